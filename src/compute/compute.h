@@ -1,0 +1,144 @@
+/* compute.h - the operations GPT-2 is made of, as a table that a backend fills.
+ *
+ * Legend   B batch, T positions, C width, H heads, D = C/H, R = B*T rows, V vocabulary, K in, N out.
+ *          Arrays are row-major and dense: (R,C) is R rows of C elements.
+ *          `void *` points to elements of the backend's type (ops->dtype); statistics and losses are stated where used.
+ *          A gradient argument d<name> is written when acc is false and added to when acc is true.
+ *
+ * Invariants
+ *   1. results do not depend on the number of threads: every sum has one order, fixed by the shapes alone;
+ *   2. no operation allocates: scratch is given by the caller, sized by ls_compute_scratch before step 1;
+ *   3. arguments are checked by the caller's plan, not again here.
+ *
+ * `cpu-ref` reads like the equations and exists in float and in double (the judge); `cpu` is the fast one. */
+#ifndef LS_COMPUTE_COMPUTE_H
+#define LS_COMPUTE_COMPUTE_H
+
+#include "core/buf.h"
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum ls_gelu { LS_GELU_TANH, LS_GELU_ERF } ls_gelu;
+
+/* Inverted dropout: element i survives iff ls_rng_u32(key, i) >= p * 2^32, and is then divided by 1-p. p == 0 is off.
+ * The mask is never stored: backward makes it again from the key. */
+typedef struct ls_drop {
+    float p;
+    uint64_t key;
+} ls_drop;
+
+typedef struct ls_adamw {
+    double lr, beta1, beta2, eps, weight_decay;
+    double bias1, bias2; /* 1 - beta^t of the applied step t, or 1 without bias correction                           */
+    double grad_scale;   /* gradients are multiplied by it first (1/loss scale, clipping)                            */
+    bool coupled;        /* L2 form: weight_decay*p is added to the gradient                                         */
+} ls_adamw;
+
+typedef struct ls_compute ls_compute;
+
+/* One call of the classifier: logits = x w^T, softmax cross-entropy against target, and its gradient. Rows are taken in
+ * chunks so that only (chunk, V) logits exist. Rows with target < 0 count nothing. */
+typedef struct ls_classifier {
+    double *row_loss;      /* (R) out: -log p(target), 0 for ignored rows                                            */
+    void *dx;              /* (R,C) out, or NULL: loss only                                                          */
+    void *dw;              /* (V,C) out or added to (acc), NULL with dx                                              */
+    const void *x, *w;     /* (R,C), (V,C)                                                                           */
+    const int32_t *target; /* (R)                                                                                    */
+    double dloss;          /* factor of every row's gradient, e.g. 1/R                                               */
+    int64_t R, C, V;
+    bool acc;
+} ls_classifier;
+
+typedef struct ls_compute_ops {
+    const char *name; /* --compute NAME */
+    ls_dtype dtype;
+
+    /* y = drop(wte[ids] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C), y (R,C) */
+    ls_status (*embed_fwd)(ls_compute *c, void *y, const int32_t *ids, const void *wte, const void *wpe, int64_t B, int64_t T,
+                           int64_t C, ls_drop drop);
+    /* dwte (V,C) and dwpe (P,C): whole arrays are written (rows not seen become 0) unless acc */
+    ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t B, int64_t T,
+                           int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
+
+    /* y = (x - mean)*rstd*w + b;  mean, rstd (R) in the backend's type */
+    ls_status (*layernorm_fwd)(ls_compute *c, void *y, void *mean, void *rstd, const void *x, const void *w, const void *b,
+                               int64_t R, int64_t C, double eps);
+    /* res = x + drop(delta), then layernorm of res; res may be x or delta */
+    ls_status (*add_layernorm_fwd)(ls_compute *c, void *res, void *y, void *mean, void *rstd, const void *x,
+                                   const void *delta, const void *w, const void *b, int64_t R, int64_t C, double eps, ls_drop drop);
+    /* dx = d(layernorm)/dx + dres (dres may be NULL, or dx itself); dw, db (C) */
+    ls_status (*layernorm_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *dres, const void *x,
+                               const void *w, const void *mean, const void *rstd, int64_t R, int64_t C, bool acc);
+    /* y again from x and the stored statistics (backward does not keep y) */
+    ls_status (*layernorm_again)(ls_compute *c, void *y, const void *x, const void *mean, const void *rstd, const void *w,
+                                 const void *b, int64_t R, int64_t C);
+
+    /* y = x w + b;  x (R,K), w (K,N), b (N) or NULL, y (R,N) */
+    ls_status (*linear_fwd)(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K, int64_t N);
+    /* dx = dy w^T (NULL: not wanted), dw = x^T dy, db = column sums of dy (NULL: no bias). dx is always written. */
+    ls_status (*linear_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w,
+                            int64_t R, int64_t K, int64_t N, bool acc);
+
+    ls_status (*gelu_fwd)(ls_compute *c, void *y, const void *x, int64_t n, ls_gelu kind);
+    ls_status (*gelu_bwd)(ls_compute *c, void *dx, const void *dy, const void *x, int64_t n, ls_gelu kind); /* dx may be dy */
+
+    /* y = x + drop(delta) (y may be x or delta);  dx = drop'(dy), dx may be dy */
+    ls_status (*add_fwd)(ls_compute *c, void *y, const void *x, const void *delta, int64_t n, ls_drop drop);
+    ls_status (*drop_bwd)(ls_compute *c, void *dx, const void *dy, int64_t n, ls_drop drop);
+
+    /* Causal attention, softmax(q k^T / sqrt(D)) v, the T x T matrix never held. qkv (B,T,3C): q, k, v of all heads side by
+     * side; y (B,T,C); lse (B,H,T) = log of the sum of exponentials of each row. Dropout falls on the probabilities; the
+     * element index of (b,h,i,j) is ((b*H+h)*T+i)*T+j modulo 2^32. */
+    ls_status (*attention_fwd)(ls_compute *c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D,
+                               ls_drop drop);
+    ls_status (*attention_bwd)(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse, const void *qkv,
+                               int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop);
+    /* The same for Tq new positions behind a cache: qkv (B,Tq,3C) are positions pos..pos+Tq-1 of each sequence; their keys and
+     * values are first written into kcache, vcache (B,H,Tmax,D); y (B,Tq,C). */
+    ls_status (*attention_cached)(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B, int64_t Tq,
+                                  int64_t pos, int64_t Tmax, int64_t H, int64_t D);
+
+    ls_status (*classifier)(ls_compute *c, const ls_classifier *a);
+    /* logits (R,V) = x (R,C) w (V,C)^T, for generation */
+    ls_status (*logits)(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V);
+
+    /* One pass: p, m, v updated from g. */
+    ls_status (*adamw)(ls_compute *c, void *p, const void *g, void *m, void *v, int64_t n, const ls_adamw *h);
+    /* block_sum[i] = sum of squares of x[i*block .. (i+1)*block), ceil(n/block) of them, in double; one order inside */
+    ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
+    ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b, int64_t n); /* y = a + b; y may be a or b */
+    ls_status (*zero)(ls_compute *c, void *y, int64_t n);
+} ls_compute_ops;
+
+struct ls_compute {
+    const ls_compute_ops *ops;
+    int n_thread;
+    void *scratch; /* ls_compute_scratch bytes, borrowed; the operations' working space */
+    size_t scratch_nbytes;
+};
+
+/* Largest shapes that will be asked for; 0 where an operation is not used. */
+typedef struct ls_compute_shapes {
+    int64_t B, T, C, H, V, ffn; /* ffn = 4C */
+    bool backward;
+} ls_compute_shapes;
+
+/* name: "cpu" or "cpu-ref"; dtype LS_F32, or LS_F64 (cpu-ref only). n_thread 0 = all cores this process may use.
+ * LS_E_UNSUPPORTED names what exists. */
+ls_status ls_compute_open(ls_compute *c, const char *name, ls_dtype dtype, int n_thread);
+
+/* Scratch bytes that the operations need for these shapes with this backend and thread count. */
+size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
+
+/* One line for doctor and logs: instruction set, matmul kernel, threads. */
+const char *ls_compute_describe(const ls_compute *c, char buf[160]);
+
+/* Addresses: element i of an array of the backend's type. */
+static inline void *ls_at(const ls_compute *c, const void *base, int64_t i)
+{
+    return (char *)(uintptr_t)base + (size_t)i * ls_dtype_nbytes(c->ops->dtype);
+}
+
+#endif

@@ -1,0 +1,49 @@
+/* gemm.h - single-precision matrix products for the CPU backend.
+ *
+ *   C (M,N) = op(A) op(B) + beta C,   beta 0 or 1,   op = as stored or transposed,   row-major with leading dimensions
+ *
+ * The bits of C depend on the operands, the shapes and the kernel alone: every element is a sum over k in one order (blocks
+ * of a fixed kc, inside a block ascending), whatever the number of threads. Kernels:
+ *
+ *   neon      fp32, 128-bit                      avx2, avx512   fp32
+ *   amx       fp32 results from three bf16 parts of each operand (six products), AMX tiles
+ *   blas      CBLAS, called on fixed tiles from our own threads
+ *   plain     C loops, for anything else
+ */
+#ifndef LS_COMPUTE_CPU_GEMM_H
+#define LS_COMPUTE_CPU_GEMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct gemm_kernel gemm_kernel;
+
+/* The best kernel of this CPU, or the one named by the environment variable LS_GEMM; NULL name = best. NULL if the name is
+ * unknown or the CPU lacks it. */
+const gemm_kernel *gemm_pick(const char *name);
+const char *gemm_name(const gemm_kernel *k);
+/* i-th kernel compiled into this program (usable here or not), NULL past the end; usable tells which work on this CPU. */
+const gemm_kernel *gemm_list(int i, bool *usable);
+
+typedef struct gemm_args {
+    bool ta, tb;          /* A stored (K,M) when ta, B stored (N,K) when tb */
+    int64_t M, N, K;
+    const float *A, *B;
+    int64_t lda, ldb, ldc;
+    float *C;
+    const float *bias;    /* (N) added once to every row, or NULL */
+    bool acc;             /* beta = 1 */
+} gemm_args;
+
+/* Bytes of scratch (packed panels) that gemm_run needs at most for shapes up to these with n_thread threads. */
+size_t gemm_scratch(const gemm_kernel *k, int n_thread);
+
+/* Uses n_thread OpenMP threads; call from serial code. scratch is 64-byte aligned. */
+void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch);
+
+/* The same on the calling thread alone, for use inside a parallel region (attention blocks). Small shapes; scratch of
+ * gemm_scratch(k, 1) bytes, private to the thread. */
+void gemm_run_serial(const gemm_kernel *k, const gemm_args *a, void *scratch);
+
+#endif

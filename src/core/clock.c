@@ -1,0 +1,29 @@
+#include "core/clock.h"
+
+#include <sys/resource.h>
+#include <time.h>
+
+double ls_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double ls_cpu_seconds(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+}
+
+static void stamp(char buf[24], const char *fmt)
+{
+    time_t now = time(NULL);
+    struct tm tm;
+    gmtime_r(&now, &tm);
+    strftime(buf, 24, fmt, &tm);
+}
+
+void ls_utc_stamp(char buf[24]) { stamp(buf, "%Y-%m-%dT%H:%M:%SZ"); }
+void ls_utc_compact(char buf[24]) { stamp(buf, "%Y%m%dT%H%M%SZ"); }

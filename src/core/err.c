@@ -1,0 +1,97 @@
+/* err.c - the per-thread failure trail. */
+#include "core/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORDS_MAX 2048
+#define TRAIL_MAX 4096
+
+static _Thread_local char words[WORDS_MAX];
+static _Thread_local char trail[TRAIL_MAX];
+static _Thread_local size_t trail_len;
+
+/* "…/src/train/loop.c" -> "train/loop.c": places are given from src/ on, wherever the tree was built. */
+static const char *short_path(const char *file)
+{
+    const char *src = strstr(file, "src/");
+    const char *next;
+    while (src && (next = strstr(src + 4, "src/"))) src = next;
+    return src ? src + 4 : file;
+}
+
+static void trail_add(const char *how, const char *file, int line, const char *expr)
+{
+    if (trail_len >= sizeof trail - 1) return;
+    int n = snprintf(trail + trail_len, sizeof trail - trail_len, "  %s %s:%d%s%s\n", how, short_path(file), line,
+                     expr ? "  " : "", expr ? expr : "");
+    if (n < 0) return;
+    trail_len += (size_t)n;
+    if (trail_len > sizeof trail - 1) trail_len = sizeof trail - 1;
+}
+
+ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt, ...)
+{
+    char fresh[WORDS_MAX]; /* arguments may point into the old words */
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(fresh, sizeof fresh, fmt, ap);
+    va_end(ap);
+    memcpy(words, fresh, sizeof words);
+    trail_len = 0;
+    trail[0] = '\0';
+    trail_add("at", file, line, NULL);
+    return code;
+}
+
+ls_status ls_fail_via(ls_status st, const char *file, int line, const char *expr)
+{
+    trail_add("via", file, line, expr);
+    return st;
+}
+
+const char *ls_status_words(ls_status st)
+{
+    switch (st) {
+#define X(code, text, exit_code) \
+    case code: return text;
+        LS_STATUS_LIST(X)
+#undef X
+    }
+    return "unknown status";
+}
+
+int ls_status_exit_code(ls_status st)
+{
+    switch (st) {
+#define X(code, text, exit_code) \
+    case code: return exit_code;
+        LS_STATUS_LIST(X)
+#undef X
+    }
+    return 1;
+}
+
+const char *ls_err_words(void)
+{
+    return words;
+}
+
+const char *ls_err_trail(void)
+{
+    return trail;
+}
+
+void ls_err_clear(void)
+{
+    words[0] = trail[0] = '\0';
+    trail_len = 0;
+}
+
+void ls_assert_failed(const char *cond, const char *file, int line)
+{
+    fprintf(stderr, "lockstep: internal error: %s at %s:%d (please report this)\n", cond, short_path(file), line);
+    abort();
+}

@@ -1,0 +1,72 @@
+/* err.h - one status, words where it breaks, a trail on the way up.
+ *
+ * A function that can fail returns ls_status. Where the failure happens it says so in words (ls_fail), and every frame
+ * above adds itself to the trail (LS_TRY). The trail belongs to the thread. Only cli/main.c prints it and turns the
+ * status into an exit code.
+ *
+ *   if (!f) return ls_fail(LS_E_IO, "open %s: %s", path, strerror(errno));
+ *   LS_TRY(ls_mesh_build(&mesh, cfg));
+ *   LS_TRY_GOTO(st, done, read_header(f, &hdr));
+ */
+#ifndef LS_CORE_ERR_H
+#define LS_CORE_ERR_H
+
+#include <stddef.h>
+
+/*        code          words for people                     exit code of the program */
+#define LS_STATUS_LIST(X)                                    \
+    X(LS_OK,            "done",                           0) \
+    X(LS_E_ARG,         "bad usage",                      2) \
+    X(LS_E_CONFIG,      "configuration cannot work",      2) \
+    X(LS_E_NOMEM,       "out of memory",                  5) \
+    X(LS_E_IO,          "reading or writing failed",      3) \
+    X(LS_E_FORMAT,      "bad input data",                 3) \
+    X(LS_E_COMM,        "a worker or a collective failed", 4) \
+    X(LS_E_DEVICE,      "device failed",                  4) \
+    X(LS_E_NUMERIC,     "the numbers went wrong",         1) \
+    X(LS_E_UNSUPPORTED, "not supported here",             2) \
+    X(LS_E_STOPPED,     "stopped by SIGTERM",           143)
+
+typedef enum ls_status {
+#define X(code, words, exit_code) code,
+    LS_STATUS_LIST(X)
+#undef X
+} ls_status;
+
+/* Starts a new trail with the words and this place; returns `code`. Words are cut at 2000 bytes. */
+#define ls_fail(code, ...) ls_fail_at((code), __FILE__, __LINE__, __VA_ARGS__)
+ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Adds one frame to this thread's trail; returns `st`. */
+ls_status ls_fail_via(ls_status st, const char *file, int line, const char *expr);
+
+#define LS_TRY(expr)                                                                       \
+    do {                                                                                   \
+        ls_status ls_try_st_ = (expr);                                                     \
+        if (ls_try_st_ != LS_OK) return ls_fail_via(ls_try_st_, __FILE__, __LINE__, #expr); \
+    } while (0)
+
+#define LS_TRY_GOTO(st, label, expr)                                  \
+    do {                                                              \
+        (st) = (expr);                                                \
+        if ((st) != LS_OK) {                                          \
+            ls_fail_via((st), __FILE__, __LINE__, #expr);             \
+            goto label;                                               \
+        }                                                             \
+    } while (0)
+
+const char *ls_status_words(ls_status st);
+int ls_status_exit_code(ls_status st);
+
+/* The words and the frames of this thread's last failure; empty strings when there was none. Borrowed until the next
+ * ls_fail of the thread. The trail has one "  at f:l" line and "  via f:l  expr" lines. */
+const char *ls_err_words(void);
+const char *ls_err_trail(void);
+void ls_err_clear(void);
+
+/* For our own bugs only, never for a file, a flag or a peer: prints and aborts. */
+#define LS_ASSERT(cond) ((cond) ? (void)0 : ls_assert_failed(#cond, __FILE__, __LINE__))
+_Noreturn void ls_assert_failed(const char *cond, const char *file, int line);
+
+#endif

@@ -1,0 +1,55 @@
+/* fs.h - files: whole reads, atomic writes, folders.
+ *
+ * Nothing half-written is left looking whole: a file is written under a temporary name in the same folder, synced and
+ * renamed. Every failure names the path and the reason. */
+#ifndef LS_CORE_FS_H
+#define LS_CORE_FS_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+bool ls_fs_exists(const char *path);
+bool ls_fs_is_dir(const char *path);
+ls_status ls_fs_size(const char *path, int64_t *nbytes);
+ls_status ls_fs_mkdirs(const char *path); /* like mkdir -p */
+
+/* The whole file, NUL-terminated (the NUL is not counted); the caller frees with ls_free. LS_E_IO, LS_E_NOMEM. */
+ls_status ls_fs_read(const char *path, char **data, size_t *n);
+
+/* Atomic write of a whole file: <path>.tmp, fsync, rename, fsync of the folder. Makes the parent folder. */
+ls_status ls_fs_write(const char *path, const void *data, size_t n);
+
+/* The same in pieces. Open, append, then commit or abort; abort takes a closed file and removes the temporary one. */
+typedef struct ls_fs_out {
+    int fd;
+    char *path, *tmp;
+    int64_t nbytes; /* appended so far */
+} ls_fs_out;
+ls_status ls_fs_out_open(ls_fs_out *o, const char *path);
+ls_status ls_fs_out_append(ls_fs_out *o, const void *data, size_t n);
+ls_status ls_fs_out_commit(ls_fs_out *o);
+void ls_fs_out_abort(ls_fs_out *o);
+
+/* Read-only map of a whole file. An empty file maps to data == "" and n == 0. */
+typedef struct ls_fs_map {
+    const void *data;
+    size_t n;
+} ls_fs_map;
+ls_status ls_fs_map_open(ls_fs_map *m, const char *path);
+void ls_fs_map_close(ls_fs_map *m);
+
+ls_status ls_fs_sync_dir(const char *path);
+ls_status ls_fs_rename(const char *from, const char *to); /* then syncs the folder of `to` */
+ls_status ls_fs_remove_tree(const char *path);            /* a missing one is fine */
+
+/* Names in a folder, sorted bytewise, without . and ..; free with ls_fs_list_free. */
+ls_status ls_fs_list(const char *path, char ***names, size_t *n);
+void ls_fs_list_free(char **names, size_t n);
+
+char *ls_path_join(const char *dir, const char *name); /* ls_free; NULL when out of memory */
+const char *ls_path_base(const char *path);            /* points into path */
+
+#endif

@@ -1,0 +1,204 @@
+#include "core/json.h"
+#include "core/fs.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ls_status ls_json_parse(const char *text, size_t n, const char *what, json_t **out)
+{
+    json_error_t e;
+    json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    if (!j) return ls_fail(LS_E_FORMAT, "%s: line %d, column %d: %s", what, e.line, e.column, e.text);
+    *out = j;
+    return LS_OK;
+}
+
+ls_status ls_json_load(const char *path, json_t **out)
+{
+    char *text;
+    size_t n;
+    LS_TRY(ls_fs_read(path, &text, &n));
+    ls_status st = ls_json_parse(text, n, path, out);
+    ls_free(text);
+    return st;
+}
+
+char *ls_json_real(char buf[32], double value)
+{
+    if (!isfinite(value)) {
+        snprintf(buf, 32, "null");
+        return buf;
+    }
+    int digits = 1;
+    for (; digits < 17; digits++) { /* the fewest digits that read back the same */
+        snprintf(buf, 32, "%.*e", digits - 1, value);
+        if (strtod(buf, NULL) == value) break;
+    }
+    if (digits == 17) snprintf(buf, 32, "%.16e", value);
+    int exp10 = (int)strtol(strchr(buf, 'e') + 1, NULL, 10);
+    if (value != 0 && (exp10 < -4 || exp10 >= 16)) return buf; /* printf's exponent already has two digits and a sign */
+    int decimals = digits - 1 - exp10;
+    snprintf(buf, 32, "%.*f", decimals < 1 ? 1 : decimals, value);
+    return buf;
+}
+
+void ls_jsonw_init(ls_jsonw *w, ls_str *out, int indent)
+{
+    *w = (ls_jsonw){.out = out, .indent = indent};
+}
+
+static void newline(ls_jsonw *w)
+{
+    if (!w->indent) return;
+    ls_str_addc(w->out, '\n');
+    for (int i = 0; i < w->depth * w->indent; i++) ls_str_addc(w->out, ' ');
+}
+
+static void before_value(ls_jsonw *w)
+{
+    if (w->after_key) {
+        w->after_key = 0;
+        return;
+    }
+    if (!w->depth) return;
+    LS_ASSERT(w->in_array[w->depth]);
+    if (w->has_item[w->depth]) ls_str_add(w->out, w->indent ? "," : ", ");
+    w->has_item[w->depth] = 1;
+    newline(w);
+}
+
+void ls_jsonw_open(ls_jsonw *w, char bracket)
+{
+    before_value(w);
+    LS_ASSERT(w->depth < 31);
+    ls_str_addc(w->out, bracket);
+    w->depth++;
+    w->in_array[w->depth] = bracket == '[';
+    w->has_item[w->depth] = 0;
+}
+
+void ls_jsonw_close(ls_jsonw *w)
+{
+    LS_ASSERT(w->depth > 0 && !w->after_key);
+    int had = w->has_item[w->depth], array = w->in_array[w->depth];
+    w->depth--;
+    if (had) newline(w);
+    ls_str_addc(w->out, array ? ']' : '}');
+}
+
+static unsigned decode_utf8(const unsigned char **s)
+{
+    const unsigned char *p = *s;
+    unsigned c = p[0];
+    int n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
+    if (n > 1) {
+        c &= 0xffu >> (n + 1);
+        for (int i = 1; i < n; i++) {
+            if ((p[i] & 0xc0) != 0x80) {
+                n = 0;
+                break;
+            }
+            c = c << 6 | (p[i] & 0x3fu);
+        }
+        if ((n == 3 && (c < 0x800 || (c >= 0xd800 && c < 0xe000))) || (n == 4 && (c < 0x10000 || c > 0x10ffff))) n = 0;
+    }
+    if (!n) {
+        *s = p + 1;
+        return 0xfffd;
+    }
+    *s = p + n;
+    return c;
+}
+
+static void quoted(ls_str *out, const char *text)
+{
+    ls_str_addc(out, '"');
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        unsigned c = decode_utf8(&p);
+        if (c == '"' || c == '\\') ls_str_addf(out, "\\%c", (int)c);
+        else if (c == '\n') ls_str_add(out, "\\n");
+        else if (c == '\r') ls_str_add(out, "\\r");
+        else if (c == '\t') ls_str_add(out, "\\t");
+        else if (c == '\b') ls_str_add(out, "\\b");
+        else if (c == '\f') ls_str_add(out, "\\f");
+        else if (c >= 0x20 && c < 0x7f) ls_str_addc(out, (char)c);
+        else if (c < 0x10000) ls_str_addf(out, "\\u%04x", c);
+        else ls_str_addf(out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + ((c - 0x10000) & 0x3ff));
+    }
+    ls_str_addc(out, '"');
+}
+
+void ls_jsonw_key(ls_jsonw *w, const char *key)
+{
+    LS_ASSERT(w->depth > 0 && !w->in_array[w->depth] && !w->after_key);
+    if (w->has_item[w->depth]) ls_str_add(w->out, w->indent ? "," : ", ");
+    w->has_item[w->depth] = 1;
+    newline(w);
+    quoted(w->out, key);
+    ls_str_add(w->out, ": ");
+    w->after_key = 1;
+}
+
+void ls_jsonw_str(ls_jsonw *w, const char *value)
+{
+    before_value(w);
+    if (value) quoted(w->out, value);
+    else ls_str_add(w->out, "null");
+}
+
+void ls_jsonw_int(ls_jsonw *w, int64_t value)
+{
+    before_value(w);
+    ls_str_addf(w->out, "%lld", (long long)value);
+}
+
+void ls_jsonw_real(ls_jsonw *w, double value)
+{
+    char buf[32];
+    before_value(w);
+    ls_str_add(w->out, ls_json_real(buf, value));
+}
+
+void ls_jsonw_bool(ls_jsonw *w, int value)
+{
+    before_value(w);
+    ls_str_add(w->out, value ? "true" : "false");
+}
+
+void ls_jsonw_null(ls_jsonw *w)
+{
+    before_value(w);
+    ls_str_add(w->out, "null");
+}
+
+void ls_jsonw_value(ls_jsonw *w, const json_t *v)
+{
+    switch (v ? json_typeof(v) : JSON_NULL) {
+    case JSON_OBJECT: {
+        const char *k;
+        json_t *item;
+        ls_jsonw_open(w, '{');
+        json_object_foreach((json_t *)(uintptr_t)v, k, item)
+        {
+            ls_jsonw_key(w, k);
+            ls_jsonw_value(w, item);
+        }
+        ls_jsonw_close(w);
+        break;
+    }
+    case JSON_ARRAY:
+        ls_jsonw_open(w, '[');
+        for (size_t i = 0; i < json_array_size(v); i++) ls_jsonw_value(w, json_array_get(v, i));
+        ls_jsonw_close(w);
+        break;
+    case JSON_STRING: ls_jsonw_str(w, json_string_value(v)); break;
+    case JSON_INTEGER: ls_jsonw_int(w, json_integer_value(v)); break;
+    case JSON_REAL: ls_jsonw_real(w, json_real_value(v)); break;
+    case JSON_TRUE:
+    case JSON_FALSE: ls_jsonw_bool(w, json_is_true(v)); break;
+    case JSON_NULL: ls_jsonw_null(w); break;
+    }
+}

@@ -1,0 +1,43 @@
+/* json.h - reading through jansson, writing in the one format of the artifacts.
+ *
+ * The writer's format is the contract of run files: UTF-8 in, ASCII out (\uXXXX), keys in the order they are written,
+ * indent of two blanks or none, no trailing newline; floats in the shortest form that reads back the same, integral ones
+ * with ".0", exponent form below 1e-4 and from 1e16 on. Not-a-number and infinities are written as null. */
+#ifndef LS_CORE_JSON_H
+#define LS_CORE_JSON_H
+
+#include "core/err.h"
+#include "core/str.h"
+
+#include <jansson.h>
+#include <stdint.h>
+
+/* Parses strict JSON (duplicate keys are errors). The words name the file, line, column and reason. LS_E_IO, LS_E_FORMAT.
+ * The caller owns one reference (json_decref). */
+ls_status ls_json_load(const char *path, json_t **out);
+ls_status ls_json_parse(const char *text, size_t n, const char *what, json_t **out);
+
+/* Zero-initialise with the string to append to; indent 0 writes one line. Misuse (a key outside an object) asserts. */
+typedef struct ls_jsonw {
+    ls_str *out;
+    int indent;
+    int depth;
+    unsigned char in_array[32], has_item[32];
+    unsigned char after_key;
+} ls_jsonw;
+
+void ls_jsonw_init(ls_jsonw *w, ls_str *out, int indent);
+void ls_jsonw_open(ls_jsonw *w, char bracket); /* '{' or '[' */
+void ls_jsonw_close(ls_jsonw *w);
+void ls_jsonw_key(ls_jsonw *w, const char *key);
+void ls_jsonw_str(ls_jsonw *w, const char *value); /* NULL -> null; invalid UTF-8 bytes become U+FFFD */
+void ls_jsonw_int(ls_jsonw *w, int64_t value);
+void ls_jsonw_real(ls_jsonw *w, double value);
+void ls_jsonw_bool(ls_jsonw *w, int value);
+void ls_jsonw_null(ls_jsonw *w);
+void ls_jsonw_value(ls_jsonw *w, const json_t *value); /* any jansson value, as it is */
+
+/* The float format above, alone: for RUN_COMPLETE.txt and tables. */
+char *ls_json_real(char buf[32], double value);
+
+#endif

@@ -1,0 +1,87 @@
+#include "core/log.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define RULES_MAX 16
+
+static const char *const level_word[] = {"error", "warn", "info", "debug", "trace"};
+
+/* Set once by ls_log_init before threads start, then read only. */
+static struct {
+    int rank;
+    ls_level base;
+    int n_rule;
+    struct {
+        char subsystem[24];
+        ls_level level;
+    } rule[RULES_MAX];
+} conf = {.base = LS_LOG_INFO};
+
+static bool parse_level(const char *text, size_t n, ls_level *out)
+{
+    for (int i = 0; i < 5; i++) {
+        if (strlen(level_word[i]) == n && !strncmp(text, level_word[i], n)) {
+            *out = (ls_level)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+void ls_log_init(int rank)
+{
+    conf.rank = rank;
+    conf.base = LS_LOG_INFO;
+    conf.n_rule = 0;
+    const char *spec = getenv("LS_LOG");
+    while (spec && *spec) {
+        size_t n = strcspn(spec, ",");
+        const char *eq = memchr(spec, '=', n);
+        ls_level level;
+        if (!eq && parse_level(spec, n, &level)) {
+            conf.base = level;
+        } else if (eq && (size_t)(eq - spec) < sizeof conf.rule[0].subsystem && conf.n_rule < RULES_MAX &&
+                   parse_level(eq + 1, n - (size_t)(eq + 1 - spec), &level)) {
+            memcpy(conf.rule[conf.n_rule].subsystem, spec, (size_t)(eq - spec));
+            conf.rule[conf.n_rule].subsystem[eq - spec] = '\0';
+            conf.rule[conf.n_rule++].level = level;
+        } else {
+            ls_warn("log", "LS_LOG: '%.*s' is no level or subsystem=level (error warn info debug trace)", (int)n, spec);
+        }
+        spec += n;
+        if (*spec == ',') spec++;
+    }
+}
+
+bool ls_log_on(ls_level level, const char *subsystem)
+{
+    if (level == LS_LOG_INFO && conf.rank != 0) return false;
+    ls_level limit = conf.base;
+    for (int i = 0; i < conf.n_rule; i++)
+        if (!strcmp(conf.rule[i].subsystem, subsystem)) limit = conf.rule[i].level;
+    return level <= limit;
+}
+
+void ls_log(ls_level level, const char *subsystem, const char *fmt, ...)
+{
+    if (!ls_log_on(level, subsystem)) return;
+    char line[1024];
+    struct timespec t;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &t);
+    localtime_r(&t.tv_sec, &tm);
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03d r%d %-7s %-5s ", tm.tm_hour, tm.tm_min, tm.tm_sec,
+                     (int)(t.tv_nsec / 1000000), conf.rank, subsystem, level_word[level]);
+    va_list ap;
+    va_start(ap, fmt);
+    int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+    va_end(ap);
+    size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
+    if (len > sizeof line - 2) len = sizeof line - 2;
+    line[len++] = '\n';
+    fwrite(line, 1, len, stderr); /* one write, so that lines of several workers do not mix */
+}

@@ -1,0 +1,210 @@
+#include "core/opt.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static char fold(char c)
+{
+    return c == '_' ? '-' : c;
+}
+
+static bool same_name(const char *row, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!row[i] || fold(row[i]) != fold(text[i])) return false;
+    return true;
+}
+
+/* The row that `text` (n bytes) names: exactly, or as the only one it begins. */
+static ls_status find(const ls_opt *table, size_t n_row, const char *text, size_t n, const ls_opt **out)
+{
+    const ls_opt *hit = NULL, *second = NULL;
+    for (size_t i = 0; i < n_row; i++) {
+        if (!same_name(table[i].name, text, n)) continue;
+        if (!table[i].name[n]) {
+            *out = &table[i];
+            return LS_OK;
+        }
+        if (hit) second = &table[i];
+        else hit = &table[i];
+    }
+    if (hit && second)
+        return ls_fail(LS_E_ARG, "--%.*s could be --%s or --%s", (int)n, text, hit->name, second->name);
+    if (hit) {
+        *out = hit;
+        return LS_OK;
+    }
+    const char *names[256];
+    char folded[64] = {0};
+    size_t k = 0;
+    for (size_t i = 0; i < n_row && k < 256; i++)
+        if (table[i].help) names[k++] = table[i].name;
+    snprintf(folded, sizeof folded, "%.*s", (int)n, text);
+    bool under = k && strchr(names[0], '_');
+    for (char *p = folded; *p; p++) *p = under && *p == '-' ? '_' : *p;
+    const char *near = ls_nearest_word(folded, names, k);
+    return ls_fail(LS_E_ARG, "there is no option --%.*s%s%s%s (--help lists them)", (int)n, text, near ? "; did you mean --" : "",
+                   near ? near : "", near ? "?" : "");
+}
+
+static bool choice_has(const char *choices, const char *text)
+{
+    size_t n = strlen(text);
+    for (const char *p = choices; *p;) {
+        size_t k = strcspn(p, "|");
+        if (k == n && !strncmp(p, text, n)) return true;
+        p += k + (p[k] == '|');
+    }
+    return false;
+}
+
+ls_status ls_opt_set(const ls_opt *row, void *target, const char *text)
+{
+    char *at = (char *)target + row->offset;
+    switch (row->kind) {
+    case LS_OPT_SWITCH:
+        if (!strcmp(text, "true") || !strcmp(text, "1")) *(bool *)(void *)at = true;
+        else if (!strcmp(text, "false") || !strcmp(text, "0")) *(bool *)(void *)at = false;
+        else return ls_fail(LS_E_ARG, "--%s is a switch: true or false, not '%s'", row->name, text);
+        return LS_OK;
+    case LS_OPT_INT:
+        if (!ls_parse_i64(text, (int64_t *)(void *)at))
+            return ls_fail(LS_E_ARG, "--%s needs a whole number, not '%s'", row->name, text);
+        return LS_OK;
+    case LS_OPT_REAL:
+        if (!ls_parse_f64(text, (double *)(void *)at))
+            return ls_fail(LS_E_ARG, "--%s needs a number, not '%s'", row->name, text);
+        return LS_OK;
+    case LS_OPT_CHOICE:
+        if (!choice_has(row->arg, text)) return ls_fail(LS_E_ARG, "--%s is one of %s, not '%s'", row->name, row->arg, text);
+        *(const char **)(void *)at = text;
+        return LS_OK;
+    case LS_OPT_STR: *(const char **)(void *)at = text; return LS_OK;
+    case LS_OPT_LIST: break;
+    }
+    return ls_fail(LS_E_ARG, "--%s takes a list", row->name);
+}
+
+ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
+{
+    for (size_t i = 0; i < n; i++)
+        if (table[i].def && table[i].kind != LS_OPT_LIST) LS_TRY(ls_opt_set(&table[i], target, table[i].def));
+    return LS_OK;
+}
+
+ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
+                       ls_opt_list *rest, bool *help)
+{
+    int n_rest = 0; /* words kept so far, moved to the front of argv */
+    bool ended = false;
+    for (int i = 0; i < argc; i++) {
+        char *a = argv[i];
+        if (help && !ended && (!strcmp(a, "--help") || !strcmp(a, "-h"))) {
+            *help = true;
+            continue;
+        }
+        if (!ended && !strcmp(a, "--")) {
+            ended = true;
+            continue;
+        }
+        if (ended || a[0] != '-' || !a[1]) {
+            if (!rest) return ls_fail(LS_E_ARG, "'%s' is not an option and nothing takes it (--help lists the options)", a);
+            argv[n_rest++] = a;
+            continue;
+        }
+        if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': long options begin with --", a);
+        const char *name = a + 1 + (a[1] == '-');
+        size_t len = strcspn(name, "=");
+        const ls_opt *row;
+        LS_TRY(find(table, n, name, len, &row));
+        if (given) given[row - table] = 1;
+        if (row->kind == LS_OPT_LIST) {
+            ls_opt_list *l = (ls_opt_list *)(void *)((char *)target + row->offset);
+            if (name[len]) {
+                argv[i] = (char *)(uintptr_t)(name + len + 1);
+                *l = (ls_opt_list){(const char *const *)&argv[i], 1};
+                continue;
+            }
+            int first = i + 1;
+            while (i + 1 < argc && (argv[i + 1][0] != '-' || !argv[i + 1][1])) i++;
+            if (i < first) return ls_fail(LS_E_ARG, "--%s needs at least one %s", row->name, row->arg ? row->arg : "value");
+            *l = (ls_opt_list){(const char *const *)&argv[first], i + 1 - first};
+            continue;
+        }
+        const char *value = NULL;
+        if (name[len]) value = name + len + 1;
+        else if (row->kind == LS_OPT_SWITCH) value = "true";
+        else if (i + 1 < argc) value = argv[++i];
+        if (!value) return ls_fail(LS_E_ARG, "--%s needs a value (%s)", row->name, row->arg ? row->arg : "text");
+        LS_TRY(ls_opt_set(row, target, value));
+    }
+    if (rest) *rest = (ls_opt_list){(const char *const *)argv, n_rest};
+    return LS_OK;
+}
+
+void ls_opt_show(const ls_opt *row, const void *target, ls_str *out)
+{
+    const char *at = (const char *)target + row->offset;
+    char buf[32];
+    switch (row->kind) {
+    case LS_OPT_SWITCH: ls_str_add(out, *(const bool *)(const void *)at ? "true" : "false"); break;
+    case LS_OPT_INT: ls_str_addf(out, "%lld", (long long)*(const int64_t *)(const void *)at); break;
+    case LS_OPT_REAL: snprintf(buf, sizeof buf, "%.9g", *(const double *)(const void *)at), ls_str_add(out, buf); break;
+    case LS_OPT_STR:
+    case LS_OPT_CHOICE: {
+        const char *s = *(const char *const *)(const void *)at;
+        ls_str_add(out, s ? s : "unset");
+        break;
+    }
+    case LS_OPT_LIST: {
+        const ls_opt_list *l = (const ls_opt_list *)(const void *)at;
+        for (int i = 0; i < l->n; i++) ls_str_addf(out, "%s%s", i ? " " : "", l->word[i]);
+        break;
+    }
+    }
+}
+
+static void wrapped(ls_str *out, const char *text, size_t indent, size_t column, size_t width)
+{
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (column + n > width && column > indent) {
+            ls_str_addc(out, '\n');
+            for (size_t i = 0; i < indent; i++) ls_str_addc(out, ' ');
+            column = indent;
+        }
+        ls_str_addn(out, text, n);
+        column += n;
+        text += n;
+        if (*text == ' ') {
+            if (text[1]) ls_str_addc(out, ' ');
+            column++;
+            text++;
+        }
+    }
+    ls_str_addc(out, '\n');
+}
+
+void ls_opt_help(const ls_opt *table, size_t n, ls_str *out)
+{
+    const size_t indent = 34;
+    for (size_t i = 0; i < n; i++) {
+        const ls_opt *o = &table[i];
+        if (o->section) ls_str_addf(out, "%s%s:\n", out->len ? "\n" : "", o->section);
+        if (!o->help) continue;
+        size_t start = out->len;
+        ls_str_addf(out, "  --%s", o->name);
+        if (o->kind != LS_OPT_SWITCH) ls_str_addf(out, " %s", o->arg ? o->arg : o->kind == LS_OPT_STR ? "TEXT" : "N");
+        if (out->len - start + 2 > indent) {
+            ls_str_addc(out, '\n');
+            start = out->len;
+        }
+        while (out->len - start < indent) ls_str_addc(out, ' ');
+        ls_str text = {0};
+        ls_str_add(&text, o->help);
+        if (o->def && o->kind != LS_OPT_SWITCH) ls_str_addf(&text, " [%s]", o->def);
+        wrapped(out, text.data ? text.data : "", indent, indent, 100);
+        ls_str_fini(&text);
+    }
+}

@@ -1,0 +1,57 @@
+/* opt.h - command-line options as rows of a table: parsing, help, defaults and the printed configuration come from one row.
+ *
+ * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are alike; an unambiguous prefix is enough; the
+ * last occurrence wins; a list takes every following word up to the next option. An unknown option, a missing or bad value is
+ * LS_E_ARG with the nearest option named. */
+#ifndef LS_CORE_OPT_H
+#define LS_CORE_OPT_H
+
+#include "core/err.h"
+#include "core/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum ls_opt_kind {
+    LS_OPT_SWITCH, /* bool          */
+    LS_OPT_INT,    /* int64_t       */
+    LS_OPT_REAL,   /* double        */
+    LS_OPT_STR,    /* const char *  */
+    LS_OPT_CHOICE, /* const char *, one of the words in arg: "cpu|cuda" */
+    LS_OPT_LIST,   /* ls_opt_list   */
+} ls_opt_kind;
+
+typedef struct ls_opt_list {
+    const char *const *word; /* borrowed from argv */
+    int n;
+} ls_opt_list;
+
+typedef struct ls_opt {
+    const char *name;    /* as shown, e.g. "seq_length" or "val-fraction"          */
+    ls_opt_kind kind;
+    size_t offset;       /* of the value in the target structure                   */
+    const char *arg;     /* what the help shows behind the name; the words of a choice */
+    const char *def;     /* default, as text; NULL leaves the target as it was     */
+    const char *help;    /* one line; NULL hides the row (old spellings)           */
+    const char *section; /* heading in the help, given on its first row            */
+} ls_opt;
+
+/* Sets the defaults of all rows in target. */
+ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target);
+
+/* given[i] (may be NULL) is set to 1 where row i was on the command line. Words that are no options are LS_E_ARG, unless
+ * rest is not NULL: then they are collected in it (borrowed from argv, which is reordered). "--" ends the options.
+ * "--help" and "-h" set *help (may be NULL: then it is an unknown option). */
+ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
+                       ls_opt_list *rest, bool *help);
+
+/* Sets one row from text, as the command line would; the words name the option. */
+ls_status ls_opt_set(const ls_opt *row, void *target, const char *text);
+
+/* The value in target as text ("unset" for a NULL string). */
+void ls_opt_show(const ls_opt *row, const void *target, ls_str *out);
+
+/* The option part of a help page, wrapped at 100 columns. */
+void ls_opt_help(const ls_opt *table, size_t n, ls_str *out);
+
+#endif

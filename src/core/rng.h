@@ -1,0 +1,62 @@
+/* rng.h - randomness is a function, not a state.
+ *
+ * A number is named by a key and an index; who asks for it, and in which order, does not change it. Keys are made from
+ * the seed and whatever names the place (step, leaf, tensor). The function is SplitMix64's output of the counter; the
+ * 32-bit form below it is for dropout masks, where vector code must produce the same values lane by lane.
+ *
+ *   uint64_t key = ls_rng_key(seed, LS_RNG_INIT, tensor, 0);
+ *   double   x   = ls_rng_normal(key, i);
+ */
+#ifndef LS_CORE_RNG_H
+#define LS_CORE_RNG_H
+
+#include <math.h>
+#include <stdint.h>
+
+typedef enum ls_rng_use { LS_RNG_INIT = 1, LS_RNG_ORDER, LS_RNG_DROPOUT, LS_RNG_SAMPLE, LS_RNG_TEST } ls_rng_use;
+
+static inline uint64_t ls_rng_mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static inline uint64_t ls_rng_key(uint64_t seed, ls_rng_use use, uint64_t a, uint64_t b)
+{
+    uint64_t k = ls_rng_mix(seed + 0x9e3779b97f4a7c15u * (uint64_t)use);
+    k = ls_rng_mix(k ^ (a + 0x632be59bd9b4e019u));
+    return ls_rng_mix(k ^ (b * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du));
+}
+
+static inline uint64_t ls_rng_u64(uint64_t key, uint64_t i)
+{
+    return ls_rng_mix(key + (i + 1) * 0x9e3779b97f4a7c15u);
+}
+
+static inline double ls_rng_uniform(uint64_t key, uint64_t i) /* [0, 1) */
+{
+    return (double)(ls_rng_u64(key, i) >> 11) * 0x1p-53;
+}
+
+static inline double ls_rng_normal(uint64_t key, uint64_t i) /* mean 0, deviation 1 (Box-Muller) */
+{
+    double u = ((double)(ls_rng_u64(key, 2 * i) >> 11) + 0.5) * 0x1p-53;
+    double v = ls_rng_uniform(key, 2 * i + 1);
+    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+}
+
+/* 32 bits for element i: two multiplications, so that NEON and AVX2 make the same mask as this line. */
+static inline uint32_t ls_rng_u32(uint64_t key, uint32_t i)
+{
+    uint32_t z = i * 0x9e3779b9u + (uint32_t)key;
+    z = (z ^ (z >> 16)) * 0x85ebca6bu;
+    z = (z ^ (z >> 13) ^ (uint32_t)(key >> 32)) * 0xc2b2ae35u;
+    return z ^ (z >> 16);
+}
+
+/* A permutation of 0..n-1 as a function (a Feistel network over the next even power of two, walked until it lands
+ * below n): sample order without a table. */
+uint64_t ls_rng_permute(uint64_t key, uint64_t n, uint64_t i);
+
+#endif

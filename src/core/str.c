@@ -1,0 +1,146 @@
+#include "core/str.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool room_for(ls_str *s, size_t n)
+{
+    if (s->failed) return false;
+    if (s->len + n + 1 <= s->cap) return true;
+    size_t cap = s->cap ? s->cap * 2 : 256;
+    while (cap < s->len + n + 1) cap *= 2;
+    char *p = ls_realloc(s->data, cap);
+    if (!p) {
+        s->failed = true;
+        return false;
+    }
+    s->data = p;
+    s->cap = cap;
+    return true;
+}
+
+void ls_str_addn(ls_str *s, const void *bytes, size_t n)
+{
+    if (!room_for(s, n)) return;
+    if (n) memcpy(s->data + s->len, bytes, n);
+    s->len += n;
+    s->data[s->len] = '\0';
+}
+
+void ls_str_add(ls_str *s, const char *text)
+{
+    ls_str_addn(s, text, strlen(text));
+}
+
+void ls_str_addc(ls_str *s, char c)
+{
+    ls_str_addn(s, &c, 1);
+}
+
+void ls_str_addf(ls_str *s, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    if (n < 0 || !room_for(s, (size_t)n)) return;
+    va_start(ap, fmt);
+    vsnprintf(s->data + s->len, (size_t)n + 1, fmt, ap);
+    va_end(ap);
+    s->len += (size_t)n;
+}
+
+void ls_str_fini(ls_str *s)
+{
+    ls_free(s->data);
+    *s = (ls_str){0};
+}
+
+bool ls_parse_f64(const char *text, double *out)
+{
+    if (!text || !*text || *text == ' ') return false;
+    char *end = NULL;
+    errno = 0;
+    double v = strtod(text, &end);
+    if (*end || !isfinite(v)) return false;
+    *out = v;
+    return true;
+}
+
+bool ls_parse_i64(const char *text, int64_t *out)
+{
+    if (!text || !*text || *text == ' ') return false;
+    char *end = NULL;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (!*end && !errno) {
+        *out = v;
+        return true;
+    }
+    double d;
+    if (errno || !ls_parse_f64(text, &d) || d != floor(d) || fabs(d) > 9.0e15) return false;
+    if (strpbrk(text, "xX")) return false;
+    *out = (int64_t)d;
+    return true;
+}
+
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t n = strlen(b);
+    size_t row[64];
+    if (n >= 64 || strlen(a) >= 64) return 64;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t diag = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t up = row[j];
+            size_t best = diag + (a[i - 1] != b[j - 1]);
+            if (up + 1 < best) best = up + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            row[j] = best;
+            diag = up;
+        }
+    }
+    return row[n];
+}
+
+const char *ls_nearest_word(const char *word, const char *const *words, size_t n)
+{
+    const char *best = NULL;
+    size_t least = strlen(word) / 3 + 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t d = edit_distance(word, words[i]);
+        if (d < least || (d == least && !best)) {
+            least = d;
+            best = words[i];
+        }
+    }
+    return best;
+}
+
+char *ls_human_bytes(char buf[32], double nbytes)
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int u = 0;
+    while (nbytes >= 1024 && u < 4) {
+        nbytes /= 1024;
+        u++;
+    }
+    snprintf(buf, 32, u ? "%.1f %s" : "%.0f %s", nbytes, unit[u]);
+    return buf;
+}
+
+char *ls_human_time(char buf[32], double seconds)
+{
+    long s = seconds < 0 ? 0 : (long)(seconds + 0.5);
+    if (s < 60) snprintf(buf, 32, "%lds", s);
+    else if (s < 3600) snprintf(buf, 32, "%ldm%02lds", s / 60, s % 60);
+    else snprintf(buf, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    return buf;
+}

@@ -1,0 +1,35 @@
+/* str.h - a growing string, and the few text helpers that several folders need. */
+#ifndef LS_CORE_STR_H
+#define LS_CORE_STR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Zero-initialise; ls_str_fini when done. After an allocation failure `failed` is set, later appends do nothing, and the
+ * caller checks once at the end. data is NUL-terminated once something was appended. */
+typedef struct ls_str {
+    char *data;
+    size_t len, cap;
+    bool failed;
+} ls_str;
+
+void ls_str_add(ls_str *s, const char *text);
+void ls_str_addn(ls_str *s, const void *bytes, size_t n);
+void ls_str_addc(ls_str *s, char c);
+void ls_str_addf(ls_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void ls_str_fini(ls_str *s);
+
+/* Whole-string numbers: false when the text is empty, has trailing bytes or is out of range. Integers also take forms
+ * like 5e8 when they are whole. */
+bool ls_parse_i64(const char *text, int64_t *out);
+bool ls_parse_f64(const char *text, double *out);
+
+/* The nearest of the n words to `word` (edit distance, at most a third of its length), or NULL. */
+const char *ls_nearest_word(const char *word, const char *const *words, size_t n);
+
+/* 1234567 -> "1.2 MiB" and 86399 -> "23h59m"; buf is returned. */
+char *ls_human_bytes(char buf[32], double nbytes);
+char *ls_human_time(char buf[32], double seconds);
+
+#endif
