@@ -1,0 +1,152 @@
+#include "core/plan.h"
+#include "core/mem.h"
+
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *ls_part_word(ls_part part)
+{
+    switch (part) {
+#define X(p, word) \
+    case p: return word;
+        LS_PART_LIST(X)
+#undef X
+    case LS_N_PART: break;
+    }
+    return "?";
+}
+
+int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, const char *name, ...)
+{
+    if (p->n_row == p->cap) {
+        int cap = p->cap ? p->cap * 2 : 64;
+        ls_plan_row *rows = ls_realloc(p->row, (size_t)cap * sizeof *rows);
+        if (!rows) {
+            p->total = -1;
+            return -1;
+        }
+        p->row = rows;
+        p->cap = cap;
+    }
+    ls_plan_row *r = &p->row[p->n_row];
+    *r = (ls_plan_row){.part = part, .nbytes = (nbytes + 63) & ~(int64_t)63, .first = first, .last = last};
+    va_list ap;
+    va_start(ap, name);
+    vsnprintf(r->name, sizeof r->name, name, ap);
+    va_end(ap);
+    return p->n_row++;
+}
+
+static bool alive_together(const ls_plan_row *a, const ls_plan_row *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+ls_status ls_plan_layout(ls_plan *p)
+{
+    if (p->total < 0) return ls_nomem(sizeof *p->row * 128, "the memory plan");
+    int *order = ls_alloc((size_t)(p->n_row + 1) * sizeof *order); /* rows placed so far, by offset */
+    char *placed = ls_alloc((size_t)p->n_row + 1);
+    if (!order || !placed) {
+        ls_free(order);
+        ls_free(placed);
+        return ls_nomem((size_t)p->n_row * 5, "the memory plan");
+    }
+    p->total = 0;
+    for (int k = 0; k < p->n_row; k++) {
+        int big = -1;
+        for (int i = 0; i < p->n_row; i++) /* largest first, then longest-lived, then as added */
+            if (!placed[i] && (big < 0 || p->row[i].nbytes > p->row[big].nbytes ||
+                               (p->row[i].nbytes == p->row[big].nbytes &&
+                                p->row[i].last - p->row[i].first > p->row[big].last - p->row[big].first)))
+                big = i;
+        ls_plan_row *r = &p->row[big];
+        int64_t at = 0;
+        for (int j = 0; j < k; j++) { /* by ascending offset: step over every living neighbour that is in the way */
+            const ls_plan_row *o = &p->row[order[j]];
+            if (alive_together(r, o) && o->offset < at + r->nbytes && at < o->offset + o->nbytes) at = o->offset + o->nbytes;
+        }
+        r->offset = at;
+        placed[big] = 1;
+        int j = k;
+        for (; j && p->row[order[j - 1]].offset > at; j--) order[j] = order[j - 1];
+        order[j] = big;
+        if (at + r->nbytes > p->total) p->total = at + r->nbytes;
+    }
+    ls_free(order);
+    ls_free(placed);
+    return LS_OK;
+}
+
+int64_t ls_plan_part_bytes(const ls_plan *p, ls_part part)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < p->n_row; i++)
+        if (p->row[i].part == part) sum += p->row[i].nbytes;
+    return sum;
+}
+
+/* Bytes this process may still take: the machine's available memory, or less under a limit of the process. */
+static int64_t available_bytes(void)
+{
+    int64_t kib = -1;
+    FILE *f = fopen("/proc/meminfo", "r");
+    char line[128];
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "MemAvailable:", 13)) kib = strtoll(line + 13, NULL, 10);
+    if (f) fclose(f);
+    if (kib < 0) kib = sysconf(_SC_PHYS_PAGES) * (sysconf(_SC_PAGESIZE) / 1024);
+    return kib * 1024;
+}
+
+ls_status ls_plan_alloc(ls_plan *p, int check_only)
+{
+    int64_t have = available_bytes();
+    if (p->total > have) {
+        char need_s[32], have_s[32], act_s[32], par_s[32];
+        return ls_fail(LS_E_NOMEM,
+                       "the plan needs %s and this machine has %s: parameters, gradients and optimizer take %s, activations %s; "
+                       "a smaller micro batch, --recompute or a smaller model would fit",
+                       ls_human_bytes(need_s, (double)p->total), ls_human_bytes(have_s, (double)have),
+                       ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
+                                                      ls_plan_part_bytes(p, LS_PART_OPT))),
+                       ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
+    }
+    if (check_only) return LS_OK;
+    p->arena = ls_alloc((size_t)p->total);
+    if (!p->arena) return ls_nomem(p->total, "the memory plan");
+    return LS_OK;
+}
+
+void *ls_plan_at(const ls_plan *p, int row)
+{
+    LS_ASSERT(row >= 0 && row < p->n_row && p->arena);
+    return p->arena + p->row[row].offset;
+}
+
+void ls_plan_fini(ls_plan *p)
+{
+    ls_free(p->row);
+    ls_free(p->arena);
+    *p = (ls_plan){0};
+}
+
+void ls_plan_print(const ls_plan *p, ls_str *out)
+{
+    int64_t sum = 0;
+    ls_str_add(out, "memory plan          MiB   buffers\n");
+    for (int part = 0; part < LS_N_PART; part++) {
+        int n = 0;
+        for (int i = 0; i < p->n_row; i++) n += p->row[i].part == (ls_part)part;
+        int64_t b = ls_plan_part_bytes(p, (ls_part)part);
+        sum += b;
+        if (n) ls_str_addf(out, "  %-12s %10.1f   %7d\n", ls_part_word((ls_part)part), (double)b / 1048576.0, n);
+    }
+    if (sum > p->total)
+        ls_str_addf(out, "  %-12s %10.1f   (buffers that are never alive together)\n", "shared", -(double)(sum - p->total) / 1048576.0);
+    ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0, (long long)p->total);
+}

@@ -1,0 +1,130 @@
+/* model.h - GPT-2 as a row of units: embed, block 0 … L-1, head.
+ *
+ * Each unit owns one flat parameter buffer, one flat gradient buffer and two flat moments, described by one table of
+ * tensors (Hugging Face's names and layout: linear weights (in, out), fused qkv). Everything that distributes, saves or
+ * updates a model works on these flat buffers; only the unit's own forward and backward know what is inside.
+ *
+ * The token embedding of a tied model is used by embed and by head. Its two gradients are kept apart (head's lies behind its
+ * own tensors in its gradient buffer) until ls_model_fold_tied adds them once, so that the sum has one order wherever the
+ * two units sit. */
+#ifndef LS_MODEL_MODEL_H
+#define LS_MODEL_MODEL_H
+
+#include "compute/compute.h"
+#include "core/plan.h"
+#include "model/config.h"
+
+#define LS_UNIT_MAX_TENSOR 12
+
+typedef enum ls_unit_kind { LS_UNIT_EMBED, LS_UNIT_BLOCK, LS_UNIT_HEAD } ls_unit_kind;
+typedef enum ls_init { LS_INIT_ZERO, LS_INIT_ONE, LS_INIT_NORMAL, LS_INIT_UNIFORM } ls_init;
+
+typedef struct ls_tensor {
+    char name[64];       /* "transformer.h.0.attn.c_attn.weight"                       */
+    int64_t offset, n;   /* elements, in the unit's flat buffers                       */
+    int n_dim;
+    int64_t dim[2];
+    bool matrix;         /* two-dimensional: decayed under --decay matrices            */
+    ls_init init;
+    double init_scale;   /* deviation of a normal, half-width of a uniform             */
+} ls_tensor;
+
+typedef struct ls_unit {
+    ls_unit_kind kind;
+    int layer;                             /* of a block, else -1                      */
+    int n_tensor;
+    ls_tensor tensor[LS_UNIT_MAX_TENSOR];
+    int64_t n;                             /* elements of the tensors                  */
+    int64_t n_pad;                         /* elements of the flat buffers             */
+    int64_t n_grad;                        /* elements of the gradient buffer: n_pad, and behind it V*C for a tied head */
+    void *param, *grad;                    /* NULL until planned                       */
+    void *m, *v;                           /* optimizer moments, NULL for inference    */
+} ls_unit;
+
+typedef struct ls_model {
+    ls_model_config cfg;
+    ls_compute *compute;
+    int n_unit;                            /* L + 2                                    */
+    ls_unit *unit;
+} ls_model;
+
+/* Builds the tables; owns no tensor memory. pad_to: n_pad is a multiple of it (>= 1). */
+ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to);
+void ls_model_destroy(ls_model **m);
+
+int64_t ls_model_n_param(const ls_model *m); /* without padding */
+
+/* The tensor of this name ("transformer." may be missing), or NULL. */
+const ls_tensor *ls_model_find(const ls_model *m, const char *name, int *unit);
+
+/* Initial weights: element i of a tensor is a function of (seed, tensor name's place, i). */
+void ls_model_init(ls_model *m, uint64_t seed);
+
+/* ---- one micro-batch ---- */
+
+typedef struct ls_micro {
+    const int32_t *ids;    /* (B,T)                                                    */
+    const int32_t *target; /* (B,T), -1 = not counted; NULL: no loss                   */
+    int64_t B, T;
+    bool train;            /* dropout on, gradients wanted                             */
+    uint64_t drop_key;     /* of (seed, step, leaf): names every mask of this pass     */
+    double dloss;          /* factor of each row's gradient                            */
+    double loss_sum;       /* out: sum of row losses, rows in order                    */
+    int64_t n_counted;     /* out: rows that counted                                   */
+} ls_micro;
+
+/* What a pass keeps between forward and backward. Slot u holds the input of unit u and what its backward needs. */
+typedef struct ls_slot {
+    void *x;                       /* (R,C) input of the unit (head: of the final norm) */
+    void *mean1, *rstd1;           /* (R)                                               */
+    void *qkv, *lse, *atty;        /* (R,3C), (B,H,T), (R,C)                            */
+    void *res, *mean2, *rstd2;     /* (R,C), (R), (R)                                   */
+    void *fc;                      /* (R,4C) before GELU                                */
+} ls_slot;
+
+typedef struct ls_acts {
+    int64_t B, T;
+    bool train, recompute;
+    ls_slot *slot;                 /* n_unit                                            */
+    void *ln, *tmp, *wide, *dwide; /* (R,C), (R,C), (R,4C), (R,4C)                      */
+    void *da, *db;                 /* (R,C) gradients on their way down                 */
+    double *row_loss;              /* (R)                                               */
+    int *row;                      /* plan rows, in the order of acts_rows              */
+} ls_acts;
+
+typedef struct ls_acts_opts {
+    int64_t B, T;
+    bool train;                    /* false: one slot serves all units                  */
+    bool recompute;                /* blocks keep their input only, and run forward again */
+} ls_acts_opts;
+
+/* Adds the rows to the plan (moments as in core/plan.h); bind takes the addresses once the plan is allocated. */
+ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, ls_plan *plan);
+void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan);
+void ls_acts_destroy(ls_acts **a);
+
+static inline int ls_moment_fwd(const ls_model *m, int u) { (void)m; return u; }
+static inline int ls_moment_bwd(const ls_model *m, int u) { return 2 * m->n_unit - 1 - u; }
+static inline int ls_moment_step(const ls_model *m) { return 2 * m->n_unit; }
+
+/* ---- the walk ---- */
+
+typedef enum ls_pass { LS_FWD, LS_BWD } ls_pass;
+
+/* What a strategy does around the walk; every member may be NULL. */
+typedef struct ls_hooks {
+    void *ctx;
+    ls_status (*acquire)(void *ctx, int u, ls_pass pass);
+    ls_status (*release)(void *ctx, int u, ls_pass pass);
+    ls_status (*grad_ready)(void *ctx, int u);
+} ls_hooks;
+
+/* Units first … last-1 of one micro-batch. With target and train, head's forward also makes its loss and the gradient of its
+ * classifier (fused, so that logits are never held whole). Backward writes (=) unit[u].grad whole. */
+ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+
+/* embed's d wte += head's; once, after all micro-batches were summed. */
+ls_status ls_model_fold_tied(ls_model *m);
+
+#endif
