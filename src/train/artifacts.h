@@ -1,0 +1,112 @@
+/* artifacts.h - the files of a run: training_metrics.json, RUN_COMPLETE.txt, launcher_metadata.json, metrics.jsonl, markers.
+ *
+ * Plain structures in, files out; no training logic. Keys, order and number formats are the contract (schema 2.0); what we add
+ * comes after the contract's keys, under `lockstep` at the top and inside an epoch. Whole files are written atomically. */
+#ifndef LS_TRAIN_ARTIFACTS_H
+#define LS_TRAIN_ARTIFACTS_H
+
+#include "core/err.h"
+#include "core/str.h"
+#include "train/resolve.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Who ran what where; captured once when the trainer has initialised. */
+typedef struct ls_run_identity {
+    char run_id[40]; /* 20260128T012344Z-72baa608 */
+    char timestamp_utc[24];
+    char git_commit
+        [80]; /* GIT_COMMIT, else HEAD of the tree that holds the program or the current folder, else "unknown" */
+    char hostname[256];
+    char os[320];       /* Linux-<release>-<machine>-with-glibc2.36 */
+    char *command_line; /* arguments joined by single blanks */
+} ls_run_identity;
+
+ls_status ls_run_identity_capture(ls_run_identity *id, int argc, char *const *argv);
+void ls_run_identity_fini(ls_run_identity *id);
+
+/* HEAD of the repository that contains `start` (a folder), found by reading .git; false when there is none. */
+bool ls_git_head(const char *start, char commit[80]);
+
+/* One finished epoch. Times in seconds. */
+typedef struct ls_epoch_metrics {
+    int64_t epoch_idx; /* from 1 */
+    double wall_time, train_loss;
+    int64_t micro_steps, grad_accum; /* optimizer_steps is written as ceil(micro_steps / grad_accum) */
+    int64_t tokens;
+    bool has_val; /* false: null (no validation batch ran)                        */
+    double val_loss;
+    int64_t cuda_allocated, cuda_reserved; /* 0 without CUDA                                               */
+    int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */
+    double step_mean, step_p50, step_p95, dataload_mean;
+    /* ours, after the contract's keys */
+    int64_t updates_applied, updates_skipped, sequences_dropped;
+    int64_t n_update; /* timed optimizer steps; 0: null                               */
+    double update_mean, update_p50, update_p95;
+    double grad_norm_max, grad_norm_last;
+    int64_t peak_rss_bytes;
+} ls_epoch_metrics;
+
+typedef struct ls_run_metrics {
+    const ls_run_identity *id;
+    const ls_train_config *cfg;
+    const ls_epoch_metrics *epoch;
+    int n_epoch;
+    double total_wall_time;
+    char end_utc[24];
+    const char *compute_words; /* ls_compute_describe; may be NULL            */
+    int64_t plan_bytes;        /* planned memory                              */
+    int64_t resumed_from_step; /* 0: not resumed                              */
+    bool process_group;        /* shutdown.destroy_process_group_called       */
+} ls_run_metrics;
+
+/* Text of the files, for tests and for the writers below. */
+void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out);
+void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out);
+/* stamped: with the timestamp field, for the file; without it, for stdout. No newline. */
+void ls_run_complete_text(const ls_run_metrics *m, bool stamped, ls_str *out);
+
+/* Writes launcher_metadata.json, training_metrics.json, RUN_COMPLETE.txt into cfg->run_dir in this order; appends the stdout
+ * markers (each a line) to `markers` as each file is safe. */
+ls_status ls_artifacts_write(const ls_run_metrics *m, ls_str *markers);
+/* "[Rank r] EXITING cleanly\n" */
+void ls_exit_marker(int rank, ls_str *out);
+
+/* Removes RUN_COMPLETE.txt, training_metrics.json of an earlier run, so that a run that dies is not taken for a finished one. */
+ls_status ls_artifacts_begin(const char *run_dir);
+
+/* Sampling and statistics. */
+bool ls_step_sampled(int64_t s, int64_t warmup, int64_t every);  /* s >= warmup and s % every == 0 */
+double ls_percentile(const double *sorted, int64_t n, double q); /* linear between closest ranks; n > 0 */
+typedef struct ls_stats {
+    double mean, p50, p95;
+} ls_stats;
+ls_stats ls_stats_of(double *x, int64_t n); /* sorts x; zeros when n == 0 */
+
+/* metrics.jsonl: one line a step, flushed as it goes. No allocation after open. */
+typedef struct ls_step_metrics {
+    int64_t step, epoch; /* applied optimizer steps so far; epoch from 1 */
+    int64_t tokens;      /* of this step, over all workers               */
+    double loss, lr, grad_norm;
+    double step_time;                                            /* seconds                                      */
+    double t_data, t_forward, t_backward, t_reduce, t_optimizer; /* parts of it; forward includes the loss */
+    double tokens_per_sec, tflops;
+    bool has_val;
+    double val_loss; /* validation after this step                   */
+    int64_t time_unix_ms;
+} ls_step_metrics;
+
+typedef struct ls_metrics_log {
+    int fd;
+    char *path;
+    ls_str line;
+} ls_metrics_log;
+
+/* keep_step: lines of steps up to it stay (a resumed run), the rest and a torn last line are dropped, atomically; 0 starts a new
+ * file. */
+ls_status ls_metrics_log_open(ls_metrics_log *l, const char *path, int64_t keep_step);
+ls_status ls_metrics_log_add(ls_metrics_log *l, const ls_step_metrics *s);
+ls_status ls_metrics_log_close(ls_metrics_log *l); /* takes a zeroed or closed one */
+
+#endif

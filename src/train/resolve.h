@@ -1,0 +1,129 @@
+/* resolve.h - command line + DeepSpeed JSON + model file + environment + data -> one configuration, each value with its source.
+ *
+ * Precedence: command line, then JSON, then model file, then default. What does not exist in this build (several workers, a GPU,
+ * 16-bit compute, pipelines ...) is refused here with LS_E_UNSUPPORTED, one line; what cannot work is LS_E_CONFIG with the
+ * arithmetic. After ls_train_config_fit the configuration is const.
+ *
+ *   ls_train_options_parse -> ls_ds_config_load -> ls_train_find_paths -> (open data, learn facts) -> ls_train_resolve
+ *   -> ls_train_config_fit (data sizes -> steps) -> train */
+#ifndef LS_TRAIN_RESOLVE_H
+#define LS_TRAIN_RESOLVE_H
+
+#include "model/config.h"
+#include "train/dsconfig.h"
+#include "train/lr.h"
+#include "train/options.h"
+
+typedef enum ls_source {
+    LS_FROM_DEFAULT,
+    LS_FROM_CLI,
+    LS_FROM_JSON,
+    LS_FROM_MODEL,
+    LS_FROM_ENV,
+    LS_FROM_DATA,
+    LS_FROM_RULE
+} ls_source;
+
+typedef enum ls_setting_kind {
+    LS_SETTING_TEXT,
+    LS_SETTING_INT,
+    LS_SETTING_REAL,
+    LS_SETTING_BOOL,
+    LS_SETTING_NULL
+} ls_setting_kind;
+
+typedef struct ls_setting {
+    const char *name; /* static */
+    ls_setting_kind kind;
+    int64_t i;  /* INT, BOOL */
+    double r;   /* REAL      */
+    char *text; /* TEXT      */
+    ls_source source;
+    char detail[80]; /* "--lr", "optimizer.params.lr", "config.json", "RANK", "B*A*W" ... */
+} ls_setting;
+
+/* What the caller knows about the world and the data; zero means not known. */
+typedef struct ls_train_facts {
+    int world_size;      /* workers of this run; 0 or 1 = one                                                */
+    int data_vocab_size; /* of the tokenizer beside the data, 0 when there is none                           */
+    int data_eos_id;     /* its <|endoftext|>, -1 when there is none; read only when data_vocab_size > 0     */
+} ls_train_facts;
+
+typedef struct ls_train_config {
+    ls_model_config model;
+    char *model_from;            /* preset or path                                                    */
+    char *train_path, *val_path; /* val_path NULL: no validation                                      */
+    char *tokenizer_path;        /* NULL when there is none beside the data                           */
+    char *run_dir;               /* --checkpoint_path as given                                        */
+    char *init_from;             /* NULL: fresh weights                                               */
+    char *deepspeed_path;        /* NULL without                                                      */
+    char deepspeed_sha256[65];
+    bool resume;
+
+    int world_size, rank, local_rank;
+    int seq_len, micro_batch, grad_accum; /* S, B, A                                                           */
+    int64_t global_batch;                 /* B*A*W sequences                                                   */
+    int64_t epochs;
+    int64_t max_steps;              /* optimizer steps of the whole run, 0 = no limit                    */
+    int64_t max_train_steps;        /* micro steps an epoch, -1 = no limit                               */
+    int64_t max_val_steps;          /* validation batches, -1 = no limit, 0 = none                       */
+    int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
+    int64_t keep_last;              /* 0 = all                                                           */
+
+    /* filled by ls_train_config_fit */
+    int64_t train_seqs, val_seqs;
+    int64_t steps_per_epoch; /* optimizer steps in a full epoch                                   */
+    int64_t total_steps;     /* optimizer steps of the whole run                                  */
+    int64_t dropped_seqs;    /* of an epoch: the last partial global batch, never seen that epoch */
+
+    char optimizer[16]; /* "Adam", "AdamW"                                                   */
+    double beta1, beta2, eps, weight_decay;
+    bool bias_correction, coupled;
+    ls_lr_schedule lr; /* lr.base is the optimizer's rate                                   */
+    bool warmup_auto;  /* warm-up length is chosen by fit (default schedule)                */
+    double clip;       /* 0 = off                                                           */
+
+    const char *precision;       /* "fp32"                                                            */
+    const char *precision_label; /* training_config.precision of the metrics file                     */
+    const char *device, *compute, *strategy;
+    int threads; /* 0 = all cores                                                     */
+    uint64_t seed;
+    bool recompute, deterministic;
+
+    const char *run_type; /* "baseline", "optimized", NULL                                     */
+    bool engine;          /* the reference's rule: optimized, or a distributed environment     */
+    int zero_stage;       /* of the JSON; with one worker the same computation                 */
+    bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
+    int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
+    bool profile_mode, quiet_nccl_monitor, json, print_config;
+    const char *cluster; /* hardware.cluster, NULL = absent                                   */
+
+    char **note; /* said once at the start: inert keys, ZeRO on one worker ...        */
+    int n_note;
+    ls_setting *setting;
+    int n_setting, cap_setting;
+} ls_train_config;
+
+/* Paths of the data from --data DIR or --train_data_path/--val_data_path, and tokenizer.json beside them; absent ones NULL. The
+ * strings are ls_free'd by the caller. LS_E_ARG when there is no training data named, LS_E_IO when a named file is missing. */
+typedef struct ls_train_paths {
+    char *train, *val, *tokenizer;
+} ls_train_paths;
+ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out);
+void ls_train_paths_fini(ls_train_paths *p);
+
+/* Reads RANK, LOCAL_RANK, WORLD_SIZE, PROFILE_MODE from the environment. ds may be NULL. */
+ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, const ls_train_paths *paths,
+                           const ls_train_facts *facts, ls_train_config *out);
+
+/* Data sizes in sequences of S ids -> steps, the schedule's length and its warm-up. LS_E_CONFIG when not one step is possible. */
+ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t val_seqs);
+
+void ls_train_config_fini(ls_train_config *c);
+
+/* --print-config: a table (setting, value, source) or {"setting": {"value": ..., "source": ..., "from": ...}, ...}. */
+void ls_train_config_table(const ls_train_config *c, ls_str *out);
+void ls_train_config_json(const ls_train_config *c, ls_str *out);
+const char *ls_source_word(ls_source s);
+
+#endif
