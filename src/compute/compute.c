@@ -1,0 +1,103 @@
+/* compute.c - opens a backend by name, checks its table, sizes its working space. */
+#include "compute/compute.h"
+
+#include "compute/cpu/cpu_impl.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Every slot is required. */
+#define SLOT_LIST(X)     \
+    X(embed_fwd)         \
+    X(embed_bwd)         \
+    X(layernorm_fwd)     \
+    X(add_layernorm_fwd) \
+    X(layernorm_bwd)     \
+    X(layernorm_again)   \
+    X(linear_fwd)        \
+    X(linear_bwd)        \
+    X(gelu_fwd)          \
+    X(gelu_bwd)          \
+    X(add_fwd)           \
+    X(drop_bwd)          \
+    X(attention_fwd)     \
+    X(attention_bwd)     \
+    X(attention_cached)  \
+    X(classifier)        \
+    X(logits)            \
+    X(adamw)             \
+    X(sumsq)             \
+    X(add)               \
+    X(zero)
+
+const char *compute_missing_slot(const ls_compute_ops *ops)
+{
+    if (!ops->name) return "name";
+#define X(slot) \
+    if (!ops->slot) return #slot;
+    SLOT_LIST(X)
+#undef X
+    return NULL;
+}
+
+typedef struct backend {
+    const ls_compute_ops *ops;
+    size_t (*scratch)(const ls_compute *c, const ls_compute_shapes *s);
+    void (*describe)(const ls_compute *c, char buf[160]);
+} backend;
+
+static void describe_ref(const ls_compute *c, char buf[160])
+{
+    snprintf(buf, 160, "cpu-ref: plain loops in %s, 1 thread", c->ops->dtype == LS_F64 ? "double" : "float");
+}
+
+static const backend backends[] = {
+    {&ls_compute_cpu, cpu_fast_scratch, cpu_fast_describe},
+    {&ls_compute_ref_f32, cpu_ref_scratch, describe_ref},
+    {&ls_compute_ref_f64, cpu_ref_scratch, describe_ref},
+};
+#define N_BACKEND ((int)(sizeof backends / sizeof backends[0]))
+
+static const backend *backend_of(const ls_compute *c)
+{
+    for (int i = 0; i < N_BACKEND; i++)
+        if (backends[i].ops == c->ops) return &backends[i];
+    return NULL;
+}
+
+static int usable_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+    return 1;
+}
+
+ls_status ls_compute_open(ls_compute *c, const char *name, ls_dtype dtype, int n_thread)
+{
+    if (n_thread < 0) return ls_fail(LS_E_ARG, "%d threads: give a positive number, or 0 for all cores", n_thread);
+    for (int i = 0; i < N_BACKEND; i++) {
+        const ls_compute_ops *ops = backends[i].ops;
+        const char *missing = compute_missing_slot(ops);
+        if (missing) return ls_fail(LS_E_UNSUPPORTED, "compute backend %d has no %s", i, missing);
+        if (strcmp(ops->name, name) != 0 || ops->dtype != dtype) continue;
+        omp_set_dynamic(0); /* the number of threads asked for is the number that works */
+        *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : usable_cores()};
+        return LS_OK;
+    }
+    return ls_fail(LS_E_UNSUPPORTED, "no compute backend \"%s\" for %s; there are cpu (F32) and cpu-ref (F32, F64)",
+                   name, ls_dtype_word(dtype));
+}
+
+size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
+{
+    return backend_of(c)->scratch(c, s);
+}
+
+const char *ls_compute_describe(const ls_compute *c, char buf[160])
+{
+    backend_of(c)->describe(c, buf);
+    return buf;
+}

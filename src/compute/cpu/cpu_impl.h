@@ -1,0 +1,30 @@
+/* cpu_impl.h - what the CPU backends share: their tables, the size of their working space, and dropout's arithmetic. */
+#ifndef LS_COMPUTE_CPU_CPU_IMPL_H
+#define LS_COMPUTE_CPU_CPU_IMPL_H
+
+#include "compute/compute.h"
+
+#include <math.h>
+
+extern const ls_compute_ops ls_compute_ref_f32, ls_compute_ref_f64, ls_compute_cpu;
+
+size_t cpu_ref_scratch(const ls_compute *c, const ls_compute_shapes *s);
+size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s);
+void cpu_fast_describe(const ls_compute *c, char buf[160]);
+
+/* NULL when every required slot is filled, else the name of the first empty one. */
+const char *compute_missing_slot(const ls_compute_ops *ops);
+
+/* Element i survives iff its 32 random bits are >= this: the smallest integer that is not below p * 2^32. */
+static inline uint32_t drop_threshold(ls_drop d)
+{
+    return (uint32_t)ceil((double)d.p * 4294967296.0);
+}
+
+/* What a survivor is multiplied by. */
+static inline double drop_scale(ls_drop d)
+{
+    return 1.0 / (1.0 - (double)d.p);
+}
+
+#endif
