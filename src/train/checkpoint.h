@@ -1,0 +1,84 @@
+/* checkpoint.h - folders that hold a run at one moment, whole or not at all.
+ *
+ *   <run>/step-40/ or <run>/epoch-2/
+ *     config.json  generation_config.json  tokenizer.json     what transformers opens as it is
+ *     model.safetensors                                       "transformer.h.0.attn.c_attn.weight", ...
+ *     optimizer.safetensors                                   "m/<tensor>" and "v/<tensor>", when asked for
+ *     trainer_state.json                                      format version, step, and the trainer's own object
+ *     checksums.json                                          bytes and XXH3 of every file above, whole and by MiB
+ *
+ * Invariants
+ *   1. a folder is written as <run>/.tmp-<name>-<pid>, every file synced, the folder synced, then renamed (or exchanged
+ *      with the one of the same name): a crash at any moment leaves the old state or the whole new folder;
+ *   2. equal models give equal bytes: no times, no paths, no process numbers inside;
+ *   3. nothing is read into a model before every file it comes from was compared with its checksum;
+ *   4. older folders are removed only after the new one is in place, and vanish from sight in one rename. */
+#ifndef LS_TRAIN_CHECKPOINT_H
+#define LS_TRAIN_CHECKPOINT_H
+
+#include "core/err.h"
+#include "model/model.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LS_CKPT_VERSION 1
+
+typedef struct ls_ckpt_job {
+    const ls_model *model;      /* read while the job runs: param, and m, v with `optimizer`          */
+    const char *dir;            /* run folder, made when missing                                     */
+    const char *name;           /* "step-40", "epoch-2"; a plain name without '/' or leading '.'      */
+    int64_t step;               /* optimizer steps done; `latest` goes by it                         */
+    const char *state_json;     /* the trainer's JSON object, kept as it is; NULL: {}                */
+    const char *tokenizer_path; /* a tokenizer.json to copy, or NULL                                 */
+    bool optimizer;             /* moments too (a checkpoint that can resume)                        */
+    int keep_last;              /* step-N folders that stay, this one included; 0: all. epoch-N always stay */
+} ls_ckpt_job;
+
+/* Writes the folder now. LS_E_ARG (name, state), LS_E_IO (the words name file and reason), LS_E_NOMEM. On failure the run
+ * folder is as before. */
+ls_status ls_ckpt_save(const ls_ckpt_job *job);
+
+/* The same on a thread of its own, straight from the model's buffers (no copy is taken). Between post and wait nobody may
+ * write to them: the trainer goes on with forward and backward and waits before the optimizer's step. */
+typedef struct ls_ckpt_writer ls_ckpt_writer;
+ls_status ls_ckpt_writer_create(ls_ckpt_writer **out);
+void ls_ckpt_writer_destroy(ls_ckpt_writer **w); /* finishes a posted job first; its failure is lost, so wait before */
+
+/* Copies the job's strings and returns. With a job still running it waits for that one first; if that one failed its
+ * status is returned and nothing is posted. */
+ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
+
+/* Status of the last job, told once: LS_OK when there is none or it was told already. Words and trail of a failure become
+ * the caller's. Allocates nothing; without a running job it costs one atomic load. */
+ls_status ls_ckpt_wait(ls_ckpt_writer *w);
+bool ls_ckpt_busy(const ls_ckpt_writer *w);
+
+/* Into a model whose param (and m, v with `optimizer`) are allocated. Compares checksums, format version, the
+ * architecture in config.json, names, types and shapes first; only then touches the model. state_json (may be NULL): the
+ * trainer's object, ls_free. step (may be NULL). Damage is LS_E_FORMAT: the words name file, byte region and tensors, and
+ * the newest older sibling that is whole. LS_E_CONFIG: whole, but not for this model (other shapes, type, no moments). */
+ls_status ls_ckpt_load(ls_model *m, const char *path, bool optimizer, char **state_json, int64_t *step);
+
+/* Compares the files with checksums.json, all or those that a load without optimizer reads. No model needed. */
+ls_status ls_ckpt_verify(const char *path, bool optimizer);
+
+/* The trainer's object and the step alone, e.g. to build the model of a resumed run; both outputs may be NULL. */
+ls_status ls_ckpt_state(const char *path, char **state_json, int64_t *step);
+
+/* True when the folder is one of ours (it holds trainer_state.json or checksums.json). */
+bool ls_ckpt_is(const char *path);
+
+/* The folder with the highest step, ls_free; *path = NULL when the run folder is missing or holds none. Contents are
+ * compared by load. A folder whose step cannot be read is LS_E_FORMAT, and the words name the newest one that is whole:
+ * going back is the user's decision. */
+ls_status ls_ckpt_latest(const char *run_dir, char **path);
+
+/* `path` itself when it is a checkpoint or any Hugging Face folder, else the latest below it. LS_E_IO when there is none. */
+ls_status ls_ckpt_resolve(const char *path, char **out);
+
+/* Removes what a killed writer left (.tmp-*, .del-*; not those of a living one) and puts back a folder caught between two
+ * renames. Called by save; a run calls it at its start. A missing run folder is fine. */
+ls_status ls_ckpt_clean(const char *run_dir);
+
+#endif
