@@ -39,11 +39,20 @@ static inline double ls_rng_uniform(uint64_t key, uint64_t i) /* [0, 1) */
     return (double)(ls_rng_u64(key, i) >> 11) * 0x1p-53;
 }
 
-static inline double ls_rng_normal(uint64_t key, uint64_t i) /* mean 0, deviation 1 (Box-Muller) */
+/* Normal numbers 2j and 2j+1 of the stream, mean 0 and deviation 1 (Box-Muller makes them in pairs). */
+static inline void ls_rng_normal2(uint64_t key, uint64_t j, double out[2])
 {
-    double u = ((double)(ls_rng_u64(key, 2 * i) >> 11) + 0.5) * 0x1p-53;
-    double v = ls_rng_uniform(key, 2 * i + 1);
-    return sqrt(-2.0 * log(u)) * cos(6.283185307179586 * v);
+    double u = ((double)(ls_rng_u64(key, 2 * j) >> 11) + 0.5) * 0x1p-53;
+    double angle = 6.283185307179586 * ls_rng_uniform(key, 2 * j + 1), r = sqrt(-2.0 * log(u));
+    out[0] = r * cos(angle);
+    out[1] = r * sin(angle);
+}
+
+static inline double ls_rng_normal(uint64_t key, uint64_t i)
+{
+    double pair[2];
+    ls_rng_normal2(key, i / 2, pair);
+    return pair[i % 2];
 }
 
 /* 32 bits for element i: two multiplications, so that NEON and AVX2 make the same mask as this line. */

@@ -52,8 +52,6 @@ typedef struct ls_model {
 ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to);
 void ls_model_destroy(ls_model **m);
 
-int64_t ls_model_n_param(const ls_model *m); /* without padding */
-
 /* The tensor of this name ("transformer." may be missing), or NULL. */
 const ls_tensor *ls_model_find(const ls_model *m, const char *name, int *unit);
 
@@ -66,6 +64,7 @@ typedef struct ls_micro {
     const int32_t *ids;    /* (B,T)                                                    */
     const int32_t *target; /* (B,T), -1 = not counted; NULL: no loss                   */
     int64_t B, T;
+    int64_t pos;           /* of the first column; above 0 only behind a cache         */
     bool train;            /* dropout on, gradients wanted                             */
     uint64_t drop_key;     /* of (seed, step, leaf): names every mask of this pass     */
     double dloss;          /* factor of each row's gradient                            */
@@ -80,10 +79,11 @@ typedef struct ls_slot {
     void *qkv, *lse, *atty;        /* (R,3C), (B,H,T), (R,C)                            */
     void *res, *mean2, *rstd2;     /* (R,C), (R), (R)                                   */
     void *fc;                      /* (R,4C) before GELU                                */
+    void *kcache, *vcache;         /* (B,H,cache_len,D) when generating, else NULL      */
 } ls_slot;
 
 typedef struct ls_acts {
-    int64_t B, T;
+    int64_t B, T, cache_len;
     bool train, recompute;
     ls_slot *slot;                 /* n_unit                                            */
     void *ln, *tmp, *wide, *dwide; /* (R,C), (R,C), (R,4C), (R,4C)                      */
@@ -96,6 +96,7 @@ typedef struct ls_acts_opts {
     int64_t B, T;
     bool train;                    /* false: one slot serves all units                  */
     bool recompute;                /* blocks keep their input only, and run forward again */
+    int64_t cache_len;             /* > 0: keys and values of so many positions are kept, for generation */
 } ls_acts_opts;
 
 /* Adds the rows to the plan (moments as in core/plan.h); bind takes the addresses once the plan is allocated. */
@@ -123,6 +124,9 @@ typedef struct ls_hooks {
  * classifier (fused, so that logits are never held whole). Backward writes (=) unit[u].grad whole. */
 ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
 ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+
+/* logits (B*T rows of V, or of the last column only: B rows) of the pass that just ended with target NULL. */
+ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out);
 
 /* embed's d wte += head's; once, after all micro-batches were summed. */
 ls_status ls_model_fold_tied(ls_model *m);

@@ -1,0 +1,128 @@
+/* acts.c - what a pass keeps, as rows of the memory plan.
+ *
+ *             forward →                                   ← backward
+ *   slot u    |x  mean rstd  qkv lse atty  res mean rstd  fc| … alive from forward of u (x: of u-1) to backward of u
+ *   shared    ln tmp wide | dwide da db                     alive through the pass, or from the head's forward on
+ *
+ * Without training nothing is kept: one set of buffers serves every block, and x alternates between two. With recompute a
+ * block keeps x alone, and one set of the rest serves all; its second forward writes the next block's x once more, so that
+ * x lives one moment longer. */
+#include "model/model_impl.h"
+
+#include "core/mem.h"
+
+enum { ROW_X, ROW_MEAN1, ROW_RSTD1, ROW_QKV, ROW_LSE, ROW_ATTY, ROW_RES, ROW_MEAN2, ROW_RSTD2, ROW_FC, ROW_KCACHE, ROW_VCACHE, N_SLOT_ROW };
+enum { ROW_LN, ROW_TMP, ROW_WIDE, ROW_DWIDE, ROW_DA, ROW_DB, ROW_LOSS, N_SHARED_ROW };
+
+typedef struct shape {
+    int64_t R, C, H; /* in elements */
+    int64_t cache;   /* of one cache: B * cache_len * C */
+    int64_t esize;
+} shape;
+
+static const char *const slot_word[N_SLOT_ROW] = {"x", "mean1", "rstd1", "qkv", "lse", "atty", "res", "mean2", "rstd2", "fc",
+                                                    "k cache", "v cache"};
+
+static int64_t slot_elements(const shape *s, int row)
+{
+    switch (row) {
+    case ROW_QKV: return 3 * s->R * s->C;
+    case ROW_FC: return 4 * s->R * s->C;
+    case ROW_KCACHE:
+    case ROW_VCACHE: return s->cache;
+    case ROW_LSE: return s->R * s->H;
+    case ROW_X:
+    case ROW_ATTY:
+    case ROW_RES: return s->R * s->C;
+    default: return s->R;
+    }
+}
+
+ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, ls_plan *plan)
+{
+    const int U = m->n_unit, head = U - 1, end = ls_moment_bwd(m, 0);
+    const shape s = {o->B * o->T, m->cfg.n_embd, m->cfg.n_head, o->B * o->cache_len * m->cfg.n_embd,
+                     (int64_t)ls_dtype_nbytes(m->compute->ops->dtype)};
+    ls_acts *a = ls_alloc(sizeof *a);
+    ls_slot *slot = ls_alloc((size_t)U * sizeof *slot);
+    int *row = ls_alloc((size_t)(U * N_SLOT_ROW + N_SHARED_ROW) * sizeof *row);
+    if (!a || !slot || !row) {
+        ls_free(a);
+        ls_free(slot);
+        ls_free(row);
+        return ls_nomem((size_t)U * sizeof *slot, "the activation plan");
+    }
+    *a = (ls_acts){.B = o->B, .T = o->T, .cache_len = o->cache_len, .train = o->train, .recompute = o->recompute, .slot = slot, .row = row};
+
+    int shared_set[N_SLOT_ROW]; /* one set for all blocks: no training, or recompute */
+    const bool share = !o->train || o->recompute;
+    for (int k = 0; share && k < N_SLOT_ROW; k++)
+        if (k != ROW_X && k < ROW_KCACHE)
+            shared_set[k] = ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, "all blocks %s", slot_word[k]);
+    int pair[2] = {-1, -1};
+    for (int k = 0; !o->train && k < 2; k++)
+        pair[k] = ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, ROW_X) * s.esize, 0, end, "x %s", k ? "odd" : "even");
+
+    for (int u = 1; u < U; u++) {
+        for (int k = 0; k < N_SLOT_ROW; k++) {
+            int *at = &row[u * N_SLOT_ROW + k];
+            *at = -1;
+            if (u == head && k > ROW_RSTD1) continue;
+            if (k >= ROW_KCACHE) {
+                if (o->cache_len)
+                    *at = ls_plan_add(plan, LS_PART_ACT, s.cache * s.esize, LS_PLAN_ALWAYS, "unit %d %s", u, slot_word[k]);
+            } else if (k == ROW_X && !o->train) *at = pair[u % 2];
+            else if (k != ROW_X && share && u != head) *at = shared_set[k];
+            else
+                *at = ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, k) * s.esize, ls_moment_fwd(m, u) - (k == ROW_X),
+                                  ls_moment_bwd(m, u) + (k == ROW_X && o->recompute), "unit %d %s", u, slot_word[k]);
+        }
+    }
+    const int64_t wide = 4 * s.R * s.C * s.esize, thin = s.R * s.C * s.esize, late = ls_moment_fwd(m, head);
+    int *sh = &row[U * N_SLOT_ROW];
+    sh[ROW_LN] = ls_plan_add(plan, LS_PART_ACT, thin, 0, end, "norm output");
+    sh[ROW_TMP] = ls_plan_add(plan, LS_PART_ACT, thin, 0, end, "projection output");
+    sh[ROW_WIDE] = ls_plan_add(plan, LS_PART_ACT, wide, 0, end, "gelu output");
+    sh[ROW_LOSS] = ls_plan_add(plan, LS_PART_ACT, s.R * (int64_t)sizeof(double), 0, end, "row losses");
+    sh[ROW_DWIDE] = sh[ROW_DA] = sh[ROW_DB] = -1;
+    if (o->train) {
+        sh[ROW_DWIDE] = ls_plan_add(plan, LS_PART_ACT, wide, (int)late, end, "d wide");
+        sh[ROW_DA] = ls_plan_add(plan, LS_PART_ACT, thin, (int)late, end, "d x");
+        sh[ROW_DB] = ls_plan_add(plan, LS_PART_ACT, thin, (int)late, end, "d residual");
+    }
+    *out = a;
+    return LS_OK;
+}
+
+static void *at(const ls_plan *plan, int row)
+{
+    return row < 0 ? NULL : ls_plan_at(plan, row);
+}
+
+void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
+{
+    for (int u = 1; u < m->n_unit; u++) {
+        const int *r = &a->row[u * N_SLOT_ROW];
+        a->slot[u] = (ls_slot){.x = at(plan, r[ROW_X]),         .mean1 = at(plan, r[ROW_MEAN1]), .rstd1 = at(plan, r[ROW_RSTD1]),
+                               .qkv = at(plan, r[ROW_QKV]),     .lse = at(plan, r[ROW_LSE]),     .atty = at(plan, r[ROW_ATTY]),
+                               .res = at(plan, r[ROW_RES]),     .mean2 = at(plan, r[ROW_MEAN2]), .rstd2 = at(plan, r[ROW_RSTD2]),
+                               .fc = at(plan, r[ROW_FC]),       .kcache = at(plan, r[ROW_KCACHE]), .vcache = at(plan, r[ROW_VCACHE])};
+    }
+    const int *sh = &a->row[m->n_unit * N_SLOT_ROW];
+    a->ln = at(plan, sh[ROW_LN]);
+    a->tmp = at(plan, sh[ROW_TMP]);
+    a->wide = at(plan, sh[ROW_WIDE]);
+    a->dwide = at(plan, sh[ROW_DWIDE]);
+    a->da = at(plan, sh[ROW_DA]);
+    a->db = at(plan, sh[ROW_DB]);
+    a->row_loss = at(plan, sh[ROW_LOSS]);
+}
+
+void ls_acts_destroy(ls_acts **a)
+{
+    if (!*a) return;
+    ls_free((*a)->slot);
+    ls_free((*a)->row);
+    ls_free(*a);
+    *a = NULL;
+}

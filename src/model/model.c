@@ -1,0 +1,164 @@
+/* model.c - the row of units: which tensors each holds, where, and what they begin as. */
+#include "model/model_impl.h"
+
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void add_tensor(ls_unit *u, int64_t rows, int64_t cols, ls_init init, double scale, const char *fmt, ...)
+    __attribute__((format(printf, 6, 7)));
+
+static void add_tensor(ls_unit *u, int64_t rows, int64_t cols, ls_init init, double scale, const char *fmt, ...)
+{
+    LS_ASSERT(u->n_tensor < LS_UNIT_MAX_TENSOR);
+    ls_tensor *t = &u->tensor[u->n_tensor++];
+    *t = (ls_tensor){.offset = u->n, .n = rows * (cols ? cols : 1), .n_dim = cols ? 2 : 1, .dim = {rows, cols},
+                     .matrix = cols != 0, .init = init, .init_scale = scale};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(t->name, sizeof t->name, fmt, ap);
+    va_end(ap);
+    u->n += t->n;
+}
+
+/* A linear map with bias. hf: normal weights, zero bias; r1: both uniform in +-1/sqrt(in), torch's default. */
+static void add_linear(ls_unit *u, const ls_model_config *c, int64_t in, int64_t out, double std, const char *name)
+{
+    char full[64];
+    snprintf(full, sizeof full, "transformer.h.%d.%s", u->layer, name);
+    if (c->variant == LS_VARIANT_R1) {
+        double half = 1.0 / sqrt((double)in);
+        add_tensor(u, in, out, LS_INIT_UNIFORM, half, "%s.weight", full);
+        add_tensor(u, out, 0, LS_INIT_UNIFORM, half, "%s.bias", full);
+    } else {
+        add_tensor(u, in, out, LS_INIT_NORMAL, std, "%s.weight", full);
+        add_tensor(u, out, 0, LS_INIT_ZERO, 0, "%s.bias", full);
+    }
+}
+
+static void describe_unit(ls_unit *u, const ls_model_config *c, int index)
+{
+    const int64_t C = c->n_embd, V = c->vocab_size;
+    const bool r1 = c->variant == LS_VARIANT_R1;
+    u->layer = -1;
+    if (index == 0) {
+        u->kind = LS_UNIT_EMBED;
+        double std = r1 ? 1.0 : c->init_range;
+        add_tensor(u, V, C, LS_INIT_NORMAL, std, "transformer.wte.weight");
+        add_tensor(u, c->n_ctx, C, LS_INIT_NORMAL, std, "transformer.wpe.weight");
+    } else if (index <= c->n_layer) {
+        u->kind = LS_UNIT_BLOCK;
+        u->layer = index - 1;
+        double std = c->init_range, residual = std / sqrt(2.0 * c->n_layer); /* what is added to the stream L times twice */
+        add_tensor(u, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_1.weight", u->layer);
+        add_tensor(u, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_1.bias", u->layer);
+        add_linear(u, c, C, 3 * C, std, "attn.c_attn");
+        add_linear(u, c, C, C, residual, "attn.c_proj");
+        add_tensor(u, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_2.weight", u->layer);
+        add_tensor(u, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_2.bias", u->layer);
+        add_linear(u, c, C, 4 * C, std, "mlp.c_fc");
+        add_linear(u, c, 4 * C, C, residual, "mlp.c_proj");
+    } else {
+        u->kind = LS_UNIT_HEAD;
+        add_tensor(u, C, 0, LS_INIT_ONE, 0, "transformer.ln_f.weight");
+        add_tensor(u, C, 0, LS_INIT_ZERO, 0, "transformer.ln_f.bias");
+        if (!c->tied && r1) add_tensor(u, V, C, LS_INIT_UNIFORM, 1.0 / sqrt((double)C), "lm_head.weight");
+        else if (!c->tied) add_tensor(u, V, C, LS_INIT_NORMAL, c->init_range, "lm_head.weight");
+    }
+}
+
+ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to)
+{
+    ls_model *m = ls_alloc(sizeof *m);
+    if (!m) return ls_nomem(sizeof *m, "the model's table");
+    *m = (ls_model){.cfg = *cfg, .compute = compute, .n_unit = cfg->n_layer + 2};
+    m->unit = ls_alloc((size_t)m->n_unit * sizeof *m->unit);
+    if (!m->unit) {
+        ls_free(m);
+        return ls_nomem((size_t)cfg->n_layer * sizeof *m->unit, "the model's table");
+    }
+    for (int i = 0; i < m->n_unit; i++) {
+        ls_unit *u = &m->unit[i];
+        describe_unit(u, cfg, i);
+        u->n_pad = (u->n + pad_to - 1) / pad_to * pad_to;
+        u->n_grad = u->n_pad;
+        if (u->kind == LS_UNIT_HEAD && cfg->tied) u->n_grad += (int64_t)cfg->vocab_size * cfg->n_embd;
+    }
+    *out = m;
+    return LS_OK;
+}
+
+void ls_model_destroy(ls_model **m)
+{
+    if (!*m) return;
+    ls_free((*m)->unit);
+    ls_free(*m);
+    *m = NULL;
+}
+
+const ls_tensor *ls_model_find(const ls_model *m, const char *name, int *unit)
+{
+    static const char prefix[] = "transformer.";
+    const size_t skip = sizeof prefix - 1;
+    for (int i = 0; i < m->n_unit; i++) {
+        for (int k = 0; k < m->unit[i].n_tensor; k++) {
+            const ls_tensor *t = &m->unit[i].tensor[k];
+            if (strcmp(t->name, name) && (strncmp(t->name, prefix, skip) || strcmp(t->name + skip, name))) continue;
+            if (unit) *unit = i;
+            return t;
+        }
+    }
+    return NULL;
+}
+
+static void store(ls_dtype dt, void *base, int64_t i, double x)
+{
+    if (dt == LS_F64) ((double *)base)[i] = x;
+    else ((float *)base)[i] = (float)x;
+}
+
+static void init_tensor(const ls_compute *c, void *data, const ls_tensor *t, uint64_t key)
+{
+    const ls_dtype dt = c->ops->dtype;
+    const double s = t->init_scale;
+    const int64_t n = t->n;
+    switch (t->init) {
+    case LS_INIT_ZERO:
+    case LS_INIT_ONE:
+        for (int64_t i = 0; i < n; i++) store(dt, data, i, t->init == LS_INIT_ONE);
+        break;
+    case LS_INIT_UNIFORM:
+#pragma omp parallel for schedule(static) num_threads(c->n_thread)
+        for (int64_t i = 0; i < n; i++) store(dt, data, i, s * (2 * ls_rng_uniform(key, (uint64_t)i) - 1));
+        break;
+    case LS_INIT_NORMAL:
+#pragma omp parallel for schedule(static) num_threads(c->n_thread)
+        for (int64_t j = 0; j < (n + 1) / 2; j++) {
+            double pair[2];
+            ls_rng_normal2(key, (uint64_t)j, pair);
+            store(dt, data, 2 * j, s * pair[0]);
+            if (2 * j + 1 < n) store(dt, data, 2 * j + 1, s * pair[1]);
+        }
+        break;
+    }
+}
+
+void ls_model_init(ls_model *m, uint64_t seed)
+{
+    for (int i = 0; i < m->n_unit; i++) {
+        ls_unit *u = &m->unit[i];
+        for (int k = 0; k < u->n_tensor; k++)
+            init_tensor(m->compute, model_param(m, u, k), &u->tensor[k], ls_rng_key(seed, LS_RNG_INIT, (uint64_t)i, (uint64_t)k));
+        for (int64_t p = u->n; p < u->n_pad; p++) store(m->compute->ops->dtype, u->param, p, 0);
+    }
+}
+
+ls_status ls_model_fold_tied(ls_model *m)
+{
+    if (!m->cfg.tied) return LS_OK;
+    void *dwte = model_grad(m, &m->unit[0], EMBED_WTE);
+    return m->compute->ops->add(m->compute, dwte, dwte, model_tied_grad(m), m->unit[0].tensor[EMBED_WTE].n);
+}

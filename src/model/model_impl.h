@@ -1,0 +1,55 @@
+/* model_impl.h - what the files of src/model share: tensor places inside a unit, and the units' own passes. */
+#ifndef LS_MODEL_MODEL_IMPL_H
+#define LS_MODEL_MODEL_IMPL_H
+
+#include "core/rng.h"
+#include "model/model.h"
+
+/* Order of the tensors in each kind of unit. */
+enum { EMBED_WTE, EMBED_WPE };
+enum {
+    BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_QKV_W, BLOCK_QKV_B, BLOCK_PROJ_W, BLOCK_PROJ_B,
+    BLOCK_LN2_W, BLOCK_LN2_B, BLOCK_FC_W, BLOCK_FC_B, BLOCK_OUT_W, BLOCK_OUT_B
+};
+enum { HEAD_LN_W, HEAD_LN_B, HEAD_W };
+
+/* Where dropout falls inside a unit: the second half of a mask's name. */
+enum { DROP_EMBED, DROP_ATTENTION, DROP_PROJ, DROP_OUT };
+
+static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
+{
+    return ls_at(m->compute, u->param, u->tensor[tensor].offset);
+}
+
+static inline void *model_grad(const ls_model *m, const ls_unit *u, int tensor)
+{
+    return ls_at(m->compute, u->grad, u->tensor[tensor].offset);
+}
+
+static inline ls_drop model_drop(const ls_micro *mb, int unit, int site, double p)
+{
+    if (!mb->train || p == 0) return (ls_drop){0};
+    return (ls_drop){.p = (float)p, .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
+}
+
+/* Head's part of the gradient of a tied token embedding: behind its own tensors. */
+static inline void *model_tied_grad(const ls_model *m)
+{
+    const ls_unit *head = &m->unit[m->n_unit - 1];
+    return ls_at(m->compute, head->grad, head->n_pad);
+}
+
+/* The matrix of the classifier, (V,C): head's own, or the token embedding. */
+static inline const void *model_head_weight(const ls_model *m)
+{
+    return m->cfg.tied ? model_param(m, &m->unit[0], EMBED_WTE) : model_param(m, &m->unit[m->n_unit - 1], HEAD_W);
+}
+
+ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb);
+ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb);
+ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int u);
+ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int u);
+ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb);
+ls_status model_head_bwd(ls_model *m, ls_acts *a, const ls_micro *mb);
+
+#endif

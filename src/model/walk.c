@@ -1,0 +1,48 @@
+/* walk.c - the only loop over units. A strategy's hooks stand around each step of it. */
+#include "model/model_impl.h"
+
+static ls_status hook(ls_status (*f)(void *, int, ls_pass), void *ctx, int u, ls_pass pass)
+{
+    return f ? f(ctx, u, pass) : LS_OK;
+}
+
+ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
+{
+    LS_ASSERT(mb->B * mb->T <= a->B * a->T);
+    for (int u = first; u < last; u++) {
+        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_FWD));
+        switch (m->unit[u].kind) {
+        case LS_UNIT_EMBED: LS_TRY(model_embed_fwd(m, a, mb)); break;
+        case LS_UNIT_BLOCK: LS_TRY(model_block_fwd(m, a, mb, u)); break;
+        case LS_UNIT_HEAD: LS_TRY(model_head_fwd(m, a, mb)); break;
+        }
+        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_FWD));
+    }
+    return LS_OK;
+}
+
+/* The padding behind a unit's tensors belongs to the flat buffer: it must be 0 in every gradient. */
+static ls_status zero_padding(ls_model *m, const ls_unit *u)
+{
+    if (u->n_pad == u->n) return LS_OK;
+    return m->compute->ops->zero(m->compute, ls_at(m->compute, u->grad, u->n), u->n_pad - u->n);
+}
+
+ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
+{
+    for (int u = last - 1; u >= first; u--) {
+        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD));
+        switch (m->unit[u].kind) {
+        case LS_UNIT_EMBED: LS_TRY(model_embed_bwd(m, a, mb)); break;
+        case LS_UNIT_BLOCK:
+            if (a->recompute) LS_TRY(model_block_fwd(m, a, mb, u)); /* its output lands on the input of u+1, unchanged */
+            LS_TRY(model_block_bwd(m, a, mb, u));
+            break;
+        case LS_UNIT_HEAD: LS_TRY(model_head_bwd(m, a, mb)); break;
+        }
+        LS_TRY(zero_padding(m, &m->unit[u]));
+        if (h && h->grad_ready) LS_TRY(h->grad_ready(h->ctx, u));
+        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD));
+    }
+    return LS_OK;
+}
