@@ -1,0 +1,48 @@
+/* split.h - GPT-2's split pattern as a scanner: the next piece of a text.
+ *
+ *   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+ *
+ * Any bytes are taken: a byte that is not part of well-formed UTF-8 is a character of its own that is neither letter,
+ * number nor space. The pieces of a text, put together, are the text. The pattern never looks back, so a text may be cut
+ * wherever a piece must end; data_split_cut finds such places without knowing what follows. */
+#ifndef LS_DATA_SPLIT_H
+#define LS_DATA_SPLIT_H
+
+#include "data/unicode.h"
+
+#include <stdbool.h>
+
+/* Classes of single bytes: data_class, and DATA_WIDE for the bytes of longer characters. */
+#define DATA_WIDE 4
+extern const unsigned char data_byte_class[256];
+
+/* The parts that ASCII words do not need. `at` is where a run of class k has come to; returns its end. */
+size_t data_split_run(const unsigned char *p, size_t n, size_t at, data_class k);
+size_t data_split_space(const unsigned char *p, size_t n);
+size_t data_split_wide(const unsigned char *p, size_t n, size_t at);
+
+/* Bytes of the piece that starts at p; n > 0 bytes are left in the text. */
+static inline size_t data_split_next(const unsigned char *p, size_t n)
+{
+    size_t i = 0;
+    if (p[0] == '\'' && n > 1) {
+        unsigned char a = p[1];
+        if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
+        if (n > 2 && ((a == 'r' && p[2] == 'e') || (a == 'v' && p[2] == 'e') || (a == 'l' && p[2] == 'l'))) return 3;
+    } else if (p[0] == ' ' && n > 1) {
+        i = 1;
+    }
+    unsigned k = data_byte_class[p[i]];
+    if (k == DATA_SPACE) return data_split_space(p, n);
+    if (k == DATA_WIDE) return data_split_wide(p, n, i);
+    do i++;
+    while (i < n && data_byte_class[p[i]] == k);
+    if (i < n && data_byte_class[p[i]] == DATA_WIDE) return data_split_run(p, n, i, (data_class)k);
+    return i;
+}
+
+/* The last place in p[0, n) where a piece ends whatever comes after byte n and whatever the pieces before are: 0 when there is
+ * none. The pieces of a text are those of its part before the place, then those of its part after it. */
+size_t data_split_cut(const unsigned char *p, size_t n);
+
+#endif

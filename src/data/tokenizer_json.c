@@ -1,0 +1,459 @@
+/* tokenizer_json.c - vocabularies in files: Hugging Face's tokenizer.json, and GPT-2's vocab.bpe + encoder.json.
+ *
+ * A file that asks for something this tokenizer does not do (another model, a normalizer, a prefix space) is refused with
+ * its name: ids that differ silently from what the file's own library would give are worth nothing. */
+#include "data/tokenizer_impl.h"
+#include "data/unicode.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <string.h>
+
+/* The bytes that a token's printable form stands for; false when a character stands for none. */
+static bool token_bytes(const char *text, size_t n, ls_str *out)
+{
+    out->len = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t c;
+        int k = data_utf8_decode((const unsigned char *)text + i, n - i, &c);
+        int b = k ? data_char_to_byte(c) : -1;
+        if (b < 0) return false;
+        ls_str_addc(out, (char)b);
+        i += (size_t)k;
+    }
+    return true;
+}
+
+static ls_status set_token(ls_tokenizer *t, const char *what, const char *key, json_int_t id, ls_str *scratch)
+{
+    if (id < 0 || id >= t->n_vocab)
+        return ls_fail(LS_E_FORMAT, "%s: token \"%.60s\" has the id %lld, and there are %d tokens", what, key,
+                       (long long)id, t->n_vocab);
+    if (t->len[id]) return ls_fail(LS_E_FORMAT, "%s: two tokens have the id %lld", what, (long long)id);
+    size_t n = strlen(key);
+    if (!n || n > 65535)
+        return ls_fail(LS_E_FORMAT, "%s: the token with id %lld has %zu bytes", what, (long long)id, n);
+    if (!strcmp(key, DATA_EOT_NAME)) {
+        t->eot = (int32_t)id;
+        t->added[id] = 1;
+    }
+    if (t->added[id]) return data_tokenizer_set(t, (int32_t)id, key, n);
+    if (!token_bytes(key, n, scratch))
+        return ls_fail(LS_E_FORMAT, "%s: token \"%.60s\" is not in byte-level form", what, key);
+    if (scratch->failed) return ls_nomem(n, "a vocabulary");
+    return data_tokenizer_set(t, (int32_t)id, scratch->data, scratch->len);
+}
+
+/* The id of the token with this printable form (n bytes, in s from `at` on), or -1. */
+static int32_t id_of(const json_t *vocab, ls_str *s, size_t at)
+{
+    const json_t *id = s->failed || at == s->len ? NULL : json_object_get(vocab, s->data + at);
+    return id ? (int32_t)json_integer_value(id) : -1;
+}
+
+/* "a" and "b" (not NUL-terminated) to the rank-th merge. The order of the appends leaves each word NUL-terminated in turn. */
+static ls_status set_merge(ls_tokenizer *t, const char *what, const json_t *vocab, size_t rank, const char *a,
+                           size_t na, const char *b, size_t nb, ls_str *s)
+{
+    data_merge m;
+    s->len = 0;
+    ls_str_addn(s, a, na);
+    m.left = id_of(vocab, s, 0);
+    ls_str_addn(s, b, nb);
+    m.right = s->len > na ? id_of(vocab, s, na) : -1;
+    m.id = id_of(vocab, s, 0);
+    if (s->failed) return ls_nomem(na + nb, "a vocabulary");
+    if (m.left < 0 || m.right < 0 || m.id < 0)
+        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.60s\", is of tokens that the vocabulary does not have", what,
+                       rank, s->data);
+    t->merge[rank] = m;
+    return LS_OK;
+}
+
+static ls_status set_vocab(ls_tokenizer *t, const char *what, const json_t *vocab, ls_str *scratch)
+{
+    const char *key;
+    json_t *id;
+    json_object_foreach((json_t *)(uintptr_t)vocab, key, id)
+    {
+        if (!json_is_integer(id))
+            return ls_fail(LS_E_FORMAT, "%s: the id of token \"%.60s\" is not a whole number", what, key);
+        LS_TRY(set_token(t, what, key, json_integer_value(id), scratch));
+    }
+    return LS_OK;
+}
+
+static ls_status check_vocab(const json_t *vocab, const char *what)
+{
+    if (!json_is_object(vocab)) return ls_fail(LS_E_FORMAT, "%s: the vocabulary is not an object of token: id", what);
+    if (json_object_size(vocab) > DATA_MAX_VOCAB)
+        return ls_fail(LS_E_UNSUPPORTED, "%s: %zu tokens are more than %d", what, json_object_size(vocab),
+                       DATA_MAX_VOCAB);
+    return LS_OK;
+}
+
+/* ---- vocab.bpe + encoder.json ---- */
+
+/* One line of merges: calls set_merge for it. Comments ("#version") and empty lines are counted by the caller. */
+static ls_status merge_line(ls_tokenizer *t, const char *what, const json_t *vocab, size_t rank, const char *line,
+                            size_t n, ls_str *scratch)
+{
+    const char *blank = memchr(line, ' ', n);
+    if (!blank || memchr(blank + 1, ' ', n - (size_t)(blank + 1 - line)))
+        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.*s\", is not two tokens with a blank between", what, rank,
+                       (int)(n < 60 ? n : 60), line);
+    return set_merge(t, what, vocab, rank, line, (size_t)(blank - line), blank + 1, n - (size_t)(blank + 1 - line),
+                     scratch);
+}
+
+static bool next_merge(const char **p, const char *end, const char **line, size_t *n)
+{
+    while (*p < end) {
+        const char *nl = memchr(*p, '\n', (size_t)(end - *p));
+        const char *stop = nl ? nl : end;
+        *line = *p;
+        *n = (size_t)(stop - *p);
+        *p = nl ? nl + 1 : end;
+        if (*n && (*line)[*n - 1] == '\r') --*n;
+        if (*n && !(*n >= 8 && !memcmp(*line, "#version", 8))) return true;
+    }
+    return false;
+}
+
+ls_status ls_tokenizer_from_gpt2(const char *merges, size_t n_merges, const char *merges_name, const char *vocab_text,
+                                 size_t n_vocab, const char *vocab_name, ls_tokenizer **out)
+{
+    json_t *vocab = NULL;
+    ls_tokenizer *t = NULL;
+    ls_str scratch = {0};
+    ls_status st;
+    LS_TRY_GOTO(st, done, ls_json_parse(vocab_text, n_vocab, vocab_name, &vocab));
+    LS_TRY_GOTO(st, done, check_vocab(vocab, vocab_name));
+    const char *line, *p = merges, *end = merges + n_merges;
+    size_t n, count = 0;
+    while (next_merge(&p, end, &line, &n)) count++;
+    if (count > DATA_MAX_VOCAB) {
+        st = ls_fail(LS_E_UNSUPPORTED, "%s: %zu merges are more than %d", merges_name, count, DATA_MAX_VOCAB);
+        goto done;
+    }
+    LS_TRY_GOTO(st, done, data_tokenizer_new((int)json_object_size(vocab), (int)count, &t));
+    LS_TRY_GOTO(st, done, set_vocab(t, vocab_name, vocab, &scratch));
+    p = merges;
+    for (size_t rank = 0; next_merge(&p, end, &line, &n); rank++)
+        LS_TRY_GOTO(st, done, merge_line(t, merges_name, vocab, rank, line, n, &scratch));
+    LS_TRY_GOTO(st, done, data_tokenizer_finish(t, vocab_name));
+    *out = t;
+    t = NULL;
+done:
+    json_decref(vocab);
+    ls_tokenizer_destroy(&t);
+    ls_str_fini(&scratch);
+    return st;
+}
+
+/* ---- tokenizer.json ---- */
+
+static bool is_type(const json_t *j, const char *type)
+{
+    const char *s = json_string_value(json_object_get(j, "type"));
+    return s && !strcmp(s, type);
+}
+
+static bool absent(const json_t *j)
+{
+    return !j || json_is_null(j) || (json_is_string(j) && !json_string_length(j));
+}
+
+/* What we do is: no normalizer, GPT-2's split, plain BPE. */
+static ls_status check_kind(const json_t *root, const json_t *model, const char *what)
+{
+    const json_t *pre = json_object_get(root, "pre_tokenizer"), *type = json_object_get(model, "type");
+    if (!json_is_object(model)) return ls_fail(LS_E_FORMAT, "%s: it has no \"model\"; is it a tokenizer.json?", what);
+    if (type && !is_type(model, "BPE"))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: the model is %.40s; only byte-level BPE works here", what,
+                       json_is_string(type) ? json_string_value(type) : "unnamed");
+    if (!absent(json_object_get(root, "normalizer")))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: it has a normalizer; GPT-2's tokenizer has none", what);
+    if (!is_type(pre, "ByteLevel"))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: its pre_tokenizer is not ByteLevel, as GPT-2's is", what);
+    if (json_is_true(json_object_get(pre, "add_prefix_space")))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: add_prefix_space is true; GPT-2's is false", what);
+    if (json_is_false(json_object_get(pre, "use_regex")) && json_array_size(json_object_get(model, "merges")))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: use_regex is false; merges across words do not work here", what);
+    static const char *const off[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        const json_t *v = json_object_get(model, off[i]);
+        if (!absent(v) && !(json_is_real(v) && json_real_value(v) == 0) && strcmp(off[i], "unk_token"))
+            return ls_fail(LS_E_UNSUPPORTED, "%s: the model's %s is set; GPT-2's is not", what, off[i]);
+    }
+    if (json_is_true(json_object_get(model, "byte_fallback")) || json_is_true(json_object_get(model, "ignore_merges")))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: byte_fallback and ignore_merges do not work here", what);
+    return LS_OK;
+}
+
+static ls_status set_json_merges(ls_tokenizer *t, const char *what, const json_t *vocab, const json_t *merges,
+                                 ls_str *s)
+{
+    size_t rank;
+    json_t *m;
+    json_array_foreach((json_t *)(uintptr_t)merges, rank, m)
+    {
+        if (json_is_string(m)) {
+            LS_TRY(merge_line(t, what, vocab, rank, json_string_value(m), json_string_length(m), s));
+            continue;
+        }
+        const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
+        if (json_array_size(m) != 2 || !json_is_string(a) || !json_is_string(b))
+            return ls_fail(LS_E_FORMAT, "%s: merge %zu is neither \"a b\" nor [\"a\", \"b\"]", what, rank);
+        LS_TRY(set_merge(t, what, vocab, rank, json_string_value(a), json_string_length(a), json_string_value(b),
+                         json_string_length(b), s));
+    }
+    return LS_OK;
+}
+
+/* Added tokens are marked before the vocabulary is read: their form is their text. Those that the vocabulary lacks are set
+ * from here. */
+static ls_status added_tokens(ls_tokenizer *t, const char *what, const json_t *added, const json_t *vocab, bool mark,
+                              ls_str *s)
+{
+    size_t i;
+    json_t *a;
+    json_array_foreach((json_t *)(uintptr_t)added, i, a)
+    {
+        const json_t *id = json_object_get(a, "id"), *name = json_object_get(a, "content");
+        if (!json_is_integer(id) || !json_is_string(name))
+            return ls_fail(LS_E_FORMAT, "%s: added token %zu has no whole id or no content", what, i);
+        const json_t *in = json_object_get(vocab, json_string_value(name));
+        if (in && json_integer_value(in) != json_integer_value(id))
+            return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has two ids", what, json_string_value(name));
+        if (mark) {
+            if (json_integer_value(id) < 0 || json_integer_value(id) >= t->n_vocab)
+                return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has the id %lld, and there are %d tokens", what,
+                               json_string_value(name), (long long)json_integer_value(id), t->n_vocab);
+            t->added[json_integer_value(id)] = 1;
+        } else if (!in) {
+            LS_TRY(set_token(t, what, json_string_value(name), json_integer_value(id), s));
+        }
+    }
+    return LS_OK;
+}
+
+static int count_outside(const json_t *added, const json_t *vocab)
+{
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(added) && n < DATA_MAX_VOCAB; i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(added, i), "content"));
+        if (name && !json_object_get(vocab, name)) n++;
+    }
+    return n;
+}
+
+ls_status ls_tokenizer_from_json(const char *text, size_t n, const char *what, ls_tokenizer **out)
+{
+    json_t *root = NULL;
+    ls_tokenizer *t = NULL;
+    ls_str scratch = {0};
+    ls_status st;
+    LS_TRY_GOTO(st, done, ls_json_parse(text, n, what, &root));
+    const json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
+    const json_t *merges = json_object_get(model, "merges"), *added = json_object_get(root, "added_tokens");
+    LS_TRY_GOTO(st, done, check_kind(root, model, what));
+    LS_TRY_GOTO(st, done, check_vocab(vocab, what));
+    if (!json_is_array(merges) || json_array_size(merges) > DATA_MAX_VOCAB || (added && !json_is_array(added))) {
+        st = ls_fail(LS_E_FORMAT, "%s: \"merges\" (at most %d) and \"added_tokens\" must be arrays", what,
+                     DATA_MAX_VOCAB);
+        goto done;
+    }
+    int n_vocab = (int)json_object_size(vocab) + count_outside(added, vocab);
+    LS_TRY_GOTO(st, done, data_tokenizer_new(n_vocab, (int)json_array_size(merges), &t));
+    LS_TRY_GOTO(st, done, added_tokens(t, what, added, vocab, true, &scratch));
+    LS_TRY_GOTO(st, done, set_vocab(t, what, vocab, &scratch));
+    LS_TRY_GOTO(st, done, added_tokens(t, what, added, vocab, false, &scratch));
+    LS_TRY_GOTO(st, done, set_json_merges(t, what, vocab, merges, &scratch));
+    LS_TRY_GOTO(st, done, data_tokenizer_finish(t, what));
+    *out = t;
+    t = NULL;
+done:
+    json_decref(root);
+    ls_tokenizer_destroy(&t);
+    ls_str_fini(&scratch);
+    return st;
+}
+
+/* ---- files ---- */
+
+static ls_status load_json(const char *path, ls_tokenizer **out)
+{
+    char *text;
+    size_t n;
+    LS_TRY(ls_fs_read(path, &text, &n));
+    ls_status st = ls_tokenizer_from_json(text, n, path, out);
+    ls_free(text);
+    return st;
+}
+
+static ls_status load_gpt2(const char *merges_path, const char *vocab_path, ls_tokenizer **out)
+{
+    char *merges = NULL, *vocab = NULL;
+    size_t n_merges, n_vocab;
+    ls_status st;
+    LS_TRY_GOTO(st, done, ls_fs_read(merges_path, &merges, &n_merges));
+    LS_TRY_GOTO(st, done, ls_fs_read(vocab_path, &vocab, &n_vocab));
+    LS_TRY_GOTO(st, done, ls_tokenizer_from_gpt2(merges, n_merges, merges_path, vocab, n_vocab, vocab_path, out));
+done:
+    ls_free(merges);
+    ls_free(vocab);
+    return st;
+}
+
+ls_status ls_tokenizer_load(const char *path, ls_tokenizer **out)
+{
+    static const char *const form[][2] = {
+        {"tokenizer.json", NULL}, {"vocab.bpe", "encoder.json"}, {"merges.txt", "vocab.json"}};
+    if (!ls_fs_exists(path)) return ls_fail(LS_E_IO, "%s: there is no such file or folder", path);
+    if (!ls_fs_is_dir(path)) return load_json(path, out);
+    for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
+        char *a = ls_path_join(path, form[i][0]), *b = form[i][1] ? ls_path_join(path, form[i][1]) : NULL;
+        ls_status st = a && (b || !form[i][1]) ? LS_OK : ls_nomem(strlen(path), "a path");
+        bool here = st == LS_OK && ls_fs_exists(a) && (!b || ls_fs_exists(b));
+        if (here) st = b ? load_gpt2(a, b, out) : load_json(a, out);
+        ls_free(a);
+        ls_free(b);
+        if (here || st != LS_OK) return st;
+    }
+    return ls_fail(LS_E_IO, "%s: holds neither tokenizer.json nor vocab.bpe + encoder.json nor merges.txt + vocab.json",
+                   path);
+}
+
+/* ---- writing ---- */
+
+/* The printable form of a token, or an added token's text. */
+static void token_form(const ls_tokenizer *t, int32_t id, ls_str *out)
+{
+    const unsigned char *p = t->bytes + t->off[id];
+    if (t->added[id]) {
+        ls_str_addn(out, p, t->len[id]);
+        return;
+    }
+    for (uint32_t i = 0; i < t->len[id]; i++) {
+        unsigned char utf8[4];
+        ls_str_addn(out, utf8, (size_t)data_utf8_encode(data_byte_to_char(p[i]), utf8));
+    }
+}
+
+static void write_byte_level(ls_jsonw *w, const char *key)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_open(w, '{');
+    ls_jsonw_key(w, "type");
+    ls_jsonw_str(w, "ByteLevel");
+    ls_jsonw_key(w, "add_prefix_space");
+    ls_jsonw_bool(w, 0);
+    ls_jsonw_key(w, "trim_offsets");
+    ls_jsonw_bool(w, strcmp(key, "post_processor") != 0);
+    ls_jsonw_key(w, "use_regex");
+    ls_jsonw_bool(w, 1);
+    ls_jsonw_close(w);
+}
+
+static void write_added(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
+{
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
+    ls_jsonw_key(w, "added_tokens");
+    ls_jsonw_open(w, '[');
+    for (int id = 0; id < t->n_vocab; id++) {
+        if (!t->added[id]) continue;
+        s->len = 0;
+        token_form(t, id, s);
+        ls_jsonw_open(w, '{');
+        ls_jsonw_key(w, "id");
+        ls_jsonw_int(w, id);
+        ls_jsonw_key(w, "content");
+        ls_jsonw_str(w, s->data);
+        for (size_t i = 0; i < 4; i++) {
+            ls_jsonw_key(w, flags[i]);
+            ls_jsonw_bool(w, 0);
+        }
+        ls_jsonw_key(w, "special");
+        ls_jsonw_bool(w, 1);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
+static void write_model(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
+{
+    static const char *const off[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
+    static const char *const no[] = {"fuse_unk", "byte_fallback", "ignore_merges"};
+    ls_jsonw_key(w, "model");
+    ls_jsonw_open(w, '{');
+    ls_jsonw_key(w, "type");
+    ls_jsonw_str(w, "BPE");
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        ls_jsonw_key(w, off[i]);
+        ls_jsonw_null(w);
+    }
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
+        ls_jsonw_key(w, no[i]);
+        ls_jsonw_bool(w, 0);
+    }
+    ls_jsonw_key(w, "vocab");
+    ls_jsonw_open(w, '{');
+    for (int id = 0; id < t->n_vocab; id++) {
+        s->len = 0;
+        token_form(t, id, s);
+        ls_jsonw_key(w, s->data);
+        ls_jsonw_int(w, id);
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_key(w, "merges");
+    ls_jsonw_open(w, '[');
+    for (int r = 0; r < t->n_merge; r++) {
+        s->len = 0;
+        token_form(t, t->merge[r].left, s);
+        ls_str_addc(s, ' ');
+        token_form(t, t->merge[r].right, s);
+        ls_jsonw_str(w, s->data);
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+}
+
+ls_status ls_tokenizer_to_json(const ls_tokenizer *t, ls_str *out)
+{
+    ls_str s = {0};
+    ls_str_add(&s, "-"); /* so that data is never NULL below; every use starts at len 0 */
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    if (!s.failed) {
+        ls_jsonw_open(&w, '{');
+        ls_jsonw_key(&w, "version");
+        ls_jsonw_str(&w, "1.0");
+        ls_jsonw_key(&w, "truncation");
+        ls_jsonw_null(&w);
+        ls_jsonw_key(&w, "padding");
+        ls_jsonw_null(&w);
+        write_added(&w, t, &s);
+        ls_jsonw_key(&w, "normalizer");
+        ls_jsonw_null(&w);
+        write_byte_level(&w, "pre_tokenizer");
+        write_byte_level(&w, "post_processor");
+        write_byte_level(&w, "decoder");
+        write_model(&w, t, &s);
+        ls_jsonw_close(&w);
+        ls_str_addc(out, '\n');
+    }
+    bool failed = s.failed || out->failed;
+    ls_str_fini(&s);
+    return failed ? ls_nomem(out->len, "tokenizer.json") : LS_OK;
+}
+
+ls_status ls_tokenizer_save(const ls_tokenizer *t, const char *path)
+{
+    ls_str s = {0};
+    ls_status st = ls_tokenizer_to_json(t, &s);
+    if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
+    ls_str_fini(&s);
+    return st;
+}

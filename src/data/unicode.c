@@ -1,0 +1,23 @@
+/* unicode.c - the check of UTF-8 over long texts. */
+#include "data/unicode.h"
+
+#include <string.h>
+
+size_t data_utf8_check(const unsigned char *p, size_t n)
+{
+    size_t i = 0;
+    while (i < n) {
+        uint64_t eight;
+        while (n - i >= 8) { /* most text is ASCII: eight bytes at a time */
+            memcpy(&eight, p + i, 8);
+            if (eight & 0x8080808080808080u) break;
+            i += 8;
+        }
+        if (i == n) break;
+        uint32_t c;
+        int k = data_utf8_decode(p + i, n - i, &c);
+        if (!k) return i;
+        i += (size_t)k;
+    }
+    return n;
+}
