@@ -55,7 +55,8 @@ void ls_model_config_set_variant(ls_model_config *c, ls_variant v);
 /* LS_E_CONFIG with the arithmetic when an invariant above does not hold. */
 ls_status ls_model_config_check(const ls_model_config *c);
 
-/* config.json as transformers' GPT2LMHeadModel opens it, plus the key lockstep_variant; reads back to the same config. */
+/* config.json as transformers' GPT2LMHeadModel opens it, plus the key lockstep_variant; reads back to the same config, its
+ * name aside. */
 void ls_model_config_write(const ls_model_config *c, ls_str *out);
 
 /* Parameters: V*C (twice when untied) + P*C + L*(12*C*C + 13*C) + 2*C. */

@@ -25,6 +25,7 @@ typedef struct ls_ds_optimizer {
     double weight_decay; /* 0.0 */
     bool betas_given, eps_given, weight_decay_given;
     bool bias_correction; /* true */
+    bool adam_w_mode;     /* true */
     bool coupled;         /* Adam with adam_w_mode false: weight decay is added to the gradient */
 } ls_ds_optimizer;
 
@@ -39,19 +40,16 @@ typedef struct ls_ds_bf16 {
     bool given, enabled, immediate_grad_update, check_grad_overflow, master_weights_and_grads, optimizer_states;
 } ls_ds_bf16;
 
-typedef enum ls_ds_offload { LS_DS_OFFLOAD_NONE, LS_DS_OFFLOAD_CPU, LS_DS_OFFLOAD_NVME } ls_ds_offload;
-
 typedef struct ls_ds_zero {
     bool given;
-    int stage; /* 0..3 */
+    int64_t stage; /* 0..3 */
     bool contiguous_gradients, reduce_scatter, use_multi_rank_bucket_allreduce, allgather_partitions;
-    bool overlap_comm; /* null: true for stage 3 only */
+    bool overlap_comm, overlap_comm_given; /* null: true for stage 3 only */
     bool round_robin_gradients, ignore_unused_parameters, load_from_fp32_weights, gather_16bit_weights_on_model_save;
     int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
     bool reduce_bucket_given, allgather_bucket_given;
     int64_t sub_group_size, prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
     int64_t max_live_parameters, max_reuse_distance, module_granularity_threshold;
-    ls_ds_offload offload_optimizer, offload_param; /* anything but NONE is refused by the reader */
 } ls_ds_zero;
 
 typedef struct ls_ds_config {
@@ -84,7 +82,7 @@ typedef struct ls_ds_config {
     int n_no_effect;
 } ls_ds_config;
 
-/* LS_E_IO, LS_E_FORMAT (not JSON, duplicate key), LS_E_CONFIG, LS_E_UNSUPPORTED. On failure nothing is owed. */
+/* LS_E_IO (no such file), LS_E_CONFIG (not JSON, duplicate key, bad value, unknown key), LS_E_UNSUPPORTED. On failure nothing is owed. */
 ls_status ls_ds_config_load(const char *path, ls_ds_config *out);
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out);
 void ls_ds_config_fini(ls_ds_config *c); /* takes a zeroed one */

@@ -1,0 +1,458 @@
+#include "model/config.h"
+#include "core/fs.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *ls_variant_word(ls_variant v)
+{
+    return v == LS_VARIANT_R1 ? "r1" : "hf";
+}
+
+ls_status ls_variant_parse(const char *word, ls_variant *out)
+{
+    if (!strcmp(word, "hf"))
+        *out = LS_VARIANT_HF;
+    else if (!strcmp(word, "r1"))
+        *out = LS_VARIANT_R1;
+    else
+        return ls_fail(LS_E_ARG, "the variant is hf or r1, not '%s'", word);
+    return LS_OK;
+}
+
+/* GPT-2's paper sizes; tiny is ours. Everything else is the same for all of them. */
+static const struct preset {
+    const char *name;
+    int n_layer, n_head, n_embd, n_ctx, vocab_size, eos_id;
+} preset[] = {
+    {"gpt2", 12, 12, 768, 1024, 50257, 50256},
+    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 50256},
+    {"gpt2-large", 36, 20, 1280, 1024, 50257, 50256},
+    {"gpt2-xl", 48, 25, 1600, 1024, 50257, 50256},
+    {"tiny", 4, 4, 128, 256, 257, 256},
+};
+enum { N_PRESET = sizeof preset / sizeof preset[0] };
+
+static void fill_defaults(ls_model_config *c)
+{
+    *c =
+        (ls_model_config){.embd_pdrop = 0.1, .attn_pdrop = 0.1, .resid_pdrop = 0.1, .ln_eps = 1e-5, .init_range = 0.02};
+    ls_model_config_set_variant(c, LS_VARIANT_HF);
+}
+
+static const struct preset *find_preset(const char *name)
+{
+    for (int i = 0; i < N_PRESET; i++)
+        if (!strcmp(preset[i].name, name)) return &preset[i];
+    return NULL;
+}
+
+bool ls_model_config_is_preset(const char *name)
+{
+    return find_preset(name) != NULL;
+}
+
+static void from_preset(const struct preset *p, ls_model_config *c)
+{
+    fill_defaults(c);
+    snprintf(c->name, sizeof c->name, "%s", p->name);
+    c->n_layer = p->n_layer;
+    c->n_head = p->n_head;
+    c->n_embd = p->n_embd;
+    c->n_ctx = p->n_ctx;
+    c->vocab_size = p->vocab_size;
+    c->eos_id = p->eos_id;
+}
+
+ls_status ls_model_config_preset(const char *name, ls_model_config *out)
+{
+    const struct preset *p = find_preset(name);
+    if (!p)
+        return ls_fail(
+            LS_E_ARG,
+            "there is no model '%s'; there are gpt2, gpt2-medium, gpt2-large, gpt2-xl and tiny, or a config.json "
+            "or a folder that holds one",
+            name);
+    from_preset(p, out);
+    return LS_OK;
+}
+
+ls_status ls_model_config_named(const char *name, ls_model_config *out)
+{
+    if (!find_preset(name) && ls_fs_exists(name)) return ls_model_config_load(name, out);
+    return ls_model_config_preset(name, out);
+}
+
+void ls_model_config_set_variant(ls_model_config *c, ls_variant v)
+{
+    c->variant = v;
+    c->gelu = v == LS_VARIANT_R1 ? LS_GELU_ERF : LS_GELU_TANH;
+    c->tied = v == LS_VARIANT_HF;
+}
+
+int64_t ls_model_n_param(const ls_model_config *c)
+{
+    int64_t C = c->n_embd, V = c->vocab_size;
+    return V * C * (c->tied ? 1 : 2) + (int64_t)c->n_ctx * C + c->n_layer * (12 * C * C + 13 * C) + 2 * C;
+}
+
+char *ls_model_size_words(const ls_model_config *c, char buf[96])
+{
+    snprintf(buf, 96, "n_layer=%d, n_head=%d, n_embd=%d", c->n_layer, c->n_head, c->n_embd);
+    return buf;
+}
+
+ls_status ls_model_config_check(const ls_model_config *c)
+{
+    const struct {
+        const char *name;
+        int value;
+    } size[] = {{"n_layer", c->n_layer},
+                {"n_head", c->n_head},
+                {"n_embd", c->n_embd},
+                {"n_positions", c->n_ctx},
+                {"vocab_size", c->vocab_size}};
+    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
+        if (size[i].value <= 0)
+            return ls_fail(LS_E_CONFIG, "model: %s is %d and must be at least 1", size[i].name, size[i].value);
+    if (c->n_embd % c->n_head) {
+        int width = c->n_embd / c->n_head;
+        return ls_fail(LS_E_CONFIG,
+                       "model: n_embd %d does not divide by n_head %d (%d heads of %d are %d wide, of %d are %d)",
+                       c->n_embd, c->n_head, c->n_head, width, c->n_head * width, width + 1, c->n_head * (width + 1));
+    }
+    const struct {
+        const char *name;
+        double value;
+    } rate[] = {{"embd_pdrop", c->embd_pdrop}, {"attn_pdrop", c->attn_pdrop}, {"resid_pdrop", c->resid_pdrop}};
+    for (size_t i = 0; i < 3; i++)
+        if (!(rate[i].value >= 0 && rate[i].value < 1))
+            return ls_fail(LS_E_CONFIG, "model: %s is %g; a dropout rate is at least 0 and below 1", rate[i].name,
+                           rate[i].value);
+    if (!(c->ln_eps > 0 && c->ln_eps < 1))
+        return ls_fail(LS_E_CONFIG, "model: layer_norm_epsilon is %g and must lie between 0 and 1", c->ln_eps);
+    if (!(c->init_range >= 0 && c->init_range < 100))
+        return ls_fail(LS_E_CONFIG, "model: initializer_range is %g and must lie between 0 and 100", c->init_range);
+    /* In double first: the whole-number formula may only be used once this holds. */
+    double C = c->n_embd, n = (double)c->vocab_size * C * 2 + c->n_ctx * C + c->n_layer * (12 * C * C + 13 * C);
+    if (n > 9.0e15) return ls_fail(LS_E_CONFIG, "model: about %.3g parameters are more than any machine holds", n);
+    if (c->eos_id >= c->vocab_size)
+        return ls_fail(LS_E_CONFIG, "model: eos_token_id %d lies outside the vocabulary of %d ids", c->eos_id,
+                       c->vocab_size);
+    return LS_OK;
+}
+
+/* Keys we read. An unknown key within one edit of one of these is a misspelling; other unknown keys belong to other tools
+ * (task settings, versions) and say nothing about the computation. */
+static const char *const known[] = {
+    "n_layer",
+    "num_hidden_layers",
+    "n_head",
+    "num_attention_heads",
+    "n_embd",
+    "hidden_size",
+    "n_positions",
+    "n_ctx",
+    "max_position_embeddings",
+    "vocab_size",
+    "embd_pdrop",
+    "attn_pdrop",
+    "resid_pdrop",
+    "layer_norm_epsilon",
+    "initializer_range",
+    "activation_function",
+    "tie_word_embeddings",
+    "n_inner",
+    "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx",
+    "add_cross_attention",
+    "is_encoder_decoder",
+    "model_type",
+    "architectures",
+    "eos_token_id",
+    "bos_token_id",
+    "pad_token_id",
+    "lockstep_variant",
+    "pruned_heads",
+    "quantization_config",
+};
+
+static bool within_one_edit(const char *a, const char *b)
+{
+    size_t n = strlen(a), m = strlen(b), i = 0;
+    if (n > m + 1 || m > n + 1) return false;
+    while (a[i] && a[i] == b[i]) i++;
+    if (n == m) return !strcmp(a + i + (a[i] != 0), b + i + (b[i] != 0));
+    return n > m ? !strcmp(a + i + 1, b + i) : !strcmp(a + i, b + i + 1);
+}
+
+static ls_status check_spelling(const json_t *root, const char *what)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)root, key, value)
+    {
+        const char *near = NULL;
+        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+            if (!strcmp(key, known[i])) {
+                near = NULL;
+                break;
+            }
+            if (within_one_edit(key, known[i])) near = known[i];
+        }
+        if (near) return ls_fail(LS_E_CONFIG, "%s: key '%s' is not known; did you mean '%s'?", what, key, near);
+    }
+    return LS_OK;
+}
+
+/* The first of the names that is there and not null. */
+static json_t *get(const json_t *root, const char *a, const char *b, const char *c, const char **name)
+{
+    const char *const names[] = {a, b, c};
+    for (int i = 0; i < 3; i++) {
+        json_t *v = names[i] ? json_object_get(root, names[i]) : NULL;
+        if (v && !json_is_null(v)) {
+            *name = names[i];
+            return v;
+        }
+    }
+    return NULL;
+}
+
+static ls_status read_size(const json_t *root, const char *what, const char *a, const char *b, const char *c,
+                           int fallback, int *out)
+{
+    const char *name = a;
+    const json_t *v = get(root, a, b, c, &name);
+    if (!v && fallback) *out = fallback;
+    if (!v && !fallback)
+        return ls_fail(LS_E_CONFIG,
+                       "%s: key '%s' is missing (and model_type is not \"gpt2\", whose default it "
+                       "could take)",
+                       what, a);
+    if (!v) return LS_OK;
+    double x = json_number_value(v);
+    if (!json_is_number(v) || x != floor(x) || x < 1 || x > 2147483647.0)
+        return ls_fail(LS_E_CONFIG, "%s: '%s' must be a whole number from 1 to 2147483647", what, name);
+    *out = (int)x;
+    return LS_OK;
+}
+
+static ls_status read_real(const json_t *root, const char *what, const char *key, double *out)
+{
+    const json_t *v = json_object_get(root, key);
+    if (!v || json_is_null(v)) return LS_OK;
+    if (!json_is_number(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be a number", what, key);
+    *out = json_number_value(v);
+    return LS_OK;
+}
+
+/* A switch that must have one value, because the other asks for maths we do not have. */
+static ls_status need_bool(const json_t *root, const char *what, const char *key, bool must)
+{
+    const json_t *v = json_object_get(root, key);
+    if (!v || json_is_null(v)) return LS_OK;
+    if (!json_is_boolean(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be true or false", what, key);
+    if (json_is_true(v) != must)
+        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is %s; this program computes GPT-2 with %s only", what, key,
+                       must ? "false" : "true", must ? "true" : "false");
+    return LS_OK;
+}
+
+static ls_status read_text(const json_t *root, const char *what, const char *key, const char **out)
+{
+    const json_t *v = json_object_get(root, key);
+    *out = NULL;
+    if (!v || json_is_null(v)) return LS_OK;
+    if (!json_is_string(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be text", what, key);
+    *out = json_string_value(v);
+    return LS_OK;
+}
+
+static ls_status check_architecture(const json_t *root, const char *what, bool *is_gpt2)
+{
+    const char *type;
+    LS_TRY(read_text(root, what, "model_type", &type));
+    if (type && strcmp(type, "gpt2"))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: model_type is '%s'; this program trains gpt2", what, type);
+    *is_gpt2 = type != NULL;
+    const json_t *arch = json_object_get(root, "architectures");
+    for (size_t i = 0; i < json_array_size(arch); i++) {
+        const char *a = json_string_value(json_array_get(arch, i));
+        if (a && strncmp(a, "GPT2", 4))
+            return ls_fail(LS_E_UNSUPPORTED, "%s: the architecture is '%s'; this program trains GPT2LMHeadModel", what,
+                           a);
+    }
+    LS_TRY(need_bool(root, what, "scale_attn_weights", true));
+    LS_TRY(need_bool(root, what, "scale_attn_by_inverse_layer_idx", false));
+    LS_TRY(need_bool(root, what, "add_cross_attention", false));
+    LS_TRY(need_bool(root, what, "is_encoder_decoder", false));
+    if (json_object_size(json_object_get(root, "pruned_heads")))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: 'pruned_heads' is set; only whole attention layers are computed", what);
+    if (json_is_object(json_object_get(root, "quantization_config")))
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s: the weights are quantized ('quantization_config'); load the original ones", what);
+    return LS_OK;
+}
+
+static ls_status read_activation(const json_t *root, const char *what, ls_model_config *c)
+{
+    const char *word;
+    LS_TRY(read_text(root, what, "activation_function", &word));
+    if (!word) return LS_OK;
+    if (!strcmp(word, "gelu_new") || !strcmp(word, "gelu_pytorch_tanh"))
+        c->gelu = LS_GELU_TANH;
+    else if (!strcmp(word, "gelu"))
+        c->gelu = LS_GELU_ERF;
+    else
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s: activation_function '%s' is not computed here; gelu_new, gelu_pytorch_tanh and "
+                       "gelu are",
+                       what, word);
+    return LS_OK;
+}
+
+ls_status ls_model_config_from_json(const json_t *root, const char *what, ls_model_config *out)
+{
+    ls_model_config c;
+    if (!json_is_object(root)) return ls_fail(LS_E_CONFIG, "%s: a model's configuration is a JSON object", what);
+    fill_defaults(&c);
+    snprintf(c.name, sizeof c.name, "%s", ls_path_base(what));
+    c.eos_id = -1;
+
+    bool is_gpt2 = false;
+    LS_TRY(check_spelling(root, what));
+    LS_TRY(check_architecture(root, what, &is_gpt2));
+
+    const char *word;
+    LS_TRY(read_text(root, what, "lockstep_variant", &word));
+    if (word) {
+        ls_variant v = LS_VARIANT_HF;
+        LS_TRY(ls_variant_parse(word, &v));
+        ls_model_config_set_variant(&c, v);
+    }
+    const struct preset *d = is_gpt2 ? &preset[0] : NULL;
+    LS_TRY(read_size(root, what, "n_layer", "num_hidden_layers", NULL, d ? d->n_layer : 0, &c.n_layer));
+    LS_TRY(read_size(root, what, "n_head", "num_attention_heads", NULL, d ? d->n_head : 0, &c.n_head));
+    LS_TRY(read_size(root, what, "n_embd", "hidden_size", NULL, d ? d->n_embd : 0, &c.n_embd));
+    LS_TRY(read_size(root, what, "n_positions", "n_ctx", "max_position_embeddings", d ? d->n_ctx : 0, &c.n_ctx));
+    LS_TRY(read_size(root, what, "vocab_size", NULL, NULL, d ? d->vocab_size : 0, &c.vocab_size));
+    int inner = 0;
+    const json_t *n_inner = json_object_get(root, "n_inner");
+    if (n_inner && !json_is_null(n_inner)) {
+        LS_TRY(read_size(root, what, "n_inner", NULL, NULL, 1, &inner));
+        if (inner != 4LL * c.n_embd)
+            return ls_fail(LS_E_UNSUPPORTED,
+                           "%s: n_inner is %d; this program computes n_inner = 4 * n_embd = %lld only", what, inner,
+                           4LL * c.n_embd);
+    }
+    LS_TRY(read_real(root, what, "embd_pdrop", &c.embd_pdrop));
+    LS_TRY(read_real(root, what, "attn_pdrop", &c.attn_pdrop));
+    LS_TRY(read_real(root, what, "resid_pdrop", &c.resid_pdrop));
+    LS_TRY(read_real(root, what, "layer_norm_epsilon", &c.ln_eps));
+    LS_TRY(read_real(root, what, "initializer_range", &c.init_range));
+    LS_TRY(read_activation(root, what, &c));
+    const json_t *tie = json_object_get(root, "tie_word_embeddings");
+    if (tie && !json_is_null(tie)) {
+        if (!json_is_boolean(tie)) return ls_fail(LS_E_CONFIG, "%s: 'tie_word_embeddings' must be true or false", what);
+        c.tied = json_is_true(tie);
+    }
+    const json_t *eos = json_object_get(root, "eos_token_id");
+    if (json_is_array(eos)) eos = json_array_get(eos, 0);
+    if (json_is_integer(eos) && json_integer_value(eos) >= 0 && json_integer_value(eos) < c.vocab_size)
+        c.eos_id = (int)json_integer_value(eos);
+    ls_status st = ls_model_config_check(&c);
+    if (st != LS_OK) {
+        char words[512];
+        snprintf(words, sizeof words, "%s", ls_err_words());
+        return ls_fail(st, "%s: %s", what, words);
+    }
+    *out = c;
+    return LS_OK;
+}
+
+ls_status ls_model_config_load(const char *path, ls_model_config *out)
+{
+    char *file = ls_fs_is_dir(path) ? ls_path_join(path, "config.json") : ls_strdup(path);
+    if (!file) return ls_nomem(strlen(path), "a path");
+    json_t *root = NULL;
+    ls_status st;
+    LS_TRY_GOTO(st, done, ls_json_load(file, &root));
+    LS_TRY_GOTO(st, done, ls_model_config_from_json(root, file, out));
+    snprintf(out->name, sizeof out->name, "%s", ls_path_base(path));
+done:
+    json_decref(root);
+    ls_free(file);
+    return st;
+}
+
+static void write_id(ls_jsonw *w, const char *key, int id)
+{
+    ls_jsonw_key(w, key);
+    if (id < 0)
+        ls_jsonw_null(w);
+    else
+        ls_jsonw_int(w, id);
+}
+
+static void write_int(ls_jsonw *w, const char *key, int64_t v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_int(w, v);
+}
+
+static void write_real(ls_jsonw *w, const char *key, double v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_real(w, v);
+}
+
+static void write_text(ls_jsonw *w, const char *key, const char *v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_str(w, v);
+}
+
+static void write_bool(ls_jsonw *w, const char *key, bool v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_bool(w, v);
+}
+
+void ls_model_config_write(const ls_model_config *c, ls_str *out)
+{
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    write_text(&w, "activation_function", c->gelu == LS_GELU_TANH ? "gelu_new" : "gelu");
+    ls_jsonw_key(&w, "architectures");
+    ls_jsonw_open(&w, '[');
+    ls_jsonw_str(&w, "GPT2LMHeadModel");
+    ls_jsonw_close(&w);
+    write_real(&w, "attn_pdrop", c->attn_pdrop);
+    write_id(&w, "bos_token_id", c->eos_id);
+    write_real(&w, "embd_pdrop", c->embd_pdrop);
+    write_id(&w, "eos_token_id", c->eos_id);
+    write_real(&w, "initializer_range", c->init_range);
+    write_real(&w, "layer_norm_epsilon", c->ln_eps);
+    write_text(&w, "lockstep_variant", ls_variant_word(c->variant));
+    write_text(&w, "model_type", "gpt2");
+    write_int(&w, "n_ctx", c->n_ctx);
+    write_int(&w, "n_embd", c->n_embd);
+    write_int(&w, "n_head", c->n_head);
+    ls_jsonw_key(&w, "n_inner");
+    ls_jsonw_null(&w);
+    write_int(&w, "n_layer", c->n_layer);
+    write_int(&w, "n_positions", c->n_ctx);
+    write_bool(&w, "reorder_and_upcast_attn", false);
+    write_real(&w, "resid_pdrop", c->resid_pdrop);
+    write_bool(&w, "scale_attn_by_inverse_layer_idx", false);
+    write_bool(&w, "scale_attn_weights", true);
+    write_bool(&w, "tie_word_embeddings", c->tied);
+    write_text(&w, "torch_dtype", "float32");
+    write_bool(&w, "use_cache", true);
+    write_int(&w, "vocab_size", c->vocab_size);
+    ls_jsonw_close(&w);
+}
