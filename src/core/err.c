@@ -90,6 +90,13 @@ void ls_err_clear(void)
     trail_len = 0;
 }
 
+void ls_err_adopt(const char *other_words, const char *other_trail)
+{
+    snprintf(words, sizeof words, "%s", other_words);
+    snprintf(trail, sizeof trail, "%s", other_trail);
+    trail_len = strlen(trail);
+}
+
 void ls_assert_failed(const char *cond, const char *file, int line)
 {
     fprintf(stderr, "lockstep: internal error: %s at %s:%d (please report this)\n", cond, short_path(file), line);

@@ -65,6 +65,9 @@ const char *ls_err_words(void);
 const char *ls_err_trail(void);
 void ls_err_clear(void);
 
+/* Makes words and trail that another thread kept this thread's own, so that a failure in the background is told in full. */
+void ls_err_adopt(const char *other_words, const char *other_trail);
+
 /* For our own bugs only, never for a file, a flag or a peer: prints and aborts. */
 #define LS_ASSERT(cond) ((cond) ? (void)0 : ls_assert_failed(#cond, __FILE__, __LINE__))
 _Noreturn void ls_assert_failed(const char *cond, const char *file, int line);

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#define XXH_STATIC_LINKING_ONLY /* the state lies in our own memory */
 #include <xxhash.h>
 
 /* SHA-256 as FIPS 180-4 states it: round constants are the fractional parts of cube roots of the first 64 primes. */
@@ -74,4 +75,23 @@ void ls_sha256_hex(ls_sha256 *s, char hex[65])
 uint64_t ls_xxh64(const void *data, size_t n)
 {
     return XXH3_64bits(data, n);
+}
+
+_Static_assert(sizeof(XXH3_state_t) <= sizeof(((ls_xxh *)0)->state), "ls_xxh holds the library's state");
+
+void ls_xxh_init(ls_xxh *s)
+{
+    XXH3_state_t *x = (XXH3_state_t *)(void *)s->state;
+    XXH3_INITSTATE(x);
+    (void)XXH3_64bits_reset(x);
+}
+
+void ls_xxh_add(ls_xxh *s, const void *data, size_t n)
+{
+    (void)XXH3_64bits_update((XXH3_state_t *)(void *)s->state, data, n);
+}
+
+uint64_t ls_xxh_value(const ls_xxh *s)
+{
+    return XXH3_64bits_digest((const XXH3_state_t *)(const void *)s->state);
 }

@@ -17,4 +17,12 @@ void ls_sha256_hex(ls_sha256 *s, char hex[65]); /* ends the stream */
 
 uint64_t ls_xxh64(const void *data, size_t n); /* XXH3, 64 bits */
 
+/* The same in pieces. */
+typedef struct ls_xxh {
+    _Alignas(64) unsigned char state[640];
+} ls_xxh;
+void ls_xxh_init(ls_xxh *s);
+void ls_xxh_add(ls_xxh *s, const void *data, size_t n);
+uint64_t ls_xxh_value(const ls_xxh *s); /* of what was added so far */
+
 #endif
