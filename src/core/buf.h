@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* clang-format off */
 /*        name        bytes   word of safetensors and of our files */
 #define LS_DTYPE_LIST(X)      \
     X(LS_F32,  4, "F32")      \
@@ -15,6 +16,7 @@
     X(LS_I32,  4, "I32")      \
     X(LS_U16,  2, "U16")      \
     X(LS_U8,   1, "U8")
+/* clang-format on */
 
 typedef enum ls_dtype {
 #define X(name, nbytes, word) name,

@@ -25,5 +25,11 @@ static void stamp(char buf[24], const char *fmt)
     strftime(buf, 24, fmt, &tm);
 }
 
-void ls_utc_stamp(char buf[24]) { stamp(buf, "%Y-%m-%dT%H:%M:%SZ"); }
-void ls_utc_compact(char buf[24]) { stamp(buf, "%Y%m%dT%H%M%SZ"); }
+void ls_utc_stamp(char buf[24])
+{
+    stamp(buf, "%Y-%m-%dT%H:%M:%SZ");
+}
+void ls_utc_compact(char buf[24])
+{
+    stamp(buf, "%Y%m%dT%H%M%SZ");
+}

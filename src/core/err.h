@@ -13,6 +13,7 @@
 
 #include <stddef.h>
 
+/* clang-format off */
 /*        code          words for people                     exit code of the program */
 #define LS_STATUS_LIST(X)                                    \
     X(LS_OK,            "done",                           0) \
@@ -26,6 +27,7 @@
     X(LS_E_NUMERIC,     "the numbers went wrong",         1) \
     X(LS_E_UNSUPPORTED, "not supported here",             2) \
     X(LS_E_STOPPED,     "stopped by SIGTERM",           143)
+/* clang-format on */
 
 typedef enum ls_status {
 #define X(code, words, exit_code) code,
@@ -41,19 +43,19 @@ ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt
 /* Adds one frame to this thread's trail; returns `st`. */
 ls_status ls_fail_via(ls_status st, const char *file, int line, const char *expr);
 
-#define LS_TRY(expr)                                                                       \
-    do {                                                                                   \
-        ls_status ls_try_st_ = (expr);                                                     \
+#define LS_TRY(expr)                                                                        \
+    do {                                                                                    \
+        ls_status ls_try_st_ = (expr);                                                      \
         if (ls_try_st_ != LS_OK) return ls_fail_via(ls_try_st_, __FILE__, __LINE__, #expr); \
     } while (0)
 
-#define LS_TRY_GOTO(st, label, expr)                                  \
-    do {                                                              \
-        (st) = (expr);                                                \
-        if ((st) != LS_OK) {                                          \
-            ls_fail_via((st), __FILE__, __LINE__, #expr);             \
-            goto label;                                               \
-        }                                                             \
+#define LS_TRY_GOTO(st, label, expr)                      \
+    do {                                                  \
+        (st) = (expr);                                    \
+        if ((st) != LS_OK) {                              \
+            ls_fail_via((st), __FILE__, __LINE__, #expr); \
+            goto label;                                   \
+        }                                                 \
     } while (0)
 
 const char *ls_status_words(ls_status st);

@@ -33,6 +33,7 @@ ls_status ls_fs_size(const char *path, int64_t *nbytes)
 
 ls_status ls_fs_mkdirs(const char *path)
 {
+    if (!*path) return ls_fail(LS_E_IO, "cannot make a folder without a name");
     char *p = ls_strdup(path);
     if (!p) return ls_nomem(strlen(path), "a path");
     ls_status st = LS_OK;
@@ -63,7 +64,7 @@ ls_status ls_fs_read(const char *path, char **data, size_t *n)
         st = ls_fail(LS_E_IO, "cannot read %s: %s", path, S_ISDIR(s.st_mode) ? "it is a folder" : strerror(errno));
         goto done;
     }
-    size_t cap = (size_t)s.st_size + 1, len = 0;
+    size_t cap = (size_t)s.st_size + 2, len = 0; /* the NUL, and one byte to see the end without growing */
     buf = ls_alloc(cap);
     if (!buf) {
         st = ls_nomem(cap, path);
@@ -237,6 +238,11 @@ ls_status ls_fs_rename(const char *from, const char *to)
     return sync_parent(to);
 }
 
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
 ls_status ls_fs_list(const char *path, char ***names, size_t *n)
 {
     DIR *d = opendir(path);
@@ -267,12 +273,7 @@ ls_status ls_fs_list(const char *path, char ***names, size_t *n)
         ls_fs_list_free(list, len);
         return st;
     }
-    for (size_t i = 1; i < len; i++) { /* insertion sort: folders here are small */
-        char *x = list[i];
-        size_t j = i;
-        for (; j && strcmp(list[j - 1], x) > 0; j--) list[j] = list[j - 1];
-        list[j] = x;
-    }
+    if (len) qsort(list, len, sizeof *list, by_bytes);
     *names = list;
     *n = len;
     return LS_OK;

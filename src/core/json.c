@@ -26,6 +26,20 @@ ls_status ls_json_load(const char *path, json_t **out)
     return st;
 }
 
+/* "d.dddde-14" -> the next decimal away from zero with as many digits. */
+static void next_decimal(char *buf)
+{
+    char *e = strchr(buf, 'e');
+    for (char *p = e - 1; p >= buf && *p != '-'; p--) {
+        if (*p == '.') continue;
+        if (*p != '9') {
+            ++*p;
+            return;
+        }
+        *p = '0';
+    }
+}
+
 char *ls_json_real(char buf[32], double value)
 {
     if (!isfinite(value)) {
@@ -35,6 +49,10 @@ char *ls_json_real(char buf[32], double value)
     int digits = 1;
     for (; digits < 17; digits++) { /* the fewest digits that read back the same */
         snprintf(buf, 32, "%.*e", digits - 1, value);
+        if (strtod(buf, NULL) == value) break;
+        /* Below a power of two doubles lie closer than above it: the nearest decimal may then read back as the
+         * neighbour below although the next one up, a little farther away, reads back as value. */
+        next_decimal(buf);
         if (strtod(buf, NULL) == value) break;
     }
     if (digits == 17) snprintf(buf, 32, "%.16e", value);
@@ -47,7 +65,11 @@ char *ls_json_real(char buf[32], double value)
 
 void ls_jsonw_init(ls_jsonw *w, ls_str *out, int indent)
 {
-    *w = (ls_jsonw){.out = out, .indent = indent};
+    w->out = out;
+    w->indent = indent;
+    w->depth = 0;
+    w->after_key = 0;
+    w->in_array[0] = w->has_item[0] = 0; /* the others are set as their level opens */
 }
 
 static void newline(ls_jsonw *w)
@@ -73,7 +95,7 @@ static void before_value(ls_jsonw *w)
 void ls_jsonw_open(ls_jsonw *w, char bracket)
 {
     before_value(w);
-    LS_ASSERT(w->depth < 31);
+    LS_ASSERT(w->depth < LS_JSON_DEPTH);
     ls_str_addc(w->out, bracket);
     w->depth++;
     w->in_array[w->depth] = bracket == '[';

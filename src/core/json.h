@@ -18,11 +18,12 @@ ls_status ls_json_load(const char *path, json_t **out);
 ls_status ls_json_parse(const char *text, size_t n, const char *what, json_t **out);
 
 /* Zero-initialise with the string to append to; indent 0 writes one line. Misuse (a key outside an object) asserts. */
+#define LS_JSON_DEPTH 2049 /* one more than jansson reads, so that any parsed value can be written */
 typedef struct ls_jsonw {
     ls_str *out;
     int indent;
     int depth;
-    unsigned char in_array[32], has_item[32];
+    unsigned char in_array[LS_JSON_DEPTH + 1], has_item[LS_JSON_DEPTH + 1];
     unsigned char after_key;
 } ls_jsonw;
 

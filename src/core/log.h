@@ -14,8 +14,8 @@ void ls_log_init(int rank);
 bool ls_log_on(ls_level level, const char *subsystem);
 void ls_log(ls_level level, const char *subsystem, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-#define ls_warn(subsystem, ...) ls_log(LS_LOG_WARN, subsystem, __VA_ARGS__)
-#define ls_info(subsystem, ...) ls_log(LS_LOG_INFO, subsystem, __VA_ARGS__)
+#define ls_warn(subsystem, ...)  ls_log(LS_LOG_WARN, subsystem, __VA_ARGS__)
+#define ls_info(subsystem, ...)  ls_log(LS_LOG_INFO, subsystem, __VA_ARGS__)
 #define ls_debug(subsystem, ...) ls_log(LS_LOG_DEBUG, subsystem, __VA_ARGS__)
 
 #endif

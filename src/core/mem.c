@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define HEADER 64
+#define HEADER    64
 #define HUGE_FROM ((size_t)2 << 20)
 
 static atomic_llong live_blocks, live_bytes, n_allocs;
@@ -92,7 +92,19 @@ char *ls_asprintf(const char *fmt, ...)
     return p;
 }
 
-int64_t ls_mem_live(void) { return atomic_load(&live_blocks); }
-int64_t ls_mem_live_bytes(void) { return atomic_load(&live_bytes); }
-int64_t ls_mem_count(void) { return atomic_load(&n_allocs); }
-void ls_mem_fail_at(int64_t k) { atomic_store(&fail_in, k); }
+int64_t ls_mem_live(void)
+{
+    return atomic_load(&live_blocks);
+}
+int64_t ls_mem_live_bytes(void)
+{
+    return atomic_load(&live_bytes);
+}
+int64_t ls_mem_count(void)
+{
+    return atomic_load(&n_allocs);
+}
+void ls_mem_fail_at(int64_t k)
+{
+    atomic_store(&fail_in, k);
+}

@@ -29,8 +29,7 @@ static ls_status find(const ls_opt *table, size_t n_row, const char *text, size_
         if (hit) second = &table[i];
         else hit = &table[i];
     }
-    if (hit && second)
-        return ls_fail(LS_E_ARG, "--%.*s could be --%s or --%s", (int)n, text, hit->name, second->name);
+    if (hit && second) return ls_fail(LS_E_ARG, "--%.*s could be --%s or --%s", (int)n, text, hit->name, second->name);
     if (hit) {
         *out = hit;
         return LS_OK;
@@ -44,8 +43,8 @@ static ls_status find(const ls_opt *table, size_t n_row, const char *text, size_
     bool under = k && strchr(names[0], '_');
     for (char *p = folded; *p; p++) *p = under && *p == '-' ? '_' : *p;
     const char *near = ls_nearest_word(folded, names, k);
-    return ls_fail(LS_E_ARG, "there is no option --%.*s%s%s%s (--help lists them)", (int)n, text, near ? "; did you mean --" : "",
-                   near ? near : "", near ? "?" : "");
+    return ls_fail(LS_E_ARG, "there is no option --%.*s%s%s%s (--help lists them)", (int)n, text,
+                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
 static bool choice_has(const char *choices, const char *text)
@@ -77,7 +76,8 @@ ls_status ls_opt_set(const ls_opt *row, void *target, const char *text)
             return ls_fail(LS_E_ARG, "--%s needs a number, not '%s'", row->name, text);
         return LS_OK;
     case LS_OPT_CHOICE:
-        if (!choice_has(row->arg, text)) return ls_fail(LS_E_ARG, "--%s is one of %s, not '%s'", row->name, row->arg, text);
+        if (!choice_has(row->arg, text))
+            return ls_fail(LS_E_ARG, "--%s is one of %s, not '%s'", row->name, row->arg, text);
         *(const char **)(void *)at = text;
         return LS_OK;
     case LS_OPT_STR: *(const char **)(void *)at = text; return LS_OK;
@@ -91,6 +91,20 @@ ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
     for (size_t i = 0; i < n; i++)
         if (table[i].def && table[i].kind != LS_OPT_LIST) LS_TRY(ls_opt_set(&table[i], target, table[i].def));
     return LS_OK;
+}
+
+/* Moves argv[i] to place `at` (<= i) and what lay between one place up, lists that point there included. */
+static void keep_word(const ls_opt *table, size_t n, void *target, char **argv, int at, int i)
+{
+    char *a = argv[i];
+    memmove(argv + at + 1, argv + at, (size_t)(i - at) * sizeof *argv);
+    argv[at] = a;
+    for (size_t r = 0; r < n; r++) {
+        if (table[r].kind != LS_OPT_LIST) continue;
+        ls_opt_list *l = (ls_opt_list *)(void *)((char *)target + table[r].offset);
+        uintptr_t word = (uintptr_t)l->word;
+        if (l->n && word >= (uintptr_t)(argv + at) && word < (uintptr_t)(argv + i)) l->word++;
+    }
 }
 
 ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
@@ -109,8 +123,9 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
             continue;
         }
         if (ended || a[0] != '-' || !a[1]) {
-            if (!rest) return ls_fail(LS_E_ARG, "'%s' is not an option and nothing takes it (--help lists the options)", a);
-            argv[n_rest++] = a;
+            if (!rest)
+                return ls_fail(LS_E_ARG, "'%s' is not an option and nothing takes it (--help lists the options)", a);
+            keep_word(table, n, target, argv, n_rest++, i);
             continue;
         }
         if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': long options begin with --", a);
@@ -128,7 +143,8 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
             }
             int first = i + 1;
             while (i + 1 < argc && (argv[i + 1][0] != '-' || !argv[i + 1][1])) i++;
-            if (i < first) return ls_fail(LS_E_ARG, "--%s needs at least one %s", row->name, row->arg ? row->arg : "value");
+            if (i < first)
+                return ls_fail(LS_E_ARG, "--%s needs at least one %s", row->name, row->arg ? row->arg : "value");
             *l = (ls_opt_list){(const char *const *)&argv[first], i + 1 - first};
             continue;
         }

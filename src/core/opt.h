@@ -27,7 +27,7 @@ typedef struct ls_opt_list {
 } ls_opt_list;
 
 typedef struct ls_opt {
-    const char *name;    /* as shown, e.g. "seq_length" or "val-fraction"          */
+    const char *name; /* as shown, e.g. "seq_length" or "val-fraction"          */
     ls_opt_kind kind;
     size_t offset;       /* of the value in the target structure                   */
     const char *arg;     /* what the help shows behind the name; the words of a choice */

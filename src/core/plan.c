@@ -68,7 +68,8 @@ ls_status ls_plan_layout(ls_plan *p)
         int64_t at = 0;
         for (int j = 0; j < k; j++) { /* by ascending offset: step over every living neighbour that is in the way */
             const ls_plan_row *o = &p->row[order[j]];
-            if (alive_together(r, o) && o->offset < at + r->nbytes && at < o->offset + o->nbytes) at = o->offset + o->nbytes;
+            if (alive_together(r, o) && o->offset < at + r->nbytes && at < o->offset + o->nbytes)
+                at = o->offset + o->nbytes;
         }
         r->offset = at;
         placed[big] = 1;
@@ -108,13 +109,14 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
     int64_t have = available_bytes();
     if (p->total > have) {
         char need_s[32], have_s[32], act_s[32], par_s[32];
-        return ls_fail(LS_E_NOMEM,
-                       "the plan needs %s and this machine has %s: parameters, gradients and optimizer take %s, activations %s; "
-                       "a smaller micro batch, --recompute or a smaller model would fit",
-                       ls_human_bytes(need_s, (double)p->total), ls_human_bytes(have_s, (double)have),
-                       ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
-                                                      ls_plan_part_bytes(p, LS_PART_OPT))),
-                       ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
+        return ls_fail(
+            LS_E_NOMEM,
+            "the plan needs %s and this machine has %s: parameters, gradients and optimizer take %s, activations %s; "
+            "a smaller micro batch, --recompute or a smaller model would fit",
+            ls_human_bytes(need_s, (double)p->total), ls_human_bytes(have_s, (double)have),
+            ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
+                                           ls_plan_part_bytes(p, LS_PART_OPT))),
+            ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
     }
     if (check_only) return LS_OK;
     p->arena = ls_alloc((size_t)p->total);
@@ -147,6 +149,8 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
         if (n) ls_str_addf(out, "  %-12s %10.1f   %7d\n", ls_part_word((ls_part)part), (double)b / 1048576.0, n);
     }
     if (sum > p->total)
-        ls_str_addf(out, "  %-12s %10.1f   (buffers that are never alive together)\n", "shared", -(double)(sum - p->total) / 1048576.0);
-    ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0, (long long)p->total);
+        ls_str_addf(out, "  %-12s %10.1f   (buffers that are never alive together)\n", "shared",
+                    -(double)(sum - p->total) / 1048576.0);
+    ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0,
+                (long long)p->total);
 }

@@ -17,6 +17,7 @@
 
 #include <stdint.h>
 
+/* clang-format off */
 #define LS_PART_LIST(X)                \
     X(LS_PART_PARAM, "parameters")     \
     X(LS_PART_GRAD,  "gradients")      \
@@ -24,12 +25,13 @@
     X(LS_PART_ACT,   "activations")    \
     X(LS_PART_BUCKET, "buckets")       \
     X(LS_PART_WORK,  "workspace")
+/* clang-format on */
 
 typedef enum ls_part {
 #define X(part, word) part,
     LS_PART_LIST(X)
 #undef X
-    LS_N_PART
+        LS_N_PART
 } ls_part;
 
 const char *ls_part_word(ls_part part);
@@ -45,7 +47,7 @@ typedef struct ls_plan_row {
 typedef struct ls_plan {
     ls_plan_row *row;
     int n_row, cap;
-    int64_t total;   /* bytes of the arena       */
+    int64_t total; /* bytes of the arena       */
     char *arena;
 } ls_plan;
 

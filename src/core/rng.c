@@ -9,7 +9,8 @@ uint64_t ls_rng_permute(uint64_t key, uint64_t n, uint64_t i)
     do {
         uint64_t l = i >> half, r = i & mask;
         for (uint64_t round = 0; round < 6; round++) {
-            uint64_t t = l ^ (ls_rng_u64(key + round * 0x9e3779b97f4a7c15u, r) & mask);
+            /* Each round its own function: key + round * (u64's own stride) would be one function, shifted, and is unfair. */
+            uint64_t t = l ^ (ls_rng_u64(ls_rng_mix(key ^ (round + 1) * 0xd1342543de82ef95u), r) & mask);
             l = r;
             r = t;
         }

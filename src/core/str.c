@@ -1,6 +1,7 @@
 #include "core/str.h"
 #include "core/mem.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -63,7 +64,7 @@ void ls_str_fini(ls_str *s)
 
 bool ls_parse_f64(const char *text, double *out)
 {
-    if (!text || !*text || *text == ' ') return false;
+    if (!text || !*text || isspace((unsigned char)*text)) return false;
     char *end = NULL;
     errno = 0;
     double v = strtod(text, &end);
@@ -74,7 +75,7 @@ bool ls_parse_f64(const char *text, double *out)
 
 bool ls_parse_i64(const char *text, int64_t *out)
 {
-    if (!text || !*text || *text == ' ') return false;
+    if (!text || !*text || isspace((unsigned char)*text)) return false;
     char *end = NULL;
     errno = 0;
     long long v = strtoll(text, &end, 10);
@@ -93,7 +94,7 @@ static size_t edit_distance(const char *a, const char *b)
 {
     size_t n = strlen(b);
     size_t row[64];
-    if (n >= 64 || strlen(a) >= 64) return 64;
+    if (n >= 64 || strlen(a) >= 64) return SIZE_MAX;
     for (size_t j = 0; j <= n; j++) row[j] = j;
     for (size_t i = 1; a[i - 1]; i++) {
         size_t diag = row[0];

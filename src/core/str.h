@@ -25,7 +25,7 @@ void ls_str_fini(ls_str *s);
 bool ls_parse_i64(const char *text, int64_t *out);
 bool ls_parse_f64(const char *text, double *out);
 
-/* The nearest of the n words to `word` (edit distance, at most a third of its length), or NULL. */
+/* The nearest of the n words to `word` (edit distance, at most a third of its length plus one), or NULL. */
 const char *ls_nearest_word(const char *word, const char *const *words, size_t n);
 
 /* 1234567 -> "1.2 MiB" and 86399 -> "23h59m"; buf is returned. */

@@ -1,0 +1,15 @@
+/* cmocka_all.h - cmocka with the headers it wants before it. */
+#ifndef LS_TESTS_CMOCKA_ALL_H
+#define LS_TESTS_CMOCKA_ALL_H
+
+/* clang-format off: cmocka.h needs these four first */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+/* clang-format on */
+
+#define N_OF(a) (sizeof(a) / sizeof((a)[0]))
+
+#endif

@@ -1,0 +1,242 @@
+/* Files are whole or not there; failures name the path; folders come and go. */
+#include "core/fs.h"
+#include "core/mem.h"
+#include "cmocka_all.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char dir[64];
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "/tmp/ls-fs-XXXXXX");
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return ls_fs_remove_tree(dir) == LS_OK && !ls_fs_exists(dir) ? 0 : -1;
+}
+
+static const char *at(const char *name)
+{
+    static char path[8][256];
+    static int next;
+    char *p = path[next = (next + 1) % 8];
+    snprintf(p, 256, "%s/%s", dir, name);
+    return p;
+}
+
+static void whole_files(void **state)
+{
+    (void)state;
+    char *data = NULL;
+    size_t n = 0;
+    int64_t nbytes = 0;
+    assert_int_equal(ls_fs_write(at("a/b/c.bin"), "x\0y", 3), LS_OK); /* makes the folders */
+    assert_int_equal(ls_fs_read(at("a/b/c.bin"), &data, &n), LS_OK);
+    assert_int_equal(n, 3);
+    assert_memory_equal(data, "x\0y", 4);
+    ls_free(data);
+    assert_false(ls_fs_exists(at("a/b/c.bin.tmp")));
+    assert_int_equal(ls_fs_size(at("a/b/c.bin"), &nbytes), LS_OK);
+    assert_int_equal(nbytes, 3);
+    assert_int_equal(ls_fs_write(at("empty"), "", 0), LS_OK);
+    assert_int_equal(ls_fs_read(at("empty"), &data, &n), LS_OK);
+    assert_int_equal(n, 0);
+    assert_string_equal(data, "");
+    ls_free(data);
+    assert_int_equal(ls_fs_read("/proc/self/stat", &data, &n), LS_OK); /* a file that states no size */
+    assert_true(n > 10 && strlen(data) == n);
+    ls_free(data);
+}
+
+static void reading_fails_in_words(void **state)
+{
+    (void)state;
+    char *data = NULL;
+    size_t n;
+    int64_t nbytes;
+    ls_fs_map m;
+    assert_int_equal(ls_fs_read(at("none"), &data, &n), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), at("none")));
+    assert_int_equal(ls_fs_read(dir, &data, &n), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "folder"));
+    assert_null(data);
+    assert_int_equal(ls_fs_size(at("none"), &nbytes), LS_E_IO);
+    assert_int_equal(ls_fs_map_open(&m, at("none")), LS_E_IO);
+    assert_int_equal(ls_fs_map_open(&m, dir), LS_E_IO);
+}
+
+static void pieces(void **state)
+{
+    (void)state;
+    char *data;
+    size_t n;
+    ls_fs_out o;
+    assert_int_equal(ls_fs_write(at("p"), "old", 3), LS_OK);
+    assert_int_equal(ls_fs_out_open(&o, at("p")), LS_OK);
+    assert_int_equal(ls_fs_out_append(&o, "ne", 2), LS_OK);
+    assert_int_equal(ls_fs_read(at("p"), &data, &n), LS_OK); /* the old one until the commit */
+    assert_string_equal(data, "old");
+    ls_free(data);
+    assert_int_equal(ls_fs_out_append(&o, "w!", 2), LS_OK);
+    assert_int_equal(o.nbytes, 4);
+    assert_int_equal(ls_fs_out_commit(&o), LS_OK);
+    assert_int_equal(ls_fs_read(at("p"), &data, &n), LS_OK);
+    assert_string_equal(data, "new!");
+    ls_free(data);
+    assert_int_equal(ls_fs_out_open(&o, at("p")), LS_OK);
+    assert_int_equal(ls_fs_out_append(&o, "zzz", 3), LS_OK);
+    ls_fs_out_abort(&o);
+    ls_fs_out_abort(&o); /* takes a closed one */
+    assert_int_equal(ls_fs_read(at("p"), &data, &n), LS_OK);
+    assert_string_equal(data, "new!");
+    ls_free(data);
+    assert_false(ls_fs_exists(at("p.tmp")));
+}
+
+/* A disk that is full (here: a limit on the size of files) leaves the old file and no temporary one. */
+static void a_failed_write_changes_nothing(void **state)
+{
+    (void)state;
+    char *data;
+    size_t n;
+    assert_int_equal(ls_fs_write(at("w"), "good", 4), LS_OK);
+    pid_t pid = fork();
+    if (!pid) {
+        struct rlimit r = {1000, 1000};
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &r);
+        static char big[5000];
+        ls_status st = ls_fs_write(at("w"), big, sizeof big);
+        _exit(st == LS_E_IO && strstr(ls_err_words(), "at byte 1000") ? 0 : 1);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    assert_false(ls_fs_exists(at("w.tmp")));
+    assert_int_equal(ls_fs_read(at("w"), &data, &n), LS_OK);
+    assert_string_equal(data, "good");
+    ls_free(data);
+}
+
+/* Killed at any moment while rewriting a file again and again, a process leaves one of the whole versions. */
+static void killed_writers_leave_whole_files(void **state)
+{
+    (void)state;
+    enum { N = 50000 };
+    for (int round = 0; round < 12; round++) {
+        pid_t pid = fork();
+        if (!pid) {
+            char *text = malloc(N);
+            for (int k = 0;; k++) {
+                memset(text, 'a' + k % 26, N);
+                if (!text || ls_fs_write(at("k"), text, N) != LS_OK) _exit(1);
+            }
+        }
+        while (round == 0 && !ls_fs_exists(at("k"))) usleep(100);
+        usleep((useconds_t)(500 + 1300 * round));
+        kill(pid, SIGKILL);
+        assert_int_equal(waitpid(pid, NULL, 0), pid);
+        char *data;
+        size_t n;
+        assert_int_equal(ls_fs_read(at("k"), &data, &n), LS_OK);
+        assert_int_equal(n, N);
+        for (size_t i = 1; i < n; i++) assert_int_equal(data[i], data[0]);
+        ls_free(data);
+    }
+}
+
+static void maps(void **state)
+{
+    (void)state;
+    ls_fs_map m;
+    assert_int_equal(ls_fs_write(at("m"), "mapped", 6), LS_OK);
+    assert_int_equal(ls_fs_map_open(&m, at("m")), LS_OK);
+    assert_int_equal(m.n, 6);
+    assert_memory_equal(m.data, "mapped", 6);
+    ls_fs_map_close(&m);
+    assert_int_equal(ls_fs_write(at("m"), "", 0), LS_OK);
+    assert_int_equal(ls_fs_map_open(&m, at("m")), LS_OK);
+    assert_int_equal(m.n, 0);
+    assert_non_null(m.data);
+    ls_fs_map_close(&m);
+}
+
+static void folders(void **state)
+{
+    (void)state;
+    assert_int_equal(ls_fs_mkdirs(at("x//y/z/")), LS_OK);
+    assert_int_equal(ls_fs_mkdirs(at("x/y/z")), LS_OK);
+    assert_true(ls_fs_is_dir(at("x/y/z")));
+    assert_int_equal(ls_fs_mkdirs(""), LS_E_IO);
+    assert_int_equal(ls_fs_mkdirs("/"), LS_OK);
+    assert_int_equal(ls_fs_write(at("x/file"), "", 0), LS_OK);
+    assert_int_equal(ls_fs_mkdirs(at("x/file")), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "not a folder"));
+    assert_int_equal(ls_fs_mkdirs(at("x/file/y")), LS_E_IO);
+    static const char *const name[] = {"b", "a", "B", "10", "9", "\xc3\xa9"}, *const sorted[] = {"10", "9", "B",
+                                                                                                 "a",  "b", "\xc3\xa9"};
+    for (size_t i = 0; i < N_OF(name); i++) {
+        char *p = ls_path_join(at("l"), name[i]);
+        assert_int_equal(ls_fs_write(p, "", 0), LS_OK);
+        ls_free(p);
+    }
+    char **list;
+    size_t n;
+    assert_int_equal(ls_fs_list(at("l"), &list, &n), LS_OK);
+    assert_int_equal(n, N_OF(sorted));
+    for (size_t i = 0; i < n; i++) assert_string_equal(list[i], sorted[i]);
+    ls_fs_list_free(list, n);
+    assert_int_equal(ls_fs_list(at("x/y/z"), &list, &n), LS_OK);
+    assert_int_equal(n, 0);
+    ls_fs_list_free(list, n);
+    assert_int_equal(ls_fs_list(at("none"), &list, &n), LS_E_IO);
+    assert_int_equal(ls_fs_rename(at("l"), at("l2")), LS_OK);
+    assert_true(!ls_fs_exists(at("l")) && ls_fs_is_dir(at("l2")));
+    assert_int_equal(symlink(at("x"), at("l2/link")), 0); /* a link is removed, not followed */
+    assert_int_equal(ls_fs_remove_tree(at("l2")), LS_OK);
+    assert_true(!ls_fs_exists(at("l2")) && ls_fs_exists(at("x/file")));
+    assert_int_equal(ls_fs_remove_tree(at("none")), LS_OK);
+}
+
+static void paths(void **state)
+{
+    (void)state;
+    char *a = ls_path_join("d", "f"), *b = ls_path_join("d/", "f"), *c = ls_path_join("/", "f");
+    assert_string_equal(a, "d/f");
+    assert_string_equal(b, "d/f");
+    assert_string_equal(c, "/f");
+    ls_free(a);
+    ls_free(b);
+    ls_free(c);
+    assert_string_equal(ls_path_base("/a/b.c"), "b.c");
+    assert_string_equal(ls_path_base("b.c"), "b.c");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whole_files),
+        cmocka_unit_test(reading_fails_in_words),
+        cmocka_unit_test(pieces),
+        cmocka_unit_test(maps),
+        cmocka_unit_test(a_failed_write_changes_nothing),
+        cmocka_unit_test(killed_writers_leave_whole_files),
+        cmocka_unit_test(folders),
+        cmocka_unit_test(paths),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

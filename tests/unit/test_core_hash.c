@@ -1,0 +1,73 @@
+/* SHA-256 against the vectors of FIPS 180-4 and its own pieces; XXH3 against a known value. */
+#include "core/hash.h"
+#include "core/rng.h"
+#include "cmocka_all.h"
+
+#include <string.h>
+
+static void sha(const void *data, size_t n, char hex[65])
+{
+    ls_sha256 s;
+    ls_sha256_init(&s);
+    ls_sha256_add(&s, data, n);
+    ls_sha256_hex(&s, hex);
+}
+
+static void vectors(void **state)
+{
+    (void)state;
+    char hex[65];
+    sha("", 0, hex);
+    assert_string_equal(hex, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    sha("abc", 3, hex);
+    assert_string_equal(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    const char *two = "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq";
+    sha(two, strlen(two), hex);
+    assert_string_equal(hex, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    ls_sha256 s; /* a million a's, in pieces of 997 */
+    ls_sha256_init(&s);
+    char a[997];
+    memset(a, 'a', sizeof a);
+    for (size_t left = 1000000; left;) {
+        size_t k = left < sizeof a ? left : sizeof a;
+        ls_sha256_add(&s, a, k);
+        left -= k;
+    }
+    ls_sha256_hex(&s, hex);
+    assert_string_equal(hex, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+static void pieces_do_not_matter(void **state)
+{
+    (void)state;
+    unsigned char data[700];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)ls_rng_u64(1, i);
+    for (size_t n = 0; n <= 200; n++) {
+        char whole[65], parts[65];
+        sha(data, n, whole);
+        ls_sha256 s;
+        ls_sha256_init(&s);
+        for (size_t at = 0; at < n;) {
+            size_t k = 1 + ls_rng_u64(n, at) % 70;
+            if (k > n - at) k = n - at;
+            ls_sha256_add(&s, data + at, k);
+            at += k;
+        }
+        ls_sha256_hex(&s, parts);
+        assert_string_equal(parts, whole);
+    }
+}
+
+static void xxh3(void **state)
+{
+    (void)state;
+    assert_true(ls_xxh64("", 0) == 0x2d06800538d394c2u); /* XXH3_64bits of nothing, from xxHash's documentation */
+    assert_true(ls_xxh64("abc", 3) != ls_xxh64("abd", 3));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(vectors), cmocka_unit_test(pieces_do_not_matter),
+                                       cmocka_unit_test(xxh3)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,90 @@
+/* Which lines pass, and what a line looks like. */
+#include "core/log.h"
+#include "cmocka_all.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void levels(void **state)
+{
+    (void)state;
+    unsetenv("LS_LOG");
+    ls_log_init(0);
+    assert_true(ls_log_on(LS_LOG_INFO, "comm"));
+    assert_false(ls_log_on(LS_LOG_DEBUG, "comm"));
+    setenv("LS_LOG", "warn,comm=trace,data=error", 1);
+    ls_log_init(0);
+    assert_false(ls_log_on(LS_LOG_INFO, "train"));
+    assert_true(ls_log_on(LS_LOG_WARN, "train"));
+    assert_true(ls_log_on(LS_LOG_TRACE, "comm"));
+    assert_false(ls_log_on(LS_LOG_WARN, "data"));
+    assert_true(ls_log_on(LS_LOG_ERROR, "data"));
+    unsetenv("LS_LOG");
+    ls_log_init(3);
+    assert_false(ls_log_on(LS_LOG_INFO, "train")); /* info from rank 0 alone, warnings from all */
+    assert_true(ls_log_on(LS_LOG_WARN, "train"));
+}
+
+/* What `body` writes to stderr. */
+static void capture(void (*body)(void), char *out, size_t cap)
+{
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    fflush(stderr);
+    int saved = dup(2);
+    dup2(fileno(f), 2);
+    body();
+    fflush(stderr);
+    dup2(saved, 2);
+    close(saved);
+    rewind(f);
+    size_t n = fread(out, 1, cap - 1, f);
+    out[n] = '\0';
+    fclose(f);
+}
+
+static void short_line(void)
+{
+    ls_warn("data", "row %d", 7);
+}
+
+static void long_line(void)
+{
+    char big[4000];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    ls_warn("data", "%s", big);
+}
+
+static void bad_spec(void)
+{
+    setenv("LS_LOG", "loud,info", 1);
+    ls_log_init(0);
+    unsetenv("LS_LOG");
+}
+
+static void lines(void **state)
+{
+    (void)state;
+    char text[8192];
+    unsetenv("LS_LOG");
+    ls_log_init(2);
+    capture(short_line, text, sizeof text);
+    assert_int_equal(text[2], ':');
+    assert_non_null(strstr(text, " r2 data    warn  row 7\n"));
+    capture(long_line, text, sizeof text); /* cut, still one line */
+    assert_int_equal(text[strlen(text) - 1], '\n');
+    assert_true(strchr(text, '\n') == text + strlen(text) - 1);
+    assert_true(strlen(text) <= 1024);
+    capture(bad_spec, text, sizeof text);
+    assert_non_null(strstr(text, "'loud' is no level"));
+    assert_true(ls_log_on(LS_LOG_INFO, "x")); /* the good part of the spec holds */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(levels), cmocka_unit_test(lines)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
