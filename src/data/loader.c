@@ -14,10 +14,11 @@ static int32_t token_at(const ls_tokens *t, int64_t i)
 
 static ls_status bad_id(const ls_tokens *t, int64_t i)
 {
-    return ls_fail(LS_E_FORMAT,
-                   "%s: id %d at position %lld, but the vocabulary has %d: the file was made with another tokenizer, or "
-                   "--vocab_size is too small",
-                   t->path, token_at(t, i), (long long)i, t->vocab_size);
+    return ls_fail(
+        LS_E_FORMAT,
+        "%s: id %d at position %lld, but the vocabulary has %d: the file was made with another tokenizer, or "
+        "--vocab_size is too small",
+        t->path, token_at(t, i), (long long)i, t->vocab_size);
 }
 
 ls_status ls_tokens_open(ls_tokens *t, const char *path, int seq_len, int vocab_size)
@@ -31,7 +32,8 @@ ls_status ls_tokens_open(ls_tokens *t, const char *path, int seq_len, int vocab_
     if (t->map.n % 2)
         st = ls_fail(LS_E_FORMAT, "%s has %zu bytes, an odd number: a token file holds 16-bit ids", path, t->map.n);
     else if (t->n_seq < 1)
-        st = ls_fail(LS_E_FORMAT, "%s has %lld ids, and one sequence of %d needs %d: use a shorter --seq_length or more text", path,
+        st = ls_fail(LS_E_FORMAT,
+                     "%s has %lld ids, and one sequence of %d needs %d: use a shorter --seq_length or more text", path,
                      (long long)t->n_token, seq_len, seq_len + 1);
     int64_t n = t->n_token < SCAN_MAX ? t->n_token : SCAN_MAX;
     for (int64_t i = 0; i < n && st == LS_OK; i++)
@@ -58,7 +60,8 @@ ls_status ls_tokens_sequence(const ls_tokens *t, int64_t k, int32_t *ids, int32_
     return LS_OK;
 }
 
-ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n, int32_t *ids, int32_t *target)
+ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n, int32_t *ids,
+                          int32_t *target)
 {
     const uint64_t key = ls_rng_key(seed, LS_RNG_ORDER, (uint64_t)epoch, 0);
     for (int64_t b = 0; b < n; b++) {

@@ -14,7 +14,7 @@
 
 typedef struct ls_tokens {
     ls_fs_map map;
-    char path[512];    /* for messages, cut if longer */
+    char path[512]; /* for messages, cut if longer */
     int64_t n_token, n_seq;
     int seq_len, vocab_size;
 } ls_tokens;
@@ -28,6 +28,7 @@ void ls_tokens_close(ls_tokens *t); /* takes a zeroed one */
 ls_status ls_tokens_sequence(const ls_tokens *t, int64_t k, int32_t *ids, int32_t *target);
 
 /* n samples from position p of an epoch on. */
-ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n, int32_t *ids, int32_t *target);
+ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int64_t p, int64_t n, int32_t *ids,
+                          int32_t *target);
 
 #endif

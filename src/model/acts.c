@@ -11,7 +11,21 @@
 
 #include "core/mem.h"
 
-enum { ROW_X, ROW_MEAN1, ROW_RSTD1, ROW_QKV, ROW_LSE, ROW_ATTY, ROW_RES, ROW_MEAN2, ROW_RSTD2, ROW_FC, ROW_KCACHE, ROW_VCACHE, N_SLOT_ROW };
+enum {
+    ROW_X,
+    ROW_MEAN1,
+    ROW_RSTD1,
+    ROW_QKV,
+    ROW_LSE,
+    ROW_ATTY,
+    ROW_RES,
+    ROW_MEAN2,
+    ROW_RSTD2,
+    ROW_FC,
+    ROW_KCACHE,
+    ROW_VCACHE,
+    N_SLOT_ROW
+};
 enum { ROW_LN, ROW_TMP, ROW_WIDE, ROW_DWIDE, ROW_DA, ROW_DB, ROW_LOSS, N_SHARED_ROW };
 
 typedef struct shape {
@@ -20,8 +34,8 @@ typedef struct shape {
     int64_t esize;
 } shape;
 
-static const char *const slot_word[N_SLOT_ROW] = {"x", "mean1", "rstd1", "qkv", "lse", "atty", "res", "mean2", "rstd2", "fc",
-                                                    "k cache", "v cache"};
+static const char *const slot_word[N_SLOT_ROW] = {"x",   "mean1", "rstd1", "qkv", "lse",     "atty",
+                                                  "res", "mean2", "rstd2", "fc",  "k cache", "v cache"};
 
 static int64_t slot_elements(const shape *s, int row)
 {
@@ -52,16 +66,24 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, 
         ls_free(row);
         return ls_nomem((size_t)U * sizeof *slot, "the activation plan");
     }
-    *a = (ls_acts){.B = o->B, .T = o->T, .cache_len = o->cache_len, .train = o->train, .recompute = o->recompute, .slot = slot, .row = row};
+    *a = (ls_acts){.B = o->B,
+                   .T = o->T,
+                   .cache_len = o->cache_len,
+                   .train = o->train,
+                   .recompute = o->recompute,
+                   .slot = slot,
+                   .row = row};
 
     int shared_set[N_SLOT_ROW]; /* one set for all blocks: no training, or recompute */
     const bool share = !o->train || o->recompute;
     for (int k = 0; share && k < N_SLOT_ROW; k++)
         if (k != ROW_X && k < ROW_KCACHE)
-            shared_set[k] = ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, "all blocks %s", slot_word[k]);
+            shared_set[k] =
+                ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, "all blocks %s", slot_word[k]);
     int pair[2] = {-1, -1};
     for (int k = 0; !o->train && k < 2; k++)
-        pair[k] = ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, ROW_X) * s.esize, 0, end, "x %s", k ? "odd" : "even");
+        pair[k] =
+            ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, ROW_X) * s.esize, 0, end, "x %s", k ? "odd" : "even");
 
     for (int u = 1; u < U; u++) {
         for (int k = 0; k < N_SLOT_ROW; k++) {
@@ -70,7 +92,8 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, 
             if (u == head && k > ROW_RSTD1) continue;
             if (k >= ROW_KCACHE) {
                 if (o->cache_len)
-                    *at = ls_plan_add(plan, LS_PART_ACT, s.cache * s.esize, LS_PLAN_ALWAYS, "unit %d %s", u, slot_word[k]);
+                    *at = ls_plan_add(plan, LS_PART_ACT, s.cache * s.esize, LS_PLAN_ALWAYS, "unit %d %s", u,
+                                      slot_word[k]);
             } else if (k == ROW_X && !o->train) *at = pair[u % 2];
             else if (k != ROW_X && share && u != head) *at = shared_set[k];
             else
@@ -103,10 +126,18 @@ void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
 {
     for (int u = 1; u < m->n_unit; u++) {
         const int *r = &a->row[u * N_SLOT_ROW];
-        a->slot[u] = (ls_slot){.x = at(plan, r[ROW_X]),         .mean1 = at(plan, r[ROW_MEAN1]), .rstd1 = at(plan, r[ROW_RSTD1]),
-                               .qkv = at(plan, r[ROW_QKV]),     .lse = at(plan, r[ROW_LSE]),     .atty = at(plan, r[ROW_ATTY]),
-                               .res = at(plan, r[ROW_RES]),     .mean2 = at(plan, r[ROW_MEAN2]), .rstd2 = at(plan, r[ROW_RSTD2]),
-                               .fc = at(plan, r[ROW_FC]),       .kcache = at(plan, r[ROW_KCACHE]), .vcache = at(plan, r[ROW_VCACHE])};
+        a->slot[u] = (ls_slot){.x = at(plan, r[ROW_X]),
+                               .mean1 = at(plan, r[ROW_MEAN1]),
+                               .rstd1 = at(plan, r[ROW_RSTD1]),
+                               .qkv = at(plan, r[ROW_QKV]),
+                               .lse = at(plan, r[ROW_LSE]),
+                               .atty = at(plan, r[ROW_ATTY]),
+                               .res = at(plan, r[ROW_RES]),
+                               .mean2 = at(plan, r[ROW_MEAN2]),
+                               .rstd2 = at(plan, r[ROW_RSTD2]),
+                               .fc = at(plan, r[ROW_FC]),
+                               .kcache = at(plan, r[ROW_KCACHE]),
+                               .vcache = at(plan, r[ROW_VCACHE])};
     }
     const int *sh = &a->row[m->n_unit * N_SLOT_ROW];
     a->ln = at(plan, sh[ROW_LN]);

@@ -15,8 +15,13 @@ static void add_tensor(ls_unit *u, int64_t rows, int64_t cols, ls_init init, dou
 {
     LS_ASSERT(u->n_tensor < LS_UNIT_MAX_TENSOR);
     ls_tensor *t = &u->tensor[u->n_tensor++];
-    *t = (ls_tensor){.offset = u->n, .n = rows * (cols ? cols : 1), .n_dim = cols ? 2 : 1, .dim = {rows, cols},
-                     .matrix = cols != 0, .init = init, .init_scale = scale};
+    *t = (ls_tensor){.offset = u->n,
+                     .n = rows * (cols ? cols : 1),
+                     .n_dim = cols ? 2 : 1,
+                     .dim = {rows, cols},
+                     .matrix = cols != 0,
+                     .init = init,
+                     .init_scale = scale};
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(t->name, sizeof t->name, fmt, ap);
@@ -52,7 +57,8 @@ static void describe_unit(ls_unit *u, const ls_model_config *c, int index)
     } else if (index <= c->n_layer) {
         u->kind = LS_UNIT_BLOCK;
         u->layer = index - 1;
-        double std = c->init_range, residual = std / sqrt(2.0 * c->n_layer); /* what is added to the stream L times twice */
+        double std = c->init_range,
+               residual = std / sqrt(2.0 * c->n_layer); /* what is added to the stream L times twice */
         add_tensor(u, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_1.weight", u->layer);
         add_tensor(u, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_1.bias", u->layer);
         add_linear(u, c, C, 3 * C, std, "attn.c_attn");
@@ -151,7 +157,8 @@ void ls_model_init(ls_model *m, uint64_t seed)
     for (int i = 0; i < m->n_unit; i++) {
         ls_unit *u = &m->unit[i];
         for (int k = 0; k < u->n_tensor; k++)
-            init_tensor(m->compute, model_param(m, u, k), &u->tensor[k], ls_rng_key(seed, LS_RNG_INIT, (uint64_t)i, (uint64_t)k));
+            init_tensor(m->compute, model_param(m, u, k), &u->tensor[k],
+                        ls_rng_key(seed, LS_RNG_INIT, (uint64_t)i, (uint64_t)k));
         for (int64_t p = u->n; p < u->n_pad; p++) store(m->compute->ops->dtype, u->param, p, 0);
     }
 }

@@ -20,31 +20,31 @@ typedef enum ls_unit_kind { LS_UNIT_EMBED, LS_UNIT_BLOCK, LS_UNIT_HEAD } ls_unit
 typedef enum ls_init { LS_INIT_ZERO, LS_INIT_ONE, LS_INIT_NORMAL, LS_INIT_UNIFORM } ls_init;
 
 typedef struct ls_tensor {
-    char name[64];       /* "transformer.h.0.attn.c_attn.weight"                       */
-    int64_t offset, n;   /* elements, in the unit's flat buffers                       */
+    char name[64];     /* "transformer.h.0.attn.c_attn.weight"                       */
+    int64_t offset, n; /* elements, in the unit's flat buffers                       */
     int n_dim;
     int64_t dim[2];
-    bool matrix;         /* two-dimensional: decayed under --decay matrices            */
+    bool matrix; /* two-dimensional: decayed under --decay matrices            */
     ls_init init;
-    double init_scale;   /* deviation of a normal, half-width of a uniform             */
+    double init_scale; /* deviation of a normal, half-width of a uniform             */
 } ls_tensor;
 
 typedef struct ls_unit {
     ls_unit_kind kind;
-    int layer;                             /* of a block, else -1                      */
+    int layer; /* of a block, else -1                      */
     int n_tensor;
     ls_tensor tensor[LS_UNIT_MAX_TENSOR];
-    int64_t n;                             /* elements of the tensors                  */
-    int64_t n_pad;                         /* elements of the flat buffers             */
-    int64_t n_grad;                        /* elements of the gradient buffer: n_pad, and behind it V*C for a tied head */
-    void *param, *grad;                    /* NULL until planned                       */
-    void *m, *v;                           /* optimizer moments, NULL for inference    */
+    int64_t n;          /* elements of the tensors                  */
+    int64_t n_pad;      /* elements of the flat buffers             */
+    int64_t n_grad;     /* elements of the gradient buffer: n_pad, and behind it V*C for a tied head */
+    void *param, *grad; /* NULL until planned                       */
+    void *m, *v;        /* optimizer moments, NULL for inference    */
 } ls_unit;
 
 typedef struct ls_model {
     ls_model_config cfg;
     ls_compute *compute;
-    int n_unit;                            /* L + 2                                    */
+    int n_unit; /* L + 2                                    */
     ls_unit *unit;
 } ls_model;
 
@@ -64,22 +64,22 @@ typedef struct ls_micro {
     const int32_t *ids;    /* (B,T)                                                    */
     const int32_t *target; /* (B,T), -1 = not counted; NULL: no loss                   */
     int64_t B, T;
-    int64_t pos;           /* of the first column; above 0 only behind a cache         */
-    bool train;            /* dropout on, gradients wanted                             */
-    uint64_t drop_key;     /* of (seed, step, leaf): names every mask of this pass     */
-    double dloss;          /* factor of each row's gradient                            */
-    double loss_sum;       /* out: sum of row losses, rows in order                    */
-    int64_t n_counted;     /* out: rows that counted                                   */
+    int64_t pos;       /* of the first column; above 0 only behind a cache         */
+    bool train;        /* dropout on, gradients wanted                             */
+    uint64_t drop_key; /* of (seed, step, leaf): names every mask of this pass     */
+    double dloss;      /* factor of each row's gradient                            */
+    double loss_sum;   /* out: sum of row losses, rows in order                    */
+    int64_t n_counted; /* out: rows that counted                                   */
 } ls_micro;
 
 /* What a pass keeps between forward and backward. Slot u holds the input of unit u and what its backward needs. */
 typedef struct ls_slot {
-    void *x;                       /* (R,C) input of the unit (head: of the final norm) */
-    void *mean1, *rstd1;           /* (R)                                               */
-    void *qkv, *lse, *atty;        /* (R,3C), (B,H,T), (R,C)                            */
-    void *res, *mean2, *rstd2;     /* (R,C), (R), (R)                                   */
-    void *fc;                      /* (R,4C) before GELU                                */
-    void *kcache, *vcache;         /* (B,H,cache_len,D) when generating, else NULL      */
+    void *x;                   /* (R,C) input of the unit (head: of the final norm) */
+    void *mean1, *rstd1;       /* (R)                                               */
+    void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C)                            */
+    void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                   */
+    void *fc;                  /* (R,4C) before GELU                                */
+    void *kcache, *vcache;     /* (B,H,cache_len,D) when generating, else NULL      */
 } ls_slot;
 
 typedef struct ls_acts {
@@ -94,9 +94,9 @@ typedef struct ls_acts {
 
 typedef struct ls_acts_opts {
     int64_t B, T;
-    bool train;                    /* false: one slot serves all units                  */
-    bool recompute;                /* blocks keep their input only, and run forward again */
-    int64_t cache_len;             /* > 0: keys and values of so many positions are kept, for generation */
+    bool train;        /* false: one slot serves all units                  */
+    bool recompute;    /* blocks keep their input only, and run forward again */
+    int64_t cache_len; /* > 0: keys and values of so many positions are kept, for generation */
 } ls_acts_opts;
 
 /* Adds the rows to the plan (moments as in core/plan.h); bind takes the addresses once the plan is allocated. */
@@ -104,9 +104,19 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, 
 void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan);
 void ls_acts_destroy(ls_acts **a);
 
-static inline int ls_moment_fwd(const ls_model *m, int u) { (void)m; return u; }
-static inline int ls_moment_bwd(const ls_model *m, int u) { return 2 * m->n_unit - 1 - u; }
-static inline int ls_moment_step(const ls_model *m) { return 2 * m->n_unit; }
+static inline int ls_moment_fwd(const ls_model *m, int u)
+{
+    (void)m;
+    return u;
+}
+static inline int ls_moment_bwd(const ls_model *m, int u)
+{
+    return 2 * m->n_unit - 1 - u;
+}
+static inline int ls_moment_step(const ls_model *m)
+{
+    return 2 * m->n_unit;
+}
 
 /* ---- the walk ---- */
 

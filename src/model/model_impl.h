@@ -8,8 +8,18 @@
 /* Order of the tensors in each kind of unit. */
 enum { EMBED_WTE, EMBED_WPE };
 enum {
-    BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_QKV_W, BLOCK_QKV_B, BLOCK_PROJ_W, BLOCK_PROJ_B,
-    BLOCK_LN2_W, BLOCK_LN2_B, BLOCK_FC_W, BLOCK_FC_B, BLOCK_OUT_W, BLOCK_OUT_B
+    BLOCK_LN1_W,
+    BLOCK_LN1_B,
+    BLOCK_QKV_W,
+    BLOCK_QKV_B,
+    BLOCK_PROJ_W,
+    BLOCK_PROJ_B,
+    BLOCK_LN2_W,
+    BLOCK_LN2_B,
+    BLOCK_FC_W,
+    BLOCK_FC_B,
+    BLOCK_OUT_W,
+    BLOCK_OUT_B
 };
 enum { HEAD_LN_W, HEAD_LN_B, HEAD_W };
 

@@ -20,14 +20,16 @@ ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb)
 {
     const ls_unit *u = &m->unit[0];
     const void *wpe = ls_at(CTX, model_param(m, u, EMBED_WPE), mb->pos * m->cfg.n_embd);
-    return OPS->embed_fwd(CTX, a->slot[1].x, mb->ids, model_param(m, u, EMBED_WTE), wpe, mb->B, mb->T, m->cfg.n_embd, model_drop(mb, 0, DROP_EMBED, m->cfg.embd_pdrop));
+    return OPS->embed_fwd(CTX, a->slot[1].x, mb->ids, model_param(m, u, EMBED_WTE), wpe, mb->B, mb->T, m->cfg.n_embd,
+                          model_drop(mb, 0, DROP_EMBED, m->cfg.embd_pdrop));
 }
 
 ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
 {
     const ls_unit *u = &m->unit[0];
     return OPS->embed_bwd(CTX, model_grad(m, u, EMBED_WTE), model_grad(m, u, EMBED_WPE), a->da, mb->ids, mb->B, mb->T,
-                          m->cfg.n_embd, m->cfg.vocab_size, m->cfg.n_ctx, model_drop(mb, 0, DROP_EMBED, m->cfg.embd_pdrop), false);
+                          m->cfg.n_embd, m->cfg.vocab_size, m->cfg.n_ctx,
+                          model_drop(mb, 0, DROP_EMBED, m->cfg.embd_pdrop), false);
 }
 
 /* The r1 model has no dropout behind the attention's output. */
@@ -43,21 +45,27 @@ ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
     const int64_t R = rows(mb), C = m->cfg.n_embd, H = m->cfg.n_head;
     const double eps = m->cfg.ln_eps;
 
-    LS_TRY(OPS->layernorm_fwd(CTX, a->ln, s->mean1, s->rstd1, s->x, model_param(m, u, BLOCK_LN1_W), model_param(m, u, BLOCK_LN1_B),
-                              R, C, eps));
-    LS_TRY(OPS->linear_fwd(CTX, s->qkv, a->ln, model_param(m, u, BLOCK_QKV_W), model_param(m, u, BLOCK_QKV_B), R, C, 3 * C));
+    LS_TRY(OPS->layernorm_fwd(CTX, a->ln, s->mean1, s->rstd1, s->x, model_param(m, u, BLOCK_LN1_W),
+                              model_param(m, u, BLOCK_LN1_B), R, C, eps));
+    LS_TRY(OPS->linear_fwd(CTX, s->qkv, a->ln, model_param(m, u, BLOCK_QKV_W), model_param(m, u, BLOCK_QKV_B), R, C,
+                           3 * C));
     if (s->kcache)
-        LS_TRY(OPS->attention_cached(CTX, s->atty, s->kcache, s->vcache, s->qkv, mb->B, mb->T, mb->pos, a->cache_len, H, C / H));
+        LS_TRY(OPS->attention_cached(CTX, s->atty, s->kcache, s->vcache, s->qkv, mb->B, mb->T, mb->pos, a->cache_len, H,
+                                     C / H));
     else
         LS_TRY(OPS->attention_fwd(CTX, s->atty, s->lse, s->qkv, mb->B, mb->T, H, C / H,
                                   model_drop(mb, ui, DROP_ATTENTION, m->cfg.attn_pdrop)));
-    LS_TRY(OPS->linear_fwd(CTX, a->tmp, s->atty, model_param(m, u, BLOCK_PROJ_W), model_param(m, u, BLOCK_PROJ_B), R, C, C));
+    LS_TRY(OPS->linear_fwd(CTX, a->tmp, s->atty, model_param(m, u, BLOCK_PROJ_W), model_param(m, u, BLOCK_PROJ_B), R, C,
+                           C));
     LS_TRY(OPS->add_layernorm_fwd(CTX, s->res, a->ln, s->mean2, s->rstd2, s->x, a->tmp, model_param(m, u, BLOCK_LN2_W),
                                   model_param(m, u, BLOCK_LN2_B), R, C, eps, proj_drop(m, mb, ui)));
-    LS_TRY(OPS->linear_fwd(CTX, s->fc, a->ln, model_param(m, u, BLOCK_FC_W), model_param(m, u, BLOCK_FC_B), R, C, 4 * C));
+    LS_TRY(
+        OPS->linear_fwd(CTX, s->fc, a->ln, model_param(m, u, BLOCK_FC_W), model_param(m, u, BLOCK_FC_B), R, C, 4 * C));
     LS_TRY(OPS->gelu_fwd(CTX, a->wide, s->fc, R * 4 * C, m->cfg.gelu));
-    LS_TRY(OPS->linear_fwd(CTX, a->tmp, a->wide, model_param(m, u, BLOCK_OUT_W), model_param(m, u, BLOCK_OUT_B), R, 4 * C, C));
-    return OPS->add_fwd(CTX, a->slot[ui + 1].x, s->res, a->tmp, R * C, model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop));
+    LS_TRY(OPS->linear_fwd(CTX, a->tmp, a->wide, model_param(m, u, BLOCK_OUT_W), model_param(m, u, BLOCK_OUT_B), R,
+                           4 * C, C));
+    return OPS->add_fwd(CTX, a->slot[ui + 1].x, s->res, a->tmp, R * C,
+                        model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop));
 }
 
 /* a->da comes in as d y and leaves as d x; a->db holds d r in between. */
@@ -82,8 +90,8 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
                                 model_param(m, u, BLOCK_LN2_B), R, C));
     LS_TRY(OPS->linear_bwd(CTX, a->tmp, model_grad(m, u, BLOCK_FC_W), model_grad(m, u, BLOCK_FC_B), a->dwide, a->ln,
                            model_param(m, u, BLOCK_FC_W), R, C, 4 * C, false));
-    LS_TRY(OPS->layernorm_bwd(CTX, a->db, model_grad(m, u, BLOCK_LN2_W), model_grad(m, u, BLOCK_LN2_B), a->tmp, a->da, s->res,
-                              model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, R, C, false));
+    LS_TRY(OPS->layernorm_bwd(CTX, a->db, model_grad(m, u, BLOCK_LN2_W), model_grad(m, u, BLOCK_LN2_B), a->tmp, a->da,
+                              s->res, model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, R, C, false));
 
     /* r = x + drop(proj(attention(qkv(LN1 x)))) */
     ls_drop pdrop = proj_drop(m, mb, ui);
@@ -100,8 +108,8 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
                                 model_param(m, u, BLOCK_LN1_B), R, C));
     LS_TRY(OPS->linear_bwd(CTX, a->tmp, model_grad(m, u, BLOCK_QKV_W), model_grad(m, u, BLOCK_QKV_B), a->dwide, a->ln,
                            model_param(m, u, BLOCK_QKV_W), R, C, 3 * C, false));
-    return OPS->layernorm_bwd(CTX, a->da, model_grad(m, u, BLOCK_LN1_W), model_grad(m, u, BLOCK_LN1_B), a->tmp, a->db, s->x,
-                              model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, R, C, false);
+    return OPS->layernorm_bwd(CTX, a->da, model_grad(m, u, BLOCK_LN1_W), model_grad(m, u, BLOCK_LN1_B), a->tmp, a->db,
+                              s->x, model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, R, C, false);
 }
 
 ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
@@ -111,11 +119,17 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
     const ls_slot *s = &a->slot[ui];
     const int64_t R = rows(mb), C = m->cfg.n_embd;
 
-    LS_TRY(OPS->layernorm_fwd(CTX, a->ln, s->mean1, s->rstd1, s->x, model_param(m, u, HEAD_LN_W), model_param(m, u, HEAD_LN_B), R, C,
-                              m->cfg.ln_eps));
+    LS_TRY(OPS->layernorm_fwd(CTX, a->ln, s->mean1, s->rstd1, s->x, model_param(m, u, HEAD_LN_W),
+                              model_param(m, u, HEAD_LN_B), R, C, m->cfg.ln_eps));
     if (!mb->target) return LS_OK;
-    ls_classifier cl = {.row_loss = a->row_loss, .x = a->ln, .w = model_head_weight(m), .target = mb->target, .dloss = mb->dloss,
-                        .R = R, .C = C, .V = m->cfg.vocab_size};
+    ls_classifier cl = {.row_loss = a->row_loss,
+                        .x = a->ln,
+                        .w = model_head_weight(m),
+                        .target = mb->target,
+                        .dloss = mb->dloss,
+                        .R = R,
+                        .C = C,
+                        .V = m->cfg.vocab_size};
     if (mb->train) {
         cl.dx = a->db;
         cl.dw = m->cfg.tied ? model_tied_grad(m) : model_grad(m, u, HEAD_W);
@@ -144,6 +158,7 @@ ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last
     const int64_t C = m->cfg.n_embd, V = m->cfg.vocab_size;
     if (!last_only) return OPS->logits(CTX, out, a->ln, model_head_weight(m), rows(mb), C, V);
     for (int64_t b = 0; b < mb->B; b++)
-        LS_TRY(OPS->logits(CTX, ls_at(CTX, out, b * V), ls_at(CTX, a->ln, (b * mb->T + mb->T - 1) * C), model_head_weight(m), 1, C, V));
+        LS_TRY(OPS->logits(CTX, ls_at(CTX, out, b * V), ls_at(CTX, a->ln, (b * mb->T + mb->T - 1) * C),
+                           model_head_weight(m), 1, C, V));
     return LS_OK;
 }

@@ -35,7 +35,8 @@ ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
         switch (m->unit[u].kind) {
         case LS_UNIT_EMBED: LS_TRY(model_embed_bwd(m, a, mb)); break;
         case LS_UNIT_BLOCK:
-            if (a->recompute) LS_TRY(model_block_fwd(m, a, mb, u)); /* its output lands on the input of u+1, unchanged */
+            if (a->recompute)
+                LS_TRY(model_block_fwd(m, a, mb, u)); /* its output lands on the input of u+1, unchanged */
             LS_TRY(model_block_bwd(m, a, mb, u));
             break;
         case LS_UNIT_HEAD: LS_TRY(model_head_bwd(m, a, mb)); break;

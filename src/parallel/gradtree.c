@@ -29,13 +29,15 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, ls_plan *
             /* the classifier's gradient is made in the head's forward */
             int first = u == U - 1 ? ls_moment_fwd(m, u) : ls_moment_bwd(m, u), last = ls_moment_step(m);
             if (n_leaf > 1) first = 0;
-            row[k * U + u] = ls_plan_add(plan, LS_PART_GRAD, m->unit[u].n_grad * esize, first, last, "unit %d level %d", u, k);
+            row[k * U + u] =
+                ls_plan_add(plan, LS_PART_GRAD, m->unit[u].n_grad * esize, first, last, "unit %d level %d", u, k);
             if (m->unit[u].n_grad > largest) largest = m->unit[u].n_grad;
         }
     }
     row[n_level * U] = -1;
     if (n_leaf > 1)
-        row[n_level * U] = ls_plan_add(plan, LS_PART_GRAD, largest * esize, ls_moment_fwd(m, U - 1), ls_moment_bwd(m, 0), "carry");
+        row[n_level * U] =
+            ls_plan_add(plan, LS_PART_GRAD, largest * esize, ls_moment_fwd(m, U - 1), ls_moment_bwd(m, 0), "carry");
     *out = t;
     return LS_OK;
 }
@@ -74,7 +76,8 @@ ls_status ls_gradtree_ready(ls_gradtree *t, int u)
     const int U = m->n_unit;
     const bool last = t->leaf == t->n_leaf - 1;
     if (m->unit[u].grad != t->carry || !t->carry) return LS_OK;
-    int top = t->n_level - 1; /* where the sum goes: the highest level (its bit is set in the last leaf), or the first free */
+    int top =
+        t->n_level - 1; /* where the sum goes: the highest level (its bit is set in the last leaf), or the first free */
     if (!last)
         for (top = 0; t->leaf >> top & 1;) top++;
     int highest = last ? top : top - 1; /* the last level that is met */

@@ -22,9 +22,9 @@
 typedef struct ls_gradtree {
     ls_model *model;
     int n_leaf, n_level;
-    int leaf;       /* the one under way                 */
-    int *row;       /* plan rows: level-major, then units; the last one is the carry buffer */
-    void **level;   /* [n_level * n_unit]                */
+    int leaf;     /* the one under way                 */
+    int *row;     /* plan rows: level-major, then units; the last one is the carry buffer */
+    void **level; /* [n_level * n_unit]                */
     void *carry;
 } ls_gradtree;
 

@@ -1,0 +1,144 @@
+/* cmd_eval.c - `lockstep eval`: mean loss and perplexity of a checkpoint on a token file. */
+#include "cli/commands.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "data/loader.h"
+#include "train/session.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
+
+typedef struct options {
+    const char *checkpoint, *data, *compute;
+    int64_t seq_length, micro_batch, max_steps, threads;
+    bool json;
+} options;
+
+static const ls_opt table[] = {
+    {"checkpoint", LS_OPT_STR, offsetof(options, checkpoint), "DIR", NULL,
+     "checkpoint, Hugging Face folder, or run folder (its latest)", "What"},
+    {"data", LS_OPT_STR, offsetof(options, data), "PATH", NULL, "token file, or a folder made by prepare (its val.bin)",
+     NULL},
+    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "0", "ids a sequence; 0 = the model's positions",
+     "How"},
+    {"micro_batch_size", LS_OPT_INT, offsetof(options, micro_batch), "N", "4", "sequences at a time", NULL},
+    {"max_steps", LS_OPT_INT, offsetof(options, max_steps), "N", "-1", "at most so many batches; -1 = all of the file",
+     NULL},
+    {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
+    {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of lines", NULL},
+};
+#define N_OPT (sizeof table / sizeof table[0])
+
+typedef struct result {
+    double loss, seconds;
+    int64_t tokens, sequences;
+} result;
+
+/* Sequences in file order; the last batch may be smaller, so that every sequence counts. */
+static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o, result *r)
+{
+    const int64_t S = data->seq_len, B = o->micro_batch;
+    int64_t n_seq = data->n_seq;
+    if (o->max_steps >= 0 && n_seq > o->max_steps * B) n_seq = o->max_steps * B;
+    const double begin = ls_now();
+    double sum = 0, tick = begin;
+    for (int64_t k = 0; k < n_seq; k += B) {
+        const int64_t b = n_seq - k < B ? n_seq - k : B;
+        for (int64_t i = 0; i < b; i++) LS_TRY(ls_tokens_sequence(data, k + i, s->ids + i * S, s->target + i * S));
+        ls_micro mb = {.ids = s->ids, .target = s->target, .B = b, .T = S};
+        LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
+        sum += mb.loss_sum;
+        r->tokens += mb.n_counted;
+        r->sequences += b;
+        if (isatty(STDERR_FILENO) && ls_now() - tick > 0.5) {
+            tick = ls_now();
+            fprintf(stderr, "\r\033[K%lld/%lld sequences  loss %.4f", (long long)r->sequences, (long long)n_seq,
+                    sum / (double)r->tokens);
+        }
+    }
+    if (isatty(STDERR_FILENO)) fprintf(stderr, "\r\033[K");
+    r->loss = r->tokens ? sum / (double)r->tokens : NAN;
+    r->seconds = ls_now() - begin;
+    return LS_OK;
+}
+
+static void print(const options *o, const char *checkpoint, const char *data, const result *r)
+{
+    if (!o->json) {
+        printf("loss %.6f\nperplexity %.4f\ntokens %lld\ntokens/s %.1f\n", r->loss, exp(r->loss), (long long)r->tokens,
+               (double)r->tokens / r->seconds);
+        return;
+    }
+    ls_str s = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &s, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_key(&w, "checkpoint");
+    ls_jsonw_str(&w, checkpoint);
+    ls_jsonw_key(&w, "data");
+    ls_jsonw_str(&w, data);
+    ls_jsonw_key(&w, "loss");
+    ls_jsonw_real(&w, r->loss);
+    ls_jsonw_key(&w, "perplexity");
+    ls_jsonw_real(&w, exp(r->loss));
+    ls_jsonw_key(&w, "tokens");
+    ls_jsonw_int(&w, r->tokens);
+    ls_jsonw_key(&w, "sequences");
+    ls_jsonw_int(&w, r->sequences);
+    ls_jsonw_key(&w, "seconds");
+    ls_jsonw_real(&w, r->seconds);
+    ls_jsonw_key(&w, "tokens_per_sec");
+    ls_jsonw_real(&w, (double)r->tokens / r->seconds);
+    ls_jsonw_close(&w);
+    puts(s.data ? s.data : "");
+    ls_str_fini(&s);
+}
+
+ls_status cmd_eval(int argc, char **argv)
+{
+    options o = {0};
+    bool help = false;
+    LS_TRY(ls_opt_defaults(table, N_OPT, &o));
+    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
+    if (help) {
+        cli_help("eval --checkpoint DIR --data PATH [OPTIONS]",
+                 "Mean cross-entropy a token and its exponential, over every whole sequence of the file.", table,
+                 N_OPT);
+        return LS_OK;
+    }
+    if (!o.checkpoint || !o.data) return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
+    if (o.micro_batch < 1 || o.seq_length < 0)
+        return ls_fail(LS_E_ARG, "--micro_batch_size must be at least 1, --seq_length at least 0");
+
+    ls_session s = {0};
+    ls_tokens data = {0};
+    result r = {0};
+    char *path = ls_fs_is_dir(o.data) ? ls_path_join(o.data, "val.bin") : ls_strdup(o.data);
+    if (!path) return ls_nomem(256, "a path");
+    ls_status st = LS_OK;
+    LS_TRY_GOTO(st, done,
+                ls_session_open(&s, &(ls_session_opts){.checkpoint = o.checkpoint,
+                                                       .compute = o.compute,
+                                                       .threads = (int)o.threads,
+                                                       .B = o.micro_batch,
+                                                       .T = o.seq_length ? o.seq_length : INT32_MAX}));
+    if (o.seq_length > s.model->cfg.n_ctx) {
+        st = ls_fail(LS_E_CONFIG, "--seq_length %lld, but the model has %d positions", (long long)o.seq_length,
+                     s.model->cfg.n_ctx);
+        goto done;
+    }
+    const int S = o.seq_length ? (int)o.seq_length : s.model->cfg.n_ctx;
+    LS_TRY_GOTO(st, done, ls_tokens_open(&data, path, S, s.model->cfg.vocab_size));
+    LS_TRY_GOTO(st, done, evaluate(&s, &data, &o, &r));
+    print(&o, s.path, path, &r);
+done:
+    ls_tokens_close(&data);
+    ls_session_close(&s);
+    ls_free(path);
+    return st;
+}

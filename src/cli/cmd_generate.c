@@ -1,0 +1,249 @@
+/* cmd_generate.c - `lockstep generate`: text from a prompt, streamed as it is made. */
+#include "cli/commands.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "core/stop.h"
+#include "train/session.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct options {
+    const char *checkpoint, *prompt, *prompt_file, *compute;
+    int64_t max_new, n_sample, top_k, seed, threads;
+    double temperature, top_p;
+    bool json, no_stop, stats, greedy;
+} options;
+
+static const ls_opt table[] = {
+    {"checkpoint", LS_OPT_STR, offsetof(options, checkpoint), "DIR", NULL,
+     "checkpoint, Hugging Face folder, or run folder (its latest)", "What"},
+    {"prompt", LS_OPT_STR, offsetof(options, prompt), "TEXT", NULL,
+     "text to go on from; without one, the end of a text", NULL},
+    {"prompt-file", LS_OPT_STR, offsetof(options, prompt_file), "FILE", NULL, "the prompt from a file", NULL},
+    {"max-new-tokens", LS_OPT_INT, offsetof(options, max_new), "N", "128", "at most so many", NULL},
+    {"num-samples", LS_OPT_INT, offsetof(options, n_sample), "N", "1", "texts, each with the seed after the last",
+     NULL},
+    {"greedy", LS_OPT_SWITCH, offsetof(options, greedy), NULL, NULL, "always the likeliest id (temperature 0)", "How"},
+    {"temperature", LS_OPT_REAL, offsetof(options, temperature), "X", "0.8", "below 1 bolder, above 1 wilder, 0 greedy",
+     NULL},
+    {"top-k", LS_OPT_INT, offsetof(options, top_k), "N", "50", "draw among the N likeliest; 0 = all", NULL},
+    {"top-p", LS_OPT_REAL, offsetof(options, top_p), "X", "1", "draw among the likeliest that make up this probability",
+     NULL},
+    {"seed", LS_OPT_INT, offsetof(options, seed), "N", "0", "the same seed gives the same text", NULL},
+    {"no-stop", LS_OPT_SWITCH, offsetof(options, no_stop), NULL, NULL, "go on behind <|endoftext|>", NULL},
+    {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
+    {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
+    {"stats", LS_OPT_SWITCH, offsetof(options, stats), NULL, NULL, "tokens/s on stderr", "Output"},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of text", NULL},
+};
+#define N_OPT (sizeof table / sizeof table[0])
+
+typedef struct text {
+    int32_t *id; /* prompt, then what was made */
+    int64_t n_prompt, n;
+    const char *stop; /* why it ended */
+    double prompt_seconds, seconds;
+} text;
+
+/* Bytes of `s` from `from` on that are whole UTF-8 characters: a token may end inside one. */
+static size_t whole_characters(const ls_str *s, size_t from)
+{
+    size_t end = s->len;
+    for (size_t back = 1; back <= 3 && from + back <= s->len; back++) {
+        unsigned char c = (unsigned char)s->data[s->len - back];
+        if (c < 0x80) break;
+        if (c >= 0xc0) {
+            size_t need = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : 2;
+            if (need > back) end = s->len - back;
+            break;
+        }
+    }
+    return end;
+}
+
+static ls_status stream(const ls_session *s, const text *t, int64_t first, ls_str *shown, size_t *n_shown, bool last)
+{
+    LS_TRY(ls_tokenizer_decode(s->tokenizer, t->id + first, (size_t)(t->n - first), shown));
+    if (!shown->len) return LS_OK;
+    size_t end = last ? shown->len : whole_characters(shown, *n_shown);
+    fwrite(shown->data + *n_shown, 1, end - *n_shown, stdout);
+    fflush(stdout);
+    *n_shown = end;
+    return LS_OK;
+}
+
+static ls_status make_text(ls_session *s, const options *o, int64_t sample, text *t, ls_sample_work *work,
+                           int64_t limit)
+{
+    const ls_sampling how = {.temperature = o->greedy ? 0 : o->temperature,
+                             .top_k = o->top_k,
+                             .top_p = o->top_p,
+                             .seed = (uint64_t)(o->seed + sample)};
+    const int eot = ls_tokenizer_eot(s->tokenizer), V = s->model->cfg.vocab_size;
+    ls_str shown = {0};
+    size_t n_shown = 0;
+    ls_status st = LS_OK;
+    double begin = ls_now();
+    t->n = t->n_prompt;
+    t->stop = limit < t->n_prompt + o->max_new ? "context full" : "max-new-tokens";
+    LS_TRY_GOTO(st, done, ls_session_feed(s, t->id, t->n_prompt, 0));
+    t->prompt_seconds = ls_now() - begin;
+    begin = ls_now();
+    while (t->n < limit) {
+        int32_t id = ls_sample(&how, s->logits, V, t->n, work);
+        if (id == eot && !o->no_stop) {
+            t->stop = "end of text";
+            break;
+        }
+        t->id[t->n++] = id;
+        if (!o->json) LS_TRY_GOTO(st, done, stream(s, t, t->n - 1, &shown, &n_shown, false));
+        if (ls_stop_requested()) {
+            t->stop = "signal";
+            break;
+        }
+        if (t->n < limit) LS_TRY_GOTO(st, done, ls_session_feed(s, &id, 1, t->n - 1));
+    }
+    if (!o->json) LS_TRY_GOTO(st, done, stream(s, t, t->n, &shown, &n_shown, true));
+    t->seconds = ls_now() - begin;
+done:
+    ls_str_fini(&shown);
+    return st;
+}
+
+static ls_status write_json(ls_jsonw *w, const ls_session *s, const text *t)
+{
+    ls_str body = {0};
+    ls_status st = ls_tokenizer_decode(s->tokenizer, t->id + t->n_prompt, (size_t)(t->n - t->n_prompt), &body);
+    ls_jsonw_open(w, '{');
+    ls_jsonw_key(w, "text");
+    ls_jsonw_str(w, body.data ? body.data : "");
+    ls_jsonw_key(w, "ids");
+    ls_jsonw_open(w, '[');
+    for (int64_t i = t->n_prompt; i < t->n; i++) ls_jsonw_int(w, t->id[i]);
+    ls_jsonw_close(w);
+    ls_jsonw_key(w, "stop");
+    ls_jsonw_str(w, t->stop);
+    ls_jsonw_key(w, "prompt_tokens");
+    ls_jsonw_int(w, t->n_prompt);
+    ls_jsonw_key(w, "prompt_seconds");
+    ls_jsonw_real(w, t->prompt_seconds);
+    ls_jsonw_key(w, "seconds");
+    ls_jsonw_real(w, t->seconds);
+    ls_jsonw_key(w, "tokens_per_sec");
+    ls_jsonw_real(w, (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds));
+    ls_jsonw_close(w);
+    ls_str_fini(&body);
+    return st;
+}
+
+/* The prompt's ids; an empty one begins behind the end of a text, as documents do. */
+static ls_status read_prompt(ls_session *s, const options *o, ls_ids *ids)
+{
+    char *file = NULL;
+    size_t n = o->prompt ? strlen(o->prompt) : 0;
+    const char *prompt = o->prompt ? o->prompt : "";
+    if (o->prompt_file) {
+        LS_TRY(ls_fs_read(o->prompt_file, &file, &n));
+        prompt = file;
+    }
+    ls_status st = ls_tokenizer_encode(s->tokenizer, prompt, n, ids);
+    ls_free(file);
+    LS_TRY(st);
+    if (ids->n) return LS_OK;
+    int eot = ls_tokenizer_eot(s->tokenizer);
+    if (eot < 0) return ls_fail(LS_E_ARG, "an empty prompt needs a tokenizer with <|endoftext|>; give --prompt");
+    return ls_ids_push(ids, eot);
+}
+
+static ls_status generate(ls_session *s, const options *o)
+{
+    ls_ids ids = {0};
+    text t = {0};
+    ls_sample_work *work = NULL;
+    ls_str json = {0};
+    ls_jsonw w;
+    ls_status st = LS_OK;
+    LS_TRY_GOTO(st, done, read_prompt(s, o, &ids));
+    const int64_t room = s->acts->cache_len;
+    if ((int64_t)ids.n >= room) {
+        st = ls_fail(LS_E_ARG,
+                     "the prompt has %zu ids and the model %lld positions: a prompt must leave room for at least one",
+                     ids.n, (long long)room);
+        goto done;
+    }
+    for (size_t i = 0; i < ids.n; i++) {
+        if (ids.id[i] < s->model->cfg.vocab_size) continue;
+        st = ls_fail(LS_E_FORMAT, "%s: its tokenizer.json gives id %d, its model has %d", s->path, ids.id[i],
+                     s->model->cfg.vocab_size);
+        goto done;
+    }
+    const int64_t limit = (int64_t)ids.n + o->max_new < room ? (int64_t)ids.n + o->max_new : room;
+    t = (text){.n_prompt = (int64_t)ids.n};
+    t.id = ls_alloc((size_t)limit * sizeof *t.id);
+    work = ls_alloc((size_t)s->model->cfg.vocab_size * sizeof *work);
+    if (!t.id || !work) {
+        st = ls_nomem((size_t)s->model->cfg.vocab_size * sizeof *work, "sampling");
+        goto done;
+    }
+    memcpy(t.id, ids.id, ids.n * sizeof *t.id);
+    ls_jsonw_init(&w, &json, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_key(&w, "checkpoint");
+    ls_jsonw_str(&w, s->path);
+    ls_jsonw_key(&w, "samples");
+    ls_jsonw_open(&w, '[');
+    for (int64_t i = 0; i < o->n_sample && !ls_stop_requested(); i++) {
+        if (!o->json && o->n_sample > 1) printf("%s--- %lld ---\n", i ? "\n" : "", (long long)i + 1);
+        if (!o->json && o->prompt) fputs(o->prompt, stdout);
+        LS_TRY_GOTO(st, done, make_text(s, o, i, &t, work, limit));
+        if (o->json) LS_TRY_GOTO(st, done, write_json(&w, s, &t));
+        else putchar('\n');
+        if (o->stats)
+            fprintf(stderr, "%lld prompt ids in %.3f s, %lld new in %.3f s: %.1f tokens/s (%s)\n",
+                    (long long)t.n_prompt, t.prompt_seconds, (long long)(t.n - t.n_prompt), t.seconds,
+                    (double)(t.n - t.n_prompt) / (t.prompt_seconds + t.seconds), t.stop);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    if (o->json) puts(json.data ? json.data : "");
+done:
+    ls_str_fini(&json);
+    ls_free(work);
+    ls_free(t.id);
+    ls_ids_fini(&ids);
+    return st;
+}
+
+ls_status cmd_generate(int argc, char **argv)
+{
+    options o = {0};
+    bool help = false;
+    LS_TRY(ls_opt_defaults(table, N_OPT, &o));
+    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
+    if (help) {
+        cli_help("generate --checkpoint DIR --prompt TEXT [OPTIONS]",
+                 "Text from a trained model, with a key-value cache, streamed as it is made.", table, N_OPT);
+        return LS_OK;
+    }
+    if (!o.checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
+    if (o.prompt && o.prompt_file) return ls_fail(LS_E_ARG, "--prompt and --prompt-file: one of them");
+    if (o.max_new < 1 || o.n_sample < 1 || o.temperature < 0 || o.top_k < 0 || o.top_p <= 0 || o.top_p > 1)
+        return ls_fail(LS_E_ARG, "--max-new-tokens and --num-samples are at least 1, --temperature and --top-k at "
+                                 "least 0, --top-p in (0, 1]");
+    ls_session s = {0};
+    ls_stop_install();
+    LS_TRY(ls_session_open(&s, &(ls_session_opts){.checkpoint = o.checkpoint,
+                                                  .compute = o.compute,
+                                                  .threads = (int)o.threads,
+                                                  .B = 1,
+                                                  .T = 128,
+                                                  .cache_len = INT32_MAX,
+                                                  .tokenizer = true}));
+    ls_status st = generate(&s, &o);
+    ls_session_close(&s);
+    return st;
+}

@@ -1,0 +1,19 @@
+/* commands.h - the commands, one file each. argv holds the words after the command's name. */
+#ifndef LS_CLI_COMMANDS_H
+#define LS_CLI_COMMANDS_H
+
+#include "core/err.h"
+#include "core/opt.h"
+
+ls_status cmd_prepare(int argc, char **argv);
+ls_status cmd_train(int argc, char **argv);
+ls_status cmd_eval(int argc, char **argv);
+ls_status cmd_generate(int argc, char **argv);
+ls_status cmd_export(int argc, char **argv);
+ls_status cmd_import(int argc, char **argv);
+ls_status cmd_doctor(int argc, char **argv);
+
+/* Prints usage, text and the option table to stdout. */
+void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n);
+
+#endif

@@ -1,0 +1,83 @@
+/* main.c - the command table; the only place that prints a failure's trail and chooses an exit code. */
+#include "cli/commands.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/stop.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct command {
+    const char *name, *help;
+    ls_status (*run)(int argc, char **argv);
+} command;
+
+static const command commands[] = {
+    {"prepare", "text or jsonl to token files and a tokenizer", cmd_prepare},
+    {"train", "trains a GPT-2", cmd_train},
+    {"eval", "validation loss and perplexity of a checkpoint", cmd_eval},
+    {"generate", "text from a prompt", cmd_generate},
+    {"export", "a checkpoint as a plain Hugging Face folder", cmd_export},
+    {"import", "a Hugging Face folder as a checkpoint to start from", cmd_import},
+    {"doctor", "what this machine can do, and why a part does not work", cmd_doctor},
+};
+#define N_COMMAND (sizeof commands / sizeof commands[0])
+
+void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n)
+{
+    ls_str s = {0};
+    ls_opt_help(table, n, &s);
+    printf("usage: lockstep %s\n\n%s\n\n%s", usage, text, s.data ? s.data : "");
+    ls_str_fini(&s);
+}
+
+static void overview(FILE *f)
+{
+    fprintf(f, "usage: lockstep COMMAND [OPTIONS]\n\n"
+               "Trains GPT-2 and shows the evidence. Commands (each has --help):\n\n");
+    for (size_t i = 0; i < N_COMMAND; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
+    fprintf(f,
+            "\nA first run:\n\n"
+            "  lockstep prepare --input book.txt --out data --tokenizer train --vocab-size 2048\n"
+            "  lockstep train --data data --model tiny --max-steps 200 --checkpoint_path run\n"
+            "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n\n"
+            "Exit codes: 0 done, 2 bad usage or configuration, 3 bad input data, 4 a worker or a collective failed,\n"
+            "5 out of memory by plan, 143 stopped by SIGTERM with a checkpoint saved.\n"
+            "LS_LOG=debug (or subsystem=level) says more on stderr.\n");
+}
+
+static ls_status dispatch(int argc, char **argv)
+{
+    const char *name = argv[1], *names[N_COMMAND];
+    for (size_t i = 0; i < N_COMMAND; i++) {
+        if (!strcmp(name, commands[i].name)) return commands[i].run(argc - 2, argv + 2);
+        names[i] = commands[i].name;
+    }
+    const char *near = ls_nearest_word(name, names, N_COMMAND);
+    return ls_fail(LS_E_ARG, "there is no command '%s'%s%s%s (lockstep --help lists them)", name,
+                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+int main(int argc, char **argv)
+{
+    ls_log_init(0);
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a write error, not a silent end */
+    if (argc < 2) {
+        overview(stderr);
+        return 2;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        overview(stdout);
+        return 0;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("lockstep %s\n", LS_VERSION);
+        return 0;
+    }
+    ls_status st = dispatch(argc, argv);
+    if (fflush(stdout) && st == LS_OK) st = ls_fail(LS_E_IO, "stdout was closed before everything was written");
+    if (st != LS_OK) fprintf(stderr, "lockstep: %s: %s\n%s", ls_status_words(st), ls_err_words(), ls_err_trail());
+    return ls_status_exit_code(st);
+}

@@ -1,0 +1,247 @@
+/* loop.c - a run from its first step to its artifacts.
+ *
+ *   epoch   steps → validation → checkpoint epoch-N        every save_every steps: step-N, every eval_every: validation
+ *   end     launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
+ *
+ * An epoch's wall time is that of its steps; validation and checkpoints are left out, also the part of a step that waited
+ * for a checkpoint. */
+#include "train/trainer.h"
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/stop.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+static int64_t peak_rss_bytes(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (int64_t)u.ru_maxrss * 1024;
+}
+
+static void line(ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static void line(ls_trainer *t, const char *fmt, ...)
+{
+    if (!t->io.line) return;
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    t->io.line(t->io.ctx, text);
+}
+
+/* Reports a value far above its recent past: more than 6 deviations and a quarter above the mean, once 50 values are known.
+ * The past forgets with a half-life of about 70 steps. */
+static void watch(ls_trainer *t, ls_spread *s, const char *what, double x)
+{
+    const double far = s->mean + fmax(6 * sqrt(s->var), 0.25 * fabs(s->mean));
+    if (s->n >= 50 && x > far) {
+        t->state.n_spike++;
+        ls_warn("train", "step %lld: %s %.4g is a spike (recent mean %.4g, deviation %.3g)", (long long)t->state.step,
+                what, x, s->mean, sqrt(s->var));
+    }
+    const double w = s->n < 100 ? 1.0 / (double)(s->n + 1) : 0.01, d = x - s->mean;
+    s->mean += w * d;
+    s->var = (1 - w) * (s->var + w * d * d);
+    s->n++;
+}
+
+static void show_progress(ls_trainer *t, const ls_step_result *r, bool last)
+{
+    const ls_train_config *c = t->cfg;
+    const double now = ls_now();
+    if (!t->io.progress || c->profile_mode) return;
+    if (!last && !t->io.frequent && now - t->tick < 10 && t->state.step > 1) return;
+    t->tick = now;
+    char text[200], eta[32];
+    const double tokens = (double)(c->global_batch * c->seq_len), tps = tokens / r->t_total;
+    snprintf(text, sizeof text, "step %lld/%lld  loss %.4f  lr %.3g  norm %.3g  %.0f tokens/s  %.3f TFLOP/s  eta %s",
+             (long long)t->state.step, (long long)c->total_steps, r->loss, r->lr, r->grad_norm, tps,
+             tps * ls_flops_per_token(&c->model, c->seq_len) / 1e12,
+             ls_human_time(eta, (double)(c->total_steps - t->state.step) * r->t_total));
+    t->io.progress(t->io.ctx, text, last);
+}
+
+/* The reference trainer's line, every steps_per_print micro steps. */
+static void show_step(ls_trainer *t, const ls_step_result *r)
+{
+    const ls_train_config *c = t->cfg;
+    if (c->profile_mode || c->steps_per_print <= 0) return;
+    const int64_t end = t->state.epoch_step * c->grad_accum, begin = end - c->grad_accum;
+    for (int64_t s = begin; s < end; s++)
+        if (s % c->steps_per_print == 0)
+            line(t, "[Rank 0] Step %lld, Loss: %.4f, Mem Curr: %.2fMB, Mem Peak: %.2fMB\n", (long long)s, r->loss,
+                 (double)t->plan.total / 1048576.0, (double)peak_rss_bytes() / 1048576.0);
+}
+
+static ls_status log_step(ls_trainer *t, const ls_step_result *r, bool has_val, double val_loss)
+{
+    const ls_train_config *c = t->cfg;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t tokens = c->global_batch * c->seq_len;
+    const ls_step_metrics m = {.step = t->state.step,
+                               .epoch = t->state.epoch + 1,
+                               .tokens = tokens,
+                               .loss = r->loss,
+                               .lr = r->lr,
+                               .grad_norm = r->grad_norm,
+                               .step_time = r->t_total,
+                               .t_data = r->t_data,
+                               .t_forward = r->t_forward,
+                               .t_backward = r->t_backward,
+                               .t_reduce = r->t_reduce,
+                               .t_optimizer = r->t_optimizer,
+                               .tokens_per_sec = (double)tokens / r->t_total,
+                               .tflops = (double)tokens / r->t_total * ls_flops_per_token(&c->model, c->seq_len) / 1e12,
+                               .has_val = has_val,
+                               .val_loss = val_loss,
+                               .time_unix_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000};
+    return ls_metrics_log_add(&t->log, &m);
+}
+
+static bool reached_limit(const ls_trainer *t)
+{
+    return t->state.step >= t->cfg->total_steps;
+}
+
+/* The steps of the epoch under way. */
+static ls_status epoch_steps(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    ls_run_state *s = &t->state;
+    while (s->epoch_step < c->steps_per_epoch && !reached_limit(t)) {
+        ls_step_result r;
+        LS_TRY(ls_trainer_step(t, &r));
+        const double step_time = r.t_total - r.t_wait;
+        s->epoch_time += step_time;
+        s->norm_last = r.grad_norm;
+        s->norm_max = fmax(s->norm_max, r.grad_norm);
+        t->update_time[t->n_update++] = step_time;
+        watch(t, &s->loss_spread, "the loss", r.loss);
+        watch(t, &s->norm_spread, "the gradient norm", r.grad_norm);
+
+        double val_loss = 0;
+        int64_t n_val = 0;
+        const bool ends = s->epoch_step == c->steps_per_epoch || reached_limit(t);
+        if (c->eval_every > 0 && s->step % c->eval_every == 0 && !ends && t->val.n_seq)
+            LS_TRY(ls_trainer_validate(t, &val_loss, &n_val));
+        LS_TRY(log_step(t, &r, n_val > 0, val_loss));
+        show_step(t, &r);
+        show_progress(t, &r, reached_limit(t));
+        if (n_val) line(t, "[Rank 0] Validation at step %lld. Average Loss: %.4f\n", (long long)s->step, val_loss);
+        if (c->save_every > 0 && s->step % c->save_every == 0 && !ends) {
+            char name[32];
+            snprintf(name, sizeof name, "step-%lld", (long long)s->step);
+            LS_TRY(ls_trainer_save(t, name));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status finish_epoch(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    ls_run_state *s = &t->state;
+    const int64_t n = s->epoch + 1;
+    ls_epoch_metrics *e = &s->done[s->epoch];
+    const ls_stats step = ls_stats_of(t->sample_step, t->n_sample), data = ls_stats_of(t->sample_data, t->n_sample),
+                   update = ls_stats_of(t->update_time, t->n_update);
+    *e = (ls_epoch_metrics){.epoch_idx = n,
+                            .wall_time = s->epoch_time,
+                            .train_loss = s->tokens ? s->loss_sum / (double)s->tokens : 0,
+                            .micro_steps = s->epoch_step * c->grad_accum,
+                            .grad_accum = c->grad_accum,
+                            .tokens = s->tokens,
+                            .n_sample = t->n_sample,
+                            .step_mean = step.mean,
+                            .step_p50 = step.p50,
+                            .step_p95 = step.p95,
+                            .dataload_mean = data.mean,
+                            .updates_applied = s->epoch_step,
+                            .sequences_dropped = c->dropped_seqs,
+                            .n_update = t->n_update,
+                            .update_mean = update.mean,
+                            .update_p50 = update.p50,
+                            .update_p95 = update.p95,
+                            .grad_norm_max = s->norm_max,
+                            .grad_norm_last = s->norm_last,
+                            .peak_rss_bytes = peak_rss_bytes()};
+    line(t, "[Rank 0] Epoch %lld finished. Avg Loss: %.4f, Time: %.2fs, Throughput: %.2f tokens/sec\n", (long long)n,
+         e->train_loss, e->wall_time, e->wall_time > 0 ? (double)e->tokens / e->wall_time : 0.0);
+    if (t->val.n_seq) {
+        int64_t n_batch = 0;
+        LS_TRY(ls_trainer_validate(t, &e->val_loss, &n_batch));
+        e->has_val = n_batch > 0;
+        if (e->has_val)
+            line(t, "[Rank 0] Validation Finished Epoch %lld. Average Loss: %.4f\n", (long long)n, e->val_loss);
+    }
+    s->epoch++;
+    s->epoch_step = s->tokens = 0;
+    s->loss_sum = s->epoch_time = s->norm_max = 0;
+    t->n_sample = t->n_update = 0;
+    return LS_OK;
+}
+
+/* The state of the last finished step, as step-N: parameters were not touched since. */
+static ls_status save_and_stop(ls_trainer *t, double total_time)
+{
+    char name[32];
+    const int sig = ls_stop_signal();
+    t->state.total_time = total_time;
+    snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
+    LS_TRY(ls_trainer_save(t, name));
+    LS_TRY(ls_ckpt_wait(t->writer));
+    return ls_fail(LS_E_STOPPED, "signal %d after step %lld: saved %s/%s, --resume goes on from there", sig,
+                   (long long)t->state.step, t->cfg->run_dir, name);
+}
+
+ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
+{
+    const ls_train_config *c = t->cfg;
+    ls_run_state *s = &t->state;
+    const double begin = ls_now() - s->total_time;
+    char words[160], path[1024];
+    line(t,
+         "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, "
+         "global_batch_size=%lld\n",
+         c->micro_batch, c->grad_accum, 0, (long long)c->global_batch);
+    LS_TRY(ls_artifacts_begin(c->run_dir));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", c->run_dir);
+    LS_TRY(ls_metrics_log_open(&t->log, path, s->step));
+    while (s->epoch < c->epochs && !(reached_limit(t) && s->epoch_step == 0)) {
+        ls_status st = epoch_steps(t);
+        if (st == LS_OK) st = finish_epoch(t);
+        if (st == LS_E_STOPPED) return save_and_stop(t, ls_now() - begin);
+        LS_TRY(st);
+        char name[32];
+        snprintf(name, sizeof name, "epoch-%lld", (long long)s->epoch);
+        s->total_time = ls_now() - begin;
+        LS_TRY(ls_trainer_save(t, name));
+    }
+    LS_TRY(ls_ckpt_wait(t->writer));
+    LS_TRY(ls_metrics_log_close(&t->log));
+
+    ls_run_metrics m = {.id = id,
+                        .cfg = c,
+                        .epoch = s->done,
+                        .n_epoch = (int)s->epoch,
+                        .total_wall_time = ls_now() - begin,
+                        .compute_words = ls_compute_describe(&t->compute, words),
+                        .plan_bytes = t->plan.total,
+                        .resumed_from_step = t->resumed_from};
+    ls_utc_stamp(m.end_utc);
+    ls_str markers = {0};
+    ls_status st = ls_artifacts_write(&m, &markers);
+    if (markers.data) line(t, "%s", markers.data);
+    ls_str_fini(&markers);
+    return st;
+}

@@ -1,0 +1,50 @@
+/* session.h - a checkpoint opened for use: evaluation and generation. */
+#ifndef LS_TRAIN_SESSION_H
+#define LS_TRAIN_SESSION_H
+
+#include "core/plan.h"
+#include "data/tokenizer.h"
+#include "model/model.h"
+
+typedef struct ls_session_opts {
+    const char *checkpoint; /* a checkpoint, a Hugging Face folder, or a run folder (its latest checkpoint) */
+    const char *compute;    /* "cpu" | "cpu-ref" */
+    int threads;
+    int64_t B, T;      /* of one pass; T is cut to the model's positions */
+    int64_t cache_len; /* > 0: for generation; cut likewise */
+    bool tokenizer;    /* wanted: LS_E_IO when the folder has none */
+} ls_session_opts;
+
+typedef struct ls_session {
+    char *path; /* the folder that was opened */
+    ls_compute compute;
+    ls_model *model;
+    ls_plan plan;
+    ls_acts *acts;
+    ls_tokenizer *tokenizer; /* NULL when not wanted */
+    int32_t *ids, *target;   /* (B,T) */
+    float *logits;           /* (B,V) when cache_len > 0 */
+} ls_session;
+
+ls_status ls_session_open(ls_session *s, const ls_session_opts *o);
+void ls_session_close(ls_session *s); /* takes a zeroed one */
+
+/* Runs n more ids of one sequence through the cache from position pos on (in pieces of at most T), and leaves the logits of
+ * the last in s->logits. pos + n must not exceed cache_len. */
+ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t pos);
+
+typedef struct ls_sampling {
+    double temperature; /* 0 = greedy                                    */
+    int64_t top_k;      /* 0 = all                                       */
+    double top_p;       /* 1 = all                                       */
+    uint64_t seed;
+} ls_sampling;
+
+/* The id chosen from V logits for position pos; a function of its arguments. work: V pairs. */
+typedef struct ls_sample_work {
+    float logit;
+    int32_t id;
+} ls_sample_work;
+int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work);
+
+#endif

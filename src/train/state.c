@@ -1,0 +1,160 @@
+/* state.c - the trainer's object inside a checkpoint: where the run was, and what its metrics had gathered.
+ *
+ * Real numbers are written in the shortest form that reads back the same, so a resumed run reports the sums of an unbroken
+ * one. What would change the meaning of the position (data, batch, sequence length, seed) is recorded and compared. */
+#include "train/trainer.h"
+
+#include "core/json.h"
+
+#include <string.h>
+
+#define EPOCH_REALS(X)                                                                                           \
+    X(wall_time)                                                                                                 \
+    X(train_loss) X(val_loss) X(step_mean) X(step_p50) X(step_p95) X(dataload_mean) X(update_mean) X(update_p50) \
+        X(update_p95) X(grad_norm_max) X(grad_norm_last)
+#define EPOCH_INTS(X)                                                                                             \
+    X(epoch_idx)                                                                                                  \
+    X(micro_steps) X(grad_accum) X(tokens) X(n_sample) X(updates_applied) X(updates_skipped) X(sequences_dropped) \
+        X(n_update) X(peak_rss_bytes)
+#define STATE_REALS(X) X(loss_sum) X(epoch_time) X(total_time) X(norm_max) X(norm_last)
+#define STATE_INTS(X)  X(step) X(epoch) X(epoch_step) X(tokens) X(n_spike)
+
+static void put_int(ls_jsonw *w, const char *key, int64_t x)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_int(w, x);
+}
+
+static void put_real(ls_jsonw *w, const char *key, double x)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_real(w, x);
+}
+
+static void put_spread(ls_jsonw *w, const char *key, const ls_spread *s)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_open(w, '{');
+    put_real(w, "mean", s->mean);
+    put_real(w, "var", s->var);
+    put_int(w, "n", s->n);
+    ls_jsonw_close(w);
+}
+
+void ls_run_state_write(const ls_trainer *t, ls_str *out)
+{
+    const ls_run_state *s = &t->state;
+    const ls_train_config *c = t->cfg;
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+#define X(f) put_int(&w, #f, s->f);
+    STATE_INTS(X)
+#undef X
+#define X(f) put_real(&w, #f, s->f);
+    STATE_REALS(X)
+#undef X
+    put_spread(&w, "loss_spread", &s->loss_spread);
+    put_spread(&w, "norm_spread", &s->norm_spread);
+    ls_jsonw_key(&w, "run");
+    ls_jsonw_open(&w, '{');
+    put_int(&w, "seed", (int64_t)c->seed);
+    put_int(&w, "seq_len", c->seq_len);
+    put_int(&w, "global_batch", c->global_batch);
+    put_int(&w, "micro_batch", c->micro_batch);
+    put_int(&w, "train_tokens", t->train.n_token);
+    ls_jsonw_close(&w);
+    ls_jsonw_key(&w, "epochs_done");
+    ls_jsonw_open(&w, '[');
+    for (int64_t i = 0; i < s->epoch; i++) {
+        const ls_epoch_metrics *e = &s->done[i];
+        ls_jsonw_open(&w, '{');
+#define X(f) put_int(&w, #f, e->f);
+        EPOCH_INTS(X)
+#undef X
+#define X(f) put_real(&w, #f, e->f);
+        EPOCH_REALS(X)
+#undef X
+        ls_jsonw_key(&w, "has_val");
+        ls_jsonw_bool(&w, e->has_val);
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+}
+
+static int64_t get_int(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_integer(v) ? json_integer_value(v) : 0;
+}
+
+static double get_real(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return json_is_number(v) ? json_number_value(v) : 0;
+}
+
+static ls_spread get_spread(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return (ls_spread){get_real(v, "mean"), get_real(v, "var"), get_int(v, "n")};
+}
+
+static ls_status compare(const json_t *run, const char *key, int64_t now, const char *path)
+{
+    int64_t then = get_int(run, key);
+    if (then == now) return LS_OK;
+    return ls_fail(
+        LS_E_CONFIG,
+        "%s was written with %s %lld, this run has %lld: resume with the same, or start a new run with --init-from",
+        path, key, (long long)then, (long long)now);
+}
+
+ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
+{
+    const ls_train_config *c = t->cfg;
+    ls_run_state *s = &t->state;
+    json_t *o = NULL;
+    LS_TRY(ls_json_parse(json, strlen(json), path, &o));
+    const json_t *run = json_object_get(o, "run"), *done = json_object_get(o, "epochs_done");
+    ls_status st = LS_OK;
+    LS_TRY_GOTO(st, out, compare(run, "seed", (int64_t)c->seed, path));
+    LS_TRY_GOTO(st, out, compare(run, "seq_len", c->seq_len, path));
+    LS_TRY_GOTO(st, out, compare(run, "global_batch", c->global_batch, path));
+    LS_TRY_GOTO(st, out, compare(run, "micro_batch", c->micro_batch, path));
+    LS_TRY_GOTO(st, out, compare(run, "train_tokens", t->train.n_token, path));
+#define X(f) s->f = get_int(o, #f);
+    STATE_INTS(X)
+#undef X
+#define X(f) s->f = get_real(o, #f);
+    STATE_REALS(X)
+#undef X
+    s->loss_spread = get_spread(o, "loss_spread");
+    s->norm_spread = get_spread(o, "norm_spread");
+    if (s->step < 0 || s->epoch < 0 || s->epoch_step < 0 || s->epoch_step > c->steps_per_epoch ||
+        s->epoch != (int64_t)json_array_size(done)) {
+        st = ls_fail(LS_E_FORMAT, "%s: the trainer's state contradicts itself (step %lld, epoch %lld, step %lld of it)",
+                     path, (long long)s->step, (long long)s->epoch, (long long)s->epoch_step);
+        goto out;
+    }
+    if (s->epoch > c->epochs) {
+        st = ls_fail(LS_E_CONFIG, "%s has %lld finished epochs, this run asks for %lld", path, (long long)s->epoch,
+                     (long long)c->epochs);
+        goto out;
+    }
+    for (int64_t i = 0; i < s->epoch; i++) {
+        const json_t *e = json_array_get(done, (size_t)i);
+        ls_epoch_metrics *d = &s->done[i];
+#define X(f) d->f = get_int(e, #f);
+        EPOCH_INTS(X)
+#undef X
+#define X(f) d->f = get_real(e, #f);
+        EPOCH_REALS(X)
+#undef X
+        d->has_val = json_is_true(json_object_get(e, "has_val"));
+    }
+out:
+    json_decref(o);
+    return st;
+}

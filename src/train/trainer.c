@@ -1,0 +1,218 @@
+/* trainer.c - a run is set up: data, tables, one plan, one allocation, weights. */
+#include "train/trainer.h"
+
+#include "core/log.h"
+#include "core/mem.h"
+#include "train/hf.h"
+
+#include <stdio.h>
+#include <string.h>
+
+double ls_flops_per_token(const ls_model_config *c, int64_t T)
+{
+    double L = c->n_layer, C = c->n_embd, V = c->vocab_size;
+    return 6 * (12 * L * C * C + V * C) + 12 * L * C * (double)T;
+}
+
+typedef struct rows {
+    int scratch, ids, target, norm;
+    int *param, *m, *v; /* by unit */
+} rows;
+
+static ls_status plan_memory(ls_trainer *t, rows *r)
+{
+    const ls_train_config *c = t->cfg;
+    const ls_model *m = t->model;
+    const int64_t esize = (int64_t)ls_dtype_nbytes(t->compute.ops->dtype), R = (int64_t)c->micro_batch * c->seq_len;
+    ls_plan *p = &t->plan;
+    int64_t n_block = 0;
+    for (int u = 0; u < m->n_unit; u++) {
+        const int64_t nbytes = m->unit[u].n_pad * esize;
+        r->param[u] = ls_plan_add(p, LS_PART_PARAM, nbytes, LS_PLAN_ALWAYS, "unit %d", u);
+        r->m[u] = ls_plan_add(p, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
+        r->v[u] = ls_plan_add(p, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
+        int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+        if (blocks > n_block) n_block = blocks;
+    }
+    LS_TRY(ls_gradtree_plan(&t->tree, t->model, c->grad_accum, p));
+    LS_TRY(ls_acts_plan(&t->acts, m,
+                        &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
+                        p));
+    const ls_compute_shapes shapes = {.B = c->micro_batch,
+                                      .T = c->seq_len,
+                                      .C = m->cfg.n_embd,
+                                      .H = m->cfg.n_head,
+                                      .V = m->cfg.vocab_size,
+                                      .ffn = 4 * (int64_t)m->cfg.n_embd,
+                                      .backward = true};
+    t->compute.scratch_nbytes = ls_compute_scratch(&t->compute, &shapes);
+    r->scratch = ls_plan_add(p, LS_PART_WORK, (int64_t)t->compute.scratch_nbytes, LS_PLAN_ALWAYS, "operations");
+    r->ids = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
+    r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
+    r->norm = ls_plan_add(p, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
+    return ls_plan_layout(p);
+}
+
+static void bind_memory(ls_trainer *t, const rows *r)
+{
+    const ls_plan *p = &t->plan;
+    for (int u = 0; u < t->model->n_unit; u++) {
+        ls_unit *unit = &t->model->unit[u];
+        unit->param = ls_plan_at(p, r->param[u]);
+        unit->m = ls_plan_at(p, r->m[u]);
+        unit->v = ls_plan_at(p, r->v[u]);
+    }
+    ls_gradtree_bind(t->tree, p);
+    ls_acts_bind(t->acts, t->model, p);
+    t->compute.scratch = ls_plan_at(p, r->scratch);
+    t->ids = ls_plan_at(p, r->ids);
+    t->target = ls_plan_at(p, r->target);
+    t->norm_block = ls_plan_at(p, r->norm);
+}
+
+static void say_plan(ls_trainer *t)
+{
+    if (!t->io.note) return;
+    ls_str s = {0};
+    char words[160];
+    ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s\n", t->cfg->model.name,
+                ls_variant_word(t->cfg->model.variant), ls_model_size_words(&t->cfg->model, (char[96]){0}),
+                (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
+    ls_plan_print(&t->plan, &s);
+    if (s.data) t->io.note(t->io.ctx, s.data);
+    ls_str_fini(&s);
+}
+
+static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
+{
+    LS_TRY(ls_compute_open(&t->compute, cfg->compute, LS_F32, cfg->threads));
+    LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
+    if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
+    else if (t->io.note) t->io.note(t->io.ctx, "no validation data: training goes on without it\n");
+    LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
+    LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, 1));
+
+    const int U = t->model->n_unit;
+    int *row = ls_alloc(3 * (size_t)U * sizeof *row);
+    if (!row) return ls_nomem(3 * (size_t)U * sizeof *row, "the memory plan");
+    rows r = {.param = row, .m = row + U, .v = row + 2 * U};
+    ls_status st = plan_memory(t, &r);
+    if (st == LS_OK) st = ls_plan_alloc(&t->plan, false);
+    if (st == LS_OK) bind_memory(t, &r);
+    ls_free(row);
+    LS_TRY(st);
+    say_plan(t);
+
+    const int64_t n_micro = cfg->steps_per_epoch * cfg->grad_accum;
+    const int64_t n_sample = n_micro / cfg->timing_sample_every + 1;
+    t->sample_step = ls_alloc((size_t)n_sample * sizeof(double));
+    t->sample_data = ls_alloc((size_t)n_sample * sizeof(double));
+    t->update_time = ls_alloc((size_t)cfg->steps_per_epoch * sizeof(double));
+    t->state.done = ls_alloc((size_t)(cfg->epochs + 1) * sizeof *t->state.done);
+    if (!t->sample_step || !t->sample_data || !t->update_time || !t->state.done)
+        return ls_nomem((size_t)cfg->steps_per_epoch * 8, "step times");
+    LS_TRY(ls_ckpt_writer_create(&t->writer));
+    return ls_trainer_load(t);
+}
+
+ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, const ls_train_io *io)
+{
+    ls_trainer *t = ls_alloc(sizeof *t);
+    if (!t) return ls_nomem(sizeof *t, "the trainer");
+    t->cfg = cfg;
+    t->io = *io;
+    t->log.fd = -1;
+    ls_status st = set_up(t, cfg);
+    if (st != LS_OK) {
+        ls_trainer_destroy(&t);
+        return st;
+    }
+    *out = t;
+    return LS_OK;
+}
+
+void ls_trainer_destroy(ls_trainer **tp)
+{
+    ls_trainer *t = *tp;
+    if (!t) return;
+    ls_ckpt_writer_destroy(&t->writer);
+    (void)ls_metrics_log_close(&t->log);
+    ls_tokens_close(&t->train);
+    ls_tokens_close(&t->val);
+    ls_gradtree_destroy(&t->tree);
+    ls_acts_destroy(&t->acts);
+    ls_model_destroy(&t->model);
+    ls_plan_fini(&t->plan);
+    ls_free(t->sample_step);
+    ls_free(t->sample_data);
+    ls_free(t->update_time);
+    ls_free(t->state.done);
+    ls_free(t);
+    *tp = NULL;
+}
+
+static void zero_moments(ls_trainer *t)
+{
+    for (int u = 0; u < t->model->n_unit; u++) {
+        ls_unit *unit = &t->model->unit[u];
+        (void)t->compute.ops->zero(&t->compute, unit->m, unit->n_pad);
+        (void)t->compute.ops->zero(&t->compute, unit->v, unit->n_pad);
+    }
+}
+
+static void say(ls_trainer *t, const char *what, const char *path)
+{
+    if (!t->io.note) return;
+    char text[640];
+    snprintf(text, sizeof text, "%s%s\n", what, path);
+    t->io.note(t->io.ctx, text);
+}
+
+ls_status ls_trainer_load(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    zero_moments(t);
+    if (c->resume) {
+        char *path = NULL, *json = NULL;
+        LS_TRY(ls_ckpt_clean(c->run_dir));
+        LS_TRY(ls_ckpt_latest(c->run_dir, &path));
+        if (path) {
+            ls_status st = ls_ckpt_load(t->model, path, true, &json, NULL);
+            if (st == LS_OK) st = ls_run_state_read(t, json, path);
+            if (st == LS_OK) say(t, "resumed from ", path);
+            t->resumed_from = t->state.step;
+            ls_free(json);
+            ls_free(path);
+            return st;
+        }
+        say(t, "--resume: no checkpoint yet, so this run begins afresh in ", c->run_dir);
+    }
+    if (c->init_from) {
+        LS_TRY(ls_hf_load(t->model, c->init_from));
+        say(t, "weights from ", c->init_from);
+        return LS_OK;
+    }
+    ls_model_init(t->model, c->seed);
+    return LS_OK;
+}
+
+ls_status ls_trainer_save(ls_trainer *t, const char *name)
+{
+    ls_str json = {0};
+    ls_run_state_write(t, &json);
+    if (json.failed) {
+        ls_str_fini(&json);
+        return ls_nomem(4096, "the run's state");
+    }
+    const ls_ckpt_job job = {.model = t->model,
+                             .dir = t->cfg->run_dir,
+                             .name = name,
+                             .step = t->state.step,
+                             .state_json = json.data,
+                             .tokenizer_path = t->cfg->tokenizer_path,
+                             .optimizer = true,
+                             .keep_last = (int)t->cfg->keep_last};
+    ls_status st = ls_ckpt_post(t->writer, &job);
+    ls_str_fini(&json);
+    return st;
+}

@@ -1,0 +1,104 @@
+/* trainer.h - one training run: plan, step, loop.
+ *
+ *   create   config -> tables, memory plan, one allocation, weights (fresh, imported or resumed)
+ *   step     A micro-batches forward and backward, the tree's sum, norm and clip, one AdamW pass
+ *   run      epochs of steps, validation, checkpoints, artifacts
+ *
+ * Invariants
+ *   1. after create nothing is allocated, save while a checkpoint is posted;
+ *   2. parameters change only inside the optimizer pass: until then a step can be dropped and the state of the last finished
+ *      one saved, which is what SIGTERM does from any phase;
+ *   3. a step is a function of (seed, step, weights): who resumed it, and with how many threads, does not change a bit. */
+#ifndef LS_TRAIN_TRAINER_H
+#define LS_TRAIN_TRAINER_H
+
+#include "core/plan.h"
+#include "data/loader.h"
+#include "model/model.h"
+#include "parallel/gradtree.h"
+#include "train/artifacts.h"
+#include "train/checkpoint.h"
+#include "train/resolve.h"
+
+#define LS_NORM_BLOCK 1024 /* elements a partial sum of the gradient norm covers, whoever holds them */
+
+/* Where a run says things. Any member may be NULL. */
+typedef struct ls_train_io {
+    void *ctx;
+    void (*line)(void *ctx, const char *text);                /* stdout: results and the contract's markers */
+    void (*progress)(void *ctx, const char *text, bool last); /* stderr: one state line, replaced by the next */
+    void (*note)(void *ctx, const char *text);                /* stderr: said once                          */
+    bool frequent;                                            /* progress at every step, not every few seconds */
+} ls_train_io;
+
+/* Spread of a series, exponentially forgotten, for the spike report. */
+typedef struct ls_spread {
+    double mean, var;
+    int64_t n;
+} ls_spread;
+
+typedef struct ls_step_result {
+    double loss, grad_norm, lr; /* mean over the step's tokens; before clipping */
+    double t_data, t_forward, t_backward, t_reduce, t_optimizer, t_wait; /* seconds; t_wait: for a checkpoint */
+    double t_total;
+} ls_step_result;
+
+/* What a checkpoint has to bring back besides tensors. */
+typedef struct ls_run_state {
+    int64_t step;       /* applied updates                                                     */
+    int64_t epoch;      /* finished epochs                                                     */
+    int64_t epoch_step; /* finished updates of the epoch under way                             */
+    double loss_sum;    /* of the epoch under way: sum over counted tokens                     */
+    int64_t tokens;
+    double epoch_time, total_time; /* seconds before the resume                                 */
+    ls_epoch_metrics *done;        /* finished epochs                                           */
+    ls_spread loss_spread, norm_spread;
+    double norm_max, norm_last;
+    int64_t n_spike;
+} ls_run_state;
+
+typedef struct ls_trainer {
+    const ls_train_config *cfg;
+    ls_train_io io;
+    ls_compute compute;
+    ls_model *model;
+    ls_plan plan;
+    ls_acts *acts;
+    ls_gradtree *tree;
+    ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
+    int32_t *ids, *target; /* one micro-batch                                                  */
+    double *norm_block;
+    ls_ckpt_writer *writer;
+    ls_metrics_log log;
+    ls_run_state state;
+    double *sample_step, *sample_data, *update_time; /* of the epoch under way                  */
+    int64_t n_sample, n_update;
+    int64_t resumed_from;
+    double tick; /* last progress line                                               */
+} ls_trainer;
+
+/* Opens the data, plans, allocates, sets the weights. The config must outlive the trainer. */
+ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, const ls_train_io *io);
+void ls_trainer_destroy(ls_trainer **t);
+
+/* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
+ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);
+
+/* Mean loss over validation sequences, at most max_val_steps batches. *n_batch: how many ran. */
+ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch);
+
+/* The whole run with its artifacts. After SIGTERM: saves, LS_E_STOPPED. */
+ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);
+
+/* Matmul and attention operations of one token, forward and backward: 6 (12 L C^2 + V C) + 12 L C T. */
+double ls_flops_per_token(const ls_model_config *c, int64_t T);
+
+/* The trainer's object inside a checkpoint. */
+void ls_run_state_write(const ls_trainer *t, ls_str *out);
+ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path);
+
+/* Fresh, imported or resumed weights, as the config says. */
+ls_status ls_trainer_load(ls_trainer *t);
+ls_status ls_trainer_save(ls_trainer *t, const char *name);
+
+#endif
