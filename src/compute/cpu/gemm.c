@@ -1,0 +1,309 @@
+/* gemm.c - the driver: blocks, packing, threads, and the choice of a kernel.
+ *
+ *   for each jc (columns)                                         B block: kc x nc, packed once, by all threads together
+ *     for each pc (steps of K, ascending)                         A block: mc x kc, likewise
+ *       for each ic (rows)            pack | barrier | blocks of C, taken from one counter | barrier
+ *
+ * Both packed blocks are shared, so 16 threads pack no more than one; blocks of C are small enough that the last ones leave
+ * nobody waiting long, and the A and B panels of one block fit the second cache together.
+ *
+ * Invariants
+ *   1. an element of C is summed over k in blocks of kc, ascending; the first block writes (or adds, when acc), later ones
+ *      add, the bias comes last. Blocking in M and N and the choice of the thread touch no element's order;
+ *   2. scratch: packed B, packed A, then a private piece for each thread; sizes follow from the kernel and n_thread alone. */
+#include "compute/cpu/gemm.h"
+
+#include "compute/cpu/gemm_impl.h"
+
+#include <omp.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Best first. */
+static const gemm_kernel *const kernels[] = {
+#if defined(__aarch64__)
+    &gemm_kernel_neon,
+#elif defined(__x86_64__)
+    &gemm_kernel_amx,   &gemm_kernel_avx512, &gemm_kernel_avx2,
+#endif
+    &gemm_kernel_plain,
+    &gemm_kernel_blas,
+};
+enum { N_KERNEL = sizeof kernels / sizeof kernels[0] };
+
+const gemm_kernel *gemm_list(int i, bool *usable)
+{
+    if (i < 0 || i >= N_KERNEL) return NULL;
+    if (usable) *usable = kernels[i]->usable();
+    return kernels[i];
+}
+
+const char *gemm_name(const gemm_kernel *k)
+{
+    return k->name;
+}
+
+const gemm_kernel *gemm_pick(const char *name)
+{
+    if (!name) name = getenv("LS_GEMM");
+    if (name && !*name) name = NULL;
+    for (int i = 0; i < N_KERNEL; i++)
+        if ((!name || strcmp(name, kernels[i]->name) == 0) && kernels[i]->usable()) {
+            if (kernels[i]->tile_begin) kernels[i]->tile_begin();
+            return kernels[i];
+        }
+    return NULL;
+}
+
+/* What one packed block may hold. A single thread takes less: attention gives every thread a scratch of its own. */
+typedef struct limits {
+    int64_t mc, nc;
+} limits;
+
+static limits block_limits(const gemm_kernel *k, int n_thread)
+{
+    int64_t mc = n_thread > 1 ? 2048 : 256, nc = n_thread > 1 ? 3072 : 1536;
+    return (limits){gemm_round_up(mc, k->mr), gemm_round_up(nc, k->nr)};
+}
+
+static size_t packed_nbytes(const gemm_kernel *k, int64_t w, int64_t kb)
+{
+    return (size_t)(w * gemm_round_up(kb, k->k_round)) * (size_t)k->elem_nbytes;
+}
+
+static size_t align64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+size_t gemm_scratch(const gemm_kernel *k, int n_thread)
+{
+    if (k->tile) return 64;
+    if (n_thread < 1) n_thread = 1;
+    limits l = block_limits(k, n_thread);
+    return align64(packed_nbytes(k, l.nc, k->kc)) + align64(packed_nbytes(k, l.mc, k->kc)) +
+           (size_t)n_thread * k->tmp_nbytes;
+}
+
+/* One product in flight. Work items of a phase are taken from count[phase & 1]; the counter of the next phase is cleared
+ * while nobody can be using it: after the barrier that ended the phase before. */
+typedef struct team {
+    const gemm_kernel *k;
+    const gemm_args *a;
+    limits l;
+    int n_thread;
+    char *pb, *pa, *tmp;
+    _Alignas(64) atomic_int_fast64_t count[2];
+} team;
+
+/* One thread's place in the sequence of phases. */
+typedef struct member {
+    team *t;
+    int id;
+    unsigned phase;
+} member;
+
+static int64_t take(member *me)
+{
+    return atomic_fetch_add_explicit(&me->t->count[me->phase & 1], 1, memory_order_relaxed);
+}
+
+static void phase_open(member *me)
+{
+    if (me->id == 0) atomic_store_explicit(&me->t->count[(me->phase + 1) & 1], 0, memory_order_relaxed);
+}
+
+static void phase_close(member *me)
+{
+    if (me->t->n_thread > 1) {
+#pragma omp barrier
+    }
+    me->phase++;
+}
+
+/* How C (m,n) is cut into blocks: few blocks share more, many balance better. */
+typedef struct cut {
+    int64_t mt, nt, n_m, n_n;
+} cut;
+
+static cut cut_blocks(const gemm_kernel *k, int64_t m, int64_t n, int n_thread)
+{
+    cut best = {0};
+    double best_cost = 0;
+    for (int dm = 1; dm <= 8; dm *= 2)
+        for (int dn = 1; dn <= 8; dn *= 2) {
+            cut c = {gemm_round_up(k->mt / dm, k->mr), gemm_round_up(k->nt / dn, k->nr), 0, 0};
+            if (n_thread == 1 && dm * dn > 1) continue;
+            c.n_m = gemm_ceil_div(m, c.mt);
+            c.n_n = gemm_ceil_div(n, c.nt);
+            /* even blocks: 2048 rows in blocks of at most 130 are 16 of 128 */
+            c.mt = gemm_round_up(gemm_ceil_div(m, c.n_m), k->mr);
+            c.nt = gemm_round_up(gemm_ceil_div(n, c.n_n), k->nr);
+            double rounds =
+                (double)gemm_ceil_div(c.n_m * c.n_n, n_thread) + 0.25; /* a late thread costs part of a block */
+            double cost = rounds * (double)(c.mt * c.nt) * (1.0 + 8.0 / (double)c.mt + 8.0 / (double)c.nt);
+            if (best_cost == 0 || cost < best_cost) {
+                best = c;
+                best_cost = cost;
+            }
+        }
+    return best;
+}
+
+enum { PACK_GROUP = 4 }; /* panels packed as one work item */
+
+typedef struct span {
+    int64_t at, n;
+} span;
+
+/* The packing phase: items are groups of panels, first those of B (when it is new), then those of A. */
+static void pack_phase(member *me, span j, span i, span p, bool new_b)
+{
+    team *t = me->t;
+    const gemm_kernel *k = t->k;
+    const gemm_args *a = t->a;
+    size_t panel_b = packed_nbytes(k, k->nr, p.n), panel_a = packed_nbytes(k, k->mr, p.n);
+    int64_t group_b = PACK_GROUP * k->nr, group_a = PACK_GROUP * k->mr;
+    int64_t items_b = new_b ? gemm_ceil_div(j.n, group_b) : 0, items = items_b + gemm_ceil_div(i.n, group_a);
+    for (int64_t it = take(me); it < items; it = take(me)) {
+        if (it < items_b) {
+            int64_t at = it * group_b, col = j.at + at;
+            const float *src = a->tb ? a->B + col * a->ldb + p.at : a->B + p.at * a->ldb + col;
+            k->pack_b(t->pb + (size_t)(it * PACK_GROUP) * panel_b, panel_b, src, a->ldb, a->tb,
+                      gemm_min(j.n - at, group_b), p.n);
+        } else {
+            int64_t at = (it - items_b) * group_a, row = i.at + at;
+            const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
+            k->pack_a(t->pa + (size_t)((it - items_b) * PACK_GROUP) * panel_a, panel_a, src, a->lda, !a->ta,
+                      gemm_min(i.n - at, group_a), p.n);
+        }
+    }
+}
+
+static void compute_phase(member *me, span j, span i, span p)
+{
+    team *t = me->t;
+    const gemm_kernel *k = t->k;
+    const gemm_args *a = t->a;
+    cut c = cut_blocks(k, i.n, j.n, t->n_thread);
+    size_t panel_b = packed_nbytes(k, k->nr, p.n), panel_a = packed_nbytes(k, k->mr, p.n);
+    bool last = p.at + p.n == a->K;
+    for (int64_t it = take(me); it < c.n_m * c.n_n; it = take(me)) {
+        int64_t row = it % c.n_m * c.mt, col = it / c.n_m * c.nt;
+        if (row >= i.n || col >= j.n) continue; /* rounding blocks up can leave the last one empty */
+        k->block(&(gemm_block){
+            .pa = t->pa + (size_t)(row / k->mr) * panel_a,
+            .pb = t->pb + (size_t)(col / k->nr) * panel_b,
+            .a_panel = panel_a,
+            .b_panel = panel_b,
+            .m = gemm_min(c.mt, i.n - row),
+            .n = gemm_min(c.nt, j.n - col),
+            .kb = p.n,
+            .c = a->C + (i.at + row) * a->ldc + j.at + col,
+            .ldc = a->ldc,
+            .bias = last && a->bias ? a->bias + j.at + col : NULL,
+            .add = a->acc || p.at > 0,
+            .tmp = (float *)(void *)(t->tmp + (size_t)me->id * k->tmp_nbytes),
+        });
+    }
+}
+
+/* Splits n into the fewest equal parts of at most `most` (a multiple of unit). */
+static int64_t even_part(int64_t n, int64_t most, int64_t unit)
+{
+    return gemm_round_up(gemm_ceil_div(n, gemm_ceil_div(n, most)), unit);
+}
+
+static void work(team *t, int id)
+{
+    const gemm_kernel *k = t->k;
+    const gemm_args *a = t->a;
+    member me = {.t = t, .id = id};
+    int64_t nc = even_part(a->N, t->l.nc, k->nr), mc = even_part(a->M, t->l.mc, k->mr);
+    if (k->enter) k->enter();
+    for (int64_t jc = 0; jc < a->N; jc += nc)
+        for (int64_t pc = 0; pc < a->K; pc += k->kc)
+            for (int64_t ic = 0; ic < a->M; ic += mc) {
+                span j = {jc, gemm_min(nc, a->N - jc)}, i = {ic, gemm_min(mc, a->M - ic)},
+                     p = {pc, gemm_min(k->kc, a->K - pc)};
+                phase_open(&me);
+                pack_phase(&me, j, i, p, ic == 0);
+                phase_close(&me);
+                phase_open(&me);
+                compute_phase(&me, j, i, p);
+                phase_close(&me);
+            }
+    if (k->leave) k->leave();
+}
+
+static void no_k(const gemm_args *a) /* an empty sum is 0 */
+{
+    for (int64_t r = 0; r < a->M; r++)
+        for (int64_t s = 0; s < a->N; s++) {
+            float v = a->acc ? a->C[r * a->ldc + s] : 0.0f;
+            a->C[r * a->ldc + s] = a->bias ? v + a->bias[s] : v;
+        }
+}
+
+/* Columns of a thread in the small path: multiples of 64, so that only the last columns of all are not whole vectors. */
+static void small_part(const gemm_kernel *k, const gemm_args *a, int id, int n_thread)
+{
+    int64_t units = gemm_ceil_div(a->N, 64);
+    int64_t n0 = units * id / n_thread * 64, n1 = gemm_min(units * (id + 1) / n_thread * 64, a->N);
+    if (n0 < n1) k->small(a, n0, n1);
+}
+
+static bool is_small(const gemm_kernel *k, const gemm_args *a)
+{
+    return k->small && a->M <= GEMM_SMALL_M && (!a->ta || a->M == 0);
+}
+
+static team team_of(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch)
+{
+    team t = {.k = k, .a = a, .n_thread = n_thread};
+    if (k->tile) return t;
+    t.l = block_limits(k, n_thread);
+    t.pb = scratch;
+    t.pa = t.pb + align64(packed_nbytes(k, t.l.nc, k->kc));
+    t.tmp = t.pa + align64(packed_nbytes(k, t.l.mc, k->kc));
+    return t;
+}
+
+void gemm_run_serial(const gemm_kernel *k, const gemm_args *a, void *scratch)
+{
+    if (a->M <= 0 || a->N <= 0) return;
+    if (a->K <= 0) {
+        no_k(a);
+    } else if (k->tile) {
+        for (int64_t t = 0, n = k->n_tile(a); t < n; t++) k->tile(a, t);
+    } else if (is_small(k, a)) {
+        k->small(a, 0, a->N);
+    } else {
+        team t = team_of(k, a, 1, scratch);
+        work(&t, 0);
+    }
+}
+
+void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch)
+{
+    /* below this much work waking threads costs more than it saves; the bits are the same either way */
+    if (n_thread <= 1 || (double)a->M * (double)a->N * (double)a->K < 5e5) {
+        if (k->tile_begin) k->tile_begin();
+        gemm_run_serial(k, a, scratch);
+        return;
+    }
+    if (k->tile) {
+        if (k->tile_begin) k->tile_begin();
+        int64_t n = k->n_tile(a);
+#pragma omp parallel for num_threads(n_thread) schedule(dynamic, 1)
+        for (int64_t t = 0; t < n; t++) k->tile(a, t);
+    } else if (is_small(k, a)) {
+#pragma omp parallel num_threads(n_thread)
+        small_part(k, a, omp_get_thread_num(), omp_get_num_threads());
+    } else {
+        team t = team_of(k, a, n_thread, scratch);
+#pragma omp parallel num_threads(n_thread)
+        work(&t, omp_get_thread_num());
+    }
+}

@@ -1,0 +1,56 @@
+/* gemm_blas.c - the kernel `blas`: CBLAS on fixed tiles of C. The tiles depend on the shape alone and each is one call with
+ * the whole of K, so the number of threads cannot change a bit. The library's own threads stay off: ours call it. */
+#include "compute/cpu/gemm_impl.h"
+
+#include <cblas.h>
+#include <dlfcn.h>
+
+enum { TILE_M = 256, TILE_N = 768 };
+
+/* Whichever library is linked has one of these; neither's private header is needed. */
+static void library_threads_off(void)
+{
+    union {
+        void *p;
+        void (*set_int)(int);
+        void (*set_dim)(int64_t); /* BLIS's dim_t */
+    } f;
+    if ((f.p = dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) f.set_int(1);
+    if ((f.p = dlsym(RTLD_DEFAULT, "bli_thread_set_num_threads"))) f.set_dim(1);
+}
+
+static int64_t n_tile(const gemm_args *a)
+{
+    return gemm_ceil_div(a->M, TILE_M) * gemm_ceil_div(a->N, TILE_N);
+}
+
+static void tile(const gemm_args *a, int64_t t)
+{
+    int64_t tiles_m = gemm_ceil_div(a->M, TILE_M);
+    int64_t i = t % tiles_m * TILE_M, j = t / tiles_m * TILE_N;
+    int64_t m = gemm_min(a->M - i, TILE_M), n = gemm_min(a->N - j, TILE_N);
+    const float *A = a->A + (a->ta ? i : i * a->lda), *B = a->B + (a->tb ? j * a->ldb : j);
+    float *c = a->C + i * a->ldc + j;
+    if (a->K > 0) {
+        cblas_sgemm(CblasRowMajor, a->ta ? CblasTrans : CblasNoTrans, a->tb ? CblasTrans : CblasNoTrans, (int)m, (int)n,
+                    (int)a->K, 1.0f, A, (int)a->lda, B, (int)a->ldb, a->acc ? 1.0f : 0.0f, c, (int)a->ldc);
+    } else if (!a->acc) {
+        for (int64_t r = 0; r < m; r++)
+            for (int64_t s = 0; s < n; s++) c[r * a->ldc + s] = 0.0f;
+    }
+    for (int64_t r = 0; r < m && a->bias; r++)
+        for (int64_t s = 0; s < n; s++) c[r * a->ldc + s] += a->bias[j + s];
+}
+
+static bool usable(void)
+{
+    return true;
+}
+
+const gemm_kernel gemm_kernel_blas = {
+    .name = "blas",
+    .usable = usable,
+    .n_tile = n_tile,
+    .tile = tile,
+    .tile_begin = library_threads_off,
+};

@@ -1,0 +1,74 @@
+/* gemm_impl.h - what a matrix-product kernel tells the driver in gemm.c.
+ *
+ *   op(A) is cut into panels of mr rows, op(B) into panels of nr columns; a panel holds kb <= kc steps of K, side by side:
+ *
+ *        panel of A: k=0: mr values | k=1: mr values | ...        panel of B: k=0: nr values | k=1: nr values | ...
+ *
+ *   (AMX has a layout of its own; the driver only knows the bytes.) Panels at the edge are padded with zeros, so every element
+ *   of C goes through the same operations wherever it lies. */
+#ifndef LS_COMPUTE_CPU_GEMM_IMPL_H
+#define LS_COMPUTE_CPU_GEMM_IMPL_H
+
+#include "compute/cpu/gemm.h"
+
+/* One block of C: C (m,n) = or += panels of A x panels of B over kb steps of K, then + bias where it is not NULL. */
+typedef struct gemm_block {
+    const char *pa, *pb;     /* first panel of A and of B                                       */
+    size_t a_panel, b_panel; /* bytes from one panel to the next                                */
+    int64_t m, n, kb;
+    float *c;
+    int64_t ldc;
+    const float *bias; /* (n) or NULL                                                     */
+    bool add;
+    float *tmp; /* tmp_nbytes of the thread's own                                  */
+} gemm_block;
+
+/* Packs w rows of op(A) (columns of op(B)) and kb steps of K into consecutive panels. Element (k, i) lies at src[i*ld + k]
+ * when k_contig, else at src[k*ld + i]. panel: bytes from one panel to the next. */
+typedef void gemm_pack_fn(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb);
+
+struct gemm_kernel {
+    const char *name;
+    bool (*usable)(void);
+    int mr, nr;        /* micro-tile                                                          */
+    int kc;            /* steps of K in one block; fixed, because it is part of the sum's order */
+    int k_round;       /* panels are padded to a multiple of so many steps                    */
+    int elem_nbytes;   /* of one packed element                                               */
+    int mt, nt;        /* largest block of C that one thread takes at a time                  */
+    size_t tmp_nbytes; /* per thread, multiple of 64                                          */
+    gemm_pack_fn *pack_a, *pack_b;
+    void (*block)(const gemm_block *b);
+    /* Products with at most GEMM_SMALL_M rows, A not transposed: columns n0..n1 without packing; NULL = none. */
+    void (*small)(const gemm_args *a, int64_t n0, int64_t n1);
+    void (*enter)(void); /* thread state around the work (AMX), or NULL */
+    void (*leave)(void);
+    /* Whole products in another way (blas): the tile t of n_tile; then nothing above is used. */
+    int64_t (*n_tile)(const gemm_args *a);
+    void (*tile)(const gemm_args *a, int64_t t);
+    void (*tile_begin)(void); /* once, before the threads start, or NULL */
+};
+
+enum { GEMM_SMALL_M = 8 };
+
+extern const gemm_kernel gemm_kernel_plain, gemm_kernel_blas;
+#if defined(__aarch64__)
+extern const gemm_kernel gemm_kernel_neon;
+#elif defined(__x86_64__)
+extern const gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_amx;
+void gemm_small_avx512(const gemm_args *a, int64_t n0, int64_t n1);
+#endif
+
+static inline int64_t gemm_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t gemm_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline int64_t gemm_round_up(int64_t a, int64_t b)
+{
+    return gemm_ceil_div(a, b) * b;
+}
+
+#endif

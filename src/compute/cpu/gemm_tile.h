@@ -1,0 +1,53 @@
+/* gemm_tile.h - the loops over micro-tiles inside one block of C, for the fp32 kernels. The including file defines
+ *
+ *   GEMM_MR, GEMM_NR     the micro-tile
+ *   GEMM_A_STAYS         1: a panel of A stays in the first cache while panels of B stream; 0: the other way round
+ *   micro(kb, pa, pb, c, ldc, bias, add)   a whole micro-tile: c = sum, or c + sum; then + bias where it is not NULL
+ *
+ * At the edges the whole micro-tile is computed into tmp and the part that exists is added by element: the same operations on
+ * every element as inside. */
+#ifndef LS_COMPUTE_CPU_GEMM_TILE_H
+#define LS_COMPUTE_CPU_GEMM_TILE_H
+
+static void micro_edge(const gemm_block *b, const float *pa, const float *pb, int64_t i, int64_t j)
+{
+    int64_t m = gemm_min(b->m - i, GEMM_MR), n = gemm_min(b->n - j, GEMM_NR);
+    float *c = b->c + i * b->ldc + j;
+    micro(b->kb, pa, pb, b->tmp, GEMM_NR, NULL, false);
+    for (int64_t r = 0; r < m; r++)
+        for (int64_t s = 0; s < n; s++) {
+            float v = b->tmp[r * GEMM_NR + s];
+            if (b->add) v = c[r * b->ldc + s] + v;
+            if (b->bias) v = v + b->bias[j + s];
+            c[r * b->ldc + s] = v;
+        }
+}
+
+static inline void micro_at(const gemm_block *b, int64_t i, int64_t j)
+{
+    const float *pa = (const float *)(const void *)(b->pa + (size_t)(i / GEMM_MR) * b->a_panel);
+    const float *pb = (const float *)(const void *)(b->pb + (size_t)(j / GEMM_NR) * b->b_panel);
+    if (i + GEMM_MR <= b->m && j + GEMM_NR <= b->n)
+        micro(b->kb, pa, pb, b->c + i * b->ldc + j, b->ldc, b->bias ? b->bias + j : NULL, b->add);
+    else micro_edge(b, pa, pb, i, j);
+}
+
+static void gemm_tile_block(const gemm_block *b)
+{
+#if GEMM_A_STAYS
+    for (int64_t i = 0; i < b->m; i += GEMM_MR)
+        for (int64_t j = 0; j < b->n; j += GEMM_NR) micro_at(b, i, j);
+#else
+    /* the next panel of B comes into the second cache while this one is used, a piece with every micro-tile */
+    size_t piece = (b->b_panel * GEMM_MR / (size_t)b->m + 64) & ~(size_t)63;
+    for (int64_t j = 0; j < b->n; j += GEMM_NR) {
+        const char *next = b->pb + (size_t)(j / GEMM_NR + 1) * b->b_panel, *end = next + b->b_panel;
+        for (int64_t i = 0; i < b->m; i += GEMM_MR) {
+            for (const char *stop = next + piece; next < stop && next < end; next += 64) __builtin_prefetch(next, 0, 2);
+            micro_at(b, i, j);
+        }
+    }
+#endif
+}
+
+#endif
