@@ -1,0 +1,70 @@
+/* fast.c - the fast CPU backend: its table, the size of its working space, its one line for people.
+ *
+ * Scratch, by operation (they never overlap in time, so the largest counts):
+ *   linear, logits   packed panels of the matrix product | partial column sums
+ *   classifier       packed panels | (FAST_LOGIT_ROWS, V) logits
+ *   layernorm_bwd    partial dw, db
+ *   attention        one head's blocks, for each thread */
+#include "compute/cpu/cpu_impl.h"
+#include "compute/cpu/fast_impl.h"
+#include "compute/cpu/gemm.h"
+#include "compute/cpu/simd.h"
+
+#include <stdio.h>
+
+const ls_compute_ops ls_compute_cpu = {
+    .name = "cpu",
+    .dtype = LS_F32,
+    .embed_fwd = fast_embed_fwd,
+    .embed_bwd = fast_embed_bwd,
+    .layernorm_fwd = fast_layernorm_fwd,
+    .add_layernorm_fwd = fast_add_layernorm_fwd,
+    .layernorm_bwd = fast_layernorm_bwd,
+    .layernorm_again = fast_layernorm_again,
+    .linear_fwd = fast_linear_fwd,
+    .linear_bwd = fast_linear_bwd,
+    .gelu_fwd = fast_gelu_fwd,
+    .gelu_bwd = fast_gelu_bwd,
+    .add_fwd = fast_add_fwd,
+    .drop_bwd = fast_drop_bwd,
+    .attention_fwd = fast_attention_fwd,
+    .attention_bwd = fast_attention_bwd,
+    .attention_cached = fast_attention_cached,
+    .classifier = fast_classifier,
+    .logits = fast_logits,
+    .adamw = fast_adamw,
+    .sumsq = fast_sumsq,
+    .add = fast_add,
+    .zero = fast_zero,
+};
+
+size_t fast_gemm_scratch(int n_thread)
+{
+    return (gemm_scratch(gemm_pick(NULL), n_thread) + 63) & ~(size_t)63;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
+{
+    int64_t R = s->B * s->T, D = s->H > 0 ? s->C / s->H : 0, N = most(3 * s->C, s->ffn);
+    int64_t rows = R < FAST_LOGIT_ROWS ? R : FAST_LOGIT_ROWS;
+    int64_t after_gemm = rows * fast_logit_ld(s->V);
+    int64_t alone = D > 0 ? c->n_thread * most(simd_attn_floats(s->T, D, s->backward), s->T + 16) : 0;
+    if (s->backward) {
+        after_gemm = most(after_gemm, fast_blocks(R) * N);
+        alone = most(alone, fast_blocks(R) * 2 * s->C);
+    }
+    size_t with_gemm = fast_gemm_scratch(c->n_thread) + (size_t)after_gemm * sizeof(float);
+    size_t without = (size_t)alone * sizeof(float);
+    return with_gemm > without ? with_gemm : without;
+}
+
+void cpu_fast_describe(const ls_compute *c, char buf[160])
+{
+    snprintf(buf, 160, "cpu: %s vectors, %s matmul, %d thread%s", simd_pick()->name, gemm_name(gemm_pick(NULL)),
+             c->n_thread, c->n_thread == 1 ? "" : "s");
+}

@@ -1,0 +1,158 @@
+/* fast_point.c - operations on single elements: GELU, sums, dropout, embedding, AdamW. Bound by memory, so each makes one
+ * pass and the threads share the elements in ranges of whole cache lines. */
+#include "compute/cpu/fast_impl.h"
+#include "compute/cpu/simd.h"
+
+#include <string.h>
+
+#define LINE 64 /* elements: four cache lines, so that two threads never write the same one */
+
+ls_status fast_gelu_fwd(ls_compute *c, void *y_, const void *x_, int64_t n, ls_gelu kind)
+{
+    const simd_ops *k = simd_pick();
+    float *y = y_;
+    const float *x = x_;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        k->gelu_fwd(y + r.lo, x + r.lo, r.hi - r.lo, kind);
+    }
+    return LS_OK;
+}
+
+ls_status fast_gelu_bwd(ls_compute *c, void *dx_, const void *dy_, const void *x_, int64_t n, ls_gelu kind)
+{
+    const simd_ops *k = simd_pick();
+    float *dx = dx_;
+    const float *dy = dy_, *x = x_;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        k->gelu_bwd(dx + r.lo, dy + r.lo, x + r.lo, r.hi - r.lo, kind);
+    }
+    return LS_OK;
+}
+
+ls_status fast_add_fwd(ls_compute *c, void *y_, const void *x_, const void *delta_, int64_t n, ls_drop drop)
+{
+    const simd_ops *k = simd_pick();
+    const simd_drop d = simd_drop_of(drop);
+    float *y = y_;
+    const float *x = x_, *delta = delta_;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        k->add_drop(y + r.lo, x + r.lo, delta + r.lo, r.hi - r.lo, &d, (uint32_t)r.lo);
+    }
+    return LS_OK;
+}
+
+ls_status fast_drop_bwd(ls_compute *c, void *dx_, const void *dy_, int64_t n, ls_drop drop)
+{
+    const simd_ops *k = simd_pick();
+    const simd_drop d = simd_drop_of(drop);
+    float *dx = dx_;
+    const float *dy = dy_;
+    if (!d.on && dx == dy) return LS_OK;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        k->drop(dx + r.lo, dy + r.lo, r.hi - r.lo, &d, (uint32_t)r.lo);
+    }
+    return LS_OK;
+}
+
+ls_status fast_add(ls_compute *c, void *y_, const void *a_, const void *b_, int64_t n)
+{
+    const simd_ops *k = simd_pick();
+    float *y = y_;
+    const float *a = a_, *b = b_;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        k->add(y + r.lo, a + r.lo, b + r.lo, r.hi - r.lo);
+    }
+    return LS_OK;
+}
+
+ls_status fast_zero(ls_compute *c, void *y_, int64_t n)
+{
+    float *y = y_;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        if (r.hi > r.lo) memset(y + r.lo, 0, (size_t)(r.hi - r.lo) * sizeof *y);
+    }
+    return LS_OK;
+}
+
+ls_status fast_embed_fwd(ls_compute *c, void *y_, const int32_t *ids, const void *wte_, const void *wpe_, int64_t B,
+                         int64_t T, int64_t C, ls_drop drop)
+{
+    const simd_ops *k = simd_pick();
+    const simd_drop d = simd_drop_of(drop);
+    float *y = y_;
+    const float *wte = wte_, *wpe = wpe_;
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * T * C > FAST_SERIAL)
+    for (int64_t r = 0; r < B * T; r++)
+        k->add_then_drop(y + r * C, wte + ids[r] * C, wpe + r % T * C, C, &d, (uint32_t)(r * C));
+    return LS_OK;
+}
+
+/* Threads own columns, so that each element of a table is a sum over rows in ascending order, on one thread. */
+ls_status fast_embed_bwd(ls_compute *c, void *dwte_, void *dwpe_, const void *dy_, const int32_t *ids, int64_t B,
+                         int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc)
+{
+    const simd_ops *k = simd_pick();
+    const simd_drop d = simd_drop_of(drop);
+    float *dwte = dwte_, *dwpe = dwpe_;
+    const float *dy = dy_;
+    if (!acc) {
+        LS_TRY(fast_zero(c, dwte, V * C));
+        LS_TRY(fast_zero(c, dwpe, P * C));
+    }
+#pragma omp parallel num_threads(c->n_thread) if (B * T * C > FAST_SERIAL)
+    {
+        fast_range s = fast_share(C, 16);
+        for (int64_t r = 0; r < B * T && s.hi > s.lo; r++) {
+            int64_t at = r * C + s.lo, n = s.hi - s.lo;
+            k->acc_drop(dwte + ids[r] * C + s.lo, dy + at, n, &d, (uint32_t)at);
+            k->acc_drop(dwpe + r % T * C + s.lo, dy + at, n, &d, (uint32_t)at);
+        }
+    }
+    return LS_OK;
+}
+
+ls_status fast_adamw(ls_compute *c, void *p_, const void *g_, void *m_, void *v_, int64_t n, const ls_adamw *h)
+{
+    const simd_ops *k = simd_pick();
+    const simd_adamw a = {.beta1 = (float)h->beta1,
+                          .beta2 = (float)h->beta2,
+                          .one_beta1 = (float)(1.0 - h->beta1),
+                          .one_beta2 = (float)(1.0 - h->beta2),
+                          .inv_bias1 = (float)(1.0 / h->bias1),
+                          .inv_bias2 = (float)(1.0 / h->bias2),
+                          .eps = (float)h->eps,
+                          .lr = (float)h->lr,
+                          .decay = (float)h->weight_decay,
+                          .grad_scale = (float)h->grad_scale,
+                          .coupled = h->coupled};
+    float *p = p_, *m = m_, *v = v_;
+    const float *g = g_;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        k->adamw(p + r.lo, g + r.lo, m + r.lo, v + r.lo, r.hi - r.lo, &a);
+    }
+    return LS_OK;
+}
+
+ls_status fast_sumsq(ls_compute *c, double *block_sum, const void *x_, int64_t n, int64_t block)
+{
+    const simd_ops *k = simd_pick();
+    const float *x = x_;
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n > FAST_SERIAL)
+    for (int64_t i = 0; i < (n + block - 1) / block; i++)
+        block_sum[i] = k->sumsq(x + i * block, n - i * block < block ? n - i * block : block);
+    return LS_OK;
+}
