@@ -1,0 +1,127 @@
+/* model_fixture.h - a small model with memory, for tests of src/model and above. */
+#ifndef LS_TESTS_MODEL_FIXTURE_H
+#define LS_TESTS_MODEL_FIXTURE_H
+
+#include "core/mem.h"
+#include "core/rng.h"
+#include "model/model.h"
+#include "parallel/gradtree.h"
+
+#include <stdlib.h>
+
+typedef struct fixture {
+    ls_compute compute;
+    ls_model *model;
+    ls_plan plan;
+    ls_acts *acts;
+    ls_gradtree *tree;
+    int32_t *ids, *target;
+    int64_t B, T;
+} fixture;
+
+static inline ls_model_config small_config(ls_variant variant, double pdrop)
+{
+    ls_model_config c = {.name = "test",
+                         .n_layer = 2,
+                         .n_head = 2,
+                         .n_embd = 8,
+                         .n_ctx = 12,
+                         .vocab_size = 19,
+                         .ln_eps = 1e-5,
+                         .init_range = 0.3,
+                         .embd_pdrop = pdrop,
+                         .attn_pdrop = pdrop,
+                         .resid_pdrop = pdrop,
+                         .eos_id = -1};
+    ls_model_config_set_variant(&c, variant);
+    return c;
+}
+
+/* Random ids; every fifth target is not counted. */
+static inline void fixture_batch(fixture *f, uint64_t leaf)
+{
+    const uint64_t key = ls_rng_key(77, LS_RNG_TEST, leaf, 0);
+    const uint64_t V = (uint64_t)f->model->cfg.vocab_size;
+    for (int64_t i = 0; i < f->B * f->T; i++) {
+        f->ids[i] = (int32_t)(ls_rng_u64(key, (uint64_t)i) % V);
+        f->target[i] = i % 5 == 4 ? -1 : (int32_t)(ls_rng_u64(key, (uint64_t)i + 1000) % V);
+    }
+}
+
+static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, const char *backend, ls_dtype dt,
+                                     int threads, int64_t B, int64_t T, int n_leaf, bool recompute, int64_t pad)
+{
+    *f = (fixture){.B = B, .T = T};
+    LS_TRY(ls_compute_open(&f->compute, backend, dt, threads));
+    LS_TRY(ls_model_create(&f->model, cfg, &f->compute, pad));
+    const int64_t esize = (int64_t)ls_dtype_nbytes(dt);
+    int rows[3][64];
+    for (int u = 0; u < f->model->n_unit; u++)
+        for (int k = 0; k < 3; k++)
+            rows[k][u] = ls_plan_add(&f->plan, k ? LS_PART_OPT : LS_PART_PARAM, f->model->unit[u].n_pad * esize,
+                                     LS_PLAN_ALWAYS, "unit %d", u);
+    LS_TRY(ls_gradtree_plan(&f->tree, f->model, n_leaf, &f->plan));
+    LS_TRY(ls_acts_plan(&f->acts, f->model, &(ls_acts_opts){.B = B, .T = T, .train = true, .recompute = recompute},
+                        &f->plan));
+    const ls_compute_shapes shapes = {.B = B,
+                                      .T = T,
+                                      .C = cfg->n_embd,
+                                      .H = cfg->n_head,
+                                      .V = cfg->vocab_size,
+                                      .ffn = 4 * cfg->n_embd,
+                                      .backward = true};
+    f->compute.scratch_nbytes = ls_compute_scratch(&f->compute, &shapes);
+    int scratch = ls_plan_add(&f->plan, LS_PART_WORK, (int64_t)f->compute.scratch_nbytes, LS_PLAN_ALWAYS, "scratch");
+    int ids = ls_plan_add(&f->plan, LS_PART_WORK, B * T * 4, LS_PLAN_ALWAYS, "ids");
+    int target = ls_plan_add(&f->plan, LS_PART_WORK, B * T * 4, LS_PLAN_ALWAYS, "target");
+    LS_TRY(ls_plan_layout(&f->plan));
+    LS_TRY(ls_plan_alloc(&f->plan, false));
+    for (int u = 0; u < f->model->n_unit; u++) {
+        f->model->unit[u].param = ls_plan_at(&f->plan, rows[0][u]);
+        f->model->unit[u].m = ls_plan_at(&f->plan, rows[1][u]);
+        f->model->unit[u].v = ls_plan_at(&f->plan, rows[2][u]);
+    }
+    ls_gradtree_bind(f->tree, &f->plan);
+    ls_acts_bind(f->acts, f->model, &f->plan);
+    f->compute.scratch = ls_plan_at(&f->plan, scratch);
+    f->ids = ls_plan_at(&f->plan, ids);
+    f->target = ls_plan_at(&f->plan, target);
+    ls_model_init(f->model, 5);
+    return LS_OK;
+}
+
+static inline void fixture_close(fixture *f)
+{
+    ls_gradtree_destroy(&f->tree);
+    ls_acts_destroy(&f->acts);
+    ls_model_destroy(&f->model);
+    ls_plan_fini(&f->plan);
+}
+
+static inline ls_status fixture_ready(void *ctx, int u)
+{
+    return ls_gradtree_ready(ctx, u);
+}
+
+/* Forward and, with grads, backward of leaf `leaf` of n; the loss is the mean over counted rows. */
+static inline ls_status fixture_pass(fixture *f, int leaf, int n_leaf, bool train, double *loss)
+{
+    fixture_batch(f, (uint64_t)leaf);
+    int64_t counted = 0;
+    for (int64_t i = 0; i < f->B * f->T; i++) counted += f->target[i] >= 0;
+    ls_micro mb = {.ids = f->ids,
+                   .target = f->target,
+                   .B = f->B,
+                   .T = f->T,
+                   .train = true,
+                   .drop_key = 1234 + (uint64_t)leaf,
+                   .dloss = 1.0 / (double)(counted * n_leaf)};
+    const ls_hooks h = {.ctx = f->tree, .grad_ready = fixture_ready};
+    ls_gradtree_begin(f->tree, leaf);
+    LS_TRY(ls_walk_fwd(f->model, f->acts, &mb, NULL, 0, f->model->n_unit));
+    *loss = mb.loss_sum / (double)counted;
+    if (train) LS_TRY(ls_walk_bwd(f->model, f->acts, &mb, &h, 0, f->model->n_unit));
+    return LS_OK;
+}
+
+#endif

@@ -1,0 +1,107 @@
+/* The tree of micro-batches: for every number of leaves, the sum equals a naive recursive twin bit for bit; a running sum does not. */
+#include "cmocka_all.h"
+#include "model_fixture.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MAX_LEAF 21
+
+/* Split at the largest power of two below n, as the header says. */
+static void naive(float leaf[][64], int first, int n, int width, float *out)
+{
+    if (n == 1) {
+        memcpy(out, leaf[first], (size_t)width * sizeof *out);
+        return;
+    }
+    int left = 1;
+    while (left * 2 < n) left *= 2;
+    float a[64], b[64];
+    naive(leaf, first, left, width, a);
+    naive(leaf, first + left, n - left, width, b);
+    for (int i = 0; i < width; i++) out[i] = a[i] + b[i];
+}
+
+static void every_number_of_leaves(void **state)
+{
+    (void)state;
+    int running_differs = 0;
+    for (int n = 1; n <= MAX_LEAF; n++) {
+        fixture f;
+        ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
+        assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F32, 1, 1, 4, n, false, 3), LS_OK);
+        static float leaf[MAX_LEAF][64];
+        float expect[64], running[64] = {0};
+        for (int l = 0; l < n; l++) {
+            for (int i = 0; i < 64; i++)
+                leaf[l][i] = (float)ls_rng_normal(7, (uint64_t)(l * 64 + i)) * powf(10, (float)(i % 5));
+            for (int i = 0; i < 64; i++) running[i] += leaf[l][i];
+        }
+        naive(leaf, 0, n, 64, expect);
+        for (int l = 0; l < n; l++) {
+            ls_gradtree_begin(f.tree, l);
+            for (int u = f.model->n_unit - 1; u >= 0; u--) {
+                float *g = f.model->unit[u].grad;
+                for (int64_t i = 0; i < f.model->unit[u].n_grad; i++) g[i] = leaf[l][(i + u) % 64];
+                assert_int_equal(ls_gradtree_ready(f.tree, u), LS_OK);
+            }
+        }
+        for (int u = 0; u < f.model->n_unit; u++) {
+            const float *g = f.model->unit[u].grad;
+            for (int64_t i = 0; i < f.model->unit[u].n_grad; i++) assert_memory_equal(&g[i], &expect[(i + u) % 64], 4);
+        }
+        running_differs += memcmp(running, expect, sizeof expect) != 0;
+        fixture_close(&f);
+    }
+    assert_true(running_differs > 10);
+}
+
+/* The whole model: A leaves in one tree equal leaf gradients taken one by one and added by the twin. */
+static void real_gradients(void **state)
+{
+    (void)state;
+    ls_model_config cfg = small_config(LS_VARIANT_HF, 0.1);
+    fixture one, many;
+    double loss;
+    const int n = 5;
+    assert_int_equal(fixture_open(&one, &cfg, "cpu-ref", LS_F32, 1, 2, 6, 1, false, 1), LS_OK);
+    assert_int_equal(fixture_open(&many, &cfg, "cpu-ref", LS_F32, 1, 2, 6, n, false, 1), LS_OK);
+    for (int l = 0; l < n; l++) assert_int_equal(fixture_pass(&many, l, n, true, &loss), LS_OK);
+    for (int u = 0; u < one.model->n_unit; u++) {
+        const int64_t n_grad = one.model->unit[u].n_grad;
+        float *leaf[5];
+        for (int l = 0; l < n; l++) {
+            /* leaf l alone, with the scale it has among n */
+            fixture_batch(&one, (uint64_t)l);
+            int64_t counted = 0;
+            for (int64_t i = 0; i < one.B * one.T; i++) counted += one.target[i] >= 0;
+            ls_micro mb = {.ids = one.ids,
+                           .target = one.target,
+                           .B = one.B,
+                           .T = one.T,
+                           .train = true,
+                           .drop_key = 1234 + (uint64_t)l,
+                           .dloss = 1.0 / (double)(counted * n)};
+            ls_gradtree_begin(one.tree, 0);
+            assert_int_equal(ls_walk_fwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
+            assert_int_equal(ls_walk_bwd(one.model, one.acts, &mb, NULL, 0, one.model->n_unit), LS_OK);
+            leaf[l] = ls_alloc((size_t)n_grad * 4);
+            assert_non_null(leaf[l]);
+            memcpy(leaf[l], one.model->unit[u].grad, (size_t)n_grad * 4);
+        }
+        const float *g = many.model->unit[u].grad;
+        for (int64_t i = 0; i < n_grad; i++) {
+            float expect = ((leaf[0][i] + leaf[1][i]) + (leaf[2][i] + leaf[3][i])) + leaf[4][i];
+            assert_memory_equal(&g[i], &expect, 4);
+        }
+        for (int l = 0; l < n; l++) ls_free(leaf[l]);
+    }
+    fixture_close(&one);
+    fixture_close(&many);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_number_of_leaves), cmocka_unit_test(real_gradients)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
