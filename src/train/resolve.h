@@ -64,6 +64,7 @@ typedef struct ls_train_config {
     int seq_len, micro_batch, grad_accum; /* S, B, A                                                           */
     int64_t global_batch;                 /* B*A*W sequences                                                   */
     int64_t epochs;
+    bool epochs_auto;               /* as many as max_steps takes: fit fills epochs                       */
     int64_t max_steps;              /* optimizer steps of the whole run, 0 = no limit                    */
     int64_t max_train_steps;        /* micro steps an epoch, -1 = no limit                               */
     int64_t max_val_steps;          /* validation batches, -1 = no limit, 0 = none                       */
@@ -79,9 +80,10 @@ typedef struct ls_train_config {
     char optimizer[16]; /* "Adam", "AdamW"                                                   */
     double beta1, beta2, eps, weight_decay;
     bool bias_correction, coupled;
-    ls_lr_schedule lr; /* lr.base is the optimizer's rate                                   */
-    bool warmup_auto;  /* warm-up length is chosen by fit (default schedule)                */
-    double clip;       /* 0 = off                                                           */
+    bool decay_matrices_only; /* --decay matrices: biases, norms are not decayed; default: every tensor, as DeepSpeed */
+    ls_lr_schedule lr;        /* lr.base is the optimizer's rate                                   */
+    bool warmup_auto;         /* warm-up length is chosen by fit (default schedule)                */
+    double clip;              /* 0 = off                                                           */
 
     const char *precision;       /* "fp32"                                                            */
     const char *precision_label; /* training_config.precision of the metrics file                     */
