@@ -1,0 +1,414 @@
+/* artifacts.c - text of the run's files, and their writing. Identity (commit, host) is in identity.c, metrics.jsonl in
+ * metrics_log.c. */
+#include "train/artifacts.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern char **environ;
+
+static const char *env_text(const char *name) /* NULL when unset or empty */
+{
+    const char *v = getenv(name);
+    return v && *v ? v : NULL;
+}
+
+/* --- writing pairs --- */
+
+static void put_int(ls_jsonw *w, const char *key, int64_t v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_int(w, v);
+}
+
+static void put_real(ls_jsonw *w, const char *key, double v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_real(w, v);
+}
+
+static void put_real_or_null(ls_jsonw *w, const char *key, bool there, double v)
+{
+    ls_jsonw_key(w, key);
+    if (there) ls_jsonw_real(w, v);
+    else ls_jsonw_null(w);
+}
+
+static void put_bool(ls_jsonw *w, const char *key, bool v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_bool(w, v);
+}
+
+static void put_bool_or_null(ls_jsonw *w, const char *key, bool there, bool v)
+{
+    ls_jsonw_key(w, key);
+    if (there) ls_jsonw_bool(w, v);
+    else ls_jsonw_null(w);
+}
+
+static void put_text(ls_jsonw *w, const char *key, const char *v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_str(w, v);
+}
+
+static void put_env(ls_jsonw *w, const char *key, const char *variable) /* omitted when empty */
+{
+    const char *v = env_text(variable);
+    if (v) put_text(w, key, v);
+}
+
+static void open_block(ls_jsonw *w, const char *key, char bracket)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_open(w, bracket);
+}
+
+/* --- training_metrics.json --- */
+
+static void write_hardware(ls_jsonw *w, const ls_run_metrics *m)
+{
+    const char *slurm = env_text("SLURM_JOB_ID"), *instance = env_text("EC2_INSTANCE_TYPE");
+    open_block(w, "hardware", '{');
+    put_text(w, "gpu_name", "none");
+    put_int(w, "gpu_count_visible", 0);
+    put_int(w, "world_size", m->cfg->world_size);
+    put_text(w, "cuda_version", "none");
+    if (instance && !slurm) put_text(w, "instance_type", instance);
+    if (m->cfg->cluster) put_text(w, "cluster", m->cfg->cluster);
+    ls_jsonw_close(w);
+}
+
+/* "data/train_small.bin" -> "train_small" */
+static void dataset_name(const char *path, char *buf, size_t n)
+{
+    snprintf(buf, n, "%s", ls_path_base(path));
+    char *dot = strrchr(buf, '.');
+    if (dot && dot != buf) *dot = '\0';
+}
+
+static void write_config(ls_jsonw *w, const ls_run_metrics *m)
+{
+    const ls_train_config *c = m->cfg;
+    char size[96], name[256];
+    dataset_name(c->train_path, name, sizeof name);
+    open_block(w, "training_config", '{');
+    put_text(w, "model_name", "gpt2");
+    put_text(w, "model_size", ls_model_size_words(&c->model, size));
+    put_int(w, "seq_len", c->seq_len);
+    put_int(w, "epochs", c->epochs);
+    put_int(w, "micro_batch_size_per_gpu", c->micro_batch);
+    put_int(w, "grad_accum_steps", c->grad_accum);
+    put_int(w, "global_batch_size", c->global_batch);
+    put_real(w, "lr", c->lr.base);
+    put_text(w, "optimizer", c->optimizer);
+    put_text(w, "precision", c->precision_label);
+    put_bool(w, "deepspeed_enabled", c->engine);
+    ls_jsonw_key(w, "zero_stage");
+    if (c->engine && !c->zero_given) ls_jsonw_null(w);
+    else ls_jsonw_int(w, c->engine ? c->zero_stage : 0);
+    put_text(w, "dataset_name", name);
+    open_block(w, "dataset_subset_sizes", '{');
+    put_int(w, "train", c->train_seqs);
+    put_int(w, "val", c->val_seqs);
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+
+    open_block(w, "deepspeed_config", '{');
+    put_text(w, "path", c->deepspeed_path ? c->deepspeed_path : "none");
+    put_text(w, "sha256", c->deepspeed_path ? c->deepspeed_sha256 : "unknown");
+    open_block(w, "selected", '{');
+    put_bool_or_null(w, "fp16_enabled", c->fp16_given, c->fp16_enabled);
+    put_bool_or_null(w, "wall_clock_breakdown", c->wall_clock_given, c->wall_clock_breakdown);
+    if (c->engine) {
+        ls_jsonw_key(w, "zero_stage");
+        if (c->zero_given) ls_jsonw_int(w, c->zero_stage);
+        else ls_jsonw_null(w);
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+}
+
+static double tokens_per_sec(const ls_epoch_metrics *e)
+{
+    return e->wall_time > 0 ? (double)e->tokens / e->wall_time : 0.0;
+}
+
+static void write_epoch(ls_jsonw *w, const ls_epoch_metrics *e)
+{
+    int64_t a = e->grad_accum > 0 ? e->grad_accum : 1;
+    bool timed = e->n_sample > 0, updates = e->n_update > 0;
+    ls_jsonw_open(w, '{');
+    put_int(w, "epoch_idx", e->epoch_idx);
+    put_real(w, "epoch_wall_time_sec", e->wall_time);
+    put_int(w, "steps", e->micro_steps);
+    put_int(w, "micro_steps", e->micro_steps);
+    put_int(w, "optimizer_steps", (e->micro_steps + a - 1) / a);
+    put_int(w, "tokens_processed_global", e->tokens);
+    put_real(w, "tokens_per_sec_global", tokens_per_sec(e));
+    put_real(w, "train_loss_avg_global", e->tokens > 0 ? e->train_loss : 0.0);
+    put_real_or_null(w, "val_loss_avg_global", e->has_val, e->val_loss);
+    put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_allocated);
+    put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_reserved);
+    put_real_or_null(w, "step_time_mean_sec", timed, e->step_mean);
+    put_real_or_null(w, "step_time_p50_sec", timed, e->step_p50);
+    put_real_or_null(w, "step_time_p95_sec", timed, e->step_p95);
+    put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload_mean);
+    /* ours */
+    put_int(w, "updates_applied", e->updates_applied);
+    put_int(w, "updates_skipped", e->updates_skipped);
+    put_int(w, "sequences_dropped", e->sequences_dropped);
+    put_real_or_null(w, "update_time_mean_sec", updates, e->update_mean);
+    put_real_or_null(w, "update_time_p50_sec", updates, e->update_p50);
+    put_real_or_null(w, "update_time_p95_sec", updates, e->update_p95);
+    put_real(w, "grad_norm_max", e->grad_norm_max);
+    put_real(w, "grad_norm_last", e->grad_norm_last);
+    put_int(w, "peak_rss_bytes_rank0", e->peak_rss_bytes);
+    ls_jsonw_close(w);
+}
+
+/* Unweighted over epochs; false when there was none. */
+static bool mean_throughput(const ls_run_metrics *m, double *out)
+{
+    double sum = 0;
+    for (int i = 0; i < m->n_epoch; i++) sum += tokens_per_sec(&m->epoch[i]);
+    if (m->n_epoch) *out = sum / m->n_epoch;
+    return m->n_epoch > 0;
+}
+
+static bool best_val(const ls_run_metrics *m, double *out)
+{
+    bool any = false;
+    for (int i = 0; i < m->n_epoch; i++) {
+        if (!m->epoch[i].has_val || (any && !(m->epoch[i].val_loss < *out))) continue;
+        *out = m->epoch[i].val_loss;
+        any = true;
+    }
+    return any;
+}
+
+static void write_scheduler(ls_jsonw *w)
+{
+    if (!env_text("SLURM_JOB_ID")) return;
+    open_block(w, "scheduler", '{');
+    put_text(w, "type", "slurm");
+    put_env(w, "job_id", "SLURM_JOB_ID");
+    put_env(w, "nodelist", "SLURM_NODELIST");
+    put_env(w, "nnodes", "SLURM_NNODES");
+    put_env(w, "procid", "SLURM_PROCID");
+    put_env(w, "localid", "SLURM_LOCALID");
+    put_env(w, "gpus", "SLURM_GPUS");
+    put_env(w, "partition", "SLURM_JOB_PARTITION");
+    ls_jsonw_close(w);
+}
+
+/* What the contract has no key for. */
+static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
+{
+    const ls_train_config *c = m->cfg;
+    open_block(w, "lockstep", '{');
+    put_text(w, "version", LS_VERSION);
+    put_text(w, "model", c->model_from);
+    put_text(w, "variant", ls_variant_word(c->model.variant));
+    put_int(w, "parameters", ls_model_n_param(&c->model));
+    put_int(w, "vocab_size", c->model.vocab_size);
+    put_text(w, "device", c->device);
+    put_text(w, "compute", m->compute_words);
+    put_text(w, "strategy", c->strategy);
+    put_text(w, "precision", c->precision);
+    put_bool(w, "deterministic", c->deterministic);
+    put_bool(w, "recompute", c->recompute);
+    put_int(w, "seed", (int64_t)c->seed);
+    put_int(w, "total_steps", c->total_steps);
+    put_text(w, "lr_schedule", ls_lr_word(c->lr.kind));
+    put_int(w, "planned_bytes", m->plan_bytes);
+    put_int(w, "resumed_from_step", m->resumed_from_step);
+    ls_jsonw_close(w);
+}
+
+void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
+{
+    static const char *const versions[] = {"python_version", "torch_version", "transformers_version",
+                                           "deepspeed_version", "cuda_version"};
+    ls_jsonw w;
+    double x = 0;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    put_text(&w, "schema_version", "2.0");
+    put_text(&w, "run_id", m->id->run_id);
+    put_text(&w, "timestamp_utc", m->id->timestamp_utc);
+    put_text(&w, "git_commit", m->id->git_commit);
+    put_text(&w, "command_line", m->id->command_line);
+    open_block(&w, "env", '{');
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) put_text(&w, versions[i], "none");
+    ls_jsonw_close(&w);
+    open_block(&w, "host", '{');
+    put_text(&w, "hostname", m->id->hostname);
+    put_text(&w, "os", m->id->os);
+    ls_jsonw_close(&w);
+    write_hardware(&w, m);
+    write_config(&w, m);
+    open_block(&w, "schema_notes", '{');
+    put_text(&w, "steps", "Deprecated: the same number as micro_steps.");
+    ls_jsonw_close(&w);
+    open_block(&w, "epochs", '[');
+    for (int i = 0; i < m->n_epoch; i++) write_epoch(&w, &m->epoch[i]);
+    ls_jsonw_close(&w);
+    open_block(&w, "summary", '{');
+    put_real(&w, "total_wall_time_sec", m->total_wall_time);
+    bool any = best_val(m, &x);
+    put_real_or_null(&w, "best_val_loss", any, x);
+    any = mean_throughput(m, &x);
+    put_real_or_null(&w, "mean_tokens_per_sec_global", any, x);
+    ls_jsonw_close(&w);
+    open_block(&w, "shutdown", '{');
+    put_bool(&w, "destroy_process_group_called", m->process_group);
+    put_bool(&w, "quiet_nccl_monitor", m->cfg->quiet_nccl_monitor);
+    ls_jsonw_close(&w);
+    open_block(&w, "completion", '{');
+    put_text(&w, "run_complete_file", "RUN_COMPLETE.txt");
+    put_bool(&w, "printed_marker", true);
+    put_text(&w, "timestamp_utc", m->end_utc);
+    ls_jsonw_close(&w);
+    write_scheduler(&w);
+    write_ours(&w, m);
+    ls_jsonw_close(&w);
+}
+
+void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out)
+{
+    const char *commit = env_text("GIT_COMMIT");
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    put_text(&w, "checkpoint_path", m->cfg->run_dir);
+    put_text(&w, "rank0_host", m->id->hostname);
+    put_int(&w, "world_size", m->cfg->world_size);
+    put_text(&w, "git_commit", commit ? commit : m->id->git_commit);
+    open_block(&w, "slurm", '{');
+    put_env(&w, "job_id", "SLURM_JOB_ID");
+    put_env(&w, "nodelist", env_text("SLURM_NODELIST") ? "SLURM_NODELIST" : "SLURM_JOB_NODELIST");
+    put_env(&w, "hosts", "SLURM_HOSTS");
+    ls_jsonw_close(&w);
+    open_block(&w, "env", '{');
+    put_env(&w, "CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES");
+    put_env(&w, "MASTER_ADDR", "MASTER_ADDR");
+    put_env(&w, "MASTER_PORT", "MASTER_PORT");
+    ls_jsonw_close(&w);
+    open_block(&w, "nccl_env", '{');
+    for (char **e = environ; e && *e; e++) {
+        char name[128];
+        size_t n = strcspn(*e, "=");
+        if (strncmp(*e, "NCCL_", 5) && strncmp(*e, "TORCH_NCCL_", 11)) continue;
+        if (n >= sizeof name || (*e)[n] != '=') continue;
+        snprintf(name, sizeof name, "%.*s", (int)n, *e);
+        put_text(&w, name, *e + n + 1);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+}
+
+void ls_run_complete_text(const ls_run_metrics *m, bool stamped, ls_str *out)
+{
+    char rate[32] = "None", time[32] = "None";
+    double x;
+    if (mean_throughput(m, &x)) {
+        ls_json_real(rate, x);
+        ls_json_real(time, m->total_wall_time);
+    }
+    ls_str_addf(out, "[Rank 0] RUN_COMPLETE checkpoint_path=%s world_size=%d tokens_per_sec=%s total_wall_time_sec=%s",
+                m->cfg->run_dir, m->cfg->world_size, rate, time);
+    if (stamped) ls_str_addf(out, " timestamp_utc=%s", m->end_utc);
+}
+
+void ls_exit_marker(int rank, ls_str *out)
+{
+    ls_str_addf(out, "[Rank %d] EXITING cleanly\n", rank);
+}
+
+/* Writes text to <run_dir>/name; frees nothing. */
+static ls_status write_file(const char *dir, const char *name, const ls_str *text, char **path)
+{
+    if (text->failed) return ls_nomem(text->cap, name);
+    *path = ls_path_join(dir, name);
+    if (!*path) return ls_nomem(strlen(dir), "a path");
+    LS_TRY(ls_fs_write(*path, text->data, text->len));
+    return LS_OK;
+}
+
+ls_status ls_artifacts_write(const ls_run_metrics *m, ls_str *markers)
+{
+    const char *dir = m->cfg->run_dir;
+    ls_str launcher = {0}, metrics = {0}, done = {0};
+    char *path[3] = {0};
+    ls_status st;
+    ls_launcher_metadata_text(m, &launcher);
+    ls_training_metrics_text(m, &metrics);
+    ls_run_complete_text(m, true, &done);
+    ls_str_addc(&done, '\n');
+    LS_TRY_GOTO(st, out, write_file(dir, "launcher_metadata.json", &launcher, &path[0]));
+    ls_str_addf(markers, "[Rank 0] LAUNCHER_METADATA_WRITE_DONE path=%s\n", path[0]);
+    LS_TRY_GOTO(st, out, write_file(dir, "training_metrics.json", &metrics, &path[1]));
+    ls_str_addf(markers, "[Rank 0] METRICS_WRITE_DONE path=%s\n", path[1]);
+    LS_TRY_GOTO(st, out, write_file(dir, "RUN_COMPLETE.txt", &done, &path[2]));
+    ls_run_complete_text(m, false, markers);
+    ls_str_addc(markers, '\n');
+    if (markers->failed) st = ls_nomem(markers->cap, "markers");
+out:
+    for (int i = 0; i < 3; i++) ls_free(path[i]);
+    ls_str_fini(&launcher);
+    ls_str_fini(&metrics);
+    ls_str_fini(&done);
+    return st;
+}
+
+ls_status ls_artifacts_begin(const char *run_dir)
+{
+    static const char *const names[] = {"RUN_COMPLETE.txt", "training_metrics.json"};
+    LS_TRY(ls_fs_mkdirs(run_dir));
+    for (size_t i = 0; i < 2; i++) {
+        char *path = ls_path_join(run_dir, names[i]);
+        if (!path) return ls_nomem(strlen(run_dir), "a path");
+        ls_status st = ls_fs_remove_tree(path);
+        ls_free(path);
+        LS_TRY(st);
+    }
+    return LS_OK;
+}
+
+/* --- sampling and statistics --- */
+
+bool ls_step_sampled(int64_t s, int64_t warmup, int64_t every)
+{
+    return s >= warmup && s % every == 0;
+}
+
+double ls_percentile(const double *sorted, int64_t n, double q)
+{
+    double at = q * (double)(n - 1);
+    int64_t lo = (int64_t)floor(at);
+    if (lo >= n - 1) return sorted[n - 1];
+    return sorted[lo] + (at - (double)lo) * (sorted[lo + 1] - sorted[lo]);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+ls_stats ls_stats_of(double *x, int64_t n)
+{
+    double sum = 0;
+    if (n <= 0) return (ls_stats){0};
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    for (int64_t i = 0; i < n; i++) sum += x[i];
+    return (ls_stats){sum / (double)n, ls_percentile(x, n, 0.5), ls_percentile(x, n, 0.95)};
+}

@@ -1,0 +1,157 @@
+/* identity.c - who ran what where: run id, commit, host, operating system. No program is started: .git is read as files. */
+#include "train/artifacts.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "core/rng.h"
+
+#include <gnu/libc-version.h>
+#include <ctype.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+/* First line of a small file, without trailing blanks; false when it cannot be read. */
+static bool first_line(const char *path, char *buf, size_t n)
+{
+    FILE *f = fopen(path, "r");
+    bool ok = f && fgets(buf, (int)n, f);
+    if (f) fclose(f);
+    if (!ok) return false;
+    size_t k = strlen(buf);
+    while (k && isspace((unsigned char)buf[k - 1])) buf[--k] = '\0';
+    return true;
+}
+
+static bool is_commit(const char *s)
+{
+    size_t n = strspn(s, "0123456789abcdef");
+    return !s[n] && (n == 40 || n == 64);
+}
+
+/* refs/heads/x in <dir>/packed-refs. */
+static bool packed_ref(const char *dir, const char *ref, char commit[80])
+{
+    char path[PATH_MAX], line[1024];
+    if ((size_t)snprintf(path, sizeof path, "%s/packed-refs", dir) >= sizeof path) return false;
+    FILE *f = fopen(path, "r");
+    bool hit = false;
+    while (f && !hit && fgets(line, sizeof line, f)) {
+        char *blank = strchr(line, ' ');
+        if (line[0] == '#' || line[0] == '^' || !blank) continue;
+        *blank = '\0';
+        blank[1 + strcspn(blank + 1, "\r\n")] = '\0';
+        hit = !strcmp(blank + 1, ref) && is_commit(line);
+        if (hit) snprintf(commit, 80, "%.79s", line);
+    }
+    if (f) fclose(f);
+    return hit;
+}
+
+/* HEAD of a repository's .git folder; a linked working tree has its refs in the common one. */
+static bool head_of(const char *git, char commit[80])
+{
+    char path[PATH_MAX], head[1024], common[PATH_MAX], line[1024];
+    if ((size_t)snprintf(path, sizeof path, "%s/HEAD", git) >= sizeof path || !first_line(path, head, sizeof head))
+        return false;
+    if (strncmp(head, "ref: ", 5)) {
+        if (is_commit(head)) snprintf(commit, 80, "%.79s", head);
+        return is_commit(head);
+    }
+    const char *ref = head + 5;
+    if (strstr(ref, "..")) return false;
+    snprintf(common, sizeof common, "%s", git);
+    if ((size_t)snprintf(path, sizeof path, "%s/commondir", git) < sizeof path && first_line(path, line, sizeof line)) {
+        int n = line[0] == '/' ? snprintf(common, sizeof common, "%s", line)
+                               : snprintf(common, sizeof common, "%.2000s/%s", git, line);
+        if (n < 0 || (size_t)n >= sizeof common) return false;
+    }
+    const char *const dirs[] = {git, common};
+    for (int i = 0; i < 2; i++) {
+        if ((size_t)snprintf(path, sizeof path, "%s/%s", dirs[i], ref) >= sizeof path) continue;
+        if (first_line(path, line, sizeof line) && is_commit(line)) {
+            snprintf(commit, 80, "%.79s", line);
+            return true;
+        }
+    }
+    return packed_ref(common, ref, commit);
+}
+
+bool ls_git_head(const char *start, char commit[80])
+{
+    char dir[PATH_MAX], git[PATH_MAX + 8], line[1024];
+    if (!realpath(start, dir)) return false;
+    for (;;) {
+        snprintf(git, sizeof git, "%s/.git", strcmp(dir, "/") ? dir : "");
+        if (ls_fs_is_dir(git)) return head_of(git, commit);
+        if (first_line(git, line, sizeof line) && !strncmp(line, "gitdir: ", 8)) { /* a linked working tree */
+            char target[PATH_MAX];
+            int n = line[8] == '/' ? snprintf(target, sizeof target, "%s", line + 8)
+                                   : snprintf(target, sizeof target, "%.2000s/%s", dir, line + 8);
+            return n > 0 && (size_t)n < sizeof target && head_of(target, commit);
+        }
+        char *slash = strrchr(dir, '/');
+        if (!slash || !strcmp(dir, "/")) return false;
+        if (slash == dir) slash++;
+        *slash = '\0';
+    }
+}
+
+static void find_commit(char commit[80])
+{
+    const char *env = getenv("GIT_COMMIT");
+    char exe[PATH_MAX];
+    if (env && *env) {
+        snprintf(commit, 80, "%.79s", env);
+        return;
+    }
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n > 0) { /* the tree that the program was built in */
+        exe[n] = '\0';
+        char *slash = strrchr(exe, '/');
+        if (slash && slash != exe) *slash = '\0';
+        if (ls_git_head(exe, commit)) return;
+    }
+    if (!ls_git_head(".", commit)) snprintf(commit, 80, "unknown");
+}
+
+ls_status ls_run_identity_capture(ls_run_identity *id, int argc, char *const *argv)
+{
+    ls_run_identity r = {0};
+    struct utsname u;
+    uint32_t tail;
+    char compact[24];
+    ls_str line = {0};
+    for (int i = 0; i < argc; i++) ls_str_addf(&line, "%s%s", i ? " " : "", argv[i]);
+    ls_str_add(&line, "");
+    if (line.failed) {
+        ls_str_fini(&line);
+        return ls_nomem(256, "the command line");
+    }
+    ls_utc_stamp(r.timestamp_utc);
+    ls_utc_compact(compact);
+    if (getrandom(&tail, sizeof tail, GRND_NONBLOCK) != (ssize_t)sizeof tail)
+        tail = (uint32_t)ls_rng_mix((uint64_t)getpid() ^ (uint64_t)(ls_now() * 1e9));
+    snprintf(r.run_id, sizeof r.run_id, "%s-%08x", compact, tail);
+    find_commit(r.git_commit);
+    if (gethostname(r.hostname, sizeof r.hostname - 1) || !r.hostname[0])
+        snprintf(r.hostname, sizeof r.hostname, "unknown");
+    if (uname(&u)) snprintf(r.os, sizeof r.os, "unknown");
+    else
+        snprintf(r.os, sizeof r.os, "%.60s-%.80s-%.60s-with-glibc%.20s", u.sysname, u.release, u.machine,
+                 gnu_get_libc_version());
+    r.command_line = line.data;
+    *id = r;
+    return LS_OK;
+}
+
+void ls_run_identity_fini(ls_run_identity *id)
+{
+    ls_free(id->command_line);
+    *id = (ls_run_identity){0};
+}
