@@ -62,12 +62,9 @@ static ls_status put_back(const char *run_dir, const char *entry, size_t n_name)
     char *name = ls_strndup(entry + 5, n_name);
     char *from = ls_path_join(run_dir, entry), *to = name ? ls_path_join(run_dir, name) : NULL;
     ls_status st = LS_OK;
-    if (!from || !to)
-        st = ls_nomem(strlen(run_dir), "a path");
-    else if (!ls_fs_exists(to))
-        st = ls_fs_rename(from, to);
-    else
-        ckpt_remove_quietly(from);
+    if (!from || !to) st = ls_nomem(strlen(run_dir), "a path");
+    else if (!ls_fs_exists(to)) st = ls_fs_rename(from, to);
+    else ckpt_remove_quietly(from);
     ls_free(name);
     ls_free(from);
     ls_free(to);
@@ -94,8 +91,7 @@ static ls_status sweep(const char *run_dir, bool remove)
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         size_t k = hidden_name(names[i], ".old-");
-        if (k)
-            st = put_back(run_dir, names[i], k);
+        if (k) st = put_back(run_dir, names[i], k);
         else if (remove && (hidden_name(names[i], ".tmp-") || hidden_name(names[i], ".del-")))
             remove_dead(run_dir, names[i]);
     }
@@ -143,10 +139,8 @@ static ls_status replace_in_two(const char *run_dir, const char *tmp, const char
     ls_status st = ls_fs_rename(final, old);
     if (st == LS_OK) {
         st = ls_fs_rename(tmp, final);
-        if (st == LS_OK)
-            ckpt_remove_quietly(old);
-        else if (rename(old, final))
-            ls_warn("checkpoint", "%s stays as %s until the next start", final, old);
+        if (st == LS_OK) ckpt_remove_quietly(old);
+        else if (rename(old, final)) ls_warn("checkpoint", "%s stays as %s until the next start", final, old);
     }
     ls_free(old);
     return st;
@@ -177,12 +171,9 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
 static void prune_one(const char *run_dir, const char *name)
 {
     char *from = ls_path_join(run_dir, name), *to = ls_asprintf("%s/.del-%s-%ld", run_dir, name, (long)getpid());
-    if (!from || !to)
-        ls_warn("checkpoint", "no memory to remove %s/%s", run_dir, name);
-    else if (rename(from, to))
-        ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
-    else
-        ckpt_remove_quietly(to);
+    if (!from || !to) ls_warn("checkpoint", "no memory to remove %s/%s", run_dir, name);
+    else if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
+    else ckpt_remove_quietly(to);
     ls_free(from);
     ls_free(to);
 }
@@ -216,10 +207,10 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
 
 bool ls_ckpt_is(const char *path)
 {
-    char *a = ls_path_join(path, CKPT_STATE), *b = ls_path_join(path, CKPT_SUMS);
-    bool is = a && b && (ls_fs_exists(a) || ls_fs_exists(b));
-    ls_free(a);
-    ls_free(b);
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* no paths are built: no memory can be missing here */
+    if (fd < 0) return false;
+    bool is = !faccessat(fd, CKPT_STATE, F_OK, 0) || !faccessat(fd, CKPT_SUMS, F_OK, 0);
+    close(fd);
     return is;
 }
 

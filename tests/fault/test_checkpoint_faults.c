@@ -1,0 +1,317 @@
+/* Saving and loading while the machine refuses: memory, disk, permissions, and the process itself. Whatever fails, nothing
+ * leaks, the words say what and where, and the checkpoint that was there still loads bit for bit. */
+#include "train/checkpoint.h"
+
+#include "ckpt_support.h"
+#include "train/hf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static test_model old_model, new_model, into;
+
+static int open_models(void **state)
+{
+    (void)state;
+    test_model_open(&old_model, test_config(LS_VARIANT_HF), LS_F32, 1);
+    test_model_open(&new_model, test_config(LS_VARIANT_HF), LS_F32, 2);
+    test_model_open(&into, test_config(LS_VARIANT_HF), LS_F32, 3);
+    return 0;
+}
+
+static int close_models(void **state)
+{
+    (void)state;
+    test_model_close(&old_model);
+    test_model_close(&new_model);
+    test_model_close(&into);
+    return 0;
+}
+
+static ls_ckpt_job job_of(const test_model *t, const char *dir, const char *name, int64_t step)
+{
+    return (ls_ckpt_job){.model = t->m,
+                         .dir = dir,
+                         .name = name,
+                         .step = step,
+                         .state_json = "{\"a\": [1, {}]}",
+                         .optimizer = true,
+                         .keep_last = 2};
+}
+
+static void save_old(const char *dir)
+{
+    ls_ckpt_job job = job_of(&old_model, dir, "step-1", 1);
+    assert_int_equal(ls_ckpt_save(&job), LS_OK);
+}
+
+/* step-1 of the run is the old model's or, if the save was allowed to finish, the new one's; nothing else is visible. */
+static void assert_whole(const char *dir, const test_model *want)
+{
+    char *path = NULL;
+    assert_int_equal(ls_ckpt_clean(dir), LS_OK);
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+    assert_non_null(path);
+    assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, NULL), LS_OK);
+    assert_true(test_same(want->m, into.m, 1));
+    assert_int_equal(test_n_entries(dir), 1);
+    ls_free(path);
+}
+
+/* The k-th allocation fails, for every k of a save; over the same name and beside it. Either the save says so and the old
+ * state stands, or only cleaning up was hit and the new checkpoint is whole. */
+static void allocations_of_save(void **state)
+{
+    (void)state;
+    for (int beside = 0; beside < 2; beside++) {
+        char *dir = test_dir();
+        ls_ckpt_job job = job_of(&new_model, dir, beside ? "step-2" : "step-1", beside ? 2 : 1);
+        int refused = 0;
+        save_old(dir);
+        int64_t live = ls_mem_live(), count = ls_mem_count();
+        assert_int_equal(ls_ckpt_save(&job), LS_OK);
+        count = ls_mem_count() - count;
+        for (int64_t k = 0; k < count; k++) {
+            assert_int_equal(ls_fs_remove_tree(test_path(dir, job.name, NULL)), LS_OK);
+            save_old(dir);
+            ls_mem_fail_at(k);
+            ls_status st = ls_ckpt_save(&job);
+            ls_mem_fail_at(-1);
+            assert_int_equal(ls_mem_live(), live);
+            if (st != LS_OK) {
+                refused++;
+                assert_int_equal(st, LS_E_NOMEM);
+                assert_true(ls_err_words()[0]);
+                assert_whole(dir, &old_model);
+                continue;
+            }
+            assert_int_equal(ls_ckpt_load(into.m, test_path(dir, job.name, NULL), true, NULL, NULL), LS_OK);
+            assert_true(test_same(new_model.m, into.m, 1));
+        }
+        assert_true(refused > 20);
+        test_dir_close(dir);
+    }
+}
+
+static void allocations_of_load(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    save_old(dir);
+    int64_t live = ls_mem_live();
+    for (int what = 0; what < 3; what++)
+        for (int64_t k = 0;; k++) {
+            char *text = NULL;
+            test_model_close(&into);
+            test_model_open(&into, test_config(LS_VARIANT_HF), LS_F32, 3);
+            ls_mem_fail_at(k);
+            ls_status st = what == 0   ? ls_ckpt_load(into.m, test_path(dir, "step-1", NULL), true, &text, NULL)
+                           : what == 1 ? ls_hf_load(into.m, test_path(dir, "step-1", NULL))
+                                       : ls_ckpt_latest(dir, &text);
+            ls_mem_fail_at(-1);
+            if (st == LS_OK) {
+                assert_true(k > 3);
+                assert_int_equal(text != NULL, what != 1);
+                ls_free(text);
+                break;
+            }
+            assert_int_equal(st, LS_E_NOMEM);
+            assert_null(text);
+            assert_int_equal(ls_mem_live(), live);
+            test_model fresh;
+            test_model_open(&fresh, test_config(LS_VARIANT_HF), LS_F32, 3);
+            assert_true(test_same(fresh.m, into.m, 1)); /* untouched */
+            test_model_close(&fresh);
+        }
+    test_dir_close(dir);
+}
+
+static void allocations_of_post(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    save_old(dir);
+    ls_ckpt_job job = job_of(&new_model, dir, "step-1", 1);
+    int64_t live = ls_mem_live();
+    for (int64_t k = 0; k < 60; k++) {
+        ls_ckpt_writer *w = NULL;
+        ls_mem_fail_at(k);
+        ls_status st = ls_ckpt_writer_create(&w);
+        if (st == LS_OK) st = ls_ckpt_post(w, &job);
+        if (st == LS_OK) st = ls_ckpt_wait(w);
+        ls_mem_fail_at(-1);
+        ls_ckpt_writer_destroy(&w);
+        assert_int_equal(ls_mem_live(), live);
+        if (st != LS_OK) {
+            assert_int_equal(st, LS_E_NOMEM);
+            assert_words("needs");
+        }
+    }
+    test_dir_close(dir);
+}
+
+/* No file may grow beyond a limit: swept over the whole save, so that every file is cut at its turn. */
+static void file_size_limit(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    save_old(dir);
+    struct rlimit before, now;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    ls_ckpt_job job = job_of(&new_model, dir, "step-1", 1);
+    int failed = 0;
+    int64_t live = ls_mem_live();
+    for (rlim_t limit = 0;; limit = limit * 9 / 8 + 150) {
+        now = (struct rlimit){.rlim_cur = limit, .rlim_max = before.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &now), 0);
+        ls_status st = ls_ckpt_save(&job);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        assert_int_equal(ls_mem_live(), live);
+        if (st == LS_OK) break;
+        failed++;
+        assert_int_equal(st, LS_E_IO);
+        assert_words("cannot write");
+        assert_words("File too large");
+        assert_whole(dir, &old_model);
+    }
+    signal(SIGXFSZ, SIG_DFL);
+    assert_true(failed > 10);
+    assert_whole(dir, &new_model);
+    test_dir_close(dir);
+}
+
+/* A disk that is full: a small tmpfs, where we may mount one. */
+static void full_disk(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), option[64];
+    int tried = 0;
+    for (int kib = 64; kib < 1024; kib += 36) {
+        snprintf(option, sizeof option, "size=%dk", kib);
+        if (mount("tmpfs", dir, "tmpfs", 0, option)) {
+            print_message("no full disk to test on: mounting a tmpfs: %s\n", strerror(errno));
+            test_dir_close(dir);
+            skip();
+        }
+        ls_ckpt_job job = job_of(&old_model, dir, "step-1", 1);
+        if (ls_ckpt_save(&job) == LS_OK) {
+            tried++;
+            job = job_of(&new_model, dir, "step-2", 2);
+            ls_status st = ls_ckpt_save(&job);
+            if (st != LS_OK) {
+                assert_int_equal(st, LS_E_IO);
+                assert_words("cannot write");
+                assert_whole(dir, &old_model);
+                tried |= 1 << 8;
+            }
+        } else {
+            assert_words("cannot write");
+            assert_int_equal(test_n_entries(dir), 0);
+        }
+        assert_int_equal(umount(dir), 0);
+    }
+    assert_true(tried > 1 << 8);
+    test_dir_close(dir);
+}
+
+static void read_only_folder(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    save_old(dir);
+    bool root = geteuid() == 0;
+    if (root) assert_int_equal(seteuid(65534), 0); /* root writes anywhere: try as nobody */
+    else assert_int_equal(chmod(dir, 0555), 0);
+    ls_ckpt_job job = job_of(&new_model, dir, "step-2", 2);
+    ls_status st = ls_ckpt_save(&job);
+    if (root) assert_int_equal(seteuid(0), 0);
+    else assert_int_equal(chmod(dir, 0755), 0);
+    assert_int_equal(st, LS_E_IO);
+    assert_words(dir);
+    assert_words("Permission denied");
+    assert_whole(dir, &old_model);
+
+    assert_int_equal(ls_fs_write(test_path(dir, "file", NULL), "x", 1), LS_OK);
+    job.dir = test_path(dir, "file", NULL);
+    assert_int_equal(ls_ckpt_save(&job), LS_E_IO);
+    job.dir = dir;
+    job.tokenizer_path = test_path(dir, "no-such-tokenizer.json", NULL);
+    assert_int_equal(ls_ckpt_save(&job), LS_E_IO);
+    assert_words("no-such-tokenizer.json");
+    assert_int_equal(test_n_entries(dir), 2);
+    test_dir_close(dir);
+}
+
+/* SIGKILL at a random moment of a process that saves without end: the run folder always holds a whole checkpoint. */
+static void killed(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    save_old(dir);
+    int64_t last = 1;
+    for (int round = 0; round < 25; round++) {
+        pid_t pid = fork();
+        assert_true(pid >= 0);
+        if (!pid) {
+            char name[32];
+            for (int64_t step = last + 1;; step++) {
+                snprintf(name, sizeof name, step % 3 ? "step-%lld" : "step-1",
+                         (long long)step); /* every third replaces */
+                ls_ckpt_job job = job_of(step % 2 ? &new_model : &old_model, dir, name, step);
+                job.keep_last = 1 + (int)(step % 2);
+                if (ls_ckpt_save(&job) != LS_OK) _exit(9);
+            }
+        }
+        struct timespec pause = {0, 3000000 + (long)(ls_rng_uniform(99, (uint64_t)round) * 4e7)};
+        nanosleep(&pause, NULL);
+        kill(pid, SIGKILL);
+        int status;
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFSIGNALED(status));
+
+        char *path = NULL;
+        int64_t step;
+        assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+        assert_non_null(path);
+        assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, &step), LS_OK);
+        assert_true(step >= last);
+        if (step > 1) assert_true(test_same(step % 2 ? new_model.m : old_model.m, into.m, 1));
+        last = step;
+        ls_free(path);
+        char **names;
+        size_t n;
+        assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
+        for (size_t i = 0; i < n; i++) /* what is not hidden is whole */
+            if (names[i][0] != '.') assert_int_equal(ls_ckpt_verify(test_path(dir, names[i], NULL), true), LS_OK);
+        ls_fs_list_free(names, n);
+    }
+    assert_true(last > 1);
+    assert_int_equal(ls_ckpt_clean(dir), LS_OK);
+    char **names;
+    size_t n;
+    assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
+    for (size_t i = 0; i < n; i++) assert_true(names[i][0] != '.');
+    ls_fs_list_free(names, n);
+    test_dir_close(dir);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(allocations_of_save),
+        cmocka_unit_test(allocations_of_load),
+        cmocka_unit_test(allocations_of_post),
+        cmocka_unit_test(file_size_limit),
+        cmocka_unit_test(full_disk),
+        cmocka_unit_test(read_only_folder),
+        cmocka_unit_test(killed),
+    };
+    return cmocka_run_group_tests(tests, open_models, close_models);
+}
