@@ -108,10 +108,10 @@ ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o)
 
 bool ls_train_given(const ls_train_options *o, const char *name)
 {
-    for (size_t i = 0; i < ls_train_n_opts; i++)
-        if (!strcmp(ls_train_opts[i].name, name)) return o->given[i];
-    LS_ASSERT(!"an option of the table");
-    return false;
+    size_t i = 0;
+    while (i < ls_train_n_opts && strcmp(ls_train_opts[i].name, name)) i++;
+    LS_ASSERT(i < ls_train_n_opts);
+    return o->given[i];
 }
 
 void ls_train_options_warnings(const ls_train_options *o, ls_str *out)

@@ -91,10 +91,10 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
 static ls_lr_kind kind_of(const char *word)
 {
     const ls_lr_kind kinds[] = {LS_LR_CONSTANT, LS_LR_COSINE, LS_LR_WARMUP, LS_LR_WARMUP_DECAY, LS_LR_WARMUP_COSINE};
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (!strcmp(word, ls_lr_word(kinds[i]))) return kinds[i];
-    LS_ASSERT(!"a word of the table of options");
-    return LS_LR_CONSTANT;
+    size_t n = sizeof kinds / sizeof kinds[0], i = 0;
+    while (i < n && strcmp(word, ls_lr_word(kinds[i]))) i++;
+    LS_ASSERT(i < n); /* the table of options let no other word through */
+    return kinds[i];
 }
 
 static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
