@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# `train` on bad input, each with one clear line and its exit code; and the artifacts of a good run.
+. "$(dirname "$0")/../lib.sh"
+d=$SCRATCH/d
+mkdir -p "$d" && tokens "$d/train.bin" 6000 && tokens "$d/val.bin" 1500 2
+base=(--model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --max-steps 2 --checkpoint_path "$SCRATCH/run")
+t() { "$LOCKSTEP" train "$@"; }
+
+# data
+expect 2 "train_data_path" t "${base[@]}"
+expect 3 "none.bin" t "${base[@]}" --train_data_path "$SCRATCH/none.bin"
+head -c 4001 "$d/train.bin" >"$SCRATCH/odd.bin"
+expect 3 "odd number" t "${base[@]}" --train_data_path "$SCRATCH/odd.bin"
+head -c 100 "$d/train.bin" >"$SCRATCH/short.bin"
+expect 3 "50 ids" t "${base[@]}" --train_data_path "$SCRATCH/short.bin"
+python3 -c 'import struct,sys; open(sys.argv[1],"wb").write(struct.pack("<4000H",*[5]*3999,300))' "$SCRATCH/big.bin"
+expect 3 "id 300 at position 3999" t "${base[@]}" --train_data_path "$SCRATCH/big.bin"
+: >"$SCRATCH/empty.bin"
+expect 3 "0 ids" t "${base[@]}" --train_data_path "$SCRATCH/empty.bin"
+
+# flags and configuration
+expect 2 "did you mean --epochs" t --data "$d" --epoks 3
+expect 2 "whole number" t --data "$d" --epochs three
+expect 2 "256" t --data "$d" --model tiny --seq_length 300
+expect 2 "" t --data "$d" --model tiny --embedding_size 100 --num_heads 3
+expect 2 "" t --data "$d" "${base[@]}" --device cuda
+expect 2 "" t --data "$d" "${base[@]}" --precision bf16
+expect 2 "" t --data "$d" "${base[@]}" --pp 2
+expect 2 "" t --data "$d" "${base[@]}" --global_batch_size 5
+expect 2 "" t --data "$d" "${base[@]}" --enforce_global_batch_size 64
+echo '{"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2}' >"$SCRATCH/triple.json"
+expect 2 "7" t --data "$d" --model tiny --seq_length 64 --deepspeed_config "$SCRATCH/triple.json"
+echo '{"train_micro_batch_size_per_gpu": 2, "gradient_cliping": 1.0}' >"$SCRATCH/typo.json"
+expect 2 "gradient_clipping" t --data "$d" --model tiny --seq_length 64 --deepspeed_config "$SCRATCH/typo.json"
+echo '{"train_micro_batch_size_per_gpu": 2,' >"$SCRATCH/cut.json"
+expect 3 "line 1" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/cut.json"
+
+# a good run, and what it leaves
+expect 0 "RUN_COMPLETE" t --data "$d" "${base[@]}"
+python3 - "$SCRATCH/run" <<'PY' || bad "artifacts of the run"
+import json, re, sys, os
+run = sys.argv[1]
+m = json.load(open(f"{run}/training_metrics.json"))
+assert m["schema_version"] == "2.0" and m["training_config"]["global_batch_size"] == 2
+line = open(f"{run}/RUN_COMPLETE.txt").read()
+r = re.match(r"^\[Rank 0\] RUN_COMPLETE checkpoint_path=(.*) world_size=(\d+) tokens_per_sec=(\S+) total_wall_time_sec=(\S+) timestamp_utc=(\S+)\n$", line)
+assert r and r[1] == run and float(r[3]) == m["summary"]["mean_tokens_per_sec_global"], line
+assert float(r[4]) == m["summary"]["total_wall_time_sec"] and r[5] == m["completion"]["timestamp_utc"]
+steps = [json.loads(l) for l in open(f"{run}/metrics.jsonl")]
+assert [s["step"] for s in steps] == [1, 2] and all(s["loss"] > 0 and s["grad_norm"] > 0 for s in steps)
+assert sorted(os.listdir(f"{run}/epoch-1"))[:2] == ["checksums.json", "config.json"]
+PY
+grep -q '^\[Rank 0\] LAUNCHER_METADATA_WRITE_DONE path=' "$SCRATCH/out" || bad "no launcher marker"
+grep -q '^\[Rank 0\] METRICS_WRITE_DONE path=' "$SCRATCH/out" || bad "no metrics marker"
+[ "$(tail -n 1 "$SCRATCH/out")" = "[Rank 0] EXITING cleanly" ] || bad "the last line is not the exit marker"
+
+# the run folder
+expect 2 "" t --data "$d" "${base[@]}" --resume --seed 4 --checkpoint_path "$SCRATCH/run"
+if [ "$(id -u)" != 0 ]; then
+  mkdir "$SCRATCH/ro" && chmod a-w "$SCRATCH/ro"
+  expect 3 "$SCRATCH/ro" t --data "$d" --model tiny --seq_length 64 --max-steps 1 --checkpoint_path "$SCRATCH/ro/run"
+fi
+: >"$SCRATCH/file"
+expect 3 "$SCRATCH/file" t --data "$d" --model tiny --seq_length 64 --max-steps 1 --checkpoint_path "$SCRATCH/file/run"
+full() { (ulimit -f 600; trap '' XFSZ; "$LOCKSTEP" train --data "$d" --model tiny --seq_length 64 --max-steps 1 --checkpoint_path "$SCRATCH/full"); }
+expect 3 "full" full
+[ -e "$SCRATCH/full/epoch-1" ] && bad "a checkpoint that could not be written looks whole"
+[ -e "$SCRATCH/full/RUN_COMPLETE.txt" ] && bad "a run that could not be saved looks complete"
+
+# a damaged checkpoint is named, not resumed
+python3 - "$SCRATCH/run/epoch-1/model.safetensors" <<'PY'
+import sys
+f = open(sys.argv[1], "r+b"); f.seek(200000); b = f.read(1); f.seek(200000); f.write(bytes([b[0] ^ 16]))
+PY
+expect 3 "model.safetensors" t --data "$d" "${base[@]}" --resume
+expect 3 "model.safetensors" "$LOCKSTEP" eval --checkpoint "$SCRATCH/run" --data "$d" --seq_length 64
+done_tests

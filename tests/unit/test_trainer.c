@@ -1,0 +1,203 @@
+/* The trainer: nothing is allocated after the first step, the plan is what is allocated, a stop leaves the last step's state, a NaN names
+ * its step and tensor. */
+#include "cmocka_all.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "core/stop.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char dir[256];
+
+static int make_data(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/ls_trainer_XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (!mkdtemp(dir)) return 1;
+    unsigned char bytes[2 * 4000];
+    for (int i = 0; i < 4000; i++) {
+        bytes[2 * i] = (unsigned char)(ls_rng_u64(3, (uint64_t)i) % 200 * (i % 3 == 0) + 20);
+        bytes[2 * i + 1] = 0;
+    }
+    char path[300];
+    snprintf(path, sizeof path, "%s/train.bin", dir);
+    if (ls_fs_write(path, bytes, sizeof bytes) != LS_OK) return 1;
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    return ls_fs_write(path, bytes, 2 * 500) != LS_OK;
+}
+
+static int remove_data(void **state)
+{
+    (void)state;
+    return ls_fs_remove_tree(dir) != LS_OK;
+}
+
+typedef struct run {
+    ls_train_options o;
+    ls_train_config c;
+    ls_trainer *t;
+    ls_run_identity id;
+} run;
+
+/* `extra`: words of a command line, separated by single blanks. */
+static void open_run(run *r, const char *extra)
+{
+    static char text[1024];
+    static char *argv[64];
+    int argc = 0;
+    memset(r, 0, sizeof *r);
+    snprintf(text, sizeof text, "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 %s", dir, dir, extra);
+    for (char *p = text; *p;) {
+        argv[argc++] = p;
+        p += strcspn(p, " ");
+        if (*p) *p++ = '\0';
+    }
+    ls_train_paths paths = {0};
+    assert_int_equal(ls_run_identity_capture(&r->id, argc, argv), LS_OK);
+    assert_int_equal(ls_train_options_parse(argc, argv, &r->o), LS_OK);
+    assert_int_equal(ls_train_find_paths(&r->o, &paths), LS_OK);
+    if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK) fail_msg("%s", ls_err_words());
+    ls_train_paths_fini(&paths);
+    if (ls_trainer_create(&r->t, &r->c, &(ls_train_io){0}) != LS_OK) fail_msg("%s", ls_err_words());
+}
+
+static void close_run(run *r)
+{
+    ls_trainer_destroy(&r->t);
+    ls_train_config_fini(&r->c);
+    ls_run_identity_fini(&r->id);
+}
+
+static void nothing_is_allocated_after_step_1(void **state)
+{
+    (void)state;
+    static const char *const how[] = {"--grad_accum_steps 1", "--grad_accum_steps 5 --dropout 0.1", "--grad_accum_steps 2 --recompute"};
+    for (size_t i = 0; i < N_OF(how); i++) {
+        run r;
+        ls_step_result s;
+        open_run(&r, how[i]);
+        assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+        int64_t count = ls_mem_count();
+        double val;
+        int64_t n_batch;
+        for (int k = 0; k < 3; k++) assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+        assert_int_equal(ls_trainer_validate(r.t, &val, &n_batch), LS_OK);
+        assert_true(n_batch > 0);
+        assert_int_equal(ls_mem_count(), count);
+        close_run(&r);
+    }
+}
+
+static void the_plan_is_the_allocation(void **state)
+{
+    (void)state;
+    run r;
+    open_run(&r, "--grad_accum_steps 4");
+    int64_t sum = 0;
+    for (int p = 0; p < LS_N_PART; p++) sum += ls_plan_part_bytes(&r.t->plan, (ls_part)p);
+    assert_true(sum >= r.t->plan.total);
+    const int64_t held = ls_mem_live_bytes(), total = r.t->plan.total;
+    ls_plan_fini(&r.t->plan); /* frees the arena and its small table */
+    const int64_t freed = held - ls_mem_live_bytes();
+    print_message("planned %lld bytes, freed %lld with the plan's table\n", (long long)total, (long long)freed);
+    assert_true(freed >= total && freed - total < 64 * 1024);
+    close_run(&r);
+    assert_int_equal(ls_mem_live(), 0);
+}
+
+static void a_stop_keeps_the_last_step(void **state)
+{
+    (void)state;
+    run r;
+    ls_step_result s;
+    open_run(&r, "--grad_accum_steps 2");
+    for (int i = 0; i < 2; i++) assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+    const size_t n = (size_t)r.t->model->unit[1].n * sizeof(float);
+    void *before = ls_alloc(n);
+    assert_non_null(before);
+    memcpy(before, r.t->model->unit[1].param, n);
+    ls_stop_raise(SIGTERM);
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_E_STOPPED);
+    ls_stop_raise(0);
+    assert_int_equal(r.t->state.step, 2);
+    assert_memory_equal(before, r.t->model->unit[1].param, n);
+    ls_free(before);
+    close_run(&r);
+}
+
+static void a_nan_names_step_and_tensor(void **state)
+{
+    (void)state;
+    run r;
+    ls_step_result s;
+    open_run(&r, "");
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+    int u;
+    const ls_tensor *x = ls_model_find(r.t->model, "h.1.mlp.c_fc.weight", &u);
+    assert_non_null(x);
+    ((float *)r.t->model->unit[u].param)[x->offset + 7] = NAN;
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_E_NUMERIC);
+    assert_non_null(strstr(ls_err_words(), "step 2"));
+    assert_non_null(strstr(ls_err_words(), "transformer.h.1.mlp.c_fc.weight"));
+    close_run(&r);
+}
+
+static void loss_falls_and_artifacts_appear(void **state)
+{
+    (void)state;
+    run r;
+    open_run(&r, "--max-steps 30 --lr 3e-3 --epochs 9 --grad_accum_steps 2");
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    const ls_epoch_metrics *e = r.t->state.done;
+    assert_true(r.t->state.epoch >= 2);
+    assert_true(e[0].train_loss > e[r.t->state.epoch - 1].train_loss + 0.5);
+    static const char *const files[] = {"training_metrics.json", "RUN_COMPLETE.txt", "launcher_metadata.json", "metrics.jsonl", "epoch-1"};
+    for (size_t i = 0; i < N_OF(files); i++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/run/%s", dir, files[i]);
+        if (!ls_fs_exists(path)) fail_msg("%s is missing", path);
+    }
+    close_run(&r);
+}
+
+/* Every allocation of the set-up fails in turn: nothing leaks, the status is honest. */
+static void allocation_failures(void **state)
+{
+    (void)state;
+    run r;
+    open_run(&r, "");
+    ls_trainer_destroy(&r.t);
+    int64_t live = ls_mem_live(), failed = 0;
+    for (int64_t k = 0;; k++) {
+        ls_trainer *t = NULL;
+        ls_mem_fail_at(k);
+        ls_status st = ls_trainer_create(&t, &r.c, &(ls_train_io){0});
+        ls_mem_fail_at(-1);
+        if (st == LS_OK) {
+            ls_trainer_destroy(&t);
+            break;
+        }
+        failed++;
+        assert_int_equal(st, LS_E_NOMEM);
+        assert_null(t);
+        assert_int_equal(ls_mem_live(), live);
+    }
+    print_message("%lld allocations failed in turn\n", (long long)failed);
+    assert_true(failed > 10);
+    close_run(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_allocated_after_step_1), cmocka_unit_test(the_plan_is_the_allocation),
+                                       cmocka_unit_test(a_stop_keeps_the_last_step),        cmocka_unit_test(a_nan_names_step_and_tensor),
+                                       cmocka_unit_test(loss_falls_and_artifacts_appear),   cmocka_unit_test(allocation_failures)};
+    return cmocka_run_group_tests(tests, make_data, remove_data);
+}
