@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int hf_n_tensor(const ls_model *m)
 {
@@ -179,12 +178,9 @@ ls_status hf_open(hf_set *s, const ls_model *m, const char *dir)
         st = ls_nomem((size_t)s->n_src * sizeof *s->src, "the tensor table of a folder");
         goto done;
     }
-    if (ls_fs_exists(single))
-        LS_TRY_GOTO(st, done, open_single(s, m, single, &tied_head));
-    else if (ls_fs_exists(index))
-        LS_TRY_GOTO(st, done, open_shards(s, m, dir, index, &tied_head));
-    else
-        LS_TRY_GOTO(st, done, no_weights(dir));
+    if (ls_fs_exists(single)) LS_TRY_GOTO(st, done, open_single(s, m, single, &tied_head));
+    else if (ls_fs_exists(index)) LS_TRY_GOTO(st, done, open_shards(s, m, dir, index, &tied_head));
+    else LS_TRY_GOTO(st, done, no_weights(dir));
     LS_TRY_GOTO(st, done, check_all(s, m, dir, tied_head));
 done:
     ls_free(single);
@@ -225,57 +221,4 @@ ls_status ls_hf_load(ls_model *m, const char *dir)
     hf_copy(&s, m);
     hf_close(&s);
     return LS_OK;
-}
-
-/* "a/b/" -> "a", "b"; "b" -> ".", "b". */
-static ls_status split_path(const char *path, char **dir, char **name)
-{
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--;
-    char *own = ls_strndup(path, n);
-    if (!own) return ls_nomem(n, "a path");
-    char *slash = strrchr(own, '/');
-    *name = ls_strdup(slash ? slash + 1 : own);
-    if (slash) *slash = '\0';
-    *dir = ls_strdup(!slash ? "." : *own ? own : "/");
-    ls_free(own);
-    if (*dir && *name) return LS_OK;
-    ls_free(*dir);
-    ls_free(*name);
-    return ls_nomem(n, "a path");
-}
-
-ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace)
-{
-    static const char *const part[] = {CKPT_CONFIG, CKPT_GEN, CKPT_TOKENIZER, CKPT_MODEL};
-    ckpt_sums sums = {.n = 0};
-    char *dir = NULL, *name = NULL, *tmp = NULL;
-    int lock = -1;
-    ls_status st;
-    if (!replace && ls_fs_exists(out))
-        return ls_fail(LS_E_ARG, "%s exists already: name a new folder, or give --force", out);
-    LS_TRY(ls_ckpt_verify(checkpoint, false));
-    LS_TRY(split_path(out, &dir, &name));
-    if (!ckpt_name_ok(name)) {
-        st = ls_fail(LS_E_ARG, "%s cannot be the name of a folder to write", out);
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, ckpt_tmp_open(dir, name, &tmp, &lock));
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
-        char *src = ls_path_join(checkpoint, part[i]);
-        st = src ? LS_OK : ls_nomem(strlen(checkpoint), "a path");
-        if (st == LS_OK && (ls_fs_exists(src) || !strcmp(part[i], CKPT_MODEL)))
-            st = ckpt_put_file(&sums, tmp, part[i], src);
-        ls_free(src);
-        if (st != LS_OK) goto done;
-    }
-    LS_TRY_GOTO(st, done, ckpt_publish(dir, tmp, name));
-done:
-    if (st != LS_OK && tmp) ckpt_remove_quietly(tmp);
-    if (lock >= 0) close(lock);
-    ckpt_sums_fini(&sums);
-    ls_free(tmp);
-    ls_free(dir);
-    ls_free(name);
-    return st;
 }

@@ -17,4 +17,8 @@ ls_status ls_hf_load(ls_model *m, const char *dir);
  * folder, or an old one when replace is true; checksums are compared first. */
 ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace);
 
+/* A Hugging Face folder as a checkpoint of ours at step 0, in float and without moments. variant "hf", "r1" or NULL: as its
+ * config.json says. */
+ls_status ls_hf_import(const char *from, const char *out, const char *variant, bool replace);
+
 #endif
