@@ -1,0 +1,480 @@
+/* cmd_doctor.c - `lockstep doctor`: what this machine can do, and why a part does not work.
+ *
+ * One row a part: its name, a state, words, and what to do where something is missing. States:
+ *   ok       present, and tried where trying is cheap
+ *   missing  not found on this machine; the words say what was looked for, the hint what to install
+ *   failed   found or needed, and does not work
+ * Only the parts that every run needs (cpu, memory, compute, files) can make the command fail. MPI, CUDA, NCCL and Slurm
+ * are looked for and reported; this version runs one worker on the CPU and uses none of them. */
+#include "cli/commands.h"
+#include "compute/compute.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "core/rng.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+typedef enum part_state { PART_OK, PART_MISSING, PART_FAILED } part_state;
+static const char *const state_word[] = {"ok", "missing", "failed"};
+
+typedef struct part {
+    const char *name;
+    bool basic; /* every run needs it */
+    part_state state;
+    char text[400], hint[300];
+} part;
+
+#define UNUSED "; not used by this version"
+
+static void put(part *p, part_state state, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static void put(part *p, part_state state, const char *fmt, ...)
+{
+    va_list ap;
+    p->state = state;
+    va_start(ap, fmt);
+    vsnprintf(p->text, sizeof p->text, fmt, ap);
+    va_end(ap);
+}
+
+static void hint(part *p, const char *text)
+{
+    snprintf(p->hint, sizeof p->hint, "%s", text);
+}
+
+/* ---- the machine ---------------------------------------------------------------------------------------------------- */
+
+/* The value behind "key<blanks>: " in the first such line of text, cut at the line's end; empty when there is none. */
+static void field(const char *text, const char *key, char *out, size_t cap)
+{
+    size_t n = strlen(key);
+    out[0] = '\0';
+    for (const char *line = text; line && *line; line = strchr(line, '\n'), line += line != NULL) {
+        if (strncmp(line, key, n) != 0) continue;
+        const char *p = line + n + strspn(line + n, " \t");
+        if (*p != ':') continue;
+        p += 1 + strspn(p + 1, " \t");
+        snprintf(out, cap, "%.*s", (int)strcspn(p, "\n"), p);
+        return;
+    }
+}
+
+static bool has_word(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = words; (p = strstr(p, word)); p += n)
+        if ((p == words || p[-1] == ' ') && (p[n] == ' ' || p[n] == '\0')) return true;
+    return false;
+}
+
+/* Arm's kernels state a part number, not a name. */
+static const char *arm_name(const char *implementer, const char *number)
+{
+    static const struct {
+        const char *implementer, *number, *name;
+    } row[] = {{"0x41", "0xd0c", "Neoverse-N1"}, {"0x41", "0xd40", "Neoverse-V1"}, {"0x41", "0xd49", "Neoverse-N2"},
+               {"0x41", "0xd4f", "Neoverse-V2"}, {"0x41", "0xd08", "Cortex-A72"},  {"0x41", "0xd0b", "Cortex-A76"},
+               {"0x41", "0xd8e", "Neoverse-N3"}, {"0x41", "0xd84", "Neoverse-V3"}, {"0xc0", "0xac3", "Ampere-1"}};
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
+        if (!strcmp(row[i].implementer, implementer) && !strcmp(row[i].number, number)) return row[i].name;
+    return NULL;
+}
+
+static void look_cpu(part *p)
+{
+    static const char *const wanted[] = {"avx2",     "fma",      "avx512f", "avx512bw", "avx512_bf16",
+                                         "amx_tile", "amx_bf16", "asimd",   "asimdfhm", "asimddp",
+                                         "fphp",     "bf16",     "i8mm",    "sve",      "sve2"};
+    char *text = NULL, model[128], number[16], flags[4096];
+    size_t n = 0;
+    struct utsname u;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    int usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    if (uname(&u)) u = (struct utsname){.machine = "?"};
+    if (ls_fs_read("/proc/cpuinfo", &text, &n) != LS_OK) {
+        ls_err_clear();
+        put(p, PART_OK, "%s, %d cores usable (no /proc/cpuinfo to say more)", u.machine, usable);
+        return;
+    }
+    field(text, "model name", model, sizeof model);
+    if (!model[0]) {
+        char implementer[16];
+        field(text, "CPU implementer", implementer, sizeof implementer);
+        field(text, "CPU part", number, sizeof number);
+        const char *name = arm_name(implementer, number);
+        if (name) snprintf(model, sizeof model, "%s", name);
+        else snprintf(model, sizeof model, "implementer %s part %s", implementer, number);
+    }
+    field(text, "flags", flags, sizeof flags);
+    if (!flags[0]) field(text, "Features", flags, sizeof flags);
+    ls_free(text);
+    ls_str s = {0};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
+        if (has_word(flags, wanted[i])) ls_str_addf(&s, " %s", wanted[i]);
+    put(p, PART_OK, "%s, %s, %d of %ld cores usable;%s", u.machine, model, usable, sysconf(_SC_NPROCESSORS_ONLN),
+        s.data ? s.data : " no vector extension that we use");
+    ls_str_fini(&s);
+}
+
+static void look_memory(part *p)
+{
+    char *text = NULL, total[64], avail[64], limit[64] = "", a[32], b[32], c[32];
+    size_t n = 0;
+    if (ls_fs_read("/proc/meminfo", &text, &n) != LS_OK) {
+        put(p, PART_FAILED, "%s", ls_err_words());
+        ls_err_clear();
+        return;
+    }
+    field(text, "MemTotal", total, sizeof total);
+    field(text, "MemAvailable", avail, sizeof avail);
+    ls_free(text);
+    double total_b = strtod(total, NULL) * 1024, avail_b = strtod(avail, NULL) * 1024;
+    if (ls_fs_read("/sys/fs/cgroup/memory.max", &text, &n) == LS_OK) { /* a container's limit */
+        double max = strtod(text, NULL);
+        if (max > 0 && max < total_b) snprintf(limit, sizeof limit, ", limited to %s", ls_human_bytes(c, max));
+        ls_free(text);
+    } else {
+        ls_err_clear();
+    }
+    bool enough = avail_b >= 256.0 * 1024 * 1024;
+    put(p, enough ? PART_OK : PART_FAILED, "%s, %s available%s", ls_human_bytes(a, total_b), ls_human_bytes(b, avail_b),
+        limit);
+    if (!enough) hint(p, "a small model needs 256 MiB; end other programs");
+}
+
+static void look_openmp(part *p)
+{
+    int n = 0;
+#pragma omp parallel
+    {
+#pragma omp atomic
+        n++;
+    }
+    put(p, n > 0 ? PART_OK : PART_FAILED, "version %d, %d thread%s answer (OMP_NUM_THREADS=%s)", _OPENMP, n,
+        n == 1 ? "" : "s", getenv("OMP_NUM_THREADS") ? getenv("OMP_NUM_THREADS") : "unset");
+}
+
+/* ---- what the program computes with --------------------------------------------------------------------------------- */
+
+/* y = x w + b of the fast backend against sums in double. */
+static ls_status self_test(const ls_compute *c, double *worst)
+{
+    enum { R = 37, K = 70, N = 53 };
+    ls_compute_shapes shapes = {.B = 1, .T = R, .C = K, .H = 1, .V = N, .ffn = 4 * K};
+    ls_compute run = *c;
+    ls_status st = LS_OK;
+    run.scratch_nbytes = ls_compute_scratch(c, &shapes);
+    float *x = ls_alloc(R * K * sizeof *x), *w = ls_alloc(K * N * sizeof *w), *b = ls_alloc(N * sizeof *b),
+          *y = ls_alloc(R * N * sizeof *y);
+    run.scratch = ls_alloc(run.scratch_nbytes);
+    *worst = 0;
+    if (!x || !w || !b || !y || !run.scratch) {
+        st = ls_nomem(run.scratch_nbytes, "the self-test");
+        goto done;
+    }
+    for (uint64_t i = 0; i < R * K; i++) x[i] = (float)ls_rng_normal(1, i);
+    for (uint64_t i = 0; i < K * N; i++) w[i] = (float)ls_rng_normal(2, i);
+    for (uint64_t i = 0; i < N; i++) b[i] = (float)ls_rng_normal(3, i);
+    LS_TRY_GOTO(st, done, run.ops->linear_fwd(&run, y, x, w, b, R, K, N));
+    for (int r = 0; r < R; r++) {
+        for (int j = 0; j < N; j++) {
+            double sum = b[j];
+            for (int k = 0; k < K; k++) sum += (double)x[r * K + k] * w[k * N + j];
+            double d = fabs(sum - y[r * N + j]);
+            if (!(d <= *worst)) *worst = d; /* also when d is not a number */
+        }
+    }
+done:
+    ls_free(x);
+    ls_free(w);
+    ls_free(b);
+    ls_free(y);
+    ls_free(run.scratch);
+    return st;
+}
+
+static void look_compute(part *p)
+{
+    ls_compute c;
+    char words[160];
+    double worst = 0;
+    ls_status st = ls_compute_open(&c, "cpu", LS_F32, 0);
+    if (st == LS_OK) st = self_test(&c, &worst);
+    if (st != LS_OK) {
+        put(p, PART_FAILED, "%s", ls_err_words());
+        ls_err_clear();
+        return;
+    }
+    /* 70 products of two normal numbers: float sums differ from double ones by about 1e-5. */
+    bool right = worst < 1e-4;
+    put(p, right ? PART_OK : PART_FAILED, "%s; a small matmul differs from sums in double by at most %.1e",
+        ls_compute_describe(&c, words), worst);
+    if (!right) hint(p, "a kernel of this CPU computes wrongly: LS_GEMM=plain avoids it; please report this line");
+}
+
+static void look_ref(part *p)
+{
+    ls_compute c;
+    char words[160];
+    if (ls_compute_open(&c, "cpu-ref", LS_F64, 1) != LS_OK) {
+        put(p, PART_FAILED, "%s", ls_err_words());
+        ls_err_clear();
+        return;
+    }
+    put(p, PART_OK, "%s; also in float", ls_compute_describe(&c, words));
+}
+
+static void look_blas(part *p)
+{
+    union {
+        void *p;
+        const char *(*text)(void);
+    } f;
+    Dl_info where = {0};
+    f.p = dlsym(RTLD_DEFAULT, "cblas_sgemm");
+    if (!f.p) {
+        put(p, PART_MISSING, "no CBLAS is linked into this program; its own matmul kernels are used");
+        return;
+    }
+    const char *path = dladdr(f.p, &where) && where.dli_fname ? where.dli_fname : "?";
+    char *real = realpath(path, NULL);
+    const char *version = "";
+    if ((f.p = dlsym(RTLD_DEFAULT, "openblas_get_config"))) version = f.text();
+    else if ((f.p = dlsym(RTLD_DEFAULT, "bli_info_get_version_str"))) version = f.text();
+    put(p, PART_OK, "%s%s%s", real ? real : path, *version ? ", version " : "", version);
+    free(real);
+}
+
+static void look_files(part *p)
+{
+    const char *dir = getenv("TMPDIR");
+    if (!dir || !*dir) dir = "/tmp";
+    unsigned char data[4096];
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (unsigned char)ls_rng_u64(7, i);
+    char *path = ls_asprintf("%s/lockstep-doctor-%d", dir, (int)getpid()), *back = NULL, room[32];
+    size_t n = 0;
+    ls_status st = path ? LS_OK : ls_nomem(64, "a path");
+    if (st == LS_OK && !ls_fs_is_dir(dir)) st = ls_fail(LS_E_IO, "there is no folder %s", dir); /* not ours to make */
+    if (st == LS_OK) st = ls_fs_write(path, data, sizeof data);
+    if (st == LS_OK) st = ls_fs_read(path, &back, &n);
+    if (st == LS_OK && (n != sizeof data || memcmp(back, data, n) != 0))
+        st = ls_fail(LS_E_IO, "%s: what was written is not what is read", path);
+    struct statvfs v;
+    if (st == LS_OK) {
+        double free_b = statvfs(dir, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : 0;
+        put(p, PART_OK, "wrote, synced, renamed and read a file in %s, %s free there", dir,
+            ls_human_bytes(room, free_b));
+    } else {
+        put(p, PART_FAILED, "%s", ls_err_words());
+        hint(p, "set TMPDIR to a folder that can be written");
+        ls_err_clear();
+    }
+    if (path) unlink(path);
+    ls_free(back);
+    ls_free(path);
+}
+
+/* ---- what other versions of a machine may have ----------------------------------------------------------------------- */
+
+/* Opens the first of the libraries; NULL when none is there. */
+static void *open_first(const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        void *lib = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
+        if (lib) return lib;
+    }
+    return NULL;
+}
+
+/* Full path of a program in PATH, or false. */
+static bool in_path(const char *name, char *out, size_t cap)
+{
+    const char *path = getenv("PATH");
+    while (path && *path) {
+        size_t n = strcspn(path, ":");
+        int k = snprintf(out, cap, "%.*s/%s", (int)n, path, name);
+        if (n && k > 0 && (size_t)k < cap && access(out, X_OK) == 0) return true;
+        path += n + (path[n] == ':');
+    }
+    return false;
+}
+
+static void look_mpi(part *p)
+{
+    static const char *const names[] = {"libmpi.so.40", "libmpi.so.12", "libmpi.so"};
+    char run[256];
+    bool has_run = in_path("mpirun", run, sizeof run);
+    void *lib = open_first(names, 3);
+    if (!lib) {
+        put(p, PART_MISSING, "no libmpi.so.40 (Open MPI) or libmpi.so.12 (MPICH)" UNUSED);
+        hint(p, "apt-get install openmpi-bin");
+        return;
+    }
+    union {
+        void *p;
+        int (*version)(char *, int *);
+    } f;
+    char text[8192] = "a library that does not say its version"; /* the longest that MPI allows */
+    int n = 0;
+    if ((f.p = dlsym(lib, "MPI_Get_library_version"))) f.version(text, &n);
+    text[strcspn(text, ",\n")] = '\0';
+    put(p, PART_OK, "found %.100s, %s%.200s" UNUSED, text, has_run ? "started by " : "no mpirun in PATH",
+        has_run ? run : "");
+    dlclose(lib);
+}
+
+static void look_cuda(part *p)
+{
+    static const char *const names[] = {"libcuda.so.1"};
+    void *lib = open_first(names, 1);
+    if (!lib) {
+        put(p, PART_MISSING, "no NVIDIA driver (libcuda.so.1)" UNUSED);
+        hint(p, "a machine with an NVIDIA GPU needs the driver package, e.g. nvidia-driver");
+        return;
+    }
+    union {
+        void *p;
+        int (*init)(unsigned);
+        int (*count)(int *);
+        int (*get)(int *, int);
+        int (*name)(char *, int, int);
+    } f;
+    int n = 0, device = 0, rc = -1;
+    char name[128] = "?";
+    if ((f.p = dlsym(lib, "cuInit"))) rc = f.init(0);
+    if (rc == 0 && (f.p = dlsym(lib, "cuDeviceGetCount"))) rc = f.count(&n);
+    if (rc == 0 && n > 0 && (f.p = dlsym(lib, "cuDeviceGet")) && f.get(&device, 0) == 0 &&
+        (f.p = dlsym(lib, "cuDeviceGetName")))
+        f.name(name, (int)sizeof name, device);
+    if (rc != 0) put(p, PART_FAILED, "the NVIDIA driver is there and does not start (cuInit gives %d)" UNUSED, rc);
+    else if (n == 0) put(p, PART_MISSING, "the NVIDIA driver sees no GPU" UNUSED);
+    else put(p, PART_OK, "found %d GPU%s, the first a %s" UNUSED, n, n == 1 ? "" : "s", name);
+    /* The driver stays loaded: it registers handlers that must outlive it. */
+}
+
+static void look_nccl(part *p)
+{
+    static const char *const names[] = {"libnccl.so.2"};
+    void *lib = open_first(names, 1);
+    if (!lib) {
+        put(p, PART_MISSING, "no libnccl.so.2" UNUSED);
+        hint(p, "NVIDIA's package libnccl2, or PyPI's nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH");
+        return;
+    }
+    union {
+        void *p;
+        int (*version)(int *);
+    } f;
+    int v = 0;
+    if ((f.p = dlsym(lib, "ncclGetVersion"))) f.version(&v);
+    put(p, PART_OK, "found version %d.%d.%d" UNUSED, v / 10000, v / 100 % 100, v % 100);
+}
+
+static void look_slurm(part *p)
+{
+    char path[256];
+    const char *job = getenv("SLURM_JOB_ID");
+    if (!in_path("srun", path, sizeof path)) {
+        put(p, PART_MISSING, "no srun in PATH" UNUSED);
+        hint(p, "log in to a node of the cluster; a single machine needs no Slurm");
+        return;
+    }
+    put(p, PART_OK, "found %.200s, %s%s" UNUSED, path, job ? "inside job " : "outside a job", job ? job : "");
+}
+
+/* ---- the command ---------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    bool basic;
+    void (*look)(part *);
+} parts[] = {
+    {"cpu", true, look_cpu},         {"memory", true, look_memory}, {"openmp", true, look_openmp},
+    {"compute", true, look_compute}, {"reference", true, look_ref}, {"blas", false, look_blas},
+    {"files", true, look_files},     {"mpi", false, look_mpi},      {"cuda", false, look_cuda},
+    {"nccl", false, look_nccl},      {"slurm", false, look_slurm},
+};
+#define N_PART (sizeof parts / sizeof parts[0])
+
+static void print_json(const part *p, bool ok)
+{
+    ls_str s = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &s, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_key(&w, "version");
+    ls_jsonw_str(&w, LS_VERSION);
+    ls_jsonw_key(&w, "ok");
+    ls_jsonw_bool(&w, ok);
+    ls_jsonw_key(&w, "parts");
+    ls_jsonw_open(&w, '[');
+    for (size_t i = 0; i < N_PART; i++) {
+        ls_jsonw_open(&w, '{');
+        ls_jsonw_key(&w, "name");
+        ls_jsonw_str(&w, p[i].name);
+        ls_jsonw_key(&w, "state");
+        ls_jsonw_str(&w, state_word[p[i].state]);
+        ls_jsonw_key(&w, "required");
+        ls_jsonw_bool(&w, p[i].basic);
+        ls_jsonw_key(&w, "text");
+        ls_jsonw_str(&w, p[i].text);
+        ls_jsonw_key(&w, "hint");
+        ls_jsonw_str(&w, p[i].hint[0] ? p[i].hint : NULL);
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    if (s.data) puts(s.data);
+    ls_str_fini(&s);
+}
+
+typedef struct doctor_options {
+    bool json;
+} doctor_options;
+
+static const ls_opt options[] = {
+    {"json", LS_OPT_SWITCH, offsetof(doctor_options, json), NULL, NULL, "print one JSON object", "Options"},
+};
+
+ls_status cmd_doctor(int argc, char **argv)
+{
+    doctor_options o = {0};
+    bool help = false;
+    LS_TRY(ls_opt_parse(options, 1, &o, NULL, argc, argv, NULL, &help));
+    if (help) {
+        cli_help("doctor [--json]",
+                 "Says what this machine can do: CPU, memory, threads, compute backends and BLAS, files, and whether "
+                 "MPI, CUDA, NCCL\n"
+                 "and Slurm are there. Fails only when a part that every run needs does not work.",
+                 options, 1);
+        return LS_OK;
+    }
+    part row[N_PART];
+    const char *broken = NULL;
+    for (size_t i = 0; i < N_PART; i++) {
+        row[i] = (part){.name = parts[i].name, .basic = parts[i].basic};
+        parts[i].look(&row[i]);
+        if (parts[i].basic && row[i].state != PART_OK && !broken) broken = parts[i].name;
+    }
+    if (o.json) {
+        print_json(row, !broken);
+    } else {
+        printf("lockstep %s\n\n", LS_VERSION);
+        for (size_t i = 0; i < N_PART; i++) {
+            printf("  %-10s %-8s %s\n", row[i].name, state_word[row[i].state], row[i].text);
+            if (row[i].hint[0]) printf("  %-10s %-8s -> %s\n", "", "", row[i].hint);
+        }
+    }
+    if (broken) return ls_fail(LS_E_DEVICE, "%s does not work here (see its row)", broken);
+    return LS_OK;
+}

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Help, version, wrong commands: where the text goes, and the exit codes; every command has a help of its own.
+set -euo pipefail
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "FAILED: $*"; exit 1; }
+
+for word in --help -h help; do
+    "$LOCKSTEP" "$word" >"$work/out" 2>"$work/err" || fail "$word does not exit 0"
+    [[ ! -s $work/err ]] || fail "$word writes to stderr"
+    grep -q "^usage: lockstep COMMAND" "$work/out" || fail "$word prints no usage"
+done
+commands=$(sed -n 's/^  \([a-z]\{2,\}\) .*/\1/p' "$work/out" | grep -v '^lockstep$')
+for c in prepare train eval generate doctor; do
+    grep -qx "$c" <<<"$commands" || fail "the overview does not list $c"
+done
+for c in $commands; do
+    "$LOCKSTEP" "$c" --help >"$work/out" 2>"$work/err" || fail "$c --help does not exit 0: $(cat "$work/err")"
+    [[ ! -s $work/err ]] || fail "$c --help writes to stderr"
+    head -n 1 "$work/out" | grep -q "^usage: lockstep $c" || fail "$c --help begins with: $(head -n 1 "$work/out")"
+    grep -q -- "--" "$work/out" || fail "$c --help lists no option"
+    awk 'length($0) > 140 { print FILENAME ": " $0; bad = 1 } END { exit bad }' "$work/out" || fail "$c --help has very long lines"
+done
+
+"$LOCKSTEP" --version | grep -Eqx 'lockstep [0-9]+\.[0-9]+\.[0-9]+' || fail "--version"
+
+rc=0
+"$LOCKSTEP" >"$work/out" 2>"$work/err" || rc=$?
+[[ $rc -eq 2 && ! -s $work/out ]] || fail "no command: exit code $rc, or text on stdout"
+grep -q "^usage:" "$work/err" || fail "no command: no usage on stderr"
+
+rc=0
+"$LOCKSTEP" trian >"$work/out" 2>"$work/err" || rc=$?
+[[ $rc -eq 2 && ! -s $work/out ]] || fail "a wrong command: exit code $rc, or text on stdout"
+head -n 1 "$work/err" | grep -q "^lockstep: bad usage: .*'trian'.*did you mean train?" || fail "wrong words: $(cat "$work/err")"
+sed -n 2p "$work/err" | grep -q "^  at cli/main.c:" || fail "no trail: $(cat "$work/err")"
+
+# The error of a full disk reaches the exit code.
+if [[ -w /dev/full ]]; then
+    rc=0
+    "$LOCKSTEP" doctor >/dev/full 2>"$work/err" || rc=$?
+    [[ $rc -eq 3 ]] || fail "stdout on a full disk gives exit code $rc, not 3"
+fi
+
+# ./run lists its commands too, and refuses others.
+"$LS_SOURCE/run" help | grep -q "^  demo " || fail "./run help does not list demo"
+rc=0
+"$LS_SOURCE/run" nonsense >/dev/null 2>&1 || rc=$?
+[[ $rc -eq 2 ]] || fail "./run nonsense gives exit code $rc, not 2"
+echo "help: ok"
