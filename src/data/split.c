@@ -91,3 +91,13 @@ size_t data_split_cut(const unsigned char *p, size_t n)
     }
     return 0;
 }
+
+size_t data_split_char_end(const unsigned char *p, size_t n)
+{
+    for (size_t k = 1; k <= 3 && k < n; k++) {
+        if ((p[n - k] & 0xc0) == 0x80) continue;
+        uint32_t c;
+        return p[n - k] >= 0xc0 && !data_utf8_decode(p + n - k, k, &c) ? n - k : n;
+    }
+    return n;
+}

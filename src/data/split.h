@@ -45,4 +45,7 @@ static inline size_t data_split_next(const unsigned char *p, size_t n)
  * none. The pieces of a text are those of its part before the place, then those of its part after it. */
 size_t data_split_cut(const unsigned char *p, size_t n);
 
+/* When there is none: the end of the last whole character in p[0, n), n > 0; never 0. */
+size_t data_split_char_end(const unsigned char *p, size_t n);
+
 #endif

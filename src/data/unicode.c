@@ -21,3 +21,12 @@ size_t data_utf8_check(const unsigned char *p, size_t n)
     }
     return n;
 }
+
+size_t data_utf8_bad_len(const unsigned char *p, size_t n)
+{
+    unsigned c = p[0];
+    size_t want = c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 1, k = 1;
+    if (n > 1 && ((c == 0xe0 && p[1] < 0xa0) || (c == 0xf0 && p[1] < 0x90) || (c == 0xf4 && p[1] >= 0x90))) return 1;
+    while (k < want && k < n && (p[k] & 0xc0) == 0x80) k++;
+    return k;
+}

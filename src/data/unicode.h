@@ -70,6 +70,10 @@ static inline int data_utf8_encode(uint32_t c, unsigned char out[4])
     return 4;
 }
 
+/* Bytes at p (n > 0, not well-formed) that one U+FFFD stands for: the part of a character before the first byte that cannot
+ * belong to it, or a surrogate written as three bytes. */
+size_t data_utf8_bad_len(const unsigned char *p, size_t n);
+
 /* Offset of the first byte that is not part of well-formed UTF-8, or n. */
 size_t data_utf8_check(const unsigned char *p, size_t n);
 

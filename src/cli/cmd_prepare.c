@@ -1,0 +1,335 @@
+/* cmd_prepare.c - `lockstep prepare`: text and JSON lines to token files and a tokenizer. */
+#include "cli/commands.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "core/stop.h"
+#include "data/bpe_train.h"
+#include "data/prepare.h"
+#include "data/vocab_find.h"
+
+#include <fcntl.h>
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct options {
+    ls_opt_list input, val_input;
+    const char *out, *tokenizer, *vocab_dir, *vocab_url, *text_key, *format, *bad_utf8;
+    int64_t vocab_size, min_frequency, train_mb, limit_docs, limit_val_docs, threads;
+    double val_fraction;
+    bool json, quiet;
+} options;
+
+enum { INPUT, VAL_INPUT, OUT, TOKENIZER, VOCAB_DIR, VOCAB_URL, VOCAB_SIZE, MIN_FREQUENCY, TRAIN_MB, VAL_FRACTION };
+
+#define AT(field) offsetof(options, field)
+static const ls_opt table[] = {
+    [INPUT] = {"input", LS_OPT_LIST, AT(input), "PATH...", NULL,
+               "files (.txt is one document, .jsonl one a line; plain, .gz or .zst), folders of them, or - for "
+               "standard input",
+               "In and out"},
+    [VAL_INPUT] = {"val-input", LS_OPT_LIST, AT(val_input), "PATH...", NULL, "the same, for validation", NULL},
+    [OUT] = {"out", LS_OPT_STR, AT(out), "DIR", NULL, "where train.bin, val.bin, tokenizer.json and meta.json go",
+             NULL},
+    [TOKENIZER] = {"tokenizer", LS_OPT_STR, AT(tokenizer), "gpt2|bytes|train|PATH", "gpt2",
+                   "GPT-2's vocabulary; 257 ids for bytes; one trained on the input; or a folder or tokenizer.json",
+                   "Tokens"},
+    [VOCAB_DIR] =
+        {"vocab-dir", LS_OPT_STR, AT(vocab_dir), "DIR", NULL,
+         "for gpt2: the folder of vocab.bpe + encoder.json, or of tokenizer.json; else the cache, else it is fetched",
+         NULL},
+    [VOCAB_URL] = {"vocab-url", LS_OPT_STR, AT(vocab_url), "URL", NULL,
+                   "for gpt2: fetch the two files from here (also LOCKSTEP_VOCAB_URL); they are checked by SHA-256",
+                   NULL},
+    [VOCAB_SIZE] = {"vocab-size", LS_OPT_INT, AT(vocab_size), "N", "8192",
+                    "for train: ids in all, the 256 bytes and end-of-text included; at most 65536", NULL},
+    [MIN_FREQUENCY] = {"min-frequency", LS_OPT_INT, AT(min_frequency), "N", "2",
+                       "for train: least count of a merged pair", NULL},
+    [TRAIN_MB] = {"train-mb", LS_OPT_INT, AT(train_mb), "N", "1024",
+                  "for train: learn from so many MiB of text, from the front; 0 = all of it", NULL},
+    [VAL_FRACTION] =
+        {"val-fraction", LS_OPT_REAL, AT(val_fraction), "X", "0.05",
+         "every (1/X)-th document is for validation; with fewer documents, the last part X of the tokens; 0 = none",
+         "Documents"},
+    {"text-key", LS_OPT_STR, AT(text_key), "KEY", "text", "the string of a JSON line to take", NULL},
+    {"format", LS_OPT_CHOICE, AT(format), "auto|txt|jsonl", "auto", "what the inputs are; auto goes by their names",
+     NULL},
+    {"invalid-utf8", LS_OPT_CHOICE, AT(bad_utf8), "error|replace|keep", "error",
+     "bytes that are not UTF-8: refuse the file, put U+FFFD for them, or encode them as they are", NULL},
+    {"limit-docs", LS_OPT_INT, AT(limit_docs), "N", "0", "only the first N documents of --input; 0 = all", NULL},
+    {"limit-val-docs", LS_OPT_INT, AT(limit_val_docs), "N", "0", "only the first N documents of --val-input; 0 = all",
+     NULL},
+    {"threads", LS_OPT_INT, AT(threads), "N", "0", "0 = all cores; the files do not depend on it", "How"},
+    {"json", LS_OPT_SWITCH, AT(json), NULL, NULL, "the summary as one JSON object", NULL},
+    {"quiet", LS_OPT_SWITCH, AT(quiet), NULL, NULL, "no progress on stderr", NULL},
+};
+#define N_OPT (sizeof table / sizeof table[0])
+
+/* ---- progress ---- */
+
+typedef struct meter {
+    bool terminal, shown;
+    double last;
+    const char *phase;
+} meter;
+
+static void show_progress(void *ctx, const ls_prepare_progress *p)
+{
+    meter *m = ctx;
+    double now = ls_now(), every = m->terminal ? 0.2 : 5.0;
+    if (m->phase != p->phase) { /* a new phase: terminals show it at once, pipes after a while */
+        m->phase = p->phase;
+        if (!m->terminal) m->last = now;
+    } else if (now - m->last < every) {
+        return;
+    }
+    if (now - m->last < every && !m->terminal) return;
+    m->last = now;
+    char done[32], total[32], rate[32], eta[32];
+    ls_human_bytes(done, (double)p->done);
+    ls_human_bytes(rate, p->seconds > 0 ? (double)p->text_bytes / p->seconds : 0);
+    if (m->terminal) fprintf(stderr, "\r\033[K");
+    fprintf(stderr, "%s: %s", p->phase, done);
+    if (p->total > 0) {
+        double part = (double)p->done / (double)p->total;
+        fprintf(stderr, " of %s (%.0f%%)", ls_human_bytes(total, (double)p->total), 100 * part);
+        if (part > 0) fprintf(stderr, ", ETA %s", ls_human_time(eta, p->seconds * (1 - part) / part));
+    }
+    fprintf(stderr, ", %s/s of text, %lld tokens%s", rate, (long long)p->n_token, m->terminal ? "" : "\n");
+    fflush(stderr);
+    m->shown = true;
+}
+
+/* ---- inputs ---- */
+
+static ls_status list_inputs(ls_inputs *list, const ls_opt_list *words, const char *format)
+{
+    ls_text_format f = !strcmp(format, "txt") ? LS_TEXT_PLAIN : !strcmp(format, "jsonl") ? LS_TEXT_JSONL : LS_TEXT_AUTO;
+    for (int i = 0; i < words->n; i++) LS_TRY(ls_inputs_add(list, words->word[i], f));
+    return LS_OK;
+}
+
+/* Training reads the corpus twice: standard input is copied to a file without a name first. */
+static ls_status spool_stdin(ls_inputs *list, int *fd)
+{
+    size_t i = 0;
+    while (i < list->n && strcmp(list->item[i].path, "-")) i++;
+    if (i == list->n) return LS_OK;
+    const char *dir = getenv("TMPDIR");
+    char *name = ls_asprintf("%s/lockstep-stdin-XXXXXX", dir && *dir ? dir : "/tmp");
+    char *buf = ls_alloc(1 << 20);
+    ls_status st = name && buf ? LS_OK : ls_nomem(1 << 20, "a copy of standard input");
+    if (st == LS_OK && (*fd = mkstemp(name)) < 0) st = ls_fail(LS_E_IO, "cannot write %s: %s", name, strerror(errno));
+    if (st == LS_OK) unlink(name);
+    while (st == LS_OK) {
+        ssize_t n = read(STDIN_FILENO, buf, 1 << 20), at = 0;
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) st = ls_fail(LS_E_IO, "cannot read standard input: %s", strerror(errno));
+        if (n <= 0) break;
+        while (at < n && st == LS_OK) {
+            ssize_t k = write(*fd, buf + at, (size_t)(n - at));
+            if (k < 0 && errno == EINTR) continue;
+            if (k <= 0) st = ls_fail(LS_E_IO, "cannot write a copy of standard input: %s", strerror(errno));
+            else at += k;
+        }
+        list->item[i].nbytes = (list->item[i].nbytes < 0 ? 0 : list->item[i].nbytes) + n;
+    }
+    list->item[i].fd = *fd;
+    ls_free(name);
+    ls_free(buf);
+    return st;
+}
+
+/* ---- options ---- */
+
+static ls_status check(const options *o, const unsigned char *given)
+{
+    bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
+    if (!o->input.n) return ls_fail(LS_E_ARG, "--input is missing: the text to prepare (--help shows the options)");
+    if (!o->out || !*o->out) return ls_fail(LS_E_ARG, "--out is missing: the folder for the token files");
+    if (!(o->val_fraction >= 0 && o->val_fraction < 1))
+        return ls_fail(LS_E_ARG, "--val-fraction %g: it is a part of the documents, from 0 up to but not 1",
+                       o->val_fraction);
+    if (o->val_input.n && given[VAL_FRACTION] && o->val_fraction > 0)
+        return ls_fail(LS_E_ARG,
+                       "--val-input and --val-fraction exclude each other: validation comes from one of them");
+    if (o->limit_docs < 0 || o->limit_val_docs < 0 || o->threads < 0 || o->train_mb < 0 || o->min_frequency < 1)
+        return ls_fail(LS_E_ARG, "limits and counts cannot be negative, and --min-frequency is at least 1");
+    if (o->limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
+    if (o->threads > 1024) return ls_fail(LS_E_ARG, "--threads %lld: at most 1024", (long long)o->threads);
+    if (trains && (o->vocab_size < LS_BPE_MIN_VOCAB || o->vocab_size > 65536))
+        return ls_fail(LS_E_ARG,
+                       "--vocab-size %lld: %d (the bytes and end-of-text) to 65536 (16 bits in the token files)",
+                       (long long)o->vocab_size, LS_BPE_MIN_VOCAB);
+    if (!trains && (given[VOCAB_SIZE] || given[MIN_FREQUENCY] || given[TRAIN_MB]))
+        return ls_fail(LS_E_ARG, "--vocab-size, --min-frequency and --train-mb go with --tokenizer train");
+    if (!gpt2 && (given[VOCAB_DIR] || given[VOCAB_URL]))
+        return ls_fail(LS_E_ARG,
+                       "--vocab-dir and --vocab-url go with --tokenizer gpt2; --tokenizer DIR names a folder itself");
+    return LS_OK;
+}
+
+static ls_status find_tokenizer(const options *o, ls_tokenizer **out)
+{
+    const char *url = o->vocab_url ? o->vocab_url : getenv("LOCKSTEP_VOCAB_URL");
+    if (!strcmp(o->tokenizer, "train")) return LS_OK;
+    if (!strcmp(o->tokenizer, "bytes")) return ls_tokenizer_bytes(out);
+    if (!strcmp(o->tokenizer, "gpt2")) return ls_gpt2_find(o->vocab_dir, url && *url ? url : NULL, out);
+    if (!ls_fs_exists(o->tokenizer))
+        return ls_fail(LS_E_ARG, "--tokenizer %s: neither gpt2, bytes or train nor a folder or file", o->tokenizer);
+    return ls_tokenizer_load(o->tokenizer, out);
+}
+
+static char *command_line(int argc, char **argv)
+{
+    ls_str s = {0};
+    ls_str_add(&s, "lockstep prepare");
+    for (int i = 0; i < argc; i++) {
+        bool plain =
+            argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@%") ==
+                              strlen(argv[i]);
+        ls_str_add(&s, plain ? " " : " '");
+        for (const char *p = argv[i]; *p; p++) *p == '\'' ? ls_str_add(&s, "'\\''") : ls_str_addc(&s, *p);
+        if (!plain) ls_str_addc(&s, '\'');
+    }
+    if (s.failed) ls_str_fini(&s);
+    return s.data;
+}
+
+/* ---- the summary ---- */
+
+static void print_part(ls_jsonw *w, const char *name, int64_t tokens, int64_t docs, const char *sha)
+{
+    ls_jsonw_key(w, name);
+    ls_jsonw_open(w, '{');
+    ls_jsonw_key(w, "tokens");
+    ls_jsonw_int(w, tokens);
+    ls_jsonw_key(w, "documents");
+    ls_jsonw_int(w, docs);
+    ls_jsonw_key(w, "sha256");
+    ls_jsonw_str(w, sha[0] ? sha : NULL);
+    ls_jsonw_close(w);
+}
+
+static ls_status print_json(const options *o, const ls_prepare_result *r)
+{
+    ls_str s = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &s, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_key(&w, "out");
+    ls_jsonw_str(&w, o->out);
+    ls_jsonw_key(&w, "tokenizer");
+    ls_jsonw_str(&w, o->tokenizer);
+    ls_jsonw_key(&w, "vocab_size");
+    ls_jsonw_int(&w, r->n_vocab);
+    print_part(&w, "train", r->train_token, r->train_doc, r->train_sha256);
+    print_part(&w, "val", r->val_token, r->val_doc, r->val_sha256);
+    ls_jsonw_key(&w, "val_is_tail_of_stream");
+    ls_jsonw_bool(&w, r->val_is_tail);
+    ls_jsonw_key(&w, "text_bytes");
+    ls_jsonw_int(&w, r->text_bytes);
+    ls_jsonw_key(&w, "seconds");
+    ls_jsonw_real(&w, r->seconds);
+    ls_jsonw_key(&w, "encode_seconds");
+    ls_jsonw_real(&w, r->encode_seconds);
+    ls_jsonw_key(&w, "train_vocab_seconds");
+    ls_jsonw_real(&w, r->train_seconds);
+    ls_jsonw_close(&w);
+    if (!s.failed) printf("%s\n", s.data);
+    ls_status st = s.failed ? ls_nomem(s.len, "the summary") : LS_OK;
+    ls_str_fini(&s);
+    return st;
+}
+
+static ls_status print_summary(const options *o, const ls_prepare_result *r)
+{
+    if (o->json) return print_json(o, r);
+    char bytes[32], rate[32];
+    double s = r->encode_seconds;
+    printf("train  %12lld tokens  %lld documents  %s/train.bin\n", (long long)r->train_token, (long long)r->train_doc,
+           o->out);
+    if (!r->val_token) printf("val    none\n");
+    else if (r->val_is_tail)
+        printf("val    %12lld tokens  the last of the stream  %s/val.bin\n", (long long)r->val_token, o->out);
+    else
+        printf("val    %12lld tokens  %lld documents  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
+               o->out);
+    printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->out);
+    printf("text   %s, %.3f bytes a token, encoded in %.2f s (%s/s)", ls_human_bytes(bytes, (double)r->text_bytes),
+           (double)r->text_bytes / (double)(r->train_token + r->val_token), s,
+           ls_human_bytes(rate, (double)r->text_bytes / s));
+    if (!strcmp(o->tokenizer, "train")) printf(", vocabulary trained in %.2f s", r->train_seconds);
+    printf("\n");
+    return LS_OK;
+}
+
+ls_status cmd_prepare(int argc, char **argv)
+{
+    options o = {0};
+    unsigned char given[N_OPT] = {0};
+    bool help = false;
+    char *command = command_line(argc, argv);
+    ls_inputs train = {0}, val = {0};
+    ls_tokenizer *tok = NULL;
+    int spool = -1;
+    ls_prepare_result r;
+    ls_status st;
+    LS_TRY_GOTO(st, done, ls_opt_defaults(table, N_OPT, &o));
+    LS_TRY_GOTO(st, done, ls_opt_parse(table, N_OPT, &o, given, argc, argv, NULL, &help));
+    if (help) {
+        cli_help("prepare --input PATH... --out DIR [OPTIONS]",
+                 "Turns text into token files: each document's ids, then <|endoftext|>, as unsigned 16-bit numbers.",
+                 table, N_OPT);
+        goto done;
+    }
+    LS_TRY_GOTO(st, done, check(&o, given));
+    LS_TRY_GOTO(st, done, list_inputs(&train, &o.input, o.format));
+    LS_TRY_GOTO(st, done, list_inputs(&val, &o.val_input, o.format));
+    LS_TRY_GOTO(st, done, find_tokenizer(&o, &tok));
+    if (!tok) LS_TRY_GOTO(st, done, spool_stdin(&train, &spool));
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    meter m = {.terminal = isatty(STDERR_FILENO), .last = ls_now()};
+    ls_prepare_opts p = {
+        .train = &train,
+        .val = &val,
+        .tok = tok,
+        .train_vocab = (int)o.vocab_size,
+        .train_min_count = o.min_frequency,
+        .train_bytes = o.train_mb << 20,
+        .text_key = o.text_key,
+        .bad_utf8 = !strcmp(o.bad_utf8, "replace") ? LS_BAD_UTF8_REPLACE
+                    : !strcmp(o.bad_utf8, "keep")  ? LS_BAD_UTF8_KEEP
+                                                   : LS_BAD_UTF8_ERROR,
+        .val_fraction = o.val_input.n ? 0 : o.val_fraction,
+        .limit_docs = o.limit_docs,
+        .limit_val_docs = o.limit_val_docs,
+        .threads = o.threads   ? (int)o.threads
+                   : cores > 0 ? (int)cores
+                               : 1,
+        .out_dir = o.out,
+        .command = command,
+        .progress = o.quiet ? NULL : show_progress,
+        .progress_ctx = &m,
+    };
+    ls_stop_install();
+    st = ls_prepare(&p, &r);
+    if (m.terminal && m.shown) fprintf(stderr, "\r\033[K");
+    if (st != LS_OK) {
+        ls_fail_via(st, __FILE__, __LINE__, "ls_prepare(&p, &r)");
+        goto done;
+    }
+    LS_TRY_GOTO(st, done, print_summary(&o, &r));
+done:
+    ls_inputs_fini(&train);
+    ls_inputs_fini(&val);
+    ls_tokenizer_destroy(&tok);
+    if (spool >= 0) close(spool);
+    ls_free(command);
+    return st;
+}

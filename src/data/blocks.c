@@ -1,0 +1,165 @@
+/* blocks.c - reading ahead, cutting, counting documents. */
+#include "data/blocks.h"
+#include "data/split.h"
+#include "core/mem.h"
+
+#include <string.h>
+
+void ls_blocks_init(ls_blocks *b, const ls_inputs *inputs, int64_t limit_docs, int64_t limit_bytes)
+{
+    *b = (ls_blocks){.inputs = inputs, .limit_docs = limit_docs, .limit_bytes = limit_bytes, .line = 1};
+}
+
+void ls_blocks_fini(ls_blocks *b)
+{
+    ls_source_close(&b->source);
+    ls_free(b->carry);
+    *b = (ls_blocks){0};
+}
+
+int64_t ls_blocks_taken(const ls_blocks *b)
+{
+    return b->taken_before + (b->source ? ls_source_taken(b->source) : 0);
+}
+
+size_t ls_block_line(const ls_block *b, size_t at, size_t *next)
+{
+    const unsigned char *nl = memchr(b->text + at, '\n', b->n - at);
+    size_t end = nl ? (size_t)(nl - b->text) : b->n;
+    *next = nl ? end + 1 : end;
+    return end - at;
+}
+
+bool ls_line_is_blank(const unsigned char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != ' ' && p[i] != '\t' && p[i] != '\r') return false;
+    return true;
+}
+
+static ls_status reserve(unsigned char **p, size_t *cap, size_t n)
+{
+    if (n <= *cap) return LS_OK;
+    unsigned char *q = ls_realloc(*p, n);
+    if (!q) return ls_nomem(n, "a block of text");
+    *p = q;
+    *cap = n;
+    return LS_OK;
+}
+
+/* Reads until the block has `want` bytes or the file ends. */
+static ls_status read_up_to(ls_blocks *b, ls_block *out, size_t want, bool *eof)
+{
+    LS_TRY(reserve(&out->text, &out->cap, want));
+    while (out->n < want) {
+        size_t k = 0;
+        LS_TRY(ls_source_read(b->source, out->text + out->n, want - out->n, &k));
+        if (!k) {
+            *eof = true;
+            return LS_OK;
+        }
+        out->n += k;
+    }
+    return LS_OK;
+}
+
+/* Everything behind `cut` waits for the next block. */
+static ls_status keep_rest(ls_blocks *b, ls_block *out, size_t cut)
+{
+    size_t rest = out->n - cut;
+    LS_TRY(reserve(&b->carry, &b->cap_carry, rest));
+    memcpy(b->carry, out->text + cut, rest);
+    b->n_carry = rest;
+    out->n = cut;
+    return LS_OK;
+}
+
+static ls_status cut_plain(ls_blocks *b, ls_block *out, bool eof)
+{
+    if (!eof) {
+        size_t cut = data_split_cut(out->text, out->n);
+        LS_TRY(keep_rest(b, out, cut ? cut : data_split_char_end(out->text, out->n)));
+    }
+    out->ends_doc = eof;
+    if (out->n) b->in_doc = true;
+    if (eof && b->in_doc) {
+        b->n_doc++;
+        b->in_doc = false;
+    }
+    return LS_OK;
+}
+
+static size_t last_newline(const unsigned char *p, size_t n)
+{
+    const unsigned char *nl = memrchr(p, '\n', n);
+    return nl ? (size_t)(nl - p) + 1 : 0;
+}
+
+static ls_status cut_lines(ls_blocks *b, ls_block *out, bool eof)
+{
+    while (!eof) {
+        size_t cut = last_newline(out->text, out->n);
+        if (cut) {
+            LS_TRY(keep_rest(b, out, cut));
+            break;
+        }
+        if (out->n >= LS_LINE_MAX)
+            return ls_fail(LS_E_FORMAT, "%s: line %lld is longer than %zu MiB; is it JSON lines?", out->in->path,
+                           (long long)b->line, LS_LINE_MAX >> 20);
+        LS_TRY(read_up_to(b, out, out->n * 2 < LS_LINE_MAX ? out->n * 2 : LS_LINE_MAX, &eof));
+    }
+    for (size_t at = 0, next; at < out->n; at = next) {
+        size_t k = ls_block_line(out, at, &next);
+        if (!ls_line_is_blank(out->text + at, k)) {
+            if (b->limit_docs && b->n_doc == b->limit_docs) {
+                out->n = at;
+                return LS_OK;
+            }
+            b->n_doc++;
+        }
+        b->line++;
+    }
+    return LS_OK;
+}
+
+static ls_status next_in_file(ls_blocks *b, ls_block *out, bool *eof)
+{
+    LS_TRY(reserve(&out->text, &out->cap, b->n_carry > LS_BLOCK_BYTES ? b->n_carry : LS_BLOCK_BYTES));
+    if (b->n_carry) memcpy(out->text, b->carry, b->n_carry);
+    out->n = b->n_carry;
+    b->n_carry = 0;
+    out->offset = b->offset;
+    out->line = b->line;
+    out->first_doc = b->n_doc;
+    out->ends_doc = false;
+    LS_TRY(read_up_to(b, out, LS_BLOCK_BYTES, eof));
+    LS_TRY(out->in->format == LS_TEXT_JSONL ? cut_lines(b, out, *eof) : cut_plain(b, out, *eof));
+    b->offset += (int64_t)out->n;
+    b->text_bytes += (int64_t)out->n;
+    return LS_OK;
+}
+
+ls_status ls_blocks_next(ls_blocks *b, ls_block *out, bool *end)
+{
+    for (;;) {
+        bool enough = (b->limit_docs && b->n_doc >= b->limit_docs && !b->in_doc) ||
+                      (b->limit_bytes && b->text_bytes >= b->limit_bytes);
+        *end = b->at >= b->inputs->n || enough;
+        if (*end) return LS_OK;
+        out->in = &b->inputs->item[b->at];
+        if (!b->source) {
+            LS_TRY(ls_source_open(out->in->path, out->in->fd, &b->source));
+            b->offset = 0;
+            b->line = 1;
+        }
+        bool eof = false;
+        LS_TRY(next_in_file(b, out, &eof));
+        if (eof && !b->n_carry) {
+            b->taken_before += ls_source_taken(b->source);
+            ls_source_close(&b->source);
+            b->at++;
+        }
+        /* a plain file whose last block is empty still ends its document */
+        if (out->n || (out->ends_doc && out->offset)) return LS_OK;
+    }
+}

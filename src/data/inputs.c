@@ -1,0 +1,109 @@
+/* inputs.c - files, folders and standard input as a flat list. */
+#include "data/inputs.h"
+#include "core/fs.h"
+#include "core/mem.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#define MAX_DEPTH 64 /* folders in folders: a link that points up ends here */
+
+static bool cut_suffix(const char *name, size_t *n, const char *suffix)
+{
+    size_t k = strlen(suffix);
+    if (*n < k || memcmp(name + *n - k, suffix, k)) return false;
+    *n -= k;
+    return true;
+}
+
+static ls_text_format format_of(const char *path)
+{
+    size_t n = strlen(path);
+    if (!cut_suffix(path, &n, ".gz")) cut_suffix(path, &n, ".zst");
+    if (cut_suffix(path, &n, ".jsonl") || cut_suffix(path, &n, ".ndjson")) return LS_TEXT_JSONL;
+    if (cut_suffix(path, &n, ".txt") || cut_suffix(path, &n, ".text") || cut_suffix(path, &n, ".md"))
+        return LS_TEXT_PLAIN;
+    return LS_TEXT_AUTO;
+}
+
+static ls_status push(ls_inputs *list, const char *path, ls_text_format format)
+{
+    if (list->n == list->cap) {
+        size_t cap = list->cap * 2 + 16;
+        ls_input *p = ls_realloc(list->item, cap * sizeof *p);
+        if (!p) return ls_nomem(cap * sizeof *p, "the list of inputs");
+        list->item = p;
+        list->cap = cap;
+    }
+    ls_input in = {NULL, format, -1, -1};
+    if (strcmp(path, "-")) LS_TRY(ls_fs_size(path, &in.nbytes));
+    in.path = ls_strdup(path);
+    if (!in.path) return ls_nomem(strlen(path), "the list of inputs");
+    list->item[list->n++] = in;
+    return LS_OK;
+}
+
+static ls_status add_folder(ls_inputs *list, const char *path, ls_text_format format, int depth)
+{
+    if (depth > MAX_DEPTH) return ls_fail(LS_E_IO, "%s: more than %d folders deep", path, MAX_DEPTH);
+    char **name = NULL;
+    size_t n = 0;
+    LS_TRY(ls_fs_list(path, &name, &n));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        if (name[i][0] == '.') continue;
+        char *p = ls_path_join(path, name[i]);
+        if (!p) {
+            st = ls_nomem(strlen(path), "the list of inputs");
+            break;
+        }
+        ls_text_format f = format_of(p);
+        if (ls_fs_is_dir(p)) st = add_folder(list, p, format, depth + 1);
+        else if (f != LS_TEXT_AUTO || format != LS_TEXT_AUTO) st = push(list, p, format != LS_TEXT_AUTO ? format : f);
+        ls_free(p);
+    }
+    ls_fs_list_free(name, n);
+    return st;
+}
+
+ls_status ls_inputs_add(ls_inputs *list, const char *word, ls_text_format format)
+{
+    if (!strcmp(word, "-")) {
+        for (size_t i = 0; i < list->n; i++)
+            if (!strcmp(list->item[i].path, "-")) return ls_fail(LS_E_ARG, "standard input (-) can be read only once");
+        if (format == LS_TEXT_AUTO)
+            return ls_fail(LS_E_ARG,
+                           "standard input (-) has no name to tell its format by: add --format txt or --format jsonl");
+        return push(list, word, format);
+    }
+    if (!ls_fs_exists(word)) return ls_fail(LS_E_IO, "%s: there is no such file or folder", word);
+    if (ls_fs_is_dir(word)) {
+        size_t before = list->n;
+        LS_TRY(add_folder(list, word, format, 0));
+        if (list->n == before)
+            return ls_fail(LS_E_FORMAT, "%s: no .txt or .jsonl file (plain, .gz or .zst) in this folder", word);
+        return LS_OK;
+    }
+    if (format == LS_TEXT_AUTO) format = format_of(word);
+    if (format == LS_TEXT_AUTO)
+        return ls_fail(LS_E_ARG,
+                       "%s: the name ends neither in .txt nor in .jsonl (then .gz or .zst); --format says which", word);
+    return push(list, word, format);
+}
+
+void ls_inputs_fini(ls_inputs *list)
+{
+    for (size_t i = 0; i < list->n; i++) ls_free(list->item[i].path);
+    ls_free(list->item);
+    *list = (ls_inputs){0};
+}
+
+int64_t ls_inputs_nbytes(const ls_inputs *list)
+{
+    int64_t sum = 0;
+    for (size_t i = 0; i < list->n; i++) {
+        if (list->item[i].nbytes < 0) return -1;
+        sum += list->item[i].nbytes;
+    }
+    return sum;
+}

@@ -1,0 +1,185 @@
+/* job.c - checks the text of a block, takes it out of its JSON, and encodes or counts it. */
+#include "data/job.h"
+#include "data/jsonl.h"
+#include "data/split.h"
+#include "core/mem.h"
+
+#include <string.h>
+
+#define KEEP_BYTES (4 * LS_BLOCK_BYTES) /* buffers beyond this are given back after a block */
+
+void data_job_fini(data_job *j)
+{
+    ls_free(j->block.text);
+    ls_words_fini(&j->words);
+    ls_ids_fini(&j->ids);
+    ls_free(j->token);
+    ls_free(j->doc_end);
+    ls_str_fini(&j->text);
+    ls_str_fini(&j->fixed);
+    ls_free(j->error);
+    *j = (data_job){0};
+}
+
+/* After an unusually long line: memory follows the largest of a few blocks, not the largest ever seen by each. */
+static void give_back(data_job *j)
+{
+    if (j->ids.cap * sizeof *j->ids.id > 2 * KEEP_BYTES) ls_ids_fini(&j->ids);
+    if (j->cap_token * sizeof *j->token > KEEP_BYTES) {
+        ls_free(j->token);
+        j->token = NULL;
+        j->cap_token = 0;
+    }
+    if (j->text.cap > KEEP_BYTES) ls_str_fini(&j->text);
+    if (j->fixed.cap > KEEP_BYTES) ls_str_fini(&j->fixed);
+}
+
+/* A long document in parts: where a piece ends for certain, else (a megabyte without such a place) between characters. */
+static ls_status take_text(data_job *j, const data_job_rules *rules, ls_encoder *e, const unsigned char *p, size_t n)
+{
+    j->n_text_byte += (int64_t)n;
+    while (n) {
+        size_t k = n;
+        if (k > LS_BLOCK_BYTES) {
+            k = data_split_cut(p, LS_BLOCK_BYTES);
+            if (!k) k = data_split_char_end(p, LS_BLOCK_BYTES);
+        }
+        if (rules->tok) LS_TRY(ls_encode(e, p, k, &j->ids));
+        else LS_TRY(ls_words_add_text(&j->words, p, k));
+        p += k;
+        n -= k;
+    }
+    return LS_OK;
+}
+
+static ls_status end_doc(data_job *j, const data_job_rules *rules)
+{
+    if (rules->tok) LS_TRY(ls_ids_push(&j->ids, ls_tokenizer_eot(rules->tok)));
+    if (j->n_doc == j->cap_doc) {
+        size_t cap = j->cap_doc * 2 + 64;
+        size_t *p = ls_realloc(j->doc_end, cap * sizeof *p);
+        if (!p) return ls_nomem(cap * sizeof *p, "the documents of a block");
+        j->doc_end = p;
+        j->cap_doc = cap;
+    }
+    j->doc_end[j->n_doc++] = j->ids.n;
+    return LS_OK;
+}
+
+/* p[0, n) with U+FFFD for what is not UTF-8, in j->fixed. */
+static ls_status replace_bad(data_job *j, const unsigned char *p, size_t n)
+{
+    j->fixed.len = 0;
+    while (n) {
+        size_t good = data_utf8_check(p, n);
+        ls_str_addn(&j->fixed, p, good);
+        if (good == n) break;
+        ls_str_add(&j->fixed, "\xef\xbf\xbd");
+        size_t bad = data_utf8_bad_len(p + good, n - good);
+        p += good + bad;
+        n -= good + bad;
+    }
+    return j->fixed.failed ? ls_nomem(n, "a text") : LS_OK;
+}
+
+static ls_status run_plain(data_job *j, const data_job_rules *rules, ls_encoder *e)
+{
+    const ls_block *b = &j->block;
+    const unsigned char *p = b->text;
+    size_t n = b->n, good = rules->bad_utf8 == LS_BAD_UTF8_KEEP ? n : data_utf8_check(p, n);
+    if (good < n && rules->bad_utf8 == LS_BAD_UTF8_ERROR)
+        return ls_fail(LS_E_FORMAT, "%s: byte %lld (0x%02x) is not UTF-8 text; --invalid-utf8 replace or keep goes on",
+                       b->in->path, (long long)(b->offset + (int64_t)good), p[good]);
+    if (good < n) {
+        LS_TRY(replace_bad(j, p, n));
+        p = (const unsigned char *)j->fixed.data;
+        n = j->fixed.len;
+    }
+    LS_TRY(take_text(j, rules, e, p, n));
+    return b->ends_doc ? end_doc(j, rules) : LS_OK;
+}
+
+/* The text of one line, checked by the rules, in *p and *n. */
+static ls_status line_text(data_job *j, const data_job_rules *rules, const unsigned char *line, size_t len,
+                           int64_t number, const unsigned char **p, size_t *n)
+{
+    const char *path = j->block.in->path, *why = NULL;
+    size_t at = 0, good = rules->bad_utf8 == LS_BAD_UTF8_ERROR ? data_utf8_check(line, len) : len;
+    if (good < len)
+        return ls_fail(LS_E_FORMAT,
+                       "%s: line %lld, byte %zu (0x%02x) is not UTF-8 text; --invalid-utf8 replace or keep goes on",
+                       path, (long long)number, good + 1, line[good]);
+    ls_jsonl_result r = ls_jsonl_text((const char *)line, len, rules->text_key, &j->text, &at, &why);
+    switch (r) {
+    case LS_JSONL_OK: break;
+    case LS_JSONL_NOMEM: return ls_nomem(len, "a line of JSON");
+    case LS_JSONL_BAD:
+        return ls_fail(LS_E_FORMAT, "%s: line %lld is not a JSON object: byte %zu: expected %s", path,
+                       (long long)number, at + 1, why ? why : "JSON");
+    case LS_JSONL_NO_KEY:
+        return ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; --text-key names another", path,
+                       (long long)number, rules->text_key);
+    case LS_JSONL_NOT_TEXT:
+        return ls_fail(LS_E_FORMAT, "%s: line %lld: the value of \"%s\" is not a string", path, (long long)number,
+                       rules->text_key);
+    case LS_JSONL_LONE:
+        if (rules->bad_utf8 == LS_BAD_UTF8_ERROR)
+            return ls_fail(LS_E_FORMAT,
+                           "%s: line %lld: \"%s\" has half a surrogate pair, which no UTF-8 can hold; "
+                           "--invalid-utf8 replace or keep goes on",
+                           path, (long long)number, rules->text_key);
+        break;
+    }
+    *p = (const unsigned char *)j->text.data;
+    *n = j->text.len;
+    if (rules->bad_utf8 == LS_BAD_UTF8_REPLACE && *n && data_utf8_check(*p, *n) < *n) {
+        LS_TRY(replace_bad(j, *p, *n));
+        *p = (const unsigned char *)j->fixed.data;
+        *n = j->fixed.len;
+    }
+    return LS_OK;
+}
+
+static ls_status run_lines(data_job *j, const data_job_rules *rules, ls_encoder *e)
+{
+    const ls_block *b = &j->block;
+    int64_t number = b->line;
+    for (size_t at = 0, next; at < b->n; at = next, number++) {
+        size_t len = ls_block_line(b, at, &next), n = 0;
+        const unsigned char *p = NULL;
+        if (ls_line_is_blank(b->text + at, len)) continue;
+        LS_TRY(line_text(j, rules, b->text + at, len, number, &p, &n));
+        LS_TRY(take_text(j, rules, e, p, n));
+        LS_TRY(end_doc(j, rules));
+    }
+    return LS_OK;
+}
+
+static ls_status to_tokens(data_job *j)
+{
+    if (j->ids.n > j->cap_token) {
+        uint16_t *p = ls_alloc((j->ids.n + j->ids.n / 4) * sizeof *p);
+        if (!p) return ls_nomem(j->ids.n * sizeof *p, "the tokens of a block");
+        ls_free(j->token);
+        j->token = p;
+        j->cap_token = j->ids.n + j->ids.n / 4;
+    }
+    for (size_t i = 0; i < j->ids.n; i++)
+        j->token[i] = (uint16_t)j->ids.id[i]; /* the vocabulary fits: ls_prepare asked */
+    return LS_OK;
+}
+
+void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e)
+{
+    give_back(j);
+    j->ids.n = j->n_doc = 0;
+    j->n_text_byte = 0;
+    j->words.max_bytes = SIZE_MAX / 2;
+    ls_words_clear(&j->words);
+    j->st = j->block.in->format == LS_TEXT_JSONL ? run_lines(j, rules, e) : run_plain(j, rules, e);
+    if (j->st == LS_OK && rules->tok) j->st = to_tokens(j);
+    if (j->st != LS_OK) {
+        ls_free(j->error);
+        j->error = ls_strdup(ls_err_words());
+    }
+}

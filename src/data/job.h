@@ -1,0 +1,41 @@
+/* job.h - what is made of one block: its tokens, or its word counts. Run by any thread, with that thread's encoder. */
+#ifndef LS_DATA_JOB_H
+#define LS_DATA_JOB_H
+
+#include "data/blocks.h"
+#include "data/tokenizer.h"
+#include "data/words.h"
+
+typedef enum ls_bad_utf8 {
+    LS_BAD_UTF8_ERROR,
+    LS_BAD_UTF8_REPLACE, /* by U+FFFD */
+    LS_BAD_UTF8_KEEP,    /* bytes as they are */
+} ls_bad_utf8;
+
+typedef struct data_job_rules {
+    const ls_tokenizer *tok; /* NULL: count words */
+    const char *text_key;
+    ls_bad_utf8 bad_utf8;
+} data_job_rules;
+
+typedef struct data_job {
+    ls_block block;
+    ls_words words;  /* counting */
+    ls_ids ids;      /* encoding: of the whole block, end-of-text behind each document that ends in it */
+    uint16_t *token; /* the same, as the file has them */
+    size_t cap_token;
+    size_t *doc_end; /* token count at the end of each document that ends in the block */
+    size_t n_doc, cap_doc;
+    int64_t n_text_byte; /* of documents, after unpacking JSON */
+    ls_str text, fixed;
+    ls_status st;
+    char *error; /* words of the failure; owned */
+    int state;   /* of the pipeline */
+} data_job;
+
+void data_job_fini(data_job *j);
+
+/* Fills the results from j->block. A failure is kept in j->st and j->error, for whoever takes the jobs in order. */
+void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e);
+
+#endif

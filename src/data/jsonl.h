@@ -1,0 +1,24 @@
+/* jsonl.h - the text of one line of JSON lines, without building a tree. */
+#ifndef LS_DATA_JSONL_H
+#define LS_DATA_JSONL_H
+
+#include "core/err.h"
+#include "core/str.h"
+
+#include <stddef.h>
+
+typedef enum ls_jsonl_result {
+    LS_JSONL_OK,
+    LS_JSONL_BAD,      /* not one JSON object                                */
+    LS_JSONL_NO_KEY,   /* an object without the key                          */
+    LS_JSONL_NOT_TEXT, /* the key's value is not a string                    */
+    LS_JSONL_LONE,     /* the string has a lone surrogate (\ud800 and alike); `out` has it as three bytes */
+    LS_JSONL_NOMEM,
+} ls_jsonl_result;
+
+/* Checks that line[0, n) is one JSON object, blanks around it allowed, and puts the string under the key (not nested; the last
+ * one if there are several) in *out. Bytes above 127 are taken as they are: whether they are UTF-8 is the caller's question.
+ * *at is where it went wrong, *why what was expected there. Nesting deeper than 200 is LS_JSONL_BAD. */
+ls_jsonl_result ls_jsonl_text(const char *line, size_t n, const char *key, ls_str *out, size_t *at, const char **why);
+
+#endif

@@ -1,0 +1,330 @@
+/* prepare.c - count (when a vocabulary is to be trained), encode, split, write. */
+#include "data/prepare.h"
+#include "data/bpe_train.h"
+#include "data/pipeline.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/hash.h"
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WORD_BYTES ((size_t)16 << 20) /* of different words in training: keeps the trainer below 1 GiB */
+#define MAX_VOCAB  65536
+
+typedef struct sink {
+    ls_fs_out out;
+    bool open;
+    ls_sha256 sha;
+    int64_t n_token, n_doc;
+} sink;
+
+typedef struct run {
+    const ls_prepare_opts *o;
+    const char *phase;
+    double start;
+    int64_t done_before, total; /* bytes of inputs finished in earlier passes of this phase */
+    int64_t text_bytes;
+    sink train, val;
+    bool to_val; /* this pass is the validation inputs */
+    ls_words words;
+} run;
+
+static void report(run *r, const ls_blocks *at)
+{
+    if (!r->o->progress) return;
+    ls_prepare_progress p = {.phase = r->phase,
+                             .done = r->done_before + (at ? ls_blocks_taken(at) : 0),
+                             .total = r->total,
+                             .text_bytes = r->text_bytes,
+                             .n_token = r->train.n_token + r->val.n_token,
+                             .seconds = ls_now() - r->start};
+    r->o->progress(r->o->progress_ctx, &p);
+}
+
+/* ---- training the vocabulary ---- */
+
+static ls_status take_words(void *ctx, const data_job *j, const ls_blocks *at)
+{
+    run *r = ctx;
+    LS_TRY(ls_words_add_all(&r->words, &j->words));
+    r->text_bytes += j->n_text_byte;
+    report(r, at);
+    return LS_OK;
+}
+
+static ls_status train_vocab(run *r, ls_tokenizer **out)
+{
+    const ls_prepare_opts *o = r->o;
+    data_job_rules rules = {NULL, o->text_key, o->bad_utf8};
+    ls_blocks blocks;
+    r->phase = "counting words";
+    r->start = ls_now();
+    r->total = ls_inputs_nbytes(o->train);
+    r->words.max_bytes = WORD_BYTES;
+    ls_blocks_init(&blocks, o->train, o->limit_docs, o->train_bytes);
+    ls_status st = data_pipeline_run(&blocks, &rules, o->threads, take_words, r);
+    ls_blocks_fini(&blocks);
+    LS_TRY(st);
+    if (!r->words.n) return ls_fail(LS_E_FORMAT, "empty corpus: there is no text to train a vocabulary on");
+    r->phase = "training the vocabulary";
+    r->start = ls_now();
+    report(r, NULL);
+    LS_TRY(ls_bpe_train(&r->words, o->train_vocab, o->train_min_count, out));
+    ls_words_fini(&r->words);
+    return LS_OK;
+}
+
+/* ---- encoding ---- */
+
+static ls_status sink_open(sink *s, const char *dir, const char *name)
+{
+    char *path = ls_path_join(dir, name);
+    if (!path) return ls_nomem(strlen(dir), "a path");
+    ls_status st = ls_fs_out_open(&s->out, path);
+    ls_free(path);
+    LS_TRY(st);
+    s->open = true;
+    ls_sha256_init(&s->sha);
+    return LS_OK;
+}
+
+static ls_status sink_add(sink *s, const uint16_t *token, size_t n)
+{
+    if (!n) return LS_OK;
+    LS_TRY(ls_fs_out_append(&s->out, token, n * sizeof *token));
+    ls_sha256_add(&s->sha, token, n * sizeof *token);
+    s->n_token += (int64_t)n;
+    return LS_OK;
+}
+
+static bool for_validation(int64_t doc, double fraction)
+{
+    return floor((double)(doc + 1) * fraction) > floor((double)doc * fraction);
+}
+
+static ls_status take_tokens(void *ctx, const data_job *j, const ls_blocks *at)
+{
+    run *r = ctx;
+    bool split = !r->to_val && !(r->o->val && r->o->val->n);
+    size_t from = 0;
+    for (size_t i = 0; i <= j->n_doc; i++) { /* the last round: what belongs to a document that goes on */
+        size_t end = i < j->n_doc ? j->doc_end[i] : j->ids.n;
+        bool val = r->to_val || (split && for_validation(j->block.first_doc + (int64_t)i, r->o->val_fraction));
+        sink *s = val ? &r->val : &r->train;
+        LS_TRY(sink_add(s, j->token + from, end - from));
+        if (i < j->n_doc) s->n_doc++;
+        from = end;
+    }
+    r->text_bytes += j->n_text_byte;
+    report(r, at);
+    return LS_OK;
+}
+
+static ls_status encode_pass(run *r, const ls_tokenizer *tok, const ls_inputs *inputs, int64_t limit)
+{
+    data_job_rules rules = {tok, r->o->text_key, r->o->bad_utf8};
+    ls_blocks blocks;
+    ls_blocks_init(&blocks, inputs, limit, 0);
+    ls_status st = data_pipeline_run(&blocks, &rules, r->o->threads, take_tokens, r);
+    r->done_before += ls_blocks_taken(&blocks);
+    ls_blocks_fini(&blocks);
+    return st;
+}
+
+/* Moves the last tokens of train to val: reads the temporary file back, then cuts it. */
+static ls_status move_tail(run *r, double fraction)
+{
+    int64_t n_val = (int64_t)floor((double)r->train.n_token * fraction), keep = r->train.n_token - n_val;
+    if (!n_val) return LS_OK;
+    ls_sha256_init(&r->train.sha);
+    int fd = open(r->train.out.tmp, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", r->train.out.tmp, strerror(errno));
+    size_t cap = (size_t)1 << 20;
+    uint16_t *buf = ls_alloc(cap * sizeof *buf);
+    ls_status st = buf ? LS_OK : ls_nomem(cap * sizeof *buf, "moving tokens");
+    for (int64_t at = 0; st == LS_OK && at < r->train.n_token;) {
+        int64_t stop = at < keep ? keep : r->train.n_token;
+        size_t want = stop - at < (int64_t)cap ? (size_t)(stop - at) : cap, have = 0;
+        while (st == LS_OK && have < want * sizeof *buf) {
+            ssize_t k = pread(fd, (char *)buf + have, want * sizeof *buf - have, (off_t)at * 2 + (off_t)have);
+            if (k < 0 && errno == EINTR) continue;
+            if (k <= 0)
+                st = ls_fail(LS_E_IO, "cannot read back %s: %s", r->train.out.tmp, k ? strerror(errno) : "it is short");
+            else have += (size_t)k;
+        }
+        if (st == LS_OK && at < keep) ls_sha256_add(&r->train.sha, buf, have);
+        else if (st == LS_OK) st = sink_add(&r->val, buf, want);
+        at += (int64_t)want;
+    }
+    ls_free(buf);
+    close(fd);
+    LS_TRY(st);
+    if (ftruncate(r->train.out.fd, (off_t)keep * 2))
+        return ls_fail(LS_E_IO, "cannot cut %s: %s", r->train.out.tmp, strerror(errno));
+    r->train.n_token = keep;
+    return LS_OK;
+}
+
+static ls_status encode_all(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
+{
+    const ls_prepare_opts *o = r->o;
+    bool val_inputs = o->val && o->val->n;
+    r->phase = "encoding";
+    r->start = ls_now();
+    r->text_bytes = 0;
+    r->total = ls_inputs_nbytes(o->train);
+    if (val_inputs && r->total >= 0) {
+        int64_t more = ls_inputs_nbytes(o->val);
+        r->total = more < 0 ? -1 : r->total + more;
+    }
+    LS_TRY(sink_open(&r->train, o->out_dir, "train.bin"));
+    if (val_inputs || o->val_fraction > 0) LS_TRY(sink_open(&r->val, o->out_dir, "val.bin"));
+    LS_TRY(encode_pass(r, tok, o->train, o->limit_docs));
+    if (r->train.n_token + r->val.n_token <= r->train.n_doc + r->val.n_doc)
+        return ls_fail(LS_E_FORMAT, "empty corpus: %lld documents, and no text in them",
+                       (long long)(r->train.n_doc + r->val.n_doc));
+    if (val_inputs) {
+        r->to_val = true;
+        LS_TRY(encode_pass(r, tok, o->val, o->limit_val_docs));
+        if (r->val.n_token <= r->val.n_doc)
+            return ls_fail(LS_E_FORMAT, "empty validation corpus: %lld documents, and no text in them",
+                           (long long)r->val.n_doc);
+    } else if (r->val.open && !r->val.n_doc) {
+        LS_TRY(move_tail(r, o->val_fraction));
+        res->val_is_tail = r->val.n_token > 0;
+    }
+    if (!r->train.n_token)
+        return ls_fail(LS_E_CONFIG, "--val-fraction %g leaves no document for training", o->val_fraction);
+    return LS_OK;
+}
+
+/* ---- the files ---- */
+
+static void write_part(ls_jsonw *w, const char *name, int64_t n_token, int64_t n_doc, const char *sha)
+{
+    ls_jsonw_key(w, name);
+    ls_jsonw_open(w, '{');
+    ls_jsonw_key(w, "file");
+    ls_jsonw_str(w, strcmp(name, "train") ? "val.bin" : "train.bin");
+    ls_jsonw_key(w, "tokens");
+    ls_jsonw_int(w, n_token);
+    ls_jsonw_key(w, "documents");
+    ls_jsonw_int(w, n_doc);
+    ls_jsonw_key(w, "sha256");
+    ls_jsonw_str(w, sha);
+    ls_jsonw_close(w);
+}
+
+static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, const ls_prepare_result *res)
+{
+    ls_str s = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &s, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_key(&w, "format");
+    ls_jsonw_str(&w, "lockstep-tokens-1");
+    ls_jsonw_key(&w, "dtype");
+    ls_jsonw_str(&w, "uint16");
+    ls_jsonw_key(&w, "vocab_size");
+    ls_jsonw_int(&w, res->n_vocab);
+    ls_jsonw_key(&w, "eot_id");
+    ls_jsonw_int(&w, ls_tokenizer_eot(tok));
+    write_part(&w, "train", res->train_token, res->train_doc, res->train_sha256);
+    if (res->val_token) write_part(&w, "val", res->val_token, res->val_doc, res->val_sha256);
+    ls_jsonw_key(&w, "val_is_tail_of_stream");
+    ls_jsonw_bool(&w, res->val_is_tail);
+    ls_jsonw_key(&w, "text_bytes");
+    ls_jsonw_int(&w, res->text_bytes);
+    ls_jsonw_key(&w, "command");
+    ls_jsonw_str(&w, o->command);
+    ls_jsonw_key(&w, "version");
+    ls_jsonw_str(&w, LS_VERSION);
+    ls_jsonw_close(&w);
+    ls_str_addc(&s, '\n');
+    char *path = ls_path_join(o->out_dir, "meta.json");
+    ls_status st = s.failed || !path ? ls_nomem(s.len, "meta.json") : ls_fs_write(path, s.data, s.len);
+    ls_free(path);
+    ls_str_fini(&s);
+    return st;
+}
+
+/* An earlier run's val.bin would pass for this one's. */
+static ls_status remove_old_val(const char *dir)
+{
+    char *path = ls_path_join(dir, "val.bin");
+    if (!path) return ls_nomem(strlen(dir), "a path");
+    ls_status st = LS_OK;
+    if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove the old %s: %s", path, strerror(errno));
+    ls_free(path);
+    return st;
+}
+
+static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
+{
+    const ls_prepare_opts *o = r->o;
+    res->train_token = r->train.n_token;
+    res->val_token = r->val.n_token;
+    res->train_doc = r->train.n_doc;
+    res->val_doc = r->val.n_doc;
+    res->text_bytes = r->text_bytes;
+    res->n_vocab = ls_tokenizer_n_vocab(tok);
+    res->n_merge = ls_tokenizer_n_merge(tok);
+    ls_sha256_hex(&r->train.sha, res->train_sha256);
+    if (res->val_token) ls_sha256_hex(&r->val.sha, res->val_sha256);
+    char *path = ls_path_join(o->out_dir, "tokenizer.json");
+    if (!path) return ls_nomem(strlen(o->out_dir), "a path");
+    ls_status st = ls_tokenizer_save(tok, path);
+    ls_free(path);
+    LS_TRY(st);
+    if (res->val_token) {
+        r->val.open = false;
+        LS_TRY(ls_fs_out_commit(&r->val.out));
+    } else {
+        LS_TRY(remove_old_val(o->out_dir));
+    }
+    r->train.open = false;
+    LS_TRY(ls_fs_out_commit(&r->train.out));
+    return write_meta(o, tok, res);
+}
+
+static ls_status check_tokenizer(const ls_tokenizer *tok)
+{
+    if (ls_tokenizer_eot(tok) < 0)
+        return ls_fail(LS_E_CONFIG, "the vocabulary has no <|endoftext|>, which must follow every document");
+    if (ls_tokenizer_n_vocab(tok) > MAX_VOCAB)
+        return ls_fail(LS_E_CONFIG, "a vocabulary of %d ids does not fit the token files' 16 bits (at most %d)",
+                       ls_tokenizer_n_vocab(tok), MAX_VOCAB);
+    return LS_OK;
+}
+
+ls_status ls_prepare(const ls_prepare_opts *o, ls_prepare_result *result)
+{
+    run r = {.o = o};
+    ls_prepare_result res = {0};
+    ls_tokenizer *trained = NULL;
+    bool new_dir = !ls_fs_exists(o->out_dir);
+    double start = ls_now();
+    ls_status st = LS_OK;
+    if (!o->tok) LS_TRY_GOTO(st, done, train_vocab(&r, &trained));
+    res.train_seconds = ls_now() - start;
+    const ls_tokenizer *tok = o->tok ? o->tok : trained;
+    LS_TRY_GOTO(st, done, check_tokenizer(tok));
+    LS_TRY_GOTO(st, done, encode_all(&r, tok, &res));
+    res.encode_seconds = ls_now() - r.start;
+    LS_TRY_GOTO(st, done, finish(&r, tok, &res));
+    res.seconds = ls_now() - start;
+    *result = res;
+done:
+    if (r.train.open) ls_fs_out_abort(&r.train.out);
+    if (r.val.open) ls_fs_out_abort(&r.val.out);
+    if (st != LS_OK && new_dir) (void)rmdir(o->out_dir); /* only if nothing is in it */
+    ls_words_fini(&r.words);
+    ls_tokenizer_destroy(&trained);
+    return st;
+}

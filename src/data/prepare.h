@@ -1,0 +1,54 @@
+/* prepare.h - a corpus of text to token files: train.bin, val.bin, tokenizer.json, meta.json.
+ *
+ * Token files are unsigned 16-bit ids, little-endian, without a header. Every document is followed by the end-of-text id.
+ * Which documents are for validation:
+ *   with validation inputs: theirs, all of them;
+ *   else, with a fraction f: document k (from 0) when floor((k + 1) f) > floor(k f), that is one in every 1/f, evenly spread;
+ *   when no document falls to it (fewer than 1/f documents): the last floor(n f) tokens of the n, so that one long text works too.
+ * The files depend on the corpus and the settings alone, not on the number of threads. They appear whole or not at all. */
+#ifndef LS_DATA_PREPARE_H
+#define LS_DATA_PREPARE_H
+
+#include "data/inputs.h"
+#include "data/job.h"
+#include "data/tokenizer.h"
+
+typedef struct ls_prepare_progress {
+    const char *phase;   /* "counting words", "training", "encoding"                    */
+    int64_t done, total; /* bytes of the input files; total -1 when unknown            */
+    int64_t text_bytes, n_token;
+    double seconds; /* of this phase */
+} ls_prepare_progress;
+
+typedef struct ls_prepare_opts {
+    const ls_inputs *train;
+    const ls_inputs *val;    /* NULL or empty: use the fraction                        */
+    const ls_tokenizer *tok; /* NULL: train one on the training inputs                 */
+    int train_vocab;         /* its size, bytes and end-of-text included               */
+    int64_t train_min_count;
+    int64_t train_bytes; /* from how much text, from the front; 0: all of it           */
+    const char *text_key;
+    ls_bad_utf8 bad_utf8;
+    double val_fraction;
+    int64_t limit_docs, limit_val_docs; /* 0: all */
+    int threads;
+    const char *out_dir;
+    const char *command;                                       /* for meta.json; may be NULL */
+    void (*progress)(void *ctx, const ls_prepare_progress *p); /* may be NULL; called often */
+    void *progress_ctx;
+} ls_prepare_opts;
+
+typedef struct ls_prepare_result {
+    int64_t train_token, val_token, train_doc, val_doc;
+    int64_t text_bytes; /* of all documents */
+    int n_vocab, n_merge;
+    bool val_is_tail; /* validation is the end of the token stream */
+    char train_sha256[65], val_sha256[65];
+    double seconds, train_seconds, encode_seconds; /* all; of the vocabulary's training; of encoding */
+} ls_prepare_result;
+
+/* LS_E_CONFIG (a vocabulary beyond 16 bits, one without end-of-text), LS_E_FORMAT (bad text, an empty corpus), LS_E_IO,
+ * LS_E_NOMEM, LS_E_STOPPED. On failure none of the files is touched. */
+ls_status ls_prepare(const ls_prepare_opts *o, ls_prepare_result *result);
+
+#endif
