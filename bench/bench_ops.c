@@ -2,7 +2,7 @@
  *
  *   bench_ops [--threads N] [--batch 4] [--seq 512] [--repeat 7] [op ...]
  *
- * Best and median of the repetitions; GFLOP/s for products, GB/s (bytes that must be read or written once) for the rest.
+ * Best and median of the repetitions, and the least processor time of one (all threads; it shows when others use the machine); GFLOP/s for products, GB/s (bytes that must be read or written once) for the rest.
  * Attention counts the products of the lower triangle alone. */
 #include "compute/compute.h"
 #include "core/clock.h"
@@ -41,25 +41,28 @@ static int wanted(const bench *b, const char *name)
     return b->n_only == 0;
 }
 
-static void report(const char *name, double *t, int64_t n, double flop, double bytes)
+static void report(const char *name, double *t, double cpu, int64_t n, double flop, double bytes)
 {
     qsort(t, (size_t)n, sizeof *t, ascending);
-    printf("%-18s best %8.3f ms  median %8.3f ms", name, 1e3 * t[0], 1e3 * t[n / 2]);
+    printf("%-18s best %8.3f ms  median %8.3f ms  cpu %8.3f ms", name, 1e3 * t[0], 1e3 * t[n / 2], 1e3 * cpu);
     if (flop > 0) printf("  %7.1f GFLOP/s", flop / t[0] * 1e-9);
     if (bytes > 0) printf("  %6.1f GB/s", bytes / t[0] * 1e-9);
     printf("\n");
 }
 
-#define TIME(name, flop, bytes, call)                                 \
-    do {                                                              \
-        if (!wanted(b, name)) break;                                  \
-        double t_[64];                                                \
-        for (int64_t i_ = -1; i_ < b->repeat; i_++) {                 \
-            double from_ = ls_now();                                  \
-            LS_TRY(call);                                             \
-            if (i_ >= 0) t_[i_] = ls_now() - from_;                   \
-        }                                                             \
-        report(name, t_, b->repeat, (double)(flop), (double)(bytes)); \
+#define TIME(name, flop, bytes, call)                                       \
+    do {                                                                    \
+        if (!wanted(b, name)) break;                                        \
+        double t_[64], cpu_ = 1e30;                                         \
+        for (int64_t i_ = -1; i_ < b->repeat; i_++) {                       \
+            double used_ = ls_cpu_seconds(), from_ = ls_now();              \
+            LS_TRY(call);                                                   \
+            if (i_ < 0) continue;                                           \
+            t_[i_] = ls_now() - from_;                                      \
+            used_ = ls_cpu_seconds() - used_;                               \
+            if (used_ < cpu_) cpu_ = used_;                                 \
+        }                                                                   \
+        report(name, t_, cpu_, b->repeat, (double)(flop), (double)(bytes)); \
     } while (0)
 
 static ls_status run(bench *b)
@@ -109,7 +112,8 @@ static ls_status run(bench *b)
     a.dx = a.dw = NULL;
     TIME("classifier loss", 2 * RC * V, 0, o->classifier(c, &a));
     TIME("embed_fwd", 0, 12 * RC, o->embed_fwd(c, x[0], b->ids, w, w, B, T, C, off));
-    TIME("embed_bwd", 0, 4 * (int64_t)V * C + 20 * RC, o->embed_bwd(c, dw, x[1], x[0], b->ids, B, T, C, V, T, off, false));
+    TIME("embed_bwd", 0, 4 * (int64_t)V * C + 20 * RC,
+         o->embed_bwd(c, dw, x[1], x[0], b->ids, B, T, C, V, T, off, false));
     ls_adamw h = {.lr = 1e-9,
                   .beta1 = 0.9,
                   .beta2 = 0.999,
