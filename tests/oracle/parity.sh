@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Loss, gradients, AdamW, eval and initial losses against PyTorch and transformers. LS_TEST_ALL=1 adds GPT-2 124M.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
+build=${LS_BUILD:-$here/../../build}
+if [ ! -x "$python" ]; then
+    echo "skipped: no $python (a virtual environment with torch, transformers, safetensors, tokenizers, numpy)"
+    exit 77
+fi
+if ! why=$("$python" -c 'import torch, transformers, safetensors, numpy' 2>&1); then
+    echo "skipped: $python lacks a package: $(printf '%s' "$why" | tail -n 1)"
+    exit 77
+fi
+full=()
+[ -z "${LS_TEST_ALL:-}" ] || full=(--full)
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
+exec "$python" "$here/parity.py" --lockstep "${LOCKSTEP:-$build/lockstep}" --tool "$build/oracle_parity_tool" "${full[@]}" "$@"
