@@ -88,7 +88,6 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_compute_open(&t->compute, cfg->compute, LS_F32, cfg->threads));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
-    else if (t->io.note) t->io.note(t->io.ctx, "no validation data: training goes on without it\n");
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, 1));
 

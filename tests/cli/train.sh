@@ -33,7 +33,7 @@ expect 2 "7" t --data "$d" --model tiny --seq_length 64 --deepspeed_config "$SCR
 echo '{"train_micro_batch_size_per_gpu": 2, "gradient_cliping": 1.0}' >"$SCRATCH/typo.json"
 expect 2 "gradient_clipping" t --data "$d" --model tiny --seq_length 64 --deepspeed_config "$SCRATCH/typo.json"
 echo '{"train_micro_batch_size_per_gpu": 2,' >"$SCRATCH/cut.json"
-expect 3 "line 1" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/cut.json"
+expect 2 "line 2" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/cut.json"
 
 # a good run, and what it leaves
 expect 0 "RUN_COMPLETE" t --data "$d" "${base[@]}"

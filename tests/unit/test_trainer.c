@@ -53,7 +53,9 @@ static void open_run(run *r, const char *extra)
     static char *argv[64];
     int argc = 0;
     memset(r, 0, sizeof *r);
-    snprintf(text, sizeof text, "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 %s", dir, dir, extra);
+    snprintf(text, sizeof text,
+             "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 %s", dir,
+             dir, extra);
     for (char *p = text; *p;) {
         argv[argc++] = p;
         p += strcspn(p, " ");
@@ -63,7 +65,8 @@ static void open_run(run *r, const char *extra)
     assert_int_equal(ls_run_identity_capture(&r->id, argc, argv), LS_OK);
     assert_int_equal(ls_train_options_parse(argc, argv, &r->o), LS_OK);
     assert_int_equal(ls_train_find_paths(&r->o, &paths), LS_OK);
-    if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK) fail_msg("%s", ls_err_words());
+    if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK)
+        fail_msg("%s", ls_err_words());
     ls_train_paths_fini(&paths);
     if (ls_trainer_create(&r->t, &r->c, &(ls_train_io){0}) != LS_OK) fail_msg("%s", ls_err_words());
 }
@@ -78,7 +81,8 @@ static void close_run(run *r)
 static void nothing_is_allocated_after_step_1(void **state)
 {
     (void)state;
-    static const char *const how[] = {"--grad_accum_steps 1", "--grad_accum_steps 5 --dropout 0.1", "--grad_accum_steps 2 --recompute"};
+    static const char *const how[] = {"--grad_accum_steps 1", "--grad_accum_steps 5 --dropout 0.1",
+                                      "--grad_accum_steps 2 --recompute"};
     for (size_t i = 0; i < N_OF(how); i++) {
         run r;
         ls_step_result s;
@@ -153,12 +157,13 @@ static void loss_falls_and_artifacts_appear(void **state)
 {
     (void)state;
     run r;
-    open_run(&r, "--max-steps 30 --lr 3e-3 --epochs 9 --grad_accum_steps 2");
+    open_run(&r, "--max-steps 70 --lr 3e-3 --epochs 9 --grad_accum_steps 2");
     if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
     const ls_epoch_metrics *e = r.t->state.done;
     assert_true(r.t->state.epoch >= 2);
     assert_true(e[0].train_loss > e[r.t->state.epoch - 1].train_loss + 0.5);
-    static const char *const files[] = {"training_metrics.json", "RUN_COMPLETE.txt", "launcher_metadata.json", "metrics.jsonl", "epoch-1"};
+    static const char *const files[] = {"training_metrics.json", "RUN_COMPLETE.txt", "launcher_metadata.json",
+                                        "metrics.jsonl", "epoch-1"};
     for (size_t i = 0; i < N_OF(files); i++) {
         char path[400];
         snprintf(path, sizeof path, "%s/run/%s", dir, files[i]);
@@ -196,8 +201,9 @@ static void allocation_failures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_allocated_after_step_1), cmocka_unit_test(the_plan_is_the_allocation),
-                                       cmocka_unit_test(a_stop_keeps_the_last_step),        cmocka_unit_test(a_nan_names_step_and_tensor),
-                                       cmocka_unit_test(loss_falls_and_artifacts_appear),   cmocka_unit_test(allocation_failures)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_allocated_after_step_1), cmocka_unit_test(the_plan_is_the_allocation),
+        cmocka_unit_test(a_stop_keeps_the_last_step),        cmocka_unit_test(a_nan_names_step_and_tensor),
+        cmocka_unit_test(loss_falls_and_artifacts_appear),   cmocka_unit_test(allocation_failures)};
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }
