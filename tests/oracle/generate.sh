@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Greedy ids against transformers. LS_TEST_ALL=1 adds GPT-2 124M with the real vocabulary.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
+build=${LS_BUILD:-$here/../../build}
+if [ ! -x "$python" ]; then
+    echo "skipped: no $python (a virtual environment with torch, transformers, safetensors, tokenizers, numpy)"
+    exit 77
+fi
+if ! why=$("$python" -c 'import torch, transformers, safetensors, tokenizers, numpy' 2>&1); then
+    echo "skipped: $python lacks a package: $(printf '%s' "$why" | tail -n 1)"
+    exit 77
+fi
+full=()
+[ -z "${LS_TEST_ALL:-}" ] || full=(--full)
+export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error
+exec "$python" "$here/generate.py" --lockstep "${LOCKSTEP:-$build/lockstep}" --vocab "$here/../../../shared/data/gpt2" "${full[@]}" "$@"
