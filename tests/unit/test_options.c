@@ -1,0 +1,143 @@
+/* The command line of train: every flag of the reference trainer with its default, its old flags, ours, and the reference's own
+ * published command lines. */
+#include "train/options.h"
+#include "core/mem.h"
+#include "cmocka_all.h"
+
+#include <string.h>
+
+static ls_status parse(ls_train_options *o, int argc, const char *const *words)
+{
+    static char *argv[64]; /* options point into it */
+    assert_true(argc < 64);
+    for (int i = 0; i < argc; i++) argv[i] = (char *)(uintptr_t)words[i];
+    return ls_train_options_parse(argc, argv, o);
+}
+#define PARSE(o, ...) parse(o, (int)N_OF(((const char *[]){__VA_ARGS__})), (const char *[]){__VA_ARGS__})
+
+static void defaults(void **state)
+{
+    (void)state;
+    ls_train_options o;
+    assert_int_equal(parse(&o, 0, NULL), LS_OK);
+    assert_string_equal(o.checkpoint_path, "checkpoint/optimized");
+    assert_true(o.epochs == 1 && o.seq_length == 512 && o.train_micro_batch_size_per_gpu == 4 &&
+                o.steps_per_print == 10);
+    assert_true(o.local_rank == -1 && o.timing_warmup_steps == 5 && o.timing_sample_every == 50);
+    assert_true(!o.resume && !o.profile && !o.profile_mode && !o.quiet_nccl_monitor && !o.help);
+    assert_true(!o.run_type && !o.deepspeed_config && !o.train_data_path && !o.precision && o.n == 1 && o.pp == 1 &&
+                o.tp == 1);
+    for (size_t i = 0; i < ls_train_n_opts; i++) assert_false(ls_train_given(&o, ls_train_opts[i].name));
+}
+
+/* The command line that the published two-node run recorded, without its program. */
+static void reference_command_line(void **state)
+{
+    (void)state;
+    ls_train_options o;
+    assert_int_equal(PARSE(&o, "--run_type", "optimized", "--train_data_path", "train_small.bin", "--val_data_path",
+                           "val_small.bin", "--checkpoint_path", "/runs/8gpu 2node", "--epochs", "1", "--seq_length",
+                           "512", "--micro_batch_size_per_gpu", "2", "--grad_accum_steps", "2", "--deepspeed_config",
+                           "src/deepspeed_config.json", "--profile_mode", "--max_train_steps", "80", "--max_val_steps",
+                           "0"),
+                     LS_OK);
+    assert_string_equal(o.run_type, "optimized");
+    assert_string_equal(o.checkpoint_path, "/runs/8gpu 2node");
+    assert_true(o.micro_batch_size_per_gpu == 2 && o.grad_accum_steps == 2 && o.max_train_steps == 80 &&
+                o.max_val_steps == 0);
+    assert_true(o.profile_mode && ls_train_given(&o, "max_val_steps") && !ls_train_given(&o, "dropout"));
+    assert_int_equal(
+        PARSE(&o, "--local_rank=0", "--run_type", "baseline", "--enforce_global_batch_size", "16", "--local-rank", "3"),
+        LS_OK);
+    assert_int_equal(o.local_rank, 3); /* the last one wins */
+    assert_int_equal(o.enforce_global_batch_size, 16);
+    assert_int_equal(PARSE(&o, "--vocab_size", "9", "--embedding_size", "8", "--num_layers", "7", "--num_heads", "2",
+                           "--dropout", "0", "--max_position_embeddings", "6", "--global_batch_size", "5",
+                           "--num_workers", "4", "--quiet_nccl_monitor", "--resume", "--profile", "--train_micro", "3",
+                           "--timing_warmup_steps", "1", "--timing_sample_every", "2"),
+                     LS_OK);
+    assert_true(o.vocab_size == 9 && o.embedding_size == 8 && o.num_layers == 7 && o.num_heads == 2 && o.dropout == 0);
+    assert_true(o.max_position_embeddings == 6 && o.global_batch_size == 5 && o.num_workers == 4 && o.resume &&
+                o.profile);
+    assert_true(o.train_micro_batch_size_per_gpu == 3 && o.timing_warmup_steps == 1 && o.timing_sample_every == 2);
+}
+
+static void ours(void **state)
+{
+    (void)state;
+    ls_train_options o;
+    assert_int_equal(PARSE(&o, "--data", "d", "--model", "tiny", "--variant", "r1", "-n", "2", "--betas", "0.9", "0.95",
+                           "--lr", "1e-3", "--lr-schedule", "cosine", "--warmup-steps", "10", "--max-steps", "1e3",
+                           "--clip", "0", "--weight-decay", "0.1", "--save-every", "5", "--keep-last", "2", "--compute",
+                           "cpu-ref", "--print-config", "--json"),
+                     LS_OK);
+    assert_true(o.n == 2 && o.lr == 1e-3 && o.warmup_steps == 10 && o.max_steps == 1000 && o.clip == 0 &&
+                o.weight_decay == 0.1);
+    assert_true(ls_train_given(&o, "clip") && o.save_every == 5 && o.keep_last == 2 && o.print_config && o.json);
+    assert_int_equal(o.betas.n, 2);
+    assert_string_equal(o.betas.word[1], "0.95");
+    assert_string_equal(o.compute, "cpu-ref");
+}
+
+static void bad_usage(void **state)
+{
+    (void)state;
+    ls_train_options o;
+    assert_int_equal(PARSE(&o, "--seq_lenght", "3"), LS_E_ARG);
+    assert_non_null(strstr(ls_err_words(), "--seq_length"));
+    assert_int_equal(PARSE(&o, "--run_type", "fast"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--epochs", "many"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--epochs"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "stray"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--device", "tpu"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--help"), LS_OK);
+    assert_true(o.help);
+}
+
+static void old_flags_warn(void **state)
+{
+    (void)state;
+    ls_train_options o;
+    ls_str s = {0};
+    assert_int_equal(PARSE(&o, "--gradient_accumulation_steps", "4", "--learning_rate", "1e-4", "--gradient_clipping",
+                           "1.0", "--pipeline_stages", "2", "--use_flash_attention", "--weight_decay", "0.01"),
+                     LS_OK);
+    ls_train_options_warnings(&o, &s);
+    assert_string_equal(s.data, "--gradient_accumulation_steps has no effect; use --grad_accum_steps\n"
+                                "--learning_rate has no effect; use --lr\n"
+                                "--gradient_clipping has no effect; use --clip\n"
+                                "--pipeline_stages has no effect; pipelines are asked for with --pp\n"
+                                "--use_flash_attention has no effect; attention never holds the whole matrix here\n");
+    ls_str_fini(&s);
+    assert_true(o.weight_decay == 0.01 && ls_train_given(&o, "weight_decay")); /* one of ours, and effective */
+    assert_int_equal(parse(&o, 0, NULL), LS_OK);
+    ls_train_options_warnings(&o, &s);
+    assert_int_equal(s.len, 0);
+}
+
+static void help(void **state)
+{
+    (void)state;
+    ls_str s = {0};
+    ls_train_options_help(&s);
+    for (size_t i = 0; i < ls_train_n_opts; i++) { /* every row but the old flags */
+        ls_str row = {0};
+        ls_str_addf(&row, "  --%s ", ls_train_opts[i].name);
+        bool there = strstr(s.data, row.data) != NULL;
+        row.data[row.len - 1] = '\n';
+        there = there || strstr(s.data, row.data);
+        if (there != (ls_train_opts[i].help != NULL)) fail_msg("--%s in the help: %d", ls_train_opts[i].name, there);
+        ls_str_fini(&row);
+    }
+    assert_non_null(strstr(s.data, "usage: lockstep train"));
+    ls_str_fini(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),  cmocka_unit_test(reference_command_line), cmocka_unit_test(ours),
+        cmocka_unit_test(bad_usage), cmocka_unit_test(old_flags_warn),         cmocka_unit_test(help),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
