@@ -3,6 +3,7 @@
 #include "train/checkpoint.h"
 
 #include "ckpt_support.h"
+#include "core/clock.h"
 #include "train/hf.h"
 
 #include <errno.h>
@@ -256,11 +257,18 @@ static void killed(void **state)
     char *dir = test_dir();
     save_old(dir);
     int64_t last = 1;
+    double begin = ls_now();
+    save_old(dir);
+    const double one = ls_now() - begin; /* seconds a save takes here */
     for (int round = 0; round < 25; round++) {
+        int started[2];
+        char byte;
+        assert_int_equal(pipe(started), 0);
         pid_t pid = fork();
         assert_true(pid >= 0);
         if (!pid) {
             char name[32];
+            if (write(started[1], "x", 1) != 1) _exit(8);
             for (int64_t step = last + 1;; step++) {
                 snprintf(name, sizeof name, step % 3 ? "step-%lld" : "step-1",
                          (long long)step); /* every third replaces */
@@ -269,7 +277,11 @@ static void killed(void **state)
                 if (ls_ckpt_save(&job) != LS_OK) _exit(9);
             }
         }
-        struct timespec pause = {0, 3000000 + (long)(ls_rng_uniform(99, (uint64_t)round) * 4e7)};
+        assert_int_equal(read(started[0], &byte, 1), 1);
+        close(started[0]);
+        close(started[1]);
+        double wait = one * (0.2 + 4 * ls_rng_uniform(99, (uint64_t)round));
+        struct timespec pause = {(time_t)wait, (long)((wait - (double)(time_t)wait) * 1e9)};
         nanosleep(&pause, NULL);
         kill(pid, SIGKILL);
         int status;
