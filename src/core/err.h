@@ -36,17 +36,27 @@ typedef enum ls_status {
 } ls_status;
 
 /* Starts a new trail with the words and this place; returns `code`. Words are cut at 2000 bytes. */
-#define ls_fail(code, ...) ls_fail_at((code), __FILE__, __LINE__, __VA_ARGS__)
+#define ls_fail(code, ...) ls_fail_code((code), ls_fail_at((code), __FILE__, __LINE__, __VA_ARGS__))
 ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+
+/* The code itself, so that compilers and analyzers see that a failure is one. */
+static inline ls_status ls_fail_code(ls_status code, ls_status told)
+{
+    (void)told;
+    return code;
+}
 
 /* Adds one frame to this thread's trail; returns `st`. */
 ls_status ls_fail_via(ls_status st, const char *file, int line, const char *expr);
 
-#define LS_TRY(expr)                                                                        \
-    do {                                                                                    \
-        ls_status ls_try_st_ = (expr);                                                      \
-        if (ls_try_st_ != LS_OK) return ls_fail_via(ls_try_st_, __FILE__, __LINE__, #expr); \
+#define LS_TRY(expr)                                            \
+    do {                                                        \
+        ls_status ls_try_st_ = (expr);                          \
+        if (ls_try_st_ != LS_OK) {                              \
+            ls_fail_via(ls_try_st_, __FILE__, __LINE__, #expr); \
+            return ls_try_st_;                                  \
+        }                                                       \
     } while (0)
 
 #define LS_TRY_GOTO(st, label, expr)                      \

@@ -16,7 +16,7 @@ static void check(ls_variant variant, double pdrop, bool recompute)
     fixture f;
     ls_model_config cfg = small_config(variant, pdrop);
     assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F64, 1, 2, 7, 1, recompute, 1), LS_OK);
-    double loss, up, down, worst = 0;
+    double loss, up = 0, down = 0, worst = 0;
     assert_int_equal(fixture_pass(&f, 0, 1, true, &loss), LS_OK);
     assert_int_equal(ls_model_fold_tied(f.model), LS_OK);
 
