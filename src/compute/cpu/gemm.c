@@ -63,7 +63,7 @@ typedef struct limits {
 
 static limits block_limits(const gemm_kernel *k, int n_thread)
 {
-    int64_t mc = n_thread > 1 ? 2048 : 256, nc = n_thread > 1 ? 3072 : 1536;
+    int64_t mc = n_thread > 1 ? 2048 : 256, nc = n_thread > 1 ? 3072 : k->elem_nbytes > 4 ? 512 : 1536;
     return (limits){gemm_round_up(mc, k->mr), gemm_round_up(nc, k->nr)};
 }
 

@@ -27,13 +27,13 @@ const char *gemm_name(const gemm_kernel *k);
 const gemm_kernel *gemm_list(int i, bool *usable);
 
 typedef struct gemm_args {
-    bool ta, tb;          /* A stored (K,M) when ta, B stored (N,K) when tb */
+    bool ta, tb; /* A stored (K,M) when ta, B stored (N,K) when tb */
     int64_t M, N, K;
     const float *A, *B;
     int64_t lda, ldb, ldc;
     float *C;
-    const float *bias;    /* (N) added once to every row, or NULL */
-    bool acc;             /* beta = 1 */
+    const float *bias; /* (N) added once to every row, or NULL */
+    bool acc;          /* beta = 1 */
 } gemm_args;
 
 /* Bytes of scratch (packed panels) that gemm_run needs at most for shapes up to these with n_thread threads. */

@@ -1,0 +1,378 @@
+/* gemm_amx.c - fp32 products on AMX's bf16 tiles.
+ *
+ * An fp32 number is the sum of three bf16 numbers, x = h + m + l: h is x rounded to 8 bits, m what is left rounded to 8 bits,
+ * l the rest, which has at most 8 bits; exact unless parts fall below the smallest normal number. Of the nine products of two
+ * such sums the six largest are computed, exactly, and added in fp32 by the tiles:
+ *
+ *        a b  =  hh + (hm + mh) + (mm + hl + lh)  +  what is left out: (ml + lm + ll) < 2^-23 |a b|, about 2^-27 on average
+ *
+ * A panel holds 32 rows of A or 32 columns of B as chunks of 32 steps of K, 6 KiB each, six tiles of 1 KiB:
+ *
+ *        h of the first 16 | h of the last 16 | m, m | l, l       tile of A: 16 rows x 32 k;  of B: 16 pairs of k x 16 columns x 2
+ *
+ * Four tiles hold 32 x 32 of C. A chunk is 24 tile products (384 cycles) and 14 tile loads. A block of C is summed in the
+ * thread's own memory (second cache) over all of kb, 4 chunks at a time, so that the panel's piece of A (24 KiB) stays in the
+ * first cache while B streams; C itself is touched once.
+ *
+ * Invariants
+ *   1. padding is zero, and a row or column of zeros adds zeros to no element that exists;
+ *   2. infinity and not-a-number go into h alone; since 0 * infinity is not a number, an element that such an operand reaches
+ *      is not finite, but may be NaN where fp32 has infinity;
+ *   3. a thread loads the tile configuration in enter and releases it in leave; the process asks the kernel for the state once,
+ *      in usable.
+ *
+ * GEMM_AMX_EMULATE (a test) replaces the four tile instructions by loops; the rest is generic vector code and runs anywhere. */
+#include "compute/cpu/gemm_impl.h"
+#include "compute/cpu/gemm_pack.h"
+
+#ifdef GEMM_AMX_EMULATE
+#include <math.h>
+#else
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+enum {
+    W = 32,      /* rows or columns of a panel    */
+    CHUNK = 32,  /* steps of K in a chunk         */
+    TILE = 1024, /* bytes                         */
+    CHUNK_NBYTES = 6 * TILE,
+    SUB = 4, /* chunks between visits to C's block */
+    MT = 256,
+    NT = 256 /* block of C                    */
+};
+
+#ifdef GEMM_AMX_EMULATE
+/* What the instructions do, as the manual's pseudo-code says it: in a product the even and the odd steps of K are summed
+ * apart, from zero, and join the accumulator together. */
+static _Thread_local struct {
+    float f[256];
+} emu_tile[8];
+
+static inline void emu_dp(int c, int a, int b)
+{
+    uint16_t x[16][16][2], y[16][16][2];
+    memcpy(x, &emu_tile[a], sizeof x);
+    memcpy(y, &emu_tile[b], sizeof y);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) {
+            float part[2] = {0, 0};
+            for (int p = 0; p < 16; p++)
+                for (int e = 0; e < 2; e++) {
+                    uint32_t u = (uint32_t)x[i][p][e] << 16, v = (uint32_t)y[p][j][e] << 16;
+                    float fu, fv;
+                    memcpy(&fu, &u, sizeof fu);
+                    memcpy(&fv, &v, sizeof fv);
+                    part[e] = fmaf(fu, fv, part[e]);
+                }
+            emu_tile[c].f[i * 16 + j] += part[0] + part[1];
+        }
+}
+#define tile_zero(t)     memset(&emu_tile[t], 0, TILE)
+#define tile_load(t, p)  memcpy(&emu_tile[t], (p), TILE)
+#define tile_store(t, p) memcpy((p), &emu_tile[t], TILE)
+#define tile_dp(c, a, b) emu_dp(c, a, b)
+#else
+#define tile_zero(t)     _tile_zero(t)
+#define tile_load(t, p)  _tile_loadd(t, p, 64)
+#define tile_store(t, p) _tile_stored(t, p, 64)
+#define tile_dp(c, a, b) _tile_dpbf16ps(c, a, b)
+#endif
+
+/* 16 lanes; generic vectors become AVX-512 here and whatever there is in the emulation */
+typedef float vf __attribute__((vector_size(64), may_alias, aligned(4)));
+typedef uint32_t vu __attribute__((vector_size(64), may_alias, aligned(4)));
+typedef uint16_t vh __attribute__((vector_size(64), may_alias, aligned(2)));
+
+/* part[0..2] = the bits of h, m, l as fp32 (the lower 16 bits are zero) */
+GEMM_INLINE void split(vu part[3], const vf *value)
+{
+    const vu v = (vu)*value;
+    vu rounded = (v + 0x7fffu + ((v >> 16) & 1u)) & 0xffff0000u;
+    vu special = (vu)((v & 0x7f800000u) == 0x7f800000u);
+    vu cut = special | (vu)((rounded & 0x7f800000u) == 0x7f800000u); /* rounding must not make infinity of a number */
+    vu quiet = (vu)((v & 0x7fffffffu) > 0x7f800000u) & 0x00400000u;  /* cutting must not make infinity of a NaN      */
+    vu h = (cut & ((v & 0xffff0000u) | quiet)) | (~cut & rounded);
+    vf rest = (vf)((vu)(*value - (vf)h) & ~special);
+    vu r = (vu)rest;
+    vu m = (r + 0x7fffu + ((r >> 16) & 1u)) & 0xffff0000u;
+    part[0] = h;
+    part[1] = m;
+    part[2] = (vu)(rest - (vf)m) & 0xffff0000u;
+}
+
+#define SHUFFLE __builtin_shufflevector
+
+/* x[i][j] <-> x[j][i] */
+GEMM_INLINE void transpose16(vf x[16])
+{
+    vf y[16];
+    for (int i = 0; i < 16; i += 2) {
+        y[i] = SHUFFLE(x[i], x[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29);
+        y[i + 1] = SHUFFLE(x[i], x[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+    }
+    for (int i = 0; i < 16; i += 4) { /* then lane L of x[i+j] holds column 4L+j of rows i..i+3 */
+        for (int e = 0; e < 2; e++) {
+            x[i + 2 * e] = SHUFFLE(y[i + e], y[i + 2 + e], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+            x[i + 2 * e + 1] =
+                SHUFFLE(y[i + e], y[i + 2 + e], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+        }
+    }
+#define EVEN_LANES(p, q) SHUFFLE(p, q, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+#define ODD_LANES(p, q)  SHUFFLE(p, q, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
+    for (int j = 0; j < 4; j++) {
+        vf even0 = EVEN_LANES(x[j], x[4 + j]), odd0 = ODD_LANES(x[j], x[4 + j]);
+        vf even1 = EVEN_LANES(x[8 + j], x[12 + j]), odd1 = ODD_LANES(x[8 + j], x[12 + j]);
+        y[j] = EVEN_LANES(even0, even1);
+        y[4 + j] = EVEN_LANES(odd0, odd1);
+        y[8 + j] = ODD_LANES(even0, even1);
+        y[12 + j] = ODD_LANES(odd0, odd1);
+    }
+    for (int i = 0; i < 16; i++) x[i] = y[i];
+}
+
+/* One chunk's three tiles of 16 rows (columns): element (k, i) at src[i*ld + k] or src[k*ld + i]; out: the tile of h, those of
+ * m and l two tiles further each. */
+GEMM_INLINE void pack_tile_a(char *out, const float *src, int64_t ld, bool k_contig)
+{
+    vf lo[16], hi[16]; /* row i: steps 0..15 and 16..31 */
+    for (int i = 0; i < 16; i++) {
+        lo[i] = *(const vf *)(k_contig ? src + i * ld : src + i * ld);
+        hi[i] = *(const vf *)(k_contig ? src + i * ld + 16 : src + (i + 16) * ld);
+    }
+    if (!k_contig) {
+        transpose16(lo);
+        transpose16(hi);
+    }
+    for (int i = 0; i < 16; i++) {
+        vu p[3], q[3];
+        split(p, &lo[i]);
+        split(q, &hi[i]);
+        for (int e = 0; e < 3; e++)
+            *(vh *)(void *)(out + 2 * TILE * e + 64 * i) =
+                SHUFFLE((vh)p[e], (vh)q[e], 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39,
+                        41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
+    }
+}
+
+GEMM_INLINE void pack_tile_b(char *out, const float *src, int64_t ld, bool k_contig)
+{
+    for (int half = 0; half < 2; half++) {
+        vf x[16]; /* step 16*half + i: 16 columns */
+        for (int i = 0; i < 16; i++)
+            x[i] = *(const vf *)(k_contig ? src + i * ld + 16 * half : src + (i + 16 * half) * ld);
+        if (k_contig) transpose16(x);
+        for (int i = 0; i < 16; i += 2) {
+            vu p[3], q[3];
+            split(p, &x[i]);
+            split(q, &x[i + 1]);
+            for (int e = 0; e < 3; e++)
+                *(vu *)(void *)(out + 2 * TILE * e + 64 * (8 * half + i / 2)) = (p[e] >> 16) | q[e];
+        }
+    }
+}
+
+/* w <= 16 rows (columns), kb <= 32 steps; less than that goes through a copy with zeros */
+GEMM_INLINE void pack_tile(char *out, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb, bool is_b)
+{
+    float copy[CHUNK * 16];
+    if (w < 16 || kb < CHUNK) {
+        int64_t ld_copy = k_contig ? CHUNK : 16;
+        memset(copy, 0, sizeof copy);
+        for (int64_t i = 0; i < w; i++)
+            for (int64_t k = 0; k < kb; k++)
+                if (k_contig) copy[i * CHUNK + k] = src[i * ld + k];
+                else copy[k * 16 + i] = src[k * ld + i];
+        src = copy;
+        ld = ld_copy;
+    }
+    if (is_b) pack_tile_b(out, src, ld, k_contig);
+    else pack_tile_a(out, src, ld, k_contig);
+}
+
+GEMM_INLINE void pack_panels(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w,
+                             int64_t kb, bool is_b)
+{
+    for (int64_t k = 0; k < kb; k += CHUNK)
+        for (int64_t i = 0; i < gemm_round_up(w, W); i += 16) {
+            char *out = (char *)dst + (size_t)(i / W) * panel + (size_t)(k / CHUNK) * CHUNK_NBYTES +
+                        (size_t)(i / 16 % 2) * TILE;
+            const float *from = k_contig ? src + i * ld + k : src + k * ld + i;
+            if (i >= w)
+                for (int e = 0; e < 3; e++) memset(out + 2 * TILE * e, 0, TILE);
+            else pack_tile(out, from, ld, k_contig, gemm_min(w - i, 16), gemm_min(kb - k, CHUNK), is_b);
+        }
+}
+
+static void pack_a(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    if (k_contig) pack_panels(dst, panel, src, ld, true, w, kb, false);
+    else pack_panels(dst, panel, src, ld, false, w, kb, false);
+}
+
+static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
+{
+    if (k_contig) pack_panels(dst, panel, src, ld, true, w, kb, true);
+    else pack_panels(dst, panel, src, ld, false, w, kb, true);
+}
+
+/* 32 x 32 of C (four tiles in c) += n_chunk chunks of a panel of A and one of B; small products come before the large one */
+static void micro(int64_t n_chunk, const char *a, const char *b, char *c, bool add)
+{
+#define FOUR_DP       \
+    tile_dp(0, 4, 6); \
+    tile_dp(1, 4, 7); \
+    tile_dp(2, 5, 6); \
+    tile_dp(3, 5, 7)
+#define LOAD_A(part)                     \
+    tile_load(4, a + 2 * TILE * (part)); \
+    tile_load(5, a + 2 * TILE * (part) + TILE)
+#define LOAD_B(part)                     \
+    tile_load(6, b + 2 * TILE * (part)); \
+    tile_load(7, b + 2 * TILE * (part) + TILE)
+    enum { H, M, L };
+    if (add) {
+        tile_load(0, c);
+        tile_load(1, c + TILE);
+        tile_load(2, c + 2 * TILE);
+        tile_load(3, c + 3 * TILE);
+    } else {
+        tile_zero(0);
+        tile_zero(1);
+        tile_zero(2);
+        tile_zero(3);
+    }
+    for (int64_t k = 0; k < n_chunk; k++) {
+        LOAD_A(L);
+        LOAD_B(H);
+        FOUR_DP;
+        LOAD_A(M);
+        FOUR_DP;
+        LOAD_B(M);
+        FOUR_DP;
+        LOAD_A(H);
+        FOUR_DP;
+        LOAD_B(L);
+        FOUR_DP;
+        LOAD_B(H);
+        FOUR_DP;
+        a += CHUNK_NBYTES;
+        b += CHUNK_NBYTES;
+    }
+    tile_store(0, c);
+    tile_store(1, c + TILE);
+    tile_store(2, c + 2 * TILE);
+    tile_store(3, c + 3 * TILE);
+}
+
+/* One finished tile (up to 16 x 16 of it) goes to C. */
+static void write_tile(const gemm_block *b, const float *t, int64_t row, int64_t col)
+{
+    int64_t m = gemm_min(b->m - row, 16), n = gemm_min(b->n - col, 16);
+    float *c = b->c + row * b->ldc + col;
+    const float *bias = b->bias ? b->bias + col : NULL;
+    for (int64_t i = 0; i < m; i++, c += b->ldc, t += 16) {
+        if (n == 16) {
+            vf v = *(const vf *)t;
+            if (b->add) v = *(const vf *)c + v;
+            if (bias) v = v + *(const vf *)bias;
+            *(vf *)c = v;
+        } else {
+            for (int64_t j = 0; j < n; j++) {
+                float v = t[j];
+                if (b->add) v = c[j] + v;
+                if (bias) v = v + bias[j];
+                c[j] = v;
+            }
+        }
+    }
+}
+
+static void block(const gemm_block *b)
+{
+    int64_t pm = gemm_ceil_div(b->m, W), pn = gemm_ceil_div(b->n, W), chunks = gemm_ceil_div(b->kb, CHUNK);
+    char *tiles = (char *)b->tmp;
+    for (int64_t k = 0; k < chunks; k += SUB)
+        for (int64_t i = 0; i < pm; i++)
+            for (int64_t j = 0; j < pn; j++)
+                micro(gemm_min(SUB, chunks - k), b->pa + (size_t)i * b->a_panel + (size_t)(k * CHUNK_NBYTES),
+                      b->pb + (size_t)j * b->b_panel + (size_t)(k * CHUNK_NBYTES), tiles + (i * pn + j) * 4 * TILE,
+                      k > 0);
+    for (int64_t i = 0; i < pm; i++)
+        for (int64_t j = 0; j < pn; j++)
+            for (int t = 0; t < 4; t++) {
+                int64_t row = i * W + t / 2 * 16, col = j * W + t % 2 * 16;
+                if (row < b->m && col < b->n)
+                    write_tile(b, (const float *)(const void *)(tiles + ((i * pn + j) * 4 + t) * TILE), row, col);
+            }
+}
+
+#ifdef GEMM_AMX_EMULATE
+static bool usable(void)
+{
+    return true;
+}
+#define KERNEL static const gemm_kernel gemm_amx_emulated
+#else
+/* Palette 1, eight tiles of 16 rows x 64 bytes. In memory for good: the instruction reads all of it, whatever the compiler
+ * believes. */
+static const struct {
+    _Alignas(64) uint8_t palette, start_row, reserved[14];
+    uint16_t row_nbytes[16];
+    uint8_t rows[16];
+} config = {
+    .palette = 1,
+    .row_nbytes = {64, 64, 64, 64, 64, 64, 64, 64},
+    .rows = {16, 16, 16, 16, 16, 16, 16, 16},
+};
+
+static void enter(void)
+{
+    _tile_loadconfig(&config);
+}
+
+static void leave(void)
+{
+    _tile_release();
+}
+
+/* The instructions, the operating system's support for their registers (XCR0 bits 17, 18) and its permission to use them. */
+static bool usable(void)
+{
+    unsigned a, b, c, d;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl") ||
+        !__builtin_cpu_supports("avx512bf16"))
+        return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & (1u << 22)) || !(d & (1u << 24))) return false;
+    unsigned xcr0, high;
+    __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    if ((xcr0 & (3u << 17)) != (3u << 17)) return false;
+    enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+#define KERNEL const gemm_kernel gemm_kernel_amx
+#endif
+
+KERNEL = {
+    .name = "amx",
+    .usable = usable,
+    .mr = W,
+    .nr = W,
+    .kc = 768,
+    .k_round = CHUNK,
+    .elem_nbytes = 6,
+    .mt = MT,
+    .nt = NT,
+    .tmp_nbytes = (size_t)MT * NT * sizeof(float),
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .block = block,
+#ifndef GEMM_AMX_EMULATE
+    .small = gemm_small_avx512,
+    .enter = enter,
+    .leave = leave,
+#endif
+};
