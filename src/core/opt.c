@@ -183,21 +183,21 @@ void ls_opt_show(const ls_opt *row, const void *target, ls_str *out)
 
 static void wrapped(ls_str *out, const char *text, size_t indent, size_t column, size_t width)
 {
+    bool first = true;
     while (*text) {
         size_t n = strcspn(text, " ");
-        if (column + n > width && column > indent) {
+        if (!first && column + 1 + n > width) {
             ls_str_addc(out, '\n');
             for (size_t i = 0; i < indent; i++) ls_str_addc(out, ' ');
             column = indent;
+        } else if (!first) {
+            ls_str_addc(out, ' ');
+            column++;
         }
         ls_str_addn(out, text, n);
         column += n;
-        text += n;
-        if (*text == ' ') {
-            if (text[1]) ls_str_addc(out, ' ');
-            column++;
-            text++;
-        }
+        first = false;
+        text += n + (text[n] == ' ');
     }
     ls_str_addc(out, '\n');
 }

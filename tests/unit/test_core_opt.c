@@ -17,7 +17,10 @@ static const ls_opt table[] = {
     {"verbose", LS_OPT_SWITCH, offsetof(target, on), NULL, NULL, "say more", "General"},
     {"seq_length", LS_OPT_INT, offsetof(target, n), "N", "1024", "positions of a sample", NULL},
     {"learning_rate", LS_OPT_REAL, offsetof(target, lr), "X", "6e-4", "peak rate", "Training"},
-    {"name", LS_OPT_STR, offsetof(target, name), "TEXT", NULL, "what to call the run", NULL},
+    {"name", LS_OPT_STR, offsetof(target, name), "TEXT", NULL,
+     "what to call the run, in words that are long enough to need a second line of the help page, or even a third "
+     "one",
+     NULL},
     {"device", LS_OPT_CHOICE, offsetof(target, device), "cpu|cuda", "cpu", "where to compute", NULL},
     {"input", LS_OPT_LIST, offsetof(target, in), "PATH...", NULL, "files", NULL},
     {"seq_len_old", LS_OPT_INT, offsetof(target, n), "N", NULL, NULL, NULL},
@@ -136,6 +139,7 @@ static void help_and_show(void **state)
     for (const char *p = s.data; *p;) {
         size_t n = strcspn(p, "\n");
         assert_true(n <= 100);
+        assert_true(!n || p[n - 1] != ' ');
         p += n + 1;
     }
     ls_str_fini(&s);
