@@ -105,7 +105,8 @@ static ls_status drive(pool *p, bool threaded, worker *self, ls_blocks *blocks, 
             }
         }
     }
-    if (read_st != LS_OK) ls_fail(read_st, "%s", read_error ? read_error : "no memory for the words of an error");
+    if (read_st != LS_OK)
+        read_st = ls_fail(read_st, "%s", read_error ? read_error : "no memory for the words of an error");
     ls_free(read_error);
     return read_st;
 }
