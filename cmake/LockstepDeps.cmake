@@ -14,7 +14,6 @@ endfunction()
 
 ls_dep(jansson jansson.h jansson)
 ls_dep(xxhash xxhash.h xxhash)
-ls_dep(pcre2 pcre2.h pcre2-8)
 ls_dep(zlib zlib.h z)
 ls_dep(zstd zstd.h zstd)
 ls_dep(curl curl/curl.h curl)

@@ -4,6 +4,14 @@ add_library(ls_test_support INTERFACE)
 target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
 
+# A line "ls-test: serial" in a test's file keeps other tests from running beside it (it measures time, or fills the machine).
+function(ls_test_marks name file)
+  file(STRINGS ${file} _serial REGEX "ls-test: serial")
+  if(_serial)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
 foreach(kind unit grad backend equiv prop fault golden)
   file(GLOB _tests CONFIGURE_DEPENDS tests/${kind}/test_*.c)
   foreach(t ${_tests})
@@ -15,6 +23,7 @@ foreach(kind unit grad backend equiv prop fault golden)
     add_test(NAME ${kind}/${_short} COMMAND ${kind}_${_short})
     set_tests_properties(${kind}/${_short} PROPERTIES TIMEOUT 300 LABELS ${kind}
       ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR}")
+    ls_test_marks(${kind}/${_short} ${t})
   endforeach()
 endforeach()
 
@@ -43,6 +52,7 @@ foreach(kind cli oracle fault equiv)
     add_test(NAME ${kind}/${_n} COMMAND bash ${t})
     set_tests_properties(${kind}/${_n} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 LABELS ${kind}
       ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR};LOCKSTEP=${CMAKE_BINARY_DIR}/lockstep")
+    ls_test_marks(${kind}/${_n} ${t})
   endforeach()
 endforeach()
 # What the oracle scripts compare with others: tests/oracle/<what>.c is the program oracle_<what>, no test by itself.
