@@ -1,7 +1,7 @@
 /* safetensors_write.c - files written once, from end to end, hashed on the way.
  *
- * A piece is hashed and then written while it is still in the cache. Write-back is started every 32 MiB, so that the sync at
- * the end finds little left to do; nothing is copied in user space. */
+ * A piece is hashed and then written while it is still in the cache; nothing is copied in user space. Starting write-back early
+ * (sync_file_range) was measured on 1.5 GB and gained nothing over the one fsync at the end. */
 #include "train/safetensors.h"
 
 #include "core/hash.h"
@@ -13,12 +13,10 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define PUSH_EVERY ((int64_t)32 << 20)
-
 struct ls_sum_out {
     int fd;
     char *path;
-    int64_t nbytes, pushed;
+    int64_t nbytes;
     ls_xxh whole, part;
     uint64_t *block;
     int64_t n_block, cap;
@@ -84,11 +82,6 @@ static ls_status write_all(ls_sum_out *o, const char *p, size_t n)
         p += k;
         n -= (size_t)k;
         o->nbytes += k;
-    }
-    if (o->nbytes - o->pushed >= PUSH_EVERY) {
-        (void)sync_file_range(o->fd, o->pushed, o->nbytes - o->pushed,
-                              SYNC_FILE_RANGE_WRITE); /* a hint: fsync decides */
-        o->pushed = o->nbytes;
     }
     return LS_OK;
 }
