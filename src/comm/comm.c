@@ -1,0 +1,311 @@
+/* comm.c - what is the same for every backend: requests are checked, queued in order, carried out by a thread for each lane, measured.
+ *
+ *   caller      post ─► ring ─► wait ─────────────► (exposed time)
+ *   lane               run(1) run(2) run(3) …         (busy time)
+ *
+ * A failed request fails its lane for good: nothing after it could match the peers any more. */
+#include "comm/comm_impl.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *ls_coll_word(ls_coll kind)
+{
+    switch (kind) {
+#define X(k, word) \
+    case k: return word;
+        LS_COLL_LIST(X)
+#undef X
+    case LS_N_COLL: break;
+    }
+    return "?";
+}
+
+static int lane_of(ls_coll kind)
+{
+    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
+}
+
+static ls_ticket ticket_of(int lane, uint64_t seq)
+{
+    return seq << 2 | (uint64_t)lane;
+}
+
+ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out)
+{
+    ls_comm *c = ls_alloc(sizeof *c);
+    if (!c) return ls_nomem(sizeof *c, "a communicator");
+    c->ops = ops;
+    c->rank = rank;
+    c->size = size;
+    c->impl = impl;
+    c->limit = 600;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->changed, NULL);
+    *out = c;
+    return LS_OK;
+}
+
+int ls_comm_rank(const ls_comm *c)
+{
+    return c->rank;
+}
+int ls_comm_size(const ls_comm *c)
+{
+    return c->size;
+}
+const char *ls_comm_name(const ls_comm *c)
+{
+    return c->ops->name;
+}
+void ls_comm_set_limit(ls_comm *c, double seconds)
+{
+    c->limit = seconds;
+}
+void *ls_comm_alloc(ls_comm *c, size_t nbytes)
+{
+    return c->ops->alloc(c, nbytes);
+}
+
+/* Carries out one request and books it; called with the lock not held. */
+static ls_status run_one(ls_comm *c, comm_req *r)
+{
+    const double begin = ls_now();
+    ls_status st = c->ops->run(c, r);
+    const double busy = ls_now() - begin;
+    pthread_mutex_lock(&c->lock);
+    ls_comm_stat *s = &c->stat[r->kind];
+    s->calls++;
+    s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
+    s->bytes += r->moved;
+    s->busy += busy;
+    if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
+    pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+typedef struct lane_arg {
+    ls_comm *c;
+    int lane;
+} lane_arg;
+
+static void *lane_main(void *arg)
+{
+    lane_arg a = *(lane_arg *)arg;
+    ls_free(arg);
+    ls_comm *c = a.c;
+    comm_lane *l = &c->lane[a.lane];
+    pthread_mutex_lock(&c->lock);
+    for (;;) {
+        while (!l->stop && l->done == l->posted) pthread_cond_wait(&c->changed, &c->lock);
+        if (l->done == l->posted) break; /* asked to stop, and nothing is left */
+        comm_req *r = &l->ring[(l->done + 1) % LANE_RING];
+        ls_status st = l->failed;
+        if (st == LS_OK) {
+            pthread_mutex_unlock(&c->lock);
+            st = run_one(c, r);
+            pthread_mutex_lock(&c->lock);
+            if (st != LS_OK) {
+                l->failed = st;
+                snprintf(l->words, sizeof l->words, "%s", ls_err_words());
+            }
+        }
+        l->done++;
+        pthread_cond_broadcast(&c->changed);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+static ls_status start_lane(ls_comm *c, int lane)
+{
+    lane_arg *a = ls_alloc(sizeof *a);
+    if (!a) return ls_nomem(sizeof *a, "a progress thread");
+    *a = (lane_arg){c, lane};
+    if (pthread_create(&c->lane[lane].thread, NULL, lane_main, a)) {
+        ls_free(a);
+        return ls_fail(LS_E_COMM, "cannot start a progress thread");
+    }
+    c->lane[lane].running = true;
+    return LS_OK;
+}
+
+static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
+{
+    const int k = lane_of(r->kind);
+    comm_lane *l = &c->lane[k];
+    if (c->ops->inline_run) {
+        r->seq = ++l->posted;
+        l->done = l->posted;
+        if (t) *t = 0;
+        return run_one(c, r);
+    }
+    if (!l->running) LS_TRY(start_lane(c, k));
+    pthread_mutex_lock(&c->lock);
+    while (l->posted - l->done >= LANE_RING - 1) pthread_cond_wait(&c->changed, &c->lock);
+    r->seq = ++l->posted;
+    l->ring[r->seq % LANE_RING] = *r;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    const ls_ticket mine = ticket_of(k, r->seq);
+    if (!t) return ls_wait(c, mine);
+    *t = mine;
+    return LS_OK;
+}
+
+ls_status ls_wait(ls_comm *c, ls_ticket t)
+{
+    if (!t) return LS_OK;
+    comm_lane *l = &c->lane[t & 3];
+    const uint64_t seq = t >> 2;
+    pthread_mutex_lock(&c->lock);
+    if (l->done < seq) {
+        const ls_coll kind = l->ring[seq % LANE_RING].kind;
+        const double begin = ls_now();
+        while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
+        c->stat[kind].exposed += ls_now() - begin;
+    }
+    const ls_status st = l->failed;
+    pthread_mutex_unlock(&c->lock);
+    return st == LS_OK ? LS_OK : ls_fail(st, "%s", l->words);
+}
+
+bool ls_test(const ls_comm *c, ls_ticket t)
+{
+    if (!t) return true;
+    ls_comm *m = (ls_comm *)(uintptr_t)c; /* the lock is not part of what c means */
+    pthread_mutex_lock(&m->lock);
+    const bool done = c->lane[t & 3].done >= t >> 2;
+    pthread_mutex_unlock(&m->lock);
+    return done;
+}
+
+static ls_status check_sum_type(ls_view x)
+{
+    if (x.dt == LS_F32 || x.dt == LS_F64 || x.dt == LS_I64) return LS_OK;
+    return ls_fail(LS_E_UNSUPPORTED, "sums of %s are not offered: F32, F64 or I64", ls_dtype_word(x.dt));
+}
+
+static ls_status check_peer(const ls_comm *c, int peer, const char *what)
+{
+    if (peer >= 0 && peer < c->size) return LS_OK;
+    return ls_fail(LS_E_ARG, "%s %d, but ranks are 0 to %d", what, peer, c->size - 1);
+}
+
+ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t)
+{
+    LS_TRY(check_sum_type(x));
+    return post(c, &(comm_req){.kind = LS_COLL_ALL_REDUCE, .in = x, .out = x, .site = site}, t);
+}
+
+ls_status ls_reduce_scatter(ls_comm *c, ls_view out, ls_view in, const char *site, ls_ticket *t)
+{
+    LS_TRY(check_sum_type(in));
+    LS_ASSERT(in.n == out.n * c->size && in.dt == out.dt);
+    return post(c, &(comm_req){.kind = LS_COLL_REDUCE_SCATTER, .in = in, .out = out, .site = site}, t);
+}
+
+ls_status ls_all_gather(ls_comm *c, ls_view out, ls_view in, const char *site, ls_ticket *t)
+{
+    LS_ASSERT(out.n == in.n * c->size && in.dt == out.dt);
+    return post(c, &(comm_req){.kind = LS_COLL_ALL_GATHER, .in = in, .out = out, .site = site}, t);
+}
+
+ls_status ls_broadcast(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t)
+{
+    LS_TRY(check_peer(c, root, "broadcast from rank"));
+    return post(c, &(comm_req){.kind = LS_COLL_BROADCAST, .in = x, .out = x, .peer = root, .site = site}, t);
+}
+
+ls_status ls_reduce(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t)
+{
+    LS_TRY(check_sum_type(x));
+    LS_TRY(check_peer(c, root, "reduce to rank"));
+    return post(c, &(comm_req){.kind = LS_COLL_REDUCE, .in = x, .out = x, .peer = root, .site = site}, t);
+}
+
+ls_status ls_send(ls_comm *c, ls_view x, int to, const char *site, ls_ticket *t)
+{
+    LS_TRY(check_peer(c, to, "send to rank"));
+    return post(c, &(comm_req){.kind = LS_COLL_SEND, .in = x, .peer = to, .site = site}, t);
+}
+
+ls_status ls_recv(ls_comm *c, ls_view x, int from, const char *site, ls_ticket *t)
+{
+    LS_TRY(check_peer(c, from, "receive from rank"));
+    return post(c, &(comm_req){.kind = LS_COLL_RECV, .out = x, .peer = from, .site = site}, t);
+}
+
+ls_status ls_barrier(ls_comm *c, const char *site)
+{
+    return post(c, &(comm_req){.kind = LS_COLL_BARRIER, .site = site}, NULL);
+}
+
+ls_status ls_agree(ls_comm *c, int mine, const char *site, int *worst)
+{
+    LS_TRY(post(c, &(comm_req){.kind = LS_COLL_AGREE, .value = mine, .site = site}, NULL));
+    pthread_mutex_lock(&c->lock);
+    *worst = c->last_worst;
+    pthread_mutex_unlock(&c->lock);
+    return LS_OK;
+}
+
+ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site)
+{
+    int worst = 0;
+    ls_status st = ls_agree(c, (int)mine, site, &worst);
+    if (mine != LS_OK) return mine; /* its own words are the ones to keep */
+    LS_TRY(st);
+    if (worst == LS_OK) return LS_OK;
+    return ls_fail((ls_status)worst, "another worker failed: %s", ls_status_words((ls_status)worst));
+}
+
+ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
+{
+    return c->ops->split(c, color, key, out);
+}
+
+void ls_comm_destroy(ls_comm **cp)
+{
+    ls_comm *c = *cp;
+    if (!c) return;
+    pthread_mutex_lock(&c->lock);
+    for (int k = 0; k < N_LANE; k++) c->lane[k].stop = true;
+    pthread_cond_broadcast(&c->changed);
+    pthread_mutex_unlock(&c->lock);
+    for (int k = 0; k < N_LANE; k++)
+        if (c->lane[k].running) pthread_join(c->lane[k].thread, NULL);
+    if (c->ops->destroy) c->ops->destroy(c);
+    pthread_cond_destroy(&c->changed);
+    pthread_mutex_destroy(&c->lock);
+    ls_free(c);
+    *cp = NULL;
+}
+
+ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    ls_comm_stat s = c->stat[kind];
+    pthread_mutex_unlock(&m->lock);
+    return s;
+}
+
+void ls_comm_stats_reset(ls_comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    memset(c->stat, 0, sizeof c->stat);
+    pthread_mutex_unlock(&c->lock);
+}
+
+double ls_comm_busbw(ls_coll kind, int size, double nbytes, double seconds)
+{
+    const double n = size;
+    double factor = 1;
+    if (kind == LS_COLL_ALL_REDUCE) factor = 2 * (n - 1) / n;
+    else if (kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_ALL_GATHER) factor = (n - 1) / n;
+    return seconds > 0 ? nbytes / seconds * factor : 0;
+}

@@ -1,0 +1,121 @@
+/* comm.h - collectives: asynchronous, in one order, measured.
+ *
+ * A communicator is a group of workers, ranks 0 … size-1. Every worker posts the same collectives in the same order. A post
+ * returns a ticket at once; a progress thread carries it out while the caller computes; ls_wait returns when this worker's
+ * result is there and its buffers are its own again.
+ *
+ *   ls_all_reduce(c, x, SITE, &t)          x on every worker = sum over workers
+ *   ls_reduce_scatter(c, out, in, …)       out on rank r = sum of part r of every in;         in.n = size * out.n
+ *   ls_all_gather(c, out, in, …)           out = the ins of all ranks side by side;           out.n = size * in.n
+ *   ls_reduce / ls_broadcast(c, x, root)   sum at root / copy from root
+ *
+ * Invariants
+ *   1. sums follow one binary tree over the ranks: split at the largest power of two below their number, left + right
+ *      (parallel/gradtree.h has the same shape over micro-batches, so the two compose);
+ *   2. each request has a sequence number and a call site; every wait has a limit and ends in a table of who is where;
+ *   3. `in` and `out` of a pending request belong to the communicator;
+ *   4. large buffers (over LS_COMM_SMALL bytes) come from ls_comm_alloc, so that peers on the host read them in place.
+ *
+ * Backends: self (one worker), local (workers of one host over shared memory), dry (moves nothing, counts). */
+#ifndef LS_COMM_COMM_H
+#define LS_COMM_COMM_H
+
+#include "core/buf.h"
+#include "core/err.h"
+#include "core/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LS_COMM_SMALL 4096 /* bytes that may lie anywhere */
+
+#define LS_COLL_LIST(X)                         \
+    X(LS_COLL_ALL_REDUCE, "all_reduce")         \
+    X(LS_COLL_REDUCE_SCATTER, "reduce_scatter") \
+    X(LS_COLL_ALL_GATHER, "all_gather")         \
+    X(LS_COLL_BROADCAST, "broadcast")           \
+    X(LS_COLL_REDUCE, "reduce")                 \
+    X(LS_COLL_SEND, "send")                     \
+    X(LS_COLL_RECV, "recv")                     \
+    X(LS_COLL_BARRIER, "barrier")               \
+    X(LS_COLL_AGREE, "agree")
+
+typedef enum ls_coll {
+#define X(kind, word) kind,
+    LS_COLL_LIST(X)
+#undef X
+        LS_N_COLL
+} ls_coll;
+
+const char *ls_coll_word(ls_coll kind);
+
+typedef struct ls_comm ls_comm;
+typedef uint64_t ls_ticket; /* 0: nothing to wait for */
+
+#define LS_SITE_STR2(x) #x
+#define LS_SITE_STR(x)  LS_SITE_STR2(x)
+#define LS_SITE         __FILE__ ":" LS_SITE_STR(__LINE__)
+
+int ls_comm_rank(const ls_comm *c);
+int ls_comm_size(const ls_comm *c);
+const char *ls_comm_name(const ls_comm *c); /* "self", "local", … */
+
+/* ---- posts; t may be NULL: then the call waits ---- */
+ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t);
+ls_status ls_reduce_scatter(ls_comm *c, ls_view out, ls_view in, const char *site,
+                            ls_ticket *t); /* out may be part r of in */
+ls_status ls_all_gather(ls_comm *c, ls_view out, ls_view in, const char *site,
+                        ls_ticket *t); /* in may be part r of out */
+ls_status ls_broadcast(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t);
+ls_status ls_reduce(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t); /* other ranks' x is unchanged */
+ls_status ls_send(ls_comm *c, ls_view x, int to, const char *site, ls_ticket *t);
+ls_status ls_recv(ls_comm *c, ls_view x, int from, const char *site, ls_ticket *t);
+ls_status ls_barrier(ls_comm *c, const char *site);
+
+/* The largest of all workers' values (a status, a flag). Collective over c. */
+ls_status ls_agree(ls_comm *c, int mine, const char *site, int *worst);
+/* The worst status of all: a failure of any worker fails all of them; its own words stay with the one that had it. */
+ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site);
+
+/* Waits for one ticket; the time spent counts as exposed. Later tickets of the same lane may still be running. */
+ls_status ls_wait(ls_comm *c, ls_ticket t);
+bool ls_test(const ls_comm *c, ls_ticket t);
+
+/* A new communicator of the workers that gave the same color, ranked by (key, old rank). Collective over c. */
+ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
+
+/* Memory that peers on the host can read in place; zeroed, 64-byte aligned, freed with the communicator that made it. */
+void *ls_comm_alloc(ls_comm *c, size_t nbytes);
+
+/* Seconds a wait may last before the table; 0 = no limit. */
+void ls_comm_set_limit(ls_comm *c, double seconds);
+void ls_comm_destroy(ls_comm **c);
+
+/* ---- what was measured ---- */
+typedef struct ls_comm_stat {
+    int64_t calls;
+    int64_t elements; /* of the whole buffer, as the strategies' laws count them                     */
+    int64_t bytes;    /* this worker moved: read from peers or written to them                       */
+    double busy;      /* seconds from the start of a request to its end                              */
+    double exposed;   /* seconds that callers waited                                                 */
+} ls_comm_stat;
+ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
+void ls_comm_stats_reset(ls_comm *c);
+/* nccl-tests' bus bandwidth: bytes of the buffer / time * factor (2(n-1)/n for all_reduce, (n-1)/n for scatter and gather, 1). */
+double ls_comm_busbw(ls_coll kind, int size, double nbytes, double seconds);
+
+/* ---- making communicators ---- */
+ls_status ls_comm_self(ls_comm **out);
+/* Rank `rank` of `size`, alone: moves nothing, counts everything. */
+ls_status ls_comm_dry(int rank, int size, ls_comm **out);
+
+/* Shared state of the workers of one host, made before they start (memory that forked workers share). arena_nbytes: address
+ * space for each worker's ls_comm_alloc; it costs nothing until it is touched. */
+typedef struct ls_local_world ls_local_world;
+ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out);
+void ls_local_world_destroy(ls_local_world **w);
+ls_status ls_comm_local(ls_local_world *w, int rank, ls_comm **out);
+/* A worker is gone: everyone who waits returns LS_E_COMM with these words. */
+void ls_local_world_abort(ls_local_world *w, int rank, const char *words);
+
+#endif

@@ -1,0 +1,60 @@
+/* comm_impl.h - what a backend fills, and what comm.c does for all of them: order, threads, tickets, measuring. */
+#ifndef LS_COMM_COMM_IMPL_H
+#define LS_COMM_COMM_IMPL_H
+
+#include "comm/comm.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+typedef struct comm_req {
+    ls_coll kind;
+    ls_view in, out;
+    int peer;  /* root, or the other side of a send */
+    int value; /* of an agree: in mine, out worst   */
+    const char *site;
+    uint64_t seq;  /* in its lane, from 1               */
+    int64_t moved; /* out: bytes                        */
+} comm_req;
+
+typedef struct comm_ops {
+    const char *name;
+    bool inline_run; /* requests are carried out by the caller: nothing to overlap */
+    ls_status (*run)(ls_comm *c, comm_req *r);
+    ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
+    void *(*alloc)(ls_comm *c, size_t nbytes);
+    void (*destroy)(ls_comm *c);
+} comm_ops;
+
+/* Sends and receives have lanes of their own, so that a send can wait for its receiver while collectives go on. */
+enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
+#define LANE_RING 256
+
+typedef struct comm_lane {
+    pthread_t thread;
+    bool running;
+    bool stop;
+    uint64_t posted, done; /* sequence numbers                  */
+    ls_status failed;      /* first failure; sticks             */
+    char words[2048];
+    comm_req ring[LANE_RING];
+} comm_lane;
+
+struct ls_comm {
+    const comm_ops *ops;
+    int rank, size;
+    double limit; /* seconds */
+    void *impl;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    comm_lane lane[N_LANE];
+    ls_comm_stat stat[LS_N_COLL];
+    int last_worst;
+};
+
+ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
+
+/* out = sum of n sources in the tree; any out may be one of the sources. */
+void comm_tree_sum(void *out, const void *const *src, int n_src, int64_t n, ls_dtype dt);
+
+#endif
