@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# A run's checkpoints through the program: exported, imported, resumed from, damaged, and refused by the disk.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+lockstep=${LOCKSTEP:-$here/../../build/lockstep}
+[ -x "$lockstep" ] || { echo "skipped: $lockstep is not built"; exit 77; }
+work=$(mktemp -d)
+trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+cd "$work"
+
+fail() { echo "FAILED: $*"; exit 1; }
+# refuse CODE WORDS COMMAND...: the command must exit with CODE and say WORDS on stderr
+refuse() {
+    local code=$1 words=$2 rc=0
+    shift 2
+    "$@" >out.txt 2>err.txt || rc=$?
+    [ "$rc" = "$code" ] || { cat err.txt; fail "exit code $rc instead of $code: $*"; }
+    grep -q -- "$words" err.txt || { cat err.txt; fail "no '$words' in the words of: $*"; }
+    echo "ok  refused ($code): $words"
+}
+train() { "$lockstep" train --data data --model small.json --seq_length 16 --micro_batch_size_per_gpu 2 --threads 1 "$@"; }
+
+for i in $(seq 300); do echo "line $i of a text that is $((i * 7919 % 1000)) words long and no longer"; done >text.txt
+"$lockstep" prepare --input text.txt --out data --tokenizer bytes >/dev/null 2>&1
+cat >small.json <<'JSON'
+{"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16, "vocab_size": 257}
+JSON
+
+for variant in hf r1; do
+    train --variant $variant --checkpoint_path run-$variant --max-steps 8 --save-every 2 --keep-last 2 >/dev/null 2>&1
+    ls run-$variant | grep -q '^step-2$' && fail "step-2 should have been pruned"
+    "$lockstep" export --checkpoint run-$variant --out out-$variant >/dev/null
+    [ "$(ls out-$variant | tr '\n' ' ')" = "config.json generation_config.json model.safetensors tokenizer.json " ] || fail "$(ls out-$variant)"
+    "$lockstep" import --from out-$variant --out back-$variant >/dev/null
+    cmp out-$variant/model.safetensors back-$variant/model.safetensors || fail "import changed the weights"
+    cmp out-$variant/config.json back-$variant/config.json || fail "import changed the config"
+    echo "ok  $variant: exported and imported, byte for byte"
+done
+refuse 2 "exists already" "$lockstep" export --checkpoint run-hf --out out-hf
+"$lockstep" export --checkpoint run-hf --out out-hf --force >/dev/null
+refuse 2 "needs --checkpoint" "$lockstep" export --out x
+refuse 3 "no such folder" "$lockstep" export --checkpoint none --out x
+refuse 2 "GELU" "$lockstep" import --from out-hf --out x --variant r1
+[ ! -e x ] || fail "a refused command left x"
+
+# damage in the newest checkpoint stops --resume and names the older one
+train --checkpoint_path run --max-steps 6 --save-every 2 >/dev/null 2>&1
+rm -r run/epoch-*
+newest=$(ls -d run/step-* | sort -V | tail -1)
+older=$(ls -d run/step-* | sort -V | tail -2 | head -1)
+[ "$newest" != "$older" ] || fail "one checkpoint only: $newest"
+printf 'X' | dd of="$newest/optimizer.safetensors" bs=1 seek=9000 conv=notrunc 2>/dev/null
+refuse 3 "$newest/optimizer.safetensors is damaged" train --checkpoint_path run --max-steps 8 --resume
+grep -q "$older is whole" err.txt || { cat err.txt; fail "the older checkpoint is not named"; }
+rm -r "$newest"
+train --checkpoint_path run --max-steps 8 --resume >out.txt 2>&1 || { cat out.txt; fail "could not resume from $older"; }
+grep -q "resumed from $older" out.txt || { cat out.txt; fail "did not resume from $older"; }
+echo "ok  resumed from $older once the damaged one was removed"
+
+# a disk that takes no more
+cp -r run full
+rm -r full/epoch-* full/RUN_COMPLETE.txt
+before=$(ls -A full | grep -c step-)
+refuse 3 "cannot write full/.*safetensors" bash -c "trap '' XFSZ; ulimit -f 20; exec '$lockstep' train --data data --model small.json \
+    --seq_length 16 --micro_batch_size_per_gpu 2 --threads 1 --checkpoint_path full --max-steps 20 --save-every 2 --resume"
+ls -A full | grep -q '^\.tmp-' && fail "a temporary folder was left"
+[ "$(ls -A full | grep -c step-)" = "$before" ] || fail "checkpoints appeared or vanished"
