@@ -57,11 +57,11 @@ simd_drop simd_drop_of(ls_drop d)
                        .scale = (float)drop_scale(d)};
 }
 
-/* For the widest tile (NR 32) of any table. Forward: k^T, v; q, o; one block; m, l. Backward: k^T, v^T, k, dk, dv; q, dy, dq;
+/* For the widest tile (NR 32) of any table. Forward: k^T, v; q, o; one block. Backward: k^T, v^T, k, dk, dv; q, dy, dq;
  * two blocks. */
 int64_t simd_attn_floats(int64_t T, int64_t D, bool backward)
 {
     const int64_t bk = SIMD_ATTN_BLOCK;
     int64_t Tp = (T + bk - 1) / bk * bk, Dp = (D + 31) / 32 * 32;
-    return backward ? 5 * Tp * Dp + 3 * bk * Dp + 2 * bk * bk : 2 * Tp * Dp + 2 * bk * Dp + bk * bk + 2 * bk;
+    return backward ? 5 * Tp * Dp + 3 * bk * Dp + 2 * bk * bk : 2 * Tp * Dp + 2 * bk * Dp + bk * bk;
 }
