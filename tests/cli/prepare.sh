@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# prepare: formats, splits, limits, threads, refusals. Each refusal is one clear line, the right exit code, and nothing left.
+. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+[ -x "$LOCKSTEP" ] || skip "no program at $LOCKSTEP"
+cd "$SCRATCH" || exit 1
+prepare() { "$LOCKSTEP" prepare --quiet "$@"; }
+# ok NAME ARGS... : must succeed; summary in NAME.json
+ok() { local name=$1; shift; prepare --json --out "$name" "$@" >"$name.json" 2>err || bad "$*: $(cat err)"; }
+# field FILE PATH : a value of a summary
+field() { python3 -c 'import json,sys
+v=json.load(open(sys.argv[1]))
+for k in sys.argv[2].split("."): v=v[k]
+print(v)' "$1" "$2"; }
+is() { [ "$2" = "$3" ] || bad "$1 is $2, expected $3"; }
+ids() { python3 -c 'import struct,sys
+b=open(sys.argv[1],"rb").read(); print(*struct.unpack("<%dH"%(len(b)//2),b))' "$1"; }
+# refused CODE WORDS ARGS... : also leaves no folder behind
+refused() {
+  expect "$1" "$2" "$LOCKSTEP" prepare --quiet --tokenizer bytes --out never "${@:3}"
+  [ "$(grep -c "^lockstep: " "$SCRATCH/err")" = 1 ] || bad "not one line of words: ${*:3}"
+  [ ! -e never ] || { bad "something was left in the output folder: ${*:3}: $(ls never)"; rm -rf never; }
+}
+
+# ---- what comes out
+printf 'Hi \303\251!' >one.txt
+ok bytes --tokenizer bytes --val-fraction 0 --input one.txt
+is "the stream of bytes" "$(ids bytes/train.bin)" "72 105 32 195 169 33 256"
+[ ! -e bytes/val.bin ] || bad "--val-fraction 0 wrote val.bin"
+is "vocab_size" "$(field bytes.json vocab_size)" 257
+is "meta.json tokens" "$(field bytes/meta.json train.tokens)" 7
+is "meta.json sha256" "$(field bytes/meta.json train.sha256)" "$(sha256sum <bytes/train.bin | cut -d' ' -f1)"
+
+python3 - <<'PY'
+import json, random
+r = random.Random(3)
+words = "the of and to in a is that for it was as with be by on not he his but at are this have from or had an they which".split()
+def text(): return " ".join(r.choice(words) + r.choice(["", "", "", ",", ".", "\n", "'s", " 12"]) for _ in range(r.randrange(1, 400)))
+docs = [text() for _ in range(3000)] + ["", "naïve 漢字 \U0001f600", "tab\there \"quoted\" \\ back"]
+with open("docs.jsonl", "w") as f:
+    for i, d in enumerate(docs):
+        f.write(json.dumps({"id": i, "text": d, "meta": {"a": [1, None]}}, ensure_ascii=i % 2 == 0) + "\n")
+        if i % 7 == 0: f.write("\n")
+open("long.txt", "w").write("\n\n".join(docs) * 2)
+PY
+gzip -kf docs.jsonl long.txt; zstd -qkf docs.jsonl long.txt
+
+for input in docs.jsonl long.txt; do
+  n=${input%.*}
+  ok "$n-1" --tokenizer train --vocab-size 600 --threads 1 --input "$input"
+  for t in 2 5; do
+    ok "$n-$t" --tokenizer train --vocab-size 600 --threads $t --input "$input"
+    for f in train.bin val.bin tokenizer.json; do same "$n-1/$f" "$n-$t/$f"; done
+  done
+  for z in gz zst; do
+    ok "$n-$z" --tokenizer "$n-1" --input "$input.$z"
+    for f in train.bin val.bin tokenizer.json; do same "$n-1/$f" "$n-$z/$f"; done
+  done
+  ok "$n-stdin" --tokenizer train --vocab-size 600 --input - --format "$([ "$n" = docs ] && echo jsonl || echo txt)" <"$input.zst"
+  for f in train.bin val.bin tokenizer.json; do same "$n-1/$f" "$n-stdin/$f"; done
+done
+is "documents for training" "$(field docs-1.json train.documents)" 2853
+is "documents for validation" "$(field docs-1.json val.documents)" 150
+is "tail split" "$(field long-1.json val_is_tail_of_stream)" True
+python3 - <<'PY' || bad "the tail split is not the last 5 % of the stream"
+import json
+a, v = (json.load(open("long-1.json"))[k]["tokens"] for k in ("train", "val"))
+assert v == int((a + v) * 0.05), (a, v)
+PY
+ok whole --tokenizer docs-1 --val-fraction 0 --input docs.jsonl
+python3 -c 'import json,struct
+b=open("whole/train.bin","rb").read(); ids=struct.unpack("<%dH"%(len(b)//2),b); eot=json.load(open("whole.json"))["vocab_size"]-1
+assert ids.count(eot)==3003 and ids[-1]==eot, (ids.count(eot), ids[-1])' || bad "not one end-of-text a document"
+
+mkdir -p tree/sub; cp docs.jsonl tree/b.jsonl; cp one.txt tree/sub/a.txt; echo skip >tree/readme.rst; echo no >tree/.hidden.txt
+ok tree --tokenizer bytes --val-fraction 0 --input tree
+is "documents of a folder" "$(field tree.json train.documents)" 3004
+ok lim --tokenizer bytes --val-input docs.jsonl one.txt --limit-docs 10 --limit-val-docs 20 --input docs.jsonl
+is "--limit-docs" "$(field lim.json train.documents)" 10
+is "--limit-val-docs" "$(field lim.json val.documents)" 20
+ok key --tokenizer bytes --val-fraction 0 --text-key body --input <(printf '{"body":"x","text":"y"}\n') --format jsonl
+is "--text-key" "$(ids key/train.bin)" "120 256"
+ok lim --tokenizer bytes --val-fraction 0 --input one.txt
+[ ! -e lim/val.bin ] || bad "the val.bin of an earlier run was left"
+
+# ---- bytes that are not UTF-8
+printf 'good \377\376 bad \342\202' >latin.txt
+printf '{"text":"a"}\n{"text":"b\377"}\n' >latin.jsonl
+printf '{"text":"a"}\n{"text":"x\\ud800y"}\n' >lone.jsonl
+refused 3 'latin.txt: byte 5 (0xff)' --input latin.txt
+refused 3 'latin.jsonl: line 2, byte 11 (0xff)' --input latin.jsonl
+refused 3 'lone.jsonl: line 2' --input lone.jsonl
+ok keep --tokenizer bytes --val-fraction 0 --invalid-utf8 keep --input latin.txt
+python3 -c 'import struct
+b=open("keep/train.bin","rb").read(); assert bytes(struct.unpack("<%dH"%(len(b)//2),b)[:-1])==open("latin.txt","rb").read()' || bad "--invalid-utf8 keep changed bytes"
+ok repl --tokenizer bytes --val-fraction 0 --invalid-utf8 replace --input latin.txt latin.jsonl lone.jsonl
+python3 -c 'import struct
+b=open("repl/train.bin","rb").read(); i=struct.unpack("<%dH"%(len(b)//2),b); docs=bytes(x if x<256 else 0 for x in i).decode().split("\0")
+want=[open("latin.txt","rb").read().decode(errors="replace"),"a","b\ufffd","a","x\ufffdy",""]; assert docs==want,(docs,want)' || bad "--invalid-utf8 replace"
+
+# ---- refusals: exit 3 for data, 2 for usage
+head -c 1000 docs.jsonl.gz >cut.jsonl.gz; head -c 1000 long.txt.zst >cut.txt.zst
+refused 3 'cut.jsonl.gz: the gzip stream is cut off' --input cut.jsonl.gz
+refused 3 'cut.txt.zst: the zstd stream is cut off' --input cut.txt.zst
+cp one.txt fake.txt.gz; refused 3 'fake.txt.gz: not a gzip file' --input fake.txt.gz
+printf '{"text":"a"}\n\n{"body":"b"}\n' >nokey.jsonl; refused 3 'nokey.jsonl: line 3 has no key "text"' --input nokey.jsonl
+printf '{"text":"a"}\n{"text":}\n' >bad.jsonl; refused 3 'bad.jsonl: line 2 is not a JSON object: byte 9' --input bad.jsonl
+printf '{"text":5}\n' >five.jsonl; refused 3 'five.jsonl: line 1: the value of "text" is not a string' --input five.jsonl
+: >empty.txt; printf '\n\n' >empty.jsonl; printf '{"text":""}\n' >void.jsonl
+for f in empty.txt empty.jsonl void.jsonl; do refused 3 'empty corpus' --input $f; done
+refused 3 'empty corpus' --input - --format txt </dev/null
+refused 3 'empty validation corpus' --input one.txt --val-input empty.txt
+refused 3 'nothing-here.txt: there is no such file' --input nothing-here.txt
+mkdir hollow; refused 3 'no .txt or .jsonl file' --input hollow
+touch data.csv; refused 2 'data.csv: the name ends neither' --input data.csv
+refused 2 'has no name to tell its format' --input - </dev/null
+refused 2 'input is missing'
+refused 2 'val-fraction 1.5' --input one.txt --val-fraction 1.5
+refused 2 'exclude each other' --input one.txt --val-input one.txt --val-fraction 0.1
+refused 2 'go with --tokenizer train' --input one.txt --vocab-size 500
+refused 2 'go with --tokenizer gpt2' --input one.txt --vocab-dir .
+refused 2 'no-such-place' --input one.txt --tokenizer no-such-place
+refused 2 'vocab-size 70000' --input one.txt --tokenizer train --vocab-size 70000
+refused 2 'did you mean\|nearest\|--limit-docs' --input one.txt --limit-dcos 3
+python3 - <<'PY'
+import json
+t = json.load(open("bytes/tokenizer.json"))
+v = t["model"]["vocab"]
+t["added_tokens"] += [{"id": len(v) + i, "content": f"<x{i}>", "special": True} for i in range(65400)]
+json.dump(t, open("big.json", "w"))
+t["added_tokens"] = []
+del t["model"]["vocab"]["<|endoftext|>"]
+json.dump(t, open("noeot.json", "w"))
+PY
+refused 2 'does not fit the token files' --input one.txt --tokenizer big.json
+refused 2 'no <|endoftext|>' --input one.txt --tokenizer noeot.json
+# the first bad line in the order of the corpus is the one reported, however many threads there are
+{ cat docs.jsonl; echo '{"nope":1}'; cat docs.jsonl; echo '{"broken'; } >late.jsonl
+line=$(($(wc -l <docs.jsonl) + 1))
+for t in 1 4; do refused 3 "late.jsonl: line $line has no key" --input late.jsonl --threads $t; done
+
+# an output folder that cannot be written, and an earlier result that stays whole
+if [ "$(id -u)" != 0 ]; then
+  mkdir locked; chmod 500 locked
+  expect 3 'cannot' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt --out locked/x
+fi
+echo file >inway; expect 3 'inway' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt --out inway
+cp bytes/train.bin before.bin
+expect 3 'latin' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt latin.txt --out bytes
+same before.bin bytes/train.bin
+is "files after a failure" "$(ls bytes | tr '\n' ' ')" "meta.json tokenizer.json train.bin "
+
+# ---- GPT-2's vocabulary: cache, download (from a file URL), and the words when there is neither
+export LOCKSTEP_CACHE=$SCRATCH/cache
+mkdir served; echo wrong >served/vocab.bpe; echo '{}' >served/encoder.json
+g() { LOCKSTEP_VOCAB_URL=$1 "$LOCKSTEP" prepare --quiet --input one.txt --val-fraction 0 --out gpt2; }
+expect 3 "$LOCKSTEP_CACHE/gpt2" g "file://$SCRATCH/nothing"
+grep -q 'put vocab.bpe and encoder.json' "$SCRATCH/err" || bad "it does not say what to put where"
+expect 3 'SHA-256' g "file://$SCRATCH/served"
+[ ! -e cache/gpt2/vocab.bpe ] || bad "a wrong download was kept"
+gpt2=$LS_SOURCE/../shared/data/gpt2
+if [ -e "$gpt2/vocab.bpe" ]; then
+  g "file://$gpt2" >/dev/null 2>err || bad "download: $(cat err)"
+  same "$gpt2/vocab.bpe" cache/gpt2/vocab.bpe
+  is "ids by GPT-2's vocabulary" "$(ids gpt2/train.bin)" "17250 38251 0 50256"
+  g "file://$SCRATCH/nothing" >/dev/null 2>err || bad "the cache was not used: $(cat err)"
+  unset LOCKSTEP_CACHE
+  ok dir --vocab-dir "$gpt2" --val-fraction 0 --input one.txt
+  same gpt2/train.bin dir/train.bin
+  ok again --tokenizer dir/tokenizer.json --val-fraction 0 --input one.txt
+  same gpt2/train.bin again/train.bin
+  printf x >>cache/gpt2/vocab.bpe
+  LOCKSTEP_CACHE=$SCRATCH/cache expect 3 "is not GPT-2's vocab.bpe" "$LOCKSTEP" prepare --quiet --input one.txt --out gpt2
+else
+  echo "without GPT-2's vocabulary: no shared/data beside the repository"
+fi
+
+# ---- stopped in the middle: nothing is left
+mkfifo pipe
+"$LOCKSTEP" prepare --quiet --tokenizer bytes --input pipe --format txt --out stopped 2>err &
+pid=$!
+{ head -c 3000000 long.txt; sleep 1; kill -TERM $pid; head -c 3000000 long.txt; } >pipe 2>/dev/null
+wait $pid; is "exit code after SIGTERM" $? 143
+[ ! -e stopped ] || bad "something was left after SIGTERM: $(ls stopped)"
+done_tests
