@@ -129,4 +129,31 @@ run("export", "--checkpoint", work / "with-tok", "--out", work / "with-tok-out")
 assert (work / "with-tok-out" / "tokenizer.json").read_bytes() == (src / "tokenizer.json").read_bytes()
 sums = json.loads((work / "with-tok" / "checksums.json").read_text())
 assert set(sums["files"]) == set(os.listdir(work / "with-tok")) - {"checksums.json"}
+
+# a run's own checkpoints, as the trainer wrote them, with optimizer and trainer state beside the model
+text = work / "text.txt"
+text.write_text("".join(f"line {i} of {i * 7919 % 1000} words and a few more\n" for i in range(400)))
+run("prepare", "--input", text, "--out", work / "data", "--tokenizer", "train", "--vocab-size", "300")
+for variant in ("hf", "r1"):
+    small = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 16, "n_positions": 16}
+    (work / "small.json").write_text(json.dumps(small))
+    run("train", "--data", work / "data", "--model", work / "small.json", "--variant", variant, "--seq_length", 16,
+        "--micro_batch_size_per_gpu", 2, "--max-steps", 3, "--threads", 1, "--checkpoint_path", work / f"run-{variant}")
+    folder = work / f"run-{variant}" / "epoch-1"
+    model, info = transformers.GPT2LMHeadModel.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+    file = safetensors.torch.load_file(folder / "model.safetensors")
+    state = model.state_dict()
+    assert all(torch.equal(state[k], v) for k, v in file.items())
+    assert set(state) - set(file) == ({"lm_head.weight"} if variant == "hf" else set())
+    tok = transformers.AutoTokenizer.from_pretrained(folder)
+    words = "line 12 of 28 words\n"
+    ids = tok.encode(words)
+    assert tok.decode(ids) == words and max(ids) < model.config.vocab_size, (ids, tok.decode(ids))
+    assert model.generate(torch.tensor([ids[:4]]), max_new_tokens=4, do_sample=False).shape[1] <= 8
+    moments = safetensors.torch.load_file(folder / "optimizer.safetensors")
+    assert set(moments) == {f"{m}/{k}" for m in "mv" for k in file}
+    assert all(moments[f"{m}/{k}"].shape == v.shape for m in "mv" for k, v in file.items())
+    n_ok += 1
+    print(f"ok  {variant}: the run's epoch-1 opens as it is, tokenizer too")
 print(f"{n_ok} folders agree with transformers {transformers.__version__}")
