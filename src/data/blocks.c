@@ -68,7 +68,7 @@ static ls_status keep_rest(ls_blocks *b, ls_block *out, size_t cut)
 {
     size_t rest = out->n - cut;
     LS_TRY(reserve(&b->carry, &b->cap_carry, rest));
-    memcpy(b->carry, out->text + cut, rest);
+    if (rest) memcpy(b->carry, out->text + cut, rest);
     b->n_carry = rest;
     out->n = cut;
     return LS_OK;
