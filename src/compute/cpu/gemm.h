@@ -46,4 +46,21 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
  * gemm_scratch(k, 1) bytes, private to the thread. */
 void gemm_run_serial(const gemm_kernel *k, const gemm_args *a, void *scratch);
 
+/* The CBLAS behind the kernel `blas`, for benchmarks and doctor: its name and version, and how many threads of its own it uses
+ * when called directly (gemm_run sets 1). */
+const char *gemm_blas_describe(void);
+void gemm_blas_threads(int n_thread);
+
+/* The products of one training step of GPT-2 on R = B*T rows: four linear layers in each of L blocks (forward, gradient of the
+ * input, gradient of the weights), and the classifier in chunks of rows. Attention's own small products are not among them. */
+typedef struct gemm_shape {
+    const char *what;
+    bool ta, tb, acc;
+    int64_t M, N, K;
+    int64_t count; /* calls in a step */
+} gemm_shape;
+
+enum { GEMM_STEP_SHAPES = 15 };
+void gemm_step_shapes(gemm_shape out[GEMM_STEP_SHAPES], int64_t R, int64_t C, int64_t L, int64_t V, int64_t chunk);
+
 #endif

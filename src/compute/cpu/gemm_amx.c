@@ -82,9 +82,10 @@ static inline void emu_dp(int c, int a, int b)
 #endif
 
 /* 16 lanes; generic vectors become AVX-512 here and whatever there is in the emulation */
-typedef float vf __attribute__((vector_size(64), may_alias, aligned(4)));
-typedef uint32_t vu __attribute__((vector_size(64), may_alias, aligned(4)));
-typedef uint16_t vh __attribute__((vector_size(64), may_alias, aligned(2)));
+typedef float vf __attribute__((vector_size(64), may_alias));
+typedef uint32_t vu __attribute__((vector_size(64), may_alias));
+typedef uint16_t vh __attribute__((vector_size(64), may_alias));
+typedef float vf_at __attribute__((vector_size(64), may_alias, aligned(4))); /* anywhere in memory */
 
 /* part[0..2] = the bits of h, m, l as fp32 (the lower 16 bits are zero) */
 GEMM_INLINE void split(vu part[3], const vf *value)
@@ -139,8 +140,8 @@ GEMM_INLINE void pack_tile_a(char *out, const float *src, int64_t ld, bool k_con
 {
     vf lo[16], hi[16]; /* row i: steps 0..15 and 16..31 */
     for (int i = 0; i < 16; i++) {
-        lo[i] = *(const vf *)(k_contig ? src + i * ld : src + i * ld);
-        hi[i] = *(const vf *)(k_contig ? src + i * ld + 16 : src + (i + 16) * ld);
+        lo[i] = *(const vf_at *)(src + i * ld);
+        hi[i] = *(const vf_at *)(k_contig ? src + i * ld + 16 : src + (i + 16) * ld);
     }
     if (!k_contig) {
         transpose16(lo);
@@ -162,7 +163,7 @@ GEMM_INLINE void pack_tile_b(char *out, const float *src, int64_t ld, bool k_con
     for (int half = 0; half < 2; half++) {
         vf x[16]; /* step 16*half + i: 16 columns */
         for (int i = 0; i < 16; i++)
-            x[i] = *(const vf *)(k_contig ? src + i * ld + 16 * half : src + (i + 16 * half) * ld);
+            x[i] = *(const vf_at *)(k_contig ? src + i * ld + 16 * half : src + (i + 16 * half) * ld);
         if (k_contig) transpose16(x);
         for (int i = 0; i < 16; i += 2) {
             vu p[3], q[3];
@@ -275,10 +276,10 @@ static void write_tile(const gemm_block *b, const float *t, int64_t row, int64_t
     const float *bias = b->bias ? b->bias + col : NULL;
     for (int64_t i = 0; i < m; i++, c += b->ldc, t += 16) {
         if (n == 16) {
-            vf v = *(const vf *)t;
-            if (b->add) v = *(const vf *)c + v;
-            if (bias) v = v + *(const vf *)bias;
-            *(vf *)c = v;
+            vf v = *(const vf_at *)t;
+            if (b->add) v = *(const vf_at *)c + v;
+            if (bias) v = v + *(const vf_at *)bias;
+            *(vf_at *)c = v;
         } else {
             for (int64_t j = 0; j < n; j++) {
                 float v = t[j];

@@ -8,15 +8,32 @@
 enum { TILE_M = 256, TILE_N = 768 };
 
 /* Whichever library is linked has one of these; neither's private header is needed. */
-static void library_threads_off(void)
+void gemm_blas_threads(int n_thread)
 {
     union {
         void *p;
         void (*set_int)(int);
         void (*set_dim)(int64_t); /* BLIS's dim_t */
     } f;
-    if ((f.p = dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) f.set_int(1);
-    if ((f.p = dlsym(RTLD_DEFAULT, "bli_thread_set_num_threads"))) f.set_dim(1);
+    if ((f.p = dlsym(RTLD_DEFAULT, "openblas_set_num_threads"))) f.set_int(n_thread);
+    if ((f.p = dlsym(RTLD_DEFAULT, "bli_thread_set_num_threads"))) f.set_dim(n_thread);
+}
+
+const char *gemm_blas_describe(void)
+{
+    union {
+        void *p;
+        const char *(*get)(void);
+    } f;
+    if ((f.p = dlsym(RTLD_DEFAULT, "openblas_get_config"))) return f.get();
+    if ((f.p = dlsym(RTLD_DEFAULT, "bli_info_get_version_str")))
+        return f.get(); /* a bare number: BLIS names itself nowhere */
+    return "a CBLAS that does not tell its name";
+}
+
+static void library_threads_off(void)
+{
+    gemm_blas_threads(1);
 }
 
 static int64_t n_tile(const gemm_args *a)
