@@ -36,7 +36,7 @@ typedef struct ls_ckpt_job {
 } ls_ckpt_job;
 
 /* Writes the folder now. LS_E_ARG (name, state), LS_E_IO (the words name file and reason), LS_E_NOMEM. On failure the run
- * folder is as before. */
+ * folder is as before (should the very last sync fail, the new folder is in place but may not outlive a power cut). */
 ls_status ls_ckpt_save(const ls_ckpt_job *job);
 
 /* The same on a thread of its own, straight from the model's buffers (no copy is taken). Between post and wait nobody may

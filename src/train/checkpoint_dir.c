@@ -136,11 +136,15 @@ static ls_status replace_in_two(const char *run_dir, const char *tmp, const char
 {
     char *old = ls_asprintf("%s/.old-%s-%ld", run_dir, name, (long)getpid());
     if (!old) return ls_nomem(strlen(run_dir), "a path");
-    ls_status st = ls_fs_rename(final, old);
-    if (st == LS_OK) {
-        st = ls_fs_rename(tmp, final);
-        if (st == LS_OK) ckpt_remove_quietly(old);
-        else if (rename(old, final)) ls_warn("checkpoint", "%s stays as %s until the next start", final, old);
+    ls_status st = LS_OK;
+    if (rename(final, old)) {
+        st = ls_fail(LS_E_IO, "cannot rename %s: %s", final, strerror(errno));
+    } else if (rename(tmp, final)) {
+        st = ls_fail(LS_E_IO, "cannot rename %s to %s: %s", tmp, final, strerror(errno));
+        if (rename(old, final)) ls_warn("checkpoint", "%s stays as %s until the next start", final, old);
+    } else {
+        st = ls_fs_sync_dir(run_dir);
+        if (st == LS_OK) ckpt_remove_quietly(old); /* else the next start does it */
     }
     ls_free(old);
     return st;

@@ -12,8 +12,51 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
+
+/* The program's calls come here first: the k-th of them fails with EIO, and a file system may be one that cannot exchange. */
+static long fail_call = -1;
+static long n_calls;
+static bool no_exchange;
+
+static bool call_fails(void)
+{
+    if (n_calls++ != fail_call) return false;
+    errno = EIO;
+    return true;
+}
+
+ssize_t write(int fd, const void *p, size_t n)
+{
+    if (fd > 2 && call_fails()) return -1; /* 0, 1, 2 are the test's own words */
+    return syscall(SYS_write, fd, p, n);
+}
+
+int fsync(int fd)
+{
+    return call_fails() ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+int mkdir(const char *path, mode_t mode)
+{
+    return call_fails() ? -1 : (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+}
+
+int rename(const char *from, const char *to)
+{
+    return call_fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int renameat2(int a, const char *from, int b, const char *to, unsigned flags)
+{
+    if (no_exchange) {
+        errno = EINVAL;
+        return -1;
+    }
+    return call_fails() ? -1 : (int)syscall(SYS_renameat2, a, from, b, to, flags);
+}
 
 static test_model old_model, new_model, into;
 
@@ -96,6 +139,52 @@ static void allocations_of_save(void **state)
             assert_true(test_same(new_model.m, into.m, 1));
         }
         assert_true(refused > 20);
+        test_dir_close(dir);
+    }
+}
+
+/* The k-th write, sync, rename or mkdir fails, for every k; beside an old checkpoint, over it, and over it without exchange. */
+static void system_calls_of_save(void **state)
+{
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        char *dir = test_dir();
+        ls_ckpt_job job = job_of(&new_model, dir, way ? "step-1" : "step-2", way ? 1 : 2);
+        int refused = 0;
+        no_exchange = way == 2;
+        save_old(dir);
+        n_calls = 0;
+        assert_int_equal(ls_ckpt_save(&job), LS_OK);
+        long count = n_calls;
+        int64_t live = ls_mem_live();
+        for (long k = 0; k < count; k++) {
+            assert_int_equal(ls_fs_remove_tree(test_path(dir, job.name, NULL)), LS_OK);
+            save_old(dir);
+            n_calls = 0;
+            fail_call = k;
+            ls_status st = ls_ckpt_save(&job);
+            fail_call = -1;
+            assert_int_equal(ls_mem_live(), live);
+            if (st != LS_OK) {
+                refused++;
+                assert_int_equal(st, LS_E_IO);
+                assert_words("cannot ");
+                assert_words("Input/output error");
+            }
+            /* only the sync behind the rename may fail with the new one in place */
+            char *path = NULL;
+            assert_int_equal(ls_ckpt_clean(dir), LS_OK);
+            assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+            assert_non_null(path);
+            assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, NULL), LS_OK);
+            bool is_new = test_same(new_model.m, into.m, 1);
+            assert_true(is_new || (st != LS_OK && test_same(old_model.m, into.m, 1)));
+            assert_true(!is_new || st == LS_OK || k >= count - 3);
+            assert_int_equal(test_n_entries(dir), way || !is_new ? 1 : 2);
+            ls_free(path);
+        }
+        assert_true(refused > 20);
+        no_exchange = false;
         test_dir_close(dir);
     }
 }
@@ -260,7 +349,8 @@ static void killed(void **state)
     double begin = ls_now();
     save_old(dir);
     const double one = ls_now() - begin; /* seconds a save takes here */
-    for (int round = 0; round < 25; round++) {
+    for (int round = 0; round < 30; round++) {
+        no_exchange = round >= 15; /* then the two renames of the other way, and their mending */
         int started[2];
         char byte;
         assert_int_equal(pipe(started), 0);
@@ -304,6 +394,7 @@ static void killed(void **state)
             if (names[i][0] != '.') assert_int_equal(ls_ckpt_verify(test_path(dir, names[i], NULL), true), LS_OK);
         ls_fs_list_free(names, n);
     }
+    no_exchange = false;
     assert_true(last > 1);
     assert_int_equal(ls_ckpt_clean(dir), LS_OK);
     char **names;
@@ -317,13 +408,10 @@ static void killed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_of_save),
-        cmocka_unit_test(allocations_of_load),
-        cmocka_unit_test(allocations_of_post),
-        cmocka_unit_test(file_size_limit),
-        cmocka_unit_test(full_disk),
-        cmocka_unit_test(read_only_folder),
-        cmocka_unit_test(killed),
+        cmocka_unit_test(allocations_of_save), cmocka_unit_test(system_calls_of_save),
+        cmocka_unit_test(allocations_of_load), cmocka_unit_test(allocations_of_post),
+        cmocka_unit_test(file_size_limit),     cmocka_unit_test(full_disk),
+        cmocka_unit_test(read_only_folder),    cmocka_unit_test(killed),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }
