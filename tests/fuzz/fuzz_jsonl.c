@@ -24,7 +24,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     ls_jsonl_result r = ls_jsonl_text(line, n, "text", &out, &at, &why);
     must(at <= n && r != LS_JSONL_NOMEM);
     must(r != LS_JSONL_BAD || why);
-    json_t *j = json_loadb(line, n, JSON_ALLOW_NUL, NULL); /* the last of equal keys wins, as here */
+    /* The last of equal keys wins in both. A bare NUL byte is no JSON, but jansson passes over some: not compared. */
+    json_t *j = n && memchr(line, '\0', n) ? NULL : json_loadb(line, n, JSON_ALLOW_NUL, NULL);
     if (j && json_is_object(j)) {
         const json_t *text = json_object_get(j, "text");
         if (r == LS_JSONL_BAD) must(why && !strcmp(why, "less nesting"));
