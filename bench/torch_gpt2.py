@@ -97,12 +97,12 @@ def main():
     optimizer, adamw = make_optimizer(model)
     ids = np.fromfile(o.data, dtype="<u2").astype(np.int64)
     n = o.batch * o.seq
-    times, losses = [], []
+    times, cpu, losses = [], [], []
     for step in range(o.steps + 1):
         at = (step * n) % (len(ids) - n)
         x = torch.from_numpy(ids[at : at + n]).view(o.batch, o.seq)
         y = torch.from_numpy(ids[at + 1 : at + n + 1]).view(o.batch, o.seq)
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         optimizer.zero_grad(set_to_none=True)
         loss = step_model(x, y)
         loss.backward()
@@ -111,8 +111,10 @@ def main():
         optimizer.step()
         losses.append(loss.item())
         times.append(time.perf_counter() - begin)
+        cpu.append(time.process_time() - used)
     print(json.dumps({"torch": torch.__version__, "mode": "compile" if o.compile else "eager", "adamw": adamw,
-                      "threads": torch.get_num_threads(), "first_step": times[0], "steps": times[1:], "loss": losses,
+                      "threads": torch.get_num_threads(), "first_step": times[0], "steps": times[1:],
+                      "cpu": cpu[1:], "loss": losses,
                       "tokens": n, "peak_rss": peak_rss(), "rss_of_libraries": libraries}))
 
 

@@ -1,0 +1,45 @@
+"""What the benchmarks against peers share: interleaved rounds summed up, and words for the machine."""
+import math
+import os
+import platform
+import statistics
+
+T95 = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
+
+
+def interval(ratios):
+    """95 % interval of the mean ratio (Student's t over logarithms: ratios multiply). None for fewer than two."""
+    if len(ratios) < 2:
+        return None
+    logs = [math.log(r) for r in ratios]
+    t = T95[len(logs) - 2] if len(logs) - 2 < len(T95) else 1.96
+    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    mid = statistics.fmean(logs)
+    return [math.exp(mid - half), math.exp(mid + half)]
+
+
+def describe(ratios):
+    i = interval(ratios)
+    words = f"median {statistics.median(ratios):.2f} of {len(ratios)} rounds, {min(ratios):.2f} to {max(ratios):.2f}"
+    return words + (f", 95 % interval {i[0]:.2f} to {i[1]:.2f}" if i else "")
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def machine():
+    name = ""
+    try:
+        with open("/proc/cpuinfo") as f:
+            lines = [line.split(":", 1) for line in f if ":" in line]
+        name = next((v.strip() for k, v in lines if k.strip() == "model name"), "")
+        part = next((v.strip() for k, v in lines if k.strip() == "CPU part"), "")
+        name = name or {"0xd40": "Neoverse-V1", "0xd4f": "Neoverse-V2", "0xd0c": "Neoverse-N1"}.get(part, part)
+    except OSError:
+        pass
+    return f"{platform.machine()}, {cores()} cores, {name or 'unknown CPU'}"
+
+
+def load():
+    return f"load average before the run {os.getloadavg()[0]:.1f}"
