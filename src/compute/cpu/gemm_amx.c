@@ -320,7 +320,8 @@ static bool usable(void)
 /* Palette 1, eight tiles of 16 rows x 64 bytes. In memory for good: the instruction reads all of it, whatever the compiler
  * believes. */
 static const struct {
-    _Alignas(64) uint8_t palette, start_row, reserved[14];
+    _Alignas(64) uint8_t palette; /* aligned alone: the others follow it byte by byte */
+    uint8_t start_row, reserved[14];
     uint16_t row_nbytes[16];
     uint8_t rows[16];
 } config = {
@@ -328,6 +329,8 @@ static const struct {
     .row_nbytes = {64, 64, 64, 64, 64, 64, 64, 64},
     .rows = {16, 16, 16, 16, 16, 16, 16, 16},
 };
+
+_Static_assert(sizeof config == 64, "the layout of ldtilecfg's operand");
 
 static void enter(void)
 {
