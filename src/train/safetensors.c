@@ -173,10 +173,8 @@ ls_status ls_st_open(ls_st_file *f, const char *path)
     *f = (ls_st_file){.map = {"", 0}};
     LS_TRY(ls_fs_map_open(&map, path));
     ls_status st = ls_st_open_bytes(f, map.data, map.n, path);
-    if (st != LS_OK)
-        ls_fs_map_close(&map);
-    else
-        f->map = map;
+    if (st != LS_OK) ls_fs_map_close(&map);
+    else f->map = map;
     return st;
 }
 
@@ -238,8 +236,7 @@ bool ls_st_copy(const ls_st_tensor *t, void *dst, ls_dtype dt)
 {
     if (t->other_dtype || (t->dt != LS_F32 && t->dt != LS_F64 && t->dt != LS_F16 && t->dt != LS_BF16)) return false;
     int64_t n = ls_st_n(t);
-    if (t->dt == dt)
-        memcpy(dst, t->data, t->nbytes);
+    if (t->dt == dt) memcpy(dst, t->data, t->nbytes);
     else if (dt == LS_F64)
         for (int64_t i = 0; i < n; i++) ((double *)dst)[i] = load(t, i);
     else

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LS_ST_MAX_DIM 8
+#define LS_ST_MAX_DIM    8
 #define LS_ST_MAX_HEADER ((uint64_t)100 << 20) /* what the format's own library accepts */
 
 typedef struct ls_st_tensor {
@@ -28,17 +28,17 @@ typedef struct ls_st_tensor {
     int64_t dim[LS_ST_MAX_DIM];
     const void *data; /* not aligned when read */
     size_t nbytes;
-    bool other_dtype;     /* reader: a type we have no name for (BOOL, F8, ...); dt means nothing then */
-    const char *dt_word;  /* reader: as in the file                               */
+    bool other_dtype;    /* reader: a type we have no name for (BOOL, F8, ...); dt means nothing then */
+    const char *dt_word; /* reader: as in the file                               */
 } ls_st_tensor;
 
 typedef struct ls_st_file {
     char *path;
     ls_fs_map map;
     json_t *header;
-    size_t data_at;         /* byte of the file at which tensor data begins */
+    size_t data_at; /* byte of the file at which tensor data begins */
     int64_t n;
-    ls_st_tensor *tensor;   /* in the order of their data; empty ones by header order among equals */
+    ls_st_tensor *tensor; /* in the order of their data; empty ones by header order among equals */
 } ls_st_file;
 
 /* Maps and checks the file. LS_E_IO, LS_E_FORMAT (the words name file, tensor and the numbers), LS_E_NOMEM. */
@@ -65,8 +65,8 @@ typedef struct ls_sum_out ls_sum_out;
 
 typedef struct ls_sum {
     int64_t nbytes;
-    uint64_t hash;    /* XXH3 of the whole file       */
-    uint64_t *block;  /* XXH3 of each block, ls_free  */
+    uint64_t hash;   /* XXH3 of the whole file       */
+    uint64_t *block; /* XXH3 of each block, ls_free  */
     int64_t n_block;
 } ls_sum;
 
