@@ -13,12 +13,9 @@ const char *ls_variant_word(ls_variant v)
 
 ls_status ls_variant_parse(const char *word, ls_variant *out)
 {
-    if (!strcmp(word, "hf"))
-        *out = LS_VARIANT_HF;
-    else if (!strcmp(word, "r1"))
-        *out = LS_VARIANT_R1;
-    else
-        return ls_fail(LS_E_ARG, "the variant is hf or r1, not '%s'", word);
+    if (!strcmp(word, "hf")) *out = LS_VARIANT_HF;
+    else if (!strcmp(word, "r1")) *out = LS_VARIANT_R1;
+    else return ls_fail(LS_E_ARG, "the variant is hf or r1, not '%s'", word);
     return LS_OK;
 }
 
@@ -118,10 +115,10 @@ ls_status ls_model_config_check(const ls_model_config *c)
         if (size[i].value <= 0)
             return ls_fail(LS_E_CONFIG, "model: %s is %d and must be at least 1", size[i].name, size[i].value);
     if (c->n_embd % c->n_head) {
-        int width = c->n_embd / c->n_head;
+        long long heads = c->n_head, width = c->n_embd / c->n_head;
         return ls_fail(LS_E_CONFIG,
-                       "model: n_embd %d does not divide by n_head %d (%d heads of %d are %d wide, of %d are %d)",
-                       c->n_embd, c->n_head, c->n_head, width, c->n_head * width, width + 1, c->n_head * (width + 1));
+                       "model: n_embd %d does not divide by n_head %d (heads of %lld make %lld, of %lld make %lld)",
+                       c->n_embd, c->n_head, width, heads * width, width + 1, heads * (width + 1));
     }
     const struct {
         const char *name;
@@ -302,10 +299,8 @@ static ls_status read_activation(const json_t *root, const char *what, ls_model_
     const char *word;
     LS_TRY(read_text(root, what, "activation_function", &word));
     if (!word) return LS_OK;
-    if (!strcmp(word, "gelu_new") || !strcmp(word, "gelu_pytorch_tanh"))
-        c->gelu = LS_GELU_TANH;
-    else if (!strcmp(word, "gelu"))
-        c->gelu = LS_GELU_ERF;
+    if (!strcmp(word, "gelu_new") || !strcmp(word, "gelu_pytorch_tanh")) c->gelu = LS_GELU_TANH;
+    else if (!strcmp(word, "gelu")) c->gelu = LS_GELU_ERF;
     else
         return ls_fail(LS_E_UNSUPPORTED,
                        "%s: activation_function '%s' is not computed here; gelu_new, gelu_pytorch_tanh and "
@@ -391,10 +386,8 @@ done:
 static void write_id(ls_jsonw *w, const char *key, int id)
 {
     ls_jsonw_key(w, key);
-    if (id < 0)
-        ls_jsonw_null(w);
-    else
-        ls_jsonw_int(w, id);
+    if (id < 0) ls_jsonw_null(w);
+    else ls_jsonw_int(w, id);
 }
 
 static void write_int(ls_jsonw *w, const char *key, int64_t v)

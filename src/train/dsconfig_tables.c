@@ -119,6 +119,8 @@ static const ds_row zero_rows[] = {
     {.key = "mics_shard_size", .kind = DS_INT, .effect = DS_REFUSE, .lo = -1, .hi = 0},
     REFUSE("mics_hierarchical_params_gather", DS_BOOL),
     REFUSE("zenflow", DS_ANY),
+    INERT("leaf_module", DS_ANY),
+    INERT("pipeline_loading_checkpoint", DS_BOOL),
     INERT("log_trace_cache_warnings", DS_BOOL),
     INERT("enable_sanity_checks", DS_BOOL),
 };
@@ -349,10 +351,8 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
     LS_TRY(need_object(r, place, v));
     LS_TRY(train_ds_block(r, place, v, optimizer_rows, COUNT(optimizer_rows), false));
     LS_TRY(read_type(r, place, v, &type, &params));
-    if (!strcasecmp(type, "adamw"))
-        snprintf(o->type, sizeof o->type, "AdamW");
-    else if (!strcasecmp(type, "adam"))
-        snprintf(o->type, sizeof o->type, "Adam");
+    if (!strcasecmp(type, "adamw")) snprintf(o->type, sizeof o->type, "AdamW");
+    else if (!strcasecmp(type, "adam")) snprintf(o->type, sizeof o->type, "Adam");
     else {
         for (size_t i = 0; i < COUNT(others); i++)
             if (!strcasecmp(type, others[i]))
