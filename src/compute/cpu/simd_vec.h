@@ -27,6 +27,12 @@ typedef int32_t vi __attribute__((vector_size(4 * VW)));
 typedef uint32_t vu __attribute__((vector_size(4 * VW)));
 typedef float vf_at __attribute__((vector_size(4 * VW), aligned(4), may_alias)); /* anywhere in memory */
 
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #define V_INLINE static inline __attribute__((always_inline, unused))
 
 V_INLINE vf vf_set(float x)
