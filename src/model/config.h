@@ -47,7 +47,7 @@ ls_status ls_model_config_load(const char *path, ls_model_config *out);
 ls_status ls_model_config_from_json(const json_t *root, const char *what, ls_model_config *out);
 
 /* A preset's name or a path. */
-ls_status ls_model_config_named(const char *preset_or_path, ls_model_config *out);
+ls_status ls_model_config_named(const char *name, ls_model_config *out);
 
 /* Changes the variant, and gelu and tied with it. */
 void ls_model_config_set_variant(ls_model_config *c, ls_variant v);
