@@ -13,14 +13,19 @@
 
 static char dir[64];
 
-static int set_up(void **state)
+static void clean_environment(void)
 {
-    (void)state;
     const char *const names[] = {
         "SLURM_JOB_ID", "SLURM_NODELIST",       "SLURM_JOB_NODELIST", "SLURM_HOSTS",         "SLURM_NNODES",
         "SLURM_PROCID", "SLURM_LOCALID",        "SLURM_GPUS",         "SLURM_JOB_PARTITION", "EC2_INSTANCE_TYPE",
         "GIT_COMMIT",   "CUDA_VISIBLE_DEVICES", "MASTER_ADDR",        "MASTER_PORT"};
     for (size_t i = 0; i < N_OF(names); i++) unsetenv(names[i]);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    clean_environment();
     snprintf(dir, sizeof dir, "/tmp/ls-artifacts-XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
 }
@@ -302,7 +307,7 @@ static void slurm_and_instance(void **state)
         strstr(s.data, "  \"scheduler\": {\n    \"type\": \"slurm\",\n    \"job_id\": \"17776175\",\n    \"nodelist\": "
                        "\"gn-[0013-0014]\",\n    \"nnodes\": \"2\",\n    \"partition\": \"gpu4_short\"\n  }"));
     ls_str_fini(&s);
-    set_up(NULL); /* a fresh folder and a clean environment */
+    clean_environment();
 }
 
 static void launcher_text(void **state)
@@ -339,7 +344,7 @@ static void launcher_text(void **state)
     ls_str_fini(&s);
     unsetenv("NCCL_LOGS");
     unsetenv("TORCH_NCCL_ASYNC_ERROR_HANDLING");
-    set_up(NULL);
+    clean_environment();
 }
 
 /* Our keys in the reference's order: every key of its object that we have too stands in the same order, and the ones we lack are
@@ -420,7 +425,7 @@ static void order_of_the_reference(void **state)
     json_decref(ours);
     json_decref(theirs);
     ls_str_fini(&s);
-    set_up(NULL);
+    clean_environment();
 }
 
 static void files_and_markers(void **state)
