@@ -43,7 +43,8 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job);
  * write to them: the trainer goes on with forward and backward and waits before the optimizer's step. */
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 ls_status ls_ckpt_writer_create(ls_ckpt_writer **out);
-void ls_ckpt_writer_destroy(ls_ckpt_writer **out); /* finishes a posted job first; its failure is lost, so wait before */
+void ls_ckpt_writer_destroy(
+    ls_ckpt_writer **out); /* finishes a posted job first; its failure is lost, so wait before */
 
 /* Copies the job's strings and returns. With a job still running it waits for that one first; if that one failed its
  * status is returned and nothing is posted. */
