@@ -5,7 +5,7 @@
  * double reference: the largest difference over the largest value of the array (both printed). Outputs start as NaN, scratch
  * is exactly ls_compute_scratch bytes with a guard behind, and no operation may allocate.
  *
- * Bounds: about four times the largest error measured on arm64 (neon, generic) and x86_64 (avx2 under emulation), which is
+ * Bounds: about four times the largest error measured on arm64 (neon, generic) and x86_64 (avx2, avx512), which is
  * stated beside each. */
 #include "compute/compute.h"
 #include "compute/cpu/cpu_impl.h"
@@ -397,8 +397,8 @@ static void test_embed(void **state)
             int64_t B = sizes[i][0], T = sizes[i][1], C = sizes[i][2], V = 11, P = T + 2;
             shape s = {.B = B, .T = T, .C = C, .V = V, .P = P, .drop = d ? DROP : (ls_drop){0}};
             s.ids = some_ids(B * T, V, false);
-            check(&(op_case){"embed_fwd", c_embed_fwd, s, {out(B * T * C), in(V * C), in(P * C)}, 4e-7});  /* 6e-8 */
-            check(&(op_case){"embed_bwd", c_embed_bwd, s, {out(V * C), out(P * C), in(B * T * C)}, 1e-6}); /* 2e-7 */
+            check(&(op_case){"embed_fwd", c_embed_fwd, s, {out(B * T * C), in(V * C), in(P * C)}, 4e-7});  /* 9e-8 */
+            check(&(op_case){"embed_bwd", c_embed_bwd, s, {out(V * C), out(P * C), in(B * T * C)}, 1e-6}); /* 1.7e-7 */
             s.acc = true;
             check(&(op_case){"embed_bwd +=", c_embed_bwd, s, {both(V * C), both(P * C), in(B * T * C)}, 1e-6});
             ls_free(s.ids);
@@ -479,15 +479,15 @@ static void test_pointwise(void **state)
             int64_t n = sizes[i];
             shape s = {.n = n, .drop = v ? DROP : (ls_drop){0}, .kind = v ? LS_GELU_ERF : LS_GELU_TANH};
             spec i_n = in(n), o_n = out(n), b_n = both(n);
-            check(&(op_case){"gelu_fwd", c_gelu_fwd, s, {o_n, in_at(n, 3, 0)}, 5e-7});      /* 9e-8 */
-            check(&(op_case){"gelu_bwd", c_gelu_bwd, s, {o_n, i_n, in_at(n, 3, 0)}, 1e-6}); /* 2e-7 */
+            check(&(op_case){"gelu_fwd", c_gelu_fwd, s, {o_n, in_at(n, 3, 0)}, 3e-7});      /* 7e-8 */
+            check(&(op_case){"gelu_bwd", c_gelu_bwd, s, {o_n, i_n, in_at(n, 3, 0)}, 6e-7}); /* 1.5e-7 */
             check(&(op_case){"gelu_bwd dx=dy", c_gelu_bwd_on_dy, s, {{0}, b_n, in_at(n, 3, 0)}, 1e-6});
-            check(&(op_case){"add_fwd", c_add_fwd, s, {o_n, i_n, i_n}, 3e-7}); /* 6e-8 */
+            check(&(op_case){"add_fwd", c_add_fwd, s, {o_n, i_n, i_n}, 3e-7}); /* 9e-8 */
             check(&(op_case){"add_fwd y=x", c_add_fwd_on_x, s, {{0}, b_n, i_n}, 3e-7});
             check(&(op_case){"add_fwd y=delta", c_add_fwd_on_delta, s, {{0}, i_n, b_n}, 3e-7});
             check(&(op_case){"drop_bwd", c_drop_bwd, s, {o_n, i_n}, 3e-7}); /* 4e-8 */
             check(&(op_case){"drop_bwd dx=dy", c_drop_bwd_on_dy, s, {{0}, b_n}, 3e-7});
-            check(&(op_case){"add", c_add, s, {o_n, b_n, b_n}, 3e-7}); /* 5e-8 */
+            check(&(op_case){"add", c_add, s, {o_n, b_n, b_n}, 3e-7}); /* 7e-8 */
             check(&(op_case){"zero", c_zero, s, {o_n}, 0});
             s.N = v ? 7 : 5000;
             check(&(op_case){"sumsq",
@@ -504,7 +504,7 @@ static void test_pointwise(void **state)
                                 .bias2 = 0.2,
                                 .grad_scale = 0.5,
                                 .coupled = v};
-            check(&(op_case){"adamw", c_adamw, s, {b_n, i_n, b_n, b_n}, 1e-6}); /* 2e-7 */
+            check(&(op_case){"adamw", c_adamw, s, {b_n, i_n, b_n, b_n}, 4e-7}); /* 9e-8 */
         }
 }
 
@@ -518,12 +518,12 @@ static void test_attention(void **state)
             int64_t B = sizes[i][0], T = sizes[i][1], H = sizes[i][2], D = sizes[i][3], C = H * D, n = B * T * C;
             shape s = {.B = B, .T = T, .H = H, .D = D, .C = C, .drop = d ? DROP : (ls_drop){0}};
             check(&(op_case){
-                "attention_fwd", c_attn_fwd, s, {out(n), out(B * H * T), in_at(3 * n, 1.5, 0)}, 8e-6}); /* 2e-6 */
+                "attention_fwd", c_attn_fwd, s, {out(n), out(B * H * T), in_at(3 * n, 1.5, 0)}, 4e-6}); /* 1.1e-6 */
             check(&(op_case){"attention_bwd",
                              c_attn_bwd,
                              s,
                              {out(n), out(B * H * T), in_at(3 * n, 1.5, 0), out(3 * n), in(n)},
-                             2e-5}); /* 4e-6 */
+                             5e-6}); /* 1.4e-6 */
             if (d) continue;
             for (int v = 0; v < 3; v++) {
                 s.Tq = v == 0 ? 1 : v == 1 ? (T + 1) / 2 : T;
@@ -533,7 +533,7 @@ static void test_attention(void **state)
                                  c_attn_cached,
                                  s,
                                  {out(B * s.Tq * C), cache, cache, in_at(B * s.Tq * 3 * C, 1.5, 0)},
-                                 8e-6}); /* 2e-6 */
+                                 2e-6}); /* 5.5e-7 */
             }
         }
 }
@@ -552,8 +552,9 @@ static void test_classifier(void **state)
                              c_classifier,
                              s,
                              {out64(R), s.no_grad ? none : dx, s.no_grad ? none : dw, in_at(R * C, 2, 0), in(V * C)},
-                             4e-6});                                                            /* 9e-7 */
-            check(&(op_case){"logits", c_logits, s, {out(R * V), in(R * C), in(V * C)}, 2e-6}); /* 3e-7 */
+                             8e-6}); /* 7e-7; 2e-6 with plain matmul */
+            check(&(op_case){
+                "logits", c_logits, s, {out(R * V), in(R * C), in(V * C)}, 1e-6}); /* 1.3e-7; 3e-7 with plain matmul */
             ls_free(s.ids);
         }
 }
