@@ -11,7 +11,9 @@
 enum { GEMM_MR = 8, GEMM_NR = 12 };
 #define GEMM_A_STAYS 0
 
-/* The loop is assembly: gcc 12 spills part of the 24 sums (47 GFLOP/s instead of 78 on a core), and a step's operands must be
+#pragma GCC diagnostic ignored "-Woverlength-strings" /* the loop below is one string of more than 4095 characters */
+
+/* The loop is assembly: gcc 12 spills part of the 24 sums (47 GFLOP/s a core instead of 74), and a step's operands must be
  * loaded one step ahead, because waiting multiply-adds fill the issue queues and hold back the loads behind them. Beside the
  * sums there are 8 registers: two pairs for A in turn, and four for the three vectors of B, where each load takes the register
  * that the vector before has just left. After four steps every role is back where it began. A panel's last step loads what
