@@ -1,7 +1,7 @@
 """Our loss, gradients and AdamW against PyTorch and transformers, fp32 on the CPU, for both variants.
 
   loss        relative 1e-5        gradients   relative norm 1e-4, each tensor
-  20 steps    every loss within 1e-4, the rate exactly, the gradient norm within 1e-3 relative, each weight's norm within 1e-3
+  20 steps    every loss within 1e-4, the rate exactly, the gradient norm within 1e-3 relative, each weight within 1e-4
   eval        relative 1e-5        fresh init  ln(V) for hf, ln(V) + 1/6 for r1
 
 r1's query, key and value are compared as the fused tensor that the folder holds: a key's bias alone has gradient 0 (softmax
@@ -82,14 +82,14 @@ ADAMW = torch.optim.AdamW
 
 
 def cases(steps):
-    """name, variant, A, our flags or (optimizer, scheduler) JSON, rate, optimizer class and settings, clip, decay."""
+    """One row a run. Adam does not see the size of a gradient, so where clipping is tested eps is as large as an element is."""
     def adam(wd, betas, eps=1e-8):
         return dict(lr=0.0, betas=betas, eps=eps, weight_decay=wd)
     return [
         dict(name="cosine, decay 0.1, clip 0.5, 3 micro-batches", variant="hf", A=3, clip=0.5,
              flags=["--lr", 2e-3, "--lr-schedule", "cosine", "--warmup-steps", 5, "--min-lr-ratio", 0.1,
-                    "--weight-decay", 0.1, "--clip", 0.5, "--betas", "0.9,0.95"],
-             rate=peers.Cosine(2e-3, 5, steps, 0.1), optimizer=(ADAMW, adam(0.1, (0.9, 0.95)))),
+                    "--weight-decay", 0.1, "--clip", 0.5, "--betas", "0.9,0.95", "--eps", 1e-3],
+             rate=peers.Cosine(2e-3, 5, steps, 0.1), optimizer=(ADAMW, adam(0.1, (0.9, 0.95), 1e-3))),
         dict(name="JSON WarmupLR, decay 0.01, clip 1", variant="hf", A=1, clip=1.0,
              json=({"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}},
                    {"type": "WarmupLR", "params": {"warmup_min_lr": 0, "warmup_max_lr": 2e-3, "warmup_num_steps": 8}}),
@@ -100,10 +100,10 @@ def cases(steps):
                                                         "total_num_steps": steps, "warmup_type": "linear"}}),
              rate=peers.warmup_decay_lr(1e-5, 2e-3, 6, steps, "linear"), optimizer=(ADAMW, adam(0.3, (0.8, 0.98), 1e-6))),
         dict(name="JSON WarmupCosineLR, decay 0.1, clip 0.3", variant="r1", A=1, clip=0.3,
-             json=({"type": "AdamW", "params": {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}},
+             json=({"type": "AdamW", "params": {"lr": 2e-3, "betas": [0.9, 0.95], "eps": 1e-3, "weight_decay": 0.1}},
                    {"type": "WarmupCosineLR", "params": {"total_num_steps": steps, "warmup_num_steps": 6,
                                                          "warmup_min_ratio": 0.1, "cos_min_ratio": 0.001}}),
-             rate=peers.warmup_cosine_lr(2e-3, 6, steps, 0.1, 0.001), optimizer=(ADAMW, adam(0.1, (0.9, 0.95)))),
+             rate=peers.warmup_cosine_lr(2e-3, 6, steps, 0.1, 0.001), optimizer=(ADAMW, adam(0.1, (0.9, 0.95), 1e-3))),
         dict(name="constant, no decay, no clip, 4 micro-batches", variant="r1", A=4, clip=0.0,
              flags=["--lr", 1e-3, "--lr-schedule", "constant", "--weight-decay", 0, "--clip", 0, "--betas", "0.9,0.999"],
              rate=peers.Constant(1e-3), optimizer=(ADAMW, adam(0.0, (0.9, 0.999)))),
@@ -153,7 +153,7 @@ def training(o, c, case, size, B, T, steps, work):
             a, b = (torch.cat([x[:E], x[2 * E :]]) for x in (a, b))
         errors[name] = relative(a, b)
     worst = max(errors, key=errors.get)
-    c.within(f"{label}: weights after", errors[worst], 1e-3, f"worst: {worst}")
+    c.within(f"{label}: weights after", errors[worst], 1e-4, f"worst: {worst}")
 
 
 def evaluation(o, c, variant, size, work):
