@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#define PART_BYTES (LS_BLOCK_BYTES / 4) /* encoded at a time: bounds what the longest piece needs */
 #define KEEP_BYTES (4 * LS_BLOCK_BYTES) /* buffers beyond this are given back after a block */
 
 void data_job_fini(data_job *j)
@@ -34,15 +35,15 @@ static void give_back(data_job *j)
     if (j->fixed.cap > KEEP_BYTES) ls_str_fini(&j->fixed);
 }
 
-/* A long document in parts: where a piece ends for certain, else (a megabyte without such a place) between characters. */
+/* A long document in parts: where a piece ends for certain, else (a part without any such place) between characters. */
 static ls_status take_text(data_job *j, const data_job_rules *rules, ls_encoder *e, const unsigned char *p, size_t n)
 {
     j->n_text_byte += (int64_t)n;
     while (n) {
         size_t k = n;
-        if (k > LS_BLOCK_BYTES) {
-            k = data_split_cut(p, LS_BLOCK_BYTES);
-            if (!k) k = data_split_char_end(p, LS_BLOCK_BYTES);
+        if (k > PART_BYTES) {
+            k = data_split_cut(p, PART_BYTES);
+            if (!k) k = data_split_char_end(p, PART_BYTES);
         }
         if (rules->tok) LS_TRY(ls_encode(e, p, k, &j->ids));
         else LS_TRY(ls_words_add_text(&j->words, p, k));
