@@ -63,15 +63,6 @@ static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, con
     LS_TRY(ls_gradtree_plan(&f->tree, f->model, n_leaf, &f->plan));
     LS_TRY(ls_acts_plan(&f->acts, f->model, &(ls_acts_opts){.B = B, .T = T, .train = true, .recompute = recompute},
                         &f->plan));
-    const ls_compute_shapes shapes = {.B = B,
-                                      .T = T,
-                                      .C = cfg->n_embd,
-                                      .H = cfg->n_head,
-                                      .V = cfg->vocab_size,
-                                      .ffn = 4 * cfg->n_embd,
-                                      .backward = true};
-    f->compute.scratch_nbytes = ls_compute_scratch(&f->compute, &shapes);
-    int scratch = ls_plan_add(&f->plan, LS_PART_WORK, (int64_t)f->compute.scratch_nbytes, LS_PLAN_ALWAYS, "scratch");
     int ids = ls_plan_add(&f->plan, LS_PART_WORK, B * T * 4, LS_PLAN_ALWAYS, "ids");
     int target = ls_plan_add(&f->plan, LS_PART_WORK, B * T * 4, LS_PLAN_ALWAYS, "target");
     LS_TRY(ls_plan_layout(&f->plan));
@@ -83,7 +74,6 @@ static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, con
     }
     ls_gradtree_bind(f->tree, &f->plan);
     ls_acts_bind(f->acts, f->model, &f->plan);
-    f->compute.scratch = ls_plan_at(&f->plan, scratch);
     f->ids = ls_plan_at(&f->plan, ids);
     f->target = ls_plan_at(&f->plan, target);
     ls_model_init(f->model, 5);

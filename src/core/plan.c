@@ -46,6 +46,34 @@ static bool alive_together(const ls_plan_row *a, const ls_plan_row *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
+/* The moment at which most bytes are alive. Lives begin somewhere: only first moments need a look. */
+static int fullest_moment(const ls_plan *p)
+{
+    int64_t most = -1;
+    int at = 0;
+    for (int i = 0; i < p->n_row; i++) {
+        int64_t live = 0;
+        for (int k = 0; k < p->n_row; k++)
+            if (p->row[k].first <= p->row[i].first && p->row[i].first <= p->row[k].last) live += p->row[k].nbytes;
+        if (live > most) {
+            most = live;
+            at = p->row[i].first;
+        }
+    }
+    return at;
+}
+
+/* Whether a goes before b: first what is alive when it is fullest, longest-lived at the bottom, so that there are no gaps at that
+ * moment; then the rest, largest first, into the places that are free at their time. */
+static bool goes_before(const ls_plan_row *a, const ls_plan_row *b, int fullest)
+{
+    const bool pa = a->first <= fullest && fullest <= a->last, pb = b->first <= fullest && fullest <= b->last;
+    if (pa != pb) return pa;
+    const int la = a->last - a->first, lb = b->last - b->first;
+    if (pa && la != lb) return la > lb;
+    return a->nbytes > b->nbytes;
+}
+
 ls_status ls_plan_layout(ls_plan *p)
 {
     if (p->total < 0) return ls_nomem(sizeof *p->row * 128, "the memory plan");
@@ -56,15 +84,13 @@ ls_status ls_plan_layout(ls_plan *p)
         ls_free(placed);
         return ls_nomem((size_t)p->n_row * 5, "the memory plan");
     }
+    const int fullest = fullest_moment(p);
     p->total = 0;
     for (int k = 0; k < p->n_row; k++) {
-        int big = -1;
-        for (int i = 0; i < p->n_row; i++) /* largest first, then longest-lived, then as added */
-            if (!placed[i] && (big < 0 || p->row[i].nbytes > p->row[big].nbytes ||
-                               (p->row[i].nbytes == p->row[big].nbytes &&
-                                p->row[i].last - p->row[i].first > p->row[big].last - p->row[big].first)))
-                big = i;
-        ls_plan_row *r = &p->row[big];
+        int next = -1;
+        for (int i = 0; i < p->n_row; i++)
+            if (!placed[i] && (next < 0 || goes_before(&p->row[i], &p->row[next], fullest))) next = i;
+        ls_plan_row *r = &p->row[next];
         int64_t at = 0;
         for (int j = 0; j < k; j++) { /* by ascending offset: step over every living neighbour that is in the way */
             const ls_plan_row *o = &p->row[order[j]];
@@ -72,10 +98,10 @@ ls_status ls_plan_layout(ls_plan *p)
                 at = o->offset + o->nbytes;
         }
         r->offset = at;
-        placed[big] = 1;
+        placed[next] = 1;
         int j = k;
         for (; j && p->row[order[j - 1]].offset > at; j--) order[j] = order[j - 1];
-        order[j] = big;
+        order[j] = next;
         if (at + r->nbytes > p->total) p->total = at + r->nbytes;
     }
     ls_free(order);

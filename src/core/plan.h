@@ -57,7 +57,7 @@ typedef struct ls_plan {
 int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, const char *name, ...)
     __attribute__((format(printf, 6, 7)));
 
-/* Gives every row its offset; the largest first, each at the lowest place that no living neighbour holds. */
+/* Gives every row its offset: the rows of the fullest moment first, each at the lowest place that no living neighbour holds. */
 ls_status ls_plan_layout(ls_plan *p);
 
 /* One allocation of `total` bytes. LS_E_NOMEM says what the plan needs, what the machine has, and the largest parts; with

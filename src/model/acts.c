@@ -2,7 +2,7 @@
  *
  *             forward →                                   ← backward
  *   slot u    |x  mean rstd  qkv lse atty  res mean rstd  fc| … alive from forward of u (x: of u-1) to backward of u
- *   shared    ln tmp wide | dwide da db                     alive through the pass, or from the head's forward on
+ *   shared    ln tmp wide | classifier | wide dwide da db   alive through the pass, or while their part of it lasts
  *
  * Without training nothing is kept: one set of buffers serves every block, and x alternates between two. With recompute a
  * block keeps x alone, and one set of the rest serves all; its second forward writes the next block's x once more, so that
@@ -26,7 +26,19 @@ enum {
     ROW_VCACHE,
     N_SLOT_ROW
 };
-enum { ROW_LN, ROW_TMP, ROW_WIDE, ROW_DWIDE, ROW_DA, ROW_DB, ROW_LOSS, N_SHARED_ROW };
+enum {
+    ROW_LN,
+    ROW_TMP,
+    ROW_WIDE,
+    ROW_WIDE_AGAIN,
+    ROW_DWIDE,
+    ROW_DA,
+    ROW_DB,
+    ROW_LOSS,
+    ROW_WORK,
+    ROW_HEAD_WORK,
+    N_SHARED_ROW
+};
 
 typedef struct shape {
     int64_t R, C, H; /* in elements */
@@ -101,18 +113,35 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, 
                                   ls_moment_bwd(m, u) + (k == ROW_X && o->recompute), "unit %d %s", u, slot_word[k]);
         }
     }
-    const int64_t wide = 4 * s.R * s.C * s.esize, thin = s.R * s.C * s.esize, late = ls_moment_fwd(m, head);
+    const int64_t wide = 4 * s.R * s.C * s.esize, thin = s.R * s.C * s.esize;
+    const int loss = ls_moment_fwd(m, head), turn = ls_moment_bwd(m, head); /* the head's forward, its backward */
     int *sh = &row[U * N_SLOT_ROW];
+    for (int k = 0; k < N_SHARED_ROW; k++) sh[k] = -1;
     sh[ROW_LN] = ls_plan_add(plan, LS_PART_ACT, thin, 0, end, "norm output");
     sh[ROW_TMP] = ls_plan_add(plan, LS_PART_ACT, thin, 0, end, "projection output");
-    sh[ROW_WIDE] = ls_plan_add(plan, LS_PART_ACT, wide, 0, end, "gelu output");
     sh[ROW_LOSS] = ls_plan_add(plan, LS_PART_ACT, s.R * (int64_t)sizeof(double), 0, end, "row losses");
-    sh[ROW_DWIDE] = sh[ROW_DA] = sh[ROW_DB] = -1;
-    if (o->train) {
-        sh[ROW_DWIDE] = ls_plan_add(plan, LS_PART_ACT, wide, (int)late, end, "d wide");
-        sh[ROW_DA] = ls_plan_add(plan, LS_PART_ACT, thin, (int)late, end, "d x");
-        sh[ROW_DB] = ls_plan_add(plan, LS_PART_ACT, thin, (int)late, end, "d residual");
+    if (!o->train || o->recompute) {
+        sh[ROW_WIDE] = sh[ROW_WIDE_AGAIN] = ls_plan_add(plan, LS_PART_ACT, wide, 0, end, "gelu output");
+    } else { /* nothing of it is kept between the passes, so the classifier may have its place */
+        sh[ROW_WIDE] = ls_plan_add(plan, LS_PART_ACT, wide, 0, loss - 1, "gelu output, forward");
+        sh[ROW_WIDE_AGAIN] = ls_plan_add(plan, LS_PART_ACT, wide, turn + 1, end, "gelu output, backward");
     }
+    if (o->train) {
+        sh[ROW_DWIDE] = ls_plan_add(plan, LS_PART_ACT, wide, turn + 1, end, "d wide");
+        sh[ROW_DA] = ls_plan_add(plan, LS_PART_ACT, thin, turn, end, "d x");
+        sh[ROW_DB] = ls_plan_add(plan, LS_PART_ACT, thin, loss, end, "d residual");
+    }
+    ls_compute_shapes shapes = {.B = o->B,
+                                .T = o->T > o->cache_len ? o->T : o->cache_len,
+                                .C = s.C,
+                                .H = s.H,
+                                .ffn = 4 * s.C,
+                                .backward = o->train};
+    sh[ROW_WORK] =
+        ls_plan_add(plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), LS_PLAN_ALWAYS, "operations");
+    shapes.V = m->cfg.vocab_size;
+    sh[ROW_HEAD_WORK] =
+        ls_plan_add(plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), loss, loss, "classifier");
     *out = a;
     return LS_OK;
 }
@@ -143,10 +172,14 @@ void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
     a->ln = at(plan, sh[ROW_LN]);
     a->tmp = at(plan, sh[ROW_TMP]);
     a->wide = at(plan, sh[ROW_WIDE]);
+    a->wide_again = at(plan, sh[ROW_WIDE_AGAIN]);
     a->dwide = at(plan, sh[ROW_DWIDE]);
     a->da = at(plan, sh[ROW_DA]);
     a->db = at(plan, sh[ROW_DB]);
     a->row_loss = at(plan, sh[ROW_LOSS]);
+    a->work = at(plan, sh[ROW_WORK]);
+    a->head_work = at(plan, sh[ROW_HEAD_WORK]);
+    m->compute->scratch = a->work;
 }
 
 void ls_acts_destroy(ls_acts **a)

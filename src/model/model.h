@@ -85,11 +85,14 @@ typedef struct ls_slot {
 typedef struct ls_acts {
     int64_t B, T, cache_len;
     bool train, recompute;
-    ls_slot *slot;                 /* n_unit                                            */
-    void *ln, *tmp, *wide, *dwide; /* (R,C), (R,C), (R,4C), (R,4C)                      */
-    void *da, *db;                 /* (R,C) gradients on their way down                 */
-    double *row_loss;              /* (R)                                               */
-    int *row;                      /* plan rows, in the order of acts_rows              */
+    ls_slot *slot;           /* n_unit                                            */
+    void *ln, *tmp;          /* (R,C)                                             */
+    void *wide, *wide_again; /* (R,4C) GELU's output in forward; again in backward */
+    void *dwide;             /* (R,4C)                                            */
+    void *da, *db;           /* (R,C) gradients on their way down                 */
+    double *row_loss;        /* (R)                                               */
+    void *work, *head_work;  /* scratch of the operations: of the blocks, of the classifier */
+    int *row;                /* plan rows, in the order of acts_rows              */
 } ls_acts;
 
 typedef struct ls_acts_opts {

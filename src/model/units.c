@@ -82,9 +82,9 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
         LS_TRY(OPS->drop_bwd(CTX, a->tmp, a->da, R * C, out_drop));
         dout = a->tmp;
     }
-    LS_TRY(OPS->gelu_fwd(CTX, a->wide, s->fc, R * 4 * C, m->cfg.gelu));
-    LS_TRY(OPS->linear_bwd(CTX, a->dwide, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), dout, a->wide,
-                           model_param(m, u, BLOCK_OUT_W), R, 4 * C, C, false));
+    LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * 4 * C, m->cfg.gelu));
+    LS_TRY(OPS->linear_bwd(CTX, a->dwide, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), dout,
+                           a->wide_again, model_param(m, u, BLOCK_OUT_W), R, 4 * C, C, false));
     LS_TRY(OPS->gelu_bwd(CTX, a->dwide, a->dwide, s->fc, R * 4 * C, m->cfg.gelu));
     LS_TRY(OPS->layernorm_again(CTX, a->ln, s->res, s->mean2, s->rstd2, model_param(m, u, BLOCK_LN2_W),
                                 model_param(m, u, BLOCK_LN2_B), R, C));
@@ -134,7 +134,10 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
         cl.dx = a->db;
         cl.dw = m->cfg.tied ? model_tied_grad(m) : model_grad(m, u, HEAD_W);
     }
-    LS_TRY(OPS->classifier(CTX, &cl));
+    CTX->scratch = a->head_work;
+    ls_status st = OPS->classifier(CTX, &cl);
+    CTX->scratch = a->work;
+    LS_TRY(st);
     mb->loss_sum = 0;
     mb->n_counted = 0;
     for (int64_t r = 0; r < R; r++) {

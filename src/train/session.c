@@ -45,10 +45,6 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     for (int u = 0; u < U; u++)
         row[u] = ls_plan_add(&s->plan, LS_PART_PARAM, s->model->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
     ls_status st = ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = o->B, .T = T, .cache_len = cache}, &s->plan);
-    const ls_compute_shapes shapes = {
-        .B = o->B, .T = T, .C = cfg.n_embd, .H = cfg.n_head, .V = cfg.vocab_size, .ffn = 4 * (int64_t)cfg.n_embd};
-    s->compute.scratch_nbytes = ls_compute_scratch(&s->compute, &shapes);
-    int scratch = ls_plan_add(&s->plan, LS_PART_WORK, (int64_t)s->compute.scratch_nbytes, LS_PLAN_ALWAYS, "operations");
     int ids = ls_plan_add(&s->plan, LS_PART_WORK, o->B * T * 4, LS_PLAN_ALWAYS, "ids");
     int target = ls_plan_add(&s->plan, LS_PART_WORK, o->B * T * 4, LS_PLAN_ALWAYS, "targets");
     int logits =
@@ -58,7 +54,6 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     if (st == LS_OK) {
         for (int u = 0; u < U; u++) s->model->unit[u].param = ls_plan_at(&s->plan, row[u]);
         ls_acts_bind(s->acts, s->model, &s->plan);
-        s->compute.scratch = ls_plan_at(&s->plan, scratch);
         s->ids = ls_plan_at(&s->plan, ids);
         s->target = ls_plan_at(&s->plan, target);
         s->logits = ls_plan_at(&s->plan, logits);

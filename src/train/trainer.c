@@ -15,7 +15,7 @@ double ls_flops_per_token(const ls_model_config *c, int64_t T)
 }
 
 typedef struct rows {
-    int scratch, ids, target, norm;
+    int ids, target, norm;
     int *param, *m, *v; /* by unit */
 } rows;
 
@@ -38,15 +38,6 @@ static ls_status plan_memory(ls_trainer *t, rows *r)
     LS_TRY(ls_acts_plan(&t->acts, m,
                         &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
                         p));
-    const ls_compute_shapes shapes = {.B = c->micro_batch,
-                                      .T = c->seq_len,
-                                      .C = m->cfg.n_embd,
-                                      .H = m->cfg.n_head,
-                                      .V = m->cfg.vocab_size,
-                                      .ffn = 4 * (int64_t)m->cfg.n_embd,
-                                      .backward = true};
-    t->compute.scratch_nbytes = ls_compute_scratch(&t->compute, &shapes);
-    r->scratch = ls_plan_add(p, LS_PART_WORK, (int64_t)t->compute.scratch_nbytes, LS_PLAN_ALWAYS, "operations");
     r->ids = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
     r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
     r->norm = ls_plan_add(p, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
@@ -64,7 +55,6 @@ static void bind_memory(ls_trainer *t, const rows *r)
     }
     ls_gradtree_bind(t->tree, p);
     ls_acts_bind(t->acts, t->model, p);
-    t->compute.scratch = ls_plan_at(p, r->scratch);
     t->ids = ls_plan_at(p, r->ids);
     t->target = ls_plan_at(p, r->target);
     t->norm_block = ls_plan_at(p, r->norm);
