@@ -4,6 +4,8 @@
  *     for each pc (steps of K, ascending)                         A block: mc x kc, likewise
  *       for each ic (rows)            pack | barrier | blocks of C, taken from one counter | barrier
  *
+ * Where A and B are small beside the scratch, one turn packs and computes several blocks of K: fewer barriers, the same sums.
+ *
  * Both packed blocks are shared, so 16 threads pack no more than one; blocks of C are small enough that the last ones leave
  * nobody waiting long, and the A and B panels of one block fit the second cache together.
  *
@@ -20,12 +22,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Best first. */
+/* Best first. AMX stands behind AVX-512 because it was slower where both were measured (docs/decisions/0003): LS_GEMM=amx asks for it. */
 static const gemm_kernel *const kernels[] = {
 #if defined(__aarch64__)
     &gemm_kernel_neon,
 #elif defined(__x86_64__)
-    &gemm_kernel_amx,   &gemm_kernel_avx512, &gemm_kernel_avx2,
+    &gemm_kernel_avx512, &gemm_kernel_amx,  &gemm_kernel_avx2,
 #endif
     &gemm_kernel_plain,
     &gemm_kernel_blas,
@@ -157,55 +159,72 @@ typedef struct span {
     int64_t at, n;
 } span;
 
-/* The packing phase: items are groups of panels, first those of B (when it is new), then those of A. */
-static void pack_phase(member *me, span j, span i, span p, bool new_b)
+/* Steps of K of one turn: n of them in blocks of kb. Packed block q of A lies q * a_block bytes behind the first. */
+typedef struct k_turn {
+    int64_t at, n, kb, n_block;
+    size_t a_block, b_block;
+} k_turn;
+
+static span turn_block(const k_turn *p, int64_t q)
+{
+    return (span){p->at + q * p->kb, gemm_min(p->kb, p->n - q * p->kb)};
+}
+
+/* The packing phase: items are groups of panels of each block of K, first those of B (when it is new), then those of A. */
+static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_b)
 {
     team *t = me->t;
     const gemm_kernel *k = t->k;
     const gemm_args *a = t->a;
-    size_t panel_b = packed_nbytes(k, k->nr, p.n), panel_a = packed_nbytes(k, k->mr, p.n);
     int64_t group_b = PACK_GROUP * k->nr, group_a = PACK_GROUP * k->mr;
     int64_t items_b = new_b ? gemm_ceil_div(j.n, group_b) : 0, items = items_b + gemm_ceil_div(i.n, group_a);
-    for (int64_t it = take(me); it < items; it = take(me)) {
+    for (int64_t n = take(me); n < items * turn->n_block; n = take(me)) {
+        int64_t q = n / items, it = n % items;
+        span p = turn_block(turn, q);
         if (it < items_b) {
+            size_t panel = packed_nbytes(k, k->nr, p.n);
             int64_t at = it * group_b, col = j.at + at;
             const float *src = a->tb ? a->B + col * a->ldb + p.at : a->B + p.at * a->ldb + col;
-            k->pack_b(t->pb + (size_t)(it * PACK_GROUP) * panel_b, panel_b, src, a->ldb, a->tb,
+            k->pack_b(t->pb + (size_t)q * turn->b_block + (size_t)(it * PACK_GROUP) * panel, panel, src, a->ldb, a->tb,
                       gemm_min(j.n - at, group_b), p.n);
         } else {
+            size_t panel = packed_nbytes(k, k->mr, p.n);
             int64_t at = (it - items_b) * group_a, row = i.at + at;
             const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
-            k->pack_a(t->pa + (size_t)((it - items_b) * PACK_GROUP) * panel_a, panel_a, src, a->lda, !a->ta,
-                      gemm_min(i.n - at, group_a), p.n);
+            k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * PACK_GROUP) * panel, panel, src,
+                      a->lda, !a->ta, gemm_min(i.n - at, group_a), p.n);
         }
     }
 }
 
-static void compute_phase(member *me, span j, span i, span p)
+static void compute_phase(member *me, span j, span i, const k_turn *turn)
 {
     team *t = me->t;
     const gemm_kernel *k = t->k;
     const gemm_args *a = t->a;
     cut c = cut_blocks(k, i.n, j.n, t->n_thread);
-    size_t panel_b = packed_nbytes(k, k->nr, p.n), panel_a = packed_nbytes(k, k->mr, p.n);
-    bool last = p.at + p.n == a->K;
     for (int64_t it = take(me); it < c.n_m * c.n_n; it = take(me)) {
         int64_t row = it % c.n_m * c.mt, col = it / c.n_m * c.nt;
         if (row >= i.n || col >= j.n) continue; /* rounding blocks up can leave the last one empty */
-        k->block(&(gemm_block){
-            .pa = t->pa + (size_t)(row / k->mr) * panel_a,
-            .pb = t->pb + (size_t)(col / k->nr) * panel_b,
-            .a_panel = panel_a,
-            .b_panel = panel_b,
-            .m = gemm_min(c.mt, i.n - row),
-            .n = gemm_min(c.nt, j.n - col),
-            .kb = p.n,
-            .c = a->C + (i.at + row) * a->ldc + j.at + col,
-            .ldc = a->ldc,
-            .bias = last && a->bias ? a->bias + j.at + col : NULL,
-            .add = a->acc || p.at > 0,
-            .tmp = (float *)(void *)(t->tmp + (size_t)me->id * k->tmp_nbytes),
-        });
+        for (int64_t q = 0; q < turn->n_block; q++) {
+            span p = turn_block(turn, q);
+            size_t panel_b = packed_nbytes(k, k->nr, p.n), panel_a = packed_nbytes(k, k->mr, p.n);
+            bool last = p.at + p.n == a->K;
+            k->block(&(gemm_block){
+                .pa = t->pa + (size_t)q * turn->a_block + (size_t)(row / k->mr) * panel_a,
+                .pb = t->pb + (size_t)q * turn->b_block + (size_t)(col / k->nr) * panel_b,
+                .a_panel = panel_a,
+                .b_panel = panel_b,
+                .m = gemm_min(c.mt, i.n - row),
+                .n = gemm_min(c.nt, j.n - col),
+                .kb = p.n,
+                .c = a->C + (i.at + row) * a->ldc + j.at + col,
+                .ldc = a->ldc,
+                .bias = last && a->bias ? a->bias + j.at + col : NULL,
+                .add = a->acc || p.at > 0,
+                .tmp = (float *)(void *)(t->tmp + (size_t)me->id * k->tmp_nbytes),
+            });
+        }
     }
 }
 
@@ -221,17 +240,23 @@ static void work(team *t, int id)
     const gemm_args *a = t->a;
     member me = {.t = t, .id = id};
     int64_t nc = even_part(a->N, t->l.nc, k->nr), mc = even_part(a->M, t->l.mc, k->mr);
+    int64_t kb = even_part(a->K, k->kc, k->k_round); /* from K alone: it is part of the sum's order */
+    int64_t fit = gemm_min(t->l.nc / gemm_round_up(nc, k->nr), t->l.mc / gemm_round_up(mc, k->mr));
+    int64_t step = kb * (fit > 1 ? fit : 1);
     if (k->enter) k->enter();
     for (int64_t jc = 0; jc < a->N; jc += nc)
-        for (int64_t pc = 0; pc < a->K; pc += k->kc)
+        for (int64_t pc = 0; pc < a->K; pc += step)
             for (int64_t ic = 0; ic < a->M; ic += mc) {
-                span j = {jc, gemm_min(nc, a->N - jc)}, i = {ic, gemm_min(mc, a->M - ic)},
-                     p = {pc, gemm_min(k->kc, a->K - pc)};
+                span j = {jc, gemm_min(nc, a->N - jc)}, i = {ic, gemm_min(mc, a->M - ic)};
+                k_turn p = {.at = pc, .n = gemm_min(step, a->K - pc), .kb = kb};
+                p.n_block = gemm_ceil_div(p.n, kb);
+                p.a_block = packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
+                p.b_block = packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
                 phase_open(&me);
-                pack_phase(&me, j, i, p, ic == 0);
+                pack_phase(&me, j, i, &p, ic == 0);
                 phase_close(&me);
                 phase_open(&me);
-                compute_phase(&me, j, i, p);
+                compute_phase(&me, j, i, &p);
                 phase_close(&me);
             }
     if (k->leave) k->leave();
