@@ -1,0 +1,26 @@
+/* launch.h - `-n N`: workers of one host as child processes that share memory.
+ *
+ * The parent reserves the shared world, forks N workers, gives each its part of the cores, passes their stderr on and watches
+ * them. A worker that dies takes the others down within seconds; nothing outlives the parent (children die with it, the shared
+ * memory has no name). */
+#ifndef LS_COMM_LAUNCH_H
+#define LS_COMM_LAUNCH_H
+
+#include "comm/comm.h"
+
+typedef struct ls_launch {
+    int n;
+    size_t arena_nbytes; /* address space of each worker; 0 = the machine's memory */
+    bool pin;            /* give worker r its part of the cores                    */
+    /* In the child: its communicator, cores it was given. The status becomes its exit code; the words are printed by `report`. */
+    ls_status (*body)(void *ctx, ls_comm *c, int n_core);
+    void (*report)(void *ctx, int rank, ls_status st); /* in the child, after body; may be NULL */
+    void *ctx;
+} ls_launch;
+
+/* Returns when every worker is gone. A worker's own failure (exit code 2, 3, 5 …) is returned as the status that it had, silently:
+ * the worker has said why. A worker that was killed is LS_E_COMM: rank, signal and its last lines. SIGTERM is passed on, and
+ * LS_E_STOPPED returned when the workers saved and stopped. */
+ls_status ls_launch_local(const ls_launch *l);
+
+#endif
