@@ -144,6 +144,10 @@ if [ "$(id -u)" != 0 ]; then
   expect 3 'cannot' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt --out locked/x
 fi
 echo file >inway; expect 3 'inway' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt --out inway
+# a full disk, played by a limit on the size of files
+limited() { (trap '' XFSZ; ulimit -f 64; exec "$LOCKSTEP" prepare --quiet --tokenizer bytes --input long.txt --out crowded); }
+expect 3 'cannot write crowded/train.bin' limited
+[ ! -e crowded ] || bad "something was left on a full disk: $(ls crowded)"
 cp bytes/train.bin before.bin
 expect 3 'latin' "$LOCKSTEP" prepare --quiet --tokenizer bytes --input one.txt latin.txt --out bytes
 same before.bin bytes/train.bin

@@ -6,6 +6,7 @@
 #include "data/blocks.h"
 #include "data/inputs.h"
 #include "data/jsonl.h"
+#include "data/prepare.h"
 #include "data/source.h"
 #include "data/split.h"
 
@@ -326,11 +327,65 @@ static void utf8(void **state)
     }
 }
 
+/* Every allocation of a whole run fails in turn, for a given and for a trained vocabulary: nothing leaks, no file is left. */
+static void prepare_out_of_memory(void **state)
+{
+    (void)state;
+    const char lines[] = "{\"text\":\"low lower lowest\"}\n{\"text\":\"new newer newest\"}\n";
+    char out[256];
+    snprintf(out, sizeof out, "%s/oom", dir);
+    unsigned char gz[300];
+    size_t n = gzip_of(lines, sizeof lines - 1, gz, sizeof gz);
+    assert_int_equal(ls_fs_write(in_dir("oom.jsonl.gz"), gz, n), LS_OK);
+    ls_tokenizer *bytes = NULL;
+    ls_inputs list = {0};
+    assert_int_equal(ls_tokenizer_bytes(&bytes), LS_OK);
+    assert_int_equal(ls_inputs_add(&list, in_dir("oom.jsonl.gz"), LS_TEXT_AUTO), LS_OK);
+    for (int trains = 0; trains < 2; trains++) {
+        ls_prepare_opts o = {.train = &list,
+                             .tok = trains ? NULL : bytes,
+                             .train_vocab = 270,
+                             .train_min_count = 2,
+                             .text_key = "text",
+                             .val_fraction = 0.5,
+                             .threads = 1,
+                             .out_dir = out};
+        ls_prepare_result r = {0};
+        int64_t live = ls_mem_live();
+        long k = 0;
+        for (;; k++) {
+            ls_mem_fail_at(k);
+            ls_status st = ls_prepare(&o, &r);
+            ls_mem_fail_at(-1);
+            assert_int_equal(ls_mem_live(), live);
+            if (st == LS_OK) break;
+            assert_int_equal(st, LS_E_NOMEM);
+            char **name = NULL; /* the last files are written one by one: whole ones may be there, never a part */
+            size_t n_name = 0;
+            if (ls_fs_exists(out)) assert_int_equal(ls_fs_list(out, &name, &n_name), LS_OK);
+            for (size_t i = 0; i < n_name; i++) assert_null(strstr(name[i], ".tmp"));
+            ls_fs_list_free(name, n_name);
+            assert_int_equal(ls_fs_remove_tree(out), LS_OK);
+        }
+        assert_true(k > 20);
+        assert_int_equal(r.train_doc, 1);
+        assert_int_equal(r.val_doc, 1);
+        assert_int_equal(ls_fs_remove_tree(out), LS_OK);
+    }
+    ls_inputs_fini(&list);
+    ls_tokenizer_destroy(&bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_streams), cmocka_unit_test(folders),    cmocka_unit_test(blocks),
-        cmocka_unit_test(limits),         cmocka_unit_test(json_lines), cmocka_unit_test(utf8),
+        cmocka_unit_test(packed_streams),
+        cmocka_unit_test(folders),
+        cmocka_unit_test(blocks),
+        cmocka_unit_test(limits),
+        cmocka_unit_test(json_lines),
+        cmocka_unit_test(utf8),
+        cmocka_unit_test(prepare_out_of_memory),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
