@@ -56,33 +56,37 @@ typedef struct ls_compute_ops {
     ls_dtype dtype;
 
     /* y = drop(wte[ids] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C), y (R,C) */
-    ls_status (*embed_fwd)(ls_compute *c, void *y, const int32_t *ids, const void *wte, const void *wpe, int64_t B, int64_t T,
-                           int64_t C, ls_drop drop);
+    ls_status (*embed_fwd)(ls_compute *c, void *y, const int32_t *ids, const void *wte, const void *wpe, int64_t B,
+                           int64_t T, int64_t C, ls_drop drop);
     /* dwte (V,C) and dwpe (P,C): whole arrays are written (rows not seen become 0) unless acc */
-    ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t B, int64_t T,
-                           int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
+    ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t B,
+                           int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
 
     /* y = (x - mean)*rstd*w + b;  mean, rstd (R) in the backend's type */
-    ls_status (*layernorm_fwd)(ls_compute *c, void *y, void *mean, void *rstd, const void *x, const void *w, const void *b,
-                               int64_t R, int64_t C, double eps);
+    ls_status (*layernorm_fwd)(ls_compute *c, void *y, void *mean, void *rstd, const void *x, const void *w,
+                               const void *b, int64_t R, int64_t C, double eps);
     /* res = x + drop(delta), then layernorm of res; res may be x or delta */
     ls_status (*add_layernorm_fwd)(ls_compute *c, void *res, void *y, void *mean, void *rstd, const void *x,
-                                   const void *delta, const void *w, const void *b, int64_t R, int64_t C, double eps, ls_drop drop);
+                                   const void *delta, const void *w, const void *b, int64_t R, int64_t C, double eps,
+                                   ls_drop drop);
     /* dx = d(layernorm)/dx + dres (dres may be NULL, or dx itself); dw, db (C) */
-    ls_status (*layernorm_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *dres, const void *x,
-                               const void *w, const void *mean, const void *rstd, int64_t R, int64_t C, bool acc);
+    ls_status (*layernorm_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *dres,
+                               const void *x, const void *w, const void *mean, const void *rstd, int64_t R, int64_t C,
+                               bool acc);
     /* y again from x and the stored statistics (backward does not keep y) */
-    ls_status (*layernorm_again)(ls_compute *c, void *y, const void *x, const void *mean, const void *rstd, const void *w,
-                                 const void *b, int64_t R, int64_t C);
+    ls_status (*layernorm_again)(ls_compute *c, void *y, const void *x, const void *mean, const void *rstd,
+                                 const void *w, const void *b, int64_t R, int64_t C);
 
     /* y = x w + b;  x (R,K), w (K,N), b (N) or NULL, y (R,N) */
-    ls_status (*linear_fwd)(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K, int64_t N);
+    ls_status (*linear_fwd)(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K,
+                            int64_t N);
     /* dx = dy w^T (NULL: not wanted), dw = x^T dy, db = column sums of dy (NULL: no bias). dx is always written. */
     ls_status (*linear_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w,
                             int64_t R, int64_t K, int64_t N, bool acc);
 
     ls_status (*gelu_fwd)(ls_compute *c, void *y, const void *x, int64_t n, ls_gelu kind);
-    ls_status (*gelu_bwd)(ls_compute *c, void *dx, const void *dy, const void *x, int64_t n, ls_gelu kind); /* dx may be dy */
+    ls_status (*gelu_bwd)(ls_compute *c, void *dx, const void *dy, const void *x, int64_t n,
+                          ls_gelu kind); /* dx may be dy */
 
     /* y = x + drop(delta) (y may be x or delta);  dx = drop'(dy), dx may be dy */
     ls_status (*add_fwd)(ls_compute *c, void *y, const void *x, const void *delta, int64_t n, ls_drop drop);
@@ -91,14 +95,14 @@ typedef struct ls_compute_ops {
     /* Causal attention, softmax(q k^T / sqrt(D)) v, the T x T matrix never held. qkv (B,T,3C): q, k, v of all heads side by
      * side; y (B,T,C); lse (B,H,T) = log of the sum of exponentials of each row. Dropout falls on the probabilities; the
      * element index of (b,h,i,j) is ((b*H+h)*T+i)*T+j modulo 2^32. */
-    ls_status (*attention_fwd)(ls_compute *c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D,
-                               ls_drop drop);
-    ls_status (*attention_bwd)(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse, const void *qkv,
-                               int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop);
+    ls_status (*attention_fwd)(ls_compute *c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H,
+                               int64_t D, ls_drop drop);
+    ls_status (*attention_bwd)(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse,
+                               const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop);
     /* The same for Tq new positions behind a cache: qkv (B,Tq,3C) are positions pos..pos+Tq-1 of each sequence; their keys and
      * values are first written into kcache, vcache (B,H,Tmax,D); y (B,Tq,C). */
-    ls_status (*attention_cached)(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B, int64_t Tq,
-                                  int64_t pos, int64_t Tmax, int64_t H, int64_t D);
+    ls_status (*attention_cached)(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
+                                  int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D);
 
     ls_status (*classifier)(ls_compute *c, const ls_classifier *a);
     /* logits (R,V) = x (R,C) w (V,C)^T, for generation */

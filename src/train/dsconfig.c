@@ -272,14 +272,10 @@ ls_status ls_ds_batch_triple(int64_t *batch, int64_t *micro, int64_t *accum, int
         return ls_fail(LS_E_CONFIG,
                        "batch sizes must be positive: train_batch_size %lld, micro batch %lld, accumulation %lld",
                        (long long)b, (long long)m, (long long)a);
-    if (b && m && !a)
-        a = b / m / world;
-    else if (b && !m && a)
-        m = b / world / a;
-    else if (!b && !a)
-        a = 1;
-    else if (b && !m)
-        a = 1, m = b / world;
+    if (b && m && !a) a = b / m / world;
+    else if (b && !m && a) m = b / world / a;
+    else if (!b && !a) a = 1;
+    else if (b && !m) a = 1, m = b / world;
     if (!b) {
         if ((double)m * (double)a * (double)world > 9.0e15)
             return ls_fail(LS_E_CONFIG, "a batch of %lld * %lld * %lld sequences is more than can be counted",

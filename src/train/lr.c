@@ -48,10 +48,8 @@ double ls_lr_at(const ls_lr_schedule *s, int64_t k)
     case LS_LR_WARMUP_DECAY: {
         if (i < 0) return s->min;
         double g = 1;
-        if (i < n)
-            g = warm(s, i, n);
-        else if (s->kind == LS_LR_WARMUP_DECAY)
-            g = fmax(0, (double)(s->total - i) / rest);
+        if (i < n) g = warm(s, i, n);
+        else if (s->kind == LS_LR_WARMUP_DECAY) g = fmax(0, (double)(s->total - i) / rest);
         return s->min + (s->max - s->min) * g;
     }
     case LS_LR_WARMUP_COSINE: {
