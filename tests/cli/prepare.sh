@@ -2,6 +2,7 @@
 # prepare: formats, splits, limits, threads, refusals. Each refusal is one clear line, the right exit code, and nothing left.
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 [ -x "$LOCKSTEP" ] || skip "no program at $LOCKSTEP"
+for tool in python3 gzip zstd; do command -v $tool >/dev/null || skip "no $tool to make packed inputs with"; done
 cd "$SCRATCH" || exit 1
 prepare() { "$LOCKSTEP" prepare --quiet "$@"; }
 # ok NAME ARGS... : must succeed; summary in NAME.json
