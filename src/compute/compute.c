@@ -83,6 +83,7 @@ ls_status ls_compute_open(ls_compute *c, const char *name, ls_dtype dtype, int n
         const char *missing = compute_missing_slot(ops);
         if (missing) return ls_fail(LS_E_UNSUPPORTED, "compute backend %d has no %s", i, missing);
         if (strcmp(ops->name, name) != 0 || ops->dtype != dtype) continue;
+        if (ops == &ls_compute_cpu) LS_TRY(cpu_fast_check());
         omp_set_dynamic(0); /* the number of threads asked for is the number that works */
         *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : usable_cores()};
         return LS_OK;

@@ -52,7 +52,9 @@ const ls_opt ls_train_opts[] = {
     ROW("min_lr_ratio", LS_OPT_REAL, min_lr_ratio, "R", NULL, "floor of cosine, as a part of --lr [JSON, else 0.1]"),
     ROW("betas", LS_OPT_LIST, betas, "B1 B2", NULL, "AdamW's, as `0.9 0.95` or `0.9,0.95` [JSON, else 0.9 0.95]"),
     ROW("eps", LS_OPT_REAL, eps, "E", NULL, "AdamW's [JSON, else 1e-8]"),
-    ROW("weight_decay", LS_OPT_REAL, weight_decay, "W", NULL, "decoupled, on every tensor [JSON, else 0.1]"),
+    ROW("weight_decay", LS_OPT_REAL, weight_decay, "W", NULL, "decoupled from the gradient [JSON, else 0.1]"),
+    ROW("decay", LS_OPT_CHOICE, decay, "all|matrices", "all",
+        "what it falls on: every tensor, as torch and DeepSpeed do, or not the biases and norms"),
     ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "global gradient norm; 0 = off [JSON, else 1.0]"),
 
     ROW("n", LS_OPT_INT, n, "N", "1", "workers on this machine (also -n N)", .section = "Machine"),

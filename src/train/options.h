@@ -26,7 +26,7 @@ typedef struct ls_train_options {
     /* optimizer */
     double lr, weight_decay, eps, clip, min_lr_ratio;
     ls_opt_list betas;
-    const char *lr_schedule;
+    const char *lr_schedule, *decay;
     int64_t warmup_steps;
     /* machine */
     const char *device, *precision, *strategy, *comm, *schedule, *compute;

@@ -73,6 +73,7 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     }
     c->lr.base = lr.value;
     c->weight_decay = wd.value;
+    c->decay_matrices_only = !strcmp(o->decay, "matrices");
     c->eps = eps.value;
     c->beta1 = b[0];
     c->beta2 = b[1];
@@ -81,6 +82,8 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     train_put_real(c, "beta2", b[1], b_from, b_detail);
     train_put_real(c, "eps", eps.value, eps.source, eps.detail);
     train_put_real(c, "weight_decay", wd.value, wd.source, wd.detail);
+    train_put_text(c, "decay", o->decay, ls_train_given(o, "decay") ? LS_FROM_CLI : LS_FROM_DEFAULT,
+                   ls_train_given(o, "decay") ? "--decay" : "");
     train_put_bool(c, "decoupled_decay", !c->coupled, j->given ? LS_FROM_JSON : LS_FROM_DEFAULT,
                    j->given ? "optimizer" : "");
     train_put_bool(c, "bias_correction", c->bias_correction, j->given ? LS_FROM_JSON : LS_FROM_DEFAULT,

@@ -35,6 +35,9 @@ expect 2 "gradient_clipping" t --data "$d" --model tiny --seq_length 64 --deepsp
 echo '{"train_micro_batch_size_per_gpu": 2,' >"$SCRATCH/cut.json"
 expect 2 "line 2" t --data "$d" --model tiny --deepspeed_config "$SCRATCH/cut.json"
 
+expect 2 "this CPU has" env LS_GEMM=abacus "$LOCKSTEP" train --data "$d" "${base[@]}"
+expect 2 "this CPU has" env LS_SIMD=abacus "$LOCKSTEP" train --data "$d" "${base[@]}"
+
 # a good run, and what it leaves
 expect 0 "RUN_COMPLETE" t --data "$d" "${base[@]}"
 python3 - "$SCRATCH/run" <<'PY' || bad "artifacts of the run"

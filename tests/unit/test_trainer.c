@@ -153,6 +153,30 @@ static void a_nan_names_step_and_tensor(void **state)
     close_run(&r);
 }
 
+/* One step from the same weights under both rules: matrices get the same bits, a norm's weight (1) differs by lr * decay. */
+static void decay_falls_where_it_should(void **state)
+{
+    (void)state;
+    run all, some;
+    ls_step_result s;
+    open_run(&all, "--weight_decay 0.5 --decay all --lr 0.01 --lr_schedule constant --warmup_steps 0");
+    assert_int_equal(ls_trainer_step(all.t, &s), LS_OK);
+    open_run(&some, "--weight_decay 0.5 --decay matrices --lr 0.01 --lr_schedule constant --warmup_steps 0");
+    assert_int_equal(ls_trainer_step(some.t, &s), LS_OK);
+    for (int u = 0; u < all.t->model->n_unit; u++) {
+        for (int k = 0; k < all.t->model->unit[u].n_tensor; k++) {
+            const ls_tensor *t = &all.t->model->unit[u].tensor[k];
+            const float *a = (float *)all.t->model->unit[u].param + t->offset,
+                        *b = (float *)some.t->model->unit[u].param + t->offset;
+            if (t->matrix) assert_memory_equal(a, b, (size_t)t->n * 4);
+            else if (strstr(t->name, "ln_1.weight"))
+                for (int64_t i = 0; i < t->n; i++) assert_true(fabs((double)b[i] - (double)a[i] - 0.01 * 0.5) < 1e-6);
+        }
+    }
+    close_run(&all);
+    close_run(&some);
+}
+
 static void loss_falls_and_artifacts_appear(void **state)
 {
     (void)state;
@@ -201,9 +225,12 @@ static void allocation_failures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_allocated_after_step_1), cmocka_unit_test(the_plan_is_the_allocation),
-        cmocka_unit_test(a_stop_keeps_the_last_step),        cmocka_unit_test(a_nan_names_step_and_tensor),
-        cmocka_unit_test(loss_falls_and_artifacts_appear),   cmocka_unit_test(allocation_failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_allocated_after_step_1),
+                                       cmocka_unit_test(the_plan_is_the_allocation),
+                                       cmocka_unit_test(a_stop_keeps_the_last_step),
+                                       cmocka_unit_test(a_nan_names_step_and_tensor),
+                                       cmocka_unit_test(decay_falls_where_it_should),
+                                       cmocka_unit_test(loss_falls_and_artifacts_appear),
+                                       cmocka_unit_test(allocation_failures)};
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }

@@ -11,6 +11,8 @@
 #include "compute/cpu/simd.h"
 
 #include <stdio.h>
+#include <string.h>
+#include <stdlib.h>
 
 const ls_compute_ops ls_compute_cpu = {
     .name = "cpu",
@@ -67,4 +69,29 @@ void cpu_fast_describe(const ls_compute *c, char buf[160])
 {
     snprintf(buf, 160, "cpu: %s vectors, %s matmul, %d thread%s", simd_pick()->name, gemm_name(gemm_pick(NULL)),
              c->n_thread, c->n_thread == 1 ? "" : "s");
+}
+
+static void add_name(char *list, size_t size, const char *name)
+{
+    size_t n = strlen(list);
+    snprintf(list + n, size - n, "%s%s", n ? ", " : "", name);
+}
+
+ls_status cpu_fast_check(void)
+{
+    const char *gemm = getenv("LS_GEMM"), *simd = getenv("LS_SIMD");
+    char have[160] = "";
+    bool usable, found = false;
+    if (gemm && *gemm && !gemm_pick(gemm)) {
+        for (int i = 0; gemm_list(i, &usable); i++)
+            if (usable) add_name(have, sizeof have, gemm_name(gemm_list(i, NULL)));
+        return ls_fail(LS_E_ARG, "LS_GEMM=%s: this CPU has %s", gemm, have);
+    }
+    if (!simd || !*simd) return LS_OK;
+    for (int i = 0; simd_list(i, &usable); i++) {
+        if (!usable) continue;
+        found = found || strcmp(simd, simd_list(i, &usable)->name) == 0;
+        add_name(have, sizeof have, simd_list(i, &usable)->name);
+    }
+    return found ? LS_OK : ls_fail(LS_E_ARG, "LS_SIMD=%s: this CPU has %s", simd, have);
 }
