@@ -13,7 +13,7 @@
 
 typedef struct options {
     const char *checkpoint, *prompt, *prompt_file, *compute;
-    int64_t max_new, n_sample, top_k, seed, threads;
+    int64_t max_new, n_sample, top_k, seed, threads, speculate;
     double temperature, top_p;
     bool json, no_stop, stats, greedy;
 } options;
@@ -35,6 +35,11 @@ static const ls_opt table[] = {
      NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "0", "the same seed gives the same text", NULL},
     {"no-stop", LS_OPT_SWITCH, offsetof(options, no_stop), NULL, NULL, "go on behind <|endoftext|>", NULL},
+    {"speculate", LS_OPT_INT, offsetof(options, speculate), "N", "-1",
+     "draft N ids with int8 weights and verify them in one pass (0 to 8); the text is the same. -1 = 6 where the "
+     "weights take "
+     "more than 64 MiB, else 0",
+     NULL},
     {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
     {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
     {"stats", LS_OPT_SWITCH, offsetof(options, stats), NULL, NULL, "tokens/s on stderr", "Output"},
@@ -47,6 +52,7 @@ typedef struct text {
     int64_t n_prompt, n;
     const char *stop; /* why it ended */
     double prompt_seconds, seconds;
+    int64_t drafted, accepted;
 } text;
 
 /* Bytes of `s` from `from` on that are whole UTF-8 characters: a token may end inside one. */
@@ -88,27 +94,31 @@ static ls_status make_text(ls_session *s, const options *o, int64_t sample, text
     size_t n_shown = 0;
     ls_status st = LS_OK;
     double begin = ls_now();
+    const int64_t drafted = s->drafted, accepted = s->accepted;
     t->n = t->n_prompt;
     t->stop = limit < t->n_prompt + o->max_new ? "context full" : "max-new-tokens";
     LS_TRY_GOTO(st, done, ls_session_feed(s, t->id, t->n_prompt, 0));
     t->prompt_seconds = ls_now() - begin;
     begin = ls_now();
-    while (t->n < limit) {
-        int32_t id = ls_sample(&how, s->logits, V, t->n, work);
-        if (id == eot && !o->no_stop) {
+    t->id[t->n] = ls_sample(&how, s->logits, V, t->n, work);
+    for (int64_t made = t->n + 1;;) { /* ids behind t->n are made and not yet shown */
+        if (t->id[t->n] == eot && !o->no_stop) {
             t->stop = "end of text";
             break;
         }
-        t->id[t->n++] = id;
+        t->n++;
         if (!o->json) LS_TRY_GOTO(st, done, stream(s, t, t->n - 1, &shown, &n_shown, false));
         if (ls_stop_requested()) {
             t->stop = "signal";
             break;
         }
-        if (t->n < limit) LS_TRY_GOTO(st, done, ls_session_feed(s, &id, 1, t->n - 1));
+        if (t->n == limit) break;
+        if (t->n == made) LS_TRY_GOTO(st, done, ls_session_extend(s, &how, t->id, &made, limit, work));
     }
     if (!o->json) LS_TRY_GOTO(st, done, stream(s, t, t->n, &shown, &n_shown, true));
     t->seconds = ls_now() - begin;
+    t->drafted = s->drafted - drafted;
+    t->accepted = s->accepted - accepted;
 done:
     ls_str_fini(&shown);
     return st;
@@ -133,6 +143,10 @@ static ls_status write_json(ls_jsonw *w, const ls_session *s, const text *t)
     ls_jsonw_real(w, t->prompt_seconds);
     ls_jsonw_key(w, "seconds");
     ls_jsonw_real(w, t->seconds);
+    ls_jsonw_key(w, "drafted");
+    ls_jsonw_int(w, t->drafted);
+    ls_jsonw_key(w, "accepted");
+    ls_jsonw_int(w, t->accepted);
     ls_jsonw_key(w, "tokens_per_sec");
     ls_jsonw_real(w, (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds));
     ls_jsonw_close(w);
@@ -203,9 +217,11 @@ static ls_status generate(ls_session *s, const options *o)
         if (o->json) LS_TRY_GOTO(st, done, write_json(&w, s, &t));
         else putchar('\n');
         if (o->stats)
-            fprintf(stderr, "%lld prompt ids in %.3f s, %lld new in %.3f s: %.1f tokens/s (%s)\n",
+            fprintf(stderr,
+                    "%lld prompt ids in %.3f s, %lld new in %.3f s: %.1f tokens/s, %lld of %lld drafts accepted (%s)\n",
                     (long long)t.n_prompt, t.prompt_seconds, (long long)(t.n - t.n_prompt), t.seconds,
-                    (double)(t.n - t.n_prompt) / (t.prompt_seconds + t.seconds), t.stop);
+                    (double)(t.n - t.n_prompt) / (t.prompt_seconds + t.seconds), (long long)t.accepted,
+                    (long long)t.drafted, t.stop);
     }
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
@@ -234,6 +250,9 @@ ls_status cmd_generate(int argc, char **argv)
     if (o.max_new < 1 || o.n_sample < 1 || o.temperature < 0 || o.top_k < 0 || o.top_p <= 0 || o.top_p > 1)
         return ls_fail(LS_E_ARG, "--max-new-tokens and --num-samples are at least 1, --temperature and --top-k at "
                                  "least 0, --top-p in (0, 1]");
+    if (o.speculate < LS_SPECULATE_AUTO || o.speculate > LS_SPECULATE_MAX)
+        return ls_fail(LS_E_ARG, "--speculate %lld: 0 (off) to %d, or -1 to choose by the model's size",
+                       (long long)o.speculate, LS_SPECULATE_MAX);
     ls_session s = {0};
     ls_stop_install();
     LS_TRY(ls_session_open(&s, &(ls_session_opts){.checkpoint = o.checkpoint,
@@ -242,6 +261,7 @@ ls_status cmd_generate(int argc, char **argv)
                                                   .B = 1,
                                                   .T = 128,
                                                   .cache_len = INT32_MAX,
+                                                  .speculate = (int)o.speculate,
                                                   .tokenizer = true}));
     ls_status st = generate(&s, &o);
     ls_session_close(&s);

@@ -1,5 +1,7 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
+#include "comm/launch.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
 #include "data/tokenizer.h"
@@ -61,43 +63,97 @@ static void print_config(const ls_train_config *c)
     ls_str_fini(&s);
 }
 
-static void startup_line(void)
+typedef struct job {
+    int argc;
+    char **argv; /* the words after `train` */
+    const ls_train_options *o;
+    const ls_ds_config *ds;
+    const ls_run_identity *id;
+} job;
+
+static void startup_line(int rank, int size)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
-    printf("Startup: pid=%d rank=0 local_rank=0 world_size=1 CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=none\n",
-           (int)getpid(), devices ? devices : "");
+    printf(
+        "Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=none\n",
+        (int)getpid(), rank, rank, size, devices ? devices : "");
     fflush(stdout);
 }
 
-static ls_status train(ls_train_config *c, const ls_run_identity *id)
+static void exit_line(int rank)
 {
-    bool tty = isatty(STDERR_FILENO);
-    const ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
-    ls_trainer *t = NULL;
-    ls_stop_install();
-    startup_line();
-    LS_TRY(ls_trainer_create(&t, c, &io));
-    ls_status st = ls_trainer_run(t, id);
-    ls_trainer_destroy(&t);
+    ls_str s = {0};
+    ls_exit_marker(rank, &s);
+    if (s.data) fputs(s.data, stdout);
+    fflush(stdout);
+    ls_str_fini(&s);
+}
+
+static ls_status configure(const job *j, int world, ls_train_config *c)
+{
+    ls_train_paths paths = {0};
+    ls_train_facts facts = {.world_size = world, .data_eos_id = -1};
+    LS_TRY(ls_train_find_paths(j->o, &paths));
+    ls_status st = learn_facts(&paths, &facts);
+    if (st == LS_OK) st = ls_train_resolve(j->o, j->ds, &paths, &facts, c);
+    ls_train_paths_fini(&paths);
     return st;
 }
 
-static ls_status configure(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+/* One worker, from configuration to artifacts; rank 0 speaks for all. n_core 0: as many threads as there are cores. */
+static ls_status work(const job *j, ls_comm *comm, int n_core)
 {
-    ls_train_paths paths = {0};
-    ls_train_facts facts = {.data_eos_id = -1};
-    LS_TRY(ls_train_find_paths(o, &paths));
-    ls_status st = learn_facts(&paths, &facts);
-    if (st == LS_OK) st = ls_train_resolve(o, ds, &paths, &facts, c);
-    ls_train_paths_fini(&paths);
+    const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;
+    ls_train_config c = {0};
+    ls_trainer *t = NULL;
+    bool tty = isatty(STDERR_FILENO) && size == 1; /* a worker's stderr is a pipe to its parent */
+    ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
+    if (rank) io = (ls_train_io){0};
+    ls_status st = configure(j, size, &c);
+    if (st == LS_OK) {
+        c.rank = c.local_rank = rank;
+        if (!c.threads) c.threads = n_core;
+        if (!rank) say_notes(j->o, &c);
+        startup_line(rank, size);
+        st = ls_trainer_create(&t, &c, comm, &io);
+    }
+    if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */
+    if (st == LS_OK) st = ls_trainer_run(t, j->id);
+    ls_trainer_destroy(&t);
+    ls_train_config_fini(&c);
+    exit_line(rank);
     return st;
+}
+
+static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
+{
+    ls_log_init(ls_comm_rank(comm));
+    return work(ctx, comm, n_core);
+}
+
+/* A worker's own failure in its own words; those that only heard of it stay silent. */
+static void worker_report(void *ctx, int rank, ls_status st)
+{
+    (void)ctx;
+    if (st == LS_OK || st == LS_E_COMM || (st == LS_E_STOPPED && rank)) return;
+    if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
+    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, ls_status_words(st), ls_err_words(), ls_err_trail());
+}
+
+static ls_status print_settings(const job *j)
+{
+    ls_train_config c = {0};
+    LS_TRY(configure(j, (int)j->o->n, &c));
+    say_notes(j->o, &c);
+    print_config(&c);
+    ls_train_config_fini(&c);
+    return LS_OK;
 }
 
 ls_status cmd_train(int argc, char **argv)
 {
     ls_train_options o = {0};
     ls_ds_config ds = {0};
-    ls_train_config c = {0};
     ls_run_identity id = {0};
     ls_status st = LS_OK;
     LS_TRY(ls_run_identity_capture(&id, argc + 2, argv - 2)); /* before parsing: it moves words */
@@ -110,18 +166,24 @@ ls_status cmd_train(int argc, char **argv)
         goto done;
     }
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
-    LS_TRY_GOTO(st, done, configure(&o, o.deepspeed_config ? &ds : NULL, &c));
-    say_notes(&o, &c);
-    if (c.print_config) print_config(&c);
-    else st = train(&c, &id);
-done:
-    if (!o.help && !c.print_config) {
-        ls_str s = {0};
-        ls_exit_marker(0, &s);
-        if (s.data) fputs(s.data, stdout);
-        ls_str_fini(&s);
+    const job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id};
+    if (o.print_config) {
+        st = print_settings(&j);
+    } else if (o.n > 1) {
+        ls_train_config c = {0}; /* what cannot work is said once, before anything starts */
+        st = configure(&j, (int)o.n, &c);
+        ls_train_config_fini(&c);
+        if (st == LS_OK)
+            st = ls_launch_local(&(ls_launch){.n = (int)o.n,
+                                              .pin = true,
+                                              .body = worker_body,
+                                              .report = worker_report,
+                                              .ctx = (void *)(uintptr_t)&j});
+    } else {
+        ls_stop_install();
+        st = work(&j, NULL, 0);
     }
-    ls_train_config_fini(&c);
+done:
     ls_ds_config_fini(&ds);
     ls_run_identity_fini(&id);
     return st;

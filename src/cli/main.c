@@ -21,6 +21,7 @@ static const command commands[] = {
     {"generate", "text from a prompt", cmd_generate},
     {"export", "a checkpoint as a plain Hugging Face folder", cmd_export},
     {"import", "a Hugging Face folder as a checkpoint to start from", cmd_import},
+    {"verify", "holds every strategy against one worker, bit by bit", cmd_verify},
     {"doctor", "what this machine can do, and why a part does not work", cmd_doctor},
 };
 #define N_COMMAND (sizeof commands / sizeof commands[0])
@@ -78,6 +79,7 @@ int main(int argc, char **argv)
     }
     ls_status st = dispatch(argc, argv);
     if (fflush(stdout) && st == LS_OK) st = ls_fail(LS_E_IO, "stdout was closed before everything was written");
-    if (st != LS_OK) fprintf(stderr, "lockstep: %s: %s\n%s", ls_status_words(st), ls_err_words(), ls_err_trail());
+    if (st != LS_OK && *ls_err_words()) /* empty: a worker has said it already */
+        fprintf(stderr, "lockstep: %s: %s\n%s", ls_status_words(st), ls_err_words(), ls_err_trail());
     return ls_status_exit_code(st);
 }

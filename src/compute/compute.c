@@ -28,6 +28,8 @@
     X(attention_cached)  \
     X(classifier)        \
     X(logits)            \
+    X(quantise)          \
+    X(linear_q8)         \
     X(adamw)             \
     X(sumsq)             \
     X(add)               \

@@ -8,7 +8,9 @@
  * Invariants
  *   1. results do not depend on the number of threads: every sum has one order, fixed by the shapes alone;
  *   2. no operation allocates: scratch is given by the caller, sized by ls_compute_scratch before step 1;
- *   3. arguments are checked by the caller's plan, not again here.
+ *   3. arguments are checked by the caller's plan, not again here;
+ *   4. up to LS_FEW_ROWS rows, linear_fwd, logits and attention_cached compute each row as they compute one row alone, bit for
+ *      bit, and so do the norms, GELU and sums at any number: a draft can be verified in one pass.
  *
  * `cpu-ref` reads like the equations and exists in float and in double (the judge); `cpu` is the fast one. */
 #ifndef LS_COMPUTE_COMPUTE_H
@@ -37,6 +39,8 @@ typedef struct ls_adamw {
 } ls_adamw;
 
 typedef struct ls_compute ls_compute;
+
+#define LS_FEW_ROWS 9 /* up to so many rows a product is bound by reading the weights, once (invariant 4) */
 
 /* One call of the classifier: logits = x w^T, softmax cross-entropy against target, and its gradient. Rows are taken in
  * chunks so that only (chunk, V) logits exist. Rows with target < 0 count nothing. */
@@ -108,6 +112,12 @@ typedef struct ls_compute_ops {
     /* logits (R,V) = x (R,C) w (V,C)^T, for generation */
     ls_status (*logits)(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V);
 
+    /* An int8 copy of a matrix, for drafts: scales of its own for 64 neighbours along K, in a layout that is the backend's
+     * (ls_q8_nbytes bytes, 64-byte aligned). w (K,N), or (N,K) by_column. */
+    ls_status (*quantise)(ls_compute *c, void *q, const void *w, int64_t K, int64_t N, bool by_column);
+    /* y (N) = x (K) w + b for one row and such a copy; x is rounded to int8 too, 64 neighbours with one scale. b or NULL. */
+    ls_status (*linear_q8)(ls_compute *c, void *y, const void *x, const void *q, const void *b, int64_t K, int64_t N);
+
     /* One pass: p, m, v updated from g. */
     ls_status (*adamw)(ls_compute *c, void *p, const void *g, void *m, void *v, int64_t n, const ls_adamw *h);
     /* block_sum[i] = sum of squares of x[i*block .. (i+1)*block), ceil(n/block) of them, in double; one order inside */
@@ -135,6 +145,9 @@ ls_status ls_compute_open(ls_compute *c, const char *name, ls_dtype dtype, int n
 
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
+
+/* Bytes of the int8 copy of a (K,N) matrix. */
+int64_t ls_q8_nbytes(int64_t K, int64_t N);
 
 /* One line for doctor and logs: instruction set, matmul kernel, threads. */
 const char *ls_compute_describe(const ls_compute *c, char buf[160]);

@@ -132,14 +132,14 @@ static int64_t available_bytes(void)
 
 ls_status ls_plan_alloc(ls_plan *p, int check_only)
 {
-    int64_t have = available_bytes();
-    if (p->total > have) {
+    const int64_t have = available_bytes(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
+    if (p->total * n_copy > have) {
         char need_s[32], have_s[32], act_s[32], par_s[32];
         return ls_fail(
             LS_E_NOMEM,
             "the plan needs %s and this machine has %s: parameters, gradients and optimizer take %s, activations %s; "
             "a smaller micro batch, --recompute or a smaller model would fit",
-            ls_human_bytes(need_s, (double)p->total), ls_human_bytes(have_s, (double)have),
+            ls_human_bytes(need_s, (double)(p->total * n_copy)), ls_human_bytes(have_s, (double)have),
             ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
                                            ls_plan_part_bytes(p, LS_PART_OPT))),
             ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
@@ -148,6 +148,13 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
     p->arena = ls_alloc((size_t)p->total);
     if (!p->arena) return ls_nomem(p->total, "the memory plan");
     return LS_OK;
+}
+
+void ls_plan_take(ls_plan *p, void *memory)
+{
+    LS_ASSERT(!p->arena && memory);
+    p->arena = memory;
+    p->borrowed = true;
 }
 
 void *ls_plan_at(const ls_plan *p, int row)
@@ -159,7 +166,7 @@ void *ls_plan_at(const ls_plan *p, int row)
 void ls_plan_fini(ls_plan *p)
 {
     ls_free(p->row);
-    ls_free(p->arena);
+    if (!p->borrowed) ls_free(p->arena);
     *p = (ls_plan){0};
 }
 

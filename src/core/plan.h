@@ -48,7 +48,9 @@ typedef struct ls_plan {
     ls_plan_row *row;
     int n_row, cap;
     int64_t total; /* bytes of the arena       */
+    int n_copy;    /* workers on this machine that hold such an arena; 0 = 1 */
     char *arena;
+    bool borrowed; /* the arena is somebody else's memory */
 } ls_plan;
 
 #define LS_PLAN_ALWAYS 0, INT32_MAX /* first, last of a buffer that lives through */
@@ -63,6 +65,8 @@ ls_status ls_plan_layout(ls_plan *p);
 /* One allocation of `total` bytes. LS_E_NOMEM says what the plan needs, what the machine has, and the largest parts; with
  * check_only nothing is taken. */
 ls_status ls_plan_alloc(ls_plan *p, int check_only);
+/* Uses memory of `total` zeroed bytes that somebody else owns (shared between workers) in place of an allocation. */
+void ls_plan_take(ls_plan *p, void *memory);
 void *ls_plan_at(const ls_plan *p, int row);
 void ls_plan_fini(ls_plan *p);
 

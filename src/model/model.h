@@ -60,11 +60,15 @@ void ls_model_init(ls_model *m, uint64_t seed);
 
 /* ---- one micro-batch ---- */
 
+struct ls_draft;
+
 typedef struct ls_micro {
     const int32_t *ids;    /* (B,T)                                                    */
     const int32_t *target; /* (B,T), -1 = not counted; NULL: no loss                   */
     int64_t B, T;
-    int64_t pos;       /* of the first column; above 0 only behind a cache         */
+    int64_t pos; /* of the first column; above 0 only behind a cache         */
+    const struct ls_draft
+        *draft;        /* int8 weights in place of the model's (draft.h), for one row behind a cache; or NULL */
     bool train;        /* dropout on, gradients wanted                             */
     uint64_t drop_key; /* of (seed, step, leaf): names every mask of this pass     */
     double dloss;      /* factor of each row's gradient                            */

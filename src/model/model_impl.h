@@ -3,6 +3,7 @@
 #define LS_MODEL_MODEL_IMPL_H
 
 #include "core/rng.h"
+#include "model/draft.h"
 #include "model/model.h"
 
 /* Order of the tensors in each kind of unit. */
@@ -25,6 +26,9 @@ enum { HEAD_LN_W, HEAD_LN_B, HEAD_W };
 
 /* Where dropout falls inside a unit: the second half of a mask's name. */
 enum { DROP_EMBED, DROP_ATTENTION, DROP_PROJ, DROP_OUT };
+
+/* A block's matrices in ls_draft. */
+enum { MODEL_DRAFT_QKV, MODEL_DRAFT_PROJ, MODEL_DRAFT_FC, MODEL_DRAFT_OUT, MODEL_DRAFT_MATRICES };
 
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
 {

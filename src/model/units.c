@@ -38,6 +38,16 @@ static ls_drop proj_drop(const ls_model *m, const ls_micro *mb, int u)
     return model_drop(mb, u, DROP_PROJ, m->cfg.variant == LS_VARIANT_R1 ? 0 : m->cfg.resid_pdrop);
 }
 
+/* y = x w + b with the matrix at `tensor` of block ui and the bias behind it; a draft has its own copy, numbered `copy`. */
+static ls_status linear(ls_model *m, const ls_micro *mb, int ui, int tensor, int copy, void *y, const void *x,
+                        int64_t K, int64_t N)
+{
+    const ls_unit *u = &m->unit[ui];
+    const void *b = model_param(m, u, tensor + 1);
+    if (mb->draft) return OPS->linear_q8(CTX, y, x, mb->draft->q[(ui - 1) * MODEL_DRAFT_MATRICES + copy], b, K, N);
+    return OPS->linear_fwd(CTX, y, x, model_param(m, u, tensor), b, rows(mb), K, N);
+}
+
 ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
 {
     const ls_unit *u = &m->unit[ui];
@@ -47,23 +57,19 @@ ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
 
     LS_TRY(OPS->layernorm_fwd(CTX, a->ln, s->mean1, s->rstd1, s->x, model_param(m, u, BLOCK_LN1_W),
                               model_param(m, u, BLOCK_LN1_B), R, C, eps));
-    LS_TRY(OPS->linear_fwd(CTX, s->qkv, a->ln, model_param(m, u, BLOCK_QKV_W), model_param(m, u, BLOCK_QKV_B), R, C,
-                           3 * C));
+    LS_TRY(linear(m, mb, ui, BLOCK_QKV_W, MODEL_DRAFT_QKV, s->qkv, a->ln, C, 3 * C));
     if (s->kcache)
         LS_TRY(OPS->attention_cached(CTX, s->atty, s->kcache, s->vcache, s->qkv, mb->B, mb->T, mb->pos, a->cache_len, H,
                                      C / H));
     else
         LS_TRY(OPS->attention_fwd(CTX, s->atty, s->lse, s->qkv, mb->B, mb->T, H, C / H,
                                   model_drop(mb, ui, DROP_ATTENTION, m->cfg.attn_pdrop)));
-    LS_TRY(OPS->linear_fwd(CTX, a->tmp, s->atty, model_param(m, u, BLOCK_PROJ_W), model_param(m, u, BLOCK_PROJ_B), R, C,
-                           C));
+    LS_TRY(linear(m, mb, ui, BLOCK_PROJ_W, MODEL_DRAFT_PROJ, a->tmp, s->atty, C, C));
     LS_TRY(OPS->add_layernorm_fwd(CTX, s->res, a->ln, s->mean2, s->rstd2, s->x, a->tmp, model_param(m, u, BLOCK_LN2_W),
                                   model_param(m, u, BLOCK_LN2_B), R, C, eps, proj_drop(m, mb, ui)));
-    LS_TRY(
-        OPS->linear_fwd(CTX, s->fc, a->ln, model_param(m, u, BLOCK_FC_W), model_param(m, u, BLOCK_FC_B), R, C, 4 * C));
+    LS_TRY(linear(m, mb, ui, BLOCK_FC_W, MODEL_DRAFT_FC, s->fc, a->ln, C, 4 * C));
     LS_TRY(OPS->gelu_fwd(CTX, a->wide, s->fc, R * 4 * C, m->cfg.gelu));
-    LS_TRY(OPS->linear_fwd(CTX, a->tmp, a->wide, model_param(m, u, BLOCK_OUT_W), model_param(m, u, BLOCK_OUT_B), R,
-                           4 * C, C));
+    LS_TRY(linear(m, mb, ui, BLOCK_OUT_W, MODEL_DRAFT_OUT, a->tmp, a->wide, 4 * C, C));
     return OPS->add_fwd(CTX, a->slot[ui + 1].x, s->res, a->tmp, R * C,
                         model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop));
 }
@@ -159,6 +165,7 @@ ls_status model_head_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out)
 {
     const int64_t C = m->cfg.n_embd, V = m->cfg.vocab_size;
+    if (mb->draft) return OPS->linear_q8(CTX, out, a->ln, mb->draft->q[mb->draft->n - 1], NULL, C, V);
     if (!last_only) return OPS->logits(CTX, out, a->ln, model_head_weight(m), rows(mb), C, V);
     for (int64_t b = 0; b < mb->B; b++)
         LS_TRY(OPS->logits(CTX, ls_at(CTX, out, b * V), ls_at(CTX, a->ln, (b * mb->T + mb->T - 1) * C),

@@ -9,6 +9,7 @@ static ls_status hook(ls_status (*f)(void *, int, ls_pass), void *ctx, int u, ls
 ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
 {
     LS_ASSERT(mb->B * mb->T <= a->B * a->T);
+    LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
     for (int u = first; u < last; u++) {
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_FWD));
         switch (m->unit[u].kind) {

@@ -84,6 +84,7 @@ static void show_step(ls_trainer *t, const ls_step_result *r)
 
 static ls_status log_step(ls_trainer *t, const ls_step_result *r, bool has_val, double val_loss)
 {
+    if (ls_comm_rank(t->comm) != 0) return LS_OK;
     const ls_train_config *c = t->cfg;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -126,8 +127,10 @@ static ls_status epoch_steps(ls_trainer *t)
         s->norm_last = r.grad_norm;
         s->norm_max = fmax(s->norm_max, r.grad_norm);
         t->update_time[t->n_update++] = step_time;
-        watch(t, &s->loss_spread, "the loss", r.loss);
-        watch(t, &s->norm_spread, "the gradient norm", r.grad_norm);
+        if (ls_comm_rank(t->comm) == 0) {
+            watch(t, &s->loss_spread, "the loss", r.loss);
+            watch(t, &s->norm_spread, "the gradient norm", r.grad_norm);
+        }
 
         double val_loss = 0;
         int64_t n_val = 0;
@@ -214,9 +217,12 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
          "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, "
          "global_batch_size=%lld\n",
          c->micro_batch, c->grad_accum, 0, (long long)c->global_batch);
-    LS_TRY(ls_artifacts_begin(c->run_dir));
-    snprintf(path, sizeof path, "%s/metrics.jsonl", c->run_dir);
-    LS_TRY(ls_metrics_log_open(&t->log, path, s->step));
+    const bool writes = ls_comm_rank(t->comm) == 0;
+    if (writes) {
+        LS_TRY(ls_artifacts_begin(c->run_dir));
+        snprintf(path, sizeof path, "%s/metrics.jsonl", c->run_dir);
+        LS_TRY(ls_metrics_log_open(&t->log, path, s->step));
+    }
     while (s->epoch < c->epochs && !(reached_limit(t) && s->epoch_step == 0)) {
         ls_status st = epoch_steps(t);
         if (st == LS_OK) st = finish_epoch(t);
@@ -228,6 +234,8 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         LS_TRY(ls_trainer_save(t, name));
     }
     LS_TRY(ls_ckpt_wait(t->writer));
+    LS_TRY(ls_barrier(t->comm, LS_SITE)); /* nobody leaves before the last step is everyone's */
+    if (!writes) return LS_OK;
     LS_TRY(ls_metrics_log_close(&t->log));
 
     ls_run_metrics m = {.id = id,
@@ -237,7 +245,8 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .total_wall_time = ls_now() - begin,
                         .compute_words = ls_compute_describe(&t->compute, words),
                         .plan_bytes = t->plan.total,
-                        .resumed_from_step = t->resumed_from};
+                        .resumed_from_step = t->resumed_from,
+                        .process_group = ls_comm_size(t->comm) > 1};
     ls_utc_stamp(m.end_utc);
     ls_str markers = {0};
     ls_status st = ls_artifacts_write(&m, &markers);

@@ -122,21 +122,27 @@ static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_con
 {
     if (o->pp < 1 || o->tp < 1)
         return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are at least 1", (long long)o->pp, (long long)o->tp);
-    if (c->world_size > 1)
+    if (c->world_size > 1 && !ls_train_given(o, "n"))
         return ls_fail(LS_E_UNSUPPORTED,
-                       "%d workers are asked for; this build trains with one (leave -n and WORLD_SIZE out)",
+                       "WORLD_SIZE is %d: this build starts its workers itself, on one machine (-n %d)", c->world_size,
                        c->world_size);
     if (!strcmp(o->device, "cuda"))
         return ls_fail(LS_E_UNSUPPORTED, "--device cuda: this build computes on the CPU (--device cpu)");
     if (o->precision && strcmp(o->precision, "fp32"))
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32)",
                        o->precision);
-    if (strcmp(o->strategy, "single"))
+    if (o->strategy && !strncmp(o->strategy, "zero", 4))
+        return ls_fail(LS_E_UNSUPPORTED, "--strategy %s: this build has single, dp and ddp", o->strategy);
+    if (ds && ds->zero.stage > 0 && c->world_size > 1)
         return ls_fail(LS_E_UNSUPPORTED,
-                       "--strategy %s shares a model between workers; this build trains with one (--strategy single)",
-                       o->strategy);
-    if (strcmp(o->comm, "auto"))
-        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: one worker has nobody to talk to; leave it out", o->comm);
+                       "zero_optimization.stage is %d with %d workers: this build has stage 0 (ddp) for several "
+                       "workers, and any stage "
+                       "with one",
+                       (int)ds->zero.stage, c->world_size);
+    if (strcmp(o->comm, "auto") && (strcmp(o->comm, "local") || c->world_size == 1))
+        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: %s", o->comm,
+                       c->world_size == 1 ? "one worker has nobody to talk to; leave it out"
+                                          : "this build has local, on one machine");
     if (o->pp > 1)
         return ls_fail(LS_E_UNSUPPORTED, "--pp %lld: this build has no pipelines (--pp 1)", (long long)o->pp);
     if (o->tp > 1)
@@ -328,11 +334,27 @@ static void put_choice(ls_train_config *c, const ls_train_options *o, const char
     train_put_text(c, name, value, given ? LS_FROM_CLI : LS_FROM_DEFAULT, given ? flag : "");
 }
 
+static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    const bool given = ls_train_given(o, "bucket"), json = !given && ds && ds->zero.reduce_bucket_given;
+    c->bucket = json ? ds->zero.reduce_bucket_size : o->bucket;
+    if (c->bucket < 1)
+        return ls_fail(LS_E_CONFIG, "a gradient bucket of %lld elements: at least 1", (long long)c->bucket);
+    train_put_int(c, "bucket", c->bucket,
+                  given  ? LS_FROM_CLI
+                  : json ? LS_FROM_JSON
+                         : LS_FROM_DEFAULT,
+                  given  ? "--bucket"
+                  : json ? "zero_optimization.reduce_bucket_size"
+                         : "");
+    return LS_OK;
+}
+
 static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
 {
     c->device = o->device;
     c->compute = o->compute;
-    c->strategy = o->strategy;
+    c->strategy = o->strategy ? o->strategy : c->world_size > 1 ? "ddp" : "single";
     c->precision = "fp32";
     c->precision_label = "fp32";
     c->recompute = o->recompute;
@@ -355,7 +377,8 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     put_choice(c, o, "device", c->device);
     put_choice(c, o, "compute", c->compute);
     put_choice(c, o, "precision", c->precision);
-    put_choice(c, o, "strategy", c->strategy);
+    train_put_text(c, "strategy", c->strategy, o->strategy ? LS_FROM_CLI : LS_FROM_DEFAULT,
+                   o->strategy ? "--strategy" : "");
     put_switch(c, o, "recompute", c->recompute);
     train_put_bool(c, "deterministic", true, o->deterministic ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    o->deterministic ? "--deterministic" : "");
@@ -445,6 +468,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_plain(o, &c));
     LS_TRY_GOTO(st, done, train_resolve_optimizer(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_machine(o, &c));
+    LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     if (ds) LS_TRY_GOTO(st, done, note_json(o, ds, &c));
     if (!c.val_path)
         LS_TRY_GOTO(st, done, train_note(&c, "there is no validation data: only training loss is reported"));

@@ -28,9 +28,20 @@ static ls_status load_weights(ls_session *s)
     return ls_hf_load(s->model, s->path);
 }
 
+/* How many ids to draft: see LS_SPECULATE_AUTO. */
+static int resolve_speculation(const ls_session *s, const ls_session_opts *o, int64_t cache)
+{
+    int64_t nbytes = 0;
+    for (int u = 0; u < s->model->n_unit; u++) nbytes += s->model->unit[u].n * 4;
+    if (!cache || o->B != 1) return 0;
+    if (o->speculate != LS_SPECULATE_AUTO) return o->speculate;
+    return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 6 : 0;
+}
+
 static ls_status set_up(ls_session *s, const ls_session_opts *o)
 {
     ls_model_config cfg;
+    LS_ASSERT(o->speculate >= LS_SPECULATE_AUTO && o->speculate <= LS_SPECULATE_MAX);
     LS_TRY(ls_ckpt_resolve(o->checkpoint, &s->path));
     LS_TRY(ls_model_config_load(s->path, &cfg));
     if (o->tokenizer) LS_TRY(open_tokenizer(s));
@@ -47,8 +58,10 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     ls_status st = ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = o->B, .T = T, .cache_len = cache}, &s->plan);
     int ids = ls_plan_add(&s->plan, LS_PART_WORK, o->B * T * 4, LS_PLAN_ALWAYS, "ids");
     int target = ls_plan_add(&s->plan, LS_PART_WORK, o->B * T * 4, LS_PLAN_ALWAYS, "targets");
-    int logits =
-        ls_plan_add(&s->plan, LS_PART_WORK, cache ? o->B * cfg.vocab_size * esize : 0, LS_PLAN_ALWAYS, "logits");
+    s->speculate = s->ahead = resolve_speculation(s, o, cache);
+    const int64_t n_logits = cache ? (o->B + s->speculate) * cfg.vocab_size : 0;
+    int logits = ls_plan_add(&s->plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
+    if (st == LS_OK && s->speculate) st = ls_draft_plan(&s->draft, s->model, &s->plan);
     if (st == LS_OK) st = ls_plan_layout(&s->plan);
     if (st == LS_OK) st = ls_plan_alloc(&s->plan, false);
     if (st == LS_OK) {
@@ -58,6 +71,10 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
         s->target = ls_plan_at(&s->plan, target);
         s->logits = ls_plan_at(&s->plan, logits);
         st = load_weights(s);
+        if (s->draft) {
+            ls_draft_bind(s->draft, &s->plan);
+            if (st == LS_OK) st = ls_draft_fill(s->draft, s->model);
+        }
     }
     ls_free(row);
     return st;
@@ -74,6 +91,7 @@ ls_status ls_session_open(ls_session *s, const ls_session_opts *o)
 void ls_session_close(ls_session *s)
 {
     ls_tokenizer_destroy(&s->tokenizer);
+    ls_draft_destroy(&s->draft);
     ls_acts_destroy(&s->acts);
     ls_model_destroy(&s->model);
     ls_plan_fini(&s->plan);
@@ -94,6 +112,52 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
     return LS_OK;
 }
 
+/* k drafts behind ids[0..n). */
+static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t n, int k, ls_sample_work *work)
+{
+    for (int j = 0; j < k; j++) {
+        ls_micro mb = {.ids = ids + n - 1 + j, .B = 1, .T = 1, .pos = n - 1 + j, .draft = s->draft};
+        LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
+        LS_TRY(ls_model_logits(s->model, s->acts, &mb, true, s->logits));
+        ids[n + j] = ls_sample(how, s->logits, s->model->cfg.vocab_size, n + j, work);
+    }
+    return LS_OK;
+}
+
+/* One more where all k were right, half as many where fewer than half were; after a round of one that failed, 16 ids without. */
+static void adapt(ls_session *s, int k, int right)
+{
+    s->drafted += k;
+    s->accepted += right;
+    if (right == k && k == s->ahead && s->ahead < s->speculate) s->ahead++;
+    else if (2 * right < k) s->ahead = s->ahead > 1 ? s->ahead / 2 : 1;
+    if (k == 1 && right == 0) s->rest = 16;
+}
+
+ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t *n, int64_t limit,
+                            ls_sample_work *work)
+{
+    const int V = s->model->cfg.vocab_size;
+    const int64_t first = *n;
+    LS_ASSERT(first > 0 && first < limit && limit <= s->acts->cache_len);
+    int k = 0;
+    if (s->speculate && s->rest > 0) s->rest--;
+    else if (s->speculate) k = s->ahead < limit - first - 1 ? s->ahead : (int)(limit - first - 1);
+    LS_TRY(draft(s, how, ids, first, k, work));
+    ls_micro mb = {.ids = ids + first - 1, .B = 1, .T = k + 1, .pos = first - 1};
+    LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
+    LS_TRY(ls_model_logits(s->model, s->acts, &mb, false, s->logits));
+    int right = 0;
+    for (bool same = true; same; right += same) {
+        const int32_t id = ls_sample(how, s->logits + (int64_t)right * V, V, first + right, work);
+        same = right < k && ids[first + right] == id;
+        ids[first + right] = id;
+    }
+    *n = first + right + 1;
+    if (k) adapt(s, k, right);
+    return LS_OK;
+}
+
 static int by_logit(const void *a, const void *b)
 {
     const ls_sample_work *x = a, *y = b;
@@ -101,20 +165,60 @@ static int by_logit(const void *a, const void *b)
     return (x->id > y->id) - (x->id < y->id); /* equal ones: the lower id first, so that the choice is a function */
 }
 
+/* The index of the largest, the lowest of equal ones: the largest in eight lanes, then where it is. */
+static int first_best(const float *x, int n)
+{
+    float top[8];
+    for (int l = 0; l < 8; l++) top[l] = x[0];
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int l = 0; l < 8; l++) top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
+    for (; i < n; i++) top[0] = x[i] > top[0] ? x[i] : top[0];
+    for (int l = 1; l < 8; l++) top[0] = top[l] > top[0] ? top[l] : top[0];
+    for (i = 0; i < n; i++)
+        if (x[i] == top[0]) return i;
+    return 0;
+}
+
+/* A heap of the best so far, its worst at the root, so that most ids are turned away by one comparison. */
+static void sift(ls_sample_work *heap, int n, int at)
+{
+    for (int child = 2 * at + 1; child < n; at = child, child = 2 * at + 1) {
+        if (child + 1 < n && by_logit(&heap[child + 1], &heap[child]) > 0) child++;
+        if (by_logit(&heap[at], &heap[child]) >= 0) return;
+        const ls_sample_work x = heap[at];
+        heap[at] = heap[child];
+        heap[child] = x;
+    }
+}
+
+static void replace_worst(ls_sample_work *heap, int n, ls_sample_work by)
+{
+    heap[0] = by;
+    sift(heap, n, 0);
+}
+
 int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work)
 {
-    int best = 0;
-    for (int i = 1; i < V; i++)
-        if (logits[i] > logits[best]) best = i;
+    const int best = first_best(logits, V);
     if (p->temperature == 0 || p->top_k == 1) return best;
 
     /* Only what top_k, or a logit within reach of the best (e^-30 is less than 1e-13 of it), can be drawn. */
     const double t = p->temperature;
+    const int most = p->top_k > 0 && p->top_k < V ? (int)p->top_k : V;
     int n = 0;
-    for (int i = 0; i < V; i++)
-        if (((double)logits[i] - (double)logits[best]) / t > -30) work[n++] = (ls_sample_work){logits[i], i};
+    for (int i = 0; i < V; i++) {
+        if (n == most && logits[i] <= work[0].logit) continue; /* of equal ones the earlier, lower id stays */
+        if (!(((double)logits[i] - (double)logits[best]) / t > -30)) continue;
+        const ls_sample_work x = {logits[i], i};
+        if (n == most) replace_worst(work, n, x);
+        else {
+            work[n++] = x;
+            if (n == most && most < V)
+                for (int h = n / 2 - 1; h >= 0; h--) sift(work, n, h);
+        }
+    }
     qsort(work, (size_t)n, sizeof *work, by_logit);
-    if (p->top_k > 0 && p->top_k < n) n = (int)p->top_k;
     double sum = 0;
     for (int i = 0; i < n; i++) sum += exp(((double)work[i].logit - (double)work[0].logit) / t);
     if (p->top_p < 1) { /* the smallest head whose probability reaches top_p */

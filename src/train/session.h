@@ -4,7 +4,13 @@
 
 #include "core/plan.h"
 #include "data/tokenizer.h"
+#include "model/draft.h"
 #include "model/model.h"
+
+#define LS_SPECULATE_MAX (LS_FEW_ROWS - 1)
+/* Six where the weights take more than 64 MiB, so that reading them is what a token costs; none for smaller models, which live
+ * in a cache, and for backends other than "cpu". */
+#define LS_SPECULATE_AUTO (-1)
 
 typedef struct ls_session_opts {
     const char *checkpoint; /* a checkpoint, a Hugging Face folder, or a run folder (its latest checkpoint) */
@@ -12,7 +18,8 @@ typedef struct ls_session_opts {
     int threads;
     int64_t B, T;      /* of one pass; T is cut to the model's positions */
     int64_t cache_len; /* > 0: for generation; cut likewise */
-    bool tokenizer;    /* wanted: LS_E_IO when the folder has none */
+    int speculate; /* most ids drafted at a time (ls_session_extend), at most LS_SPECULATE_MAX; 0 = none, LS_SPECULATE_AUTO */
+    bool tokenizer; /* wanted: LS_E_IO when the folder has none */
 } ls_session_opts;
 
 typedef struct ls_session {
@@ -23,7 +30,11 @@ typedef struct ls_session {
     ls_acts *acts;
     ls_tokenizer *tokenizer; /* NULL when not wanted */
     int32_t *ids, *target;   /* (B,T) */
-    float *logits;           /* (B,V) when cache_len > 0 */
+    float *logits;           /* (B,V) when cache_len > 0; (speculate+1,V) behind a draft */
+    ls_draft *draft;         /* NULL: speculate is 0 */
+    int speculate;           /* most ids drafted at a time */
+    int ahead, rest;         /* drafted at a time now; ids to go without, where drafts do not pay */
+    int64_t drafted, accepted;
 } ls_session;
 
 ls_status ls_session_open(ls_session *s, const ls_session_opts *o);
@@ -46,5 +57,15 @@ typedef struct ls_sample_work {
     int32_t id;
 } ls_sample_work;
 int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work);
+
+/* Appends at least one id to ids[0..*n) and at most limit - *n; all but the last of them must have been fed. cache_len >= limit.
+ *
+ * With speculation k ids are first drafted with int8 weights, then ids *n-1 … *n+k-1 are run in one pass of the model's own weights,
+ * which reads them once. Row j of its logits chooses id *n+j by ls_sample; the choice stands as long as every draft before it was
+ * the id chosen, so what is appended is what feeding one id at a time appends, bit for bit: rows of such a pass are computed as one
+ * row alone (compute.h, invariant 4), the cache of accepted positions was written by that pass, ls_sample is a function, and a
+ * rejected draft leaves nothing but cache entries that are overwritten before they are read. */
+ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t *n, int64_t limit,
+                            ls_sample_work *work);
 
 #endif

@@ -3,7 +3,8 @@
  *   for each micro-batch   data → forward (loss and the classifier's gradient) → backward, gradients summed in the tree
  *   fold the tied embedding → norm over fixed blocks → clip → AdamW on every unit
  *
- * Leaf g of step s is micro-batch g of the global batch; its samples are positions s*G*B + g*B … of the epoch. */
+ * The leaves of a step are the micro-batches of all workers; the samples of leaf g of step s are positions (s*G + g)*B … of the
+ * epoch. Losses are added in the order of leaves, so a run reports the same numbers on any number of workers. */
 #include "train/trainer.h"
 
 #include "core/clock.h"
@@ -12,15 +13,40 @@
 
 #include <math.h>
 
+/* One worker can stop before any unit; several stop where all of them look (agree_to_stop). */
 static ls_status look_for_stop(void *ctx, int u, ls_pass pass)
 {
-    (void)ctx, (void)u, (void)pass;
-    return ls_stop_requested() ? ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal()) : LS_OK;
+    const ls_trainer *t = ctx;
+    (void)u, (void)pass;
+    return ls_comm_size(t->comm) == 1 && ls_stop_requested() ? ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal())
+                                                             : LS_OK;
 }
 
-static ls_status carry(void *ctx, int u)
+static ls_status agree_to_stop(ls_trainer *t)
 {
-    return ls_gradtree_ready(((ls_trainer *)ctx)->tree, u);
+    int stop = 0;
+    if (ls_comm_size(t->comm) == 1) return LS_OK;
+    LS_TRY(ls_agree(t->comm, ls_stop_requested(), LS_SITE, &stop));
+    return stop ? ls_fail(LS_E_STOPPED, "a worker was asked to stop") : LS_OK;
+}
+
+static ls_status grad_ready(void *ctx, int u)
+{
+    return ls_strategy_grad_ready(((ls_trainer *)ctx)->strategy, u);
+}
+
+/* Everyone gets everyone's (loss, rows) pairs, n of each worker, and adds them in the order of leaves: one sum on any layout. */
+static ls_status sum_losses(ls_trainer *t, double *pairs, int64_t n, double *loss, double *counted)
+{
+    const int64_t W = ls_comm_size(t->comm), r = ls_comm_rank(t->comm);
+    LS_TRY(ls_all_gather(t->comm, (ls_view){pairs, 2 * n * W, LS_F64}, (ls_view){pairs + 2 * n * r, 2 * n, LS_F64},
+                         LS_SITE, NULL));
+    *loss = *counted = 0;
+    for (int64_t i = 0; i < n * W; i++) {
+        *loss += pairs[2 * i];
+        *counted += pairs[2 * i + 1];
+    }
+    return LS_OK;
 }
 
 /* Sum of squares of n elements: block sums in order. Not finite when an element is not. */
@@ -89,17 +115,17 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
-    const ls_hooks hooks = {.ctx = t, .acquire = look_for_stop, .grad_ready = carry};
-    const int64_t B = c->micro_batch, T = c->seq_len, G = c->grad_accum;
+    const ls_hooks hooks = {.ctx = t, .acquire = look_for_stop, .grad_ready = grad_ready};
+    const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->comm);
+    const bool updates = ls_strategy_updates(t->strategy);
     const double begin = ls_now();
-    double loss_sum = 0, micro_time = 0;
-    int64_t counted = 0;
     *r = (ls_step_result){0};
+    LS_TRY(agree_to_stop(t));
 
-    for (int leaf = 0; leaf < G; leaf++) {
-        const int64_t micro = s->epoch_step * G + leaf;
+    for (int m = 0; m < M; m++) {
+        const int64_t micro = s->epoch_step * M + m, leaf = ls_strategy_leaf(t->strategy, m);
         const double t0 = ls_now();
-        LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, micro * B, B, t->ids, t->target));
+        LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, t->ids, t->target));
         const double t1 = ls_now();
         ls_micro mb = {.ids = t->ids,
                        .target = t->target,
@@ -108,30 +134,30 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
                        .train = true,
                        .dloss = 1.0 / (double)(B * T * G),
                        .drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf)};
-        ls_gradtree_begin(t->tree, leaf);
+        ls_strategy_begin(t->strategy, m);
         LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
         const double t2 = ls_now();
         if (!isfinite(mb.loss_sum)) return numbers_failed(t, "the loss", mb.loss_sum, false);
         LS_TRY(ls_walk_bwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
         const double t3 = ls_now();
-        loss_sum += mb.loss_sum;
-        counted += mb.n_counted;
+        t->leaf_loss[2 * leaf] = mb.loss_sum;
+        t->leaf_loss[2 * leaf + 1] = (double)mb.n_counted;
         r->t_data += t1 - t0;
         r->t_forward += t2 - t1;
         r->t_backward += t3 - t2;
-        micro_time = t3 - t1;
         if (ls_step_sampled(micro, c->timing_warmup_steps, c->timing_sample_every)) {
             t->sample_data[t->n_sample] = t1 - t0;
-            t->sample_step[t->n_sample++] = micro_time;
+            t->sample_step[t->n_sample++] = t3 - t1;
         }
     }
     const double t4 = ls_now();
-    LS_TRY(ls_model_fold_tied(t->model));
-    double sum = 0;
-    for (int u = 0; u < t->model->n_unit; u++)
-        LS_TRY(sum_squares(t, t->model->unit[u].grad, t->model->unit[u].n_pad, &sum));
-    r->grad_norm = sqrt(sum);
-    r->loss = loss_sum / (double)(counted ? counted : 1);
+    double loss_sum = 0, counted = 0, squares = 0;
+    LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
+    LS_TRY(ls_strategy_step_due(t->strategy));
+    for (int u = 0; updates && u < t->model->n_unit; u++)
+        LS_TRY(sum_squares(t, t->model->unit[u].grad, t->model->unit[u].n_pad, &squares));
+    r->grad_norm = sqrt(squares);
+    r->loss = counted > 0 ? loss_sum / counted : 0;
     r->t_reduce = ls_now() - t4;
     if (!isfinite(r->grad_norm)) return numbers_failed(t, "the gradient norm", r->grad_norm, true);
 
@@ -141,10 +167,11 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     r->t_wait = t6 - t5;
     r->lr = ls_lr_at(&c->lr, s->step + 1);
     const double scale = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
-    LS_TRY(optimizer_pass(t, r->lr, scale));
+    if (updates) LS_TRY(optimizer_pass(t, r->lr, scale));
+    LS_TRY(ls_strategy_step_done(t->strategy));
     r->t_optimizer = ls_now() - t6;
     /* a sampled micro step that ends an update includes it */
-    if (ls_step_sampled(s->epoch_step * G + G - 1, c->timing_warmup_steps, c->timing_sample_every))
+    if (ls_step_sampled(s->epoch_step * M + M - 1, c->timing_warmup_steps, c->timing_sample_every))
         t->sample_step[t->n_sample - 1] += r->t_reduce + r->t_optimizer;
 
     s->step++;
@@ -155,24 +182,39 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     return LS_OK;
 }
 
+/* File order; worker r takes the batches r, r + W, …; the last partial batch is dropped. */
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t B = c->micro_batch;
+    const int64_t B = c->micro_batch, W = ls_comm_size(t->comm), rank = ls_comm_rank(t->comm);
     const ls_hooks hooks = {.ctx = t, .acquire = look_for_stop};
-    int64_t n = t->val.n_seq / B; /* file order, the last partial batch is dropped */
-    if (c->max_val_steps >= 0 && n > c->max_val_steps) n = c->max_val_steps;
-    double sum = 0;
-    int64_t counted = 0;
-    for (int64_t i = 0; i < n; i++) {
+    int64_t n = t->val.n_seq / B;
+    if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
+    const int64_t turns = (n + W - 1) / W;
+    LS_TRY(agree_to_stop(t));
+    for (int64_t k = 0; k < turns; k++) {
+        double *pair = t->val_loss + 2 * (rank * turns + k);
+        const int64_t i = k * W + rank;
+        pair[0] = pair[1] = 0;
+        if (i >= n) continue;
         for (int64_t b = 0; b < B; b++)
             LS_TRY(ls_tokens_sequence(&t->val, i * B + b, t->ids + b * c->seq_len, t->target + b * c->seq_len));
         ls_micro mb = {.ids = t->ids, .target = t->target, .B = B, .T = c->seq_len};
         LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
-        sum += mb.loss_sum;
-        counted += mb.n_counted;
+        pair[0] = mb.loss_sum;
+        pair[1] = (double)mb.n_counted;
     }
     *n_batch = n;
-    *loss = counted ? sum / (double)counted : 0;
+    *loss = 0;
+    if (!turns) return LS_OK;
+    LS_TRY(ls_all_gather(t->comm, (ls_view){t->val_loss, 2 * turns * W, LS_F64},
+                         (ls_view){t->val_loss + 2 * rank * turns, 2 * turns, LS_F64}, LS_SITE, NULL));
+    double sum = 0, counted = 0; /* in the order of batches, as one worker adds them */
+    for (int64_t i = 0; i < n; i++) {
+        const double *pair = t->val_loss + 2 * (i % W * turns + i / W);
+        sum += pair[0];
+        counted += pair[1];
+    }
+    *loss = counted > 0 ? sum / counted : 0;
     return LS_OK;
 }

@@ -15,49 +15,63 @@ double ls_flops_per_token(const ls_model_config *c, int64_t T)
 }
 
 typedef struct rows {
-    int ids, target, norm;
-    int *param, *m, *v; /* by unit */
+    int ids, target, norm, leaf_loss, val_loss;
 } rows;
+
+/* Validation batches, rounded up so that every worker has the same number of places. */
+static int64_t val_places(const ls_trainer *t)
+{
+    const int64_t W = ls_comm_size(t->comm), n = t->val.n_seq / t->cfg->micro_batch;
+    return (n + W - 1) / W * W;
+}
 
 static ls_status plan_memory(ls_trainer *t, rows *r)
 {
     const ls_train_config *c = t->cfg;
     const ls_model *m = t->model;
-    const int64_t esize = (int64_t)ls_dtype_nbytes(t->compute.ops->dtype), R = (int64_t)c->micro_batch * c->seq_len;
+    const int64_t R = (int64_t)c->micro_batch * c->seq_len, pair = 2 * (int64_t)sizeof(double);
     ls_plan *p = &t->plan;
     int64_t n_block = 0;
     for (int u = 0; u < m->n_unit; u++) {
-        const int64_t nbytes = m->unit[u].n_pad * esize;
-        r->param[u] = ls_plan_add(p, LS_PART_PARAM, nbytes, LS_PLAN_ALWAYS, "unit %d", u);
-        r->m[u] = ls_plan_add(p, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
-        r->v[u] = ls_plan_add(p, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
         int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
         if (blocks > n_block) n_block = blocks;
     }
-    LS_TRY(ls_gradtree_plan(&t->tree, t->model, c->grad_accum, p));
+    const ls_strategy_opts so = {.n_micro = c->grad_accum, .bucket = c->bucket, .deterministic = c->deterministic};
+    LS_TRY(ls_strategy_create(&t->strategy, c->strategy, t->model, t->comm, &so, p));
     LS_TRY(ls_acts_plan(&t->acts, m,
                         &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
                         p));
     r->ids = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
     r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
     r->norm = ls_plan_add(p, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
+    r->leaf_loss =
+        ls_plan_add(p, LS_PART_WORK, (int64_t)c->grad_accum * ls_comm_size(t->comm) * pair, LS_PLAN_ALWAYS, "losses");
+    r->val_loss = ls_plan_add(p, LS_PART_WORK, val_places(t) * pair, LS_PLAN_ALWAYS, "validation losses");
     return ls_plan_layout(p);
 }
 
 static void bind_memory(ls_trainer *t, const rows *r)
 {
     const ls_plan *p = &t->plan;
-    for (int u = 0; u < t->model->n_unit; u++) {
-        ls_unit *unit = &t->model->unit[u];
-        unit->param = ls_plan_at(p, r->param[u]);
-        unit->m = ls_plan_at(p, r->m[u]);
-        unit->v = ls_plan_at(p, r->v[u]);
-    }
-    ls_gradtree_bind(t->tree, p);
+    ls_strategy_bind(t->strategy, p);
     ls_acts_bind(t->acts, t->model, p);
     t->ids = ls_plan_at(p, r->ids);
     t->target = ls_plan_at(p, r->target);
     t->norm_block = ls_plan_at(p, r->norm);
+    t->leaf_loss = ls_plan_at(p, r->leaf_loss);
+    t->val_loss = ls_plan_at(p, r->val_loss);
+}
+
+/* One worker allocates for itself; several take memory that their peers can read. */
+static ls_status take_memory(ls_trainer *t)
+{
+    t->plan.n_copy = ls_comm_size(t->comm);
+    if (t->plan.n_copy == 1) return ls_plan_alloc(&t->plan, false);
+    LS_TRY(ls_plan_alloc(&t->plan, true));
+    void *memory = ls_comm_alloc(t->comm, (size_t)t->plan.total);
+    if (!memory) return ls_nomem(t->plan.total, "the memory plan");
+    ls_plan_take(&t->plan, memory);
+    return LS_OK;
 }
 
 static void say_plan(ls_trainer *t)
@@ -79,17 +93,12 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
-    LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, 1));
-
-    const int U = t->model->n_unit;
-    int *row = ls_alloc(3 * (size_t)U * sizeof *row);
-    if (!row) return ls_nomem(3 * (size_t)U * sizeof *row, "the memory plan");
-    rows r = {.param = row, .m = row + U, .v = row + 2 * U};
-    ls_status st = plan_memory(t, &r);
-    if (st == LS_OK) st = ls_plan_alloc(&t->plan, false);
-    if (st == LS_OK) bind_memory(t, &r);
-    ls_free(row);
-    LS_TRY(st);
+    LS_TRY(
+        ls_model_create(&t->model, &cfg->model, &t->compute, LS_NORM_BLOCK)); /* so that blocks of the norm are whole */
+    rows r;
+    LS_TRY(plan_memory(t, &r));
+    LS_TRY(take_memory(t));
+    bind_memory(t, &r);
     say_plan(t);
 
     const int64_t n_micro = cfg->steps_per_epoch * cfg->grad_accum;
@@ -104,14 +113,17 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     return ls_trainer_load(t);
 }
 
-ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, const ls_train_io *io)
+ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io)
 {
     ls_trainer *t = ls_alloc(sizeof *t);
     if (!t) return ls_nomem(sizeof *t, "the trainer");
     t->cfg = cfg;
     t->io = *io;
     t->log.fd = -1;
-    ls_status st = set_up(t, cfg);
+    t->comm = comm;
+    t->owns_comm = !comm;
+    ls_status st = comm ? LS_OK : ls_comm_self(&t->comm);
+    if (st == LS_OK) st = set_up(t, cfg);
     if (st != LS_OK) {
         ls_trainer_destroy(&t);
         return st;
@@ -128,10 +140,11 @@ void ls_trainer_destroy(ls_trainer **tp)
     (void)ls_metrics_log_close(&t->log);
     ls_tokens_close(&t->train);
     ls_tokens_close(&t->val);
-    ls_gradtree_destroy(&t->tree);
+    ls_strategy_destroy(&t->strategy);
     ls_acts_destroy(&t->acts);
     ls_model_destroy(&t->model);
     ls_plan_fini(&t->plan);
+    if (t->owns_comm) ls_comm_destroy(&t->comm);
     ls_free(t->sample_step);
     ls_free(t->sample_data);
     ls_free(t->update_time);
@@ -142,6 +155,7 @@ void ls_trainer_destroy(ls_trainer **tp)
 
 static void zero_moments(ls_trainer *t)
 {
+    if (!ls_strategy_updates(t->strategy)) return;
     for (int u = 0; u < t->model->n_unit; u++) {
         ls_unit *unit = &t->model->unit[u];
         (void)t->compute.ops->zero(&t->compute, unit->m, unit->n_pad);
@@ -163,10 +177,11 @@ ls_status ls_trainer_load(ls_trainer *t)
     zero_moments(t);
     if (c->resume) {
         char *path = NULL, *json = NULL;
-        LS_TRY(ls_ckpt_clean(c->run_dir));
+        if (ls_comm_rank(t->comm) == 0) LS_TRY(ls_ckpt_clean(c->run_dir));
+        LS_TRY(ls_barrier(t->comm, LS_SITE));
         LS_TRY(ls_ckpt_latest(c->run_dir, &path));
         if (path) {
-            ls_status st = ls_ckpt_load(t->model, path, true, &json, NULL);
+            ls_status st = ls_ckpt_load(t->model, path, ls_strategy_updates(t->strategy), &json, NULL);
             if (st == LS_OK) st = ls_run_state_read(t, json, path);
             if (st == LS_OK) say(t, "resumed from ", path);
             t->resumed_from = t->state.step;
@@ -187,6 +202,7 @@ ls_status ls_trainer_load(ls_trainer *t)
 
 ls_status ls_trainer_save(ls_trainer *t, const char *name)
 {
+    if (ls_comm_rank(t->comm) != 0) return LS_OK; /* it has everything: replicas are equal */
     ls_str json = {0};
     ls_run_state_write(t, &json);
     if (json.failed) {

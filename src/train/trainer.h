@@ -15,7 +15,7 @@
 #include "core/plan.h"
 #include "data/loader.h"
 #include "model/model.h"
-#include "parallel/gradtree.h"
+#include "parallel/strategy.h"
 #include "train/artifacts.h"
 #include "train/checkpoint.h"
 #include "train/resolve.h"
@@ -64,10 +64,14 @@ typedef struct ls_trainer {
     ls_model *model;
     ls_plan plan;
     ls_acts *acts;
-    ls_gradtree *tree;
+    ls_comm *comm; /* the workers of this run                                          */
+    bool owns_comm;
+    ls_strategy *strategy;
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     int32_t *ids, *target; /* one micro-batch                                                  */
     double *norm_block;
+    double *leaf_loss; /* (loss sum, rows counted) of every leaf of a step                 */
+    double *val_loss;  /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_metrics_log log;
     ls_run_state state;
@@ -77,8 +81,9 @@ typedef struct ls_trainer {
     double tick; /* last progress line                                               */
 } ls_trainer;
 
-/* Opens the data, plans, allocates, sets the weights. The config must outlive the trainer. */
-ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, const ls_train_io *io);
+/* Opens the data, plans, allocates, sets the weights. The config and the communicator must outlive the trainer; comm NULL is a
+ * world of one. Collective over comm. */
+ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io);
 void ls_trainer_destroy(ls_trainer **t);
 
 /* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
@@ -87,7 +92,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);
 /* Mean loss over validation sequences, at most max_val_steps batches. *n_batch: how many ran. */
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch);
 
-/* The whole run with its artifacts. After SIGTERM: saves, LS_E_STOPPED. */
+/* The whole run with its artifacts, which rank 0 writes. After SIGTERM: saves, LS_E_STOPPED on every worker. */
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);
 
 /* Matmul and attention operations of one token, forward and backward: 6 (12 L C^2 + V C) + 12 L C T. */

@@ -273,11 +273,9 @@ static void refused(void **state)
     const struct {
         const char *line, *part;
     } all[] = {
-        {"-n 2", "2 workers"},
         {"--device cuda", "--device cpu"},
         {"--precision bf16", "--precision fp32"},
         {"--precision fp16", "fp16"},
-        {"--strategy ddp", "ddp"},
         {"--strategy zero2", "zero2"},
         {"--comm mpi", "mpi"},
         {"--pp 2", "--pp 1"},
@@ -303,6 +301,25 @@ static void refused(void **state)
     must_fail("{\"scheduler\": {\"type\": \"LRRangeTest\"}}", "--lr 1", LS_E_CONFIG, "LRRangeTest");
 }
 
+static void workers(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "-n 4 --micro_batch_size_per_gpu 2 --grad_accum_steps 3", &c);
+    assert_int_equal(c.world_size, 4);
+    assert_int_equal(c.global_batch, 24);
+    assert_string_equal(c.strategy, "ddp");
+    assert_int_equal(c.bucket, 6553600);
+    ls_train_config_fini(&c);
+    must("{\"zero_optimization\": {\"stage\": 0, \"reduce_bucket_size\": 5e6}}", "-n 2 --strategy dp", &c);
+    assert_string_equal(c.strategy, "dp");
+    assert_int_equal(c.bucket, 5000000);
+    assert_source(&c, "bucket", LS_FROM_JSON, "zero_optimization.reduce_bucket_size");
+    ls_train_config_fini(&c);
+    must_fail("{\"zero_optimization\": {\"stage\": 2}}", "-n 2", LS_E_UNSUPPORTED, "stage is 2");
+    must_fail(NULL, "-n 2 --bucket 0", LS_E_CONFIG, "bucket");
+}
+
 static void environment(void **state)
 {
     (void)state;
@@ -320,7 +337,7 @@ static void environment(void **state)
     assert_int_equal(c.local_rank, 1);
     ls_train_config_fini(&c);
     setenv("WORLD_SIZE", "2", 1);
-    must_fail(NULL, "", LS_E_UNSUPPORTED, "2 workers");
+    must_fail(NULL, "", LS_E_UNSUPPORTED, "-n 2");
     must_fail(NULL, "-n 3", LS_E_CONFIG, "WORLD_SIZE is 2");
     setenv("WORLD_SIZE", "many", 1);
     must_fail(NULL, "", LS_E_CONFIG, "WORLD_SIZE");
@@ -463,6 +480,7 @@ int main(void)
         cmocka_unit_test(models),
         cmocka_unit_test(model_of_the_weights),
         cmocka_unit_test(refused),
+        cmocka_unit_test(workers),
         cmocka_unit_test(environment),
         cmocka_unit_test(fit),
         cmocka_unit_test(printed),

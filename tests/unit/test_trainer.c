@@ -68,7 +68,7 @@ static void open_run(run *r, const char *extra)
     if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK)
         fail_msg("%s", ls_err_words());
     ls_train_paths_fini(&paths);
-    if (ls_trainer_create(&r->t, &r->c, &(ls_train_io){0}) != LS_OK) fail_msg("%s", ls_err_words());
+    if (ls_trainer_create(&r->t, &r->c, NULL, &(ls_train_io){0}) != LS_OK) fail_msg("%s", ls_err_words());
 }
 
 static void close_run(run *r)
@@ -207,7 +207,7 @@ static void allocation_failures(void **state)
     for (int64_t k = 0;; k++) {
         ls_trainer *t = NULL;
         ls_mem_fail_at(k);
-        ls_status st = ls_trainer_create(&t, &r.c, &(ls_train_io){0});
+        ls_status st = ls_trainer_create(&t, &r.c, NULL, &(ls_train_io){0});
         ls_mem_fail_at(-1);
         if (st == LS_OK) {
             ls_trainer_destroy(&t);

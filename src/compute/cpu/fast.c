@@ -4,10 +4,12 @@
  *   linear, logits   packed panels of the matrix product | partial column sums
  *   classifier       packed panels | (FAST_LOGIT_ROWS, V) logits
  *   layernorm_bwd    partial dw, db
- *   attention        one head's blocks, for each thread */
+ *   attention        one head's blocks, for each thread
+ *   linear_q8        the quantised row */
 #include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/gemm.h"
+#include "compute/cpu/q8.h"
 #include "compute/cpu/simd.h"
 
 #include <stdio.h>
@@ -34,6 +36,8 @@ const ls_compute_ops ls_compute_cpu = {
     .attention_cached = fast_attention_cached,
     .classifier = fast_classifier,
     .logits = fast_logits,
+    .quantise = fast_quantise,
+    .linear_q8 = fast_linear_q8,
     .adamw = fast_adamw,
     .sumsq = fast_sumsq,
     .add = fast_add,
@@ -56,6 +60,7 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
     int64_t rows = R < FAST_LOGIT_ROWS ? R : FAST_LOGIT_ROWS;
     int64_t after_gemm = rows * fast_logit_ld(s->V);
     int64_t alone = D > 0 ? c->n_thread * most(simd_attn_floats(s->T, D, s->backward), s->T + 16) : 0;
+    alone = most(alone, 2 * q8_groups(most(s->C, s->ffn)) * Q8_GROUP); /* bytes and scales: far less */
     if (s->backward) {
         after_gemm = most(after_gemm, fast_blocks(R) * N);
         alone = most(alone, fast_blocks(R) * 2 * s->C);

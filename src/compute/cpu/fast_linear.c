@@ -24,7 +24,7 @@ ls_status fast_linear_fwd(ls_compute *c, void *y, const void *x, const void *w, 
                           int64_t N)
 {
     const simd_ops *k = simd_pick();
-    if (R > SIMD_FEW_ROWS) {
+    if (R > LS_FEW_ROWS) {
         matmul(c, (gemm_args){.M = R, .N = N, .K = K, .A = x, .lda = K, .B = w, .ldb = N, .C = y, .ldc = N, .bias = b});
         return LS_OK;
     }
@@ -67,7 +67,7 @@ ls_status fast_linear_bwd(ls_compute *c, void *dx, void *dw, void *db, const voi
 ls_status fast_logits(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V)
 {
     const simd_ops *k = simd_pick();
-    if (R > SIMD_FEW_ROWS) {
+    if (R > LS_FEW_ROWS) {
         matmul(c,
                (gemm_args){.tb = true, .M = R, .N = V, .K = C, .A = x, .lda = C, .B = w, .ldb = C, .C = y, .ldc = V});
         return LS_OK;

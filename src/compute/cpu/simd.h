@@ -63,10 +63,10 @@ typedef struct simd_ops {
     double (*exp_row)(float *x, int64_t n, float *top);
     void (*scale)(float *x, int64_t n, float by);
 
-    /* y (R,N) columns n0..n1 = x (R,K) w (K,N) + b, for few rows */
+    /* y (R,N) columns n0..n1 = x (R,K) w (K,N) + b, for few rows (LS_FEW_ROWS); each row's bits are those of the row alone */
     void (*linear_few)(float *y, const float *x, const float *w, const float *b, int64_t R, int64_t K, int64_t N,
                        int64_t n0, int64_t n1);
-    /* y[r*ldy + v] = x_r . w_v for v0 <= v < v1, for few rows */
+    /* y[r*ldy + v] = x_r . w_v for v0 <= v < v1, for few rows; likewise */
     void (*dots_few)(float *y, int64_t ldy, const float *x, const float *w, int64_t R, int64_t C, int64_t v0,
                      int64_t v1);
 
@@ -88,7 +88,6 @@ const simd_ops *simd_list(int i, bool *usable);
 int64_t simd_attn_floats(int64_t T, int64_t D, bool backward);
 
 #define SIMD_ATTN_BLOCK 64 /* rows and columns of one block of probabilities */
-#define SIMD_FEW_ROWS   4  /* up to so many rows a product is bound by reading the weights once */
 #define SIMD_MAX_HEAD   256
 
 extern const simd_ops simd_generic;

@@ -1,0 +1,265 @@
+#include "bench/verify.h"
+
+#include "comm/launch.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define SEQ      64
+#define N_TOKEN  40000
+#define MAX_STEP 16
+
+/* What rank 0 of a layout leaves behind, in memory that its parent shares. */
+typedef struct outcome {
+    int64_t n; /* elements of all units                 */
+    double loss[MAX_STEP];
+    double norm[MAX_STEP];
+    char failed[200]; /* words of a failure                    */
+    float data[];     /* n gradients, then n weights           */
+} outcome;
+
+typedef struct layout {
+    const ls_verify_opts *o;
+    const char *dir, *strategy;
+    int world, n_micro;
+    double dropout;
+    outcome *out;
+} layout;
+
+static ls_status resolve(const layout *l, ls_train_config *c)
+{
+    char data[300], world[16], micro[16], drop[32], seed[32];
+    snprintf(data, sizeof data, "%s", l->dir);
+    snprintf(world, sizeof world, "%d", l->world);
+    snprintf(micro, sizeof micro, "%d", l->n_micro);
+    snprintf(drop, sizeof drop, "%g", l->dropout);
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)l->o->seed);
+    char *argv[] = {"--data",
+                    data,
+                    "--model",
+                    "tiny",
+                    "--seq_length",
+                    "64",
+                    "--micro_batch_size_per_gpu",
+                    "1",
+                    "--grad_accum_steps",
+                    micro,
+                    "--n",
+                    world,
+                    "--strategy",
+                    (char *)(uintptr_t)l->strategy,
+                    "--dropout",
+                    drop,
+                    "--seed",
+                    seed,
+                    "--lr",
+                    "1e-3",
+                    "--bucket",
+                    "50000",
+                    "--checkpoint_path",
+                    data,
+                    "--max_steps",
+                    "100"};
+    ls_train_options o;
+    ls_train_paths paths = {0};
+    LS_TRY(ls_train_options_parse((int)(sizeof argv / sizeof argv[0]), argv, &o));
+    LS_TRY(ls_train_find_paths(&o, &paths));
+    ls_status st = ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = l->world, .data_eos_id = -1}, c);
+    ls_train_paths_fini(&paths);
+    return st;
+}
+
+static void keep(const ls_trainer *t, outcome *out)
+{
+    int64_t at = 0;
+    for (int u = 0; u < t->model->n_unit; u++) {
+        const ls_unit *unit = &t->model->unit[u];
+        LS_ASSERT(at + unit->n <= out->n);
+        memcpy(out->data + at, unit->grad, (size_t)unit->n * sizeof(float));
+        memcpy(out->data + out->n + at, unit->param, (size_t)unit->n * sizeof(float));
+        at += unit->n;
+    }
+}
+
+static ls_status steps(const layout *l, ls_comm *comm, int threads)
+{
+    ls_train_config c = {0};
+    ls_trainer *t = NULL;
+    ls_step_result r;
+    ls_status st = resolve(l, &c);
+    if (st == LS_OK) {
+        c.threads = threads;
+        st = ls_trainer_create(&t, &c, comm, &(ls_train_io){0});
+    }
+    if (comm) st = ls_comm_agree(comm, st, LS_SITE);
+    const bool judge = !comm || ls_comm_rank(comm) == 0;
+    for (int k = 0; k < l->o->steps && st == LS_OK; k++) {
+        st = ls_trainer_step(t, &r);
+        if (st == LS_OK && judge) {
+            l->out->loss[k] = r.loss;
+            l->out->norm[k] = r.grad_norm;
+        }
+    }
+    if (st == LS_OK && judge) keep(t, l->out);
+    if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
+    if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
+    ls_trainer_destroy(&t);
+    ls_train_config_fini(&c);
+    return st;
+}
+
+static ls_status worker(void *ctx, ls_comm *comm, int n_core)
+{
+    (void)n_core;
+    return steps(ctx, comm, 1);
+}
+
+static ls_status run_layout(layout *l)
+{
+    memset(l->out->loss, 0, sizeof l->out->loss);
+    l->out->failed[0] = '\0';
+    memset(l->out->data, 0xff, 2 * (size_t)l->out->n * sizeof(float)); /* NaNs: what was not written differs */
+    if (l->world == 1) return steps(l, NULL, 1);
+    return ls_launch_local(
+        &(ls_launch){.n = l->world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
+}
+
+static double largest_difference(const float *a, const float *b, int64_t n)
+{
+    double worst = 0, scale = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(a[i]) || !isfinite(b[i])) return INFINITY;
+        worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
+        scale = fmax(scale, fabs((double)b[i]));
+    }
+    return worst / fmax(scale, 1e-30);
+}
+
+static void compare(ls_verify_row *r, const outcome *a, const outcome *judge, int n_step)
+{
+    const size_t nbytes = (size_t)judge->n * sizeof(float);
+    r->ran = true;
+    r->identical = !memcmp(a->loss, judge->loss, (size_t)n_step * sizeof *a->loss) &&
+                   !memcmp(a->norm, judge->norm, (size_t)n_step * sizeof *a->norm) &&
+                   !memcmp(a->data, judge->data, 2 * nbytes);
+    if (r->identical) return;
+    for (int k = 0; k < n_step; k++)
+        r->loss_error = fmax(r->loss_error, fabs(a->loss[k] - judge->loss[k]) / fabs(judge->loss[k]));
+    r->grad_error = largest_difference(a->data, judge->data, judge->n);
+    r->weight_error = largest_difference(a->data + a->n, judge->data + judge->n, judge->n);
+    snprintf(r->words, sizeof r->words, "loss %.1e, gradients %.1e, weights %.1e", r->loss_error, r->grad_error,
+             r->weight_error);
+}
+
+static ls_status make_data(const char *dir, uint64_t seed)
+{
+    static const char *const name[] = {"train.bin", "val.bin"};
+    unsigned char *bytes = ls_alloc(2 * N_TOKEN);
+    if (!bytes) return ls_nomem(2 * N_TOKEN, "test data");
+    const uint64_t key = ls_rng_key(seed, LS_RNG_TEST, 0, 0);
+    for (int64_t i = 0; i < N_TOKEN; i++)
+        bytes[2 * i] = (unsigned char)(ls_rng_u64(key, (uint64_t)(i / 3)) % 200 + (uint64_t)(i % 3));
+    ls_status st = LS_OK;
+    for (int k = 0; k < 2 && st == LS_OK; k++) {
+        char path[300];
+        snprintf(path, sizeof path, "%s/%s", dir, name[k]);
+        st = ls_fs_write(path, bytes, k ? 2 * 2000 : 2 * N_TOKEN);
+    }
+    ls_free(bytes);
+    return st;
+}
+
+static outcome *share(int64_t n)
+{
+    const size_t nbytes = sizeof(outcome) + 2 * (size_t)n * sizeof(float);
+    outcome *o = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (o == MAP_FAILED) return NULL;
+    o->n = n;
+    return o;
+}
+
+static void unshare(outcome *o)
+{
+    if (o) munmap(o, sizeof *o + 2 * (size_t)o->n * sizeof(float));
+}
+
+static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *judge, outcome *other,
+                             void (*row)(void *, const ls_verify_row *), void *ctx)
+{
+    static const char *const strategy[] = {"dp", "ddp"};
+    int most = 1, n_bad = 0, n_row = 0;
+    for (int i = 0; i < o->n_world; i++) most = o->world[i] > most ? o->world[i] : most;
+    for (int accum = 1; accum <= 4; accum *= 2) {
+        for (int drop = 0; drop < 2; drop++) {
+            const double dropout = drop ? 0.1 : 0;
+            layout one = {.o = o,
+                          .dir = dir,
+                          .strategy = "single",
+                          .world = 1,
+                          .n_micro = most * accum,
+                          .dropout = dropout,
+                          .out = judge};
+            LS_TRY(run_layout(&one));
+            for (int s = 0; s < 2; s++) {
+                for (int i = 0; i < o->n_world; i++) {
+                    if (most % o->world[i]) continue;
+                    layout l = {.o = o,
+                                .dir = dir,
+                                .strategy = strategy[s],
+                                .world = o->world[i],
+                                .n_micro = most * accum / o->world[i],
+                                .dropout = dropout,
+                                .out = other};
+                    ls_verify_row r = {.strategy = l.strategy,
+                                       .comm = l.world == 1 ? "self" : "local",
+                                       .world = l.world,
+                                       .n_micro = l.n_micro,
+                                       .dropout = dropout};
+                    const double begin = ls_now();
+                    ls_status st = run_layout(&l);
+                    r.seconds = ls_now() - begin;
+                    if (st == LS_OK) compare(&r, other, judge, o->steps);
+                    else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
+                    n_bad += !r.identical;
+                    n_row++;
+                    row(ctx, &r);
+                }
+            }
+        }
+    }
+    if (n_bad) return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", n_bad, n_row);
+    return LS_OK;
+}
+
+ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_verify_row *r), void *ctx)
+{
+    char dir[256];
+    const char *tmp = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/lockstep-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (o->steps < 1 || o->steps > MAX_STEP)
+        return ls_fail(LS_E_ARG, "verify runs 1 to %d steps, not %d", MAX_STEP, o->steps);
+    if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot make a folder in %s", tmp ? tmp : "/tmp");
+    ls_model_config cfg;
+    ls_status st = ls_model_config_preset("tiny", &cfg);
+    outcome *judge = NULL, *other = NULL;
+    if (st == LS_OK) {
+        judge = share(ls_model_n_param(&cfg));
+        other = share(ls_model_n_param(&cfg));
+        if (!judge || !other) st = ls_nomem(1 << 24, "results of the layouts");
+    }
+    if (st == LS_OK) st = make_data(dir, o->seed);
+    if (st == LS_OK) st = all_layouts(o, dir, judge, other, row, ctx);
+    unshare(judge);
+    unshare(other);
+    (void)ls_fs_remove_tree(dir);
+    return st;
+}

@@ -1,0 +1,38 @@
+/* verify.h - does every layout compute the step of one worker? A small model, a few steps, compared bit by bit.
+ *
+ * For each number of leaves (micro-batches of a step) and with and without dropout, one worker is the judge. Every other layout has
+ * the same leaves spread over its workers. Compared are the losses of all steps, the summed gradients of the last and the weights
+ * after it. */
+#ifndef LS_BENCH_VERIFY_H
+#define LS_BENCH_VERIFY_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LS_VERIFY_MAX_WORLD 16
+
+typedef struct ls_verify_opts {
+    int world[LS_VERIFY_MAX_WORLD]; /* numbers of workers */
+    int n_world;
+    int steps;
+    uint64_t seed;
+} ls_verify_opts;
+
+typedef struct ls_verify_row {
+    const char *strategy, *comm;
+    int world, n_micro; /* of each worker */
+    double dropout;
+    bool ran; /* false: `words` says why not */
+    bool identical;
+    double loss_error, grad_error, weight_error; /* largest relative differences; 0 when identical */
+    char words[200];
+    double seconds;
+} ls_verify_row;
+
+/* Calls row for each layout as it is done. Returns LS_E_NUMERIC when a layout that promises identity differs (rows tell), LS_E_COMM when
+ * workers failed. */
+ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_verify_row *r), void *ctx);
+
+#endif

@@ -1,0 +1,123 @@
+/* cmd_verify.c - `lockstep verify`: the table of layouts, each held against one worker. */
+#include "cli/commands.h"
+
+#include "bench/verify.h"
+#include "core/json.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct options {
+    const char *n;
+    int64_t steps, seed;
+    bool json;
+} options;
+
+static const ls_opt table[] = {
+    {"n", LS_OPT_STR, offsetof(options, n), "LIST", "1,2,4", "numbers of workers, each a divisor of the largest",
+     "What"},
+    {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
+    {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the table", NULL},
+};
+#define N_OPT (sizeof table / sizeof table[0])
+
+typedef struct printer {
+    bool json;
+    ls_jsonw w;
+    int n, n_identical;
+} printer;
+
+static void print_row(void *ctx, const ls_verify_row *r)
+{
+    printer *p = ctx;
+    p->n++;
+    p->n_identical += r->identical;
+    const char *verdict = r->identical ? "identical" : r->ran ? "differs" : "failed";
+    if (!p->json) {
+        printf("%-8s %-6s %7d %13d %8.1f %7.2f s   %s%s%s\n", r->strategy, r->comm, r->world, r->n_micro, r->dropout,
+               r->seconds, verdict, r->words[0] ? ": " : "", r->words);
+        fflush(stdout);
+        return;
+    }
+    ls_jsonw *w = &p->w;
+    ls_jsonw_open(w, '{');
+    ls_jsonw_key(w, "strategy");
+    ls_jsonw_str(w, r->strategy);
+    ls_jsonw_key(w, "comm");
+    ls_jsonw_str(w, r->comm);
+    ls_jsonw_key(w, "workers");
+    ls_jsonw_int(w, r->world);
+    ls_jsonw_key(w, "micro_batches");
+    ls_jsonw_int(w, r->n_micro);
+    ls_jsonw_key(w, "dropout");
+    ls_jsonw_real(w, r->dropout);
+    ls_jsonw_key(w, "seconds");
+    ls_jsonw_real(w, r->seconds);
+    ls_jsonw_key(w, "result");
+    ls_jsonw_str(w, verdict);
+    if (r->words[0]) {
+        ls_jsonw_key(w, "words");
+        ls_jsonw_str(w, r->words);
+    }
+    ls_jsonw_close(w);
+}
+
+static ls_status parse_list(const char *text, ls_verify_opts *o)
+{
+    int most = 1;
+    for (const char *p = text; *p;) {
+        char word[16];
+        size_t n = strcspn(p, ",");
+        int64_t v;
+        snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), p);
+        if (!ls_parse_i64(word, &v) || v < 1 || v > 64 || o->n_world == LS_VERIFY_MAX_WORLD)
+            return ls_fail(LS_E_ARG, "-n %s: a list of up to %d numbers from 1 to 64, such as 1,2,4", text,
+                           LS_VERIFY_MAX_WORLD);
+        o->world[o->n_world++] = (int)v;
+        most = v > most ? (int)v : most;
+        p += n + (p[n] == ',');
+    }
+    for (int i = 0; i < o->n_world; i++)
+        if (most % o->world[i] || (o->world[i] & (o->world[i] - 1)))
+            return ls_fail(LS_E_ARG, "-n %s: %d workers cannot share the leaves of %d (powers of two can)", text,
+                           o->world[i], most);
+    return o->n_world ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
+}
+
+ls_status cmd_verify(int argc, char **argv)
+{
+    options o = {0};
+    bool help = false;
+    LS_TRY(ls_opt_defaults(table, N_OPT, &o));
+    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
+    if (help) {
+        cli_help("verify [-n LIST] [OPTIONS]",
+                 "Trains a small model for a few steps under every strategy and number of workers, with and without "
+                 "dropout and with 1, 2 and 4\n"
+                 "micro-batches, and compares losses, gradients and weights with one worker, bit by bit.",
+                 table, N_OPT);
+        return LS_OK;
+    }
+    ls_verify_opts v = {.steps = (int)o.steps, .seed = (uint64_t)o.seed};
+    LS_TRY(parse_list(o.n, &v));
+    ls_str out = {0};
+    printer p = {.json = o.json};
+    ls_jsonw_init(&p.w, &out, 2);
+    ls_jsonw_open(&p.w, '{');
+    ls_jsonw_key(&p.w, "layouts");
+    ls_jsonw_open(&p.w, '[');
+    if (!o.json) printf("strategy comm   workers micro-batches  dropout      time   against one worker\n");
+    ls_status st = ls_verify(&v, print_row, &p);
+    ls_jsonw_close(&p.w);
+    ls_jsonw_key(&p.w, "identical");
+    ls_jsonw_int(&p.w, p.n_identical);
+    ls_jsonw_key(&p.w, "of");
+    ls_jsonw_int(&p.w, p.n);
+    ls_jsonw_close(&p.w);
+    if (o.json) puts(out.data ? out.data : "");
+    else printf("%d of %d layouts identical\n", p.n_identical, p.n);
+    ls_str_fini(&out);
+    return st;
+}

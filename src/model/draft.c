@@ -1,0 +1,66 @@
+#include "model/draft.h"
+
+#include "core/mem.h"
+#include "model/model_impl.h"
+
+typedef struct matrix {
+    int unit, tensor;
+    int64_t K, N;
+    bool by_column;
+} matrix;
+
+static matrix matrix_at(const ls_model *m, int i)
+{
+    static const int tensor[MODEL_DRAFT_MATRICES] = {BLOCK_QKV_W, BLOCK_PROJ_W, BLOCK_FC_W, BLOCK_OUT_W};
+    if (i == m->cfg.n_layer * MODEL_DRAFT_MATRICES)
+        return (matrix){m->cfg.tied ? 0 : m->n_unit - 1, m->cfg.tied ? EMBED_WTE : HEAD_W, m->cfg.n_embd,
+                        m->cfg.vocab_size, true};
+    const int u = 1 + i / MODEL_DRAFT_MATRICES, t = tensor[i % MODEL_DRAFT_MATRICES];
+    return (matrix){u, t, m->unit[u].tensor[t].dim[0], m->unit[u].tensor[t].dim[1], false};
+}
+
+ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan)
+{
+    const int n = m->cfg.n_layer * MODEL_DRAFT_MATRICES + 1;
+    ls_draft *d = ls_alloc(sizeof *d);
+    int *row = ls_alloc((size_t)n * sizeof *row);
+    void **q = ls_alloc((size_t)n * sizeof *q);
+    if (!d || !row || !q) {
+        ls_free(d);
+        ls_free(row);
+        ls_free(q);
+        return ls_nomem((size_t)n * sizeof *q, "the int8 weights' table");
+    }
+    *d = (ls_draft){.n = n, .row = row, .q = q};
+    for (int i = 0; i < n; i++) {
+        const matrix x = matrix_at(m, i);
+        row[i] = ls_plan_add(plan, LS_PART_WORK, ls_q8_nbytes(x.K, x.N), LS_PLAN_ALWAYS, "unit %d int8 matrix %d",
+                             1 + i / MODEL_DRAFT_MATRICES, i % MODEL_DRAFT_MATRICES);
+    }
+    *out = d;
+    return LS_OK;
+}
+
+void ls_draft_bind(ls_draft *d, const ls_plan *plan)
+{
+    for (int i = 0; i < d->n; i++) d->q[i] = ls_plan_at(plan, d->row[i]);
+}
+
+ls_status ls_draft_fill(ls_draft *d, const ls_model *m)
+{
+    for (int i = 0; i < d->n; i++) {
+        const matrix x = matrix_at(m, i);
+        const void *w = model_param(m, &m->unit[x.unit], x.tensor);
+        LS_TRY(m->compute->ops->quantise(m->compute, d->q[i], w, x.K, x.N, x.by_column));
+    }
+    return LS_OK;
+}
+
+void ls_draft_destroy(ls_draft **d)
+{
+    if (!*d) return;
+    ls_free((*d)->row);
+    ls_free((*d)->q);
+    ls_free(*d);
+    *d = NULL;
+}

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Several workers: every layout computes the bits of one worker; a run with workers equals the run of one, also when it is resumed with
+# another number of them; a worker that is killed takes the run down in seconds, and nothing is left behind.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+list=1,2,4; [ "${LS_TEST_ALL:-0}" = 1 ] && list=1,2,4,8
+"$LOCKSTEP" verify -n $list >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
+tail -n 1 "$SCRATCH/verify"
+
+mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
+base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
+      --save_every 4 --lr 1e-3)
+run() { local name=$1; shift; timeout 120 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1; }
+steps=(--max_steps 16)
+
+run one "${steps[@]}" || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
+for s in ddp dp; do
+  run $s -n 4 --strategy $s "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$s/epoch-1/model.safetensors"
+  same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$s/epoch-1/optimizer.safetensors"
+  for r in 0 1 2 3; do grep -q "^\[Rank $r\] EXITING cleanly" "$SCRATCH/$s.log" || bad "$s: rank $r did not say goodbye"; done
+done
+python3 - "$SCRATCH" <<'PY' || bad "metrics of 4 workers differ from those of one"
+import json, sys
+def load(n): return json.load(open(f"{sys.argv[1]}/{n}/training_metrics.json"))
+a, b = load("one"), load("ddp")
+assert b["hardware"]["world_size"] == 4 and b["training_config"]["global_batch_size"] == 8 == a["training_config"]["global_batch_size"]
+for x, y in zip(a["epochs"], b["epochs"], strict=True):
+    for k in ("tokens_processed_global", "train_loss_avg_global", "val_loss_avg_global"):
+        assert x[k] == y[k], (k, x[k], y[k])
+PY
+
+# 4 workers, then 1, then 2: one run
+run chain -n 4 --max_steps 6 || bad "chain on 4: $(tail -3 "$SCRATCH/chain.log")"
+rm -rf "$SCRATCH/chain"; run chain -n 4 --save_every 2 "${steps[@]}" &
+pid=$!
+for i in $(seq 200); do [ -d "$SCRATCH/chain/step-4" ] && break; sleep 0.05; done
+pkill -TERM -f "checkpoint_path $SCRATCH/chain" ; wait $pid
+run chain --resume --save_every 2 "${steps[@]}" || bad "chain on 1: $(tail -3 "$SCRATCH/chain.log")"
+same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/chain/epoch-1/model.safetensors"
+
+# kill -9 of a random worker at a random moment
+kills=5; [ "${LS_TEST_ALL:-0}" = 1 ] && kills=50
+for k in $(seq $kills); do
+  rm -rf "$SCRATCH/killed"
+  "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/killed" -n 4 >"$SCRATCH/killed.log" 2>"$SCRATCH/killed.err" &
+  parent=$!
+  sleep "0.$((RANDOM % 9))$((RANDOM % 9))"
+  victim=$(pgrep -P $parent | shuf -n 1)
+  [ -n "$victim" ] && kill -9 "$victim" 2>/dev/null
+  begin=$(date +%s)
+  wait $parent
+  code=$?
+  took=$(($(date +%s) - begin))
+  if [ -n "$victim" ] && [ $code != 0 ]; then
+    [ $code = 4 ] || bad "kill -9: exit code $code: $(tail -2 "$SCRATCH/killed.err")"
+    grep -q "died by signal 9" "$SCRATCH/killed.err" || bad "kill -9: the rank is not named: $(tail -2 "$SCRATCH/killed.err")"
+  fi
+  [ $took -lt 10 ] || bad "kill -9: the others took $took s"
+  pgrep -f "checkpoint_path $SCRATCH/killed" >/dev/null && bad "a worker outlived the run"
+  run killed -n 4 --resume || bad "resume after a kill: $(tail -3 "$SCRATCH/killed.log")"
+done
+run whole -n 2 || bad "whole on 2"
+same "$SCRATCH/whole/epoch-2/model.safetensors" "$SCRATCH/killed/epoch-2/model.safetensors"
+
+# refusals
+expect 2 "power\|1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 2
+expect 2 "single" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy single
+expect 2 "zero2" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy zero2
+expect 3 "none.bin" "$LOCKSTEP" train --train_data_path "$SCRATCH/none.bin" --model tiny -n 2 --checkpoint_path "$SCRATCH/x"
+done_tests
