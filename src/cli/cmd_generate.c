@@ -36,7 +36,7 @@ static const ls_opt table[] = {
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "0", "the same seed gives the same text", NULL},
     {"no-stop", LS_OPT_SWITCH, offsetof(options, no_stop), NULL, NULL, "go on behind <|endoftext|>", NULL},
     {"speculate", LS_OPT_INT, offsetof(options, speculate), "N", "-1",
-     "draft N ids with int8 weights and verify them in one pass (0 to 8); the text is the same. -1 = 6 where the "
+     "draft N ids with int8 weights and verify them in one pass (0 to 8); the text is the same. -1 = 4 where the "
      "weights take "
      "more than 64 MiB, else 0",
      NULL},

@@ -35,7 +35,7 @@ static int resolve_speculation(const ls_session *s, const ls_session_opts *o, in
     for (int u = 0; u < s->model->n_unit; u++) nbytes += s->model->unit[u].n * 4;
     if (!cache || o->B != 1) return 0;
     if (o->speculate != LS_SPECULATE_AUTO) return o->speculate;
-    return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 6 : 0;
+    return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 4 : 0;
 }
 
 static ls_status set_up(ls_session *s, const ls_session_opts *o)

@@ -8,8 +8,8 @@
 #include "model/model.h"
 
 #define LS_SPECULATE_MAX (LS_FEW_ROWS - 1)
-/* Six where the weights take more than 64 MiB, so that reading them is what a token costs; none for smaller models, which live
- * in a cache, and for backends other than "cpu". */
+/* Four where the weights take more than 64 MiB, so that reading them is what a token costs; none for smaller models,
+ * which live in a cache, and for backends other than "cpu". */
 #define LS_SPECULATE_AUTO (-1)
 
 typedef struct ls_session_opts {
@@ -58,13 +58,13 @@ typedef struct ls_sample_work {
 } ls_sample_work;
 int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work);
 
-/* Appends at least one id to ids[0..*n) and at most limit - *n; all but the last of them must have been fed. cache_len >= limit.
+/* Appends at least one id to ids[0..*n) and at most limit - *n; all but the last of them must have been fed.
  *
- * With speculation k ids are first drafted with int8 weights, then ids *n-1 … *n+k-1 are run in one pass of the model's own weights,
- * which reads them once. Row j of its logits chooses id *n+j by ls_sample; the choice stands as long as every draft before it was
- * the id chosen, so what is appended is what feeding one id at a time appends, bit for bit: rows of such a pass are computed as one
- * row alone (compute.h, invariant 4), the cache of accepted positions was written by that pass, ls_sample is a function, and a
- * rejected draft leaves nothing but cache entries that are overwritten before they are read. */
+ * With speculation k ids are first drafted with int8 weights, then ids *n-1 … *n+k-1 are run in one pass of the model's own
+ * weights, which reads them once. Row j of its logits chooses id *n+j by ls_sample; the choice stands as long as every
+ * draft before it was the id chosen. What is appended is therefore what feeding one id at a time appends, bit for bit: rows
+ * of such a pass are computed as one row alone (compute.h, invariant 4), the cache of accepted positions was written by that
+ * pass, ls_sample is a function, and a rejected draft leaves cache entries that are overwritten before they are read. */
 ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t *n, int64_t limit,
                             ls_sample_work *work);
 

@@ -470,6 +470,56 @@ static void test_linear(void **state)
         }
 }
 
+/* y = x w + b over an int8 copy of w, which must not be written beyond ls_q8_nbytes. */
+static _Alignas(64) unsigned char q8_copy[1 << 20];
+
+static ls_status c_linear_q8(ls_compute *c, void **a, const shape *s)
+{
+    const size_t nbytes = (size_t)ls_q8_nbytes(s->K, s->N);
+    assert_true(nbytes + GUARD <= sizeof q8_copy);
+    memset(q8_copy, 0xff, nbytes);
+    memset(q8_copy + nbytes, 0x5a, GUARD);
+    LS_TRY(c->ops->quantise(c, q8_copy, a[2], s->K, s->N, s->acc));
+    LS_TRY(c->ops->linear_q8(c, a[0], a[1], q8_copy, s->no_bias ? NULL : a[3], s->K, s->N));
+    for (size_t i = 0; i < GUARD; i++) assert_int_equal(q8_copy[nbytes + i], 0x5a);
+    return LS_OK;
+}
+
+static void test_linear_q8(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][2] = {{1, 1},   {3, 5},     {64, 16},   {65, 17},
+                                       {70, 33}, {129, 200}, {192, 640}, {771, 301}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+        for (int v = 0; v < 4; v++) {
+            const int64_t K = sizes[i][0], N = sizes[i][1];
+            shape s = {.R = 1, .K = K, .N = N, .acc = v & 1, .no_bias = v & 2}; /* acc: by column */
+            /* the bytes are equal everywhere; only sums over groups are rounded */
+            check(&(op_case){"linear_q8", c_linear_q8, s, {out(N), in(K), in(K * N), in(N)}, 1e-6});
+            op_case zero = {
+                "linear_q8 of zero", c_linear_q8, s, {out(N), in_at(K, 0, 0), in_at(K * N, 0, 0), in(N)}, 1e-6};
+            check(&zero);
+        }
+    /* and it is a product: within what 8 bits cost (a deviation of 1/127/sqrt(12) of the largest of 64, on both sides: 0.9 %) */
+    shape s = {.R = 1, .K = 768, .N = 500};
+    const op_case q = {"q8", c_linear_q8, s, {out(500), in(768), in(768 * 500), in(500)}, 0};
+    const op_case f = {"f", c_linear_fwd, s, {out(500), in(768), in(768 * 500), in(500)}, 0};
+    void *a[MAX_ARG], *b[MAX_ARG];
+    run_case(&q, "cpu", LS_F32, 2, a);
+    run_case(&f, "cpu", LS_F32, 2, b);
+    double err = 0, sum = 0;
+    for (int i = 0; i < 500; i++) {
+        const double x = (double)((float *)a[0])[i], y = (double)((float *)b[0])[i];
+        err += (x - y) * (x - y);
+        sum += y * y;
+    }
+    print_message("int8 product: error %.4f of its size\n", sqrt(err / sum));
+    assert_true(sqrt(err / sum) < 0.015);
+    assert_true(err > 0);
+    free_args(a);
+    free_args(b);
+}
+
 static void test_pointwise(void **state)
 {
     (void)state;
@@ -603,9 +653,9 @@ static void test_opening(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_opening),    cmocka_unit_test(test_pointwise),       cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_layernorm),  cmocka_unit_test(test_linear),          cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_classifier), cmocka_unit_test(test_classifier_rows),
+        cmocka_unit_test(test_opening),   cmocka_unit_test(test_pointwise),  cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_layernorm), cmocka_unit_test(test_linear),     cmocka_unit_test(test_linear_q8),
+        cmocka_unit_test(test_attention), cmocka_unit_test(test_classifier), cmocka_unit_test(test_classifier_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
