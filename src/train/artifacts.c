@@ -209,6 +209,29 @@ static void write_scheduler(ls_jsonw *w)
     ls_jsonw_close(w);
 }
 
+/* What rank 0's collectives did, by kind: elements of the buffers, bytes it read from and wrote to others, seconds of work and of
+ * waiting. Bus bandwidth is nccl-tests'. */
+static void write_comm(ls_jsonw *w, const ls_comm *comm)
+{
+    const int size = ls_comm_size(comm);
+    open_block(w, "comm", '{');
+    put_text(w, "backend", ls_comm_name(comm));
+    put_int(w, "workers", size);
+    for (int k = 0; k < LS_N_COLL; k++) {
+        const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
+        if (!s.calls) continue;
+        open_block(w, ls_coll_word((ls_coll)k), '{');
+        put_int(w, "calls", s.calls);
+        put_int(w, "elements", s.elements);
+        put_int(w, "bytes_moved", s.bytes);
+        put_real(w, "busy_sec", s.busy);
+        put_real(w, "exposed_sec", s.exposed);
+        put_real(w, "busbw_bytes_per_sec", ls_comm_busbw((ls_coll)k, size, 4.0 * (double)s.elements, s.busy));
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
 /* What the contract has no key for. */
 static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
 {
@@ -230,6 +253,7 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     put_text(w, "lr_schedule", ls_lr_word(c->lr.kind));
     put_int(w, "planned_bytes", m->plan_bytes);
     put_int(w, "resumed_from_step", m->resumed_from_step);
+    if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m->comm);
     ls_jsonw_close(w);
 }
 

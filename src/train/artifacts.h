@@ -5,6 +5,7 @@
 #ifndef LS_TRAIN_ARTIFACTS_H
 #define LS_TRAIN_ARTIFACTS_H
 
+#include "comm/comm.h"
 #include "core/err.h"
 #include "core/str.h"
 #include "train/resolve.h"
@@ -59,6 +60,7 @@ typedef struct ls_run_metrics {
     int64_t plan_bytes;        /* planned memory                              */
     int64_t resumed_from_step; /* 0: not resumed                              */
     bool process_group;        /* shutdown.destroy_process_group_called       */
+    const ls_comm *comm;       /* what its collectives moved; NULL: not said  */
 } ls_run_metrics;
 
 /* Text of the files, for tests and for the writers below. */

@@ -246,7 +246,8 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .compute_words = ls_compute_describe(&t->compute, words),
                         .plan_bytes = t->plan.total,
                         .resumed_from_step = t->resumed_from,
-                        .process_group = ls_comm_size(t->comm) > 1};
+                        .process_group = ls_comm_size(t->comm) > 1,
+                        .comm = t->comm};
     ls_utc_stamp(m.end_utc);
     ls_str markers = {0};
     ls_status st = ls_artifacts_write(&m, &markers);

@@ -25,6 +25,12 @@ import json, sys
 def load(n): return json.load(open(f"{sys.argv[1]}/{n}/training_metrics.json"))
 a, b = load("one"), load("ddp")
 assert b["hardware"]["world_size"] == 4 and b["training_config"]["global_batch_size"] == 8 == a["training_config"]["global_batch_size"]
+# the law of ddp: every step sums each gradient element once (P, and the token embedding's second part)
+comm, P, V, C, steps = b["lockstep"]["comm"], b["lockstep"]["parameters"], 257, 128, 16
+def pad(n): return -(-n // 1024) * 1024
+units = [pad(V * C + 256 * C)] + [pad(12 * C * C + 13 * C)] * 4 + [pad(2 * C) + V * C]
+assert comm["backend"] == "local" and comm["all_reduce"]["elements"] == steps * sum(units), (comm["all_reduce"], sum(units))
+assert comm["all_reduce"]["bytes_moved"] == 2 * 3 * comm["all_reduce"]["elements"] * 4 // 4, comm["all_reduce"]
 for x, y in zip(a["epochs"], b["epochs"], strict=True):
     for k in ("tokens_processed_global", "train_loss_avg_global", "val_loss_avg_global"):
         assert x[k] == y[k], (k, x[k], y[k])
