@@ -412,24 +412,16 @@ static void print_json(const part *p, bool ok)
     ls_jsonw w;
     ls_jsonw_init(&w, &s, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_key(&w, "version");
-    ls_jsonw_str(&w, LS_VERSION);
-    ls_jsonw_key(&w, "ok");
-    ls_jsonw_bool(&w, ok);
-    ls_jsonw_key(&w, "parts");
-    ls_jsonw_open(&w, '[');
+    ls_jsonw_put_str(&w, "version", LS_VERSION);
+    ls_jsonw_put_bool(&w, "ok", ok);
+    ls_jsonw_put_open(&w, "parts", '[');
     for (size_t i = 0; i < N_PART; i++) {
         ls_jsonw_open(&w, '{');
-        ls_jsonw_key(&w, "name");
-        ls_jsonw_str(&w, p[i].name);
-        ls_jsonw_key(&w, "state");
-        ls_jsonw_str(&w, state_word[p[i].state]);
-        ls_jsonw_key(&w, "required");
-        ls_jsonw_bool(&w, p[i].basic);
-        ls_jsonw_key(&w, "text");
-        ls_jsonw_str(&w, p[i].text);
-        ls_jsonw_key(&w, "hint");
-        ls_jsonw_str(&w, p[i].hint[0] ? p[i].hint : NULL);
+        ls_jsonw_put_str(&w, "name", p[i].name);
+        ls_jsonw_put_str(&w, "state", state_word[p[i].state]);
+        ls_jsonw_put_bool(&w, "required", p[i].basic);
+        ls_jsonw_put_str(&w, "text", p[i].text);
+        ls_jsonw_put_str(&w, "hint", p[i].hint[0] ? p[i].hint : NULL);
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);

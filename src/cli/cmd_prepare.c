@@ -205,14 +205,10 @@ static char *command_line(int argc, char **argv)
 
 static void print_part(ls_jsonw *w, const char *name, int64_t tokens, int64_t docs, const char *sha)
 {
-    ls_jsonw_key(w, name);
-    ls_jsonw_open(w, '{');
-    ls_jsonw_key(w, "tokens");
-    ls_jsonw_int(w, tokens);
-    ls_jsonw_key(w, "documents");
-    ls_jsonw_int(w, docs);
-    ls_jsonw_key(w, "sha256");
-    ls_jsonw_str(w, sha[0] ? sha : NULL);
+    ls_jsonw_put_open(w, name, '{');
+    ls_jsonw_put_int(w, "tokens", tokens);
+    ls_jsonw_put_int(w, "documents", docs);
+    ls_jsonw_put_str(w, "sha256", sha[0] ? sha : NULL);
     ls_jsonw_close(w);
 }
 
@@ -222,24 +218,16 @@ static ls_status print_json(const options *o, const ls_prepare_result *r)
     ls_jsonw w;
     ls_jsonw_init(&w, &s, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_key(&w, "out");
-    ls_jsonw_str(&w, o->out);
-    ls_jsonw_key(&w, "tokenizer");
-    ls_jsonw_str(&w, o->tokenizer);
-    ls_jsonw_key(&w, "vocab_size");
-    ls_jsonw_int(&w, r->n_vocab);
+    ls_jsonw_put_str(&w, "out", o->out);
+    ls_jsonw_put_str(&w, "tokenizer", o->tokenizer);
+    ls_jsonw_put_int(&w, "vocab_size", r->n_vocab);
     print_part(&w, "train", r->train_token, r->train_doc, r->train_sha256);
     print_part(&w, "val", r->val_token, r->val_doc, r->val_sha256);
-    ls_jsonw_key(&w, "val_is_tail_of_stream");
-    ls_jsonw_bool(&w, r->val_is_tail);
-    ls_jsonw_key(&w, "text_bytes");
-    ls_jsonw_int(&w, r->text_bytes);
-    ls_jsonw_key(&w, "seconds");
-    ls_jsonw_real(&w, r->seconds);
-    ls_jsonw_key(&w, "encode_seconds");
-    ls_jsonw_real(&w, r->encode_seconds);
-    ls_jsonw_key(&w, "train_vocab_seconds");
-    ls_jsonw_real(&w, r->train_seconds);
+    ls_jsonw_put_bool(&w, "val_is_tail_of_stream", r->val_is_tail);
+    ls_jsonw_put_int(&w, "text_bytes", r->text_bytes);
+    ls_jsonw_put_real(&w, "seconds", r->seconds);
+    ls_jsonw_put_real(&w, "encode_seconds", r->encode_seconds);
+    ls_jsonw_put_real(&w, "train_vocab_seconds", r->train_seconds);
     ls_jsonw_close(&w);
     if (!s.failed) printf("%s\n", s.data);
     ls_status st = s.failed ? ls_nomem(s.len, "the summary") : LS_OK;

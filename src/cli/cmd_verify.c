@@ -43,24 +43,14 @@ static void print_row(void *ctx, const ls_verify_row *r)
     }
     ls_jsonw *w = &p->w;
     ls_jsonw_open(w, '{');
-    ls_jsonw_key(w, "strategy");
-    ls_jsonw_str(w, r->strategy);
-    ls_jsonw_key(w, "comm");
-    ls_jsonw_str(w, r->comm);
-    ls_jsonw_key(w, "workers");
-    ls_jsonw_int(w, r->world);
-    ls_jsonw_key(w, "micro_batches");
-    ls_jsonw_int(w, r->n_micro);
-    ls_jsonw_key(w, "dropout");
-    ls_jsonw_real(w, r->dropout);
-    ls_jsonw_key(w, "seconds");
-    ls_jsonw_real(w, r->seconds);
-    ls_jsonw_key(w, "result");
-    ls_jsonw_str(w, verdict);
-    if (r->words[0]) {
-        ls_jsonw_key(w, "words");
-        ls_jsonw_str(w, r->words);
-    }
+    ls_jsonw_put_str(w, "strategy", r->strategy);
+    ls_jsonw_put_str(w, "comm", r->comm);
+    ls_jsonw_put_int(w, "workers", r->world);
+    ls_jsonw_put_int(w, "micro_batches", r->n_micro);
+    ls_jsonw_put_real(w, "dropout", r->dropout);
+    ls_jsonw_put_real(w, "seconds", r->seconds);
+    ls_jsonw_put_str(w, "result", verdict);
+    if (r->words[0]) { ls_jsonw_put_str(w, "words", r->words); }
     ls_jsonw_close(w);
 }
 
@@ -106,15 +96,12 @@ ls_status cmd_verify(int argc, char **argv)
     printer p = {.json = o.json};
     ls_jsonw_init(&p.w, &out, 2);
     ls_jsonw_open(&p.w, '{');
-    ls_jsonw_key(&p.w, "layouts");
-    ls_jsonw_open(&p.w, '[');
+    ls_jsonw_put_open(&p.w, "layouts", '[');
     if (!o.json) printf("strategy comm   workers micro-batches  dropout      time   against one worker\n");
     ls_status st = ls_verify(&v, print_row, &p);
     ls_jsonw_close(&p.w);
-    ls_jsonw_key(&p.w, "identical");
-    ls_jsonw_int(&p.w, p.n_identical);
-    ls_jsonw_key(&p.w, "of");
-    ls_jsonw_int(&p.w, p.n);
+    ls_jsonw_put_int(&p.w, "identical", p.n_identical);
+    ls_jsonw_put_int(&p.w, "of", p.n);
     ls_jsonw_close(&p.w);
     if (o.json) puts(out.data ? out.data : "");
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);

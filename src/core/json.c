@@ -196,6 +196,36 @@ void ls_jsonw_null(ls_jsonw *w)
     ls_str_add(w->out, "null");
 }
 
+void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_str(w, value);
+}
+
+void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_int(w, value);
+}
+
+void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_real(w, value);
+}
+
+void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_bool(w, value);
+}
+
+void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_open(w, bracket);
+}
+
 void ls_jsonw_value(ls_jsonw *w, const json_t *v)
 {
     switch (v ? json_typeof(v) : JSON_NULL) {

@@ -36,6 +36,12 @@ void ls_jsonw_int(ls_jsonw *w, int64_t value);
 void ls_jsonw_real(ls_jsonw *w, double value);
 void ls_jsonw_bool(ls_jsonw *w, int value);
 void ls_jsonw_null(ls_jsonw *w);
+/* A member: key and value. */
+void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value);
+void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value);
+void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
+void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
+void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket);
 void ls_jsonw_value(ls_jsonw *w, const json_t *value); /* any jansson value, as it is */
 
 /* The float format above, alone: for RUN_COMPLETE.txt and tables. */

@@ -344,39 +344,27 @@ static void token_form(const ls_tokenizer *t, int32_t id, ls_str *out)
 
 static void write_byte_level(ls_jsonw *w, const char *key)
 {
-    ls_jsonw_key(w, key);
-    ls_jsonw_open(w, '{');
-    ls_jsonw_key(w, "type");
-    ls_jsonw_str(w, "ByteLevel");
-    ls_jsonw_key(w, "add_prefix_space");
-    ls_jsonw_bool(w, 0);
-    ls_jsonw_key(w, "trim_offsets");
-    ls_jsonw_bool(w, strcmp(key, "post_processor") != 0);
-    ls_jsonw_key(w, "use_regex");
-    ls_jsonw_bool(w, 1);
+    ls_jsonw_put_open(w, key, '{');
+    ls_jsonw_put_str(w, "type", "ByteLevel");
+    ls_jsonw_put_bool(w, "add_prefix_space", 0);
+    ls_jsonw_put_bool(w, "trim_offsets", strcmp(key, "post_processor") != 0);
+    ls_jsonw_put_bool(w, "use_regex", 1);
     ls_jsonw_close(w);
 }
 
 static void write_added(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
 {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
-    ls_jsonw_key(w, "added_tokens");
-    ls_jsonw_open(w, '[');
+    ls_jsonw_put_open(w, "added_tokens", '[');
     for (int id = 0; id < t->n_vocab; id++) {
         if (!t->added[id]) continue;
         s->len = 0;
         token_form(t, id, s);
         ls_jsonw_open(w, '{');
-        ls_jsonw_key(w, "id");
-        ls_jsonw_int(w, id);
-        ls_jsonw_key(w, "content");
-        ls_jsonw_str(w, s->data);
-        for (size_t i = 0; i < 4; i++) {
-            ls_jsonw_key(w, flags[i]);
-            ls_jsonw_bool(w, 0);
-        }
-        ls_jsonw_key(w, "special");
-        ls_jsonw_bool(w, 1);
+        ls_jsonw_put_int(w, "id", id);
+        ls_jsonw_put_str(w, "content", s->data);
+        for (size_t i = 0; i < 4; i++) { ls_jsonw_put_bool(w, flags[i], 0); }
+        ls_jsonw_put_bool(w, "special", 1);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -386,29 +374,21 @@ static void write_model(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
 {
     static const char *const off[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
     static const char *const no[] = {"fuse_unk", "byte_fallback", "ignore_merges"};
-    ls_jsonw_key(w, "model");
-    ls_jsonw_open(w, '{');
-    ls_jsonw_key(w, "type");
-    ls_jsonw_str(w, "BPE");
+    ls_jsonw_put_open(w, "model", '{');
+    ls_jsonw_put_str(w, "type", "BPE");
     for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
         ls_jsonw_key(w, off[i]);
         ls_jsonw_null(w);
     }
-    for (size_t i = 0; i < sizeof no / sizeof *no; i++) {
-        ls_jsonw_key(w, no[i]);
-        ls_jsonw_bool(w, 0);
-    }
-    ls_jsonw_key(w, "vocab");
-    ls_jsonw_open(w, '{');
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) { ls_jsonw_put_bool(w, no[i], 0); }
+    ls_jsonw_put_open(w, "vocab", '{');
     for (int id = 0; id < t->n_vocab; id++) {
         s->len = 0;
         token_form(t, id, s);
-        ls_jsonw_key(w, s->data);
-        ls_jsonw_int(w, id);
+        ls_jsonw_put_int(w, s->data, id);
     }
     ls_jsonw_close(w);
-    ls_jsonw_key(w, "merges");
-    ls_jsonw_open(w, '[');
+    ls_jsonw_put_open(w, "merges", '[');
     for (int r = 0; r < t->n_merge; r++) {
         s->len = 0;
         token_form(t, t->merge[r].left, s);
@@ -428,8 +408,7 @@ ls_status ls_tokenizer_to_json(const ls_tokenizer *t, ls_str *out)
     ls_jsonw_init(&w, out, 2);
     if (!s.failed) {
         ls_jsonw_open(&w, '{');
-        ls_jsonw_key(&w, "version");
-        ls_jsonw_str(&w, "1.0");
+        ls_jsonw_put_str(&w, "version", "1.0");
         ls_jsonw_key(&w, "truncation");
         ls_jsonw_null(&w);
         ls_jsonw_key(&w, "padding");

@@ -390,62 +390,37 @@ static void write_id(ls_jsonw *w, const char *key, int id)
     else ls_jsonw_int(w, id);
 }
 
-static void write_int(ls_jsonw *w, const char *key, int64_t v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_int(w, v);
-}
-
-static void write_real(ls_jsonw *w, const char *key, double v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_real(w, v);
-}
-
-static void write_text(ls_jsonw *w, const char *key, const char *v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_str(w, v);
-}
-
-static void write_bool(ls_jsonw *w, const char *key, bool v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_bool(w, v);
-}
-
 void ls_model_config_write(const ls_model_config *c, ls_str *out)
 {
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    write_text(&w, "activation_function", c->gelu == LS_GELU_TANH ? "gelu_new" : "gelu");
-    ls_jsonw_key(&w, "architectures");
-    ls_jsonw_open(&w, '[');
+    ls_jsonw_put_str(&w, "activation_function", c->gelu == LS_GELU_TANH ? "gelu_new" : "gelu");
+    ls_jsonw_put_open(&w, "architectures", '[');
     ls_jsonw_str(&w, "GPT2LMHeadModel");
     ls_jsonw_close(&w);
-    write_real(&w, "attn_pdrop", c->attn_pdrop);
+    ls_jsonw_put_real(&w, "attn_pdrop", c->attn_pdrop);
     write_id(&w, "bos_token_id", c->eos_id);
-    write_real(&w, "embd_pdrop", c->embd_pdrop);
+    ls_jsonw_put_real(&w, "embd_pdrop", c->embd_pdrop);
     write_id(&w, "eos_token_id", c->eos_id);
-    write_real(&w, "initializer_range", c->init_range);
-    write_real(&w, "layer_norm_epsilon", c->ln_eps);
-    write_text(&w, "lockstep_variant", ls_variant_word(c->variant));
-    write_text(&w, "model_type", "gpt2");
-    write_int(&w, "n_ctx", c->n_ctx);
-    write_int(&w, "n_embd", c->n_embd);
-    write_int(&w, "n_head", c->n_head);
+    ls_jsonw_put_real(&w, "initializer_range", c->init_range);
+    ls_jsonw_put_real(&w, "layer_norm_epsilon", c->ln_eps);
+    ls_jsonw_put_str(&w, "lockstep_variant", ls_variant_word(c->variant));
+    ls_jsonw_put_str(&w, "model_type", "gpt2");
+    ls_jsonw_put_int(&w, "n_ctx", c->n_ctx);
+    ls_jsonw_put_int(&w, "n_embd", c->n_embd);
+    ls_jsonw_put_int(&w, "n_head", c->n_head);
     ls_jsonw_key(&w, "n_inner");
     ls_jsonw_null(&w);
-    write_int(&w, "n_layer", c->n_layer);
-    write_int(&w, "n_positions", c->n_ctx);
-    write_bool(&w, "reorder_and_upcast_attn", false);
-    write_real(&w, "resid_pdrop", c->resid_pdrop);
-    write_bool(&w, "scale_attn_by_inverse_layer_idx", false);
-    write_bool(&w, "scale_attn_weights", true);
-    write_bool(&w, "tie_word_embeddings", c->tied);
-    write_text(&w, "torch_dtype", "float32");
-    write_bool(&w, "use_cache", true);
-    write_int(&w, "vocab_size", c->vocab_size);
+    ls_jsonw_put_int(&w, "n_layer", c->n_layer);
+    ls_jsonw_put_int(&w, "n_positions", c->n_ctx);
+    ls_jsonw_put_bool(&w, "reorder_and_upcast_attn", false);
+    ls_jsonw_put_real(&w, "resid_pdrop", c->resid_pdrop);
+    ls_jsonw_put_bool(&w, "scale_attn_by_inverse_layer_idx", false);
+    ls_jsonw_put_bool(&w, "scale_attn_weights", true);
+    ls_jsonw_put_bool(&w, "tie_word_embeddings", c->tied);
+    ls_jsonw_put_str(&w, "torch_dtype", "float32");
+    ls_jsonw_put_bool(&w, "use_cache", true);
+    ls_jsonw_put_int(&w, "vocab_size", c->vocab_size);
     ls_jsonw_close(&w);
 }

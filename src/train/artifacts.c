@@ -21,29 +21,11 @@ static const char *env_text(const char *name) /* NULL when unset or empty */
 
 /* --- writing pairs --- */
 
-static void put_int(ls_jsonw *w, const char *key, int64_t v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_int(w, v);
-}
-
-static void put_real(ls_jsonw *w, const char *key, double v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_real(w, v);
-}
-
 static void put_real_or_null(ls_jsonw *w, const char *key, bool there, double v)
 {
     ls_jsonw_key(w, key);
     if (there) ls_jsonw_real(w, v);
     else ls_jsonw_null(w);
-}
-
-static void put_bool(ls_jsonw *w, const char *key, bool v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_bool(w, v);
 }
 
 static void put_bool_or_null(ls_jsonw *w, const char *key, bool there, bool v)
@@ -53,22 +35,10 @@ static void put_bool_or_null(ls_jsonw *w, const char *key, bool there, bool v)
     else ls_jsonw_null(w);
 }
 
-static void put_text(ls_jsonw *w, const char *key, const char *v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_str(w, v);
-}
-
 static void put_env(ls_jsonw *w, const char *key, const char *variable) /* omitted when empty */
 {
     const char *v = env_text(variable);
-    if (v) put_text(w, key, v);
-}
-
-static void open_block(ls_jsonw *w, const char *key, char bracket)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_open(w, bracket);
+    if (v) ls_jsonw_put_str(w, key, v);
 }
 
 /* --- training_metrics.json --- */
@@ -76,13 +46,13 @@ static void open_block(ls_jsonw *w, const char *key, char bracket)
 static void write_hardware(ls_jsonw *w, const ls_run_metrics *m)
 {
     const char *slurm = env_text("SLURM_JOB_ID"), *instance = env_text("EC2_INSTANCE_TYPE");
-    open_block(w, "hardware", '{');
-    put_text(w, "gpu_name", "none");
-    put_int(w, "gpu_count_visible", 0);
-    put_int(w, "world_size", m->cfg->world_size);
-    put_text(w, "cuda_version", "none");
-    if (instance && !slurm) put_text(w, "instance_type", instance);
-    if (m->cfg->cluster) put_text(w, "cluster", m->cfg->cluster);
+    ls_jsonw_put_open(w, "hardware", '{');
+    ls_jsonw_put_str(w, "gpu_name", "none");
+    ls_jsonw_put_int(w, "gpu_count_visible", 0);
+    ls_jsonw_put_int(w, "world_size", m->cfg->world_size);
+    ls_jsonw_put_str(w, "cuda_version", "none");
+    if (instance && !slurm) ls_jsonw_put_str(w, "instance_type", instance);
+    if (m->cfg->cluster) ls_jsonw_put_str(w, "cluster", m->cfg->cluster);
     ls_jsonw_close(w);
 }
 
@@ -99,32 +69,32 @@ static void write_config(ls_jsonw *w, const ls_run_metrics *m)
     const ls_train_config *c = m->cfg;
     char size[96], name[256];
     dataset_name(c->train_path, name, sizeof name);
-    open_block(w, "training_config", '{');
-    put_text(w, "model_name", "gpt2");
-    put_text(w, "model_size", ls_model_size_words(&c->model, size));
-    put_int(w, "seq_len", c->seq_len);
-    put_int(w, "epochs", c->epochs);
-    put_int(w, "micro_batch_size_per_gpu", c->micro_batch);
-    put_int(w, "grad_accum_steps", c->grad_accum);
-    put_int(w, "global_batch_size", c->global_batch);
-    put_real(w, "lr", c->lr.base);
-    put_text(w, "optimizer", c->optimizer);
-    put_text(w, "precision", c->precision_label);
-    put_bool(w, "deepspeed_enabled", c->engine);
+    ls_jsonw_put_open(w, "training_config", '{');
+    ls_jsonw_put_str(w, "model_name", "gpt2");
+    ls_jsonw_put_str(w, "model_size", ls_model_size_words(&c->model, size));
+    ls_jsonw_put_int(w, "seq_len", c->seq_len);
+    ls_jsonw_put_int(w, "epochs", c->epochs);
+    ls_jsonw_put_int(w, "micro_batch_size_per_gpu", c->micro_batch);
+    ls_jsonw_put_int(w, "grad_accum_steps", c->grad_accum);
+    ls_jsonw_put_int(w, "global_batch_size", c->global_batch);
+    ls_jsonw_put_real(w, "lr", c->lr.base);
+    ls_jsonw_put_str(w, "optimizer", c->optimizer);
+    ls_jsonw_put_str(w, "precision", c->precision_label);
+    ls_jsonw_put_bool(w, "deepspeed_enabled", c->engine);
     ls_jsonw_key(w, "zero_stage");
     if (c->engine && !c->zero_given) ls_jsonw_null(w);
     else ls_jsonw_int(w, c->engine ? c->zero_stage : 0);
-    put_text(w, "dataset_name", name);
-    open_block(w, "dataset_subset_sizes", '{');
-    put_int(w, "train", c->train_seqs);
-    put_int(w, "val", c->val_seqs);
+    ls_jsonw_put_str(w, "dataset_name", name);
+    ls_jsonw_put_open(w, "dataset_subset_sizes", '{');
+    ls_jsonw_put_int(w, "train", c->train_seqs);
+    ls_jsonw_put_int(w, "val", c->val_seqs);
     ls_jsonw_close(w);
     ls_jsonw_close(w);
 
-    open_block(w, "deepspeed_config", '{');
-    put_text(w, "path", c->deepspeed_path ? c->deepspeed_path : "none");
-    put_text(w, "sha256", c->deepspeed_path ? c->deepspeed_sha256 : "unknown");
-    open_block(w, "selected", '{');
+    ls_jsonw_put_open(w, "deepspeed_config", '{');
+    ls_jsonw_put_str(w, "path", c->deepspeed_path ? c->deepspeed_path : "none");
+    ls_jsonw_put_str(w, "sha256", c->deepspeed_path ? c->deepspeed_sha256 : "unknown");
+    ls_jsonw_put_open(w, "selected", '{');
     put_bool_or_null(w, "fp16_enabled", c->fp16_given, c->fp16_enabled);
     put_bool_or_null(w, "wall_clock_breakdown", c->wall_clock_given, c->wall_clock_breakdown);
     if (c->engine) {
@@ -146,31 +116,31 @@ static void write_epoch(ls_jsonw *w, const ls_epoch_metrics *e)
     int64_t a = e->grad_accum > 0 ? e->grad_accum : 1;
     bool timed = e->n_sample > 0, updates = e->n_update > 0;
     ls_jsonw_open(w, '{');
-    put_int(w, "epoch_idx", e->epoch_idx);
-    put_real(w, "epoch_wall_time_sec", e->wall_time);
-    put_int(w, "steps", e->micro_steps);
-    put_int(w, "micro_steps", e->micro_steps);
-    put_int(w, "optimizer_steps", (e->micro_steps + a - 1) / a);
-    put_int(w, "tokens_processed_global", e->tokens);
-    put_real(w, "tokens_per_sec_global", tokens_per_sec(e));
-    put_real(w, "train_loss_avg_global", e->tokens > 0 ? e->train_loss : 0.0);
+    ls_jsonw_put_int(w, "epoch_idx", e->epoch_idx);
+    ls_jsonw_put_real(w, "epoch_wall_time_sec", e->wall_time);
+    ls_jsonw_put_int(w, "steps", e->micro_steps);
+    ls_jsonw_put_int(w, "micro_steps", e->micro_steps);
+    ls_jsonw_put_int(w, "optimizer_steps", (e->micro_steps + a - 1) / a);
+    ls_jsonw_put_int(w, "tokens_processed_global", e->tokens);
+    ls_jsonw_put_real(w, "tokens_per_sec_global", tokens_per_sec(e));
+    ls_jsonw_put_real(w, "train_loss_avg_global", e->tokens > 0 ? e->train_loss : 0.0);
     put_real_or_null(w, "val_loss_avg_global", e->has_val, e->val_loss);
-    put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_allocated);
-    put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_reserved);
+    ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_allocated);
+    ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_reserved);
     put_real_or_null(w, "step_time_mean_sec", timed, e->step_mean);
     put_real_or_null(w, "step_time_p50_sec", timed, e->step_p50);
     put_real_or_null(w, "step_time_p95_sec", timed, e->step_p95);
     put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload_mean);
     /* ours */
-    put_int(w, "updates_applied", e->updates_applied);
-    put_int(w, "updates_skipped", e->updates_skipped);
-    put_int(w, "sequences_dropped", e->sequences_dropped);
+    ls_jsonw_put_int(w, "updates_applied", e->updates_applied);
+    ls_jsonw_put_int(w, "updates_skipped", e->updates_skipped);
+    ls_jsonw_put_int(w, "sequences_dropped", e->sequences_dropped);
     put_real_or_null(w, "update_time_mean_sec", updates, e->update_mean);
     put_real_or_null(w, "update_time_p50_sec", updates, e->update_p50);
     put_real_or_null(w, "update_time_p95_sec", updates, e->update_p95);
-    put_real(w, "grad_norm_max", e->grad_norm_max);
-    put_real(w, "grad_norm_last", e->grad_norm_last);
-    put_int(w, "peak_rss_bytes_rank0", e->peak_rss_bytes);
+    ls_jsonw_put_real(w, "grad_norm_max", e->grad_norm_max);
+    ls_jsonw_put_real(w, "grad_norm_last", e->grad_norm_last);
+    ls_jsonw_put_int(w, "peak_rss_bytes_rank0", e->peak_rss_bytes);
     ls_jsonw_close(w);
 }
 
@@ -197,8 +167,8 @@ static bool best_val(const ls_run_metrics *m, double *out)
 static void write_scheduler(ls_jsonw *w)
 {
     if (!env_text("SLURM_JOB_ID")) return;
-    open_block(w, "scheduler", '{');
-    put_text(w, "type", "slurm");
+    ls_jsonw_put_open(w, "scheduler", '{');
+    ls_jsonw_put_str(w, "type", "slurm");
     put_env(w, "job_id", "SLURM_JOB_ID");
     put_env(w, "nodelist", "SLURM_NODELIST");
     put_env(w, "nnodes", "SLURM_NNODES");
@@ -214,19 +184,19 @@ static void write_scheduler(ls_jsonw *w)
 static void write_comm(ls_jsonw *w, const ls_comm *comm)
 {
     const int size = ls_comm_size(comm);
-    open_block(w, "comm", '{');
-    put_text(w, "backend", ls_comm_name(comm));
-    put_int(w, "workers", size);
+    ls_jsonw_put_open(w, "comm", '{');
+    ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
+    ls_jsonw_put_int(w, "workers", size);
     for (int k = 0; k < LS_N_COLL; k++) {
         const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
         if (!s.calls) continue;
-        open_block(w, ls_coll_word((ls_coll)k), '{');
-        put_int(w, "calls", s.calls);
-        put_int(w, "elements", s.elements);
-        put_int(w, "bytes_moved", s.bytes);
-        put_real(w, "busy_sec", s.busy);
-        put_real(w, "exposed_sec", s.exposed);
-        put_real(w, "busbw_bytes_per_sec", ls_comm_busbw((ls_coll)k, size, 4.0 * (double)s.elements, s.busy));
+        ls_jsonw_put_open(w, ls_coll_word((ls_coll)k), '{');
+        ls_jsonw_put_int(w, "calls", s.calls);
+        ls_jsonw_put_int(w, "elements", s.elements);
+        ls_jsonw_put_int(w, "bytes_moved", s.bytes);
+        ls_jsonw_put_real(w, "busy_sec", s.busy);
+        ls_jsonw_put_real(w, "exposed_sec", s.exposed);
+        ls_jsonw_put_real(w, "busbw_bytes_per_sec", ls_comm_busbw((ls_coll)k, size, 4.0 * (double)s.elements, s.busy));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -236,23 +206,23 @@ static void write_comm(ls_jsonw *w, const ls_comm *comm)
 static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
 {
     const ls_train_config *c = m->cfg;
-    open_block(w, "lockstep", '{');
-    put_text(w, "version", LS_VERSION);
-    put_text(w, "model", c->model_from);
-    put_text(w, "variant", ls_variant_word(c->model.variant));
-    put_int(w, "parameters", ls_model_n_param(&c->model));
-    put_int(w, "vocab_size", c->model.vocab_size);
-    put_text(w, "device", c->device);
-    put_text(w, "compute", m->compute_words);
-    put_text(w, "strategy", c->strategy);
-    put_text(w, "precision", c->precision);
-    put_bool(w, "deterministic", c->deterministic);
-    put_bool(w, "recompute", c->recompute);
-    put_int(w, "seed", (int64_t)c->seed);
-    put_int(w, "total_steps", c->total_steps);
-    put_text(w, "lr_schedule", ls_lr_word(c->lr.kind));
-    put_int(w, "planned_bytes", m->plan_bytes);
-    put_int(w, "resumed_from_step", m->resumed_from_step);
+    ls_jsonw_put_open(w, "lockstep", '{');
+    ls_jsonw_put_str(w, "version", LS_VERSION);
+    ls_jsonw_put_str(w, "model", c->model_from);
+    ls_jsonw_put_str(w, "variant", ls_variant_word(c->model.variant));
+    ls_jsonw_put_int(w, "parameters", ls_model_n_param(&c->model));
+    ls_jsonw_put_int(w, "vocab_size", c->model.vocab_size);
+    ls_jsonw_put_str(w, "device", c->device);
+    ls_jsonw_put_str(w, "compute", m->compute_words);
+    ls_jsonw_put_str(w, "strategy", c->strategy);
+    ls_jsonw_put_str(w, "precision", c->precision);
+    ls_jsonw_put_bool(w, "deterministic", c->deterministic);
+    ls_jsonw_put_bool(w, "recompute", c->recompute);
+    ls_jsonw_put_int(w, "seed", (int64_t)c->seed);
+    ls_jsonw_put_int(w, "total_steps", c->total_steps);
+    ls_jsonw_put_str(w, "lr_schedule", ls_lr_word(c->lr.kind));
+    ls_jsonw_put_int(w, "planned_bytes", m->plan_bytes);
+    ls_jsonw_put_int(w, "resumed_from_step", m->resumed_from_step);
     if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m->comm);
     ls_jsonw_close(w);
 }
@@ -265,41 +235,41 @@ void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
     double x = 0;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    put_text(&w, "schema_version", "2.0");
-    put_text(&w, "run_id", m->id->run_id);
-    put_text(&w, "timestamp_utc", m->id->timestamp_utc);
-    put_text(&w, "git_commit", m->id->git_commit);
-    put_text(&w, "command_line", m->id->command_line);
-    open_block(&w, "env", '{');
-    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) put_text(&w, versions[i], "none");
+    ls_jsonw_put_str(&w, "schema_version", "2.0");
+    ls_jsonw_put_str(&w, "run_id", m->id->run_id);
+    ls_jsonw_put_str(&w, "timestamp_utc", m->id->timestamp_utc);
+    ls_jsonw_put_str(&w, "git_commit", m->id->git_commit);
+    ls_jsonw_put_str(&w, "command_line", m->id->command_line);
+    ls_jsonw_put_open(&w, "env", '{');
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) ls_jsonw_put_str(&w, versions[i], "none");
     ls_jsonw_close(&w);
-    open_block(&w, "host", '{');
-    put_text(&w, "hostname", m->id->hostname);
-    put_text(&w, "os", m->id->os);
+    ls_jsonw_put_open(&w, "host", '{');
+    ls_jsonw_put_str(&w, "hostname", m->id->hostname);
+    ls_jsonw_put_str(&w, "os", m->id->os);
     ls_jsonw_close(&w);
     write_hardware(&w, m);
     write_config(&w, m);
-    open_block(&w, "schema_notes", '{');
-    put_text(&w, "steps", "Deprecated: the same number as micro_steps.");
+    ls_jsonw_put_open(&w, "schema_notes", '{');
+    ls_jsonw_put_str(&w, "steps", "Deprecated: the same number as micro_steps.");
     ls_jsonw_close(&w);
-    open_block(&w, "epochs", '[');
+    ls_jsonw_put_open(&w, "epochs", '[');
     for (int i = 0; i < m->n_epoch; i++) write_epoch(&w, &m->epoch[i]);
     ls_jsonw_close(&w);
-    open_block(&w, "summary", '{');
-    put_real(&w, "total_wall_time_sec", m->total_wall_time);
+    ls_jsonw_put_open(&w, "summary", '{');
+    ls_jsonw_put_real(&w, "total_wall_time_sec", m->total_wall_time);
     bool any = best_val(m, &x);
     put_real_or_null(&w, "best_val_loss", any, x);
     any = mean_throughput(m, &x);
     put_real_or_null(&w, "mean_tokens_per_sec_global", any, x);
     ls_jsonw_close(&w);
-    open_block(&w, "shutdown", '{');
-    put_bool(&w, "destroy_process_group_called", m->process_group);
-    put_bool(&w, "quiet_nccl_monitor", m->cfg->quiet_nccl_monitor);
+    ls_jsonw_put_open(&w, "shutdown", '{');
+    ls_jsonw_put_bool(&w, "destroy_process_group_called", m->process_group);
+    ls_jsonw_put_bool(&w, "quiet_nccl_monitor", m->cfg->quiet_nccl_monitor);
     ls_jsonw_close(&w);
-    open_block(&w, "completion", '{');
-    put_text(&w, "run_complete_file", "RUN_COMPLETE.txt");
-    put_bool(&w, "printed_marker", true);
-    put_text(&w, "timestamp_utc", m->end_utc);
+    ls_jsonw_put_open(&w, "completion", '{');
+    ls_jsonw_put_str(&w, "run_complete_file", "RUN_COMPLETE.txt");
+    ls_jsonw_put_bool(&w, "printed_marker", true);
+    ls_jsonw_put_str(&w, "timestamp_utc", m->end_utc);
     ls_jsonw_close(&w);
     write_scheduler(&w);
     write_ours(&w, m);
@@ -312,28 +282,28 @@ void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out)
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    put_text(&w, "checkpoint_path", m->cfg->run_dir);
-    put_text(&w, "rank0_host", m->id->hostname);
-    put_int(&w, "world_size", m->cfg->world_size);
-    put_text(&w, "git_commit", commit ? commit : m->id->git_commit);
-    open_block(&w, "slurm", '{');
+    ls_jsonw_put_str(&w, "checkpoint_path", m->cfg->run_dir);
+    ls_jsonw_put_str(&w, "rank0_host", m->id->hostname);
+    ls_jsonw_put_int(&w, "world_size", m->cfg->world_size);
+    ls_jsonw_put_str(&w, "git_commit", commit ? commit : m->id->git_commit);
+    ls_jsonw_put_open(&w, "slurm", '{');
     put_env(&w, "job_id", "SLURM_JOB_ID");
     put_env(&w, "nodelist", env_text("SLURM_NODELIST") ? "SLURM_NODELIST" : "SLURM_JOB_NODELIST");
     put_env(&w, "hosts", "SLURM_HOSTS");
     ls_jsonw_close(&w);
-    open_block(&w, "env", '{');
+    ls_jsonw_put_open(&w, "env", '{');
     put_env(&w, "CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES");
     put_env(&w, "MASTER_ADDR", "MASTER_ADDR");
     put_env(&w, "MASTER_PORT", "MASTER_PORT");
     ls_jsonw_close(&w);
-    open_block(&w, "nccl_env", '{');
+    ls_jsonw_put_open(&w, "nccl_env", '{');
     for (char **e = environ; e && *e; e++) {
         char name[128];
         size_t n = strcspn(*e, "=");
         if (strncmp(*e, "NCCL_", 5) && strncmp(*e, "TORCH_NCCL_", 11)) continue;
         if (n >= sizeof name || (*e)[n] != '=') continue;
         snprintf(name, sizeof name, "%.*s", (int)n, *e);
-        put_text(&w, name, *e + n + 1);
+        ls_jsonw_put_str(&w, name, *e + n + 1);
     }
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);

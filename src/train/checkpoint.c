@@ -116,13 +116,10 @@ static ls_status put_small(const ls_ckpt_job *job, const json_t *state, const ch
 
     ls_jsonw_init(&w, &s, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_key(&w, "_from_model_config");
-    ls_jsonw_bool(&w, 1);
+    ls_jsonw_put_bool(&w, "_from_model_config", 1);
     if (c->eos_id >= 0) {
-        ls_jsonw_key(&w, "bos_token_id");
-        ls_jsonw_int(&w, c->eos_id);
-        ls_jsonw_key(&w, "eos_token_id");
-        ls_jsonw_int(&w, c->eos_id);
+        ls_jsonw_put_int(&w, "bos_token_id", c->eos_id);
+        ls_jsonw_put_int(&w, "eos_token_id", c->eos_id);
     }
     ls_jsonw_close(&w);
     LS_TRY(put_text(sums, dir, CKPT_GEN, &s));
@@ -130,16 +127,11 @@ static ls_status put_small(const ls_ckpt_job *job, const json_t *state, const ch
 
     ls_jsonw_init(&w, &s, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_key(&w, "format");
-    ls_jsonw_str(&w, FORMAT);
-    ls_jsonw_key(&w, "version");
-    ls_jsonw_int(&w, LS_CKPT_VERSION);
-    ls_jsonw_key(&w, "step");
-    ls_jsonw_int(&w, job->step);
-    ls_jsonw_key(&w, "dtype");
-    ls_jsonw_str(&w, ls_dtype_word(job->model->compute->ops->dtype));
-    ls_jsonw_key(&w, "optimizer");
-    ls_jsonw_bool(&w, job->optimizer);
+    ls_jsonw_put_str(&w, "format", FORMAT);
+    ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
+    ls_jsonw_put_int(&w, "step", job->step);
+    ls_jsonw_put_str(&w, "dtype", ls_dtype_word(job->model->compute->ops->dtype));
+    ls_jsonw_put_bool(&w, "optimizer", job->optimizer);
     ls_jsonw_key(&w, "trainer");
     ls_jsonw_value(&w, state);
     ls_jsonw_close(&w);

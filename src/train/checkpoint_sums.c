@@ -21,26 +21,18 @@ void ckpt_sums_text(const ckpt_sums *s, ls_str *out)
     char hex[20];
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_key(&w, "format");
-    ls_jsonw_str(&w, FORMAT);
-    ls_jsonw_key(&w, "version");
-    ls_jsonw_int(&w, LS_CKPT_VERSION);
-    ls_jsonw_key(&w, "hash");
-    ls_jsonw_str(&w, "XXH3-64");
-    ls_jsonw_key(&w, "block_bytes");
-    ls_jsonw_int(&w, (int64_t)LS_SUM_BLOCK);
-    ls_jsonw_key(&w, "files");
-    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "format", FORMAT);
+    ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
+    ls_jsonw_put_str(&w, "hash", "XXH3-64");
+    ls_jsonw_put_int(&w, "block_bytes", (int64_t)LS_SUM_BLOCK);
+    ls_jsonw_put_open(&w, "files", '{');
     for (int i = 0; i < s->n; i++) {
-        ls_jsonw_key(&w, s->name[i]);
-        ls_jsonw_open(&w, '{');
-        ls_jsonw_key(&w, "bytes");
-        ls_jsonw_int(&w, s->sum[i].nbytes);
+        ls_jsonw_put_open(&w, s->name[i], '{');
+        ls_jsonw_put_int(&w, "bytes", s->sum[i].nbytes);
         ls_jsonw_key(&w, "xxh3");
         snprintf(hex, sizeof hex, "%016" PRIx64, s->sum[i].hash);
         ls_jsonw_str(&w, hex);
-        ls_jsonw_key(&w, "blocks");
-        ls_jsonw_open(&w, '[');
+        ls_jsonw_put_open(&w, "blocks", '[');
         for (int64_t b = 0; b < s->sum[i].n_block; b++) {
             snprintf(hex, sizeof hex, "%016" PRIx64, s->sum[i].block[b]);
             ls_jsonw_str(&w, hex);

@@ -66,14 +66,12 @@ done:
 
 static void put_int(ls_jsonw *w, const char *key, int64_t v)
 {
-    ls_jsonw_key(w, key);
-    ls_jsonw_int(w, v);
+    ls_jsonw_put_int(w, key, v);
 }
 
 static void put_real(ls_jsonw *w, const char *key, double v)
 {
-    ls_jsonw_key(w, key);
-    ls_jsonw_real(w, v);
+    ls_jsonw_put_real(w, key, v);
 }
 
 ls_status ls_metrics_log_add(ls_metrics_log *l, const ls_step_metrics *s)

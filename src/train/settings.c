@@ -139,8 +139,7 @@ void ls_train_config_json(const ls_train_config *c, ls_str *out)
     ls_jsonw_open(&w, '{');
     for (int i = 0; i < c->n_setting; i++) {
         const ls_setting *s = &c->setting[i];
-        ls_jsonw_key(&w, s->name);
-        ls_jsonw_open(&w, '{');
+        ls_jsonw_put_open(&w, s->name, '{');
         ls_jsonw_key(&w, "value");
         switch (s->kind) {
         case LS_SETTING_TEXT: ls_jsonw_str(&w, s->text); break;
@@ -149,10 +148,8 @@ void ls_train_config_json(const ls_train_config *c, ls_str *out)
         case LS_SETTING_BOOL: ls_jsonw_bool(&w, s->i != 0); break;
         case LS_SETTING_NULL: ls_jsonw_null(&w); break;
         }
-        ls_jsonw_key(&w, "source");
-        ls_jsonw_str(&w, ls_source_word(s->source));
-        ls_jsonw_key(&w, "from");
-        ls_jsonw_str(&w, *s->detail ? s->detail : NULL);
+        ls_jsonw_put_str(&w, "source", ls_source_word(s->source));
+        ls_jsonw_put_str(&w, "from", *s->detail ? s->detail : NULL);
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);

@@ -8,11 +8,12 @@
 
 #include <string.h>
 
-#define EPOCH_REALS(X)                                                                                                \
-    X(wall_time)                                                                                                      \
-    X(train_loss)                                                                                                     \
-    X(val_loss)                                                                                                       \
-    X(step_mean) X(step_p50) X(step_p95) X(dataload_mean) X(update_mean) X(update_p50) X(update_p95) X(grad_norm_max) \
+#define EPOCH_REALS(X)                                                                                   \
+    X(wall_time)                                                                                         \
+    X(train_loss)                                                                                        \
+    X(val_loss)                                                                                          \
+    X(step_mean)                                                                                         \
+    X(step_p50) X(step_p95) X(dataload_mean) X(update_mean) X(update_p50) X(update_p95) X(grad_norm_max) \
         X(grad_norm_last)
 #define EPOCH_INTS(X) \
     X(epoch_idx)      \
@@ -22,25 +23,12 @@
 #define STATE_REALS(X) X(loss_sum) X(epoch_time) X(total_time) X(norm_max) X(norm_last)
 #define STATE_INTS(X)  X(step) X(epoch) X(epoch_step) X(tokens) X(n_spike)
 
-static void put_int(ls_jsonw *w, const char *key, int64_t x)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_int(w, x);
-}
-
-static void put_real(ls_jsonw *w, const char *key, double x)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_real(w, x);
-}
-
 static void put_spread(ls_jsonw *w, const char *key, const ls_spread *s)
 {
-    ls_jsonw_key(w, key);
-    ls_jsonw_open(w, '{');
-    put_real(w, "mean", s->mean);
-    put_real(w, "var", s->var);
-    put_int(w, "n", s->n);
+    ls_jsonw_put_open(w, key, '{');
+    ls_jsonw_put_real(w, "mean", s->mean);
+    ls_jsonw_put_real(w, "var", s->var);
+    ls_jsonw_put_int(w, "n", s->n);
     ls_jsonw_close(w);
 }
 
@@ -51,35 +39,32 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-#define X(f) put_int(&w, #f, s->f);
+#define X(f) ls_jsonw_put_int(&w, #f, s->f);
     STATE_INTS(X)
 #undef X
-#define X(f) put_real(&w, #f, s->f);
+#define X(f) ls_jsonw_put_real(&w, #f, s->f);
     STATE_REALS(X)
 #undef X
     put_spread(&w, "loss_spread", &s->loss_spread);
     put_spread(&w, "norm_spread", &s->norm_spread);
-    ls_jsonw_key(&w, "run");
-    ls_jsonw_open(&w, '{');
-    put_int(&w, "seed", (int64_t)c->seed);
-    put_int(&w, "seq_len", c->seq_len);
-    put_int(&w, "global_batch", c->global_batch);
-    put_int(&w, "micro_batch", c->micro_batch);
-    put_int(&w, "train_tokens", t->train.n_token);
+    ls_jsonw_put_open(&w, "run", '{');
+    ls_jsonw_put_int(&w, "seed", (int64_t)c->seed);
+    ls_jsonw_put_int(&w, "seq_len", c->seq_len);
+    ls_jsonw_put_int(&w, "global_batch", c->global_batch);
+    ls_jsonw_put_int(&w, "micro_batch", c->micro_batch);
+    ls_jsonw_put_int(&w, "train_tokens", t->train.n_token);
     ls_jsonw_close(&w);
-    ls_jsonw_key(&w, "epochs_done");
-    ls_jsonw_open(&w, '[');
+    ls_jsonw_put_open(&w, "epochs_done", '[');
     for (int64_t i = 0; i < s->epoch; i++) {
         const ls_epoch_metrics *e = &s->done[i];
         ls_jsonw_open(&w, '{');
-#define X(f) put_int(&w, #f, e->f);
+#define X(f) ls_jsonw_put_int(&w, #f, e->f);
         EPOCH_INTS(X)
 #undef X
-#define X(f) put_real(&w, #f, e->f);
+#define X(f) ls_jsonw_put_real(&w, #f, e->f);
         EPOCH_REALS(X)
 #undef X
-        ls_jsonw_key(&w, "has_val");
-        ls_jsonw_bool(&w, e->has_val);
+        ls_jsonw_put_bool(&w, "has_val", e->has_val);
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
