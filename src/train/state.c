@@ -8,17 +8,17 @@
 
 #include <string.h>
 
-/* clang-format off: it folds these lists another way each time */
-#define EPOCH_REALS(X)                                                                                           \
-    X(wall_time)                                                                                                 \
-    X(train_loss) X(val_loss) X(step_mean) X(step_p50) X(step_p95) X(dataload_mean) X(update_mean) X(update_p50) \
-        X(update_p95) X(grad_norm_max) X(grad_norm_last)
-#define EPOCH_INTS(X)                                                                                             \
-    X(epoch_idx)                                                                                                  \
-    X(micro_steps) X(grad_accum) X(tokens) X(n_sample) X(updates_applied) X(updates_skipped) X(sequences_dropped) \
-        X(n_update) X(peak_rss_bytes)
+/* The formatter folds these lists another way each time it sees them. */
+/* clang-format off */
+#define EPOCH_REALS(X)                                                                    \
+    X(wall_time) X(train_loss) X(val_loss) X(step_mean) X(step_p50) X(step_p95)           \
+    X(dataload_mean) X(update_mean) X(update_p50) X(update_p95) X(grad_norm_max)          \
+    X(grad_norm_last)
+#define EPOCH_INTS(X)                                                                     \
+    X(epoch_idx) X(micro_steps) X(grad_accum) X(tokens) X(n_sample) X(updates_applied)    \
+    X(updates_skipped) X(sequences_dropped) X(n_update) X(peak_rss_bytes)
 #define STATE_REALS(X) X(loss_sum) X(epoch_time) X(total_time) X(norm_max) X(norm_last)
-#define STATE_INTS(X)  X(step) X(epoch) X(epoch_step) X(tokens) X(n_spike)
+#define STATE_INTS(X) X(step) X(epoch) X(epoch_step) X(tokens) X(n_spike)
 /* clang-format on */
 
 static void put_spread(ls_jsonw *w, const char *key, const ls_spread *s)
