@@ -448,6 +448,7 @@ static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
         l->member[k] = parent->member[order[k]];
         if (order[k] == c->rank) rank = k;
     }
+    LS_ASSERT(n > 0 && rank >= 0); /* this worker gave its own color */
     if (rank == 0) my_id = atomic_fetch_add(&l->world->next_control, 1);
     ls_status st = ls_all_gather(c, (ls_view){id, c->size, LS_I64}, (ls_view){&my_id, 1, LS_I64}, LS_SITE, NULL);
     l->id = (int)id[order[0]];

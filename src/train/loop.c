@@ -38,20 +38,24 @@ static void line(ls_trainer *t, const char *fmt, ...)
     t->io.line(t->io.ctx, text);
 }
 
-/* Reports a value far above its recent past: more than 6 deviations and a quarter above the mean, once 50 values are known.
- * The past forgets with a half-life of about 70 steps. */
-static void watch(ls_trainer *t, ls_spread *s, const char *what, double x)
+bool ls_spread_add(ls_spread *s, double x)
 {
     const double far = s->mean + fmax(6 * sqrt(s->var), 0.25 * fabs(s->mean));
-    if (s->n >= 50 && x > far) {
-        t->state.n_spike++;
-        ls_warn("train", "step %lld: %s %.4g is a spike (recent mean %.4g, deviation %.3g)", (long long)t->state.step,
-                what, x, s->mean, sqrt(s->var));
-    }
+    const bool spike = s->n >= 50 && x > far;
     const double w = s->n < 100 ? 1.0 / (double)(s->n + 1) : 0.01, d = x - s->mean;
     s->mean += w * d;
     s->var = (1 - w) * (s->var + w * d * d);
     s->n++;
+    return spike;
+}
+
+static void watch(ls_trainer *t, ls_spread *s, const char *what, double x)
+{
+    const ls_spread past = *s;
+    if (!ls_spread_add(s, x)) return;
+    t->state.n_spike++;
+    ls_warn("train", "step %lld: %s %.4g is a spike (recent mean %.4g, deviation %.3g)", (long long)t->state.step, what,
+            x, past.mean, sqrt(past.var));
 }
 
 static void show_progress(ls_trainer *t, const ls_step_result *r, bool last)

@@ -37,6 +37,10 @@ typedef struct ls_spread {
     int64_t n;
 } ls_spread;
 
+/* Adds a value; true when it lies far above the recent past: more than 6 deviations and a quarter above the mean, once 50 values are
+ * known. The past forgets with a half-life of about 70 values. */
+bool ls_spread_add(ls_spread *s, double x);
+
 typedef struct ls_step_result {
     double loss, grad_norm, lr; /* mean over the step's tokens; before clipping */
     double t_data, t_forward, t_backward, t_reduce, t_optimizer, t_wait; /* seconds; t_wait: for a checkpoint */

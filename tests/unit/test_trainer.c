@@ -177,6 +177,23 @@ static void decay_falls_where_it_should(void **state)
     close_run(&some);
 }
 
+static void spikes(void **state)
+{
+    (void)state;
+    ls_spread s = {0};
+    int reported = 0;
+    for (int i = 0; i < 400; i++) { /* a falling, noisy loss is no spike */
+        const double x = 3 + 4 * exp(-i / 60.0) + 0.05 * ls_rng_normal(5, (uint64_t)i);
+        reported += ls_spread_add(&s, x);
+    }
+    assert_int_equal(reported, 0);
+    assert_false(ls_spread_add(&s, 3.3));
+    assert_true(ls_spread_add(&s, 5.0));
+    assert_false(ls_spread_add(&s, 3.0));
+    s = (ls_spread){0};
+    for (int i = 0; i < 49; i++) assert_false(ls_spread_add(&s, i == 30 ? 100 : 1)); /* too early to tell */
+}
+
 static void loss_falls_and_artifacts_appear(void **state)
 {
     (void)state;
@@ -225,12 +242,10 @@ static void allocation_failures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_allocated_after_step_1),
-                                       cmocka_unit_test(the_plan_is_the_allocation),
-                                       cmocka_unit_test(a_stop_keeps_the_last_step),
-                                       cmocka_unit_test(a_nan_names_step_and_tensor),
-                                       cmocka_unit_test(decay_falls_where_it_should),
-                                       cmocka_unit_test(loss_falls_and_artifacts_appear),
-                                       cmocka_unit_test(allocation_failures)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_allocated_after_step_1), cmocka_unit_test(the_plan_is_the_allocation),
+        cmocka_unit_test(a_stop_keeps_the_last_step),        cmocka_unit_test(a_nan_names_step_and_tensor),
+        cmocka_unit_test(decay_falls_where_it_should),       cmocka_unit_test(spikes),
+        cmocka_unit_test(loss_falls_and_artifacts_appear),   cmocka_unit_test(allocation_failures)};
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }
