@@ -42,7 +42,7 @@ bool ls_spread_add(ls_spread *s, double x)
 {
     const double far = s->mean + fmax(6 * sqrt(s->var), 0.25 * fabs(s->mean));
     const bool spike = s->n >= 50 && x > far;
-    const double w = s->n < 100 ? 1.0 / (double)(s->n + 1) : 0.01, d = x - s->mean;
+    const double w = s->n < 20 ? 1.0 / (double)(s->n + 1) : 0.05, d = x - s->mean;
     s->mean += w * d;
     s->var = (1 - w) * (s->var + w * d * d);
     s->n++;

@@ -38,7 +38,7 @@ typedef struct ls_spread {
 } ls_spread;
 
 /* Adds a value; true when it lies far above the recent past: more than 6 deviations and a quarter above the mean, once 50 values are
- * known. The past forgets with a half-life of about 70 values. */
+ * known. The past forgets with a half-life of about 14 values, so that the fall at a run's start does not count as spread for long. */
 bool ls_spread_add(ls_spread *s, double x);
 
 typedef struct ls_step_result {
