@@ -3,6 +3,7 @@
 # another number of them; a worker that is killed takes the run down in seconds, and nothing is left behind.
 # ls-test: serial
 . "$(dirname "$0")/../lib.sh"
+command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 list=1,2,4; [ "${LS_TEST_ALL:-0}" = 1 ] && list=1,2,4,8
 "$LOCKSTEP" verify -n $list >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
 tail -n 1 "$SCRATCH/verify"
