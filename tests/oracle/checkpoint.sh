@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
+# ls-test: serial
 # Folders written by transformers are read by lockstep, and folders written by lockstep are opened by transformers as they
 # are: both variants, single and sharded, float, half and bfloat16, tensors compared bit for bit.
 set -euo pipefail
+export OMP_NUM_THREADS=1 # PyTorch's threaded BLAS can stand still for ever where threads outnumber cores; ours does not read this
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 lockstep=${LOCKSTEP:-$here/../../build/lockstep}

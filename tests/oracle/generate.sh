@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
+# ls-test: serial
 # Greedy ids against transformers. LS_TEST_ALL=1 adds GPT-2 124M with the real vocabulary.
 set -eu
+export OMP_NUM_THREADS=1 # PyTorch's threaded BLAS can stand still for ever where threads outnumber cores; ours does not read this
 here=$(cd "$(dirname "$0")" && pwd)
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 build=${LS_BUILD:-$here/../../build}
