@@ -364,10 +364,12 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->print_config = o->print_config;
     if (o->deterministic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--deterministic and --no_deterministic contradict each other");
-    c->deterministic = true;
-    if (o->no_deterministic)
+    c->deterministic = !o->no_deterministic || c->world_size == 1;
+    if (o->no_deterministic && c->deterministic)
         LS_TRY(train_note(
-            c, "--no_deterministic changes nothing: on the CPU every sum has one order, and it costs nothing"));
+            c, "--no_deterministic changes nothing: one worker's sums have one order, and it costs nothing"));
+    else if (o->no_deterministic)
+        LS_TRY(train_note(c, "--no_deterministic: another number of workers may give other bits"));
     const char *env = getenv("PROFILE_MODE");
     bool env_on = env && !strcmp(env, "1");
     c->profile_mode = o->profile_mode || env_on;
@@ -380,8 +382,8 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     train_put_text(c, "strategy", c->strategy, o->strategy ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    o->strategy ? "--strategy" : "");
     put_switch(c, o, "recompute", c->recompute);
-    train_put_bool(c, "deterministic", true, o->deterministic ? LS_FROM_CLI : LS_FROM_DEFAULT,
-                   o->deterministic ? "--deterministic" : "");
+    const char *flag = o->deterministic ? "--deterministic" : o->no_deterministic ? "--no_deterministic" : "";
+    train_put_bool(c, "deterministic", c->deterministic, *flag ? LS_FROM_CLI : LS_FROM_DEFAULT, flag);
     put_switch(c, o, "resume", c->resume);
     train_put_bool(c, "profile_mode", c->profile_mode,
                    o->profile_mode ? LS_FROM_CLI

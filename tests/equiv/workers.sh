@@ -72,6 +72,7 @@ same "$SCRATCH/whole/epoch-2/model.safetensors" "$SCRATCH/killed/epoch-2/model.s
 
 # refusals
 expect 2 "power\|1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 2
+expect 0 "may give other bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/free" --global_batch_size 6 -n 2 --no_deterministic --max_steps 3
 expect 2 "single" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy single
 expect 2 "zero2" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy zero2
 expect 3 "none.bin" "$LOCKSTEP" train --train_data_path "$SCRATCH/none.bin" --model tiny -n 2 --checkpoint_path "$SCRATCH/x"

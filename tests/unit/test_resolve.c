@@ -318,6 +318,12 @@ static void workers(void **state)
     ls_train_config_fini(&c);
     must_fail("{\"zero_optimization\": {\"stage\": 2}}", "-n 2", LS_E_UNSUPPORTED, "stage is 2");
     must_fail(NULL, "-n 2 --bucket 0", LS_E_CONFIG, "bucket");
+    must(NULL, "-n 2 --no-deterministic", &c);
+    assert_false(c.deterministic);
+    ls_train_config_fini(&c);
+    must(NULL, "--no-deterministic", &c); /* one worker has one order anyway */
+    assert_true(c.deterministic);
+    ls_train_config_fini(&c);
 }
 
 static void environment(void **state)
