@@ -41,6 +41,16 @@ typedef struct ls_unit {
     void *m, *v;        /* optimizer moments, NULL for inference    */
 } ls_unit;
 
+/* Elements [first, first + n) of one of a unit's flat buffers, wherever they lie: how shards are saved and read back. */
+typedef enum ls_flat { LS_FLAT_PARAM, LS_FLAT_M, LS_FLAT_V, LS_N_FLAT } ls_flat;
+
+typedef struct ls_piece {
+    ls_flat what;
+    int unit;
+    int64_t first, n;
+    void *data;
+} ls_piece;
+
 typedef struct ls_model {
     ls_model_config cfg;
     ls_compute *compute;
