@@ -63,8 +63,12 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     seed,
                     "--lr",
                     "1e-3",
-                    "--bucket",
+                    "--bucket", /* small, so that units are cut */
                     "50000",
+                    "--gather_bucket",
+                    "30000",
+                    "--prefetch_bucket",
+                    "100000",
                     "--checkpoint_path",
                     data,
                     "--max_steps",
@@ -78,16 +82,25 @@ static ls_status resolve(const layout *l, ls_train_config *c)
     return st;
 }
 
-static void keep(const ls_trainer *t, outcome *out)
+/* Gradients and weights of all units, whole, at the judge's. Collective. */
+static ls_status keep(const ls_trainer *t, outcome *out, bool judge)
 {
-    int64_t at = 0;
-    for (int u = 0; u < t->model->n_unit; u++) {
-        const ls_unit *unit = &t->model->unit[u];
+    const ls_model *m = t->model;
+    int64_t at = 0, largest = 0;
+    for (int u = 0; u < m->n_unit; u++) largest = m->unit[u].n_pad > largest ? m->unit[u].n_pad : largest;
+    void *scratch = ls_comm_alloc(t->comm, (size_t)largest * sizeof(float));
+    if (!scratch) return ls_nomem((size_t)largest * sizeof(float), "a unit");
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_unit *unit = &m->unit[u];
         LS_ASSERT(at + unit->n <= out->n);
-        memcpy(out->data + at, unit->grad, (size_t)unit->n * sizeof(float));
-        memcpy(out->data + out->n + at, unit->param, (size_t)unit->n * sizeof(float));
+        for (int grad = 0; grad < 2; grad++) {
+            const void *whole = NULL;
+            LS_TRY(ls_strategy_whole(t->strategy, u, grad, scratch, &whole));
+            if (judge) memcpy(out->data + (grad ? 0 : out->n) + at, whole, (size_t)unit->n * sizeof(float));
+        }
         at += unit->n;
     }
+    return LS_OK;
 }
 
 static ls_status steps(const layout *l, ls_comm *comm, int threads)
@@ -109,7 +122,7 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
             l->out->norm[k] = r.grad_norm;
         }
     }
-    if (st == LS_OK && judge) keep(t, l->out);
+    if (st == LS_OK) st = keep(t, l->out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
     ls_trainer_destroy(&t);
@@ -195,7 +208,8 @@ static void unshare(outcome *o)
 static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *judge, outcome *other,
                              void (*row)(void *, const ls_verify_row *), void *ctx)
 {
-    static const char *const strategy[] = {"dp", "ddp"};
+    static const char *const strategy[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
+    enum { N_STRATEGY = sizeof strategy / sizeof strategy[0] };
     int most = 1, n_bad = 0, n_row = 0;
     for (int i = 0; i < o->n_world; i++) most = o->world[i] > most ? o->world[i] : most;
     for (int accum = 1; accum <= 4; accum *= 2) {
@@ -209,7 +223,7 @@ static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *
                           .dropout = dropout,
                           .out = judge};
             LS_TRY(run_layout(&one));
-            for (int s = 0; s < 2; s++) {
+            for (int s = 0; s < N_STRATEGY; s++) {
                 for (int i = 0; i < o->n_world; i++) {
                     if (most % o->world[i]) continue;
                     layout l = {.o = o,

@@ -77,7 +77,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     ls_status st = c->ops->run(c, r);
     const double busy = ls_now() - begin;
     pthread_mutex_lock(&c->lock);
-    ls_comm_stat *s = &c->stat[r->kind];
+    ls_comm_stat *s = &c->stat[r->kind][r->label];
     s->calls++;
     s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
     s->bytes += r->moved;
@@ -137,6 +137,7 @@ static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
 {
     const int k = lane_of(r->kind);
     comm_lane *l = &c->lane[k];
+    r->label = c->label;
     if (c->ops->inline_run) {
         r->seq = ++l->posted;
         l->done = l->posted;
@@ -163,10 +164,11 @@ ls_status ls_wait(ls_comm *c, ls_ticket t)
     const uint64_t seq = t >> 2;
     pthread_mutex_lock(&c->lock);
     if (l->done < seq) {
-        const ls_coll kind = l->ring[seq % LANE_RING].kind;
+        const comm_req *r = &l->ring[seq % LANE_RING];
+        ls_comm_stat *s = &c->stat[r->kind][r->label];
         const double begin = ls_now();
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
-        c->stat[kind].exposed += ls_now() - begin;
+        s->exposed += ls_now() - begin;
     }
     const ls_status st = l->failed;
     pthread_mutex_unlock(&c->lock);
@@ -201,17 +203,28 @@ ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t)
     return post(c, &(comm_req){.kind = LS_COLL_ALL_REDUCE, .in = x, .out = x, .site = site}, t);
 }
 
-ls_status ls_reduce_scatter(ls_comm *c, ls_view out, ls_view in, const char *site, ls_ticket *t)
+ls_status ls_reduce_scatter_apart(ls_comm *c, ls_view out, ls_view in, int64_t stride, const char *site, ls_ticket *t)
 {
     LS_TRY(check_sum_type(in));
-    LS_ASSERT(in.n == out.n * c->size && in.dt == out.dt);
-    return post(c, &(comm_req){.kind = LS_COLL_REDUCE_SCATTER, .in = in, .out = out, .site = site}, t);
+    LS_ASSERT(in.n == out.n * c->size && in.dt == out.dt && stride >= out.n);
+    return post(c, &(comm_req){.kind = LS_COLL_REDUCE_SCATTER, .in = in, .out = out, .stride = stride, .site = site},
+                t);
+}
+
+ls_status ls_all_gather_apart(ls_comm *c, ls_view out, int64_t stride, ls_view in, const char *site, ls_ticket *t)
+{
+    LS_ASSERT(out.n == in.n * c->size && in.dt == out.dt && stride >= in.n);
+    return post(c, &(comm_req){.kind = LS_COLL_ALL_GATHER, .in = in, .out = out, .stride = stride, .site = site}, t);
+}
+
+ls_status ls_reduce_scatter(ls_comm *c, ls_view out, ls_view in, const char *site, ls_ticket *t)
+{
+    return ls_reduce_scatter_apart(c, out, in, out.n, site, t);
 }
 
 ls_status ls_all_gather(ls_comm *c, ls_view out, ls_view in, const char *site, ls_ticket *t)
 {
-    LS_ASSERT(out.n == in.n * c->size && in.dt == out.dt);
-    return post(c, &(comm_req){.kind = LS_COLL_ALL_GATHER, .in = in, .out = out, .site = site}, t);
+    return ls_all_gather_apart(c, out, in.n, in, site, t);
 }
 
 ls_status ls_broadcast(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t)
@@ -285,13 +298,45 @@ void ls_comm_destroy(ls_comm **cp)
     *cp = NULL;
 }
 
-ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
+static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
+{
+    sum->calls += s->calls;
+    sum->elements += s->elements;
+    sum->bytes += s->bytes;
+    sum->busy += s->busy;
+    sum->exposed += s->exposed;
+}
+
+ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
 {
     ls_comm *m = (ls_comm *)(uintptr_t)c;
     pthread_mutex_lock(&m->lock);
-    ls_comm_stat s = c->stat[kind];
+    ls_comm_stat s = c->stat[kind][label];
     pthread_mutex_unlock(&m->lock);
     return s;
+}
+
+ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    ls_comm_stat sum = {0};
+    pthread_mutex_lock(&m->lock);
+    for (int k = 0; k < LS_COMM_LABELS; k++) add_stat(&sum, &c->stat[kind][k]);
+    pthread_mutex_unlock(&m->lock);
+    return sum;
+}
+
+double ls_comm_exposed(const ls_comm *c)
+{
+    double sum = 0;
+    for (int kind = 0; kind < LS_N_COLL; kind++) sum += ls_comm_stats(c, (ls_coll)kind).exposed;
+    return sum;
+}
+
+void ls_comm_label(ls_comm *c, int label)
+{
+    LS_ASSERT(label >= 0);
+    c->label = label < LS_COMM_LABELS ? label : LS_COMM_LABELS - 1;
 }
 
 void ls_comm_stats_reset(ls_comm *c)

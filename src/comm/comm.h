@@ -66,6 +66,9 @@ ls_status ls_reduce_scatter(ls_comm *c, ls_view out, ls_view in, const char *sit
                             ls_ticket *t); /* out may be part r of in */
 ls_status ls_all_gather(ls_comm *c, ls_view out, ls_view in, const char *site,
                         ls_ticket *t); /* in may be part r of out */
+/* The same where the parts of the large buffer do not lie side by side: part p begins at element p * stride. */
+ls_status ls_reduce_scatter_apart(ls_comm *c, ls_view out, ls_view in, int64_t stride, const char *site, ls_ticket *t);
+ls_status ls_all_gather_apart(ls_comm *c, ls_view out, int64_t stride, ls_view in, const char *site, ls_ticket *t);
 ls_status ls_broadcast(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t);
 ls_status ls_reduce(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t); /* other ranks' x is unchanged */
 ls_status ls_send(ls_comm *c, ls_view x, int to, const char *site, ls_ticket *t);
@@ -100,6 +103,11 @@ typedef struct ls_comm_stat {
     double exposed;   /* seconds that callers waited                                                 */
 } ls_comm_stat;
 ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
+/* What is posted from now on is counted under this label, too: a strategy's buckets. 0 (at first): everything that is none. */
+#define LS_COMM_LABELS 128 /* larger ones share the last */
+void ls_comm_label(ls_comm *c, int label);
+ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label);
+double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */
 void ls_comm_stats_reset(ls_comm *c);
 /* nccl-tests' bus bandwidth: bytes of the buffer / time * factor (2(n-1)/n for all_reduce, (n-1)/n for scatter and gather, 1). */
 double ls_comm_busbw(ls_coll kind, int size, double nbytes, double seconds);

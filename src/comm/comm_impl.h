@@ -10,6 +10,8 @@
 typedef struct comm_req {
     ls_coll kind;
     ls_view in, out;
+    int64_t stride; /* elements from one rank's part to the next in the large buffer of a scatter or gather */
+    int label;
     int peer;  /* root, or the other side of a send */
     int value; /* of an agree: in mine, out worst   */
     const char *site;
@@ -48,7 +50,8 @@ struct ls_comm {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     comm_lane lane[N_LANE];
-    ls_comm_stat stat[LS_N_COLL];
+    int label; /* of the next posts */
+    ls_comm_stat stat[LS_N_COLL][LS_COMM_LABELS];
     int last_worst;
 };
 

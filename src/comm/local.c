@@ -200,14 +200,16 @@ static ls_status locate(ls_comm *c, const comm_req *r, ls_view v, int64_t *at)
 {
     local *l = c->impl;
     const char *base = arena_of(l->world, l->member[c->rank]);
-    const int64_t nbytes = v.n * (int64_t)ls_dtype_nbytes(v.dt), off = (const char *)v.data - base;
+    const int64_t part = r->in.n < r->out.n ? r->in.n : r->out.n, off = (const char *)v.data - base;
+    const int64_t extent = r->stride && v.n > part ? (c->size - 1) * r->stride + part : v.n,
+                  nbytes = extent * (int64_t)ls_dtype_nbytes(v.dt);
     *at = -1;
     if (!v.data) return LS_OK;
     if (off >= 0 && off + nbytes <= (int64_t)l->world->arena_nbytes) {
         *at = off;
         return LS_OK;
     }
-    if (nbytes <= LS_COMM_SMALL) return LS_OK;
+    if (nbytes <= LS_COMM_SMALL && extent == v.n) return LS_OK;
     return ls_fail(LS_E_COMM, "%s at %s: %lld bytes outside the shared memory (ls_comm_alloc)", ls_coll_word(r->kind),
                    r->site, (long long)nbytes);
 }
@@ -304,17 +306,17 @@ static void reduce_scatter(ls_comm *c, comm_req *r)
 {
     const int64_t n = r->out.n, e = (int64_t)ls_dtype_nbytes(r->in.dt);
     const void *src[MAX_RANK];
-    for (int p = 0; p < c->size; p++) src[p] = in_of(c, r, p) + n * c->rank * e;
+    for (int p = 0; p < c->size; p++) src[p] = in_of(c, r, p) + r->stride * c->rank * e;
     comm_tree_sum(r->out.data, src, c->size, n, r->in.dt);
     r->moved = (c->size - 1) * n * e;
 }
 
 static void all_gather(ls_comm *c, comm_req *r)
 {
-    const int64_t nbytes = r->in.n * (int64_t)ls_dtype_nbytes(r->in.dt);
+    const int64_t e = (int64_t)ls_dtype_nbytes(r->in.dt), nbytes = r->in.n * e;
     for (int i = 0; i < c->size; i++) { /* begin with the next rank, so that not all read the same one */
         const int p = (c->rank + i) % c->size;
-        char *to = (char *)r->out.data + p * nbytes;
+        char *to = (char *)r->out.data + p * r->stride * e;
         const char *from = in_of(c, r, p);
         if (to != from) memcpy(to, from, (size_t)nbytes);
     }

@@ -43,10 +43,10 @@ static ls_status alone(ls_comm *c, comm_req *r)
 {
     const size_t e = ls_dtype_nbytes(r->in.dt);
     if (r->kind == LS_COLL_REDUCE_SCATTER) {
-        const char *mine = (const char *)r->in.data + (size_t)(r->out.n * c->rank) * e;
+        const char *mine = (const char *)r->in.data + (size_t)(r->stride * c->rank) * e;
         if (mine != r->out.data) memcpy(r->out.data, mine, (size_t)r->out.n * e);
     } else if (r->kind == LS_COLL_ALL_GATHER) {
-        char *mine = (char *)r->out.data + (size_t)(r->in.n * c->rank) * e;
+        char *mine = (char *)r->out.data + (size_t)(r->stride * c->rank) * e;
         if (mine != r->in.data) memcpy(mine, r->in.data, (size_t)r->in.n * e);
     }
     return LS_OK;

@@ -124,6 +124,7 @@ typedef struct ls_compute_ops {
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
     ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b, int64_t n); /* y = a + b; y may be a or b */
     ls_status (*zero)(ls_compute *c, void *y, int64_t n);
+    ls_status (*copy)(ls_compute *c, void *y, const void *x, int64_t n);
 } ls_compute_ops;
 
 struct ls_compute {

@@ -91,7 +91,7 @@ ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute
         describe_unit(u, cfg, i);
         u->n_pad = (u->n + pad_to - 1) / pad_to * pad_to;
         u->n_grad = u->n_pad;
-        if (u->kind == LS_UNIT_HEAD && cfg->tied) u->n_grad += (int64_t)cfg->vocab_size * cfg->n_embd;
+        if (u->kind == LS_UNIT_HEAD && cfg->tied) u->n_grad += m->unit[0].n_pad;
     }
     *out = m;
     return LS_OK;
@@ -126,41 +126,53 @@ static void store(ls_dtype dt, void *base, int64_t i, double x)
     else ((float *)base)[i] = (float)x;
 }
 
-static void init_tensor(const ls_compute *c, void *data, const ls_tensor *t, uint64_t key)
+/* Elements [from, to) of tensor t; data is where element `from` goes. */
+static void init_range(const ls_compute *c, void *data, const ls_tensor *t, int64_t from, int64_t to, uint64_t key)
 {
     const ls_dtype dt = c->ops->dtype;
     const double s = t->init_scale;
-    const int64_t n = t->n;
     switch (t->init) {
     case LS_INIT_ZERO:
     case LS_INIT_ONE:
-        for (int64_t i = 0; i < n; i++) store(dt, data, i, t->init == LS_INIT_ONE);
+        for (int64_t i = from; i < to; i++) store(dt, data, i - from, t->init == LS_INIT_ONE);
         break;
     case LS_INIT_UNIFORM:
 #pragma omp parallel for schedule(static) num_threads(c->n_thread)
-        for (int64_t i = 0; i < n; i++) store(dt, data, i, s * (2 * ls_rng_uniform(key, (uint64_t)i) - 1));
+        for (int64_t i = from; i < to; i++) store(dt, data, i - from, s * (2 * ls_rng_uniform(key, (uint64_t)i) - 1));
         break;
-    case LS_INIT_NORMAL:
+    case LS_INIT_NORMAL: /* two elements at a time */
 #pragma omp parallel for schedule(static) num_threads(c->n_thread)
-        for (int64_t j = 0; j < (n + 1) / 2; j++) {
+        for (int64_t j = from / 2; j < (to + 1) / 2; j++) {
             double pair[2];
             ls_rng_normal2(key, (uint64_t)j, pair);
-            store(dt, data, 2 * j, s * pair[0]);
-            if (2 * j + 1 < n) store(dt, data, 2 * j + 1, s * pair[1]);
+            if (2 * j >= from) store(dt, data, 2 * j - from, s * pair[0]);
+            if (2 * j + 1 >= from && 2 * j + 1 < to) store(dt, data, 2 * j + 1 - from, s * pair[1]);
         }
         break;
     }
 }
 
+void ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p)
+{
+    const ls_unit *u = &m->unit[p->unit];
+    const int64_t end = p->first + p->n;
+    LS_ASSERT(p->what == LS_FLAT_PARAM && p->first >= 0 && end <= u->n_pad);
+    for (int k = 0; k < u->n_tensor; k++) {
+        const ls_tensor *t = &u->tensor[k];
+        const int64_t from = t->offset > p->first ? t->offset : p->first;
+        const int64_t to = t->offset + t->n < end ? t->offset + t->n : end;
+        if (from >= to) continue;
+        init_range(m->compute, ls_at(m->compute, p->data, from - p->first), t, from - t->offset, to - t->offset,
+                   ls_rng_key(seed, LS_RNG_INIT, (uint64_t)p->unit, (uint64_t)k));
+    }
+    for (int64_t i = u->n > p->first ? u->n : p->first; i < end; i++)
+        store(m->compute->ops->dtype, p->data, i - p->first, 0);
+}
+
 void ls_model_init(ls_model *m, uint64_t seed)
 {
-    for (int i = 0; i < m->n_unit; i++) {
-        ls_unit *u = &m->unit[i];
-        for (int k = 0; k < u->n_tensor; k++)
-            init_tensor(m->compute, model_param(m, u, k), &u->tensor[k],
-                        ls_rng_key(seed, LS_RNG_INIT, (uint64_t)i, (uint64_t)k));
-        for (int64_t p = u->n; p < u->n_pad; p++) store(m->compute->ops->dtype, u->param, p, 0);
-    }
+    for (int i = 0; i < m->n_unit; i++)
+        ls_model_init_piece(m, seed, &(ls_piece){LS_FLAT_PARAM, i, 0, m->unit[i].n_pad, m->unit[i].param});
 }
 
 ls_status ls_model_fold_tied(ls_model *m)

@@ -5,8 +5,8 @@
  * updates a model works on these flat buffers; only the unit's own forward and backward know what is inside.
  *
  * The token embedding of a tied model is used by embed and by head. Its two gradients are kept apart (head's lies behind its
- * own tensors in its gradient buffer) until ls_model_fold_tied adds them once, so that the sum has one order wherever the
- * two units sit. */
+ * own tensors in its gradient buffer, laid out and padded like embed's) until ls_model_fold_tied adds them once, so that the
+ * sum has one order wherever the two units sit and however they are cut. */
 #ifndef LS_MODEL_MODEL_H
 #define LS_MODEL_MODEL_H
 
@@ -36,7 +36,7 @@ typedef struct ls_unit {
     ls_tensor tensor[LS_UNIT_MAX_TENSOR];
     int64_t n;          /* elements of the tensors                  */
     int64_t n_pad;      /* elements of the flat buffers             */
-    int64_t n_grad;     /* elements of the gradient buffer: n_pad, and behind it V*C for a tied head */
+    int64_t n_grad;     /* elements of the gradient buffer: n_pad, and behind it embed's n_pad for a tied head */
     void *param, *grad; /* NULL until planned                       */
     void *m, *v;        /* optimizer moments, NULL for inference    */
 } ls_unit;
@@ -67,6 +67,7 @@ const ls_tensor *ls_model_find(const ls_model *m, const char *name, int *unit);
 
 /* Initial weights: element i of a tensor is a function of (seed, tensor name's place, i). */
 void ls_model_init(ls_model *m, uint64_t seed);
+void ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p); /* of parameters; padding becomes 0 */
 
 /* ---- one micro-batch ---- */
 

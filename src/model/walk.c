@@ -25,8 +25,10 @@ ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
 /* The padding behind a unit's tensors belongs to the flat buffer: it must be 0 in every gradient. */
 static ls_status zero_padding(ls_model *m, const ls_unit *u)
 {
-    if (u->n_pad == u->n) return LS_OK;
-    return m->compute->ops->zero(m->compute, ls_at(m->compute, u->grad, u->n), u->n_pad - u->n);
+    LS_TRY(m->compute->ops->zero(m->compute, ls_at(m->compute, u->grad, u->n), u->n_pad - u->n));
+    if (u->n_grad == u->n_pad) return LS_OK;
+    const int64_t used = u->n_pad + m->unit[0].tensor[EMBED_WTE].n; /* the tied part is as long as embed */
+    return m->compute->ops->zero(m->compute, ls_at(m->compute, u->grad, used), u->n_grad - used);
 }
 
 ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)

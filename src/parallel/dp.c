@@ -1,6 +1,6 @@
 /* dp.c - a master steps for everyone: torch's DataParallel, with processes.
  *
- *   P parameters, G gradient elements (P, and V*C more for a tied head), N workers; fp32
+ *   P parameters, G gradient elements (P, and embed once more for a tied head), N workers; fp32
  *   bytes held   master 4P + 4G + 8P,  the others 4P + 4G
  *   sent / step  reduce(G) + broadcast(P)          elements, nothing overlapped
  * Invariants
@@ -8,15 +8,11 @@
  *   2. step_done leaves equal parameters everywhere, bit for bit. */
 #include "parallel/strategy.h"
 
-static bool master(const ls_strategy *s)
-{
-    return ls_comm_rank(s->comm) == 0;
-}
-
 static ls_status collect(ls_strategy *s)
 {
     for (int u = s->model->n_unit - 1; u >= 0; u--) {
         const ls_unit *unit = &s->model->unit[u];
+        ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_reduce(s->comm, (ls_view){unit->grad, unit->n_grad, LS_F32}, 0, LS_SITE, NULL));
     }
     return LS_OK;
@@ -26,10 +22,10 @@ static ls_status hand_out(ls_strategy *s)
 {
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_unit *unit = &s->model->unit[u];
+        ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_broadcast(s->comm, (ls_view){unit->param, unit->n_pad, LS_F32}, 0, LS_SITE, NULL));
     }
     return LS_OK;
 }
 
-const ls_strategy_ops ls_strategy_dp = {
-    .name = "dp", .holds_moments = master, .step_due = collect, .step_done = hand_out};
+const ls_strategy_ops ls_strategy_dp = {.name = "dp", .master = true, .step_due = collect, .step_done = hand_out};

@@ -8,7 +8,7 @@ static int bit_length(unsigned x)
     return n;
 }
 
-ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, ls_plan *plan)
+ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, ls_plan *plan)
 {
     LS_ASSERT(n_leaf >= 1);
     const int n_level = n_leaf > 1 ? bit_length((unsigned)n_leaf - 1) : 1, U = m->n_unit;
@@ -16,26 +16,32 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, ls_plan *
     ls_gradtree *t = ls_alloc(sizeof *t);
     int *row = ls_alloc((size_t)(n_level * U + 1) * sizeof *row);
     void **level = ls_alloc((size_t)(n_level * U) * sizeof *level);
-    if (!t || !row || !level) {
+    int64_t *count = ls_alloc((size_t)U * sizeof *count);
+    if (!t || !row || !level || !count) {
         ls_free(t);
         ls_free(row);
         ls_free(level);
+        ls_free(count);
         return ls_nomem((size_t)(n_level * U) * 16, "the gradient plan");
     }
-    *t = (ls_gradtree){.model = m, .n_leaf = n_leaf, .n_level = n_level, .row = row, .level = level};
+    *t = (ls_gradtree){.model = m, .n = count, .n_leaf = n_leaf, .n_level = n_level, .row = row, .level = level};
     int64_t largest = 0;
+    for (int u = 0; u < U; u++) {
+        count[u] = n ? n[u] : m->unit[u].n_grad;
+        if (count[u] > largest) largest = count[u];
+    }
     for (int k = 0; k < n_level; k++) {
         for (int u = 0; u < U; u++) {
+            row[k * U + u] = -1;
+            if (!count[u]) continue;
             /* the classifier's gradient is made in the head's forward */
             int first = u == U - 1 ? ls_moment_fwd(m, u) : ls_moment_bwd(m, u), last = ls_moment_step(m);
             if (n_leaf > 1) first = 0;
-            row[k * U + u] =
-                ls_plan_add(plan, LS_PART_GRAD, m->unit[u].n_grad * esize, first, last, "unit %d level %d", u, k);
-            if (m->unit[u].n_grad > largest) largest = m->unit[u].n_grad;
+            row[k * U + u] = ls_plan_add(plan, LS_PART_GRAD, count[u] * esize, first, last, "unit %d level %d", u, k);
         }
     }
     row[n_level * U] = -1;
-    if (n_leaf > 1)
+    if (n_leaf > 1 && !elsewhere)
         row[n_level * U] =
             ls_plan_add(plan, LS_PART_GRAD, largest * esize, ls_moment_fwd(m, U - 1), ls_moment_bwd(m, 0), "carry");
     *out = t;
@@ -45,47 +51,66 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, ls_plan *
 void ls_gradtree_bind(ls_gradtree *t, const ls_plan *plan)
 {
     const int n = t->n_level * t->model->n_unit;
-    for (int i = 0; i < n; i++) t->level[i] = ls_plan_at(plan, t->row[i]);
+    for (int i = 0; i < n; i++) t->level[i] = t->row[i] < 0 ? NULL : ls_plan_at(plan, t->row[i]);
     t->carry = t->row[n] < 0 ? NULL : ls_plan_at(plan, t->row[n]);
 }
 
 void ls_gradtree_destroy(ls_gradtree **t)
 {
     if (!*t) return;
+    ls_free((*t)->n);
     ls_free((*t)->row);
     ls_free((*t)->level);
     ls_free(*t);
     *t = NULL;
 }
 
-void ls_gradtree_begin(ls_gradtree *t, int leaf)
+static bool carries(const ls_gradtree *t, int leaf)
 {
-    t->leaf = leaf;
-    const bool last = leaf == t->n_leaf - 1;
-    const bool carries = last ? leaf != 0 : leaf & 1;
-    for (int u = 0; u < t->model->n_unit; u++) t->model->unit[u].grad = carries ? t->carry : t->level[u];
+    return leaf == t->n_leaf - 1 ? leaf != 0 : leaf & 1;
+}
+
+void *ls_gradtree_place(const ls_gradtree *t, int u, int leaf)
+{
+    return carries(t, leaf) ? t->carry : t->level[u];
+}
+
+void *ls_gradtree_sum(const ls_gradtree *t, int u)
+{
+    return t->level[(t->n_level - 1) * t->model->n_unit + u];
 }
 
 /* Levels that hold a finished sum are the set bits of `leaf`. A leaf in the middle carries through the trailing ones; the
  * last one meets every level there is, lowest (its nearest neighbours) first. */
-ls_status ls_gradtree_ready(ls_gradtree *t, int u)
+ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
 {
-    ls_model *m = t->model;
-    const ls_compute_ops *ops = m->compute->ops;
-    const int64_t n = m->unit[u].n_grad;
-    const int U = m->n_unit;
-    const bool last = t->leaf == t->n_leaf - 1;
-    if (m->unit[u].grad != t->carry || !t->carry) return LS_OK;
+    ls_compute *c = t->model->compute;
+    const int64_t n = t->n[u];
+    const int U = t->model->n_unit;
+    if (!carries(t, leaf)) return x == t->level[u] ? LS_OK : c->ops->copy(c, t->level[u], x, n);
+    const bool last = leaf == t->n_leaf - 1;
     int top =
         t->n_level - 1; /* where the sum goes: the highest level (its bit is set in the last leaf), or the first free */
     if (!last)
-        for (top = 0; t->leaf >> top & 1;) top++;
+        for (top = 0; leaf >> top & 1;) top++;
     int highest = last ? top : top - 1; /* the last level that is met */
     for (int k = 0; k <= highest; k++) {
-        if (!(t->leaf >> k & 1)) continue;
-        void *to = k == highest ? t->level[top * U + u] : t->carry;
-        LS_TRY(ops->add(m->compute, to, t->level[k * U + u], t->carry, n));
+        if (!(leaf >> k & 1)) continue;
+        void *to = k == highest ? t->level[top * U + u] : x;
+        LS_TRY(c->ops->add(c, to, t->level[k * U + u], x, n));
     }
-    if (last) m->unit[u].grad = t->level[(t->n_level - 1) * U + u];
+    return LS_OK;
+}
+
+void ls_gradtree_begin(ls_gradtree *t, int leaf)
+{
+    t->leaf = leaf;
+    for (int u = 0; u < t->model->n_unit; u++) t->model->unit[u].grad = ls_gradtree_place(t, u, leaf);
+}
+
+ls_status ls_gradtree_ready(ls_gradtree *t, int u)
+{
+    LS_TRY(ls_gradtree_add(t, u, t->leaf, t->model->unit[u].grad));
+    if (t->leaf == t->n_leaf - 1) t->model->unit[u].grad = ls_gradtree_sum(t, u);
     return LS_OK;
 }

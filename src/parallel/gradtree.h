@@ -11,8 +11,10 @@
  *
  *   memory   bit_length(G-1) gradients (one when G is 1 or 2), and one largest unit when G > 1
  *
+ * A leaf may also lie elsewhere (the part of a reduced gradient that this worker keeps): then there is no scratch buffer.
+ *
  * Invariants
- *   1. after the last leaf's backward of unit u, unit[u].grad is the sum of all leaves, in the tree's order;
+ *   1. the leaves of a unit come in order; after the last one ls_gradtree_sum is the sum of all, in the tree's order;
  *   2. nothing is cleared and nothing is allocated between leaves. */
 #ifndef LS_PARALLEL_GRADTREE_H
 #define LS_PARALLEL_GRADTREE_H
@@ -21,22 +23,30 @@
 
 typedef struct ls_gradtree {
     ls_model *model;
+    int64_t *n; /* elements of a leaf, by unit       */
     int n_leaf, n_level;
-    int leaf;     /* the one under way                 */
+    int leaf;     /* the one under way, for begin and ready */
     int *row;     /* plan rows: level-major, then units; the last one is the carry buffer */
     void **level; /* [n_level * n_unit]                */
     void *carry;
 } ls_gradtree;
 
-/* Plans the gradient buffers of all units. With one leaf a gradient lives only from its backward to the step, so that it can
+/* Plans the sums of all units. n: elements of a leaf of each unit, 0 for a unit that is not here; NULL: whole gradients. elsewhere: leaves
+ * are handed to ls_gradtree_add wherever they lie. With one leaf a gradient lives only from its backward to the step, so that it can
  * share memory with activations that are gone by then. */
-ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, ls_plan *plan);
+ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, ls_plan *plan);
 void ls_gradtree_bind(ls_gradtree *t, const ls_plan *plan);
 void ls_gradtree_destroy(ls_gradtree **t);
 
-/* Before a leaf's forward: points every unit's grad at where this leaf is to be written. */
+/* Where this leaf of unit u is to be written. */
+void *ls_gradtree_place(const ls_gradtree *t, int u, int leaf);
+/* The leaf of u lies at x (its place, or elsewhere; may be overwritten): carries. */
+ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x);
+void *ls_gradtree_sum(const ls_gradtree *t, int u);
+
+/* One worker's short forms. Before a leaf's forward: points every unit's grad at its place. */
 void ls_gradtree_begin(ls_gradtree *t, int leaf);
-/* When unit u's gradient of this leaf is written (the grad_ready hook): carries. */
+/* When unit u's gradient of this leaf is written (the grad_ready hook): carries; the last leaf points grad at the sum. */
 ls_status ls_gradtree_ready(ls_gradtree *t, int u);
 
 #endif

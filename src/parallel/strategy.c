@@ -1,67 +1,131 @@
-/* strategy.c - what every strategy shares: memory, the tree, the order of a step. */
-#include "parallel/strategy.h"
+/* strategy.c - what every strategy shares: memory, the tree, buckets, the order of a step. */
+#include "parallel/parallel_impl.h"
 
 #include "core/mem.h"
 
 #include <string.h>
 
-static const ls_strategy_ops *const all[] = {&ls_strategy_single, &ls_strategy_dp, &ls_strategy_ddp};
+static const ls_strategy_ops *const all[] = {&ls_strategy_single, &ls_strategy_dp,    &ls_strategy_ddp,
+                                             &ls_strategy_zero1,  &ls_strategy_zero2, &ls_strategy_zero3};
 #define N_ALL ((int)(sizeof all / sizeof all[0]))
+
+static const ls_strategy_ops *find(const char *name)
+{
+    for (int i = 0; i < N_ALL; i++)
+        if (!strcmp(name, all[i]->name)) return all[i];
+    return NULL;
+}
+
+int64_t ls_strategy_pad(const char *name, int n_worker)
+{
+    const ls_strategy_ops *ops = find(name);
+    return LS_NORM_BLOCK * (int64_t)(ops && ops->parts ? n_worker : 1);
+}
 
 static bool power_of_two(int n)
 {
     return n > 0 && (n & (n - 1)) == 0;
 }
 
-static ls_status check_layout(const char *name, int W, const ls_strategy_opts *o)
+static int power_below(int n)
 {
-    if (!strcmp(name, "single") && W > 1)
-        return ls_fail(LS_E_CONFIG, "--strategy single has one worker, and there are %d: use ddp or dp", W);
-    if (W > 1 && o->deterministic && !power_of_two(o->n_micro)) {
-        int below = 1;
-        while (below * 2 < o->n_micro) below *= 2;
+    int below = 1;
+    while (below * 2 < n) below *= 2;
+    return below;
+}
+
+static ls_status check_layout(const ls_strategy_ops *ops, int W, const ls_strategy_opts *o)
+{
+    if (ops == &ls_strategy_single && W > 1)
+        return ls_fail(LS_E_CONFIG, "--strategy single has one worker, and there are %d: use ddp, dp, zero1 …", W);
+    if (W == 1 || o->n_micro == 1 || !o->deterministic) return LS_OK;
+    const bool at_once = ops->parts & LS_SHARD_GRAD;
+    if (!at_once && !power_of_two(o->n_micro))
         return ls_fail(LS_E_CONFIG,
                        "%d workers x %d micro-batches: the sum of %d gradients has one order, and workers can follow "
                        "it only with 1, 2, 4, 8 … "
                        "micro-batches each; %d or %d would work, or --no_deterministic",
-                       W, o->n_micro, W * o->n_micro, below, 2 * below);
-    }
+                       W, o->n_micro, W * o->n_micro, power_below(o->n_micro), 2 * power_below(o->n_micro));
+    if (at_once && !power_of_two(W))
+        return ls_fail(LS_E_CONFIG,
+                       "--strategy %s on %d workers x %d micro-batches: the sum of %d gradients has one order, and "
+                       "%s can follow it only on 1, 2, 4, 8 … workers, or with one micro-batch each; %d or %d workers "
+                       "would work, or --no_deterministic",
+                       ops->name, W, o->n_micro, W * o->n_micro, ops->name, power_below(W), 2 * power_below(W));
     return LS_OK;
+}
+
+static bool updates(const ls_strategy *s)
+{
+    return !s->ops->master || ls_comm_rank(s->comm) == 0;
+}
+
+static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
+{
+    const ls_model *m = s->model;
+    const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype);
+    if (!parallel_cuts(s, LS_SHARD_GRAD))
+        return ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, NULL, false, plan);
+    int64_t *n = ls_alloc((size_t)m->n_unit * sizeof *n);
+    if (!n) return ls_nomem((size_t)m->n_unit * sizeof *n, "a strategy");
+    for (int u = 0; u < m->n_unit; u++) n[u] = parallel_part(s, m->unit[u].n_grad);
+    ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, true, plan);
+    ls_free(n);
+    s->grads.capacity = parallel_flight_capacity(s);
+    s->grads_row =
+        ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients on their way");
+    return st;
 }
 
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype);
-    const bool moments = s->ops->holds_moments(s);
+    const bool moments = updates(s);
+    int64_t n_block = 0;
     for (int u = 0; u < m->n_unit; u++) {
-        const int64_t nbytes = m->unit[u].n_pad * esize;
-        s->row[0][u] = ls_plan_add(plan, LS_PART_PARAM, nbytes, LS_PLAN_ALWAYS, "unit %d", u);
+        const int64_t whole = m->unit[u].n_pad * esize, part = parallel_part(s, whole);
+        s->row[0][u] = ls_plan_add(plan, LS_PART_PARAM, parallel_cuts(s, LS_SHARD_PARAM) ? part : whole, LS_PLAN_ALWAYS,
+                                   "unit %d", u);
         s->row[1][u] = s->row[2][u] = -1;
+        n_block += m->unit[u].n_pad / LS_NORM_BLOCK;
         if (!moments) continue;
+        const int64_t nbytes = parallel_cuts(s, LS_SHARD_OPT) ? part : whole;
         s->row[1][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
         s->row[2][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
     }
-    return ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, plan);
+    s->norm_row =
+        ls_plan_add(plan, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "blocks of the norm");
+    if (parallel_cuts(s, LS_SHARD_PARAM)) {
+        s->params.capacity = parallel_fetch_capacity(s);
+        s->params_row =
+            ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
+    }
+    return plan_gradients(s, plan);
 }
 
 ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, ls_comm *c, const ls_strategy_opts *o,
                              ls_plan *plan)
 {
-    const ls_strategy_ops *ops = NULL;
-    for (int i = 0; i < N_ALL; i++)
-        if (!strcmp(name, all[i]->name)) ops = all[i];
+    const ls_strategy_ops *ops = find(name);
+    const size_t U = (size_t)m->n_unit;
     if (!ops)
-        return ls_fail(LS_E_UNSUPPORTED, "--strategy %s is not offered by this version: single, dp and ddp are", name);
-    LS_TRY(check_layout(name, ls_comm_size(c), o));
+        return ls_fail(LS_E_UNSUPPORTED, "--strategy %s is not one of single, dp, ddp, zero1, zero2 and zero3", name);
+    LS_TRY(check_layout(ops, ls_comm_size(c), o));
     ls_strategy *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, "a strategy");
-    *s = (ls_strategy){.ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit};
-    /* a unit may be cut into pieces of a bucket: n / bucket + 1 of them */
-    for (int u = 0; u < m->n_unit; u++) s->cap_ticket += (int)(m->unit[u].n_grad / o->bucket) + 1;
-    s->ticket = ls_alloc((size_t)s->cap_ticket * sizeof *s->ticket);
-    for (int k = 0; k < 3; k++) s->row[k] = ls_alloc((size_t)m->n_unit * sizeof *s->row[k]);
-    ls_status st = s->ticket && s->row[0] && s->row[1] && s->row[2] ? LS_OK : ls_nomem(4096, "a strategy");
+    *s = (ls_strategy){.ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1};
+    s->params_row = s->grads_row = -1;
+    for (int k = 0; k < 3; k++) s->row[k] = ls_alloc(U * sizeof *s->row[k]);
+    s->gather = ls_alloc(U * sizeof *s->gather);
+    s->part = ls_alloc(U * sizeof *s->part);
+    s->held = ls_alloc(U * sizeof *s->held);
+    s->flight = ls_alloc(LS_WINDOW_MAX * sizeof *s->flight);
+    ls_status st = s->row[0] && s->row[1] && s->row[2] && s->gather && s->part && s->held && s->flight
+                       ? LS_OK
+                       : ls_nomem(4096, "a strategy");
+    if (st == LS_OK)
+        for (size_t u = 0; u < U; u++) s->held[u] = -1;
     if (st == LS_OK) st = plan_rows(s, plan);
     if (st != LS_OK) {
         ls_strategy_destroy(&s);
@@ -71,14 +135,24 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     return LS_OK;
 }
 
+static void *at(const ls_plan *plan, int row)
+{
+    return row < 0 ? NULL : ls_plan_at(plan, row);
+}
+
 void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
 {
     for (int u = 0; u < s->model->n_unit; u++) {
         ls_unit *unit = &s->model->unit[u];
-        unit->param = ls_plan_at(plan, s->row[0][u]);
-        unit->m = s->row[1][u] < 0 ? NULL : ls_plan_at(plan, s->row[1][u]);
-        unit->v = s->row[2][u] < 0 ? NULL : ls_plan_at(plan, s->row[2][u]);
+        void *param = at(plan, s->row[0][u]);
+        if (parallel_cuts(s, LS_SHARD_PARAM)) s->part[u] = param;
+        else unit->param = param;
+        unit->m = at(plan, s->row[1][u]);
+        unit->v = at(plan, s->row[2][u]);
     }
+    s->norm = at(plan, s->norm_row);
+    s->params_at = at(plan, s->params_row);
+    s->grads_at = at(plan, s->grads_row);
     ls_gradtree_bind(s->tree, plan);
 }
 
@@ -87,52 +161,195 @@ void ls_strategy_destroy(ls_strategy **sp)
     ls_strategy *s = *sp;
     if (!s) return;
     ls_gradtree_destroy(&s->tree);
-    ls_free(s->ticket);
     for (int k = 0; k < 3; k++) ls_free(s->row[k]);
+    ls_free(s->gather);
+    ls_free(s->part);
+    ls_free(s->held);
+    ls_free(s->flight);
     ls_free(s);
     *sp = NULL;
 }
 
 int64_t ls_strategy_leaf(const ls_strategy *s, int m)
 {
-    return (int64_t)ls_comm_rank(s->comm) * s->opts.n_micro + m;
+    const int64_t r = ls_comm_rank(s->comm);
+    return parallel_cuts(s, LS_SHARD_GRAD) ? (int64_t)m * ls_comm_size(s->comm) + r : r * s->opts.n_micro + m;
 }
+
+/* ---- around the walk ---- */
 
 void ls_strategy_begin(ls_strategy *s, int micro)
 {
     s->micro = micro;
-    ls_gradtree_begin(s->tree, micro);
+}
+
+ls_status ls_strategy_acquire(ls_strategy *s, int u, ls_pass pass)
+{
+    if (s->ops->acquire) LS_TRY(s->ops->acquire(s, u, pass));
+    /* the head's forward writes the classifier's gradient */
+    const bool head = u == s->model->n_unit - 1;
+    if (s->micro < 0 || (pass == LS_FWD) != head) return LS_OK;
+    if (s->ops->grad_begin) return s->ops->grad_begin(s, u);
+    s->model->unit[u].grad = ls_gradtree_place(s->tree, u, s->micro);
+    return LS_OK;
+}
+
+ls_status ls_strategy_release(ls_strategy *s, int u, ls_pass pass)
+{
+    return s->ops->release ? s->ops->release(s, u, pass) : LS_OK;
+}
+
+/* Posts the units that wait: from `waiting` - 1 down to `u`. */
+static ls_status flush(ls_strategy *s, int u)
+{
+    for (int k = s->waiting - 1; k >= u; k--) LS_TRY(s->ops->post(s, k));
+    s->waiting = u;
+    s->n_waiting = 0;
+    return LS_OK;
 }
 
 ls_status ls_strategy_grad_ready(ls_strategy *s, int u)
 {
-    LS_TRY(ls_gradtree_ready(s->tree, u));
-    if (s->micro < s->opts.n_micro - 1 || !s->ops->grad_ready) return LS_OK;
-    return s->ops->grad_ready(s, u);
+    ls_unit *unit = &s->model->unit[u];
+    if (s->ops->grad_ready) return s->ops->grad_ready(s, u);
+    LS_TRY(ls_gradtree_add(s->tree, u, s->micro, unit->grad));
+    if (s->micro < s->opts.n_micro - 1) return LS_OK;
+    unit->grad = ls_gradtree_sum(s->tree, u);
+    if (!s->ops->post) return LS_OK;
+    s->n_waiting += unit->n_grad;
+    return s->n_waiting >= s->opts.bucket ? flush(s, u) : LS_OK;
+}
+
+/* This worker's part of the gradient that head made of the tied embedding. */
+static void *tied_part(const ls_strategy *s)
+{
+    const ls_model *m = s->model;
+    const int head = m->n_unit - 1;
+    char *sum = ls_gradtree_sum(s->tree, head);
+    if (parallel_cuts(s, LS_SHARD_GRAD)) return ls_at(m->compute, sum, parallel_part(s, m->unit[head].n_pad));
+    return ls_at(m->compute, sum, m->unit[head].n_pad + ls_strategy_own(s, 0).first);
 }
 
 ls_status ls_strategy_step_due(ls_strategy *s)
 {
+    ls_model *m = s->model;
+    if (s->ops->post) {
+        LS_TRY(flush(s, 0));
+        LS_TRY(ls_wait(s->comm, s->last));
+    }
     if (s->ops->step_due) LS_TRY(s->ops->step_due(s));
-    return ls_strategy_updates(s) ? ls_model_fold_tied(s->model) : LS_OK;
+    s->last = 0;
+    s->n_bucket = 0;
+    s->waiting = m->n_unit;
+    ls_comm_label(s->comm, 0);
+    const ls_own embed = ls_strategy_own(s, 0);
+    if (!m->cfg.tied || !embed.n) return LS_OK;
+    return m->compute->ops->add(m->compute, embed.grad, embed.grad, tied_part(s), embed.n);
+}
+
+ls_status ls_strategy_unit_done(ls_strategy *s, int u)
+{
+    return s->ops->unit_done ? s->ops->unit_done(s, u) : LS_OK;
 }
 
 ls_status ls_strategy_step_done(ls_strategy *s)
 {
-    return s->ops->step_done ? s->ops->step_done(s) : LS_OK;
+    if (s->ops->step_done) LS_TRY(s->ops->step_done(s));
+    s->n_bucket = 0;
+    ls_comm_label(s->comm, 0);
+    return LS_OK;
 }
 
-bool ls_strategy_updates(const ls_strategy *s)
+/* ---- who has what ---- */
+
+ls_own ls_strategy_own(const ls_strategy *s, int u)
 {
-    return s->ops->holds_moments(s);
+    const ls_model *m = s->model;
+    const ls_unit *unit = &m->unit[u];
+    ls_own o = {.n = unit->n_pad, .m = unit->m, .v = unit->v};
+    if (!updates(s)) return (ls_own){0};
+    if (parallel_cuts(s, LS_SHARD_OPT)) {
+        o.n = parallel_part(s, unit->n_pad);
+        o.first = o.n * ls_comm_rank(s->comm);
+    }
+    o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[u] : ls_at(m->compute, unit->param, o.first);
+    o.grad = ls_gradtree_sum(s->tree, u);
+    if (!parallel_cuts(s, LS_SHARD_GRAD)) o.grad = ls_at(m->compute, o.grad, o.first);
+    return o;
+}
+
+/* Worker r's blocks of all units lie together, so that one gather brings everyone's. */
+ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
+{
+    const ls_model *m = s->model;
+    const int64_t W = parallel_cuts(s, LS_SHARD_OPT) ? ls_comm_size(s->comm) : 1, r = W > 1 ? ls_comm_rank(s->comm) : 0;
+    int64_t mine = 0, at_unit = 0;
+    *sum = 0;
+    if (!updates(s)) return LS_OK;
+    for (int u = 0; u < m->n_unit; u++) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(s, u);
+        LS_TRY(m->compute->ops->sumsq(m->compute, s->norm + r * mine + at_unit, o.grad, o.n, LS_NORM_BLOCK));
+        at_unit += o.n / LS_NORM_BLOCK;
+    }
+    if (W > 1)
+        LS_TRY(ls_all_gather(s->comm, (ls_view){s->norm, mine * W, LS_F64}, (ls_view){s->norm + r * mine, mine, LS_F64},
+                             LS_SITE, NULL));
+    at_unit = 0;
+    for (int u = 0; u < m->n_unit; u++) {
+        const int64_t n = m->unit[u].n_pad / LS_NORM_BLOCK / W;
+        double unit = 0;
+        for (int64_t p = 0; p < W; p++)
+            for (int64_t i = 0; i < n; i++) unit += s->norm[p * mine + at_unit + i];
+        *sum += unit;
+        at_unit += n;
+    }
+    return LS_OK;
+}
+
+ls_status ls_strategy_whole(ls_strategy *s, int u, bool gradient, void *scratch, const void **whole)
+{
+    const ls_own o = ls_strategy_own(s, u);
+    const ls_unit *unit = &s->model->unit[u];
+    const ls_dtype dt = s->model->compute->ops->dtype;
+    if (!parallel_cuts(s, LS_SHARD_OPT)) {
+        *whole = gradient ? o.grad : unit->param;
+        return LS_OK;
+    }
+    const void *mine = gradient ? o.grad : o.param;
+    LS_TRY(ls_all_gather(s->comm, (ls_view){scratch, unit->n_pad, dt}, (ls_view){(void *)(uintptr_t)mine, o.n, dt},
+                         LS_SITE, NULL));
+    *whole = scratch;
+    return LS_OK;
+}
+
+int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
+{
+    const ls_model *m = s->model;
+    const int64_t W = ls_comm_size(s->comm), r = ls_comm_rank(s->comm);
+    int n = 0;
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_unit *unit = &m->unit[u];
+        const ls_own o = ls_strategy_own(s, u);
+        const bool cut = parallel_cuts(s, LS_SHARD_OPT);
+        /* replicas are equal: each worker writes its share of them */
+        const int64_t share = unit->n_pad * r / W, share_n = unit->n_pad * (r + 1) / W - share;
+        if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && save))
+            piece[n++] = (ls_piece){LS_FLAT_PARAM, u, o.first, o.n, o.param};
+        else if (save) piece[n++] = (ls_piece){LS_FLAT_PARAM, u, share, share_n, ls_at(m->compute, unit->param, share)};
+        else piece[n++] = (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
+        if (!o.n) continue;
+        if (cut || !save || s->ops->master) {
+            piece[n++] = (ls_piece){LS_FLAT_M, u, o.first, o.n, o.m};
+            piece[n++] = (ls_piece){LS_FLAT_V, u, o.first, o.n, o.v};
+        } else {
+            piece[n++] = (ls_piece){LS_FLAT_M, u, share, share_n, ls_at(m->compute, o.m, share)};
+            piece[n++] = (ls_piece){LS_FLAT_V, u, share, share_n, ls_at(m->compute, o.v, share)};
+        }
+    }
+    return n;
 }
 
 /* ---- single ---- */
 
-static bool always(const ls_strategy *s)
-{
-    (void)s;
-    return true;
-}
-
-const ls_strategy_ops ls_strategy_single = {.name = "single", .holds_moments = always};
+const ls_strategy_ops ls_strategy_single = {.name = "single"};

@@ -179,8 +179,18 @@ static void write_scheduler(ls_jsonw *w)
     ls_jsonw_close(w);
 }
 
-/* What rank 0's collectives did, by kind: elements of the buffers, bytes it read from and wrote to others, seconds of work and of
- * waiting. Bus bandwidth is nccl-tests'. */
+static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *s)
+{
+    ls_jsonw_put_int(w, "calls", s->calls);
+    ls_jsonw_put_int(w, "elements", s->elements);
+    ls_jsonw_put_int(w, "bytes_moved", s->bytes);
+    ls_jsonw_put_real(w, "busy_sec", s->busy);
+    ls_jsonw_put_real(w, "exposed_sec", s->exposed);
+    ls_jsonw_put_real(w, "busbw_bytes_per_sec", ls_comm_busbw(kind, size, 4.0 * (double)s->elements, s->busy));
+}
+
+/* What rank 0's collectives did, by kind and by bucket: elements of the buffers, bytes it read from and wrote to others, seconds of work
+ * and of waiting. Bus bandwidth is nccl-tests'. `other` is what belongs to no bucket: losses, norms, agreement. */
 static void write_comm(ls_jsonw *w, const ls_comm *comm)
 {
     const int size = ls_comm_size(comm);
@@ -191,12 +201,68 @@ static void write_comm(ls_jsonw *w, const ls_comm *comm)
         const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
         if (!s.calls) continue;
         ls_jsonw_put_open(w, ls_coll_word((ls_coll)k), '{');
-        ls_jsonw_put_int(w, "calls", s.calls);
-        ls_jsonw_put_int(w, "elements", s.elements);
-        ls_jsonw_put_int(w, "bytes_moved", s.bytes);
-        ls_jsonw_put_real(w, "busy_sec", s.busy);
-        ls_jsonw_put_real(w, "exposed_sec", s.exposed);
-        ls_jsonw_put_real(w, "busbw_bytes_per_sec", ls_comm_busbw((ls_coll)k, size, 4.0 * (double)s.elements, s.busy));
+        write_stat(w, (ls_coll)k, size, &s);
+        ls_jsonw_put_open(w, "buckets", '[');
+        for (int b = 1; b < LS_COMM_LABELS; b++) {
+            const ls_comm_stat one = ls_comm_label_stats(comm, (ls_coll)k, b);
+            if (!one.calls) continue;
+            ls_jsonw_open(w, '{');
+            ls_jsonw_put_int(w, "bucket", b);
+            write_stat(w, (ls_coll)k, size, &one);
+            ls_jsonw_close(w);
+        }
+        ls_jsonw_close(w);
+        const ls_comm_stat rest = ls_comm_label_stats(comm, (ls_coll)k, 0);
+        ls_jsonw_put_open(w, "other", '{');
+        write_stat(w, (ls_coll)k, size, &rest);
+        ls_jsonw_close(w);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
+static void write_split(ls_jsonw *w, const ls_step_split *s)
+{
+    ls_jsonw_put_open(w, "step_split", '{');
+    ls_jsonw_put_real(w, "input", s->input);
+    ls_jsonw_put_real(w, "forward", s->forward);
+    ls_jsonw_put_real(w, "backward", s->backward);
+    ls_jsonw_put_real(w, "exposed_comm", s->comm_exposed);
+    ls_jsonw_put_real(w, "optimizer", s->optimizer);
+    ls_jsonw_put_real(w, "other", s->other);
+    ls_jsonw_close(w);
+}
+
+static void write_parts(ls_jsonw *w, const ls_worker_facts *f)
+{
+    for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), (int64_t)f->part_bytes[p]);
+    ls_jsonw_put_int(w, "planned", (int64_t)f->plan_bytes);
+    ls_jsonw_put_int(w, "peak_rss", (int64_t)f->peak_rss_bytes);
+}
+
+/* Rank 0's memory by part (parts may share places: planned is the sum after that), then everyone's. */
+static void write_workers(ls_jsonw *w, const ls_run_metrics *m)
+{
+    double cpu = 0;
+    ls_jsonw_put_open(w, "memory", '{');
+    write_parts(w, &m->worker[0]);
+    ls_jsonw_put_open(w, "per_rank", '[');
+    for (int r = 0; r < m->n_worker; r++) {
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_int(w, "rank", r);
+        write_parts(w, &m->worker[r]);
+        ls_jsonw_close(w);
+        cpu += m->worker[r].cpu_utilisation;
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+    ls_jsonw_put_real(w, "cpu_utilisation", cpu / m->n_worker);
+    ls_jsonw_put_open(w, "workers", '[');
+    for (int r = 0; r < m->n_worker; r++) {
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_int(w, "rank", r);
+        ls_jsonw_put_real(w, "cpu_utilisation", m->worker[r].cpu_utilisation);
+        ls_jsonw_put_real(w, "exposed_comm_sec", m->worker[r].exposed);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -223,6 +289,11 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_str(w, "lr_schedule", ls_lr_word(c->lr.kind));
     ls_jsonw_put_int(w, "planned_bytes", m->plan_bytes);
     ls_jsonw_put_int(w, "resumed_from_step", m->resumed_from_step);
+    ls_jsonw_put_int(w, "bucket", c->bucket);
+    ls_jsonw_put_int(w, "gather_bucket", c->gather_bucket);
+    ls_jsonw_put_int(w, "prefetch_bucket", c->prefetch_bucket);
+    if (m->n_split) write_split(w, &m->split);
+    if (m->worker) write_workers(w, m);
     if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m->comm);
     ls_jsonw_close(w);
 }

@@ -8,6 +8,7 @@
 #include "comm/comm.h"
 #include "core/err.h"
 #include "core/str.h"
+#include "core/plan.h"
 #include "train/resolve.h"
 
 #include <stdbool.h>
@@ -49,6 +50,21 @@ typedef struct ls_epoch_metrics {
     int64_t peak_rss_bytes;
 } ls_epoch_metrics;
 
+/* Where a step's time went, in seconds: the parts add up to the step. Waits for other workers are in `comm_exposed` alone, whatever
+ * part they fell into. */
+typedef struct ls_step_split {
+    double input, forward, backward, comm_exposed, optimizer, other;
+} ls_step_split;
+
+/* What each worker reports at the end of a run. */
+typedef struct ls_worker_facts {
+    double part_bytes[LS_N_PART]; /* planned memory                              */
+    double plan_bytes;
+    double peak_rss_bytes;
+    double cpu_utilisation; /* CPU seconds / (wall seconds * threads)      */
+    double exposed;         /* seconds waited for others, in all           */
+} ls_worker_facts;
+
 typedef struct ls_run_metrics {
     const ls_run_identity *id;
     const ls_train_config *cfg;
@@ -56,11 +72,15 @@ typedef struct ls_run_metrics {
     int n_epoch;
     double total_wall_time;
     char end_utc[24];
-    const char *compute_words; /* ls_compute_describe; may be NULL            */
-    int64_t plan_bytes;        /* planned memory                              */
-    int64_t resumed_from_step; /* 0: not resumed                              */
-    bool process_group;        /* shutdown.destroy_process_group_called       */
-    const ls_comm *comm;       /* what its collectives moved; NULL: not said  */
+    const char *compute_words;     /* ls_compute_describe; may be NULL            */
+    int64_t plan_bytes;            /* planned memory                              */
+    int64_t resumed_from_step;     /* 0: not resumed                              */
+    bool process_group;            /* shutdown.destroy_process_group_called       */
+    const ls_comm *comm;           /* what its collectives moved; NULL: not said  */
+    ls_step_split split;           /* mean of this session's steps                */
+    int64_t n_split;               /* how many; 0: not said                       */
+    const ls_worker_facts *worker; /* of each; NULL: not said                 */
+    int n_worker;
 } ls_run_metrics;
 
 /* Text of the files, for tests and for the writers below. */
@@ -91,8 +111,9 @@ typedef struct ls_step_metrics {
     int64_t step, epoch; /* applied optimizer steps so far; epoch from 1 */
     int64_t tokens;      /* of this step, over all workers               */
     double loss, lr, grad_norm;
-    double step_time;                                            /* seconds                                      */
-    double t_data, t_forward, t_backward, t_reduce, t_optimizer; /* parts of it; forward includes the loss */
+    double step_time;    /* seconds                                      */
+    ls_step_split split; /* parts of it; forward includes the loss       */
+    double cpu;          /* utilisation of rank 0's threads              */
     double tokens_per_sec, tflops;
     bool has_val;
     double val_loss; /* validation after this step                   */

@@ -47,7 +47,7 @@ typedef struct ls_ds_zero {
     bool overlap_comm, overlap_comm_given; /* null: true for stage 3 only */
     bool round_robin_gradients, ignore_unused_parameters, load_from_fp32_weights, gather_16bit_weights_on_model_save;
     int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
-    bool reduce_bucket_given, allgather_bucket_given;
+    bool reduce_bucket_given, allgather_bucket_given, prefetch_bucket_given;
     int64_t sub_group_size, prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
     int64_t max_live_parameters, max_reuse_distance, module_granularity_threshold;
 } ls_ds_zero;

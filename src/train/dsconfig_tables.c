@@ -19,6 +19,7 @@
 #define BOOL_G(k, f, g)      {.key = k, .kind = DS_BOOL, .at = AT(f), .given = AT(g)}
 #define INT(k, f, lo_, hi_)  {.key = k, .kind = DS_INT, .at = AT(f), .lo = lo_, .hi = hi_}
 #define SIZE(k, f)           INT(k, f, 0, HUGE_INT)
+#define SIZE_G(k, f, g)      {.key = k, .kind = DS_INT, .at = AT(f), .given = AT(g), .lo = 0, .hi = HUGE_INT}
 #define REAL(k, f, lo_, hi_) {.key = k, .kind = DS_REAL, .at = AT(f), .lo = lo_, .hi = hi_}
 #define INERT(k, kind_)      {.key = k, .kind = kind_, .effect = DS_INERT}
 #define INERT_BOOL(k, f)     {.key = k, .kind = DS_BOOL, .effect = DS_INERT, .at = AT(f)}
@@ -92,8 +93,8 @@ static const ds_row zero_rows[] = {
     INERT("cpu_offload_use_pin_memory", DS_BOOL),
     SIZE("sub_group_size", zero.sub_group_size),
     /* DeepSpeed takes these with and without their prefix. */
-    SIZE("stage3_prefetch_bucket_size", zero.prefetch_bucket_size),
-    SIZE("prefetch_bucket_size", zero.prefetch_bucket_size),
+    SIZE_G("stage3_prefetch_bucket_size", zero.prefetch_bucket_size, zero.prefetch_bucket_given),
+    SIZE_G("prefetch_bucket_size", zero.prefetch_bucket_size, zero.prefetch_bucket_given),
     SIZE("stage3_param_persistence_threshold", zero.param_persistence_threshold),
     SIZE("param_persistence_threshold", zero.param_persistence_threshold),
     SIZE("stage3_model_persistence_threshold", zero.model_persistence_threshold),

@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/mem.h"
 #include "core/stop.h"
 
 #include <math.h>
@@ -100,11 +101,8 @@ static ls_status log_step(ls_trainer *t, const ls_step_result *r, bool has_val, 
                                .lr = r->lr,
                                .grad_norm = r->grad_norm,
                                .step_time = r->t_total,
-                               .t_data = r->t_data,
-                               .t_forward = r->t_forward,
-                               .t_backward = r->t_backward,
-                               .t_reduce = r->t_reduce,
-                               .t_optimizer = r->t_optimizer,
+                               .split = r->split,
+                               .cpu = r->cpu,
                                .tokens_per_sec = (double)tokens / r->t_total,
                                .tflops = (double)tokens / r->t_total * ls_flops_per_token(&c->model, c->seq_len) / 1e12,
                                .has_val = has_val,
@@ -211,6 +209,32 @@ static ls_status save_and_stop(ls_trainer *t, double total_time)
                    (long long)t->state.step, t->cfg->run_dir, name);
 }
 
+/* Everyone's facts reach everyone; rank 0 writes them. */
+static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
+{
+    enum { N = sizeof(ls_worker_facts) / sizeof(double) };
+    const int W = ls_comm_size(t->comm);
+    ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
+                            .peak_rss_bytes = (double)peak_rss_bytes(),
+                            .exposed = ls_comm_exposed(t->comm)};
+    for (int p = 0; p < LS_N_PART; p++) mine.part_bytes[p] = (double)ls_plan_part_bytes(&t->plan, (ls_part)p);
+    double cpu = t->cpu_begin, wall = t->wall_begin;
+    mine.cpu_utilisation = t->n_split ? ls_trainer_cpu(t, &cpu, &wall) : 0;
+    ls_worker_facts *all = ls_comm_alloc(t->comm, (size_t)W * sizeof *all);
+    if (!all) return ls_nomem((size_t)W * sizeof *all, "the workers' facts");
+    LS_TRY(ls_all_gather(t->comm, (ls_view){all, (int64_t)W * N, LS_F64}, (ls_view){&mine, N, LS_F64}, LS_SITE, NULL));
+    *out = all;
+    return LS_OK;
+}
+
+static ls_step_split mean_split(const ls_trainer *t)
+{
+    const double n = t->n_split ? (double)t->n_split : 1;
+    const ls_step_split s = t->split_sum;
+    return (ls_step_split){s.input / n,        s.forward / n,   s.backward / n,
+                           s.comm_exposed / n, s.optimizer / n, s.other / n};
+}
+
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
     const ls_train_config *c = t->cfg;
@@ -238,7 +262,8 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         LS_TRY(ls_trainer_save(t, name));
     }
     LS_TRY(ls_ckpt_wait(t->writer));
-    LS_TRY(ls_barrier(t->comm, LS_SITE)); /* nobody leaves before the last step is everyone's */
+    ls_worker_facts *facts = NULL;
+    LS_TRY(gather_facts(t, &facts)); /* also: nobody leaves before the last step is everyone's */
     if (!writes) return LS_OK;
     LS_TRY(ls_metrics_log_close(&t->log));
 
@@ -251,7 +276,11 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .plan_bytes = t->plan.total,
                         .resumed_from_step = t->resumed_from,
                         .process_group = ls_comm_size(t->comm) > 1,
-                        .comm = t->comm};
+                        .comm = t->comm,
+                        .split = mean_split(t),
+                        .n_split = t->n_split,
+                        .worker = facts,
+                        .n_worker = ls_comm_size(t->comm)};
     ls_utc_stamp(m.end_utc);
     ls_str markers = {0};
     ls_status st = ls_artifacts_write(&m, &markers);

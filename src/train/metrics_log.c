@@ -89,11 +89,13 @@ ls_status ls_metrics_log_add(ls_metrics_log *l, const ls_step_metrics *s)
     put_real(&w, "tokens_per_sec", s->tokens_per_sec);
     put_real(&w, "tflops", s->tflops);
     put_real(&w, "step_time_sec", s->step_time);
-    put_real(&w, "data_sec", s->t_data);
-    put_real(&w, "forward_sec", s->t_forward);
-    put_real(&w, "backward_sec", s->t_backward);
-    put_real(&w, "reduce_sec", s->t_reduce);
-    put_real(&w, "optimizer_sec", s->t_optimizer);
+    put_real(&w, "data_sec", s->split.input);
+    put_real(&w, "forward_sec", s->split.forward);
+    put_real(&w, "backward_sec", s->split.backward);
+    put_real(&w, "comm_exposed_sec", s->split.comm_exposed);
+    put_real(&w, "optimizer_sec", s->split.optimizer);
+    put_real(&w, "other_sec", s->split.other);
+    put_real(&w, "cpu_utilisation", s->cpu);
     if (s->has_val) put_real(&w, "val_loss", s->val_loss);
     put_int(&w, "time_unix_ms", s->time_unix_ms);
     ls_jsonw_close(&w);

@@ -131,14 +131,6 @@ static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_con
     if (o->precision && strcmp(o->precision, "fp32"))
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32)",
                        o->precision);
-    if (o->strategy && !strncmp(o->strategy, "zero", 4))
-        return ls_fail(LS_E_UNSUPPORTED, "--strategy %s: this build has single, dp and ddp", o->strategy);
-    if (ds && ds->zero.stage > 0 && c->world_size > 1)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "zero_optimization.stage is %d with %d workers: this build has stage 0 (ddp) for several "
-                       "workers, and any stage "
-                       "with one",
-                       (int)ds->zero.stage, c->world_size);
     if (strcmp(o->comm, "auto") && (strcmp(o->comm, "local") || c->world_size == 1))
         return ls_fail(LS_E_UNSUPPORTED, "--comm %s: %s", o->comm,
                        c->world_size == 1 ? "one worker has nobody to talk to; leave it out"
@@ -336,25 +328,57 @@ static void put_choice(ls_train_config *c, const ls_train_options *o, const char
 
 static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    const bool given = ls_train_given(o, "bucket"), json = !given && ds && ds->zero.reduce_bucket_given;
-    c->bucket = json ? ds->zero.reduce_bucket_size : o->bucket;
-    if (c->bucket < 1)
-        return ls_fail(LS_E_CONFIG, "a gradient bucket of %lld elements: at least 1", (long long)c->bucket);
-    train_put_int(c, "bucket", c->bucket,
-                  given  ? LS_FROM_CLI
-                  : json ? LS_FROM_JSON
-                         : LS_FROM_DEFAULT,
-                  given  ? "--bucket"
-                  : json ? "zero_optimization.reduce_bucket_size"
-                         : "");
+    const struct {
+        const char *name, *key, *what;
+        int64_t typed, json;
+        bool in_json;
+        int64_t lo, *field;
+    } all[] = {
+        {"bucket", "zero_optimization.reduce_bucket_size", "a gradient bucket", o->bucket,
+         ds ? ds->zero.reduce_bucket_size : 0, ds && ds->zero.reduce_bucket_given, 1, &c->bucket},
+        {"gather_bucket", "zero_optimization.allgather_bucket_size", "a parameter bucket", o->gather_bucket,
+         ds ? ds->zero.allgather_bucket_size : 0, ds && ds->zero.allgather_bucket_given, 1, &c->gather_bucket},
+        {"prefetch_bucket", "zero_optimization.stage3_prefetch_bucket_size", "a prefetch", o->prefetch_bucket,
+         ds ? ds->zero.prefetch_bucket_size : 0, ds && ds->zero.prefetch_bucket_given, 0, &c->prefetch_bucket},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const bool given = ls_train_given(o, all[i].name), json = !given && all[i].in_json;
+        char flag[40];
+        snprintf(flag, sizeof flag, "--%s", all[i].name);
+        *all[i].field = json ? all[i].json : all[i].typed;
+        if (*all[i].field < all[i].lo)
+            return ls_fail(LS_E_CONFIG, "%s of %lld elements: at least %lld", all[i].what, (long long)*all[i].field,
+                           (long long)all[i].lo);
+        train_put_int(c, all[i].name, *all[i].field,
+                      given  ? LS_FROM_CLI
+                      : json ? LS_FROM_JSON
+                             : LS_FROM_DEFAULT,
+                      given  ? flag
+                      : json ? all[i].key
+                             : "");
+    }
     return LS_OK;
+}
+
+/* --strategy, else the JSON's ZeRO stage, else ddp when there are several workers. */
+static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+{
+    static const char *const stage[] = {"ddp", "zero1", "zero2", "zero3"};
+    const bool json = !o->strategy && c->world_size > 1 && ds && ds->zero.given;
+    c->strategy = o->strategy ? o->strategy : json ? stage[ds->zero.stage] : c->world_size > 1 ? "ddp" : "single";
+    train_put_text(c, "strategy", c->strategy,
+                   o->strategy ? LS_FROM_CLI
+                   : json      ? LS_FROM_JSON
+                               : LS_FROM_DEFAULT,
+                   o->strategy ? "--strategy"
+                   : json      ? "zero_optimization.stage"
+                               : "");
 }
 
 static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
 {
     c->device = o->device;
     c->compute = o->compute;
-    c->strategy = o->strategy ? o->strategy : c->world_size > 1 ? "ddp" : "single";
     c->precision = "fp32";
     c->precision_label = "fp32";
     c->recompute = o->recompute;
@@ -379,8 +403,6 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     put_choice(c, o, "device", c->device);
     put_choice(c, o, "compute", c->compute);
     put_choice(c, o, "precision", c->precision);
-    train_put_text(c, "strategy", c->strategy, o->strategy ? LS_FROM_CLI : LS_FROM_DEFAULT,
-                   o->strategy ? "--strategy" : "");
     put_switch(c, o, "recompute", c->recompute);
     const char *flag = o->deterministic ? "--deterministic" : o->no_deterministic ? "--no_deterministic" : "";
     train_put_bool(c, "deterministic", c->deterministic, *flag ? LS_FROM_CLI : LS_FROM_DEFAULT, flag);
@@ -431,8 +453,8 @@ static ls_status note_json(const ls_train_options *o, const ls_ds_config *ds, ls
     c->wall_clock_given = ds->wall_clock_breakdown_given;
     c->wall_clock_breakdown = ds->wall_clock_breakdown;
     train_put_int(c, "zero_stage", c->zero_stage, c->zero_given ? LS_FROM_JSON : LS_FROM_DEFAULT,
-                  c->zero_given ? "zero_optimization.stage; one worker" : "");
-    if (c->zero_stage > 0)
+                  c->zero_given ? "zero_optimization.stage" : "");
+    if (c->zero_stage > 0 && c->world_size == 1 && !o->strategy)
         LS_TRY(train_note(c, "ZeRO stage %d with one worker is the computation of one worker: nothing is shared out",
                           c->zero_stage));
     if (ds->fp16.enabled || ds->bf16.enabled)
@@ -471,6 +493,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, train_resolve_optimizer(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_machine(o, &c));
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
+    resolve_strategy(o, ds, &c);
     if (ds) LS_TRY_GOTO(st, done, note_json(o, ds, &c));
     if (!c.val_path)
         LS_TRY_GOTO(st, done, train_note(&c, "there is no validation data: only training loss is reported"));

@@ -88,8 +88,8 @@ typedef struct ls_train_config {
     const char *precision;       /* "fp32"                                                            */
     const char *precision_label; /* training_config.precision of the metrics file                     */
     const char *device, *compute, *strategy;
-    int64_t bucket; /* elements of a gradient bucket                                     */
-    int threads;    /* 0 = all cores                                                     */
+    int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */
+    int threads; /* 0 = all cores                                                     */
     uint64_t seed;
     bool recompute, deterministic;
 

@@ -12,14 +12,19 @@
 #include "core/stop.h"
 
 #include <math.h>
+#include <time.h>
 
 /* One worker can stop before any unit; several stop where all of them look (agree_to_stop). */
-static ls_status look_for_stop(void *ctx, int u, ls_pass pass)
+static ls_status acquire(void *ctx, int u, ls_pass pass)
 {
     const ls_trainer *t = ctx;
-    (void)u, (void)pass;
-    return ls_comm_size(t->comm) == 1 && ls_stop_requested() ? ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal())
-                                                             : LS_OK;
+    if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+    return ls_strategy_acquire(t->strategy, u, pass);
+}
+
+static ls_status release(void *ctx, int u, ls_pass pass)
+{
+    return ls_strategy_release(((ls_trainer *)ctx)->strategy, u, pass);
 }
 
 static ls_status agree_to_stop(ls_trainer *t)
@@ -39,46 +44,58 @@ static ls_status grad_ready(void *ctx, int u)
 static ls_status sum_losses(ls_trainer *t, double *pairs, int64_t n, double *loss, double *counted)
 {
     const int64_t W = ls_comm_size(t->comm), r = ls_comm_rank(t->comm);
+    /* micro-batch m of rank p is leaf pM + m, or mW + p */
+    const bool strided = n > 1 && ls_strategy_leaf(t->strategy, 1) != ls_strategy_leaf(t->strategy, 0) + 1;
     LS_TRY(ls_all_gather(t->comm, (ls_view){pairs, 2 * n * W, LS_F64}, (ls_view){pairs + 2 * n * r, 2 * n, LS_F64},
                          LS_SITE, NULL));
     *loss = *counted = 0;
     for (int64_t i = 0; i < n * W; i++) {
-        *loss += pairs[2 * i];
-        *counted += pairs[2 * i + 1];
+        const double *pair = pairs + 2 * (strided ? i % W * n + i / W : i);
+        *loss += pair[0];
+        *counted += pair[1];
     }
     return LS_OK;
 }
 
-/* Sum of squares of n elements: block sums in order. Not finite when an element is not. */
-static ls_status sum_squares(ls_trainer *t, const void *x, int64_t n, double *sum)
+static ls_status find_bad(ls_trainer *t, const ls_piece *p, const ls_tensor **bad)
 {
-    LS_TRY(t->compute.ops->sumsq(&t->compute, t->norm_block, x, n, LS_NORM_BLOCK));
-    for (int64_t i = 0; i < (n + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; i++) *sum += t->norm_block[i];
+    const ls_unit *unit = &t->model->unit[p->unit];
+    for (int k = 0; k < unit->n_tensor; k++) {
+        const ls_tensor *x = &unit->tensor[k];
+        const int64_t from = x->offset > p->first ? x->offset : p->first;
+        const int64_t to = x->offset + x->n < p->first + p->n ? x->offset + x->n : p->first + p->n;
+        double sum = 0;
+        if (from >= to) continue;
+        LS_TRY(t->compute.ops->sumsq(&t->compute, t->norm_block, ls_at(&t->compute, p->data, from - p->first),
+                                     to - from, LS_NORM_BLOCK));
+        for (int64_t i = 0; i < (to - from + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; i++) sum += t->norm_block[i];
+        if (isfinite(sum)) continue;
+        *bad = x;
+        return LS_OK;
+    }
     return LS_OK;
 }
 
-/* Names the first tensor with a NaN or infinity, parameters before gradients. */
+/* Names the first tensor with a NaN or infinity among the elements this worker updates, parameters before gradients. */
 static ls_status numbers_failed(ls_trainer *t, const char *what, double value, bool gradients)
 {
-    ls_model *m = t->model;
     for (int pass = 0; pass < (gradients ? 2 : 1); pass++) {
-        for (int u = 0; u < m->n_unit; u++) {
-            const ls_unit *unit = &m->unit[u];
-            for (int k = 0; k < unit->n_tensor; k++) {
-                const ls_tensor *x = &unit->tensor[k];
-                double sum = 0;
-                LS_TRY(sum_squares(t, ls_at(&t->compute, pass ? unit->grad : unit->param, x->offset), x->n, &sum));
-                if (isfinite(sum)) continue;
-                return ls_fail(
-                    LS_E_NUMERIC,
-                    "step %lld: %s is %g; %s %s holds a NaN or an infinity (a lower --lr, warm-up or --clip may help)",
-                    (long long)t->state.step + 1, what, value, pass ? "the gradient of" : "the parameter", x->name);
-            }
+        for (int u = 0; u < t->model->n_unit; u++) {
+            const ls_own o = ls_strategy_own(t->strategy, u);
+            const ls_piece p = {LS_FLAT_PARAM, u, o.first, o.n, pass ? o.grad : o.param};
+            const ls_tensor *bad = NULL;
+            LS_TRY(find_bad(t, &p, &bad));
+            if (!bad) continue;
+            return ls_fail(
+                LS_E_NUMERIC,
+                "step %lld: %s is %g; %s %s holds a NaN or an infinity (a lower --lr, warm-up or --clip may help)",
+                (long long)t->state.step + 1, what, value, pass ? "the gradient of" : "the parameter", bad->name);
         }
     }
     return ls_fail(LS_E_NUMERIC,
-                   "step %lld: %s is %g, while every parameter%s is finite (a lower --lr, warm-up or --clip may help)",
-                   (long long)t->state.step + 1, what, value, gradients ? " and gradient" : "");
+                   "step %lld: %s is %g, while every parameter%s %s finite (a lower --lr, warm-up or --clip may help)",
+                   (long long)t->state.step + 1, what, value, gradients ? " and gradient" : "",
+                   ls_comm_size(t->comm) > 1 ? "that this worker updates is" : "is");
 }
 
 static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
@@ -99,86 +116,144 @@ static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
         h.bias2 = 1 - pow(c->beta2, k);
     }
     for (int u = 0; u < t->model->n_unit; u++) {
-        ls_unit *unit = &t->model->unit[u];
+        const ls_unit *unit = &t->model->unit[u];
+        const ls_own o = ls_strategy_own(t->strategy, u);
         for (int i = 0; i < unit->n_tensor; i++) {
             const ls_tensor *x = &unit->tensor[i];
+            const int64_t from = (x->offset > o.first ? x->offset : o.first) - o.first;
+            const int64_t to = (x->offset + x->n < o.first + o.n ? x->offset + x->n : o.first + o.n) - o.first;
+            if (from >= to) continue;
             h.weight_decay = c->decay_matrices_only && !x->matrix ? 0 : c->weight_decay;
-            LS_TRY(t->compute.ops->adamw(
-                &t->compute, ls_at(&t->compute, unit->param, x->offset), ls_at(&t->compute, unit->grad, x->offset),
-                ls_at(&t->compute, unit->m, x->offset), ls_at(&t->compute, unit->v, x->offset), x->n, &h));
+            LS_TRY(t->compute.ops->adamw(&t->compute, ls_at(&t->compute, o.param, from),
+                                         ls_at(&t->compute, o.grad, from), ls_at(&t->compute, o.m, from),
+                                         ls_at(&t->compute, o.v, from), to - from, &h));
         }
+        LS_TRY(ls_strategy_unit_done(t->strategy, u));
     }
     return LS_OK;
+}
+
+/* A part of the step: seconds since the last mark, without those that were spent waiting for other workers. */
+typedef struct marks {
+    ls_trainer *t;
+    double at, exposed;
+    ls_step_split *split;
+} marks;
+
+static void mark(marks *m, double *part)
+{
+    const double now = ls_now(), exposed = ls_comm_exposed(m->t->comm), waited = exposed - m->exposed;
+    *part += now - m->at - waited;
+    m->split->comm_exposed += waited;
+    m->at = now;
+    m->exposed = exposed;
+}
+
+static ls_status micro_batch(ls_trainer *t, int m, marks *k)
+{
+    const ls_train_config *c = t->cfg;
+    const ls_run_state *s = &t->state;
+    const ls_hooks hooks = {.ctx = t, .acquire = acquire, .release = release, .grad_ready = grad_ready};
+    const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->comm);
+    const int64_t leaf = ls_strategy_leaf(t->strategy, m);
+    double *pair = t->leaf_loss + 2 * (ls_comm_rank(t->comm) * M + m);
+    const double t0 = ls_now();
+    LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, t->ids, t->target));
+    const double t1 = ls_now();
+    mark(k, &k->split->input);
+    ls_micro mb = {.ids = t->ids,
+                   .target = t->target,
+                   .B = B,
+                   .T = T,
+                   .train = true,
+                   .dloss = 1.0 / (double)(B * T * G),
+                   .drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf)};
+    ls_strategy_begin(t->strategy, m);
+    LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
+    mark(k, &k->split->forward);
+    if (ls_comm_size(t->comm) == 1 && !isfinite(mb.loss_sum)) return numbers_failed(t, "the loss", mb.loss_sum, false);
+    LS_TRY(ls_walk_bwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
+    mark(k, &k->split->backward);
+    pair[0] = mb.loss_sum;
+    pair[1] = (double)mb.n_counted;
+    if (ls_step_sampled(s->epoch_step * M + m, c->timing_warmup_steps, c->timing_sample_every)) {
+        t->sample_data[t->n_sample] = t1 - t0;
+        t->sample_step[t->n_sample++] = ls_now() - t1;
+    }
+    return LS_OK;
+}
+
+static double cpu_seconds(void)
+{
+    struct timespec x;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &x);
+    return (double)x.tv_sec + 1e-9 * (double)x.tv_nsec;
+}
+
+double ls_trainer_cpu(const ls_trainer *t, double *cpu, double *wall)
+{
+    const double now_cpu = cpu_seconds(), now = ls_now(), used = now_cpu - *cpu, passed = now - *wall;
+    *cpu = now_cpu;
+    *wall = now;
+    return passed > 0 ? used / passed / t->compute.n_thread : 0;
+}
+
+static void add_split(ls_step_split *sum, const ls_step_split *x)
+{
+    sum->input += x->input;
+    sum->forward += x->forward;
+    sum->backward += x->backward;
+    sum->comm_exposed += x->comm_exposed;
+    sum->optimizer += x->optimizer;
+    sum->other += x->other;
 }
 
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
-    const ls_hooks hooks = {.ctx = t, .acquire = look_for_stop, .grad_ready = grad_ready};
     const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->comm);
-    const bool updates = ls_strategy_updates(t->strategy);
     const double begin = ls_now();
+    double cpu = cpu_seconds(), wall = begin;
     *r = (ls_step_result){0};
+    if (!t->n_split) t->cpu_begin = cpu, t->wall_begin = wall;
+    marks k = {.t = t, .at = begin, .exposed = ls_comm_exposed(t->comm), .split = &r->split};
     LS_TRY(agree_to_stop(t));
+    mark(&k, &r->split.other);
 
-    for (int m = 0; m < M; m++) {
-        const int64_t micro = s->epoch_step * M + m, leaf = ls_strategy_leaf(t->strategy, m);
-        const double t0 = ls_now();
-        LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, t->ids, t->target));
-        const double t1 = ls_now();
-        ls_micro mb = {.ids = t->ids,
-                       .target = t->target,
-                       .B = B,
-                       .T = T,
-                       .train = true,
-                       .dloss = 1.0 / (double)(B * T * G),
-                       .drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf)};
-        ls_strategy_begin(t->strategy, m);
-        LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
-        const double t2 = ls_now();
-        if (!isfinite(mb.loss_sum)) return numbers_failed(t, "the loss", mb.loss_sum, false);
-        LS_TRY(ls_walk_bwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
-        const double t3 = ls_now();
-        t->leaf_loss[2 * leaf] = mb.loss_sum;
-        t->leaf_loss[2 * leaf + 1] = (double)mb.n_counted;
-        r->t_data += t1 - t0;
-        r->t_forward += t2 - t1;
-        r->t_backward += t3 - t2;
-        if (ls_step_sampled(micro, c->timing_warmup_steps, c->timing_sample_every)) {
-            t->sample_data[t->n_sample] = t1 - t0;
-            t->sample_step[t->n_sample++] = t3 - t1;
-        }
-    }
+    for (int m = 0; m < M; m++) LS_TRY(micro_batch(t, m, &k));
     const double t4 = ls_now();
     double loss_sum = 0, counted = 0, squares = 0;
     LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
-    LS_TRY(ls_strategy_step_due(t->strategy));
-    for (int u = 0; updates && u < t->model->n_unit; u++)
-        LS_TRY(sum_squares(t, t->model->unit[u].grad, t->model->unit[u].n_pad, &squares));
-    r->grad_norm = sqrt(squares);
     r->loss = counted > 0 ? loss_sum / counted : 0;
-    r->t_reduce = ls_now() - t4;
+    LS_TRY(ls_strategy_step_due(t->strategy));
+    if (!isfinite(r->loss)) return numbers_failed(t, "the loss", r->loss, false); /* on every worker at once */
+    LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
+    r->grad_norm = sqrt(squares);
+    mark(&k, &r->split.optimizer);
     if (!isfinite(r->grad_norm)) return numbers_failed(t, "the gradient norm", r->grad_norm, true);
 
     const double t5 = ls_now();
     LS_TRY(ls_ckpt_wait(t->writer)); /* it reads the parameters that we are about to change */
-    const double t6 = ls_now();
-    r->t_wait = t6 - t5;
+    r->t_wait = ls_now() - t5;
+    mark(&k, &r->split.other);
     r->lr = ls_lr_at(&c->lr, s->step + 1);
     const double scale = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
-    if (updates) LS_TRY(optimizer_pass(t, r->lr, scale));
+    LS_TRY(optimizer_pass(t, r->lr, scale));
     LS_TRY(ls_strategy_step_done(t->strategy));
-    r->t_optimizer = ls_now() - t6;
+    mark(&k, &r->split.optimizer);
     /* a sampled micro step that ends an update includes it */
     if (ls_step_sampled(s->epoch_step * M + M - 1, c->timing_warmup_steps, c->timing_sample_every))
-        t->sample_step[t->n_sample - 1] += r->t_reduce + r->t_optimizer;
+        t->sample_step[t->n_sample - 1] += ls_now() - t4 - r->t_wait;
 
     s->step++;
     s->epoch_step++;
     s->loss_sum += loss_sum;
     s->tokens += B * T * G;
-    r->t_total = ls_now() - begin;
+    r->cpu = ls_trainer_cpu(t, &cpu, &wall);
+    r->t_total = k.at - begin;
+    add_split(&t->split_sum, &r->split);
+    t->n_split++;
     return LS_OK;
 }
 
@@ -187,20 +262,23 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
     const int64_t B = c->micro_batch, W = ls_comm_size(t->comm), rank = ls_comm_rank(t->comm);
-    const ls_hooks hooks = {.ctx = t, .acquire = look_for_stop};
+    const ls_hooks hooks = {.ctx = t, .acquire = acquire, .release = release};
     int64_t n = t->val.n_seq / B;
     if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
     const int64_t turns = (n + W - 1) / W;
     LS_TRY(agree_to_stop(t));
+    ls_strategy_begin(t->strategy, -1);
     for (int64_t k = 0; k < turns; k++) {
         double *pair = t->val_loss + 2 * (rank * turns + k);
         const int64_t i = k * W + rank;
         pair[0] = pair[1] = 0;
-        if (i >= n) continue;
+        const int64_t batch =
+            i < n ? i : n - 1; /* everyone walks, as parameters may have to be gathered; the last turn may not count */
         for (int64_t b = 0; b < B; b++)
-            LS_TRY(ls_tokens_sequence(&t->val, i * B + b, t->ids + b * c->seq_len, t->target + b * c->seq_len));
+            LS_TRY(ls_tokens_sequence(&t->val, batch * B + b, t->ids + b * c->seq_len, t->target + b * c->seq_len));
         ls_micro mb = {.ids = t->ids, .target = t->target, .B = B, .T = c->seq_len};
         LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
+        if (i >= n) continue;
         pair[0] = mb.loss_sum;
         pair[1] = (double)mb.n_counted;
     }

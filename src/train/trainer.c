@@ -36,7 +36,11 @@ static ls_status plan_memory(ls_trainer *t, rows *r)
         int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
         if (blocks > n_block) n_block = blocks;
     }
-    const ls_strategy_opts so = {.n_micro = c->grad_accum, .bucket = c->bucket, .deterministic = c->deterministic};
+    const ls_strategy_opts so = {.n_micro = c->grad_accum,
+                                 .bucket = c->bucket,
+                                 .gather_bucket = c->gather_bucket,
+                                 .prefetch_bucket = c->prefetch_bucket,
+                                 .deterministic = c->deterministic};
     LS_TRY(ls_strategy_create(&t->strategy, c->strategy, t->model, t->comm, &so, p));
     LS_TRY(ls_acts_plan(&t->acts, m,
                         &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
@@ -93,8 +97,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
-    LS_TRY(
-        ls_model_create(&t->model, &cfg->model, &t->compute, LS_NORM_BLOCK)); /* so that blocks of the norm are whole */
+    LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, ls_strategy_pad(cfg->strategy, ls_comm_size(t->comm))));
     rows r;
     LS_TRY(plan_memory(t, &r));
     LS_TRY(take_memory(t));
@@ -109,6 +112,11 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     t->state.done = ls_alloc((size_t)(cfg->epochs + 1) * sizeof *t->state.done);
     if (!t->sample_step || !t->sample_data || !t->update_time || !t->state.done)
         return ls_nomem((size_t)cfg->steps_per_epoch * 8, "step times");
+    t->hold = ls_alloc(6 * (size_t)t->model->n_unit * sizeof *t->hold);
+    if (!t->hold) return ls_nomem(6 * (size_t)t->model->n_unit * sizeof *t->hold, "the parts of the model");
+    t->save = t->hold + 3 * t->model->n_unit;
+    t->n_hold = ls_strategy_pieces(t->strategy, false, t->hold);
+    t->n_save = ls_strategy_pieces(t->strategy, true, t->save);
     LS_TRY(ls_ckpt_writer_create(&t->writer));
     return ls_trainer_load(t);
 }
@@ -149,17 +157,18 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_free(t->sample_data);
     ls_free(t->update_time);
     ls_free(t->state.done);
+    ls_free(t->hold);
     ls_free(t);
     *tp = NULL;
 }
 
 static void zero_moments(ls_trainer *t)
 {
-    if (!ls_strategy_updates(t->strategy)) return;
     for (int u = 0; u < t->model->n_unit; u++) {
-        ls_unit *unit = &t->model->unit[u];
-        (void)t->compute.ops->zero(&t->compute, unit->m, unit->n_pad);
-        (void)t->compute.ops->zero(&t->compute, unit->v, unit->n_pad);
+        const ls_own o = ls_strategy_own(t->strategy, u);
+        if (!o.n) continue;
+        (void)t->compute.ops->zero(&t->compute, o.m, o.n);
+        (void)t->compute.ops->zero(&t->compute, o.v, o.n);
     }
 }
 
@@ -181,7 +190,7 @@ ls_status ls_trainer_load(ls_trainer *t)
         LS_TRY(ls_barrier(t->comm, LS_SITE));
         LS_TRY(ls_ckpt_latest(c->run_dir, &path));
         if (path) {
-            ls_status st = ls_ckpt_load(t->model, path, ls_strategy_updates(t->strategy), &json, NULL);
+            ls_status st = ls_ckpt_load(t->model, path, ls_strategy_own(t->strategy, 0).n > 0, &json, NULL);
             if (st == LS_OK) st = ls_run_state_read(t, json, path);
             if (st == LS_OK) say(t, "resumed from ", path);
             t->resumed_from = t->state.step;
@@ -196,7 +205,8 @@ ls_status ls_trainer_load(ls_trainer *t)
         say(t, "weights from ", c->init_from);
         return LS_OK;
     }
-    ls_model_init(t->model, c->seed);
+    for (int i = 0; i < t->n_hold; i++)
+        if (t->hold[i].what == LS_FLAT_PARAM) ls_model_init_piece(t->model, c->seed, &t->hold[i]);
     return LS_OK;
 }
 

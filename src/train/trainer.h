@@ -20,8 +20,6 @@
 #include "train/checkpoint.h"
 #include "train/resolve.h"
 
-#define LS_NORM_BLOCK 1024 /* elements a partial sum of the gradient norm covers, whoever holds them */
-
 /* Where a run says things. Any member may be NULL. */
 typedef struct ls_train_io {
     void *ctx;
@@ -43,8 +41,10 @@ bool ls_spread_add(ls_spread *s, double x);
 
 typedef struct ls_step_result {
     double loss, grad_norm, lr; /* mean over the step's tokens; before clipping */
-    double t_data, t_forward, t_backward, t_reduce, t_optimizer, t_wait; /* seconds; t_wait: for a checkpoint */
+    ls_step_split split;        /* seconds; adds up to t_total                */
+    double t_wait;              /* for a checkpoint, part of split.other      */
     double t_total;
+    double cpu; /* CPU seconds / (wall seconds * threads) of this worker */
 } ls_step_result;
 
 /* What a checkpoint has to bring back besides tensors. */
@@ -71,11 +71,16 @@ typedef struct ls_trainer {
     ls_comm *comm; /* the workers of this run                                          */
     bool owns_comm;
     ls_strategy *strategy;
+    ls_piece *hold, *save; /* what this worker holds; what it writes to checkpoints            */
+    int n_hold, n_save;
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     int32_t *ids, *target; /* one micro-batch                                                  */
-    double *norm_block;
-    double *leaf_loss; /* (loss sum, rows counted) of every leaf of a step                 */
-    double *val_loss;  /* the same of every validation batch                               */
+    double *norm_block;    /* for naming what is not finite                                    */
+    ls_step_split split_sum;
+    int64_t n_split;
+    double cpu_begin, wall_begin; /* of this session's first step                           */
+    double *leaf_loss;            /* (loss sum, rows counted) of every leaf of a step                 */
+    double *val_loss;             /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_metrics_log log;
     ls_run_state state;
@@ -92,6 +97,9 @@ void ls_trainer_destroy(ls_trainer **t);
 
 /* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);
+
+/* CPU utilisation since the two moments, which become now. */
+double ls_trainer_cpu(const ls_trainer *t, double *cpu, double *wall);
 
 /* Mean loss over validation sequences, at most max_val_steps batches. *n_batch: how many ran. */
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch);

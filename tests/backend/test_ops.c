@@ -282,6 +282,11 @@ static ls_status c_add(ls_compute *c, void **a, const shape *s)
     return c->ops->add(c, a[2], a[0], a[2], s->n);
 }
 
+static ls_status c_copy(ls_compute *c, void **a, const shape *s)
+{
+    return c->ops->copy(c, a[0], a[1], s->n);
+}
+
 static ls_status c_zero(ls_compute *c, void **a, const shape *s)
 {
     return c->ops->zero(c, a[0], s->n);
@@ -539,6 +544,7 @@ static void test_pointwise(void **state)
             check(&(op_case){"drop_bwd dx=dy", c_drop_bwd_on_dy, s, {{0}, b_n}, 3e-7});
             check(&(op_case){"add", c_add, s, {o_n, b_n, b_n}, 3e-7}); /* 7e-8 */
             check(&(op_case){"zero", c_zero, s, {o_n}, 0});
+            check(&(op_case){"copy", c_copy, s, {o_n, i_n}, 0});
             s.N = v ? 7 : 5000;
             check(&(op_case){"sumsq",
                              c_sumsq,

@@ -15,7 +15,7 @@ run() { local name=$1; shift; timeout 120 "$LOCKSTEP" "${base[@]}" --checkpoint_
 steps=(--max_steps 16)
 
 run one "${steps[@]}" || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
-for s in ddp dp; do
+for s in ddp dp zero1 zero2 zero3; do
   run $s -n 4 --strategy $s "${steps[@]}" || bad "$s on 4: $(tail -3 "$SCRATCH/$s.log")"
   same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$s/epoch-1/model.safetensors"
   same "$SCRATCH/one/epoch-1/optimizer.safetensors" "$SCRATCH/$s/epoch-1/optimizer.safetensors"
@@ -29,7 +29,8 @@ assert b["hardware"]["world_size"] == 4 and b["training_config"]["global_batch_s
 # the law of ddp: every step sums each gradient element once (P, and the token embedding's second part)
 comm, P, V, C, steps = b["lockstep"]["comm"], b["lockstep"]["parameters"], 257, 128, 16
 def pad(n): return -(-n // 1024) * 1024
-units = [pad(V * C + 256 * C)] + [pad(12 * C * C + 13 * C)] * 4 + [pad(2 * C) + V * C]
+embed = pad(V * C + 256 * C)
+units = [embed] + [pad(12 * C * C + 13 * C)] * 4 + [pad(2 * C) + embed]
 assert comm["backend"] == "local" and comm["all_reduce"]["elements"] == steps * sum(units), (comm["all_reduce"], sum(units))
 assert comm["all_reduce"]["bytes_moved"] == 2 * 3 * comm["all_reduce"]["elements"] * 4 // 4, comm["all_reduce"]
 for x, y in zip(a["epochs"], b["epochs"], strict=True):
@@ -74,6 +75,6 @@ same "$SCRATCH/whole/epoch-2/model.safetensors" "$SCRATCH/killed/epoch-2/model.s
 expect 2 "power\|1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 2
 expect 0 "may give other bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/free" --global_batch_size 6 -n 2 --no_deterministic --max_steps 3
 expect 2 "single" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy single
-expect 2 "zero2" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy zero2
+expect 2 "1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 3 --strategy zero2
 expect 3 "none.bin" "$LOCKSTEP" train --train_data_path "$SCRATCH/none.bin" --model tiny -n 2 --checkpoint_path "$SCRATCH/x"
 done_tests

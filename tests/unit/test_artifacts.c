@@ -255,7 +255,10 @@ static const char golden[] = "{\n"
                              "    \"total_steps\": 14,\n"
                              "    \"lr_schedule\": \"cosine\",\n"
                              "    \"planned_bytes\": 1000,\n"
-                             "    \"resumed_from_step\": 0\n"
+                             "    \"resumed_from_step\": 0,\n"
+                             "    \"bucket\": 0,\n"
+                             "    \"gather_bucket\": 0,\n"
+                             "    \"prefetch_bucket\": 0\n"
                              "  }\n"
                              "}";
 

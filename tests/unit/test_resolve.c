@@ -276,7 +276,6 @@ static void refused(void **state)
         {"--device cuda", "--device cpu"},
         {"--precision bf16", "--precision fp32"},
         {"--precision fp16", "fp16"},
-        {"--strategy zero2", "zero2"},
         {"--comm mpi", "mpi"},
         {"--pp 2", "--pp 1"},
         {"--tp 2", "--tp 1"},
@@ -316,7 +315,20 @@ static void workers(void **state)
     assert_int_equal(c.bucket, 5000000);
     assert_source(&c, "bucket", LS_FROM_JSON, "zero_optimization.reduce_bucket_size");
     ls_train_config_fini(&c);
-    must_fail("{\"zero_optimization\": {\"stage\": 2}}", "-n 2", LS_E_UNSUPPORTED, "stage is 2");
+    must(
+        "{\"zero_optimization\": {\"stage\": 3, \"allgather_bucket_size\": 2e6, \"stage3_prefetch_bucket_size\": 3e6}}",
+        "-n 2", &c);
+    assert_string_equal(c.strategy, "zero3");
+    assert_source(&c, "strategy", LS_FROM_JSON, "zero_optimization.stage");
+    assert_int_equal(c.gather_bucket, 2000000);
+    assert_int_equal(c.prefetch_bucket, 3000000);
+    assert_source(&c, "prefetch_bucket", LS_FROM_JSON, "zero_optimization.stage3_prefetch_bucket_size");
+    ls_train_config_fini(&c);
+    must("{\"zero_optimization\": {\"stage\": 2}}", "-n 2 --strategy ddp --gather_bucket 5", &c);
+    assert_string_equal(c.strategy, "ddp");
+    assert_int_equal(c.gather_bucket, 5);
+    ls_train_config_fini(&c);
+    must_fail(NULL, "-n 2 --gather_bucket 0", LS_E_CONFIG, "parameter bucket");
     must_fail(NULL, "-n 2 --bucket 0", LS_E_CONFIG, "bucket");
     must(NULL, "-n 2 --no-deterministic", &c);
     assert_false(c.deterministic);

@@ -42,6 +42,7 @@ const ls_compute_ops ls_compute_cpu = {
     .sumsq = fast_sumsq,
     .add = fast_add,
     .zero = fast_zero,
+    .copy = fast_copy,
 };
 
 size_t fast_gemm_scratch(int n_thread)

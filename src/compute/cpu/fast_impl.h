@@ -84,5 +84,6 @@ ls_status fast_adamw(ls_compute *c, void *p, const void *g, void *m, void *v, in
 ls_status fast_sumsq(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
 ls_status fast_add(ls_compute *c, void *y, const void *a, const void *b, int64_t n);
 ls_status fast_zero(ls_compute *c, void *y, int64_t n);
+ls_status fast_copy(ls_compute *c, void *y, const void *x, int64_t n);
 
 #endif

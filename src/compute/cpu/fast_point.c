@@ -75,6 +75,18 @@ ls_status fast_add(ls_compute *c, void *y_, const void *a_, const void *b_, int6
     return LS_OK;
 }
 
+ls_status fast_copy(ls_compute *c, void *y_, const void *x_, int64_t n)
+{
+    float *y = y_;
+    const float *x = x_;
+#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    {
+        fast_range r = fast_share(n, LINE);
+        if (r.hi > r.lo) memcpy(y + r.lo, x + r.lo, (size_t)(r.hi - r.lo) * sizeof *y);
+    }
+    return LS_OK;
+}
+
 ls_status fast_zero(ls_compute *c, void *y_, int64_t n)
 {
     float *y = y_;

@@ -1,0 +1,129 @@
+/* shard.c - what the zero strategies share: cutting into buckets, gathering after an update, gradients on their way.
+ *
+ * A bucket of b elements of a unit that is cut into W parts is elements [k, k + b/W) of every part: each worker gets the same share of
+ * every bucket, and buckets can be as small as one likes. */
+#include "parallel/parallel_impl.h"
+
+static int64_t step_of(const ls_strategy *s, int64_t bucket)
+{
+    const int64_t n = bucket / ls_comm_size(s->comm);
+    return n > 0 ? n : 1;
+}
+
+ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out)
+{
+    const ls_compute *c = s->model->compute;
+    const int64_t W = ls_comm_size(s->comm), part = n / W, step = step_of(s, s->opts.bucket);
+    for (int64_t at = 0; at < part; at += step) {
+        const int64_t k = part - at < step ? part - at : step;
+        ls_comm_label(s->comm, ++s->n_bucket);
+        LS_TRY(ls_reduce_scatter_apart(s->comm, (ls_view){ls_at(c, out, at), k, LS_F32},
+                                       (ls_view){ls_at(c, x, at), k * W, LS_F32}, part, LS_SITE, &s->last));
+    }
+    return LS_OK;
+}
+
+ls_status parallel_scatter_unit(ls_strategy *s, int u, void *grad, void *out)
+{
+    const ls_compute *c = s->model->compute;
+    const ls_unit *unit = &s->model->unit[u];
+    LS_TRY(parallel_scatter(s, grad, unit->n_pad, out));
+    if (unit->n_grad == unit->n_pad) return LS_OK;
+    return parallel_scatter(s, ls_at(c, grad, unit->n_pad), unit->n_grad - unit->n_pad,
+                            ls_at(c, out, parallel_part(s, unit->n_pad)));
+}
+
+/* ---- parameters that lie whole ---- */
+
+ls_status parallel_gather_post(ls_strategy *s, int u)
+{
+    const ls_compute *c = s->model->compute;
+    const ls_unit *unit = &s->model->unit[u];
+    const int64_t W = ls_comm_size(s->comm), part = unit->n_pad / W, step = step_of(s, s->opts.gather_bucket);
+    char *mine = ls_at(c, unit->param, part * ls_comm_rank(s->comm));
+    for (int64_t at = 0; at < part; at += step) {
+        const int64_t k = part - at < step ? part - at : step;
+        ls_comm_label(s->comm, ++s->n_bucket);
+        LS_TRY(ls_all_gather_apart(s->comm, (ls_view){ls_at(c, unit->param, at), k * W, LS_F32}, part,
+                                   (ls_view){ls_at(c, mine, at), k, LS_F32}, LS_SITE, &s->gather[u]));
+    }
+    return LS_OK;
+}
+
+static ls_status arrived(ls_strategy *s, int u)
+{
+    LS_TRY(ls_wait(s->comm, s->gather[u]));
+    s->gather[u] = 0;
+    return LS_OK;
+}
+
+ls_status parallel_gather_wait(ls_strategy *s, int u, ls_pass pass)
+{
+    if (pass == LS_FWD && u == s->model->n_unit - 1 && s->model->cfg.tied) LS_TRY(arrived(s, 0));
+    return arrived(s, u);
+}
+
+/* ---- gradients on their way ---- */
+
+/* Elements that a unit takes in the window: its gradient, and this worker's part of the sum where that is not added at once. */
+static int64_t room_of(const ls_strategy *s, int u)
+{
+    const int64_t n = s->model->unit[u].n_grad;
+    return n + (s->opts.n_micro > 1 ? parallel_part(s, n) : 0);
+}
+
+/* Two neighbours at least, so that one travels while the next is computed. */
+int64_t parallel_flight_capacity(const ls_strategy *s)
+{
+    int64_t pair = 0, total = 0;
+    for (int u = 0; u < s->model->n_unit; u++) {
+        const int64_t two = room_of(s, u) + (u ? room_of(s, u - 1) : 0);
+        if (two > pair) pair = two;
+        total += room_of(s, u);
+    }
+    const int64_t asked = s->opts.bucket < total ? s->opts.bucket : total;
+    return asked > pair ? asked : pair;
+}
+
+/* The oldest one: waits for its sum, adds this worker's part to the tree, gives the place back. */
+static ls_status land(ls_strategy *s)
+{
+    const ls_flight f = s->flight[0];
+    LS_ASSERT(s->n_flight && f.posted);
+    LS_TRY(ls_wait(s->comm, f.ticket));
+    LS_TRY(ls_gradtree_add(s->tree, f.unit, f.micro, f.part));
+    ls_window_give(&s->grads, f.at);
+    for (int i = 1; i < s->n_flight; i++) s->flight[i - 1] = s->flight[i];
+    s->n_flight--;
+    return LS_OK;
+}
+
+ls_status parallel_flight_begin(ls_strategy *s, int u)
+{
+    const ls_compute *c = s->model->compute;
+    int64_t at;
+    while ((at = ls_window_take(&s->grads, room_of(s, u), false)) < 0) LS_TRY(land(s));
+    ls_unit *unit = &s->model->unit[u];
+    unit->grad = ls_at(c, s->grads_at, at);
+    void *part = ls_gradtree_place(s->tree, u, s->micro); /* NULL: this leaf carries, so its part waits in the window */
+    if (!part) part = ls_at(c, unit->grad, unit->n_grad);
+    s->flight[s->n_flight++] = (ls_flight){.unit = u, .micro = s->micro, .at = at, .part = part};
+    return LS_OK;
+}
+
+ls_status parallel_flight_ready(ls_strategy *s, int u)
+{
+    ls_flight *f = &s->flight[s->n_flight - 1];
+    LS_ASSERT(s->n_flight && f->unit == u && !f->posted);
+    if (u == s->model->n_unit - 1) s->n_bucket = 0; /* buckets are counted anew in every micro-batch */
+    LS_TRY(parallel_scatter_unit(s, u, s->model->unit[u].grad, f->part));
+    f->ticket = s->last;
+    f->posted = true;
+    return LS_OK;
+}
+
+ls_status parallel_flight_land_all(ls_strategy *s)
+{
+    while (s->n_flight) LS_TRY(land(s));
+    return LS_OK;
+}

@@ -1,0 +1,27 @@
+/* window.h - buffers in flight: a region of fixed capacity in which a few of them live at a time.
+ *
+ * Places are first fit from the low end (or the high end, for what stays longer). Taking and giving back happen in the same order on
+ * every worker, so the places are the same, too. Nothing is allocated. */
+#ifndef LS_PARALLEL_WINDOW_H
+#define LS_PARALLEL_WINDOW_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LS_WINDOW_MAX 64
+
+typedef struct ls_window {
+    int64_t capacity; /* elements */
+    int n;
+    struct {
+        int64_t at, n;
+    } live[LS_WINDOW_MAX]; /* by place */
+} ls_window;
+
+/* Offset of n free elements, or -1: give something back first. */
+int64_t ls_window_take(ls_window *w, int64_t n, bool high);
+void ls_window_give(ls_window *w, int64_t at);
+
+#endif

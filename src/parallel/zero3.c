@@ -1,0 +1,164 @@
+/* zero3.c - parameters, gradients and moments by parts: a unit is gathered before its use and dropped after it.
+ *
+ *   P parameters, E those of embed, B those of all blocks, G = P + E (tied; else G = P), N workers, M micro-batches each; fp32
+ *   bytes held   16P/N (and 4E/N, the tied embedding's second gradient), the units that are gathered (two neighbouring uses, and
+ *                stage3_prefetch_bucket_size elements ahead), gradients in flight as in zero2
+ *   sent / step  M (all_gather(P + B, and E once more when tied) + reduce_scatter(G))  elements
+ * The head needs embed's tokens when tied; embed's backward needs no parameters; head's stay from its forward to its backward.
+ * Invariants
+ *   1. a gathered unit is never written to; step_done drops all of them, as they are old then;
+ *   2. what is needed now is posted before what is needed next. */
+#include "parallel/parallel_impl.h"
+
+typedef struct use {
+    int u; /* -1: none known */
+    ls_pass pass;
+} use;
+
+/* The units whose parameters a use needs. */
+static int needs(const ls_strategy *s, use x, int unit[2])
+{
+    const bool head = x.u == s->model->n_unit - 1;
+    int n = 0;
+    if (x.u < 0 || (x.u == 0 && x.pass == LS_BWD)) return 0;
+    unit[n++] = x.u;
+    if (head && x.pass == LS_FWD && s->model->cfg.tied) unit[n++] = 0;
+    return n;
+}
+
+static bool needed(const ls_strategy *s, use x, int u)
+{
+    int unit[2];
+    const int n = needs(s, x, unit);
+    for (int i = 0; i < n; i++)
+        if (unit[i] == u) return true;
+    return false;
+}
+
+static use after(const ls_strategy *s, use x)
+{
+    const int head = s->model->n_unit - 1;
+    if (x.pass == LS_FWD && x.u < head) return (use){x.u + 1, LS_FWD};
+    if (x.pass == LS_FWD) return s->micro < 0 ? (use){-1, LS_FWD} : (use){head, LS_BWD};
+    return x.u > 0 ? (use){x.u - 1, LS_BWD} : (use){-1, LS_BWD};
+}
+
+static int64_t elements(const ls_strategy *s, use x)
+{
+    int unit[2];
+    int64_t sum = 0;
+    const int n = needs(s, x, unit);
+    for (int i = 0; i < n; i++) sum += s->model->unit[unit[i]].n_pad;
+    return sum;
+}
+
+int64_t parallel_fetch_capacity(const ls_strategy *s)
+{
+    const int U = s->model->n_unit;
+    int64_t most = 0, total = 0;
+    for (int u = 0; u < U; u++) {
+        const use x = {u, LS_FWD};
+        const int64_t two = elements(s, x) + (u + 1 < U ? elements(s, after(s, x)) : 0);
+        if (two > most) most = two;
+        total += elements(s, x);
+    }
+    const int64_t ahead = s->opts.prefetch_bucket < total ? s->opts.prefetch_bucket : total;
+    return most + ahead < total ? most + ahead : total;
+}
+
+static ls_status drop(ls_strategy *s, int u)
+{
+    if (s->held[u] < 0) return LS_OK;
+    LS_TRY(ls_wait(s->comm, s->gather[u]));
+    s->gather[u] = 0;
+    ls_window_give(&s->params, s->held[u]);
+    s->held[u] = -1;
+    return LS_OK;
+}
+
+/* Posts the gather of u unless it is here or on its way; false: there is no room. */
+static ls_status fetch(ls_strategy *s, int u, bool *room)
+{
+    const ls_compute *c = s->model->compute;
+    ls_unit *unit = &s->model->unit[u];
+    const int64_t W = ls_comm_size(s->comm);
+    *room = true;
+    if (s->held[u] >= 0) return LS_OK;
+    s->held[u] = ls_window_take(&s->params, unit->n_pad, u == s->model->n_unit - 1); /* the head's stay longer */
+    *room = s->held[u] >= 0;
+    if (!*room) return LS_OK;
+    unit->param = ls_at(c, s->params_at, s->held[u]);
+    ls_comm_label(s->comm, u + 1);
+    return ls_all_gather(s->comm, (ls_view){unit->param, unit->n_pad, LS_F32},
+                         (ls_view){s->part[u], unit->n_pad / W, LS_F32}, LS_SITE, &s->gather[u]);
+}
+
+static ls_status fetch_now(ls_strategy *s, use now, int u)
+{
+    bool room;
+    LS_TRY(fetch(s, u, &room));
+    if (room) return LS_OK;
+    for (int k = 0; k < s->model->n_unit; k++) /* what was fetched ahead is in the way */
+        if (!needed(s, now, k)) LS_TRY(drop(s, k));
+    LS_TRY(fetch(s, u, &room));
+    LS_ASSERT(room);
+    return LS_OK;
+}
+
+static ls_status fetch_ahead(ls_strategy *s, use now)
+{
+    int64_t n = 0;
+    use x = now;
+    while (n < s->opts.prefetch_bucket) {
+        x = after(s, x);
+        if (x.u < 0) return LS_OK;
+        int unit[2];
+        const int k = needs(s, x, unit);
+        for (int i = 0; i < k; i++) {
+            bool room;
+            LS_TRY(fetch(s, unit[i], &room));
+            if (!room) return LS_OK;
+        }
+        n += elements(s, x);
+    }
+    return LS_OK;
+}
+
+static ls_status acquire(ls_strategy *s, int u, ls_pass pass)
+{
+    const use now = {u, pass};
+    int unit[2];
+    const int n = needs(s, now, unit);
+    for (int i = 0; i < n; i++) LS_TRY(fetch_now(s, now, unit[i]));
+    LS_TRY(fetch_ahead(s, now));
+    for (int i = 0; i < n; i++) {
+        LS_TRY(ls_wait(s->comm, s->gather[unit[i]]));
+        s->gather[unit[i]] = 0;
+    }
+    return LS_OK;
+}
+
+static ls_status release(ls_strategy *s, int u, ls_pass pass)
+{
+    const use now = {u, pass}, next = after(s, now);
+    int unit[2];
+    const int n = needs(s, now, unit);
+    for (int i = 0; i < n; i++)
+        if (!needed(s, next, unit[i])) LS_TRY(drop(s, unit[i]));
+    return LS_OK;
+}
+
+static ls_status forget(ls_strategy *s)
+{
+    for (int u = 0; u < s->model->n_unit; u++) LS_TRY(drop(s, u));
+    return LS_OK;
+}
+
+const ls_strategy_ops ls_strategy_zero3 = {.name = "zero3",
+                                           .parts = LS_SHARD_OPT | LS_SHARD_GRAD | LS_SHARD_PARAM,
+                                           .acquire = acquire,
+                                           .release = release,
+                                           .grad_begin = parallel_flight_begin,
+                                           .grad_ready = parallel_flight_ready,
+                                           .step_due = parallel_flight_land_all,
+                                           .step_done = forget};
