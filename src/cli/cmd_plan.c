@@ -201,11 +201,13 @@ static ls_status picture_make(const plan *p, picture *v)
     if (!v->row || !v->text || !v->lane || !v->note)
         return ls_nomem((size_t)p->sim.n_span * sizeof *v->row, "the picture of a schedule");
     char *t = v->text;
-    snprintf(t, 128, "%s: %d stages, %d micro-batches%s", s->name, s->n_stage, s->n_micro, "");
-    if (s->n_chunk > 1)
-        snprintf(t, 128, "%s: %d stages x %d chunks, %d micro-batches", s->name, s->n_stage, s->n_chunk, s->n_micro);
+    char chunks[32] = "";
+    if (s->n_chunk > 1) snprintf(chunks, sizeof chunks, " x %d chunks", s->n_chunk);
+    snprintf(t, 128, "%s, %d stages%s, %d micro-batches: bubble %.1f %%", s->name, s->n_stage, chunks, s->n_micro,
+             100 * p->sim.bubble);
+    snprintf(t + 128, 128, "makespan %g; %.1f %% idle between a stage's first and last action", p->sim.makespan,
+             100 * p->sim.inner);
     v->g = (ls_gantt){.title = t, .subtitle = t + 128, .axis = "time", .end = p->sim.makespan};
-    snprintf(t + 128, 128, "bubble %.1f %%, makespan %g", 100 * p->sim.bubble, p->sim.makespan);
     for (int r = 0; r < s->n_stage; r++) {
         char *name = t + (2 * (size_t)r + 2) * 128, *note = name + 128;
         snprintf(name, 128, "stage %d", r);
