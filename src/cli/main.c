@@ -22,6 +22,7 @@ static const command commands[] = {
     {"export", "a checkpoint as a plain Hugging Face folder", cmd_export},
     {"import", "a Hugging Face folder as a checkpoint to start from", cmd_import},
     {"verify", "holds every strategy against one worker, bit by bit", cmd_verify},
+    {"plan", "a pipeline schedule, simulated and drawn", cmd_plan},
     {"doctor", "what this machine can do, and why a part does not work", cmd_doctor},
 };
 #define N_COMMAND (sizeof commands / sizeof commands[0])

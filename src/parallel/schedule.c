@@ -1,0 +1,302 @@
+/* schedule.c - what all schedules share: the table of them, messages by one rule, buffers by number. */
+#include "parallel/schedule.h"
+
+#include "core/mem.h"
+#include "core/str.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef ls_status (*generator)(ls_schedule *s, const ls_pipe_opts *o);
+
+static const struct {
+    const char *name;
+    generator emit;
+} builtin[] = {{"naive", ls_pipe_naive},
+               {"gpipe", ls_pipe_gpipe},
+               {"1f1b", ls_pipe_1f1b},
+               {"interleaved", ls_pipe_interleaved},
+               {"zb", ls_pipe_zb}};
+#define N_BUILTIN (sizeof builtin / sizeof builtin[0])
+
+const char ls_schedule_names[] = "naive, gpipe, 1f1b, interleaved, zb";
+const ls_pipe_costs ls_pipe_equal = {.each = {1, 1, 1, 1}};
+
+const char *ls_pipe_word(ls_pipe_kind kind)
+{
+    switch (kind) {
+#define X(k, token, words) \
+    case k: return words;
+        LS_PIPE_LIST(X)
+#undef X
+    case LS_N_PIPE: break;
+    }
+    return "?";
+}
+
+const char *ls_pipe_token(ls_pipe_kind kind)
+{
+    switch (kind) {
+#define X(k, token, words) \
+    case k: return token;
+        LS_PIPE_LIST(X)
+#undef X
+    case LS_N_PIPE: break;
+    }
+    return "?";
+}
+
+int ls_pipe_next(const ls_schedule *s, int rank, int chunk)
+{
+    const int g = ls_pipe_part(s, rank, chunk) + 1;
+    return g < s->n_stage * s->n_chunk ? g % s->n_stage : -1;
+}
+
+int ls_pipe_prev(const ls_schedule *s, int rank, int chunk)
+{
+    const int g = ls_pipe_part(s, rank, chunk) - 1;
+    return g >= 0 ? g % s->n_stage : -1;
+}
+
+int ls_pipe_clock(int n_micro, int n_stage, int clock, int (*pair)[2])
+{
+    int n = 0;
+    for (int i = 0; i < n_micro; i++) {
+        const int j = clock - i;
+        if (j < 0 || j >= n_stage) continue;
+        pair[n][0] = i;
+        pair[n++][1] = j;
+    }
+    return n;
+}
+
+/* ---- making and ending ---- */
+
+ls_status ls_schedule_empty(ls_schedule **out, const char *name, int n_stage, int n_micro, int n_chunk)
+{
+    if (n_stage < 1 || n_stage > LS_PIPE_MAX_STAGE || n_chunk < 1 || n_chunk > LS_PIPE_MAX_CHUNK || n_micro < 1)
+        return ls_fail(LS_E_CONFIG,
+                       "a pipeline of %d stages x %d chunks with %d micro-batches: stages are 1 to %d, chunks 1 to %d, "
+                       "micro-batches 1 or more",
+                       n_stage, n_chunk, n_micro, LS_PIPE_MAX_STAGE, LS_PIPE_MAX_CHUNK);
+    const int64_t cells = (int64_t)n_stage * n_chunk * n_micro;
+    if (cells > LS_PIPE_MAX_CELL)
+        return ls_fail(LS_E_CONFIG, "%d stages x %d chunks x %d micro-batches = %lld, above %d", n_stage, n_chunk,
+                       n_micro, (long long)cells, LS_PIPE_MAX_CELL);
+    if (n_stage == 1 && n_chunk > 1)
+        return ls_fail(LS_E_CONFIG,
+                       "%d chunks on one stage: there is nobody to pass micro-batches to in between; "
+                       "interleaving needs pp=2 or more",
+                       n_chunk);
+    ls_schedule *s = ls_alloc(sizeof *s);
+    if (!s) return ls_nomem(sizeof *s, "a schedule");
+    *s = (ls_schedule){.n_stage = n_stage, .n_micro = n_micro, .n_chunk = n_chunk};
+    snprintf(s->name, sizeof s->name, "%s", name);
+    s->rank = ls_alloc((size_t)n_stage * sizeof *s->rank);
+    for (int r = 0; s->rank && r < n_stage; r++) {
+        s->rank[r].peak = ls_alloc((size_t)n_chunk * sizeof(int));
+        s->rank[r].grad_peak = ls_alloc((size_t)n_chunk * sizeof(int));
+        if (!s->rank[r].peak || !s->rank[r].grad_peak) s->failed = true;
+    }
+    if (!s->rank || s->failed) {
+        ls_schedule_destroy(&s);
+        return ls_nomem((size_t)n_stage * sizeof(ls_rank_list), "a schedule");
+    }
+    *out = s;
+    return LS_OK;
+}
+
+void ls_schedule_destroy(ls_schedule **sp)
+{
+    ls_schedule *s = *sp;
+    if (!s) return;
+    for (int r = 0; s->rank && r < s->n_stage; r++) {
+        ls_free(s->rank[r].action);
+        ls_free(s->rank[r].peak);
+        ls_free(s->rank[r].grad_peak);
+    }
+    ls_free(s->rank);
+    ls_free(s);
+    *sp = NULL;
+}
+
+void ls_schedule_put(ls_schedule *s, int rank, ls_action a)
+{
+    ls_rank_list *l = &s->rank[rank];
+    if (s->failed) return;
+    if (l->n_action == l->cap) {
+        const int cap = l->cap ? 2 * l->cap : 64;
+        ls_action *p = ls_realloc(l->action, (size_t)cap * sizeof *p);
+        if (!p) {
+            s->failed = true;
+            return;
+        }
+        l->action = p;
+        l->cap = cap;
+    }
+    l->action[l->n_action++] = a;
+}
+
+void ls_schedule_emit(ls_schedule *s, int rank, ls_pipe_kind kind, int micro, int chunk)
+{
+    ls_schedule_put(s, rank, (ls_action){kind, micro, chunk, -1, -1, -1});
+}
+
+bool ls_schedule_is_builtin(const char *name)
+{
+    for (size_t i = 0; i < N_BUILTIN; i++)
+        if (!strcmp(name, builtin[i].name)) return true;
+    return false;
+}
+
+ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_opts *o)
+{
+    generator emit = NULL;
+    const char *names[N_BUILTIN];
+    for (size_t i = 0; i < N_BUILTIN; i++) {
+        if (!strcmp(name, builtin[i].name)) emit = builtin[i].emit;
+        names[i] = builtin[i].name;
+    }
+    if (!emit) {
+        const char *near = ls_nearest_word(name, names, N_BUILTIN);
+        return ls_fail(LS_E_ARG, "there is no schedule '%s'%s%s%s (%s, or a file)", name, near ? "; did you mean " : "",
+                       near ? near : "", near ? "?" : "", ls_schedule_names);
+    }
+    if (emit != ls_pipe_interleaved && o->n_chunk > 1)
+        return ls_fail(LS_E_CONFIG, "%s has one chunk a stage, and %d were asked for: interleaved has several", name,
+                       o->n_chunk);
+    if (emit == ls_pipe_interleaved && o->n_chunk < 2)
+        return ls_fail(LS_E_CONFIG, "interleaved needs 2 or more chunks a stage; with one it would be 1f1b");
+    if (o->live < 0 || (o->live && emit != ls_pipe_zb))
+        return ls_fail(LS_E_CONFIG, "%d live activations: only zb takes such a bound, of 1 or more", o->live);
+    ls_schedule *s = NULL;
+    LS_TRY(ls_schedule_empty(&s, name, o->n_stage, o->n_micro, o->n_chunk));
+    ls_status st = emit(s, o);
+    if (st == LS_OK) st = ls_schedule_finish(s);
+    if (st != LS_OK) {
+        ls_schedule_destroy(&s);
+        return st;
+    }
+    *out = s;
+    return LS_OK;
+}
+
+/* ---- messages ---- */
+
+static void put_message(ls_schedule *s, int rank, ls_pipe_kind kind, const ls_action *of, int peer)
+{
+    if (peer >= 0) ls_schedule_put(s, rank, (ls_action){kind, of->micro, of->chunk, peer, -1, -1});
+}
+
+/* Rank r's list again, with messages around its computing actions. */
+static ls_status surround(ls_schedule *s, int r)
+{
+    ls_rank_list *l = &s->rank[r];
+    ls_action *bare = l->action;
+    const int n_bare = l->n_action;
+    int *left = ls_alloc((size_t)s->n_chunk * sizeof *left); /* weight gradients to come */
+    if (!left) return ls_nomem((size_t)s->n_chunk * sizeof *left, "a schedule");
+    for (int c = 0; c < s->n_chunk; c++) left[c] = s->n_micro;
+    l->action = NULL;
+    l->n_action = l->cap = 0;
+    for (int i = 0; i < n_bare; i++) {
+        const ls_action *a = &bare[i];
+        const int next = ls_pipe_next(s, r, a->chunk), prev = ls_pipe_prev(s, r, a->chunk);
+        const bool back = a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_IN;
+        if (a->kind == LS_PIPE_FWD) put_message(s, r, LS_PIPE_RECV_ACT, a, prev);
+        if (back) put_message(s, r, LS_PIPE_RECV_GRAD, a, next);
+        ls_schedule_put(s, r, *a);
+        if (a->kind == LS_PIPE_FWD) put_message(s, r, LS_PIPE_SEND_ACT, a, next);
+        if (back) put_message(s, r, LS_PIPE_SEND_GRAD, a, prev);
+        if ((a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_W) && --left[a->chunk] == 0)
+            ls_schedule_emit(s, r, LS_PIPE_REDUCE, -1, a->chunk);
+    }
+    ls_schedule_emit(s, r, LS_PIPE_STEP, -1, -1);
+    ls_free(left);
+    ls_free(bare);
+    return s->failed ? ls_nomem((size_t)n_bare * 3 * sizeof *bare, "a schedule") : LS_OK;
+}
+
+ls_status ls_schedule_finish(ls_schedule *s)
+{
+    for (int r = 0; r < s->n_stage; r++) LS_TRY(surround(s, r));
+    return ls_schedule_slots(s);
+}
+
+/* ---- buffers ---- */
+
+/* One kind of buffer on one rank: lives of (micro, chunk) from a first to a last action, numbered lowest free first, so that no
+ * more numbers are used than are alive at once. */
+typedef struct pool {
+    int *first, *last; /* [n_chunk * n_micro]: action numbers, -1 when never */
+    int *number;       /* [n_chunk * n_micro]                                */
+    unsigned char *used;
+} pool;
+
+static bool touches_act(ls_pipe_kind k)
+{
+    return k == LS_PIPE_FWD || k == LS_PIPE_BWD || k == LS_PIPE_BWD_IN || k == LS_PIPE_BWD_W || k == LS_PIPE_RECV_ACT ||
+           k == LS_PIPE_SEND_ACT;
+}
+
+static bool touches_grad(ls_pipe_kind k)
+{
+    return k == LS_PIPE_BWD || k == LS_PIPE_BWD_IN || k == LS_PIPE_BWD_W || k == LS_PIPE_RECV_GRAD ||
+           k == LS_PIPE_SEND_GRAD;
+}
+
+static void number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool grads)
+{
+    const int n = s->n_chunk * s->n_micro;
+    int *peak = grads ? l->grad_peak : l->peak, *most = grads ? &l->peak_grads : &l->peak_all, alive = 0;
+    for (int k = 0; k < n; k++) p->first[k] = p->last[k] = -1;
+    memset(p->used, 0, (size_t)n);
+    memset(peak, 0, (size_t)s->n_chunk * sizeof *peak);
+    *most = 0;
+    for (int i = 0; i < l->n_action; i++) {
+        const ls_action *a = &l->action[i];
+        if (!(grads ? touches_grad(a->kind) : touches_act(a->kind))) continue;
+        const int k = a->chunk * s->n_micro + a->micro;
+        if (p->first[k] < 0) p->first[k] = i;
+        p->last[k] = i;
+    }
+    for (int i = 0; i < l->n_action; i++) {
+        ls_action *a = &l->action[i];
+        int *slot = grads ? &a->grad_slot : &a->slot;
+        *slot = -1;
+        if (!(grads ? touches_grad(a->kind) : touches_act(a->kind))) continue;
+        const int k = a->chunk * s->n_micro + a->micro;
+        unsigned char *used = p->used + (size_t)a->chunk * s->n_micro;
+        if (p->first[k] == i) {
+            int free_one = 0;
+            while (used[free_one]) free_one++; /* at most n_micro are alive */
+            used[free_one] = 1;
+            p->number[k] = free_one;
+            if (free_one >= peak[a->chunk]) peak[a->chunk] = free_one + 1;
+            if (++alive > *most) *most = alive;
+        }
+        *slot = p->number[k];
+        if (p->last[k] == i) {
+            used[p->number[k]] = 0;
+            alive--;
+        }
+    }
+}
+
+ls_status ls_schedule_slots(ls_schedule *s)
+{
+    const size_t n = (size_t)s->n_chunk * (size_t)s->n_micro;
+    int *table = ls_alloc(n * (3 * sizeof *table + 1));
+    if (s->failed || !table) {
+        ls_free(table);
+        return ls_nomem(n * (3 * sizeof *table + 1), "the buffers of a schedule");
+    }
+    pool p = {table, table + n, table + 2 * n, (unsigned char *)(table + 3 * n)};
+    for (int r = 0; r < s->n_stage; r++) {
+        number_pool(s, &s->rank[r], &p, false);
+        number_pool(s, &s->rank[r], &p, true);
+    }
+    ls_free(table);
+    return LS_OK;
+}

@@ -1,0 +1,154 @@
+/* schedule.h - a pipeline schedule: for every rank, the list of what it does in a step, in order.
+ *
+ * A model is cut into n_stage * n_chunk consecutive parts (stages.h). Part g lies on rank g mod n_stage as its chunk g / n_stage:
+ * with one chunk a rank is a stage; with more, micro-batches pass every rank more than once.
+ *
+ *   1f1b, 3 stages, 4 micro-batches            interleaved, 2 stages x 2 chunks, 2 micro-batches (chunk as a dot)
+ *     0  F0 F1 F2 .. .. B0 F3 B1 ..              0  F0.0 F1.0 F0.1 F1.1 …
+ *     1  .. F0 F1 .. B0 F2 B1 ..                 1       F0.0 F1.0 F0.1 …
+ *     2  .. .. F0 B0 F1 B1 ..
+ *
+ * A generator is a pure function that says in which order ranks compute (pipe_*.c). ls_schedule_finish adds the rest by one rule:
+ * a receive stands right before what needs it, a send right after what made it, REDUCE after a chunk's last gradient, STEP at the
+ * end; then it numbers buffers. One checker (schedule_check.h), one simulator (simulate.h) and one executor take any list.
+ *
+ * For an executor
+ *   1. Actions are carried out in order. A send may be posted and left; a receive is waited for at its place and may be posted
+ *      earlier. Messages of one (source, destination, direction) arrive in the order of the list on both sides.
+ *   2. slot names the activations of (micro, chunk) on this rank: held from RECV_ACT (or FWD) to BWD (or BWD_W). At no time do
+ *      two micro-batches of a chunk share one; slots of chunk c are 0 … peak[c]-1, no more than are alive at once. The
+ *      activation that SEND_ACT sends lies in it too: whoever receives it does so before the slot is free again.
+ *   3. grad_slot names the gradient of the chunk's output, and of its input once made: held from RECV_GRAD (or the backward) to
+ *      SEND_GRAD and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used again.
+ *   4. A chunk's weight gradients (BWD or BWD_W) come in the order of micro-batches, as parallel/gradtree.h wants them.
+ *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the first and last
+ *      part exchange the tied embedding's. */
+#ifndef LS_PARALLEL_SCHEDULE_H
+#define LS_PARALLEL_SCHEDULE_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+
+/* clang-format off */
+/*        kind               token  words */
+#define LS_PIPE_LIST(X)                                                  \
+    X(LS_PIPE_FWD,       "F",  "forward")                                \
+    X(LS_PIPE_BWD,       "B",  "backward")                               \
+    X(LS_PIPE_BWD_IN,    "I",  "backward of the input")                  \
+    X(LS_PIPE_BWD_W,     "W",  "backward of the weights")                \
+    X(LS_PIPE_RECV_ACT,  "ra", "receive activation")                     \
+    X(LS_PIPE_SEND_ACT,  "sa", "send activation")                        \
+    X(LS_PIPE_RECV_GRAD, "rg", "receive gradient")                       \
+    X(LS_PIPE_SEND_GRAD, "sg", "send gradient")                          \
+    X(LS_PIPE_REDUCE,    "R",  "reduce gradients")                       \
+    X(LS_PIPE_STEP,      "step", "step")
+/* clang-format on */
+
+typedef enum ls_pipe_kind {
+#define X(kind, token, words) kind,
+    LS_PIPE_LIST(X)
+#undef X
+        LS_N_PIPE
+} ls_pipe_kind;
+
+typedef struct ls_action {
+    ls_pipe_kind kind;
+    int micro;           /* -1 for REDUCE and STEP                    */
+    int chunk;           /* -1 for STEP                               */
+    int peer;            /* rank of a send or receive, else -1        */
+    int slot, grad_slot; /* -1 where the action does not touch one    */
+} ls_action;
+
+typedef struct ls_rank_list {
+    ls_action *action;
+    int n_action, cap;
+    int *peak, *grad_peak;    /* [n_chunk]: slots                      */
+    int peak_all, peak_grads; /* alive at once, over all chunks        */
+} ls_rank_list;
+
+typedef struct ls_schedule {
+    char name[32];
+    int n_stage, n_micro, n_chunk;
+    ls_rank_list *rank; /* [n_stage]                                   */
+    bool failed;        /* memory ran out while emitting               */
+} ls_schedule;
+
+#define LS_PIPE_MAX_STAGE 1024
+#define LS_PIPE_MAX_CHUNK 64
+#define LS_PIPE_MAX_CELL  (1 << 22) /* n_stage * n_chunk * n_micro */
+
+/* What one part costs, in any one unit of time; act in any one unit of memory. BWD is bwd_in + bwd_w. */
+typedef struct ls_part_cost {
+    double fwd, bwd_in, bwd_w, act;
+} ls_part_cost;
+
+typedef struct ls_pipe_costs {
+    const ls_part_cost *part; /* [n_stage * n_chunk], by part g; NULL: every part costs `each` */
+    ls_part_cost each;
+    double latency,
+        transfer; /* of a message: it arrives latency + transfer after it could start; a link carries one at a time */
+    double reduce, step;
+} ls_pipe_costs;
+
+extern const ls_pipe_costs ls_pipe_equal; /* fwd 1, bwd 2 (1 and 1 when split), one activation a part, messages free */
+
+typedef struct ls_pipe_opts {
+    int n_stage, n_micro, n_chunk;
+    int live; /* zb: most activations a rank may hold; 0 = n_stage, as 1f1b does     */
+    const ls_pipe_costs
+        *costs; /* zb: what its order is made for; NULL = ls_pipe_equal. All ranks must give the same. */
+} ls_pipe_opts;
+
+/* The built-in schedule of this name, finished. LS_E_ARG names the built-ins; LS_E_CONFIG for a shape it cannot have, with the
+ * arithmetic. A pure function of its arguments: every rank makes the same lists. */
+ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_opts *o);
+void ls_schedule_destroy(ls_schedule **s);
+bool ls_schedule_is_builtin(const char *name);
+extern const char ls_schedule_names[]; /* "naive, gpipe, …" */
+
+/* ---- for generators and readers ---- */
+ls_status ls_schedule_empty(ls_schedule **out, const char *name, int n_stage, int n_micro, int n_chunk);
+void ls_schedule_emit(ls_schedule *s, int rank, ls_pipe_kind kind, int micro, int chunk);
+void ls_schedule_put(ls_schedule *s, int rank, ls_action a);
+ls_status ls_schedule_finish(ls_schedule *s); /* adds messages, REDUCE and STEP around F B I W; numbers slots */
+ls_status ls_schedule_slots(ls_schedule *s);  /* numbers slots and counts peaks of complete lists             */
+
+ls_status ls_pipe_naive(ls_schedule *s, const ls_pipe_opts *o);
+ls_status ls_pipe_gpipe(ls_schedule *s, const ls_pipe_opts *o);
+ls_status ls_pipe_1f1b(ls_schedule *s, const ls_pipe_opts *o);
+ls_status ls_pipe_interleaved(ls_schedule *s, const ls_pipe_opts *o);
+ls_status ls_pipe_zb(ls_schedule *s, const ls_pipe_opts *o);
+
+/* ---- small questions ---- */
+const char *ls_pipe_word(ls_pipe_kind kind);
+const char *ls_pipe_token(ls_pipe_kind kind);
+static inline int ls_pipe_part(const ls_schedule *s, int rank, int chunk)
+{
+    return chunk * s->n_stage + rank;
+}
+static inline const ls_part_cost *ls_pipe_cost(const ls_pipe_costs *c, int part)
+{
+    return c->part ? &c->part[part] : &c->each;
+}
+static inline bool ls_pipe_computes(ls_pipe_kind k)
+{
+    return k <= LS_PIPE_BWD_W;
+}
+static inline bool ls_pipe_sends(ls_pipe_kind k)
+{
+    return k == LS_PIPE_SEND_ACT || k == LS_PIPE_SEND_GRAD;
+}
+static inline bool ls_pipe_receives(ls_pipe_kind k)
+{
+    return k == LS_PIPE_RECV_ACT || k == LS_PIPE_RECV_GRAD;
+}
+/* Where an activation of a part goes (a gradient comes from there), and the other way; -1 at the ends. */
+int ls_pipe_next(const ls_schedule *s, int rank, int chunk);
+int ls_pipe_prev(const ls_schedule *s, int rank, int chunk);
+
+/* The pairs (micro-batch i, stage j) with i + j = clock, by ascending i: clock 0 … n_micro + n_stage - 2 of a forward pass. pair has
+ * room for the smaller of the two numbers; returns how many. */
+int ls_pipe_clock(int n_micro, int n_stage, int clock, int (*pair)[2]);
+
+#endif

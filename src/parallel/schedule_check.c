@@ -1,0 +1,243 @@
+#include "parallel/schedule_check.h"
+
+#include "core/mem.h"
+#include "parallel/schedule_text.h"
+#include "parallel/simulate.h"
+
+#include <string.h>
+
+typedef struct checker {
+    const ls_schedule *s;
+    int rank, i;           /* the action looked at                                        */
+    int *done[LS_N_PIPE];  /* [n_chunk * n_micro] each: action number + 1, 0 when not yet */
+    int *n_weight, *n_red; /* [n_chunk]: weight gradients and reduces so far              */
+} checker;
+
+/* "rank 2, action 17 (B3): why" */
+#define wrong(c, ...) wrong_at(c, ls_asprintf(__VA_ARGS__))
+static ls_status wrong_at(const checker *c, char *why)
+{
+    char token[LS_TOKEN];
+    ls_status st = ls_fail(LS_E_CONFIG, "schedule %s: rank %d, action %d (%s): %s", c->s->name, c->rank, c->i,
+                           ls_action_text(c->s, &c->s->rank[c->rank].action[c->i], token), why ? why : "wrong");
+    ls_free(why);
+    return st;
+}
+
+static ls_status before(const checker *c, ls_pipe_kind kind, int cell)
+{
+    return c->done[kind][cell] ? LS_OK : wrong(c, "there is no %s of it before", ls_pipe_word(kind));
+}
+
+static ls_status peer_is(const checker *c, const ls_action *a, int peer)
+{
+    if (peer < 0) return wrong(c, "this part has nobody on that side");
+    return a->peer == peer ? LS_OK : wrong(c, "its peer is rank %d", peer);
+}
+
+static ls_status weight_in_order(checker *c, const ls_action *a)
+{
+    const int next = c->n_weight[a->chunk]++;
+    return a->micro == next
+               ? LS_OK
+               : wrong(c, "weight gradients are summed in the order of micro-batches, and %d is next", next);
+}
+
+/* What must have come before a computing action or a message. */
+static ls_status check_cell_action(checker *c, const ls_action *a)
+{
+    const ls_schedule *s = c->s;
+    const int cell = a->chunk * s->n_micro + a->micro;
+    const int next = ls_pipe_next(s, c->rank, a->chunk), prev = ls_pipe_prev(s, c->rank, a->chunk);
+    if (c->done[a->kind][cell]) return wrong(c, "it was done before, as action %d", c->done[a->kind][cell] - 1);
+    const bool whole = c->done[LS_PIPE_BWD][cell], parts = c->done[LS_PIPE_BWD_IN][cell];
+    switch (a->kind) {
+    case LS_PIPE_FWD:
+        if (prev >= 0) LS_TRY(before(c, LS_PIPE_RECV_ACT, cell));
+        break;
+    case LS_PIPE_BWD:
+    case LS_PIPE_BWD_IN:
+        if (whole || parts) return wrong(c, "its backward was done before");
+        LS_TRY(before(c, LS_PIPE_FWD, cell));
+        if (next >= 0) LS_TRY(before(c, LS_PIPE_RECV_GRAD, cell));
+        if (a->kind == LS_PIPE_BWD) LS_TRY(weight_in_order(c, a));
+        break;
+    case LS_PIPE_BWD_W:
+        LS_TRY(before(c, LS_PIPE_BWD_IN, cell));
+        LS_TRY(weight_in_order(c, a));
+        break;
+    case LS_PIPE_RECV_ACT: LS_TRY(peer_is(c, a, prev)); break;
+    case LS_PIPE_RECV_GRAD: LS_TRY(peer_is(c, a, next)); break;
+    case LS_PIPE_SEND_ACT:
+        LS_TRY(peer_is(c, a, next));
+        LS_TRY(before(c, LS_PIPE_FWD, cell));
+        break;
+    case LS_PIPE_SEND_GRAD:
+        LS_TRY(peer_is(c, a, prev));
+        if (!parts) LS_TRY(before(c, LS_PIPE_BWD, cell));
+        break;
+    default: break;
+    }
+    c->done[a->kind][cell] = c->i + 1;
+    return LS_OK;
+}
+
+static ls_status check_action(checker *c, const ls_action *a)
+{
+    const ls_schedule *s = c->s;
+    if ((int)a->kind < 0 || a->kind >= LS_N_PIPE) return wrong(c, "there is no such action");
+    if (a->kind == LS_PIPE_STEP)
+        return c->i == s->rank[c->rank].n_action - 1 ? LS_OK : wrong(c, "the step comes last, once");
+    if (a->chunk < 0 || a->chunk >= s->n_chunk) return wrong(c, "chunks are 0 to %d", s->n_chunk - 1);
+    if (a->kind == LS_PIPE_REDUCE) {
+        if (c->n_red[a->chunk]++) return wrong(c, "it was done before");
+        return c->n_weight[a->chunk] == s->n_micro
+                   ? LS_OK
+                   : wrong(c, "%d of %d weight gradients are there", c->n_weight[a->chunk], s->n_micro);
+    }
+    if (a->micro < 0 || a->micro >= s->n_micro) return wrong(c, "micro-batches are 0 to %d", s->n_micro - 1);
+    return check_cell_action(c, a);
+}
+
+static ls_status missing(const checker *c, ls_pipe_kind kind, int micro, int chunk)
+{
+    return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: the %s of micro-batch %d, chunk %d is missing",
+                   c->s->name, c->rank, c->s->rank[c->rank].n_action - 1, ls_pipe_word(kind), micro, chunk);
+}
+
+static ls_status check_complete(const checker *c)
+{
+    const ls_schedule *s = c->s;
+    const ls_rank_list *l = &s->rank[c->rank];
+    for (int ch = 0; ch < s->n_chunk; ch++) {
+        const bool next = ls_pipe_next(s, c->rank, ch) >= 0, prev = ls_pipe_prev(s, c->rank, ch) >= 0;
+        for (int m = 0; m < s->n_micro; m++) {
+            const int cell = ch * s->n_micro + m;
+            const bool parts = c->done[LS_PIPE_BWD_IN][cell];
+            if (!c->done[LS_PIPE_FWD][cell]) return missing(c, LS_PIPE_FWD, m, ch);
+            if (next && !c->done[LS_PIPE_SEND_ACT][cell]) return missing(c, LS_PIPE_SEND_ACT, m, ch);
+            if (!parts && !c->done[LS_PIPE_BWD][cell]) return missing(c, LS_PIPE_BWD, m, ch);
+            if (parts && !c->done[LS_PIPE_BWD_W][cell]) return missing(c, LS_PIPE_BWD_W, m, ch);
+            if (prev && !c->done[LS_PIPE_SEND_GRAD][cell]) return missing(c, LS_PIPE_SEND_GRAD, m, ch);
+        }
+        if (!c->n_red[ch])
+            return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: chunk %d is never reduced", s->name,
+                           c->rank, l->n_action - 1, ch);
+    }
+    if (!l->n_action || l->action[l->n_action - 1].kind != LS_PIPE_STEP)
+        return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: there is no step", s->name, c->rank,
+                       l->n_action - 1);
+    return LS_OK;
+}
+
+/* Slots are held from the first to the last action that names them; here with an occupancy table, not as they were numbered. */
+static ls_status check_slots(checker *c, bool grads, int *last, int *holder)
+{
+    const ls_schedule *s = c->s;
+    const ls_rank_list *l = &s->rank[c->rank];
+    const int n = s->n_chunk * s->n_micro;
+    for (int k = 0; k < n; k++) last[k] = holder[k] = -1;
+    for (int pass = 0; pass < 2; pass++)
+        for (c->i = 0; c->i < l->n_action; c->i++) {
+            const ls_action *a = &l->action[c->i];
+            const bool in_grads = a->kind == LS_PIPE_RECV_GRAD || a->kind == LS_PIPE_SEND_GRAD;
+            const bool in_acts = a->kind == LS_PIPE_FWD || a->kind == LS_PIPE_RECV_ACT || a->kind == LS_PIPE_SEND_ACT;
+            if (a->kind >= LS_PIPE_REDUCE || (grads ? in_acts : in_grads)) continue;
+            const int cell = a->chunk * s->n_micro + a->micro;
+            if (pass == 0) {
+                last[cell] = c->i;
+                continue;
+            }
+            const int slot = grads ? a->grad_slot : a->slot, peak = grads ? l->grad_peak[a->chunk] : l->peak[a->chunk];
+            const char *what = grads ? "gradient" : "activation";
+            if (slot < 0 || slot >= peak || peak > s->n_micro)
+                return wrong(c, "its %s slot is %d, and there are %d", what, slot, peak);
+            int *h = &holder[a->chunk * s->n_micro + slot];
+            if (*h >= 0 && *h != a->micro) return wrong(c, "its %s slot %d still holds micro-batch %d", what, slot, *h);
+            for (int k = 0; *h < 0 && k < peak; k++)
+                if (holder[a->chunk * s->n_micro + k] == a->micro)
+                    return wrong(c, "its %s slot is %d, and it lies in %d", what, slot, k);
+            *h = last[cell] == c->i ? -1 : a->micro;
+        }
+    return LS_OK;
+}
+
+static ls_status check_rank(checker *c)
+{
+    const ls_schedule *s = c->s;
+    const size_t n = (size_t)s->n_chunk * (size_t)s->n_micro;
+    memset(c->done[0], 0, n * LS_N_PIPE * sizeof(int));
+    memset(c->n_weight, 0, (size_t)s->n_chunk * sizeof(int));
+    memset(c->n_red, 0, (size_t)s->n_chunk * sizeof(int));
+    for (c->i = 0; c->i < s->rank[c->rank].n_action; c->i++) LS_TRY(check_action(c, &s->rank[c->rank].action[c->i]));
+    LS_TRY(check_complete(c));
+    LS_TRY(check_slots(c, false, c->done[0], c->done[1])); /* the tables are free again */
+    return check_slots(c, true, c->done[0], c->done[1]);
+}
+
+/* The next action of this kind at or after i, or n_action. */
+static int find_kind(const ls_rank_list *l, ls_pipe_kind kind, int i)
+{
+    while (i < l->n_action && l->action[i].kind != kind) i++;
+    return i;
+}
+
+/* Rank r's sends and their receives, one by one. Both lists are complete, so they have as many. */
+static ls_status check_order(checker *c, int r, bool grads)
+{
+    const ls_schedule *s = c->s;
+    const int p = s->n_stage, to = grads ? (r + p - 1) % p : (r + 1) % p;
+    const ls_rank_list *src = &s->rank[r], *dst = &s->rank[to];
+    const ls_pipe_kind send = grads ? LS_PIPE_SEND_GRAD : LS_PIPE_SEND_ACT;
+    const ls_pipe_kind recv = grads ? LS_PIPE_RECV_GRAD : LS_PIPE_RECV_ACT;
+    for (int i = find_kind(src, send, 0), j = find_kind(dst, recv, 0); i < src->n_action;
+         i = find_kind(src, send, i + 1), j = find_kind(dst, recv, j + 1)) {
+        const ls_action *a = &src->action[i], *b = &dst->action[j];
+        LS_ASSERT(j < dst->n_action);
+        const int part = ls_pipe_part(s, r, a->chunk) + (grads ? -1 : 1);
+        if (a->micro == b->micro && ls_pipe_part(s, to, b->chunk) == part) continue;
+        char token[LS_TOKEN];
+        c->rank = to;
+        c->i = j;
+        return wrong(c, "rank %d sends %s (its action %d) at this place in the order", r, ls_action_text(s, a, token),
+                     i);
+    }
+    return LS_OK;
+}
+
+ls_status ls_schedule_check(const ls_schedule *s, int mailbox)
+{
+    checker c = {.s = s};
+    const size_t n = (size_t)s->n_chunk * (size_t)s->n_micro, n_int = n * LS_N_PIPE + 2 * (size_t)s->n_chunk;
+    int *table = ls_alloc(n_int * sizeof *table);
+    if (!table) return ls_nomem(n_int * sizeof *table, "the check of a schedule");
+    for (int k = 0; k < LS_N_PIPE; k++) c.done[k] = table + (size_t)k * n;
+    c.n_weight = table + n * LS_N_PIPE;
+    c.n_red = c.n_weight + s->n_chunk;
+    ls_status st = LS_OK;
+    for (c.rank = 0; st == LS_OK && c.rank < s->n_stage; c.rank++) st = check_rank(&c);
+    for (int r = 0; st == LS_OK && r < s->n_stage; r++) {
+        st = check_order(&c, r, false);
+        if (st == LS_OK) st = check_order(&c, r, true);
+    }
+    ls_free(table);
+    LS_TRY(st);
+    ls_sim sim = {0};
+    LS_TRY(ls_simulate(&sim, s, NULL, mailbox));
+    ls_sim_fini(&sim);
+    return LS_OK;
+}
+
+ls_status ls_schedule_mailbox(const ls_schedule *s, int *least)
+{
+    for (int k = 1;; k++) {
+        ls_sim sim = {0};
+        const ls_status st = ls_simulate(&sim, s, NULL, k);
+        ls_sim_fini(&sim);
+        if (st == LS_E_CONFIG && k < s->n_micro * s->n_chunk) continue;
+        LS_TRY(st);
+        ls_err_clear();
+        *least = k;
+        return LS_OK;
+    }
+}

@@ -1,0 +1,23 @@
+/* schedule_check.h - is this list of lists a training step? One checker for built-ins and files.
+ *
+ *   1. on every rank, every (micro-batch, chunk) is forward once and backward once, whole (B) or in two parts (I, then W)
+ *   2. forward before backward; what comes from another rank is received before it is used, what another rank needs is sent
+ *      after it is made; peers are the neighbours
+ *   3. a chunk's weight gradients come in the order of micro-batches (they are summed in the tree's order); then its REDUCE, once
+ *   4. STEP is the last action, once
+ *   5. no two living micro-batches share a slot, and slots are below the peaks
+ *   6. between two ranks, messages are received in the order in which they are sent
+ *   7. with mailboxes of so many places, everybody comes to the end
+ */
+#ifndef LS_PARALLEL_SCHEDULE_CHECK_H
+#define LS_PARALLEL_SCHEDULE_CHECK_H
+
+#include "parallel/schedule.h"
+
+/* mailbox as in ls_simulate: 0 = a send never waits. LS_E_CONFIG names rank, action and why. */
+ls_status ls_schedule_check(const ls_schedule *s, int mailbox);
+
+/* The fewest places of a mailbox with which it comes to the end (at least 1). For a checked schedule. */
+ls_status ls_schedule_mailbox(const ls_schedule *s, int *least);
+
+#endif

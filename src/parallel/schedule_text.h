@@ -1,0 +1,35 @@
+/* schedule_text.h - schedules as text: any built-in out, anybody's in. The format is docs/SCHEDULES.md.
+ *
+ *   lockstep-schedule 1
+ *   name 1f1b
+ *   stages 2
+ *   micro 2
+ *   chunks 1
+ *   messages listed
+ *   rank 0
+ *   F0 sa0@1 F1 sa1@1 rg0@1 B0 rg1@1 B1 R0 step
+ *   rank 1
+ *   ra0@0 F0 B0 sg0@0 ra1@0 F1 B1 sg1@0 R0 step
+ *
+ * With `messages auto` only F B I W are listed, and messages, reduce and step are put around them. Writing what was read gives the
+ * same bytes, reading what was written the same lists. */
+#ifndef LS_PARALLEL_SCHEDULE_TEXT_H
+#define LS_PARALLEL_SCHEDULE_TEXT_H
+
+#include "core/err.h"
+#include "core/str.h"
+#include "parallel/schedule.h"
+
+#define LS_TOKEN 64
+
+/* "F3", "ra3.1@0": an action as the file has it; buf is returned. */
+char *ls_action_text(const ls_schedule *s, const ls_action *a, char buf[LS_TOKEN]);
+
+void ls_schedule_write(const ls_schedule *s, ls_str *out);
+
+/* Reads and numbers slots; does not check (schedule_check.h does). LS_E_FORMAT names `what`, line and column. */
+ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const char *what);
+/* Reads a file and checks it. LS_E_CONFIG when its shape is not the one asked for (0 = any). */
+ls_status ls_schedule_load(ls_schedule **out, const char *path, int n_stage, int n_micro);
+
+#endif

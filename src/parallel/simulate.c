@@ -1,0 +1,233 @@
+/* simulate.c - list after list is walked as far as it goes; times follow from what each action waits for, so the order in which ranks
+ * are walked does not matter. */
+#include "parallel/simulate.h"
+
+#include "core/mem.h"
+#include "core/str.h"
+#include "parallel/schedule_text.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Messages of one (source, direction); the destination follows from them. */
+typedef struct channel {
+    double *sent, *arrive, *taken; /* [n_cell], by number of the message */
+    int n_sent, n_taken;
+    double free; /* when the link can carry the next one */
+} channel;
+
+typedef struct world {
+    const ls_schedule *s;
+    const ls_pipe_costs *costs;
+    int mailbox, n_cell;
+    channel *channel; /* [2 * n_stage]: activations, gradients */
+    int *at;          /* [n_stage]: the next action            */
+    double *now;
+} world;
+
+static double duration(const world *w, int r, const ls_action *a)
+{
+    const ls_part_cost *c = a->chunk >= 0 ? ls_pipe_cost(w->costs, ls_pipe_part(w->s, r, a->chunk)) : NULL;
+    switch (a->kind) {
+    case LS_PIPE_FWD: return c->fwd;
+    case LS_PIPE_BWD: return c->bwd_in + c->bwd_w;
+    case LS_PIPE_BWD_IN: return c->bwd_in;
+    case LS_PIPE_BWD_W: return c->bwd_w;
+    case LS_PIPE_REDUCE: return w->costs->reduce;
+    case LS_PIPE_STEP: return w->costs->step;
+    default: return 0;
+    }
+}
+
+static double later(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+/* Carries out rank r's next action; false when it has to wait for another rank. */
+static bool carry_out(world *w, int r, const ls_action *a, ls_span *span)
+{
+    span->begin = w->now[r];
+    if (ls_pipe_sends(a->kind)) {
+        channel *c = &w->channel[2 * r + (a->kind == LS_PIPE_SEND_GRAD)];
+        const int k = c->n_sent, wait_for = k - w->mailbox;
+        if (w->mailbox && wait_for >= 0) {
+            if (wait_for >= c->n_taken) return false;
+            w->now[r] = later(w->now[r], c->taken[wait_for]);
+        }
+        c->sent[k] = w->now[r];
+        c->free = later(w->now[r], c->free) + w->costs->transfer;
+        c->arrive[k] = c->free + w->costs->latency;
+        c->n_sent++;
+    } else if (ls_pipe_receives(a->kind)) {
+        channel *c = &w->channel[2 * a->peer + (a->kind == LS_PIPE_RECV_GRAD)];
+        if (c->n_taken >= c->n_sent) return false;
+        w->now[r] = later(w->now[r], c->arrive[c->n_taken]);
+        c->taken[c->n_taken++] = w->now[r];
+    } else {
+        w->now[r] += duration(w, r, a);
+    }
+    span->end = w->now[r];
+    return true;
+}
+
+/* Peers must be the neighbours and no channel may hold more than a message a cell: then the tables above are large enough. */
+static ls_status check_shape(const ls_schedule *s)
+{
+    const int n_cell = s->n_micro * s->n_chunk;
+    for (int r = 0; r < s->n_stage; r++) {
+        int n[LS_N_PIPE] = {0};
+        for (int i = 0; i < s->rank[r].n_action; i++) {
+            const ls_action *a = &s->rank[r].action[i];
+            const bool up = a->kind == LS_PIPE_SEND_ACT || a->kind == LS_PIPE_RECV_GRAD;
+            const int peer = a->chunk < 0 ? -1 : up ? ls_pipe_next(s, r, a->chunk) : ls_pipe_prev(s, r, a->chunk);
+            if ((ls_pipe_sends(a->kind) || ls_pipe_receives(a->kind)) &&
+                (a->peer < 0 || a->peer != peer || ++n[a->kind] > n_cell))
+                return ls_fail(LS_E_CONFIG, "rank %d, action %d: its peer is not rank %d, or there are too many of it",
+                               r, i, peer);
+        }
+    }
+    return LS_OK;
+}
+
+/* Where everybody stands. */
+static ls_status stuck(const world *w)
+{
+    const ls_schedule *s = w->s;
+    ls_str t = {0};
+    int told = 0;
+    for (int r = 0; r < s->n_stage && told < 6; r++) {
+        const ls_rank_list *l = &s->rank[r];
+        if (w->at[r] == l->n_action) continue;
+        const ls_action *a = &l->action[w->at[r]];
+        char token[LS_TOKEN];
+        ls_str_addf(&t, "%srank %d, action %d (%s) waits %s rank %d", told++ ? "; " : "", r, w->at[r],
+                    ls_action_text(s, a, token), ls_pipe_sends(a->kind) ? "for room at" : "for", a->peer);
+    }
+    char places[48] = "";
+    if (w->mailbox) snprintf(places, sizeof places, " with mailboxes of %d", w->mailbox);
+    ls_status st = ls_fail(LS_E_CONFIG, "deadlock%s: %s", places, t.data ? t.data : "?");
+    ls_str_fini(&t);
+    return st;
+}
+
+static ls_status walk(world *w, ls_span *span)
+{
+    const ls_schedule *s = w->s;
+    for (bool moved = true; moved;) {
+        moved = false;
+        ls_span *of_rank = span;
+        for (int r = 0; r < s->n_stage; of_rank += s->rank[r].n_action, r++) {
+            const ls_rank_list *l = &s->rank[r];
+            for (; w->at[r] < l->n_action; w->at[r]++) {
+                ls_span *sp = &of_rank[w->at[r]];
+                if (!carry_out(w, r, &l->action[w->at[r]], sp)) break;
+                sp->rank = r;
+                sp->action = w->at[r];
+                moved = true;
+            }
+        }
+    }
+    for (int r = 0; r < s->n_stage; r++)
+        if (w->at[r] < s->rank[r].n_action) return stuck(w);
+    return LS_OK;
+}
+
+/* ---- what the times say ---- */
+
+static double peak_of(const world *w, int r)
+{
+    const ls_schedule *s = w->s;
+    double held = 0, peak = 0;
+    for (int i = 0; i < s->rank[r].n_action; i++) {
+        const ls_action *a = &s->rank[r].action[i];
+        if (a->chunk < 0) continue;
+        const double act = ls_pipe_cost(w->costs, ls_pipe_part(s, r, a->chunk))->act;
+        if (a->kind == LS_PIPE_RECV_ACT || (a->kind == LS_PIPE_FWD && ls_pipe_prev(s, r, a->chunk) < 0)) held += act;
+        peak = later(peak, held);
+        if (a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_W) held -= act;
+    }
+    return peak;
+}
+
+static int depth_of(const channel *c)
+{
+    int depth = 0;
+    for (int k = 0, gone = 0; k < c->n_sent; k++) {
+        while (gone < c->n_taken && c->taken[gone] <= c->sent[k]) gone++;
+        if (k + 1 - gone > depth) depth = k + 1 - gone;
+    }
+    return depth;
+}
+
+static void sum_up(const world *w, ls_sim *r)
+{
+    const ls_schedule *s = w->s;
+    double busy = 0, spans = 0;
+    const ls_span *sp = r->span;
+    for (int k = 0; k < s->n_stage; k++) {
+        ls_sim_rank *me = &r->rank[k];
+        bool any = false;
+        for (int i = 0; i < s->rank[k].n_action; i++, sp++) {
+            r->makespan = later(r->makespan, sp->end);
+            if (!ls_pipe_computes(s->rank[k].action[i].kind)) continue;
+            if (!any) me->first = sp->begin;
+            any = true;
+            me->last = sp->end;
+            me->busy += sp->end - sp->begin;
+        }
+        me->peak = peak_of(w, k);
+        busy += me->busy;
+        spans += me->last - me->first;
+        for (int d = 0; d < 2; d++) {
+            const int depth = depth_of(&w->channel[2 * k + d]);
+            if (depth > r->depth) r->depth = depth;
+        }
+    }
+    r->bubble = r->makespan > 0 ? 1 - busy / (s->n_stage * r->makespan) : 0;
+    r->inner = spans > 0 ? 1 - busy / spans : 0;
+}
+
+ls_status ls_simulate(ls_sim *out, const ls_schedule *s, const ls_pipe_costs *costs, int mailbox)
+{
+    LS_TRY(check_shape(s));
+    world w = {.s = s, .costs = costs ? costs : &ls_pipe_equal, .mailbox = mailbox, .n_cell = s->n_micro * s->n_chunk};
+    const size_t p = (size_t)s->n_stage, cells = 2 * p * (size_t)w.n_cell;
+    ls_sim r = {0};
+    for (int k = 0; k < s->n_stage; k++) r.n_span += s->rank[k].n_action;
+    double *times = ls_alloc(3 * cells * sizeof *times);
+    w.channel = ls_alloc(2 * p * sizeof *w.channel);
+    w.at = ls_alloc(p * sizeof *w.at);
+    w.now = ls_alloc(p * sizeof *w.now);
+    r.span = ls_alloc((size_t)r.n_span * sizeof *r.span);
+    r.rank = ls_alloc(p * sizeof *r.rank);
+    ls_status st = times && w.channel && w.at && w.now && r.span && r.rank
+                       ? LS_OK
+                       : ls_nomem(3 * cells * sizeof *times, "the simulation of a schedule");
+    if (st == LS_OK) {
+        for (size_t k = 0; k < 2 * p; k++)
+            w.channel[k] = (channel){.sent = times + k * (size_t)w.n_cell,
+                                     .arrive = times + cells + k * (size_t)w.n_cell,
+                                     .taken = times + 2 * cells + k * (size_t)w.n_cell};
+        st = walk(&w, r.span);
+    }
+    if (st == LS_OK) {
+        sum_up(&w, &r);
+        *out = r;
+    } else {
+        ls_sim_fini(&r);
+    }
+    ls_free(times);
+    ls_free(w.channel);
+    ls_free(w.at);
+    ls_free(w.now);
+    return st;
+}
+
+void ls_sim_fini(ls_sim *r)
+{
+    ls_free(r->rank);
+    ls_free(r->span);
+    *r = (ls_sim){0};
+}

@@ -1,0 +1,111 @@
+/* The mesh: coordinates both ways, groups as ls_comm_split would make them, refusals with the arithmetic, the picture. */
+#include "parallel/mesh.h"
+
+#include "cmocka_all.h"
+
+#include <string.h>
+
+static void coordinates_both_ways(void **state)
+{
+    (void)state;
+    for (int dp = 1; dp <= 4; dp++)
+        for (int pp = 1; pp <= 5; pp++)
+            for (int tp = 1; tp <= 3; tp++) {
+                ls_mesh m;
+                assert_int_equal(ls_mesh_build(&m, dp * pp * tp, dp, pp, tp), LS_OK);
+                for (int r = 0; r < m.world; r++) {
+                    ls_coord c = ls_mesh_coord(&m, r);
+                    assert_int_equal(ls_mesh_rank(&m, c), r);
+                    for (int a = 0; a < LS_N_AXIS; a++) assert_true(c.at[a] >= 0 && c.at[a] < m.n[a]);
+                }
+                /* tp neighbours are next to each other, pp ones tp apart, dp ones a whole replica apart */
+                assert_int_equal(ls_mesh_rank(&m, (ls_coord){{0, 0, tp - 1}}), tp - 1);
+                assert_int_equal(ls_mesh_rank(&m, (ls_coord){{0, pp - 1, 0}}), (pp - 1) * tp);
+                assert_int_equal(ls_mesh_rank(&m, (ls_coord){{dp - 1, 0, 0}}), (dp - 1) * pp * tp);
+            }
+}
+
+/* Along every axis: ranks of one color are one group, in the order of their keys, and each rank is in exactly one. */
+static void groups(void **state)
+{
+    (void)state;
+    ls_mesh m;
+    assert_int_equal(ls_mesh_build(&m, 24, 2, 4, 3), LS_OK);
+    for (int a = 0; a < LS_N_AXIS; a++) {
+        int members[24] = {0};
+        for (int r = 0; r < m.world; r++) {
+            int color, key, ranks[24];
+            ls_mesh_split(&m, (ls_axis)a, r, &color, &key);
+            ls_mesh_group(&m, (ls_axis)a, r, ranks);
+            assert_true(color >= 0 && color < m.world / m.n[a]);
+            assert_int_equal(ranks[key], r);
+            members[color]++;
+            for (int k = 0; k < m.n[a]; k++) {
+                int c2, k2;
+                ls_mesh_split(&m, (ls_axis)a, ranks[k], &c2, &k2);
+                assert_int_equal(c2, color);
+                assert_int_equal(k2, k);
+                if (k)
+                    assert_true(ranks[k] > ranks[k - 1]); /* ls_comm_split breaks ties by old rank: none are needed */
+            }
+        }
+        for (int c = 0; c < m.world / m.n[a]; c++) assert_int_equal(members[c], m.n[a]);
+    }
+    int tp[3], pp[4], dp[2];
+    ls_mesh_group(&m, LS_AXIS_TP, 16, tp);
+    ls_mesh_group(&m, LS_AXIS_PP, 16, pp);
+    ls_mesh_group(&m, LS_AXIS_DP, 16, dp);
+    assert_memory_equal(tp, ((int[]){15, 16, 17}), sizeof tp);
+    assert_memory_equal(pp, ((int[]){13, 16, 19, 22}), sizeof pp);
+    assert_memory_equal(dp, ((int[]){4, 16}), sizeof dp);
+    assert_string_equal(ls_axis_word(LS_AXIS_PP), "pp");
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        int world, dp, pp, tp;
+        const char *words;
+    } bad[] = {
+        {8, 2, 3, 1, "dp=2 x pp=3 x tp=1 = 6, and there are 8 workers"},
+        {4, 2, 2, 2, "dp=2 x pp=2 x tp=2 = 8, and there are 4 workers"},
+        {10, 0, 4, 1, "10 workers are 2 replicas and 2 left over; 8 or 12 workers would work"},
+        {3, 0, 2, 2, "3 workers are 0 replicas and 3 left over; 4 or 8 workers would work"},
+        {8, 1, 0, 1, "every number is 1 to"},
+        {8, -1, 1, 1, "every number is 1 to"},
+        {0, 1, 1, 1, "every number is 1 to"},
+        {8, 1 << 20, 1 << 20, 1 << 20, "= 1152921504606846976, and there are 8"},
+        {8, 1, 1 << 21, 1, "every number is 1 to"},
+    };
+    for (size_t i = 0; i < N_OF(bad); i++) {
+        ls_mesh m = {.world = -7};
+        assert_int_equal(ls_mesh_build(&m, bad[i].world, bad[i].dp, bad[i].pp, bad[i].tp), LS_E_CONFIG);
+        if (!strstr(ls_err_words(), bad[i].words)) fail_msg("'%s' lacks '%s'", ls_err_words(), bad[i].words);
+        assert_int_equal(m.world, -7);
+    }
+    ls_mesh m;
+    assert_int_equal(ls_mesh_build(&m, 12, 0, 3, 2), LS_OK);
+    assert_int_equal(m.n[LS_AXIS_DP], 2);
+}
+
+static void picture(void **state)
+{
+    (void)state;
+    ls_mesh m;
+    ls_str s = {0};
+    assert_int_equal(ls_mesh_build(&m, 12, 2, 3, 2), LS_OK);
+    ls_mesh_print(&m, &s);
+    assert_string_equal(s.data, "dp 2 x pp 3 x tp 2 = 12 workers\n"
+                                "            stage 0   stage 1   stage 2\n"
+                                "replica 0    0  1      2  3      4  5\n"
+                                "replica 1    6  7      8  9     10 11\n");
+    ls_str_fini(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(coordinates_both_ways), cmocka_unit_test(groups),
+                                       cmocka_unit_test(refusals), cmocka_unit_test(picture)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,219 @@
+/* Cutting units into stages: the automatic cut against every cut there is, hand-written ones, refusals, the reference's rules. */
+#include "parallel/stages.h"
+
+#include "core/mem.h"
+#include "core/rng.h"
+#include "cmocka_all.h"
+
+#include <float.h>
+#include <string.h>
+
+static double cost_of(const ls_part_cost *unit, int a, int b)
+{
+    double sum = 0;
+    for (int u = a; u < b; u++) sum += unit[u].fwd + unit[u].bwd_in + unit[u].bwd_w;
+    return sum;
+}
+
+/* Every cut of units from … n-1 into k parts: the smallest largest part. */
+static double every_cut(const ls_part_cost *unit, int from, int n, int k)
+{
+    if (k == 1) return cost_of(unit, from, n);
+    double best = DBL_MAX;
+    for (int end = from + 1; end <= n - (k - 1); end++) {
+        const double head = cost_of(unit, from, end), tail = every_cut(unit, end, n, k - 1);
+        const double worst = head > tail ? head : tail;
+        best = worst < best ? worst : best;
+    }
+    return best;
+}
+
+static double largest(const ls_stages *s, const ls_part_cost *unit)
+{
+    double most = 0;
+    for (int g = 0; g < s->n_stage * s->n_chunk; g++) {
+        const double c = cost_of(unit, s->first[g], s->first[g + 1]);
+        most = c > most ? c : most;
+    }
+    return most;
+}
+
+static void balanced_is_optimal(void **state)
+{
+    (void)state;
+    for (uint64_t t = 0; t < 300; t++) {
+        ls_part_cost unit[12];
+        const int n = 3 + (int)(ls_rng_u64(t, 0) % 9), k = 1 + (int)(ls_rng_u64(t, 1) % (uint64_t)n);
+        for (int u = 0; u < n; u++) {
+            const double whole = (double)(ls_rng_u64(t, (uint64_t)(10 + u)) % 20); /* also zero, also equal ones */
+            unit[u] = (ls_part_cost){.fwd = whole, .bwd_in = t % 3 ? ls_rng_uniform(t, (uint64_t)(40 + u)) : 0};
+        }
+        ls_stages s;
+        assert_int_equal(ls_stages_balance(&s, unit, n, k, 1), LS_OK);
+        assert_int_equal(s.first[0], 0);
+        assert_int_equal(s.first[k], n);
+        for (int g = 0; g < k; g++) assert_true(s.first[g] < s.first[g + 1]);
+        const double best = every_cut(unit, 0, n, k);
+        assert_true(largest(&s, unit) <= best * (1 + 1e-9));
+    }
+}
+
+/* GPT-2: equal blocks, nothing for embed, a classifier of some blocks' weight. */
+static void gpt2(void **state)
+{
+    (void)state;
+    ls_model_config cfg;
+    ls_part_cost unit[50], part[8];
+    assert_int_equal(ls_model_config_preset("gpt2", &cfg), LS_OK);
+    ls_stages_model(&cfg, 4, 512, unit);
+    assert_true(unit[0].fwd < 1e-3 * unit[1].fwd);
+    const double blocks = (unit[13].fwd + unit[13].bwd_in) / (unit[1].fwd + unit[1].bwd_in + unit[1].bwd_w);
+    assert_true(blocks > 4.5 && blocks < 5.5); /* 6 V C / (72 C^2 + attention) */
+    ls_stages s;
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 4, 1), LS_OK);
+    assert_memory_equal(s.first, ((int[]){0, 5, 9, 13, 14}), 5 * sizeof(int));
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 1), LS_OK);
+    assert_memory_equal(s.first, ((int[]){0, 10, 14}), 3 * sizeof(int)); /* 9 blocks; 3 and the head */
+    /* 2 ranks x 2 chunks: the same four parts, two a rank */
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 2), LS_OK);
+    assert_memory_equal(s.first, ((int[]){0, 5, 9, 13, 14}), 5 * sizeof(int));
+    ls_stages_costs(&s, unit, part);
+    double sum = 0, all = cost_of(unit, 0, 14);
+    for (int g = 0; g < 4; g++) sum += part[g].fwd + part[g].bwd_in + part[g].bwd_w;
+    assert_true(sum > all * (1 - 1e-12) && sum < all * (1 + 1e-12));
+    ls_str t = {0};
+    ls_stages_print(&s, unit, &t);
+    assert_non_null(strstr(t.data, "stage 0 chunk 0: units 0-4, embed to block 3, "));
+    assert_non_null(strstr(t.data, "stage 1 chunk 1: units 13-13, head, "));
+    ls_str_fini(&t);
+    /* equal costs in equal numbers are cut evenly, also where the largest part alone would leave a choice */
+    for (int u = 0; u < 7; u++) unit[u] = (ls_part_cost){.fwd = 1};
+    assert_int_equal(ls_stages_balance(&s, unit, 7, 3, 1), LS_OK);
+    int count[4] = {0};
+    for (int g = 0; g < 3; g++) count[s.first[g + 1] - s.first[g]]++;
+    assert_int_equal(count[2], 2);
+    assert_int_equal(count[3], 1);
+}
+
+static void by_hand(void **state)
+{
+    (void)state;
+    ls_stages s;
+    assert_int_equal(ls_stages_parse(&s, "0-3,4-9,10-13", 14, 3, 1), LS_OK);
+    assert_memory_equal(s.first, ((int[]){0, 4, 10, 14}), 4 * sizeof(int));
+    assert_int_equal(ls_stages_parse(&s, "0,1-12,13", 14, 3, 1), LS_OK);
+    assert_memory_equal(s.first, ((int[]){0, 1, 13, 14}), 4 * sizeof(int));
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        {"0-3,5-9,10-13", "a gap: unit 4 is on no stage"},
+        {"0-3,7-9,10-13", "a gap: units 4-6 are on no stage"},
+        {"1-3,4-9,10-13", "a gap: unit 0 is on no stage"},
+        {"0-3,4-9,10-12", "a gap: unit 13 is on no stage"},
+        {"0-3,3-9,10-13", "an overlap: unit 3 is on two stages"},
+        {"0-9,4-6,10-13", "an overlap: units 4-6 are on two stages"},
+        {"0-3,4-13", "2 parts, and pp=3 x interleaving 1 makes 3"},
+        {"0-3,4-5,6-7,8-13", "4 parts, and pp=3 x interleaving 1 makes 3"},
+        {"0-3,4-9,10-14", "there is no unit 14: they are 0 to 13 (embed, 12 blocks, head)"},
+        {"3-0,4-9,10-13", "3-0 runs backwards"},
+        {"", "column 1: a unit's number is expected"},
+        {"0-3,,4-13", "column 5: a unit's number is expected"},
+        {"0-,4-13", "column 1: the last unit of 0- is missing"},
+        {"0-3;4-13", "column 4: ';' is not expected"},
+        {"0-3,4-9,10-13,", "column 14: ',' is not expected"},
+        {"0-99999999999999999999", "the last unit of 0- is missing"},
+        {"a", "column 1"},
+    };
+    for (size_t i = 0; i < N_OF(bad); i++) {
+        assert_int_equal(ls_stages_parse(&s, bad[i].text, 14, 3, 1), LS_E_ARG);
+        if (!strstr(ls_err_words(), bad[i].words)) fail_msg("'%s' lacks '%s'", ls_err_words(), bad[i].words);
+    }
+}
+
+static void impossible(void **state)
+{
+    (void)state;
+    ls_part_cost unit[14] = {{0}};
+    ls_stages s;
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 5, 3), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(),
+                           "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts, and there are 14 "
+                           "units (embed, 12 blocks, head); pp x interleaving can be at most 14"));
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 0, 1), LS_E_CONFIG);
+    assert_int_equal(ls_stages_parse(&s, "0-13", 14, 15, 1), LS_E_CONFIG);
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 14, 1), LS_OK); /* as many as there are, all of them free */
+    const int64_t live = ls_mem_live();
+    for (int k = 0;; k++) {
+        ls_mem_fail_at(k);
+        ls_status st = ls_stages_balance(&s, unit, 14, 3, 2);
+        ls_mem_fail_at(-1);
+        assert_int_equal(ls_mem_live(), live);
+        if (st == LS_OK) break;
+        assert_int_equal(st, LS_E_NOMEM);
+    }
+}
+
+/* ---- the reference's rules ---- */
+
+static void blocks_over_devices(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_block, n_device, used, count[8];
+    } table[] = {
+        {12, 5, 4, {3, 3, 3, 3, 0}},
+        {12, 4, 4, {3, 3, 3, 3}},
+        {12, 1, 1, {12}},
+        {12, 8, 6, {2, 2, 2, 2, 2, 2, 0, 0}},
+        {12, 7, 6, {2, 2, 2, 2, 2, 2, 0}},
+        {10, 4, 4, {3, 3, 3, 1}},
+        {2, 4, 2, {1, 1, 0, 0}},
+        {7, 2, 2, {4, 3}},
+    };
+    for (size_t i = 0; i < N_OF(table); i++) {
+        int count[8] = {0};
+        assert_int_equal(ls_partition_blocks(table[i].n_block, table[i].n_device, count), table[i].used);
+        assert_memory_equal(count, table[i].count, (size_t)table[i].n_device * sizeof(int));
+    }
+}
+
+static void modules_by_device(void **state)
+{
+    (void)state;
+    static const int zero[] = {0, 0}, one[] = {1}, mixed[] = {0, 1};
+    static const struct {
+        int n, n_part;
+        ls_module_place module[4];
+        int first[4], device[4];
+    } table[] = {
+        /* three modules on devices 0, 0, 1 are two partitions */
+        {3, 2, {{LS_DEVICE_NONE, zero, 2}, {LS_DEVICE_NONE, zero, 1}, {LS_DEVICE_NONE, one, 1}}, {0, 2}, {0, 1}},
+        /* one without parameters joins the device it was wrapped with, else it lies on the CPU */
+        {3, 2, {{LS_DEVICE_NONE, zero, 2}, {0, NULL, 0}, {LS_DEVICE_NONE, one, 1}}, {0, 2}, {0, 1}},
+        {3, 3, {{LS_DEVICE_NONE, zero, 2}, {LS_DEVICE_NONE, NULL, 0}, {LS_DEVICE_NONE, one, 1}}, {0, 1, 2}, {0, -1, 1}},
+        /* equal devices that are not neighbours stay apart; a wrapping wins over parameters, mixed ones too */
+        {3, 3, {{LS_DEVICE_NONE, zero, 1}, {LS_DEVICE_NONE, one, 1}, {LS_DEVICE_NONE, zero, 1}}, {0, 1, 2}, {0, 1, 0}},
+        {2, 1, {{1, mixed, 2}, {LS_DEVICE_NONE, one, 1}}, {0}, {1}},
+    };
+    int first[4], device[4], n_part;
+    for (size_t i = 0; i < N_OF(table); i++) {
+        assert_int_equal(ls_partition_modules(table[i].module, table[i].n, first, device, &n_part), LS_OK);
+        assert_int_equal(n_part, table[i].n_part);
+        assert_memory_equal(first, table[i].first, (size_t)n_part * sizeof(int));
+        assert_memory_equal(device, table[i].device, (size_t)n_part * sizeof(int));
+    }
+    const ls_module_place bad = {LS_DEVICE_NONE, mixed, 2};
+    assert_int_equal(ls_partition_modules(&bad, 1, first, device, &n_part), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "module 0 has parameters on devices 0 and 1"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(balanced_is_optimal),
+                                       cmocka_unit_test(gpt2),
+                                       cmocka_unit_test(by_hand),
+                                       cmocka_unit_test(impossible),
+                                       cmocka_unit_test(blocks_over_devices),
+                                       cmocka_unit_test(modules_by_device)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
