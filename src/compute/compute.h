@@ -84,7 +84,7 @@ typedef struct ls_compute_ops {
     /* y = x w + b;  x (R,K), w (K,N), b (N) or NULL, y (R,N) */
     ls_status (*linear_fwd)(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K,
                             int64_t N);
-    /* dx = dy w^T (NULL: not wanted), dw = x^T dy, db = column sums of dy (NULL: no bias). dx is always written. */
+    /* dx = dy w^T, dw = x^T dy, db = column sums of dy; each may be NULL: not wanted. dx is always written. */
     ls_status (*linear_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w,
                             int64_t R, int64_t K, int64_t N, bool acc);
 

@@ -11,6 +11,8 @@
 
 #include "core/mem.h"
 
+#include <stdio.h>
+
 enum {
     ROW_X,
     ROW_MEAN1,
@@ -24,6 +26,11 @@ enum {
     ROW_FC,
     ROW_KCACHE,
     ROW_VCACHE,
+    ROW_DOUT, /* a split backward's */
+    ROW_DFC,
+    ROW_DPROJ,
+    ROW_DQKV,
+    ROW_DNORM,
     N_SLOT_ROW
 };
 enum {
@@ -40,20 +47,28 @@ enum {
     N_SHARED_ROW
 };
 
+_Static_assert((int)N_SLOT_ROW == LS_ACTS_SET, "a set has a row for each of a slot's");
+
 typedef struct shape {
     int64_t R, C, H; /* in elements */
     int64_t cache;   /* of one cache: B * cache_len * C */
     int64_t esize;
 } shape;
 
-static const char *const slot_word[N_SLOT_ROW] = {"x",   "mean1", "rstd1", "qkv", "lse",     "atty",
-                                                  "res", "mean2", "rstd2", "fc",  "k cache", "v cache"};
+static const char *const slot_word[N_SLOT_ROW] = {"x",     "mean1", "rstd1",  "qkv",   "lse",     "atty",
+                                                  "res",   "mean2", "rstd2",  "fc",    "k cache", "v cache",
+                                                  "d out", "d fc",  "d proj", "d qkv", "d norms"};
 
 static int64_t slot_elements(const shape *s, int row)
 {
     switch (row) {
+    case ROW_DQKV:
     case ROW_QKV: return 3 * s->R * s->C;
+    case ROW_DFC:
     case ROW_FC: return 4 * s->R * s->C;
+    case ROW_DNORM: return 4 * s->C;
+    case ROW_DOUT:
+    case ROW_DPROJ:
     case ROW_KCACHE:
     case ROW_VCACHE: return s->cache;
     case ROW_LSE: return s->R * s->H;
@@ -64,11 +79,59 @@ static int64_t slot_elements(const shape *s, int row)
     }
 }
 
-ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, ls_plan *plan)
+/* In a pipeline every row lives always. */
+static int add(ls_plan *plan, const ls_acts_opts *o, ls_part part, int64_t nbytes, int first, int last,
+               const char *what, int u)
 {
+    char name[40];
+    if (u < 0) snprintf(name, sizeof name, "%s", what);
+    else snprintf(name, sizeof name, "unit %d %s", u, what);
+    return o->pipe ? ls_plan_add(plan, part, nbytes, LS_PLAN_ALWAYS, "%s", name)
+                   : ls_plan_add(plan, part, nbytes, first, last, "%s", name);
+}
+
+/* Buffers of a single pass: one set serves every unit, and every acts that shares them. */
+static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s, ls_plan *plan, int *sh)
+{
+    const int head = m->n_unit - 1, end = ls_moment_bwd(m, 0);
+    const int64_t wide = 4 * s->R * s->C * s->esize, thin = s->R * s->C * s->esize;
+    const int loss = ls_moment_fwd(m, head), turn = ls_moment_bwd(m, head); /* the head's forward, its backward */
+    for (int k = 0; k < N_SHARED_ROW; k++) sh[k] = -1;
+    sh[ROW_LN] = add(plan, o, LS_PART_ACT, thin, 0, end, "norm output", -1);
+    sh[ROW_TMP] = add(plan, o, LS_PART_ACT, thin, 0, end, "projection output", -1);
+    sh[ROW_LOSS] = add(plan, o, LS_PART_ACT, s->R * (int64_t)sizeof(double), 0, end, "row losses", -1);
+    if (!o->train || o->recompute || o->pipe) {
+        sh[ROW_WIDE] = sh[ROW_WIDE_AGAIN] = add(plan, o, LS_PART_ACT, wide, 0, end, "gelu output", -1);
+    } else { /* nothing of it is kept between the passes, so the classifier may have its place */
+        sh[ROW_WIDE] = add(plan, o, LS_PART_ACT, wide, 0, loss - 1, "gelu output, forward", -1);
+        sh[ROW_WIDE_AGAIN] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "gelu output, backward", -1);
+    }
+    if (o->train) {
+        sh[ROW_DWIDE] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "d wide", -1);
+        if (!o->pipe) sh[ROW_DA] = add(plan, o, LS_PART_ACT, thin, turn, end, "d x", -1);
+        sh[ROW_DB] = add(plan, o, LS_PART_ACT, thin, loss, end, "d residual", -1);
+    }
+    ls_compute_shapes shapes = {.B = o->B,
+                                .T = o->T > o->cache_len ? o->T : o->cache_len,
+                                .C = s->C,
+                                .H = s->H,
+                                .ffn = 4 * s->C,
+                                .backward = o->train};
+    sh[ROW_WORK] =
+        ls_plan_add(plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), LS_PLAN_ALWAYS, "operations");
+    if (o->last <= head) return; /* the classifier is not here */
+    shapes.V = m->cfg.vocab_size;
+    sh[ROW_HEAD_WORK] =
+        add(plan, o, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), loss, loss, "classifier", -1);
+}
+
+ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *given, ls_plan *plan)
+{
+    ls_acts_opts opts = *given, *o = &opts;
     const int U = m->n_unit, head = U - 1, end = ls_moment_bwd(m, 0);
     const shape s = {o->B * o->T, m->cfg.n_embd, m->cfg.n_head, o->B * o->cache_len * m->cfg.n_embd,
                      (int64_t)ls_dtype_nbytes(m->compute->ops->dtype)};
+    if (!o->last) o->last = U;
     ls_acts *a = ls_alloc(sizeof *a);
     ls_slot *slot = ls_alloc((size_t)U * sizeof *slot);
     int *row = ls_alloc((size_t)(U * N_SLOT_ROW + N_SHARED_ROW) * sizeof *row);
@@ -84,64 +147,47 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, 
                    .train = o->train,
                    .recompute = o->recompute,
                    .slot = slot,
-                   .row = row};
+                   .row = row,
+                   .first = o->first,
+                   .last = o->last};
+    int *sh = &row[U * N_SLOT_ROW];
+    if (o->share)
+        for (int k = 0; k < N_SHARED_ROW; k++) sh[k] = o->share->row[U * N_SLOT_ROW + k];
+    else plan_shared(m, o, &s, plan, sh);
 
     int shared_set[N_SLOT_ROW]; /* one set for all blocks: no training, or recompute */
     const bool share = !o->train || o->recompute;
-    for (int k = 0; share && k < N_SLOT_ROW; k++)
-        if (k != ROW_X && k < ROW_KCACHE)
-            shared_set[k] =
-                ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, "all blocks %s", slot_word[k]);
+    for (int k = 0; share && k < N_SLOT_ROW; k++) {
+        if (k == ROW_X || k >= ROW_KCACHE) continue;
+        shared_set[k] = o->share ? o->share->set[k]
+                                 : add(plan, o, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, slot_word[k], -1);
+        a->set[k] = shared_set[k];
+    }
     int pair[2] = {-1, -1};
     for (int k = 0; !o->train && k < 2; k++)
-        pair[k] =
-            ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, ROW_X) * s.esize, 0, end, "x %s", k ? "odd" : "even");
+        pair[k] = add(plan, o, LS_PART_ACT, slot_elements(&s, ROW_X) * s.esize, 0, end, k ? "x odd" : "x even", -1);
 
-    for (int u = 1; u < U; u++) {
+    for (int u = 0; u < U; u++) {
         for (int k = 0; k < N_SLOT_ROW; k++) {
             int *at = &row[u * N_SLOT_ROW + k];
             *at = -1;
+            /* behind the last unit there is only what it puts out; embed keeps nothing */
+            if (u == 0 || u < o->first || u > o->last || (u == o->last && k != ROW_X)) continue;
             if (u == head && k > ROW_RSTD1) continue;
-            if (k >= ROW_KCACHE) {
+            if (k >= ROW_DOUT) {
+                if (o->split && u < head)
+                    *at = add(plan, o, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, slot_word[k], u);
+            } else if (k >= ROW_KCACHE) {
                 if (o->cache_len)
                     *at = ls_plan_add(plan, LS_PART_ACT, s.cache * s.esize, LS_PLAN_ALWAYS, "unit %d %s", u,
                                       slot_word[k]);
             } else if (k == ROW_X && !o->train) *at = pair[u % 2];
             else if (k != ROW_X && share && u != head) *at = shared_set[k];
             else
-                *at = ls_plan_add(plan, LS_PART_ACT, slot_elements(&s, k) * s.esize, ls_moment_fwd(m, u) - (k == ROW_X),
-                                  ls_moment_bwd(m, u) + (k == ROW_X && o->recompute), "unit %d %s", u, slot_word[k]);
+                *at = add(plan, o, LS_PART_ACT, slot_elements(&s, k) * s.esize, ls_moment_fwd(m, u) - (k == ROW_X),
+                          ls_moment_bwd(m, u) + (k == ROW_X && o->recompute), slot_word[k], u);
         }
     }
-    const int64_t wide = 4 * s.R * s.C * s.esize, thin = s.R * s.C * s.esize;
-    const int loss = ls_moment_fwd(m, head), turn = ls_moment_bwd(m, head); /* the head's forward, its backward */
-    int *sh = &row[U * N_SLOT_ROW];
-    for (int k = 0; k < N_SHARED_ROW; k++) sh[k] = -1;
-    sh[ROW_LN] = ls_plan_add(plan, LS_PART_ACT, thin, 0, end, "norm output");
-    sh[ROW_TMP] = ls_plan_add(plan, LS_PART_ACT, thin, 0, end, "projection output");
-    sh[ROW_LOSS] = ls_plan_add(plan, LS_PART_ACT, s.R * (int64_t)sizeof(double), 0, end, "row losses");
-    if (!o->train || o->recompute) {
-        sh[ROW_WIDE] = sh[ROW_WIDE_AGAIN] = ls_plan_add(plan, LS_PART_ACT, wide, 0, end, "gelu output");
-    } else { /* nothing of it is kept between the passes, so the classifier may have its place */
-        sh[ROW_WIDE] = ls_plan_add(plan, LS_PART_ACT, wide, 0, loss - 1, "gelu output, forward");
-        sh[ROW_WIDE_AGAIN] = ls_plan_add(plan, LS_PART_ACT, wide, turn + 1, end, "gelu output, backward");
-    }
-    if (o->train) {
-        sh[ROW_DWIDE] = ls_plan_add(plan, LS_PART_ACT, wide, turn + 1, end, "d wide");
-        sh[ROW_DA] = ls_plan_add(plan, LS_PART_ACT, thin, turn, end, "d x");
-        sh[ROW_DB] = ls_plan_add(plan, LS_PART_ACT, thin, loss, end, "d residual");
-    }
-    ls_compute_shapes shapes = {.B = o->B,
-                                .T = o->T > o->cache_len ? o->T : o->cache_len,
-                                .C = s.C,
-                                .H = s.H,
-                                .ffn = 4 * s.C,
-                                .backward = o->train};
-    sh[ROW_WORK] =
-        ls_plan_add(plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), LS_PLAN_ALWAYS, "operations");
-    shapes.V = m->cfg.vocab_size;
-    sh[ROW_HEAD_WORK] =
-        ls_plan_add(plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), loss, loss, "classifier");
     *out = a;
     return LS_OK;
 }
@@ -165,6 +211,11 @@ void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
                                .mean2 = at(plan, r[ROW_MEAN2]),
                                .rstd2 = at(plan, r[ROW_RSTD2]),
                                .fc = at(plan, r[ROW_FC]),
+                               .dout = at(plan, r[ROW_DOUT]),
+                               .dfc = at(plan, r[ROW_DFC]),
+                               .dproj = at(plan, r[ROW_DPROJ]),
+                               .dqkv = at(plan, r[ROW_DQKV]),
+                               .dnorm = at(plan, r[ROW_DNORM]),
                                .kcache = at(plan, r[ROW_KCACHE]),
                                .vcache = at(plan, r[ROW_VCACHE])};
     }

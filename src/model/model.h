@@ -94,8 +94,12 @@ typedef struct ls_slot {
     void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C)                            */
     void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                   */
     void *fc;                  /* (R,4C) before GELU                                */
-    void *kcache, *vcache;     /* (B,H,cache_len,D) when generating, else NULL      */
+    /* between the two halves of a split backward, else NULL: what came in behind each product, and the norms' gradients */
+    void *dout, *dfc, *dproj, *dqkv, *dnorm; /* (R,C), (R,4C), (R,C), (R,3C), (4C)      */
+    void *kcache, *vcache;                   /* (B,H,cache_len,D) when generating, else NULL      */
 } ls_slot;
+
+#define LS_ACTS_SET 17
 
 typedef struct ls_acts {
     int64_t B, T, cache_len;
@@ -108,6 +112,8 @@ typedef struct ls_acts {
     double *row_loss;        /* (R)                                               */
     void *work, *head_work;  /* scratch of the operations: of the blocks, of the classifier */
     int *row;                /* plan rows, in the order of acts_rows              */
+    int first, last;         /* units                                             */
+    int set[LS_ACTS_SET];    /* plan rows that serve all blocks                   */
 } ls_acts;
 
 typedef struct ls_acts_opts {
@@ -115,6 +121,12 @@ typedef struct ls_acts_opts {
     bool train;        /* false: one slot serves all units                  */
     bool recompute;    /* blocks keep their input only, and run forward again */
     int64_t cache_len; /* > 0: keys and values of so many positions are kept, for generation */
+    /* Part of a pipeline: units first … last-1 (last 0: all of them). Several micro-batches are on their way at once, so that moments mean
+     * nothing: every row lives always. x of unit `last` is what goes to the next part; d x comes from outside (ls_acts.da). */
+    bool pipe;
+    int first, last;
+    bool split;           /* backward comes in two halves                      */
+    const ls_acts *share; /* another one, planned before, whose buffers of a single pass serve this one, too */
 } ls_acts_opts;
 
 /* Adds the rows to the plan (moments as in core/plan.h); bind takes the addresses once the plan is allocated. */
@@ -138,7 +150,8 @@ static inline int ls_moment_step(const ls_model *m)
 
 /* ---- the walk ---- */
 
-typedef enum ls_pass { LS_FWD, LS_BWD } ls_pass;
+/* A backward pass may be split: d x first, the gradients of the weights later. */
+typedef enum ls_pass { LS_FWD, LS_BWD, LS_BWD_IN, LS_BWD_W } ls_pass;
 
 /* What a strategy does around the walk; every member may be NULL. */
 typedef struct ls_hooks {
@@ -152,6 +165,9 @@ typedef struct ls_hooks {
  * classifier (fused, so that logits are never held whole). Backward writes (=) unit[u].grad whole. */
 ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
 ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+/* The two halves (acts with `split`): d x of all units and head's gradients, then the gradients of the others. Same bits. */
+ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
 
 /* logits (B*T rows of V, or of the last column only: B rows) of the pass that just ended with target NULL. */
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out);

@@ -62,7 +62,9 @@ static inline const void *model_head_weight(const ls_model *m)
 ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb);
 ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb);
 ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int u);
-ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int u);
+/* split: d x alone, and what model_block_bwd_w needs is left in the slot. */
+ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int u, bool split);
+ls_status model_block_bwd_w(ls_model *m, ls_acts *a, const ls_micro *mb, int u);
 ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb);
 ls_status model_head_bwd(ls_model *m, ls_acts *a, const ls_micro *mb);
 

@@ -74,48 +74,80 @@ ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
                         model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop));
 }
 
+/* d of what a dropout let through; `keep` (or NULL) is where a split backward leaves it. */
+static ls_status behind_drop(ls_model *m, ls_acts *a, void *d, int64_t n, ls_drop drop, void *keep, const void **out)
+{
+    void *to = keep ? keep : a->tmp;
+    *out = drop.p > 0 || keep ? to : d;
+    if (drop.p > 0) return OPS->drop_bwd(CTX, to, d, n, drop);
+    return keep ? OPS->copy(CTX, keep, d, n) : LS_OK;
+}
+
 /* a->da comes in as d y and leaves as d x; a->db holds d r in between. */
-ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
+ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, bool split)
 {
     const ls_unit *u = &m->unit[ui];
     const ls_slot *s = &a->slot[ui];
     const int64_t R = rows(mb), C = m->cfg.n_embd, H = m->cfg.n_head;
+    void *dfc = split ? s->dfc : a->dwide, *dqkv = split ? s->dqkv : a->dwide;
+    void *grad[LS_UNIT_MAX_TENSOR];
+    for (int k = 0; k < u->n_tensor; k++) grad[k] = split ? NULL : model_grad(m, u, k);
+    if (split) {
+        const int norm[] = {BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_LN2_W, BLOCK_LN2_B};
+        for (int k = 0; k < 4; k++) grad[norm[k]] = ls_at(CTX, s->dnorm, k * C);
+    }
 
     /* y = r + drop(out(gelu(fc(LN2 r)))) */
-    ls_drop out_drop = model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop);
-    const void *dout = a->da;
-    if (out_drop.p > 0) {
-        LS_TRY(OPS->drop_bwd(CTX, a->tmp, a->da, R * C, out_drop));
-        dout = a->tmp;
-    }
-    LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * 4 * C, m->cfg.gelu));
-    LS_TRY(OPS->linear_bwd(CTX, a->dwide, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), dout,
-                           a->wide_again, model_param(m, u, BLOCK_OUT_W), R, 4 * C, C, false));
-    LS_TRY(OPS->gelu_bwd(CTX, a->dwide, a->dwide, s->fc, R * 4 * C, m->cfg.gelu));
-    LS_TRY(OPS->layernorm_again(CTX, a->ln, s->res, s->mean2, s->rstd2, model_param(m, u, BLOCK_LN2_W),
-                                model_param(m, u, BLOCK_LN2_B), R, C));
-    LS_TRY(OPS->linear_bwd(CTX, a->tmp, model_grad(m, u, BLOCK_FC_W), model_grad(m, u, BLOCK_FC_B), a->dwide, a->ln,
-                           model_param(m, u, BLOCK_FC_W), R, C, 4 * C, false));
-    LS_TRY(OPS->layernorm_bwd(CTX, a->db, model_grad(m, u, BLOCK_LN2_W), model_grad(m, u, BLOCK_LN2_B), a->tmp, a->da,
-                              s->res, model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, R, C, false));
+    const void *dout, *dproj;
+    LS_TRY(behind_drop(m, a, a->da, R * C, model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop), split ? s->dout : NULL,
+                       &dout));
+    if (!split) LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * 4 * C, m->cfg.gelu));
+    LS_TRY(OPS->linear_bwd(CTX, dfc, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, a->wide_again,
+                           model_param(m, u, BLOCK_OUT_W), R, 4 * C, C, false));
+    LS_TRY(OPS->gelu_bwd(CTX, dfc, dfc, s->fc, R * 4 * C, m->cfg.gelu));
+    if (!split)
+        LS_TRY(OPS->layernorm_again(CTX, a->ln, s->res, s->mean2, s->rstd2, model_param(m, u, BLOCK_LN2_W),
+                                    model_param(m, u, BLOCK_LN2_B), R, C));
+    LS_TRY(OPS->linear_bwd(CTX, a->tmp, grad[BLOCK_FC_W], grad[BLOCK_FC_B], dfc, a->ln, model_param(m, u, BLOCK_FC_W),
+                           R, C, 4 * C, false));
+    LS_TRY(OPS->layernorm_bwd(CTX, a->db, grad[BLOCK_LN2_W], grad[BLOCK_LN2_B], a->tmp, a->da, s->res,
+                              model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, R, C, false));
 
     /* r = x + drop(proj(attention(qkv(LN1 x)))) */
-    ls_drop pdrop = proj_drop(m, mb, ui);
-    const void *dproj = a->db;
-    if (pdrop.p > 0) {
-        LS_TRY(OPS->drop_bwd(CTX, a->tmp, a->db, R * C, pdrop));
-        dproj = a->tmp;
-    }
-    LS_TRY(OPS->linear_bwd(CTX, a->ln, model_grad(m, u, BLOCK_PROJ_W), model_grad(m, u, BLOCK_PROJ_B), dproj, s->atty,
+    LS_TRY(behind_drop(m, a, a->db, R * C, proj_drop(m, mb, ui), split ? s->dproj : NULL, &dproj));
+    LS_TRY(OPS->linear_bwd(CTX, a->ln, grad[BLOCK_PROJ_W], grad[BLOCK_PROJ_B], dproj, s->atty,
                            model_param(m, u, BLOCK_PROJ_W), R, C, C, false));
-    LS_TRY(OPS->attention_bwd(CTX, a->dwide, a->ln, s->atty, s->lse, s->qkv, mb->B, mb->T, H, C / H,
+    LS_TRY(OPS->attention_bwd(CTX, dqkv, a->ln, s->atty, s->lse, s->qkv, mb->B, mb->T, H, C / H,
                               model_drop(mb, ui, DROP_ATTENTION, m->cfg.attn_pdrop)));
+    if (!split)
+        LS_TRY(OPS->layernorm_again(CTX, a->ln, s->x, s->mean1, s->rstd1, model_param(m, u, BLOCK_LN1_W),
+                                    model_param(m, u, BLOCK_LN1_B), R, C));
+    LS_TRY(OPS->linear_bwd(CTX, a->tmp, grad[BLOCK_QKV_W], grad[BLOCK_QKV_B], dqkv, a->ln,
+                           model_param(m, u, BLOCK_QKV_W), R, C, 3 * C, false));
+    return OPS->layernorm_bwd(CTX, a->da, grad[BLOCK_LN1_W], grad[BLOCK_LN1_B], a->tmp, a->db, s->x,
+                              model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, R, C, false);
+}
+
+ls_status model_block_bwd_w(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
+{
+    const ls_unit *u = &m->unit[ui];
+    const ls_slot *s = &a->slot[ui];
+    const int64_t R = rows(mb), C = m->cfg.n_embd;
+    const int norm[] = {BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_LN2_W, BLOCK_LN2_B};
+    for (int k = 0; k < 4; k++) LS_TRY(OPS->copy(CTX, model_grad(m, u, norm[k]), ls_at(CTX, s->dnorm, k * C), C));
+    LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * 4 * C, m->cfg.gelu));
+    LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), s->dout,
+                           a->wide_again, NULL, R, 4 * C, C, false));
+    LS_TRY(OPS->layernorm_again(CTX, a->ln, s->res, s->mean2, s->rstd2, model_param(m, u, BLOCK_LN2_W),
+                                model_param(m, u, BLOCK_LN2_B), R, C));
+    LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_FC_W), model_grad(m, u, BLOCK_FC_B), s->dfc, a->ln, NULL,
+                           R, C, 4 * C, false));
+    LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_PROJ_W), model_grad(m, u, BLOCK_PROJ_B), s->dproj, s->atty,
+                           NULL, R, C, C, false));
     LS_TRY(OPS->layernorm_again(CTX, a->ln, s->x, s->mean1, s->rstd1, model_param(m, u, BLOCK_LN1_W),
                                 model_param(m, u, BLOCK_LN1_B), R, C));
-    LS_TRY(OPS->linear_bwd(CTX, a->tmp, model_grad(m, u, BLOCK_QKV_W), model_grad(m, u, BLOCK_QKV_B), a->dwide, a->ln,
-                           model_param(m, u, BLOCK_QKV_W), R, C, 3 * C, false));
-    return OPS->layernorm_bwd(CTX, a->da, model_grad(m, u, BLOCK_LN1_W), model_grad(m, u, BLOCK_LN1_B), a->tmp, a->db,
-                              s->x, model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, R, C, false);
+    return OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_QKV_W), model_grad(m, u, BLOCK_QKV_B), s->dqkv, a->ln,
+                           NULL, R, C, 3 * C, false);
 }
 
 ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)

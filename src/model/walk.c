@@ -31,6 +31,12 @@ static ls_status zero_padding(ls_model *m, const ls_unit *u)
     return m->compute->ops->zero(m->compute, ls_at(m->compute, u->grad, used), u->n_grad - used);
 }
 
+static ls_status written(ls_model *m, const ls_hooks *h, int u)
+{
+    LS_TRY(zero_padding(m, &m->unit[u]));
+    return h && h->grad_ready ? h->grad_ready(h->ctx, u) : LS_OK;
+}
+
 ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
 {
     for (int u = last - 1; u >= first; u--) {
@@ -40,13 +46,39 @@ ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
         case LS_UNIT_BLOCK:
             if (a->recompute)
                 LS_TRY(model_block_fwd(m, a, mb, u)); /* its output lands on the input of u+1, unchanged */
-            LS_TRY(model_block_bwd(m, a, mb, u));
+            LS_TRY(model_block_bwd(m, a, mb, u, false));
             break;
         case LS_UNIT_HEAD: LS_TRY(model_head_bwd(m, a, mb)); break;
         }
-        LS_TRY(zero_padding(m, &m->unit[u]));
-        if (h && h->grad_ready) LS_TRY(h->grad_ready(h->ctx, u));
+        LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD));
+    }
+    return LS_OK;
+}
+
+ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
+{
+    for (int u = last - 1; u >= first; u--) {
+        const bool head = m->unit[u].kind == LS_UNIT_HEAD;
+        if (m->unit[u].kind == LS_UNIT_EMBED) break; /* it has no d x */
+        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_IN));
+        if (head) LS_TRY(model_head_bwd(m, a, mb));
+        else LS_TRY(model_block_bwd(m, a, mb, u, true));
+        if (head) LS_TRY(written(m, h, u));
+        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_IN));
+    }
+    return LS_OK;
+}
+
+ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
+{
+    for (int u = last - 1; u >= first; u--) {
+        if (m->unit[u].kind == LS_UNIT_HEAD) continue;
+        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_W));
+        if (m->unit[u].kind == LS_UNIT_EMBED) LS_TRY(model_embed_bwd(m, a, mb));
+        else LS_TRY(model_block_bwd_w(m, a, mb, u));
+        LS_TRY(written(m, h, u));
+        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_W));
     }
     return LS_OK;
 }

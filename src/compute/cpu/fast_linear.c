@@ -57,9 +57,18 @@ ls_status fast_linear_bwd(ls_compute *c, void *dx, void *dw, void *db, const voi
     if (dx)
         matmul(c,
                (gemm_args){.tb = true, .M = R, .N = K, .K = N, .A = dy, .lda = N, .B = w, .ldb = N, .C = dx, .ldc = K});
-    matmul(c,
-           (gemm_args){
-               .ta = true, .M = K, .N = N, .K = R, .A = x, .lda = K, .B = dy, .ldb = N, .C = dw, .ldc = N, .acc = acc});
+    if (dw)
+        matmul(c, (gemm_args){.ta = true,
+                              .M = K,
+                              .N = N,
+                              .K = R,
+                              .A = x,
+                              .lda = K,
+                              .B = dy,
+                              .ldb = N,
+                              .C = dw,
+                              .ldc = N,
+                              .acc = acc});
     if (db) column_sums(c, db, dy, R, N, acc);
     return LS_OK;
 }
