@@ -29,8 +29,8 @@ typedef struct ls_train_options {
     const char *lr_schedule, *decay;
     int64_t warmup_steps;
     /* machine */
-    const char *device, *precision, *strategy, *comm, *schedule, *compute;
-    int64_t n, pp, tp, threads, seed, bucket, gather_bucket, prefetch_bucket;
+    const char *device, *precision, *strategy, *comm, *schedule, *compute, *stages;
+    int64_t n, pp, tp, interleave, threads, seed, bucket, gather_bucket, prefetch_bucket;
     bool recompute, deterministic, no_deterministic;
     /* checkpoints */
     int64_t save_every, keep_last;

@@ -1,3 +1,4 @@
+#include "parallel/schedule.h"
 #include "train/resolve.h"
 #include "train/resolve_impl.h"
 #include "core/fs.h"
@@ -135,12 +136,8 @@ static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_con
         return ls_fail(LS_E_UNSUPPORTED, "--comm %s: %s", o->comm,
                        c->world_size == 1 ? "one worker has nobody to talk to; leave it out"
                                           : "this build has local, on one machine");
-    if (o->pp > 1)
-        return ls_fail(LS_E_UNSUPPORTED, "--pp %lld: this build has no pipelines (--pp 1)", (long long)o->pp);
     if (o->tp > 1)
         return ls_fail(LS_E_UNSUPPORTED, "--tp %lld: this build does not split layers (--tp 1)", (long long)o->tp);
-    if (o->schedule)
-        return ls_fail(LS_E_UNSUPPORTED, "--schedule %s: this build has no pipelines; leave it out", o->schedule);
     if (o->profile)
         return ls_fail(LS_E_UNSUPPORTED,
                        "--profile: this build writes no traces; metrics.jsonl has the parts of every step's time");
@@ -168,7 +165,8 @@ static ls_status positive(const ls_train_options *o, const char *name, int64_t v
  * --train_micro_batch_size_per_gpu and 1. */
 static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    const int64_t G = c->engine ? c->world_size : 1;
+    const int64_t G =
+        c->engine ? c->mesh.n[LS_AXIS_DP] : 1; /* workers of a pipeline or of a split layer share a batch */
     const bool cli_b = ls_train_given(o, "micro_batch_size_per_gpu"), cli_a = ls_train_given(o, "grad_accum_steps");
     const bool cli_g = ls_train_given(o, "global_batch_size");
     LS_TRY(positive(o, "micro_batch_size_per_gpu", o->micro_batch_size_per_gpu));
@@ -360,12 +358,39 @@ static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *d
     return LS_OK;
 }
 
+/* dp x pp x tp, and what only pipelines have. */
+static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
+{
+    const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
+    LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
+    if (!pipe && (o->schedule || o->stages || given))
+        return ls_fail(LS_E_CONFIG, "--%s belongs to a pipeline: add --pp P, or leave it out",
+                       o->schedule ? "schedule"
+                       : o->stages ? "stages"
+                                   : "interleave");
+    c->schedule = !pipe ? NULL : o->schedule ? o->schedule : given && o->interleave > 1 ? "interleaved" : "1f1b";
+    c->interleave = (int)o->interleave;
+    c->stages = o->stages;
+    if (o->interleave < 1 || o->interleave > 64)
+        return ls_fail(LS_E_CONFIG, "--interleave %lld: 1 to 64 parts a stage", (long long)o->interleave);
+    if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
+        return ls_fail(LS_E_CONFIG, "--interleave %lld with --schedule %s, which has one part a stage: use interleaved",
+                       (long long)o->interleave, c->schedule);
+    train_put_int(c, "dp", c->mesh.n[LS_AXIS_DP], LS_FROM_RULE, "workers / (pp * tp)");
+    train_put_int(c, "pp", o->pp, pipe ? LS_FROM_CLI : LS_FROM_DEFAULT, pipe ? "--pp" : "");
+    train_put_int(c, "tp", o->tp, o->tp > 1 ? LS_FROM_CLI : LS_FROM_DEFAULT, o->tp > 1 ? "--tp" : "");
+    train_put_text(c, "schedule", c->schedule, o->schedule ? LS_FROM_CLI : LS_FROM_DEFAULT,
+                   o->schedule ? "--schedule" : "");
+    return LS_OK;
+}
+
 /* --strategy, else the JSON's ZeRO stage, else ddp when there are several workers. */
 static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     static const char *const stage[] = {"ddp", "zero1", "zero2", "zero3"};
-    const bool json = !o->strategy && c->world_size > 1 && ds && ds->zero.given;
-    c->strategy = o->strategy ? o->strategy : json ? stage[ds->zero.stage] : c->world_size > 1 ? "ddp" : "single";
+    const int n = c->mesh.n[LS_AXIS_DP];
+    const bool json = !o->strategy && n > 1 && ds && ds->zero.given;
+    c->strategy = o->strategy ? o->strategy : json ? stage[ds->zero.stage] : n > 1 ? "ddp" : "single";
     train_put_text(c, "strategy", c->strategy,
                    o->strategy ? LS_FROM_CLI
                    : json      ? LS_FROM_JSON
@@ -488,6 +513,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_paths(o, ds, paths, &c));
     LS_TRY_GOTO(st, done, train_resolve_model(o, facts, &c));
     LS_TRY_GOTO(st, done, resolve_length(o, &c));
+    LS_TRY_GOTO(st, done, resolve_mesh(o, &c));
     LS_TRY_GOTO(st, done, resolve_batch(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_plain(o, &c));
     LS_TRY_GOTO(st, done, train_resolve_optimizer(o, ds, &c));
@@ -515,8 +541,8 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
             LS_E_CONFIG,
             "a step needs %lld sequences (micro batch %d * accumulation %d * %d worker%s), the training data holds "
             "%lld of %d ids; use a smaller batch or --seq_length",
-            (long long)c->global_batch, c->micro_batch, c->grad_accum, c->world_size, c->world_size == 1 ? "" : "s",
-            (long long)train_seqs, c->seq_len);
+            (long long)c->global_batch, c->micro_batch, c->grad_accum, c->mesh.n[LS_AXIS_DP],
+            c->mesh.n[LS_AXIS_DP] == 1 ? "" : "s", (long long)train_seqs, c->seq_len);
     int64_t steps = full;
     if (c->max_train_steps >= 0 && c->max_train_steps / c->grad_accum < steps)
         steps = c->max_train_steps / c->grad_accum;

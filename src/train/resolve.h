@@ -10,6 +10,7 @@
 #define LS_TRAIN_RESOLVE_H
 
 #include "model/config.h"
+#include "parallel/mesh.h"
 #include "train/dsconfig.h"
 #include "train/lr.h"
 #include "train/options.h"
@@ -88,6 +89,9 @@ typedef struct ls_train_config {
     const char *precision;       /* "fp32"                                                            */
     const char *precision_label; /* training_config.precision of the metrics file                     */
     const char *device, *compute, *strategy;
+    ls_mesh mesh;                  /* dp x pp x tp workers                                      */
+    const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
+    int interleave;
     int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */
     int threads; /* 0 = all cores                                                     */
     uint64_t seed;

@@ -43,10 +43,10 @@ static ls_status grad_ready(void *ctx, int u)
 /* Everyone gets everyone's (loss, rows) pairs, n of each worker, and adds them in the order of leaves: one sum on any layout. */
 static ls_status sum_losses(ls_trainer *t, double *pairs, int64_t n, double *loss, double *counted)
 {
-    const int64_t W = ls_comm_size(t->comm), r = ls_comm_rank(t->comm);
+    const int64_t W = ls_comm_size(t->dp), r = ls_comm_rank(t->dp);
     /* micro-batch m of rank p is leaf pM + m, or mW + p */
     const bool strided = n > 1 && ls_strategy_leaf(t->strategy, 1) != ls_strategy_leaf(t->strategy, 0) + 1;
-    LS_TRY(ls_all_gather(t->comm, (ls_view){pairs, 2 * n * W, LS_F64}, (ls_view){pairs + 2 * n * r, 2 * n, LS_F64},
+    LS_TRY(ls_all_gather(t->dp, (ls_view){pairs, 2 * n * W, LS_F64}, (ls_view){pairs + 2 * n * r, 2 * n, LS_F64},
                          LS_SITE, NULL));
     *loss = *counted = 0;
     for (int64_t i = 0; i < n * W; i++) {
@@ -154,9 +154,9 @@ static ls_status micro_batch(ls_trainer *t, int m, marks *k)
     const ls_train_config *c = t->cfg;
     const ls_run_state *s = &t->state;
     const ls_hooks hooks = {.ctx = t, .acquire = acquire, .release = release, .grad_ready = grad_ready};
-    const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->comm);
+    const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->dp);
     const int64_t leaf = ls_strategy_leaf(t->strategy, m);
-    double *pair = t->leaf_loss + 2 * (ls_comm_rank(t->comm) * M + m);
+    double *pair = t->leaf_loss + 2 * (ls_comm_rank(t->dp) * M + m);
     const double t0 = ls_now();
     LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, t->ids, t->target));
     const double t1 = ls_now();
@@ -212,7 +212,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
-    const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->comm);
+    const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->dp);
     const double begin = ls_now();
     double cpu = cpu_seconds(), wall = begin;
     *r = (ls_step_result){0};
@@ -261,7 +261,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t B = c->micro_batch, W = ls_comm_size(t->comm), rank = ls_comm_rank(t->comm);
+    const int64_t B = c->micro_batch, W = ls_comm_size(t->dp), rank = ls_comm_rank(t->dp);
     const ls_hooks hooks = {.ctx = t, .acquire = acquire, .release = release};
     int64_t n = t->val.n_seq / B;
     if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
@@ -285,7 +285,7 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
     *n_batch = n;
     *loss = 0;
     if (!turns) return LS_OK;
-    LS_TRY(ls_all_gather(t->comm, (ls_view){t->val_loss, 2 * turns * W, LS_F64},
+    LS_TRY(ls_all_gather(t->dp, (ls_view){t->val_loss, 2 * turns * W, LS_F64},
                          (ls_view){t->val_loss + 2 * rank * turns, 2 * turns, LS_F64}, LS_SITE, NULL));
     double sum = 0, counted = 0; /* in the order of batches, as one worker adds them */
     for (int64_t i = 0; i < n; i++) {

@@ -21,7 +21,7 @@ typedef struct rows {
 /* Validation batches, rounded up so that every worker has the same number of places. */
 static int64_t val_places(const ls_trainer *t)
 {
-    const int64_t W = ls_comm_size(t->comm), n = t->val.n_seq / t->cfg->micro_batch;
+    const int64_t W = t->cfg->mesh.n[LS_AXIS_DP], n = t->val.n_seq / t->cfg->micro_batch;
     return (n + W - 1) / W * W;
 }
 
@@ -41,7 +41,7 @@ static ls_status plan_memory(ls_trainer *t, rows *r)
                                  .gather_bucket = c->gather_bucket,
                                  .prefetch_bucket = c->prefetch_bucket,
                                  .deterministic = c->deterministic};
-    LS_TRY(ls_strategy_create(&t->strategy, c->strategy, t->model, t->comm, &so, p));
+    LS_TRY(ls_strategy_create(&t->strategy, c->strategy, t->model, t->dp, &so, p));
     LS_TRY(ls_acts_plan(&t->acts, m,
                         &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
                         p));
@@ -49,7 +49,7 @@ static ls_status plan_memory(ls_trainer *t, rows *r)
     r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
     r->norm = ls_plan_add(p, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
     r->leaf_loss =
-        ls_plan_add(p, LS_PART_WORK, (int64_t)c->grad_accum * ls_comm_size(t->comm) * pair, LS_PLAN_ALWAYS, "losses");
+        ls_plan_add(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, LS_PLAN_ALWAYS, "losses");
     r->val_loss = ls_plan_add(p, LS_PART_WORK, val_places(t) * pair, LS_PLAN_ALWAYS, "validation losses");
     return ls_plan_layout(p);
 }
@@ -78,6 +78,20 @@ static ls_status take_memory(ls_trainer *t)
     return LS_OK;
 }
 
+/* The groups that this worker belongs to. */
+static ls_status set_up_groups(ls_trainer *t)
+{
+    const ls_mesh *mesh = &t->cfg->mesh;
+    const int rank = ls_comm_rank(t->comm);
+    t->at = ls_mesh_coord(mesh, rank);
+    t->dp = t->comm;
+    if (mesh->n[LS_AXIS_DP] == mesh->world) return LS_OK;
+    int color, key;
+    ls_mesh_split(mesh, LS_AXIS_DP, rank, &color, &key);
+    t->dp = NULL;
+    return ls_comm_split(t->comm, color, key, &t->dp);
+}
+
 static void say_plan(ls_trainer *t)
 {
     if (!t->io.note) return;
@@ -97,7 +111,8 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
-    LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, ls_strategy_pad(cfg->strategy, ls_comm_size(t->comm))));
+    LS_TRY(set_up_groups(t));
+    LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp))));
     rows r;
     LS_TRY(plan_memory(t, &r));
     LS_TRY(take_memory(t));
@@ -152,6 +167,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_acts_destroy(&t->acts);
     ls_model_destroy(&t->model);
     ls_plan_fini(&t->plan);
+    if (t->dp != t->comm) ls_comm_destroy(&t->dp);
     if (t->owns_comm) ls_comm_destroy(&t->comm);
     ls_free(t->sample_step);
     ls_free(t->sample_data);

@@ -70,6 +70,8 @@ typedef struct ls_trainer {
     ls_acts *acts;
     ls_comm *comm; /* the workers of this run                                          */
     bool owns_comm;
+    ls_comm *dp; /* the replicas of this worker's part of the model; comm itself, or its own */
+    ls_coord at; /* this worker's place in the mesh                                  */
     ls_strategy *strategy;
     ls_piece *hold, *save; /* what this worker holds; what it writes to checkpoints            */
     int n_hold, n_save;
