@@ -6,12 +6,13 @@
  * Invariants
  *   1. only rank 0 has moments and changes parameters by itself;
  *   2. step_done leaves equal parameters everywhere, bit for bit. */
-#include "parallel/strategy.h"
+#include "parallel/parallel_impl.h"
 
 static ls_status collect(ls_strategy *s)
 {
     for (int u = s->model->n_unit - 1; u >= 0; u--) {
         const ls_unit *unit = &s->model->unit[u];
+        if (!parallel_here(s, u)) continue;
         ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_reduce(s->comm, (ls_view){unit->grad, unit->n_grad, LS_F32}, 0, LS_SITE, NULL));
     }
@@ -22,6 +23,7 @@ static ls_status hand_out(ls_strategy *s)
 {
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_unit *unit = &s->model->unit[u];
+        if (!parallel_present(s, u)) continue;
         ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_broadcast(s->comm, (ls_view){unit->param, unit->n_pad, LS_F32}, 0, LS_SITE, NULL));
     }

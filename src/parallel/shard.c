@@ -68,7 +68,7 @@ ls_status parallel_gather_wait(ls_strategy *s, int u, ls_pass pass)
 /* Elements that a unit takes in the window: its gradient, and this worker's part of the sum where that is not added at once. */
 static int64_t room_of(const ls_strategy *s, int u)
 {
-    const int64_t n = s->model->unit[u].n_grad;
+    const int64_t n = parallel_here(s, u) ? s->model->unit[u].n_grad : 0;
     return n + (s->opts.n_micro > 1 ? parallel_part(s, n) : 0);
 }
 
@@ -115,7 +115,7 @@ ls_status parallel_flight_ready(ls_strategy *s, int u)
 {
     ls_flight *f = &s->flight[s->n_flight - 1];
     LS_ASSERT(s->n_flight && f->unit == u && !f->posted);
-    if (u == s->model->n_unit - 1) s->n_bucket = 0; /* buckets are counted anew in every micro-batch */
+    if (u + 1 == s->model->n_unit || !parallel_here(s, u + 1)) s->n_bucket = 0; /* counted anew in every micro-batch */
     LS_TRY(parallel_scatter_unit(s, u, s->model->unit[u].grad, f->part));
     f->ticket = s->last;
     f->posted = true;

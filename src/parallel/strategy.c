@@ -64,17 +64,36 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype);
-    if (!parallel_cuts(s, LS_SHARD_GRAD))
-        return ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, NULL, false, plan);
     int64_t *n = ls_alloc((size_t)m->n_unit * sizeof *n);
     if (!n) return ls_nomem((size_t)m->n_unit * sizeof *n, "a strategy");
-    for (int u = 0; u < m->n_unit; u++) n[u] = parallel_part(s, m->unit[u].n_grad);
-    ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, true, plan);
+    const bool cut = parallel_cuts(s, LS_SHARD_GRAD);
+    for (int u = 0; u < m->n_unit; u++)
+        if (parallel_here(s, u)) n[u] = cut ? parallel_part(s, m->unit[u].n_grad) : m->unit[u].n_grad;
+    ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, plan);
     ls_free(n);
+    if (!cut) return st;
     s->grads.capacity = parallel_flight_capacity(s);
     s->grads_row =
         ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients on their way");
     return st;
+}
+
+typedef struct range {
+    int64_t first, n;
+} range;
+
+/* The elements of unit u that this worker would update if it were here. */
+static range share_of(const ls_strategy *s, int u)
+{
+    const int64_t n_pad = s->model->unit[u].n_pad, part = parallel_part(s, n_pad);
+    if (!updates(s)) return (range){0, 0};
+    return parallel_cuts(s, LS_SHARD_OPT) ? (range){part * ls_comm_rank(s->comm), part} : (range){0, n_pad};
+}
+
+/* Of the tied embedding, between the stage that updates it and the one that has a copy. */
+static range copied(const ls_strategy *s)
+{
+    return share_of(s, 0);
 }
 
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
@@ -85,9 +104,11 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
     int64_t n_block = 0;
     for (int u = 0; u < m->n_unit; u++) {
         const int64_t whole = m->unit[u].n_pad * esize, part = parallel_part(s, whole);
+        s->row[0][u] = s->row[1][u] = s->row[2][u] = -1;
+        if (!parallel_present(s, u)) continue;
         s->row[0][u] = ls_plan_add(plan, LS_PART_PARAM, parallel_cuts(s, LS_SHARD_PARAM) ? part : whole, LS_PLAN_ALWAYS,
                                    "unit %d", u);
-        s->row[1][u] = s->row[2][u] = -1;
+        if (!parallel_here(s, u)) continue;
         n_block += m->unit[u].n_pad / LS_NORM_BLOCK;
         if (!moments) continue;
         const int64_t nbytes = parallel_cuts(s, LS_SHARD_OPT) ? part : whole;
@@ -96,11 +117,16 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
     }
     s->norm_row =
         ls_plan_add(plan, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "blocks of the norm");
+    const int64_t n_stage = s->opts.pipe ? ls_comm_size(s->opts.pipe) : 1;
+    s->unit_sum_row = ls_plan_add(plan, LS_PART_WORK, n_stage * m->n_unit * (int64_t)sizeof(double), LS_PLAN_ALWAYS,
+                                  "units of the norm");
     if (parallel_cuts(s, LS_SHARD_PARAM)) {
         s->params.capacity = parallel_fetch_capacity(s);
         s->params_row =
             ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
     }
+    if (s->opts.pipe && m->cfg.tied && parallel_here(s, 0) && moments)
+        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * esize, LS_PLAN_ALWAYS, "tied, from the last stage");
     return plan_gradients(s, plan);
 }
 
@@ -115,13 +141,15 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     ls_strategy *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, "a strategy");
     *s = (ls_strategy){.ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1};
-    s->params_row = s->grads_row = -1;
+    s->params_row = s->grads_row = s->tie_row = -1;
+    s->role = ls_alloc(U);
+    if (s->role && o->role) memcpy(s->role, o->role, U);
     for (int k = 0; k < 3; k++) s->row[k] = ls_alloc(U * sizeof *s->row[k]);
     s->gather = ls_alloc(U * sizeof *s->gather);
     s->part = ls_alloc(U * sizeof *s->part);
     s->held = ls_alloc(U * sizeof *s->held);
     s->flight = ls_alloc(LS_WINDOW_MAX * sizeof *s->flight);
-    ls_status st = s->row[0] && s->row[1] && s->row[2] && s->gather && s->part && s->held && s->flight
+    ls_status st = s->role && s->row[0] && s->row[1] && s->row[2] && s->gather && s->part && s->held && s->flight
                        ? LS_OK
                        : ls_nomem(4096, "a strategy");
     if (st == LS_OK)
@@ -151,6 +179,8 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
         unit->v = at(plan, s->row[2][u]);
     }
     s->norm = at(plan, s->norm_row);
+    s->unit_sum = at(plan, s->unit_sum_row);
+    s->tie = at(plan, s->tie_row);
     s->params_at = at(plan, s->params_row);
     s->grads_at = at(plan, s->grads_row);
     ls_gradtree_bind(s->tree, plan);
@@ -162,6 +192,7 @@ void ls_strategy_destroy(ls_strategy **sp)
     if (!s) return;
     ls_gradtree_destroy(&s->tree);
     for (int k = 0; k < 3; k++) ls_free(s->row[k]);
+    ls_free(s->role);
     ls_free(s->gather);
     ls_free(s->part);
     ls_free(s->held);
@@ -188,7 +219,7 @@ ls_status ls_strategy_acquire(ls_strategy *s, int u, ls_pass pass)
     if (s->ops->acquire) LS_TRY(s->ops->acquire(s, u, pass));
     /* the head's forward writes the classifier's gradient */
     const bool head = u == s->model->n_unit - 1;
-    if (s->micro < 0 || (pass == LS_FWD) != head) return LS_OK;
+    if (s->micro < 0 || pass == LS_BWD_IN || (pass == LS_FWD) != head) return LS_OK;
     if (s->ops->grad_begin) return s->ops->grad_begin(s, u);
     s->model->unit[u].grad = ls_gradtree_place(s->tree, u, s->micro);
     return LS_OK;
@@ -202,7 +233,8 @@ ls_status ls_strategy_release(ls_strategy *s, int u, ls_pass pass)
 /* Posts the units that wait: from `waiting` - 1 down to `u`. */
 static ls_status flush(ls_strategy *s, int u)
 {
-    for (int k = s->waiting - 1; k >= u; k--) LS_TRY(s->ops->post(s, k));
+    for (int k = s->waiting - 1; k >= u; k--)
+        if (parallel_here(s, k)) LS_TRY(s->ops->post(s, k));
     s->waiting = u;
     s->n_waiting = 0;
     return LS_OK;
@@ -227,7 +259,37 @@ static void *tied_part(const ls_strategy *s)
     const int head = m->n_unit - 1;
     char *sum = ls_gradtree_sum(s->tree, head);
     if (parallel_cuts(s, LS_SHARD_GRAD)) return ls_at(m->compute, sum, parallel_part(s, m->unit[head].n_pad));
-    return ls_at(m->compute, sum, m->unit[head].n_pad + ls_strategy_own(s, 0).first);
+    return ls_at(m->compute, sum, m->unit[head].n_pad + copied(s).first);
+}
+
+/* embed's gradient += head's, wherever the two are. */
+static ls_status fold_tied(ls_strategy *s)
+{
+    ls_model *m = s->model;
+    const bool embed = parallel_here(s, 0), head = parallel_here(s, m->n_unit - 1);
+    const ls_dtype dt = m->compute->ops->dtype;
+    const range r = copied(s);
+    if (!m->cfg.tied || !r.n || (!embed && !head)) return LS_OK;
+    if (!embed) return ls_send(s->opts.pipe, (ls_view){tied_part(s), r.n, dt}, 0, LS_SITE, NULL);
+    if (!head) LS_TRY(ls_recv(s->opts.pipe, (ls_view){s->tie, r.n, dt}, ls_comm_size(s->opts.pipe) - 1, LS_SITE, NULL));
+    void *grad = ls_strategy_own(s, 0).grad;
+    return m->compute->ops->add(m->compute, grad, grad, head ? tied_part(s) : s->tie, r.n);
+}
+
+/* The updated embedding goes to the copy. */
+static ls_status renew_copy(ls_strategy *s)
+{
+    ls_model *m = s->model;
+    ls_comm *pipe = s->opts.pipe;
+    const range r = copied(s);
+    if (!pipe || !m->cfg.tied || !r.n) return LS_OK;
+    void *at = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[0] : ls_at(m->compute, m->unit[0].param, r.first);
+    const ls_view x = {at, r.n, m->compute->ops->dtype};
+    if (parallel_here(s, 0) && !parallel_here(s, m->n_unit - 1))
+        return ls_send(pipe, x, ls_comm_size(pipe) - 1, LS_SITE, NULL);
+    if (s->role[0] != LS_ROLE_COPY) return LS_OK;
+    LS_TRY(ls_recv(pipe, x, 0, LS_SITE, NULL));
+    return ls_strategy_unit_done(s, 0);
 }
 
 ls_status ls_strategy_step_due(ls_strategy *s)
@@ -242,9 +304,7 @@ ls_status ls_strategy_step_due(ls_strategy *s)
     s->n_bucket = 0;
     s->waiting = m->n_unit;
     ls_comm_label(s->comm, 0);
-    const ls_own embed = ls_strategy_own(s, 0);
-    if (!m->cfg.tied || !embed.n) return LS_OK;
-    return m->compute->ops->add(m->compute, embed.grad, embed.grad, tied_part(s), embed.n);
+    return fold_tied(s);
 }
 
 ls_status ls_strategy_unit_done(ls_strategy *s, int u)
@@ -254,6 +314,7 @@ ls_status ls_strategy_unit_done(ls_strategy *s, int u)
 
 ls_status ls_strategy_step_done(ls_strategy *s)
 {
+    LS_TRY(renew_copy(s));
     if (s->ops->step_done) LS_TRY(s->ops->step_done(s));
     s->n_bucket = 0;
     ls_comm_label(s->comm, 0);
@@ -262,16 +323,18 @@ ls_status ls_strategy_step_done(ls_strategy *s)
 
 /* ---- who has what ---- */
 
+bool ls_strategy_here(const ls_strategy *s, int u)
+{
+    return parallel_here(s, u);
+}
+
 ls_own ls_strategy_own(const ls_strategy *s, int u)
 {
     const ls_model *m = s->model;
     const ls_unit *unit = &m->unit[u];
-    ls_own o = {.n = unit->n_pad, .m = unit->m, .v = unit->v};
-    if (!updates(s)) return (ls_own){0};
-    if (parallel_cuts(s, LS_SHARD_OPT)) {
-        o.n = parallel_part(s, unit->n_pad);
-        o.first = o.n * ls_comm_rank(s->comm);
-    }
+    const range r = share_of(s, u);
+    ls_own o = {.first = r.first, .n = r.n, .m = unit->m, .v = unit->v};
+    if (!r.n || !parallel_here(s, u)) return (ls_own){0};
     o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[u] : ls_at(m->compute, unit->param, o.first);
     o.grad = ls_gradtree_sum(s->tree, u);
     if (!parallel_cuts(s, LS_SHARD_GRAD)) o.grad = ls_at(m->compute, o.grad, o.first);
@@ -286,23 +349,36 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
     int64_t mine = 0, at_unit = 0;
     *sum = 0;
     if (!updates(s)) return LS_OK;
-    for (int u = 0; u < m->n_unit; u++) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
+    for (int u = 0; u < m->n_unit; u++)
+        if (parallel_here(s, u)) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
+        if (!o.n) continue;
         LS_TRY(m->compute->ops->sumsq(m->compute, s->norm + r * mine + at_unit, o.grad, o.n, LS_NORM_BLOCK));
         at_unit += o.n / LS_NORM_BLOCK;
     }
     if (W > 1)
         LS_TRY(ls_all_gather(s->comm, (ls_view){s->norm, mine * W, LS_F64}, (ls_view){s->norm + r * mine, mine, LS_F64},
                              LS_SITE, NULL));
+    const int n_stage = s->opts.pipe ? ls_comm_size(s->opts.pipe) : 1,
+              stage = n_stage > 1 ? ls_comm_rank(s->opts.pipe) : 0;
+    double *unit = s->unit_sum + (int64_t)stage * m->n_unit;
     at_unit = 0;
     for (int u = 0; u < m->n_unit; u++) {
+        unit[u] = 0;
+        if (!parallel_here(s, u)) continue;
         const int64_t n = m->unit[u].n_pad / LS_NORM_BLOCK / W;
-        double unit = 0;
         for (int64_t p = 0; p < W; p++)
-            for (int64_t i = 0; i < n; i++) unit += s->norm[p * mine + at_unit + i];
-        *sum += unit;
+            for (int64_t i = 0; i < n; i++) unit[u] += s->norm[p * mine + at_unit + i];
         at_unit += n;
+    }
+    if (n_stage > 1)
+        LS_TRY(ls_all_gather(s->opts.pipe, (ls_view){s->unit_sum, (int64_t)n_stage * m->n_unit, LS_F64},
+                             (ls_view){unit, m->n_unit, LS_F64}, LS_SITE, NULL));
+    for (int u = 0; u < m->n_unit; u++) {
+        double one = 0; /* of the stage that has it: the others say 0 */
+        for (int k = 0; k < n_stage; k++) one += s->unit_sum[(int64_t)k * m->n_unit + u];
+        *sum += one;
     }
     return LS_OK;
 }
@@ -332,6 +408,12 @@ int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
         const ls_unit *unit = &m->unit[u];
         const ls_own o = ls_strategy_own(s, u);
         const bool cut = parallel_cuts(s, LS_SHARD_OPT);
+        if (s->role[u] == LS_ROLE_COPY && !save) {
+            const range c = share_of(s, u);
+            piece[n++] = parallel_cuts(s, LS_SHARD_PARAM) ? (ls_piece){LS_FLAT_PARAM, u, c.first, c.n, s->part[u]}
+                                                          : (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
+        }
+        if (!parallel_here(s, u)) continue;
         /* replicas are equal: each worker writes its share of them */
         const int64_t share = unit->n_pad * r / W, share_n = unit->n_pad * (r + 1) / W - share;
         if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && save))

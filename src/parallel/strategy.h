@@ -52,12 +52,17 @@ typedef struct ls_strategy_ops {
 extern const ls_strategy_ops ls_strategy_single, ls_strategy_dp, ls_strategy_ddp, ls_strategy_zero1, ls_strategy_zero2,
     ls_strategy_zero3;
 
+/* In a pipeline a worker has the units of its stage. The tied embedding is updated where embed is, and head's stage has a copy of it. */
+enum { LS_ROLE_HERE, LS_ROLE_AWAY, LS_ROLE_COPY };
+
 typedef struct ls_strategy_opts {
     int n_micro;             /* M, of each worker                                         */
     int64_t bucket;          /* elements of a gradient bucket                             */
     int64_t gather_bucket;   /* elements of a parameter bucket (zero1, zero2)             */
     int64_t prefetch_bucket; /* elements gathered ahead of use (zero3); 0: none           */
     bool deterministic;
+    const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all here. Copied.           */
+    ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
 } ls_strategy_opts;
 
 /* A unit's gradient on its way to the workers that keep its parts (zero2, zero3). */
@@ -75,6 +80,10 @@ struct ls_strategy {
     ls_comm *comm;
     ls_strategy_opts opts;
     ls_gradtree *tree;
+    unsigned char *role;
+    double *unit_sum; /* of squares, of every unit and stage                      */
+    int tie_row, unit_sum_row;
+    void *tie;   /* embed's stage: head's part of its gradient               */
     int micro;   /* the one under way; -1: no gradients wanted               */
     int *row[3]; /* plan rows of parameters and the two moments              */
     int norm_row;
@@ -119,6 +128,8 @@ ls_status ls_strategy_step_due(ls_strategy *s); /* own gradients whole, tied one
 ls_status ls_strategy_unit_done(ls_strategy *s, int u);
 ls_status ls_strategy_step_done(ls_strategy *s);
 
+bool ls_strategy_here(const ls_strategy *s, int u); /* this worker's stage computes and updates unit u */
+
 /* Elements [first, first + n) of unit u: those that this worker updates, between step_due and unit_done. n = 0: none. */
 typedef struct ls_own {
     int64_t first, n;
@@ -130,7 +141,7 @@ ls_own ls_strategy_own(const ls_strategy *s, int u);
  * Not finite when an element is not. Collective. */
 ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum);
 
-/* Unit u's parameters or summed gradients, whole, on every worker that updates (gradients: between step_due and the next begin). scratch:
+/* Parameters or summed gradients of a unit that is here, whole, on every worker that updates (gradients: between step_due and the next begin). scratch:
  * n_pad elements from ls_comm_alloc. Collective; for tests and exports. */
 ls_status ls_strategy_whole(ls_strategy *s, int u, bool gradient, void *scratch, const void **whole);
 

@@ -4,6 +4,7 @@
  *   bytes held   16P/N (and 4E/N, the tied embedding's second gradient), the units that are gathered (two neighbouring uses, and
  *                stage3_prefetch_bucket_size elements ahead), gradients in flight as in zero2
  *   sent / step  M (all_gather(P + B, and E once more when tied) + reduce_scatter(G))  elements
+ * (A backward pass in two halves gathers a block twice: all_gather(P + 2B).)
  * The head needs embed's tokens when tied; embed's backward needs no parameters; head's stay from its forward to its backward.
  * Invariants
  *   1. a gathered unit is never written to; step_done drops all of them, as they are old then;
@@ -20,7 +21,7 @@ static int needs(const ls_strategy *s, use x, int unit[2])
 {
     const bool head = x.u == s->model->n_unit - 1;
     int n = 0;
-    if (x.u < 0 || (x.u == 0 && x.pass == LS_BWD)) return 0;
+    if (x.u < 0 || !parallel_here(s, x.u) || (x.u == 0 && x.pass != LS_FWD)) return 0;
     unit[n++] = x.u;
     if (head && x.pass == LS_FWD && s->model->cfg.tied) unit[n++] = 0;
     return n;
@@ -40,7 +41,7 @@ static use after(const ls_strategy *s, use x)
     const int head = s->model->n_unit - 1;
     if (x.pass == LS_FWD && x.u < head) return (use){x.u + 1, LS_FWD};
     if (x.pass == LS_FWD) return s->micro < 0 ? (use){-1, LS_FWD} : (use){head, LS_BWD};
-    return x.u > 0 ? (use){x.u - 1, LS_BWD} : (use){-1, LS_BWD};
+    return (use){x.u - 1, x.pass};
 }
 
 static int64_t elements(const ls_strategy *s, use x)
@@ -58,7 +59,7 @@ int64_t parallel_fetch_capacity(const ls_strategy *s)
     int64_t most = 0, total = 0;
     for (int u = 0; u < U; u++) {
         const use x = {u, LS_FWD};
-        const int64_t two = elements(s, x) + (u + 1 < U ? elements(s, after(s, x)) : 0);
+        const int64_t two = elements(s, x) + (u + 1 < U ? elements(s, (use){u + 1, LS_FWD}) : 0);
         if (two > most) most = two;
         total += elements(s, x);
     }
@@ -111,7 +112,7 @@ static ls_status fetch_ahead(ls_strategy *s, use now)
     use x = now;
     while (n < s->opts.prefetch_bucket) {
         x = after(s, x);
-        if (x.u < 0) return LS_OK;
+        if (x.u < 0 || !parallel_here(s, x.u)) return LS_OK;
         int unit[2];
         const int k = needs(s, x, unit);
         for (int i = 0; i < k; i++) {

@@ -287,8 +287,8 @@ static void refused(void **state)
     must_fail("{\"bf16\": {\"enabled\": true}}", "", LS_E_UNSUPPORTED, "enables bf16");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
     must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
-    must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp 2");
-    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp 3");
+    must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
+    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
     must_fail(NULL, "--schedule 1f1b", LS_E_CONFIG, "add --pp");
     must_fail(NULL, "-n 2 --pp 2 --schedule gpipe --interleave 2", LS_E_CONFIG, "interleaved");
     must_fail(NULL, "--epochs 0", LS_E_CONFIG, "--epochs is 0");

@@ -1,0 +1,366 @@
+#include "parallel/pipe_exec.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+
+typedef struct seat { /* one set of activations of a chunk */
+    ls_acts *acts;
+    ls_micro mb;
+    int32_t *ids, *target;
+    int ids_row, target_row;
+    int micro;      /* -1: free */
+    ls_ticket sent; /* of the activation that leaves from it   */
+} seat;
+
+typedef struct grad_seat {
+    int row;
+    void *d;
+    bool busy;
+    ls_ticket sent;
+} grad_seat;
+
+typedef struct chunk {
+    int first, last; /* units */
+    bool head;       /* the last unit of the model is in it */
+    int n_seat, n_grad;
+    seat *seat;
+    grad_seat *grad;
+} chunk;
+
+struct ls_pipe {
+    ls_pipe_setup o;
+    const ls_rank_list *list;
+    int rank, n_chunk;
+    chunk *chunk;
+    ls_ticket *ticket; /* by action: of a posted receive */
+    bool *posted;      /* by action                      */
+    ls_pipe_span *span;
+    int n_span;
+    double begin; /* of the step */
+    ls_pipe_stats stats;
+};
+
+static bool splits(const ls_rank_list *l)
+{
+    for (int i = 0; i < l->n_action; i++)
+        if (l->action[i].kind == LS_PIPE_BWD_W) return true;
+    return false;
+}
+
+static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *plan)
+{
+    const ls_pipe_setup *o = &p->o;
+    const ls_stages *st = o->stages;
+    const int part = ls_pipe_part(o->schedule, p->rank, c);
+    const int64_t R = o->B * o->T, esize = (int64_t)ls_dtype_nbytes(o->model->compute->ops->dtype);
+    chunk *k = &p->chunk[c];
+    *k = (chunk){.first = st->first[part],
+                 .last = st->first[part + 1],
+                 .n_seat = p->list->peak[c],
+                 .n_grad = p->list->grad_peak[c]};
+    k->head = k->last == o->model->n_unit;
+    k->seat = ls_alloc((size_t)k->n_seat * sizeof *k->seat);
+    k->grad = ls_alloc((size_t)k->n_grad * sizeof *k->grad);
+    if (!k->seat || !k->grad) return ls_nomem((size_t)k->n_seat * sizeof *k->seat, "a pipeline's buffers");
+    for (int i = 0; i < k->n_seat; i++) {
+        seat *s = &k->seat[i];
+        const ls_acts_opts ao = {.B = o->B,
+                                 .T = o->T,
+                                 .train = true,
+                                 .recompute = o->recompute,
+                                 .pipe = true,
+                                 .first = k->first,
+                                 .last = k->last,
+                                 .split = splits(p->list),
+                                 .share = *share};
+        LS_TRY(ls_acts_plan(&s->acts, o->model, &ao, plan));
+        if (!*share || k->head) *share = s->acts; /* the one with head has the classifier's scratch, too */
+        s->micro = -1;
+        s->ids_row = s->target_row = -1;
+        if (k->first == 0)
+            s->ids_row = ls_plan_add(plan, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids %d", i);
+        if (k->head)
+            s->target_row =
+                ls_plan_add(plan, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets %d", i);
+    }
+    for (int i = 0; i < k->n_grad; i++)
+        k->grad[i].row =
+            ls_plan_add(plan, LS_PART_ACT, R * o->model->cfg.n_embd * esize, LS_PLAN_ALWAYS, "chunk %d d x %d", c, i);
+    return LS_OK;
+}
+
+ls_status ls_pipe_create(ls_pipe **out, const ls_pipe_setup *o, ls_plan *plan)
+{
+    const int rank = ls_comm_rank(o->acts);
+    const ls_rank_list *list = &o->schedule->rank[rank];
+    LS_ASSERT(ls_comm_size(o->acts) == o->schedule->n_stage && o->stages->n_stage == o->schedule->n_stage);
+    if (o->recompute && splits(list))
+        return ls_fail(
+            LS_E_CONFIG,
+            "--recompute with a backward pass in two halves (--schedule %s): activations would have to be made "
+            "twice; use 1f1b or interleaved, or leave --recompute out",
+            o->schedule->name);
+    ls_pipe *p = ls_alloc(sizeof *p);
+    if (!p) return ls_nomem(sizeof *p, "a pipeline");
+    *p = (ls_pipe){.o = *o, .list = list, .rank = rank, .n_chunk = o->schedule->n_chunk};
+    const size_t n = (size_t)list->n_action;
+    p->chunk = ls_alloc((size_t)p->n_chunk * sizeof *p->chunk);
+    p->ticket = ls_alloc(n * sizeof *p->ticket);
+    p->posted = ls_alloc(n * sizeof *p->posted);
+    p->span = ls_alloc(n * sizeof *p->span);
+    ls_status st = p->chunk && p->ticket && p->posted && p->span ? LS_OK : ls_nomem(n * 64, "a pipeline");
+    const ls_acts *share = NULL;
+    /* the chunk with head last in the list of parts is planned first, so that the others can share its scratch */
+    for (int c = p->n_chunk - 1; c >= 0 && st == LS_OK; c--) st = plan_chunk(p, c, &share, plan);
+    if (st != LS_OK) {
+        ls_pipe_destroy(&p);
+        return st;
+    }
+    *out = p;
+    return LS_OK;
+}
+
+void ls_pipe_bind(ls_pipe *p, const ls_plan *plan)
+{
+    for (int c = 0; c < p->n_chunk; c++) {
+        chunk *k = &p->chunk[c];
+        for (int i = 0; i < k->n_seat; i++) {
+            seat *s = &k->seat[i];
+            ls_acts_bind(s->acts, p->o.model, plan);
+            s->ids = s->ids_row < 0 ? NULL : ls_plan_at(plan, s->ids_row);
+            s->target = s->target_row < 0 ? NULL : ls_plan_at(plan, s->target_row);
+        }
+        for (int i = 0; i < k->n_grad; i++) k->grad[i].d = ls_plan_at(plan, k->grad[i].row);
+    }
+}
+
+void ls_pipe_destroy(ls_pipe **pp)
+{
+    ls_pipe *p = *pp;
+    if (!p) return;
+    for (int c = 0; p->chunk && c < p->n_chunk; c++) {
+        for (int i = 0; p->chunk[c].seat && i < p->chunk[c].n_seat; i++) ls_acts_destroy(&p->chunk[c].seat[i].acts);
+        ls_free(p->chunk[c].seat);
+        ls_free(p->chunk[c].grad);
+    }
+    ls_free(p->chunk);
+    ls_free(p->ticket);
+    ls_free(p->posted);
+    ls_free(p->span);
+    ls_free(p);
+    *pp = NULL;
+}
+
+void ls_pipe_roles(const ls_stages *stages, bool tied, int stage, unsigned char *role)
+{
+    const int n_part = stages->n_stage * stages->n_chunk;
+    for (int g = 0; g < n_part; g++)
+        for (int u = stages->first[g]; u < stages->first[g + 1]; u++)
+            role[u] = g % stages->n_stage == stage ? LS_ROLE_HERE : LS_ROLE_AWAY;
+    if (tied && role[stages->n_unit - 1] == LS_ROLE_HERE && role[0] == LS_ROLE_AWAY) role[0] = LS_ROLE_COPY;
+}
+
+bool ls_pipe_has_loss(const ls_pipe *p)
+{
+    return p->chunk[p->n_chunk - 1].head;
+}
+
+const ls_pipe_stats *ls_pipe_measured(const ls_pipe *p)
+{
+    return &p->stats;
+}
+
+const ls_pipe_span *ls_pipe_spans(const ls_pipe *p, int *n)
+{
+    *n = p->n_span;
+    return p->span;
+}
+
+/* ---- messages ---- */
+
+static ls_view view_of(const ls_pipe *p, void *x)
+{
+    const ls_model *m = p->o.model;
+    return (ls_view){x, p->o.B * p->o.T * m->cfg.n_embd, m->compute->ops->dtype};
+}
+
+/* Posts the receive at place i of the list when its buffer is free; `must`: waits until it is. */
+static ls_status post_receive(ls_pipe *p, int i, bool must)
+{
+    const ls_action *a = &p->list->action[i];
+    chunk *k = &p->chunk[a->chunk];
+    if (p->posted[i]) return LS_OK;
+    if (a->kind == LS_PIPE_RECV_ACT) {
+        seat *s = &k->seat[a->slot];
+        LS_ASSERT(!must || s->micro < 0);
+        if (s->micro >= 0 || (!must && !ls_test(p->o.acts, s->sent))) return LS_OK;
+        LS_TRY(ls_wait(p->o.acts, s->sent));
+        s->sent = 0;
+        s->micro = a->micro;
+        LS_TRY(ls_recv(p->o.acts, view_of(p, s->acts->slot[k->first].x), a->peer, LS_SITE, &p->ticket[i]));
+    } else {
+        grad_seat *g = &k->grad[a->grad_slot];
+        LS_ASSERT(!must || !g->busy);
+        if (g->busy || (!must && !ls_test(p->o.grads, g->sent))) return LS_OK;
+        LS_TRY(ls_wait(p->o.grads, g->sent));
+        g->sent = 0;
+        g->busy = true;
+        LS_TRY(ls_recv(p->o.grads, view_of(p, g->d), a->peer, LS_SITE, &p->ticket[i]));
+    }
+    p->posted[i] = true;
+    return LS_OK;
+}
+
+/* The next receive of each direction, if it can be posted: in the order of the list. */
+static ls_status look_ahead(ls_pipe *p, int from)
+{
+    bool open[2] = {true, true};
+    for (int i = from; i < p->list->n_action && (open[0] || open[1]); i++) {
+        const ls_action *a = &p->list->action[i];
+        if (!ls_pipe_receives(a->kind) || !open[a->kind == LS_PIPE_RECV_GRAD]) continue;
+        LS_TRY(post_receive(p, i, false));
+        if (!p->posted[i]) open[a->kind == LS_PIPE_RECV_GRAD] = false;
+    }
+    return LS_OK;
+}
+
+/* ---- computing ---- */
+
+static ls_status take_seat(ls_pipe *p, chunk *k, const ls_action *a, ls_pipe_load load, void *ctx)
+{
+    seat *s = &k->seat[a->slot];
+    if (k->first == 0) { /* nothing was received into it */
+        LS_ASSERT(s->micro < 0);
+        LS_TRY(ls_wait(p->o.acts, s->sent));
+        s->sent = 0;
+        s->micro = a->micro;
+    }
+    s->mb = (ls_micro){.ids = s->ids, .target = s->target, .B = p->o.B, .T = p->o.T, .train = true};
+    return load(ctx, a->micro, s->ids, s->target, &s->mb);
+}
+
+static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hooks *h, double (*pair)[2])
+{
+    ls_model *m = p->o.model;
+    seat *s = &k->seat[a->slot];
+    grad_seat *g = &k->grad[a->grad_slot];
+    s->acts->da = g->d;
+    if (a->kind == LS_PIPE_BWD_W) return ls_walk_bwd_w(m, s->acts, &s->mb, h, k->first, k->last);
+    if (k->head) {
+        LS_TRY(ls_wait(p->o.grads, g->sent)); /* nothing is received into it here */
+        g->sent = 0;
+        g->busy = true;
+        LS_TRY(ls_walk_fwd(m, s->acts, &s->mb, h, k->last - 1, k->last));
+        pair[a->micro][0] = s->mb.loss_sum;
+        pair[a->micro][1] = (double)s->mb.n_counted;
+    }
+    if (a->kind == LS_PIPE_BWD_IN) return ls_walk_bwd_in(m, s->acts, &s->mb, h, k->first, k->last);
+    return ls_walk_bwd(m, s->acts, &s->mb, h, k->first, k->last);
+}
+
+static void give_up(chunk *k, const ls_action *a)
+{
+    k->seat[a->slot].micro = -1;
+    k->grad[a->grad_slot].busy = false; /* what was sent from it is still waited for */
+}
+
+static void book(ls_pipe *p, const ls_action *a, double begin, double end)
+{
+    const int column = (int)a->kind - (int)LS_PIPE_FWD;
+    p->span[p->n_span++] = (ls_pipe_span){a->kind, a->micro, a->chunk, begin - p->begin, end - p->begin};
+    p->stats.busy += end - begin;
+    p->stats.time[a->chunk][column] += end - begin;
+    p->stats.calls[a->chunk][column]++;
+}
+
+static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h, ls_pipe_load load, void *ctx,
+                     double (*pair)[2])
+{
+    const ls_action *a = &p->list->action[i];
+    if (a->kind == LS_PIPE_REDUCE || a->kind == LS_PIPE_STEP) return LS_OK; /* gradients left as they were ready */
+    chunk *k = &p->chunk[a->chunk];
+    switch (a->kind) {
+    case LS_PIPE_RECV_ACT:
+    case LS_PIPE_RECV_GRAD:
+        LS_TRY(post_receive(p, i, true));
+        return ls_wait(a->kind == LS_PIPE_RECV_ACT ? p->o.acts : p->o.grads, p->ticket[i]);
+    case LS_PIPE_SEND_ACT: {
+        seat *s = &k->seat[a->slot];
+        return ls_send(p->o.acts, view_of(p, s->acts->slot[k->last].x), a->peer, LS_SITE, &s->sent);
+    }
+    case LS_PIPE_SEND_GRAD: {
+        grad_seat *g = &k->grad[a->grad_slot];
+        return ls_send(p->o.grads, view_of(p, g->d), a->peer, LS_SITE, &g->sent);
+    }
+    default: break;
+    }
+    if (a->kind == LS_PIPE_FWD) LS_TRY(take_seat(p, k, a, load, ctx));
+    const double begin = ls_now(), waited = ls_comm_exposed(strategy->comm);
+    ls_strategy_begin(strategy, a->micro);
+    if (a->kind == LS_PIPE_FWD)
+        LS_TRY(ls_walk_fwd(p->o.model, k->seat[a->slot].acts, &k->seat[a->slot].mb, h, k->first, k->last - k->head));
+    else LS_TRY(backward(p, k, a, h, pair));
+    book(p, a, begin, ls_now() - (ls_comm_exposed(strategy->comm) - waited));
+    return LS_OK;
+}
+
+/* The last thing that needs a micro-batch's buffers on this worker: its backward, and the send behind it. */
+static bool ends(const ls_rank_list *l, int i)
+{
+    const ls_action *a = &l->action[i];
+    return a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_W;
+}
+
+ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pipe_load load, void *ctx,
+                       double (*pair)[2])
+{
+    const ls_rank_list *l = p->list;
+    p->n_span = 0;
+    p->begin = ls_now();
+    for (int i = 0; i < l->n_action; i++) p->posted[i] = false;
+    for (int c = 0; c < p->n_chunk; c++) { /* a step that was given up left its seats taken */
+        for (int k = 0; k < p->chunk[c].n_seat; k++) p->chunk[c].seat[k].micro = -1;
+        for (int k = 0; k < p->chunk[c].n_grad; k++) p->chunk[c].grad[k].busy = false;
+    }
+    for (int i = 0; i < l->n_action; i++) {
+        LS_TRY(look_ahead(p, i));
+        LS_TRY(act(p, i, s, hooks, load, ctx, pair));
+        const ls_action *a = &l->action[i];
+        if (!ends(l, i)) continue;
+        /* its gradient is sent next, from a buffer that must not be received into before */
+        const bool sends = i + 1 < l->n_action && l->action[i + 1].kind == LS_PIPE_SEND_GRAD;
+        if (sends) LS_TRY(act(p, ++i, s, hooks, load, ctx, pair));
+        give_up(&p->chunk[a->chunk], a);
+    }
+    p->stats.steps++;
+    p->stats.span += ls_now() - p->begin;
+    return LS_OK;
+}
+
+ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,
+                          double (*pair)[2])
+{
+    const ls_schedule *sch = p->o.schedule;
+    ls_strategy_begin(s, -1);
+    for (int i = 0; i < n; i++) {
+        for (int c = 0; c < p->n_chunk; c++) {
+            chunk *k = &p->chunk[c];
+            seat *q = &k->seat[0];
+            LS_TRY(ls_wait(p->o.acts, q->sent));
+            q->sent = 0;
+            if (k->first)
+                LS_TRY(ls_recv(p->o.acts, view_of(p, q->acts->slot[k->first].x), ls_pipe_prev(sch, p->rank, c), LS_SITE,
+                               NULL));
+            q->mb = (ls_micro){.ids = q->ids, .target = q->target, .B = p->o.B, .T = p->o.T};
+            LS_TRY(load(ctx, i, q->ids, q->target, &q->mb));
+            LS_TRY(ls_walk_fwd(p->o.model, q->acts, &q->mb, hooks, k->first, k->last));
+            if (k->head) {
+                pair[i][0] = q->mb.loss_sum;
+                pair[i][1] = (double)q->mb.n_counted;
+            } else
+                LS_TRY(ls_send(p->o.acts, view_of(p, q->acts->slot[k->last].x), ls_pipe_next(sch, p->rank, c), LS_SITE,
+                               &q->sent));
+        }
+    }
+    return LS_OK;
+}
