@@ -83,7 +83,7 @@ static ls_status resolve(const layout *l, ls_train_config *c)
 }
 
 /* Gradients and weights of all units, whole, at the judge's. Collective. */
-static ls_status keep(const ls_trainer *t, outcome *out, bool judge)
+static ls_status keep(ls_trainer *t, outcome *out, bool judge)
 {
     const ls_model *m = t->model;
     int64_t at = 0, largest = 0;
@@ -95,7 +95,7 @@ static ls_status keep(const ls_trainer *t, outcome *out, bool judge)
         LS_ASSERT(at + unit->n <= out->n);
         for (int grad = 0; grad < 2; grad++) {
             const void *whole = NULL;
-            LS_TRY(ls_strategy_whole(t->strategy, u, grad, scratch, &whole));
+            LS_TRY(ls_trainer_whole(t, u, grad, scratch, &whole));
             if (judge) memcpy(out->data + (grad ? 0 : out->n) + at, whole, (size_t)unit->n * sizeof(float));
         }
         at += unit->n;

@@ -67,11 +67,11 @@ static int64_t slot_elements(const shape *s, int row)
     case ROW_DFC:
     case ROW_FC: return 4 * s->R * s->C;
     case ROW_DNORM: return 4 * s->C;
-    case ROW_DOUT:
-    case ROW_DPROJ:
     case ROW_KCACHE:
     case ROW_VCACHE: return s->cache;
     case ROW_LSE: return s->R * s->H;
+    case ROW_DOUT:
+    case ROW_DPROJ:
     case ROW_X:
     case ROW_ATTY:
     case ROW_RES: return s->R * s->C;

@@ -40,6 +40,17 @@ static ls_status grad_ready(void *ctx, int u)
     return ls_strategy_grad_ready(((ls_trainer *)ctx)->strategy, u);
 }
 
+/* In a pipeline the last stage has the losses. */
+static ls_status share_loss(ls_trainer *t, double *loss, double *counted)
+{
+    double both[2] = {*loss, *counted};
+    if (!t->pp) return LS_OK;
+    LS_TRY(ls_broadcast(t->pp, (ls_view){both, 2, LS_F64}, ls_comm_size(t->pp) - 1, LS_SITE, NULL));
+    *loss = both[0];
+    *counted = both[1];
+    return LS_OK;
+}
+
 /* Everyone gets everyone's (loss, rows) pairs, n of each worker, and adds them in the order of leaves: one sum on any layout. */
 static ls_status sum_losses(ls_trainer *t, double *pairs, int64_t n, double *loss, double *counted)
 {
@@ -54,7 +65,7 @@ static ls_status sum_losses(ls_trainer *t, double *pairs, int64_t n, double *los
         *loss += pair[0];
         *counted += pair[1];
     }
-    return LS_OK;
+    return share_loss(t, loss, counted);
 }
 
 static ls_status find_bad(ls_trainer *t, const ls_piece *p, const ls_tensor **bad)
@@ -142,7 +153,7 @@ typedef struct marks {
 
 static void mark(marks *m, double *part)
 {
-    const double now = ls_now(), exposed = ls_comm_exposed(m->t->comm), waited = exposed - m->exposed;
+    const double now = ls_now(), exposed = ls_trainer_exposed(m->t), waited = exposed - m->exposed;
     *part += now - m->at - waited;
     m->split->comm_exposed += waited;
     m->at = now;
@@ -183,6 +194,50 @@ static ls_status micro_batch(ls_trainer *t, int m, marks *k)
     return LS_OK;
 }
 
+/* What a stage of a pipeline needs of micro-batch m of this replica. */
+static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_micro *mb)
+{
+    ls_trainer *t = ctx;
+    const ls_train_config *c = t->cfg;
+    const ls_run_state *s = &t->state;
+    const int64_t B = c->micro_batch, T = c->seq_len, G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
+    const int64_t leaf = ls_strategy_leaf(t->strategy, m);
+    mb->dloss = 1.0 / (double)(B * T * G);
+    mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf);
+    if (!ids && !target) return LS_OK;
+    return ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, ids ? ids : t->ids,
+                           target ? target : t->target);
+}
+
+static double column(const ls_pipe_stats *s, int n_chunk, int from, int to)
+{
+    double sum = 0;
+    for (int c = 0; c < n_chunk; c++)
+        for (int k = from; k <= to; k++) sum += s->time[c][k];
+    return sum;
+}
+
+static ls_status pipeline(ls_trainer *t, marks *k)
+{
+    const ls_hooks hooks = {.ctx = t, .acquire = acquire, .release = release, .grad_ready = grad_ready};
+    const int n = t->schedule->n_chunk, M = t->cfg->grad_accum;
+    const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
+    const double fwd = column(s, n, 0, 0), bwd = column(s, n, 1, 3), begin = ls_now();
+    double rest = 0;
+    LS_TRY(ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t,
+                        (double(*)[2])(t->leaf_loss + 2 * (int64_t)ls_comm_rank(t->dp) * M)));
+    mark(k, &rest);
+    k->split->forward += column(s, n, 0, 0) - fwd;
+    k->split->backward += column(s, n, 1, 3) - bwd;
+    k->split->other += rest - (column(s, n, 0, 3) - fwd - bwd);
+    for (int m = 0; m < M; m++) /* a micro-batch has no time of its own here */
+        if (ls_step_sampled(t->state.epoch_step * M + m, t->cfg->timing_warmup_steps, t->cfg->timing_sample_every)) {
+            t->sample_data[t->n_sample] = 0;
+            t->sample_step[t->n_sample++] = (ls_now() - begin) / M;
+        }
+    return LS_OK;
+}
+
 static double cpu_seconds(void)
 {
     struct timespec x;
@@ -217,11 +272,12 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     double cpu = cpu_seconds(), wall = begin;
     *r = (ls_step_result){0};
     if (!t->n_split) t->cpu_begin = cpu, t->wall_begin = wall;
-    marks k = {.t = t, .at = begin, .exposed = ls_comm_exposed(t->comm), .split = &r->split};
+    marks k = {.t = t, .at = begin, .exposed = ls_trainer_exposed(t), .split = &r->split};
     LS_TRY(agree_to_stop(t));
     mark(&k, &r->split.other);
 
-    for (int m = 0; m < M; m++) LS_TRY(micro_batch(t, m, &k));
+    if (t->pipe) LS_TRY(pipeline(t, &k));
+    for (int m = 0; m < M && !t->pipe; m++) LS_TRY(micro_batch(t, m, &k));
     const double t4 = ls_now();
     double loss_sum = 0, counted = 0, squares = 0;
     LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
@@ -257,7 +313,27 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     return LS_OK;
 }
 
-/* File order; worker r takes the batches r, r + W, …; the last partial batch is dropped. */
+/* Validation batch of this replica's turn k: file order, replica r takes the batches r, r + W, …; in the last turn some have none
+ * and walk the last batch once more, uncounted, as parameters may have to be gathered from everyone. */
+typedef struct val_turn {
+    ls_trainer *t;
+    int64_t n; /* batches in all */
+} val_turn;
+
+static ls_status load_val(void *ctx, int k, int32_t *ids, int32_t *target, ls_micro *mb)
+{
+    const val_turn *v = ctx;
+    ls_trainer *t = v->t;
+    const int64_t B = t->cfg->micro_batch, T = t->cfg->seq_len;
+    const int64_t i = (int64_t)k * ls_comm_size(t->dp) + ls_comm_rank(t->dp), batch = i < v->n ? i : v->n - 1;
+    (void)mb;
+    if (!ids && !target) return LS_OK;
+    for (int64_t b = 0; b < B; b++)
+        LS_TRY(ls_tokens_sequence(&t->val, batch * B + b, (ids ? ids : t->ids) + b * T,
+                                  (target ? target : t->target) + b * T));
+    return LS_OK;
+}
+
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
@@ -266,21 +342,17 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
     int64_t n = t->val.n_seq / B;
     if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
     const int64_t turns = (n + W - 1) / W;
+    double(*pair)[2] = (double(*)[2])(t->val_loss + 2 * rank * turns);
+    val_turn v = {t, n};
     LS_TRY(agree_to_stop(t));
     ls_strategy_begin(t->strategy, -1);
-    for (int64_t k = 0; k < turns; k++) {
-        double *pair = t->val_loss + 2 * (rank * turns + k);
-        const int64_t i = k * W + rank;
-        pair[0] = pair[1] = 0;
-        const int64_t batch =
-            i < n ? i : n - 1; /* everyone walks, as parameters may have to be gathered; the last turn may not count */
-        for (int64_t b = 0; b < B; b++)
-            LS_TRY(ls_tokens_sequence(&t->val, batch * B + b, t->ids + b * c->seq_len, t->target + b * c->seq_len));
+    if (t->pipe) LS_TRY(ls_pipe_forward(t->pipe, t->strategy, &hooks, (int)turns, load_val, &v, pair));
+    for (int64_t k = 0; k < turns && !t->pipe; k++) {
         ls_micro mb = {.ids = t->ids, .target = t->target, .B = B, .T = c->seq_len};
+        LS_TRY(load_val(&v, (int)k, t->ids, t->target, &mb));
         LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
-        if (i >= n) continue;
-        pair[0] = mb.loss_sum;
-        pair[1] = (double)mb.n_counted;
+        pair[k][0] = mb.loss_sum;
+        pair[k][1] = (double)mb.n_counted;
     }
     *n_batch = n;
     *loss = 0;
@@ -289,10 +361,11 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
                          (ls_view){t->val_loss + 2 * rank * turns, 2 * turns, LS_F64}, LS_SITE, NULL));
     double sum = 0, counted = 0; /* in the order of batches, as one worker adds them */
     for (int64_t i = 0; i < n; i++) {
-        const double *pair = t->val_loss + 2 * (i % W * turns + i / W);
-        sum += pair[0];
-        counted += pair[1];
+        const double *one = t->val_loss + 2 * (i % W * turns + i / W);
+        sum += one[0];
+        counted += one[1];
     }
+    LS_TRY(share_loss(t, &sum, &counted));
     *loss = counted > 0 ? sum / counted : 0;
     return LS_OK;
 }

@@ -3,6 +3,8 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "parallel/schedule_check.h"
+#include "parallel/schedule_text.h"
 #include "train/hf.h"
 
 #include <stdio.h>
@@ -36,15 +38,37 @@ static ls_status plan_memory(ls_trainer *t, rows *r)
         int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
         if (blocks > n_block) n_block = blocks;
     }
+    unsigned char *role = NULL;
+    if (t->schedule) {
+        role = ls_alloc((size_t)m->n_unit);
+        if (!role) return ls_nomem((size_t)m->n_unit, "the stages");
+        ls_pipe_roles(&t->stages, c->model.tied, t->at.at[LS_AXIS_PP], role);
+    }
     const ls_strategy_opts so = {.n_micro = c->grad_accum,
                                  .bucket = c->bucket,
                                  .gather_bucket = c->gather_bucket,
                                  .prefetch_bucket = c->prefetch_bucket,
-                                 .deterministic = c->deterministic};
-    LS_TRY(ls_strategy_create(&t->strategy, c->strategy, t->model, t->dp, &so, p));
-    LS_TRY(ls_acts_plan(&t->acts, m,
-                        &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
-                        p));
+                                 .deterministic = c->deterministic,
+                                 .role = role,
+                                 .pipe = t->pp};
+    ls_status st = ls_strategy_create(&t->strategy, c->strategy, t->model, t->dp, &so, p);
+    ls_free(role);
+    LS_TRY(st);
+    if (t->schedule)
+        LS_TRY(ls_pipe_create(&t->pipe,
+                              &(ls_pipe_setup){.model = t->model,
+                                               .schedule = t->schedule,
+                                               .stages = &t->stages,
+                                               .acts = t->pp_acts,
+                                               .grads = t->pp_grads,
+                                               .B = c->micro_batch,
+                                               .T = c->seq_len,
+                                               .recompute = c->recompute},
+                              p));
+    else
+        LS_TRY(ls_acts_plan(
+            &t->acts, m,
+            &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute}, p));
     r->ids = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
     r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
     r->norm = ls_plan_add(p, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
@@ -58,7 +82,8 @@ static void bind_memory(ls_trainer *t, const rows *r)
 {
     const ls_plan *p = &t->plan;
     ls_strategy_bind(t->strategy, p);
-    ls_acts_bind(t->acts, t->model, p);
+    if (t->pipe) ls_pipe_bind(t->pipe, p);
+    else ls_acts_bind(t->acts, t->model, p);
     t->ids = ls_plan_at(p, r->ids);
     t->target = ls_plan_at(p, r->target);
     t->norm_block = ls_plan_at(p, r->norm);
@@ -89,7 +114,43 @@ static ls_status set_up_groups(ls_trainer *t)
     int color, key;
     ls_mesh_split(mesh, LS_AXIS_DP, rank, &color, &key);
     t->dp = NULL;
-    return ls_comm_split(t->comm, color, key, &t->dp);
+    LS_TRY(ls_comm_split(t->comm, color, key, &t->dp));
+    if (mesh->n[LS_AXIS_PP] == 1) return LS_OK;
+    ls_mesh_split(mesh, LS_AXIS_PP, rank, &color, &key);
+    LS_TRY(ls_comm_split(t->comm, color, key, &t->pp));
+    LS_TRY(ls_comm_split(t->comm, color, key, &t->pp_acts));
+    return ls_comm_split(t->comm, color, key, &t->pp_grads);
+}
+
+double ls_trainer_exposed(const ls_trainer *t)
+{
+    double sum = ls_comm_exposed(t->comm);
+    if (t->dp != t->comm) sum += ls_comm_exposed(t->dp);
+    if (t->pp) sum += ls_comm_exposed(t->pp) + ls_comm_exposed(t->pp_acts) + ls_comm_exposed(t->pp_grads);
+    return sum;
+}
+
+/* Which units this worker's stage has, and in which order it works. */
+static ls_status set_up_stages(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const int P = c->mesh.n[LS_AXIS_PP], U = c->model.n_layer + 2;
+    if (P == 1) return LS_OK;
+    ls_part_cost *cost = ls_alloc((size_t)U * sizeof *cost);
+    if (!cost) return ls_nomem((size_t)U * sizeof *cost, "the stages");
+    ls_stages_model(&c->model, c->micro_batch, c->seq_len, cost);
+    ls_status st = LS_OK;
+    const ls_pipe_opts o = {.n_stage = P, .n_micro = c->grad_accum, .n_chunk = c->interleave};
+    if (ls_schedule_is_builtin(c->schedule)) {
+        st = ls_schedule_create(&t->schedule, c->schedule, &o);
+    } else {
+        st = ls_schedule_load(&t->schedule, c->schedule, P, c->grad_accum);
+    }
+    if (st == LS_OK) st = ls_schedule_check(t->schedule, 0);
+    if (st == LS_OK && c->stages) st = ls_stages_parse(&t->stages, c->stages, U, P, t->schedule->n_chunk);
+    else if (st == LS_OK) st = ls_stages_balance(&t->stages, cost, U, P, t->schedule->n_chunk);
+    ls_free(cost);
+    return st;
 }
 
 static void say_plan(ls_trainer *t)
@@ -111,6 +172,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
+    LS_TRY(set_up_stages(t));
     LS_TRY(set_up_groups(t));
     LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp))));
     rows r;
@@ -165,8 +227,13 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_tokens_close(&t->val);
     ls_strategy_destroy(&t->strategy);
     ls_acts_destroy(&t->acts);
+    ls_pipe_destroy(&t->pipe);
+    ls_schedule_destroy(&t->schedule);
     ls_model_destroy(&t->model);
     ls_plan_fini(&t->plan);
+    ls_comm_destroy(&t->pp);
+    ls_comm_destroy(&t->pp_acts);
+    ls_comm_destroy(&t->pp_grads);
     if (t->dp != t->comm) ls_comm_destroy(&t->dp);
     if (t->owns_comm) ls_comm_destroy(&t->comm);
     ls_free(t->sample_step);
@@ -176,6 +243,20 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_free(t->hold);
     ls_free(t);
     *tp = NULL;
+}
+
+ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, const void **whole)
+{
+    const ls_unit *unit = &t->model->unit[u];
+    *whole = NULL;
+    if (ls_strategy_here(t->strategy, u)) LS_TRY(ls_strategy_whole(t->strategy, u, gradient, scratch, whole));
+    if (!t->pp) return LS_OK;
+    int owner = 0; /* the stage that has it */
+    for (int g = 0; g < t->stages.n_stage * t->stages.n_chunk; g++)
+        if (t->stages.first[g] <= u) owner = g % t->stages.n_stage;
+    if (*whole && *whole != scratch) memcpy(scratch, *whole, (size_t)unit->n_pad * sizeof(float));
+    *whole = scratch;
+    return ls_broadcast(t->pp, (ls_view){scratch, unit->n_pad, LS_F32}, owner, LS_SITE, NULL);
 }
 
 static void zero_moments(ls_trainer *t)

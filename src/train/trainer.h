@@ -15,6 +15,7 @@
 #include "core/plan.h"
 #include "data/loader.h"
 #include "model/model.h"
+#include "parallel/pipe_exec.h"
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
 #include "train/checkpoint.h"
@@ -72,6 +73,11 @@ typedef struct ls_trainer {
     bool owns_comm;
     ls_comm *dp; /* the replicas of this worker's part of the model; comm itself, or its own */
     ls_coord at; /* this worker's place in the mesh                                  */
+    ls_comm *pp, *pp_acts,
+        *pp_grads; /* the stages of this replica: for the step, for activations, for gradients; or NULL */
+    ls_stages stages;
+    ls_schedule *schedule; /* of a pipeline, or NULL                                       */
+    ls_pipe *pipe;
     ls_strategy *strategy;
     ls_piece *hold, *save; /* what this worker holds; what it writes to checkpoints            */
     int n_hold, n_save;
@@ -96,6 +102,13 @@ typedef struct ls_trainer {
  * world of one. Collective over comm. */
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io);
 void ls_trainer_destroy(ls_trainer **t);
+
+/* A unit's parameters or summed gradients (after a step), whole, on every worker of the first replica. scratch: n_pad elements from
+ * ls_comm_alloc. Collective; for tests. */
+ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, const void **whole);
+
+/* Seconds this worker waited for others, over all its groups. */
+double ls_trainer_exposed(const ls_trainer *t);
 
 /* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);
