@@ -76,7 +76,7 @@ typedef struct ls_schedule {
 
 #define LS_PIPE_MAX_STAGE 1024
 #define LS_PIPE_MAX_CHUNK 64
-#define LS_PIPE_MAX_CELL  (1 << 22) /* n_stage * n_chunk * n_micro */
+#define LS_PIPE_MAX_CELL  (1 << 20) /* n_stage * n_chunk * n_micro */
 
 /* What one part costs, in any one unit of time; act in any one unit of memory. BWD is bwd_in + bwd_w. */
 typedef struct ls_part_cost {
