@@ -1,5 +1,5 @@
-/* simulate.c - list after list is walked as far as it goes; times follow from what each action waits for, so the order in which ranks
- * are walked does not matter. */
+/* simulate.c - list after list is walked as far as it goes; times follow from what each action waits for, so the
+ * order in which ranks are walked does not matter. */
 #include "parallel/simulate.h"
 
 #include "core/mem.h"
@@ -72,7 +72,8 @@ static bool carry_out(world *w, int r, const ls_action *a, ls_span *span)
     return true;
 }
 
-/* Peers must be the neighbours and no channel may hold more than a message a cell: then the tables above are large enough. */
+/* Peers must be the neighbours and no channel may hold more than a message a cell: then the tables above are large
+ * enough. */
 static ls_status check_shape(const ls_schedule *s)
 {
     const int n_cell = s->n_micro * s->n_chunk;

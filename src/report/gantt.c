@@ -10,7 +10,8 @@
 
 enum { LANE = 30, BAR = 26, TOP = 76, BOTTOM = 78, RIGHT = 16, CHAR = 7, WIDEST = 14000 };
 
-/* Plain classes, and others in their place where the viewer prefers dark: programs that know no media queries draw the light ones. */
+/* Plain classes, and others in their place where the viewer prefers dark: programs that know no media queries draw
+ * the light ones. */
 static const char style[] =
     "<style>\n"
     "text{font:12px system-ui,'DejaVu "

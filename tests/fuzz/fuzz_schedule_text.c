@@ -1,5 +1,5 @@
-/* Schedules written by strangers: reading ends in a schedule or in words; what was read can be written and read again, and the checker and
- * the simulator take any list. */
+/* Schedules written by strangers: reading ends in a schedule or in words; what was read can be written and read
+ * again, and the checker and the simulator take any list. */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"

@@ -1,5 +1,6 @@
-/* Every schedule over 1-12 stages x 1-64 micro-batches (and 2-4 chunks): the checker passes, a twin that knows no messages agrees, text
- * reads back, bubbles and peaks are what theory says. Lists changed at random are found out, or are a training step still. */
+/* Every schedule over 1-12 stages x 1-64 micro-batches (and 2-4 chunks): the checker passes, a twin that knows no
+ * messages agrees, text reads back, bubbles and peaks are what theory says. Lists changed at random are found out, or
+ * are a training step still. */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
@@ -15,7 +16,8 @@
 #define MAX_STAGE 12
 #define MAX_MICRO 64
 
-/* The twin: lists without their messages, run by dependencies between parts alone. True when everything was done, each once. */
+/* The twin: lists without their messages, run by dependencies between parts alone. True when everything was done,
+ * each once. */
 static bool runs(const ls_schedule *s)
 {
     const int n_part = s->n_stage * s->n_chunk;

@@ -1,4 +1,5 @@
-/* Schedules on small shapes: lists as tables, the reference's clocks, text both ways, every rule of the checker broken once. */
+/* Schedules on small shapes: lists as tables, the reference's clocks, text both ways, every rule of the checker
+ * broken once. */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
