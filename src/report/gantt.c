@@ -91,7 +91,8 @@ static void add_bar(const ls_gantt *g, const ls_gantt_row *r, double left, doubl
 static void add_axis(const ls_gantt *g, double left, double scale, ls_str *out)
 {
     const double bottom = TOP + g->n_lane * LANE, step = nice_step(56 / scale);
-    for (double t = 0; t <= g->end * (1 + 1e-9); t += step) {
+    for (int k = 0; k * step <= g->end * (1 + 1e-9); k++) {
+        const double t = k * step;
         char number[32];
         snprintf(number, sizeof number, "%g", t);
         ls_str_addf(out, "<line class=\"grid\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%.1f\"/>\n", left + t * scale,
