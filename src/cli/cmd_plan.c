@@ -1,4 +1,5 @@
-/* cmd_plan.c - `lockstep plan --schedule`: a pipeline schedule checked, simulated, printed as a clock grid, drawn and exported. */
+/* cmd_plan.c - `lockstep plan --schedule`: a pipeline schedule checked, simulated, printed as a clock grid, drawn and
+ * exported. */
 #include "cli/commands.h"
 
 #include "core/fs.h"

@@ -6,11 +6,11 @@
  *   replica 0   0  1      2  3      4  5
  *   replica 1   6  7      8  9     10 11
  *
- * tp talks in every layer, so its ranks are neighbours; pp talks once a micro-batch, between ranks tp apart; dp talks once a step
- * and is outermost, so it is what crosses hosts first.
+ * tp talks in every layer, so its ranks are neighbours; pp talks once a micro-batch, between ranks tp apart; dp talks
+ * once a step and is outermost, so it is what crosses hosts first.
  *
- * An axis' group of a rank holds the ranks that differ from it along that axis alone, in the order of that coordinate. Colors and
- * keys are for ls_comm_split over the world. */
+ * An axis' group of a rank holds the ranks that differ from it along that axis alone, in the order of that
+ * coordinate. Colors and keys are for ls_comm_split over the world. */
 #ifndef LS_PARALLEL_MESH_H
 #define LS_PARALLEL_MESH_H
 

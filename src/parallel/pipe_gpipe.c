@@ -6,7 +6,8 @@
  *
  *   time (m + p - 1)(f + b), bubble (p-1)/(m+p-1), m activations a stage
  *
- * Backwards go from micro-batch 0 up, not from the last one down: the time is the same, and gradients are summed in the tree's order. */
+ * Backwards go from micro-batch 0 up, not from the last one down: the time is the same, and gradients are summed in
+ * the tree's order. */
 #include "parallel/schedule.h"
 
 ls_status ls_pipe_gpipe(ls_schedule *s, const ls_pipe_opts *o)

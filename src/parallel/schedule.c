@@ -226,8 +226,8 @@ ls_status ls_schedule_finish(ls_schedule *s)
 
 /* ---- buffers ---- */
 
-/* One kind of buffer on one rank: lives of (micro, chunk) from a first to a last action, numbered lowest free first, so that no
- * more numbers are used than are alive at once. */
+/* One kind of buffer on one rank: lives of (micro, chunk) from a first to a last action, numbered lowest free first,
+ * so that no more numbers are used than are alive at once. */
 typedef struct pool {
     int *first, *last; /* [n_chunk * n_micro]: action numbers, -1 when never */
     int *number;       /* [n_chunk * n_micro]                                */

@@ -1,28 +1,32 @@
 /* schedule.h - a pipeline schedule: for every rank, the list of what it does in a step, in order.
  *
- * A model is cut into n_stage * n_chunk consecutive parts (stages.h). Part g lies on rank g mod n_stage as its chunk g / n_stage:
- * with one chunk a rank is a stage; with more, micro-batches pass every rank more than once.
+ * A model is cut into n_stage * n_chunk consecutive parts (stages.h). Part g lies on rank g mod n_stage as its chunk
+ * g / n_stage: with one chunk a rank is a stage; with more, micro-batches pass every rank more than once.
  *
- *   1f1b, 3 stages, 4 micro-batches            interleaved, 2 stages x 2 chunks, 2 micro-batches (chunk as a dot)
- *     0  F0 F1 F2 .. .. B0 F3 B1 ..              0  F0.0 F1.0 F0.1 F1.1 …
- *     1  .. F0 F1 .. B0 F2 B1 ..                 1       F0.0 F1.0 F0.1 …
- *     2  .. .. F0 B0 F1 B1 ..
+ *   1f1b, 3 stages, 3 micro-batches            interleaved, 2 stages x 2 chunks, 2 micro-batches
+ *     0  F0 F1 F2 .. .. B0 .. B1 .. B2           0  F0.0 F1.0 F0.1 F1.1 .... B0.1 .... B1.1 B0.0 B1.0
+ *     1  .. F0 F1 .. B0 F2 B1 .. B2 ..           1  .... F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0 ....
+ *     2  .. .. F0 B0 F1 B1 F2 B2 .. ..
  *
- * A generator is a pure function that says in which order ranks compute (pipe_*.c). ls_schedule_finish adds the rest by one rule:
- * a receive stands right before what needs it, a send right after what made it, REDUCE after a chunk's last gradient, STEP at the
- * end; then it numbers buffers. One checker (schedule_check.h), one simulator (simulate.h) and one executor take any list.
+ * A generator is a pure function that says in which order ranks compute (pipe_*.c). ls_schedule_finish adds the rest
+ * by one rule: a receive stands right before what needs it, a send right after what made it, REDUCE after a chunk's
+ * last gradient, STEP at the end; then it numbers buffers. One checker (schedule_check.h), one simulator (simulate.h)
+ * and one executor take any list.
  *
  * For an executor
- *   1. Actions are carried out in order. A send may be posted and left; a receive is waited for at its place and may be posted
- *      earlier. Messages of one (source, destination, direction) arrive in the order of the list on both sides.
- *   2. slot names the activations of (micro, chunk) on this rank: held from RECV_ACT (or FWD) to BWD (or BWD_W). At no time do
- *      two micro-batches of a chunk share one; slots of chunk c are 0 … peak[c]-1, no more than are alive at once. The
- *      activation that SEND_ACT sends lies in it too: whoever receives it does so before the slot is free again.
- *   3. grad_slot names the gradient of the chunk's output, and of its input once made: held from RECV_GRAD (or the backward) to
- *      SEND_GRAD and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used again.
+ *   1. Actions are carried out in order. A send may be posted and left; a receive is waited for at its place and may
+ *      be posted earlier. Messages of one (source, destination, direction) arrive in the order of the list on both
+ *      sides.
+ *   2. slot names the activations of (micro, chunk) on this rank: held from RECV_ACT (or FWD) to BWD (or BWD_W). At
+ *      no time do two micro-batches of a chunk share one; slots of chunk c are 0 … peak[c]-1, no more than are alive
+ *      at once. The activation that SEND_ACT sends lies in it too: whoever receives it does so before the slot is
+ *      free again.
+ *   3. grad_slot names the gradient of the chunk's output, and of its input once made: held from RECV_GRAD (or the
+ *      backward) to SEND_GRAD and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used
+ *      again.
  *   4. A chunk's weight gradients (BWD or BWD_W) come in the order of micro-batches, as parallel/gradtree.h wants them.
- *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the first and last
- *      part exchange the tied embedding's. */
+ *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the
+ *      first and last part exchange the tied embedding's. */
 #ifndef LS_PARALLEL_SCHEDULE_H
 #define LS_PARALLEL_SCHEDULE_H
 
@@ -76,7 +80,7 @@ typedef struct ls_schedule {
 
 #define LS_PIPE_MAX_STAGE 1024
 #define LS_PIPE_MAX_CHUNK 64
-#define LS_PIPE_MAX_CELL  (1 << 22) /* n_stage * n_chunk * n_micro */
+#define LS_PIPE_MAX_CELL  (1 << 20) /* n_stage * n_chunk * n_micro */
 
 /* What one part costs, in any one unit of time; act in any one unit of memory. BWD is bwd_in + bwd_w. */
 typedef struct ls_part_cost {
@@ -100,8 +104,8 @@ typedef struct ls_pipe_opts {
         *costs; /* zb: what its order is made for; NULL = ls_pipe_equal. All ranks must give the same. */
 } ls_pipe_opts;
 
-/* The built-in schedule of this name, finished. LS_E_ARG names the built-ins; LS_E_CONFIG for a shape it cannot have, with the
- * arithmetic. A pure function of its arguments: every rank makes the same lists. */
+/* The built-in schedule of this name, finished. LS_E_ARG names the built-ins; LS_E_CONFIG for a shape it cannot have,
+ * with the arithmetic. A pure function of its arguments: every rank makes the same lists. */
 ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_opts *o);
 void ls_schedule_destroy(ls_schedule **s);
 bool ls_schedule_is_builtin(const char *name);
@@ -147,8 +151,8 @@ static inline bool ls_pipe_receives(ls_pipe_kind k)
 int ls_pipe_next(const ls_schedule *s, int rank, int chunk);
 int ls_pipe_prev(const ls_schedule *s, int rank, int chunk);
 
-/* The pairs (micro-batch i, stage j) with i + j = clock, by ascending i: clock 0 … n_micro + n_stage - 2 of a forward pass. pair has
- * room for the smaller of the two numbers; returns how many. */
+/* The pairs (micro-batch i, stage j) with i + j = clock, by ascending i: clock 0 … n_micro + n_stage - 2 of a forward
+ * pass. pair has room for the smaller of the two numbers; returns how many. */
 int ls_pipe_clock(int n_micro, int n_stage, int clock, int (*pair)[2]);
 
 #endif

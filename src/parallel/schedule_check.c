@@ -130,7 +130,8 @@ static ls_status check_complete(const checker *c)
     return LS_OK;
 }
 
-/* Slots are held from the first to the last action that names them; here with an occupancy table, not as they were numbered. */
+/* Slots are held from the first to the last action that names them; here with an occupancy table, not as they were
+ * numbered. */
 static ls_status check_slots(checker *c, bool grads, int *last, int *holder)
 {
     const ls_schedule *s = c->s;

@@ -11,8 +11,8 @@
  *   rank 1
  *   ra0@0 F0 B0 sg0@0 ra1@0 F1 B1 sg1@0 R0 step
  *
- * With `messages auto` only F B I W are listed, and messages, reduce and step are put around them. Writing what was read gives the
- * same bytes, reading what was written the same lists. */
+ * With `messages auto` only F B I W are listed, and messages, reduce and step are put around them. Writing what was
+ * read gives the same bytes, reading what was written the same lists. */
 #ifndef LS_PARALLEL_SCHEDULE_TEXT_H
 #define LS_PARALLEL_SCHEDULE_TEXT_H
 

@@ -1,5 +1,5 @@
-/* simulate.c - list after list is walked as far as it goes; times follow from what each action waits for, so the order in which ranks
- * are walked does not matter. */
+/* simulate.c - list after list is walked as far as it goes; times follow from what each action waits for, so the
+ * order in which ranks are walked does not matter. */
 #include "parallel/simulate.h"
 
 #include "core/mem.h"
@@ -28,7 +28,8 @@ typedef struct world {
 
 static double duration(const world *w, int r, const ls_action *a)
 {
-    const ls_part_cost *c = a->chunk >= 0 ? ls_pipe_cost(w->costs, ls_pipe_part(w->s, r, a->chunk)) : NULL;
+    const int part = ls_pipe_computes(a->kind) ? ls_pipe_part(w->s, r, a->chunk) : 0;
+    const ls_part_cost *c = ls_pipe_cost(w->costs, part);
     switch (a->kind) {
     case LS_PIPE_FWD: return c->fwd;
     case LS_PIPE_BWD: return c->bwd_in + c->bwd_w;
@@ -72,7 +73,8 @@ static bool carry_out(world *w, int r, const ls_action *a, ls_span *span)
     return true;
 }
 
-/* Peers must be the neighbours and no channel may hold more than a message a cell: then the tables above are large enough. */
+/* Chunks exist, peers are the neighbours, and no channel holds more than a message a cell: then the tables above are
+ * large enough. */
 static ls_status check_shape(const ls_schedule *s)
 {
     const int n_cell = s->n_micro * s->n_chunk;
@@ -80,10 +82,13 @@ static ls_status check_shape(const ls_schedule *s)
         int n[LS_N_PIPE] = {0};
         for (int i = 0; i < s->rank[r].n_action; i++) {
             const ls_action *a = &s->rank[r].action[i];
+            if (a->kind >= LS_PIPE_REDUCE) continue;
+            if (a->chunk < 0 || a->chunk >= s->n_chunk)
+                return ls_fail(LS_E_CONFIG, "rank %d, action %d: chunks are 0 to %d", r, i, s->n_chunk - 1);
+            if (ls_pipe_computes(a->kind)) continue;
             const bool up = a->kind == LS_PIPE_SEND_ACT || a->kind == LS_PIPE_RECV_GRAD;
-            const int peer = a->chunk < 0 ? -1 : up ? ls_pipe_next(s, r, a->chunk) : ls_pipe_prev(s, r, a->chunk);
-            if ((ls_pipe_sends(a->kind) || ls_pipe_receives(a->kind)) &&
-                (a->peer < 0 || a->peer != peer || ++n[a->kind] > n_cell))
+            const int peer = up ? ls_pipe_next(s, r, a->chunk) : ls_pipe_prev(s, r, a->chunk);
+            if (peer < 0 || a->peer != peer || ++n[a->kind] > n_cell)
                 return ls_fail(LS_E_CONFIG, "rank %d, action %d: its peer is not rank %d, or there are too many of it",
                                r, i, peer);
         }

@@ -50,7 +50,8 @@ typedef struct cut {
     int *from;    /* where the last of these parts begins                 */
 } cut;
 
-/* Two rules share this table: the largest part (limit < 0), or the sum of squares of parts that do not exceed the limit. */
+/* Two rules share this table: the largest part (limit < 0), or the sum of squares of parts that do not exceed the
+ * limit. */
 static void fill(cut *c, double limit)
 {
     const int w = c->n + 1;

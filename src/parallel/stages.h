@@ -1,10 +1,10 @@
 /* stages.h - which units lie on which stage: consecutive runs, as equal in cost as can be.
  *
- * Units are embed, block 0 … L-1, head: numbers 0 … L+1. They are cut into n_stage * n_chunk parts; part g has the units
- * first[g] … first[g+1]-1 and lies on stage g mod n_stage (schedule.h). Every part has at least one unit.
+ * Units are embed, block 0 … L-1, head: numbers 0 … L+1. They are cut into n_stage * n_chunk parts; part g has the
+ * units first[g] … first[g+1]-1 and lies on stage g mod n_stage (schedule.h). Every part has at least one unit.
  *
- *   automatic   the largest part costs as little as possible; among such cuts, the one with the smallest sum of squares (exact, by
- *               dynamic programming: units^2 * parts)
+ *   automatic   the largest part costs as little as possible; among such cuts, the one with the smallest sum of
+ *               squares (exact, by dynamic programming: units^2 * parts)
  *   by hand     "0-3,4-9,10-13": first and last unit of each part
  */
 #ifndef LS_PARALLEL_STAGES_H
@@ -22,8 +22,9 @@ typedef struct ls_stages {
     int first[LS_STAGES_MAX_PART + 1];
 } ls_stages;
 
-/* Floating-point operations of each unit for rows = B * T tokens; act: elements it keeps for backward. cost has room for L + 2.
- * Backward of the classifier is made in head's forward (the logits are never held whole), so it is counted there. */
+/* Floating-point operations of each unit for rows = B * T tokens; act: elements it keeps for backward. cost has room
+ * for L + 2. Backward of the classifier is made in head's forward (the logits are never held whole), so it is counted
+ * there. */
 void ls_stages_model(const ls_model_config *c, int64_t B, int64_t T, ls_part_cost *cost);
 
 /* LS_E_CONFIG with the arithmetic when there are fewer units than parts. */
@@ -49,8 +50,8 @@ typedef struct ls_module_place {
     const int *param_device; /* of each of its parameters       */
     int n_param;
 } ls_module_place;
-/* A new partition wherever the device changes. first[k] is a partition's first module, device[k] its device; both have room for n.
- * LS_E_CONFIG when parameters of one module lie on several devices. */
+/* A new partition wherever the device changes. first[k] is a partition's first module, device[k] its device; both
+ * have room for n. LS_E_CONFIG when parameters of one module lie on several devices. */
 ls_status ls_partition_modules(const ls_module_place *module, int n, int *first, int *device, int *n_part);
 
 #endif

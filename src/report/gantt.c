@@ -10,7 +10,8 @@
 
 enum { LANE = 30, BAR = 26, TOP = 76, BOTTOM = 78, RIGHT = 16, CHAR = 7, WIDEST = 14000 };
 
-/* Plain classes, and others in their place where the viewer prefers dark: programs that know no media queries draw the light ones. */
+/* Plain classes, and others in their place where the viewer prefers dark: programs that know no media queries draw
+ * the light ones. */
 static const char style[] =
     "<style>\n"
     "text{font:12px system-ui,'DejaVu "
@@ -90,7 +91,8 @@ static void add_bar(const ls_gantt *g, const ls_gantt_row *r, double left, doubl
 static void add_axis(const ls_gantt *g, double left, double scale, ls_str *out)
 {
     const double bottom = TOP + g->n_lane * LANE, step = nice_step(56 / scale);
-    for (double t = 0; t <= g->end * (1 + 1e-9); t += step) {
+    for (int k = 0; k * step <= g->end * (1 + 1e-9); k++) {
+        const double t = k * step;
         char number[32];
         snprintf(number, sizeof number, "%g", t);
         ls_str_addf(out, "<line class=\"grid\" x1=\"%.2f\" y1=\"%d\" x2=\"%.2f\" y2=\"%.1f\"/>\n", left + t * scale,

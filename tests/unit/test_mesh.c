@@ -1,4 +1,5 @@
-/* The mesh: coordinates both ways, groups as ls_comm_split would make them, refusals with the arithmetic, the picture. */
+/* The mesh: coordinates both ways, groups as ls_comm_split would make them, refusals with the arithmetic, the
+ * picture. */
 #include "parallel/mesh.h"
 
 #include "cmocka_all.h"

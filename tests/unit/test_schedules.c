@@ -1,4 +1,5 @@
-/* Schedules on small shapes: lists as tables, the reference's clocks, text both ways, every rule of the checker broken once. */
+/* Schedules on small shapes: lists as tables, the reference's clocks, text both ways, every rule of the checker
+ * broken once. */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
@@ -291,8 +292,8 @@ static void text_errors(void **state)
          "the chunk is missing or wrong: .0 to .1"},
         {"lockstep-schedule 1\nname x\nstages 2\nmicro 2\nchunks 2\nmessages auto\nrank 0\nF0.2",
          "the chunk is missing or wrong: .0 to .1"},
-        {"lockstep-schedule 1\nname x\nstages 1024\nmicro 4194304\nchunks 64\nmessages auto\n",
-         "= 274877906944, above 4194304"},
+        {"lockstep-schedule 1\nname x\nstages 1024\nmicro 1048576\nchunks 64\nmessages auto\n",
+         "= 68719476736, above 1048576"},
     };
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_schedule *s = NULL;

@@ -1,4 +1,5 @@
-/* Cutting units into stages: the automatic cut against every cut there is, hand-written ones, refusals, the reference's rules. */
+/* Cutting units into stages: the automatic cut against every cut there is, hand-written ones, refusals, the
+ * reference's rules. */
 #include "parallel/stages.h"
 
 #include "core/mem.h"

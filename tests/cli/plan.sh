@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# plan --schedule: the clock grid, numbers that theory gives, JSON, SVG, export and back, and what is refused.
+. "$(dirname "$0")/../lib.sh"
+
+plan() { "$LOCKSTEP" plan "$@"; }
+
+plan --schedule 1f1b --pp 3 --micro 4 --costs 1,1 >"$SCRATCH/out" 2>"$SCRATCH/err" || bad "1f1b does not run: $(cat "$SCRATCH/err")"
+cat >"$SCRATCH/expect" <<'X'
+1f1b, 3 stages, 4 micro-batches: bubble 33.3 %
+
+stage 0  F0 F1 F2 .. .. B0 F3 B1 .. B2 .. B3
+stage 1  .. F0 F1 .. B0 F2 B1 F3 B2 .. B3 ..
+stage 2  .. .. F0 B0 F1 B1 F2 B2 F3 B3 .. ..
+
+stage      busy      idle   activations held
+    0         8     33.3%   3
+    1         8     33.3%   2
+    2         8     33.3%   1
+
+makespan 12, bubble 33.33 %; between each stage's first and last action 20.00 %
+mailboxes of 1 message are enough
+X
+diff "$SCRATCH/expect" "$SCRATCH/out" || bad "the picture of 1f1b is another"
+[ -s "$SCRATCH/err" ] && bad "stderr is not empty"
+
+# every built-in: JSON, an SVG that is XML with a box a computing action, text that comes back the same
+for s in naive gpipe 1f1b interleaved zb; do
+  plan --schedule $s --pp 4 --micro 8 --json --draw "$SCRATCH/$s.svg" --export "$SCRATCH/$s.txt" >"$SCRATCH/$s.json" || bad "$s"
+  plan --schedule "$SCRATCH/$s.txt" --json --export "$SCRATCH/again.txt" >"$SCRATCH/again.json" || bad "$s: its export is refused"
+  same "$SCRATCH/$s.txt" "$SCRATCH/again.txt"
+  same "$SCRATCH/$s.json" "$SCRATCH/again.json"
+done
+python3 - "$SCRATCH" <<'P' || bad "JSON or SVG"
+import json, sys, xml.etree.ElementTree as x
+p, m, svg = 4, 8, "{http://www.w3.org/2000/svg}"
+expect = {"naive": (p - 1) / p, "gpipe": (p - 1) / (m + p - 1), "1f1b": (p - 1) / (m + p - 1),
+          "interleaved": (p - 1) / (2 * m + p - 1), "zb": (p - 1) / (3 * m + p - 1)}
+peaks = {"naive": [1] * 4, "gpipe": [8] * 4, "1f1b": [4, 3, 2, 1], "interleaved": [11, 9, 7, 5], "zb": [4] * 4}
+boxes = {"interleaved": 2 * 2 * p * m, "zb": 3 * p * m}
+for name, bubble in expect.items():
+    d = json.load(open(f"{sys.argv[1]}/{name}.json"))
+    assert abs(d["bubble"] - bubble) < 1e-12, (name, d["bubble"], bubble)
+    assert [r["peak_activations"] for r in d["ranks"]] == peaks[name], (name, d["ranks"])
+    assert d["mailbox"] == 1 and d["stages"] == p and d["micro_batches"] == m, d
+    root = x.parse(f"{sys.argv[1]}/{name}.svg").getroot()
+    assert root.tag == svg + "svg"
+    bars = [g for g in root.iter(svg + "g")]
+    assert len(bars) == boxes.get(name, 2 * p * m), (name, len(bars))
+    text = open(f"{sys.argv[1]}/{name}.svg").read()
+    assert "prefers-color-scheme:dark" in text and f"bubble {100 * bubble:.1f} %" in text
+P
+
+# a schedule written by hand, with a comment and without messages; a model cut into stages; the mesh
+cat >"$SCRATCH/mine.txt" <<'X'
+lockstep-schedule 1   # two stages, fill and drain
+name mine
+stages 2
+micro 2
+chunks 1
+messages auto
+rank 0
+F0 F1 B0 B1
+rank 1
+F0 B0 F1 B1
+X
+expect 0 "mine, 2 stages, 2 micro-batches: bubble 33.3 %" plan --schedule "$SCRATCH/mine.txt"
+expect 0 "stage 3: units 13-13, head, " plan --schedule 1f1b --pp 4 --micro 8 --model gpt2
+expect 0 "stage 1: units 4-13, block 3 to head, " plan --schedule 1f1b --pp 2 --micro 8 --model gpt2 --stages 0-3,4-13
+expect 0 "replica 1    8  9     10 11     12 13     14 15" plan --schedule gpipe --pp 4 --micro 2 --dp 2 --tp 2
+expect 0 "between each stage's first and last action 0.00 %" plan --schedule zb --pp 4 --micro 8 --live 7
+expect 0 "wider than" plan --schedule gpipe --pp 2 --micro 500
+
+expect 2 "plan needs --schedule" plan
+expect 2 "did you mean gpipe?" plan --schedule gpip --pp 2 --micro 2
+expect 2 "needs --pp P and --micro M" plan --schedule gpipe --pp 2
+expect 2 "1f1b has one chunk a stage, and 2 were asked for" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
+expect 2 "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts" plan --schedule interleaved --pp 5 --micro 5 --interleave 3 --model gpt2
+expect 2 "a gap: unit 4 is on no stage" plan --schedule 1f1b --pp 2 --micro 2 --model gpt2 --stages 0-3,5-13
+expect 2 "made for 2 stages and 2 micro-batches, and there are 3 and 2" plan --schedule "$SCRATCH/mine.txt" --pp 3
+expect 2 "'x=1' is not understood\|'x' is not understood" plan --schedule gpipe --pp 2 --micro 2 --costs x=1
+expect 2 "a number from 1 up" plan --schedule gpipe --pp -2 --micro 2
+sed "8s/.*/F0 B0 F1 B1/; 10s/.*/F0 F1 B0 B1/" "$SCRATCH/mine.txt" >"$SCRATCH/stuck.txt"
+expect 2 "deadlock: rank 0, action 2 (rg0@1) waits for rank 1" plan --schedule "$SCRATCH/stuck.txt"
+sed 's/B1/B9/' "$SCRATCH/mine.txt" >"$SCRATCH/wrong.txt"
+expect 3 "wrong.txt:8:10: micro-batches are 0 to 1, and here is 'B9'" plan --schedule "$SCRATCH/wrong.txt"
+expect 3 "cannot make the folder /proc/no" plan --schedule gpipe --pp 2 --micro 2 --draw /proc/no/such/folder/x.svg
+done_tests
