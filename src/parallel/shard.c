@@ -98,11 +98,19 @@ static ls_status land(ls_strategy *s)
     return LS_OK;
 }
 
+static bool on_its_way(const ls_strategy *s, int u)
+{
+    for (int i = 0; i < s->n_flight; i++)
+        if (s->flight[i].unit == u) return true;
+    return false;
+}
+
 ls_status parallel_flight_begin(ls_strategy *s, int u)
 {
     const ls_compute *c = s->model->compute;
     int64_t at;
-    while ((at = ls_window_take(&s->grads, room_of(s, u), false)) < 0) LS_TRY(land(s));
+    while (on_its_way(s, u)) LS_TRY(land(s)); /* the tree takes a unit's leaves one after the other */
+    while ((at = ls_window_take(&s->grads, room_of(s, u), false)) < 0 || s->n_flight == LS_WINDOW_MAX) LS_TRY(land(s));
     ls_unit *unit = &s->model->unit[u];
     unit->grad = ls_at(c, s->grads_at, at);
     void *part = ls_gradtree_place(s->tree, u, s->micro); /* NULL: this leaf carries, so its part waits in the window */

@@ -129,6 +129,7 @@ static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
     for (int u = 0; u < t->model->n_unit; u++) {
         const ls_unit *unit = &t->model->unit[u];
         const ls_own o = ls_strategy_own(t->strategy, u);
+        if (!ls_strategy_here(t->strategy, u)) continue;
         for (int i = 0; i < unit->n_tensor; i++) {
             const ls_tensor *x = &unit->tensor[i];
             const int64_t from = (x->offset > o.first ? x->offset : o.first) - o.first;
