@@ -180,7 +180,9 @@ def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e
     all_cores, meet = cores(workers * threads), os.path.join(work, f"meet-{time.monotonic_ns()}")
     args = [sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", kind, "--meet", meet, "--data", data, "--model", o.model,
             "--seq", o.seq, "--micro", o.micro, "--accumulation", batch // (workers * o.micro), "--steps", steps + 1,
-            "--threads", threads] + (["--compile"] if getattr(o, "compile", False) else [])
+            "--threads", threads]
+    args += ["--compile"] if kind == "ddp" and getattr(o, "compile", False) else []
+    args += ["--no-cpp"] if kind != "ddp" and not getattr(o, "deepspeed_cpp", False) else []
     g = Group()
     with tempfile.TemporaryFile() as out:
         for r in range(workers):
@@ -197,11 +199,13 @@ def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e
 
 
 def build_deepspeed(o, limit=300):
-    """Compiles DeepSpeed's C++ parts once, before workers would do it all at once. Words on what came of it."""
+    """Compiles DeepSpeed's C++ parts once, before workers would do it all at once; words on what came of it. Sets o.deepspeed_cpp."""
     g = Group()
     g.start([sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", "zero2", "--meet", "-", "--data", "-", "--build-only"],
             cores(10**6), dict(peer_env(), RANK="0", WORLD_SIZE="1"))
-    return "its C++ parts compiled" if g.wait(limit) else f"its C++ parts do not compile here ({g.words()}); without them"
+    begin, o.deepspeed_cpp = time.monotonic(), g.wait(limit)
+    took = f"{time.monotonic() - begin:.0f} s"
+    return f"its C++ parts compiled in {took}" if o.deepspeed_cpp else f"without its C++ parts ({g.words()}, {took})"
 
 
 def triad(o, copies, threads, seconds=2.0, limit=1e9):
