@@ -65,7 +65,11 @@ class Budget:
 
 
 class Group:
-    """Processes in a session of their own; wait() gives True when all ended well, and ends them all otherwise."""
+    """Processes that are waited for together, each the head of a process group by which it is ended with all its children.
+
+    No session of their own: Linux shares a busy machine out by session (autogroup), and a run of W workers that is one session would
+    get a W-th of what W processes with a session each get.
+    """
 
     def __init__(self):
         self.p, self.err = [], []
@@ -73,11 +77,14 @@ class Group:
     def start(self, args, cores, env=None, out=subprocess.DEVNULL):
         err = tempfile.TemporaryFile()
         self.err.append(err)
-        self.p.append(subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, env=env, start_new_session=True,
-                                       preexec_fn=lambda: os.sched_setaffinity(0, cores)))
+
+        def before():
+            os.setpgid(0, 0)
+            os.sched_setaffinity(0, cores)
+        self.p.append(subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, env=env, preexec_fn=before))
 
     def wait(self, limit, enough=None):
-        """Until all are gone, one failed, `limit` seconds passed, or enough() says that no more is needed (True then)."""
+        """True when all ended well. Until all are gone, one failed, `limit` seconds passed, or enough() says that no more is needed (True then)."""
         end, well = time.monotonic() + limit, None
         while well is None:
             codes = [p.poll() for p in self.p]
