@@ -99,13 +99,11 @@ class Table:
         return [r[name][key] for r in self.rounds if name in r]
 
     def ratios(self, top, below, factor=1.0):
-        """Of each round that has both; where `below` was measured in fewer rounds, its median stands for the others."""
-        rest = self.rates(below)
-        if not rest:
-            return []
-        key = "tokens_per_s"
-        return [r[top][key] / (factor * (r[below][key] if below in r else statistics.median(rest)))
-                for r in self.rounds if top in r]
+        """Of each round that has both; `one`, which is long and measured in fewer rounds, stands with its median for the others."""
+        rest, key = self.rates(below), "tokens_per_s"
+        typical = statistics.median(rest) if rest and below == "one" else None
+        pairs = [(r[top][key], r[below][key] if below in r else typical) for r in self.rounds if top in r]
+        return [a / (factor * b) for a, b in pairs if b]
 
     def pairs(self):
         """(ours, peer) names that are compared: the same strategy, and ddp with every peer."""
