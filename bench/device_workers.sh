@@ -27,7 +27,7 @@ folder=${LS_DEEPSPEED:-$PWD/build-deepspeed}
 mkdir -p "$out"
 
 left() { echo $((budget - (SECONDS - begin))); }
-until() { echo $(($(left) - budget * $1 / 100)); } # seconds for a part: all that is left but PERCENT, which later ones need
+but() { echo $(($(left) - budget * $1 / 100)); } # seconds for a part: all that is left but PERCENT, which later ones need
 part() { # NAME COMMAND...
     local name=$1 t=$SECONDS
     shift
@@ -52,13 +52,13 @@ fi
 
 if wanted a; then
     part a timeout -k 5 $(($(left) + 5)) "$python" bench/workers_vs_torch.py --model "$model" --workers "$list" --strategies ddp \
-        --peers ddp --scaling "$most" --rounds 6 --steps 1 --budget-s "$(until 44)"
+        --peers ddp --scaling "$most" --rounds 6 --steps 1 --budget-s "$(but 44)"
 fi
 if wanted bc; then
     peers=none
     [[ ! -d $folder ]] || peers=zero2,zero3
     part bc timeout -k 5 $(($(left) + 5)) "$python" bench/workers_vs_torch.py --model "$model" --workers "$most" \
-        --strategies dp,ddp,zero1,zero2,zero3 --peers "$peers" --rounds 4 --steps 1 --budget-s "$(until 10)"
+        --strategies dp,ddp,zero1,zero2,zero3 --peers "$peers" --rounds 4 --steps 1 --budget-s "$(but 10)"
 fi
 if wanted d; then
     part d timeout -k 5 $(($(left) + 5)) "$python" bench/allreduce_vs_mpi.py --allreduce "$(dirname "$LOCKSTEP")/allreduce" \
