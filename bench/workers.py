@@ -5,6 +5,7 @@ the r-th part of them, on either side. It is given up, all of it, when its time 
 all workers, from the median of the counted steps), steps (seconds), first (seconds of the one that is not counted), loss; or
 {"refused": words}.
 """
+import glob
 import json
 import os
 import random
@@ -185,6 +186,7 @@ def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e
     """bench/torch_workers.py on `workers` processes: "ddp" is PyTorch's, "zero1", "zero2", "zero3" DeepSpeed's."""
     batch, steps = batch or o.global_batch, steps or o.steps
     all_cores, meet = cores(workers * threads), os.path.join(work, f"meet-{time.monotonic_ns()}")
+    port = str(20000 + time.monotonic_ns() // 1000000 % 40000)  # a name only: DeepSpeed's shared memory bears it, and outlives it
     args = [sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", kind, "--meet", meet, "--data", data, "--model", o.model,
             "--seq", o.seq, "--micro", o.micro, "--accumulation", batch // (workers * o.micro), "--steps", steps + 1,
             "--threads", threads]
@@ -193,11 +195,13 @@ def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e
     g = Group()
     with tempfile.TemporaryFile() as out:
         for r in range(workers):
-            env = dict(peer_env(), RANK=str(r), WORLD_SIZE=str(workers), MASTER_PORT="29511")
+            env = dict(peer_env(), RANK=str(r), WORLD_SIZE=str(workers), MASTER_PORT=port)
             g.start(args, all_cores, env, out if r == 0 else subprocess.DEVNULL)
         well = g.wait(limit)
         out.seek(0)
         lines = [x for x in out.read().decode().splitlines() if x.startswith("{")]
+    for left in glob.glob(f"/dev/shm/deepspeed_*_127.0.0.1_{port}_*"):
+        os.unlink(left)
     if not well or not lines:
         return {"refused": g.words()}
     r = json.loads(lines[-1])
