@@ -3,7 +3,7 @@
 A round runs both, one after the other, each in processes of its own, and the next round in the other order; the first step of a run is
 not counted. A run's rate is that of its fastest counted step with --best (on a machine that others use too: what disturbs only ever
 slows down), else of the median one. The price of a round is 1 - deterministic / free; median and 95 % interval of all rounds are
-printed. Beside it stands `at most`: the part of a step in which workers waited for gradients (reduce_sec of metrics.jsonl). A free
+printed. Beside it stands `at most`: the part of a step in which workers waited for gradients (comm_exposed_sec of metrics.jsonl). A free
 all-reduce, were it to take no time at all, could not save more.
 
   python bench/determinism_price.py [--workers 2,4] [--rounds 10] [--steps 3] [--model gpt2] [--global-batch 8] [--best]
@@ -19,6 +19,11 @@ import compare
 import workers as w
 
 SIDES = {"deterministic": [], "free": ["--no_deterministic"]}
+
+
+def waited(r):
+    """Seconds of a step that rank 0 waited for gradients; reduce_sec is its name in earlier versions."""
+    return r["split"].get("comm_exposed_sec", r["split"].get("reduce_sec", 0.0))
 
 
 def main():
@@ -53,10 +58,10 @@ def main():
                 i = compare.interval(ratios)
                 out["workers"][n] = {"rounds": rounds[n], "price": 1 - statistics.median(ratios),
                                      "interval_95": [1 - i[1], 1 - i[0]] if i else None,
-                                     "at_most": statistics.median(r["deterministic_reduce_sec"] / statistics.median(
+                                     "at_most": statistics.median(r["deterministic_waited_sec"] / statistics.median(
                                          r["deterministic_steps"]) for r in rounds[n]),
                                      **{s: statistics.median(r[s] for r in rounds[n]) for s in SIDES},
-                                     **{s + "_reduce_sec": statistics.median(r[s + "_reduce_sec"] for r in rounds[n]) for s in SIDES}}
+                                     **{s + "_waited_sec": statistics.median(r[s + "_waited_sec"] for r in rounds[n]) for s in SIDES}}
         return out
 
     with tempfile.TemporaryDirectory(prefix="lockstep-price-") as work:
@@ -68,10 +73,10 @@ def main():
                 for side in sorted(SIDES, reverse=number % 2 == 1):
                     r = budget.run(f"{side} x{n}", w.ours, o, data, work, o.strategy, n, max(1, o.cores // n), extra=SIDES[side])
                     if r and "refused" in r:
-                        raise SystemExit(f"{side} x{n}: {r['refused']}")
-                    if r:
+                        w.say(f"{side} x{n}: {r['refused']}")
+                    elif r:
                         row[side] = o.global_batch * o.seq / min(r["steps"]) if o.best else r["tokens_per_s"]
-                        row[side + "_steps"], row[side + "_reduce_sec"] = r["steps"], r["split"].get("reduce_sec", 0.0)
+                        row[side + "_steps"], row[side + "_waited_sec"] = r["steps"], waited(r)
                 if len(row) == 6:
                     rounds[n].append(row)
                     w.say(f"round {number + 1}, {n} workers: deterministic {row['deterministic']:.1f}, free {row['free']:.1f} tokens/s: "
@@ -80,6 +85,8 @@ def main():
                     with open(o.out, "w") as f:
                         json.dump(result(), f, indent=1)
     found = result()
+    if not found["workers"]:
+        raise SystemExit("nothing was measured")
     if o.json:
         print(json.dumps(found, indent=2))
         return
@@ -88,7 +95,7 @@ def main():
         i = r["interval_95"]
         print(f"{n} workers: deterministic {r['deterministic']:.1f} tokens/s, free {r['free']:.1f}; price {100 * r['price']:.1f} % "
               f"(median of {len(r['rounds'])} rounds" + (f", 95 % interval {100 * i[0]:.1f} to {100 * i[1]:.1f} %" if i else "") +
-              f"); waited for gradients {r['deterministic_reduce_sec']:.3f} and {r['free_reduce_sec']:.3f} s a step: at most {100 * r['at_most']:.1f} %")
+              f"); waited for gradients {r['deterministic_waited_sec']:.3f} and {r['free_waited_sec']:.3f} s a step: at most {100 * r['at_most']:.1f} %")
 
 
 if __name__ == "__main__":
