@@ -3,9 +3,10 @@
  *   allreduce [--workers N] [--mib M] [--rounds R]                      ours; M MiB of floats [476.84: 500 MB], R timed calls [5]
  *   mpicc -O2 -DUSE_MPI bench/allreduce.c -o allreduce_mpi && mpirun -n N ./allreduce_mpi --mib M --rounds R
  *
- * Both fill worker r's buffer with values of its own, call once untimed, then R times with a barrier before each; the time of a call
- * is that of the slowest worker. After each call 4096 elements are compared with the sum as it should be. One JSON line: seconds of
- * each call and the bus bandwidth of the median, nccl-tests' definition: 2(N-1)/N x bytes / seconds.
+ * Both fill worker r's buffer with values of its own, call once untimed, then R times with a barrier before each; the
+ * time of a call is that of the slowest worker. After each call some 4096 elements are compared with the sum as it should
+ * be. One JSON line: seconds of each call and the bus bandwidth of the median, nccl-tests' definition: 2(N-1)/N x bytes /
+ * seconds.
  * bench/allreduce_vs_mpi.py runs the two alternately. */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 """All-reduce inside one host, ours (deterministic, shared memory) against Open MPI's MPI_Allreduce: 500 MB of floats, alternately.
 
-bench/allreduce.c is both programs; the MPI one is compiled here with mpicc. A round runs ours, then Open MPI under every setting that
-fits: `bound` (a core a rank, its default, where cores suffice) and `yield` (unbound ranks that yield when idle, needed where ranks
-outnumber cores). The ratio of a round is our bus bandwidth (nccl-tests: 2(N-1)/N x bytes / seconds, of the median call) over the
-better of Open MPI's. Sums are checked on both sides.
+bench/allreduce.c is both programs; the MPI one is compiled here with mpicc. A round runs ours, then Open MPI under
+every setting that fits: `bound` (a core a rank, its default, where cores suffice) and `yield` (unbound ranks that
+yield when idle, needed where ranks outnumber cores). The ratio of a round is our bus bandwidth (nccl-tests: 2(N-1)/N
+x bytes / seconds, of the median call) over the better of Open MPI's. Sums are checked on both sides.
 
   python bench/allreduce_vs_mpi.py [--workers 2,4] [--mb 500] [--rounds 5] [--calls 5] [--budget-s S] [--json] [--out FILE]
 """
@@ -46,7 +46,8 @@ def version():
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    a.add_argument("--allreduce", default=os.path.join(os.environ.get("LS_BUILD", "build"), "allreduce"), help="ours, built by CMake")
+    a.add_argument("--allreduce", default=os.path.join(os.environ.get("LS_BUILD", "build"), "allreduce"),
+                   help="ours, built by CMake")
     a.add_argument("--workers", default="2,4")
     a.add_argument("--mb", type=float, default=500)
     a.add_argument("--rounds", type=int, default=5)

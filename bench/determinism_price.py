@@ -1,10 +1,11 @@
 """What equal bits cost: tokens/s of DDP on 2 and 4 workers, as it is (deterministic) against --no_deterministic, interleaved.
 
-A round runs both, one after the other, each in processes of its own, and the next round in the other order; the first step of a run is
-not counted. A run's rate is that of its fastest counted step with --best (on a machine that others use too: what disturbs only ever
-slows down), else of the median one. The price of a round is 1 - deterministic / free; median and 95 % interval of all rounds are
-printed. Beside it stands `at most`: the part of a step in which workers waited for gradients (comm_exposed_sec of metrics.jsonl). A free
-all-reduce, were it to take no time at all, could not save more.
+A round runs both, one after the other, each in processes of its own, and the next round in the other order; the first
+step of a run is not counted. A run's rate is that of its fastest counted step with --best (on a machine that others
+use too: what disturbs only ever slows down), else of the median one. The price of a round is 1 - deterministic /
+free; median and 95 % interval of all rounds are printed. Beside it stands `at most`: the part of a step in which
+workers waited for gradients (comm_exposed_sec of metrics.jsonl). A free all-reduce, were it to take no time at all,
+could not save more.
 
   python bench/determinism_price.py [--workers 2,4] [--rounds 10] [--steps 3] [--model gpt2] [--global-batch 8] [--best]
       [--strategy ddp] [--budget-s S] [--json] [--out FILE]
@@ -47,7 +48,8 @@ def main():
     o.seq = min(o.seq, w.POSITIONS.get(o.model, 1024))
     counts = [int(x) for x in o.workers.split(",")]
     head = {"machine": compare.machine(), "load": compare.load(), "model": o.model, "strategy": o.strategy, "seq": o.seq,
-            "global_batch": o.global_batch, "micro": o.micro, "cores": o.cores, "steps": o.steps, "rate": "best" if o.best else "median"}
+            "global_batch": o.global_batch, "micro": o.micro, "cores": o.cores, "steps": o.steps,
+            "rate": "best" if o.best else "median"}
     budget, rounds = w.Budget(o.budget_s), {n: [] for n in counts}
 
     def result():
@@ -61,7 +63,8 @@ def main():
                                      "at_most": statistics.median(r["deterministic_waited_sec"] / statistics.median(
                                          r["deterministic_steps"]) for r in rounds[n]),
                                      **{s: statistics.median(r[s] for r in rounds[n]) for s in SIDES},
-                                     **{s + "_waited_sec": statistics.median(r[s + "_waited_sec"] for r in rounds[n]) for s in SIDES}}
+                                     **{k: statistics.median(r[k] for r in rounds[n]) for k in
+                                        (s + "_waited_sec" for s in SIDES)}}
         return out
 
     with tempfile.TemporaryDirectory(prefix="lockstep-price-") as work:
@@ -79,8 +82,8 @@ def main():
                         row[side + "_steps"], row[side + "_waited_sec"] = r["steps"], waited(r)
                 if len(row) == 6:
                     rounds[n].append(row)
-                    w.say(f"round {number + 1}, {n} workers: deterministic {row['deterministic']:.1f}, free {row['free']:.1f} tokens/s: "
-                          f"price {100 * (1 - row['deterministic'] / row['free']):.1f} %")
+                    w.say(f"round {number + 1}, {n} workers: deterministic {row['deterministic']:.1f}, free {row['free']:.1f} "
+                          f"tokens/s: price {100 * (1 - row['deterministic'] / row['free']):.1f} %")
                 if o.out:
                     with open(o.out, "w") as f:
                         json.dump(result(), f, indent=1)
@@ -95,7 +98,8 @@ def main():
         i = r["interval_95"]
         print(f"{n} workers: deterministic {r['deterministic']:.1f} tokens/s, free {r['free']:.1f}; price {100 * r['price']:.1f} % "
               f"(median of {len(r['rounds'])} rounds" + (f", 95 % interval {100 * i[0]:.1f} to {100 * i[1]:.1f} %" if i else "") +
-              f"); waited for gradients {r['deterministic_waited_sec']:.3f} and {r['free_waited_sec']:.3f} s a step: at most {100 * r['at_most']:.1f} %")
+              f"); waited for gradients {r['deterministic_waited_sec']:.3f} and {r['free_waited_sec']:.3f} s a step: "
+              f"at most {100 * r['at_most']:.1f} %")
 
 
 if __name__ == "__main__":

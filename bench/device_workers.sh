@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # device_workers.sh - every measurement of several workers that wants a machine of 16 cores, inside one wall-time budget.
 #
-#   bench/device_workers.sh [FOLDER]          FOLDER (or $OUT, or build/workers): a .json and a .txt of each part, written as it goes
+#   bench/device_workers.sh [FOLDER]     FOLDER (or $OUT, or build/workers): a .json and a .txt of each part, as it goes
 #
 #   a    GPT-2 124M, T512, global batch 16: ddp against PyTorch DDP (gloo) on 8, 4, 2 workers; 8 workers x 2 threads against 8 x one
 #        worker, with copies that do not speak and STREAM's triad beside it                                       56 % of the budget
@@ -9,11 +9,11 @@
 #   d    all-reduce of 500 MB on 2 and 4 workers against Open MPI's                                                 10 %
 #   e    the price of determinism, ddp on 2 and 4 workers                              (asked for with PARTS=e; all of the budget)
 #
-# Parts go in this order; one that ends early leaves its time to the next; one whose time is over says what it has. With PARTS=bc
-# or PARTS=d alone they have all of it but what the list above keeps for later ones. Settings by
-# environment: BUDGET (seconds in all, 540), PARTS, PYTHON (with torch and numpy), LOCKSTEP (program; triad and allreduce lie beside it),
-# BUILD (a command that builds it, run first, while DeepSpeed's C++ parts compile), and, to try it on a small machine, MODEL=tiny,
-# WORKERS="2", MB=20.
+# Parts go in this order; one that ends early leaves its time to the next; one whose time is over says what it has. A part
+# alone (PARTS=bc) has all of the budget but what the list above keeps for later ones. Settings by environment: BUDGET
+# (seconds in all, 540), PARTS ("a bc d"), PYTHON (with torch and numpy), LOCKSTEP (the program; triad and allreduce lie
+# beside it), BUILD (a command that builds them, run first, while DeepSpeed's C++ parts compile); to try it on a small
+# machine, MODEL=tiny WORKERS="2" MB=20.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 begin=$SECONDS

@@ -30,4 +30,5 @@ if find "$dir.new" -name '*.so' | grep -E -- '-(x86_64|aarch64)-linux' | grep -v
 fi
 rm -rf "$dir"
 mv "$dir.new" "$dir"
-echo "$dir: DeepSpeed $(ls "$dir" | sed -n 's/^deepspeed-\(.*\)\.dist-info$/\1/p') for Python $version on $arch, $(du -sm "$dir" | cut -f1) MiB"
+found=$(basename "$dir"/deepspeed-*.dist-info .dist-info)
+echo "$dir: $found for Python $version on $arch, $(du -sm "$dir" | cut -f1) MiB"

@@ -1,16 +1,17 @@
 """One worker of the peers of bench/workers_vs_torch.py: PyTorch DDP, or DeepSpeed ZeRO-1, 2, 3, on CPU over gloo.
 
-The model is bench/torch_gpt2.py's. A step is the same work as ours: `accumulation` micro-batches forward and backward, gradients
-averaged over workers, clipping at norm 1, AdamW, fp32, no dropout.
+The model is bench/torch_gpt2.py's. A step is the same work as ours: `accumulation` micro-batches forward and
+backward, gradients averaged over workers, clipping at norm 1, AdamW, fp32, no dropout.
 
   ddp    DistributedDataParallel, gradient_as_bucket_view, no_sync for all but the last micro-batch, fused AdamW where there is one
   zeroN  deepspeed.initialize with that stage, overlap_comm, contiguous_gradients. Adam is DeepSpeed's own CPU Adam where its C++
          compiles here, else torch's fused one. Its shared-memory all-reduce is used where that compiles, else gloo alone.
          The line it prints says which.
 
-Worker r takes the r-th part of the cores it was started with, and sets as many threads, before PyTorch is imported. The driver
-starts all of them with RANK, WORLD_SIZE, and a file through which they meet; traffic goes over the loopback device.
-Rank 0 prints one JSON line: seconds of each step (the first included), losses, peak resident memory of each worker.
+Worker r takes the r-th part of the cores it was started with, and sets as many threads, before PyTorch is imported.
+The driver starts all of them with RANK, WORLD_SIZE, and a file through which they meet; traffic goes over the
+loopback device. Rank 0 prints one JSON line: seconds of each step (the first included), losses, peak resident memory
+of each worker.
 """
 import argparse
 import contextlib

@@ -1,9 +1,9 @@
 """What the benchmarks of several workers share: one measurement of ours, of a peer, of copies that do not speak, of memory.
 
-Every measurement is a group of processes of its own on the first `workers * threads` cores that this process may use; worker r has
-the r-th part of them, on either side. It is given up, all of it, when its time is over. A measurement is a dict: tokens_per_s (of
-all workers, from the median of the counted steps), steps (seconds), first (seconds of the one that is not counted), loss; or
-{"refused": words}.
+Every measurement is a group of processes of its own on the first `workers * threads` cores that this process may use;
+worker r has the r-th part of them, on either side. It is given up, all of it, when its time is over. A measurement is
+a dict: tokens_per_s (of all workers, from the median of the counted steps), steps (seconds), first (seconds of the
+one that is not counted), loss; or {"refused": words}.
 """
 import glob
 import json
@@ -68,8 +68,8 @@ class Budget:
 class Group:
     """Processes that are waited for together, each the head of a process group by which it is ended with all its children.
 
-    No session of their own: Linux shares a busy machine out by session (autogroup), and a run of W workers that is one session would
-    get a W-th of what W processes with a session each get.
+    No session of their own: Linux shares a busy machine out by session (autogroup), and a run of W workers that is one
+    session would get a W-th of what W processes with a session each get.
     """
 
     def __init__(self):
@@ -85,7 +85,7 @@ class Group:
         self.p.append(subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, env=env, preexec_fn=before))
 
     def wait(self, limit, enough=None):
-        """True when all ended well. Until all are gone, one failed, `limit` seconds passed, or enough() says that no more is needed (True then)."""
+        """Until all are gone, one failed, `limit` seconds passed, or enough() says that no more is needed. True: it went well."""
         end, well = time.monotonic() + limit, None
         while well is None:
             codes = [p.poll() for p in self.p]
@@ -187,9 +187,9 @@ def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e
     batch, steps = batch or o.global_batch, steps or o.steps
     all_cores, meet = cores(workers * threads), os.path.join(work, f"meet-{time.monotonic_ns()}")
     port = str(20000 + time.monotonic_ns() // 1000000 % 40000)  # a name only: DeepSpeed's shared memory bears it, and outlives it
-    args = [sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", kind, "--meet", meet, "--data", data, "--model", o.model,
-            "--seq", o.seq, "--micro", o.micro, "--accumulation", batch // (workers * o.micro), "--steps", steps + 1,
-            "--threads", threads]
+    args = [sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", kind, "--meet", meet, "--data", data,
+            "--model", o.model, "--seq", o.seq, "--micro", o.micro, "--accumulation",
+            batch // (workers * o.micro), "--steps", steps + 1, "--threads", threads]
     args += ["--compile"] if kind == "ddp" and getattr(o, "compile", False) else []
     args += ["--no-cpp"] if kind != "ddp" and not getattr(o, "deepspeed_cpp", False) else []
     g = Group()
@@ -210,10 +210,10 @@ def peer(o, data, work, kind, workers, threads, batch=None, steps=None, limit=1e
 
 
 def build_deepspeed(o, limit=300):
-    """Compiles DeepSpeed's C++ parts once, before workers would do it all at once; words on what came of it. Sets o.deepspeed_cpp."""
+    """Compiles DeepSpeed's C++ parts once, before workers would do it all at once. Sets o.deepspeed_cpp; words on it."""
     g = Group()
-    g.start([sys.executable, os.path.join(HERE, "torch_workers.py"), "--peer", "zero2", "--meet", "-", "--data", "-", "--build-only"],
-            cores(10**6), dict(peer_env(), RANK="0", WORLD_SIZE="1"))
+    g.start([sys.executable, os.path.join(HERE, "torch_workers.py"), "--build-only", "--peer", "zero2", "--meet", "-",
+             "--data", "-"], cores(10**6), dict(peer_env(), RANK="0", WORLD_SIZE="1"))
     begin, o.deepspeed_cpp = time.monotonic(), g.wait(limit)
     took = f"{time.monotonic() - begin:.0f} s"
     return f"its C++ parts compiled in {took}" if o.deepspeed_cpp else f"without its C++ parts ({g.words()}, {took})"

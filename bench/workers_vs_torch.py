@@ -1,15 +1,16 @@
 """Several workers against PyTorch DDP and DeepSpeed ZeRO on CPU, and what more workers bring: GPT-2, fp32, constant global batch.
 
-A round runs, for each number of workers W with cores/W threads each, one after the other: `lockstep train -n W` under every
-strategy asked for, then every peer (bench/torch_workers.py: "ddp" is PyTorch's DistributedDataParallel over gloo, "zero1" to "zero3"
-are DeepSpeed's, from build-deepspeed, which bench/fetch_deepspeed.sh makes). Same file of ids, same global batch, same micro-batch,
-same cores for worker r, same work: forward, loss, backward, average over workers, clipping at norm 1, AdamW. The first step of a run is
-not counted; a rate is the global batch over the median of the others. A ratio belongs to one round; their median and 95 % interval
-are printed. Strategies that the build refuses are named and left out.
+A round runs, for each number of workers W with cores/W threads each, one after the other: `lockstep train -n W` under
+every strategy asked for, then every peer (bench/torch_workers.py: "ddp" is PyTorch's DistributedDataParallel over
+gloo, "zero1" to "zero3" are DeepSpeed's, from build-deepspeed, which bench/fetch_deepspeed.sh makes). Same file of
+ids, same global batch, same micro-batch, same cores for worker r, same work: forward, loss, backward, average over
+workers, clipping at norm 1, AdamW. The first step of a run is not counted; a rate is the global batch over the median
+of the others. A ratio belongs to one round; their median and 95 % interval are printed. Strategies that the build
+refuses are named and left out.
 
 With --scaling W, also, in every round, with K = cores/W threads a worker:
-  one        one worker on K cores of an idle machine, the whole global batch      (in --one-rounds of the rounds: it takes W times longer)
-  part       one worker on K cores of an idle machine, its part of the batch: as many optimizer steps a token as with W workers
+  one        one worker on K cores of an idle machine, the whole global batch (in --one-rounds of the rounds: it is long)
+  part       one worker on K cores of an idle machine, its part of the batch: as many optimizer steps a token as with W
   copies     W of those at once, which do not speak: what the machine gives W workers that need not wait for each other
   triad      STREAM's triad, 1 x K and W x K threads: the limit of memory
   efficiency = ddp on W / (W x one);     allowed = copies / (W x one);     communication = ddp on W / copies
@@ -17,7 +18,8 @@ With --scaling W, also, in every round, with K = cores/W threads a worker:
   python bench/workers_vs_torch.py [--workers 8,4,2] [--strategies ddp] [--peers ddp] [--rounds 3] [--steps 2] [--scaling 8]
       [--cores N] [--model gpt2] [--budget-s S] [--json] [--out FILE]
 
-Everything is printed as it comes (stderr); --out is rewritten after each measurement, so nothing is lost when time is over.
+Everything is printed as it comes (stderr); --out is rewritten after each measurement, so nothing is lost when time is
+over.
 """
 import argparse
 import json
