@@ -294,6 +294,7 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "prefetch_bucket", c->prefetch_bucket);
     if (m->n_split) write_split(w, &m->split);
     if (m->worker) write_workers(w, m);
+    if (m->more) m->more(m->more_ctx, w);
     if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m->comm);
     ls_jsonw_close(w);
 }

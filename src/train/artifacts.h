@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "core/err.h"
+#include "core/json.h"
 #include "core/str.h"
 #include "core/plan.h"
 #include "train/resolve.h"
@@ -81,6 +82,8 @@ typedef struct ls_run_metrics {
     int64_t n_split;               /* how many; 0: not said                       */
     const ls_worker_facts *worker; /* of each; NULL: not said                 */
     int n_worker;
+    void (*more)(const void *ctx, ls_jsonw *w); /* further members of `lockstep`; may be NULL */
+    const void *more_ctx;
 } ls_run_metrics;
 
 /* Text of the files, for tests and for the writers below. */

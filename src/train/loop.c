@@ -5,9 +5,11 @@
  *
  * An epoch's wall time is that of its steps; validation and checkpoints are left out, also the part of a step that waited
  * for a checkpoint. */
+#include "train/pipe_report.h"
 #include "train/trainer.h"
 
 #include "core/clock.h"
+#include "core/fs.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
@@ -235,6 +237,28 @@ static ls_step_split mean_split(const ls_trainer *t)
                            s.comm_exposed / n, s.optimizer / n, s.other / n};
 }
 
+typedef struct more {
+    const ls_trainer *t;
+    const ls_pipe_report *pipe;
+} more;
+
+static void write_more(const void *ctx, ls_jsonw *w)
+{
+    const more *m = ctx;
+    ls_pipe_report_write(m->pipe, m->t, w);
+}
+
+static void say_pipeline(ls_trainer *t, const ls_pipe_report *r)
+{
+    if (!r->n_stage || !t->io.note) return;
+    char text[256];
+    snprintf(
+        text, sizeof text,
+        "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for these costs (a step %.3f s, predicted %.3f s)\n",
+        t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan);
+    t->io.note(t->io.ctx, text);
+}
+
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
     const ls_train_config *c = t->cfg;
@@ -263,9 +287,23 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     }
     LS_TRY(ls_ckpt_wait(t->writer));
     ls_worker_facts *facts = NULL;
+    ls_pipe_report pipe = {0};
     LS_TRY(gather_facts(t, &facts)); /* also: nobody leaves before the last step is everyone's */
+    ls_status st = ls_pipe_report_gather(t, &pipe);
+    if (st == LS_OK && pipe.rows.data) {
+        snprintf(path, sizeof path, "%s/pipeline.json", c->run_dir);
+        st = ls_fs_write(path, pipe.rows.data, pipe.rows.len);
+    }
+    if (st != LS_OK) {
+        ls_pipe_report_fini(&pipe);
+        return st;
+    }
     if (!writes) return LS_OK;
-    LS_TRY(ls_metrics_log_close(&t->log));
+    st = ls_metrics_log_close(&t->log);
+    if (st != LS_OK) {
+        ls_pipe_report_fini(&pipe);
+        return st;
+    }
 
     ls_run_metrics m = {.id = id,
                         .cfg = c,
@@ -276,15 +314,19 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .plan_bytes = t->plan.total,
                         .resumed_from_step = t->resumed_from,
                         .process_group = ls_comm_size(t->comm) > 1,
-                        .comm = t->comm,
+                        .comm = t->dp,
                         .split = mean_split(t),
                         .n_split = t->n_split,
                         .worker = facts,
-                        .n_worker = ls_comm_size(t->comm)};
+                        .n_worker = ls_comm_size(t->comm),
+                        .more = write_more,
+                        .more_ctx = &(more){t, &pipe}};
     ls_utc_stamp(m.end_utc);
     ls_str markers = {0};
-    ls_status st = ls_artifacts_write(&m, &markers);
+    st = ls_artifacts_write(&m, &markers);
     if (markers.data) line(t, "%s", markers.data);
     ls_str_fini(&markers);
+    say_pipeline(t, &pipe);
+    ls_pipe_report_fini(&pipe);
     return st;
 }

@@ -153,6 +153,18 @@ static ls_status set_up_stages(ls_trainer *t)
     return st;
 }
 
+static void say_stages(const ls_trainer *t, ls_str *s)
+{
+    const ls_train_config *c = t->cfg;
+    ls_part_cost *cost = ls_alloc((size_t)t->model->n_unit * sizeof *cost);
+    if (!cost) return; /* the picture is a courtesy */
+    ls_stages_model(&c->model, c->micro_batch, c->seq_len, cost);
+    ls_mesh_print(&c->mesh, s);
+    ls_str_addf(s, "schedule %s, %d micro-batches\n", t->schedule->name, t->schedule->n_micro);
+    ls_stages_print(&t->stages, cost, s);
+    ls_free(cost);
+}
+
 static void say_plan(ls_trainer *t)
 {
     if (!t->io.note) return;
@@ -161,6 +173,7 @@ static void say_plan(ls_trainer *t)
     ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s\n", t->cfg->model.name,
                 ls_variant_word(t->cfg->model.variant), ls_model_size_words(&t->cfg->model, (char[96]){0}),
                 (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
+    if (t->schedule) say_stages(t, &s);
     ls_plan_print(&t->plan, &s);
     if (s.data) t->io.note(t->io.ctx, s.data);
     ls_str_fini(&s);

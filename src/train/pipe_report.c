@@ -1,0 +1,185 @@
+#include "train/pipe_report.h"
+
+#include "core/mem.h"
+#include "parallel/simulate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What each worker sends to rank 0. All doubles, so that it travels as F64. */
+typedef struct facts {
+    double busy, span, sent, exposed, act_bytes;
+    double cost[LS_PIPE_MAX_CHUNK][4]; /* mean of F, B, I, W of a chunk */
+} facts;
+
+enum { FACTS = sizeof(facts) / sizeof(double), BOX = 5 };
+
+static void own_facts(const ls_trainer *t, facts *f)
+{
+    const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
+    const double n = s->steps ? (double)s->steps : 1;
+    const ls_comm_stat acts = ls_comm_stats(t->pp_acts, LS_COLL_SEND), grads = ls_comm_stats(t->pp_grads, LS_COLL_SEND);
+    *f = (facts){.busy = s->busy / n,
+                 .span = s->span / n,
+                 .sent = (double)(acts.bytes + grads.bytes) / n,
+                 .exposed = (ls_comm_exposed(t->pp_acts) + ls_comm_exposed(t->pp_grads)) / n,
+                 .act_bytes = (double)ls_plan_part_bytes(&t->plan, LS_PART_ACT)};
+    for (int c = 0; c < t->schedule->n_chunk; c++)
+        for (int k = 0; k < 4; k++) f->cost[c][k] = s->calls[c][k] ? s->time[c][k] / (double)s->calls[c][k] : 0;
+}
+
+static ls_status predict(const ls_trainer *t, const facts *all, ls_pipe_report *r)
+{
+    const ls_schedule *s = t->schedule;
+    const int n_part = s->n_stage * s->n_chunk;
+    ls_part_cost *part = ls_alloc((size_t)n_part * sizeof *part);
+    if (!part) return ls_nomem((size_t)n_part * sizeof *part, "the costs of a pipeline");
+    for (int g = 0; g < n_part; g++) {
+        const double *c = all[g % s->n_stage].cost[g / s->n_stage];
+        /* a whole backward is booked as its two halves, which the simulator adds */
+        part[g] = (ls_part_cost){.fwd = c[0], .bwd_in = c[2] > 0 ? c[2] : c[1], .bwd_w = c[3], .act = 1};
+    }
+    const ls_pipe_costs costs = {.part = part};
+    ls_sim sim;
+    ls_status st = ls_simulate(&sim, s, &costs, 0);
+    ls_free(part);
+    LS_TRY(st);
+    r->predicted_makespan = sim.makespan;
+    r->predicted = sim.bubble;
+    for (int k = 0; k < s->n_stage; k++)
+        r->stage[k].predicted = sim.makespan > 0 ? 1 - sim.rank[k].busy / sim.makespan : 0;
+    ls_sim_fini(&sim);
+    return LS_OK;
+}
+
+static void write_boxes(const ls_trainer *t, const double *box, int n_each, ls_str *out)
+{
+    static const char *const word[] = {"forward", "backward", "backward (input)", "backward (weights)"};
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "schedule", t->schedule->name);
+    ls_jsonw_put_open(&w, "rows", '[');
+    for (int k = 0; k < t->schedule->n_stage; k++) {
+        for (int i = 0; i < n_each; i++) {
+            const double *b = box + ((int64_t)k * n_each + i) * BOX;
+            char label[32];
+            if (b[4] <= b[3]) continue;
+            const int kind = (int)b[0], chunk = (int)b[2];
+            if (t->schedule->n_chunk > 1) snprintf(label, sizeof label, "%d.%d", (int)b[1], chunk);
+            else snprintf(label, sizeof label, "%d", (int)b[1]);
+            ls_jsonw_open(&w, '{');
+            ls_jsonw_put_int(&w, "lane", k);
+            ls_jsonw_put_real(&w, "begin", b[3]);
+            ls_jsonw_put_real(&w, "end", b[4]);
+            ls_jsonw_put_str(&w, "kind", word[kind < 4 ? kind : 0]);
+            ls_jsonw_put_str(&w, "label", label);
+            ls_jsonw_close(&w);
+        }
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+}
+
+/* Boxes of everyone's last step, over the stages of this replica. */
+static ls_status gather_boxes(ls_trainer *t, ls_str *out)
+{
+    const ls_schedule *s = t->schedule;
+    const int rank = ls_comm_rank(t->pp);
+    int most = 0, n = 0;
+    for (int k = 0; k < s->n_stage; k++) most = s->rank[k].n_action > most ? s->rank[k].n_action : most;
+    const int64_t each = (int64_t)most * BOX;
+    double *box = ls_comm_alloc(t->pp, (size_t)(each * s->n_stage) * sizeof *box);
+    if (!box) return ls_nomem((size_t)(each * s->n_stage) * sizeof *box, "the picture of a step");
+    const ls_pipe_span *span = ls_pipe_spans(t->pipe, &n);
+    for (int i = 0; i < n; i++) {
+        const double one[BOX] = {(double)span[i].kind, span[i].micro, span[i].chunk, span[i].begin, span[i].end};
+        memcpy(box + rank * each + (int64_t)i * BOX, one, sizeof one);
+    }
+    LS_TRY(ls_all_gather(t->pp, (ls_view){box, each * s->n_stage, LS_F64}, (ls_view){box + rank * each, each, LS_F64},
+                         LS_SITE, NULL));
+    if (ls_comm_rank(t->comm) == 0) write_boxes(t, box, most, out);
+    return LS_OK;
+}
+
+ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out)
+{
+    *out = (ls_pipe_report){0};
+    if (!t->pipe) return LS_OK;
+    const int P = t->schedule->n_stage, rank = ls_comm_rank(t->pp);
+    facts *all = ls_comm_alloc(t->pp, (size_t)P * sizeof *all);
+    if (!all) return ls_nomem((size_t)P * sizeof *all, "the facts of a pipeline");
+    own_facts(t, &all[rank]);
+    LS_TRY(ls_all_gather(t->pp, (ls_view){all, (int64_t)P * FACTS, LS_F64}, (ls_view){&all[rank], FACTS, LS_F64},
+                         LS_SITE, NULL));
+    LS_TRY(gather_boxes(t, &out->rows));
+    if (ls_comm_rank(t->comm)) return LS_OK;
+    out->n_stage = P;
+    out->stage = ls_alloc((size_t)P * sizeof *out->stage);
+    if (!out->stage) return ls_nomem((size_t)P * sizeof *out->stage, "the facts of a pipeline");
+    double busy = 0;
+    for (int k = 0; k < P; k++) {
+        out->makespan = all[k].span > out->makespan ? all[k].span : out->makespan;
+        busy += all[k].busy;
+    }
+    for (int k = 0; k < P; k++)
+        out->stage[k] = (ls_stage_report){.busy = all[k].busy,
+                                          .span = all[k].span,
+                                          .measured = out->makespan > 0 ? 1 - all[k].busy / out->makespan : 0,
+                                          .sent_bytes = (int64_t)all[k].sent,
+                                          .exposed = all[k].exposed,
+                                          .act_bytes = (int64_t)all[k].act_bytes,
+                                          .peak = t->schedule->rank[k].peak_all};
+    out->measured = out->makespan > 0 ? 1 - busy / (P * out->makespan) : 0;
+    return predict(t, all, out);
+}
+
+void ls_pipe_report_fini(ls_pipe_report *r)
+{
+    ls_free(r->stage);
+    ls_str_fini(&r->rows);
+    *r = (ls_pipe_report){0};
+}
+
+static void write_units(const ls_trainer *t, int stage, ls_jsonw *w)
+{
+    ls_jsonw_put_open(w, "units", '[');
+    for (int c = 0; c < t->stages.n_chunk; c++) {
+        const int g = c * t->stages.n_stage + stage;
+        char run[32];
+        snprintf(run, sizeof run, "%d-%d", t->stages.first[g], t->stages.first[g + 1] - 1);
+        ls_jsonw_str(w, run);
+    }
+    ls_jsonw_close(w);
+}
+
+void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw *w)
+{
+    if (!r->n_stage) return;
+    ls_jsonw_put_open(w, "pipeline", '{');
+    ls_jsonw_put_str(w, "schedule", t->schedule->name);
+    ls_jsonw_put_int(w, "stages", r->n_stage);
+    ls_jsonw_put_int(w, "interleave", t->schedule->n_chunk);
+    ls_jsonw_put_int(w, "micro_batches", t->schedule->n_micro);
+    ls_jsonw_put_real(w, "bubble_measured", r->measured);
+    ls_jsonw_put_real(w, "bubble_predicted", r->predicted);
+    ls_jsonw_put_real(w, "makespan_sec", r->makespan);
+    ls_jsonw_put_real(w, "makespan_predicted_sec", r->predicted_makespan);
+    ls_jsonw_put_open(w, "per_stage", '[');
+    for (int k = 0; k < r->n_stage; k++) {
+        const ls_stage_report *s = &r->stage[k];
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_int(w, "stage", k);
+        write_units(t, k, w);
+        ls_jsonw_put_real(w, "busy_sec", s->busy);
+        ls_jsonw_put_real(w, "bubble_measured", s->measured);
+        ls_jsonw_put_real(w, "bubble_predicted", s->predicted);
+        ls_jsonw_put_int(w, "peak_micro_batches", s->peak);
+        ls_jsonw_put_int(w, "activation_bytes", s->act_bytes);
+        ls_jsonw_put_int(w, "sent_bytes_per_step", s->sent_bytes);
+        ls_jsonw_put_real(w, "exposed_sec_per_step", s->exposed);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+}

@@ -1,0 +1,37 @@
+/* pipe_report.h - what a pipeline did: time busy and idle on every stage, beside what the simulator says for the same costs.
+ *
+ *   measured    1 - busy / makespan of each stage, means over the steps; makespan: of the slowest stage
+ *   predicted   ls_simulate of the same lists with the mean cost of every part's forward and backward, messages free
+ *
+ * A difference between the two is communication that was not hidden, and steps that were not alike. */
+#ifndef LS_TRAIN_PIPE_REPORT_H
+#define LS_TRAIN_PIPE_REPORT_H
+
+#include "core/json.h"
+#include "core/str.h"
+#include "train/trainer.h"
+
+typedef struct ls_stage_report {
+    double busy, span;          /* seconds of a step                              */
+    double measured, predicted; /* bubble                                  */
+    int64_t sent_bytes;         /* to neighbours, a step                          */
+    double exposed;             /* waited for neighbours, seconds a step          */
+    int64_t act_bytes;          /* planned for activations                        */
+    int peak;                   /* micro-batches whose activations are held       */
+} ls_stage_report;
+
+typedef struct ls_pipe_report {
+    int n_stage;
+    ls_stage_report *stage; /* of the first replica                       */
+    double makespan, predicted_makespan;
+    double measured, predicted; /* over all stages                        */
+    ls_str rows;                /* pipeline.json: boxes of the last step                 */
+} ls_pipe_report;
+
+/* Collective over the run's workers; only rank 0's is filled. Nothing without a pipeline. */
+ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out);
+void ls_pipe_report_fini(ls_pipe_report *r);
+/* The object `pipeline` of training_metrics.json. */
+void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw *w);
+
+#endif
