@@ -236,7 +236,8 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
             st = ls_nomem(strlen(run_dir), "a path");
         } else if (ls_ckpt_is(p)) {
             ls_status one = ls_ckpt_state(p, NULL, &step);
-            if (one == LS_OK && step < below && step >= best_step && (!whole || ckpt_sums_verify(p, NULL) == LS_OK)) {
+            if (one == LS_OK && step < below && step >= best_step &&
+                (!whole || ckpt_sums_verify(p, NULL, 0, 1) == LS_OK)) {
                 char *swap = best;
                 best = p;
                 best_step = step;

@@ -194,7 +194,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     t->save = t->hold + 3 * t->model->n_unit;
     t->n_hold = ls_strategy_pieces(t->strategy, false, t->hold);
     t->n_save = ls_strategy_pieces(t->strategy, true, t->save);
-    LS_TRY(ls_ckpt_writer_create(&t->writer));
+    LS_TRY(ls_ckpt_writer_create(&t->writer, t->model, NULL));
     return ls_trainer_load(t);
 }
 
@@ -287,7 +287,8 @@ ls_status ls_trainer_load(ls_trainer *t)
         LS_TRY(ls_barrier(t->comm, LS_SITE));
         LS_TRY(ls_ckpt_latest(c->run_dir, &path));
         if (path) {
-            ls_status st = ls_ckpt_load(t->model, path, ls_strategy_own(t->strategy, 0).n > 0, &json, NULL);
+            ls_status st =
+                ls_ckpt_load(t->model, path, ls_strategy_own(t->strategy, 0).n > 0, NULL, 0, NULL, &json, NULL);
             if (st == LS_OK) st = ls_run_state_read(t, json, path);
             if (st == LS_OK) say(t, "resumed from ", path);
             t->resumed_from = t->state.step;
@@ -298,7 +299,7 @@ ls_status ls_trainer_load(ls_trainer *t)
         say(t, "--resume: no checkpoint yet, so this run begins afresh in ", c->run_dir);
     }
     if (c->init_from) {
-        LS_TRY(ls_hf_load(t->model, c->init_from));
+        LS_TRY(ls_hf_load(t->model, c->init_from, NULL, 0, NULL));
         say(t, "weights from ", c->init_from);
         return LS_OK;
     }

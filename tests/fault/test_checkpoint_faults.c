@@ -34,6 +34,11 @@ ssize_t write(int fd, const void *p, size_t n)
     return syscall(SYS_write, fd, p, n);
 }
 
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
+{
+    return call_fails() ? -1 : (ssize_t)syscall(SYS_pwrite64, fd, p, n, at);
+}
+
 int fsync(int fd)
 {
     return call_fails() ? -1 : (int)syscall(SYS_fsync, fd);
@@ -102,7 +107,7 @@ static void assert_whole(const char *dir, const test_model *want)
     assert_int_equal(ls_ckpt_clean(dir), LS_OK);
     assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
     assert_non_null(path);
-    assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(want->m, into.m, 1));
     assert_int_equal(test_n_entries(dir), 1);
     ls_free(path);
@@ -135,7 +140,8 @@ static void allocations_of_save(void **state)
                 assert_whole(dir, &old_model);
                 continue;
             }
-            assert_int_equal(ls_ckpt_load(into.m, test_path(dir, job.name, NULL), true, NULL, NULL), LS_OK);
+            assert_int_equal(ls_ckpt_load(into.m, test_path(dir, job.name, NULL), true, NULL, 0, NULL, NULL, NULL),
+                             LS_OK);
             assert_true(test_same(new_model.m, into.m, 1));
         }
         assert_true(refused > 20);
@@ -176,7 +182,7 @@ static void system_calls_of_save(void **state)
             assert_int_equal(ls_ckpt_clean(dir), LS_OK);
             assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
             assert_non_null(path);
-            assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, NULL), LS_OK);
+            assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, NULL), LS_OK);
             bool is_new = test_same(new_model.m, into.m, 1);
             assert_true(is_new || (st != LS_OK && test_same(old_model.m, into.m, 1)));
             assert_true(!is_new || st == LS_OK || k >= count - 3);
@@ -201,8 +207,9 @@ static void allocations_of_load(void **state)
             test_model_close(&into);
             test_model_open(&into, test_config(LS_VARIANT_HF), LS_F32, 3);
             ls_mem_fail_at(k);
-            ls_status st = what == 0   ? ls_ckpt_load(into.m, test_path(dir, "step-1", NULL), true, &text, NULL)
-                           : what == 1 ? ls_hf_load(into.m, test_path(dir, "step-1", NULL))
+            ls_status st = what == 0
+                               ? ls_ckpt_load(into.m, test_path(dir, "step-1", NULL), true, NULL, 0, NULL, &text, NULL)
+                           : what == 1 ? ls_hf_load(into.m, test_path(dir, "step-1", NULL), NULL, 0, NULL)
                                        : ls_ckpt_latest(dir, &text);
             ls_mem_fail_at(-1);
             if (st == LS_OK) {
@@ -232,7 +239,7 @@ static void allocations_of_post(void **state)
     for (int64_t k = 0; k < 60; k++) {
         ls_ckpt_writer *w = NULL;
         ls_mem_fail_at(k);
-        ls_status st = ls_ckpt_writer_create(&w);
+        ls_status st = ls_ckpt_writer_create(&w, NULL, NULL);
         if (st == LS_OK) st = ls_ckpt_post(w, &job);
         if (st == LS_OK) st = ls_ckpt_wait(w);
         ls_mem_fail_at(-1);
@@ -382,7 +389,7 @@ static void killed(void **state)
         int64_t step;
         assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
         assert_non_null(path);
-        assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, &step), LS_OK);
+        assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, &step), LS_OK);
         assert_true(step >= last);
         if (step > 1) assert_true(test_same(step % 2 ? new_model.m : old_model.m, into.m, 1));
         last = step;

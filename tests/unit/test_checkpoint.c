@@ -60,7 +60,7 @@ static void round_trip(void **state)
 
         assert_false(test_same(a.m, b.m, 1));
         memset((char *)b.m->unit[0].param + (size_t)b.m->unit[0].n * ls_dtype_nbytes(dt), 0x7f, ls_dtype_nbytes(dt));
-        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-40", NULL), true, &json, &step), LS_OK);
+        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-40", NULL), true, NULL, 0, NULL, &json, &step), LS_OK);
         assert_true(test_same(a.m, b.m, 1));
         for (int64_t i = b.m->unit[0].n; i < b.m->unit[0].n_pad; i++) /* padding is zero, as in a fresh model */
             assert_true(dt == LS_F64 ? ((double *)b.m->unit[0].param)[i] == 0 : ((float *)b.m->unit[0].param)[i] == 0);
@@ -122,7 +122,7 @@ static void flipped_bytes(void **state)
         assert_int_equal(ls_fs_size(path, &n), LS_OK);
         for (int64_t at = 0; at < n; at += n / 23 + 1) {
             test_flip(path, (long)at);
-            ls_status st = ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, NULL);
+            ls_status st = ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL);
             assert_int_equal(st, LS_E_FORMAT);
             assert_words(file[i]);
             if (strcmp(file[i], "trainer_state.json")) assert_words("step-1 is whole");
@@ -135,12 +135,12 @@ static void flipped_bytes(void **state)
     int64_t n;
     assert_int_equal(ls_fs_size(model, &n), LS_OK);
     test_flip(model, (long)n - 3);
-    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, NULL), LS_E_FORMAT);
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
     assert_words("transformer.wte.weight"); /* among the tensors of the damaged MiB */
-    assert_int_equal(ls_hf_load(b.m, test_path(dir, "step-3", NULL)), LS_E_FORMAT);
+    assert_int_equal(ls_hf_load(b.m, test_path(dir, "step-3", NULL), NULL, 0, NULL), LS_E_FORMAT);
     test_flip(model, (long)n - 3);
     test_flip(test_path(dir, "step-3", "optimizer.safetensors"), 5000);
-    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), false, NULL, NULL),
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), false, NULL, 0, NULL, NULL, NULL),
                      LS_OK); /* not read, not judged */
     assert_true(test_same(a.m, b.m, 0));
     test_model_close(&a);
@@ -162,12 +162,13 @@ static void missing_and_cut(void **state)
             const char *path = test_path(dir, "step-9", file[i]);
             if (cut) assert_int_equal(truncate(path, 100), 0);
             else assert_int_equal(unlink(path), 0);
-            assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-9", NULL), true, NULL, NULL), LS_E_FORMAT);
+            assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-9", NULL), true, NULL, 0, NULL, NULL, NULL),
+                             LS_E_FORMAT);
             assert_words(file[i]);
             assert_words("no older checkpoint");
         }
-    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "none", NULL), true, NULL, NULL), LS_E_IO);
-    assert_int_equal(ls_ckpt_load(a.m, dir, true, NULL, NULL), LS_E_FORMAT);
+    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "none", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_IO);
+    assert_int_equal(ls_ckpt_load(a.m, dir, true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
     assert_words("not a checkpoint");
     test_model_close(&a);
     test_dir_close(dir);
@@ -198,19 +199,20 @@ static void other_models(void **state)
         if (k == 5) c.tied = false;
         if (k == 7) c.gelu = LS_GELU_ERF;
         test_model_open(&b, c, k == 6 ? LS_F64 : LS_F32, 6);
-        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), true, NULL, NULL), LS_E_CONFIG);
+        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), true, NULL, 0, NULL, NULL, NULL),
+                         LS_E_CONFIG);
         assert_words(words[k]);
         if (k == 6)
-            assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), false, NULL, NULL),
+            assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), false, NULL, 0, NULL, NULL, NULL),
                              LS_OK); /* reading is fine */
         test_model_close(&b);
     }
     ls_ckpt_job job = job_of(&a, dir, "step-10", 10);
     job.optimizer = false;
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
-    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), true, NULL, NULL), LS_E_CONFIG);
+    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_CONFIG);
     assert_words("without optimizer state");
-    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), false, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), false, NULL, 0, NULL, NULL, NULL), LS_OK);
     test_model_close(&a);
     test_dir_close(dir);
 }
@@ -276,7 +278,7 @@ static void replaced_in_place(void **state)
     save(&a, dir, "step-3", 3, 0);
     save(&b, dir, "step-3", 3, 0);
     assert_int_equal(test_n_entries(dir), 1);
-    assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-3", NULL), true, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(b.m, c.m, 1));
     assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3),
                      LS_OK); /* a bare file, as the reference trainer left it */
@@ -327,7 +329,7 @@ static void background(void **state)
     ls_ckpt_writer *w = NULL;
     test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
     test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
-    assert_int_equal(ls_ckpt_writer_create(&w), LS_OK);
+    assert_int_equal(ls_ckpt_writer_create(&w, NULL, NULL), LS_OK);
     assert_int_equal(ls_ckpt_wait(w), LS_OK);
     for (int i = 1; i <= 20; i++) {
         snprintf(name, sizeof name, "step-%d", i);
@@ -346,7 +348,7 @@ static void background(void **state)
     }
     assert_int_equal(ls_ckpt_wait(w), LS_OK);
     assert_int_equal(test_n_entries(dir), 3);
-    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-20", NULL), true, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-20", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(a.m, b.m, 1));
 
     ls_ckpt_job job = job_of(&a, dir, "no/name", 21);
@@ -431,7 +433,7 @@ static void hugging_face_folders(void **state)
         test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
         test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
         write_variation(&a, test_path(dir, "model.safetensors", NULL), row[i].without, row[i].add, row[i].strip);
-        assert_int_equal(ls_hf_load(b.m, dir), row[i].st);
+        assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), row[i].st);
         if (row[i].st != LS_OK) assert_words(row[i].words);
         assert_int_equal(test_same(a.m, b.m, 0), row[i].st == LS_OK);
         test_model_close(&a);
@@ -442,22 +444,22 @@ static void hugging_face_folders(void **state)
     test_model_open(&a, test_config(LS_VARIANT_R1), LS_F32, 5);
     test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
     write_variation(&a, test_path(dir, "model.safetensors", NULL), NULL, NULL, 0);
-    assert_int_equal(ls_hf_load(b.m, dir), LS_E_CONFIG);
+    assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), LS_E_CONFIG);
     assert_words("lm_head.weight differs");
     write_variation(&b, test_path(dir, "model.safetensors", NULL), NULL, NULL, 0);
-    assert_int_equal(ls_hf_load(a.m, dir), LS_E_FORMAT);
+    assert_int_equal(ls_hf_load(a.m, dir, NULL, 0, NULL), LS_E_FORMAT);
     assert_words("its head is tied");
     test_model_close(&a);
 
     /* float weights in a double model are exact */
     test_model_open(&a, test_config(LS_VARIANT_HF), LS_F64, 0);
-    assert_int_equal(ls_hf_load(a.m, dir), LS_OK);
+    assert_int_equal(ls_hf_load(a.m, dir, NULL, 0, NULL), LS_OK);
     for (int64_t i = 0; i < a.m->unit[1].n; i++)
         assert_true(((double *)a.m->unit[1].param)[i] == (double)((float *)b.m->unit[1].param)[i]);
     test_model_close(&a);
 
     assert_int_equal(unlink(test_path(dir, "model.safetensors", NULL)), 0);
-    assert_int_equal(ls_hf_load(b.m, dir), LS_E_IO);
+    assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), LS_E_IO);
     assert_words("neither model.safetensors");
     static const char *const index[] = {"{}", "{\"weight_map\": {\"wte.weight\": \"../x\"}}",
                                         "{\"weight_map\": {\"wte.weight\": 3}}",
@@ -467,7 +469,7 @@ static void hugging_face_folders(void **state)
     for (size_t i = 0; i < N_OF(index); i++) {
         assert_int_equal(ls_fs_write(test_path(dir, "model.safetensors.index.json", NULL), index[i], strlen(index[i])),
                          LS_OK);
-        assert_int_equal(ls_hf_load(b.m, dir), i < 3 ? LS_E_FORMAT : LS_E_IO);
+        assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), i < 3 ? LS_E_FORMAT : LS_E_IO);
         assert_words(words[i]);
     }
     test_model_close(&b);
