@@ -90,7 +90,11 @@ typedef struct ckpt_part {
     ckpt_span *span;
     int n;
     int64_t nbytes;
+    int64_t edges; /* sum over spans of ckpt_edge(end) - ckpt_edge(begin) */
 } ckpt_part;
+/* 40 bits that stand for a place in a file. Parts cover a file exactly once when, and but for chance only when, their edges add
+ * up to edge(end) - edge(0): then every other end is a beginning. */
+int64_t ckpt_edge(int64_t at);
 /* The part that the pieces make; with `head` the header too, which the layout must outlive. ls_free span. */
 ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_model *m, const ls_piece *piece,
                          int n_piece, bool head);

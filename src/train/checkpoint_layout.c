@@ -116,6 +116,11 @@ ls_status ckpt_check_pieces(const ls_model *m, const ls_piece *piece, int n_piec
     return LS_OK;
 }
 
+int64_t ckpt_edge(int64_t at)
+{
+    return (int64_t)(ls_xxh64(&at, sizeof at) >> 24);
+}
+
 static int by_place(const void *x, const void *y)
 {
     const ckpt_span *a = x, *b = y;
@@ -141,6 +146,7 @@ ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_
     qsort(p->span, (size_t)p->n, sizeof *p->span, by_place);
     for (int i = 0; i < p->n; i++) {
         p->nbytes += (int64_t)p->span[i].nbytes;
+        p->edges += ckpt_edge(p->span[i].at + (int64_t)p->span[i].nbytes) - ckpt_edge(p->span[i].at);
         if (i && p->span[i].at < p->span[i - 1].at + (int64_t)p->span[i - 1].nbytes)
             return ls_fail(LS_E_ARG, "byte %lld of %s would be written twice by this worker", (long long)p->span[i].at,
                            f->name);

@@ -157,17 +157,26 @@ static ls_status open_folder(ckpt_save *s)
     return LS_OK;
 }
 
-/* Tells everyone rank 0's number, by which the folder is called, and counts the bytes of all. */
+/* Tells everyone rank 0's number, by which the folder is called, and adds up what all will write. */
 static ls_status match(ckpt_save *s)
 {
-    int64_t sum[CKPT_N_FILE + 1] = {s->part[0].nbytes, s->part[1].nbytes, ckpt_rank(s->comm) ? 0 : (int64_t)getpid()};
-    if (s->comm) LS_TRY(ls_all_reduce(s->comm, (ls_view){sum, CKPT_N_FILE + 1, LS_I64}, LS_SITE, NULL));
-    for (int f = 0; f < n_file_of(s); f++)
-        if (sum[f] != s->layout->file[f].nbytes)
+    enum { NUMBER, BYTES, EDGES = BYTES + CKPT_N_FILE, N = EDGES + CKPT_N_FILE };
+    int64_t sum[N] = {[NUMBER] = ckpt_rank(s->comm) ? 0 : (int64_t)getpid()};
+    for (int f = 0; f < CKPT_N_FILE; f++) {
+        sum[BYTES + f] = s->part[f].nbytes;
+        sum[EDGES + f] = s->part[f].edges;
+    }
+    if (s->comm) LS_TRY(ls_all_reduce(s->comm, (ls_view){sum, N, LS_I64}, LS_SITE, NULL));
+    for (int f = 0; f < n_file_of(s); f++) {
+        const ckpt_file *file = &s->layout->file[f];
+        if (sum[BYTES + f] != file->nbytes)
             return ls_fail(LS_E_ARG, "the pieces of all workers have %lld bytes for %s, which has %lld",
-                           (long long)sum[f], s->layout->file[f].name, (long long)s->layout->file[f].nbytes);
+                           (long long)sum[BYTES + f], file->name, (long long)file->nbytes);
+        if (sum[EDGES + f] != ckpt_edge(file->nbytes) - ckpt_edge(0))
+            return ls_fail(LS_E_ARG, "the pieces of all workers leave holes in %s and overlap elsewhere", file->name);
+    }
     if (ckpt_rank(s->comm))
-        snprintf(s->tmp, strlen(s->tmp) + 1, "%s/.tmp-%s-%" PRId64, s->job.dir, s->job.name, sum[CKPT_N_FILE]);
+        snprintf(s->tmp, strlen(s->tmp) + 1, "%s/.tmp-%s-%" PRId64, s->job.dir, s->job.name, sum[NUMBER]);
     return LS_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "train/checkpoint.h"
 
 #include "ckpt_support.h"
+#include "core/hash.h"
 #include "core/json.h"
 #include "train/hf.h"
 #include "train/safetensors.h"
@@ -25,18 +26,6 @@ static void save(const test_model *t, const char *dir, const char *name, int64_t
     ls_ckpt_job job = job_of(t, dir, name, step);
     job.keep_last = keep;
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
-}
-
-static void assert_equal_files(const char *a, const char *b)
-{
-    char *x, *y;
-    size_t nx, ny;
-    assert_int_equal(ls_fs_read(a, &x, &nx), LS_OK);
-    assert_int_equal(ls_fs_read(b, &y, &ny), LS_OK);
-    assert_int_equal(nx, ny);
-    assert_memory_equal(x, y, nx);
-    ls_free(x);
-    ls_free(y);
 }
 
 static void round_trip(void **state)
@@ -496,13 +485,99 @@ static void exported(void **state)
     test_dir_close(dir);
 }
 
+/* A folder as version 1 wrote it: one hash for every whole file beside those of its blocks. Frozen. */
+static void make_version_1(const char *run, const char *name)
+{
+    static const char *const file[] = {"config.json", "generation_config.json", "trainer_state.json",
+                                       "model.safetensors", "optimizer.safetensors"};
+    char *text, *at, *dir = ls_path_join(run, name);
+    size_t n;
+    assert_int_equal(ls_fs_read(test_path(dir, "trainer_state.json", NULL), &text, &n), LS_OK);
+    at = strstr(text, "\"version\": 2");
+    assert_non_null(at);
+    at[11] = '1';
+    assert_int_equal(ls_fs_write(test_path(dir, "trainer_state.json", NULL), text, n), LS_OK);
+    ls_free(text);
+    FILE *f = fopen(test_path(dir, "checksums.json", NULL), "w");
+    assert_non_null(f);
+    fprintf(f, "{\n  \"format\": \"lockstep-checksums\",\n  \"version\": 1,\n  \"hash\": \"XXH3-64\",\n"
+               "  \"block_bytes\": 1048576,\n  \"files\": {");
+    for (size_t i = 0; i < N_OF(file); i++) {
+        assert_int_equal(ls_fs_read(test_path(dir, file[i], NULL), &text, &n), LS_OK);
+        fprintf(f, "%s\n    \"%s\": {\n      \"bytes\": %zu,\n      \"xxh3\": \"%016llx\",\n      \"blocks\": [",
+                i ? "," : "", file[i], n, (unsigned long long)ls_xxh64(text, n));
+        for (size_t b = 0; b < n; b += 1048576)
+            fprintf(f, "%s\n        \"%016llx\"", b ? "," : "",
+                    (unsigned long long)ls_xxh64(text + b, n - b < 1048576 ? n - b : 1048576));
+        fprintf(f, "\n      ]\n    }");
+        ls_free(text);
+    }
+    fprintf(f, "\n  }\n}\n");
+    assert_int_equal(fclose(f), 0);
+    ls_free(dir);
+}
+
+static void version_1(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a, b;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
+    save(&a, dir, "step-1", 1, 0);
+    save(&a, dir, "step-2", 2, 0);
+    make_version_1(dir, "step-1");
+    make_version_1(dir, "step-2");
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-2", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
+    assert_true(test_same(a.m, b.m, 1));
+    test_flip(test_path(dir, "step-2", "model.safetensors"), 5000);
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-2", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
+    assert_words("model.safetensors is damaged: bytes 0 to ");
+    assert_words("transformer.wte.weight");
+    assert_words("step-1 is whole");
+    test_model_close(&a);
+    test_model_close(&b);
+    test_dir_close(dir);
+}
+
+/* checksums.json is itself text that can rot: whatever byte of it flips, nothing wrong is loaded and nothing crashes. */
+static void flipped_checksums(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a, b;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
+    save(&a, dir, "step-2", 2, 0);
+    const char *path = test_path(dir, "step-2", "checksums.json");
+    int64_t n;
+    int refused = 0;
+    assert_int_equal(ls_fs_size(path, &n), LS_OK);
+    for (long at = 0; at < n; at++) {
+        test_flip(path, at);
+        ls_status st = ls_ckpt_load(b.m, test_path(dir, "step-2", NULL), true, NULL, 0, NULL, NULL, NULL);
+        if (st != LS_OK) {
+            refused++;
+            assert_true(st == LS_E_FORMAT || st == LS_E_UNSUPPORTED);
+            assert_words("checksums.json");
+        }
+        test_flip(path, at);
+        path = test_path(dir, "step-2", "checksums.json");
+    }
+    assert_true(refused > n / 2);
+    test_model_close(&a);
+    test_model_close(&b);
+    test_dir_close(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),           cmocka_unit_test(same_bytes_twice), cmocka_unit_test(flipped_bytes),
         cmocka_unit_test(missing_and_cut),      cmocka_unit_test(other_models),     cmocka_unit_test(newest_and_pruned),
         cmocka_unit_test(replaced_in_place),    cmocka_unit_test(leftovers),        cmocka_unit_test(background),
-        cmocka_unit_test(hugging_face_folders), cmocka_unit_test(exported),
+        cmocka_unit_test(hugging_face_folders), cmocka_unit_test(exported),         cmocka_unit_test(version_1),
+        cmocka_unit_test(flipped_checksums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
