@@ -24,6 +24,8 @@ int ckpt_size(const ls_comm *comm);
 ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site);
 /* Rank 0's failure and its words become everyone's. Called by all, each with a failure of its own or an agreed one. */
 ls_status ckpt_follow(ls_comm *comm, ls_status st, const char *site);
+/* x of all workers added up, on every one of them; not by an all_reduce, so that those count gradients and nothing else. */
+ls_status ckpt_add(ls_comm *comm, ls_view x, const char *site);
 
 /* ---- checksums.json (checkpoint_sums.c) ---- */
 

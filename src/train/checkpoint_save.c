@@ -166,7 +166,7 @@ static ls_status match(ckpt_save *s)
         sum[BYTES + f] = s->part[f].nbytes;
         sum[EDGES + f] = s->part[f].edges;
     }
-    if (s->comm) LS_TRY(ls_all_reduce(s->comm, (ls_view){sum, N, LS_I64}, LS_SITE, NULL));
+    LS_TRY(ckpt_add(s->comm, (ls_view){sum, N, LS_I64}, LS_SITE));
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         if (sum[BYTES + f] != file->nbytes)
@@ -257,7 +257,7 @@ static ls_status hash_rest(ckpt_save *s)
 static ls_status gather_blocks(ckpt_save *s)
 {
     const ls_view all = {s->block, ckpt_n_block(s->layout, s->job.optimizer), LS_I64};
-    if (s->comm) LS_TRY(ls_all_reduce(s->comm, all, LS_SITE, NULL)); /* a block has one hash, the others are 0 */
+    LS_TRY(ckpt_add(s->comm, all, LS_SITE)); /* a block has one hash, the others are 0 */
     LS_TRY(ckpt_agree(s->comm, hash_rest(s), LS_SITE));
     if (s->comm) LS_TRY(ls_reduce(s->comm, all, 0, LS_SITE, NULL));
     return LS_OK;

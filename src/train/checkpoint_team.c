@@ -58,3 +58,10 @@ ls_status ckpt_follow(ls_comm *comm, ls_status st, const char *site)
     if (sent != LS_OK || speaks) return st;
     return ls_fail((ls_status)first[0], "%s", first + 1);
 }
+
+ls_status ckpt_add(ls_comm *comm, ls_view x, const char *site)
+{
+    if (!comm) return LS_OK;
+    LS_TRY(ls_reduce(comm, x, 0, site, NULL));
+    return ls_broadcast(comm, x, 0, site, NULL);
+}
