@@ -79,7 +79,8 @@ bool ls_ckpt_busy(const ls_ckpt_writer *w);
  * then touches memory. state_json (may be NULL): the trainer's object, ls_free. step (may be NULL). Damage is LS_E_FORMAT:
  * the words name file, byte region and tensors, and the newest older sibling that is whole. LS_E_CONFIG: whole, but not for
  * this model (other shapes, type, no moments). Collective over comm (may be NULL), whose workers share the comparing of
- * checksums; if it fails for one, no worker's memory was touched. */
+ * checksums; if it fails for one, no worker's memory was touched. All give the same path and the same `optimizer`: a worker
+ * without moments has no pieces of them. */
 ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, const ls_piece *piece, int n_piece,
                        ls_comm *comm, char **state_json, int64_t *step);
 
