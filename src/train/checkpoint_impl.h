@@ -49,10 +49,10 @@ bool ckpt_name_ok(const char *name);
 int64_t ckpt_number(const char *name, const char *prefix);
 /* A fresh, locked .tmp-<name>-<pid> in run_dir; ls_free *tmp, close *lock. */
 ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *lock);
-/* Puts tmp in the place of run_dir/name in one step. */
-ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name);
+/* Puts tmp in the place of run_dir/name in one step. later: what is out of sight then is left for ls_ckpt_clean to remove. */
+ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name, bool later);
 /* Removes step-N folders beyond the newest `keep` with N <= step; trouble is a warning. */
-void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep);
+void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, bool later);
 /* Removes a tree without touching this thread's error trail. */
 void ckpt_remove_quietly(const char *path);
 /* The newest whole checkpoint beside `path` with a lower step (or any, below 0); NULL when there is none. */
@@ -111,6 +111,7 @@ typedef struct ckpt_save {
     ls_ckpt_job job; /* borrowed, as all up to block */
     const ckpt_layout *layout;
     ls_comm *comm;  /* NULL: alone */
+    bool later;     /* old folders go out of sight, and ls_ckpt_clean is owed behind finish: removing takes its time */
     int64_t *block; /* hashes of the files' blocks, 0 = not known; comm's memory, where there is one */
     ckpt_part part[CKPT_N_FILE];
     ckpt_sums sums; /* rank 0: of the small files */

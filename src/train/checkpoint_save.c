@@ -289,8 +289,8 @@ static ls_status publish(ckpt_save *s)
 {
     const ls_ckpt_job *j = &s->job;
     LS_TRY(put_sums(s));
-    LS_TRY(ckpt_publish(j->dir, s->tmp, j->name));
-    ckpt_prune(j->dir, j->name, j->step, j->keep_last);
+    LS_TRY(ckpt_publish(j->dir, s->tmp, j->name, s->later));
+    ckpt_prune(j->dir, j->name, j->step, j->keep_last, s->later);
     return LS_OK;
 }
 

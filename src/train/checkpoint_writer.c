@@ -3,12 +3,14 @@
  *   phase   IDLE -> (post) BUSY -> (the thread) DONE -> (wait) IDLE
  *
  * Alone the thread does a job from end to end. Several begin it in post and finish it in wait, where they talk to each other: the
- * thread in between sends nothing, since messages must come in one order and the trainer's are on their way meanwhile.
+ * thread in between sends nothing, since messages must come in one order and the trainer's are on their way meanwhile. Behind the
+ * end of such a job rank 0's thread removes the folders that are out of sight by then (tidy); nobody waits for it but the next post.
  *
  * One mutex guards everything but `phase`, which the trainer may also peek at without it. The failure's words are kept here,
  * because the error trail belongs to the thread in which it happened. */
 #include "train/checkpoint_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <pthread.h>
@@ -24,7 +26,7 @@ struct ls_ckpt_writer {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     atomic_int phase;
-    bool quit;
+    bool quit, tidy;
     ls_comm *comm; /* NULL: alone */
     ckpt_layout layout;
     ckpt_save save; /* of a job of several; job, and alone nothing else, is set for both */
@@ -46,9 +48,18 @@ static void *run(void *arg)
     ls_ckpt_writer *w = arg;
     pthread_mutex_lock(&w->mutex);
     for (;;) {
-        while (!w->quit && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
-        if (atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to write */
+        while (!w->quit && !w->tidy && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
+        if (!w->tidy && atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to do */
+        const bool tidy = w->tidy;
         pthread_mutex_unlock(&w->mutex);
+        if (tidy) {
+            if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "left behind: %s", ls_err_words());
+            pthread_mutex_lock(&w->mutex);
+            free_job(w);
+            w->tidy = false;
+            pthread_cond_broadcast(&w->changed);
+            continue;
+        }
         ls_status st = w->comm ? ckpt_save_write(&w->save) : ls_ckpt_save(&w->save.job);
         pthread_mutex_lock(&w->mutex);
         w->status = st;
@@ -84,6 +95,7 @@ static ls_status join_team(ls_ckpt_writer *w, const ls_model *m)
     const size_t nbytes = (size_t)ckpt_n_block(&w->layout, true) * sizeof(int64_t);
     w->save.layout = &w->layout;
     w->save.comm = w->comm;
+    w->save.later = true;
     w->save.block = ls_comm_alloc(w->comm, nbytes);
     return w->save.block ? LS_OK : ls_nomem(nbytes, "the checksums of checkpoints");
 }
@@ -167,6 +179,9 @@ static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
+    pthread_mutex_lock(&w->mutex);
+    while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
+    pthread_mutex_unlock(&w->mutex);
     ls_status st = copy_job(w, job);
     if (w->comm) st = ckpt_save_begin(&w->save, st);
     if (st != LS_OK) {
@@ -188,11 +203,13 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     ls_status st = w->status;
     if (st != LS_OK) ls_err_adopt(w->words, w->trail);
     pthread_mutex_unlock(&w->mutex);
-    if (w->comm) {
-        st = ckpt_save_finish(&w->save, st);
-        free_job(w);
-    }
-    atomic_store(&w->phase, IDLE); /* DONE until now: only this thread leaves it */
+    if (w->comm) st = ckpt_save_finish(&w->save, st);
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->phase, IDLE);
+    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also when the last agreement failed, behind the rename */
+    if (w->tidy) pthread_cond_broadcast(&w->changed);
+    else free_job(w); /* alone the thread did it */
+    pthread_mutex_unlock(&w->mutex);
     return st;
 }
 

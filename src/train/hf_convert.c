@@ -51,7 +51,7 @@ ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace)
         ls_free(src);
         if (st != LS_OK) goto done;
     }
-    LS_TRY_GOTO(st, done, ckpt_publish(dir, tmp, name));
+    LS_TRY_GOTO(st, done, ckpt_publish(dir, tmp, name, false));
 done:
     if (st != LS_OK && tmp) ckpt_remove_quietly(tmp);
     if (lock >= 0) close(lock);
