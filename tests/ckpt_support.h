@@ -129,6 +129,17 @@ static inline int test_n_entries(const char *dir)
     return (int)n;
 }
 
+static inline void assert_equal_files(const char *a, const char *b)
+{
+    char *x, *y;
+    size_t nx, ny;
+    assert_int_equal(ls_fs_read(a, &x, &nx), LS_OK);
+    assert_int_equal(ls_fs_read(b, &y, &ny), LS_OK);
+    if (nx != ny || memcmp(x, y, nx)) fail_msg("%s (%zu bytes) and %s (%zu bytes) differ", a, nx, b, ny);
+    ls_free(x);
+    ls_free(y);
+}
+
 #define assert_words(part)                                                                             \
     do {                                                                                               \
         if (!strstr(ls_err_words(), (part))) fail_msg("\"%s\" not in \"%s\"", (part), ls_err_words()); \

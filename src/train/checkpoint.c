@@ -1,215 +1,13 @@
-/* checkpoint.c - one checkpoint folder: what goes in, and what comes out again. */
+/* checkpoint.c - what comes out of a folder again: the trainer's state, and weights once everything about them was compared. */
 #include "train/checkpoint_impl.h"
 
 #include "core/mem.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#define FORMAT "lockstep-checkpoint"
-
-/* ---- saving ---- */
-
-static ls_sum *next_sum(ckpt_sums *sums, const char *name)
-{
-    LS_ASSERT(sums->n < CKPT_MAX_FILE);
-    sums->name[sums->n] = name;
-    sums->sum[sums->n] = (ls_sum){0};
-    return &sums->sum[sums->n++];
-}
-
-static ls_status put_at(const char *path, const void *data, size_t n, ls_sum *sum)
-{
-    ls_sum_out *o = NULL;
-    ls_status st;
-    LS_TRY(ls_sum_open(&o, path, (int64_t)n));
-    LS_TRY_GOTO(st, done, ls_sum_add(o, data, n));
-    LS_TRY_GOTO(st, done, ls_sum_commit(&o, sum));
-done:
-    ls_sum_abort(&o);
-    return st;
-}
-
-ls_status ckpt_put(ckpt_sums *sums, const char *dir, const char *name, const void *data, size_t n)
-{
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = put_at(path, data, n, next_sum(sums, name));
-    ls_free(path);
-    return st;
-}
-
-ls_status ckpt_put_file(ckpt_sums *sums, const char *dir, const char *name, const char *src)
-{
-    ls_fs_map map;
-    LS_TRY(ls_fs_map_open(&map, src));
-    ls_status st = ckpt_put(sums, dir, name, map.data, map.n);
-    ls_fs_map_close(&map);
-    return st;
-}
-
-static ls_status put_text(ckpt_sums *sums, const char *dir, const char *name, ls_str *text)
-{
-    ls_status st = text->failed ? ls_nomem(text->cap, name) : ckpt_put(sums, dir, name, text->data, text->len);
-    ls_str_fini(text);
-    return st;
-}
-
-static ls_st_tensor entry_of(const ls_model *m, const ls_tensor *t, const void *base, const char *name)
-{
-    ls_st_tensor e = {
-        .name = name, .dt = m->compute->ops->dtype, .n_dim = t->n_dim, .data = ls_at(m->compute, base, t->offset)};
-    for (int d = 0; d < t->n_dim; d++) e.dim[d] = t->dim[d];
-    return e;
-}
-
-static ls_status put_model(const ls_model *m, const char *dir, ckpt_sums *sums)
-{
-    int n = hf_n_tensor(m), k = 0;
-    ls_st_tensor *e = ls_alloc((size_t)n * sizeof *e);
-    char *path = ls_path_join(dir, CKPT_MODEL);
-    ls_status st = e && path ? LS_OK : ls_nomem((size_t)n * sizeof *e, "the tensor table of a checkpoint");
-    for (int u = 0; u < m->n_unit && st == LS_OK; u++)
-        for (int i = 0; i < m->unit[u].n_tensor; i++) {
-            const ls_tensor *t = &m->unit[u].tensor[i];
-            e[k++] = entry_of(m, t, m->unit[u].param, t->name);
-        }
-    if (st == LS_OK) st = ls_st_write(path, e, n, next_sum(sums, CKPT_MODEL));
-    ls_free(path);
-    ls_free(e);
-    return st;
-}
-
-typedef char moment_name[72]; /* "m/" and the tensor's */
-
-static ls_status put_moments(const ls_model *m, const char *dir, ckpt_sums *sums)
-{
-    int n = hf_n_tensor(m), k = 0;
-    size_t nbytes = (size_t)n * 2 * (sizeof(ls_st_tensor) + sizeof(moment_name));
-    ls_st_tensor *e = ls_alloc(nbytes);
-    char *path = ls_path_join(dir, CKPT_OPTIMIZER);
-    ls_status st = e && path ? LS_OK : ls_nomem(nbytes, "the tensor table of a checkpoint");
-    moment_name *name = e ? (moment_name *)(void *)(e + 2 * (size_t)n) : NULL;
-    for (int which = 0; which < 2 && st == LS_OK; which++)
-        for (int u = 0; u < m->n_unit; u++)
-            for (int i = 0; i < m->unit[u].n_tensor; i++, k++) {
-                const ls_tensor *t = &m->unit[u].tensor[i];
-                snprintf(name[k], sizeof name[k], "%c/%s", "mv"[which], t -> name);
-                e[k] = entry_of(m, t, which ? m->unit[u].v : m->unit[u].m, name[k]);
-            }
-    if (st == LS_OK) st = ls_st_write(path, e, k, next_sum(sums, CKPT_OPTIMIZER));
-    ls_free(path);
-    ls_free(e);
-    return st;
-}
-
-static ls_status put_small(const ls_ckpt_job *job, const json_t *state, const char *dir, ckpt_sums *sums)
-{
-    const ls_model_config *c = &job->model->cfg;
-    ls_str s = {0};
-    ls_jsonw w;
-    ls_model_config_write(c, &s);
-    LS_TRY(put_text(sums, dir, CKPT_CONFIG, &s));
-
-    ls_jsonw_init(&w, &s, 2);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_bool(&w, "_from_model_config", 1);
-    if (c->eos_id >= 0) {
-        ls_jsonw_put_int(&w, "bos_token_id", c->eos_id);
-        ls_jsonw_put_int(&w, "eos_token_id", c->eos_id);
-    }
-    ls_jsonw_close(&w);
-    LS_TRY(put_text(sums, dir, CKPT_GEN, &s));
-    if (job->tokenizer_path) LS_TRY(ckpt_put_file(sums, dir, CKPT_TOKENIZER, job->tokenizer_path));
-
-    ls_jsonw_init(&w, &s, 2);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "format", FORMAT);
-    ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
-    ls_jsonw_put_int(&w, "step", job->step);
-    ls_jsonw_put_str(&w, "dtype", ls_dtype_word(job->model->compute->ops->dtype));
-    ls_jsonw_put_bool(&w, "optimizer", job->optimizer);
-    ls_jsonw_key(&w, "trainer");
-    ls_jsonw_value(&w, state);
-    ls_jsonw_close(&w);
-    LS_TRY(put_text(sums, dir, CKPT_STATE, &s));
-    return LS_OK;
-}
-
-static ls_status write_folder(const ls_ckpt_job *job, const json_t *state, const char *dir)
-{
-    ckpt_sums sums = {.n = 0}, own = {.n = 0};
-    ls_str s = {0};
-    ls_status st;
-    LS_TRY_GOTO(st, done, put_small(job, state, dir, &sums)); /* the small ones first: they fail early */
-    LS_TRY_GOTO(st, done, put_model(job->model, dir, &sums));
-    if (job->optimizer) LS_TRY_GOTO(st, done, put_moments(job->model, dir, &sums));
-    ckpt_sums_text(&sums, &s);
-    LS_TRY_GOTO(st, done, put_text(&own, dir, CKPT_SUMS, &s));
-done:
-    ckpt_sums_fini(&sums);
-    ckpt_sums_fini(&own);
-    return st;
-}
-
-static int depth_of(const json_t *v, int limit)
-{
-    int deepest = 0, d;
-    const char *key;
-    json_t *item;
-    size_t i;
-    if (limit <= 0) return 1;
-    if (json_is_array(v)) {
-        json_array_foreach(v, i, item) if ((d = depth_of(item, limit - 1)) > deepest) deepest = d;
-    } else if (json_is_object(v)) {
-        json_object_foreach((json_t *)(uintptr_t)v, key, item) if ((d = depth_of(item, limit - 1)) > deepest) deepest =
-            d;
-    }
-    return deepest + 1;
-}
-
-static ls_status check_job(const ls_ckpt_job *job, json_t **state)
-{
-    const char *text = job->state_json ? job->state_json : "{}";
-    if (!ckpt_name_ok(job->name))
-        return ls_fail(LS_E_ARG, "\"%s\" cannot be the name of a checkpoint: a plain name like step-40 is needed",
-                       job->name);
-    for (int u = 0; u < job->model->n_unit; u++) {
-        const ls_unit *x = &job->model->unit[u];
-        if (!x->param || (job->optimizer && (!x->m || !x->v)))
-            return ls_fail(LS_E_ARG, "checkpoint %s: unit %d of the model has no %s", job->name, u,
-                           x->param ? "moments" : "parameters");
-    }
-    LS_TRY(ls_json_parse(text, strlen(text), "the trainer's state", state));
-    if (json_is_object(*state) && depth_of(*state, 24) < 24) return LS_OK; /* the JSON writer nests 30 deep */
-    json_decref(*state);
-    *state = NULL;
-    return ls_fail(LS_E_ARG, "the trainer's state must be a JSON object, nested less than 24 deep");
-}
-
-ls_status ls_ckpt_save(const ls_ckpt_job *job)
-{
-    json_t *state = NULL;
-    char *tmp = NULL;
-    int lock = -1;
-    ls_status st;
-    LS_TRY_GOTO(st, done, check_job(job, &state));
-    LS_TRY_GOTO(st, done, ckpt_tmp_open(job->dir, job->name, &tmp, &lock));
-    LS_TRY_GOTO(st, done, write_folder(job, state, tmp));
-    LS_TRY_GOTO(st, done, ckpt_publish(job->dir, tmp, job->name));
-    ckpt_prune(job->dir, job->name, job->step, job->keep_last);
-done:
-    if (st != LS_OK && tmp) ckpt_remove_quietly(tmp);
-    if (lock >= 0) close(lock);
-    ls_free(tmp);
-    json_decref(state);
-    return st;
-}
-
-/* ---- loading ---- */
+/* ---- trainer_state.json ---- */
 
 typedef struct head {
     int64_t step;
@@ -226,7 +24,7 @@ static ls_status read_state(const char *dir, head *h)
     if (st == LS_OK) {
         const char *format = json_string_value(json_object_get(h->root, "format"));
         const json_t *version = json_object_get(h->root, "version"), *step = json_object_get(h->root, "step");
-        if (!format || strcmp(format, FORMAT) || !json_is_integer(version) || !json_is_integer(step) ||
+        if (!format || strcmp(format, CKPT_FORMAT) || !json_is_integer(version) || !json_is_integer(step) ||
             json_integer_value(step) < 0 || !json_is_object(json_object_get(h->root, "trainer")))
             st = ls_fail(LS_E_FORMAT,
                          "%s is not a trainer state of lockstep (format, version, step or trainer is missing)", path);
@@ -249,7 +47,7 @@ static ls_status trainer_text(const head *h, char **out)
 {
     ls_str s = {0};
     ls_jsonw w;
-    if (depth_of(json_object_get(h->root, "trainer"), 24) >= 24)
+    if (ckpt_depth(json_object_get(h->root, "trainer"), 24) >= 24)
         return ls_fail(LS_E_FORMAT, "the trainer's state is nested too deep");
     ls_jsonw_init(&w, &s, 0);
     ls_jsonw_value(&w, json_object_get(h->root, "trainer"));
@@ -271,14 +69,11 @@ ls_status ls_ckpt_state(const char *path, char **state_json, int64_t *step)
     return st;
 }
 
-static bool not_optimizer(const char *name)
-{
-    return strcmp(name, CKPT_OPTIMIZER) != 0;
-}
+/* ---- comparing ---- */
 
 ls_status ls_ckpt_verify(const char *path, bool optimizer)
 {
-    LS_TRY(ckpt_sums_verify(path, optimizer ? NULL : not_optimizer));
+    LS_TRY(ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, 0, 1));
     return LS_OK;
 }
 
@@ -331,11 +126,11 @@ static ls_status same_architecture(const char *dir, const ls_model *m)
     return LS_OK;
 }
 
-/* Moments of every tensor, in the order of put_moments; src has room for 2 n. */
+/* Moments of every tensor, all of m, then all of v; src has room for 2 n. */
 static ls_status bind_moments(const ls_st_file *f, const ls_model *m, const ls_st_tensor **src)
 {
     int k = 0, n = hf_n_tensor(m);
-    moment_name name;
+    char name[CKPT_MOMENT_NAME];
     for (int which = 0; which < 2; which++)
         for (int u = 0; u < m->n_unit; u++)
             for (int i = 0; i < m->unit[u].n_tensor; i++, k++) {
@@ -361,74 +156,89 @@ static ls_status same_type(const ls_st_tensor *const *src, int n, const ls_model
     return LS_OK;
 }
 
-static void copy_moments(const ls_st_tensor *const *src, ls_model *m)
-{
-    int k = 0;
-    for (int which = 0; which < 2; which++)
-        for (int u = 0; u < m->n_unit; u++) {
-            ls_unit *x = &m->unit[u];
-            void *base = which ? x->v : x->m;
-            for (int i = 0; i < x->n_tensor; i++, k++)
-                (void)ls_st_copy(src[k], ls_at(m->compute, base, x->tensor[i].offset), m->compute->ops->dtype);
-            memset(ls_at(m->compute, base, x->n), 0,
-                   (size_t)(x->n_pad - x->n) * ls_dtype_nbytes(m->compute->ops->dtype));
-        }
-}
+/* ---- loading ---- */
 
-static ls_status load_whole(ls_model *m, const char *path, bool optimizer, char **state_json, int64_t *step)
-{
-    hf_set set = {0};
-    ls_st_file opt = {.map = {"", 0}};
-    const ls_st_tensor **moment = NULL;
-    char *opt_path = NULL, *text = NULL;
+/* A folder of weights, opened and found right for a model. */
+typedef struct source {
     head h;
-    int n = hf_n_tensor(m);
-    ls_status st;
-    LS_TRY(read_state(path, &h));
-    LS_TRY_GOTO(st, done, same_architecture(path, m));
-    LS_TRY_GOTO(st, done, hf_open(&set, m, path));
-    if (optimizer) {
-        if (!h.optimizer) {
-            st = ls_fail(LS_E_CONFIG,
-                         "%s holds weights without optimizer state: it can start a run (--init-from), not resume one",
-                         path);
-            goto done;
-        }
-        opt_path = ls_path_join(path, CKPT_OPTIMIZER);
-        moment = ls_alloc((size_t)n * 2 * sizeof *moment);
-        if (!opt_path || !moment) {
-            st = ls_nomem((size_t)n * 2 * sizeof *moment, "the tensor table of a checkpoint");
-            goto done;
-        }
-        LS_TRY_GOTO(st, done, ls_st_open(&opt, opt_path));
-        LS_TRY_GOTO(st, done, bind_moments(&opt, m, moment));
-        LS_TRY_GOTO(st, done, same_type(set.src, n, m, path));
-        LS_TRY_GOTO(st, done, same_type(moment, 2 * n, m, path));
-    }
-    if (state_json) LS_TRY_GOTO(st, done, trainer_text(&h, &text));
+    hf_set set;
+    ls_st_file opt;
+    const ls_st_tensor **moment; /* all of m, then all of v */
+    char *text;                  /* the trainer's object    */
+} source;
 
-    hf_copy(&set, m); /* from here on nothing can fail */
-    if (optimizer) copy_moments(moment, m);
-    if (state_json) *state_json = text;
-    if (step) *step = h.step;
-done:
-    hf_close(&set);
-    ls_st_close(&opt);
-    ls_free(moment);
-    ls_free(opt_path);
-    json_decref(h.root);
-    return st;
+static void source_close(source *s)
+{
+    hf_close(&s->set);
+    ls_st_close(&s->opt);
+    ls_free(s->moment);
+    ls_free(s->text);
+    json_decref(s->h.root);
 }
 
-ls_status ls_ckpt_load(ls_model *m, const char *path, bool optimizer, char **state_json, int64_t *step)
+static ls_status open_moments(source *s, const ls_model *m, const char *path)
+{
+    const int n = hf_n_tensor(m);
+    if (!s->h.optimizer)
+        return ls_fail(LS_E_CONFIG,
+                       "%s holds weights without optimizer state: it can start a run (--init-from), not resume one",
+                       path);
+    char *opt_path = ls_path_join(path, CKPT_OPTIMIZER);
+    s->moment = ls_alloc((size_t)n * 2 * sizeof *s->moment);
+    ls_status st = opt_path && s->moment
+                       ? ls_st_open(&s->opt, opt_path)
+                       : ls_nomem((size_t)n * 2 * sizeof *s->moment, "the tensor table of a checkpoint");
+    ls_free(opt_path);
+    LS_TRY(st);
+    LS_TRY(bind_moments(&s->opt, m, s->moment));
+    LS_TRY(same_type(s->set.src, n, m, path));
+    return same_type(s->moment, 2 * n, m, path);
+}
+
+/* Also on failure source_close is owed. */
+static ls_status source_open(source *s, const ls_model *m, const char *path, bool optimizer)
+{
+    *s = (source){.opt = {.map = {"", 0}}};
+    LS_TRY(read_state(path, &s->h));
+    LS_TRY(same_architecture(path, m));
+    LS_TRY(hf_open(&s->set, m, path));
+    if (optimizer) LS_TRY(open_moments(s, m, path));
+    return trainer_text(&s->h, &s->text);
+}
+
+static ls_status check_folder(const char *path)
 {
     if (!ls_fs_is_dir(path)) return ls_fail(LS_E_IO, "cannot read the checkpoint %s: no such folder", path);
-    if (!ls_ckpt_is(path))
-        return ls_fail(LS_E_FORMAT,
-                       "%s is not a checkpoint of lockstep (no " CKPT_SUMS "); --init-from reads Hugging Face folders",
-                       path);
-    ls_status st = ls_ckpt_verify(path, optimizer);
-    if (st != LS_OK) return tell_older(st, path);
-    LS_TRY(load_whole(m, path, optimizer, state_json, step));
-    return LS_OK;
+    if (ls_ckpt_is(path)) return LS_OK;
+    return ls_fail(LS_E_FORMAT,
+                   "%s is not a checkpoint of lockstep (no " CKPT_SUMS "); --init-from reads Hugging Face folders",
+                   path);
+}
+
+ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, const ls_piece *piece, int n_piece,
+                       ls_comm *comm, char **state_json, int64_t *step)
+{
+    source s;
+    ls_comm *team = ckpt_team(comm);
+    ls_status st = ckpt_check_pieces(m, piece, n_piece, optimizer);
+    if (st == LS_OK) st = check_folder(path);
+    LS_TRY(ckpt_agree(team, st, LS_SITE));
+    st = ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team));
+    st = ckpt_agree(team, st, LS_SITE);
+    if (st != LS_OK)
+        return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path), LS_SITE); /* one looks for others */
+
+    st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
+    if (st == LS_OK) { /* from here on nothing can fail */
+        hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
+        if (optimizer) hf_fill(s.moment, m, LS_FLAT_M, piece, n_piece);
+        if (optimizer) hf_fill(s.moment + hf_n_tensor(m), m, LS_FLAT_V, piece, n_piece);
+        if (state_json) {
+            *state_json = s.text;
+            s.text = NULL;
+        }
+        if (step) *step = s.h.step;
+    }
+    source_close(&s);
+    return st;
 }

@@ -132,7 +132,7 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *
 }
 
 /* Two renames, for file systems that cannot exchange; sweep() mends what a crash between them leaves. */
-static ls_status replace_in_two(const char *run_dir, const char *tmp, const char *name, const char *final)
+static ls_status replace_in_two(const char *run_dir, const char *tmp, const char *name, const char *final, bool later)
 {
     char *old = ls_asprintf("%s/.old-%s-%ld", run_dir, name, (long)getpid());
     if (!old) return ls_nomem(strlen(run_dir), "a path");
@@ -144,13 +144,13 @@ static ls_status replace_in_two(const char *run_dir, const char *tmp, const char
         if (rename(old, final)) ls_warn("checkpoint", "%s stays as %s until the next start", final, old);
     } else {
         st = ls_fs_sync_dir(run_dir);
-        if (st == LS_OK) ckpt_remove_quietly(old); /* else the next start does it */
+        if (st == LS_OK && !later) ckpt_remove_quietly(old); /* else the next start does it */
     }
     ls_free(old);
     return st;
 }
 
-ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
+ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name, bool later)
 {
     char *final = ls_path_join(run_dir, name);
     if (!final) return ls_nomem(strlen(run_dir), "a path");
@@ -162,9 +162,9 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
         st = ls_fail(LS_E_IO, "cannot rename %s to %s: %s", tmp, final, strerror(errno));
     } else if (!renameat2(AT_FDCWD, tmp, AT_FDCWD, final, RENAME_EXCHANGE)) {
         st = ls_fs_sync_dir(run_dir);
-        if (st == LS_OK) ckpt_remove_quietly(tmp); /* now the old one */
+        if (st == LS_OK && !later) ckpt_remove_quietly(tmp); /* now the old one */
     } else if (errno == EINVAL || errno == ENOSYS) {
-        st = replace_in_two(run_dir, tmp, name, final);
+        st = replace_in_two(run_dir, tmp, name, final, later);
     } else {
         st = ls_fail(LS_E_IO, "cannot exchange %s and %s: %s", tmp, final, strerror(errno));
     }
@@ -172,17 +172,17 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
     return st;
 }
 
-static void prune_one(const char *run_dir, const char *name)
+static void prune_one(const char *run_dir, const char *name, bool later)
 {
     char *from = ls_path_join(run_dir, name), *to = ls_asprintf("%s/.del-%s-%ld", run_dir, name, (long)getpid());
     if (!from || !to) ls_warn("checkpoint", "no memory to remove %s/%s", run_dir, name);
     else if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
-    else ckpt_remove_quietly(to);
+    else if (!later) ckpt_remove_quietly(to);
     ls_free(from);
     ls_free(to);
 }
 
-void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
+void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, bool later)
 {
     char **names;
     size_t n;
@@ -201,7 +201,7 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
             }
         }
         if (count <= keep || oldest == INT64_MAX) break;
-        prune_one(run_dir, names[at]);
+        prune_one(run_dir, names[at], later);
         names[at][0] = '\0'; /* no name any more */
     }
     ls_fs_list_free(names, n);
@@ -236,7 +236,8 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
             st = ls_nomem(strlen(run_dir), "a path");
         } else if (ls_ckpt_is(p)) {
             ls_status one = ls_ckpt_state(p, NULL, &step);
-            if (one == LS_OK && step < below && step >= best_step && (!whole || ckpt_sums_verify(p, NULL) == LS_OK)) {
+            if (one == LS_OK && step < below && step >= best_step &&
+                (!whole || ckpt_sums_verify(p, NULL, 0, 1) == LS_OK)) {
                 char *swap = best;
                 best = p;
                 best_step = step;

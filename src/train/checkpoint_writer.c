@@ -1,11 +1,16 @@
-/* checkpoint_writer.c - saving behind the trainer's back.
+/* checkpoint_writer.c - saving behind the trainer's back, by one worker or by several together.
  *
  *   phase   IDLE -> (post) BUSY -> (the thread) DONE -> (wait) IDLE
  *
+ * Alone the thread does a job from end to end. Several begin it in post and finish it in wait, where they talk to each other: the
+ * thread in between sends nothing, since messages must come in one order and the trainer's are on their way meanwhile. Behind the
+ * end of such a job rank 0's thread removes the folders that are out of sight by then (tidy); nobody waits for it but the next post.
+ *
  * One mutex guards everything but `phase`, which the trainer may also peek at without it. The failure's words are kept here,
  * because the error trail belongs to the thread in which it happened. */
-#include "train/checkpoint.h"
+#include "train/checkpoint_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <pthread.h>
@@ -21,30 +26,46 @@ struct ls_ckpt_writer {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     atomic_int phase;
-    bool quit;
-    ls_ckpt_job job;
-    char *text[4]; /* the job's strings, owned from post to the end of the job */
+    bool quit, tidy;
+    ls_comm *comm; /* NULL: alone */
+    ckpt_layout layout;
+    ckpt_save save; /* of a job of several; job, and alone nothing else, is set for both */
+    void *own[5];   /* the job's strings and pieces, owned from post to the end of the job */
     ls_status status;
     char words[2048], trail[4096];
 };
+
+static void free_job(ls_ckpt_writer *w)
+{
+    for (size_t i = 0; i < sizeof w->own / sizeof *w->own; i++) {
+        ls_free(w->own[i]);
+        w->own[i] = NULL;
+    }
+}
 
 static void *run(void *arg)
 {
     ls_ckpt_writer *w = arg;
     pthread_mutex_lock(&w->mutex);
     for (;;) {
-        while (!w->quit && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
-        if (atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to write */
+        while (!w->quit && !w->tidy && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
+        if (!w->tidy && atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to do */
+        const bool tidy = w->tidy;
         pthread_mutex_unlock(&w->mutex);
-        ls_status st = ls_ckpt_save(&w->job);
+        if (tidy) {
+            if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "left behind: %s", ls_err_words());
+            pthread_mutex_lock(&w->mutex);
+            free_job(w);
+            w->tidy = false;
+            pthread_cond_broadcast(&w->changed);
+            continue;
+        }
+        ls_status st = w->comm ? ckpt_save_write(&w->save) : ls_ckpt_save(&w->save.job);
         pthread_mutex_lock(&w->mutex);
         w->status = st;
         snprintf(w->words, sizeof w->words, "%s", st == LS_OK ? "" : ls_err_words());
         snprintf(w->trail, sizeof w->trail, "%s", st == LS_OK ? "" : ls_err_trail());
-        for (int i = 0; i < 4; i++) {
-            ls_free(w->text[i]);
-            w->text[i] = NULL;
-        }
+        if (!w->comm) free_job(w);
         atomic_store(&w->phase, DONE);
         pthread_cond_broadcast(&w->changed);
     }
@@ -52,13 +73,8 @@ static void *run(void *arg)
     return NULL;
 }
 
-ls_status ls_ckpt_writer_create(ls_ckpt_writer **out)
+static ls_status start(ls_ckpt_writer *w)
 {
-    ls_ckpt_writer *w = ls_alloc(sizeof *w);
-    if (!w) return ls_nomem(sizeof *w, "the checkpoint writer");
-    pthread_mutex_init(&w->mutex, NULL);
-    pthread_cond_init(&w->changed, NULL);
-    atomic_init(&w->phase, IDLE);
     sigset_t all, before; /* signals to the process are the trainer's to handle */
     sigfillset(&all);
     sigdelset(&all, SIGSEGV);
@@ -69,14 +85,51 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **out)
     pthread_sigmask(SIG_BLOCK, &all, &before);
     int rc = pthread_create(&w->thread, NULL, run, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc) {
-        pthread_cond_destroy(&w->changed);
-        pthread_mutex_destroy(&w->mutex);
-        ls_free(w);
-        return ls_fail(LS_E_IO, "cannot start the checkpoint thread: %s", strerror(rc));
-    }
-    *out = w;
-    return LS_OK;
+    return rc ? ls_fail(LS_E_IO, "cannot start the checkpoint thread: %s", strerror(rc)) : LS_OK;
+}
+
+/* What jobs of several workers need: the layout, and a table of hashes that peers can read. */
+static ls_status join_team(ls_ckpt_writer *w, const ls_model *m)
+{
+    LS_TRY(ckpt_layout_init(&w->layout, m));
+    const size_t nbytes = (size_t)ckpt_n_block(&w->layout, true) * sizeof(int64_t);
+    w->save.layout = &w->layout;
+    w->save.comm = w->comm;
+    w->save.later = true;
+    w->save.block = ls_comm_alloc(w->comm, nbytes);
+    return w->save.block ? LS_OK : ls_nomem(nbytes, "the checksums of checkpoints");
+}
+
+static void free_writer(ls_ckpt_writer *w)
+{
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->mutex);
+    ckpt_layout_fini(&w->layout);
+    ls_free(w);
+}
+
+static ls_status create(ls_ckpt_writer **out, const ls_model *m, ls_comm *team)
+{
+    ls_ckpt_writer *w = ls_alloc(sizeof *w);
+    if (!w) return ls_nomem(sizeof *w, "the checkpoint writer");
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    atomic_init(&w->phase, IDLE);
+    w->comm = team;
+    ls_status st = team ? join_team(w, m) : LS_OK;
+    if (st == LS_OK) st = start(w);
+    if (st == LS_OK) *out = w;
+    else free_writer(w);
+    return st;
+}
+
+ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm *comm)
+{
+    ls_ckpt_writer *w = NULL;
+    ls_status st = ckpt_agree(ckpt_team(comm), create(&w, m, ckpt_team(comm)), LS_SITE);
+    if (st == LS_OK) *out = w;
+    else ls_ckpt_writer_destroy(&w);
+    return st;
 }
 
 void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
@@ -88,13 +141,13 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
     pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->changed);
-    pthread_mutex_destroy(&w->mutex);
-    ls_free(w);
+    if (w->comm && atomic_load(&w->phase) == DONE) ckpt_save_drop(&w->save);
+    free_job(w);
+    free_writer(w);
     *out = NULL;
 }
 
-static bool copy_text(char **slot, const char **field)
+static bool copy_text(void **slot, const char **field)
 {
     if (!*field) return true;
     *slot = ls_strdup(*field);
@@ -102,17 +155,38 @@ static bool copy_text(char **slot, const char **field)
     return *slot != NULL;
 }
 
+static bool copy_pieces(void **slot, ls_ckpt_job *j)
+{
+    if (!j->piece) return true;
+    const size_t nbytes = (size_t)j->n_piece * sizeof *j->piece;
+    ls_piece *copy = ls_alloc(nbytes);
+    if (copy) memcpy(copy, j->piece, nbytes);
+    *slot = copy;
+    j->piece = copy;
+    return copy != NULL;
+}
+
+static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
+{
+    ls_ckpt_job *j = &w->save.job; /* the thread sleeps: phase is IDLE */
+    *j = *job;
+    if (copy_text(&w->own[0], &j->dir) && copy_text(&w->own[1], &j->name) && copy_text(&w->own[2], &j->state_json) &&
+        copy_text(&w->own[3], &j->tokenizer_path) && copy_pieces(&w->own[4], j))
+        return LS_OK;
+    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint's job");
+}
+
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
-    w->job = *job; /* the thread sleeps: phase is IDLE */
-    if (!copy_text(&w->text[0], &w->job.dir) || !copy_text(&w->text[1], &w->job.name) ||
-        !copy_text(&w->text[2], &w->job.state_json) || !copy_text(&w->text[3], &w->job.tokenizer_path)) {
-        for (int i = 0; i < 4; i++) {
-            ls_free(w->text[i]);
-            w->text[i] = NULL;
-        }
-        return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint's job");
+    pthread_mutex_lock(&w->mutex);
+    while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
+    pthread_mutex_unlock(&w->mutex);
+    ls_status st = copy_job(w, job);
+    if (w->comm) st = ckpt_save_begin(&w->save, st);
+    if (st != LS_OK) {
+        free_job(w);
+        return st;
     }
     pthread_mutex_lock(&w->mutex);
     atomic_store(&w->phase, BUSY);
@@ -127,8 +201,14 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     pthread_mutex_lock(&w->mutex);
     while (atomic_load(&w->phase) == BUSY) pthread_cond_wait(&w->changed, &w->mutex);
     ls_status st = w->status;
-    atomic_store(&w->phase, IDLE);
     if (st != LS_OK) ls_err_adopt(w->words, w->trail);
+    pthread_mutex_unlock(&w->mutex);
+    if (w->comm) st = ckpt_save_finish(&w->save, st);
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->phase, IDLE);
+    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also when the last agreement failed, behind the rename */
+    if (w->tidy) pthread_cond_broadcast(&w->changed);
+    else free_job(w); /* alone the thread did it */
     pthread_mutex_unlock(&w->mutex);
     return st;
 }

@@ -189,15 +189,31 @@ done:
     return st;
 }
 
-void hf_copy(const hf_set *s, ls_model *m)
+/* One piece, from the tensors of its unit. */
+static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, const ls_piece *p)
 {
+    const ls_unit *x = &m->unit[p->unit];
     const ls_dtype dt = m->compute->ops->dtype;
-    int k = 0;
-    for (int u = 0; u < m->n_unit; u++) {
-        ls_unit *x = &m->unit[u];
-        for (int i = 0; i < x->n_tensor; i++)
-            (void)ls_st_copy(s->src[k++], ls_at(m->compute, x->param, x->tensor[i].offset), dt);
-        memset(ls_at(m->compute, x->param, x->n), 0, (size_t)(x->n_pad - x->n) * ls_dtype_nbytes(dt));
+    const int64_t end = p->first + p->n;
+    for (int i = 0; i < x->n_tensor; i++) {
+        const ls_tensor *t = &x->tensor[i];
+        const int64_t from = t->offset > p->first ? t->offset : p->first,
+                      to = t->offset + t->n < end ? t->offset + t->n : end;
+        if (from < to)
+            (void)ls_st_copy_part(src[i], from - t->offset, to - from, ls_at(m->compute, p->data, from - p->first), dt);
+    }
+    const int64_t pad = p->first > x->n ? p->first : x->n;
+    if (pad < end) memset(ls_at(m->compute, p->data, pad - p->first), 0, (size_t)(end - pad) * ls_dtype_nbytes(dt));
+}
+
+void hf_fill(const ls_st_tensor *const *src, const ls_model *m, ls_flat what, const ls_piece *piece, int n_piece)
+{
+    const int n = ckpt_n_piece(m, piece, n_piece);
+    for (int i = 0; i < n; i++) {
+        const ls_piece p = ckpt_piece(m, piece, i);
+        int skip = 0;
+        for (int u = 0; u < p.unit; u++) skip += m->unit[u].n_tensor;
+        if (p.what == what && p.n) fill_piece(src + skip, m, &p);
     }
 }
 
@@ -209,16 +225,24 @@ void hf_close(hf_set *s)
     *s = (hf_set){0};
 }
 
-ls_status ls_hf_load(ls_model *m, const char *dir)
+static ls_status open_compared(hf_set *s, const ls_model *m, const char *dir, ls_comm *team)
 {
-    hf_set s;
     char *sums = ls_path_join(dir, CKPT_SUMS);
     if (!sums) return ls_nomem(strlen(dir), "a path");
     bool ours = ls_fs_exists(sums); /* then damage must not pass for weights */
     ls_free(sums);
-    if (ours) LS_TRY(ls_ckpt_verify(dir, false));
-    LS_TRY(hf_open(&s, m, dir));
-    hf_copy(&s, m);
+    if (ours) LS_TRY(ckpt_sums_verify(dir, ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team)));
+    return hf_open(s, m, dir);
+}
+
+ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, int n_piece, ls_comm *comm)
+{
+    hf_set s = {0};
+    ls_comm *team = ckpt_team(comm);
+    ls_status st = ckpt_check_pieces(m, piece, n_piece, false);
+    if (st == LS_OK) st = open_compared(&s, m, dir, team);
+    st = ckpt_agree(team, st, LS_SITE);
+    if (st == LS_OK) hf_fill(s.src, m, LS_FLAT_PARAM, piece, n_piece);
     hf_close(&s);
-    return LS_OK;
+    return st;
 }

@@ -6,12 +6,14 @@
 #ifndef LS_TRAIN_HF_H
 #define LS_TRAIN_HF_H
 
+#include "comm/comm.h"
 #include "core/err.h"
 #include "model/model.h"
 
-/* Fills every parameter of the model (unit[u].param are allocated). Nothing is written unless all names and shapes fit.
- * LS_E_IO, LS_E_FORMAT (damaged or missing; the words name tensor and file), LS_E_CONFIG (shapes of another model). */
-ls_status ls_hf_load(ls_model *m, const char *dir);
+/* Fills the pieces of parameters (elements beyond unit->n become 0; others are passed over), or with piece NULL every parameter
+ * of the model (unit[u].param are allocated). Nothing is written unless all names and shapes fit. Collective over comm (may be
+ * NULL). LS_E_IO, LS_E_FORMAT (damaged or missing; the words name tensor and file), LS_E_CONFIG (shapes of another model). */
+ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, int n_piece, ls_comm *comm);
 
 /* Copies what transformers reads (config, generation_config, weights, tokenizer) from a checkpoint into `out`, a new
  * folder, or an old one when replace is true; checksums are compared first. */

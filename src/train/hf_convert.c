@@ -51,7 +51,7 @@ ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace)
         ls_free(src);
         if (st != LS_OK) goto done;
     }
-    LS_TRY_GOTO(st, done, ckpt_publish(dir, tmp, name));
+    LS_TRY_GOTO(st, done, ckpt_publish(dir, tmp, name, false));
 done:
     if (st != LS_OK && tmp) ckpt_remove_quietly(tmp);
     if (lock >= 0) close(lock);
@@ -105,7 +105,7 @@ ls_status ls_hf_import(const char *from, const char *out, const char *variant, b
     LS_TRY(ls_compute_open(&compute, "cpu-ref", LS_F32, 1)); /* only its element type is used */
     LS_TRY(ls_model_create(&m, &cfg, &compute, 1));
     LS_TRY_GOTO(st, done, take_params(m));
-    LS_TRY_GOTO(st, done, ls_hf_load(m, from));
+    LS_TRY_GOTO(st, done, ls_hf_load(m, from, NULL, 0, NULL));
     LS_TRY_GOTO(st, done, split_path(out, &dir, &name));
     tokenizer = ls_path_join(from, CKPT_TOKENIZER);
     if (!tokenizer) {

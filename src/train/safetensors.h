@@ -54,28 +54,39 @@ int64_t ls_st_n(const ls_st_tensor *t);
 char *ls_st_shape(const ls_st_tensor *t, char buf[96]);
 /* Copies t into dst of type dt (LS_F32 or LS_F64), converting F32, F16, BF16 and F64. False: some other source type. */
 bool ls_st_copy(const ls_st_tensor *t, void *dst, ls_dtype dt);
+/* The same for its elements [first, first + n) alone. */
+bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, void *dst, ls_dtype dt);
 
 /* ---- writing ---- */
 
-/* A plain file being written, hashed as it goes: whole, and by blocks of LS_SUM_BLOCK bytes. The name may be temporary in a
- * folder of its own; making the folder whole is the caller's. */
+/* A plain file being written, hashed as it goes by blocks of LS_SUM_BLOCK bytes. The name may be temporary in a folder of its
+ * own; making the folder whole is the caller's. */
 #define LS_SUM_BLOCK ((size_t)1 << 20)
 
 typedef struct ls_sum_out ls_sum_out;
 
 typedef struct ls_sum {
     int64_t nbytes;
-    uint64_t hash;   /* XXH3 of the whole file       */
+    uint64_t hash;   /* ls_sum_root of the blocks    */
     uint64_t *block; /* XXH3 of each block, ls_free  */
     int64_t n_block;
 } ls_sum;
 
-/* expect: bytes that will come, reserved at once so that a full disk is told at the start (0: not known). */
+/* One hash for the file: XXH3 of its blocks' hashes, so that blocks can be hashed by many and in any order. */
+uint64_t ls_sum_root(const uint64_t *block, int64_t n);
+
+/* A fresh file with room for `expect` bytes, reserved at once so that a full disk is told at the start (0: not known). */
+ls_status ls_sum_create(const char *path, int64_t expect, int *fd);
+
 ls_status ls_sum_open(ls_sum_out **out, const char *path, int64_t expect);
 ls_status ls_sum_add(ls_sum_out *o, const void *data, size_t n);
 ls_status ls_sum_commit(ls_sum_out **o, ls_sum *sum); /* syncs, closes; destroys o also on failure */
 void ls_sum_abort(ls_sum_out **o);                    /* takes NULL; the file stays for the caller to remove */
 void ls_sum_fini(ls_sum *s);
+
+/* The first bytes of a file of these tensors, in the order given (data is not looked at): length, JSON, blanks. *nbytes:
+ * of the whole file. A failed append shows in out. */
+void ls_st_header(const ls_st_tensor *t, int64_t n, ls_str *out, int64_t *nbytes);
 
 /* Writes the tensors in the order given, straight from their data. Equal arguments give equal bytes. */
 ls_status ls_st_write(const char *path, const ls_st_tensor *t, int64_t n, ls_sum *sum);

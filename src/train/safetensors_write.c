@@ -17,10 +17,32 @@ struct ls_sum_out {
     int fd;
     char *path;
     int64_t nbytes;
-    ls_xxh whole, part;
+    ls_xxh part;
     uint64_t *block;
     int64_t n_block, cap;
 };
+
+uint64_t ls_sum_root(const uint64_t *block, int64_t n)
+{
+    return ls_xxh64(block, (size_t)n * sizeof *block);
+}
+
+ls_status ls_sum_create(const char *path, int64_t expect, int *out)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
+    /* KEEP_SIZE: should the process die, a short file is not mistaken for a whole one. Where the file system cannot
+     * reserve, the writes themselves will tell. */
+    if (expect && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, expect) && errno == ENOSPC) {
+        struct statvfs v;
+        double avail = fstatvfs(fd, &v) ? 0 : (double)v.f_bavail * (double)v.f_frsize;
+        close(fd);
+        return ls_fail(LS_E_IO, "cannot write %s: it needs %.1f MiB and the disk has %.1f MiB free", path,
+                       (double)expect / 1048576.0, avail / 1048576.0);
+    }
+    *out = fd;
+    return LS_OK;
+}
 
 ls_status ls_sum_open(ls_sum_out **out, const char *path, int64_t expect)
 {
@@ -30,31 +52,11 @@ ls_status ls_sum_open(ls_sum_out **out, const char *path, int64_t expect)
     o->cap = expect / (int64_t)LS_SUM_BLOCK + 1;
     o->path = ls_strdup(path);
     o->block = ls_alloc((size_t)o->cap * sizeof *o->block);
-    ls_status st = LS_OK;
-    if (!o->path || !o->block) {
-        st = ls_nomem((size_t)o->cap * sizeof *o->block, "an output file");
-        goto fail;
-    }
-    ls_xxh_init(&o->whole);
+    ls_status st = o->path && o->block ? LS_OK : ls_nomem((size_t)o->cap * sizeof *o->block, "an output file");
     ls_xxh_init(&o->part);
-    o->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (o->fd < 0) {
-        st = ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
-        goto fail;
-    }
-    /* KEEP_SIZE: should the process die, a short file is not mistaken for a whole one. Where the file system cannot
-     * reserve, the writes themselves will tell. */
-    if (expect && fallocate(o->fd, FALLOC_FL_KEEP_SIZE, 0, expect) && errno == ENOSPC) {
-        struct statvfs v;
-        double avail = fstatvfs(o->fd, &v) ? 0 : (double)v.f_bavail * (double)v.f_frsize;
-        st = ls_fail(LS_E_IO, "cannot write %s: it needs %.1f MiB and the disk has %.1f MiB free", path,
-                     (double)expect / 1048576.0, avail / 1048576.0);
-        goto fail;
-    }
-    *out = o;
-    return LS_OK;
-fail:
-    ls_sum_abort(&o);
+    if (st == LS_OK) st = ls_sum_create(path, expect, &o->fd);
+    if (st == LS_OK) *out = o;
+    else ls_sum_abort(&o);
     return st;
 }
 
@@ -91,7 +93,6 @@ ls_status ls_sum_add(ls_sum_out *o, const void *data, size_t n)
     const char *p = data;
     while (n) {
         size_t room = LS_SUM_BLOCK - (size_t)o->nbytes % LS_SUM_BLOCK, k = n < room ? n : room;
-        ls_xxh_add(&o->whole, p, k);
         ls_xxh_add(&o->part, p, k);
         LS_TRY(write_all(o, p, k));
         if (k == room) LS_TRY(end_block(o));
@@ -116,7 +117,8 @@ ls_status ls_sum_commit(ls_sum_out **out, ls_sum *sum)
         st = ls_fail(LS_E_IO, "cannot close %s: %s", o->path, strerror(errno));
         goto done;
     }
-    *sum = (ls_sum){.nbytes = o->nbytes, .hash = ls_xxh_value(&o->whole), .block = o->block, .n_block = o->n_block};
+    *sum = (ls_sum){
+        .nbytes = o->nbytes, .hash = ls_sum_root(o->block, o->n_block), .block = o->block, .n_block = o->n_block};
     o->block = NULL;
 done:
     ls_sum_abort(out);
@@ -140,20 +142,18 @@ void ls_sum_fini(ls_sum *s)
     *s = (ls_sum){0};
 }
 
-ls_status ls_st_write(const char *path, const ls_st_tensor *t, int64_t n, ls_sum *sum)
+void ls_st_header(const ls_st_tensor *t, int64_t n, ls_str *out, int64_t *nbytes)
 {
-    ls_str h = {0};
     ls_jsonw w;
-    ls_sum_out *o = NULL;
-    ls_status st = LS_OK;
     int64_t at = 0;
-    ls_jsonw_init(&w, &h, 0);
+    ls_str_addn(out, "\0\0\0\0\0\0\0", 8); /* the length comes last */
+    ls_jsonw_init(&w, out, 0);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_open(&w, "__metadata__", '{');
     ls_jsonw_put_str(&w, "format", "pt");
     ls_jsonw_close(&w);
     for (int64_t i = 0; i < n; i++) {
-        int64_t nbytes = ls_st_n(&t[i]) * (int64_t)ls_dtype_nbytes(t[i].dt);
+        int64_t k = ls_st_n(&t[i]) * (int64_t)ls_dtype_nbytes(t[i].dt);
         ls_jsonw_put_open(&w, t[i].name, '{');
         ls_jsonw_put_str(&w, "dtype", ls_dtype_word(t[i].dt));
         ls_jsonw_put_open(&w, "shape", '[');
@@ -161,20 +161,31 @@ ls_status ls_st_write(const char *path, const ls_st_tensor *t, int64_t n, ls_sum
         ls_jsonw_close(&w);
         ls_jsonw_put_open(&w, "data_offsets", '[');
         ls_jsonw_int(&w, at);
-        ls_jsonw_int(&w, at + nbytes);
+        ls_jsonw_int(&w, at + k);
         ls_jsonw_close(&w);
         ls_jsonw_close(&w);
-        at += nbytes;
+        at += k;
     }
     ls_jsonw_close(&w);
-    while (!h.failed && h.len % 8) ls_str_addc(&h, ' ');
+    while (!out->failed && out->len % 8) ls_str_addc(out, ' ');
+    if (out->failed) return;
+    const uint64_t len = out->len - 8;
+    memcpy(out->data, &len, 8);
+    *nbytes = (int64_t)out->len + at;
+}
+
+ls_status ls_st_write(const char *path, const ls_st_tensor *t, int64_t n, ls_sum *sum)
+{
+    ls_str h = {0};
+    ls_sum_out *o = NULL;
+    int64_t nbytes = 0;
+    ls_status st = LS_OK;
+    ls_st_header(t, n, &h, &nbytes);
     if (h.failed) {
         st = ls_nomem((size_t)n * 128, "the header of a safetensors file");
         goto done;
     }
-    uint64_t len = h.len;
-    LS_TRY_GOTO(st, done, ls_sum_open(&o, path, (int64_t)(8 + len) + at));
-    LS_TRY_GOTO(st, done, ls_sum_add(o, &len, 8));
+    LS_TRY_GOTO(st, done, ls_sum_open(&o, path, nbytes));
     LS_TRY_GOTO(st, done, ls_sum_add(o, h.data, h.len));
     for (int64_t i = 0; i < n; i++)
         LS_TRY_GOTO(st, done, ls_sum_add(o, t[i].data, (size_t)ls_st_n(&t[i]) * ls_dtype_nbytes(t[i].dt)));

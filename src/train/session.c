@@ -24,8 +24,8 @@ static ls_status open_tokenizer(ls_session *s)
 
 static ls_status load_weights(ls_session *s)
 {
-    if (ls_ckpt_is(s->path)) return ls_ckpt_load(s->model, s->path, false, NULL, NULL);
-    return ls_hf_load(s->model, s->path);
+    if (ls_ckpt_is(s->path)) return ls_ckpt_load(s->model, s->path, false, NULL, 0, NULL, NULL, NULL);
+    return ls_hf_load(s->model, s->path, NULL, 0, NULL);
 }
 
 /* How many ids to draft: see LS_SPECULATE_AUTO. */

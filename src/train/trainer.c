@@ -207,7 +207,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     t->save = t->hold + 3 * t->model->n_unit;
     t->n_hold = ls_strategy_pieces(t->strategy, false, t->hold);
     t->n_save = ls_strategy_pieces(t->strategy, true, t->save);
-    LS_TRY(ls_ckpt_writer_create(&t->writer));
+    LS_TRY(ls_ckpt_writer_create(&t->writer, t->model, t->comm));
     return ls_trainer_load(t);
 }
 
@@ -300,7 +300,7 @@ ls_status ls_trainer_load(ls_trainer *t)
         LS_TRY(ls_barrier(t->comm, LS_SITE));
         LS_TRY(ls_ckpt_latest(c->run_dir, &path));
         if (path) {
-            ls_status st = ls_ckpt_load(t->model, path, ls_strategy_own(t->strategy, 0).n > 0, &json, NULL);
+            ls_status st = ls_ckpt_load(t->model, path, true, t->hold, t->n_hold, t->comm, &json, NULL);
             if (st == LS_OK) st = ls_run_state_read(t, json, path);
             if (st == LS_OK) say(t, "resumed from ", path);
             t->resumed_from = t->state.step;
@@ -311,7 +311,7 @@ ls_status ls_trainer_load(ls_trainer *t)
         say(t, "--resume: no checkpoint yet, so this run begins afresh in ", c->run_dir);
     }
     if (c->init_from) {
-        LS_TRY(ls_hf_load(t->model, c->init_from));
+        LS_TRY(ls_hf_load(t->model, c->init_from, t->hold, t->n_hold, t->comm));
         say(t, "weights from ", c->init_from);
         return LS_OK;
     }
@@ -322,14 +322,15 @@ ls_status ls_trainer_load(ls_trainer *t)
 
 ls_status ls_trainer_save(ls_trainer *t, const char *name)
 {
-    if (ls_comm_rank(t->comm) != 0) return LS_OK; /* it has everything: replicas are equal */
-    ls_str json = {0};
+    ls_str json = {0}; /* rank 0's is the one that is kept */
     ls_run_state_write(t, &json);
     if (json.failed) {
         ls_str_fini(&json);
         return ls_nomem(4096, "the run's state");
     }
     const ls_ckpt_job job = {.model = t->model,
+                             .piece = t->save,
+                             .n_piece = t->n_save,
                              .dir = t->cfg->run_dir,
                              .name = name,
                              .step = t->state.step,

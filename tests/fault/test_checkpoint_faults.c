@@ -2,13 +2,14 @@
  * leaks, the words say what and where, and the checkpoint that was there still loads bit for bit. */
 #include "train/checkpoint.h"
 
-#include "ckpt_support.h"
+#include "ckpt_team.h"
 #include "core/clock.h"
 #include "train/hf.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -17,13 +18,13 @@
 #include <time.h>
 
 /* The program's calls come here first: the k-th of them fails with EIO, and a file system may be one that cannot exchange. */
-static long fail_call = -1;
-static long n_calls;
+static atomic_long fail_call = -1;
+static atomic_long n_calls;
 static bool no_exchange;
 
 static bool call_fails(void)
 {
-    if (n_calls++ != fail_call) return false;
+    if (atomic_fetch_add(&n_calls, 1) != fail_call) return false;
     errno = EIO;
     return true;
 }
@@ -32,6 +33,11 @@ ssize_t write(int fd, const void *p, size_t n)
 {
     if (fd > 2 && call_fails()) return -1; /* 0, 1, 2 are the test's own words */
     return syscall(SYS_write, fd, p, n);
+}
+
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
+{
+    return call_fails() ? -1 : (ssize_t)syscall(SYS_pwrite64, fd, p, n, at);
 }
 
 int fsync(int fd)
@@ -102,7 +108,7 @@ static void assert_whole(const char *dir, const test_model *want)
     assert_int_equal(ls_ckpt_clean(dir), LS_OK);
     assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
     assert_non_null(path);
-    assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(want->m, into.m, 1));
     assert_int_equal(test_n_entries(dir), 1);
     ls_free(path);
@@ -135,7 +141,8 @@ static void allocations_of_save(void **state)
                 assert_whole(dir, &old_model);
                 continue;
             }
-            assert_int_equal(ls_ckpt_load(into.m, test_path(dir, job.name, NULL), true, NULL, NULL), LS_OK);
+            assert_int_equal(ls_ckpt_load(into.m, test_path(dir, job.name, NULL), true, NULL, 0, NULL, NULL, NULL),
+                             LS_OK);
             assert_true(test_same(new_model.m, into.m, 1));
         }
         assert_true(refused > 20);
@@ -176,7 +183,7 @@ static void system_calls_of_save(void **state)
             assert_int_equal(ls_ckpt_clean(dir), LS_OK);
             assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
             assert_non_null(path);
-            assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, NULL), LS_OK);
+            assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, NULL), LS_OK);
             bool is_new = test_same(new_model.m, into.m, 1);
             assert_true(is_new || (st != LS_OK && test_same(old_model.m, into.m, 1)));
             assert_true(!is_new || st == LS_OK || k >= count - 3);
@@ -201,8 +208,9 @@ static void allocations_of_load(void **state)
             test_model_close(&into);
             test_model_open(&into, test_config(LS_VARIANT_HF), LS_F32, 3);
             ls_mem_fail_at(k);
-            ls_status st = what == 0   ? ls_ckpt_load(into.m, test_path(dir, "step-1", NULL), true, &text, NULL)
-                           : what == 1 ? ls_hf_load(into.m, test_path(dir, "step-1", NULL))
+            ls_status st = what == 0
+                               ? ls_ckpt_load(into.m, test_path(dir, "step-1", NULL), true, NULL, 0, NULL, &text, NULL)
+                           : what == 1 ? ls_hf_load(into.m, test_path(dir, "step-1", NULL), NULL, 0, NULL)
                                        : ls_ckpt_latest(dir, &text);
             ls_mem_fail_at(-1);
             if (st == LS_OK) {
@@ -232,7 +240,7 @@ static void allocations_of_post(void **state)
     for (int64_t k = 0; k < 60; k++) {
         ls_ckpt_writer *w = NULL;
         ls_mem_fail_at(k);
-        ls_status st = ls_ckpt_writer_create(&w);
+        ls_status st = ls_ckpt_writer_create(&w, NULL, NULL);
         if (st == LS_OK) st = ls_ckpt_post(w, &job);
         if (st == LS_OK) st = ls_ckpt_wait(w);
         ls_mem_fail_at(-1);
@@ -274,40 +282,6 @@ static void file_size_limit(void **state)
     signal(SIGXFSZ, SIG_DFL);
     assert_true(failed > 10);
     assert_whole(dir, &new_model);
-    test_dir_close(dir);
-}
-
-/* A disk that is full: a small tmpfs, where we may mount one. */
-static void full_disk(void **state)
-{
-    (void)state;
-    char *dir = test_dir(), option[64];
-    int tried = 0;
-    for (int kib = 64; kib < 1024; kib += 36) {
-        snprintf(option, sizeof option, "size=%dk", kib);
-        if (mount("tmpfs", dir, "tmpfs", 0, option)) {
-            print_message("no full disk to test on: mounting a tmpfs: %s\n", strerror(errno));
-            test_dir_close(dir);
-            skip();
-        }
-        ls_ckpt_job job = job_of(&old_model, dir, "step-1", 1);
-        if (ls_ckpt_save(&job) == LS_OK) {
-            tried++;
-            job = job_of(&new_model, dir, "step-2", 2);
-            ls_status st = ls_ckpt_save(&job);
-            if (st != LS_OK) {
-                assert_int_equal(st, LS_E_IO);
-                assert_words("cannot write");
-                assert_whole(dir, &old_model);
-                tried |= 1 << 8;
-            }
-        } else {
-            assert_words("cannot write");
-            assert_int_equal(test_n_entries(dir), 0);
-        }
-        assert_int_equal(umount(dir), 0);
-    }
-    assert_true(tried > 1 << 8);
     test_dir_close(dir);
 }
 
@@ -382,7 +356,7 @@ static void killed(void **state)
         int64_t step;
         assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
         assert_non_null(path);
-        assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, &step), LS_OK);
+        assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, &step), LS_OK);
         assert_true(step >= last);
         if (step > 1) assert_true(test_same(step % 2 ? new_model.m : old_model.m, into.m, 1));
         last = step;
@@ -405,6 +379,284 @@ static void killed(void **state)
     test_dir_close(dir);
 }
 
+/* ---- several workers ---- */
+
+typedef struct team_task {
+    const char *dir;
+    test_cut *cut; /* filled with the new model */
+    bool load;
+    ls_ckpt_job job;
+    int64_t fail_alloc; /* the k-th allocation of all workers fails, or the k-th call; -1: none */
+    long fail_call;
+} team_task;
+
+static void save_together(team_worker *w, ls_comm *c)
+{
+    team_task *t = w->arg;
+    ls_ckpt_writer *writer = NULL;
+    ls_ckpt_job job = t->job;
+    ls_status st = ls_ckpt_writer_create(&writer, job.model, c);
+    if (st == LS_OK) {
+        job.piece = t->cut->piece + t->cut->begin[w->rank];
+        job.n_piece = t->cut->begin[w->rank + 1] - t->cut->begin[w->rank];
+        st = ls_ckpt_post(writer, &job);
+    }
+    if (st == LS_OK) st = ls_ckpt_wait(writer);
+    team_note(w, st);
+    ls_ckpt_writer_destroy(&writer);
+}
+
+static void load_together(team_worker *w, ls_comm *c)
+{
+    team_task *t = w->arg;
+    char path[512], *json = NULL;
+    snprintf(path, sizeof path, "%s/step-1", t->dir);
+    team_note(w, ls_ckpt_load(t->job.model, path, true, t->cut->piece + t->cut->begin[w->rank],
+                              t->cut->begin[w->rank + 1] - t->cut->begin[w->rank], c, &json, NULL));
+    TEAM_CHECK(w, (json != NULL) == (w->st == LS_OK));
+    ls_free(json);
+}
+
+/* The faults are armed and taken back while everyone stands at a barrier. */
+static void with_fault(team_worker *w, ls_comm *c)
+{
+    team_task *t = w->arg;
+    TEAM_CHECK(w, ls_barrier(c, LS_SITE) == LS_OK);
+    if (w->rank == 0) {
+        n_calls = 0;
+        fail_call = t->fail_call;
+        ls_mem_fail_at(t->fail_alloc);
+    }
+    TEAM_CHECK(w, ls_barrier(c, LS_SITE) == LS_OK);
+    if (t->load) load_together(w, c);
+    else save_together(w, c);
+    TEAM_CHECK(w, ls_barrier(c, LS_SITE) == LS_OK);
+    if (w->rank == 0) {
+        fail_call = -1;
+        ls_mem_fail_at(-1);
+    }
+    TEAM_CHECK(w, ls_barrier(c, LS_SITE) == LS_OK);
+}
+
+/* The k-th allocation and the k-th write, sync, rename or mkdir fails, whichever worker's it is: all fail with its words and the
+ * old checkpoint stands, or only cleaning up was hit. */
+static void faults_of_team(void **state)
+{
+    (void)state;
+    enum { W = 3 };
+    team_worker w[TEAM_MAX];
+    for (int calls = 0; calls < 2; calls++) {
+        char *dir = test_dir();
+        team_task t = {.dir = dir, .cut = test_cut_make(new_model.m, W, 17), .fail_alloc = -1, .fail_call = -1};
+        t.job = job_of(&new_model, dir, "step-1", 1);
+        test_cut_fill(t.cut, new_model.m);
+        save_old(dir);
+        const int64_t before = ls_mem_count();
+        team_run(W, with_fault, &t, w);
+        const int64_t count = calls ? n_calls : ls_mem_count() - before, live = ls_mem_live();
+        for (int r = 0; r < W; r++) assert_int_equal(w[r].st, LS_OK);
+        assert_whole(dir, &new_model);
+        int refused = 0, by[W] = {0};
+        for (int64_t k = 0; k < count; k++) {
+            assert_int_equal(ls_fs_remove_tree(test_path(dir, "step-1", NULL)), LS_OK);
+            save_old(dir);
+            if (calls) t.fail_call = (long)k;
+            else t.fail_alloc = k;
+            team_run(W, with_fault, &t, w);
+            assert_int_equal(ls_mem_live(), live);
+            if (w[0].st == LS_OK) { /* then nobody may say otherwise */
+                for (int r = 0; r < W; r++) assert_int_equal(w[r].st, LS_OK);
+                assert_whole(dir, &new_model);
+                continue;
+            }
+            refused++;
+            team_assert_failed(w, W, calls ? LS_E_IO : LS_E_NOMEM, calls ? "Input/output error" : "needs");
+            for (int r = 0; r < W; r++) by[r] += strncmp(w[r].words, "worker ", 7) != 0;
+            char *path = NULL;
+            assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+            assert_int_equal(test_n_entries(dir), 1); /* the temporary one is gone */
+            assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, NULL), LS_OK);
+            const bool is_new =
+                test_same(new_model.m, into.m, 1); /* the sync behind the rename, rank 0's last call but few */
+            assert_true(is_new ? calls && k >= count - 3 : test_same(old_model.m, into.m, 1));
+            ls_free(path);
+        }
+        assert_true(refused > 20);
+        for (int r = 0; r < W; r++) assert_true(by[r] > 0);
+        test_cut_free(t.cut);
+        test_dir_close(dir);
+    }
+}
+
+/* A disk that is full: a small tmpfs, where we may mount one. */
+static void full_disk(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), option[64];
+    int tried = 0;
+    team_worker w[TEAM_MAX];
+    test_cut *cut = test_cut_make(new_model.m, 3, 19);
+    test_cut_fill(cut, new_model.m);
+    for (int kib = 64; kib < 1024; kib += 36) {
+        snprintf(option, sizeof option, "size=%dk", kib);
+        if (mount("tmpfs", dir, "tmpfs", 0, option)) {
+            print_message("no full disk to test on: mounting a tmpfs: %s\n", strerror(errno));
+            test_dir_close(dir);
+            test_cut_free(cut);
+            skip();
+        }
+        ls_ckpt_job job = job_of(&old_model, dir, "step-1", 1);
+        if (ls_ckpt_save(&job) == LS_OK) {
+            tried++;
+            job = job_of(&new_model, dir, "step-2", 2);
+            ls_status st = ls_ckpt_save(&job);
+            if (st != LS_OK) {
+                assert_int_equal(st, LS_E_IO);
+                assert_words("cannot write");
+                assert_whole(dir, &old_model);
+                tried |= 1 << 8;
+                team_task t = {.dir = dir, .cut = cut, .fail_alloc = -1, .fail_call = -1, .job = job};
+                team_run(3, with_fault, &t, w);
+                team_assert_failed(w, 3, LS_E_IO, "cannot write");
+                assert_whole(dir, &old_model);
+            }
+        } else {
+            assert_words("cannot write");
+            assert_int_equal(test_n_entries(dir), 0);
+        }
+        assert_int_equal(umount(dir), 0);
+    }
+    assert_true(tried > 1 << 8);
+    test_cut_free(cut);
+    test_dir_close(dir);
+}
+
+static void faults_of_team_load(void **state)
+{
+    (void)state;
+    enum { W = 3 };
+    team_worker w[TEAM_MAX];
+    char *dir = test_dir();
+    save_old(dir);
+    const int64_t live = ls_mem_live();
+    for (int64_t k = 0;; k++) {
+        team_task t = {
+            .dir = dir, .cut = test_cut_make(new_model.m, W, 18), .fail_alloc = k, .fail_call = -1, .load = true};
+        t.job.model = new_model.m;
+        team_run(W, with_fault, &t, w);
+        assert_int_equal(ls_mem_live(), live);
+        const bool done = w[0].st == LS_OK;
+        if (done) assert_true(test_cut_same(t.cut, old_model.m, 1));
+        else {
+            for (int r = 0; r < W; r++) {
+                assert_int_equal(w[r].st, LS_E_NOMEM);
+                assert_non_null(strstr(w[r].words, "needs"));
+            }
+            assert_true(test_cut_untouched(t.cut, old_model.m));
+        }
+        test_cut_free(t.cut);
+        if (done) {
+            assert_true(k > 20);
+            break;
+        }
+    }
+    test_dir_close(dir);
+}
+
+/* Workers as processes that save without end. */
+static void save_forever(ls_local_world *world, int rank, const char *dir, const test_cut *cut_old,
+                         const test_cut *cut_new, int64_t step, int started)
+{
+    ls_comm *c = NULL;
+    ls_ckpt_writer *writer = NULL;
+    char name[32];
+    if (ls_comm_local(world, rank, &c) != LS_OK) _exit(8);
+    ls_comm_set_limit(c, 30);
+    if (ls_ckpt_writer_create(&writer, new_model.m, c) != LS_OK || write(started, "x", 1) != 1) _exit(8);
+    ls_status st = LS_OK;
+    for (; st == LS_OK; step++) {
+        const test_cut *cut = step % 2 ? cut_new : cut_old;
+        snprintf(name, sizeof name, step % 3 ? "step-%lld" : "step-1", (long long)step); /* every third replaces */
+        ls_ckpt_job job = job_of(&new_model, dir, name, step);
+        job.keep_last = 1 + (int)(step % 2);
+        job.piece = cut->piece + cut->begin[rank];
+        job.n_piece = cut->begin[rank + 1] - cut->begin[rank];
+        st = ls_ckpt_post(writer, &job);
+        if (st == LS_OK && step % 4) st = ls_ckpt_wait(writer);
+    }
+    ls_ckpt_writer_destroy(&writer);
+    ls_comm_destroy(&c);
+    _exit(st == LS_E_COMM ? 4 : 9);
+}
+
+/* SIGKILL for one worker at a random moment: the others fail, and the run folder holds a whole checkpoint. */
+static void killed_worker(void **state)
+{
+    (void)state;
+    enum { W = 3 };
+    char *dir = test_dir();
+    test_cut *cut_old = test_cut_make(old_model.m, W, 21), *cut_new = test_cut_make(new_model.m, W, 22);
+    test_cut_fill(cut_old, old_model.m);
+    test_cut_fill(cut_new, new_model.m);
+    save_old(dir);
+    int64_t last = 1;
+    for (int round = 0; round < 24; round++) {
+        const int victim = round % W;
+        ls_local_world *world = NULL;
+        pid_t pid[W];
+        int started[2];
+        char byte;
+        no_exchange = round >= 12;
+        assert_int_equal(ls_local_world_create(W, (size_t)4 << 20, &world), LS_OK);
+        assert_int_equal(pipe(started), 0);
+        for (int r = 0; r < W; r++) {
+            pid[r] = fork();
+            assert_true(pid[r] >= 0);
+            if (!pid[r]) save_forever(world, r, dir, cut_old, cut_new, last + 1, started[1]);
+        }
+        for (int r = 0; r < W; r++) assert_int_equal(read(started[0], &byte, 1), 1);
+        close(started[0]);
+        close(started[1]);
+        struct timespec pause = {0, (long)(3e7 * ls_rng_uniform(98, (uint64_t)round))};
+        nanosleep(&pause, NULL);
+        kill(pid[victim], SIGKILL);
+        int status;
+        assert_int_equal(waitpid(pid[victim], &status, 0), pid[victim]);
+        ls_local_world_abort(world, victim, "a worker is gone"); /* as the launcher does */
+        for (int r = 0; r < W; r++) {
+            if (r == victim) continue;
+            assert_int_equal(waitpid(pid[r], &status, 0), pid[r]);
+            assert_true(WIFEXITED(status));
+            assert_int_equal(WEXITSTATUS(status), 4);
+        }
+        ls_local_world_destroy(&world);
+
+        char **names;
+        size_t n;
+        assert_int_equal(ls_fs_list(dir, &names, &n), LS_OK);
+        for (size_t i = 0; i < n; i++) { /* what is not hidden is whole, and a living rank 0 leaves nothing behind */
+            if (names[i][0] != '.') assert_int_equal(ls_ckpt_verify(test_path(dir, names[i], NULL), true), LS_OK);
+            else assert_int_equal(victim, 0);
+        }
+        ls_fs_list_free(names, n);
+        char *path = NULL;
+        int64_t step;
+        assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+        assert_non_null(path);
+        assert_int_equal(ls_ckpt_load(into.m, path, true, NULL, 0, NULL, NULL, &step), LS_OK);
+        assert_true(step >= last);
+        if (step > 1) assert_true(test_same(step % 2 ? new_model.m : old_model.m, into.m, 1));
+        last = step;
+        ls_free(path);
+        assert_int_equal(ls_ckpt_clean(dir), LS_OK);
+    }
+    no_exchange = false;
+    assert_true(last > 24);
+    test_cut_free(cut_old);
+    test_cut_free(cut_new);
+    test_dir_close(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -412,6 +664,8 @@ int main(void)
         cmocka_unit_test(allocations_of_load), cmocka_unit_test(allocations_of_post),
         cmocka_unit_test(file_size_limit),     cmocka_unit_test(full_disk),
         cmocka_unit_test(read_only_folder),    cmocka_unit_test(killed),
+        cmocka_unit_test(killed_worker),       cmocka_unit_test(faults_of_team),
+        cmocka_unit_test(faults_of_team_load),
     };
     return cmocka_run_group_tests(tests, open_models, close_models);
 }

@@ -77,7 +77,7 @@ static ls_status compare(char **argv)
     ls_status st = LS_OK;
     LS_TRY(ls_model_config_load(argv[1], &cfg));
     LS_TRY_GOTO(st, done, fixture_open(&f, &cfg, argv[6], LS_F32, 0, B, T, (int)G, false, 1));
-    LS_TRY_GOTO(st, done, ls_hf_load(f.model, argv[1]));
+    LS_TRY_GOTO(st, done, ls_hf_load(f.model, argv[1], NULL, 0, NULL));
     LS_TRY_GOTO(st, done, ls_tokens_open(&data, argv[2], (int)T, cfg.vocab_size));
     if (data.n_seq < B * G) {
         st = ls_fail(LS_E_FORMAT, "%s holds %lld sequences, %lld are asked for", argv[2], (long long)data.n_seq,

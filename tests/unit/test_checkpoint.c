@@ -2,6 +2,7 @@
 #include "train/checkpoint.h"
 
 #include "ckpt_support.h"
+#include "core/hash.h"
 #include "core/json.h"
 #include "train/hf.h"
 #include "train/safetensors.h"
@@ -27,18 +28,6 @@ static void save(const test_model *t, const char *dir, const char *name, int64_t
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
 }
 
-static void assert_equal_files(const char *a, const char *b)
-{
-    char *x, *y;
-    size_t nx, ny;
-    assert_int_equal(ls_fs_read(a, &x, &nx), LS_OK);
-    assert_int_equal(ls_fs_read(b, &y, &ny), LS_OK);
-    assert_int_equal(nx, ny);
-    assert_memory_equal(x, y, nx);
-    ls_free(x);
-    ls_free(y);
-}
-
 static void round_trip(void **state)
 {
     (void)state;
@@ -60,7 +49,7 @@ static void round_trip(void **state)
 
         assert_false(test_same(a.m, b.m, 1));
         memset((char *)b.m->unit[0].param + (size_t)b.m->unit[0].n * ls_dtype_nbytes(dt), 0x7f, ls_dtype_nbytes(dt));
-        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-40", NULL), true, &json, &step), LS_OK);
+        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-40", NULL), true, NULL, 0, NULL, &json, &step), LS_OK);
         assert_true(test_same(a.m, b.m, 1));
         for (int64_t i = b.m->unit[0].n; i < b.m->unit[0].n_pad; i++) /* padding is zero, as in a fresh model */
             assert_true(dt == LS_F64 ? ((double *)b.m->unit[0].param)[i] == 0 : ((float *)b.m->unit[0].param)[i] == 0);
@@ -122,7 +111,7 @@ static void flipped_bytes(void **state)
         assert_int_equal(ls_fs_size(path, &n), LS_OK);
         for (int64_t at = 0; at < n; at += n / 23 + 1) {
             test_flip(path, (long)at);
-            ls_status st = ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, NULL);
+            ls_status st = ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL);
             assert_int_equal(st, LS_E_FORMAT);
             assert_words(file[i]);
             if (strcmp(file[i], "trainer_state.json")) assert_words("step-1 is whole");
@@ -135,12 +124,12 @@ static void flipped_bytes(void **state)
     int64_t n;
     assert_int_equal(ls_fs_size(model, &n), LS_OK);
     test_flip(model, (long)n - 3);
-    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, NULL), LS_E_FORMAT);
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
     assert_words("transformer.wte.weight"); /* among the tensors of the damaged MiB */
-    assert_int_equal(ls_hf_load(b.m, test_path(dir, "step-3", NULL)), LS_E_FORMAT);
+    assert_int_equal(ls_hf_load(b.m, test_path(dir, "step-3", NULL), NULL, 0, NULL), LS_E_FORMAT);
     test_flip(model, (long)n - 3);
     test_flip(test_path(dir, "step-3", "optimizer.safetensors"), 5000);
-    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), false, NULL, NULL),
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), false, NULL, 0, NULL, NULL, NULL),
                      LS_OK); /* not read, not judged */
     assert_true(test_same(a.m, b.m, 0));
     test_model_close(&a);
@@ -162,12 +151,13 @@ static void missing_and_cut(void **state)
             const char *path = test_path(dir, "step-9", file[i]);
             if (cut) assert_int_equal(truncate(path, 100), 0);
             else assert_int_equal(unlink(path), 0);
-            assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-9", NULL), true, NULL, NULL), LS_E_FORMAT);
+            assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-9", NULL), true, NULL, 0, NULL, NULL, NULL),
+                             LS_E_FORMAT);
             assert_words(file[i]);
             assert_words("no older checkpoint");
         }
-    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "none", NULL), true, NULL, NULL), LS_E_IO);
-    assert_int_equal(ls_ckpt_load(a.m, dir, true, NULL, NULL), LS_E_FORMAT);
+    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "none", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_IO);
+    assert_int_equal(ls_ckpt_load(a.m, dir, true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
     assert_words("not a checkpoint");
     test_model_close(&a);
     test_dir_close(dir);
@@ -198,19 +188,20 @@ static void other_models(void **state)
         if (k == 5) c.tied = false;
         if (k == 7) c.gelu = LS_GELU_ERF;
         test_model_open(&b, c, k == 6 ? LS_F64 : LS_F32, 6);
-        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), true, NULL, NULL), LS_E_CONFIG);
+        assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), true, NULL, 0, NULL, NULL, NULL),
+                         LS_E_CONFIG);
         assert_words(words[k]);
         if (k == 6)
-            assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), false, NULL, NULL),
+            assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-9", NULL), false, NULL, 0, NULL, NULL, NULL),
                              LS_OK); /* reading is fine */
         test_model_close(&b);
     }
     ls_ckpt_job job = job_of(&a, dir, "step-10", 10);
     job.optimizer = false;
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
-    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), true, NULL, NULL), LS_E_CONFIG);
+    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_CONFIG);
     assert_words("without optimizer state");
-    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), false, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), false, NULL, 0, NULL, NULL, NULL), LS_OK);
     test_model_close(&a);
     test_dir_close(dir);
 }
@@ -276,7 +267,7 @@ static void replaced_in_place(void **state)
     save(&a, dir, "step-3", 3, 0);
     save(&b, dir, "step-3", 3, 0);
     assert_int_equal(test_n_entries(dir), 1);
-    assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-3", NULL), true, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(b.m, c.m, 1));
     assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3),
                      LS_OK); /* a bare file, as the reference trainer left it */
@@ -327,7 +318,7 @@ static void background(void **state)
     ls_ckpt_writer *w = NULL;
     test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
     test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
-    assert_int_equal(ls_ckpt_writer_create(&w), LS_OK);
+    assert_int_equal(ls_ckpt_writer_create(&w, NULL, NULL), LS_OK);
     assert_int_equal(ls_ckpt_wait(w), LS_OK);
     for (int i = 1; i <= 20; i++) {
         snprintf(name, sizeof name, "step-%d", i);
@@ -346,7 +337,7 @@ static void background(void **state)
     }
     assert_int_equal(ls_ckpt_wait(w), LS_OK);
     assert_int_equal(test_n_entries(dir), 3);
-    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-20", NULL), true, NULL, NULL), LS_OK);
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-20", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(a.m, b.m, 1));
 
     ls_ckpt_job job = job_of(&a, dir, "no/name", 21);
@@ -431,7 +422,7 @@ static void hugging_face_folders(void **state)
         test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
         test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
         write_variation(&a, test_path(dir, "model.safetensors", NULL), row[i].without, row[i].add, row[i].strip);
-        assert_int_equal(ls_hf_load(b.m, dir), row[i].st);
+        assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), row[i].st);
         if (row[i].st != LS_OK) assert_words(row[i].words);
         assert_int_equal(test_same(a.m, b.m, 0), row[i].st == LS_OK);
         test_model_close(&a);
@@ -442,22 +433,22 @@ static void hugging_face_folders(void **state)
     test_model_open(&a, test_config(LS_VARIANT_R1), LS_F32, 5);
     test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
     write_variation(&a, test_path(dir, "model.safetensors", NULL), NULL, NULL, 0);
-    assert_int_equal(ls_hf_load(b.m, dir), LS_E_CONFIG);
+    assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), LS_E_CONFIG);
     assert_words("lm_head.weight differs");
     write_variation(&b, test_path(dir, "model.safetensors", NULL), NULL, NULL, 0);
-    assert_int_equal(ls_hf_load(a.m, dir), LS_E_FORMAT);
+    assert_int_equal(ls_hf_load(a.m, dir, NULL, 0, NULL), LS_E_FORMAT);
     assert_words("its head is tied");
     test_model_close(&a);
 
     /* float weights in a double model are exact */
     test_model_open(&a, test_config(LS_VARIANT_HF), LS_F64, 0);
-    assert_int_equal(ls_hf_load(a.m, dir), LS_OK);
+    assert_int_equal(ls_hf_load(a.m, dir, NULL, 0, NULL), LS_OK);
     for (int64_t i = 0; i < a.m->unit[1].n; i++)
         assert_true(((double *)a.m->unit[1].param)[i] == (double)((float *)b.m->unit[1].param)[i]);
     test_model_close(&a);
 
     assert_int_equal(unlink(test_path(dir, "model.safetensors", NULL)), 0);
-    assert_int_equal(ls_hf_load(b.m, dir), LS_E_IO);
+    assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), LS_E_IO);
     assert_words("neither model.safetensors");
     static const char *const index[] = {"{}", "{\"weight_map\": {\"wte.weight\": \"../x\"}}",
                                         "{\"weight_map\": {\"wte.weight\": 3}}",
@@ -467,7 +458,7 @@ static void hugging_face_folders(void **state)
     for (size_t i = 0; i < N_OF(index); i++) {
         assert_int_equal(ls_fs_write(test_path(dir, "model.safetensors.index.json", NULL), index[i], strlen(index[i])),
                          LS_OK);
-        assert_int_equal(ls_hf_load(b.m, dir), i < 3 ? LS_E_FORMAT : LS_E_IO);
+        assert_int_equal(ls_hf_load(b.m, dir, NULL, 0, NULL), i < 3 ? LS_E_FORMAT : LS_E_IO);
         assert_words(words[i]);
     }
     test_model_close(&b);
@@ -494,13 +485,99 @@ static void exported(void **state)
     test_dir_close(dir);
 }
 
+/* A folder as version 1 wrote it: one hash for every whole file beside those of its blocks. Frozen. */
+static void make_version_1(const char *run, const char *name)
+{
+    static const char *const file[] = {"config.json", "generation_config.json", "trainer_state.json",
+                                       "model.safetensors", "optimizer.safetensors"};
+    char *text, *at, *dir = ls_path_join(run, name);
+    size_t n;
+    assert_int_equal(ls_fs_read(test_path(dir, "trainer_state.json", NULL), &text, &n), LS_OK);
+    at = strstr(text, "\"version\": 2");
+    assert_non_null(at);
+    at[11] = '1';
+    assert_int_equal(ls_fs_write(test_path(dir, "trainer_state.json", NULL), text, n), LS_OK);
+    ls_free(text);
+    FILE *f = fopen(test_path(dir, "checksums.json", NULL), "w");
+    assert_non_null(f);
+    fprintf(f, "{\n  \"format\": \"lockstep-checksums\",\n  \"version\": 1,\n  \"hash\": \"XXH3-64\",\n"
+               "  \"block_bytes\": 1048576,\n  \"files\": {");
+    for (size_t i = 0; i < N_OF(file); i++) {
+        assert_int_equal(ls_fs_read(test_path(dir, file[i], NULL), &text, &n), LS_OK);
+        fprintf(f, "%s\n    \"%s\": {\n      \"bytes\": %zu,\n      \"xxh3\": \"%016llx\",\n      \"blocks\": [",
+                i ? "," : "", file[i], n, (unsigned long long)ls_xxh64(text, n));
+        for (size_t b = 0; b < n; b += 1048576)
+            fprintf(f, "%s\n        \"%016llx\"", b ? "," : "",
+                    (unsigned long long)ls_xxh64(text + b, n - b < 1048576 ? n - b : 1048576));
+        fprintf(f, "\n      ]\n    }");
+        ls_free(text);
+    }
+    fprintf(f, "\n  }\n}\n");
+    assert_int_equal(fclose(f), 0);
+    ls_free(dir);
+}
+
+static void version_1(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a, b;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
+    save(&a, dir, "step-1", 1, 0);
+    save(&a, dir, "step-2", 2, 0);
+    make_version_1(dir, "step-1");
+    make_version_1(dir, "step-2");
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-2", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
+    assert_true(test_same(a.m, b.m, 1));
+    test_flip(test_path(dir, "step-2", "model.safetensors"), 5000);
+    assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-2", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
+    assert_words("model.safetensors is damaged: bytes 0 to ");
+    assert_words("transformer.wte.weight");
+    assert_words("step-1 is whole");
+    test_model_close(&a);
+    test_model_close(&b);
+    test_dir_close(dir);
+}
+
+/* checksums.json is itself text that can rot: whatever byte of it flips, nothing wrong is loaded and nothing crashes. */
+static void flipped_checksums(void **state)
+{
+    (void)state;
+    char *dir = test_dir();
+    test_model a, b;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    test_model_open(&b, test_config(LS_VARIANT_HF), LS_F32, 6);
+    save(&a, dir, "step-2", 2, 0);
+    const char *path = test_path(dir, "step-2", "checksums.json");
+    int64_t n;
+    int refused = 0;
+    assert_int_equal(ls_fs_size(path, &n), LS_OK);
+    for (long at = 0; at < n; at++) {
+        test_flip(path, at);
+        ls_status st = ls_ckpt_load(b.m, test_path(dir, "step-2", NULL), true, NULL, 0, NULL, NULL, NULL);
+        if (st != LS_OK) {
+            refused++;
+            assert_true(st == LS_E_FORMAT || st == LS_E_UNSUPPORTED);
+            assert_words("checksums.json");
+        }
+        test_flip(path, at);
+        path = test_path(dir, "step-2", "checksums.json");
+    }
+    assert_true(refused > n / 2);
+    test_model_close(&a);
+    test_model_close(&b);
+    test_dir_close(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),           cmocka_unit_test(same_bytes_twice), cmocka_unit_test(flipped_bytes),
         cmocka_unit_test(missing_and_cut),      cmocka_unit_test(other_models),     cmocka_unit_test(newest_and_pruned),
         cmocka_unit_test(replaced_in_place),    cmocka_unit_test(leftovers),        cmocka_unit_test(background),
-        cmocka_unit_test(hugging_face_folders), cmocka_unit_test(exported),
+        cmocka_unit_test(hugging_face_folders), cmocka_unit_test(exported),         cmocka_unit_test(version_1),
+        cmocka_unit_test(flipped_checksums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
