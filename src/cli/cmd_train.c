@@ -172,6 +172,7 @@ ls_status cmd_train(int argc, char **argv)
     } else if (o.n > 1) {
         ls_train_config c = {0}; /* what cannot work is said once, before anything starts */
         st = configure(&j, (int)o.n, &c);
+        if (st == LS_OK) st = ls_train_check_layout(&c);
         ls_train_config_fini(&c);
         if (st == LS_OK)
             st = ls_launch_local(&(ls_launch){.n = (int)o.n,

@@ -89,17 +89,24 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
     return LS_OK;
 }
 
+ls_status ls_pipe_check(const ls_schedule *s, bool recompute)
+{
+    for (int r = 0; r < s->n_stage && recompute; r++)
+        if (splits(&s->rank[r]))
+            return ls_fail(
+                LS_E_CONFIG,
+                "--recompute with a backward pass in two halves (--schedule %s): activations would have to be "
+                "made twice; use 1f1b or interleaved, or leave --recompute out",
+                s->name);
+    return LS_OK;
+}
+
 ls_status ls_pipe_create(ls_pipe **out, const ls_pipe_setup *o, ls_plan *plan)
 {
     const int rank = ls_comm_rank(o->acts);
     const ls_rank_list *list = &o->schedule->rank[rank];
     LS_ASSERT(ls_comm_size(o->acts) == o->schedule->n_stage && o->stages->n_stage == o->schedule->n_stage);
-    if (o->recompute && splits(list))
-        return ls_fail(
-            LS_E_CONFIG,
-            "--recompute with a backward pass in two halves (--schedule %s): activations would have to be made "
-            "twice; use 1f1b or interleaved, or leave --recompute out",
-            o->schedule->name);
+    LS_TRY(ls_pipe_check(o->schedule, o->recompute));
     ls_pipe *p = ls_alloc(sizeof *p);
     if (!p) return ls_nomem(sizeof *p, "a pipeline");
     *p = (ls_pipe){.o = *o, .list = list, .rank = rank, .n_chunk = o->schedule->n_chunk};

@@ -53,7 +53,10 @@ typedef struct ls_pipe_stats {
 
 typedef struct ls_pipe ls_pipe;
 
-/* LS_E_CONFIG where schedule and options do not fit. Adds its rows to the plan. */
+/* LS_E_CONFIG where schedule and options do not fit. */
+ls_status ls_pipe_check(const ls_schedule *s, bool recompute);
+
+/* Adds its rows to the plan. */
 ls_status ls_pipe_create(ls_pipe **out, const ls_pipe_setup *o, ls_plan *plan);
 void ls_pipe_bind(ls_pipe *p, const ls_plan *plan);
 void ls_pipe_destroy(ls_pipe **p);

@@ -55,6 +55,14 @@ static ls_status check_layout(const ls_strategy_ops *ops, int W, const ls_strate
     return LS_OK;
 }
 
+ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic)
+{
+    const ls_strategy_ops *ops = find(name);
+    if (!ops)
+        return ls_fail(LS_E_UNSUPPORTED, "--strategy %s is not one of single, dp, ddp, zero1, zero2 and zero3", name);
+    return check_layout(ops, n_worker, &(ls_strategy_opts){.n_micro = n_micro, .deterministic = deterministic});
+}
+
 static bool updates(const ls_strategy *s)
 {
     return !s->ops->master || ls_comm_rank(s->comm) == 0;
@@ -135,9 +143,7 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
 {
     const ls_strategy_ops *ops = find(name);
     const size_t U = (size_t)m->n_unit;
-    if (!ops)
-        return ls_fail(LS_E_UNSUPPORTED, "--strategy %s is not one of single, dp, ddp, zero1, zero2 and zero3", name);
-    LS_TRY(check_layout(ops, ls_comm_size(c), o));
+    LS_TRY(ls_strategy_check(name, ls_comm_size(c), o->n_micro, o->deterministic));
     ls_strategy *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, "a strategy");
     *s = (ls_strategy){.ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1};

@@ -110,6 +110,9 @@ struct ls_strategy {
 /* Elements that a unit's buffers must be a multiple of under this strategy. */
 int64_t ls_strategy_pad(const char *name, int n_worker);
 
+/* LS_E_CONFIG with the arithmetic when n_worker replicas of n_micro micro-batches each cannot keep the order of sums. */
+ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic);
+
 /* The strategy of this name; LS_E_CONFIG for a layout that cannot work (with the arithmetic), LS_E_UNSUPPORTED for a name that is not
  * offered. Adds the rows of parameters, gradients and moments to the plan. Collective over c. */
 ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, ls_comm *c, const ls_strategy_opts *o,

@@ -98,6 +98,9 @@ typedef struct ls_trainer {
     double tick; /* last progress line                                               */
 } ls_trainer;
 
+/* Strategy, stages and schedule fit the numbers of workers and micro-batches; the words have the arithmetic. Allocates nothing to stay. */
+ls_status ls_train_check_layout(const ls_train_config *c);
+
 /* Opens the data, plans, allocates, sets the weights. The config and the communicator must outlive the trainer; comm NULL is a
  * world of one. Collective over comm. */
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io);
