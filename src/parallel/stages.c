@@ -45,7 +45,8 @@ static ls_status check_shape(int n_unit, int n_stage, int n_chunk)
 
 typedef struct cut {
     const double *sum; /* [n + 1]: cost of the units before */
-    int n, k;
+    const int *thread; /* of each stage; NULL: all alike    */
+    int n, k, n_stage;
     double *best; /* [(k + 1) * (n + 1)]: of the first i units in j parts */
     int *from;    /* where the last of these parts begins                 */
 } cut;
@@ -61,7 +62,8 @@ static void fill(cut *c, double limit)
             double *b = &c->best[j * w + i];
             *b = DBL_MAX;
             for (int h = j - 1; h < i; h++) {
-                const double before = c->best[(j - 1) * w + h], part = c->sum[i] - c->sum[h];
+                const double before = c->best[(j - 1) * w + h];
+                const double part = (c->sum[i] - c->sum[h]) / (c->thread ? c->thread[(j - 1) % c->n_stage] : 1);
                 if (before >= DBL_MAX || (limit >= 0 && part > limit)) continue;
                 const double v = limit >= 0 ? before + part * part : before > part ? before : part;
                 if (v >= *b) continue;
@@ -71,7 +73,8 @@ static void fill(cut *c, double limit)
         }
 }
 
-ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk)
+static ls_status balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
+                         const int *thread)
 {
     LS_TRY(check_shape(n_unit, n_stage, n_chunk));
     const int k = n_stage * n_chunk, w = n_unit + 1;
@@ -84,13 +87,62 @@ ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit
         return ls_nomem(cells * (sizeof *real + sizeof *from), "cutting a model into stages");
     }
     for (int u = 0; u < n_unit; u++) real[u + 1] = real[u] + total(&unit[u]);
-    cut c = {real, n_unit, k, real + w, from};
+    cut c = {real, thread, n_unit, k, n_stage, real + w, from};
     fill(&c, -1);
     fill(&c, c.best[k * w + n_unit] * (1 + 1e-12)); /* sums of the same units differ in their last bits */
     *out = (ls_stages){.n_unit = n_unit, .n_stage = n_stage, .n_chunk = n_chunk};
     for (int j = k, i = n_unit; j >= 0; i = j ? from[j * w + i] : 0, j--) out->first[j] = i;
     ls_free(real);
     ls_free(from);
+    return LS_OK;
+}
+
+ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk)
+{
+    return balance(out, unit, n_unit, n_stage, n_chunk, NULL);
+}
+
+/* Time of a stage, all its chunks; the slowest one's. */
+static double slowest(const ls_stages *s, const ls_part_cost *unit, const int *thread)
+{
+    double most = 0;
+    for (int k = 0; k < s->n_stage; k++) {
+        double sum = 0;
+        for (int c = 0; c < s->n_chunk; c++)
+            for (int u = s->first[c * s->n_stage + k]; u < s->first[c * s->n_stage + k + 1]; u++)
+                sum += total(&unit[u]);
+        sum /= thread[k];
+        if (sum > most) most = sum;
+    }
+    return most;
+}
+
+ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
+                          int n_thread)
+{
+    if (n_thread < n_stage) n_thread = n_stage;
+    /* not far from equal: memory should stay so, too, and threads of one stage share its rows */
+    const int low = n_thread / n_stage > 3 ? n_thread / n_stage - n_thread / n_stage / 4 : 1,
+              high = n_thread / n_stage * 3 / 2;
+    for (int k = 0; k < n_stage; k++) thread[k] = n_thread / n_stage + (k >= n_stage - n_thread % n_stage);
+    LS_TRY(balance(out, unit, n_unit, n_stage, n_chunk, thread));
+    for (int turn = 0; turn < n_thread; turn++) { /* a thread goes where it helps, as long as it does */
+        double best = slowest(out, unit, thread);
+        int best_from = -1, best_to = -1;
+        for (int from = 0; from < n_stage; from++)
+            for (int to = 0; to < n_stage; to++) {
+                if (from == to || thread[from] - 1 < low || thread[to] + 1 > high) continue;
+                ls_stages trial;
+                thread[from]--, thread[to]++;
+                LS_TRY(balance(&trial, unit, n_unit, n_stage, n_chunk, thread));
+                const double then = slowest(&trial, unit, thread);
+                thread[from]++, thread[to]--;
+                if (then < best * (1 - 1e-9)) best = then, best_from = from, best_to = to;
+            }
+        if (best_from < 0) return LS_OK;
+        thread[best_from]--, thread[best_to]++;
+        LS_TRY(balance(out, unit, n_unit, n_stage, n_chunk, thread));
+    }
     return LS_OK;
 }
 
