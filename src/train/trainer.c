@@ -3,6 +3,7 @@
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "parallel/measure.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 #include "train/hf.h"
@@ -130,23 +131,46 @@ double ls_trainer_exposed(const ls_trainer *t)
     return sum;
 }
 
+static bool measures_stages(const ls_train_config *c)
+{
+    return c->stages && !strcmp(c->stages, "measured");
+}
+
 /* Which units each stage has, and in which order the stages work. Nothing without a pipeline. */
-static ls_status make_stages(const ls_train_config *c, ls_stages *stages, ls_schedule **schedule)
+static ls_status make_stages(const ls_train_config *c, const ls_part_cost *measured, ls_stages *stages,
+                             ls_schedule **schedule)
 {
     const int P = c->mesh.n[LS_AXIS_PP], U = c->model.n_layer + 2;
     if (P == 1) return LS_OK;
     ls_part_cost *cost = ls_alloc((size_t)U * sizeof *cost);
     if (!cost) return ls_nomem((size_t)U * sizeof *cost, "the stages");
     ls_stages_model(&c->model, c->micro_batch, c->seq_len, cost);
+    if (measured) memcpy(cost, measured, (size_t)U * sizeof *cost);
     const ls_pipe_opts o = {.n_stage = P, .n_micro = c->grad_accum, .n_chunk = c->interleave};
     ls_status st = ls_schedule_is_builtin(c->schedule) ? ls_schedule_create(schedule, c->schedule, &o)
                                                        : ls_schedule_load(schedule, c->schedule, P, c->grad_accum);
     if (st == LS_OK) st = ls_schedule_check(*schedule, 0);
-    if (st == LS_OK && c->stages) st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
+    if (st == LS_OK && c->stages && !measures_stages(c))
+        st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
     else if (st == LS_OK) st = ls_stages_balance(stages, cost, U, P, (*schedule)->n_chunk);
     if (st == LS_OK) st = ls_pipe_check(*schedule, c->recompute);
     ls_free(cost);
     return st;
+}
+
+/* --stages measured: rank 0 measures for everyone, so that all cut alike. */
+static ls_status set_up_stages(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const int64_t U = c->model.n_layer + 2, n = U * (int64_t)(sizeof(ls_part_cost) / sizeof(double));
+    if (!measures_stages(c)) return make_stages(c, NULL, &t->stages, &t->schedule);
+    ls_part_cost *cost = ls_comm_alloc(t->comm, (size_t)U * sizeof *cost);
+    if (!cost) return ls_nomem((size_t)U * sizeof *cost, "the stages");
+    ls_status st = LS_OK;
+    if (ls_comm_rank(t->comm) == 0) st = ls_units_measure(&c->model, &t->compute, c->micro_batch, c->seq_len, cost);
+    LS_TRY(ls_comm_agree(t->comm, st, LS_SITE));
+    LS_TRY(ls_broadcast(t->comm, (ls_view){cost, n, LS_F64}, 0, LS_SITE, NULL));
+    return make_stages(c, cost, &t->stages, &t->schedule);
 }
 
 ls_status ls_train_check_layout(const ls_train_config *c)
@@ -154,7 +178,7 @@ ls_status ls_train_check_layout(const ls_train_config *c)
     ls_stages stages;
     ls_schedule *schedule = NULL;
     LS_TRY(ls_strategy_check(c->strategy, c->mesh.n[LS_AXIS_DP], c->grad_accum, c->deterministic));
-    ls_status st = make_stages(c, &stages, &schedule);
+    ls_status st = make_stages(c, NULL, &stages, &schedule);
     ls_schedule_destroy(&schedule);
     return st;
 }
@@ -191,7 +215,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
-    LS_TRY(make_stages(cfg, &t->stages, &t->schedule));
+    LS_TRY(set_up_stages(t));
     LS_TRY(set_up_groups(t));
     LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp))));
     rows r;

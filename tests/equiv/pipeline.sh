@@ -43,6 +43,7 @@ done <<'E2'
 -n 8 --pp 4 --strategy zero1
 -n 4 --pp 2 --strategy dp
 -n 2 --pp 2 --stages 0-1,2-5 --recompute
+-n 4 --pp 2 --stages measured
 E2
 
 # a schedule from a file, made by plan

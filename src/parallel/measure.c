@@ -1,0 +1,87 @@
+#include "parallel/measure.h"
+
+#include "core/clock.h"
+#include "core/rng.h"
+#include "parallel/gradtree.h"
+#include "parallel/stages.h"
+
+enum { ROUNDS = 3, UNITS = 3 };
+
+typedef struct watch {
+    double begin;
+    double best[UNITS][2]; /* forward, backward */
+} watch;
+
+static ls_status enter(void *ctx, int u, ls_pass pass)
+{
+    (void)u, (void)pass;
+    ((watch *)ctx)->begin = ls_now();
+    return LS_OK;
+}
+
+static ls_status leave(void *ctx, int u, ls_pass pass)
+{
+    watch *w = ctx;
+    const double t = ls_now() - w->begin;
+    double *best = &w->best[u][pass != LS_FWD];
+    if (*best == 0 || t < *best) *best = t;
+    return LS_OK;
+}
+
+static ls_status passes(ls_model *m, ls_acts *a, ls_gradtree *tree, int32_t *ids, int64_t B, int64_t T, watch *w)
+{
+    const ls_hooks h = {.ctx = w, .acquire = enter, .release = leave};
+    for (int64_t i = 0; i < B * T; i++) ids[i] = (int32_t)(ls_rng_u64(1, (uint64_t)i) % (uint64_t)m->cfg.vocab_size);
+    for (int k = 0; k < ROUNDS; k++) {
+        ls_micro mb = {.ids = ids, .target = ids, .B = B, .T = T, .train = true, .dloss = 1.0 / (double)(B * T)};
+        ls_gradtree_begin(tree, 0);
+        LS_TRY(ls_walk_fwd(m, a, &mb, &h, 0, m->n_unit));
+        LS_TRY(ls_walk_bwd(m, a, &mb, &h, 0, m->n_unit));
+    }
+    return LS_OK;
+}
+
+ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_t B, int64_t T, ls_part_cost *cost)
+{
+    ls_model_config small = *c;
+    ls_model *m = NULL;
+    ls_plan plan = {0};
+    ls_gradtree *tree = NULL;
+    ls_acts *acts = NULL;
+    watch w = {0};
+    void *scratch = compute->scratch;
+    int row[UNITS], ids = -1;
+    small.n_layer = 1;
+    ls_status st = ls_model_create(&m, &small, compute, 1);
+    const int64_t esize = (int64_t)ls_dtype_nbytes(compute->ops->dtype);
+    for (int u = 0; u < UNITS && st == LS_OK; u++)
+        row[u] = ls_plan_add(&plan, LS_PART_PARAM, m->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
+    if (st == LS_OK) st = ls_gradtree_plan(&tree, m, 1, NULL, false, &plan);
+    if (st == LS_OK) st = ls_acts_plan(&acts, m, &(ls_acts_opts){.B = B, .T = T, .train = true}, &plan);
+    if (st == LS_OK) {
+        ids = ls_plan_add(&plan, LS_PART_WORK, B * T * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
+        st = ls_plan_layout(&plan);
+    }
+    if (st == LS_OK) st = ls_plan_alloc(&plan, false);
+    if (st == LS_OK) {
+        for (int u = 0; u < UNITS; u++) m->unit[u].param = ls_plan_at(&plan, row[u]);
+        ls_gradtree_bind(tree, &plan);
+        ls_acts_bind(acts, m, &plan);
+        ls_model_init(m, 1);
+        st = passes(m, acts, tree, ls_plan_at(&plan, ids), B, T, &w);
+    }
+    ls_acts_destroy(&acts);
+    ls_gradtree_destroy(&tree);
+    ls_model_destroy(&m);
+    ls_plan_fini(&plan);
+    compute->scratch = scratch;
+    LS_TRY(st);
+    ls_stages_model(c, B, T, cost);
+    for (int u = 0; u < c->n_layer + 2; u++) {
+        const int k = u == 0 ? 0 : u <= c->n_layer ? 1 : 2;
+        cost[u].fwd = w.best[k][0];
+        cost[u].bwd_in = k ? w.best[k][1] / (k == 1 ? 2 : 1) : 0; /* the halves of a block's backward are alike */
+        cost[u].bwd_w = k == 2 ? 0 : w.best[k][1] - cost[u].bwd_in;
+    }
+    return LS_OK;
+}
