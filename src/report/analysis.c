@@ -226,9 +226,9 @@ static void find_best(ls_analysis *a)
 
 /* --- what else a sceptic would ask --- */
 
-static bool same_steps(const ls_run *a, const ls_run *b)
+bool ls_same_losses(const ls_run *a, const ls_run *b)
 {
-    if (a->n_step != b->n_step) return false;
+    if (!a->n_step || a->n_step != b->n_step) return false;
     for (int i = 0; i < a->n_step; i++)
         if (a->step[i].step != b->step[i].step || !(a->step[i].loss == b->step[i].loss)) return false;
     return true;
@@ -246,7 +246,7 @@ static void look_at_all(ls_analysis *a)
         if (c) commit = c;
         if (!r->n_step) continue;
         a->n_loss++;
-        if (first && !same_steps(first, r)) a->same_loss = false;
+        if (first && !ls_same_losses(first, r)) a->same_loss = false;
         if (!first) first = r;
     }
     a->same_loss = a->same_loss && a->n_loss > 1;

@@ -67,6 +67,7 @@ typedef struct ls_analysis {
 /* set must be sorted and outlive the analysis. LS_E_NOMEM alone. */
 ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
 void ls_analysis_fini(ls_analysis *a);
+bool ls_same_losses(const ls_run *a, const ls_run *b); /* at every step, bit for bit; false without steps */
 
 /* scaling_report.json (contract 1.4, ours behind its keys) over the groups of one strategy and its one-worker group; every group
  * when strategy is NULL. Without comparable runs: status and mismatches alone. */

@@ -28,9 +28,10 @@ static ls_point with_interval(double x, const ls_estimate *e)
 /* --- loss --- */
 
 /* Mean of each of BINS parts of the steps, at the part's last step. */
-static void add_curve(ls_chart *c, const ls_run *r, const char *name)
+static void add_curve(ls_chart *c, const ls_run *r, const char *name, int hue)
 {
     ls_series *s = ls_chart_series(c, name);
+    if (s) s->hue = hue;
     int bins = r->n_step < BINS ? r->n_step : BINS;
     for (int b = 0; b < bins; b++) {
         int64_t from = (int64_t)b * r->n_step / bins, to = (int64_t)(b + 1) * r->n_step / bins;
@@ -42,7 +43,7 @@ static void add_curve(ls_chart *c, const ls_run *r, const char *name)
     }
 }
 
-static void add_validation(ls_chart *c, const ls_run *r, const char *name)
+static void add_validation(ls_chart *c, const ls_run *r, const char *name, int hue)
 {
     char text[96];
     int n = 0;
@@ -50,35 +51,41 @@ static void add_validation(ls_chart *c, const ls_run *r, const char *name)
     if (!n) return;
     snprintf(text, sizeof text, "%.70s, validation", name);
     ls_series *s = ls_chart_series(c, text);
-    if (s) s->dots = true;
+    if (s) s->dots = true, s->hue = hue;
     for (int i = 0; i < r->n_step; i++) ls_chart_point(c, s, at((double)r->step[i].step, r->step[i].val_loss));
 }
 
+static const char *name_of(const ls_analysis *a, const ls_run *r)
+{
+    for (int g = 0; g < a->n_group; g++)
+        if (a->group[g].first == r) return a->group[g].label;
+    return r->name;
+}
+
+/* A line for all runs whose losses are equal bit for bit; it bears the name of the first and says how many more there are. */
 void chart_loss(const ls_analysis *a, ls_chart *c)
 {
+    const ls_run *shown[8];
+    int n = 0;
     *c = (ls_chart){.kind = LS_CHART_LINES,
                     .file = "loss",
                     .title = "Training loss",
                     .x_label = "step",
                     .y_label = "loss",
                     .decimals = 4};
-    int drawn = 0;
-    for (int i = 0; i < a->set->n && drawn < 8; i++) {
+    for (int i = 0; i < a->set->n && n < 8; i++) {
         const ls_run *r = &a->set->run[i];
+        int same = 0, k = 0;
         char name[96];
-        bool repeat = false;
-        if (!r->n_step) continue;
-        snprintf(name, sizeof name, "%.80s", r->name);
-        for (int g = 0; g < a->n_group; g++) {
-            if (a->group[g].first == r) snprintf(name, sizeof name, "%s", a->group[g].label);
-            for (int k = 1; k < a->group[g].n_run; k++) repeat = repeat || a->group[g].run[k] == i;
-        }
-        if (repeat) continue; /* the first of a group stands for it */
+        while (k < n && !ls_same_losses(shown[k], r)) k++;
+        if (!r->n_step || k < n) continue;
+        for (int m = i + 1; m < a->set->n; m++) same += ls_same_losses(r, &a->set->run[m]);
         if (a->same_loss) snprintf(name, sizeof name, "all %d runs", a->n_loss);
-        add_curve(c, r, name);
-        add_validation(c, r, name);
-        drawn++;
-        if (a->same_loss) break;
+        else if (same) snprintf(name, sizeof name, "%.60s and %d more", name_of(a, r), same);
+        else snprintf(name, sizeof name, "%.90s", name_of(a, r));
+        shown[n] = r;
+        add_curve(c, r, name, n);
+        add_validation(c, r, name, n++);
     }
 }
 
@@ -115,10 +122,13 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
                     .x_label = "tokens per second, all workers",
                     .unit = "tokens/s",
                     .decimals = most < 100 ? 1 : 0};
-    ls_series *s = ls_chart_series(c, "tokens/s");
-    for (int i = 0; i < a->n_group; i++) {
-        int k = ls_chart_category(c, a->group[i].label);
-        ls_chart_point(c, s, with_interval(k, &a->group[i].tokens));
+    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
+    for (int best = 1; best >= 0; best--) { /* the winner in colour, the others beside it in grey */
+        bool stands_out = a->best >= 0 && a->n_group > 1;
+        ls_series *s = ls_chart_series(c, best ? "fastest" : "others");
+        if (s) s->hue = best || !stands_out ? 0 : 6;
+        for (int i = 0; i < a->n_group; i++)
+            if ((stands_out && i == a->best) == best) ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
     }
 }
 
@@ -178,13 +188,15 @@ void chart_efficiency(const ls_analysis *a, ls_chart *c)
 
 void chart_step_split(const ls_analysis *a, ls_chart *c)
 {
+    double longest = 0;
+    for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time);
     *c = (ls_chart){.kind = LS_CHART_STACK,
                     .file = "step_split",
                     .title = "Where a step's time goes",
                     .x_label = "milliseconds per step",
                     .unit = "ms",
                     .scale = 1000,
-                    .decimals = 1};
+                    .decimals = longest < 0.1 ? 1 : 0};
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
     for (int k = 0; k < LS_N_SPLIT; k++) {
         ls_series *s = ls_chart_series(c, ls_split_words(k));
@@ -233,13 +245,19 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
     const char *kind[LS_RUN_MAX_PART];
     int n_kind = 0, row_of[LS_RUN_MAX_PART * 64];
     int n = a->n_group < LS_RUN_MAX_PART * 64 ? a->n_group : LS_RUN_MAX_PART * 64;
+    double longest = 0;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < a->group[i].first->n_coll; k++)
+            longest = fmax(longest, a->group[i].first->coll[k].busy / fmax(a->group[i].first->n_update, 1));
     *c = (ls_chart){.kind = LS_CHART_STACK,
                     .file = "communication",
-                    .title = "Communication",
+                    .title = "Exposed and hidden time, by collective",
                     .x_label = "milliseconds per step, rank 0",
                     .unit = "ms",
                     .scale = 1000,
-                    .decimals = 2};
+                    .decimals = longest < 0.01  ? 2
+                                : longest < 0.1 ? 1
+                                                : 0};
     for (int i = 0; i < n; i++) {
         const ls_run *r = a->group[i].first;
         row_of[i] = r->n_coll && r->n_update > 0 ? ls_chart_category(c, a->group[i].label) : -1;

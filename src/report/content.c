@@ -71,7 +71,7 @@ static void losses(const ls_analysis *a, ls_doc *d)
     if (!ls_chart_empty(&step) || !ls_chart_empty(&epoch)) ls_doc_add(d, LS_BLOCK_SECTION, "Loss");
     ls_doc_chart(d, &step,
                  a->same_loss ? "One line stands for all runs: their losses are equal bit for bit."
-                              : "Means over neighbouring steps; the first run of each setting.");
+                              : "Means over neighbouring steps. Runs with equal losses share a line.");
     ls_doc_chart(d, &epoch, "Runs without a file of steps.");
 }
 

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#b8578f",
+static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#a84880",
                                      "#56b4e9", "#e69f00", "#7b8794", "#a89600"};
 
 /* A text inside double quotes of gnuplot: marks that it would read are taken out. */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { WIDE = 760, NARROW = 360 };
+enum { WIDE = 840, NARROW = 360 };
 
 static const char style[] =
     ":root{--page:#f6f7f9;--card:#fff;--ink:#1c2430;--soft:#5a6675;--line:#dde2e8;--accent:#0072b2;--warn-bg:#fff4e5;"
@@ -15,7 +15,7 @@ static const char style[] =
     "*{box-sizing:border-box}\n"
     "body{margin:0;background:var(--page);color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe UI',Roboto,"
     "'DejaVu Sans',sans-serif;-webkit-text-size-adjust:100%}\n"
-    "main{max-width:860px;margin:0 auto;padding:28px 20px 64px}\n"
+    "main{max-width:960px;margin:0 auto;padding:28px 20px 64px}\n"
     "h1{font-size:1.75rem;line-height:1.2;margin:0 0 4px;letter-spacing:-.01em}\n"
     ".made{color:var(--soft);font-size:.85rem;margin:0 0 20px}\n"
     "section{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:20px 22px;margin:0 0 "
@@ -29,7 +29,7 @@ static const char style[] =
     "currentColor;border-radius:4px;padding:8px 12px;"
     "max-width:none}\n"
     "ul{margin:0 0 12px;padding-left:1.2em}li{margin:2px 0;overflow-wrap:anywhere}\n"
-    ".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:12px;margin:4px 0 "
+    ".cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(135px,1fr));gap:12px;margin:4px 0 "
     "16px;padding:0}\n"
     ".cards div{border:1px solid var(--line);border-radius:8px;padding:10px 12px}\n"
     ".cards dt{color:var(--soft);font-size:.8rem}\n"
@@ -39,9 +39,9 @@ static const char style[] =
     ".cards dd+dd{font-size:.8rem;font-weight:400;color:var(--soft);line-height:1.35}\n"
     ".scroll{overflow-x:auto;margin:0 0 14px;-webkit-overflow-scrolling:touch}\n"
     "table{border-collapse:collapse;font-size:.88rem;width:100%;font-variant-numeric:tabular-nums}\n"
-    "th,td{padding:6px 10px;border-bottom:1px solid "
+    "th,td{padding:6px 9px;border-bottom:1px solid "
     "var(--line);text-align:right;white-space:nowrap;vertical-align:top}\n"
-    "th{color:var(--soft);font-weight:600;font-size:.8rem}\n"
+    "th{color:var(--soft);font-weight:600;font-size:.8rem;white-space:normal;vertical-align:bottom;line-height:1.25}\n"
     "th:first-child,td:first-child{text-align:left;padding-left:0}\n"
     "td:first-child{font-weight:600}.words td{text-align:left}.words th{text-align:left}\n"
     "figure{margin:0 0 16px}figcaption{font-weight:600;font-size:.95rem;margin:14px 0 0}\n"

@@ -9,7 +9,7 @@
 /* Okabe and Ito's colours, which people of every colour vision tell apart, made lighter for dark pages. */
 const char *ls_svg_style(void)
 {
-    return ".chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#b8578f;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;--h7:#"
+    return ".chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;--h7:#"
            "a89600;"
            "--ink:#1c2430;--soft:#5a6675;--grid:#e3e7ec;--axis:#9aa5b1;--paper:#fff;"
            "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu "
@@ -18,7 +18,7 @@ const char *ls_svg_style(void)
            "--h5:#f2b84b;--h6:#9aa3af;--h7:#dccb45;--ink:#e8ecf1;--soft:#a3adba;--grid:#2b333d;--axis:#66717e;"
            "--paper:#151a20}}\n"
            "@media "
-           "print{.chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#b8578f;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;"
+           "print{.chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;"
            "--h7:#a89600;--ink:#000;--soft:#444;--grid:#ddd;--axis:#888;--paper:#fff}}\n"
            ".chart .h0{color:var(--h0)}.chart .h1{color:var(--h1)}.chart .h2{color:var(--h2)}.chart "
            ".h3{color:var(--h3)}"
@@ -29,7 +29,8 @@ const char *ls_svg_style(void)
            ".chart .ideal{fill:none;stroke:var(--axis);stroke-width:1.5;stroke-dasharray:5 4}"
            ".chart .bar95{stroke:var(--ink);stroke-width:1.5;fill:none}.chart .band{fill:currentColor;opacity:.15}"
            ".chart .grid{stroke:var(--grid);stroke-width:1}.chart .axis{stroke:var(--axis);stroke-width:1}"
-           ".chart .ink{fill:var(--ink)}.chart .soft{fill:var(--soft)}.chart .in{fill:var(--paper);font-size:11px}"
+           ".chart .ink{fill:var(--ink)}.chart .soft{fill:var(--soft)}.chart .in{fill:#0d151d;font-size:11px}.chart "
+           ".on0,.chart .on3{fill:var(--paper)}"
            ".chart text{font-variant-numeric:tabular-nums}\n";
 }
 
@@ -49,7 +50,7 @@ double svg_text_width(const char *text)
 {
     double w = 0;
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
-        if ((*p & 0xc0) != 0x80) w += strchr("il.,:;|' ", *p) ? 3.9 : strchr("mwMW%", *p) ? 10.8 : 7.3;
+        if ((*p & 0xc0) != 0x80) w += strchr("il.,:;|' ", *p) ? 4.4 : strchr("mwMW%", *p) ? 12.2 : 7.9;
     return w;
 }
 
@@ -271,11 +272,11 @@ void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
     double room = fmin(longest + 34, 0.36 * width), legend = narrow ? svg_legend_height(c, width - 8) : 0;
     svg_frame f = {.left = 56,
                    .right = narrow ? width - 10 : width - room,
-                   .top = 26 + legend,
-                   .bottom = 26 + legend + (narrow ? 200 : 250)};
+                   .top = 32 + legend,
+                   .bottom = 32 + legend + (narrow ? 200 : 250)};
     range(c, &f);
     if (c->y_label) svg_text(out, 2, 14, "start", "soft", c->y_label);
-    if (narrow) svg_legend(c, 4, 34, width - 8, out);
+    if (narrow) svg_legend(c, 4, 36, width - 8, out);
     double step = ls_nice_step(f.y0, f.y1, 5);
     for (int i = 0; i <= 12 && f.y0 + i * step <= f.y1 + step / 2; i++) {
         char t[40];

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Classes of a text on each colour: white or black, whichever can be read. */
+static const char *const inside[] = {"in on0", "in", "in", "in on3", "in", "in", "in", "in"};
+
 /* Sums of the segments of a category to the right and to the left of zero. */
 static void sums(const ls_chart *c, int category, double *plus, double *minus)
 {
@@ -43,7 +46,7 @@ static void segment(const ls_chart *c, const svg_frame *f, int i, const ls_point
     ls_xml_text(out, c->series[i].name);
     ls_str_addf(out, ": %s %s</title>", svg_value(t, c, p->y), c->unit ? c->unit : "");
     if (c->kind == LS_CHART_STACK && w > svg_text_width(t) + 4)
-        svg_text(out, left + w / 2, y + h / 2 + 4, "middle", "in", t);
+        svg_text(out, left + w / 2, y + h / 2 + 4, "middle", inside[svg_hue(c, i)], t);
     ls_str_add(out, "</g>");
 }
 
@@ -139,7 +142,7 @@ void svg_gantt(const ls_chart *c, int width, ls_str *out, int *height)
             ls_str_addf(out, ": %s to %s %s</title>", svg_value(a, c, p->x), svg_value(b, c, p->y),
                         c->unit ? c->unit : "");
             if (p->label && *p->label && w > svg_text_width(p->label) + 2)
-                svg_text(out, x + w / 2, y + h / 2 + 4, "middle", "in", p->label);
+                svg_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[svg_hue(c, i)], p->label);
             ls_str_add(out, "</g>");
         }
     }
