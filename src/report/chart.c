@@ -90,6 +90,8 @@ char *ls_number_text(char buf[40], double x, int decimals)
         return buf;
     }
     snprintf(plain, sizeof plain, "%.*f", decimals, x);
+    if (plain[0] == '-' && !plain[1 + strspn(plain + 1, "0.")])
+        memmove(plain, plain + 1, strlen(plain)); /* no minus zero */
     size_t digits = strcspn(plain, "."), sign = plain[0] == '-', k = 0;
     for (size_t i = 0; plain[i] && k < 38; i++) {
         if (i > sign && i < digits && (digits - i) % 3 == 0) buf[k++] = ',';

@@ -21,7 +21,7 @@ static ls_point at(double x, double y)
 static ls_point with_interval(double x, const ls_estimate *e)
 {
     ls_point p = at(x, e->mean);
-    if (e->half >= 0) p.lo = e->mean - e->half, p.hi = e->mean + e->half;
+    if (e->half >= 0) p.lo = fmax(e->mean - e->half, 0), p.hi = e->mean + e->half; /* no speed is below zero */
     return p;
 }
 
@@ -239,16 +239,26 @@ void chart_waterfall(const ls_analysis *a, ls_chart *c)
 
 /* --- resources --- */
 
+/* Seconds a step of a collective: time waited for, and the rest of its busy time. */
+static double exposed_of(const ls_run *r, const ls_run_coll *k)
+{
+    return r->n_update > 0 && k->exposed > 0 ? k->exposed / r->n_update : 0;
+}
+
+static double hidden_of(const ls_run *r, const ls_run_coll *k)
+{
+    return r->n_update > 0 && k->busy > 0 ? fmax(k->busy / r->n_update - exposed_of(r, k), 0) : 0;
+}
+
+/* A row a setting and collective; those below a hundredth of the longest are in the table alone. */
 void chart_comm(const ls_analysis *a, ls_chart *c)
 {
-    static const int hidden_hue[] = {0, 4, 2, 6}, exposed_hue[] = {1, 5, 3, 7};
-    const char *kind[LS_RUN_MAX_PART];
-    int n_kind = 0, row_of[LS_RUN_MAX_PART * 64];
-    int n = a->n_group < LS_RUN_MAX_PART * 64 ? a->n_group : LS_RUN_MAX_PART * 64;
     double longest = 0;
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < a->group[i].first->n_coll; k++)
-            longest = fmax(longest, a->group[i].first->coll[k].busy / fmax(a->group[i].first->n_update, 1));
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_run *r = a->group[i].first;
+        for (int k = 0; k < r->n_coll; k++)
+            longest = fmax(longest, exposed_of(r, &r->coll[k]) + hidden_of(r, &r->coll[k]));
+    }
     *c = (ls_chart){.kind = LS_CHART_STACK,
                     .file = "communication",
                     .title = "Exposed and hidden time, by collective",
@@ -258,30 +268,19 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
                     .decimals = longest < 0.01  ? 2
                                 : longest < 0.1 ? 1
                                                 : 0};
-    for (int i = 0; i < n; i++) {
-        const ls_run *r = a->group[i].first;
-        row_of[i] = r->n_coll && r->n_update > 0 ? ls_chart_category(c, a->group[i].label) : -1;
-        for (int k = 0; k < r->n_coll; k++) {
-            int at_kind = 0;
-            while (at_kind < n_kind && strcmp(kind[at_kind], r->coll[k].kind)) at_kind++;
-            if (at_kind == n_kind && n_kind < LS_RUN_MAX_PART && (r->coll[k].busy > 0 || r->coll[k].exposed > 0))
-                kind[n_kind++] = r->coll[k].kind;
-        }
-    }
-    for (int k = 0; k < n_kind; k++) {
-        for (int exposed = 1; exposed >= 0; exposed--) {
-            char name[96];
-            snprintf(name, sizeof name, "%.40s, %s", kind[k], exposed ? "exposed" : "hidden behind compute");
-            ls_series *s = ls_chart_series(c, name);
-            if (s) s->hue = (exposed ? exposed_hue : hidden_hue)[k % 4];
-            for (int i = 0; i < n; i++) {
-                const ls_run *r = a->group[i].first;
-                for (int m = 0; m < r->n_coll && row_of[i] >= 0; m++) {
-                    if (strcmp(r->coll[m].kind, kind[k])) continue;
-                    double shown = fmax(r->coll[m].exposed, 0), rest = fmax(r->coll[m].busy - shown, 0);
-                    double y = (exposed ? shown : rest) / r->n_update;
-                    if (y > 0) ls_chart_point(c, s, at(row_of[i], y));
-                }
+    for (int exposed = 1; exposed >= 0; exposed--) {
+        ls_series *s = ls_chart_series(c, exposed ? "exposed: compute waits" : "hidden behind compute");
+        if (s) s->hue = exposed ? 1 : 0;
+        for (int i = 0, row = 0; i < a->n_group; i++) {
+            const ls_run *r = a->group[i].first;
+            for (int k = 0; k < r->n_coll && row < 60; k++) {
+                double out = exposed_of(r, &r->coll[k]), in = hidden_of(r, &r->coll[k]), y = exposed ? out : in;
+                char name[160];
+                if (!(out + in > 0.01 * longest)) continue;
+                snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, r->coll[k].kind);
+                if (exposed) ls_chart_category(c, name);
+                if (y > 0) ls_chart_point(c, s, at(row, y));
+                row++;
             }
         }
     }

@@ -131,7 +131,7 @@ static void communication(const ls_analysis *a, ls_doc *d)
         return;
     }
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    ls_doc_chart(d, &c, "Exposed is time in which compute waited; hidden ran beside it.");
+    ls_doc_chart(d, &c, "Time of rank 0 in collectives. What is hidden ran beside compute and cost nothing.");
     ls_block *b = table(d, NULL, head, 8);
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
@@ -155,8 +155,10 @@ static void memory_table(const ls_analysis *a, ls_doc *d)
 {
     static const char *const head[] = {"setting", "planned, MiB", "peak of rank 0, MiB", "least rank, MiB",
                                        "most rank, MiB"};
-    ls_block *b = table(d, NULL, head, 5);
-    for (int i = 0; i < a->n_group; i++) {
+    bool any = false;
+    for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->planned_bytes > 0 || a->group[i].first->n_rank;
+    ls_block *b = any ? table(d, NULL, head, 5) : NULL;
+    for (int i = 0; i < a->n_group && b; i++) {
         const ls_run *r = a->group[i].first;
         double lo = NAN, hi = NAN;
         for (int k = 0; k < r->n_rank; k++) lo = fmin(lo, r->rank_bytes[k]), hi = fmax(hi, r->rank_bytes[k]);
@@ -191,7 +193,9 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
     bool any = false;
     for (int i = 0, n = 0; i < a->set->n && n < 4; i++) {
         ls_chart c;
-        if (!a->set->run[i].n_span) continue;
+        bool first = !a->set->run[i].metrics; /* of its repeats */
+        for (int g = 0; g < a->n_group; g++) first = first || a->group[g].first == &a->set->run[i];
+        if (!a->set->run[i].n_span || !first) continue;
         chart_gantt(&a->set->run[i], &c);
         if (!any) ls_doc_add(d, LS_BLOCK_SECTION, "Pipeline");
         any = true;

@@ -49,9 +49,9 @@ static void say_lost(const ls_group *g, ls_doc *d)
     lost_words(w, &s);
     if (w->useful >= 1) {
         ls_doc_add(d, LS_BLOCK_TEXT,
-                   "It is faster than ideal: with the work shared out, a worker's part fits its caches better or "
-                   "leaves the cores less "
-                   "idle than one worker does.");
+                   "That is above ideal. A worker's share may fit its caches better than the whole does, or the runs "
+                   "on one worker were "
+                   "disturbed: look at their intervals.");
     } else if (s.len) {
         ls_doc_add(d, LS_BLOCK_TEXT, "Of the time of its steps %.1f %% is useful work; the rest went to: %s.",
                    100 * w->useful, s.data);
@@ -77,33 +77,37 @@ static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
         1000 * diff[most]);
 }
 
+/* Half of the 95 % interval of the difference of two means; NaN when one of them has none. */
+static double noise_between(const ls_group *x, const ls_group *y)
+{
+    return x->tokens.half >= 0 && y->tokens.half >= 0 ? hypot(x->tokens.half, y->tokens.half) : NAN;
+}
+
 static void say_winner(const ls_analysis *a, ls_doc *d)
 {
-    const ls_group *g = &a->group[a->best];
+    const ls_group *g = &a->group[a->best], *o = a->second >= 0 ? &a->group[a->second] : NULL;
     char rate[96];
+    double gap = o ? g->tokens.mean - o->tokens.mean : 0, noise = o ? noise_between(g, o) : NAN;
+    bool clear = !o || isnan(noise) || gap > noise;
     ls_str s = {0};
-    ls_str_addf(&s, "%s on %d %s is the fastest: %s tokens per second", g->short_name, g->world, workers_word(g->world),
-                rate_text(rate, &g->tokens));
+    ls_str_addf(&s,
+                clear ? "%s on %d %s is the fastest: %s tokens per second"
+                      : "No clear winner. Highest is %s on %d %s: %s tokens per second",
+                g->short_name, g->world, workers_word(g->world), rate_text(rate, &g->tokens));
     if (g->world > 1 && !isnan(g->speedup.mean))
         ls_str_addf(&s, ", %.2f times one worker (%.0f %% of ideal)", g->speedup.mean, 100 * g->efficiency.mean);
     if (s.data) ls_doc_add(d, LS_BLOCK_LEAD, "%s.", s.data);
     ls_str_fini(&s);
-    if (a->second >= 0) {
-        const ls_group *o = &a->group[a->second];
-        double gap = g->tokens.mean - o->tokens.mean;
-        bool shown = g->tokens.half >= 0 && o->tokens.half >= 0;
-        double noise = shown ? hypot(g->tokens.half, o->tokens.half) : 0;
-        if (shown && gap <= noise)
-            ls_doc_add(d, LS_BLOCK_WARN,
-                       "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside "
-                       "the 95 %% interval of "
-                       "\xc2\xb1 %.1f %%.",
-                       o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
-        else
-            ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.",
-                       o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean);
-        say_why(g, o, d);
-    }
+    if (!clear)
+        ls_doc_add(d, LS_BLOCK_WARN,
+                   "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside the "
+                   "95 %% interval of "
+                   "\xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
+                   o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
+    else if (o)
+        ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.", o->label,
+                   rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean);
+    if (o && clear) say_why(g, o, d);
     say_lost(g, d);
 }
 
@@ -112,7 +116,7 @@ static void cards(const ls_analysis *a, ls_doc *d)
     const ls_group *g = &a->group[a->best];
     ls_block *b = ls_doc_add(d, LS_BLOCK_CARDS, NULL);
     char buf[40];
-    ls_doc_cell(d, b, "Fastest");
+    ls_doc_cell(d, b, "Highest");
     ls_doc_cell(d, b, "%s", g->label);
     ls_doc_cell(d, b, "%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs");
     ls_doc_cell(d, b, "Tokens per second");

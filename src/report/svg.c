@@ -271,7 +271,7 @@ void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
     for (int i = 0; i < c->n_series; i++) longest = fmax(longest, svg_text_width(c->series[i].name));
     double room = fmin(longest + 34, 0.36 * width), legend = narrow ? svg_legend_height(c, width - 8) : 0;
     svg_frame f = {.left = 56,
-                   .right = narrow ? width - 10 : width - room,
+                   .right = narrow ? width - 16 : width - room,
                    .top = 32 + legend,
                    .bottom = 32 + legend + (narrow ? 200 : 250)};
     range(c, &f);

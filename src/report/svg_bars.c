@@ -106,8 +106,9 @@ void svg_bars(const ls_chart *c, int width, ls_str *out, int *height)
         draw_bar(c, &f, k, y, h, out);
     }
     double zero = svg_x(&f, 0);
-    ls_str_addf(out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", zero, zero, f.top,
-                f.bottom);
+    if (!above || f.x0 < 0)
+        ls_str_addf(out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", zero, zero, f.top,
+                    f.bottom);
     *height = (int)f.bottom + (stack || !narrow ? 44 : 10);
 }
 
