@@ -66,18 +66,26 @@ static void data_blocks(const ls_chart *c, ls_str *out)
 
 static void plot_lines(const ls_chart *c, ls_str *out)
 {
+    const char *between = "";
     if (c->zero) ls_str_add(out, "set yrange [0:*]\n");
-    ls_str_add(out, "set key outside right top\nplot ");
-    for (int i = 0; i < c->n_series; i++) {
-        const ls_series *s = &c->series[i];
-        ls_str_addf(out, "%s$s%d using 1:2 with %s lc rgb \"%s\" lw 2 %s title ", i ? ", \\\n  " : "", i,
-                    s->dots                 ? "points"
-                    : s->n > 40 || s->ideal ? "lines"
-                                            : "linespoints",
-                    s->ideal ? "#9aa5b1" : hue_of(c, i), s->ideal ? "dt 2" : "pt 7");
-        quoted(out, s->name);
-        if (!s->ideal && s->n <= 40)
-            ls_str_addf(out, ", \\\n  $s%d using 1:2:3:4 with yerrorbars lc rgb \"#1c2430\" pt 0 notitle", i);
+    ls_str_add(out, "set key below\nplot ");
+    for (int bars = 1; bars >= 0; bars--) { /* intervals first, so that marks lie on them */
+        for (int i = 0; i < c->n_series; i++) {
+            const ls_series *s = &c->series[i];
+            if (!s->n || (bars && (s->ideal || s->dots || s->n > 40))) continue;
+            ls_str_addf(out, "%s$s%d using 1:2", between, i);
+            between = ", \\\n  ";
+            if (bars) {
+                ls_str_add(out, ":3:4 with yerrorbars lc rgb \"#1c2430\" pt 0 notitle");
+                continue;
+            }
+            ls_str_addf(out, " with %s lc rgb \"%s\" lw 2 %s title ",
+                        s->dots                 ? "points"
+                        : s->n > 40 || s->ideal ? "lines"
+                                                : "linespoints",
+                        s->ideal ? "#9aa5b1" : hue_of(c, i), s->ideal ? "dt 2" : "pt 7");
+            quoted(out, s->name);
+        }
     }
     ls_str_addc(out, '\n');
 }
@@ -120,14 +128,13 @@ static void plot_bars(const ls_chart *c, ls_str *out)
             }
         }
     }
-    ls_str_addf(out, "set xrange [%.9g:%.9g]\nset key outside right top\nplot ", lo, hi > lo ? hi * 1.08 : lo + 1);
+    ls_str_addf(out, "set xrange [%.9g:%.9g]\nset key below\nplot NaN notitle", lo, hi > lo ? hi * 1.08 : lo + 1);
     for (int i = 0; i < c->n_series; i++) {
-        ls_str_addf(out, "%sNaN with boxes lc rgb \"%s\" ", i ? ", \\\n  " : "", hue_of(c, i));
+        if (!c->series[i].n) continue;
         if (c->kind == LS_CHART_BARS) {
-            ls_str_add(out, "notitle");
             ls_str_addf(out, ", \\\n  $s%d using 2:1:3:4 with xerrorbars lc rgb \"#1c2430\" pt 0 lw 1.5 notitle", i);
         } else {
-            ls_str_add(out, "title ");
+            ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\" title ", hue_of(c, i));
             quoted(out, c->series[i].name);
         }
     }

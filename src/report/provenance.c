@@ -54,11 +54,10 @@ static void topology(const ls_run *r, char *buf, size_t n)
 
 static void row(const ls_run *r, ls_doc *d, ls_block *b)
 {
-    char hash[13] = "", made[80], on[192], where[160];
+    char hash[13] = "", made[80], where[160];
     const char *commit = text_at(r->metrics, "git_commit"), *host = text_at(r->metrics, "host.hostname"),
-               *start = text_at(r->metrics, "timestamp_utc"), *os = text_at(r->metrics, "host.os");
+               *start = text_at(r->metrics, "timestamp_utc");
     program(r, made, sizeof made);
-    device(r, on, sizeof on);
     topology(r, where, sizeof where);
     if (r->metrics) config_hash(r, hash);
     ls_doc_cell(d, b, "%s", r->name);
@@ -69,21 +68,42 @@ static void row(const ls_run *r, ls_doc *d, ls_block *b)
     ls_doc_cell(d, b, "%s", host ? host : "\xe2\x80\x93");
     ls_doc_cell(d, b, "%s", where);
     ls_doc_cell(d, b, "%s", hash);
-    ls_doc_cell(d, b, "%s", on);
-    ls_doc_cell(d, b, "%s", os ? os : "\xe2\x80\x93");
+}
+
+/* Each machine once: where, on what, under which system. */
+static void machines(const ls_analysis *a, ls_doc *d)
+{
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Machines");
+    if (!b) return;
+    b->n_col = 3;
+    ls_doc_cell(d, b, "host"), ls_doc_cell(d, b, "device"), ls_doc_cell(d, b, "system");
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        const char *host = text_at(r->metrics, "host.hostname"), *os = text_at(r->metrics, "host.os");
+        char on[192];
+        bool seen = !r->metrics;
+        device(r, on, sizeof on);
+        for (int k = 3; k + 2 < b->n_cell && !seen; k += 3)
+            seen = !strcmp(b->cell[k], host ? host : "unknown") && !strcmp(b->cell[k + 1], on);
+        if (seen) continue;
+        ls_doc_cell(d, b, "%s", host ? host : "unknown");
+        ls_doc_cell(d, b, "%s", on);
+        ls_doc_cell(d, b, "%s", os ? os : "unknown");
+    }
 }
 
 void content_provenance(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"run",  "state",   "started",       "commit", "program",
-                                       "host", "workers", "configuration", "device", "system"};
+    static const char *const head[] = {"run",     "state", "started", "commit",
+                                       "program", "host",  "workers", "configuration"};
     if (!a->set->n) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Provenance");
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, NULL);
     if (!b) return;
-    b->n_col = 10;
-    for (int i = 0; i < 10; i++) ls_doc_cell(d, b, "%s", head[i]);
+    b->n_col = 8;
+    for (int i = 0; i < 8; i++) ls_doc_cell(d, b, "%s", head[i]);
     for (int i = 0; i < a->set->n; i++) row(&a->set->run[i], d, b);
+    machines(a, d);
     b = ls_doc_add(d, LS_BLOCK_CODE, "Command lines and settings");
     for (int i = 0; i < a->set->n && i < 100; i++) {
         const ls_run *r = &a->set->run[i];
