@@ -38,7 +38,7 @@ void ls_notes_fini(ls_notes *notes)
 
 static const char *kind_word(const json_t *v)
 {
-    switch (json_typeof(v)) {
+    switch (v ? json_typeof(v) : JSON_NULL) {
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "a list";
     case JSON_STRING: return "text";

@@ -85,10 +85,11 @@ static double noise_between(const ls_group *x, const ls_group *y)
 
 static void say_winner(const ls_analysis *a, ls_doc *d)
 {
-    const ls_group *g = &a->group[a->best], *o = a->second >= 0 ? &a->group[a->second] : NULL;
+    const bool next = a->second >= 0;
+    const ls_group *g = &a->group[a->best], *o = &a->group[next ? a->second : a->best];
+    const double gap = g->tokens.mean - o->tokens.mean, noise = noise_between(g, o);
+    const bool clear = !next || isnan(noise) || gap > noise;
     char rate[96];
-    double gap = o ? g->tokens.mean - o->tokens.mean : 0, noise = o ? noise_between(g, o) : NAN;
-    bool clear = !o || isnan(noise) || gap > noise;
     ls_str s = {0};
     ls_str_addf(&s,
                 clear ? "%s on %d %s is the fastest: %s tokens per second"
@@ -104,10 +105,10 @@ static void say_winner(const ls_analysis *a, ls_doc *d)
                    "95 %% interval of "
                    "\xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
                    o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
-    else if (o)
+    else if (next)
         ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.", o->label,
                    rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean);
-    if (o && clear) say_why(g, o, d);
+    if (next && clear) say_why(g, o, d);
     say_lost(g, d);
 }
 
