@@ -23,9 +23,16 @@ ls_series *ls_chart_series(ls_chart *c, const char *name)
     return s;
 }
 
+/* What can be drawn: sums and differences of such numbers are finite, too. */
+static bool drawable(double x)
+{
+    return fabs(x) < 1e30; /* false for not-a-number */
+}
+
 void ls_chart_point(ls_chart *c, ls_series *s, ls_point p)
 {
-    if (!s || !isfinite(p.x) || !isfinite(p.y)) return;
+    if (!s || !drawable(p.x) || !drawable(p.y)) return;
+    if (!drawable(p.lo) || !drawable(p.hi)) p.lo = p.hi = NAN;
     if (s->n == s->cap) {
         int cap = s->cap ? 2 * s->cap : 8;
         ls_point *q = ls_realloc(s->point, (size_t)cap * sizeof *q);

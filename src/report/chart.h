@@ -46,7 +46,7 @@ typedef struct ls_chart {
 } ls_chart;
 
 ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory is out (then failed is set) */
-void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series */
+void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
 int ls_chart_category(ls_chart *c, const char *name);       /* its index */
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
