@@ -14,7 +14,7 @@
     X(FORWARD,   "forward",      "forward_sec",   "forward")                         \
     X(BACKWARD,  "backward",     "backward_sec",  "backward")                        \
     X(OPTIMIZER, "optimizer",    "optimizer_sec", "optimizer")                       \
-    X(EXPOSED,   "exposed_comm", "reduce_sec",    "exposed communication")           \
+    X(EXPOSED,   "exposed_comm", "comm_exposed_sec", "exposed communication")        \
     X(BUBBLE,    "bubble",       "bubble_sec",    "pipeline bubble")                 \
     X(STRAGGLER, "straggler",    "straggler_sec", "waiting for slower workers")      \
     X(INPUT,     "input",        "data_sec",      "input")                           \

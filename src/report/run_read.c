@@ -134,8 +134,8 @@ static void read_strategy(const report_doc *d, ls_run *r)
 /* Facts and results under `lockstep`, by name; every other word, switch or whole number there is a setting. */
 static bool is_setting(const char *key, const json_t *v)
 {
-    static const char *const not_one[] = {"version",    "compute", "seed",    "resumed_from_step",
-                                          "parameters", "hosts",   "workers", "cpus"};
+    static const char *const not_one[] = {"version",    "compute", "seed", "resumed_from_step",
+                                          "parameters", "hosts",   "cpus"};
     size_t n = strlen(key);
     if (!json_is_string(v) && !json_is_integer(v) && !json_is_boolean(v)) return false;
     if (n > 6 && !strcmp(key + n - 6, "_bytes")) return false;

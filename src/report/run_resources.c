@@ -24,21 +24,28 @@ static void read_comm(const report_doc *d, ls_run *r)
     }
 }
 
-/* Numbers of a list; of objects in it, their total or the sum of their numbers. */
+/* Numbers of a list; of objects in it, the total, what was planned, or the sum of the parts. */
+static double bytes_of(const json_t *v)
+{
+    static const char *const whole[] = {"total", "planned"};
+    const json_t *item;
+    const char *key;
+    double sum = 0;
+    if (json_is_number(v)) return json_number_value(v);
+    for (int i = 0; i < 2; i++)
+        if (json_is_number(json_object_get(v, whole[i]))) return json_number_value(json_object_get(v, whole[i]));
+    json_object_foreach((json_t *)(uintptr_t)v, key, item) if (json_is_number(item) && strcmp(key, "rank")) sum +=
+        json_number_value(item);
+    return sum;
+}
+
 static ls_status read_list(const json_t *list, double **out, int *n_out)
 {
     size_t n = json_array_size(list);
     if (!n || n > 65536 || *out) return LS_OK;
     double *x = ls_alloc(n * sizeof *x);
     if (!x) return ls_nomem(n * sizeof *x, "a list of ranks");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(list, i), *item, *total = json_object_get(v, "total");
-        const char *key;
-        x[i] = json_is_number(v) ? json_number_value(v) : json_is_number(total) ? json_number_value(total) : 0;
-        if (json_is_object(v) && !json_is_number(total))
-            json_object_foreach((json_t *)(uintptr_t)v, key, item) if (json_is_number(item) && strcmp(key, "rank"))
-                x[i] += json_number_value(item);
-    }
+    for (size_t i = 0; i < n; i++) x[i] = bytes_of(json_array_get(list, i));
     *out = x;
     *n_out = (int)n;
     return LS_OK;
@@ -78,9 +85,27 @@ static ls_status read_utilisation(const report_doc *d, ls_run *r)
     return LS_OK;
 }
 
+/* Everybody waits for the slowest worker, which waits for communication alone: the least time waited. What rank 0 waited beyond it was
+ * for slower workers. */
+static void tell_stragglers(const report_doc *d, ls_run *r)
+{
+    const json_t *list = report_array(d, "lockstep.workers");
+    double least = NAN, first = NAN;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        double x = report_num(&(report_doc){json_array_get(list, i), d->file, d->notes}, "exposed_comm_sec");
+        least = fmin(least, x);
+        if (!i) first = x;
+    }
+    if (!(first > 0) || !(least >= 0) || !isnan(r->split[LS_SPLIT_STRAGGLER]) || !(r->split[LS_SPLIT_EXPOSED] > 0))
+        return;
+    r->split[LS_SPLIT_STRAGGLER] = r->split[LS_SPLIT_EXPOSED] * (1 - least / first);
+    r->split[LS_SPLIT_EXPOSED] *= least / first;
+}
+
 ls_status run_read_resources(const report_doc *d, ls_run *r)
 {
     read_comm(d, r);
+    tell_stragglers(d, r);
     LS_TRY(read_memory(report_object(d, "lockstep.memory"), r));
     return read_utilisation(d, r);
 }

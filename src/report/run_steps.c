@@ -34,6 +34,7 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
         s->tokens_per_sec = number(o, "tokens_per_sec");
         s->tflops = number(o, "tflops");
         for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = number(o, part_key[i]);
+        if (isnan(s->part[LS_SPLIT_EXPOSED])) s->part[LS_SPLIT_EXPOSED] = number(o, "reduce_sec"); /* its older name */
     }
     json_decref(o);
     return ok;
