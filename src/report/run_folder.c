@@ -115,6 +115,7 @@ static ls_status search(ls_run_set *s, const char *dir, int depth)
 {
     if (has_file(dir, "training_metrics.json") || has_file(dir, "metrics.jsonl") || has_file(dir, "RUN_COMPLETE.txt"))
         return add_folder(s, dir);
+    if (has_file(dir, "report.html") && has_file(dir, "report.md")) return LS_OK; /* an earlier report of ours */
     LS_TRY(take_scaling(s, dir));
     if (depth == MAX_DEPTH) return LS_OK;
     char **names = NULL;

@@ -154,9 +154,16 @@ static void range(const ls_chart *c, svg_frame *f)
         for (int k = 0; k < c->series[i].n; k++) {
             const ls_point *p = &c->series[i].point[k];
             f->x0 = fmin(f->x0, p->x), f->x1 = fmax(f->x1, p->x);
-            f->y0 = fmin(f->y0, isnan(p->lo) ? p->y : p->lo), f->y1 = fmax(f->y1, isnan(p->hi) ? p->y : p->hi);
+            f->y0 = fmin(f->y0, p->y), f->y1 = fmax(f->y1, p->y);
         }
     }
+    double room =
+        f->y1 + 0.6 * fabs(f->y1); /* wider intervals run out of the picture, so that it still shows the means */
+    for (int i = 0; i < c->n_series; i++)
+        for (int k = 0; k < c->series[i].n; k++) {
+            const ls_point *p = &c->series[i].point[k];
+            if (!isnan(p->hi)) f->y1 = fmax(f->y1, fmin(p->hi, room)), f->y0 = fmin(f->y0, p->lo);
+        }
     if (!(f->x1 >= f->x0)) f->x0 = f->y0 = 0, f->x1 = f->y1 = 1;
     if (c->zero && f->y0 > 0) f->y0 = 0;
     if (f->y1 - f->y0 < 1e-9 * fmax(1e-300, fabs(f->y1)))
@@ -215,9 +222,12 @@ static void draw_series(const ls_chart *c, const svg_frame *f, int i, ls_str *ou
         char t[64];
         double x = svg_x(f, p->x), y = svg_y(f, p->y);
         ls_str_add(out, "<g>");
-        if (!isnan(p->lo) && !isnan(p->hi))
-            ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8M%.1f %.1fh8\"/>", x,
-                        svg_y(f, p->lo), svg_y(f, p->hi), x - 4, svg_y(f, p->lo), x - 4, svg_y(f, p->hi));
+        if (!isnan(p->lo) && !isnan(p->hi)) { /* an end outside has no cap */
+            double low = svg_y(f, p->lo), high = fmax(svg_y(f, p->hi), f->top);
+            ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8", x, low, high, x - 4, low);
+            if (p->hi <= f->y1) ls_str_addf(out, "M%.1f %.1fh8", x - 4, high);
+            ls_str_add(out, "\"/>");
+        }
         draw_mark(out, hue, i, x, y);
         ls_str_add(out, "<title>");
         ls_xml_text(out, s->name);

@@ -29,9 +29,10 @@ static void bar_range(const ls_chart *c, svg_frame *f)
         sums(c, k, &plus, &minus);
         f->x1 = fmax(f->x1, plus), f->x0 = fmin(f->x0, minus);
     }
+    double room = 1.6 * f->x1; /* wider intervals run out of the picture */
     for (int i = 0; i < c->n_series && c->kind == LS_CHART_BARS; i++)
         for (int k = 0; k < c->series[i].n; k++)
-            if (!isnan(c->series[i].point[k].hi)) f->x1 = fmax(f->x1, c->series[i].point[k].hi);
+            if (!isnan(c->series[i].point[k].hi)) f->x1 = fmax(f->x1, fmin(c->series[i].point[k].hi, room));
     if (f->x1 <= f->x0) f->x1 = f->x0 + 1;
 }
 
@@ -72,9 +73,10 @@ static void draw_bar(const ls_chart *c, const svg_frame *f, int k, double y, dou
             if (c->kind == LS_CHART_STACK) continue;
             value_text(c, p, t, sizeof t);
             if (isnan(p->lo) || isnan(p->hi)) continue;
-            double a = svg_x(f, fmax(p->lo, f->x0)), b = svg_x(f, p->hi), m = y + h / 2;
-            ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fH%.1fM%.1f %.1fv8M%.1f %.1fv8\"/>", a, m, b, a, m - 4,
-                        b, m - 4);
+            double a = svg_x(f, fmax(p->lo, f->x0)), b = svg_x(f, fmin(p->hi, f->x1)), m = y + h / 2;
+            ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fH%.1fM%.1f %.1fv8", a, m, b, a, m - 4);
+            if (p->hi <= f->x1) ls_str_addf(out, "M%.1f %.1fv8", b, m - 4); /* an end outside has no cap */
+            ls_str_add(out, "\"/>");
             end = fmax(end, b);
         }
     }
