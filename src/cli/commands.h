@@ -13,6 +13,8 @@ ls_status cmd_export(int argc, char **argv);
 ls_status cmd_import(int argc, char **argv);
 ls_status cmd_verify(int argc, char **argv);
 ls_status cmd_plan(int argc, char **argv);
+ls_status cmd_report(int argc, char **argv);
+ls_status cmd_profile(int argc, char **argv);
 ls_status cmd_doctor(int argc, char **argv);
 
 /* Prints usage, text and the option table to stdout. */

@@ -1,0 +1,289 @@
+/* analysis.c - groups, likeness, speed-ups, waterfall. */
+#include "report/analysis.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* --- likeness --- */
+
+/* Equal as Python would say it: 16 and 16.0 are. */
+static bool alike(const json_t *a, const json_t *b)
+{
+    if (!a || !b || json_is_null(a) || json_is_null(b)) return (!a || json_is_null(a)) == (!b || json_is_null(b));
+    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
+    if (!json_is_object(a) || !json_is_object(b)) return json_equal(a, b);
+    if (json_object_size(a) != json_object_size(b)) return false;
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)a, key,
+                        v) if (!json_object_get(b, key) || !alike(v, json_object_get(b, key))) return false;
+    return true;
+}
+
+static bool in_comparison(const ls_run *r)
+{
+    return r->world > 0 && r->metrics;
+}
+
+static ls_status find_mismatches(ls_analysis *a)
+{
+    static const char *const field[] = {
+        "seq_len", "dataset_name", "dataset_subset_sizes", "global_batch_size", "epochs", "model_size", "precision"};
+    const int n_field = sizeof field / sizeof field[0];
+    const ls_run_set *set = a->set;
+    a->baseline = -1;
+    for (int i = 0; i < set->n && a->baseline < 0; i++)
+        if (in_comparison(&set->run[i])) a->baseline = i; /* sorted: the fewest workers, first given */
+    if (a->baseline < 0) return LS_OK;
+    a->mismatch = ls_alloc((size_t)(set->n * n_field + 1) * sizeof *a->mismatch);
+    if (!a->mismatch) return ls_nomem((size_t)(set->n * n_field) * sizeof *a->mismatch, "mismatches");
+    const json_t *base = json_object_get(set->run[a->baseline].metrics, "training_config");
+    for (int i = 0; i < set->n; i++) {
+        if (!in_comparison(&set->run[i])) continue;
+        const json_t *other = json_object_get(set->run[i].metrics, "training_config");
+        for (int k = 0; k < n_field; k++) {
+            const json_t *x = json_object_get(base, field[k]), *y = json_object_get(other, field[k]);
+            if (!alike(x, y)) a->mismatch[a->n_mismatch++] = (ls_mismatch){field[k], x, y, i};
+        }
+    }
+    return LS_OK;
+}
+
+/* --- groups --- */
+
+static ls_status add_to_group(ls_analysis *a, int i)
+{
+    const ls_run *r = &a->set->run[i];
+    ls_group *g = NULL;
+    for (int k = 0; k < a->n_group && !g; k++)
+        if (a->group[k].world == r->world && !strcmp(a->group[k].first->setting, r->setting)) g = &a->group[k];
+    if (!g) {
+        g = &a->group[a->n_group];
+        g->run = ls_alloc((size_t)a->set->n * sizeof *g->run);
+        if (!g->run) return ls_nomem((size_t)a->set->n * sizeof *g->run, "a group of runs");
+        g->world = r->world;
+        g->first = r;
+        a->n_group++;
+    }
+    g->run[g->n_run++] = i;
+    return LS_OK;
+}
+
+/* True when some line of `text` is `line` (n bytes). */
+static bool has_line(const char *text, const char *line, size_t n)
+{
+    for (const char *p = text; *p;) {
+        size_t k = strcspn(p, "\n");
+        if (k == n && !memcmp(p, line, n)) return true;
+        p += k + (p[k] == '\n');
+    }
+    return false;
+}
+
+/* The strategy, and what distinguishes this group from others with as many workers and the same strategy. */
+static void name_group(const ls_analysis *a, ls_group *g)
+{
+    ls_str s = {0};
+    for (const char *p = g->first->setting; *p;) {
+        size_t n = strcspn(p, "\n");
+        bool differs = false;
+        for (int k = 0; k < a->n_group; k++) {
+            const ls_group *o = &a->group[k];
+            if (o == g || o->world != g->world || strcmp(o->first->strategy, g->first->strategy)) continue;
+            differs = differs || !has_line(o->first->setting, p, n);
+        }
+        if (differs) ls_str_addf(&s, "%s%.*s", s.len ? ", " : " (", (int)n, p);
+        p += n + (p[n] == '\n');
+    }
+    if (s.len) ls_str_addc(&s, ')');
+    snprintf(g->short_name, sizeof g->short_name, "%s%s", g->first->strategy, s.data ? s.data : "");
+    snprintf(g->label, sizeof g->label, "%s \xc3\x97 %d", g->short_name, g->world); /* a multiplication sign */
+    ls_str_fini(&s);
+}
+
+/* Interval of a single run's throughput, from ten blocks of its steps, carried over to the recorded mean. */
+static void interval_within(const ls_run *r, ls_estimate *e)
+{
+    enum { BLOCKS = 10 };
+    int n = r->n_step - r->n_warm, per = n / BLOCKS;
+    double block[BLOCKS];
+    if (per < 1 || e->n != 1) return;
+    for (int b = 0; b < BLOCKS; b++) {
+        double time = 0;
+        for (int i = 0; i < per; i++) time += r->step[r->n_warm + b * per + i].time;
+        block[b] = time > 0 ? 1 / time : NAN;
+    }
+    ls_estimate w = ls_estimate_of(block, BLOCKS);
+    if (!(w.mean > 0) || isnan(w.half)) return;
+    e->half = e->mean * w.half / w.mean;
+    e->within = true;
+}
+
+static double run_value(const ls_run *r, int what)
+{
+    return what == 0 ? r->tokens_per_sec : what == 1 ? r->epoch_time : r->wall;
+}
+
+static ls_status measure_group(const ls_analysis *a, ls_group *g)
+{
+    double *x = ls_alloc((size_t)g->n_run * sizeof *x);
+    if (!x) return ls_nomem((size_t)g->n_run * sizeof *x, "repeats");
+    ls_estimate *e[] = {&g->tokens, &g->epoch_time, &g->wall};
+    for (int what = 0; what < 3; what++) {
+        for (int i = 0; i < g->n_run; i++) x[i] = run_value(&a->set->run[g->run[i]], what);
+        *e[what] = ls_estimate_of(x, g->n_run);
+    }
+    if (g->n_run == 1) interval_within(g->first, &g->tokens);
+    for (int k = 0; k < LS_N_SPLIT; k++) {
+        for (int i = 0; i < g->n_run; i++) x[i] = a->set->run[g->run[i]].split[k];
+        g->split[k] = ls_estimate_of(x, g->n_run).mean;
+    }
+    for (int i = 0; i < g->n_run; i++) x[i] = a->set->run[g->run[i]].step_time;
+    g->step_time = ls_estimate_of(x, g->n_run).mean;
+    ls_free(x);
+    return LS_OK;
+}
+
+/* --- speed-up and waterfall --- */
+
+static double relative(const ls_estimate *e)
+{
+    return e->half > 0 && e->mean > 0 ? e->half / e->mean : 0;
+}
+
+static void compare_with_base(const ls_analysis *a, ls_group *g)
+{
+    g->base = -1;
+    g->speedup = g->efficiency = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
+    g->speedup_r1 = NAN;
+    if (!a->comparable) return;
+    for (int k = 0; k < a->n_group; k++) /* the same strategy on one worker, else the first on one */
+        if (a->group[k].world == 1 && (g->base < 0 || !strcmp(a->group[k].first->strategy, g->first->strategy)))
+            if (g->base < 0 || strcmp(a->group[g->base].first->strategy, g->first->strategy)) g->base = k;
+    if (g->base < 0) return;
+    const ls_group *b = &a->group[g->base];
+    double base = b->first->tokens_per_sec;
+    if (g->tokens.mean >= 0 && b->tokens.mean > 0) {
+        g->speedup.mean = g->tokens.mean / b->tokens.mean;
+        g->speedup.half = isnan(g->tokens.half) || isnan(b->tokens.half)
+                              ? NAN
+                              : g->speedup.mean * hypot(relative(&g->tokens), g == b ? 0 : relative(&b->tokens));
+    } else if (b->epoch_time.mean > 0 && g->epoch_time.mean > 0) {
+        g->speedup.mean = b->epoch_time.mean / g->epoch_time.mean;
+    }
+    if (g->tokens.mean >= 0 && base > 0) g->speedup_r1 = g->tokens.mean / base;
+    else if (g->epoch_time.mean > 0) g->speedup_r1 = b->first->epoch_time / g->epoch_time.mean;
+    if (g == b) g->speedup.mean = g->speedup_r1 = 1.0, g->speedup.half = NAN;
+    g->speedup.n = g->efficiency.n = g->tokens.n;
+    g->speedup.within = g->efficiency.within = g->tokens.within || b->tokens.within;
+    g->efficiency.mean = g->speedup.mean / g->world;
+    g->efficiency.half = g->speedup.half / g->world;
+}
+
+static double or_zero(double x)
+{
+    return isnan(x) ? 0 : x;
+}
+
+static bool has_split(const ls_group *g)
+{
+    return g->split[LS_SPLIT_FORWARD] > 0 || g->split[LS_SPLIT_BACKWARD] > 0;
+}
+
+/* A part that workers share out takes 1/W of its time on one worker when all is ideal; what it takes more is lost. Whatever the
+ * parts do not explain is "other", so the shares sum to one. */
+static void make_waterfall(const ls_analysis *a, ls_group *g)
+{
+    ls_waterfall *w = &g->waterfall;
+    if (g->base < 0 || isnan(g->efficiency.mean) || !(g->tokens.mean > 0) || g->world < 2) return;
+    const ls_group *b = &a->group[g->base];
+    double tokens = g->first->tokens_per_update, T = tokens / g->tokens.mean, sum = 0;
+    w->known = true;
+    w->useful = g->efficiency.mean;
+    w->split = has_split(g) && has_split(b) && T > 0;
+    for (int k = 0; k < LS_N_SPLIT && w->split; k++) {
+        int into = k == LS_SPLIT_BACKWARD ? LS_SPLIT_FORWARD : k;
+        if (k == LS_SPLIT_OTHER) continue;
+        double lost = (or_zero(g->split[k]) - or_zero(b->split[k]) / g->world) / T;
+        w->lost[into] += lost;
+        sum += lost;
+    }
+    w->lost[LS_SPLIT_OTHER] = 1 - w->useful - sum;
+}
+
+static void find_best(ls_analysis *a)
+{
+    a->best = a->second = -1;
+    for (int i = 0; i < a->n_group && a->comparable; i++) {
+        double x = a->group[i].tokens.mean;
+        if (isnan(x)) continue;
+        if (a->best < 0 || x > a->group[a->best].tokens.mean) a->second = a->best, a->best = i;
+        else if (a->second < 0 || x > a->group[a->second].tokens.mean) a->second = i;
+    }
+}
+
+/* --- what else a sceptic would ask --- */
+
+bool ls_same_losses(const ls_run *a, const ls_run *b)
+{
+    if (!a->n_step || a->n_step != b->n_step) return false;
+    for (int i = 0; i < a->n_step; i++)
+        if (a->step[i].step != b->step[i].step || !(a->step[i].loss == b->step[i].loss)) return false;
+    return true;
+}
+
+static void look_at_all(ls_analysis *a)
+{
+    const ls_run *first = NULL;
+    const char *commit = NULL;
+    a->same_loss = true;
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        const char *c = json_string_value(json_object_get(r->metrics, "git_commit"));
+        if (c && commit && strcmp(c, commit)) a->several_commits = true;
+        if (c) commit = c;
+        if (!r->n_step) continue;
+        a->n_loss++;
+        if (first && !ls_same_losses(first, r)) a->same_loss = false;
+        if (!first) first = r;
+    }
+    a->same_loss = a->same_loss && a->n_loss > 1;
+}
+
+ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out)
+{
+    ls_analysis a = {.set = set, .baseline = -1, .best = -1, .second = -1};
+    ls_status st = LS_OK;
+    a.group = ls_alloc((size_t)(set->n + 1) * sizeof *a.group);
+    if (!a.group) return ls_nomem((size_t)set->n * sizeof *a.group, "groups of runs");
+    LS_TRY_GOTO(st, fail, find_mismatches(&a));
+    for (int i = 0; i < set->n; i++)
+        if (in_comparison(&set->run[i])) LS_TRY_GOTO(st, fail, add_to_group(&a, i));
+    a.allowed = allow_mismatch && a.n_mismatch;
+    a.comparable = a.n_group > 0 && (!a.n_mismatch || allow_mismatch);
+    for (int i = 0; i < a.n_group; i++) {
+        name_group(&a, &a.group[i]);
+        LS_TRY_GOTO(st, fail, measure_group(&a, &a.group[i]));
+    }
+    for (int i = 0; i < a.n_group; i++) {
+        compare_with_base(&a, &a.group[i]);
+        make_waterfall(&a, &a.group[i]);
+    }
+    find_best(&a);
+    look_at_all(&a);
+    *out = a;
+    return LS_OK;
+fail:
+    ls_analysis_fini(&a);
+    return st;
+}
+
+void ls_analysis_fini(ls_analysis *a)
+{
+    for (int i = 0; i < a->n_group; i++) ls_free(a->group[i].run);
+    ls_free(a->group);
+    ls_free(a->mismatch);
+    *a = (ls_analysis){.baseline = -1, .best = -1, .second = -1};
+}

@@ -1,0 +1,76 @@
+/* analysis.h - runs to groups of repeats, intervals, speed-ups, and where the lost time went.
+ *
+ *   group      runs with the same setting and number of workers; its repeats
+ *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (says nothing on run to run)
+ *   speed-up   mean tokens/s over the mean of the one-worker group of the same work; efficiency = speed-up / workers
+ *   waterfall  a step of T seconds against the ideal T1/W: shares of T that are useful, and lost to each part; they sum to 1
+ *
+ * Comparisons are between like runs only: seven fields of training_config must be equal (contract 1.4). Unlike ones are named. */
+#ifndef LS_REPORT_ANALYSIS_H
+#define LS_REPORT_ANALYSIS_H
+
+#include "report/run_folder.h"
+
+typedef struct ls_estimate {
+    double mean, stdev, half; /* NaN: not known; mean +- half is the interval    */
+    int n;
+    bool within; /* the interval is over the steps of one run       */
+} ls_estimate;
+ls_estimate ls_estimate_of(const double *x, int n); /* NaNs are left out; sample standard deviation, 0 for one */
+double ls_t95(int df);                              /* two-sided 95 % quantile of Student's t; df >= 1 */
+
+/* What a step of a group was spent on, as shares of its time. */
+typedef struct ls_waterfall {
+    bool known;    /* there is a one-worker group to compare with         */
+    bool split;    /* the run recorded the parts of a step                */
+    double useful; /* = efficiency                                        */
+    double
+        lost[LS_N_SPLIT]; /* FORWARD: compute slowdown (forward and backward); BACKWARD is 0. May be negative: a gain */
+} ls_waterfall;
+
+typedef struct ls_group {
+    char label[96];      /* "ddp x 2", with what differs from its neighbours */
+    char short_name[64]; /* strategy and differences, without workers        */
+    int world;
+    const ls_run *first; /* of the repeats */
+    int *run;            /* indices into the set */
+    int n_run;
+    ls_estimate tokens, epoch_time, wall;
+    ls_estimate speedup, efficiency; /* NaN: no one-worker group                          */
+    double speedup_r1;               /* the reference's: over the first one-worker repeat */
+    int base;                        /* the one-worker group, or -1                       */
+    double step_time, split[LS_N_SPLIT];
+    ls_waterfall waterfall;
+} ls_group;
+
+typedef struct ls_mismatch {
+    const char *field;
+    const json_t *baseline, *other; /* NULL: absent */
+    int run;
+} ls_mismatch;
+
+typedef struct ls_analysis {
+    const ls_run_set *set;
+    ls_group *group; /* ascending by workers, then in the order of their first run */
+    int n_group;
+    ls_mismatch *mismatch;
+    int n_mismatch;
+    int baseline;         /* run that the others are compared with, or -1              */
+    bool comparable;      /* at least two groups, and no mismatch unless allowed       */
+    bool allowed;         /* mismatches were allowed                                   */
+    int best, second;     /* groups by tokens/s, -1: none                              */
+    bool same_loss;       /* every run with steps has the same losses, bit for bit     */
+    int n_loss;           /* runs with steps                                           */
+    bool several_commits; /* the runs come from more than one commit                   */
+} ls_analysis;
+
+/* set must be sorted and outlive the analysis. LS_E_NOMEM alone. */
+ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
+void ls_analysis_fini(ls_analysis *a);
+bool ls_same_losses(const ls_run *a, const ls_run *b); /* at every step, bit for bit; false without steps */
+
+/* scaling_report.json (contract 1.4, ours behind its keys) over the groups of one strategy and its one-worker group; every group
+ * when strategy is NULL. Without comparable runs: status and mismatches alone. */
+void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out);
+
+#endif

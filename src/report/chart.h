@@ -1,0 +1,71 @@
+/* chart.h - a chart as data, drawn by two pens: our own SVG (svg.c; on the page, in light and dark, wide and narrow) and a gnuplot
+ * script (gnuplot.c; PNG files). What a chart says is decided once, in charts.c.
+ *
+ *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked
+ *   BARS    one horizontal bar a category; lo and hi make an error bar
+ *   STACK   a bar a category, a series a segment of each; negative segments are drawn to the left of zero
+ *   GANTT   a lane a category, boxes from x to y; a series is a kind of box
+ */
+#ifndef LS_REPORT_CHART_H
+#define LS_REPORT_CHART_H
+
+#include "core/err.h"
+#include "core/str.h"
+
+#include <stdbool.h>
+
+typedef enum ls_chart_kind { LS_CHART_LINES, LS_CHART_BARS, LS_CHART_STACK, LS_CHART_GANTT } ls_chart_kind;
+
+typedef struct ls_point {
+    double x, y, lo,
+        hi;   /* lo, hi: NaN when there is no interval. BARS, STACK: x is the category's index; GANTT: from x to y */
+    int lane; /* GANTT */
+    const char *label; /* GANTT; borrowed */
+} ls_point;
+
+typedef struct ls_series {
+    char name[96];
+    ls_point *point;
+    int n, cap;
+    int hue;          /* 0 to 7, the colour; -1: by its place */
+    bool ideal, dots; /* dots: marks without a line (validation) */
+} ls_series;
+
+typedef struct ls_chart {
+    ls_chart_kind kind;
+    const char *file, *title, *x_label, *y_label; /* file: name without ending */
+    const char *unit;                             /* behind values: "tokens/s", "%" ... */
+    double scale;                                 /* values are multiplied by it when written, e.g. 1000 for ms */
+    int decimals;
+    bool zero; /* the y axis of LINES begins at zero */
+    ls_series *series;
+    int n_series, cap_series;
+    char (*category)[96];
+    int n_category, cap_category;
+    bool failed; /* memory ran out while it was filled */
+} ls_chart;
+
+ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory is out (then failed is set) */
+void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
+int ls_chart_category(ls_chart *c, const char *name);       /* its index */
+void ls_chart_fini(ls_chart *c);
+bool ls_chart_empty(const ls_chart *c);
+
+/* Appends an <svg> of the given width in user units. Colours are classes (h0 .. h7, axis, grid, ink, soft); alone says that the text
+ * is a file of its own and brings the style with it. */
+void ls_svg_draw(const ls_chart *c, int width, bool alone, ls_str *out);
+/* The rules those classes need, for a page. */
+const char *ls_svg_style(void);
+/* &, <, > and " as entities; bytes that are no UTF-8 and control characters as U+FFFD. */
+void ls_xml_text(ls_str *out, const char *text);
+/* Round steps that cover lo .. hi in about n parts. */
+double ls_nice_step(double lo, double hi, int n);
+/* 12345.678 -> "12,346"; small numbers keep `decimals`. */
+char *ls_number_text(char buf[40], double x, int decimals);
+
+/* Script for gnuplot that writes <file>.png next to itself. */
+void ls_gnuplot_text(const ls_chart *c, const char *png, ls_str *out);
+/* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its words when it fails. */
+ls_status ls_gnuplot_run(const char *script, bool *there);
+
+#endif

@@ -1,0 +1,286 @@
+/* content.c - the sections of a report, in the order in which a reader asks. A section without numbers is left out. */
+#include "report/content.h"
+#include "core/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void cell_num(ls_doc *d, ls_block *b, double x, int decimals)
+{
+    char buf[40];
+    ls_doc_cell(d, b, "%s", ls_number_text(buf, x, decimals));
+}
+
+static void cell_estimate(ls_doc *d, ls_block *b, const ls_estimate *e, double factor, int decimals)
+{
+    char v[40], h[40];
+    if (e->half >= 0)
+        ls_doc_cell(d, b, "%s \xc2\xb1 %s", ls_number_text(v, factor * e->mean, decimals),
+                    ls_number_text(h, factor * e->half, decimals));
+    else cell_num(d, b, factor * e->mean, decimals);
+}
+
+static ls_block *table(ls_doc *d, const char *title, const char *const *head, int n)
+{
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, title ? "%s" : NULL, title);
+    if (!b) return NULL;
+    b->n_col = n;
+    for (int i = 0; i < n; i++) ls_doc_cell(d, b, "%s", head[i]);
+    return b;
+}
+
+static void groups_table(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting",  "workers",       "runs",       "tokens/s", "wall time, s",
+                                       "speed-up", "efficiency, %", "train loss", "val loss"};
+    ls_block *b = table(d, NULL, head, 9);
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        ls_doc_cell(d, b, "%s", g->short_name);
+        ls_doc_cell(d, b, "%d", g->world);
+        ls_doc_cell(d, b, "%d", g->n_run);
+        cell_estimate(d, b, &g->tokens, 1, g->tokens.mean < 100 ? 2 : 1);
+        cell_num(d, b, g->wall.mean, 2);
+        cell_estimate(d, b, &g->speedup, 1, 2);
+        cell_num(d, b, 100 * g->efficiency.mean, 1);
+        cell_num(d, b, g->first->train_loss, 4);
+        cell_num(d, b, g->first->val_loss, 4);
+    }
+}
+
+static void speed(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart c;
+    if (!a->n_group) return;
+    ls_doc_add(d, LS_BLOCK_SECTION, "Throughput and scaling");
+    chart_throughput(a, &c);
+    ls_doc_chart(d, &c, "Longer is faster. The thin line is the 95 % interval of the mean.");
+    groups_table(a, d);
+    chart_speedup(a, &c);
+    ls_doc_chart(d, &c, "The dashed line is ideal: twice the workers, twice the speed.");
+    chart_efficiency(a, &c);
+    ls_doc_chart(d, &c, "Speed-up divided by the number of workers.");
+}
+
+static void losses(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart step, epoch;
+    chart_loss(a, &step);
+    chart_epoch_loss(a, &epoch);
+    if (!ls_chart_empty(&step) || !ls_chart_empty(&epoch)) ls_doc_add(d, LS_BLOCK_SECTION, "Loss");
+    ls_doc_chart(d, &step,
+                 a->same_loss ? "One line stands for all runs: their losses are equal bit for bit."
+                              : "Means over neighbouring steps. Runs with equal losses share a line.");
+    ls_doc_chart(d, &epoch, "Runs without a file of steps.");
+}
+
+static void waterfall_table(const ls_analysis *a, ls_doc *d)
+{
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Shares of a step's time, %%");
+    bool used[LS_N_SPLIT] = {0};
+    int n = 0;
+    if (!b) return;
+    for (int k = 0; k < LS_N_SPLIT; k++) {
+        for (int i = 0; i < a->n_group; i++)
+            used[k] = used[k] || (a->group[i].waterfall.known && fabs(a->group[i].waterfall.lost[k]) >= 0.0005);
+        n += used[k];
+    }
+    b->n_col = n + 3;
+    ls_doc_cell(d, b, "setting"), ls_doc_cell(d, b, "useful work");
+    for (int k = 0; k < LS_N_SPLIT; k++)
+        if (used[k]) ls_doc_cell(d, b, "%s", content_part_words(k));
+    ls_doc_cell(d, b, "sum");
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_waterfall *w = &a->group[i].waterfall;
+        double sum = w->useful;
+        if (!w->known) continue;
+        ls_doc_cell(d, b, "%s", a->group[i].label);
+        cell_num(d, b, 100 * w->useful, 1);
+        for (int k = 0; k < LS_N_SPLIT; k++) {
+            sum += w->lost[k];
+            if (used[k]) cell_num(d, b, 100 * w->lost[k], 1);
+        }
+        cell_num(d, b, 100 * sum, 1);
+    }
+}
+
+static void time_parts(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart split, fall;
+    chart_step_split(a, &split);
+    chart_waterfall(a, &fall);
+    bool any = !ls_chart_empty(&split), falls = !ls_chart_empty(&fall);
+    if (any || falls) ls_doc_add(d, LS_BLOCK_SECTION, "Where the time went");
+    ls_doc_chart(d, &split, "Mean of the steps behind the warm-up, on rank 0.");
+    ls_doc_chart(d, &fall,
+                 "A bar is the time of a step. Useful is what an equal share of one worker's step takes; each other "
+                 "part is time beyond "
+                 "it. A part to the left of zero is a gain. What a run did not measure is in other.");
+    if (falls) waterfall_table(a, d);
+}
+
+static void communication(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting",         "collective",         "calls",     "MiB a step",
+                                       "busy, ms a step", "exposed, ms a step", "hidden, %", "bus, GB/s"};
+    ls_chart c;
+    chart_comm(a, &c);
+    if (ls_chart_empty(&c)) {
+        ls_chart_fini(&c);
+        return;
+    }
+    ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
+    ls_doc_chart(d, &c, "Time of rank 0 in collectives. What is hidden ran beside compute and cost nothing.");
+    ls_block *b = table(d, NULL, head, 8);
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_run *r = a->group[i].first;
+        for (int k = 0; k < r->n_coll; k++) {
+            const ls_run_coll *x = &r->coll[k];
+            double n = r->n_update > 0 ? r->n_update : NAN,
+                   hidden = x->busy > 0 ? 100 * (1 - x->exposed / x->busy) : NAN;
+            ls_doc_cell(d, b, "%s", a->group[i].label);
+            ls_doc_cell(d, b, "%s", x->kind);
+            cell_num(d, b, x->calls, 0);
+            cell_num(d, b, x->nbytes / n / 1048576, 2);
+            cell_num(d, b, 1000 * x->busy / n, 3);
+            cell_num(d, b, 1000 * x->exposed / n, 3);
+            cell_num(d, b, hidden > 0 ? hidden : isnan(hidden) ? NAN : 0, 0);
+            cell_num(d, b, x->busbw / 1e9, 2);
+        }
+    }
+}
+
+static void memory_table(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting", "planned, MiB", "peak of rank 0, MiB", "least rank, MiB",
+                                       "most rank, MiB"};
+    bool any = false;
+    for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->planned_bytes > 0 || a->group[i].first->n_rank;
+    ls_block *b = any ? table(d, NULL, head, 5) : NULL;
+    for (int i = 0; i < a->n_group && b; i++) {
+        const ls_run *r = a->group[i].first;
+        double lo = NAN, hi = NAN;
+        for (int k = 0; k < r->n_rank; k++) lo = fmin(lo, r->rank_bytes[k]), hi = fmax(hi, r->rank_bytes[k]);
+        ls_doc_cell(d, b, "%s", a->group[i].label);
+        cell_num(d, b, r->planned_bytes / 1048576, 1);
+        cell_num(d, b, r->peak_bytes / 1048576, 1);
+        cell_num(d, b, lo / 1048576, 1);
+        cell_num(d, b, hi / 1048576, 1);
+    }
+}
+
+static void resources(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart part, top, use, rate;
+    chart_memory(a, &part);
+    chart_peak(a, &top);
+    chart_utilisation(a, &use);
+    chart_tflops(a, &rate);
+    if (!ls_chart_empty(&part) || !ls_chart_empty(&top)) {
+        ls_doc_add(d, LS_BLOCK_SECTION, "Memory");
+        ls_doc_chart(d, &part, "As planned before the first step.");
+        ls_doc_chart(d, &top, "Highest use that was seen, program included; of a GPU, what its allocator gave out.");
+        memory_table(a, d);
+    } else ls_chart_fini(&part), ls_chart_fini(&top);
+    if (!ls_chart_empty(&use) || !ls_chart_empty(&rate)) ls_doc_add(d, LS_BLOCK_SECTION, "Utilisation");
+    ls_doc_chart(d, &use, "Busy time of what the workers were given.");
+    ls_doc_chart(d, &rate, "Operations of the model, not of the machine, in a second.");
+}
+
+static void pipelines(const ls_analysis *a, ls_doc *d)
+{
+    bool any = false;
+    for (int i = 0, n = 0; i < a->set->n && n < 4; i++) {
+        ls_chart c;
+        bool first = !a->set->run[i].metrics; /* of its repeats */
+        for (int g = 0; g < a->n_group; g++) first = first || a->group[g].first == &a->set->run[i];
+        if (!a->set->run[i].n_span || !first) continue;
+        chart_gantt(&a->set->run[i], &c);
+        if (!any) ls_doc_add(d, LS_BLOCK_SECTION, "Pipeline");
+        any = true;
+        static const char *const file[] = {"pipeline", "pipeline_2", "pipeline_3", "pipeline_4"};
+        c.file = file[n++];
+        ls_doc_chart(d, &c, a->set->run[i].name);
+    }
+}
+
+static void profiles(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"run", "range", "share of time, %", "total"};
+    ls_block *b = NULL;
+    for (int i = 0; i < a->set->n; i++) {
+        const json_t *top = json_object_get(a->set->run[i].profile, "nvtx_top5");
+        for (size_t k = 0; k < json_array_size(top); k++) {
+            const json_t *row = json_array_get(top, k);
+            const char *name = json_string_value(json_object_get(row, "name")),
+                       *total = json_string_value(json_object_get(row, "total_time"));
+            if (!b) {
+                ls_doc_add(d, LS_BLOCK_SECTION, "Profile");
+                ls_doc_add(d, LS_BLOCK_TEXT,
+                           "Ranges as nsys saw them. Shares are of the sum over all ranges, nested ones included.");
+                b = table(d, NULL, head, 4);
+            }
+            ls_doc_cell(d, b, "%s", a->set->run[i].name);
+            ls_doc_cell(d, b, "%s", name ? name : "?");
+            const json_t *share = json_object_get(row, "time_percent");
+            cell_num(d, b, json_is_number(share) ? json_number_value(share) : NAN, 1);
+            ls_doc_cell(d, b, "%s", total ? total : "\xe2\x80\x93");
+        }
+    }
+}
+
+static void scaling_files(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"workers", "tokens/s", "stdev", "epoch, s", "speed-up", "efficiency"};
+    static const char *const key[] = {"mean_tokens_per_sec_global", "stdev_tokens_per_sec_global",
+                                      "mean_epoch_wall_time_sec", "speedup_vs_1gpu", "scaling_efficiency"};
+    for (int i = 0; i < a->set->n_scaling; i++) {
+        const json_t *root = a->set->scaling[i].root, *runs = json_object_get(root, "runs"), *v;
+        const char *status = json_string_value(json_object_get(root, "status")), *name;
+        if (!i) ls_doc_add(d, LS_BLOCK_SECTION, "Scaling reports found");
+        ls_doc_add(d, LS_BLOCK_TEXT, "%s: %s", a->set->scaling[i].path, status ? status : "no status");
+        if (!json_is_object(runs)) continue;
+        ls_block *b = table(d, NULL, head, 6);
+        json_object_foreach((json_t *)(uintptr_t)runs, name, v)
+        {
+            ls_doc_cell(d, b, "%.20s", name);
+            for (int k = 0; k < 5; k++) {
+                const json_t *x = json_object_get(v, key[k]);
+                cell_num(d, b, json_is_number(x) ? json_number_value(x) : NAN, 2);
+            }
+        }
+    }
+}
+
+static void problems(const ls_analysis *a, ls_doc *d)
+{
+    if (!a->set->notes.n) return;
+    ls_doc_add(d, LS_BLOCK_SECTION, "What could not be read");
+    ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
+    for (int i = 0; i < a->set->notes.n && i < 200; i++) ls_doc_cell(d, b, "%s", a->set->notes.text[i]);
+}
+
+void ls_report_doc(const ls_analysis *a, ls_doc *d)
+{
+    char now[24];
+    int n = a->set->n;
+    ls_utc_stamp(now);
+    snprintf(d->title, sizeof d->title, "%s",
+             a->n_group > 1 && a->comparable ? "Training runs compared"
+             : n == 1                        ? "A training run"
+                                             : "Training runs");
+    ls_doc_add(d, LS_BLOCK_TEXT, "%d %s in %d %s, %s, lockstep %s", n, n == 1 ? "run" : "runs", a->n_group,
+               a->n_group == 1 ? "setting" : "settings", now, LS_VERSION);
+    content_summary(a, d);
+    speed(a, d);
+    time_parts(a, d);
+    communication(a, d);
+    losses(a, d);
+    resources(a, d);
+    pipelines(a, d);
+    profiles(a, d);
+    scaling_files(a, d);
+    content_provenance(a, d);
+    problems(a, d);
+}

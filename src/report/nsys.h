@@ -1,0 +1,33 @@
+/* nsys.h - `nsys stats` text of a run to profiles/profile_summary.json (contract 1.5, the reference's parser).
+ *
+ * Reads every <run_dir>/profiles/nsys_stats_*.txt. Digit grouping follows the locale of the profiled host and is not checked.
+ * Keys, order and ranking (by share of time, ties in the order of the file) are the contract's. */
+#ifndef LS_REPORT_NSYS_H
+#define LS_REPORT_NSYS_H
+
+#include "core/err.h"
+#include "core/str.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct ls_nsys_row {
+    double percent;
+    size_t order;             /* as read */
+    char *name, *total, *raw; /* total: "621 ns", or NULL */
+} ls_nsys_row;
+
+typedef struct ls_nsys_rows {
+    ls_nsys_row *row;
+    size_t n, cap;
+} ls_nsys_rows;
+
+/* Appends the rows of one section ("NVTX Range Summary", "OS Runtime Summary") of a stats text. LS_E_NOMEM. */
+ls_status ls_nsys_parse(const char *text, size_t n, const char *marker, ls_nsys_rows *rows);
+void ls_nsys_rank(ls_nsys_rows *rows); /* stable, descending */
+void ls_nsys_rows_fini(ls_nsys_rows *rows);
+
+/* Text of the summary. n_file 0: there were no stats files, and nothing was appended. */
+ls_status ls_nsys_summary_text(const char *run_dir, ls_str *out, size_t *n_file);
+
+#endif

@@ -1,0 +1,281 @@
+#include "report/report.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "report/content.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static ls_status write_text(const char *dir, const char *name, const ls_str *text)
+{
+    if (text->failed) return ls_nomem(text->cap, name);
+    char *path = ls_path_join(dir, name);
+    if (!path) return ls_nomem(strlen(dir), "a path");
+    ls_status st = ls_fs_write(path, text->data ? text->data : "", text->len);
+    ls_free(path);
+    return st;
+}
+
+/* <dir>/<file>.svg, and .png by way of a script that is removed again. *gnuplot turns false when it is not installed. */
+static ls_status write_chart(const ls_chart *c, const char *dir, bool *gnuplot, int *n_png)
+{
+    ls_str svg = {0}, script = {0};
+    char name[64];
+    char *png = NULL, *gp = NULL;
+    ls_status st;
+    snprintf(name, sizeof name, "%.50s.svg", c->file);
+    ls_svg_draw(c, 760, true, &svg);
+    LS_TRY_GOTO(st, done, write_text(dir, name, &svg));
+    if (!*gnuplot) goto done;
+    png = ls_asprintf("%s/%s.png", dir, c->file);
+    gp = ls_asprintf("%s/.%s.gp", dir, c->file);
+    if (!png || !gp) {
+        st = ls_nomem(strlen(dir), "a path");
+        goto done;
+    }
+    ls_gnuplot_text(c, png, &script);
+    if (script.failed) st = ls_nomem(script.cap, "a script for gnuplot");
+    if (st == LS_OK) st = ls_fs_write(gp, script.data, script.len);
+    if (st == LS_OK) st = ls_gnuplot_run(gp, gnuplot);
+    unlink(gp);
+    if (st == LS_OK && *gnuplot) ++*n_png;
+done:
+    ls_str_fini(&svg);
+    ls_str_fini(&script);
+    ls_free(png);
+    ls_free(gp);
+    return st;
+}
+
+static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result *r, bool png)
+{
+    char *dir = ls_path_join(out, "charts");
+    bool gnuplot = png;
+    ls_status st = dir ? LS_OK : ls_nomem(strlen(out), "a path");
+    for (int i = 0; i < d->n && st == LS_OK; i++) {
+        if (d->block[i].kind != LS_BLOCK_CHART) continue;
+        st = write_chart(&d->block[i].chart, dir, &gnuplot, &r->n_png);
+        if (st == LS_E_IO && gnuplot && r->n_png == 0 &&
+            strstr(ls_err_words(), "gnuplot")) { /* a broken one: as if there were none */
+            ls_notes_add(&r->notes, "%s", ls_err_words());
+            ls_err_clear();
+            gnuplot = false;
+            st = LS_OK;
+        }
+        r->n_chart++;
+    }
+    r->no_gnuplot = png && !gnuplot;
+    ls_free(dir);
+    return st;
+}
+
+/* One scaling_report.json, or one a setting where several were run on several workers. */
+static ls_status write_scaling(const ls_analysis *a, const char *out)
+{
+    const char *name[64];
+    int n = 0;
+    for (int i = 0; i < a->n_group && n < 64; i++) {
+        int k = 0;
+        if (a->group[i].world < 2) continue;
+        while (k < n && strcmp(name[k], a->group[i].short_name)) k++;
+        if (k == n) name[n++] = a->group[i].short_name;
+    }
+    for (int i = 0; i < (n > 1 && a->comparable ? n : 1); i++) {
+        ls_str text = {0};
+        char file[128] = "scaling_report.json";
+        ls_scaling_text(a, n > 1 ? name[i] : NULL, &text);
+        if (n > 1 && a->comparable) {
+            snprintf(file, sizeof file, "scaling_report_%.80s.json", name[i]);
+            for (char *p = file; *p; p++)
+                if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", *p)) *p = '_';
+        }
+        ls_status st = write_text(out, file, &text);
+        ls_str_fini(&text);
+        LS_TRY(st);
+    }
+    return LS_OK;
+}
+
+static void terminal_table(const ls_analysis *a, ls_str *out)
+{
+    size_t wide = 7;
+    for (int i = 0; i < a->n_group; i++)
+        wide = strlen(a->group[i].short_name) > wide ? strlen(a->group[i].short_name) : wide;
+    if (!a->n_group) return;
+    ls_str_addf(out, "%-*s workers runs     tokens/s   95 %%  speed-up efficiency     loss\n", (int)wide, "setting");
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        char rate[40], half[24] = "-", up[24] = "-", eff[24] = "-", loss[24] = "-";
+        if (g->tokens.half >= 0) snprintf(half, sizeof half, "%.1f %%", 100 * g->tokens.half / g->tokens.mean);
+        if (!isnan(g->speedup.mean)) snprintf(up, sizeof up, "%.2f", g->speedup.mean);
+        if (!isnan(g->efficiency.mean)) snprintf(eff, sizeof eff, "%.1f %%", 100 * g->efficiency.mean);
+        if (!isnan(g->first->train_loss)) snprintf(loss, sizeof loss, "%.4f", g->first->train_loss);
+        ls_str_addf(out, "%-*s %7d %4d %12s %6s %9s %10s %8s\n", (int)wide, g->short_name, g->world, g->n_run,
+                    isnan(g->tokens.mean) ? "-" : ls_number_text(rate, g->tokens.mean, 1), half, up, eff, loss);
+    }
+}
+
+void ls_report_page(const ls_analysis *a, ls_str *html, ls_str *markdown)
+{
+    ls_doc d = {0};
+    ls_report_doc(a, &d);
+    ls_doc_html(&d, html);
+    ls_doc_markdown(&d, "charts", markdown);
+    if (d.failed) html->failed = markdown->failed = true;
+    ls_doc_fini(&d);
+}
+
+static ls_status write_all(const ls_analysis *a, const ls_report_opts *o, ls_report_result *r)
+{
+    ls_doc d = {0};
+    ls_str html = {0}, md = {0};
+    ls_status st = LS_OK;
+    ls_report_doc(a, &d);
+    if (d.failed) {
+        st = ls_nomem(1024, "a report");
+        goto done;
+    }
+    LS_TRY_GOTO(st, done, ls_fs_mkdirs(o->out));
+    LS_TRY_GOTO(st, done, write_charts(&d, o->out, r, o->png));
+    LS_TRY_GOTO(st, done, write_scaling(a, o->out));
+    ls_doc_markdown(&d, "charts", &md);
+    LS_TRY_GOTO(st, done, write_text(o->out, "report.md", &md));
+    ls_doc_html(&d, &html);
+    st = write_text(o->out, "report.html", &html); /* last: when it is there, so is the rest */
+done:
+    ls_str_fini(&html);
+    ls_str_fini(&md);
+    ls_doc_fini(&d);
+    return st;
+}
+
+static void tell(const ls_analysis *a, ls_report_result *r)
+{
+    const ls_run_set *set = a->set;
+    for (int i = 0; i < set->notes.n; i++) ls_notes_add(&r->notes, "%s", set->notes.text[i]);
+    for (int i = 0; i < a->n_mismatch && i < 8; i++) {
+        ls_str s = {0};
+        ls_jsonw w;
+        const ls_mismatch *m = &a->mismatch[i];
+        ls_jsonw_init(&w, &s, 0);
+        ls_jsonw_value(&w, m->baseline);
+        ls_str_add(&s, ", not ");
+        ls_jsonw_init(&w, &s, 0);
+        ls_jsonw_value(&w, m->other);
+        ls_notes_add(&r->notes, "%s: %s differs from %s: %s", set->run[m->run].name, m->field,
+                     set->run[a->baseline].name, s.data ? s.data : "?");
+        ls_str_fini(&s);
+    }
+    if (a->n_mismatch > 8) ls_notes_add(&r->notes, "and %d more differences", a->n_mismatch - 8);
+}
+
+ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result)
+{
+    ls_run_set set = {0};
+    ls_analysis a = {0};
+    ls_report_result r = {0};
+    ls_status st = LS_OK;
+    for (int i = 0; i < o->n_path; i++) LS_TRY_GOTO(st, done, ls_run_set_add(&set, o->path[i]));
+    ls_run_set_sort(&set);
+    LS_TRY_GOTO(st, done, ls_analyse(&set, o->allow_mismatch, &a));
+    r.n_run = set.n;
+    r.n_group = a.n_group;
+    r.n_mismatch = a.n_mismatch;
+    r.comparable = a.comparable;
+    tell(&a, &r);
+    terminal_table(&a, &r.table);
+    if (!set.n && !set.n_scaling)
+        st = ls_fail(LS_E_FORMAT, "there is no run in %s%s", o->n_path ? o->path[0] : "nothing",
+                     o->n_path > 1 ? " and the other paths" : "");
+    else st = write_all(&a, o, &r);
+done:
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&set);
+    if (st == LS_E_NOMEM) ls_report_result_fini(&r);
+    *result = r;
+    return st;
+}
+
+void ls_report_result_fini(ls_report_result *r)
+{
+    ls_str_fini(&r->table);
+    ls_notes_fini(&r->notes);
+    *r = (ls_report_result){0};
+}
+
+/* --- the reference's pair of charts --- */
+
+static void pair_label(const ls_run *r, const char *what, char buf[96])
+{
+    report_doc d = {r->metrics, "", NULL};
+    const char *gpu = report_str(&d, "hardware.gpu_name");
+    if (!r->world) snprintf(buf, 96, "%s", what);
+    else
+        snprintf(buf, 96, "%d \xc3\x97 %.40s, %.30s", r->world, gpu && strcmp(gpu, "none") ? gpu : "worker",
+                 r->strategy);
+}
+
+static double last_epoch(const ls_run *r, const char *key, double otherwise)
+{
+    const json_t *epochs = json_object_get(r->metrics, "epochs");
+    size_t n = json_array_size(epochs);
+    double x = n ? report_num(&(report_doc){json_array_get(epochs, n - 1), "", NULL}, key) : NAN;
+    return isnan(x) ? otherwise : x;
+}
+
+ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words)
+{
+    ls_run_set set = {0};
+    ls_status st = LS_OK;
+    bool gnuplot = true;
+    int n_png = 0;
+    ls_chart chart[2] = {{.kind = LS_CHART_BARS,
+                          .file = "training_time_comparison",
+                          .x_label = "seconds of the last epoch",
+                          .unit = "s",
+                          .decimals = 1},
+                         {.kind = LS_CHART_BARS,
+                          .file = "training_throughput_comparison",
+                          .title = "Training throughput",
+                          .x_label = "tokens per second",
+                          .unit = "tokens/s"}};
+    char title[96] = "Training time";
+    LS_TRY_GOTO(st, done, ls_run_set_add(&set, baseline));
+    LS_TRY_GOTO(st, done, ls_run_set_add(&set, optimized));
+    if (set.n != 2 || !set.run[0].metrics || !set.run[1].metrics) {
+        ls_str_add(words, "no charts:\n");
+        for (int i = 0; i < set.notes.n; i++) ls_str_addf(words, "  %s\n", set.notes.text[i]);
+        goto done;
+    }
+    double time[2], rate[2];
+    for (int i = 0; i < 2; i++) {
+        char label[96];
+        pair_label(&set.run[i], i ? "optimized" : "baseline", label);
+        time[i] = last_epoch(&set.run[i], "epoch_wall_time_sec", set.run[i].epoch_time);
+        rate[i] = last_epoch(&set.run[i], "tokens_per_sec_global", set.run[i].tokens_per_sec);
+        for (int k = 0; k < 2; k++) {
+            ls_series *s = i ? chart[k].series : ls_chart_series(&chart[k], "run");
+            ls_chart_point(
+                &chart[k], s,
+                (ls_point){.x = ls_chart_category(&chart[k], label), .y = k ? rate[i] : time[i], .lo = NAN, .hi = NAN});
+        }
+    }
+    if (time[0] > 0 && !isnan(time[1])) {
+        snprintf(title, sizeof title, "Training time: %.0f %% less", 100 * (time[0] - time[1]) / time[0]);
+        ls_str_addf(words, "%s\n", title);
+    }
+    chart[0].title = title;
+    LS_TRY_GOTO(st, done, ls_fs_mkdirs(out));
+    for (int k = 0; k < 2; k++) {
+        if (ls_chart_empty(&chart[k])) continue;
+        LS_TRY_GOTO(st, done, write_chart(&chart[k], out, &gnuplot, &n_png));
+        ls_str_addf(words, "Wrote %s/%s.%s\n", out, chart[k].file, gnuplot ? "png" : "svg");
+    }
+    if (!gnuplot) ls_str_add(words, "gnuplot is not installed: charts are SVG files only\n");
+done:
+    for (int k = 0; k < 2; k++) ls_chart_fini(&chart[k]);
+    ls_run_set_fini(&set);
+    return st;
+}

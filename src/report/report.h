@@ -1,0 +1,32 @@
+/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG where gnuplot is). */
+#ifndef LS_REPORT_REPORT_H
+#define LS_REPORT_REPORT_H
+
+#include "report/analysis.h"
+
+typedef struct ls_report_opts {
+    const char *const *path; /* run folders, metrics files, folders of run folders */
+    int n_path;
+    const char *out;
+    bool allow_mismatch, png;
+} ls_report_opts;
+
+typedef struct ls_report_result {
+    int n_run, n_group, n_mismatch, n_chart, n_png;
+    bool comparable, no_gnuplot; /* gnuplot is not installed */
+    ls_str table;                /* the settings as a short table, for a terminal */
+    ls_notes notes;              /* what could not be read, and unlike fields       */
+} ls_report_result;
+
+/* LS_E_FORMAT when there is not one run. The result is filled in every case but LS_E_NOMEM; fini it. */
+ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result);
+void ls_report_result_fini(ls_report_result *r);
+
+/* The page alone, as text: for tests. */
+void ls_report_page(const ls_analysis *a, ls_str *html, ls_str *markdown);
+
+/* The reference's chart tool: two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
+ * training_throughput_comparison (.svg, and .png with gnuplot). words: what was written and the saving. */
+ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words);
+
+#endif

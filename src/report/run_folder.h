@@ -1,0 +1,113 @@
+/* run_folder.h - what a run left behind, read without trust: ours, or a reference trainer's (schema 2.0, or the older one of
+ * parallel arrays).
+ *
+ * Everything that is not said is NaN, -1 or NULL. What is malformed or contradicts itself is a line of notes that names the file
+ * and the key; the rest of the run, and the other runs, are still there. */
+#ifndef LS_REPORT_RUN_FOLDER_H
+#define LS_REPORT_RUN_FOLDER_H
+
+#include "report/keys.h"
+
+/* clang-format off */
+/* Parts of a step, in seconds. X(name, key in lockstep.step_split, key in metrics.jsonl, words) */
+#define LS_SPLIT_LIST(X)                                                             \
+    X(FORWARD,   "forward",      "forward_sec",   "forward")                         \
+    X(BACKWARD,  "backward",     "backward_sec",  "backward")                        \
+    X(OPTIMIZER, "optimizer",    "optimizer_sec", "optimizer")                       \
+    X(EXPOSED,   "exposed_comm", "comm_exposed_sec", "exposed communication")        \
+    X(BUBBLE,    "bubble",       "bubble_sec",    "pipeline bubble")                 \
+    X(STRAGGLER, "straggler",    "straggler_sec", "waiting for slower workers")      \
+    X(INPUT,     "input",        "data_sec",      "input")                           \
+    X(OTHER,     "other",        "other_sec",     "other")
+/* clang-format on */
+enum {
+#define X(name, key, step_key, words) LS_SPLIT_##name,
+    LS_SPLIT_LIST(X)
+#undef X
+        LS_N_SPLIT
+};
+const char *ls_split_words(int part);
+
+typedef struct ls_run_step {
+    int64_t step;
+    double loss, val_loss, time, tokens_per_sec, tflops;
+    double part[LS_N_SPLIT];
+} ls_run_step;
+
+typedef struct ls_run_coll { /* one kind of collective, rank 0's, over the whole run */
+    const char *kind;
+    double calls, nbytes, busy, exposed, busbw;
+} ls_run_coll;
+
+typedef struct ls_run_part {
+    const char *name;
+    double nbytes;
+} ls_run_part;
+
+typedef struct ls_run_span { /* one box of a pipeline step */
+    int lane;
+    double begin, end;
+    char kind[16], label[24];
+} ls_run_span;
+
+#define LS_RUN_MAX_PART 16
+#define LS_RUN_MAX_SPAN 4096
+
+typedef struct ls_run {
+    char *dir;                               /* the folder, or the metrics file, as given       */
+    char *name;                              /* short, for people: the last two parts of dir    */
+    json_t *metrics, *launcher, *profile;    /* NULL: not there                                 */
+    bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt is there and fits */
+    int world;                               /* 0: not said                                     */
+    char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
+    char *setting;                           /* "key value" lines: what makes runs repeats of one another */
+    double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
+    double train_loss, val_loss;             /* of the last epoch; best                         */
+    double n_update, tokens_per_update;
+    double peak_bytes, planned_bytes, cpu_utilisation, gpu_utilisation, tflops;
+    double split[LS_N_SPLIT]; /* mean seconds a step                             */
+    double step_time;         /* mean seconds, warm-up left out                  */
+    ls_run_step *step;
+    int n_step, n_warm; /* the first n_warm steps are warm-up              */
+    ls_run_coll coll[LS_RUN_MAX_PART];
+    int n_coll;
+    ls_run_part part[LS_RUN_MAX_PART]; /* memory                                          */
+    int n_part;
+    double *rank_bytes; /* memory by rank                                  */
+    int n_rank;
+    double *rank_cpu; /* utilisation by rank, 0 to 1                     */
+    int n_rank_cpu;
+    double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
+    int n_epoch;
+    ls_run_span *span;
+    int n_span, n_lane;
+} ls_run;
+
+/* The texts of a run's files; NULL where there is none. */
+typedef struct ls_run_texts {
+    const char *metrics, *steps, *launcher, *complete, *pipeline, *profile;
+    size_t n_metrics, n_steps, n_launcher, n_complete, n_pipeline, n_profile;
+} ls_run_texts;
+
+/* LS_E_NOMEM alone; on failure *out is untouched. name is for the notes and for people. */
+ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out);
+void ls_run_fini(ls_run *r);
+
+typedef struct ls_run_set {
+    ls_run *run; /* ascending by number of workers, else in the order given */
+    int n, cap;
+    ls_notes notes;
+    struct ls_scaling_file {
+        char *path;
+        json_t *root;
+    } * scaling; /* scaling_report.json files met on the way */
+    int n_scaling;
+} ls_run_set;
+
+/* Adds the runs at path: a run folder, a metrics file, or a folder of such folders (at most five deep). A path without any run is
+ * a note. LS_E_NOMEM alone. */
+ls_status ls_run_set_add(ls_run_set *s, const char *path);
+void ls_run_set_sort(ls_run_set *s);
+void ls_run_set_fini(ls_run_set *s);
+
+#endif

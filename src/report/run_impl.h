@@ -1,0 +1,12 @@
+/* run_impl.h - the parts of reading a run. Each notes what is wrong and goes on; LS_E_NOMEM alone fails. */
+#ifndef LS_REPORT_RUN_IMPL_H
+#define LS_REPORT_RUN_IMPL_H
+
+#include "report/run_folder.h"
+
+ls_status run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
+ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* metrics.jsonl */
+ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r);
+void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */
+
+#endif

@@ -1,0 +1,111 @@
+/* run_resources.c - what a run used: lockstep.comm, lockstep.memory, lockstep.cpu_utilisation. */
+#include "core/mem.h"
+#include "report/run_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+static void read_comm(const report_doc *d, ls_run *r)
+{
+    const json_t *comm = report_object(d, "lockstep.comm"), *v;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)comm, key, v)
+    {
+        if (!json_is_object(v) || r->n_coll == LS_RUN_MAX_PART) continue;
+        report_doc k = {v, d->file, d->notes};
+        ls_run_coll c = {key,
+                         report_num(&k, "calls"),
+                         report_num(&k, "bytes_moved"),
+                         report_num(&k, "busy_sec"),
+                         report_num(&k, "exposed_sec"),
+                         report_num(&k, "busbw_bytes_per_sec")};
+        if (c.busy >= 0) r->coll[r->n_coll++] = c;
+        else ls_notes_add(d->notes, "%s: key lockstep.comm.%.40s.busy_sec: a time was expected", d->file, key);
+    }
+}
+
+/* Numbers of a list; of objects in it, the total, what was planned, or the sum of the parts. */
+static double bytes_of(const json_t *v)
+{
+    static const char *const whole[] = {"total", "planned"};
+    const json_t *item;
+    const char *key;
+    double sum = 0;
+    if (json_is_number(v)) return json_number_value(v);
+    for (int i = 0; i < 2; i++)
+        if (json_is_number(json_object_get(v, whole[i]))) return json_number_value(json_object_get(v, whole[i]));
+    json_object_foreach((json_t *)(uintptr_t)v, key, item) if (json_is_number(item) && strcmp(key, "rank")) sum +=
+        json_number_value(item);
+    return sum;
+}
+
+static ls_status read_list(const json_t *list, double **out, int *n_out)
+{
+    size_t n = json_array_size(list);
+    if (!n || n > 65536 || *out) return LS_OK;
+    double *x = ls_alloc(n * sizeof *x);
+    if (!x) return ls_nomem(n * sizeof *x, "a list of ranks");
+    for (size_t i = 0; i < n; i++) x[i] = bytes_of(json_array_get(list, i));
+    *out = x;
+    *n_out = (int)n;
+    return LS_OK;
+}
+
+/* {"weights": bytes, ...}, perhaps below "parts"; a list in it is by rank. Totals are no parts. */
+static ls_status read_memory(const json_t *m, ls_run *r)
+{
+    static const char *const total[] = {"total", "peak", "planned", "arena", "rank"};
+    const json_t *v;
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)m, key, v)
+    {
+        bool sum = false;
+        for (size_t i = 0; i < sizeof total / sizeof total[0]; i++)
+            sum = sum || !strncmp(key, total[i], strlen(total[i]));
+        if (json_is_number(v) && !sum && json_number_value(v) > 0 && r->n_part < LS_RUN_MAX_PART)
+            r->part[r->n_part++] = (ls_run_part){key, json_number_value(v)};
+        else if (json_is_array(v)) LS_TRY(read_list(v, &r->rank_bytes, &r->n_rank));
+        else if (json_is_object(v)) LS_TRY(read_memory(v, r));
+    }
+    return LS_OK;
+}
+
+static ls_status read_utilisation(const report_doc *d, ls_run *r)
+{
+    const json_t *v = report_get(d, "lockstep.cpu_utilisation");
+    if (json_is_array(v)) {
+        LS_TRY(read_list(v, &r->rank_cpu, &r->n_rank_cpu));
+        double sum = 0;
+        for (int i = 0; i < r->n_rank_cpu; i++) sum += r->rank_cpu[i];
+        if (r->n_rank_cpu) r->cpu_utilisation = sum / r->n_rank_cpu;
+    } else {
+        r->cpu_utilisation = report_num(d, "lockstep.cpu_utilisation");
+    }
+    r->gpu_utilisation = report_num(d, "lockstep.gpu_utilisation");
+    return LS_OK;
+}
+
+/* Everybody waits for the slowest worker, which waits for communication alone: the least time waited. What rank 0 waited beyond it was
+ * for slower workers. */
+static void tell_stragglers(const report_doc *d, ls_run *r)
+{
+    const json_t *list = report_array(d, "lockstep.workers");
+    double least = NAN, first = NAN;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        double x = report_num(&(report_doc){json_array_get(list, i), d->file, d->notes}, "exposed_comm_sec");
+        least = fmin(least, x);
+        if (!i) first = x;
+    }
+    if (!(first > 0) || !(least >= 0) || !isnan(r->split[LS_SPLIT_STRAGGLER]) || !(r->split[LS_SPLIT_EXPOSED] > 0))
+        return;
+    r->split[LS_SPLIT_STRAGGLER] = r->split[LS_SPLIT_EXPOSED] * (1 - least / first);
+    r->split[LS_SPLIT_EXPOSED] *= least / first;
+}
+
+ls_status run_read_resources(const report_doc *d, ls_run *r)
+{
+    read_comm(d, r);
+    tell_stragglers(d, r);
+    LS_TRY(read_memory(report_object(d, "lockstep.memory"), r));
+    return read_utilisation(d, r);
+}

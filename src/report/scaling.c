@@ -1,0 +1,103 @@
+/* scaling.c - scaling_report.json: the contract's keys first, ours (means as base, intervals, every repeat) behind them. */
+#include "report/analysis.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void put_real(ls_jsonw *w, const char *key, double x)
+{
+    ls_jsonw_key(w, key);
+    if (isnan(x)) ls_jsonw_null(w);
+    else ls_jsonw_real(w, x);
+}
+
+static void put_value(ls_jsonw *w, const char *key, const json_t *v)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_value(w, v);
+}
+
+static void put_mismatches(ls_jsonw *w, const ls_analysis *a)
+{
+    ls_jsonw_put_open(w, "mismatches", '[');
+    for (int i = 0; i < a->n_mismatch; i++) {
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_str(w, "field", a->mismatch[i].field);
+        put_value(w, "baseline", a->mismatch[i].baseline);
+        put_value(w, "mismatch", a->mismatch[i].other);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
+static void put_protocol(ls_jsonw *w, const ls_analysis *a)
+{
+    const ls_run *base = &a->set->run[a->baseline];
+    const json_t *config = json_object_get(base->metrics, "training_config");
+    const char *type = json_string_value(json_object_get(json_object_get(base->metrics, "hardware"), "instance_type"));
+    const char *data = json_string_value(json_object_get(config, "dataset_name"));
+    ls_jsonw_put_open(w, "protocol", '{');
+    ls_jsonw_put_str(w, "instance_type", type ? type : "unknown");
+    put_value(w, "seq_len", json_object_get(config, "seq_len"));
+    ls_jsonw_put_str(w, "dataset_mode", data && strstr(data, "small") ? "small" : "full");
+    put_value(w, "training_config", config);
+    ls_jsonw_close(w);
+}
+
+static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
+{
+    char key[16];
+    snprintf(key, sizeof key, "%d", g->world);
+    ls_jsonw_put_open(w, key, '{');
+    ls_jsonw_put_open(w, "metrics_paths", '[');
+    for (int i = 0; i < g->n_run; i++) {
+        const char *dir = a->set->run[g->run[i]].dir;
+        size_t n = strlen(dir);
+        char path[4352];
+        bool file = n > 5 && !strcmp(dir + n - 5, ".json");
+        snprintf(path, sizeof path, "%.4096s%s", dir, file ? "" : "/training_metrics.json");
+        ls_jsonw_str(w, path);
+    }
+    ls_jsonw_close(w);
+    put_real(w, "mean_tokens_per_sec_global", g->tokens.mean);
+    put_real(w, "stdev_tokens_per_sec_global", g->tokens.stdev);
+    put_real(w, "mean_epoch_wall_time_sec", g->epoch_time.mean);
+    put_real(w, "stdev_epoch_wall_time_sec", g->epoch_time.stdev);
+    put_real(w, "speedup_vs_1gpu", g->speedup_r1);
+    put_real(w, "scaling_efficiency", g->speedup_r1 / g->world);
+    /* ours */
+    ls_jsonw_put_str(w, "setting", g->short_name);
+    put_real(w, "speedup_vs_mean", g->speedup.mean);
+    put_real(w, "speedup_vs_mean_half95", g->speedup.half);
+    put_real(w, "efficiency_vs_mean", g->efficiency.mean);
+    put_real(w, "tokens_per_sec_half95", g->tokens.half);
+    ls_jsonw_put_bool(w, "interval_within_one_run", g->tokens.within);
+    ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
+    for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, a->set->run[g->run[i]].tokens_per_sec);
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+}
+
+void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out)
+{
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    bool ok = a->comparable && a->baseline >= 0;
+    ls_jsonw_put_str(&w, "status", !ok ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
+    if (ok) {
+        int last = 0; /* a number of workers is a key, so it comes once: the first of its groups */
+        put_protocol(&w, a);
+        ls_jsonw_put_open(&w, "runs", '{');
+        for (int i = 0; i < a->n_group; i++) {
+            const ls_group *g = &a->group[i];
+            if (g->world == last || (strategy && g->world > 1 && strcmp(g->short_name, strategy))) continue;
+            put_group(&w, a, g);
+            last = g->world;
+        }
+        ls_jsonw_close(&w);
+    }
+    if (!ok || a->n_mismatch) put_mismatches(&w, a);
+    ls_jsonw_close(&w);
+}

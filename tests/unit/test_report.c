@@ -1,0 +1,504 @@
+/* Reading runs, comparing them, and the page: intervals, the contract's statistics, mismatches, the waterfall's sum, what is wrong
+ * with foreign files, and that nothing in a file can break out of the page. */
+#include "report/report.h"
+#include "cmocka_all.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "report/chart.h"
+#include "report/nsys.h"
+#include "report/tools.h"
+#include "report_fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { MOST = 16 };
+
+static void near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance)) fail_msg("got %.17g, wanted %.17g within %g", got, want, tolerance);
+}
+
+static ls_run_set new_set(void)
+{
+    ls_run_set s = {.run = ls_alloc(MOST * sizeof(ls_run)), .cap = MOST};
+    assert_non_null(s.run);
+    return s;
+}
+
+static void add(ls_run_set *s, const char *dir, made_run r, const ls_str *steps)
+{
+    ls_str text = {0};
+    made_metrics(&r, &text);
+    assert_int_equal(add_made(s, dir, &text, steps), LS_OK);
+    ls_str_fini(&text);
+}
+
+static void has(const char *text, const char *words)
+{
+    if (!text || !strstr(text, words)) fail_msg("'%s' is not in: %.600s", words, text ? text : "nothing");
+}
+
+static void has_note(const ls_notes *n, const char *words)
+{
+    for (int i = 0; i < n->n; i++)
+        if (strstr(n->text[i], words)) return;
+    fail_msg("no note has '%s'; the first of %d: %s", words, n->n, n->n ? n->text[0] : "none");
+}
+
+static void intervals(void **state)
+{
+    (void)state;
+    const double x[] = {100, 95, NAN, 105};
+    ls_estimate e = ls_estimate_of(x, 4);
+    assert_int_equal(e.n, 3);
+    near(e.mean, 100, 0);
+    near(e.stdev, 5, 1e-12);
+    near(e.half, 4.3027 * 5 / sqrt(3), 1e-3);
+    e = ls_estimate_of(x, 1);
+    near(e.stdev, 0, 0);
+    assert_true(isnan(e.half));
+    assert_true(isnan(ls_estimate_of(x, 0).mean));
+    near(ls_t95(1), 12.706, 1e-3);
+    near(ls_t95(30), 2.0423, 3e-4); /* published quantiles */
+    near(ls_t95(100), 1.9840, 2e-4);
+}
+
+/* 100/180/320 tokens/s, three repeats each with other means: the contract's numbers, and ours beside them. */
+static void scaling(void **state)
+{
+    (void)state;
+    static const double rate[3][3] = {{100, 95, 105}, {180, 190, 175}, {320, 330, 310}};
+    static const int world[3] = {1, 2, 4};
+    ls_run_set s = new_set();
+    char dir[32];
+    for (int k = 2; k >= 0; k--) /* any order of paths */
+        for (int i = 0; i < 3; i++) {
+            snprintf(dir, sizeof dir, "%dgpu/run_%d", world[k], i + 1);
+            add(&s, dir,
+                (made_run){.world = world[k],
+                           .tokens_per_sec = rate[k][i],
+                           .epoch_time = 1000 / rate[k][i],
+                           .strategy = "ddp"},
+                NULL);
+        }
+    ls_run_set_sort(&s);
+    ls_analysis a;
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    assert_int_equal(a.n_group, 3);
+    assert_int_equal(a.n_mismatch, 0);
+    assert_true(a.comparable);
+    near(a.group[1].tokens.mean, 181.66666666666666, 0);
+    near(a.group[1].tokens.stdev, 7.637626158259733, 1e-14);
+    near(a.group[1].speedup_r1, 1.8166666666666667, 1e-15);
+    near(a.group[2].speedup.mean, 3.2, 1e-15);
+    near(a.group[2].efficiency.mean, 0.8, 1e-15);
+    assert_true(a.group[2].speedup.half > 0);
+    assert_int_equal(a.best, 2);
+    assert_int_equal(a.second, 1);
+    ls_str text = {0};
+    json_t *root = NULL;
+    ls_scaling_text(&a, NULL, &text);
+    assert_int_equal(ls_json_parse(text.data, text.len, "scaling", &root), LS_OK);
+    assert_string_equal(json_string_value(json_object_get(root, "status")), "ok");
+    const json_t *runs = json_object_get(root, "runs"), *two = json_object_get(runs, "2");
+    assert_int_equal(json_object_size(runs), 3);
+    near(json_number_value(json_object_get(two, "scaling_efficiency")), 0.9083333333333333, 1e-15);
+    assert_int_equal(json_array_size(json_object_get(two, "metrics_paths")), 3);
+    assert_null(json_object_get(root, "mismatches"));
+    json_decref(root);
+    ls_str_fini(&text);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+static void unlike(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1, .precision = "fp16_torch_amp"}, NULL);
+    add(&s, "two",
+        (made_run){
+            .world = 2, .tokens_per_sec = 190, .epoch_time = 1, .precision = "fp16_deepspeed", .global_batch = 32},
+        NULL);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    assert_int_equal(a.n_mismatch, 2); /* in the contract's order */
+    assert_string_equal(a.mismatch[0].field, "global_batch_size");
+    assert_string_equal(a.mismatch[1].field, "precision");
+    assert_false(a.comparable);
+    assert_true(isnan(a.group[1].speedup.mean));
+    ls_str text = {0}, html = {0}, md = {0};
+    ls_scaling_text(&a, NULL, &text);
+    has(text.data, "\"status\": \"invalid_comparison\"");
+    has(text.data,
+        "\"field\": \"precision\",\n      \"baseline\": \"fp16_torch_amp\",\n      \"mismatch\": \"fp16_deepspeed\"");
+    assert_null(strstr(text.data, "runs"));
+    ls_report_page(&a, &html, &md);
+    has(html.data, "invalid_comparison");
+    assert_null(strstr(html.data, "is the fastest"));
+    ls_analysis_fini(&a);
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
+    assert_int_equal(ls_analyse(&s, true, &a), LS_OK); /* allowed: compared, and marked */
+    assert_true(a.comparable);
+    near(a.group[1].speedup.mean, 1.9, 1e-15);
+    ls_report_page(&a, &html, &md);
+    has(html.data, "mismatch_allowed");
+    has(md.data, "mismatch_allowed");
+    ls_scaling_text(&a, NULL, &text);
+    has(text.data, "\"status\": \"mismatch_allowed\"");
+    ls_analysis_fini(&a);
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
+    ls_run_set_fini(&s);
+}
+
+/* A step of one worker: 6 + 12 + 2 ms; of two: 3.5 + 7 + 1.5 exposed + 2. Every share can be worked out by hand. */
+static void waterfall(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str one = {0}, two = {0};
+    made_steps(20, 0.006, 0.012, 0, 0.002, &one);
+    made_steps(20, 0.0035, 0.007, 0.0015, 0.002, &two);
+    double tokens = 16 * 64; /* a step */
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = tokens / 0.020, .epoch_time = 1, .strategy = "single"},
+        &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = tokens / 0.015, .epoch_time = 1, .strategy = "ddp"}, &two);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    const ls_waterfall *w = &a.group[1].waterfall;
+    assert_true(w->known && w->split && !a.group[0].waterfall.known);
+    near(w->useful, 0.010 / 0.015, 1e-12);
+    near(w->lost[LS_SPLIT_FORWARD], (0.0005 + 0.001) / 0.015, 1e-12); /* both passes */
+    near(w->lost[LS_SPLIT_EXPOSED], 0.0015 / 0.015, 1e-12);
+    near(w->lost[LS_SPLIT_OPTIMIZER], 0.001 / 0.015, 1e-12);
+    near(w->lost[LS_SPLIT_OTHER], 0.001 / 0.015, 1e-12); /* 15 ms, of which the parts explain 14 */
+    double sum = w->useful;
+    for (int k = 0; k < LS_N_SPLIT; k++) sum += w->lost[k];
+    near(sum, 1, 1e-12);
+    assert_true(a.same_loss); /* both made the same losses */
+    ls_str html = {0}, md = {0};
+    ls_report_page(&a, &html, &md);
+    has(html.data, "same loss at every step, bit for bit");
+    has(md.data, "| ddp × 2 | 66.7 | 10.0 | 6.7 | 10.0 | 6.7 | 100.0 |");
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&one), ls_str_fini(&two);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* Our own keys: step_split wins over metrics.jsonl, memory by part and rank, utilisation, communication. */
+static void own_keys(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_str steps = {0};
+    made_steps(12, 1, 1, 1, 1, &steps);
+    add(&s, "r",
+        (made_run){.world = 2,
+                   .tokens_per_sec = 5,
+                   .epoch_time = 1,
+                   .strategy = "zero2",
+                   .ours =
+                       ", \"step_split\": {\"input\": 0.1, \"forward\": 0.2, \"backward\": 0.3, \"exposed_comm\": "
+                       "0.4, \"optimizer\": 0.5, \"other\": 0.6}"
+                       ", \"memory\": {\"weights\": 100, \"optimizer\": 50, \"total\": 150, \"ranks\": [150, "
+                       "{\"rank\": 1, \"weights\": 100, \"optimizer\": 45, \"planned\": 145}]}"
+                       ", \"workers\": [{\"rank\": 0, \"exposed_comm_sec\": 8}, {\"rank\": 1, \"exposed_comm_sec\": 2}]"
+                       ", \"cpu_utilisation\": [0.5, 0.75], \"bucket\": 7, \"seed\": 3, \"planned_bytes\": 150"
+                       ", \"comm\": {\"backend\": \"local\", \"workers\": 2, \"all_reduce\": {\"calls\": 3, "
+                       "\"busy_sec\": 2.0, \"exposed_sec\": 0.5}}"},
+        &steps);
+    const ls_run *r = &s.run[0];
+    near(r->split[LS_SPLIT_EXPOSED], 0.1, 1e-15); /* the slowest waited a quarter of rank 0's time */
+    near(r->split[LS_SPLIT_STRAGGLER], 0.3, 1e-15);
+    near(r->split[LS_SPLIT_OTHER], 0.6, 0);
+    near(r->step_time, 4, 1e-12);
+    assert_int_equal(r->n_part, 2);
+    assert_int_equal(r->n_rank, 2);
+    near(r->rank_bytes[1], 145, 0);
+    near(r->cpu_utilisation, 0.625, 0);
+    assert_int_equal(r->n_coll, 1);
+    near(r->coll[0].busy, 2, 0);
+    has(r->setting, "bucket 7\n");
+    assert_null(strstr(r->setting, "seed"));
+    assert_null(strstr(r->setting, "planned"));
+    assert_int_equal(s.notes.n, 0);
+    ls_str_fini(&steps);
+    ls_run_set_fini(&s);
+}
+
+/* Two settings of one strategy are told apart by what differs. */
+static void settings(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    add(&s, "a",
+        (made_run){.world = 2, .tokens_per_sec = 5, .epoch_time = 1, .strategy = "ddp", .ours = ", \"bucket\": 7"},
+        NULL);
+    add(&s, "b",
+        (made_run){.world = 2, .tokens_per_sec = 6, .epoch_time = 1, .strategy = "ddp", .ours = ", \"bucket\": 9"},
+        NULL);
+    add(&s, "c",
+        (made_run){.world = 2, .tokens_per_sec = 6, .epoch_time = 1, .strategy = "ddp", .ours = ", \"bucket\": 9"},
+        NULL);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    assert_int_equal(a.n_group, 2);
+    assert_string_equal(a.group[0].label, "ddp (bucket 7) × 2");
+    assert_string_equal(a.group[1].short_name, "ddp (bucket 9)");
+    assert_int_equal(a.group[1].n_run, 2);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+static void problems(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    static const char *const bad[] = {
+        "{\"schema_version\": \"2.0\"",                                                    /* cut */
+        "[1, 2]",                                                                          /* no object */
+        "{\"schema_version\": \"3.1\", \"hardware\": 5, \"epochs\": {}, \"summary\": []}", /* wrong kinds */
+        "{\"schema_version\": \"2.0\", \"hardware\": {\"world_size\": -3}, \"epochs\": [7], \"summary\": "
+        "{\"mean_tokens_per_sec_global\": \"fast\"}}",
+        "{\"train_time_per_epoch\": [10.5, 9.5], \"train_throughput\": [100, 110], \"train_loss_per_epoch\": [3, 2], "
+        "\"val_loss_per_epoch\": [3, 2.5]}",
+    };
+    for (int i = 0; i < 5; i++) {
+        ls_str text = {0};
+        char dir[8];
+        snprintf(dir, sizeof dir, "bad%d", i);
+        ls_str_add(&text, bad[i]);
+        assert_int_equal(add_made(&s, dir, &text, NULL), LS_OK);
+        ls_str_fini(&text);
+    }
+    has_note(&s.notes, "bad0/training_metrics.json: line 1");
+    has_note(&s.notes, "bad1/training_metrics.json: an object was expected");
+    has_note(&s.notes, "bad2/training_metrics.json: key hardware: an object was expected, not a number");
+    has_note(&s.notes, "bad2/training_metrics.json: key epochs: a list was expected, not an object");
+    has_note(&s.notes, "\"3.1\" is not known");
+    has_note(&s.notes,
+             "bad3/training_metrics.json: key hardware.world_size: a whole number from 0 was expected, not -3");
+    has_note(&s.notes,
+             "bad3/training_metrics.json: key summary.mean_tokens_per_sec_global: a number was expected, not text");
+    has_note(&s.notes, "bad3/training_metrics.json: key epochs[0]: an object was expected");
+    assert_true(s.run[4].legacy);
+    near(s.run[4].tokens_per_sec, 105, 0);
+    near(s.run[4].val_loss, 2.5, 0);
+    add(&s, "good", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1}, NULL); /* and is still reported */
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    ls_run_set_sort(&s);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    assert_int_equal(a.n_group, 1);
+    ls_report_page(&a, &html, &md);
+    has(html.data, "What could not be read");
+    has(html.data, "baseline on 1 worker: 100 tokens per second");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+static void other_files(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_str text = {0};
+    made_metrics(&(made_run){.world = 2, .tokens_per_sec = 150.5, .epoch_time = 1}, &text);
+    static const char steps[] =
+        "{\"step\": 1, \"loss\": 3}\nnonsense\n{\"step\": 2, \"loss\": null}\n{\"step\": 3, \"lo";
+    static const char complete[] =
+        "[Rank 0] RUN_COMPLETE checkpoint_path=a world_size=9 b world_size=2 tokens_per_sec=150.5 "
+        "total_wall_time_sec=3.0 timestamp_utc=2026-01-01T00:00:00Z\n";
+    static const char pipe[] =
+        "[{\"lane\": 0, \"begin\": 0, \"end\": 1, \"kind\": \"forward\", \"label\": \"0\"}, {\"lane\": \"x\"}]";
+    static const char launcher[] = "{\"world_size\": 3}";
+    ls_run_texts t = {.metrics = text.data,
+                      .n_metrics = text.len,
+                      .steps = steps,
+                      .n_steps = sizeof steps - 1,
+                      .complete = complete,
+                      .n_complete = sizeof complete - 1,
+                      .pipeline = pipe,
+                      .n_pipeline = sizeof pipe - 1,
+                      .launcher = launcher,
+                      .n_launcher = sizeof launcher - 1};
+    assert_int_equal(ls_run_read_texts(&t, "dir", &s.notes, &s.run[0]), LS_OK);
+    s.n = 1;
+    assert_int_equal(s.run[0].n_step, 2); /* the torn last line is no problem */
+    assert_int_equal(s.run[0].n_span, 1);
+    assert_true(s.run[0].complete);
+    assert_int_equal(s.notes.n, 4);
+    has_note(&s.notes, "dir/metrics.jsonl: line 2");
+    has_note(&s.notes, "dir/RUN_COMPLETE.txt: total_wall_time_sec=3.0, but training_metrics.json has 2");
+    has_note(&s.notes, "dir/pipeline.json: row 1");
+    has_note(&s.notes, "dir/launcher_metadata.json: key world_size: 3, but training_metrics.json has 2");
+    ls_str_fini(&text);
+    ls_run_set_fini(&s);
+}
+
+/* Names out of files cannot become marks of the page. */
+static void hostile_names(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    add(&s, "<script>alert(1)</script>/a|b",
+        (made_run){.world = 1, .tokens_per_sec = 1e300, .epoch_time = 1, .strategy = "<b>\\u0001&\\\""}, NULL);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1e-300, .epoch_time = 1, .strategy = "<i>"}, NULL);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    ls_report_page(&a, &html, &md);
+    assert_false(html.failed);
+    assert_null(strstr(html.data, "<script"));
+    assert_null(strstr(html.data, "<b>"));
+    assert_null(strstr(html.data, "<i>"));
+    has(html.data, "&lt;script&gt;alert(1)&lt;/script&gt;");
+    has(md.data, "a\\|b");
+    assert_null(strstr(html.data, "http:")); /* nothing to fetch: not even a name space */
+    assert_null(strstr(html.data, "https:"));
+    assert_null(strstr(html.data, "nan\""));
+    assert_null(strstr(html.data, "nan "));
+    assert_null(strstr(html.data, "inf\""));
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+static void nsys(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "Processing [a.sqlite] with [nvtx_sum.py]...\n\n ** NVTX Range Summary (nvtx_sum):\n\n"
+        " Time (%)  Total Time (ns)  Instances  Range\n --------  ---------------  ---------  -----\n"
+        "     20.5%  1,23,456   3  PushPop  :train/a  \r\n     30.0  1.5 ms   3  PushPop  NCCL:b c\n     30.0  n/a   3 "
+        " PushPop  later\n"
+        "   few  fields\n     10.0  one\n\n"
+        " ** OS Runtime Summary (osrt_sum):\n     99.0  12   1  poll\n"
+        " ** NVTX Range Summary (again):\n     21.0  5   1  x.ALLREDUCE_gradients\nProcessing [b]\n     98.0  5   1  "
+        "outside\n";
+    ls_nsys_rows rows = {0};
+    assert_int_equal(ls_nsys_parse(text, sizeof text - 1, "NVTX Range Summary", &rows), LS_OK);
+    assert_int_equal(rows.n, 4);
+    ls_nsys_rank(&rows);
+    assert_string_equal(rows.row[0].name, "NCCL:b c");
+    assert_string_equal(rows.row[0].total, "1.5 ms");
+    assert_string_equal(rows.row[1].name, "later"); /* ties keep their order */
+    assert_null(rows.row[1].total);
+    assert_string_equal(rows.row[2].name, "x.ALLREDUCE_gradients");
+    assert_string_equal(rows.row[3].total, "123456 ns");
+    assert_string_equal(rows.row[3].raw, "     20.5%  1,23,456   3  PushPop  :train/a  ");
+    ls_nsys_rows_fini(&rows);
+    assert_int_equal(ls_nsys_parse(text, sizeof text - 1, "OS Runtime Summary", &rows), LS_OK);
+    assert_int_equal(rows.n, 1);
+    ls_nsys_rows_fini(&rows);
+}
+
+static void numbers(void **state)
+{
+    (void)state;
+    char b[40];
+    assert_string_equal(ls_number_text(b, 1234567.891, 1), "1,234,567.9");
+    assert_string_equal(ls_number_text(b, -1234.0, 0), "-1,234");
+    assert_string_equal(ls_number_text(b, -0.01, 1), "0.0");
+    assert_string_equal(ls_number_text(b, 999, 0), "999");
+    assert_string_equal(ls_number_text(b, 3e20, 2), "3e+20");
+    near(ls_nice_step(0, 4730, 5), 1000, 1e-9);
+    near(ls_nice_step(0, 0, 5), 1, 0);
+}
+
+static void make(const char *root, const char *path, const char *text)
+{
+    char *p = ls_asprintf("%s/%s", root, path);
+    assert_int_equal(ls_fs_write(p, text, strlen(text)), LS_OK);
+    ls_free(p);
+}
+
+static void verifier(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/lockstep-verify.XXXXXX";
+    assert_non_null(mkdtemp(root));
+    ls_str good = {0}, out = {0};
+    int n_run, n_bad;
+    made_metrics(&(made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1}, &good);
+    assert_int_equal(ls_report_verify(root, &out, &n_run, &n_bad), LS_OK);
+    assert_int_equal(n_run, 0);
+    make(root, "2gpu_a/run_1/training_metrics.json", good.data);
+    make(root, "2gpu_a/run_1/train.log", "x");
+    make(root, "1gpu_b/run_1/training_metrics.json", good.data);
+    make(root, "1gpu_b/run_1/train.log", "x");
+    make(root, "2gpu_a/run_2/training_metrics.json", good.data);
+    make(root, "2gpu_a/run_2/train.log", "");
+    make(root, "run_3/train.log", "x");
+    make(root, "run_4/train.log", "x");
+    make(root, "run_4/training_metrics.json", "{}");
+    make(root, "run_5/train.log", "x");
+    make(root, "run_5/training_metrics.json", good.data);
+    assert_int_equal(ls_report_verify(root, &out, &n_run, &n_bad), LS_OK);
+    assert_int_equal(n_run, 6);
+    assert_int_equal(n_bad, 4);
+    has(out.data, "run_dir\tstatus\tworld_size\texpected_world_size\n");
+    has(out.data, "/2gpu_a/run_1\tok\t2\t2\n");
+    has(out.data, "/1gpu_b/run_1\tworld_size_mismatch\t2\t1\n");
+    has(out.data, "/2gpu_a/run_2\tmissing_log\t2\t2\n");
+    has(out.data, "/run_3\tmissing_metrics\tNone\tNone\n");
+    has(out.data, "/run_4\tinvalid_schema\tNone\tNone\n");
+    has(out.data, "/run_5\tok\t2\tNone\n");
+    has(out.data, "Verification failed: 4 run(s) invalid.\n");
+    ls_str_fini(&out), ls_str_fini(&good);
+    ls_fs_remove_tree(root);
+}
+
+/* Every allocation fails once: the words are "out of memory", or the report is whole; nothing leaks. */
+static ls_status read_and_report(const ls_str *metrics, const ls_str *steps)
+{
+    ls_run_set s = {.run = ls_alloc(2 * sizeof(ls_run)), .cap = 2};
+    ls_analysis a = {0};
+    ls_str html = {0}, md = {0};
+    ls_status st = s.run ? LS_OK : ls_nomem(1, "runs");
+    if (st == LS_OK) st = add_made(&s, "a", metrics, steps);
+    if (st == LS_OK) st = ls_analyse(&s, false, &a);
+    if (st == LS_OK) {
+        ls_report_page(&a, &html, &md);
+        if (html.failed) st = ls_nomem(1, "page");
+        ls_analysis_fini(&a);
+    }
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_run_set_fini(&s);
+    return st;
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    ls_str metrics = {0}, steps = {0};
+    made_metrics(&(made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single"}, &metrics);
+    made_steps(12, 1, 1, 0, 1, &steps);
+    int64_t live = ls_mem_live(), begin = ls_mem_count();
+    assert_int_equal(read_and_report(&metrics, &steps), LS_OK);
+    int64_t n = ls_mem_count() - begin, n_failed = 0;
+    for (int64_t k = 0; k < n; k++) {
+        ls_mem_fail_at(k);
+        ls_status st = read_and_report(&metrics, &steps);
+        ls_mem_fail_at(-1);
+        assert_true(st == LS_OK || st == LS_E_NOMEM);
+        assert_int_equal(ls_mem_live(), live);
+        n_failed += st == LS_E_NOMEM;
+    }
+    assert_true(n_failed > n / 2);
+    ls_str_fini(&metrics), ls_str_fini(&steps);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(intervals),     cmocka_unit_test(scaling),     cmocka_unit_test(unlike),
+        cmocka_unit_test(waterfall),     cmocka_unit_test(own_keys),    cmocka_unit_test(settings),
+        cmocka_unit_test(problems),      cmocka_unit_test(other_files), cmocka_unit_test(hostile_names),
+        cmocka_unit_test(nsys),          cmocka_unit_test(numbers),     cmocka_unit_test(verifier),
+        cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
