@@ -281,6 +281,12 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_str(w, "device", c->device);
     ls_jsonw_put_str(w, "compute", m->compute_words);
     ls_jsonw_put_str(w, "strategy", c->strategy);
+    if (c->mesh.world > 1) {
+        ls_jsonw_put_int(w, "dp", c->mesh.n[LS_AXIS_DP]);
+        ls_jsonw_put_int(w, "pp", c->mesh.n[LS_AXIS_PP]);
+        ls_jsonw_put_int(w, "tp", c->mesh.n[LS_AXIS_TP]);
+        if (c->schedule) ls_jsonw_put_str(w, "schedule", c->schedule);
+    }
     ls_jsonw_put_str(w, "precision", c->precision);
     ls_jsonw_put_bool(w, "deterministic", c->deterministic);
     ls_jsonw_put_bool(w, "recompute", c->recompute);
