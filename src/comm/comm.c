@@ -42,7 +42,8 @@ ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_co
     c->rank = rank;
     c->size = size;
     c->impl = impl;
-    c->limit = 600;
+    c->place = (ls_comm_place){.local_rank = rank, .local_size = size, .n_host = 1};
+    atomic_init(&c->limit, 600);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     *out = c;
@@ -61,9 +62,13 @@ const char *ls_comm_name(const ls_comm *c)
 {
     return c->ops->name;
 }
+ls_comm_place ls_comm_where(const ls_comm *c)
+{
+    return c->place;
+}
 void ls_comm_set_limit(ls_comm *c, double seconds)
 {
-    c->limit = seconds;
+    atomic_store(&c->limit, seconds);
 }
 void *ls_comm_alloc(ls_comm *c, size_t nbytes)
 {
@@ -81,6 +86,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     s->calls++;
     s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
     s->bytes += r->moved;
+    s->wire += r->wire;
     s->busy += busy;
     if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
     pthread_mutex_unlock(&c->lock);

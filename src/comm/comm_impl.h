@@ -17,6 +17,7 @@ typedef struct comm_req {
     const char *site;
     uint64_t seq;  /* in its lane, from 1               */
     int64_t moved; /* out: bytes                        */
+    int64_t wire;  /* out: bytes sent to other hosts    */
 } comm_req;
 
 typedef struct comm_ops {
@@ -45,7 +46,8 @@ typedef struct comm_lane {
 struct ls_comm {
     const comm_ops *ops;
     int rank, size;
-    double limit; /* seconds */
+    ls_comm_place place;
+    _Atomic double limit; /* seconds */
     void *impl;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -56,6 +58,9 @@ struct ls_comm {
 };
 
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
+
+/* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
+int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
 
 /* out = sum of n sources in the tree; any out may be one of the sources. */
 void comm_tree_sum(void *out, const void *const *src, int n_src, int64_t n, ls_dtype dt);

@@ -1,7 +1,7 @@
 #include "comm/launch.h"
 
 #include "core/clock.h"
-#include "core/mem.h"
+#include "core/stack.h"
 #include "core/stop.h"
 
 #include <errno.h>
@@ -52,6 +52,10 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(4); /* the parent went before the line above */
     ls_comm *c = NULL;
+    char label[32];
+    snprintf(label, sizeof label, "rank %d", rank);
+    ls_stack_install(label);
+    ls_local_world_join(world, rank);
     const int n_core = take_cores(rank, l->n, l->pin);
     ls_status st = ls_comm_local(world, rank, &c);
     if (st == LS_OK) st = l->body(l->ctx, c, n_core);
@@ -62,6 +66,7 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
         ls_local_world_abort(world, rank, words);
     }
     ls_comm_destroy(&c);
+    ls_local_world_leave(world, rank);
     fflush(NULL);
     _exit(ls_status_exit_code(st));
 }
