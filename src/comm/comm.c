@@ -287,6 +287,11 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
     return c->ops->split(c, color, key, out);
 }
 
+void ls_comm_abort(ls_comm *c, const char *words)
+{
+    if (c->ops->abort) c->ops->abort(c, words);
+}
+
 void ls_comm_destroy(ls_comm **cp)
 {
     ls_comm *c = *cp;

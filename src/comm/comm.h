@@ -100,6 +100,8 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 /* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way: a trainer sets a
  * multiple of its slowest step. */
 void ls_comm_set_limit(ls_comm *c, double seconds);
+/* This worker cannot go on: everyone who waits, on any host, returns LS_E_COMM with these words (the first ones, if several do it). */
+void ls_comm_abort(ls_comm *c, const char *words);
 void ls_comm_destroy(ls_comm **c);
 
 /* ---- what was measured ---- */

@@ -26,6 +26,7 @@ typedef struct comm_ops {
     ls_status (*run)(ls_comm *c, comm_req *r);
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
+    void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
     void (*destroy)(ls_comm *c);
 } comm_ops;
 
@@ -47,6 +48,8 @@ struct ls_comm {
     const comm_ops *ops;
     int rank, size;
     ls_comm_place place;
+    ls_local_world *world; /* memory that its workers of this host share, and this worker's rank there; NULL: none */
+    int world_rank;
     _Atomic double limit; /* seconds */
     void *impl;
     pthread_mutex_t lock;
@@ -58,6 +61,9 @@ struct ls_comm {
 };
 
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
+
+/* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
+int comm_take_cores(int r, int n, bool pin);
 
 /* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
 int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);

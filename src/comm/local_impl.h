@@ -10,6 +10,7 @@
 
 #include "comm/comm_impl.h"
 
+#include <sched.h>
 #include <sys/types.h>
 
 #define MAX_RANK  64
@@ -54,6 +55,7 @@ struct ls_local_world {
     _Atomic int reported;          /* a hang has been told, stacks asked */
     _Atomic int pid[MAX_RANK];     /* of workers that said so            */
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */
+    cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */
     char abort_words[512];
 };
 
@@ -64,7 +66,9 @@ typedef struct local {
     int member[MAX_RANK];  /* ranks in the world: whose arena           */
     int label[MAX_RANK];   /* ranks to name in words                    */
     size_t *used;          /* of this worker's arena, shared by its communicators */
-    bool owns_used, watched;
+    bool owns_used;
+    struct net_watch *watch; /* of a world that this worker did not get from its parent: ends with the communicator, and so does
+                                the mapping */
     _Atomic double *limit; /* of the communicator that this one serves  */
     uint64_t n_sent[MAX_RANK], n_taken[MAX_RANK];
     ls_status (*hang)(void *ctx, const comm_req *r, double waited); /* (optional) a wider table */
@@ -85,6 +89,9 @@ void *local_alloc(ls_comm *c, size_t nbytes);
 /* A communicator of host workers for a larger one: no lanes of its own, `outer` has the limit and the words. */
 ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, size_t *used,
                       ls_comm *outer, ls_comm **out);
+
+/* The communicator of a world that was opened by this process: it ends both. */
+void local_keep_watch(ls_comm *c, struct net_watch *watch);
 
 /* ---- the steps of a collective (seq of r counts them, from 1) ---- */
 ls_status local_wait_for(ls_comm *c, const comm_req *r, _Atomic uint64_t *word, uint64_t target);

@@ -1,5 +1,5 @@
 /* local_make.c - making, splitting and ending communicators over one host's shared memory. */
-#include "comm/local_impl.h"
+#include "comm/net_impl.h"
 
 #include "core/mem.h"
 
@@ -24,7 +24,17 @@ static void local_destroy(ls_comm *c)
         madvise(local_arena(l->world, l->member[c->rank]), l->world->arena_nbytes, MADV_REMOVE);
         ls_free(l->used);
     }
+    if (l->watch) {
+        if (!atomic_load(&l->world->aborted)) ls_local_world_leave(l->world, c->rank);
+        net_watch_stop(&l->watch);
+        ls_local_world_destroy(&l->world);
+    }
     ls_free(l);
+}
+
+void local_keep_watch(ls_comm *c, net_watch *watch)
+{
+    ((local *)c->impl)->watch = watch;
 }
 
 static ls_status make(const local *from, int rank, int n, ls_comm **out)
@@ -37,6 +47,8 @@ static ls_status make(const local *from, int rank, int n, ls_comm **out)
         ls_free(l);
         return st;
     }
+    (*out)->world = l->world;
+    (*out)->world_rank = l->member[rank];
     if (!l->limit) l->limit = &(*out)->limit;
     (*out)->place = (ls_comm_place){.local_rank = rank, .local_size = n, .n_host = 1};
     return LS_OK;
@@ -70,8 +82,18 @@ static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
     return LS_OK;
 }
 
-const comm_ops local_ops = {
-    .name = "local", .run = local_run, .split = local_split, .alloc = local_alloc, .destroy = local_destroy};
+static void local_abort(ls_comm *c, const char *words)
+{
+    local *l = c->impl;
+    ls_local_world_abort(l->world, l->member[c->rank], words);
+}
+
+const comm_ops local_ops = {.name = "local",
+                            .run = local_run,
+                            .split = local_split,
+                            .alloc = local_alloc,
+                            .abort = local_abort,
+                            .destroy = local_destroy};
 
 ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, size_t *used,
                       ls_comm *outer, ls_comm **out)

@@ -126,6 +126,8 @@ void ls_local_world_destroy(ls_local_world **w)
 
 void ls_local_world_join(ls_local_world *w, int rank)
 {
+    CPU_ZERO(&w->cpus[rank]);
+    (void)sched_getaffinity(0, sizeof w->cpus[rank], &w->cpus[rank]);
     atomic_store(&w->pid[rank], (int)getpid());
 }
 
