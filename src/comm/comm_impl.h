@@ -14,6 +14,7 @@ typedef struct comm_req {
     int label;
     int peer;  /* root, or the other side of a send */
     int value; /* of an agree: in mine, out worst   */
+    bool copy; /* small: peers read a copy of `in`, which may be written before they have */
     const char *site;
     uint64_t seq;  /* in its lane, from 1               */
     int64_t moved; /* out: bytes                        */

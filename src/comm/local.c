@@ -70,6 +70,7 @@ ls_status local_publish(ls_comm *c, comm_req *r)
     r->site = local_short_site(r->site);
     slot *s = describe(c, r);
     LS_TRY(locate(c, r, r->in, &s->in));
+    if (r->copy) s->in = -1;
     LS_TRY(locate(c, r, r->out, &s->out));
     if (s->in < 0 && r->in.data) memcpy(s->small, r->in.data, (size_t)r->in.n * ls_dtype_nbytes(r->in.dt));
     atomic_store(&me->since, ls_now());

@@ -168,6 +168,7 @@ static ls_status net_run(ls_comm *c, comm_req *r)
         return st;
     }
     if (m->team != m->host) local_note(m->host, r, false);
+    r->copy = small(r);
     LS_TRY(local_publish(m->team, r));
     LS_TRY(between_hosts(c, r));
     LS_TRY(local_finish(m->team, r));

@@ -28,6 +28,7 @@ int main(int argc, char **argv)
         fflush(NULL);
         _exit(4);
     }
+    ls_comm_set_limit(c, 15);
     const int64_t largest = argc > 1 ? atoll(argv[1]) : 50000;
     checks_every_kind(&w, c, largest);
     checks_overlap(&w, c, largest);
