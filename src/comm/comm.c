@@ -314,6 +314,7 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
     sum->calls += s->calls;
     sum->elements += s->elements;
     sum->bytes += s->bytes;
+    sum->wire += s->wire;
     sum->busy += s->busy;
     sum->exposed += s->exposed;
 }

@@ -55,8 +55,11 @@ static ls_status small_gather(ls_comm *c, comm_req *r, size_t nbytes)
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     for (int q = 0; q < m->L; q++) memcpy(mine + (size_t)q * nbytes, local_in(m->team, r, q), nbytes);
     LS_TRY(net_talk(c, r, mine, block, 0));
-    for (int j = 0; j < m->H; j++)
-        memcpy((char *)r->out.data + (size_t)j * block, j == m->h ? (const char *)mine : net_heard(m, j, NULL), block);
+    const size_t stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
+    for (int p = 0; p < c->size; p++) {
+        const char *team = p / m->L == m->h ? (const char *)mine : net_heard(m, p / m->L, NULL);
+        memcpy((char *)r->out.data + (size_t)p * stride, team + (size_t)(p % m->L) * nbytes, nbytes);
+    }
     return LS_OK;
 }
 

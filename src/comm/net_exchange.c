@@ -68,8 +68,8 @@ static part part_of(const exchange *x, int o)
 {
     const net_comm *m = x->m;
     const comm_req *r = x->r;
-    if (r->kind == LS_COLL_REDUCE_SCATTER) return (part){((int64_t)o * m->L + m->l) * r->out.n, 0, r->out.n};
-    if (r->kind == LS_COLL_ALL_GATHER) return (part){0, ((int64_t)o * m->L + m->l) * r->in.n, r->in.n};
+    if (r->kind == LS_COLL_REDUCE_SCATTER) return (part){((int64_t)o * m->L + m->l) * r->stride, 0, r->out.n};
+    if (r->kind == LS_COLL_ALL_GATHER) return (part){0, ((int64_t)o * m->L + m->l) * r->stride, r->in.n};
     int64_t n_owner = m->H, k = o;
     if (r->kind == LS_COLL_REDUCE && m->H == 2) {
         if (o != x->root_team) return (part){0};
