@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *ls_coll_word(ls_coll kind)
 {
@@ -44,6 +45,7 @@ ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_co
     c->impl = impl;
     c->place = (ls_comm_place){.local_rank = rank, .local_size = size, .n_host = 1};
     atomic_init(&c->limit, 600);
+    gethostname(c->hostname, sizeof c->hostname - 1);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     *out = c;
@@ -68,7 +70,26 @@ ls_comm_place ls_comm_where(const ls_comm *c)
 }
 void ls_comm_set_limit(ls_comm *c, double seconds)
 {
+    c->limit_fixed = true;
     atomic_store(&c->limit, seconds);
+}
+void comm_inherit_limit(ls_comm *c, const ls_comm *parent)
+{
+    c->limit_fixed = parent->limit_fixed;
+    atomic_store(&c->limit, atomic_load(&parent->limit));
+}
+void ls_comm_expect(ls_comm *c, double step_seconds)
+{
+    if (c->limit_fixed) return;
+    double slowest = 0;
+    c->slow[c->n_step++ % 8] = step_seconds;
+    for (int i = 0; i < 8; i++) slowest = c->slow[i] > slowest ? c->slow[i] : slowest;
+    atomic_store(&c->limit, slowest * 20 > 30 ? slowest * 20 : 30);
+}
+const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
+{
+    *local_rank = c->hosts ? (int)c->hosts[rank].local_rank : rank;
+    return c->hosts ? c->hosts[rank].name : c->hostname;
 }
 void *ls_comm_alloc(ls_comm *c, size_t nbytes)
 {
@@ -303,6 +324,7 @@ void ls_comm_destroy(ls_comm **cp)
     for (int k = 0; k < N_LANE; k++)
         if (c->lane[k].running) pthread_join(c->lane[k].thread, NULL);
     if (c->ops->destroy) c->ops->destroy(c);
+    ls_free(c->hosts);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     ls_free(c);

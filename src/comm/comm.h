@@ -66,6 +66,8 @@ typedef struct ls_comm_place {
     int local_rank, local_size, n_host;
 } ls_comm_place;
 ls_comm_place ls_comm_where(const ls_comm *c);
+/* The host of a rank, and its place there; borrowed. */
+const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank);
 
 /* ---- posts; t may be NULL: then the call waits ---- */
 ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t);
@@ -100,8 +102,13 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 /* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way: a trainer sets a
  * multiple of its slowest step. */
 void ls_comm_set_limit(ls_comm *c, double seconds);
+/* A step took so long: from the first one on the limit is 20 times the slowest of the last eight, at least 30 s - unless
+ * ls_comm_set_limit has said otherwise. */
+void ls_comm_expect(ls_comm *c, double step_seconds);
 /* This worker cannot go on: everyone who waits, on any host, returns LS_E_COMM with these words (the first ones, if several do it). */
 void ls_comm_abort(ls_comm *c, const char *words);
+/* Whether this worker should tell what ended the run: true once on each host. */
+bool ls_comm_should_tell(ls_comm *c);
 void ls_comm_destroy(ls_comm **c);
 
 /* ---- what was measured ---- */

@@ -52,6 +52,11 @@ struct ls_comm {
     ls_local_world *world; /* memory that its workers of this host share, and this worker's rank there; NULL: none */
     int world_rank;
     _Atomic double limit; /* seconds */
+    bool limit_fixed;
+    double slow[8]; /* the last steps */
+    uint64_t n_step;
+    struct comm_host *hosts; /* of every rank; NULL: all on this host, in the order of their ranks */
+    char hostname[64];
     void *impl;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -61,7 +66,14 @@ struct ls_comm {
     int last_worst;
 };
 
+typedef struct comm_host {
+    int64_t local_rank;
+    char name[56];
+} comm_host;
+
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
+
+void comm_inherit_limit(ls_comm *c, const ls_comm *parent);
 
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
 int comm_take_cores(int r, int n, bool pin);

@@ -41,12 +41,13 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     const int n_core = comm_take_cores(rank, l->n, l->pin);
     ls_status st = ls_comm_local(world, rank, &c);
     if (st == LS_OK) st = l->body(l->ctx, c, n_core);
-    if (l->report) l->report(l->ctx, rank, st);
-    if (st != LS_OK && st != LS_E_COMM && st != LS_E_STOPPED) {
+    bool first = false;
+    if (st != LS_OK && st != LS_E_STOPPED) {
         char words[400];
         snprintf(words, sizeof words, "rank %d failed: %.300s", rank, ls_err_words());
-        ls_local_world_abort(world, rank, words);
+        first = ls_local_world_abort(world, rank, words);
     }
+    if (l->report && (st != LS_E_COMM || first)) l->report(l->ctx, rank, st); /* what everyone hears is told once */
     ls_comm_destroy(&c);
     ls_local_world_leave(world, rank);
     fflush(NULL);

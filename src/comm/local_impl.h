@@ -52,6 +52,7 @@ struct ls_local_world {
     size_t control_off, mailbox_off, arena_off;
     _Atomic uint64_t free_control; /* a bit a block: 1 = free            */
     _Atomic int aborted;           /* rank + 1                           */
+    _Atomic int told;              /* the end, to a person               */
     _Atomic int reported;          /* a hang has been told, stacks asked */
     _Atomic int pid[MAX_RANK];     /* of workers that said so            */
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */

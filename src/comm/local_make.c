@@ -78,7 +78,7 @@ static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
     if (l.id < 0) return ls_fail(LS_E_COMM, "more than %d communicators on one host", N_CONTROL);
     l.ctl = local_control(l.world, l.id);
     LS_TRY(make(&l, rank, n, out));
-    ls_comm_set_limit(*out, atomic_load(&c->limit));
+    comm_inherit_limit(*out, c);
     return LS_OK;
 }
 

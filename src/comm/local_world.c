@@ -136,6 +136,11 @@ void ls_local_world_leave(ls_local_world *w, int rank)
     atomic_store(&w->left[rank], true);
 }
 
+bool ls_comm_should_tell(ls_comm *c)
+{
+    return !c->world || !atomic_exchange(&c->world->told, 1);
+}
+
 void local_wake(control *c)
 {
     atomic_fetch_add(&c->event, 1);

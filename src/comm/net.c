@@ -366,7 +366,7 @@ static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
         st = make(w, member, n, rank, id, (int)blocks[head], out);
         member = NULL;
     }
-    if (st == LS_OK) ls_comm_set_limit(*out, atomic_load(&c->limit));
+    if (st == LS_OK) comm_inherit_limit(*out, c);
     if (nbytes > LS_COMM_SMALL) {
         if (all) w->used = mark;
     } else ls_free(all);

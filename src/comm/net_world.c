@@ -159,6 +159,19 @@ void net_world_close(net_world *w, bool clean)
     ls_free(w);
 }
 
+static ls_status learn_hosts(ls_comm *c)
+{
+    const int64_t n = sizeof(comm_host) / sizeof(int64_t);
+    comm_host mine = {.local_rank = c->place.local_rank}, *all = ls_comm_alloc(c, (size_t)c->size * sizeof *all);
+    snprintf(mine.name, sizeof mine.name, "%.*s", (int)sizeof mine.name - 1, c->hostname);
+    c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
+    ls_status st = all && c->hosts ? LS_OK : ls_nomem((size_t)c->size * sizeof *all, "names of hosts");
+    LS_TRY(ls_comm_agree(c, st, LS_SITE));
+    LS_TRY(ls_all_gather(c, (ls_view){all, n * c->size, LS_I64}, (ls_view){&mine, n, LS_I64}, LS_SITE, NULL));
+    memcpy(c->hosts, all, (size_t)c->size * sizeof *all);
+    return LS_OK;
+}
+
 ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **out)
 {
     ls_net_info info = {0};
@@ -189,6 +202,7 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
     }
     ls_local_world_join(w->world, w->local_rank);
     st = ls_barrier(*out, LS_SITE); /* everyone has joined */
+    if (st == LS_OK) st = learn_hosts(*out);
     if (st == LS_OK) st = net_watch_start(w->world, w->local_rank, peer_gone, w, &w->watch);
     if (st != LS_OK) ls_comm_destroy(out);
     return st;
