@@ -14,9 +14,9 @@ typedef struct wrong {
     char words[2400];
 } wrong;
 
-#define CHECK(w, cond)                                                                                              \
-    do {                                                                                                            \
-        if (!(cond) && !(w)->words[0])                                                                              \
+#define CHECK(w, cond)                                                                                           \
+    do {                                                                                                         \
+        if (!(cond) && !(w)->words[0])                                                                           \
             snprintf((w)->words, sizeof(w)->words, "%s:%d: %s (%s)", __FILE__, __LINE__, #cond, ls_err_words()); \
     } while (0)
 
@@ -70,7 +70,8 @@ static inline void checks_every_kind(wrong *w, ls_comm *c, int64_t largest)
 {
     static const int64_t sizes[] = {0, 1, 3, 127, 128, 1024, 1025, 40001};
     const int W = ls_comm_size(c), rank = ls_comm_rank(c);
-    float *x = ls_comm_alloc(c, (size_t)(W * (largest + 1)) * 4), *y = ls_comm_alloc(c, (size_t)(W * (largest + 1)) * 4);
+    float *x = ls_comm_alloc(c, (size_t)(W * (largest + 1)) * 4),
+          *y = ls_comm_alloc(c, (size_t)(W * (largest + 1)) * 4);
     float *want = ls_alloc((size_t)(W * (largest + 1)) * 4);
     CHECK(w, x && y && want);
     if (w->words[0]) return;

@@ -156,9 +156,11 @@ static ls_status check_start(const job *j, const ls_start_env *e)
                        "mpirun inside the allocation",
                        e->size);
     if (e->by == LS_STARTED_MPI && !strcmp(j->o->comm, "local"))
-        return ls_fail(LS_E_CONFIG, "--comm local under %s: leave it out, workers of one host share memory anyway", e->words);
+        return ls_fail(LS_E_CONFIG, "--comm local under %s: leave it out, workers of one host share memory anyway",
+                       e->words);
     if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
-        return ls_fail(LS_E_CONFIG, "--comm mpi with RANK and WORLD_SIZE alone: start the workers with mpirun or srun --mpi=pmix");
+        return ls_fail(LS_E_CONFIG,
+                       "--comm mpi with RANK and WORLD_SIZE alone: start the workers with mpirun or srun --mpi=pmix");
     ls_train_config c = {0};
     LS_TRY(configure(j, e->size, &c));
     ls_train_config_fini(&c);

@@ -82,9 +82,8 @@ ls_status local_publish(ls_comm *c, comm_req *r)
         if (o->kind != s->kind || o->n_in != s->n_in || o->n_out != s->n_out || o->dt != s->dt || o->peer != s->peer)
             return ls_fail(LS_E_COMM,
                            "workers disagree at #%llu: rank %d is in %s of %lld at %s, rank %d in %s of %lld at %s",
-                           (unsigned long long)r->seq, l->label[c->rank], ls_coll_word(r->kind), (long long)r->in.n, r->site,
-                           l->label[p],
-                           ls_coll_word((ls_coll)o->kind), (long long)o->n_in, o->site);
+                           (unsigned long long)r->seq, l->label[c->rank], ls_coll_word(r->kind), (long long)r->in.n,
+                           r->site, l->label[p], ls_coll_word((ls_coll)o->kind), (long long)o->n_in, o->site);
     }
     return LS_OK;
 }
@@ -116,12 +115,10 @@ static void all_reduce(ls_comm *c, comm_req *r)
 {
     const int64_t n = r->in.n, e = (int64_t)ls_dtype_nbytes(r->in.dt), W = c->size;
     const void *src[MAX_RANK];
-    bool shared = true;
-    for (int p = 0; p < c->size; p++) shared = shared && local_out(c, r, p);
-    if (!shared) { /* small, anywhere: everyone sums for itself */
+    if (r->copy) { /* small, anywhere: everyone sums copies for itself */
         for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p);
         comm_tree_sum(r->out.data, src, c->size, n, r->in.dt);
-        r->moved = (W - 1) * n * e;
+        r->moved = comm_law_bytes(c, r);
         return;
     }
     const int64_t first = n * c->rank / W, len = n * (c->rank + 1) / W - first,
@@ -229,6 +226,7 @@ ls_status local_run(ls_comm *c, comm_req *r)
 {
     if (r->kind == LS_COLL_SEND) return send_one(c, r);
     if (r->kind == LS_COLL_RECV) return recv_one(c, r);
+    r->copy = r->kind == LS_COLL_ALL_REDUCE && r->in.n * (int64_t)ls_dtype_nbytes(r->in.dt) <= LS_COMM_SMALL;
     LS_TRY(local_publish(c, r));
     switch (r->kind) {
     case LS_COLL_ALL_REDUCE: all_reduce(c, r); break;

@@ -63,12 +63,13 @@ struct ls_local_world {
 typedef struct local {
     ls_local_world *world;
     control *ctl;
-    int id;                /* of the control block (mailboxes are per block); -1: a block of its own, off the world */
-    int member[MAX_RANK];  /* ranks in the world: whose arena           */
-    int label[MAX_RANK];   /* ranks to name in words                    */
-    size_t *used;          /* of this worker's arena, shared by its communicators */
+    int id;               /* of the control block (mailboxes are per block); -1: a block of its own, off the world */
+    int member[MAX_RANK]; /* ranks in the world: whose arena           */
+    int label[MAX_RANK];  /* ranks to name in words                    */
+    size_t *used;         /* of this worker's arena, shared by its communicators */
     bool owns_used;
-    struct net_watch *watch; /* of a world that this worker did not get from its parent: ends with the communicator, and so does
+    struct net_watch
+        *watch; /* of a world that this worker did not get from its parent: ends with the communicator, and so does
                                 the mapping */
     _Atomic double *limit; /* of the communicator that this one serves  */
     uint64_t n_sent[MAX_RANK], n_taken[MAX_RANK];

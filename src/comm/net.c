@@ -194,12 +194,8 @@ static void abort_all(ls_comm *c, const char *words)
     net_abort(((net_comm *)c->impl)->w, words);
 }
 
-static const comm_ops mpi_ops = {.name = "mpi",
-                                 .run = net_run,
-                                 .split = net_split,
-                                 .alloc = net_alloc,
-                                 .abort = abort_all,
-                                 .destroy = net_destroy};
+static const comm_ops mpi_ops = {
+    .name = "mpi", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
 
 static int count_on(const net_world *w, const int *member, int n, int host)
 {
@@ -286,7 +282,8 @@ static ls_status make(net_world *w, int *member, int n, int rank, int id, int bl
     m->op = ls_alloc(12 * H * sizeof *m->op);
     m->list = ls_alloc(2 * H * sizeof *m->list);
     m->src = ls_alloc(H * sizeof *m->src);
-    ls_status st = m->talk_out && m->talk_in && m->op && m->list && m->src ? LS_OK : ls_nomem(8192 * H, "a communicator");
+    ls_status st =
+        m->talk_out && m->talk_in && m->op && m->list && m->src ? LS_OK : ls_nomem(8192 * H, "a communicator");
     if (st == LS_OK) st = comm_create(&mpi_ops, rank, n, m, &c);
     if (st == LS_OK) {
         m->self = c;
@@ -317,8 +314,17 @@ static void net_destroy(ls_comm *c)
     bool clean = atomic_load(&w->world->aborted) == 0;
     for (int k = 0; k < N_LANE; k++) clean = clean && c->lane[k].failed == LS_OK;
     const bool last = m->id == 0;
-    if (clean) free_comm(m); /* else a message may still be on its way into it */
-    if (last) net_world_close(w, clean);
+    if (last) net_world_stop(w, clean);
+    if (clean || last) free_comm(m);
+    else
+        m->next_dead = w->dead,
+        w->dead = m; /* a message may still be on its way into it: until the transport has stopped */
+    while (last && w->dead) {
+        net_comm *d = w->dead;
+        w->dead = d->next_dead;
+        free_comm(d);
+    }
+    if (last) net_world_free(w);
 }
 
 /* Everyone's words (n each) side by side; `all` lies in the arena when it is large. */

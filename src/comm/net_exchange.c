@@ -31,7 +31,7 @@ typedef struct exchange {
     comm_req *r;
     net_comm *m;
     int root_team, root_l;
-    int64_t e, chunk; /* bytes of an element, elements of a chunk */
+    int64_t e, chunk;    /* bytes of an element, elements of a chunk */
     char *dst[MAX_RANK]; /* where results go, this rank's first      */
     int n_dst;
     int n_op[DEPTH][2]; /* give and combine: operations under way   */
@@ -97,7 +97,8 @@ static part chunk_of(const exchange *x, int o, int64_t k)
 static char *scratch(const exchange *x, int which, int64_t k, int team)
 {
     const net_comm *m = x->m;
-    const int64_t at = which < 2 ? (which * DEPTH + k % DEPTH) * m->H + team : 2 * DEPTH * m->H + (which == 2 ? k % DEPTH : DEPTH);
+    const int64_t at =
+        which < 2 ? (which * DEPTH + k % DEPTH) * m->H + team : 2 * DEPTH * m->H + (which == 2 ? k % DEPTH : DEPTH);
     return m->scratch + at * m->chunk_nbytes;
 }
 enum { TO_GIVE, TAKEN, RESULT, MINE };

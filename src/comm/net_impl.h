@@ -11,8 +11,8 @@
 
 #define NET_MSG_WORDS 320
 
-enum { TAG_SERVICE = 0, TAG_BOOT = 1, TAG_FIRST = 4 };                  /* of the transport                 */
-enum { TAG_TALK, TAG_GIVE, TAG_RESULT, TAG_DIRECT, TAGS_OF_ONE };       /* of a communicator, from its base */
+enum { TAG_SERVICE = 0, TAG_BOOT = 1, TAG_FIRST = 4 };            /* of the transport                 */
+enum { TAG_TALK, TAG_GIVE, TAG_RESULT, TAG_DIRECT, TAGS_OF_ONE }; /* of a communicator, from its base */
 
 typedef struct net_watch net_watch;
 typedef struct net_status net_status;
@@ -29,8 +29,9 @@ typedef struct net_world {
     int next_id;
     char hostname[64];
     net_watch *watch;
-    pthread_mutex_t lock; /* of what follows */
-    ls_comm *first;       /* communicators of this process */
+    pthread_mutex_t lock;  /* of what follows */
+    ls_comm *first;        /* communicators of this process */
+    struct net_comm *dead; /* those that ended with requests under way */
     ls_net_op service;
     struct net_msg *inbox;
     net_status *status; /* by world rank: answers to a question that is open */
@@ -39,6 +40,7 @@ typedef struct net_world {
 typedef struct net_comm {
     net_world *w;
     ls_comm *self, *next;
+    struct net_comm *next_dead;
     ls_comm *host; /* members on this host: mailboxes, and where each is          */
     ls_comm *team; /* whose memory is shared in collectives: host, or a rank alone */
     bool one_host;
@@ -68,7 +70,8 @@ typedef struct net_msg {
 /* Starts the transport, shares memory with the workers of this host, makes the world's communicator. Collective over the job. */
 ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **out);
 ls_status net_world_comm(net_world *w, ls_comm **out); /* its communicator; closes the world when it is destroyed */
-void net_world_close(net_world *w, bool clean);
+void net_world_stop(net_world *w, bool clean);         /* ends the transport; then nothing comes any more */
+void net_world_free(net_world *w);
 
 /* ---- between transports' threads ---- */
 ls_status net_service_open(net_world *w);

@@ -40,7 +40,8 @@ static void tell(net_world *w, int to, const net_msg *m)
         return;
     }
     *copy = *m;
-    *op = (ls_net_op){.buf = copy, .nbytes = sizeof *copy, .peer = to, .tag = TAG_SERVICE, .send = true, .on_done = sent};
+    *op =
+        (ls_net_op){.buf = copy, .nbytes = sizeof *copy, .peer = to, .tag = TAG_SERVICE, .send = true, .on_done = sent};
     w->t->post(w->net, op);
 }
 
@@ -143,8 +144,10 @@ static void ask(net_comm *m)
     }
 }
 
-/* What rank p of c is doing, in words; false when it is where it should be. */
-static bool where(const net_comm *m, int p, const comm_req *r, char *text, size_t room)
+enum { LATE, SILENT, THERE };
+
+/* What rank p of c is doing, in words. */
+static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t room)
 {
     const net_world *w = m->w;
     const local *here = m->host->impl;
@@ -152,19 +155,22 @@ static bool where(const net_comm *m, int p, const comm_req *r, char *text, size_
     for (int q = 0; q < m->host->size; q++)
         if (here->label[q] == p) {
             local_where(here->ctl, q, p, w->hostname, r, text, room, &behind);
-            return behind;
+            return behind ? LATE : THERE;
         }
     const net_status *s = &w->status[m->member[p]];
     const net_msg *a = &s->msg;
-    if (!atomic_load(&s->here)) snprintf(text, room, "\n  rank %d on host %d does not answer", p, w->host[m->member[p]]);
-    else if (!a->posted) snprintf(text, room, "\n  rank %d on %s has not posted anything", p, a->host);
+    if (!atomic_load(&s->here)) {
+        snprintf(text, room, "\n  rank %d on host %d does not answer", p, w->host[m->member[p]]);
+        return SILENT;
+    }
+    if (!a->posted) snprintf(text, room, "\n  rank %d on %s has not posted anything", p, a->host);
     else {
         behind = a->posted < r->seq || a->done + 1 < r->seq;
         snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", p, a->host,
                  behind ? "is late: its newest is" : "is in", (unsigned long long)a->posted,
                  ls_coll_word((ls_coll)a->kind), SITE_MAX, a->site, a->ago);
     }
-    return behind;
+    return behind ? LATE : THERE;
 }
 
 ls_status net_hang(void *ctx, const comm_req *r, double waited)
@@ -175,11 +181,9 @@ ls_status net_hang(void *ctx, const comm_req *r, double waited)
     char text[256], who[64] = "", more[64] = "";
     ask(m);
     local_ask_stacks(m->w->world);
-    for (int late = 1; late >= 0; late--) /* those to look at first */
-        for (int p = 0; p < c->size; p++) {
-            const bool behind = where(m, p, r, text, sizeof text);
-            if (behind == late) line(&t, text, behind, p);
-        }
+    for (int group = LATE; group <= THERE; group++) /* those to look at first */
+        for (int p = 0; p < c->size; p++)
+            if (where(m, p, r, text, sizeof text) == group) line(&t, text, group != THERE, p);
     if (t.culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", t.culprit);
     if (t.n_left_out) snprintf(more, sizeof more, "\n  … and %d more", t.n_left_out);
     return ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s%s", waited, ls_coll_word(r->kind),

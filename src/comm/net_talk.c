@@ -21,8 +21,7 @@ _Static_assert(sizeof(head) <= 128, "net.c allots 128 bytes");
 void net_post(net_comm *m, ls_net_op *op, bool send, void *buf, int64_t nbytes, int rank, int tag)
 {
     LS_ASSERT(nbytes <= INT32_MAX);
-    *op = (ls_net_op){
-        .buf = buf, .nbytes = (int)nbytes, .peer = m->member[rank], .tag = m->tag + tag, .send = send};
+    *op = (ls_net_op){.buf = buf, .nbytes = (int)nbytes, .peer = m->member[rank], .tag = m->tag + tag, .send = send};
     m->w->t->post(m->w->net, op);
 }
 
@@ -64,10 +63,10 @@ static ls_status check(ls_comm *c, const comm_req *r, int team, const head *mine
     if (h.seq == mine->seq && h.kind == mine->kind && h.n_in == mine->n_in && h.n_out == mine->n_out &&
         h.dt == mine->dt && h.peer == mine->peer && (r->kind == LS_COLL_BROADCAST || got == (int)(sizeof h + nbytes)))
         return LS_OK;
-    return ls_fail(LS_E_COMM, "workers disagree: rank %d is in #%llu %s of %lld at %s, rank %d in #%llu %s of %lld at %.*s",
-                   c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site,
-                   team * m->L + m->l, (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in,
-                   SITE_MAX, h.site);
+    return ls_fail(
+        LS_E_COMM, "workers disagree: rank %d is in #%llu %s of %lld at %s, rank %d in #%llu %s of %lld at %.*s",
+        c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site, team * m->L + m->l,
+        (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in, SITE_MAX, h.site);
 }
 
 ls_status net_talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes, int value)

@@ -144,12 +144,15 @@ static void peer_gone(void *ctx, int local_rank, int pid)
     net_abort(w, words);
 }
 
-void net_world_close(net_world *w, bool clean)
+void net_world_stop(net_world *w, bool clean)
 {
     if (clean) ls_local_world_leave(w->world, w->local_rank);
     net_watch_stop(&w->watch);
     w->t->stop(w->net, clean);
-    if (!clean) return; /* the process is about to end: what a message may still touch stays */
+}
+
+void net_world_free(net_world *w)
+{
     madvise(local_arena(w->world, w->local_rank), w->world->arena_nbytes, MADV_REMOVE);
     ls_local_world_destroy(&w->world);
     net_service_close(w);

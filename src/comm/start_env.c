@@ -13,8 +13,8 @@ static ls_status number(const char *name, int lo, int *out, bool *set)
     *set = text && *text;
     if (!*set) return LS_OK;
     if (!ls_parse_i64(text, &v) || v < lo || v > INT_MAX)
-        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s' and must be a whole number from %d on", name, text,
-                       lo);
+        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s' and must be a whole number from %d on", name,
+                       text, lo);
     *out = (int)v;
     return LS_OK;
 }
@@ -30,8 +30,8 @@ typedef struct source {
 static const source sources[] = {
     {LS_STARTED_MPI, "mpirun (Open MPI)", NULL, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {LS_STARTED_MPI, "mpirun (MVAPICH)", NULL, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
-     "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {LS_STARTED_MPI, "mpirun (MVAPICH)", NULL, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
     {LS_STARTED_MPI, "mpirun (MPICH)", NULL, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {LS_STARTED_MPI, "srun with PMIx", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
     {LS_STARTED_SRUN, "srun", NULL, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
@@ -48,8 +48,9 @@ ls_status ls_start_env_read(ls_start_env *out)
         LS_TRY(number(s->rank, 0, &e.rank, &rank));
         LS_TRY(number(s->size, 1, &e.size, &size));
         if (s->by == LS_STARTED_TORCH && size && e.size > 1 && !rank)
-            return ls_fail(LS_E_CONFIG, "WORLD_SIZE is %d and RANK is not set: a launcher gives each worker both, or use "
-                                        "-n %d",
+            return ls_fail(LS_E_CONFIG,
+                           "WORLD_SIZE is %d and RANK is not set: a launcher gives each worker both, or use "
+                           "-n %d",
                            e.size, e.size);
         if (!rank || !size || e.size < 2) continue;
         LS_TRY(number(s->local_rank, 0, &e.local_rank, &ignored));

@@ -66,7 +66,8 @@ static ls_status hand_over(int to, int fd)
     h->cmsg_type = SCM_RIGHTS;
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
-    if (sendmsg(to, &m, MSG_NOSIGNAL) != 1) return ls_fail(LS_E_COMM, "a worker left while starting: %s", strerror(errno));
+    if (sendmsg(to, &m, MSG_NOSIGNAL) != 1)
+        return ls_fail(LS_E_COMM, "a worker left while starting: %s", strerror(errno));
     return LS_OK;
 }
 
@@ -97,8 +98,9 @@ static ls_status receive_all(int door, const ls_start_env *e, int fd)
         if (wait <= 0) {
             int missing = 1;
             while (came[missing]) missing++;
-            return ls_fail(LS_E_COMM, "rank %d of %d (and %d more) did not come in %.0f s: each needs its own RANK and the "
-                                      "same MASTER_PORT",
+            return ls_fail(LS_E_COMM,
+                           "rank %d of %d (and %d more) did not come in %.0f s: each needs its own RANK and the "
+                           "same MASTER_PORT",
                            missing, e->size, left - 1, MEET_TIME);
         }
         if (poll(&p, 1, (int)(wait * 1000) + 1) <= 0) continue;
@@ -114,8 +116,9 @@ static ls_status receive_all(int door, const ls_start_env *e, int fd)
             continue;
         }
         if (words[1] != e->size || words[0] < 1 || words[0] >= e->size || came[words[0]])
-            st = ls_fail(LS_E_CONFIG, "a worker with RANK %d, WORLD_SIZE %d came to a world of %d%s", words[0], words[1],
-                         e->size, words[0] >= 0 && words[0] < e->size && came[words[0]] ? "; this rank is taken" : "");
+            st =
+                ls_fail(LS_E_CONFIG, "a worker with RANK %d, WORLD_SIZE %d came to a world of %d%s", words[0], words[1],
+                        e->size, words[0] >= 0 && words[0] < e->size && came[words[0]] ? "; this rank is taken" : "");
         if (st == LS_OK) st = hand_over(guest, fd);
         close(guest);
         LS_TRY(st);
@@ -162,8 +165,9 @@ static ls_status visit(const ls_start_env *e, ls_local_world **out)
         }
         nanosleep(&(struct timespec){0, 20000000}, NULL);
     }
-    return ls_fail(LS_E_COMM, "rank %d did not find rank 0 in %.0f s: all workers need the same MASTER_PORT and one host",
-                   e->rank, MEET_TIME);
+    return ls_fail(LS_E_COMM,
+                   "rank %d did not find rank 0 in %.0f s: all workers need the same MASTER_PORT and one host", e->rank,
+                   MEET_TIME);
 }
 
 static void peer_gone(void *ctx, int rank, int pid)

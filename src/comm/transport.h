@@ -15,13 +15,13 @@
 typedef struct ls_net_op {
     void *buf; /* of the transport until it is done */
     int nbytes, peer, tag;
-    bool send;                              /* else receive; peer -1: from anyone                             */
-    void (*on_done)(struct ls_net_op *op);  /* (optional) on the transport's thread; may post, may free op    */
-    void *ctx;                              /* of on_done                                                     */
-    int got, from;                          /* out, of a receive: bytes and sender                            */
-    bool failed;                            /* out                                                            */
-    _Atomic bool done;                      /* out; not set when there is an on_done                          */
-    struct ls_net_op *next;                 /* the transport's                                                */
+    bool send;                             /* else receive; peer -1: from anyone                             */
+    void (*on_done)(struct ls_net_op *op); /* (optional) on the transport's thread; may post, may free op    */
+    void *ctx;                             /* of on_done                                                     */
+    int got, from;                         /* out, of a receive: bytes and sender                            */
+    bool failed;                           /* out                                                            */
+    _Atomic bool done;                     /* out; not set when there is an on_done                          */
+    struct ls_net_op *next;                /* the transport's                                                */
 } ls_net_op;
 
 typedef struct ls_net_info {

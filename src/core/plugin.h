@@ -6,8 +6,8 @@
 #include "core/err.h"
 
 typedef struct ls_plugin {
-    char path[512];          /* the file, or the last one looked for */
-    void (*entry)(void);     /* its symbol                           */
+    char path[512];      /* the file, or the last one looked for */
+    void (*entry)(void); /* its symbol                           */
 } ls_plugin;
 
 /* Loads it for good. LS_E_UNSUPPORTED with what was missing. */

@@ -28,9 +28,9 @@ typedef struct net {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t posted, finished;
-    ls_net_op *first, **last;       /* posted, not started  */
+    ls_net_op *first, **last; /* posted, not started  */
     enum { RUN, STOP_CLEAN, STOP_NOW } stop;
-    int started;                    /* 1: running, -1: failed */
+    int started; /* 1: running, -1: failed */
     int rank, size, *host;
     char words[512];
     /* the MPI thread's own */
@@ -175,7 +175,8 @@ static int poll_once(net *n)
     if (n_done == MPI_UNDEFINED || n_done <= 0) return 0;
     ls_net_op *ended[64];
     int total = 0;
-    for (int from = 0; from < n_done;) { /* ops may be freed or posted again by on_done: take them off first, in portions */
+    for (int from = 0;
+         from < n_done;) { /* ops may be freed or posted again by on_done: take them off first, in portions */
         const int k = n_done - from < 64 ? n_done - from : 64;
         for (int i = 0; i < k; i++) {
             ended[i] = n->op[n->index[from + i]];
@@ -183,7 +184,8 @@ static int poll_once(net *n)
             n->n_anyone -= ended[i]->peer < 0;
         }
         for (int i = 0; i < k; i++)
-            complete(n, ended[i], code == MPI_ERR_IN_STATUS ? n->status[from + i].MPI_ERROR : code, &n->status[from + i]);
+            complete(n, ended[i], code == MPI_ERR_IN_STATUS ? n->status[from + i].MPI_ERROR : code,
+                     &n->status[from + i]);
         from += k;
         total += k;
     }
@@ -209,7 +211,8 @@ static void nap(net *n, long ns)
 static void finish(net *n, bool clean)
 {
     if (!clean) {
-        for (const double end = now() + LAST_WORDS; n->n_active > n->n_anyone && now() < end; sched_yield()) poll_once(n);
+        for (const double end = now() + LAST_WORDS; n->n_active > n->n_anyone && now() < end; sched_yield())
+            poll_once(n);
         return; /* without MPI_Finalize, which would wait for those that are gone */
     }
     for (int i = 0; i < n->n_active; i++) {
@@ -254,7 +257,6 @@ static void *thread_main(void *arg)
     if (ok > 0) finish(n, clean);
     return NULL;
 }
-
 
 static void drop(net *n)
 {
