@@ -33,7 +33,16 @@ int main(int argc, char **argv)
     checks_every_kind(&w, c, largest);
     checks_overlap(&w, c, largest);
     for (int k = 0; k < 30; k++) checks_splits(&w, c, k == 0 ? largest : 1500); /* more than there are control blocks */
-    if (W % p.n_host == 0) checks_counts(&w, c, p.n_host, W / p.n_host);
+    bool teams =
+        W % p.n_host == 0; /* each host's ranks side by side, a power of two of them; else everyone is a team */
+    const int L = W / p.n_host;
+    for (int r = 0; r < W; r++) {
+        int local_rank;
+        (void)ls_comm_host(c, r, &local_rank);
+        teams = teams && local_rank == r % L && (L & (L - 1)) == 0;
+    }
+    if (p.n_host == 1) checks_counts(&w, c, 1, W);
+    else checks_counts(&w, c, teams ? p.n_host : W, teams ? L : 1);
     if (w.words[0]) {
         fprintf(stderr, "mpi_tool: rank %d of %d: %s\n", rank, W, w.words);
         ls_comm_abort(c, w.words);
