@@ -60,18 +60,27 @@ struct ls_local_world {
     char abort_words[512];
 };
 
+typedef struct local_block {
+    size_t at;
+    const void *owner; /* a communicator; NULL: it has ended */
+} local_block;
+
+typedef struct local_use {
+    size_t used; /* bytes */
+    local_block *block;
+    int n, cap;
+} local_use;
+
 typedef struct local {
     ls_local_world *world;
     control *ctl;
     int id;               /* of the control block (mailboxes are per block); -1: a block of its own, off the world */
     int member[MAX_RANK]; /* ranks in the world: whose arena           */
     int label[MAX_RANK];  /* ranks to name in words                    */
-    size_t *used;         /* of this worker's arena, shared by its communicators */
+    local_use *used;      /* of this worker's arena, shared by its communicators */
     bool owns_used;
-    struct net_watch
-        *watch; /* of a world that this worker did not get from its parent: ends with the communicator, and so does
-                                the mapping */
-    _Atomic double *limit; /* of the communicator that this one serves  */
+    struct net_watch *watch; /* of a world that this worker opened itself: both end with the communicator */
+    _Atomic double *limit;   /* of the communicator that this one serves  */
     uint64_t n_sent[MAX_RANK], n_taken[MAX_RANK];
     ls_status (*hang)(void *ctx, const comm_req *r, double waited); /* (optional) a wider table */
     void *ctx;
@@ -85,11 +94,16 @@ int local_take_control(ls_local_world *w); /* -1: none is free */
 void local_drop_control(ls_local_world *w, int id, int n_member);
 void local_wake(control *c);
 
+/* ---- a worker's arena ---- */
+void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner); /* NULL: no room */
+void local_arena_drop(local_use *u, char *base, const void *owner);
+void local_arena_fini(local_use *u);
+
 /* ---- a communicator ---- */
 extern const comm_ops local_ops;
 void *local_alloc(ls_comm *c, size_t nbytes);
 /* A communicator of host workers for a larger one: no lanes of its own, `outer` has the limit and the words. */
-ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, size_t *used,
+ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, local_use *used,
                       ls_comm *outer, ls_comm **out);
 
 /* The communicator of a world that was opened by this process: it ends both. */

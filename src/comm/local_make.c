@@ -3,25 +3,20 @@
 
 #include "core/mem.h"
 
-#include <sys/mman.h>
-
 void *local_alloc(ls_comm *c, size_t nbytes)
 {
     local *l = c->impl;
-    const size_t to = nbytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64, at = *l->used,
-                 need = ((nbytes ? nbytes : 1) + to - 1) / to * to;
-    if (need > l->world->arena_nbytes - at) return NULL;
-    *l->used = at + need;
-    return local_arena(l->world, l->member[c->rank]) + at;
+    return local_arena_take(l->used, local_arena(l->world, l->member[c->rank]), l->world->arena_nbytes, nbytes, l);
 }
 
 static void local_destroy(ls_comm *c)
 {
     local *l = c->impl;
+    local_arena_drop(l->used, local_arena(l->world, l->member[c->rank]), l);
     if (l->id > 0) local_drop_control(l->world, l->id, c->size);
     else if (l->id < 0) ls_free(l->ctl);
     if (l->owns_used) {
-        madvise(local_arena(l->world, l->member[c->rank]), l->world->arena_nbytes, MADV_REMOVE);
+        local_arena_fini(l->used);
         ls_free(l->used);
     }
     if (l->watch) {
@@ -95,7 +90,7 @@ const comm_ops local_ops = {.name = "local",
                             .abort = local_abort,
                             .destroy = local_destroy};
 
-ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, size_t *used,
+ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, local_use *used,
                       ls_comm *outer, ls_comm **out)
 {
     local l = {.world = w, .id = id, .used = used, .limit = outer ? &outer->limit : NULL};
@@ -109,7 +104,7 @@ ls_status local_group(ls_local_world *w, int id, const int *member, const int *l
 
 ls_status ls_comm_local(ls_local_world *w, int rank, ls_comm **out)
 {
-    size_t *used = ls_alloc(sizeof *used);
+    local_use *used = ls_alloc(sizeof *used);
     if (!used) return ls_nomem(sizeof *used, "a communicator");
     local l = {.world = w, .ctl = local_control(w, 0), .used = used, .owns_used = true};
     for (int p = 0; p < w->size; p++) l.member[p] = l.label[p] = p;

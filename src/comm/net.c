@@ -341,9 +341,11 @@ static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     net_comm *parent = c->impl;
     net_world *w = parent->w;
-    const size_t nbytes = (size_t)c->size * sizeof(wish), mark = w->used;
+    const size_t nbytes = (size_t)c->size * sizeof(wish);
     /* more than LS_COMM_SMALL bytes must be shared memory; it is given back below */
-    wish *all = nbytes > LS_COMM_SMALL ? net_alloc(c, nbytes) : ls_alloc(nbytes);
+    char *base = local_arena(w->world, w->local_rank);
+    wish *all = nbytes > LS_COMM_SMALL ? local_arena_take(&w->used, base, w->world->arena_nbytes, nbytes, &nbytes)
+                                       : ls_alloc(nbytes);
     int *member = ls_alloc((size_t)c->size * sizeof *member), n = 0, rank = -1, id = 0;
     int *order = ls_alloc((size_t)c->size * sizeof *order);
     ls_status st = all && member && order ? LS_OK : ls_nomem(nbytes, "a communicator");
@@ -373,9 +375,8 @@ static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
         member = NULL;
     }
     if (st == LS_OK) comm_inherit_limit(*out, c);
-    if (nbytes > LS_COMM_SMALL) {
-        if (all) w->used = mark;
-    } else ls_free(all);
+    if (nbytes > LS_COMM_SMALL) local_arena_drop(&w->used, base, &nbytes);
+    else ls_free(all);
     ls_free(member);
     ls_free(order);
     return st;

@@ -25,7 +25,7 @@ typedef struct net_world {
     int *host, *local_of; /* by world rank: its host, its rank there */
     ls_local_world *world;
     int local_rank, n_local;
-    size_t used; /* of this worker's arena */
+    local_use used; /* of this worker's arena */
     int next_id;
     char hostname[64];
     net_watch *watch;

@@ -153,7 +153,7 @@ void net_world_stop(net_world *w, bool clean)
 
 void net_world_free(net_world *w)
 {
-    madvise(local_arena(w->world, w->local_rank), w->world->arena_nbytes, MADV_REMOVE);
+    local_arena_fini(&w->used);
     ls_local_world_destroy(&w->world);
     net_service_close(w);
     ls_free(w->host);
