@@ -44,7 +44,8 @@ ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_co
     c->size = size;
     c->impl = impl;
     c->place = (ls_comm_place){.local_rank = rank, .local_size = size, .n_host = 1};
-    atomic_init(&c->limit, 600);
+    atomic_init(&c->own_limit.seconds, 600);
+    c->limit = &c->own_limit;
     gethostname(c->hostname, sizeof c->hostname - 1);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
@@ -70,21 +71,17 @@ ls_comm_place ls_comm_where(const ls_comm *c)
 }
 void ls_comm_set_limit(ls_comm *c, double seconds)
 {
-    c->limit_fixed = true;
-    atomic_store(&c->limit, seconds);
-}
-void comm_inherit_limit(ls_comm *c, const ls_comm *parent)
-{
-    c->limit_fixed = parent->limit_fixed;
-    atomic_store(&c->limit, atomic_load(&parent->limit));
+    c->limit->fixed = true;
+    atomic_store(&c->limit->seconds, seconds);
 }
 void ls_comm_expect(ls_comm *c, double step_seconds)
 {
-    if (c->limit_fixed) return;
+    comm_limit *l = c->limit;
     double slowest = 0;
-    c->slow[c->n_step++ % 8] = step_seconds;
-    for (int i = 0; i < 8; i++) slowest = c->slow[i] > slowest ? c->slow[i] : slowest;
-    atomic_store(&c->limit, slowest * 20 > 30 ? slowest * 20 : 30);
+    if (l->fixed) return;
+    l->slow[l->n_step++ % 8] = step_seconds;
+    for (int i = 0; i < 8; i++) slowest = l->slow[i] > slowest ? l->slow[i] : slowest;
+    atomic_store(&l->seconds, slowest * 20 > 30 ? slowest * 20 : 30);
 }
 const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
 {

@@ -99,8 +99,8 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
 /* Memory that peers on the host can read in place; zeroed, 64-byte aligned, freed with the communicator that made it. */
 void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 
-/* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way: a trainer sets a
- * multiple of its slowest step. */
+/* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way. A communicator shares
+ * it with those split from it (and outlives them). */
 void ls_comm_set_limit(ls_comm *c, double seconds);
 /* A step took so long: from the first one on the limit is 20 times the slowest of the last eight, at least 30 s - unless
  * ls_comm_set_limit has said otherwise. */

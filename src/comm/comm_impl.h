@@ -45,17 +45,21 @@ typedef struct comm_lane {
     comm_req ring[LANE_RING];
 } comm_lane;
 
+typedef struct comm_limit {
+    _Atomic double seconds;
+    bool fixed;     /* somebody has set it      */
+    double slow[8]; /* seconds of the last steps */
+    uint64_t n_step;
+} comm_limit;
+
 struct ls_comm {
     const comm_ops *ops;
     int rank, size;
     ls_comm_place place;
     ls_local_world *world; /* memory that its workers of this host share, and this worker's rank there; NULL: none */
     int world_rank;
-    _Atomic double limit; /* seconds */
-    bool limit_fixed;
-    double slow[8]; /* the last steps */
-    uint64_t n_step;
-    struct comm_host *hosts; /* of every rank; NULL: all on this host, in the order of their ranks */
+    comm_limit own_limit, *limit; /* those split from a communicator share its limit */
+    struct comm_host *hosts;      /* of every rank; NULL: all on this host, in the order of their ranks */
     char hostname[64];
     void *impl;
     pthread_mutex_t lock;
@@ -72,8 +76,6 @@ typedef struct comm_host {
 } comm_host;
 
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
-
-void comm_inherit_limit(ls_comm *c, const ls_comm *parent);
 
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
 int comm_take_cores(int r, int n, bool pin);

@@ -80,7 +80,7 @@ typedef struct local {
     local_use *used;      /* of this worker's arena, shared by its communicators */
     bool owns_used;
     struct net_watch *watch; /* of a world that this worker opened itself: both end with the communicator */
-    _Atomic double *limit;   /* of the communicator that this one serves  */
+    const ls_comm *outer;    /* the communicator that this one serves, or itself: whose limit holds */
     uint64_t n_sent[MAX_RANK], n_taken[MAX_RANK];
     ls_status (*hang)(void *ctx, const comm_req *r, double waited); /* (optional) a wider table */
     void *ctx;

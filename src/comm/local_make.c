@@ -44,7 +44,7 @@ static ls_status make(const local *from, int rank, int n, ls_comm **out)
     }
     (*out)->world = l->world;
     (*out)->world_rank = l->member[rank];
-    if (!l->limit) l->limit = &(*out)->limit;
+    if (!l->outer) l->outer = *out;
     (*out)->place = (ls_comm_place){.local_rank = rank, .local_size = n, .n_host = 1};
     return LS_OK;
 }
@@ -73,7 +73,7 @@ static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
     if (l.id < 0) return ls_fail(LS_E_COMM, "more than %d communicators on one host", N_CONTROL);
     l.ctl = local_control(l.world, l.id);
     LS_TRY(make(&l, rank, n, out));
-    comm_inherit_limit(*out, c);
+    (*out)->limit = c->limit;
     return LS_OK;
 }
 
@@ -93,7 +93,7 @@ const comm_ops local_ops = {.name = "local",
 ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, local_use *used,
                       ls_comm *outer, ls_comm **out)
 {
-    local l = {.world = w, .id = id, .used = used, .limit = outer ? &outer->limit : NULL};
+    local l = {.world = w, .id = id, .used = used, .outer = outer};
     for (int p = 0; p < n; p++) l.member[p] = member[p], l.label[p] = label[p];
     l.ctl = id < 0 ? ls_alloc(sizeof *l.ctl) : local_control(w, id);
     if (!l.ctl) return ls_nomem(sizeof *l.ctl, "a communicator");

@@ -374,7 +374,7 @@ static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
         st = make(w, member, n, rank, id, (int)blocks[head], out);
         member = NULL;
     }
-    if (st == LS_OK) comm_inherit_limit(*out, c);
+    if (st == LS_OK) (*out)->limit = c->limit;
     if (nbytes > LS_COMM_SMALL) local_arena_drop(&w->used, base, &nbytes);
     else ls_free(all);
     ls_free(member);
