@@ -55,6 +55,13 @@ foreach(kind cli oracle fault equiv)
     ls_test_marks(${kind}/${_n} ${t})
   endforeach()
 endforeach()
+# Programs that test scripts start: tests/equiv/<what>_tool.c is <what>_tool, no test by itself.
+file(GLOB _equiv_tools CONFIGURE_DEPENDS tests/equiv/*_tool.c)
+foreach(t ${_equiv_tools})
+  get_filename_component(_n ${t} NAME_WE)
+  add_executable(${_n} ${t})
+  target_link_libraries(${_n} PRIVATE ls_test_support)
+endforeach()
 # What the oracle scripts compare with others: tests/oracle/<what>.c is the program oracle_<what>, no test by itself.
 file(GLOB _oracles CONFIGURE_DEPENDS tests/oracle/*.c)
 foreach(t ${_oracles})

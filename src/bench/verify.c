@@ -136,11 +136,23 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     return steps(ctx, comm, 1);
 }
 
+/* The first l->world of the workers that are there; the others wait. Results reach rank 0, which is always one of them. */
+static ls_status run_together(layout *l)
+{
+    ls_comm *all = l->o->comm, *group = NULL;
+    const bool member = ls_comm_rank(all) < l->world;
+    ls_status st = ls_comm_split(all, member, 0, &group); /* one for each layout: its memory ends with it */
+    if (st == LS_OK && member) st = steps(l, l->world == 1 ? NULL : group, 1);
+    ls_comm_destroy(&group);
+    return ls_comm_agree(all, st, LS_SITE);
+}
+
 static ls_status run_layout(layout *l)
 {
     memset(l->out->loss, 0, sizeof l->out->loss);
     l->out->failed[0] = '\0';
     memset(l->out->data, 0xff, 2 * (size_t)l->out->n * sizeof(float)); /* NaNs: what was not written differs */
+    if (l->o->comm) return run_together(l);
     if (l->world == 1) return steps(l, NULL, 1);
     return ls_launch_local(
         &(ls_launch){.n = l->world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
@@ -234,18 +246,25 @@ static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *
                                 .dropout = dropout,
                                 .out = other};
                     ls_verify_row r = {.strategy = l.strategy,
-                                       .comm = l.world == 1 ? "self" : "local",
+                                       .comm = l.world == 1 ? "self"
+                                               : o->comm    ? ls_comm_name(o->comm)
+                                                            : "local",
                                        .world = l.world,
                                        .n_micro = l.n_micro,
                                        .dropout = dropout};
                     const double begin = ls_now();
                     ls_status st = run_layout(&l);
                     r.seconds = ls_now() - begin;
+                    if (o->comm && ls_comm_rank(o->comm)) {
+                        LS_TRY(st);
+                        continue;
+                    }
                     if (st == LS_OK) compare(&r, other, judge, o->steps);
                     else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
                     n_bad += !r.identical;
                     n_row++;
                     row(ctx, &r);
+                    if (st == LS_E_COMM && o->comm) return st; /* the workers cannot go on together */
                 }
             }
         }
@@ -272,6 +291,7 @@ ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_ver
     }
     if (st == LS_OK) st = make_data(dir, o->seed);
     if (st == LS_OK) st = all_layouts(o, dir, judge, other, row, ctx);
+    if (o->comm && st != LS_E_COMM) st = ls_comm_agree(o->comm, st, LS_SITE);
     unshare(judge);
     unshare(other);
     (void)ls_fs_remove_tree(dir);

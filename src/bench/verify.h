@@ -6,7 +6,7 @@
 #ifndef LS_BENCH_VERIFY_H
 #define LS_BENCH_VERIFY_H
 
-#include "core/err.h"
+#include "comm/comm.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +18,8 @@ typedef struct ls_verify_opts {
     int n_world;
     int steps;
     uint64_t seed;
+    ls_comm *
+        comm; /* workers that are there (a launcher's): every one of them calls ls_verify; NULL: they are forked here */
 } ls_verify_opts;
 
 typedef struct ls_verify_row {
@@ -31,7 +33,7 @@ typedef struct ls_verify_row {
     double seconds;
 } ls_verify_row;
 
-/* Calls row for each layout as it is done. Returns LS_E_NUMERIC when a layout that promises identity differs (rows tell), LS_E_COMM when
+/* Calls row for each layout as it is done; with workers that are there, at rank 0 alone. Returns LS_E_NUMERIC when a layout that promises identity differs (rows tell), LS_E_COMM when
  * workers failed. */
 ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_verify_row *r), void *ctx);
 

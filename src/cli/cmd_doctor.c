@@ -7,6 +7,7 @@
  * Only the parts that every run needs (cpu, memory, compute, files) can make the command fail. MPI, CUDA, NCCL and Slurm
  * are looked for and reported; this version runs one worker on the CPU and uses none of them. */
 #include "cli/commands.h"
+#include "comm/start.h"
 #include "compute/compute.h"
 #include "core/fs.h"
 #include "core/json.h"
@@ -311,26 +312,15 @@ static bool in_path(const char *name, char *out, size_t cap)
 
 static void look_mpi(part *p)
 {
-    static const char *const names[] = {"libmpi.so.40", "libmpi.so.12", "libmpi.so"};
-    char run[256];
-    bool has_run = in_path("mpirun", run, sizeof run);
-    void *lib = open_first(names, 3);
-    if (!lib) {
-        put(p, PART_MISSING, "no libmpi.so.40 (Open MPI) or libmpi.so.12 (MPICH)" UNUSED);
-        hint(p, "apt-get install openmpi-bin");
+    char run[256], path[512], words[600];
+    const bool has_run = in_path("mpirun", run, sizeof run);
+    if (ls_comm_mpi_look(path, sizeof path, words, sizeof words)) {
+        put(p, PART_OK, "%.100s by %.200s, %s%.200s", words, path, has_run ? "started by " : "no mpirun in PATH",
+            has_run ? run : "");
         return;
     }
-    union {
-        void *p;
-        int (*version)(char *, int *);
-    } f;
-    char text[8192] = "a library that does not say its version"; /* the longest that MPI allows */
-    int n = 0;
-    if ((f.p = dlsym(lib, "MPI_Get_library_version"))) f.version(text, &n);
-    text[strcspn(text, ",\n")] = '\0';
-    put(p, PART_OK, "found %.100s, %s%.200s" UNUSED, text, has_run ? "started by " : "no mpirun in PATH",
-        has_run ? run : "");
-    dlclose(lib);
+    put(p, PART_MISSING, "%.500s", words);
+    hint(p, "apt-get install openmpi-bin libopenmpi-dev, then build again");
 }
 
 static void look_cuda(part *p)

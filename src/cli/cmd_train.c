@@ -1,8 +1,10 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
 #include "comm/launch.h"
+#include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/stack.h"
 #include "core/stop.h"
 #include "data/tokenizer.h"
 #include "train/trainer.h"
@@ -71,12 +73,12 @@ typedef struct job {
     const ls_run_identity *id;
 } job;
 
-static void startup_line(int rank, int size)
+static void startup_line(int rank, int local_rank, int size)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
     printf(
         "Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=none\n",
-        (int)getpid(), rank, rank, size, devices ? devices : "");
+        (int)getpid(), rank, local_rank, size, devices ? devices : "");
     fflush(stdout);
 }
 
@@ -112,9 +114,11 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) {
         c.rank = c.local_rank = rank;
+        if (comm) c.local_rank = ls_comm_where(comm).local_rank;
+        if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
         if (!rank) say_notes(j->o, &c);
-        startup_line(rank, size);
+        startup_line(rank, c.local_rank, size);
         st = ls_trainer_create(&t, &c, comm, &io);
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */
@@ -135,15 +139,66 @@ static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
 static void worker_report(void *ctx, int rank, ls_status st)
 {
     (void)ctx;
-    if (st == LS_OK || st == LS_E_COMM || (st == LS_E_STOPPED && rank)) return;
+    if (st == LS_OK || (st == LS_E_STOPPED && rank)) return;
     if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
     fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, ls_status_words(st), ls_err_words(), ls_err_trail());
 }
 
-static ls_status print_settings(const job *j)
+/* What a launcher's world allows. */
+static ls_status check_start(const job *j, const ls_start_env *e)
+{
+    if (ls_train_given(j->o, "n") && j->o->n != e->size)
+        return ls_fail(LS_E_CONFIG, "-n %lld, but %s started %d workers; leave -n out", (long long)j->o->n, e->words,
+                       e->size);
+    if (e->by == LS_STARTED_SRUN)
+        return ls_fail(LS_E_CONFIG,
+                       "srun started %d tasks that cannot find each other: use srun --mpi=pmix (with Open MPI), or "
+                       "mpirun inside the allocation",
+                       e->size);
+    if (e->by == LS_STARTED_MPI && !strcmp(j->o->comm, "local"))
+        return ls_fail(LS_E_CONFIG, "--comm local under %s: leave it out, workers of one host share memory anyway",
+                       e->words);
+    if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
+        return ls_fail(LS_E_CONFIG,
+                       "--comm mpi with RANK and WORLD_SIZE alone: start the workers with mpirun or srun --mpi=pmix");
+    ls_train_config c = {0};
+    LS_TRY(configure(j, e->size, &c));
+    ls_train_config_fini(&c);
+    return LS_OK;
+}
+
+/* This process is one worker of a run that a launcher started. */
+static ls_status run_started(const job *j, const ls_start_env *e)
+{
+    char label[32];
+    ls_comm *c = NULL;
+    ls_stop_install(); /* launchers end everyone at the first failure: rank 0 must not be cut off in its sentence */
+    ls_status st = check_start(j, e);
+    if (st != LS_OK) {
+        if (e->rank) ls_err_clear(); /* rank 0 says it */
+        return st;
+    }
+    snprintf(label, sizeof label, "rank %d", e->rank);
+    ls_stack_install(label);
+    LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
+    ls_log_init(ls_comm_rank(c));
+    st = work(j, c, ls_comm_take_cores(c));
+    if (st != LS_OK && st != LS_E_STOPPED) {
+        ls_str words = {0};
+        ls_str_addf(&words, "rank %d failed: %.300s", ls_comm_rank(c), ls_err_words());
+        ls_comm_abort(c, words.data ? words.data : "a worker failed");
+        ls_str_fini(&words);
+    }
+    if (st != LS_E_COMM || ls_comm_should_tell(c)) worker_report(NULL, ls_comm_rank(c), st);
+    ls_err_clear(); /* it has been said */
+    ls_comm_destroy(&c);
+    return st;
+}
+
+static ls_status print_settings(const job *j, int world)
 {
     ls_train_config c = {0};
-    LS_TRY(configure(j, (int)j->o->n, &c));
+    LS_TRY(configure(j, ls_train_given(j->o, "n") ? (int)j->o->n : world, &c));
     say_notes(j->o, &c);
     print_config(&c);
     ls_train_config_fini(&c);
@@ -155,6 +210,7 @@ ls_status cmd_train(int argc, char **argv)
     ls_train_options o = {0};
     ls_ds_config ds = {0};
     ls_run_identity id = {0};
+    ls_start_env env = {0};
     ls_status st = LS_OK;
     LS_TRY(ls_run_identity_capture(&id, argc + 2, argv - 2)); /* before parsing: it moves words */
     LS_TRY_GOTO(st, done, ls_train_options_parse(argc, argv, &o));
@@ -167,9 +223,17 @@ ls_status cmd_train(int argc, char **argv)
     }
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
     const job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id};
+    LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     if (o.print_config) {
-        st = print_settings(&j);
+        st = print_settings(&j, env.size);
+    } else if (env.size > 1) {
+        st = run_started(&j, &env);
     } else if (o.n > 1) {
+        if (!strcmp(o.comm, "mpi")) {
+            st = ls_fail(LS_E_CONFIG, "--comm mpi -n %lld: mpirun or srun start the workers of MPI; leave -n out",
+                         (long long)o.n);
+            goto done;
+        }
         ls_train_config c = {0}; /* what cannot work is said once, before anything starts */
         st = configure(&j, (int)o.n, &c);
         if (st == LS_OK) st = ls_train_check_layout(&c);

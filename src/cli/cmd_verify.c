@@ -2,7 +2,9 @@
 #include "cli/commands.h"
 
 #include "bench/verify.h"
+#include "comm/start.h"
 #include "core/json.h"
+#include "core/stack.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -15,8 +17,8 @@ typedef struct options {
 } options;
 
 static const ls_opt table[] = {
-    {"n", LS_OPT_STR, offsetof(options, n), "LIST", "1,2,4", "numbers of workers, each a divisor of the largest",
-     "What"},
+    {"n", LS_OPT_STR, offsetof(options, n), "LIST", NULL,
+     "numbers of workers, each a divisor of the largest [1,2,4; under mpirun: up to all]", "What"},
     {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the table", NULL},
@@ -76,6 +78,33 @@ static ls_status parse_list(const char *text, ls_verify_opts *o)
     return o->n_world ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
 }
 
+/* Under a launcher every worker comes here; rank 0 prints. */
+static ls_status join(const ls_start_env *e, const ls_verify_opts *v, ls_comm **out)
+{
+    for (int i = 0; i < v->n_world; i++)
+        if (v->world[i] > e->size)
+            return ls_fail(LS_E_ARG, "-n has %d workers, and %s started %d", v->world[i], e->words, e->size);
+    if (e->by == LS_STARTED_SRUN)
+        return ls_fail(LS_E_CONFIG, "srun started %d tasks that cannot find each other: use srun --mpi=pmix", e->size);
+    ls_stack_install("a worker of verify");
+    return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, out);
+}
+
+static ls_status verify_quietly(const ls_verify_opts *v)
+{
+    ls_status st = ls_verify(v, NULL, NULL);
+    ls_err_clear(); /* rank 0 says it */
+    return st;
+}
+
+static const char *default_list(int n, char text[64])
+{
+    size_t at = 0;
+    text[0] = '\0';
+    for (int w = 1; w <= n && w <= 64; w *= 2) at += (size_t)snprintf(text + at, 64 - at, "%s%d", at ? "," : "", w);
+    return text;
+}
+
 ls_status cmd_verify(int argc, char **argv)
 {
     options o = {0};
@@ -90,8 +119,17 @@ ls_status cmd_verify(int argc, char **argv)
                  table, N_OPT);
         return LS_OK;
     }
+    char list[64];
+    ls_start_env env = {0};
     ls_verify_opts v = {.steps = (int)o.steps, .seed = (uint64_t)o.seed};
-    LS_TRY(parse_list(o.n, &v));
+    LS_TRY(ls_start_env_read(&env));
+    LS_TRY(parse_list(o.n ? o.n : default_list(env.size > 1 ? env.size : 4, list), &v));
+    if (env.size > 1) LS_TRY(join(&env, &v, &v.comm));
+    if (env.rank) {
+        ls_status st = verify_quietly(&v);
+        ls_comm_destroy(&v.comm);
+        return st;
+    }
     ls_str out = {0};
     printer p = {.json = o.json};
     ls_jsonw_init(&p.w, &out, 2);
@@ -106,5 +144,6 @@ ls_status cmd_verify(int argc, char **argv)
     if (o.json) puts(out.data ? out.data : "");
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);
     ls_str_fini(&out);
+    ls_comm_destroy(&v.comm);
     return st;
 }

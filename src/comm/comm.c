@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *ls_coll_word(ls_coll kind)
 {
@@ -42,7 +43,10 @@ ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_co
     c->rank = rank;
     c->size = size;
     c->impl = impl;
-    c->limit = 600;
+    c->place = (ls_comm_place){.local_rank = rank, .local_size = size, .n_host = 1};
+    atomic_init(&c->own_limit.seconds, 600);
+    c->limit = &c->own_limit;
+    gethostname(c->hostname, sizeof c->hostname - 1);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     *out = c;
@@ -61,9 +65,28 @@ const char *ls_comm_name(const ls_comm *c)
 {
     return c->ops->name;
 }
+ls_comm_place ls_comm_where(const ls_comm *c)
+{
+    return c->place;
+}
 void ls_comm_set_limit(ls_comm *c, double seconds)
 {
-    c->limit = seconds;
+    c->limit->fixed = true;
+    atomic_store(&c->limit->seconds, seconds);
+}
+void ls_comm_expect(ls_comm *c, double step_seconds)
+{
+    comm_limit *l = c->limit;
+    double slowest = 0;
+    if (l->fixed) return;
+    l->slow[l->n_step++ % 8] = step_seconds;
+    for (int i = 0; i < 8; i++) slowest = l->slow[i] > slowest ? l->slow[i] : slowest;
+    atomic_store(&l->seconds, slowest * 20 > 30 ? slowest * 20 : 30);
+}
+const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
+{
+    *local_rank = c->hosts ? (int)c->hosts[rank].local_rank : rank;
+    return c->hosts ? c->hosts[rank].name : c->hostname;
 }
 void *ls_comm_alloc(ls_comm *c, size_t nbytes)
 {
@@ -81,6 +104,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     s->calls++;
     s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
     s->bytes += r->moved;
+    s->wire += r->wire;
     s->busy += busy;
     if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
     pthread_mutex_unlock(&c->lock);
@@ -281,6 +305,11 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
     return c->ops->split(c, color, key, out);
 }
 
+void ls_comm_abort(ls_comm *c, const char *words)
+{
+    if (c->ops->abort) c->ops->abort(c, words);
+}
+
 void ls_comm_destroy(ls_comm **cp)
 {
     ls_comm *c = *cp;
@@ -292,6 +321,7 @@ void ls_comm_destroy(ls_comm **cp)
     for (int k = 0; k < N_LANE; k++)
         if (c->lane[k].running) pthread_join(c->lane[k].thread, NULL);
     if (c->ops->destroy) c->ops->destroy(c);
+    ls_free(c->hosts);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     ls_free(c);
@@ -303,6 +333,7 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
     sum->calls += s->calls;
     sum->elements += s->elements;
     sum->bytes += s->bytes;
+    sum->wire += s->wire;
     sum->busy += s->busy;
     sum->exposed += s->exposed;
 }

@@ -16,7 +16,8 @@
  *   3. `in` and `out` of a pending request belong to the communicator;
  *   4. large buffers (over LS_COMM_SMALL bytes) come from ls_comm_alloc, so that peers on the host read them in place.
  *
- * Backends: self (one worker), local (workers of one host over shared memory), dry (moves nothing, counts). */
+ * Backends: self (one worker), local (workers of one host over shared memory), mpi (shared memory inside a host, MPI between hosts),
+ * dry (moves nothing, counts). */
 #ifndef LS_COMM_COMM_H
 #define LS_COMM_COMM_H
 
@@ -60,6 +61,14 @@ int ls_comm_rank(const ls_comm *c);
 int ls_comm_size(const ls_comm *c);
 const char *ls_comm_name(const ls_comm *c); /* "self", "local", … */
 
+/* Where this worker is: among those of its host, and how many hosts there are. */
+typedef struct ls_comm_place {
+    int local_rank, local_size, n_host;
+} ls_comm_place;
+ls_comm_place ls_comm_where(const ls_comm *c);
+/* The host of a rank, and its place there; borrowed. */
+const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank);
+
 /* ---- posts; t may be NULL: then the call waits ---- */
 ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t);
 ls_status ls_reduce_scatter(ls_comm *c, ls_view out, ls_view in, const char *site,
@@ -90,8 +99,16 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
 /* Memory that peers on the host can read in place; zeroed, 64-byte aligned, freed with the communicator that made it. */
 void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 
-/* Seconds a wait may last before the table; 0 = no limit. */
+/* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way. A communicator shares
+ * it with those split from it (and outlives them). */
 void ls_comm_set_limit(ls_comm *c, double seconds);
+/* A step took so long: from the first one on the limit is 20 times the slowest of the last eight, at least 30 s - unless
+ * ls_comm_set_limit has said otherwise. */
+void ls_comm_expect(ls_comm *c, double step_seconds);
+/* This worker cannot go on: everyone who waits, on any host, returns LS_E_COMM with these words (the first ones, if several do it). */
+void ls_comm_abort(ls_comm *c, const char *words);
+/* Whether this worker should tell what ended the run: true once on each host. */
+bool ls_comm_should_tell(ls_comm *c);
 void ls_comm_destroy(ls_comm **c);
 
 /* ---- what was measured ---- */
@@ -99,6 +116,7 @@ typedef struct ls_comm_stat {
     int64_t calls;
     int64_t elements; /* of the whole buffer, as the strategies' laws count them                     */
     int64_t bytes;    /* this worker moved: read from peers or written to them                       */
+    int64_t wire;     /* of them this worker sent to another host (comm/net.c has the formulas)      */
     double busy;      /* seconds from the start of a request to its end                              */
     double exposed;   /* seconds that callers waited                                                 */
 } ls_comm_stat;
@@ -121,9 +139,15 @@ ls_status ls_comm_dry(int rank, int size, ls_comm **out);
  * space for each worker's ls_comm_alloc; it costs nothing until it is touched. */
 typedef struct ls_local_world ls_local_world;
 ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out);
+/* The same for workers that somebody else started: in a file that they all can open (a memfd), of this size from now on. */
+ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_world **out);
+ls_status ls_local_world_open(int fd, ls_local_world **out);
 void ls_local_world_destroy(ls_local_world **w);
+/* This process is rank `rank` and answers when it is asked for its stack (core/stack.h); it ends by itself. */
+void ls_local_world_join(ls_local_world *w, int rank);
+void ls_local_world_leave(ls_local_world *w, int rank);
 ls_status ls_comm_local(ls_local_world *w, int rank, ls_comm **out);
-/* A worker is gone: everyone who waits returns LS_E_COMM with these words. */
-void ls_local_world_abort(ls_local_world *w, int rank, const char *words);
+/* A worker is gone: everyone who waits returns LS_E_COMM with these words. false: another abort was first. */
+bool ls_local_world_abort(ls_local_world *w, int rank, const char *words);
 
 #endif

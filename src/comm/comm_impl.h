@@ -14,9 +14,11 @@ typedef struct comm_req {
     int label;
     int peer;  /* root, or the other side of a send */
     int value; /* of an agree: in mine, out worst   */
+    bool copy; /* small: peers read a copy of `in`, which may be written before they have */
     const char *site;
     uint64_t seq;  /* in its lane, from 1               */
     int64_t moved; /* out: bytes                        */
+    int64_t wire;  /* out: bytes sent to other hosts    */
 } comm_req;
 
 typedef struct comm_ops {
@@ -25,6 +27,7 @@ typedef struct comm_ops {
     ls_status (*run)(ls_comm *c, comm_req *r);
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
+    void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
     void (*destroy)(ls_comm *c);
 } comm_ops;
 
@@ -42,10 +45,22 @@ typedef struct comm_lane {
     comm_req ring[LANE_RING];
 } comm_lane;
 
+typedef struct comm_limit {
+    _Atomic double seconds;
+    bool fixed;     /* somebody has set it      */
+    double slow[8]; /* seconds of the last steps */
+    uint64_t n_step;
+} comm_limit;
+
 struct ls_comm {
     const comm_ops *ops;
     int rank, size;
-    double limit; /* seconds */
+    ls_comm_place place;
+    ls_local_world *world; /* memory that its workers of this host share, and this worker's rank there; NULL: none */
+    int world_rank;
+    comm_limit own_limit, *limit; /* those split from a communicator share its limit */
+    struct comm_host *hosts;      /* of every rank; NULL: all on this host, in the order of their ranks */
+    char hostname[64];
     void *impl;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -55,7 +70,18 @@ struct ls_comm {
     int last_worst;
 };
 
+typedef struct comm_host {
+    int64_t local_rank;
+    char name[56];
+} comm_host;
+
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
+
+/* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
+int comm_take_cores(int r, int n, bool pin);
+
+/* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
+int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
 
 /* out = sum of n sources in the tree; any out may be one of the sources. */
 void comm_tree_sum(void *out, const void *const *src, int n_src, int64_t n, ls_dtype dt);

@@ -1,13 +1,13 @@
 #include "comm/launch.h"
+#include "comm/comm_impl.h"
 
 #include "core/clock.h"
-#include "core/mem.h"
+#include "core/stack.h"
 #include "core/stop.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,39 +29,27 @@ typedef struct child {
     size_t n_tail;
 } child;
 
-/* The r-th of n equal parts of the cores this process may use; all of them when there are fewer cores than workers. */
-static int take_cores(int r, int n, bool pin)
-{
-    cpu_set_t have, mine;
-    CPU_ZERO(&have);
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof have, &have)) return 1;
-    const int total = CPU_COUNT(&have), first = total * r / n, last = total * (r + 1) / n;
-    if (total < n) return 1;
-    for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &have)) continue;
-        if (k >= first && k < last) CPU_SET(cpu, &mine);
-        k++;
-    }
-    if (pin) (void)sched_setaffinity(0, sizeof mine, &mine);
-    return last - first;
-}
-
 static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(4); /* the parent went before the line above */
     ls_comm *c = NULL;
-    const int n_core = take_cores(rank, l->n, l->pin);
+    char label[32];
+    snprintf(label, sizeof label, "rank %d", rank);
+    ls_stack_install(label);
+    ls_local_world_join(world, rank);
+    const int n_core = comm_take_cores(rank, l->n, l->pin);
     ls_status st = ls_comm_local(world, rank, &c);
     if (st == LS_OK) st = l->body(l->ctx, c, n_core);
-    if (l->report) l->report(l->ctx, rank, st);
-    if (st != LS_OK && st != LS_E_COMM && st != LS_E_STOPPED) {
+    bool first = false;
+    if (st != LS_OK && st != LS_E_STOPPED) {
         char words[400];
         snprintf(words, sizeof words, "rank %d failed: %.300s", rank, ls_err_words());
-        ls_local_world_abort(world, rank, words);
+        first = ls_local_world_abort(world, rank, words);
     }
+    if (l->report && (st != LS_E_COMM || first)) l->report(l->ctx, rank, st); /* what everyone hears is told once */
     ls_comm_destroy(&c);
+    ls_local_world_leave(world, rank);
     fflush(NULL);
     _exit(ls_status_exit_code(st));
 }

@@ -14,7 +14,8 @@ typedef struct ls_launch {
     bool pin;            /* give worker r its part of the cores                    */
     /* In the child: its communicator, cores it was given. The status becomes its exit code; the words are printed by `report`. */
     ls_status (*body)(void *ctx, ls_comm *c, int n_core);
-    void (*report)(void *ctx, int rank, ls_status st); /* in the child, after body; may be NULL */
+    void (*report)(void *ctx, int rank,
+                   ls_status st); /* in the child, after body, unless it only heard of a failure; may be NULL */
     void *ctx;
 } ls_launch;
 

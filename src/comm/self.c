@@ -59,20 +59,26 @@ static ls_status self_run(ls_comm *c, comm_req *r)
     return alone(c, r);
 }
 
-static ls_status dry_run(ls_comm *c, comm_req *r)
+int64_t comm_law_bytes(const ls_comm *c, const comm_req *r)
 {
-    const int64_t W = c->size, n = r->in.n > r->out.n ? r->in.n : r->out.n, e = (int64_t)ls_dtype_nbytes(r->in.dt);
+    const int64_t W = c->size, n = r->in.n > r->out.n ? r->in.n : r->out.n,
+                  e = (int64_t)ls_dtype_nbytes(r->in.n ? r->in.dt : r->out.dt);
     const int64_t slice = n * (c->rank + 1) / W - n * c->rank / W;
     switch (r->kind) {
-    case LS_COLL_ALL_REDUCE: r->moved = 2 * (W - 1) * slice * e; break;
+    case LS_COLL_ALL_REDUCE: return 2 * (W - 1) * slice * e;
     case LS_COLL_REDUCE_SCATTER:
-    case LS_COLL_ALL_GATHER: r->moved = (W - 1) * (n / W) * e; break;
-    case LS_COLL_BROADCAST: r->moved = c->rank == r->peer ? 0 : n * e; break;
-    case LS_COLL_REDUCE: r->moved = ((W - 1) + (c->rank != r->peer)) * slice * e; break;
+    case LS_COLL_ALL_GATHER: return (W - 1) * (n / W) * e;
+    case LS_COLL_BROADCAST: return c->rank == r->peer ? 0 : n * e;
+    case LS_COLL_REDUCE: return ((W - 1) + (c->rank != r->peer)) * slice * e;
     case LS_COLL_SEND:
-    case LS_COLL_RECV: r->moved = n * e; break;
-    default: break;
+    case LS_COLL_RECV: return n * e;
+    default: return 0;
     }
+}
+
+static ls_status dry_run(ls_comm *c, comm_req *r)
+{
+    r->moved = comm_law_bytes(c, r);
     return alone(c, r);
 }
 

@@ -1,6 +1,7 @@
 /* artifacts.c - text of the run's files, and their writing. Identity (commit, host) is in identity.c, metrics.jsonl in
  * metrics_log.c. */
 #include "train/artifacts.h"
+#include "comm/start.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -184,6 +185,7 @@ static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *
     ls_jsonw_put_int(w, "calls", s->calls);
     ls_jsonw_put_int(w, "elements", s->elements);
     ls_jsonw_put_int(w, "bytes_moved", s->bytes);
+    ls_jsonw_put_int(w, "bytes_to_other_hosts", s->wire);
     ls_jsonw_put_real(w, "busy_sec", s->busy);
     ls_jsonw_put_real(w, "exposed_sec", s->exposed);
     ls_jsonw_put_real(w, "busbw_bytes_per_sec", ls_comm_busbw(kind, size, 4.0 * (double)s->elements, s->busy));
@@ -354,6 +356,29 @@ void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
     ls_jsonw_close(&w);
 }
 
+/* Ours: how workers were started, how they talk, where each of them was. */
+static void write_places(ls_jsonw *w, const ls_comm *comm)
+{
+    ls_start_env e = {0};
+    ls_jsonw_put_open(w, "lockstep", '{');
+    ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
+    if (ls_start_env_read(&e) == LS_OK && e.by != LS_STARTED_ALONE) ls_jsonw_put_str(w, "started_by", e.words);
+    else ls_jsonw_put_str(w, "started_by", ls_comm_size(comm) > 1 ? "-n" : "nobody");
+    ls_jsonw_put_int(w, "hosts", ls_comm_where(comm).n_host);
+    ls_jsonw_put_open(w, "workers", '[');
+    for (int r = 0; r < ls_comm_size(comm); r++) {
+        int local_rank = 0;
+        const char *host = ls_comm_host(comm, r, &local_rank);
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_int(w, "rank", r);
+        ls_jsonw_put_int(w, "local_rank", local_rank);
+        ls_jsonw_put_str(w, "host", host);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+}
+
 void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out)
 {
     const char *commit = env_text("GIT_COMMIT");
@@ -384,6 +409,7 @@ void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out)
         ls_jsonw_put_str(&w, name, *e + n + 1);
     }
     ls_jsonw_close(&w);
+    if (m->comm) write_places(&w, m->comm);
     ls_jsonw_close(&w);
 }
 

@@ -126,6 +126,7 @@ static ls_status epoch_steps(ls_trainer *t)
     while (s->epoch_step < c->steps_per_epoch && !reached_limit(t)) {
         ls_step_result r;
         LS_TRY(ls_trainer_step(t, &r));
+        ls_comm_expect(t->comm, r.t_total);
         const double step_time = r.t_total - r.t_wait;
         s->epoch_time += step_time;
         s->norm_last = r.grad_norm;

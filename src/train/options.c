@@ -70,6 +70,8 @@ const ls_opt ls_train_opts[] = {
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", "6553600",
         "zero3: elements gathered ahead of use; 0 = none (JSON: stage3_prefetch_bucket_size)"),
     ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|nccl", "auto", "how workers talk"),
+    ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
+        "a collective that takes longer ends the run with a table of who is where; 0 = no limit [20 slowest steps, at least 30 s]"),
     ROW("pp", LS_OPT_INT, pp, "P", "1", "pipeline stages"),
     ROW("schedule", LS_OPT_STR, schedule, "NAME|FILE", NULL,
         "pipeline schedule: naive, gpipe, 1f1b, interleaved, zb or a file [1f1b]"),
@@ -155,7 +157,8 @@ void ls_train_options_help(ls_str *out)
     ls_str_add(
         out,
         "\nEnvironment:\n"
-        "  RANK, LOCAL_RANK, WORLD_SIZE    identity under a launcher\n"
+        "  RANK, LOCAL_RANK, WORLD_SIZE    identity under a launcher like torchrun (one host; mpirun and srun: any number)\n"
+        "  LS_PLUGIN_DIR                   where lockstep_mpi.so is [beside the program]\n"
         "  PROFILE_MODE=1                  as --profile_mode\n"
         "  GIT_COMMIT, EC2_INSTANCE_TYPE, SLURM_*  recorded in the run's files\n"
         "  LS_LOG=info,train=debug         what is logged to stderr\n"

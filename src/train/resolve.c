@@ -106,13 +106,15 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
         return ls_fail(LS_E_CONFIG, "RANK is %d in a world of %d (WORLD_SIZE)", c->rank, c->world_size);
     c->run_type = o->run_type;
     c->engine = (o->run_type && !strcmp(o->run_type, "optimized")) || c->world_size > 1 || has_rank || has_local;
+    const bool given = ls_train_given(o, "n"), launcher = !has_world && !given && c->world_size > 1;
     train_put_int(c, "world_size", c->world_size,
-                  has_world                ? LS_FROM_ENV
-                  : ls_train_given(o, "n") ? LS_FROM_CLI
-                                           : LS_FROM_DEFAULT,
-                  has_world                ? "WORLD_SIZE"
-                  : ls_train_given(o, "n") ? "-n"
-                                           : "");
+                  has_world || launcher ? LS_FROM_ENV
+                  : given               ? LS_FROM_CLI
+                                        : LS_FROM_DEFAULT,
+                  has_world  ? "WORLD_SIZE"
+                  : launcher ? "mpirun or srun"
+                  : given    ? "-n"
+                             : "");
     train_put_text(c, "run_type", c->run_type, c->run_type ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    c->run_type ? "--run_type" : "");
     return LS_OK;
@@ -123,19 +125,16 @@ static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_con
 {
     if (o->pp < 1 || o->tp < 1)
         return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are at least 1", (long long)o->pp, (long long)o->tp);
-    if (c->world_size > 1 && !ls_train_given(o, "n"))
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "WORLD_SIZE is %d: this build starts its workers itself, on one machine (-n %d)", c->world_size,
-                       c->world_size);
     if (!strcmp(o->device, "cuda"))
         return ls_fail(LS_E_UNSUPPORTED, "--device cuda: this build computes on the CPU (--device cpu)");
     if (o->precision && strcmp(o->precision, "fp32"))
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32)",
                        o->precision);
-    if (strcmp(o->comm, "auto") && (strcmp(o->comm, "local") || c->world_size == 1))
-        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: %s", o->comm,
-                       c->world_size == 1 ? "one worker has nobody to talk to; leave it out"
-                                          : "this build has local, on one machine");
+    if (!strcmp(o->comm, "nccl"))
+        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl: this build has local (on one machine) and mpi");
+    if (strcmp(o->comm, "auto") && c->world_size == 1)
+        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: one worker has nobody to talk to; leave it out%s", o->comm,
+                       strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
     if (o->tp > 1)
         return ls_fail(LS_E_UNSUPPORTED, "--tp %lld: this build does not split layers (--tp 1)", (long long)o->tp);
     if (o->profile)
@@ -407,6 +406,9 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->precision = "fp32";
     c->precision_label = "fp32";
     c->recompute = o->recompute;
+    c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
+    if (ls_train_given(o, "comm_timeout") && !(o->comm_timeout >= 0))
+        return ls_fail(LS_E_CONFIG, "--comm_timeout is %g: seconds, or 0 for no limit", o->comm_timeout);
     c->resume = o->resume;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->json = o->json;

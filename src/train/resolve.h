@@ -94,6 +94,7 @@ typedef struct ls_train_config {
     int interleave;
     int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */
     int threads; /* 0 = all cores                                                     */
+    double comm_timeout; /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;
 

@@ -1,0 +1,129 @@
+/* local_impl.h - the shared memory of one host's workers, and the steps of a collective in it. local.c makes a backend of it;
+ * net.c uses the same steps inside a host and a network between hosts.
+ *
+ *   world     │ head │ control blocks (one a communicator) │ mailboxes │ arena of rank 0 │ arena of rank 1 │ …
+ *   control   │ per rank: posted, done, two slots (request s lives in slot s & 1)
+ *
+ * Everything is named by offsets, so each process may map it where it likes. */
+#ifndef LS_COMM_LOCAL_IMPL_H
+#define LS_COMM_LOCAL_IMPL_H
+
+#include "comm/comm_impl.h"
+
+#include <sched.h>
+#include <sys/types.h>
+
+#define MAX_RANK  64
+#define N_CONTROL 64
+#define SITE_MAX  56
+
+typedef struct slot {
+    int32_t kind, dt, peer, value;
+    int64_t in, out; /* offsets in the arena, -1: `small` */
+    int64_t n_in, n_out;
+    char site[SITE_MAX];
+    _Alignas(64) unsigned char small[LS_COMM_SMALL];
+} slot;
+
+typedef struct mailbox { /* from one rank to another */
+    _Alignas(64) _Atomic uint64_t sent, taken;
+    int64_t at, n;
+    int32_t dt;
+    char site[SITE_MAX];
+    _Alignas(64) unsigned char small[LS_COMM_SMALL];
+} mailbox;
+
+typedef struct place {
+    _Alignas(64) _Atomic uint64_t posted, done;
+    _Atomic double since; /* of the newest post */
+    slot slot[2];
+} place;
+
+typedef struct control {
+    _Alignas(64) _Atomic uint32_t event, waiters;
+    _Atomic int members; /* communicators that still use it; the last one clears it and gives it back */
+    place at[MAX_RANK];
+} control;
+
+struct ls_local_world {
+    uint64_t magic;
+    int size;
+    size_t arena_nbytes, map_nbytes;
+    size_t control_off, mailbox_off, arena_off;
+    _Atomic uint64_t free_control; /* a bit a block: 1 = free            */
+    _Atomic int aborted;           /* rank + 1                           */
+    _Atomic int told;              /* the end, to a person               */
+    _Atomic int reported;          /* a hang has been told, stacks asked */
+    _Atomic int pid[MAX_RANK];     /* of workers that said so            */
+    _Atomic bool left[MAX_RANK];   /* ended by themselves                */
+    cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */
+    char abort_words[512];
+};
+
+typedef struct local_block {
+    size_t at;
+    const void *owner; /* a communicator; NULL: it has ended */
+} local_block;
+
+typedef struct local_use {
+    size_t used; /* bytes */
+    local_block *block;
+    int n, cap;
+} local_use;
+
+typedef struct local {
+    ls_local_world *world;
+    control *ctl;
+    int id;               /* of the control block (mailboxes are per block); -1: a block of its own, off the world */
+    int member[MAX_RANK]; /* ranks in the world: whose arena           */
+    int label[MAX_RANK];  /* ranks to name in words                    */
+    local_use *used;      /* of this worker's arena, shared by its communicators */
+    bool owns_used;
+    struct net_watch *watch; /* of a world that this worker opened itself: both end with the communicator */
+    const ls_comm *outer;    /* the communicator that this one serves, or itself: whose limit holds */
+    uint64_t n_sent[MAX_RANK], n_taken[MAX_RANK];
+    ls_status (*hang)(void *ctx, const comm_req *r, double waited); /* (optional) a wider table */
+    void *ctx;
+} local;
+
+/* ---- world ---- */
+control *local_control(ls_local_world *w, int id);
+mailbox *local_mailbox(ls_local_world *w, int id, int from, int to);
+char *local_arena(ls_local_world *w, int rank);
+int local_take_control(ls_local_world *w); /* -1: none is free */
+void local_drop_control(ls_local_world *w, int id, int n_member);
+void local_wake(control *c);
+
+/* ---- a worker's arena ---- */
+void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner); /* NULL: no room */
+void local_arena_drop(local_use *u, char *base, const void *owner);
+void local_arena_fini(local_use *u);
+
+/* ---- a communicator ---- */
+extern const comm_ops local_ops;
+void *local_alloc(ls_comm *c, size_t nbytes);
+/* A communicator of host workers for a larger one: no lanes of its own, `outer` has the limit and the words. */
+ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, local_use *used,
+                      ls_comm *outer, ls_comm **out);
+
+/* The communicator of a world that was opened by this process: it ends both. */
+void local_keep_watch(ls_comm *c, struct net_watch *watch);
+
+/* ---- the steps of a collective (seq of r counts them, from 1) ---- */
+ls_status local_wait_for(ls_comm *c, const comm_req *r, _Atomic uint64_t *word, uint64_t target);
+/* The words of an abort, or a hang that has lasted longer than the limit. */
+ls_status local_trouble(ls_comm *c, const comm_req *r, double waited);
+void local_note(ls_comm *c, const comm_req *r, bool done); /* says where this worker is, waits for nobody */
+ls_status local_publish(ls_comm *c, comm_req *r);
+ls_status local_finish(ls_comm *c, comm_req *r);
+const char *local_in(ls_comm *c, const comm_req *r, int p); /* the input of rank p, wherever it lies          */
+char *local_out(ls_comm *c, const comm_req *r, int p);      /* its output; NULL when it is not in the arena   */
+ls_status local_run(ls_comm *c, comm_req *r);
+const char *local_short_site(const char *site);
+
+/* A line of the table: what rank `label` of a control block is doing. */
+size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
+                   bool *behind);
+void local_ask_stacks(ls_local_world *w);
+
+#endif

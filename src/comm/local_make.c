@@ -1,0 +1,114 @@
+/* local_make.c - making, splitting and ending communicators over one host's shared memory. */
+#include "comm/net_impl.h"
+
+#include "core/mem.h"
+
+void *local_alloc(ls_comm *c, size_t nbytes)
+{
+    local *l = c->impl;
+    return local_arena_take(l->used, local_arena(l->world, l->member[c->rank]), l->world->arena_nbytes, nbytes, l);
+}
+
+static void local_destroy(ls_comm *c)
+{
+    local *l = c->impl;
+    local_arena_drop(l->used, local_arena(l->world, l->member[c->rank]), l);
+    if (l->id > 0) local_drop_control(l->world, l->id, c->size);
+    else if (l->id < 0) ls_free(l->ctl);
+    if (l->owns_used) {
+        local_arena_fini(l->used);
+        ls_free(l->used);
+    }
+    if (l->watch) {
+        if (!atomic_load(&l->world->aborted)) ls_local_world_leave(l->world, c->rank);
+        net_watch_stop(&l->watch);
+        ls_local_world_destroy(&l->world);
+    }
+    ls_free(l);
+}
+
+void local_keep_watch(ls_comm *c, net_watch *watch)
+{
+    ((local *)c->impl)->watch = watch;
+}
+
+static ls_status make(const local *from, int rank, int n, ls_comm **out)
+{
+    local *l = ls_alloc(sizeof *l);
+    if (!l) return ls_nomem(sizeof *l, "a communicator");
+    *l = *from;
+    ls_status st = comm_create(&local_ops, rank, n, l, out);
+    if (st != LS_OK) {
+        ls_free(l);
+        return st;
+    }
+    (*out)->world = l->world;
+    (*out)->world_rank = l->member[rank];
+    if (!l->outer) l->outer = *out;
+    (*out)->place = (ls_comm_place){.local_rank = rank, .local_size = n, .n_host = 1};
+    return LS_OK;
+}
+
+static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
+{
+    local *parent = c->impl, l = {.world = parent->world, .used = parent->used};
+    int64_t mine[2] = {color, key}, all[2 * MAX_RANK], id[MAX_RANK], my_id = -1;
+    LS_TRY(ls_all_gather(c, (ls_view){all, 2 * c->size, LS_I64}, (ls_view){mine, 2, LS_I64}, LS_SITE, NULL));
+    int order[MAX_RANK], n = 0, rank = -1;
+    for (int p = 0; p < c->size; p++) {
+        if (all[2 * p] != color) continue;
+        int k = n++;
+        for (; k && all[2 * order[k - 1] + 1] > all[2 * p + 1]; k--) order[k] = order[k - 1];
+        order[k] = p;
+    }
+    for (int k = 0; k < n; k++) {
+        l.member[k] = parent->member[order[k]];
+        l.label[k] = k;
+        if (order[k] == c->rank) rank = k;
+    }
+    LS_ASSERT(n > 0 && rank >= 0); /* this worker gave its own color */
+    if (rank == 0) my_id = local_take_control(l.world);
+    LS_TRY(ls_all_gather(c, (ls_view){id, c->size, LS_I64}, (ls_view){&my_id, 1, LS_I64}, LS_SITE, NULL));
+    l.id = (int)id[order[0]];
+    if (l.id < 0) return ls_fail(LS_E_COMM, "more than %d communicators on one host", N_CONTROL);
+    l.ctl = local_control(l.world, l.id);
+    LS_TRY(make(&l, rank, n, out));
+    (*out)->limit = c->limit;
+    return LS_OK;
+}
+
+static void local_abort(ls_comm *c, const char *words)
+{
+    local *l = c->impl;
+    ls_local_world_abort(l->world, l->member[c->rank], words);
+}
+
+const comm_ops local_ops = {.name = "local",
+                            .run = local_run,
+                            .split = local_split,
+                            .alloc = local_alloc,
+                            .abort = local_abort,
+                            .destroy = local_destroy};
+
+ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, local_use *used,
+                      ls_comm *outer, ls_comm **out)
+{
+    local l = {.world = w, .id = id, .used = used, .outer = outer};
+    for (int p = 0; p < n; p++) l.member[p] = member[p], l.label[p] = label[p];
+    l.ctl = id < 0 ? ls_alloc(sizeof *l.ctl) : local_control(w, id);
+    if (!l.ctl) return ls_nomem(sizeof *l.ctl, "a communicator");
+    ls_status st = make(&l, rank, n, out);
+    if (st != LS_OK && id < 0) ls_free(l.ctl);
+    return st;
+}
+
+ls_status ls_comm_local(ls_local_world *w, int rank, ls_comm **out)
+{
+    local_use *used = ls_alloc(sizeof *used);
+    if (!used) return ls_nomem(sizeof *used, "a communicator");
+    local l = {.world = w, .ctl = local_control(w, 0), .used = used, .owns_used = true};
+    for (int p = 0; p < w->size; p++) l.member[p] = l.label[p] = p;
+    ls_status st = make(&l, rank, w->size, out);
+    if (st != LS_OK) ls_free(used);
+    return st;
+}

@@ -1,0 +1,101 @@
+/* local_wait.c - waiting in shared memory: short spins, then sleep; and what is said when a wait ends badly.
+ *
+ * Invariants
+ *   1. a waiter looks at the abort flag and at its limit at least every 20 ms;
+ *   2. the first hang of a host asks every worker for its stack (core/stack.h), later ones only print their table. */
+#include "comm/local_impl.h"
+
+#include "core/clock.h"
+#include "core/stack.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *local_short_site(const char *site)
+{
+    const char *s = strstr(site, "src/"), *next;
+    while (s && (next = strstr(s + 4, "src/"))) s = next;
+    return s ? s + 4 : site;
+}
+
+size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
+                   bool *behind)
+{
+    const place *at = &ctl->at[p];
+    const uint64_t posted = atomic_load(&at->posted);
+    const slot *s = &at->slot[posted & 1];
+    *behind = posted < r->seq || atomic_load(&at->done) + 1 < r->seq;
+    int n;
+    if (!posted) n = snprintf(text, room, "\n  rank %d on %s has not posted anything", label, host);
+    else
+        n = snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", label, host,
+                     *behind ? "is late: its newest is" : "is in", (unsigned long long)posted,
+                     ls_coll_word((ls_coll)s->kind), SITE_MAX, s->site, ls_now() - atomic_load(&at->since));
+    return n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+}
+
+void local_ask_stacks(ls_local_world *w)
+{
+    if (atomic_exchange(&w->reported, 1)) return;
+    for (int p = 0; p < w->size; p++) {
+        const int pid = atomic_load(&w->pid[p]);
+        if (pid && !atomic_load(&w->left[p])) ls_stack_ask(pid);
+    }
+}
+
+/* Who is where, in words: the ranks that have not come are the ones to look at. */
+static ls_status hang(ls_comm *c, const comm_req *r, double waited)
+{
+    local *l = c->impl;
+    if (l->hang) return l->hang(l->ctx, r, waited);
+    char table[1600], host[64] = "?";
+    size_t n = 0;
+    int culprit = -1;
+    bool behind;
+    gethostname(host, sizeof host - 1);
+    table[0] = '\0';
+    for (int p = 0; p < c->size && n < sizeof table - 200; p++) {
+        n += local_where(l->ctl, p, l->label[p], host, r, table + n, sizeof table - n, &behind);
+        if (behind && culprit < 0) culprit = l->label[p];
+    }
+    char who[40] = "";
+    if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
+    local_ask_stacks(l->world);
+    return ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),
+                   (unsigned long long)r->seq, r->site, who, table);
+}
+
+ls_status local_trouble(ls_comm *c, const comm_req *r, double waited)
+{
+    local *l = c->impl;
+    if (atomic_load(&l->world->aborted) > 0)
+        return ls_fail(LS_E_COMM, "%s", l->world->abort_words[0] ? l->world->abort_words : "another worker is gone");
+    const double limit = atomic_load(&l->outer->limit->seconds);
+    return limit > 0 && waited > limit ? hang(c, r, waited) : LS_OK;
+}
+
+ls_status local_wait_for(ls_comm *c, const comm_req *r, _Atomic uint64_t *word, uint64_t target)
+{
+    local *l = c->impl;
+    for (int i = 0; i < 200; i++)
+        if (atomic_load_explicit(word, memory_order_acquire) >= target) return LS_OK;
+    for (int i = 0; i < 20; i++) {
+        if (atomic_load_explicit(word, memory_order_acquire) >= target) return LS_OK;
+        sched_yield();
+    }
+    const double begin = ls_now();
+    for (;;) {
+        const uint32_t seen = atomic_load(&l->ctl->event);
+        if (atomic_load_explicit(word, memory_order_acquire) >= target) return LS_OK;
+        LS_TRY(local_trouble(c, r, ls_now() - begin));
+        atomic_fetch_add(&l->ctl->waiters, 1);
+        const struct timespec slice = {0, 20000000};
+        syscall(SYS_futex, &l->ctl->event, FUTEX_WAIT, seen, &slice, NULL, 0);
+        atomic_fetch_sub(&l->ctl->waiters, 1);
+    }
+}

@@ -1,0 +1,160 @@
+/* local_world.c - the memory that workers of one host share: forked from one parent (a mapping without a name), or started by somebody
+ * else (a memfd, handed over as a file descriptor). Nothing of it outlives the last worker. */
+#include "comm/local_impl.h"
+
+#include "core/mem.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MAGIC 0x31706574736b636cULL
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+control *local_control(ls_local_world *w, int id)
+{
+    return (control *)(void *)((char *)w + w->control_off + (size_t)id * round_up(sizeof(control), 4096));
+}
+
+mailbox *local_mailbox(ls_local_world *w, int id, int from, int to)
+{
+    mailbox *m = (mailbox *)(void *)((char *)w + w->mailbox_off);
+    return &m[((size_t)id * (size_t)w->size + (size_t)from) * (size_t)w->size + (size_t)to];
+}
+
+char *local_arena(ls_local_world *w, int rank)
+{
+    return (char *)w + w->arena_off + (size_t)rank * w->arena_nbytes;
+}
+
+int local_take_control(ls_local_world *w)
+{
+    uint64_t free_bits = atomic_load(&w->free_control);
+    while (free_bits) {
+        const int id = __builtin_ctzll(free_bits);
+        if (atomic_compare_exchange_weak(&w->free_control, &free_bits, free_bits & ~(1ULL << id))) return id;
+    }
+    return -1;
+}
+
+void local_drop_control(ls_local_world *w, int id, int n_member)
+{
+    control *ctl = local_control(w, id);
+    if (atomic_fetch_add(&ctl->members, 1) + 1 < n_member) return;
+    memset(ctl, 0, sizeof *ctl); /* everyone is done with it */
+    memset(local_mailbox(w, id, 0, 0), 0, (size_t)(w->size * w->size) * sizeof(mailbox));
+    atomic_fetch_or(&w->free_control, 1ULL << id);
+}
+
+static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
+{
+    if (size < 1 || size > MAX_RANK)
+        return ls_fail(LS_E_CONFIG, "%d workers on one host: 1 to %d are possible", size, MAX_RANK);
+    *head = (ls_local_world){
+        .magic = MAGIC, .size = size, .arena_nbytes = round_up(arena_nbytes, (size_t)2 << 20), .free_control = ~1ULL};
+    head->control_off = round_up(sizeof *head, 4096);
+    head->mailbox_off = head->control_off + N_CONTROL * round_up(sizeof(control), 4096);
+    head->arena_off =
+        round_up(head->mailbox_off + (size_t)N_CONTROL * (size_t)(size * size) * sizeof(mailbox), (size_t)2 << 20);
+    head->map_nbytes = head->arena_off + (size_t)size * head->arena_nbytes;
+    return LS_OK;
+}
+
+ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out)
+{
+    ls_local_world head;
+    LS_TRY(lay_out(size, arena_nbytes, &head));
+    void *p = mmap(NULL, head.map_nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return ls_fail(LS_E_NOMEM, "cannot reserve %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
+    memcpy(p, &head, sizeof head);
+    *out = p;
+    return LS_OK;
+}
+
+static ls_status map(int fd, size_t nbytes, ls_local_world **out)
+{
+    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (p == MAP_FAILED) return ls_fail(LS_E_NOMEM, "cannot map %zu shared bytes: %s", nbytes, strerror(errno));
+    *out = p;
+    return LS_OK;
+}
+
+ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_world **out)
+{
+    ls_local_world head, *w = NULL;
+    LS_TRY(lay_out(size, arena_nbytes, &head));
+    if (ftruncate(fd, (off_t)head.map_nbytes))
+        return ls_fail(LS_E_NOMEM, "cannot make %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
+    LS_TRY(map(fd, head.map_nbytes, &w));
+    memcpy(w, &head, sizeof head);
+    *out = w;
+    return LS_OK;
+}
+
+ls_status ls_local_world_open(int fd, ls_local_world **out)
+{
+    struct stat s;
+    if (fstat(fd, &s) || s.st_size < (off_t)sizeof(ls_local_world))
+        return ls_fail(LS_E_COMM, "what was handed over is not a shared world of workers");
+    ls_local_world *w = NULL;
+    LS_TRY(map(fd, (size_t)s.st_size, &w));
+    if (w->magic != MAGIC || w->map_nbytes != (size_t)s.st_size) {
+        munmap(w, (size_t)s.st_size);
+        return ls_fail(LS_E_COMM, "the workers are of different versions of lockstep: their shared memory differs");
+    }
+    *out = w;
+    return LS_OK;
+}
+
+void ls_local_world_destroy(ls_local_world **w)
+{
+    if (!*w) return;
+    munmap(*w, (*w)->map_nbytes);
+    *w = NULL;
+}
+
+void ls_local_world_join(ls_local_world *w, int rank)
+{
+    CPU_ZERO(&w->cpus[rank]);
+    (void)sched_getaffinity(0, sizeof w->cpus[rank], &w->cpus[rank]);
+    atomic_store(&w->pid[rank], (int)getpid());
+}
+
+void ls_local_world_leave(ls_local_world *w, int rank)
+{
+    atomic_store(&w->left[rank], true);
+}
+
+bool ls_comm_should_tell(ls_comm *c)
+{
+    return !c->world || !atomic_exchange(&c->world->told, 1);
+}
+
+void local_wake(control *c)
+{
+    atomic_fetch_add(&c->event, 1);
+    if (atomic_load(&c->waiters)) syscall(SYS_futex, &c->event, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+bool ls_local_world_abort(ls_local_world *w, int rank, const char *words)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&w->aborted, &none, -1)) return false; /* the first one speaks */
+    snprintf(w->abort_words, sizeof w->abort_words, "%s", words);
+    atomic_store(&w->aborted, rank + 1);
+    const uint64_t free_bits = atomic_load(&w->free_control);
+    for (int i = 0; i < N_CONTROL; i++)
+        if (!(free_bits >> i & 1)) local_wake(local_control(w, i));
+    return true;
+}

@@ -1,0 +1,392 @@
+/* net.c - communicators over several hosts: shared memory inside a host, messages between hosts.
+ *
+ * A request: publish in the team's memory → a small message to the counterparts (who is there, do all mean the same; small payloads
+ * travel with it) → large ones: net_exchange.c → finish in the team's memory. A communicator whose workers are all on one host is
+ * local.c's.
+ *
+ * Sent to other hosts by rank (h, l) (ls_comm_stat.wire; n elements, H teams, L ranks in a team; s = its slice, n/L; s_o = owner o's
+ * part of it, s/H; messages' heads are not counted):
+ *   all_reduce        (s - s_h) + (H-1) s_h               = 2 (H-1)/H n/L
+ *   reduce_scatter    (H-1) n/W          all_gather  (H-1) n/W
+ *   reduce            (s - s_h) + s_h in the other teams, s - s_h in the root's;  H = 2: s in the other team
+ *   broadcast         s in the root's team, (H-2) s/(H-1) in the others
+ *   up to LS_COMM_SMALL bytes: (H-1) n, all_gather (H-1) L n/W, broadcast (H-1) n in the root's team
+ *   send              n, to another host
+ * ls_comm_stat.bytes follows the law of every backend (self.c). */
+#include "comm/net_impl.h"
+
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- collectives ---- */
+
+static bool small(const comm_req *r)
+{
+    const int64_t n = r->in.n > r->out.n ? r->in.n : r->out.n;
+    return n * (int64_t)ls_dtype_nbytes(r->in.dt) <= LS_COMM_SMALL && r->kind != LS_COLL_REDUCE_SCATTER;
+}
+
+/* The team's sum of what all its ranks published, summed by each for itself. */
+static void team_sum(net_comm *m, const comm_req *r, void *out)
+{
+    const void *src[MAX_RANK];
+    for (int q = 0; q < m->L; q++) src[q] = local_in(m->team, r, q);
+    comm_tree_sum(out, src, m->L, r->in.n, r->in.dt);
+}
+
+static ls_status small_sum(ls_comm *c, comm_req *r, size_t nbytes)
+{
+    net_comm *m = c->impl;
+    _Alignas(64) unsigned char mine[LS_COMM_SMALL];
+    team_sum(m, r, mine);
+    LS_TRY(net_talk(c, r, mine, nbytes, 0));
+    if (r->kind == LS_COLL_REDUCE && c->rank != r->peer) return LS_OK;
+    for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? (const void *)mine : net_heard(m, j, NULL);
+    comm_tree_sum(r->out.data, m->src, m->H, r->in.n, r->in.dt);
+    return LS_OK;
+}
+
+static ls_status small_gather(ls_comm *c, comm_req *r, size_t nbytes)
+{
+    net_comm *m = c->impl;
+    const size_t block = nbytes * (size_t)m->L;
+    _Alignas(64) unsigned char mine[LS_COMM_SMALL];
+    for (int q = 0; q < m->L; q++) memcpy(mine + (size_t)q * nbytes, local_in(m->team, r, q), nbytes);
+    LS_TRY(net_talk(c, r, mine, block, 0));
+    const size_t stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
+    for (int p = 0; p < c->size; p++) {
+        const char *team = p / m->L == m->h ? (const char *)mine : net_heard(m, p / m->L, NULL);
+        memcpy((char *)r->out.data + (size_t)p * stride, team + (size_t)(p % m->L) * nbytes, nbytes);
+    }
+    return LS_OK;
+}
+
+static ls_status small_broadcast(ls_comm *c, comm_req *r, size_t nbytes)
+{
+    net_comm *m = c->impl;
+    const int root_team = r->peer / m->L;
+    const char *from = m->h == root_team ? local_in(m->team, r, r->peer % m->L) : NULL;
+    LS_TRY(net_talk(c, r, from, from ? nbytes : 0, 0));
+    if (!from) from = net_heard(m, root_team, NULL);
+    if (c->rank != r->peer) memcpy(r->out.data, from, nbytes);
+    return LS_OK;
+}
+
+static ls_status agree(ls_comm *c, comm_req *r)
+{
+    net_comm *m = c->impl;
+    const local *l = m->team->impl;
+    for (int q = 0; q < m->L; q++) {
+        const int v = l->ctl->at[q].slot[r->seq & 1].value;
+        if (v > r->value) r->value = v;
+    }
+    LS_TRY(net_talk(c, r, NULL, 0, r->value));
+    for (int j = 0; j < m->H; j++) {
+        int v = r->value;
+        if (j != m->h) (void)net_heard(m, j, &v);
+        if (v > r->value) r->value = v;
+    }
+    return LS_OK;
+}
+
+static ls_status between_hosts(ls_comm *c, comm_req *r)
+{
+    const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt);
+    if (r->kind == LS_COLL_AGREE) return agree(c, r);
+    if (r->kind == LS_COLL_BARRIER) return net_talk(c, r, NULL, 0, 0);
+    if (small(r) && (r->kind == LS_COLL_ALL_REDUCE || r->kind == LS_COLL_REDUCE)) return small_sum(c, r, nbytes);
+    if (small(r) && r->kind == LS_COLL_ALL_GATHER) return small_gather(c, r, nbytes);
+    if (small(r) && r->kind == LS_COLL_BROADCAST) return small_broadcast(c, r, nbytes);
+    LS_TRY(net_talk(c, r, NULL, 0, 0));
+    return net_exchange(c, r);
+}
+
+/* ---- sends and receives ---- */
+
+#define PIECE  ((int64_t)1 << 20) /* bytes of a message */
+#define WINDOW 4                  /* messages under way */
+
+typedef struct letter {
+    int64_t n;
+    int32_t dt;
+    char site[SITE_MAX];
+} letter;
+
+static ls_status pieces(ls_comm *c, comm_req *r, bool sends, char *data, int64_t nbytes)
+{
+    net_comm *m = c->impl;
+    ls_net_op *op = m->direct[sends], *list[1];
+    const int64_t n = (nbytes + PIECE - 1) / PIECE;
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t at = k * PIECE;
+        list[0] = &op[1 + k % WINDOW];
+        if (k >= WINDOW) LS_TRY(net_wait(c, r, list, 1));
+        net_post(m, list[0], sends, data + at, nbytes - at < PIECE ? nbytes - at : PIECE, r->peer, TAG_DIRECT);
+    }
+    for (int64_t k = n > WINDOW ? n - WINDOW : 0; k < n; k++) {
+        list[0] = &op[1 + k % WINDOW];
+        LS_TRY(net_wait(c, r, list, 1));
+    }
+    return LS_OK;
+}
+
+static ls_status direct(ls_comm *c, comm_req *r)
+{
+    net_comm *m = c->impl;
+    const bool sends = r->kind == LS_COLL_SEND;
+    const ls_view v = sends ? r->in : r->out;
+    const int64_t nbytes = v.n * (int64_t)ls_dtype_nbytes(v.dt);
+    letter l = {.n = v.n, .dt = (int32_t)v.dt};
+    ls_net_op *first = m->direct[sends];
+    snprintf(l.site, sizeof l.site, "%s", r->site);
+    net_post(m, first, sends, &l, sizeof l, r->peer, TAG_DIRECT);
+    LS_TRY(net_wait(c, r, &first, 1)); /* a head this small leaves at once */
+    if (!sends && (l.n != v.n || l.dt != (int32_t)v.dt))
+        return ls_fail(LS_E_COMM, "rank %d receives %lld elements at %s, rank %d sent %lld at %.*s", c->rank,
+                       (long long)v.n, r->site, r->peer, (long long)l.n, SITE_MAX, l.site);
+    LS_TRY(pieces(c, r, sends, v.data, nbytes));
+    if (sends) r->wire = nbytes;
+    return LS_OK;
+}
+
+static ls_status net_run(ls_comm *c, comm_req *r)
+{
+    net_comm *m = c->impl;
+    r->moved = comm_law_bytes(c, r);
+    r->site = local_short_site(r->site);
+    if (r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) {
+        if (m->w->host[m->member[r->peer]] != m->w->host[m->w->rank]) return direct(c, r);
+        const local *here = m->host->impl;
+        comm_req near = *r;
+        for (int q = 0; q < m->host->size; q++)
+            if (here->label[q] == r->peer) near.peer = q;
+        return local_run(m->host, &near);
+    }
+    if (m->one_host) {
+        const int64_t law = r->moved;
+        ls_status st = local_run(m->team, r);
+        r->moved = law;
+        return st;
+    }
+    if (m->team != m->host) local_note(m->host, r, false);
+    r->copy = small(r);
+    LS_TRY(local_publish(m->team, r));
+    LS_TRY(between_hosts(c, r));
+    LS_TRY(local_finish(m->team, r));
+    if (m->team != m->host) local_note(m->host, r, true);
+    return LS_OK;
+}
+
+/* ---- making and ending ---- */
+
+static void *net_alloc(ls_comm *c, size_t nbytes)
+{
+    return local_alloc(((net_comm *)c->impl)->host, nbytes);
+}
+
+static void net_destroy(ls_comm *c);
+static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out);
+
+static void abort_all(ls_comm *c, const char *words)
+{
+    net_abort(((net_comm *)c->impl)->w, words);
+}
+
+static const comm_ops mpi_ops = {
+    .name = "mpi", .run = net_run, .split = net_split, .alloc = net_alloc, .abort = abort_all, .destroy = net_destroy};
+
+static int count_on(const net_world *w, const int *member, int n, int host)
+{
+    int k = 0;
+    for (int p = 0; p < n; p++) k += w->host[member[p]] == host;
+    return k;
+}
+
+/* Ranks of a team: L where every host has L consecutive members, a power of two; else 1. */
+static int team_size(const net_world *w, const int *member, int n)
+{
+    const int L = count_on(w, member, n, w->host[member[0]]);
+    if (L == n) return n; /* one host: any number */
+    if (n % L || (L & (L - 1))) return 1;
+    for (int p = 0; p < n; p++) {
+        const int host = w->host[member[p]];
+        if (host != w->host[member[p / L * L]] || count_on(w, member, n, host) != L) return 1;
+    }
+    return L;
+}
+
+static void free_comm(net_comm *m)
+{
+    if (m->team != m->host) ls_comm_destroy(&m->team);
+    ls_comm_destroy(&m->host);
+    ls_free(m->member);
+    ls_free(m->talk_out);
+    ls_free(m->talk_in);
+    ls_free(m->op);
+    ls_free(m->list);
+    ls_free(m->src);
+    ls_free(m->scratch);
+    ls_free(m);
+}
+
+static ls_status join_host(net_comm *m, ls_comm *c, int block)
+{
+    net_world *w = m->w;
+    int member[MAX_RANK], label[MAX_RANK], n = 0, mine = 0;
+    for (int p = 0; p < c->size; p++) {
+        if (w->host[m->member[p]] != w->host[w->rank]) continue;
+        if (p == c->rank) mine = n;
+        label[n] = p;
+        member[n++] = w->local_of[m->member[p]];
+    }
+    LS_TRY(local_group(w->world, block, member, label, n, mine, &w->used, c, &m->host));
+    m->team = m->host;
+    if (n != m->L) LS_TRY(local_group(w->world, -1, &w->local_rank, &c->rank, 1, 0, &w->used, c, &m->team));
+    for (int k = 0; k < 2; k++) {
+        local *l = k ? m->team->impl : m->host->impl;
+        l->hang = net_hang;
+        l->ctx = c;
+    }
+    int n_host = 0;
+    for (int p = 0; p < c->size; p++) {
+        bool first = true;
+        for (int q = 0; q < p && first; q++) first = w->host[m->member[q]] != w->host[m->member[p]];
+        n_host += first;
+    }
+    c->world = w->world;
+    c->world_rank = w->local_rank;
+    c->place = (ls_comm_place){.local_rank = mine, .local_size = n, .n_host = n_host};
+    return LS_OK;
+}
+
+/* Takes `member`. */
+static ls_status make(net_world *w, int *member, int n, int rank, int id, int block, ls_comm **out)
+{
+    net_comm *m = ls_alloc(sizeof *m);
+    ls_comm *c = NULL;
+    if (!m) {
+        ls_free(member);
+        return ls_nomem(sizeof *m, "a communicator");
+    }
+    *m = (net_comm){.w = w, .member = member, .id = id, .tag = TAG_FIRST + id * TAGS_OF_ONE};
+    m->L = team_size(w, member, n);
+    m->H = n / m->L;
+    m->one_host = m->H == 1;
+    m->h = rank / m->L;
+    m->l = rank % m->L;
+    const size_t H = (size_t)m->H;
+    m->talk_out = ls_alloc(128 + LS_COMM_SMALL);
+    m->talk_in = ls_alloc(H * (128 + LS_COMM_SMALL));
+    m->op = ls_alloc(12 * H * sizeof *m->op);
+    m->list = ls_alloc(2 * H * sizeof *m->list);
+    m->src = ls_alloc(H * sizeof *m->src);
+    ls_status st =
+        m->talk_out && m->talk_in && m->op && m->list && m->src ? LS_OK : ls_nomem(8192 * H, "a communicator");
+    if (st == LS_OK) st = comm_create(&mpi_ops, rank, n, m, &c);
+    if (st == LS_OK) {
+        m->self = c;
+        st = join_host(m, c, block);
+    }
+    if (st != LS_OK) {
+        free_comm(m);
+        ls_free(c);
+        return st;
+    }
+    pthread_mutex_lock(&w->lock);
+    m->next = w->first;
+    w->first = c;
+    pthread_mutex_unlock(&w->lock);
+    *out = c;
+    return LS_OK;
+}
+
+static void net_destroy(ls_comm *c)
+{
+    net_comm *m = c->impl;
+    net_world *w = m->w;
+    pthread_mutex_lock(&w->lock);
+    ls_comm **at = &w->first;
+    while (*at != c) at = &((net_comm *)(*at)->impl)->next;
+    *at = m->next;
+    pthread_mutex_unlock(&w->lock);
+    bool clean = atomic_load(&w->world->aborted) == 0;
+    for (int k = 0; k < N_LANE; k++) clean = clean && c->lane[k].failed == LS_OK;
+    const bool last = m->id == 0;
+    if (last) net_world_stop(w, clean);
+    if (clean || last) free_comm(m);
+    else
+        m->next_dead = w->dead,
+        w->dead = m; /* a message may still be on its way into it: until the transport has stopped */
+    while (last && w->dead) {
+        net_comm *d = w->dead;
+        w->dead = d->next_dead;
+        free_comm(d);
+    }
+    if (last) net_world_free(w);
+}
+
+/* Everyone's words (n each) side by side; `all` lies in the arena when it is large. */
+static ls_status gather(ls_comm *c, int64_t *mine, int n, int64_t *all)
+{
+    return ls_all_gather(c, (ls_view){all, (int64_t)n * c->size, LS_I64}, (ls_view){mine, n, LS_I64}, LS_SITE, NULL);
+}
+
+typedef struct wish {
+    int64_t color, key, next_id;
+} wish;
+
+static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
+{
+    net_comm *parent = c->impl;
+    net_world *w = parent->w;
+    const size_t nbytes = (size_t)c->size * sizeof(wish);
+    /* more than LS_COMM_SMALL bytes must be shared memory; it is given back below */
+    char *base = local_arena(w->world, w->local_rank);
+    wish *all = nbytes > LS_COMM_SMALL ? local_arena_take(&w->used, base, w->world->arena_nbytes, nbytes, &nbytes)
+                                       : ls_alloc(nbytes);
+    int *member = ls_alloc((size_t)c->size * sizeof *member), n = 0, rank = -1, id = 0;
+    int *order = ls_alloc((size_t)c->size * sizeof *order);
+    ls_status st = all && member && order ? LS_OK : ls_nomem(nbytes, "a communicator");
+    st = ls_comm_agree(c, st, LS_SITE);
+    wish mine = {color, key, w->next_id};
+    if (st == LS_OK) st = gather(c, &mine.color, 3, &all[0].color);
+    for (int p = 0; p < c->size && st == LS_OK; p++) {
+        if (all[p].next_id > id) id = (int)all[p].next_id;
+        if (all[p].color != color) continue;
+        int k = n++;
+        for (; k && all[order[k - 1]].key > all[p].key; k--) order[k] = order[k - 1];
+        order[k] = p;
+    }
+    w->next_id = id + 1;
+    int head = -1; /* the first member on this host takes the control block */
+    for (int k = 0; k < n; k++) {
+        member[k] = parent->member[order[k]];
+        if (order[k] == c->rank) rank = k;
+        if (head < 0 && w->host[member[k]] == w->host[w->rank]) head = order[k];
+    }
+    int64_t my_block = -1, *blocks = (int64_t *)(void *)all;
+    if (st == LS_OK && head == c->rank) my_block = local_take_control(w->world);
+    if (st == LS_OK) st = gather(c, &my_block, 1, blocks);
+    if (st == LS_OK && blocks[head] < 0) st = ls_fail(LS_E_COMM, "more than %d communicators on one host", N_CONTROL);
+    if (st == LS_OK) {
+        st = make(w, member, n, rank, id, (int)blocks[head], out);
+        member = NULL;
+    }
+    if (st == LS_OK) (*out)->limit = c->limit;
+    if (nbytes > LS_COMM_SMALL) local_arena_drop(&w->used, base, &nbytes);
+    else ls_free(all);
+    ls_free(member);
+    ls_free(order);
+    return st;
+}
+
+ls_status net_world_comm(net_world *w, ls_comm **out)
+{
+    int *member = ls_alloc((size_t)w->size * sizeof *member);
+    if (!member) return ls_nomem((size_t)w->size * sizeof *member, "a communicator");
+    for (int p = 0; p < w->size; p++) member[p] = p;
+    w->next_id = 1;
+    return make(w, member, w->size, w->rank, 0, 0, out);
+}

@@ -1,0 +1,191 @@
+/* net_status.c - what the transports' threads tell each other while workers compute, wait or hang: where each worker is, and that one is
+ * gone.
+ *
+ *   worker that waits too long ── question ─► every worker on another host: its transport's thread answers, whatever the worker does
+ *   worker that sees a death   ── gone ─────► every worker on another host: their waits end
+ *
+ * On its own host it reads and writes the shared memory. */
+#include "comm/net_impl.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define ANSWER_TIME 2.0 /* seconds */
+
+enum { QUESTION = 1, ANSWER, GONE };
+
+struct net_status {
+    _Atomic bool here;
+    net_msg msg;
+};
+
+static void sent(ls_net_op *op)
+{
+    ls_free(op->buf);
+    ls_free(op);
+}
+
+/* Sends and forgets. */
+static void tell(net_world *w, int to, const net_msg *m)
+{
+    ls_net_op *op = ls_alloc(sizeof *op);
+    net_msg *copy = ls_alloc(sizeof *copy);
+    if (!op || !copy) {
+        ls_free(op);
+        ls_free(copy);
+        return;
+    }
+    *copy = *m;
+    *op =
+        (ls_net_op){.buf = copy, .nbytes = sizeof *copy, .peer = to, .tag = TAG_SERVICE, .send = true, .on_done = sent};
+    w->t->post(w->net, op);
+}
+
+static void answer(net_world *w, const net_msg *q)
+{
+    net_msg a = {.type = ANSWER, .from = w->rank, .comm = q->comm};
+    snprintf(a.host, sizeof a.host, "%s", w->hostname);
+    pthread_mutex_lock(&w->lock);
+    for (ls_comm *c = w->first; c; c = ((net_comm *)c->impl)->next) {
+        const net_comm *m = c->impl;
+        if (m->id != q->comm) continue;
+        const place *p = &((local *)m->host->impl)->ctl->at[m->host->rank];
+        a.posted = atomic_load(&p->posted);
+        a.done = atomic_load(&p->done);
+        a.kind = p->slot[a.posted & 1].kind;
+        a.ago = ls_now() - atomic_load(&p->since);
+        memcpy(a.site, p->slot[a.posted & 1].site, sizeof a.site);
+    }
+    pthread_mutex_unlock(&w->lock);
+    tell(w, q->from, &a);
+    if (q->stack) local_ask_stacks(w->world);
+}
+
+static void came(ls_net_op *op)
+{
+    net_world *w = op->ctx;
+    const net_msg *m = w->inbox;
+    if (op->failed || op->got != (int)sizeof *m) return; /* the transport is ending */
+    if (m->type == QUESTION) answer(w, m);
+    else if (m->type == GONE) ls_local_world_abort(w->world, w->local_rank, m->words);
+    else if (m->type == ANSWER && m->from >= 0 && m->from < w->size) {
+        w->status[m->from].msg = *m;
+        atomic_store(&w->status[m->from].here, true);
+    }
+    op->got = 0;
+    w->t->post(w->net, op);
+}
+
+ls_status net_service_open(net_world *w)
+{
+    w->inbox = ls_alloc(sizeof *w->inbox);
+    w->status = ls_alloc((size_t)w->size * sizeof *w->status);
+    if (!w->inbox || !w->status) return ls_nomem((size_t)w->size * sizeof *w->status, "messages between hosts");
+    w->service = (ls_net_op){
+        .buf = w->inbox, .nbytes = sizeof *w->inbox, .peer = -1, .tag = TAG_SERVICE, .on_done = came, .ctx = w};
+    w->t->post(w->net, &w->service);
+    return LS_OK;
+}
+
+void net_service_close(net_world *w)
+{
+    ls_free(w->inbox);
+    ls_free(w->status);
+}
+
+void net_abort(net_world *w, const char *words)
+{
+    if (!ls_local_world_abort(w->world, w->local_rank, words)) return; /* who was first tells the others */
+    net_msg m = {.type = GONE, .from = w->rank};
+    snprintf(m.words, sizeof m.words, "%s", words);
+    for (int p = 0; p < w->size; p++)
+        if (w->host[p] != w->host[w->rank]) tell(w, p, &m);
+}
+
+/* ---- the table ---- */
+
+typedef struct table {
+    char text[1500];
+    size_t n;
+    int culprit, n_left_out;
+} table;
+
+static void line(table *t, const char *text, bool behind, int rank)
+{
+    if (behind && t->culprit < 0) t->culprit = rank;
+    const size_t n = strlen(text);
+    if (t->n + n >= sizeof t->text) {
+        t->n_left_out++;
+        return;
+    }
+    memcpy(t->text + t->n, text, n + 1);
+    t->n += n;
+}
+
+static void ask(net_comm *m)
+{
+    net_world *w = m->w;
+    net_msg q = {.type = QUESTION, .from = w->rank, .comm = m->id, .stack = 1};
+    for (int p = 0; p < m->self->size; p++) {
+        if (w->host[m->member[p]] == w->host[w->rank]) continue;
+        atomic_store(&w->status[m->member[p]].here, false);
+        tell(w, m->member[p], &q);
+    }
+    for (const double end = ls_now() + ANSWER_TIME; ls_now() < end;) {
+        int missing = 0;
+        for (int p = 0; p < m->self->size; p++)
+            missing += w->host[m->member[p]] != w->host[w->rank] && !atomic_load(&w->status[m->member[p]].here);
+        if (!missing) return;
+        nanosleep(&(struct timespec){0, 5000000}, NULL);
+    }
+}
+
+enum { LATE, SILENT, THERE };
+
+/* What rank p of c is doing, in words. */
+static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t room)
+{
+    const net_world *w = m->w;
+    const local *here = m->host->impl;
+    bool behind = true;
+    for (int q = 0; q < m->host->size; q++)
+        if (here->label[q] == p) {
+            local_where(here->ctl, q, p, w->hostname, r, text, room, &behind);
+            return behind ? LATE : THERE;
+        }
+    const net_status *s = &w->status[m->member[p]];
+    const net_msg *a = &s->msg;
+    if (!atomic_load(&s->here)) {
+        snprintf(text, room, "\n  rank %d on host %d does not answer", p, w->host[m->member[p]]);
+        return SILENT;
+    }
+    if (!a->posted) snprintf(text, room, "\n  rank %d on %s has not posted anything", p, a->host);
+    else {
+        behind = a->posted < r->seq || a->done + 1 < r->seq;
+        snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", p, a->host,
+                 behind ? "is late: its newest is" : "is in", (unsigned long long)a->posted,
+                 ls_coll_word((ls_coll)a->kind), SITE_MAX, a->site, a->ago);
+    }
+    return behind ? LATE : THERE;
+}
+
+ls_status net_hang(void *ctx, const comm_req *r, double waited)
+{
+    ls_comm *c = ctx;
+    net_comm *m = c->impl;
+    table t = {.culprit = -1};
+    char text[256], who[64] = "", more[64] = "";
+    ask(m);
+    local_ask_stacks(m->w->world);
+    for (int group = LATE; group <= THERE; group++) /* those to look at first */
+        for (int p = 0; p < c->size; p++)
+            if (where(m, p, r, text, sizeof text) == group) line(&t, text, group != THERE, p);
+    if (t.culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", t.culprit);
+    if (t.n_left_out) snprintf(more, sizeof more, "\n  … and %d more", t.n_left_out);
+    return ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s%s", waited, ls_coll_word(r->kind),
+                   (unsigned long long)r->seq, r->site, who, t.text, more);
+}

@@ -1,0 +1,65 @@
+/* start_env.c - who started this process, by its environment. */
+#include "comm/start.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ls_status number(const char *name, int lo, int *out, bool *set)
+{
+    const char *text = name ? getenv(name) : NULL;
+    int64_t v = 0;
+    *set = text && *text;
+    if (!*set) return LS_OK;
+    if (!ls_parse_i64(text, &v) || v < lo || v > INT_MAX)
+        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s' and must be a whole number from %d on", name,
+                       text, lo);
+    *out = (int)v;
+    return LS_OK;
+}
+
+typedef struct source {
+    ls_started_by by;
+    const char *words, *must; /* a variable that must be there, too; NULL: none */
+    const char *rank, *size, *local_rank, *local_size;
+} source;
+
+/* The first whose rank and size are both set and whose size is more than one. A batch script of Slurm has SLURM_PROCID and
+ * SLURM_NTASKS as well, but no SLURM_STEP_NUM_TASKS of more than one. */
+static const source sources[] = {
+    {LS_STARTED_MPI, "mpirun (Open MPI)", NULL, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {LS_STARTED_MPI, "mpirun (MVAPICH)", NULL, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {LS_STARTED_MPI, "mpirun (MPICH)", NULL, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {LS_STARTED_MPI, "srun with PMIx", "PMIX_RANK", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
+    {LS_STARTED_SRUN, "srun", NULL, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
+    {LS_STARTED_TORCH, "RANK and WORLD_SIZE", NULL, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+};
+
+ls_status ls_start_env_read(ls_start_env *out)
+{
+    for (size_t i = 0; i < sizeof sources / sizeof sources[0]; i++) {
+        const source *s = &sources[i];
+        ls_start_env e = {.by = s->by, .words = s->words, .local_rank = -1};
+        bool rank, size, ignored;
+        if (s->must && !getenv(s->must)) continue;
+        LS_TRY(number(s->rank, 0, &e.rank, &rank));
+        LS_TRY(number(s->size, 1, &e.size, &size));
+        if (s->by == LS_STARTED_TORCH && size && e.size > 1 && !rank)
+            return ls_fail(LS_E_CONFIG,
+                           "WORLD_SIZE is %d and RANK is not set: a launcher gives each worker both, or use "
+                           "-n %d",
+                           e.size, e.size);
+        if (!rank || !size || e.size < 2) continue;
+        LS_TRY(number(s->local_rank, 0, &e.local_rank, &ignored));
+        LS_TRY(number(s->local_size, 1, &e.local_size, &ignored));
+        if (e.rank >= e.size)
+            return ls_fail(LS_E_CONFIG, "%s is %d in a world of %d (%s)", s->rank, e.rank, e.size, s->size);
+        *out = e;
+        return LS_OK;
+    }
+    *out = (ls_start_env){.by = LS_STARTED_ALONE, .words = "nobody", .size = 1, .local_rank = -1};
+    return LS_OK;
+}

@@ -1,0 +1,48 @@
+/* transport.h - messages between processes, as a plugin offers them: plain C, no symbol of ours is needed to build one.
+ *
+ * A transport has one thread that makes all calls of its library. Any thread posts operations; they are started in the order of
+ * posting, so messages of one (sender, receiver, tag) arrive in order. Nothing here blocks but wait. */
+#ifndef LS_COMM_TRANSPORT_H
+#define LS_COMM_TRANSPORT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define LS_TRANSPORT_ABI    1
+#define LS_TRANSPORT_SYMBOL "ls_transport_plugin"
+
+typedef struct ls_net_op {
+    void *buf; /* of the transport until it is done */
+    int nbytes, peer, tag;
+    bool send;                             /* else receive; peer -1: from anyone                             */
+    void (*on_done)(struct ls_net_op *op); /* (optional) on the transport's thread; may post, may free op    */
+    void *ctx;                             /* of on_done                                                     */
+    int got, from;                         /* out, of a receive: bytes and sender                            */
+    bool failed;                           /* out                                                            */
+    _Atomic bool done;                     /* out; not set when there is an on_done                          */
+    struct ls_net_op *next;                /* the transport's                                                */
+} ls_net_op;
+
+typedef struct ls_net_info {
+    int rank, size;
+    const int *host; /* number of each rank's host, hosts counted from 0 in the order of their first ranks */
+} ls_net_info;
+
+typedef struct ls_transport {
+    int abi;
+    const char *name;
+    void (*version)(char *text, size_t room); /* of the library; may be called before start */
+    /* 0, or another number and words. Once in a process. Collective over the job. */
+    int (*start)(void **net, ls_net_info *info, char *words, size_t room);
+    void (*post)(void *net, ls_net_op *op);
+    /* true when all n are done; false after `seconds`. */
+    bool (*wait)(void *net, ls_net_op *const *op, int n, double seconds);
+    void (*trouble)(void *net, char *words, size_t room); /* of the last failed operation */
+    /* clean: everyone stops, nothing is under way but receives from anyone. Otherwise sends get a moment to leave. */
+    void (*stop)(void *net, bool clean);
+} ls_transport;
+
+typedef const ls_transport *(*ls_transport_fn)(void);
+
+#endif

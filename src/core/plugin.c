@@ -1,0 +1,61 @@
+#include "core/plugin.h"
+
+#include "core/fs.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void folder_of_program(char *dir, size_t room)
+{
+    const ssize_t n = readlink("/proc/self/exe", dir, room - 1);
+    dir[n > 0 ? n : 0] = '\0';
+    char *slash = strrchr(dir, '/');
+    if (slash) *slash = '\0';
+    else snprintf(dir, room, ".");
+}
+
+static ls_status load(ls_plugin *p, const char *symbol)
+{
+    union { /* ISO C has no way from an object pointer to a function pointer */
+        void *object;
+        void (*entry)(void);
+    } f;
+    void *lib = dlopen(p->path, RTLD_NOW | RTLD_GLOBAL); /* global: MPI libraries load parts of themselves later */
+    if (!lib) return ls_fail(LS_E_UNSUPPORTED, "%s does not load: %s", p->path, dlerror());
+    f.object = dlsym(lib, symbol);
+    if (!f.object) return ls_fail(LS_E_UNSUPPORTED, "%s has no %s", p->path, symbol);
+    p->entry = f.entry;
+    return LS_OK;
+}
+
+ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
+{
+    const char *dir = getenv("LS_PLUGIN_DIR");
+    char here[400];
+    ls_plugin p = {0};
+    if (dir && *dir) {
+        snprintf(p.path, sizeof p.path, "%.400s/lockstep_%s.so", dir, name);
+        *out = p;
+        if (!ls_fs_exists(p.path)) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist (LS_PLUGIN_DIR)", p.path);
+        LS_TRY(load(&p, symbol));
+        *out = p;
+        return LS_OK;
+    }
+    static const char *const below[] = {"", "/../lib/lockstep", "/../lib64/lockstep", "/.."};
+    folder_of_program(here, sizeof here);
+    for (size_t i = 0; i < sizeof below / sizeof below[0]; i++) {
+        snprintf(p.path, sizeof p.path, "%s%s/lockstep_%s.so", here, below[i], name);
+        *out = p;
+        if (!ls_fs_exists(p.path)) continue;
+        LS_TRY(load(&p, symbol));
+        *out = p;
+        return LS_OK;
+    }
+    return ls_fail(LS_E_UNSUPPORTED,
+                   "there is no lockstep_%s.so beside the program or in lib/lockstep: it is built where the library's "
+                   "headers are installed (LS_PLUGIN_DIR names another folder)",
+                   name);
+}

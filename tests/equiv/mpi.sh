@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Under mpirun: every collective equals the tree computed serially, with one host and with several (LS_MPI_HOSTS divides this machine);
+# training equals one worker's bits; a killed rank ends the run in seconds with exit code 4; a hang names the rank and shows stacks;
+# variables of torchrun work on one host; what cannot work is refused in words.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../mpi.sh"
+command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
+
+sizes="2 3 4 5"; layouts="2:1 3:2,1 4:2 4:1,2,1 5:1"
+[ "${LS_TEST_ALL:-0}" = 1 ] && sizes="1 2 3 4 5 8" layouts="2:1 3:1 3:2,1 4:2 4:1 4:1,2,1 5:2,1 5:1 6:2 8:2 8:4 8:3 8:1"
+for n in $sizes; do
+  mpi $n "$LS_BUILD/mpi_tool" >"$SCRATCH/out" 2>&1 || bad "collectives on $n: $(grep mpi_tool "$SCRATCH/out" | head -3)"
+done
+for l in $layouts; do
+  mpi "${l%%:*}" -x LS_MPI_HOSTS="${l#*:}" "$LS_BUILD/mpi_tool" >"$SCRATCH/out" 2>&1 ||
+    bad "collectives on ${l%%:*} ranks, hosts of ${l#*:}: $(grep mpi_tool "$SCRATCH/out" | head -3)"
+done
+mpi 3 -x LS_MPI_HOSTS=1 "$LS_BUILD/mpi_tool" 700001 >"$SCRATCH/out" 2>&1 || bad "several chunks: $(grep mpi_tool "$SCRATCH/out" | head -3)"
+
+mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
+base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
+      --lr 1e-3)
+steps=(--max_steps 12)
+"$LOCKSTEP" "${base[@]}" "${steps[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
+for t in "ddp 4 2" "ddp 2 0" "dp 4 2" "dp 2 1" "zero2 2 1" "zero3 4 2"; do
+  set -- $t
+  env=(); [ "$3" = 0 ] || env=(-x LS_MPI_HOSTS="$3")
+  mpi "$2" "${env[@]}" "$LOCKSTEP" "${base[@]}" "${steps[@]}" --strategy "$1" --checkpoint_path "$SCRATCH/$1$2" >"$SCRATCH/log" 2>&1 ||
+    bad "$t: $(tail -3 "$SCRATCH/log")"
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$1$2/epoch-1/model.safetensors"
+done
+python3 - "$SCRATCH/ddp4" <<'PY' || bad "the files of 4 workers on 2 hosts do not say so"
+import json, sys
+l = json.load(open(sys.argv[1] + "/launcher_metadata.json"))
+assert l["world_size"] == 4 and l["lockstep"]["backend"] == "mpi" and l["lockstep"]["hosts"] == 2, l
+assert l["lockstep"]["started_by"].startswith("mpirun"), l
+assert [w["local_rank"] for w in l["lockstep"]["workers"]] == [0, 1, 0, 1], l
+# 2 hosts x 2 workers: each of them sends 2 (H-1)/H of its half of the buffers to the other host
+c = json.load(open(sys.argv[1] + "/training_metrics.json"))["lockstep"]["comm"]["all_reduce"]
+assert abs(c["bytes_to_other_hosts"] - 4 * c["elements"] / 2) <= 4 * c["calls"], c
+PY
+
+# kill -9 of a rank: the others of its host and of another one end by themselves, with 4. The shell keeps mpirun from ending them first.
+cat >"$SCRATCH/keep" <<'SH'
+trap '' TERM
+"$@"
+echo $? >"$SCRATCH/code.$OMPI_COMM_WORLD_RANK"
+sleep 2
+SH
+export SCRATCH
+for hosts in 4 2; do
+  rm -f "$SCRATCH"/code.*
+  mpi 4 -x LS_MPI_HOSTS=$hosts --mca orte_abort_on_non_zero_status 0 sh "$SCRATCH/keep" "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 \
+    --checkpoint_path "$SCRATCH/killed" >"$SCRATCH/killed.log" 2>&1 &
+  job=$!
+  for i in $(seq 300); do grep -q "Step 10," "$SCRATCH/killed.log" && break; sleep 0.1; done
+  victim=$(pgrep -f "^$LOCKSTEP .*checkpoint_path $SCRATCH/killed" | shuf -n 1)
+  kill -9 "$victim"
+  begin=$(date +%s)
+  wait $job
+  took=$(($(date +%s) - begin))
+  [ $took -lt 10 ] || bad "kill -9, hosts of $hosts: the others took $took s"
+  [ "$(cat "$SCRATCH"/code.* | sort | tr '\n' ' ')" = "137 4 4 4 " ] || bad "kill -9, hosts of $hosts: exit codes $(cat "$SCRATCH"/code.* | tr '\n' ' ')"
+  grep -q "is gone" "$SCRATCH/killed.log" || bad "kill -9: nobody says who is gone: $(tail -3 "$SCRATCH/killed.log")"
+  pgrep -f "checkpoint_path $SCRATCH/killed" >/dev/null && bad "a worker outlived the run"
+done
+
+# a hang: who, where, since when, and the stacks
+mpi 4 -x LS_MPI_HOSTS=2 "$LS_BUILD/mpi_tool" late >"$SCRATCH/late" 2>&1 && bad "a hang is not noticed"
+grep -q "look at rank 3" "$SCRATCH/late" || bad "the hang's table does not name rank 3: $(head -20 "$SCRATCH/late")"
+grep -q "the stack of rank 3" "$SCRATCH/late" || bad "the stack of the rank that is late is missing: $(head -20 "$SCRATCH/late")"
+
+# torchrun's variables
+torch() { # NAME WORLD MORE...: one process a rank
+  local name=$1 n=$2 r jobs=() rc=0
+  shift 2
+  for r in $(seq $((n - 1)) -1 0); do
+    RANK=$r WORLD_SIZE=$n LOCAL_RANK=$r LOCAL_WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) \
+      timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.$r" 2>&1 &
+    jobs+=($!)
+  done
+  for r in "${jobs[@]}"; do wait "$r" || rc=$?; done
+  return $rc
+}
+torch torch 4 "${steps[@]}" || bad "torchrun's variables: $(tail -2 "$SCRATCH"/torch.*)"
+same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/torch/epoch-1/model.safetensors"
+( torch gone 2 --epochs 200 --max_steps 100000; echo $? >"$SCRATCH/gone.code" ) &
+job=$!
+for i in $(seq 300); do grep -q "Step 10," "$SCRATCH/gone.0" 2>/dev/null && break; sleep 0.1; done
+kill -9 "$(pgrep -f "^$LOCKSTEP .*checkpoint_path $SCRATCH/gone" | shuf -n 1)"
+begin=$(date +%s); wait $job
+[ $(($(date +%s) - begin)) -lt 10 ] || bad "torchrun's variables: the other worker did not notice"
+grep -q "is gone" "$SCRATCH"/gone.[01] || bad "torchrun's variables: nobody says who is gone"
+
+# refusals
+expect 2 "leave -n out" mpi 2 "$LOCKSTEP" "${base[@]}" -n 3 --checkpoint_path "$SCRATCH/x"
+expect 2 "several hosts" env RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=2 MASTER_ADDR=elsewhere "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
+expect 2 "mpirun" "$LOCKSTEP" "${base[@]}" -n 2 --comm mpi --checkpoint_path "$SCRATCH/x"
+expect 2 "does not exist" mpi 2 -x LS_PLUGIN_DIR="$SCRATCH" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
+expect 2 "srun --mpi=pmix" env SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x"
+done_tests

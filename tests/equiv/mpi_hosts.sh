@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Two hosts x 2 ranks, each host with an address, a name and a /dev/shm of its own (a cluster of network namespaces; needs root and the
+# tool in ../shared/cluster): collectives and training give the bits of one worker, the files name both hosts, a host that dies ends the run.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../mpi.sh"
+tool=$LS_SOURCE/../shared/cluster/netcluster
+[ -x "$tool" ] || skip "there is no tool that makes hosts (../shared/cluster/netcluster)"
+[ "$(id -u)" = 0 ] || skip "making hosts needs root"
+export NETCLUSTER_DIR=$SCRATCH/net
+trap '"$tool" down >/dev/null 2>&1; rm -rf "$SCRATCH"' EXIT
+"$tool" up 2 --rate 1gbit --ttl 600 >"$SCRATCH/up" 2>&1 || skip "no hosts: $(tail -1 "$SCRATCH/up")"
+hosts() { timeout -k 5 120 "$tool" mpirun "$@"; }
+
+hosts -np 4 "$LS_BUILD/mpi_tool" >"$SCRATCH/out" 2>&1 || bad "collectives: $(grep mpi_tool "$SCRATCH/out" | head -3)"
+grep -q "4 ranks on 2 hosts" "$SCRATCH/out" || bad "not on two hosts: $(head -3 "$SCRATCH/out")"
+hosts -np 4 --map-by node "$LS_BUILD/mpi_tool" >"$SCRATCH/out" 2>&1 || bad "ranks dealt round: $(grep mpi_tool "$SCRATCH/out" | head -3)"
+
+mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
+base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
+      --lr 1e-3)
+steps=(--max_steps 12)
+"$LOCKSTEP" "${base[@]}" "${steps[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
+for s in ddp dp zero3; do
+  hosts -np 4 "$LOCKSTEP" "${base[@]}" "${steps[@]}" --strategy $s --checkpoint_path "$SCRATCH/$s" >"$SCRATCH/log" 2>&1 || bad "$s: $(tail -3 "$SCRATCH/log")"
+  same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/$s/epoch-1/model.safetensors"
+done
+grep -q '"host": "n2"' "$SCRATCH/ddp/launcher_metadata.json" || bad "the second host is not named"
+
+hosts -np 4 "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 --checkpoint_path "$SCRATCH/cut" >"$SCRATCH/cut.log" 2>&1 &
+job=$!
+for i in $(seq 300); do grep -q "Step 10," "$SCRATCH/cut.log" && break; sleep 0.1; done
+"$tool" kill n2 >/dev/null 2>&1
+begin=$(date +%s); wait $job && bad "a power cut goes unnoticed"
+took=$(($(date +%s) - begin))
+[ $took -lt 30 ] || bad "a power cut: the others took $took s"
+sleep 1
+pgrep -f "^$LOCKSTEP .*checkpoint_path $SCRATCH/cut" >/dev/null && bad "a worker outlived the run"
+done_tests
