@@ -30,6 +30,34 @@ enum { DROP_EMBED, DROP_ATTENTION, DROP_PROJ, DROP_OUT };
 /* A block's matrices in ls_draft. */
 enum { MODEL_DRAFT_QKV, MODEL_DRAFT_PROJ, MODEL_DRAFT_FC, MODEL_DRAFT_OUT, MODEL_DRAFT_MATRICES };
 
+/* What is here of a shard: heads, their channels, MLP columns, ids. */
+static inline int64_t model_heads(const ls_model *m)
+{
+    return m->cfg.n_head / m->shard.size;
+}
+static inline int64_t model_width(const ls_model *m)
+{
+    return m->cfg.n_embd / m->shard.size;
+}
+static inline int64_t model_ffn(const ls_model *m)
+{
+    return 4 * model_width(m);
+}
+static inline int64_t model_vocab(const ls_model *m)
+{
+    return m->unit[0].tensor[EMBED_WTE].dim[0];
+}
+static inline int64_t model_first_id(const ls_model *m)
+{
+    return m->unit[0].tensor[EMBED_WTE].first / m->cfg.n_embd;
+}
+
+/* x becomes the sum over the shards. */
+static inline ls_status model_sum(const ls_model *m, void *x, int64_t n)
+{
+    return m->shard.size > 1 ? m->seam.sum(m->seam.ctx, (ls_view){x, n, m->compute->ops->dtype}) : LS_OK;
+}
+
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
 {
     return ls_at(m->compute, u->param, u->tensor[tensor].offset);
@@ -44,6 +72,15 @@ static inline ls_drop model_drop(const ls_micro *mb, int unit, int site, double 
 {
     if (!mb->train || p == 0) return (ls_drop){0};
     return (ls_drop){.p = (float)p, .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
+}
+
+/* Attention's mask is that of the head's number in the whole model. */
+static inline ls_drop model_attention_drop(const ls_model *m, const ls_micro *mb, int unit)
+{
+    ls_drop d = model_drop(mb, unit, DROP_ATTENTION, m->cfg.attn_pdrop);
+    d.head = m->shard.rank * model_heads(m);
+    d.n_head = m->cfg.n_head;
+    return d;
 }
 
 /* Head's part of the gradient of a tied token embedding: behind its own tensors. */

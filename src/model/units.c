@@ -4,6 +4,10 @@
  *   block   r = x + drop(Attn(LN1(x)));   y = r + drop(W2 gelu(W1 LN2(r) + b1) + b2)
  *   head    loss = cross-entropy(LNf(x) Wte^T, target)
  *
+ * A shard of a model (ls_shard) has some heads, MLP columns and ids. What a product with a matrix cut by rows gives is its share of a
+ * sum (forward: the projections, the embedding; backward: what flows into a norm): model_sum adds the shares of all, and only rank 0's
+ * share has the bias and the positions in it. Everything behind a sum is the same on all shards.
+ *
  * A unit writes its output into the next unit's slot. What backward can make again cheaply (norms, GELU) is not kept:
  * a block keeps 10 C numbers a token (x, qkv 3C, attention C, r, fc 4C) instead of 16. */
 #include "model/model_impl.h"
@@ -16,19 +20,36 @@ static int64_t rows(const ls_micro *mb)
     return mb->B * mb->T;
 }
 
+/* The rows of the embedding that the ids choose here; -1: another shard's. */
+static const int32_t *local_ids(const ls_model *m, ls_acts *a, const ls_micro *mb)
+{
+    const int64_t first = model_first_id(m), V = model_vocab(m);
+    if (m->shard.size == 1) return mb->ids;
+    for (int64_t r = 0; r < rows(mb); r++) {
+        const int64_t id = mb->ids[r] - first;
+        a->shard_ids[r] = id >= 0 && id < V ? (int32_t)id : -1;
+    }
+    return a->shard_ids;
+}
+
 ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb)
 {
     const ls_unit *u = &m->unit[0];
-    const void *wpe = ls_at(CTX, model_param(m, u, EMBED_WPE), mb->pos * m->cfg.n_embd);
-    return OPS->embed_fwd(CTX, a->slot[1].x, mb->ids, model_param(m, u, EMBED_WTE), wpe, mb->B, mb->T, m->cfg.n_embd,
-                          model_drop(mb, 0, DROP_EMBED, m->cfg.embd_pdrop));
+    const int64_t C = m->cfg.n_embd;
+    const ls_drop drop = model_drop(mb, 0, DROP_EMBED, m->cfg.embd_pdrop);
+    const void *wte = model_param(m, u, EMBED_WTE), *wpe = ls_at(CTX, model_param(m, u, EMBED_WPE), mb->pos * C);
+    void *x = a->slot[1].x;
+    if (m->shard.size == 1) return OPS->embed_fwd(CTX, x, mb->ids, wte, wpe, mb->B, mb->T, C, drop);
+    LS_TRY(OPS->embed_fwd(CTX, x, local_ids(m, a, mb), wte, m->shard.rank ? NULL : wpe, mb->B, mb->T, C, (ls_drop){0}));
+    LS_TRY(model_sum(m, x, rows(mb) * C));
+    return OPS->drop_bwd(CTX, x, x, rows(mb) * C, drop); /* the mask is its own derivative */
 }
 
 ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
 {
     const ls_unit *u = &m->unit[0];
-    return OPS->embed_bwd(CTX, model_grad(m, u, EMBED_WTE), model_grad(m, u, EMBED_WPE), a->da, mb->ids, mb->B, mb->T,
-                          m->cfg.n_embd, m->cfg.vocab_size, m->cfg.n_ctx,
+    return OPS->embed_bwd(CTX, model_grad(m, u, EMBED_WTE), model_grad(m, u, EMBED_WPE), a->da, local_ids(m, a, mb),
+                          mb->B, mb->T, m->cfg.n_embd, model_vocab(m), m->cfg.n_ctx,
                           model_drop(mb, 0, DROP_EMBED, m->cfg.embd_pdrop), false);
 }
 
@@ -48,28 +69,37 @@ static ls_status linear(ls_model *m, const ls_micro *mb, int ui, int tensor, int
     return OPS->linear_fwd(CTX, y, x, model_param(m, u, tensor), b, rows(mb), K, N);
 }
 
+/* The same where the shards have rows of the matrix: their shares are added. */
+static ls_status linear_sum(ls_model *m, const ls_micro *mb, int ui, int tensor, int copy, void *y, const void *x,
+                            int64_t K, int64_t N)
+{
+    const ls_unit *u = &m->unit[ui];
+    if (m->shard.rank == 0) LS_TRY(linear(m, mb, ui, tensor, copy, y, x, K, N));
+    else LS_TRY(OPS->linear_fwd(CTX, y, x, model_param(m, u, tensor), NULL, rows(mb), K, N));
+    return model_sum(m, y, rows(mb) * N);
+}
+
 ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
 {
     const ls_unit *u = &m->unit[ui];
     const ls_slot *s = &a->slot[ui];
-    const int64_t R = rows(mb), C = m->cfg.n_embd, H = m->cfg.n_head;
+    const int64_t R = rows(mb), C = m->cfg.n_embd, D = C / m->cfg.n_head;
+    const int64_t H = model_heads(m), A = model_width(m), F = model_ffn(m);
     const double eps = m->cfg.ln_eps;
 
     LS_TRY(OPS->layernorm_fwd(CTX, a->ln, s->mean1, s->rstd1, s->x, model_param(m, u, BLOCK_LN1_W),
                               model_param(m, u, BLOCK_LN1_B), R, C, eps));
-    LS_TRY(linear(m, mb, ui, BLOCK_QKV_W, MODEL_DRAFT_QKV, s->qkv, a->ln, C, 3 * C));
+    LS_TRY(linear(m, mb, ui, BLOCK_QKV_W, MODEL_DRAFT_QKV, s->qkv, a->ln, C, 3 * A));
     if (s->kcache)
         LS_TRY(OPS->attention_cached(CTX, s->atty, s->kcache, s->vcache, s->qkv, mb->B, mb->T, mb->pos, a->cache_len, H,
-                                     C / H));
-    else
-        LS_TRY(OPS->attention_fwd(CTX, s->atty, s->lse, s->qkv, mb->B, mb->T, H, C / H,
-                                  model_drop(mb, ui, DROP_ATTENTION, m->cfg.attn_pdrop)));
-    LS_TRY(linear(m, mb, ui, BLOCK_PROJ_W, MODEL_DRAFT_PROJ, a->tmp, s->atty, C, C));
+                                     D));
+    else LS_TRY(OPS->attention_fwd(CTX, s->atty, s->lse, s->qkv, mb->B, mb->T, H, D, model_attention_drop(m, mb, ui)));
+    LS_TRY(linear_sum(m, mb, ui, BLOCK_PROJ_W, MODEL_DRAFT_PROJ, a->tmp, s->atty, A, C));
     LS_TRY(OPS->add_layernorm_fwd(CTX, s->res, a->ln, s->mean2, s->rstd2, s->x, a->tmp, model_param(m, u, BLOCK_LN2_W),
                                   model_param(m, u, BLOCK_LN2_B), R, C, eps, proj_drop(m, mb, ui)));
-    LS_TRY(linear(m, mb, ui, BLOCK_FC_W, MODEL_DRAFT_FC, s->fc, a->ln, C, 4 * C));
-    LS_TRY(OPS->gelu_fwd(CTX, a->wide, s->fc, R * 4 * C, m->cfg.gelu));
-    LS_TRY(linear(m, mb, ui, BLOCK_OUT_W, MODEL_DRAFT_OUT, a->tmp, a->wide, 4 * C, C));
+    LS_TRY(linear(m, mb, ui, BLOCK_FC_W, MODEL_DRAFT_FC, s->fc, a->ln, C, F));
+    LS_TRY(OPS->gelu_fwd(CTX, a->wide, s->fc, R * F, m->cfg.gelu));
+    LS_TRY(linear_sum(m, mb, ui, BLOCK_OUT_W, MODEL_DRAFT_OUT, a->tmp, a->wide, F, C));
     return OPS->add_fwd(CTX, a->slot[ui + 1].x, s->res, a->tmp, R * C,
                         model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop));
 }
@@ -88,7 +118,8 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
 {
     const ls_unit *u = &m->unit[ui];
     const ls_slot *s = &a->slot[ui];
-    const int64_t R = rows(mb), C = m->cfg.n_embd, H = m->cfg.n_head;
+    const int64_t R = rows(mb), C = m->cfg.n_embd, D = C / m->cfg.n_head;
+    const int64_t H = model_heads(m), A = model_width(m), F = model_ffn(m);
     void *dfc = split ? s->dfc : a->dwide, *dqkv = split ? s->dqkv : a->dwide;
     void *grad[LS_UNIT_MAX_TENSOR];
     for (int k = 0; k < u->n_tensor; k++) grad[k] = split ? NULL : model_grad(m, u, k);
@@ -101,29 +132,31 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
     const void *dout, *dproj;
     LS_TRY(behind_drop(m, a, a->da, R * C, model_drop(mb, ui, DROP_OUT, m->cfg.resid_pdrop), split ? s->dout : NULL,
                        &dout));
-    if (!split) LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * 4 * C, m->cfg.gelu));
+    if (!split) LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * F, m->cfg.gelu));
     LS_TRY(OPS->linear_bwd(CTX, dfc, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, a->wide_again,
-                           model_param(m, u, BLOCK_OUT_W), R, 4 * C, C, false));
-    LS_TRY(OPS->gelu_bwd(CTX, dfc, dfc, s->fc, R * 4 * C, m->cfg.gelu));
+                           model_param(m, u, BLOCK_OUT_W), R, F, C, false));
+    LS_TRY(OPS->gelu_bwd(CTX, dfc, dfc, s->fc, R * F, m->cfg.gelu));
     if (!split)
         LS_TRY(OPS->layernorm_again(CTX, a->ln, s->res, s->mean2, s->rstd2, model_param(m, u, BLOCK_LN2_W),
                                     model_param(m, u, BLOCK_LN2_B), R, C));
     LS_TRY(OPS->linear_bwd(CTX, a->tmp, grad[BLOCK_FC_W], grad[BLOCK_FC_B], dfc, a->ln, model_param(m, u, BLOCK_FC_W),
-                           R, C, 4 * C, false));
+                           R, C, F, false));
+    LS_TRY(model_sum(m, a->tmp, R * C));
     LS_TRY(OPS->layernorm_bwd(CTX, a->db, grad[BLOCK_LN2_W], grad[BLOCK_LN2_B], a->tmp, a->da, s->res,
                               model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, R, C, false));
 
     /* r = x + drop(proj(attention(qkv(LN1 x)))) */
     LS_TRY(behind_drop(m, a, a->db, R * C, proj_drop(m, mb, ui), split ? s->dproj : NULL, &dproj));
     LS_TRY(OPS->linear_bwd(CTX, a->ln, grad[BLOCK_PROJ_W], grad[BLOCK_PROJ_B], dproj, s->atty,
-                           model_param(m, u, BLOCK_PROJ_W), R, C, C, false));
-    LS_TRY(OPS->attention_bwd(CTX, dqkv, a->ln, s->atty, s->lse, s->qkv, mb->B, mb->T, H, C / H,
-                              model_drop(mb, ui, DROP_ATTENTION, m->cfg.attn_pdrop)));
+                           model_param(m, u, BLOCK_PROJ_W), R, A, C, false));
+    LS_TRY(OPS->attention_bwd(CTX, dqkv, a->ln, s->atty, s->lse, s->qkv, mb->B, mb->T, H, D,
+                              model_attention_drop(m, mb, ui)));
     if (!split)
         LS_TRY(OPS->layernorm_again(CTX, a->ln, s->x, s->mean1, s->rstd1, model_param(m, u, BLOCK_LN1_W),
                                     model_param(m, u, BLOCK_LN1_B), R, C));
     LS_TRY(OPS->linear_bwd(CTX, a->tmp, grad[BLOCK_QKV_W], grad[BLOCK_QKV_B], dqkv, a->ln,
-                           model_param(m, u, BLOCK_QKV_W), R, C, 3 * C, false));
+                           model_param(m, u, BLOCK_QKV_W), R, C, 3 * A, false));
+    LS_TRY(model_sum(m, a->tmp, R * C));
     return OPS->layernorm_bwd(CTX, a->da, grad[BLOCK_LN1_W], grad[BLOCK_LN1_B], a->tmp, a->db, s->x,
                               model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, R, C, false);
 }
@@ -132,22 +165,22 @@ ls_status model_block_bwd_w(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
 {
     const ls_unit *u = &m->unit[ui];
     const ls_slot *s = &a->slot[ui];
-    const int64_t R = rows(mb), C = m->cfg.n_embd;
+    const int64_t R = rows(mb), C = m->cfg.n_embd, A = model_width(m), F = model_ffn(m);
     const int norm[] = {BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_LN2_W, BLOCK_LN2_B};
     for (int k = 0; k < 4; k++) LS_TRY(OPS->copy(CTX, model_grad(m, u, norm[k]), ls_at(CTX, s->dnorm, k * C), C));
-    LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * 4 * C, m->cfg.gelu));
+    LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * F, m->cfg.gelu));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), s->dout,
-                           a->wide_again, NULL, R, 4 * C, C, false));
+                           a->wide_again, NULL, R, F, C, false));
     LS_TRY(OPS->layernorm_again(CTX, a->ln, s->res, s->mean2, s->rstd2, model_param(m, u, BLOCK_LN2_W),
                                 model_param(m, u, BLOCK_LN2_B), R, C));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_FC_W), model_grad(m, u, BLOCK_FC_B), s->dfc, a->ln, NULL,
-                           R, C, 4 * C, false));
+                           R, C, F, false));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_PROJ_W), model_grad(m, u, BLOCK_PROJ_B), s->dproj, s->atty,
-                           NULL, R, C, C, false));
+                           NULL, R, A, C, false));
     LS_TRY(OPS->layernorm_again(CTX, a->ln, s->x, s->mean1, s->rstd1, model_param(m, u, BLOCK_LN1_W),
                                 model_param(m, u, BLOCK_LN1_B), R, C));
     return OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_QKV_W), model_grad(m, u, BLOCK_QKV_B), s->dqkv, a->ln,
-                           NULL, R, C, 3 * C, false);
+                           NULL, R, C, 3 * A, false);
 }
 
 ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
@@ -167,7 +200,12 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
                         .dloss = mb->dloss,
                         .R = R,
                         .C = C,
-                        .V = m->cfg.vocab_size};
+                        .V = model_vocab(m),
+                        .first = model_first_id(m),
+                        .part = m->shard.rank,
+                        .n_part = m->shard.size,
+                        .gather = m->seam.gather,
+                        .gather_ctx = m->seam.ctx};
     if (mb->train) {
         cl.dx = a->db;
         cl.dw = m->cfg.tied ? model_tied_grad(m) : model_grad(m, u, HEAD_W);
@@ -176,6 +214,7 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
     ls_status st = OPS->classifier(CTX, &cl);
     CTX->scratch = a->work;
     LS_TRY(st);
+    if (mb->train) LS_TRY(model_sum(m, a->db, R * C));
     mb->loss_sum = 0;
     mb->n_counted = 0;
     for (int64_t r = 0; r < R; r++) {
@@ -197,6 +236,7 @@ ls_status model_head_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out)
 {
     const int64_t C = m->cfg.n_embd, V = m->cfg.vocab_size;
+    LS_ASSERT(m->shard.size == 1);
     if (mb->draft) return OPS->linear_q8(CTX, out, a->ln, mb->draft->q[mb->draft->n - 1], NULL, C, V);
     if (!last_only) return OPS->logits(CTX, out, a->ln, model_head_weight(m), rows(mb), C, V);
     for (int64_t b = 0; b < mb->B; b++)
