@@ -1,3 +1,4 @@
+#include "model/model.h"
 #include "parallel/schedule.h"
 #include "train/resolve.h"
 #include "train/resolve_impl.h"
@@ -121,8 +122,8 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
 /* Requests for parts that this build does not have. One line each; a part that arrives leaves this list. */
 static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_config *ds, const ls_train_config *c)
 {
-    if (o->pp < 1 || o->tp < 1)
-        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are at least 1", (long long)o->pp, (long long)o->tp);
+    if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
+        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are 1 to 65536", (long long)o->pp, (long long)o->tp);
     if (c->world_size > 1 && !ls_train_given(o, "n"))
         return ls_fail(LS_E_UNSUPPORTED,
                        "WORLD_SIZE is %d: this build starts its workers itself, on one machine (-n %d)", c->world_size,
@@ -136,8 +137,6 @@ static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_con
         return ls_fail(LS_E_UNSUPPORTED, "--comm %s: %s", o->comm,
                        c->world_size == 1 ? "one worker has nobody to talk to; leave it out"
                                           : "this build has local, on one machine");
-    if (o->tp > 1)
-        return ls_fail(LS_E_UNSUPPORTED, "--tp %lld: this build does not split layers (--tp 1)", (long long)o->tp);
     if (o->profile)
         return ls_fail(LS_E_UNSUPPORTED,
                        "--profile: this build writes no traces; metrics.jsonl has the parts of every step's time");
@@ -363,6 +362,7 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
 {
     const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
+    if (o->tp > 1) LS_TRY(ls_shard_check(&c->model, (int)o->tp));
     if (!pipe && (o->schedule || o->stages || given))
         return ls_fail(LS_E_CONFIG, "--%s belongs to a pipeline: add --pp P, or leave it out",
                        o->schedule ? "schedule"

@@ -6,6 +6,7 @@
 #include "parallel/measure.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
+#include "parallel/tensor.h"
 #include "train/hf.h"
 
 #include <stdio.h>
@@ -51,7 +52,8 @@ static ls_status plan_memory(ls_trainer *t, rows *r)
                                  .prefetch_bucket = c->prefetch_bucket,
                                  .deterministic = c->deterministic,
                                  .role = role,
-                                 .pipe = t->pp};
+                                 .pipe = t->pp,
+                                 .tensor = t->tp};
     ls_status st = ls_strategy_create(&t->strategy, c->strategy, t->model, t->dp, &so, p);
     ls_free(role);
     LS_TRY(st);
@@ -116,6 +118,10 @@ static ls_status set_up_groups(ls_trainer *t)
     ls_mesh_split(mesh, LS_AXIS_DP, rank, &color, &key);
     t->dp = NULL;
     LS_TRY(ls_comm_split(t->comm, color, key, &t->dp));
+    if (mesh->n[LS_AXIS_TP] > 1) {
+        ls_mesh_split(mesh, LS_AXIS_TP, rank, &color, &key);
+        LS_TRY(ls_comm_split(t->comm, color, key, &t->tp));
+    }
     if (mesh->n[LS_AXIS_PP] == 1) return LS_OK;
     ls_mesh_split(mesh, LS_AXIS_PP, rank, &color, &key);
     LS_TRY(ls_comm_split(t->comm, color, key, &t->pp));
@@ -128,7 +134,19 @@ double ls_trainer_exposed(const ls_trainer *t)
     double sum = ls_comm_exposed(t->comm);
     if (t->dp != t->comm) sum += ls_comm_exposed(t->dp);
     if (t->pp) sum += ls_comm_exposed(t->pp) + ls_comm_exposed(t->pp_acts) + ls_comm_exposed(t->pp_grads);
+    if (t->tp) sum += ls_comm_exposed(t->tp);
     return sum;
+}
+
+/* The model, or this worker's shard of it. */
+static ls_status create_model(ls_trainer *t, const ls_train_config *cfg)
+{
+    const int64_t pad = ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp));
+    if (!t->tp) return ls_model_create(&t->model, &cfg->model, &t->compute, pad);
+    const ls_shard shard = {ls_comm_rank(t->tp), ls_comm_size(t->tp)};
+    LS_TRY(ls_model_create_shard(&t->model, &cfg->model, &t->compute, pad, shard));
+    ls_tensor_join(t->model, t->tp);
+    return LS_OK;
 }
 
 static bool measures_stages(const ls_train_config *c)
@@ -217,7 +235,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     LS_TRY(set_up_groups(t));
-    LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp))));
+    LS_TRY(create_model(t, cfg));
     rows r;
     LS_TRY(plan_memory(t, &r));
     LS_TRY(take_memory(t));
@@ -277,6 +295,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_comm_destroy(&t->pp);
     ls_comm_destroy(&t->pp_acts);
     ls_comm_destroy(&t->pp_grads);
+    ls_comm_destroy(&t->tp);
     if (t->dp != t->comm) ls_comm_destroy(&t->dp);
     if (t->owns_comm) ls_comm_destroy(&t->comm);
     ls_free(t->sample_step);

@@ -72,6 +72,7 @@ typedef struct ls_trainer {
     ls_comm *comm; /* the workers of this run                                          */
     bool owns_comm;
     ls_comm *dp; /* the replicas of this worker's part of the model; comm itself, or its own */
+    ls_comm *tp; /* those that have the other shards of its layers, or NULL          */
     ls_coord at; /* this worker's place in the mesh                                  */
     ls_comm *pp, *pp_acts,
         *pp_grads; /* the stages of this replica: for the step, for activations, for gradients; or NULL */
