@@ -16,9 +16,9 @@
 
 #define SEQ      64
 #define N_TOKEN  40000
-#define MAX_STEP 16
+#define MAX_STEP 64
 
-/* What rank 0 of a layout leaves behind, in memory that its parent shares. */
+/* What rank 0 of a layout (shards: the first replica of each) leaves behind, in memory that its parent shares. */
 typedef struct outcome {
     int64_t n; /* elements of all units                 */
     double loss[MAX_STEP];
@@ -30,16 +30,18 @@ typedef struct outcome {
 typedef struct layout {
     const ls_verify_opts *o;
     const char *dir, *strategy;
-    int world, n_micro;
+    int world, tp, n_micro;
+    int steps;
     double dropout;
     outcome *out;
 } layout;
 
 static ls_status resolve(const layout *l, ls_train_config *c)
 {
-    char data[300], world[16], micro[16], drop[32], seed[32];
+    char data[300], world[16], tp[16], micro[16], drop[32], seed[32];
     snprintf(data, sizeof data, "%s", l->dir);
     snprintf(world, sizeof world, "%d", l->world);
+    snprintf(tp, sizeof tp, "%d", l->tp);
     snprintf(micro, sizeof micro, "%d", l->n_micro);
     snprintf(drop, sizeof drop, "%g", l->dropout);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)l->o->seed);
@@ -55,6 +57,8 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     micro,
                     "--n",
                     world,
+                    "--tp",
+                    tp,
                     "--strategy",
                     (char *)(uintptr_t)l->strategy,
                     "--dropout",
@@ -82,7 +86,17 @@ static ls_status resolve(const layout *l, ls_train_config *c)
     return st;
 }
 
-/* Gradients and weights of all units, whole, at the judge's. Collective. */
+/* A unit's elements that are here, at their places in the whole model. */
+static void put_unit(const ls_unit *u, const float *from, float *to)
+{
+    bool everywhere;
+    for (int64_t i = 0, n, whole; i < u->n; i += n) {
+        n = ls_unit_run(u, i, &whole, &everywhere);
+        memcpy(to + whole, from + i, (size_t)n * sizeof *to);
+    }
+}
+
+/* Gradients and weights of all units, whole, at the judges'. Collective. */
 static ls_status keep(ls_trainer *t, outcome *out, bool judge)
 {
     const ls_model *m = t->model;
@@ -92,13 +106,13 @@ static ls_status keep(ls_trainer *t, outcome *out, bool judge)
     if (!scratch) return ls_nomem((size_t)largest * sizeof(float), "a unit");
     for (int u = 0; u < m->n_unit; u++) {
         const ls_unit *unit = &m->unit[u];
-        LS_ASSERT(at + unit->n <= out->n);
+        LS_ASSERT(at + unit->n_whole <= out->n);
         for (int grad = 0; grad < 2; grad++) {
             const void *whole = NULL;
             LS_TRY(ls_trainer_whole(t, u, grad, scratch, &whole));
-            if (judge) memcpy(out->data + (grad ? 0 : out->n) + at, whole, (size_t)unit->n * sizeof(float));
+            if (judge) put_unit(unit, whole, out->data + (grad ? 0 : out->n) + at);
         }
-        at += unit->n;
+        at += unit->n_whole;
     }
     return LS_OK;
 }
@@ -115,14 +129,14 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     const bool judge = !comm || ls_comm_rank(comm) == 0;
-    for (int k = 0; k < l->o->steps && st == LS_OK; k++) {
+    for (int k = 0; k < l->steps && st == LS_OK; k++) {
         st = ls_trainer_step(t, &r);
         if (st == LS_OK && judge) {
             l->out->loss[k] = r.loss;
             l->out->norm[k] = r.grad_norm;
         }
     }
-    if (st == LS_OK) st = keep(t, l->out, judge);
+    if (st == LS_OK) st = keep(t, l->out, ls_comm_rank(t->dp) == 0);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
     ls_trainer_destroy(&t);
@@ -139,6 +153,7 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
 static ls_status run_layout(layout *l)
 {
     memset(l->out->loss, 0, sizeof l->out->loss);
+    memset(l->out->norm, 0, sizeof l->out->norm);
     l->out->failed[0] = '\0';
     memset(l->out->data, 0xff, 2 * (size_t)l->out->n * sizeof(float)); /* NaNs: what was not written differs */
     if (l->world == 1) return steps(l, NULL, 1);
@@ -205,52 +220,99 @@ static void unshare(outcome *o)
     if (o) munmap(o, sizeof *o + 2 * (size_t)o->n * sizeof(float));
 }
 
-static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *judge, outcome *other,
-                             void (*row)(void *, const ls_verify_row *), void *ctx)
+/* One worker with all leaves of a step. */
+static layout judge_of(const ls_verify_opts *o, const char *dir, int n_leaf, int steps, double dropout, outcome *out)
+{
+    return (layout){.o = o,
+                    .dir = dir,
+                    .strategy = "single",
+                    .world = 1,
+                    .tp = 1,
+                    .n_micro = n_leaf,
+                    .steps = steps,
+                    .dropout = dropout,
+                    .out = out};
+}
+
+typedef struct table {
+    void (*row)(void *, const ls_verify_row *);
+    void *ctx;
+    int n_row, n_bad;
+} table;
+
+/* The judge's step under another strategy, on more workers. */
+static void hold_against(table *t, const layout *judge, const char *strategy, int world, int tp, outcome *other)
+{
+    layout l = *judge;
+    l.strategy = strategy;
+    l.world = world;
+    l.tp = tp;
+    l.n_micro = judge->n_micro / (world / tp);
+    l.out = other;
+    ls_verify_row r = {.strategy = strategy,
+                       .comm = world == 1 ? "self" : "local",
+                       .world = world,
+                       .tp = tp,
+                       .n_micro = l.n_micro,
+                       .dropout = l.dropout};
+    const double begin = ls_now();
+    ls_status st = run_layout(&l);
+    r.seconds = ls_now() - begin;
+    if (st == LS_OK) compare(&r, other, judge->out, l.steps);
+    else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
+    r.within = r.ran && r.loss_error <= LS_VERIFY_LOSS && r.grad_error <= LS_VERIFY_GRAD;
+    t->n_bad += !(tp > 1 ? r.within : r.identical);
+    t->n_row++;
+    t->row(t->ctx, &r);
+}
+
+/* Layouts of whole models, which promise identity. */
+static ls_status replicas(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
 {
     static const char *const strategy[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
     enum { N_STRATEGY = sizeof strategy / sizeof strategy[0] };
-    int most = 1, n_bad = 0, n_row = 0;
-    for (int i = 0; i < o->n_world; i++) most = o->world[i] > most ? o->world[i] : most;
     for (int accum = 1; accum <= 4; accum *= 2) {
         for (int drop = 0; drop < 2; drop++) {
-            const double dropout = drop ? 0.1 : 0;
-            layout one = {.o = o,
-                          .dir = dir,
-                          .strategy = "single",
-                          .world = 1,
-                          .n_micro = most * accum,
-                          .dropout = dropout,
-                          .out = judge};
+            layout one = judge_of(o, dir, most * accum, o->steps, drop ? 0.1 : 0, judge);
             LS_TRY(run_layout(&one));
-            for (int s = 0; s < N_STRATEGY; s++) {
-                for (int i = 0; i < o->n_world; i++) {
-                    if (most % o->world[i]) continue;
-                    layout l = {.o = o,
-                                .dir = dir,
-                                .strategy = strategy[s],
-                                .world = o->world[i],
-                                .n_micro = most * accum / o->world[i],
-                                .dropout = dropout,
-                                .out = other};
-                    ls_verify_row r = {.strategy = l.strategy,
-                                       .comm = l.world == 1 ? "self" : "local",
-                                       .world = l.world,
-                                       .n_micro = l.n_micro,
-                                       .dropout = dropout};
-                    const double begin = ls_now();
-                    ls_status st = run_layout(&l);
-                    r.seconds = ls_now() - begin;
-                    if (st == LS_OK) compare(&r, other, judge, o->steps);
-                    else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
-                    n_bad += !r.identical;
-                    n_row++;
-                    row(ctx, &r);
-                }
+            for (int s = 0; s < N_STRATEGY; s++)
+                for (int i = 0; i < o->n_world; i++)
+                    if (most % o->world[i] == 0) hold_against(t, &one, strategy[s], o->world[i], 1, other);
+        }
+    }
+    return LS_OK;
+}
+
+/* Split layers, which promise closeness: tp 2 and 4, alone and under every strategy of their replicas. */
+static ls_status shards(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
+{
+    static const char *const strategy[] = {"ddp", "zero1", "zero2", "zero3"};
+    enum { N_STRATEGY = sizeof strategy / sizeof strategy[0] };
+    for (int drop = 0; drop < 2 && most > 1; drop++) {
+        layout one = judge_of(o, dir, most, LS_VERIFY_TP_STEPS, drop ? 0.1 : 0, judge);
+        LS_TRY(run_layout(&one));
+        for (int tp = 2; tp <= 4; tp *= 2) {
+            for (int i = 0; i < o->n_world; i++) {
+                const int world = o->world[i];
+                if (most % world || world % tp) continue;
+                if (world == tp) hold_against(t, &one, "single", world, tp, other);
+                for (int s = 0; s < N_STRATEGY && world > tp; s++) hold_against(t, &one, strategy[s], world, tp, other);
             }
         }
     }
-    if (n_bad) return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", n_bad, n_row);
+    return LS_OK;
+}
+
+static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *judge, outcome *other,
+                             void (*row)(void *, const ls_verify_row *), void *ctx)
+{
+    table t = {.row = row, .ctx = ctx};
+    int most = 1;
+    for (int i = 0; i < o->n_world; i++) most = o->world[i] > most ? o->world[i] : most;
+    if (!o->only_tp) LS_TRY(replicas(o, dir, most, judge, other, &t));
+    LS_TRY(shards(o, dir, most, judge, other, &t));
+    if (t.n_bad)
+        return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", t.n_bad, t.n_row);
     return LS_OK;
 }
 

@@ -286,5 +286,227 @@ static void refused(void **state)
     must_fail("{\"bf16\": {\"enabled\": true}}", "", LS_E_UNSUPPORTED, "enables bf16");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
     must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
+    must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
+    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
     must_fail(NULL, "--tp 2", LS_E_CONFIG, "tp=2");
     must_fail(NULL, "-n 5 --tp 5", LS_E_CONFIG, "12 heads over tp 5");
+    must_fail(NULL, "--schedule 1f1b", LS_E_CONFIG, "add --pp");
+    must_fail(NULL, "-n 2 --pp 2 --schedule gpipe --interleave 2", LS_E_CONFIG, "interleaved");
+    must_fail(NULL, "--epochs 0", LS_E_CONFIG, "--epochs is 0");
+    must_fail(NULL, "--timing_sample_every 0", LS_E_CONFIG, "timing_sample_every");
+    must_fail(NULL, "--lr -1", LS_E_CONFIG, "learning rate");
+    must_fail(NULL, "--clip -1", LS_E_CONFIG, "clipping");
+    must_fail(NULL, "--betas 0.9", LS_E_ARG, "betas");
+    must_fail(NULL, "--betas 0.9 1.5", LS_E_ARG, "betas");
+    must_fail(NULL, "--lr-schedule constant --min-lr-ratio 0.2", LS_E_CONFIG, "constant");
+    must_fail(NULL, "--deterministic --no-deterministic", LS_E_ARG, "contradict");
+    must_fail("{\"scheduler\": {\"type\": \"LRRangeTest\"}}", "--lr 1", LS_E_CONFIG, "LRRangeTest");
+}
+
+static void workers(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "-n 4 --micro_batch_size_per_gpu 2 --grad_accum_steps 3", &c);
+    assert_int_equal(c.world_size, 4);
+    assert_int_equal(c.global_batch, 24);
+    assert_string_equal(c.strategy, "ddp");
+    assert_int_equal(c.bucket, 6553600);
+    ls_train_config_fini(&c);
+    must("{\"zero_optimization\": {\"stage\": 0, \"reduce_bucket_size\": 5e6}}", "-n 2 --strategy dp", &c);
+    assert_string_equal(c.strategy, "dp");
+    assert_int_equal(c.bucket, 5000000);
+    assert_source(&c, "bucket", LS_FROM_JSON, "zero_optimization.reduce_bucket_size");
+    ls_train_config_fini(&c);
+    must(
+        "{\"zero_optimization\": {\"stage\": 3, \"allgather_bucket_size\": 2e6, \"stage3_prefetch_bucket_size\": 3e6}}",
+        "-n 2", &c);
+    assert_string_equal(c.strategy, "zero3");
+    assert_source(&c, "strategy", LS_FROM_JSON, "zero_optimization.stage");
+    assert_int_equal(c.gather_bucket, 2000000);
+    assert_int_equal(c.prefetch_bucket, 3000000);
+    assert_source(&c, "prefetch_bucket", LS_FROM_JSON, "zero_optimization.stage3_prefetch_bucket_size");
+    ls_train_config_fini(&c);
+    must("{\"zero_optimization\": {\"stage\": 2}}", "-n 2 --strategy ddp --gather_bucket 5", &c);
+    assert_string_equal(c.strategy, "ddp");
+    assert_int_equal(c.gather_bucket, 5);
+    ls_train_config_fini(&c);
+    must_fail(NULL, "-n 2 --gather_bucket 0", LS_E_CONFIG, "parameter bucket");
+    must_fail(NULL, "-n 2 --bucket 0", LS_E_CONFIG, "bucket");
+    must(NULL, "-n 2 --no-deterministic", &c);
+    assert_false(c.deterministic);
+    ls_train_config_fini(&c);
+    must(NULL, "--no-deterministic", &c); /* one worker has one order anyway */
+    assert_true(c.deterministic);
+    ls_train_config_fini(&c);
+}
+
+static void environment(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "1", 1);
+    setenv("PROFILE_MODE", "1", 1);
+    must(NULL, "--local_rank 2", &c);
+    assert_true(c.engine && c.profile_mode && c.local_rank == 2);
+    assert_source(&c, "profile_mode", LS_FROM_ENV, "PROFILE_MODE");
+    assert_source(&c, "world_size", LS_FROM_ENV, "WORLD_SIZE");
+    ls_train_config_fini(&c);
+    setenv("LOCAL_RANK", "1", 1);
+    must(NULL, "--local_rank 2", &c);
+    assert_int_equal(c.local_rank, 1);
+    ls_train_config_fini(&c);
+    setenv("WORLD_SIZE", "2", 1);
+    must_fail(NULL, "", LS_E_UNSUPPORTED, "-n 2");
+    must_fail(NULL, "-n 3", LS_E_CONFIG, "WORLD_SIZE is 2");
+    setenv("WORLD_SIZE", "many", 1);
+    must_fail(NULL, "", LS_E_CONFIG, "WORLD_SIZE");
+    setenv("WORLD_SIZE", "1", 1);
+    setenv("RANK", "1", 1);
+    must_fail(NULL, "", LS_E_CONFIG, "RANK is 1 in a world of 1");
+    clean_environment(NULL);
+}
+
+static void fit(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--grad_accum_steps 2 --epochs 3", &c);
+    assert_int_equal(ls_train_config_fit(&c, 85, 7), LS_OK); /* 10 steps of 8, 5 left over */
+    assert_true(c.steps_per_epoch == 10 && c.total_steps == 30 && c.dropped_seqs == 5 && c.train_seqs == 85 &&
+                c.val_seqs == 7);
+    assert_true(c.lr.total == 30 && c.lr.warmup == 3);
+    assert_source(&c, "total_steps", LS_FROM_RULE, "optimizer steps of the run");
+    ls_train_config_fini(&c);
+    must(NULL, "--grad_accum_steps 2 --max_train_steps 7 --max-steps 10", &c);
+    assert_int_equal(ls_train_config_fit(&c, 85, 0), LS_OK); /* 7 micro steps are 3 updates; 4 epochs hold 10 */
+    assert_true(c.steps_per_epoch == 3 && c.epochs == 4 && c.total_steps == 10);
+    assert_source(&c, "epochs", LS_FROM_RULE, "as many as --max_steps takes");
+    ls_train_config_fini(&c);
+    must(NULL, "--epochs 2 --max-steps 100", &c); /* both given: whichever ends first */
+    assert_int_equal(ls_train_config_fit(&c, 40, 0), LS_OK);
+    assert_true(c.epochs == 2 && c.total_steps == 20);
+    assert_int_equal(ls_train_config_fit(&c, 3, 0), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "needs 4 sequences"));
+    assert_int_equal(ls_train_config_fit(&c, 0, 0), LS_E_CONFIG);
+    ls_train_config_fini(&c);
+    must(NULL, "--grad_accum_steps 4 --max_train_steps 3", &c);
+    assert_int_equal(ls_train_config_fit(&c, 400, 0), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "3 micro steps"));
+    ls_train_config_fini(&c);
+    must("{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 77, \"warmup_num_steps\": "
+         "5}}}",
+         "", &c);
+    assert_int_equal(ls_train_config_fit(&c, 400, 0), LS_OK);
+    assert_true(c.lr.total == 77 && c.lr.warmup == 5); /* the JSON's stay */
+    ls_train_config_fini(&c);
+}
+
+static void printed(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    ls_str s = {0};
+    json_t *j = NULL;
+    must(NULL, "--model tiny --lr 1e-5 --checkpoint_path run/a", &c);
+    assert_int_equal(ls_train_config_fit(&c, 400, 4), LS_OK);
+    ls_train_config_table(&c, &s);
+    assert_int_equal(strncmp(s.data, "setting", 7), 0);
+    assert_non_null(strstr(s.data, "1e-05"));
+    assert_non_null(strstr(s.data, "command line (--lr)"));
+    assert_non_null(strstr(s.data, "command line (--checkpoint_path)"));
+    int lines = 0;
+    for (const char *p = s.data; *p; p++) lines += *p == '\n';
+    assert_int_equal(lines, c.n_setting + 1);
+    ls_str_fini(&s);
+    ls_train_config_json(&c, &s);
+    assert_int_equal(ls_json_parse(s.data, s.len, "json", &j), LS_OK);
+    assert_int_equal(json_object_size(j), c.n_setting); /* and no name twice: duplicates are errors */
+    const json_t *lr = json_object_get(j, "lr");
+    assert_true(json_real_value(json_object_get(lr, "value")) == 1e-5);
+    assert_string_equal(json_string_value(json_object_get(lr, "source")), "command line");
+    assert_string_equal(json_string_value(json_object_get(lr, "from")), "--lr");
+    assert_true(json_is_null(json_object_get(json_object_get(j, "max_steps"), "value")));
+    json_decref(j);
+    ls_str_fini(&s);
+    ls_train_config_fini(&c);
+}
+
+static void data_paths(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ls-paths-XXXXXX", file[64];
+    ls_train_paths p = {0};
+    ls_train_options o = {0};
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_ARG);
+    o.data = dir;
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "lockstep prepare"));
+    snprintf(file, sizeof file, "%s/train.bin", dir);
+    assert_int_equal(ls_fs_write(file, "ab", 2), LS_OK);
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_OK);
+    assert_string_equal(p.train, file);
+    assert_true(!p.val && !p.tokenizer);
+    ls_train_paths_fini(&p);
+    char tok[64];
+    snprintf(tok, sizeof tok, "%s/tokenizer.json", dir);
+    assert_int_equal(ls_fs_write(tok, "{}", 2), LS_OK);
+    o.train_data_path = file;
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_ARG); /* both */
+    o.data = NULL;
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_OK);
+    assert_string_equal(p.tokenizer, tok);
+    ls_train_paths_fini(&p);
+    o.val_data_path = "/nonexistent/val.bin";
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "/nonexistent/val.bin"));
+    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    int64_t live = ls_mem_live();
+    for (int64_t k = 0;; k++) {
+        ls_train_config c;
+        ls_ds_config ds = {0};
+        assert_int_equal(ls_ds_config_parse(r1_json, strlen(r1_json), "x", &ds), LS_OK);
+        char *argv[] = {(char *)(uintptr_t) "--precision", (char *)(uintptr_t) "fp32"};
+        ls_train_options o;
+        assert_int_equal(ls_train_options_parse(2, argv, &o), LS_OK);
+        ls_mem_fail_at(k);
+        ls_status st = ls_train_resolve(&o, &ds, &paths, NULL, &c);
+        ls_mem_fail_at(-1);
+        ls_ds_config_fini(&ds);
+        if (st == LS_OK) {
+            assert_true(k > 20);
+            ls_train_config_fini(&c);
+            break;
+        }
+        assert_int_equal(st, LS_E_NOMEM);
+        assert_int_equal(ls_mem_live(), live);
+    }
+    assert_int_equal(ls_mem_live(), live);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_json),
+        cmocka_unit_test(with_the_references_json),
+        cmocka_unit_test(json_defaults_are_deepspeeds),
+        cmocka_unit_test(batch_rule),
+        cmocka_unit_test(models),
+        cmocka_unit_test(model_of_the_weights),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(workers),
+        cmocka_unit_test(environment),
+        cmocka_unit_test(fit),
+        cmocka_unit_test(printed),
+        cmocka_unit_test(data_paths),
+        cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, clean_environment, NULL);
+}
