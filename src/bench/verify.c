@@ -136,7 +136,7 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
             l->out->norm[k] = r.grad_norm;
         }
     }
-    if (st == LS_OK) st = keep(t, l->out, ls_comm_rank(t->dp) == 0);
+    if (st == LS_OK) st = keep(t, l->out, !t->at.at[LS_AXIS_DP] && !t->at.at[LS_AXIS_PP]);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
     ls_trainer_destroy(&t);
