@@ -84,7 +84,7 @@ static inline ls_status fixture_open_shard(fixture *f, const ls_model_config *cf
 static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, const char *backend, ls_dtype dt,
                                      int threads, int64_t B, int64_t T, int n_leaf, bool recompute, int64_t pad)
 {
-    return fixture_open_shard(f, cfg, backend, dt, threads, B, T, n_leaf, recompute, pad, (ls_shard){0, 1});
+    return fixture_open_shard(f, cfg, backend, dt, threads, B, T, n_leaf, recompute, pad, (ls_shard){.size = 1});
 }
 
 static inline void fixture_close(fixture *f)

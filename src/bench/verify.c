@@ -31,6 +31,7 @@ typedef struct layout {
     const ls_verify_opts *o;
     const char *dir, *strategy;
     int world, tp, n_micro;
+    bool by_rows; /* --sequence_parallel */
     int steps;
     double dropout;
     outcome *out;
@@ -76,10 +77,12 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     "--checkpoint_path",
                     data,
                     "--max_steps",
-                    "100"};
+                    "100",
+                    "--sequence_parallel"};
+    const int argc = (int)(sizeof argv / sizeof argv[0]) - !l->by_rows;
     ls_train_options o;
     ls_train_paths paths = {0};
-    LS_TRY(ls_train_options_parse((int)(sizeof argv / sizeof argv[0]), argv, &o));
+    LS_TRY(ls_train_options_parse(argc, argv, &o));
     LS_TRY(ls_train_find_paths(&o, &paths));
     ls_status st = ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = l->world, .data_eos_id = -1}, c);
     ls_train_paths_fini(&paths);
@@ -241,18 +244,21 @@ typedef struct table {
 } table;
 
 /* The judge's step under another strategy, on more workers. */
-static void hold_against(table *t, const layout *judge, const char *strategy, int world, int tp, outcome *other)
+static void hold_against(table *t, const layout *judge, const char *strategy, int world, int tp, bool by_rows,
+                         outcome *other)
 {
     layout l = *judge;
     l.strategy = strategy;
     l.world = world;
     l.tp = tp;
+    l.by_rows = by_rows;
     l.n_micro = judge->n_micro / (world / tp);
     l.out = other;
     ls_verify_row r = {.strategy = strategy,
                        .comm = world == 1 ? "self" : "local",
                        .world = world,
                        .tp = tp,
+                       .by_rows = by_rows,
                        .n_micro = l.n_micro,
                        .dropout = l.dropout};
     const double begin = ls_now();
@@ -277,13 +283,13 @@ static ls_status replicas(const ls_verify_opts *o, const char *dir, int most, ou
             LS_TRY(run_layout(&one));
             for (int s = 0; s < N_STRATEGY; s++)
                 for (int i = 0; i < o->n_world; i++)
-                    if (most % o->world[i] == 0) hold_against(t, &one, strategy[s], o->world[i], 1, other);
+                    if (most % o->world[i] == 0) hold_against(t, &one, strategy[s], o->world[i], 1, false, other);
         }
     }
     return LS_OK;
 }
 
-/* Split layers, which promise closeness: tp 2 and 4, alone and under every strategy of their replicas. */
+/* Split layers, which promise closeness: tp 2 and 4, alone and under every strategy of their replicas; by rows alone and under zero3. */
 static ls_status shards(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
 {
     static const char *const strategy[] = {"ddp", "zero1", "zero2", "zero3"};
@@ -295,8 +301,11 @@ static ls_status shards(const ls_verify_opts *o, const char *dir, int most, outc
             for (int i = 0; i < o->n_world; i++) {
                 const int world = o->world[i];
                 if (most % world || world % tp) continue;
-                if (world == tp) hold_against(t, &one, "single", world, tp, other);
-                for (int s = 0; s < N_STRATEGY && world > tp; s++) hold_against(t, &one, strategy[s], world, tp, other);
+                for (int by_rows = 0; by_rows < 2; by_rows++) {
+                    if (world == tp) hold_against(t, &one, "single", world, tp, by_rows, other);
+                    for (int s = by_rows ? N_STRATEGY - 1 : 0; s < N_STRATEGY && world > tp; s++)
+                        hold_against(t, &one, strategy[s], world, tp, by_rows, other);
+                }
             }
         }
     }

@@ -27,6 +27,7 @@ typedef struct ls_verify_opts {
 typedef struct ls_verify_row {
     const char *strategy, *comm;
     int world, tp, n_micro; /* of each replica */
+    bool by_rows;           /* --sequence_parallel */
     double dropout;
     bool ran; /* false: `words` says why not */
     bool identical;

@@ -41,8 +41,9 @@ static void print_row(void *ctx, const ls_verify_row *r)
     if (!p->json) {
         char bounds[64] = "";
         if (close) snprintf(bounds, sizeof bounds, " loss %g, gradients %g", LS_VERIFY_LOSS, LS_VERIFY_GRAD);
-        printf("%-8s %-6s %7d %3d %13d %8.1f %7.2f s   %s%s%s%s\n", r->strategy, r->comm, r->world, r->tp, r->n_micro,
-               r->dropout, r->seconds, verdict, bounds, r->words[0] ? ": " : "", r->words);
+        printf("%-8s %-6s %7d %3d%s %12d %8.1f %7.2f s   %s%s%s%s\n", r->strategy, r->comm, r->world, r->tp,
+               r->by_rows ? "s" : " ", r->n_micro, r->dropout, r->seconds, verdict, bounds, r->words[0] ? ": " : "",
+               r->words);
         fflush(stdout);
         return;
     }
@@ -52,6 +53,7 @@ static void print_row(void *ctx, const ls_verify_row *r)
     ls_jsonw_put_str(w, "comm", r->comm);
     ls_jsonw_put_int(w, "workers", r->world);
     ls_jsonw_put_int(w, "tp", r->tp);
+    ls_jsonw_put_bool(w, "sequence_parallel", r->by_rows);
     ls_jsonw_put_int(w, "micro_batches", r->n_micro);
     ls_jsonw_put_real(w, "dropout", r->dropout);
     ls_jsonw_put_real(w, "seconds", r->seconds);
@@ -95,7 +97,8 @@ ls_status cmd_verify(int argc, char **argv)
             "dropout and with 1, 2 and 4\n"
             "micro-batches, and compares losses, gradients and weights with one worker, bit by bit. Layers that are "
             "split (tp 2 and 4)\n"
-            "change the order of sums: over 20 steps their losses stay within 1e-5 and their gradients within 1e-4.",
+            "change the order of sums: over 20 steps their losses stay within 1e-5 and their gradients within 1e-4\n"
+            "(2s: with --sequence_parallel).",
             table, N_OPT);
         return LS_OK;
     }

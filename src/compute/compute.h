@@ -29,6 +29,7 @@ typedef enum ls_gelu { LS_GELU_TANH, LS_GELU_ERF } ls_gelu;
 typedef struct ls_drop {
     float p;
     uint64_t key;
+    int64_t first;        /* add_fwd, drop_bwd, add_layernorm_fwd: the index of the first element here */
     int64_t head, n_head; /* attention: the first head here, and how many there are in all; 0: those here are all */
 } ls_drop;
 

@@ -51,7 +51,7 @@ enum {
 _Static_assert((int)N_SLOT_ROW == LS_ACTS_SET, "a set has a row for each of a slot's");
 
 typedef struct shape {
-    int64_t R, C;    /* in elements */
+    int64_t R, S, C; /* rows, those that are here between the sums, channels */
     int64_t H, A, F; /* heads, their channels and MLP columns that are here */
     int64_t cache;   /* of one cache: B * cache_len * C */
     int64_t esize;
@@ -73,11 +73,11 @@ static int64_t slot_elements(const shape *s, int row)
     case ROW_VCACHE: return s->cache;
     case ROW_LSE: return s->R * s->H;
     case ROW_ATTY: return s->R * s->A;
-    case ROW_X:
     case ROW_DOUT:
-    case ROW_DPROJ:
-    case ROW_RES: return s->R * s->C;
-    default: return s->R;
+    case ROW_DPROJ: return s->R * s->C;
+    case ROW_X:
+    case ROW_RES: return s->S * s->C;
+    default: return s->S;
     }
 }
 
@@ -112,8 +112,8 @@ static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s
         sh[ROW_SHARD_IDS] = add(plan, o, LS_PART_ACT, s->R * (int64_t)sizeof(int32_t), 0, end, "rows of ids", -1);
     if (o->train) {
         sh[ROW_DWIDE] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "d wide", -1);
-        if (!o->pipe) sh[ROW_DA] = add(plan, o, LS_PART_ACT, thin, turn, end, "d x", -1);
-        sh[ROW_DB] = add(plan, o, LS_PART_ACT, thin, loss, end, "d residual", -1);
+        if (!o->pipe) sh[ROW_DA] = add(plan, o, LS_PART_ACT, s->S * s->C * s->esize, turn, end, "d x", -1);
+        sh[ROW_DB] = add(plan, o, LS_PART_ACT, s->S * s->C * s->esize, loss, end, "d residual", -1);
     }
     ls_compute_shapes shapes = {.B = o->B,
                                 .T = o->T > o->cache_len ? o->T : o->cache_len,
@@ -135,6 +135,7 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *giv
     ls_acts_opts opts = *given, *o = &opts;
     const int U = m->n_unit, head = U - 1, end = ls_moment_bwd(m, 0);
     const shape s = {.R = o->B * o->T,
+                     .S = model_rows(m, o->B * o->T),
                      .C = m->cfg.n_embd,
                      .H = model_heads(m),
                      .A = model_width(m),

@@ -123,13 +123,14 @@ ls_status ls_shard_check(const ls_model_config *cfg, int size)
 
 ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to)
 {
-    return ls_model_create_shard(out, cfg, compute, pad_to, (ls_shard){0, 1});
+    return ls_model_create_shard(out, cfg, compute, pad_to, (ls_shard){.size = 1});
 }
 
 ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to,
                                 ls_shard shard)
 {
     if (!shard.size) shard.size = 1;
+    shard.rows = shard.rows && shard.size > 1;
     if (shard.size > 1) LS_TRY(ls_shard_check(cfg, shard.size));
     ls_model *m = ls_alloc(sizeof *m);
     if (!m) return ls_nomem(sizeof *m, "the model's table");
@@ -148,6 +149,11 @@ ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_c
     }
     *out = m;
     return LS_OK;
+}
+
+int64_t ls_model_stream(const ls_model *m, int64_t R)
+{
+    return model_rows(m, R) * m->cfg.n_embd;
 }
 
 int64_t ls_tensor_run(const ls_tensor *t, int64_t i, int64_t *whole)

@@ -25,9 +25,11 @@ typedef enum ls_init { LS_INIT_ZERO, LS_INIT_ONE, LS_INIT_NORMAL, LS_INIT_UNIFOR
 /* Part `rank` of a model that is cut over `size` workers:
  *   by columns   c_attn (whole heads, of each of q, k and v), c_fc, with their biases
  *   by rows      attn.c_proj, mlp.c_proj; the token embedding and the classifier, V*rank/size … V*(rank+1)/size of V rows
- *   everywhere   norms, the biases behind a sum, positions */
+ *   everywhere   norms, the biases behind a sum, positions
+ * What lies between the sums (x, r, the norms) is on every shard; with `rows` each has R/size rows of it ("sequence parallel"). */
 typedef struct ls_shard {
     int rank, size; /* size 0 or 1: whole */
+    bool rows;
 } ls_shard;
 
 typedef struct ls_tensor {
@@ -70,7 +72,9 @@ typedef struct ls_piece {
 /* What the shards of a model do together; every shard calls the same in the same order. */
 typedef struct ls_seam {
     void *ctx;
-    ls_status (*sum)(void *ctx, ls_view x); /* x = the sum of all shards' x, the same bits everywhere */
+    ls_status (*sum)(void *ctx, ls_view x);      /* x = the sum of all shards' x, the same bits everywhere */
+    ls_status (*sum_part)(void *ctx, ls_view x); /* the same of this shard's part of x alone: part rank of size */
+    ls_status (*share)(void *ctx, ls_view x);    /* every shard's part of x, this one's is filled in */
     ls_status (*gather)(void *ctx, double *x,
                         int64_t n); /* x (size * n): every shard's part, this one's is filled in */
 } ls_seam;
@@ -91,6 +95,9 @@ ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_c
                                 ls_shard shard);
 ls_status ls_shard_check(const ls_model_config *cfg, int size);
 void ls_model_destroy(ls_model **m);
+
+/* Elements of x between two units, of a micro-batch with R rows: R*C, or a shard's rows of it. */
+int64_t ls_model_stream(const ls_model *m, int64_t R);
 
 /* How many elements from i on of a tensor lie side by side in the whole tensor, too; *whole: the index of the first there. */
 int64_t ls_tensor_run(const ls_tensor *t, int64_t i, int64_t *whole);
@@ -124,8 +131,8 @@ typedef struct ls_micro {
 
 /* What a pass keeps between forward and backward. Slot u holds the input of unit u and what its backward needs. */
 typedef struct ls_slot {
-    void *x;                   /* (R,C) input of the unit (head: of the final norm) */
-    void *mean1, *rstd1;       /* (R)                                               */
+    void *x;             /* (R,C) input of the unit (head: of the final norm); x, r and statistics: of a shard's rows */
+    void *mean1, *rstd1; /* (R)                                               */
     void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C), of a shard's heads        */
     void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                   */
     void *fc;                  /* (R,4C) before GELU                                */

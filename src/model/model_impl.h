@@ -52,10 +52,40 @@ static inline int64_t model_first_id(const ls_model *m)
     return m->unit[0].tensor[EMBED_WTE].first / m->cfg.n_embd;
 }
 
-/* x becomes the sum over the shards. */
-static inline ls_status model_sum(const ls_model *m, void *x, int64_t n)
+/* Rows of what lies between the sums that are here, and the first of them. */
+static inline int64_t model_rows(const ls_model *m, int64_t R)
 {
-    return m->shard.size > 1 ? m->seam.sum(m->seam.ctx, (ls_view){x, n, m->compute->ops->dtype}) : LS_OK;
+    return m->shard.rows ? R / m->shard.size : R;
+}
+static inline int64_t model_first_row(const ls_model *m, int64_t R)
+{
+    return m->shard.rows ? m->shard.rank * model_rows(m, R) : 0;
+}
+/* Those of an (R,C) array. */
+static inline void *model_mine(const ls_model *m, void *x, int64_t R)
+{
+    return ls_at(m->compute, x, model_first_row(m, R) * m->cfg.n_embd);
+}
+
+/* Products end: an (R,C) array becomes the sum over the shards (of its own rows alone where those are cut) … */
+static inline ls_status model_meet(const ls_model *m, void *x, int64_t R)
+{
+    const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
+    if (m->shard.size == 1) return LS_OK;
+    return m->shard.rows ? m->seam.sum_part(m->seam.ctx, all) : m->seam.sum(m->seam.ctx, all);
+}
+/* … and products begin: everyone's rows of it come together. */
+static inline ls_status model_spread(const ls_model *m, void *x, int64_t R)
+{
+    const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
+    return m->shard.rows ? m->seam.share(m->seam.ctx, all) : LS_OK;
+}
+
+/* The gradients of a norm (weight, then bias) that saw a part of the rows. */
+static inline ls_status model_norm_grads(const ls_model *m, void *dw)
+{
+    const ls_view both = {dw, 2 * m->cfg.n_embd, m->compute->ops->dtype};
+    return m->shard.rows ? m->seam.sum(m->seam.ctx, both) : LS_OK;
 }
 
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
@@ -68,16 +98,20 @@ static inline void *model_grad(const ls_model *m, const ls_unit *u, int tensor)
     return ls_at(m->compute, u->grad, u->tensor[tensor].offset);
 }
 
-static inline ls_drop model_drop(const ls_micro *mb, int unit, int site, double p)
+/* Of an (R,C) array, or of the rows that are here. */
+static inline ls_drop model_drop(const ls_model *m, const ls_micro *mb, int unit, int site, double p)
 {
     if (!mb->train || p == 0) return (ls_drop){0};
-    return (ls_drop){.p = (float)p, .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
+    return (ls_drop){.p = (float)p,
+                     .first = model_first_row(m, mb->B * mb->T) * m->cfg.n_embd,
+                     .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
 }
 
 /* Attention's mask is that of the head's number in the whole model. */
 static inline ls_drop model_attention_drop(const ls_model *m, const ls_micro *mb, int unit)
 {
-    ls_drop d = model_drop(mb, unit, DROP_ATTENTION, m->cfg.attn_pdrop);
+    ls_drop d = model_drop(m, mb, unit, DROP_ATTENTION, m->cfg.attn_pdrop);
+    d.first = 0;
     d.head = m->shard.rank * model_heads(m);
     d.n_head = m->cfg.n_head;
     return d;

@@ -7,6 +7,22 @@ static ls_status sum(void *ctx, ls_view x)
     return ls_all_reduce(ctx, x, LS_SITE, NULL);
 }
 
+static ls_view part_of(const ls_comm *c, ls_view x)
+{
+    const int64_t n = x.n / ls_comm_size(c);
+    return (ls_view){(char *)x.data + (size_t)(n * ls_comm_rank(c)) * ls_dtype_nbytes(x.dt), n, x.dt};
+}
+
+static ls_status sum_part(void *ctx, ls_view x)
+{
+    return ls_reduce_scatter(ctx, part_of(ctx, x), x, LS_SITE, NULL);
+}
+
+static ls_status share(void *ctx, ls_view x)
+{
+    return ls_all_gather(ctx, x, part_of(ctx, x), LS_SITE, NULL);
+}
+
 static ls_status gather(void *ctx, double *x, int64_t n)
 {
     const int64_t T = ls_comm_size(ctx), r = ls_comm_rank(ctx);
@@ -16,7 +32,7 @@ static ls_status gather(void *ctx, double *x, int64_t n)
 void ls_tensor_join(ls_model *m, ls_comm *comm)
 {
     LS_ASSERT(ls_comm_size(comm) == m->shard.size && ls_comm_rank(comm) == m->shard.rank);
-    m->seam = (ls_seam){.ctx = comm, .sum = sum, .gather = gather};
+    m->seam = (ls_seam){.ctx = comm, .sum = sum, .sum_part = sum_part, .share = share, .gather = gather};
 }
 
 typedef struct range {

@@ -14,6 +14,13 @@
  *                               all_gather 3 R T doubles
  *                a step: all_reduce of n_unit doubles, for the norm of the gradient
  *
+ * By rows (--sequence_parallel) every sum becomes a reduce_scatter, after which a worker has R/T rows of x, r and the norms, and before
+ * the next product an all_gather:
+ *   activations  x and r: 1/T, too
+ *   sent         a micro-batch: reduce_scatter (4L + 2) R C, all_gather (6L + 2) R C (two in a block's backward bring norms' outputs
+ *                               again), all_reduce (4L + 2) C (gradients of norms), all_gather 3 R T doubles;
+ *                               recompute adds 2L R C to each of the first two
+ *
  * Invariants
  *   1. what lies behind a sum has the same bits on every worker, so that what is everywhere stays equal without being sent;
  *   2. weights begin as the whole model's, and masks of dropout are the whole model's (keyed by head, row and channel of the whole):

@@ -232,6 +232,12 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
             (long long)c->global_batch);
     train_put_int(c, "micro_batch_size_per_gpu", B, b_from, b_detail);
     train_put_int(c, "grad_accum_steps", A, a_from, a_detail);
+    const int64_t R = B * c->seq_len, T = c->mesh.n[LS_AXIS_TP];
+    if (c->sequence_parallel && R % T)
+        return ls_fail(LS_E_CONFIG,
+                       "--sequence_parallel: micro batch %lld * %d positions = %lld rows over tp %lld leave %lld over; "
+                       "a micro batch that is a multiple of %lld works",
+                       (long long)B, c->seq_len, (long long)R, (long long)T, (long long)(R % T), (long long)T);
     train_put_int(c, "global_batch_size", c->global_batch, LS_FROM_RULE, "B*A*W sequences");
     return LS_OK;
 }
@@ -376,9 +382,15 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
     if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
         return ls_fail(LS_E_CONFIG, "--interleave %lld with --schedule %s, which has one part a stage: use interleaved",
                        (long long)o->interleave, c->schedule);
+    c->sequence_parallel = o->sequence_parallel;
+    if (c->sequence_parallel && o->tp == 1)
+        return ls_fail(LS_E_CONFIG,
+                       "--sequence_parallel cuts what lies between split layers: add --tp T, or leave it out");
     train_put_int(c, "dp", c->mesh.n[LS_AXIS_DP], LS_FROM_RULE, "workers / (pp * tp)");
     train_put_int(c, "pp", o->pp, pipe ? LS_FROM_CLI : LS_FROM_DEFAULT, pipe ? "--pp" : "");
     train_put_int(c, "tp", o->tp, o->tp > 1 ? LS_FROM_CLI : LS_FROM_DEFAULT, o->tp > 1 ? "--tp" : "");
+    train_put_bool(c, "sequence_parallel", c->sequence_parallel, o->sequence_parallel ? LS_FROM_CLI : LS_FROM_DEFAULT,
+                   o->sequence_parallel ? "--sequence_parallel" : "");
     train_put_text(c, "schedule", c->schedule, o->schedule ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    o->schedule ? "--schedule" : "");
     return LS_OK;

@@ -143,7 +143,7 @@ static ls_status create_model(ls_trainer *t, const ls_train_config *cfg)
 {
     const int64_t pad = ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp));
     if (!t->tp) return ls_model_create(&t->model, &cfg->model, &t->compute, pad);
-    const ls_shard shard = {ls_comm_rank(t->tp), ls_comm_size(t->tp)};
+    const ls_shard shard = {.rank = ls_comm_rank(t->tp), .size = ls_comm_size(t->tp), .rows = cfg->sequence_parallel};
     LS_TRY(ls_model_create_shard(&t->model, &cfg->model, &t->compute, pad, shard));
     ls_tensor_join(t->model, t->tp);
     return LS_OK;

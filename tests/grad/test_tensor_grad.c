@@ -18,7 +18,7 @@ typedef struct worker {
     ls_local_world *world;
     int rank, size;
     const ls_model_config *cfg;
-    bool recompute;
+    bool recompute, by_rows;
     fixture *one; /* its gradients are known      */
     double one_loss;
     double worst, worst_difference;
@@ -107,8 +107,8 @@ static void *worker_main(void *arg)
     fixture f;
     double loss = 0;
     CHECK(w, ls_comm_local(w->world, w->rank, &c) == LS_OK);
-    CHECK(w, fixture_open_shard(&f, w->cfg, "cpu-ref", LS_F64, 1, 2, 7, 1, w->recompute, 1,
-                                (ls_shard){w->rank, w->size}) == LS_OK);
+    CHECK(w, fixture_open_shard(&f, w->cfg, "cpu-ref", LS_F64, 1, 2, 8, 1, w->recompute, 1,
+                                (ls_shard){.rank = w->rank, .size = w->size, .rows = w->by_rows}) == LS_OK);
     ls_tensor_join(f.model, c);
     CHECK(w, fixture_pass(&f, 0, 1, true, &loss) == LS_OK && ls_model_fold_tied(f.model) == LS_OK);
     CHECK(w, fabs(loss - w->one_loss) <= 1e-13 * fabs(loss));
@@ -119,7 +119,7 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static void check(ls_variant variant, int T, double pdrop, bool recompute)
+static void check(ls_variant variant, int T, double pdrop, bool recompute, bool by_rows)
 {
     ls_model_config cfg = small_config(variant, pdrop);
     fixture one;
@@ -128,50 +128,75 @@ static void check(ls_variant variant, int T, double pdrop, bool recompute)
     ls_local_world *world = NULL;
     double loss = 0;
     cfg.n_head = 4;
-    assert_int_equal(fixture_open(&one, &cfg, "cpu-ref", LS_F64, 1, 2, 7, 1, false, 1), LS_OK);
+    assert_int_equal(fixture_open(&one, &cfg, "cpu-ref", LS_F64, 1, 2, 8, 1, false, 1), LS_OK);
     assert_int_equal(fixture_pass(&one, 0, 1, true, &loss), LS_OK);
     assert_int_equal(ls_model_fold_tied(one.model), LS_OK);
     assert_int_equal(ls_local_world_create(T, (size_t)1 << 20, &world), LS_OK);
     for (int r = 0; r < T; r++) {
-        w[r] = (worker){
-            .world = world, .rank = r, .size = T, .cfg = &cfg, .recompute = recompute, .one = &one, .one_loss = loss};
+        w[r] = (worker){.world = world,
+                        .rank = r,
+                        .size = T,
+                        .cfg = &cfg,
+                        .recompute = recompute,
+                        .by_rows = by_rows,
+                        .one = &one,
+                        .one_loss = loss};
         assert_int_equal(pthread_create(&thread[r], NULL, worker_main, &w[r]), 0);
     }
     for (int r = 0; r < T; r++) pthread_join(thread[r], NULL);
     for (int r = 0; r < T; r++)
         if (w[r].error[0]) fail_msg("tp %d rank %d: %s", T, r, w[r].error);
-    print_message(
-        "%s tp %d dropout %.1f recompute %d: worst against one worker %.1e; rank 0: %d differences, worst %.1e\n",
-        ls_variant_word(variant), T, pdrop, recompute, w[0].worst, w[0].n_checked, w[0].worst_difference);
+    print_message("%s tp %d dropout %.1f recompute %d rows %d: worst against one worker %.1e; rank 0: %d differences, "
+                  "worst %.1e\n",
+                  ls_variant_word(variant), T, pdrop, recompute, by_rows, w[0].worst, w[0].n_checked,
+                  w[0].worst_difference);
     ls_local_world_destroy(&world);
     fixture_close(&one);
 }
 
 static void tied(void **s)
 {
-    (void)s, check(LS_VARIANT_HF, 2, 0, false);
+    (void)s, check(LS_VARIANT_HF, 2, 0, false, false);
 }
 static void tied_dropout(void **s)
 {
-    (void)s, check(LS_VARIANT_HF, 4, 0.2, false);
+    (void)s, check(LS_VARIANT_HF, 4, 0.2, false, false);
 }
 static void tied_recompute(void **s)
 {
-    (void)s, check(LS_VARIANT_HF, 2, 0.2, true);
+    (void)s, check(LS_VARIANT_HF, 2, 0.2, true, false);
 }
 static void untied(void **s)
 {
-    (void)s, check(LS_VARIANT_R1, 4, 0, false);
+    (void)s, check(LS_VARIANT_R1, 4, 0, false, false);
 }
 static void untied_dropout(void **s)
 {
-    (void)s, check(LS_VARIANT_R1, 2, 0.2, false);
+    (void)s, check(LS_VARIANT_R1, 2, 0.2, false, false);
+}
+
+static void tied_rows(void **s)
+{
+    (void)s, check(LS_VARIANT_HF, 2, 0.2, false, true);
+}
+static void tied_rows_recompute(void **s)
+{
+    (void)s, check(LS_VARIANT_HF, 4, 0.2, true, true);
+}
+static void untied_rows(void **s)
+{
+    (void)s, check(LS_VARIANT_R1, 4, 0, false, true);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(tied), cmocka_unit_test(tied_dropout),
-                                       cmocka_unit_test(tied_recompute), cmocka_unit_test(untied),
-                                       cmocka_unit_test(untied_dropout)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(tied),
+                                       cmocka_unit_test(tied_dropout),
+                                       cmocka_unit_test(tied_recompute),
+                                       cmocka_unit_test(untied),
+                                       cmocka_unit_test(untied_dropout),
+                                       cmocka_unit_test(tied_rows),
+                                       cmocka_unit_test(tied_rows_recompute),
+                                       cmocka_unit_test(untied_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

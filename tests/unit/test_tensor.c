@@ -49,7 +49,8 @@ static void tables(void **state)
                 assert_true(seen && saved);
                 for (int t = 0; t < T; t++) {
                     ls_model *m;
-                    assert_int_equal(ls_model_create_shard(&m, &cfg, &compute, 8, (ls_shard){t, T}), LS_OK);
+                    assert_int_equal(ls_model_create_shard(&m, &cfg, &compute, 8, (ls_shard){.rank = t, .size = T}),
+                                     LS_OK);
                     void *mine = take_units(m);
                     ls_model_init(m, 9);
                     const ls_unit *x = &m->unit[u];
@@ -124,8 +125,9 @@ static void counted_once(void **state)
             double sum = 0;
             for (int t = 0; t < T; t++) {
                 ls_model *m;
-                assert_int_equal(
-                    ls_model_create_shard(&m, &cfg, &compute, LS_NORM_BLOCK * (int64_t)cuts, (ls_shard){t, T}), LS_OK);
+                assert_int_equal(ls_model_create_shard(&m, &cfg, &compute, LS_NORM_BLOCK * (int64_t)cuts,
+                                                       (ls_shard){.rank = t, .size = T}),
+                                 LS_OK);
                 void *mine = take_units(m);
                 ls_model_init(m, 4);
                 for (int u = 0; u < m->n_unit; u++) {
@@ -161,8 +163,9 @@ static void law(void **state)
                 fixture f;
                 ls_comm *c;
                 double loss;
-                assert_int_equal(
-                    fixture_open_shard(&f, &cfg, "cpu", LS_F32, 1, 2, 7, 1, recompute, 1, (ls_shard){rank, T}), LS_OK);
+                assert_int_equal(fixture_open_shard(&f, &cfg, "cpu", LS_F32, 1, 2, 7, 1, recompute, 1,
+                                                    (ls_shard){.rank = rank, .size = T}),
+                                 LS_OK);
                 assert_int_equal(ls_comm_dry(rank, T, &c), LS_OK);
                 ls_tensor_join(f.model, c);
                 assert_int_equal(fixture_pass(&f, 0, 1, false, &loss), LS_OK);
@@ -179,9 +182,36 @@ static void law(void **state)
     }
 }
 
+/* The same by rows. */
+static void law_by_rows(void **state)
+{
+    (void)state;
+    for (int T = 2; T <= 4; T *= 2) {
+        for (int recompute = 0; recompute < 2; recompute++) {
+            const ls_model_config cfg = config(LS_VARIANT_HF);
+            const int64_t R = 2 * 8, C = cfg.n_embd, L = cfg.n_layer, twice = recompute ? 2 * L : 0;
+            fixture f;
+            ls_comm *c;
+            double loss;
+            const ls_shard shard = {.rank = T - 1, .size = T, .rows = true};
+            assert_int_equal(fixture_open_shard(&f, &cfg, "cpu", LS_F32, 1, 2, 8, 1, recompute, 1, shard), LS_OK);
+            assert_int_equal(ls_comm_dry(T - 1, T, &c), LS_OK);
+            ls_tensor_join(f.model, c);
+            assert_int_equal(ls_model_stream(f.model, R), R * C / T);
+            assert_int_equal(fixture_pass(&f, 0, 1, true, &loss), LS_OK);
+            assert_int_equal(ls_comm_stats(c, LS_COLL_REDUCE_SCATTER).elements, (4 * L + 2 + twice) * R * C);
+            assert_int_equal(ls_comm_stats(c, LS_COLL_ALL_GATHER).elements, (6 * L + 2 + twice) * R * C + 3 * R * T);
+            assert_int_equal(ls_comm_stats(c, LS_COLL_ALL_REDUCE).elements, (4 * L + 2) * C);
+            fixture_close(&f);
+            ls_comm_destroy(&c);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(tables), cmocka_unit_test(refused),
-                                       cmocka_unit_test(counted_once), cmocka_unit_test(law)};
+                                       cmocka_unit_test(counted_once), cmocka_unit_test(law),
+                                       cmocka_unit_test(law_by_rows)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,7 @@ ls_status fast_add_fwd(ls_compute *c, void *y_, const void *x_, const void *delt
 #pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
     {
         fast_range r = fast_share(n, LINE);
-        k->add_drop(y + r.lo, x + r.lo, delta + r.lo, r.hi - r.lo, &d, (uint32_t)r.lo);
+        k->add_drop(y + r.lo, x + r.lo, delta + r.lo, r.hi - r.lo, &d, (uint32_t)(drop.first + r.lo));
     }
     return LS_OK;
 }
@@ -57,7 +57,7 @@ ls_status fast_drop_bwd(ls_compute *c, void *dx_, const void *dy_, int64_t n, ls
 #pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
     {
         fast_range r = fast_share(n, LINE);
-        k->drop(dx + r.lo, dy + r.lo, r.hi - r.lo, &d, (uint32_t)r.lo);
+        k->drop(dx + r.lo, dy + r.lo, r.hi - r.lo, &d, (uint32_t)(drop.first + r.lo));
     }
     return LS_OK;
 }
