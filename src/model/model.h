@@ -69,14 +69,19 @@ typedef struct ls_piece {
     void *data;
 } ls_piece;
 
-/* What the shards of a model do together; every shard calls the same in the same order. */
+/* What the shards of a model do together; every shard calls the same in the same order. ticket NULL: the call waits; else x belongs to
+ * the call until wait (0: nothing to wait for). */
 typedef struct ls_seam {
     void *ctx;
-    ls_status (*sum)(void *ctx, ls_view x);      /* x = the sum of all shards' x, the same bits everywhere */
-    ls_status (*sum_part)(void *ctx, ls_view x); /* the same of this shard's part of x alone: part rank of size */
-    ls_status (*share)(void *ctx, ls_view x);    /* every shard's part of x, this one's is filled in */
-    ls_status (*gather)(void *ctx, double *x,
-                        int64_t n); /* x (size * n): every shard's part, this one's is filled in */
+    /* x = the sum of all shards' x, the same bits everywhere */
+    ls_status (*sum)(void *ctx, ls_view x, uint64_t *ticket);
+    /* the same of this shard's part of x alone: part rank of size */
+    ls_status (*sum_part)(void *ctx, ls_view x, uint64_t *ticket);
+    /* every shard's part of x, this one's is filled in */
+    ls_status (*share)(void *ctx, ls_view x, uint64_t *ticket);
+    ls_status (*wait)(void *ctx, uint64_t ticket);
+    /* x (size * n): every shard's n, this one's are filled in; waits */
+    ls_status (*gather)(void *ctx, double *x, int64_t n);
 } ls_seam;
 
 typedef struct ls_model {

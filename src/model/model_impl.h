@@ -68,24 +68,28 @@ static inline void *model_mine(const ls_model *m, void *x, int64_t R)
 }
 
 /* Products end: an (R,C) array becomes the sum over the shards (of its own rows alone where those are cut) … */
-static inline ls_status model_meet(const ls_model *m, void *x, int64_t R)
+static inline ls_status model_meet(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
 {
     const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
     if (m->shard.size == 1) return LS_OK;
-    return m->shard.rows ? m->seam.sum_part(m->seam.ctx, all) : m->seam.sum(m->seam.ctx, all);
+    return m->shard.rows ? m->seam.sum_part(m->seam.ctx, all, ticket) : m->seam.sum(m->seam.ctx, all, ticket);
 }
 /* … and products begin: everyone's rows of it come together. */
-static inline ls_status model_spread(const ls_model *m, void *x, int64_t R)
+static inline ls_status model_spread(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
 {
     const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
-    return m->shard.rows ? m->seam.share(m->seam.ctx, all) : LS_OK;
+    return m->shard.rows ? m->seam.share(m->seam.ctx, all, ticket) : LS_OK;
+}
+static inline ls_status model_wait(const ls_model *m, uint64_t ticket)
+{
+    return ticket ? m->seam.wait(m->seam.ctx, ticket) : LS_OK;
 }
 
 /* The gradients of a norm (weight, then bias) that saw a part of the rows. */
 static inline ls_status model_norm_grads(const ls_model *m, void *dw)
 {
     const ls_view both = {dw, 2 * m->cfg.n_embd, m->compute->ops->dtype};
-    return m->shard.rows ? m->seam.sum(m->seam.ctx, both) : LS_OK;
+    return m->shard.rows ? m->seam.sum(m->seam.ctx, both, NULL) : LS_OK;
 }
 
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)

@@ -43,7 +43,7 @@ ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb)
     if (m->shard.size == 1) return OPS->embed_fwd(CTX, x, mb->ids, wte, wpe, mb->B, mb->T, C, drop);
     LS_TRY(OPS->embed_fwd(CTX, a->tmp, local_ids(m, a, mb), wte, m->shard.rank ? NULL : wpe, mb->B, mb->T, C,
                           (ls_drop){0}));
-    LS_TRY(model_meet(m, a->tmp, R));
+    LS_TRY(model_meet(m, a->tmp, R, NULL));
     return OPS->drop_bwd(CTX, x, model_mine(m, a->tmp, R), n, drop); /* the mask is its own derivative */
 }
 
@@ -55,7 +55,7 @@ ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
     const void *dx = a->da;
     if (m->shard.rows) {
         LS_TRY(OPS->copy(CTX, model_mine(m, a->tmp, R), a->da, model_rows(m, R) * m->cfg.n_embd));
-        LS_TRY(model_spread(m, a->tmp, R));
+        LS_TRY(model_spread(m, a->tmp, R, NULL));
         dx = a->tmp;
     }
     drop.first = 0; /* of all rows */
@@ -86,7 +86,7 @@ static ls_status linear_sum(ls_model *m, const ls_micro *mb, int ui, int tensor,
     const ls_unit *u = &m->unit[ui];
     if (m->shard.rank == 0) LS_TRY(linear(m, mb, ui, tensor, copy, y, x, K, N));
     else LS_TRY(OPS->linear_fwd(CTX, y, x, model_param(m, u, tensor), NULL, rows(mb), K, N));
-    return model_meet(m, y, rows(mb));
+    return model_meet(m, y, rows(mb), NULL);
 }
 
 ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
@@ -100,7 +100,7 @@ ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
 
     LS_TRY(OPS->layernorm_fwd(CTX, ln, s->mean1, s->rstd1, s->x, model_param(m, u, BLOCK_LN1_W),
                               model_param(m, u, BLOCK_LN1_B), S, C, eps));
-    LS_TRY(model_spread(m, a->ln, R));
+    LS_TRY(model_spread(m, a->ln, R, NULL));
     LS_TRY(linear(m, mb, ui, BLOCK_QKV_W, MODEL_DRAFT_QKV, s->qkv, a->ln, C, 3 * A));
     if (s->kcache)
         LS_TRY(OPS->attention_cached(CTX, s->atty, s->kcache, s->vcache, s->qkv, mb->B, mb->T, mb->pos, a->cache_len, H,
@@ -109,7 +109,7 @@ ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
     LS_TRY(linear_sum(m, mb, ui, BLOCK_PROJ_W, MODEL_DRAFT_PROJ, a->tmp, s->atty, A, C));
     LS_TRY(OPS->add_layernorm_fwd(CTX, s->res, ln, s->mean2, s->rstd2, s->x, tmp, model_param(m, u, BLOCK_LN2_W),
                                   model_param(m, u, BLOCK_LN2_B), S, C, eps, proj_drop(m, mb, ui)));
-    LS_TRY(model_spread(m, a->ln, R));
+    LS_TRY(model_spread(m, a->ln, R, NULL));
     LS_TRY(linear(m, mb, ui, BLOCK_FC_W, MODEL_DRAFT_FC, s->fc, a->ln, C, F));
     LS_TRY(OPS->gelu_fwd(CTX, a->wide, s->fc, R * F, m->cfg.gelu));
     LS_TRY(linear_sum(m, mb, ui, BLOCK_OUT_W, MODEL_DRAFT_OUT, a->tmp, a->wide, F, C));
@@ -126,17 +126,31 @@ static ls_status behind_drop(ls_model *m, ls_acts *a, void *d, int64_t R, ls_dro
     if (drop.p > 0) LS_TRY(OPS->drop_bwd(CTX, model_mine(m, to, R), d, n, drop));
     else if (keep || m->shard.rows) LS_TRY(OPS->copy(CTX, model_mine(m, to, R), d, n));
     else *out = d;
-    return model_spread(m, to, R);
+    return model_spread(m, to, R, NULL);
 }
 
 /* A norm's output once more, all rows of it, in a->ln; its bias lies behind its weight. */
 static ls_status norm_again(ls_model *m, ls_acts *a, const ls_micro *mb, const void *x, const void *mean,
-                            const void *rstd, const ls_unit *u, int weight)
+                            const void *rstd, const ls_unit *u, int weight, uint64_t *ticket)
 {
     const int64_t R = rows(mb);
     LS_TRY(OPS->layernorm_again(CTX, model_mine(m, a->ln, R), x, mean, rstd, model_param(m, u, weight),
                                 model_param(m, u, weight + 1), model_rows(m, R), m->cfg.n_embd));
-    return model_spread(m, a->ln, R);
+    return model_spread(m, a->ln, R, ticket);
+}
+
+/* d of a product that follows a norm: a->tmp becomes d of the norm's output, which lies in a->ln once `ln` is there. The sum over the
+ * shards travels while the gradients of the weights are made (dw NULL: not wanted). */
+static ls_status behind_norm(ls_model *m, ls_acts *a, const ls_micro *mb, const void *dy, const ls_unit *u, int weight,
+                             int64_t N, void *dw, void *db, uint64_t ln)
+{
+    const int64_t R = rows(mb), C = m->cfg.n_embd;
+    uint64_t dx = 0;
+    LS_TRY(OPS->linear_bwd(CTX, a->tmp, NULL, NULL, dy, NULL, model_param(m, u, weight), R, C, N, false));
+    LS_TRY(model_meet(m, a->tmp, R, &dx));
+    LS_TRY(model_wait(m, ln));
+    if (dw) LS_TRY(OPS->linear_bwd(CTX, NULL, dw, db, dy, a->ln, NULL, R, C, N, false));
+    return model_wait(m, dx);
 }
 
 /* a->da comes in as d y and leaves as d x; a->db holds d r in between. */
@@ -157,16 +171,15 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
 
     /* y = r + drop(out(gelu(fc(LN2 r)))) */
     const void *dout, *dproj;
+    uint64_t ln = 0; /* on its way */
     LS_TRY(behind_drop(m, a, a->da, R, model_drop(m, mb, ui, DROP_OUT, m->cfg.resid_pdrop), split ? s->dout : NULL,
                        &dout));
     if (!split) LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * F, m->cfg.gelu));
     LS_TRY(OPS->linear_bwd(CTX, dfc, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, a->wide_again,
                            model_param(m, u, BLOCK_OUT_W), R, F, C, false));
     LS_TRY(OPS->gelu_bwd(CTX, dfc, dfc, s->fc, R * F, m->cfg.gelu));
-    if (!split) LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W));
-    LS_TRY(OPS->linear_bwd(CTX, a->tmp, grad[BLOCK_FC_W], grad[BLOCK_FC_B], dfc, a->ln, model_param(m, u, BLOCK_FC_W),
-                           R, C, F, false));
-    LS_TRY(model_meet(m, a->tmp, R));
+    if (!split) LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W, &ln));
+    LS_TRY(behind_norm(m, a, mb, dfc, u, BLOCK_FC_W, F, grad[BLOCK_FC_W], grad[BLOCK_FC_B], ln));
     LS_TRY(OPS->layernorm_bwd(CTX, a->db, grad[BLOCK_LN2_W], grad[BLOCK_LN2_B], tmp, a->da, s->res,
                               model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, S, C, false));
     LS_TRY(model_norm_grads(m, grad[BLOCK_LN2_W]));
@@ -177,10 +190,9 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
                            model_param(m, u, BLOCK_PROJ_W), R, A, C, false));
     LS_TRY(OPS->attention_bwd(CTX, dqkv, a->ln, s->atty, s->lse, s->qkv, mb->B, mb->T, H, D,
                               model_attention_drop(m, mb, ui)));
-    if (!split) LS_TRY(norm_again(m, a, mb, s->x, s->mean1, s->rstd1, u, BLOCK_LN1_W));
-    LS_TRY(OPS->linear_bwd(CTX, a->tmp, grad[BLOCK_QKV_W], grad[BLOCK_QKV_B], dqkv, a->ln,
-                           model_param(m, u, BLOCK_QKV_W), R, C, 3 * A, false));
-    LS_TRY(model_meet(m, a->tmp, R));
+    ln = 0;
+    if (!split) LS_TRY(norm_again(m, a, mb, s->x, s->mean1, s->rstd1, u, BLOCK_LN1_W, &ln));
+    LS_TRY(behind_norm(m, a, mb, dqkv, u, BLOCK_QKV_W, 3 * A, grad[BLOCK_QKV_W], grad[BLOCK_QKV_B], ln));
     LS_TRY(OPS->layernorm_bwd(CTX, a->da, grad[BLOCK_LN1_W], grad[BLOCK_LN1_B], tmp, a->db, s->x,
                               model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, S, C, false));
     return model_norm_grads(m, grad[BLOCK_LN1_W]);
@@ -196,12 +208,12 @@ ls_status model_block_bwd_w(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
     LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * F, m->cfg.gelu));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), s->dout,
                            a->wide_again, NULL, R, F, C, false));
-    LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W));
+    LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W, NULL));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_FC_W), model_grad(m, u, BLOCK_FC_B), s->dfc, a->ln, NULL,
                            R, C, F, false));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_PROJ_W), model_grad(m, u, BLOCK_PROJ_B), s->dproj, s->atty,
                            NULL, R, A, C, false));
-    LS_TRY(norm_again(m, a, mb, s->x, s->mean1, s->rstd1, u, BLOCK_LN1_W));
+    LS_TRY(norm_again(m, a, mb, s->x, s->mean1, s->rstd1, u, BLOCK_LN1_W, NULL));
     return OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_QKV_W), model_grad(m, u, BLOCK_QKV_B), s->dqkv, a->ln,
                            NULL, R, C, 3 * A, false);
 }
@@ -215,7 +227,7 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
 
     LS_TRY(OPS->layernorm_fwd(CTX, model_mine(m, a->ln, R), s->mean1, s->rstd1, s->x, model_param(m, u, HEAD_LN_W),
                               model_param(m, u, HEAD_LN_B), model_rows(m, R), C, m->cfg.ln_eps));
-    LS_TRY(model_spread(m, a->ln, R));
+    LS_TRY(model_spread(m, a->ln, R, NULL));
     if (!mb->target) return LS_OK;
     ls_classifier cl = {.row_loss = a->row_loss,
                         .x = a->ln,
@@ -238,7 +250,7 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
     ls_status st = OPS->classifier(CTX, &cl);
     CTX->scratch = a->work;
     LS_TRY(st);
-    if (mb->train) LS_TRY(model_meet(m, cl.dx, R));
+    if (mb->train) LS_TRY(model_meet(m, cl.dx, R, NULL));
     if (mb->train && m->shard.rows) LS_TRY(OPS->copy(CTX, a->db, model_mine(m, a->tmp, R), model_rows(m, R) * C));
     mb->loss_sum = 0;
     mb->n_counted = 0;

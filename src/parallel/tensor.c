@@ -2,9 +2,9 @@
 
 #include "parallel/strategy.h"
 
-static ls_status sum(void *ctx, ls_view x)
+static ls_status sum(void *ctx, ls_view x, uint64_t *ticket)
 {
-    return ls_all_reduce(ctx, x, LS_SITE, NULL);
+    return ls_all_reduce(ctx, x, LS_SITE, ticket);
 }
 
 static ls_view part_of(const ls_comm *c, ls_view x)
@@ -13,14 +13,19 @@ static ls_view part_of(const ls_comm *c, ls_view x)
     return (ls_view){(char *)x.data + (size_t)(n * ls_comm_rank(c)) * ls_dtype_nbytes(x.dt), n, x.dt};
 }
 
-static ls_status sum_part(void *ctx, ls_view x)
+static ls_status sum_part(void *ctx, ls_view x, uint64_t *ticket)
 {
-    return ls_reduce_scatter(ctx, part_of(ctx, x), x, LS_SITE, NULL);
+    return ls_reduce_scatter(ctx, part_of(ctx, x), x, LS_SITE, ticket);
 }
 
-static ls_status share(void *ctx, ls_view x)
+static ls_status share(void *ctx, ls_view x, uint64_t *ticket)
 {
-    return ls_all_gather(ctx, x, part_of(ctx, x), LS_SITE, NULL);
+    return ls_all_gather(ctx, x, part_of(ctx, x), LS_SITE, ticket);
+}
+
+static ls_status wait(void *ctx, uint64_t ticket)
+{
+    return ls_wait(ctx, ticket);
 }
 
 static ls_status gather(void *ctx, double *x, int64_t n)
@@ -32,7 +37,7 @@ static ls_status gather(void *ctx, double *x, int64_t n)
 void ls_tensor_join(ls_model *m, ls_comm *comm)
 {
     LS_ASSERT(ls_comm_size(comm) == m->shard.size && ls_comm_rank(comm) == m->shard.rank);
-    m->seam = (ls_seam){.ctx = comm, .sum = sum, .sum_part = sum_part, .share = share, .gather = gather};
+    m->seam = (ls_seam){.ctx = comm, .sum = sum, .sum_part = sum_part, .share = share, .wait = wait, .gather = gather};
 }
 
 typedef struct range {
