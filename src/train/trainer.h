@@ -83,7 +83,7 @@ typedef struct ls_trainer {
     ls_piece *hold, *save; /* what this worker holds; what it writes to checkpoints            */
     int n_hold, n_save;
     ls_model *whole; /* the model that checkpoints know: model itself, or the tables of that of which it is a shard */
-    ls_piece *load;  /* hold and save as parts of it: save, too, when layers are split   */
+    ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     int32_t *ids, *target; /* one micro-batch                                                  */
