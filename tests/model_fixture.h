@@ -48,12 +48,13 @@ static inline void fixture_batch(fixture *f, uint64_t leaf)
     }
 }
 
-static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, const char *backend, ls_dtype dt,
-                                     int threads, int64_t B, int64_t T, int n_leaf, bool recompute, int64_t pad)
+static inline ls_status fixture_open_shard(fixture *f, const ls_model_config *cfg, const char *backend, ls_dtype dt,
+                                           int threads, int64_t B, int64_t T, int n_leaf, bool recompute, int64_t pad,
+                                           ls_shard shard)
 {
     *f = (fixture){.B = B, .T = T};
     LS_TRY(ls_compute_open(&f->compute, backend, dt, threads));
-    LS_TRY(ls_model_create(&f->model, cfg, &f->compute, pad));
+    LS_TRY(ls_model_create_shard(&f->model, cfg, &f->compute, pad, shard));
     const int64_t esize = (int64_t)ls_dtype_nbytes(dt);
     int rows[3][64];
     for (int u = 0; u < f->model->n_unit; u++)
@@ -78,6 +79,12 @@ static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, con
     f->target = ls_plan_at(&f->plan, target);
     ls_model_init(f->model, 5);
     return LS_OK;
+}
+
+static inline ls_status fixture_open(fixture *f, const ls_model_config *cfg, const char *backend, ls_dtype dt,
+                                     int threads, int64_t B, int64_t T, int n_leaf, bool recompute, int64_t pad)
+{
+    return fixture_open_shard(f, cfg, backend, dt, threads, B, T, n_leaf, recompute, pad, (ls_shard){.size = 1});
 }
 
 static inline void fixture_close(fixture *f)

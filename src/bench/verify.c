@@ -16,9 +16,9 @@
 
 #define SEQ      64
 #define N_TOKEN  40000
-#define MAX_STEP 16
+#define MAX_STEP 64
 
-/* What rank 0 of a layout leaves behind, in memory that its parent shares. */
+/* What rank 0 of a layout (shards: the first replica of each) leaves behind, in memory that its parent shares. */
 typedef struct outcome {
     int64_t n; /* elements of all units                 */
     double loss[MAX_STEP];
@@ -29,17 +29,22 @@ typedef struct outcome {
 
 typedef struct layout {
     const ls_verify_opts *o;
-    const char *dir, *strategy;
-    int world, n_micro;
+    const char *dir;
+    ls_verify_shape s;
+    int n_micro; /* of each replica */
+    int steps;
     double dropout;
     outcome *out;
 } layout;
 
 static ls_status resolve(const layout *l, ls_train_config *c)
 {
-    char data[300], world[16], micro[16], drop[32], seed[32];
+    char data[300], world[16], tp[16], pp[16], chunks[16], micro[16], drop[32], seed[32];
     snprintf(data, sizeof data, "%s", l->dir);
-    snprintf(world, sizeof world, "%d", l->world);
+    snprintf(world, sizeof world, "%d", l->s.world);
+    snprintf(tp, sizeof tp, "%d", l->s.tp);
+    snprintf(pp, sizeof pp, "%d", l->s.pp);
+    snprintf(chunks, sizeof chunks, "%d", l->s.interleave);
     snprintf(micro, sizeof micro, "%d", l->n_micro);
     snprintf(drop, sizeof drop, "%g", l->dropout);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)l->o->seed);
@@ -55,8 +60,12 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     micro,
                     "--n",
                     world,
+                    "--tp",
+                    tp,
+                    "--pp",
+                    pp,
                     "--strategy",
-                    (char *)(uintptr_t)l->strategy,
+                    (char *)(uintptr_t)l->s.strategy,
                     "--dropout",
                     drop,
                     "--seed",
@@ -72,17 +81,41 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     "--checkpoint_path",
                     data,
                     "--max_steps",
-                    "100"};
+                    "100",
+                    NULL,
+                    NULL,
+                    NULL,
+                    NULL,
+                    NULL};
+    int argc = (int)(sizeof argv / sizeof argv[0]) - 5;
+    if (l->s.by_rows) argv[argc++] = "--sequence_parallel";
+    if (l->s.pp > 1) {
+        argv[argc++] = "--schedule";
+        argv[argc++] = (char *)(uintptr_t)l->s.schedule;
+        argv[argc++] = "--interleave";
+        argv[argc++] = chunks;
+    }
     ls_train_options o;
     ls_train_paths paths = {0};
-    LS_TRY(ls_train_options_parse((int)(sizeof argv / sizeof argv[0]), argv, &o));
+    LS_TRY(ls_train_options_parse(argc, argv, &o));
     LS_TRY(ls_train_find_paths(&o, &paths));
-    ls_status st = ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = l->world, .data_eos_id = -1}, c);
+    ls_status st =
+        ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = l->s.world, .data_eos_id = -1}, c);
     ls_train_paths_fini(&paths);
     return st;
 }
 
-/* Gradients and weights of all units, whole, at the judge's. Collective. */
+/* A unit's elements that are here, at their places in the whole model. */
+static void put_unit(const ls_unit *u, const float *from, float *to)
+{
+    bool everywhere;
+    for (int64_t i = 0, n, whole; i < u->n; i += n) {
+        n = ls_unit_run(u, i, &whole, &everywhere);
+        memcpy(to + whole, from + i, (size_t)n * sizeof *to);
+    }
+}
+
+/* Gradients and weights of all units, whole, at the judges'. Collective. */
 static ls_status keep(ls_trainer *t, outcome *out, bool judge)
 {
     const ls_model *m = t->model;
@@ -92,13 +125,13 @@ static ls_status keep(ls_trainer *t, outcome *out, bool judge)
     if (!scratch) return ls_nomem((size_t)largest * sizeof(float), "a unit");
     for (int u = 0; u < m->n_unit; u++) {
         const ls_unit *unit = &m->unit[u];
-        LS_ASSERT(at + unit->n <= out->n);
+        LS_ASSERT(at + unit->n_whole <= out->n);
         for (int grad = 0; grad < 2; grad++) {
             const void *whole = NULL;
             LS_TRY(ls_trainer_whole(t, u, grad, scratch, &whole));
-            if (judge) memcpy(out->data + (grad ? 0 : out->n) + at, whole, (size_t)unit->n * sizeof(float));
+            if (judge) put_unit(unit, whole, out->data + (grad ? 0 : out->n) + at);
         }
-        at += unit->n;
+        at += unit->n_whole;
     }
     return LS_OK;
 }
@@ -115,14 +148,14 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     const bool judge = !comm || ls_comm_rank(comm) == 0;
-    for (int k = 0; k < l->o->steps && st == LS_OK; k++) {
+    for (int k = 0; k < l->steps && st == LS_OK; k++) {
         st = ls_trainer_step(t, &r);
         if (st == LS_OK && judge) {
             l->out->loss[k] = r.loss;
             l->out->norm[k] = r.grad_norm;
         }
     }
-    if (st == LS_OK) st = keep(t, l->out, judge);
+    if (st == LS_OK) st = keep(t, l->out, !t->at.at[LS_AXIS_DP] && !t->at.at[LS_AXIS_PP]);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
     ls_trainer_destroy(&t);
@@ -136,13 +169,13 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     return steps(ctx, comm, 1);
 }
 
-/* The first l->world of the workers that are there; the others wait. Results reach rank 0, which is always one of them. */
+/* The first l->s.world of the workers that are there; the others wait. Results reach rank 0, which is always one of them. */
 static ls_status run_together(layout *l)
 {
     ls_comm *all = l->o->comm, *group = NULL;
-    const bool member = ls_comm_rank(all) < l->world;
+    const bool member = ls_comm_rank(all) < l->s.world;
     ls_status st = ls_comm_split(all, member, 0, &group); /* one for each layout: its memory ends with it */
-    if (st == LS_OK && member) st = steps(l, l->world == 1 ? NULL : group, 1);
+    if (st == LS_OK && member) st = steps(l, l->s.world == 1 ? NULL : group, 1);
     ls_comm_destroy(&group);
     return ls_comm_agree(all, st, LS_SITE);
 }
@@ -150,12 +183,13 @@ static ls_status run_together(layout *l)
 static ls_status run_layout(layout *l)
 {
     memset(l->out->loss, 0, sizeof l->out->loss);
+    memset(l->out->norm, 0, sizeof l->out->norm);
     l->out->failed[0] = '\0';
     memset(l->out->data, 0xff, 2 * (size_t)l->out->n * sizeof(float)); /* NaNs: what was not written differs */
     if (l->o->comm) return run_together(l);
-    if (l->world == 1) return steps(l, NULL, 1);
+    if (l->s.world == 1) return steps(l, NULL, 1);
     return ls_launch_local(
-        &(ls_launch){.n = l->world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
+        &(ls_launch){.n = l->s.world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
 }
 
 static double largest_difference(const float *a, const float *b, int64_t n)
@@ -217,59 +251,139 @@ static void unshare(outcome *o)
     if (o) munmap(o, sizeof *o + 2 * (size_t)o->n * sizeof(float));
 }
 
-static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *judge, outcome *other,
-                             void (*row)(void *, const ls_verify_row *), void *ctx)
+/* One worker with all leaves of a step. */
+static layout judge_of(const ls_verify_opts *o, const char *dir, int n_leaf, int steps, double dropout, outcome *out)
+{
+    return (layout){.o = o,
+                    .dir = dir,
+                    .s = {.strategy = "single", .world = 1, .pp = 1, .interleave = 1, .tp = 1},
+                    .n_micro = n_leaf,
+                    .steps = steps,
+                    .dropout = dropout,
+                    .out = out};
+}
+
+typedef struct table {
+    void (*row)(void *, const ls_verify_row *);
+    void *ctx;
+    int n_row, n_bad;
+} table;
+
+/* The judge's step in another shape, on more workers. */
+static ls_status hold_against(table *t, const layout *judge, ls_verify_shape shape, outcome *other)
+{
+    layout l = *judge;
+    ls_comm *there = l.o->comm;
+    l.s = shape;
+    l.n_micro = judge->n_micro / (shape.world / shape.tp / shape.pp);
+    l.out = other;
+    ls_verify_row r = {.s = shape,
+                       .comm = shape.world == 1 ? "self"
+                               : there          ? ls_comm_name(there)
+                                                : "local",
+                       .n_micro = l.n_micro,
+                       .dropout = l.dropout};
+    const double begin = ls_now();
+    ls_status st = run_layout(&l);
+    r.seconds = ls_now() - begin;
+    if (there && ls_comm_rank(there)) return st;
+    if (st == LS_OK) compare(&r, other, judge->out, l.steps);
+    else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
+    r.within = r.ran && r.loss_error <= LS_VERIFY_LOSS && r.grad_error <= LS_VERIFY_GRAD;
+    t->n_bad += !(shape.tp > 1 ? r.within : r.identical);
+    t->n_row++;
+    t->row(t->ctx, &r);
+    return st == LS_E_COMM && there ? st : LS_OK; /* the workers cannot go on together */
+}
+
+/* Layouts of whole models, which promise identity. */
+static ls_status replicas(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
 {
     static const char *const strategy[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
-    enum { N_STRATEGY = sizeof strategy / sizeof strategy[0] };
-    int most = 1, n_bad = 0, n_row = 0;
-    for (int i = 0; i < o->n_world; i++) most = o->world[i] > most ? o->world[i] : most;
     for (int accum = 1; accum <= 4; accum *= 2) {
         for (int drop = 0; drop < 2; drop++) {
-            const double dropout = drop ? 0.1 : 0;
-            layout one = {.o = o,
-                          .dir = dir,
-                          .strategy = "single",
-                          .world = 1,
-                          .n_micro = most * accum,
-                          .dropout = dropout,
-                          .out = judge};
+            layout one = judge_of(o, dir, most * accum, o->steps, drop ? 0.1 : 0, judge);
             LS_TRY(run_layout(&one));
-            for (int s = 0; s < N_STRATEGY; s++) {
-                for (int i = 0; i < o->n_world; i++) {
-                    if (most % o->world[i]) continue;
-                    layout l = {.o = o,
-                                .dir = dir,
-                                .strategy = strategy[s],
-                                .world = o->world[i],
-                                .n_micro = most * accum / o->world[i],
-                                .dropout = dropout,
-                                .out = other};
-                    ls_verify_row r = {.strategy = l.strategy,
-                                       .comm = l.world == 1 ? "self"
-                                               : o->comm    ? ls_comm_name(o->comm)
-                                                            : "local",
-                                       .world = l.world,
-                                       .n_micro = l.n_micro,
-                                       .dropout = dropout};
-                    const double begin = ls_now();
-                    ls_status st = run_layout(&l);
-                    r.seconds = ls_now() - begin;
-                    if (o->comm && ls_comm_rank(o->comm)) {
-                        LS_TRY(st);
-                        continue;
-                    }
-                    if (st == LS_OK) compare(&r, other, judge, o->steps);
-                    else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
-                    n_bad += !r.identical;
-                    n_row++;
-                    row(ctx, &r);
-                    if (st == LS_E_COMM && o->comm) return st; /* the workers cannot go on together */
-                }
+            for (int s = 0; s < 5; s++)
+                for (int i = 0; i < o->n_world; i++)
+                    if (most % o->world[i] == 0)
+                        LS_TRY(hold_against(t, &one, (ls_verify_shape){strategy[s], o->world[i], 1, 1, 1, NULL, false},
+                                            other));
+        }
+    }
+    return LS_OK;
+}
+
+/* Pipelines, which promise identity, too: 2 and 4 stages under every schedule, with every strategy among their replicas. */
+static ls_status pipelines(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
+{
+    static const char *const schedule[] = {"naive", "gpipe", "1f1b", "interleaved", "zb"}, *const strategy[] = {
+                                                                                               "single", "ddp", "zero1",
+                                                                                               "zero2", "zero3"};
+    if (most == 1) return LS_OK;
+    layout one = judge_of(o, dir, 2 * most, o->steps, 0.1, judge);
+    LS_TRY(run_layout(&one));
+    for (int pp = 2; pp <= 4; pp *= 2) {
+        for (int i = 0; i < o->n_world; i++) {
+            const int world = o->world[i];
+            if (most % world || world % pp) continue;
+            for (int k = 0; k < 5; k++) {
+                const bool inter = k == 3;
+                if (inter && pp == 4) continue; /* 6 units are too few for 8 parts */
+                for (int s = 0; s < 5; s++)
+                    if (s ? world > pp : world == pp) /* one replica has no strategy; several have all the others */
+                        LS_TRY(hold_against(
+                            t, &one, (ls_verify_shape){strategy[s], world, pp, inter ? 2 : 1, 1, schedule[k], false},
+                            other));
             }
         }
     }
-    if (n_bad) return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", n_bad, n_row);
+    return LS_OK;
+}
+
+/* Split layers, which promise closeness: tp 2 and 4, alone and under every strategy of their replicas, and in a pipeline; by rows alone and
+ * under zero3. */
+static ls_status shards(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
+{
+    static const char *const strategy[] = {"single", "ddp", "zero1", "zero2", "zero3"};
+    if (o->comm) return LS_OK; /* their parts meet in memory that forked workers share */
+    for (int drop = 0; drop < 2 && most > 1; drop++) {
+        layout one = judge_of(o, dir, most, LS_VERIFY_TP_STEPS, drop ? 0.1 : 0, judge);
+        LS_TRY(run_layout(&one));
+        for (int tp = 2; tp <= 4; tp *= 2) {
+            for (int i = 0; i < o->n_world; i++) {
+                const int world = o->world[i];
+                if (most % world || world % tp) continue;
+                for (int s = 0; s < 5; s++) {
+                    if (s ? world == tp : world > tp) continue;
+                    LS_TRY(hold_against(t, &one, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, false}, other));
+                    if (s == 0 || s == 4)
+                        LS_TRY(
+                            hold_against(t, &one, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, true}, other));
+                }
+                for (int pp = 2; pp <= 4; pp *= 2)
+                    if (world % (tp * pp) == 0)
+                        LS_TRY(hold_against(
+                            t, &one,
+                            (ls_verify_shape){world > tp * pp ? "zero2" : "single", world, pp, 1, tp, "1f1b", false},
+                            other));
+            }
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *judge, outcome *other,
+                             void (*row)(void *, const ls_verify_row *), void *ctx)
+{
+    table t = {.row = row, .ctx = ctx};
+    int most = 1;
+    for (int i = 0; i < o->n_world; i++) most = o->world[i] > most ? o->world[i] : most;
+    if (!o->only_tp) LS_TRY(replicas(o, dir, most, judge, other, &t));
+    if (!o->only_tp) LS_TRY(pipelines(o, dir, most, judge, other, &t));
+    LS_TRY(shards(o, dir, most, judge, other, &t));
+    if (t.n_bad)
+        return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", t.n_bad, t.n_row);
     return LS_OK;
 }
 

@@ -2,7 +2,7 @@
  *
  * For each number of leaves (micro-batches of a step) and with and without dropout, one worker is the judge. Every other layout has
  * the same leaves spread over its workers. Compared are the losses of all steps, the summed gradients of the last and the weights
- * after it. */
+ * after it. Where layers are split (tp) sums have another order: there the errors must stay within LS_VERIFY_LOSS and LS_VERIFY_GRAD. */
 #ifndef LS_BENCH_VERIFY_H
 #define LS_BENCH_VERIFY_H
 
@@ -12,6 +12,9 @@
 #include <stdint.h>
 
 #define LS_VERIFY_MAX_WORLD 16
+#define LS_VERIFY_LOSS      1e-5 /* relative, of every step                                         */
+#define LS_VERIFY_GRAD      1e-4 /* of the last step's, against the largest element                 */
+#define LS_VERIFY_TP_STEPS  20   /* of layouts with split layers, however many the others take      */
 
 typedef struct ls_verify_opts {
     int world[LS_VERIFY_MAX_WORLD]; /* numbers of workers */
@@ -20,14 +23,25 @@ typedef struct ls_verify_opts {
     uint64_t seed;
     ls_comm *
         comm; /* workers that are there (a launcher's): every one of them calls ls_verify; NULL: they are forked here */
+    bool only_tp; /* leave the layouts of whole models out */
 } ls_verify_opts;
 
+/* Who shares the work how. */
+typedef struct ls_verify_shape {
+    const char *strategy;
+    int world, pp, interleave, tp;
+    const char *schedule; /* of a pipeline, else NULL */
+    bool by_rows;         /* --sequence_parallel      */
+} ls_verify_shape;
+
 typedef struct ls_verify_row {
-    const char *strategy, *comm;
-    int world, n_micro; /* of each worker */
+    ls_verify_shape s;
+    const char *comm;
+    int n_micro; /* of each replica */
     double dropout;
     bool ran; /* false: `words` says why not */
     bool identical;
+    bool within;                                 /* the errors are small enough for split layers */
     double loss_error, grad_error, weight_error; /* largest relative differences; 0 when identical */
     char words[200];
     double seconds;

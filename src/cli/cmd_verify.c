@@ -13,7 +13,7 @@
 typedef struct options {
     const char *n;
     int64_t steps, seed;
-    bool json;
+    bool json, only_tp;
 } options;
 
 static const ls_opt table[] = {
@@ -21,6 +21,7 @@ static const ls_opt table[] = {
      "numbers of workers, each a divisor of the largest [1,2,4; under mpirun: up to all]", "What"},
     {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
+    {"only-tp", LS_OPT_SWITCH, offsetof(options, only_tp), NULL, NULL, "only layouts with split layers", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the table", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
@@ -28,7 +29,7 @@ static const ls_opt table[] = {
 typedef struct printer {
     bool json;
     ls_jsonw w;
-    int n, n_identical;
+    int n, n_identical, n_within;
 } printer;
 
 static void print_row(void *ctx, const ls_verify_row *r)
@@ -36,18 +37,27 @@ static void print_row(void *ctx, const ls_verify_row *r)
     printer *p = ctx;
     p->n++;
     p->n_identical += r->identical;
-    const char *verdict = r->identical ? "identical" : r->ran ? "differs" : "failed";
+    const bool close = !r->identical && r->s.tp > 1 && r->within;
+    const char *verdict = r->identical ? "identical" : close ? "within" : r->ran ? "differs" : "failed";
+    p->n_within += close;
     if (!p->json) {
-        printf("%-8s %-6s %7d %13d %8.1f %7.2f s   %s%s%s\n", r->strategy, r->comm, r->world, r->n_micro, r->dropout,
-               r->seconds, verdict, r->words[0] ? ": " : "", r->words);
+        char bounds[64] = "";
+        if (close) snprintf(bounds, sizeof bounds, " loss %g, gradients %g", LS_VERIFY_LOSS, LS_VERIFY_GRAD);
+        printf("%-8s %-6s %7d  %2d %-11s %2d%s %12d %8.1f %7.2f s   %s%s%s%s\n", r->s.strategy, r->comm, r->s.world,
+               r->s.pp, r->s.schedule ? r->s.schedule : "", r->s.tp, r->s.by_rows ? "s" : " ", r->n_micro, r->dropout,
+               r->seconds, verdict, bounds, r->words[0] ? ": " : "", r->words);
         fflush(stdout);
         return;
     }
     ls_jsonw *w = &p->w;
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "strategy", r->strategy);
+    ls_jsonw_put_str(w, "strategy", r->s.strategy);
     ls_jsonw_put_str(w, "comm", r->comm);
-    ls_jsonw_put_int(w, "workers", r->world);
+    ls_jsonw_put_int(w, "workers", r->s.world);
+    ls_jsonw_put_int(w, "tp", r->s.tp);
+    ls_jsonw_put_int(w, "pp", r->s.pp);
+    if (r->s.schedule) { ls_jsonw_put_str(w, "schedule", r->s.schedule); }
+    ls_jsonw_put_bool(w, "sequence_parallel", r->s.by_rows);
     ls_jsonw_put_int(w, "micro_batches", r->n_micro);
     ls_jsonw_put_real(w, "dropout", r->dropout);
     ls_jsonw_put_real(w, "seconds", r->seconds);
@@ -112,16 +122,20 @@ ls_status cmd_verify(int argc, char **argv)
     LS_TRY(ls_opt_defaults(table, N_OPT, &o));
     LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help("verify [-n LIST] [OPTIONS]",
-                 "Trains a small model for a few steps under every strategy and number of workers, with and without "
-                 "dropout and with 1, 2 and 4\n"
-                 "micro-batches, and compares losses, gradients and weights with one worker, bit by bit.",
-                 table, N_OPT);
+        cli_help(
+            "verify [-n LIST] [OPTIONS]",
+            "Trains a small model for a few steps under every strategy and number of workers, with and without "
+            "dropout and with 1, 2 and 4\n"
+            "micro-batches, and compares losses, gradients and weights with one worker, bit by bit. Layers that are "
+            "split (tp 2 and 4)\n"
+            "change the order of sums: over 20 steps their losses stay within 1e-5 and their gradients within 1e-4\n"
+            "(2s: with --sequence_parallel).",
+            table, N_OPT);
         return LS_OK;
     }
     char list[64];
     ls_start_env env = {0};
-    ls_verify_opts v = {.steps = (int)o.steps, .seed = (uint64_t)o.seed};
+    ls_verify_opts v = {.steps = (int)o.steps, .seed = (uint64_t)o.seed, .only_tp = o.only_tp};
     LS_TRY(ls_start_env_read(&env));
     LS_TRY(parse_list(o.n ? o.n : default_list(env.size > 1 ? env.size : 4, list), &v));
     if (env.size > 1) LS_TRY(join(&env, &v, &v.comm));
@@ -135,13 +149,16 @@ ls_status cmd_verify(int argc, char **argv)
     ls_jsonw_init(&p.w, &out, 2);
     ls_jsonw_open(&p.w, '{');
     ls_jsonw_put_open(&p.w, "layouts", '[');
-    if (!o.json) printf("strategy comm   workers micro-batches  dropout      time   against one worker\n");
+    if (!o.json)
+        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
     ls_status st = ls_verify(&v, print_row, &p);
     ls_jsonw_close(&p.w);
     ls_jsonw_put_int(&p.w, "identical", p.n_identical);
+    ls_jsonw_put_int(&p.w, "within", p.n_within);
     ls_jsonw_put_int(&p.w, "of", p.n);
     ls_jsonw_close(&p.w);
     if (o.json) puts(out.data ? out.data : "");
+    else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);
     ls_str_fini(&out);
     ls_comm_destroy(&v.comm);

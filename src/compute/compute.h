@@ -29,6 +29,8 @@ typedef enum ls_gelu { LS_GELU_TANH, LS_GELU_ERF } ls_gelu;
 typedef struct ls_drop {
     float p;
     uint64_t key;
+    int64_t first;        /* add_fwd, drop_bwd, add_layernorm_fwd: the index of the first element here */
+    int64_t head, n_head; /* attention: the first head here, and how many there are in all; 0: those here are all */
 } ls_drop;
 
 typedef struct ls_adamw {
@@ -43,7 +45,11 @@ typedef struct ls_compute ls_compute;
 #define LS_FEW_ROWS 9 /* up to so many rows a product is bound by reading the weights, once (invariant 4) */
 
 /* One call of the classifier: logits = x w^T, softmax cross-entropy against target, and its gradient. Rows are taken in
- * chunks so that only (chunk, V) logits exist. Rows with target < 0 count nothing. */
+ * chunks so that only (chunk, V) logits exist. Rows with target < 0 count nothing.
+ *
+ * A vocabulary that is cut over n_part workers: w holds V rows from `first` on, part `part`. Of every row each worker knows its largest
+ * logit, the sum of exponentials below it and the target's logit if it is here; gather brings everyone's, and all of them compute the same
+ * loss from them. dx is then this part's share of the gradient: their sum is the whole. */
 typedef struct ls_classifier {
     double *row_loss;      /* (R) out: -log p(target), 0 for ignored rows                                            */
     void *dx;              /* (R,C) out, or NULL: loss only                                                          */
@@ -53,16 +59,21 @@ typedef struct ls_classifier {
     double dloss;          /* factor of every row's gradient, e.g. 1/R                                               */
     int64_t R, C, V;
     bool acc;
+    int64_t first; /* id of w's first row; targets are ids of the whole vocabulary */
+    int part, n_part;
+    /* x (n_part * n): part `part` of it is filled in, and all are when it returns; n_part <= 1: not called. x lies in scratch. */
+    ls_status (*gather)(void *ctx, double *x, int64_t n);
+    void *gather_ctx;
 } ls_classifier;
 
 typedef struct ls_compute_ops {
     const char *name; /* --compute NAME */
     ls_dtype dtype;
 
-    /* y = drop(wte[ids] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C), y (R,C) */
+    /* y = drop(wte[ids] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C) or NULL: 0, y (R,C). An id < 0 has a row of 0. */
     ls_status (*embed_fwd)(ls_compute *c, void *y, const int32_t *ids, const void *wte, const void *wpe, int64_t B,
                            int64_t T, int64_t C, ls_drop drop);
-    /* dwte (V,C) and dwpe (P,C): whole arrays are written (rows not seen become 0) unless acc */
+    /* dwte (V,C) and dwpe (P,C): whole arrays are written (rows not seen become 0) unless acc; ids < 0 give dwpe alone */
     ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t B,
                            int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
 
@@ -98,7 +109,7 @@ typedef struct ls_compute_ops {
 
     /* Causal attention, softmax(q k^T / sqrt(D)) v, the T x T matrix never held. qkv (B,T,3C): q, k, v of all heads side by
      * side; y (B,T,C); lse (B,H,T) = log of the sum of exponentials of each row. Dropout falls on the probabilities; the
-     * element index of (b,h,i,j) is ((b*H+h)*T+i)*T+j modulo 2^32. */
+     * element index of (b,h,i,j) is ((b*H+h)*T+i)*T+j modulo 2^32, h and H counting all heads, also those that are elsewhere. */
     ls_status (*attention_fwd)(ls_compute *c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H,
                                int64_t D, ls_drop drop);
     ls_status (*attention_bwd)(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse,
@@ -138,6 +149,7 @@ struct ls_compute {
 typedef struct ls_compute_shapes {
     int64_t B, T, C, H, V, ffn; /* ffn = 4C */
     bool backward;
+    int n_part; /* of the vocabulary, V being this part's */
 } ls_compute_shapes;
 
 /* name: "cpu" or "cpu-ref"; dtype LS_F32, or LS_F64 (cpu-ref only). n_thread 0 = all cores this process may use.

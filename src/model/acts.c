@@ -44,13 +44,15 @@ enum {
     ROW_LOSS,
     ROW_WORK,
     ROW_HEAD_WORK,
+    ROW_SHARD_IDS,
     N_SHARED_ROW
 };
 
 _Static_assert((int)N_SLOT_ROW == LS_ACTS_SET, "a set has a row for each of a slot's");
 
 typedef struct shape {
-    int64_t R, C, H; /* in elements */
+    int64_t R, S, C; /* rows, those that are here between the sums, channels */
+    int64_t H, A, F; /* heads, their channels and MLP columns that are here */
     int64_t cache;   /* of one cache: B * cache_len * C */
     int64_t esize;
 } shape;
@@ -63,19 +65,19 @@ static int64_t slot_elements(const shape *s, int row)
 {
     switch (row) {
     case ROW_DQKV:
-    case ROW_QKV: return 3 * s->R * s->C;
+    case ROW_QKV: return 3 * s->R * s->A;
     case ROW_DFC:
-    case ROW_FC: return 4 * s->R * s->C;
+    case ROW_FC: return s->R * s->F;
     case ROW_DNORM: return 4 * s->C;
     case ROW_KCACHE:
     case ROW_VCACHE: return s->cache;
     case ROW_LSE: return s->R * s->H;
+    case ROW_ATTY: return s->R * s->A;
     case ROW_DOUT:
-    case ROW_DPROJ:
+    case ROW_DPROJ: return s->R * s->C;
     case ROW_X:
-    case ROW_ATTY:
-    case ROW_RES: return s->R * s->C;
-    default: return s->R;
+    case ROW_RES: return s->S * s->C;
+    default: return s->S;
     }
 }
 
@@ -94,7 +96,7 @@ static int add(ls_plan *plan, const ls_acts_opts *o, ls_part part, int64_t nbyte
 static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s, ls_plan *plan, int *sh)
 {
     const int head = m->n_unit - 1, end = ls_moment_bwd(m, 0);
-    const int64_t wide = 4 * s->R * s->C * s->esize, thin = s->R * s->C * s->esize;
+    const int64_t wide = s->R * s->F * s->esize, thin = s->R * s->C * s->esize;
     const int loss = ls_moment_fwd(m, head), turn = ls_moment_bwd(m, head); /* the head's forward, its backward */
     for (int k = 0; k < N_SHARED_ROW; k++) sh[k] = -1;
     sh[ROW_LN] = add(plan, o, LS_PART_ACT, thin, 0, end, "norm output", -1);
@@ -106,21 +108,24 @@ static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s
         sh[ROW_WIDE] = add(plan, o, LS_PART_ACT, wide, 0, loss - 1, "gelu output, forward", -1);
         sh[ROW_WIDE_AGAIN] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "gelu output, backward", -1);
     }
+    if (m->shard.size > 1)
+        sh[ROW_SHARD_IDS] = add(plan, o, LS_PART_ACT, s->R * (int64_t)sizeof(int32_t), 0, end, "rows of ids", -1);
     if (o->train) {
         sh[ROW_DWIDE] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "d wide", -1);
-        if (!o->pipe) sh[ROW_DA] = add(plan, o, LS_PART_ACT, thin, turn, end, "d x", -1);
-        sh[ROW_DB] = add(plan, o, LS_PART_ACT, thin, loss, end, "d residual", -1);
+        if (!o->pipe) sh[ROW_DA] = add(plan, o, LS_PART_ACT, s->S * s->C * s->esize, turn, end, "d x", -1);
+        sh[ROW_DB] = add(plan, o, LS_PART_ACT, s->S * s->C * s->esize, loss, end, "d residual", -1);
     }
     ls_compute_shapes shapes = {.B = o->B,
                                 .T = o->T > o->cache_len ? o->T : o->cache_len,
                                 .C = s->C,
-                                .H = s->H,
-                                .ffn = 4 * s->C,
-                                .backward = o->train};
+                                .H = m->cfg.n_head,
+                                .ffn = s->F,
+                                .backward = o->train,
+                                .n_part = m->shard.size};
     sh[ROW_WORK] =
         ls_plan_add(plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), LS_PLAN_ALWAYS, "operations");
     if (o->last <= head) return; /* the classifier is not here */
-    shapes.V = m->cfg.vocab_size;
+    shapes.V = model_vocab(m);
     sh[ROW_HEAD_WORK] =
         add(plan, o, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), loss, loss, "classifier", -1);
 }
@@ -129,8 +134,14 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *giv
 {
     ls_acts_opts opts = *given, *o = &opts;
     const int U = m->n_unit, head = U - 1, end = ls_moment_bwd(m, 0);
-    const shape s = {o->B * o->T, m->cfg.n_embd, m->cfg.n_head, o->B * o->cache_len * m->cfg.n_embd,
-                     (int64_t)ls_dtype_nbytes(m->compute->ops->dtype)};
+    const shape s = {.R = o->B * o->T,
+                     .S = model_rows(m, o->B * o->T),
+                     .C = m->cfg.n_embd,
+                     .H = model_heads(m),
+                     .A = model_width(m),
+                     .F = model_ffn(m),
+                     .cache = o->B * o->cache_len * model_width(m),
+                     .esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype)};
     if (!o->last) o->last = U;
     ls_acts *a = ls_alloc(sizeof *a);
     ls_slot *slot = ls_alloc((size_t)U * sizeof *slot);
@@ -230,6 +241,7 @@ void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
     a->row_loss = at(plan, sh[ROW_LOSS]);
     a->work = at(plan, sh[ROW_WORK]);
     a->head_work = at(plan, sh[ROW_HEAD_WORK]);
+    a->shard_ids = at(plan, sh[ROW_SHARD_IDS]);
     m->compute->scratch = a->work;
 }
 

@@ -8,17 +8,47 @@
 #include <stdio.h>
 #include <string.h>
 
-static void add_tensor(ls_unit *u, int64_t rows, int64_t cols, ls_init init, double scale, const char *fmt, ...)
-    __attribute__((format(printf, 6, 7)));
+/* How a tensor is cut into shards: not at all, by rows, by columns, or by the columns of q, k and v each. A bias is one row. */
+typedef enum cut { EVERYWHERE, BY_ROW, BY_COLUMN, BY_QKV } cut;
 
-static void add_tensor(ls_unit *u, int64_t rows, int64_t cols, ls_init init, double scale, const char *fmt, ...)
+typedef struct blueprint {
+    ls_unit *u;
+    const ls_model_config *c;
+    ls_shard shard;
+} blueprint;
+
+static int64_t range_begin(int64_t n, ls_shard s, int rank)
 {
+    return n * rank / s.size;
+}
+
+static void add_tensor(const blueprint *d, cut how, int64_t rows, int64_t cols, ls_init init, double scale,
+                       const char *fmt, ...) __attribute__((format(printf, 7, 8)));
+
+static void add_tensor(const blueprint *d, cut how, int64_t rows, int64_t cols, ls_init init, double scale,
+                       const char *fmt, ...)
+{
+    ls_unit *u = d->u;
     LS_ASSERT(u->n_tensor < LS_UNIT_MAX_TENSOR);
+    const int64_t lines = cols ? rows : 1, width = cols ? cols : rows; /* of the whole: a vector is one line */
+    const int parts = how == BY_QKV ? 3 : 1;
+    const int64_t here = how < BY_COLUMN ? width : width / d->shard.size;
+    const int64_t from = how == BY_ROW ? range_begin(lines, d->shard, d->shard.rank) : 0,
+                  to = how == BY_ROW ? range_begin(lines, d->shard, d->shard.rank + 1) : lines;
+    const bool split = how >= BY_COLUMN && d->shard.size > 1; /* else one run is all of it */
     ls_tensor *t = &u->tensor[u->n_tensor++];
     *t = (ls_tensor){.offset = u->n,
-                     .n = rows * (cols ? cols : 1),
+                     .n = (to - from) * here,
                      .n_dim = cols ? 2 : 1,
-                     .dim = {rows, cols},
+                     .dim = {cols ? to - from : here, cols ? here : 0},
+                     .whole_offset = u->n_whole,
+                     .whole_dim = {rows, cols},
+                     .first = split ? here / parts * d->shard.rank : from * width,
+                     .run = split ? here / parts : (to - from) * here,
+                     .per_line = split ? parts : 1,
+                     .run_stride = width / parts,
+                     .line_stride = width,
+                     .everywhere = how == EVERYWHERE,
                      .matrix = cols != 0,
                      .init = init,
                      .init_scale = scale};
@@ -27,60 +57,84 @@ static void add_tensor(ls_unit *u, int64_t rows, int64_t cols, ls_init init, dou
     vsnprintf(t->name, sizeof t->name, fmt, ap);
     va_end(ap);
     u->n += t->n;
+    u->n_whole += lines * width;
 }
 
-/* A linear map with bias. hf: normal weights, zero bias; r1: both uniform in +-1/sqrt(in), torch's default. */
-static void add_linear(ls_unit *u, const ls_model_config *c, int64_t in, int64_t out, double std, const char *name)
+/* A linear map with bias, cut as its input (by rows: the shards' results are added, then the bias) or as its output. hf: normal
+ * weights, zero bias; r1: both uniform in +-1/sqrt(in), torch's default. */
+static void add_linear(const blueprint *d, cut how, int64_t in, int64_t out, double std, const char *name)
 {
+    const cut bias = how == BY_ROW ? EVERYWHERE : how;
     char full[64];
-    snprintf(full, sizeof full, "transformer.h.%d.%s", u->layer, name);
-    if (c->variant == LS_VARIANT_R1) {
+    snprintf(full, sizeof full, "transformer.h.%d.%s", d->u->layer, name);
+    if (d->c->variant == LS_VARIANT_R1) {
         double half = 1.0 / sqrt((double)in);
-        add_tensor(u, in, out, LS_INIT_UNIFORM, half, "%s.weight", full);
-        add_tensor(u, out, 0, LS_INIT_UNIFORM, half, "%s.bias", full);
+        add_tensor(d, how, in, out, LS_INIT_UNIFORM, half, "%s.weight", full);
+        add_tensor(d, bias, out, 0, LS_INIT_UNIFORM, half, "%s.bias", full);
     } else {
-        add_tensor(u, in, out, LS_INIT_NORMAL, std, "%s.weight", full);
-        add_tensor(u, out, 0, LS_INIT_ZERO, 0, "%s.bias", full);
+        add_tensor(d, how, in, out, LS_INIT_NORMAL, std, "%s.weight", full);
+        add_tensor(d, bias, out, 0, LS_INIT_ZERO, 0, "%s.bias", full);
     }
 }
 
-static void describe_unit(ls_unit *u, const ls_model_config *c, int index)
+static void describe_unit(const blueprint *d, int index)
 {
+    ls_unit *u = d->u;
+    const ls_model_config *c = d->c;
     const int64_t C = c->n_embd, V = c->vocab_size;
     const bool r1 = c->variant == LS_VARIANT_R1;
     u->layer = -1;
     if (index == 0) {
         u->kind = LS_UNIT_EMBED;
         double std = r1 ? 1.0 : c->init_range;
-        add_tensor(u, V, C, LS_INIT_NORMAL, std, "transformer.wte.weight");
-        add_tensor(u, c->n_ctx, C, LS_INIT_NORMAL, std, "transformer.wpe.weight");
+        add_tensor(d, BY_ROW, V, C, LS_INIT_NORMAL, std, "transformer.wte.weight");
+        add_tensor(d, EVERYWHERE, c->n_ctx, C, LS_INIT_NORMAL, std, "transformer.wpe.weight");
     } else if (index <= c->n_layer) {
         u->kind = LS_UNIT_BLOCK;
         u->layer = index - 1;
         double std = c->init_range,
                residual = std / sqrt(2.0 * c->n_layer); /* what is added to the stream L times twice */
-        add_tensor(u, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_1.weight", u->layer);
-        add_tensor(u, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_1.bias", u->layer);
-        add_linear(u, c, C, 3 * C, std, "attn.c_attn");
-        add_linear(u, c, C, C, residual, "attn.c_proj");
-        add_tensor(u, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_2.weight", u->layer);
-        add_tensor(u, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_2.bias", u->layer);
-        add_linear(u, c, C, 4 * C, std, "mlp.c_fc");
-        add_linear(u, c, 4 * C, C, residual, "mlp.c_proj");
+        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_1.weight", u->layer);
+        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_1.bias", u->layer);
+        add_linear(d, BY_QKV, C, 3 * C, std, "attn.c_attn");
+        add_linear(d, BY_ROW, C, C, residual, "attn.c_proj");
+        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_2.weight", u->layer);
+        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_2.bias", u->layer);
+        add_linear(d, BY_COLUMN, C, 4 * C, std, "mlp.c_fc");
+        add_linear(d, BY_ROW, 4 * C, C, residual, "mlp.c_proj");
     } else {
         u->kind = LS_UNIT_HEAD;
-        add_tensor(u, C, 0, LS_INIT_ONE, 0, "transformer.ln_f.weight");
-        add_tensor(u, C, 0, LS_INIT_ZERO, 0, "transformer.ln_f.bias");
-        if (!c->tied && r1) add_tensor(u, V, C, LS_INIT_UNIFORM, 1.0 / sqrt((double)C), "lm_head.weight");
-        else if (!c->tied) add_tensor(u, V, C, LS_INIT_NORMAL, c->init_range, "lm_head.weight");
+        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ONE, 0, "transformer.ln_f.weight");
+        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ZERO, 0, "transformer.ln_f.bias");
+        if (!c->tied && r1) add_tensor(d, BY_ROW, V, C, LS_INIT_UNIFORM, 1.0 / sqrt((double)C), "lm_head.weight");
+        else if (!c->tied) add_tensor(d, BY_ROW, V, C, LS_INIT_NORMAL, c->init_range, "lm_head.weight");
     }
+}
+
+ls_status ls_shard_check(const ls_model_config *cfg, int size)
+{
+    if (size < 1 || cfg->n_head % size)
+        return ls_fail(LS_E_CONFIG, "%d heads over tp %d: a worker has whole heads, so tp must divide their number",
+                       cfg->n_head, size);
+    if (cfg->vocab_size < size)
+        return ls_fail(LS_E_CONFIG, "%d ids over tp %d: every worker needs one at least", cfg->vocab_size, size);
+    return LS_OK;
 }
 
 ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to)
 {
+    return ls_model_create_shard(out, cfg, compute, pad_to, (ls_shard){.size = 1});
+}
+
+ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to,
+                                ls_shard shard)
+{
+    if (!shard.size) shard.size = 1;
+    shard.rows = shard.rows && shard.size > 1;
+    if (shard.size > 1) LS_TRY(ls_shard_check(cfg, shard.size));
     ls_model *m = ls_alloc(sizeof *m);
     if (!m) return ls_nomem(sizeof *m, "the model's table");
-    *m = (ls_model){.cfg = *cfg, .compute = compute, .n_unit = cfg->n_layer + 2};
+    *m = (ls_model){.cfg = *cfg, .compute = compute, .shard = shard, .n_unit = cfg->n_layer + 2};
     m->unit = ls_alloc((size_t)m->n_unit * sizeof *m->unit);
     if (!m->unit) {
         ls_free(m);
@@ -88,13 +142,38 @@ ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute
     }
     for (int i = 0; i < m->n_unit; i++) {
         ls_unit *u = &m->unit[i];
-        describe_unit(u, cfg, i);
+        describe_unit(&(blueprint){u, cfg, shard}, i);
         u->n_pad = (u->n + pad_to - 1) / pad_to * pad_to;
         u->n_grad = u->n_pad;
         if (u->kind == LS_UNIT_HEAD && cfg->tied) u->n_grad += m->unit[0].n_pad;
     }
     *out = m;
     return LS_OK;
+}
+
+int64_t ls_model_stream(const ls_model *m, int64_t R)
+{
+    return model_rows(m, R) * m->cfg.n_embd;
+}
+
+int64_t ls_tensor_run(const ls_tensor *t, int64_t i, int64_t *whole)
+{
+    const int64_t k = i / t->run, j = i % t->run;
+    *whole = t->first + k / t->per_line * t->line_stride + k % t->per_line * t->run_stride + j;
+    return t->run - j;
+}
+
+int64_t ls_unit_run(const ls_unit *u, int64_t i, int64_t *whole, bool *everywhere)
+{
+    for (int k = 0; k < u->n_tensor; k++) {
+        const ls_tensor *t = &u->tensor[k];
+        if (i < t->offset || i >= t->offset + t->n) continue;
+        const int64_t n = ls_tensor_run(t, i - t->offset, whole);
+        *whole += t->whole_offset;
+        *everywhere = t->everywhere;
+        return n;
+    }
+    return 0;
 }
 
 void ls_model_destroy(ls_model **m)
@@ -126,10 +205,9 @@ static void store(ls_dtype dt, void *base, int64_t i, double x)
     else ((float *)base)[i] = (float)x;
 }
 
-/* Elements [from, to) of tensor t; data is where element `from` goes. */
-static void init_range(const ls_compute *c, void *data, const ls_tensor *t, int64_t from, int64_t to, uint64_t key)
+/* Elements [from, to) of the whole tensor t; data is where element `from` goes. */
+static void init_run(ls_dtype dt, void *data, const ls_tensor *t, int64_t from, int64_t to, uint64_t key)
 {
-    const ls_dtype dt = c->ops->dtype;
     const double s = t->init_scale;
     switch (t->init) {
     case LS_INIT_ZERO:
@@ -137,11 +215,9 @@ static void init_range(const ls_compute *c, void *data, const ls_tensor *t, int6
         for (int64_t i = from; i < to; i++) store(dt, data, i - from, t->init == LS_INIT_ONE);
         break;
     case LS_INIT_UNIFORM:
-#pragma omp parallel for schedule(static) num_threads(c->n_thread)
         for (int64_t i = from; i < to; i++) store(dt, data, i - from, s * (2 * ls_rng_uniform(key, (uint64_t)i) - 1));
         break;
     case LS_INIT_NORMAL: /* two elements at a time */
-#pragma omp parallel for schedule(static) num_threads(c->n_thread)
         for (int64_t j = from / 2; j < (to + 1) / 2; j++) {
             double pair[2];
             ls_rng_normal2(key, (uint64_t)j, pair);
@@ -149,6 +225,21 @@ static void init_range(const ls_compute *c, void *data, const ls_tensor *t, int6
             if (2 * j + 1 >= from && 2 * j + 1 < to) store(dt, data, 2 * j + 1 - from, s * pair[1]);
         }
         break;
+    }
+}
+
+/* Elements [from, to) of tensor t as it is here, in steps that threads share; data is where element `from` goes. */
+static void init_range(const ls_compute *c, void *data, const ls_tensor *t, int64_t from, int64_t to, uint64_t key)
+{
+    enum { STEP = 8192 };
+#pragma omp parallel for schedule(static) num_threads(c->n_thread)
+    for (int64_t begin = from; begin < to; begin += STEP) {
+        const int64_t end = begin + STEP < to ? begin + STEP : to;
+        for (int64_t i = begin, n, whole; i < end; i += n) {
+            n = ls_tensor_run(t, i, &whole);
+            if (n > end - i) n = end - i;
+            init_run(c->ops->dtype, ls_at(c, data, i - from), t, whole, whole + n, key);
+        }
     }
 }
 

@@ -6,7 +6,10 @@
  *
  * The token embedding of a tied model is used by embed and by head. Its two gradients are kept apart (head's lies behind its
  * own tensors in its gradient buffer, laid out and padded like embed's) until ls_model_fold_tied adds them once, so that the
- * sum has one order wherever the two units sit and however they are cut. */
+ * sum has one order wherever the two units sit and however they are cut.
+ *
+ * A model may be one shard of a whole (ls_shard): its tables then describe what is here, each tensor knows its place in the whole one,
+ * and what the shards must add up goes through ls_seam. The model does not know who is behind it (parallel/tensor.h). */
 #ifndef LS_MODEL_MODEL_H
 #define LS_MODEL_MODEL_H
 
@@ -19,12 +22,26 @@
 typedef enum ls_unit_kind { LS_UNIT_EMBED, LS_UNIT_BLOCK, LS_UNIT_HEAD } ls_unit_kind;
 typedef enum ls_init { LS_INIT_ZERO, LS_INIT_ONE, LS_INIT_NORMAL, LS_INIT_UNIFORM } ls_init;
 
+/* Part `rank` of a model that is cut over `size` workers:
+ *   by columns   c_attn (whole heads, of each of q, k and v), c_fc, with their biases
+ *   by rows      attn.c_proj, mlp.c_proj; the token embedding and the classifier, V*rank/size … V*(rank+1)/size of V rows
+ *   everywhere   norms, the biases behind a sum, positions
+ * What lies between the sums (x, r, the norms) is on every shard; with `rows` each has R/size rows of it ("sequence parallel"). */
+typedef struct ls_shard {
+    int rank, size; /* size 0 or 1: whole */
+    bool rows;
+} ls_shard;
+
 typedef struct ls_tensor {
     char name[64];     /* "transformer.h.0.attn.c_attn.weight"                       */
     int64_t offset, n; /* elements, in the unit's flat buffers                       */
     int n_dim;
     int64_t dim[2];
-    bool matrix; /* two-dimensional: decayed under --decay matrices            */
+    /* its place in the whole tensor: runs of `run` elements, of each line `per_line` */
+    int64_t whole_offset, whole_dim[2]; /* of the whole, in the whole unit                           */
+    int64_t first, run, per_line, run_stride, line_stride;
+    bool everywhere; /* every shard has all of it                                  */
+    bool matrix;     /* two-dimensional: decayed under --decay matrices            */
     ls_init init;
     double init_scale; /* deviation of a normal, half-width of a uniform             */
 } ls_tensor;
@@ -37,6 +54,7 @@ typedef struct ls_unit {
     int64_t n;          /* elements of the tensors                  */
     int64_t n_pad;      /* elements of the flat buffers             */
     int64_t n_grad;     /* elements of the gradient buffer: n_pad, and behind it embed's n_pad for a tied head */
+    int64_t n_whole;    /* elements of the tensors of the whole model; n without shards */
     void *param, *grad; /* NULL until planned                       */
     void *m, *v;        /* optimizer moments, NULL for inference    */
 } ls_unit;
@@ -51,21 +69,50 @@ typedef struct ls_piece {
     void *data;
 } ls_piece;
 
+/* What the shards of a model do together; every shard calls the same in the same order. ticket NULL: the call waits; else x belongs to
+ * the call until wait (0: nothing to wait for). */
+typedef struct ls_seam {
+    void *ctx;
+    /* x = the sum of all shards' x, the same bits everywhere */
+    ls_status (*sum)(void *ctx, ls_view x, uint64_t *ticket);
+    /* the same of this shard's part of x alone: part rank of size */
+    ls_status (*sum_part)(void *ctx, ls_view x, uint64_t *ticket);
+    /* every shard's part of x, this one's is filled in */
+    ls_status (*share)(void *ctx, ls_view x, uint64_t *ticket);
+    ls_status (*wait)(void *ctx, uint64_t ticket);
+    /* x (size * n): every shard's n, this one's are filled in; waits */
+    ls_status (*gather)(void *ctx, double *x, int64_t n);
+} ls_seam;
+
 typedef struct ls_model {
-    ls_model_config cfg;
+    ls_model_config cfg; /* of the whole */
     ls_compute *compute;
-    int n_unit; /* L + 2                                    */
+    ls_shard shard; /* size 1: whole                            */
+    ls_seam seam;   /* to be filled before a pass, unless whole */
+    int n_unit;     /* L + 2                                    */
     ls_unit *unit;
 } ls_model;
 
 /* Builds the tables; owns no tensor memory. pad_to: n_pad is a multiple of it (>= 1). */
 ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to);
+/* One shard of it. LS_E_CONFIG, with the arithmetic, for a size that heads or vocabulary do not allow (ls_shard_check alone). */
+ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to,
+                                ls_shard shard);
+ls_status ls_shard_check(const ls_model_config *cfg, int size);
 void ls_model_destroy(ls_model **m);
+
+/* Elements of x between two units, of a micro-batch with R rows: R*C, or a shard's rows of it. */
+int64_t ls_model_stream(const ls_model *m, int64_t R);
+
+/* How many elements from i on of a tensor lie side by side in the whole tensor, too; *whole: the index of the first there. */
+int64_t ls_tensor_run(const ls_tensor *t, int64_t i, int64_t *whole);
+/* The same of element i of a unit's flat buffers, in the whole unit's; 0: i lies behind the tensors. *everywhere: all shards have it. */
+int64_t ls_unit_run(const ls_unit *u, int64_t i, int64_t *whole, bool *everywhere);
 
 /* The tensor of this name ("transformer." may be missing), or NULL. */
 const ls_tensor *ls_model_find(const ls_model *m, const char *name, int *unit);
 
-/* Initial weights: element i of a tensor is a function of (seed, tensor name's place, i). */
+/* Initial weights: element i of a (whole) tensor is a function of (seed, tensor name's place, i). */
 void ls_model_init(ls_model *m, uint64_t seed);
 void ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p); /* of parameters; padding becomes 0 */
 
@@ -89,9 +136,9 @@ typedef struct ls_micro {
 
 /* What a pass keeps between forward and backward. Slot u holds the input of unit u and what its backward needs. */
 typedef struct ls_slot {
-    void *x;                   /* (R,C) input of the unit (head: of the final norm) */
-    void *mean1, *rstd1;       /* (R)                                               */
-    void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C)                            */
+    void *x;             /* (R,C) input of the unit (head: of the final norm); x, r and statistics: of a shard's rows */
+    void *mean1, *rstd1; /* (R)                                               */
+    void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C), of a shard's heads        */
     void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                   */
     void *fc;                  /* (R,4C) before GELU                                */
     /* between the two halves of a split backward, else NULL: what came in behind each product, and the norms' gradients */
@@ -111,6 +158,7 @@ typedef struct ls_acts {
     void *da, *db;           /* (R,C) gradients on their way down                 */
     double *row_loss;        /* (R)                                               */
     void *work, *head_work;  /* scratch of the operations: of the blocks, of the classifier */
+    int32_t *shard_ids;      /* (R) rows of this shard's part of the embedding, -1: elsewhere; NULL for a whole model */
     int *row;                /* plan rows, in the order of acts_rows              */
     int first, last;         /* units                                             */
     int set[LS_ACTS_SET];    /* plan rows that serve all blocks                   */

@@ -30,6 +30,68 @@ enum { DROP_EMBED, DROP_ATTENTION, DROP_PROJ, DROP_OUT };
 /* A block's matrices in ls_draft. */
 enum { MODEL_DRAFT_QKV, MODEL_DRAFT_PROJ, MODEL_DRAFT_FC, MODEL_DRAFT_OUT, MODEL_DRAFT_MATRICES };
 
+/* What is here of a shard: heads, their channels, MLP columns, ids. */
+static inline int64_t model_heads(const ls_model *m)
+{
+    return m->cfg.n_head / m->shard.size;
+}
+static inline int64_t model_width(const ls_model *m)
+{
+    return m->cfg.n_embd / m->shard.size;
+}
+static inline int64_t model_ffn(const ls_model *m)
+{
+    return 4 * model_width(m);
+}
+static inline int64_t model_vocab(const ls_model *m)
+{
+    return m->unit[0].tensor[EMBED_WTE].dim[0];
+}
+static inline int64_t model_first_id(const ls_model *m)
+{
+    return m->unit[0].tensor[EMBED_WTE].first / m->cfg.n_embd;
+}
+
+/* Rows of what lies between the sums that are here, and the first of them. */
+static inline int64_t model_rows(const ls_model *m, int64_t R)
+{
+    return m->shard.rows ? R / m->shard.size : R;
+}
+static inline int64_t model_first_row(const ls_model *m, int64_t R)
+{
+    return m->shard.rows ? m->shard.rank * model_rows(m, R) : 0;
+}
+/* Those of an (R,C) array. */
+static inline void *model_mine(const ls_model *m, void *x, int64_t R)
+{
+    return ls_at(m->compute, x, model_first_row(m, R) * m->cfg.n_embd);
+}
+
+/* Products end: an (R,C) array becomes the sum over the shards (of its own rows alone where those are cut) … */
+static inline ls_status model_meet(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
+{
+    const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
+    if (m->shard.size == 1) return LS_OK;
+    return m->shard.rows ? m->seam.sum_part(m->seam.ctx, all, ticket) : m->seam.sum(m->seam.ctx, all, ticket);
+}
+/* … and products begin: everyone's rows of it come together. */
+static inline ls_status model_spread(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
+{
+    const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
+    return m->shard.rows ? m->seam.share(m->seam.ctx, all, ticket) : LS_OK;
+}
+static inline ls_status model_wait(const ls_model *m, uint64_t ticket)
+{
+    return ticket ? m->seam.wait(m->seam.ctx, ticket) : LS_OK;
+}
+
+/* The gradients of a norm (weight, then bias) that saw a part of the rows. */
+static inline ls_status model_norm_grads(const ls_model *m, void *dw)
+{
+    const ls_view both = {dw, 2 * m->cfg.n_embd, m->compute->ops->dtype};
+    return m->shard.rows ? m->seam.sum(m->seam.ctx, both, NULL) : LS_OK;
+}
+
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
 {
     return ls_at(m->compute, u->param, u->tensor[tensor].offset);
@@ -40,10 +102,23 @@ static inline void *model_grad(const ls_model *m, const ls_unit *u, int tensor)
     return ls_at(m->compute, u->grad, u->tensor[tensor].offset);
 }
 
-static inline ls_drop model_drop(const ls_micro *mb, int unit, int site, double p)
+/* Of an (R,C) array, or of the rows that are here. */
+static inline ls_drop model_drop(const ls_model *m, const ls_micro *mb, int unit, int site, double p)
 {
     if (!mb->train || p == 0) return (ls_drop){0};
-    return (ls_drop){.p = (float)p, .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
+    return (ls_drop){.p = (float)p,
+                     .first = model_first_row(m, mb->B * mb->T) * m->cfg.n_embd,
+                     .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
+}
+
+/* Attention's mask is that of the head's number in the whole model. */
+static inline ls_drop model_attention_drop(const ls_model *m, const ls_micro *mb, int unit)
+{
+    ls_drop d = model_drop(m, mb, unit, DROP_ATTENTION, m->cfg.attn_pdrop);
+    d.first = 0;
+    d.head = m->shard.rank * model_heads(m);
+    d.n_head = m->cfg.n_head;
+    return d;
 }
 
 /* Head's part of the gradient of a tied token embedding: behind its own tensors. */

@@ -84,8 +84,8 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
                 ls_plan_add(plan, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets %d", i);
     }
     for (int i = 0; i < k->n_grad; i++)
-        k->grad[i].row =
-            ls_plan_add(plan, LS_PART_ACT, R * o->model->cfg.n_embd * esize, LS_PLAN_ALWAYS, "chunk %d d x %d", c, i);
+        k->grad[i].row = ls_plan_add(plan, LS_PART_ACT, ls_model_stream(o->model, R) * esize, LS_PLAN_ALWAYS,
+                                     "chunk %d d x %d", c, i);
     return LS_OK;
 }
 
@@ -188,7 +188,7 @@ const ls_pipe_span *ls_pipe_spans(const ls_pipe *p, int *n)
 static ls_view view_of(const ls_pipe *p, void *x)
 {
     const ls_model *m = p->o.model;
-    return (ls_view){x, p->o.B * p->o.T * m->cfg.n_embd, m->compute->ops->dtype};
+    return (ls_view){x, ls_model_stream(m, p->o.B * p->o.T), m->compute->ops->dtype};
 }
 
 /* Posts the receive at place i of the list when its buffer is free; `must`: waits until it is. */

@@ -2,6 +2,7 @@
 #include "parallel/parallel_impl.h"
 
 #include "core/mem.h"
+#include "parallel/tensor.h"
 
 #include <string.h>
 
@@ -360,7 +361,9 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         if (!o.n) continue;
-        LS_TRY(m->compute->ops->sumsq(m->compute, s->norm + r * mine + at_unit, o.grad, o.n, LS_NORM_BLOCK));
+        double *to = s->norm + r * mine + at_unit;
+        LS_TRY(m->compute->ops->sumsq(m->compute, to, o.grad, o.n, LS_NORM_BLOCK));
+        LS_TRY(ls_tensor_count_once(m, u, o.grad, o.first, o.n, to));
         at_unit += o.n / LS_NORM_BLOCK;
     }
     if (W > 1)
@@ -378,6 +381,7 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
             for (int64_t i = 0; i < n; i++) unit[u] += s->norm[p * mine + at_unit + i];
         at_unit += n;
     }
+    if (s->opts.tensor) LS_TRY(ls_all_reduce(s->opts.tensor, (ls_view){unit, m->n_unit, LS_F64}, LS_SITE, NULL));
     if (n_stage > 1)
         LS_TRY(ls_all_gather(s->opts.pipe, (ls_view){s->unit_sum, (int64_t)n_stage * m->n_unit, LS_F64},
                              (ls_view){unit, m->n_unit, LS_F64}, LS_SITE, NULL));

@@ -63,6 +63,7 @@ typedef struct ls_strategy_opts {
     bool deterministic;
     const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all here. Copied.           */
     ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
+    ls_comm *tensor;           /* the other shards of its layers (parallel/tensor.h); NULL: whole */
 } ls_strategy_opts;
 
 /* A unit's gradient on its way to the workers that keep its parts (zero2, zero3). */
@@ -140,8 +141,8 @@ typedef struct ls_own {
 } ls_own;
 ls_own ls_strategy_own(const ls_strategy *s, int u);
 
-/* Sum of squares of the whole gradient, the same bits on every worker that updates: blocks in order within a unit, then units in order.
- * Not finite when an element is not. Collective. */
+/* Sum of squares of the whole gradient, the same bits on every worker that updates: blocks in order within a unit, then units in order
+ * (shards: parallel/tensor.h). Not finite when an element is not. Collective. */
 ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum);
 
 /* Parameters or summed gradients of a unit that is here, whole, on every worker that updates (gradients: between step_due and the next begin). scratch:

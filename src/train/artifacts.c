@@ -193,10 +193,10 @@ static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *
 
 /* What rank 0's collectives did, by kind and by bucket: elements of the buffers, bytes it read from and wrote to others, seconds of work
  * and of waiting. Bus bandwidth is nccl-tests'. `other` is what belongs to no bucket: losses, norms, agreement. */
-static void write_comm(ls_jsonw *w, const ls_comm *comm)
+static void write_comm(ls_jsonw *w, const char *key, const ls_comm *comm)
 {
     const int size = ls_comm_size(comm);
-    ls_jsonw_put_open(w, "comm", '{');
+    ls_jsonw_put_open(w, key, '{');
     ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
     ls_jsonw_put_int(w, "workers", size);
     for (int k = 0; k < LS_N_COLL; k++) {
@@ -303,7 +303,8 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     if (m->n_split) write_split(w, &m->split);
     if (m->worker) write_workers(w, m);
     if (m->more) m->more(m->more_ctx, w);
-    if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m->comm);
+    if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, "comm", m->comm);
+    if (m->tensor) write_comm(w, "tensor_comm", m->tensor);
     ls_jsonw_close(w);
 }
 

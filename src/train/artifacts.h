@@ -78,6 +78,7 @@ typedef struct ls_run_metrics {
     int64_t resumed_from_step;     /* 0: not resumed                              */
     bool process_group;            /* shutdown.destroy_process_group_called       */
     const ls_comm *comm;           /* what its collectives moved; NULL: not said  */
+    const ls_comm *tensor;         /* the same of tensor parallelism              */
     ls_step_split split;           /* mean of this session's steps                */
     int64_t n_split;               /* how many; 0: not said                       */
     const ls_worker_facts *worker; /* of each; NULL: not said                 */

@@ -219,7 +219,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     const int W = ls_comm_size(t->comm);
     ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
                             .peak_rss_bytes = (double)peak_rss_bytes(),
-                            .exposed = ls_comm_exposed(t->comm)};
+                            .exposed = ls_trainer_exposed(t)};
     for (int p = 0; p < LS_N_PART; p++) mine.part_bytes[p] = (double)ls_plan_part_bytes(&t->plan, (ls_part)p);
     double cpu = t->cpu_begin, wall = t->wall_begin;
     mine.cpu_utilisation = t->n_split ? ls_trainer_cpu(t, &cpu, &wall) : 0;
@@ -316,6 +316,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .resumed_from_step = t->resumed_from,
                         .process_group = ls_comm_size(t->comm) > 1,
                         .comm = t->dp,
+                        .tensor = t->tp,
                         .split = mean_split(t),
                         .n_split = t->n_split,
                         .worker = facts,

@@ -79,6 +79,8 @@ const ls_opt ls_train_opts[] = {
     ROW("stages", LS_OPT_STR, stages, "A-B,C-D,...", NULL,
         "units of each part, by hand (0 is embed); or `measured` [equal in cost, by a model of it]"),
     ROW("tp", LS_OPT_INT, tp, "T", "1", "workers a layer is split over"),
+    ROW("sequence_parallel", LS_OPT_SWITCH, sequence_parallel, NULL, NULL,
+        "with --tp: norms and residuals by rows, a part on each worker"),
     ROW("seed", LS_OPT_INT, seed, "N", "1337", "of weights, sample order and dropout"),
     ROW("recompute", LS_OPT_SWITCH, recompute, NULL, NULL, "keep only block inputs and compute activations again in backward"),
     ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "same bits every time (always so on CPU)"),

@@ -1,3 +1,4 @@
+#include "model/model.h"
 #include "parallel/schedule.h"
 #include "train/resolve.h"
 #include "train/resolve_impl.h"
@@ -123,8 +124,8 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
 /* Requests for parts that this build does not have. One line each; a part that arrives leaves this list. */
 static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_config *ds, const ls_train_config *c)
 {
-    if (o->pp < 1 || o->tp < 1)
-        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are at least 1", (long long)o->pp, (long long)o->tp);
+    if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
+        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are 1 to 65536", (long long)o->pp, (long long)o->tp);
     if (!strcmp(o->device, "cuda"))
         return ls_fail(LS_E_UNSUPPORTED, "--device cuda: this build computes on the CPU (--device cpu)");
     if (o->precision && strcmp(o->precision, "fp32"))
@@ -135,8 +136,6 @@ static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_con
     if (strcmp(o->comm, "auto") && c->world_size == 1)
         return ls_fail(LS_E_UNSUPPORTED, "--comm %s: one worker has nobody to talk to; leave it out%s", o->comm,
                        strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
-    if (o->tp > 1)
-        return ls_fail(LS_E_UNSUPPORTED, "--tp %lld: this build does not split layers (--tp 1)", (long long)o->tp);
     if (o->profile)
         return ls_fail(LS_E_UNSUPPORTED,
                        "--profile: this build writes no traces; metrics.jsonl has the parts of every step's time");
@@ -232,6 +231,12 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
             (long long)c->global_batch);
     train_put_int(c, "micro_batch_size_per_gpu", B, b_from, b_detail);
     train_put_int(c, "grad_accum_steps", A, a_from, a_detail);
+    const int64_t R = B * c->seq_len, T = c->mesh.n[LS_AXIS_TP];
+    if (c->sequence_parallel && R % T)
+        return ls_fail(LS_E_CONFIG,
+                       "--sequence_parallel: micro batch %lld * %d positions = %lld rows over tp %lld leave %lld over; "
+                       "a micro batch that is a multiple of %lld works",
+                       (long long)B, c->seq_len, (long long)R, (long long)T, (long long)(R % T), (long long)T);
     train_put_int(c, "global_batch_size", c->global_batch, LS_FROM_RULE, "B*A*W sequences");
     return LS_OK;
 }
@@ -362,6 +367,7 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
 {
     const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
+    if (o->tp > 1) LS_TRY(ls_shard_check(&c->model, (int)o->tp));
     if (!pipe && (o->schedule || o->stages || given))
         return ls_fail(LS_E_CONFIG, "--%s belongs to a pipeline: add --pp P, or leave it out",
                        o->schedule ? "schedule"
@@ -375,9 +381,15 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
     if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
         return ls_fail(LS_E_CONFIG, "--interleave %lld with --schedule %s, which has one part a stage: use interleaved",
                        (long long)o->interleave, c->schedule);
+    c->sequence_parallel = o->sequence_parallel;
+    if (c->sequence_parallel && o->tp == 1)
+        return ls_fail(LS_E_CONFIG,
+                       "--sequence_parallel cuts what lies between split layers: add --tp T, or leave it out");
     train_put_int(c, "dp", c->mesh.n[LS_AXIS_DP], LS_FROM_RULE, "workers / (pp * tp)");
     train_put_int(c, "pp", o->pp, pipe ? LS_FROM_CLI : LS_FROM_DEFAULT, pipe ? "--pp" : "");
     train_put_int(c, "tp", o->tp, o->tp > 1 ? LS_FROM_CLI : LS_FROM_DEFAULT, o->tp > 1 ? "--tp" : "");
+    train_put_bool(c, "sequence_parallel", c->sequence_parallel, o->sequence_parallel ? LS_FROM_CLI : LS_FROM_DEFAULT,
+                   o->sequence_parallel ? "--sequence_parallel" : "");
     train_put_text(c, "schedule", c->schedule, o->schedule ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    o->schedule ? "--schedule" : "");
     return LS_OK;

@@ -90,6 +90,7 @@ typedef struct ls_train_config {
     const char *precision_label; /* training_config.precision of the metrics file                     */
     const char *device, *compute, *strategy;
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
+    bool sequence_parallel;        /* what lies between split layers is cut by rows             */
     const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
     int interleave;
     int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */

@@ -6,8 +6,10 @@
 #include "parallel/measure.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
+#include "parallel/tensor.h"
 #include "train/hf.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,7 +53,8 @@ static ls_status plan_memory(ls_trainer *t, rows *r)
                                  .prefetch_bucket = c->prefetch_bucket,
                                  .deterministic = c->deterministic,
                                  .role = role,
-                                 .pipe = t->pp};
+                                 .pipe = t->pp,
+                                 .tensor = t->tp};
     ls_status st = ls_strategy_create(&t->strategy, c->strategy, t->model, t->dp, &so, p);
     ls_free(role);
     LS_TRY(st);
@@ -116,6 +119,10 @@ static ls_status set_up_groups(ls_trainer *t)
     ls_mesh_split(mesh, LS_AXIS_DP, rank, &color, &key);
     t->dp = NULL;
     LS_TRY(ls_comm_split(t->comm, color, key, &t->dp));
+    if (mesh->n[LS_AXIS_TP] > 1) {
+        ls_mesh_split(mesh, LS_AXIS_TP, rank, &color, &key);
+        LS_TRY(ls_comm_split(t->comm, color, key, &t->tp));
+    }
     if (mesh->n[LS_AXIS_PP] == 1) return LS_OK;
     ls_mesh_split(mesh, LS_AXIS_PP, rank, &color, &key);
     LS_TRY(ls_comm_split(t->comm, color, key, &t->pp));
@@ -128,7 +135,19 @@ double ls_trainer_exposed(const ls_trainer *t)
     double sum = ls_comm_exposed(t->comm);
     if (t->dp != t->comm) sum += ls_comm_exposed(t->dp);
     if (t->pp) sum += ls_comm_exposed(t->pp) + ls_comm_exposed(t->pp_acts) + ls_comm_exposed(t->pp_grads);
+    if (t->tp) sum += ls_comm_exposed(t->tp);
     return sum;
+}
+
+/* The model, or this worker's shard of it. */
+static ls_status create_model(ls_trainer *t, const ls_train_config *cfg)
+{
+    const int64_t pad = ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp));
+    if (!t->tp) return ls_model_create(&t->model, &cfg->model, &t->compute, pad);
+    const ls_shard shard = {.rank = ls_comm_rank(t->tp), .size = ls_comm_size(t->tp), .rows = cfg->sequence_parallel};
+    LS_TRY(ls_model_create_shard(&t->model, &cfg->model, &t->compute, pad, shard));
+    ls_tensor_join(t->model, t->tp);
+    return LS_OK;
 }
 
 static bool measures_stages(const ls_train_config *c)
@@ -195,6 +214,38 @@ static void say_stages(const ls_trainer *t, ls_str *s)
     ls_free(cost);
 }
 
+/* What is held and saved, as parts of the whole model. */
+static ls_status list_whole(ls_trainer *t)
+{
+    const int64_t n_load = ls_tensor_pieces(t->model, t->hold, t->n_hold, false, NULL),
+                  n_save = ls_tensor_pieces(t->model, t->save, t->n_save, true, NULL);
+    if (n_load + n_save > INT_MAX)
+        return ls_fail(LS_E_UNSUPPORTED, "a shard of this model is %lld pieces of the whole",
+                       (long long)(n_load + n_save));
+    t->whole = NULL;
+    LS_TRY(ls_model_create(&t->whole, &t->cfg->model, &t->compute, 1));
+    t->load = ls_alloc((size_t)(n_load + n_save) * sizeof *t->load);
+    if (!t->load) return ls_nomem((size_t)(n_load + n_save) * sizeof *t->load, "the parts of the model");
+    t->n_load = (int)ls_tensor_pieces(t->model, t->hold, t->n_hold, false, t->load);
+    t->n_save = (int)ls_tensor_pieces(t->model, t->save, t->n_save, true, t->load + n_load);
+    t->save = t->load + n_load;
+    return LS_OK;
+}
+
+static ls_status list_pieces(ls_trainer *t)
+{
+    const size_t n = 3 * (size_t)t->model->n_unit;
+    t->hold = ls_alloc(2 * n * sizeof *t->hold);
+    if (!t->hold) return ls_nomem(2 * n * sizeof *t->hold, "the parts of the model");
+    t->save = t->hold + n;
+    t->n_hold = ls_strategy_pieces(t->strategy, false, t->hold);
+    t->n_save = ls_strategy_pieces(t->strategy, true, t->save);
+    t->whole = t->model;
+    t->load = t->hold;
+    t->n_load = t->n_hold;
+    return t->tp ? list_whole(t) : LS_OK;
+}
+
 static void say_plan(ls_trainer *t)
 {
     if (!t->io.note) return;
@@ -217,7 +268,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     LS_TRY(set_up_groups(t));
-    LS_TRY(ls_model_create(&t->model, &cfg->model, &t->compute, ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp))));
+    LS_TRY(create_model(t, cfg));
     rows r;
     LS_TRY(plan_memory(t, &r));
     LS_TRY(take_memory(t));
@@ -232,12 +283,8 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     t->state.done = ls_alloc((size_t)(cfg->epochs + 1) * sizeof *t->state.done);
     if (!t->sample_step || !t->sample_data || !t->update_time || !t->state.done)
         return ls_nomem((size_t)cfg->steps_per_epoch * 8, "step times");
-    t->hold = ls_alloc(6 * (size_t)t->model->n_unit * sizeof *t->hold);
-    if (!t->hold) return ls_nomem(6 * (size_t)t->model->n_unit * sizeof *t->hold, "the parts of the model");
-    t->save = t->hold + 3 * t->model->n_unit;
-    t->n_hold = ls_strategy_pieces(t->strategy, false, t->hold);
-    t->n_save = ls_strategy_pieces(t->strategy, true, t->save);
-    LS_TRY(ls_ckpt_writer_create(&t->writer, t->model, t->comm));
+    LS_TRY(list_pieces(t));
+    LS_TRY(ls_ckpt_writer_create(&t->writer, t->whole, t->comm));
     return ls_trainer_load(t);
 }
 
@@ -272,17 +319,20 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_acts_destroy(&t->acts);
     ls_pipe_destroy(&t->pipe);
     ls_schedule_destroy(&t->schedule);
+    if (t->whole != t->model) ls_model_destroy(&t->whole);
     ls_model_destroy(&t->model);
     ls_plan_fini(&t->plan);
     ls_comm_destroy(&t->pp);
     ls_comm_destroy(&t->pp_acts);
     ls_comm_destroy(&t->pp_grads);
+    ls_comm_destroy(&t->tp);
     if (t->dp != t->comm) ls_comm_destroy(&t->dp);
     if (t->owns_comm) ls_comm_destroy(&t->comm);
     ls_free(t->sample_step);
     ls_free(t->sample_data);
     ls_free(t->update_time);
     ls_free(t->state.done);
+    if (t->load != t->hold) ls_free(t->load);
     ls_free(t->hold);
     ls_free(t);
     *tp = NULL;
@@ -330,7 +380,7 @@ ls_status ls_trainer_load(ls_trainer *t)
         LS_TRY(ls_barrier(t->comm, LS_SITE));
         LS_TRY(ls_ckpt_latest(c->run_dir, &path));
         if (path) {
-            ls_status st = ls_ckpt_load(t->model, path, true, t->hold, t->n_hold, t->comm, &json, NULL);
+            ls_status st = ls_ckpt_load(t->whole, path, true, t->load, t->n_load, t->comm, &json, NULL);
             if (st == LS_OK) st = ls_run_state_read(t, json, path);
             if (st == LS_OK) say(t, "resumed from ", path);
             t->resumed_from = t->state.step;
@@ -341,7 +391,7 @@ ls_status ls_trainer_load(ls_trainer *t)
         say(t, "--resume: no checkpoint yet, so this run begins afresh in ", c->run_dir);
     }
     if (c->init_from) {
-        LS_TRY(ls_hf_load(t->model, c->init_from, t->hold, t->n_hold, t->comm));
+        LS_TRY(ls_hf_load(t->whole, c->init_from, t->load, t->n_load, t->comm));
         say(t, "weights from ", c->init_from);
         return LS_OK;
     }
@@ -358,7 +408,7 @@ ls_status ls_trainer_save(ls_trainer *t, const char *name)
         ls_str_fini(&json);
         return ls_nomem(4096, "the run's state");
     }
-    const ls_ckpt_job job = {.model = t->model,
+    const ls_ckpt_job job = {.model = t->whole,
                              .piece = t->save,
                              .n_piece = t->n_save,
                              .dir = t->cfg->run_dir,

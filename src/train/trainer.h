@@ -72,6 +72,7 @@ typedef struct ls_trainer {
     ls_comm *comm; /* the workers of this run                                          */
     bool owns_comm;
     ls_comm *dp; /* the replicas of this worker's part of the model; comm itself, or its own */
+    ls_comm *tp; /* those that have the other shards of its layers, or NULL          */
     ls_coord at; /* this worker's place in the mesh                                  */
     ls_comm *pp, *pp_acts,
         *pp_grads; /* the stages of this replica: for the step, for activations, for gradients; or NULL */
@@ -81,6 +82,9 @@ typedef struct ls_trainer {
     ls_strategy *strategy;
     ls_piece *hold, *save; /* what this worker holds; what it writes to checkpoints            */
     int n_hold, n_save;
+    ls_model *whole; /* the model that checkpoints know: model itself, or the tables of that of which it is a shard */
+    ls_piece *load;  /* hold as parts of it; save already is                                   */
+    int n_load;
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     int32_t *ids, *target; /* one micro-batch                                                  */
     double *norm_block;    /* for naming what is not finite                                    */

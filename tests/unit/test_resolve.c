@@ -273,11 +273,8 @@ static void refused(void **state)
     const struct {
         const char *line, *part;
     } all[] = {
-        {"--device cuda", "--device cpu"},
-        {"--precision bf16", "--precision fp32"},
-        {"--precision fp16", "fp16"},
-        {"--comm mpi", "mpi"},
-        {"--tp 2", "--tp 1"},
+        {"--device cuda", "--device cpu"}, {"--precision bf16", "--precision fp32"},
+        {"--precision fp16", "fp16"},      {"--comm mpi", "mpi"},
         {"--profile", "metrics.jsonl"},
     };
     for (size_t i = 0; i < N_OF(all); i++) {
@@ -289,6 +286,11 @@ static void refused(void **state)
     must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
     must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
     must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
+    must_fail(NULL, "--tp 2", LS_E_CONFIG, "tp=2");
+    must_fail(NULL, "-n 5 --tp 5", LS_E_CONFIG, "12 heads over tp 5");
+    must_fail(NULL, "-n 2 --sequence_parallel", LS_E_CONFIG, "add --tp");
+    must_fail(NULL, "-n 2 --tp 2 --sequence_parallel --seq_length 7 --micro_batch_size_per_gpu 1", LS_E_CONFIG,
+              "leave 1 over");
     must_fail(NULL, "--schedule 1f1b", LS_E_CONFIG, "add --pp");
     must_fail(NULL, "-n 2 --pp 2 --schedule gpipe --interleave 2", LS_E_CONFIG, "interleaved");
     must_fail(NULL, "--epochs 0", LS_E_CONFIG, "--epochs is 0");

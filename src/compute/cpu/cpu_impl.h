@@ -23,6 +23,32 @@ static inline uint32_t drop_threshold(ls_drop d)
     return (uint32_t)ceil((double)d.p * 4294967296.0);
 }
 
+/* What a part of the vocabulary knows of a row of logits: the largest, the sum of exponentials of their distances to it, and the
+ * target's (0: it is elsewhere). */
+typedef struct cpu_row {
+    double top, sum, right;
+} cpu_row;
+#define CPU_ROW_N 3 /* doubles */
+
+static inline int cpu_n_part(int n_part)
+{
+    return n_part > 1 ? n_part : 1;
+}
+
+/* The same of the whole row, from its parts in order; rows of one part are `step` from those of the next. */
+static inline cpu_row cpu_join_row(const cpu_row *part, int n_part, int64_t step)
+{
+    cpu_row row = part[0];
+    if (n_part == 1) return row;
+    for (int k = 1; k < n_part; k++) row.top = fmax(row.top, part[k * step].top);
+    row.sum = row.right = 0;
+    for (int k = 0; k < n_part; k++) {
+        row.sum += part[k * step].sum * exp(part[k * step].top - row.top);
+        row.right += part[k * step].right;
+    }
+    return row;
+}
+
 /* What a survivor is multiplied by. */
 static inline double drop_scale(ls_drop d)
 {

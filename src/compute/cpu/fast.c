@@ -2,7 +2,7 @@
  *
  * Scratch, by operation (they never overlap in time, so the largest counts):
  *   linear, logits   packed panels of the matrix product | partial column sums
- *   classifier       packed panels | (FAST_LOGIT_ROWS, V) logits
+ *   classifier       packed panels | (FAST_LOGIT_ROWS, V) logits | their rows in every part of a vocabulary that is cut
  *   layernorm_bwd    partial dw, db
  *   attention        one head's blocks, for each thread
  *   linear_q8        the quantised row */
@@ -60,6 +60,7 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
     int64_t R = s->B * s->T, D = s->H > 0 ? s->C / s->H : 0, N = most(3 * s->C, s->ffn);
     int64_t rows = R < FAST_LOGIT_ROWS ? R : FAST_LOGIT_ROWS;
     int64_t after_gemm = rows * fast_logit_ld(s->V);
+    if (s->n_part > 1) after_gemm += s->n_part * rows * (int64_t)(sizeof(cpu_row) / sizeof(float));
     int64_t alone = D > 0 ? c->n_thread * most(simd_attn_floats(s->T, D, s->backward), s->T + 16) : 0;
     alone = most(alone, 2 * q8_groups(most(s->C, s->ffn)) * Q8_GROUP); /* bytes and scales: far less */
     if (s->backward) {

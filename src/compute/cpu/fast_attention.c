@@ -12,9 +12,10 @@ static float *own_work(const ls_compute *c, int64_t n_float)
 }
 
 /* Head h of sequence b; the caller adds outputs and gradients. */
-static simd_attn head_of(const float *qkv, int64_t b, int64_t h, int64_t T, int64_t H, int64_t D, const simd_drop *d)
+static simd_attn head_of(const float *qkv, int64_t b, int64_t h, int64_t T, int64_t H, int64_t D, const simd_drop *d,
+                         ls_drop drop)
 {
-    int64_t C = H * D;
+    const int64_t C = H * D, first = drop.n_head ? b * drop.n_head + drop.head : b * H; /* of the sequence */
     const float *q = qkv + b * T * 3 * C + h * D;
     return (simd_attn){.q = q,
                        .k = q + C,
@@ -24,7 +25,7 @@ static simd_attn head_of(const float *qkv, int64_t b, int64_t h, int64_t T, int6
                        .T = T,
                        .D = D,
                        .drop = *d,
-                       .row0 = (uint32_t)((b * H + h) * T)};
+                       .row0 = (uint32_t)((first + h) * T)};
 }
 
 ls_status fast_attention_fwd(ls_compute *c, void *y_, void *lse_, const void *qkv, int64_t B, int64_t T, int64_t H,
@@ -37,7 +38,7 @@ ls_status fast_attention_fwd(ls_compute *c, void *y_, void *lse_, const void *qk
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * H * T * T > 256)
     for (int64_t bh = 0; bh < B * H; bh++) {
         int64_t b = bh / H, h = bh % H;
-        simd_attn a = head_of(qkv, b, h, T, H, D, &d);
+        simd_attn a = head_of(qkv, b, h, T, H, D, &d, drop);
         a.out = y + b * T * H * D + h * D;
         a.lse = lse + bh * T;
         a.work = own_work(c, n_work);
@@ -58,7 +59,7 @@ ls_status fast_attention_bwd(ls_compute *c, void *dqkv_, const void *dy_, const 
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * H * T * T > 256)
     for (int64_t bh = 0; bh < B * H; bh++) {
         int64_t b = bh / H, h = bh % H;
-        simd_attn a = head_of(qkv, b, h, T, H, D, &d);
+        simd_attn a = head_of(qkv, b, h, T, H, D, &d, drop);
         a.dq = dqkv + b * T * 3 * C + h * D;
         a.dk = a.dq + C;
         a.dv = a.dq + 2 * C;

@@ -2,7 +2,9 @@
  *
  * The classifier takes FAST_LOGIT_ROWS rows at a time:
  *   logits = x w^T  ->  each row: loss, then (softmax - onehot) dloss in its place  ->  dx = dlogits w,  dw += dlogits^T x
- * so a chunk of logits is made, used and forgotten. The chunk does not depend on the number of threads. */
+ * so a chunk of logits is made, used and forgotten. The chunk does not depend on the number of threads. Where the vocabulary is cut,
+ * the parts of a chunk's rows are joined between its exponentials and its gradient. */
+#include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/gemm.h"
 #include "compute/cpu/simd.h"
@@ -106,21 +108,73 @@ static double loss_row(const simd_ops *k, float *p, int64_t V, int32_t target, d
     return (double)top + log(sum) - right;
 }
 
-ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
+/* The same in two steps around the meeting of the parts. p becomes exponentials, */
+static cpu_row begin_row(const simd_ops *k, float *p, int64_t V, int64_t target)
+{
+    cpu_row row = {.right = target >= 0 && target < V ? (double)p[target] : 0};
+    float top;
+    row.sum = k->exp_row(p, V, &top);
+    row.top = (double)top;
+    return row;
+}
+
+/* … then, with the whole row known, the gradient. */
+static double end_row(const simd_ops *k, float *p, int64_t V, int64_t target, double top, const cpu_row *row,
+                      double dloss, bool gradient)
+{
+    if (gradient) {
+        k->scale(p, V, (float)(dloss * exp(top - row->top) / row->sum));
+        if (target >= 0 && target < V) p[target] -= (float)dloss;
+    }
+    return row->top + log(row->sum) - row->right;
+}
+
+/* Losses and gradients of n rows of a vocabulary that is cut. parts: n_part times n. */
+static ls_status cut_rows(ls_compute *c, const ls_classifier *a, float *p, int64_t ld, int64_t r0, int64_t n,
+                          cpu_row *parts)
 {
     const simd_ops *k = simd_pick();
+    const bool gradient = a->dx || a->dw;
+    cpu_row *mine = parts + a->part * n;
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n * a->V > FAST_SERIAL)
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t t = a->target[r0 + r];
+        mine[r] = t < 0 ? (cpu_row){0} : begin_row(k, p + r * ld, a->V, t - a->first);
+    }
+    LS_TRY(a->gather(a->gather_ctx, &parts->top, n * CPU_ROW_N));
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n * a->V > FAST_SERIAL)
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t t = a->target[r0 + r];
+        const cpu_row row = cpu_join_row(parts + r, a->n_part, n);
+        if (t >= 0)
+            a->row_loss[r0 + r] = end_row(k, p + r * ld, a->V, t - a->first, mine[r].top, &row, a->dloss, gradient);
+        else a->row_loss[r0 + r] = loss_row(k, p + r * ld, a->V, -1, a->dloss, gradient);
+    }
+    return LS_OK;
+}
+
+static void whole_rows(ls_compute *c, const ls_classifier *a, float *p, int64_t ld, int64_t r0, int64_t n)
+{
+    const simd_ops *k = simd_pick();
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n * a->V > FAST_SERIAL)
+    for (int64_t r = 0; r < n; r++)
+        a->row_loss[r0 + r] = loss_row(k, p + r * ld, a->V, a->target[r0 + r], a->dloss, a->dx || a->dw);
+}
+
+ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
+{
     const float *x = a->x;
     float *dx = a->dx, *p = after_gemm(c);
     int64_t C = a->C, V = a->V, ld = fast_logit_ld(V);
+    cpu_row *parts = (cpu_row *)(void *)(p + (a->R < FAST_LOGIT_ROWS ? a->R : FAST_LOGIT_ROWS) * ld);
     if (a->R == 0 && a->dw && !a->acc) return fast_zero(c, a->dw, V * C);
     for (int64_t r0 = 0; r0 < a->R; r0 += FAST_LOGIT_ROWS) {
         int64_t n = a->R - r0 < FAST_LOGIT_ROWS ? a->R - r0 : FAST_LOGIT_ROWS;
         const float *xr = x + r0 * C;
         matmul(c, (gemm_args){
                       .tb = true, .M = n, .N = V, .K = C, .A = xr, .lda = C, .B = a->w, .ldb = C, .C = p, .ldc = ld});
-#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n * V > FAST_SERIAL)
-        for (int64_t r = 0; r < n; r++)
-            a->row_loss[r0 + r] = loss_row(k, p + r * ld, V, a->target[r0 + r], a->dloss, dx || a->dw);
+        if (a->n_part > 1) LS_TRY(cut_rows(c, a, p, ld, r0, n, parts));
+        else whole_rows(c, a, p, ld, r0, n);
         if (dx)
             matmul(c, (gemm_args){
                           .M = n, .N = C, .K = V, .A = p, .lda = ld, .B = a->w, .ldb = C, .C = dx + r0 * C, .ldc = C});

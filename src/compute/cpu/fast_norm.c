@@ -26,7 +26,7 @@ ls_status fast_add_layernorm_fwd(ls_compute *c, void *res_, void *y_, void *mean
     const float *x = x_, *delta = delta_;
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (R * C > FAST_SERIAL)
     for (int64_t r = 0; r < R; r++) {
-        k->add_drop(res + r * C, x + r * C, delta + r * C, C, &d, (uint32_t)(r * C));
+        k->add_drop(res + r * C, x + r * C, delta + r * C, C, &d, (uint32_t)(drop.first + r * C));
         k->norm_row(y + r * C, mean + r, rstd + r, res + r * C, w, b, C, (float)eps);
     }
     return LS_OK;

@@ -42,7 +42,7 @@ ls_status fast_add_fwd(ls_compute *c, void *y_, const void *x_, const void *delt
 #pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
     {
         fast_range r = fast_share(n, LINE);
-        k->add_drop(y + r.lo, x + r.lo, delta + r.lo, r.hi - r.lo, &d, (uint32_t)r.lo);
+        k->add_drop(y + r.lo, x + r.lo, delta + r.lo, r.hi - r.lo, &d, (uint32_t)(drop.first + r.lo));
     }
     return LS_OK;
 }
@@ -57,7 +57,7 @@ ls_status fast_drop_bwd(ls_compute *c, void *dx_, const void *dy_, int64_t n, ls
 #pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
     {
         fast_range r = fast_share(n, LINE);
-        k->drop(dx + r.lo, dy + r.lo, r.hi - r.lo, &d, (uint32_t)r.lo);
+        k->drop(dx + r.lo, dy + r.lo, r.hi - r.lo, &d, (uint32_t)(drop.first + r.lo));
     }
     return LS_OK;
 }
@@ -98,6 +98,15 @@ ls_status fast_zero(ls_compute *c, void *y_, int64_t n)
     return LS_OK;
 }
 
+/* y = drop(a + b), where either may be missing. */
+static void embed_row(const simd_ops *k, float *y, const float *a, const float *b, int64_t n, const simd_drop *d,
+                      uint32_t first)
+{
+    if (a && b) k->add_then_drop(y, a, b, n, d, first);
+    else if (a || b) k->drop(y, a ? a : b, n, d, first);
+    else memset(y, 0, (size_t)n * sizeof *y);
+}
+
 ls_status fast_embed_fwd(ls_compute *c, void *y_, const int32_t *ids, const void *wte_, const void *wpe_, int64_t B,
                          int64_t T, int64_t C, ls_drop drop)
 {
@@ -107,7 +116,8 @@ ls_status fast_embed_fwd(ls_compute *c, void *y_, const int32_t *ids, const void
     const float *wte = wte_, *wpe = wpe_;
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * T * C > FAST_SERIAL)
     for (int64_t r = 0; r < B * T; r++)
-        k->add_then_drop(y + r * C, wte + ids[r] * C, wpe + r % T * C, C, &d, (uint32_t)(r * C));
+        embed_row(k, y + r * C, ids[r] < 0 ? NULL : wte + ids[r] * C, wpe ? wpe + r % T * C : NULL, C, &d,
+                  (uint32_t)(r * C));
     return LS_OK;
 }
 
@@ -128,7 +138,7 @@ ls_status fast_embed_bwd(ls_compute *c, void *dwte_, void *dwpe_, const void *dy
         fast_range s = fast_share(C, 16);
         for (int64_t r = 0; r < B * T && s.hi > s.lo; r++) {
             int64_t at = r * C + s.lo, n = s.hi - s.lo;
-            k->acc_drop(dwte + ids[r] * C + s.lo, dy + at, n, &d, (uint32_t)at);
+            if (ids[r] >= 0) k->acc_drop(dwte + ids[r] * C + s.lo, dy + at, n, &d, (uint32_t)at);
             k->acc_drop(dwpe + r % T * C + s.lo, dy + at, n, &d, (uint32_t)at);
         }
     }

@@ -11,5 +11,5 @@
 size_t cpu_ref_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
     int64_t n = 2 * s->T > s->V ? 2 * s->T : s->V;
-    return (size_t)n * ls_dtype_nbytes(c->ops->dtype);
+    return (size_t)n * ls_dtype_nbytes(c->ops->dtype) + (size_t)cpu_n_part(s->n_part) * sizeof(cpu_row);
 }
