@@ -9,6 +9,7 @@
 #include "data/tokenizer.h"
 #include "train/trainer.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +72,16 @@ typedef struct job {
     const ls_train_options *o;
     const ls_ds_config *ds;
     const ls_run_identity *id;
+    int stage_thread[LS_MAX_STAGE_THREAD]; /* the same for every worker */
 } job;
+
+#define MAX_SHARE 256
+
+static int n_cores(void)
+{
+    cpu_set_t have;
+    return sched_getaffinity(0, sizeof have, &have) ? 1 : CPU_COUNT(&have);
+}
 
 static void startup_line(int rank, int local_rank, int size)
 {
@@ -113,6 +123,7 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
     if (rank) io = (ls_train_io){0};
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) {
+        memcpy(c.stage_thread, j->stage_thread, sizeof c.stage_thread);
         c.rank = c.local_rank = rank;
         if (comm) c.local_rank = ls_comm_where(comm).local_rank;
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
@@ -205,6 +216,25 @@ static ls_status print_settings(const job *j, int world)
     return LS_OK;
 }
 
+/* -n N: what cannot work is said once, before anything starts. */
+static ls_status launch(job *j)
+{
+    ls_train_config c = {0};
+    int share[MAX_SHARE] = {0};
+    LS_TRY(configure(j, (int)j->o->n, &c));
+    ls_status st = ls_train_check_layout(&c);
+    const bool shared = st == LS_OK && c.mesh.world <= MAX_SHARE && ls_train_share_cores(&c, n_cores(), share);
+    memcpy(j->stage_thread, c.stage_thread, sizeof j->stage_thread);
+    ls_train_config_fini(&c);
+    LS_TRY(st);
+    return ls_launch_local(&(ls_launch){.n = (int)j->o->n,
+                                        .pin = true,
+                                        .share = shared ? share : NULL,
+                                        .body = worker_body,
+                                        .report = worker_report,
+                                        .ctx = j});
+}
+
 ls_status cmd_train(int argc, char **argv)
 {
     ls_train_options o = {0};
@@ -222,7 +252,7 @@ ls_status cmd_train(int argc, char **argv)
         goto done;
     }
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
-    const job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id};
+    job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id, {0}};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     if (o.print_config) {
         st = print_settings(&j, env.size);
@@ -234,16 +264,7 @@ ls_status cmd_train(int argc, char **argv)
                          (long long)o.n);
             goto done;
         }
-        ls_train_config c = {0}; /* what cannot work is said once, before anything starts */
-        st = configure(&j, (int)o.n, &c);
-        if (st == LS_OK) st = ls_train_check_layout(&c);
-        ls_train_config_fini(&c);
-        if (st == LS_OK)
-            st = ls_launch_local(&(ls_launch){.n = (int)o.n,
-                                              .pin = true,
-                                              .body = worker_body,
-                                              .report = worker_report,
-                                              .ctx = (void *)(uintptr_t)&j});
+        st = launch(&j);
     } else {
         ls_stop_install();
         st = work(&j, NULL, 0);

@@ -78,7 +78,7 @@ typedef struct comm_host {
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
 
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
-int comm_take_cores(int r, int n, bool pin);
+int comm_take_cores(int r, int n, const int *share, bool pin); /* share: cores of each, or NULL: equal parts */
 
 /* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
 int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);

@@ -38,7 +38,7 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     snprintf(label, sizeof label, "rank %d", rank);
     ls_stack_install(label);
     ls_local_world_join(world, rank);
-    const int n_core = comm_take_cores(rank, l->n, l->pin);
+    const int n_core = comm_take_cores(rank, l->n, l->share, l->pin);
     ls_status st = ls_comm_local(world, rank, &c);
     if (st == LS_OK) st = l->body(l->ctx, c, n_core);
     bool first = false;

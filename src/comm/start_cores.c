@@ -3,14 +3,20 @@
 #include "comm/local_impl.h"
 #include "comm/start.h"
 
-int comm_take_cores(int r, int n, bool pin)
+int comm_take_cores(int r, int n, const int *share, bool pin)
 {
     cpu_set_t have, mine;
     CPU_ZERO(&have);
     CPU_ZERO(&mine);
     if (sched_getaffinity(0, sizeof have, &have)) return 1;
-    const int total = CPU_COUNT(&have), first = total * r / n, last = total * (r + 1) / n;
+    const int total = CPU_COUNT(&have);
+    int first = total * r / n, last = total * (r + 1) / n;
     if (total < n) return 1;
+    if (share) {
+        first = 0;
+        for (int k = 0; k < r; k++) first += share[k];
+        last = first + share[r];
+    }
     for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++) {
         if (!CPU_ISSET(cpu, &have)) continue;
         if (k >= first && k < last) CPU_SET(cpu, &mine);
@@ -23,8 +29,8 @@ int comm_take_cores(int r, int n, bool pin)
 int ls_comm_take_cores(ls_comm *c)
 {
     const ls_local_world *w = c->world;
-    if (!w) return comm_take_cores(0, 1, false);
+    if (!w) return comm_take_cores(0, 1, NULL, false);
     bool shared = true;
     for (int p = 0; p < w->size; p++) shared = shared && CPU_EQUAL(&w->cpus[p], &w->cpus[0]);
-    return shared ? comm_take_cores(c->world_rank, w->size, true) : comm_take_cores(0, 1, false);
+    return shared ? comm_take_cores(c->world_rank, w->size, NULL, true) : comm_take_cores(0, 1, NULL, false);
 }

@@ -102,6 +102,12 @@ ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit
     return balance(out, unit, n_unit, n_stage, n_chunk, NULL);
 }
 
+ls_status ls_stages_balance_on(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
+                               const int *thread)
+{
+    return balance(out, unit, n_unit, n_stage, n_chunk, thread);
+}
+
 /* Time of a stage, all its chunks; the slowest one's. */
 static double slowest(const ls_stages *s, const ls_part_cost *unit, const int *thread)
 {

@@ -31,6 +31,8 @@ void ls_stages_model(const ls_model_config *c, int64_t B, int64_t T, ls_part_cos
 ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk);
 /* The same where n_thread threads can be shared out among the stages: thread[k] of stage k, and the cut that goes with them, so that the
  * slowest stage takes as little time as a walk from equal shares finds. The classifier alone may cost more than a stage's part. */
+ls_status ls_stages_balance_on(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
+                               const int *thread); /* the cut for given threads of each stage */
 ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
                           int n_thread);
 /* LS_E_ARG names the gap, the overlap or what is left over. */

@@ -159,7 +159,8 @@ void ls_train_options_help(ls_str *out)
     ls_str_add(
         out,
         "\nEnvironment:\n"
-        "  RANK, LOCAL_RANK, WORLD_SIZE    identity under a launcher like torchrun (one host; mpirun and srun: any number)\n"
+        "  RANK, LOCAL_RANK, WORLD_SIZE    identity under a launcher like torchrun (one host; mpirun and srun: any "
+        "number)\n"
         "  LS_PLUGIN_DIR                   where lockstep_mpi.so is [beside the program]\n"
         "  PROFILE_MODE=1                  as --profile_mode\n"
         "  GIT_COMMIT, EC2_INSTANCE_TYPE, SLURM_*  recorded in the run's files\n"

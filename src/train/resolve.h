@@ -50,6 +50,8 @@ typedef struct ls_train_facts {
     int data_eos_id;     /* its <|endoftext|>, -1 when there is none; read only when data_vocab_size > 0     */
 } ls_train_facts;
 
+#define LS_MAX_STAGE_THREAD 64
+
 typedef struct ls_train_config {
     ls_model_config model;
     char *model_from;            /* preset or path                                                    */
@@ -93,8 +95,9 @@ typedef struct ls_train_config {
     bool sequence_parallel;        /* what lies between split layers is cut by rows             */
     const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
     int interleave;
+    int stage_thread[LS_MAX_STAGE_THREAD];          /* of each stage, when cores are shared out by cost; [0] 0: alike */
     int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */
-    int threads; /* 0 = all cores                                                     */
+    int threads;         /* 0 = all cores                                                     */
     double comm_timeout; /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;

@@ -171,10 +171,27 @@ static ls_status make_stages(const ls_train_config *c, const ls_part_cost *measu
     if (st == LS_OK) st = ls_schedule_check(*schedule, 0);
     if (st == LS_OK && c->stages && !measures_stages(c))
         st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
-    else if (st == LS_OK) st = ls_stages_balance(stages, cost, U, P, (*schedule)->n_chunk);
+    else if (st == LS_OK)
+        st =
+            ls_stages_balance_on(stages, cost, U, P, (*schedule)->n_chunk, c->stage_thread[0] ? c->stage_thread : NULL);
     if (st == LS_OK) st = ls_pipe_check(*schedule, c->recompute);
     ls_free(cost);
     return st;
+}
+
+bool ls_train_share_cores(ls_train_config *c, int n_core, int *share)
+{
+    const int P = c->mesh.n[LS_AXIS_PP], world = c->mesh.world, U = c->model.n_layer + 2, each = n_core / (world / P);
+    if (P == 1 || P > LS_MAX_STAGE_THREAD || c->threads || c->stages || each <= P) return false;
+    ls_part_cost *cost = ls_alloc((size_t)U * sizeof *cost);
+    ls_stages stages;
+    if (!cost) return false;
+    ls_stages_model(&c->model, c->micro_batch, c->seq_len, cost);
+    const bool well = ls_stages_share(&stages, c->stage_thread, cost, U, P, c->interleave, each) == LS_OK;
+    ls_free(cost);
+    if (!well) c->stage_thread[0] = 0;
+    for (int r = 0; r < world && well; r++) share[r] = c->stage_thread[ls_mesh_coord(&c->mesh, r).at[LS_AXIS_PP]];
+    return well;
 }
 
 /* --stages measured: rank 0 measures for everyone, so that all cut alike. */

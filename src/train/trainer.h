@@ -105,6 +105,10 @@ typedef struct ls_trainer {
 /* Strategy, stages and schedule fit the numbers of workers and micro-batches; the words have the arithmetic. Allocates nothing to stay. */
 ls_status ls_train_check_layout(const ls_train_config *c);
 
+/* Shares the cores of this machine out among the workers of a run: stages that cost more get more. share has room for the world's
+ * workers; false: equal parts will do (no pipeline, threads given, fewer cores than workers). Sets c->stage_thread. */
+bool ls_train_share_cores(ls_train_config *c, int n_core, int *share);
+
 /* Opens the data, plans, allocates, sets the weights. The config and the communicator must outlive the trainer; comm NULL is a
  * world of one. Collective over comm. */
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io);
