@@ -208,9 +208,51 @@ static void modules_by_device(void **state)
     assert_non_null(strstr(ls_err_words(), "module 0 has parameters on devices 0 and 1"));
 }
 
+static double stage_time(const ls_stages *s, const ls_part_cost *unit, int k, int thread)
+{
+    double sum = 0;
+    for (int c = 0; c < s->n_chunk; c++)
+        for (int u = s->first[c * s->n_stage + k]; u < s->first[c * s->n_stage + k + 1]; u++)
+            sum += unit[u].fwd + unit[u].bwd_in + unit[u].bwd_w;
+    return sum / thread;
+}
+
+/* Threads are all given away, none far from an equal share, and the slowest stage is never slower than with equal threads. */
+static void threads(void **state)
+{
+    (void)state;
+    const char *const name[] = {"tiny", "gpt2", "gpt2-medium", "gpt2-xl"};
+    for (size_t i = 0; i < 4; i++) {
+        ls_model_config c;
+        ls_part_cost unit[64];
+        assert_int_equal(ls_model_config_preset(name[i], &c), LS_OK);
+        ls_stages_model(&c, 1, 256, unit);
+        for (int P = 2; P <= 4; P++) {
+            for (int n = P; n <= 40; n += 3) {
+                ls_stages even, shared;
+                int equal[4], thread[4], sum = 0;
+                double before = 0, after = 0;
+                for (int k = 0; k < P; k++) equal[k] = n / P + (k >= P - n % P);
+                assert_int_equal(ls_stages_balance_on(&even, unit, c.n_layer + 2, P, 1, equal), LS_OK);
+                assert_int_equal(ls_stages_share(&shared, thread, unit, c.n_layer + 2, P, 1, n), LS_OK);
+                for (int k = 0; k < P; k++) {
+                    const double a = stage_time(&even, unit, k, equal[k]), b = stage_time(&shared, unit, k, thread[k]);
+                    before = a > before ? a : before;
+                    after = b > after ? b : after;
+                    sum += thread[k];
+                    assert_true(thread[k] >= 1 && thread[k] <= (n / P + 1) * 3 / 2 + 1);
+                }
+                assert_int_equal(sum, n);
+                assert_true(after <= before * (1 + 1e-12));
+            }
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(balanced_is_optimal),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(threads),
+                                       cmocka_unit_test(balanced_is_optimal),
                                        cmocka_unit_test(gpt2),
                                        cmocka_unit_test(by_hand),
                                        cmocka_unit_test(impossible),
