@@ -47,13 +47,14 @@ static void tell(net_world *w, int to, const net_msg *m)
 
 static void answer(net_world *w, const net_msg *q)
 {
-    net_msg a = {.type = ANSWER, .from = w->rank, .comm = q->comm};
+    net_msg a = {.type = ANSWER, .from = w->rank, .comm = q->comm, .rank = -1};
     snprintf(a.host, sizeof a.host, "%s", w->hostname);
     pthread_mutex_lock(&w->lock);
     for (ls_comm *c = w->first; c; c = ((net_comm *)c->impl)->next) {
         const net_comm *m = c->impl;
         if (m->id != q->comm) continue;
         const place *p = &((local *)m->host->impl)->ctl->at[m->host->rank];
+        a.rank = c->rank;
         a.posted = atomic_load(&p->posted);
         a.done = atomic_load(&p->done);
         a.kind = p->slot[a.posted & 1].kind;
@@ -161,6 +162,10 @@ static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t
     const net_msg *a = &s->msg;
     if (!atomic_load(&s->here)) {
         snprintf(text, room, "\n  rank %d on host %d does not answer", p, w->host[m->member[p]]);
+        return SILENT;
+    }
+    if (a->rank < 0) { /* it may have ended the same way, a moment ago */
+        snprintf(text, room, "\n  rank %d on %s has no such communicator (any more)", p, a->host);
         return SILENT;
     }
     if (!a->posted) snprintf(text, room, "\n  rank %d on %s has not posted anything", p, a->host);

@@ -137,17 +137,17 @@ static void mismatched_between(worker *w, ls_comm *c) /* a host agrees in itself
 
 static void late(worker *w, ls_comm *c)
 {
-    ls_comm_set_limit(c, 0.3);
     CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
-    if (w->rank == 2) { /* sleeps through it; then the others are gone */
-        usleep(900000);
+    ls_comm_set_limit(c, 1); /* a busy machine may keep a worker away for some tenths of it */
+    if (w->rank == 2) {      /* sleeps through it; then the others are gone */
+        usleep(2500000);
         return;
     }
     const double begin = ls_now();
     w->st = ls_barrier(c, LS_SITE);
     CHECK(&w->error, w->st == LS_E_COMM);
     CHECK(&w->error, strstr(ls_err_words(), "look at rank 2"));
-    CHECK(&w->error, ls_now() - begin < 5);
+    CHECK(&w->error, ls_now() - begin < 20);
 }
 
 static void abandoned(worker *w, ls_comm *c)
