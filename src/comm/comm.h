@@ -122,7 +122,7 @@ typedef struct ls_comm_stat {
 } ls_comm_stat;
 ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
 /* What is posted from now on is counted under this label, too: a strategy's buckets. 0 (at first): everything that is none. */
-#define LS_COMM_LABELS 128 /* larger ones share the last */
+#define LS_COMM_LABELS 512 /* larger ones share the last */
 void ls_comm_label(ls_comm *c, int label);
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label);
 double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */

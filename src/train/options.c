@@ -64,7 +64,7 @@ const ls_opt ls_train_opts[] = {
     ROW("threads", LS_OPT_INT, threads, "N", "0", "0 = all cores; the number does not change a bit of the result"),
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
         "how workers share the model [single; ddp with several workers]"),
-    ROW("bucket", LS_OPT_INT, bucket, "N", "6553600", "elements of a gradient bucket (JSON: reduce_bucket_size)"),
+    ROW("bucket", LS_OPT_INT, bucket, "N", "1048576", "elements of a gradient bucket (JSON: reduce_bucket_size)"),
     ROW("gather_bucket", LS_OPT_INT, gather_bucket, "N", "6553600",
         "zero1, zero2: elements of a parameter bucket (JSON: allgather_bucket_size)"),
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", "6553600",

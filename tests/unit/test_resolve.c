@@ -312,7 +312,7 @@ static void workers(void **state)
     assert_int_equal(c.world_size, 4);
     assert_int_equal(c.global_batch, 24);
     assert_string_equal(c.strategy, "ddp");
-    assert_int_equal(c.bucket, 6553600);
+    assert_int_equal(c.bucket, 1048576);
     ls_train_config_fini(&c);
     must("{\"zero_optimization\": {\"stage\": 0, \"reduce_bucket_size\": 5e6}}", "-n 2 --strategy dp", &c);
     assert_string_equal(c.strategy, "dp");
