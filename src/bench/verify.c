@@ -18,7 +18,7 @@
 #define N_TOKEN  40000
 #define MAX_STEP 64
 
-/* What rank 0 of a layout (shards: the first replica of each) leaves behind, in memory that its parent shares. */
+/* What rank 0 of a layout leaves behind, in memory that its parent shares. */
 typedef struct outcome {
     int64_t n; /* elements of all units                 */
     double loss[MAX_STEP];
@@ -115,25 +115,58 @@ static void put_unit(const ls_unit *u, const float *from, float *to)
     }
 }
 
-/* Gradients and weights of all units, whole, at the judges'. Collective. */
-static ls_status keep(ls_trainer *t, outcome *out, bool judge)
+/* Puts unit u of the shards of one replica, of which `mine` is here, together at `to` (NULL: not here). Collective over the shards. */
+static ls_status put_shards(ls_trainer *t, ls_model *const *shard, int u, const void *mine, void *scratch, float *to)
+{
+    if (!t->tp) {
+        if (to) put_unit(&t->model->unit[u], mine, to);
+        return LS_OK;
+    }
+    for (int p = 0; p < t->model->shard.size; p++) {
+        const ls_unit *x = &shard[p]->unit[u];
+        if (p == t->model->shard.rank && mine) memcpy(scratch, mine, (size_t)x->n * sizeof(float));
+        LS_TRY(ls_broadcast(t->tp, (ls_view){scratch, x->n, LS_F32}, p, LS_SITE, NULL));
+        if (to) put_unit(x, scratch, to);
+    }
+    return LS_OK;
+}
+
+static ls_status keep_units(ls_trainer *t, ls_model *const *shard, outcome *out, bool judge)
 {
     const ls_model *m = t->model;
     int64_t at = 0, largest = 0;
-    for (int u = 0; u < m->n_unit; u++) largest = m->unit[u].n_pad > largest ? m->unit[u].n_pad : largest;
-    void *scratch = ls_comm_alloc(t->comm, (size_t)largest * sizeof(float));
-    if (!scratch) return ls_nomem((size_t)largest * sizeof(float), "a unit");
+    for (int p = 0; p < m->shard.size; p++)
+        for (int u = 0; u < m->n_unit; u++)
+            largest = shard[p]->unit[u].n_pad > largest ? shard[p]->unit[u].n_pad : largest;
+    float *scratch = ls_comm_alloc(t->comm, 2 * (size_t)largest * sizeof *scratch);
+    if (!scratch) return ls_nomem(2 * (size_t)largest * sizeof *scratch, "a unit");
     for (int u = 0; u < m->n_unit; u++) {
-        const ls_unit *unit = &m->unit[u];
-        LS_ASSERT(at + unit->n_whole <= out->n);
+        LS_ASSERT(at + m->unit[u].n_whole <= out->n);
         for (int grad = 0; grad < 2; grad++) {
-            const void *whole = NULL;
-            LS_TRY(ls_trainer_whole(t, u, grad, scratch, &whole));
-            if (judge) put_unit(unit, whole, out->data + (grad ? 0 : out->n) + at);
+            const void *mine = NULL;
+            LS_TRY(ls_trainer_whole(t, u, grad, scratch, &mine));
+            LS_TRY(
+                put_shards(t, shard, u, mine, scratch + largest, judge ? out->data + (grad ? 0 : out->n) + at : NULL));
         }
-        at += unit->n_whole;
+        at += m->unit[u].n_whole;
     }
     return LS_OK;
+}
+
+/* Gradients and weights of all units, whole, at the judge's. Collective. */
+static ls_status keep(ls_trainer *t, outcome *out, bool judge)
+{
+    ls_model *shard[LS_VERIFY_MAX_TP] = {0}; /* tables */
+    const ls_model *m = t->model;
+    ls_status st = LS_OK;
+    LS_ASSERT(m->shard.size <= LS_VERIFY_MAX_TP);
+    for (int p = 0; p < m->shard.size && st == LS_OK; p++)
+        st = ls_model_create_shard(&shard[p], &m->cfg, &t->compute,
+                                   ls_strategy_pad(t->cfg->strategy, ls_comm_size(t->dp)),
+                                   (ls_shard){.rank = p, .size = m->shard.size});
+    if (st == LS_OK) st = keep_units(t, shard, out, judge);
+    for (int p = 0; p < m->shard.size; p++) ls_model_destroy(&shard[p]);
+    return st;
 }
 
 static ls_status steps(const layout *l, ls_comm *comm, int threads)
@@ -155,7 +188,7 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
             l->out->norm[k] = r.grad_norm;
         }
     }
-    if (st == LS_OK) st = keep(t, l->out, !t->at.at[LS_AXIS_DP] && !t->at.at[LS_AXIS_PP]);
+    if (st == LS_OK) st = keep(t, l->out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
     ls_trainer_destroy(&t);
@@ -211,8 +244,10 @@ static void compare(ls_verify_row *r, const outcome *a, const outcome *judge, in
                    !memcmp(a->norm, judge->norm, (size_t)n_step * sizeof *a->norm) &&
                    !memcmp(a->data, judge->data, 2 * nbytes);
     if (r->identical) return;
-    for (int k = 0; k < n_step; k++)
-        r->loss_error = fmax(r->loss_error, fabs(a->loss[k] - judge->loss[k]) / fabs(judge->loss[k]));
+    for (int k = 0; k < n_step; k++) {
+        const double error = fabs(a->loss[k] - judge->loss[k]) / fabs(judge->loss[k]);
+        r->loss_error = isfinite(error) ? fmax(r->loss_error, error) : INFINITY;
+    }
     r->grad_error = largest_difference(a->data, judge->data, judge->n);
     r->weight_error = largest_difference(a->data + a->n, judge->data + judge->n, judge->n);
     snprintf(r->words, sizeof r->words, "loss %.1e, gradients %.1e, weights %.1e", r->loss_error, r->grad_error,
@@ -346,11 +381,10 @@ static ls_status pipelines(const ls_verify_opts *o, const char *dir, int most, o
 static ls_status shards(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
 {
     static const char *const strategy[] = {"single", "ddp", "zero1", "zero2", "zero3"};
-    if (o->comm) return LS_OK; /* their parts meet in memory that forked workers share */
     for (int drop = 0; drop < 2 && most > 1; drop++) {
         layout one = judge_of(o, dir, most, LS_VERIFY_TP_STEPS, drop ? 0.1 : 0, judge);
         LS_TRY(run_layout(&one));
-        for (int tp = 2; tp <= 4; tp *= 2) {
+        for (int tp = 2; tp <= LS_VERIFY_MAX_TP; tp *= 2) {
             for (int i = 0; i < o->n_world; i++) {
                 const int world = o->world[i];
                 if (most % world || world % tp) continue;

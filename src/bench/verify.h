@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #define LS_VERIFY_MAX_WORLD 16
+#define LS_VERIFY_MAX_TP    4    /* workers that a layer is split over: tiny has four heads          */
 #define LS_VERIFY_LOSS      1e-5 /* relative, of every step                                         */
 #define LS_VERIFY_GRAD      1e-4 /* of the last step's, against the largest element                 */
 #define LS_VERIFY_TP_STEPS  20   /* of layouts with split layers, however many the others take      */
