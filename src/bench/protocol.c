@@ -72,6 +72,20 @@ static void tail(const char *dir, const char *name, int lines, ls_str *out)
     ls_free(path);
 }
 
+/* "lockstep: [rank 2: ]configuration cannot work: WORDS\n  at …" -> WORDS; anything else stays. */
+static void own_words(ls_str *text)
+{
+    char *from = text->data ? strstr(text->data, "lockstep: ") : NULL;
+    if (!from) return;
+    from += 10;
+    char *colon = strstr(from, ": ");
+    if (colon && !strncmp(from, "rank ", 5)) from = colon + 2, colon = strstr(from, ": ");
+    if (colon) from = colon + 2;
+    from[strcspn(from, "\n")] = '\0';
+    text->len = strlen(from);
+    memmove(text->data, from, text->len + 1);
+}
+
 /* What a run says of its speed, NaN when it does not. */
 static double recorded_rate(const char *dir)
 {
@@ -153,17 +167,6 @@ static ls_status read_settings(const char *dir, ls_bench_side *s)
     json_decref(root);
     if (!s->micro_batch || !s->grad_accum) return ls_fail(LS_E_FORMAT, "train --print_config does not say the batch");
     return LS_OK;
-}
-
-/* "lockstep: configuration cannot work: WORDS\n  at …" -> WORDS */
-static void own_words(ls_str *text)
-{
-    char *p = text->data ? strstr(text->data, "lockstep: ") : NULL;
-    if (!p) return;
-    char *colon = strstr(p + 10, ": "), *from = colon ? colon + 2 : p + 10;
-    from[strcspn(from, "\n")] = '\0';
-    text->len = strlen(from);
-    memmove(text->data, from, text->len + 1);
 }
 
 ls_status ls_bench_check(const ls_bench *b, ls_bench_side *s)
@@ -264,9 +267,10 @@ static void on_tick(void *ctx, double seconds)
 static ls_status failed(const ls_bench_side *s, const char *dir, int turn, int code)
 {
     ls_str last = {0};
-    tail(dir, "stderr.log", 6, &last);
-    ls_status st = ls_fail(status_of(code), "%s run_%d ended with exit code %d; the end of %s/stderr.log:\n%s", s->name,
-                           turn, code, dir, last.data ? last.data : "(empty)");
+    tail(dir, "stderr.log", 40, &last);
+    own_words(&last);
+    ls_status st = ls_fail(status_of(code), "%s run_%d ended with exit code %d (%s/stderr.log): %s", s->name, turn,
+                           code, dir, last.data ? last.data : "(empty)");
     ls_str_fini(&last);
     return st;
 }
@@ -372,6 +376,7 @@ ls_status ls_bench_run(ls_bench *b)
             ls_free(dir);
             if (st == LS_E_STOPPED) return stopped(b);
             if (st != LS_OK && b->go_on && st != LS_E_NOMEM && !s->n_done) {
+                s->failed = st;
                 s->left_out = ls_strdup(ls_err_words());
                 if (!s->left_out) return ls_nomem(64, "words");
                 ls_err_clear();

@@ -20,6 +20,7 @@ typedef struct ls_bench_side {
     ls_argv words;                                 /* behind `train`, without --checkpoint_path                     */
     int64_t micro_batch, grad_accum, global_batch; /* as `train` resolves them; set by ls_bench_check            */
     char *left_out;                                /* NULL, or why it is not run (any more)                         */
+    ls_status failed;                              /* of a run that was begun; LS_OK: none */
     int n_done;                                    /* finished runs, and the seconds of those that were run here    */
     double seconds;
     int n_timed;

@@ -167,6 +167,7 @@ static const ls_opt gemm_table[] = {
 enum { N_GEMM = sizeof gemm_table / sizeof gemm_table[0] };
 
 typedef struct gemm_job {
+    const gemm_options *o;
     bool json, head;
     ls_jsonw w;
 } gemm_job;
@@ -209,6 +210,10 @@ static void gemm_row(void *ctx, const ls_gemm_row *r)
         return;
     }
     if (!j->head) {
+        const gemm_options *o = j->o;
+        printf("threads %lld, B %lld, T %lld, turns %lld, CBLAS: %s\n",
+               (long long)(o->threads ? o->threads : ls_gemm_bench_cores()), (long long)o->batch, (long long)o->seq,
+               (long long)o->turns, ls_gemm_bench_blas());
         printf("%-10s %6s %6s %6s  op %4s", "GFLOP/s", "M", "N", "K", "n");
         for (int s = 0; s < r->n_side; s++) printf("  %8s %8s", r->side[s], "median");
         printf("\n");
@@ -245,16 +250,13 @@ ls_status bench_gemm(int argc, char **argv)
         return LS_OK;
     }
     j.json = o.json;
+    j.o = &o;
     ls_jsonw_init(&j.w, &out, 2);
     ls_jsonw_open(&j.w, '{');
     ls_jsonw_put_int(&j.w, "threads", o.threads ? o.threads : ls_gemm_bench_cores());
     ls_jsonw_put_str(&j.w, "cblas", ls_gemm_bench_blas());
     ls_jsonw_put_int(&j.w, "turns", o.turns);
     ls_jsonw_put_open(&j.w, "rows", '[');
-    if (!o.json)
-        printf("threads %lld, B %lld, T %lld, turns %lld, CBLAS: %s\n",
-               (long long)(o.threads ? o.threads : ls_gemm_bench_cores()), (long long)o.batch, (long long)o.seq,
-               (long long)o.turns, ls_gemm_bench_blas());
     ls_status st = ls_gemm_bench_run(&(ls_gemm_bench){.threads = (int)o.threads,
                                                       .turns = (int)o.turns,
                                                       .rows = o.batch * o.seq,

@@ -154,7 +154,7 @@ static ls_status finish_scaling(const bench_session *s, const options *x, const 
     fflush(stdout);
     snprintf(file, sizeof file, "%.4096s/scaling_report.json", s->out);
     if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, bench_write(s->out, "scaling_report.json", &text));
-    else snprintf(file, sizeof file, "--json");
+    else snprintf(file, sizeof file, "the lines above, or --json");
     st = bench_verdict(&a, file);
     if (st == LS_OK && s->bench.n_side)
         fprintf(stderr, "A page of it: lockstep report %s --out %s/report\n", s->out, s->out);
@@ -196,6 +196,11 @@ static ls_status finish_strategies(const bench_session *s, const options *x, con
     fflush(stdout);
     if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, bench_write(s->out, "strategies_report.json", &text));
     st = bench_verdict(&a, "the lines above");
+    for (int i = 0; i < s->bench.n_side && st == LS_OK; i++) {
+        const ls_bench_side *side = &s->bench.side[i];
+        if (side->failed != LS_OK && side->failed != LS_E_CONFIG && side->failed != LS_E_UNSUPPORTED)
+            st = ls_fail(side->failed, "%s", side->left_out);
+    }
     if (st == LS_OK && s->bench.n_side)
         fprintf(stderr, "A page of it: lockstep report %s --out %s/report\n", s->out, s->out);
 done:

@@ -281,10 +281,40 @@ static void say_mismatches(const ls_analysis *a)
     if (a->n_mismatch > 12) fprintf(stderr, "unlike: and %d more\n", a->n_mismatch - 12);
 }
 
+static bool ends_in(const char *name, const char *end)
+{
+    const size_t n = strlen(name), k = strlen(end);
+    return n >= k && !strcmp(name + n - k, end);
+}
+
+/* A folder of metrics files that has no run folders in it: each file is a run. */
+static ls_status add_path(ls_run_set *set, const char *path)
+{
+    char **name = NULL, *inside = NULL;
+    size_t n = 0;
+    bool files = false, folders = false;
+    ls_status st = LS_OK;
+    if (!ls_fs_is_dir(path)) return ls_run_set_add(set, path);
+    LS_TRY(ls_fs_list(path, &name, &n));
+    for (int pass = 0; pass < 2 && st == LS_OK; pass++)
+        for (size_t i = 0; i < n && st == LS_OK; i++) {
+            if (!(inside = ls_path_join(path, name[i]))) st = ls_nomem(strlen(path), "a path");
+            else if (!pass) {
+                folders = folders || ls_fs_is_dir(inside) || !strcmp(name[i], "training_metrics.json");
+                files = files || ends_in(name[i], ".json");
+            } else if (files && !folders && ends_in(name[i], ".json") && !ends_in(name[i], "_report.json")) {
+                st = ls_run_set_add(set, inside);
+            }
+            ls_free(inside);
+        }
+    ls_fs_list_free(name, n);
+    return st == LS_OK && (folders || !files) ? ls_run_set_add(set, path) : st;
+}
+
 ls_status bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a)
 {
     set->warm = (int)s->o.warmup;
-    for (int i = 0; i < paths->n; i++) LS_TRY(ls_run_set_add(set, paths->word[i]));
+    for (int i = 0; i < paths->n; i++) LS_TRY(add_path(set, paths->word[i]));
     for (int i = 0; i < s->bench.n_side && !paths->n; i++)
         for (int turn = 1; turn <= s->bench.repeat && !s->bench.side[i].left_out; turn++) {
             char path[4352];
