@@ -4,6 +4,7 @@
 #include "bench/comm_bench.h"
 #include "bench/gemm_bench.h"
 #include "comm/launch.h"
+#include "comm/start.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +19,8 @@ typedef struct comm_options {
 } comm_options;
 
 static const ls_opt comm_table[] = {
-    {"n", LS_OPT_INT, offsetof(comm_options, n), "N", "2", "workers on this machine", "What"},
+    {"n", LS_OPT_INT, offsetof(comm_options, n), "N", "2", "workers on this machine; under mpirun: all that it started",
+     "What"},
     {"collectives", LS_OPT_STR, offsetof(comm_options, kinds), "LIST", "",
      "all_reduce, reduce_scatter, all_gather, broadcast, reduce, send, barrier [all]", NULL},
     {"min", LS_OPT_STR, offsetof(comm_options, min), "BYTES", "1K", "smallest buffer (K, M, G: powers of 1024)", NULL},
@@ -91,6 +93,19 @@ static void comm_speak(void *ctx, int rank, ls_status st)
         fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, ls_status_words(st), ls_err_words(), ls_err_trail());
 }
 
+/* As a worker of mpirun, srun or torchrun. */
+static ls_status comm_started(const ls_start_env *e, comm_job *j)
+{
+    ls_comm *c = NULL;
+    if (e->by == LS_STARTED_SRUN)
+        return ls_fail(LS_E_CONFIG, "srun started %d tasks that cannot find each other: use srun --mpi=pmix", e->size);
+    LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
+    ls_status st = comm_work(j, c, ls_comm_take_cores(c));
+    if (st != LS_OK && st != LS_E_COMM) ls_comm_abort(c, "a worker failed");
+    ls_comm_destroy(&c);
+    return st;
+}
+
 /* "64M" to bytes. */
 static ls_status parse_bytes(const char *name, const char *text, int64_t *out)
 {
@@ -117,7 +132,9 @@ ls_status bench_comm(int argc, char **argv)
         cli_help("bench comm [-n N] [OPTIONS]",
                  "Times every collective over sizes, as nccl-tests does: algbw = bytes / time; busbw = algbw x "
                  "2(n-1)/n for all_reduce,\n"
-                 "(n-1)/n for reduce_scatter and all_gather, 1 for the others. Results are checked.",
+                 "(n-1)/n for reduce_scatter and all_gather, 1 for the others. Results are checked. Under mpirun it is "
+                 "MPI's workers that talk:\n"
+                 "  mpirun -n 4 lockstep bench comm --max 16M",
                  comm_table, N_COMM);
         return LS_OK;
     }
@@ -130,6 +147,9 @@ ls_status bench_comm(int argc, char **argv)
     LS_TRY(ls_comm_bench_kinds(o.kinds, &j.bench.kinds));
     if (o.rounds < 1 || o.rounds > 1000 || o.factor < 2)
         return ls_fail(LS_E_ARG, "--rounds is 1 to 1000, --factor at least 2");
+    ls_start_env env = {0};
+    LS_TRY(ls_start_env_read(&env));
+    if (env.size > 1) return comm_started(&env, &j);
     if (o.n > 1)
         return ls_launch_local(
             &(ls_launch){.n = (int)o.n, .pin = true, .body = comm_work, .report = comm_speak, .ctx = &j});

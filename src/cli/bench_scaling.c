@@ -47,7 +47,7 @@ static const char scaling_help[] =
 static const ls_opt strategies_table[] = {
     BENCH_ROWS("1,2,4", "3"),
     {"layouts", LS_OPT_STR, offsetof(options, layouts), "LIST",
-     "dp,ddp,zero1,zero2,zero3,pp-naive,pp-gpipe,pp-1f1b,pp-interleaved,pp-zb,ddp+pp2-1f1b",
+     "dp,ddp,zero1,zero2,zero3,pp-naive,pp-gpipe,pp-1f1b,pp-interleaved,pp-zb,tp,ddp+pp2-1f1b,ddp+tp2",
      "layouts to compare; one that does not fit is left out with the reason", "Strategies"},
 };
 enum { N_STRATEGIES = sizeof strategies_table / sizeof strategies_table[0] };

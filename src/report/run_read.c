@@ -119,7 +119,7 @@ static void read_strategy(const report_doc *d, ls_run *r)
         pp = report_int(d, "lockstep.pipeline.stages");
         schedule = report_str(d, "lockstep.pipeline.schedule");
     }
-    if (ours && pp > 1 && !strcmp(ours, "single")) r->strategy[0] = '\0'; /* a pipeline alone */
+    if (ours && (pp > 1 || tp > 1) && !strcmp(ours, "single")) r->strategy[0] = '\0'; /* the mesh says it all */
     else if (ours) snprintf(r->strategy, cap, "%.40s", ours);
     else if (json_is_false(engine)) snprintf(r->strategy, cap, "baseline");
     else if (stage > 0 && stage < 4) snprintf(r->strategy, cap, "zero%d", (int)stage);
