@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -41,7 +42,7 @@ static void nap(double seconds)
 static ls_status watch(const ls_child *c, pid_t pid, int *code)
 {
     const double begin = ls_now();
-    double asked = 0, told = begin;
+    double asked = INFINITY, told = begin; /* when it was told to end: not yet */
     for (int status;;) {
         const pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid) {
@@ -50,11 +51,11 @@ static ls_status watch(const ls_child *c, pid_t pid, int *code)
         }
         if (got < 0 && errno != EINTR) return ls_fail(LS_E_IO, "waitpid: %s", strerror(errno));
         const double now = ls_now();
-        if (ls_stop_requested() && !asked) {
+        if (ls_stop_requested() && isinf(asked)) {
             kill(-pid, SIGTERM);
             asked = now;
         }
-        if (asked && now - asked > c->grace) kill(-pid, SIGKILL);
+        if (now - asked > c->grace) kill(-pid, SIGKILL);
         if (c->tick && now - told > 0.25) c->tick(c->ctx, now - begin), told = now;
         nap(now - begin < 1 ? 0.002 : 0.02); /* short runs are not rounded up */
     }
