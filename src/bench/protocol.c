@@ -1,16 +1,15 @@
 #include "bench/protocol.h"
 #include "bench/child.h"
+#include "bench/protocol_impl.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const double grace = 20; /* seconds that a run has to save and stop */
 
@@ -58,7 +57,7 @@ static bool has(const char *dir, const char *name)
 }
 
 /* The last lines of a file, for people. */
-static void tail(const char *dir, const char *name, int lines, ls_str *out)
+void bench_tail(const char *dir, const char *name, int lines, ls_str *out)
 {
     char *path = ls_path_join(dir, name), *text = NULL;
     size_t n = 0;
@@ -73,7 +72,7 @@ static void tail(const char *dir, const char *name, int lines, ls_str *out)
 }
 
 /* "lockstep: [rank 2: ]configuration cannot work: WORDS\n  at …" -> WORDS; anything else stays. */
-static void own_words(ls_str *text)
+void bench_own_words(ls_str *text)
 {
     char *from = text->data ? strstr(text->data, "lockstep: ") : NULL;
     if (!from) return;
@@ -120,7 +119,7 @@ static ls_status drop_checkpoints(const char *dir)
 
 /* --- commands --- */
 
-static ls_status command(const ls_bench_side *s, const char *dir, ls_argv *out)
+ls_status bench_words(const ls_bench_side *s, const char *dir, ls_argv *out)
 {
     LS_TRY(ls_argv_add(out, "train"));
     LS_TRY(ls_argv_add_all(out, &s->words));
@@ -133,80 +132,18 @@ ls_status ls_bench_command(const ls_bench *b, const ls_bench_side *s, int turn, 
     char *dir = run_dir(b, s, turn);
     if (!dir) return ls_nomem(strlen(b->out), "a path");
     ls_status st = ls_argv_add(out, b->program);
-    if (st == LS_OK) st = command(s, dir, out);
+    if (st == LS_OK) st = bench_words(s, dir, out);
     ls_free(dir);
     return st;
 }
 
-static ls_status status_of(int code)
+ls_status bench_status(int code)
 {
     return code == 2   ? LS_E_CONFIG
            : code == 3 ? LS_E_FORMAT
            : code == 5 ? LS_E_NOMEM
            : code == 1 ? LS_E_NUMERIC
                        : LS_E_COMM;
-}
-
-static int64_t whole(const json_t *root, const char *key)
-{
-    const json_t *v = json_object_get(json_object_get(root, key), "value");
-    return json_is_integer(v) ? json_integer_value(v) : 0;
-}
-
-static ls_status read_settings(const char *dir, ls_bench_side *s)
-{
-    char *path = ls_path_join(dir, "out");
-    json_t *root = NULL;
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_json_load(path, &root);
-    ls_free(path);
-    LS_TRY(st);
-    s->micro_batch = whole(root, "micro_batch_size_per_gpu");
-    s->grad_accum = whole(root, "grad_accum_steps");
-    s->global_batch = whole(root, "global_batch_size");
-    json_decref(root);
-    if (!s->micro_batch || !s->grad_accum) return ls_fail(LS_E_FORMAT, "train --print_config does not say the batch");
-    return LS_OK;
-}
-
-ls_status ls_bench_check(const ls_bench *b, ls_bench_side *s)
-{
-    const char *tmp = getenv("TMPDIR");
-    char dir[4096];
-    ls_argv w = {0};
-    ls_str words = {0};
-    char *out = NULL, *err = NULL;
-    int code = 0;
-    ls_status st = LS_OK;
-    snprintf(dir, sizeof dir, "%.4000s/lockstep-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "mkdtemp %s: %s", dir, strerror(errno));
-    out = ls_path_join(dir, "out");
-    err = ls_path_join(dir, "err");
-    if (!out || !err) {
-        st = ls_nomem(64, "a path");
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, command(s, "none", &w));
-    LS_TRY_GOTO(st, done, ls_argv_add(&w, "--print_config"));
-    LS_TRY_GOTO(st, done, ls_argv_add(&w, "--json"));
-    LS_TRY_GOTO(
-        st, done,
-        ls_child_run(&(ls_child){.program = b->program, .out_path = out, .err_path = err, .words = &w, .grace = 1},
-                     &code));
-    if (code) {
-        tail(dir, "err", 40, &words);
-        own_words(&words);
-        st = ls_fail(status_of(code), "%s: %s", s->name, words.data ? words.data : "train refuses it");
-    } else {
-        st = read_settings(dir, s);
-    }
-done:
-    ls_str_fini(&words);
-    ls_argv_fini(&w);
-    ls_free(out);
-    ls_free(err);
-    (void)ls_fs_remove_tree(dir);
-    return st;
 }
 
 /* --- running --- */
@@ -267,9 +204,9 @@ static void on_tick(void *ctx, double seconds)
 static ls_status failed(const ls_bench_side *s, const char *dir, int turn, int code)
 {
     ls_str last = {0};
-    tail(dir, "stderr.log", 40, &last);
-    own_words(&last);
-    ls_status st = ls_fail(status_of(code), "%s run_%d ended with exit code %d (%s/stderr.log): %s", s->name, turn,
+    bench_tail(dir, "stderr.log", 40, &last);
+    bench_own_words(&last);
+    ls_status st = ls_fail(bench_status(code), "%s run_%d ended with exit code %d (%s/stderr.log): %s", s->name, turn,
                            code, dir, last.data ? last.data : "(empty)");
     ls_str_fini(&last);
     return st;
@@ -310,7 +247,7 @@ static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_
 static ls_status one_run(turn_ctx *t, ls_bench_side *s, const char *dir)
 {
     ls_argv w = {0};
-    ls_status st = command(s, dir, &w);
+    ls_status st = bench_words(s, dir, &w);
     const bool finished = has(dir, "RUN_COMPLETE.txt") && has(dir, "training_metrics.json");
     bool same = true;
     if (st == LS_OK && finished) {

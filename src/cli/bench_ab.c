@@ -135,7 +135,7 @@ static bool shown(const ls_estimate *d)
     return fabs(d->mean) > 0 && (d->half >= 0 ? fabs(d->mean) > d->half : false);
 }
 
-/* The parts of a step whose difference is beyond its interval, largest first: "exposed communication -1.20 ms, …". */
+/* The parts of a step whose difference is beyond its interval and no trifle, largest first: "exposed communication -1.20 ms, …". */
 static void why(const outcome *o, ls_str *out)
 {
     bool told[LS_N_SPLIT] = {0};
@@ -144,7 +144,7 @@ static void why(const outcome *o, ls_str *out)
         int best = -1;
         for (int k = 0; k < LS_N_SPLIT; k++) {
             const ls_estimate *d = &o->diff[FACT_SPLIT + k];
-            if (told[k] || !shown(d)) continue;
+            if (told[k] || !shown(d) || fabs(d->mean) < 0.02 * fabs(o->diff[FACT_STEP].mean)) continue;
             if (best < 0 || fabs(d->mean) > fabs(o->diff[FACT_SPLIT + best].mean)) best = k;
         }
         if (best < 0 || n == 4) break;
@@ -258,7 +258,7 @@ static void outcome_text(const outcome *o, const bench_session *s, const options
     ls_jsonw_put_open(&w, "protocol", '{');
     ls_jsonw_put_str(&w, "by", x->by);
     ls_jsonw_put_int(&w, "warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0);
-    bench_protocol(s, &w);
+    cli_bench_protocol(s, &w);
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
 }
@@ -270,7 +270,7 @@ static ls_status finish(const bench_session *s, const options *x, const ls_opt_l
     outcome o = {0};
     ls_str text = {0};
     ls_status st = LS_OK;
-    LS_TRY_GOTO(st, done, bench_read(s, paths, false, &set, &a));
+    LS_TRY_GOTO(st, done, cli_bench_read(s, paths, false, &set, &a));
     if (set.n % 2 || (paths->n && paths->n != 2)) {
         st = ls_fail(LS_E_FORMAT, "two folders with equally many runs are a comparison; there are %d runs", set.n);
         goto done;
@@ -280,7 +280,7 @@ static ls_status finish(const bench_session *s, const options *x, const ls_opt_l
         goto done;
     }
     if (!a.comparable && a.n_mismatch) {
-        st = bench_verdict(&a, "the lines above");
+        st = cli_bench_verdict(&a, "the lines above");
         goto done;
     }
     if (!a.steady) {
@@ -293,8 +293,8 @@ static ls_status finish(const bench_session *s, const options *x, const ls_opt_l
     if (s->o.json) puts(text.data ? text.data : "");
     else print_outcome(&o, x, words);
     fflush(stdout);
-    if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, bench_write(s->out, "ab_report.json", &text));
-    st = bench_verdict(&a, "ab_report.json");
+    if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, cli_bench_write(s->out, "ab_report.json", &text));
+    st = cli_bench_verdict(&a, "ab_report.json");
 done:
     ls_free(o.rate[0]);
     ls_str_fini(&text);
@@ -308,7 +308,7 @@ static ls_status run(bench_session *s, options *x, ls_argv *words, int argc, cha
     ls_opt_list paths = {0};
     bool help = false, cut = false;
     int n = 0;
-    LS_TRY(bench_cut(argc, argv, &s->given, &n, &cut));
+    LS_TRY(cli_bench_cut(argc, argv, &s->given, &n, &cut));
     LS_TRY(ls_opt_defaults(table, N_OPT, x));
     LS_TRY(ls_opt_parse(table, N_OPT, x, NULL, n, argv, &paths, &help));
     if (help) {
@@ -317,20 +317,20 @@ static ls_status run(bench_session *s, options *x, ls_argv *words, int argc, cha
         return LS_OK;
     }
     s->o = x->o;
-    LS_TRY(bench_begin(s));
+    LS_TRY(cli_bench_begin(s));
     if (paths.n) return finish(s, x, &paths, words);
     if (!x->a || !x->b)
         return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (an empty one is \"\")");
     if (s->n_worker != 1) return ls_fail(LS_E_ARG, "-n %s: two settings are compared on one number of workers", s->o.n);
     LS_TRY(ls_argv_split(&words[0], x->a));
     LS_TRY(ls_argv_split(&words[1], x->b));
-    LS_TRY(bench_side(s, "a", s->most, NULL, &words[0], 0, false));
-    LS_TRY(bench_side(s, "b", s->most, NULL, &words[1], 0, false));
-    LS_TRY(bench_go(s));
+    LS_TRY(cli_bench_side(s, "a", s->most, NULL, &words[0], 0, false));
+    LS_TRY(cli_bench_side(s, "b", s->most, NULL, &words[1], 0, false));
+    LS_TRY(cli_bench_go(s));
     return s->o.dry_run ? LS_OK : finish(s, x, &paths, words);
 }
 
-ls_status bench_ab(int argc, char **argv)
+ls_status cli_bench_ab(int argc, char **argv)
 {
     options x = {0};
     bench_session s = {0};
@@ -338,6 +338,6 @@ ls_status bench_ab(int argc, char **argv)
     ls_status st = run(&s, &x, words, argc, argv);
     ls_argv_fini(&words[0]);
     ls_argv_fini(&words[1]);
-    bench_end(&s);
+    cli_bench_end(&s);
     return st;
 }

@@ -66,31 +66,31 @@ typedef struct bench_session {
 } bench_session;
 
 /* Cuts argv at "--": the words behind it go to *train. Returns how many are before it. */
-ls_status bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut);
+ls_status cli_bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut);
 /* From options and train words to a session without sides. */
-ls_status bench_begin(bench_session *s);
+ls_status cli_bench_begin(bench_session *s);
 /* Fills micro and one: what the train options come to on one worker. What cannot work there is refused. */
-ls_status bench_learn(bench_session *s);
+ls_status cli_bench_learn(bench_session *s);
 /* Adds <workers>gpu_<name>: the base, `layout` (may be NULL), the words behind, accumulation such that a step has `global` sequences
  * (0: as the words say). What cannot work is LS_E_CONFIG, or with `or_leave_out` a side that is left out with the reason. */
-ls_status bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
-                     int64_t global, bool or_leave_out);
+ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
+                         int64_t global, bool or_leave_out);
 /* Prints the commands (--dry-run), or runs them with progress on stderr. */
-ls_status bench_go(bench_session *s);
-void bench_end(bench_session *s);
+ls_status cli_bench_go(bench_session *s);
+void cli_bench_end(bench_session *s);
 
 /* Reads the runs of the session's sides (or of paths) and compares them; notes and mismatches go to stderr. */
-ls_status bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);
+ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);
 /* After the result was written: says unlike runs and returns the reference's exit code 1. */
-ls_status bench_verdict(const ls_analysis *a, const char *file);
-void bench_protocol(const void *session, ls_jsonw *w);                        /* members of `protocol` */
-ls_status bench_write(const char *dir, const char *file, const ls_str *text); /* with a line on stderr */
-void bench_print_waterfall(const ls_analysis *a);
+ls_status cli_bench_verdict(const ls_analysis *a, const char *file);
+void cli_bench_protocol(const void *session, ls_jsonw *w);                        /* members of `protocol` */
+ls_status cli_bench_write(const char *dir, const char *file, const ls_str *text); /* with a line on stderr */
+void cli_bench_print_waterfall(const ls_analysis *a);
 
-ls_status bench_scaling(int argc, char **argv);
-ls_status bench_strategies(int argc, char **argv);
-ls_status bench_ab(int argc, char **argv);
-ls_status bench_comm(int argc, char **argv);
-ls_status bench_gemm(int argc, char **argv);
+ls_status cli_bench_scaling(int argc, char **argv);
+ls_status cli_bench_strategies(int argc, char **argv);
+ls_status cli_bench_ab(int argc, char **argv);
+ls_status cli_bench_comm(int argc, char **argv);
+ls_status cli_bench_gemm(int argc, char **argv);
 
 #endif

@@ -95,7 +95,7 @@ static ls_status scaling_sides(bench_session *s, const options *x)
     for (int i = 0; i < s->n_worker; i++) {
         const int n = s->worker[i];
         const char *layout = n == 1 ? "single" : x->layout;
-        LS_TRY(bench_side(s, layout, n, layout, NULL, global_for(s, x->weak, n), false));
+        LS_TRY(cli_bench_side(s, layout, n, layout, NULL, global_for(s, x->weak, n), false));
     }
     return LS_OK;
 }
@@ -104,7 +104,7 @@ static ls_status strategy_sides(bench_session *s, const char *layouts)
 {
     bool one = false;
     for (int i = 0; i < s->n_worker; i++) one = one || s->worker[i] == 1;
-    if (one) LS_TRY(bench_side(s, "single", 1, "single", NULL, global_for(s, false, 1), false));
+    if (one) LS_TRY(cli_bench_side(s, "single", 1, "single", NULL, global_for(s, false, 1), false));
     for (int i = 0; i < s->n_worker; i++)
         for (const char *p = layouts; *p && s->worker[i] > 1;) {
             char word[80];
@@ -114,7 +114,7 @@ static ls_status strategy_sides(bench_session *s, const char *layouts)
             memcpy(word, p, n);
             word[n] = '\0';
             LS_TRY(ls_layout_parse(word, &l));
-            LS_TRY(bench_side(s, word, s->worker[i], word, NULL, global_for(s, false, s->worker[i]), true));
+            LS_TRY(cli_bench_side(s, word, s->worker[i], word, NULL, global_for(s, false, s->worker[i]), true));
             p += n + (p[n] == ',');
         }
     s->bench.go_on = true;
@@ -147,15 +147,15 @@ static ls_status finish_scaling(const bench_session *s, const options *x, const 
     ls_str text = {0};
     ls_status st = LS_OK;
     char file[4352];
-    LS_TRY_GOTO(st, done, bench_read(s, paths, x->weak, &set, &a));
-    ls_scaling_text_with(&a, NULL, bench_protocol, s, &text);
+    LS_TRY_GOTO(st, done, cli_bench_read(s, paths, x->weak, &set, &a));
+    ls_scaling_text_with(&a, NULL, cli_bench_protocol, s, &text);
     if (s->o.json) puts(text.data ? text.data : "");
-    else if (a.comparable) print_scaling(&a), bench_print_waterfall(&a);
+    else if (a.comparable) print_scaling(&a), cli_bench_print_waterfall(&a);
     fflush(stdout);
     snprintf(file, sizeof file, "%.4096s/scaling_report.json", s->out);
-    if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, bench_write(s->out, "scaling_report.json", &text));
+    if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, cli_bench_write(s->out, "scaling_report.json", &text));
     else snprintf(file, sizeof file, "the lines above, or --json");
-    st = bench_verdict(&a, file);
+    st = cli_bench_verdict(&a, file);
     if (st == LS_OK && s->bench.n_side)
         fprintf(stderr, "A page of it: lockstep report %s --out %s/report\n", s->out, s->out);
 done:
@@ -184,18 +184,18 @@ static ls_status finish_strategies(const bench_session *s, const options *x, con
     ls_str text = {0}, table = {0};
     ls_status st = LS_OK;
     (void)x;
-    LS_TRY_GOTO(st, done, bench_read(s, paths, false, &set, &a));
-    LS_TRY_GOTO(st, done, ls_strategies_text(&a, bench_protocol, put_left_out, s, &text));
+    LS_TRY_GOTO(st, done, cli_bench_read(s, paths, false, &set, &a));
+    LS_TRY_GOTO(st, done, ls_strategies_text(&a, cli_bench_protocol, put_left_out, s, &text));
     LS_TRY_GOTO(st, done, ls_strategies_table(&a, &table));
     if (s->o.json) {
         puts(text.data ? text.data : "");
     } else if (a.comparable) {
         fputs(table.data ? table.data : "", stdout);
-        bench_print_waterfall(&a);
+        cli_bench_print_waterfall(&a);
     }
     fflush(stdout);
-    if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, bench_write(s->out, "strategies_report.json", &text));
-    st = bench_verdict(&a, "the lines above");
+    if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, cli_bench_write(s->out, "strategies_report.json", &text));
+    st = cli_bench_verdict(&a, "the lines above");
     for (int i = 0; i < s->bench.n_side && st == LS_OK; i++) {
         const ls_bench_side *side = &s->bench.side[i];
         if (side->failed != LS_OK && side->failed != LS_E_CONFIG && side->failed != LS_E_UNSUPPORTED)
@@ -223,7 +223,7 @@ static ls_status run(bench_session *s, options *x, const kind *k, int argc, char
     ls_opt_list paths = {0};
     bool help = false, cut = false;
     int n = 0;
-    LS_TRY(bench_cut(argc, argv, &s->given, &n, &cut));
+    LS_TRY(cli_bench_cut(argc, argv, &s->given, &n, &cut));
     LS_TRY(ls_opt_defaults(k->table, k->n_opt, x));
     LS_TRY(ls_opt_parse(k->table, k->n_opt, x, NULL, n, argv, &paths, &help));
     if (help) {
@@ -239,29 +239,29 @@ static ls_status run(bench_session *s, options *x, const kind *k, int argc, char
             LS_E_ARG,
             "say what to train behind --, such as: -- --data data --model tiny (or give run folders to compare)");
     s->o = x->o;
-    LS_TRY(bench_begin(s));
+    LS_TRY(cli_bench_begin(s));
     if (!paths.n) {
         /* one worker says how large a micro-batch is; a dry look at it costs nothing */
-        LS_TRY(bench_learn(s));
+        LS_TRY(cli_bench_learn(s));
         LS_TRY(k->strategies ? strategy_sides(s, x->layouts) : scaling_sides(s, x));
-        LS_TRY(bench_go(s));
+        LS_TRY(cli_bench_go(s));
         if (s->o.dry_run) return LS_OK;
     }
     return k->strategies ? finish_strategies(s, x, &paths) : finish_scaling(s, x, &paths);
 }
 
-ls_status bench_scaling(int argc, char **argv)
+ls_status cli_bench_scaling(int argc, char **argv)
 {
     const kind k = {scaling_table, N_SCALING, "bench scaling [OPTIONS] -- TRAIN OPTIONS   (or: bench scaling RUN_DIR…)",
                     scaling_help, false};
     options x = {0};
     bench_session s = {0};
     ls_status st = run(&s, &x, &k, argc, argv);
-    bench_end(&s);
+    cli_bench_end(&s);
     return st;
 }
 
-ls_status bench_strategies(int argc, char **argv)
+ls_status cli_bench_strategies(int argc, char **argv)
 {
     const kind k = {strategies_table, N_STRATEGIES,
                     "bench strategies [OPTIONS] -- TRAIN OPTIONS   (or: bench strategies RUN_DIR…)", strategies_help,
@@ -269,6 +269,6 @@ ls_status bench_strategies(int argc, char **argv)
     options x = {0};
     bench_session s = {0};
     ls_status st = run(&s, &x, &k, argc, argv);
-    bench_end(&s);
+    cli_bench_end(&s);
     return st;
 }

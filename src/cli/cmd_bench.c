@@ -8,11 +8,11 @@ static const struct {
     const char *name, *help;
     ls_status (*run)(int argc, char **argv);
 } benches[] = {
-    {"scaling", "the same work on 1, 2, 4 … workers: speed-up, efficiency, where the rest went", bench_scaling},
-    {"strategies", "the same work under every layout, by six metrics", bench_strategies},
-    {"ab", "two settings, in turns: are they different, and why", bench_ab},
-    {"comm", "collectives by size: nccl-tests' algbw and busbw", bench_comm},
-    {"gemm", "the matrix products of a training step: our kernels and CBLAS", bench_gemm},
+    {"scaling", "the same work on 1, 2, 4 … workers: speed-up, efficiency, where the rest went", cli_bench_scaling},
+    {"strategies", "the same work under every layout, by six metrics", cli_bench_strategies},
+    {"ab", "two settings, in turns: are they different, and why", cli_bench_ab},
+    {"comm", "collectives by size: nccl-tests' algbw and busbw", cli_bench_comm},
+    {"gemm", "the matrix products of a training step: our kernels and CBLAS", cli_bench_gemm},
 };
 enum { N_BENCH = sizeof benches / sizeof benches[0] };
 

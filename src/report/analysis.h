@@ -71,7 +71,7 @@ ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *ou
 ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
 void ls_analysis_fini(ls_analysis *a);
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
-bool ls_same_losses(const ls_run *a, const ls_run *b); /* at every step, bit for bit; false without steps */
+bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 
 /* scaling_report.json (contract 1.4, ours behind its keys) over the groups of one strategy and its one-worker group; every group
  * when strategy is NULL. Without comparable runs: status and mismatches alone. */
