@@ -12,6 +12,7 @@ ls_status cmd_generate(int argc, char **argv);
 ls_status cmd_export(int argc, char **argv);
 ls_status cmd_import(int argc, char **argv);
 ls_status cmd_verify(int argc, char **argv);
+ls_status cmd_bench(int argc, char **argv);
 ls_status cmd_plan(int argc, char **argv);
 ls_status cmd_report(int argc, char **argv);
 ls_status cmd_profile(int argc, char **argv);

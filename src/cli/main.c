@@ -22,6 +22,7 @@ static const command commands[] = {
     {"export", "a checkpoint as a plain Hugging Face folder", cmd_export},
     {"import", "a Hugging Face folder as a checkpoint to start from", cmd_import},
     {"verify", "holds every strategy against one worker, bit by bit", cmd_verify},
+    {"bench", "scaling, strategies, A/B, collectives, matmul: measured with intervals", cmd_bench},
     {"plan", "a pipeline schedule, simulated and drawn", cmd_plan},
     {"report", "run folders to one page, tables and charts", cmd_report},
     {"profile", "a profiled run's text to a summary", cmd_profile},

@@ -27,6 +27,21 @@ static bool in_comparison(const ls_run *r)
     return r->world > 0 && r->metrics;
 }
 
+/* Sequences of a step and worker; NaN when not said. */
+static double batch_by_worker(const ls_run *r)
+{
+    const json_t *g = json_object_get(json_object_get(r->metrics, "training_config"), "global_batch_size");
+    return json_is_number(g) ? json_number_value(g) / r->world : NAN;
+}
+
+/* What weak scaling changes on purpose. */
+static bool excused(const ls_analysis *a, const char *field, const ls_run *base, const ls_run *r)
+{
+    if (!a->weak) return false;
+    return !strcmp(field, "epochs") ||
+           (!strcmp(field, "global_batch_size") && batch_by_worker(base) == batch_by_worker(r));
+}
+
 static ls_status find_mismatches(ls_analysis *a)
 {
     static const char *const field[] = {
@@ -45,7 +60,8 @@ static ls_status find_mismatches(ls_analysis *a)
         const json_t *other = json_object_get(set->run[i].metrics, "training_config");
         for (int k = 0; k < n_field; k++) {
             const json_t *x = json_object_get(base, field[k]), *y = json_object_get(other, field[k]);
-            if (!alike(x, y)) a->mismatch[a->n_mismatch++] = (ls_mismatch){field[k], x, y, i};
+            if (!alike(x, y) && !excused(a, field[k], &set->run[a->baseline], &set->run[i]))
+                a->mismatch[a->n_mismatch++] = (ls_mismatch){field[k], x, y, i};
         }
     }
     return LS_OK;
@@ -123,18 +139,27 @@ static void interval_within(const ls_run *r, ls_estimate *e)
 
 static double run_value(const ls_run *r, int what)
 {
-    return what == 0 ? r->tokens_per_sec : what == 1 ? r->epoch_time : r->wall;
+    return what == 0   ? r->tokens_per_sec
+           : what == 1 ? r->epoch_time
+           : what == 2 ? r->wall
+                       : r->tokens_per_update / r->step_time;
+}
+
+double ls_run_rate(const ls_analysis *a, const ls_run *r)
+{
+    return run_value(r, a->steady ? 3 : 0);
 }
 
 static ls_status measure_group(const ls_analysis *a, ls_group *g)
 {
     double *x = ls_alloc((size_t)g->n_run * sizeof *x);
     if (!x) return ls_nomem((size_t)g->n_run * sizeof *x, "repeats");
-    ls_estimate *e[] = {&g->tokens, &g->epoch_time, &g->wall};
-    for (int what = 0; what < 3; what++) {
+    ls_estimate *e[] = {&g->recorded, &g->epoch_time, &g->wall, &g->tokens};
+    for (int what = 0; what < 4; what++) {
         for (int i = 0; i < g->n_run; i++) x[i] = run_value(&a->set->run[g->run[i]], what);
         *e[what] = ls_estimate_of(x, g->n_run);
     }
+    if (!a->steady) g->tokens = g->recorded;
     if (g->n_run == 1) interval_within(g->first, &g->tokens);
     for (int k = 0; k < LS_N_SPLIT; k++) {
         for (int i = 0; i < g->n_run; i++) x[i] = a->set->run[g->run[i]].split[k];
@@ -173,7 +198,7 @@ static void compare_with_base(const ls_analysis *a, ls_group *g)
     } else if (b->epoch_time.mean > 0 && g->epoch_time.mean > 0) {
         g->speedup.mean = b->epoch_time.mean / g->epoch_time.mean;
     }
-    if (g->tokens.mean >= 0 && base > 0) g->speedup_r1 = g->tokens.mean / base;
+    if (g->recorded.mean >= 0 && base > 0) g->speedup_r1 = g->recorded.mean / base;
     else if (g->epoch_time.mean > 0) g->speedup_r1 = b->first->epoch_time / g->epoch_time.mean;
     if (g == b) g->speedup.mean = g->speedup_r1 = 1.0, g->speedup.half = NAN;
     g->speedup.n = g->efficiency.n = g->tokens.n;
@@ -192,8 +217,8 @@ static bool has_split(const ls_group *g)
     return g->split[LS_SPLIT_FORWARD] > 0 || g->split[LS_SPLIT_BACKWARD] > 0;
 }
 
-/* A part that workers share out takes 1/W of its time on one worker when all is ideal; what it takes more is lost. Whatever the
- * parts do not explain is "other", so the shares sum to one. */
+/* A part that workers share out takes 1/W of its time on one worker when all is ideal (weak scaling: all of it, for W times the
+ * tokens); what it takes more is lost. Whatever the parts do not explain is "other", so the shares sum to one. */
 static void make_waterfall(const ls_analysis *a, ls_group *g)
 {
     ls_waterfall *w = &g->waterfall;
@@ -203,10 +228,11 @@ static void make_waterfall(const ls_analysis *a, ls_group *g)
     w->known = true;
     w->useful = g->efficiency.mean;
     w->split = has_split(g) && has_split(b) && T > 0;
+    const double grown = tokens / b->first->tokens_per_update, ideal = (isnan(grown) ? 1 : grown) / g->world;
     for (int k = 0; k < LS_N_SPLIT && w->split; k++) {
         int into = k == LS_SPLIT_BACKWARD ? LS_SPLIT_FORWARD : k;
         if (k == LS_SPLIT_OTHER) continue;
-        double lost = (or_zero(g->split[k]) - or_zero(b->split[k]) / g->world) / T;
+        double lost = (or_zero(g->split[k]) - or_zero(b->split[k]) * ideal) / T;
         w->lost[into] += lost;
         sum += lost;
     }
@@ -254,8 +280,16 @@ static void look_at_all(ls_analysis *a)
 
 ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out)
 {
-    ls_analysis a = {.set = set, .baseline = -1, .best = -1, .second = -1};
+    return ls_analyse_with(set, &(ls_compare_opts){.allow_mismatch = allow_mismatch}, out);
+}
+
+ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out)
+{
+    const bool allow_mismatch = o->allow_mismatch;
+    ls_analysis a = {.set = set, .baseline = -1, .best = -1, .second = -1, .weak = o->weak, .steady = o->steady};
     ls_status st = LS_OK;
+    for (int i = 0; i < set->n; i++) /* never one kind of number against the other */
+        if (in_comparison(&set->run[i]) && !(run_value(&set->run[i], 3) > 0)) a.steady = false;
     a.group = ls_alloc((size_t)(set->n + 1) * sizeof *a.group);
     if (!a.group) return ls_nomem((size_t)set->n * sizeof *a.group, "groups of runs");
     LS_TRY_GOTO(st, fail, find_mismatches(&a));

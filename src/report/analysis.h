@@ -3,21 +3,15 @@
  *   group      runs with the same setting and number of workers; its repeats
  *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (says nothing on run to run)
  *   speed-up   mean tokens/s over the mean of the one-worker group of the same work; efficiency = speed-up / workers
- *   waterfall  a step of T seconds against the ideal T1/W: shares of T that are useful, and lost to each part; they sum to 1
+ *   waterfall  a step of T seconds against the ideal T1/W (weak scaling: T1): shares of T that are useful, and lost to each part;
+ *              they sum to 1
  *
  * Comparisons are between like runs only: seven fields of training_config must be equal (contract 1.4). Unlike ones are named. */
 #ifndef LS_REPORT_ANALYSIS_H
 #define LS_REPORT_ANALYSIS_H
 
+#include "core/stat.h"
 #include "report/run_folder.h"
-
-typedef struct ls_estimate {
-    double mean, stdev, half; /* NaN: not known; mean +- half is the interval    */
-    int n;
-    bool within; /* the interval is over the steps of one run       */
-} ls_estimate;
-ls_estimate ls_estimate_of(const double *x, int n); /* NaNs are left out; sample standard deviation, 0 for one */
-double ls_t95(int df);                              /* two-sided 95 % quantile of Student's t; df >= 1 */
 
 /* What a step of a group was spent on, as shares of its time. */
 typedef struct ls_waterfall {
@@ -36,6 +30,7 @@ typedef struct ls_group {
     int *run;            /* indices into the set */
     int n_run;
     ls_estimate tokens, epoch_time, wall;
+    ls_estimate recorded;            /* the contract's tokens/s: of whole epochs, warm-up included */
     ls_estimate speedup, efficiency; /* NaN: no one-worker group                          */
     double speedup_r1;               /* the reference's: over the first one-worker repeat */
     int base;                        /* the one-worker group, or -1                       */
@@ -62,15 +57,27 @@ typedef struct ls_analysis {
     bool same_loss;       /* every run with steps has the same losses, bit for bit     */
     int n_loss;           /* runs with steps                                           */
     bool several_commits; /* the runs come from more than one commit                   */
+    bool weak, steady;    /* as asked; steady: tokens/s are those behind the warm-up   */
 } ls_analysis;
+
+typedef struct ls_compare_opts {
+    bool allow_mismatch;
+    bool weak;   /* the global batch grows with the workers: it must be equal by worker, and epochs may differ  */
+    bool steady; /* tokens/s from the steps behind the warm-up, where every run has steps; else as recorded     */
+} ls_compare_opts;
 
 /* set must be sorted and outlive the analysis. LS_E_NOMEM alone. */
 ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
+ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
 void ls_analysis_fini(ls_analysis *a);
-bool ls_same_losses(const ls_run *a, const ls_run *b); /* at every step, bit for bit; false without steps */
+double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
+bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 
 /* scaling_report.json (contract 1.4, ours behind its keys) over the groups of one strategy and its one-worker group; every group
  * when strategy is NULL. Without comparable runs: status and mismatches alone. */
 void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out);
+/* The same; more (may be NULL) adds members to `protocol`, behind the contract's: how the runs were made. */
+void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
+                          const void *ctx, ls_str *out);
 
 #endif

@@ -43,7 +43,9 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
         s->run = p;
         s->cap = cap;
     }
-    LS_TRY(ls_run_read_texts(t, path, &s->notes, &s->run[s->n]));
+    ls_run_texts all = *t;
+    all.warm = s->warm;
+    LS_TRY(ls_run_read_texts(&all, path, &s->notes, &s->run[s->n]));
     s->n++;
     return LS_OK;
 }

@@ -66,6 +66,7 @@ typedef struct ls_run {
     double n_update, tokens_per_update;
     double peak_bytes, planned_bytes, cpu_utilisation, gpu_utilisation, tflops;
     double split[LS_N_SPLIT]; /* mean seconds a step                             */
+    double straggler_share;   /* of the exposed time, waited for slower workers; NaN: not said */
     double step_time;         /* mean seconds, warm-up left out                  */
     ls_run_step *step;
     int n_step, n_warm; /* the first n_warm steps are warm-up              */
@@ -87,6 +88,7 @@ typedef struct ls_run {
 typedef struct ls_run_texts {
     const char *metrics, *steps, *launcher, *complete, *pipeline, *profile;
     size_t n_metrics, n_steps, n_launcher, n_complete, n_pipeline, n_profile;
+    int warm; /* steps of warm-up, and then the parts of a step are means of the steps behind them; 0: a rule of ours */
 } ls_run_texts;
 
 /* LS_E_NOMEM alone; on failure *out is untouched. name is for the notes and for people. */
@@ -96,6 +98,7 @@ void ls_run_fini(ls_run *r);
 typedef struct ls_run_set {
     ls_run *run; /* ascending by number of workers, else in the order given */
     int n, cap;
+    int warm; /* as in ls_run_texts; set before runs are added */
     ls_notes notes;
     struct ls_scaling_file {
         char *path;

@@ -5,6 +5,8 @@
 #include "report/run_folder.h"
 
 ls_status run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
+void run_tell_waits(const report_doc *d,
+                    ls_run *r); /* last: splits the waiting into communication, stragglers, bubble */
 ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* metrics.jsonl */
 ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r);
 void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */

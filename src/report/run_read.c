@@ -115,19 +115,24 @@ static void read_strategy(const report_doc *d, ls_run *r)
     int64_t stage = report_int(d, "training_config.zero_stage"), pp = report_int(d, "lockstep.pp"),
             tp = report_int(d, "lockstep.tp");
     size_t cap = sizeof r->strategy;
-    if (ours) snprintf(r->strategy, cap, "%.40s", ours);
+    if (pp < 0) {
+        pp = report_int(d, "lockstep.pipeline.stages");
+        schedule = report_str(d, "lockstep.pipeline.schedule");
+    }
+    if (ours && (pp > 1 || tp > 1) && !strcmp(ours, "single")) r->strategy[0] = '\0'; /* the mesh says it all */
+    else if (ours) snprintf(r->strategy, cap, "%.40s", ours);
     else if (json_is_false(engine)) snprintf(r->strategy, cap, "baseline");
     else if (stage > 0 && stage < 4) snprintf(r->strategy, cap, "zero%d", (int)stage);
     else if (json_is_true(engine) || r->world > 1) snprintf(r->strategy, cap, "engine");
     else snprintf(r->strategy, cap, "baseline");
     if (pp > 1) {
         size_t n = strlen(r->strategy);
-        snprintf(r->strategy + n, cap - n, " pp%d%s%.12s", (int)(pp < 9999 ? pp : 9999), schedule ? " " : "",
-                 schedule ? schedule : "");
+        snprintf(r->strategy + n, cap - n, "%spp%d%s%.12s", n ? " " : "", (int)(pp < 9999 ? pp : 9999),
+                 schedule ? " " : "", schedule ? schedule : "");
     }
     if (tp > 1) {
         size_t n = strlen(r->strategy);
-        snprintf(r->strategy + n, cap - n, " tp%d", (int)(tp < 9999 ? tp : 9999));
+        snprintf(r->strategy + n, cap - n, "%stp%d", n ? " " : "", (int)(tp < 9999 ? tp : 9999));
     }
 }
 
@@ -248,7 +253,8 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
 {
     ls_run r = {.tokens_per_sec = NAN, .wall = NAN, .epoch_time = NAN, .train_loss = NAN, .val_loss = NAN};
     r.tokens_per_update = r.peak_bytes = r.planned_bytes = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
-    r.step_time = NAN;
+    r.step_time = r.straggler_share = NAN;
+    r.n_warm = t->warm;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
     ls_status st = LS_OK;
     size_t n = strlen(dir);
@@ -272,6 +278,7 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
     if (t->steps) LS_TRY_GOTO(st, done, run_read_steps(t->steps, t->n_steps, dir, notes, &r));
     if (t->pipeline) LS_TRY_GOTO(st, done, run_read_pipeline(t->pipeline, t->n_pipeline, dir, notes, &r));
     if (t->complete) run_read_complete(t->complete, t->n_complete, dir, notes, &r);
+    run_tell_waits(&d, &r);
     compare_launcher(&l, &r);
 done:
     ls_free(name);

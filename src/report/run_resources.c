@@ -87,7 +87,7 @@ static ls_status read_utilisation(const report_doc *d, ls_run *r)
 
 /* Everybody waits for the slowest worker, which waits for communication alone: the least time waited. What rank 0 waited beyond it was
  * for slower workers. */
-static void tell_stragglers(const report_doc *d, ls_run *r)
+static void find_stragglers(const report_doc *d, ls_run *r)
 {
     const json_t *list = report_array(d, "lockstep.workers");
     double least = NAN, first = NAN;
@@ -96,16 +96,50 @@ static void tell_stragglers(const report_doc *d, ls_run *r)
         least = fmin(least, x);
         if (!i) first = x;
     }
-    if (!(first > 0) || !(least >= 0) || !isnan(r->split[LS_SPLIT_STRAGGLER]) || !(r->split[LS_SPLIT_EXPOSED] > 0))
-        return;
-    r->split[LS_SPLIT_STRAGGLER] = r->split[LS_SPLIT_EXPOSED] * (1 - least / first);
-    r->split[LS_SPLIT_EXPOSED] *= least / first;
+    if (first > 0 && least >= 0) r->straggler_share = 1 - least / first;
+}
+
+/* A pipeline's step, as the mean over its stages: busy, the bubble that its schedule has for the costs measured, and what was waited
+ * beyond that: communication. Seconds were recorded over all steps, so they are scaled to the steps that the split is of. */
+static bool tell_pipeline(const report_doc *d, ls_run *r)
+{
+    const json_t *stages = report_array(d, "lockstep.pipeline.per_stage"),
+                 *split = report_object(d, "lockstep.step_split"), *v;
+    const size_t n = json_array_size(stages);
+    const char *key;
+    double busy = 0, all = 0, now = 0;
+    if (!n) return false;
+    for (size_t i = 0; i < n; i++)
+        busy += report_num(&(report_doc){json_array_get(stages, i), d->file, d->notes}, "busy_sec") / (double)n;
+    json_object_foreach((json_t *)(uintptr_t)split, key, v) all += json_number_value(v);
+    for (int k = 0; k < LS_N_SPLIT; k++) now += isnan(r->split[k]) ? 0 : r->split[k];
+    const double scale = all > 0 ? now / all : NAN, span = report_num(d, "lockstep.pipeline.makespan_sec");
+    const double compute = r->split[LS_SPLIT_FORWARD] + r->split[LS_SPLIT_BACKWARD];
+    double bubble =
+        report_num(d, "lockstep.pipeline.bubble_predicted") * report_num(d, "lockstep.pipeline.makespan_predicted_sec");
+    bubble = scale * fmin(bubble, span - busy);
+    busy *= scale;
+    const double exposed = r->split[LS_SPLIT_EXPOSED] + compute - busy - bubble;
+    if (!(busy > 0) || !(bubble >= 0) || !(compute > 0) || isnan(exposed)) return true;
+    r->split[LS_SPLIT_FORWARD] *= busy / compute;
+    r->split[LS_SPLIT_BACKWARD] *= busy / compute;
+    r->split[LS_SPLIT_BUBBLE] = bubble;
+    r->split[LS_SPLIT_EXPOSED] = fmax(exposed, 0);
+    return true;
+}
+
+void run_tell_waits(const report_doc *d, ls_run *r)
+{
+    if (!isnan(r->split[LS_SPLIT_BUBBLE]) || !r->metrics || tell_pipeline(d, r)) return;
+    if (isnan(r->straggler_share) || !isnan(r->split[LS_SPLIT_STRAGGLER]) || !(r->split[LS_SPLIT_EXPOSED] > 0)) return;
+    r->split[LS_SPLIT_STRAGGLER] = r->split[LS_SPLIT_EXPOSED] * r->straggler_share;
+    r->split[LS_SPLIT_EXPOSED] *= 1 - r->straggler_share;
 }
 
 ls_status run_read_resources(const report_doc *d, ls_run *r)
 {
     read_comm(d, r);
-    tell_stragglers(d, r);
+    find_stragglers(d, r);
     LS_TRY(read_memory(report_object(d, "lockstep.memory"), r));
     return read_utilisation(d, r);
 }

@@ -40,14 +40,16 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
     return ok;
 }
 
-/* Means over the steps behind the warm-up. The recorded split of the run, where there is one, wins. */
+/* Means over the steps behind the warm-up. The recorded split of the run, where there is one, wins, unless the warm-up was asked
+ * for: the recorded one is over all steps. */
 static void average(ls_run *r)
 {
-    r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
+    const bool asked = r->n_warm > 0;
+    if (!asked) r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
     double part[LS_N_SPLIT] = {0}, time = 0, tflops = 0;
     int n = 0, n_part[LS_N_SPLIT] = {0}, n_tflops = 0;
     bool said = false;
-    for (int i = 0; i < LS_N_SPLIT; i++) said = said || !isnan(r->split[i]);
+    for (int i = 0; i < LS_N_SPLIT; i++) said = said || (!isnan(r->split[i]) && !asked);
     for (int i = r->n_warm; i < r->n_step; i++) {
         const ls_run_step *s = &r->step[i];
         if (!(s->time > 0)) continue;

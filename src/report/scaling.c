@@ -31,7 +31,12 @@ static void put_mismatches(ls_jsonw *w, const ls_analysis *a)
     ls_jsonw_close(w);
 }
 
-static void put_protocol(ls_jsonw *w, const ls_analysis *a)
+typedef struct extra {
+    void (*more)(const void *ctx, ls_jsonw *w);
+    const void *ctx;
+} extra;
+
+static void put_protocol(ls_jsonw *w, const ls_analysis *a, const extra *x)
 {
     const ls_run *base = &a->set->run[a->baseline];
     const json_t *config = json_object_get(base->metrics, "training_config");
@@ -42,6 +47,28 @@ static void put_protocol(ls_jsonw *w, const ls_analysis *a)
     put_value(w, "seq_len", json_object_get(config, "seq_len"));
     ls_jsonw_put_str(w, "dataset_mode", data && strstr(data, "small") ? "small" : "full");
     put_value(w, "training_config", config);
+    ls_jsonw_put_str(w, "scaling", a->weak ? "weak" : "strong"); /* ours, from here on */
+    ls_jsonw_put_str(w, "tokens_per_sec_of", a->steady ? "steps behind the warm-up" : "whole epochs");
+    if (a->steady) ls_jsonw_put_int(w, "warmup_steps_excluded", base->n_warm);
+    if (x->more) x->more(x->ctx, w);
+    ls_jsonw_close(w);
+}
+
+/* Where a step's time went, as shares of it; they sum to 1. */
+static void put_waterfall(ls_jsonw *w, const ls_waterfall *f)
+{
+    static const char *const key[LS_N_SPLIT] = {[LS_SPLIT_FORWARD] = "compute_slowdown",
+                                                [LS_SPLIT_OPTIMIZER] = "optimizer_not_shared",
+                                                [LS_SPLIT_EXPOSED] = "exposed_communication",
+                                                [LS_SPLIT_BUBBLE] = "pipeline_bubble",
+                                                [LS_SPLIT_STRAGGLER] = "stragglers",
+                                                [LS_SPLIT_INPUT] = "input",
+                                                [LS_SPLIT_OTHER] = "other"};
+    if (!f->known) return;
+    ls_jsonw_put_open(w, "waterfall", '{');
+    put_real(w, "useful", f->useful);
+    for (int k = 0; k < LS_N_SPLIT; k++)
+        if (key[k] && (f->split || k == LS_SPLIT_OTHER)) put_real(w, key[k], f->lost[k]);
     ls_jsonw_close(w);
 }
 
@@ -60,8 +87,8 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
         ls_jsonw_str(w, path);
     }
     ls_jsonw_close(w);
-    put_real(w, "mean_tokens_per_sec_global", g->tokens.mean);
-    put_real(w, "stdev_tokens_per_sec_global", g->tokens.stdev);
+    put_real(w, "mean_tokens_per_sec_global", g->recorded.mean);
+    put_real(w, "stdev_tokens_per_sec_global", g->recorded.stdev);
     put_real(w, "mean_epoch_wall_time_sec", g->epoch_time.mean);
     put_real(w, "stdev_epoch_wall_time_sec", g->epoch_time.stdev);
     put_real(w, "speedup_vs_1gpu", g->speedup_r1);
@@ -71,15 +98,24 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
     put_real(w, "speedup_vs_mean", g->speedup.mean);
     put_real(w, "speedup_vs_mean_half95", g->speedup.half);
     put_real(w, "efficiency_vs_mean", g->efficiency.mean);
+    put_real(w, "efficiency_vs_mean_half95", g->efficiency.half);
+    put_real(w, "tokens_per_sec", g->tokens.mean);
     put_real(w, "tokens_per_sec_half95", g->tokens.half);
     ls_jsonw_put_bool(w, "interval_within_one_run", g->tokens.within);
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
-    for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, a->set->run[g->run[i]].tokens_per_sec);
+    for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
+    put_waterfall(w, &g->waterfall);
     ls_jsonw_close(w);
 }
 
 void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out)
+{
+    ls_scaling_text_with(a, strategy, NULL, NULL, out);
+}
+
+void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
+                          const void *ctx, ls_str *out)
 {
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
@@ -88,7 +124,7 @@ void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out)
     ls_jsonw_put_str(&w, "status", !ok ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
     if (ok) {
         int last = 0; /* a number of workers is a key, so it comes once: the first of its groups */
-        put_protocol(&w, a);
+        put_protocol(&w, a, &(extra){more, ctx});
         ls_jsonw_put_open(&w, "runs", '{');
         for (int i = 0; i < a->n_group; i++) {
             const ls_group *g = &a->group[i];

@@ -1,0 +1,158 @@
+#include "bench/gemm_bench.h"
+#include "compute/cpu/gemm.h"
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/stat.h"
+#include "core/str.h"
+
+#include <cblas.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct side {
+    const char *name;
+    const gemm_kernel *kernel; /* NULL: CBLAS with its own threads */
+    void *scratch;
+} side;
+
+static void run_side(const side *s, const gemm_args *a, int n_thread)
+{
+    if (s->kernel) {
+        gemm_run(s->kernel, a, n_thread, s->scratch);
+        return;
+    }
+    gemm_blas_threads(n_thread);
+    cblas_sgemm(CblasRowMajor, a->ta ? CblasTrans : CblasNoTrans, a->tb ? CblasTrans : CblasNoTrans, (int)a->M,
+                (int)a->N, (int)a->K, 1.0f, a->A, (int)a->lda, a->B, (int)a->ldb, a->acc ? 1.0f : 0.0f, a->C,
+                (int)a->ldc);
+}
+
+static float *filled(int64_t n)
+{
+    float *p = ls_alloc((size_t)n * sizeof *p);
+    for (int64_t i = 0; p && i < n; i++) p[i] = (float)((i * 7919) % 2017 - 1008) * 1e-3f;
+    return p;
+}
+
+static void time_shape(const gemm_args *a, const side *sides, const ls_gemm_bench *o, ls_gemm_row *r)
+{
+    double time[LS_GEMM_MAX_SIDE][LS_GEMM_MAX_TURN];
+    for (int s = 0; s < r->n_side; s++) run_side(&sides[s], a, o->threads); /* warm-up */
+    for (int t = 0; t < o->turns; t++)
+        for (int s = 0; s < r->n_side; s++) {
+            const double begin = o->cpu_time ? ls_cpu_seconds() : ls_now();
+            run_side(&sides[s], a, o->threads);
+            time[s][t] = (o->cpu_time ? ls_cpu_seconds() : ls_now()) - begin;
+        }
+    for (int s = 0; s < r->n_side; s++) {
+        qsort(time[s], (size_t)o->turns, sizeof(double), ls_by_value);
+        r->best[s] = time[s][0];
+        r->median[s] = ls_median(time[s], o->turns);
+    }
+}
+
+static ls_status bench_shape(const gemm_shape *q, const side *sides, const ls_gemm_bench *o, ls_gemm_row *r)
+{
+    float *x = filled(q->M * q->K), *y = filled(q->K * q->N), *z = filled(q->M * q->N);
+    ls_status st = LS_OK;
+    if (!x || !y || !z) {
+        st = ls_nomem((size_t)(q->M * q->K + q->K * q->N + q->M * q->N) * sizeof(float), q->what);
+    } else {
+        static const char *const op[2][2] = {{"NN", "NT"}, {"TN", "TT"}};
+        const gemm_args a = {.ta = q->ta,
+                             .tb = q->tb,
+                             .acc = q->acc,
+                             .M = q->M,
+                             .N = q->N,
+                             .K = q->K,
+                             .A = x,
+                             .B = y,
+                             .C = z,
+                             .lda = q->ta ? q->M : q->K,
+                             .ldb = q->tb ? q->K : q->N,
+                             .ldc = q->N};
+        r->what = q->what;
+        r->op = op[q->ta != 0][q->tb != 0];
+        r->M = q->M, r->N = q->N, r->K = q->K, r->count = q->count;
+        r->flop = 2.0 * (double)q->M * (double)q->N * (double)q->K;
+        time_shape(&a, sides, o, r);
+    }
+    ls_free(x);
+    ls_free(y);
+    ls_free(z);
+    return st;
+}
+
+static ls_status pick(side *s, const char *name, int n_thread)
+{
+    s->name = name;
+    if (!strcmp(name, "blas-own")) return LS_OK;
+    s->kernel = gemm_pick(name);
+    if (!s->kernel) {
+        ls_str there = {0};
+        bool usable;
+        const gemm_kernel *k;
+        for (int i = 0; (k = gemm_list(i, &usable)); i++)
+            if (usable) ls_str_addf(&there, "%s, ", gemm_name(k));
+        ls_status st = ls_fail(LS_E_ARG, "there is no kernel '%s' on this CPU; there are %sblas-own", name,
+                               there.data ? there.data : "");
+        ls_str_fini(&there);
+        return st;
+    }
+    s->scratch = ls_alloc(gemm_scratch(s->kernel, n_thread));
+    return s->scratch ? LS_OK : ls_nomem(gemm_scratch(s->kernel, n_thread), "a kernel's scratch");
+}
+
+static ls_status run_shapes(const ls_gemm_bench *o, const side *sides, int n_side)
+{
+    gemm_shape shapes[GEMM_STEP_SHAPES];
+    ls_gemm_row step = {.what = "step", .op = "", .n_side = n_side};
+    gemm_step_shapes(shapes, o->rows, o->width, o->layers, o->vocab, o->chunk);
+    for (int i = 0; i < GEMM_STEP_SHAPES; i++) {
+        ls_gemm_row r = {.n_side = n_side};
+        for (int s = 0; s < n_side; s++) r.side[s] = step.side[s] = sides[s].name;
+        LS_TRY(bench_shape(&shapes[i], sides, o, &r));
+        for (int s = 0; s < n_side; s++) {
+            step.best[s] += r.best[s] * (double)r.count;
+            step.median[s] += r.median[s] * (double)r.count;
+        }
+        step.flop += r.flop * (double)r.count;
+        step.count += r.count;
+        o->row(o->ctx, &r);
+    }
+    o->row(o->ctx, &step);
+    return LS_OK;
+}
+
+ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
+{
+    ls_gemm_bench o = *given;
+    const char *const usual[] = {gemm_name(gemm_pick(NULL)), "blas-own"};
+    side sides[LS_GEMM_MAX_SIDE] = {0};
+    ls_status st = LS_OK;
+    if (o.cpu_time && o.threads != 1)
+        return ls_fail(LS_E_ARG, "--cpu-time adds up all threads' time; it goes with --threads 1");
+    if (!o.threads) o.threads = ls_gemm_bench_cores();
+    if (!o.n_kernel) o.kernel = usual, o.n_kernel = 2;
+    if (o.turns < 1 || o.turns > LS_GEMM_MAX_TURN || o.threads < 1 || o.rows < 1 || o.width < 1 || o.layers < 1 ||
+        o.vocab < 1 || o.chunk < 1 || o.n_kernel > LS_GEMM_MAX_SIDE)
+        return ls_fail(LS_E_ARG,
+                       "--turns is 1 to %d, there are at most %d kernels, and the other numbers are at least 1",
+                       LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
+    for (int s = 0; s < o.n_kernel; s++) LS_TRY_GOTO(st, done, pick(&sides[s], o.kernel[s], o.threads));
+    st = run_shapes(&o, sides, o.n_kernel);
+done:
+    for (int s = 0; s < LS_GEMM_MAX_SIDE; s++) ls_free(sides[s].scratch);
+    return st;
+}
+
+const char *ls_gemm_bench_blas(void)
+{
+    return gemm_blas_describe();
+}
+
+int ls_gemm_bench_cores(void)
+{
+    return omp_get_num_procs();
+}

@@ -1,0 +1,141 @@
+/* bench_gemm.c - `lockstep bench gemm`: the ceiling of matrix products. */
+#include "cli/bench_impl.h"
+
+#include "bench/gemm_bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct gemm_options {
+    int64_t threads, turns, batch, seq, chunk, width, layers, vocab;
+    ls_opt_list kernels;
+    bool cpu_time, json;
+} gemm_options;
+
+#define GEMM_AT(field) offsetof(gemm_options, field)
+static const ls_opt gemm_table[] = {
+    {"threads", LS_OPT_INT, GEMM_AT(threads), "N", "0", "threads; 0 = all cores", "Options"},
+    {"turns", LS_OPT_INT, GEMM_AT(turns), "N", "5", "times each side runs each shape", NULL},
+    {"batch", LS_OPT_INT, GEMM_AT(batch), "B", "4", "sequences", NULL},
+    {"seq", LS_OPT_INT, GEMM_AT(seq), "T", "512", "tokens of a sequence", NULL},
+    {"chunk", LS_OPT_INT, GEMM_AT(chunk), "R", "512", "rows of the classifier at a time", NULL},
+    {"width", LS_OPT_INT, GEMM_AT(width), "C", "768", "of the model", NULL},
+    {"layers", LS_OPT_INT, GEMM_AT(layers), "L", "12", "of the model", NULL},
+    {"vocab", LS_OPT_INT, GEMM_AT(vocab), "V", "50257", "of the model", NULL},
+    {"cpu-time", LS_OPT_SWITCH, GEMM_AT(cpu_time), "", NULL,
+     "count this process's processor time, not the clock's (with one thread, on a busy machine)", NULL},
+    {"kernels", LS_OPT_LIST, GEMM_AT(kernels), "NAME...", NULL, "kernels to compare; default: the best, and blas-own",
+     NULL},
+    {"json", LS_OPT_SWITCH, GEMM_AT(json), NULL, NULL, "one JSON object instead of the table", NULL},
+};
+enum { N_GEMM = sizeof gemm_table / sizeof gemm_table[0] };
+
+typedef struct gemm_job {
+    const gemm_options *o;
+    bool json, head;
+    ls_jsonw w;
+} gemm_job;
+
+static void gemm_sum(const ls_gemm_row *r)
+{
+    printf("\nall products of a step, %.3f TFLOP\n", r->flop * 1e-12);
+    for (int s = 0; s < r->n_side; s++) {
+        printf("  %-10s best %.3f s (%.1f GFLOP/s), median %.3f s (%.1f GFLOP/s)", r->side[s], r->best[s],
+               r->flop / r->best[s] * 1e-9, r->median[s], r->flop / r->median[s] * 1e-9);
+        if (s) printf(", %.2f x the time of %s", r->median[s] / r->median[0], r->side[0]);
+        printf("\n");
+    }
+}
+
+static void gemm_row(void *ctx, const ls_gemm_row *r)
+{
+    gemm_job *j = ctx;
+    const bool sum = !strcmp(r->what, "step");
+    if (j->json) {
+        ls_jsonw *w = &j->w;
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_str(w, "product", r->what);
+        if (!sum) {
+            ls_jsonw_put_int(w, "m", r->M);
+            ls_jsonw_put_int(w, "n", r->N);
+            ls_jsonw_put_int(w, "k", r->K);
+            ls_jsonw_put_str(w, "op", r->op);
+        }
+        ls_jsonw_put_int(w, "calls", r->count);
+        ls_jsonw_put_real(w, "flop", r->flop);
+        for (int s = 0; s < r->n_side; s++) {
+            ls_jsonw_put_open(w, r->side[s], '{');
+            ls_jsonw_put_real(w, "best_sec", r->best[s]);
+            ls_jsonw_put_real(w, "median_sec", r->median[s]);
+            ls_jsonw_put_real(w, "gflops", r->flop / r->median[s] * 1e-9);
+            ls_jsonw_close(w);
+        }
+        ls_jsonw_close(w);
+        return;
+    }
+    if (!j->head) {
+        const gemm_options *o = j->o;
+        printf("threads %lld, B %lld, T %lld, turns %lld, CBLAS: %s\n",
+               (long long)(o->threads ? o->threads : ls_gemm_bench_cores()), (long long)o->batch, (long long)o->seq,
+               (long long)o->turns, ls_gemm_bench_blas());
+        printf("%-10s %6s %6s %6s  op %4s", "GFLOP/s", "M", "N", "K", "n");
+        for (int s = 0; s < r->n_side; s++) printf("  %8s %8s", r->side[s], "median");
+        printf("\n");
+        j->head = true;
+    }
+    if (sum) {
+        gemm_sum(r);
+        return;
+    }
+    printf("%-10s %6lld %6lld %6lld  %s %4lld", r->what, (long long)r->M, (long long)r->N, (long long)r->K, r->op,
+           (long long)r->count);
+    for (int s = 0; s < r->n_side; s++)
+        printf("  %8.1f %8.1f", r->flop / r->best[s] * 1e-9, r->flop / r->median[s] * 1e-9);
+    printf("\n");
+    fflush(stdout);
+}
+
+ls_status cli_bench_gemm(int argc, char **argv)
+{
+    gemm_options o = {0};
+    gemm_job j = {0};
+    ls_str out = {0};
+    bool help = false;
+    LS_TRY(ls_opt_defaults(gemm_table, N_GEMM, &o));
+    LS_TRY(ls_opt_parse(gemm_table, N_GEMM, &o, NULL, argc, argv, NULL, &help));
+    if (help) {
+        cli_help("bench gemm [OPTIONS]",
+                 "Times the matrix products of a GPT-2 training step (124M unless told) in our kernels and in the "
+                 "linked CBLAS, in turns:\n"
+                 "GFLOP/s of the best turn and of the median one, then the time of all products of a step. blas-own is "
+                 "CBLAS with its\n"
+                 "own threads.",
+                 gemm_table, N_GEMM);
+        return LS_OK;
+    }
+    j.json = o.json;
+    j.o = &o;
+    ls_jsonw_init(&j.w, &out, 2);
+    ls_jsonw_open(&j.w, '{');
+    ls_jsonw_put_int(&j.w, "threads", o.threads ? o.threads : ls_gemm_bench_cores());
+    ls_jsonw_put_str(&j.w, "cblas", ls_gemm_bench_blas());
+    ls_jsonw_put_int(&j.w, "turns", o.turns);
+    ls_jsonw_put_open(&j.w, "rows", '[');
+    ls_status st = ls_gemm_bench_run(&(ls_gemm_bench){.threads = (int)o.threads,
+                                                      .turns = (int)o.turns,
+                                                      .rows = o.batch * o.seq,
+                                                      .width = o.width,
+                                                      .layers = o.layers,
+                                                      .vocab = o.vocab,
+                                                      .chunk = o.chunk,
+                                                      .kernel = o.kernels.word,
+                                                      .n_kernel = o.kernels.n,
+                                                      .cpu_time = o.cpu_time,
+                                                      .row = gemm_row,
+                                                      .ctx = &j});
+    ls_jsonw_close(&j.w);
+    ls_jsonw_close(&j.w);
+    if (o.json && st == LS_OK) puts(out.data ? out.data : "");
+    ls_str_fini(&out);
+    return st;
+}

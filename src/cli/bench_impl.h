@@ -1,0 +1,96 @@
+/* bench_impl.h - what the benchmarks that train have in common: options, the words of the runs, progress, the end.
+ *
+ *   lockstep bench scaling [BENCH OPTIONS] -- [TRAIN OPTIONS]       runs, then compares
+ *   lockstep bench scaling RUN_DIR…                                 compares what is there
+ *
+ * bench/ knows how to run and to test, report/ how to read and to compare; they meet here. */
+#ifndef LS_CLI_BENCH_IMPL_H
+#define LS_CLI_BENCH_IMPL_H
+
+#include "bench/protocol.h"
+#include "cli/commands.h"
+#include "report/analysis.h"
+
+#include <stddef.h>
+
+enum { BENCH_MAX_N = 16 };
+
+typedef struct bench_opts {
+    const char *n, *out;
+    int64_t repeat, steps, warmup;
+    bool resume, dry_run, allow_mismatch, keep_checkpoints, json;
+} bench_opts;
+
+/* Rows of the option table of a structure that begins with bench_opts. */
+#define BENCH_AT(field) offsetof(bench_opts, field)
+#define BENCH_ROWS(n_default, repeat_default)                                                                          \
+    {"n", LS_OPT_STR, BENCH_AT(n), "LIST", n_default, "numbers of workers", "What"},                                   \
+        {"repeat", LS_OPT_INT, BENCH_AT(repeat), "N", repeat_default, "runs of each setting, taken in turns", NULL},   \
+        {"steps", LS_OPT_INT, BENCH_AT(steps),                                                                         \
+         "N",     "30",       "optimizer steps of a run, unless the train options say --max_steps or --epochs",        \
+         NULL},                                                                                                        \
+        {"warmup", LS_OPT_INT, BENCH_AT(warmup), "N", "5", "first steps that are not counted", NULL},                  \
+        {"out", LS_OPT_STR, BENCH_AT(out), "DIR", NULL, "folder for the runs and the result [runs/<time>]", "Runs"},   \
+        {"out_dir", LS_OPT_STR, BENCH_AT(out), "DIR", NULL, NULL, NULL},                                               \
+        {"resume", LS_OPT_SWITCH, BENCH_AT(resume), NULL, NULL, "keep the finished runs of --out, do the rest", NULL}, \
+        {"dry-run", LS_OPT_SWITCH, BENCH_AT(dry_run), NULL, NULL, "print the commands, run nothing", NULL},            \
+        {"keep-checkpoints",                                                                                           \
+         LS_OPT_SWITCH,                                                                                                \
+         BENCH_AT(keep_checkpoints),                                                                                   \
+         NULL,                                                                                                         \
+         NULL,                                                                                                         \
+         "do not remove the checkpoints of finished runs",                                                             \
+         NULL},                                                                                                        \
+        {"allow-mismatch",                                                                                             \
+         LS_OPT_SWITCH,                                                                                                \
+         BENCH_AT(allow_mismatch),                                                                                     \
+         NULL,                                                                                                         \
+         NULL,                                                                                                         \
+         "compare runs that are not alike, and mark the result",                                                       \
+         NULL},                                                                                                        \
+    {                                                                                                                  \
+        "json", LS_OPT_SWITCH, BENCH_AT(json), NULL, NULL, "the result as JSON on stdout, instead of the table", NULL  \
+    }
+
+typedef struct bench_session {
+    bench_opts o;
+    ls_argv given; /* the train options, as given */
+    ls_argv base;  /* and with our defaults behind them */
+    int worker[BENCH_MAX_N], n_worker, most;
+    int64_t micro, one; /* sequences of a micro-batch, and of a step on one worker */
+    int64_t global;     /* of all, when the train options say it; else 0 */
+    int threads, cores; /* threads 0: the train options say it */
+    char program[4096], out[4096];
+    ls_bench bench;
+    bool tty;
+} bench_session;
+
+/* Cuts argv at "--": the words behind it go to *train. Returns how many are before it. */
+ls_status cli_bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut);
+/* From options and train words to a session without sides. */
+ls_status cli_bench_begin(bench_session *s);
+/* Fills micro and one: what the train options come to on one worker. What cannot work there is refused. */
+ls_status cli_bench_learn(bench_session *s);
+/* Adds <workers>gpu_<name>: the base, `layout` (may be NULL), the words behind, accumulation such that a step has `global` sequences
+ * (0: as the words say). What cannot work is LS_E_CONFIG, or with `or_leave_out` a side that is left out with the reason. */
+ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
+                         int64_t global, bool or_leave_out);
+/* Prints the commands (--dry-run), or runs them with progress on stderr. */
+ls_status cli_bench_go(bench_session *s);
+void cli_bench_end(bench_session *s);
+
+/* Reads the runs of the session's sides (or of paths) and compares them; notes and mismatches go to stderr. */
+ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);
+/* After the result was written: says unlike runs and returns the reference's exit code 1. */
+ls_status cli_bench_verdict(const ls_analysis *a, const char *file);
+void cli_bench_protocol(const void *session, ls_jsonw *w);                        /* members of `protocol` */
+ls_status cli_bench_write(const char *dir, const char *file, const ls_str *text); /* with a line on stderr */
+void cli_bench_print_waterfall(const ls_analysis *a);
+
+ls_status cli_bench_scaling(int argc, char **argv);
+ls_status cli_bench_strategies(int argc, char **argv);
+ls_status cli_bench_ab(int argc, char **argv);
+ls_status cli_bench_comm(int argc, char **argv);
+ls_status cli_bench_gemm(int argc, char **argv);
+
+#endif

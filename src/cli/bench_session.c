@@ -1,0 +1,260 @@
+/* bench_session.c - from options and train words to runs. */
+#include "cli/bench_impl.h"
+
+#include "bench/child.h"
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/stop.h"
+#include "train/options.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- words --- */
+
+ls_status cli_bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut)
+{
+    int at = 0;
+    while (at < argc && strcmp(argv[at], "--") != 0) at++;
+    *n_before = at;
+    *cut = at < argc;
+    for (int i = at + 1; i < argc; i++) LS_TRY(ls_argv_add(train, argv[i]));
+    return LS_OK;
+}
+
+static ls_status parse_workers(bench_session *s)
+{
+    for (const char *p = s->o.n; *p;) {
+        char word[16];
+        const size_t n = strcspn(p, ",");
+        int64_t v;
+        snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), p);
+        if (!ls_parse_i64(word, &v) || v < 1 || v > 1024 || s->n_worker == BENCH_MAX_N)
+            return ls_fail(LS_E_ARG, "-n %s: up to %d numbers from 1 to 1024, such as 1,2,4", s->o.n, BENCH_MAX_N);
+        for (int i = 0; i < s->n_worker; i++)
+            if (s->worker[i] == v) return ls_fail(LS_E_ARG, "-n %s: %d comes twice", s->o.n, (int)v);
+        s->worker[s->n_worker++] = (int)v;
+        s->most = v > s->most ? (int)v : s->most;
+        p += n + (p[n] == ',');
+    }
+    return s->n_worker ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+}
+
+static ls_status refuse(const ls_train_options *o)
+{
+    static const struct {
+        const char *name, *why;
+    } ours[] = {
+        {"n", "workers are given to bench: -n"},
+        {"checkpoint_path", "every run gets a folder of its own below --out"},
+        {"resume", "runs begin anew; bench --resume keeps finished ones"},
+        {"print_config", "bench --dry-run prints the commands"},
+        {"json", "bench --json prints the result"},
+    };
+    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
+        if (ls_train_given(o, ours[i].name))
+            return ls_fail(LS_E_ARG, "--%s is not for the train options of a benchmark: %s", ours[i].name, ours[i].why);
+    return LS_OK;
+}
+
+static ls_status with_defaults(bench_session *s, const ls_train_options *o)
+{
+    ls_argv *b = &s->base;
+    LS_TRY(ls_argv_add_all(b, &s->given));
+    if (!ls_train_given(o, "max_steps") && !ls_train_given(o, "epochs") && !ls_train_given(o, "max_train_steps")) {
+        if (s->o.warmup >= s->o.steps)
+            return ls_fail(LS_E_ARG, "--warmup %lld leaves nothing of --steps %lld", (long long)s->o.warmup,
+                           (long long)s->o.steps);
+        LS_TRY(ls_argv_add(b, "--max_steps"));
+        LS_TRY(ls_argv_addf(b, "%lld", (long long)s->o.steps));
+    }
+    if (!ls_train_given(o, "max_val_steps")) {
+        LS_TRY(ls_argv_add(b, "--max_val_steps"));
+        LS_TRY(ls_argv_add(b, "0"));
+    }
+    if (ls_train_given(o, "threads")) return LS_OK;
+    s->threads = s->cores / s->most > 1 ? s->cores / s->most : 1; /* a worker is the same everywhere */
+    LS_TRY(ls_argv_add(b, "--threads"));
+    return ls_argv_addf(b, "%d", s->threads);
+}
+
+ls_status cli_bench_begin(bench_session *s)
+{
+    ls_train_options o = {0};
+    ls_argv copy = {0}; /* parsing moves words */
+    char stamp[24];
+    if (s->o.repeat < 1 || s->o.repeat > 1000 || s->o.steps < 1 || s->o.warmup < 1)
+        return ls_fail(
+            LS_E_ARG,
+            "--repeat is 1 to 1000, --steps and --warmup are at least 1 (the first step touches fresh memory)");
+    LS_TRY(parse_workers(s));
+    LS_TRY(ls_program_path(s->program));
+    s->cores = cores();
+    s->tty = isatty(STDERR_FILENO);
+    ls_utc_compact(stamp);
+    if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
+    else snprintf(s->out, sizeof s->out, "runs/%s", stamp);
+    LS_TRY(ls_argv_add_all(&copy, &s->given));
+    ls_status st = ls_train_options_parse(copy.n, copy.word, &o);
+    if (st == LS_OK && o.help) st = ls_fail(LS_E_ARG, "the train options are explained by lockstep train --help");
+    if (st == LS_OK) st = refuse(&o);
+    if (st == LS_OK) st = with_defaults(s, &o);
+    if (st == LS_OK && ls_train_given(&o, "global_batch_size")) s->global = o.global_batch_size;
+    ls_argv_fini(&copy);
+    LS_TRY(st);
+    s->bench = (ls_bench){.program = s->program,
+                          .out = s->out,
+                          .repeat = (int)s->o.repeat,
+                          .resume = s->o.resume,
+                          .keep_checkpoints = s->o.keep_checkpoints};
+    return LS_OK;
+}
+
+ls_status cli_bench_learn(bench_session *s)
+{
+    ls_bench_side one = {.name = "one worker", .workers = 1};
+    ls_status st = ls_argv_add_all(&one.words, &s->base);
+    if (st == LS_OK) st = ls_bench_check(&s->bench, &one);
+    ls_argv_fini(&one.words);
+    LS_TRY(st);
+    s->micro = one.micro_batch;
+    s->one = one.micro_batch * one.grad_accum;
+    return LS_OK;
+}
+
+static ls_status accumulate(bench_session *s, ls_bench_side *side, int dp, int64_t global)
+{
+    const int64_t each = s->micro * dp;
+    if (global % each)
+        return ls_fail(LS_E_CONFIG,
+                       "%s: a step of %lld sequences is no multiple of micro batch %lld x %d replicas; %lld would be",
+                       side->name, (long long)global, (long long)s->micro, dp, (long long)((global / each + 1) * each));
+    LS_TRY(ls_argv_add(&side->words, "--grad_accum_steps"));
+    LS_TRY(ls_argv_addf(&side->words, "%lld", (long long)(global / each)));
+    LS_TRY(ls_argv_add(&side->words, "--enforce_global_batch_size"));
+    return ls_argv_addf(&side->words, "%lld", (long long)global);
+}
+
+static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *layout, const ls_argv *more,
+                           int64_t global)
+{
+    ls_layout l = {.pp = 1, .tp = 1};
+    char why[160];
+    LS_TRY(ls_argv_add_all(&side->words, &s->base));
+    if (layout) {
+        LS_TRY(ls_layout_parse(layout, &l));
+        if (!ls_layout_fit(&l, side->workers, why, sizeof why)) return ls_fail(LS_E_CONFIG, "%s: %s", side->name, why);
+        LS_TRY(ls_layout_words(&l, side->workers, &side->words));
+    } else {
+        LS_TRY(ls_argv_add(&side->words, "-n"));
+        LS_TRY(ls_argv_addf(&side->words, "%d", side->workers));
+    }
+    if (more) LS_TRY(ls_argv_add_all(&side->words, more));
+    if (global) LS_TRY(accumulate(s, side, ls_layout_dp(&l, side->workers), global));
+    return ls_bench_check(&s->bench, side);
+}
+
+ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
+                         int64_t global, bool or_leave_out)
+{
+    char folder[96];
+    snprintf(folder, sizeof folder, "%dgpu_%.80s", workers, name);
+    ls_bench_side *side = ls_bench_add(&s->bench, folder, workers);
+    if (!side) return ls_nomem(sizeof *side, "a side");
+    ls_status st = fill_side(s, side, layout, more, global);
+    if (st == LS_OK || !or_leave_out || (st != LS_E_CONFIG && st != LS_E_UNSUPPORTED)) return st;
+    const char *words = ls_err_words();
+    const size_t n = strlen(folder);
+    if (!strncmp(words, folder, n) && words[n] == ':') words += n + 2; /* its name stands before it anyway */
+    side->left_out = ls_strdup(words);
+    ls_err_clear();
+    return side->left_out ? LS_OK : ls_nomem(64, "words");
+}
+
+/* --- running --- */
+
+static void on_progress(void *ctx, const ls_bench_progress *p)
+{
+    const bench_session *s = ctx;
+    char left[32], rate[48] = "";
+    if (p->tokens_per_sec > 0) snprintf(rate, sizeof rate, ", %.1f tokens/s", p->tokens_per_sec);
+    if (p->left > 0) ls_human_time(left, p->left);
+    else snprintf(left, sizeof left, "?");
+    if (s->tty) fputs("\r\033[K", stderr);
+    switch (p->event) {
+    case LS_BENCH_BEGIN:
+    case LS_BENCH_TICK:
+        if (s->tty)
+            fprintf(stderr, "[%d/%d] %s run_%d  %.0f s, about %s left", p->run, p->n_run, p->side->name, p->turn,
+                    p->seconds, left);
+        break;
+    case LS_BENCH_DONE:
+        fprintf(stderr, "[%d/%d] %s run_%d  %.1f s%s", p->run, p->n_run, p->side->name, p->turn, p->seconds, rate);
+        if (p->run < p->n_run) fprintf(stderr, ", about %s left", left);
+        fputc('\n', stderr);
+        break;
+    case LS_BENCH_REUSED:
+        fprintf(stderr, "[%d/%d] %s run_%d  is there%s\n", p->run, p->n_run, p->side->name, p->turn, rate);
+        break;
+    case LS_BENCH_FAILED:
+        fprintf(stderr, "[%d/%d] %s run_%d  left out: %s\n", p->run, p->n_run, p->side->name, p->turn,
+                p->side->left_out);
+        break;
+    }
+    fflush(stderr);
+}
+
+static void say_plan(const bench_session *s)
+{
+    const ls_bench *b = &s->bench;
+    for (int i = 0; i < b->n_side; i++)
+        if (b->side[i].left_out) fprintf(stderr, "left out: %s: %s\n", b->side[i].name, b->side[i].left_out);
+    if (s->threads * s->most > s->cores)
+        fprintf(stderr,
+                "note: %d workers of %d thread%s share %d cores: expect no more than %d times the speed of one\n",
+                s->most, s->threads, s->threads == 1 ? "" : "s", s->cores, s->cores / s->threads);
+}
+
+static ls_status print_commands(const bench_session *s)
+{
+    const ls_bench *b = &s->bench;
+    for (int turn = 1; turn <= b->repeat; turn++)
+        for (int k = 0; k < b->n_side; k++) {
+            const ls_bench_side *side = &b->side[turn % 2 ? k : b->n_side - 1 - k];
+            ls_argv w = {0};
+            ls_str line = {0};
+            if (side->left_out) continue;
+            ls_status st = ls_bench_command(b, side, turn, &w);
+            if (st == LS_OK) ls_argv_show(&w, &line);
+            if (st == LS_OK) printf("DRY RUN: %s\n", line.data ? line.data : "");
+            ls_argv_fini(&w);
+            ls_str_fini(&line);
+            LS_TRY(st);
+        }
+    return LS_OK;
+}
+
+ls_status cli_bench_go(bench_session *s)
+{
+    s->bench.progress = on_progress;
+    s->bench.ctx = s;
+    say_plan(s);
+    if (s->o.dry_run) return print_commands(s);
+    ls_stop_install();
+    return ls_bench_run(&s->bench);
+}
+
+void cli_bench_end(bench_session *s)
+{
+    ls_bench_fini(&s->bench);
+    ls_argv_fini(&s->given);
+    ls_argv_fini(&s->base);
+}

@@ -1,0 +1,86 @@
+/* stat.c - Student's t through the incomplete beta function: P(|T| >= t) = I_x(df/2, 1/2) with x = df/(df + t^2). */
+#include "core/stat.h"
+
+#include <math.h>
+
+/* Continued fraction of the incomplete beta function (modified Lentz); converges quickly for x < (a+1)/(a+b+2). */
+static double beta_fraction(double x, double a, double b)
+{
+    const double tiny = 1e-300;
+    double c = 1, d = 1 - (a + b) * x / (a + 1);
+    d = 1 / (fabs(d) < tiny ? tiny : d);
+    double f = d;
+    for (int m = 1; m < 500; m++) {
+        for (int odd = 0; odd < 2; odd++) {
+            const double k = odd ? -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+                                 : m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m));
+            d = 1 + k * d;
+            c = 1 + k / c;
+            d = 1 / (fabs(d) < tiny ? tiny : d);
+            c = fabs(c) < tiny ? tiny : c;
+            f *= c * d;
+        }
+        if (fabs(c * d - 1) < 1e-15) break;
+    }
+    return f;
+}
+
+static double incomplete_beta(double x, double a, double b)
+{
+    if (x <= 0) return 0;
+    if (x >= 1) return 1;
+    const double front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x));
+    if (x < (a + 1) / (a + b + 2)) return front * beta_fraction(x, a, b) / a;
+    return 1 - front * beta_fraction(1 - x, b, a) / b;
+}
+
+double ls_t_two_sided(double t, int df)
+{
+    if (df < 1 || isnan(t)) return NAN;
+    return isinf(t) ? 0 : incomplete_beta(df / (df + t * t), df / 2.0, 0.5);
+}
+
+double ls_t_quantile(double confidence, int df)
+{
+    if (df < 1 || !(confidence >= 0 && confidence < 1)) return NAN;
+    double low = 0, high = 1;
+    while (ls_t_two_sided(high, df) > 1 - confidence && high < 1e15) high *= 2;
+    for (int i = 0; i < 200 && high - low > 1e-14 * high; i++) {
+        const double mid = (low + high) / 2;
+        if (ls_t_two_sided(mid, df) > 1 - confidence) low = mid;
+        else high = mid;
+    }
+    return (low + high) / 2;
+}
+
+double ls_t95(int df)
+{
+    return ls_t_quantile(0.95, df);
+}
+
+ls_estimate ls_estimate_of(const double *x, int n)
+{
+    ls_estimate e = {.mean = NAN, .stdev = NAN, .half = NAN};
+    double sum = 0, squares = 0;
+    for (int i = 0; i < n; i++)
+        if (!isnan(x[i])) sum += x[i], e.n++;
+    if (!e.n) return e;
+    e.mean = sum / e.n;
+    for (int i = 0; i < n; i++)
+        if (!isnan(x[i])) squares += (x[i] - e.mean) * (x[i] - e.mean);
+    e.stdev = e.n > 1 ? sqrt(squares / (e.n - 1)) : 0.0;
+    if (e.n > 1) e.half = ls_t95(e.n - 1) * e.stdev / sqrt(e.n);
+    return e;
+}
+
+int ls_by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double ls_median(const double *sorted, int n)
+{
+    if (n < 1) return NAN;
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}

@@ -1,0 +1,22 @@
+/* stat.h - means with intervals, and Student's t: what every claim about a measurement rests on. */
+#ifndef LS_CORE_STAT_H
+#define LS_CORE_STAT_H
+
+#include <stdbool.h>
+
+typedef struct ls_estimate {
+    double mean, stdev, half; /* NaN: not known; mean +- half is the 95 % interval, over repeats unless `within` */
+    int n;
+    bool within; /* the interval is over the steps of one run       */
+} ls_estimate;
+
+/* NaNs are left out; sample standard deviation, 0 for one value; the interval needs two. */
+ls_estimate ls_estimate_of(const double *x, int n);
+
+double ls_t95(int df);                           /* two-sided 95 % quantile of Student's t; NaN below df 1       */
+double ls_t_quantile(double confidence, int df); /* two-sided: P(|t| <= q) = confidence, 0 <= confidence < 1     */
+double ls_t_two_sided(double t, int df);         /* p value: P(|T| >= |t|)                                       */
+double ls_median(const double *sorted, int n);   /* NaN for none                                                 */
+int ls_by_value(const void *a, const void *b);   /* for qsort of doubles                                         */
+
+#endif

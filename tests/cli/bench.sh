@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# bench: scaling over workers, strategies, a setting against another, collectives and matrix products on a tiny model; the reference's
+# files give the contract's numbers; unlike runs are refused; Ctrl-C leaves finished runs and --resume goes on.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+cd "$SCRATCH" || exit 1
+mkdir -p d && tokens d/train.bin 6000 && tokens d/val.bin 500 2
+bench() { timeout 300 "$LOCKSTEP" bench "$@"; }
+train=(--data d --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1)
+
+# --- scaling ---
+bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --dry-run -- "${train[@]}" >dry 2>err || bad "dry run: $(cat err)"
+[ "$(grep -c "^DRY RUN: .* train .*--checkpoint_path s/" dry)" = 6 ] || bad "dry run prints $(cat dry)"
+[ ! -e s ] || bad "a dry run leaves something"
+bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}" >out 2>err || bad "scaling: $(cat err)"
+grep -q "^\[6/6\] " err || bad "no progress: $(cat err)"
+grep -q "Where a step's time went" out || bad "no waterfall: $(cat out)"
+python3 - <<'PY' || bad "scaling_report.json"
+import json, pathlib
+r = json.load(open("s/scaling_report.json"))
+assert r["status"] == "ok" and list(r) == ["status", "protocol", "runs"], list(r)
+p = r["protocol"]
+assert list(p)[:4] == ["instance_type", "seq_len", "dataset_mode", "training_config"], list(p)
+assert p["warmup_steps_excluded"] == 2 and p["scaling"] == "strong" and p["repeat"] == 2, p
+assert list(r["runs"]) == ["1", "2", "4"], list(r["runs"])
+for n, v in r["runs"].items():
+    assert list(v)[:7] == ["metrics_paths", "mean_tokens_per_sec_global", "stdev_tokens_per_sec_global", "mean_epoch_wall_time_sec",
+                           "stdev_epoch_wall_time_sec", "speedup_vs_1gpu", "scaling_efficiency"], list(v)
+    assert len(v["metrics_paths"]) == 2
+    tokens = []
+    for path in v["metrics_paths"]:
+        m = json.load(open(path))
+        assert m["training_config"]["global_batch_size"] == 4 and m["training_config"]["grad_accum_steps"] == 4 // int(n)
+        steps = [json.loads(l) for l in open(pathlib.Path(path).parent / "metrics.jsonl")][2:]
+        tokens.append(sum(s["tokens"] for s in steps) / sum(s["step_time_sec"] for s in steps))
+        assert (pathlib.Path(path).parent / "train.log").stat().st_size and not list(pathlib.Path(path).parent.glob("epoch-*"))
+    for a, b in zip(tokens, v["tokens_per_sec_repeats"]): assert abs(a / b - 1) < 1e-9, (a, b)
+    assert abs(sum(tokens) / 2 / v["tokens_per_sec"] - 1) < 1e-9
+    if n != "1":
+        f = v["waterfall"]
+        assert abs(sum(f.values()) - 1) < 1e-9 and f["useful"] == v["efficiency_vs_mean"], f
+        assert {"compute_slowdown", "exposed_communication", "pipeline_bubble", "stragglers", "input", "other"} <= set(f), f
+PY
+expect 0 "Verification passed." "$LOCKSTEP" report verify --dir s
+expect 2 "is there already: add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
+expect 0 "\[2/6\] 2gpu_ddp run_1  is there" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --resume -- "${train[@]}"
+expect 2 "another command" bench scaling -n 1,2,4 --repeat 2 --steps 7 --warmup 2 --out s --resume -- "${train[@]}"
+expect 0 "\"scaling\": \"weak\"" bench scaling -n 1,2 --repeat 1 --steps 5 --warmup 1 --weak --out weak --json -- "${train[@]}"
+grep -q '"status": "ok"' weak/scaling_report.json || bad "weak: $(head -c 300 weak/scaling_report.json)"
+
+# --- stop and go on ---
+"$LOCKSTEP" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop -- "${train[@]}" >out 2>err &
+pid=$!
+for _ in $(seq 1200); do grep -q "^\[1/4\]" err && break; sleep 0.05; done
+kill -INT $pid
+wait $pid
+code=$?
+[ $code = 143 ] || bad "stopped: exit code $code: $(cat err)"
+grep -q "runs are finished and stay in stop.*--resume" err || bad "stopped: $(cat err)"
+[ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run is gone"
+expect 0 "run_1  is there" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
+
+# --- strategies ---
+bench strategies -n 1,2 --repeat 2 --steps 5 --warmup 1 --layouts ddp,zero3,pp-1f1b,ddp+pp2 --out t -- "${train[@]}" --global_batch_size 4 >out 2>err ||
+  bad "strategies: $(cat err)"
+grep -q "left out: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "what does not fit is not said: $(cat err)"
+python3 - <<'PY' || bad "strategies_report.json"
+import json
+r = json.load(open("t/strategies_report.json"))
+assert r["status"] == "ok" and [s["setting"] for s in r["settings"]] == ["single", "ddp", "zero3", "pp2 1f1b"], r["settings"]
+assert r["left_out"][0]["setting"] == "2gpu_ddp+pp2"
+for s in r["settings"]:
+    for k in ("communication_overhead", "tokens_per_sec", "training_time_sec", "cpu_utilisation", "peak_memory_bytes", "speedup", "scaling_efficiency"):
+        assert s[k]["mean"] is not None and (s[k]["half95"] is not None or s["workers"] == 1), (s["setting"], k, s[k])
+assert r["settings"][3]["pipeline_bubble"]["mean"] > 0
+PY
+
+# --- ab: many times the work is found; counts are the mechanism ---
+bench ab -n 1 --repeat 4 --steps 30 --warmup 5 --by median --a "--vocab_size 256" --b "--vocab_size 40000" --out ab -- "${train[@]}" --threads 1 >out 2>err ||
+  bad "ab: $(cat err)"
+grep -q "^B against A: worse" out || bad "a vocabulary of 40000 is not slower than one of 256: $(cat out)"
+grep -q "^What changed: " out || bad "ab does not say why: $(cat out)"
+[ "$(sed -n 's/^\[[0-9]*\/8\] 1gpu_\([ab]\).*/\1/p' err | tr -d '\n')" = abbaabba ] || bad "not in turns: $(cat err)"
+bench ab -n 2 --repeat 2 --steps 5 --warmup 1 --a "--bucket 1000" --b "" --out ab2 --json -- "${train[@]}" >out 2>err || bad "ab buckets: $(cat err)"
+python3 - <<'PY' || bad "ab_report.json"
+import json
+r = json.load(open("ab2/ab_report.json"))
+m = r["mechanism"]
+assert r["status"] == "ok" and r["verdict"] in ("better", "worse", "no difference shown") and r["same_losses"] is True, r
+assert m["collective_calls_per_step"]["a"] > m["collective_calls_per_step"]["b"] > 0
+assert m["bytes_moved_per_step"]["a"] == m["bytes_moved_per_step"]["b"]
+assert json.load(open("ab2/ab_report.json")) == json.load(open("out"))
+PY
+expect 0 "B against A" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b
+expect 1 "invalid_comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
+
+# --- ceilings ---
+bench comm -n 2 --min 1K --max 64K --rounds 2 --json >out 2>err || bad "comm: $(cat err)"
+python3 - <<'PY' || bad "comm: $(head -c 300 out)"
+import json
+r = json.load(open("out"))
+kinds = {x["collective"] for x in r["rows"]}
+assert kinds == {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "send", "barrier"}, kinds
+for x in r["rows"]:
+    assert x["wrong"] == 0 and x["time_sec"] > 0
+    factor = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5, "barrier": 0}.get(x["collective"], 1.0)
+    assert abs(x["busbw_bytes_per_sec"] - factor * x["algbw_bytes_per_sec"]) <= 1e-6 * x["algbw_bytes_per_sec"], x
+PY
+expect 0 "send " bench comm -n 3 --max 4K --rounds 2
+expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
+expect 2 "there is no kernel 'nothing'" bench gemm --kernels nothing
+
+# --- refusals ---
+expect 2 "say what to train behind --" bench scaling
+expect 2 "workers are given to bench" bench scaling -- "${train[@]}" -n 2
+expect 2 "is no layout" bench scaling --layout zero9 -- "${train[@]}"
+expect 2 "no multiple of micro batch" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 3
+expect 2 "leaves nothing of --steps" bench scaling --steps 3 --warmup 3 -- "${train[@]}"
+expect 2 "did you mean scaling" bench scalin
+expect 2 "needs --a" bench ab --a "" -- "${train[@]}"
+expect 3 "no run" bench scaling d
+expect 0 "usage: lockstep bench" bench --help
+for b in scaling strategies ab comm gemm; do expect 0 "usage: lockstep bench $b" bench $b --help; done
+
+# --- the reference's files ---
+fixtures=${LS_SPEC_DIR:-$LS_SOURCE/../shared/spec}/fixtures/r1
+if [ -d "$fixtures" ]; then
+  expect 1 "precision is \"fp16_deepspeed\", but .* has \"fp16_torch_amp\"" bench scaling "$fixtures"/{1,2,4}gpu.json
+  bench scaling --json "$fixtures"/{1,2,4}gpu.json >out 2>/dev/null
+  bench scaling --json --allow-mismatch "$fixtures"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"
+  bench scaling --json --allow-mismatch "$fixtures/repeat" >repeat 2>/dev/null || bad "repeat"
+  python3 - <<'PY' || bad "the contract's numbers"
+import json
+out, allowed, repeat = (json.load(open(f)) for f in ("out", "allowed", "repeat"))
+assert list(out) == ["status", "mismatches"] and out["status"] == "invalid_comparison"
+assert out["mismatches"] == [{"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}] * 2
+assert allowed["status"] == "mismatch_allowed"
+assert [allowed["runs"][n]["speedup_vs_1gpu"] for n in "24"] == [1.9354462845706424, 3.4051101800762895]
+assert [allowed["runs"][n]["scaling_efficiency"] for n in "24"] == [0.9677231422853212, 0.8512775450190724]
+want = {"mean_tokens_per_sec_global": [100.0, 181.66666666666666, 320.0], "stdev_tokens_per_sec_global": [5.0, 7.637626158259733, 10.0],
+        "mean_epoch_wall_time_sec": [10.166666666666666, 6.0, 3.5],
+        "stdev_epoch_wall_time_sec": [0.7637626158259733, 0.20000000000000018, 0.10000000000000009],
+        "speedup_vs_1gpu": [1.0, 1.8166666666666667, 3.2], "scaling_efficiency": [1.0, 0.9083333333333333, 0.8]}
+for k, v in want.items(): assert [repeat["runs"][n][k] for n in "124"] == v, (k, v)
+assert len(repeat["mismatches"]) == 12
+PY
+else
+  echo "not checked: the reference's files are not here"
+fi
+done_tests

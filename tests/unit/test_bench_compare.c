@@ -1,0 +1,168 @@
+/* Comparing runs of a benchmark: the warm-up left out, weak scaling, a pipeline's bubble, the six metrics. */
+#include "cmocka_all.h"
+#include "core/mem.h"
+#include "report/strategies.h"
+#include "report_fixture.h"
+
+#include <math.h>
+
+enum { MOST = 16 };
+
+static void near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance)) fail_msg("got %.17g, wanted %.17g within %g", got, want, tolerance);
+}
+
+static void add(ls_run_set *s, const char *dir, made_run r, const ls_str *steps)
+{
+    ls_str text = {0};
+    ls_run_texts t = {.warm = s->warm};
+    if (!s->run) {
+        s->run = ls_alloc(MOST * sizeof(ls_run));
+        s->cap = MOST;
+    }
+    assert_true(s->run && s->n < MOST);
+    made_metrics(&r, &text);
+    t.metrics = text.data, t.n_metrics = text.len;
+    if (steps) t.steps = steps->data, t.n_steps = steps->len;
+    assert_int_equal(ls_run_read_texts(&t, dir, &s->notes, &s->run[s->n]), LS_OK);
+    s->n++;
+    ls_str_fini(&text);
+}
+
+static const ls_compare_opts steady = {.steady = true};
+
+/* Three slow steps, then ten of 20 ms (one worker) or 12.5 ms (two): the slow ones must not count. */
+static void warm_up(void **state)
+{
+    (void)state;
+    ls_run_set s = {.warm = 3};
+    ls_analysis a;
+    ls_str one = {0}, two = {0};
+    const double tokens = 16 * 64;
+    made_steps(3, 1, 1, 0, 0, &one);
+    made_steps(10, 0.006, 0.012, 0, 0.002, &one);
+    made_steps(3, 2, 2, 1, 1, &two);
+    made_steps(10, 0.0035, 0.006, 0.002, 0.001, &two);
+    const char *ours =
+        ", \"step_split\": {\"forward\": 9.0, \"backward\": 9.0}, \"workers\": [{\"exposed_comm_sec\": 4.0}, "
+        "{\"exposed_comm_sec\": 1.0}]";
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single", .ours = ours},
+        &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 15, .epoch_time = 1, .strategy = "ddp", .ours = ours},
+        &two);
+    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_true(a.steady);
+    near(a.group[0].tokens.mean, tokens / 0.020, 1e-6);
+    near(a.group[1].tokens.mean, tokens / 0.0125, 1e-6);
+    near(a.group[1].speedup.mean, 1.6, 1e-9);
+    near(a.group[1].speedup_r1, 1.5, 1e-12); /* the contract's, of whole epochs */
+    const ls_waterfall *w = &a.group[1].waterfall;
+    near(w->useful, 0.8, 1e-9);
+    near(w->lost[LS_SPLIT_FORWARD], (0.0095 - 0.009) / 0.0125, 1e-9); /* the steps', not the recorded 18 s */
+    near(w->lost[LS_SPLIT_EXPOSED], 0.0005 / 0.0125, 1e-9); /* a quarter of 2 ms: the least that a worker waited */
+    near(w->lost[LS_SPLIT_STRAGGLER], 0.0015 / 0.0125, 1e-9);
+    near(w->lost[LS_SPLIT_OPTIMIZER], 0, 1e-9);
+    ls_str text = {0};
+    ls_scaling_text(&a, NULL, &text);
+    assert_non_null(strstr(text.data, "\"warmup_steps_excluded\": 3"));
+    assert_non_null(strstr(text.data, "\"waterfall\": {\n        \"useful\": 0."));
+    ls_str_fini(&text);
+    ls_analysis_fini(&a);
+    add(&s, "four", (made_run){.world = 4, .tokens_per_sec = 30, .epoch_time = 1, .strategy = "ddp"}, NULL);
+    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_false(a.steady); /* one run has no steps: then all are taken as recorded */
+    near(a.group[2].speedup.mean, 3, 1e-12);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&one), ls_str_fini(&two);
+}
+
+static void weak(void **state)
+{
+    (void)state;
+    ls_run_set s = {.warm = 1};
+    ls_analysis a;
+    ls_str one = {0}, two = {0};
+    made_steps(11, 0.006, 0.012, 0, 0.002, &one);
+    made_steps(11, 0.006, 0.013, 0.004, 0.002, &two); /* twice the tokens in 25 ms, not 20 */
+    add(&s, "one",
+        (made_run){.world = 1, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .global_batch = 16}, &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "ddp", .global_batch = 32},
+        &two);
+    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_int_equal(a.n_mismatch, 1); /* not alike, unless that is what is measured */
+    assert_string_equal(a.mismatch[0].field, "global_batch_size");
+    ls_analysis_fini(&a);
+    const ls_compare_opts o = {.weak = true, .steady = true};
+    assert_int_equal(ls_analyse_with(&s, &o, &a), LS_OK);
+    assert_int_equal(a.n_mismatch, 0);
+    const ls_waterfall *w = &a.group[1].waterfall;
+    near(a.group[1].efficiency.mean, 0.8, 1e-9);
+    near(w->useful, 0.8, 1e-9);
+    near(w->lost[LS_SPLIT_FORWARD], 0.001 / 0.025, 1e-9);
+    near(w->lost[LS_SPLIT_EXPOSED], 0.004 / 0.025, 1e-9);
+    near(w->lost[LS_SPLIT_OTHER], 0, 1e-9);
+    ls_analysis_fini(&a);
+    add(&s, "four", (made_run){.world = 4, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "ddp", .global_batch = 32},
+        NULL);
+    assert_int_equal(ls_analyse_with(&s, &o, &a), LS_OK);
+    assert_int_equal(a.n_mismatch, 1); /* half a batch for each */
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&one), ls_str_fini(&two);
+}
+
+/* Two stages, busy 8 and 12 ms of 20; the schedule alone accounts for 6 ms of waiting, so that 4 are communication. */
+static void bubble(void **state)
+{
+    (void)state;
+    ls_run_set s = {.warm = 1};
+    ls_analysis a;
+    ls_str one = {0}, two = {0}, table = {0};
+    made_steps(11, 0.006, 0.012, 0, 0.002, &one);
+    made_steps(11, 0.003, 0.005, 0.012, 0.001, &two); /* rank 0: the first stage */
+    const char *ours =
+        ", \"step_split\": {\"forward\": 0.003, \"backward\": 0.005, \"exposed_comm\": 0.012, \"optimizer\": 0.001}, "
+        "\"workers\": [{\"exposed_comm_sec\": 4.0}, {\"exposed_comm_sec\": 1.0}], \"pipeline\": {\"schedule\": "
+        "\"1f1b\", "
+        "\"stages\": 2, \"bubble_measured\": 0.5, \"bubble_predicted\": 0.375, \"makespan_sec\": 0.020, "
+        "\"makespan_predicted_sec\": 0.016, \"per_stage\": [{\"busy_sec\": 0.008}, {\"busy_sec\": 0.012}]}";
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single"}, &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .ours = ours},
+        &two);
+    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_string_equal(a.group[1].short_name, "pp2 1f1b");
+    const double T = 0.021;
+    const ls_waterfall *w = &a.group[1].waterfall;
+    near(w->lost[LS_SPLIT_FORWARD], (0.010 - 0.009) / T, 1e-9); /* the mean stage against half of one worker's */
+    near(w->lost[LS_SPLIT_BUBBLE], 0.006 / T, 1e-9);
+    near(w->lost[LS_SPLIT_EXPOSED], 0.004 / T, 1e-9);
+    near(w->lost[LS_SPLIT_STRAGGLER], 0, 0); /* stages wait for each other by plan */
+    near(w->useful, 0.010 / T, 1e-9);
+    near(w->lost[LS_SPLIT_OTHER], 0, 1e-9);
+    ls_six six;
+    assert_int_equal(ls_six_of(&a, &a.group[1], &six), LS_OK);
+    near(six.bubble.mean, 0.006 / T, 1e-9);
+    near(six.communication.mean, 0.004 / T, 1e-9);
+    near(six.speedup.mean, 0.020 / T, 1e-9);
+    assert_true(isnan(six.memory.mean) && isnan(six.utilisation.mean));
+    assert_int_equal(ls_strategies_table(&a, &table), LS_OK);
+    assert_non_null(strstr(table.data, "pp2 1f1b"));
+    ls_str_fini(&table);
+    assert_int_equal(ls_strategies_text(&a, NULL, NULL, NULL, &table), LS_OK);
+    json_t *root = NULL;
+    assert_int_equal(ls_json_parse(table.data, table.len, "six", &root), LS_OK);
+    assert_int_equal(json_array_size(json_object_get(root, "settings")), 2);
+    json_decref(root);
+    ls_str_fini(&table);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&one), ls_str_fini(&two);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(warm_up), cmocka_unit_test(weak), cmocka_unit_test(bubble)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+/* The statistics behind a verdict: Student's t against published quantiles, and the paired test by simulation - a setting compared
+ * with itself, and one that is 5 % slower, under noise, drift and outliers. */
+#include "bench/ab.h"
+#include "cmocka_all.h"
+#include "core/rng.h"
+#include "core/stat.h"
+
+#include <math.h>
+
+static void near(double got, double want, double tolerance)
+{
+    if (!(fabs(got - want) <= tolerance)) fail_msg("got %.17g, wanted %.17g within %g", got, want, tolerance);
+}
+
+static void quantiles(void **state)
+{
+    (void)state;
+    static const struct {
+        double confidence, want;
+        int df;
+    } t[] = {{0.95, 12.706204736, 1}, {0.95, 4.302652730, 2},    {0.95, 2.262157163, 9},   {0.95, 2.045229642, 29},
+             {0.99, 63.656741163, 1}, {0.99, 3.249835542, 9},    {0.99, 2.625890514, 100}, {0.5, 1.0, 1},
+             {0.999, 4.780912586, 9}, {0.95, 1.960201239, 10000}};
+    for (size_t i = 0; i < N_OF(t); i++) {
+        near(ls_t_quantile(t[i].confidence, t[i].df), t[i].want, 2e-8 * t[i].want);
+        near(ls_t_two_sided(t[i].want, t[i].df), 1 - t[i].confidence, 1e-9);
+        near(ls_t_two_sided(-t[i].want, t[i].df), 1 - t[i].confidence, 1e-9);
+    }
+    near(ls_t_two_sided(0, 5), 1, 0);
+    near(ls_t_two_sided(INFINITY, 5), 0, 0);
+    assert_true(isnan(ls_t_quantile(0.95, 0)) && isnan(ls_t_two_sided(1, 0)) && isnan(ls_t_quantile(1, 3)));
+    const double x[] = {1, 2, 4, 9};
+    near(ls_median(x, 4), 3, 0);
+    near(ls_median(x, 3), 2, 0);
+    assert_true(isnan(ls_median(x, 0)));
+}
+
+typedef struct machine {
+    double noise, drift, outliers; /* of a run; over the whole session; chance that a run takes half again as long */
+} machine;
+
+/* Runs in the order A B B A …; b is `slower` times as slow. */
+static ls_ab session(uint64_t seed, const machine *m, int n, double slower)
+{
+    double a[64], b[64];
+    const uint64_t key = ls_rng_key(seed, LS_RNG_TEST, 0, 0), luck = ls_rng_key(seed, LS_RNG_TEST, 1, 0);
+    uint64_t at = 0;
+    for (int k = 0; k < n; k++)
+        for (int side = 0; side < 2; side++) {
+            const int which = k % 2 ? 1 - side : side;
+            double time =
+                (which ? slower : 1) * exp(m->noise * ls_rng_normal(key, at) + m->drift * (2 * k + side) / (2.0 * n));
+            if (ls_rng_uniform(luck, at++) < m->outliers) time *= 1.5;
+            *(which ? &b[k] : &a[k]) = 1000 / time;
+        }
+    return ls_ab_compare(a, b, n);
+}
+
+static int claims(const machine *m, int n, double slower, ls_ab_verdict v, int tries, uint64_t seed)
+{
+    int c = 0;
+    for (int i = 0; i < tries; i++) c += session(seed + (uint64_t)i, m, n, slower).verdict == v;
+    return c;
+}
+
+static void a_against_a(void **state)
+{
+    (void)state;
+    static const machine m[] = {{0.02, 0, 0}, {0.05, 0.3, 0}, {0.10, 0, 0.1}, {0.002, 0.5, 0}};
+    static const int pairs[] = {3, 5, 8, 20};
+    enum { TRIES = 1000 };
+    for (size_t i = 0; i < N_OF(m); i++)
+        for (size_t k = 0; k < N_OF(pairs); k++) {
+            const int none = claims(&m[i], pairs[k], 1, LS_AB_NONE, TRIES, 7000 * (i + 1) + 100000 * k);
+            /* 1 % is promised: 10 of 1000, and 23 is four standard deviations more */
+            if (TRIES - none > 23)
+                fail_msg("machine %zu, %d pairs: %d false claims in %d", i, pairs[k], TRIES - none, TRIES);
+            int good = 0; /* twenty comparisons: at least nineteen without a claim */
+            for (int t = 0; t < TRIES / 20; t++)
+                good += claims(&m[i], pairs[k], 1, LS_AB_NONE, 20, 900000 + 20 * (uint64_t)t) >= 19;
+            if (good < TRIES / 20 * 95 / 100)
+                fail_msg("machine %zu, %d pairs: %d of %d", i, pairs[k], good, TRIES / 20);
+        }
+}
+
+static void slowdown(void **state)
+{
+    (void)state;
+    const machine calm = {0.02, 0.1, 0}, busy = {0.05, 0.2, 0};
+    assert_true(claims(&calm, 10, 1.05, LS_AB_WORSE, 1000, 1) > 900);
+    assert_true(claims(&busy, 40, 1.05, LS_AB_WORSE, 1000, 2) > 900);
+    assert_true(claims(&calm, 10, 1 / 1.05, LS_AB_BETTER, 1000, 3) > 900);
+    assert_int_equal(claims(&calm, 10, 1.05, LS_AB_BETTER, 1000, 4), 0);
+    /* as many pairs as the rule asks for see it about four times in five */
+    const int n = ls_ab_pairs_for(0.05 * sqrt(2), 0.05);
+    const machine still = {0.05, 0, 0};
+    const int seen = claims(&still, n, 1.05, LS_AB_WORSE, 2000, 5);
+    if (seen < 1500 || seen > 1800) fail_msg("%d pairs saw it %d times in 2000", n, seen);
+}
+
+static void estimate(void **state)
+{
+    (void)state;
+    const double a[] = {100, 102, 98, 101}, b[] = {110, 113, 107, 111};
+    ls_ab r = ls_ab_compare(a, b, 4);
+    near(r.change, 0.0998, 1e-3);
+    assert_true(r.low < r.change && r.change < r.high && r.verdict == LS_AB_BETTER);
+    near(ls_ab_compare(b, a, 4).change, 1 / (1 + r.change) - 1, 1e-12); /* a ratio: turned round it is its inverse */
+    assert_string_equal(ls_ab_words(LS_AB_NONE), "no difference shown");
+    const double same[] = {5, 5, 5}, holes[] = {NAN, 5, 0};
+    assert_int_equal(ls_ab_compare(same, same, 3).verdict, LS_AB_NONE);
+    r = ls_ab_compare(same, holes, 3);
+    assert_int_equal(r.n, 1); /* pairs without two values are left out; one pair shows nothing */
+    assert_true(isnan(r.p) && r.verdict == LS_AB_NONE);
+    assert_int_equal(ls_ab_compare(a, b, 0).n, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(quantiles), cmocka_unit_test(estimate),
+                                       cmocka_unit_test(a_against_a), cmocka_unit_test(slowdown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
