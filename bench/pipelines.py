@@ -77,7 +77,8 @@ def main():
                     continue
                 p = r["pipeline"]
                 print(f"round {k + 1} {name:14s} {r['tokens_per_s']:8.1f} tokens/s  activations {r['activation_bytes'] / 2**20:8.1f} MiB  "
-                      f"bubble {100 * p['bubble_measured']:.1f} % measured, {100 * p['bubble_predicted']:.1f} % predicted", flush=True)
+                      f"bubble {100 * p['bubble_measured']:.1f} % measured, {100 * p['bubble_predicted']:.1f} % predicted; last step "
+                      f"{100 * p['bubble_last_step']:.1f} %, {100 * p['bubble_last_step_replayed']:.1f} % replayed", flush=True)
     good = {n: [r for r in rs if "failed" not in r] for n, rs in found.items()}
     out = {"machine": machine(), "options": vars(o), "runs": found, "ratios": {}}
     for top, bottom in (("gpipe", "naive"), ("1f1b", "gpipe"), ("zb", "1f1b")):

@@ -93,6 +93,8 @@ typedef struct ls_pipe_costs {
     double latency,
         transfer; /* of a message: it arrives latency + transfer after it could start; a link carries one at a time */
     double reduce, step;
+    const double *const
+        *action; /* [rank][place in its list]: what each computing action took, in place of its part's; or NULL */
 } ls_pipe_costs;
 
 extern const ls_pipe_costs ls_pipe_equal; /* fwd 1, bwd 2 (1 and 1 when split), one activation a part, messages free */

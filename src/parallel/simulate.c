@@ -28,6 +28,7 @@ typedef struct world {
 
 static double duration(const world *w, int r, const ls_action *a)
 {
+    if (w->costs->action && ls_pipe_computes(a->kind)) return w->costs->action[r][a - w->s->rank[r].action];
     const int part = ls_pipe_computes(a->kind) ? ls_pipe_part(w->s, r, a->chunk) : 0;
     const ls_part_cost *c = ls_pipe_cost(w->costs, part);
     switch (a->kind) {

@@ -253,10 +253,12 @@ static void say_pipeline(ls_trainer *t, const ls_pipe_report *r)
 {
     if (!r->n_stage || !t->io.note) return;
     char text[256];
-    snprintf(
-        text, sizeof text,
-        "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for these costs (a step %.3f s, predicted %.3f s)\n",
-        t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan);
+    snprintf(text, sizeof text,
+             "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for mean costs (a step %.3f s, predicted %.3f "
+             "s); last step "
+             "%.1f %% measured, %.1f %% simulated from its own actions\n",
+             t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan,
+             100 * r->last, 100 * r->replayed);
     t->io.note(t->io.ctx, text);
 }
 

@@ -81,8 +81,37 @@ static void write_boxes(const ls_trainer *t, const double *box, int n_each, ls_s
     ls_jsonw_close(&w);
 }
 
+/* The last step once more in the simulator, with what each action took. */
+static ls_status replay(const ls_trainer *t, const double *box, int n_each, ls_pipe_report *out)
+{
+    const ls_schedule *s = t->schedule;
+    const double *action[LS_PIPE_MAX_STAGE];
+    double *cost = ls_alloc((size_t)(s->n_stage * n_each) * sizeof *cost), busy = 0, end = 0;
+    if (!cost) return ls_nomem((size_t)(s->n_stage * n_each) * sizeof *cost, "the picture of a step");
+    for (int k = 0; k < s->n_stage; k++) {
+        int b = 0; /* boxes are the computing actions, in order */
+        action[k] = cost + (int64_t)k * n_each;
+        for (int i = 0; i < s->rank[k].n_action; i++) {
+            if (!ls_pipe_computes(s->rank[k].action[i].kind)) continue;
+            const double *x = box + ((int64_t)k * n_each + b++) * BOX;
+            cost[(int64_t)k * n_each + i] = x[4] - x[3];
+            busy += x[4] - x[3];
+            end = x[4] > end ? x[4] : end;
+        }
+    }
+    const ls_pipe_costs costs = {.each = {.act = 1}, .action = action};
+    ls_sim sim;
+    ls_status st = ls_simulate(&sim, s, &costs, 0);
+    ls_free(cost);
+    LS_TRY(st);
+    out->replayed = sim.bubble;
+    out->last = end > 0 ? 1 - busy / (s->n_stage * end) : 0;
+    ls_sim_fini(&sim);
+    return LS_OK;
+}
+
 /* Boxes of everyone's last step, over the stages of this replica. */
-static ls_status gather_boxes(ls_trainer *t, ls_str *out)
+static ls_status gather_boxes(ls_trainer *t, ls_pipe_report *out)
 {
     const ls_schedule *s = t->schedule;
     const int rank = ls_comm_rank(t->pp);
@@ -98,8 +127,9 @@ static ls_status gather_boxes(ls_trainer *t, ls_str *out)
     }
     LS_TRY(ls_all_gather(t->pp, (ls_view){box, each * s->n_stage, LS_F64}, (ls_view){box + rank * each, each, LS_F64},
                          LS_SITE, NULL));
-    if (ls_comm_rank(t->comm) == 0) write_boxes(t, box, most, out);
-    return LS_OK;
+    if (ls_comm_rank(t->comm)) return LS_OK;
+    write_boxes(t, box, most, &out->rows);
+    return replay(t, box, most, out);
 }
 
 ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out)
@@ -112,7 +142,7 @@ ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out)
     own_facts(t, &all[rank]);
     LS_TRY(ls_all_gather(t->pp, (ls_view){all, (int64_t)P * FACTS, LS_F64}, (ls_view){&all[rank], FACTS, LS_F64},
                          LS_SITE, NULL));
-    LS_TRY(gather_boxes(t, &out->rows));
+    LS_TRY(gather_boxes(t, out));
     if (ls_comm_rank(t->comm)) return LS_OK;
     out->n_stage = P;
     out->stage = ls_alloc((size_t)P * sizeof *out->stage);
@@ -163,6 +193,8 @@ void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw
     ls_jsonw_put_int(w, "micro_batches", t->schedule->n_micro);
     ls_jsonw_put_real(w, "bubble_measured", r->measured);
     ls_jsonw_put_real(w, "bubble_predicted", r->predicted);
+    ls_jsonw_put_real(w, "bubble_last_step", r->last);
+    ls_jsonw_put_real(w, "bubble_last_step_replayed", r->replayed);
     ls_jsonw_put_real(w, "makespan_sec", r->makespan);
     ls_jsonw_put_real(w, "makespan_predicted_sec", r->predicted_makespan);
     ls_jsonw_put_open(w, "per_stage", '[');

@@ -2,8 +2,10 @@
  *
  *   measured    1 - busy / makespan of each stage, means over the steps; makespan: of the slowest stage
  *   predicted   ls_simulate of the same lists with the mean cost of every part's forward and backward, messages free
+ *   replayed    ls_simulate of the last step with what each of its actions took, beside that step's own measured bubble
  *
- * A difference between the two is communication that was not hidden, and steps that were not alike. */
+ * Measured and replayed differ by communication that was not hidden; replayed and predicted by actions of one part that did not take the
+ * same time (a busy machine). */
 #ifndef LS_TRAIN_PIPE_REPORT_H
 #define LS_TRAIN_PIPE_REPORT_H
 
@@ -25,6 +27,7 @@ typedef struct ls_pipe_report {
     ls_stage_report *stage; /* of the first replica                       */
     double makespan, predicted_makespan;
     double measured, predicted; /* over all stages                        */
+    double last, replayed;      /* of the last step                       */
     ls_str rows;                /* pipeline.json: boxes of the last step                 */
 } ls_pipe_report;
 
