@@ -79,9 +79,10 @@ ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_
     ls_stages_model(c, B, T, cost);
     for (int u = 0; u < c->n_layer + 2; u++) {
         const int k = u == 0 ? 0 : u <= c->n_layer ? 1 : 2;
-        cost[u].fwd = w.best[k][0];
-        cost[u].bwd_in = k ? w.best[k][1] / (k == 1 ? 2 : 1) : 0; /* the halves of a block's backward are alike */
-        cost[u].bwd_w = k == 2 ? 0 : w.best[k][1] - cost[u].bwd_in;
+        const double fwd = w.best[k][0], bwd = w.best[k][1];
+        cost[u].fwd = k == 2 ? 0 : fwd; /* head's forward belongs to its backward (pipe_exec.h) */
+        cost[u].bwd_in = k == 2 ? fwd + bwd : k == 1 ? bwd / 2 : 0; /* the halves of a block's backward are alike */
+        cost[u].bwd_w = k == 2 ? 0 : bwd - cost[u].bwd_in;
     }
     return LS_OK;
 }

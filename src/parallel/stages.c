@@ -18,7 +18,7 @@ void ls_stages_model(const ls_model_config *c, int64_t B, int64_t T, ls_part_cos
                                      .bwd_in = linear + 2.5 * attention, /* scores are made again */
                                      .bwd_w = linear,
                                      .act = 10 * C * R + 2 * norms + lse}; /* x, qkv, atty, res, fc */
-    cost[1 + c->n_layer] = (ls_part_cost){.fwd = 3 * 2 * V * C * R, .bwd_in = 10 * C * R, .act = 2 * C * R};
+    cost[1 + c->n_layer] = (ls_part_cost){.bwd_in = 3 * 2 * V * C * R + 10 * C * R, .act = 2 * C * R};
 }
 
 static double total(const ls_part_cost *c)

@@ -23,8 +23,8 @@ typedef struct ls_stages {
 } ls_stages;
 
 /* Floating-point operations of each unit for rows = B * T tokens; act: elements it keeps for backward. cost has room
- * for L + 2. Backward of the classifier is made in head's forward (the logits are never held whole), so it is counted
- * there. */
+ * for L + 2. Loss and gradient of the classifier are made together (the logits are never held whole), in the backward of head's part
+ * (pipe_exec.h), so all of head is counted there. */
 void ls_stages_model(const ls_model_config *c, int64_t B, int64_t T, ls_part_cost *cost);
 
 /* LS_E_CONFIG with the arithmetic when there are fewer units than parts. */
