@@ -189,9 +189,12 @@ static void print_outcome(const outcome *o, const options *x, const ls_argv *wor
         printf(": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, by the %s step)\n", 100 * t->change,
                100 * t->low, 100 * t->high, t->p, t->n, x->by);
     else printf(" (one pair shows nothing; give --repeat 2 or more)\n");
-    if (t->n > 1 && t->verdict == LS_AB_NONE)
-        printf("A difference of %.1f %% would have been seen four times in five; %d pairs would show 5 %%.\n",
-               100 * t->visible, ls_ab_pairs_for(t->noise, 0.05));
+    if (t->n > 1 && t->verdict == LS_AB_NONE) {
+        if (t->visible < 1)
+            printf("A difference of %.1f %% would have been seen four times in five; ", 100 * t->visible);
+        else printf("Less than a factor of two would not have been seen in this noise; ");
+        printf("%d pairs like these would show 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
+    }
     if (t->verdict != LS_AB_NONE) {
         ls_str s = {0};
         why(o, &s);

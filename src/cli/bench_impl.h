@@ -60,6 +60,7 @@ typedef struct bench_session {
     int64_t micro, one; /* sequences of a micro-batch, and of a step on one worker */
     int64_t global;     /* of all, when the train options say it; else 0 */
     int threads, cores; /* threads 0: the train options say it */
+    double load; /* runnable processes of the machine when we began: a busy one means wide intervals; NaN: not known */
     char program[4096], out[4096];
     ls_bench bench;
     bool tty;

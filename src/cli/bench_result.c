@@ -98,6 +98,7 @@ void cli_bench_protocol(const void *session, ls_jsonw *w)
     ls_jsonw_put_int(w, "repeat", s->o.repeat);
     ls_jsonw_put_str(w, "order", "in turns, every second turn backwards");
     ls_jsonw_put_int(w, "cores", s->cores);
+    ls_jsonw_put_real(w, "load_average_at_start", s->load);
     ls_jsonw_key(w, "threads_per_worker");
     if (s->threads) ls_jsonw_int(w, s->threads);
     else ls_jsonw_null(w);

@@ -7,8 +7,10 @@
 #include "core/stop.h"
 #include "train/options.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -98,6 +100,7 @@ ls_status cli_bench_begin(bench_session *s)
     LS_TRY(parse_workers(s));
     LS_TRY(ls_program_path(s->program));
     s->cores = cores();
+    if (getloadavg(&s->load, 1) != 1) s->load = NAN;
     s->tty = isatty(STDERR_FILENO);
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
@@ -217,6 +220,9 @@ static void say_plan(const bench_session *s)
     const ls_bench *b = &s->bench;
     for (int i = 0; i < b->n_side; i++)
         if (b->side[i].left_out) fprintf(stderr, "left out: %s: %s\n", b->side[i].name, b->side[i].left_out);
+    if (s->load > 0.5 * s->cores)
+        fprintf(stderr, "note: the machine is busy (load %.1f on %d cores): expect wide intervals\n", s->load,
+                s->cores);
     if (s->threads * s->most > s->cores)
         fprintf(stderr,
                 "note: %d workers of %d thread%s share %d cores: expect no more than %d times the speed of one\n",

@@ -70,6 +70,7 @@ typedef struct ls_compare_opts {
 ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
 ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
 void ls_analysis_fini(ls_analysis *a);
+void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
 bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 

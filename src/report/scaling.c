@@ -55,7 +55,7 @@ static void put_protocol(ls_jsonw *w, const ls_analysis *a, const extra *x)
 }
 
 /* Where a step's time went, as shares of it; they sum to 1. */
-static void put_waterfall(ls_jsonw *w, const ls_waterfall *f)
+void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f)
 {
     static const char *const key[LS_N_SPLIT] = {[LS_SPLIT_FORWARD] = "compute_slowdown",
                                                 [LS_SPLIT_OPTIMIZER] = "optimizer_not_shared",
@@ -105,7 +105,7 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
-    put_waterfall(w, &g->waterfall);
+    ls_waterfall_put(w, &g->waterfall);
     ls_jsonw_close(w);
 }
 

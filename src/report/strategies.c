@@ -120,6 +120,7 @@ static ls_status put_setting(ls_jsonw *w, const ls_analysis *a, const ls_group *
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
+    ls_waterfall_put(w, &g->waterfall);
     ls_jsonw_put_open(w, "collectives_rank0", '[');
     for (int i = 0; i < g->first->n_coll; i++) {
         const ls_run_coll *c = &g->first->coll[i];
