@@ -31,7 +31,7 @@ typedef struct ls_gemm_bench {
     void *ctx;
 } ls_gemm_bench;
 
-ls_status ls_gemm_bench_run(const ls_gemm_bench *o);
+ls_status ls_gemm_bench_run(const ls_gemm_bench *given);
 const char *ls_gemm_bench_blas(void); /* which CBLAS */
 int ls_gemm_bench_cores(void);
 

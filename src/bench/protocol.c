@@ -162,7 +162,7 @@ static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
         ls_str_addf(&mine, " %s", w->word[i]); /* as the metrics write it: joined by blanks */
     const char *line = json_string_value(json_object_get(root, "command_line"));
     const size_t n = line ? strlen(line) : 0;
-    *same = mine.data && n >= mine.len && !strcmp(line + n - mine.len, mine.data);
+    *same = line && mine.data && n >= mine.len && !strcmp(line + n - mine.len, mine.data);
     json_decref(root);
     ls_str_fini(&mine);
     return LS_OK;
