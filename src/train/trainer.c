@@ -4,10 +4,9 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "parallel/measure.h"
-#include "parallel/schedule_check.h"
-#include "parallel/schedule_text.h"
 #include "parallel/tensor.h"
 #include "train/hf.h"
+#include "train/plan_run.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -19,70 +18,25 @@ double ls_flops_per_token(const ls_model_config *c, int64_t T)
     return 6 * (12 * L * C * C + V * C) + 12 * L * C * (double)T;
 }
 
-typedef struct rows {
-    int ids, target, norm, leaf_loss, val_loss;
-} rows;
-
-/* Validation batches, rounded up so that every worker has the same number of places. */
-static int64_t val_places(const ls_trainer *t)
+/* Tables, strategy and activations, as rows of one plan. */
+static ls_status plan_memory(ls_trainer *t, ls_run_rows *r)
 {
-    const int64_t W = t->cfg->mesh.n[LS_AXIS_DP], n = t->val.n_seq / t->cfg->micro_batch;
-    return (n + W - 1) / W * W;
-}
-
-static ls_status plan_memory(ls_trainer *t, rows *r)
-{
-    const ls_train_config *c = t->cfg;
-    const ls_model *m = t->model;
-    const int64_t R = (int64_t)c->micro_batch * c->seq_len, pair = 2 * (int64_t)sizeof(double);
-    ls_plan *p = &t->plan;
-    int64_t n_block = 0;
-    for (int u = 0; u < m->n_unit; u++) {
-        int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-        if (blocks > n_block) n_block = blocks;
-    }
-    unsigned char *role = NULL;
-    if (t->schedule) {
-        role = ls_alloc((size_t)m->n_unit);
-        if (!role) return ls_nomem((size_t)m->n_unit, "the stages");
-        ls_pipe_roles(&t->stages, c->model.tied, t->at.at[LS_AXIS_PP], role);
-    }
-    const ls_strategy_opts so = {.n_micro = c->grad_accum,
-                                 .bucket = c->bucket,
-                                 .gather_bucket = c->gather_bucket,
-                                 .prefetch_bucket = c->prefetch_bucket,
-                                 .deterministic = c->deterministic,
-                                 .role = role,
-                                 .pipe = t->pp,
-                                 .tensor = t->tp};
-    ls_status st = ls_strategy_create(&t->strategy, c->strategy, t->model, t->dp, &so, p);
-    ls_free(role);
+    const ls_run_groups g = {t->at, t->dp, t->tp, t->pp, t->pp_acts, t->pp_grads};
+    ls_run_parts p = {.stages = &t->stages, .schedule = t->schedule};
+    ls_status st = ls_run_plan(t->cfg, &t->compute, &g, t->val.n_seq, &p);
+    t->schedule = p.schedule; /* what was made is the trainer's, also after a failure */
+    t->model = p.model;
+    t->strategy = p.strategy;
+    t->acts = p.acts;
+    t->pipe = p.pipe;
+    t->plan = p.plan;
+    *r = p.row;
     LS_TRY(st);
-    if (t->schedule)
-        LS_TRY(ls_pipe_create(&t->pipe,
-                              &(ls_pipe_setup){.model = t->model,
-                                               .schedule = t->schedule,
-                                               .stages = &t->stages,
-                                               .acts = t->pp_acts,
-                                               .grads = t->pp_grads,
-                                               .B = c->micro_batch,
-                                               .T = c->seq_len,
-                                               .recompute = c->recompute},
-                              p));
-    else
-        LS_TRY(ls_acts_plan(
-            &t->acts, m,
-            &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute}, p));
-    r->ids = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
-    r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
-    r->norm = ls_plan_add(p, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
-    r->leaf_loss =
-        ls_plan_add(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, LS_PLAN_ALWAYS, "losses");
-    r->val_loss = ls_plan_add(p, LS_PART_WORK, val_places(t) * pair, LS_PLAN_ALWAYS, "validation losses");
-    return ls_plan_layout(p);
+    if (t->tp) ls_tensor_join(t->model, t->tp);
+    return ls_plan_layout(&t->plan);
 }
 
-static void bind_memory(ls_trainer *t, const rows *r)
+static void bind_memory(ls_trainer *t, const ls_run_rows *r)
 {
     const ls_plan *p = &t->plan;
     ls_strategy_bind(t->strategy, p);
@@ -139,46 +93,6 @@ double ls_trainer_exposed(const ls_trainer *t)
     return sum;
 }
 
-/* The model, or this worker's shard of it. */
-static ls_status create_model(ls_trainer *t, const ls_train_config *cfg)
-{
-    const int64_t pad = ls_strategy_pad(cfg->strategy, ls_comm_size(t->dp));
-    if (!t->tp) return ls_model_create(&t->model, &cfg->model, &t->compute, pad);
-    const ls_shard shard = {.rank = ls_comm_rank(t->tp), .size = ls_comm_size(t->tp), .rows = cfg->sequence_parallel};
-    LS_TRY(ls_model_create_shard(&t->model, &cfg->model, &t->compute, pad, shard));
-    ls_tensor_join(t->model, t->tp);
-    return LS_OK;
-}
-
-static bool measures_stages(const ls_train_config *c)
-{
-    return c->stages && !strcmp(c->stages, "measured");
-}
-
-/* Which units each stage has, and in which order the stages work. Nothing without a pipeline. */
-static ls_status make_stages(const ls_train_config *c, const ls_part_cost *measured, ls_stages *stages,
-                             ls_schedule **schedule)
-{
-    const int P = c->mesh.n[LS_AXIS_PP], U = c->model.n_layer + 2;
-    if (P == 1) return LS_OK;
-    ls_part_cost *cost = ls_alloc((size_t)U * sizeof *cost);
-    if (!cost) return ls_nomem((size_t)U * sizeof *cost, "the stages");
-    ls_stages_model(&c->model, c->micro_batch, c->seq_len, cost);
-    if (measured) memcpy(cost, measured, (size_t)U * sizeof *cost);
-    const ls_pipe_opts o = {.n_stage = P, .n_micro = c->grad_accum, .n_chunk = c->interleave};
-    ls_status st = ls_schedule_is_builtin(c->schedule) ? ls_schedule_create(schedule, c->schedule, &o)
-                                                       : ls_schedule_load(schedule, c->schedule, P, c->grad_accum);
-    if (st == LS_OK) st = ls_schedule_check(*schedule, 0);
-    if (st == LS_OK && c->stages && !measures_stages(c))
-        st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
-    else if (st == LS_OK)
-        st =
-            ls_stages_balance_on(stages, cost, U, P, (*schedule)->n_chunk, c->stage_thread[0] ? c->stage_thread : NULL);
-    if (st == LS_OK) st = ls_pipe_check(*schedule, c->recompute);
-    ls_free(cost);
-    return st;
-}
-
 bool ls_train_share_cores(ls_train_config *c, int n_core, int *share)
 {
     const int P = c->mesh.n[LS_AXIS_PP], world = c->mesh.world, U = c->model.n_layer + 2, each = n_core / (world / P);
@@ -199,14 +113,14 @@ static ls_status set_up_stages(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
     const int64_t U = c->model.n_layer + 2, n = U * (int64_t)(sizeof(ls_part_cost) / sizeof(double));
-    if (!measures_stages(c)) return make_stages(c, NULL, &t->stages, &t->schedule);
+    if (!ls_run_measures_stages(c)) return ls_run_stages(c, NULL, &t->stages, &t->schedule);
     ls_part_cost *cost = ls_comm_alloc(t->comm, (size_t)U * sizeof *cost);
     if (!cost) return ls_nomem((size_t)U * sizeof *cost, "the stages");
     ls_status st = LS_OK;
     if (ls_comm_rank(t->comm) == 0) st = ls_units_measure(&c->model, &t->compute, c->micro_batch, c->seq_len, cost);
     LS_TRY(ls_comm_agree(t->comm, st, LS_SITE));
     LS_TRY(ls_broadcast(t->comm, (ls_view){cost, n, LS_F64}, 0, LS_SITE, NULL));
-    return make_stages(c, cost, &t->stages, &t->schedule);
+    return ls_run_stages(c, cost, &t->stages, &t->schedule);
 }
 
 ls_status ls_train_check_layout(const ls_train_config *c)
@@ -214,7 +128,7 @@ ls_status ls_train_check_layout(const ls_train_config *c)
     ls_stages stages;
     ls_schedule *schedule = NULL;
     LS_TRY(ls_strategy_check(c->strategy, c->mesh.n[LS_AXIS_DP], c->grad_accum, c->deterministic));
-    ls_status st = make_stages(c, NULL, &stages, &schedule);
+    ls_status st = ls_run_stages(c, NULL, &stages, &schedule);
     ls_schedule_destroy(&schedule);
     return st;
 }
@@ -285,8 +199,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     LS_TRY(set_up_groups(t));
-    LS_TRY(create_model(t, cfg));
-    rows r;
+    ls_run_rows r;
     LS_TRY(plan_memory(t, &r));
     LS_TRY(take_memory(t));
     bind_memory(t, &r);

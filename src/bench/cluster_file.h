@@ -1,0 +1,115 @@
+/* cluster_file.h - a machine as the planner sees it: memory, how long units take, how long collectives take.
+ *
+ * One JSON object (docs/PLAN.md has every key). Two ways to say how fast it computes:
+ *
+ *   units    seconds of embed, block and head, forward and backward, measured with W workers at work at once ("plan --measure")
+ *   rates    FLOP/s of matrix products, bytes/s of memory: presets, from data sheets and published runs
+ *
+ * and two for links: curves of (bytes, seconds) for each collective and number of workers, or latency and bus bandwidth. A measured
+ * entry wins over a rate.
+ *
+ *   seconds of a collective  =  (steps - 1) latency + factor(kind, n) bytes / bandwidth       without a curve
+ *   factor                      nccl-tests': 2(n-1)/n all_reduce, (n-1)/n scatter and gather, 1 the others */
+#ifndef LS_BENCH_CLUSTER_FILE_H
+#define LS_BENCH_CLUSTER_FILE_H
+
+#include "comm/comm.h"
+#include "core/str.h"
+#include "model/config.h"
+
+#define LS_CLUSTER_FORMAT "lockstep-cluster 1"
+
+/* clang-format off */
+#define LS_UNIT_TIME_LIST(X)                                        \
+    X(LS_TIME_EMBED_FWD, "embed_forward")                           \
+    X(LS_TIME_EMBED_BWD, "embed_backward")                          \
+    X(LS_TIME_BLOCK_FWD, "block_forward")                           \
+    X(LS_TIME_BLOCK_BWD, "block_backward")                          \
+    X(LS_TIME_BLOCK_IN,  "block_backward_input")                    \
+    X(LS_TIME_BLOCK_W,   "block_backward_weights")                  \
+    X(LS_TIME_HEAD_FWD,  "head_forward")                            \
+    X(LS_TIME_HEAD_BWD,  "head_backward")
+/* clang-format on */
+
+typedef enum ls_unit_time {
+#define X(name, word) name,
+    LS_UNIT_TIME_LIST(X)
+#undef X
+        LS_N_UNIT_TIME
+} ls_unit_time;
+
+const char *ls_unit_time_word(ls_unit_time k);
+
+/* Units of one shape, timed while `workers` workers of `threads` threads each did the same. */
+typedef struct ls_cluster_units {
+    int workers, threads;
+    int n_embd, n_head, vocab;
+    bool dropout;
+    int64_t B, T;
+    double sec[LS_N_UNIT_TIME];
+} ls_cluster_units;
+
+/* What passes over memory costs, seconds an element, and what hiding costs, with `workers` at work. */
+typedef struct ls_cluster_passes {
+    int workers;
+    double adamw, sumsq, add;
+    double overlap; /* share of a collective that is really hidden behind computing: 1 - lost / its time */
+    double step;    /* seconds of a step that are none of the above */
+} ls_cluster_passes;
+
+#define LS_CURVE_MAX 24
+typedef struct ls_cluster_curve {
+    ls_coll kind;
+    int workers, n;
+    double bytes[LS_CURVE_MAX], sec[LS_CURVE_MAX]; /* ascending bytes, of the whole buffer */
+} ls_cluster_curve;
+
+typedef struct ls_link {
+    double latency, bandwidth; /* seconds a step of a ring; bytes/s */
+} ls_link;
+
+typedef struct ls_cluster {
+    char name[64], source[400];
+    bool cpu;                 /* workers share the cores and the memory of a host */
+    int hosts, devices;       /* a host: workers that it can take (cpu: cores)   */
+    int64_t memory;           /* bytes: of a device, or (cpu) of a host          */
+    int wire_bytes;           /* of an element that travels                      */
+    int update_bytes;         /* read and written for one parameter's update     */
+    double matmul, bandwidth; /* rates: FLOP/s, bytes/s; 0: there are units      */
+    double unit_overhead;     /* seconds a unit and pass, with rates             */
+    double overlap;
+    ls_link inside, between; /* between workers of a host, of two hosts         */
+    ls_cluster_units *units;
+    int n_units;
+    ls_cluster_passes *passes;
+    int n_passes;
+    ls_cluster_curve *curve;
+    int n_curve;
+} ls_cluster;
+
+/* A preset's name (v100, a100, h100, h200) or a file. LS_E_ARG names the presets, LS_E_FORMAT the file and the key. */
+ls_status ls_cluster_open(const char *name, ls_cluster *out);
+bool ls_cluster_preset(const char *name, ls_cluster *out);
+extern const char ls_cluster_presets[]; /* "v100, a100, …" */
+ls_status ls_cluster_load(const char *path, ls_cluster *out);
+void ls_cluster_text(const ls_cluster *c, ls_str *out);
+void ls_cluster_fini(ls_cluster *c);
+
+ls_status ls_cluster_add_units(ls_cluster *c, const ls_cluster_units *u);
+ls_status ls_cluster_add_passes(ls_cluster *c, const ls_cluster_passes *p);
+ls_status ls_cluster_add_curve(ls_cluster *c, const ls_cluster_curve *v);
+
+/* ---- what it says ---- */
+
+/* Seconds of a unit's pass for B x T tokens, with `workers` workers at work on a host. */
+double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *m, int64_t B, int64_t T,
+                       ls_unit_time kind);
+/* Of the number of workers nearest to this one, or made of the rates. */
+ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers);
+/* Seconds of a collective of n workers over a buffer of so many bytes (the whole one). between: they lie on several hosts. */
+double ls_cluster_collective(const ls_cluster *c, ls_coll kind, int n, double bytes, bool between);
+
+/* Floating-point operations of a pass, the bytes of embed: what measured times are scaled by between shapes. */
+double ls_unit_work(const ls_model_config *m, int64_t B, int64_t T, ls_unit_time kind);
+
+#endif

@@ -1,0 +1,81 @@
+/* planner.h - which layout of a model over a cluster's workers fits, and which is fastest.
+ *
+ *   memory      the very plan that the run allocates, made over dry communicators: equal byte for byte (train/plan_run.h)
+ *   time        the units, actions and collectives of a step, one after the other as the strategies' files say, with the cluster's
+ *               seconds for each: computing on one lane, collectives on another, waits where the code waits (planner_cost.c)
+ *   search      every (strategy, dp, pp, schedule, micro-batch) of so many workers
+ *
+ * A layout is a ls_train_config: what is ranked is what `lockstep train` would be given. */
+#ifndef LS_BENCH_PLANNER_H
+#define LS_BENCH_PLANNER_H
+
+#include "bench/cluster_file.h"
+#include "core/plan.h"
+#include "train/resolve.h"
+
+typedef struct ls_plan_memory {
+    int64_t part[LS_N_PART]; /* rows of each part, shared places or not */
+    int64_t total;           /* the allocation                          */
+} ls_plan_memory;
+
+/* Seconds of one step of the slowest worker; the parts add up to `step`. */
+typedef struct ls_prediction {
+    double step;
+    double forward, backward; /* computing, with what hidden collectives take from it                   */
+    double exposed;           /* waiting for collectives (and, in a pipeline, neighbours: its bubble)     */
+    double optimizer;
+    double other;
+    double bubble; /* of the pipeline: idle share of forward and backward, 0 without    */
+    double tokens_per_sec;
+    double comm; /* seconds that collectives take, hidden or not                      */
+    int64_t calls[LS_N_COLL], elements[LS_N_COLL]; /* of rank 0's data-parallel group, a step         */
+} ls_prediction;
+
+typedef struct ls_layout {
+    ls_train_config cfg; /* owns nothing          */
+    ls_plan_memory worst;
+    int worst_rank;
+    int64_t host_bytes; /* of all workers of a host */
+    bool fits;
+    char why[240]; /* it does not          */
+    ls_prediction time;
+} ls_layout;
+
+typedef struct ls_planner_query {
+    ls_model_config model;
+    int64_t global_batch;
+    int seq_len, workers;
+    int64_t memory;       /* 0: the cluster's           */
+    int64_t bucket;       /* 0: the trainer's default   */
+    const char *strategy; /* NULL: all                  */
+    bool recompute;
+} ls_planner_query;
+
+typedef struct ls_planner_result {
+    ls_layout *layout; /* those that fit, fastest first; then the others, least memory first */
+    int n, n_fit;
+    int n_bad; /* combinations that cannot be, whatever the memory, with examples of why */
+    char bad[6][240];
+} ls_planner_result;
+
+/* A configuration of the trainer's defaults for this layout. pp 1: schedule NULL. */
+ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, int dp, int pp, const char *schedule,
+                                  int interleave, int micro_batch);
+
+/* Threads of worker `rank`, as the launcher gives them. */
+int ls_planner_threads(const ls_cluster *cl, int workers, int rank);
+
+/* What worker `rank` will allocate. LS_E_CONFIG for a layout that cannot be, with the arithmetic. */
+ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int64_t val_seqs, ls_plan_memory *out);
+ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out);
+
+ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);
+void ls_planner_result_fini(ls_planner_result *r);
+
+/* "zero2 dp 4 x pp 2 1f1b" */
+void ls_layout_words(const ls_train_config *c, char buf[96]);
+/* The first `top` layouts (0: all), the reasons, and the command that runs the best one. */
+void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out);
+void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out);
+
+#endif

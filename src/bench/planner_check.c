@@ -1,0 +1,284 @@
+#include "bench/planner_check.h"
+
+#include "bench/planner_measure.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SKIP 2 /* steps that warm up */
+
+/* ---- reading ---- */
+
+static const json_t *under(const json_t *root, const char *path)
+{
+    char key[64];
+    for (const char *p = path; root && *p;) {
+        const size_t n = strcspn(p, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, p);
+        root = json_object_get(root, key);
+        p += n + (p[n] == '.');
+    }
+    return root;
+}
+
+static ls_status number(const char *file, const json_t *root, const char *path, int64_t *to)
+{
+    const json_t *v = under(root, path);
+    if (!json_is_number(v)) return ls_fail(LS_E_FORMAT, "%s: %s is missing or no number", file, path);
+    *to = (int64_t)json_number_value(v);
+    return LS_OK;
+}
+
+/* The words behind `train`; options borrow them. */
+static ls_status read_command(const char *file, const json_t *root, ls_run_record *r)
+{
+    const char *line = json_string_value(under(root, "command_line"));
+    const char *train = line ? strstr(line, " train ") : NULL;
+    if (!train)
+        return ls_fail(LS_E_FORMAT, "%s: command_line is not one of `lockstep train`: this run cannot be planned",
+                       file);
+    int n = 0;
+    r->words = ls_strdup(train + 7);
+    if (!r->words) return ls_nomem(strlen(line), "a command line");
+    for (char *p = r->words; *p && n < 255;) {
+        r->argv[n++] = p;
+        p += strcspn(p, " ");
+        while (*p == ' ') *p++ = '\0';
+    }
+    return ls_train_options_parse(n, r->argv, &r->options);
+}
+
+static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
+{
+    int64_t world = 0, vocab = 0;
+    char none[] = "-";
+    LS_TRY(number(file, root, "hardware.world_size", &world));
+    LS_TRY(number(file, root, "lockstep.vocab_size", &vocab));
+    LS_TRY(number(file, root, "training_config.dataset_subset_sizes.val", &r->val_seqs));
+    LS_TRY(read_command(file, root, r));
+    ls_ds_config ds = {0};
+    const char *json = r->options.deepspeed_config;
+    if (json) LS_TRY(ls_ds_config_load(json, &ds));
+    const ls_train_paths paths = {.train = none, .val = r->val_seqs ? none : NULL};
+    const ls_train_facts facts = {.world_size = (int)world, .data_eos_id = -1};
+    ls_status st = ls_train_resolve(&r->options, json ? &ds : NULL, &paths, &facts, &r->cfg);
+    ls_ds_config_fini(&ds);
+    LS_TRY(st);
+    r->cfg.model.vocab_size = (int)vocab;
+    return LS_OK;
+}
+
+static ls_status read_memory(const char *file, const json_t *root, ls_run_record *r)
+{
+    const json_t *all = under(root, "lockstep.memory.per_rank");
+    const int W = r->cfg.world_size;
+    if ((int)json_array_size(all) != W)
+        return ls_fail(LS_E_FORMAT, "%s: lockstep.memory.per_rank has %zu workers, and there were %d", file,
+                       json_array_size(all), W);
+    r->memory = ls_alloc((size_t)W * sizeof *r->memory);
+    if (!r->memory) return ls_nomem((size_t)W * sizeof *r->memory, "the workers' memory");
+    for (int k = 0; k < W; k++) {
+        const json_t *one = json_array_get(all, (size_t)k);
+        for (int p = 0; p < LS_N_PART; p++) LS_TRY(number(file, one, ls_part_word((ls_part)p), &r->memory[k].part[p]));
+        LS_TRY(number(file, one, "planned", &r->memory[k].total));
+    }
+    return LS_OK;
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+enum { N_COLUMN = 6 };
+static const char *const column[N_COLUMN] = {"step_time_sec",    "forward_sec",   "backward_sec",
+                                             "comm_exposed_sec", "optimizer_sec", "other_sec"};
+
+static ls_status read_steps(ls_run_record *r, bool fastest)
+{
+    char path[600], *text = NULL;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", r->dir);
+    LS_TRY(ls_fs_read(path, &text, &n));
+    int rows = 0, cap = 0;
+    double(*x)[N_COLUMN] = NULL;
+    ls_status st = LS_OK;
+    for (char *p = text, *end; st == LS_OK && *p; p = end) {
+        json_t *one = NULL;
+        end = p + strcspn(p, "\n");
+        st = ls_json_parse(p, (size_t)(end - p), path, &one);
+        if (*end) end++;
+        if (rows == cap) {
+            cap = cap ? 2 * cap : 64;
+            void *more = ls_realloc(x, (size_t)cap * sizeof *x);
+            if (more) x = more;
+            else st = ls_nomem((size_t)cap * sizeof *x, "the steps of a run");
+        }
+        for (int k = 0; k < N_COLUMN && st == LS_OK; k++) {
+            const json_t *v = json_object_get(one, column[k]);
+            x[rows][k] = json_number_value(v);
+            if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s:%d: %s is missing", path, rows + 1, column[k]);
+        }
+        rows++;
+        json_decref(one);
+    }
+    ls_free(text);
+    const int skip = rows > 3 * SKIP ? SKIP : 0, m = rows - skip;
+    if (st == LS_OK && m < 1) st = ls_fail(LS_E_FORMAT, "%s holds not one step", path);
+    if (st == LS_OK) {
+        double mean[N_COLUMN] = {0};
+        qsort(x + skip, (size_t)m, sizeof *x, by_first);
+        int from, to;
+        ls_measure_rows(m, fastest, &from, &to);
+        from += skip;
+        to += skip;
+        for (int i = from; i < to; i++)
+            for (int k = 0; k < N_COLUMN; k++) mean[k] += x[i][k] / (to - from);
+        ls_prediction *s = &r->seen;
+        s->step = mean[0];
+        s->forward = mean[1];
+        s->backward = mean[2];
+        s->exposed = mean[3];
+        s->optimizer = mean[4];
+        s->other = s->step - s->forward - s->backward - s->exposed - s->optimizer;
+        s->tokens_per_sec = (double)(r->cfg.global_batch * r->cfg.seq_len) / s->step;
+        r->n_step = m;
+    }
+    ls_free(x);
+    return st;
+}
+
+ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r)
+{
+    char path[600];
+    json_t *root = NULL;
+    *r = (ls_run_record){0};
+    snprintf(r->dir, sizeof r->dir, "%s", dir);
+    snprintf(path, sizeof path, "%s/training_metrics.json", r->dir);
+    LS_TRY(ls_json_load(path, &root));
+    ls_status st = resolve(path, root, r);
+    if (st == LS_OK) st = read_memory(path, root, r);
+    if (st == LS_OK) st = read_steps(r, fastest);
+    const json_t *bubble = under(root, "lockstep.pipeline.bubble_measured");
+    r->pipeline = json_is_number(bubble);
+    r->seen.bubble = json_number_value(bubble);
+    json_decref(root);
+    if (st != LS_OK) ls_run_record_fini(r);
+    return st;
+}
+
+void ls_run_record_fini(ls_run_record *r)
+{
+    ls_train_config_fini(&r->cfg);
+    ls_free(r->words);
+    ls_free(r->memory);
+    *r = (ls_run_record){0};
+}
+
+/* ---- side by side ---- */
+
+typedef struct line {
+    const char *what;
+    double predicted, measured;
+} line;
+
+static void times_text(const line *l, int n, ls_str *out)
+{
+    for (int i = 0; i < n; i++) {
+        ls_str_addf(out, "  %-22s %14.6g %14.6g", l[i].what, l[i].predicted, l[i].measured);
+        if (l[i].measured > 0) ls_str_addf(out, "  %+7.1f %%", 100 * (l[i].predicted / l[i].measured - 1));
+        ls_str_addc(out, '\n');
+    }
+}
+
+static int memory_text(const ls_run_record *r, const ls_plan_memory *plan, ls_str *out)
+{
+    int unlike = 0;
+    ls_str_add(out, "memory, bytes               planned      allocated\n");
+    for (int k = 0; k < r->cfg.world_size; k++)
+        for (int p = 0; p <= LS_N_PART; p++) {
+            const int64_t a = p < LS_N_PART ? plan[k].part[p] : plan[k].total,
+                          b = p < LS_N_PART ? r->memory[k].part[p] : r->memory[k].total;
+            const char *word = p < LS_N_PART ? ls_part_word((ls_part)p) : "total";
+            unlike += a != b;
+            if (!a && !b) continue;
+            if (k && a == b && p < LS_N_PART) continue; /* every worker's total, rank 0's parts, and what differs */
+            ls_str_addf(out, "  rank %-3d %-13s %14lld %14lld  %s\n", k, word, (long long)a, (long long)b,
+                        a == b ? "equal" : "NOT EQUAL");
+        }
+    return unlike;
+}
+
+static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_memory *plan, const line *l, int n,
+                    ls_str *out)
+{
+    ls_jsonw w;
+    bool equal = true;
+    for (int k = 0; k < r->cfg.world_size; k++) equal = equal && !memcmp(&plan[k], &r->memory[k], sizeof *plan);
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "run", r->dir);
+    ls_jsonw_put_str(&w, "cluster", cl->name);
+    ls_jsonw_put_str(&w, "strategy", r->cfg.strategy);
+    ls_jsonw_put_int(&w, "workers", r->cfg.world_size);
+    ls_jsonw_put_int(&w, "pp", r->cfg.mesh.n[LS_AXIS_PP]);
+    ls_jsonw_put_str(&w, "schedule", r->cfg.schedule);
+    ls_jsonw_put_int(&w, "micro_batch", r->cfg.micro_batch);
+    ls_jsonw_put_int(&w, "grad_accum", r->cfg.grad_accum);
+    ls_jsonw_put_bool(&w, "memory_equal", equal);
+    ls_jsonw_put_open(&w, "memory_planned", '[');
+    for (int k = 0; k < r->cfg.world_size; k++) ls_jsonw_int(&w, plan[k].total);
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "memory_allocated", '[');
+    for (int k = 0; k < r->cfg.world_size; k++) ls_jsonw_int(&w, r->memory[k].total);
+    ls_jsonw_close(&w);
+    for (int side = 0; side < 2; side++) {
+        ls_jsonw_put_open(&w, side ? "measured" : "predicted", '{');
+        for (int i = 0; i < n; i++) ls_jsonw_put_real(&w, l[i].what, side ? l[i].measured : l[i].predicted);
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_str_addc(out, '\n');
+}
+
+ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool json, ls_str *out, double *worst)
+{
+    const ls_train_config *c = &r->cfg;
+    ls_prediction t;
+    char words[96];
+    LS_TRY(ls_planner_predict(cl, c, &t));
+    ls_plan_memory *plan = ls_alloc((size_t)c->world_size * sizeof *plan);
+    if (!plan) return ls_nomem((size_t)c->world_size * sizeof *plan, "the plans");
+    ls_status st = LS_OK;
+    for (int k = 0; k < c->world_size && st == LS_OK; k++)
+        st = ls_planner_memory(c, c->threads ? c->threads : ls_planner_threads(cl, c->world_size, k), k, r->val_seqs,
+                               &plan[k]);
+    const line l[] = {{"tokens/s", t.tokens_per_sec, r->seen.tokens_per_sec},
+                      {"step", t.step, r->seen.step},
+                      {"forward", t.forward, r->seen.forward},
+                      {"backward", t.backward, r->seen.backward},
+                      {"exposed communication", t.exposed, r->seen.exposed},
+                      {"optimizer", t.optimizer, r->seen.optimizer},
+                      {"other", t.other, r->seen.other},
+                      {"bubble", t.bubble, r->seen.bubble}};
+    const int n = (int)(sizeof l / sizeof l[0]) - !r->pipeline;
+    ls_layout_words(c, words);
+    if (st == LS_OK && json) as_json(cl, r, plan, l, n, out);
+    if (st == LS_OK && !json) {
+        ls_str_addf(out, "%s: %s, %d steps; cluster %s\n\n", r->dir, words, r->n_step, cl->name);
+        const int unlike = memory_text(r, plan, out);
+        if (unlike)
+            ls_str_addf(out, "  %d numbers differ: was it another build, or another number of cores?\n", unlike);
+        ls_str_add(out, "\ntimes of rank 0, s         predicted       measured  difference\n");
+        times_text(l, n, out);
+    }
+    if (st == LS_OK) *worst = fabs(t.tokens_per_sec / r->seen.tokens_per_sec - 1);
+    ls_free(plan);
+    return st;
+}

@@ -1,0 +1,495 @@
+#include "bench/planner_measure.h"
+
+#include "comm/launch.h"
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "train/plan_run.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define MOST_REP 40
+#define BUFFER   (64LL << 20) /* bytes that collectives walk through */
+#define LAYERS   4
+
+enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, N_TIMED };
+
+/* What rank 0 leaves for the parent, in memory that both see. */
+typedef struct found {
+    ls_cluster_units units[LS_MEASURE_MICRO];
+    int n_units;
+    ls_cluster_passes passes;
+    ls_cluster_curve curve[LS_N_COLL];
+    int n_curve;
+    char words[400]; /* of a worker that failed */
+} found;
+
+typedef struct task {
+    const ls_measure_opts *o;
+    double seconds; /* of this number of workers */
+    found *f;
+} task;
+
+/* One worker's small model. */
+typedef struct bench {
+    ls_comm *comm, *self;
+    bool fastest;
+    ls_train_config cfg;
+    ls_compute compute;
+    ls_stages stages;
+    ls_run_parts parts;
+    ls_acts *split; /* with a backward in two halves */
+    int d_row;
+    int32_t *ids, *target;
+    ls_hooks hooks;
+} bench;
+
+/* ---- statistics ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+void ls_measure_rows(int n, bool fastest, int *from, int *to)
+{
+    *from = fastest ? 0 : n / 4;
+    *to = fastest ? (n + 9) / 10 : n - n / 4;
+}
+
+static double middle(double *x, int n, bool fastest)
+{
+    double sum = 0;
+    int from, to;
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    ls_measure_rows(n, fastest, &from, &to);
+    for (int i = from; i < to; i++) sum += x[i];
+    return sum / (to - from);
+}
+
+/* The mean of this over all workers. */
+static ls_status over_workers(ls_comm *c, double *x, int n)
+{
+    double all[64 * N_TIMED];
+    const int W = ls_comm_size(c), per = 4096 / 8 / W < N_TIMED ? 1 : n; /* a gather of at most 4096 bytes at once */
+    LS_ASSERT(n <= N_TIMED && W <= 64);
+    for (int at = 0; at < n; at += per) {
+        const int k = n - at < per ? n - at : per;
+        LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)W * k, LS_F64}, (ls_view){x + at, k, LS_F64}, LS_SITE, NULL));
+        for (int i = 0; i < k; i++) {
+            double sum = 0;
+            for (int r = 0; r < W; r++) sum += all[r * k + i];
+            x[at + i] = sum / W;
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- the model ---- */
+
+static ls_status acquire(void *ctx, int u, ls_pass pass)
+{
+    return ls_strategy_acquire(((bench *)ctx)->parts.strategy, u, pass);
+}
+
+static void close_bench(bench *b)
+{
+    ls_acts_destroy(&b->split);
+    ls_run_parts_fini(&b->parts);
+    ls_comm_destroy(&b->self);
+}
+
+static ls_status open_bench(bench *b, const ls_measure_opts *o, int micro, ls_comm *comm, int threads)
+{
+    const int64_t R = (int64_t)micro * o->seq_len;
+    *b = (bench){.comm = comm, .fastest = o->fastest, .parts.stages = &b->stages};
+    b->cfg = (ls_train_config){.model = o->model,
+                               .world_size = 1,
+                               .seq_len = o->seq_len,
+                               .micro_batch = micro,
+                               .grad_accum = 1,
+                               .global_batch = micro,
+                               .compute = "cpu",
+                               .strategy = "single",
+                               .mesh = {.n = {1, 1, 1}, .world = 1},
+                               .interleave = 1,
+                               .bucket = 1,
+                               .gather_bucket = 1,
+                               .deterministic = true};
+    if (b->cfg.model.n_layer > LAYERS) b->cfg.model.n_layer = LAYERS;
+    ls_run_groups g = {0};
+    ls_run_parts *p = &b->parts;
+    LS_TRY(ls_comm_self(&b->self));
+    g.dp = b->self;
+    ls_status st = ls_compute_open(&b->compute, "cpu", LS_F32, threads);
+    if (st == LS_OK) st = ls_run_plan(&b->cfg, &b->compute, &g, 0, p);
+    const ls_acts_opts two = {.B = micro, .T = o->seq_len, .train = true, .pipe = true, .split = true};
+    if (st == LS_OK) st = ls_acts_plan(&b->split, p->model, &two, &p->plan);
+    b->d_row = ls_plan_add(&p->plan, LS_PART_ACT, R * o->model.n_embd * 4, LS_PLAN_ALWAYS, "d x");
+    if (st == LS_OK) st = ls_plan_layout(&p->plan);
+    p->plan.n_copy = ls_comm_size(comm);
+    if (st == LS_OK) st = ls_plan_alloc(&p->plan, p->plan.n_copy > 1);
+    if (st == LS_OK && p->plan.n_copy > 1) { /* as the trainer does */
+        void *memory = ls_comm_alloc(comm, (size_t)p->plan.total);
+        if (memory) ls_plan_take(&p->plan, memory);
+        else st = ls_nomem(p->plan.total, "the memory plan");
+    }
+    if (st == LS_OK) {
+        ls_strategy_bind(p->strategy, &p->plan);
+        ls_acts_bind(b->split, p->model, &p->plan);
+        ls_acts_bind(p->acts, p->model, &p->plan);
+        b->split->da = ls_plan_at(&p->plan, b->d_row);
+        b->ids = ls_plan_at(&p->plan, p->row.ids);
+        b->target = ls_plan_at(&p->plan, p->row.target);
+        for (int64_t i = 0; i < R; i++) {
+            b->ids[i] = (int32_t)(ls_rng_u64(1, (uint64_t)i) % (uint64_t)o->model.vocab_size);
+            b->target[i] = (int32_t)(ls_rng_u64(2, (uint64_t)i) % (uint64_t)o->model.vocab_size);
+        }
+        ls_model_init(p->model, 1);
+        ls_strategy_begin(p->strategy, 0);
+        b->hooks = (ls_hooks){.ctx = b, .acquire = acquire};
+    }
+    return st;
+}
+
+static ls_micro micro_of(const bench *b)
+{
+    return (ls_micro){.ids = b->ids,
+                      .target = b->target,
+                      .B = b->cfg.micro_batch,
+                      .T = b->cfg.seq_len,
+                      .train = true,
+                      .dloss = 1.0 / (double)(b->cfg.micro_batch * b->cfg.seq_len),
+                      .drop_key = 7};
+}
+
+/* ---- units and passes ---- */
+
+static ls_status fwd_and_bwd(bench *b, double *sec)
+{
+    ls_model *m = b->parts.model;
+    ls_acts *a = b->parts.acts;
+    ls_micro mb = micro_of(b);
+    const int L = m->n_unit - 2, head = m->n_unit - 1;
+    double t[7];
+    t[0] = ls_now();
+    LS_TRY(ls_walk_fwd(m, a, &mb, &b->hooks, 0, 1));
+    t[1] = ls_now();
+    LS_TRY(ls_walk_fwd(m, a, &mb, &b->hooks, 1, head));
+    t[2] = ls_now();
+    LS_TRY(ls_walk_fwd(m, a, &mb, &b->hooks, head, head + 1));
+    t[3] = ls_now();
+    LS_TRY(ls_walk_bwd(m, a, &mb, &b->hooks, head, head + 1));
+    t[4] = ls_now();
+    LS_TRY(ls_walk_bwd(m, a, &mb, &b->hooks, 1, head));
+    t[5] = ls_now();
+    LS_TRY(ls_walk_bwd(m, a, &mb, &b->hooks, 0, 1));
+    t[6] = ls_now();
+    sec[LS_TIME_EMBED_FWD] = t[1] - t[0];
+    sec[LS_TIME_BLOCK_FWD] = (t[2] - t[1]) / L;
+    sec[LS_TIME_HEAD_FWD] = t[3] - t[2];
+    sec[LS_TIME_HEAD_BWD] = t[4] - t[3];
+    sec[LS_TIME_BLOCK_BWD] = (t[5] - t[4]) / L;
+    sec[LS_TIME_EMBED_BWD] = t[6] - t[5];
+    return LS_OK;
+}
+
+static ls_status two_halves(bench *b, double *sec)
+{
+    ls_model *m = b->parts.model;
+    ls_micro mb = micro_of(b);
+    const int L = m->n_unit - 2, head = m->n_unit - 1;
+    LS_TRY(ls_walk_fwd(m, b->split, &mb, &b->hooks, 0, head));
+    const double t0 = ls_now();
+    LS_TRY(ls_walk_bwd_in(m, b->split, &mb, &b->hooks, 1, head));
+    const double t1 = ls_now();
+    LS_TRY(ls_walk_bwd_w(m, b->split, &mb, &b->hooks, 1, head));
+    sec[LS_TIME_BLOCK_IN] = (t1 - t0) / L;
+    sec[LS_TIME_BLOCK_W] = (ls_now() - t1) / L;
+    return LS_OK;
+}
+
+static ls_status passes(bench *b, double *sec)
+{
+    const ls_model *m = b->parts.model;
+    ls_compute *c = &b->compute;
+    const ls_adamw h = {.lr = 1e-9, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .bias1 = 1, .bias2 = 1, .grad_scale = 1};
+    double n = 0, t[4];
+    t[0] = ls_now();
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(b->parts.strategy, u);
+        LS_TRY(c->ops->sumsq(c, b->parts.strategy->norm, o.grad, o.n, LS_NORM_BLOCK));
+        n += (double)o.n;
+    }
+    t[1] = ls_now();
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(b->parts.strategy, u);
+        LS_TRY(c->ops->adamw(c, o.param, o.grad, o.m, o.v, o.n, &h));
+    }
+    t[2] = ls_now();
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(b->parts.strategy, u);
+        LS_TRY(c->ops->add(c, o.grad, o.grad, o.param, o.n));
+    }
+    t[3] = ls_now();
+    sec[T_SUMSQ] = (t[1] - t[0]) / n;
+    sec[T_ADAMW] = (t[2] - t[1]) / n;
+    sec[T_ADD] = (t[3] - t[2]) / n;
+    return LS_OK;
+}
+
+static ls_status time_units(bench *b, double seconds, double *out)
+{
+    double(*rep)[MOST_REP] = ls_alloc(N_TIMED * sizeof *rep);
+    ls_status st = rep ? LS_OK : ls_nomem(N_TIMED * sizeof *rep, "repetitions");
+    double sec[N_TIMED], begin = 0;
+    int n = -1, enough = 0; /* the first one warms up */
+    for (; st == LS_OK && n < MOST_REP && !enough; n++) {
+        st = ls_barrier(b->comm, LS_SITE);
+        if (st == LS_OK) st = fwd_and_bwd(b, sec);
+        if (st == LS_OK) st = passes(b, sec);
+        if (st == LS_OK) st = two_halves(b, sec);
+        for (int k = 0; k < N_TIMED && n >= 0; k++) rep[k][n] = sec[k];
+        if (n < 0) begin = ls_now();
+        if (st == LS_OK) st = ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough);
+    }
+    for (int k = 0; k < N_TIMED && st == LS_OK; k++) out[k] = middle(rep[k], n, b->fastest);
+    ls_free(rep);
+    LS_TRY(st);
+    return over_workers(b->comm, out, N_TIMED);
+}
+
+/* ---- collectives ---- */
+
+typedef struct buffers {
+    char *whole, *part;
+    int64_t at; /* bytes: the next piece of `whole` */
+} buffers;
+
+static ls_status one_collective(ls_comm *c, ls_coll kind, buffers *b, int64_t nbytes, ls_ticket *t)
+{
+    const int64_t W = ls_comm_size(c), r = ls_comm_rank(c), part = nbytes / 4 / W, n = part * W;
+    if (b->at + nbytes > BUFFER) b->at = 0;
+    char *x = b->whole + b->at;
+    b->at += nbytes;
+    const ls_view all = {x, n, LS_F32};
+    switch (kind) {
+    case LS_COLL_ALL_REDUCE: return ls_all_reduce(c, all, LS_SITE, t);
+    case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter(c, (ls_view){b->part, part, LS_F32}, all, LS_SITE, t);
+    case LS_COLL_ALL_GATHER: return ls_all_gather(c, all, (ls_view){x + r * part * 4, part, LS_F32}, LS_SITE, t);
+    case LS_COLL_BROADCAST: return ls_broadcast(c, all, 0, LS_SITE, t);
+    case LS_COLL_REDUCE: return ls_reduce(c, all, 0, LS_SITE, t);
+    default: break;
+    }
+    if (r % 2 == 0) return r + 1 < W ? ls_send(c, all, (int)r + 1, LS_SITE, t) : LS_OK;
+    return ls_recv(c, all, (int)r - 1, LS_SITE, t);
+}
+
+static ls_status time_curve(ls_comm *c, ls_coll kind, buffers *b, double seconds, bool fastest, ls_cluster_curve *v)
+{
+    static const int64_t size[] = {512, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20};
+    enum { N = sizeof size / sizeof size[0] };
+    *v = (ls_cluster_curve){.kind = kind, .workers = ls_comm_size(c)};
+    for (int i = 0; i < N; i++) {
+        double rep[MOST_REP], begin = ls_now();
+        int n = -1, enough = 0;
+        for (; n < MOST_REP && !enough; n++) {
+            LS_TRY(ls_barrier(c, LS_SITE));
+            const double t = ls_now();
+            LS_TRY(one_collective(c, kind, b, size[i], NULL));
+            if (n >= 0) rep[n] = ls_now() - t;
+            LS_TRY(ls_agree(c, n >= 4 && ls_now() - begin > seconds / N, LS_SITE, &enough));
+        }
+        v->bytes[i] = (double)size[i];
+        v->sec[i] = middle(rep, n, fastest);
+        LS_TRY(over_workers(c, &v->sec[i], 1));
+    }
+    v->n = N;
+    return LS_OK;
+}
+
+/* Share of the collectives' time that is gained by computing meanwhile. */
+static ls_status time_overlap(bench *b, buffers *buf, int64_t nbytes, double seconds, double *overlap)
+{
+    enum { TRIES = 9 };
+    double alone[TRIES], comm[TRIES], both[TRIES], sec[N_TIMED], begin = ls_now();
+    int n = 0, many = 1, enough = 0;
+    if (nbytes > 16 << 20) nbytes = 16 << 20;
+    for (; n < TRIES && !enough; n++) {
+        ls_ticket t = 0;
+        LS_TRY(ls_barrier(b->comm, LS_SITE));
+        double t0 = ls_now();
+        LS_TRY(fwd_and_bwd(b, sec));
+        alone[n] = ls_now() - t0;
+        LS_TRY(ls_barrier(b->comm, LS_SITE));
+        t0 = ls_now();
+        for (int k = 0; k < many; k++) LS_TRY(one_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
+        LS_TRY(ls_wait(b->comm, t));
+        comm[n] = ls_now() - t0;
+        if (n == 0) { /* half as much to send as to compute; the same number everywhere */
+            const double want = 0.5 * alone[0] / comm[0];
+            LS_TRY(ls_agree(b->comm, want < 1 ? 1 : want > 24 ? 24 : (int)want, LS_SITE, &many));
+            comm[0] *= many;
+        }
+        LS_TRY(ls_barrier(b->comm, LS_SITE));
+        t0 = ls_now();
+        for (int k = 0; k < many; k++) LS_TRY(one_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
+        LS_TRY(fwd_and_bwd(b, sec));
+        LS_TRY(ls_wait(b->comm, t));
+        both[n] = ls_now() - t0;
+        LS_TRY(ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough));
+    }
+    double x[3] = {middle(alone, n, b->fastest), middle(comm, n, b->fastest), middle(both, n, b->fastest)};
+    LS_TRY(over_workers(b->comm, x, 3));
+    const double gained = (x[0] + x[1] - x[2]) / (x[1] < x[0] ? x[1] : x[0]);
+    *overlap = gained < 0 ? 0 : gained > 1 ? 1 : gained;
+    return LS_OK;
+}
+
+/* ---- a worker ---- */
+
+/* About what the small model takes once. */
+static double whole_pass(const double *sec)
+{
+    double sum = 0;
+    for (int k = 0; k < LS_N_UNIT_TIME; k++)
+        sum += sec[k] * (k >= LS_TIME_BLOCK_FWD && k <= LS_TIME_BLOCK_W ? LAYERS : 1);
+    return sum;
+}
+
+static ls_status measure(const task *t, ls_comm *comm, int threads)
+{
+    static const ls_coll kind[] = {LS_COLL_ALL_REDUCE, LS_COLL_REDUCE_SCATTER, LS_COLL_ALL_GATHER,
+                                   LS_COLL_BROADCAST,  LS_COLL_REDUCE,         LS_COLL_SEND};
+    enum { N = sizeof kind / sizeof kind[0] };
+    const ls_measure_opts *o = t->o;
+    const int W = ls_comm_size(comm);
+    found f = {0};
+    double sec[N_TIMED];
+    const double budget = t->seconds * (W > 1 ? 0.5 : 1) / o->n_micro;
+    buffers buf = {0};
+    if (W > 1) {
+        buf.whole = ls_comm_alloc(comm, BUFFER);
+        buf.part = ls_comm_alloc(comm, BUFFER / (size_t)W);
+        if (!buf.whole || !buf.part) return ls_nomem(BUFFER, "the buffers of collectives");
+        for (int64_t i = 0; i < BUFFER / 4; i++) ((float *)(void *)buf.whole)[i] = 1e-6F;
+        memset(buf.part, 0, BUFFER / (size_t)W);
+    }
+    f.passes = (ls_cluster_passes){.workers = W, .overlap = 1};
+    for (int i = 0; i < o->n_micro; i++) {
+        bench b;
+        ls_status st = open_bench(&b, o, o->micro[i], comm, threads);
+        if (st == LS_OK) st = time_units(&b, budget, sec);
+        if (st == LS_OK && W > 1 && (i == o->n_micro - 1 || whole_pass(sec) > budget))
+            st = time_overlap(&b, &buf, o->bucket * 4, 0.2 * t->seconds, &f.passes.overlap);
+        close_bench(&b);
+        LS_TRY(st);
+        ls_cluster_units *u = &f.units[f.n_units++];
+        *u = (ls_cluster_units){.workers = W,
+                                .threads = threads,
+                                .n_embd = o->model.n_embd,
+                                .n_head = o->model.n_head,
+                                .vocab = o->model.vocab_size,
+                                .dropout = o->model.attn_pdrop > 0,
+                                .B = o->micro[i],
+                                .T = o->seq_len};
+        memcpy(u->sec, sec, sizeof u->sec);
+        f.passes.adamw = sec[T_ADAMW];
+        f.passes.sumsq = sec[T_SUMSQ];
+        f.passes.add = sec[T_ADD];
+        if (whole_pass(sec) > budget) break; /* a larger one would take too long: it is scaled by its work */
+    }
+    for (int k = 0; k < N && W > 1; k++)
+        LS_TRY(time_curve(comm, kind[k], &buf, 0.3 * t->seconds / N, o->fastest, &f.curve[f.n_curve++]));
+    if (ls_comm_rank(comm) == 0) *t->f = f;
+    return LS_OK;
+}
+
+static ls_status body(void *ctx, ls_comm *comm, int n_core)
+{
+    return measure(ctx, comm, n_core);
+}
+
+static void report(void *ctx, int rank, ls_status st)
+{
+    found *f = ((task *)ctx)->f;
+    if (st == LS_OK || st == LS_E_COMM || st == LS_E_STOPPED) return;
+    snprintf(f->words, sizeof f->words, "worker %d: %.360s", rank, ls_err_words());
+}
+
+/* ---- all of them ---- */
+
+int ls_measure_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+    return 1;
+}
+
+static int64_t memory_bytes(void)
+{
+    int64_t kib = -1;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "MemAvailable:", 13)) kib = strtoll(line + 13, NULL, 10);
+    if (f) fclose(f);
+    return kib > 0 ? kib * 1024 : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+static ls_status keep(ls_cluster *out, const found *f)
+{
+    for (int i = 0; i < f->n_units; i++) LS_TRY(ls_cluster_add_units(out, &f->units[i]));
+    for (int i = 0; i < f->n_curve; i++) LS_TRY(ls_cluster_add_curve(out, &f->curve[i]));
+    return ls_cluster_add_passes(out, &f->passes);
+}
+
+static void describe(ls_cluster *c, const ls_measure_opts *o, int cores)
+{
+    char when[24], host[48] = "this machine", words[160] = "";
+    ls_compute compute;
+    (void)gethostname(host, sizeof host - 1);
+    ls_utc_stamp(when);
+    if (ls_compute_open(&compute, "cpu", LS_F32, cores) == LS_OK) ls_compute_describe(&compute, words);
+    snprintf(c->name, sizeof c->name, "%s", host);
+    snprintf(c->source, sizeof c->source, "measured %s: %d cores, %s; units of %s with %d ids", when, cores, words,
+             o->model.name, o->seq_len);
+}
+
+ls_status ls_planner_measure(const ls_measure_opts *given, ls_cluster *out)
+{
+    ls_measure_opts o = *given;
+    const int cores = ls_measure_cores();
+    if (!o.n_micro) {
+        o.micro[o.n_micro++] = 1;
+        o.micro[o.n_micro++] = 4;
+    }
+    for (int w = 1; !given->n_workers && w <= cores && o.n_workers < 8; w *= 2) o.workers[o.n_workers++] = w;
+    if (o.seconds <= 0) o.seconds = 20;
+    if (o.bucket <= 0) o.bucket = 1 << 20;
+    *out = (ls_cluster){
+        .cpu = true, .hosts = 1, .devices = cores, .memory = memory_bytes(), .wire_bytes = 4, .update_bytes = 28};
+    describe(out, &o, cores);
+    found *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (f == MAP_FAILED) return ls_nomem(sizeof *f, "the measurements");
+    ls_status st = LS_OK;
+    for (int i = 0; i < o.n_workers && st == LS_OK; i++) {
+        char text[96];
+        snprintf(text, sizeof text, "measuring %d worker%s …", o.workers[i], o.workers[i] == 1 ? "" : "s");
+        if (o.say) o.say(o.ctx, text);
+        task t = {.o = &o, .seconds = o.seconds / o.n_workers, .f = f};
+        *f = (found){0};
+        st = ls_launch_local(&(ls_launch){.n = o.workers[i], .pin = true, .body = body, .report = report, .ctx = &t});
+        if (st != LS_OK && f->words[0]) st = ls_fail(st, "plan --measure, %s", f->words);
+        if (st == LS_OK) st = keep(out, f);
+    }
+    munmap(f, sizeof *f);
+    if (st != LS_OK) ls_cluster_fini(out);
+    return st;
+}

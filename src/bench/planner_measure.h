@@ -1,0 +1,41 @@
+/* planner_measure.h - a cluster file for this machine: units, passes over memory and collectives, timed with the library's own code.
+ *
+ * For every number of workers W that is asked for, W workers start as `lockstep train -n W` starts them (forked, each with its part of the
+ * cores, its memory where peers can read it) and do the same things at the same time, so that what they take from each other is in the
+ * times:
+ *
+ *   units        a few blocks between embed and head, forward, backward, and backward in two halves
+ *   passes       AdamW, the norm, sums of gradients, over the parameters of that model
+ *   collectives  each kind over sizes, from a barrier, in memory that was not just used
+ *   overlap      forward and backward alone, all_reduces alone, both at once
+ *
+ * Every figure is the mean of the middle half of its repetitions, or of the fastest tenth (a machine that others use, too). */
+#ifndef LS_BENCH_PLANNER_MEASURE_H
+#define LS_BENCH_PLANNER_MEASURE_H
+
+#include "bench/cluster_file.h"
+
+#define LS_MEASURE_MICRO 4
+
+typedef struct ls_measure_opts {
+    ls_model_config model; /* its width, heads, vocabulary, dropout                 */
+    int seq_len;
+    int micro[LS_MEASURE_MICRO], n_micro; /* micro-batch sizes; 0: 1 and 4            */
+    int workers[8], n_workers;            /* 0: 1, 2, 4 … up to the cores             */
+    double seconds;                       /* about; 0: 20                             */
+    int64_t bucket;                       /* elements of the all_reduces of `overlap` */
+    bool fastest;
+    void *ctx;
+    void (*say)(void *ctx, const char *text); /* progress; may be NULL */
+} ls_measure_opts;
+
+/* Forks: call it before anything of this process has computed with threads. */
+ls_status ls_planner_measure(const ls_measure_opts *o, ls_cluster *out);
+
+/* Rows of n_column numbers, ordered by their first: the rows that count are from … to-1. */
+void ls_measure_rows(int n, bool fastest, int *from, int *to);
+
+/* Cores that this process may use. */
+int ls_measure_cores(void);
+
+#endif

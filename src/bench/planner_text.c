@@ -1,0 +1,161 @@
+/* planner_text.c - the ranking for people and as JSON. */
+#include "bench/planner.h"
+
+#include "core/json.h"
+
+#include <stdio.h>
+
+#define GIB (1024.0 * 1024 * 1024)
+
+static const char *unit_of(const ls_planner_result *r, double *by)
+{
+    double most = 0;
+    for (int i = 0; i < r->n; i++)
+        if ((double)r->layout[i].worst.total > most) most = (double)r->layout[i].worst.total;
+    *by = most >= 0.5 * GIB ? GIB : GIB / 1024;
+    return most >= 0.5 * GIB ? "GiB" : "MiB";
+}
+
+static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out)
+{
+    char size[96], a[32];
+    const int64_t have = q->memory ? q->memory : cl->memory;
+    ls_str_addf(out, "model %s (%s), %lld sequences of %d ids a step, %d worker%s of %s (%s%s)\n", q->model.name,
+                ls_model_size_words(&q->model, size), (long long)q->global_batch, q->seq_len, q->workers,
+                q->workers == 1 ? "" : "s", cl->name, ls_human_bytes(a, (double)have),
+                cl->cpu ? " a host" : " a device");
+    ls_str_addf(out, "%s\n\n", cl->source);
+}
+
+static void table(const ls_planner_result *r, int top, ls_str *out)
+{
+    double by;
+    const char *unit = unit_of(r, &by);
+    ls_str_addf(out,
+                "  #  strategy  dp  pp  schedule        micro x accum   tokens/s    step s  bubble  exposed   "
+                "worst worker, %s: param  grad   opt   act  rest  total\n",
+                unit);
+    for (int i = 0; i < r->n_fit && (!top || i < top); i++) {
+        const ls_layout *l = &r->layout[i];
+        const ls_train_config *c = &l->cfg;
+        const int64_t *p = l->worst.part;
+        char schedule[40];
+        snprintf(schedule, sizeof schedule, c->interleave > 1 ? "%.20s x %d" : "%.20s", c->schedule ? c->schedule : "-",
+                 c->interleave);
+        ls_str_addf(out, "%3d  %-8s %3d %3d  %-15s %5d x %-5d %10.0f %9.4g  %5.1f%%   %5.1f%%   %*s", i + 1,
+                    c->strategy, c->mesh.n[LS_AXIS_DP], c->mesh.n[LS_AXIS_PP], schedule, c->micro_batch, c->grad_accum,
+                    l->time.tokens_per_sec, l->time.step, 100 * l->time.bubble, 100 * l->time.exposed / l->time.step,
+                    18, "");
+        for (int k = 0; k < LS_PART_BUCKET; k++) ls_str_addf(out, " %5.2f", (double)p[k] / by);
+        ls_str_addf(out, " %5.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK]) / by,
+                    (double)l->worst.total / by);
+    }
+    if (top && r->n_fit > top) ls_str_addf(out, "  … and %d more that fit (--all)\n", r->n_fit - top);
+}
+
+static void others(const ls_planner_result *r, int top, ls_str *out)
+{
+    char words[96];
+    const int n = r->n - r->n_fit, shown = top && n > 5 ? 5 : n;
+    if (n)
+        ls_str_addf(out, "\n%d layout%s do%s not fit%s\n", n, n == 1 ? "" : "s", n == 1 ? "es" : "",
+                    shown < n ? "; the nearest:" : ":");
+    for (int i = r->n_fit; i < r->n_fit + shown; i++) {
+        ls_layout_words(&r->layout[i].cfg, words);
+        ls_str_addf(out, "  %s: %s\n", words, r->layout[i].why);
+    }
+    if (!r->n_bad) return;
+    ls_str_addf(out, "\n%d combination%s cannot be:\n", r->n_bad, r->n_bad == 1 ? "" : "s");
+    for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_str_addf(out, "  %s\n", r->bad[k]);
+}
+
+static void command(const ls_planner_query *q, const ls_train_config *c, ls_str *out)
+{
+    ls_str_addf(
+        out, "lockstep train --data DIR --model %s --seq_length %d --micro_batch_size_per_gpu %d --grad_accum_steps %d",
+        q->model.name, q->seq_len, c->micro_batch, c->grad_accum);
+    if (c->world_size > 1) ls_str_addf(out, " -n %d --strategy %s", c->world_size, c->strategy);
+    if (c->schedule) ls_str_addf(out, " --pp %d --schedule %s", c->mesh.n[LS_AXIS_PP], c->schedule);
+    if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
+    if (c->recompute) ls_str_add(out, " --recompute");
+}
+
+void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
+{
+    head_of(cl, q, out);
+    if (r->n_fit) {
+        table(r, top, out);
+        ls_str_add(out, "\nbest: ");
+        command(q, &r->layout[0].cfg, out);
+        ls_str_addc(out, '\n');
+    } else {
+        ls_str_add(out, "no layout fits.\n");
+    }
+    others(r, top, out);
+}
+
+static void memory(ls_jsonw *w, const ls_layout *l)
+{
+    ls_jsonw_put_open(w, "memory", '{');
+    ls_jsonw_put_int(w, "worst_rank", l->worst_rank);
+    for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), l->worst.part[p]);
+    ls_jsonw_put_int(w, "planned", l->worst.total);
+    ls_jsonw_put_int(w, "host", l->host_bytes);
+    ls_jsonw_close(w);
+}
+
+static void layout(ls_jsonw *w, const ls_planner_query *q, const ls_layout *l)
+{
+    const ls_train_config *c = &l->cfg;
+    const ls_prediction *t = &l->time;
+    ls_str words = {0};
+    ls_jsonw_open(w, '{');
+    ls_jsonw_put_str(w, "strategy", c->strategy);
+    ls_jsonw_put_int(w, "dp", c->mesh.n[LS_AXIS_DP]);
+    ls_jsonw_put_int(w, "pp", c->mesh.n[LS_AXIS_PP]);
+    ls_jsonw_put_str(w, "schedule", c->schedule);
+    ls_jsonw_put_int(w, "interleave", c->interleave);
+    ls_jsonw_put_int(w, "micro_batch", c->micro_batch);
+    ls_jsonw_put_int(w, "grad_accum", c->grad_accum);
+    ls_jsonw_put_bool(w, "fits", l->fits);
+    if (!l->fits) ls_jsonw_put_str(w, "why", l->why);
+    ls_jsonw_put_real(w, "tokens_per_sec", t->tokens_per_sec);
+    ls_jsonw_put_real(w, "step_sec", t->step);
+    ls_jsonw_put_real(w, "forward_sec", t->forward);
+    ls_jsonw_put_real(w, "backward_sec", t->backward);
+    ls_jsonw_put_real(w, "exposed_comm_sec", t->exposed);
+    ls_jsonw_put_real(w, "optimizer_sec", t->optimizer);
+    ls_jsonw_put_real(w, "other_sec", t->other);
+    ls_jsonw_put_real(w, "comm_sec", t->comm);
+    ls_jsonw_put_real(w, "bubble", t->bubble);
+    memory(w, l);
+    command(q, c, &words);
+    ls_jsonw_put_str(w, "command", words.data);
+    ls_str_fini(&words);
+    ls_jsonw_close(w);
+}
+
+void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
+{
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "model", q->model.name);
+    ls_jsonw_put_int(&w, "global_batch", q->global_batch);
+    ls_jsonw_put_int(&w, "seq_length", q->seq_len);
+    ls_jsonw_put_int(&w, "workers", q->workers);
+    ls_jsonw_put_str(&w, "cluster", cl->name);
+    ls_jsonw_put_str(&w, "source", cl->source);
+    ls_jsonw_put_int(&w, "memory_bytes", q->memory ? q->memory : cl->memory);
+    ls_jsonw_put_int(&w, "fit", r->n_fit);
+    ls_jsonw_put_int(&w, "do_not_fit", r->n - r->n_fit);
+    ls_jsonw_put_int(&w, "cannot_be", r->n_bad);
+    ls_jsonw_put_open(&w, "layouts", '[');
+    for (int i = 0; i < r->n && (!top || i < top); i++) layout(&w, q, &r->layout[i]);
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "reasons", '[');
+    for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_jsonw_str(&w, r->bad[k]);
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    ls_str_addc(out, '\n');
+}

@@ -1,0 +1,244 @@
+/* plan_layouts.c - `lockstep plan --model … --cluster …`: layouts ranked; --measure: a cluster file; --check: a run beside its plan. */
+#include "cli/plan.h"
+
+#include "bench/planner.h"
+#include "bench/planner_check.h"
+#include "bench/planner_measure.h"
+#include "cli/commands.h"
+#include "core/fs.h"
+#include "core/mem.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct options {
+    const char *model, *variant, *cluster, *strategy, *out, *check;
+    int64_t global_batch, seq_length, workers, bucket, top;
+    double memory, seconds, dropout;
+    ls_opt_list micro, measure_workers;
+    bool recompute, measure, json, all, fastest;
+} options;
+
+static const ls_opt table[] = {
+    {"model", LS_OPT_STR, offsetof(options, model), "NAME|PATH", NULL,
+     "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, or a Hugging Face config.json", "What to plan"},
+    {"variant", LS_OPT_CHOICE, offsetof(options, variant), "hf|r1", NULL, "as for train [hf]", NULL},
+    {"dropout", LS_OPT_REAL, offsetof(options, dropout), "P", "-1", "one rate for every place [of the model]", NULL},
+    {"global_batch", LS_OPT_INT, offsetof(options, global_batch), "N", "0", "sequences of a step, over all workers",
+     NULL},
+    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512", "ids in a sequence", NULL},
+    {"cluster", LS_OPT_STR, offsetof(options, cluster), "FILE|PRESET|this", "this",
+     "a cluster file, v100, a100, h100, h200, or this machine, measured now", NULL},
+    {"workers", LS_OPT_INT, offsetof(options, workers), "N", "0", "[all devices of the cluster; cpu: a worker a core]",
+     NULL},
+    {"memory", LS_OPT_REAL, offsetof(options, memory), "GiB", "0", "of a device, or (cpu) of a host [the cluster's]",
+     NULL},
+    {"strategy", LS_OPT_CHOICE, offsetof(options, strategy), "single|dp|ddp|zero1|zero2|zero3", NULL, "only this one",
+     NULL},
+    {"bucket", LS_OPT_INT, offsetof(options, bucket), "N", "0", "elements of a bucket, as for train [6553600]", NULL},
+    {"recompute", LS_OPT_SWITCH, offsetof(options, recompute), NULL, NULL, "blocks keep their input only", NULL},
+    {"top", LS_OPT_INT, offsetof(options, top), "N", "15", "layouts to show", "Output"},
+    {"all", LS_OPT_SWITCH, offsetof(options, all), NULL, NULL,
+     "show every layout, and why each of the others does not fit", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object", NULL},
+    {"measure", LS_OPT_SWITCH, offsetof(options, measure), NULL, NULL,
+     "time this machine and write a cluster file (docs/PLAN.md)", "Cluster files"},
+    {"out", LS_OPT_STR, offsetof(options, out), "FILE", NULL, "where [stdout]", NULL},
+    {"seconds", LS_OPT_REAL, offsetof(options, seconds), "S", "20", "about how long to measure", NULL},
+    {"micro", LS_OPT_LIST, offsetof(options, micro), "B ...", NULL, "micro-batches to measure, at most 4 [1 4]", NULL},
+    {"measure_workers", LS_OPT_LIST, offsetof(options, measure_workers), "W ...", NULL,
+     "numbers of workers to measure, at most 8 [1 2 4 … up to the cores]", NULL},
+    {"fastest", LS_OPT_SWITCH, offsetof(options, fastest), NULL, NULL,
+     "of repetitions and steps the fastest tenth, not the middle half: others use this machine, too", NULL},
+    {"check", LS_OPT_STR, offsetof(options, check), "RUN_DIR", NULL,
+     "prediction and measurement of a finished run, side by side", "Trust"},
+};
+#define N_OPT (sizeof table / sizeof table[0])
+
+static void say(void *ctx, const char *text)
+{
+    (void)ctx;
+    fprintf(stderr, "%s\n", text);
+}
+
+static ls_status put(const ls_str *s)
+{
+    if (s->failed) return ls_nomem(s->len, "the plan's text");
+    fputs(s->data ? s->data : "", stdout);
+    return LS_OK;
+}
+
+static ls_status check_numbers(const options *o)
+{
+    const struct {
+        const char *name;
+        int64_t v, lo;
+    } all[] = {{"global_batch", o->global_batch, 0},
+               {"seq_length", o->seq_length, 1},
+               {"workers", o->workers, 0},
+               {"bucket", o->bucket, 0},
+               {"top", o->top, 1}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].v < all[i].lo || all[i].v > INT_MAX)
+            return ls_fail(LS_E_ARG, "--%s %lld: a number from %lld up is expected", all[i].name, (long long)all[i].v,
+                           (long long)(all[i].lo ? all[i].lo : 1));
+    if (o->workers > 1024) return ls_fail(LS_E_ARG, "--workers %lld: at most 1024", (long long)o->workers);
+    if (o->memory < 0) return ls_fail(LS_E_ARG, "--memory %g GiB is less than nothing", o->memory);
+    if (o->seconds <= 0) return ls_fail(LS_E_ARG, "--seconds %g: how long to measure, above 0", o->seconds);
+    return LS_OK;
+}
+
+static ls_status read_model(const options *o, const char *name, ls_model_config *m)
+{
+    ls_variant v;
+    LS_TRY(ls_model_config_named(name, m));
+    if (o->variant) {
+        LS_TRY(ls_variant_parse(o->variant, &v));
+        ls_model_config_set_variant(m, v);
+    }
+    if (o->dropout >= 0) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
+    LS_TRY(ls_model_config_check(m));
+    if (o->seq_length > m->n_ctx)
+        return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has %d positions", (long long)o->seq_length, name, m->n_ctx);
+    return LS_OK;
+}
+
+static ls_status numbers(const ls_opt_list *l, const char *name, int most, int *to, int *n)
+{
+    if (l->n > most) return ls_fail(LS_E_ARG, "--%s: at most %d numbers", name, most);
+    for (*n = 0; *n < l->n; (*n)++) {
+        int64_t v;
+        if (!ls_parse_i64(l->word[*n], &v) || v < 1 || v > 4096)
+            return ls_fail(LS_E_ARG, "--%s %s: a whole number from 1 up is expected", name, l->word[*n]);
+        to[*n] = (int)v;
+    }
+    return LS_OK;
+}
+
+static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster *cl)
+{
+    mo->say = say;
+    mo->seconds = o->seconds;
+    mo->bucket = o->bucket;
+    mo->fastest = o->fastest;
+    if (o->micro.n) LS_TRY(numbers(&o->micro, "micro", LS_MEASURE_MICRO, mo->micro, &mo->n_micro));
+    if (o->measure_workers.n) LS_TRY(numbers(&o->measure_workers, "measure_workers", 8, mo->workers, &mo->n_workers));
+    return ls_planner_measure(mo, cl);
+}
+
+static ls_status measure(const options *o)
+{
+    ls_measure_opts mo = {.seq_len = (int)o->seq_length};
+    ls_cluster cl = {0};
+    ls_str text = {0};
+    LS_TRY(read_model(o, o->model ? o->model : "gpt2", &mo.model));
+    LS_TRY(measure_this(o, &mo, &cl));
+    ls_cluster_text(&cl, &text);
+    ls_status st = LS_OK;
+    if (text.failed) st = ls_nomem(text.len, "a cluster file");
+    else if (o->out) st = ls_fs_write(o->out, text.data, text.len);
+    else st = put(&text);
+    if (st == LS_OK && o->out) printf("%s: %s\n", o->out, cl.source);
+    ls_str_fini(&text);
+    ls_cluster_fini(&cl);
+    return st;
+}
+
+static ls_status check_run(const options *o)
+{
+    ls_run_record r;
+    ls_cluster cl = {0};
+    ls_str text = {0};
+    double worst = 0;
+    LS_TRY(ls_run_record_load(o->check, o->fastest, &r));
+    ls_status st = LS_OK;
+    if (!strcmp(o->cluster, "this")) {
+        ls_measure_opts mo = {.model = r.cfg.model,
+                              .seq_len = r.cfg.seq_len,
+                              .micro = {r.cfg.micro_batch},
+                              .n_micro = 1,
+                              .workers = {r.cfg.world_size},
+                              .n_workers = 1};
+        st = measure_this(o, &mo, &cl);
+    } else {
+        st = ls_cluster_open(o->cluster, &cl);
+    }
+    if (st == LS_OK) st = ls_planner_check(&cl, &r, o->json, &text, &worst);
+    if (st == LS_OK) st = put(&text);
+    ls_str_fini(&text);
+    ls_cluster_fini(&cl);
+    ls_run_record_fini(&r);
+    return st;
+}
+
+static ls_status rank(const options *o)
+{
+    ls_planner_query q = {.global_batch = o->global_batch,
+                          .seq_len = (int)o->seq_length,
+                          .memory = (int64_t)(o->memory * 1024 * 1024 * 1024),
+                          .bucket = o->bucket,
+                          .strategy = o->strategy,
+                          .recompute = o->recompute};
+    if (!o->model || !o->global_batch)
+        return ls_fail(LS_E_ARG, "plan needs --model NAME and --global_batch N (layouts are ranked), --schedule "
+                                 "NAME|FILE (a pipeline is drawn), --measure or --check RUN_DIR");
+    LS_TRY(read_model(o, o->model, &q.model));
+    snprintf(q.model.name, sizeof q.model.name, "%s", o->model);
+    ls_cluster cl = {0};
+    if (!strcmp(o->cluster, "this")) {
+        ls_measure_opts mo = {.model = q.model, .seq_len = q.seq_len};
+        if (o->workers) mo.workers[mo.n_workers++] = (int)o->workers;
+        LS_TRY(measure_this(o, &mo, &cl));
+    } else {
+        LS_TRY(ls_cluster_open(o->cluster, &cl));
+    }
+    q.workers = o->workers ? (int)o->workers : cl.hosts * cl.devices;
+    if (o->workers > (int64_t)cl.hosts * cl.devices && !cl.cpu)
+        cl.hosts = (int)((o->workers + cl.devices - 1) / cl.devices); /* more hosts of the same kind */
+    ls_planner_result r;
+    ls_str text = {0};
+    ls_status st = ls_planner_search(&cl, &q, &r);
+    if (st == LS_OK) {
+        const int top = o->all ? 0 : (int)o->top;
+        if (o->json) ls_planner_json(&cl, &q, &r, top, &text);
+        else ls_planner_text(&cl, &q, &r, top, &text);
+        st = put(&text);
+        if (st == LS_OK && !r.n_fit && r.n)
+            st = ls_fail(LS_E_NOMEM, "no layout of %d worker%s fits; the least: %s", q.workers,
+                         q.workers == 1 ? "" : "s", r.layout[0].why);
+        else if (st == LS_OK && !r.n)
+            st = ls_fail(LS_E_CONFIG, "no layout of %d workers can be: %s", q.workers, r.bad[0]);
+        ls_planner_result_fini(&r);
+    }
+    ls_str_fini(&text);
+    ls_cluster_fini(&cl);
+    return st;
+}
+
+ls_status plan_layouts(int argc, char **argv)
+{
+    options o = {0};
+    bool help = false;
+    LS_TRY(ls_opt_defaults(table, N_OPT, &o));
+    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
+    if (help) {
+        cli_help(
+            "plan --model NAME --global-batch N --cluster FILE|PRESET|this [OPTIONS]\n"
+            "       lockstep plan --measure [--model NAME] [--out FILE]\n"
+            "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
+            "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]     (its own --help)",
+            "Ranks every layout of a model over a cluster's workers that fits: strategy, replicas, stages, schedule, "
+            "micro-batch.\nMemory is the plan that the run allocates, byte for byte; time adds up the units, actions "
+            "and collectives of a step\nwith the cluster's seconds.\n\n"
+            "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n"
+            "  lockstep plan --model gpt2 --global-batch 64 --seq-length 256 --cluster here.json --workers 8\n"
+            "  lockstep plan --model gpt2-xl --global-batch 512 --seq-length 1024 --cluster a100 --workers 8\n"
+            "  lockstep plan --check runs/zero2 --cluster here.json",
+            table, N_OPT);
+        return LS_OK;
+    }
+    LS_TRY(check_numbers(&o));
+    if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check: one at a time");
+    return o.measure ? measure(&o) : o.check ? check_run(&o) : rank(&o);
+}

@@ -1,0 +1,381 @@
+/* plan_schedule.c - `lockstep plan --schedule`: a pipeline schedule checked, simulated, printed as a clock grid, drawn and
+ * exported. */
+#include "cli/plan.h"
+
+#include "cli/commands.h"
+
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+#include "parallel/mesh.h"
+#include "parallel/schedule_check.h"
+#include "parallel/schedule_text.h"
+#include "parallel/simulate.h"
+#include "parallel/stages.h"
+#include "report/gantt.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#define GRID_WIDTH 200
+
+typedef struct options {
+    const char *schedule, *costs, *model, *stages, *draw, *export;
+    int64_t pp, micro, interleave, live, dp, tp, seq_length;
+    bool json;
+} options;
+
+static const ls_opt table[] = {
+    {"schedule", LS_OPT_STR, offsetof(options, schedule), "NAME|FILE", NULL,
+     "naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md)", "Pipeline"},
+    {"pp", LS_OPT_INT, offsetof(options, pp), "P", "0", "stages [of the file]", NULL},
+    {"micro", LS_OPT_INT, offsetof(options, micro), "M", "0", "micro-batches of a step [of the file]", NULL},
+    {"interleave", LS_OPT_INT, offsetof(options, interleave), "V", "0",
+     "chunks a stage [interleaved: 2, others: 1, or of the file]", NULL},
+    {"live", LS_OPT_INT, offsetof(options, live), "N", "0",
+     "zb: most activations a stage may hold [P]; with 2P-1 no stage stands still once it has begun", NULL},
+    {"dp", LS_OPT_INT, offsetof(options, dp), "D", "1", "replicas, for the picture of the mesh", NULL},
+    {"tp", LS_OPT_INT, offsetof(options, tp), "T", "1", "slices of a layer, for the picture of the mesh", NULL},
+    {"costs", LS_OPT_STR, offsetof(options, costs), "F,B", NULL,
+     "time of a part's forward and backward, or any of fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 [1,2]",
+     "Costs"},
+    {"model", LS_OPT_STR, offsetof(options, model), "NAME|PATH", NULL,
+     "cut this model into parts and take its floating-point operations as costs", NULL},
+    {"stages", LS_OPT_STR, offsetof(options, stages), "LIST", NULL,
+     "units of each part, such as 0-3,4-9,10-13 (0 embed, then blocks, then head) [balanced]", NULL},
+    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512", "ids in a sequence, for the model's costs",
+     NULL},
+    {"draw", LS_OPT_STR, offsetof(options, draw), "FILE", NULL, "write the picture as SVG", "Output"},
+    {"export", LS_OPT_STR, offsetof(options, export), "FILE", NULL, "write the schedule as text", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the picture", NULL},
+};
+#define N_OPT (sizeof table / sizeof table[0])
+
+typedef struct plan {
+    ls_schedule *s;
+    ls_sim sim;
+    ls_pipe_costs costs;
+    ls_part_cost *part; /* with --model */
+    ls_str words;       /* the stages, in words */
+    int mailbox;
+} plan;
+
+/* ---- options ---- */
+
+static ls_status check_numbers(const options *o)
+{
+    const struct {
+        const char *name;
+        int64_t v;
+    } all[] = {{"pp", o->pp}, {"micro", o->micro}, {"interleave", o->interleave}, {"live", o->live},
+               {"dp", o->dp}, {"tp", o->tp},       {"seq_length", o->seq_length}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].v < 0 || all[i].v > INT_MAX)
+            return ls_fail(LS_E_ARG, "--%s %lld: a number from 1 up is expected", all[i].name, (long long)all[i].v);
+    return o->dp && o->tp ? LS_OK : ls_fail(LS_E_ARG, "--dp and --tp are 1 or more");
+}
+
+/* "1,2" or "fwd=1,bwd_in=1.5,bwd_w=0.5". */
+static ls_status parse_costs(const char *text, ls_pipe_costs *c)
+{
+    double bwd = -1, in = -1, w = -1;
+    *c = ls_pipe_equal;
+    const struct {
+        const char *key;
+        double *to;
+    } keys[] = {{"fwd", &c->each.fwd},     {"bwd", &bwd}, {"bwd_in", &in}, {"bwd_w", &w}, {"latency", &c->latency},
+                {"transfer", &c->transfer}};
+    int place = 0;
+    for (const char *p = text ? text : ""; *p; place++) {
+        char word[64];
+        const size_t n = strcspn(p, ",");
+        snprintf(word, sizeof word, "%.*s", (int)(n < 63 ? n : 63), p);
+        p += n + (p[n] == ',' && p[n + 1]);
+        if (*p == ',') return ls_fail(LS_E_ARG, "--costs %s: it ends in a comma", text);
+        char *eq = strchr(word, '=');
+        double *to = !eq && place < 2 ? keys[place].to : NULL;
+        if (eq) *eq = '\0';
+        for (size_t k = 0; eq && k < sizeof keys / sizeof keys[0]; k++)
+            if (!strcmp(word, keys[k].key)) to = keys[k].to;
+        if (!to || !ls_parse_f64(eq ? eq + 1 : word, to) || *to < 0 || *to > 1e12)
+            return ls_fail(LS_E_ARG,
+                           "--costs %s: '%s' is not understood: two numbers (1,2), or some of fwd=, bwd=, bwd_in=, "
+                           "bwd_w=, latency=, transfer=",
+                           text, word);
+    }
+    if (bwd >= 0 && in >= 0 && w >= 0 && bwd != in + w)
+        return ls_fail(LS_E_ARG, "--costs %s: bwd is bwd_in + bwd_w, and %g is not %g + %g", text, bwd, in, w);
+    if (bwd >= 0) {
+        if (in < 0 && w < 0) in = bwd / 2;
+        if (in < 0) in = bwd - w;
+        if (w < 0) w = bwd - in;
+        if (in < 0 || w < 0) return ls_fail(LS_E_ARG, "--costs %s: a part of bwd is larger than bwd", text);
+    }
+    if (in >= 0) c->each.bwd_in = in;
+    if (w >= 0) c->each.bwd_w = w;
+    return c->each.fwd + c->each.bwd_in + c->each.bwd_w > 0 ? LS_OK
+                                                            : ls_fail(LS_E_ARG, "--costs %s: nothing takes time", text);
+}
+
+/* Parts of the model and what they cost, in units of the mean part's forward. */
+static ls_status model_costs(const options *o, int n_stage, int n_chunk, plan *p)
+{
+    ls_model_config cfg;
+    LS_TRY(ls_model_config_named(o->model, &cfg));
+    if (o->seq_length < 1 || o->seq_length > cfg.n_ctx)
+        return ls_fail(LS_E_CONFIG, "--seq_length %lld: the model has %d positions", (long long)o->seq_length,
+                       cfg.n_ctx);
+    const int n_unit = cfg.n_layer + 2;
+    static const char what[] = "costs of the model's units";
+    ls_part_cost *unit = ls_alloc((size_t)n_unit * sizeof *unit);
+    if (!unit) return ls_nomem((size_t)n_unit * sizeof *unit, what);
+    ls_stages_model(&cfg, 1, o->seq_length, unit);
+    ls_stages cut;
+    ls_status st = o->stages ? ls_stages_parse(&cut, o->stages, n_unit, n_stage, n_chunk)
+                             : ls_stages_balance(&cut, unit, n_unit, n_stage, n_chunk);
+    const int n_part = n_stage * n_chunk;
+    if (st == LS_OK && !(p->part = ls_alloc((size_t)n_part * sizeof *p->part)))
+        st = ls_nomem((size_t)n_part * sizeof *p->part, what);
+    if (st == LS_OK) {
+        double fwd = 0, act = 0;
+        ls_stages_costs(&cut, unit, p->part);
+        ls_stages_print(&cut, unit, &p->words);
+        for (int g = 0; g < n_part; g++) {
+            fwd += p->part[g].fwd / n_part;
+            act += p->part[g].act / n_part;
+        }
+        for (int g = 0; g < n_part; g++) {
+            p->part[g].fwd /= fwd;
+            p->part[g].bwd_in /= fwd;
+            p->part[g].bwd_w /= fwd;
+            p->part[g].act /= act;
+        }
+        p->costs.part = p->part;
+    }
+    ls_free(unit);
+    return st;
+}
+
+static ls_status make_schedule(const options *o, plan *p)
+{
+    if (ls_schedule_is_builtin(o->schedule) || !ls_fs_exists(o->schedule)) {
+        const int chunks = o->interleave ? (int)o->interleave : !strcmp(o->schedule, "interleaved") ? 2 : 1;
+        if (ls_schedule_is_builtin(o->schedule) && (!o->pp || !o->micro))
+            return ls_fail(LS_E_ARG, "plan --schedule %s needs --pp P and --micro M", o->schedule);
+        if (o->model && o->pp && o->micro) LS_TRY(model_costs(o, (int)o->pp, chunks, p));
+        ls_pipe_opts po = {(int)o->pp, (int)o->micro, chunks, (int)o->live, &p->costs};
+        LS_TRY(ls_schedule_create(&p->s, o->schedule, &po));
+        return ls_schedule_check(p->s, 0);
+    }
+    if (o->live) return ls_fail(LS_E_ARG, "--live is for --schedule zb: the file says what each stage holds");
+    LS_TRY(ls_schedule_load(&p->s, o->schedule, (int)o->pp, (int)o->micro));
+    if (o->interleave && o->interleave != p->s->n_chunk)
+        return ls_fail(LS_E_CONFIG, "%s is made for %d chunks a stage, and --interleave is %lld", o->schedule,
+                       p->s->n_chunk, (long long)o->interleave);
+    return o->model ? model_costs(o, p->s->n_stage, p->s->n_chunk, p) : LS_OK;
+}
+
+/* ---- pictures ---- */
+
+typedef struct picture {
+    ls_gantt g;
+    ls_gantt_row *row;
+    char *text; /* title, subtitle and the lanes' names and notes, 128 bytes each */
+    const char **lane, **note;
+} picture;
+
+static void picture_fini(picture *v)
+{
+    ls_free(v->row);
+    ls_free(v->text);
+    ls_free(v->lane);
+    ls_free(v->note);
+}
+
+static ls_status picture_make(const plan *p, picture *v)
+{
+    const ls_schedule *s = p->s;
+    const size_t n = (size_t)s->n_stage;
+    v->row = ls_alloc((size_t)p->sim.n_span * sizeof *v->row);
+    v->text = ls_alloc((2 * n + 2) * 128);
+    v->lane = ls_alloc(n * sizeof *v->lane);
+    v->note = ls_alloc(n * sizeof *v->note);
+    if (!v->row || !v->text || !v->lane || !v->note)
+        return ls_nomem((size_t)p->sim.n_span * sizeof *v->row, "the picture of a schedule");
+    char *t = v->text;
+    char chunks[32] = "";
+    if (s->n_chunk > 1) snprintf(chunks, sizeof chunks, " x %d chunks", s->n_chunk);
+    snprintf(t, 128, "%s, %d stages%s, %d micro-batches: bubble %.1f %%", s->name, s->n_stage, chunks, s->n_micro,
+             100 * p->sim.bubble);
+    snprintf(t + 128, 128, "makespan %g; %.1f %% idle between a stage's first and last action", p->sim.makespan,
+             100 * p->sim.inner);
+    v->g = (ls_gantt){.title = t, .subtitle = t + 128, .axis = "time", .end = p->sim.makespan};
+    for (int r = 0; r < s->n_stage; r++) {
+        char *name = t + (2 * (size_t)r + 2) * 128, *note = name + 128;
+        snprintf(name, 128, "stage %d", r);
+        snprintf(note, 128, "idle %.1f %%, holds %d", 100 * (1 - p->sim.rank[r].busy / p->sim.makespan),
+                 s->rank[r].peak_all);
+        v->lane[r] = name;
+        v->note[r] = note;
+    }
+    v->g.n_lane = s->n_stage;
+    v->g.lane = v->lane;
+    v->g.note = v->note;
+    for (int k = LS_PIPE_FWD; k <= LS_PIPE_BWD_W; k++)
+        v->g.kind[k] = (ls_gantt_kind){ls_pipe_token((ls_pipe_kind)k), ls_pipe_word((ls_pipe_kind)k)};
+    v->g.n_kind = LS_PIPE_BWD_W + 1;
+    v->g.row = v->row;
+    for (int i = 0; i < p->sim.n_span; i++) {
+        const ls_span *sp = &p->sim.span[i];
+        const ls_action *a = &s->rank[sp->rank].action[sp->action];
+        if (!ls_pipe_computes(a->kind) || sp->end <= sp->begin) continue;
+        ls_gantt_row *row = &v->row[v->g.n_row++];
+        *row = (ls_gantt_row){
+            .lane = sp->rank, .kind = (int)a->kind, .shade = a->chunk, .begin = sp->begin, .end = sp->end};
+        if (s->n_chunk > 1) snprintf(row->label, sizeof row->label, "%d.%d", a->micro % 100000000, a->chunk % 1000);
+        else snprintf(row->label, sizeof row->label, "%d", a->micro);
+    }
+    return LS_OK;
+}
+
+static ls_status write_str(const char *path, ls_str *s)
+{
+    ls_status st = s->failed ? ls_nomem(s->len, path) : ls_fs_write(path, s->data, s->len);
+    ls_str_fini(s);
+    return st;
+}
+
+/* ---- printing ---- */
+
+static void print_text(const plan *p, const picture *v, ls_str *out)
+{
+    const ls_schedule *s = p->s;
+    ls_str_addf(out, "%s\n", v->g.title);
+    if (p->words.data) ls_str_add(out, p->words.data);
+    ls_str_addc(out, '\n');
+    if (!ls_gantt_text(&v->g, GRID_WIDTH, out))
+        ls_str_addf(out, "(the clock grid would be wider than %d columns: --draw FILE makes an SVG of any width)\n",
+                    GRID_WIDTH);
+    ls_str_add(out, "\nstage      busy      idle   activations held\n");
+    for (int r = 0; r < s->n_stage; r++) {
+        const ls_rank_list *l = &s->rank[r];
+        const double busy = p->sim.rank[r].busy;
+        ls_str_addf(out, "%5d %9.6g %8.1f%%   %d", r, busy, 100 * (1 - busy / p->sim.makespan), l->peak_all);
+        for (int c = 0; s->n_chunk > 1 && c < s->n_chunk; c++)
+            ls_str_addf(out, "%s%d", c ? " + " : " at once; by chunk ", l->peak[c]);
+        ls_str_addc(out, '\n');
+    }
+    ls_str_addf(out, "\nmakespan %g, bubble %.2f %%; between each stage's first and last action %.2f %%\n",
+                p->sim.makespan, 100 * p->sim.bubble, 100 * p->sim.inner);
+    ls_str_addf(out, "mailboxes of %d message%s are enough\n", p->mailbox, p->mailbox == 1 ? "" : "s");
+}
+
+static void print_json(const plan *p, ls_str *out)
+{
+    const ls_schedule *s = p->s;
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "schedule", s->name);
+    ls_jsonw_put_int(&w, "stages", s->n_stage);
+    ls_jsonw_put_int(&w, "micro_batches", s->n_micro);
+    ls_jsonw_put_int(&w, "chunks", s->n_chunk);
+    ls_jsonw_put_real(&w, "makespan", p->sim.makespan);
+    ls_jsonw_put_real(&w, "bubble", p->sim.bubble);
+    ls_jsonw_put_real(&w, "inner_bubble", p->sim.inner);
+    ls_jsonw_put_int(&w, "mailbox", p->mailbox);
+    ls_jsonw_put_open(&w, "ranks", '[');
+    for (int r = 0; r < s->n_stage; r++) {
+        const ls_sim_rank *me = &p->sim.rank[r];
+        ls_jsonw_open(&w, '{');
+        ls_jsonw_put_int(&w, "rank", r);
+        ls_jsonw_put_real(&w, "first", me->first);
+        ls_jsonw_put_real(&w, "last", me->last);
+        ls_jsonw_put_real(&w, "busy", me->busy);
+        ls_jsonw_put_real(&w, "idle", p->sim.makespan - me->busy);
+        ls_jsonw_put_int(&w, "peak_activations", s->rank[r].peak_all);
+        ls_jsonw_put_real(&w, "peak_memory", me->peak);
+        ls_jsonw_put_open(&w, "slots", '[');
+        for (int c = 0; c < s->n_chunk; c++) ls_jsonw_int(&w, s->rank[r].peak[c]);
+        ls_jsonw_close(&w);
+        ls_jsonw_put_open(&w, "gradient_slots", '[');
+        for (int c = 0; c < s->n_chunk; c++) ls_jsonw_int(&w, s->rank[r].grad_peak[c]);
+        ls_jsonw_close(&w);
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    ls_str_addc(out, '\n');
+}
+
+static ls_status show(const options *o, const plan *p)
+{
+    picture v = {0};
+    ls_str out = {0};
+    ls_status st = picture_make(p, &v);
+    if (st == LS_OK && o->draw) {
+        ls_str svg = {0};
+        ls_gantt_svg(&v.g, &svg);
+        st = write_str(o->draw, &svg);
+    }
+    if (st == LS_OK && o->export) {
+        ls_str text = {0};
+        ls_schedule_write(p->s, &text);
+        st = write_str(o->export, &text);
+    }
+    ls_mesh mesh;
+    if (st == LS_OK && !o->json && o->dp * o->tp > 1) {
+        const int64_t world = o->dp * o->tp * p->s->n_stage;
+        st = ls_mesh_build(&mesh, world > INT_MAX ? INT_MAX : (int)world, (int)o->dp, p->s->n_stage, (int)o->tp);
+        if (st == LS_OK) ls_mesh_print(&mesh, &out);
+        if (st == LS_OK) ls_str_addc(&out, '\n');
+    }
+    if (st == LS_OK) {
+        if (o->json) print_json(p, &out);
+        else print_text(p, &v, &out);
+        st = out.failed ? ls_nomem(out.len, "the plan's text") : LS_OK;
+    }
+    if (st == LS_OK) fputs(out.data, stdout);
+    if (st == LS_OK && !o->json && o->draw) printf("drawn in %s\n", o->draw);
+    if (st == LS_OK && !o->json && o->export) printf("exported to %s\n", o->export);
+    ls_str_fini(&out);
+    picture_fini(&v);
+    return st;
+}
+
+ls_status plan_schedule(int argc, char **argv)
+{
+    options o = {0};
+    bool help = false;
+    LS_TRY(ls_opt_defaults(table, N_OPT, &o));
+    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
+    if (help) {
+        cli_help("plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
+                 "Checks a pipeline schedule, simulates it and prints who computes what when (F forward, B backward, I "
+                 "and W "
+                 "its two\nparts, a column a unit of time), the bubble (idle share of all stages until the last one "
+                 "ends), and "
+                 "how many\nmicro-batches' activations each stage holds at most.\n\n"
+                 "  lockstep plan --schedule 1f1b --pp 4 --micro 8 --draw 1f1b.svg\n"
+                 "  lockstep plan --schedule interleaved --pp 4 --micro 8 --interleave 2 --export mine.txt\n"
+                 "  lockstep plan --schedule mine.txt --costs fwd=1,bwd=2",
+                 table, N_OPT);
+        return LS_OK;
+    }
+    if (!o.schedule) return ls_fail(LS_E_ARG, "plan needs --schedule NAME|FILE (%s, or a file)", ls_schedule_names);
+    if (o.stages && !o.model) return ls_fail(LS_E_ARG, "--stages cuts a model: --model NAME is missing");
+    if (o.costs && o.model) return ls_fail(LS_E_ARG, "--costs and --model both say what parts cost: give one");
+    plan p = {0};
+    LS_TRY(check_numbers(&o));
+    LS_TRY(parse_costs(o.costs, &p.costs));
+    ls_status st = make_schedule(&o, &p);
+    if (st == LS_OK) st = ls_simulate(&p.sim, p.s, &p.costs, 0);
+    if (st == LS_OK) st = ls_schedule_mailbox(p.s, &p.mailbox);
+    if (st == LS_OK) st = show(&o, &p);
+    ls_sim_fini(&p.sim);
+    ls_schedule_destroy(&p.s);
+    ls_free(p.part);
+    ls_str_fini(&p.words);
+    return st;
+}

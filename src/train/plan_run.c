@@ -1,0 +1,133 @@
+#include "train/plan_run.h"
+
+#include "core/mem.h"
+#include "parallel/schedule_check.h"
+#include "parallel/schedule_text.h"
+
+#include <string.h>
+
+int64_t ls_run_val_places(const ls_train_config *c, int64_t val_seqs)
+{
+    const int64_t W = c->mesh.n[LS_AXIS_DP], n = val_seqs / c->micro_batch;
+    return (n + W - 1) / W * W;
+}
+
+bool ls_run_measures_stages(const ls_train_config *c)
+{
+    return c->stages && !strcmp(c->stages, "measured");
+}
+
+ls_status ls_run_stages(const ls_train_config *c, const ls_part_cost *measured, ls_stages *stages,
+                        ls_schedule **schedule)
+{
+    const int P = c->mesh.n[LS_AXIS_PP], U = c->model.n_layer + 2;
+    if (P == 1) return LS_OK;
+    ls_part_cost *cost = ls_alloc((size_t)U * sizeof *cost);
+    if (!cost) return ls_nomem((size_t)U * sizeof *cost, "the stages");
+    ls_stages_model(&c->model, c->micro_batch, c->seq_len, cost);
+    if (measured) memcpy(cost, measured, (size_t)U * sizeof *cost);
+    const ls_pipe_opts o = {.n_stage = P, .n_micro = c->grad_accum, .n_chunk = c->interleave};
+    ls_status st = ls_schedule_is_builtin(c->schedule) ? ls_schedule_create(schedule, c->schedule, &o)
+                                                       : ls_schedule_load(schedule, c->schedule, P, c->grad_accum);
+    if (st == LS_OK) st = ls_schedule_check(*schedule, 0);
+    if (st == LS_OK && c->stages && !ls_run_measures_stages(c))
+        st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
+    else if (st == LS_OK)
+        st =
+            ls_stages_balance_on(stages, cost, U, P, (*schedule)->n_chunk, c->stage_thread[0] ? c->stage_thread : NULL);
+    if (st == LS_OK) st = ls_pipe_check(*schedule, c->recompute);
+    ls_free(cost);
+    return st;
+}
+
+/* The tables, or those of this worker's shard. */
+static ls_status make_model(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, ls_model **out)
+{
+    const int64_t pad = ls_strategy_pad(c->strategy, ls_comm_size(g->dp));
+    if (!g->tp) return ls_model_create(out, &c->model, compute, pad);
+    const ls_shard shard = {.rank = ls_comm_rank(g->tp), .size = ls_comm_size(g->tp), .rows = c->sequence_parallel};
+    return ls_model_create_shard(out, &c->model, compute, pad, shard);
+}
+
+static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g, ls_run_parts *out)
+{
+    const size_t U = (size_t)out->model->n_unit;
+    unsigned char *role = NULL;
+    if (out->schedule) {
+        role = ls_alloc(U);
+        if (!role) return ls_nomem(U, "the stages");
+        ls_pipe_roles(out->stages, c->model.tied, g->at.at[LS_AXIS_PP], role);
+    }
+    const ls_strategy_opts so = {.n_micro = c->grad_accum,
+                                 .bucket = c->bucket,
+                                 .gather_bucket = c->gather_bucket,
+                                 .prefetch_bucket = c->prefetch_bucket,
+                                 .deterministic = c->deterministic,
+                                 .role = role,
+                                 .pipe = g->pp,
+                                 .tensor = g->tp};
+    ls_status st = ls_strategy_create(&out->strategy, c->strategy, out->model, g->dp, &so, &out->plan);
+    ls_free(role);
+    return st;
+}
+
+static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_run_parts *out)
+{
+    if (!out->schedule)
+        return ls_acts_plan(
+            &out->acts, out->model,
+            &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
+            &out->plan);
+    return ls_pipe_create(&out->pipe,
+                          &(ls_pipe_setup){.model = out->model,
+                                           .schedule = out->schedule,
+                                           .stages = out->stages,
+                                           .acts = g->pp_acts,
+                                           .grads = g->pp_grads,
+                                           .B = c->micro_batch,
+                                           .T = c->seq_len,
+                                           .recompute = c->recompute},
+                          &out->plan);
+}
+
+/* Elements of the largest unit, in blocks of the norm. */
+static int64_t norm_blocks(const ls_model *m)
+{
+    int64_t most = 0;
+    for (int u = 0; u < m->n_unit; u++) {
+        const int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
+        if (blocks > most) most = blocks;
+    }
+    return most;
+}
+
+ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, int64_t val_seqs,
+                      ls_run_parts *out)
+{
+    const int64_t R = (int64_t)c->micro_batch * c->seq_len, pair = 2 * (int64_t)sizeof(double);
+    ls_plan *p = &out->plan;
+    if (!out->schedule) LS_TRY(ls_run_stages(c, NULL, out->stages, &out->schedule));
+    LS_TRY(make_model(c, compute, g, &out->model));
+    LS_TRY(plan_strategy(c, g, out));
+    LS_TRY(plan_acts(c, g, out));
+    ls_run_rows *r = &out->row;
+    r->ids = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
+    r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
+    r->norm =
+        ls_plan_add(p, LS_PART_WORK, norm_blocks(out->model) * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
+    r->leaf_loss =
+        ls_plan_add(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, LS_PLAN_ALWAYS, "losses");
+    r->val_loss =
+        ls_plan_add(p, LS_PART_WORK, ls_run_val_places(c, val_seqs) * pair, LS_PLAN_ALWAYS, "validation losses");
+    return LS_OK;
+}
+
+void ls_run_parts_fini(ls_run_parts *p)
+{
+    ls_strategy_destroy(&p->strategy);
+    ls_acts_destroy(&p->acts);
+    ls_pipe_destroy(&p->pipe);
+    ls_schedule_destroy(&p->schedule);
+    ls_model_destroy(&p->model);
+    ls_plan_fini(&p->plan);
+}

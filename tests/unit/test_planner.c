@@ -1,0 +1,381 @@
+/* The planner: its bytes are the run's bytes on every rank, its collectives are the run's collectives; cluster files come back as they
+ * were; the preset that was fitted on 1 and 2 GPUs predicts 4. */
+#include "cmocka_all.h"
+#include "bench/planner.h"
+#include "bench/planner_measure.h"
+#include "comm/launch.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/rng.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char dir[256];
+
+static int make_data(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/ls_planner_XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (!mkdtemp(dir)) return 1;
+    unsigned char bytes[2 * 6000];
+    for (int i = 0; i < 6000; i++) {
+        bytes[2 * i] = (unsigned char)(ls_rng_u64(3, (uint64_t)i) % 200);
+        bytes[2 * i + 1] = 0;
+    }
+    char path[300];
+    snprintf(path, sizeof path, "%s/train.bin", dir);
+    if (ls_fs_write(path, bytes, sizeof bytes) != LS_OK) return 1;
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    return ls_fs_write(path, bytes, 2 * 700) != LS_OK;
+}
+
+static int remove_data(void **state)
+{
+    (void)state;
+    return ls_fs_remove_tree(dir) != LS_OK;
+}
+
+/* ---- memory and collectives against the trainer ---- */
+
+typedef struct layout_case {
+    int workers;
+    const char *words;
+} layout_case;
+
+static const ls_cluster toy = {.name = "toy",
+                               .hosts = 1,
+                               .devices = 64,
+                               .memory = 1LL << 40,
+                               .wire_bytes = 4,
+                               .update_bytes = 28,
+                               .matmul = 1e11,
+                               .bandwidth = 1e10,
+                               .inside = {1e-5, 1e9}};
+
+static ls_status same_memory(const ls_trainer *t, int64_t val_seqs)
+{
+    ls_plan_memory m;
+    LS_TRY(ls_planner_memory(t->cfg, t->compute.n_thread, ls_comm_rank(t->comm), val_seqs, &m));
+    if (m.total != t->plan.total)
+        return ls_fail(LS_E_CONFIG, "total: planned %lld, allocated %lld", (long long)m.total,
+                       (long long)t->plan.total);
+    for (int p = 0; p < LS_N_PART; p++)
+        if (m.part[p] != ls_plan_part_bytes(&t->plan, (ls_part)p))
+            return ls_fail(LS_E_CONFIG, "%s: planned %lld, allocated %lld", ls_part_word((ls_part)p),
+                           (long long)m.part[p], (long long)ls_plan_part_bytes(&t->plan, (ls_part)p));
+    return LS_OK;
+}
+
+/* What belongs to buckets, in the second step; of rank 0, whose stage is the one that is predicted. */
+static ls_status same_collectives(ls_trainer *t)
+{
+    ls_step_result r;
+    ls_prediction p;
+    LS_TRY(ls_trainer_step(t, &r));
+    LS_TRY(ls_barrier(t->dp, LS_SITE)); /* behind what was posted before */
+    ls_comm_stats_reset(t->dp);
+    LS_TRY(ls_trainer_step(t, &r));
+    LS_TRY(ls_barrier(t->dp, LS_SITE));
+    if (ls_comm_rank(t->comm) || ls_comm_size(t->dp) == 1) return LS_OK;
+    LS_TRY(ls_planner_predict(&toy, t->cfg, &p));
+    for (int k = 0; k < LS_COLL_SEND; k++) {
+        ls_comm_stat sum = {0};
+        for (int label = 1; label < LS_COMM_LABELS; label++) {
+            const ls_comm_stat s = ls_comm_label_stats(t->dp, (ls_coll)k, label);
+            sum.calls += s.calls;
+            sum.elements += s.elements;
+        }
+        /* the losses travel under the label of the bucket before them */
+        const int64_t losses = 2 * (int64_t)t->cfg->grad_accum * ls_comm_size(t->dp);
+        if (k == LS_COLL_ALL_GATHER && sum.calls == p.calls[k] + 1 && sum.elements == p.elements[k] + losses) continue;
+        if (sum.calls != p.calls[k] || sum.elements != p.elements[k])
+            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls of %lld elements, there were %lld of %lld",
+                           ls_coll_word((ls_coll)k), (long long)p.calls[k], (long long)p.elements[k],
+                           (long long)sum.calls, (long long)sum.elements);
+    }
+    return LS_OK;
+}
+
+static ls_status worker(void *ctx, ls_comm *comm, int n_core)
+{
+    const layout_case *lc = ctx;
+    static char text[1024];
+    static char *argv[64];
+    int argc = 0;
+    snprintf(text, sizeof text, "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 -n %d %s", dir, dir,
+             lc->workers, lc->words);
+    for (char *p = text; *p;) {
+        argv[argc++] = p;
+        p += strcspn(p, " ");
+        if (*p) *p++ = '\0';
+    }
+    ls_train_options o;
+    ls_train_paths paths = {0};
+    ls_train_config c = {0};
+    ls_trainer *t = NULL;
+    LS_TRY(ls_train_options_parse(argc, argv, &o));
+    LS_TRY(ls_train_find_paths(&o, &paths));
+    LS_TRY(ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = lc->workers, .data_eos_id = -1}, &c));
+    c.threads = n_core;
+    LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
+    LS_TRY(same_memory(t, t->val.n_seq));
+    LS_TRY(same_collectives(t));
+    ls_trainer_destroy(&t);
+    ls_train_config_fini(&c);
+    ls_train_paths_fini(&paths);
+    return LS_OK;
+}
+
+static void report(void *ctx, int rank, ls_status st)
+{
+    const layout_case *lc = ctx;
+    if (st != LS_OK && st != LS_E_COMM)
+        fprintf(stderr, "rank %d of %d, %s: %s\n", rank, lc->workers, lc->words, ls_err_words());
+}
+
+static void planned_is_allocated_and_sent(void **state)
+{
+    (void)state;
+    static const layout_case all[] = {
+        {1, "--micro_batch_size_per_gpu 2 --grad_accum_steps 3"},
+        {1, "--micro_batch_size_per_gpu 3 --recompute --variant r1"},
+        {2, "--strategy dp --micro_batch_size_per_gpu 2 --grad_accum_steps 2"},
+        {2, "--strategy ddp --micro_batch_size_per_gpu 2 --grad_accum_steps 4"},
+        {2, "--strategy ddp --micro_batch_size_per_gpu 1 --bucket 100000"},
+        {2, "--strategy zero1 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 --bucket 70000 --gather_bucket 50000"},
+        {2, "--strategy zero2 --micro_batch_size_per_gpu 2 --grad_accum_steps 3"},
+        {2, "--strategy zero2 --micro_batch_size_per_gpu 2 --bucket 100000"},
+        {2, "--strategy zero3 --micro_batch_size_per_gpu 2 --grad_accum_steps 2"},
+        {2, "--strategy zero3 --micro_batch_size_per_gpu 2 --prefetch_bucket 0 --variant r1"},
+        {3, "--strategy zero1 --micro_batch_size_per_gpu 1"},
+        {3, "--strategy zero3 --micro_batch_size_per_gpu 1"},
+        {2, "--pp 2 --schedule naive --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
+        {2, "--pp 2 --schedule gpipe --micro_batch_size_per_gpu 2 --grad_accum_steps 4"},
+        {2, "--pp 2 --schedule zb --micro_batch_size_per_gpu 1 --grad_accum_steps 4"},
+        {2, "--pp 2 --schedule interleaved --interleave 2 --micro_batch_size_per_gpu 1 --grad_accum_steps 4"},
+        {3, "--pp 3 --schedule 1f1b --micro_batch_size_per_gpu 2 --grad_accum_steps 4 --recompute"},
+        {4, "--pp 2 --strategy dp --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
+        {4, "--pp 2 --strategy ddp --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
+        {4, "--pp 2 --strategy zero1 --micro_batch_size_per_gpu 1 --grad_accum_steps 2 --variant r1"},
+        {4, "--pp 2 --strategy zero2 --micro_batch_size_per_gpu 1 --grad_accum_steps 2 --schedule gpipe --variant r1"},
+        {4, "--pp 2 --strategy zero3 --micro_batch_size_per_gpu 1 --grad_accum_steps 2 --stages 0-2,3-5"},
+    };
+    for (size_t i = 0; i < N_OF(all); i++) {
+        const ls_launch l = {.n = all[i].workers,
+                             .arena_nbytes = (size_t)256 << 20,
+                             .body = worker,
+                             .report = report,
+                             .ctx = (void *)(uintptr_t)&all[i]};
+        if (ls_launch_local(&l) != LS_OK) fail_msg("%d workers: %s", all[i].workers, all[i].words);
+    }
+    print_message("%zu layouts: every part of every rank, every bucket\n", N_OF(all));
+}
+
+/* ---- prediction ---- */
+
+/* Tokens/s of the V100 rows that were published (spec 7.2): R1 on one node, 2026-01-08. */
+static const double published[3] = {29600.05, 57289.31, 100791.44};
+
+static double v100_row(int gpus)
+{
+    ls_cluster cl;
+    ls_prediction p;
+    ls_planner_query q = {.global_batch = 16, .seq_len = 512, .workers = gpus, .bucket = 500000000};
+    assert_true(ls_cluster_preset("v100", &cl));
+    assert_int_equal(ls_model_config_preset("gpt2", &q.model), LS_OK);
+    ls_model_config_set_variant(&q.model, LS_VARIANT_R1);
+    const ls_train_config c = ls_planner_config(&q, gpus > 1 ? "zero1" : "single", gpus, 1, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&cl, &c, &p), LS_OK);
+    return p.tokens_per_sec;
+}
+
+static void v100_fitted_on_two_predicts_four(void **state)
+{
+    (void)state;
+    double row[3];
+    for (int k = 0; k < 3; k++) {
+        row[k] = v100_row(1 << k);
+        print_message("%d GPU: predicted %.0f, published %.0f (%+.1f %%)\n", 1 << k, row[k], published[k],
+                      100 * (row[k] / published[k] - 1));
+    }
+    assert_true(fabs(row[0] / published[0] - 1) < 0.005);
+    assert_true(fabs(row[1] / published[1] - 1) < 0.005);
+    assert_true(fabs(row[2] / published[2] - 1) < 0.10);
+}
+
+static void the_rows_are_the_published_ones(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        char path[512];
+        json_t *root = NULL;
+        snprintf(path, sizeof path, "%s/../shared/spec/fixtures/r1/%dgpu.json", LS_SOURCE_DIR, 1 << k);
+        if (!ls_fs_exists(path)) skip();
+        assert_int_equal(ls_json_load(path, &root), LS_OK);
+        const json_t *epoch = json_array_get(json_object_get(root, "epochs"), 0);
+        const double rate = json_number_value(json_object_get(epoch, "tokens_per_sec_global"));
+        assert_true(fabs(rate - published[k]) < 0.006);
+        json_decref(root);
+    }
+}
+
+static ls_prediction predict_toy(const char *strategy, int dp, int pp, const char *schedule, int64_t batch, int micro)
+{
+    ls_prediction p;
+    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = dp * pp};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config c = ls_planner_config(&q, strategy, dp, pp, schedule, 1, micro);
+    assert_int_equal(ls_planner_predict(&toy, &c, &p), LS_OK);
+    const double sum = p.forward + p.backward + p.exposed + p.optimizer + p.other;
+    assert_true(fabs(sum / p.step - 1) < 1e-9); /* the parts are the step */
+    return p;
+}
+
+static void predictions_make_sense(void **state)
+{
+    (void)state;
+    const double one = predict_toy("single", 1, 1, NULL, 16, 4).step;
+    const ls_prediction ddp = predict_toy("ddp", 4, 1, NULL, 64, 4), dp = predict_toy("dp", 4, 1, NULL, 64, 4);
+    assert_true(ddp.step > one);           /* as much to compute for each, and sums to make */
+    assert_true(ddp.step < dp.step);       /* which are hidden in part                       */
+    assert_true(ddp.exposed < dp.exposed); /* and broadcast nothing                          */
+    assert_true(predict_toy("zero1", 4, 1, NULL, 64, 4).optimizer < ddp.optimizer / 3.5);
+    const double naive = predict_toy("single", 1, 3, "naive", 16, 1).bubble,
+                 gpipe = predict_toy("single", 1, 3, "gpipe", 16, 1).bubble,
+                 zb = predict_toy("single", 1, 3, "zb", 16, 1).bubble;
+    assert_true(naive > 0.6 && gpipe < naive && zb <= gpipe);
+    const double slow = predict_toy("ddp", 2, 1, NULL, 8, 4).step;
+    ls_cluster far = toy;
+    far.inside.bandwidth /= 100;
+    ls_prediction p;
+    ls_planner_query q = {.global_batch = 8, .seq_len = 128, .workers = 2};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config c = ls_planner_config(&q, "ddp", 2, 1, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&far, &c, &p), LS_OK);
+    assert_true(p.step > 2 * slow);
+}
+
+static void search_ranks_what_fits(void **state)
+{
+    (void)state;
+    ls_planner_query q = {.global_batch = 12, .seq_len = 64, .workers = 4, .memory = 20 << 20};
+    ls_planner_result r;
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    print_message("%d fit, %d do not, %d cannot be: %s\n", r.n_fit, r.n - r.n_fit, r.n_bad, r.bad[0]);
+    assert_true(r.n_fit > 5 && r.n_fit < r.n && r.n_bad > 0);
+    for (int i = 0; i < r.n; i++) {
+        const ls_layout *l = &r.layout[i];
+        assert_int_equal(l->fits, i < r.n_fit);
+        assert_int_equal(l->fits, l->worst.total <= q.memory);
+        assert_int_equal(l->cfg.micro_batch * l->cfg.grad_accum * l->cfg.mesh.n[LS_AXIS_DP], 12);
+        if (l->fits && i) assert_true(l->time.step >= r.layout[i - 1].time.step);
+        if (!l->fits) assert_non_null(strstr(l->why, "needs "));
+    }
+    ls_planner_result_fini(&r);
+    q.global_batch = 6; /* 6 over 4 replicas */
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    assert_non_null(strstr(r.bad[0], "a global batch of 6 sequences leaves 2 over"));
+    ls_planner_result_fini(&r);
+}
+
+/* ---- cluster files ---- */
+
+static void write_to(char path[300], const char *text)
+{
+    snprintf(path, 300, "%s/cluster.json", dir);
+    assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
+}
+
+static void files_come_back(void **state)
+{
+    (void)state;
+    ls_cluster c = toy, back;
+    char path[300];
+    const ls_cluster_units u = {2, 3, 128, 4, 257, true, 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}};
+    const ls_cluster_passes p = {2, 1e-9, 2e-9, 3e-9, 0.5, 1e-5};
+    const ls_cluster_curve v = {LS_COLL_ALL_REDUCE, 2, 2, {1024, 1048576}, {1e-5, 1e-3}};
+    assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
+    assert_int_equal(ls_cluster_add_passes(&c, &p), LS_OK);
+    assert_int_equal(ls_cluster_add_curve(&c, &v), LS_OK);
+    ls_str a = {0}, b = {0};
+    ls_cluster_text(&c, &a);
+    write_to(path, a.data);
+    if (ls_cluster_load(path, &back) != LS_OK) fail_msg("%s", ls_err_words());
+    ls_cluster_text(&back, &b);
+    assert_string_equal(a.data, b.data);
+    ls_model_config m;
+    assert_int_equal(ls_model_config_preset("tiny", &m), LS_OK);
+    assert_true(fabs(ls_cluster_unit(&back, 2, &m, 4, 32, LS_TIME_BLOCK_FWD) - 3) < 1e-9);
+    assert_true(fabs(ls_cluster_unit(&back, 2, &m, 8, 32, LS_TIME_BLOCK_W) - 12) < 1e-9); /* twice the work */
+    assert_true(fabs(ls_cluster_collective(&back, LS_COLL_ALL_REDUCE, 2, 2 * 1048576, false) - 2e-3) < 1e-12);
+    assert_true(fabs(ls_cluster_collective(&back, LS_COLL_BROADCAST, 2, 1e9, false) - 1.00001) < 1e-9);
+    ls_str_fini(&a);
+    ls_str_fini(&b);
+    ls_cluster_fini(&c);
+    ls_cluster_fini(&back);
+}
+
+static void bad_files_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } all[] = {
+        {"[]", "one JSON object"},
+        {"{}", "format is missing"},
+        {"{\"format\":\"x\"}", "its format is 'x'"},
+        {"{\"format\":\"lockstep-cluster 1\"}", "devices_per_host is missing"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9}", "how fast is it"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":0,\"memory_bytes\":1e9}", "must be at least 1"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"units\":[{\"workers\":1}]}",
+         "units[0].n_embd is missing"},
+        {"{\"format\":\"lockstep-cluster "
+         "1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"collectives\":[{\"kind\":\"x\"}]}",
+         "collectives[0].kind is no collective"},
+    };
+    ls_cluster c;
+    char path[300];
+    for (size_t i = 0; i < N_OF(all); i++) {
+        write_to(path, all[i].text);
+        assert_int_equal(ls_cluster_load(path, &c), LS_E_FORMAT);
+        if (!strstr(ls_err_words(), all[i].words)) fail_msg("'%s' is not in '%s'", all[i].words, ls_err_words());
+    }
+    assert_int_equal(ls_cluster_open("v10", &c), LS_E_ARG);
+}
+
+static void a_machine_is_measured(void **state)
+{
+    (void)state;
+    ls_measure_opts o = {
+        .seq_len = 32, .micro = {1, 2}, .n_micro = 2, .workers = {1, 2}, .n_workers = 2, .seconds = 0.5};
+    ls_cluster c;
+    assert_int_equal(ls_model_config_preset("tiny", &o.model), LS_OK);
+    if (ls_planner_measure(&o, &c) != LS_OK) fail_msg("%s", ls_err_words());
+    assert_int_equal(c.n_passes, 2);
+    assert_true(c.n_units >= 2 && c.n_curve == 6 && c.memory > 0);
+    for (int i = 0; i < c.n_units; i++)
+        for (int k = 0; k < LS_N_UNIT_TIME; k++) assert_true(c.units[i].sec[k] > 0);
+    for (int i = 0; i < c.n_curve; i++)
+        for (int k = 0; k < c.curve[i].n; k++) assert_true(c.curve[i].sec[k] > 0);
+    ls_cluster_fini(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_machine_is_measured), /* forks workers that use threads: before anything else computes */
+        cmocka_unit_test(planned_is_allocated_and_sent),
+        cmocka_unit_test(v100_fitted_on_two_predicts_four),
+        cmocka_unit_test(the_rows_are_the_published_ones),
+        cmocka_unit_test(predictions_make_sense),
+        cmocka_unit_test(search_ranks_what_fits),
+        cmocka_unit_test(files_come_back),
+        cmocka_unit_test(bad_files_are_named),
+    };
+    return cmocka_run_group_tests(tests, make_data, remove_data);
+}
