@@ -2,6 +2,8 @@
 #include "bench/planner.h"
 
 #include "core/mem.h"
+#include "model/model.h"
+#include "train/trainer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +11,13 @@
 
 #define BUCKET 6553600 /* elements: the trainer's default for all three */
 
-ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, int dp, int pp, const char *schedule,
+ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, ls_mesh mesh, const char *schedule,
                                   int interleave, int micro_batch)
 {
+    const int dp = mesh.n[LS_AXIS_DP];
     const int64_t bucket = q->bucket ? q->bucket : BUCKET;
     return (ls_train_config){.model = q->model,
-                             .world_size = dp * pp,
+                             .world_size = mesh.world,
                              .seq_len = q->seq_len,
                              .micro_batch = micro_batch,
                              .grad_accum = (int)(q->global_batch / dp / micro_batch),
@@ -23,8 +26,8 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .device = "cpu",
                              .precision = "fp32",
                              .strategy = strategy,
-                             .mesh = {.n = {dp, pp, 1}, .world = dp * pp},
-                             .schedule = pp > 1 ? schedule : NULL,
+                             .mesh = mesh,
+                             .schedule = mesh.n[LS_AXIS_PP] > 1 ? schedule : NULL,
                              .interleave = interleave,
                              .bucket = bucket,
                              .gather_bucket = bucket,
@@ -33,19 +36,29 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .deterministic = true};
 }
 
-int ls_planner_threads(const ls_cluster *cl, int workers, int rank)
+void ls_planner_share(const ls_cluster *cl, ls_train_config *c)
 {
-    if (!cl->cpu || cl->devices < workers) return 1;
-    return cl->devices * (rank + 1) / workers - cl->devices * rank / workers;
+    int share[1024];
+    if (cl->cpu && c->world_size > 1 && c->world_size <= 1024) (void)ls_train_share_cores(c, cl->devices, share);
+}
+
+int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank)
+{
+    const int W = c->world_size;
+    if (c->threads) return c->threads;
+    if (c->stage_thread[0]) return c->stage_thread[ls_mesh_coord(&c->mesh, rank).at[LS_AXIS_PP]];
+    if (!cl->cpu || cl->devices < W) return 1;
+    return cl->devices * (rank + 1) / W - cl->devices * rank / W;
 }
 
 void ls_layout_words(const ls_train_config *c, char buf[96])
 {
-    const int D = c->mesh.n[LS_AXIS_DP], P = c->mesh.n[LS_AXIS_PP];
-    char pipe[64] = "", chunks[16] = "";
+    const int D = c->mesh.n[LS_AXIS_DP], P = c->mesh.n[LS_AXIS_PP], T = c->mesh.n[LS_AXIS_TP];
+    char pipe[64] = "", chunks[16] = "", cut[16] = "";
+    if (T > 1) snprintf(cut, sizeof cut, " tp %d", T);
     if (c->interleave > 1) snprintf(chunks, sizeof chunks, " x %d", c->interleave);
     if (P > 1) snprintf(pipe, sizeof pipe, " pp %d (%.24s%s)", P, c->schedule, chunks);
-    snprintf(buf, 96, "%s dp %d%s, %d x %d", c->strategy, D, pipe, c->micro_batch, c->grad_accum);
+    snprintf(buf, 96, "%s dp %d%s%s, %d x %d", c->strategy, D, pipe, cut, c->micro_batch, c->grad_accum);
 }
 
 typedef struct search {
@@ -67,10 +80,10 @@ static void refuse(search *s, const char *words)
 
 static ls_status worst_worker(const search *s, ls_layout *l)
 {
-    const int P = l->cfg.mesh.n[LS_AXIS_PP];
-    for (int rank = 0; rank < P; rank++) { /* of the first replica: the others hold as much, or less */
+    const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
+    for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
         ls_plan_memory m;
-        LS_TRY(ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, l->cfg.world_size, rank), rank, 0, &m));
+        LS_TRY(ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, &l->cfg, rank), rank, 0, &m));
         if (m.total <= l->worst.total) continue;
         l->worst = m;
         l->worst_rank = rank;
@@ -108,8 +121,9 @@ static ls_status consider(search *s, const ls_train_config *c)
     }
     ls_layout *l = &r->layout[r->n];
     *l = (ls_layout){.cfg = *c};
+    ls_planner_share(s->cl, &l->cfg);
     ls_status st = worst_worker(s, l);
-    if (st == LS_OK) st = ls_planner_predict(s->cl, c, &l->time);
+    if (st == LS_OK) st = ls_planner_predict(s->cl, &l->cfg, &l->time);
     if (st == LS_E_CONFIG || st == LS_E_ARG || st == LS_E_UNSUPPORTED) {
         refuse(s, ls_err_words());
         ls_err_clear();
@@ -123,27 +137,60 @@ static ls_status consider(search *s, const ls_train_config *c)
 }
 
 /* Micro-batches of every size that divides a replica's share. */
-static ls_status all_sizes(search *s, const char *strategy, int dp, int pp, const char *schedule, int interleave)
+static ls_status all_sizes(search *s, const char *strategy, ls_mesh mesh, const char *schedule, int interleave)
 {
-    const int64_t mine = s->q->global_batch / dp;
+    const int64_t mine = s->q->global_batch / mesh.n[LS_AXIS_DP];
     for (int64_t b = 1; b <= mine && b <= 1024; b++) {
         if (mine % b || mine / b > 1024) continue;
-        const ls_train_config c = ls_planner_config(s->q, strategy, dp, pp, schedule, interleave, (int)b);
+        const ls_train_config c = ls_planner_config(s->q, strategy, mesh, schedule, interleave, (int)b);
         LS_TRY(consider(s, &c));
     }
     return LS_OK;
 }
 
-static ls_status all_schedules(search *s, const char *strategy, int dp, int pp)
+static ls_status all_schedules(search *s, const char *strategy, ls_mesh mesh)
 {
     static const char *const plain[] = {"naive", "gpipe", "1f1b", "zb"};
-    if (pp == 1) return all_sizes(s, strategy, dp, 1, NULL, 1);
+    const int pp = mesh.n[LS_AXIS_PP];
+    if (pp == 1) return all_sizes(s, strategy, mesh, NULL, 1);
     for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
         if (s->q->recompute && !strcmp(plain[i], "zb")) continue; /* a backward in two halves would recompute twice */
-        LS_TRY(all_sizes(s, strategy, dp, pp, plain[i], 1));
+        LS_TRY(all_sizes(s, strategy, mesh, plain[i], 1));
     }
     for (int v = 2; v <= 4 && v * pp <= s->q->model.n_layer + 2; v++)
-        LS_TRY(all_sizes(s, strategy, dp, pp, "interleaved", v));
+        LS_TRY(all_sizes(s, strategy, mesh, "interleaved", v));
+    return LS_OK;
+}
+
+/* Why this mesh cannot be, or NULL. */
+static const char *impossible(const ls_planner_query *q, const ls_mesh *mesh, char words[240])
+{
+    const int dp = mesh->n[LS_AXIS_DP], pp = mesh->n[LS_AXIS_PP], U = q->model.n_layer + 2;
+    if (ls_shard_check(&q->model, mesh->n[LS_AXIS_TP]) != LS_OK) snprintf(words, 240, "%s", ls_err_words());
+    else if (pp > U) snprintf(words, 240, "pp %d: the model has %d units (embed, %d blocks, head)", pp, U, U - 2);
+    else if (q->global_batch % dp)
+        snprintf(words, 240, "dp %d: a global batch of %lld sequences leaves %lld over", dp, (long long)q->global_batch,
+                 (long long)(q->global_batch % dp));
+    else return NULL;
+    ls_err_clear();
+    return words;
+}
+
+static ls_status all_strategies(search *s, ls_mesh mesh)
+{
+    static const char *const strategy[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
+    char words[240];
+    const char *why = impossible(s->q, &mesh, words);
+    if (why) {
+        refuse(s, why);
+        return LS_OK;
+    }
+    for (size_t i = 0; i < sizeof strategy / sizeof strategy[0]; i++) {
+        /* with one replica every strategy is `single` */
+        if ((mesh.n[LS_AXIS_DP] == 1) != (i == 0)) continue;
+        if (s->q->strategy && strcmp(s->q->strategy, strategy[i])) continue;
+        LS_TRY(all_schedules(s, strategy[i], mesh));
+    }
     return LS_OK;
 }
 
@@ -157,37 +204,19 @@ static int by_rank(const void *a, const void *b)
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out)
 {
-    static const char *const strategy[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
     search s = {.cl = cl, .q = q, .r = out};
+    ls_status st = LS_OK;
     *out = (ls_planner_result){0};
-    for (int pp = 1; pp <= q->workers; pp++) {
-        char words[240];
-        const int dp = q->workers / pp;
-        if (q->workers % pp) continue;
-        if (pp > q->model.n_layer + 2) {
-            snprintf(words, sizeof words, "pp %d: the model has %d units (embed, %d blocks, head)", pp,
-                     q->model.n_layer + 2, q->model.n_layer);
-            refuse(&s, words);
-            continue;
+    for (int tp = 1; tp <= q->workers && (!q->max_tp || tp <= q->max_tp); tp++)
+        for (int pp = 1; pp * tp <= q->workers && st == LS_OK; pp++) {
+            ls_mesh mesh;
+            if (q->workers % (pp * tp)) continue;
+            st = ls_mesh_build(&mesh, q->workers, 0, pp, tp);
+            if (st == LS_OK) st = all_strategies(&s, mesh);
         }
-        if (q->global_batch % dp) {
-            snprintf(words, sizeof words, "dp %d: a global batch of %lld sequences leaves %lld over", dp,
-                     (long long)q->global_batch, (long long)(q->global_batch % dp));
-            refuse(&s, words);
-            continue;
-        }
-        for (size_t i = 0; i < sizeof strategy / sizeof strategy[0]; i++) {
-            /* with one replica every strategy is `single` */
-            if ((dp == 1) != (i == 0) || (q->strategy && strcmp(q->strategy, strategy[i]))) continue;
-            ls_status st = all_schedules(&s, strategy[i], dp, pp);
-            if (st != LS_OK) {
-                ls_planner_result_fini(out);
-                return st;
-            }
-        }
-    }
-    if (out->n) qsort(out->layout, (size_t)out->n, sizeof *out->layout, by_rank);
-    return LS_OK;
+    if (st != LS_OK) ls_planner_result_fini(out);
+    else if (out->n) qsort(out->layout, (size_t)out->n, sizeof *out->layout, by_rank);
+    return st;
 }
 
 void ls_planner_result_fini(ls_planner_result *r)

@@ -3,7 +3,7 @@
  *   memory      the very plan that the run allocates, made over dry communicators: equal byte for byte (train/plan_run.h)
  *   time        the units, actions and collectives of a step, one after the other as the strategies' files say, with the cluster's
  *               seconds for each: computing on one lane, collectives on another, waits where the code waits (planner_cost.c)
- *   search      every (strategy, dp, pp, schedule, micro-batch) of so many workers
+ *   search      every (strategy, dp, pp, tp, schedule, micro-batch) of so many workers
  *
  * A layout is a ls_train_config: what is ranked is what `lockstep train` would be given. */
 #ifndef LS_BENCH_PLANNER_H
@@ -47,6 +47,7 @@ typedef struct ls_planner_query {
     int seq_len, workers;
     int64_t memory;       /* 0: the cluster's           */
     int64_t bucket;       /* 0: the trainer's default   */
+    int max_tp;           /* 0: no limit                */
     const char *strategy; /* NULL: all                  */
     bool recompute;
 } ls_planner_query;
@@ -59,11 +60,13 @@ typedef struct ls_planner_result {
 } ls_planner_result;
 
 /* A configuration of the trainer's defaults for this layout. pp 1: schedule NULL. */
-ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, int dp, int pp, const char *schedule,
+ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, ls_mesh mesh, const char *schedule,
                                   int interleave, int micro_batch);
 
+/* On cores: shares them out among the stages of a pipeline, as `train -n` does. */
+void ls_planner_share(const ls_cluster *cl, ls_train_config *c);
 /* Threads of worker `rank`, as the launcher gives them. */
-int ls_planner_threads(const ls_cluster *cl, int workers, int rank);
+int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank);
 
 /* What worker `rank` will allocate. LS_E_CONFIG for a layout that cannot be, with the arithmetic. */
 ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int64_t val_seqs, ls_plan_memory *out);
@@ -72,7 +75,7 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);
 void ls_planner_result_fini(ls_planner_result *r);
 
-/* "zero2 dp 4 x pp 2 1f1b" */
+/* "zero2 dp 4 pp 2 (1f1b), 4 x 2" */
 void ls_layout_words(const ls_train_config *c, char buf[96]);
 /* The first `top` layouts (0: all), the reasons, and the command that runs the best one. */
 void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out);

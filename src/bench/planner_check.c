@@ -73,6 +73,27 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     return LS_OK;
 }
 
+/* --stages measured: where the run cut, in words that can be read again. */
+static ls_status read_cut(const char *file, const json_t *root, ls_run_record *r)
+{
+    const json_t *stages = under(root, "lockstep.pipeline.per_stage");
+    const size_t P = json_array_size(stages), V = json_array_size(json_object_get(json_array_get(stages, 0), "units"));
+    if (!r->cfg.stages || strcmp(r->cfg.stages, "measured")) return LS_OK;
+    ls_str s = {0};
+    for (size_t g = 0; g < P * V; g++) {
+        const json_t *units = json_object_get(json_array_get(stages, g % P), "units");
+        const char *run = json_string_value(json_array_get(units, g / P));
+        ls_str_addf(&s, "%s%s", g ? "," : "", run ? run : "?");
+    }
+    const bool known = s.data && !s.failed && s.len < sizeof r->cut;
+    snprintf(r->cut, sizeof r->cut, "%s", known ? s.data : "");
+    ls_str_fini(&s);
+    if (!known)
+        return ls_fail(LS_E_FORMAT, "%s: lockstep.pipeline.per_stage does not say which units a stage had", file);
+    r->cfg.stages = r->cut;
+    return LS_OK;
+}
+
 static ls_status read_memory(const char *file, const json_t *root, ls_run_record *r)
 {
     const json_t *all = under(root, "lockstep.memory.per_rank");
@@ -163,6 +184,7 @@ ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r)
     snprintf(path, sizeof path, "%s/training_metrics.json", r->dir);
     LS_TRY(ls_json_load(path, &root));
     ls_status st = resolve(path, root, r);
+    if (st == LS_OK) st = read_cut(path, root, r);
     if (st == LS_OK) st = read_memory(path, root, r);
     if (st == LS_OK) st = read_steps(r, fastest);
     const json_t *bubble = under(root, "lockstep.pipeline.bubble_measured");
@@ -228,6 +250,7 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
     ls_jsonw_put_str(&w, "strategy", r->cfg.strategy);
     ls_jsonw_put_int(&w, "workers", r->cfg.world_size);
     ls_jsonw_put_int(&w, "pp", r->cfg.mesh.n[LS_AXIS_PP]);
+    ls_jsonw_put_int(&w, "tp", r->cfg.mesh.n[LS_AXIS_TP]);
     ls_jsonw_put_str(&w, "schedule", r->cfg.schedule);
     ls_jsonw_put_int(&w, "micro_batch", r->cfg.micro_batch);
     ls_jsonw_put_int(&w, "grad_accum", r->cfg.grad_accum);
@@ -249,16 +272,16 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
 
 ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool json, ls_str *out, double *worst)
 {
-    const ls_train_config *c = &r->cfg;
+    ls_train_config c = r->cfg; /* borrows what the record owns */
     ls_prediction t;
     char words[96];
-    LS_TRY(ls_planner_predict(cl, c, &t));
-    ls_plan_memory *plan = ls_alloc((size_t)c->world_size * sizeof *plan);
-    if (!plan) return ls_nomem((size_t)c->world_size * sizeof *plan, "the plans");
+    ls_planner_share(cl, &c);
+    LS_TRY(ls_planner_predict(cl, &c, &t));
+    ls_plan_memory *plan = ls_alloc((size_t)c.world_size * sizeof *plan);
+    if (!plan) return ls_nomem((size_t)c.world_size * sizeof *plan, "the plans");
     ls_status st = LS_OK;
-    for (int k = 0; k < c->world_size && st == LS_OK; k++)
-        st = ls_planner_memory(c, c->threads ? c->threads : ls_planner_threads(cl, c->world_size, k), k, r->val_seqs,
-                               &plan[k]);
+    for (int k = 0; k < c.world_size && st == LS_OK; k++)
+        st = ls_planner_memory(&c, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
     const line l[] = {{"tokens/s", t.tokens_per_sec, r->seen.tokens_per_sec},
                       {"step", t.step, r->seen.step},
                       {"forward", t.forward, r->seen.forward},
@@ -268,7 +291,7 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
                       {"other", t.other, r->seen.other},
                       {"bubble", t.bubble, r->seen.bubble}};
     const int n = (int)(sizeof l / sizeof l[0]) - !r->pipeline;
-    ls_layout_words(c, words);
+    ls_layout_words(&c, words);
     if (st == LS_OK && json) as_json(cl, r, plan, l, n, out);
     if (st == LS_OK && !json) {
         ls_str_addf(out, "%s: %s, %d steps; cluster %s\n\n", r->dir, words, r->n_step, cl->name);

@@ -13,6 +13,7 @@ typedef struct ls_run_record {
     char *words; /* the command line, cut into words that the options borrow */
     char *argv[256];
     ls_train_config cfg;
+    char cut[1024]; /* stages that were measured */
     int64_t val_seqs;
     ls_plan_memory *memory; /* of each rank                         */
     ls_prediction seen;     /* measured: no comm, calls or elements */

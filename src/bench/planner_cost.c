@@ -49,9 +49,11 @@ typedef struct worker {
     int D; /* replicas */
     bool between;
     ls_cluster_passes pass;
-    double fwd[3], bwd[3]; /* seconds by ls_unit_kind */
-    double now, lane;      /* of the two lanes        */
-    double busy;           /* of the collectives      */
+    int threads;                     /* of this worker; 0: as measured with so many workers */
+    double fwd[3], bwd[3];           /* seconds by ls_unit_kind */
+    double seam_fwd[3], seam_bwd[3]; /* of sums between shards of a layer */
+    double now, lane;                /* of the two lanes        */
+    double busy;                     /* of the collectives      */
     ls_prediction p;
 
     double *gather; /* by unit: arrival of its parameters; 0: here      */
@@ -275,6 +277,13 @@ static void release(worker *w, int u, ls_pass pass)
 
 /* ---- a step ---- */
 
+/* Shards of a layer wait for each other's sums. */
+static void seam(worker *w, double sec)
+{
+    w->busy += sec;
+    wait(w, w->now + sec);
+}
+
 static void micro_batch(worker *w, int m)
 {
     const int U = w->m->n_unit;
@@ -283,6 +292,7 @@ static void micro_batch(worker *w, int m)
         acquire(w, u, LS_FWD);
         if (u == U - 1) grad_begin(w, u, m);
         spend(w, w->fwd[w->m->unit[u].kind], &w->p.forward);
+        seam(w, w->seam_fwd[w->m->unit[u].kind]);
         release(w, u, LS_FWD);
     }
     for (int u = U - 1; u >= 0; u--) {
@@ -290,6 +300,7 @@ static void micro_batch(worker *w, int m)
         acquire(w, u, LS_BWD);
         if (u < U - 1) grad_begin(w, u, m);
         spend(w, w->bwd[w->m->unit[u].kind], &w->p.backward);
+        seam(w, w->seam_bwd[w->m->unit[u].kind]);
         grad_ready(w, u, m);
         release(w, u, LS_BWD);
     }
@@ -350,7 +361,7 @@ static void update(worker *w)
 
 static void step(worker *w)
 {
-    const int P = w->c->mesh.n[LS_AXIS_PP], world = w->c->mesh.world;
+    const int P = w->c->mesh.n[LS_AXIS_PP], world = w->c->mesh.world, T = w->c->mesh.n[LS_AXIS_TP];
     const bool far = world > w->cl->devices;
     exchange(w, world, far); /* whether to stop */
     for (int m = 0; m < w->c->grad_accum; m++) micro_batch(w, m);
@@ -359,6 +370,7 @@ static void step(worker *w)
     sum_gradients(w);
     fold_tied(w, P > w->cl->devices);
     if (P > 1) exchange(w, P, P > w->cl->devices);
+    if (T > 1) exchange(w, T, T > w->cl->devices); /* the norm */
     update(w);
     spend(w, w->pass.step, &w->p.other);
 }
@@ -388,20 +400,46 @@ static ls_status walk(worker *w)
     return st;
 }
 
+/* A worker has `threads` cores: between what was measured with more and with fewer, speed grows with them in a straight line. */
 static double unit_sec(const worker *w, ls_unit_time k)
 {
-    const int workers = w->c->mesh.world < w->cl->devices ? w->c->mesh.world : w->cl->devices;
-    return ls_cluster_unit(w->cl, workers, &w->c->model, w->c->micro_batch, w->c->seq_len, k);
+    const ls_cluster *cl = w->cl;
+    const ls_train_config *c = w->c;
+    const int world = c->mesh.world < cl->devices ? c->mesh.world : cl->devices, T = c->mesh.n[LS_AXIS_TP];
+    const double sec = ls_cluster_unit(cl, world, &c->model, c->micro_batch, c->seq_len, k) / T;
+    const double even = (double)cl->devices / world;
+    if (!w->threads || w->threads == even) return sec;
+    const double other = w->threads > even ? even * 2 : even / 2; /* cores of the next measured one */
+    const double speed = 1 / sec,
+                 far = T / ls_cluster_unit(cl, (int)(cl->devices / other), &c->model, c->micro_batch, c->seq_len, k);
+    const double at = speed + (far - speed) * (w->threads - even) / (other - even);
+    return at > 0.1 * speed ? 1 / at : sec * even / w->threads;
 }
 
 static void unit_times(worker *w)
 {
+    const ls_train_config *c = w->c;
+    const int T = c->mesh.n[LS_AXIS_TP];
     w->fwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_FWD);
     w->bwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_BWD);
     w->fwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_FWD);
-    w->bwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_BWD) + (w->c->recompute ? w->fwd[LS_UNIT_BLOCK] : 0);
+    w->bwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_BWD) + (c->recompute ? w->fwd[LS_UNIT_BLOCK] : 0);
     w->fwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_FWD);
     w->bwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_BWD);
+    if (T == 1) return;
+    /* parallel/tensor.h: 4L + 2 sums of (R,C) a micro-batch, by rows a scatter and a gather each and 2L gathers more */
+    const double bytes = (double)c->micro_batch * c->seq_len * c->model.n_embd * w->cl->wire_bytes;
+    const bool far = T > w->cl->devices;
+    const double scatter_sec = ls_cluster_collective(w->cl, LS_COLL_REDUCE_SCATTER, T, bytes, far),
+                 gather_sec = ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, bytes, far),
+                 sum_sec = ls_cluster_collective(w->cl, LS_COLL_ALL_REDUCE, T, bytes, far),
+                 one = c->sequence_parallel ? scatter_sec + gather_sec : sum_sec,
+                 again = c->sequence_parallel ? 2 * gather_sec : 0;
+    w->seam_fwd[LS_UNIT_EMBED] = one;
+    w->seam_fwd[LS_UNIT_BLOCK] = 2 * one;
+    w->seam_bwd[LS_UNIT_BLOCK] = 2 * one + again + (c->recompute ? 2 * one : 0);
+    w->seam_fwd[LS_UNIT_HEAD] =
+        one + ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, 24.0 * c->micro_batch * c->seq_len * T, far);
 }
 
 /* ---- pipelines ---- */
@@ -415,10 +453,11 @@ static ls_part_cost part_cost(const worker *w, int first, int last, bool split)
         const ls_unit_kind kind = w->m->unit[u].kind;
         n += (double)w->m->unit[u].n_grad;
         if (kind == LS_UNIT_HEAD) {
-            k.bwd_in += w->fwd[kind] + w->bwd[kind];
+            k.bwd_in += w->fwd[kind] + w->bwd[kind] + w->seam_fwd[kind];
             continue;
         }
-        k.fwd += w->fwd[kind];
+        k.fwd += w->fwd[kind] + w->seam_fwd[kind];
+        k.bwd_in += w->seam_bwd[kind];
         if (kind == LS_UNIT_BLOCK && split) {
             k.bwd_in += unit_sec(w, LS_TIME_BLOCK_IN);
             k.bwd_w += unit_sec(w, LS_TIME_BLOCK_W);
@@ -427,6 +466,14 @@ static ls_part_cost part_cost(const worker *w, int first, int last, bool split)
     const double M = w->c->grad_accum; /* M - 1 sums in all */
     k.bwd_w += n / (w->way >= ZERO2 ? w->D : 1) * w->pass.add * (M - 1) / M;
     return k;
+}
+
+static double seams(const worker *w)
+{
+    double sum = 0;
+    for (int u = 0; u < w->m->n_unit; u++)
+        if (here(w, u)) sum += w->seam_fwd[w->m->unit[u].kind] + w->seam_bwd[w->m->unit[u].kind];
+    return sum * w->c->grad_accum;
 }
 
 static ls_status pipeline(worker *w, const ls_schedule *s, const ls_stages *cut, ls_prediction *out)
@@ -441,14 +488,17 @@ static ls_status pipeline(worker *w, const ls_schedule *s, const ls_stages *cut,
     double most = 0;
     for (int k = 0; k < P && st == LS_OK; k++) {
         worker one = *w;
+        one.threads = w->c->stage_thread[0] ? w->c->stage_thread[k] : 0;
+        unit_times(&one);
+        for (int g = k; g < n_part; g += P) part[g] = part_cost(&one, cut->first[g], cut->first[g + 1], split);
         ls_pipe_roles(cut, w->c->model.tied, k, role);
         one.role = role;
         st = walk(&one);
-        const double rest = one.p.step - one.p.forward - one.p.backward;
+        /* sums between shards are in the parts' costs already */
+        const double rest = one.p.step - one.p.forward - one.p.backward - seams(&one);
         if (st == LS_OK && k == 0) *out = one.p;
         most = fmax(most, rest);
     }
-    for (int g = 0; g < n_part && st == LS_OK; g++) part[g] = part_cost(w, cut->first[g], cut->first[g + 1], split);
     ls_sim sim;
     const ls_pipe_costs costs = {.part = part,
                                  .transfer = ls_cluster_collective(w->cl, LS_COLL_SEND, 2, bytes, P > w->cl->devices)};
@@ -477,7 +527,8 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
     ls_stages cut;
     ls_schedule *s = NULL;
     LS_TRY(ls_compute_open(&compute, c->compute, LS_F32, 1));
-    LS_TRY(ls_model_create(&m, &c->model, &compute, ls_strategy_pad(c->strategy, D)));
+    LS_TRY(ls_model_create_shard(&m, &c->model, &compute, ls_strategy_pad(c->strategy, D),
+                                 (ls_shard){.size = c->mesh.n[LS_AXIS_TP], .rows = c->sequence_parallel}));
     worker w = {.cl = cl,
                 .c = c,
                 .m = m,

@@ -32,8 +32,9 @@ static ls_status total_of(const ls_plan *p, int64_t *total)
 static ls_status make_groups(const ls_mesh *mesh, int rank, ls_run_groups *g)
 {
     g->at = ls_mesh_coord(mesh, rank);
-    const int p = g->at.at[LS_AXIS_PP], P = mesh->n[LS_AXIS_PP];
+    const int p = g->at.at[LS_AXIS_PP], P = mesh->n[LS_AXIS_PP], T = mesh->n[LS_AXIS_TP];
     LS_TRY(ls_comm_dry(g->at.at[LS_AXIS_DP], mesh->n[LS_AXIS_DP], &g->dp));
+    if (T > 1) LS_TRY(ls_comm_dry(g->at.at[LS_AXIS_TP], T, &g->tp));
     if (P == 1) return LS_OK;
     LS_TRY(ls_comm_dry(p, P, &g->pp));
     LS_TRY(ls_comm_dry(p, P, &g->pp_acts));
@@ -54,6 +55,7 @@ ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int
     for (int p = 0; p < LS_N_PART; p++) out->part[p] = ls_plan_part_bytes(&parts.plan, (ls_part)p);
     ls_run_parts_fini(&parts);
     ls_comm_destroy(&g.dp);
+    ls_comm_destroy(&g.tp);
     ls_comm_destroy(&g.pp);
     ls_comm_destroy(&g.pp_acts);
     ls_comm_destroy(&g.pp_grads);

@@ -32,7 +32,7 @@ static void table(const ls_planner_result *r, int top, ls_str *out)
     double by;
     const char *unit = unit_of(r, &by);
     ls_str_addf(out,
-                "  #  strategy  dp  pp  schedule        micro x accum   tokens/s    step s  bubble  exposed   "
+                "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s    step s  bubble  exposed   "
                 "worst worker, %s: param  grad   opt   act  rest  total\n",
                 unit);
     for (int i = 0; i < r->n_fit && (!top || i < top); i++) {
@@ -42,10 +42,10 @@ static void table(const ls_planner_result *r, int top, ls_str *out)
         char schedule[40];
         snprintf(schedule, sizeof schedule, c->interleave > 1 ? "%.20s x %d" : "%.20s", c->schedule ? c->schedule : "-",
                  c->interleave);
-        ls_str_addf(out, "%3d  %-8s %3d %3d  %-15s %5d x %-5d %10.0f %9.4g  %5.1f%%   %5.1f%%   %*s", i + 1,
-                    c->strategy, c->mesh.n[LS_AXIS_DP], c->mesh.n[LS_AXIS_PP], schedule, c->micro_batch, c->grad_accum,
-                    l->time.tokens_per_sec, l->time.step, 100 * l->time.bubble, 100 * l->time.exposed / l->time.step,
-                    18, "");
+        ls_str_addf(out, "%3d  %-8s %3d %3d %3d  %-15s %5d x %-5d %10.0f %9.4g  %5.1f%%   %5.1f%%   %*s", i + 1,
+                    c->strategy, c->mesh.n[LS_AXIS_DP], c->mesh.n[LS_AXIS_PP], c->mesh.n[LS_AXIS_TP], schedule,
+                    c->micro_batch, c->grad_accum, l->time.tokens_per_sec, l->time.step, 100 * l->time.bubble,
+                    100 * l->time.exposed / l->time.step, 18, "");
         for (int k = 0; k < LS_PART_BUCKET; k++) ls_str_addf(out, " %5.2f", (double)p[k] / by);
         ls_str_addf(out, " %5.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK]) / by,
                     (double)l->worst.total / by);
@@ -76,6 +76,7 @@ static void command(const ls_planner_query *q, const ls_train_config *c, ls_str 
         q->model.name, q->seq_len, c->micro_batch, c->grad_accum);
     if (c->world_size > 1) ls_str_addf(out, " -n %d --strategy %s", c->world_size, c->strategy);
     if (c->schedule) ls_str_addf(out, " --pp %d --schedule %s", c->mesh.n[LS_AXIS_PP], c->schedule);
+    if (c->mesh.n[LS_AXIS_TP] > 1) ls_str_addf(out, " --tp %d", c->mesh.n[LS_AXIS_TP]);
     if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
     if (c->recompute) ls_str_add(out, " --recompute");
 }
@@ -113,6 +114,7 @@ static void layout(ls_jsonw *w, const ls_planner_query *q, const ls_layout *l)
     ls_jsonw_put_str(w, "strategy", c->strategy);
     ls_jsonw_put_int(w, "dp", c->mesh.n[LS_AXIS_DP]);
     ls_jsonw_put_int(w, "pp", c->mesh.n[LS_AXIS_PP]);
+    ls_jsonw_put_int(w, "tp", c->mesh.n[LS_AXIS_TP]);
     ls_jsonw_put_str(w, "schedule", c->schedule);
     ls_jsonw_put_int(w, "interleave", c->interleave);
     ls_jsonw_put_int(w, "micro_batch", c->micro_batch);

@@ -14,7 +14,7 @@
 
 typedef struct options {
     const char *model, *variant, *cluster, *strategy, *out, *check;
-    int64_t global_batch, seq_length, workers, bucket, top;
+    int64_t global_batch, seq_length, workers, bucket, top, max_tp;
     double memory, seconds, dropout;
     ls_opt_list micro, measure_workers;
     bool recompute, measure, json, all, fastest;
@@ -35,6 +35,8 @@ static const ls_opt table[] = {
     {"memory", LS_OPT_REAL, offsetof(options, memory), "GiB", "0", "of a device, or (cpu) of a host [the cluster's]",
      NULL},
     {"strategy", LS_OPT_CHOICE, offsetof(options, strategy), "single|dp|ddp|zero1|zero2|zero3", NULL, "only this one",
+     NULL},
+    {"max_tp", LS_OPT_INT, offsetof(options, max_tp), "T", "0", "split layers over at most so many workers [no limit]",
      NULL},
     {"bucket", LS_OPT_INT, offsetof(options, bucket), "N", "0", "elements of a bucket, as for train [6553600]", NULL},
     {"recompute", LS_OPT_SWITCH, offsetof(options, recompute), NULL, NULL, "blocks keep their input only", NULL},
@@ -78,6 +80,7 @@ static ls_status check_numbers(const options *o)
                {"seq_length", o->seq_length, 1},
                {"workers", o->workers, 0},
                {"bucket", o->bucket, 0},
+               {"max_tp", o->max_tp, 0},
                {"top", o->top, 1}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].v < all[i].lo || all[i].v > INT_MAX)
@@ -178,6 +181,7 @@ static ls_status rank(const options *o)
                           .seq_len = (int)o->seq_length,
                           .memory = (int64_t)(o->memory * 1024 * 1024 * 1024),
                           .bucket = o->bucket,
+                          .max_tp = (int)o->max_tp,
                           .strategy = o->strategy,
                           .recompute = o->recompute};
     if (!o->model || !o->global_batch)

@@ -158,6 +158,9 @@ static void planned_is_allocated_and_sent(void **state)
         {2, "--pp 2 --schedule zb --micro_batch_size_per_gpu 1 --grad_accum_steps 4"},
         {2, "--pp 2 --schedule interleaved --interleave 2 --micro_batch_size_per_gpu 1 --grad_accum_steps 4"},
         {3, "--pp 3 --schedule 1f1b --micro_batch_size_per_gpu 2 --grad_accum_steps 4 --recompute"},
+        {2, "--tp 2 --micro_batch_size_per_gpu 2 --grad_accum_steps 2"},
+        {4, "--tp 2 --strategy zero3 --micro_batch_size_per_gpu 2 --variant r1"},
+        {4, "--tp 2 --pp 2 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 --sequence_parallel"},
         {4, "--pp 2 --strategy dp --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
         {4, "--pp 2 --strategy ddp --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
         {4, "--pp 2 --strategy zero1 --micro_batch_size_per_gpu 1 --grad_accum_steps 2 --variant r1"},
@@ -188,7 +191,8 @@ static double v100_row(int gpus)
     assert_true(ls_cluster_preset("v100", &cl));
     assert_int_equal(ls_model_config_preset("gpt2", &q.model), LS_OK);
     ls_model_config_set_variant(&q.model, LS_VARIANT_R1);
-    const ls_train_config c = ls_planner_config(&q, gpus > 1 ? "zero1" : "single", gpus, 1, NULL, 1, 4);
+    const ls_train_config c =
+        ls_planner_config(&q, gpus > 1 ? "zero1" : "single", (ls_mesh){{gpus, 1, 1}, gpus}, NULL, 1, 4);
     assert_int_equal(ls_planner_predict(&cl, &c, &p), LS_OK);
     return p.tokens_per_sec;
 }
@@ -228,7 +232,7 @@ static ls_prediction predict_toy(const char *strategy, int dp, int pp, const cha
     ls_prediction p;
     ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = dp * pp};
     assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
-    const ls_train_config c = ls_planner_config(&q, strategy, dp, pp, schedule, 1, micro);
+    const ls_train_config c = ls_planner_config(&q, strategy, (ls_mesh){{dp, pp, 1}, dp * pp}, schedule, 1, micro);
     assert_int_equal(ls_planner_predict(&toy, &c, &p), LS_OK);
     const double sum = p.forward + p.backward + p.exposed + p.optimizer + p.other;
     assert_true(fabs(sum / p.step - 1) < 1e-9); /* the parts are the step */
@@ -254,7 +258,7 @@ static void predictions_make_sense(void **state)
     ls_prediction p;
     ls_planner_query q = {.global_batch = 8, .seq_len = 128, .workers = 2};
     assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
-    const ls_train_config c = ls_planner_config(&q, "ddp", 2, 1, NULL, 1, 4);
+    const ls_train_config c = ls_planner_config(&q, "ddp", (ls_mesh){{2, 1, 1}, 2}, NULL, 1, 4);
     assert_int_equal(ls_planner_predict(&far, &c, &p), LS_OK);
     assert_true(p.step > 2 * slow);
 }
