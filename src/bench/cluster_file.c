@@ -91,6 +91,7 @@ static void write_passes(ls_jsonw *w, const ls_cluster *c)
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "workers", p->workers);
         ls_jsonw_put_real(w, "adamw", p->adamw);
+        ls_jsonw_put_real(w, "adamw_alone", p->alone);
         ls_jsonw_put_real(w, "sum_of_squares", p->sumsq);
         ls_jsonw_put_real(w, "add", p->add);
         ls_jsonw_put_real(w, "overlap", p->overlap);
@@ -231,6 +232,8 @@ static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
     ls_cluster_passes p = {0};
     LS_TRY(whole(r, o, "workers", true, &p.workers));
     LS_TRY(real(r, o, "adamw", true, 0, &p.adamw));
+    p.alone = p.adamw;
+    LS_TRY(real(r, o, "adamw_alone", false, 0, &p.alone));
     LS_TRY(real(r, o, "sum_of_squares", true, 0, &p.sumsq));
     LS_TRY(real(r, o, "add", true, 0, &p.add));
     LS_TRY(real(r, o, "overlap", true, 0, &p.overlap));

@@ -347,7 +347,7 @@ static void update(worker *w)
     if (w->way >= ZERO1) exchange(w, w->D, w->between);
     for (int u = 0; u < U; u++) {
         if (!here(w, u)) continue;
-        spend(w, (double)share(w, u) * w->pass.adamw, &w->p.optimizer);
+        spend(w, (double)share(w, u) * (w->way == DP ? w->pass.alone : w->pass.adamw), &w->p.optimizer);
         const int64_t part = w->m->unit[u].n_pad / w->D,
                       step = w->c->gather_bucket / w->D > 0 ? w->c->gather_bucket / w->D : 1;
         for (int64_t at = 0; at < part && (w->way == ZERO1 || w->way == ZERO2); at += step)

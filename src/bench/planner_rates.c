@@ -102,6 +102,7 @@ ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers)
     if (!c->n_passes)
         return (ls_cluster_passes){.workers = workers,
                                    .adamw = c->update_bytes / c->bandwidth,
+                                   .alone = c->update_bytes / c->bandwidth,
                                    .sumsq = c->wire_bytes / c->bandwidth,
                                    .add = 3 * c->wire_bytes / c->bandwidth,
                                    .overlap = c->overlap};
