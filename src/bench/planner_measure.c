@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST_REP 40
+#define MOST_REP 400
 #define BUFFER   (64LL << 20) /* bytes that collectives walk through */
 #define LAYERS   4
 

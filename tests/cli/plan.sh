@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# plan --schedule: the clock grid, numbers that theory gives, JSON, SVG, export and back, and what is refused.
+# plan --schedule: the clock grid, numbers that theory gives, JSON, SVG, export and back, and what is refused. plan --model: the ranking;
+# --measure and --check: a file that is read back, bytes that are equal.
 . "$(dirname "$0")/../lib.sh"
 
 plan() { "$LOCKSTEP" plan "$@"; }
@@ -70,7 +71,7 @@ expect 0 "replica 1    8  9     10 11     12 13     14 15" plan --schedule gpipe
 expect 0 "between each stage's first and last action 0.00 %" plan --schedule zb --pp 4 --micro 8 --live 7
 expect 0 "wider than" plan --schedule gpipe --pp 2 --micro 500
 
-expect 2 "plan needs --schedule" plan
+expect 2 "plan needs --model NAME and --global_batch N" plan
 expect 2 "did you mean gpipe?" plan --schedule gpip --pp 2 --micro 2
 expect 2 "needs --pp P and --micro M" plan --schedule gpipe --pp 2
 expect 2 "1f1b has one chunk a stage, and 2 were asked for" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
@@ -84,4 +85,48 @@ expect 2 "deadlock: rank 0, action 2 (rg0@1) waits for rank 1" plan --schedule "
 sed 's/B1/B9/' "$SCRATCH/mine.txt" >"$SCRATCH/wrong.txt"
 expect 3 "wrong.txt:8:10: micro-batches are 0 to 1, and here is 'B9'" plan --schedule "$SCRATCH/wrong.txt"
 expect 3 "cannot make the folder /proc/no" plan --schedule gpipe --pp 2 --micro 2 --draw /proc/no/such/folder/x.svg
+
+# layouts
+expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global-batch 16 --cluster v100
+expect 0 "bubble  exposed" plan --model gpt2 --global-batch 16 --cluster v100 --top 3
+expect 0 "do not fit; the nearest:" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster a100 --memory 16
+expect 5 "no layout of 4 workers fits; the least: needs " plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
+expect 0 "a global batch of 6 sequences leaves 2 over" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
+expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global-batch 16 --cluster h100
+expect 2 "no such file, and no preset (v100, a100, h100, h200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
+expect 2 "gpt2 has 1024 positions" plan --model gpt2 --global-batch 8 --seq-length 2048 --cluster v100
+expect 2 "a number from 1 up" plan --model gpt2 --global-batch -8 --cluster v100
+echo '{"format": "lockstep-cluster 1", "devices_per_host": 2}' >"$SCRATCH/bad.json"
+expect 3 "bad.json: memory_bytes is missing" plan --model tiny --seq-length 64 --global-batch 8 --cluster "$SCRATCH/bad.json"
+expect 3 "training_metrics.json" plan --check "$SCRATCH"
+expect 0 "lockstep plan --check RUN_DIR" plan --help
+expect 0 "usage: lockstep plan --schedule" plan --schedule 1f1b --help
+
+plan --model gpt2 --global-batch 16 --cluster v100 --json --all >"$SCRATCH/all.json" || bad "--json"
+python3 - "$SCRATCH/all.json" <<'P' || bad "JSON of the ranking"
+import json, sys
+d = json.load(open(sys.argv[1]))
+fit = [l for l in d["layouts"] if l["fits"]]
+assert len(fit) == d["fit"] and len(d["layouts"]) == d["fit"] + d["do_not_fit"]
+assert all(a["tokens_per_sec"] >= b["tokens_per_sec"] for a, b in zip(fit, fit[1:]))
+assert {l["strategy"] for l in d["layouts"]} == {"single", "dp", "ddp", "zero1", "zero2", "zero3"}
+assert {l["schedule"] for l in d["layouts"]} == {None, "naive", "gpipe", "1f1b", "interleaved", "zb"}
+assert {l["tp"] for l in d["layouts"]} == {1, 2, 4}
+for l in d["layouts"]:
+    assert l["dp"] * l["pp"] * l["tp"] == 4 and l["dp"] * l["micro_batch"] * l["grad_accum"] == 16
+    parts = sum(l[k + "_sec"] for k in ("forward", "backward", "exposed_comm", "optimizer", "other"))
+    assert abs(parts / l["step_sec"] - 1) < 1e-6, l
+    assert (l["bubble"] > 0) == (l["pp"] > 1), l
+P
+
+# a machine measured in a second; runs whose bytes are the plan's
+tokens "$SCRATCH/train.bin" 20000
+expect 0 "cluster.json: measured" plan --measure --model tiny --seq-length 32 --micro 1 2 --measure_workers 1 2 --seconds 1 --out "$SCRATCH/cluster.json"
+for f in "-n 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured"; do
+  "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 \
+    --max_steps 4 --checkpoint_path "$SCRATCH/run" $f >/dev/null 2>"$SCRATCH/err" || bad "train $f: $(tail -2 "$SCRATCH/err")"
+  expect 0 "tokens/s" plan --check "$SCRATCH/run" --cluster "$SCRATCH/cluster.json"
+  grep -q "rank 0 *total *[0-9]* *[0-9]*  equal" "$SCRATCH/out" || bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
+  grep -q "NOT EQUAL" "$SCRATCH/out" && bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
+done
 done_tests
