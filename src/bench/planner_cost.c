@@ -400,13 +400,26 @@ static ls_status walk(worker *w)
     return st;
 }
 
+/* Of a unit whose layers are split: norms, residuals and dropout that every shard does for all rows, in passes like a sum's. */
+static double uncut(const worker *w, ls_unit_time k)
+{
+    const double n = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd;
+    const int rows = w->c->sequence_parallel ? w->c->mesh.n[LS_AXIS_TP] : 1;
+    const double passes = k == LS_TIME_BLOCK_FWD                            ? 16
+                          : k == LS_TIME_BLOCK_BWD || k == LS_TIME_BLOCK_IN ? 24
+                          : k == LS_TIME_HEAD_BWD                           ? 8
+                                                                            : 0;
+    return passes * n / rows * w->pass.add;
+}
+
 /* A worker has `threads` cores: between what was measured with more and with fewer, speed grows with them in a straight line. */
 static double unit_sec(const worker *w, ls_unit_time k)
 {
     const ls_cluster *cl = w->cl;
     const ls_train_config *c = w->c;
     const int world = c->mesh.world < cl->devices ? c->mesh.world : cl->devices, T = c->mesh.n[LS_AXIS_TP];
-    const double sec = ls_cluster_unit(cl, world, &c->model, c->micro_batch, c->seq_len, k) / T;
+    const double whole = ls_cluster_unit(cl, world, &c->model, c->micro_batch, c->seq_len, k),
+                 sec = whole / T + (1 - 1.0 / T) * fmin(whole, uncut(w, k));
     const double even = (double)cl->devices / world;
     if (!w->threads || w->threads == even) return sec;
     const double other = w->threads > even ? even * 2 : even / 2; /* cores of the next measured one */

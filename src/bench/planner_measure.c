@@ -215,11 +215,27 @@ static ls_status two_halves(bench *b, double *sec)
     return LS_OK;
 }
 
-static ls_status passes(bench *b, double *sec)
+/* One update of every tensor, in calls as the trainer makes them. */
+static ls_status update(bench *b)
 {
     const ls_model *m = b->parts.model;
     ls_compute *c = &b->compute;
     const ls_adamw h = {.lr = 1e-9, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .bias1 = 1, .bias2 = 1, .grad_scale = 1};
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(b->parts.strategy, u);
+        for (int i = 0; i < m->unit[u].n_tensor; i++) {
+            const int64_t at = m->unit[u].tensor[i].offset;
+            LS_TRY(c->ops->adamw(c, ls_at(c, o.param, at), ls_at(c, o.grad, at), ls_at(c, o.m, at), ls_at(c, o.v, at),
+                                 m->unit[u].tensor[i].n, &h));
+        }
+    }
+    return LS_OK;
+}
+
+static ls_status passes(bench *b, double *sec)
+{
+    const ls_model *m = b->parts.model;
+    ls_compute *c = &b->compute;
     double n = 0, t[4];
     t[0] = ls_now();
     for (int u = 0; u < m->n_unit; u++) {
@@ -228,10 +244,7 @@ static ls_status passes(bench *b, double *sec)
         n += (double)o.n;
     }
     t[1] = ls_now();
-    for (int u = 0; u < m->n_unit; u++) {
-        const ls_own o = ls_strategy_own(b->parts.strategy, u);
-        LS_TRY(c->ops->adamw(c, o.param, o.grad, o.m, o.v, o.n, &h));
-    }
+    LS_TRY(update(b));
     t[2] = ls_now();
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(b->parts.strategy, u);
@@ -248,17 +261,12 @@ static ls_status passes(bench *b, double *sec)
 static ls_status master(bench *b, double *sec)
 {
     const ls_model *m = b->parts.model;
-    ls_compute *c = &b->compute;
-    const ls_adamw h = {.lr = 1e-9, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .bias1 = 1, .bias2 = 1, .grad_scale = 1};
     double n = 0;
+    for (int u = 0; u < m->n_unit; u++) n += (double)m->unit[u].n_pad;
     LS_TRY(ls_barrier(b->comm, LS_SITE));
     const double begin = ls_now();
-    for (int u = 0; u < m->n_unit && ls_comm_rank(b->comm) == 0; u++) {
-        const ls_own o = ls_strategy_own(b->parts.strategy, u);
-        LS_TRY(c->ops->adamw(c, o.param, o.grad, o.m, o.v, o.n, &h));
-        n += (double)o.n;
-    }
-    sec[T_ALONE] = n > 0 ? (ls_now() - begin) / n : 0;
+    if (ls_comm_rank(b->comm) == 0) LS_TRY(update(b));
+    sec[T_ALONE] = ls_comm_rank(b->comm) == 0 ? (ls_now() - begin) / n : 0;
     return ls_barrier(b->comm, LS_SITE);
 }
 
@@ -310,6 +318,22 @@ static ls_status one_collective(ls_comm *c, ls_coll kind, buffers *b, int64_t nb
     return ls_recv(c, all, (int)r - 1, LS_SITE, t);
 }
 
+/* A message as a pipeline has it: who receives has waited long enough to sleep. Seconds from the send to the end of the receive. */
+static ls_status one_message(ls_comm *c, buffers *b, int64_t nbytes, double *sec)
+{
+    const int W = ls_comm_size(c), r = ls_comm_rank(c);
+    double mine = 0, all[64];
+    LS_TRY(ls_barrier(c, LS_SITE));
+    for (double begin = ls_now(); r % 2 == 0 && ls_now() - begin < 500e-6;) {}
+    if (r % 2 == 0) mine = ls_now();
+    LS_TRY(one_collective(c, LS_COLL_SEND, b, nbytes, NULL));
+    if (r % 2) mine = ls_now();
+    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
+    *sec = 0;
+    for (int k = 0; k + 1 < W; k += 2) *sec += (all[k + 1] - all[k]) / (W / 2);
+    return LS_OK;
+}
+
 static ls_status time_curve(ls_comm *c, ls_coll kind, buffers *b, double seconds, bool fastest, ls_cluster_curve *v)
 {
     static const int64_t size[] = {512, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20};
@@ -319,10 +343,16 @@ static ls_status time_curve(ls_comm *c, ls_coll kind, buffers *b, double seconds
         double rep[MOST_REP], begin = ls_now();
         int n = -1, enough = 0;
         for (; n < MOST_REP && !enough; n++) {
+            double sec;
             LS_TRY(ls_barrier(c, LS_SITE));
             const double t = ls_now();
-            LS_TRY(one_collective(c, kind, b, size[i], NULL));
-            if (n >= 0) rep[n] = ls_now() - t;
+            if (kind == LS_COLL_SEND) {
+                LS_TRY(one_message(c, b, size[i], &sec));
+            } else {
+                LS_TRY(one_collective(c, kind, b, size[i], NULL));
+                sec = ls_now() - t;
+            }
+            if (n >= 0) rep[n] = sec;
             LS_TRY(ls_agree(c, n >= 4 && ls_now() - begin > seconds / N, LS_SITE, &enough));
         }
         v->bytes[i] = (double)size[i];
