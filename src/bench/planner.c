@@ -51,7 +51,7 @@ int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank)
     return cl->devices * (rank + 1) / W - cl->devices * rank / W;
 }
 
-void ls_layout_words(const ls_train_config *c, char buf[96])
+void ls_planned_words(const ls_train_config *c, char buf[96])
 {
     const int D = c->mesh.n[LS_AXIS_DP], P = c->mesh.n[LS_AXIS_PP], T = c->mesh.n[LS_AXIS_TP];
     char pipe[64] = "", chunks[16] = "", cut[16] = "";
@@ -78,7 +78,7 @@ static void refuse(search *s, const char *words)
     if (k < MOST && !s->r->bad[k][0]) snprintf(s->r->bad[k], sizeof s->r->bad[k], "%s", words);
 }
 
-static ls_status worst_worker(const search *s, ls_layout *l)
+static ls_status worst_worker(const search *s, ls_planned *l)
 {
     const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
     for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
@@ -91,7 +91,7 @@ static ls_status worst_worker(const search *s, ls_layout *l)
     return LS_OK;
 }
 
-static void judge(const search *s, ls_layout *l)
+static void judge(const search *s, ls_planned *l)
 {
     const ls_cluster *cl = s->cl;
     const int64_t have = s->q->memory ? s->q->memory : cl->memory;
@@ -114,13 +114,13 @@ static ls_status consider(search *s, const ls_train_config *c)
     ls_planner_result *r = s->r;
     if (r->n == s->cap) {
         const int cap = s->cap ? 2 * s->cap : 256;
-        ls_layout *more = ls_realloc(r->layout, (size_t)cap * sizeof *more);
+        ls_planned *more = ls_realloc(r->layout, (size_t)cap * sizeof *more);
         if (!more) return ls_nomem((size_t)cap * sizeof *more, "the layouts");
         r->layout = more;
         s->cap = cap;
     }
-    ls_layout *l = &r->layout[r->n];
-    *l = (ls_layout){.cfg = *c};
+    ls_planned *l = &r->layout[r->n];
+    *l = (ls_planned){.cfg = *c};
     ls_planner_share(s->cl, &l->cfg);
     ls_status st = worst_worker(s, l);
     if (st == LS_OK) st = ls_planner_predict(s->cl, &l->cfg, &l->time);
@@ -196,7 +196,7 @@ static ls_status all_strategies(search *s, ls_mesh mesh)
 
 static int by_rank(const void *a, const void *b)
 {
-    const ls_layout *x = a, *y = b;
+    const ls_planned *x = a, *y = b;
     if (x->fits != y->fits) return x->fits ? -1 : 1;
     if (x->fits && x->time.step != y->time.step) return x->time.step < y->time.step ? -1 : 1;
     return (x->worst.total > y->worst.total) - (x->worst.total < y->worst.total);

@@ -2,7 +2,7 @@
  *
  *   memory      the very plan that the run allocates, made over dry communicators: equal byte for byte (train/plan_run.h)
  *   time        the units, actions and collectives of a step, one after the other as the strategies' files say, with the cluster's
- *               seconds for each: computing on one lane, collectives on another, waits where the code waits (planner_cost.c)
+ *               seconds for each: computing on one lane, collectives on another, waits where the code waits (planner_step.c)
  *   search      every (strategy, dp, pp, tp, schedule, micro-batch) of so many workers
  *
  * A layout is a ls_train_config: what is ranked is what `lockstep train` would be given. */
@@ -31,7 +31,7 @@ typedef struct ls_prediction {
     int64_t calls[LS_N_COLL], elements[LS_N_COLL]; /* of rank 0's data-parallel group, a step         */
 } ls_prediction;
 
-typedef struct ls_layout {
+typedef struct ls_planned {
     ls_train_config cfg; /* owns nothing          */
     ls_plan_memory worst;
     int worst_rank;
@@ -39,7 +39,7 @@ typedef struct ls_layout {
     bool fits;
     char why[240]; /* it does not          */
     ls_prediction time;
-} ls_layout;
+} ls_planned;
 
 typedef struct ls_planner_query {
     ls_model_config model;
@@ -53,7 +53,7 @@ typedef struct ls_planner_query {
 } ls_planner_query;
 
 typedef struct ls_planner_result {
-    ls_layout *layout; /* those that fit, fastest first; then the others, least memory first */
+    ls_planned *layout; /* those that fit, fastest first; then the others, least memory first */
     int n, n_fit;
     int n_bad; /* combinations that cannot be, whatever the memory, with examples of why */
     char bad[6][240];
@@ -76,7 +76,7 @@ ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_
 void ls_planner_result_fini(ls_planner_result *r);
 
 /* "zero2 dp 4 pp 2 (1f1b), 4 x 2" */
-void ls_layout_words(const ls_train_config *c, char buf[96]);
+void ls_planned_words(const ls_train_config *c, char buf[96]);
 /* The first `top` layouts (0: all), the reasons, and the command that runs the best one. */
 void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out);
 void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out);

@@ -291,7 +291,7 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
                       {"other", t.other, r->seen.other},
                       {"bubble", t.bubble, r->seen.bubble}};
     const int n = (int)(sizeof l / sizeof l[0]) - !r->pipeline;
-    ls_layout_words(&c, words);
+    ls_planned_words(&c, words);
     if (st == LS_OK && json) as_json(cl, r, plan, l, n, out);
     if (st == LS_OK && !json) {
         ls_str_addf(out, "%s: %s, %d steps; cluster %s\n\n", r->dir, words, r->n_step, cl->name);

@@ -1,4 +1,5 @@
-#include "bench/planner_measure.h"
+/* planner_measure.c - workers are started, time their units, and leave what they found. */
+#include "bench/planner_measure_impl.h"
 
 #include "comm/launch.h"
 #include "core/clock.h"
@@ -13,11 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define MOST_REP 400
-#define BUFFER   (64LL << 20) /* bytes that collectives walk through */
-#define LAYERS   4
-
-enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, T_ALONE, N_TIMED };
+#define LAYERS 4
 
 /* What rank 0 leaves for the parent, in memory that both see. */
 typedef struct found {
@@ -63,7 +60,7 @@ void ls_measure_rows(int n, bool fastest, int *from, int *to)
     *to = fastest ? (n + 9) / 10 : n - n / 4;
 }
 
-static double middle(double *x, int n, bool fastest)
+double planner_middle(double *x, int n, bool fastest)
 {
     double sum = 0;
     int from, to;
@@ -73,12 +70,12 @@ static double middle(double *x, int n, bool fastest)
     return sum / (to - from);
 }
 
-/* The mean of this over all workers. */
-static ls_status over_workers(ls_comm *c, double *x, int n)
+ls_status planner_over_workers(ls_comm *c, double *x, int n)
 {
-    double all[64 * N_TIMED];
-    const int W = ls_comm_size(c), per = 4096 / 8 / W < N_TIMED ? 1 : n; /* a gather of at most 4096 bytes at once */
-    LS_ASSERT(n <= N_TIMED && W <= 64);
+    double all[64 * PLANNER_TIMED];
+    const int W = ls_comm_size(c),
+              per = 4096 / 8 / W < PLANNER_TIMED ? 1 : n; /* a gather of at most 4096 bytes at once */
+    LS_ASSERT(n <= PLANNER_TIMED && W <= 64);
     for (int at = 0; at < n; at += per) {
         const int k = n - at < per ? n - at : per;
         LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)W * k, LS_F64}, (ls_view){x + at, k, LS_F64}, LS_SITE, NULL));
@@ -272,102 +269,33 @@ static ls_status master(bench *b, double *sec)
 
 static ls_status time_units(bench *b, double seconds, double *out)
 {
-    double(*rep)[MOST_REP] = ls_alloc(N_TIMED * sizeof *rep);
-    ls_status st = rep ? LS_OK : ls_nomem(N_TIMED * sizeof *rep, "repetitions");
-    double sec[N_TIMED], begin = 0;
+    double(*rep)[PLANNER_REPS] = ls_alloc(PLANNER_TIMED * sizeof *rep);
+    ls_status st = rep ? LS_OK : ls_nomem(PLANNER_TIMED * sizeof *rep, "repetitions");
+    double sec[PLANNER_TIMED], begin = 0;
     int n = -1, enough = 0; /* the first one warms up */
-    for (; st == LS_OK && n < MOST_REP && !enough; n++) {
+    for (; st == LS_OK && n < PLANNER_REPS && !enough; n++) {
         st = ls_barrier(b->comm, LS_SITE);
         if (st == LS_OK) st = fwd_and_bwd(b, sec);
         if (st == LS_OK) st = passes(b, sec);
         if (st == LS_OK) st = two_halves(b, sec);
         if (st == LS_OK) st = master(b, sec);
-        for (int k = 0; k < N_TIMED && n >= 0; k++) rep[k][n] = sec[k];
+        for (int k = 0; k < PLANNER_TIMED && n >= 0; k++) rep[k][n] = sec[k];
         if (n < 0) begin = ls_now();
         if (st == LS_OK) st = ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough);
     }
-    for (int k = 0; k < N_TIMED && st == LS_OK; k++) out[k] = middle(rep[k], n, b->fastest);
+    for (int k = 0; k < PLANNER_TIMED && st == LS_OK; k++) out[k] = planner_middle(rep[k], n, b->fastest);
     ls_free(rep);
     LS_TRY(st);
-    return over_workers(b->comm, out, N_TIMED);
+    return planner_over_workers(b->comm, out, PLANNER_TIMED);
 }
 
-/* ---- collectives ---- */
-
-typedef struct buffers {
-    char *whole, *part;
-    int64_t at; /* bytes: the next piece of `whole` */
-} buffers;
-
-static ls_status one_collective(ls_comm *c, ls_coll kind, buffers *b, int64_t nbytes, ls_ticket *t)
-{
-    const int64_t W = ls_comm_size(c), r = ls_comm_rank(c), part = nbytes / 4 / W, n = part * W;
-    if (b->at + nbytes > BUFFER) b->at = 0;
-    char *x = b->whole + b->at;
-    b->at += nbytes;
-    const ls_view all = {x, n, LS_F32};
-    switch (kind) {
-    case LS_COLL_ALL_REDUCE: return ls_all_reduce(c, all, LS_SITE, t);
-    case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter(c, (ls_view){b->part, part, LS_F32}, all, LS_SITE, t);
-    case LS_COLL_ALL_GATHER: return ls_all_gather(c, all, (ls_view){x + r * part * 4, part, LS_F32}, LS_SITE, t);
-    case LS_COLL_BROADCAST: return ls_broadcast(c, all, 0, LS_SITE, t);
-    case LS_COLL_REDUCE: return ls_reduce(c, all, 0, LS_SITE, t);
-    default: break;
-    }
-    if (r % 2 == 0) return r + 1 < W ? ls_send(c, all, (int)r + 1, LS_SITE, t) : LS_OK;
-    return ls_recv(c, all, (int)r - 1, LS_SITE, t);
-}
-
-/* A message as a pipeline has it: who receives has waited long enough to sleep. Seconds from the send to the end of the receive. */
-static ls_status one_message(ls_comm *c, buffers *b, int64_t nbytes, double *sec)
-{
-    const int W = ls_comm_size(c), r = ls_comm_rank(c);
-    double mine = 0, all[64];
-    LS_TRY(ls_barrier(c, LS_SITE));
-    for (double begin = ls_now(); r % 2 == 0 && ls_now() - begin < 500e-6;) {}
-    if (r % 2 == 0) mine = ls_now();
-    LS_TRY(one_collective(c, LS_COLL_SEND, b, nbytes, NULL));
-    if (r % 2) mine = ls_now();
-    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
-    *sec = 0;
-    for (int k = 0; k + 1 < W; k += 2) *sec += (all[k + 1] - all[k]) / (W / 2);
-    return LS_OK;
-}
-
-static ls_status time_curve(ls_comm *c, ls_coll kind, buffers *b, double seconds, bool fastest, ls_cluster_curve *v)
-{
-    static const int64_t size[] = {512, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20};
-    enum { N = sizeof size / sizeof size[0] };
-    *v = (ls_cluster_curve){.kind = kind, .workers = ls_comm_size(c)};
-    for (int i = 0; i < N; i++) {
-        double rep[MOST_REP], begin = ls_now();
-        int n = -1, enough = 0;
-        for (; n < MOST_REP && !enough; n++) {
-            double sec;
-            LS_TRY(ls_barrier(c, LS_SITE));
-            const double t = ls_now();
-            if (kind == LS_COLL_SEND) {
-                LS_TRY(one_message(c, b, size[i], &sec));
-            } else {
-                LS_TRY(one_collective(c, kind, b, size[i], NULL));
-                sec = ls_now() - t;
-            }
-            if (n >= 0) rep[n] = sec;
-            LS_TRY(ls_agree(c, n >= 4 && ls_now() - begin > seconds / N, LS_SITE, &enough));
-        }
-        v->bytes[i] = (double)size[i];
-        v->sec[i] = middle(rep, n, fastest);
-        LS_TRY(over_workers(c, &v->sec[i], 1));
-    }
-    v->n = N;
-    return LS_OK;
-}
+/* ---- overlap ---- */
 
 /* Share of the collectives' time that is gained by computing meanwhile. */
-static ls_status time_overlap(bench *b, buffers *buf, int64_t nbytes, double seconds, double *overlap)
+static ls_status time_overlap(bench *b, planner_buffers *buf, int64_t nbytes, double seconds, double *overlap)
 {
     enum { TRIES = 9 };
-    double alone[TRIES], comm[TRIES], both[TRIES], sec[N_TIMED], begin = ls_now();
+    double alone[TRIES], comm[TRIES], both[TRIES], sec[PLANNER_TIMED], begin = ls_now();
     int n = 0, many = 1, enough = 0;
     if (nbytes > 16 << 20) nbytes = 16 << 20;
     for (; n < TRIES && !enough; n++) {
@@ -378,7 +306,7 @@ static ls_status time_overlap(bench *b, buffers *buf, int64_t nbytes, double sec
         alone[n] = ls_now() - t0;
         LS_TRY(ls_barrier(b->comm, LS_SITE));
         t0 = ls_now();
-        for (int k = 0; k < many; k++) LS_TRY(one_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
+        for (int k = 0; k < many; k++) LS_TRY(planner_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
         LS_TRY(ls_wait(b->comm, t));
         comm[n] = ls_now() - t0;
         if (n == 0) { /* half as much to send as to compute; the same number everywhere */
@@ -388,14 +316,15 @@ static ls_status time_overlap(bench *b, buffers *buf, int64_t nbytes, double sec
         }
         LS_TRY(ls_barrier(b->comm, LS_SITE));
         t0 = ls_now();
-        for (int k = 0; k < many; k++) LS_TRY(one_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
+        for (int k = 0; k < many; k++) LS_TRY(planner_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
         LS_TRY(fwd_and_bwd(b, sec));
         LS_TRY(ls_wait(b->comm, t));
         both[n] = ls_now() - t0;
         LS_TRY(ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough));
     }
-    double x[3] = {middle(alone, n, b->fastest), middle(comm, n, b->fastest), middle(both, n, b->fastest)};
-    LS_TRY(over_workers(b->comm, x, 3));
+    double x[3] = {planner_middle(alone, n, b->fastest), planner_middle(comm, n, b->fastest),
+                   planner_middle(both, n, b->fastest)};
+    LS_TRY(planner_over_workers(b->comm, x, 3));
     const double gained = (x[0] + x[1] - x[2]) / (x[1] < x[0] ? x[1] : x[0]);
     *overlap = gained < 0 ? 0 : gained > 1 ? 1 : gained;
     return LS_OK;
@@ -420,15 +349,15 @@ static ls_status measure(const task *t, ls_comm *comm, int threads)
     const ls_measure_opts *o = t->o;
     const int W = ls_comm_size(comm);
     found f = {0};
-    double sec[N_TIMED];
+    double sec[PLANNER_TIMED];
     const double budget = t->seconds * (W > 1 ? 0.5 : 1) / o->n_micro;
-    buffers buf = {0};
+    planner_buffers buf = {0};
     if (W > 1) {
-        buf.whole = ls_comm_alloc(comm, BUFFER);
-        buf.part = ls_comm_alloc(comm, BUFFER / (size_t)W);
-        if (!buf.whole || !buf.part) return ls_nomem(BUFFER, "the buffers of collectives");
-        for (int64_t i = 0; i < BUFFER / 4; i++) ((float *)(void *)buf.whole)[i] = 1e-6F;
-        memset(buf.part, 0, BUFFER / (size_t)W);
+        buf.whole = ls_comm_alloc(comm, PLANNER_BUFFER);
+        buf.part = ls_comm_alloc(comm, PLANNER_BUFFER / (size_t)W);
+        if (!buf.whole || !buf.part) return ls_nomem(PLANNER_BUFFER, "the buffers of collectives");
+        for (int64_t i = 0; i < PLANNER_BUFFER / 4; i++) ((float *)(void *)buf.whole)[i] = 1e-6F;
+        memset(buf.part, 0, PLANNER_BUFFER / (size_t)W);
     }
     f.passes = (ls_cluster_passes){.workers = W, .overlap = 1};
     for (int i = 0; i < o->n_micro; i++) {
@@ -456,7 +385,7 @@ static ls_status measure(const task *t, ls_comm *comm, int threads)
         if (whole_pass(sec) > budget) break; /* a larger one would take too long: it is scaled by its work */
     }
     for (int k = 0; k < N && W > 1; k++)
-        LS_TRY(time_curve(comm, kind[k], &buf, 0.3 * t->seconds / N, o->fastest, &f.curve[f.n_curve++]));
+        LS_TRY(planner_curve(comm, kind[k], &buf, 0.3 * t->seconds / N, o->fastest, &f.curve[f.n_curve++]));
     if (ls_comm_rank(comm) == 0) *t->f = f;
     return LS_OK;
 }

@@ -36,7 +36,7 @@ static void table(const ls_planner_result *r, int top, ls_str *out)
                 "worst worker, %s: param  grad   opt   act  rest  total\n",
                 unit);
     for (int i = 0; i < r->n_fit && (!top || i < top); i++) {
-        const ls_layout *l = &r->layout[i];
+        const ls_planned *l = &r->layout[i];
         const ls_train_config *c = &l->cfg;
         const int64_t *p = l->worst.part;
         char schedule[40];
@@ -61,7 +61,7 @@ static void others(const ls_planner_result *r, int top, ls_str *out)
         ls_str_addf(out, "\n%d layout%s do%s not fit%s\n", n, n == 1 ? "" : "s", n == 1 ? "es" : "",
                     shown < n ? "; the nearest:" : ":");
     for (int i = r->n_fit; i < r->n_fit + shown; i++) {
-        ls_layout_words(&r->layout[i].cfg, words);
+        ls_planned_words(&r->layout[i].cfg, words);
         ls_str_addf(out, "  %s: %s\n", words, r->layout[i].why);
     }
     if (!r->n_bad) return;
@@ -95,7 +95,7 @@ void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     others(r, top, out);
 }
 
-static void memory(ls_jsonw *w, const ls_layout *l)
+static void memory(ls_jsonw *w, const ls_planned *l)
 {
     ls_jsonw_put_open(w, "memory", '{');
     ls_jsonw_put_int(w, "worst_rank", l->worst_rank);
@@ -105,7 +105,7 @@ static void memory(ls_jsonw *w, const ls_layout *l)
     ls_jsonw_close(w);
 }
 
-static void layout(ls_jsonw *w, const ls_planner_query *q, const ls_layout *l)
+static void layout(ls_jsonw *w, const ls_planner_query *q, const ls_planned *l)
 {
     const ls_train_config *c = &l->cfg;
     const ls_prediction *t = &l->time;

@@ -273,7 +273,7 @@ static void search_ranks_what_fits(void **state)
     print_message("%d fit, %d do not, %d cannot be: %s\n", r.n_fit, r.n - r.n_fit, r.n_bad, r.bad[0]);
     assert_true(r.n_fit > 5 && r.n_fit < r.n && r.n_bad > 0);
     for (int i = 0; i < r.n; i++) {
-        const ls_layout *l = &r.layout[i];
+        const ls_planned *l = &r.layout[i];
         assert_int_equal(l->fits, i < r.n_fit);
         assert_int_equal(l->fits, l->worst.total <= q.memory);
         assert_int_equal(l->cfg.micro_batch * l->cfg.grad_accum * l->cfg.mesh.n[LS_AXIS_DP], 12);
