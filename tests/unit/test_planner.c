@@ -6,6 +6,7 @@
 #include "comm/launch.h"
 #include "core/fs.h"
 #include "core/json.h"
+#include "core/mem.h"
 #include "core/rng.h"
 #include "train/trainer.h"
 
@@ -369,6 +370,12 @@ static void a_machine_is_measured(void **state)
     ls_cluster_fini(&c);
 }
 
+static void nothing_is_left(void **state)
+{
+    (void)state;
+    assert_int_equal(ls_mem_live(), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +387,7 @@ int main(void)
         cmocka_unit_test(search_ranks_what_fits),
         cmocka_unit_test(files_come_back),
         cmocka_unit_test(bad_files_are_named),
+        cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }
