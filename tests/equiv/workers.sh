@@ -48,6 +48,7 @@ run chain --resume --save_every 2 "${steps[@]}" || bad "chain on 1: $(tail -3 "$
 same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/chain/epoch-1/model.safetensors"
 
 # kill -9 of a random worker at a random moment
+run whole -n 2 || bad "whole on 2"
 kills=5; [ "${LS_TEST_ALL:-0}" = 1 ] && kills=50
 for k in $(seq $kills); do
   rm -rf "$SCRATCH/killed"
@@ -67,9 +68,8 @@ for k in $(seq $kills); do
   fi
   pgrep -f "checkpoint_path $SCRATCH/killed" >/dev/null && bad "a worker outlived the run"
   run killed -n 4 --resume || bad "resume after a kill: $(tail -3 "$SCRATCH/killed.log")"
+  same "$SCRATCH/whole/epoch-2/model.safetensors" "$SCRATCH/killed/epoch-2/model.safetensors"
 done
-run whole -n 2 || bad "whole on 2"
-same "$SCRATCH/whole/epoch-2/model.safetensors" "$SCRATCH/killed/epoch-2/model.safetensors"
 
 # refusals
 expect 2 "power\|1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 2
