@@ -1,5 +1,6 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
+#include "cli/profile_run.h"
 #include "comm/launch.h"
 #include "comm/start.h"
 #include "core/log.h"
@@ -7,6 +8,7 @@
 #include "core/stack.h"
 #include "core/stop.h"
 #include "data/tokenizer.h"
+#include "train/profile.h"
 #include "train/trainer.h"
 
 #include <sched.h>
@@ -133,8 +135,11 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
         st = ls_trainer_create(&t, &c, comm, &io);
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */
+    ls_profile *profile = NULL;
+    if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
     ls_trainer_destroy(&t);
+    if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
     ls_train_config_fini(&c);
     exit_line(rank);
     return st;

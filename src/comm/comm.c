@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define COMM_TRACE_SPANS 16384 /* of each lane */
+
 const char *ls_coll_word(ls_coll kind)
 {
     switch (kind) {
@@ -96,9 +98,16 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes)
 /* Carries out one request and books it; called with the lock not held. */
 static ls_status run_one(ls_comm *c, comm_req *r)
 {
+    const int64_t traced = c->ops->inline_run ? 0 : ls_span_begin(); /* alone nothing moves */
     const double begin = ls_now();
     ls_status st = c->ops->run(c, r);
     const double busy = ls_now() - begin;
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_COLL,
+                                        .name = ls_coll_word(r->kind),
+                                        .label = (uint16_t)r->label,
+                                        .seq = r->seq,
+                                        .bytes = r->moved,
+                                        .site = r->site});
     pthread_mutex_lock(&c->lock);
     ls_comm_stat *s = &c->stat[r->kind][r->label];
     s->calls++;
@@ -129,6 +138,7 @@ static void *lane_main(void *arg)
         comm_req *r = &l->ring[(l->done + 1) % LANE_RING];
         ls_status st = l->failed;
         if (st == LS_OK) {
+            ls_trace_enter(c->trace[a.lane]);
             pthread_mutex_unlock(&c->lock);
             st = run_one(c, r);
             pthread_mutex_lock(&c->lock);
@@ -190,9 +200,16 @@ ls_status ls_wait(ls_comm *c, ls_ticket t)
     if (l->done < seq) {
         const comm_req *r = &l->ring[seq % LANE_RING];
         ls_comm_stat *s = &c->stat[r->kind][r->label];
+        const ls_trace_span what = {.kind = LS_SPAN_WAIT,
+                                    .name = ls_coll_word(r->kind),
+                                    .label = (uint16_t)r->label,
+                                    .seq = seq,
+                                    .site = r->site}; /* the ring may turn while we wait */
+        const int64_t traced = ls_span_begin();
         const double begin = ls_now();
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
         s->exposed += ls_now() - begin;
+        ls_span_end(traced, what);
     }
     const ls_status st = l->failed;
     pthread_mutex_unlock(&c->lock);
@@ -375,6 +392,21 @@ void ls_comm_stats_reset(ls_comm *c)
     pthread_mutex_lock(&c->lock);
     memset(c->stat, 0, sizeof c->stat);
     pthread_mutex_unlock(&c->lock);
+}
+
+ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name)
+{
+    static const char *const word[N_LANE] = {"collectives", "send", "receive"};
+    ls_lane *lane[N_LANE] = {0};
+    for (int k = 0; t && k < N_LANE; k++) {
+        char text[48];
+        snprintf(text, sizeof text, "%s %s", name, word[k]);
+        LS_TRY(ls_trace_lane(t, text, COMM_TRACE_SPANS, &lane[k]));
+    }
+    pthread_mutex_lock(&c->lock);
+    memcpy(c->trace, lane, sizeof lane);
+    pthread_mutex_unlock(&c->lock);
+    return LS_OK;
 }
 
 double ls_comm_busbw(ls_coll kind, int size, double nbytes, double seconds)

@@ -24,6 +24,7 @@
 #include "core/buf.h"
 #include "core/err.h"
 #include "core/str.h"
+#include "core/trace.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -129,6 +130,10 @@ double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */
 void ls_comm_stats_reset(ls_comm *c);
 /* nccl-tests' bus bandwidth: bytes of the buffer / time * factor (2(n-1)/n for all_reduce, (n-1)/n for scatter and gather, 1). */
 double ls_comm_busbw(ls_coll kind, int size, double nbytes, double seconds);
+
+/* What is carried out from now on is recorded, in lanes of the trace that begin with `name`; the waits for it in the waiting thread's
+ * lane. t NULL: no longer. LS_E_NOMEM. */
+ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name);
 
 /* ---- making communicators ---- */
 ls_status ls_comm_self(ls_comm **out);

@@ -3,6 +3,7 @@
 #define LS_COMM_COMM_IMPL_H
 
 #include "comm/comm.h"
+#include "core/trace.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -68,6 +69,7 @@ struct ls_comm {
     int label; /* of the next posts */
     ls_comm_stat stat[LS_N_COLL][LS_COMM_LABELS];
     int last_worst;
+    ls_lane *trace[N_LANE]; /* where lanes record what they do; NULL: nowhere */
 };
 
 typedef struct comm_host {

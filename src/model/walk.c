@@ -1,9 +1,18 @@
 /* walk.c - the only loop over units. A strategy's hooks stand around each step of it. */
 #include "model/model_impl.h"
 
+#include "core/trace.h"
+
 static ls_status hook(ls_status (*f)(void *, int, ls_pass), void *ctx, int u, ls_pass pass)
 {
     return f ? f(ctx, u, pass) : LS_OK;
+}
+
+static ls_trace_span span_of(const ls_unit *u, ls_span_kind kind)
+{
+    static const char *const word[] = {[LS_UNIT_EMBED] = "embed", [LS_UNIT_BLOCK] = "h", [LS_UNIT_HEAD] = "head"};
+    return (ls_trace_span){
+        .kind = (uint8_t)kind, .name = word[u->kind], .index = u->kind == LS_UNIT_BLOCK ? u->layer + 1 : 0};
 }
 
 ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
@@ -12,11 +21,13 @@ ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
     LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
     for (int u = first; u < last; u++) {
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_FWD));
+        const int64_t begin = ls_span_begin();
         switch (m->unit[u].kind) {
         case LS_UNIT_EMBED: LS_TRY(model_embed_fwd(m, a, mb)); break;
         case LS_UNIT_BLOCK: LS_TRY(model_block_fwd(m, a, mb, u)); break;
         case LS_UNIT_HEAD: LS_TRY(model_head_fwd(m, a, mb)); break;
         }
+        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_FWD));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_FWD));
     }
     return LS_OK;
@@ -41,6 +52,7 @@ ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
 {
     for (int u = last - 1; u >= first; u--) {
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD));
+        const int64_t begin = ls_span_begin();
         switch (m->unit[u].kind) {
         case LS_UNIT_EMBED: LS_TRY(model_embed_bwd(m, a, mb)); break;
         case LS_UNIT_BLOCK:
@@ -50,6 +62,7 @@ ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
             break;
         case LS_UNIT_HEAD: LS_TRY(model_head_bwd(m, a, mb)); break;
         }
+        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD));
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD));
     }
@@ -62,8 +75,10 @@ ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *
         const bool head = m->unit[u].kind == LS_UNIT_HEAD;
         if (m->unit[u].kind == LS_UNIT_EMBED) break; /* it has no d x */
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_IN));
+        const int64_t begin = ls_span_begin();
         if (head) LS_TRY(model_head_bwd(m, a, mb));
         else LS_TRY(model_block_bwd(m, a, mb, u, true));
+        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD_IN));
         if (head) LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_IN));
     }
@@ -75,8 +90,10 @@ ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h
     for (int u = last - 1; u >= first; u--) {
         if (m->unit[u].kind == LS_UNIT_HEAD) continue;
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_W));
+        const int64_t begin = ls_span_begin();
         if (m->unit[u].kind == LS_UNIT_EMBED) LS_TRY(model_embed_bwd(m, a, mb));
         else LS_TRY(model_block_bwd_w(m, a, mb, u));
+        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD_W));
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_W));
     }

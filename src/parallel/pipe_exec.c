@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
+#include "core/trace.h"
 
 typedef struct seat { /* one set of activations of a chunk */
     ls_acts *acts;
@@ -302,12 +303,19 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     default: break;
     }
     if (a->kind == LS_PIPE_FWD) LS_TRY(take_seat(p, k, a, load, ctx));
+    static const char *const word[] = {"F", "B", "I", "W"};
+    const int64_t traced = ls_span_begin();
     const double begin = ls_now(), waited = ls_comm_exposed(strategy->comm);
     ls_strategy_begin(strategy, a->micro);
     if (a->kind == LS_PIPE_FWD)
         LS_TRY(ls_walk_fwd(p->o.model, k->seat[a->slot].acts, &k->seat[a->slot].mb, h, k->first, k->last - k->head));
     else LS_TRY(backward(p, k, a, h, pair));
     book(p, a, begin, ls_now() - (ls_comm_exposed(strategy->comm) - waited));
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_PIPE,
+                                        .name = word[(int)a->kind - (int)LS_PIPE_FWD],
+                                        .index = a->micro + 1,
+                                        .micro = a->micro + 1,
+                                        .label = (uint16_t)(p->n_chunk > 1 ? a->chunk + 1 : 0)});
     return LS_OK;
 }
 

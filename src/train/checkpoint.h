@@ -73,6 +73,8 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
  * the caller's. Without a posted job it costs one atomic load and no message. */
 ls_status ls_ckpt_wait(ls_ckpt_writer *w);
 bool ls_ckpt_busy(const ls_ckpt_writer *w);
+/* The thread records its writing there; NULL: no longer. Between jobs only. */
+void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane);
 
 /* Fills the pieces (elements beyond unit->n become 0; m and v only with `optimizer`), or with piece NULL the model's own
  * buffers, whole. Compares checksums, format version, the architecture in config.json, names, types and shapes first; only

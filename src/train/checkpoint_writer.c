@@ -27,6 +27,7 @@ struct ls_ckpt_writer {
     pthread_cond_t changed;
     atomic_int phase;
     bool quit, tidy;
+    ls_lane *lane; /* where the thread records; NULL: nowhere */
     ls_comm *comm; /* NULL: alone */
     ckpt_layout layout;
     ckpt_save save; /* of a job of several; job, and alone nothing else, is set for both */
@@ -43,6 +44,14 @@ static void free_job(ls_ckpt_writer *w)
     }
 }
 
+/* What this worker writes of the tensors. */
+static int64_t piece_bytes(const ls_ckpt_job *j)
+{
+    int64_t n = 0;
+    for (int i = 0; j->piece && i < j->n_piece; i++) n += j->piece[i].n;
+    return n * (int64_t)ls_dtype_nbytes(j->model->compute->ops->dtype);
+}
+
 static void *run(void *arg)
 {
     ls_ckpt_writer *w = arg;
@@ -51,6 +60,7 @@ static void *run(void *arg)
         while (!w->quit && !w->tidy && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
         if (!w->tidy && atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to do */
         const bool tidy = w->tidy;
+        ls_trace_enter(w->lane);
         pthread_mutex_unlock(&w->mutex);
         if (tidy) {
             if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "left behind: %s", ls_err_words());
@@ -60,7 +70,12 @@ static void *run(void *arg)
             pthread_cond_broadcast(&w->changed);
             continue;
         }
+        const int64_t traced = ls_span_begin();
         ls_status st = w->comm ? ckpt_save_write(&w->save) : ls_ckpt_save(&w->save.job);
+        ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT,
+                                            .name = "write step",
+                                            .index = (int32_t)w->save.job.step + 1,
+                                            .bytes = traced ? piece_bytes(&w->save.job) : 0});
         pthread_mutex_lock(&w->mutex);
         w->status = st;
         snprintf(w->words, sizeof w->words, "%s", st == LS_OK ? "" : ls_err_words());
@@ -179,6 +194,7 @@ static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
+    const int64_t traced = ls_span_begin();
     pthread_mutex_lock(&w->mutex);
     while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
     pthread_mutex_unlock(&w->mutex);
@@ -192,12 +208,21 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     atomic_store(&w->phase, BUSY);
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->mutex);
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "post step", .index = (int32_t)job->step + 1});
     return LS_OK;
+}
+
+void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->lane = lane;
+    pthread_mutex_unlock(&w->mutex);
 }
 
 ls_status ls_ckpt_wait(ls_ckpt_writer *w)
 {
     if (atomic_load(&w->phase) == IDLE) return LS_OK;
+    const int64_t traced = ls_span_begin();
     pthread_mutex_lock(&w->mutex);
     while (atomic_load(&w->phase) == BUSY) pthread_cond_wait(&w->changed, &w->mutex);
     ls_status st = w->status;
@@ -210,6 +235,7 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     if (w->tidy) pthread_cond_broadcast(&w->changed);
     else free_job(w); /* alone the thread did it */
     pthread_mutex_unlock(&w->mutex);
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
     return st;
 }
 

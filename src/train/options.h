@@ -37,7 +37,7 @@ typedef struct ls_train_options {
     int64_t save_every, keep_last;
     bool resume;
     /* output */
-    int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
+    int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
     bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help;
     const char *cluster;
     /* launcher and loader */

@@ -136,9 +136,6 @@ static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_con
     if (strcmp(o->comm, "auto") && c->world_size == 1)
         return ls_fail(LS_E_UNSUPPORTED, "--comm %s: one worker has nobody to talk to; leave it out%s", o->comm,
                        strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
-    if (o->profile)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "--profile: this build writes no traces; metrics.jsonl has the parts of every step's time");
     if (ds && !o->precision && (ds->fp16.enabled || ds->bf16.enabled))
         return ls_fail(LS_E_UNSUPPORTED,
                        "%s enables %s, and the CPU computes in fp32 here; add --precision fp32 to train in fp32 with "
@@ -436,6 +433,11 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     const char *env = getenv("PROFILE_MODE");
     bool env_on = env && !strcmp(env, "1");
     c->profile_mode = o->profile_mode || env_on;
+    c->profile = o->profile;
+    c->profile_spans = o->profile_spans;
+    if (c->profile_spans < 1 || c->profile_spans > 1 << 24)
+        return ls_fail(LS_E_CONFIG, "--profile_spans %lld: 1 to %d spans are kept", (long long)o->profile_spans,
+                       1 << 24);
     const char *slurm = getenv("SLURM_JOB_ID"), *cluster = getenv("SLURM_CLUSTER_NAME");
     c->cluster = o->cluster ? o->cluster : slurm && *slurm && cluster && *cluster ? cluster : NULL;
 
@@ -453,6 +455,7 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
                    o->profile_mode ? "--profile_mode"
                    : env_on        ? "PROFILE_MODE"
                                    : "");
+    put_switch(c, o, "profile", c->profile);
     put_switch(c, o, "quiet_nccl_monitor", c->quiet_nccl_monitor);
     return LS_OK;
 }

@@ -107,8 +107,9 @@ typedef struct ls_train_config {
     int zero_stage;       /* of the JSON; with one worker the same computation                 */
     bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
-    bool profile_mode, quiet_nccl_monitor, json, print_config;
-    const char *cluster; /* hardware.cluster, NULL = absent                                   */
+    bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
+    int64_t profile_spans; /* of a worker's main lane, kept by --profile                      */
+    const char *cluster;   /* hardware.cluster, NULL = absent                                   */
 
     char **note; /* said once at the start: inert keys, ZeRO on one worker ...        */
     int n_note;

@@ -1,0 +1,40 @@
+/* trace_read.h - a trace file added up: by rank, by phase, by unit, by collective. */
+#ifndef LS_REPORT_TRACE_READ_H
+#define LS_REPORT_TRACE_READ_H
+
+#include "core/err.h"
+
+#include <stdint.h>
+
+#define TRACE_NAME     64
+#define TRACE_MAX_RANK 65536
+
+typedef struct trace_row {
+    char name[TRACE_NAME];
+    int64_t calls, bytes;
+    double us;
+} trace_row;
+
+typedef struct trace_table {
+    trace_row *row;
+    int n, cap;
+} trace_table;
+
+typedef struct trace_rank {
+    char host[64];
+    int64_t spans, dropped, clock_offset_ns, clock_error_ns, steps;
+    double step_us, unit_us, input_us, optimizer_us, wait_us, coll_us, ckpt_us;
+} trace_rank;
+
+/* Zero-initialise; tables are sorted, the longest first. */
+typedef struct trace_facts {
+    trace_rank *rank;
+    int n_rank, cap_rank;
+    trace_table phase, unit, coll, wait;
+} trace_facts;
+
+/* LS_E_IO, LS_E_FORMAT: the file and the line are named. What other programs add to a trace is passed over. */
+ls_status trace_read(const char *path, trace_facts *out);
+void trace_facts_fini(trace_facts *f);
+
+#endif

@@ -1,0 +1,130 @@
+#include "train/profile.h"
+
+#include "core/fs.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/trace.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#define CKPT_SPANS 1024
+
+struct ls_profile {
+    ls_trace *trace;
+    char *dir;
+};
+
+/* Times count from rank 0's beginning. Nobody records before it: who has the number began later. */
+static ls_status share_base(ls_profile *p, ls_comm *comm)
+{
+    int64_t base = ls_trace_now();
+    if (ls_comm_size(comm) > 1) LS_TRY(ls_broadcast(comm, (ls_view){&base, 1, LS_I64}, 0, LS_SITE, NULL));
+    ls_trace_set_base(p->trace, base);
+    return LS_OK;
+}
+
+static ls_status add_lanes(ls_profile *p, ls_trainer *t, ls_lane **main_lane)
+{
+    const bool groups = t->dp != t->comm;
+    ls_lane *writer = NULL;
+    LS_TRY(ls_trace_lane(p->trace, "main", t->cfg->profile_spans, main_lane));
+    if (ls_comm_size(t->comm) > 1) LS_TRY(ls_comm_trace(t->comm, p->trace, groups ? "world" : "dp"));
+    if (groups && ls_comm_size(t->dp) > 1) LS_TRY(ls_comm_trace(t->dp, p->trace, "dp"));
+    if (t->pp) {
+        LS_TRY(ls_comm_trace(t->pp, p->trace, "pipeline"));
+        LS_TRY(ls_comm_trace(t->pp_acts, p->trace, "activations"));
+        LS_TRY(ls_comm_trace(t->pp_grads, p->trace, "gradients"));
+    }
+    LS_TRY(ls_trace_lane(p->trace, "checkpoint", CKPT_SPANS, &writer));
+    ls_ckpt_writer_trace(t->writer, writer);
+    return LS_OK;
+}
+
+static void destroy(ls_profile **pp)
+{
+    ls_profile *p = *pp;
+    if (!p) return;
+    ls_trace_destroy(&p->trace);
+    ls_free(p->dir);
+    ls_free(p);
+    *pp = NULL;
+}
+
+static ls_status create(ls_profile **out, ls_trainer *t, ls_lane **main_lane)
+{
+    ls_profile *p = ls_alloc(sizeof *p);
+    if (!p) return ls_nomem(sizeof *p, "a trace");
+    *out = p;
+    p->dir = ls_path_join(t->cfg->run_dir, "profiles");
+    if (!p->dir) return ls_nomem(strlen(t->cfg->run_dir), "a path");
+    LS_TRY(ls_trace_create(&p->trace, ls_comm_rank(t->comm)));
+    return add_lanes(p, t, main_lane);
+}
+
+static void detach(ls_trainer *t)
+{
+    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) (void)ls_comm_trace(all[i], NULL, NULL);
+    ls_ckpt_writer_trace(t->writer, NULL);
+}
+
+ls_status ls_profile_begin(ls_profile **out, ls_trainer *t)
+{
+    ls_profile *p = NULL;
+    ls_lane *main_lane = NULL;
+    ls_status st = ls_comm_agree(t->comm, create(&p, t, &main_lane), LS_SITE);
+    if (st == LS_OK) st = share_base(p, t->comm);
+    if (st != LS_OK) {
+        detach(t);
+        destroy(&p);
+        return st;
+    }
+    ls_trace_enter(main_lane);
+    *out = p;
+    return LS_OK;
+}
+
+static ls_status write_part(const ls_profile *p)
+{
+    char host[64] = "?";
+    gethostname(host, sizeof host - 1);
+    return ls_trace_write(p->trace, p->dir, host);
+}
+
+/* The part of a run that failed; that failure is the one to tell, also when the part cannot be written. */
+static void write_quietly(const ls_profile *p)
+{
+    char *words = ls_strdup(ls_err_words()), *trail = ls_strdup(ls_err_trail());
+    if (write_part(p) != LS_OK) ls_warn("profile", "no trace of this worker: %s", ls_err_words());
+    if (words && trail) ls_err_adopt(words, trail);
+    ls_free(words);
+    ls_free(trail);
+}
+
+/* Everyone's part is there, or everyone fails. */
+static ls_status merge(const ls_profile *p, ls_comm *comm, ls_status st, int64_t *dropped)
+{
+    const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;
+    if (comm) {
+        LS_TRY(ls_comm_agree(comm, st, LS_SITE));
+        LS_TRY(ls_reduce(comm, (ls_view){dropped, 1, LS_I64}, 0, LS_SITE, NULL));
+    }
+    LS_TRY(st);
+    return rank ? LS_OK : ls_trace_merge(p->dir, size);
+}
+
+ls_status ls_profile_end(ls_profile **pp, ls_comm *comm, ls_status run, int64_t *dropped)
+{
+    ls_profile *p = *pp;
+    if (!p) return LS_OK;
+    ls_trace_enter(NULL);
+    if (comm) (void)ls_comm_trace(comm, NULL, NULL);
+    *dropped = ls_trace_dropped(p->trace);
+    ls_status st = run;
+    if (run == LS_OK || run == LS_E_STOPPED) st = merge(p, comm, write_part(p), dropped);
+    else write_quietly(p);
+    destroy(pp);
+    return st;
+}

@@ -1,0 +1,22 @@
+/* profile.h - a traced run: which threads of a worker record, and the files that all workers leave together.
+ *
+ *   begin   clocks of several hosts are compared; the trainer's thread, the communicators and the checkpoint writer get lanes
+ *   …       steps, validation, checkpoints (core/trace.h)
+ *   end     every worker writes profiles/trace.rank<R>.json; rank 0 merges them into profiles/trace.json
+ *
+ * A run that failed cannot agree on anything: its parts stay as they are, each a trace by itself. */
+#ifndef LS_TRAIN_PROFILE_H
+#define LS_TRAIN_PROFILE_H
+
+#include "train/trainer.h"
+
+typedef struct ls_profile ls_profile;
+
+/* The calling thread is traced from here to ls_profile_end. Collective over the trainer's workers. LS_E_NOMEM. */
+ls_status ls_profile_begin(ls_profile **out, ls_trainer *t);
+
+/* After the trainer is destroyed; comm (may be NULL: a world of one) is still there. run: how the run ended; LS_OK and LS_E_STOPPED
+ * are merged (and LS_OK returned), another status is returned as it is. *dropped (rank 0): spans of all workers that did not fit. Collective where the run ended well. */
+ls_status ls_profile_end(ls_profile **p, ls_comm *comm, ls_status run, int64_t *dropped);
+
+#endif
