@@ -141,11 +141,9 @@ static void sort(trace_table *t)
     if (t->n) qsort(t->row, (size_t)t->n, sizeof *t->row, by_time);
 }
 
-ls_status trace_read(const char *path, trace_facts *out)
+ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out)
 {
-    ls_fs_map map;
-    LS_TRY(ls_fs_map_open(&map, path));
-    const char *at = map.data, *end = at + map.n;
+    const char *at = text, *end = at + n;
     ls_status st = LS_OK;
     for (long long line = 1; at < end && st == LS_OK; line++) {
         const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
@@ -155,14 +153,22 @@ ls_status trace_read(const char *path, trace_facts *out)
             snprintf(words, sizeof words, "%s", ls_err_words());
             st = ls_fail(LS_E_FORMAT, "%s, line %lld: %s", path, line, words);
         }
-        at = stop + 1;
+        at = newline ? stop + 1 : end;
     }
-    ls_fs_map_close(&map);
     if (st == LS_OK && !out->n_rank) st = ls_fail(LS_E_FORMAT, "%s holds no event: not a trace of lockstep", path);
     sort(&out->phase);
     sort(&out->unit);
     sort(&out->coll);
     sort(&out->wait);
+    return st;
+}
+
+ls_status trace_read(const char *path, trace_facts *out)
+{
+    ls_fs_map map;
+    LS_TRY(ls_fs_map_open(&map, path));
+    ls_status st = trace_read_text(map.data, map.n, path, out);
+    ls_fs_map_close(&map);
     return st;
 }
 
