@@ -1,0 +1,108 @@
+# lib.sh - what the batch scripts of this folder share: the run folder, hosts, evidence, one launch that is stopped, saved and queued again.
+#
+#   limit - 120 s   Slurm sends USR1 to the batch shell (--signal=B:USR1@120)
+#                   → SIGTERM to the workers, which save step-N and end with 143
+#                   → scontrol requeue; the next attempt has SLURM_RESTART_COUNT and begins with --resume
+#   scancel         SIGTERM to everyone: the workers save, nothing is queued again
+#   requeue by others (preemption, a node that died): Slurm does it; the next attempt resumes from the last checkpoint
+#
+# Sourced, with SLURM_SUBMIT_DIR as the root of the checkout.
+say() { echo "slurm: $*"; }
+die() { echo "slurm: $*" >&2; exit 1; }
+
+ROOT=${SLURM_SUBMIT_DIR:-$PWD}
+LOCKSTEP=${LOCKSTEP:-$ROOT/build/lockstep}
+SRUN=${SRUN:-$(command -v srun || true)}
+attempt=${SLURM_RESTART_COUNT:-0}
+
+# set_up DEFAULT_RUN_DIR: tools, the run folder, what the run's files record.
+set_up() {
+  [ -n "$SRUN" ] && [ -x "$SRUN" ] || die "srun is not there ('$SRUN'): set SRUN to its path"
+  [ -x "$LOCKSTEP" ] || die "$LOCKSTEP is not there: ./run build makes it, or set LOCKSTEP"
+  export RUN_DIR=${RUN_DIR:-$1}
+  mkdir -p "$RUN_DIR/profiles" "$RUN_DIR/torchrun_logs" 2>/dev/null || die "cannot make the run folder $RUN_DIR"
+  export GIT_COMMIT=${GIT_COMMIT:-$(git -C "$ROOT" rev-parse HEAD 2>/dev/null || echo unknown)}
+  SLURM_HOSTS=$("$SRUN" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 hostname | sort -u)
+  [ -n "$SLURM_HOSTS" ] || die "no host answered"
+  export SLURM_HOSTS                    # newline-separated: launcher_metadata.json splits it
+  export MASTER_ADDR=${SLURM_HOSTS%%$'\n'*} MASTER_PORT=${MASTER_PORT:-29511}
+  export TORCHRUN_LOGS=${TORCHRUN_LOGS:-1} NSYS=${NSYS:-0} NCCL_LOGS=${NCCL_LOGS:-0} DIST_DEBUG=${DIST_DEBUG:-0} LOCKSTEP
+  resume=()
+  if [ "$attempt" -gt 0 ] || [ "${RESUME:-0}" = 1 ]; then resume=(--resume); fi
+  say "job $SLURM_JOB_ID attempt $attempt on $(echo "$SLURM_HOSTS" | tr '\n' ' ')-> $RUN_DIR"
+  toggles
+  evidence
+}
+
+toggles() {
+  if [ "$NCCL_LOGS" = 1 ]; then
+    export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,NET,COLL NCCL_DEBUG_FILE="$RUN_DIR/nccl_rank_%h_%p.log"
+    export NCCL_TOPO_DUMP_FILE="$RUN_DIR/nccl_topo.xml" NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1
+    export NCCL_IB_HCA=${NCCL_IB_HCA:-mlx5_0} NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-^lo,docker0}
+  fi
+  if [ "$DIST_DEBUG" = 1 ]; then
+    export LS_LOG=${LS_LOG:-debug,comm=trace} TORCH_DISTRIBUTED_DEBUG=${TORCH_DISTRIBUTED_DEBUG:-DETAIL}
+    export TORCH_NCCL_TRACE_BUFFER_SIZE=${TORCH_NCCL_TRACE_BUFFER_SIZE:-33554432}
+  fi
+  if [ "${NCU:-0}" = 1 ]; then say "NCU=1: nothing is captured, the environment is only loaded"; fi
+  if [ "$NSYS" = 1 ]; then
+    export NSYS_TRACE=${NSYS_TRACE:-cuda,nvtx,osrt} NSYS_SAMPLE=${NSYS_SAMPLE:-none} NSYS_CUDA_EVENT_TRACE=${NSYS_CUDA_EVENT_TRACE:-false}
+    export NSYS_FORCE_OVERWRITE=${NSYS_FORCE_OVERWRITE:-true} NSYS_BIN=${NSYS_BIN:-$(command -v nsys || true)}
+    export TMPDIR=${SLURM_TMPDIR:-$ROOT/.tmp} # short: nsys puts sockets there
+    export TMP=$TMPDIR TEMP=$TMPDIR
+    mkdir -p "$TMPDIR"
+    if [ ! -x "$NSYS_BIN" ]; then say "NSYS=1, but there is no nsys: the run goes on without it (NSYS_BIN names one)"; NSYS=0; fi
+  fi
+}
+
+# What the master host says of its devices and links. A command that is missing or fails never fails the job.
+evidence() {
+  [ "$attempt" = 0 ] || return 0
+  on_master() { "$SRUN" --nodes=1 --ntasks=1 --nodelist="$MASTER_ADDR" "$@" 2>&1; }
+  command -v nvidia-smi >/dev/null && on_master nvidia-smi topo -m >"$RUN_DIR/topo.txt"
+  command -v ibstat >/dev/null && on_master ibstat >"$RUN_DIR/ibstat.txt"
+  return 0
+}
+
+# launch COMMAND...: in the background, so that the shell hears signals; the exit code of the command.
+launch() {
+  local code
+  want_requeue=0
+  trap 'want_requeue=1; say "the time limit is near: asking the workers to save"; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+  trap 'say "asked to end: waiting until the workers have saved"' TERM
+  "$@" &
+  local pid=$!
+  while :; do
+    wait "$pid"
+    code=$?
+    kill -0 "$pid" 2>/dev/null || break # else a signal ended the wait, not the command
+  done
+  trap - USR1 TERM
+  return "$code"
+}
+
+# finish CODE: queues the job again where its time ran out; ends the script.
+finish() {
+  if [ "$want_requeue" = 1 ] && [ ! -e "$RUN_DIR/RUN_COMPLETE.txt" ]; then
+    [ "$1" = 143 ] || say "the workers ended with $1 instead of 143; going on from the last checkpoint there is"
+    say "queued again: attempt $((attempt + 1)) resumes"
+    scontrol requeue "$SLURM_JOB_ID"
+    sleep 30 # Slurm ends this shell; without it the job could count as done
+  fi
+  exit "$1"
+}
+
+# The profiles of node 0 as text and as a summary. Its failure is not the run's.
+summarize_nsys() {
+  [ "$NSYS" = 1 ] || return 0
+  local host=$MASTER_ADDR out rep
+  out=$RUN_DIR/profiles/nsys_stats_$host.txt
+  : >"$out"
+  for rep in "$RUN_DIR/profiles/nsys_${SLURM_JOB_ID}_$host"*.nsys-rep; do
+    [ -e "$rep" ] || continue
+    "$NSYS_BIN" stats --report nvtx_sum,osrt_sum,cuda_api_sum,cuda_gpu_kern_sum "$rep" >>"$out" 2>&1 ||
+      "$NSYS_BIN" stats "$rep" >>"$out" 2>&1 || say "nsys stats failed on $rep"
+  done
+  [ -s "$out" ] || { rm -f "$out"; return 0; }
+  "$LOCKSTEP" profile summarize --run-dir "$RUN_DIR" || say "no profile_summary.json"
+}

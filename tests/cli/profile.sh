@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Traced runs: every rank on one clock, the same bits as untraced, a summary from the trace; profile -- train; nsys there and missing.
+. "$(dirname "$0")/../lib.sh"
+check="$LS_SOURCE/tests/trace_check.py"
+mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
+args=(--data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 8 --max_steps 6 --save_every 3)
+run() { local name=$1; shift; timeout 120 "$LOCKSTEP" "$@" "${args[@]}" --checkpoint_path "$SCRATCH/$name" >"$SCRATCH/$name.log" 2>&1; }
+
+run plain train || bad "untraced: $(tail -3 "$SCRATCH/plain.log")"
+[ -e "$SCRATCH/plain/profiles" ] && bad "an untraced run left profiles/"
+for layout in "1 -n 1" "2 -n 2 --bucket 100000" "2 -n 2 --strategy zero3" "2 -n 2 --pp 2 --schedule zb" "4 -n 4 --pp 2 --schedule interleaved --interleave 2"; do
+  n=${layout%% *}
+  # shellcheck disable=SC2086
+  run t train ${layout#* } --profile || bad "$layout: $(tail -3 "$SCRATCH/t.log")"
+  need=(step phase unit checkpoint)
+  [ "$n" = 1 ] || need+=(collective wait)
+  case $layout in *--pp*) need+=(pipeline) ;; esac
+  python3 "$check" "$SCRATCH/t/profiles/trace.json" "$n" "${need[@]}" >"$SCRATCH/check" 2>&1 || bad "$layout: $(tail -3 "$SCRATCH/check")"
+  [ "$(ls "$SCRATCH/t/profiles")" = "profile_summary.json
+trace.json" ] || bad "$layout left $(ls "$SCRATCH/t/profiles")"
+  same "$SCRATCH/plain/epoch-1/model.safetensors" "$SCRATCH/t/epoch-1/model.safetensors"
+  rm -rf "$SCRATCH/t"
+done
+
+# the command of its own, and a lane that is too short
+run p profile -- train -n 2 --profile_spans 64 || bad "profile -- train: $(tail -3 "$SCRATCH/p.log")"
+python3 "$check" "$SCRATCH/p/profiles/trace.json" 2 unit collective >"$SCRATCH/check" 2>&1 || bad "short lanes: $(tail -3 "$SCRATCH/check")"
+grep -q "older spans did not fit" "$SCRATCH/p.log" || bad "dropped spans were not told"
+python3 - "$SCRATCH/p" <<'PY' || bad "the summary"
+import json, sys
+s = json.load(open(sys.argv[1] + "/profiles/profile_summary.json"))
+keys = """generated_at_utc run_dir slurm_job_id hosts world_size gpu cuda torch deepspeed seq_length micro_batch_size_per_gpu grad_accum_steps
+tokens_per_sec total_wall_time_sec nsys_report inputs nvtx_top5 osrt_top5 likely_bottleneck per_file lockstep""".split()
+assert list(s) == keys, list(s)
+assert s["world_size"] == 2 and s["inputs"] == ["trace.json"] and s["seq_length"] == 64
+assert all(set(r) == {"kind", "name", "time_percent", "total_time", "raw"} for r in s["nvtx_top5"])
+ours = s["lockstep"]
+assert ours["ranks"] == 2 and ours["dropped_spans"] > 0 and ours["clock_error_ns"] == 0
+assert {c["name"] for c in ours["collectives"]} >= {"all_reduce", "all_gather", "agree"}
+PY
+expect 2 "profile runs .train." "$LOCKSTEP" profile -- eval --data x
+expect 2 "profile_spans" "$LOCKSTEP" train --data "$SCRATCH/d" --profile --profile_spans 0
+
+# SIGTERM: the trace of what ran is whole
+"$LOCKSTEP" train -n 2 "${args[@]}" --max_steps 100000 --epochs 10000 --save_every 0 --profile --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
+pid=$!
+for _ in $(seq 200); do [ -s "$SCRATCH/term/metrics.jsonl" ] && break; sleep 0.05; done
+kill -TERM $pid; wait $pid
+[ $? = 143 ] || bad "SIGTERM in a traced run: $(tail -3 "$SCRATCH/term.log")"
+python3 "$check" "$SCRATCH/term/profiles/trace.json" 2 step >"$SCRATCH/check" 2>&1 || bad "after SIGTERM: $(tail -3 "$SCRATCH/check")"
+
+# nsys: missing is said, and the trace is there; a stand-in sees the command line of the contract
+NSYS=1 NSYS_BIN=no-such-nsys run n profile -- train || bad "NSYS=1 without nsys: $(tail -3 "$SCRATCH/n.log")"
+[ "$(grep -c "there is no no-such-nsys" "$SCRATCH/n.log")" = 1 ] || bad "a missing nsys was not told once"
+[ -s "$SCRATCH/n/profiles/trace.json" ] || bad "no trace without nsys"
+cat >"$SCRATCH/nsys" <<'SH'
+#!/bin/bash
+echo "$@" >>"$(dirname "$0")/nsys.words"
+what=$1; shift
+if [ "$what" = stats ]; then printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12  3  4  PushPop  :train/allreduce_gradients\n'; exit; fi
+while [ $# -gt 0 ]; do case $1 in --output) out=$2; shift 2 ;; --*) shift ;; *) break ;; esac; done
+touch "$out.nsys-rep"
+exec "$@"
+SH
+chmod +x "$SCRATCH/nsys"
+NSYS=1 NSYS_BIN="$SCRATCH/nsys" NSYS_TRACE=nvtx SLURM_JOB_ID=7 run w profile -- train || bad "NSYS=1: $(tail -3 "$SCRATCH/w.log")"
+for word in "profile --trace=nvtx --sample=none" "--output $SCRATCH/w/profiles/nsys_7_$(hostname)" "stats --report=nvtx_sum"; do
+  grep -q -- "$word" "$SCRATCH/nsys.words" || bad "nsys was not started with $word: $(cat "$SCRATCH/nsys.words")"
+done
+[ -s "$SCRATCH/w/profiles/nsys_stats_$(hostname).txt" ] || bad "no nsys stats"
+done_tests
