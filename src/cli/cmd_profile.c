@@ -1,9 +1,13 @@
-/* cmd_profile.c - `lockstep profile summarize`: nsys text of a run to profiles/profile_summary.json. */
+/* cmd_profile.c - `lockstep profile -- train …`: a traced run (profile_run.h). `lockstep profile summarize`: nsys text or the trace of a
+ * run to profiles/profile_summary.json. */
 #include "cli/commands.h"
+#include "cli/profile_run.h"
 
 #include "core/fs.h"
+#include "core/json.h"
 #include "core/mem.h"
 #include "report/nsys.h"
+#include "report/trace_summary.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -14,25 +18,73 @@ typedef struct options {
 } options;
 
 static const ls_opt table[] = {
-    {"run-dir", LS_OPT_STR, offsetof(options, run_dir), "DIR", NULL, "run folder with profiles/nsys_stats_*.txt",
-     "What"},
+    {"run-dir", LS_OPT_STR, offsetof(options, run_dir), "DIR", NULL,
+     "run folder with profiles/nsys_stats_*.txt or profiles/trace.json", "What"},
 };
 #define N_OPT (sizeof table / sizeof table[0])
 
-static ls_status summarize(const char *run_dir)
+/* The nsys summary with what the trace of the same run says, under "lockstep". */
+static ls_status join(const ls_str *nsys, const ls_str *trace, ls_str *out)
+{
+    json_t *a = NULL, *b = NULL, *value;
+    const char *key;
+    ls_jsonw w;
+    ls_status st = ls_json_parse(nsys->data, nsys->len, "the summary of nsys", &a);
+    if (st == LS_OK) st = ls_json_parse(trace->data, trace->len, "the summary of the trace", &b);
+    if (st == LS_OK) {
+        ls_jsonw_init(&w, out, 2);
+        ls_jsonw_open(&w, '{');
+        json_object_foreach(a, key, value)
+        {
+            ls_jsonw_key(&w, key);
+            ls_jsonw_value(&w, value);
+        }
+        ls_jsonw_key(&w, "lockstep");
+        ls_jsonw_value(&w, json_object_get(b, "lockstep"));
+        ls_jsonw_close(&w);
+        if (out->failed) st = ls_nomem(out->cap, "a profile summary");
+    }
+    json_decref(a);
+    json_decref(b);
+    return st;
+}
+
+static ls_status summary_text(const char *run_dir, ls_str *out, size_t *n)
+{
+    ls_str nsys = {0}, trace = {0};
+    char *path = ls_path_join(run_dir, "profiles/trace.json");
+    if (!path) return ls_nomem(strlen(run_dir), "a path");
+    const bool traced = ls_fs_exists(path);
+    ls_free(path);
+    ls_status st = ls_nsys_summary_text(run_dir, &nsys, n);
+    const bool both = traced && *n;
+    if (st == LS_OK && traced) st = ls_trace_summary_text(run_dir, both ? &trace : out);
+    if (st == LS_OK && both) st = join(&nsys, &trace, out);
+    else if (st == LS_OK && *n) {
+        *out = nsys;
+        nsys = (ls_str){0};
+    }
+    *n += traced;
+    ls_str_fini(&nsys);
+    ls_str_fini(&trace);
+    return st;
+}
+
+ls_status cli_profile_summarize(const char *run_dir)
 {
     ls_str text = {0};
     size_t n = 0;
     char *path = NULL;
-    ls_status st = ls_nsys_summary_text(run_dir, &text, &n);
+    ls_status st = summary_text(run_dir, &text, &n);
     if (st == LS_OK && !n) {
-        fprintf(stderr, "No nsys_stats_*.txt files found under %s/profiles\n", run_dir);
+        fprintf(stderr, "No nsys_stats_*.txt files found under %s/profiles, nor a trace.json\n", run_dir);
         ls_err_clear();
         st = LS_E_NUMERIC; /* exit code 1, as the reference's parser */
     } else if (st == LS_OK) {
         path = ls_path_join(run_dir, "profiles/profile_summary.json");
         st = path ? ls_fs_write(path, text.data, text.len) : ls_nomem(strlen(run_dir), "a path");
         if (st == LS_OK) printf("Wrote %s\n", path);
+        fflush(stdout);
     }
     ls_free(path);
     ls_str_fini(&text);
@@ -44,10 +96,16 @@ ls_status cmd_profile(int argc, char **argv)
     options o = {0};
     bool help = false;
     ls_opt_list words = {0};
+    if (argc && (!strcmp(argv[0], "--") || !strcmp(argv[0], "train"))) return cli_profile_run(argc, argv);
     LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, &words, &help));
     if (help) {
-        cli_help("profile summarize --run-dir DIR",
-                 "Reads what `nsys stats` printed (profiles/nsys_stats_*.txt) and writes "
+        cli_help("profile -- train ...\n       lockstep profile summarize --run-dir DIR",
+                 "The first trains and writes a trace of every worker, profiles/trace.json of the run folder "
+                 "(ui.perfetto.dev opens "
+                 "it), and\nprofiles/profile_summary.json. With NSYS=1 it also runs under nsys, where that is "
+                 "installed (NSYS_BIN, "
+                 "NSYS_TRACE, ...).\n\n"
+                 "The second reads what `nsys stats` printed (profiles/nsys_stats_*.txt) and writes "
                  "profiles/profile_summary.json: the five largest NVTX\n"
                  "ranges and system calls, over all files and for each, and whether reducing gradients takes more than "
                  "a fifth.",
@@ -55,7 +113,9 @@ ls_status cmd_profile(int argc, char **argv)
         return LS_OK;
     }
     if (words.n != 1 || strcmp(words.word[0], "summarize"))
-        return ls_fail(LS_E_ARG, "profile takes one word, summarize (lockstep profile summarize --run-dir DIR)");
+        return ls_fail(LS_E_ARG,
+                       "profile takes summarize (lockstep profile summarize --run-dir DIR) or a run (lockstep "
+                       "profile -- train ...)");
     if (!o.run_dir) return ls_fail(LS_E_ARG, "profile summarize needs --run-dir, a run folder");
-    return summarize(o.run_dir);
+    return cli_profile_summarize(o.run_dir);
 }

@@ -11,7 +11,6 @@
 #include "core/fs.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "report/trace_summary.h"
 #include "train/options.h"
 
 #include <errno.h>
@@ -23,24 +22,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static ls_status summarize(const char *run_dir)
-{
-    ls_str text = {0};
-    char *path = ls_path_join(run_dir, "profiles/profile_summary.json");
-    ls_status st = path ? ls_trace_summary_text(run_dir, &text) : ls_nomem(strlen(run_dir), "a path");
-    if (st == LS_OK) st = ls_fs_write(path, text.data, text.len);
-    ls_free(path);
-    ls_str_fini(&text);
-    return st;
-}
-
 ls_status cli_profile_end(ls_profile **p, ls_comm *comm, const char *run_dir, ls_status run)
 {
     int64_t dropped = 0;
     const bool ended = run == LS_OK || run == LS_E_STOPPED, speaks = !comm || ls_comm_rank(comm) == 0;
     char *words = run == LS_OK ? NULL : ls_strdup(ls_err_words());
     ls_status st = ls_profile_end(p, comm, run, &dropped);
-    if (st == LS_OK && speaks) st = summarize(run_dir);
+    if (st == LS_OK && speaks) st = cli_profile_summarize(run_dir);
     if (st == LS_OK && speaks) {
         fprintf(stderr, "trace: %s/profiles/trace.json (ui.perfetto.dev or chrome://tracing opens it)\n", run_dir);
         if (dropped)
@@ -182,6 +170,7 @@ static ls_status run_under_nsys(const char *nsys, const char *run_dir, int argc,
         fini(&w);
     }
     if (st == LS_OK) st = export_stats(nsys, profiles, report, host);
+    if (st == LS_OK && *code == 0) st = cli_profile_summarize(run_dir); /* again, with what nsys saw */
     ls_free(report);
     ls_free(profiles);
     return st;

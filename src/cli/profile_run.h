@@ -8,6 +8,9 @@
  * failure of writing when the run was fine. Collective where the run ended well. */
 ls_status cli_profile_end(ls_profile **p, ls_comm *comm, const char *run_dir, ls_status run);
 
+/* profiles/profile_summary.json from what there is: nsys text, a trace, or both. Neither: exit code 1, in words. */
+ls_status cli_profile_summarize(const char *run_dir);
+
 /* The words behind `profile`: -- train …, or train …. The run is traced; with NSYS=1 also under nsys, where there is one. */
 ls_status cli_profile_run(int argc, char **argv);
 
