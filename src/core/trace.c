@@ -22,6 +22,15 @@ void ls_trace_push_(ls_lane *l, const ls_trace_span *s)
     atomic_store_explicit(&l->n, n + 1, memory_order_release);
 }
 
+void ls_trace_end_(int64_t begin, const ls_trace_span *s)
+{
+    ls_trace_span whole = *s;
+    if (!ls_trace_here_) return; /* it left its lane in between */
+    whole.begin = begin;
+    whole.end = ls_trace_now();
+    ls_trace_push_(ls_trace_here_, &whole);
+}
+
 void ls_trace_enter(ls_lane *l)
 {
     ls_trace_here_ = l;

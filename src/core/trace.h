@@ -70,19 +70,22 @@ extern _Thread_local ls_lane *ls_trace_here_;
 
 int64_t ls_trace_now(void); /* nanoseconds, CLOCK_MONOTONIC */
 void ls_trace_push_(ls_lane *l, const ls_trace_span *s);
+void ls_trace_end_(int64_t begin, const ls_trace_span *s);
 
 static inline int64_t ls_span_begin(void)
 {
     return __builtin_expect(ls_trace_here_ != NULL, 0) ? ls_trace_now() : 0;
 }
 
-static inline void ls_span_end(int64_t begin, ls_trace_span s)
-{
-    if (__builtin_expect(begin == 0 || !ls_trace_here_, 1)) return;
-    s.begin = begin;
-    s.end = ls_trace_now();
-    ls_trace_push_(ls_trace_here_, &s);
-}
+/* Ends what began at `begin_at`; the span behind it is made only when it is recorded. */
+#define ls_span_end(begin_at, ...)                      \
+    do {                                                \
+        const int64_t ls_begin_ = (begin_at);           \
+        if (__builtin_expect(ls_begin_ != 0, 0)) {      \
+            const ls_trace_span ls_what_ = __VA_ARGS__; \
+            ls_trace_end_(ls_begin_, &ls_what_);        \
+        }                                               \
+    } while (0)
 
 static inline void ls_trace_count(const char *name, double value)
 {

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# A real Slurm on hosts of network namespaces (needs root and the tool in ../shared/cluster): the templates of scripts/slurm, submitted on
+# 2 nodes x 2 workers and on 1 node. A job that is stopped near its limit, or by Slurm itself, saves, is queued again, resumes, and ends
+# with the bits of one that was not.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+[ "${LS_TEST_ALL:-0}" = 1 ] || skip "takes two minutes and starts a Slurm: LS_TEST_ALL=1 runs it"
+box=$LS_SOURCE/../shared/cluster/slurmbox
+[ -x "$box" ] || skip "there is no tool that makes a Slurm (../shared/cluster/slurmbox)"
+[ "$(id -u)" = 0 ] || skip "making hosts needs root"
+for k in slurmctld slurmd srun munged ip; do command -v $k >/dev/null || skip "$k is missing ($box install)"; done
+. "$(dirname "$0")/../mpi.sh"
+export SLURMBOX_DIR=/tmp/lockstep-slurm.$$ # munged wants a path that all may search
+end() { "$box" down >/dev/null 2>&1; rm -rf "$SCRATCH"; }
+trap end EXIT
+"$box" up 2 --cpus 4 --gpus 2 --ttl 900 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
+chmod 755 "$SCRATCH"
+
+mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 60000 && tokens "$SCRATCH/d/val.bin" 2000 2
+export TRAIN_DATA=$SCRATCH/d/train.bin VAL_DATA=$SCRATCH/d/val.bin LOCKSTEP MICRO_BATCH_SIZE_PER_GPU=1 GRAD_ACCUM_STEPS=2
+model="--model tiny --seq_length 64 --dropout 0.1 --threads 1 --lr 1e-3 --save_every 20 --keep_last 2"
+two=(--partition=all --nodes=2 --ntasks-per-node=2 --cpus-per-task=1 --gres=gpu:2 --mem=0 --time=10 scripts/slurm/train_2node.sbatch)
+one=(--partition=all --cpus-per-task=2 --mem=0 --time=10 scripts/slurm/train_1node.sbatch)
+submit() { # NAME STEPS SBATCH-WORDS...: the job's number
+  local name=$1 steps=$2; shift 2
+  (cd "$LS_SOURCE" && RUN_DIR=$SCRATCH/$name GPT2_EXTRA_ARGS="$model --epochs 3 --max_steps $steps ${EXTRA:-}" \
+    timeout -k 5 30 "$box" sbatch --parsable --export=ALL --output="$SCRATCH/$name.log" "$@")
+}
+ends() { # NAME JOB SECONDS
+  local state
+  state=$(timeout -k 5 $(($3 + 10)) "$box" wait "$2" "$3") || bad "$1: job $2 is $state: $(tail -5 "$SCRATCH/$1.log")"
+}
+at_step() { # NAME STEP: until the metrics have it
+  for _ in $(seq 600); do
+    [ -s "$SCRATCH/$1/metrics.jsonl" ] && [ "$(wc -l <"$SCRATCH/$1/metrics.jsonl")" -ge "$2" ] && return
+    sleep 0.1
+  done
+  bad "$1 never came to step $2: $(tail -5 "$SCRATCH/$1.log")"
+}
+equal() { # NAME: the files of the uninterrupted run
+  local last
+  last=$(cd "$SCRATCH/whole" && ls -d epoch-* | tail -1)
+  same "$SCRATCH/whole/$last/model.safetensors" "$SCRATCH/$1/$last/model.safetensors"
+  same "$SCRATCH/whole/$last/optimizer.safetensors" "$SCRATCH/$1/$last/optimizer.safetensors"
+}
+resumed() { grep -q "resumed from" "$SCRATCH/$1.log" || bad "$1 did not resume: $(tail -5 "$SCRATCH/$1.log")"; }
+
+steps=150
+EXTRA=--profile submit whole $steps "${two[@]}" >"$SCRATCH/job" || bad "sbatch: $(cat "$SCRATCH/job")"
+ends whole "$(cat "$SCRATCH/job")" 120
+python3 - "$SCRATCH/whole" "$(cat "$SCRATCH/job")" <<'PY' || bad "what the files say of the job"
+import json, sys
+lm = json.load(open(sys.argv[1] + "/launcher_metadata.json"))
+tm = json.load(open(sys.argv[1] + "/training_metrics.json"))
+assert lm["slurm"] == {"job_id": sys.argv[2], "nodelist": "n[1-2]", "hosts": "n1\nn2"}, lm["slurm"]
+assert lm["world_size"] == 4 and lm["rank0_host"] == "n1" and lm["env"]["MASTER_ADDR"] == "n1" and lm["env"]["MASTER_PORT"] == "29511", lm
+assert tm["scheduler"]["job_id"] == sys.argv[2] and tm["scheduler"]["partition"] == "all" and tm["scheduler"]["nnodes"] == "2", tm["scheduler"]
+PY
+python3 "$LS_SOURCE/tests/trace_check.py" "$SCRATCH/whole/profiles/trace.json" 4 step unit collective >"$SCRATCH/check" 2>&1 ||
+  bad "the trace of two nodes: $(tail -3 "$SCRATCH/check")"
+for h in n1 n2; do
+  [ -s "$SCRATCH/whole/torchrun_logs/$(cat "$SCRATCH/job")_$h/attempt_0/1/stdout.log" ] || bad "no torchrun_logs of $h"
+done
+
+# near the limit (Slurm's signal to the batch shell, sent by hand: Slurm looks at limits every 30 s)
+job=$(submit limit $steps "${two[@]}")
+at_step limit 30
+"$box" scancel --batch --signal=USR1 "$job"
+# meanwhile the rest of the machine: stopped by Slurm itself (requeue sends SIGTERM to the workers)
+ends limit "$job" 120
+resumed limit
+grep -q "queued again: attempt 1" "$SCRATCH/limit.log" || bad "the script did not queue the job again"
+[ -d "$SCRATCH/limit/torchrun_logs/${job}_n1/attempt_1" ] || bad "no logs of the second attempt"
+equal limit
+
+job=$(submit term $steps "${two[@]}")
+at_step term 30
+"$box" scontrol requeue "$job"
+ends term "$job" 120
+resumed term
+equal term
+
+# one node, four workers that share memory: the same bits; asked to end by scancel it saves and is not queued again
+job=$(WORKERS=4 submit node $steps "${one[@]}")
+at_step node 30
+"$box" scancel "$job"
+timeout -k 5 60 "$box" wait "$job" 40 >"$SCRATCH/state" && bad "a job that was ended counts as done"
+grep -q "saved $SCRATCH/node/step-" "$SCRATCH/node.log" || bad "nothing was saved: $(tail -5 "$SCRATCH/node.log")"
+job=$(RESUME=1 WORKERS=4 submit node $steps "${one[@]}")
+ends node "$job" 120
+resumed node
+equal node
+done_tests
