@@ -1,5 +1,7 @@
 #include "train/profile.h"
 
+#include "comm/clock_sync.h"
+
 #include "core/fs.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -14,6 +16,17 @@ struct ls_profile {
     ls_trace *trace;
     char *dir;
 };
+
+/* At the begin and at the end: what lies between is interpolated. */
+static ls_status compare_clocks(ls_profile *p, ls_comm *comm)
+{
+    const ls_clock clock = ls_clock_monotonic();
+    ls_clock_fix fix = {0};
+    if (!comm || ls_comm_size(comm) == 1) return LS_OK;
+    LS_TRY(ls_comm_clock(comm, &clock, &fix));
+    if (fix.known) ls_trace_clock(p->trace, fix.at, fix.offset, fix.error);
+    return LS_OK;
+}
 
 /* Times count from rank 0's beginning. Nobody records before it: who has the number began later. */
 static ls_status share_base(ls_profile *p, ls_comm *comm)
@@ -75,6 +88,7 @@ ls_status ls_profile_begin(ls_profile **out, ls_trainer *t)
     ls_profile *p = NULL;
     ls_lane *main_lane = NULL;
     ls_status st = ls_comm_agree(t->comm, create(&p, t, &main_lane), LS_SITE);
+    if (st == LS_OK) st = compare_clocks(p, t->comm);
     if (st == LS_OK) st = share_base(p, t->comm);
     if (st != LS_OK) {
         detach(t);
@@ -123,8 +137,10 @@ ls_status ls_profile_end(ls_profile **pp, ls_comm *comm, ls_status run, int64_t 
     if (comm) (void)ls_comm_trace(comm, NULL, NULL);
     *dropped = ls_trace_dropped(p->trace);
     ls_status st = run;
-    if (run == LS_OK || run == LS_E_STOPPED) st = merge(p, comm, write_part(p), dropped);
-    else write_quietly(p);
+    if (run == LS_OK || run == LS_E_STOPPED) {
+        st = compare_clocks(p, comm);
+        if (st == LS_OK) st = merge(p, comm, write_part(p), dropped);
+    } else write_quietly(p);
     destroy(pp);
     return st;
 }
