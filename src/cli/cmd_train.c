@@ -5,6 +5,7 @@
 #include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/nvtx.h"
 #include "core/stack.h"
 #include "core/stop.h"
 #include "data/tokenizer.h"
@@ -130,6 +131,7 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
         if (comm) c.local_rank = ls_comm_where(comm).local_rank;
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
+        if (c.profile_mode) (void)ls_nvtx_open();
         if (!rank) say_notes(j->o, &c);
         startup_line(rank, c.local_rank, size);
         st = ls_trainer_create(&t, &c, comm, &io);

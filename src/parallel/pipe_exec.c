@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
+#include "core/nvtx.h"
 #include "core/trace.h"
 
 typedef struct seat { /* one set of activations of a chunk */
@@ -304,6 +305,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     }
     if (a->kind == LS_PIPE_FWD) LS_TRY(take_seat(p, k, a, load, ctx));
     static const char *const word[] = {"F", "B", "I", "W"};
+    ls_nvtx_push(a->kind == LS_PIPE_FWD ? "train/forward" : "train/backward");
     const int64_t traced = ls_span_begin();
     const double begin = ls_now(), waited = ls_comm_exposed(strategy->comm);
     ls_strategy_begin(strategy, a->micro);
@@ -311,6 +313,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
         LS_TRY(ls_walk_fwd(p->o.model, k->seat[a->slot].acts, &k->seat[a->slot].mb, h, k->first, k->last - k->head));
     else LS_TRY(backward(p, k, a, h, pair));
     book(p, a, begin, ls_now() - (ls_comm_exposed(strategy->comm) - waited));
+    ls_nvtx_pop();
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_PIPE,
                                         .name = word[(int)a->kind - (int)LS_PIPE_FWD],
                                         .index = a->micro + 1,

@@ -8,6 +8,7 @@
 #include "train/trainer.h"
 
 #include "core/clock.h"
+#include "core/nvtx.h"
 #include "core/rng.h"
 #include "core/stop.h"
 #include "core/trace.h"
@@ -15,11 +16,23 @@
 #include <math.h>
 #include <time.h>
 
-/* Phases have the names of the reference trainer's ranges (--profile_mode), and its engine's for the reduction of gradients. */
-static int64_t phase(int64_t begin, const char *name, int64_t micro)
+/* Phases have the names of the reference trainer's ranges (--profile_mode), and its engine's for the reduction of gradients. They go
+ * to the trace and to a profiler that watches. */
+typedef struct phase {
+    const char *name;
+    int64_t begin;
+} phase;
+
+static phase phase_begin(const char *name)
 {
-    ls_span_end(begin, (ls_trace_span){.kind = LS_SPAN_PHASE, .name = name, .micro = (int32_t)micro + 1});
-    return ls_span_begin();
+    ls_nvtx_push(name);
+    return (phase){name, ls_span_begin()};
+}
+
+static void phase_end(phase p, int64_t micro)
+{
+    ls_span_end(p.begin, (ls_trace_span){.kind = LS_SPAN_PHASE, .name = p.name, .micro = (int32_t)micro + 1});
+    ls_nvtx_pop();
 }
 
 /* One worker can stop before any unit; several stop where all of them look (agree_to_stop). */
@@ -177,12 +190,12 @@ static ls_status micro_batch(ls_trainer *t, int m, marks *k)
     const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->dp);
     const int64_t leaf = ls_strategy_leaf(t->strategy, m);
     double *pair = t->leaf_loss + 2 * (ls_comm_rank(t->dp) * M + m);
-    int64_t traced = ls_span_begin();
+    phase p = phase_begin("train/dataload");
     const double t0 = ls_now();
     LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, t->ids, t->target));
     const double t1 = ls_now();
     mark(k, &k->split->input);
-    traced = phase(traced, "train/dataload", m);
+    phase_end(p, m);
     ls_micro mb = {.ids = t->ids,
                    .target = t->target,
                    .B = B,
@@ -191,15 +204,18 @@ static ls_status micro_batch(ls_trainer *t, int m, marks *k)
                    .dloss = 1.0 / (double)(B * T * G),
                    .drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf)};
     ls_strategy_begin(t->strategy, m);
+    p = phase_begin("train/forward");
     LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit - 1));
-    traced = phase(traced, "train/forward", m);
+    phase_end(p, m);
+    p = phase_begin("train/loss");
     LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, t->model->n_unit - 1, t->model->n_unit));
     mark(k, &k->split->forward);
-    traced = phase(traced, "train/loss", m);
+    phase_end(p, m);
     if (ls_comm_size(t->comm) == 1 && !isfinite(mb.loss_sum)) return numbers_failed(t, "the loss", mb.loss_sum, false);
+    p = phase_begin("train/backward");
     LS_TRY(ls_walk_bwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
     mark(k, &k->split->backward);
-    phase(traced, "train/backward", m);
+    phase_end(p, m);
     pair[0] = mb.loss_sum;
     pair[1] = (double)mb.n_counted;
     if (ls_step_sampled(s->epoch_step * M + m, c->timing_warmup_steps, c->timing_sample_every)) {
@@ -220,10 +236,10 @@ static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_
     mb->dloss = 1.0 / (double)(B * T * G);
     mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf);
     if (!ids && !target) return LS_OK;
-    const int64_t traced = ls_span_begin();
+    const phase p = phase_begin("train/dataload");
     LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, ids ? ids : t->ids,
                            target ? target : t->target));
-    phase(traced, "train/dataload", m);
+    phase_end(p, m);
     return LS_OK;
 }
 
@@ -298,17 +314,18 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     if (t->pipe) LS_TRY(pipeline(t, &k));
     for (int m = 0; m < M && !t->pipe; m++) LS_TRY(micro_batch(t, m, &k));
     const double t4 = ls_now();
-    int64_t traced = ls_span_begin();
+    phase p = phase_begin("train/allreduce_gradients"); /* and the losses, which come behind them in one queue */
     double loss_sum = 0, counted = 0, squares = 0;
     LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
     r->loss = counted > 0 ? loss_sum / counted : 0;
     LS_TRY(ls_strategy_step_due(t->strategy));
-    traced = phase(traced, "train/allreduce_gradients", -1); /* the losses came behind them, in one queue */
+    phase_end(p, -1);
     if (!isfinite(r->loss)) return numbers_failed(t, "the loss", r->loss, false); /* on every worker at once */
+    p = phase_begin("train/gradient_norm");
     LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
     r->grad_norm = sqrt(squares);
     mark(&k, &r->split.optimizer);
-    phase(traced, "train/gradient_norm", -1);
+    phase_end(p, -1);
     if (!isfinite(r->grad_norm)) return numbers_failed(t, "the gradient norm", r->grad_norm, true);
 
     const double t5 = ls_now();
@@ -317,11 +334,11 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     mark(&k, &r->split.other);
     r->lr = ls_lr_at(&c->lr, s->step + 1);
     const double scale = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
-    traced = ls_span_begin();
+    p = phase_begin("train/optimizer_step");
     LS_TRY(optimizer_pass(t, r->lr, scale));
     LS_TRY(ls_strategy_step_done(t->strategy));
     mark(&k, &r->split.optimizer);
-    phase(traced, "train/optimizer_step", -1);
+    phase_end(p, -1);
     /* a sampled micro step that ends an update includes it */
     if (ls_step_sampled(s->epoch_step * M + M - 1, c->timing_warmup_steps, c->timing_sample_every))
         t->sample_step[t->n_sample - 1] += ls_now() - t4 - r->t_wait;
@@ -374,7 +391,7 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
     double(*pair)[2] = (double(*)[2])(t->val_loss + 2 * rank * turns);
     val_turn v = {t, n};
     LS_TRY(agree_to_stop(t));
-    int64_t traced = ls_span_begin();
+    phase p = phase_begin("val/forward");
     ls_strategy_begin(t->strategy, -1);
     if (t->pipe) LS_TRY(ls_pipe_forward(t->pipe, t->strategy, &hooks, (int)turns, load_val, &v, pair));
     for (int64_t k = 0; k < turns && !t->pipe; k++) {
@@ -384,10 +401,11 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
         pair[k][0] = mb.loss_sum;
         pair[k][1] = (double)mb.n_counted;
     }
-    traced = phase(traced, "val/forward", -1);
+    phase_end(p, -1);
     *n_batch = n;
     *loss = 0;
     if (!turns) return LS_OK;
+    p = phase_begin("val/loss");
     LS_TRY(ls_all_gather(t->dp, (ls_view){t->val_loss, 2 * turns * W, LS_F64},
                          (ls_view){t->val_loss + 2 * rank * turns, 2 * turns, LS_F64}, LS_SITE, NULL));
     double sum = 0, counted = 0; /* in the order of batches, as one worker adds them */
@@ -398,6 +416,6 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
     }
     LS_TRY(share_loss(t, &sum, &counted));
     *loss = counted > 0 ? sum / counted : 0;
-    phase(traced, "val/loss", -1);
+    phase_end(p, -1);
     return LS_OK;
 }

@@ -68,4 +68,46 @@ for word in "profile --trace=nvtx --sample=none" "--output $SCRATCH/w/profiles/n
   grep -q -- "$word" "$SCRATCH/nsys.words" || bad "nsys was not started with $word: $(cat "$SCRATCH/nsys.words")"
 done
 [ -s "$SCRATCH/w/profiles/nsys_stats_$(hostname).txt" ] || bad "no nsys stats"
+
+# --profile_mode names its phases to a profiler that watches (NVTX's protocol; a stand-in that counts)
+if command -v cc >/dev/null; then
+  cat >"$SCRATCH/watch.c" <<'C'
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+typedef void (*fn)(void);
+typedef struct { size_t nbytes; int (*table)(int module, fn ***out, unsigned *n); } callbacks;
+static FILE *out;
+static int depth;
+static int push(const char *name) { fprintf(out, "%s\n", name); return depth++; }
+static int pop(void) { if (--depth < 0) fprintf(out, "UNBALANCED\n"); fflush(out); return depth; }
+int InitializeInjectionNvtx2(const void *(*get)(unsigned));
+int InitializeInjectionNvtx2(const void *(*get)(unsigned))
+{
+    const callbacks *c = get(1);
+    for (int module = 1; module <= 6; module++) {
+        fn **slot = NULL;
+        unsigned n = 0;
+        if (c->nbytes < sizeof *c || !c->table(module, &slot, &n) || slot[0] || slot[n]) return 0;
+        for (unsigned i = 1; i < n; i++) if (!slot[i]) return 0;
+        if (module == 1) *slot[9] = (fn)push, *slot[11] = (fn)pop;
+    }
+    out = fopen(getenv("WATCH_OUT"), "w");
+    return out != NULL;
+}
+C
+  cc -shared -fPIC -o "$SCRATCH/watch.so" "$SCRATCH/watch.c" || bad "the stand-in for a profiler does not build"
+  export NVTX_INJECTION64_PATH=$SCRATCH/watch.so WATCH_OUT=$SCRATCH/ranges
+  run v train --profile_mode || bad "watched: $(tail -3 "$SCRATCH/v.log")"
+  for r in train/dataload train/forward train/loss train/backward train/optimizer_step train/allreduce_gradients val/forward val/loss; do
+    grep -qx "$r" "$SCRATCH/ranges" || bad "no range $r"
+  done
+  [ "$(grep -cx train/optimizer_step "$SCRATCH/ranges")" = 6 ] || bad "not a range a step: $(sort "$SCRATCH/ranges" | uniq -c)"
+  grep -q UNBALANCED "$SCRATCH/ranges" && bad "ranges are not balanced"
+  grep -qE "Step [0-9]+, Loss|tokens/s  " "$SCRATCH/v.log" && bad "--profile_mode prints steps"
+  rm -f "$SCRATCH/ranges"
+  run v train || bad "not watched"
+  [ -e "$SCRATCH/ranges" ] && bad "ranges without --profile_mode"
+  PROFILE_MODE=1 run v train && [ -s "$SCRATCH/ranges" ] || bad "PROFILE_MODE=1 is not --profile_mode"
+fi
 done_tests
