@@ -135,12 +135,12 @@ static void *lane_main(void *arg)
     for (;;) {
         while (!l->stop && l->done == l->posted) pthread_cond_wait(&c->changed, &c->lock);
         if (l->done == l->posted) break; /* asked to stop, and nothing is left */
-        comm_req *r = &l->ring[(l->done + 1) % LANE_RING];
+        comm_req r = l->ring[(l->done + 1) % LANE_RING]; /* its own: who waits looks at the ring's */
         ls_status st = l->failed;
         if (st == LS_OK) {
             ls_trace_enter(c->trace[a.lane]);
             pthread_mutex_unlock(&c->lock);
-            st = run_one(c, r);
+            st = run_one(c, &r);
             pthread_mutex_lock(&c->lock);
             if (st != LS_OK) {
                 l->failed = st;
