@@ -4,8 +4,9 @@
   bench/trace_overhead.py [--rounds 10] [--steps 60] [--skip 10] [--layout NAME ...] [--program build/lockstep]
 
 A round is one run of each side, in an order that changes from round to round; a run counts as the median of its steps after the first
---skip. The answer is the mean over rounds of (traced / untraced - 1), with its 95 % interval (Student's t). With it: how many spans a step
-records, so that the figure can be held against the cost of one (bench/trace_cost.c).
+--skip. The answer is the mean over rounds of (traced / untraced - 1), with its 95 % interval (Student's t), once in wall time and once in rank
+0's CPU time, which a busy machine disturbs less. With it: how many spans a step records, so that the figure can be held against the cost of
+one (bench/trace_cost.c).
 """
 import argparse
 import json
@@ -37,13 +38,21 @@ def once(o, data, layout, traced):
         r = subprocess.run(args, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=600, text=True)
         if r.returncode:
             sys.exit(f"{' '.join(args)}: {r.stderr[-400:]}")
-        steps = [json.loads(line)["step_time_sec"] for line in open(out + "/metrics.jsonl")]
+        lines = [json.loads(line) for line in open(out + "/metrics.jsonl")][o.skip:]
+        wall = statistics.median(m["step_time_sec"] for m in lines)
+        cpu = statistics.median(m["step_time_sec"] * m["cpu_utilisation"] for m in lines)  # one thread
         spans = 0
         if traced:
             spans = json.load(open(out + "/profiles/profile_summary.json"))["lockstep"]["per_rank"][0]["spans"]
-        return statistics.median(steps[o.skip:]), spans / o.steps
+        return wall, cpu, spans / o.steps
     finally:
         shutil.rmtree(out, ignore_errors=True)
+
+
+def interval(ratio):
+    mean, n = statistics.mean(ratio), len(ratio)
+    half = T95[min(n - 1, 20)] * statistics.stdev(ratio) / math.sqrt(n) if n > 1 else float("nan")
+    return f"{100 * mean:+.2f} ({100 * (mean - half):+.2f} … {100 * (mean + half):+.2f})"
 
 
 def main():
@@ -60,20 +69,16 @@ def main():
         n = 16 * o.seq_length * (o.steps + 2)
         data.write(struct.pack(f"<{n}H", *(r.randrange(4096) for _ in range(n))))
         data.flush()
-        print("| layout | spans a step | untraced ms | traced ms | overhead % | 95 % interval |\n| --- | --- | --- | --- | --- | --- |")
+        print("| layout | spans a step | untraced ms | wall time, overhead % (95 %) | CPU time, overhead % (95 %) |\n| --- | --- | --- | --- | --- |")
         for layout in o.layout:
-            plain, traced, ratio, spans = [], [], [], 0
+            wall, cpu, plain, spans = [], [], [], 0
             for k in range(o.rounds):
-                sides = [False, True] if k % 2 == 0 else [True, False]
-                got = {side: once(o, data.name, layout, side) for side in sides}
+                got = {side: once(o, data.name, layout, side) for side in ((False, True) if k % 2 == 0 else (True, False))}
+                wall.append(got[True][0] / got[False][0] - 1)
+                cpu.append(got[True][1] / got[False][1] - 1)
                 plain.append(got[False][0])
-                traced.append(got[True][0])
-                ratio.append(got[True][0] / got[False][0] - 1)
-                spans = got[True][1]
-            mean = statistics.mean(ratio)
-            half = T95[min(o.rounds - 1, 20)] * statistics.stdev(ratio) / math.sqrt(o.rounds) if o.rounds > 1 else float("nan")
-            print(f"| {layout} | {spans:.0f} | {1e3 * statistics.mean(plain):.2f} | {1e3 * statistics.mean(traced):.2f} | {100 * mean:+.2f} | "
-                  f"{100 * (mean - half):+.2f} … {100 * (mean + half):+.2f} |", flush=True)
+                spans = got[True][2]
+            print(f"| {layout} | {spans:.0f} | {1e3 * statistics.mean(plain):.2f} | {interval(wall)} | {interval(cpu)} |", flush=True)
 
 
 if __name__ == "__main__":

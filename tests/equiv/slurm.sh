@@ -45,8 +45,21 @@ equal() { # NAME: the files of the uninterrupted run
 }
 resumed() { grep -q "resumed from" "$SCRATCH/$1.log" || bad "$1 did not resume: $(tail -5 "$SCRATCH/$1.log")"; }
 
+# stand-ins for tools of a GPU cluster, to see where what they say ends up
+mkdir -p "$SCRATCH/bin"
+printf '#!/bin/sh\necho "topology of $(hostname): $*"\n' >"$SCRATCH/bin/nvidia-smi"
+printf '#!/bin/sh\necho "State: Active"; exit 1\n' >"$SCRATCH/bin/ibstat" # a failure of evidence fails nothing
+cat >"$SCRATCH/bin/nsys" <<'SH'
+#!/bin/bash
+what=$1; shift
+if [ "$what" = stats ]; then printf ' ** NVTX Range Summary (nvtx_sum):\n\n  60.0  12  3  4  PushPop  :train/allreduce_gradients\n'; exit; fi
+while [ $# -gt 0 ]; do case $1 in --output) out=$2; shift 2 ;; --*) shift ;; *) break ;; esac; done
+touch "$out.nsys-rep"
+exec "$@"
+SH
+chmod +x "$SCRATCH"/bin/*
 steps=150
-EXTRA=--profile submit whole $steps "${two[@]}" >"$SCRATCH/job" || bad "sbatch: $(cat "$SCRATCH/job")"
+PATH=$SCRATCH/bin:$PATH NCCL_LOGS=1 EXTRA=--profile submit whole $steps "${two[@]}" >"$SCRATCH/job" || bad "sbatch: $(cat "$SCRATCH/job")"
 ends whole "$(cat "$SCRATCH/job")" 120
 python3 - "$SCRATCH/whole" "$(cat "$SCRATCH/job")" <<'PY' || bad "what the files say of the job"
 import json, sys
@@ -54,10 +67,13 @@ lm = json.load(open(sys.argv[1] + "/launcher_metadata.json"))
 tm = json.load(open(sys.argv[1] + "/training_metrics.json"))
 assert lm["slurm"] == {"job_id": sys.argv[2], "nodelist": "n[1-2]", "hosts": "n1\nn2"}, lm["slurm"]
 assert lm["world_size"] == 4 and lm["rank0_host"] == "n1" and lm["env"]["MASTER_ADDR"] == "n1" and lm["env"]["MASTER_PORT"] == "29511", lm
+assert lm["nccl_env"]["NCCL_DEBUG_FILE"] == sys.argv[1] + "/nccl_rank_%h_%p.log" and lm["nccl_env"]["NCCL_IB_HCA"] == "mlx5_0", lm["nccl_env"]
 assert tm["scheduler"]["job_id"] == sys.argv[2] and tm["scheduler"]["partition"] == "all" and tm["scheduler"]["nnodes"] == "2", tm["scheduler"]
 PY
 python3 "$LS_SOURCE/tests/trace_check.py" "$SCRATCH/whole/profiles/trace.json" 4 step unit collective >"$SCRATCH/check" 2>&1 ||
   bad "the trace of two nodes: $(tail -3 "$SCRATCH/check")"
+grep -q "topology of n1: topo -m" "$SCRATCH/whole/topo.txt" || bad "no topo.txt of the master host"
+grep -q "State: Active" "$SCRATCH/whole/ibstat.txt" || bad "no ibstat.txt"
 for h in n1 n2; do
   [ -s "$SCRATCH/whole/torchrun_logs/$(cat "$SCRATCH/job")_$h/attempt_0/1/stdout.log" ] || bad "no torchrun_logs of $h"
 done
@@ -86,8 +102,17 @@ at_step node 30
 "$box" scancel "$job"
 timeout -k 5 60 "$box" wait "$job" 40 >"$SCRATCH/state" && bad "a job that was ended counts as done"
 grep -q "saved $SCRATCH/node/step-" "$SCRATCH/node.log" || bad "nothing was saved: $(tail -5 "$SCRATCH/node.log")"
-job=$(RESUME=1 WORKERS=4 submit node $steps "${one[@]}")
+job=$(PATH=$SCRATCH/bin:$PATH NSYS=1 RESUME=1 WORKERS=4 submit node $steps "${one[@]}")
 ends node "$job" 120
 resumed node
 equal node
+[ -e "$SCRATCH/node/profiles/nsys_${job}_n1.nsys-rep" ] || bad "no nsys report: $(ls "$SCRATCH/node/profiles")"
+grep -q '"allreduce_gradients_over_20pct": true' "$SCRATCH/node/profiles/profile_summary.json" || bad "no summary of nsys"
+
+# one that stands at its limit in earnest: Slurm looks at limits every 30 s
+job=$(EXTRA="--save_every 0" submit timed 100000 --time=1 --signal=B:USR1@50 "${two[@]/--time=10/--nice=0}")
+for _ in $(seq 90); do grep -q "queued again" "$SCRATCH/timed.log" 2>/dev/null && break; sleep 1; done
+grep -q "the time limit is near" "$SCRATCH/timed.log" || bad "Slurm gave no notice: $(tail -3 "$SCRATCH/timed.log")"
+ls -d "$SCRATCH"/timed/step-* >/dev/null 2>&1 || bad "nothing was saved before the limit: $(tail -3 "$SCRATCH/timed.log")"
+"$box" scancel "$job"
 done_tests

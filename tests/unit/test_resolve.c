@@ -275,7 +275,6 @@ static void refused(void **state)
     } all[] = {
         {"--device cuda", "--device cpu"}, {"--precision bf16", "--precision fp32"},
         {"--precision fp16", "fp16"},      {"--comm mpi", "mpi"},
-        {"--profile", "metrics.jsonl"},
     };
     for (size_t i = 0; i < N_OF(all); i++) {
         must_fail(NULL, all[i].line, LS_E_UNSUPPORTED, all[i].part);
@@ -284,6 +283,7 @@ static void refused(void **state)
     must_fail("{\"bf16\": {\"enabled\": true}}", "", LS_E_UNSUPPORTED, "enables bf16");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
     must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
+    must_fail(NULL, "--profile --profile_spans 0", LS_E_CONFIG, "profile_spans");
     must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
     must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
     must_fail(NULL, "--tp 2", LS_E_CONFIG, "tp=2");

@@ -1,0 +1,26 @@
+/* Any bytes as a trace file: added up or refused with the line named, and nothing is left behind. */
+#include "core/mem.h"
+#include "report/trace_read.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void must(int ok)
+{
+    if (!ok) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    const int64_t live = ls_mem_live();
+    trace_facts f = {0};
+    const ls_status st = trace_read_text((const char *)data, n, "t.json", &f);
+    must(st == LS_OK || (st == LS_E_FORMAT && strstr(ls_err_words(), "t.json")));
+    must(st != LS_OK || (f.n_rank > 0 && f.n_rank <= TRACE_MAX_RANK));
+    for (int i = 0; i < f.unit.n; i++) must(f.unit.row[i].calls > 0 && f.unit.row[i].us >= 0);
+    trace_facts_fini(&f);
+    must(ls_mem_live() == live);
+    return 0;
+}
