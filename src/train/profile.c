@@ -49,6 +49,7 @@ static ls_status add_lanes(ls_profile *p, ls_trainer *t, ls_lane **main_lane)
         LS_TRY(ls_comm_trace(t->pp_acts, p->trace, "activations"));
         LS_TRY(ls_comm_trace(t->pp_grads, p->trace, "gradients"));
     }
+    if (t->tp) LS_TRY(ls_comm_trace(t->tp, p->trace, "tensor"));
     LS_TRY(ls_trace_lane(p->trace, "checkpoint", CKPT_SPANS, &writer));
     ls_ckpt_writer_trace(t->writer, writer);
     return LS_OK;
@@ -77,7 +78,7 @@ static ls_status create(ls_profile **out, ls_trainer *t, ls_lane **main_lane)
 
 static void detach(ls_trainer *t)
 {
-    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads};
+    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i]) (void)ls_comm_trace(all[i], NULL, NULL);
     ls_ckpt_writer_trace(t->writer, NULL);
