@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034
 # lib.sh - what the batch scripts of this folder share: the run folder, hosts, evidence, one launch that is stopped, saved and queued again.
 #
 #   limit - 120 s   Slurm sends USR1 to the batch shell (--signal=B:USR1@120)

@@ -134,7 +134,7 @@ static void *lane_main(void *arg)
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (!l->stop && l->done == l->posted) pthread_cond_wait(&c->changed, &c->lock);
-        if (l->done == l->posted) break; /* asked to stop, and nothing is left */
+        if (l->done == l->posted) break;                 /* asked to stop, and nothing is left */
         comm_req r = l->ring[(l->done + 1) % LANE_RING]; /* its own: who waits looks at the ring's */
         ls_status st = l->failed;
         if (st == LS_OK) {

@@ -65,15 +65,14 @@ static void destroy(ls_profile **pp)
     *pp = NULL;
 }
 
-static ls_status create(ls_profile **out, ls_trainer *t, ls_lane **main_lane)
+static ls_status create(ls_profile **out, ls_trainer *t)
 {
     ls_profile *p = ls_alloc(sizeof *p);
     if (!p) return ls_nomem(sizeof *p, "a trace");
     *out = p;
     p->dir = ls_path_join(t->cfg->run_dir, "profiles");
     if (!p->dir) return ls_nomem(strlen(t->cfg->run_dir), "a path");
-    LS_TRY(ls_trace_create(&p->trace, ls_comm_rank(t->comm)));
-    return add_lanes(p, t, main_lane);
+    return ls_trace_create(&p->trace, ls_comm_rank(t->comm));
 }
 
 static void detach(ls_trainer *t)
@@ -88,9 +87,10 @@ ls_status ls_profile_begin(ls_profile **out, ls_trainer *t)
 {
     ls_profile *p = NULL;
     ls_lane *main_lane = NULL;
-    ls_status st = ls_comm_agree(t->comm, create(&p, t, &main_lane), LS_SITE);
+    ls_status st = ls_comm_agree(t->comm, create(&p, t), LS_SITE);
     if (st == LS_OK) st = compare_clocks(p, t->comm);
     if (st == LS_OK) st = share_base(p, t->comm);
+    if (st == LS_OK) st = ls_comm_agree(t->comm, add_lanes(p, t, &main_lane), LS_SITE);
     if (st != LS_OK) {
         detach(t);
         destroy(&p);

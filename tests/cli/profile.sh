@@ -3,7 +3,8 @@
 . "$(dirname "$0")/../lib.sh"
 check="$LS_SOURCE/tests/trace_check.py"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
-args=(--data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 8 --max_steps 6 --save_every 3)
+args=(--data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 8 --max_steps 6 --save_every 3
+      --threads 1)
 run() { local name=$1; shift; timeout 120 "$LOCKSTEP" "$@" "${args[@]}" --checkpoint_path "$SCRATCH/$name" >"$SCRATCH/$name.log" 2>&1; }
 
 run plain train || bad "untraced: $(tail -3 "$SCRATCH/plain.log")"

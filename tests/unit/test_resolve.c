@@ -273,8 +273,10 @@ static void refused(void **state)
     const struct {
         const char *line, *part;
     } all[] = {
-        {"--device cuda", "--device cpu"}, {"--precision bf16", "--precision fp32"},
-        {"--precision fp16", "fp16"},      {"--comm mpi", "mpi"},
+        {"--device cuda", "--device cpu"},
+        {"--precision bf16", "--precision fp32"},
+        {"--precision fp16", "fp16"},
+        {"--comm mpi", "mpi"},
     };
     for (size_t i = 0; i < N_OF(all); i++) {
         must_fail(NULL, all[i].line, LS_E_UNSUPPORTED, all[i].part);
