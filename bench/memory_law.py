@@ -28,7 +28,7 @@ import workers as w
 
 SIZES = {"tiny": (4, 128, 256, 4096), "gpt2": (12, 768, 1024, 50257), "gpt2-medium": (24, 1024, 1024, 50257)}  # L C T V
 NORM_BLOCK = 1024  # LS_NORM_BLOCK of src/parallel/strategy.h: elements of a block of the gradient norm
-BUCKET = PREFETCH = 6553600  # elements; the program's defaults, given all the same
+BUCKET = PREFETCH = 6553600  # elements, given to every run
 
 
 def units(model):

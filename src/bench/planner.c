@@ -9,13 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BUCKET 6553600 /* elements: the trainer's default for all three */
-
 ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, ls_mesh mesh, const char *schedule,
                                   int interleave, int micro_batch)
 {
     const int dp = mesh.n[LS_AXIS_DP];
-    const int64_t bucket = q->bucket ? q->bucket : BUCKET;
     return (ls_train_config){.model = q->model,
                              .world_size = mesh.world,
                              .seq_len = q->seq_len,
@@ -29,9 +26,9 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .mesh = mesh,
                              .schedule = mesh.n[LS_AXIS_PP] > 1 ? schedule : NULL,
                              .interleave = interleave,
-                             .bucket = bucket,
-                             .gather_bucket = bucket,
-                             .prefetch_bucket = bucket,
+                             .bucket = q->bucket ? q->bucket : LS_BUCKET,
+                             .gather_bucket = LS_GATHER_BUCKET,
+                             .prefetch_bucket = LS_PREFETCH_BUCKET,
                              .recompute = q->recompute,
                              .deterministic = true};
 }

@@ -46,7 +46,7 @@ typedef struct ls_planner_query {
     int64_t global_batch;
     int seq_len, workers;
     int64_t memory;       /* 0: the cluster's           */
-    int64_t bucket;       /* 0: the trainer's default   */
+    int64_t bucket;       /* of gradients; 0: the trainer's default */
     int max_tp;           /* 0: no limit                */
     const char *strategy; /* NULL: all                  */
     bool recompute;

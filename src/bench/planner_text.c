@@ -79,6 +79,8 @@ static void command(const ls_planner_query *q, const ls_train_config *c, ls_str 
     if (c->mesh.n[LS_AXIS_TP] > 1) ls_str_addf(out, " --tp %d", c->mesh.n[LS_AXIS_TP]);
     if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
     if (c->recompute) ls_str_add(out, " --recompute");
+    if (q->bucket) ls_str_addf(out, " --bucket %lld", (long long)q->bucket);
+    if (q->model.variant != LS_VARIANT_HF) ls_str_addf(out, " --variant %s", ls_variant_word(q->model.variant));
 }
 
 void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)

@@ -4,6 +4,8 @@
 #include <string.h>
 
 /* clang-format off */
+#define TEXT_OF(x)  TEXT_OF2(x)
+#define TEXT_OF2(x) #x
 #define AT(field) offsetof(ls_train_options, field)
 #define ROW(name_, kind_, field, arg_, def_, ...) {.name = name_, .kind = kind_, .offset = AT(field), .arg = arg_, .def = def_, .help = __VA_ARGS__}
 
@@ -64,10 +66,10 @@ const ls_opt ls_train_opts[] = {
     ROW("threads", LS_OPT_INT, threads, "N", "0", "0 = all cores; the number does not change a bit of the result"),
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
         "how workers share the model [single; ddp with several workers]"),
-    ROW("bucket", LS_OPT_INT, bucket, "N", "1048576", "elements of a gradient bucket (JSON: reduce_bucket_size)"),
-    ROW("gather_bucket", LS_OPT_INT, gather_bucket, "N", "6553600",
+    ROW("bucket", LS_OPT_INT, bucket, "N", TEXT_OF(LS_BUCKET), "elements of a gradient bucket (JSON: reduce_bucket_size)"),
+    ROW("gather_bucket", LS_OPT_INT, gather_bucket, "N", TEXT_OF(LS_GATHER_BUCKET),
         "zero1, zero2: elements of a parameter bucket (JSON: allgather_bucket_size)"),
-    ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", "6553600",
+    ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),
         "zero3: elements gathered ahead of use; 0 = none (JSON: stage3_prefetch_bucket_size)"),
     ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|nccl", "auto", "how workers talk"),
     ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
@@ -84,7 +86,7 @@ const ls_opt ls_train_opts[] = {
     ROW("seed", LS_OPT_INT, seed, "N", "1337", "of weights, sample order and dropout"),
     ROW("recompute", LS_OPT_SWITCH, recompute, NULL, NULL, "keep only block inputs and compute activations again in backward"),
     ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "same bits every time (always so on CPU)"),
-    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow faster sums in any order, where there are any"),
+    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts that cannot follow the order of one worker's sums"),
 
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "checkpoint step-N every N optimizer steps; 0 = at the end of an epoch only",
         .section = "Checkpoints"),

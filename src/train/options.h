@@ -13,6 +13,11 @@
 
 #define LS_TRAIN_OPTION_MAX 96
 
+/* Elements of a bucket unless asked otherwise: gradients, parameters that are gathered, parameters ahead of use. */
+#define LS_BUCKET          1048576
+#define LS_GATHER_BUCKET   6553600
+#define LS_PREFETCH_BUCKET 6553600
+
 typedef struct ls_train_options {
     /* data and run folder */
     const char *data, *train_data_path, *val_data_path, *checkpoint_path, *run_type, *deepspeed_config;
