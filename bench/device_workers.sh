@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # device_workers.sh - every measurement of several workers that wants a machine of 16 cores, inside one wall-time budget.
+# ls-bench: by name
 #
 #   bench/device_workers.sh [FOLDER]     FOLDER (or $OUT, or build/workers): a .json and a .txt of each part, as it goes
 #

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # fetch_deepspeed.sh - DeepSpeed and what it imports, without PyTorch and numpy, as one folder to put on PYTHONPATH: the peer of
 # bench/workers_vs_torch.py, also for a machine that has PyTorch but reaches no package index.
+# ls-bench: by name
 #
 #   bench/fetch_deepspeed.sh [DIR [ARCH [PYTHON]]]      defaults: build-deepspeed, this machine's, this Python's
 #   bench/fetch_deepspeed.sh build-deepspeed x86_64 3.12

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # plan_vs_run.sh - is `lockstep plan` right? Measures this machine, predicts, runs, compares: every strategy x 1, 2, 4, 8 workers.
+# ls-bench: by name
 #
 #   bench/plan_vs_run.sh [-s SECONDS] [-w "1 2 4 8"] [-c "CASE ..."] [-f] [-b BOUND] OUT_DIR
 #

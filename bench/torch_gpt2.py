@@ -1,4 +1,5 @@
 """The peer of the training benchmark: GPT-2 as one would write it for PyTorch to run it fast on a CPU.
+(ls-bench: by name; others start it.)
 
 Fused query-key-value projection, F.scaled_dot_product_attention, tanh GELU, tied head, cross_entropy over all rows at once,
 AdamW with fused=True where the build has it, gradients set to None between steps. No dropout. fp32.

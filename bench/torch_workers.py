@@ -1,4 +1,5 @@
 """One worker of the peers of bench/workers_vs_torch.py: PyTorch DDP, or DeepSpeed ZeRO-1, 2, 3, on CPU over gloo.
+(ls-bench: by name; others start it.)
 
 The model is bench/torch_gpt2.py's. A step is the same work as ours: `accumulation` micro-batches forward and
 backward, gradients averaged over workers, clipping at norm 1, AdamW, fp32, no dropout.
