@@ -2,8 +2,14 @@
  *
  * Legend   B batch, T positions, C width, H heads, D = C/H, R = B*T rows, V vocabulary, K in, N out.
  *          Arrays are row-major and dense: (R,C) is R rows of C elements.
- *          `void *` points to elements of the backend's type (ops->dtype); statistics and losses are stated where used.
+ *          Two types (equal on the CPU): `dtype` is that of parameters, activations and what flows back through them, `wide` that
+ *          of gradients of parameters, moments, master weights, and of the statistics of norms and attention. Where nothing is
+ *          said, an array is of `dtype`; dw, db, dwte, dwpe, mean, rstd, lse, m, v, g and master are wide.
  *          A gradient argument d<name> is written when acc is false and added to when acc is true.
+ *
+ * Where      operations of a device (c->device, core/device.h) are queued: they run in the order of the calls, and later. Their arrays
+ *          are device memory, save those marked "host": memory of the host that the device reaches (alloc_host), whose contents are
+ *          there after ls_compute_sync. On the CPU an operation is done when it returns.
  *
  * Invariants
  *   1. results do not depend on the number of threads: every sum has one order, fixed by the shapes alone;
@@ -17,6 +23,7 @@
 #define LS_COMPUTE_COMPUTE_H
 
 #include "core/buf.h"
+#include "core/device.h"
 #include "core/err.h"
 
 #include <stdbool.h>
@@ -24,20 +31,35 @@
 
 typedef enum ls_gelu { LS_GELU_TANH, LS_GELU_ERF } ls_gelu;
 
+/* What differs between two runs of one recording; lies in front of a micro-batch's ids, in memory that operations read. */
+typedef struct ls_pass_head {
+    uint64_t drop_key;
+    double dloss;
+} ls_pass_head;
+
 /* Inverted dropout: element i survives iff ls_rng_u32(key, i) >= p * 2^32, and is then divided by 1-p. p == 0 is off.
  * The mask is never stored: backward makes it again from the key. */
 typedef struct ls_drop {
     float p;
     uint64_t key;
+    /* Operations that are recorded and run again (region_begin) cannot know their key: with `at`, the key is
+     * ls_rng_key(at->drop_key, LS_RNG_DROPOUT, unit, site), read when they run. NULL: it is `key`. */
+    const struct ls_pass_head *at;
+    uint32_t unit, site;
     int64_t first;        /* add_fwd, drop_bwd, add_layernorm_fwd: the index of the first element here */
     int64_t head, n_head; /* attention: the first head here, and how many there are in all; 0: those here are all */
 } ls_drop;
+
+#define LS_ADAMW_PLAIN 12 /* as many as a unit has tensors */
 
 typedef struct ls_adamw {
     double lr, beta1, beta2, eps, weight_decay;
     double bias1, bias2; /* 1 - beta^t of the applied step t, or 1 without bias correction                           */
     double grad_scale;   /* gradients are multiplied by it first (1/loss scale, clipping)                            */
     bool coupled;        /* L2 form: weight_decay*p is added to the gradient                                         */
+    /* [first, end) of elements without weight decay, in order: `n_plain` pairs */
+    int n_plain;
+    int64_t plain[LS_ADAMW_PLAIN][2];
 } ls_adamw;
 
 typedef struct ls_compute ls_compute;
@@ -56,8 +78,10 @@ typedef struct ls_classifier {
     void *dw;              /* (V,C) out or added to (acc), NULL with dx                                              */
     const void *x, *w;     /* (R,C), (V,C)                                                                           */
     const int32_t *target; /* (R)                                                                                    */
-    double dloss;          /* factor of every row's gradient, e.g. 1/R                                               */
+    double dloss;          /* factor of every row's gradient, e.g. 1/R; with `at`, at->dloss is read instead         */
+    const ls_pass_head *at;
     int64_t R, C, V;
+    int64_t V_room; /* rows of w that may be read, V or more: what lies behind w is finite, too. 0: V                */
     bool acc;
     int64_t first; /* id of w's first row; targets are ids of the whole vocabulary */
     int part, n_part;
@@ -68,16 +92,17 @@ typedef struct ls_classifier {
 
 typedef struct ls_compute_ops {
     const char *name; /* --compute NAME */
-    ls_dtype dtype;
+    ls_dtype dtype, wide;
 
-    /* y = drop(wte[ids] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C) or NULL: 0, y (R,C). An id < 0 has a row of 0. */
-    ls_status (*embed_fwd)(ls_compute *c, void *y, const int32_t *ids, const void *wte, const void *wpe, int64_t B,
-                           int64_t T, int64_t C, ls_drop drop);
-    /* dwte (V,C) and dwpe (P,C): whole arrays are written (rows not seen become 0) unless acc; ids < 0 give dwpe alone */
-    ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t B,
-                           int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
+    /* y = drop(wte[ids - first] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C) or NULL: 0, y (R,C). Ids outside first … first+V-1 (a
+     * vocabulary cut over workers) have a row of 0 in place of wte's. */
+    ls_status (*embed_fwd)(ls_compute *c, void *y, const int32_t *ids, int64_t first, int64_t V, const void *wte,
+                           const void *wpe, int64_t B, int64_t T, int64_t C, ls_drop drop);
+    /* dwte (V,C) and dwpe (P,C): whole arrays are written (rows not seen become 0) unless acc; ids outside give dwpe alone */
+    ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t first,
+                           int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
 
-    /* y = (x - mean)*rstd*w + b;  mean, rstd (R) in the backend's type */
+    /* y = (x - mean)*rstd*w + b;  mean, rstd (R) */
     ls_status (*layernorm_fwd)(ls_compute *c, void *y, void *mean, void *rstd, const void *x, const void *w,
                                const void *b, int64_t R, int64_t C, double eps);
     /* res = x + drop(delta), then layernorm of res; res may be x or delta */
@@ -98,6 +123,17 @@ typedef struct ls_compute_ops {
     /* dx = dy w^T, dw = x^T dy, db = column sums of dy; each may be NULL: not wanted. dx is always written. */
     ls_status (*linear_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w,
                             int64_t R, int64_t K, int64_t N, bool acc);
+
+    /* (optional, all three) Products with what follows or precedes them, when the backend has them in one pass; NULL: they are made of
+     * the operations above and below.  y = gelu(pre), pre = x w + b */
+    ls_status (*linear_gelu_fwd)(ls_compute *c, void *y, void *pre, const void *x, const void *w, const void *b,
+                                 int64_t R, int64_t K, int64_t N, ls_gelu kind);
+    /* y = res + x w + b; y may be res */
+    ls_status (*linear_add_fwd)(ls_compute *c, void *y, const void *res, const void *x, const void *w, const void *b,
+                                int64_t R, int64_t K, int64_t N);
+    /* dpre (R,K) = (dy w^T) * gelu'(pre) */
+    ls_status (*linear_gelu_bwd)(ls_compute *c, void *dpre, const void *dy, const void *w, const void *pre, int64_t R,
+                                 int64_t K, int64_t N, ls_gelu kind);
 
     ls_status (*gelu_fwd)(ls_compute *c, void *y, const void *x, int64_t n, ls_gelu kind);
     ls_status (*gelu_bwd)(ls_compute *c, void *dx, const void *dy, const void *x, int64_t n,
@@ -129,13 +165,23 @@ typedef struct ls_compute_ops {
     /* y (N) = x (K) w + b for one row and such a copy; x is rounded to int8 too, 64 neighbours with one scale. b or NULL. */
     ls_status (*linear_q8)(ls_compute *c, void *y, const void *x, const void *q, const void *b, int64_t K, int64_t N);
 
-    /* One pass: p, m, v updated from g. */
-    ls_status (*adamw)(ls_compute *c, void *p, const void *g, void *m, void *v, int64_t n, const ls_adamw *h);
-    /* block_sum[i] = sum of squares of x[i*block .. (i+1)*block), ceil(n/block) of them, in double; one order inside */
+    /* One pass: master, m, v updated from g; p = master, rounded to dtype. Where the two types are one, p is master. */
+    ls_status (*adamw)(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
+                       const ls_adamw *h);
+    /* p (dtype) = x (wide), rounded to the nearest */
+    ls_status (*narrow)(ls_compute *c, void *p, const void *x, int64_t n);
+    /* block_sum[i] (host) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double; one order inside */
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
-    ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b, int64_t n); /* y = a + b; y may be a or b */
-    ls_status (*zero)(ls_compute *c, void *y, int64_t n);
-    ls_status (*copy)(ls_compute *c, void *y, const void *x, int64_t n);
+    /* *out (host) = the sum of x, in one order */
+    ls_status (*sum)(ls_compute *c, double *out, const double *x, int64_t n);
+    ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b, int64_t n); /* wide y = a + b; y may be a or b */
+    ls_status (*zero)(ls_compute *c, void *y, size_t nbytes);
+    ls_status (*copy)(ls_compute *c, void *y, const void *x, size_t nbytes);
+
+    /* (optional) A row of operations that will come again with equal arguments. *queued: it was recorded and has been queued, so neither
+     * issue it nor end it; else issue it, then region_end. Inside a region another one is part of it. */
+    ls_status (*region_begin)(ls_compute *c, uint64_t name, bool *queued);
+    ls_status (*region_end)(ls_compute *c);
 } ls_compute_ops;
 
 struct ls_compute {
@@ -143,6 +189,8 @@ struct ls_compute {
     int n_thread;
     void *scratch; /* ls_compute_scratch bytes, borrowed; the operations' working space */
     size_t scratch_nbytes;
+    const ls_device *device; /* NULL: the host's own memory */
+    void *impl;              /* the backend's               */
 };
 
 /* Largest shapes that will be asked for; 0 where an operation is not used. */
@@ -165,7 +213,27 @@ int64_t ls_q8_nbytes(int64_t K, int64_t N);
 /* One line for doctor and logs: instruction set, matmul kernel, threads. */
 const char *ls_compute_describe(const ls_compute *c, char buf[160]);
 
-/* Addresses: element i of an array of the backend's type. */
+void ls_compute_close(ls_compute *c);
+
+/* nbytes between the host's memory and that of the operations; they wait. */
+ls_status ls_compute_read(const ls_compute *c, void *host, const void *x, size_t nbytes);
+ls_status ls_compute_write(const ls_compute *c, void *x, const void *host, size_t nbytes);
+/* Waits for every operation that was queued. */
+ls_status ls_compute_sync(const ls_compute *c);
+
+/* Whether operations compute in fewer bits than the optimizer keeps: parameters are then copies of master weights. */
+static inline bool ls_compute_mixed(const ls_compute *c)
+{
+    return c->ops->dtype != c->ops->wide;
+}
+
+/* Addresses: element i of an array of wide numbers, … */
+static inline void *ls_at_wide(const ls_compute *c, const void *base, int64_t i)
+{
+    return (char *)(uintptr_t)base + (size_t)i * ls_dtype_nbytes(c->ops->wide);
+}
+
+/* … and of the backend's type. */
 static inline void *ls_at(const ls_compute *c, const void *base, int64_t i)
 {
     return (char *)(uintptr_t)base + (size_t)i * ls_dtype_nbytes(c->ops->dtype);

@@ -1,0 +1,28 @@
+/* attention.h - causal attention on a stream: cuDNN where it has a plan for the shape, else our own kernels (kernels/flash_*.cu), which also
+ * are what cuDNN is checked against. Layouts as in compute.h: qkv (B,T,3,H,D), y (B,T,H,D), lse (B,H,T) in float. */
+#ifndef LS_CUDA_ATTENTION_H
+#define LS_CUDA_ATTENTION_H
+
+#include "compute/compute.h"
+
+typedef struct cu_attention cu_attention;
+
+typedef struct cu_attention_job {
+    void *y, *dqkv;           /* out of forward, of backward                 */
+    float *lse;               /* out of forward, in of backward              */
+    const void *qkv, *dy;     /* y is an input of backward                   */
+    int64_t B, T, H, D;
+    ls_drop drop;
+    ls_dtype dt;
+    void *scratch;            /* cu_attention_scratch bytes                  */
+} cu_attention_job;
+
+/* kind: NULL or "auto", "cudnn", "flash" (LS_ATTENTION says it, too). */
+ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool deterministic, const char *kind);
+void cu_attention_close(cu_attention **a);
+size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward);
+ls_status cu_attention_fwd(cu_attention *a, const cu_attention_job *j);
+ls_status cu_attention_bwd(cu_attention *a, const cu_attention_job *j);
+void cu_attention_describe(const cu_attention *a, char *words, size_t room);
+
+#endif

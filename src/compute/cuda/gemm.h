@@ -1,0 +1,47 @@
+/* gemm.h - products of row-major matrices on a stream, with what can be fused to them.
+ *
+ *   out (M,N) = epilogue( op(a) op(b) + bias ) + add         a (M,K) or, transposed, (K,M);  b (K,N) or (N,K)
+ *
+ * cublaslt.c makes them with cuBLASLt, algorithms chosen by timing once for a shape and kept (in this process, and in a file of the
+ * user's cache folder); the emulator of the tests has plain loops behind the same lines. */
+#ifndef LS_CUDA_GEMM_H
+#define LS_CUDA_GEMM_H
+
+#include "core/buf.h"
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct cu_gemm cu_gemm;
+
+typedef enum cu_epilogue {
+    CU_PLAIN,
+    CU_GELU,  /* aux = the value, out = gelu(aux), tanh form  */
+    CU_DGELU, /* out = value * gelu'(aux), tanh form          */
+} cu_epilogue;
+
+typedef struct cu_product {
+    void *out;
+    const void *a, *b;
+    int64_t M, N, K;
+    int64_t lda, ldb, ldo; /* elements from one row to the next as they lie; 0: dense */
+    bool ta, tb;
+    ls_dtype dt;     /* of a, b, bias and aux; LS_F32 is TF32 where the handle was opened so */
+    ls_dtype out_dt; /* dt, or LS_F32                                    */
+    const void *bias; /* (N) or NULL                                     */
+    const void *add;  /* (M,N) of out's type and place, may be out; NULL */
+    void *aux;        /* (M,N) dense, of dt                              */
+    cu_epilogue epilogue;
+    float *b_sums; /* (N): sums of op(b) over K (a bias gradient, where b is dy); NULL: not wanted */
+    bool b_sums_add; /* added to */
+} cu_product;
+
+/* stream: cudaStream_t. workspace lies in device memory. */
+ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic);
+void cu_gemm_close(cu_gemm **g);
+size_t cu_gemm_workspace(void); /* bytes that cu_gemm_run wants */
+ls_status cu_gemm_run(cu_gemm *g, const cu_product *p, void *workspace);
+void cu_gemm_describe(const cu_gemm *g, char *words, size_t room);
+
+#endif

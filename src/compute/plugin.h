@@ -1,0 +1,38 @@
+/* plugin.h - what a compute backend in a shared object of its own offers (core/plugin.h finds it). */
+#ifndef LS_COMPUTE_PLUGIN_H
+#define LS_COMPUTE_PLUGIN_H
+
+#include "compute/compute.h"
+
+#define LS_COMPUTE_ABI    1
+#define LS_COMPUTE_SYMBOL "ls_compute_plugin"
+
+/* The program's side of ls_fail and LS_TRY: words and trails belong to its threads. */
+typedef struct ls_plugin_host {
+    ls_status (*fail)(ls_status code, const char *file, int line, const char *words);
+    ls_status (*via)(ls_status st, const char *file, int line, const char *expr);
+} ls_plugin_host;
+
+typedef struct ls_compute_open_opts {
+    ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
+    int device;     /* index; -1: by the local rank, round robin */
+    int local_rank; /* of this worker on its host                */
+    bool tf32;      /* fp32 products in TF32                     */
+    bool stochastic; /* narrow and adamw round stochastically (keyed by step and element) */
+    bool deterministic; /* every sum has one order: equal runs give equal bits */
+} ls_compute_open_opts;
+
+typedef struct ls_compute_plugin {
+    int abi;
+    const char *name; /* "cuda" */
+    /* Which devices there are, or why there are none, in one or more lines of words; the number of usable ones. For doctor. */
+    int (*probe)(char *words, size_t room);
+    ls_status (*open)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_compute *c); /* ops, device, impl */
+    void (*close)(ls_compute *c);
+    size_t (*scratch)(const ls_compute *c, const ls_compute_shapes *s);
+    void (*describe)(const ls_compute *c, char buf[160]);
+} ls_compute_plugin;
+
+typedef const ls_compute_plugin *(*ls_compute_plugin_fn)(void);
+
+#endif
