@@ -124,7 +124,7 @@ static ls_status open_bench(bench *b, const ls_measure_opts *o, int micro, ls_co
     ls_run_parts *p = &b->parts;
     LS_TRY(ls_comm_self(&b->self));
     g.dp = b->self;
-    ls_status st = ls_compute_open(&b->compute, "cpu", LS_F32, threads);
+    ls_status st = ls_compute_open(&b->compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, threads);
     if (st == LS_OK) st = ls_run_plan(&b->cfg, &b->compute, &g, 0, p);
     const ls_acts_opts two = {.B = micro, .T = o->seq_len, .train = true, .pipe = true, .split = true};
     if (st == LS_OK) st = ls_acts_plan(&b->split, p->model, &two, &p->plan);
@@ -435,7 +435,7 @@ static void describe(ls_cluster *c, const ls_measure_opts *o, int cores)
     ls_compute compute;
     (void)gethostname(host, sizeof host - 1);
     ls_utc_stamp(when);
-    if (ls_compute_open(&compute, "cpu", LS_F32, cores) == LS_OK) ls_compute_describe(&compute, words);
+    if (ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, cores) == LS_OK) ls_compute_describe(&compute, words);
     snprintf(c->name, sizeof c->name, "%s", host);
     snprintf(c->source, sizeof c->source, "measured %s: %d cores, %s; units of %s with %d ids", when, cores, words,
              o->model.name, o->seq_len);
