@@ -47,7 +47,7 @@ ls_status ls_input_send(ls_input *in, int slot, ls_micro *mb)
     const int32_t *target = (const int32_t *)(void *)(host + HEAD) + in->R;
     mb->ids = (const int32_t *)(void *)(there + HEAD);
     mb->target = mb->ids + in->R;
-    mb->n_counted = ls_count_targets(target, mb->B * mb->T);
+    mb->n_counted = in->R ? ls_count_targets(target, mb->B * mb->T) : 0;
     if (!d) return LS_OK;
     *(ls_pass_head *)(void *)host = (ls_pass_head){.drop_key = mb->drop_key, .dloss = mb->dloss};
     mb->at = (const ls_pass_head *)(void *)there;
