@@ -43,7 +43,7 @@ typedef struct ls_epoch_metrics {
     double val_loss;
     int64_t cuda_allocated, cuda_reserved; /* device bytes of rank 0: planned, held; 0 without CUDA         */
     int64_t cuda_allocated_global, cuda_reserved_global; /* the most of any worker                          */
-    int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */
+    int64_t n_sample; /* sampled micro steps; 0: the four times below are null        */
     double step_mean, step_p50, step_p95, dataload_mean;
     /* ours, after the contract's keys */
     int64_t updates_applied, updates_skipped, sequences_dropped;

@@ -124,7 +124,8 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
     s->epoch_skipped = get_int(o, "epoch_skipped");
     if (s->skipped < 0 || s->skipped > s->step || s->epoch_skipped < 0 || s->epoch_skipped > s->epoch_step)
         return ls_fail(LS_E_FORMAT, "%s: %lld of %lld updates skipped, %lld of %lld in its epoch, cannot be", path,
-                       (long long)s->skipped, (long long)s->step, (long long)s->epoch_skipped, (long long)s->epoch_step);
+                       (long long)s->skipped, (long long)s->step, (long long)s->epoch_skipped,
+                       (long long)s->epoch_step);
     if (!rule || c->loss_scale.rule <= LS_SCALE_FIXED || strcmp(rule, ls_scale_rule_word(c->loss_scale.rule)))
         return LS_OK;
     ls_loss_scale then = s->scale;
@@ -133,8 +134,9 @@ static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json
     then.it = get_int(o, "boundaries");
     then.last = get_int(o, "last_overflow");
     if (!(then.scale > 0) || then.it < 0 || then.last < -1 || then.last >= then.it || then.hysteresis < 0)
-        return ls_fail(LS_E_FORMAT, "%s: a loss scale of %g after %lld boundaries, the last overflow at %lld, cannot be",
-                       path, then.scale, (long long)then.it, (long long)then.last);
+        return ls_fail(LS_E_FORMAT,
+                       "%s: a loss scale of %g after %lld boundaries, the last overflow at %lld, cannot be", path,
+                       then.scale, (long long)then.it, (long long)then.last);
     if (then.hysteresis > c->loss_scale.hysteresis) then.hysteresis = c->loss_scale.hysteresis;
     s->scale = then;
     return LS_OK;
