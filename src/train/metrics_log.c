@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -75,14 +74,6 @@ static void put_real(ls_jsonw *w, const char *key, double v)
     ls_jsonw_put_real(w, key, v);
 }
 
-/* JSON knows no infinity: the norm of an update that was skipped. */
-static void put_real_or_null(ls_jsonw *w, const char *key, double v)
-{
-    ls_jsonw_key(w, key);
-    if (isfinite(v)) ls_jsonw_real(w, v);
-    else ls_jsonw_null(w);
-}
-
 ls_status ls_metrics_log_add(ls_metrics_log *l, const ls_step_metrics *s)
 {
     ls_jsonw w;
@@ -93,7 +84,7 @@ ls_status ls_metrics_log_add(ls_metrics_log *l, const ls_step_metrics *s)
     put_int(&w, "epoch", s->epoch);
     put_real(&w, "loss", s->loss);
     put_real(&w, "lr", s->lr);
-    put_real_or_null(&w, "grad_norm", s->grad_norm);
+    put_real(&w, "grad_norm", s->grad_norm); /* null when it is not finite */
     if (s->loss_scale > 0) put_real(&w, "loss_scale", s->loss_scale);
     if (s->loss_scale > 0) ls_jsonw_put_bool(&w, "skipped", s->skipped);
     put_int(&w, "tokens", s->tokens);
