@@ -6,6 +6,7 @@ extern "C" {
 #include "core/rng.h"
 }
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string>
@@ -252,6 +253,8 @@ static ended apart(void (*body)())
     fflush(nullptr);
     const pid_t pid = fork();
     if (pid == 0) {
+        signal(SIGSEGV, SIG_DFL); /* cmocka has its own */
+        signal(SIGABRT, SIG_DFL);
         dup2(ends[1], 2);
         close(ends[0]);
         body();
