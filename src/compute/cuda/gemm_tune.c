@@ -10,10 +10,6 @@
 #include "compute/cuda/gemm_impl.h"
 #include "compute/cuda/kernels/gemm_bias.h"
 #include "core/mem.h"
-#include "core/stat.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { TURNS = 8, MOST = GEMM_MOST_ALGOS * GEMM_MOST_VARIANTS };
 #define ENOUGH_MS 400.0f /* of measured time, once three turns count */
@@ -92,6 +88,17 @@ static void drop_slow(field *f, int n_turn, float factor)
         if (!f->c[i].out && best_of(&f->c[i], n_turn) > factor * best) f->c[i].out = true;
 }
 
+static float median(float *x, int n)
+{
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && x[k] < x[k - 1]; k--) {
+            const float t = x[k];
+            x[k] = x[k - 1];
+            x[k - 1] = t;
+        }
+    return n % 2 ? x[n / 2] : 0.5f * (x[n / 2 - 1] + x[n / 2]);
+}
+
 static ls_status race(cu_gemm *g, field *f, void *workspace)
 {
     float spent = 0, unused = 0;
@@ -103,10 +110,7 @@ static ls_status race(cu_gemm *g, field *f, void *workspace)
         if (n == 3) drop_slow(f, n, 1.1f);
     }
     for (int i = 0; i < f->n; i++) {
-        double ms[TURNS];
-        for (int t = 0; t < n; t++) ms[t] = (double)f->c[i].ms[t];
-        qsort(ms, (size_t)n, sizeof ms[0], ls_by_value);
-        const float usec = (float)ls_median(ms, n) * 1e3f;
+        const float usec = median(f->c[i].ms, n) * 1e3f;
         f->c[i].choice.usec = usec > 0.01f ? usec : 0.01f;
     }
     return LS_OK;
@@ -166,7 +170,8 @@ static bool make_room(cu_gemm *g, field *f)
     char *at = NULL;
     f->nbytes = (size_t)(p->M * p->ldo) * ls_dtype_nbytes(p->out_dt);
     if (!in_place && !p->b_sums_add && !g->deterministic) return true;
-    const size_t each = (f->nbytes + 255) & ~(size_t)255, total = 2 * each + sums + 256;
+    const size_t each = (f->nbytes + 255) & ~(size_t)255, results = g->deterministic ? 2 * each : each;
+    const size_t total = results + sums + 256;
     if (cudaMalloc((void **)&f->scratch, total)) {
         (void)cudaGetLastError();
         f->scratch = NULL;
@@ -174,12 +179,12 @@ static bool make_room(cu_gemm *g, field *f)
     }
     if (cudaMemsetAsync(f->scratch, 0, total, g->stream)) return false;
     at = f->scratch;
-    f->second = at + each;
-    f->differ = (int *)(void *)(at + 2 * each + sums);
+    f->second = at + each; /* only there in deterministic mode */
+    f->differ = (int *)(void *)(at + results + sums);
     p->out = f->scratch;
     if (in_place) p->add = f->scratch;
     if (p->b_sums) {
-        p->b_sums = (float *)(void *)(at + 2 * each);
+        p->b_sums = (float *)(void *)(at + results);
         p->b_sums_add = false;
     }
     return true;
