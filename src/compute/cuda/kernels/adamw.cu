@@ -30,7 +30,7 @@ template <class T, bool STOCHASTIC> struct step {
     };
     template <int N> __device__ in<N> load(int64_t at) const
     {
-        return {vec_load_once<N>(w + at), vec_load_once<N>(g + at), vec_load_once<N>(m + at), vec_load_once<N>(v + at)};
+        return {vec_load<N, true>(w + at), vec_load<N, true>(g + at), vec_load<N, true>(m + at), vec_load<N, true>(v + at)};
     }
     template <int N> __device__ void make(int64_t at, const in<N> &from) const
     {
@@ -54,9 +54,9 @@ template <class T, bool STOCHASTIC> struct step {
             x.w.x[i] -= h.lr * u;
             to.x[i] = round_to<T, STOCHASTIC>(x.w.x[i], round, at + i);
         }
-        vec_store_once<N>(w + at, x.w);
-        vec_store_once<N>(m + at, x.m);
-        vec_store_once<N>(v + at, x.v);
+        vec_store<N, true>(w + at, x.w);
+        vec_store<N, true>(m + at, x.m);
+        vec_store<N, true>(v + at, x.v);
         if (sizeof(T) != sizeof(float)) vec_store<N>(p + at, to);
     }
 };
@@ -84,5 +84,7 @@ extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const
     if (how.on && dt == LS_F16) return (int)cudaErrorNotSupported;
     if (how.on && dt == LS_BF16)
         return start<__nv_bfloat16, true>(stream, p, master, g, m, v, n, r, how);
-    GPU_BY_TYPE(dt, T, return (start<T, false>(stream, sizeof(T) == sizeof(float) ? nullptr : p, master, g, m, v, n, r, how)));
+    if (dt == LS_F32) p = nullptr; /* it is master */
+    LS_DISPATCH(dt, T, return (start<T, false>(stream, p, master, g, m, v, n, r, how)));
+    return (int)cudaErrorInvalidValue;
 }

@@ -14,16 +14,16 @@ namespace {
 
 int64_t shares(int64_t R)
 {
-    const int64_t n = ceil_div(R, ROWS_LEAST);
+    const int64_t n = ceil_div<int64_t>(R, ROWS_LEAST);
     return n < SHARES_MOST ? n : SHARES_MOST;
 }
 
 template <class T, int N>
 __global__ void __launch_bounds__(32 * WARPS) sum_columns(float *part, const T *x, int64_t R, int64_t columns)
 {
-    __shared__ float sums[WARPS][32 * N + 1];
+    LS_SHARED(float, sums, [WARPS][32 * N + 1]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t j = ((int64_t)blockIdx.x * 32 + lane) * N, share = ceil_div(R, gridDim.y), from = blockIdx.y * share;
+    const int64_t j = ((int64_t)blockIdx.x * 32 + lane) * N, share = ceil_div<int64_t>(R, gridDim.y), from = blockIdx.y * share;
     const int64_t end = from + share < R ? from + share : R;
     float sum[N];
 #pragma unroll
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(32 * WARPS) sum_columns(float *part, const T *
 #pragma unroll 8
         for (int64_t r = from + warp; r < end; r += WARPS) {
             float f[N];
-            load_f32<N>(f, x + r * columns + j);
+            widen(f, vec_load<N>(x + r * columns + j));
 #pragma unroll
             for (int i = 0; i < N; i++) sum[i] += f[i];
         }
@@ -52,15 +52,15 @@ template <class T> int start(void *stream, float *part, const void *x, int64_t R
 {
     constexpr int P = whole<T>;
     const bool packs = N % P == 0 && aligned16(x);
-    const dim3 grid((unsigned)ceil_div(N, packs ? 32 * P : 32), (unsigned)shares(R));
-    if (packs) LS_LAUNCH((sum_columns<T, P>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
-    else LS_LAUNCH((sum_columns<T, 1>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
-    return (int)cudaGetLastError();
+    const dim3 grid((unsigned)ceil_div<int64_t>(N, packs ? 32 * P : 32), (unsigned)shares(R));
+    if (packs) return LS_LAUNCH((sum_columns<T, P>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
+    return LS_LAUNCH((sum_columns<T, 1>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
 }
 
 int by_type(void *stream, ls_dtype dt, float *part, const void *x, int64_t R, int64_t N)
 {
-    GPU_BY_TYPE(dt, T, return start<T>(stream, part, x, R, N));
+    LS_DISPATCH(dt, T, return start<T>(stream, part, x, R, N));
+    return (int)cudaErrorInvalidValue;
 }
 
 } // namespace

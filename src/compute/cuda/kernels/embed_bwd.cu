@@ -26,11 +26,18 @@ template <class E> struct job {
     int R, C;
     int64_t V;
     bool acc;
-    gpu_drop drop;
+    drop_arg drop;
 };
 
+/* The number of the highest bit of m, which is not 0. */
+LS_DEVICE int top_bit(uint64_t m)
+{
+    const int high = (int)(m >> 32);
+    return high ? 63 - __clz(high) : 31 - __clz((int)m);
+}
+
 /* First i with key[i] >= k, all lanes of a warp together: 32 probes a turn. */
-__device__ inline int lower_bound(const int32_t *key, int end, int k)
+LS_DEVICE int lower_bound(const int32_t *key, int end, int k)
 {
     int lo = 0, hi = end;
     while (lo < hi) {
@@ -45,8 +52,10 @@ __device__ inline int lower_bound(const int32_t *key, int end, int k)
 
 template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(const job<E> a)
 {
-    __shared__ int32_t key[2 * PIECE], pos[2 * PIECE];
-    __shared__ uint32_t head[2], start[2]; /* bit i: a list, a piece begins at position i of the window or the next */
+    LS_SHARED(int32_t, key, [2 * PIECE]);
+    LS_SHARED(int32_t, pos, [2 * PIECE]);
+    LS_SHARED(uint32_t, head, [2]);
+    LS_SHARED(uint32_t, start, [2]); /* bit i: a list, a piece begins at position i of the window or the next */
     const int e0 = (int)blockIdx.x * PIECE, n = a.R - e0 < 2 * PIECE ? a.R - e0 : 2 * PIECE;
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         key[i] = a.key[e0 + i];
@@ -68,7 +77,7 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
         for (int h = 0; h < 2; h++) {
             const int i = h * PIECE + lane;
             const uint64_t upto = heads & (~0ull >> (63 - i));
-            const int first = upto ? e0 + 63 - __clzll((long long)upto) : s0;
+            const int first = upto ? e0 + top_bit(upto) : s0;
             const uint32_t mask = __ballot_sync(0xffffffffu, i < n && (e0 + i - first) % PIECE == 0);
             if (lane == 0) start[h] = mask;
         }
@@ -77,7 +86,7 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
     if (start[0] == 0) return;
     const uint64_t heads = (uint64_t)head[1] << 32 | head[0], starts = (uint64_t)start[1] << 32 | start[0];
     const int begin = __ffs((int)start[0]) - 1, end = start[1] ? 31 + __ffs((int)start[1]) : n;
-    const gpu_mask mask = gpu_mask_of(a.drop);
+    const uint64_t drop = drop_key(a.drop);
     const int j = ((int)blockIdx.y * (int)blockDim.x + (int)threadIdx.x) * N;
     if (j >= a.C) return;
 
@@ -98,7 +107,7 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
             row[u] = vec_load<N>(a.dy + (int64_t)pos[at] * a.C + j);
             if (at + 1 != end && !(starts >> (at + 1) & 1)) continue;
             if (key[at] >= a.V) continue;
-            const int first = 63 - __clzll((long long)(starts & (~0ull >> (63 - at))));
+            const int first = top_bit(starts & (~0ull >> (63 - at)));
             const bool alone = (heads >> first & 1) && !(first + PIECE < n && key[first + PIECE] == key[first]);
             to[u] = alone ? a.dwte + (int64_t)key[at] * a.C + j
                           : a.part + (2 * (int64_t)blockIdx.x + (at + 1 - first < PIECE)) * a.C + j;
@@ -114,9 +123,11 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
         for (int u = 0; u < AHEAD; u++) {
             const int at = i + u;
             if (at >= end) continue;
-            const int64_t number = (int64_t)pos[at] * a.C + j;
+            float f[N];
+            widen(f, row[u]);
+            drop_all(f, a.drop, drop, (int64_t)pos[at] * a.C + j);
 #pragma unroll
-            for (int k = 0; k < N; k++) sum[k] += gpu_drop_f32(mask, number + k, to_f32(row[u].x[k]));
+            for (int k = 0; k < N; k++) sum[k] += f[k];
             if (at + 1 != end && !(starts >> (at + 1) & 1)) continue;
             if (to[u])
 #pragma unroll
@@ -137,16 +148,17 @@ template <int N>
 __global__ void __launch_bounds__(256)
     join_pieces(float *dwte, const float *part, const int32_t *key, int R, int C, int64_t V, bool acc)
 {
-    __shared__ int first_of, counts[8];
+    LS_SHARED(int, first_of, [1]);
+    LS_SHARED(int, counts, [8]);
     const int e0 = (int)blockIdx.x * PIECE, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (warp == 0) {
         const int e = e0 + lane;
         const bool begins = e + PIECE < R && key[e + PIECE] == key[e] && (e == 0 || key[e - 1] != key[e]) && key[e] < V;
         const uint32_t mask = __ballot_sync(0xffffffffu, begins);
-        if (lane == 0) first_of = mask ? e0 + __ffs((int)mask) - 1 : -1;
+        if (lane == 0) first_of[0] = mask ? e0 + __ffs((int)mask) - 1 : -1;
     }
     __syncthreads();
-    const int first = first_of;
+    const int first = first_of[0];
     if (first < 0) return;
     const int token = key[first];
     int pieces = 0, found;
@@ -183,20 +195,21 @@ __global__ void __launch_bounds__(256)
 
 template <class E, int N>
 __global__ void __launch_bounds__(256)
-    sum_batch(float *dwpe, const E *dy, int64_t B, int64_t T, int C, bool acc, const gpu_drop drop)
+    sum_batch(float *dwpe, const E *dy, int64_t B, int64_t T, int C, bool acc, const drop_arg drop)
 {
     const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * N; /* element of (T,C) */
     if (i >= T * C) return;
-    const gpu_mask mask = gpu_mask_of(drop);
+    const uint64_t key = drop_key(drop);
     float sum[N];
 #pragma unroll
     for (int k = 0; k < N; k++) sum[k] = 0;
 #pragma unroll 8
     for (int64_t b = 0; b < B; b++) {
         float f[N];
-        load_f32<N>(f, dy + b * T * C + i);
+        widen(f, vec_load<N>(dy + b * T * C + i));
+        drop_all(f, drop, key, b * T * C + i);
 #pragma unroll
-        for (int k = 0; k < N; k++) sum[k] += gpu_drop_f32(mask, b * T * C + i + k, f[k]);
+        for (int k = 0; k < N; k++) sum[k] += f[k];
     }
 #pragma unroll
     for (int k = 0; k < N; k++) dwpe[i + k] = acc ? dwpe[i + k] + sum[k] : sum[k];
@@ -204,37 +217,36 @@ __global__ void __launch_bounds__(256)
 
 int64_t padded(int64_t n)
 {
-    return ceil_div(n, 4) * 4;
+    return ceil_div<int64_t>(n, 4) * 4;
 }
 
 /* Threads of a block, and blocks, for n packs of columns. */
 unsigned wide(int64_t n)
 {
-    return (unsigned)(n >= 256 ? 256 : ceil_div(n, 32) * 32);
+    return (unsigned)(n >= 256 ? 256 : ceil_div<int64_t>(n, 32) * 32);
 }
 
 template <class E, int N> int pieces(void *stream, const job<E> &a)
 {
     constexpr int M = N > 1 ? 4 : 1; /* floats of a pack, where pieces are joined */
-    const unsigned windows = (unsigned)ceil_div(a.R, PIECE), t = wide(ceil_div(a.C, N)), t2 = wide(ceil_div(a.C, M));
-    LS_LAUNCH((sum_pieces<E, N>), dim3(windows, (unsigned)ceil_div(a.C, (int64_t)t * N)), t, 0, stream, a);
-    LS_LAUNCH((join_pieces<M>), dim3(windows, (unsigned)ceil_div(a.C, (int64_t)t2 * M)), t2, 0, stream, a.dwte, a.part,
+    const unsigned windows = (unsigned)ceil_div<int64_t>(a.R, PIECE), t = wide(ceil_div<int64_t>(a.C, N)), t2 = wide(ceil_div<int64_t>(a.C, M));
+    const int e = LS_LAUNCH((sum_pieces<E, N>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t * N)), t, 0, stream, a);
+    if (e) return e;
+    return LS_LAUNCH((join_pieces<M>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t2 * M)), t2, 0, stream, a.dwte, a.part,
               a.key, a.R, a.C, a.V, a.acc);
-    return (int)cudaGetLastError();
 }
 
 template <class E, int N>
-int batch(void *stream, float *dwpe, const E *dy, int64_t B, int64_t T, int64_t C, bool acc, const gpu_drop &drop)
+int batch(void *stream, float *dwpe, const E *dy, int64_t B, int64_t T, int64_t C, bool acc, const drop_arg &drop)
 {
-    LS_LAUNCH((sum_batch<E, N>), (unsigned)ceil_div(T * C, 256 * N), 256, 0, stream, dwpe, dy, B, T, (int)C, acc, drop);
-    return (int)cudaGetLastError();
+    return LS_LAUNCH((sum_batch<E, N>), (unsigned)ceil_div<int64_t>(T * C, 256 * N), 256, 0, stream, dwpe, dy, B, T, (int)C, acc, drop);
 }
 
 } // namespace
 
 extern "C" size_t cu_embed_bwd_scratch(int64_t R, int64_t C)
 {
-    return (size_t)(2 * padded(R)) * sizeof(int32_t) + (size_t)(ceil_div(R, PIECE) * 2 * C) * sizeof(float) +
+    return (size_t)(2 * padded(R)) * sizeof(int32_t) + (size_t)(ceil_div<int64_t>(R, PIECE) * 2 * C) * sizeof(float) +
            cu_sort_ids_room(R);
 }
 
@@ -250,18 +262,19 @@ extern "C" int cu_embed_bwd(void *stream, ls_dtype dt, float *dwte, float *dwpe,
     if (e || R <= 0 || C <= 0) return e;
     int32_t *key = (int32_t *)scratch, *pos = key + padded(R);
     float *part = (float *)(pos + padded(R));
-    void *room = part + ceil_div(R, PIECE) * 2 * C; /* 16 bytes and more apart where C is a multiple of 2 */
+    void *room = part + ceil_div<int64_t>(R, PIECE) * 2 * C; /* 16 bytes and more apart where C is a multiple of 2 */
     drop.first = 0;
     if (dwte) e = cu_sort_ids(stream, key, pos, ids, first, V, R, room);
     if (e) return e;
-    GPU_BY_TYPE(dt, E, {
+    LS_DISPATCH(dt, E, {
         constexpr int N = whole<E>;
         const bool packs = C % N == 0 && aligned16(dy, dwte, dwpe);
-        const job<E> a = {dwte, part, (const E *)dy, key, pos, (int)R, (int)C, V, acc, gpu_drop_of(&drop)};
+        const job<E> a = {dwte, part, (const E *)dy, key, pos, (int)R, (int)C, V, acc, drop_of(drop)};
         if (dwte) e = packs ? pieces<E, N>(stream, a) : pieces<E, 1>(stream, a);
         if (dwpe && !e)
             e = packs ? batch<E, N>(stream, dwpe, a.dy, B, T, C, acc, a.drop)
                       : batch<E, 1>(stream, dwpe, a.dy, B, T, C, acc, a.drop);
         return e;
     });
+    return (int)cudaErrorInvalidValue;
 }

@@ -15,14 +15,14 @@ template <class T> struct job {
     const T *wte, *wpe;
     int64_t R, T_;
     int C;
-    gpu_drop drop;
+    drop_arg drop;
 };
 
 template <class T, int N> __global__ void __launch_bounds__(32 * WARPS) embed(const job<T> a)
 {
     const int64_t r = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
     if (r >= a.R) return;
-    const gpu_mask mask = gpu_mask_of(a.drop);
+    const uint64_t key = drop_key(a.drop);
     const int64_t id = a.ids[r] - a.first;
     const T *token = id >= 0 && id < a.V ? a.wte + id * a.C : nullptr;
     const T *place = a.wpe ? a.wpe + r % a.T_ * a.C : nullptr;
@@ -30,11 +30,11 @@ template <class T, int N> __global__ void __launch_bounds__(32 * WARPS) embed(co
     for (int j = threadIdx.x % 32 * N; j < a.C; j += 32 * N) {
         const vec<T, N> t = token ? vec_load<N>(token + j) : vec_zero<T, N>();
         const vec<T, N> p = place ? vec_load<N>(place + j) : vec_zero<T, N>();
-        vec<T, N> y;
+        float y[N];
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            y.x[i] = from_f32<T>(gpu_drop_f32(mask, r * a.C + j + i, to_f32(t.x[i]) + to_f32(p.x[i])));
-        vec_store<N>(a.y + r * a.C + j, y);
+        for (int i = 0; i < N; i++) y[i] = to_float(t.x[i]) + to_float(p.x[i]);
+        drop_all(y, a.drop, key, r * a.C + j);
+        vec_store<N>(a.y + r * a.C + j, vec_of<T>(y));
     }
 }
 
@@ -44,12 +44,12 @@ extern "C" int cu_embed_fwd(void *stream, ls_dtype dt, void *y, const int32_t *i
                             const void *wte, const void *wpe, int64_t B, int64_t T, int64_t C, ls_drop drop)
 {
     if (B * T <= 0 || C <= 0) return 0;
-    const unsigned blocks = (unsigned)ceil_div(B * T, WARPS);
-    GPU_BY_TYPE(dt, E, {
-        const job<E> a = {(E *)y, ids, first, V, (const E *)wte, (const E *)wpe, B * T, T, (int)C, gpu_drop_of(&drop)};
+    const unsigned blocks = (unsigned)ceil_div<int64_t>(B * T, WARPS);
+    LS_DISPATCH(dt, E, {
+        const job<E> a = {(E *)y, ids, first, V, (const E *)wte, (const E *)wpe, B * T, T, (int)C, drop_of(drop)};
         if (C % whole<E> == 0 && aligned16(y, wte, wpe))
-            LS_LAUNCH((embed<E, whole<E>>), blocks, 32 * WARPS, 0, stream, a);
-        else LS_LAUNCH((embed<E, 1>), blocks, 32 * WARPS, 0, stream, a);
-        return (int)cudaGetLastError();
+            return LS_LAUNCH((embed<E, whole<E>>), blocks, 32 * WARPS, 0, stream, a);
+        return LS_LAUNCH((embed<E, 1>), blocks, 32 * WARPS, 0, stream, a);
     });
+    return (int)cudaErrorInvalidValue;
 }

@@ -10,7 +10,7 @@ namespace {
 __global__ void __launch_bounds__(32 * FOLD_WARPS)
     fold_rows(float *out, float *out2, int64_t cut, const float *part, int rows, int64_t n, bool acc)
 {
-    __shared__ float sums[FOLD_WARPS][33];
+    LS_SHARED(float, sums, [FOLD_WARPS][33]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int64_t j = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0;
@@ -31,6 +31,5 @@ __global__ void __launch_bounds__(32 * FOLD_WARPS)
 
 int cu_fold(void *stream, float *out, float *out2, int64_t cut, const float *part, int64_t rows, int64_t n, bool acc)
 {
-    LS_LAUNCH(fold_rows, (unsigned)ceil_div(n, 32), 32 * FOLD_WARPS, 0, stream, out, out2, cut, part, (int)rows, n, acc);
-    return (int)cudaGetLastError();
+    return LS_LAUNCH(fold_rows, (unsigned)ceil_div<int64_t>(n, 32), 32 * FOLD_WARPS, 0, stream, out, out2, cut, part, (int)rows, n, acc);
 }

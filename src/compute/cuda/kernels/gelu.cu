@@ -16,23 +16,28 @@ namespace {
 #define SQRT_1_OVER_2PI 0.39894228040143267794f
 #define CUBIC           0.044715f
 
-/* 1 / (1 + exp(-2u)) */
-__device__ inline float gate(float x)
+LS_DEVICE float fast_exp(float x)
 {
-    const float u2 = x * (-2.0f * SQRT_2_OVER_PI - 2.0f * SQRT_2_OVER_PI * CUBIC * x * x);
-    return gpu_rcp(1.0f + gpu_exp(u2));
+    return ex2(x * 1.44269504088896340736f);
 }
 
-template <ls_gelu KIND> __device__ inline float gelu(float x)
+/* 1 / (1 + exp(-2u)) */
+LS_DEVICE float gate(float x)
+{
+    const float u2 = x * (-2.0f * SQRT_2_OVER_PI - 2.0f * SQRT_2_OVER_PI * CUBIC * x * x);
+    return __fdividef(1.0f, 1.0f + fast_exp(u2));
+}
+
+template <ls_gelu KIND> LS_DEVICE float gelu(float x)
 {
     if (KIND == LS_GELU_ERF) return 0.5f * x * (1.0f + erff(x * SQRT_1_OVER_2));
     return x * gate(x);
 }
 
-template <ls_gelu KIND> __device__ inline float slope(float x)
+template <ls_gelu KIND> LS_DEVICE float slope(float x)
 {
     if (KIND == LS_GELU_ERF)
-        return 0.5f * (1.0f + erff(x * SQRT_1_OVER_2)) + x * SQRT_1_OVER_2PI * gpu_exp(-0.5f * x * x);
+        return 0.5f * (1.0f + erff(x * SQRT_1_OVER_2)) + x * SQRT_1_OVER_2PI * fast_exp(-0.5f * x * x);
     const float s = gate(x), du2 = 2.0f * SQRT_2_OVER_PI + 6.0f * SQRT_2_OVER_PI * CUBIC * x * x;
     return s + x * s * (1.0f - s) * du2;
 }
@@ -49,7 +54,7 @@ template <class T, ls_gelu KIND> struct fwd {
     {
         vec<T, N> to;
 #pragma unroll
-        for (int i = 0; i < N; i++) to.x[i] = from_f32<T>(gelu<KIND>(to_f32(v.x.x[i])));
+        for (int i = 0; i < N; i++) to.x[i] = from_float<T>(gelu<KIND>(to_float(v.x.x[i])));
         vec_store<N>(y + at, to);
     }
 };
@@ -66,7 +71,7 @@ template <class T, ls_gelu KIND> struct bwd {
     {
         vec<T, N> to;
 #pragma unroll
-        for (int i = 0; i < N; i++) to.x[i] = from_f32<T>(to_f32(v.dy.x[i]) * slope<KIND>(to_f32(v.x.x[i])));
+        for (int i = 0; i < N; i++) to.x[i] = from_float<T>(to_float(v.dy.x[i]) * slope<KIND>(to_float(v.x.x[i])));
         vec_store<N>(dx + at, to);
     }
 };
@@ -75,20 +80,22 @@ template <class T, ls_gelu KIND> struct bwd {
 
 extern "C" int cu_gelu_fwd(void *stream, ls_dtype dt, void *y, const void *x, int64_t n, ls_gelu kind)
 {
-    GPU_BY_TYPE(dt, T, {
+    LS_DISPATCH(dt, T, {
         const fwd<T, LS_GELU_TANH> tanh_form = {(T *)y, (const T *)x};
         const fwd<T, LS_GELU_ERF> erf_form = {(T *)y, (const T *)x};
         return kind == LS_GELU_ERF ? point_start<whole<T>>(stream, erf_form, n, aligned16(y, x))
                                    : point_start<whole<T>>(stream, tanh_form, n, aligned16(y, x));
     });
+    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_gelu_bwd(void *stream, ls_dtype dt, void *dx, const void *dy, const void *x, int64_t n, ls_gelu kind)
 {
-    GPU_BY_TYPE(dt, T, {
+    LS_DISPATCH(dt, T, {
         const bwd<T, LS_GELU_TANH> tanh_form = {(T *)dx, (const T *)dy, (const T *)x};
         const bwd<T, LS_GELU_ERF> erf_form = {(T *)dx, (const T *)dy, (const T *)x};
         return kind == LS_GELU_ERF ? point_start<whole<T>>(stream, erf_form, n, aligned16(dx, dy, x))
                                    : point_start<whole<T>>(stream, tanh_form, n, aligned16(dx, dy, x));
     });
+    return (int)cudaErrorInvalidValue;
 }

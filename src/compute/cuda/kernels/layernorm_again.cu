@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
         vec<T, N> ys;
 #pragma unroll
         for (int i = 0; i < N; i++)
-            ys.x[i] = from_f32<T>((to_f32(xs.x[i]) - m) * s * to_f32(ws.x[i]) + to_f32(bs.x[i]));
+            ys.x[i] = from_float<T>((to_float(xs.x[i]) - m) * s * to_float(ws.x[i]) + to_float(bs.x[i]));
         vec_store<N>(y + r * C + j, ys);
     }
 }
@@ -31,14 +31,12 @@ template <class T>
 int again(void *stream, void *y, const void *x, const float *mean, const float *rstd, const void *w, const void *b,
           int64_t R, int64_t C)
 {
-    const unsigned blocks = (unsigned)ceil_div(R, NORM_WARPS);
+    const unsigned blocks = (unsigned)ceil_div<int64_t>(R, NORM_WARPS);
     if (C % whole<T> == 0 && aligned16(y, x, w, b))
-        LS_LAUNCH((norm_again<T, whole<T>>), blocks, NORM_THREADS, 0, stream, (T *)y, (const T *)x, mean, rstd,
+        return LS_LAUNCH((norm_again<T, whole<T>>), blocks, NORM_THREADS, 0, stream, (T *)y, (const T *)x, mean, rstd,
                   (const T *)w, (const T *)b, R, (int)C);
-    else
-        LS_LAUNCH((norm_again<T, 1>), blocks, NORM_THREADS, 0, stream, (T *)y, (const T *)x, mean, rstd, (const T *)w,
+    return LS_LAUNCH((norm_again<T, 1>), blocks, NORM_THREADS, 0, stream, (T *)y, (const T *)x, mean, rstd, (const T *)w,
                   (const T *)b, R, (int)C);
-    return (int)cudaGetLastError();
 }
 
 } // namespace
@@ -47,5 +45,6 @@ extern "C" int cu_layernorm_again(void *stream, ls_dtype dt, void *y, const void
                                   const float *rstd, const void *w, const void *b, int64_t R, int64_t C)
 {
     if (R <= 0 || C <= 0) return 0;
-    GPU_BY_TYPE(dt, T, return again<T>(stream, y, x, mean, rstd, w, b, R, C));
+    LS_DISPATCH(dt, T, return again<T>(stream, y, x, mean, rstd, w, b, R, C));
+    return (int)cudaErrorInvalidValue;
 }

@@ -18,7 +18,7 @@ namespace {
 /* Rows of partial sums: blocks have two turns at least, as far as there are rows. */
 int64_t parts(int64_t R)
 {
-    const int64_t blocks = ceil_div(R, 2 * NORM_WARPS);
+    const int64_t blocks = ceil_div<int64_t>(R, 2 * NORM_WARPS);
     return blocks < NORM_BWD_BLOCKS ? blocks : NORM_BWD_BLOCKS;
 }
 
@@ -34,8 +34,8 @@ template <class T> struct job {
 template <class T, int NP, int W> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_rows(const job<T> a)
 {
     constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
-    GPU_SHARED(float, sums); /* 2C */
-    __shared__ float room[2][2][NORM_WARPS];
+    float *sums = LS_SHARED_DYNAMIC(float); /* 2C */
+    LS_SHARED(float, room, [2][2][NORM_WARPS]);
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, n_pack = a.C / N;
     const float inv = 1.0f / (float)a.C;
     float dw[NP][N], db[NP][N];
@@ -66,7 +66,7 @@ template <class T, int NP, int W> __global__ void __launch_bounds__(NORM_THREADS
         for (int k = 0; k < NP; k++)
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                const float h = (to_f32(x[k].x[i]) - mean) * rstd, d = to_f32(dy[k].x[i]), dww = d * to_f32(w[k].x[i]);
+                const float h = (to_float(x[k].x[i]) - mean) * rstd, d = to_float(dy[k].x[i]), dww = d * to_float(w[k].x[i]);
                 g += dww;
                 gh += dww * h;
                 dw[k][i] += d * h;
@@ -89,9 +89,9 @@ template <class T, int NP, int W> __global__ void __launch_bounds__(NORM_THREADS
             vec<T, N> dx;
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                const float h = (to_f32(x[k].x[i]) - mean) * rstd;
-                const float dww = to_f32(dy[k].x[i]) * to_f32(w[k].x[i]);
-                dx.x[i] = from_f32<T>(rstd * (dww - g - h * gh) + to_f32(dres[k].x[i]));
+                const float h = (to_float(x[k].x[i]) - mean) * rstd;
+                const float dww = to_float(dy[k].x[i]) * to_float(w[k].x[i]);
+                dx.x[i] = from_float<T>(rstd * (dww - g - h * gh) + to_float(dres[k].x[i]));
             }
             if (live && p < n_pack) vec_store<N>(a.dx + r * a.C + p * N, dx);
         }
@@ -118,14 +118,14 @@ template <class T, int NP, int W> __global__ void __launch_bounds__(NORM_THREADS
 /* Any width and address, first dx: a block owns a row, … */
 template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any(const job<T> a)
 {
-    __shared__ float room[2][NORM_WARPS];
+    LS_SHARED(float, room, [2][NORM_WARPS]);
     const float inv = 1.0f / (float)a.C;
     for (int64_t r = blockIdx.x; r < a.R; r += gridDim.x) {
         const float mean = a.mean[r], rstd = a.rstd[r];
         float g = 0, gh = 0;
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
-            const float h = (to_f32(a.x[r * a.C + j]) - mean) * rstd;
-            const float dww = to_f32(a.dy[r * a.C + j]) * to_f32(a.w[j]);
+            const float h = (to_float(a.x[r * a.C + j]) - mean) * rstd;
+            const float dww = to_float(a.dy[r * a.C + j]) * to_float(a.w[j]);
             g += dww;
             gh += dww * h;
         }
@@ -133,8 +133,8 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any(
         gh = group_sum<NORM_WARPS>(gh, room[1]) * inv;
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
             const int64_t at = r * a.C + j;
-            const float h = (to_f32(a.x[at]) - mean) * rstd, dww = to_f32(a.dy[at]) * to_f32(a.w[j]);
-            a.dx[at] = from_f32<T>(rstd * (dww - g - h * gh) + (a.dres ? to_f32(a.dres[at]) : 0.0f));
+            const float h = (to_float(a.x[at]) - mean) * rstd, dww = to_float(a.dy[at]) * to_float(a.w[j]);
+            a.dx[at] = from_float<T>(rstd * (dww - g - h * gh) + (a.dres ? to_float(a.dres[at]) : 0.0f));
         }
     }
 }
@@ -142,15 +142,15 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any(
 /* … and before it, as dx may lie over dres alone, the sums: a thread owns a column, a block an equal share of the rows. */
 template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_columns(const job<T> a)
 {
-    const int64_t share = ceil_div(a.R, gridDim.y), from = blockIdx.y * share;
+    const int64_t share = ceil_div<int64_t>(a.R, gridDim.y), from = blockIdx.y * share;
     const int64_t end = from + share < a.R ? from + share : a.R;
     const int j = (int)blockIdx.x * NORM_THREADS + (int)threadIdx.x;
     if (j >= a.C) return;
     float dw = 0, db = 0;
 #pragma unroll 4
     for (int64_t r = from; r < end; r++) {
-        const float d = to_f32(a.dy[r * a.C + j]);
-        dw += d * ((to_f32(a.x[r * a.C + j]) - a.mean[r]) * a.rstd[r]);
+        const float d = to_float(a.dy[r * a.C + j]);
+        dw += d * ((to_float(a.x[r * a.C + j]) - a.mean[r]) * a.rstd[r]);
         db += d;
     }
     a.part[(int64_t)blockIdx.y * 2 * a.C + j] = dw;
@@ -162,15 +162,14 @@ template <class T> struct start {
     void *stream;
     template <int NP, int W> int rows() const
     {
-        LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)parts(a.R), NORM_THREADS, 2 * a.C * sizeof(float), stream, a);
-        return (int)cudaGetLastError();
+        return LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)parts(a.R), NORM_THREADS, 2 * a.C * sizeof(float), stream, a);
     }
     int any() const
     {
-        const dim3 grid((unsigned)ceil_div(a.C, NORM_THREADS), (unsigned)parts(a.R));
-        LS_LAUNCH((norm_bwd_columns<T>), grid, NORM_THREADS, 0, stream, a);
-        LS_LAUNCH((norm_bwd_any<T>), (unsigned)(a.R < 65536 ? a.R : 65536), NORM_THREADS, 0, stream, a);
-        return (int)cudaGetLastError();
+        const dim3 grid((unsigned)ceil_div<int64_t>(a.C, NORM_THREADS), (unsigned)parts(a.R));
+        const int e = LS_LAUNCH((norm_bwd_columns<T>), grid, NORM_THREADS, 0, stream, a);
+        if (e) return e;
+        return LS_LAUNCH((norm_bwd_any<T>), (unsigned)(a.R < 65536 ? a.R : 65536), NORM_THREADS, 0, stream, a);
     }
 };
 
@@ -187,7 +186,8 @@ int bwd(void *stream, void *dx, const void *dy, const void *dres, const void *x,
 int bwd_by_type(void *stream, ls_dtype dt, void *dx, const void *dy, const void *dres, const void *x, const void *w,
                 const float *mean, const float *rstd, int64_t R, int64_t C, float *part)
 {
-    GPU_BY_TYPE(dt, T, return bwd<T>(stream, dx, dy, dres, x, w, mean, rstd, R, C, part));
+    LS_DISPATCH(dt, T, return bwd<T>(stream, dx, dy, dres, x, w, mean, rstd, R, C, part));
+    return (int)cudaErrorInvalidValue;
 }
 
 } // namespace

@@ -19,17 +19,17 @@ template <class T> struct job {
     int64_t R;
     int C;
     float eps;
-    gpu_drop drop;
+    drop_arg drop;
 };
 
 template <class T, int NP, int W, bool ADD>
 __global__ void __launch_bounds__(NORM_THREADS) norm_rows(const job<T> a)
 {
     constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
-    __shared__ float room[2][NORM_WARPS];
+    LS_SHARED(float, room, [2][NORM_WARPS]);
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, n_pack = a.C / N;
     const float inv = 1.0f / (float)a.C;
-    const gpu_mask mask = gpu_mask_of(a.drop);
+    const uint64_t key = drop_key(a.drop);
     vec<T, N> w[NP], b[NP];
 #pragma unroll
     for (int k = 0; k < NP; k++) {
@@ -58,23 +58,26 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_rows(const job<T> a)
             for (int k = 0; k < NP; k++) {
                 const int p = lane + k * LANES;
                 const int64_t at = r * a.C + p * N;
+                float f[N];
+                widen(f, d[k]);
+                drop_all(f, a.drop, key, a.drop.first + at);
 #pragma unroll
-                for (int i = 0; i < N; i++)
-                    x[k].x[i] = from_f32<T>(to_f32(x[k].x[i]) + gpu_drop_f32(mask, at + i, to_f32(d[k].x[i])));
+                for (int i = 0; i < N; i++) f[i] += to_float(x[k].x[i]);
+                x[k] = vec_of<T>(f);
                 if (live && p < n_pack) vec_store<N>(a.res + at, x[k]);
             }
         }
 #pragma unroll
         for (int k = 0; k < NP; k++)
 #pragma unroll
-            for (int i = 0; i < N; i++) sum += to_f32(x[k].x[i]);
+            for (int i = 0; i < N; i++) sum += to_float(x[k].x[i]);
         const float mean = group_sum<W>(sum, room[0]) * inv;
 #pragma unroll
         for (int k = 0; k < NP; k++)
             if (lane + k * LANES < n_pack)
 #pragma unroll
                 for (int i = 0; i < N; i++) {
-                    const float d = to_f32(x[k].x[i]) - mean;
+                    const float d = to_float(x[k].x[i]) - mean;
                     square += d * d;
                 }
         const float rstd = 1.0f / sqrtf(group_sum<W>(square, room[1]) * inv + a.eps);
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_rows(const job<T> a)
             vec<T, N> y;
 #pragma unroll
             for (int i = 0; i < N; i++)
-                y.x[i] = from_f32<T>((to_f32(x[k].x[i]) - mean) * rstd * to_f32(w[k].x[i]) + to_f32(b[k].x[i]));
+                y.x[i] = from_float<T>((to_float(x[k].x[i]) - mean) * rstd * to_float(w[k].x[i]) + to_float(b[k].x[i]));
             if (p < n_pack) vec_store<N>(a.y + r * a.C + p * N, y);
         }
     }
@@ -97,8 +100,8 @@ __global__ void __launch_bounds__(NORM_THREADS) norm_rows(const job<T> a)
 
 template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) norm_rows_any(const job<T> a)
 {
-    __shared__ float room[2][NORM_WARPS];
-    const gpu_mask mask = gpu_mask_of(a.drop);
+    LS_SHARED(float, room, [2][NORM_WARPS]);
+    const uint64_t key = drop_key(a.drop);
     const float inv = 1.0f / (float)a.C;
     for (int64_t r = blockIdx.x; r < a.R; r += gridDim.x) {
         const T *x = (ADD ? a.res : a.x) + r * a.C;
@@ -106,14 +109,17 @@ template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) nor
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
             const int64_t at = r * a.C + j;
             /* only this thread comes back to element j: what it stores it sees */
-            if (ADD) a.res[at] = from_f32<T>(to_f32(a.x[at]) + gpu_drop_f32(mask, at, to_f32(a.delta[at])));
-            sum += to_f32(x[j]);
+            if (ADD) {
+                const float keep = drop_factor(a.drop, key, (uint32_t)(a.drop.first + at));
+                a.res[at] = from_float<T>(to_float(a.x[at]) + keep * to_float(a.delta[at]));
+            }
+            sum += to_float(x[j]);
         }
         const float mean = group_sum<NORM_WARPS>(sum, room[0]) * inv;
-        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) square += (to_f32(x[j]) - mean) * (to_f32(x[j]) - mean);
+        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
         const float rstd = 1.0f / sqrtf(group_sum<NORM_WARPS>(square, room[1]) * inv + a.eps);
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
-            a.y[r * a.C + j] = from_f32<T>((to_f32(x[j]) - mean) * rstd * to_f32(a.w[j]) + to_f32(a.b[j]));
+            a.y[r * a.C + j] = from_float<T>((to_float(x[j]) - mean) * rstd * to_float(a.w[j]) + to_float(a.b[j]));
         if (threadIdx.x == 0) {
             a.mean[r] = mean;
             a.rstd[r] = rstd;
@@ -128,26 +134,24 @@ template <class T, bool ADD> struct start {
     void *stream;
     template <int NP, int W> int rows() const
     {
-        const int64_t blocks = ceil_div(a.R * W, NORM_WARPS);
-        LS_LAUNCH((norm_rows<T, NP, W, ADD>), (unsigned)(blocks < NORM_FWD_BLOCKS ? blocks : NORM_FWD_BLOCKS),
+        const int64_t blocks = ceil_div<int64_t>(a.R * W, NORM_WARPS);
+        return LS_LAUNCH((norm_rows<T, NP, W, ADD>), (unsigned)(blocks < NORM_FWD_BLOCKS ? blocks : NORM_FWD_BLOCKS),
                   NORM_THREADS, 0, stream, a);
-        return (int)cudaGetLastError();
     }
     int any() const
     {
-        LS_LAUNCH((norm_rows_any<T, ADD>), (unsigned)(a.R < 65536 ? a.R : 65536), NORM_THREADS, 0, stream, a);
-        return (int)cudaGetLastError();
+        return LS_LAUNCH((norm_rows_any<T, ADD>), (unsigned)(a.R < 65536 ? a.R : 65536), NORM_THREADS, 0, stream, a);
     }
 };
 
 template <class T, bool ADD>
 int fwd(void *stream, void *res, void *y, float *mean, float *rstd, const void *x, const void *delta, const void *w,
-        const void *b, int64_t R, int64_t C, double eps, const ls_drop *drop)
+        const void *b, int64_t R, int64_t C, double eps, const ls_drop &drop)
 {
     job<T> a;
     a.y = (T *)y, a.res = (T *)res, a.mean = mean, a.rstd = rstd;
     a.x = (const T *)x, a.delta = (const T *)delta, a.w = (const T *)w, a.b = (const T *)b;
-    a.R = R, a.C = (int)C, a.eps = (float)eps, a.drop = gpu_drop_of(drop);
+    a.R = R, a.C = (int)C, a.eps = (float)eps, a.drop = drop_of(drop);
     const start<T, ADD> s = {a, stream};
     return norm_pick<T>(C, aligned16(y, x, w, b, res, delta), s);
 }
@@ -158,8 +162,9 @@ extern "C" int cu_layernorm_fwd(void *stream, ls_dtype dt, void *y, float *mean,
                                 const void *w, const void *b, int64_t R, int64_t C, double eps)
 {
     if (R <= 0 || C <= 0) return 0;
-    GPU_BY_TYPE(dt, T,
-                return (fwd<T, false>(stream, nullptr, y, mean, rstd, x, nullptr, w, b, R, C, eps, nullptr)));
+    const ls_drop off = {};
+    LS_DISPATCH(dt, T, return (fwd<T, false>(stream, nullptr, y, mean, rstd, x, nullptr, w, b, R, C, eps, off)));
+    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_add_layernorm_fwd(void *stream, ls_dtype dt, void *res, void *y, float *mean, float *rstd,
@@ -167,5 +172,6 @@ extern "C" int cu_add_layernorm_fwd(void *stream, ls_dtype dt, void *res, void *
                                     int64_t C, double eps, ls_drop drop)
 {
     if (R <= 0 || C <= 0) return 0;
-    GPU_BY_TYPE(dt, T, return (fwd<T, true>(stream, res, y, mean, rstd, x, delta, w, b, R, C, eps, &drop)));
+    LS_DISPATCH(dt, T, return (fwd<T, true>(stream, res, y, mean, rstd, x, delta, w, b, R, C, eps, drop)));
+    return (int)cudaErrorInvalidValue;
 }

@@ -37,5 +37,6 @@ extern "C" int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int
     if (dt == LS_F32 && p == x) return 0;
     if (how.on && dt == LS_F16) return (int)cudaErrorNotSupported;
     if (how.on && dt == LS_BF16) return start<__nv_bfloat16, true>(stream, p, x, n, how);
-    GPU_BY_TYPE(dt, T, return (start<T, false>(stream, p, x, n, how)));
+    LS_DISPATCH(dt, T, return (start<T, false>(stream, p, x, n, how)));
+    return (int)cudaErrorInvalidValue;
 }

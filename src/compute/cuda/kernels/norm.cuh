@@ -9,7 +9,7 @@
 
 /* The sum of v over the W warps that own a row, to all of their lanes. room: NORM_WARPS floats, not used again before another
  * barrier of the block. All threads of the block come here when W > 1. */
-template <int W> __device__ inline float group_sum(float v, float *room)
+template <int W> LS_DEVICE float group_sum(float v, float *room)
 {
     v = warp_sum(v);
     if (W == 1) return v;
@@ -29,7 +29,7 @@ template <class T, class To> static int norm_pick(int64_t C, bool aligned, const
     if (C % N != 0 || !aligned || C > 4 * 32 * 32) return to.any();
     const int64_t n_pack = C / N;
     const int W = n_pack <= 32 * TOP ? 1 : n_pack <= 64 * TOP ? 2 : 4;
-    const int64_t np = ceil_div(n_pack, 32 * W);
+    const int64_t np = ceil_div<int64_t>(n_pack, 32 * W);
     if constexpr (N == 4) { /* float: up to 8 packs a lane */
         if (W == 1)
             return np <= 2 ? to.template rows<2, 1>() : np <= 4 ? to.template rows<4, 1>()

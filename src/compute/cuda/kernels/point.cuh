@@ -37,10 +37,9 @@ template <int N, class Op> static int point_start(void *stream, const Op &op, in
 {
     if (n <= 0) return 0;
     const int64_t n_pack = aligned ? n / N : n;
-    const unsigned blocks = (unsigned)(n_pack ? ceil_div(n_pack, POINT_THREADS * POINT_TURNS) : 1);
-    if (aligned) LS_LAUNCH((point_packs<Op, N>), blocks, POINT_THREADS, 0, stream, op, n);
-    else LS_LAUNCH((point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
-    return (int)cudaGetLastError();
+    const unsigned blocks = (unsigned)(n_pack ? ceil_div<int64_t>(n_pack, POINT_THREADS * POINT_TURNS) : 1);
+    if (aligned) return LS_LAUNCH((point_packs<Op, N>), blocks, POINT_THREADS, 0, stream, op, n);
+    return LS_LAUNCH((point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
 }
 
 #endif

@@ -23,7 +23,7 @@ typedef struct range {
     int R, shift;
 } range;
 
-__device__ inline int key_at(const range &a, int i)
+LS_DEVICE int key_at(const range &a, int i)
 {
     if (a.key) return a.key[i];
     const int64_t id = a.ids[i] - a.first;
@@ -32,7 +32,7 @@ __device__ inline int key_at(const range &a, int i)
 
 __global__ void __launch_bounds__(THREADS) count_digits(int *hist, const range a)
 {
-    __shared__ int count[DIGITS];
+    LS_SHARED(int, count, [DIGITS]);
     count[threadIdx.x] = 0;
     __syncthreads();
     for (int k = 0; k < TURNS; k++) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(THREADS) count_digits(int *hist, const range a
 }
 
 /* The sum over threads before this one; room: WARPS numbers. */
-__device__ inline int before(int v, int *room)
+LS_DEVICE int before(int v, int *room)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int sum = v;
@@ -61,7 +61,9 @@ __device__ inline int before(int v, int *room)
 
 __global__ void __launch_bounds__(THREADS) place_digits(int32_t *key, int32_t *pos, const int *hist, const range a)
 {
-    __shared__ int base[DIGITS], taken[WARPS][DIGITS], room[WARPS];
+    LS_SHARED(int, base, [DIGITS]);
+    LS_SHARED(int, taken, [WARPS][DIGITS]);
+    LS_SHARED(int, room, [WARPS]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int earlier = 0, all = 0;
     for (int t = 0; t < (int)gridDim.x; t++) {
@@ -113,14 +115,14 @@ __global__ void __launch_bounds__(THREADS) place_digits(int32_t *key, int32_t *p
 
 int64_t padded(int64_t n)
 {
-    return ceil_div(n, 4) * 4; /* 16 bytes */
+    return ceil_div<int64_t>(n, 4) * 4; /* 16 bytes */
 }
 
 } // namespace
 
 extern "C" size_t cu_sort_ids_room(int64_t R)
 {
-    return (size_t)(2 * padded(R) + ceil_div(R, TILE) * DIGITS) * sizeof(int32_t);
+    return (size_t)(2 * padded(R) + ceil_div<int64_t>(R, TILE) * DIGITS) * sizeof(int32_t);
 }
 
 extern "C" int cu_sort_ids(void *stream, int32_t *key, int32_t *pos, const int32_t *ids, int64_t first, int64_t V,
@@ -129,15 +131,16 @@ extern "C" int cu_sort_ids(void *stream, int32_t *key, int32_t *pos, const int32
     if (R <= 0) return 0;
     if (R > INT32_MAX / 2 || V > INT32_MAX - 1) return (int)cudaErrorInvalidValue;
     int32_t *key2 = (int32_t *)room, *pos2 = key2 + padded(R), *hist = pos2 + padded(R);
-    const unsigned tiles = (unsigned)ceil_div(R, TILE);
+    const unsigned tiles = (unsigned)ceil_div<int64_t>(R, TILE);
     int passes = 1;
     while (passes < 4 && V >> (8 * passes)) passes++;
     range a = {ids, first, V, nullptr, nullptr, (int)R, 0};
     for (int i = 0; i < passes; i++, a.shift += 8) {
         int32_t *k = (passes - i) % 2 ? key : key2, *p = (passes - i) % 2 ? pos : pos2; /* the last pass writes key, pos */
-        LS_LAUNCH(count_digits, tiles, THREADS, 0, stream, hist, a);
-        LS_LAUNCH(place_digits, tiles, THREADS, 0, stream, k, p, hist, a);
+        int e = LS_LAUNCH(count_digits, tiles, THREADS, 0, stream, hist, a);
+        if (!e) e = LS_LAUNCH(place_digits, tiles, THREADS, 0, stream, k, p, hist, a);
+        if (e) return e;
         a.key = k, a.pos = p;
     }
-    return (int)cudaGetLastError();
+    return 0;
 }

@@ -14,7 +14,7 @@ namespace {
 #define SUMS  32 /* blocks of the caller that one of ours has */
 
 /* Four neighbours; the order of the sum is that of whole packs wherever they lie. */
-template <bool WHOLE> __device__ inline vec<float, 4> four(const float *x)
+template <bool WHOLE> LS_DEVICE vec<float, 4> four(const float *x)
 {
     if (WHOLE) return vec_load<4>(x);
     return {{x[0], x[1], x[2], x[3]}};
@@ -23,9 +23,9 @@ template <bool WHOLE> __device__ inline vec<float, 4> four(const float *x)
 template <bool WHOLE>
 __global__ void __launch_bounds__(32 * WARPS) sum_squares(double *out, const float *x, int64_t n, int64_t block)
 {
-    __shared__ double sums[SUMS];
+    LS_SHARED(double, sums, [SUMS]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t first = (int64_t)blockIdx.x * SUMS, count = ceil_div(n, block);
+    const int64_t first = (int64_t)blockIdx.x * SUMS, count = ceil_div<int64_t>(n, block);
     for (int k = warp; k < SUMS; k += WARPS) {
         const int64_t from = (first + k) * block, end = from + block < n ? from + block : n;
         double s = 0;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(32 * WARPS) sum_squares(double *out, const flo
 
 __global__ void __launch_bounds__(SUM_THREADS) sum_all(double *out, const double *x, int64_t n)
 {
-    __shared__ double sums[32];
+    LS_SHARED(double, sums, [32]);
     double s = 0;
 #pragma unroll 8
     for (int64_t i = threadIdx.x; i < n; i += SUM_THREADS) s += x[i];
@@ -67,14 +67,12 @@ __global__ void __launch_bounds__(SUM_THREADS) sum_all(double *out, const double
 extern "C" int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t n, int64_t block)
 {
     if (n <= 0) return 0;
-    const unsigned blocks = (unsigned)ceil_div(ceil_div(n, block), SUMS);
-    if (block % 4 == 0 && aligned16(x)) LS_LAUNCH((sum_squares<true>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
-    else LS_LAUNCH((sum_squares<false>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
-    return (int)cudaGetLastError();
+    const unsigned blocks = (unsigned)ceil_div<int64_t>(ceil_div<int64_t>(n, block), SUMS);
+    if (block % 4 == 0 && aligned16(x)) return LS_LAUNCH((sum_squares<true>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
+    return LS_LAUNCH((sum_squares<false>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
 }
 
 extern "C" int cu_sum(void *stream, double *out, const double *x, int64_t n)
 {
-    LS_LAUNCH(sum_all, 1, SUM_THREADS, 0, stream, out, x, n);
-    return (int)cudaGetLastError();
+    return LS_LAUNCH(sum_all, 1, SUM_THREADS, 0, stream, out, x, n);
 }
