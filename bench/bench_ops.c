@@ -133,7 +133,7 @@ static ls_status run(bench *b)
 
 static ls_status setup(bench *b, int threads)
 {
-    LS_TRY(ls_compute_open(&b->c, "cpu", LS_F32, threads));
+    LS_TRY(ls_compute_open(&b->c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, threads));
     b->R = b->B * b->T;
     ls_compute_shapes s = {.B = b->B, .T = b->T, .C = C, .H = H, .V = V, .ffn = FFN, .backward = true};
     b->c.scratch_nbytes = ls_compute_scratch(&b->c, &s);

@@ -45,7 +45,7 @@ static inline void test_fill(const ls_model *m, void *base, int64_t n, uint64_t 
 /* Buffers padded to 16 elements, so that padding exists; parameters and moments depend on seed. */
 static inline void test_model_open(test_model *t, ls_model_config cfg, ls_dtype dt, uint64_t seed)
 {
-    assert_int_equal(ls_compute_open(&t->compute, "cpu-ref", dt, 1), LS_OK);
+    assert_int_equal(ls_compute_open(&t->compute, "cpu-ref", &(ls_compute_open_opts){.dtype = dt}, 1), LS_OK);
     assert_int_equal(ls_model_create(&t->m, &cfg, &t->compute, 16), LS_OK);
     for (int u = 0; u < t->m->n_unit; u++) {
         ls_unit *x = &t->m->unit[u];

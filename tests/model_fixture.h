@@ -53,7 +53,7 @@ static inline ls_status fixture_open_shard(fixture *f, const ls_model_config *cf
                                            ls_shard shard)
 {
     *f = (fixture){.B = B, .T = T};
-    LS_TRY(ls_compute_open(&f->compute, backend, dt, threads));
+    LS_TRY(ls_compute_open(&f->compute, backend, &(ls_compute_open_opts){.dtype = dt}, threads));
     LS_TRY(ls_model_create_shard(&f->model, cfg, &f->compute, pad, shard));
     const int64_t esize = (int64_t)ls_dtype_nbytes(dt);
     int rows[3][64];

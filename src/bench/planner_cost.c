@@ -159,7 +159,7 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
     ls_model *m = NULL;
     ls_stages cut;
     ls_schedule *s = NULL;
-    LS_TRY(ls_compute_open(&compute, c->compute, LS_F32, 1));
+    LS_TRY(ls_compute_open(&compute, c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, 1));
     LS_TRY(ls_model_create_shard(&m, &c->model, &compute, ls_strategy_pad(c->strategy, D),
                                  (ls_shard){.size = c->mesh.n[LS_AXIS_TP], .rows = c->sequence_parallel}));
     planner_worker w = {.cl = cl,

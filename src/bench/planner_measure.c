@@ -124,7 +124,7 @@ static ls_status open_bench(bench *b, const ls_measure_opts *o, int micro, ls_co
     ls_run_parts *p = &b->parts;
     LS_TRY(ls_comm_self(&b->self));
     g.dp = b->self;
-    ls_status st = ls_compute_open(&b->compute, "cpu", LS_F32, threads);
+    ls_status st = ls_compute_open(&b->compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, threads);
     if (st == LS_OK) st = ls_run_plan(&b->cfg, &b->compute, &g, 0, p);
     const ls_acts_opts two = {.B = micro, .T = o->seq_len, .train = true, .pipe = true, .split = true};
     if (st == LS_OK) st = ls_acts_plan(&b->split, p->model, &two, &p->plan);
@@ -133,8 +133,8 @@ static ls_status open_bench(bench *b, const ls_measure_opts *o, int micro, ls_co
     p->plan.n_copy = ls_comm_size(comm);
     if (st == LS_OK) st = ls_plan_alloc(&p->plan, p->plan.n_copy > 1);
     if (st == LS_OK && p->plan.n_copy > 1) { /* as the trainer does */
-        void *memory = ls_comm_alloc(comm, (size_t)p->plan.total);
-        if (memory) ls_plan_take(&p->plan, memory);
+        void *memory = ls_comm_alloc(comm, (size_t)ls_plan_host_bytes(&p->plan));
+        if (memory) st = ls_plan_take(&p->plan, memory);
         else st = ls_nomem(p->plan.total, "the memory plan");
     }
     if (st == LS_OK) {
@@ -142,8 +142,8 @@ static ls_status open_bench(bench *b, const ls_measure_opts *o, int micro, ls_co
         ls_acts_bind(b->split, p->model, &p->plan);
         ls_acts_bind(p->acts, p->model, &p->plan);
         b->split->da = ls_plan_at(&p->plan, b->d_row);
-        b->ids = ls_plan_at(&p->plan, p->row.ids);
-        b->target = ls_plan_at(&p->plan, p->row.target);
+        ls_input_bind(&p->input, &p->plan);
+        st = ls_input_open(&p->input, 0, &b->ids, &b->target);
         for (int64_t i = 0; i < R; i++) {
             b->ids[i] = (int32_t)(ls_rng_u64(1, (uint64_t)i) % (uint64_t)o->model.vocab_size);
             b->target[i] = (int32_t)(ls_rng_u64(2, (uint64_t)i) % (uint64_t)o->model.vocab_size);
@@ -212,7 +212,7 @@ static ls_status two_halves(bench *b, double *sec)
     return LS_OK;
 }
 
-/* One update of every tensor, in calls as the trainer makes them. */
+/* One update of every unit, in calls as the trainer makes them. */
 static ls_status update(bench *b)
 {
     const ls_model *m = b->parts.model;
@@ -220,11 +220,7 @@ static ls_status update(bench *b)
     const ls_adamw h = {.lr = 1e-9, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .bias1 = 1, .bias2 = 1, .grad_scale = 1};
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(b->parts.strategy, u);
-        for (int i = 0; i < m->unit[u].n_tensor; i++) {
-            const int64_t at = m->unit[u].tensor[i].offset;
-            LS_TRY(c->ops->adamw(c, ls_at(c, o.param, at), ls_at(c, o.grad, at), ls_at(c, o.m, at), ls_at(c, o.v, at),
-                                 m->unit[u].tensor[i].n, &h));
-        }
+        LS_TRY(c->ops->adamw(c, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
     }
     return LS_OK;
 }
@@ -435,7 +431,8 @@ static void describe(ls_cluster *c, const ls_measure_opts *o, int cores)
     ls_compute compute;
     (void)gethostname(host, sizeof host - 1);
     ls_utc_stamp(when);
-    if (ls_compute_open(&compute, "cpu", LS_F32, cores) == LS_OK) ls_compute_describe(&compute, words);
+    if (ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, cores) == LS_OK)
+        ls_compute_describe(&compute, words);
     snprintf(c->name, sizeof c->name, "%s", host);
     snprintf(c->source, sizeof c->source, "measured %s: %d cores, %s; units of %s with %d ids", when, cores, words,
              o->model.name, o->seq_len);

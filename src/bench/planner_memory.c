@@ -48,7 +48,7 @@ ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int
     ls_stages stages;
     ls_run_parts parts = {.stages = &stages};
     *out = (ls_plan_memory){0};
-    ls_status st = ls_compute_open(&compute, c->compute, LS_F32, threads);
+    ls_status st = ls_compute_open(&compute, c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, threads);
     if (st == LS_OK) st = make_groups(&c->mesh, rank, &g);
     if (st == LS_OK) st = ls_run_plan(c, &compute, &g, val_seqs, &parts);
     if (st == LS_OK) st = total_of(&parts.plan, &out->total);

@@ -209,7 +209,7 @@ static void look_compute(part *p)
     ls_compute c;
     char words[160];
     double worst = 0;
-    ls_status st = ls_compute_open(&c, "cpu", LS_F32, 0);
+    ls_status st = ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 0);
     if (st == LS_OK) st = self_test(&c, &worst);
     if (st != LS_OK) {
         put(p, PART_FAILED, "%s", ls_err_words());
@@ -227,7 +227,7 @@ static void look_ref(part *p)
 {
     ls_compute c;
     char words[160];
-    if (ls_compute_open(&c, "cpu-ref", LS_F64, 1) != LS_OK) {
+    if (ls_compute_open(&c, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F64}, 1) != LS_OK) {
         put(p, PART_FAILED, "%s", ls_err_words());
         ls_err_clear();
         return;

@@ -31,9 +31,12 @@
     X(quantise)          \
     X(linear_q8)         \
     X(adamw)             \
+    X(narrow)            \
     X(sumsq)             \
+    X(sum)               \
     X(add)               \
-    X(zero)
+    X(zero)              \
+    X(copy)
 
 const char *compute_missing_slot(const ls_compute_ops *ops)
 {
@@ -77,21 +80,21 @@ static int usable_cores(void)
     return 1;
 }
 
-ls_status ls_compute_open(ls_compute *c, const char *name, ls_dtype dtype, int n_thread)
+ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread)
 {
     if (n_thread < 0) return ls_fail(LS_E_ARG, "%d threads: give a positive number, or 0 for all cores", n_thread);
     for (int i = 0; i < N_BACKEND; i++) {
         const ls_compute_ops *ops = backends[i].ops;
         const char *missing = compute_missing_slot(ops);
         if (missing) return ls_fail(LS_E_UNSUPPORTED, "compute backend %d has no %s", i, missing);
-        if (strcmp(ops->name, name) != 0 || ops->dtype != dtype) continue;
+        if (strcmp(ops->name, name) != 0 || ops->dtype != o->dtype) continue;
         if (ops == &ls_compute_cpu) LS_TRY(cpu_fast_check());
         omp_set_dynamic(0); /* the number of threads asked for is the number that works */
         *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : usable_cores()};
         return LS_OK;
     }
     return ls_fail(LS_E_UNSUPPORTED, "no compute backend \"%s\" for %s; there are cpu (F32) and cpu-ref (F32, F64)",
-                   name, ls_dtype_word(dtype));
+                   name, ls_dtype_word(o->dtype));
 }
 
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
@@ -103,4 +106,42 @@ const char *ls_compute_describe(const ls_compute *c, char buf[160])
 {
     backend_of(c)->describe(c, buf);
     return buf;
+}
+
+void ls_compute_close(ls_compute *c)
+{
+    *c = (ls_compute){0};
+}
+
+ls_status ls_compute_read(const ls_compute *c, void *host, const void *x, size_t nbytes)
+{
+    const ls_device *d = c->device;
+    ls_mark now, there;
+    if (!nbytes) return LS_OK;
+    if (!d) {
+        memcpy(host, x, nbytes);
+        return LS_OK;
+    }
+    LS_TRY(d->mark(d->ctx, &now));
+    LS_TRY(d->copy(d->ctx, 0, host, x, nbytes, now, &there));
+    return d->wait(d->ctx, there);
+}
+
+ls_status ls_compute_write(const ls_compute *c, void *x, const void *host, size_t nbytes)
+{
+    const ls_device *d = c->device;
+    ls_mark now, there;
+    if (!nbytes) return LS_OK;
+    if (!d) {
+        memcpy(x, host, nbytes);
+        return LS_OK;
+    }
+    LS_TRY(d->mark(d->ctx, &now)); /* what is queued may still use x */
+    LS_TRY(d->copy(d->ctx, 0, x, host, nbytes, now, &there));
+    return d->wait(d->ctx, there);
+}
+
+ls_status ls_compute_sync(const ls_compute *c)
+{
+    return c->device ? c->device->sync(c->device->ctx) : LS_OK;
 }

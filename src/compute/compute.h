@@ -174,7 +174,8 @@ typedef struct ls_compute_ops {
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
     /* *out (host) = the sum of x, in one order */
     ls_status (*sum)(ls_compute *c, double *out, const double *x, int64_t n);
-    ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b, int64_t n); /* wide y = a + b; y may be a or b */
+    ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b,
+                     int64_t n); /* wide y = a + b; y may be a or b */
     ls_status (*zero)(ls_compute *c, void *y, size_t nbytes);
     ls_status (*copy)(ls_compute *c, void *y, const void *x, size_t nbytes);
 
@@ -200,9 +201,19 @@ typedef struct ls_compute_shapes {
     int n_part; /* of the vocabulary, V being this part's */
 } ls_compute_shapes;
 
-/* name: "cpu" or "cpu-ref"; dtype LS_F32, or LS_F64 (cpu-ref only). n_thread 0 = all cores this process may use.
- * LS_E_UNSUPPORTED names what exists. */
-ls_status ls_compute_open(ls_compute *c, const char *name, ls_dtype dtype, int n_thread);
+typedef struct ls_compute_open_opts {
+    ls_dtype dtype; /* "cpu": LS_F32; "cpu-ref": LS_F32, LS_F64; "cuda": LS_F32, LS_BF16, LS_F16 */
+    /* the rest is for devices */
+    int device;         /* index; -1: by the local rank, round robin                        */
+    int local_rank;     /* of this worker on its host                                       */
+    bool tf32;          /* fp32 products in TF32                                            */
+    bool stochastic;    /* master weights are rounded stochastically, keyed by (seed, step) and element */
+    bool deterministic; /* every sum has one order: equal runs give equal bits              */
+} ls_compute_open_opts;
+
+/* name: "cpu", "cpu-ref" or that of a plugin (compute/plugin.h): "cuda". n_thread 0 = all cores this process may use. LS_E_UNSUPPORTED
+ * names what exists, or why a plugin does not work here. */
+ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread);
 
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);

@@ -13,15 +13,6 @@ typedef struct ls_plugin_host {
     ls_status (*via)(ls_status st, const char *file, int line, const char *expr);
 } ls_plugin_host;
 
-typedef struct ls_compute_open_opts {
-    ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
-    int device;     /* index; -1: by the local rank, round robin */
-    int local_rank; /* of this worker on its host                */
-    bool tf32;      /* fp32 products in TF32                     */
-    bool stochastic; /* narrow and adamw round stochastically (keyed by step and element) */
-    bool deterministic; /* every sum has one order: equal runs give equal bits */
-} ls_compute_open_opts;
-
 typedef struct ls_compute_plugin {
     int abi;
     const char *name; /* "cuda" */

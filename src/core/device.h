@@ -24,12 +24,12 @@ typedef uint64_t ls_mark; /* 0: nothing to wait for */
 #define LS_DEVICE_LANES 8 /* lane 0: inputs and reads of the trainer; others by lane_open */
 
 typedef struct ls_device_info {
-    char name[96];           /* "NVIDIA H200"                               */
-    char driver[32], api[32]; /* versions, as words                         */
-    int index;               /* among the devices of this process           */
-    int64_t total, free;     /* bytes                                       */
+    char name[96];                   /* "NVIDIA H200"                               */
+    char driver[32], api[32];        /* versions, as words                         */
+    int index;                       /* among the devices of this process           */
+    int64_t total, free;             /* bytes                                       */
     int multiprocessors, capability; /* 90 = 9.0                            */
-    bool shared;             /* other processes of this run may use it, too */
+    bool shared;                     /* other processes of this run may use it, too */
 } ls_device_info;
 
 typedef struct ls_device {
@@ -38,18 +38,19 @@ typedef struct ls_device {
 
     ls_status (*alloc)(void *ctx, size_t nbytes, void **out); /* zeroed; LS_E_NOMEM says what there is */
     void (*release)(void *ctx, void *p);
-    ls_status (*alloc_host)(void *ctx, size_t nbytes, void **out); /* zeroed host memory that operations and copies reach at its address */
+    ls_status (*alloc_host)(void *ctx, size_t nbytes,
+                            void **out); /* zeroed host memory that operations and copies reach at its address */
     void (*release_host)(void *ctx, void *p);
     ls_status (*pin)(void *ctx, void *host, size_t nbytes); /* makes somebody else's host memory such memory */
     void (*unpin)(void *ctx, void *host);
     bool (*owns)(void *ctx, const void *p); /* p lies in memory of alloc */
 
-    ls_status (*mark)(void *ctx, ls_mark *out);                     /* of the queue of operations                          */
-    ls_status (*hold)(void *ctx, ls_mark m);                        /* operations that are queued from now on wait for it  */
-    ls_status (*wait)(void *ctx, ls_mark m);                        /* the calling thread waits                            */
-    bool (*test)(void *ctx, ls_mark m);                             /* it has passed                                       */
-    ls_status (*seconds)(void *ctx, ls_mark m, double *at);         /* when it passed, on the device's clock; waits        */
-    ls_status (*sync)(void *ctx);                                   /* waits for every operation that was queued           */
+    ls_status (*mark)(void *ctx, ls_mark *out);             /* of the queue of operations                          */
+    ls_status (*hold)(void *ctx, ls_mark m);                /* operations that are queued from now on wait for it  */
+    ls_status (*wait)(void *ctx, ls_mark m);                /* the calling thread waits                            */
+    bool (*test)(void *ctx, ls_mark m);                     /* it has passed                                       */
+    ls_status (*seconds)(void *ctx, ls_mark m, double *at); /* when it passed, on the device's clock; waits        */
+    ls_status (*sync)(void *ctx);                           /* waits for every operation that was queued           */
 
     ls_status (*lane_open)(void *ctx, int *lane);
     void (*lane_close)(void *ctx, int lane);
@@ -59,7 +60,8 @@ typedef struct ls_device {
     /* y = a + b, elementwise on the device, in this lane after what it holds; for sums of staged or received parts. LS_F32 (bf16 sums are
      * made in float and rounded once). */
     ls_status (*add)(void *ctx, int lane, void *y, const void *a, const void *b, int64_t n, int dtype);
-    void *(*lane_stream)(void *ctx, int lane); /* the backend's own handle (cudaStream_t), for a library that queues work itself */
+    void *(*lane_stream)(void *ctx,
+                         int lane); /* the backend's own handle (cudaStream_t), for a library that queues work itself */
 } ls_device;
 
 #endif

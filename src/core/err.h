@@ -82,6 +82,6 @@ void ls_err_adopt(const char *other_words, const char *other_trail);
 
 /* For our own bugs only, never for a file, a flag or a peer: prints and aborts. */
 #define LS_ASSERT(cond) ((cond) ? (void)0 : ls_assert_failed(#cond, __FILE__, __LINE__))
-_Noreturn void ls_assert_failed(const char *cond, const char *file, int line);
+void ls_assert_failed(const char *cond, const char *file, int line) __attribute__((noreturn));
 
 #endif

@@ -20,6 +20,13 @@ const char *ls_part_word(ls_part part)
     return "?";
 }
 
+int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name)
+{
+    const int row = ls_plan_add(p, part, nbytes, LS_PLAN_ALWAYS, "%s", name);
+    if (row >= 0) p->row[row].host = true;
+    return row;
+}
+
 int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, const char *name, ...)
 {
     if (p->n_row == p->cap) {
@@ -41,6 +48,12 @@ int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, c
     return p->n_row++;
 }
 
+/* It has a place in the host's own arena. */
+static bool apart(const ls_plan *p, const ls_plan_row *r)
+{
+    return p->device && r->host;
+}
+
 static bool alive_together(const ls_plan_row *a, const ls_plan_row *b)
 {
     return a->first <= b->last && b->first <= a->last;
@@ -54,7 +67,8 @@ static int fullest_moment(const ls_plan *p)
     for (int i = 0; i < p->n_row; i++) {
         int64_t live = 0;
         for (int k = 0; k < p->n_row; k++)
-            if (p->row[k].first <= p->row[i].first && p->row[i].first <= p->row[k].last) live += p->row[k].nbytes;
+            if (!apart(p, &p->row[k]) && p->row[k].first <= p->row[i].first && p->row[i].first <= p->row[k].last)
+                live += p->row[k].nbytes;
         if (live > most) {
             most = live;
             at = p->row[i].first;
@@ -85,8 +99,16 @@ ls_status ls_plan_layout(ls_plan *p)
         return ls_nomem((size_t)p->n_row * 5, "the memory plan");
     }
     const int fullest = fullest_moment(p);
-    p->total = 0;
-    for (int k = 0; k < p->n_row; k++) {
+    int n = 0;
+    p->total = p->host_total = 0;
+    for (int i = 0; i < p->n_row; i++) {
+        placed[i] = apart(p, &p->row[i]);
+        n += !placed[i];
+        if (!placed[i]) continue;
+        p->row[i].offset = p->host_total;
+        p->host_total += p->row[i].nbytes;
+    }
+    for (int k = 0; k < n; k++) {
         int next = -1;
         for (int i = 0; i < p->n_row; i++)
             if (!placed[i] && (next < 0 || goes_before(&p->row[i], &p->row[next], fullest))) next = i;
@@ -130,43 +152,93 @@ static int64_t available_bytes(void)
     return kib * 1024;
 }
 
-ls_status ls_plan_alloc(ls_plan *p, int check_only)
+static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const char *who)
 {
-    const int64_t have = available_bytes(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
-    if (p->total * n_copy > have) {
-        char need_s[32], have_s[32], act_s[32], par_s[32];
-        return ls_fail(
-            LS_E_NOMEM,
-            "the plan needs %s and this machine has %s: parameters, gradients and optimizer take %s, activations %s; "
-            "a smaller micro batch, --recompute or a smaller model would fit",
-            ls_human_bytes(need_s, (double)(p->total * n_copy)), ls_human_bytes(have_s, (double)have),
-            ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
-                                           ls_plan_part_bytes(p, LS_PART_OPT))),
-            ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
-    }
-    if (check_only) return LS_OK;
-    p->arena = ls_alloc((size_t)p->total);
-    if (!p->arena) return ls_nomem(p->total, "the memory plan");
+    char need_s[32], have_s[32], act_s[32], par_s[32];
+    return ls_fail(
+        LS_E_NOMEM,
+        "the plan needs %s and %s has %s: parameters, gradients and optimizer take %s, activations %s; "
+        "a smaller micro batch, --recompute or a smaller model would fit",
+        ls_human_bytes(need_s, (double)need), who, ls_human_bytes(have_s, (double)have),
+        ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
+                                       ls_plan_part_bytes(p, LS_PART_OPT))),
+        ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
+}
+
+/* Workers of one host may share a device or have their own: what is free now must do for this one. */
+static ls_status check_device(const ls_plan *p)
+{
+    ls_device_info info;
+    LS_TRY(p->device->info(p->device->ctx, &info));
+    return p->total > info.free ? too_much(p, p->total, info.free, info.name) : LS_OK;
+}
+
+static ls_status alloc_device(ls_plan *p)
+{
+    void *memory;
+    LS_TRY(p->device->alloc(p->device->ctx, (size_t)p->total, &memory));
+    p->arena = memory;
     return LS_OK;
 }
 
-void ls_plan_take(ls_plan *p, void *memory)
+ls_status ls_plan_alloc(ls_plan *p, int check_only)
+{
+    const int64_t have = available_bytes(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
+    const int64_t need = ls_plan_host_bytes(p) * n_copy;
+    if (need > have) return too_much(p, need, have, "this machine");
+    if (p->device) LS_TRY(check_device(p));
+    if (check_only) return LS_OK;
+    if (!p->device) {
+        p->arena = ls_alloc((size_t)p->total);
+        return p->arena ? LS_OK : ls_nomem(p->total, "the memory plan");
+    }
+    void *memory;
+    LS_TRY(alloc_device(p));
+    LS_TRY(p->device->alloc_host(p->device->ctx, (size_t)p->host_total, &memory));
+    p->host_arena = memory;
+    return LS_OK;
+}
+
+int64_t ls_plan_host_bytes(const ls_plan *p)
+{
+    return p->device ? p->host_total : p->total;
+}
+
+ls_status ls_plan_take(ls_plan *p, void *memory)
 {
     LS_ASSERT(!p->arena && memory);
-    p->arena = memory;
-    p->borrowed = true;
+    if (!p->device) {
+        p->arena = memory;
+        p->borrowed = true;
+        return LS_OK;
+    }
+    LS_TRY(p->device->pin(p->device->ctx, memory, (size_t)p->host_total));
+    p->host_arena = memory;
+    p->host_borrowed = true;
+    return alloc_device(p);
 }
 
 void *ls_plan_at(const ls_plan *p, int row)
 {
-    LS_ASSERT(row >= 0 && row < p->n_row && p->arena);
-    return p->arena + p->row[row].offset;
+    LS_ASSERT(row >= 0 && row < p->n_row);
+    char *base = apart(p, &p->row[row]) ? p->host_arena : p->arena;
+    LS_ASSERT(base);
+    return base + p->row[row].offset;
+}
+
+static void free_device(ls_plan *p)
+{
+    const ls_device *d = p->device;
+    if (p->arena) d->release(d->ctx, p->arena);
+    if (p->host_arena && p->host_borrowed) d->unpin(d->ctx, p->host_arena);
+    else if (p->host_arena) d->release_host(d->ctx, p->host_arena);
 }
 
 void ls_plan_fini(ls_plan *p)
 {
     ls_free(p->row);
-    if (!p->borrowed) ls_free(p->arena);
+    if (p->device) free_device(p);
+    else if (!p->borrowed) ls_free(p->arena);
     *p = (ls_plan){0};
 }
 
@@ -174,6 +246,7 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
 {
     int64_t sum = 0;
     ls_str_add(out, "memory plan          MiB   buffers\n");
+    if (p->device) sum -= p->host_total;
     for (int part = 0; part < LS_N_PART; part++) {
         int n = 0;
         for (int i = 0; i < p->n_row; i++) n += p->row[i].part == (ls_part)part;
@@ -186,4 +259,7 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
                     -(double)(sum - p->total) / 1048576.0);
     ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0,
                 (long long)p->total);
+    if (p->device)
+        ls_str_addf(out, "  %-12s %10.1f   on the host: inputs, losses, sums\n", "beside it",
+                    (double)p->host_total / 1048576.0);
 }

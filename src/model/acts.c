@@ -24,6 +24,7 @@ enum {
     ROW_MEAN2,
     ROW_RSTD2,
     ROW_FC,
+    ROW_GELU,
     ROW_KCACHE,
     ROW_VCACHE,
     ROW_DOUT, /* a split backward's */
@@ -44,22 +45,36 @@ enum {
     ROW_LOSS,
     ROW_WORK,
     ROW_HEAD_WORK,
-    ROW_SHARD_IDS,
     N_SHARED_ROW
 };
 
 _Static_assert((int)N_SLOT_ROW == LS_ACTS_SET, "a set has a row for each of a slot's");
 
 typedef struct shape {
-    int64_t R, S, C; /* rows, those that are here between the sums, channels */
-    int64_t H, A, F; /* heads, their channels and MLP columns that are here */
-    int64_t cache;   /* of one cache: B * cache_len * C */
-    int64_t esize;
+    int64_t R, S, C;      /* rows, those that are here between the sums, channels */
+    int64_t H, A, F;      /* heads, their channels and MLP columns that are here */
+    int64_t cache;        /* of one cache: B * cache_len * C */
+    int64_t esize, wsize; /* bytes of an element, of a wide one */
 } shape;
 
-static const char *const slot_word[N_SLOT_ROW] = {"x",     "mean1", "rstd1",  "qkv",   "lse",     "atty",
-                                                  "res",   "mean2", "rstd2",  "fc",    "k cache", "v cache",
-                                                  "d out", "d fc",  "d proj", "d qkv", "d norms"};
+static const char *const slot_word[N_SLOT_ROW] = {"x",       "mean1", "rstd1", "qkv",    "lse",   "atty",
+                                                  "res",     "mean2", "rstd2", "fc",     "gelu",  "k cache",
+                                                  "v cache", "d out", "d fc",  "d proj", "d qkv", "d norms"};
+
+static int64_t slot_elements(const shape *s, int row);
+
+static int64_t slot_bytes(const shape *s, int row)
+{
+    switch (row) {
+    case ROW_MEAN1:
+    case ROW_RSTD1:
+    case ROW_MEAN2:
+    case ROW_RSTD2:
+    case ROW_LSE:
+    case ROW_DNORM: return slot_elements(s, row) * s->wsize;
+    default: return slot_elements(s, row) * s->esize;
+    }
+}
 
 static int64_t slot_elements(const shape *s, int row)
 {
@@ -67,6 +82,7 @@ static int64_t slot_elements(const shape *s, int row)
     case ROW_DQKV:
     case ROW_QKV: return 3 * s->R * s->A;
     case ROW_DFC:
+    case ROW_GELU:
     case ROW_FC: return s->R * s->F;
     case ROW_DNORM: return 4 * s->C;
     case ROW_KCACHE:
@@ -108,8 +124,6 @@ static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s
         sh[ROW_WIDE] = add(plan, o, LS_PART_ACT, wide, 0, loss - 1, "gelu output, forward", -1);
         sh[ROW_WIDE_AGAIN] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "gelu output, backward", -1);
     }
-    if (m->shard.size > 1)
-        sh[ROW_SHARD_IDS] = add(plan, o, LS_PART_ACT, s->R * (int64_t)sizeof(int32_t), 0, end, "rows of ids", -1);
     if (o->train) {
         sh[ROW_DWIDE] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "d wide", -1);
         if (!o->pipe) sh[ROW_DA] = add(plan, o, LS_PART_ACT, s->S * s->C * s->esize, turn, end, "d x", -1);
@@ -141,7 +155,8 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *giv
                      .A = model_width(m),
                      .F = model_ffn(m),
                      .cache = o->B * o->cache_len * model_width(m),
-                     .esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype)};
+                     .esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype),
+                     .wsize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide)};
     if (!o->last) o->last = U;
     ls_acts *a = ls_alloc(sizeof *a);
     ls_slot *slot = ls_alloc((size_t)U * sizeof *slot);
@@ -169,9 +184,9 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *giv
     int shared_set[N_SLOT_ROW]; /* one set for all blocks: no training, or recompute */
     const bool share = !o->train || o->recompute;
     for (int k = 0; share && k < N_SLOT_ROW; k++) {
-        if (k == ROW_X || k >= ROW_KCACHE) continue;
-        shared_set[k] = o->share ? o->share->set[k]
-                                 : add(plan, o, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, slot_word[k], -1);
+        if (k == ROW_X || k >= ROW_GELU) continue;
+        shared_set[k] =
+            o->share ? o->share->set[k] : add(plan, o, LS_PART_ACT, slot_bytes(&s, k), 0, end, slot_word[k], -1);
         a->set[k] = shared_set[k];
     }
     int pair[2] = {-1, -1};
@@ -186,16 +201,16 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *giv
             if (u == 0 || u < o->first || u > o->last || (u == o->last && k != ROW_X)) continue;
             if (u == head && k > ROW_RSTD1) continue;
             if (k >= ROW_DOUT) {
-                if (o->split && u < head)
-                    *at = add(plan, o, LS_PART_ACT, slot_elements(&s, k) * s.esize, 0, end, slot_word[k], u);
+                if (o->split && u < head) *at = add(plan, o, LS_PART_ACT, slot_bytes(&s, k), 0, end, slot_word[k], u);
             } else if (k >= ROW_KCACHE) {
                 if (o->cache_len)
                     *at = ls_plan_add(plan, LS_PART_ACT, s.cache * s.esize, LS_PLAN_ALWAYS, "unit %d %s", u,
                                       slot_word[k]);
-            } else if (k == ROW_X && !o->train) *at = pair[u % 2];
+            } else if (k == ROW_GELU && (!o->train || o->recompute || !o->keep_gelu)) continue;
+            else if (k == ROW_X && !o->train) *at = pair[u % 2];
             else if (k != ROW_X && share && u != head) *at = shared_set[k];
             else
-                *at = add(plan, o, LS_PART_ACT, slot_elements(&s, k) * s.esize, ls_moment_fwd(m, u) - (k == ROW_X),
+                *at = add(plan, o, LS_PART_ACT, slot_bytes(&s, k), ls_moment_fwd(m, u) - (k == ROW_X),
                           ls_moment_bwd(m, u) + (k == ROW_X && o->recompute), slot_word[k], u);
         }
     }
@@ -222,6 +237,7 @@ void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
                                .mean2 = at(plan, r[ROW_MEAN2]),
                                .rstd2 = at(plan, r[ROW_RSTD2]),
                                .fc = at(plan, r[ROW_FC]),
+                               .gelu = at(plan, r[ROW_GELU]),
                                .dout = at(plan, r[ROW_DOUT]),
                                .dfc = at(plan, r[ROW_DFC]),
                                .dproj = at(plan, r[ROW_DPROJ]),
@@ -241,7 +257,6 @@ void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
     a->row_loss = at(plan, sh[ROW_LOSS]);
     a->work = at(plan, sh[ROW_WORK]);
     a->head_work = at(plan, sh[ROW_HEAD_WORK]);
-    a->shard_ids = at(plan, sh[ROW_SHARD_IDS]);
     m->compute->scratch = a->work;
 }
 

@@ -238,12 +238,12 @@ static void init_range(const ls_compute *c, void *data, const ls_tensor *t, int6
         for (int64_t i = begin, n, whole; i < end; i += n) {
             n = ls_tensor_run(t, i, &whole);
             if (n > end - i) n = end - i;
-            init_run(c->ops->dtype, ls_at(c, data, i - from), t, whole, whole + n, key);
+            init_run(c->ops->wide, ls_at_wide(c, data, i - from), t, whole, whole + n, key);
         }
     }
 }
 
-void ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p)
+static void init_here(ls_model *m, uint64_t seed, const ls_piece *p)
 {
     const ls_unit *u = &m->unit[p->unit];
     const int64_t end = p->first + p->n;
@@ -253,17 +253,39 @@ void ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p)
         const int64_t from = t->offset > p->first ? t->offset : p->first;
         const int64_t to = t->offset + t->n < end ? t->offset + t->n : end;
         if (from >= to) continue;
-        init_range(m->compute, ls_at(m->compute, p->data, from - p->first), t, from - t->offset, to - t->offset,
+        init_range(m->compute, ls_at_wide(m->compute, p->data, from - p->first), t, from - t->offset, to - t->offset,
                    ls_rng_key(seed, LS_RNG_INIT, (uint64_t)p->unit, (uint64_t)k));
     }
     for (int64_t i = u->n > p->first ? u->n : p->first; i < end; i++)
-        store(m->compute->ops->dtype, p->data, i - p->first, 0);
+        store(m->compute->ops->wide, p->data, i - p->first, 0);
+}
+
+ls_status ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p)
+{
+    enum { CHUNK = 1 << 22 };
+    const ls_compute *c = m->compute;
+    const size_t size = ls_dtype_nbytes(c->ops->wide);
+    if (!c->device) {
+        init_here(m, seed, p);
+        return LS_OK;
+    }
+    void *host = ls_alloc((size_t)(p->n < CHUNK ? p->n : CHUNK) * size);
+    if (!host) return ls_nomem(CHUNK * size, "initial weights");
+    ls_status st = LS_OK;
+    for (int64_t at = 0; at < p->n && st == LS_OK; at += CHUNK) {
+        const int64_t n = p->n - at < CHUNK ? p->n - at : CHUNK;
+        init_here(m, seed, &(ls_piece){p->what, p->unit, p->first + at, n, host});
+        st = ls_compute_write(c, ls_at_wide(c, p->data, at), host, (size_t)n * size);
+    }
+    ls_free(host);
+    return st;
 }
 
 void ls_model_init(ls_model *m, uint64_t seed)
 {
+    LS_ASSERT(!m->compute->device && !ls_compute_mixed(m->compute));
     for (int i = 0; i < m->n_unit; i++)
-        ls_model_init_piece(m, seed, &(ls_piece){LS_FLAT_PARAM, i, 0, m->unit[i].n_pad, m->unit[i].param});
+        init_here(m, seed, &(ls_piece){LS_FLAT_PARAM, i, 0, m->unit[i].n_pad, m->unit[i].param});
 }
 
 ls_status ls_model_fold_tied(ls_model *m)

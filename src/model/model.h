@@ -1,7 +1,7 @@
 /* model.h - GPT-2 as a row of units: embed, block 0 … L-1, head.
  *
- * Each unit owns one flat parameter buffer, one flat gradient buffer and two flat moments, described by one table of
- * tensors (Hugging Face's names and layout: linear weights (in, out), fused qkv). Everything that distributes, saves or
+ * Each unit owns one flat parameter buffer, one flat gradient buffer, two flat moments and, where operations compute in fewer bits than
+ * the optimizer keeps (ls_compute_mixed), one of master weights, described by one table of tensors (Hugging Face's names and layout: linear weights (in, out), fused qkv). Everything that distributes, saves or
  * updates a model works on these flat buffers; only the unit's own forward and backward know what is inside.
  *
  * The token embedding of a tied model is used by embed and by head. Its two gradients are kept apart (head's lies behind its
@@ -57,9 +57,11 @@ typedef struct ls_unit {
     int64_t n_whole;    /* elements of the tensors of the whole model; n without shards */
     void *param, *grad; /* NULL until planned                       */
     void *m, *v;        /* optimizer moments, NULL for inference    */
+    void *master;       /* wide; param itself where the two types are one */
 } ls_unit;
 
-/* Elements [first, first + n) of one of a unit's flat buffers, wherever they lie: how shards are saved and read back. */
+/* Elements [first, first + n) of one of a unit's flat buffers of wide numbers (parameters: the master weights), wherever they lie: how
+ * shards are saved and read back. */
 typedef enum ls_flat { LS_FLAT_PARAM, LS_FLAT_M, LS_FLAT_V, LS_N_FLAT } ls_flat;
 
 typedef struct ls_piece {
@@ -112,17 +114,19 @@ int64_t ls_unit_run(const ls_unit *u, int64_t i, int64_t *whole, bool *everywher
 /* The tensor of this name ("transformer." may be missing), or NULL. */
 const ls_tensor *ls_model_find(const ls_model *m, const char *name, int *unit);
 
-/* Initial weights: element i of a (whole) tensor is a function of (seed, tensor name's place, i). */
+/* Initial weights: element i of a (whole) tensor is a function of (seed, tensor name's place, i). Of a model in the host's memory; */
 void ls_model_init(ls_model *m, uint64_t seed);
-void ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p); /* of parameters; padding becomes 0 */
+/* of a piece of parameters, wherever it lies; padding becomes 0. */
+ls_status ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p);
 
 /* ---- one micro-batch ---- */
 
 struct ls_draft;
 
 typedef struct ls_micro {
-    const int32_t *ids;    /* (B,T)                                                    */
-    const int32_t *target; /* (B,T), -1 = not counted; NULL: no loss                   */
+    const int32_t *ids;     /* (B,T), as the operations read it                         */
+    const int32_t *target;  /* (B,T), -1 = not counted; NULL: no loss                   */
+    const ls_pass_head *at; /* drop_key and dloss as the operations read them; NULL: those below */
     int64_t B, T;
     int64_t pos; /* of the first column; above 0 only behind a cache         */
     const struct ls_draft
@@ -130,9 +134,18 @@ typedef struct ls_micro {
     bool train;        /* dropout on, gradients wanted                             */
     uint64_t drop_key; /* of (seed, step, leaf): names every mask of this pass     */
     double dloss;      /* factor of each row's gradient                            */
-    double loss_sum;   /* out: sum of row losses, rows in order                    */
-    int64_t n_counted; /* out: rows that counted                                   */
+    double *
+        loss; /* out (host): sum of row losses, there after ls_compute_sync; NULL: loss_sum, on a backend of the host */
+    double loss_sum;   /* out, see loss: rows in order                             */
+    int64_t n_counted; /* rows that count: out on the host, in on a device (model/input.h) */
 } ls_micro;
+
+static inline int64_t ls_count_targets(const int32_t *target, int64_t n)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += target[i] >= 0;
+    return count;
+}
 
 /* What a pass keeps between forward and backward. Slot u holds the input of unit u and what its backward needs. */
 typedef struct ls_slot {
@@ -141,12 +154,13 @@ typedef struct ls_slot {
     void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C), of a shard's heads        */
     void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                   */
     void *fc;                  /* (R,4C) before GELU                                */
+    void *gelu;                /* (R,4C) behind it, when it is kept, else NULL      */
     /* between the two halves of a split backward, else NULL: what came in behind each product, and the norms' gradients */
     void *dout, *dfc, *dproj, *dqkv, *dnorm; /* (R,C), (R,4C), (R,C), (R,3C), (4C)      */
     void *kcache, *vcache;                   /* (B,H,cache_len,D) when generating, else NULL      */
 } ls_slot;
 
-#define LS_ACTS_SET 17
+#define LS_ACTS_SET 18
 
 typedef struct ls_acts {
     int64_t B, T, cache_len;
@@ -158,7 +172,6 @@ typedef struct ls_acts {
     void *da, *db;           /* (R,C) gradients on their way down                 */
     double *row_loss;        /* (R)                                               */
     void *work, *head_work;  /* scratch of the operations: of the blocks, of the classifier */
-    int32_t *shard_ids;      /* (R) rows of this shard's part of the embedding, -1: elsewhere; NULL for a whole model */
     int *row;                /* plan rows, in the order of acts_rows              */
     int first, last;         /* units                                             */
     int set[LS_ACTS_SET];    /* plan rows that serve all blocks                   */
@@ -168,6 +181,7 @@ typedef struct ls_acts_opts {
     int64_t B, T;
     bool train;        /* false: one slot serves all units                  */
     bool recompute;    /* blocks keep their input only, and run forward again */
+    bool keep_gelu;    /* blocks keep GELU's output, too: 4C more a token, one pass over it less */
     int64_t cache_len; /* > 0: keys and values of so many positions are kept, for generation */
     /* Part of a pipeline: units first … last-1 (last 0: all of them). Several micro-batches are on their way at once, so that moments mean
      * nothing: every row lives always. x of unit `last` is what goes to the next part; d x comes from outside (ls_acts.da). */

@@ -88,7 +88,7 @@ static inline ls_status model_wait(const ls_model *m, uint64_t ticket)
 /* The gradients of a norm (weight, then bias) that saw a part of the rows. */
 static inline ls_status model_norm_grads(const ls_model *m, void *dw)
 {
-    const ls_view both = {dw, 2 * m->cfg.n_embd, m->compute->ops->dtype};
+    const ls_view both = {dw, 2 * m->cfg.n_embd, m->compute->ops->wide};
     return m->shard.rows ? m->seam.sum(m->seam.ctx, both, NULL) : LS_OK;
 }
 
@@ -99,7 +99,7 @@ static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
 
 static inline void *model_grad(const ls_model *m, const ls_unit *u, int tensor)
 {
-    return ls_at(m->compute, u->grad, u->tensor[tensor].offset);
+    return ls_at_wide(m->compute, u->grad, u->tensor[tensor].offset);
 }
 
 /* Of an (R,C) array, or of the rows that are here. */
@@ -107,6 +107,9 @@ static inline ls_drop model_drop(const ls_model *m, const ls_micro *mb, int unit
 {
     if (!mb->train || p == 0) return (ls_drop){0};
     return (ls_drop){.p = (float)p,
+                     .at = mb->at,
+                     .unit = (uint32_t)unit,
+                     .site = (uint32_t)site,
                      .first = model_first_row(m, mb->B * mb->T) * m->cfg.n_embd,
                      .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
 }
@@ -125,13 +128,22 @@ static inline ls_drop model_attention_drop(const ls_model *m, const ls_micro *mb
 static inline void *model_tied_grad(const ls_model *m)
 {
     const ls_unit *head = &m->unit[m->n_unit - 1];
-    return ls_at(m->compute, head->grad, head->n_pad);
+    return ls_at_wide(m->compute, head->grad, head->n_pad);
 }
 
 /* The matrix of the classifier, (V,C): head's own, or the token embedding. */
 static inline const void *model_head_weight(const ls_model *m)
 {
     return m->cfg.tied ? model_param(m, &m->unit[0], EMBED_WTE) : model_param(m, &m->unit[m->n_unit - 1], HEAD_W);
+}
+
+/* Rows that can be read there: what lies behind the token embedding (the positions) and its padding are numbers, too. */
+static inline int64_t model_head_room(const ls_model *m)
+{
+    const int64_t V = model_vocab(m), C = m->cfg.n_embd;
+    const ls_unit *u = m->cfg.tied ? &m->unit[0] : &m->unit[m->n_unit - 1];
+    const ls_tensor *t = &u->tensor[m->cfg.tied ? (int)EMBED_WTE : (int)HEAD_W];
+    return V + (u->n_pad - t->offset - t->n) / C;
 }
 
 ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb);

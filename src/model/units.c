@@ -21,16 +21,10 @@ static int64_t rows(const ls_micro *mb)
     return mb->B * mb->T;
 }
 
-/* The rows of the embedding that the ids choose here; -1: another shard's. */
-static const int32_t *local_ids(const ls_model *m, ls_acts *a, const ls_micro *mb)
+/* n elements of activations. */
+static ls_status copy(const ls_model *m, void *to, const void *from, int64_t n)
 {
-    const int64_t first = model_first_id(m), V = model_vocab(m);
-    if (m->shard.size == 1) return mb->ids;
-    for (int64_t r = 0; r < rows(mb); r++) {
-        const int64_t id = mb->ids[r] - first;
-        a->shard_ids[r] = id >= 0 && id < V ? (int32_t)id : -1;
-    }
-    return a->shard_ids;
+    return OPS->copy(CTX, to, from, (size_t)n * ls_dtype_nbytes(OPS->dtype));
 }
 
 ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb)
@@ -40,9 +34,10 @@ ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb)
     const ls_drop drop = model_drop(m, mb, 0, DROP_EMBED, m->cfg.embd_pdrop);
     const void *wte = model_param(m, u, EMBED_WTE), *wpe = ls_at(CTX, model_param(m, u, EMBED_WPE), mb->pos * C);
     void *x = a->slot[1].x;
-    if (m->shard.size == 1) return OPS->embed_fwd(CTX, x, mb->ids, wte, wpe, mb->B, mb->T, C, drop);
-    LS_TRY(OPS->embed_fwd(CTX, a->tmp, local_ids(m, a, mb), wte, m->shard.rank ? NULL : wpe, mb->B, mb->T, C,
-                          (ls_drop){0}));
+    const int64_t first = model_first_id(m), V = model_vocab(m);
+    if (m->shard.size == 1) return OPS->embed_fwd(CTX, x, mb->ids, first, V, wte, wpe, mb->B, mb->T, C, drop);
+    LS_TRY(
+        OPS->embed_fwd(CTX, a->tmp, mb->ids, first, V, wte, m->shard.rank ? NULL : wpe, mb->B, mb->T, C, (ls_drop){0}));
     LS_TRY(model_meet(m, a->tmp, R, NULL));
     return OPS->drop_bwd(CTX, x, model_mine(m, a->tmp, R), n, drop); /* the mask is its own derivative */
 }
@@ -54,13 +49,13 @@ ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
     ls_drop drop = model_drop(m, mb, 0, DROP_EMBED, m->cfg.embd_pdrop);
     const void *dx = a->da;
     if (m->shard.rows) {
-        LS_TRY(OPS->copy(CTX, model_mine(m, a->tmp, R), a->da, model_rows(m, R) * m->cfg.n_embd));
+        LS_TRY(copy(m, model_mine(m, a->tmp, R), a->da, model_rows(m, R) * m->cfg.n_embd));
         LS_TRY(model_spread(m, a->tmp, R, NULL));
         dx = a->tmp;
     }
     drop.first = 0; /* of all rows */
-    return OPS->embed_bwd(CTX, model_grad(m, u, EMBED_WTE), model_grad(m, u, EMBED_WPE), dx, local_ids(m, a, mb), mb->B,
-                          mb->T, m->cfg.n_embd, model_vocab(m), m->cfg.n_ctx, drop, false);
+    return OPS->embed_bwd(CTX, model_grad(m, u, EMBED_WTE), model_grad(m, u, EMBED_WPE), dx, mb->ids, model_first_id(m),
+                          mb->B, mb->T, m->cfg.n_embd, model_vocab(m), m->cfg.n_ctx, drop, false);
 }
 
 /* The r1 model has no dropout behind the attention's output. */
@@ -89,6 +84,12 @@ static ls_status linear_sum(ls_model *m, const ls_micro *mb, int ui, int tensor,
     return model_meet(m, y, rows(mb), NULL);
 }
 
+/* The sum behind a projection can be made with it: nothing falls in between, and all of it is here. */
+static bool adds(const ls_model *m, const ls_micro *mb, ls_drop behind)
+{
+    return OPS->linear_add_fwd && behind.p <= 0 && m->shard.size == 1 && !mb->draft;
+}
+
 ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
 {
     const ls_unit *u = &m->unit[ui];
@@ -106,15 +107,31 @@ ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
         LS_TRY(OPS->attention_cached(CTX, s->atty, s->kcache, s->vcache, s->qkv, mb->B, mb->T, mb->pos, a->cache_len, H,
                                      D));
     else LS_TRY(OPS->attention_fwd(CTX, s->atty, s->lse, s->qkv, mb->B, mb->T, H, D, model_attention_drop(m, mb, ui)));
-    LS_TRY(linear_sum(m, mb, ui, BLOCK_PROJ_W, MODEL_DRAFT_PROJ, a->tmp, s->atty, A, C));
-    LS_TRY(OPS->add_layernorm_fwd(CTX, s->res, ln, s->mean2, s->rstd2, s->x, tmp, model_param(m, u, BLOCK_LN2_W),
-                                  model_param(m, u, BLOCK_LN2_B), S, C, eps, proj_drop(m, mb, ui)));
+    const ls_drop behind_proj = proj_drop(m, mb, ui), behind_out = model_drop(m, mb, ui, DROP_OUT, m->cfg.resid_pdrop);
+    void *wide = s->gelu ? s->gelu : a->wide;
+    if (adds(m, mb, behind_proj)) {
+        LS_TRY(OPS->linear_add_fwd(CTX, s->res, s->x, s->atty, model_param(m, u, BLOCK_PROJ_W),
+                                   model_param(m, u, BLOCK_PROJ_B), R, A, C));
+        LS_TRY(OPS->layernorm_fwd(CTX, ln, s->mean2, s->rstd2, s->res, model_param(m, u, BLOCK_LN2_W),
+                                  model_param(m, u, BLOCK_LN2_B), S, C, eps));
+    } else {
+        LS_TRY(linear_sum(m, mb, ui, BLOCK_PROJ_W, MODEL_DRAFT_PROJ, a->tmp, s->atty, A, C));
+        LS_TRY(OPS->add_layernorm_fwd(CTX, s->res, ln, s->mean2, s->rstd2, s->x, tmp, model_param(m, u, BLOCK_LN2_W),
+                                      model_param(m, u, BLOCK_LN2_B), S, C, eps, behind_proj));
+    }
     LS_TRY(model_spread(m, a->ln, R, NULL));
-    LS_TRY(linear(m, mb, ui, BLOCK_FC_W, MODEL_DRAFT_FC, s->fc, a->ln, C, F));
-    LS_TRY(OPS->gelu_fwd(CTX, a->wide, s->fc, R * F, m->cfg.gelu));
-    LS_TRY(linear_sum(m, mb, ui, BLOCK_OUT_W, MODEL_DRAFT_OUT, a->tmp, a->wide, F, C));
-    return OPS->add_fwd(CTX, a->slot[ui + 1].x, s->res, tmp, S * C,
-                        model_drop(m, mb, ui, DROP_OUT, m->cfg.resid_pdrop));
+    if (OPS->linear_gelu_fwd && !mb->draft)
+        LS_TRY(OPS->linear_gelu_fwd(CTX, wide, s->fc, a->ln, model_param(m, u, BLOCK_FC_W),
+                                    model_param(m, u, BLOCK_FC_B), R, C, F, m->cfg.gelu));
+    else {
+        LS_TRY(linear(m, mb, ui, BLOCK_FC_W, MODEL_DRAFT_FC, s->fc, a->ln, C, F));
+        LS_TRY(OPS->gelu_fwd(CTX, wide, s->fc, R * F, m->cfg.gelu));
+    }
+    if (adds(m, mb, behind_out))
+        return OPS->linear_add_fwd(CTX, a->slot[ui + 1].x, s->res, wide, model_param(m, u, BLOCK_OUT_W),
+                                   model_param(m, u, BLOCK_OUT_B), R, F, C);
+    LS_TRY(linear_sum(m, mb, ui, BLOCK_OUT_W, MODEL_DRAFT_OUT, a->tmp, wide, F, C));
+    return OPS->add_fwd(CTX, a->slot[ui + 1].x, s->res, tmp, S * C, behind_out);
 }
 
 /* d of what a dropout let through, all rows of it; `keep` (or NULL) is where a split backward leaves it. */
@@ -124,7 +141,7 @@ static ls_status behind_drop(ls_model *m, ls_acts *a, void *d, int64_t R, ls_dro
     void *to = keep ? keep : a->tmp;
     *out = to;
     if (drop.p > 0) LS_TRY(OPS->drop_bwd(CTX, model_mine(m, to, R), d, n, drop));
-    else if (keep || m->shard.rows) LS_TRY(OPS->copy(CTX, model_mine(m, to, R), d, n));
+    else if (keep || m->shard.rows) LS_TRY(copy(m, model_mine(m, to, R), d, n));
     else *out = d;
     return model_spread(m, to, R, NULL);
 }
@@ -153,6 +170,13 @@ static ls_status behind_norm(ls_model *m, ls_acts *a, const ls_micro *mb, const 
     return model_wait(m, dx);
 }
 
+/* GELU's output: kept, or made again. */
+static ls_status gelu_again(ls_model *m, ls_acts *a, const ls_slot *s, int64_t n, const void **wide)
+{
+    *wide = s->gelu ? s->gelu : a->wide_again;
+    return s->gelu ? LS_OK : OPS->gelu_fwd(CTX, a->wide_again, s->fc, n, m->cfg.gelu);
+}
+
 /* a->da comes in as d y and leaves as d x; a->db holds d r in between. */
 ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, bool split)
 {
@@ -166,7 +190,7 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
     for (int k = 0; k < u->n_tensor; k++) grad[k] = split ? NULL : model_grad(m, u, k);
     if (split) {
         const int norm[] = {BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_LN2_W, BLOCK_LN2_B};
-        for (int k = 0; k < 4; k++) grad[norm[k]] = ls_at(CTX, s->dnorm, k * C);
+        for (int k = 0; k < 4; k++) grad[norm[k]] = ls_at_wide(CTX, s->dnorm, k * C);
     }
 
     /* y = r + drop(out(gelu(fc(LN2 r)))) */
@@ -174,10 +198,17 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
     uint64_t ln = 0; /* on its way */
     LS_TRY(behind_drop(m, a, a->da, R, model_drop(m, mb, ui, DROP_OUT, m->cfg.resid_pdrop), split ? s->dout : NULL,
                        &dout));
-    if (!split) LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * F, m->cfg.gelu));
-    LS_TRY(OPS->linear_bwd(CTX, dfc, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, a->wide_again,
-                           model_param(m, u, BLOCK_OUT_W), R, F, C, false));
-    LS_TRY(OPS->gelu_bwd(CTX, dfc, dfc, s->fc, R * F, m->cfg.gelu));
+    const void *wide = NULL;
+    if (!split) LS_TRY(gelu_again(m, a, s, R * F, &wide));
+    if (OPS->linear_gelu_bwd) {
+        if (!split)
+            LS_TRY(OPS->linear_bwd(CTX, NULL, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, wide, NULL, R, F, C, false));
+        LS_TRY(OPS->linear_gelu_bwd(CTX, dfc, dout, model_param(m, u, BLOCK_OUT_W), s->fc, R, F, C, m->cfg.gelu));
+    } else {
+        LS_TRY(OPS->linear_bwd(CTX, dfc, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, wide,
+                               model_param(m, u, BLOCK_OUT_W), R, F, C, false));
+        LS_TRY(OPS->gelu_bwd(CTX, dfc, dfc, s->fc, R * F, m->cfg.gelu));
+    }
     if (!split) LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W, &ln));
     LS_TRY(behind_norm(m, a, mb, dfc, u, BLOCK_FC_W, F, grad[BLOCK_FC_W], grad[BLOCK_FC_B], ln));
     LS_TRY(OPS->layernorm_bwd(CTX, a->db, grad[BLOCK_LN2_W], grad[BLOCK_LN2_B], tmp, a->da, s->res,
@@ -204,10 +235,13 @@ ls_status model_block_bwd_w(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
     const ls_slot *s = &a->slot[ui];
     const int64_t R = rows(mb), C = m->cfg.n_embd, A = model_width(m), F = model_ffn(m);
     const int norm[] = {BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_LN2_W, BLOCK_LN2_B};
-    for (int k = 0; k < 4; k++) LS_TRY(OPS->copy(CTX, model_grad(m, u, norm[k]), ls_at(CTX, s->dnorm, k * C), C));
-    LS_TRY(OPS->gelu_fwd(CTX, a->wide_again, s->fc, R * F, m->cfg.gelu));
-    LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), s->dout,
-                           a->wide_again, NULL, R, F, C, false));
+    const void *wide;
+    for (int k = 0; k < 4; k++)
+        LS_TRY(OPS->copy(CTX, model_grad(m, u, norm[k]), ls_at_wide(CTX, s->dnorm, k * C),
+                         (size_t)C * ls_dtype_nbytes(OPS->wide)));
+    LS_TRY(gelu_again(m, a, s, R * F, &wide));
+    LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), s->dout, wide, NULL,
+                           R, F, C, false));
     LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W, NULL));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_FC_W), model_grad(m, u, BLOCK_FC_B), s->dfc, a->ln, NULL,
                            R, C, F, false));
@@ -234,6 +268,8 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
                         .w = model_head_weight(m),
                         .target = mb->target,
                         .dloss = mb->dloss,
+                        .at = mb->at,
+                        .V_room = model_head_room(m),
                         .R = R,
                         .C = C,
                         .V = model_vocab(m),
@@ -251,14 +287,10 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
     CTX->scratch = a->work;
     LS_TRY(st);
     if (mb->train) LS_TRY(model_meet(m, cl.dx, R, NULL));
-    if (mb->train && m->shard.rows) LS_TRY(OPS->copy(CTX, a->db, model_mine(m, a->tmp, R), model_rows(m, R) * C));
-    mb->loss_sum = 0;
-    mb->n_counted = 0;
-    for (int64_t r = 0; r < R; r++) {
-        mb->loss_sum += a->row_loss[r];
-        mb->n_counted += mb->target[r] >= 0;
-    }
-    return LS_OK;
+    if (mb->train && m->shard.rows) LS_TRY(copy(m, a->db, model_mine(m, a->tmp, R), model_rows(m, R) * C));
+    if (!CTX->device) mb->n_counted = ls_count_targets(mb->target, R);
+    LS_ASSERT(mb->loss || !CTX->device);
+    return OPS->sum(CTX, mb->loss ? mb->loss : &mb->loss_sum, a->row_loss, R);
 }
 
 ls_status model_head_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)

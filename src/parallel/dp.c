@@ -14,7 +14,7 @@ static ls_status collect(ls_strategy *s)
         const ls_unit *unit = &s->model->unit[u];
         if (!parallel_here(s, u)) continue;
         ls_comm_label(s->comm, ++s->n_bucket);
-        LS_TRY(ls_reduce(s->comm, (ls_view){unit->grad, unit->n_grad, LS_F32}, 0, LS_SITE, NULL));
+        LS_TRY(ls_reduce(s->comm, parallel_grad(s, unit->grad, 0, unit->n_grad), 0, LS_SITE, NULL));
     }
     return LS_OK;
 }
@@ -25,7 +25,7 @@ static ls_status hand_out(ls_strategy *s)
         const ls_unit *unit = &s->model->unit[u];
         if (!parallel_present(s, u)) continue;
         ls_comm_label(s->comm, ++s->n_bucket);
-        LS_TRY(ls_broadcast(s->comm, (ls_view){unit->param, unit->n_pad, LS_F32}, 0, LS_SITE, NULL));
+        LS_TRY(ls_broadcast(s->comm, parallel_param(s, unit->param, 0, unit->n_pad), 0, LS_SITE, NULL));
     }
     return LS_OK;
 }

@@ -12,7 +12,7 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int
 {
     LS_ASSERT(n_leaf >= 1);
     const int n_level = n_leaf > 1 ? bit_length((unsigned)n_leaf - 1) : 1, U = m->n_unit;
-    const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype);
+    const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
     ls_gradtree *t = ls_alloc(sizeof *t);
     int *row = ls_alloc((size_t)(n_level * U + 1) * sizeof *row);
     void **level = ls_alloc((size_t)(n_level * U) * sizeof *level);
@@ -87,7 +87,8 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
     ls_compute *c = t->model->compute;
     const int64_t n = t->n[u];
     const int U = t->model->n_unit;
-    if (!carries(t, leaf)) return x == t->level[u] ? LS_OK : c->ops->copy(c, t->level[u], x, n);
+    if (!carries(t, leaf))
+        return x == t->level[u] ? LS_OK : c->ops->copy(c, t->level[u], x, (size_t)n * ls_dtype_nbytes(c->ops->wide));
     const bool last = leaf == t->n_leaf - 1;
     int top =
         t->n_level - 1; /* where the sum goes: the highest level (its bit is set in the last leaf), or the first free */

@@ -2,38 +2,48 @@
 
 #include "core/clock.h"
 #include "core/rng.h"
+#include "model/input.h"
 #include "parallel/gradtree.h"
 #include "parallel/stages.h"
 
 enum { ROUNDS = 3, UNITS = 3 };
 
 typedef struct watch {
+    const ls_compute *compute;
+    double *loss; /* of the host */
     double begin;
     double best[UNITS][2]; /* forward, backward */
 } watch;
 
 static ls_status enter(void *ctx, int u, ls_pass pass)
 {
+    watch *w = ctx;
     (void)u, (void)pass;
-    ((watch *)ctx)->begin = ls_now();
+    LS_TRY(ls_compute_sync(w->compute));
+    w->begin = ls_now();
     return LS_OK;
 }
 
 static ls_status leave(void *ctx, int u, ls_pass pass)
 {
     watch *w = ctx;
+    LS_TRY(ls_compute_sync(w->compute));
     const double t = ls_now() - w->begin;
     double *best = &w->best[u][pass != LS_FWD];
     if (*best == 0 || t < *best) *best = t;
     return LS_OK;
 }
 
-static ls_status passes(ls_model *m, ls_acts *a, ls_gradtree *tree, int32_t *ids, int64_t B, int64_t T, watch *w)
+static ls_status passes(ls_model *m, ls_acts *a, ls_gradtree *tree, ls_input *in, int64_t B, int64_t T, watch *w)
 {
     const ls_hooks h = {.ctx = w, .acquire = enter, .release = leave};
-    for (int64_t i = 0; i < B * T; i++) ids[i] = (int32_t)(ls_rng_u64(1, (uint64_t)i) % (uint64_t)m->cfg.vocab_size);
+    int32_t *ids, *target;
+    LS_TRY(ls_input_open(in, 0, &ids, &target));
+    for (int64_t i = 0; i < B * T; i++)
+        ids[i] = target[i] = (int32_t)(ls_rng_u64(1, (uint64_t)i) % (uint64_t)m->cfg.vocab_size);
     for (int k = 0; k < ROUNDS; k++) {
-        ls_micro mb = {.ids = ids, .target = ids, .B = B, .T = T, .train = true, .dloss = 1.0 / (double)(B * T)};
+        ls_micro mb = {.B = B, .T = T, .train = true, .dloss = 1.0 / (double)(B * T), .loss = w->loss};
+        LS_TRY(ls_input_send(in, 0, &mb));
         ls_gradtree_begin(tree, 0);
         LS_TRY(ls_walk_fwd(m, a, &mb, &h, 0, m->n_unit));
         LS_TRY(ls_walk_bwd(m, a, &mb, &h, 0, m->n_unit));
@@ -50,7 +60,8 @@ ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_
     ls_acts *acts = NULL;
     watch w = {0};
     void *scratch = compute->scratch;
-    int row[UNITS], ids = -1;
+    int row[UNITS], loss = -1;
+    ls_input in = {0};
     small.n_layer = 1;
     ls_status st = ls_model_create(&m, &small, compute, 1);
     const int64_t esize = (int64_t)ls_dtype_nbytes(compute->ops->dtype);
@@ -58,18 +69,22 @@ ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_
         row[u] = ls_plan_add(&plan, LS_PART_PARAM, m->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
     if (st == LS_OK) st = ls_gradtree_plan(&tree, m, 1, NULL, false, &plan);
     if (st == LS_OK) st = ls_acts_plan(&acts, m, &(ls_acts_opts){.B = B, .T = T, .train = true}, &plan);
-    if (st == LS_OK) {
-        ids = ls_plan_add(&plan, LS_PART_WORK, B * T * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
-        st = ls_plan_layout(&plan);
-    }
+    if (st == LS_OK) st = ls_input_plan(&in, compute, B * T, 1, &plan);
+    loss = ls_plan_add_host(&plan, LS_PART_WORK, (int64_t)sizeof(double), "loss");
+    plan.device = compute->device;
+    if (st == LS_OK) st = ls_plan_layout(&plan);
     if (st == LS_OK) st = ls_plan_alloc(&plan, false);
     if (st == LS_OK) {
         for (int u = 0; u < UNITS; u++) m->unit[u].param = ls_plan_at(&plan, row[u]);
         ls_gradtree_bind(tree, &plan);
         ls_acts_bind(acts, m, &plan);
-        ls_model_init(m, 1);
-        st = passes(m, acts, tree, ls_plan_at(&plan, ids), B, T, &w);
+        ls_input_bind(&in, &plan);
+        w.compute = compute;
+        w.loss = ls_plan_at(&plan, loss);
+        if (!compute->device) ls_model_init(m, 1); /* there, parameters of 0 cost the same */
+        st = passes(m, acts, tree, &in, B, T, &w);
     }
+    ls_input_fini(&in);
     ls_acts_destroy(&acts);
     ls_gradtree_destroy(&tree);
     ls_model_destroy(&m);

@@ -25,6 +25,16 @@ static inline int64_t parallel_part(const ls_strategy *s, int64_t n)
     return n / ls_comm_size(s->comm);
 }
 
+/* n elements from `at` on of gradients, of parameters. */
+static inline ls_view parallel_grad(const ls_strategy *s, const void *x, int64_t at, int64_t n)
+{
+    return (ls_view){ls_at_wide(s->model->compute, x, at), n, s->model->compute->ops->wide};
+}
+static inline ls_view parallel_param(const ls_strategy *s, const void *x, int64_t at, int64_t n)
+{
+    return (ls_view){ls_at(s->model->compute, x, at), n, s->model->compute->ops->dtype};
+}
+
 /* Posts the reduce_scatter of n elements at x, by buckets; this worker's part goes to out. */
 ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out);
 /* The same of a unit's whole gradient: its own elements, then the tied ones; parts lie one behind the other at out. */

@@ -4,12 +4,11 @@
 #include "core/mem.h"
 #include "core/nvtx.h"
 #include "core/trace.h"
+#include "model/input.h"
 
 typedef struct seat { /* one set of activations of a chunk */
     ls_acts *acts;
     ls_micro mb;
-    int32_t *ids, *target;
-    int ids_row, target_row;
     int micro;      /* -1: free */
     ls_ticket sent; /* of the activation that leaves from it   */
 } seat;
@@ -27,6 +26,7 @@ typedef struct chunk {
     int n_seat, n_grad;
     seat *seat;
     grad_seat *grad;
+    ls_input input; /* of every seat, where ids or targets are read */
 } chunk;
 
 struct ls_pipe {
@@ -47,6 +47,12 @@ static bool splits(const ls_rank_list *l)
     for (int i = 0; i < l->n_action; i++)
         if (l->action[i].kind == LS_PIPE_BWD_W) return true;
     return false;
+}
+
+/* Its units read ids or targets. */
+static bool reads(const chunk *k)
+{
+    return k->first == 0 || k->head;
 }
 
 static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *plan)
@@ -70,6 +76,7 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
                                  .T = o->T,
                                  .train = true,
                                  .recompute = o->recompute,
+                                 .keep_gelu = o->keep_gelu,
                                  .pipe = true,
                                  .first = k->first,
                                  .last = k->last,
@@ -78,13 +85,8 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
         LS_TRY(ls_acts_plan(&s->acts, o->model, &ao, plan));
         if (!*share || k->head) *share = s->acts; /* the one with head has the classifier's scratch, too */
         s->micro = -1;
-        s->ids_row = s->target_row = -1;
-        if (k->first == 0)
-            s->ids_row = ls_plan_add(plan, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids %d", i);
-        if (k->head)
-            s->target_row =
-                ls_plan_add(plan, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets %d", i);
     }
+    LS_TRY(ls_input_plan(&k->input, o->model->compute, reads(k) ? R : 0, k->n_seat, plan));
     for (int i = 0; i < k->n_grad; i++)
         k->grad[i].row = ls_plan_add(plan, LS_PART_ACT, ls_model_stream(o->model, R) * esize, LS_PLAN_ALWAYS,
                                      "chunk %d d x %d", c, i);
@@ -136,9 +138,8 @@ void ls_pipe_bind(ls_pipe *p, const ls_plan *plan)
         for (int i = 0; i < k->n_seat; i++) {
             seat *s = &k->seat[i];
             ls_acts_bind(s->acts, p->o.model, plan);
-            s->ids = s->ids_row < 0 ? NULL : ls_plan_at(plan, s->ids_row);
-            s->target = s->target_row < 0 ? NULL : ls_plan_at(plan, s->target_row);
         }
+        ls_input_bind(&k->input, plan);
         for (int i = 0; i < k->n_grad; i++) k->grad[i].d = ls_plan_at(plan, k->grad[i].row);
     }
 }
@@ -149,6 +150,7 @@ void ls_pipe_destroy(ls_pipe **pp)
     if (!p) return;
     for (int c = 0; p->chunk && c < p->n_chunk; c++) {
         for (int i = 0; p->chunk[c].seat && i < p->chunk[c].n_seat; i++) ls_acts_destroy(&p->chunk[c].seat[i].acts);
+        ls_input_fini(&p->chunk[c].input);
         ls_free(p->chunk[c].seat);
         ls_free(p->chunk[c].grad);
     }
@@ -235,6 +237,18 @@ static ls_status look_ahead(ls_pipe *p, int from)
 
 /* ---- computing ---- */
 
+/* A chunk in the middle reads no ids, but its masks have keys. */
+static ls_status load_seat(chunk *k, int i, int micro, ls_pipe_load load, void *ctx)
+{
+    seat *s = &k->seat[i];
+    int32_t *ids, *target;
+    LS_TRY(ls_input_open(&k->input, i, &ids, &target));
+    LS_TRY(load(ctx, micro, k->first == 0 ? ids : NULL, k->head ? target : NULL, &s->mb));
+    LS_TRY(ls_input_send(&k->input, i, &s->mb));
+    if (!k->head) s->mb.target = NULL;
+    return LS_OK;
+}
+
 static ls_status take_seat(ls_pipe *p, chunk *k, const ls_action *a, ls_pipe_load load, void *ctx)
 {
     seat *s = &k->seat[a->slot];
@@ -244,8 +258,8 @@ static ls_status take_seat(ls_pipe *p, chunk *k, const ls_action *a, ls_pipe_loa
         s->sent = 0;
         s->micro = a->micro;
     }
-    s->mb = (ls_micro){.ids = s->ids, .target = s->target, .B = p->o.B, .T = p->o.T, .train = true};
-    return load(ctx, a->micro, s->ids, s->target, &s->mb);
+    s->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .train = true};
+    return load_seat(k, a->slot, a->micro, load, ctx);
 }
 
 static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hooks *h, double (*pair)[2])
@@ -259,18 +273,19 @@ static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hoo
         LS_TRY(ls_wait(p->o.grads, g->sent)); /* nothing is received into it here */
         g->sent = 0;
         g->busy = true;
+        s->mb.loss = &pair[a->micro][0];
         LS_TRY(ls_walk_fwd(m, s->acts, &s->mb, h, k->last - 1, k->last));
-        pair[a->micro][0] = s->mb.loss_sum;
         pair[a->micro][1] = (double)s->mb.n_counted;
     }
     if (a->kind == LS_PIPE_BWD_IN) return ls_walk_bwd_in(m, s->acts, &s->mb, h, k->first, k->last);
     return ls_walk_bwd(m, s->acts, &s->mb, h, k->first, k->last);
 }
 
-static void give_up(chunk *k, const ls_action *a)
+static ls_status give_up(chunk *k, const ls_action *a)
 {
     k->seat[a->slot].micro = -1;
     k->grad[a->grad_slot].busy = false; /* what was sent from it is still waited for */
+    return ls_input_used(&k->input, a->slot);
 }
 
 static void book(ls_pipe *p, const ls_action *a, double begin, double end)
@@ -348,7 +363,7 @@ ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pip
         /* its gradient is sent next, from a buffer that must not be received into before */
         const bool sends = i + 1 < l->n_action && l->action[i + 1].kind == LS_PIPE_SEND_GRAD;
         if (sends) LS_TRY(act(p, ++i, s, hooks, load, ctx, pair));
-        give_up(&p->chunk[a->chunk], a);
+        LS_TRY(give_up(&p->chunk[a->chunk], a));
     }
     p->stats.steps++;
     p->stats.span += ls_now() - p->begin;
@@ -369,13 +384,12 @@ ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int
             if (k->first)
                 LS_TRY(ls_recv(p->o.acts, view_of(p, q->acts->slot[k->first].x), ls_pipe_prev(sch, p->rank, c), LS_SITE,
                                NULL));
-            q->mb = (ls_micro){.ids = q->ids, .target = q->target, .B = p->o.B, .T = p->o.T};
-            LS_TRY(load(ctx, i, q->ids, q->target, &q->mb));
+            q->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .loss = &pair[i][0]};
+            LS_TRY(load_seat(k, 0, i, load, ctx));
             LS_TRY(ls_walk_fwd(p->o.model, q->acts, &q->mb, hooks, k->first, k->last));
-            if (k->head) {
-                pair[i][0] = q->mb.loss_sum;
-                pair[i][1] = (double)q->mb.n_counted;
-            } else
+            LS_TRY(ls_input_used(&k->input, 0));
+            if (k->head) pair[i][1] = (double)q->mb.n_counted;
+            else
                 LS_TRY(ls_send(p->o.acts, view_of(p, q->acts->slot[k->last].x), ls_pipe_next(sch, p->rank, c), LS_SITE,
                                &q->sent));
         }

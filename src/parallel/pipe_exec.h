@@ -33,7 +33,7 @@ typedef struct ls_pipe_setup {
     const ls_stages *stages;
     ls_comm *acts, *grads; /* the stages of this replica, once for each direction */
     int64_t B, T;
-    bool recompute;
+    bool recompute, keep_gelu; /* as ls_acts_opts has them */
 } ls_pipe_setup;
 
 typedef struct ls_pipe_span { /* what a worker did when, in seconds from the step's begin */

@@ -12,13 +12,12 @@ static int64_t step_of(const ls_strategy *s, int64_t bucket)
 
 ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out)
 {
-    const ls_compute *c = s->model->compute;
     const int64_t W = ls_comm_size(s->comm), part = n / W, step = step_of(s, s->opts.bucket);
     for (int64_t at = 0; at < part; at += step) {
         const int64_t k = part - at < step ? part - at : step;
         ls_comm_label(s->comm, ++s->n_bucket);
-        LS_TRY(ls_reduce_scatter_apart(s->comm, (ls_view){ls_at(c, out, at), k, LS_F32},
-                                       (ls_view){ls_at(c, x, at), k * W, LS_F32}, part, LS_SITE, &s->last));
+        LS_TRY(ls_reduce_scatter_apart(s->comm, parallel_grad(s, out, at, k), parallel_grad(s, x, at, k * W), part,
+                                       LS_SITE, &s->last));
     }
     return LS_OK;
 }
@@ -29,8 +28,8 @@ ls_status parallel_scatter_unit(ls_strategy *s, int u, void *grad, void *out)
     const ls_unit *unit = &s->model->unit[u];
     LS_TRY(parallel_scatter(s, grad, unit->n_pad, out));
     if (unit->n_grad == unit->n_pad) return LS_OK;
-    return parallel_scatter(s, ls_at(c, grad, unit->n_pad), unit->n_grad - unit->n_pad,
-                            ls_at(c, out, parallel_part(s, unit->n_pad)));
+    return parallel_scatter(s, ls_at_wide(c, grad, unit->n_pad), unit->n_grad - unit->n_pad,
+                            ls_at_wide(c, out, parallel_part(s, unit->n_pad)));
 }
 
 /* ---- parameters that lie whole ---- */
@@ -44,8 +43,8 @@ ls_status parallel_gather_post(ls_strategy *s, int u)
     for (int64_t at = 0; at < part; at += step) {
         const int64_t k = part - at < step ? part - at : step;
         ls_comm_label(s->comm, ++s->n_bucket);
-        LS_TRY(ls_all_gather_apart(s->comm, (ls_view){ls_at(c, unit->param, at), k * W, LS_F32}, part,
-                                   (ls_view){ls_at(c, mine, at), k, LS_F32}, LS_SITE, &s->gather[u]));
+        LS_TRY(ls_all_gather_apart(s->comm, parallel_param(s, unit->param, at, k * W), part,
+                                   parallel_param(s, mine, at, k), LS_SITE, &s->gather[u]));
     }
     return LS_OK;
 }
@@ -112,9 +111,9 @@ ls_status parallel_flight_begin(ls_strategy *s, int u)
     while (on_its_way(s, u)) LS_TRY(land(s)); /* the tree takes a unit's leaves one after the other */
     while ((at = ls_window_take(&s->grads, room_of(s, u), false)) < 0 || s->n_flight == LS_WINDOW_MAX) LS_TRY(land(s));
     ls_unit *unit = &s->model->unit[u];
-    unit->grad = ls_at(c, s->grads_at, at);
+    unit->grad = ls_at_wide(c, s->grads_at, at);
     void *part = ls_gradtree_place(s->tree, u, s->micro); /* NULL: this leaf carries, so its part waits in the window */
-    if (!part) part = ls_at(c, unit->grad, unit->n_grad);
+    if (!part) part = ls_at_wide(c, unit->grad, unit->n_grad);
     s->flight[s->n_flight++] = (ls_flight){.unit = u, .micro = s->micro, .at = at, .part = part};
     return LS_OK;
 }

@@ -72,7 +72,7 @@ static bool updates(const ls_strategy *s)
 static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
-    const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype);
+    const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
     int64_t *n = ls_alloc((size_t)m->n_unit * sizeof *n);
     if (!n) return ls_nomem((size_t)m->n_unit * sizeof *n, "a strategy");
     const bool cut = parallel_cuts(s, LS_SHARD_GRAD);
@@ -108,34 +108,38 @@ static range copied(const ls_strategy *s)
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
-    const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype);
+    const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype),
+                  wsize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
     const bool moments = updates(s);
     int64_t n_block = 0;
     for (int u = 0; u < m->n_unit; u++) {
         const int64_t whole = m->unit[u].n_pad * esize, part = parallel_part(s, whole);
-        s->row[0][u] = s->row[1][u] = s->row[2][u] = -1;
+        s->row[0][u] = s->row[1][u] = s->row[2][u] = s->row[3][u] = -1;
         if (!parallel_present(s, u)) continue;
         s->row[0][u] = ls_plan_add(plan, LS_PART_PARAM, parallel_cuts(s, LS_SHARD_PARAM) ? part : whole, LS_PLAN_ALWAYS,
                                    "unit %d", u);
         if (!parallel_here(s, u)) continue;
         n_block += m->unit[u].n_pad / LS_NORM_BLOCK;
         if (!moments) continue;
-        const int64_t nbytes = parallel_cuts(s, LS_SHARD_OPT) ? part : whole;
+        const int64_t n_pad = m->unit[u].n_pad;
+        const int64_t nbytes = (parallel_cuts(s, LS_SHARD_OPT) ? parallel_part(s, n_pad) : n_pad) * wsize;
         s->row[1][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
         s->row[2][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
+        if (ls_compute_mixed(m->compute))
+            s->row[3][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d master weights", u);
     }
-    s->norm_row =
-        ls_plan_add(plan, LS_PART_WORK, n_block * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "blocks of the norm");
+    /* and one place behind them, for sums of a shard */
+    s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "blocks of the norm");
     const int64_t n_stage = s->opts.pipe ? ls_comm_size(s->opts.pipe) : 1;
-    s->unit_sum_row = ls_plan_add(plan, LS_PART_WORK, n_stage * m->n_unit * (int64_t)sizeof(double), LS_PLAN_ALWAYS,
-                                  "units of the norm");
+    s->unit_sum_row =
+        ls_plan_add_host(plan, LS_PART_WORK, n_stage * m->n_unit * (int64_t)sizeof(double), "units of the norm");
     if (parallel_cuts(s, LS_SHARD_PARAM)) {
         s->params.capacity = parallel_fetch_capacity(s);
         s->params_row =
             ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
     }
     if (s->opts.pipe && m->cfg.tied && parallel_here(s, 0) && moments)
-        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * esize, LS_PLAN_ALWAYS, "tied, from the last stage");
+        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS, "tied, from the last stage");
     return plan_gradients(s, plan);
 }
 
@@ -151,14 +155,15 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     s->params_row = s->grads_row = s->tie_row = -1;
     s->role = ls_alloc(U);
     if (s->role && o->role) memcpy(s->role, o->role, U);
-    for (int k = 0; k < 3; k++) s->row[k] = ls_alloc(U * sizeof *s->row[k]);
+    for (int k = 0; k < 4; k++) s->row[k] = ls_alloc(U * sizeof *s->row[k]);
     s->gather = ls_alloc(U * sizeof *s->gather);
     s->part = ls_alloc(U * sizeof *s->part);
     s->held = ls_alloc(U * sizeof *s->held);
     s->flight = ls_alloc(LS_WINDOW_MAX * sizeof *s->flight);
-    ls_status st = s->role && s->row[0] && s->row[1] && s->row[2] && s->gather && s->part && s->held && s->flight
-                       ? LS_OK
-                       : ls_nomem(4096, "a strategy");
+    ls_status st =
+        s->role && s->row[0] && s->row[1] && s->row[2] && s->row[3] && s->gather && s->part && s->held && s->flight
+            ? LS_OK
+            : ls_nomem(4096, "a strategy");
     if (st == LS_OK)
         for (size_t u = 0; u < U; u++) s->held[u] = -1;
     if (st == LS_OK) st = plan_rows(s, plan);
@@ -184,6 +189,7 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
         else unit->param = param;
         unit->m = at(plan, s->row[1][u]);
         unit->v = at(plan, s->row[2][u]);
+        unit->master = ls_compute_mixed(s->model->compute) ? at(plan, s->row[3][u]) : NULL;
     }
     s->norm = at(plan, s->norm_row);
     s->unit_sum = at(plan, s->unit_sum_row);
@@ -198,7 +204,7 @@ void ls_strategy_destroy(ls_strategy **sp)
     ls_strategy *s = *sp;
     if (!s) return;
     ls_gradtree_destroy(&s->tree);
-    for (int k = 0; k < 3; k++) ls_free(s->row[k]);
+    for (int k = 0; k < 4; k++) ls_free(s->row[k]);
     ls_free(s->role);
     ls_free(s->gather);
     ls_free(s->part);
@@ -265,8 +271,8 @@ static void *tied_part(const ls_strategy *s)
     const ls_model *m = s->model;
     const int head = m->n_unit - 1;
     char *sum = ls_gradtree_sum(s->tree, head);
-    if (parallel_cuts(s, LS_SHARD_GRAD)) return ls_at(m->compute, sum, parallel_part(s, m->unit[head].n_pad));
-    return ls_at(m->compute, sum, m->unit[head].n_pad + copied(s).first);
+    if (parallel_cuts(s, LS_SHARD_GRAD)) return ls_at_wide(m->compute, sum, parallel_part(s, m->unit[head].n_pad));
+    return ls_at_wide(m->compute, sum, m->unit[head].n_pad + copied(s).first);
 }
 
 /* embed's gradient += head's, wherever the two are. */
@@ -274,7 +280,7 @@ static ls_status fold_tied(ls_strategy *s)
 {
     ls_model *m = s->model;
     const bool embed = parallel_here(s, 0), head = parallel_here(s, m->n_unit - 1);
-    const ls_dtype dt = m->compute->ops->dtype;
+    const ls_dtype dt = m->compute->ops->wide;
     const range r = copied(s);
     if (!m->cfg.tied || !r.n || (!embed && !head)) return LS_OK;
     if (!embed) return ls_send(s->opts.pipe, (ls_view){tied_part(s), r.n, dt}, 0, LS_SITE, NULL);
@@ -319,6 +325,19 @@ ls_status ls_strategy_unit_done(ls_strategy *s, int u)
     return s->ops->unit_done ? s->ops->unit_done(s, u) : LS_OK;
 }
 
+ls_status ls_strategy_publish(ls_strategy *s)
+{
+    ls_compute *c = s->model->compute;
+    if (!ls_compute_mixed(c)) return LS_OK;
+    for (int u = 0; u < s->model->n_unit; u++) {
+        const ls_own o = ls_strategy_own(s, u);
+        if (!parallel_here(s, u)) continue;
+        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n));
+        LS_TRY(ls_strategy_unit_done(s, u));
+    }
+    return ls_strategy_step_done(s);
+}
+
 ls_status ls_strategy_step_done(ls_strategy *s)
 {
     LS_TRY(renew_copy(s));
@@ -344,8 +363,22 @@ ls_own ls_strategy_own(const ls_strategy *s, int u)
     if (!r.n || !parallel_here(s, u)) return (ls_own){0};
     o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[u] : ls_at(m->compute, unit->param, o.first);
     o.grad = ls_gradtree_sum(s->tree, u);
-    if (!parallel_cuts(s, LS_SHARD_GRAD)) o.grad = ls_at(m->compute, o.grad, o.first);
+    if (!parallel_cuts(s, LS_SHARD_GRAD)) o.grad = ls_at_wide(m->compute, o.grad, o.first);
+    o.master = ls_compute_mixed(m->compute) ? unit->master : o.param;
     return o;
+}
+
+/* Of what every shard has, one counts. */
+static ls_status count_once(const ls_strategy *s, double *mine, double *work)
+{
+    const ls_model *m = s->model;
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(s, u);
+        if (!o.n) continue;
+        LS_TRY(ls_tensor_count_once(m, u, o.grad, o.first, o.n, mine, work));
+        mine += o.n / LS_NORM_BLOCK;
+    }
+    return LS_OK;
 }
 
 /* Worker r's blocks of all units lie together, so that one gather brings everyone's. */
@@ -363,9 +396,10 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
         if (!o.n) continue;
         double *to = s->norm + r * mine + at_unit;
         LS_TRY(m->compute->ops->sumsq(m->compute, to, o.grad, o.n, LS_NORM_BLOCK));
-        LS_TRY(ls_tensor_count_once(m, u, o.grad, o.first, o.n, to));
         at_unit += o.n / LS_NORM_BLOCK;
     }
+    LS_TRY(ls_compute_sync(m->compute));
+    LS_TRY(count_once(s, s->norm + r * mine, s->norm + mine * W));
     if (W > 1)
         LS_TRY(ls_all_gather(s->comm, (ls_view){s->norm, mine * W, LS_F64}, (ls_view){s->norm + r * mine, mine, LS_F64},
                              LS_SITE, NULL));
@@ -397,49 +431,71 @@ ls_status ls_strategy_whole(ls_strategy *s, int u, bool gradient, void *scratch,
 {
     const ls_own o = ls_strategy_own(s, u);
     const ls_unit *unit = &s->model->unit[u];
-    const ls_dtype dt = s->model->compute->ops->dtype;
-    if (!parallel_cuts(s, LS_SHARD_OPT)) {
+    const ls_compute *c = s->model->compute;
+    const ls_dtype dt = c->ops->wide;
+    const bool cut = parallel_cuts(s, LS_SHARD_OPT);
+    const void *mine = gradient ? o.grad : o.master;
+    if (!cut && !c->device) {
         *whole = gradient ? o.grad : unit->param;
         return LS_OK;
     }
-    const void *mine = gradient ? o.grad : o.param;
-    LS_TRY(ls_all_gather(s->comm, (ls_view){scratch, unit->n_pad, dt}, (ls_view){(void *)(uintptr_t)mine, o.n, dt},
-                         LS_SITE, NULL));
+    void *part = ls_at_wide(c, scratch, o.first);
+    LS_TRY(ls_compute_read(c, part, mine, (size_t)o.n * ls_dtype_nbytes(dt)));
+    if (cut)
+        LS_TRY(ls_all_gather(s->comm, (ls_view){scratch, unit->n_pad, dt}, (ls_view){part, o.n, dt}, LS_SITE, NULL));
     *whole = scratch;
     return LS_OK;
+}
+
+typedef struct piece_list {
+    ls_piece *piece;
+    int n;
+} piece_list;
+
+static void put(piece_list *l, ls_flat what, int u, range r, void *data)
+{
+    l->piece[l->n++] = (ls_piece){what, u, r.first, r.n, data};
+}
+
+/* Weights: those that the optimizer keeps, which lie with the moments, or the parameters themselves. */
+static void put_weights(const ls_strategy *s, int u, bool save, range share, piece_list *l)
+{
+    const ls_compute *c = s->model->compute;
+    const ls_unit *unit = &s->model->unit[u];
+    const ls_own o = ls_strategy_own(s, u);
+    const bool cut = parallel_cuts(s, LS_SHARD_OPT), mixed = ls_compute_mixed(c);
+    if (mixed && !o.n) return;
+    if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && (save || mixed)) || (mixed && (!save || s->ops->master)))
+        put(l, LS_FLAT_PARAM, u, (range){o.first, o.n}, o.master);
+    else if (save) put(l, LS_FLAT_PARAM, u, share, ls_at_wide(c, mixed ? o.master : unit->param, share.first));
+    else put(l, LS_FLAT_PARAM, u, (range){0, unit->n_pad}, unit->param);
 }
 
 int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
 {
     const ls_model *m = s->model;
     const int64_t W = ls_comm_size(s->comm), r = ls_comm_rank(s->comm);
-    int n = 0;
+    const bool cut = parallel_cuts(s, LS_SHARD_OPT);
+    piece_list l = {piece, 0};
     for (int u = 0; u < m->n_unit; u++) {
         const ls_unit *unit = &m->unit[u];
         const ls_own o = ls_strategy_own(s, u);
-        const bool cut = parallel_cuts(s, LS_SHARD_OPT);
-        if (s->role[u] == LS_ROLE_COPY && !save) {
-            const range c = share_of(s, u);
-            piece[n++] = parallel_cuts(s, LS_SHARD_PARAM) ? (ls_piece){LS_FLAT_PARAM, u, c.first, c.n, s->part[u]}
-                                                          : (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
+        if (s->role[u] == LS_ROLE_COPY && !save && !ls_compute_mixed(m->compute)) {
+            if (parallel_cuts(s, LS_SHARD_PARAM)) put(&l, LS_FLAT_PARAM, u, share_of(s, u), s->part[u]);
+            else put(&l, LS_FLAT_PARAM, u, (range){0, unit->n_pad}, unit->param);
         }
         if (!parallel_here(s, u)) continue;
         /* replicas are equal: each worker writes its share of them */
-        const int64_t share = unit->n_pad * r / W, share_n = unit->n_pad * (r + 1) / W - share;
-        if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && save))
-            piece[n++] = (ls_piece){LS_FLAT_PARAM, u, o.first, o.n, o.param};
-        else if (save) piece[n++] = (ls_piece){LS_FLAT_PARAM, u, share, share_n, ls_at(m->compute, unit->param, share)};
-        else piece[n++] = (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
+        const int64_t first = unit->n_pad * r / W;
+        const range share = {first, unit->n_pad * (r + 1) / W - first};
+        put_weights(s, u, save, share, &l);
         if (!o.n) continue;
-        if (cut || !save || s->ops->master) {
-            piece[n++] = (ls_piece){LS_FLAT_M, u, o.first, o.n, o.m};
-            piece[n++] = (ls_piece){LS_FLAT_V, u, o.first, o.n, o.v};
-        } else {
-            piece[n++] = (ls_piece){LS_FLAT_M, u, share, share_n, ls_at(m->compute, o.m, share)};
-            piece[n++] = (ls_piece){LS_FLAT_V, u, share, share_n, ls_at(m->compute, o.v, share)};
-        }
+        const bool own = cut || !save || s->ops->master;
+        const range moments = own ? (range){o.first, o.n} : share;
+        put(&l, LS_FLAT_M, u, moments, own ? o.m : ls_at_wide(m->compute, o.m, share.first));
+        put(&l, LS_FLAT_V, u, moments, own ? o.v : ls_at_wide(m->compute, o.v, share.first));
     }
-    return n;
+    return l.n;
 }
 
 /* ---- single ---- */

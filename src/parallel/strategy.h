@@ -13,6 +13,10 @@
  * for the two to make the same tree as one worker. One that reduces every micro-batch (zero2, zero3) gives it the leaves mW+r: the lower
  * levels are the collective, and with M > 1, W must be a power of two. Other numbers are refused.
  *
+ * Two types (compute.h): gradients, moments and master weights are wide, parameters as the operations read them; where these differ, the
+ * worker that has the moments of an element also has its master weight, and what is sent of parameters are the rounded ones. In bf16
+ * with P parameters that is 2P + 4G + 12P bytes where fp32 has 4P + 4G + 8P, and parameters travel at half the bytes.
+ *
  * Parts: a unit's flat buffers are cut into W equal parts of whole norm blocks (its padding sees to that), and worker r has part r.
  * What a strategy holds and sends stands at the head of its file.
  *
@@ -86,7 +90,7 @@ struct ls_strategy {
     int tie_row, unit_sum_row;
     void *tie;   /* embed's stage: head's part of its gradient               */
     int micro;   /* the one under way; -1: no gradients wanted               */
-    int *row[3]; /* plan rows of parameters and the two moments              */
+    int *row[4]; /* plan rows of parameters, the two moments and master weights */
     int norm_row;
     double *norm;      /* sums of squares of blocks                                */
     int waiting;       /* ddp, zero1: units that are ready and not posted          */
@@ -132,12 +136,17 @@ ls_status ls_strategy_step_due(ls_strategy *s); /* own gradients whole, tied one
 ls_status ls_strategy_unit_done(ls_strategy *s, int u);
 ls_status ls_strategy_step_done(ls_strategy *s);
 
+/* Parameters become what the master weights say, everywhere: after these were loaded. Nothing to do where the two types are one.
+ * Collective. */
+ls_status ls_strategy_publish(ls_strategy *s);
+
 bool ls_strategy_here(const ls_strategy *s, int u); /* this worker's stage computes and updates unit u */
 
 /* Elements [first, first + n) of unit u: those that this worker updates, between step_due and unit_done. n = 0: none. */
 typedef struct ls_own {
     int64_t first, n;
     void *param, *grad, *m, *v;
+    void *master; /* param itself where the two types are one */
 } ls_own;
 ls_own ls_strategy_own(const ls_strategy *s, int u);
 

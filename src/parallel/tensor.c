@@ -51,21 +51,22 @@ static range common(const ls_tensor *t, int64_t from, int64_t to)
 
 /* The sum of elements from … to-1 that no other shard has. */
 static ls_status own_squares(const ls_model *m, const ls_unit *unit, const void *grad, int64_t first, int64_t from,
-                             int64_t to, double *out)
+                             int64_t to, double *out, double *part)
 {
     *out = 0;
     for (int k = 0; k < unit->n_tensor; k++) {
         const range r = common(&unit->tensor[k], from, to);
-        double part = 0;
         if (unit->tensor[k].everywhere || r.from >= r.to) continue;
-        LS_TRY(m->compute->ops->sumsq(m->compute, &part, ls_at(m->compute, grad, r.from - first), r.to - r.from,
+        LS_TRY(m->compute->ops->sumsq(m->compute, part, ls_at_wide(m->compute, grad, r.from - first), r.to - r.from,
                                       LS_NORM_BLOCK));
-        *out += part;
+        LS_TRY(ls_compute_sync(m->compute));
+        *out += *part;
     }
     return LS_OK;
 }
 
-ls_status ls_tensor_count_once(const ls_model *m, int u, const void *grad, int64_t first, int64_t n, double *out)
+ls_status ls_tensor_count_once(const ls_model *m, int u, const void *grad, int64_t first, int64_t n, double *out,
+                               double *work)
 {
     const ls_unit *unit = &m->unit[u];
     int64_t done = 0; /* blocks */
@@ -75,7 +76,7 @@ ls_status ls_tensor_count_once(const ls_model *m, int u, const void *grad, int64
         const int64_t b0 = (r.from - first) / LS_NORM_BLOCK, b1 = (r.to - first + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
         for (int64_t b = b0 > done ? b0 : done; b < b1; b++) {
             const int64_t from = first + b * LS_NORM_BLOCK;
-            LS_TRY(own_squares(m, unit, grad, first, from, from + LS_NORM_BLOCK, &out[b]));
+            LS_TRY(own_squares(m, unit, grad, first, from, from + LS_NORM_BLOCK, &out[b], work));
         }
         done = b1;
     }
@@ -95,8 +96,8 @@ int64_t ls_tensor_pieces(const ls_model *m, const ls_piece *from, int n_from, bo
             len = ls_unit_run(u, i, &whole, &everywhere);
             if (len > end - i) len = end - i;
             if (save && everywhere && m->shard.rank) continue;
-            void *data = ls_at(m->compute, p->data, i - p->first);
-            const bool goes_on = run.n && run.first + run.n == whole && ls_at(m->compute, run.data, run.n) == data;
+            void *data = ls_at_wide(m->compute, p->data, i - p->first);
+            const bool goes_on = run.n && run.first + run.n == whole && ls_at_wide(m->compute, run.data, run.n) == data;
             if (goes_on) run.n += len;
             else {
                 run = (ls_piece){p->what, p->unit, whole, len, data};

@@ -38,8 +38,9 @@
 void ls_tensor_join(ls_model *m, ls_comm *comm);
 
 /* Sums of squares of blocks (out[i]: LS_NORM_BLOCK elements) of unit u's gradient, of which elements first … first + n - 1 lie at
- * grad: takes out of them what another worker of the group counts. first is a multiple of LS_NORM_BLOCK. */
-ls_status ls_tensor_count_once(const ls_model *m, int u, const void *grad, int64_t first, int64_t n, double *out);
+ * grad: takes out of them what another worker of the group counts. first is a multiple of LS_NORM_BLOCK. work: one place of the host. */
+ls_status ls_tensor_count_once(const ls_model *m, int u, const void *grad, int64_t first, int64_t n, double *out,
+                               double *work);
 
 /* Parts of a shard's flat buffers as parts of the whole model's, without padding. save: what is everywhere is rank 0's alone. Returns
  * how many; `to` (NULL: only count) has room for them. */

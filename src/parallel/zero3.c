@@ -90,8 +90,8 @@ static ls_status fetch(ls_strategy *s, int u, bool *room)
     if (!*room) return LS_OK;
     unit->param = ls_at(c, s->params_at, s->held[u]);
     ls_comm_label(s->comm, u + 1);
-    return ls_all_gather(s->comm, (ls_view){unit->param, unit->n_pad, LS_F32},
-                         (ls_view){s->part[u], unit->n_pad / W, LS_F32}, LS_SITE, &s->gather[u]);
+    return ls_all_gather(s->comm, parallel_param(s, unit->param, 0, unit->n_pad),
+                         parallel_param(s, s->part[u], 0, unit->n_pad / W), LS_SITE, &s->gather[u]);
 }
 
 static ls_status fetch_now(ls_strategy *s, use now, int u)

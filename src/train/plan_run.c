@@ -71,13 +71,22 @@ static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g,
     return st;
 }
 
+/* On a device, where the pass over memory that makes it again costs more than the memory. */
+static bool keeps_gelu(const ls_model *m)
+{
+    return m->compute->device != NULL;
+}
+
 static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_run_parts *out)
 {
     if (!out->schedule)
-        return ls_acts_plan(
-            &out->acts, out->model,
-            &(ls_acts_opts){.B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute},
-            &out->plan);
+        return ls_acts_plan(&out->acts, out->model,
+                            &(ls_acts_opts){.B = c->micro_batch,
+                                            .T = c->seq_len,
+                                            .train = true,
+                                            .recompute = c->recompute,
+                                            .keep_gelu = keeps_gelu(out->model)},
+                            &out->plan);
     return ls_pipe_create(&out->pipe,
                           &(ls_pipe_setup){.model = out->model,
                                            .schedule = out->schedule,
@@ -86,7 +95,8 @@ static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_
                                            .grads = g->pp_grads,
                                            .B = c->micro_batch,
                                            .T = c->seq_len,
-                                           .recompute = c->recompute},
+                                           .recompute = c->recompute,
+                                           .keep_gelu = keeps_gelu(out->model)},
                           &out->plan);
 }
 
@@ -111,19 +121,19 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
     LS_TRY(plan_strategy(c, g, out));
     LS_TRY(plan_acts(c, g, out));
     ls_run_rows *r = &out->row;
-    r->ids = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "ids");
-    r->target = ls_plan_add(p, LS_PART_WORK, R * (int64_t)sizeof(int32_t), LS_PLAN_ALWAYS, "targets");
-    r->norm =
-        ls_plan_add(p, LS_PART_WORK, norm_blocks(out->model) * (int64_t)sizeof(double), LS_PLAN_ALWAYS, "norm blocks");
-    r->leaf_loss =
-        ls_plan_add(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, LS_PLAN_ALWAYS, "losses");
-    r->val_loss =
-        ls_plan_add(p, LS_PART_WORK, ls_run_val_places(c, val_seqs) * pair, LS_PLAN_ALWAYS, "validation losses");
+    /* on a device all micro-batches of a step are on their way at once */
+    const int n_slot = out->schedule || !compute->device ? 1 : c->grad_accum;
+    p->device = compute->device;
+    LS_TRY(ls_input_plan(&out->input, compute, R, n_slot, p));
+    r->norm = ls_plan_add_host(p, LS_PART_WORK, norm_blocks(out->model) * (int64_t)sizeof(double), "norm blocks");
+    r->leaf_loss = ls_plan_add_host(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, "losses");
+    r->val_loss = ls_plan_add_host(p, LS_PART_WORK, ls_run_val_places(c, val_seqs) * pair, "validation losses");
     return LS_OK;
 }
 
 void ls_run_parts_fini(ls_run_parts *p)
 {
+    ls_input_fini(&p->input);
     ls_strategy_destroy(&p->strategy);
     ls_acts_destroy(&p->acts);
     ls_pipe_destroy(&p->pipe);

@@ -9,6 +9,7 @@
 
 #include "core/plan.h"
 #include "model/model.h"
+#include "model/input.h"
 #include "parallel/pipe_exec.h"
 #include "parallel/strategy.h"
 #include "train/resolve.h"
@@ -22,7 +23,7 @@ typedef struct ls_run_groups {
 } ls_run_groups;
 
 typedef struct ls_run_rows { /* of the plan */
-    int ids, target, norm, leaf_loss, val_loss;
+    int norm, leaf_loss, val_loss;
 } ls_run_rows;
 
 typedef struct ls_run_parts {
@@ -32,6 +33,7 @@ typedef struct ls_run_parts {
     ls_strategy *strategy;
     ls_acts *acts; /* without a pipeline                    */
     ls_pipe *pipe;
+    ls_input input;
     ls_plan plan; /* rows; not laid out                    */
     ls_run_rows row;
 } ls_run_parts;

@@ -45,7 +45,7 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     LS_TRY(ls_ckpt_resolve(o->checkpoint, &s->path));
     LS_TRY(ls_model_config_load(s->path, &cfg));
     if (o->tokenizer) LS_TRY(open_tokenizer(s));
-    LS_TRY(ls_compute_open(&s->compute, o->compute, LS_F32, o->threads));
+    LS_TRY(ls_compute_open(&s->compute, o->compute, &(ls_compute_open_opts){.dtype = LS_F32}, o->threads));
     LS_TRY(ls_model_create(&s->model, &cfg, &s->compute, 1));
 
     const int64_t T = o->T < cfg.n_ctx ? o->T : cfg.n_ctx, cache = o->cache_len < cfg.n_ctx ? o->cache_len : cfg.n_ctx;

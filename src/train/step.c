@@ -98,8 +98,9 @@ static ls_status find_bad(ls_trainer *t, const ls_piece *p, const ls_tensor **ba
         const int64_t to = x->offset + x->n < p->first + p->n ? x->offset + x->n : p->first + p->n;
         double sum = 0;
         if (from >= to) continue;
-        LS_TRY(t->compute.ops->sumsq(&t->compute, t->norm_block, ls_at(&t->compute, p->data, from - p->first),
+        LS_TRY(t->compute.ops->sumsq(&t->compute, t->norm_block, ls_at_wide(&t->compute, p->data, from - p->first),
                                      to - from, LS_NORM_BLOCK));
+        LS_TRY(ls_compute_sync(&t->compute));
         for (int64_t i = 0; i < (to - from + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; i++) sum += t->norm_block[i];
         if (isfinite(sum)) continue;
         *bad = x;
@@ -114,7 +115,7 @@ static ls_status numbers_failed(ls_trainer *t, const char *what, double value, b
     for (int pass = 0; pass < (gradients ? 2 : 1); pass++) {
         for (int u = 0; u < t->model->n_unit; u++) {
             const ls_own o = ls_strategy_own(t->strategy, u);
-            const ls_piece p = {LS_FLAT_PARAM, u, o.first, o.n, pass ? o.grad : o.param};
+            const ls_piece p = {LS_FLAT_PARAM, u, o.first, o.n, pass ? o.grad : o.master};
             const ls_tensor *bad = NULL;
             LS_TRY(find_bad(t, &p, &bad));
             if (!bad) continue;
@@ -129,6 +130,21 @@ static ls_status numbers_failed(ls_trainer *t, const char *what, double value, b
                    (long long)t->state.step + 1, what, value, gradients ? " and gradient" : "",
                    ls_comm_size(t->comm) > 1 ? "that this worker updates is" : "is");
 }
+
+/* The tensors among elements [o.first, o.first + o.n) that are not decayed. */
+static void plain_ranges(const ls_unit *unit, const ls_own *o, ls_adamw *h)
+{
+    h->n_plain = 0;
+    for (int i = 0; i < unit->n_tensor; i++) {
+        const ls_tensor *x = &unit->tensor[i];
+        const int64_t from = (x->offset > o->first ? x->offset : o->first) - o->first;
+        const int64_t to = (x->offset + x->n < o->first + o->n ? x->offset + x->n : o->first + o->n) - o->first;
+        if (from >= to || x->matrix) continue;
+        h->plain[h->n_plain][0] = from;
+        h->plain[h->n_plain++][1] = to;
+    }
+}
+_Static_assert((int)LS_ADAMW_PLAIN >= (int)LS_UNIT_MAX_TENSOR, "a unit's tensors may all be plain");
 
 static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
 {
@@ -148,38 +164,126 @@ static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
         h.bias2 = 1 - pow(c->beta2, k);
     }
     for (int u = 0; u < t->model->n_unit; u++) {
-        const ls_unit *unit = &t->model->unit[u];
         const ls_own o = ls_strategy_own(t->strategy, u);
         if (!ls_strategy_here(t->strategy, u)) continue;
-        for (int i = 0; i < unit->n_tensor; i++) {
-            const ls_tensor *x = &unit->tensor[i];
-            const int64_t from = (x->offset > o.first ? x->offset : o.first) - o.first;
-            const int64_t to = (x->offset + x->n < o.first + o.n ? x->offset + x->n : o.first + o.n) - o.first;
-            if (from >= to) continue;
-            h.weight_decay = c->decay_matrices_only && !x->matrix ? 0 : c->weight_decay;
-            LS_TRY(t->compute.ops->adamw(&t->compute, ls_at(&t->compute, o.param, from),
-                                         ls_at(&t->compute, o.grad, from), ls_at(&t->compute, o.m, from),
-                                         ls_at(&t->compute, o.v, from), to - from, &h));
-        }
+        if (c->decay_matrices_only) plain_ranges(&t->model->unit[u], &o, &h);
+        if (o.n) LS_TRY(t->compute.ops->adamw(&t->compute, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
         LS_TRY(ls_strategy_unit_done(t->strategy, u));
     }
     return LS_OK;
 }
 
-/* A part of the step: seconds since the last mark, without those that were spent waiting for other workers. */
+/* A part of the step: seconds since the last mark, without those that were spent waiting for other workers. A device works later than
+ * the calls are made: there, marks lie in its queue and are read when it has passed them. A step's update is still under way when the step
+ * returns, so its time is told with the next one. */
+enum { MAX_MARK = 128, LAST_MARKS = 8 }; /* a step of very many micro-batches: the rest of them counts as backward */
+
 typedef struct marks {
     ls_trainer *t;
     double at, exposed;
     ls_step_split *split;
+    int n;
+    struct {
+        ls_mark mark;
+        double *part, waited;
+    } on_device[MAX_MARK];
 } marks;
 
-static void mark(marks *m, double *part)
+static ls_status queue_mark(marks *m, double *part, double waited, bool micro)
+{
+    const ls_device *d = m->t->compute.device;
+    if (m->n >= MAX_MARK - (micro ? LAST_MARKS : 0)) return LS_OK;
+    LS_TRY(d->mark(d->ctx, &m->on_device[m->n].mark));
+    m->on_device[m->n].part = part;
+    m->on_device[m->n++].waited = waited;
+    return LS_OK;
+}
+
+static ls_status mark_at(marks *m, double *part, bool micro)
 {
     const double now = ls_now(), exposed = ls_trainer_exposed(m->t), waited = exposed - m->exposed;
-    *part += now - m->at - waited;
     m->split->comm_exposed += waited;
-    m->at = now;
     m->exposed = exposed;
+    if (m->t->compute.device) return queue_mark(m, part, waited, micro);
+    *part += now - m->at - waited;
+    m->at = now;
+    return LS_OK;
+}
+
+static ls_status mark(marks *m, double *part)
+{
+    return mark_at(m, part, false);
+}
+
+/* On a device: once it has passed the marks, up to and with the norm. */
+static ls_status settle(marks *m)
+{
+    const ls_device *d = m->t->compute.device;
+    double last = 0, at;
+    if (!d) return LS_OK;
+    for (int i = 0; i < m->n; i++) {
+        LS_TRY(d->seconds(d->ctx, m->on_device[i].mark, &at));
+        if (i) *m->on_device[i].part += at - last - m->on_device[i].waited;
+        last = at;
+    }
+    if (!m->t->update[1]) return LS_OK; /* the last step's */
+    LS_TRY(d->seconds(d->ctx, m->t->update[0], &last));
+    LS_TRY(d->seconds(d->ctx, m->t->update[1], &at));
+    m->split->optimizer += at - last;
+    m->t->update[1] = 0;
+    return LS_OK;
+}
+
+/* What is left of the time that passed belongs to no part. */
+static void close_marks(marks *m, double begin)
+{
+    ls_step_split *s = m->split;
+    if (!m->t->compute.device) return;
+    m->at = ls_now();
+    s->other += m->at - begin - (s->input + s->forward + s->backward + s->comm_exposed + s->optimizer + s->other);
+}
+
+/* One worker's pass is the same row of operations in every step, hooks included, so a device may record it whole; with several, the
+ * hooks talk to the others between units, and those are recorded (model/walk.c). */
+static ls_status begin_whole(ls_trainer *t, int m, ls_pass pass, bool *region, bool *queued)
+{
+    ls_compute *c = &t->compute;
+    *region = c->ops->region_begin && ls_comm_size(t->comm) == 1 && !t->pipe;
+    *queued = false;
+    if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+    return *region ? c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), queued) : LS_OK;
+}
+
+static ls_status end_whole(ls_trainer *t, bool region, ls_status st)
+{
+    const ls_status end = region ? t->compute.ops->region_end(&t->compute) : LS_OK;
+    return st != LS_OK ? st : end;
+}
+
+static ls_status walk_to_loss(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
+{
+    const int head = t->model->n_unit - 1;
+    phase p = phase_begin("train/forward");
+    LS_TRY(ls_walk_fwd(t->model, t->acts, mb, hooks, 0, head));
+    phase_end(p, m);
+    p = phase_begin("train/loss");
+    LS_TRY(ls_walk_fwd(t->model, t->acts, mb, hooks, head, head + 1));
+    phase_end(p, m);
+    return LS_OK;
+}
+
+static ls_status forward(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
+{
+    bool region, queued;
+    LS_TRY(begin_whole(t, m, LS_FWD, &region, &queued));
+    return queued ? LS_OK : end_whole(t, region, walk_to_loss(t, mb, hooks, m));
+}
+
+static ls_status backward(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
+{
+    bool region, queued;
+    LS_TRY(begin_whole(t, m, LS_BWD, &region, &queued));
+    return queued ? LS_OK : end_whole(t, region, ls_walk_bwd(t->model, t->acts, mb, hooks, 0, t->model->n_unit));
 }
 
 static ls_status micro_batch(ls_trainer *t, int m, marks *k)
@@ -189,35 +293,34 @@ static ls_status micro_batch(ls_trainer *t, int m, marks *k)
     const ls_hooks hooks = {.ctx = t, .acquire = acquire, .release = release, .grad_ready = grad_ready};
     const int64_t B = c->micro_batch, T = c->seq_len, M = c->grad_accum, G = M * ls_comm_size(t->dp);
     const int64_t leaf = ls_strategy_leaf(t->strategy, m);
+    const int slot = m % t->input.n_slot;
     double *pair = t->leaf_loss + 2 * (ls_comm_rank(t->dp) * M + m);
+    int32_t *ids, *target;
     phase p = phase_begin("train/dataload");
     const double t0 = ls_now();
-    LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, t->ids, t->target));
+    LS_TRY(ls_input_open(&t->input, slot, &ids, &target));
+    LS_TRY(ls_tokens_batch(&t->train, c->seed, s->epoch, (s->epoch_step * G + leaf) * B, B, ids, target));
     const double t1 = ls_now();
-    mark(k, &k->split->input);
-    phase_end(p, m);
-    ls_micro mb = {.ids = t->ids,
-                   .target = t->target,
-                   .B = B,
+    ls_micro mb = {.B = B,
                    .T = T,
                    .train = true,
+                   .loss = pair,
                    .dloss = 1.0 / (double)(B * T * G),
                    .drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf)};
-    ls_strategy_begin(t->strategy, m);
-    p = phase_begin("train/forward");
-    LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit - 1));
-    phase_end(p, m);
-    p = phase_begin("train/loss");
-    LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, t->model->n_unit - 1, t->model->n_unit));
-    mark(k, &k->split->forward);
-    phase_end(p, m);
-    if (ls_comm_size(t->comm) == 1 && !isfinite(mb.loss_sum)) return numbers_failed(t, "the loss", mb.loss_sum, false);
-    p = phase_begin("train/backward");
-    LS_TRY(ls_walk_bwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
-    mark(k, &k->split->backward);
-    phase_end(p, m);
-    pair[0] = mb.loss_sum;
+    LS_TRY(ls_input_send(&t->input, slot, &mb));
     pair[1] = (double)mb.n_counted;
+    LS_TRY(mark_at(k, &k->split->input, true));
+    phase_end(p, m);
+    ls_strategy_begin(t->strategy, m);
+    LS_TRY(forward(t, &mb, &hooks, m));
+    LS_TRY(mark_at(k, &k->split->forward, true));
+    const bool known = !t->compute.device; /* a device has not got there yet */
+    if (known && ls_comm_size(t->comm) == 1 && !isfinite(*pair)) return numbers_failed(t, "the loss", *pair, false);
+    p = phase_begin("train/backward");
+    LS_TRY(backward(t, &mb, &hooks, m));
+    LS_TRY(mark_at(k, &k->split->backward, true));
+    LS_TRY(ls_input_used(&t->input, slot));
+    phase_end(p, m);
     if (ls_step_sampled(s->epoch_step * M + m, c->timing_warmup_steps, c->timing_sample_every)) {
         t->sample_data[t->n_sample] = t1 - t0;
         t->sample_step[t->n_sample++] = ls_now() - t1;
@@ -258,12 +361,15 @@ static ls_status pipeline(ls_trainer *t, marks *k)
     const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
     const double fwd = column(s, n, 0, 0), bwd = column(s, n, 1, 3), begin = ls_now();
     double rest = 0;
+    const bool device = t->compute.device != NULL;
     LS_TRY(ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t,
                         (double(*)[2])(t->leaf_loss + 2 * (int64_t)ls_comm_rank(t->dp) * M)));
-    mark(k, &rest);
-    k->split->forward += column(s, n, 0, 0) - fwd;
-    k->split->backward += column(s, n, 1, 3) - bwd;
-    k->split->other += rest - (column(s, n, 0, 3) - fwd - bwd);
+    LS_TRY(mark(k, device ? &k->split->backward : &rest)); /* a device's forward and backward are not told apart */
+    if (!device) {
+        k->split->forward += column(s, n, 0, 0) - fwd;
+        k->split->backward += column(s, n, 1, 3) - bwd;
+        k->split->other += rest - (column(s, n, 0, 3) - fwd - bwd);
+    }
     for (int m = 0; m < M; m++) /* a micro-batch has no time of its own here */
         if (ls_step_sampled(t->state.epoch_step * M + m, t->cfg->timing_warmup_steps, t->cfg->timing_sample_every)) {
             t->sample_data[t->n_sample] = 0;
@@ -297,6 +403,18 @@ static void add_split(ls_step_split *sum, const ls_step_split *x)
     sum->other += x->other;
 }
 
+static ls_status begin_update(ls_trainer *t, marks *k)
+{
+    const ls_device *d = t->compute.device;
+    return d ? d->mark(d->ctx, &t->update[0]) : mark(k, &k->split->other);
+}
+
+static ls_status end_update(ls_trainer *t, marks *k)
+{
+    const ls_device *d = t->compute.device;
+    return d ? d->mark(d->ctx, &t->update[1]) : mark(k, &k->split->optimizer);
+}
+
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
@@ -309,35 +427,37 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     if (!t->n_split) t->cpu_begin = cpu, t->wall_begin = wall;
     marks k = {.t = t, .at = begin, .exposed = ls_trainer_exposed(t), .split = &r->split};
     LS_TRY(agree_to_stop(t));
-    mark(&k, &r->split.other);
+    LS_TRY(mark(&k, &r->split.other));
 
     if (t->pipe) LS_TRY(pipeline(t, &k));
     for (int m = 0; m < M && !t->pipe; m++) LS_TRY(micro_batch(t, m, &k));
     const double t4 = ls_now();
     phase p = phase_begin("train/allreduce_gradients"); /* and the losses, which come behind them in one queue */
     double loss_sum = 0, counted = 0, squares = 0;
-    LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
-    r->loss = counted > 0 ? loss_sum / counted : 0;
     LS_TRY(ls_strategy_step_due(t->strategy));
     phase_end(p, -1);
-    if (!isfinite(r->loss)) return numbers_failed(t, "the loss", r->loss, false); /* on every worker at once */
     p = phase_begin("train/gradient_norm");
     LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
     r->grad_norm = sqrt(squares);
-    mark(&k, &r->split.optimizer);
+    LS_TRY(mark(&k, &r->split.optimizer));
+    LS_TRY(ls_compute_sync(&t->compute)); /* the one point of a step where the host waits for a device */
+    LS_TRY(settle(&k));
+    LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
+    r->loss = counted > 0 ? loss_sum / counted : 0;
     phase_end(p, -1);
+    if (!isfinite(r->loss)) return numbers_failed(t, "the loss", r->loss, false); /* on every worker at once */
     if (!isfinite(r->grad_norm)) return numbers_failed(t, "the gradient norm", r->grad_norm, true);
 
     const double t5 = ls_now();
     LS_TRY(ls_ckpt_wait(t->writer)); /* it reads the parameters that we are about to change */
     r->t_wait = ls_now() - t5;
-    mark(&k, &r->split.other);
+    LS_TRY(begin_update(t, &k));
     r->lr = ls_lr_at(&c->lr, s->step + 1);
     const double scale = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
     p = phase_begin("train/optimizer_step");
     LS_TRY(optimizer_pass(t, r->lr, scale));
     LS_TRY(ls_strategy_step_done(t->strategy));
-    mark(&k, &r->split.optimizer);
+    LS_TRY(end_update(t, &k));
     phase_end(p, -1);
     /* a sampled micro step that ends an update includes it */
     if (ls_step_sampled(s->epoch_step * M + M - 1, c->timing_warmup_steps, c->timing_sample_every))
@@ -348,6 +468,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     s->loss_sum += loss_sum;
     s->tokens += B * T * G;
     r->cpu = ls_trainer_cpu(t, &cpu, &wall);
+    close_marks(&k, begin);
     r->t_total = k.at - begin;
     add_split(&t->split_sum, &r->split);
     t->n_split++;
@@ -395,12 +516,17 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
     ls_strategy_begin(t->strategy, -1);
     if (t->pipe) LS_TRY(ls_pipe_forward(t->pipe, t->strategy, &hooks, (int)turns, load_val, &v, pair));
     for (int64_t k = 0; k < turns && !t->pipe; k++) {
-        ls_micro mb = {.ids = t->ids, .target = t->target, .B = B, .T = c->seq_len};
-        LS_TRY(load_val(&v, (int)k, t->ids, t->target, &mb));
+        const int slot = (int)(k % t->input.n_slot);
+        ls_micro mb = {.B = B, .T = c->seq_len, .loss = &pair[k][0]};
+        int32_t *ids, *target;
+        LS_TRY(ls_input_open(&t->input, slot, &ids, &target));
+        LS_TRY(load_val(&v, (int)k, ids, target, &mb));
+        LS_TRY(ls_input_send(&t->input, slot, &mb));
         LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, &hooks, 0, t->model->n_unit));
-        pair[k][0] = mb.loss_sum;
+        LS_TRY(ls_input_used(&t->input, slot));
         pair[k][1] = (double)mb.n_counted;
     }
+    LS_TRY(ls_compute_sync(&t->compute));
     phase_end(p, -1);
     *n_batch = n;
     *loss = 0;

@@ -30,23 +30,24 @@ static ls_status plan_memory(ls_trainer *t, ls_run_rows *r)
     t->acts = p.acts;
     t->pipe = p.pipe;
     t->plan = p.plan;
+    t->input = p.input;
     *r = p.row;
     LS_TRY(st);
     if (t->tp) ls_tensor_join(t->model, t->tp);
     return ls_plan_layout(&t->plan);
 }
 
-static void bind_memory(ls_trainer *t, const ls_run_rows *r)
+static ls_status bind_memory(ls_trainer *t, const ls_run_rows *r)
 {
     const ls_plan *p = &t->plan;
     ls_strategy_bind(t->strategy, p);
     if (t->pipe) ls_pipe_bind(t->pipe, p);
     else ls_acts_bind(t->acts, t->model, p);
-    t->ids = ls_plan_at(p, r->ids);
-    t->target = ls_plan_at(p, r->target);
+    ls_input_bind(&t->input, p);
     t->norm_block = ls_plan_at(p, r->norm);
     t->leaf_loss = ls_plan_at(p, r->leaf_loss);
     t->val_loss = ls_plan_at(p, r->val_loss);
+    return ls_input_open(&t->input, 0, &t->ids, &t->target);
 }
 
 /* One worker allocates for itself; several take memory that their peers can read. */
@@ -55,10 +56,9 @@ static ls_status take_memory(ls_trainer *t)
     t->plan.n_copy = ls_comm_size(t->comm);
     if (t->plan.n_copy == 1) return ls_plan_alloc(&t->plan, false);
     LS_TRY(ls_plan_alloc(&t->plan, true));
-    void *memory = ls_comm_alloc(t->comm, (size_t)t->plan.total);
-    if (!memory) return ls_nomem(t->plan.total, "the memory plan");
-    ls_plan_take(&t->plan, memory);
-    return LS_OK;
+    void *memory = ls_comm_alloc(t->comm, (size_t)ls_plan_host_bytes(&t->plan));
+    if (!memory) return ls_nomem(ls_plan_host_bytes(&t->plan), "the memory plan");
+    return ls_plan_take(&t->plan, memory);
 }
 
 /* The groups that this worker belongs to. */
@@ -191,9 +191,15 @@ static void say_plan(ls_trainer *t)
     ls_str_fini(&s);
 }
 
+static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
+{
+    const ls_compute_open_opts o = {.dtype = LS_F32, .local_rank = ls_comm_where(t->comm).local_rank};
+    return ls_compute_open(&t->compute, cfg->compute, &o, cfg->threads);
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
-    LS_TRY(ls_compute_open(&t->compute, cfg->compute, LS_F32, cfg->threads));
+    LS_TRY(open_compute(t, cfg));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
@@ -202,7 +208,7 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     ls_run_rows r;
     LS_TRY(plan_memory(t, &r));
     LS_TRY(take_memory(t));
-    bind_memory(t, &r);
+    LS_TRY(bind_memory(t, &r));
     say_plan(t);
 
     const int64_t n_micro = cfg->steps_per_epoch * cfg->grad_accum;
@@ -251,6 +257,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_schedule_destroy(&t->schedule);
     if (t->whole != t->model) ls_model_destroy(&t->whole);
     ls_model_destroy(&t->model);
+    ls_input_fini(&t->input);
     ls_plan_fini(&t->plan);
     ls_comm_destroy(&t->pp);
     ls_comm_destroy(&t->pp_acts);
@@ -264,6 +271,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_free(t->state.done);
     if (t->load != t->hold) ls_free(t->load);
     ls_free(t->hold);
+    ls_compute_close(&t->compute);
     ls_free(t);
     *tp = NULL;
 }
@@ -277,19 +285,22 @@ ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, c
     int owner = 0; /* the stage that has it */
     for (int g = 0; g < t->stages.n_stage * t->stages.n_chunk; g++)
         if (t->stages.first[g] <= u) owner = g % t->stages.n_stage;
-    if (*whole && *whole != scratch) memcpy(scratch, *whole, (size_t)unit->n_pad * sizeof(float));
+    const ls_dtype wide = t->compute.ops->wide;
+    if (*whole && *whole != scratch) memcpy(scratch, *whole, (size_t)unit->n_pad * ls_dtype_nbytes(wide));
     *whole = scratch;
-    return ls_broadcast(t->pp, (ls_view){scratch, unit->n_pad, LS_F32}, owner, LS_SITE, NULL);
+    return ls_broadcast(t->pp, (ls_view){scratch, unit->n_pad, wide}, owner, LS_SITE, NULL);
 }
 
-static void zero_moments(ls_trainer *t)
+static ls_status zero_moments(ls_trainer *t)
 {
+    const size_t size = ls_dtype_nbytes(t->compute.ops->wide);
     for (int u = 0; u < t->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(t->strategy, u);
         if (!o.n) continue;
-        (void)t->compute.ops->zero(&t->compute, o.m, o.n);
-        (void)t->compute.ops->zero(&t->compute, o.v, o.n);
+        LS_TRY(t->compute.ops->zero(&t->compute, o.m, (size_t)o.n * size));
+        LS_TRY(t->compute.ops->zero(&t->compute, o.v, (size_t)o.n * size));
     }
+    return LS_OK;
 }
 
 static void say(ls_trainer *t, const char *what, const char *path)
@@ -300,10 +311,10 @@ static void say(ls_trainer *t, const char *what, const char *path)
     t->io.note(t->io.ctx, text);
 }
 
-ls_status ls_trainer_load(ls_trainer *t)
+static ls_status load_weights(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
-    zero_moments(t);
+    LS_TRY(zero_moments(t));
     if (c->resume) {
         char *path = NULL, *json = NULL;
         if (ls_comm_rank(t->comm) == 0) LS_TRY(ls_ckpt_clean(c->run_dir));
@@ -326,8 +337,14 @@ ls_status ls_trainer_load(ls_trainer *t)
         return LS_OK;
     }
     for (int i = 0; i < t->n_hold; i++)
-        if (t->hold[i].what == LS_FLAT_PARAM) ls_model_init_piece(t->model, c->seed, &t->hold[i]);
+        if (t->hold[i].what == LS_FLAT_PARAM) LS_TRY(ls_model_init_piece(t->model, c->seed, &t->hold[i]));
     return LS_OK;
+}
+
+ls_status ls_trainer_load(ls_trainer *t)
+{
+    LS_TRY(load_weights(t));
+    return ls_strategy_publish(t->strategy);
 }
 
 ls_status ls_trainer_save(ls_trainer *t, const char *name)

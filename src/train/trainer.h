@@ -14,6 +14,7 @@
 
 #include "core/plan.h"
 #include "data/loader.h"
+#include "model/input.h"
 #include "model/model.h"
 #include "parallel/pipe_exec.h"
 #include "parallel/strategy.h"
@@ -86,10 +87,12 @@ typedef struct ls_trainer {
     ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
-    int32_t *ids, *target; /* one micro-batch                                                  */
+    ls_input input;        /* the micro-batches of a step                                      */
+    int32_t *ids, *target; /* room for one on the host                                         */
     double *norm_block;    /* for naming what is not finite                                    */
     ls_step_split split_sum;
     int64_t n_split;
+    ls_mark update[2];            /* on a device: around the last step's update */
     double cpu_begin, wall_begin; /* of this session's first step                           */
     double *leaf_loss;            /* (loss sum, rows counted) of every leaf of a step                 */
     double *val_loss;             /* the same of every validation batch                               */

@@ -107,7 +107,7 @@ static void check_classifier(size_t b, int T, int64_t R, int64_t C, int64_t V, b
     assert_true(loss && loss_cut && target);
     for (int64_t r = 0; r < R; r++) target[r] = r % 7 == 3 ? -1 : (int32_t)(ls_rng_u64(8, (uint64_t)r) % (uint64_t)V);
     ls_compute c;
-    assert_int_equal(ls_compute_open(&c, backends[b].name, dt, 2), LS_OK);
+    assert_int_equal(ls_compute_open(&c, backends[b].name, &(ls_compute_open_opts){.dtype = dt}, 2), LS_OK);
     void *scratch = scratch_of(&c, R, C, V, 1);
     const ls_classifier whole = {.row_loss = loss,
                                  .dx = gradient ? dx : NULL,
@@ -130,7 +130,7 @@ static void check_classifier(size_t b, int T, int64_t R, int64_t C, int64_t V, b
     for (int t = 0; t < T; t++) {
         const int64_t first = V * t / T, n = V * (t + 1) / T - first;
         s[t] = (seat){.m = &m, .rank = t, .job = whole};
-        assert_int_equal(ls_compute_open(&s[t].compute, backends[b].name, dt, 1 + t % 2), LS_OK);
+        assert_int_equal(ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = dt}, 1 + t % 2), LS_OK);
         scratch_of(&s[t].compute, R, C, n, T);
         ls_classifier *j = &s[t].job;
         j->row_loss = loss_cut + t * R;
@@ -196,7 +196,7 @@ static void far_apart(void **state)
         assert_int_equal(pthread_barrier_init(&m.barrier, NULL, 2), 0);
         for (int t = 0; t < 2; t++) {
             s[t] = (seat){.m = &m, .rank = t};
-            assert_int_equal(ls_compute_open(&s[t].compute, backends[b].name, backends[b].dt, 1), LS_OK);
+            assert_int_equal(ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = backends[b].dt}, 1), LS_OK);
             scratch_of(&s[t].compute, 1, 1, 2, 2);
             s[t].job = (ls_classifier){.row_loss = loss[t],
                                        .x = wide ? (void *)&x64 : (void *)&x32,
@@ -242,7 +242,7 @@ static void heads(void **state)
         const ls_dtype dt = backends[b].dt;
         const size_t e = ls_dtype_nbytes(dt);
         ls_compute c;
-        assert_int_equal(ls_compute_open(&c, backends[b].name, dt, 2), LS_OK);
+        assert_int_equal(ls_compute_open(&c, backends[b].name, &(ls_compute_open_opts){.dtype = dt}, 2), LS_OK);
         const ls_compute_shapes shapes = {.B = B, .T = S, .C = C, .H = H, .ffn = C, .backward = true};
         c.scratch = ls_alloc(ls_compute_scratch(&c, &shapes));
         assert_non_null(c.scratch);
@@ -287,7 +287,7 @@ static void rows_elsewhere(void **state)
         const ls_dtype dt = backends[b].dt;
         const size_t e = ls_dtype_nbytes(dt);
         ls_compute c;
-        assert_int_equal(ls_compute_open(&c, backends[b].name, dt, 2), LS_OK);
+        assert_int_equal(ls_compute_open(&c, backends[b].name, &(ls_compute_open_opts){.dtype = dt}, 2), LS_OK);
         void *wte = numbers(dt, V * C, 1, 1), *wpe = numbers(dt, S * C, 2, 1), *dy = numbers(dt, R * C, 3, 1);
         void *y = numbers(dt, R * C, 4, 1), *dwte = numbers(dt, V * C, 5, 1), *dwpe = numbers(dt, S * C, 6, 1);
         void *sum = numbers(dt, R * C, 7, 0), *part = numbers(dt, R * C, 8, 1), *dte = numbers(dt, V * C, 9, 1);

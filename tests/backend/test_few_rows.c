@@ -29,7 +29,7 @@ static void few_rows(void **state)
                 float *fw = some(K * N, 1), *fx = some(LS_FEW_ROWS * K, 2), *fb = some(N, 3);
                 float *many = ls_alloc((size_t)(LS_FEW_ROWS * N) * 4), *one = ls_alloc((size_t)N * 4);
                 ls_compute c;
-                assert_int_equal(ls_compute_open(&c, "cpu", LS_F32, threads), LS_OK);
+                assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, threads), LS_OK);
                 c.scratch =
                     ls_alloc(ls_compute_scratch(&c, &(ls_compute_shapes){.B = 1, .T = LS_FEW_ROWS, .C = K, .ffn = N}));
                 for (int op = 0; op < 2; op++)

@@ -71,7 +71,7 @@ static ls_dtype arg_dt(const ls_compute *c, spec a)
 static void run_case(const op_case *k, const char *backend, ls_dtype dt, int n_thread, void **out)
 {
     ls_compute c;
-    assert_int_equal(ls_compute_open(&c, backend, dt, n_thread), LS_OK);
+    assert_int_equal(ls_compute_open(&c, backend, &(ls_compute_open_opts){.dtype = dt}, n_thread), LS_OK);
     const shape *s = &k->s;
     int64_t C = s->C > s->K ? s->C : s->K;
     ls_compute_shapes shapes = {.B = s->B > 0 ? s->B : s->R,
@@ -625,7 +625,7 @@ static void test_classifier_rows(void **state)
     int32_t target[R] = {2, -1, 5};
     x[8] = NAN;
     ls_compute c;
-    assert_int_equal(ls_compute_open(&c, "cpu", LS_F32, 2), LS_OK);
+    assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 2), LS_OK);
     c.scratch =
         ls_alloc(ls_compute_scratch(&c, &(ls_compute_shapes){.B = 1, .T = R, .C = C, .V = V, .backward = true}));
     ls_classifier a = {
@@ -643,11 +643,11 @@ static void test_opening(void **state)
     (void)state;
     ls_compute c;
     char buf[160];
-    assert_int_equal(ls_compute_open(&c, "cuda", LS_F32, 1), LS_E_UNSUPPORTED);
+    assert_int_equal(ls_compute_open(&c, "cuda", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_E_UNSUPPORTED);
     assert_non_null(strstr(ls_err_words(), "cpu-ref"));
-    assert_int_equal(ls_compute_open(&c, "cpu", LS_F64, 1), LS_E_UNSUPPORTED);
-    assert_int_equal(ls_compute_open(&c, "cpu", LS_F32, -1), LS_E_ARG);
-    assert_int_equal(ls_compute_open(&c, "cpu", LS_F32, 0), LS_OK);
+    assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F64}, 1), LS_E_UNSUPPORTED);
+    assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, -1), LS_E_ARG);
+    assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 0), LS_OK);
     assert_true(c.n_thread >= 1);
     printf("%s\n", ls_compute_describe(&c, buf));
     ls_compute_ops broken = *c.ops;

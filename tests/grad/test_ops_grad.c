@@ -48,7 +48,7 @@ static env *start(void)
 {
     env *e = ls_alloc(sizeof *e);
     assert_non_null(e);
-    assert_int_equal(ls_compute_open(&e->c, "cpu-ref", LS_F64, 1), LS_OK);
+    assert_int_equal(ls_compute_open(&e->c, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F64}, 1), LS_OK);
     e->c.scratch = e->scratch;
     e->c.scratch_nbytes = sizeof e->scratch;
     for (int i = 0; i < 8; i++) fill(e->a[i], MAX, (uint64_t)i);

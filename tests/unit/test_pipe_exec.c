@@ -91,7 +91,7 @@ static ls_status run_stage(stage *s)
     LS_TRY(ls_comm_self(&self));
     LS_TRY(ls_comm_split(all, 0, s->rank, &acts));
     LS_TRY(ls_comm_split(all, 0, s->rank, &grads));
-    LS_TRY(ls_compute_open(&compute, "cpu-ref", LS_F32, 1));
+    LS_TRY(ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1));
     LS_TRY(ls_model_create(&m, j->cfg, &compute, 64));
     LS_TRY(ls_schedule_create(&sch, j->schedule, &(ls_pipe_opts){j->n_stage, j->n_micro, j->n_chunk, 0, NULL}));
     ls_pipe_roles(j->stages, j->cfg->tied, s->rank, role);

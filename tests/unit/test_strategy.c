@@ -36,7 +36,7 @@ static void lab_open(lab *l, const char *name, int rank, int W, int M, ls_varian
 {
     ls_model_config cfg = small_config(variant, 0);
     *l = (lab){.M = M};
-    assert_int_equal(ls_compute_open(&l->compute, "cpu", LS_F32, 1), LS_OK);
+    assert_int_equal(ls_compute_open(&l->compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
     assert_int_equal(ls_comm_dry(rank, W, &l->comm), LS_OK);
     assert_int_equal(ls_model_create(&l->model, &cfg, &l->compute, ls_strategy_pad(name, W)), LS_OK);
     const ls_strategy_opts o = {
@@ -196,7 +196,7 @@ static void refused(void **state)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         lab l = {0};
         ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
-        assert_int_equal(ls_compute_open(&l.compute, "cpu", LS_F32, 1), LS_OK);
+        assert_int_equal(ls_compute_open(&l.compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
         assert_int_equal(ls_comm_dry(0, all[i].W, &l.comm), LS_OK);
         assert_int_equal(ls_model_create(&l.model, &cfg, &l.compute, ls_strategy_pad(all[i].name, all[i].W)), LS_OK);
         ls_strategy_opts o = {.n_micro = all[i].M, .bucket = 1, .gather_bucket = 1, .deterministic = true};

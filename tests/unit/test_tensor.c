@@ -38,7 +38,7 @@ static void tables(void **state)
         const ls_model_config cfg = config(variant ? LS_VARIANT_R1 : LS_VARIANT_HF);
         ls_compute compute;
         ls_model *whole;
-        assert_int_equal(ls_compute_open(&compute, "cpu", LS_F32, 1), LS_OK);
+        assert_int_equal(ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
         assert_int_equal(ls_model_create(&whole, &cfg, &compute, 8), LS_OK);
         void *memory = take_units(whole);
         ls_model_init(whole, 9);
@@ -114,7 +114,7 @@ static void counted_once(void **state)
     ls_compute compute;
     ls_model *whole;
     double judge = 0;
-    assert_int_equal(ls_compute_open(&compute, "cpu", LS_F32, 1), LS_OK);
+    assert_int_equal(ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_OK);
     assert_int_equal(ls_model_create(&whole, &cfg, &compute, 1), LS_OK);
     void *memory = take_units(whole);
     ls_model_init(whole, 4);

@@ -49,6 +49,21 @@ static inline cpu_row cpu_join_row(const cpu_row *part, int n_part, int64_t step
     return row;
 }
 
+/* The row of an id in a table that begins with row `first` and has V of them; -1: it is elsewhere. */
+static inline int64_t cpu_id(int32_t id, int64_t first, int64_t V)
+{
+    const int64_t row = id - first;
+    return row >= 0 && row < V ? row : -1;
+}
+
+/* Element i is not decayed. */
+static inline bool cpu_plain(const ls_adamw *h, int64_t i)
+{
+    for (int k = 0; k < h->n_plain; k++)
+        if (i >= h->plain[k][0] && i < h->plain[k][1]) return true;
+    return false;
+}
+
 /* What a survivor is multiplied by. */
 static inline double drop_scale(ls_drop d)
 {

@@ -19,6 +19,7 @@
 const ls_compute_ops ls_compute_cpu = {
     .name = "cpu",
     .dtype = LS_F32,
+    .wide = LS_F32,
     .embed_fwd = fast_embed_fwd,
     .embed_bwd = fast_embed_bwd,
     .layernorm_fwd = fast_layernorm_fwd,
@@ -39,7 +40,9 @@ const ls_compute_ops ls_compute_cpu = {
     .quantise = fast_quantise,
     .linear_q8 = fast_linear_q8,
     .adamw = fast_adamw,
+    .narrow = fast_narrow,
     .sumsq = fast_sumsq,
+    .sum = fast_sum,
     .add = fast_add,
     .zero = fast_zero,
     .copy = fast_copy,

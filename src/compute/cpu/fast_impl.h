@@ -50,10 +50,10 @@ void fast_add_blocks(const ls_compute *c, float *out, const float *part, int64_t
 /* Bytes at the start of scratch that belong to matrix products. */
 size_t fast_gemm_scratch(int n_thread);
 
-ls_status fast_embed_fwd(ls_compute *c, void *y, const int32_t *ids, const void *wte, const void *wpe, int64_t B,
-                         int64_t T, int64_t C, ls_drop drop);
-ls_status fast_embed_bwd(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t B,
-                         int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
+ls_status fast_embed_fwd(ls_compute *c, void *y, const int32_t *ids, int64_t first, int64_t V, const void *wte,
+                         const void *wpe, int64_t B, int64_t T, int64_t C, ls_drop drop);
+ls_status fast_embed_bwd(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t first,
+                         int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
 ls_status fast_layernorm_fwd(ls_compute *c, void *y, void *mean, void *rstd, const void *x, const void *w,
                              const void *b, int64_t R, int64_t C, double eps);
 ls_status fast_add_layernorm_fwd(ls_compute *c, void *res, void *y, void *mean, void *rstd, const void *x,
@@ -80,10 +80,13 @@ ls_status fast_attention_cached(ls_compute *c, void *y, void *kcache, void *vcac
                                 int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D);
 ls_status fast_classifier(ls_compute *c, const ls_classifier *a);
 ls_status fast_logits(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V);
-ls_status fast_adamw(ls_compute *c, void *p, const void *g, void *m, void *v, int64_t n, const ls_adamw *h);
+ls_status fast_adamw(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
+                     const ls_adamw *h);
+ls_status fast_narrow(ls_compute *c, void *p, const void *x, int64_t n);
+ls_status fast_sum(ls_compute *c, double *out, const double *x, int64_t n);
 ls_status fast_sumsq(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
 ls_status fast_add(ls_compute *c, void *y, const void *a, const void *b, int64_t n);
-ls_status fast_zero(ls_compute *c, void *y, int64_t n);
-ls_status fast_copy(ls_compute *c, void *y, const void *x, int64_t n);
+ls_status fast_zero(ls_compute *c, void *y, size_t nbytes);
+ls_status fast_copy(ls_compute *c, void *y, const void *x, size_t nbytes);
 
 #endif

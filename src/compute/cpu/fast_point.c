@@ -1,5 +1,6 @@
 /* fast_point.c - operations on single elements: GELU, sums, dropout, embedding, AdamW. Bound by memory, so each makes one
  * pass and the threads share the elements in ranges of whole cache lines. */
+#include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/simd.h"
 
@@ -75,27 +76,32 @@ ls_status fast_add(ls_compute *c, void *y_, const void *a_, const void *b_, int6
     return LS_OK;
 }
 
-ls_status fast_copy(ls_compute *c, void *y_, const void *x_, int64_t n)
+ls_status fast_copy(ls_compute *c, void *y_, const void *x_, size_t nbytes)
 {
-    float *y = y_;
-    const float *x = x_;
-#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    char *y = y_;
+    const char *x = x_;
+#pragma omp parallel num_threads(c->n_thread) if (nbytes > FAST_SERIAL * sizeof(float))
     {
-        fast_range r = fast_share(n, LINE);
-        if (r.hi > r.lo) memcpy(y + r.lo, x + r.lo, (size_t)(r.hi - r.lo) * sizeof *y);
+        fast_range r = fast_share((int64_t)nbytes, LINE * (int64_t)sizeof(float));
+        if (r.hi > r.lo) memcpy(y + r.lo, x + r.lo, (size_t)(r.hi - r.lo));
     }
     return LS_OK;
 }
 
-ls_status fast_zero(ls_compute *c, void *y_, int64_t n)
+ls_status fast_zero(ls_compute *c, void *y_, size_t nbytes)
 {
-    float *y = y_;
-#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
+    char *y = y_;
+#pragma omp parallel num_threads(c->n_thread) if (nbytes > FAST_SERIAL * sizeof(float))
     {
-        fast_range r = fast_share(n, LINE);
-        if (r.hi > r.lo) memset(y + r.lo, 0, (size_t)(r.hi - r.lo) * sizeof *y);
+        fast_range r = fast_share((int64_t)nbytes, LINE * (int64_t)sizeof(float));
+        if (r.hi > r.lo) memset(y + r.lo, 0, (size_t)(r.hi - r.lo));
     }
     return LS_OK;
+}
+
+ls_status fast_narrow(ls_compute *c, void *p, const void *x, int64_t n)
+{
+    return p == x ? LS_OK : fast_copy(c, p, x, (size_t)n * sizeof(float));
 }
 
 /* y = drop(a + b), where either may be missing. */
@@ -107,45 +113,60 @@ static void embed_row(const simd_ops *k, float *y, const float *a, const float *
     else memset(y, 0, (size_t)n * sizeof *y);
 }
 
-ls_status fast_embed_fwd(ls_compute *c, void *y_, const int32_t *ids, const void *wte_, const void *wpe_, int64_t B,
-                         int64_t T, int64_t C, ls_drop drop)
+ls_status fast_embed_fwd(ls_compute *c, void *y_, const int32_t *ids, int64_t first, int64_t V, const void *wte_,
+                         const void *wpe_, int64_t B, int64_t T, int64_t C, ls_drop drop)
 {
     const simd_ops *k = simd_pick();
     const simd_drop d = simd_drop_of(drop);
     float *y = y_;
     const float *wte = wte_, *wpe = wpe_;
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * T * C > FAST_SERIAL)
-    for (int64_t r = 0; r < B * T; r++)
-        embed_row(k, y + r * C, ids[r] < 0 ? NULL : wte + ids[r] * C, wpe ? wpe + r % T * C : NULL, C, &d,
-                  (uint32_t)(r * C));
+    for (int64_t r = 0; r < B * T; r++) {
+        const int64_t id = cpu_id(ids[r], first, V);
+        embed_row(k, y + r * C, id < 0 ? NULL : wte + id * C, wpe ? wpe + r % T * C : NULL, C, &d, (uint32_t)(r * C));
+    }
     return LS_OK;
 }
 
 /* Threads own columns, so that each element of a table is a sum over rows in ascending order, on one thread. */
-ls_status fast_embed_bwd(ls_compute *c, void *dwte_, void *dwpe_, const void *dy_, const int32_t *ids, int64_t B,
-                         int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc)
+ls_status fast_embed_bwd(ls_compute *c, void *dwte_, void *dwpe_, const void *dy_, const int32_t *ids, int64_t first,
+                         int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc)
 {
     const simd_ops *k = simd_pick();
     const simd_drop d = simd_drop_of(drop);
     float *dwte = dwte_, *dwpe = dwpe_;
     const float *dy = dy_;
     if (!acc) {
-        LS_TRY(fast_zero(c, dwte, V * C));
-        LS_TRY(fast_zero(c, dwpe, P * C));
+        LS_TRY(fast_zero(c, dwte, (size_t)(V * C) * sizeof(float)));
+        LS_TRY(fast_zero(c, dwpe, (size_t)(P * C) * sizeof(float)));
     }
 #pragma omp parallel num_threads(c->n_thread) if (B * T * C > FAST_SERIAL)
     {
         fast_range s = fast_share(C, 16);
         for (int64_t r = 0; r < B * T && s.hi > s.lo; r++) {
-            int64_t at = r * C + s.lo, n = s.hi - s.lo;
-            if (ids[r] >= 0) k->acc_drop(dwte + ids[r] * C + s.lo, dy + at, n, &d, (uint32_t)at);
+            const int64_t at = r * C + s.lo, n = s.hi - s.lo, id = cpu_id(ids[r], first, V);
+            if (id >= 0) k->acc_drop(dwte + id * C + s.lo, dy + at, n, &d, (uint32_t)at);
             k->acc_drop(dwpe + r % T * C + s.lo, dy + at, n, &d, (uint32_t)at);
         }
     }
     return LS_OK;
 }
 
-ls_status fast_adamw(ls_compute *c, void *p_, const void *g_, void *m_, void *v_, int64_t n, const ls_adamw *h)
+/* From element i on: how many are decayed alike, and whether they are. */
+static int64_t alike(const ls_adamw *h, int64_t i, int64_t end, bool *plain)
+{
+    *plain = false;
+    for (int k = 0; k < h->n_plain; k++) {
+        if (i >= h->plain[k][1]) continue;
+        *plain = i >= h->plain[k][0];
+        const int64_t turn = *plain ? h->plain[k][1] : h->plain[k][0];
+        return (turn < end ? turn : end) - i;
+    }
+    return end - i;
+}
+
+ls_status fast_adamw(ls_compute *c, void *p_, void *master, const void *g_, void *m_, void *v_, int64_t n,
+                     const ls_adamw *h)
 {
     const simd_ops *k = simd_pick();
     const simd_adamw a = {.beta1 = (float)h->beta1,
@@ -159,12 +180,19 @@ ls_status fast_adamw(ls_compute *c, void *p_, const void *g_, void *m_, void *v_
                           .decay = (float)h->weight_decay,
                           .grad_scale = (float)h->grad_scale,
                           .coupled = h->coupled};
+    simd_adamw no_decay = a;
+    no_decay.decay = 0;
+    LS_ASSERT(p_ == master);
     float *p = p_, *m = m_, *v = v_;
     const float *g = g_;
 #pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
     {
         fast_range r = fast_share(n, LINE);
-        k->adamw(p + r.lo, g + r.lo, m + r.lo, v + r.lo, r.hi - r.lo, &a);
+        for (int64_t i = r.lo, len; i < r.hi; i += len) {
+            bool plain;
+            len = alike(h, i, r.hi, &plain);
+            k->adamw(p + i, g + i, m + i, v + i, len, plain ? &no_decay : &a);
+        }
     }
     return LS_OK;
 }
@@ -176,5 +204,13 @@ ls_status fast_sumsq(ls_compute *c, double *block_sum, const void *x_, int64_t n
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n > FAST_SERIAL)
     for (int64_t i = 0; i < (n + block - 1) / block; i++)
         block_sum[i] = k->sumsq(x + i * block, n - i * block < block ? n - i * block : block);
+    return LS_OK;
+}
+
+ls_status fast_sum(ls_compute *c, double *out, const double *x, int64_t n)
+{
+    (void)c;
+    *out = 0;
+    for (int64_t i = 0; i < n; i++) *out += x[i];
     return LS_OK;
 }

@@ -1,0 +1,193 @@
+/* runtime.h - the part of CUDA's run-time interface that this project uses, as the emulator has it. C and C++; names, values and meaning
+ * are CUDA's, so that host code compiles against either.
+ *
+ * A hard test of order: streams are LAZY. What is put on a stream runs only when somebody waits for it (synchronize, an event's wait,
+ * one operation a query), so that code which forgets to wait sees what was there before.
+ *
+ *   LS_EMU_DEVICES  how many devices there are (1; 0: none, and cudaGetDeviceCount says so)
+ *   LS_EMU_MEMORY   bytes each has (8 GiB)
+ *   LS_EMU_ORDER    a number: threads and blocks run in a shuffled order, so that races show
+ *   LS_EMU_PROTECT  1: device memory cannot be touched outside operations; the host that tries gets SIGSEGV
+ *   LS_EMU_EAGER    1: streams are not lazy (to debug) */
+#ifndef LS_EMU_RUNTIME_H
+#define LS_EMU_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInitializationError = 3,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorDevicesUnavailable = 46,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorNoKernelImageForDevice = 209,
+    cudaErrorECCUncorrectable = 214,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchOutOfResources = 701,
+    cudaErrorHostMemoryAlreadyRegistered = 712,
+    cudaErrorHostMemoryNotRegistered = 713,
+    cudaErrorHardwareStackError = 714,
+    cudaErrorIllegalInstruction = 715,
+    cudaErrorMisalignedAddress = 716,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureUnmatched = 903,
+    cudaErrorStreamCaptureIsolation = 905,
+    cudaErrorCapturedEvent = 907,
+    cudaErrorStreamCaptureWrongThread = 908,
+    cudaErrorUnknown = 999
+} cudaError_t;
+
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost,
+    cudaMemcpyHostToDevice,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice,
+    cudaMemcpyDefault
+};
+enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+    cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
+enum cudaDeviceAttr {
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+enum cudaStreamCaptureMode {
+    cudaStreamCaptureModeGlobal,
+    cudaStreamCaptureModeThreadLocal,
+    cudaStreamCaptureModeRelaxed
+};
+enum cudaStreamCaptureStatus {
+    cudaStreamCaptureStatusNone,
+    cudaStreamCaptureStatusActive,
+    cudaStreamCaptureStatusInvalidated
+};
+
+#define cudaStreamDefault              0u
+#define cudaStreamNonBlocking          1u
+#define cudaEventDefault               0u
+#define cudaEventBlockingSync          1u
+#define cudaEventDisableTiming         2u
+#define cudaEventRecordDefault         0u
+#define cudaEventRecordExternal        1u
+#define cudaEventWaitDefault           0u
+#define cudaEventWaitExternal          1u
+#define cudaHostAllocDefault           0u
+#define cudaHostAllocPortable          1u
+#define cudaHostAllocMapped            2u
+#define cudaHostRegisterDefault        0u
+#define cudaHostRegisterPortable       1u
+#define cudaHostRegisterMapped         2u
+#define cudaDeviceScheduleSpin         1u
+#define cudaDeviceScheduleYield        2u
+#define cudaDeviceScheduleBlockingSync 4u
+#define CUDART_VERSION                 13000
+
+typedef struct emu_stream *cudaStream_t;
+typedef struct emu_event *cudaEvent_t;
+typedef struct emu_graph *cudaGraph_t;
+typedef struct emu_graph_exec *cudaGraphExec_t;
+typedef void (*cudaHostFn_t)(void *);
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
+    int major, minor, multiProcessorCount, l2CacheSize, warpSize, maxThreadsPerBlock, canMapHostMemory, integrated;
+};
+struct cudaPointerAttributes {
+    enum cudaMemoryType type;
+    int device;
+    void *devicePointer, *hostPointer;
+};
+
+const char *cudaGetErrorString(cudaError_t e);
+const char *cudaGetErrorName(cudaError_t e);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaPeekAtLastError(void);
+
+cudaError_t cudaGetDeviceCount(int *n);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaSetDeviceFlags(unsigned flags);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int device);
+cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaDriverGetVersion(int *v);
+cudaError_t cudaRuntimeGetVersion(int *v);
+cudaError_t cudaMemGetInfo(size_t *nfree, size_t *total);
+
+cudaError_t cudaMalloc(void **p, size_t nbytes);
+cudaError_t cudaFree(void *p);
+cudaError_t cudaMallocHost(void **p, size_t nbytes);
+cudaError_t cudaHostAlloc(void **p, size_t nbytes, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *p);
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p);
+
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s);
+cudaError_t cudaMemset(void *p, int byte, size_t nbytes);
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t nbytes, cudaStream_t s);
+
+cudaError_t cudaStreamCreate(cudaStream_t *s);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+cudaError_t cudaStreamDestroy(cudaStream_t s);
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaStreamQuery(cudaStream_t s);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg);
+
+cudaError_t cudaEventCreate(cudaEvent_t *e);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t e);
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s);
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned flags);
+cudaError_t cudaEventSynchronize(cudaEvent_t e);
+cudaError_t cudaEventQuery(cudaEvent_t e);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g);
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *status);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long flags);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s);
+cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
+cudaError_t cudaGraphDestroy(cudaGraph_t g);
+cudaError_t cudaGraphGetNodes(cudaGraph_t g, void **nodes, size_t *n); /* nodes: NULL, the number alone */
+
+/* ---- for tests ---- */
+/* The call `name` ("cudaMalloc") gives `e` once, after `after` good calls. */
+void emu_fail(const char *name, cudaError_t e, int after);
+/* The device is lost: every call gives `e` from now on; cudaSuccess mends it. */
+void emu_break(cudaError_t e);
+typedef struct emu_counts {
+    int allocations, pinned, streams, events, graphs; /* that are there now      */
+    int64_t launches, graph_launches, waiting;        /* so far; operations queued */
+} emu_counts;
+emu_counts emu_count(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
