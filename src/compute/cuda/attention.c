@@ -42,8 +42,8 @@ static ls_status choose(choice want[2], const char *kind)
         int k = 0;
         while (k < 3 && !(strlen(word[k]) == n && !strncmp(word[k], from, n))) k++;
         if (k == 3)
-            return ls_fail(LS_E_CONFIG, "attention '%s': it is auto, cudnn or flash, or two of them for forward,backward",
-                           kind);
+            return ls_fail(LS_E_CONFIG,
+                           "attention '%s': it is auto, cudnn or flash, or two of them for forward,backward", kind);
         want[pass] = (choice)k;
     }
     return LS_OK;
@@ -93,8 +93,8 @@ static size_t flash_scratch(int64_t B, int64_t T, int64_t H, bool backward)
 }
 
 /* Whether cuDNN takes this one; why not when it was asked for. */
-static ls_status by_sdpa(const cu_attention *a, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, float p, bool *yes,
-                         size_t *nbytes)
+static ls_status by_sdpa(const cu_attention *a, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, float p,
+                         bool *yes, size_t *nbytes)
 {
     *yes = false;
     if (!a->sdpa || a->want[backward] == FLASH || p > 0) return LS_OK;

@@ -37,7 +37,7 @@ template <class E, int DP> static __device__ __forceinline__ void bwd_zero(float
 
 /* delta of the warp's rows, into shared and into device memory: CHUNKS lanes a row, each a chunk of it. */
 template <class E, int DP, bool EXACT>
-static __device__ __forceinline__ void dq_delta(char *mem, const flash_job &j, const E *y, int ld, float *delta,
+static __device__ __forceinline__ void dq_delta(char *mem, const E *y, int ld, float *delta,
                                                 int i0, int row0, int T, int D)
 {
     typedef bwd_shape<E, DP> sh;
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void dq_delta(char *mem, const flash_job &j, c
                 if (i < T && c * tl::EACH + e < D) sum = fmaf(to_float(dy[e]), to_float(from[e]), sum);
         }
 #pragma unroll
-        for (int half = tl::CHUNKS / 2; half; half /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, half);
+        for (int d = tl::CHUNKS / 2; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
         if (c == 0) {
             ((float *)(mem + sh::S))[r] = sum;
             if (i < T) delta[i] = sum;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 
         }
         if (j0 == 0) {
             const lane_at la = tl::lane_a(lane);
-            dq_delta<E, DP, EXACT>(mem, j, (const E *)j.y + batch * C + head, C, j.delta + flash_row(j, p), i0, row0, T, D);
+            dq_delta<E, DP, EXACT>(mem, (const E *)j.y + batch * C + head, C, j.delta + flash_row(j, p), i0, row0, T, D);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
 #pragma unroll
