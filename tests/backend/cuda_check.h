@@ -101,13 +101,13 @@ struct verdict {
     bool first = true;                            /* only then numbers are looked at */
     std::vector<std::vector<unsigned char>> bits; /* of every output, in order       */
 
-    /* Rounding to its type, and `slack` of the largest: the float sums in front of it. */
-    void near(const char *name, const array &a, const std::vector<double> &want, double slack)
+    /* Rounding to its type, and `slack` of the largest (or of `top`, what it was made of): the float arithmetic in front of it. */
+    void near(const char *name, const array &a, const std::vector<double> &want, double slack, double top = 0)
     {
         bits.push_back(a.bytes());
         if (!first) return;
         const std::vector<double> got = a.get();
-        double top = 0, worst = 0;
+        double worst = 0;
         assert_int_equal(got.size(), want.size());
         for (double w : want) top = fabs(w) > top ? fabs(w) : top;
         for (size_t k = 0; k < got.size(); k++) {
