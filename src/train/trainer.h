@@ -51,7 +51,7 @@ typedef struct ls_step_result {
 
 /* What a checkpoint has to bring back besides tensors. */
 typedef struct ls_run_state {
-    int64_t step;       /* applied updates                                                     */
+    int64_t step;       /* optimizer steps, skipped ones included                              */
     int64_t epoch;      /* finished epochs                                                     */
     int64_t epoch_step; /* finished updates of the epoch under way                             */
     double loss_sum;    /* of the epoch under way: sum over counted tokens                     */
@@ -61,7 +61,15 @@ typedef struct ls_run_state {
     ls_spread loss_spread, norm_spread;
     double norm_max, norm_last;
     int64_t n_spike;
+    ls_loss_scale scale;
+    int64_t skipped, epoch_skipped; /* steps whose gradients overflowed: of the run, of the epoch under way */
 } ls_run_state;
+
+/* The next update's number, which the schedule of the rate and the optimizer's bias correction go by. */
+static inline int64_t ls_next_update(const ls_run_state *s)
+{
+    return s->step - s->skipped + 1;
+}
 
 typedef struct ls_trainer {
     const ls_train_config *cfg;

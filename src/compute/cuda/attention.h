@@ -8,18 +8,21 @@
 typedef struct cu_attention cu_attention;
 
 typedef struct cu_attention_job {
-    void *y, *dqkv;           /* out of forward, of backward                 */
-    float *lse;               /* out of forward, in of backward              */
-    const void *qkv, *dy;     /* y is an input of backward                   */
+    void *y, *dqkv;       /* out of forward, of backward                 */
+    float *lse;           /* out of forward, in of backward              */
+    const void *qkv, *dy; /* y is an input of backward                   */
     int64_t B, T, H, D;
     ls_drop drop;
     ls_dtype dt;
-    void *scratch;            /* cu_attention_scratch bytes                  */
+    void *scratch; /* cu_attention_scratch bytes                  */
 } cu_attention_job;
 
-/* kind: NULL or "auto", "cudnn", "flash" (LS_ATTENTION says it, too). */
+/* kind: NULL or "auto", "cudnn", "flash", or two of them with a comma for forward and backward; LS_ATTENTION says it where kind does not. */
 ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool deterministic, const char *kind);
 void cu_attention_close(cu_attention **a);
+/* LS_F32: products in TF32, about three times as fast; off, they have a float's accuracy. */
+void cu_attention_tf32(cu_attention *a, bool on);
+/* Also makes the plans of the shape: shapes that were not asked for here cannot be recorded (region_begin) the first time they run. */
 size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward);
 ls_status cu_attention_fwd(cu_attention *a, const cu_attention_job *j);
 ls_status cu_attention_bwd(cu_attention *a, const cu_attention_job *j);

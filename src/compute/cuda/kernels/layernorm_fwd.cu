@@ -23,7 +23,7 @@ template <class T> struct job {
 };
 
 template <class T, int NP, int W, bool ADD>
-__global__ void __launch_bounds__(NORM_THREADS) norm_rows(const job<T> a)
+__global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 3 : 2) norm_rows(const job<T> a)
 {
     constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
     LS_SHARED(float, room, [2][NORM_WARPS]);

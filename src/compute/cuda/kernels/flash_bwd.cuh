@@ -1,0 +1,401 @@
+/* flash_bwd.cuh - the gradient of flash_fwd.cuh, as two kernels that each own what they write; see flash.h.
+ *
+ *   flash_dq    a block has rows of queries: delta_i = dy_i.y_i first (kept for the other kernel), then dq over the keys before them
+ *   flash_dkv   a block has rows of keys: dk and dv over the queries behind them. Rows of its matrices are keys: p and ds are made transposed, which
+ *               is how the sums over queries want them
+ *   both        take tiles of the other side through two places in shared memory, and make p a few columns at a time: lse is known, so no
+ *               column waits for another
+ *   moves       qkv, dy, y and dqkv once each (8 x B x T x C elements), and qkv and dy a second time
+ *   makes       7 x B x H x T x T x D / 2 products and sums */
+#ifndef LS_CUDA_FLASH_BWD_CUH
+#define LS_CUDA_FLASH_BWD_CUH
+
+#include "flash_tile.cuh"
+
+template <class E, int DP> struct bwd_shape {
+    static const int WIDE = sizeof(E) == 4;
+    static const int MT = !WIDE && DP == 64 ? 2 : 1;
+    static const int OWN = 64 * MT, PASS = WIDE ? 32 : 64; /* rows of the block; rows of the tiles that pass */
+    static const int PART = MT == 2 ? 16 : 32;             /* columns at a time of flash_dq */
+    static const bool HELD_DQ = !(WIDE && DP == 128);      /* q and dy stay in registers */
+    static const bool HELD_K = DP == 64;                   /* k does, in flash_dkv */
+    static const int ROW = DP * (int)sizeof(E), ONE = PASS * ROW;
+    /* flash_dq: q, dy | k, k | v, v | delta;    flash_dkv: k, v | q, q | dy, dy | lse, lse | delta, delta */
+    static const int A = 0, B = OWN * ROW, X = 2 * OWN * ROW, Y = X + 2 * ONE, S = Y + 2 * ONE;
+    static const int DQ_NBYTES = S + OWN * 4, DKV_NBYTES = S + 4 * PASS * 4;
+};
+
+template <class E, int DP> static __device__ __forceinline__ void bwd_zero(float (*d)[DP / 8][4])
+{
+#pragma unroll
+    for (int m = 0; m < bwd_shape<E, DP>::MT; m++)
+#pragma unroll
+        for (int n = 0; n < DP / 8; n++) d[m][n][0] = d[m][n][1] = d[m][n][2] = d[m][n][3] = 0;
+}
+
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
+
+/* delta of the warp's rows, into shared and into device memory: CHUNKS lanes a row, each a chunk of it. */
+template <class E, int DP, bool EXACT>
+static __device__ __forceinline__ void dq_delta(char *mem, const E *y, int ld, float *delta,
+                                                int i0, int row0, int T, int D)
+{
+    typedef bwd_shape<E, DP> sh;
+    typedef flash_tile<E, DP> tl;
+    const int lane = (int)threadIdx.x & 31, c = lane % tl::CHUNKS;
+#pragma unroll
+    for (int n = 0; n < sh::MT * 16 * tl::CHUNKS / 32; n++) {
+        const int r = row0 + n * (32 / tl::CHUNKS) + lane / tl::CHUNKS, i = i0 + r;
+        const E *dy = (const E *)(mem + sh::B + tl::chunk(r, c)), *from = y + (int64_t)i * ld + c * tl::EACH;
+        float sum = 0;
+        if (EXACT || D % tl::EACH == 0) {
+            if (i < T && (EXACT || c * tl::EACH < D)) {
+                const pack<E> a = load_pack(dy), b = load_pack(from);
+#pragma unroll
+                for (int e = 0; e < tl::EACH; e++) sum = fmaf(to_float(a[e]), to_float(b[e]), sum);
+            }
+        } else {
+            for (int e = 0; e < tl::EACH; e++)
+                if (i < T && c * tl::EACH + e < D) sum = fmaf(to_float(dy[e]), to_float(from[e]), sum);
+        }
+#pragma unroll
+        for (int d = tl::CHUNKS / 2; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+        if (c == 0) {
+            ((float *)(mem + sh::S))[r] = sum;
+            if (i < T) delta[i] = sum;
+        }
+    }
+    __syncwarp();
+}
+
+/* PART columns from key j1 on, which is row c1 of the tiles. EDGE: some lie ahead of some of the warp's rows. */
+template <class E, int PASSES, int DP, bool DROP, bool EDGE>
+static __device__ __forceinline__ void
+dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4],
+        uint32_t (*dy)[DP / mma_kind<E, PASSES>::K][4], const float (*lse2)[2], const float (*delta)[2], saddr mem,
+        saddr k, saddr v, int row0, int first_row, int j1, int c1, const flash_job &j, const flash_drop &drop)
+{
+    typedef mma_kind<E, PASSES> mm;
+    typedef bwd_shape<E, DP> sh;
+    typedef flash_tile<E, DP> tl;
+    const int MT = sh::MT, NT = sh::PART / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
+    const float scale2 = j.scale * FLASH_LOG2E;
+    float s[MT][NT][4], dp[MT][NT][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = dp[m][n][e] = 0;
+#pragma unroll
+    for (int c = 0; c < DP / mm::K; c++) {
+        if (!sh::HELD_DQ)
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                tl::load(q[m][c], mem + sh::A, la, row0 + m * 16, c);
+                tl::load(dy[m][c], mem + sh::B, la, row0 + m * 16, c);
+            }
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            uint32_t bk[4], bv[4];
+            tl::load(bk, k, lb, c1 + n * 8, c);
+            tl::load(bv, v, lb, c1 + n * 8, c);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mm::product(s[m][n], q[m][c], bk);
+                mm::product(s[m][n + 1], q[m][c], bk + 2);
+                mm::product(dp[m][n], dy[m][c], bv);
+                mm::product(dp[m][n + 1], dy[m][c], bv + 2);
+            }
+        }
+    }
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int h = e >> 1, i = first_row + m * 16 + h * 8 + g, col = j1 + n * 8 + 2 * t + (e & 1);
+                float p = ex2(fmaf(s[m][n][e], scale2, -lse2[m][h])), d = dp[m][n][e];
+                if (DROP) d = flash_kept(drop, i, col) ? d * j.keep : 0;
+                if (EDGE && col > i) p = 0;
+                s[m][n][e] = p * (d - delta[m][h]);
+            }
+#pragma unroll
+    for (int c = 0; c < sh::PART / mm::K; c++) {
+        uint32_t a[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) mm::from_sums(a[m], &s[m][c * mm::K / 8]);
+#pragma unroll
+        for (int n = 0; n < DP / 8; n += 2) {
+            uint32_t b[4];
+            flash_rows<E, DP>::load_bt(b, k, la, c1 + c * mm::K, n * 8, lane);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mm::product(dq[m][n], a[m], b);
+                mm::product(dq[m][n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+template <class E, int PASSES, int DP, bool EXACT, bool DROP>
+__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 113 * 1024 ? 2 : 1) flash_dq(flash_job j)
+{
+    typedef mma_kind<E, PASSES> mm;
+    typedef bwd_shape<E, DP> sh;
+    typedef flash_tile<E, DP> tl;
+    char *mem = LS_SHARED_DYNAMIC(char);
+    const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
+    const flash_place p = flash_where(j, (T + sh::OWN - 1) / sh::OWN, true);
+    const int i0 = p.tile * sh::OWN, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = i0 + row0;
+    const int last_row = first_row + MT * 16 - 1, lane = (int)threadIdx.x & 31;
+    const int C = j.H * D, ld = 3 * C, head = p.h * D;
+    const int64_t batch = (int64_t)p.b * T;
+    const E *q = (const E *)j.qkv + batch * ld + head, *k = q + C;
+    const int end = i0 + sh::OWN < T ? i0 + sh::OWN : T;
+    flash_drop drop = {0, 0, 0, 0, 0};
+    if (DROP) drop = flash_drop_of(j, p);
+
+    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::A, q, ld, i0, T, D);
+    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::B, (const E *)j.dy + batch * C + head, C, i0, T, D);
+    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X, k, ld, 0, T, D);
+    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y, k + C, ld, 0, T, D);
+    cp_async_commit();
+
+    const saddr smem = mma_saddr(mem);
+    float dq[MT][DP / 8][4], lse2[MT][2], delta[MT][2];
+    uint32_t hq[MT][DP / mm::K][4], hdy[MT][DP / mm::K][4];
+    bwd_zero<E, DP>(dq);
+    for (int j0 = 0, at = 0; j0 < end; j0 += sh::PASS, at ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads();
+        if (j0 + sh::PASS < end) {
+            flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X + (at ^ 1) * sh::ONE, k, ld, j0 + sh::PASS, T, D);
+            flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y + (at ^ 1) * sh::ONE, k + C, ld, j0 + sh::PASS, T, D);
+            cp_async_commit();
+        }
+        if (j0 == 0) {
+            const lane_at la = tl::lane_a(lane);
+            dq_delta<E, DP, EXACT>(mem, (const E *)j.y + batch * C + head, C, j.delta + flash_row(j, p), i0, row0, T, D);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) { /* rows from T on: finite, and not stored */
+                    const int r = row0 + m * 16 + h * 8 + (lane >> 2), i = i0 + r;
+                    lse2[m][h] = (i < T ? j.lse[flash_row(j, p) + i] : 0) * FLASH_LOG2E;
+                    delta[m][h] = ((const float *)(mem + sh::S))[r];
+                }
+                if (sh::HELD_DQ)
+#pragma unroll
+                    for (int c = 0; c < DP / mm::K; c++) {
+                        tl::load(hq[m][c], smem + sh::A, la, row0 + m * 16, c);
+                        tl::load(hdy[m][c], smem + sh::B, la, row0 + m * 16, c);
+                    }
+            }
+        }
+        const saddr kt = smem + (sh::X + at * sh::ONE), vt = smem + (sh::Y + at * sh::ONE);
+        if (j0 + sh::PASS - 1 <= first_row) {
+#pragma unroll 1
+            for (int c1 = 0; c1 < sh::PASS; c1 += sh::PART)
+                dq_part<E, PASSES, DP, DROP, false>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1, c1,
+                                                    j, drop);
+        } else {
+#pragma unroll 1
+            for (int c1 = 0; c1 < sh::PASS && j0 + c1 <= last_row; c1 += sh::PART)
+                dq_part<E, PASSES, DP, DROP, true>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1, c1, j,
+                                                   drop);
+        }
+    }
+    float factor[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = j.scale;
+    flash_store<E, DP, EXACT, MT>(mem + sh::A, row0, dq, factor, (E *)j.dqkv + batch * ld + head, ld, i0, T, D);
+}
+
+/* ---- keys and values --------------------------------------------------------------------------------------------- */
+
+/* 16 columns, which are queries: from i1 on, row c1 of the tiles. EDGE: some of the warp's keys lie ahead of some of them. */
+template <class E, int PASSES, int DP, bool DROP, bool EDGE>
+static __device__ __forceinline__ void
+dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP / mma_kind<E, PASSES>::K][4],
+         const float *stat, saddr mem, saddr q, saddr dy, int row0, int first_row, int i1, int c1,
+         const flash_job &j, const flash_drop &drop)
+{
+    typedef mma_kind<E, PASSES> mm;
+    typedef bwd_shape<E, DP> sh;
+    typedef flash_tile<E, DP> tl;
+    const int MT = sh::MT, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
+    const float scale2 = j.scale * FLASH_LOG2E;
+    float s[MT][2][4], dp[MT][2][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[m][0][e] = s[m][1][e] = dp[m][0][e] = dp[m][1][e] = 0;
+#pragma unroll
+    for (int c = 0; c < DP / mm::K; c++) {
+        uint32_t bq[4], bdy[4], a[4];
+        tl::load(bq, q, lb, c1, c);
+        tl::load(bdy, dy, lb, c1, c);
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            if (!sh::HELD_K) tl::load(held[m][c], mem + sh::A, la, row0 + m * 16, c);
+            mm::product(s[m][0], held[m][c], bq);
+            mm::product(s[m][1], held[m][c], bq + 2);
+            tl::load(a, mem + sh::B, la, row0 + m * 16, c);
+            mm::product(dp[m][0], a, bdy);
+            mm::product(dp[m][1], a, bdy + 2);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; n++) {
+        const float2 l = *(const float2 *)(stat + c1 + n * 8 + 2 * t);
+        const float2 dl = *(const float2 *)(stat + 2 * sh::PASS + c1 + n * 8 + 2 * t);
+        const float lse2[2] = {l.x * FLASH_LOG2E, l.y * FLASH_LOG2E}, less[2] = {dl.x, dl.y};
+#pragma unroll
+        for (int m = 0; m < MT; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int row = first_row + m * 16 + (e >> 1) * 8 + g, i = i1 + n * 8 + 2 * t + (e & 1);
+                float p = ex2(fmaf(s[m][n][e], scale2, -lse2[e & 1])), d = dp[m][n][e];
+                if (EDGE && row > i) p = 0;
+                const bool kept = !DROP || flash_kept(drop, i, row);
+                if (DROP) d = kept ? d * j.keep : 0;
+                dp[m][n][e] = p * (d - less[e & 1]);
+                s[m][n][e] = kept ? p : 0; /* times `keep` at the end */
+            }
+    }
+#pragma unroll
+    for (int c = 0; c < 16 / mm::K; c++) {
+        uint32_t ap[MT][4], as[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+            mm::from_sums(ap[m], &s[m][c * mm::K / 8]);
+            mm::from_sums(as[m], &dp[m][c * mm::K / 8]);
+        }
+#pragma unroll
+        for (int n = 0; n < DP / 8; n += 2) {
+            uint32_t b[4];
+            flash_rows<E, DP>::load_bt(b, dy, la, c1 + c * mm::K, n * 8, lane);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mm::product(dv[m][n], ap[m], b);
+                mm::product(dv[m][n + 1], ap[m], b + 2);
+            }
+            flash_rows<E, DP>::load_bt(b, q, la, c1 + c * mm::K, n * 8, lane);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mm::product(dk[m][n], as[m], b);
+                mm::product(dk[m][n + 1], as[m], b + 2);
+            }
+        }
+    }
+}
+
+/* One tile of queries: q, dy, lse and delta of its rows; what is not there is 0, and adds nothing. */
+template <class E, int DP, bool EXACT>
+static __device__ __forceinline__ void dkv_load(char *mem, int at, const E *q, const E *dy, const flash_job &j,
+                                                flash_place p, int ldq, int ldy, int i0, int T, int D)
+{
+    typedef bwd_shape<E, DP> sh;
+    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X + at * sh::ONE, q, ldq, i0, T, D);
+    flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y + at * sh::ONE, dy, ldy, i0, T, D);
+    const int n = (int)threadIdx.x % 64, i = i0 + n;
+    const bool second = threadIdx.x >= 64, there = i < T;
+    const float *from = (second ? j.delta : j.lse) + flash_row(j, p);
+    if (n < sh::PASS)
+        cp_async4(mma_saddr(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4), there ? from + i : from, there);
+}
+
+template <class E, int PASSES, int DP, bool EXACT, bool DROP>
+__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <= 113 * 1024 ? 2 : 1) flash_dkv(flash_job j)
+{
+    typedef mma_kind<E, PASSES> mm;
+    typedef bwd_shape<E, DP> sh;
+    typedef flash_tile<E, DP> tl;
+    char *mem = LS_SHARED_DYNAMIC(char);
+    const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
+    const flash_place p = flash_where(j, (T + sh::OWN - 1) / sh::OWN, false);
+    const int j0 = p.tile * sh::OWN, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = j0 + row0;
+    const int last_row = first_row + MT * 16 - 1;
+    const int C = j.H * D, ld = 3 * C, head = p.h * D;
+    const int64_t batch = (int64_t)p.b * T;
+    const E *q = (const E *)j.qkv + batch * ld + head, *dy = (const E *)j.dy + batch * C + head;
+    flash_drop drop = {0, 0, 0, 0, 0};
+    if (DROP) drop = flash_drop_of(j, p);
+
+    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::A, q + C, ld, j0, T, D);
+    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::B, q + 2 * C, ld, j0, T, D);
+    dkv_load<E, DP, EXACT>(mem, 0, q, dy, j, p, ld, C, j0, T, D);
+    cp_async_commit();
+
+    const saddr smem = mma_saddr(mem);
+    float dk[MT][DP / 8][4], dv[MT][DP / 8][4];
+    uint32_t held[MT][DP / mm::K][4];
+    bwd_zero<E, DP>(dk);
+    bwd_zero<E, DP>(dv);
+    for (int i0 = j0, at = 0; i0 < T; i0 += sh::PASS, at ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads();
+        if (i0 + sh::PASS < T) {
+            dkv_load<E, DP, EXACT>(mem, at ^ 1, q, dy, j, p, ld, C, i0 + sh::PASS, T, D);
+            cp_async_commit();
+        }
+        if (i0 == j0 && sh::HELD_K) {
+            const lane_at la = tl::lane_a((int)threadIdx.x & 31);
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int c = 0; c < DP / mm::K; c++) tl::load(held[m][c], smem + sh::A, la, row0 + m * 16, c);
+        }
+        const saddr qt = smem + (sh::X + at * sh::ONE), dyt = smem + (sh::Y + at * sh::ONE);
+        const float *stat = (const float *)(mem + sh::S) + at * sh::PASS; /* lse, and delta 2 PASS behind */
+        if (i0 >= last_row) {
+#pragma unroll 1
+            for (int c1 = 0; c1 < sh::PASS; c1 += 16)
+                dkv_part<E, PASSES, DP, DROP, false>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1, c1, j,
+                                                     drop);
+        } else {
+#pragma unroll 1
+            for (int c1 = 0; c1 < sh::PASS; c1 += 16)
+                if (i0 + c1 + 15 >= first_row)
+                    dkv_part<E, PASSES, DP, DROP, true>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1, c1,
+                                                        j, drop);
+        }
+    }
+    float factor[MT][2];
+    E *to = (E *)j.dqkv + batch * ld + head;
+#pragma unroll
+    for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = j.scale;
+    flash_store<E, DP, EXACT, MT>(mem + sh::A, row0, dk, factor, to + C, ld, j0, T, D);
+#pragma unroll
+    for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = DROP ? j.keep : 1.0f;
+    flash_store<E, DP, EXACT, MT>(mem + sh::B, row0, dv, factor, to + 2 * C, ld, j0, T, D);
+}
+
+template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int bwd_launch(const flash_job *j, void *stream)
+{
+    typedef bwd_shape<E, DP> sh;
+    int n_block = j->B * j->H * ((j->T + sh::OWN - 1) / sh::OWN);
+    int e = flash_launch(flash_dq<E, PASSES, DP, EXACT, DROP>, n_block, sh::DQ_NBYTES, stream, j);
+    return e ? e : flash_launch(flash_dkv<E, PASSES, DP, EXACT, DROP>, n_block, sh::DKV_NBYTES, stream, j);
+}
+
+template <class E, int PASSES, int DP> static int bwd_for_width(const flash_job *j, void *stream)
+{
+    if (j->D == DP) {
+        if (j->threshold) return bwd_launch<E, PASSES, DP, true, true>(j, stream);
+        return bwd_launch<E, PASSES, DP, true, false>(j, stream);
+    }
+    if (j->threshold) return bwd_launch<E, PASSES, DP, false, true>(j, stream);
+    return bwd_launch<E, PASSES, DP, false, false>(j, stream);
+}
+
+template <class E, int PASSES> static int bwd_for(const flash_job *j, void *stream)
+{
+    return j->D <= 64 ? bwd_for_width<E, PASSES, 64>(j, stream) : bwd_for_width<E, PASSES, 128>(j, stream);
+}
+
+#endif

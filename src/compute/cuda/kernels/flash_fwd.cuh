@@ -1,0 +1,198 @@
+/* flash_fwd.cuh - y_i = sum_j drop(softmax_j(scale q_i.k_j)) v_j over j <= i, and lse_i; see flash.h.
+ *
+ *   a block   BM rows of queries of one head; tiles of BN keys and values pass through two places in shared memory, the next one on its way
+ *             while this one is worked on; the sum is held relative to the largest score so far, and rescaled when that grows
+ *   moves     qkv once and y once from and to memory (keys and values come from the second-level cache): 4 x B x T x C elements
+ *   makes     2 x B x H x T x T x D products and sums (half of the square is left out) */
+#ifndef LS_CUDA_FLASH_FWD_CUH
+#define LS_CUDA_FLASH_FWD_CUH
+
+#include "flash_tile.cuh"
+
+template <class E, int DP> struct fwd_shape {
+    static const int WIDE = sizeof(E) == 4;
+    static const int MT = !WIDE && DP == 64 ? 2 : 1, BM = 64 * MT, BN = WIDE ? 32 : 64;
+    static const bool HELD = !(WIDE && DP == 128); /* queries stay in registers */
+    static const int Q = 0, K = BM * DP * (int)sizeof(E), ONE = BN * DP * (int)sizeof(E), V = K + 2 * ONE, NBYTES = V + 2 * ONE;
+};
+
+/* One tile of keys and values. first_row: of the warp; j0: the tile's first key. EDGE: some of them lie ahead of some of the rows. */
+template <class E, int PASSES, int DP, bool DROP, bool EDGE>
+static __device__ __forceinline__ void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2],
+                                                uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4], saddr mem, saddr k,
+                                                saddr v, int row0, int first_row, int j0, float scale2,
+                                                const flash_drop &drop)
+{
+    typedef mma_kind<E, PASSES> mm;
+    typedef fwd_shape<E, DP> sh;
+    typedef flash_tile<E, DP> tl;
+    const int MT = sh::MT, NT = sh::BN / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int last_row = first_row + MT * 16 - 1;
+    const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
+    float s[MT][NT][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) s[m][n][e] = 0;
+
+#pragma unroll
+    for (int n = 0; n < NT; n += 2) {
+        if (EDGE && j0 + n * 8 > last_row) continue;
+#pragma unroll
+        for (int c = 0; c < DP / mm::K; c++) {
+            uint32_t b[4];
+            tl::load(b, k, lb, n * 8, c);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                if (!sh::HELD) tl::load(q[m][c], mem + sh::Q, la, row0 + m * 16, c);
+                mm::product(s[m][n], q[m][c], b);
+                mm::product(s[m][n + 1], q[m][c], b + 2);
+            }
+        }
+    }
+
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int i = first_row + m * 16 + h * 8 + g;
+            float high = top[m][h], below, less, added = 0;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    if (EDGE && j0 + n * 8 + 2 * t + e > i) s[m][n][2 * h + e] = -INFINITY;
+                    high = fmaxf(high, s[m][n][2 * h + e]);
+                }
+            high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 1));
+            high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, 2));
+            below = high * scale2; /* finite: key 0 is in the first tile, and no row is before it */
+            less = ex2(top[m][h] * scale2 - below);
+            top[m][h] = high;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float p = ex2(fmaf(s[m][n][2 * h + e], scale2, -below));
+                    added += p;
+                    if (DROP && !flash_kept(drop, i, j0 + n * 8 + 2 * t + e)) p = 0;
+                    s[m][n][2 * h + e] = p;
+                }
+            sum[m][h] = sum[m][h] * less + added;
+#pragma unroll
+            for (int n = 0; n < DP / 8; n++) o[m][n][2 * h] *= less, o[m][n][2 * h + 1] *= less;
+        }
+
+#pragma unroll
+    for (int c = 0; c < sh::BN / mm::K; c++) {
+        if (EDGE && j0 + c * mm::K > last_row) continue;
+        uint32_t a[MT][4];
+#pragma unroll
+        for (int m = 0; m < MT; m++) mm::from_sums(a[m], &s[m][c * mm::K / 8]);
+#pragma unroll
+        for (int n = 0; n < DP / 8; n += 2) {
+            uint32_t b[4];
+            flash_rows<E, DP>::load_bt(b, v, la, c * mm::K, n * 8, lane);
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                mm::product(o[m][n], a[m], b);
+                mm::product(o[m][n + 1], a[m], b + 2);
+            }
+        }
+    }
+}
+
+template <class E, int PASSES, int DP, bool EXACT, bool DROP>
+__global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP>::NBYTES <= 113 * 1024 ? 2 : 1) flash_fwd(flash_job j)
+{
+    typedef mma_kind<E, PASSES> mm;
+    typedef fwd_shape<E, DP> sh;
+    typedef flash_tile<E, DP> tl;
+    char *mem = LS_SHARED_DYNAMIC(char);
+    const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
+    const flash_place p = flash_where(j, (T + sh::BM - 1) / sh::BM, true);
+    const int i0 = p.tile * sh::BM, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = i0 + row0;
+    const int C = j.H * D, ld = 3 * C;
+    const E *q = (const E *)j.qkv + (int64_t)p.b * T * ld + p.h * D, *k = q + C;
+    const int end = i0 + sh::BM < T ? i0 + sh::BM : T; /* keys of this block */
+    const float scale2 = j.scale * FLASH_LOG2E;
+    flash_drop drop = {0, 0, 0, 0, 0};
+    if (DROP) drop = flash_drop_of(j, p);
+
+    flash_load<E, DP, EXACT, sh::BM>(mem, sh::Q, q, ld, i0, T, D);
+    flash_load<E, DP, EXACT, sh::BN>(mem, sh::K, k, ld, 0, T, D);
+    flash_load<E, DP, EXACT, sh::BN>(mem, sh::V, k + C, ld, 0, T, D);
+    cp_async_commit();
+
+    const saddr smem = mma_saddr(mem);
+    float o[MT][DP / 8][4], top[MT][2], sum[MT][2];
+    uint32_t held[MT][DP / mm::K][4];
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+        top[m][0] = top[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0;
+#pragma unroll
+        for (int n = 0; n < DP / 8; n++) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0;
+    }
+    for (int j0 = 0, at = 0; j0 < end; j0 += sh::BN, at ^= 1) {
+        cp_async_wait<0>();
+        __syncthreads();
+        if (j0 == 0 && sh::HELD) {
+            const lane_at la = tl::lane_a((int)threadIdx.x & 31);
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int c = 0; c < DP / mm::K; c++) tl::load(held[m][c], smem + sh::Q, la, row0 + m * 16, c);
+        }
+        if (j0 + sh::BN < end) {
+            flash_load<E, DP, EXACT, sh::BN>(mem, sh::K + (at ^ 1) * sh::ONE, k, ld, j0 + sh::BN, T, D);
+            flash_load<E, DP, EXACT, sh::BN>(mem, sh::V + (at ^ 1) * sh::ONE, k + C, ld, j0 + sh::BN, T, D);
+            cp_async_commit();
+        }
+        const saddr kt = smem + (sh::K + at * sh::ONE), vt = smem + (sh::V + at * sh::ONE);
+        if (j0 + sh::BN - 1 <= first_row)
+            fwd_step<E, PASSES, DP, DROP, false>(o, top, sum, held, smem, kt, vt, row0, first_row, j0, scale2, drop);
+        else if (j0 < first_row + MT * 16)
+            fwd_step<E, PASSES, DP, DROP, true>(o, top, sum, held, smem, kt, vt, row0, first_row, j0, scale2, drop);
+    }
+
+    float factor[MT][2];
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float all = sum[m][h];
+            all += __shfl_xor_sync(0xffffffffu, all, 1);
+            all += __shfl_xor_sync(0xffffffffu, all, 2);
+            factor[m][h] = (DROP ? j.keep : 1.0f) / all;
+            const int lane = (int)threadIdx.x & 31, i = first_row + m * 16 + h * 8 + (lane >> 2);
+            if ((lane & 3) == 0 && i < T)
+                j.lse[flash_row(j, p) + i] = (top[m][h] * scale2 + log2f(all)) * (1 / FLASH_LOG2E);
+        }
+    flash_store<E, DP, EXACT, MT>(mem + sh::Q, row0, o, factor, (E *)j.y + (int64_t)p.b * T * C + p.h * D, C, i0, T, D);
+}
+
+template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int fwd_launch(const flash_job *j, void *stream)
+{
+    typedef fwd_shape<E, DP> sh;
+    int n_tile = (j->T + sh::BM - 1) / sh::BM;
+    return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, j->B * j->H * n_tile, sh::NBYTES, stream, j);
+}
+
+template <class E, int PASSES, int DP> static int fwd_for_width(const flash_job *j, void *stream)
+{
+    if (j->D == DP) {
+        if (j->threshold) return fwd_launch<E, PASSES, DP, true, true>(j, stream);
+        return fwd_launch<E, PASSES, DP, true, false>(j, stream);
+    }
+    if (j->threshold) return fwd_launch<E, PASSES, DP, false, true>(j, stream);
+    return fwd_launch<E, PASSES, DP, false, false>(j, stream);
+}
+
+template <class E, int PASSES> static int fwd_for(const flash_job *j, void *stream)
+{
+    return j->D <= 64 ? fwd_for_width<E, PASSES, 64>(j, stream) : fwd_for_width<E, PASSES, 128>(j, stream);
+}
+
+#endif

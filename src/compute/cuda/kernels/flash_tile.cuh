@@ -1,0 +1,187 @@
+/* flash_tile.cuh - what the attention kernels share: tiles of rows in shared memory, their parts as operands, dropout, the order of blocks.
+ *
+ * A tile is rows of one head, DP >= D elements each, the rest zeros; chunk c (16 bytes) of row r lies at place c ^ (r % 8) of its row, so that
+ * eight rows of one chunk are in different banks. Four warps a block; a warp has MT times 16 rows of its own, sums in registers. */
+#ifndef LS_CUDA_FLASH_TILE_CUH
+#define LS_CUDA_FLASH_TILE_CUH
+
+#include "flash.h"
+#include "mma.cuh"
+
+#define FLASH_THREADS 128
+#define FLASH_LOG2E   1.4426950408889634f
+
+/* Where a lane's row of an ldmatrix lies: `row` bytes in, chunk `x` of it once the step along the row is folded in by ^. */
+struct lane_at {
+    int row, x;
+};
+
+template <class E, int DP> struct flash_tile {
+    static const int ROW = DP * (int)sizeof(E), CHUNKS = ROW / 16, EACH = 16 / (int)sizeof(E);
+
+    static __device__ __forceinline__ int chunk(int r, int c) { return r * ROW + ((c ^ (r & 7)) << 4); }
+
+    static __device__ __forceinline__ lane_at lane_for(int r, int c)
+    {
+        lane_at l = {r * ROW, (c ^ (r & 7)) << 4};
+        return l;
+    }
+    /* an A; or, transposed, a B of rows along K */
+    static __device__ __forceinline__ lane_at lane_a(int lane) { return lane_for(lane & 15, lane >> 4); }
+    /* two B, whose columns are the tile's rows */
+    static __device__ __forceinline__ lane_at lane_b(int lane)
+    {
+        return lane_for((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+    }
+
+    static __device__ __forceinline__ void load(uint32_t f[4], saddr t, lane_at l, int row, int step)
+    {
+        ldmatrix4(f, t + (row * ROW + l.row + ((step * 32) ^ l.x)));
+    }
+};
+
+/* Two B of 8 columns each from column n0 on, whose K rows begin at tile row k0: b[0..1] and b[2..3]. */
+template <class E, int DP> struct flash_rows {
+    static __device__ __forceinline__ void load_bt(uint32_t b[4], saddr t, lane_at l, int k0, int n0, int)
+    {
+        ldmatrix4_t(b, t + (k0 * flash_tile<E, DP>::ROW + l.row + ((n0 * 2) ^ l.x)));
+    }
+};
+
+template <int DP> struct flash_rows<float, DP> { /* rows in from_sums' order */
+    static __device__ __forceinline__ void load_bt(uint32_t b[4], saddr t, lane_at, int k0, int n0, int lane)
+    {
+        int g = lane >> 2, r = k0 + 2 * (lane & 3);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            b[i] = lds32(t + (flash_tile<float, DP>::chunk(r + (i & 1), n0 / 4 + (i & 2) + (g >> 2)) + (g & 3) * 4));
+    }
+};
+
+/* Rows first … first+ROWS-1 of a head, `ld` elements apart, into a tile; rows from T on and elements from D on are 0. */
+template <class E, int DP, bool EXACT, int ROWS>
+static __device__ __forceinline__ void flash_load(char *mem, int tile, const E *x, int ld, int first, int T, int D)
+{
+    typedef flash_tile<E, DP> tl;
+    const int STEP = FLASH_THREADS / tl::CHUNKS, r0 = (int)threadIdx.x / tl::CHUNKS, c = (int)threadIdx.x % tl::CHUNKS;
+    const E *from = x + (int64_t)(first + r0) * ld + c * tl::EACH;
+#pragma unroll
+    for (int n = 0; n < ROWS / STEP; n++, from += STEP * ld) {
+        const int r = r0 + n * STEP, place = tl::chunk(r, c);
+        if (EXACT || D % tl::EACH == 0) {
+            cp_async16(mem + tile + place, from, first + r < T && (EXACT || c * tl::EACH < D));
+        } else {
+            E *put = (E *)(mem + tile + place);
+            for (int e = 0; e < tl::EACH; e++) put[e] = first + r < T && c * tl::EACH + e < D ? from[e] : from_float<E>(0);
+        }
+    }
+}
+
+static __device__ __forceinline__ void flash_put(char *at, float x, float y, bf16 e)
+{
+    *(uint32_t *)at = pack2(x, y, e);
+}
+
+static __device__ __forceinline__ void flash_put(char *at, float x, float y, f16 e)
+{
+    *(uint32_t *)at = pack2(x, y, e);
+}
+
+static __device__ __forceinline__ void flash_put(char *at, float x, float y, float)
+{
+    *(float2 *)at = make_float2(x, y);
+}
+
+/* A warp's sums, each row times its factor, to rows first+row0 … of a head; through its own rows of a tile, so that stores are whole lines. */
+template <class E, int DP, bool EXACT, int MT>
+static __device__ __forceinline__ void flash_store(char *tile, int row0, const float (*d)[DP / 8][4],
+                                                   const float (*factor)[2], E *x, int ld, int first, int T, int D)
+{
+    typedef flash_tile<E, DP> tl;
+    const int lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < DP / 8; n++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int r = row0 + m * 16 + h * 8 + g, byte = (n * 8 + 2 * t) * (int)sizeof(E);
+                flash_put(tile + tl::chunk(r, byte >> 4) + (byte & 15), d[m][n][2 * h] * factor[m][h],
+                          d[m][n][2 * h + 1] * factor[m][h], E());
+            }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < MT * 16 * tl::CHUNKS / 32; n++) {
+        int at = lane + n * 32, r = row0 + at / tl::CHUNKS, c = at % tl::CHUNKS, i = first + r;
+        const char *from = tile + tl::chunk(r, c);
+        E *to = x + (int64_t)i * ld + c * tl::EACH;
+        if (i >= T) continue;
+        if (EXACT || (D % tl::EACH == 0 && c * tl::EACH < D))
+            *(uint4 *)to = *(const uint4 *)from;
+        else
+            for (int e = 0; e < tl::EACH; e++)
+                if (c * tl::EACH + e < D) to[e] = ((const E *)from)[e];
+    }
+}
+
+/* ---- which rows of which head ---------------------------------------------------------------------------------- */
+
+struct flash_place {
+    int b, h, tile;
+};
+
+/* Blocks go over groups of heads that fit into the second-level cache together; inside one, over the tiles with the most work first. `long_last`:
+ * these are the last (rows of queries), else the first (rows of keys). */
+#define FLASH_GROUP 32
+
+static __device__ __forceinline__ flash_place flash_where(const flash_job &j, int n_tile, bool long_last)
+{
+    const int n_head = j.B * j.H, block = (int)blockIdx.x;
+    const int group = block / (FLASH_GROUP * n_tile), first = group * FLASH_GROUP;
+    const int heads = n_head - first < FLASH_GROUP ? n_head - first : FLASH_GROUP;
+    const int in = block - first * n_tile, bh = first + in % heads, tile = in / heads;
+    flash_place p = {bh / j.H, bh % j.H, long_last ? n_tile - 1 - tile : tile};
+    return p;
+}
+
+static __device__ __forceinline__ int64_t flash_row(const flash_job &j, flash_place p) /* of lse and delta */
+{
+    return ((int64_t)p.b * j.H + p.h) * j.T;
+}
+
+/* ---- dropout: ls_rng_u32 of ((b*H+h)*T+i)*T+j, taken apart ------------------------------------------------------ */
+
+struct flash_drop {
+    uint32_t low, high, threshold, rows, T;
+};
+
+static __device__ __forceinline__ flash_drop flash_drop_of(const flash_job &j, flash_place p)
+{
+    uint64_t key = j.key;
+    if (j.at) {
+        const uint64_t seed = ((const ls_pass_head *)j.at)->drop_key;
+        key = rng_key(seed, LS_RNG_USE_DROPOUT, j.unit, j.site);
+    }
+    uint32_t T = (uint32_t)j.T, heads = (uint32_t)(j.n_head ? j.n_head : j.H), h = (uint32_t)(j.n_head ? j.head + p.h : p.h);
+    flash_drop d = {(uint32_t)key, (uint32_t)(key >> 32), j.threshold, ((uint32_t)p.b * heads + h) * T, T};
+    return d;
+}
+
+static __device__ __forceinline__ bool flash_kept(const flash_drop &d, int i, int j)
+{
+    uint32_t z = ((d.rows + (uint32_t)i) * d.T + (uint32_t)j) * 0x9e3779b9u + d.low;
+    z = (z ^ (z >> 16)) * 0x85ebca6bu;
+    z = (z ^ (z >> 13) ^ d.high) * 0xc2b2ae35u;
+    return (z ^ (z >> 16)) >= d.threshold;
+}
+
+/* ---- launching --------------------------------------------------------------------------------------------------- */
+
+template <class K> static int flash_launch(K *kernel, int n_block, int nbytes, void *stream, const flash_job *j)
+{
+    int e = LS_ALLOW_SHARED(kernel, nbytes);
+    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, *j);
+}
+
+#endif

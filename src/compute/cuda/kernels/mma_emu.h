@@ -1,0 +1,112 @@
+/* mma_emu.h - mma.cuh's functions for the emulator: the lanes of a warp show each other what they hold, and each makes its own part. */
+#ifndef LS_CUDA_MMA_EMU_H
+#define LS_CUDA_MMA_EMU_H
+
+static inline saddr mma_saddr(const void *p)
+{
+    return (char *)(uintptr_t)p;
+}
+
+/* Lane l's register i: two 16-bit elements of row l/4 of matrix i, from column 2(l%4) on; transposed, of column l/4 from row 2(l%4) on. */
+static inline void emu_ldmatrix(uint32_t r[4], saddr row, bool across, const char *what)
+{
+    emu_check_aligned(row, 16);
+    const saddr *rows = (const saddr *)emu_warp_exchange(&row, sizeof row, 0xffffffffu, what);
+    const unsigned lane = emu_lane(), g = lane / 4, t = lane % 4;
+    for (unsigned i = 0; i < 4; i++) {
+        uint16_t pair[2];
+        for (unsigned e = 0; e < 2; e++) {
+            const unsigned y = across ? 2 * t + e : g, x = across ? g : 2 * t + e;
+            memcpy(&pair[e], rows[8 * i + y] + 2 * x, 2);
+        }
+        r[i] = (uint32_t)pair[1] << 16 | pair[0];
+    }
+    __syncwarp(); /* a lane may write there only when all have read, as on the device */
+}
+
+static inline void ldmatrix4(uint32_t r[4], saddr row)
+{
+    emu_ldmatrix(r, row, false, "ldmatrix");
+}
+
+static inline void ldmatrix4_t(uint32_t r[4], saddr row)
+{
+    emu_ldmatrix(r, row, true, "ldmatrix.trans");
+}
+
+static inline uint32_t lds32(saddr at)
+{
+    emu_check_aligned(at, 4);
+    uint32_t x;
+    memcpy(&x, at, 4);
+    return x;
+}
+
+struct emu_operands {
+    uint32_t a[4], b[2];
+};
+
+static inline float emu_part(uint32_t pair, int e, bf16)
+{
+    return emu_of_bf16((uint16_t)(pair >> 16 * e));
+}
+
+static inline float emu_part(uint32_t pair, int e, f16)
+{
+    return emu_of_half((uint16_t)(pair >> 16 * e));
+}
+
+/* Products are exact; their sum is made in double and rounded once. */
+template <class E> static inline void emu_mma16(float d[4], const uint32_t a[4], const uint32_t b[2], const char *what)
+{
+    emu_operands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const emu_operands *all = (const emu_operands *)emu_warp_exchange(&mine, sizeof mine, 0xffffffffu, what);
+    const unsigned lane = emu_lane(), g = lane / 4, t = lane % 4;
+    for (unsigned h = 0; h < 2; h++)
+        for (unsigned e = 0; e < 2; e++) {
+            double sum = d[2 * h + e];
+            for (unsigned k = 0; k < 16; k++) {
+                const uint32_t x = all[4 * g + k % 8 / 2].a[h + 2 * (k / 8)], y = all[4 * (2 * t + e) + k % 8 / 2].b[k / 8];
+                sum += (double)emu_part(x, k % 2, E()) * (double)emu_part(y, k % 2, E());
+            }
+            d[2 * h + e] = (float)sum;
+        }
+}
+
+static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2], bf16)
+{
+    emu_mma16<bf16>(d, a, b, "mma bf16");
+}
+
+static inline void mma(float d[4], const uint32_t a[4], const uint32_t b[2], f16)
+{
+    emu_mma16<f16>(d, a, b, "mma f16");
+}
+
+static inline void mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+    emu_operands mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+    const emu_operands *all = (const emu_operands *)emu_warp_exchange(&mine, sizeof mine, 0xffffffffu, "mma tf32");
+    const unsigned lane = emu_lane(), g = lane / 4, t = lane % 4;
+    for (unsigned h = 0; h < 2; h++)
+        for (unsigned e = 0; e < 2; e++) {
+            double sum = d[2 * h + e];
+            for (unsigned k = 0; k < 8; k++) {
+                const uint32_t x = all[4 * g + k % 4].a[h + 2 * (k / 4)], y = all[4 * (2 * t + e) + k % 4].b[k / 4];
+                sum += (double)__uint_as_float(x & 0xffffe000u) * (double)__uint_as_float(y & 0xffffe000u);
+            }
+            d[2 * h + e] = (float)sum;
+        }
+}
+
+static inline uint32_t to_tf32(float x)
+{
+    return (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+}
+
+static inline void cp_async4(saddr to, const void *from, bool there)
+{
+    emu_cp_async(to, from, 4, there ? 4 : 0);
+}
+
+#endif
