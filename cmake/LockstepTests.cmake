@@ -4,6 +4,17 @@ add_library(ls_test_support INTERFACE)
 target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
 
+# The NCCL plugin with a stand-in for libnccl, for unit/nccl: in a folder of its own, so that no program finds it by itself.
+add_library(fake_nccl SHARED tests/fake_nccl/fake_nccl.c)
+add_library(fake_nccl_plugin MODULE src/comm/nccl/nccl.c)
+foreach(t fake_nccl fake_nccl_plugin)
+  target_include_directories(${t} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fake_nccl)
+  target_link_libraries(${t} PRIVATE ls_flags)
+  set_target_properties(${t} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_nccl)
+endforeach()
+target_link_libraries(fake_nccl_plugin PRIVATE fake_nccl)
+set_target_properties(fake_nccl_plugin PROPERTIES PREFIX "" OUTPUT_NAME lockstep_nccl)
+
 # A line "ls-test: serial" in a test's file keeps other tests from running beside it (it measures time, or fills the machine).
 function(ls_test_marks name file)
   file(STRINGS ${file} _serial REGEX "ls-test: serial")
@@ -30,6 +41,9 @@ foreach(kind unit grad backend equiv prop fault golden)
     ls_test_marks(${kind}/${_short} ${t})
   endforeach()
 endforeach()
+if(TARGET unit_nccl)
+  add_dependencies(unit_nccl fake_nccl_plugin)
+endif()
 
 # A fuzz target is tests/fuzz/fuzz_<what>.c with LLVMFuzzerTestOneInput; its corpus in tests/fuzz/corpus/<what> is replayed
 # by a plain driver in CTest, and grown by libFuzzer with -DLS_FUZZ=ON (clang).
