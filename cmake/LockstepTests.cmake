@@ -12,6 +12,11 @@ function(ls_test_marks name file)
   endif()
 endfunction()
 
+# Libraries that a test puts in the place of real ones: tests/fake_<what>/*.c is fake_<what>.so, loaded at run time.
+add_library(fake_nvml MODULE ${PROJECT_SOURCE_DIR}/tests/fake_nvml/nvml.c)
+target_link_libraries(fake_nvml PRIVATE ls_flags)
+set_target_properties(fake_nvml PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+
 foreach(kind unit grad backend equiv prop fault golden)
   file(GLOB _tests CONFIGURE_DEPENDS tests/${kind}/test_*.c tests/${kind}/test_*.cpp)
   foreach(t ${_tests})
