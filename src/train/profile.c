@@ -105,10 +105,13 @@ void ls_profile_device_end(ls_profile *p)
 {
     ls_kernel_facts f = {0};
     if (!p || !p->kernels) return;
-    if (ls_kernel_times_end(&p->kernels, p->trace, &f) != LS_OK) {
+    char *words = ls_strdup(ls_err_words()),
+         *trail = ls_strdup(ls_err_trail()); /* a failed run's are the ones to tell */
+    if (ls_kernel_times_end(&p->kernels, p->trace, &f) != LS_OK)
         ls_warn("profile", "the device's times are not in the trace: %s", ls_err_words());
-        ls_err_clear();
-    }
+    if (words && trail) ls_err_adopt(words, trail);
+    ls_free(words);
+    ls_free(trail);
     p->kernels_dropped = f.dropped + f.lost;
 }
 
