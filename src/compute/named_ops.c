@@ -88,6 +88,16 @@ enum {
 OPS(X)
 #undef X
 
+/* A recording that runs again is queued here: for its unit, and no operation in particular. */
+static ls_status region_begin(ls_compute *c, uint64_t name, bool *queued)
+{
+    const compute_named *self = (const void *)c->ops;
+    const uint32_t before = self->enter(self->ctx, OP_NONE);
+    const ls_status st = self->inner->region_begin(c, name, queued);
+    self->leave(self->ctx, before);
+    return st;
+}
+
 static ls_status no_region_begin(ls_compute *c, uint64_t name, bool *queued)
 {
     (void)c;
@@ -110,6 +120,7 @@ void compute_named_begin(compute_named *n, ls_compute *c)
     if (n->ops.name) n->ops.name = name;
     OPS(X)
 #undef X
+    if (n->ops.region_begin) n->ops.region_begin = region_begin;
     if (n->no_regions) {
         n->ops.region_begin = no_region_begin;
         n->ops.region_end = no_region_end;
