@@ -25,9 +25,9 @@
 #include <string.h>
 #include <time.h>
 
-const ls_kernel_source *ls_kernel_source_plugin(void);
+__attribute__((visibility("default"))) const ls_kernel_source *ls_kernel_source_plugin(void);
 
-#if defined(__has_include)
+#if defined(__has_include) && !defined(LS_EMU) /* an emulated device has no CUPTI */
 #if __has_include(<cupti.h>)
 #define HAVE_CUPTI 1
 #endif
@@ -494,7 +494,7 @@ static void cupti_end(ls_kernel_sink *sink, void *ctx, ls_kernel_facts *facts)
 static bool cupti_begin(int64_t n_record, char *words, size_t room)
 {
     (void)n_record;
-    snprintf(words, room, "built where CUPTI's headers were not");
+    snprintf(words, room, "built without CUPTI's headers");
     return false;
 }
 
