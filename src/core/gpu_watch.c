@@ -31,6 +31,7 @@ struct ls_gpu_watch {
     bool started, stop;
     pthread_mutex_t lock; /* of all below, and of NVML's calls */
     pthread_cond_t wake;
+    ls_gpu_now last;
     window window[LS_GPU_WINDOWS];
 };
 
@@ -84,6 +85,7 @@ static void sample(ls_gpu_watch *w)
 {
     ls_gpu_now now;
     ls_nvml_read(w->nvml, &now);
+    w->last = now;
     const double at = ls_now();
     for (int k = 0; k < LS_GPU_WINDOWS; k++)
         if (w->window[k].open) look(&w->window[k], &now, at);
@@ -143,6 +145,7 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz)
     }
     ls_nvml_facts(w->nvml, &w->facts);
     ls_nvml_read(w->nvml, &now);
+    w->last = now;
     if (*ls_nvml_refused(w->nvml)) ls_warn("gpu", "NVML does not tell (%s)", ls_nvml_refused(w->nvml));
     st = start(w);
     *out = w;
@@ -177,6 +180,13 @@ void ls_gpu_watch_now(ls_gpu_watch *w, ls_gpu_now *out)
 {
     pthread_mutex_lock(&w->lock);
     ls_nvml_read(w->nvml, out);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out)
+{
+    pthread_mutex_lock(&w->lock);
+    *out = w->last;
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -2,6 +2,7 @@
  * ls-test: serial */
 #include "core/gpu_watch.h"
 #include "core/mem.h"
+#include "train/telemetry.h"
 #include "cmocka_all.h"
 
 #include <math.h>
@@ -182,6 +183,59 @@ static void test_power_for_energy(void **state)
     ls_gpu_watch_end(&w);
 }
 
+static ls_status device_info(void *ctx, ls_device_info *out)
+{
+    (void)ctx;
+    *out = (ls_device_info){.index = 1};
+    return LS_OK;
+}
+
+static int n_said;
+static void said(void *ctx, const char *text)
+{
+    (void)ctx;
+    n_said++;
+    assert_non_null(strstr(text, "no utilisation, power and energy of the GPU: no NVML"));
+}
+
+static void test_telemetry(void **state)
+{
+    (void)state;
+    const ls_device device = {.info = device_info};
+    const ls_compute gpu = {.device = &device}, cpu = {0};
+    ls_telemetry *g = NULL;
+    ls_str s = {0};
+    ls_jsonw j;
+    ls_telemetry_begin(&g, &gpu, said, NULL);
+    assert_non_null(g);
+    ls_telemetry_step(g);
+    rest(0.15);
+    ls_jsonw_init(&j, &s, 0);
+    ls_jsonw_open(&j, '{');
+    ls_telemetry_write(g, 100, &j);
+    ls_jsonw_close(&j);
+    assert_non_null(strstr(s.data, "{\"gpu\": {\"name\": \"Fake H200 NVL\", \"uuid\": \"GPU-bbbb"));
+    assert_non_null(strstr(s.data, "\"power_mean_w\": 500"));
+    assert_non_null(strstr(s.data, "\"energy_from\": \"counter\""));
+    ls_telemetry_end(&g);
+    assert_int_equal(n_said, 0);
+    ls_telemetry_begin(&g, &cpu, said, NULL);
+    assert_null(g);
+    setenv("LS_NVML", "/nonexistent.so", 1);
+    ls_telemetry_begin(&g, &gpu, said, NULL);
+    assert_null(g);
+    assert_int_equal(n_said, 1);
+    s.len = 0;
+    ls_jsonw_init(&j, &s, 0);
+    ls_jsonw_open(&j, '{');
+    ls_telemetry_write(g, 100, &j);
+    ls_jsonw_close(&j);
+    assert_string_equal(s.data, "{\"gpu\": null}");
+    ls_telemetry_step(g);
+    ls_telemetry_end(&g);
+    ls_str_fini(&s);
+}
+
 static void test_no_leak(void **state)
 {
     (void)state;
@@ -206,6 +260,7 @@ int main(void)
         cmocka_unit_test_setup(test_refusals, use_fake),
         cmocka_unit_test_setup(test_windows, use_fake),
         cmocka_unit_test_setup(test_power_for_energy, use_fake),
+        cmocka_unit_test_setup(test_telemetry, use_fake),
         cmocka_unit_test_setup(test_no_leak, use_fake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
