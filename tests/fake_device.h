@@ -54,6 +54,13 @@ static inline void fake_queue(fake_device *f, void (*op)(void *ctx), void *ctx)
     f->queue[f->n_queued++].ctx = ctx;
 }
 
+static ls_status fake_info(void *ctx, ls_device_info *out)
+{
+    const fake_device *f = ctx;
+    *out = (ls_device_info){.name = "fake", .total = (int64_t)f->nbytes, .free = (int64_t)(f->nbytes - f->used)};
+    return LS_OK;
+}
+
 static ls_status fake_alloc(void *ctx, size_t nbytes, void **out)
 {
     fake_device *f = ctx;
@@ -155,6 +162,7 @@ static inline void fake_open(fake_device *f, size_t nbytes, bool open)
     assert_true(f->here != MAP_FAILED && f->there != MAP_FAILED);
     close(fd);
     f->table = (ls_device){.ctx = f,
+                           .info = fake_info,
                            .alloc = fake_alloc,
                            .release = fake_release,
                            .alloc_host = fake_alloc_host,

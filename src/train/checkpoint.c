@@ -151,8 +151,9 @@ static ls_status same_type(const ls_st_tensor *const *src, int n, const ls_model
     ls_dtype dt = m->compute->ops->wide;
     for (int i = 0; i < n; i++)
         if (src[i]->other_dtype || src[i]->dt != dt)
-            return ls_fail(LS_E_CONFIG, "%s holds %s as %s, this run keeps them as %s and could not continue bit for bit",
-                           dir, src[i]->name, src[i]->dt_word, ls_dtype_word(dt));
+            return ls_fail(LS_E_CONFIG,
+                           "%s holds %s as %s, this run keeps them as %s and could not continue bit for bit", dir,
+                           src[i]->name, src[i]->dt_word, ls_dtype_word(dt));
     return LS_OK;
 }
 

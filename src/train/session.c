@@ -116,8 +116,9 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     LS_TRY(ls_ckpt_resolve(o->checkpoint, &s->path));
     LS_TRY(ls_model_config_load(s->path, &cfg));
     if (o->tokenizer) LS_TRY(open_tokenizer(s));
+    if (o->opened) s->compute = *o->opened;
     const ls_compute_open_opts how = {.dtype = o->dtype, .device = o->device, .tf32 = o->tf32, .deterministic = true};
-    LS_TRY(ls_compute_open(&s->compute, o->compute, &how, o->threads));
+    if (!o->opened) LS_TRY(ls_compute_open(&s->compute, o->compute, &how, o->threads));
     LS_TRY(ls_model_create(&s->model, &cfg, &s->compute, 1));
     rows r = {0};
     ls_status st = plan_memory(s, o, &r);

@@ -23,6 +23,8 @@ typedef struct ls_session_opts {
     ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
     int device;     /* index, -1: the first    */
     bool tf32;
+    const ls_compute
+        *opened;       /* in place of all of these: a backend that is open, and that the session closes; or NULL */
     int64_t B, T;      /* of one pass; T is cut to the model's positions */
     int64_t cache_len; /* > 0: for generation; cut likewise */
     int speculate; /* most ids drafted at a time (ls_session_extend), at most LS_SPECULATE_MAX; 0 = none, LS_SPECULATE_AUTO */

@@ -43,6 +43,8 @@ bool ls_spread_add(ls_spread *s, double x);
 
 typedef struct ls_step_result {
     double loss, grad_norm, lr; /* mean over the step's tokens; before clipping */
+    double loss_scale;          /* that its gradients were made with; 0: none in use */
+    bool skipped;               /* they overflowed: nothing was updated       */
     ls_step_split split;        /* seconds; adds up to t_total                */
     double t_wait;              /* for a checkpoint, part of split.other      */
     double t_total;
@@ -100,6 +102,7 @@ typedef struct ls_trainer {
     double *norm_block;    /* for naming what is not finite                                    */
     ls_step_split split_sum;
     int64_t n_split;
+    ls_device_info device;        /* of a device, else all 0                                          */
     ls_mark update[2];            /* on a device: around the last step's update */
     double cpu_begin, wall_begin; /* of this session's first step                           */
     double *leaf_loss;            /* (loss sum, rows counted) of every leaf of a step                 */

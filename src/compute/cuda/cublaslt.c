@@ -470,8 +470,6 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
 void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
 {
     const size_t v = cublasLtGetVersion();
-    const char *path = cu_gemm_cache_path(g->cache);
-    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s; %d shapes: %d measured, %d of %s, %d as proposed", v / 10000,
-             v / 100 % 100, v % 100, g->tf32 ? ", TF32" : "", cu_gemm_cache_count(g->cache), g->n_timed, g->n_found,
-             path ? path : "no file", g->n_proposed);
+    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s: %d measured, %d known, %d proposed", v / 10000, v / 100 % 100, v % 100,
+             g->tf32 ? " TF32" : "", g->n_timed, g->n_found, g->n_proposed);
 }

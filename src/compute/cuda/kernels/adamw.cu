@@ -32,11 +32,13 @@ template <class T, bool STOCHASTIC> struct step {
     {
         return {vec_load<N, true>(w + at), vec_load<N, true>(g + at), vec_load<N, true>(m + at), vec_load<N, true>(v + at)};
     }
-    template <int N> __device__ void make(int64_t at, const in<N> &from) const
+    template <int N> __device__ void make(int64_t at, const in<N> &x) const
     {
-        in<N> x = from;
-        vec<T, N> to;
-        float decay[N];
+        float w1[N], g1[N], m1[N], v1[N], decay[N];
+        widen(w1, x.w);
+        widen(g1, x.g);
+        widen(m1, x.m);
+        widen(v1, x.v);
 #pragma unroll
         for (int i = 0; i < N; i++) decay[i] = h.decay;
         for (int k = 0; k < h.n_plain; k++)
@@ -45,19 +47,18 @@ template <class T, bool STOCHASTIC> struct step {
                 if (at + i >= h.plain[k][0] && at + i < h.plain[k][1]) decay[i] = 0;
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            float g1 = x.g.x[i] * h.grad_scale;
-            if (h.coupled) g1 += decay[i] * x.w.x[i];
-            x.m.x[i] = h.beta1 * x.m.x[i] + h.rest1 * g1;
-            x.v.x[i] = h.beta2 * x.v.x[i] + h.rest2 * g1 * g1;
-            float u = x.m.x[i] * h.inv_bias1 / (sqrtf(x.v.x[i] * h.inv_bias2) + h.eps);
-            if (!h.coupled) u += decay[i] * x.w.x[i];
-            x.w.x[i] -= h.lr * u;
-            to.x[i] = round_to<T, STOCHASTIC>(x.w.x[i], round, at + i);
+            g1[i] *= h.grad_scale;
+            if (h.coupled) g1[i] += decay[i] * w1[i];
+            m1[i] = h.beta1 * m1[i] + h.rest1 * g1[i];
+            v1[i] = h.beta2 * v1[i] + h.rest2 * g1[i] * g1[i];
+            float u = m1[i] * h.inv_bias1 / (sqrtf(v1[i] * h.inv_bias2) + h.eps);
+            if (!h.coupled) u += decay[i] * w1[i];
+            w1[i] -= h.lr * u;
         }
-        vec_store<N, true>(w + at, x.w);
-        vec_store<N, true>(m + at, x.m);
-        vec_store<N, true>(v + at, x.v);
-        if (sizeof(T) != sizeof(float)) vec_store<N>(p + at, to);
+        vec_store<N, true>(w + at, vec_of<float>(w1));
+        vec_store<N, true>(m + at, vec_of<float>(m1));
+        vec_store<N, true>(v + at, vec_of<float>(v1));
+        if (sizeof(T) != sizeof(float)) vec_store<N>(p + at, round_all<T, STOCHASTIC>(w1, round, at));
     }
 };
 

@@ -19,10 +19,12 @@ template <class T> struct sum {
     template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(a + at), vec_load<N>(b + at)}; }
     template <int N> __device__ void make(int64_t at, const in<N> &v) const
     {
-        vec<T, N> to;
+        float f[N], g[N];
+        widen(f, v.a);
+        widen(g, v.b);
 #pragma unroll
-        for (int i = 0; i < N; i++) to.x[i] = from_float<T>(to_float(v.a.x[i]) + to_float(v.b.x[i]));
-        vec_store<N>(y + at, to);
+        for (int i = 0; i < N; i++) f[i] += g[i];
+        vec_store<N>(y + at, vec_of<T>(f));
     }
 };
 
@@ -38,11 +40,12 @@ template <class T> struct sum_drop {
     template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(x + at), vec_load<N>(delta + at)}; }
     template <int N> __device__ void make(int64_t at, const in<N> &v) const
     {
-        float f[N];
+        float f[N], x_[N];
         widen(f, v.delta);
+        widen(x_, v.x);
         drop_all(f, drop, key, drop.first + at);
 #pragma unroll
-        for (int i = 0; i < N; i++) f[i] += to_float(v.x.x[i]);
+        for (int i = 0; i < N; i++) f[i] += x_[i];
         vec_store<N>(y + at, vec_of<T>(f));
     }
 };

@@ -52,6 +52,7 @@ LS_DEVICE int lower_bound(const int32_t *key, int end, int k)
 
 template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(const job<E> a)
 {
+    constexpr int M = N > 1 ? 4 : 1; /* floats of a pack */
     LS_SHARED(int32_t, key, [2 * PIECE]);
     LS_SHARED(int32_t, pos, [2 * PIECE]);
     LS_SHARED(uint32_t, head, [2]);
@@ -95,14 +96,14 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
     for (int i = 0; i < N; i++) sum[i] = 0;
     for (int i = begin; i < end; i += AHEAD) {
         vec<E, N> row[AHEAD];
-        float old[AHEAD][N];
+        vec<float, M> old[AHEAD][N / M];
         float *to[AHEAD]; /* where the piece that ends here goes; NULL: none does, or it is nobody's */
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
             const int at = i + u;
             to[u] = nullptr;
 #pragma unroll
-            for (int k = 0; k < N; k++) old[u][k] = 0;
+            for (int k = 0; k < N / M; k++) old[u][k] = vec_zero<float, M>();
             if (at >= end) continue;
             row[u] = vec_load<N>(a.dy + (int64_t)pos[at] * a.C + j);
             if (at + 1 != end && !(starts >> (at + 1) & 1)) continue;
@@ -113,11 +114,7 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
                           : a.part + (2 * (int64_t)blockIdx.x + (at + 1 - first < PIECE)) * a.C + j;
             if (alone && a.acc)
 #pragma unroll
-                for (int k = 0; k < N; k += N < 4 ? 1 : 4) {
-                    const vec<float, (N < 4 ? 1 : 4)> v = vec_load<(N < 4 ? 1 : 4)>(to[u] + k);
-#pragma unroll
-                    for (int q = 0; q < (N < 4 ? 1 : 4); q++) old[u][k + q] = v.x[q];
-                }
+                for (int k = 0; k < N; k += M) old[u][k / M] = vec_load<M>(to[u] + k);
         }
 #pragma unroll
         for (int u = 0; u < AHEAD; u++) {
@@ -131,11 +128,12 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
             if (at + 1 != end && !(starts >> (at + 1) & 1)) continue;
             if (to[u])
 #pragma unroll
-                for (int k = 0; k < N; k += N < 4 ? 1 : 4) {
-                    vec<float, (N < 4 ? 1 : 4)> v;
+                for (int k = 0; k < N; k += M) {
+                    float v[M];
+                    widen(v, old[u][k / M]);
 #pragma unroll
-                    for (int q = 0; q < (N < 4 ? 1 : 4); q++) v.x[q] = old[u][k + q] + sum[k + q];
-                    vec_store<(N < 4 ? 1 : 4)>(to[u] + k, v);
+                    for (int q = 0; q < M; q++) v[q] += sum[k + q];
+                    vec_store<M>(to[u] + k, vec_of<float>(v));
                 }
 #pragma unroll
             for (int k = 0; k < N; k++) sum[k] = 0;
@@ -176,21 +174,23 @@ __global__ void __launch_bounds__(256)
     if (j >= C) return;
     const int last = first + (pieces - 1) * PIECE;
     const bool full = last + PIECE - 1 < R && key[last + PIECE - 1] == token;
-    vec<float, N> sum = vec_zero<float, N>();
+    float sum[N], v[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i] = 0;
 #pragma unroll 8
     for (int q = 0; q < pieces; q++) {
         const int64_t slot = 2 * ((int64_t)blockIdx.x + q) + (q == pieces - 1 && !full);
-        const vec<float, N> v = vec_load<N>(part + slot * C + j);
+        widen(v, vec_load<N>(part + slot * C + j));
 #pragma unroll
-        for (int i = 0; i < N; i++) sum.x[i] += v.x[i];
+        for (int i = 0; i < N; i++) sum[i] += v[i];
     }
     float *to = dwte + (int64_t)token * C + j;
     if (acc) {
-        const vec<float, N> v = vec_load<N>(to);
+        widen(v, vec_load<N>(to));
 #pragma unroll
-        for (int i = 0; i < N; i++) sum.x[i] += v.x[i];
+        for (int i = 0; i < N; i++) sum[i] += v[i];
     }
-    vec_store<N>(to, sum);
+    vec_store<N>(to, vec_of<float>(sum));
 }
 
 template <class E, int N>

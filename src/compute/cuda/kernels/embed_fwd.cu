@@ -28,11 +28,11 @@ template <class T, int N> __global__ void __launch_bounds__(32 * WARPS) embed(co
     const T *place = a.wpe ? a.wpe + r % a.T_ * a.C : nullptr;
 #pragma unroll 4
     for (int j = threadIdx.x % 32 * N; j < a.C; j += 32 * N) {
-        const vec<T, N> t = token ? vec_load<N>(token + j) : vec_zero<T, N>();
-        const vec<T, N> p = place ? vec_load<N>(place + j) : vec_zero<T, N>();
-        float y[N];
+        float y[N], p[N];
+        widen(y, token ? vec_load<N>(token + j) : vec_zero<T, N>());
+        widen(p, place ? vec_load<N>(place + j) : vec_zero<T, N>());
 #pragma unroll
-        for (int i = 0; i < N; i++) y[i] = to_float(t.x[i]) + to_float(p.x[i]);
+        for (int i = 0; i < N; i++) y[i] += p[i];
         drop_all(y, a.drop, key, r * a.C + j);
         vec_store<N>(a.y + r * a.C + j, vec_of<T>(y));
     }

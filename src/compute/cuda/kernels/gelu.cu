@@ -52,10 +52,11 @@ template <class T, ls_gelu KIND> struct fwd {
     template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(x + at)}; }
     template <int N> __device__ void make(int64_t at, const in<N> &v) const
     {
-        vec<T, N> to;
+        float f[N];
+        widen(f, v.x);
 #pragma unroll
-        for (int i = 0; i < N; i++) to.x[i] = from_float<T>(gelu<KIND>(to_float(v.x.x[i])));
-        vec_store<N>(y + at, to);
+        for (int i = 0; i < N; i++) f[i] = gelu<KIND>(f[i]);
+        vec_store<N>(y + at, vec_of<T>(f));
     }
 };
 
@@ -69,10 +70,12 @@ template <class T, ls_gelu KIND> struct bwd {
     template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(dy + at), vec_load<N>(x + at)}; }
     template <int N> __device__ void make(int64_t at, const in<N> &v) const
     {
-        vec<T, N> to;
+        float f[N], d[N];
+        widen(f, v.x);
+        widen(d, v.dy);
 #pragma unroll
-        for (int i = 0; i < N; i++) to.x[i] = from_float<T>(to_float(v.dy.x[i]) * slope<KIND>(to_float(v.x.x[i])));
-        vec_store<N>(dx + at, to);
+        for (int i = 0; i < N; i++) d[i] *= slope<KIND>(f[i]);
+        vec_store<N>(dx + at, vec_of<T>(d));
     }
 };
 

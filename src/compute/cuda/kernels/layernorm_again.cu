@@ -18,12 +18,13 @@ __global__ void __launch_bounds__(NORM_THREADS)
     const float m = mean[r], s = rstd[r];
 #pragma unroll 4
     for (int j = lane * N; j < C; j += 32 * N) {
-        const vec<T, N> xs = vec_load<N>(x + r * C + j), ws = vec_load<N>(w + j), bs = vec_load<N>(b + j);
-        vec<T, N> ys;
+        float f[N], ws[N], bs[N];
+        widen(f, vec_load<N>(x + r * C + j));
+        widen(ws, vec_load<N>(w + j));
+        widen(bs, vec_load<N>(b + j));
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            ys.x[i] = from_float<T>((to_float(xs.x[i]) - m) * s * to_float(ws.x[i]) + to_float(bs.x[i]));
-        vec_store<N>(y + r * C + j, ys);
+        for (int i = 0; i < N; i++) f[i] = (f[i] - m) * s * ws[i] + bs[i];
+        vec_store<N>(y + r * C + j, vec_of<T>(f));
     }
 }
 

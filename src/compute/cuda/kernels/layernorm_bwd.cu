@@ -40,14 +40,10 @@ __global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 2 : 1) norm_bwd_r
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, n_pack = a.C / N;
     const float inv = 1.0f / (float)a.C;
     float dw[NP][N], db[NP][N];
-    vec<T, N> w[NP];
 #pragma unroll
-    for (int k = 0; k < NP; k++) {
-        const int p = lane + k * LANES;
-        w[k] = p < n_pack ? vec_load<N>(a.w + p * N) : vec_zero<T, N>();
+    for (int k = 0; k < NP; k++)
 #pragma unroll
         for (int i = 0; i < N; i++) dw[k][i] = db[k][i] = 0;
-    }
     int turn = 0;
     for (int64_t first = (int64_t)blockIdx.x * G; first < a.R; first += (int64_t)gridDim.x * G, turn ^= 1) {
         const int64_t r = first + group;
@@ -65,13 +61,20 @@ __global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 2 : 1) norm_bwd_r
         float g = 0, gh = 0;
 #pragma unroll
         for (int k = 0; k < NP; k++)
+            if (lane + k * LANES < n_pack) {
+                float h[N], d[N], w[N];
+                widen(h, x[k]);
+                widen(d, dy[k]);
+                widen(w, vec_load<N>(a.w + (lane + k * LANES) * N));
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                const float h = (to_float(x[k].x[i]) - mean) * rstd, d = to_float(dy[k].x[i]), dww = d * to_float(w[k].x[i]);
-                g += dww;
-                gh += dww * h;
-                dw[k][i] += d * h;
-                db[k][i] += d;
+                for (int i = 0; i < N; i++) {
+                    h[i] = (h[i] - mean) * rstd;
+                    dw[k][i] += d[i] * h[i];
+                    db[k][i] += d[i];
+                    d[i] *= w[i];
+                    g += d[i];
+                    gh += d[i] * h[i];
+                }
             }
         /* both sums behind one barrier; the next turn writes the other room */
         g = warp_sum(g), gh = warp_sum(gh);
@@ -87,14 +90,16 @@ __global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 2 : 1) norm_bwd_r
 #pragma unroll
         for (int k = 0; k < NP; k++) {
             const int p = lane + k * LANES;
-            vec<T, N> dx;
+            if (live && p < n_pack) {
+                float h[N], d[N], w[N], more[N];
+                widen(h, x[k]);
+                widen(d, dy[k]);
+                widen(w, vec_load<N>(a.w + p * N));
+                widen(more, dres[k]);
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                const float h = (to_float(x[k].x[i]) - mean) * rstd;
-                const float dww = to_float(dy[k].x[i]) * to_float(w[k].x[i]);
-                dx.x[i] = from_float<T>(rstd * (dww - g - h * gh) + to_float(dres[k].x[i]));
+                for (int i = 0; i < N; i++) d[i] = rstd * (d[i] * w[i] - g - (h[i] - mean) * rstd * gh) + more[i];
+                vec_store<N>(a.dx + r * a.C + p * N, vec_of<T>(d));
             }
-            if (live && p < n_pack) vec_store<N>(a.dx + r * a.C + p * N, dx);
         }
     }
     for (int who = 0; who < G; who++) {

@@ -4,8 +4,7 @@
  *   y   = (x - mean) rstd w + b,   rstd = 1 / sqrt(mean of (x - mean)^2 + eps)
  *
  * Bytes   4RC alone, 8RC with the sum (16-bit types), each array once: the row stays in registers between the passes over it.
- * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); blocks walk over rows, so w and b are
- *         read once a block. Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
+ * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1. Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
  * Order   sums run over a lane's elements, then over lanes, then over warps: the width alone decides it. */
 #include "compute/cuda/kernels/norm.cuh"
 #include "compute/cuda/kernels/norm.h"
@@ -30,13 +29,6 @@ __global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 3 : 2) norm_rows(
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, n_pack = a.C / N;
     const float inv = 1.0f / (float)a.C;
     const uint64_t key = drop_key(a.drop);
-    vec<T, N> w[NP], b[NP];
-#pragma unroll
-    for (int k = 0; k < NP; k++) {
-        const int p = lane + k * LANES;
-        w[k] = p < n_pack ? vec_load<N>(a.w + p * N) : vec_zero<T, N>();
-        b[k] = p < n_pack ? vec_load<N>(a.b + p * N) : vec_zero<T, N>();
-    }
     for (int64_t first = (int64_t)blockIdx.x * G; first < a.R; first += (int64_t)gridDim.x * G) {
         const int64_t r = first + group;
         const bool live = r < a.R;
@@ -58,28 +50,32 @@ __global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 3 : 2) norm_rows(
             for (int k = 0; k < NP; k++) {
                 const int p = lane + k * LANES;
                 const int64_t at = r * a.C + p * N;
-                float f[N];
+                float f[N], of[N];
                 widen(f, d[k]);
+                widen(of, x[k]);
                 drop_all(f, a.drop, key, a.drop.first + at);
 #pragma unroll
-                for (int i = 0; i < N; i++) f[i] += to_float(x[k].x[i]);
+                for (int i = 0; i < N; i++) f[i] += of[i];
                 x[k] = vec_of<T>(f);
                 if (live && p < n_pack) vec_store<N>(a.res + at, x[k]);
             }
         }
 #pragma unroll
-        for (int k = 0; k < NP; k++)
+        for (int k = 0; k < NP; k++) {
+            float f[N];
+            widen(f, x[k]);
 #pragma unroll
-            for (int i = 0; i < N; i++) sum += to_float(x[k].x[i]);
+            for (int i = 0; i < N; i++) sum += f[i];
+        }
         const float mean = group_sum<W>(sum, room[0]) * inv;
 #pragma unroll
         for (int k = 0; k < NP; k++)
-            if (lane + k * LANES < n_pack)
+            if (lane + k * LANES < n_pack) {
+                float f[N];
+                widen(f, x[k]);
 #pragma unroll
-                for (int i = 0; i < N; i++) {
-                    const float d = to_float(x[k].x[i]) - mean;
-                    square += d * d;
-                }
+                for (int i = 0; i < N; i++) square += (f[i] - mean) * (f[i] - mean);
+            }
         const float rstd = 1.0f / sqrtf(group_sum<W>(square, room[1]) * inv + a.eps);
         if (!live) continue;
         if (lane == 0) {
@@ -89,11 +85,15 @@ __global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 3 : 2) norm_rows(
 #pragma unroll
         for (int k = 0; k < NP; k++) {
             const int p = lane + k * LANES;
-            vec<T, N> y;
+            if (p < n_pack) {
+                float f[N], w[N], b[N];
+                widen(f, x[k]);
+                widen(w, vec_load<N>(a.w + p * N));
+                widen(b, vec_load<N>(a.b + p * N));
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                y.x[i] = from_float<T>((to_float(x[k].x[i]) - mean) * rstd * to_float(w[k].x[i]) + to_float(b[k].x[i]));
-            if (p < n_pack) vec_store<N>(a.y + r * a.C + p * N, y);
+                for (int i = 0; i < N; i++) f[i] = (f[i] - mean) * rstd * w[i] + b[i];
+                vec_store<N>(a.y + r * a.C + p * N, vec_of<T>(f));
+            }
         }
     }
 }

@@ -15,10 +15,9 @@ template <class T, bool STOCHASTIC> struct cast {
     template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(x + at)}; }
     template <int N> __device__ void make(int64_t at, const in<N> &v) const
     {
-        vec<T, N> to;
-#pragma unroll
-        for (int i = 0; i < N; i++) to.x[i] = round_to<T, STOCHASTIC>(v.x.x[i], round, at + i);
-        vec_store<N>(p + at, to);
+        float f[N];
+        widen(f, v.x);
+        vec_store<N>(p + at, round_all<T, STOCHASTIC>(f, round, at));
     }
 };
 

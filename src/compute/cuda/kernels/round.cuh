@@ -13,10 +13,20 @@ LS_DEVICE __nv_bfloat16 bf16_stochastic(float x, uint32_t random)
     return __ushort_as_bfloat16((unsigned short)((u + (random & 0xffffu)) >> 16));
 }
 
-template <class T, bool STOCHASTIC> LS_DEVICE T round_to(float x, const cu_rounding &round, int64_t i)
+/* Elements at … at+N-1 of the range. */
+template <class T, bool STOCHASTIC, int N>
+LS_DEVICE vec<T, N> round_all(const float (&f)[N], const cu_rounding &round, int64_t at)
 {
-    if constexpr (STOCHASTIC) return bf16_stochastic(x, rng_u32(round.key, (uint32_t)(round.first + i)));
-    return from_float<T>(x);
+    if constexpr (STOCHASTIC) {
+        bf16 x[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = bf16_stochastic(f[i], rng_u32(round.key, (uint32_t)(round.first + at + i)));
+        vec<T, N> v;
+        memcpy(&v, x, sizeof v);
+        return v;
+    } else {
+        return vec_of<T>(f);
+    }
 }
 
 #endif

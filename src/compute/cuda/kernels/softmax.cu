@@ -85,17 +85,19 @@ template <class T, int N, int ROWS_KEPT, int WHAT> __global__ void __launch_boun
         float top = -INFINITY, sum = 0;
 #pragma unroll 4
         for (int p = threadIdx.x; p < n_read; p += THREADS) {
-            const vec<T, N> v = vec_load<N>(x + p * N);
+            float f[N];
+            widen(f, vec_load<N>(x + p * N));
 #pragma unroll
-            for (int i = 0; i < N; i++) top = fmaxf(top, to_float(v.x[i]));
+            for (int i = 0; i < N; i++) top = fmaxf(top, f[i]);
         }
         top *= LOG2_E;
         const float from = top == -INFINITY ? 0.0f : top;
 #pragma unroll 4
         for (int p = threadIdx.x; p < n_read; p += THREADS) {
-            const vec<T, N> v = vec_load<N>(x + p * N);
+            float f[N];
+            widen(f, vec_load<N>(x + p * N));
 #pragma unroll
-            for (int i = 0; i < N; i++) sum += ex2(fmaf(to_float(v.x[i]), LOG2_E, -from));
+            for (int i = 0; i < N; i++) sum += ex2(fmaf(f[i], LOG2_E, -from));
         }
         const bool mine = target >= 0 && target / N % THREADS == (int)threadIdx.x;
         const float x_target = mine ? to_float(x[target]) : 0.0f;
@@ -117,10 +119,10 @@ template <class T, int N, int ROWS_KEPT, int WHAT> __global__ void __launch_boun
             for (int p = threadIdx.x; p < n_pack; p += THREADS) {
                 vec<T, N> d = vec_zero<T, N>();
                 if (p < n_read && id >= 0) {
-                    const vec<T, N> v = vec_load<N>(x + p * N);
                     float f[N];
+                    widen(f, vec_load<N>(x + p * N));
 #pragma unroll
-                    for (int i = 0; i < N; i++) f[i] = ex2(fmaf(to_float(v.x[i]), LOG2_E, -top)) * scale;
+                    for (int i = 0; i < N; i++) f[i] = ex2(fmaf(f[i], LOG2_E, -top)) * scale;
                     d = vec_of<T>(f);
                 }
                 vec_store<N>(out + p * N, d);
@@ -162,11 +164,11 @@ template <class T, int N> __global__ void __launch_bounds__(256) softmax_grad(co
     const bool counts = a.target[r] >= 0;
     for (int j = ((int)blockIdx.y * 256 + (int)threadIdx.x) * N; j < a.ld; j += (int)gridDim.y * 256 * N) {
         T *x = a.logits + r * a.ld + j;
-        const vec<T, N> v = vec_load<N>(x);
         float f[N];
+        widen(f, vec_load<N>(x));
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            f[i] = ex2(fmaf(to_float(v.x[i]), LOG2_E, -from)) * dloss;
+            f[i] = ex2(fmaf(f[i], LOG2_E, -from)) * dloss;
             if (j + i == wanted) f[i] -= dloss;
             if (j + i >= a.V || !counts) f[i] = 0;
         }

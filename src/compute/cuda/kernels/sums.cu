@@ -14,10 +14,10 @@ namespace {
 #define SUMS  32 /* blocks of the caller that one of ours has */
 
 /* Four neighbours; the order of the sum is that of whole packs wherever they lie. */
-template <bool WHOLE> LS_DEVICE vec<float, 4> four(const float *x)
+template <bool WHOLE> LS_DEVICE float4 four(const float *x)
 {
-    if (WHOLE) return vec_load<4>(x);
-    return {{x[0], x[1], x[2], x[3]}};
+    if (WHOLE) return *reinterpret_cast<const float4 *>(x);
+    return make_float4(x[0], x[1], x[2], x[3]);
 }
 
 template <bool WHOLE>
@@ -32,9 +32,11 @@ __global__ void __launch_bounds__(32 * WARPS) sum_squares(double *out, const flo
         if (first + k < count) {
 #pragma unroll 8
             for (int64_t j = from + lane * 4; j + 4 <= end; j += 32 * 4) {
-                const vec<float, 4> v = four<WHOLE>(x + j);
-#pragma unroll
-                for (int i = 0; i < 4; i++) s += (double)v.x[i] * (double)v.x[i];
+                const float4 v = four<WHOLE>(x + j);
+                s += (double)v.x * (double)v.x;
+                s += (double)v.y * (double)v.y;
+                s += (double)v.z * (double)v.z;
+                s += (double)v.w * (double)v.w;
             }
             const int64_t rest = (end - from) % 4;
             if (lane < rest) s += (double)x[end - rest + lane] * (double)x[end - rest + lane];

@@ -7,10 +7,6 @@
 
 template <class T> constexpr int whole = 16 / (int)sizeof(T);
 
-template <class T, int N> struct alignas(N * sizeof(T)) vec {
-    T x[N];
-};
-
 /* The plain word of so many bytes. */
 template <int NBYTES> struct word_of;
 template <> struct word_of<2> {
@@ -26,6 +22,11 @@ template <> struct word_of<16> {
     typedef uint4 type;
 };
 
+/* As they lie in memory, in as few registers: a compiler gives single 16-bit numbers a register each. */
+template <class T, int N> struct vec {
+    typename word_of<(int)sizeof(T) * N>::type u;
+};
+
 /* once: nobody reads it again soon. */
 template <int N, bool once = false, class T> LS_DEVICE vec<T, N> vec_load(const T *p)
 {
@@ -34,10 +35,7 @@ template <int N, bool once = false, class T> LS_DEVICE vec<T, N> vec_load(const 
     emu_check_aligned(p, sizeof(word));
 #endif
     const word *from = reinterpret_cast<const word *>(p);
-    const word u = once ? __ldcs(from) : *from;
-    vec<T, N> v;
-    memcpy(&v, &u, sizeof v);
-    return v;
+    return {once ? __ldcs(from) : *from};
 }
 
 template <int N, bool once = false, class T> LS_DEVICE void vec_store(T *p, const vec<T, N> &v)
@@ -46,31 +44,78 @@ template <int N, bool once = false, class T> LS_DEVICE void vec_store(T *p, cons
 #ifdef LS_EMU
     emu_check_aligned(p, sizeof(word));
 #endif
-    word u;
-    memcpy(&u, &v, sizeof u);
-    if (once) __stcs(reinterpret_cast<word *>(p), u);
-    else *reinterpret_cast<word *>(p) = u;
+    if (once) __stcs(reinterpret_cast<word *>(p), v.u);
+    else *reinterpret_cast<word *>(p) = v.u;
 }
 
 template <class T, int N> LS_DEVICE vec<T, N> vec_zero()
 {
     vec<T, N> v;
-#pragma unroll
-    for (int i = 0; i < N; i++) v.x[i] = from_float<T>(0.0f);
+    memset(&v, 0, sizeof v);
     return v;
+}
+
+/* Two narrow numbers out of, and into, a word; the first is the lower half. */
+LS_DEVICE float2 widen2(unsigned u, bf16)
+{
+    return make_float2(__uint_as_float(u << 16), __uint_as_float(u & 0xffff0000u));
+}
+LS_DEVICE float2 widen2(unsigned u, f16)
+{
+    __half2 h;
+    memcpy(&h, &u, sizeof h);
+    return __half22float2(h);
+}
+LS_DEVICE unsigned narrow2(float a, float b, bf16)
+{
+    const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
+    unsigned u;
+    memcpy(&u, &h, sizeof u);
+    return u;
+}
+LS_DEVICE unsigned narrow2(float a, float b, f16)
+{
+    const __half2 h = __floats2half2_rn(a, b);
+    unsigned u;
+    memcpy(&u, &h, sizeof u);
+    return u;
 }
 
 template <int N, class T> LS_DEVICE void widen(float (&f)[N], const vec<T, N> &v)
 {
+    if constexpr (sizeof(T) == sizeof(float)) {
+        memcpy(f, &v, sizeof f);
+    } else if constexpr (N == 1) {
+        T x;
+        memcpy(&x, &v, sizeof x);
+        f[0] = to_float(x);
+    } else {
+        unsigned u[N / 2];
+        memcpy(u, &v, sizeof u);
 #pragma unroll
-    for (int i = 0; i < N; i++) f[i] = to_float(v.x[i]);
+        for (int i = 0; i < N / 2; i++) {
+            const float2 pair = widen2(u[i], T());
+            f[2 * i] = pair.x;
+            f[2 * i + 1] = pair.y;
+        }
+    }
 }
 
+/* Rounds to nearest even. */
 template <class T, int N> LS_DEVICE vec<T, N> vec_of(const float (&f)[N])
 {
     vec<T, N> v;
+    if constexpr (sizeof(T) == sizeof(float)) {
+        memcpy(&v, f, sizeof v);
+    } else if constexpr (N == 1) {
+        const T x = from_float<T>(f[0]);
+        memcpy(&v, &x, sizeof v);
+    } else {
+        unsigned u[N / 2];
 #pragma unroll
-    for (int i = 0; i < N; i++) v.x[i] = from_float<T>(f[i]);
+        for (int i = 0; i < N / 2; i++) u[i] = narrow2(f[2 * i], f[2 * i + 1], T());
+        memcpy(&v, u, sizeof v);
+    }
     return v;
 }
 
