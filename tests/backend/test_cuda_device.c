@@ -320,10 +320,13 @@ static void failures(void **state)
 static void opening_fails(void **state)
 {
     (void)state;
-    static const char *const calls[] = {
-        "cudaSetDevice",       "cudaGetDeviceProperties",  "cudaStreamCreateWithFlags",
-        "cudaEventRecord",     "cudaEventCreateWithFlags", "cudaDeviceGetStreamPriorityRange",
-        "cudaEventSynchronize"};
+    static const char *const calls[] = {"cudaSetDevice",
+                                        "cudaGetDeviceProperties",
+                                        "cudaStreamCreateWithFlags",
+                                        "cudaEventRecordWithFlags",
+                                        "cudaEventCreateWithFlags",
+                                        "cudaDeviceGetStreamPriorityRange",
+                                        "cudaEventSynchronize"};
     const int64_t before = ls_mem_live();
     for (size_t i = 0; i < N_OF(calls); i++) {
         cu_device *d = NULL;
