@@ -74,6 +74,8 @@ if(LS_TESTS)
     file(CONFIGURE OUTPUT ${_wrap} CONTENT "#include \"${k}\"\n")
     list(APPEND _emu ${_wrap})
   endforeach()
+  file(GLOB _wraps ${CMAKE_BINARY_DIR}/emu/kernels/*.cpp)
+  set_source_files_properties(${_wraps} PROPERTIES COMPILE_OPTIONS -O1) # unrolled loops take minutes to optimise, and little is gained
   add_library(ls_cuda_emu STATIC ${_emu} ${_cu_host} ${_cu}/no_sdpa.c)
   ls_cuda_options(ls_cuda_emu)
   target_compile_definitions(ls_cuda_emu PUBLIC LS_EMU)
