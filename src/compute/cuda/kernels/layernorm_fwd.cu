@@ -116,7 +116,8 @@ template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) nor
             sum += to_float(x[j]);
         }
         const float mean = group_sum<NORM_WARPS>(sum, room[0]) * inv;
-        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
+        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
+            square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
         const float rstd = 1.0f / sqrtf(group_sum<NORM_WARPS>(square, room[1]) * inv + a.eps);
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
             a.y[r * a.C + j] = from_float<T>((to_float(x[j]) - mean) * rstd * to_float(a.w[j]) + to_float(a.b[j]));
@@ -136,7 +137,7 @@ template <class T, bool ADD> struct start {
     {
         const int64_t blocks = ceil_div<int64_t>(a.R * W, NORM_WARPS);
         return LS_LAUNCH((norm_rows<T, NP, W, ADD>), (unsigned)(blocks < NORM_FWD_BLOCKS ? blocks : NORM_FWD_BLOCKS),
-                  NORM_THREADS, 0, stream, a);
+                         NORM_THREADS, 0, stream, a);
     }
     int any() const
     {
