@@ -32,7 +32,7 @@ template <class T> struct job {
 };
 
 template <class T, int NP, int W>
-__global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 2 : 1) norm_bwd_rows(const job<T> a)
+__global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(const job<T> a)
 {
     constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
     float *sums = LS_SHARED_DYNAMIC(float); /* 2C */

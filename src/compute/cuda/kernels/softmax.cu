@@ -30,9 +30,10 @@ template <class T> struct job {
     const ls_pass_head *at;
 };
 
-template <class T> LS_DEVICE T lowest()
+/* Stores in front of it stay there. */
+LS_DEVICE void compiler_fence()
 {
-    return from_float<T>(-INFINITY);
+    asm volatile("" ::: "memory");
 }
 
 /* The packs of a row that this thread has, from global to shared memory. */
@@ -80,8 +81,13 @@ __global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
         } else if (ROWS_KEPT > 0) {
             cp_async_wait<0>();
         }
-        if (N > 1 && a.V % N != 0 && (n_read - 1) % THREADS == (int)threadIdx.x)
-            for (int j = a.V; j < n_read * N; j++) x[j] = lowest<T>(); /* beside the vocabulary */
+        if (N > 1 && a.V % N != 0 && (n_read - 1) % THREADS == (int)threadIdx.x) { /* beside the vocabulary */
+            float f[N];
+            widen(f, vec_load<N>(x + (n_read - 1) * N));
+#pragma unroll
+            for (int i = 0; i < N; i++) f[i] = (n_read - 1) * N + i < a.V ? f[i] : -INFINITY;
+            vec_store<N>(x + (n_read - 1) * N, vec_of<T>(f));
+        }
 
         float top = -INFINITY, sum = 0;
 #pragma unroll 4
@@ -128,8 +134,10 @@ __global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
                 }
                 vec_store<N>(out + p * N, d);
             }
-            if (mine)
-                out[target] = from_float<T>(ex2(fmaf(x_target, LOG2_E, -top)) * scale - dloss); /* over the pack */
+            if (mine) {
+                compiler_fence(); /* behind the pack, whose type is another */
+                out[target] = from_float<T>(ex2(fmaf(x_target, LOG2_E, -top)) * scale - dloss);
+            }
         }
         if (ROWS_KEPT == 1) {
             if (r + gridDim.x < a.rows) fetch(kept, a, r + gridDim.x, n_read);
@@ -168,7 +176,7 @@ template <class T, int N> __global__ void __launch_bounds__(256) softmax_grad(co
     for (int j = ((int)blockIdx.y * 256 + (int)threadIdx.x) * N; j < a.ld; j += (int)gridDim.y * 256 * N) {
         T *x = a.logits + r * a.ld + j;
         float f[N];
-        widen(f, vec_load<N>(x));
+        widen(f, j < a.V ? vec_load<N>(x) : vec_zero<T, N>());
 #pragma unroll
         for (int i = 0; i < N; i++) {
             f[i] = ex2(fmaf(f[i], LOG2_E, -from)) * dloss;
