@@ -14,7 +14,7 @@ static ls_status told(ls_status code, const char *file, int line, const char *wo
     return ls_fail_at(code, file, line, "%s", words);
 }
 
-static const ls_plugin_host host = {.fail = told, .via = ls_fail_via};
+static const ls_plugin_host host = {.fail = told, .via = ls_fail_via, .words = ls_err_words, .clear = ls_err_clear};
 
 /* What is loaded stays, so the tables found are kept: they never change. */
 static struct {

@@ -1,139 +1,139 @@
-/* classifier.c - logits, loss and their gradient, some rows at a time.
+/* classifier.c - logits, cross-entropy and its gradient, for a chunk of rows at a time (compute.h, ls_classifier).
  *
- *   for rows [r, r+n):   L (n,V) = x w^T     loss, L := dloss (softmax(L) - target)     dx = L w     dw += L^T x
+ *   logits (n, ld) = x w^T        softmax over them in place: losses, dlogits        dx = dlogits w        dw (+)= dlogits^T x, in float
  *
- * Only L of one chunk exists: as many rows as fit into LS_CLASSIFIER_MIB (1024), in equal parts. Its rows are ld apart, the vocabulary rounded
- * up to 64, so that the products are aligned; the columns behind V are products with rows that V_room allows to read (or are not
- * made), and 0 in the gradient. dw is read and written once a chunk: that is what small chunks cost. */
+ * Logits lie in scratch with rows padded to 64 elements, so that all three products have aligned strides whatever V is. Where w may be read
+ * behind its last row (V_room), the products take the padded width, too: what comes out behind V is not looked at by the softmax, which
+ * writes zeros there, and zeros times finite rows add nothing to dx.
+ *
+ * Chunks     a chunk more reads and writes dw once more (8VC bytes: 309 MB or 0.07 ms of an H200 for GPT-2), a row takes 2V bytes of scratch
+ *            and its products 0.33 us. At B64 T1024 (bf16): 16384 rows are 1.65 GB, 4 chunks and 0.2 ms of 21.7 spent on dw; 8192 rows are
+ *            0.82 GB and 0.5 ms; 65536 rows would be 6.6 GB and nothing. The limit is 1.65 GB (LS_CLASSIFIER_MIB says another), chunks are of
+ *            equal size as far as 128 divides them, and few rows are one chunk. R and V alone decide, so that equal batches give equal
+ *            bits in every strategy.
+ *
+ * A vocabulary that is cut (n_part > 1): between the softmax's two halves the parts of every row meet in `gather`, once a chunk; so
+ * chunks must not depend on V, which differs between parts: they are of CUT_ROWS rows. The callback waits for the device, hence such a call
+ * must not lie inside a recorded region (region_begin). */
 #include "compute/cuda/cuda_impl.h"
-
+#include "compute/cuda/kernels/point.h"
 #include "compute/cuda/kernels/softmax.h"
+#include "core/str.h"
 
 #include <stdlib.h>
 
-#define ROW_N 3 /* doubles that a part of the vocabulary tells of a row */
+#define PAD         64  /* elements */
+#define ROUND       128 /* rows     */
+#define CUT_ROWS    8192
+#define LIMIT_BYTES 1650000000
 
-static int64_t ld_of(int64_t V)
+static int64_t least(int64_t a, int64_t b)
 {
-    return (V + 63) / 64 * 64;
+    return a < b ? a : b;
 }
 
-/* Rows of a chunk: a function of the shapes alone, so that sums have one order. */
-static int64_t rows_of(int64_t R, int64_t V, ls_dtype dt)
+static int64_t up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Rows that scratch has room for. */
+static int64_t most_rows(ls_dtype dt, int64_t R, int64_t V, int n_part)
 {
     const char *text = getenv("LS_CLASSIFIER_MIB");
-    const long mib = text ? strtol(text, NULL, 10) : 0;
-    const int64_t room = (int64_t)(mib > 0 ? mib : 1024) << 20, row = ld_of(V) * (int64_t)ls_dtype_nbytes(dt);
-    int64_t most = room / row / 128 * 128;
-    if (most < 128) most = 128;
-    if (R <= most) return R > 0 ? R : 1;
-    const int64_t n_chunk = (R + most - 1) / most;
-    return ((R + n_chunk - 1) / n_chunk + 127) / 128 * 128;
+    int64_t mib = 0, limit = LIMIT_BYTES;
+    if (n_part > 1) return least(R, CUT_ROWS);
+    if (text && ls_parse_i64(text, &mib) && mib > 0) limit = mib << 20;
+    int64_t rows = limit / (up(V, PAD) * (int64_t)ls_dtype_nbytes(dt));
+    if (rows > ROUND) rows -= rows % ROUND;
+    return least(R, rows > 1 ? rows : 1);
 }
 
-static size_t logits_nbytes(int64_t rows, int64_t V, ls_dtype dt)
+static int64_t chunk_rows(int64_t R, int64_t most)
 {
-    return cuda_up((size_t)(rows * ld_of(V)) * ls_dtype_nbytes(dt));
+    if (R <= most || most <= ROUND) return most;
+    const int64_t n = (R + most - 1) / most;
+    return up((R + n - 1) / n, ROUND);
 }
 
-typedef struct chunk {
-    const ls_classifier *a;
-    int64_t from, rows, ld, columns; /* columns: of L that are made */
-    void *logits;
-    double *parts; /* (n_part, rows, ROW_N) */
-} chunk;
-
-static ls_status make_logits(ls_compute *c, const chunk *k)
+size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s)
 {
-    const ls_dtype dt = c->ops->dtype;
-    const cu_product p = {.out = k->logits,
-                          .a = ls_at(c, k->a->x, k->from * k->a->C),
-                          .b = k->a->w,
-                          .tb = true,
-                          .M = k->rows,
-                          .N = k->columns,
-                          .K = k->a->C,
-                          .ldo = k->ld,
-                          .dt = dt,
-                          .out_dt = dt};
-    return cuda_product(c, &p);
+    const int64_t rows = s->V ? most_rows(x->dt, s->B * s->T, s->V, s->n_part) : 0;
+    const size_t logits = cuda_up((size_t)(rows * up(s->V, PAD)) * ls_dtype_nbytes(x->dt));
+    return logits + (s->n_part > 1 ? cuda_up((size_t)(rows * s->n_part) * 3 * sizeof(double)) : 0);
 }
 
-static ls_status losses(ls_compute *c, const chunk *k)
+/* Rows r0 … r0+n-1 of a; logits and parts lie in scratch. */
+static ls_status chunk(ls_compute *c, const ls_classifier *a, int64_t r0, int64_t n, void *logits, double *parts)
 {
-    const ls_classifier *a = k->a;
-    const cuda *x = cuda_of(c);
-    const cu_softmax s = {.logits = k->logits,
-                          .row_loss = a->row_loss + k->from,
-                          .target = a->target + k->from,
-                          .rows = k->rows,
+    const cuda *u = cuda_of(c);
+    const int64_t ld = up(a->V, PAD), V = a->V_room >= ld ? ld : a->V; /* columns that products take */
+    const void *x = ls_at(c, a->x, r0 * a->C);
+    const cu_softmax s = {.logits = logits,
+                          .row_loss = a->row_loss + r0,
+                          .target = a->target + r0,
+                          .rows = n,
                           .V = a->V,
-                          .ld = k->ld,
+                          .ld = ld,
                           .first = a->first,
                           .dloss = a->dloss,
                           .at = a->at,
-                          .grad = a->dx != NULL};
-    if (a->n_part <= 1) {
-        CU_TRY(cu_softmax_loss(x->stream, x->dt, &s));
-        return LS_OK;
+                          .grad = a->dx || a->dw};
+    LS_TRY(cuda_product(c, &(cu_product){.out = logits,
+                                         .a = x,
+                                         .b = a->w,
+                                         .M = n,
+                                         .N = V,
+                                         .K = a->C,
+                                         .ldo = ld,
+                                         .tb = true,
+                                         .dt = u->dt,
+                                         .out_dt = u->dt}));
+    if (a->n_part > 1) {
+        CU_TRY(cu_softmax_parts(u->stream, u->dt, &s, parts + a->part * n * 3));
+        LS_TRY(a->gather(a->gather_ctx, parts, n * 3));
+        CU_TRY(cu_softmax_join(u->stream, u->dt, &s, parts, a->n_part));
+    } else {
+        CU_TRY(cu_softmax_loss(u->stream, u->dt, &s));
     }
-    const int64_t n = k->rows * ROW_N;
-    CU_TRY(cu_softmax_parts(x->stream, x->dt, &s, k->parts + a->part * n));
-    LS_TRY(a->gather(a->gather_ctx, k->parts, n));
-    CU_TRY(cu_softmax_join(x->stream, x->dt, &s, k->parts, a->n_part));
+    if (a->dx)
+        LS_TRY(cuda_product(c, &(cu_product){.out = ls_at(c, a->dx, r0 * a->C),
+                                             .a = logits,
+                                             .b = a->w,
+                                             .M = n,
+                                             .N = a->C,
+                                             .K = V,
+                                             .lda = ld,
+                                             .dt = u->dt,
+                                             .out_dt = u->dt}));
+    if (a->dw)
+        LS_TRY(cuda_product(c, &(cu_product){.out = a->dw,
+                                             .a = logits,
+                                             .b = x,
+                                             .M = a->V,
+                                             .N = a->C,
+                                             .K = n,
+                                             .lda = ld,
+                                             .ta = true,
+                                             .dt = u->dt,
+                                             .out_dt = LS_F32,
+                                             .add = a->acc || r0 > 0 ? a->dw : NULL}));
     return LS_OK;
-}
-
-static ls_status gradients(ls_compute *c, const chunk *k)
-{
-    const ls_classifier *a = k->a;
-    const ls_dtype dt = c->ops->dtype;
-    const cu_product dx = {.out = ls_at(c, a->dx, k->from * a->C),
-                           .a = k->logits,
-                           .b = a->w,
-                           .M = k->rows,
-                           .N = a->C,
-                           .K = k->columns,
-                           .lda = k->ld,
-                           .dt = dt,
-                           .out_dt = dt};
-    const cu_product dw = {.out = a->dw,
-                           .a = k->logits,
-                           .b = ls_at(c, a->x, k->from * a->C),
-                           .ta = true,
-                           .M = a->V,
-                           .N = a->C,
-                           .K = k->rows,
-                           .lda = k->ld,
-                           .dt = dt,
-                           .out_dt = LS_F32,
-                           .add = a->acc || k->from ? a->dw : NULL};
-    LS_TRY(cuda_product(c, &dx));
-    return cuda_product(c, &dw);
 }
 
 static ls_status classifier(ls_compute *c, const ls_classifier *a)
 {
-    const int64_t step = rows_of(a->R, a->V, c->ops->dtype), ld = ld_of(a->V);
-    chunk k = {.a = a, .ld = ld, .columns = a->V_room >= ld ? ld : a->V, .logits = cuda_room(c)};
-    k.parts = (double *)(void *)((char *)k.logits + logits_nbytes(step, a->V, c->ops->dtype));
-    for (k.from = 0; k.from < a->R; k.from += step) {
-        k.rows = a->R - k.from < step ? a->R - k.from : step;
-        LS_TRY(make_logits(c, &k));
-        LS_TRY(losses(c, &k));
-        if (a->dx) LS_TRY(gradients(c, &k));
-    }
+    const cuda *u = cuda_of(c);
+    const int64_t most = most_rows(u->dt, a->R, a->V, a->n_part), rows = chunk_rows(a->R, most);
+    void *logits = cuda_room(c);
+    double *parts =
+        (double *)(void *)((char *)logits + cuda_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(u->dt)));
+    if (a->R == 0 && a->dw && !a->acc) CU_TRY(cu_zero(u->stream, a->dw, (size_t)(a->V * a->C) * sizeof(float)));
+    for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, least(rows, a->R - r0), logits, parts));
     return LS_OK;
 }
 
 void cuda_fill_classifier(ls_compute_ops *ops)
 {
     ops->classifier = classifier;
-}
-
-size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s)
-{
-    if (!s->V) return 0;
-    const int64_t rows = rows_of(s->B * s->T, s->V, x->dt), n_part = s->n_part > 1 ? s->n_part : 0;
-    return logits_nbytes(rows, s->V, x->dt) + cuda_up((size_t)(n_part * rows * ROW_N) * sizeof(double));
 }

@@ -14,7 +14,9 @@ static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
     LS_TRY(cu_device_open(&x->device, o));
     x->stream = x->device->stream;
     LS_TRY(cu_gemm_open(&x->gemm, x->stream, o->tf32, o->deterministic));
-    return cu_attention_open(&x->attention, x->stream, o->dtype, o->deterministic, NULL);
+    LS_TRY(cu_attention_open(&x->attention, x->stream, o->dtype, o->deterministic, NULL));
+    cu_attention_tf32(x->attention, o->tf32);
+    return LS_OK;
 }
 
 static void close_all(cuda *x)

@@ -2,7 +2,7 @@
  *
  * Candidates are the proposals for every way to fuse, each run with whatever kernels stand behind it: what is compared is the whole product.
  * They take turns, so that a clock that rises or a busy neighbour hits all of them alike; the first turn loads kernels and is not counted;
- * those far behind drop out; what is left is judged by medians. Before each run L2 (50 MB) is filled with something else.
+ * those far behind wait aside; the others are judged by medians. Before each run L2 (50 MB) is filled with something else.
  * Results go where the product's own result will go (it is written afterwards anyway), or, where that is added to, into scratch memory
  * that lives as long as the measurement; without it nothing is measured.
  *
@@ -17,14 +17,16 @@ enum { TURNS = 8, MOST = GEMM_MOST_ALGOS * GEMM_MOST_VARIANTS };
 typedef struct candidate {
     cu_gemm_choice choice;
     cudaEvent_t from, to;
-    float ms[TURNS]; /* of counted turns */
-    bool out;        /* dropped out      */
+    float ms[TURNS]; /* of counted turns                       */
+    int n_turn;
+    bool slow;    /* takes no more turns, and wins only if none that is faster keeps the laws */
+    bool refused; /* is out                                     */
 } candidate;
 
 typedef struct field {
     candidate c[MOST];
     int n;
-    cu_product p; /* the product, its results where they do no harm */
+    cu_product p;           /* the product, its results where they do no harm */
     void *scratch, *second; /* results; second: deterministic mode */
     int *differ;            /* on the device */
     size_t nbytes;          /* of a result   */
@@ -52,40 +54,41 @@ static ls_status turn(cu_gemm *g, field *f, int t, void *workspace, float *spent
 {
     for (int i = 0; i < f->n; i++) {
         candidate *c = &f->c[i];
-        if (c->out) continue;
+        if (c->slow || c->refused) continue;
         LS_TRY(gemm_cuda_fail(cudaMemsetAsync(workspace, 0, (size_t)GEMM_LIBRARY_MIB << 20, g->stream), "clearing"));
         LS_TRY(gemm_cuda_fail(cudaEventRecord(c->from, g->stream), "an event"));
-        if (gemm_issue(g, &f->p, &c->choice, workspace) != LS_OK) c->out = true; /* proposed, and yet refused */
+        if (gemm_issue(g, &f->p, &c->choice, workspace) != LS_OK) c->refused = true; /* yet it was proposed */
         LS_TRY(gemm_cuda_fail(cudaEventRecord(c->to, g->stream), "an event"));
     }
     LS_TRY(gemm_cuda_fail(cudaStreamSynchronize(g->stream), "measuring products"));
     for (int i = 0; i < f->n; i++) {
         candidate *c = &f->c[i];
-        if (c->out) continue;
+        if (c->slow || c->refused) continue;
         LS_TRY(gemm_cuda_fail(cudaEventElapsedTime(&c->ms[t], c->from, c->to), "an event"));
         *spent += c->ms[t];
+        c->n_turn = t + 1;
     }
     return LS_OK;
 }
 
-static float best_of(const candidate *c, int n_turn)
+static float best_of(const candidate *c)
 {
     float best = c->ms[0];
-    for (int t = 1; t < n_turn; t++)
+    for (int t = 1; t < c->n_turn; t++)
         if (c->ms[t] < best) best = c->ms[t];
     return best;
 }
 
-static void drop_slow(field *f, int n_turn, float factor)
+static void leave_behind(field *f, float factor)
 {
     float best = -1;
     for (int i = 0; i < f->n; i++) {
-        if (f->c[i].out) continue;
-        const float ms = best_of(&f->c[i], n_turn);
+        if (f->c[i].refused) continue;
+        const float ms = best_of(&f->c[i]);
         if (best < 0 || ms < best) best = ms;
     }
     for (int i = 0; i < f->n; i++)
-        if (!f->c[i].out && best_of(&f->c[i], n_turn) > factor * best) f->c[i].out = true;
+        if (best_of(&f->c[i]) > factor * best) f->c[i].slow = true;
 }
 
 static float median(float *x, int n)
@@ -106,11 +109,11 @@ static ls_status race(cu_gemm *g, field *f, void *workspace)
     LS_TRY(turn(g, f, 0, workspace, &unused));
     while (n < TURNS - 1 && (n < 3 || spent < ENOUGH_MS)) {
         LS_TRY(turn(g, f, n++, workspace, &spent));
-        if (n == 1) drop_slow(f, n, 1.4f);
-        if (n == 3) drop_slow(f, n, 1.1f);
+        if (n == 1) leave_behind(f, 1.4f);
+        if (n == 3) leave_behind(f, 1.1f);
     }
     for (int i = 0; i < f->n; i++) {
-        const float usec = median(f->c[i].ms, n) * 1e3f;
+        const float usec = f->c[i].refused ? 0 : median(f->c[i].ms, f->c[i].n_turn) * 1e3f;
         f->c[i].choice.usec = usec > 0.01f ? usec : 0.01f;
     }
     return LS_OK;
@@ -121,8 +124,10 @@ static ls_status equal(cu_gemm *g, const field *f, float factor, bool *same)
 {
     int differ = 0;
     const int64_t n = (int64_t)(f->nbytes / ls_dtype_nbytes(f->p.out_dt));
-    LS_TRY(gemm_cuda_fail(cu_differ(g->stream, f->p.out_dt, f->differ, f->second, f->scratch, factor, n), "a comparison"));
-    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(&differ, f->differ, sizeof differ, cudaMemcpyDeviceToHost, g->stream), "a copy"));
+    LS_TRY(
+        gemm_cuda_fail(cu_differ(g->stream, f->p.out_dt, f->differ, f->second, f->scratch, factor, n), "a comparison"));
+    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(&differ, f->differ, sizeof differ, cudaMemcpyDeviceToHost, g->stream),
+                          "a copy"));
     LS_TRY(gemm_cuda_fail(cudaStreamSynchronize(g->stream), "a comparison"));
     *same = !differ;
     return LS_OK;
@@ -143,13 +148,18 @@ static ls_status lawful(cu_gemm *g, const field *f, const candidate *c, void *wo
     return equal(g, f, 2, ok);
 }
 
+static bool before(const candidate *a, const candidate *b)
+{
+    return a->slow != b->slow ? b->slow : a->choice.usec < b->choice.usec;
+}
+
 static ls_status award(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *best, bool *found)
 {
     for (;;) {
         candidate *c = NULL;
         bool ok = true;
         for (int i = 0; i < f->n; i++)
-            if (!f->c[i].out && (!c || f->c[i].choice.usec < c->choice.usec)) c = &f->c[i];
+            if (!f->c[i].refused && (!c || before(&f->c[i], c))) c = &f->c[i];
         if (!c) return LS_OK;
         if (g->deterministic) LS_TRY(lawful(g, f, c, workspace, &ok));
         if (ok) {
@@ -157,7 +167,7 @@ static ls_status award(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *be
             *found = true;
             return LS_OK;
         }
-        c->out = true;
+        c->refused = true;
     }
 }
 

@@ -27,6 +27,16 @@ ls_status ls_fail_via(ls_status st, const char *file, int line, const char *expr
     return program.via ? program.via(st, file, line, expr) : st;
 }
 
+const char *ls_err_words(void)
+{
+    return program.words ? program.words() : "";
+}
+
+void ls_err_clear(void)
+{
+    if (program.clear) program.clear();
+}
+
 void ls_assert_failed(const char *cond, const char *file, int line)
 {
     fprintf(stderr, "lockstep (cuda): %s does not hold at %s:%d\n", cond, file, line);
