@@ -1,12 +1,12 @@
 # The CUDA backend, twice.
 #   lockstep_cuda.so       built by nvcc, where there is one (LS_CUDA: AUTO, ON, OFF); the driver is not linked, a machine without one loads it
 #   emu/lockstep_cuda.so   the same files for the emulator (emu/emu.h), by the C++ compiler, for tests: LS_PLUGIN_DIR=<build>/emu
-# Kernels are kernels/*.cu. Files of host code that only one of the two has: emu/*, and cudnn*.cpp or, without that library, no_sdpa.c.
+# Kernels are kernels/*.cu. Files of host code that only one of the two has: emu/*, and cudnn.c or, without cudnn.h, no_sdpa.c.
 # plugin.c and host.c are the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
 set(_cu ${PROJECT_SOURCE_DIR}/src/compute/cuda)
 set(LS_CUDA_ARCH "90a" CACHE STRING "Architectures the CUDA plugin is compiled for")
 file(GLOB _cu_host CONFIGURE_DEPENDS ${_cu}/*.c)
-list(FILTER _cu_host EXCLUDE REGEX "/(plugin|host|no_sdpa)\\.c$")
+list(FILTER _cu_host EXCLUDE REGEX "/(plugin|host|no_sdpa|cudnn)\\.c$")
 file(GLOB _cu_kernels CONFIGURE_DEPENDS ${_cu}/kernels/*.cu)
 file(GLOB _cu_edge CONFIGURE_DEPENDS ${_cu}/plugin.c ${_cu}/host.c)
 # The parts of core that the plugin uses, as its own copies; words of failures go to the program's (host.c).
@@ -52,15 +52,12 @@ if(LS_HAVE_CUDA AND _cu_edge)
   target_link_libraries(lockstep_cuda PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m)
   target_link_options(lockstep_cuda PRIVATE -Wl,-z,defs)
   find_path(LS_cudnn_INC cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-  find_library(LS_cudnn_LIB cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
-  file(GLOB _cu_cudnn CONFIGURE_DEPENDS ${_cu}/cudnn*.cpp)
-  if(LS_cudnn_INC AND LS_cudnn_LIB AND _cu_cudnn)
-    target_sources(lockstep_cuda PRIVATE ${_cu_cudnn})
+  if(LS_cudnn_INC) # the library itself is loaded when it is wanted
+    target_sources(lockstep_cuda PRIVATE ${_cu}/cudnn.c)
     target_include_directories(lockstep_cuda SYSTEM PRIVATE ${LS_cudnn_INC})
-    target_compile_definitions(lockstep_cuda PRIVATE LS_CUDNN)
-    target_link_libraries(lockstep_cuda PRIVATE ${LS_cudnn_LIB})
+    target_link_libraries(lockstep_cuda PRIVATE ${CMAKE_DL_LIBS})
   else()
-    message(STATUS "no cuDNN: attention on the GPU is our own kernels")
+    message(STATUS "no cudnn.h: attention on the GPU is our own kernels")
     target_sources(lockstep_cuda PRIVATE ${_cu}/no_sdpa.c)
   endif()
   install(TARGETS lockstep_cuda LIBRARY DESTINATION lib/lockstep)
