@@ -35,13 +35,13 @@ typedef struct device {
     bool failed;
 } device;
 
-#define CU(call)                                                                                          \
-    do {                                                                                                  \
-        const cudaError_t cu_e_ = (call);                                                                 \
-        if (cu_e_) {                                                                                      \
-            fprintf(stderr, "%s: %s (%s:%d)\n", #call, cudaGetErrorString(cu_e_), __FILE__, __LINE__);    \
-            exit(4);                                                                                      \
-        }                                                                                                 \
+#define CU(call)                                                                                       \
+    do {                                                                                               \
+        const cudaError_t cu_e_ = (call);                                                              \
+        if (cu_e_) {                                                                                   \
+            fprintf(stderr, "%s: %s (%s:%d)\n", #call, cudaGetErrorString(cu_e_), __FILE__, __LINE__); \
+            exit(4);                                                                                   \
+        }                                                                                              \
     } while (0)
 
 static void must(ls_status st)
@@ -66,8 +66,7 @@ static void fill(const device *d, void *to, size_t nbytes, double scale, uint64_
         memcpy(&u, &f, sizeof u);
         if (d->dt == LS_F32) memcpy(host + 4 * i, &f, 4);
         else if (d->dt == LS_BF16) memcpy(host + 2 * i, &(uint16_t){(uint16_t)(u >> 16)}, 2);
-        else { /* half: cut off, small numbers to zero */
-            const int e = (int)(u >> 23 & 255) - 112;
+        else { /* half: cut off, small numbers to zero */ const int e = (int)(u >> 23 & 255) - 112;
             const uint16_t h = (uint16_t)((u >> 16 & 0x8000) | (e > 0 ? (uint32_t)e << 10 | (u >> 13 & 1023) : 0));
             memcpy(host + 2 * i, &h, 2);
         }
@@ -144,7 +143,9 @@ static cu_product product_of(const device *d, const row *r)
                         .M = r->M,
                         .N = r->N,
                         .K = r->K,
-                        .lda = r->lda ? r->lda : r->ta ? r->M : r->K,
+                        .lda = r->lda  ? r->lda
+                               : r->ta ? r->M
+                                       : r->K,
                         .ldb = r->tb ? r->K : r->N,
                         .ldo = r->ldo ? r->ldo : r->N,
                         .ta = r->ta,
@@ -160,8 +161,8 @@ static cu_product product_of(const device *d, const row *r)
 
 static char *fused_words(char buf[40], uint32_t f)
 {
-    snprintf(buf, 40, "%s%s%s%s", f & GEMM_BIAS ? "bias " : "", f & GEMM_GELU ? "gelu " : "", f & GEMM_ADD ? "add " : "",
-             f & GEMM_SUMS ? "sums " : "");
+    snprintf(buf, 40, "%s%s%s%s", f & GEMM_BIAS ? "bias " : "", f & GEMM_GELU ? "gelu " : "",
+             f & GEMM_ADD ? "add " : "", f & GEMM_SUMS ? "sums " : "");
     if (!*buf) snprintf(buf, 40, "-");
     return buf;
 }
@@ -212,8 +213,8 @@ static void time_step(device *d, const options *o, int64_t R, const char *type)
     const int n = step_rows(r, R);
     double step = 0, flop = 0;
     printf("\n%s, %lld rows%s\n%-16s %6s %6s %6s %3s  %8s %8s  %-14s %-14s %s\n", type, (long long)R,
-           o->deterministic ? ", deterministic" : "", "product", "M", "N", "K", "n", "usec", "TFLOP/s", "fused", "could be",
-           "algorithm: id tile split scheme; seconds of choosing");
+           o->deterministic ? ", deterministic" : "", "product", "M", "N", "K", "n", "usec", "TFLOP/s", "fused",
+           "could be", "algorithm: id tile split scheme; seconds of choosing");
     for (int i = 0; i < n; i++) {
         cu_product p = product_of(d, &r[i]);
         uint32_t sets[GEMM_MOST_VARIANTS];
@@ -386,7 +387,8 @@ static void check_all(device *d, int64_t small)
     int n = 0;
     for (int i = 0; i < n_step; i++) {
         if (r[i].lda || r[i].ldo) continue; /* the classifier's: their size is all there is to them */
-        if (small > 1) r[i].M = r[i].M > 48 ? 48 : r[i].M, r[i].N = r[i].N > 64 ? 64 : r[i].N, r[i].K = r[i].K > 80 ? 80 : r[i].K;
+        if (small > 1)
+            r[i].M = r[i].M > 48 ? 48 : r[i].M, r[i].N = r[i].N > 64 ? 64 : r[i].N, r[i].K = r[i].K > 80 ? 80 : r[i].K;
         r[n++] = r[i];
     }
     for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) r[n++] = odd[i];
@@ -411,8 +413,9 @@ static bool read_options(int argc, char **argv, options *o)
         int64_t *number = !strcmp(argv[i], "--batch")   ? &o->batch
                           : !strcmp(argv[i], "--seq")   ? &o->seq
                           : !strcmp(argv[i], "--turns") ? &o->turns
-                          : !strcmp(argv[i], "--small") ? &o->small /* shapes for a slow device: only the checks, tiny */
-                                                        : NULL;
+                          : !strcmp(argv[i], "--small")
+                              ? &o->small /* shapes for a slow device: only the checks, tiny */
+                              : NULL;
         if (!strcmp(argv[i], "--check")) o->check = true;
         else if (!strcmp(argv[i], "--deterministic")) o->deterministic = true;
         else if (!strcmp(argv[i], "--type") && i + 1 < argc) o->type = argv[++i];
@@ -428,7 +431,8 @@ int main(int argc, char **argv)
     bool failed = false;
     char words[160];
     if (!read_options(argc, argv, &o)) {
-        fprintf(stderr, "usage: cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]\n");
+        fprintf(stderr, "usage: cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] "
+                        "[--turns N]\n");
         return 2;
     }
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {

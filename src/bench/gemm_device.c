@@ -93,8 +93,8 @@ static ls_status issue_step(job *j, const gemm_shape *q)
     const ls_compute_ops *ops = j->c.ops;
     ls_compute *c = &j->c;
     if (q->ta)
-        return ops->linear_bwd(c, NULL, j->dw, strstr(q->what, "logits") ? NULL : j->db, j->w, j->x, NULL, q->K, q->M, q->N,
-                               q->acc);
+        return ops->linear_bwd(c, NULL, j->dw, strstr(q->what, "logits") ? NULL : j->db, j->w, j->x, NULL, q->K, q->M,
+                               q->N, q->acc);
     if (!strcmp(q->what, "fc fwd") && ops->linear_gelu_fwd)
         return ops->linear_gelu_fwd(c, j->y, j->more, j->x, j->w, j->b, q->M, q->K, q->N, LS_GELU_TANH);
     if (!strcmp(q->what, "fc2 dx") && ops->linear_gelu_bwd)
@@ -177,10 +177,11 @@ static ls_status run_rows(job *j)
     return LS_OK;
 }
 
-ls_status bench_gemm_device(const ls_gemm_bench *o)
+ls_status ls_gemm_bench_device(const ls_gemm_bench *o)
 {
     job j = {.o = o, .V = up(o->vocab)};
-    LS_TRY(ls_compute_open(&j.c, o->device, &(ls_compute_open_opts){.dtype = o->dtype, .device = -1, .tf32 = o->tf32}, 0));
+    LS_TRY(ls_compute_open(&j.c, o->device,
+                           &(ls_compute_open_opts){.dtype = o->dtype, .device = o->index, .tf32 = o->tf32}, 0));
     ls_status st = j.c.device ? take_all(&j) : ls_fail(LS_E_ARG, "%s is no device", o->device);
     if (st == LS_OK) {
         char words[160];
