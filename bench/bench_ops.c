@@ -111,9 +111,9 @@ static ls_status run(bench *b)
     TIME("classifier", 6 * RC * V, 0, o->classifier(c, &a));
     a.dx = a.dw = NULL;
     TIME("classifier loss", 2 * RC * V, 0, o->classifier(c, &a));
-    TIME("embed_fwd", 0, 12 * RC, o->embed_fwd(c, x[0], b->ids, w, w, B, T, C, off));
+    TIME("embed_fwd", 0, 12 * RC, o->embed_fwd(c, x[0], b->ids, 0, V, w, w, B, T, C, off));
     TIME("embed_bwd", 0, 4 * (int64_t)V * C + 20 * RC,
-         o->embed_bwd(c, dw, x[1], x[0], b->ids, B, T, C, V, T, off, false));
+         o->embed_bwd(c, dw, x[1], x[0], b->ids, 0, B, T, C, V, T, off, false));
     ls_adamw h = {.lr = 1e-9,
                   .beta1 = 0.9,
                   .beta2 = 0.999,
@@ -122,12 +122,12 @@ static ls_status run(bench *b)
                   .bias1 = 0.1,
                   .bias2 = 0.001,
                   .grad_scale = 1};
-    TIME("adamw", 0, 28 * RF, o->adamw(c, x[0], x[1], x[2], x[7], RF, &h));
+    TIME("adamw", 0, 28 * RF, o->adamw(c, x[0], x[0], x[1], x[2], x[7], RF, &h));
     double *sums = b->loss;
     TIME("sumsq", 0, 4 * RF, o->sumsq(c, sums, x[0], RF, 65536));
     TIME("add", 0, 12 * RF, o->add(c, x[0], x[1], x[2], RF));
     TIME("add_fwd drop", 0, 12 * RF, o->add_fwd(c, x[0], x[1], x[2], RF, on));
-    TIME("zero", 0, 4 * RF, o->zero(c, x[0], RF));
+    TIME("zero", 0, 4 * RF, o->zero(c, x[0], (size_t)RF * 4));
     return LS_OK;
 }
 

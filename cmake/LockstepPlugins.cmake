@@ -17,3 +17,5 @@ if(LS_MPI)
     message(STATUS "no MPI (mpicc): the mpi plugin is not built; apt-get install libopenmpi-dev openmpi-bin")
   endif()
 endif()
+
+include(src/compute/cuda/cuda.cmake)

@@ -1,5 +1,5 @@
-# Tests are found by name: tests/<kind>/test_<what>.c becomes the CTest test <kind>/<what>, in its own process with a
-# time limit. tests/<kind>/<what>.sh runs as it is; exit code 77 means skipped, and the script says why.
+# Tests are found by name: tests/<kind>/test_<what>.c (or .cpp: those with kernels of their own for the emulated device) becomes the
+# CTest test <kind>/<what>, in its own process with a time limit. tests/<kind>/<what>.sh runs as it is; exit code 77 means skipped, and the script says why.
 add_library(ls_test_support INTERFACE)
 target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
@@ -13,12 +13,19 @@ function(ls_test_marks name file)
 endfunction()
 
 foreach(kind unit grad backend equiv prop fault golden)
-  file(GLOB _tests CONFIGURE_DEPENDS tests/${kind}/test_*.c)
+  file(GLOB _tests CONFIGURE_DEPENDS tests/${kind}/test_*.c tests/${kind}/test_*.cpp)
   foreach(t ${_tests})
     get_filename_component(_n ${t} NAME_WE)
     string(REPLACE "test_" "" _short ${_n})
     add_executable(${kind}_${_short} ${t})
     target_link_libraries(${kind}_${_short} PRIVATE ls_test_support)
+    if(_short MATCHES "^cuda_") # with the emulated device in it
+      target_link_libraries(${kind}_${_short} PRIVATE ls_cuda_emu ls_test_support)
+      set_target_properties(${kind}_${_short} PROPERTIES LINKER_LANGUAGE CXX CXX_STANDARD 17)
+    endif()
+    if(_short MATCHES "^plugin_cuda")
+      add_dependencies(${kind}_${_short} lockstep_cuda_emu)
+    endif()
     target_compile_definitions(${kind}_${_short} PRIVATE LS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
     add_test(NAME ${kind}/${_short} COMMAND ${kind}_${_short})
     set_tests_properties(${kind}/${_short} PROPERTIES TIMEOUT 300 LABELS ${kind}

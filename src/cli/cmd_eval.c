@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 typedef struct options {
-    const char *checkpoint, *data, *compute;
+    const char *checkpoint, *data, *compute, *device, *precision;
     int64_t seq_length, micro_batch, max_steps, threads;
-    bool json;
+    bool json, tf32;
 } options;
 
 static const ls_opt table[] = {
@@ -29,6 +29,10 @@ static const ls_opt table[] = {
     {"max_steps", LS_OPT_INT, offsetof(options, max_steps), "N", "-1", "at most so many batches; -1 = all of the file",
      NULL},
     {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
+    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda[:N]", "cpu", "where to compute", NULL},
+    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
+     "16 bits need --device cuda [fp32 on the CPU, bf16 on a GPU]", NULL},
+    {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
     {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of lines", NULL},
 };
@@ -50,10 +54,11 @@ static ls_status evaluate(ls_session *s, const ls_tokens *data, const options *o
     for (int64_t k = 0; k < n_seq; k += B) {
         const int64_t b = n_seq - k < B ? n_seq - k : B;
         for (int64_t i = 0; i < b; i++) LS_TRY(ls_tokens_sequence(data, k + i, s->ids + i * S, s->target + i * S));
-        ls_micro mb = {.ids = s->ids, .target = s->target, .B = b, .T = S};
-        LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
-        sum += mb.loss_sum;
-        r->tokens += mb.n_counted;
+        double loss;
+        int64_t counted;
+        LS_TRY(ls_session_loss(s, b, S, &loss, &counted));
+        sum += loss;
+        r->tokens += counted;
         r->sequences += b;
         if (isatty(STDERR_FILENO) && ls_now() - tick > 0.5) {
             tick = ls_now();
@@ -107,18 +112,18 @@ ls_status cmd_eval(int argc, char **argv)
     if (o.micro_batch < 1 || o.seq_length < 0)
         return ls_fail(LS_E_ARG, "--micro_batch_size must be at least 1, --seq_length at least 0");
 
+    ls_session_opts how = {.checkpoint = o.checkpoint,
+                           .threads = (int)o.threads,
+                           .B = o.micro_batch,
+                           .T = o.seq_length ? o.seq_length : INT32_MAX};
+    LS_TRY(ls_session_where(&how, o.device, o.precision, o.compute, o.tf32));
     ls_session s = {0};
     ls_tokens data = {0};
     result r = {0};
     char *path = ls_fs_is_dir(o.data) ? ls_path_join(o.data, "val.bin") : ls_strdup(o.data);
     if (!path) return ls_nomem(256, "a path");
     ls_status st = LS_OK;
-    LS_TRY_GOTO(st, done,
-                ls_session_open(&s, &(ls_session_opts){.checkpoint = o.checkpoint,
-                                                       .compute = o.compute,
-                                                       .threads = (int)o.threads,
-                                                       .B = o.micro_batch,
-                                                       .T = o.seq_length ? o.seq_length : INT32_MAX}));
+    LS_TRY_GOTO(st, done, ls_session_open(&s, &how));
     if (o.seq_length > s.model->cfg.n_ctx) {
         st = ls_fail(LS_E_CONFIG, "--seq_length %lld, but the model has %d positions", (long long)o.seq_length,
                      s.model->cfg.n_ctx);

@@ -12,10 +12,10 @@
 #include <string.h>
 
 typedef struct options {
-    const char *checkpoint, *prompt, *prompt_file, *compute;
+    const char *checkpoint, *prompt, *prompt_file, *compute, *device, *precision;
     int64_t max_new, n_sample, top_k, seed, threads, speculate;
     double temperature, top_p;
-    bool json, no_stop, stats, greedy;
+    bool json, no_stop, stats, greedy, tf32;
 } options;
 
 static const ls_opt table[] = {
@@ -41,6 +41,10 @@ static const ls_opt table[] = {
      "more than 64 MiB, else 0",
      NULL},
     {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
+    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda[:N]", "cpu", "where to compute", NULL},
+    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
+     "16 bits need --device cuda [fp32 on the CPU, bf16 on a GPU]", NULL},
+    {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
     {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
     {"stats", LS_OPT_SWITCH, offsetof(options, stats), NULL, NULL, "tokens/s on stderr", "Output"},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of text", NULL},
@@ -243,15 +247,20 @@ ls_status cmd_generate(int argc, char **argv)
         return ls_fail(LS_E_ARG, "--speculate %lld: 0 (off) to %d, or -1 to choose by the model's size",
                        (long long)o.speculate, LS_SPECULATE_MAX);
     ls_session s = {0};
+    ls_session_opts how = {.checkpoint = o.checkpoint,
+                           .threads = (int)o.threads,
+                           .B = 1,
+                           .T = 128,
+                           .cache_len = INT32_MAX,
+                           .speculate = (int)o.speculate,
+                           .tokenizer = true};
+    LS_TRY(ls_session_where(&how, o.device, o.precision, o.compute, o.tf32));
+    if (o.speculate > 0 && !strcmp(how.compute, "cuda"))
+        return ls_fail(LS_E_CONFIG,
+                       "--speculate %lld drafts with int8 weights of the CPU, and --device is %s: leave it out",
+                       (long long)o.speculate, o.device);
     ls_stop_install();
-    LS_TRY(ls_session_open(&s, &(ls_session_opts){.checkpoint = o.checkpoint,
-                                                  .compute = o.compute,
-                                                  .threads = (int)o.threads,
-                                                  .B = 1,
-                                                  .T = 128,
-                                                  .cache_len = INT32_MAX,
-                                                  .speculate = (int)o.speculate,
-                                                  .tokenizer = true}));
+    LS_TRY(ls_session_open(&s, &how));
     ls_status st = generate(&s, &o);
     ls_session_close(&s);
     return st;

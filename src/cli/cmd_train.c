@@ -86,12 +86,14 @@ static int n_cores(void)
     return sched_getaffinity(0, sizeof have, &have) ? 1 : CPU_COUNT(&have);
 }
 
-static void startup_line(int rank, int local_rank, int size)
+static void startup_line(const ls_train_config *c, int size)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
-    printf(
-        "Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=none\n",
-        (int)getpid(), rank, local_rank, size, devices ? devices : "");
+    char current[16] = "none";
+    if (!strcmp(c->device, "cuda"))
+        snprintf(current, sizeof current, "%d", c->device_index < 0 ? c->local_rank : c->device_index);
+    printf("Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=%s\n",
+           (int)getpid(), c->rank, c->local_rank, size, devices ? devices : "", current);
     fflush(stdout);
 }
 
@@ -133,7 +135,7 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
         if (!c.threads) c.threads = n_core;
         if (c.profile_mode) (void)ls_nvtx_open();
         if (!rank) say_notes(j->o, &c);
-        startup_line(rank, c.local_rank, size);
+        startup_line(&c, size);
         st = ls_trainer_create(&t, &c, comm, &io);
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */

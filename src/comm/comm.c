@@ -65,7 +65,7 @@ int ls_comm_size(const ls_comm *c)
 }
 const char *ls_comm_name(const ls_comm *c)
 {
-    return c->ops->name;
+    return c->name ? c->name : c->ops->name;
 }
 ls_comm_place ls_comm_where(const ls_comm *c)
 {
@@ -101,7 +101,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     const int64_t traced = c->ops->inline_run ? 0 : ls_span_begin(); /* alone nothing moves */
     const double begin = ls_now();
     ls_status st = c->ops->run(c, r);
-    const double busy = ls_now() - begin;
+    const double busy = r->from ? 0 : ls_now() - (r->began > 0 ? r->began : begin);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_COLL,
                                         .name = ls_coll_word(r->kind),
                                         .label = (uint16_t)r->label,
@@ -115,6 +115,17 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     s->bytes += r->moved;
     s->wire += r->wire;
     s->busy += busy;
+    s->staged += r->staged;
+    s->staged_seconds += r->staged_seconds;
+    if (r->from && st == LS_OK)
+        comm_device_note(c, (comm_time){.from = r->from,
+                                        .to = r->after,
+                                        .kind = r->kind,
+                                        .label = r->label,
+                                        .lane = lane_of(r->kind),
+                                        .bytes = r->moved,
+                                        .seq = r->seq,
+                                        .site = r->site});
     if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
     pthread_mutex_unlock(&c->lock);
     return st;
@@ -148,6 +159,8 @@ static void *lane_main(void *arg)
             }
         }
         l->done++;
+        l->after[l->done % LANE_RING] = r.after;
+        if (r.after) l->newest = r.after;
         pthread_cond_broadcast(&c->changed);
     }
     pthread_mutex_unlock(&c->lock);
@@ -172,6 +185,7 @@ static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
     const int k = lane_of(r->kind);
     comm_lane *l = &c->lane[k];
     r->label = c->label;
+    if (c->dev) LS_TRY(comm_device_post(c, r));
     if (c->ops->inline_run) {
         r->seq = ++l->posted;
         l->done = l->posted;
@@ -191,29 +205,59 @@ static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
     return LS_OK;
 }
 
-ls_status ls_wait(ls_comm *c, ls_ticket t)
+/* Everything ls_wait does but waiting in the device's order. `quiet`: nobody's exposed time. */
+static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what, ls_mark *idle)
 {
-    if (!t) return LS_OK;
     comm_lane *l = &c->lane[t & 3];
     const uint64_t seq = t >> 2;
+    ls_status marked = LS_OK;
     pthread_mutex_lock(&c->lock);
+    const comm_req *r = &l->ring[seq % LANE_RING]; /* the ring may turn while we wait */
+    const ls_trace_span span = {.kind = LS_SPAN_WAIT,
+                                .name = ls_coll_word(r->kind),
+                                .label = (uint16_t)r->label,
+                                .seq = seq,
+                                .site = r->site};
+    *what = (comm_time){.kind = r->kind, .label = r->label};
     if (l->done < seq) {
-        const comm_req *r = &l->ring[seq % LANE_RING];
         ls_comm_stat *s = &c->stat[r->kind][r->label];
-        const ls_trace_span what = {.kind = LS_SPAN_WAIT,
-                                    .name = ls_coll_word(r->kind),
-                                    .label = (uint16_t)r->label,
-                                    .seq = seq,
-                                    .site = r->site}; /* the ring may turn while we wait */
-        const int64_t traced = ls_span_begin();
+        const bool device = r->device;
+        const int64_t traced = quiet ? 0 : ls_span_begin();
         const double begin = ls_now();
+        if (device && !quiet) marked = c->dev->mark(c->dev->ctx, idle);
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
-        s->exposed += ls_now() - begin;
-        ls_span_end(traced, what);
+        if (!quiet && !device) s->exposed += ls_now() - begin;
+        ls_span_end(traced, span);
     }
+    what->to = l->done - seq < LANE_RING ? l->after[seq % LANE_RING] : l->newest;
     const ls_status st = l->failed;
     pthread_mutex_unlock(&c->lock);
-    return st == LS_OK ? LS_OK : ls_fail(st, "%s", l->words);
+    if (st != LS_OK) return ls_fail(st, "%s", l->words);
+    return marked;
+}
+
+ls_status ls_wait(ls_comm *c, ls_ticket t)
+{
+    comm_time what;
+    ls_mark idle = 0;
+    if (!t) return LS_OK;
+    LS_TRY(wait_done(c, t, false, &what, &idle));
+    return idle || what.to ? comm_device_wait(c, idle, what.to, what.kind, what.label) : LS_OK;
+}
+
+ls_status comm_await(ls_comm *c, ls_ticket t)
+{
+    comm_time what;
+    ls_mark idle = 0;
+    return t ? wait_done(c, t, true, &what, &idle) : LS_OK;
+}
+
+ls_status comm_drain(ls_comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    const ls_ticket last = ticket_of(LANE_COLL, c->lane[LANE_COLL].posted);
+    pthread_mutex_unlock(&c->lock);
+    return comm_await(c, last >> 2 && !c->ops->inline_run ? last : 0);
 }
 
 bool ls_test(const ls_comm *c, ls_ticket t)
@@ -221,15 +265,18 @@ bool ls_test(const ls_comm *c, ls_ticket t)
     if (!t) return true;
     ls_comm *m = (ls_comm *)(uintptr_t)c; /* the lock is not part of what c means */
     pthread_mutex_lock(&m->lock);
-    const bool done = c->lane[t & 3].done >= t >> 2;
+    const comm_lane *l = &c->lane[t & 3];
+    const uint64_t seq = t >> 2;
+    const bool done = l->done >= seq;
+    const ls_mark after = !done ? 0 : l->done - seq < LANE_RING ? l->after[seq % LANE_RING] : l->newest;
     pthread_mutex_unlock(&m->lock);
-    return done;
+    return done && (!after || c->dev->test(c->dev->ctx, after));
 }
 
 static ls_status check_sum_type(ls_view x)
 {
-    if (x.dt == LS_F32 || x.dt == LS_F64 || x.dt == LS_I64) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED, "sums of %s are not offered: F32, F64 or I64", ls_dtype_word(x.dt));
+    if (x.dt == LS_F32 || x.dt == LS_F64 || x.dt == LS_BF16 || x.dt == LS_F16 || x.dt == LS_I64) return LS_OK;
+    return ls_fail(LS_E_UNSUPPORTED, "sums of %s are not offered: F32, F64, BF16, F16 or I64", ls_dtype_word(x.dt));
 }
 
 static ls_status check_peer(const ls_comm *c, int peer, const char *what)
@@ -317,6 +364,45 @@ ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site)
     return ls_fail((ls_status)worst, "another worker failed: %s", ls_status_words((ls_status)worst));
 }
 
+ls_status comm_forward(ls_comm *c, comm_req *r)
+{
+    const ls_comm_stat before = ls_comm_label_stats(c, r->kind, 0);
+    comm_req again = {.kind = r->kind,
+                      .in = r->in,
+                      .out = r->out,
+                      .stride = r->stride,
+                      .peer = r->peer,
+                      .value = r->value,
+                      .site = r->site};
+    ls_ticket t = 0;
+    LS_TRY(post(c, &again, &t));
+    LS_TRY(comm_await(c, t));
+    const ls_comm_stat after = ls_comm_label_stats(c, r->kind, 0);
+    r->moved += after.bytes - before.bytes;
+    r->wire += after.wire - before.wire;
+    if (r->kind == LS_COLL_AGREE) {
+        pthread_mutex_lock(&c->lock);
+        r->value = c->last_worst;
+        pthread_mutex_unlock(&c->lock);
+    }
+    return LS_OK;
+}
+
+ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name)
+{
+    c->name = name;
+    c->place = inner->place;
+    c->world = inner->world;
+    c->world_rank = inner->world_rank;
+    c->limit = inner->limit;
+    memcpy(c->hostname, inner->hostname, sizeof c->hostname);
+    if (!inner->hosts) return LS_OK;
+    c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
+    if (!c->hosts) return ls_nomem((size_t)c->size * sizeof *c->hosts, "names of hosts");
+    memcpy(c->hosts, inner->hosts, (size_t)c->size * sizeof *c->hosts);
+    return LS_OK;
+}
+
 ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     return c->ops->split(c, color, key, out);
@@ -338,6 +424,7 @@ void ls_comm_destroy(ls_comm **cp)
     for (int k = 0; k < N_LANE; k++)
         if (c->lane[k].running) pthread_join(c->lane[k].thread, NULL);
     if (c->ops->destroy) c->ops->destroy(c);
+    comm_device_close(c);
     ls_free(c->hosts);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
@@ -353,12 +440,15 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
     sum->wire += s->wire;
     sum->busy += s->busy;
     sum->exposed += s->exposed;
+    sum->staged += s->staged;
+    sum->staged_seconds += s->staged_seconds;
 }
 
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
 {
     ls_comm *m = (ls_comm *)(uintptr_t)c;
     pthread_mutex_lock(&m->lock);
+    comm_device_settle(m);
     ls_comm_stat s = c->stat[kind][label];
     pthread_mutex_unlock(&m->lock);
     return s;
@@ -369,6 +459,7 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
     ls_comm *m = (ls_comm *)(uintptr_t)c;
     ls_comm_stat sum = {0};
     pthread_mutex_lock(&m->lock);
+    comm_device_settle(m);
     for (int k = 0; k < LS_COMM_LABELS; k++) add_stat(&sum, &c->stat[kind][k]);
     pthread_mutex_unlock(&m->lock);
     return sum;
@@ -390,6 +481,7 @@ void ls_comm_label(ls_comm *c, int label)
 void ls_comm_stats_reset(ls_comm *c)
 {
     pthread_mutex_lock(&c->lock);
+    comm_device_settle(c);
     memset(c->stat, 0, sizeof c->stat);
     pthread_mutex_unlock(&c->lock);
 }
@@ -403,6 +495,7 @@ ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name)
         snprintf(text, sizeof text, "%s %s", name, word[k]);
         LS_TRY(ls_trace_lane(t, text, COMM_TRACE_SPANS, &lane[k]));
     }
+    if (c->ops->trace) LS_TRY(c->ops->trace(c, t, name));
     pthread_mutex_lock(&c->lock);
     memcpy(c->trace, lane, sizeof lane);
     pthread_mutex_unlock(&c->lock);

@@ -14,14 +14,20 @@
  *      (parallel/gradtree.h has the same shape over micro-batches, so the two compose);
  *   2. each request has a sequence number and a call site; every wait has a limit and ends in a table of who is where;
  *   3. `in` and `out` of a pending request belong to the communicator;
- *   4. large buffers (over LS_COMM_SMALL bytes) come from ls_comm_alloc, so that peers on the host read them in place.
+ *   4. large buffers (over LS_COMM_SMALL bytes) come from ls_comm_alloc, so that peers on the host read them in place;
+ *   5. sums of 16-bit reals (BF16, F16) are made in float over the tree and rounded once.
  *
  * Backends: self (one worker), local (workers of one host over shared memory), mpi (shared memory inside a host, MPI between hosts),
- * dry (moves nothing, counts). */
+ * dry (moves nothing, counts).
+ *
+ * Device memory (core/device.h) is taken by communicators made over one of these: staged (through pinned memory of the host) and nccl. A
+ * request is then carried out after what was queued on the device before the post; behind ls_wait, what is queued next finds the result.
+ * The views of a request are device memory on every worker, or on none. */
 #ifndef LS_COMM_COMM_H
 #define LS_COMM_COMM_H
 
 #include "core/buf.h"
+#include "core/device.h"
 #include "core/err.h"
 #include "core/str.h"
 #include "core/trace.h"
@@ -119,7 +125,9 @@ typedef struct ls_comm_stat {
     int64_t bytes;    /* this worker moved: read from peers or written to them                       */
     int64_t wire;     /* of them this worker sent to another host (comm/net.c has the formulas)      */
     double busy;      /* seconds from the start of a request to its end                              */
-    double exposed;   /* seconds that callers waited                                                 */
+    double exposed;   /* seconds that callers waited; of device memory: that the device's queue did  */
+    int64_t staged;   /* bytes copied between device and host, both ways                             */
+    double staged_seconds; /* that these copies took (most of them beside each other and the messages) */
 } ls_comm_stat;
 ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
 /* What is posted from now on is counted under this label, too: a strategy's buckets. 0 (at first): everything that is none. */
@@ -139,6 +147,12 @@ ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name);
 ls_status ls_comm_self(ls_comm **out);
 /* Rank `rank` of `size`, alone: moves nothing, counts everything. */
 ls_status ls_comm_dry(int rank, int size, ls_comm **out);
+
+/* Device memory over `inner`, which it owns from now on, and so does what is split from it (comm/staged.c has how). Host memory goes to
+ * inner as it is. LS_E_NOMEM. */
+ls_status ls_comm_staged(ls_comm *inner, const ls_device *dev, ls_comm **out);
+/* Pinned host memory of a staged communicator that is used for collectives, for sends, for receives of device memory. */
+size_t ls_comm_staged_nbytes(bool collectives, bool sends, bool receives);
 
 /* Shared state of the workers of one host, made before they start (memory that forked workers share). arena_nbytes: address
  * space for each worker's ls_comm_alloc; it costs nothing until it is touched. */

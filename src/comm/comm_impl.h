@@ -3,6 +3,7 @@
 #define LS_COMM_COMM_IMPL_H
 
 #include "comm/comm.h"
+#include "core/device.h"
 #include "core/trace.h"
 
 #include <pthread.h>
@@ -20,6 +21,13 @@ typedef struct comm_req {
     uint64_t seq;  /* in its lane, from 1               */
     int64_t moved; /* out: bytes                        */
     int64_t wire;  /* out: bytes sent to other hosts    */
+    /* a communicator over device memory (comm_device.c) */
+    bool device;           /* a view is device memory                                                         */
+    ls_mark ready;         /* what was queued before the post                                                 */
+    ls_mark from, after;   /* out: it runs on the device between these marks; 0: it is done when run returns  */
+    double began;          /* out: when waiting for `ready` was over; 0: at once                              */
+    int64_t staged;        /* out: bytes copied between device and host                                       */
+    double staged_seconds; /* out                                                                             */
 } comm_req;
 
 typedef struct comm_ops {
@@ -29,6 +37,7 @@ typedef struct comm_ops {
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
+    ls_status (*trace)(ls_comm *c, ls_trace *t, const char *name); /* (optional) lanes beside those of every communicator */
     void (*destroy)(ls_comm *c);
 } comm_ops;
 
@@ -44,7 +53,19 @@ typedef struct comm_lane {
     ls_status failed;      /* first failure; sticks             */
     char words[2048];
     comm_req ring[LANE_RING];
+    ls_mark after[LANE_RING]; /* of those that are done: where the device has the result */
+    ls_mark newest;           /* of them                                                 */
 } comm_lane;
+
+/* A stretch of the device's time whose end may not have come yet. */
+typedef struct comm_time {
+    ls_mark from, to;
+    int kind, label, lane; /* lane -1: somebody waited; else a request of this lane was under way */
+    int64_t bytes;
+    uint64_t seq;
+    const char *site;
+} comm_time;
+#define COMM_TIMES 512
 
 typedef struct comm_limit {
     _Atomic double seconds;
@@ -70,6 +91,13 @@ struct ls_comm {
     ls_comm_stat stat[LS_N_COLL][LS_COMM_LABELS];
     int last_worst;
     ls_lane *trace[N_LANE]; /* where lanes record what they do; NULL: nowhere */
+    const char *name;       /* NULL: that of its ops */
+    /* over device memory */
+    const ls_device *dev;          /* NULL: host memory only               */
+    ls_lane *trace_device[N_LANE]; /* what the device did; under `lock`    */
+    double clock;                  /* the host's clock minus the device's  */
+    comm_time *time;               /* COMM_TIMES; the oldest is at n_timed */
+    uint64_t n_time, n_timed;
 };
 
 typedef struct comm_host {
@@ -87,5 +115,34 @@ int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
 
 /* out = sum of n sources in the tree; any out may be one of the sources. */
 void comm_tree_sum(void *out, const void *const *src, int n_src, int64_t n, ls_dtype dt);
+/* The same with sources and result of different types: float or 16-bit reals. */
+void comm_tree_cast(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t n, ls_dtype dt);
+ls_dtype comm_sum_type(ls_dtype dt); /* of partial sums: float for 16-bit reals, else dt */
+
+/* Waits for a ticket as ls_wait does; nobody's exposed time, no trace. */
+ls_status comm_await(ls_comm *c, ls_ticket t);
+/* Waits until every collective that was posted is done. */
+ls_status comm_drain(ls_comm *c);
+/* A request of another communicator's lane, again: posts it on c and waits; its results and counts go into r. */
+ls_status comm_forward(ls_comm *c, comm_req *r);
+/* Takes over what c says of its place, hosts, limit and name from `inner`, which it is made over. LS_E_NOMEM. */
+ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name);
+/* Whether the run of c's workers has been given up, and the words. */
+bool comm_aborted(const ls_comm *c, char *words, size_t room);
+
+/* ---- comm_device.c: communicators over device memory ---- */
+ls_status comm_device_open(ls_comm *c, const ls_device *dev);
+void comm_device_close(ls_comm *c);
+ls_status comm_device_post(ls_comm *c, comm_req *r); /* before it is queued */
+/* The compute queue holds for `after` (0: nothing); `idle`: a mark from when the caller began to wait (0: it did not). */
+ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, int label);
+/* With the lock held: notes a stretch, and books those that are over. */
+void comm_device_note(ls_comm *c, comm_time t);
+void comm_device_settle(ls_comm *c);
+/* A mark of a lane, behind `after` and what the lane holds. */
+ls_status comm_lane_mark(const ls_device *dev, int lane, ls_mark after, ls_mark *out);
+/* Seconds between two marks that have passed, or will: waits. */
+ls_status comm_between(const ls_device *dev, ls_mark from, ls_mark to, double *begin, double *seconds);
+void comm_device_span(ls_comm *c, ls_lane *lane, double begin, double seconds, ls_trace_span what);
 
 #endif

@@ -141,6 +141,13 @@ bool ls_comm_should_tell(ls_comm *c)
     return !c->world || !atomic_exchange(&c->world->told, 1);
 }
 
+bool comm_aborted(const ls_comm *c, char *words, size_t room)
+{
+    if (!c->world || atomic_load(&c->world->aborted) <= 0) return false;
+    snprintf(words, room, "%s", c->world->abort_words[0] ? c->world->abort_words : "another worker is gone");
+    return true;
+}
+
 void local_wake(control *c)
 {
     atomic_fetch_add(&c->event, 1);

@@ -12,6 +12,7 @@
  *   broadcast         s in the root's team, (H-2) s/(H-1) in the others
  *   up to LS_COMM_SMALL bytes: (H-1) n, all_gather (H-1) L n/W, broadcast (H-1) n in the root's team
  *   send              n, to another host
+ * Partial sums of 16-bit reals travel as float where a team has made one (L > 1, or small): twice the bytes of what is given, not of results.
  * ls_comm_stat.bytes follows the law of every backend (self.c). */
 #include "comm/net_impl.h"
 
@@ -25,7 +26,9 @@
 static bool small(const comm_req *r)
 {
     const int64_t n = r->in.n > r->out.n ? r->in.n : r->out.n;
-    return n * (int64_t)ls_dtype_nbytes(r->in.dt) <= LS_COMM_SMALL && r->kind != LS_COLL_REDUCE_SCATTER;
+    const bool sum = r->kind == LS_COLL_ALL_REDUCE || r->kind == LS_COLL_REDUCE;
+    return n * (int64_t)ls_dtype_nbytes(sum ? comm_sum_type(r->in.dt) : r->in.dt) <= LS_COMM_SMALL &&
+           r->kind != LS_COLL_REDUCE_SCATTER;
 }
 
 /* The team's sum of what all its ranks published, summed by each for itself. */
@@ -33,18 +36,19 @@ static void team_sum(net_comm *m, const comm_req *r, void *out)
 {
     const void *src[MAX_RANK];
     for (int q = 0; q < m->L; q++) src[q] = local_in(m->team, r, q);
-    comm_tree_sum(out, src, m->L, r->in.n, r->in.dt);
+    comm_tree_cast(out, comm_sum_type(r->in.dt), src, m->L, r->in.n, r->in.dt);
 }
 
-static ls_status small_sum(ls_comm *c, comm_req *r, size_t nbytes)
+static ls_status small_sum(ls_comm *c, comm_req *r)
 {
     net_comm *m = c->impl;
+    const ls_dtype wide = comm_sum_type(r->in.dt);
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     team_sum(m, r, mine);
-    LS_TRY(net_talk(c, r, mine, nbytes, 0));
+    LS_TRY(net_talk(c, r, mine, (size_t)r->in.n * ls_dtype_nbytes(wide), 0));
     if (r->kind == LS_COLL_REDUCE && c->rank != r->peer) return LS_OK;
     for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? (const void *)mine : net_heard(m, j, NULL);
-    comm_tree_sum(r->out.data, m->src, m->H, r->in.n, r->in.dt);
+    comm_tree_cast(r->out.data, r->in.dt, m->src, m->H, r->in.n, wide);
     return LS_OK;
 }
 
@@ -96,7 +100,7 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
     const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt);
     if (r->kind == LS_COLL_AGREE) return agree(c, r);
     if (r->kind == LS_COLL_BARRIER) return net_talk(c, r, NULL, 0, 0);
-    if (small(r) && (r->kind == LS_COLL_ALL_REDUCE || r->kind == LS_COLL_REDUCE)) return small_sum(c, r, nbytes);
+    if (small(r) && (r->kind == LS_COLL_ALL_REDUCE || r->kind == LS_COLL_REDUCE)) return small_sum(c, r);
     if (small(r) && r->kind == LS_COLL_ALL_GATHER) return small_gather(c, r, nbytes);
     if (small(r) && r->kind == LS_COLL_BROADCAST) return small_broadcast(c, r, nbytes);
     LS_TRY(net_talk(c, r, NULL, 0, 0));

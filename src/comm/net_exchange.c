@@ -17,7 +17,8 @@
  * Invariants
  *   1. L is a power of two and teams are consecutive, so the tree over ranks is the tree over teams of trees over their ranks;
  *   2. a result is received into memory only after the sends from it have ended (combine waits for give);
- *   3. rank l alone reads and writes slice l of the team's buffers. */
+ *   3. rank l alone reads and writes slice l of the team's buffers;
+ *   4. a sum of 16-bit reals is rounded once: contributions that are sums already travel as float. */
 #include "comm/net_impl.h"
 
 #include "core/mem.h"
@@ -32,6 +33,8 @@ typedef struct exchange {
     net_comm *m;
     int root_team, root_l;
     int64_t e, chunk;    /* bytes of an element, elements of a chunk */
+    ls_dtype given;      /* type of contributions: float for 16-bit reals of which a team has made a sum */
+    int64_t e_given;
     char *dst[MAX_RANK]; /* where results go, this rank's first      */
     int n_dst;
     int n_op[DEPTH][2]; /* give and combine: operations under way   */
@@ -113,7 +116,7 @@ static char *contribution(const exchange *x, part p, char *sum)
     if (m->L == 1) return (char *)x->r->in.data + p.src * x->e;
     const void *src[MAX_RANK];
     for (int q = 0; q < m->L; q++) src[q] = local_in(team, x->r, q) + p.src * x->e;
-    comm_tree_sum(sum, src, m->L, p.n, x->r->in.dt);
+    comm_tree_cast(sum, x->given, src, m->L, p.n, x->r->in.dt);
     return sum;
 }
 
@@ -134,14 +137,15 @@ static ls_status wait_stage(exchange *x, int64_t k, int stage)
 static void send(exchange *x, int64_t k, int stage, const char *p, int64_t n, int team, int tag)
 {
     const net_comm *m = x->m;
-    net_post(x->m, new_op(x, k, stage), true, (void *)(uintptr_t)p, n * x->e, team * m->L + m->l, tag);
-    x->r->wire += n * x->e;
+    const int64_t nbytes = n * (stage ? x->e : x->e_given);
+    net_post(x->m, new_op(x, k, stage), true, (void *)(uintptr_t)p, nbytes, team * m->L + m->l, tag);
+    x->r->wire += nbytes;
 }
 
 static void receive(exchange *x, int64_t k, int stage, char *p, int64_t n, int team, int tag)
 {
     const net_comm *m = x->m;
-    net_post(x->m, new_op(x, k, stage), false, p, n * x->e, team * m->L + m->l, tag);
+    net_post(x->m, new_op(x, k, stage), false, p, n * (stage ? x->e : x->e_given), team * m->L + m->l, tag);
 }
 
 static char *result_at(const exchange *x, part p, int64_t k)
@@ -185,7 +189,7 @@ static ls_status combine(exchange *x, int64_t k)
         char *mine = contribution(x, own, scratch(x, MINE, 0, 0));
         if (sums(x->r->kind)) {
             for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? mine : scratch(x, TAKEN, k, j);
-            comm_tree_sum(to, m->src, m->H, own.n, x->r->in.dt);
+            comm_tree_cast(to, x->r->in.dt, m->src, m->H, own.n, x->given);
         } else if (to != mine) memcpy(to, mine, (size_t)(own.n * x->e));
     }
     for (int i = 1; i < m->H; i++) {
@@ -241,8 +245,10 @@ ls_status net_exchange(ls_comm *c, comm_req *r)
         x.root_team = r->peer / m->L;
         x.root_l = r->peer % m->L;
     }
+    x.given = sums(r->kind) && m->L > 1 ? comm_sum_type(r->in.dt) : r->in.dt;
+    x.e_given = (int64_t)ls_dtype_nbytes(x.given);
     LS_TRY(make_scratch(m));
-    x.chunk = m->chunk_nbytes / x.e;
+    x.chunk = m->chunk_nbytes / x.e_given;
     find_results(&x);
     if (r->kind == LS_COLL_BROADCAST && m->h == x.root_team && m->l != x.root_l)
         memcpy(r->out.data, local_in(m->team, r, x.root_l), (size_t)(r->in.n * x.e));

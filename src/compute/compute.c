@@ -2,6 +2,7 @@
 #include "compute/compute.h"
 
 #include "compute/cpu/cpu_impl.h"
+#include "compute/load.h"
 
 #include <omp.h>
 #include <sched.h>
@@ -93,23 +94,34 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
         *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : usable_cores()};
         return LS_OK;
     }
-    return ls_fail(LS_E_UNSUPPORTED, "no compute backend \"%s\" for %s; there are cpu (F32) and cpu-ref (F32, F64)",
+    if (strncmp(name, "cpu", 3) != 0) {
+        LS_TRY(compute_load_plugin(name, o, c));
+        c->n_thread = n_thread > 0 ? n_thread : usable_cores(); /* of what the host does for it */
+        return LS_OK;
+    }
+    return ls_fail(LS_E_UNSUPPORTED,
+                   "no compute backend \"%s\" for %s; there are cpu (F32), cpu-ref (F32, F64) and the plugins' (cuda)",
                    name, ls_dtype_word(o->dtype));
 }
 
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
-    return backend_of(c)->scratch(c, s);
+    const ls_compute_plugin *p = compute_plugin_of(c);
+    return p ? p->scratch(c, s) : backend_of(c)->scratch(c, s);
 }
 
 const char *ls_compute_describe(const ls_compute *c, char buf[160])
 {
-    backend_of(c)->describe(c, buf);
+    const ls_compute_plugin *p = compute_plugin_of(c);
+    if (p) p->describe(c, buf);
+    else backend_of(c)->describe(c, buf);
     return buf;
 }
 
 void ls_compute_close(ls_compute *c)
 {
+    const ls_compute_plugin *p = c->ops ? compute_plugin_of(c) : NULL;
+    if (p) p->close(c);
     *c = (ls_compute){0};
 }
 

@@ -60,6 +60,9 @@ typedef struct ls_adamw {
     /* [first, end) of elements without weight decay, in order: `n_plain` pairs */
     int n_plain;
     int64_t plain[LS_ADAMW_PLAIN][2];
+    /* stochastic rounding (ls_compute_open_opts): random bits of element i are named by (round_key, round_first + i) */
+    uint64_t round_key;
+    int64_t round_first;
 } ls_adamw;
 
 typedef struct ls_compute ls_compute;

@@ -11,6 +11,8 @@
 typedef struct ls_plugin_host {
     ls_status (*fail)(ls_status code, const char *file, int line, const char *words);
     ls_status (*via)(ls_status st, const char *file, int line, const char *expr);
+    const char *(*words)(void);
+    void (*clear)(void);
 } ls_plugin_host;
 
 typedef struct ls_compute_plugin {

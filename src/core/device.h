@@ -21,12 +21,12 @@
 
 typedef uint64_t ls_mark; /* 0: nothing to wait for */
 
-#define LS_DEVICE_LANES 8 /* lane 0: inputs and reads of the trainer; others by lane_open */
+#define LS_DEVICE_LANES 32 /* lane 0: inputs and reads of the trainer; others by lane_open */
 
 typedef struct ls_device_info {
     char name[96];                   /* "NVIDIA H200"                               */
     char driver[32], api[32];        /* versions, as words                         */
-    int index;                       /* among the devices of this process           */
+    int index, count;                /* among the devices of this process           */
     int64_t total, free;             /* bytes                                       */
     int multiprocessors, capability; /* 90 = 9.0                            */
     bool shared;                     /* other processes of this run may use it, too */
@@ -54,7 +54,8 @@ typedef struct ls_device {
 
     ls_status (*lane_open)(void *ctx, int *lane);
     void (*lane_close)(void *ctx, int lane);
-    /* nbytes from src to dst, either of which is device memory, after `after`; done (or NULL) is a mark behind it. */
+    /* nbytes from src to dst, either of which is device memory, after `after`; done (or NULL) is a mark behind it. 0 bytes: the lane
+     * waits for `after`, and done is a mark of the lane. */
     ls_status (*copy)(void *ctx, int lane, void *dst, const void *src, size_t nbytes, ls_mark after, ls_mark *done);
 
     /* y = a + b, elementwise on the device, in this lane after what it holds; for sums of staged or received parts. LS_F32 (bf16 sums are

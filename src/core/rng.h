@@ -13,7 +13,14 @@
 #include <math.h>
 #include <stdint.h>
 
-typedef enum ls_rng_use { LS_RNG_INIT = 1, LS_RNG_ORDER, LS_RNG_DROPOUT, LS_RNG_SAMPLE, LS_RNG_TEST } ls_rng_use;
+typedef enum ls_rng_use {
+    LS_RNG_INIT = 1,
+    LS_RNG_ORDER,
+    LS_RNG_DROPOUT,
+    LS_RNG_SAMPLE,
+    LS_RNG_TEST,
+    LS_RNG_ROUND
+} ls_rng_use;
 
 static inline uint64_t ls_rng_mix(uint64_t z)
 {

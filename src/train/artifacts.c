@@ -44,14 +44,19 @@ static void put_env(ls_jsonw *w, const char *key, const char *variable) /* omitt
 
 /* --- training_metrics.json --- */
 
+static const char *cuda_version(const ls_run_metrics *m)
+{
+    return !m->device ? "none" : *m->device->api ? m->device->api : "unknown";
+}
+
 static void write_hardware(ls_jsonw *w, const ls_run_metrics *m)
 {
     const char *slurm = env_text("SLURM_JOB_ID"), *instance = env_text("EC2_INSTANCE_TYPE");
     ls_jsonw_put_open(w, "hardware", '{');
-    ls_jsonw_put_str(w, "gpu_name", "none");
-    ls_jsonw_put_int(w, "gpu_count_visible", 0);
+    ls_jsonw_put_str(w, "gpu_name", !m->device ? "none" : *m->device->name ? m->device->name : "unknown");
+    ls_jsonw_put_int(w, "gpu_count_visible", m->device ? m->n_device : 0);
     ls_jsonw_put_int(w, "world_size", m->cfg->world_size);
-    ls_jsonw_put_str(w, "cuda_version", "none");
+    ls_jsonw_put_str(w, "cuda_version", cuda_version(m));
     if (instance && !slurm) ls_jsonw_put_str(w, "instance_type", instance);
     if (m->cfg->cluster) ls_jsonw_put_str(w, "cluster", m->cfg->cluster);
     ls_jsonw_close(w);
@@ -112,7 +117,7 @@ static double tokens_per_sec(const ls_epoch_metrics *e)
     return e->wall_time > 0 ? (double)e->tokens / e->wall_time : 0.0;
 }
 
-static void write_epoch(ls_jsonw *w, const ls_epoch_metrics *e)
+static void write_epoch(ls_jsonw *w, const ls_run_metrics *m, const ls_epoch_metrics *e)
 {
     int64_t a = e->grad_accum > 0 ? e->grad_accum : 1;
     bool timed = e->n_sample > 0, updates = e->n_update > 0;
@@ -132,6 +137,10 @@ static void write_epoch(ls_jsonw *w, const ls_epoch_metrics *e)
     put_real_or_null(w, "step_time_p50_sec", timed, e->step_p50);
     put_real_or_null(w, "step_time_p95_sec", timed, e->step_p95);
     put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload_mean);
+    if (m->device && m->process_group) {
+        ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_global", e->cuda_allocated_global);
+        ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_global", e->cuda_reserved_global);
+    }
     /* ours */
     ls_jsonw_put_int(w, "updates_applied", e->updates_applied);
     ls_jsonw_put_int(w, "updates_skipped", e->updates_skipped);
@@ -239,6 +248,7 @@ static void write_parts(ls_jsonw *w, const ls_worker_facts *f)
 {
     for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), (int64_t)f->part_bytes[p]);
     ls_jsonw_put_int(w, "planned", (int64_t)f->plan_bytes);
+    if (f->device_bytes > 0) ls_jsonw_put_int(w, "device", (int64_t)f->device_bytes);
     ls_jsonw_put_int(w, "peak_rss", (int64_t)f->peak_rss_bytes);
 }
 
@@ -270,6 +280,38 @@ static void write_workers(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_close(w);
 }
 
+static void write_device(ls_jsonw *w, const ls_run_metrics *m)
+{
+    const ls_device_info *d = m->device;
+    char capability[24];
+    snprintf(capability, sizeof capability, "%d.%d", d->capability / 10, d->capability % 10);
+    ls_jsonw_put_open(w, "gpu", '{');
+    ls_jsonw_put_str(w, "name", d->name);
+    ls_jsonw_put_int(w, "index", d->index);
+    ls_jsonw_put_str(w, "capability", capability);
+    ls_jsonw_put_int(w, "multiprocessors", d->multiprocessors);
+    ls_jsonw_put_int(w, "memory_bytes", d->total);
+    ls_jsonw_put_bool(w, "shared", d->shared);
+    ls_jsonw_put_str(w, "driver_version", d->driver);
+    ls_jsonw_put_str(w, "cudnn_version", m->cudnn);
+    ls_jsonw_put_str(w, "nccl_version", m->nccl);
+    ls_jsonw_close(w);
+    ls_jsonw_put_bool(w, "tf32", m->cfg->tf32);
+    ls_jsonw_put_bool(w, "stochastic_rounding", m->cfg->stochastic);
+}
+
+static void write_scale(ls_jsonw *w, const ls_run_metrics *m)
+{
+    int64_t skipped = 0;
+    for (int i = 0; i < m->n_epoch; i++) skipped += m->epoch[i].updates_skipped;
+    ls_jsonw_put_open(w, "loss_scale", '{');
+    ls_jsonw_put_str(w, "rule", ls_scale_rule_word(m->scale->cfg.rule));
+    ls_jsonw_put_real(w, "initial", m->scale->cfg.initial);
+    ls_jsonw_put_real(w, "last", m->scale->scale);
+    ls_jsonw_put_int(w, "updates_skipped", skipped);
+    ls_jsonw_close(w);
+}
+
 /* What the contract has no key for. */
 static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
 {
@@ -290,6 +332,8 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
         if (c->schedule) ls_jsonw_put_str(w, "schedule", c->schedule);
     }
     ls_jsonw_put_str(w, "precision", c->precision);
+    if (m->device) write_device(w, m);
+    if (m->scale && m->scale->cfg.rule != LS_SCALE_NONE) write_scale(w, m);
     ls_jsonw_put_bool(w, "deterministic", c->deterministic);
     ls_jsonw_put_bool(w, "recompute", c->recompute);
     ls_jsonw_put_int(w, "seed", (int64_t)c->seed);
@@ -311,7 +355,7 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
 void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
 {
     static const char *const versions[] = {"python_version", "torch_version", "transformers_version",
-                                           "deepspeed_version", "cuda_version"};
+                                           "deepspeed_version"};
     ls_jsonw w;
     double x = 0;
     ls_jsonw_init(&w, out, 2);
@@ -323,6 +367,7 @@ void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
     ls_jsonw_put_str(&w, "command_line", m->id->command_line);
     ls_jsonw_put_open(&w, "env", '{');
     for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) ls_jsonw_put_str(&w, versions[i], "none");
+    ls_jsonw_put_str(&w, "cuda_version", cuda_version(m));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "host", '{');
     ls_jsonw_put_str(&w, "hostname", m->id->hostname);
@@ -334,7 +379,7 @@ void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
     ls_jsonw_put_str(&w, "steps", "Deprecated: the same number as micro_steps.");
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "epochs", '[');
-    for (int i = 0; i < m->n_epoch; i++) write_epoch(&w, &m->epoch[i]);
+    for (int i = 0; i < m->n_epoch; i++) write_epoch(&w, m, &m->epoch[i]);
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "summary", '{');
     ls_jsonw_put_real(&w, "total_wall_time_sec", m->total_wall_time);

@@ -6,6 +6,7 @@
 #define LS_TRAIN_ARTIFACTS_H
 
 #include "comm/comm.h"
+#include "core/device.h"
 #include "core/err.h"
 #include "core/json.h"
 #include "core/str.h"
@@ -40,8 +41,9 @@ typedef struct ls_epoch_metrics {
     int64_t tokens;
     bool has_val; /* false: null (no validation batch ran)                        */
     double val_loss;
-    int64_t cuda_allocated, cuda_reserved; /* 0 without CUDA                                               */
-    int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */
+    int64_t cuda_allocated, cuda_reserved; /* device bytes of rank 0: planned, held; 0 without CUDA         */
+    int64_t cuda_allocated_global, cuda_reserved_global; /* the most of any worker                          */
+    int64_t n_sample; /* sampled micro steps; 0: the four times below are null        */
     double step_mean, step_p50, step_p95, dataload_mean;
     /* ours, after the contract's keys */
     int64_t updates_applied, updates_skipped, sequences_dropped;
@@ -64,6 +66,7 @@ typedef struct ls_worker_facts {
     double peak_rss_bytes;
     double cpu_utilisation; /* CPU seconds / (wall seconds * threads)      */
     double exposed;         /* seconds waited for others, in all           */
+    double device_bytes;    /* planned memory of its device; 0: the CPU    */
 } ls_worker_facts;
 
 typedef struct ls_run_metrics {
@@ -74,6 +77,10 @@ typedef struct ls_run_metrics {
     double total_wall_time;
     char end_utc[24];
     const char *compute_words;     /* ls_compute_describe; may be NULL            */
+    const ls_device_info *device;  /* rank 0's; NULL: the CPU                     */
+    int n_device;                  /* that rank 0's process sees                  */
+    const char *cudnn, *nccl;      /* their versions; NULL: not in use            */
+    const ls_loss_scale *scale;    /* at the end; NULL: not in use                */
     int64_t plan_bytes;            /* planned memory                              */
     int64_t resumed_from_step;     /* 0: not resumed                              */
     bool process_group;            /* shutdown.destroy_process_group_called       */
@@ -112,9 +119,11 @@ ls_stats ls_stats_of(double *x, int64_t n); /* sorts x; zeros when n == 0 */
 
 /* metrics.jsonl: one line a step, flushed as it goes. No allocation after open. */
 typedef struct ls_step_metrics {
-    int64_t step, epoch; /* applied optimizer steps so far; epoch from 1 */
+    int64_t step, epoch; /* optimizer steps so far, skipped ones included; epoch from 1 */
     int64_t tokens;      /* of this step, over all workers               */
     double loss, lr, grad_norm;
+    double loss_scale;   /* that its gradients were made with; 0: none in use */
+    bool skipped;        /* they overflowed, and nothing was updated     */
     double step_time;    /* seconds                                      */
     ls_step_split split; /* parts of it; forward includes the loss       */
     double cpu;          /* utilisation of rank 0's threads              */

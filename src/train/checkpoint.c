@@ -148,11 +148,12 @@ static ls_status bind_moments(const ls_st_file *f, const ls_model *m, const ls_s
 /* Bit for bit is a promise: a resumed run must not pass through another type. */
 static ls_status same_type(const ls_st_tensor *const *src, int n, const ls_model *m, const char *dir)
 {
-    ls_dtype dt = m->compute->ops->dtype;
+    ls_dtype dt = m->compute->ops->wide;
     for (int i = 0; i < n; i++)
         if (src[i]->other_dtype || src[i]->dt != dt)
-            return ls_fail(LS_E_CONFIG, "%s holds %s as %s, this run computes in %s and could not continue bit for bit",
-                           dir, src[i]->name, src[i]->dt_word, ls_dtype_word(dt));
+            return ls_fail(LS_E_CONFIG,
+                           "%s holds %s as %s, this run keeps them as %s and could not continue bit for bit", dir,
+                           src[i]->name, src[i]->dt_word, ls_dtype_word(dt));
     return LS_OK;
 }
 
@@ -229,10 +230,13 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
         return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path), LS_SITE); /* one looks for others */
 
     st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
-    if (st == LS_OK) { /* from here on nothing can fail */
-        hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
-        if (optimizer) hf_fill(s.moment, m, LS_FLAT_M, piece, n_piece);
-        if (optimizer) hf_fill(s.moment + hf_n_tensor(m), m, LS_FLAT_V, piece, n_piece);
+    if (st == LS_OK) { /* from here on nothing can fail, save a device */
+        st = hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
+        if (st == LS_OK && optimizer) st = hf_fill(s.moment, m, LS_FLAT_M, piece, n_piece);
+        if (st == LS_OK && optimizer) st = hf_fill(s.moment + hf_n_tensor(m), m, LS_FLAT_V, piece, n_piece);
+        if (m->compute->device) st = ckpt_agree(team, st, LS_SITE);
+    }
+    if (st == LS_OK) {
         if (state_json) {
             *state_json = s.text;
             s.text = NULL;

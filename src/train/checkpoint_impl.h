@@ -1,4 +1,5 @@
-/* checkpoint_impl.h - what the checkpoint files share: agreement, checksums, folder names, layout, weights bound to a model. */
+/* checkpoint_impl.h - what the checkpoint files share: agreement, checksums, folder names, layout, memory of devices, weights bound to
+ * a model. */
 #ifndef LS_TRAIN_CHECKPOINT_IMPL_H
 #define LS_TRAIN_CHECKPOINT_IMPL_H
 
@@ -87,6 +88,7 @@ typedef struct ckpt_span {
     int64_t at;
     size_t nbytes;
     const void *data;
+    bool device; /* data is a device's memory */
 } ckpt_span;
 typedef struct ckpt_part {
     ckpt_span *span;
@@ -101,9 +103,40 @@ int64_t ckpt_edge(int64_t at);
 ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_model *m, const ls_piece *piece,
                          int n_piece, bool head);
 /* Writes and syncs it into the file that is there, and notes the hashes of the blocks that lie wholly in it. */
-ls_status ckpt_part_write(const ckpt_part *p, const char *path, int64_t file_nbytes, int64_t *block);
+struct ckpt_stage;
+ls_status ckpt_part_write(const ckpt_part *p, struct ckpt_stage *stage, const char *path, int64_t file_nbytes,
+                          int64_t *block);
 /* The hash of block b of a file, read back. */
 ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int64_t *hash);
+
+/* ---- memory of a device, on its way (checkpoint_stage.c) ---- */
+
+/* Out: by a thread of its own, while operations go on. Zeroed: there is no device. */
+typedef struct ckpt_stage {
+    const ls_device *device;
+    int lane;
+    char *buf[2];  /* the host's; the device reaches it          */
+    ls_mark ready; /* what was queued before it comes before it  */
+} ckpt_stage;
+ls_status ckpt_stage_open(ckpt_stage *s, const ls_compute *c); /* on failure nothing is owed */
+void ckpt_stage_close(ckpt_stage *s);
+/* Reads from now on wait for the operations that are queued now, and not for later ones. */
+ls_status ckpt_stage_mark(ckpt_stage *s);
+bool ckpt_on_device(const ls_compute *c, const void *p);
+/* The part's bytes in order, in pieces. */
+typedef ls_status ckpt_put_fn(void *ctx, int64_t at, const char *data, size_t n);
+ls_status ckpt_stage_put(ckpt_stage *s, const ckpt_part *p, ckpt_put_fn *put, void *ctx);
+
+/* In: *room is where the first *n bytes of what `to` shall hold are to be written, at most nbytes of them; call again for the rest. It
+ * is `to` itself unless that is a device's memory, and then it travels by next or close. */
+typedef struct ckpt_fill {
+    const ls_compute *compute;
+    char *buf, *to;
+    size_t n;
+} ckpt_fill;
+ls_status ckpt_fill_open(ckpt_fill *f, const ls_compute *c);
+ls_status ckpt_fill_next(ckpt_fill *f, void *to, size_t nbytes, void **room, size_t *n);
+ls_status ckpt_fill_close(ckpt_fill *f, ls_status st); /* st, or what the last copy met */
 
 /* ---- one folder being written (checkpoint_save.c) ---- */
 
@@ -113,6 +146,7 @@ typedef struct ckpt_save {
     ls_comm *comm;  /* NULL: alone */
     bool later;     /* old folders go out of sight, and ls_ckpt_clean is owed behind finish: removing takes its time */
     int64_t *block; /* hashes of the files' blocks, 0 = not known; comm's memory, where there is one */
+    ckpt_stage *stage;
     ckpt_part part[CKPT_N_FILE];
     ckpt_sums sums; /* rank 0: of the small files */
     json_t *state;
@@ -120,12 +154,14 @@ typedef struct ckpt_save {
     int lock;
 } ckpt_save;
 int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer);
-/* With job, layout, comm and block set. begin and finish are collective over comm and take what went before; write is not. After a
+/* With job, layout, comm, block and stage set. begin and finish are collective over comm and take what went before; write is not. After a
  * failed begin, after finish and after drop nothing is owed; drop gives up what was begun. */
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st);
 ls_status ckpt_save_write(ckpt_save *s);
 ls_status ckpt_save_finish(ckpt_save *s, ls_status st);
 void ckpt_save_drop(ckpt_save *s);
+/* All of it, by one worker; the stage was opened and marked. */
+ls_status ckpt_save_alone(const ls_ckpt_job *job, ckpt_stage *stage);
 
 /* Writes dir/name from memory, hashed and synced, and notes it in sums. */
 ls_status ckpt_put(ckpt_sums *sums, const char *dir, const char *name, const void *data, size_t n);
@@ -144,8 +180,9 @@ typedef struct hf_set {
 ls_status hf_open(hf_set *s, const ls_model *m, const char *dir);
 void hf_close(hf_set *s);
 int hf_n_tensor(const ls_model *m);
-/* Fills the pieces of one kind from its tensors (one for each of the model's, units in order), and their padding with 0. */
-void hf_fill(const ls_st_tensor *const *src, const ls_model *m, ls_flat what, const ls_piece *piece, int n_piece);
+/* Fills the pieces of one kind from its tensors (one for each of the model's, units in order), and their padding with 0. Only a
+ * device's memory can fail. */
+ls_status hf_fill(const ls_st_tensor *const *src, const ls_model *m, ls_flat what, const ls_piece *piece, int n_piece);
 /* LS_E_CONFIG unless the tensor of the file has the model's shape. */
 ls_status hf_check_shape(const char *file, const ls_st_tensor *src, const ls_tensor *t);
 

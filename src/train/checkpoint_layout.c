@@ -20,9 +20,10 @@
 
 #define BLOCK ((int64_t)LS_SUM_BLOCK)
 
+/* Pieces are of wide numbers: float, whatever the operations compute in. */
 static size_t elem_of(const ls_model *m)
 {
-    return ls_dtype_nbytes(m->compute->ops->dtype);
+    return ls_dtype_nbytes(m->compute->ops->wide);
 }
 
 /* Header and places of the buffers from `first` to `last`. */
@@ -44,7 +45,7 @@ static ls_status lay_out(ckpt_layout *l, int file, const char *name, const ls_mo
             for (int i = 0; i < x->n_tensor; i++, k++) {
                 const ls_tensor *t = &x->tensor[i];
                 LS_ASSERT(t->offset == (i ? t[-1].offset + t[-1].n : 0));
-                e[k] = (ls_st_tensor){.name = t->name, .dt = m->compute->ops->dtype, .n_dim = t->n_dim};
+                e[k] = (ls_st_tensor){.name = t->name, .dt = m->compute->ops->wide, .n_dim = t->n_dim};
                 for (int d = 0; d < t->n_dim; d++) e[k].dim[d] = t->dim[d];
                 if (what == LS_FLAT_PARAM) continue;
                 snprintf(moment[k], sizeof moment[k], "%c/%s", what == LS_FLAT_M ? 'm' : 'v', t->name);
@@ -87,6 +88,12 @@ int ckpt_n_piece(const ls_model *m, const ls_piece *piece, int n_piece)
     return piece ? n_piece : m->n_unit * LS_N_FLAT;
 }
 
+/* Master weights where there are any. A model without, whose operations compute in fewer bits, can be filled but not saved. */
+static void *own_params(const ls_model *m, const ls_unit *x)
+{
+    return ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
+}
+
 ls_piece ckpt_piece(const ls_model *m, const ls_piece *piece, int i)
 {
     if (piece) return piece[i];
@@ -95,7 +102,7 @@ ls_piece ckpt_piece(const ls_model *m, const ls_piece *piece, int i)
     return (ls_piece){.what = (ls_flat)what,
                       .unit = u,
                       .n = x->n_pad,
-                      .data = what == LS_FLAT_PARAM ? x->param
+                      .data = what == LS_FLAT_PARAM ? own_params(m, x)
                               : what == LS_FLAT_M   ? x->m
                                                     : x->v};
 }
@@ -140,8 +147,10 @@ ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_
         const ls_piece x = ckpt_piece(m, piece, i);
         const int64_t end = x.first + x.n < m->unit[x.unit].n ? x.first + x.n : m->unit[x.unit].n;
         if ((x.what == LS_FLAT_PARAM) != (file == CKPT_FILE_MODEL) || end <= x.first) continue;
-        p->span[p->n++] = (ckpt_span){
-            .at = l->at[x.what][x.unit] + x.first * e, .nbytes = (size_t)((end - x.first) * e), .data = x.data};
+        p->span[p->n++] = (ckpt_span){.at = l->at[x.what][x.unit] + x.first * e,
+                                      .nbytes = (size_t)((end - x.first) * e),
+                                      .data = x.data,
+                                      .device = ckpt_on_device(m->compute, x.data)};
     }
     qsort(p->span, (size_t)p->n, sizeof *p->span, by_place);
     for (int i = 0; i < p->n; i++) {
@@ -171,41 +180,46 @@ static ls_status write_at(int fd, const char *path, const char *data, size_t n, 
     return LS_OK;
 }
 
-/* In steps that end where blocks end, each hashed and then written while it is still in the cache. */
-static ls_status write_spans(const ckpt_part *p, int fd, const char *path, int64_t file_nbytes, int64_t *block)
-{
+/* A weight file being written. */
+typedef struct out {
+    int fd;
+    const char *path;
+    int64_t nbytes, *block;
     ls_xxh hash;
-    int64_t next = -1; /* where the hash of the block under way goes on */
-    for (int i = 0; i < p->n; i++) {
-        const char *data = p->span[i].data;
-        int64_t at = p->span[i].at, left = (int64_t)p->span[i].nbytes;
-        while (left) {
-            const int64_t b = at / BLOCK, end = (b + 1) * BLOCK < file_nbytes ? (b + 1) * BLOCK : file_nbytes;
-            const int64_t k = left < end - at ? left : end - at;
-            if (at % BLOCK == 0) {
-                ls_xxh_init(&hash);
-                next = at;
-            }
-            if (at == next) {
-                ls_xxh_add(&hash, data, (size_t)k);
-                next += k;
-                if (next == end) block[b] = (int64_t)ls_xxh_value(&hash);
-            }
-            LS_TRY(write_at(fd, path, data, (size_t)k, at));
-            data += k;
-            at += k;
-            left -= k;
+    int64_t next; /* where the hash of the block under way goes on */
+} out;
+
+/* In steps that end where blocks end, each hashed and then written while it is still in the cache. */
+static ls_status put_bytes(void *ctx, int64_t at, const char *data, size_t n)
+{
+    out *o = ctx;
+    for (int64_t left = (int64_t)n; left;) {
+        const int64_t b = at / BLOCK, end = (b + 1) * BLOCK < o->nbytes ? (b + 1) * BLOCK : o->nbytes;
+        const int64_t k = left < end - at ? left : end - at;
+        if (at % BLOCK == 0) {
+            ls_xxh_init(&o->hash);
+            o->next = at;
         }
+        if (at == o->next) {
+            ls_xxh_add(&o->hash, data, (size_t)k);
+            o->next += k;
+            if (o->next == end) o->block[b] = (int64_t)ls_xxh_value(&o->hash);
+        }
+        LS_TRY(write_at(o->fd, o->path, data, (size_t)k, at));
+        data += k;
+        at += k;
+        left -= k;
     }
     return LS_OK;
 }
 
-ls_status ckpt_part_write(const ckpt_part *p, const char *path, int64_t file_nbytes, int64_t *block)
+ls_status ckpt_part_write(const ckpt_part *p, ckpt_stage *stage, const char *path, int64_t file_nbytes, int64_t *block)
 {
     if (!p->n) return LS_OK;
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
-    ls_status st = write_spans(p, fd, path, file_nbytes, block);
+    out o = {.fd = fd, .path = path, .nbytes = file_nbytes, .block = block, .next = -1};
+    ls_status st = ckpt_stage_put(stage, p, put_bytes, &o);
     if (st == LS_OK && fsync(fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(errno));
     if (close(fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", path, strerror(errno));
     return st;

@@ -78,7 +78,7 @@ static ls_status put_small(const ls_ckpt_job *job, const json_t *state, const ch
     ls_jsonw_put_str(&w, "format", CKPT_FORMAT);
     ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
     ls_jsonw_put_int(&w, "step", job->step);
-    ls_jsonw_put_str(&w, "dtype", ls_dtype_word(job->model->compute->ops->dtype));
+    ls_jsonw_put_str(&w, "dtype", ls_dtype_word(job->model->compute->ops->wide));
     ls_jsonw_put_bool(&w, "optimizer", job->optimizer);
     ls_jsonw_key(&w, "trainer");
     ls_jsonw_value(&w, state);
@@ -124,6 +124,9 @@ static ls_status check_job(const ls_ckpt_job *job, json_t **state)
         return ls_fail(LS_E_ARG, "\"%s\" cannot be the name of a checkpoint: a plain name like step-40 is needed",
                        job->name);
     LS_TRY(ckpt_check_pieces(job->model, job->piece, job->n_piece, job->optimizer));
+    if (!job->piece && ls_compute_mixed(job->model->compute) && !job->model->unit[0].master)
+        return ls_fail(LS_E_ARG, "the model holds %s copies of its parameters and no master weights to save",
+                       ls_dtype_word(job->model->compute->ops->dtype));
     LS_TRY(ls_json_parse(text, strlen(text), "the trainer's state", state));
     if (json_is_object(*state) && ckpt_depth(*state, 24) < 24) return LS_OK; /* the JSON writer nests 30 deep */
     json_decref(*state);
@@ -221,8 +224,8 @@ ls_status ckpt_save_write(ckpt_save *s)
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         char *path = ls_path_join(s->tmp, file->name);
-        ls_status st =
-            path ? ckpt_part_write(&s->part[f], path, file->nbytes, block) : ls_nomem(strlen(s->tmp), "a path");
+        ls_status st = path ? ckpt_part_write(&s->part[f], s->stage, path, file->nbytes, block)
+                            : ls_nomem(strlen(s->tmp), "a path");
         ls_free(path);
         LS_TRY(st);
         block += file->n_block;
@@ -308,7 +311,7 @@ void ckpt_save_drop(ckpt_save *s)
     release(s, true);
 }
 
-ls_status ls_ckpt_save(const ls_ckpt_job *job)
+ls_status ckpt_save_alone(const ls_ckpt_job *job, ckpt_stage *stage)
 {
     ckpt_layout layout;
     LS_TRY(ckpt_layout_init(&layout, job->model));
@@ -318,11 +321,22 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job)
     if (s) {
         s->job = *job;
         s->layout = &layout;
+        s->stage = stage;
         s->block = (int64_t *)(void *)(s + 1);
         st = ckpt_save_begin(s, LS_OK);
         if (st == LS_OK) st = ckpt_save_finish(s, ckpt_save_write(s));
     }
     ls_free(s);
     ckpt_layout_fini(&layout);
+    return st;
+}
+
+ls_status ls_ckpt_save(const ls_ckpt_job *job)
+{
+    ckpt_stage stage;
+    LS_TRY(ckpt_stage_open(&stage, job->model->compute));
+    ls_status st = ckpt_stage_mark(&stage);
+    if (st == LS_OK) st = ckpt_save_alone(job, &stage);
+    ckpt_stage_close(&stage);
     return st;
 }

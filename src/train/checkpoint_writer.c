@@ -30,6 +30,7 @@ struct ls_ckpt_writer {
     ls_lane *lane; /* where the thread records; NULL: nowhere */
     ls_comm *comm; /* NULL: alone */
     ckpt_layout layout;
+    ckpt_stage stage;
     ckpt_save save; /* of a job of several; job, and alone nothing else, is set for both */
     void *own[5];   /* the job's strings and pieces, owned from post to the end of the job */
     ls_status status;
@@ -49,7 +50,7 @@ static int64_t piece_bytes(const ls_ckpt_job *j)
 {
     int64_t n = 0;
     for (int i = 0; j->piece && i < j->n_piece; i++) n += j->piece[i].n;
-    return n * (int64_t)ls_dtype_nbytes(j->model->compute->ops->dtype);
+    return n * (int64_t)ls_dtype_nbytes(j->model->compute->ops->wide);
 }
 
 static void *run(void *arg)
@@ -71,7 +72,7 @@ static void *run(void *arg)
             continue;
         }
         const int64_t traced = ls_span_begin();
-        ls_status st = w->comm ? ckpt_save_write(&w->save) : ls_ckpt_save(&w->save.job);
+        ls_status st = w->comm ? ckpt_save_write(&w->save) : ckpt_save_alone(&w->save.job, &w->stage);
         ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT,
                                             .name = "write step",
                                             .index = (int32_t)w->save.job.step + 1,
@@ -111,6 +112,7 @@ static ls_status join_team(ls_ckpt_writer *w, const ls_model *m)
     w->save.layout = &w->layout;
     w->save.comm = w->comm;
     w->save.later = true;
+    w->save.stage = &w->stage;
     w->save.block = ls_comm_alloc(w->comm, nbytes);
     return w->save.block ? LS_OK : ls_nomem(nbytes, "the checksums of checkpoints");
 }
@@ -120,6 +122,7 @@ static void free_writer(ls_ckpt_writer *w)
     pthread_cond_destroy(&w->changed);
     pthread_mutex_destroy(&w->mutex);
     ckpt_layout_fini(&w->layout);
+    ckpt_stage_close(&w->stage);
     ls_free(w);
 }
 
@@ -131,7 +134,8 @@ static ls_status create(ls_ckpt_writer **out, const ls_model *m, ls_comm *team)
     pthread_cond_init(&w->changed, NULL);
     atomic_init(&w->phase, IDLE);
     w->comm = team;
-    ls_status st = team ? join_team(w, m) : LS_OK;
+    ls_status st = m ? ckpt_stage_open(&w->stage, m->compute) : LS_OK;
+    if (st == LS_OK && team) st = join_team(w, m);
     if (st == LS_OK) st = start(w);
     if (st == LS_OK) *out = w;
     else free_writer(w);
@@ -199,6 +203,9 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
     pthread_mutex_unlock(&w->mutex);
     ls_status st = copy_job(w, job);
+    if (st == LS_OK && !w->stage.device)
+        st = ckpt_stage_open(&w->stage, job->model->compute); /* if there was no model yet */
+    if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* what is queued later does not delay the thread */
     if (w->comm) st = ckpt_save_begin(&w->save, st);
     if (st != LS_OK) {
         free_job(w);

@@ -45,7 +45,7 @@ static ls_status read_tensor_parallel(ds_reader *r, const char *place, const jso
 
 static const ds_row fp16_rows[] = {
     BOOL("enabled", fp16.enabled),
-    BOOL("auto_cast", fp16.auto_cast),
+    INERT_BOOL("auto_cast", fp16.auto_cast), /* inputs are ids */
     REAL("loss_scale", fp16.loss_scale, 0, 1e300),
     INT("initial_scale_power", fp16.initial_scale_power, 0, 1000),
     INT("loss_scale_window", fp16.loss_scale_window, 1, HUGE_INT),
@@ -57,7 +57,7 @@ static const ds_row fp16_rows[] = {
 
 static const ds_row bf16_rows[] = {
     BOOL("enabled", bf16.enabled),
-    BOOL("immediate_grad_update", bf16.immediate_grad_update),
+    INERT_BOOL("immediate_grad_update", bf16.immediate_grad_update),
     BOOL("check_grad_overflow", bf16.check_grad_overflow),
     BOOL("bf16_master_weights_and_grads", bf16.master_weights_and_grads),
     BOOL("bf16_optimizer_states", bf16.optimizer_states),
@@ -578,6 +578,10 @@ ls_status train_ds_check(ds_reader *r)
                        "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer offloaded to the CPU, which is not "
                        "supported here",
                        r->what);
+    if (c->bf16.master_weights_and_grads || c->bf16.optimizer_states)
+        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is true; master weights, gradients and moments are fp32 here",
+                       r->what,
+                       c->bf16.optimizer_states ? "bf16.bf16_optimizer_states" : "bf16.bf16_master_weights_and_grads");
     if (c->zero.stage == 2 && (c->prescale_gradients || c->gradient_predivide_factor != 1.0))
         return ls_fail(LS_E_CONFIG,
                        "%s: ZeRO stage 2 takes neither 'prescale_gradients' nor 'gradient_predivide_factor'", r->what);

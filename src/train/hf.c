@@ -189,32 +189,55 @@ done:
     return st;
 }
 
-/* One piece, from the tensors of its unit. */
-static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, const ls_piece *p)
+/* One piece in the host's memory, from the tensors of its unit. */
+static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, const ls_piece *p)
 {
     const ls_unit *x = &m->unit[p->unit];
-    const ls_dtype dt = m->compute->ops->dtype;
-    const int64_t end = p->first + p->n;
+    const int64_t end = p->first + p->n, e = (int64_t)ls_dtype_nbytes(dt);
     for (int i = 0; i < x->n_tensor; i++) {
         const ls_tensor *t = &x->tensor[i];
         const int64_t from = t->offset > p->first ? t->offset : p->first,
                       to = t->offset + t->n < end ? t->offset + t->n : end;
         if (from < to)
-            (void)ls_st_copy_part(src[i], from - t->offset, to - from, ls_at(m->compute, p->data, from - p->first), dt);
+            (void)ls_st_copy_part(src[i], from - t->offset, to - from, (char *)p->data + (from - p->first) * e, dt);
     }
     const int64_t pad = p->first > x->n ? p->first : x->n;
-    if (pad < end) memset(ls_at(m->compute, p->data, pad - p->first), 0, (size_t)(end - pad) * ls_dtype_nbytes(dt));
+    if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));
 }
 
-void hf_fill(const ls_st_tensor *const *src, const ls_model *m, ls_flat what, const ls_piece *piece, int n_piece)
+/* The same wherever it lies, part by part. */
+static ls_status fill_anywhere(ckpt_fill *f, const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, ls_piece p)
 {
+    const size_t e = ls_dtype_nbytes(dt);
+    while (p.n) {
+        void *room;
+        size_t k;
+        LS_TRY(ckpt_fill_next(f, p.data, (size_t)p.n * e, &room, &k));
+        const ls_piece part = {p.what, p.unit, p.first, (int64_t)(k / e), room};
+        fill_piece(src, m, dt, &part);
+        p.first += part.n;
+        p.n -= part.n;
+        p.data = (char *)p.data + k;
+    }
+    return LS_OK;
+}
+
+ls_status hf_fill(const ls_st_tensor *const *src, const ls_model *m, ls_flat what, const ls_piece *piece, int n_piece)
+{
+    const ls_compute_ops *ops = m->compute->ops;
     const int n = ckpt_n_piece(m, piece, n_piece);
-    for (int i = 0; i < n; i++) {
+    ckpt_fill f;
+    LS_TRY(ckpt_fill_open(&f, m->compute));
+    ls_status st = LS_OK;
+    for (int i = 0; i < n && st == LS_OK; i++) {
         const ls_piece p = ckpt_piece(m, piece, i);
         int skip = 0;
         for (int u = 0; u < p.unit; u++) skip += m->unit[u].n_tensor;
-        if (p.what == what && p.n) fill_piece(src + skip, m, &p);
+        if (p.what != what || !p.n) continue;
+        const bool narrow = p.data == m->unit[p.unit].param && !piece; /* a model's own, without master weights */
+        st = fill_anywhere(&f, src + skip, m, narrow ? ops->dtype : ops->wide, p);
     }
+    return ckpt_fill_close(&f, st);
 }
 
 void hf_close(hf_set *s)
@@ -242,7 +265,10 @@ ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, 
     ls_status st = ckpt_check_pieces(m, piece, n_piece, false);
     if (st == LS_OK) st = open_compared(&s, m, dir, team);
     st = ckpt_agree(team, st, LS_SITE);
-    if (st == LS_OK) hf_fill(s.src, m, LS_FLAT_PARAM, piece, n_piece);
+    if (st == LS_OK) {
+        st = hf_fill(s.src, m, LS_FLAT_PARAM, piece, n_piece);
+        if (m->compute->device) st = ckpt_agree(team, st, LS_SITE);
+    }
     hf_close(&s);
     return st;
 }

@@ -65,7 +65,7 @@ done:
 /* One block for all parameters; ls_free unit[0].param. */
 static ls_status take_params(ls_model *m)
 {
-    const size_t elem = ls_dtype_nbytes(m->compute->ops->dtype);
+    const size_t elem = ls_dtype_nbytes(m->compute->ops->wide);
     size_t nbytes = 0;
     for (int u = 0; u < m->n_unit; u++) nbytes += ((size_t)m->unit[u].n_pad * elem + 63) / 64 * 64;
     char *p = ls_alloc(nbytes);
@@ -102,7 +102,7 @@ ls_status ls_hf_import(const char *from, const char *out, const char *variant, b
         return ls_fail(LS_E_ARG, "%s exists already: name a new folder, or give --force", out);
     LS_TRY(ls_model_config_load(from, &cfg));
     if (variant) LS_TRY(apply_variant(&cfg, variant, from));
-    LS_TRY(ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1)); /* only its element type is used */
+    LS_TRY(ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1)); /* for its type alone */
     LS_TRY(ls_model_create(&m, &cfg, &compute, 1));
     LS_TRY_GOTO(st, done, take_params(m));
     LS_TRY_GOTO(st, done, ls_hf_load(m, from, NULL, 0, NULL));

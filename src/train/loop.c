@@ -102,6 +102,8 @@ static ls_status log_step(ls_trainer *t, const ls_step_result *r, bool has_val, 
                                .loss = r->loss,
                                .lr = r->lr,
                                .grad_norm = r->grad_norm,
+                               .loss_scale = r->loss_scale,
+                               .skipped = r->skipped,
                                .step_time = r->t_total,
                                .split = r->split,
                                .cpu = r->cpu,
@@ -129,10 +131,12 @@ static ls_status epoch_steps(ls_trainer *t)
         ls_comm_expect(t->comm, r.t_total);
         const double step_time = r.t_total - r.t_wait;
         s->epoch_time += step_time;
-        s->norm_last = r.grad_norm;
-        s->norm_max = fmax(s->norm_max, r.grad_norm);
+        if (!r.skipped) {
+            s->norm_last = r.grad_norm;
+            s->norm_max = fmax(s->norm_max, r.grad_norm);
+        }
         t->update_time[t->n_update++] = step_time;
-        if (ls_comm_rank(t->comm) == 0) {
+        if (ls_comm_rank(t->comm) == 0 && !r.skipped) {
             watch(t, &s->loss_spread, "the loss", r.loss);
             watch(t, &s->norm_spread, "the gradient norm", r.grad_norm);
         }
@@ -152,6 +156,21 @@ static ls_status epoch_steps(ls_trainer *t)
             LS_TRY(ls_trainer_save(t, name));
         }
     }
+    const double begin = ls_now(); /* the last update may still be under way */
+    LS_TRY(ls_compute_sync(&t->compute));
+    s->epoch_time += ls_now() - begin;
+    return LS_OK;
+}
+
+/* The largest of all workers' values; of more workers than fit, this one's. */
+static ls_status most(ls_trainer *t, double mine, double *largest)
+{
+    double all[LS_COMM_SMALL / sizeof(double)];
+    const int W = ls_comm_size(t->comm);
+    *largest = mine;
+    if (!t->compute.device || W == 1 || W > (int)(sizeof all / sizeof *all)) return LS_OK;
+    LS_TRY(ls_all_gather(t->comm, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
+    for (int r = 0; r < W; r++) *largest = fmax(*largest, all[r]);
     return LS_OK;
 }
 
@@ -161,6 +180,8 @@ static ls_status finish_epoch(ls_trainer *t)
     ls_run_state *s = &t->state;
     const int64_t n = s->epoch + 1;
     ls_epoch_metrics *e = &s->done[s->epoch];
+    double device_bytes = t->compute.device ? (double)t->plan.total : 0, most_bytes;
+    LS_TRY(most(t, device_bytes, &most_bytes));
     const ls_stats step = ls_stats_of(t->sample_step, t->n_sample), data = ls_stats_of(t->sample_data, t->n_sample),
                    update = ls_stats_of(t->update_time, t->n_update);
     *e = (ls_epoch_metrics){.epoch_idx = n,
@@ -174,7 +195,8 @@ static ls_status finish_epoch(ls_trainer *t)
                             .step_p50 = step.p50,
                             .step_p95 = step.p95,
                             .dataload_mean = data.mean,
-                            .updates_applied = s->epoch_step,
+                            .updates_applied = s->epoch_step - s->epoch_skipped,
+                            .updates_skipped = s->epoch_skipped,
                             .sequences_dropped = c->dropped_seqs,
                             .n_update = t->n_update,
                             .update_mean = update.mean,
@@ -182,6 +204,10 @@ static ls_status finish_epoch(ls_trainer *t)
                             .update_p95 = update.p95,
                             .grad_norm_max = s->norm_max,
                             .grad_norm_last = s->norm_last,
+                            .cuda_allocated = (int64_t)device_bytes, /* the plan is the one allocation */
+                            .cuda_reserved = (int64_t)device_bytes,
+                            .cuda_allocated_global = (int64_t)most_bytes,
+                            .cuda_reserved_global = (int64_t)most_bytes,
                             .peak_rss_bytes = peak_rss_bytes()};
     line(t, "[Rank 0] Epoch %lld finished. Avg Loss: %.4f, Time: %.2fs, Throughput: %.2f tokens/sec\n", (long long)n,
          e->train_loss, e->wall_time, e->wall_time > 0 ? (double)e->tokens / e->wall_time : 0.0);
@@ -193,7 +219,7 @@ static ls_status finish_epoch(ls_trainer *t)
             line(t, "[Rank 0] Validation Finished Epoch %lld. Average Loss: %.4f\n", (long long)n, e->val_loss);
     }
     s->epoch++;
-    s->epoch_step = s->tokens = 0;
+    s->epoch_step = s->epoch_skipped = s->tokens = 0;
     s->loss_sum = s->epoch_time = s->norm_max = 0;
     t->n_sample = t->n_update = 0;
     return LS_OK;
@@ -219,6 +245,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     const int W = ls_comm_size(t->comm);
     ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
                             .peak_rss_bytes = (double)peak_rss_bytes(),
+                            .device_bytes = t->compute.device ? (double)t->plan.total : 0,
                             .exposed = ls_trainer_exposed(t)};
     for (int p = 0; p < LS_N_PART; p++) mine.part_bytes[p] = (double)ls_plan_part_bytes(&t->plan, (ls_part)p);
     double cpu = t->cpu_begin, wall = t->wall_begin;
@@ -271,7 +298,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     line(t,
          "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, "
          "global_batch_size=%lld\n",
-         c->micro_batch, c->grad_accum, 0, (long long)c->global_batch);
+         c->micro_batch, c->grad_accum, t->device.count, (long long)c->global_batch);
     const bool writes = ls_comm_rank(t->comm) == 0;
     if (writes) {
         LS_TRY(ls_artifacts_begin(c->run_dir));
@@ -315,6 +342,9 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .total_wall_time = ls_now() - begin,
                         .compute_words = ls_compute_describe(&t->compute, words),
                         .plan_bytes = t->plan.total,
+                        .device = t->compute.device ? &t->device : NULL,
+                        .n_device = t->device.count,
+                        .scale = ls_loss_scale_skips(&s->scale) ? &s->scale : NULL,
                         .resumed_from_step = t->resumed_from,
                         .process_group = ls_comm_size(t->comm) > 1,
                         .comm = t->dp,

@@ -84,7 +84,9 @@ ls_status ls_metrics_log_add(ls_metrics_log *l, const ls_step_metrics *s)
     put_int(&w, "epoch", s->epoch);
     put_real(&w, "loss", s->loss);
     put_real(&w, "lr", s->lr);
-    put_real(&w, "grad_norm", s->grad_norm);
+    put_real(&w, "grad_norm", s->grad_norm); /* null when it is not finite */
+    if (s->loss_scale > 0) put_real(&w, "loss_scale", s->loss_scale);
+    if (s->loss_scale > 0) ls_jsonw_put_bool(&w, "skipped", s->skipped);
     put_int(&w, "tokens", s->tokens);
     put_real(&w, "tokens_per_sec", s->tokens_per_sec);
     put_real(&w, "tflops", s->tflops);

@@ -60,9 +60,14 @@ const ls_opt ls_train_opts[] = {
     ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "global gradient norm; 0 = off [JSON, else 1.0]"),
 
     ROW("n", LS_OPT_INT, n, "N", "1", "workers on this machine (also -n N)", .section = "Machine"),
-    ROW("device", LS_OPT_CHOICE, device, "cpu|cuda", "cpu", "where to compute"),
-    ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "kernels: fast, or the readable reference"),
-    ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16", NULL, "over the JSON's fp16 and bf16 blocks [fp32]"),
+    ROW("device", LS_OPT_STR, device, "cpu|cuda[:N]", "cpu", "where to compute; cuda: a GPU a worker, cuda:N: the N-th for all"),
+    ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "kernels of the CPU: fast, or the readable reference"),
+    ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16", NULL,
+        "over the JSON's fp16 and bf16 blocks; 16 bits need --device cuda, and fp32 master weights stay [JSON, else fp32 on "
+        "the CPU, bf16 on a GPU]"),
+    ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "with --device cuda --precision fp32: matrix products in TF32"),
+    ROW("stochastic_rounding", LS_OPT_SWITCH, stochastic_rounding, NULL, NULL,
+        "with --precision bf16: weights are rounded up or down by chance, a function of seed, step and element"),
     ROW("threads", LS_OPT_INT, threads, "N", "0", "0 = all cores; the number does not change a bit of the result"),
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
         "how workers share the model [single; ddp with several workers]"),
@@ -71,7 +76,7 @@ const ls_opt ls_train_opts[] = {
         "zero1, zero2: elements of a parameter bucket (JSON: allgather_bucket_size)"),
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),
         "zero3: elements gathered ahead of use; 0 = none (JSON: stage3_prefetch_bucket_size)"),
-    ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|nccl", "auto", "how workers talk"),
+    ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|nccl", "auto", "how workers talk; nccl: between GPUs"),
     ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
         "a collective that takes longer ends the run with a table of who is where; 0 = no limit [20 slowest steps, at least 30 s]"),
     ROW("pp", LS_OPT_INT, pp, "P", "1", "pipeline stages"),
@@ -85,8 +90,8 @@ const ls_opt ls_train_opts[] = {
         "with --tp: norms and residuals by rows, a part on each worker"),
     ROW("seed", LS_OPT_INT, seed, "N", "1337", "of weights, sample order and dropout"),
     ROW("recompute", LS_OPT_SWITCH, recompute, NULL, NULL, "keep only block inputs and compute activations again in backward"),
-    ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "same bits every time (always so on CPU)"),
-    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts that cannot follow the order of one worker's sums"),
+    ROW("deterministic", LS_OPT_SWITCH, deterministic, NULL, NULL, "same bits every time (the default)"),
+    ROW("no_deterministic", LS_OPT_SWITCH, no_deterministic, NULL, NULL, "allow layouts that cannot follow the order of one worker's sums, and on GPUs kernels and sums without one"),
 
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "checkpoint step-N every N optimizer steps; 0 = at the end of an epoch only",
         .section = "Checkpoints"),
@@ -164,7 +169,7 @@ void ls_train_options_help(ls_str *out)
         "\nEnvironment:\n"
         "  RANK, LOCAL_RANK, WORLD_SIZE    identity under a launcher like torchrun (one host; mpirun and srun: any "
         "number)\n"
-        "  LS_PLUGIN_DIR                   where lockstep_mpi.so is [beside the program]\n"
+        "  LS_PLUGIN_DIR                   where lockstep_mpi.so and lockstep_cuda.so are [beside the program]\n"
         "  PROFILE_MODE=1                  as --profile_mode\n"
         "  GIT_COMMIT, EC2_INSTANCE_TYPE, SLURM_*  recorded in the run's files\n"
         "  LS_LOG=info,train=debug         what is logged to stderr\n"

@@ -37,7 +37,7 @@ typedef struct ls_train_options {
     const char *device, *precision, *strategy, *comm, *schedule, *compute, *stages;
     int64_t n, pp, tp, interleave, threads, seed, bucket, gather_bucket, prefetch_bucket;
     double comm_timeout;
-    bool recompute, deterministic, no_deterministic, sequence_parallel;
+    bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
     /* checkpoints */
     int64_t save_every, keep_last;
     bool resume;

@@ -75,7 +75,7 @@ done:
     return st;
 }
 
-/* --- environment and what does not exist yet --- */
+/* --- environment --- */
 
 static ls_status env_int(const char *name, int lo, int *out, bool *set)
 {
@@ -118,32 +118,6 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
                              : "");
     train_put_text(c, "run_type", c->run_type, c->run_type ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    c->run_type ? "--run_type" : "");
-    return LS_OK;
-}
-
-/* Requests for parts that this build does not have. One line each; a part that arrives leaves this list. */
-static ls_status refuse_missing_parts(const ls_train_options *o, const ls_ds_config *ds, const ls_train_config *c)
-{
-    if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
-        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are 1 to 65536", (long long)o->pp, (long long)o->tp);
-    if (!strcmp(o->device, "cuda"))
-        return ls_fail(LS_E_UNSUPPORTED, "--device cuda: this build computes on the CPU (--device cpu)");
-    if (o->precision && strcmp(o->precision, "fp32"))
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32)",
-                       o->precision);
-    if (!strcmp(o->comm, "nccl"))
-        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl: this build has local (on one machine) and mpi");
-    if (strcmp(o->comm, "auto") && c->world_size == 1)
-        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: one worker has nobody to talk to; leave it out%s", o->comm,
-                       strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
-    if (ds && !o->precision && (ds->fp16.enabled || ds->bf16.enabled))
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s enables %s, and the CPU computes in fp32 here; add --precision fp32 to train in fp32 with "
-                       "this file",
-                       ds->path ? ds->path : "the DeepSpeed JSON", ds->fp16.enabled ? "fp16" : "bf16");
-    if (ds && ds->grad_accum_dtype[0] && strcmp(ds->grad_accum_dtype, "fp32"))
-        return ls_fail(LS_E_UNSUPPORTED, "data_types.grad_accum_dtype is %s; gradients are accumulated in fp32 here",
-                       ds->grad_accum_dtype);
     return LS_OK;
 }
 
@@ -363,6 +337,8 @@ static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *d
 static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
 {
     const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
+    if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
+        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are 1 to 65536", (long long)o->pp, (long long)o->tp);
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
     if (o->tp > 1) LS_TRY(ls_shard_check(&c->model, (int)o->tp));
     if (!pipe && (o->schedule || o->stages || given))
@@ -410,10 +386,7 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
 
 static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
 {
-    c->device = o->device;
-    c->compute = o->compute;
-    c->precision = "fp32";
-    c->precision_label = "fp32";
+    const bool cpu = !strcmp(c->device, "cpu");
     c->recompute = o->recompute;
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
     if (ls_train_given(o, "comm_timeout") && !(o->comm_timeout >= 0))
@@ -424,12 +397,13 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->print_config = o->print_config;
     if (o->deterministic && o->no_deterministic)
         return ls_fail(LS_E_ARG, "--deterministic and --no_deterministic contradict each other");
-    c->deterministic = !o->no_deterministic || c->world_size == 1;
+    c->deterministic = !o->no_deterministic || (cpu && c->world_size == 1);
     if (o->no_deterministic && c->deterministic)
         LS_TRY(train_note(
             c, "--no_deterministic changes nothing: one worker's sums have one order, and it costs nothing"));
     else if (o->no_deterministic)
-        LS_TRY(train_note(c, "--no_deterministic: another number of workers may give other bits"));
+        LS_TRY(train_note(c, cpu ? "--no_deterministic: another number of workers may give other bits"
+                                 : "--no_deterministic: the same run may give other bits"));
     const char *env = getenv("PROFILE_MODE");
     bool env_on = env && !strcmp(env, "1");
     c->profile_mode = o->profile_mode || env_on;
@@ -441,9 +415,6 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     const char *slurm = getenv("SLURM_JOB_ID"), *cluster = getenv("SLURM_CLUSTER_NAME");
     c->cluster = o->cluster ? o->cluster : slurm && *slurm && cluster && *cluster ? cluster : NULL;
 
-    put_choice(c, o, "device", c->device);
-    put_choice(c, o, "compute", c->compute);
-    put_choice(c, o, "precision", c->precision);
     put_switch(c, o, "recompute", c->recompute);
     const char *flag = o->deterministic ? "--deterministic" : o->no_deterministic ? "--no_deterministic" : "";
     train_put_bool(c, "deterministic", c->deterministic, *flag ? LS_FROM_CLI : LS_FROM_DEFAULT, flag);
@@ -499,9 +470,12 @@ static ls_status note_json(const ls_train_options *o, const ls_ds_config *ds, ls
     if (c->zero_stage > 0 && c->world_size == 1 && !o->strategy)
         LS_TRY(train_note(c, "ZeRO stage %d with one worker is the computation of one worker: nothing is shared out",
                           c->zero_stage));
-    if (ds->fp16.enabled || ds->bf16.enabled)
-        LS_TRY(train_note(c, "%s of the DeepSpeed JSON is overridden by --precision fp32",
-                          ds->fp16.enabled ? "fp16" : "bf16"));
+    const char *bits = ds->fp16.enabled ? "fp16" : ds->bf16.enabled ? "bf16" : NULL;
+    if (bits && strcmp(bits, c->precision))
+        LS_TRY(train_note(c, "%s of the DeepSpeed JSON is overridden by --precision %s", bits, c->precision));
+    if (*ds->communication_data_type && strcmp(ds->communication_data_type, "fp32"))
+        LS_TRY(train_note(c, "communication_data_type %s of the DeepSpeed JSON: gradients are summed in fp32 here",
+                          ds->communication_data_type));
     if (ds->scheduler_given && o->lr_schedule)
         LS_TRY(train_note(c, "the scheduler of the DeepSpeed JSON is overridden by --lr_schedule %s", o->lr_schedule));
     else if (ds->scheduler_given && o->run_type && !c->engine)
@@ -526,7 +500,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     ls_status st;
     if (!facts) facts = &nothing;
     LS_TRY_GOTO(st, done, resolve_world(o, facts, &c));
-    LS_TRY_GOTO(st, done, refuse_missing_parts(o, ds, &c));
+    LS_TRY_GOTO(st, done, train_resolve_device(o, ds, &c));
     LS_TRY_GOTO(st, done, resolve_paths(o, ds, paths, &c));
     LS_TRY_GOTO(st, done, train_resolve_model(o, facts, &c));
     LS_TRY_GOTO(st, done, resolve_length(o, &c));

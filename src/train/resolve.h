@@ -1,17 +1,18 @@
 /* resolve.h - command line + DeepSpeed JSON + model file + environment + data -> one configuration, each value with its source.
  *
- * Precedence: command line, then JSON, then model file, then default. What does not exist in this build (several workers, a GPU,
- * 16-bit compute, pipelines ...) is refused here with LS_E_UNSUPPORTED, one line; what cannot work is LS_E_CONFIG with the
- * arithmetic. After ls_train_config_fit the configuration is const.
+ * Precedence: command line, then JSON, then model file, then default. What does not exist (16-bit compute on the CPU ...) is refused
+ * here with LS_E_UNSUPPORTED, one line; what cannot work is LS_E_CONFIG with the arithmetic. After ls_train_config_fit the configuration is const.
  *
  *   ls_train_options_parse -> ls_ds_config_load -> ls_train_find_paths -> (open data, learn facts) -> ls_train_resolve
  *   -> ls_train_config_fit (data sizes -> steps) -> train */
 #ifndef LS_TRAIN_RESOLVE_H
 #define LS_TRAIN_RESOLVE_H
 
+#include "compute/compute.h"
 #include "model/config.h"
 #include "parallel/mesh.h"
 #include "train/dsconfig.h"
+#include "train/loss_scale.h"
 #include "train/lr.h"
 #include "train/options.h"
 
@@ -88,9 +89,14 @@ typedef struct ls_train_config {
     bool warmup_auto;         /* warm-up length is chosen by fit (default schedule)                */
     double clip;              /* 0 = off                                                           */
 
-    const char *precision;       /* "fp32"                                                            */
-    const char *precision_label; /* training_config.precision of the metrics file                     */
-    const char *device, *compute, *strategy;
+    const char *precision;        /* "fp32", "bf16", "fp16"                                            */
+    const char *precision_label;  /* training_config.precision of the metrics file                     */
+    const char *device, *compute; /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */
+    int device_index;             /* of "cuda"; -1: by the local rank, round robin                      */
+    ls_dtype dtype;               /* of parameters and activations, as precision says                   */
+    bool tf32, stochastic;        /* fp32 products in TF32; master weights are rounded stochastically   */
+    ls_loss_scale_config loss_scale;
+    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "nccl"                               */
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
     bool sequence_parallel;        /* what lies between split layers is cut by rows             */
     const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
@@ -124,6 +130,13 @@ typedef struct ls_train_paths {
 } ls_train_paths;
 ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out);
 void ls_train_paths_fini(ls_train_paths *p);
+
+/* "cpu", "cuda" or "cuda:N" of --device; *index is -1 without N. LS_E_ARG. */
+ls_status ls_device_option(const char *text, bool *cuda, int *index);
+/* "fp32", "bf16", "fp16" of --precision. */
+ls_dtype ls_precision_dtype(const char *precision);
+/* How a run opens its backend, c->compute; local_rank must be set. */
+ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c);
 
 /* Reads RANK, LOCAL_RANK, WORLD_SIZE, PROFILE_MODE from the environment. ds may be NULL. */
 ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, const ls_train_paths *paths,

@@ -1,5 +1,6 @@
 #include "train/safetensors.h"
 
+#include "core/half.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -196,39 +197,17 @@ const ls_st_tensor *ls_st_find(const ls_st_file *f, const char *name)
 
 /* ---- conversion ---- */
 
-static float half_to_float(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mant = h & 0x3ffu, bits;
-    int exp = h >> 10 & 31;
-    if (exp == 31) {
-        bits = sign | 0x7f800000u | mant << 13;
-    } else if (exp) {
-        bits = sign | (uint32_t)(exp + 112) << 23 | mant << 13;
-    } else { /* subnormal: mant * 2^-24, exact in float */
-        float x = (float)mant * 0x1p-24f;
-        return sign ? -x : x;
-    }
-    float x;
-    memcpy(&x, &bits, 4);
-    return x;
-}
-
 static double load(const ls_st_tensor *t, int64_t i)
 {
     const char *p = t->data;
     uint16_t h;
-    uint32_t w;
     float x;
     double d;
     switch (t->dt) {
     case LS_F64: memcpy(&d, p + 8 * i, 8); return d;
     case LS_F32: memcpy(&x, p + 4 * i, 4); return (double)x;
-    case LS_F16: memcpy(&h, p + 2 * i, 2); return (double)half_to_float(h);
-    default: /* LS_BF16 */
-        memcpy(&h, p + 2 * i, 2);
-        w = (uint32_t)h << 16;
-        memcpy(&x, &w, 4);
-        return (double)x;
+    case LS_F16: memcpy(&h, p + 2 * i, 2); return (double)ls_from_f16(h);
+    default: /* LS_BF16 */ memcpy(&h, p + 2 * i, 2); return (double)ls_from_bf16(h);
     }
 }
 
@@ -239,8 +218,13 @@ bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, void *dst,
     if (t->dt == dt) memcpy(dst, (const char *)t->data + (size_t)first * e, (size_t)n * e);
     else if (dt == LS_F64)
         for (int64_t i = 0; i < n; i++) ((double *)dst)[i] = load(t, first + i);
-    else
+    else if (dt == LS_F32)
         for (int64_t i = 0; i < n; i++) ((float *)dst)[i] = (float)load(t, first + i);
+    else
+        for (int64_t i = 0; i < n; i++) {
+            const float x = (float)load(t, first + i);
+            ((uint16_t *)dst)[i] = dt == LS_F16 ? ls_to_f16(x) : ls_to_bf16(x);
+        }
     return true;
 }
 

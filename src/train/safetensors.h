@@ -52,7 +52,8 @@ const ls_st_tensor *ls_st_find(const ls_st_file *f, const char *name);
 int64_t ls_st_n(const ls_st_tensor *t);
 /* "(2, 3)" */
 char *ls_st_shape(const ls_st_tensor *t, char buf[96]);
-/* Copies t into dst of type dt (LS_F32 or LS_F64), converting F32, F16, BF16 and F64. False: some other source type. */
+/* Copies t into dst of type dt (F32, F64, BF16 or F16), converting from any of them, by way of float into the 16-bit ones. False: some
+ * other source type. */
 bool ls_st_copy(const ls_st_tensor *t, void *dst, ls_dtype dt);
 /* The same for its elements [first, first + n) alone. */
 bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, void *dst, ls_dtype dt);

@@ -1,10 +1,12 @@
 #include "train/session.h"
 
 #include "core/fs.h"
+#include "core/half.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "train/checkpoint.h"
 #include "train/hf.h"
+#include "train/resolve.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -33,9 +35,78 @@ static int resolve_speculation(const ls_session *s, const ls_session_opts *o, in
 {
     int64_t nbytes = 0;
     for (int u = 0; u < s->model->n_unit; u++) nbytes += s->model->unit[u].n * 4;
-    if (!cache || o->B != 1) return 0;
+    if (!cache || o->B != 1 || s->compute.device) return 0;
     if (o->speculate != LS_SPECULATE_AUTO) return o->speculate;
     return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 4 : 0;
+}
+
+typedef struct rows {
+    int *unit; /* owned */
+    int loss, logits, out, out_host;
+} rows;
+
+static ls_status plan_memory(ls_session *s, const ls_session_opts *o, rows *r)
+{
+    const ls_model_config *cfg = &s->model->cfg;
+    const bool device = s->compute.device != NULL;
+    const int64_t T = o->T < cfg->n_ctx ? o->T : cfg->n_ctx,
+                  cache = o->cache_len < cfg->n_ctx ? o->cache_len : cfg->n_ctx;
+    const int64_t esize = (int64_t)ls_dtype_nbytes(s->compute.ops->dtype);
+    const int U = s->model->n_unit;
+    s->plan.device = s->compute.device;
+    r->unit = ls_alloc((size_t)U * sizeof *r->unit);
+    if (!r->unit) return ls_nomem((size_t)U * sizeof *r->unit, "the memory plan");
+    for (int u = 0; u < U; u++)
+        r->unit[u] =
+            ls_plan_add(&s->plan, LS_PART_PARAM, s->model->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
+    LS_TRY(ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = o->B, .T = T, .cache_len = cache}, &s->plan));
+    LS_TRY(ls_input_plan(&s->input, &s->compute, o->B * T, 1, &s->plan));
+    s->speculate = s->ahead = resolve_speculation(s, o, cache);
+    const int64_t n_logits = cache ? (o->B + s->speculate) * cfg->vocab_size : 0;
+    r->loss = ls_plan_add_host(&s->plan, LS_PART_WORK, sizeof(double), "loss");
+    r->logits = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * (device ? 4 : esize), "logits");
+    if (device) {
+        r->out = ls_plan_add(&s->plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
+        r->out_host = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * esize, "logits as they come");
+    }
+    if (s->speculate) LS_TRY(ls_draft_plan(&s->draft, s->model, &s->plan));
+    LS_TRY(ls_plan_layout(&s->plan));
+    return ls_plan_alloc(&s->plan, false);
+}
+
+static ls_status bind_memory(ls_session *s, const rows *r)
+{
+    for (int u = 0; u < s->model->n_unit; u++) s->model->unit[u].param = ls_plan_at(&s->plan, r->unit[u]);
+    ls_acts_bind(s->acts, s->model, &s->plan);
+    ls_input_bind(&s->input, &s->plan);
+    s->loss = ls_plan_at(&s->plan, r->loss);
+    s->logits = ls_plan_at(&s->plan, r->logits);
+    if (s->compute.device) {
+        s->out = ls_plan_at(&s->plan, r->out);
+        s->out_host = ls_plan_at(&s->plan, r->out_host);
+    }
+    if (s->draft) ls_draft_bind(s->draft, &s->plan);
+    return ls_input_open(&s->input, 0, &s->ids, &s->target);
+}
+
+ls_status ls_session_where(ls_session_opts *o, const char *device, const char *precision, const char *compute,
+                           bool tf32)
+{
+    bool cuda = false;
+    LS_TRY(ls_device_option(device, &cuda, &o->device));
+    o->dtype = ls_precision_dtype(precision ? precision : cuda ? "bf16" : "fp32");
+    o->compute = cuda ? "cuda" : compute;
+    o->tf32 = tf32;
+    if (!cuda && o->dtype != LS_F32)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "--precision %s: the CPU computes in fp32 here (--precision fp32); a GPU can (--device cuda)",
+                       precision);
+    if (cuda && strcmp(compute, "cpu"))
+        return ls_fail(LS_E_CONFIG, "--compute %s is a backend of the CPU, and --device is %s: leave one of them out",
+                       compute, device);
+    if (tf32 && (!cuda || o->dtype != LS_F32))
+        return ls_fail(LS_E_CONFIG, "--tf32 is for fp32 products on a GPU: --device cuda --precision fp32");
+    return LS_OK;
 }
 
 static ls_status set_up(ls_session *s, const ls_session_opts *o)
@@ -45,39 +116,17 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     LS_TRY(ls_ckpt_resolve(o->checkpoint, &s->path));
     LS_TRY(ls_model_config_load(s->path, &cfg));
     if (o->tokenizer) LS_TRY(open_tokenizer(s));
-    LS_TRY(ls_compute_open(&s->compute, o->compute, &(ls_compute_open_opts){.dtype = LS_F32}, o->threads));
+    if (o->opened) s->compute = *o->opened;
+    const ls_compute_open_opts how = {.dtype = o->dtype, .device = o->device, .tf32 = o->tf32, .deterministic = true};
+    if (!o->opened) LS_TRY(ls_compute_open(&s->compute, o->compute, &how, o->threads));
     LS_TRY(ls_model_create(&s->model, &cfg, &s->compute, 1));
-
-    const int64_t T = o->T < cfg.n_ctx ? o->T : cfg.n_ctx, cache = o->cache_len < cfg.n_ctx ? o->cache_len : cfg.n_ctx;
-    const int64_t esize = (int64_t)ls_dtype_nbytes(s->compute.ops->dtype);
-    const int U = s->model->n_unit;
-    int *row = ls_alloc((size_t)U * sizeof *row);
-    if (!row) return ls_nomem((size_t)U * sizeof *row, "the memory plan");
-    for (int u = 0; u < U; u++)
-        row[u] = ls_plan_add(&s->plan, LS_PART_PARAM, s->model->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
-    ls_status st = ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = o->B, .T = T, .cache_len = cache}, &s->plan);
-    int ids = ls_plan_add(&s->plan, LS_PART_WORK, o->B * T * 4, LS_PLAN_ALWAYS, "ids");
-    int target = ls_plan_add(&s->plan, LS_PART_WORK, o->B * T * 4, LS_PLAN_ALWAYS, "targets");
-    s->speculate = s->ahead = resolve_speculation(s, o, cache);
-    const int64_t n_logits = cache ? (o->B + s->speculate) * cfg.vocab_size : 0;
-    int logits = ls_plan_add(&s->plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
-    if (st == LS_OK && s->speculate) st = ls_draft_plan(&s->draft, s->model, &s->plan);
-    if (st == LS_OK) st = ls_plan_layout(&s->plan);
-    if (st == LS_OK) st = ls_plan_alloc(&s->plan, false);
-    if (st == LS_OK) {
-        for (int u = 0; u < U; u++) s->model->unit[u].param = ls_plan_at(&s->plan, row[u]);
-        ls_acts_bind(s->acts, s->model, &s->plan);
-        s->ids = ls_plan_at(&s->plan, ids);
-        s->target = ls_plan_at(&s->plan, target);
-        s->logits = ls_plan_at(&s->plan, logits);
-        st = load_weights(s);
-        if (s->draft) {
-            ls_draft_bind(s->draft, &s->plan);
-            if (st == LS_OK) st = ls_draft_fill(s->draft, s->model);
-        }
-    }
-    ls_free(row);
-    return st;
+    rows r = {0};
+    ls_status st = plan_memory(s, o, &r);
+    if (st == LS_OK) st = bind_memory(s, &r);
+    ls_free(r.unit);
+    LS_TRY(st);
+    LS_TRY(load_weights(s));
+    return s->draft ? ls_draft_fill(s->draft, s->model) : LS_OK;
 }
 
 ls_status ls_session_open(ls_session *s, const ls_session_opts *o)
@@ -94,9 +143,52 @@ void ls_session_close(ls_session *s)
     ls_draft_destroy(&s->draft);
     ls_acts_destroy(&s->acts);
     ls_model_destroy(&s->model);
+    ls_input_fini(&s->input);
     ls_plan_fini(&s->plan);
+    if (s->compute.ops) ls_compute_close(&s->compute);
     ls_free(s->path);
     *s = (ls_session){0};
+}
+
+ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int64_t *counted)
+{
+    ls_micro mb = {.B = B, .T = T, .loss = s->loss};
+    LS_TRY(ls_input_send(&s->input, 0, &mb));
+    LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
+    LS_TRY(ls_input_used(&s->input, 0));
+    LS_TRY(ls_compute_sync(&s->compute));
+    *sum = *s->loss;
+    *counted = mb.n_counted;
+    return LS_OK;
+}
+
+/* n ids of one sequence through the cache from pos on. A device reads them from its own memory. */
+static ls_status pass(ls_session *s, const int32_t *ids, int64_t n, int64_t pos, const ls_draft *draft, ls_micro *mb)
+{
+    *mb = (ls_micro){.ids = ids, .B = 1, .T = n, .pos = pos, .draft = draft};
+    if (!s->compute.device) return ls_walk_fwd(s->model, s->acts, mb, NULL, 0, s->model->n_unit);
+    int32_t *room, *target;
+    LS_TRY(ls_input_open(&s->input, 0, &room, &target));
+    memcpy(room, ids, (size_t)n * sizeof *ids);
+    LS_TRY(ls_input_send(&s->input, 0, mb));
+    mb->target = NULL;
+    LS_TRY(ls_walk_fwd(s->model, s->acts, mb, NULL, 0, s->model->n_unit));
+    return ls_input_used(&s->input, 0);
+}
+
+/* Of the last id, or of all of the pass, as floats here. */
+static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
+{
+    if (!s->compute.device) return ls_model_logits(s->model, s->acts, mb, last_only, s->logits);
+    const ls_dtype dt = s->compute.ops->dtype;
+    const int64_t n = (last_only ? 1 : mb->T) * s->model->cfg.vocab_size;
+    LS_TRY(ls_model_logits(s->model, s->acts, mb, last_only, s->out));
+    LS_TRY(ls_compute_read(&s->compute, s->out_host, s->out, (size_t)n * ls_dtype_nbytes(dt)));
+    const uint16_t *half = s->out_host;
+    if (dt == LS_F32) memcpy(s->logits, s->out_host, (size_t)n * sizeof(float));
+    else
+        for (int64_t i = 0; i < n; i++) s->logits[i] = dt == LS_F16 ? ls_from_f16(half[i]) : ls_from_bf16(half[i]);
+    return LS_OK;
 }
 
 ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t pos)
@@ -104,10 +196,10 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
     LS_ASSERT(n > 0 && pos + n <= s->acts->cache_len);
     for (int64_t done = 0; done < n;) {
         int64_t k = n - done < s->acts->T ? n - done : s->acts->T;
-        ls_micro mb = {.ids = ids + done, .B = 1, .T = k, .pos = pos + done};
-        LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
+        ls_micro mb;
+        LS_TRY(pass(s, ids + done, k, pos + done, NULL, &mb));
         done += k;
-        if (done == n) LS_TRY(ls_model_logits(s->model, s->acts, &mb, true, s->logits));
+        if (done == n) LS_TRY(logits(s, &mb, true));
     }
     return LS_OK;
 }
@@ -116,9 +208,9 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
 static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t n, int k, ls_sample_work *work)
 {
     for (int j = 0; j < k; j++) {
-        ls_micro mb = {.ids = ids + n - 1 + j, .B = 1, .T = 1, .pos = n - 1 + j, .draft = s->draft};
-        LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
-        LS_TRY(ls_model_logits(s->model, s->acts, &mb, true, s->logits));
+        ls_micro mb;
+        LS_TRY(pass(s, ids + n - 1 + j, 1, n - 1 + j, s->draft, &mb));
+        LS_TRY(logits(s, &mb, true));
         ids[n + j] = ls_sample(how, s->logits, s->model->cfg.vocab_size, n + j, work);
     }
     return LS_OK;
@@ -144,9 +236,9 @@ ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids,
     if (s->speculate && s->rest > 0) s->rest--;
     else if (s->speculate) k = s->ahead < limit - first - 1 ? s->ahead : (int)(limit - first - 1);
     LS_TRY(draft(s, how, ids, first, k, work));
-    ls_micro mb = {.ids = ids + first - 1, .B = 1, .T = k + 1, .pos = first - 1};
-    LS_TRY(ls_walk_fwd(s->model, s->acts, &mb, NULL, 0, s->model->n_unit));
-    LS_TRY(ls_model_logits(s->model, s->acts, &mb, false, s->logits));
+    ls_micro mb;
+    LS_TRY(pass(s, ids + first - 1, k + 1, first - 1, NULL, &mb));
+    LS_TRY(logits(s, &mb, false));
     int right = 0;
     for (bool same = true; same; right += same) {
         const int32_t id = ls_sample(how, s->logits + (int64_t)right * V, V, first + right, work);

@@ -1,10 +1,13 @@
-/* session.h - a checkpoint opened for use: evaluation and generation. */
+/* session.h - a checkpoint opened for use: evaluation and generation.
+ *
+ * On a device the weights are its memory, in the type that it computes in, and ids, losses and logits travel; drafts are the CPU's. */
 #ifndef LS_TRAIN_SESSION_H
 #define LS_TRAIN_SESSION_H
 
 #include "core/plan.h"
 #include "data/tokenizer.h"
 #include "model/draft.h"
+#include "model/input.h"
 #include "model/model.h"
 
 #define LS_SPECULATE_MAX (LS_FEW_ROWS - 1)
@@ -14,8 +17,14 @@
 
 typedef struct ls_session_opts {
     const char *checkpoint; /* a checkpoint, a Hugging Face folder, or a run folder (its latest checkpoint) */
-    const char *compute;    /* "cpu" | "cpu-ref" */
+    const char *compute;    /* "cpu" | "cpu-ref" | "cuda" */
     int threads;
+    /* of "cuda" */
+    ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
+    int device;     /* index, -1: the first    */
+    bool tf32;
+    const ls_compute
+        *opened;       /* in place of all of these: a backend that is open, and that the session closes; or NULL */
     int64_t B, T;      /* of one pass; T is cut to the model's positions */
     int64_t cache_len; /* > 0: for generation; cut likewise */
     int speculate; /* most ids drafted at a time (ls_session_extend), at most LS_SPECULATE_MAX; 0 = none, LS_SPECULATE_AUTO */
@@ -29,16 +38,26 @@ typedef struct ls_session {
     ls_plan plan;
     ls_acts *acts;
     ls_tokenizer *tokenizer; /* NULL when not wanted */
-    int32_t *ids, *target;   /* (B,T) */
-    float *logits;           /* (B,V) when cache_len > 0; (speculate+1,V) behind a draft */
-    ls_draft *draft;         /* NULL: speculate is 0 */
-    int speculate;           /* most ids drafted at a time */
-    int ahead, rest;         /* drafted at a time now; ids to go without, where drafts do not pay */
+    ls_input input;
+    int32_t *ids, *target; /* (B,T), the host's */
+    double *loss;
+    float *logits;        /* (B,V) when cache_len > 0; (speculate+1,V) behind a draft; the host's */
+    void *out, *out_host; /* the same as a device makes them, there and here */
+    ls_draft *draft;      /* NULL: speculate is 0 */
+    int speculate;        /* most ids drafted at a time */
+    int ahead, rest;      /* drafted at a time now; ids to go without, where drafts do not pay */
     int64_t drafted, accepted;
 } ls_session;
 
+/* What --device, --precision, --compute and --tf32 of a command say (precision NULL: fp32 on the CPU, bf16 on a GPU). */
+ls_status ls_session_where(ls_session_opts *o, const char *device, const char *precision, const char *compute,
+                           bool tf32);
+
 ls_status ls_session_open(ls_session *s, const ls_session_opts *o);
 void ls_session_close(ls_session *s); /* takes a zeroed one */
+
+/* The loss of B sequences of T ids in s->ids and s->target: its sum over the rows that count, and their number. */
+ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int64_t *counted);
 
 /* Runs n more ids of one sequence through the cache from position pos on (in pieces of at most T), and leaves the logits of
  * the last in s->logits. pos + n must not exceed cache_len. */

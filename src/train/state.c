@@ -16,7 +16,8 @@
     X(grad_norm_last)
 #define EPOCH_INTS(X)                                                                     \
     X(epoch_idx) X(micro_steps) X(grad_accum) X(tokens) X(n_sample) X(updates_applied)    \
-    X(updates_skipped) X(sequences_dropped) X(n_update) X(peak_rss_bytes)
+    X(updates_skipped) X(sequences_dropped) X(n_update) X(peak_rss_bytes)                 \
+    X(cuda_allocated) X(cuda_reserved) X(cuda_allocated_global) X(cuda_reserved_global)
 #define STATE_REALS(X) X(loss_sum) X(epoch_time) X(total_time) X(norm_max) X(norm_last)
 #define STATE_INTS(X) X(step) X(epoch) X(epoch_step) X(tokens) X(n_spike)
 /* clang-format on */
@@ -27,6 +28,21 @@ static void put_spread(ls_jsonw *w, const char *key, const ls_spread *s)
     ls_jsonw_put_real(w, "mean", s->mean);
     ls_jsonw_put_real(w, "var", s->var);
     ls_jsonw_put_int(w, "n", s->n);
+    ls_jsonw_close(w);
+}
+
+/* Runs without a loss scale, and that never had one, write nothing. */
+static void put_scale(ls_jsonw *w, const ls_run_state *s)
+{
+    if (s->scale.cfg.rule == LS_SCALE_NONE && !s->skipped) return;
+    ls_jsonw_put_open(w, "loss_scale", '{');
+    ls_jsonw_put_str(w, "rule", ls_scale_rule_word(s->scale.cfg.rule));
+    ls_jsonw_put_real(w, "scale", s->scale.scale);
+    ls_jsonw_put_int(w, "hysteresis", s->scale.hysteresis);
+    ls_jsonw_put_int(w, "boundaries", s->scale.it);
+    ls_jsonw_put_int(w, "last_overflow", s->scale.last);
+    ls_jsonw_put_int(w, "skipped", s->skipped);
+    ls_jsonw_put_int(w, "epoch_skipped", s->epoch_skipped);
     ls_jsonw_close(w);
 }
 
@@ -45,6 +61,7 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
 #undef X
     put_spread(&w, "loss_spread", &s->loss_spread);
     put_spread(&w, "norm_spread", &s->norm_spread);
+    put_scale(&w, s);
     ls_jsonw_put_open(&w, "run", '{');
     ls_jsonw_put_int(&w, "seed", (int64_t)c->seed);
     ls_jsonw_put_int(&w, "seq_len", c->seq_len);
@@ -97,6 +114,34 @@ static ls_status compare(const json_t *run, const char *key, int64_t now, const 
         path, key, (long long)then, (long long)now);
 }
 
+/* A scale goes on as it was under the same rule; another rule, or a first one, begins. What was skipped counts in any case: the
+ * optimizer's t and the schedule of the rate go by updates that were applied. */
+static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json_t *o, const char *path)
+{
+    const char *rule = json_string_value(json_object_get(o, "rule"));
+    s->scale = ls_loss_scale_init(&c->loss_scale);
+    s->skipped = get_int(o, "skipped");
+    s->epoch_skipped = get_int(o, "epoch_skipped");
+    if (s->skipped < 0 || s->skipped > s->step || s->epoch_skipped < 0 || s->epoch_skipped > s->epoch_step)
+        return ls_fail(LS_E_FORMAT, "%s: %lld of %lld updates skipped, %lld of %lld in its epoch, cannot be", path,
+                       (long long)s->skipped, (long long)s->step, (long long)s->epoch_skipped,
+                       (long long)s->epoch_step);
+    if (!rule || c->loss_scale.rule <= LS_SCALE_FIXED || strcmp(rule, ls_scale_rule_word(c->loss_scale.rule)))
+        return LS_OK;
+    ls_loss_scale then = s->scale;
+    then.scale = get_real(o, "scale");
+    then.hysteresis = get_int(o, "hysteresis");
+    then.it = get_int(o, "boundaries");
+    then.last = get_int(o, "last_overflow");
+    if (!(then.scale > 0) || then.it < 0 || then.last < -1 || then.last >= then.it || then.hysteresis < 0)
+        return ls_fail(LS_E_FORMAT,
+                       "%s: a loss scale of %g after %lld boundaries, the last overflow at %lld, cannot be", path,
+                       then.scale, (long long)then.it, (long long)then.last);
+    if (then.hysteresis > c->loss_scale.hysteresis) then.hysteresis = c->loss_scale.hysteresis;
+    s->scale = then;
+    return LS_OK;
+}
+
 ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
 {
     const ls_train_config *c = t->cfg;
@@ -129,6 +174,7 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
                      (long long)c->epochs);
         goto out;
     }
+    LS_TRY_GOTO(st, out, get_scale(s, c, json_object_get(o, "loss_scale"), path));
     for (int64_t i = 0; i < s->epoch; i++) {
         const json_t *e = json_array_get(done, (size_t)i);
         ls_epoch_metrics *d = &s->done[i];

@@ -149,7 +149,7 @@ _Static_assert((int)LS_ADAMW_PLAIN >= (int)LS_UNIT_MAX_TENSOR, "a unit's tensors
 static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
 {
     const ls_train_config *c = t->cfg;
-    const double k = (double)(t->state.step + 1);
+    const double k = (double)ls_next_update(&t->state);
     ls_adamw h = {.lr = lr,
                   .beta1 = c->beta1,
                   .beta2 = c->beta2,
@@ -167,6 +167,8 @@ static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
         const ls_own o = ls_strategy_own(t->strategy, u);
         if (!ls_strategy_here(t->strategy, u)) continue;
         if (c->decay_matrices_only) plain_ranges(&t->model->unit[u], &o, &h);
+        h.round_key = ls_rng_key(c->seed, LS_RNG_ROUND, (uint64_t)t->state.step, (uint64_t)u);
+        h.round_first = o.first;
         if (o.n) LS_TRY(t->compute.ops->adamw(&t->compute, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
         LS_TRY(ls_strategy_unit_done(t->strategy, u));
     }
@@ -305,7 +307,7 @@ static ls_status micro_batch(ls_trainer *t, int m, marks *k)
                    .T = T,
                    .train = true,
                    .loss = pair,
-                   .dloss = 1.0 / (double)(B * T * G),
+                   .dloss = ls_loss_scale_now(&s->scale) / (double)(B * T * G),
                    .drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf)};
     LS_TRY(ls_input_send(&t->input, slot, &mb));
     pair[1] = (double)mb.n_counted;
@@ -336,7 +338,7 @@ static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_
     const ls_run_state *s = &t->state;
     const int64_t B = c->micro_batch, T = c->seq_len, G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
     const int64_t leaf = ls_strategy_leaf(t->strategy, m);
-    mb->dloss = 1.0 / (double)(B * T * G);
+    mb->dloss = ls_loss_scale_now(&s->scale) / (double)(B * T * G);
     mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)s->step, (uint64_t)leaf);
     if (!ids && !target) return LS_OK;
     const phase p = phase_begin("train/dataload");
@@ -403,6 +405,21 @@ static void add_split(ls_step_split *sum, const ls_step_split *x)
     sum->other += x->other;
 }
 
+/* Every worker comes to the same end. Where the loss is scaled, a step that overflowed is skipped. */
+static ls_status check_numbers(ls_trainer *t, ls_step_result *r)
+{
+    if (ls_loss_scale_skips(&t->state.scale)) {
+        int skipped = !isfinite(r->grad_norm) || !isfinite(r->loss);
+        r->loss_scale = ls_loss_scale_now(&t->state.scale);
+        if (ls_comm_size(t->comm) > 1) LS_TRY(ls_agree(t->comm, skipped, LS_SITE, &skipped)); /* dp: rank 0 knows */
+        r->skipped = skipped;
+        return LS_OK;
+    }
+    if (!isfinite(r->loss)) return numbers_failed(t, "the loss", r->loss, false);
+    if (!isfinite(r->grad_norm)) return numbers_failed(t, "the gradient norm", r->grad_norm, true);
+    return LS_OK;
+}
+
 static ls_status begin_update(ls_trainer *t, marks *k)
 {
     const ls_device *d = t->compute.device;
@@ -438,24 +455,24 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     phase_end(p, -1);
     p = phase_begin("train/gradient_norm");
     LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
-    r->grad_norm = sqrt(squares);
+    const double unscale = 1 / ls_loss_scale_now(&s->scale);
+    r->grad_norm = sqrt(squares) * unscale;
     LS_TRY(mark(&k, &r->split.optimizer));
     LS_TRY(ls_compute_sync(&t->compute)); /* the one point of a step where the host waits for a device */
     LS_TRY(settle(&k));
     LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
     r->loss = counted > 0 ? loss_sum / counted : 0;
     phase_end(p, -1);
-    if (!isfinite(r->loss)) return numbers_failed(t, "the loss", r->loss, false); /* on every worker at once */
-    if (!isfinite(r->grad_norm)) return numbers_failed(t, "the gradient norm", r->grad_norm, true);
+    LS_TRY(check_numbers(t, r));
 
     const double t5 = ls_now();
     LS_TRY(ls_ckpt_wait(t->writer)); /* it reads the parameters that we are about to change */
     r->t_wait = ls_now() - t5;
     LS_TRY(begin_update(t, &k));
-    r->lr = ls_lr_at(&c->lr, s->step + 1);
+    r->lr = ls_lr_at(&c->lr, ls_next_update(s));
     const double scale = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
     p = phase_begin("train/optimizer_step");
-    LS_TRY(optimizer_pass(t, r->lr, scale));
+    if (!r->skipped) LS_TRY(optimizer_pass(t, r->lr, scale * unscale));
     LS_TRY(ls_strategy_step_done(t->strategy));
     LS_TRY(end_update(t, &k));
     phase_end(p, -1);
@@ -463,6 +480,9 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     if (ls_step_sampled(s->epoch_step * M + M - 1, c->timing_warmup_steps, c->timing_sample_every))
         t->sample_step[t->n_sample - 1] += ls_now() - t4 - r->t_wait;
 
+    if (ls_loss_scale_skips(&s->scale)) LS_TRY(ls_loss_scale_update(&s->scale, r->skipped));
+    s->skipped += r->skipped;
+    s->epoch_skipped += r->skipped;
     s->step++;
     s->epoch_step++;
     s->loss_sum += loss_sum;

@@ -193,8 +193,11 @@ static void say_plan(ls_trainer *t)
 
 static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
 {
-    const ls_compute_open_opts o = {.dtype = LS_F32, .local_rank = ls_comm_where(t->comm).local_rank};
-    return ls_compute_open(&t->compute, cfg->compute, &o, cfg->threads);
+    ls_compute_open_opts o = ls_train_compute_opts(cfg);
+    o.local_rank = ls_comm_where(t->comm).local_rank;
+    LS_TRY(ls_compute_open(&t->compute, cfg->compute, &o, cfg->threads));
+    const ls_device *d = t->compute.device;
+    return d ? d->info(d->ctx, &t->device) : LS_OK;
 }
 
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
@@ -230,6 +233,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     if (!t) return ls_nomem(sizeof *t, "the trainer");
     t->cfg = cfg;
     t->io = *io;
+    t->state.scale = ls_loss_scale_init(&cfg->loss_scale);
     t->log.fd = -1;
     t->comm = comm;
     t->owns_comm = !comm;

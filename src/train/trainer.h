@@ -43,6 +43,8 @@ bool ls_spread_add(ls_spread *s, double x);
 
 typedef struct ls_step_result {
     double loss, grad_norm, lr; /* mean over the step's tokens; before clipping */
+    double loss_scale;          /* that its gradients were made with; 0: none in use */
+    bool skipped;               /* they overflowed: nothing was updated       */
     ls_step_split split;        /* seconds; adds up to t_total                */
     double t_wait;              /* for a checkpoint, part of split.other      */
     double t_total;
@@ -51,7 +53,7 @@ typedef struct ls_step_result {
 
 /* What a checkpoint has to bring back besides tensors. */
 typedef struct ls_run_state {
-    int64_t step;       /* applied updates                                                     */
+    int64_t step;       /* optimizer steps, skipped ones included                              */
     int64_t epoch;      /* finished epochs                                                     */
     int64_t epoch_step; /* finished updates of the epoch under way                             */
     double loss_sum;    /* of the epoch under way: sum over counted tokens                     */
@@ -61,7 +63,15 @@ typedef struct ls_run_state {
     ls_spread loss_spread, norm_spread;
     double norm_max, norm_last;
     int64_t n_spike;
+    ls_loss_scale scale;
+    int64_t skipped, epoch_skipped; /* steps whose gradients overflowed: of the run, of the epoch under way */
 } ls_run_state;
+
+/* The next update's number, which the schedule of the rate and the optimizer's bias correction go by. */
+static inline int64_t ls_next_update(const ls_run_state *s)
+{
+    return s->step - s->skipped + 1;
+}
 
 typedef struct ls_trainer {
     const ls_train_config *cfg;
@@ -92,6 +102,7 @@ typedef struct ls_trainer {
     double *norm_block;    /* for naming what is not finite                                    */
     ls_step_split split_sum;
     int64_t n_split;
+    ls_device_info device;        /* of a device, else all 0                                          */
     ls_mark update[2];            /* on a device: around the last step's update */
     double cpu_begin, wall_begin; /* of this session's first step                           */
     double *leaf_loss;            /* (loss sum, rows counted) of every leaf of a step                 */

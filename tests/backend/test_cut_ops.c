@@ -293,17 +293,14 @@ static void rows_elsewhere(void **state)
         void *sum = numbers(dt, R * C, 7, 0), *part = numbers(dt, R * C, 8, 1), *dte = numbers(dt, V * C, 9, 1);
         void *dpe = numbers(dt, S * C, 10, 1);
         const ls_drop drop = {.p = 0.4f, .key = 5};
-        assert_int_equal(c.ops->embed_fwd(&c, y, ids, wte, wpe, B, S, C, drop), LS_OK);
-        assert_int_equal(c.ops->embed_bwd(&c, dwte, dwpe, dy, ids, B, S, C, V, S, drop, false), LS_OK);
+        assert_int_equal(c.ops->embed_fwd(&c, y, ids, 0, V, wte, wpe, B, S, C, drop), LS_OK);
+        assert_int_equal(c.ops->embed_bwd(&c, dwte, dwpe, dy, ids, 0, B, S, C, V, S, drop, false), LS_OK);
         for (int t = 0; t < 2; t++) {
             const int64_t first = V * t / 2, n = V * (t + 1) / 2 - first;
-            int32_t here[R];
-            for (int r = 0; r < R; r++)
-                here[r] = ids[r] >= first && ids[r] < first + n ? (int32_t)(ids[r] - first) : -1;
             const void *rows = (char *)wte + (size_t)(first * C) * e;
-            assert_int_equal(c.ops->embed_fwd(&c, part, here, rows, t ? NULL : wpe, B, S, C, (ls_drop){0}), LS_OK);
+            assert_int_equal(c.ops->embed_fwd(&c, part, ids, first, n, rows, t ? NULL : wpe, B, S, C, (ls_drop){0}), LS_OK);
             assert_int_equal(c.ops->add(&c, sum, sum, part, R * C), LS_OK);
-            assert_int_equal(c.ops->embed_bwd(&c, dte, dpe, dy, here, B, S, C, n, S, drop, false), LS_OK);
+            assert_int_equal(c.ops->embed_bwd(&c, dte, dpe, dy, ids, first, B, S, C, n, S, drop, false), LS_OK);
             assert_memory_equal(dte, (char *)dwte + (size_t)(first * C) * e, (size_t)(n * C) * e);
             assert_memory_equal(dpe, dwpe, (size_t)(S * C) * e);
         }

@@ -166,12 +166,12 @@ static void check(const op_case *k)
 
 static ls_status c_embed_fwd(ls_compute *c, void **a, const shape *s)
 {
-    return c->ops->embed_fwd(c, a[0], s->ids, a[1], a[2], s->B, s->T, s->C, s->drop);
+    return c->ops->embed_fwd(c, a[0], s->ids, 0, s->V, a[1], a[2], s->B, s->T, s->C, s->drop);
 }
 
 static ls_status c_embed_bwd(ls_compute *c, void **a, const shape *s)
 {
-    return c->ops->embed_bwd(c, a[0], a[1], a[2], s->ids, s->B, s->T, s->C, s->V, s->P, s->drop, s->acc);
+    return c->ops->embed_bwd(c, a[0], a[1], a[2], s->ids, 0, s->B, s->T, s->C, s->V, s->P, s->drop, s->acc);
 }
 
 static ls_status c_norm_fwd(ls_compute *c, void **a, const shape *s)
@@ -182,7 +182,7 @@ static ls_status c_norm_fwd(ls_compute *c, void **a, const shape *s)
 static ls_status c_norm_again(ls_compute *c, void **a, const shape *s)
 {
     LS_TRY(c->ops->layernorm_fwd(c, a[0], a[1], a[2], a[3], a[4], a[5], s->R, s->C, 1e-5));
-    LS_TRY(c->ops->zero(c, a[0], s->R * s->C));
+    LS_TRY(c->ops->zero(c, a[0], (size_t)(s->R * s->C) * ls_dtype_nbytes(c->ops->dtype)));
     return c->ops->layernorm_again(c, a[0], a[3], a[1], a[2], a[4], a[5], s->R, s->C);
 }
 
@@ -284,12 +284,12 @@ static ls_status c_add(ls_compute *c, void **a, const shape *s)
 
 static ls_status c_copy(ls_compute *c, void **a, const shape *s)
 {
-    return c->ops->copy(c, a[0], a[1], s->n);
+    return c->ops->copy(c, a[0], a[1], (size_t)s->n * ls_dtype_nbytes(c->ops->dtype));
 }
 
 static ls_status c_zero(ls_compute *c, void **a, const shape *s)
 {
-    return c->ops->zero(c, a[0], s->n);
+    return c->ops->zero(c, a[0], (size_t)s->n * ls_dtype_nbytes(c->ops->dtype));
 }
 
 static ls_status c_attn_fwd(ls_compute *c, void **a, const shape *s)
@@ -336,7 +336,7 @@ static ls_status c_adamw(ls_compute *c, void **a, const shape *s)
         if (c->ops->dtype == LS_F64) ((double *)a[3])[i] = fabs(((double *)a[3])[i]);
         else ((float *)a[3])[i] = fabsf(((float *)a[3])[i]);
     }
-    return c->ops->adamw(c, a[0], a[1], a[2], a[3], s->n, &s->adam);
+    return c->ops->adamw(c, a[0], a[0], a[1], a[2], a[3], s->n, &s->adam);
 }
 
 static ls_status c_sumsq(ls_compute *c, void **a, const shape *s)
@@ -559,7 +559,9 @@ static void test_pointwise(void **state)
                                 .bias1 = 0.4,
                                 .bias2 = 0.2,
                                 .grad_scale = 0.5,
-                                .coupled = v};
+                                .coupled = v,
+                                .n_plain = n > 3 ? 2 : 0,
+                                .plain = {{1, 2}, {n / 2, n - 1}}};
             check(&(op_case){"adamw", c_adamw, s, {b_n, i_n, b_n, b_n}, 4e-7}); /* 9e-8 */
         }
 }

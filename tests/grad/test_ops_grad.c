@@ -92,7 +92,7 @@ static void check(env *e, const char *what, forward_fn forward, int which)
 
 static void f_embed(env *e)
 {
-    OK(e->c.ops->embed_fwd(&e->c, e->y, e->ids, e->a[0], e->a[1], e->B, e->T, e->C, e->drop));
+    OK(e->c.ops->embed_fwd(&e->c, e->y, e->ids, 0, e->V, e->a[0], e->a[1], e->B, e->T, e->C, e->drop));
 }
 
 static void f_norm(env *e) /* x, w, b */
@@ -149,7 +149,7 @@ static void test_embed(void **state)
         env *e = start();
         e->B = 2, e->T = 3, e->C = 4, e->V = 6, e->P = 5, e->drop = d ? DROP : OFF;
         e->n[0] = e->V * e->C, e->n[1] = e->P * e->C, e->n_y = e->B * e->T * e->C;
-        OK(e->c.ops->embed_bwd(&e->c, e->d[0], e->d[1], e->g, e->ids, e->B, e->T, e->C, e->V, e->P, e->drop, false));
+        OK(e->c.ops->embed_bwd(&e->c, e->d[0], e->d[1], e->g, e->ids, 0, e->B, e->T, e->C, e->V, e->P, e->drop, false));
         check(e, "embed", f_embed, 0);
         check(e, "embed", f_embed, 1);
         ls_free(e);
@@ -316,7 +316,7 @@ static void test_adamw(void **state)
         memcpy(e->y, e->a[0], 10 * sizeof(double));
         memset(e->t[0], 0, sizeof e->t[0]);
         memset(e->t[1], 0, sizeof e->t[1]);
-        OK(e->c.ops->adamw(&e->c, e->y, e->g, e->t[0], e->t[1], 10, &h));
+        OK(e->c.ops->adamw(&e->c, e->y, e->y, e->g, e->t[0], e->t[1], 10, &h));
         for (int i = 0; i < 10; i++) {
             double p = e->a[0][i], g = 2 * e->g[i] + (coupled ? 0.5 * p : 0);
             double want = p - 0.1 * (g / (fabs(g) + 1e-3) + (coupled ? 0 : 0.5 * p));

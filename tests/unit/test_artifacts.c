@@ -380,12 +380,69 @@ static void same_order(const json_t *ours, const json_t *theirs, const char *con
     json_decref(common);
 }
 
+static const ls_device_info gpu = {.name = "NVIDIA H200",
+                                   .driver = "580.1",
+                                   .api = "13.0",
+                                   .total = 150000000000,
+                                   .multiprocessors = 132,
+                                   .capability = 90};
+
+/* What a run on GPUs adds, and where. */
+static void on_gpus(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config zero = {
+        .rule = LS_SCALE_ZERO, .initial = 65536, .min = 1, .window = 1000, .hysteresis = 2};
+    ls_loss_scale scale = ls_loss_scale_init(&zero);
+    ls_worker_facts facts[2] = {{.device_bytes = 5e9}, {.device_bytes = 6e9}};
+    ls_str s = {0};
+    fill();
+    cfg.device = "cuda";
+    cfg.precision = "fp16";
+    cfg.precision_label = "fp16_deepspeed";
+    cfg.world_size = 2;
+    run.device = &gpu;
+    run.n_device = 8;
+    run.cudnn = "9.14.0";
+    run.scale = &scale;
+    run.worker = facts;
+    run.n_worker = 2;
+    scale.scale = 32768;
+    epoch[0].updates_skipped = 2;
+    epoch[0].cuda_allocated = epoch[0].cuda_reserved = 5000000000;
+    epoch[0].cuda_allocated_global = epoch[0].cuda_reserved_global = 6000000000;
+    ls_training_metrics_text(&run, &s);
+    assert_null(strstr(s.data, "bytes_global")); /* one worker has no process group */
+    ls_str_fini(&s);
+    run.process_group = true;
+    ls_training_metrics_text(&run, &s);
+    static const char *const parts[] = {
+        "\"deepspeed_version\": \"none\",\n    \"cuda_version\": \"13.0\"\n",
+        "\"gpu_name\": \"NVIDIA H200\",\n    \"gpu_count_visible\": 8,\n    \"world_size\": 2,\n    \"cuda_version\": "
+        "\"13.0\"\n",
+        "\"precision\": \"fp16_deepspeed\"",
+        "\"max_cuda_mem_allocated_bytes_rank0\": 5000000000,\n      \"max_cuda_mem_reserved_bytes_rank0\": "
+        "5000000000,\n",
+        "\"dataload_time_mean_sec\": 8.757201820270906e-05,\n      \"max_cuda_mem_allocated_bytes_global\": "
+        "6000000000,\n"
+        "      \"max_cuda_mem_reserved_bytes_global\": 6000000000,\n      \"updates_applied\": 7,\n      "
+        "\"updates_skipped\": 2,",
+        "\"gpu\": {\n      \"name\": \"NVIDIA H200\",\n      \"index\": 0,\n      \"capability\": \"9.0\",",
+        "\"cudnn_version\": \"9.14.0\",\n      \"nccl_version\": null\n",
+        "\"loss_scale\": {\n      \"rule\": \"zero\",\n      \"initial\": 65536.0,\n      \"last\": 32768.0,\n"
+        "      \"updates_skipped\": 2\n",
+        "\"device\": 6000000000",
+    };
+    for (size_t i = 0; i < N_OF(parts); i++)
+        if (!strstr(s.data, parts[i])) fail_msg("%s\nis not in\n%s", parts[i], s.data);
+    ls_str_fini(&s);
+}
+
 static void order_of_the_reference(void **state)
 {
     (void)state;
     const char *base = LS_SOURCE_DIR "/../shared/spec/fixtures/r1";
-    const char *const lack[] = {"cluster", "max_cuda_mem_allocated_bytes_global", "max_cuda_mem_reserved_bytes_global",
-                                NULL};
+    const char *const lack[] = {"cluster", NULL};
     const char *const files[] = {"bucket200_nsys80/training_metrics.json", "1gpu.json"};
     if (!ls_fs_exists(base)) {
         print_message("skipped: the reference's files are not on this machine\n");
@@ -403,6 +460,8 @@ static void order_of_the_reference(void **state)
     setenv("MASTER_PORT", "1", 1);
     fill();
     cfg.engine = true;
+    run.device = &gpu;
+    run.process_group = true;
     ls_str s = {0};
     json_t *ours = NULL, *theirs = NULL;
     ls_training_metrics_text(&run, &s);
@@ -534,10 +593,14 @@ static void step_log(void **state)
     s.step = 11;
     s.has_val = true;
     s.val_loss = 3.0;
+    s.loss_scale = 512;
+    s.skipped = true;
     assert_int_equal(ls_metrics_log_add(&l, &s), LS_OK);
     assert_int_equal(ls_metrics_log_close(&l), LS_OK);
     assert_int_equal(count_lines(path, &text), 11);
     assert_non_null(strstr(text, "\"val_loss\": 3.0"));
+    assert_non_null(strstr(text, "\"grad_norm\": null, \"loss_scale\": 512.0, \"skipped\": true, "));
+    assert_true(strstr(text, "loss_scale") > strstr(text, "\"step\": 11,")); /* the others have none */
     ls_free(text);
 
     assert_int_equal(ls_metrics_log_open(&l, path, 7), LS_OK); /* resumed from step 7 */
@@ -648,9 +711,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-        T(metrics_text),      T(slurm_and_instance), T(launcher_text), T(order_of_the_reference),
-        T(files_and_markers), T(step_log),           T(git_head),      T(identity),
-        T(statistics),
+        T(metrics_text), T(slurm_and_instance), T(launcher_text), T(order_of_the_reference),
+        T(on_gpus),      T(files_and_markers),  T(step_log),      T(git_head),
+        T(identity),     T(statistics),
 #undef T
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

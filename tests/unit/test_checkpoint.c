@@ -178,7 +178,7 @@ static void other_models(void **state)
                                "10 positions, this model has 11",
                                "33 ids",
                                "a tied head",
-                               "F32, this run computes in F64",
+                               "F32, this run keeps them as F64",
                                "tanh GELU"};
         if (k == 0) c.n_layer = 3;
         if (k == 1) c.n_head = 3;

@@ -178,6 +178,9 @@ static void bad_values(void **state)
     must_fail("{\"fp16\": true}", LS_E_CONFIG, "object");
     must_fail("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", LS_E_CONFIG, "both");
     must_fail("{\"bf16\": {}, \"bfloat16\": {}}", LS_E_CONFIG, "same block");
+    must_fail("{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", LS_E_UNSUPPORTED, "fp32 here");
+    must_fail("{\"bf16\": {\"bf16_master_weights_and_grads\": true}}", LS_E_UNSUPPORTED,
+              "bf16_master_weights_and_grads");
     must_fail("{\"zero_optimization\": {\"stage\": 4}}", LS_E_CONFIG, "0..3");
     must_fail("{\"zero_optimization\": {\"allgather_bucket_size\": 7}}", LS_E_CONFIG, "even");
     must_fail("{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true}", LS_E_CONFIG, "stage 2");

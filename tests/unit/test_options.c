@@ -89,7 +89,7 @@ static void bad_usage(void **state)
     assert_int_equal(PARSE(&o, "--epochs", "many"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "--epochs"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "stray"), LS_E_ARG);
-    assert_int_equal(PARSE(&o, "--device", "tpu"), LS_E_ARG);
+    assert_int_equal(PARSE(&o, "--precision", "fp8"), LS_E_ARG);
     assert_int_equal(PARSE(&o, "--help"), LS_OK);
     assert_true(o.help);
 }

@@ -267,15 +267,112 @@ static void model_of_the_weights(void **state)
     assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
 }
 
+static void on_a_gpu(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "", &c);
+    assert_true(c.dtype == LS_F32 && c.loss_scale.rule == LS_SCALE_NONE && !c.tf32 && !c.stochastic);
+    assert_string_equal(c.compute, "cpu");
+    assert_string_equal(c.comm, "auto");
+    ls_train_config_fini(&c);
+
+    must(NULL, "--device cuda", &c);
+    assert_true(c.dtype == LS_BF16 && c.device_index == -1 && c.loss_scale.rule == LS_SCALE_NONE && c.deterministic);
+    assert_string_equal(c.device, "cuda");
+    assert_string_equal(c.compute, "cuda");
+    assert_string_equal(c.precision, "bf16");
+    assert_string_equal(c.precision_label, "bf16_mixed");
+    assert_source(&c, "precision", LS_FROM_DEFAULT, "");
+    ls_train_config_fini(&c);
+
+    must(NULL, "-n 2 --device cuda:3 --precision fp32 --tf32 --comm nccl --no_deterministic", &c);
+    c.local_rank = 1;
+    const ls_compute_open_opts o = ls_train_compute_opts(&c);
+    assert_true(o.dtype == LS_F32 && o.device == 3 && o.local_rank == 1 && o.tf32 && !o.stochastic && !o.deterministic);
+    assert_string_equal(c.precision_label, "tf32");
+    assert_string_equal(c.comm, "nccl");
+    assert_string_equal(setting(&c, "device")->text, "cuda:3");
+    ls_train_config_fini(&c);
+
+    must(NULL, "--device cuda --no_deterministic --stochastic_rounding",
+         &c); /* one GPU has kernels without an order, too */
+    assert_true(!c.deterministic && c.stochastic && ls_train_compute_opts(&c).stochastic);
+    ls_train_config_fini(&c);
+    must("{}", "--device cuda", &c); /* as DeepSpeed: neither block, no 16 bits */
+    assert_true(c.dtype == LS_F32);
+    ls_train_config_fini(&c);
+    must("{\"bf16\": {\"enabled\": true}}", "--device cuda", &c);
+    assert_true(c.dtype == LS_BF16 && c.loss_scale.rule == LS_SCALE_NONE);
+    assert_source(&c, "precision", LS_FROM_JSON, "bf16.enabled");
+    ls_train_config_fini(&c);
+    must("{\"bf16\": {\"enabled\": true, \"check_grad_overflow\": true}}", "--device cuda", &c);
+    assert_true(c.loss_scale.rule == LS_SCALE_FIXED && c.loss_scale.initial == 1);
+    ls_train_config_fini(&c);
+    must("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"bf16\"}", "--device cuda --precision fp16",
+         &c);
+    assert_true(c.dtype == LS_F16 && noted(&c, "bf16 of the DeepSpeed JSON is overridden by --precision fp16") &&
+                noted(&c, "summed in fp32"));
+    ls_train_config_fini(&c);
+}
+
+static void loss_scales(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--device cuda --precision fp16", &c); /* DeepSpeed's defaults */
+    const ls_loss_scale_config *s = &c.loss_scale;
+    assert_true(s->rule == LS_SCALE_ZERO && s->initial == 65536 && s->min == 1 && s->window == 1000 &&
+                s->hysteresis == 2 && !s->consecutive);
+    assert_string_equal(c.precision_label, "fp16_deepspeed");
+    assert_string_equal(setting(&c, "loss_scale_rule")->text, "zero");
+    ls_train_config_fini(&c);
+
+    must(r1_json, "--run_type optimized --device cuda", &c);
+    assert_true(c.dtype == LS_F16 && s->rule == LS_SCALE_ZERO);
+    assert_string_equal(c.precision_label, "fp16_deepspeed");
+    assert_source(&c, "precision", LS_FROM_JSON, "fp16.enabled");
+    ls_train_config_fini(&c);
+    must(r1_json, "--run_type baseline --device cuda", &c); /* the reference's own loop: torch's scaler */
+    assert_true(s->rule == LS_SCALE_AMP && s->initial == 65536 && s->window == 2000);
+    assert_string_equal(c.precision_label, "fp16_torch_amp");
+    ls_train_config_fini(&c);
+    must(r1_json, "--run_type baseline --device cuda -n 2", &c); /* its engine */
+    assert_true(s->rule == LS_SCALE_ZERO);
+    ls_train_config_fini(&c);
+
+    const char *json = "{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8, \"loss_scale_window\": 50, "
+                       "\"hysteresis\": 4, \"consecutive_hysteresis\": true, \"min_loss_scale\": 0.5}%s}";
+    char text[512];
+    snprintf(text, sizeof text, json, ", \"zero_optimization\": {\"stage\": 2}");
+    must(text, "--device cuda", &c);
+    assert_true(s->rule == LS_SCALE_ZERO && s->initial == 256 && s->min == 0.5 && s->window == 50 &&
+                s->hysteresis == 4 && s->consecutive);
+    assert_source(&c, "hysteresis", LS_FROM_JSON, "fp16.hysteresis");
+    ls_train_config_fini(&c);
+    snprintf(text, sizeof text, json, "");
+    must(text, "--device cuda -n 2 --strategy zero1", &c); /* the strategy does not change what is computed */
+    assert_true(s->rule == LS_SCALE_STAGE0 && s->initial == 256 && s->window == 50);
+    ls_train_config_fini(&c);
+    must("{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}", "--device cuda", &c);
+    assert_true(s->rule == LS_SCALE_FIXED && s->initial == 128);
+    assert_source(&c, "loss_scale", LS_FROM_JSON, "fp16.loss_scale");
+    ls_train_config_fini(&c);
+    must(r1_json, "--device cuda --precision bf16", &c); /* bf16 has the range of a float */
+    assert_true(s->rule == LS_SCALE_NONE);
+    ls_train_config_fini(&c);
+}
+
 static void refused(void **state)
 {
     (void)state;
     const struct {
         const char *line, *part;
     } all[] = {
-        {"--device cuda", "--device cpu"},
         {"--precision bf16", "--precision fp32"},
-        {"--precision fp16", "fp16"},
+        {"--precision fp16", "a GPU can (--device cuda)"},
+        {"--device cpu --precision fp16", "fp16"},
+        {"-n 2 --comm nccl", "add --device cuda"},
         {"--comm mpi", "mpi"},
     };
     for (size_t i = 0; i < N_OF(all); i++) {
@@ -283,6 +380,19 @@ static void refused(void **state)
         assert_null(strchr(ls_err_words(), '\n'));
     }
     must_fail("{\"bf16\": {\"enabled\": true}}", "", LS_E_UNSUPPORTED, "enables bf16");
+    must_fail("{\"bf16\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "or --device cuda");
+    must_fail(NULL, "--device tpu", LS_E_ARG, "cpu, cuda, or cuda:N");
+    must_fail(NULL, "--device cuda:", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda:x", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda:-1", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda1", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cpu:1", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda --compute cpu", LS_E_CONFIG, "a backend of the CPU");
+    must_fail(NULL, "--device cuda --comm nccl", LS_E_UNSUPPORTED, "one worker");
+    must_fail(NULL, "--tf32", LS_E_CONFIG, "fp32 on the CPU");
+    must_fail(NULL, "--device cuda --tf32", LS_E_CONFIG, "bf16 on the GPU");
+    must_fail(NULL, "--stochastic_rounding", LS_E_CONFIG, "computes in fp32");
+    must_fail(NULL, "--device cuda --precision fp16 --stochastic_rounding", LS_E_CONFIG, "computes in fp16");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
     must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
     must_fail(NULL, "--profile --profile_spans 0", LS_E_CONFIG, "profile_spans");
@@ -505,6 +615,8 @@ int main(void)
         cmocka_unit_test(batch_rule),
         cmocka_unit_test(models),
         cmocka_unit_test(model_of_the_weights),
+        cmocka_unit_test(on_a_gpu),
+        cmocka_unit_test(loss_scales),
         cmocka_unit_test(refused),
         cmocka_unit_test(workers),
         cmocka_unit_test(environment),

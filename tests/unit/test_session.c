@@ -3,7 +3,10 @@
 #include "cmocka_all.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "ckpt_support.h"
+#include "fake_device.h"
 #include "model_fixture.h"
+#include "train/checkpoint.h"
 #include "train/session.h"
 
 #include <math.h>
@@ -278,11 +281,92 @@ static void rows_of_a_pass_are_rows_alone(void **state)
         }
 }
 
+/* Ids there and logits and losses back: what the same operations give without a device. */
+static void on_a_device(void **state)
+{
+    (void)state;
+    enum { V = 61, S = 10, PROMPT = 20, LIMIT = 40 };
+    ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
+    cfg.n_ctx = 48;
+    cfg.vocab_size = V;
+    fixture f;
+    fake_device fake;
+    char *dir = test_dir();
+    assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F32, 1, 1, 12, 1, false, 1), LS_OK);
+    const ls_ckpt_job job = {.model = f.model, .dir = dir, .name = "epoch-1"};
+    assert_int_equal(ls_ckpt_save(&job), LS_OK);
+    fake_open(&fake, 8 << 20, true);
+    ls_compute opened = f.compute;
+    opened.device = &fake.table;
+
+    double loss[2][3];
+    float logits[2][V];
+    int32_t text[2][LIMIT];
+    for (int on = 0; on < 2; on++) {
+        ls_session s;
+        ls_session_opts o = {.checkpoint = dir, .compute = "cpu-ref", .threads = 1, .B = 3, .T = S, .device = -1};
+        if (on) o.opened = &opened;
+        assert_int_equal(ls_session_open(&s, &o), LS_OK);
+        for (int k = 0; k < 3; k++) { /* the last batch is smaller */
+            const int64_t b = k < 2 ? 3 : 2;
+            int64_t counted;
+            for (int64_t i = 0; i < b * S; i++) {
+                s.ids[i] = (int32_t)((i * 7 + k) % V);
+                s.target[i] = i % 6 == k ? -1 : (int32_t)((i * 11 + k) % V);
+            }
+            assert_int_equal(ls_session_loss(&s, b, S, &loss[on][k], &counted), LS_OK);
+            assert_int_equal(counted, b * S - (b * S - k + 5) / 6);
+        }
+        ls_session_close(&s);
+
+        o.B = 1;
+        o.T = 8; /* the prompt goes in pieces */
+        o.cache_len = INT32_MAX;
+        o.speculate = LS_SPECULATE_AUTO;
+        assert_int_equal(ls_session_open(&s, &o), LS_OK);
+        assert_int_equal(s.speculate, 0);
+        ls_sample_work work[V];
+        const ls_sampling how = {.temperature = 0.9, .top_k = 20, .top_p = 1, .seed = 5};
+        for (int i = 0; i < PROMPT; i++) text[on][i] = i * 31 % V;
+        assert_int_equal(ls_session_feed(&s, text[on], PROMPT, 0), LS_OK);
+        int64_t n = PROMPT;
+        text[on][n] = ls_sample(&how, s.logits, V, n, work);
+        for (n++; n < LIMIT;) assert_int_equal(ls_session_extend(&s, &how, text[on], &n, LIMIT, work), LS_OK);
+        memcpy(logits[on], s.logits, sizeof logits[on]);
+        ls_session_close(&s);
+    }
+    assert_memory_equal(loss[0], loss[1], sizeof loss[0]);
+    assert_memory_equal(logits[0], logits[1], sizeof logits[0]);
+    assert_memory_equal(text[0], text[1], sizeof text[0]);
+    fake_close(&fake);
+    fixture_close(&f);
+    test_dir_close(dir);
+}
+
+static void where_to_compute(void **state)
+{
+    (void)state;
+    ls_session_opts o = {.checkpoint = NULL};
+    assert_int_equal(ls_session_where(&o, "cpu", NULL, "cpu-ref", false), LS_OK);
+    assert_true(!strcmp(o.compute, "cpu-ref") && o.dtype == LS_F32);
+    assert_int_equal(ls_session_where(&o, "cuda:2", NULL, "cpu", false), LS_OK);
+    assert_true(!strcmp(o.compute, "cuda") && o.dtype == LS_BF16 && o.device == 2);
+    assert_int_equal(ls_session_where(&o, "cuda", "fp32", "cpu", true), LS_OK);
+    assert_true(o.dtype == LS_F32 && o.device == -1 && o.tf32);
+    assert_int_equal(ls_session_where(&o, "cpu", "fp16", "cpu", false), LS_E_UNSUPPORTED);
+    assert_int_equal(ls_session_where(&o, "cpu", NULL, "cpu", true), LS_E_CONFIG);
+    assert_int_equal(ls_session_where(&o, "cuda", NULL, "cpu-ref", false), LS_E_CONFIG);
+    assert_int_equal(ls_session_where(&o, "gpu", NULL, "cpu", false), LS_E_ARG);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_cache_changes_nothing), cmocka_unit_test(sampling),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_cache_changes_nothing),
+                                       cmocka_unit_test(sampling),
                                        cmocka_unit_test(top_k_is_the_head_of_a_sort),
                                        cmocka_unit_test(rows_of_a_pass_are_rows_alone),
+                                       cmocka_unit_test(on_a_device),
+                                       cmocka_unit_test(where_to_compute),
                                        cmocka_unit_test(speculation_changes_no_id)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

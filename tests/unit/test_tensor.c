@@ -133,11 +133,11 @@ static void counted_once(void **state)
                 for (int u = 0; u < m->n_unit; u++) {
                     const int64_t n = m->unit[u].n_pad / cuts;
                     for (int64_t first = 0; first < m->unit[u].n_pad; first += n) {
-                        double block[64];
+                        double block[64], work;
                         const float *grad = (float *)m->unit[u].param + first;
                         assert_true(n / LS_NORM_BLOCK <= 64);
                         assert_int_equal(compute.ops->sumsq(&compute, block, grad, n, LS_NORM_BLOCK), LS_OK);
-                        assert_int_equal(ls_tensor_count_once(m, u, grad, first, n, block), LS_OK);
+                        assert_int_equal(ls_tensor_count_once(m, u, grad, first, n, block, &work), LS_OK);
                         for (int64_t i = 0; i < n / LS_NORM_BLOCK; i++) sum += block[i];
                     }
                 }

@@ -8,13 +8,13 @@
 typedef struct cu_attention cu_attention;
 
 typedef struct cu_attention_job {
-    void *y, *dqkv;           /* out of forward, of backward                 */
-    float *lse;               /* out of forward, in of backward              */
-    const void *qkv, *dy;     /* y is an input of backward                   */
+    void *y, *dqkv;       /* out of forward, of backward                 */
+    float *lse;           /* out of forward, in of backward              */
+    const void *qkv, *dy; /* y is an input of backward                   */
     int64_t B, T, H, D;
     ls_drop drop;
     ls_dtype dt;
-    void *scratch;            /* cu_attention_scratch bytes                  */
+    void *scratch; /* cu_attention_scratch bytes                  */
 } cu_attention_job;
 
 /* kind: NULL or "auto", "cudnn", "flash", or two of them with a comma for forward and backward; LS_ATTENTION says it where kind does not. */

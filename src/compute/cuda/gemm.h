@@ -3,7 +3,7 @@
  *   out (M,N) = epilogue( op(a) op(b) + bias ) + add         a (M,K) or, transposed, (K,M);  b (K,N) or (N,K)
  *
  * cublaslt.c makes them with cuBLASLt, algorithms chosen by timing once for a shape and kept (in this process, and in a file of the
- * user's cache folder); the emulator of the tests has plain loops behind the same lines. */
+ * user's cache folder); the emulator of the tests has plain loops behind the library's functions (emu/cublaslt.cpp). */
 #ifndef LS_CUDA_GEMM_H
 #define LS_CUDA_GEMM_H
 
@@ -17,8 +17,8 @@ typedef struct cu_gemm cu_gemm;
 
 typedef enum cu_epilogue {
     CU_PLAIN,
-    CU_GELU,  /* aux = the value, out = gelu(aux), tanh form  */
-    CU_DGELU, /* out = value * gelu'(aux), tanh form          */
+    CU_GELU,  /* aux = the value, out = gelu(aux), tanh form. Both: out is of dt, dense, not aux, not add */
+    CU_DGELU, /* out = value * gelu'(aux), tanh form                                                 */
 } cu_epilogue;
 
 typedef struct cu_product {
@@ -33,7 +33,7 @@ typedef struct cu_product {
     const void *add;  /* (M,N) of out's type and place, may be out; NULL */
     void *aux;        /* (M,N) dense, of dt                              */
     cu_epilogue epilogue;
-    float *b_sums; /* (N): sums of op(b) over K (a bias gradient, where b is dy); NULL: not wanted */
+    float *b_sums; /* (N): sums of b over K (a bias gradient, where b is dy): b dense, not transposed; NULL: not wanted */
     bool b_sums_add; /* added to */
 } cu_product;
 

@@ -110,7 +110,8 @@ std::string place(const thread &t)
 {
     char text[160];
     if (t.state == thread::DONE) return "has ended";
-    if (t.state != thread::WAITS) return "has not begun";
+    if (t.state == thread::RUNS) return "runs";
+    if (t.state == thread::FRESH) return "has not begun";
     if (t.barrier >= 0) snprintf(text, sizeof text, "waits at barrier %d of the block", t.barrier);
     else snprintf(text, sizeof text, "waits in %s", t.what);
     return text;
@@ -208,11 +209,11 @@ static meeting *meet(thread *t, unsigned mask, size_t n, const char *what)
     engine &g = e();
     auto &open = g.open[(size_t)t->warp];
     for (auto &m : open) {
-        if (m->closed || m->came >> t->lane & 1 || !(m->mask & mask)) continue;
-        if (m->mask != mask || m->n != n || (m->what != what && strcmp(m->what, what) != 0))
-            emu_stop("lane %d comes to %s with mask %08x (%zu bytes), others of its warp wait in %s with mask %08x "
-                     "(%zu bytes)",
-                     t->lane, what, mask, n, m->what, m->mask, m->n);
+        if (m->closed || m->mask != mask)
+            continue; /* other masks are other meetings: they may come one after the other */
+        if (m->n != n || (m->what != what && strcmp(m->what, what) != 0))
+            emu_stop("lane %d comes to %s (%zu bytes) with mask %08x, others of its warp wait in %s (%zu bytes)",
+                     t->lane, what, n, mask, m->what, m->n);
         return m.get();
     }
     for (auto &m : open)

@@ -1,0 +1,112 @@
+/* comm_device.c - requests on device memory: their place in the device's order, and time measured on its clock.
+ *
+ *   compute queue   … op op │ready                op op │idle ~~ hold ~~│end  op …        exposed = end - idle
+ *   request                 └► from ═══ work ═══ after ────────────────┘                 busy    = after - from
+ *
+ * The caller runs ahead of the device: what it waits for says nothing. What counts is how long the queue of operations stood still for a
+ * request: two marks, one when the caller began to wait and one behind the hold. They are read later, when both have passed. */
+#include "comm/comm_impl.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+
+static bool owned(const ls_device *d, ls_view v)
+{
+    return v.data && v.n && d->owns(d->ctx, v.data);
+}
+
+ls_status comm_device_open(ls_comm *c, const ls_device *dev)
+{
+    c->time = ls_alloc(COMM_TIMES * sizeof *c->time);
+    if (!c->time) return ls_nomem(COMM_TIMES * sizeof *c->time, "a communicator");
+    c->dev = dev;
+    return LS_OK;
+}
+
+void comm_device_close(ls_comm *c)
+{
+    ls_free(c->time);
+    c->time = NULL;
+}
+
+ls_status comm_device_post(ls_comm *c, comm_req *r)
+{
+    r->device = owned(c->dev, r->in) || owned(c->dev, r->out);
+    return r->device ? c->dev->mark(c->dev->ctx, &r->ready) : LS_OK;
+}
+
+ls_status comm_lane_mark(const ls_device *dev, int lane, ls_mark after, ls_mark *out)
+{
+    return dev->copy(dev->ctx, lane, NULL, NULL, 0, after, out);
+}
+
+ls_status comm_between(const ls_device *dev, ls_mark from, ls_mark to, double *begin, double *seconds)
+{
+    double end = 0;
+    LS_TRY(dev->seconds(dev->ctx, from, begin));
+    LS_TRY(dev->seconds(dev->ctx, to, &end));
+    *seconds = end > *begin ? end - *begin : 0;
+    return LS_OK;
+}
+
+void comm_device_span(ls_comm *c, ls_lane *lane, double begin, double seconds, ls_trace_span what)
+{
+    if (!lane) return;
+    what.begin = (int64_t)((begin + c->clock) * 1e9);
+    what.end = what.begin + (int64_t)(seconds * 1e9);
+    ls_trace_push_(lane, &what);
+}
+
+static void book(ls_comm *c, const comm_time *t)
+{
+    double begin = 0, seconds = 0;
+    if (comm_between(c->dev, t->from, t->to, &begin, &seconds) != LS_OK) {
+        ls_err_clear(); /* a device that failed says so where its work is waited for */
+        return;
+    }
+    ls_comm_stat *s = &c->stat[t->kind][t->label];
+    if (t->lane < 0) {
+        s->exposed += seconds;
+        return;
+    }
+    s->busy += seconds;
+    comm_device_span(c, c->trace_device[t->lane], begin, seconds,
+                     (ls_trace_span){.kind = LS_SPAN_COLL,
+                                     .name = ls_coll_word((ls_coll)t->kind),
+                                     .label = (uint16_t)t->label,
+                                     .seq = t->seq,
+                                     .bytes = t->bytes,
+                                     .site = t->site});
+}
+
+void comm_device_settle(ls_comm *c)
+{
+    while (c->n_timed < c->n_time) {
+        const comm_time *t = &c->time[c->n_timed % COMM_TIMES];
+        if (!c->dev->test(c->dev->ctx, t->to)) return;
+        book(c, t);
+        c->n_timed++;
+    }
+}
+
+void comm_device_note(ls_comm *c, comm_time t)
+{
+    comm_device_settle(c);
+    if (c->n_time - c->n_timed == COMM_TIMES) c->n_timed++; /* hundreds of waits ahead of the device: one is not counted */
+    c->time[c->n_time++ % COMM_TIMES] = t;
+}
+
+ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, int label)
+{
+    const ls_device *d = c->dev;
+    ls_mark end = 0;
+    if (after && d->test(d->ctx, after)) after = 0;
+    if (!idle && !after) return LS_OK;
+    if (!idle) LS_TRY(d->mark(d->ctx, &idle));
+    if (after) LS_TRY(d->hold(d->ctx, after));
+    LS_TRY(d->mark(d->ctx, &end));
+    pthread_mutex_lock(&c->lock);
+    comm_device_note(c, (comm_time){.from = idle, .to = end, .kind = kind, .label = label, .lane = -1});
+    pthread_mutex_unlock(&c->lock);
+    return LS_OK;
+}

@@ -1,0 +1,138 @@
+/* classifier.c - logits, cross-entropy and its gradient, for a chunk of rows at a time (compute.h, ls_classifier).
+ *
+ *   logits (n, ld) = x w^T        softmax over them in place: losses, dlogits        dx = dlogits w        dw (+)= dlogits^T x, in float
+ *
+ * Logits lie in scratch with rows padded to 64 elements, so that all three products have aligned strides whatever V is. Where w may be read
+ * behind its last row (V_room), the products take the padded width, too: what comes out behind V is not looked at by the softmax, which
+ * writes zeros there, and zeros times finite rows add nothing to dx.
+ *
+ * Chunks     a chunk more reads and writes dw once more (8VC bytes: 309 MB or 0.07 ms of an H200 for GPT-2), a row takes 2V bytes of scratch
+ *            and its products 0.33 us. At B64 T1024 (bf16): 16384 rows are 1.65 GB, 4 chunks and 0.2 ms of 21.7 spent on dw; 8192 rows are
+ *            0.82 GB and 0.5 ms; 65536 rows would be 6.6 GB and nothing. The limit is 1.65 GB (LS_CLASSIFIER_MIB says another), chunks are of
+ *            equal size as far as 128 divides them, and few rows are one chunk. R and V alone decide, so that equal batches give equal
+ *            bits in every strategy.
+ *
+ * A vocabulary that is cut (n_part > 1): between the softmax's two halves the parts of every row meet in `gather`, once a chunk; so
+ * chunks must not depend on V, which differs between parts: they are of CUT_ROWS rows. The callback waits for the device, hence such a call
+ * must not lie inside a recorded region (region_begin). */
+#include "compute/cuda/cuda_impl.h"
+#include "compute/cuda/kernels/point.h"
+#include "compute/cuda/kernels/softmax.h"
+#include "core/str.h"
+
+#include <stdlib.h>
+
+#define PAD         64   /* elements */
+#define ROUND       128  /* rows     */
+#define CUT_ROWS    8192
+#define LIMIT_BYTES 1650000000
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Rows that scratch has room for. */
+static int64_t most_rows(ls_dtype dt, int64_t R, int64_t V, int n_part)
+{
+    const char *text = getenv("LS_CLASSIFIER_MIB");
+    int64_t mib = 0, limit = LIMIT_BYTES;
+    if (n_part > 1) return least(R, CUT_ROWS);
+    if (text && ls_parse_i64(text, &mib) && mib > 0) limit = mib << 20;
+    int64_t rows = limit / (up(V, PAD) * (int64_t)ls_dtype_nbytes(dt));
+    if (rows > ROUND) rows -= rows % ROUND;
+    return least(R, rows > 1 ? rows : 1);
+}
+
+static int64_t chunk_rows(int64_t R, int64_t most)
+{
+    if (R <= most || most <= ROUND) return most;
+    const int64_t n = (R + most - 1) / most;
+    return up((R + n - 1) / n, ROUND);
+}
+
+size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s)
+{
+    const int64_t rows = s->V ? most_rows(x->dt, s->B * s->T, s->V, s->n_part) : 0;
+    const size_t logits = cuda_up((size_t)(rows * up(s->V, PAD)) * ls_dtype_nbytes(x->dt));
+    return logits + (s->n_part > 1 ? cuda_up((size_t)(rows * s->n_part) * 3 * sizeof(double)) : 0);
+}
+
+/* Rows r0 … r0+n-1 of a; logits and parts lie in scratch. */
+static ls_status chunk(ls_compute *c, const ls_classifier *a, int64_t r0, int64_t n, void *logits, double *parts)
+{
+    const cuda *u = cuda_of(c);
+    const int64_t ld = up(a->V, PAD), V = a->V_room >= ld ? ld : a->V; /* columns that products take */
+    const void *x = ls_at(c, a->x, r0 * a->C);
+    const cu_softmax s = {.logits = logits,
+                          .row_loss = a->row_loss + r0,
+                          .target = a->target + r0,
+                          .rows = n,
+                          .V = a->V,
+                          .ld = ld,
+                          .first = a->first,
+                          .dloss = a->dloss,
+                          .at = a->at,
+                          .grad = a->dx || a->dw};
+    LS_TRY(cuda_product(c, &(cu_product){.out = logits,
+                                         .a = x,
+                                         .b = a->w,
+                                         .M = n,
+                                         .N = V,
+                                         .K = a->C,
+                                         .ldo = ld,
+                                         .tb = true,
+                                         .dt = u->dt,
+                                         .out_dt = u->dt}));
+    if (a->n_part > 1) {
+        CU_TRY(cu_softmax_parts(u->stream, u->dt, &s, parts + a->part * n * 3));
+        LS_TRY(a->gather(a->gather_ctx, parts, n * 3));
+        CU_TRY(cu_softmax_join(u->stream, u->dt, &s, parts, a->n_part));
+    } else {
+        CU_TRY(cu_softmax_loss(u->stream, u->dt, &s));
+    }
+    if (a->dx)
+        LS_TRY(cuda_product(c, &(cu_product){.out = ls_at(c, a->dx, r0 * a->C),
+                                             .a = logits,
+                                             .b = a->w,
+                                             .M = n,
+                                             .N = a->C,
+                                             .K = V,
+                                             .lda = ld,
+                                             .dt = u->dt,
+                                             .out_dt = u->dt}));
+    if (a->dw)
+        LS_TRY(cuda_product(c, &(cu_product){.out = a->dw,
+                                             .a = logits,
+                                             .b = x,
+                                             .M = a->V,
+                                             .N = a->C,
+                                             .K = n,
+                                             .lda = ld,
+                                             .ta = true,
+                                             .dt = u->dt,
+                                             .out_dt = LS_F32,
+                                             .add = a->acc || r0 > 0 ? a->dw : NULL}));
+    return LS_OK;
+}
+
+static ls_status classifier(ls_compute *c, const ls_classifier *a)
+{
+    const cuda *u = cuda_of(c);
+    const int64_t most = most_rows(u->dt, a->R, a->V, a->n_part), rows = chunk_rows(a->R, most);
+    void *logits = cuda_room(c);
+    double *parts = (double *)(void *)((char *)logits + cuda_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(u->dt)));
+    if (a->R == 0 && a->dw && !a->acc) CU_TRY(cu_zero(u->stream, a->dw, (size_t)(a->V * a->C) * sizeof(float)));
+    for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, least(rows, a->R - r0), logits, parts));
+    return LS_OK;
+}
+
+void cuda_fill_classifier(ls_compute_ops *ops)
+{
+    ops->classifier = classifier;
+}

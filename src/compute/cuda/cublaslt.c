@@ -1,0 +1,475 @@
+/* cublaslt.c - gemm.h with cuBLASLt.
+ *
+ * Row-major products as the library's column-major ones: what lies as (M,N) in rows is (N,M) in columns, so
+ *     out = op(a) op(b)      is asked for as      out' = op(b)' op(a)',   A = b, B = a, m = N, n = M, k = K
+ * and a matrix is transposed for the library exactly where it is for us. A bias of N is then one of the library's rows (EPILOGUE_BIAS), and
+ * sums of op(b) over K are the gradient of a bias "of A" (BGRADA).
+ *
+ * Fused      bias; GELU with its argument kept; GELU's slope; `add` as beta = 1 (in place or not); sums. What the library refuses for a
+ *            shape (its heuristic proposes nothing) is made by kernels behind the product, and where it offers both, the faster of the two
+ *            ways is taken: its GELU epilogues are not always kernels of one pass.
+ *
+ * Choosing   The first call of a shape measures (gemm_tune.c), the table and the file (gemm_cache.h) remember. The key holds everything
+ *            the choice may depend on and nothing else: sizes, strides, transposes, types, what is fused, 16-byte alignment, TF32,
+ *            determinism. It does not hold `add`: a product that is added uses the algorithm of the product alone, so that
+ *            (product, then add) and (product added to) have equal bits. Nor does it hold up to which of LS_FEW_ROWS rows a product has
+ *            (compute.h, invariant 4).
+ *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic
+ *            mode: each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the
+ *            first proposal, until a call outside of a capture measures.
+ *
+ * Determinism (opened so)
+ *   1. one shape, one algorithm, on all workers of a host: whoever meets a shape first measures under the file's lock, and the others
+ *      read what it wrote, now and in later runs (a first proposal of a capture is written, too). Bits are a function of the shape and
+ *      the file. Without a writable cache folder nobody measures: bits are a function of the shape and the library. Workers on several
+ *      hosts want one folder, copies of one file, or LS_GEMM_TUNE=0;
+ *   2. no atomics: K is cut only with partial sums kept in float in the workspace and added in order (REDUCTION_SCHEME_COMPUTE_TYPE).
+ *      The in-place scheme would add parts to `out` one by one: other bits when `out` was not empty;
+ *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition: tried
+ *      on the device when it is measured. */
+#include "compute/cuda/gemm_impl.h"
+#include "compute/compute.h"
+#include "compute/cuda/kernels/gemm_bias.h"
+#include "compute/cuda/kernels/norm.h"
+#include "compute/cuda/kernels/point.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOCK_SECONDS 300.0
+
+/* ---- words ------------------------------------------------------------------------------------------------------- */
+
+ls_status gemm_lt_fail(cublasStatus_t e, const cu_product *p, const char *what)
+{
+    return ls_fail(e == CUBLAS_STATUS_ALLOC_FAILED ? LS_E_NOMEM : LS_E_DEVICE,
+                   "cuBLASLt, %s of a product M %lld, N %lld, K %lld in %s: %s", what, (long long)p->M, (long long)p->N,
+                   (long long)p->K, ls_dtype_word(p->dt), cublasLtGetStatusString(e));
+}
+
+ls_status gemm_cuda_fail(int e, const char *what)
+{
+    if (!e) return LS_OK;
+    return ls_fail(e == (int)cudaErrorMemoryAllocation ? LS_E_NOMEM : LS_E_DEVICE, "CUDA, %s: %s", what,
+                   cudaGetErrorString((cudaError_t)e));
+}
+
+/* ---- a product as the library sees it ---------------------------------------------------------------------------- */
+
+typedef struct lt_call {
+    cublasLtMatmulDescOpaque_t op;
+    cublasLtMatrixLayoutOpaque_t a, b, d; /* C lies as D does */
+    void *out;
+    const void *add; /* NULL: beta = 0 */
+} lt_call;
+
+static cudaDataType_t lt_type(ls_dtype dt)
+{
+    return dt == LS_BF16 ? CUDA_R_16BF : dt == LS_F16 ? CUDA_R_16F : CUDA_R_32F;
+}
+
+static cublasLtEpilogue_t lt_epilogue(const cu_product *p, uint32_t fused)
+{
+    const bool bias = (fused & GEMM_BIAS) != 0;
+    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADA;
+    if (fused & GEMM_GELU) {
+        if (p->epilogue == CU_DGELU) return CUBLASLT_EPILOGUE_DGELU;
+        return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    }
+    return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+/* Whether the product itself goes to aux, and GELU from there to out. */
+static bool through_aux(const cu_product *p, uint32_t fused)
+{
+    return p->epilogue == CU_GELU && !(fused & GEMM_GELU);
+}
+
+static cublasStatus_t set(lt_call *c, cublasLtMatmulDescAttributes_t what, const void *value, size_t nbytes)
+{
+    return cublasLtMatmulDescSetAttribute(&c->op, what, value, nbytes);
+}
+
+/* sums: where the sums go if they are fused. */
+static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_t fused, float *sums, lt_call *c)
+{
+    const cublasLtEpilogue_t epilogue = lt_epilogue(p, fused);
+    const cublasComputeType_t compute = p->dt == LS_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    const cudaDataType_t in = lt_type(p->dt), wide = CUDA_R_32F;
+    const bool aside = through_aux(p, fused);
+    const cublasOperation_t opa = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, opb = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const uint64_t K = (uint64_t)p->K, M = (uint64_t)p->M, N = (uint64_t)p->N;
+    const int64_t aux_ld = p->N;
+    cublasStatus_t e = cublasLtMatmulDescInit(&c->op, compute, CUDA_R_32F);
+    if (!e) e = set(c, CUBLASLT_MATMUL_DESC_TRANSA, &opa, sizeof opa);
+    if (!e) e = set(c, CUBLASLT_MATMUL_DESC_TRANSB, &opb, sizeof opb);
+    if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (!e && fused & GEMM_BIAS) {
+        e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
+        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &in, sizeof in);
+    }
+    if (!e && fused & GEMM_SUMS) {
+        e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &sums, sizeof sums);
+        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &wide, sizeof wide);
+    }
+    if (!e && fused & GEMM_GELU) {
+        e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof p->aux);
+        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
+        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &in, sizeof in);
+    }
+    if (!e) e = cublasLtMatrixLayoutInit(&c->a, in, p->tb ? K : N, p->tb ? N : K, p->ldb);
+    if (!e) e = cublasLtMatrixLayoutInit(&c->b, in, p->ta ? M : K, p->ta ? K : M, p->lda);
+    if (!e) e = cublasLtMatrixLayoutInit(&c->d, aside ? in : lt_type(p->out_dt), N, M, aside ? aux_ld : p->ldo);
+    c->out = aside ? p->aux : p->out;
+    c->add = fused & GEMM_ADD ? p->add : NULL;
+    return e;
+}
+
+/* ---- what can be fused -------------------------------------------------------------------------------------------- */
+
+static bool aligned(const void *x)
+{
+    return ((uintptr_t)x & 15) == 0;
+}
+
+uint32_t gemm_wanted(const cu_product *p)
+{
+    return (p->bias ? GEMM_BIAS : 0u) | (p->epilogue != CU_PLAIN ? GEMM_GELU : 0u) | (p->add ? GEMM_ADD : 0u) |
+           (p->b_sums ? GEMM_SUMS : 0u);
+}
+
+/* The library adds before it does GELU, wants one type for bias and result, and has one epilogue at a time beside the bias. */
+static uint32_t possible(const cu_product *p)
+{
+    uint32_t f = gemm_wanted(p);
+    if (p->out_dt != p->dt) f &= ~(uint32_t)(GEMM_BIAS | GEMM_GELU);
+    if (p->epilogue == CU_DGELU && p->bias) f &= ~(uint32_t)(GEMM_BIAS | GEMM_GELU);
+    if (p->epilogue == CU_GELU && p->bias && !(f & GEMM_BIAS)) f &= ~(uint32_t)GEMM_GELU;
+    if (p->epilogue != CU_PLAIN) f &= ~(uint32_t)GEMM_ADD;
+    if (p->N % 8 || !aligned(p->aux)) f &= ~(uint32_t)GEMM_GELU;
+    if (p->out_dt != LS_F32 || f & (GEMM_BIAS | GEMM_GELU)) f &= ~(uint32_t)GEMM_SUMS;
+    return f;
+}
+
+int gemm_variants(const cu_gemm *g, const cu_product *p, uint32_t sets[GEMM_MOST_VARIANTS])
+{
+    const uint32_t all = possible(p) & ~(uint32_t)GEMM_ADD; /* with and without it the choice is the same */
+    int n = 0;
+    if (g->only >= 0) {
+        sets[0] = all & (uint32_t)g->only;
+        return 1;
+    }
+    sets[n++] = all;
+    if (all & (GEMM_SUMS | GEMM_GELU)) sets[n++] = all & GEMM_BIAS;
+    if (all & GEMM_BIAS) sets[n++] = 0;
+    return n;
+}
+
+/* ---- what the library proposes ------------------------------------------------------------------------------------ */
+
+/* Up to LS_FEW_ROWS rows have one algorithm: the one of so many. Only where neither strides nor alignment depend on the rows. */
+static bool few_rows(const cu_product *p)
+{
+    return p->M <= LS_FEW_ROWS && !p->ta;
+}
+
+/* Sums cut over K are added in order, in float; and the result may lie beside what is added, where it does. */
+static bool orderly(const cu_gemm *g, const cu_product *p, const cublasLtMatmulAlgo_t *algo)
+{
+    const bool apart = p->add && p->add != p->out && possible(p) & GEMM_ADD;
+    uint32_t scheme = 0;
+    int32_t beside = 0;
+    size_t n = 0;
+    if (apart && (cublasLtMatmulAlgoCapGetAttribute(algo, CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT, &beside,
+                                                    sizeof beside, &n) ||
+                  !beside))
+        return false;
+    if (cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &n))
+        return false;
+    if (scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) return true;
+    return scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE && p->out_dt == LS_F32 && !g->deterministic;
+}
+
+static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatmulPreferenceOpaque_t *pref)
+{
+    const uint64_t room = (uint64_t)GEMM_LIBRARY_MIB << 20;
+    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+                             (g->deterministic || p->out_dt != LS_F32 ? 0u : (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE);
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        const void *x;
+    } at[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p->b},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p->a},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p->add ? p->add : p->out},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p->out}};
+    cublasStatus_t e = cublasLtMatmulPreferenceInit(pref);
+    if (!e)
+        e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
+    if (!e)
+        e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                                 sizeof schemes);
+    for (size_t i = 0; !e && i < sizeof at / sizeof at[0]; i++) {
+        uint32_t bytes = 16; /* more than that nothing asks for, and the key knows no more */
+        while ((uintptr_t)at[i].x & (bytes - 1)) bytes /= 2;
+        e = cublasLtMatmulPreferenceSetAttribute(pref, at[i].what, &bytes, sizeof bytes);
+    }
+    return e;
+}
+
+int gemm_propose(cu_gemm *g, const cu_product *given, uint32_t fused, cu_gemm_choice *out, int most)
+{
+    cublasLtMatmulHeuristicResult_t found[GEMM_MOST_ALGOS];
+    cublasLtMatmulPreferenceOpaque_t pref;
+    cu_product p = *given;
+    lt_call c;
+    int n_found = 0, n = 0;
+    if (few_rows(&p)) p.M = LS_FEW_ROWS;
+    if (lt_describe(g, &p, fused, p.b_sums, &c) || prefer(g, &p, &pref) ||
+        cublasLtMatmulAlgoGetHeuristic(g->lt, &c.op, &c.a, &c.b, &c.d, &c.d, &pref, GEMM_MOST_ALGOS, found, &n_found))
+        return 0;
+    for (int i = 0; i < n_found && n < most; i++) {
+        if (found[i].state || !orderly(g, &p, &found[i].algo)) continue;
+        out[n] = (cu_gemm_choice){.workspace = found[i].workspaceSize, .fused = fused};
+        memcpy(out[n].algo, &found[i].algo, sizeof out[n].algo);
+        n++;
+    }
+    return n;
+}
+
+bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
+{
+    cublasLtMatmulHeuristicResult_t r;
+    cublasLtMatmulAlgo_t algo;
+    lt_call c;
+    memcpy(&algo, choice->algo, sizeof algo);
+    if (choice->fused & ~possible(p) || lt_describe(g, p, choice->fused, p->b_sums, &c)) return false;
+    return !cublasLtMatmulAlgoCheck(g->lt, &c.op, &c.a, &c.b, &c.d, &c.d, &algo, &r) &&
+           r.workspaceSize <= (size_t)GEMM_LIBRARY_MIB << 20 && orderly(g, p, &algo);
+}
+
+/* ---- carrying out ------------------------------------------------------------------------------------------------- */
+
+/* Behind the library's workspace: sums on their way, then partial sums of the kernel. */
+static float *side(void *workspace)
+{
+    return (float *)(void *)((char *)workspace + ((size_t)GEMM_LIBRARY_MIB << 20));
+}
+
+static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
+{
+    if (p->tb || p->ldb != p->N)
+        return ls_fail(LS_E_ARG, "sums of b want it dense and as it lies (not transposed)");
+    int64_t rows = p->K; /* at a time */
+    while (rows > 1 && cu_column_sums_scratch(rows, p->N) > (size_t)GEMM_SIDE_MIB << 20) rows = (rows + 1) / 2;
+    for (int64_t k = 0; k < p->K; k += rows) {
+        const int64_t n = p->K - k < rows ? p->K - k : rows;
+        const void *from = (const char *)p->b + (size_t)(k * p->N) * ls_dtype_nbytes(p->dt);
+        LS_TRY(gemm_cuda_fail(cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0,
+                                             side(workspace)),
+                              "column sums"));
+    }
+    return LS_OK;
+}
+
+/* What stands behind the product: bias, GELU, add, sums, as far as they were not fused. */
+static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, bool sums_aside, void *workspace)
+{
+    const uint32_t rest = gemm_wanted(p) & ~fused;
+    const int64_t n = p->M * p->N;
+    const bool aside = through_aux(p, fused);
+    if (rest & GEMM_BIAS)
+        LS_TRY(gemm_cuda_fail(cu_gemm_bias(g->stream, aside ? p->dt : p->out_dt, aside ? p->aux : p->out, p->dt, p->bias,
+                                           p->M, p->N, aside ? p->N : p->ldo),
+                              "a bias"));
+    if (rest & GEMM_GELU) {
+        const int e = p->epilogue == CU_GELU
+                          ? cu_gelu_fwd(g->stream, p->dt, p->out, p->aux, n, LS_GELU_TANH)
+                          : cu_gelu_bwd(g->stream, p->dt, p->out, p->out, p->aux, n, LS_GELU_TANH);
+        LS_TRY(gemm_cuda_fail(e, "GELU"));
+    }
+    if (rest & GEMM_ADD) LS_TRY(gemm_cuda_fail(cu_add(g->stream, p->out_dt, p->out, p->out, p->add, n), "a sum"));
+    if (rest & GEMM_SUMS) LS_TRY(issue_sums(g, p, workspace));
+    if (sums_aside)
+        LS_TRY(gemm_cuda_fail(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, side(workspace), p->N), "a sum of sums"));
+    return LS_OK;
+}
+
+ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace)
+{
+    const float one = 1, zero = 0;
+    const uint32_t fused = choice->fused | (possible(p) & GEMM_ADD);
+    const bool sums_aside = fused & GEMM_SUMS && p->b_sums_add;
+    cublasLtMatmulAlgo_t algo;
+    lt_call c;
+    memcpy(&algo, choice->algo, sizeof algo);
+    cublasStatus_t e = lt_describe(g, p, fused, sums_aside ? side(workspace) : p->b_sums, &c);
+    if (e) return gemm_lt_fail(e, p, "the description");
+    e = cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d, c.out,
+                       &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);
+    if (e) return gemm_lt_fail(e, p, "the start");
+    return issue_rest(g, p, fused, sums_aside, workspace);
+}
+
+/* ---- choosing ----------------------------------------------------------------------------------------------------- */
+
+static bool odd(const void *x)
+{
+    return x && !aligned(x);
+}
+
+static cu_gemm_key key_of(const cu_gemm *g, const cu_product *p)
+{
+    const uint64_t bits[] = {p->ta,
+                             p->tb,
+                             p->dt == LS_BF16,
+                             p->dt == LS_F16,
+                             p->out_dt == LS_F32,
+                             p->dt == LS_F32 && g->tf32,
+                             g->deterministic,
+                             p->bias != NULL,
+                             p->epilogue == CU_GELU,
+                             p->epilogue == CU_DGELU,
+                             p->b_sums != NULL,
+                             odd(p->a),
+                             odd(p->b),
+                             odd(p->out) || odd(p->add),
+                             odd(p->aux) || odd(p->bias),
+                             g->only >= 0};
+    cu_gemm_key k = {p->M, p->N, p->K, p->lda, p->ldb, p->ldo, 0};
+    if (few_rows(p)) k.M = LS_FEW_ROWS;
+    for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) k.flags |= bits[i] << i;
+    if (g->only >= 0) k.flags |= (uint64_t)g->only << 32;
+    return k;
+}
+
+static ls_status first_proposal(cu_gemm *g, const cu_product *p, cu_gemm_choice *choice)
+{
+    uint32_t sets[GEMM_MOST_VARIANTS];
+    const int n = gemm_variants(g, p, sets);
+    for (int i = 0; i < n; i++)
+        if (gemm_propose(g, p, sets[i], choice, 1)) return LS_OK;
+    return gemm_lt_fail(CUBLAS_STATUS_NOT_SUPPORTED, p, "every form");
+}
+
+/* Under the file's lock, if there is one. */
+static ls_status choose_locked(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, bool capturing, void *workspace,
+                               cu_gemm_choice *choice)
+{
+    const bool file = cu_gemm_cache_path(g->cache) != NULL;
+    const cu_gemm_choice *filed = g->tune == TUNE_AGAIN ? NULL : cu_gemm_cache_filed(g->cache, key);
+    bool timed = false;
+    if (filed && gemm_takes(g, p, filed)) {
+        *choice = *filed;
+        choice->final = true;
+        g->n_found++;
+        return LS_OK;
+    }
+    if (!capturing && (file || !g->deterministic)) LS_TRY(gemm_tune(g, p, workspace, choice, &timed));
+    if (!timed) LS_TRY(first_proposal(g, p, choice));
+    choice->final = g->deterministic || !capturing;
+    *(timed ? &g->n_timed : &g->n_proposed) += 1;
+    return timed || g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
+}
+
+static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, const cu_gemm_choice *known,
+                        void *workspace, cu_gemm_choice *choice)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    ls_status st;
+    LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "is the stream captured?"));
+    if (known && capture != cudaStreamCaptureStatusNone) { /* proposed in an earlier capture */
+        *choice = *known;
+        return LS_OK;
+    }
+    if (g->tune == TUNE_OFF) {
+        st = first_proposal(g, p, choice);
+        choice->final = true;
+        g->n_proposed++;
+    } else {
+        LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
+        st = choose_locked(g, p, key, capture != cudaStreamCaptureStatusNone, workspace, choice);
+        cu_gemm_cache_unlock(g->cache);
+    }
+    LS_TRY(st);
+    return cu_gemm_cache_put(g->cache, key, choice);
+}
+
+/* ---- the interface ------------------------------------------------------------------------------------------------ */
+
+ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic)
+{
+    const char *tune = getenv("LS_GEMM_TUNE");
+#ifdef LS_EMU
+    if (!tune) tune = "0"; /* its times mean nothing, and tests leave no files */
+#endif
+    struct cudaDeviceProp gpu;
+    char name[300];
+    int device = 0;
+    ls_status st = LS_OK;
+    LS_TRY(gemm_cuda_fail(cudaGetDevice(&device), "which device?"));
+    LS_TRY(gemm_cuda_fail(cudaGetDeviceProperties(&gpu, device), "the device's properties"));
+    cu_gemm *g = ls_alloc(sizeof *g);
+    if (!g) return ls_nomem(sizeof *g, "products");
+    *g = (cu_gemm){.stream = stream, .tf32 = tf32, .deterministic = deterministic, .tune = TUNE_ON, .only = -1};
+    if (tune && !strcmp(tune, "0")) g->tune = TUNE_OFF;
+    if (tune && !strcmp(tune, "again") && !deterministic) g->tune = TUNE_AGAIN;
+    const cublasStatus_t e = cublasLtCreate(&g->lt);
+    if (e) {
+        st = ls_fail(LS_E_DEVICE, "cuBLASLt does not start on %s: %s", gpu.name, cublasLtGetStatusString(e));
+        goto failed;
+    }
+    snprintf(name, sizeof name, "%s %d", gpu.name, gpu.multiProcessorCount);
+    LS_TRY_GOTO(st, failed, cu_gemm_cache_open(&g->cache, name, cublasLtGetVersion(), g->tune != TUNE_OFF));
+    *out = g;
+    return LS_OK;
+failed:
+    cu_gemm_close(&g);
+    return st;
+}
+
+void cu_gemm_close(cu_gemm **g)
+{
+    if (!*g) return;
+    if ((*g)->lt) cublasLtDestroy((*g)->lt);
+    cu_gemm_cache_close(&(*g)->cache);
+    ls_free(*g);
+    *g = NULL;
+}
+
+size_t cu_gemm_workspace(void)
+{
+    return (size_t)(GEMM_LIBRARY_MIB + GEMM_SIDE_MIB) << 20;
+}
+
+static ls_status check(const cu_product *p)
+{
+    const bool gelu = p->epilogue != CU_PLAIN;
+    if (gelu && (p->out_dt != p->dt || p->ldo != p->N || !p->aux || p->aux == p->out))
+        return ls_fail(LS_E_ARG, "GELU in a product wants a dense result of the inputs' type, and aux beside it");
+    if (gelu && p->add && p->add == p->out) return ls_fail(LS_E_ARG, "GELU and adding in place do not go together");
+    return LS_OK;
+}
+
+ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
+{
+    cu_product p = *given;
+    if (p.M <= 0 || p.N <= 0) return LS_OK;
+    if (!p.lda) p.lda = p.ta ? p.M : p.K;
+    if (!p.ldb) p.ldb = p.tb ? p.K : p.N;
+    if (!p.ldo) p.ldo = p.N;
+    LS_TRY(check(&p));
+    const cu_gemm_key key = key_of(g, &p);
+    const cu_gemm_choice *known = cu_gemm_cache_find(g->cache, &key);
+    if (known && known->final) g->last = *known;
+    else LS_TRY(choose(g, &p, &key, known, workspace, &g->last));
+    return gemm_issue(g, &p, &g->last, workspace);
+}
+
+void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
+{
+    const size_t v = cublasLtGetVersion();
+    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s: %d measured, %d known, %d proposed", v / 10000, v / 100 % 100, v % 100,
+             g->tf32 ? " TF32" : "", g->n_timed, g->n_found, g->n_proposed);
+}

@@ -1,0 +1,84 @@
+/* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for.
+ *
+ * The scratch that the caller lends begins with the products' workspace (cuda_workspace); behind it is room for the operation that
+ * runs (cuda_room), of which there is one at a time, so the largest need counts. */
+#include "compute/cuda/cuda_impl.h"
+
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
+{
+    LS_TRY(cu_device_open(&x->device, o));
+    x->stream = x->device->stream;
+    LS_TRY(cu_gemm_open(&x->gemm, x->stream, o->tf32, o->deterministic));
+    LS_TRY(cu_attention_open(&x->attention, x->stream, o->dtype, o->deterministic, NULL));
+    cu_attention_tf32(x->attention, o->tf32);
+    return LS_OK;
+}
+
+static void close_all(cuda *x)
+{
+    if (x->device) (void)x->device->table.sync(x->device);
+    cu_attention_close(&x->attention);
+    cu_gemm_close(&x->gemm);
+    cu_device_close(&x->device);
+    ls_free(x);
+}
+
+ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
+{
+    if (o->dtype != LS_F32 && o->dtype != LS_BF16 && o->dtype != LS_F16)
+        return ls_fail(LS_E_UNSUPPORTED, "cuda computes in F32, BF16 or F16, not in %s", ls_dtype_word(o->dtype));
+    cuda *x = ls_alloc(sizeof *x);
+    if (!x) return ls_nomem(sizeof *x, "the CUDA backend");
+    x->dt = o->dtype;
+    x->stochastic = o->stochastic && o->dtype == LS_BF16;
+    x->ops.name = "cuda";
+    x->ops.dtype = o->dtype;
+    x->ops.wide = LS_F32;
+    cuda_fill_ops(&x->ops);
+    cuda_fill_linear(&x->ops);
+    cuda_fill_classifier(&x->ops);
+    const ls_status st = open_all(x, o);
+    if (st != LS_OK) {
+        close_all(x);
+        return st;
+    }
+    *c = (ls_compute){.ops = &x->ops, .n_thread = 1, .device = &x->device->table, .impl = x};
+    return LS_OK;
+}
+
+void cuda_close(ls_compute *c)
+{
+    if (c->impl) close_all(cuda_of(c));
+    *c = (ls_compute){0};
+}
+
+size_t cuda_workspace_nbytes(void)
+{
+    return cuda_up(cu_gemm_workspace());
+}
+
+size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s)
+{
+    const cuda *x = cuda_of(c);
+    const size_t needs[] = {cuda_ops_scratch(x, s), cuda_linear_scratch(x, s), cuda_classifier_scratch(x, s)};
+    size_t most = 0;
+    for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++)
+        if (needs[i] > most) most = needs[i];
+    return 256 + cuda_workspace_nbytes() + cuda_up(most); /* 256: the caller's alignment may be less */
+}
+
+void cuda_describe(const ls_compute *c, char buf[160])
+{
+    const cuda *x = cuda_of(c);
+    char gemm[64] = "", attention[48] = "";
+    ls_device_info info = {0};
+    cu_gemm_describe(x->gemm, gemm, sizeof gemm);
+    cu_attention_describe(x->attention, attention, sizeof attention);
+    if (x->device->table.info(x->device, &info) != LS_OK) snprintf(info.name, sizeof info.name, "?");
+    snprintf(buf, 160, "cuda: %.40s (%d), %s, %s, %s", info.name, info.index, ls_dtype_word(x->dt), gemm, attention);
+}

@@ -1,0 +1,98 @@
+# The CUDA backend, twice.
+#   lockstep_cuda.so       built by nvcc, where there is one (LS_CUDA: AUTO, ON, OFF); the driver is not linked, a machine without one loads it
+#   emu/lockstep_cuda.so   the same files for the emulator (emu/emu.h), by the C++ compiler, for tests: LS_PLUGIN_DIR=<build>/emu
+# Kernels are kernels/*.cu. Files of host code that only one of the two has: emu/*, and cudnn.c or, without cudnn.h, no_sdpa.c.
+# plugin.c and host.c are the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
+set(_cu ${PROJECT_SOURCE_DIR}/src/compute/cuda)
+set(LS_CUDA_ARCH "90a" CACHE STRING "Architectures the CUDA plugin is compiled for")
+file(GLOB _cu_host CONFIGURE_DEPENDS ${_cu}/*.c)
+list(FILTER _cu_host EXCLUDE REGEX "/(plugin|host|no_sdpa|cudnn)\\.c$")
+file(GLOB _cu_kernels CONFIGURE_DEPENDS ${_cu}/kernels/*.cu)
+file(GLOB _cu_edge CONFIGURE_DEPENDS ${_cu}/plugin.c ${_cu}/host.c)
+# The parts of core that the plugin uses, as its own copies; words of failures go to the program's (host.c).
+set(_cu_core)
+foreach(f mem fs str clock)
+  list(APPEND _cu_core ${PROJECT_SOURCE_DIR}/src/core/${f}.c)
+endforeach()
+
+function(ls_cuda_options target)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wstrict-prototypes
+      -Wmissing-prototypes -Wvla -ffp-contract=off $<$<BOOL:${LS_WERROR}>:-Werror>>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off $<$<BOOL:${LS_WERROR}>:-Werror>>)
+  set_target_properties(${target} PROPERTIES PREFIX "" POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden
+    CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON)
+endfunction()
+
+# ---- with a device ----
+if(NOT LS_CUDA STREQUAL "OFF")
+  find_program(LS_NVCC nvcc PATHS /usr/local/cuda/bin ENV CUDA_HOME ENV CUDA_PATH PATH_SUFFIXES bin)
+  if(LS_NVCC)
+    set(CMAKE_CUDA_COMPILER ${LS_NVCC} CACHE FILEPATH "")
+    set(CMAKE_CUDA_ARCHITECTURES ${LS_CUDA_ARCH})
+    enable_language(CXX)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(LS_HAVE_CUDA ON)
+  elseif(LS_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LS_CUDA=ON, and there is no nvcc in PATH, /usr/local/cuda/bin or CUDA_HOME/bin")
+  else()
+    message(STATUS "no nvcc: the cuda plugin is not built (LS_CUDA=ON insists)")
+  endif()
+endif()
+if(LS_HAVE_CUDA AND _cu_edge)
+  add_library(lockstep_cuda MODULE ${_cu_host} ${_cu_kernels} ${_cu_edge} ${_cu_core})
+  ls_cuda_options(lockstep_cuda)
+  set_target_properties(lockstep_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_RUNTIME_LIBRARY Shared
+    INSTALL_RPATH_USE_LINK_PATH ON)
+  target_compile_options(lockstep_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-O3 -Xcompiler=-Wall --expt-relaxed-constexpr>)
+  target_link_libraries(lockstep_cuda PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m)
+  target_link_options(lockstep_cuda PRIVATE -Wl,-z,defs)
+  find_path(LS_cudnn_INC cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(LS_cudnn_INC) # the library itself is loaded when it is wanted
+    target_sources(lockstep_cuda PRIVATE ${_cu}/cudnn.c)
+    target_include_directories(lockstep_cuda SYSTEM PRIVATE ${LS_cudnn_INC})
+    target_link_libraries(lockstep_cuda PRIVATE ${CMAKE_DL_LIBS})
+  else()
+    message(STATUS "no cudnn.h: attention on the GPU is our own kernels")
+    target_sources(lockstep_cuda PRIVATE ${_cu}/no_sdpa.c)
+  endif()
+  install(TARGETS lockstep_cuda LIBRARY DESTINATION lib/lockstep)
+endif()
+
+# ---- emulated ----
+if(LS_TESTS)
+  enable_language(CXX)
+  file(GLOB _emu CONFIGURE_DEPENDS ${_cu}/emu/*.cpp ${_cu}/emu/*.c)
+  # A source has one language in a project, and nvcc may have these: the emulator's compiler gets files that include them.
+  foreach(k ${_cu_kernels})
+    get_filename_component(_n ${k} NAME_WE)
+    set(_wrap ${CMAKE_BINARY_DIR}/emu/kernels/${_n}.cpp)
+    file(CONFIGURE OUTPUT ${_wrap} CONTENT "#include \"${k}\"\n")
+    list(APPEND _emu ${_wrap})
+  endforeach()
+  file(GLOB _wraps ${CMAKE_BINARY_DIR}/emu/kernels/*.cpp)
+  set_source_files_properties(${_wraps} PROPERTIES COMPILE_OPTIONS -O1) # unrolled loops take minutes to optimise, and little is gained
+  add_library(ls_cuda_emu STATIC ${_emu} ${_cu_host} ${_cu}/no_sdpa.c)
+  ls_cuda_options(ls_cuda_emu)
+  target_compile_definitions(ls_cuda_emu PUBLIC LS_EMU)
+  target_link_libraries(ls_cuda_emu PUBLIC Threads::Threads m)
+  if(LS_SANITIZE)
+    string(REPLACE ";" "," _san "${LS_SANITIZE}")
+    target_compile_options(ls_cuda_emu PUBLIC -fsanitize=${_san} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(ls_cuda_emu PUBLIC -fsanitize=${_san})
+  endif()
+  if(_cu_edge)
+    add_library(lockstep_cuda_emu MODULE ${_cu_edge} ${_cu_core})
+    ls_cuda_options(lockstep_cuda_emu)
+    set_target_properties(lockstep_cuda_emu PROPERTIES OUTPUT_NAME lockstep_cuda LINKER_LANGUAGE CXX
+      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emu)
+    target_link_libraries(lockstep_cuda_emu PRIVATE -Wl,--whole-archive ls_cuda_emu -Wl,--no-whole-archive)
+    if(NOT LS_SANITIZE) # a sanitizer's own symbols come from the program
+      target_link_options(lockstep_cuda_emu PRIVATE -Wl,-z,defs)
+    endif()
+  endif()
+endif()

@@ -1,0 +1,380 @@
+/* device.c - core/device.h on CUDA: blocks of memory, pinned memory, lanes as streams of their own, copies between marks. */
+#include "compute/cuda/cuda_impl.h"
+
+#include "compute/cuda/kernels/point.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Threads have a current device each. */
+static ls_status enter(const cu_device *d)
+{
+    CU_TRY(cudaSetDevice(d->index));
+    return LS_OK;
+}
+
+/* ---- what there is ---- */
+
+static ls_status device_info(void *ctx, ls_device_info *out)
+{
+    const cu_device *d = ctx;
+    struct cudaDeviceProp p;
+    size_t left = 0, total = 0;
+    int driver = 0, api = 0;
+    LS_TRY(enter(d));
+    CU_TRY(cudaGetDeviceProperties(&p, d->index));
+    CU_TRY(cudaMemGetInfo(&left, &total));
+    CU_TRY(cudaDriverGetVersion(&driver));
+    CU_TRY(cudaRuntimeGetVersion(&api));
+    *out = (ls_device_info){.index = d->index,
+                            .total = (int64_t)total,
+                            .free = (int64_t)left,
+                            .multiprocessors = p.multiProcessorCount,
+                            .capability = 10 * p.major + p.minor,
+                            .shared = d->shared};
+    snprintf(out->name, sizeof out->name, "%.95s", p.name);
+    snprintf(out->driver, sizeof out->driver, "CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+    snprintf(out->api, sizeof out->api, "CUDA %d.%d", api / 1000, api % 1000 / 10);
+    return LS_OK;
+}
+
+/* ---- memory ---- */
+
+static ls_status keep_block(cu_device *d, void *p, size_t nbytes)
+{
+    ls_status st = LS_OK;
+    pthread_mutex_lock(&d->lock);
+    if (d->n_block == d->cap_block) {
+        const int cap = d->cap_block ? 2 * d->cap_block : 16;
+        cu_block *more = ls_realloc(d->block, (size_t)cap * sizeof *more);
+        if (more) d->block = more, d->cap_block = cap;
+        else st = ls_nomem((size_t)cap * sizeof *more, "the list of device memory");
+    }
+    if (st == LS_OK) d->block[d->n_block++] = (cu_block){p, nbytes};
+    pthread_mutex_unlock(&d->lock);
+    return st;
+}
+
+static bool drop_block(cu_device *d, const void *p)
+{
+    bool found = false;
+    pthread_mutex_lock(&d->lock);
+    for (int i = 0; i < d->n_block && !found; i++) {
+        if (d->block[i].p != p) continue;
+        d->block[i] = d->block[--d->n_block];
+        found = true;
+    }
+    pthread_mutex_unlock(&d->lock);
+    return found;
+}
+
+static bool device_owns(void *ctx, const void *p)
+{
+    cu_device *d = ctx;
+    bool found = false;
+    pthread_mutex_lock(&d->lock);
+    for (int i = 0; i < d->n_block && !found; i++)
+        found = (const char *)p >= d->block[i].p && (const char *)p < d->block[i].p + d->block[i].nbytes;
+    pthread_mutex_unlock(&d->lock);
+    return found;
+}
+
+static ls_status no_room(const cu_device *d, size_t nbytes)
+{
+    size_t left = 0, total = 0;
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&left, &total);
+    return ls_fail(LS_E_NOMEM, "device %d: %.0f MiB are needed at once, %.0f of its %.0f MiB are free%s", d->index,
+                   (double)nbytes / 1048576, (double)left / 1048576, (double)total / 1048576,
+                   d->shared ? " (other workers use it, too)" : "");
+}
+
+static ls_status clear(const cu_device *d, void *p, size_t nbytes)
+{
+    CU_TRY(cudaMemsetAsync(p, 0, nbytes, d->lane[0].stream));
+    CU_TRY(cudaStreamSynchronize(d->lane[0].stream));
+    return LS_OK;
+}
+
+static ls_status device_alloc(void *ctx, size_t nbytes, void **out)
+{
+    cu_device *d = ctx;
+    void *p = NULL;
+    LS_TRY(enter(d));
+    const int code = (int)cudaMalloc(&p, nbytes ? nbytes : 1);
+    if (code == cudaErrorMemoryAllocation) return no_room(d, nbytes);
+    CU_TRY(code);
+    ls_status st = clear(d, p, nbytes ? nbytes : 1);
+    if (st == LS_OK) st = keep_block(d, p, nbytes ? nbytes : 1);
+    if (st != LS_OK) (void)cudaFree(p);
+    else *out = p;
+    return st;
+}
+
+static void device_release(void *ctx, void *p)
+{
+    cu_device *d = ctx;
+    if (!p || !drop_block(d, p)) return;
+    (void)cudaSetDevice(d->index);
+    (void)cudaFree(p);
+}
+
+static ls_status device_alloc_host(void *ctx, size_t nbytes, void **out)
+{
+    cu_device *d = ctx;
+    void *p = NULL;
+    LS_TRY(enter(d));
+    const int code = (int)cudaHostAlloc(&p, nbytes ? nbytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return ls_nomem(nbytes, "host memory that the device reaches");
+    }
+    CU_TRY(code);
+    memset(p, 0, nbytes ? nbytes : 1);
+    *out = p;
+    return LS_OK;
+}
+
+static void device_release_host(void *ctx, void *p)
+{
+    const cu_device *d = ctx;
+    if (!p) return;
+    (void)cudaSetDevice(d->index);
+    (void)cudaFreeHost(p);
+}
+
+static ls_status device_pin(void *ctx, void *host, size_t nbytes)
+{
+    const cu_device *d = ctx;
+    LS_TRY(enter(d));
+    CU_TRY(cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+    return LS_OK;
+}
+
+static void device_unpin(void *ctx, void *host)
+{
+    const cu_device *d = ctx;
+    if (!host) return;
+    (void)cudaSetDevice(d->index);
+    if (cudaHostUnregister(host) != cudaSuccess) (void)cudaGetLastError();
+}
+
+/* ---- the queue of operations ---- */
+
+static ls_status device_mark(void *ctx, ls_mark *out)
+{
+    cu_device *d = ctx;
+    LS_TRY(enter(d));
+    LS_TRY(cu_region_enter(d->regions));
+    const ls_status st = cu_mark_put(d->marks, d->stream, out);
+    cu_region_leave(d->regions);
+    return st;
+}
+
+static ls_status device_hold(void *ctx, ls_mark m)
+{
+    cu_device *d = ctx;
+    if (!m) return LS_OK;
+    LS_TRY(enter(d));
+    LS_TRY(cu_region_enter(d->regions));
+    const ls_status st = cu_mark_hold(d->marks, d->stream, m);
+    cu_region_leave(d->regions);
+    return st;
+}
+
+static ls_status device_wait(void *ctx, ls_mark m)
+{
+    cu_device *d = ctx;
+    LS_TRY(enter(d));
+    return cu_mark_wait(d->marks, m);
+}
+
+static bool device_test(void *ctx, ls_mark m)
+{
+    cu_device *d = ctx;
+    if (cudaSetDevice(d->index) != cudaSuccess) return true;
+    return cu_mark_test(d->marks, m);
+}
+
+static ls_status device_seconds(void *ctx, ls_mark m, double *at)
+{
+    cu_device *d = ctx;
+    LS_TRY(enter(d));
+    return cu_mark_seconds(d->marks, m, at);
+}
+
+static ls_status device_sync(void *ctx)
+{
+    cu_device *d = ctx;
+    ls_mark now;
+    LS_TRY(device_mark(ctx, &now)); /* others may go on queueing while this one waits */
+    return device_wait(d, now);
+}
+
+/* ---- lanes ---- */
+
+static ls_status make_lane(cu_lane *l)
+{
+    int least = 0, greatest = 0;
+    if (!l->stream) {
+        CU_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+        CU_TRY(cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, greatest));
+    }
+    l->open = true;
+    return LS_OK;
+}
+
+static ls_status device_lane_open(void *ctx, int *lane)
+{
+    cu_device *d = ctx;
+    LS_TRY(enter(d));
+    ls_status st = LS_OK;
+    int i = 1;
+    pthread_mutex_lock(&d->lock);
+    while (i < LS_DEVICE_LANES && d->lane[i].open) i++;
+    if (i < LS_DEVICE_LANES) st = make_lane(&d->lane[i]);
+    pthread_mutex_unlock(&d->lock);
+    if (i == LS_DEVICE_LANES)
+        return ls_fail(LS_E_UNSUPPORTED, "all %d lanes of the device are in use", LS_DEVICE_LANES);
+    if (st == LS_OK) *lane = i;
+    return st;
+}
+
+static void device_lane_close(void *ctx, int lane)
+{
+    cu_device *d = ctx;
+    if (lane < 1 || lane >= LS_DEVICE_LANES) return;
+    pthread_mutex_lock(&d->lock);
+    d->lane[lane].open = false; /* the stream stays, for the next */
+    pthread_mutex_unlock(&d->lock);
+}
+
+static ls_status device_copy(void *ctx, int lane, void *dst, const void *src, size_t nbytes, ls_mark after,
+                             ls_mark *done)
+{
+    cu_device *d = ctx;
+    const cudaStream_t s = d->lane[lane].stream;
+    LS_TRY(enter(d));
+    if (after) LS_TRY(cu_mark_hold(d->marks, s, after));
+    CU_TRY(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s));
+    return done ? cu_mark_put(d->marks, s, done) : LS_OK;
+}
+
+static ls_status device_add(void *ctx, int lane, void *y, const void *a, const void *b, int64_t n, int dtype)
+{
+    const cu_device *d = ctx;
+    LS_TRY(enter(d));
+    CU_TRY(cu_add(d->lane[lane].stream, (ls_dtype)dtype, y, a, b, n));
+    return LS_OK;
+}
+
+static void *device_lane_stream(void *ctx, int lane)
+{
+    const cu_device *d = ctx;
+    return lane < 0 ? d->stream : d->lane[lane].stream; /* -1: the operations' */
+}
+
+static const ls_device functions = {
+    .info = device_info,
+    .alloc = device_alloc,
+    .release = device_release,
+    .alloc_host = device_alloc_host,
+    .release_host = device_release_host,
+    .pin = device_pin,
+    .unpin = device_unpin,
+    .owns = device_owns,
+    .mark = device_mark,
+    .hold = device_hold,
+    .wait = device_wait,
+    .test = device_test,
+    .seconds = device_seconds,
+    .sync = device_sync,
+    .lane_open = device_lane_open,
+    .lane_close = device_lane_close,
+    .copy = device_copy,
+    .add = device_add,
+    .lane_stream = device_lane_stream,
+};
+
+/* ---- opening ---- */
+
+/* How many workers of this run there are on this host, as launchers say it; 1 when none does. */
+static int local_size(void)
+{
+    static const char *const names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *text = getenv(names[i]);
+        if (text && *text) return (int)strtol(text, NULL, 10);
+    }
+    return 1;
+}
+
+static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
+{
+    int n = 0;
+    char words[200];
+    struct cudaDeviceProp p;
+    const int code = (int)cudaGetDeviceCount(&n);
+    if (code != cudaSuccess || n < 1) {
+        (void)cudaGetLastError();
+        cuda_no_device(code ? code : cudaErrorNoDevice, words, sizeof words);
+        return ls_fail(LS_E_UNSUPPORTED, "%s", words);
+    }
+    if (o->device >= n)
+        return ls_fail(LS_E_UNSUPPORTED, "there is no CUDA device %d: there %s %d, counted from 0", o->device,
+                       n == 1 ? "is" : "are", n);
+    d->index = o->device >= 0 ? o->device : o->local_rank % n;
+    d->shared = o->device < 0 && (o->local_rank >= n || local_size() > n);
+    CU_TRY(cudaGetDeviceProperties(&p, d->index));
+    if (p.major < 9)
+        return ls_fail(LS_E_UNSUPPORTED, "device %d (%.80s) has capability %d.%d; 9.0 or more is needed", d->index,
+                       p.name, p.major, p.minor);
+    return LS_OK;
+}
+
+static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
+{
+    LS_TRY(choose(d, o));
+    LS_TRY(enter(d));
+    CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
+    LS_TRY(make_lane(&d->lane[0]));
+    LS_TRY(cu_marks_open(&d->marks, d->stream));
+    LS_TRY(cu_regions_open(&d->regions, d->stream));
+    d->table = functions;
+    d->table.ctx = d;
+    return LS_OK;
+}
+
+ls_status cu_device_open(cu_device **out, const ls_compute_open_opts *o)
+{
+    cu_device *d = ls_alloc(sizeof *d);
+    if (!d) return ls_nomem(sizeof *d, "a device");
+    pthread_mutex_init(&d->lock, NULL);
+    const ls_status st = open_all(d, o);
+    if (st != LS_OK) {
+        cu_device_close(&d);
+        return st;
+    }
+    *out = d;
+    return LS_OK;
+}
+
+void cu_device_close(cu_device **d)
+{
+    cu_device *x = *d;
+    if (!x) return;
+    (void)cudaSetDevice(x->index);
+    if (x->stream) (void)cudaStreamSynchronize(x->stream);
+    cu_regions_close(&x->regions);
+    cu_marks_close(&x->marks);
+    for (int i = 0; i < LS_DEVICE_LANES; i++)
+        if (x->lane[i].stream) (void)cudaStreamDestroy(x->lane[i].stream);
+    if (x->stream) (void)cudaStreamDestroy(x->stream);
+    for (int i = 0; i < x->n_block; i++) (void)cudaFree(x->block[i].p);
+    ls_free(x->block);
+    pthread_mutex_destroy(&x->lock);
+    ls_free(x);
+    *d = NULL;
+}

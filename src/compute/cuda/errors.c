@@ -1,0 +1,107 @@
+/* errors.c - CUDA's failures as one line each: what happened, where it showed, what would help. */
+#include "compute/cuda/cuda_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool is_lost(int code)
+{
+    switch (code) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorLaunchFailure:
+    case cudaErrorUnknown: return true;
+    default: return false;
+    }
+}
+
+static bool is_absent(int code)
+{
+    return code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver;
+}
+
+static void version(int v, char *text, size_t room)
+{
+    snprintf(text, room, "%d.%d", v / 1000, v % 1000 / 10);
+}
+
+void cuda_no_device(int code, char *words, size_t room)
+{
+    char has[16], wants[16];
+    int driver = 0;
+    (void)cudaDriverGetVersion(&driver);
+    version(driver, has, sizeof has);
+    version(CUDART_VERSION, wants, sizeof wants);
+    if (!is_absent(code))
+        snprintf(words, room, "the CUDA driver does not start: %s", cudaGetErrorString((cudaError_t)code));
+    else if (!driver) snprintf(words, room, "there is no CUDA device: no NVIDIA driver is loaded");
+    else if (code == cudaErrorInsufficientDriver)
+        snprintf(words, room, "the NVIDIA driver is too old: it knows CUDA %s, this plugin was built with %s", has,
+                 wants);
+    else
+        snprintf(words, room,
+                 "there is no CUDA device (the driver, for CUDA %s, sees none; look at CUDA_VISIBLE_DEVICES)", has);
+}
+
+/* The function's name alone. */
+static void name_of(const char *what, char *name, size_t room)
+{
+    const size_t n = strcspn(what, "(");
+    snprintf(name, room, "%.*s", (int)(n < 80 ? n : 80), what);
+}
+
+ls_status cuda_said(int code, const char *what, const char *file, int line)
+{
+    char name[96], words[200];
+    if (code == cudaSuccess) return LS_OK;
+    (void)cudaGetLastError(); /* told once */
+    name_of(what, name, sizeof name);
+    const char *text = cudaGetErrorString((cudaError_t)code);
+    if (code == cudaErrorMemoryAllocation) {
+        size_t left = 0, total = 0;
+        (void)cudaMemGetInfo(&left, &total);
+        return ls_fail_at(LS_E_NOMEM, file, line, "%s: the device has no memory for it (%.0f of %.0f MiB are free)",
+                          name, (double)left / 1048576, (double)total / 1048576);
+    }
+    if (is_absent(code)) {
+        cuda_no_device(code, words, sizeof words);
+        return ls_fail_at(LS_E_UNSUPPORTED, file, line, "%s", words);
+    }
+    if (code == cudaErrorNoKernelImageForDevice)
+        return ls_fail_at(LS_E_UNSUPPORTED, file, line,
+                          "this plugin holds no code for this device: build it with -DLS_CUDA_ARCH=<its capability>");
+    if (is_lost(code))
+        return ls_fail_at(
+            LS_E_DEVICE, file, line,
+            "the device was lost to this process (%s, error %d, shown by %s): an operation before it failed, or the "
+            "hardware did; compute-sanitizer finds the former, dmesg the latter",
+            text, code, name);
+    return ls_fail_at(LS_E_DEVICE, file, line, "%s: %s (CUDA error %d)", name, text, code);
+}
+
+int cuda_probe(char *words, size_t room)
+{
+    int n = 0, usable = 0;
+    size_t at = 0;
+    const int code = (int)cudaGetDeviceCount(&n);
+    (void)cudaGetLastError();
+    if (code != cudaSuccess || n < 1) {
+        cuda_no_device(code ? code : cudaErrorNoDevice, words, room);
+        return 0;
+    }
+    words[0] = '\0';
+    for (int i = 0; i < n && at + 2 < room; i++) {
+        struct cudaDeviceProp p;
+        if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+        const int wrote =
+            snprintf(words + at, room - at, "%sdevice %d: %.80s, %.0f GiB, %d multiprocessors, capability %d.%d%s",
+                     at ? "\n" : "", i, p.name, (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major,
+                     p.minor, p.major < 9 ? " (too old: 9.0 is needed)" : "");
+        at += wrote > 0 ? (size_t)wrote : 0;
+        if (p.major >= 9) usable++;
+    }
+    return usable;
+}

@@ -1,0 +1,51 @@
+/* gemm_cache.h - which algorithm a product uses: a table by shape, and its file.
+ *
+ * The file is text, one line a shape: the key's numbers, what is fused, microseconds, the library's eight words. It lies in the user's
+ * cache folder ($LOCKSTEP_CACHE, or ${XDG_CACHE_HOME:-~/.cache}/lockstep) and is named after the GPU and the library's version, because
+ * the words mean nothing to another one. It is replaced as a whole, under a lock beside it; a line that does not read is left out.
+ *
+ * Law: who misses a shape takes the lock, reads the file again, and only then measures and writes. So whoever shares a folder shares
+ * its choices: the first one to meet a shape decides for all, and a later run decides as this one did. Knows nothing of CUDA. */
+#ifndef LS_CUDA_GEMM_CACHE_H
+#define LS_CUDA_GEMM_CACHE_H
+
+#include "core/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct cu_gemm_key {
+    int64_t M, N, K, lda, ldb, ldo;
+    uint64_t flags; /* transposes, types, what is wanted, alignment: whatever else the choice may depend on */
+} cu_gemm_key;
+
+typedef struct cu_gemm_choice {
+    uint64_t algo[8];   /* cublasLtMatmulAlgo_t                                       */
+    uint64_t workspace; /* bytes                                                      */
+    uint32_t fused;     /* what the library does itself                               */
+    float usec;         /* measured; 0: taken as the library proposed it              */
+    bool final;         /* no later call of this process chooses again (not in the file) */
+} cu_gemm_choice;
+
+typedef struct cu_gemm_cache cu_gemm_cache;
+
+/* gpu: the device's name; version: the library's. kept false: no file, only the table. LS_E_NOMEM alone; a folder that cannot be written
+ * is no failure: there is no file then (cu_gemm_cache_path is NULL). */
+ls_status cu_gemm_cache_open(cu_gemm_cache **out, const char *gpu, uint64_t version, bool kept);
+void cu_gemm_cache_close(cu_gemm_cache **c);
+const char *cu_gemm_cache_path(const cu_gemm_cache *c);
+int cu_gemm_cache_count(const cu_gemm_cache *c); /* shapes that this process met */
+
+/* Of this process; NULL: it has not met this shape. Good until the next put. */
+const cu_gemm_choice *cu_gemm_cache_find(const cu_gemm_cache *c, const cu_gemm_key *key);
+ls_status cu_gemm_cache_put(cu_gemm_cache *c, const cu_gemm_key *key, const cu_gemm_choice *choice);
+
+/* Reads the file, and until unlock nobody else writes it. Without a file it does nothing. The lock is waited for up to `seconds`. */
+ls_status cu_gemm_cache_lock(cu_gemm_cache *c, double seconds);
+void cu_gemm_cache_unlock(cu_gemm_cache *c);
+/* Of the file, between lock and unlock. */
+const cu_gemm_choice *cu_gemm_cache_filed(const cu_gemm_cache *c, const cu_gemm_key *key);
+/* Writes the file with this choice added or replaced; a file that cannot be written is given up. */
+ls_status cu_gemm_cache_keep(cu_gemm_cache *c, const cu_gemm_key *key, const cu_gemm_choice *choice);
+
+#endif

@@ -1,0 +1,60 @@
+/* gemm_impl.h - shared by cublaslt.c (a product, as the library's call and what follows it) and gemm_tune.c (which of the library's
+ * algorithms), and by the program that checks them on a device. */
+#ifndef LS_CUDA_GEMM_IMPL_H
+#define LS_CUDA_GEMM_IMPL_H
+
+#include "compute/cuda/gemm.h"
+#include "compute/cuda/gemm_cache.h"
+
+#ifdef LS_EMU
+#include "compute/cuda/emu/cublaslt.h"
+#else
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+#endif
+
+/* What the library can do inside the product. */
+enum {
+    GEMM_BIAS = 1,
+    GEMM_GELU = 2, /* GELU and the value it is made from, or GELU's slope */
+    GEMM_ADD = 4,
+    GEMM_SUMS = 8,
+};
+
+enum {
+    GEMM_MOST_ALGOS = 24,    /* that are asked for */
+    GEMM_MOST_VARIANTS = 4,  /* of what is fused   */
+    GEMM_LIBRARY_MIB = 64,   /* workspace of the library … */
+    GEMM_SIDE_MIB = 8,       /* … and of the kernels beside it */
+};
+
+struct cu_gemm {
+    cublasLtHandle_t lt;
+    cudaStream_t stream;
+    cu_gemm_cache *cache;
+    bool tf32, deterministic;
+    enum { TUNE_OFF, TUNE_ON, TUNE_AGAIN } tune;
+    int only; /* -1, or: fuse exactly this where it is wanted (bench/cuda_gemm) */
+    int n_timed, n_found, n_proposed;
+    cu_gemm_choice last; /* of the last product, for those who ask */
+};
+
+/* Fails with the library's words; `p` tells which product. */
+ls_status gemm_lt_fail(cublasStatus_t e, const cu_product *p, const char *what);
+ls_status gemm_cuda_fail(int e, const char *what);
+
+/* What is wanted of p that the library may be asked to fuse, and the sets of it to try, best first. p: leading dimensions filled in. */
+uint32_t gemm_wanted(const cu_product *p);
+int gemm_variants(const cu_gemm *g, const cu_product *p, uint32_t sets[GEMM_MOST_VARIANTS]);
+
+/* The library's algorithms for p with `fused` done inside, best guess first; the number. */
+int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most);
+/* Whether a choice (of a file) is one that this library takes for p. */
+bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c);
+/* Queues p as the choice says, and what the library does not do itself. */
+ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace);
+
+/* The fastest of all proposals, timed; LS_OK with *found false: there was no room to measure in. */
+ls_status gemm_tune(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *best, bool *found);
+
+#endif

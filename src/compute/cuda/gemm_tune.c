@@ -1,0 +1,221 @@
+/* gemm_tune.c - the fastest of the algorithms that the library proposes for a product, by running them.
+ *
+ * Candidates are the proposals for every way to fuse, each run with whatever kernels stand behind it: what is compared is the whole product.
+ * They take turns, so that a clock that rises or a busy neighbour hits all of them alike; the first turn loads kernels and is not counted;
+ * those far behind wait aside; the others are judged by medians. Before each run L2 (50 MB) is filled with something else.
+ * Results go where the product's own result will go (it is written afterwards anyway), or, where that is added to, into scratch memory
+ * that lives as long as the measurement; without it nothing is measured.
+ *
+ * In deterministic mode the winner must also keep the laws (cublaslt.c): two runs with equal bits, and adding like an addition. */
+#include "compute/cuda/gemm_impl.h"
+#include "compute/cuda/kernels/gemm_bias.h"
+#include "core/mem.h"
+
+enum { TURNS = 8, MOST = GEMM_MOST_ALGOS * GEMM_MOST_VARIANTS };
+#define ENOUGH_MS 400.0f /* of measured time, once three turns count */
+
+typedef struct candidate {
+    cu_gemm_choice choice;
+    cudaEvent_t from, to;
+    float ms[TURNS]; /* of counted turns                       */
+    int n_turn;
+    bool slow;    /* takes no more turns, and wins only if none that is faster keeps the laws */
+    bool refused; /* is out                                     */
+} candidate;
+
+typedef struct field {
+    candidate c[MOST];
+    int n;
+    cu_product p; /* the product, its results where they do no harm */
+    void *scratch, *second; /* results; second: deterministic mode */
+    int *differ;            /* on the device */
+    size_t nbytes;          /* of a result   */
+} field;
+
+static ls_status enter(cu_gemm *g, field *f)
+{
+    uint32_t sets[GEMM_MOST_VARIANTS];
+    cu_gemm_choice found[GEMM_MOST_ALGOS];
+    const int n_set = gemm_variants(g, &f->p, sets);
+    for (int s = 0; s < n_set; s++) {
+        if (s == 2 && f->n) break; /* a bias of its own is for shapes that have none inside */
+        const int n = gemm_propose(g, &f->p, sets[s], found, GEMM_MOST_ALGOS);
+        for (int i = 0; i < n; i++) f->c[f->n++].choice = found[i];
+    }
+    for (int i = 0; i < f->n; i++) {
+        LS_TRY(gemm_cuda_fail(cudaEventCreate(&f->c[i].from), "an event"));
+        LS_TRY(gemm_cuda_fail(cudaEventCreate(&f->c[i].to), "an event"));
+    }
+    return LS_OK;
+}
+
+/* One turn of all that are left. */
+static ls_status turn(cu_gemm *g, field *f, int t, void *workspace, float *spent)
+{
+    for (int i = 0; i < f->n; i++) {
+        candidate *c = &f->c[i];
+        if (c->slow || c->refused) continue;
+        LS_TRY(gemm_cuda_fail(cudaMemsetAsync(workspace, 0, (size_t)GEMM_LIBRARY_MIB << 20, g->stream), "clearing"));
+        LS_TRY(gemm_cuda_fail(cudaEventRecord(c->from, g->stream), "an event"));
+        if (gemm_issue(g, &f->p, &c->choice, workspace) != LS_OK) c->refused = true; /* yet it was proposed */
+        LS_TRY(gemm_cuda_fail(cudaEventRecord(c->to, g->stream), "an event"));
+    }
+    LS_TRY(gemm_cuda_fail(cudaStreamSynchronize(g->stream), "measuring products"));
+    for (int i = 0; i < f->n; i++) {
+        candidate *c = &f->c[i];
+        if (c->slow || c->refused) continue;
+        LS_TRY(gemm_cuda_fail(cudaEventElapsedTime(&c->ms[t], c->from, c->to), "an event"));
+        *spent += c->ms[t];
+        c->n_turn = t + 1;
+    }
+    return LS_OK;
+}
+
+static float best_of(const candidate *c)
+{
+    float best = c->ms[0];
+    for (int t = 1; t < c->n_turn; t++)
+        if (c->ms[t] < best) best = c->ms[t];
+    return best;
+}
+
+static void leave_behind(field *f, float factor)
+{
+    float best = -1;
+    for (int i = 0; i < f->n; i++) {
+        if (f->c[i].refused) continue;
+        const float ms = best_of(&f->c[i]);
+        if (best < 0 || ms < best) best = ms;
+    }
+    for (int i = 0; i < f->n; i++)
+        if (best_of(&f->c[i]) > factor * best) f->c[i].slow = true;
+}
+
+static float median(float *x, int n)
+{
+    for (int i = 1; i < n; i++)
+        for (int k = i; k > 0 && x[k] < x[k - 1]; k--) {
+            const float t = x[k];
+            x[k] = x[k - 1];
+            x[k - 1] = t;
+        }
+    return n % 2 ? x[n / 2] : 0.5f * (x[n / 2 - 1] + x[n / 2]);
+}
+
+static ls_status race(cu_gemm *g, field *f, void *workspace)
+{
+    float spent = 0, unused = 0;
+    int n = 0; /* counted turns */
+    LS_TRY(turn(g, f, 0, workspace, &unused));
+    while (n < TURNS - 1 && (n < 3 || spent < ENOUGH_MS)) {
+        LS_TRY(turn(g, f, n++, workspace, &spent));
+        if (n == 1) leave_behind(f, 1.4f);
+        if (n == 3) leave_behind(f, 1.1f);
+    }
+    for (int i = 0; i < f->n; i++) {
+        const float usec = f->c[i].refused ? 0 : median(f->c[i].ms, f->c[i].n_turn) * 1e3f;
+        f->c[i].choice.usec = usec > 0.01f ? usec : 0.01f;
+    }
+    return LS_OK;
+}
+
+/* Whether `second` holds factor times `scratch`, bit for bit. */
+static ls_status equal(cu_gemm *g, const field *f, float factor, bool *same)
+{
+    int differ = 0;
+    const int64_t n = (int64_t)(f->nbytes / ls_dtype_nbytes(f->p.out_dt));
+    LS_TRY(gemm_cuda_fail(cu_differ(g->stream, f->p.out_dt, f->differ, f->second, f->scratch, factor, n), "a comparison"));
+    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(&differ, f->differ, sizeof differ, cudaMemcpyDeviceToHost, g->stream), "a copy"));
+    LS_TRY(gemm_cuda_fail(cudaStreamSynchronize(g->stream), "a comparison"));
+    *same = !differ;
+    return LS_OK;
+}
+
+static ls_status lawful(cu_gemm *g, const field *f, const candidate *c, void *workspace, bool *ok)
+{
+    cu_product p = f->p;
+    p.add = NULL;
+    p.out = f->scratch;
+    LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
+    p.out = f->second;
+    LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
+    LS_TRY(equal(g, f, 1, ok));
+    if (!*ok || p.out_dt != LS_F32 || p.bias || p.epilogue != CU_PLAIN) return LS_OK;
+    p.add = p.out; /* the product onto itself: exactly twice it */
+    LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
+    return equal(g, f, 2, ok);
+}
+
+static bool before(const candidate *a, const candidate *b)
+{
+    return a->slow != b->slow ? b->slow : a->choice.usec < b->choice.usec;
+}
+
+static ls_status award(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *best, bool *found)
+{
+    for (;;) {
+        candidate *c = NULL;
+        bool ok = true;
+        for (int i = 0; i < f->n; i++)
+            if (!f->c[i].refused && (!c || before(&f->c[i], c))) c = &f->c[i];
+        if (!c) return LS_OK;
+        if (g->deterministic) LS_TRY(lawful(g, f, c, workspace, &ok));
+        if (ok) {
+            *best = c->choice;
+            *found = true;
+            return LS_OK;
+        }
+        c->refused = true;
+    }
+}
+
+/* Memory to measure in; false: there is none. */
+static bool make_room(cu_gemm *g, field *f)
+{
+    cu_product *p = &f->p;
+    const bool in_place = p->add && p->add == p->out;
+    const size_t sums = p->b_sums ? ((size_t)p->N * sizeof(float) + 255) & ~(size_t)255 : 0;
+    char *at = NULL;
+    f->nbytes = (size_t)(p->M * p->ldo) * ls_dtype_nbytes(p->out_dt);
+    if (!in_place && !p->b_sums_add && !g->deterministic) return true;
+    const size_t each = (f->nbytes + 255) & ~(size_t)255, results = g->deterministic ? 2 * each : each;
+    const size_t total = results + sums + 256;
+    if (cudaMalloc((void **)&f->scratch, total)) {
+        (void)cudaGetLastError();
+        f->scratch = NULL;
+        return false;
+    }
+    if (cudaMemsetAsync(f->scratch, 0, total, g->stream)) return false;
+    at = f->scratch;
+    f->second = at + each; /* only there in deterministic mode */
+    f->differ = (int *)(void *)(at + results + sums);
+    p->out = f->scratch;
+    if (in_place) p->add = f->scratch;
+    if (p->b_sums) {
+        p->b_sums = (float *)(void *)(at + results);
+        p->b_sums_add = false;
+    }
+    return true;
+}
+
+ls_status gemm_tune(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *best, bool *found)
+{
+    ls_status st = LS_OK;
+    field *f = ls_alloc(sizeof *f);
+    *found = false;
+    if (!f) return ls_nomem(sizeof *f, "measuring products");
+    f->p = *p;
+    if (make_room(g, f)) {
+        LS_TRY_GOTO(st, done, enter(g, f));
+        if (f->n) LS_TRY_GOTO(st, done, race(g, f, workspace));
+        LS_TRY_GOTO(st, done, award(g, f, workspace, best, found));
+    }
+done:
+    for (int i = 0; i < f->n; i++) {
+        if (f->c[i].from) cudaEventDestroy(f->c[i].from);
+        if (f->c[i].to) cudaEventDestroy(f->c[i].to);
+    }
+    if (f->scratch) cudaFree(f->scratch);
+    ls_free(f);
+    return st;
+}

@@ -1,0 +1,177 @@
+/* layernorm_fwd.cu - layer normalisation of rows, alone or with the residual sum before it.
+ *
+ *   res = x + drop(delta)                     (only with delta; rounded to the type, and the norm is that of the rounded row)
+ *   y   = (x - mean) rstd w + b,   rstd = 1 / sqrt(mean of (x - mean)^2 + eps)
+ *
+ * Bytes   4RC alone, 8RC with the sum (16-bit types), each array once: the row stays in registers between the passes over it.
+ * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1. Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
+ * Order   sums run over a lane's elements, then over lanes, then over warps: the width alone decides it. */
+#include "compute/cuda/kernels/norm.cuh"
+#include "compute/cuda/kernels/norm.h"
+
+namespace {
+
+template <class T> struct job {
+    T *y, *res;
+    float *mean, *rstd;
+    const T *x, *delta, *w, *b;
+    int64_t R;
+    int C;
+    float eps;
+    drop_arg drop;
+};
+
+template <class T, int NP, int W, bool ADD>
+__global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 3 : 2) norm_rows(const job<T> a)
+{
+    constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
+    LS_SHARED(float, room, [2][NORM_WARPS]);
+    const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, n_pack = a.C / N;
+    const float inv = 1.0f / (float)a.C;
+    const uint64_t key = drop_key(a.drop);
+    for (int64_t first = (int64_t)blockIdx.x * G; first < a.R; first += (int64_t)gridDim.x * G) {
+        const int64_t r = first + group;
+        const bool live = r < a.R;
+        vec<T, N> x[NP];
+        float sum = 0, square = 0;
+#pragma unroll
+        for (int k = 0; k < NP; k++) {
+            const int p = lane + k * LANES;
+            x[k] = live && p < n_pack ? vec_load<N>(a.x + r * a.C + p * N) : vec_zero<T, N>();
+        }
+        if (ADD) {
+            vec<T, N> d[NP];
+#pragma unroll
+            for (int k = 0; k < NP; k++) {
+                const int p = lane + k * LANES;
+                d[k] = live && p < n_pack ? vec_load<N>(a.delta + r * a.C + p * N) : vec_zero<T, N>();
+            }
+#pragma unroll
+            for (int k = 0; k < NP; k++) {
+                const int p = lane + k * LANES;
+                const int64_t at = r * a.C + p * N;
+                float f[N], of[N];
+                widen(f, d[k]);
+                widen(of, x[k]);
+                drop_all(f, a.drop, key, a.drop.first + at);
+#pragma unroll
+                for (int i = 0; i < N; i++) f[i] += of[i];
+                x[k] = vec_of<T>(f);
+                if (live && p < n_pack) vec_store<N>(a.res + at, x[k]);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < NP; k++) {
+            float f[N];
+            widen(f, x[k]);
+#pragma unroll
+            for (int i = 0; i < N; i++) sum += f[i];
+        }
+        const float mean = group_sum<W>(sum, room[0]) * inv;
+#pragma unroll
+        for (int k = 0; k < NP; k++)
+            if (lane + k * LANES < n_pack) {
+                float f[N];
+                widen(f, x[k]);
+#pragma unroll
+                for (int i = 0; i < N; i++) square += (f[i] - mean) * (f[i] - mean);
+            }
+        const float rstd = 1.0f / sqrtf(group_sum<W>(square, room[1]) * inv + a.eps);
+        if (!live) continue;
+        if (lane == 0) {
+            a.mean[r] = mean;
+            a.rstd[r] = rstd;
+        }
+#pragma unroll
+        for (int k = 0; k < NP; k++) {
+            const int p = lane + k * LANES;
+            if (p < n_pack) {
+                float f[N], w[N], b[N];
+                widen(f, x[k]);
+                widen(w, vec_load<N>(a.w + p * N));
+                widen(b, vec_load<N>(a.b + p * N));
+#pragma unroll
+                for (int i = 0; i < N; i++) f[i] = (f[i] - mean) * rstd * w[i] + b[i];
+                vec_store<N>(a.y + r * a.C + p * N, vec_of<T>(f));
+            }
+        }
+    }
+}
+
+template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) norm_rows_any(const job<T> a)
+{
+    LS_SHARED(float, room, [2][NORM_WARPS]);
+    const uint64_t key = drop_key(a.drop);
+    const float inv = 1.0f / (float)a.C;
+    for (int64_t r = blockIdx.x; r < a.R; r += gridDim.x) {
+        const T *x = (ADD ? a.res : a.x) + r * a.C;
+        float sum = 0, square = 0;
+        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
+            const int64_t at = r * a.C + j;
+            /* only this thread comes back to element j: what it stores it sees */
+            if (ADD) {
+                const float keep = drop_factor(a.drop, key, (uint32_t)(a.drop.first + at));
+                a.res[at] = from_float<T>(to_float(a.x[at]) + keep * to_float(a.delta[at]));
+            }
+            sum += to_float(x[j]);
+        }
+        const float mean = group_sum<NORM_WARPS>(sum, room[0]) * inv;
+        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
+        const float rstd = 1.0f / sqrtf(group_sum<NORM_WARPS>(square, room[1]) * inv + a.eps);
+        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
+            a.y[r * a.C + j] = from_float<T>((to_float(x[j]) - mean) * rstd * to_float(a.w[j]) + to_float(a.b[j]));
+        if (threadIdx.x == 0) {
+            a.mean[r] = mean;
+            a.rstd[r] = rstd;
+        }
+    }
+}
+
+#define NORM_FWD_BLOCKS 1056 /* 8 a multiprocessor of an H200: more than fit, so that the last ones fill the gaps */
+
+template <class T, bool ADD> struct start {
+    const job<T> &a;
+    void *stream;
+    template <int NP, int W> int rows() const
+    {
+        const int64_t blocks = ceil_div<int64_t>(a.R * W, NORM_WARPS);
+        return LS_LAUNCH((norm_rows<T, NP, W, ADD>), (unsigned)(blocks < NORM_FWD_BLOCKS ? blocks : NORM_FWD_BLOCKS),
+                  NORM_THREADS, 0, stream, a);
+    }
+    int any() const
+    {
+        return LS_LAUNCH((norm_rows_any<T, ADD>), (unsigned)(a.R < 65536 ? a.R : 65536), NORM_THREADS, 0, stream, a);
+    }
+};
+
+template <class T, bool ADD>
+int fwd(void *stream, void *res, void *y, float *mean, float *rstd, const void *x, const void *delta, const void *w,
+        const void *b, int64_t R, int64_t C, double eps, const ls_drop &drop)
+{
+    job<T> a;
+    a.y = (T *)y, a.res = (T *)res, a.mean = mean, a.rstd = rstd;
+    a.x = (const T *)x, a.delta = (const T *)delta, a.w = (const T *)w, a.b = (const T *)b;
+    a.R = R, a.C = (int)C, a.eps = (float)eps, a.drop = drop_of(drop);
+    const start<T, ADD> s = {a, stream};
+    return norm_pick<T>(C, aligned16(y, x, w, b, res, delta), s);
+}
+
+} // namespace
+
+extern "C" int cu_layernorm_fwd(void *stream, ls_dtype dt, void *y, float *mean, float *rstd, const void *x,
+                                const void *w, const void *b, int64_t R, int64_t C, double eps)
+{
+    if (R <= 0 || C <= 0) return 0;
+    const ls_drop off = {};
+    LS_DISPATCH(dt, T, return (fwd<T, false>(stream, nullptr, y, mean, rstd, x, nullptr, w, b, R, C, eps, off)));
+    return (int)cudaErrorInvalidValue;
+}
+
+extern "C" int cu_add_layernorm_fwd(void *stream, ls_dtype dt, void *res, void *y, float *mean, float *rstd,
+                                    const void *x, const void *delta, const void *w, const void *b, int64_t R,
+                                    int64_t C, double eps, ls_drop drop)
+{
+    if (R <= 0 || C <= 0) return 0;
+    LS_DISPATCH(dt, T, return (fwd<T, true>(stream, res, y, mean, rstd, x, delta, w, b, R, C, eps, drop)));
+    return (int)cudaErrorInvalidValue;
+}

@@ -1,0 +1,45 @@
+/* point.cuh - one kernel for everything that makes an element from elements of the same number.
+ *
+ * An operation is a struct of addresses with
+ *     void prepare();                                                    once a thread
+ *     template <int N> struct in;                                        what N neighbours need
+ *     template <int N> in<N> load(int64_t at) const;                     reads them, …
+ *     template <int N> void make(int64_t at, const in<N> &) const;       … computes, and writes
+ * A thread has POINT_TURNS packs, all read before the first is written, so that enough bytes are under way; outputs may lie over inputs. */
+#ifndef LS_CUDA_KERNELS_POINT_CUH
+#define LS_CUDA_KERNELS_POINT_CUH
+
+#include "compute/cuda/kernels/vec.cuh"
+
+#define POINT_THREADS 256
+#define POINT_TURNS   4
+
+template <class Op, int N> __global__ void __launch_bounds__(POINT_THREADS) point_packs(const Op of, int64_t n)
+{
+    Op op = of;
+    op.prepare();
+    const int64_t n_pack = n / N, first = (int64_t)blockIdx.x * POINT_THREADS * POINT_TURNS + threadIdx.x;
+    typename Op::template in<N> v[POINT_TURNS];
+#pragma unroll
+    for (int k = 0; k < POINT_TURNS; k++)
+        if (first + k * POINT_THREADS < n_pack) v[k] = op.template load<N>((first + k * POINT_THREADS) * N);
+#pragma unroll
+    for (int k = 0; k < POINT_TURNS; k++)
+        if (first + k * POINT_THREADS < n_pack) op.template make<N>((first + k * POINT_THREADS) * N, v[k]);
+    if (N > 1 && blockIdx.x == 0 && threadIdx.x < n % N) {
+        const int64_t at = n_pack * N + threadIdx.x;
+        op.template make<1>(at, op.template load<1>(at));
+    }
+}
+
+/* N: elements of a pack, if the addresses allow it. */
+template <int N, class Op> static int point_start(void *stream, const Op &op, int64_t n, bool aligned)
+{
+    if (n <= 0) return 0;
+    const int64_t n_pack = aligned ? n / N : n;
+    const unsigned blocks = (unsigned)(n_pack ? ceil_div<int64_t>(n_pack, POINT_THREADS * POINT_TURNS) : 1);
+    if (aligned) return LS_LAUNCH((point_packs<Op, N>), blocks, POINT_THREADS, 0, stream, op, n);
+    return LS_LAUNCH((point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* sort_ids.cu - token positions by id, stable, as a radix sort of 8 bits a pass whose every step has one outcome.
+ *
+ *   count   each tile of 2048 positions: how many of each digit                         hist (tiles, 256)
+ *   place   where a tile's digits begin: the digits below it everywhere, and equal ones in earlier tiles; inside the tile a position's
+ *           place is behind its warp's and the warps' before it (ballots tell who has the same digit)
+ *
+ * Bytes   24R a pass; ids below 65536 take two passes. Four launches of a few microseconds; no host looks at anything. */
+#include "compute/cuda/kernels/embed.h"
+#include "compute/cuda/kernels/vec.cuh"
+
+namespace {
+
+#define DIGITS  256
+#define THREADS 256 /* one digit each, too */
+#define WARPS   (THREADS / 32)
+#define TURNS   8
+#define TILE    (THREADS * TURNS)
+
+typedef struct range {
+    const int32_t *ids; /* the first pass reads these, */
+    int64_t first, V;
+    const int32_t *key, *pos; /* later ones these          */
+    int R, shift;
+} range;
+
+LS_DEVICE int key_at(const range &a, int i)
+{
+    if (a.key) return a.key[i];
+    const int64_t id = a.ids[i] - a.first;
+    return (int)(id >= 0 && id < a.V ? id : a.V);
+}
+
+__global__ void __launch_bounds__(THREADS) count_digits(int *hist, const range a)
+{
+    LS_SHARED(int, count, [DIGITS]);
+    count[threadIdx.x] = 0;
+    __syncthreads();
+    for (int k = 0; k < TURNS; k++) {
+        const int i = (int)blockIdx.x * TILE + k * THREADS + (int)threadIdx.x;
+        if (i < a.R) atomicAdd(&count[key_at(a, i) >> a.shift & (DIGITS - 1)], 1); /* whole numbers: any order gives this sum */
+    }
+    __syncthreads();
+    hist[blockIdx.x * DIGITS + threadIdx.x] = count[threadIdx.x];
+}
+
+/* The sum over threads before this one; room: WARPS numbers. */
+LS_DEVICE int before(int v, int *room)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int sum = v;
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, sum, d);
+        if (lane >= d) sum += other;
+    }
+    if (lane == 31) room[warp] = sum;
+    __syncthreads();
+    for (int k = 0; k < warp; k++) sum += room[k];
+    return sum - v;
+}
+
+__global__ void __launch_bounds__(THREADS) place_digits(int32_t *key, int32_t *pos, const int *hist, const range a)
+{
+    LS_SHARED(int, base, [DIGITS]);
+    LS_SHARED(int, taken, [WARPS][DIGITS]);
+    LS_SHARED(int, room, [WARPS]);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    int earlier = 0, all = 0;
+    for (int t = 0; t < (int)gridDim.x; t++) {
+        const int c = hist[t * DIGITS + threadIdx.x];
+        if (t < (int)blockIdx.x) earlier += c;
+        all += c;
+    }
+    base[threadIdx.x] = before(all, room) + earlier;
+    for (int k = 0; k < WARPS; k++) taken[k][threadIdx.x] = 0;
+    __syncthreads();
+
+    /* a warp has TURNS * 32 neighbours */
+    int k[TURNS], p[TURNS], rank[TURNS];
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) {
+        const int i = (int)blockIdx.x * TILE + (warp * TURNS + u) * 32 + lane;
+        const bool here = i < a.R;
+        k[u] = here ? key_at(a, i) : 0;
+        p[u] = here ? (a.pos ? a.pos[i] : i) : -1;
+        const int digit = k[u] >> a.shift & (DIGITS - 1);
+        unsigned same = __ballot_sync(0xffffffffu, here);
+#pragma unroll
+        for (int bit = 1; bit < DIGITS; bit *= 2) {
+            const unsigned has = __ballot_sync(0xffffffffu, digit & bit);
+            same &= digit & bit ? has : ~has;
+        }
+        const int lower = __popc(same & ((1u << lane) - 1u));
+        rank[u] = taken[warp][digit] + lower;
+        __syncwarp();
+        if (here && lower == 0) taken[warp][digit] += __popc(same);
+        __syncwarp();
+    }
+    __syncthreads();
+    int sum = base[threadIdx.x];
+    for (int w = 0; w < WARPS; w++) {
+        const int c = taken[w][threadIdx.x];
+        taken[w][threadIdx.x] = sum;
+        sum += c;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < TURNS; u++) {
+        if (p[u] < 0) continue;
+        const int to = taken[warp][k[u] >> a.shift & (DIGITS - 1)] + rank[u];
+        key[to] = k[u];
+        pos[to] = p[u];
+    }
+}
+
+int64_t padded(int64_t n)
+{
+    return ceil_div<int64_t>(n, 4) * 4; /* 16 bytes */
+}
+
+} // namespace
+
+extern "C" size_t cu_sort_ids_room(int64_t R)
+{
+    return (size_t)(2 * padded(R) + ceil_div<int64_t>(R, TILE) * DIGITS) * sizeof(int32_t);
+}
+
+extern "C" int cu_sort_ids(void *stream, int32_t *key, int32_t *pos, const int32_t *ids, int64_t first, int64_t V,
+                           int64_t R, void *room)
+{
+    if (R <= 0) return 0;
+    if (R > INT32_MAX / 2 || V > INT32_MAX - 1) return (int)cudaErrorInvalidValue;
+    int32_t *key2 = (int32_t *)room, *pos2 = key2 + padded(R), *hist = pos2 + padded(R);
+    const unsigned tiles = (unsigned)ceil_div<int64_t>(R, TILE);
+    int passes = 1;
+    while (passes < 4 && V >> (8 * passes)) passes++;
+    range a = {ids, first, V, nullptr, nullptr, (int)R, 0};
+    for (int i = 0; i < passes; i++, a.shift += 8) {
+        int32_t *k = (passes - i) % 2 ? key : key2, *p = (passes - i) % 2 ? pos : pos2; /* the last pass writes key, pos */
+        int e = LS_LAUNCH(count_digits, tiles, THREADS, 0, stream, hist, a);
+        if (!e) e = LS_LAUNCH(place_digits, tiles, THREADS, 0, stream, k, p, hist, a);
+        if (e) return e;
+        a.key = k, a.pos = p;
+    }
+    return 0;
+}

@@ -1,0 +1,137 @@
+/* vec.cuh - N neighbours of a type, moved in one access and computed with in float. N is 16 bytes' worth of them (whole<T>), 4, or 1 where
+ * an address or a length does not allow more. */
+#ifndef LS_CUDA_KERNELS_VEC_CUH
+#define LS_CUDA_KERNELS_VEC_CUH
+
+#include "compute/cuda/gpu.cuh"
+
+template <class T> constexpr int whole = 16 / (int)sizeof(T);
+
+/* The plain word of so many bytes. */
+template <int NBYTES> struct word_of;
+template <> struct word_of<2> {
+    typedef unsigned short type;
+};
+template <> struct word_of<4> {
+    typedef unsigned type;
+};
+template <> struct word_of<8> {
+    typedef uint2 type;
+};
+template <> struct word_of<16> {
+    typedef uint4 type;
+};
+
+/* As they lie in memory, in as few registers: a compiler gives single 16-bit numbers a register each. */
+template <class T, int N> struct vec {
+    typename word_of<(int)sizeof(T) * N>::type u;
+};
+
+/* once: nobody reads it again soon. */
+template <int N, bool once = false, class T> LS_DEVICE vec<T, N> vec_load(const T *p)
+{
+    typedef typename word_of<(int)sizeof(T) * N>::type word;
+#ifdef LS_EMU
+    emu_check_aligned(p, sizeof(word));
+#endif
+    const word *from = reinterpret_cast<const word *>(p);
+    return {once ? __ldcs(from) : *from};
+}
+
+template <int N, bool once = false, class T> LS_DEVICE void vec_store(T *p, const vec<T, N> &v)
+{
+    typedef typename word_of<(int)sizeof(T) * N>::type word;
+#ifdef LS_EMU
+    emu_check_aligned(p, sizeof(word));
+#endif
+    if (once) __stcs(reinterpret_cast<word *>(p), v.u);
+    else *reinterpret_cast<word *>(p) = v.u;
+}
+
+template <class T, int N> LS_DEVICE vec<T, N> vec_zero()
+{
+    vec<T, N> v;
+    memset(&v, 0, sizeof v);
+    return v;
+}
+
+/* Two narrow numbers out of, and into, a word; the first is the lower half. */
+LS_DEVICE float2 widen2(unsigned u, bf16)
+{
+    return make_float2(__uint_as_float(u << 16), __uint_as_float(u & 0xffff0000u));
+}
+LS_DEVICE float2 widen2(unsigned u, f16)
+{
+    __half2 h;
+    memcpy(&h, &u, sizeof h);
+    return __half22float2(h);
+}
+LS_DEVICE unsigned narrow2(float a, float b, bf16)
+{
+    const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
+    unsigned u;
+    memcpy(&u, &h, sizeof u);
+    return u;
+}
+LS_DEVICE unsigned narrow2(float a, float b, f16)
+{
+    const __half2 h = __floats2half2_rn(a, b);
+    unsigned u;
+    memcpy(&u, &h, sizeof u);
+    return u;
+}
+
+template <int N, class T> LS_DEVICE void widen(float (&f)[N], const vec<T, N> &v)
+{
+    if constexpr (sizeof(T) == sizeof(float)) {
+        memcpy(f, &v, sizeof f);
+    } else if constexpr (N == 1) {
+        T x;
+        memcpy(&x, &v, sizeof x);
+        f[0] = to_float(x);
+    } else {
+        unsigned u[N / 2];
+        memcpy(u, &v, sizeof u);
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) {
+            const float2 pair = widen2(u[i], T());
+            f[2 * i] = pair.x;
+            f[2 * i + 1] = pair.y;
+        }
+    }
+}
+
+/* Rounds to nearest even. */
+template <class T, int N> LS_DEVICE vec<T, N> vec_of(const float (&f)[N])
+{
+    vec<T, N> v;
+    if constexpr (sizeof(T) == sizeof(float)) {
+        memcpy(&v, f, sizeof v);
+    } else if constexpr (N == 1) {
+        const T x = from_float<T>(f[0]);
+        memcpy(&v, &x, sizeof v);
+    } else {
+        unsigned u[N / 2];
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) u[i] = narrow2(f[2 * i], f[2 * i + 1], T());
+        memcpy(&v, u, sizeof v);
+    }
+    return v;
+}
+
+/* Dropout of elements first … first+N-1. */
+template <int N> LS_DEVICE void drop_all(float (&f)[N], const drop_arg &d, uint64_t key, int64_t first)
+{
+    if (!d.on) return;
+#pragma unroll
+    for (int i = 0; i < N; i++) f[i] *= drop_factor(d, key, (uint32_t)(first + i));
+}
+
+/* On the host: whether all of up to six addresses (NULL does) allow 16-byte accesses. */
+static inline bool aligned16(const void *a, const void *b = nullptr, const void *c = nullptr, const void *d = nullptr,
+                             const void *e = nullptr, const void *f = nullptr)
+{
+    return (((uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d | (uintptr_t)e | (uintptr_t)f) & 15) == 0;
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* load.h - compute backends in shared objects (compute/plugin.h, core/plugin.h). */
+#ifndef LS_COMPUTE_LOAD_H
+#define LS_COMPUTE_LOAD_H
+
+#include "compute/plugin.h"
+
+/* Loads lockstep_<name>.so, for good, and opens it. LS_E_UNSUPPORTED says why that does not work here. */
+ls_status compute_load_plugin(const char *name, const ls_compute_open_opts *o, ls_compute *c);
+
+/* The plugin that opened c; NULL: none did. */
+const ls_compute_plugin *compute_plugin_of(const ls_compute *c);
+
+/* For doctor: loads it and asks for its devices. The number of usable ones, or -1: it does not load; words say what there is, or why not. */
+int compute_probe_plugin(const char *name, char *words, size_t room);
+
+#endif
