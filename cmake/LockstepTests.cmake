@@ -4,6 +4,17 @@ add_library(ls_test_support INTERFACE)
 target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
 
+# The NCCL plugin with a stand-in for libnccl, for unit/nccl: in a folder of its own, so that no program finds it by itself.
+add_library(fake_nccl SHARED tests/fake_nccl/fake_nccl.c)
+add_library(fake_nccl_plugin MODULE src/comm/nccl/nccl.c)
+foreach(t fake_nccl fake_nccl_plugin)
+  target_include_directories(${t} PRIVATE ${PROJECT_SOURCE_DIR}/tests/fake_nccl)
+  target_link_libraries(${t} PRIVATE ls_flags)
+  set_target_properties(${t} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fake_nccl)
+endforeach()
+target_link_libraries(fake_nccl_plugin PRIVATE fake_nccl)
+set_target_properties(fake_nccl_plugin PROPERTIES PREFIX "" OUTPUT_NAME lockstep_nccl)
+
 # A line "ls-test: serial" in a test's file keeps other tests from running beside it (it measures time, or fills the machine).
 function(ls_test_marks name file)
   file(STRINGS ${file} _serial REGEX "ls-test: serial")
@@ -11,6 +22,24 @@ function(ls_test_marks name file)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
 endfunction()
+
+# Libraries that a test puts in the place of real ones: tests/fake_<what>/*.c is fake_<what>.so, loaded at run time.
+add_library(fake_nvml MODULE ${PROJECT_SOURCE_DIR}/tests/fake_nvml/nvml.c)
+target_link_libraries(fake_nvml PRIVATE ls_flags)
+set_target_properties(fake_nvml PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+find_path(LS_cupti_INC cupti.h HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include /usr/local/cuda/extras/CUPTI/include)
+find_path(LS_cuda_INC cuda.h HINTS $ENV{CUDA_HOME}/include /usr/local/cuda/include)
+if(LS_cupti_INC AND LS_cuda_INC) # what reads CUPTI's records, alone in a plugin, and a library that makes some
+  foreach(_pair "fake_cupti tests/fake_cupti/cupti.c" "lockstep_cupti_test src/compute/cuda/cupti.c")
+    separate_arguments(_pair)
+    list(GET _pair 0 _n)
+    list(GET _pair 1 _f)
+    add_library(${_n} MODULE ${PROJECT_SOURCE_DIR}/${_f})
+    target_include_directories(${_n} SYSTEM PRIVATE ${LS_cupti_INC} ${LS_cuda_INC})
+    target_link_libraries(${_n} PRIVATE ls_flags)
+    set_target_properties(${_n} PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+  endforeach()
+endif()
 
 foreach(kind unit grad backend equiv prop fault golden)
   file(GLOB _tests CONFIGURE_DEPENDS tests/${kind}/test_*.c tests/${kind}/test_*.cpp)
@@ -33,6 +62,9 @@ foreach(kind unit grad backend equiv prop fault golden)
     ls_test_marks(${kind}/${_short} ${t})
   endforeach()
 endforeach()
+if(TARGET unit_nccl)
+  add_dependencies(unit_nccl fake_nccl_plugin)
+endif()
 
 # A fuzz target is tests/fuzz/fuzz_<what>.c with LLVMFuzzerTestOneInput; its corpus in tests/fuzz/corpus/<what> is replayed
 # by a plain driver in CTest, and grown by libFuzzer with -DLS_FUZZ=ON (clang).

@@ -26,7 +26,10 @@ static inline double num_round(double x, int bits, int least)
 
 static inline double num_as(ls_dtype dt, double x)
 {
-    return dt == LS_BF16 ? num_round(x, 7, -126) : dt == LS_F16 ? num_round(x, 10, -14) : dt == LS_F32 ? (double)(float)x : x;
+    return dt == LS_BF16  ? num_round(x, 7, -126)
+           : dt == LS_F16 ? num_round(x, 10, -14)
+           : dt == LS_F32 ? (double)(float)x
+                          : x;
 }
 
 static inline double num_get(ls_dtype dt, const void *p, int64_t i)

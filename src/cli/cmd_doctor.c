@@ -4,9 +4,10 @@
  *   ok       present, and tried where trying is cheap
  *   missing  not found on this machine; the words say what was looked for, the hint what to install
  *   failed   found or needed, and does not work
- * Only the parts that every run needs (cpu, memory, compute, files) can make the command fail. MPI, CUDA, NCCL and Slurm
- * are looked for and reported; this version runs one worker on the CPU and uses none of them. */
+ * Only the parts that every run needs (cpu, memory, compute, files), and a device that was asked for (--device), can make the command
+ * fail. MPI, GPUs (doctor_gpu.c) and Slurm are looked for and reported. */
 #include "cli/commands.h"
+#include "cli/doctor_impl.h"
 #include "comm/start.h"
 #include "compute/compute.h"
 #include "core/fs.h"
@@ -25,20 +26,9 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-typedef enum part_state { PART_OK, PART_MISSING, PART_FAILED } part_state;
 static const char *const state_word[] = {"ok", "missing", "failed"};
 
-typedef struct part {
-    const char *name;
-    bool basic; /* every run needs it */
-    part_state state;
-    char text[400], hint[300];
-} part;
-
-#define UNUSED "; not used by this version"
-
-static void put(part *p, part_state state, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-static void put(part *p, part_state state, const char *fmt, ...)
+void doctor_put(part *p, part_state state, const char *fmt, ...)
 {
     va_list ap;
     p->state = state;
@@ -47,9 +37,12 @@ static void put(part *p, part_state state, const char *fmt, ...)
     va_end(ap);
 }
 
-static void hint(part *p, const char *text)
+void doctor_hint(part *p, const char *fmt, ...)
 {
-    snprintf(p->hint, sizeof p->hint, "%s", text);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(p->hint, sizeof p->hint, fmt, ap);
+    va_end(ap);
 }
 
 /* ---- the machine ---------------------------------------------------------------------------------------------------- */
@@ -104,7 +97,7 @@ static void look_cpu(part *p)
     if (uname(&u)) u = (struct utsname){.machine = "?"};
     if (ls_fs_read("/proc/cpuinfo", &text, &n) != LS_OK) {
         ls_err_clear();
-        put(p, PART_OK, "%s, %d cores usable (no /proc/cpuinfo to say more)", u.machine, usable);
+        doctor_put(p, PART_OK, "%s, %d cores usable (no /proc/cpuinfo to say more)", u.machine, usable);
         return;
     }
     field(text, "model name", model, sizeof model);
@@ -122,8 +115,8 @@ static void look_cpu(part *p)
     ls_str s = {0};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (has_word(flags, wanted[i])) ls_str_addf(&s, " %s", wanted[i]);
-    put(p, PART_OK, "%s, %s, %d of %ld cores usable;%s", u.machine, model, usable, sysconf(_SC_NPROCESSORS_ONLN),
-        s.data ? s.data : " no vector extension that we use");
+    doctor_put(p, PART_OK, "%s, %s, %d of %ld cores usable;%s", u.machine, model, usable, sysconf(_SC_NPROCESSORS_ONLN),
+               s.data ? s.data : " no vector extension that we use");
     ls_str_fini(&s);
 }
 
@@ -132,7 +125,7 @@ static void look_memory(part *p)
     char *text = NULL, total[64], avail[64], limit[64] = "", a[32], b[32], c[32];
     size_t n = 0;
     if (ls_fs_read("/proc/meminfo", &text, &n) != LS_OK) {
-        put(p, PART_FAILED, "%s", ls_err_words());
+        doctor_put(p, PART_FAILED, "%s", ls_err_words());
         ls_err_clear();
         return;
     }
@@ -148,9 +141,9 @@ static void look_memory(part *p)
         ls_err_clear();
     }
     bool enough = avail_b >= 256.0 * 1024 * 1024;
-    put(p, enough ? PART_OK : PART_FAILED, "%s, %s available%s", ls_human_bytes(a, total_b), ls_human_bytes(b, avail_b),
-        limit);
-    if (!enough) hint(p, "a small model needs 256 MiB; end other programs");
+    doctor_put(p, enough ? PART_OK : PART_FAILED, "%s, %s available%s", ls_human_bytes(a, total_b),
+               ls_human_bytes(b, avail_b), limit);
+    if (!enough) doctor_hint(p, "a small model needs 256 MiB; end other programs");
 }
 
 static void look_openmp(part *p)
@@ -161,8 +154,8 @@ static void look_openmp(part *p)
 #pragma omp atomic
         n++;
     }
-    put(p, n > 0 ? PART_OK : PART_FAILED, "version %d, %d thread%s answer (OMP_NUM_THREADS=%s)", _OPENMP, n,
-        n == 1 ? "" : "s", getenv("OMP_NUM_THREADS") ? getenv("OMP_NUM_THREADS") : "unset");
+    doctor_put(p, n > 0 ? PART_OK : PART_FAILED, "version %d, %d thread%s answer (OMP_NUM_THREADS=%s)", _OPENMP, n,
+               n == 1 ? "" : "s", getenv("OMP_NUM_THREADS") ? getenv("OMP_NUM_THREADS") : "unset");
 }
 
 /* ---- what the program computes with --------------------------------------------------------------------------------- */
@@ -212,15 +205,16 @@ static void look_compute(part *p)
     ls_status st = ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 0);
     if (st == LS_OK) st = self_test(&c, &worst);
     if (st != LS_OK) {
-        put(p, PART_FAILED, "%s", ls_err_words());
+        doctor_put(p, PART_FAILED, "%s", ls_err_words());
         ls_err_clear();
         return;
     }
     /* 70 products of two normal numbers: float sums differ from double ones by about 1e-5. */
     bool right = worst < 1e-4;
-    put(p, right ? PART_OK : PART_FAILED, "%s; a small matmul differs from sums in double by at most %.1e",
-        ls_compute_describe(&c, words), worst);
-    if (!right) hint(p, "a kernel of this CPU computes wrongly: LS_GEMM=plain avoids it; please report this line");
+    doctor_put(p, right ? PART_OK : PART_FAILED, "%s; a small matmul differs from sums in double by at most %.1e",
+               ls_compute_describe(&c, words), worst);
+    if (!right)
+        doctor_hint(p, "a kernel of this CPU computes wrongly: LS_GEMM=plain avoids it; please report this line");
 }
 
 static void look_ref(part *p)
@@ -228,11 +222,11 @@ static void look_ref(part *p)
     ls_compute c;
     char words[160];
     if (ls_compute_open(&c, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F64}, 1) != LS_OK) {
-        put(p, PART_FAILED, "%s", ls_err_words());
+        doctor_put(p, PART_FAILED, "%s", ls_err_words());
         ls_err_clear();
         return;
     }
-    put(p, PART_OK, "%s; also in float", ls_compute_describe(&c, words));
+    doctor_put(p, PART_OK, "%s; also in float", ls_compute_describe(&c, words));
 }
 
 static void look_blas(part *p)
@@ -244,7 +238,7 @@ static void look_blas(part *p)
     Dl_info where = {0};
     f.p = dlsym(RTLD_DEFAULT, "cblas_sgemm");
     if (!f.p) {
-        put(p, PART_MISSING, "no CBLAS is linked into this program; its own matmul kernels are used");
+        doctor_put(p, PART_MISSING, "no CBLAS is linked into this program; its own matmul kernels are used");
         return;
     }
     const char *path = dladdr(f.p, &where) && where.dli_fname ? where.dli_fname : "?";
@@ -252,7 +246,7 @@ static void look_blas(part *p)
     const char *version = "";
     if ((f.p = dlsym(RTLD_DEFAULT, "openblas_get_config"))) version = f.text();
     else if ((f.p = dlsym(RTLD_DEFAULT, "bli_info_get_version_str"))) version = f.text();
-    put(p, PART_OK, "%s%s%s", real ? real : path, *version ? ", version " : "", version);
+    doctor_put(p, PART_OK, "%s%s%s", real ? real : path, *version ? ", version " : "", version);
     free(real);
 }
 
@@ -273,11 +267,11 @@ static void look_files(part *p)
     struct statvfs v;
     if (st == LS_OK) {
         double free_b = statvfs(dir, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : 0;
-        put(p, PART_OK, "wrote, synced, renamed and read a file in %s, %s free there", dir,
-            ls_human_bytes(room, free_b));
+        doctor_put(p, PART_OK, "wrote, synced, renamed and read a file in %s, %s free there", dir,
+                   ls_human_bytes(room, free_b));
     } else {
-        put(p, PART_FAILED, "%s", ls_err_words());
-        hint(p, "set TMPDIR to a folder that can be written");
+        doctor_put(p, PART_FAILED, "%s", ls_err_words());
+        doctor_hint(p, "set TMPDIR to a folder that can be written");
         ls_err_clear();
     }
     if (path) unlink(path);
@@ -286,16 +280,6 @@ static void look_files(part *p)
 }
 
 /* ---- what other versions of a machine may have ----------------------------------------------------------------------- */
-
-/* Opens the first of the libraries; NULL when none is there. */
-static void *open_first(const char *const *names, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        void *lib = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
-        if (lib) return lib;
-    }
-    return NULL;
-}
 
 /* Full path of a program in PATH, or false. */
 static bool in_path(const char *name, char *out, size_t cap)
@@ -315,59 +299,12 @@ static void look_mpi(part *p)
     char run[256], path[512], words[600];
     const bool has_run = in_path("mpirun", run, sizeof run);
     if (ls_comm_mpi_look(path, sizeof path, words, sizeof words)) {
-        put(p, PART_OK, "%.100s by %.200s, %s%.200s", words, path, has_run ? "started by " : "no mpirun in PATH",
-            has_run ? run : "");
+        doctor_put(p, PART_OK, "%.100s by %.200s, %s%.200s", words, path, has_run ? "started by " : "no mpirun in PATH",
+                   has_run ? run : "");
         return;
     }
-    put(p, PART_MISSING, "%.500s", words);
-    hint(p, "apt-get install openmpi-bin libopenmpi-dev, then build again");
-}
-
-static void look_cuda(part *p)
-{
-    static const char *const names[] = {"libcuda.so.1"};
-    void *lib = open_first(names, 1);
-    if (!lib) {
-        put(p, PART_MISSING, "no NVIDIA driver (libcuda.so.1)" UNUSED);
-        hint(p, "a machine with an NVIDIA GPU needs the driver package, e.g. nvidia-driver");
-        return;
-    }
-    union {
-        void *p;
-        int (*init)(unsigned);
-        int (*count)(int *);
-        int (*get)(int *, int);
-        int (*name)(char *, int, int);
-    } f;
-    int n = 0, device = 0, rc = -1;
-    char name[128] = "?";
-    if ((f.p = dlsym(lib, "cuInit"))) rc = f.init(0);
-    if (rc == 0 && (f.p = dlsym(lib, "cuDeviceGetCount"))) rc = f.count(&n);
-    if (rc == 0 && n > 0 && (f.p = dlsym(lib, "cuDeviceGet")) && f.get(&device, 0) == 0 &&
-        (f.p = dlsym(lib, "cuDeviceGetName")))
-        f.name(name, (int)sizeof name, device);
-    if (rc != 0) put(p, PART_FAILED, "the NVIDIA driver is there and does not start (cuInit gives %d)" UNUSED, rc);
-    else if (n == 0) put(p, PART_MISSING, "the NVIDIA driver sees no GPU" UNUSED);
-    else put(p, PART_OK, "found %d GPU%s, the first a %s" UNUSED, n, n == 1 ? "" : "s", name);
-    /* The driver stays loaded: it registers handlers that must outlive it. */
-}
-
-static void look_nccl(part *p)
-{
-    static const char *const names[] = {"libnccl.so.2"};
-    void *lib = open_first(names, 1);
-    if (!lib) {
-        put(p, PART_MISSING, "no libnccl.so.2" UNUSED);
-        hint(p, "NVIDIA's package libnccl2, or PyPI's nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH");
-        return;
-    }
-    union {
-        void *p;
-        int (*version)(int *);
-    } f;
-    int v = 0;
-    if ((f.p = dlsym(lib, "ncclGetVersion"))) f.version(&v);
-    put(p, PART_OK, "found version %d.%d.%d" UNUSED, v / 10000, v / 100 % 100, v % 100);
+    doctor_put(p, PART_MISSING, "%.500s", words);
+    doctor_hint(p, "apt-get install openmpi-bin libopenmpi-dev, then build again");
 }
 
 static void look_slurm(part *p)
@@ -375,11 +312,11 @@ static void look_slurm(part *p)
     char path[256];
     const char *job = getenv("SLURM_JOB_ID");
     if (!in_path("srun", path, sizeof path)) {
-        put(p, PART_MISSING, "no srun in PATH" UNUSED);
-        hint(p, "log in to a node of the cluster; a single machine needs no Slurm");
+        doctor_put(p, PART_MISSING, "no srun in PATH");
+        doctor_hint(p, "log in to a node of the cluster; a single machine needs no Slurm");
         return;
     }
-    put(p, PART_OK, "found %.200s, %s%s" UNUSED, path, job ? "inside job " : "outside a job", job ? job : "");
+    doctor_put(p, PART_OK, "found %.200s, %s%s", path, job ? "inside job " : "outside a job", job ? job : "");
 }
 
 /* ---- the command ---------------------------------------------------------------------------------------------------- */
@@ -389,14 +326,24 @@ static const struct {
     bool basic;
     void (*look)(part *);
 } parts[] = {
-    {"cpu", true, look_cpu},         {"memory", true, look_memory}, {"openmp", true, look_openmp},
-    {"compute", true, look_compute}, {"reference", true, look_ref}, {"blas", false, look_blas},
-    {"files", true, look_files},     {"mpi", false, look_mpi},      {"cuda", false, look_cuda},
-    {"nccl", false, look_nccl},      {"slurm", false, look_slurm},
+    {"cpu", true, look_cpu},
+    {"memory", true, look_memory},
+    {"openmp", true, look_openmp},
+    {"compute", true, look_compute},
+    {"reference", true, look_ref},
+    {"blas", false, look_blas},
+    {"files", true, look_files},
+    {"mpi", false, look_mpi},
+    {"cuda", false, doctor_look_cuda},
+    {"plugin", false, doctor_look_plugin},
+    {"libraries", false, doctor_look_libraries},
+    {"nvml", false, doctor_look_nvml},
+    {"nccl", false, doctor_look_nccl},
+    {"slurm", false, look_slurm},
 };
 #define N_PART (sizeof parts / sizeof parts[0])
 
-static void print_json(const part *p, bool ok)
+static void print_json(const part *p, size_t n, bool ok)
 {
     ls_str s = {0};
     ls_jsonw w;
@@ -405,7 +352,7 @@ static void print_json(const part *p, bool ok)
     ls_jsonw_put_str(&w, "version", LS_VERSION);
     ls_jsonw_put_bool(&w, "ok", ok);
     ls_jsonw_put_open(&w, "parts", '[');
-    for (size_t i = 0; i < N_PART; i++) {
+    for (size_t i = 0; i < n; i++) {
         ls_jsonw_open(&w, '{');
         ls_jsonw_put_str(&w, "name", p[i].name);
         ls_jsonw_put_str(&w, "state", state_word[p[i].state]);
@@ -422,41 +369,54 @@ static void print_json(const part *p, bool ok)
 
 typedef struct doctor_options {
     bool json;
+    const char *device;
 } doctor_options;
 
 static const ls_opt options[] = {
     {"json", LS_OPT_SWITCH, offsetof(doctor_options, json), NULL, NULL, "print one JSON object", "Options"},
+    {"device", LS_OPT_CHOICE, offsetof(doctor_options, device), "cpu|cuda", NULL,
+     "compute something small on it and compare; fails when that does not work", "Options"},
 };
+
+#define N_OPTION (sizeof options / sizeof options[0])
+
+static void print_rows(const part *row, size_t n)
+{
+    printf("lockstep %s\n\n", LS_VERSION);
+    for (size_t i = 0; i < n; i++) {
+        printf("  %-10s %-8s %s\n", row[i].name, state_word[row[i].state], row[i].text);
+        if (row[i].hint[0]) printf("  %-10s %-8s -> %s\n", "", "", row[i].hint);
+    }
+}
 
 ls_status cmd_doctor(int argc, char **argv)
 {
     doctor_options o = {0};
     bool help = false;
-    LS_TRY(ls_opt_parse(options, 1, &o, NULL, argc, argv, NULL, &help));
+    LS_TRY(ls_opt_parse(options, N_OPTION, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help("doctor [--json]",
-                 "Says what this machine can do: CPU, memory, threads, compute backends and BLAS, files, and whether "
-                 "MPI, CUDA, NCCL\n"
-                 "and Slurm are there. Fails only when a part that every run needs does not work.",
-                 options, 1);
+        cli_help(
+            "doctor [--json] [--device cpu|cuda]",
+            "Says what this machine can do: CPU, memory, threads, compute backends and BLAS, files, and whether MPI, "
+            "GPUs (driver,\n"
+            "plugin, libraries, NVML, NCCL) and Slurm are there. Fails only when a part that every run needs, or a "
+            "device that was\n"
+            "asked for, does not work.",
+            options, N_OPTION);
         return LS_OK;
     }
-    part row[N_PART];
+    part row[N_PART + 1];
+    const size_t n = N_PART + (o.device != NULL);
     const char *broken = NULL;
-    for (size_t i = 0; i < N_PART; i++) {
-        row[i] = (part){.name = parts[i].name, .basic = parts[i].basic};
-        parts[i].look(&row[i]);
-        if (parts[i].basic && row[i].state != PART_OK && !broken) broken = parts[i].name;
+    for (size_t i = 0; i < n; i++) {
+        const bool last = i == N_PART;
+        row[i] = (part){.name = last ? "device" : parts[i].name, .basic = last || parts[i].basic};
+        if (last) doctor_try_device(&row[i], o.device);
+        else parts[i].look(&row[i]);
+        if (row[i].basic && row[i].state != PART_OK && !broken) broken = row[i].name;
     }
-    if (o.json) {
-        print_json(row, !broken);
-    } else {
-        printf("lockstep %s\n\n", LS_VERSION);
-        for (size_t i = 0; i < N_PART; i++) {
-            printf("  %-10s %-8s %s\n", row[i].name, state_word[row[i].state], row[i].text);
-            if (row[i].hint[0]) printf("  %-10s %-8s -> %s\n", "", "", row[i].hint);
-        }
-    }
+    if (o.json) print_json(row, n, !broken);
+    else print_rows(row, n);
     if (broken) return ls_fail(LS_E_DEVICE, "%s does not work here (see its row)", broken);
     return LS_OK;
 }

@@ -142,6 +142,7 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
+    ls_profile_device_end(profile);
     ls_trainer_destroy(&t);
     if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
     ls_train_config_fini(&c);

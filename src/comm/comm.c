@@ -102,7 +102,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     const double begin = ls_now();
     ls_status st = c->ops->run(c, r);
     const double busy = r->from ? 0 : ls_now() - (r->began > 0 ? r->began : begin);
-    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_COLL,
+    ls_span_end(r->from ? 0 : traced, (ls_trace_span){.kind = LS_SPAN_COLL,
                                         .name = ls_coll_word(r->kind),
                                         .label = (uint16_t)r->label,
                                         .seq = r->seq,
@@ -242,6 +242,7 @@ ls_status ls_wait(ls_comm *c, ls_ticket t)
     ls_mark idle = 0;
     if (!t) return LS_OK;
     LS_TRY(wait_done(c, t, false, &what, &idle));
+    if (what.to && c->ops->check) LS_TRY(c->ops->check(c));
     return idle || what.to ? comm_device_wait(c, idle, what.to, what.kind, what.label) : LS_OK;
 }
 

@@ -34,6 +34,7 @@ typedef struct comm_ops {
     const char *name;
     bool inline_run; /* requests are carried out by the caller: nothing to overlap */
     ls_status (*run)(ls_comm *c, comm_req *r);
+    ls_status (*check)(ls_comm *c); /* (optional) whether what is under way on the device will end well */
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
@@ -127,6 +128,7 @@ ls_status comm_drain(ls_comm *c);
 ls_status comm_forward(ls_comm *c, comm_req *r);
 /* Takes over what c says of its place, hosts, limit and name from `inner`, which it is made over. LS_E_NOMEM. */
 ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name);
+ls_comm *comm_unstage(ls_comm **c); /* ends a staged communicator that has not been used, not its inner one */
 /* Whether the run of c's workers has been given up, and the words. */
 bool comm_aborted(const ls_comm *c, char *words, size_t room);
 

@@ -46,7 +46,7 @@ typedef struct control {
 } control;
 
 struct ls_local_world {
-    uint64_t magic;
+    uint64_t magic, id; /* id: of this one, among those of a host */
     int size;
     size_t arena_nbytes, map_nbytes;
     size_t control_off, mailbox_off, arena_off;

@@ -2,6 +2,7 @@
  * else (a memfd, handed over as a file descriptor). Nothing of it outlives the last worker. */
 #include "comm/local_impl.h"
 
+#include "core/clock.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -62,6 +63,7 @@ static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
         return ls_fail(LS_E_CONFIG, "%d workers on one host: 1 to %d are possible", size, MAX_RANK);
     *head = (ls_local_world){
         .magic = MAGIC, .size = size, .arena_nbytes = round_up(arena_nbytes, (size_t)2 << 20), .free_control = ~1ULL};
+    head->id = (uint64_t)(ls_now() * 1e9) ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)head;
     head->control_off = round_up(sizeof *head, 4096);
     head->mailbox_off = head->control_off + N_CONTROL * round_up(sizeof(control), 4096);
     head->arena_off =

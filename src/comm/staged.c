@@ -450,3 +450,12 @@ ls_status ls_comm_staged(ls_comm *inner, const ls_device *dev, ls_comm **out)
     leave(at);
     return st;
 }
+
+ls_comm *comm_unstage(ls_comm **c)
+{
+    staged *s = (*c)->impl;
+    ls_comm *inner = s->inner;
+    s->inner = NULL;
+    ls_comm_destroy(c);
+    return inner;
+}

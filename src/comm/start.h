@@ -27,6 +27,20 @@ ls_status ls_comm_mpi(ls_comm **out);
 /* Whether the plugin loads, and which MPI it found (or why not); `path` is the file. */
 bool ls_comm_mpi_look(char *path, size_t n_path, char *words, size_t n_words);
 
+/* Device memory between GPUs over NCCL (the plugin `nccl`), host memory over boot, which it owns when it succeeds; so does what is split from
+ * it. deterministic: sums in the tree of every other backend; else in NCCL's own order. LS_E_UNSUPPORTED with the reason where the plugin
+ * does not load or workers share a GPU; LS_E_COMM where NCCL does not start. Collective over boot. */
+ls_status ls_comm_nccl(ls_comm *boot, const ls_device *dev, bool deterministic, ls_comm **out);
+bool ls_comm_nccl_look(char *path, size_t n_path, char *words, size_t n_words);
+/* Device memory that a communicator of so many workers takes for sums in the tree, beside NCCL's own. */
+size_t ls_comm_nccl_nbytes(int size);
+
+/* The communicator for a run's workers, who have met in boot, by --comm (auto, local, mpi, nccl): boot itself without a device, else one that
+ * takes device memory. auto is nccl when every worker has a GPU of its own and NCCL starts, else staged; `said` then has the reason, in one
+ * line for a person (rank 0's; else empty). Owns boot when it succeeds. LS_E_CONFIG: asked for what cannot be. Collective over boot. */
+ls_status ls_comm_for_device(ls_comm *boot, const ls_device *dev, const char *asked, bool deterministic, ls_comm **out,
+                             ls_str *said);
+
 /* Meets the other workers of torchrun-style variables on this host. LS_E_UNSUPPORTED when they are on several. Collective. */
 ls_status ls_comm_meet(const ls_start_env *e, ls_comm **out);
 

@@ -79,6 +79,11 @@ bool ls_nvtx_open(void)
     return push != NULL;
 }
 
+bool ls_nvtx_on(void)
+{
+    return push != NULL;
+}
+
 void ls_nvtx_push(const char *name)
 {
     if (push) push(name);

@@ -10,6 +10,7 @@
 /* Looks for a profiler, once in a process; true when one listens. */
 bool ls_nvtx_open(void);
 
+bool ls_nvtx_on(void); /* it was opened and one listens */
 void ls_nvtx_push(const char *name);
 void ls_nvtx_pop(void);
 

@@ -2,11 +2,14 @@
 #include "core/trace_impl.h"
 
 #include "core/mem.h"
+#include "core/nvtx.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 _Thread_local ls_lane *ls_trace_here_;
+_Thread_local ls_trace_place ls_trace_unit;
 
 int64_t ls_trace_now(void)
 {
@@ -29,6 +32,36 @@ void ls_trace_end_(int64_t begin, const ls_trace_span *s)
     whole.begin = begin;
     whole.end = ls_trace_now();
     ls_trace_push_(ls_trace_here_, &whole);
+}
+
+bool ls_unit_ranges_(void)
+{
+    return ls_nvtx_on();
+}
+
+void ls_unit_range_push_(const ls_trace_span *s)
+{
+    char words[64];
+    ls_nvtx_push(ls_span_words(s, words));
+}
+
+void ls_unit_end(int64_t begin, const ls_trace_span *s)
+{
+    if (begin) ls_trace_end_(begin, s);
+    if (ls_nvtx_on()) ls_nvtx_pop();
+    ls_trace_unit = (ls_trace_place){0};
+}
+
+const char *ls_span_words(const ls_trace_span *s, char buf[64])
+{
+    static const char *const before[] = {
+#define X(kind, category, words) words,
+        LS_SPAN_LIST(X)
+#undef X
+    };
+    if (s->index) snprintf(buf, 64, "%s%.30s.%d", before[s->kind], s->name, s->index - 1);
+    else snprintf(buf, 64, "%s%.40s", before[s->kind], s->name);
+    return buf;
 }
 
 void ls_trace_enter(ls_lane *l)
@@ -56,6 +89,10 @@ void ls_trace_destroy(ls_trace **tp)
         ls_free(l->span);
         ls_free(l);
     }
+    for (trace_text *x = t->text, *next; x; x = next) {
+        next = x->next;
+        ls_free(x);
+    }
     ls_free(t);
     *tp = NULL;
 }
@@ -80,6 +117,17 @@ ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane *
     t->n_lane++;
     *out = l;
     return LS_OK;
+}
+
+const char *ls_trace_text(ls_trace *t, const char *text)
+{
+    const size_t n = strlen(text) + 1;
+    trace_text *x = ls_alloc(sizeof *x + n);
+    if (!x) return NULL;
+    memcpy(x->text, text, n);
+    x->next = t->text;
+    t->text = x;
+    return x->text;
 }
 
 void ls_trace_set_base(ls_trace *t, int64_t base)

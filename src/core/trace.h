@@ -38,6 +38,8 @@
     X(LS_SPAN_WAIT,       "wait",        "wait ")             \
     X(LS_SPAN_PIPE,       "pipeline",    "")                  \
     X(LS_SPAN_CKPT,       "checkpoint",  "checkpoint ")       \
+    X(LS_SPAN_KERNEL,     "kernel",      "")                  \
+    X(LS_SPAN_COPY,       "copy",        "")                  \
     X(LS_SPAN_COUNTER,    "counter",     "")
 /* clang-format on */
 
@@ -51,7 +53,7 @@ typedef enum ls_span_kind {
 /* What is known of a span; what does not apply stays 0. Strings are borrowed for ever: literals. */
 typedef struct ls_trace_span {
     const char *name;
-    const char *site; /* who asked for it: LS_SITE                        */
+    const char *site; /* who asked for it: LS_SITE; of kernels and copies, for which unit and operation it ran */
     int64_t begin, end;
     int64_t bytes;  /* moved or written                                */
     double value;   /* of a counter                                    */
@@ -95,6 +97,35 @@ static inline void ls_trace_count(const char *name, double value)
                    &(ls_trace_span){.kind = LS_SPAN_COUNTER, .name = name, .begin = now, .end = now, .value = value});
 }
 
+/* ---- units ----
+ * What a thread is working on, for whoever names work that it queues on a device (compute/kernel_times.h). With a profiler that watches
+ * (core/nvtx.h) a unit is a range of its own, "forward h.3". */
+typedef struct ls_trace_place {
+    uint32_t id; /* kind of pass << 12 | unit + 1; 0: outside units */
+    int32_t index;
+    const char *name;
+} ls_trace_place;
+
+extern _Thread_local ls_trace_place ls_trace_unit;
+
+#define LS_TRACE_UNIT(kind, u) ((uint32_t)(kind) << 12 | ((uint32_t)(u) + 1))
+
+void ls_unit_range_push_(const ls_trace_span *s);
+bool ls_unit_ranges_(void);
+
+/*   const int64_t t0 = ls_unit_begin(u, &span);   … the unit …   ls_unit_end(t0, &span);       span: kind, name, index */
+static inline int64_t ls_unit_begin(int u, const ls_trace_span *s)
+{
+    ls_trace_unit = (ls_trace_place){LS_TRACE_UNIT(s->kind, u), s->index, s->name};
+    if (__builtin_expect(ls_unit_ranges_(), 0)) ls_unit_range_push_(s);
+    return ls_span_begin();
+}
+
+void ls_unit_end(int64_t begin, const ls_trace_span *s);
+
+/* "forward h.3": the words of a span's kind, its name and index. */
+const char *ls_span_words(const ls_trace_span *s, char buf[64]);
+
 /* ---- set-up ---- */
 
 ls_status ls_trace_create(ls_trace **out, int rank);
@@ -102,6 +133,8 @@ void ls_trace_destroy(ls_trace **t); /* when no thread is in one of its lanes an
 
 /* A new lane; order is its place in the picture. LS_E_NOMEM. Not from several threads at once. */
 ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
+/* A string of the trace's own, for spans whose names are not literals. NULL: no memory. */
+const char *ls_trace_text(ls_trace *t, const char *text);
 /* From now on this thread records into the lane; NULL: it does not record. */
 void ls_trace_enter(ls_lane *l);
 

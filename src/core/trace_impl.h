@@ -21,11 +21,17 @@ typedef struct trace_fix {
     int64_t at, offset, error;
 } trace_fix;
 
+typedef struct trace_text {
+    struct trace_text *next;
+    char text[];
+} trace_text;
+
 struct ls_trace {
     int rank, n_lane, n_fix;
     int64_t base;
     trace_fix fix[2]; /* the first and the last */
     ls_lane *lane, **tail;
+    trace_text *text;
 };
 
 /* The lane's oldest readable span and one behind its newest. */

@@ -173,7 +173,9 @@ static void put_span(part *p, const ls_trace *t, int tid, const ls_trace_span *s
     else if (s->label) ls_str_addf(o, "%s\"bucket\": %d", comma, s->label), comma = ", ";
     if (s->seq) ls_str_addf(o, "%s\"seq\": %" PRIu64, comma, s->seq), comma = ", ";
     if (s->bytes) ls_str_addf(o, "%s\"bytes\": %" PRId64, comma, s->bytes), comma = ", ";
-    if (s->site) ls_str_addf(o, "%s\"site\": \"%s\"", comma, short_site(s->site));
+    const bool device = s->kind == LS_SPAN_KERNEL || s->kind == LS_SPAN_COPY;
+    if (s->site)
+        ls_str_addf(o, "%s\"%s\": \"%s\"", comma, device ? "for" : "site", device ? s->site : short_site(s->site));
     ls_str_add(o, "}}");
 }
 

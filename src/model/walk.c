@@ -60,9 +60,10 @@ ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
     LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
     for (int u = first; u < last; u++) {
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_FWD));
-        const int64_t begin = ls_span_begin();
+        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_FWD);
+        const int64_t begin = ls_unit_begin(u, &span);
         LS_TRY(run(m, a, mb, u, LS_FWD));
-        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_FWD));
+        ls_unit_end(begin, &span);
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_FWD));
     }
     return LS_OK;
@@ -93,9 +94,10 @@ ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
 {
     for (int u = last - 1; u >= first; u--) {
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD));
-        const int64_t begin = ls_span_begin();
+        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD);
+        const int64_t begin = ls_unit_begin(u, &span);
         LS_TRY(run(m, a, mb, u, LS_BWD));
-        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD));
+        ls_unit_end(begin, &span);
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD));
     }
@@ -108,9 +110,10 @@ ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *
         const bool head = m->unit[u].kind == LS_UNIT_HEAD;
         if (m->unit[u].kind == LS_UNIT_EMBED) break; /* it has no d x */
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_IN));
-        const int64_t begin = ls_span_begin();
+        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD_IN);
+        const int64_t begin = ls_unit_begin(u, &span);
         LS_TRY(run(m, a, mb, u, LS_BWD_IN));
-        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD_IN));
+        ls_unit_end(begin, &span);
         if (head) LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_IN));
     }
@@ -122,9 +125,10 @@ ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h
     for (int u = last - 1; u >= first; u--) {
         if (m->unit[u].kind == LS_UNIT_HEAD) continue;
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_W));
-        const int64_t begin = ls_span_begin();
+        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD_W);
+        const int64_t begin = ls_unit_begin(u, &span);
         LS_TRY(run(m, a, mb, u, LS_BWD_W));
-        ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD_W));
+        ls_unit_end(begin, &span);
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_W));
     }

@@ -74,6 +74,20 @@ static void add_facts(trace_rank *r, const json_t *args)
     }
 }
 
+/* "forward h.3 linear_fwd" -> "linear_fwd" */
+static const char *operation(const char *place)
+{
+    const char *blank = strrchr(place, ' ');
+    return blank ? blank + 1 : place;
+}
+
+static ls_status add_kernel(trace_facts *f, const char *name, double us, const json_t *args)
+{
+    const char *place = json_string_value(json_object_get(args, "for"));
+    LS_TRY(add(&f->kernel, name, us, int_of(args, "bytes")));
+    return add(&f->device_op, place ? operation(place) : "(unknown)", us, int_of(args, "bytes"));
+}
+
 static ls_status add_span(trace_facts *f, trace_rank *r, const char *name, const char *cat, double us,
                           const json_t *args)
 {
@@ -96,6 +110,12 @@ static ls_status add_span(trace_facts *f, trace_rank *r, const char *name, const
     } else if (!strcmp(cat, "wait")) {
         r->wait_us += us;
         return add(&f->wait, !strncmp(name, "wait ", 5) ? name + 5 : name, us, 0);
+    } else if (!strcmp(cat, "kernel")) {
+        r->kernel_us += us;
+        return add_kernel(f, name, us, args);
+    } else if (!strcmp(cat, "copy")) {
+        r->copy_us += us;
+        return add_kernel(f, name, us, args);
     } else if (!strcmp(cat, "checkpoint")) {
         r->ckpt_us += us;
     }
@@ -160,6 +180,8 @@ ls_status trace_read_text(const char *text, size_t n, const char *path, trace_fa
     sort(&out->unit);
     sort(&out->coll);
     sort(&out->wait);
+    sort(&out->kernel);
+    sort(&out->device_op);
     return st;
 }
 
@@ -179,5 +201,7 @@ void trace_facts_fini(trace_facts *f)
     ls_free(f->unit.row);
     ls_free(f->coll.row);
     ls_free(f->wait.row);
+    ls_free(f->kernel.row);
+    ls_free(f->device_op.row);
     *f = (trace_facts){0};
 }

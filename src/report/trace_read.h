@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TRACE_NAME     64
+#define TRACE_NAME     112
 #define TRACE_MAX_RANK 65536
 
 typedef struct trace_row {
@@ -25,6 +25,7 @@ typedef struct trace_rank {
     char host[64];
     int64_t spans, dropped, clock_offset_ns, clock_error_ns, steps;
     double step_us, unit_us, input_us, optimizer_us, wait_us, coll_us, ckpt_us;
+    double kernel_us, copy_us; /* of the device; those of several streams count each */
 } trace_rank;
 
 /* Zero-initialise; tables are sorted, the longest first. */
@@ -32,6 +33,7 @@ typedef struct trace_facts {
     trace_rank *rank;
     int n_rank, cap_rank;
     trace_table phase, unit, coll, wait;
+    trace_table kernel, device_op; /* of devices: by kernel, by what it ran for ("linear_fwd", else "forward h") */
 } trace_facts;
 
 /* LS_E_IO, LS_E_FORMAT: the file and the line are named. What other programs add to a trace is passed over. */

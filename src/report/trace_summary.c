@@ -149,6 +149,10 @@ static void put_ranks(ls_jsonw *w, const trace_facts *f)
         ls_jsonw_put_real(w, "waited_sec", k->wait_us / 1e6);
         ls_jsonw_put_real(w, "collectives_busy_sec", k->coll_us / 1e6);
         ls_jsonw_put_real(w, "checkpoint_sec", k->ckpt_us / 1e6);
+        if (k->kernel_us > 0 || k->copy_us > 0) {
+            ls_jsonw_put_real(w, "device_kernels_sec", k->kernel_us / 1e6);
+            ls_jsonw_put_real(w, "device_copies_sec", k->copy_us / 1e6);
+        }
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -193,6 +197,26 @@ static void put_units(ls_jsonw *w, const trace_table *t)
     ls_jsonw_close(w);
 }
 
+/* Shares are of all kernels and copies; how long the device was busy is less where streams overlap. */
+static void put_device(ls_jsonw *w, const char *key, const trace_table *t)
+{
+    double sum = 0;
+    for (int i = 0; i < t->n; i++) sum += t->row[i].us;
+    ls_jsonw_put_open(w, key, '[');
+    for (int i = 0; i < t->n; i++) {
+        const trace_row *r = &t->row[i];
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_str(w, "name", r->name);
+        ls_jsonw_put_int(w, "calls", r->calls);
+        ls_jsonw_put_real(w, "total_sec", r->us / 1e6);
+        ls_jsonw_put_real(w, "mean_sec", r->us / 1e6 / (double)r->calls);
+        ls_jsonw_put_real(w, "share", sum > 0 ? r->us / sum : 0);
+        if (r->bytes) ls_jsonw_put_int(w, "bytes", r->bytes);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
 static void put_ours(ls_jsonw *w, const trace_facts *f)
 {
     int64_t spans = 0, dropped = 0, error = 0;
@@ -210,6 +234,10 @@ static void put_ours(ls_jsonw *w, const trace_facts *f)
     put_ranks(w, f);
     put_collectives(w, f);
     put_units(w, &f->unit);
+    if (f->kernel.n) {
+        put_device(w, "device_operations", &f->device_op);
+        put_device(w, "device_kernels", &f->kernel);
+    }
     ls_jsonw_close(w);
 }
 

@@ -1,20 +1,26 @@
 #include "train/profile.h"
 
 #include "comm/clock_sync.h"
+#include "compute/kernel_times.h"
 
 #include "core/fs.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/trace.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define CKPT_SPANS 1024
+#define CKPT_SPANS   1024
+#define KERNEL_SPANS 8 /* kernels that are kept for each span of the trainer's thread */
 
 struct ls_profile {
     ls_trace *trace;
     char *dir;
+    ls_kernel_times *kernels; /* of a device's operations; NULL: the host's own, or over */
+    int64_t kernels_dropped;
 };
 
 /* At the begin and at the end: what lies between is interpolated. */
@@ -59,6 +65,7 @@ static void destroy(ls_profile **pp)
 {
     ls_profile *p = *pp;
     if (!p) return;
+    (void)ls_kernel_times_end(&p->kernels, NULL, NULL);
     ls_trace_destroy(&p->trace);
     ls_free(p->dir);
     ls_free(p);
@@ -83,6 +90,33 @@ static void detach(ls_trainer *t)
     ls_ckpt_writer_trace(t->writer, NULL);
 }
 
+/* A device's own times, where the operations run on one. */
+static ls_status watch_device(ls_profile *p, ls_trainer *t)
+{
+    if (!t->compute.device) return LS_OK;
+    if (getenv("NSYS_PROFILING_SESSION_ID")) return LS_OK; /* nsys has CUPTI, and sees the kernels itself */
+    LS_TRY(ls_kernel_times_begin(&p->kernels, &t->compute, t->compute.ops->name,
+                                 KERNEL_SPANS * (int64_t)t->cfg->profile_spans));
+    char text[360];
+    snprintf(text, sizeof text, "profile: %s\n", ls_kernel_times_words(p->kernels));
+    if (t->io.note) t->io.note(t->io.ctx, text);
+    return LS_OK;
+}
+
+void ls_profile_device_end(ls_profile *p)
+{
+    ls_kernel_facts f = {0};
+    if (!p || !p->kernels) return;
+    char *words = ls_strdup(ls_err_words()),
+         *trail = ls_strdup(ls_err_trail()); /* a failed run's are the ones to tell */
+    if (ls_kernel_times_end(&p->kernels, p->trace, &f) != LS_OK)
+        ls_warn("profile", "the device's times are not in the trace: %s", ls_err_words());
+    if (words && trail) ls_err_adopt(words, trail);
+    ls_free(words);
+    ls_free(trail);
+    p->kernels_dropped = f.dropped + f.lost;
+}
+
 ls_status ls_profile_begin(ls_profile **out, ls_trainer *t)
 {
     ls_profile *p = NULL;
@@ -91,6 +125,7 @@ ls_status ls_profile_begin(ls_profile **out, ls_trainer *t)
     if (st == LS_OK) st = compare_clocks(p, t->comm);
     if (st == LS_OK) st = share_base(p, t->comm);
     if (st == LS_OK) st = ls_comm_agree(t->comm, add_lanes(p, t, &main_lane), LS_SITE);
+    if (st == LS_OK) st = ls_comm_agree(t->comm, watch_device(p, t), LS_SITE);
     if (st != LS_OK) {
         detach(t);
         destroy(&p);
@@ -136,7 +171,7 @@ ls_status ls_profile_end(ls_profile **pp, ls_comm *comm, ls_status run, int64_t 
     if (!p) return LS_OK;
     ls_trace_enter(NULL);
     if (comm) (void)ls_comm_trace(comm, NULL, NULL);
-    *dropped = ls_trace_dropped(p->trace);
+    *dropped = ls_trace_dropped(p->trace) + p->kernels_dropped;
     ls_status st = run;
     if (run == LS_OK || run == LS_E_STOPPED) {
         st = compare_clocks(p, comm);

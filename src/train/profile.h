@@ -15,6 +15,9 @@ typedef struct ls_profile ls_profile;
 /* The calling thread is traced from here to ls_profile_end. Collective over the trainer's workers. LS_E_NOMEM. */
 ls_status ls_profile_begin(ls_profile **out, ls_trainer *t);
 
+/* Before the trainer is destroyed, however the run ended: what its device did becomes lanes of the trace. NULL: nothing to do. */
+void ls_profile_device_end(ls_profile *p);
+
 /* After the trainer is destroyed; comm (may be NULL: a world of one) is still there. run: how the run ended; LS_OK and LS_E_STOPPED
  * are merged (and LS_OK returned), another status is returned as it is. *dropped (rank 0): spans of all workers that did not fit. Collective where the run ended well. */
 ls_status ls_profile_end(ls_profile **p, ls_comm *comm, ls_status run, int64_t *dropped);

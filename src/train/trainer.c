@@ -1,6 +1,7 @@
 /* trainer.c - a run is set up: data, tables, one plan, one allocation, weights. */
 #include "train/trainer.h"
 
+#include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "parallel/measure.h"
@@ -200,9 +201,32 @@ static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
     return d ? d->info(d->ctx, &t->device) : LS_OK;
 }
 
+/* With a device the workers' communicator is one that takes its memory, over a group of their own. */
+static ls_status join_device(ls_trainer *t)
+{
+    ls_comm *boot = t->owns_comm ? t->comm : NULL, *with = NULL;
+    ls_str said = {0};
+    if (!t->compute.device) return LS_OK;
+    if (!boot) LS_TRY(ls_comm_split(t->comm, 0, ls_comm_rank(t->comm), &boot));
+    ls_status st = ls_comm_for_device(boot, t->compute.device, t->cfg->comm, t->cfg->deterministic, &with, &said);
+    if (said.data && *said.data && t->io.note) {
+        ls_str_add(&said, "\n");
+        t->io.note(t->io.ctx, said.data);
+    }
+    ls_str_fini(&said);
+    if (st != LS_OK) {
+        if (!t->owns_comm) ls_comm_destroy(&boot);
+        return st;
+    }
+    t->comm = with;
+    t->owns_comm = true;
+    return LS_OK;
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
     LS_TRY(open_compute(t, cfg));
+    LS_TRY(join_device(t));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));

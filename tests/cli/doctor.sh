@@ -7,14 +7,11 @@ fail() { echo "FAILED: $*"; exit 1; }
 
 "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || { cat "$work/out" "$work/err"; fail "doctor does not succeed on this machine"; }
 [[ ! -s $work/err ]] || fail "stderr is not empty: $(cat "$work/err")"
-for part in cpu memory openmp compute reference blas files mpi cuda nccl slurm; do
+for part in cpu memory openmp compute reference blas files mpi cuda plugin libraries nvml nccl slurm; do
     grep -Eq "^  $part +(ok|missing|failed) +[^ ]" "$work/out" || fail "no row for $part"
 done
 for part in cpu memory openmp compute reference files; do
     grep -Eq "^  $part +ok " "$work/out" || fail "$part is not ok"
-done
-for part in cuda nccl slurm; do
-    grep -E "^  $part " "$work/out" | grep -q "not used by this version" || fail "$part does not say that it is unused"
 done
 [[ -z $(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'lockstep-doctor-*') ]] || fail "doctor left a file behind"
 
@@ -23,7 +20,7 @@ python3 - "$work/json" <<'P'
 import json, sys
 d = json.load(open(sys.argv[1]))
 assert d["ok"] is True, d
-assert [p["name"] for p in d["parts"]] == "cpu memory openmp compute reference blas files mpi cuda nccl slurm".split(), d
+assert [p["name"] for p in d["parts"]] == "cpu memory openmp compute reference blas files mpi cuda plugin libraries nvml nccl slurm".split(), d
 assert all(p["state"] in ("ok", "missing", "failed") and p["text"] for p in d["parts"]), d
 P
 
@@ -41,4 +38,81 @@ TMPDIR=$work/none "$LOCKSTEP" doctor --json >"$work/json" 2>/dev/null || rc=$?
 rc=0
 "$LOCKSTEP" doctor --jsn >/dev/null 2>"$work/err" || rc=$?
 [[ $rc -eq 2 ]] && grep -q "did you mean --json" "$work/err" || fail "a misspelt option is not refused with its name"
+# ---- a device that is asked for
+"$LOCKSTEP" doctor --device cpu >"$work/out" || fail "--device cpu does not succeed"
+grep -Eq "^  device +ok .*differs from sums in double by" "$work/out" || fail "--device cpu has no row"
+if ! "$LOCKSTEP" doctor | grep -Eq "^  plugin +ok "; then
+    rc=0
+    "$LOCKSTEP" doctor --device cuda >"$work/out" 2>"$work/err" || rc=$?
+    [[ $rc -eq 4 ]] && grep -Eq "^  device +failed +cuda: " "$work/out" || fail "--device cuda without a GPU gives $rc"
+fi
+rc=0
+"$LOCKSTEP" doctor --device tpu >/dev/null 2>"$work/err" || rc=$?
+[[ $rc -eq 2 ]] || fail "--device tpu gives exit code $rc, not 2"
+
+# ---- drivers and plugins that are not here: stand-ins for libcuda, CUDA's runtime and our plugin
+if command -v cc >/dev/null; then
+    mkdir "$work/lib" "$work/plugin"
+    cat >"$work/cuda.c" <<'C'
+#include <stdio.h>
+#include <stdlib.h>
+static int number(const char *name, int other) { const char *s = getenv(name); return s ? (int)strtol(s, NULL, 10) : other; }
+int cuInit(unsigned f) { (void)f; return number("FAKE_INIT", 0); }
+int cuDriverGetVersion(int *v) { *v = number("FAKE_DRIVER", 13000); return 0; }
+int cuDeviceGetCount(int *n) { *n = number("FAKE_COUNT", 1); return 0; }
+int cuDeviceGet(int *d, int i) { *d = i; return 0; }
+int cuDeviceGetName(char *s, int n, int d) { (void)d; snprintf(s, (size_t)n, "Fake H200"); return 0; }
+int cuDeviceComputeCapability(int *a, int *b, int d) { (void)d; *a = 9; *b = 0; return 0; }
+int cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = (size_t)141 << 30; return 0; }
+C
+    echo 'int cudaRuntimeGetVersion(int *v) { *v = 13000; return 0; }' >"$work/cudart.c"
+    cat >"$work/plugin.c" <<'C'
+#include "compute/plugin.h"
+#include <stdio.h>
+#include <stdlib.h>
+static int probe(char *words, size_t room)
+{
+    snprintf(words, room, "0: Fake H200, 141 GiB\nattention by cuDNN 9.14\n");
+    return getenv("FAKE_NONE") ? 0 : 1;
+}
+__attribute__((visibility("default"))) const struct ls_compute_plugin *entry(void) __asm__(LS_COMPUTE_SYMBOL);
+const struct ls_compute_plugin *entry(void)
+{
+    static ls_compute_plugin p = {.abi = LS_COMPUTE_ABI, .name = "cuda", .probe = probe};
+    if (getenv("FAKE_ABI")) p.abi = 77;
+    return &p;
+}
+C
+    cc -shared -fPIC -o "$work/lib/libcuda.so.1" "$work/cuda.c"
+    cc -shared -fPIC -o "$work/lib/libcudart.so.13" "$work/cudart.c"
+    cc -std=c11 -D_GNU_SOURCE -I"$LS_SOURCE/src" -shared -fPIC -o "$work/plugin/lockstep_cuda.so" "$work/plugin.c"
+    look() { # PART STATE WORDS [VARIABLE=VALUE...]
+        local part=$1 state=$2 words=$3
+        shift 3
+        env "$@" LS_PLUGIN_DIR="$work/plugin" LD_LIBRARY_PATH="$work/lib" "$LOCKSTEP" doctor >"$work/out" 2>&1 || fail "doctor fails with $*"
+        grep -A1 -E "^  $part +$state " "$work/out" | grep -q -- "$words" || fail "$part $*: $(grep -A1 -E "^  $part " "$work/out")"
+    }
+    look cuda ok "1 GPU, driver for CUDA 13.0: 0: Fake H200, capability 9.0, 141.0 GiB"
+    look cuda missing "sees no GPU" FAKE_INIT=100
+    look cuda missing "unset it, or set it to 0" FAKE_INIT=100 CUDA_VISIBLE_DEVICES=
+    look cuda failed "different versions" FAKE_INIT=803
+    look cuda failed "restart the machine" FAKE_INIT=803
+    look cuda failed "nvidia-fabricmanager" FAKE_INIT=802
+    look cuda failed "the driver runs CUDA up to 12.4, this program was built with 13.0" FAKE_DRIVER=12040
+    look cuda failed "install driver 580 or newer" FAKE_DRIVER=12040
+    look cuda missing "sees no GPU" FAKE_COUNT=0
+    look libraries '(ok|missing)' "runtime 13.0"
+    look plugin ok "loads; 0: Fake H200, 141 GiB;attention by cuDNN 9.14"
+    look plugin missing "there is no device for it" FAKE_NONE=1
+    look plugin failed "is of another version (77" FAKE_ABI=1
+    echo 'garbage' >"$work/plugin/lockstep_cuda.so"
+    look plugin failed "does not load"
+    rm "$work/plugin/lockstep_cuda.so"
+    look plugin missing "does not exist"
+fi
+build=${LS_BUILD:-$(dirname "$LOCKSTEP")}
+if [[ -e $build/fake_nvml.so ]]; then
+    LS_NVML=$build/fake_nvml.so "$LOCKSTEP" doctor | grep -Eq "^  nvml +ok +driver 580.65.06; first GPU: Fake H200 .*300 W of 700" || fail "no row of NVML's"
+    LS_NVML=$build/fake_nvml.so FAKE_NVML_REFUSE=power "$LOCKSTEP" doctor | grep -q "refused: power: Not Supported" || fail "a refusal is not said"
+fi
 echo "doctor: ok"

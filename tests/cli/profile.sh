@@ -101,7 +101,8 @@ C
   cc -shared -fPIC -o "$SCRATCH/watch.so" "$SCRATCH/watch.c" || bad "the stand-in for a profiler does not build"
   export NVTX_INJECTION64_PATH=$SCRATCH/watch.so WATCH_OUT=$SCRATCH/ranges
   run v train --profile_mode || bad "watched: $(tail -3 "$SCRATCH/v.log")"
-  for r in train/dataload train/forward train/loss train/backward train/optimizer_step train/allreduce_gradients val/forward val/loss; do
+  for r in train/dataload train/forward train/loss train/backward train/optimizer_step train/allreduce_gradients val/forward val/loss \
+    "forward embed" "forward h.0" "forward head" "backward h.0" "backward embed"; do
     grep -qx "$r" "$SCRATCH/ranges" || bad "no range $r"
   done
   [ "$(grep -cx train/optimizer_step "$SCRATCH/ranges")" = 6 ] || bad "not a range a step: $(sort "$SCRATCH/ranges" | uniq -c)"

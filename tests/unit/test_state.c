@@ -103,8 +103,7 @@ static void contradictions(void **state)
         "{\"rule\": \"zero\", \"scale\": 0, \"hysteresis\": 1, \"boundaries\": 4, \"last_overflow\": 1}",
         "{\"rule\": \"zero\", \"scale\": 8, \"hysteresis\": 1, \"boundaries\": 4, \"last_overflow\": 4}",
         "{\"rule\": \"zero\", \"scale\": 8, \"hysteresis\": -1, \"boundaries\": 4, \"last_overflow\": 1}",
-        "{\"rule\": \"zero\", \"scale\": 8, \"hysteresis\": 1, \"boundaries\": 4, \"last_overflow\": 1, \"skipped\": "
-        "8}",
+        "{\"rule\": \"zero\", \"scale\": 8, \"boundaries\": 4, \"last_overflow\": 1, \"skipped\": 8}",
         "{\"rule\": \"none\", \"skipped\": 1, \"epoch_skipped\": 4}",
     };
     for (size_t i = 0; i < N_OF(bad); i++) {

@@ -46,8 +46,8 @@ typedef struct run {
     ls_run_identity id;
 } run;
 
-/* `extra`: words of a command line, separated by single blanks. */
-static void open_run(run *r, const char *extra)
+/* `extra`: words of a command line, separated by single blanks. scale: a loss scale on the CPU, where none is needed; or NULL. */
+static void open_scaled(run *r, const char *extra, const ls_loss_scale_config *scale)
 {
     static char text[1024];
     static char *argv[64];
@@ -68,7 +68,13 @@ static void open_run(run *r, const char *extra)
     if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK)
         fail_msg("%s", ls_err_words());
     ls_train_paths_fini(&paths);
+    if (scale) r->c.loss_scale = *scale;
     if (ls_trainer_create(&r->t, &r->c, NULL, &(ls_train_io){0}) != LS_OK) fail_msg("%s", ls_err_words());
+}
+
+static void open_run(run *r, const char *extra)
+{
+    open_scaled(r, extra, NULL);
 }
 
 static void close_run(run *r)
@@ -177,6 +183,92 @@ static void decay_falls_where_it_should(void **state)
     close_run(&some);
 }
 
+static void same_weights(const run *a, const run *b)
+{
+    for (int u = 0; u < a->t->model->n_unit; u++)
+        assert_memory_equal(a->t->model->unit[u].param, b->t->model->unit[u].param,
+                            (size_t)a->t->model->unit[u].n * sizeof(float));
+}
+
+/* Powers of two go in and out of a sum without a trace. */
+static void a_scale_changes_no_bit(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config scale = {.rule = LS_SCALE_ZERO, .initial = 1024, .min = 1, .window = 2, .hysteresis = 2};
+    run a, b;
+    open_run(&a, "--grad_accum_steps 3");
+    open_scaled(&b, "--grad_accum_steps 3", &scale);
+    for (int i = 0; i < 6; i++) {
+        ls_step_result x, y;
+        assert_int_equal(ls_trainer_step(a.t, &x), LS_OK);
+        assert_int_equal(ls_trainer_step(b.t, &y), LS_OK);
+        assert_true(x.loss == y.loss && x.grad_norm == y.grad_norm && x.lr == y.lr && !y.skipped);
+        assert_true(x.loss_scale == 0 && y.loss_scale == 1024 * (i < 3 ? 1 : i < 5 ? 2 : 4));
+    }
+    same_weights(&a, &b);
+    close_run(&a);
+    close_run(&b);
+}
+
+static void overflows_are_skipped(void **state)
+{
+    (void)state;
+    /* far beyond a float: down to about 2^120 every gradient overflows */
+    const ls_loss_scale_config scale = {
+        .rule = LS_SCALE_ZERO, .initial = 0x1p140, .min = 1, .window = 4, .hysteresis = 2};
+    run a, b;
+    ls_step_result s;
+    open_scaled(&a, "", &scale);
+    const size_t n = (size_t)a.t->model->unit[0].n * sizeof(float);
+    void *before = ls_alloc(n);
+    assert_non_null(before);
+    memcpy(before, a.t->model->unit[0].param, n);
+    int skipped = 0;
+    for (;; skipped++) {
+        assert_int_equal(ls_trainer_step(a.t, &s), LS_OK);
+        assert_true(s.loss_scale == ldexp(0x1p140, skipped ? 1 - skipped : 0)); /* the first one uses up hysteresis */
+        if (!s.skipped) break;
+        assert_memory_equal(before, a.t->model->unit[0].param, n);
+        assert_true(s.lr == ls_lr_at(&a.c.lr, 1) && isfinite(s.loss));
+        assert_int_equal(a.t->state.skipped, skipped + 1);
+        assert_int_equal(a.t->state.step, skipped + 1);
+    }
+    print_message("%d steps skipped\n", skipped);
+    assert_true(skipped > 8 && skipped < 40);
+    assert_true(s.lr == ls_lr_at(&a.c.lr, 1) && isfinite(s.grad_norm) && s.grad_norm > 0);
+    assert_memory_not_equal(before, a.t->model->unit[0].param, n);
+    assert_int_equal(ls_next_update(&a.t->state), 2);
+
+    /* resumed, the scale and Adam's count go on as they were */
+    char name[32];
+    snprintf(name, sizeof name, "step-%lld", (long long)a.t->state.step);
+    assert_int_equal(ls_trainer_save(a.t, name), LS_OK);
+    assert_int_equal(ls_ckpt_wait(a.t->writer), LS_OK);
+    open_scaled(&b, "--resume", &scale);
+    assert_memory_equal(&a.t->state.scale, &b.t->state.scale, sizeof b.t->state.scale);
+    for (int i = 0; i < 12; i++) { /* it grows behind five good ones, and overflows again */
+        ls_step_result x;
+        assert_int_equal(ls_trainer_step(a.t, &s), LS_OK);
+        assert_int_equal(ls_trainer_step(b.t, &x), LS_OK);
+        assert_true(s.loss == x.loss && s.lr == x.lr && s.skipped == x.skipped && s.loss_scale == x.loss_scale);
+    }
+    assert_true(a.t->state.skipped > skipped && a.t->state.skipped == b.t->state.skipped);
+    same_weights(&a, &b);
+    close_run(&b);
+    close_run(&a);
+    ls_free(before);
+
+    const ls_loss_scale_config least = {
+        .rule = LS_SCALE_ZERO, .initial = 0x1p140, .min = 0x1p140, .window = 4, .hysteresis = 1};
+    open_scaled(&a, "", &least);
+    assert_int_equal(ls_trainer_step(a.t, &s), LS_E_NUMERIC);
+    assert_non_null(strstr(ls_err_words(), "smallest loss scale"));
+    close_run(&a);
+    char path[300];
+    snprintf(path, sizeof path, "%s/run", dir);
+    assert_int_equal(ls_fs_remove_tree(path), LS_OK);
+}
+
 static void spikes(void **state)
 {
     (void)state;
@@ -242,10 +334,15 @@ static void allocation_failures(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_allocated_after_step_1), cmocka_unit_test(the_plan_is_the_allocation),
-        cmocka_unit_test(a_stop_keeps_the_last_step),        cmocka_unit_test(a_nan_names_step_and_tensor),
-        cmocka_unit_test(decay_falls_where_it_should),       cmocka_unit_test(spikes),
-        cmocka_unit_test(loss_falls_and_artifacts_appear),   cmocka_unit_test(allocation_failures)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_allocated_after_step_1),
+                                       cmocka_unit_test(the_plan_is_the_allocation),
+                                       cmocka_unit_test(a_stop_keeps_the_last_step),
+                                       cmocka_unit_test(a_nan_names_step_and_tensor),
+                                       cmocka_unit_test(decay_falls_where_it_should),
+                                       cmocka_unit_test(a_scale_changes_no_bit),
+                                       cmocka_unit_test(overflows_are_skipped),
+                                       cmocka_unit_test(spikes),
+                                       cmocka_unit_test(loss_falls_and_artifacts_appear),
+                                       cmocka_unit_test(allocation_failures)};
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }

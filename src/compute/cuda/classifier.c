@@ -22,8 +22,8 @@
 
 #include <stdlib.h>
 
-#define PAD         64   /* elements */
-#define ROUND       128  /* rows     */
+#define PAD         64  /* elements */
+#define ROUND       128 /* rows     */
 #define CUT_ROWS    8192
 #define LIMIT_BYTES 1650000000
 
@@ -126,7 +126,8 @@ static ls_status classifier(ls_compute *c, const ls_classifier *a)
     const cuda *u = cuda_of(c);
     const int64_t most = most_rows(u->dt, a->R, a->V, a->n_part), rows = chunk_rows(a->R, most);
     void *logits = cuda_room(c);
-    double *parts = (double *)(void *)((char *)logits + cuda_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(u->dt)));
+    double *parts =
+        (double *)(void *)((char *)logits + cuda_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(u->dt)));
     if (a->R == 0 && a->dw && !a->acc) CU_TRY(cu_zero(u->stream, a->dw, (size_t)(a->V * a->C) * sizeof(float)));
     for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, least(rows, a->R - r0), logits, parts));
     return LS_OK;

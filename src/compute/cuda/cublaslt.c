@@ -195,8 +195,9 @@ static bool orderly(const cu_gemm *g, const cu_product *p, const cublasLtMatmulA
 static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatmulPreferenceOpaque_t *pref)
 {
     const uint64_t room = (uint64_t)GEMM_LIBRARY_MIB << 20;
-    const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-                             (g->deterministic || p->out_dt != LS_F32 ? 0u : (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE);
+    const uint32_t schemes =
+        CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
+        (g->deterministic || p->out_dt != LS_F32 ? 0u : (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE);
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
         const void *x;
@@ -259,16 +260,15 @@ static float *side(void *workspace)
 
 static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 {
-    if (p->tb || p->ldb != p->N)
-        return ls_fail(LS_E_ARG, "sums of b want it dense and as it lies (not transposed)");
+    if (p->tb || p->ldb != p->N) return ls_fail(LS_E_ARG, "sums of b want it dense and as it lies (not transposed)");
     int64_t rows = p->K; /* at a time */
     while (rows > 1 && cu_column_sums_scratch(rows, p->N) > (size_t)GEMM_SIDE_MIB << 20) rows = (rows + 1) / 2;
     for (int64_t k = 0; k < p->K; k += rows) {
         const int64_t n = p->K - k < rows ? p->K - k : rows;
         const void *from = (const char *)p->b + (size_t)(k * p->N) * ls_dtype_nbytes(p->dt);
-        LS_TRY(gemm_cuda_fail(cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0,
-                                             side(workspace)),
-                              "column sums"));
+        LS_TRY(gemm_cuda_fail(
+            cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0, side(workspace)),
+            "column sums"));
     }
     return LS_OK;
 }
@@ -280,13 +280,12 @@ static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, boo
     const int64_t n = p->M * p->N;
     const bool aside = through_aux(p, fused);
     if (rest & GEMM_BIAS)
-        LS_TRY(gemm_cuda_fail(cu_gemm_bias(g->stream, aside ? p->dt : p->out_dt, aside ? p->aux : p->out, p->dt, p->bias,
-                                           p->M, p->N, aside ? p->N : p->ldo),
+        LS_TRY(gemm_cuda_fail(cu_gemm_bias(g->stream, aside ? p->dt : p->out_dt, aside ? p->aux : p->out, p->dt,
+                                           p->bias, p->M, p->N, aside ? p->N : p->ldo),
                               "a bias"));
     if (rest & GEMM_GELU) {
-        const int e = p->epilogue == CU_GELU
-                          ? cu_gelu_fwd(g->stream, p->dt, p->out, p->aux, n, LS_GELU_TANH)
-                          : cu_gelu_bwd(g->stream, p->dt, p->out, p->out, p->aux, n, LS_GELU_TANH);
+        const int e = p->epilogue == CU_GELU ? cu_gelu_fwd(g->stream, p->dt, p->out, p->aux, n, LS_GELU_TANH)
+                                             : cu_gelu_bwd(g->stream, p->dt, p->out, p->out, p->aux, n, LS_GELU_TANH);
         LS_TRY(gemm_cuda_fail(e, "GELU"));
     }
     if (rest & GEMM_ADD) LS_TRY(gemm_cuda_fail(cu_add(g->stream, p->out_dt, p->out, p->out, p->add, n), "a sum"));
@@ -306,8 +305,8 @@ ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choi
     memcpy(&algo, choice->algo, sizeof algo);
     cublasStatus_t e = lt_describe(g, p, fused, sums_aside ? side(workspace) : p->b_sums, &c);
     if (e) return gemm_lt_fail(e, p, "the description");
-    e = cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d, c.out,
-                       &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);
+    e = cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d,
+                       c.out, &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);
     if (e) return gemm_lt_fail(e, p, "the start");
     return issue_rest(g, p, fused, sums_aside, workspace);
 }
@@ -470,6 +469,6 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
 void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
 {
     const size_t v = cublasLtGetVersion();
-    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s: %d measured, %d known, %d proposed", v / 10000, v / 100 % 100, v % 100,
-             g->tf32 ? " TF32" : "", g->n_timed, g->n_found, g->n_proposed);
+    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s: %d measured, %d known, %d proposed", v / 10000, v / 100 % 100,
+             v % 100, g->tf32 ? " TF32" : "", g->n_timed, g->n_found, g->n_proposed);
 }

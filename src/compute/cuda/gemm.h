@@ -27,13 +27,14 @@ typedef struct cu_product {
     int64_t M, N, K;
     int64_t lda, ldb, ldo; /* elements from one row to the next as they lie; 0: dense */
     bool ta, tb;
-    ls_dtype dt;     /* of a, b, bias and aux; LS_F32 is TF32 where the handle was opened so */
-    ls_dtype out_dt; /* dt, or LS_F32                                    */
+    ls_dtype dt;      /* of a, b, bias and aux; LS_F32 is TF32 where the handle was opened so */
+    ls_dtype out_dt;  /* dt, or LS_F32                                    */
     const void *bias; /* (N) or NULL                                     */
     const void *add;  /* (M,N) of out's type and place, may be out; NULL */
     void *aux;        /* (M,N) dense, of dt                              */
     cu_epilogue epilogue;
-    float *b_sums; /* (N): sums of b over K (a bias gradient, where b is dy): b dense, not transposed; NULL: not wanted */
+    float
+        *b_sums; /* (N): sums of b over K (a bias gradient, where b is dy): b dense, not transposed; NULL: not wanted */
     bool b_sums_add; /* added to */
 } cu_product;
 

@@ -199,10 +199,11 @@ ls_status cu_gemm_cache_lock(cu_gemm_cache *c, double seconds)
         if (errno != EWOULDBLOCK) break; /* a file system without locks: nobody else can hold one either */
         if (ls_now() > until) {
             cu_gemm_cache_unlock(c);
-            return ls_fail(LS_E_DEVICE,
-                           "another worker has held %s for %.0f s (it measures products, a second or so a shape); is it "
-                           "stuck? LS_GEMM_TUNE=0 measures nothing",
-                           c->lock_path, seconds);
+            return ls_fail(
+                LS_E_DEVICE,
+                "another worker has held %s for %.0f s (it measures products, a second or so a shape); is it "
+                "stuck? LS_GEMM_TUNE=0 measures nothing",
+                c->lock_path, seconds);
         }
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }

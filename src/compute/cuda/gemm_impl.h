@@ -22,10 +22,10 @@ enum {
 };
 
 enum {
-    GEMM_MOST_ALGOS = 24,    /* that are asked for */
-    GEMM_MOST_VARIANTS = 4,  /* of what is fused   */
-    GEMM_LIBRARY_MIB = 64,   /* workspace of the library … */
-    GEMM_SIDE_MIB = 8,       /* … and of the kernels beside it */
+    GEMM_MOST_ALGOS = 24,   /* that are asked for */
+    GEMM_MOST_VARIANTS = 4, /* of what is fused   */
+    GEMM_LIBRARY_MIB = 64,  /* workspace of the library … */
+    GEMM_SIDE_MIB = 8,      /* … and of the kernels beside it */
 };
 
 struct cu_gemm {

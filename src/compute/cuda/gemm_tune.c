@@ -26,7 +26,7 @@ typedef struct candidate {
 typedef struct field {
     candidate c[MOST];
     int n;
-    cu_product p; /* the product, its results where they do no harm */
+    cu_product p;           /* the product, its results where they do no harm */
     void *scratch, *second; /* results; second: deterministic mode */
     int *differ;            /* on the device */
     size_t nbytes;          /* of a result   */
@@ -124,8 +124,10 @@ static ls_status equal(cu_gemm *g, const field *f, float factor, bool *same)
 {
     int differ = 0;
     const int64_t n = (int64_t)(f->nbytes / ls_dtype_nbytes(f->p.out_dt));
-    LS_TRY(gemm_cuda_fail(cu_differ(g->stream, f->p.out_dt, f->differ, f->second, f->scratch, factor, n), "a comparison"));
-    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(&differ, f->differ, sizeof differ, cudaMemcpyDeviceToHost, g->stream), "a copy"));
+    LS_TRY(
+        gemm_cuda_fail(cu_differ(g->stream, f->p.out_dt, f->differ, f->second, f->scratch, factor, n), "a comparison"));
+    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(&differ, f->differ, sizeof differ, cudaMemcpyDeviceToHost, g->stream),
+                          "a copy"));
     LS_TRY(gemm_cuda_fail(cudaStreamSynchronize(g->stream), "a comparison"));
     *same = !differ;
     return LS_OK;

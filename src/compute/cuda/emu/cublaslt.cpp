@@ -124,7 +124,8 @@ void product(job j)
     const uint64_t m = j.out.rows, n = j.out.cols, k = ta ? j.a.rows : j.a.cols;
     const bool in_place = j.id == EMU_LT_INPLACE || j.id == EMU_LT_UNLAWFUL;
     const uint64_t cut = j.id == EMU_LT_SPLIT || in_place ? (k + 1) / 2 : k;
-    const std::vector<float> a = read(j.A, j.a, !ta, as_tf32); /* (k,m): neighbours of a row of the result are neighbours */
+    const std::vector<float> a =
+        read(j.A, j.a, !ta, as_tf32); /* (k,m): neighbours of a row of the result are neighbours */
     const std::vector<float> b = read(j.B, j.b, j.d.opb != CUBLAS_OP_T, as_tf32); /* (n,k) */
     std::vector<float> sum(2 * m);
     for (uint64_t col = 0; col < n; col++) {
@@ -184,7 +185,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t)
 
 const char *cublasLtGetStatusString(cublasStatus_t e)
 {
-    return e == CUBLAS_STATUS_NOT_SUPPORTED    ? "not supported"
+    return e == CUBLAS_STATUS_NOT_SUPPORTED   ? "not supported"
            : e == CUBLAS_STATUS_INVALID_VALUE ? "invalid value"
                                               : "the emulated library failed";
 }
@@ -205,8 +206,8 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t d, cublasComputeType_
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const void *x,
-                                              size_t nbytes)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
+                                              const void *x, size_t nbytes)
 {
     desc *t = in<desc>(d);
     void *to = nullptr;
@@ -253,8 +254,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
-                                              cublasLtMatmulPreference_t pref, int want,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t out, cublasLtMatmulPreference_t pref, int want,
                                               cublasLtMatmulHeuristicResult_t *r, int *n)
 {
     static const int usual[8] = {EMU_LT_PLAIN, EMU_LT_SPLIT, EMU_LT_INPLACE};
@@ -303,8 +304,8 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *, cublasLtMatmulAlgoCapAttributes_t, void *x,
-                                                 size_t nbytes, size_t *written)
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *, cublasLtMatmulAlgoCapAttributes_t,
+                                                 void *x, size_t nbytes, size_t *written)
 {
     const int32_t yes = 1;
     if (nbytes != sizeof yes) return CUBLAS_STATUS_INVALID_VALUE;

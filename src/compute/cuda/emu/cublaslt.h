@@ -90,8 +90,8 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h);
 const char *cublasLtGetStatusString(cublasStatus_t e);
 size_t cublasLtGetVersion(void);
 cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t d, cublasComputeType_t compute, cudaDataType_t scale);
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what, const void *x,
-                                              size_t nbytes);
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t what,
+                                              const void *x, size_t nbytes);
 cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t l, cudaDataType_t type, uint64_t rows, uint64_t cols,
                                         int64_t ld);
 cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t p);
@@ -108,8 +108,9 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
                                                     cublasLtMatmulAlgoConfigAttributes_t what, void *x, size_t nbytes,
                                                     size_t *written);
-cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *algo, cublasLtMatmulAlgoCapAttributes_t what,
-                                                 void *x, size_t nbytes, size_t *written);
+cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *algo,
+                                                 cublasLtMatmulAlgoCapAttributes_t what, void *x, size_t nbytes,
+                                                 size_t *written);
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const void *alpha, const void *A,
                               cublasLtMatrixLayout_t a, const void *B, cublasLtMatrixLayout_t b, const void *beta,
                               const void *C, cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t out,
@@ -118,12 +119,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d, const 
 /* ---- for tests ---- */
 /* The emulated library's algorithms, proposed in this order as far as the preference's mask of schemes allows. */
 enum {
-    EMU_LT_PLAIN = 1,    /* one sum over K                                              */
-    EMU_LT_SPLIT,        /* K in two, partial sums in float                             */
-    EMU_LT_INPLACE,      /* K in two, added to the result one after the other           */
-    EMU_LT_UNLAWFUL,     /* as INPLACE, and says it was one sum                         */
-    EMU_LT_UNSTEADY,     /* another result each time it runs                            */
-    EMU_LT_BROKEN,       /* proposed, and refused when it is started                    */
+    EMU_LT_PLAIN = 1, /* one sum over K                                              */
+    EMU_LT_SPLIT,     /* K in two, partial sums in float                             */
+    EMU_LT_INPLACE,   /* K in two, added to the result one after the other           */
+    EMU_LT_UNLAWFUL,  /* as INPLACE, and says it was one sum                         */
+    EMU_LT_UNSTEADY,  /* another result each time it runs                            */
+    EMU_LT_BROKEN,    /* proposed, and refused when it is started                    */
 };
 typedef struct emu_lt {
     uint32_t refuse;    /* epilogues (their bits) that have no algorithm                */

@@ -37,8 +37,8 @@ template <class O, class T> int start(void *stream, void *out, const void *bias,
 
 } // namespace
 
-extern "C" int cu_gemm_bias(void *stream, ls_dtype out_dt, void *out, ls_dtype dt, const void *bias, int64_t M, int64_t N,
-                            int64_t ld)
+extern "C" int cu_gemm_bias(void *stream, ls_dtype out_dt, void *out, ls_dtype dt, const void *bias, int64_t M,
+                            int64_t N, int64_t ld)
 {
     if (M <= 0 || N <= 0) return 0;
     LS_DISPATCH(dt, T, {

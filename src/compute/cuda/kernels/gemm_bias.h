@@ -10,7 +10,8 @@ extern "C" {
 #endif
 
 /* out (M,N), rows ld apart, += bias (N). out_dt is dt or LS_F32. */
-int cu_gemm_bias(void *stream, ls_dtype out_dt, void *out, ls_dtype dt, const void *bias, int64_t M, int64_t N, int64_t ld);
+int cu_gemm_bias(void *stream, ls_dtype out_dt, void *out, ls_dtype dt, const void *bias, int64_t M, int64_t N,
+                 int64_t ld);
 
 /* *differ (device) = how many of n elements of y are not, bit for bit, factor * x. */
 int cu_differ(void *stream, ls_dtype dt, int *differ, const void *y, const void *x, float factor, int64_t n);

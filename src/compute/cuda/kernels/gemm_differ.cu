@@ -40,7 +40,7 @@ extern "C" int cu_differ(void *stream, ls_dtype dt, int *differ, const void *y, 
     const int e = (int)cudaMemsetAsync(differ, 0, sizeof *differ, (cudaStream_t)stream);
     if (e || n <= 0) return e;
     LS_DISPATCH(dt, T,
-                return LS_LAUNCH(count_differing<T>, (unsigned)(blocks < 1024 ? blocks : 1024), THREADS, 0, stream, differ,
-                                 (const T *)y, (const T *)x, factor, n));
+                return LS_LAUNCH(count_differing<T>, (unsigned)(blocks < 1024 ? blocks : 1024), THREADS, 0, stream,
+                                 differ, (const T *)y, (const T *)x, factor, n));
     return (int)cudaErrorInvalidValue;
 }

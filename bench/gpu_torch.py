@@ -1,0 +1,288 @@
+"""The peer of the GPU benchmarks: GPT-2 in PyTorch with everything that makes it fast, told what to do by lines on stdin.
+(ls-bench: by name; others start it.)
+
+Vocabulary padded to a multiple of 128 (50304), SDPA attention (the backend of --sdp), tanh GELU, bf16 or fp16 autocast (or fp32, or TF32
+products), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs from pinned memory without a wait, losses read
+at the end of a segment alone. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
+
+Protocol: prints one JSON line when it is ready (compiled, warm), then for each line on stdin
+  steps N      N optimizer steps -> {"seconds": …, "steps": N, "loss": the last one}
+  for S N      steps for about S seconds, at least N of them; the same answer
+  losses N     N optimizer steps, every loss read -> {"losses": […], "norms": […], "rates": […]}
+  memory       -> {"allocated": peak bytes, "reserved": peak bytes}
+  quit
+Between answers the GPU is at rest. Data: batches of a token file in the order of our trainer (--order ours: the keyed permutation of
+--seed), or one behind the other (--order file: no gather, the least work).
+"""
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "oracle"))
+
+SIZES = {  # layers, heads, width, positions
+    "tiny": (4, 4, 128, 256),
+    "gpt2": (12, 12, 768, 1024),
+    "gpt2-medium": (24, 16, 1024, 1024),
+    "gpt2-large": (36, 20, 1280, 1024),
+    "gpt2-xl": (48, 25, 1600, 1024),
+}
+
+
+class Block(nn.Module):
+    def __init__(self, heads, width):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (y.view(B, T, self.heads, C // self.heads).transpose(1, 2) for y in self.qkv(self.ln_1(x)).split(C, dim=2))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(a.transpose(1, 2).reshape(B, T, C))
+        return x + self.out(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    """Rows of ids above the real vocabulary exist for speed. Where results are compared (mask) they are left out of the softmax."""
+
+    def __init__(self, layers, heads, width, positions, vocab, padded, checkpoint):
+        super().__init__()
+        self.vocab, self.padded, self.checkpoint, self.mask = vocab, padded, checkpoint, False
+        self.wte, self.wpe = nn.Embedding(padded, width), nn.Embedding(positions, width)
+        self.blocks = nn.ModuleList(Block(heads, width) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+        for name, p in self.named_parameters():
+            if p.dim() == 2:
+                last = name.endswith(("proj.weight", "out.weight"))
+                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if last else 1))
+            elif name.endswith("bias"):
+                nn.init.zeros_(p)
+
+    def forward(self, ids, target):
+        x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
+        for block in self.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpoint else block(x)
+        logits = F.linear(self.ln_f(x), self.wte.weight)
+        if self.mask:
+            logits = logits[..., : self.vocab]
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.view(-1))
+
+
+def load_folder(model, folder):
+    """The weights of a Hugging Face folder (config.json, model.safetensors); ids behind the vocabulary stay as they are."""
+    from safetensors.torch import load_file
+    t = load_file(os.path.join(folder, "model.safetensors"))
+    t = {k.removeprefix("transformer."): v for k, v in t.items()}
+    with torch.no_grad():
+        model.wte.weight[: t["wte.weight"].shape[0]].copy_(t["wte.weight"])
+        model.wpe.weight.copy_(t["wpe.weight"])
+        for i, b in enumerate(model.blocks):
+            h = f"h.{i}."
+            for ours, theirs in ((b.ln_1, "ln_1"), (b.ln_2, "ln_2")):
+                ours.weight.copy_(t[h + theirs + ".weight"])
+                ours.bias.copy_(t[h + theirs + ".bias"])
+            for ours, theirs in ((b.qkv, "attn.c_attn"), (b.proj, "attn.c_proj"), (b.fc, "mlp.c_fc"), (b.out, "mlp.c_proj")):
+                ours.weight.copy_(t[h + theirs + ".weight"].T)
+                ours.bias.copy_(t[h + theirs + ".bias"])
+        model.ln_f.weight.copy_(t["ln_f.weight"])
+        model.ln_f.bias.copy_(t["ln_f.bias"])
+
+
+def batches(o, device):
+    """Endless (accum, micro, T) pairs on the device, copied from pinned memory without a wait."""
+    ids = np.fromfile(o.data, dtype="<u2")
+    n, T = (len(ids) - 1) // o.seq, o.seq
+    per = o.batch * o.accum
+    pinned = device == "cuda"
+    epoch = 0
+    while True:
+        if o.order == "ours":
+            import peers  # the order as the specification has it, written apart from the C code
+            order = np.asarray(peers.sample_order(o.seed, epoch, n), dtype=np.int64)
+        else:
+            order = np.arange(n)
+        for at in range(0, n - per + 1, per):
+            begin = order[at : at + per] * T
+            both = np.stack([ids[b : b + T + 1] for b in begin]).astype(np.int64)
+            x = torch.from_numpy(both)
+            if pinned:
+                x = x.pin_memory()
+            x = x.to(device, non_blocking=True).view(o.accum, o.batch, T + 1)
+            yield x[..., :-1].contiguous(), x[..., 1:].contiguous()
+        epoch += 1
+
+
+class Trainer:
+    def __init__(self, o):
+        self.o, self.device = o, o.device
+        layers, heads, width, positions = SIZES[o.model]
+        padded = -(-o.vocab // 128) * 128
+        torch.manual_seed(0)
+        self.model = GPT2(layers, heads, width, positions, o.vocab, padded, o.checkpoint)
+        if o.init:
+            load_folder(self.model, o.init)
+        self.model.mask = bool(o.init) or o.exact
+        self.model.to(o.device)
+        self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(o.precision)
+        if o.precision == "tf32":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+            torch.set_float32_matmul_precision("high")
+        modes = {"compile": {}, "compile-graphs": {"mode": "reduce-overhead"}, "compile-max": {"mode": "max-autotune-no-cudagraphs"}}
+        self.step_model = torch.compile(self.model, **modes[o.mode]) if o.mode in modes else self.model
+        settings = dict(lr=o.lr, betas=tuple(o.betas), eps=o.eps, weight_decay=o.weight_decay)
+        try:
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True, **settings)
+            self.adamw = "fused"
+        except (RuntimeError, TypeError):
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True, **settings)
+            self.adamw = "foreach"
+        self.scaler = torch.amp.GradScaler(o.device, enabled=o.precision == "fp16")
+        self.stream = batches(o, o.device)
+        self.next = next(self.stream)
+        self.count = 0
+
+    def sync(self):
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def attention(self):
+        if self.o.sdp == "auto" or self.device != "cuda":
+            return contextlib.nullcontext()
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        kinds = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
+        return sdpa_kernel([kinds[self.o.sdp]])
+
+    def rate(self):
+        o = self.o
+        if o.lr_schedule == "constant":
+            return o.lr
+        k = self.count + 1  # ours: linear warm-up from above 0, then half a cosine down to min_lr_ratio at the last step
+        if k <= o.warmup_steps:
+            return o.lr * k / o.warmup_steps
+        part = min(1.0, (k - o.warmup_steps) / max(1, o.total_steps - o.warmup_steps))
+        return o.lr * (o.min_lr_ratio + (1 - o.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * part)))
+
+    def step(self):
+        x, y = self.next
+        self.optimizer.zero_grad(set_to_none=True)
+        total = None
+        for m in range(self.o.accum):
+            if self.o.mode == "compile-graphs":
+                torch.compiler.cudagraph_mark_step_begin()
+            with torch.autocast(self.device, dtype=self.dtype, enabled=self.dtype is not None), self.attention():
+                loss = self.step_model(x[m], y[m])
+            self.scaler.scale(loss / self.o.accum).backward()
+            part = loss.detach().clone() if self.o.mode == "compile-graphs" else loss.detach()
+            total = part if total is None else total + part
+        self.next = next(self.stream)  # while the GPU works
+        self.scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.o.clip if self.o.clip > 0 else float("inf"), foreach=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.count += 1
+        return total / self.o.accum, norm
+
+    def run(self, seconds, least):
+        self.sync()
+        begin, n, loss = time.perf_counter(), 0, None
+        while n < least or (seconds and time.perf_counter() - begin < seconds):
+            for _ in range(max(1, min(10, least))):
+                loss, _ = self.step()
+                n += 1
+            if seconds:
+                self.sync()  # the clock must mean something; once in ten steps
+        self.sync()
+        return {"seconds": time.perf_counter() - begin, "steps": n, "loss": loss.item()}
+
+    def losses(self, n):
+        rows = {"losses": [], "norms": [], "rates": []}
+        kept = []
+        for _ in range(n):
+            rows["rates"].append(self.rate())
+            kept.append(self.step())
+            if len(kept) == 50:  # read now and then: a wait at every step would only cost time
+                rows["losses"] += [a.item() for a, _ in kept]
+                rows["norms"] += [b.item() for _, b in kept]
+                kept = []
+        rows["losses"] += [a.item() for a, _ in kept]
+        rows["norms"] += [b.item() for _, b in kept]
+        return rows
+
+    def memory(self):
+        if self.device != "cuda":
+            return {"allocated": 0, "reserved": 0}
+        return {"allocated": torch.cuda.max_memory_allocated(), "reserved": torch.cuda.max_memory_reserved()}
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--data", required=True, help="file of 16-bit ids, little-endian")
+    a.add_argument("--model", default="gpt2", choices=sorted(SIZES))
+    a.add_argument("--vocab", type=int, default=50257)
+    a.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
+    a.add_argument("--accum", type=int, default=1)
+    a.add_argument("--seq", type=int, default=512)
+    a.add_argument("--precision", default="bf16", choices=["bf16", "fp16", "fp32", "tf32"])
+    a.add_argument("--mode", default="compile", choices=["eager", "compile", "compile-graphs", "compile-max"])
+    a.add_argument("--sdp", default="auto", choices=["auto", "flash", "cudnn", "efficient"])
+    a.add_argument("--checkpoint", action="store_true", help="recompute blocks in backward")
+    a.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    a.add_argument("--warm", type=int, default=5, help="steps before it is ready")
+    a.add_argument("--init", help="Hugging Face folder to begin with; the padding is then masked")
+    a.add_argument("--exact", action="store_true", help="mask the padding of the vocabulary")
+    a.add_argument("--order", default="file", choices=["file", "ours"])
+    a.add_argument("--seed", type=int, default=1337)
+    a.add_argument("--lr", type=float, default=3e-4)
+    a.add_argument("--betas", type=float, nargs=2, default=[0.9, 0.95])
+    a.add_argument("--eps", type=float, default=1e-8)
+    a.add_argument("--weight-decay", type=float, default=0.1)
+    a.add_argument("--clip", type=float, default=1.0)
+    a.add_argument("--lr-schedule", default="constant", choices=["constant", "cosine"])
+    a.add_argument("--warmup-steps", type=int, default=0)
+    a.add_argument("--min-lr-ratio", type=float, default=0.1)
+    a.add_argument("--total-steps", type=int, default=1)
+    o = a.parse_args()
+    t = Trainer(o)
+    begin = time.perf_counter()
+    if o.warm:
+        t.run(0, o.warm)
+        if o.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            t.run(0, 2)
+    ready = {"ready": True, "torch": torch.__version__, "mode": o.mode, "adamw": t.adamw, "warm_seconds": time.perf_counter() - begin,
+             "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version() if o.device == "cuda" else None,
+             "gpu": torch.cuda.get_device_name() if o.device == "cuda" else None}
+    print(json.dumps(ready), flush=True)
+    for line in sys.stdin:
+        words = line.split()
+        if not words or words[0] == "quit":
+            break
+        if words[0] == "steps":
+            answer = t.run(0, int(words[1]))
+        elif words[0] == "for":
+            answer = t.run(float(words[1]), int(words[2]))
+        elif words[0] == "losses":
+            answer = t.losses(int(words[1]))
+        elif words[0] == "memory":
+            answer = t.memory()
+        else:
+            answer = {"error": f"no such command: {line.strip()}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,399 @@
+/* nccl_comm.c - requests over NCCL: which way each goes, and queueing those that go between GPUs.
+ *
+ *   host memory; sums in the tree of anything but F32        boot (staged)
+ *   sums in deterministic mode                               nccl_tree.c
+ *   everything else                                          NCCL's own
+ *
+ * Which way follows from the request alone, so it is the same on every worker. */
+#include "comm/nccl_impl.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define PAIR_BLOCKS 8 /* of the GPU that messages of a pair may take: kernels of several groups must fit beside each other */
+
+static bool sums(ls_coll kind)
+{
+    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE;
+}
+
+static int lane_of(ls_coll kind)
+{
+    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
+}
+
+/* ---- giving up ---- */
+
+static bool give_up(void *ctx)
+{
+    nccl_try *t = ctx;
+    nccl_comm *m = t->c->impl;
+    const double limit = atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
+    if (atomic_load(&m->w->stopped)) return true; /* its words are the world's */
+    if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
+    if (limit <= 0 || waited < limit) return false;
+    snprintf(t->words, sizeof t->words, "%s at %s: peers did not come in %.1f s", ls_coll_word(t->r->kind), t->r->site,
+             waited);
+    return true;
+}
+
+ls_nccl_poll nccl_poll(nccl_try *t)
+{
+    return (ls_nccl_poll){give_up, t};
+}
+
+ls_status nccl_status(nccl_try *t, void *group, int code)
+{
+    nccl_comm *m = t->c->impl;
+    char why[400];
+    if (!code) return LS_OK;
+    if (code == LS_NCCL_GAVE_UP)
+        return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run has been given up");
+    m->w->t->words(group, code, why, sizeof why);
+    return ls_fail(LS_E_COMM, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(t->r->kind),
+                   (unsigned long long)t->r->seq, t->r->site, why);
+}
+
+/* ---- groups ---- */
+
+ls_status nccl_boot_run(nccl_comm *m, comm_req *r)
+{
+    return m->boot->ops->run(m->boot, r);
+}
+
+ls_status nccl_all(nccl_try *t, void **g)
+{
+    nccl_comm *m = t->c->impl;
+    nccl_world *w = m->w;
+    ls_nccl_id id = {0};
+    const ls_view v = {&id, sizeof id, LS_U8};
+    if (!m->all) {
+        if (t->c->rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
+        comm_req tell = {.kind = LS_COLL_BROADCAST, .in = v, .out = v, .site = t->r->site};
+        LS_TRY(nccl_boot_run(m, &tell));
+        LS_TRY(nccl_status(t, NULL, w->t->join(&m->all, w->device, &id, t->c->rank, t->c->size, 0, nccl_poll(t))));
+    }
+    *g = m->all;
+    return LS_OK;
+}
+
+ls_status nccl_pair(nccl_try *t, int peer, bool sends, void **g)
+{
+    nccl_comm *m = t->c->impl;
+    nccl_world *w = m->w;
+    void **pair = sends ? &m->to[peer] : &m->from[peer];
+    ls_nccl_id id = {0};
+    const ls_view v = {&id, sizeof id, LS_U8};
+    if (!*pair) { /* the sender makes it */
+        comm_req tell = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .peer = peer, .site = t->r->site};
+        void *made = NULL;
+        if (sends) {
+            LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
+            tell.in = v;
+        } else tell.out = v;
+        LS_TRY(nccl_boot_run(m, &tell));
+        LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, !sends, 2, PAIR_BLOCKS, nccl_poll(t))));
+        *pair = made;
+    }
+    *g = *pair;
+    return LS_OK;
+}
+
+/* ---- requests ---- */
+
+static int apart_gather(nccl_comm *m, const comm_req *r, void *g, void *stream)
+{
+    const ls_nccl *n = m->w->t;
+    const ls_comm *c = m->self;
+    const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt), stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
+    int code = 0;
+    for (int p = 0; p < c->size && !code; p++) {
+        if (p == c->rank) continue;
+        code = n->send(g, r->in.data, nbytes, p, stream);
+        if (!code) code = n->recv(g, (char *)r->out.data + (size_t)p * stride, nbytes, p, stream);
+    }
+    return code;
+}
+
+static int native(nccl_comm *m, const comm_req *r, void *g, void *stream)
+{
+    const ls_nccl *n = m->w->t;
+    const size_t e = ls_dtype_nbytes(r->kind == LS_COLL_RECV ? r->out.dt : r->in.dt);
+    const bool beside = r->stride == (r->in.n < r->out.n ? r->in.n : r->out.n);
+    int code = 0;
+    switch (r->kind) {
+    case LS_COLL_ALL_REDUCE: return n->all_reduce(g, r->out.data, (size_t)r->in.n, r->in.dt, stream);
+    case LS_COLL_REDUCE: return n->reduce(g, r->out.data, r->in.data, (size_t)r->in.n, r->in.dt, r->peer, stream);
+    case LS_COLL_REDUCE_SCATTER:
+        if (beside) return n->reduce_scatter(g, r->out.data, r->in.data, (size_t)r->out.n, r->in.dt, stream);
+        for (int p = 0; p < m->self->size && !code; p++)
+            code = n->reduce(g, r->out.data, (const char *)r->in.data + (size_t)(p * r->stride) * e, (size_t)r->out.n,
+                             r->in.dt, p, stream);
+        return code;
+    case LS_COLL_ALL_GATHER:
+        if (!beside) return apart_gather(m, r, g, stream);
+        return n->all_gather(g, r->out.data, r->in.data, (size_t)r->in.n * e, stream);
+    case LS_COLL_BROADCAST: return n->broadcast(g, r->out.data, (size_t)r->in.n * e, r->peer, stream);
+    case LS_COLL_SEND: return n->send(g, r->in.data, (size_t)r->in.n * e, 1, stream);
+    default: return n->recv(g, r->out.data, (size_t)r->out.n * e, 0, stream);
+    }
+}
+
+/* Its own part of a gather that lies apart, or of a world of one. */
+static ls_status own_part(nccl_comm *m, const comm_req *r, int lane)
+{
+    const ls_device *d = m->w->dev;
+    const int64_t e = (int64_t)ls_dtype_nbytes(r->in.dt), at = r->stride * m->self->rank * e;
+    const bool scatter = r->kind == LS_COLL_REDUCE_SCATTER;
+    char *to = (char *)r->out.data + (scatter ? 0 : at);
+    const char *from = (const char *)r->in.data + (scatter ? at : 0);
+    if ((!scatter && r->kind != LS_COLL_ALL_GATHER) || to == from) return LS_OK;
+    return d->copy(d->ctx, lane, to, from, (size_t)((scatter ? r->out.n : r->in.n) * e), 0, NULL);
+}
+
+static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
+{
+    nccl_comm *m = t->c->impl;
+    const ls_device *d = m->w->dev;
+    void *g = NULL, *stream = d->lane_stream(d->ctx, lane);
+    if (t->c->size == 1) return own_part(m, r, lane);
+    LS_TRY(lane == m->lane[LANE_COLL] ? nccl_all(t, &g) : nccl_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
+    if (m->w->deterministic && sums(r->kind)) return nccl_tree(t, r, g);
+    if (r->kind == LS_COLL_ALL_GATHER && r->stride != r->in.n) LS_TRY(own_part(m, r, lane));
+    int code = m->w->t->begin(g);
+    if (!code) {
+        code = native(m, r, g, stream);
+        const int end = m->w->t->end(g, nccl_poll(t));
+        if (!code) code = end;
+    }
+    return nccl_status(t, g, code);
+}
+
+static ls_status between_marks(nccl_try *t, comm_req *r)
+{
+    nccl_comm *m = t->c->impl;
+    const ls_device *d = m->w->dev;
+    int *lane = &m->lane[lane_of(r->kind)];
+    if (!*lane) LS_TRY(d->lane_open(d->ctx, lane));
+    LS_TRY(comm_lane_mark(d, *lane, r->ready, &r->from));
+    LS_TRY(queue_request(t, r, *lane));
+    LS_TRY(comm_lane_mark(d, *lane, 0, &r->after));
+    r->moved = t->c->size > 1 ? comm_law_bytes(t->c, r) : 0;
+    nccl_under(m, r, lane_of(r->kind));
+    return LS_OK;
+}
+
+static bool between_gpus(const nccl_comm *m, const comm_req *r)
+{
+    return r->device && !(m->w->deterministic && sums(r->kind) && r->in.dt != LS_F32 && m->self->size > 1);
+}
+
+static ls_status run(ls_comm *c, comm_req *r)
+{
+    nccl_comm *m = c->impl;
+    nccl_world *w = m->w;
+    nccl_try t = {.c = c, .r = r, .begin = ls_now()};
+    if (!between_gpus(m, r)) return nccl_boot_run(m, r);
+    pthread_mutex_lock(&m->lock[lane_of(r->kind)]);
+    ls_status st = atomic_load(&w->stopped) ? LS_E_COMM : between_marks(&t, r);
+    pthread_mutex_unlock(&m->lock[lane_of(r->kind)]);
+    if (st == LS_OK) return LS_OK;
+    char words[2048];
+    if (st == LS_E_COMM) snprintf(words, sizeof words, "%s", ls_err_words());
+    else
+        snprintf(words, sizeof words, "rank %d, %s at %s: %.1500s", w->rank, ls_coll_word(r->kind), r->site,
+                 ls_err_words());
+    nccl_stop(w, words, st == LS_E_COMM);
+    return ls_fail(st, "%s", w->words); /* the first words */
+}
+
+static ls_status check(ls_comm *c)
+{
+    const nccl_world *w = ((nccl_comm *)c->impl)->w;
+    return atomic_load(&w->stopped) ? ls_fail(LS_E_COMM, "%s", w->words) : LS_OK;
+}
+
+/* ---- making and ending ---- */
+
+static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out);
+
+static ls_status split(ls_comm *c, int color, int key, ls_comm **out)
+{
+    nccl_comm *m = c->impl;
+    ls_comm *part = NULL;
+    LS_TRY(comm_drain(c));
+    LS_TRY(ls_comm_split(m->boot, color, key, &part));
+    const ls_status mine = over(part, m->w, out), st = ls_comm_agree(m->boot, mine, LS_SITE);
+    if (mine != LS_OK) ls_comm_destroy(&part);
+    else if (st != LS_OK) ls_comm_destroy(out);
+    return st;
+}
+
+static void *alloc(ls_comm *c, size_t nbytes)
+{
+    return ls_comm_alloc(((nccl_comm *)c->impl)->boot, nbytes);
+}
+
+static void abort_all(ls_comm *c, const char *words)
+{
+    nccl_stop(((nccl_comm *)c->impl)->w, words, false);
+}
+
+static ls_status trace(ls_comm *c, ls_trace *t, const char *name)
+{
+    static const char *const word[N_LANE] = {"collectives", "send", "receive"};
+    const ls_device *d = c->dev;
+    ls_lane *lane[N_LANE] = {0};
+    ls_mark now = 0;
+    double there = 0;
+    char text[64];
+    for (int k = 0; t && k < N_LANE; k++) {
+        snprintf(text, sizeof text, "%.24s device %s", name, word[k]);
+        LS_TRY(ls_trace_lane(t, text, 16384, &lane[k]));
+    }
+    snprintf(text, sizeof text, "%.24s boot", name);
+    LS_TRY(ls_comm_trace(((nccl_comm *)c->impl)->boot, t, text));
+    LS_TRY(comm_lane_mark(d, 0, 0, &now));
+    LS_TRY(d->wait(d->ctx, now));
+    const double here = ls_now();
+    LS_TRY(d->seconds(d->ctx, now, &there));
+    pthread_mutex_lock(&c->lock);
+    c->clock = here - there;
+    memcpy(c->trace_device, lane, sizeof lane);
+    pthread_mutex_unlock(&c->lock);
+    return LS_OK;
+}
+
+static void leave(nccl_world *w)
+{
+    if (atomic_fetch_sub(&w->users, 1) > 1) return;
+    nccl_watch_stop(w);
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    ls_free(w);
+}
+
+static void close_groups(nccl_comm *m)
+{
+    const ls_device *d = m->w->dev;
+    const comm_req r = {.kind = LS_COLL_BARRIER, .site = "the end"};
+    nccl_try t = {.c = m->self, .r = &r, .begin = ls_now()};
+    for (int k = 0; k < N_LANE; k++) /* while the watch still looks */
+        if (m->self->lane[k].newest) (void)d->wait(d->ctx, m->self->lane[k].newest);
+    nccl_watch_leave(m);
+    if (m->all) m->w->t->close(m->all, nccl_poll(&t));
+    for (int p = 0; p < m->self->size; p++) {
+        if (m->to && m->to[p]) m->w->t->close(m->to[p], nccl_poll(&t));
+        if (m->from && m->from[p]) m->w->t->close(m->from[p], nccl_poll(&t));
+    }
+}
+
+static void destroy(ls_comm *c)
+{
+    nccl_comm *m = c->impl;
+    nccl_world *w = m->w;
+    const ls_device *d = w->dev;
+    close_groups(m);
+    if (m->scratch) d->release(d->ctx, m->scratch);
+    for (int k = 0; k < N_LANE; k++) {
+        if (m->lane[k]) d->lane_close(d->ctx, m->lane[k]);
+        pthread_mutex_destroy(&m->lock[k]);
+    }
+    if (m->adds) d->lane_close(d->ctx, m->adds);
+    ls_comm_destroy(&m->boot);
+    ls_free(m->to);
+    ls_free(m->from);
+    ls_free(m->notes);
+    ls_free(m);
+    leave(w);
+}
+
+static const comm_ops nccl_ops = {.name = "nccl",
+                                  .run = run,
+                                  .check = check,
+                                  .split = split,
+                                  .alloc = alloc,
+                                  .abort = abort_all,
+                                  .trace = trace,
+                                  .destroy = destroy};
+
+/* Takes boot when it succeeds. Collective over it. */
+static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
+{
+    nccl_comm *m = ls_alloc(sizeof *m);
+    ls_comm *c = NULL;
+    if (!m) return ls_nomem(sizeof *m, "a communicator");
+    *m = (nccl_comm){.w = w};
+    ls_status st = comm_create(&nccl_ops, boot->rank, boot->size, m, &c);
+    if (st != LS_OK) {
+        ls_free(m);
+        return st;
+    }
+    const size_t n = (size_t)boot->size;
+    atomic_fetch_add(&w->users, 1);
+    for (int k = 0; k < N_LANE; k++) pthread_mutex_init(&m->lock[k], NULL);
+    m->self = c;
+    m->boot = boot;
+    m->to = ls_alloc(n * sizeof *m->to);
+    m->from = ls_alloc(n * sizeof *m->from);
+    m->notes = ls_alloc(n * sizeof *m->notes);
+    m->note = ls_comm_alloc(boot, sizeof *m->note);
+    st = m->to && m->from && m->notes && m->note ? LS_OK : ls_nomem(n * 3 * sizeof(void *), "a communicator");
+    if (st == LS_OK) st = comm_over(c, boot, NULL);
+    if (st == LS_OK) st = comm_device_open(c, w->dev);
+    st = ls_comm_agree(boot, st, LS_SITE);
+    if (st == LS_OK) st = nccl_share_notes(m);
+    if (st == LS_OK) nccl_watch_enter(m);
+    if (st != LS_OK) {
+        m->boot = NULL; /* still the caller's */
+        ls_comm_destroy(&c);
+        return st;
+    }
+    *out = c;
+    return LS_OK;
+}
+
+/* The first meeting: whatever is wrong with NCCL here is wrong now. */
+static ls_status meet(ls_comm *c)
+{
+    nccl_comm *m = c->impl;
+    const comm_req r = {.kind = LS_COLL_BARRIER, .site = "the start of NCCL"};
+    nccl_try t = {.c = c, .r = &r, .begin = ls_now()};
+    void *g = NULL;
+    pthread_mutex_lock(&m->lock[LANE_COLL]);
+    ls_status st = c->size > 1 ? nccl_all(&t, &g) : LS_OK;
+    pthread_mutex_unlock(&m->lock[LANE_COLL]);
+    return ls_comm_agree(m->boot, st, LS_SITE);
+}
+
+ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, bool deterministic, ls_comm **out)
+{
+    ls_device_info info = {0};
+    nccl_world *w = ls_alloc(sizeof *w);
+    ls_comm *c = NULL;
+    if (!w) return ls_nomem(sizeof *w, "a communicator");
+    *w = (nccl_world){.t = plugin, .dev = dev, .rank = boot->rank, .deterministic = deterministic};
+    atomic_init(&w->users, 1);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    ls_status st = dev->info(dev->ctx, &info);
+    w->device = info.index;
+    if (st == LS_OK) st = nccl_watch_start(w);
+    st = ls_comm_agree(boot, st, LS_SITE);
+    if (st == LS_OK) st = over(boot, w, &c);
+    if (st == LS_OK) {
+        st = meet(c);
+        if (st != LS_OK) {
+            nccl_abort_groups(c->impl);
+            nccl_watch_leave(c->impl);
+            ((nccl_comm *)c->impl)->boot = NULL; /* still the caller's */
+            ls_comm_destroy(&c);
+        }
+    }
+    leave(w);
+    if (st == LS_OK) *out = c;
+    return st;
+}

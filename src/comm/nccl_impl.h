@@ -1,0 +1,110 @@
+/* nccl_impl.h - shared inside nccl_*.c: communicators whose device memory moves between GPUs directly, and whose host memory goes over the
+ * communicator they were made over (boot, staged).
+ *
+ *   lane of c         device lane(s)                NCCL group
+ *   collectives       one for messages, one for     of everyone; made at the first request
+ *                     sums
+ *   sends, receives   one each                      one of two for each pair and direction: a send that waits for its receiver
+ *                                                   holds up nothing but later sends
+ *
+ * A request is queued on the device by its lane's thread and is done, for the lane, with the mark behind it; ls_wait makes the queue of
+ * operations hold for that mark. nccl_watch.c sees to it that what is under way ends. */
+#ifndef LS_COMM_NCCL_IMPL_H
+#define LS_COMM_NCCL_IMPL_H
+
+#include "comm/comm_impl.h"
+#include "comm/nccl_plugin.h"
+
+#define NCCL_RING 512
+
+/* Where a worker is, for its peers on the host; in shared memory. */
+typedef struct nccl_note {
+    _Atomic uint64_t queued, begun, done; /* sequence numbers of collectives on device memory, from 1 */
+    _Atomic double since;                 /* of the newest */
+    _Atomic int kind;
+    _Atomic char site[56];
+} nccl_note;
+
+typedef struct nccl_under_way {
+    ls_mark from, after;
+    ls_coll kind;
+    int peer;
+    uint64_t seq; /* in the request's lane        */
+    uint64_t k;   /* among those of nccl_note     */
+    const char *site;
+} nccl_under_way;
+
+typedef struct nccl_queue { /* what the watch looks at, in order; under the communicator's lock */
+    nccl_under_way at[NCCL_RING];
+    uint64_t first, end;
+    double begun; /* when the first one was seen to have begun; 0: not yet */
+} nccl_queue;
+
+/* One a worker. */
+typedef struct nccl_world {
+    const ls_nccl *t;
+    const ls_device *dev;
+    int device, rank; /* index of the GPU; rank in words */
+    bool deterministic;
+    atomic_int users;
+    pthread_t watch;
+    bool watching;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    bool closing;
+    struct nccl_comm *first;
+    atomic_bool stopped; /* `words` say why */
+    char words[2048];
+} nccl_world;
+
+typedef struct nccl_comm {
+    nccl_world *w;
+    ls_comm *self, *boot;
+    struct nccl_comm *next;
+    pthread_mutex_t lock[N_LANE]; /* calls of its groups, and their end */
+    void *all;                /* the group of everyone; NULL: not made yet */
+    void **to, **from;        /* the groups of two, by peer */
+    int lane[N_LANE], adds;   /* of the device; 0: not open */
+    char *scratch;            /* of sums in the tree: device memory, made at the first */
+    nccl_queue queue[N_LANE]; /* under self->lock */
+    nccl_note *note, **notes; /* its own, and everyone's (NULL: on another host) */
+    uint64_t n_note;
+} nccl_comm;
+
+/* A request that is being queued: how long that may take, and why it was given up. */
+typedef struct nccl_try {
+    ls_comm *c;
+    const comm_req *r;
+    double begin;
+    char words[2048];
+} nccl_try;
+
+ls_nccl_poll nccl_poll(nccl_try *t);
+/* A result of the plugin as a status, with words. */
+ls_status nccl_status(nccl_try *t, void *group, int code);
+
+/* The groups, met at their first use; with the lane's lock held. */
+ls_status nccl_all(nccl_try *t, void **g);
+ls_status nccl_pair(nccl_try *t, int peer, bool sends, void **g);
+ls_status nccl_boot_run(nccl_comm *m, comm_req *r); /* over boot, by this thread */
+
+/* A sum in the tree: queued on the device lanes of collectives. */
+ls_status nccl_tree(nccl_try *t, comm_req *r, void *g);
+size_t nccl_tree_nbytes(int size); /* device memory it takes */
+
+/* A communicator over boot, which is staged and which it takes when it succeeds. Collective over boot. */
+ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, bool deterministic, ls_comm **out);
+
+/* ---- nccl_watch.c ---- */
+ls_status nccl_watch_start(nccl_world *w);
+void nccl_watch_stop(nccl_world *w);
+void nccl_watch_enter(nccl_comm *m);
+void nccl_watch_leave(nccl_comm *m);
+void nccl_under(nccl_comm *m, const comm_req *r, int lane); /* it has been queued */
+/* Ends everything with these words, or those that were first: groups are aborted, other workers are told. `heard`: a peer's end may be the
+ * cause; who saw it die says it better, and is given a second. */
+void nccl_stop(nccl_world *w, const char *words, bool heard);
+void nccl_abort_groups(nccl_comm *m);
+ls_status nccl_share_notes(nccl_comm *m); /* Collective over boot */
+
+#endif

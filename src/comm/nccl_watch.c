@@ -1,0 +1,259 @@
+/* nccl_watch.c - a thread that sees to it that what is under way between GPUs ends. Nobody else does: callers go on, and a kernel that waits
+ * for a peer that is gone waits for ever.
+ *
+ *   every 10 ms   has the run been given up on the host (a worker died)?  does NCCL report an error?  has the oldest request of a lane
+ *                 been under way for longer than the limit?
+ *   then          the groups are aborted, so that kernels end and the device's queue goes on; the other workers are told; every wait
+ *                 from then on fails with the same words.
+ *
+ * Workers note in shared memory which collective they have queued, begun and done: who is late is named. */
+#include "comm/nccl_impl.h"
+
+#include "comm/local_impl.h"
+#include "core/clock.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define LOOK  10000000L /* ns between looks */
+#define GRACE 1.0       /* seconds for who saw a death to say so */
+
+/* ---- notes ---- */
+
+typedef struct where {
+    int64_t world, rank, offset;
+} where;
+
+ls_status nccl_share_notes(nccl_comm *m)
+{
+    ls_comm *c = m->boot;
+    const size_t nbytes = (size_t)c->size * sizeof(where);
+    where mine = {.rank = c->world_rank}, *all = ls_comm_alloc(c, nbytes);
+    LS_TRY(ls_comm_agree(c, all ? LS_OK : ls_nomem(nbytes, "a communicator"), LS_SITE));
+    if (c->world) {
+        mine.world = (int64_t)c->world->id;
+        mine.offset = (char *)m->note - local_arena(c->world, c->world_rank);
+    }
+    LS_TRY(ls_all_gather(c, (ls_view){all, 3 * c->size, LS_I64}, (ls_view){&mine, 3, LS_I64}, LS_SITE, NULL));
+    for (int p = 0; p < c->size; p++)
+        if (c->world && all[p].world == mine.world)
+            m->notes[p] = (nccl_note *)(void *)(local_arena(c->world, (int)all[p].rank) + all[p].offset);
+    m->notes[c->rank] = m->note;
+    return LS_OK;
+}
+
+void nccl_under(nccl_comm *m, const comm_req *r, int lane)
+{
+    nccl_queue *q = &m->queue[lane];
+    if (lane == LANE_COLL) {
+        m->n_note++;
+        atomic_store(&m->note->kind, (int)r->kind);
+        atomic_store(&m->note->since, ls_now());
+        for (size_t i = 0; i < sizeof m->note->site; i++) { /* peers may be reading it */
+            const char c = r->site[strlen(r->site) < i ? strlen(r->site) : i];
+            atomic_store_explicit(&m->note->site[i], c, memory_order_relaxed);
+            if (!c) break;
+        }
+        atomic_store(&m->note->queued, m->n_note);
+    }
+    pthread_mutex_lock(&m->self->lock);
+    if (q->end - q->first < NCCL_RING)
+        q->at[q->end++ % NCCL_RING] = (nccl_under_way){r->from, r->after, r->kind, r->peer, r->seq, m->n_note, r->site};
+    pthread_mutex_unlock(&m->self->lock);
+}
+
+/* Who is where, in words. */
+static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *words, size_t room)
+{
+    const ls_comm *c = m->self;
+    char table[1500] = "", who[64] = "";
+    int culprit = -1, seat = 0;
+    size_t n = 0;
+    if (u->kind == LS_COLL_SEND || u->kind == LS_COLL_RECV) {
+        snprintf(words, room, "no progress for %.1f s in %s #%llu at %s; look at rank %d", waited, ls_coll_word(u->kind),
+                 (unsigned long long)u->seq, u->site, u->peer);
+        return;
+    }
+    for (int p = 0; p < c->size && n < sizeof table - 200; p++) {
+        nccl_note *o = m->notes[p];
+        const char *host = ls_comm_host(c, p, &seat);
+        char site[sizeof o->site + 1] = "";
+        if (!o) {
+            n += (size_t)snprintf(table + n, sizeof table - n, "\n  rank %d on %s is not seen from here", p, host);
+            continue;
+        }
+        for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);
+        const uint64_t queued = atomic_load(&o->queued), begun = atomic_load(&o->begun), done = atomic_load(&o->done);
+        const bool late = queued < u->k || (begun < u->k && done < u->k);
+        if (late && culprit < 0) culprit = p;
+        n += (size_t)snprintf(table + n, sizeof table - n,
+                              "\n  rank %d on %s %s (its newest is #%llu, %s at %s, %.1f s ago)", p, host,
+                              queued < u->k    ? "is late: it has not posted this"
+                              : late           ? "is late: its device has not come to this"
+                              : done >= u->k   ? "is done with this"
+                                               : "is in it",
+                              (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
+                              local_short_site(site), ls_now() - atomic_load(&o->since));
+    }
+    if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
+    snprintf(words, room, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(u->kind),
+             (unsigned long long)u->seq, local_short_site(u->site), who, table);
+}
+
+/* ---- the watch ---- */
+
+/* A lane's oldest request: how long it has been under way. */
+static double oldest(nccl_comm *m, int lane, nccl_under_way *u)
+{
+    const ls_device *d = m->w->dev;
+    nccl_queue *q = &m->queue[lane];
+    double waited = 0;
+    pthread_mutex_lock(&m->self->lock);
+    while (q->first < q->end) {
+        *u = q->at[q->first % NCCL_RING];
+        if (q->begun == 0 && d->test(d->ctx, u->from)) {
+            q->begun = ls_now();
+            if (lane == LANE_COLL) atomic_store(&m->note->begun, u->k);
+        }
+        if (!d->test(d->ctx, u->after)) break;
+        if (lane == LANE_COLL) atomic_store(&m->note->done, u->k);
+        q->first++;
+        q->begun = 0;
+    }
+    if (q->first < q->end && q->begun > 0) waited = ls_now() - q->begun;
+    pthread_mutex_unlock(&m->self->lock);
+    return waited;
+}
+
+static int check_groups(nccl_comm *m, int lane, void **bad)
+{
+    int code = 0;
+    if (pthread_mutex_trylock(&m->lock[lane])) return 0; /* its thread looks itself */
+    if (lane == LANE_COLL && m->all) code = m->w->t->check(*bad = m->all);
+    for (int p = 0; p < m->self->size && lane != LANE_COLL && !code; p++) {
+        void *g = lane == LANE_SEND ? m->to[p] : m->from[p];
+        if (g) code = m->w->t->check(*bad = g);
+    }
+    pthread_mutex_unlock(&m->lock[lane]);
+    return code;
+}
+
+/* Whether something is wrong with m, in words. With the world's lock held. `heard`: a peer may have ended. */
+static bool look(nccl_comm *m, char *words, size_t room, bool *heard)
+{
+    const double limit = atomic_load(&m->self->limit->seconds);
+    *heard = false;
+    if (comm_aborted(m->boot, words, room)) return true;
+    for (int lane = 0; lane < N_LANE; lane++) {
+        nccl_under_way u = {0};
+        void *bad = NULL;
+        const double waited = oldest(m, lane, &u);
+        const int code = check_groups(m, lane, &bad);
+        if (code) {
+            char why[400];
+            m->w->t->words(bad, code, why, sizeof why);
+            snprintf(words, room, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(u.kind), (unsigned long long)u.seq,
+                     u.site ? local_short_site(u.site) : "?", why);
+            *heard = true;
+            return true;
+        }
+        if (limit > 0 && waited > limit) {
+            hang(m, &u, waited, words, room);
+            return true;
+        }
+    }
+    return false;
+}
+
+void nccl_abort_groups(nccl_comm *m)
+{
+    const ls_nccl *t = m->w->t;
+    for (int lane = 0; lane < N_LANE; lane++) {
+        pthread_mutex_lock(&m->lock[lane]);
+        if (lane == LANE_COLL && m->all) {
+            t->abort(m->all);
+            m->all = NULL;
+        }
+        for (int p = 0; p < m->self->size && lane != LANE_COLL; p++) {
+            void **g = lane == LANE_SEND ? &m->to[p] : &m->from[p];
+            if (*g) t->abort(*g);
+            *g = NULL;
+        }
+        pthread_mutex_unlock(&m->lock[lane]);
+    }
+}
+
+void nccl_stop(nccl_world *w, const char *words, bool heard)
+{
+    char told[2048];
+    bool known = false;
+    pthread_mutex_lock(&w->lock);
+    if (!atomic_load(&w->stopped) && w->first) {
+        const double end = ls_now() + (heard ? GRACE : 0);
+        while (!(known = comm_aborted(w->first->boot, told, sizeof told)) && ls_now() < end)
+            nanosleep(&(struct timespec){0, LOOK}, NULL);
+        snprintf(w->words, sizeof w->words, "%s", known ? told : words);
+        atomic_store(&w->stopped, true);
+        if (!known) ls_comm_abort(w->first->boot, w->words);
+        for (nccl_comm *m = w->first; m; m = m->next) nccl_abort_groups(m);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+static void *watch_main(void *arg)
+{
+    nccl_world *w = arg;
+    char words[2048] = "";
+    bool bad = false, heard = false;
+    pthread_mutex_lock(&w->lock);
+    while (!w->closing) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += LOOK;
+        if (until.tv_nsec >= 1000000000) until.tv_nsec -= 1000000000, until.tv_sec++;
+        pthread_cond_timedwait(&w->changed, &w->lock, &until);
+        if (w->closing || atomic_load(&w->stopped)) continue;
+        for (nccl_comm *m = w->first; m && !bad; m = m->next) bad = look(m, words, sizeof words, &heard);
+        if (!bad) continue;
+        pthread_mutex_unlock(&w->lock);
+        nccl_stop(w, words, heard);
+        pthread_mutex_lock(&w->lock);
+        bad = false;
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+ls_status nccl_watch_start(nccl_world *w)
+{
+    w->watching = !pthread_create(&w->watch, NULL, watch_main, w);
+    return w->watching ? LS_OK : ls_fail(LS_E_COMM, "cannot start the thread that watches NCCL");
+}
+
+void nccl_watch_stop(nccl_world *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->closing = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (w->watching) pthread_join(w->watch, NULL);
+}
+
+void nccl_watch_enter(nccl_comm *m)
+{
+    pthread_mutex_lock(&m->w->lock);
+    m->next = m->w->first;
+    m->w->first = m;
+    pthread_mutex_unlock(&m->w->lock);
+}
+
+void nccl_watch_leave(nccl_comm *m)
+{
+    pthread_mutex_lock(&m->w->lock);
+    nccl_comm **at = &m->w->first;
+    while (*at && *at != m) at = &(*at)->next;
+    if (*at) *at = m->next;
+    pthread_mutex_unlock(&m->w->lock);
+}

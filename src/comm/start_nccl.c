@@ -1,0 +1,126 @@
+/* start_nccl.c - the plugin `nccl`, loaded when a run needs it, and the rule by which workers with a device choose how they talk. */
+#include "comm/nccl_impl.h"
+#include "comm/start.h"
+
+#include "core/mem.h"
+#include "core/plugin.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static ls_status find(const ls_nccl **out, ls_plugin *p)
+{
+    LS_TRY(ls_plugin_load("nccl", LS_NCCL_SYMBOL, p));
+    const ls_nccl *t = ((ls_nccl_fn)p->entry)();
+    if (t->abi != LS_NCCL_ABI)
+        return ls_fail(LS_E_UNSUPPORTED, "%s is of another version of lockstep (%d, not %d)", p->path, t->abi, LS_NCCL_ABI);
+    *out = t;
+    return LS_OK;
+}
+
+bool ls_comm_nccl_look(char *path, size_t n_path, char *words, size_t n_words)
+{
+    const ls_nccl *t = NULL;
+    ls_plugin p = {0};
+    const bool there = find(&t, &p) == LS_OK;
+    snprintf(path, n_path, "%s", p.path);
+    if (there) t->version(words, n_words);
+    else snprintf(words, n_words, "%s", ls_err_words());
+    if (!there) ls_err_clear();
+    return there;
+}
+
+size_t ls_comm_nccl_nbytes(int size)
+{
+    return size > 1 ? nccl_tree_nbytes(size) : 0;
+}
+
+typedef struct gpu_of {
+    char host[56], gpu[56];
+} gpu_of;
+
+/* Everyone has a GPU of its own. Collective; the same answer for all. */
+static ls_status own_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
+{
+    enum { WORDS = sizeof(gpu_of) / sizeof(int64_t) };
+    ls_device_info info = {0};
+    gpu_of mine = {0}, *all = ls_alloc((size_t)c->size * sizeof *all), *each = ls_comm_alloc(c, (size_t)c->size * sizeof *each);
+    ls_status st = all && each ? dev->info(dev->ctx, &info) : ls_nomem((size_t)c->size * sizeof *all, "names of GPUs");
+    int code = st == LS_OK ? t->gpu(info.index, mine.gpu, sizeof mine.gpu) : 0;
+    if (code) st = ls_fail(LS_E_UNSUPPORTED, "GPU %d of rank %d does not say who it is", info.index, c->rank);
+    snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
+    st = ls_comm_agree(c, st, LS_SITE);
+    if (st == LS_OK)
+        st = ls_all_gather(c, (ls_view){each, (int64_t)WORDS * c->size, LS_I64}, (ls_view){&mine, WORDS, LS_I64}, LS_SITE, NULL);
+    if (st == LS_OK) memcpy(all, each, (size_t)c->size * sizeof *all);
+    for (int p = 0; p < c->size && st == LS_OK; p++)
+        for (int q = 0; q < p && st == LS_OK; q++)
+            if (!memcmp(&all[p], &all[q], sizeof all[p]))
+                st = ls_fail(LS_E_UNSUPPORTED, "ranks %d and %d share the GPU %s on %s; NCCL wants one for each", q, p,
+                             all[p].gpu, all[p].host);
+    ls_free(all);
+    return st;
+}
+
+/* Over a staged communicator, which it takes when it succeeds. */
+static ls_status start(ls_comm *staged, const ls_device *dev, bool deterministic, ls_comm **out)
+{
+    const ls_nccl *t = NULL;
+    ls_plugin p = {0};
+    LS_TRY(ls_comm_agree(staged, find(&t, &p), LS_SITE));
+    LS_TRY(own_gpus(staged, t, dev));
+    return nccl_over(staged, dev, t, deterministic, out);
+}
+
+/* Everyone's, or nobody's. */
+static ls_status stage(ls_comm *boot, const ls_device *dev, ls_comm **out)
+{
+    const ls_status mine = ls_comm_staged(boot, dev, out), st = ls_comm_agree(boot, mine, LS_SITE);
+    if (st != LS_OK && mine == LS_OK) comm_unstage(out);
+    return st;
+}
+
+ls_status ls_comm_nccl(ls_comm *boot, const ls_device *dev, bool deterministic, ls_comm **out)
+{
+    ls_comm *staged = NULL;
+    LS_TRY(stage(boot, dev, &staged));
+    ls_status st = start(staged, dev, deterministic, out);
+    if (st != LS_OK) comm_unstage(&staged);
+    return st;
+}
+
+static ls_status check_asked(const ls_comm *boot, const ls_device *dev, const char *asked)
+{
+    const char *name = ls_comm_name(boot);
+    if (!strcmp(asked, "nccl") && !dev)
+        return ls_fail(LS_E_CONFIG, "--comm nccl is for GPUs: this run computes on the CPU; leave it out");
+    if ((!strcmp(asked, "local") || !strcmp(asked, "mpi")) && boot->size > 1 && strcmp(asked, name) != 0)
+        return ls_fail(LS_E_CONFIG, "--comm %s, but these workers were started over %s", asked, name);
+    return LS_OK;
+}
+
+ls_status ls_comm_for_device(ls_comm *boot, const ls_device *dev, const char *asked, bool deterministic, ls_comm **out,
+                             ls_str *said)
+{
+    LS_TRY(check_asked(boot, dev, asked));
+    if (!dev) {
+        *out = boot;
+        return LS_OK;
+    }
+    const bool must = !strcmp(asked, "nccl"), may = must || (!strcmp(asked, "auto") && boot->size > 1);
+    ls_comm *staged = NULL;
+    LS_TRY(stage(boot, dev, &staged));
+    const ls_status st = may ? start(staged, dev, deterministic, out) : LS_OK;
+    if (may && st == LS_OK) return LS_OK;
+    if (st != LS_OK && (must || comm_aborted(staged, (char[8]){0}, 8))) {
+        comm_unstage(&staged);
+        return st;
+    }
+    if (st != LS_OK) {
+        if (boot->rank == 0)
+            ls_str_addf(said, "GPUs talk through the host's memory (%s): %s", ls_comm_name(staged), ls_err_words());
+        ls_err_clear();
+    }
+    *out = staged;
+    return LS_OK;
+}

@@ -1,0 +1,144 @@
+#include "compute/named_ops.h"
+
+/* Every operation that queues work: name, parameters, arguments. */
+#define OPS(X)                                                                                                         \
+    X(embed_fwd,                                                                                                       \
+      (ls_compute * c, void *y, const int32_t *ids, int64_t first, int64_t V, const void *wte, const void *wpe,        \
+       int64_t B, int64_t T, int64_t C, ls_drop drop),                                                                 \
+      (c, y, ids, first, V, wte, wpe, B, T, C, drop))                                                                  \
+    X(embed_bwd,                                                                                                       \
+      (ls_compute * c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t first, int64_t B,           \
+       int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc),                                            \
+      (c, dwte, dwpe, dy, ids, first, B, T, C, V, P, drop, acc))                                                       \
+    X(layernorm_fwd,                                                                                                   \
+      (ls_compute * c, void *y, void *mean, void *rstd, const void *x, const void *w, const void *b, int64_t R,        \
+       int64_t C, double eps),                                                                                         \
+      (c, y, mean, rstd, x, w, b, R, C, eps))                                                                          \
+    X(add_layernorm_fwd,                                                                                               \
+      (ls_compute * c, void *res, void *y, void *mean, void *rstd, const void *x, const void *delta, const void *w,    \
+       const void *b, int64_t R, int64_t C, double eps, ls_drop drop),                                                 \
+      (c, res, y, mean, rstd, x, delta, w, b, R, C, eps, drop))                                                        \
+    X(layernorm_bwd,                                                                                                   \
+      (ls_compute * c, void *dx, void *dw, void *db, const void *dy, const void *dres, const void *x, const void *w,   \
+       const void *mean, const void *rstd, int64_t R, int64_t C, bool acc),                                            \
+      (c, dx, dw, db, dy, dres, x, w, mean, rstd, R, C, acc))                                                          \
+    X(layernorm_again,                                                                                                 \
+      (ls_compute * c, void *y, const void *x, const void *mean, const void *rstd, const void *w, const void *b,       \
+       int64_t R, int64_t C),                                                                                          \
+      (c, y, x, mean, rstd, w, b, R, C))                                                                               \
+    X(linear_fwd,                                                                                                      \
+      (ls_compute * c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K, int64_t N),         \
+      (c, y, x, w, b, R, K, N))                                                                                        \
+    X(linear_bwd,                                                                                                      \
+      (ls_compute * c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w, int64_t R,          \
+       int64_t K, int64_t N, bool acc),                                                                                \
+      (c, dx, dw, db, dy, x, w, R, K, N, acc))                                                                         \
+    X(linear_gelu_fwd,                                                                                                 \
+      (ls_compute * c, void *y, void *pre, const void *x, const void *w, const void *b, int64_t R, int64_t K,          \
+       int64_t N, ls_gelu kind),                                                                                       \
+      (c, y, pre, x, w, b, R, K, N, kind))                                                                             \
+    X(linear_add_fwd,                                                                                                  \
+      (ls_compute * c, void *y, const void *res, const void *x, const void *w, const void *b, int64_t R, int64_t K,    \
+       int64_t N),                                                                                                     \
+      (c, y, res, x, w, b, R, K, N))                                                                                   \
+    X(linear_gelu_bwd,                                                                                                 \
+      (ls_compute * c, void *dpre, const void *dy, const void *w, const void *pre, int64_t R, int64_t K, int64_t N,    \
+       ls_gelu kind),                                                                                                  \
+      (c, dpre, dy, w, pre, R, K, N, kind))                                                                            \
+    X(gelu_fwd, (ls_compute * c, void *y, const void *x, int64_t n, ls_gelu kind), (c, y, x, n, kind))                 \
+    X(gelu_bwd, (ls_compute * c, void *dx, const void *dy, const void *x, int64_t n, ls_gelu kind),                    \
+      (c, dx, dy, x, n, kind))                                                                                         \
+    X(add_fwd, (ls_compute * c, void *y, const void *x, const void *delta, int64_t n, ls_drop drop),                   \
+      (c, y, x, delta, n, drop))                                                                                       \
+    X(drop_bwd, (ls_compute * c, void *dx, const void *dy, int64_t n, ls_drop drop), (c, dx, dy, n, drop))             \
+    X(attention_fwd,                                                                                                   \
+      (ls_compute * c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop), \
+      (c, y, lse, qkv, B, T, H, D, drop))                                                                              \
+    X(attention_bwd,                                                                                                   \
+      (ls_compute * c, void *dqkv, const void *dy, const void *y, const void *lse, const void *qkv, int64_t B,         \
+       int64_t T, int64_t H, int64_t D, ls_drop drop),                                                                 \
+      (c, dqkv, dy, y, lse, qkv, B, T, H, D, drop))                                                                    \
+    X(classifier, (ls_compute * c, const ls_classifier *a), (c, a))                                                    \
+    X(adamw, (ls_compute * c, void *p, void *master, const void *g, void *m, void *v, int64_t n, const ls_adamw *h),   \
+      (c, p, master, g, m, v, n, h))                                                                                   \
+    X(narrow, (ls_compute * c, void *p, const void *x, int64_t n), (c, p, x, n))                                       \
+    X(sumsq, (ls_compute * c, double *block_sum, const void *x, int64_t n, int64_t block),                             \
+      (c, block_sum, x, n, block))                                                                                     \
+    X(sum, (ls_compute * c, double *out, const double *x, int64_t n), (c, out, x, n))                                  \
+    X(add, (ls_compute * c, void *y, const void *a, const void *b, int64_t n), (c, y, a, b, n))                        \
+    X(zero, (ls_compute * c, void *y, size_t nbytes), (c, y, nbytes))                                                  \
+    X(copy, (ls_compute * c, void *y, const void *x, size_t nbytes), (c, y, x, nbytes))
+
+enum {
+    OP_NONE,
+#define X(name, params, args) OP_##name,
+    OPS(X)
+#undef X
+};
+
+#define X(name, params, args)                                      \
+    static ls_status name params                                   \
+    {                                                              \
+        const compute_named *self = (const void *)c->ops;          \
+        const uint32_t before = self->enter(self->ctx, OP_##name); \
+        const ls_status st = self->inner->name args;               \
+        self->leave(self->ctx, before);                            \
+        return st;                                                 \
+    }
+OPS(X)
+#undef X
+
+/* A recording that runs again is queued here: for its unit, and no operation in particular. */
+static ls_status region_begin(ls_compute *c, uint64_t name, bool *queued)
+{
+    const compute_named *self = (const void *)c->ops;
+    const uint32_t before = self->enter(self->ctx, OP_NONE);
+    const ls_status st = self->inner->region_begin(c, name, queued);
+    self->leave(self->ctx, before);
+    return st;
+}
+
+static ls_status no_region_begin(ls_compute *c, uint64_t name, bool *queued)
+{
+    (void)c;
+    (void)name;
+    *queued = false;
+    return LS_OK;
+}
+
+static ls_status no_region_end(ls_compute *c)
+{
+    (void)c;
+    return LS_OK;
+}
+
+void compute_named_begin(compute_named *n, ls_compute *c)
+{
+    n->inner = c->ops;
+    n->ops = *c->ops; /* what is not in the list stays as it is */
+#define X(name, params, args) \
+    if (n->ops.name) n->ops.name = name;
+    OPS(X)
+#undef X
+    if (n->ops.region_begin) n->ops.region_begin = region_begin;
+    if (n->no_regions) {
+        n->ops.region_begin = no_region_begin;
+        n->ops.region_end = no_region_end;
+    }
+    c->ops = &n->ops;
+}
+
+void compute_named_end(compute_named *n, ls_compute *c)
+{
+    if (c->ops == &n->ops) c->ops = n->inner;
+}
+
+const char *compute_named_word(int op)
+{
+    static const char *const word[] = {"",
+#define X(name, params, args) #name,
+                                       OPS(X)
+#undef X
+    };
+    return op > 0 && (size_t)op < sizeof word / sizeof word[0] ? word[op] : "";
+}
