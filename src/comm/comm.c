@@ -172,6 +172,13 @@ static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
     const int k = lane_of(r->kind);
     comm_lane *l = &c->lane[k];
     r->label = c->label;
+    if (c->clock) {
+        r->seq = ++l->posted;
+        comm_clock_post(c, l, r);
+        if (t) *t = ticket_of(k, r->seq);
+        else comm_clock_wait(c, l, r->seq);
+        return LS_OK;
+    }
     if (c->ops->inline_run) {
         r->seq = ++l->posted;
         l->done = l->posted;
@@ -196,6 +203,10 @@ ls_status ls_wait(ls_comm *c, ls_ticket t)
     if (!t) return LS_OK;
     comm_lane *l = &c->lane[t & 3];
     const uint64_t seq = t >> 2;
+    if (c->clock) {
+        comm_clock_wait(c, l, seq);
+        return LS_OK;
+    }
     pthread_mutex_lock(&c->lock);
     if (l->done < seq) {
         const comm_req *r = &l->ring[seq % LANE_RING];
@@ -219,6 +230,7 @@ ls_status ls_wait(ls_comm *c, ls_ticket t)
 bool ls_test(const ls_comm *c, ls_ticket t)
 {
     if (!t) return true;
+    if (c->clock) return comm_clock_test(c, &c->lane[t & 3], t >> 2);
     ls_comm *m = (ls_comm *)(uintptr_t)c; /* the lock is not part of what c means */
     pthread_mutex_lock(&m->lock);
     const bool done = c->lane[t & 3].done >= t >> 2;
@@ -338,6 +350,7 @@ void ls_comm_destroy(ls_comm **cp)
     for (int k = 0; k < N_LANE; k++)
         if (c->lane[k].running) pthread_join(c->lane[k].thread, NULL);
     if (c->ops->destroy) c->ops->destroy(c);
+    ls_free(c->lane[0].end); /* of all lanes */
     ls_free(c->hosts);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);

@@ -17,7 +17,7 @@
  *   4. large buffers (over LS_COMM_SMALL bytes) come from ls_comm_alloc, so that peers on the host read them in place.
  *
  * Backends: self (one worker), local (workers of one host over shared memory), mpi (shared memory inside a host, MPI between hosts),
- * dry (moves nothing, counts). */
+ * dry (moves nothing, counts; with a clock it tells the time that a step would take). */
 #ifndef LS_COMM_COMM_H
 #define LS_COMM_COMM_H
 
@@ -139,6 +139,17 @@ ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name);
 ls_status ls_comm_self(ls_comm **out);
 /* Rank `rank` of `size`, alone: moves nothing, counts everything. */
 ls_status ls_comm_dry(int rank, int size, ls_comm **out);
+
+/* Time that is told, not measured: what runs over dry communicators with one clock takes the seconds that it would take. A request ends
+ * `seconds` after it was posted or the one before it in its lane has ended; a wait sets `now` to that end. Who computes moves `now`, too.
+ * Buffers are not looked at: they need no memory behind them. */
+typedef struct ls_dry_clock {
+    double now;
+    double busy, waited; /* seconds of all requests; seconds that `now` was moved by waits */
+    double (*seconds)(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_dtype dt); /* n elements of the whole */
+    void *ctx;
+} ls_dry_clock;
+ls_status ls_comm_dry_clocked(int rank, int size, ls_dry_clock *clock, ls_comm **out);
 
 /* Shared state of the workers of one host, made before they start (memory that forked workers share). arena_nbytes: address
  * space for each worker's ls_comm_alloc; it costs nothing until it is touched. */

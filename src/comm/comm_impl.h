@@ -44,6 +44,7 @@ typedef struct comm_lane {
     ls_status failed;      /* first failure; sticks             */
     char words[2048];
     comm_req ring[LANE_RING];
+    double *end; /* with a clock: of the newest LANE_RING requests */
 } comm_lane;
 
 typedef struct comm_limit {
@@ -70,6 +71,7 @@ struct ls_comm {
     ls_comm_stat stat[LS_N_COLL][LS_COMM_LABELS];
     int last_worst;
     ls_lane *trace[N_LANE]; /* where lanes record what they do; NULL: nowhere */
+    ls_dry_clock *clock;    /* of a dry one that tells the time; else NULL    */
 };
 
 typedef struct comm_host {
@@ -78,6 +80,11 @@ typedef struct comm_host {
 } comm_host;
 
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
+
+/* A request, a wait and a look by the clock (dry_clock.c). */
+void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r);
+void comm_clock_wait(ls_comm *c, comm_lane *l, uint64_t seq);
+bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq);
 
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
 int comm_take_cores(int r, int n, const int *share, bool pin); /* share: cores of each, or NULL: equal parts */

@@ -15,6 +15,26 @@ static ls_trace_span span_of(const ls_unit *u, ls_span_kind kind)
         .kind = (uint8_t)kind, .name = word[u->kind], .index = u->kind == LS_UNIT_BLOCK ? u->layer + 1 : 0};
 }
 
+static ls_status issue(ls_model *m, ls_acts *a, ls_micro *mb, int u, ls_pass pass)
+{
+    const ls_unit_kind kind = m->unit[u].kind;
+    if (pass == LS_FWD) {
+        if (kind == LS_UNIT_EMBED) return model_embed_fwd(m, a, mb);
+        return kind == LS_UNIT_HEAD ? model_head_fwd(m, a, mb) : model_block_fwd(m, a, mb, u);
+    }
+    if (kind == LS_UNIT_EMBED) return model_embed_bwd(m, a, mb);
+    if (kind == LS_UNIT_HEAD) return model_head_bwd(m, a, mb);
+    if (pass == LS_BWD_W) return model_block_bwd_w(m, a, mb, u);
+    if (a->recompute && pass == LS_BWD)
+        LS_TRY(model_block_fwd(m, a, mb, u)); /* its output lands on the input of u+1, unchanged */
+    return model_block_bwd(m, a, mb, u, pass == LS_BWD_IN);
+}
+
+static ls_status run(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int u, ls_pass pass)
+{
+    return h && h->unit ? h->unit(h->ctx, u, pass) : issue(m, a, mb, u, pass);
+}
+
 ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
 {
     LS_ASSERT(mb->B * mb->T <= a->B * a->T);
@@ -22,11 +42,7 @@ ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
     for (int u = first; u < last; u++) {
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_FWD));
         const int64_t begin = ls_span_begin();
-        switch (m->unit[u].kind) {
-        case LS_UNIT_EMBED: LS_TRY(model_embed_fwd(m, a, mb)); break;
-        case LS_UNIT_BLOCK: LS_TRY(model_block_fwd(m, a, mb, u)); break;
-        case LS_UNIT_HEAD: LS_TRY(model_head_fwd(m, a, mb)); break;
-        }
+        LS_TRY(run(m, a, mb, h, u, LS_FWD));
         ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_FWD));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_FWD));
     }
@@ -44,7 +60,7 @@ static ls_status zero_padding(ls_model *m, const ls_unit *u)
 
 static ls_status written(ls_model *m, const ls_hooks *h, int u)
 {
-    LS_TRY(zero_padding(m, &m->unit[u]));
+    if (!h || !h->unit) LS_TRY(zero_padding(m, &m->unit[u]));
     return h && h->grad_ready ? h->grad_ready(h->ctx, u) : LS_OK;
 }
 
@@ -53,15 +69,7 @@ ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
     for (int u = last - 1; u >= first; u--) {
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD));
         const int64_t begin = ls_span_begin();
-        switch (m->unit[u].kind) {
-        case LS_UNIT_EMBED: LS_TRY(model_embed_bwd(m, a, mb)); break;
-        case LS_UNIT_BLOCK:
-            if (a->recompute)
-                LS_TRY(model_block_fwd(m, a, mb, u)); /* its output lands on the input of u+1, unchanged */
-            LS_TRY(model_block_bwd(m, a, mb, u, false));
-            break;
-        case LS_UNIT_HEAD: LS_TRY(model_head_bwd(m, a, mb)); break;
-        }
+        LS_TRY(run(m, a, mb, h, u, LS_BWD));
         ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD));
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD));
@@ -76,8 +84,7 @@ ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *
         if (m->unit[u].kind == LS_UNIT_EMBED) break; /* it has no d x */
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_IN));
         const int64_t begin = ls_span_begin();
-        if (head) LS_TRY(model_head_bwd(m, a, mb));
-        else LS_TRY(model_block_bwd(m, a, mb, u, true));
+        LS_TRY(run(m, a, mb, h, u, LS_BWD_IN));
         ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD_IN));
         if (head) LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_IN));
@@ -91,8 +98,7 @@ ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h
         if (m->unit[u].kind == LS_UNIT_HEAD) continue;
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_W));
         const int64_t begin = ls_span_begin();
-        if (m->unit[u].kind == LS_UNIT_EMBED) LS_TRY(model_embed_bwd(m, a, mb));
-        else LS_TRY(model_block_bwd_w(m, a, mb, u));
+        LS_TRY(run(m, a, mb, h, u, LS_BWD_W));
         ls_span_end(begin, span_of(&m->unit[u], LS_SPAN_BWD_W));
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_W));

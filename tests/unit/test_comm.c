@@ -181,11 +181,52 @@ static void trouble(void **state)
     run_hosts((const int[]){2, 2, 0}, abandoned, w);
 }
 
+/* Told time: 1 s a request and 1 s an element, whoever it is. */
+static double told(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_dtype dt)
+{
+    (void)ctx, (void)c, (void)kind, (void)dt;
+    return 1 + (double)n;
+}
+
+static void dry_tells_the_time(void **state)
+{
+    (void)state;
+    ls_dry_clock k = {.seconds = told};
+    ls_comm *c = NULL, *alone = NULL;
+    ls_ticket a = 0, b = 0, last = 0;
+    const ls_view x = {NULL, 4, LS_F32};
+    assert_int_equal(ls_comm_dry_clocked(1, 3, &k, &c), LS_OK);
+    assert_int_equal(ls_all_reduce(c, x, LS_SITE, &a), LS_OK); /* 0 to 5                                */
+    k.now = 2;
+    assert_int_equal(ls_all_reduce(c, x, LS_SITE, &b), LS_OK); /* 5 to 10: behind the first              */
+    assert_int_equal(ls_send(c, x, 0, LS_SITE, NULL), LS_OK);  /* 2 to 7: a lane of its own, and it waits */
+    assert_true(k.now == 7 && k.waited == 5 && k.busy == 15);
+    assert_true(ls_test(c, a) && !ls_test(c, b));
+    assert_int_equal(ls_wait(c, a), LS_OK);
+    assert_true(k.now == 7);
+    k.now = 9;
+    assert_int_equal(ls_wait(c, b), LS_OK);
+    assert_true(k.now == 10 && k.waited == 6);
+    k.now = 100;
+    for (int i = 0; i < 400; i++) assert_int_equal(ls_all_reduce(c, x, LS_SITE, &last), LS_OK); /* 100 to 2100 */
+    assert_true(k.now == 100 + 5 * (400 - 255)); /* no more than a ring of them is under way */
+    assert_true(ls_test(c, a));
+    assert_int_equal(ls_wait(c, last), LS_OK);
+    assert_true(k.now == 2100);
+    assert_int_equal(ls_comm_stats(c, LS_COLL_ALL_REDUCE).calls, 402);
+    assert_int_equal(ls_comm_stats(c, LS_COLL_ALL_REDUCE).elements, 402 * 4);
+    assert_int_equal(ls_comm_dry_clocked(0, 1, &k, &alone), LS_OK);
+    assert_int_equal(ls_all_reduce(alone, x, LS_SITE, NULL), LS_OK);
+    assert_true(k.now == 2100); /* nobody to talk to */
+    ls_comm_destroy(&alone);
+    ls_comm_destroy(&c);
+}
+
 int main(void)
 {
     ls_stack_install("the test"); /* a hang asks for it */
-    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives), cmocka_unit_test(tickets_lanes_and_splits),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives),   cmocka_unit_test(tickets_lanes_and_splits),
                                        cmocka_unit_test(between_hosts), cmocka_unit_test(bytes_follow_their_laws),
-                                       cmocka_unit_test(trouble)};
+                                       cmocka_unit_test(trouble),       cmocka_unit_test(dry_tells_the_time)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
