@@ -118,7 +118,7 @@ static bool gives(const job *j) /* has something that others need */
     return r->kind != LS_COLL_RECV && (r->kind != LS_COLL_BROADCAST || j->c->rank == r->peer);
 }
 
-static bool gets(const job *j)
+static bool arrives(const job *j)
 {
     const comm_req *r = j->r;
     if (r->kind == LS_COLL_REDUCE) return j->c->rank == r->peer;
@@ -216,7 +216,7 @@ static ls_status pass(job *j, int64_t k)
 static ls_status give_back(job *j, int64_t k)
 {
     LS_TRY(comm_await(j->s->inner, j->slot[k % SLOTS].t));
-    return gets(j) ? between(j, k, false) : LS_OK;
+    return arrives(j) ? between(j, k, false) : LS_OK;
 }
 
 static ls_status chunks(job *j)
