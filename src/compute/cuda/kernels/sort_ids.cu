@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(THREADS) place_digits(int32_t *key, int32_t *p
     LS_SHARED(int, room, [WARPS]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int earlier = 0, all = 0;
+#pragma unroll 8
     for (int t = 0; t < (int)gridDim.x; t++) {
         const int c = hist[t * DIGITS + threadIdx.x];
         if (t < (int)blockIdx.x) earlier += c;
