@@ -1,7 +1,8 @@
 /* test_cuda_kernels.cpp - every kernel that is bound by memory, on the emulated device, against its equation in double.
  *
- * Shapes are GPT-2's widths and odd ones, types all three; addresses aligned and not (`off`), dropout on, sums added to. Bounds: the rounding of
- * the result's type, and beside it the float arithmetic in front: a few units of 2^-24 for elements, times the depth of its tree for sums. */
+ * Shapes are GPT-2's widths and odd ones, types all three; addresses aligned and not (`off`), dropout on, sums added
+ * to. Bounds: the rounding of the result's type, and beside it the float arithmetic in front: a few units of 2^-24 for
+ * elements, times the depth of its tree for sums. */
 #include "cuda_check.h"
 
 #include "compute/cuda/kernels/embed.h"

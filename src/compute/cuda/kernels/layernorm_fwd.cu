@@ -1,10 +1,11 @@
 /* layernorm_fwd.cu - layer normalisation of rows, alone or with the residual sum before it.
  *
- *   res = x + drop(delta)                     (only with delta; rounded to the type, and the norm is that of the rounded row)
+ *   res = x + drop(delta)        (only with delta; rounded to the type, and the norm is that of the rounded row)
  *   y   = (x - mean) rstd w + b,   rstd = 1 / sqrt(mean of (x - mean)^2 + eps)
  *
- * Bytes   4RC alone, 8RC with the sum (16-bit types), each array once: the row stays in registers between the passes over it.
- * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1. Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
+ * Bytes   4RC alone, 8RC with the sum (16-bit types): each array once, the row stays in registers between the passes.
+ * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1.
+ *         Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
  * Order   sums run over a lane's elements, then over lanes, then over warps: the width alone decides it. */
 #include "compute/cuda/kernels/norm.cuh"
 #include "compute/cuda/kernels/norm.h"

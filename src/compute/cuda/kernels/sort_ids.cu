@@ -1,10 +1,10 @@
 /* sort_ids.cu - token positions by id, stable, as a radix sort of 8 bits a pass whose every step has one outcome.
  *
  *   count   each tile of 2048 positions: how many of each digit                         hist (tiles, 256)
- *   place   where a tile's digits begin: the digits below it everywhere, and equal ones in earlier tiles; inside the tile a position's
- *           place is behind its warp's and the warps' before it (ballots tell who has the same digit)
+ *   place   where a tile's digits begin: the digits below it everywhere, and equal ones in earlier tiles; inside the
+ *           tile a position's place is behind its warp's and the warps' before it (ballots tell who has the same digit)
  *
- * Bytes   24R a pass; ids below 65536 take two passes. Four launches of a few microseconds; no host looks at anything. */
+ * Bytes   24R a pass; ids below 65536 take two passes: four launches of a few microseconds, no look from the host. */
 #include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
 
