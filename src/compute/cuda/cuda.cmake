@@ -70,6 +70,15 @@ if(LS_HAVE_CUDA AND _cu_edge)
     ls_cuda_options(${_n})
     target_link_libraries(${_n} PRIVATE CUDA::cudart)
   endforeach()
+  # bench/cuda_gemm.c: checks and times the products alone
+  set(_cu_gemm ${PROJECT_SOURCE_DIR}/bench/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
+  foreach(f cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_differ.cu kernels/gelu.cu kernels/add.cu
+      kernels/column_sums.cu kernels/fold.cu)
+    list(APPEND _cu_gemm ${_cu}/${f})
+  endforeach()
+  add_executable(cuda_gemm EXCLUDE_FROM_ALL ${_cu_gemm})
+  ls_cuda_options(cuda_gemm)
+  target_link_libraries(cuda_gemm PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m)
 endif()
 
 # ---- emulated ----
@@ -83,6 +92,8 @@ if(LS_TESTS)
     file(CONFIGURE OUTPUT ${_wrap} CONTENT "#include \"${k}\"\n")
     list(APPEND _emu ${_wrap})
   endforeach()
+  file(GLOB _wraps ${CMAKE_BINARY_DIR}/emu/kernels/*.cpp)
+  set_source_files_properties(${_wraps} PROPERTIES COMPILE_OPTIONS -O1) # unrolled loops take minutes to optimise, and little is gained
   add_library(ls_cuda_emu STATIC ${_emu} ${_cu_host} ${_cu}/no_sdpa.c)
   ls_cuda_options(ls_cuda_emu)
   target_compile_definitions(ls_cuda_emu PUBLIC LS_EMU)
