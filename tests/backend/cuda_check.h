@@ -1,4 +1,5 @@
-/* cuda_check.h - for tests of kernels on the emulated device: arrays there with a copy in double, and their judgement.
+/* cuda_check.h - for tests of kernels on the emulated device, or a real one: arrays there with a copy in double, and
+ * their judgement.
  *
  * A check is a function that makes inputs from fixed keys, queues kernels and states what it wants. judge_orders runs
  * it with the threads of a block in their own order and in two shuffled ones: every byte of every output must agree,
