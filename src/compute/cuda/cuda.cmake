@@ -70,6 +70,17 @@ if(LS_HAVE_CUDA AND _cu_edge)
     ls_cuda_options(${_n})
     target_link_libraries(${_n} PRIVATE CUDA::cudart)
   endforeach()
+  if(LS_TESTS) # the kernels' tests on a real device; skipped where there is none
+    set(_wrap ${CMAKE_BINARY_DIR}/device/test_cuda_kernels.cu)
+    file(CONFIGURE OUTPUT ${_wrap} CONTENT "#include \"${PROJECT_SOURCE_DIR}/tests/backend/test_cuda_kernels.cpp\"\n")
+    add_executable(device_cuda_kernels ${_wrap} $<TARGET_OBJECTS:ls_cuda_kernels>)
+    ls_cuda_options(device_cuda_kernels)
+    target_include_directories(device_cuda_kernels PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+    target_compile_options(device_cuda_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+    target_link_libraries(device_cuda_kernels PRIVATE ls_dep_cmocka CUDA::cudart)
+    add_test(NAME device/cuda_kernels COMMAND device_cuda_kernels)
+    set_tests_properties(device/cuda_kernels PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS device)
+  endif()
   # bench/cuda_gemm.c: checks and times the products alone
   set(_cu_gemm ${PROJECT_SOURCE_DIR}/bench/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
   foreach(f cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_differ.cu kernels/gelu.cu kernels/add.cu
