@@ -97,7 +97,7 @@ static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_
 {
     const cublasLtEpilogue_t epilogue = lt_epilogue(p, fused);
     const cublasComputeType_t compute = p->dt == LS_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    const cudaDataType_t in = lt_type(p->dt), wide = CUDA_R_32F;
+    const cudaDataType_t in = lt_type(p->dt);
     const bool aside = through_aux(p, fused);
     const cublasOperation_t opa = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, opb = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t K = (uint64_t)p->K, M = (uint64_t)p->M, N = (uint64_t)p->N;
@@ -106,18 +106,12 @@ static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_
     if (!e) e = set(c, CUBLASLT_MATMUL_DESC_TRANSA, &opa, sizeof opa);
     if (!e) e = set(c, CUBLASLT_MATMUL_DESC_TRANSB, &opb, sizeof opb);
     if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (!e && fused & GEMM_BIAS) {
-        e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &in, sizeof in);
-    }
-    if (!e && fused & GEMM_SUMS) {
-        e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &sums, sizeof sums);
-        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &wide, sizeof wide);
-    }
+    /* bias, its gradient and aux have the result's type, which is the library's default */
+    if (!e && fused & GEMM_BIAS) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
+    if (!e && fused & GEMM_SUMS) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &sums, sizeof sums);
     if (!e && fused & GEMM_GELU) {
         e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof p->aux);
         if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
-        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &in, sizeof in);
     }
     if (!e) e = cublasLtMatrixLayoutInit(&c->a, in, p->tb ? K : N, p->tb ? N : K, p->ldb);
     if (!e) e = cublasLtMatrixLayoutInit(&c->b, in, p->ta ? M : K, p->ta ? K : M, p->lda);
