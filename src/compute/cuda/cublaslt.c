@@ -246,12 +246,6 @@ bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
 
 /* ---- carrying out ------------------------------------------------------------------------------------------------- */
 
-/* Behind the library's workspace: sums on their way, then partial sums of the kernel. */
-static float *side(void *workspace)
-{
-    return (float *)(void *)((char *)workspace + ((size_t)GEMM_LIBRARY_MIB << 20));
-}
-
 static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 {
     if (p->tb || p->ldb != p->N) return ls_fail(LS_E_ARG, "sums of b want it dense and as it lies (not transposed)");
@@ -261,7 +255,7 @@ static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
         const int64_t n = p->K - k < rows ? p->K - k : rows;
         const void *from = (const char *)p->b + (size_t)(k * p->N) * ls_dtype_nbytes(p->dt);
         LS_TRY(gemm_cuda_fail(
-            cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0, side(workspace)),
+            cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0, gemm_side(workspace)),
             "column sums"));
     }
     return LS_OK;
@@ -285,7 +279,8 @@ static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, boo
     if (rest & GEMM_ADD) LS_TRY(gemm_cuda_fail(cu_add(g->stream, p->out_dt, p->out, p->out, p->add, n), "a sum"));
     if (rest & GEMM_SUMS) LS_TRY(issue_sums(g, p, workspace));
     if (sums_aside)
-        LS_TRY(gemm_cuda_fail(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, side(workspace), p->N), "a sum of sums"));
+        LS_TRY(gemm_cuda_fail(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, gemm_side(workspace), p->N),
+                              "a sum of sums"));
     return LS_OK;
 }
 
@@ -297,7 +292,7 @@ ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choi
     cublasLtMatmulAlgo_t algo;
     lt_call c;
     memcpy(&algo, choice->algo, sizeof algo);
-    cublasStatus_t e = lt_describe(g, p, fused, sums_aside ? side(workspace) : p->b_sums, &c);
+    cublasStatus_t e = lt_describe(g, p, fused, sums_aside ? gemm_side(workspace) : p->b_sums, &c);
     if (e) return gemm_lt_fail(e, p, "the description");
     e = cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d,
                        c.out, &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);
