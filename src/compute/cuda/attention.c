@@ -92,12 +92,18 @@ static size_t flash_scratch(int64_t B, int64_t T, int64_t H, bool backward)
     return backward ? ((size_t)(B * T * H) * sizeof(float) + 255) / 256 * 256 : 0; /* delta */
 }
 
+/* cuDNN's backward with one order of sums holds the T x T matrix of every head: only where it was asked for. */
+static bool by_flash(const cu_attention *a, bool backward)
+{
+    return a->want[backward] == FLASH || (backward && a->deterministic && a->want[backward] == AUTO);
+}
+
 /* Whether cuDNN takes this one; why not when it was asked for. */
 static ls_status by_sdpa(const cu_attention *a, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, float p,
                          bool *yes, size_t *nbytes)
 {
     *yes = false;
-    if (!a->sdpa || a->want[backward] == FLASH || p > 0) return LS_OK;
+    if (!a->sdpa || by_flash(a, backward) || p > 0) return LS_OK;
     const ls_status st = cu_sdpa_plan(a->sdpa, backward, B, T, H, D, nbytes);
     if (st != LS_OK && a->want[backward] == CUDNN) return st;
     if (st != LS_OK) ls_err_clear();
@@ -136,6 +142,7 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
                    .H = (int)j->H,
                    .D = (int)j->D,
                    .scale = (float)(1.0 / sqrt((double)j->D)),
+                   .scale2 = (float)(1.4426950408889634 / sqrt((double)j->D)),
                    .keep = drop ? (float)(1.0 / (1.0 - (double)j->drop.p)) : 1.0f,
                    .threshold = drop ? (uint32_t)ceil((double)j->drop.p * 4294967296.0) : 0,
                    .head = (int)j->drop.head,
@@ -179,7 +186,8 @@ ls_status cu_attention_bwd(cu_attention *a, const cu_attention_job *j)
 
 void cu_attention_describe(const cu_attention *a, char *words, size_t room)
 {
-    static const char *const how[] = {"cuDNN or flash", "cuDNN", "flash"};
+    static const char *const how[] = {"cuDNN where it can", "cuDNN", "flash"};
+    const choice fwd = a->want[0], bwd = by_flash(a, true) ? FLASH : a->want[1];
     char lib[256];
     if (a->sdpa) {
         const int v = cu_sdpa_version(a->sdpa);
@@ -189,6 +197,6 @@ void cu_attention_describe(const cu_attention *a, char *words, size_t room)
         snprintf(lib, sizeof lib, "no cuDNN: %s", a->why);
     }
     if (!a->sdpa) snprintf(words, room, "flash%s (%s)", a->dt == LS_F32 ? a->tf32 ? ", TF32" : ", 3xTF32" : "", lib);
-    else if (a->want[0] == a->want[1]) snprintf(words, room, "%s (%s)", how[a->want[0]], lib);
-    else snprintf(words, room, "%s forward, %s backward (%s)", how[a->want[0]], how[a->want[1]], lib);
+    else if (fwd == bwd) snprintf(words, room, "%s (%s)", how[fwd], lib);
+    else snprintf(words, room, "forward %s, backward %s (%s)", how[fwd], how[bwd], lib);
 }

@@ -69,7 +69,7 @@ size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s)
     size_t most = 0;
     for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++)
         if (needs[i] > most) most = needs[i];
-    return cuda_workspace_nbytes() + cuda_up(most);
+    return 256 + cuda_workspace_nbytes() + cuda_up(most); /* 256: the caller's alignment may be less */
 }
 
 void cuda_describe(const ls_compute *c, char buf[160])

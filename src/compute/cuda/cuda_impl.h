@@ -106,19 +106,19 @@ void cuda_close(ls_compute *c);
 size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s);
 void cuda_describe(const ls_compute *c, char buf[160]);
 
-/* The scratch that the caller lends: the products' workspace, then that of the operation. */
+/* The scratch that the caller lends: the products' workspace, then that of the operation, both aligned to 256 bytes. */
+static inline size_t cuda_up(size_t nbytes)
+{
+    return (nbytes + 255) & ~(size_t)255;
+}
 size_t cuda_workspace_nbytes(void);
 static inline void *cuda_workspace(const ls_compute *c)
 {
-    return c->scratch;
+    return (char *)c->scratch + (cuda_up((uintptr_t)c->scratch) - (uintptr_t)c->scratch);
 }
 static inline void *cuda_room(const ls_compute *c)
 {
-    return (char *)c->scratch + cuda_workspace_nbytes();
-}
-static inline size_t cuda_up(size_t nbytes) /* to the alignment of everything in it */
-{
-    return (nbytes + 255) & ~(size_t)255;
+    return (char *)cuda_workspace(c) + cuda_workspace_nbytes();
 }
 
 /* ---- ops.c, linear.c, classifier.c ---- */

@@ -15,10 +15,10 @@
 template <class E, int DP> struct bwd_shape {
     static const int WIDE = sizeof(E) == 4;
     static const int MT = !WIDE && DP == 64 ? 2 : 1;
-    static const int OWN = 64 * MT, PASS = WIDE ? 32 : 64; /* rows of the block; rows of the tiles that pass */
-    static const int PART = MT == 2 ? 16 : 32;             /* columns at a time of flash_dq */
-    static const bool HELD_DQ = !(WIDE && DP == 128);      /* q and dy stay in registers */
-    static const bool HELD_K = DP == 64;                   /* k does, in flash_dkv */
+    static const int OWN = 64 * MT, PASS = WIDE ? 32 : 64;  /* rows of the block; rows of the tiles that pass */
+    static const int PART = MT == 2 || DP == 128 ? 16 : 32; /* columns at a time of flash_dq */
+    static const bool HELD_DQ = !(WIDE && DP == 128);       /* q and dy stay in registers */
+    static const bool HELD_K = DP == 64;                    /* k does, in flash_dkv */
     static const int ROW = DP * (int)sizeof(E), ONE = PASS * ROW;
     /* flash_dq: q, dy | k, k | v, v | delta;    flash_dkv: k, v | q, q | dy, dy | lse, lse | delta, delta */
     static const int A = 0, B = OWN * ROW, X = 2 * OWN * ROW, Y = X + 2 * ONE, S = Y + 2 * ONE;
@@ -37,8 +37,7 @@ template <class E, int DP> static __device__ __forceinline__ void bwd_zero(float
 
 /* delta of the warp's rows, into shared and into device memory: CHUNKS lanes a row, each a chunk of it. */
 template <class E, int DP, bool EXACT>
-static __device__ __forceinline__ void dq_delta(char *mem, const E *y, int ld, float *delta,
-                                                int i0, int row0, int T, int D)
+FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, int row0, int T, int D)
 {
     typedef bwd_shape<E, DP> sh;
     typedef flash_tile<E, DP> tl;
@@ -46,7 +45,7 @@ static __device__ __forceinline__ void dq_delta(char *mem, const E *y, int ld, f
 #pragma unroll
     for (int n = 0; n < sh::MT * 16 * tl::CHUNKS / 32; n++) {
         const int r = row0 + n * (32 / tl::CHUNKS) + lane / tl::CHUNKS, i = i0 + r;
-        const E *dy = (const E *)(mem + sh::B + tl::chunk(r, c)), *from = y + (int64_t)i * ld + c * tl::EACH;
+        const E *dy = (const E *)(mem + sh::B + tl::chunk(r, c)), *from = y + flash_before(i, ld) + c * tl::EACH;
         float sum = 0;
         if (EXACT || D % tl::EACH == 0) {
             if (i < T && (EXACT || c * tl::EACH < D)) {
@@ -70,17 +69,16 @@ static __device__ __forceinline__ void dq_delta(char *mem, const E *y, int ld, f
 
 /* PART columns from key j1 on, which is row c1 of the tiles. EDGE: some lie ahead of some of the warp's rows. */
 template <class E, int PASSES, int DP, bool DROP, bool EDGE>
-static __device__ __forceinline__ void
-dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4],
-        uint32_t (*dy)[DP / mma_kind<E, PASSES>::K][4], const float (*lse2)[2], const float (*delta)[2], saddr mem,
-        saddr k, saddr v, int row0, int first_row, int j1, int c1, const flash_job &j, const flash_drop &drop)
+FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4],
+                        uint32_t (*dy)[DP / mma_kind<E, PASSES>::K][4], const float (*lse2)[2], const float (*delta)[2],
+                        saddr mem, saddr k, saddr v, int row0, int first_row, int j1, int c1, const flash_job &j,
+                        const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
     typedef bwd_shape<E, DP> sh;
     typedef flash_tile<E, DP> tl;
     const int MT = sh::MT, NT = sh::PART / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
-    const float scale2 = j.scale * FLASH_LOG2E;
     float s[MT][NT][4], dp[MT][NT][4];
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -117,7 +115,7 @@ dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4],
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int h = e >> 1, i = first_row + m * 16 + h * 8 + g, col = j1 + n * 8 + 2 * t + (e & 1);
-                float p = ex2(fmaf(s[m][n][e], scale2, -lse2[m][h])), d = dp[m][n][e];
+                float p = ex2(fmaf(s[m][n][e], j.scale2, -lse2[m][h])), d = dp[m][n][e];
                 if (DROP) d = flash_kept(drop, i, col) ? d * j.keep : 0;
                 if (EDGE && col > i) p = 0;
                 s[m][n][e] = p * (d - delta[m][h]);
@@ -141,7 +139,8 @@ dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4],
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 113 * 1024 ? 2 : 1) flash_dq(flash_job j)
+__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 113 * 1024 ? 2 : 1)
+    flash_dq(flash_job j)
 {
     typedef mma_kind<E, PASSES> mm;
     typedef bwd_shape<E, DP> sh;
@@ -152,14 +151,14 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 
     const int i0 = p.tile * sh::OWN, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = i0 + row0;
     const int last_row = first_row + MT * 16 - 1, lane = (int)threadIdx.x & 31;
     const int C = j.H * D, ld = 3 * C, head = p.h * D;
-    const int64_t batch = (int64_t)p.b * T;
-    const E *q = (const E *)j.qkv + batch * ld + head, *k = q + C;
+    const int64_t in_qkv = flash_before(p.b * T, ld) + head, in_y = flash_before(p.b * T, C) + head;
+    const E *q = (const E *)j.qkv + in_qkv, *k = q + C;
     const int end = i0 + sh::OWN < T ? i0 + sh::OWN : T;
     flash_drop drop = {0, 0, 0, 0, 0};
     if (DROP) drop = flash_drop_of(j, p);
 
     flash_load<E, DP, EXACT, sh::OWN>(mem, sh::A, q, ld, i0, T, D);
-    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::B, (const E *)j.dy + batch * C + head, C, i0, T, D);
+    flash_load<E, DP, EXACT, sh::OWN>(mem, sh::B, (const E *)j.dy + in_y, C, i0, T, D);
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X, k, ld, 0, T, D);
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y, k + C, ld, 0, T, D);
     cp_async_commit();
@@ -178,7 +177,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 
         }
         if (j0 == 0) {
             const lane_at la = tl::lane_a(lane);
-            dq_delta<E, DP, EXACT>(mem, (const E *)j.y + batch * C + head, C, j.delta + flash_row(j, p), i0, row0, T, D);
+            dq_delta<E, DP, EXACT>(mem, (const E *)j.y + in_y, C, j.delta + flash_row(j, p), i0, row0, T, D);
 #pragma unroll
             for (int m = 0; m < MT; m++) {
 #pragma unroll
@@ -199,36 +198,36 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 
         if (j0 + sh::PASS - 1 <= first_row) {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += sh::PART)
-                dq_part<E, PASSES, DP, DROP, false>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1, c1,
-                                                    j, drop);
+                dq_part<E, PASSES, DP, DROP, false>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1,
+                                                    c1, j, drop);
         } else {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS && j0 + c1 <= last_row; c1 += sh::PART)
-                dq_part<E, PASSES, DP, DROP, true>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1, c1, j,
-                                                   drop);
+                dq_part<E, PASSES, DP, DROP, true>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1, c1,
+                                                   j, drop);
         }
     }
+    const flash_place at = flash_where(j, (T + sh::OWN - 1) / sh::OWN, true); /* p, which was not kept */
     float factor[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = j.scale;
-    flash_store<E, DP, EXACT, MT>(mem + sh::A, row0, dq, factor, (E *)j.dqkv + batch * ld + head, ld, i0, T, D);
+    flash_store<E, DP, EXACT, MT>(mem + sh::A, dq, factor, (E *)j.dqkv + flash_before(at.b * T, ld) + at.h * D, ld,
+                                  at.tile * sh::OWN, T, D);
 }
 
 /* ---- keys and values --------------------------------------------------------------------------------------------- */
 
 /* 16 columns, which are queries: from i1 on, row c1 of the tiles. EDGE: some of the warp's keys lie ahead of some of them. */
 template <class E, int PASSES, int DP, bool DROP, bool EDGE>
-static __device__ __forceinline__ void
-dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP / mma_kind<E, PASSES>::K][4],
-         const float *stat, saddr mem, saddr q, saddr dy, int row0, int first_row, int i1, int c1,
-         const flash_job &j, const flash_drop &drop)
+FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4],
+                         uint32_t (*held)[DP / mma_kind<E, PASSES>::K][4], const float *stat, saddr mem, saddr q,
+                         saddr dy, int row0, int first_row, int i1, int c1, const flash_job &j, const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
     typedef bwd_shape<E, DP> sh;
     typedef flash_tile<E, DP> tl;
     const int MT = sh::MT, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
-    const float scale2 = j.scale * FLASH_LOG2E;
     float s[MT][2][4], dp[MT][2][4];
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -259,7 +258,7 @@ dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP / m
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int row = first_row + m * 16 + (e >> 1) * 8 + g, i = i1 + n * 8 + 2 * t + (e & 1);
-                float p = ex2(fmaf(s[m][n][e], scale2, -lse2[e & 1])), d = dp[m][n][e];
+                float p = ex2(fmaf(s[m][n][e], j.scale2, -lse2[e & 1])), d = dp[m][n][e];
                 if (EDGE && row > i) p = 0;
                 const bool kept = !DROP || flash_kept(drop, i, row);
                 if (DROP) d = kept ? d * j.keep : 0;
@@ -296,21 +295,23 @@ dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP / m
 
 /* One tile of queries: q, dy, lse and delta of its rows; what is not there is 0, and adds nothing. */
 template <class E, int DP, bool EXACT>
-static __device__ __forceinline__ void dkv_load(char *mem, int at, const E *q, const E *dy, const flash_job &j,
-                                                flash_place p, int ldq, int ldy, int i0, int T, int D)
+FLASH_PART void dkv_load(char *mem, int at, const E *q, const E *dy, const flash_job &j, int row, int ldq, int ldy,
+                         int i0, int T, int D)
 {
     typedef bwd_shape<E, DP> sh;
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X + at * sh::ONE, q, ldq, i0, T, D);
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y + at * sh::ONE, dy, ldy, i0, T, D);
     const int n = (int)threadIdx.x % 64, i = i0 + n;
     const bool second = threadIdx.x >= 64, there = i < T;
-    const float *from = (second ? j.delta : j.lse) + flash_row(j, p);
+    const float *from = (second ? j.delta : j.lse) + row;
     if (n < sh::PASS)
-        cp_async4(mma_saddr(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4), there ? from + i : from, there);
+        cp_async4(mma_saddr(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4), there ? from + i : from,
+                  there);
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <= 113 * 1024 ? 2 : 1) flash_dkv(flash_job j)
+__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <= 113 * 1024 ? 2 : 1)
+    flash_dkv(flash_job j)
 {
     typedef mma_kind<E, PASSES> mm;
     typedef bwd_shape<E, DP> sh;
@@ -319,16 +320,16 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <=
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
     const flash_place p = flash_where(j, (T + sh::OWN - 1) / sh::OWN, false);
     const int j0 = p.tile * sh::OWN, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = j0 + row0;
-    const int last_row = first_row + MT * 16 - 1;
     const int C = j.H * D, ld = 3 * C, head = p.h * D;
-    const int64_t batch = (int64_t)p.b * T;
-    const E *q = (const E *)j.qkv + batch * ld + head, *dy = (const E *)j.dy + batch * C + head;
+    const int64_t in_qkv = flash_before(p.b * T, ld) + head, in_y = flash_before(p.b * T, C) + head;
+    const E *q = (const E *)j.qkv + in_qkv, *dy = (const E *)j.dy + in_y;
+    const int row = (int)flash_row(j, p);
     flash_drop drop = {0, 0, 0, 0, 0};
     if (DROP) drop = flash_drop_of(j, p);
 
     flash_load<E, DP, EXACT, sh::OWN>(mem, sh::A, q + C, ld, j0, T, D);
     flash_load<E, DP, EXACT, sh::OWN>(mem, sh::B, q + 2 * C, ld, j0, T, D);
-    dkv_load<E, DP, EXACT>(mem, 0, q, dy, j, p, ld, C, j0, T, D);
+    dkv_load<E, DP, EXACT>(mem, 0, q, dy, j, row, ld, C, j0, T, D);
     cp_async_commit();
 
     const saddr smem = mma_saddr(mem);
@@ -340,7 +341,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <=
         cp_async_wait<0>();
         __syncthreads();
         if (i0 + sh::PASS < T) {
-            dkv_load<E, DP, EXACT>(mem, at ^ 1, q, dy, j, p, ld, C, i0 + sh::PASS, T, D);
+            dkv_load<E, DP, EXACT>(mem, at ^ 1, q, dy, j, row, ld, C, i0 + sh::PASS, T, D);
             cp_async_commit();
         }
         if (i0 == j0 && sh::HELD_K) {
@@ -352,7 +353,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <=
         }
         const saddr qt = smem + (sh::X + at * sh::ONE), dyt = smem + (sh::Y + at * sh::ONE);
         const float *stat = (const float *)(mem + sh::S) + at * sh::PASS; /* lse, and delta 2 PASS behind */
-        if (i0 >= last_row) {
+        if (i0 >= first_row + MT * 16 - 1) {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += 16)
                 dkv_part<E, PASSES, DP, DROP, false>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1, c1, j,
@@ -365,14 +366,15 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <=
                                                         j, drop);
         }
     }
+    const flash_place at = flash_where(j, (T + sh::OWN - 1) / sh::OWN, false); /* p, which was not kept */
     float factor[MT][2];
-    E *to = (E *)j.dqkv + batch * ld + head;
+    E *to = (E *)j.dqkv + flash_before(at.b * T, ld) + at.h * D;
 #pragma unroll
     for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = j.scale;
-    flash_store<E, DP, EXACT, MT>(mem + sh::A, row0, dk, factor, to + C, ld, j0, T, D);
+    flash_store<E, DP, EXACT, MT>(mem + sh::A, dk, factor, to + C, ld, at.tile * sh::OWN, T, D);
 #pragma unroll
     for (int m = 0; m < MT; m++) factor[m][0] = factor[m][1] = DROP ? j.keep : 1.0f;
-    flash_store<E, DP, EXACT, MT>(mem + sh::B, row0, dv, factor, to + 2 * C, ld, j0, T, D);
+    flash_store<E, DP, EXACT, MT>(mem + sh::B, dv, factor, to + 2 * C, ld, at.tile * sh::OWN, T, D);
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int bwd_launch(const flash_job *j, void *stream)
@@ -385,12 +387,9 @@ template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int bwd_lau
 
 template <class E, int PASSES, int DP> static int bwd_for_width(const flash_job *j, void *stream)
 {
-    if (j->D == DP) {
-        if (j->threshold) return bwd_launch<E, PASSES, DP, true, true>(j, stream);
-        return bwd_launch<E, PASSES, DP, true, false>(j, stream);
-    }
-    if (j->threshold) return bwd_launch<E, PASSES, DP, false, true>(j, stream);
-    return bwd_launch<E, PASSES, DP, false, false>(j, stream);
+    if (j->D != DP) return bwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
+    if (j->threshold) return bwd_launch<E, PASSES, DP, true, true>(j, stream);
+    return bwd_launch<E, PASSES, DP, true, false>(j, stream);
 }
 
 template <class E, int PASSES> static int bwd_for(const flash_job *j, void *stream)

@@ -9,22 +9,22 @@
 
 #include "flash_tile.cuh"
 
-template <class E, int DP> struct fwd_shape {
+template <class E, int DP, bool DROP> struct fwd_shape {
     static const int WIDE = sizeof(E) == 4;
     static const int MT = !WIDE && DP == 64 ? 2 : 1, BM = 64 * MT, BN = WIDE ? 32 : 64;
-    static const bool HELD = !(WIDE && DP == 128); /* queries stay in registers */
-    static const int Q = 0, K = BM * DP * (int)sizeof(E), ONE = BN * DP * (int)sizeof(E), V = K + 2 * ONE, NBYTES = V + 2 * ONE;
+    static const bool HELD = !(WIDE && DP == 128) && !(DROP && MT == 2); /* queries stay in registers */
+    static const int Q = 0, K = BM * DP * (int)sizeof(E), ONE = BN * DP * (int)sizeof(E), V = K + 2 * ONE,
+                     NBYTES = V + 2 * ONE;
 };
 
 /* One tile of keys and values. first_row: of the warp; j0: the tile's first key. EDGE: some of them lie ahead of some of the rows. */
 template <class E, int PASSES, int DP, bool DROP, bool EDGE>
-static __device__ __forceinline__ void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2],
-                                                uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4], saddr mem, saddr k,
-                                                saddr v, int row0, int first_row, int j0, float scale2,
-                                                const flash_drop &drop)
+FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2],
+                         uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4], saddr mem, saddr k, saddr v, int row0,
+                         int first_row, int j0, float scale2, const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef fwd_shape<E, DP> sh;
+    typedef fwd_shape<E, DP, DROP> sh;
     typedef flash_tile<E, DP> tl;
     const int MT = sh::MT, NT = sh::BN / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int last_row = first_row + MT * 16 - 1;
@@ -105,19 +105,20 @@ static __device__ __forceinline__ void fwd_step(float (*o)[DP / 8][4], float (*t
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP>::NBYTES <= 113 * 1024 ? 2 : 1) flash_fwd(flash_job j)
+__global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, DROP>::NBYTES <= 113 * 1024 ? 2 : 1)
+    flash_fwd(flash_job j)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef fwd_shape<E, DP> sh;
+    typedef fwd_shape<E, DP, DROP> sh;
     typedef flash_tile<E, DP> tl;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
     const flash_place p = flash_where(j, (T + sh::BM - 1) / sh::BM, true);
     const int i0 = p.tile * sh::BM, row0 = (int)threadIdx.x / 32 * 16 * MT, first_row = i0 + row0;
     const int C = j.H * D, ld = 3 * C;
-    const E *q = (const E *)j.qkv + (int64_t)p.b * T * ld + p.h * D, *k = q + C;
+    const E *q = (const E *)j.qkv + flash_before(p.b * T, ld) + p.h * D, *k = q + C;
     const int end = i0 + sh::BM < T ? i0 + sh::BM : T; /* keys of this block */
-    const float scale2 = j.scale * FLASH_LOG2E;
+    const float scale2 = j.scale2;
     flash_drop drop = {0, 0, 0, 0, 0};
     if (DROP) drop = flash_drop_of(j, p);
 
@@ -157,6 +158,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP>::NBYTES <= 113
             fwd_step<E, PASSES, DP, DROP, true>(o, top, sum, held, smem, kt, vt, row0, first_row, j0, scale2, drop);
     }
 
+    const flash_place to = flash_where(j, (T + sh::BM - 1) / sh::BM, true); /* p, which was not kept */
     float factor[MT][2];
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -168,26 +170,24 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP>::NBYTES <= 113
             factor[m][h] = (DROP ? j.keep : 1.0f) / all;
             const int lane = (int)threadIdx.x & 31, i = first_row + m * 16 + h * 8 + (lane >> 2);
             if ((lane & 3) == 0 && i < T)
-                j.lse[flash_row(j, p) + i] = (top[m][h] * scale2 + log2f(all)) * (1 / FLASH_LOG2E);
+                j.lse[flash_row(j, to) + i] = (top[m][h] * scale2 + log2f(all)) * (1 / FLASH_LOG2E);
         }
-    flash_store<E, DP, EXACT, MT>(mem + sh::Q, row0, o, factor, (E *)j.y + (int64_t)p.b * T * C + p.h * D, C, i0, T, D);
+    flash_store<E, DP, EXACT, MT>(mem + sh::Q, o, factor, (E *)j.y + flash_before(to.b * T, C) + to.h * D, C,
+                                  to.tile * sh::BM, T, D);
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int fwd_launch(const flash_job *j, void *stream)
 {
-    typedef fwd_shape<E, DP> sh;
+    typedef fwd_shape<E, DP, DROP> sh;
     int n_tile = (j->T + sh::BM - 1) / sh::BM;
     return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, j->B * j->H * n_tile, sh::NBYTES, stream, j);
 }
 
 template <class E, int PASSES, int DP> static int fwd_for_width(const flash_job *j, void *stream)
 {
-    if (j->D == DP) {
-        if (j->threshold) return fwd_launch<E, PASSES, DP, true, true>(j, stream);
-        return fwd_launch<E, PASSES, DP, true, false>(j, stream);
-    }
-    if (j->threshold) return fwd_launch<E, PASSES, DP, false, true>(j, stream);
-    return fwd_launch<E, PASSES, DP, false, false>(j, stream);
+    if (j->D != DP) return fwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
+    if (j->threshold) return fwd_launch<E, PASSES, DP, true, true>(j, stream);
+    return fwd_launch<E, PASSES, DP, true, false>(j, stream);
 }
 
 template <class E, int PASSES> static int fwd_for(const flash_job *j, void *stream)

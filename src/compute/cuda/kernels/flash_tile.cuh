@@ -8,6 +8,12 @@
 #include "flash.h"
 #include "mma.cuh"
 
+#ifdef LS_EMU
+#define FLASH_PART static __attribute__((noinline)) /* once for all the kernels that have it: they compile sooner */
+#else
+#define FLASH_PART static __device__ __forceinline__
+#endif
+
 #define FLASH_THREADS 128
 #define FLASH_LOG2E   1.4426950408889634f
 
@@ -58,13 +64,19 @@ template <int DP> struct flash_rows<float, DP> { /* rows in from_sums' order */
     }
 };
 
+/* Elements before row `row` of rows that are `ld` apart. */
+static __device__ __forceinline__ int64_t flash_before(int row, int ld)
+{
+    return (int64_t)((uint64_t)(uint32_t)row * (uint32_t)ld);
+}
+
 /* Rows first … first+ROWS-1 of a head, `ld` elements apart, into a tile; rows from T on and elements from D on are 0. */
 template <class E, int DP, bool EXACT, int ROWS>
-static __device__ __forceinline__ void flash_load(char *mem, int tile, const E *x, int ld, int first, int T, int D)
+FLASH_PART void flash_load(char *mem, int tile, const E *x, int ld, int first, int T, int D)
 {
     typedef flash_tile<E, DP> tl;
     const int STEP = FLASH_THREADS / tl::CHUNKS, r0 = (int)threadIdx.x / tl::CHUNKS, c = (int)threadIdx.x % tl::CHUNKS;
-    const E *from = x + (int64_t)(first + r0) * ld + c * tl::EACH;
+    const E *from = x + flash_before(first + r0, ld) + c * tl::EACH;
 #pragma unroll
     for (int n = 0; n < ROWS / STEP; n++, from += STEP * ld) {
         const int r = r0 + n * STEP, place = tl::chunk(r, c);
@@ -72,7 +84,8 @@ static __device__ __forceinline__ void flash_load(char *mem, int tile, const E *
             cp_async16(mem + tile + place, from, first + r < T && (EXACT || c * tl::EACH < D));
         } else {
             E *put = (E *)(mem + tile + place);
-            for (int e = 0; e < tl::EACH; e++) put[e] = first + r < T && c * tl::EACH + e < D ? from[e] : from_float<E>(0);
+            for (int e = 0; e < tl::EACH; e++)
+                put[e] = first + r < T && c * tl::EACH + e < D ? from[e] : from_float<E>(0);
         }
     }
 }
@@ -92,13 +105,13 @@ static __device__ __forceinline__ void flash_put(char *at, float x, float y, flo
     *(float2 *)at = make_float2(x, y);
 }
 
-/* A warp's sums, each row times its factor, to rows first+row0 … of a head; through its own rows of a tile, so that stores are whole lines. */
+/* A warp's sums, each row times its factor, to its rows of those from `first` on; through its own rows of a tile, so that stores are whole lines. */
 template <class E, int DP, bool EXACT, int MT>
-static __device__ __forceinline__ void flash_store(char *tile, int row0, const float (*d)[DP / 8][4],
-                                                   const float (*factor)[2], E *x, int ld, int first, int T, int D)
+FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float (*factor)[2], E *x, int ld, int first,
+                            int T, int D)
 {
     typedef flash_tile<E, DP> tl;
-    const int lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    const int thread = thread_again(), lane = thread & 31, g = lane >> 2, t = lane & 3, row0 = thread / 32 * 16 * MT;
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < MT; m++)
@@ -115,10 +128,9 @@ static __device__ __forceinline__ void flash_store(char *tile, int row0, const f
     for (int n = 0; n < MT * 16 * tl::CHUNKS / 32; n++) {
         int at = lane + n * 32, r = row0 + at / tl::CHUNKS, c = at % tl::CHUNKS, i = first + r;
         const char *from = tile + tl::chunk(r, c);
-        E *to = x + (int64_t)i * ld + c * tl::EACH;
+        E *to = x + flash_before(i, ld) + c * tl::EACH;
         if (i >= T) continue;
-        if (EXACT || (D % tl::EACH == 0 && c * tl::EACH < D))
-            *(uint4 *)to = *(const uint4 *)from;
+        if (EXACT || (D % tl::EACH == 0 && c * tl::EACH < D)) *(uint4 *)to = *(const uint4 *)from;
         else
             for (int e = 0; e < tl::EACH; e++)
                 if (c * tl::EACH + e < D) to[e] = ((const E *)from)[e];
@@ -137,7 +149,7 @@ struct flash_place {
 
 static __device__ __forceinline__ flash_place flash_where(const flash_job &j, int n_tile, bool long_last)
 {
-    const int n_head = j.B * j.H, block = (int)blockIdx.x;
+    const int n_head = j.B * j.H, block = block_again();
     const int group = block / (FLASH_GROUP * n_tile), first = group * FLASH_GROUP;
     const int heads = n_head - first < FLASH_GROUP ? n_head - first : FLASH_GROUP;
     const int in = block - first * n_tile, bh = first + in % heads, tile = in / heads;
@@ -163,7 +175,8 @@ static __device__ __forceinline__ flash_drop flash_drop_of(const flash_job &j, f
         const uint64_t seed = ((const ls_pass_head *)j.at)->drop_key;
         key = rng_key(seed, LS_RNG_USE_DROPOUT, j.unit, j.site);
     }
-    uint32_t T = (uint32_t)j.T, heads = (uint32_t)(j.n_head ? j.n_head : j.H), h = (uint32_t)(j.n_head ? j.head + p.h : p.h);
+    uint32_t T = (uint32_t)j.T, heads = (uint32_t)(j.n_head ? j.n_head : j.H),
+             h = (uint32_t)(j.n_head ? j.head + p.h : p.h);
     flash_drop d = {(uint32_t)key, (uint32_t)(key >> 32), j.threshold, ((uint32_t)p.b * heads + h) * T, T};
     return d;
 }

@@ -76,6 +76,21 @@ LS_DEVICE uint32_t to_tf32(float x)
     return r;
 }
 
+/* blockIdx.x and threadIdx.x, read anew: what is made from them again need not wait in registers meanwhile. */
+LS_DEVICE int block_again()
+{
+    int x;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+    return x;
+}
+
+LS_DEVICE int thread_again()
+{
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+
 /* As cp_async16, 4 bytes. */
 LS_DEVICE void cp_async4(saddr to, const void *from, bool there)
 {

@@ -66,7 +66,8 @@ template <class E> static inline void emu_mma16(float d[4], const uint32_t a[4],
         for (unsigned e = 0; e < 2; e++) {
             double sum = d[2 * h + e];
             for (unsigned k = 0; k < 16; k++) {
-                const uint32_t x = all[4 * g + k % 8 / 2].a[h + 2 * (k / 8)], y = all[4 * (2 * t + e) + k % 8 / 2].b[k / 8];
+                const uint32_t x = all[4 * g + k % 8 / 2].a[h + 2 * (k / 8)],
+                               y = all[4 * (2 * t + e) + k % 8 / 2].b[k / 8];
                 sum += (double)emu_part(x, k % 2, E()) * (double)emu_part(y, k % 2, E());
             }
             d[2 * h + e] = (float)sum;
@@ -102,6 +103,16 @@ static inline void mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2]
 static inline uint32_t to_tf32(float x)
 {
     return (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+}
+
+static inline int block_again()
+{
+    return (int)blockIdx.x;
+}
+
+static inline int thread_again()
+{
+    return (int)threadIdx.x;
 }
 
 static inline void cp_async4(saddr to, const void *from, bool there)
