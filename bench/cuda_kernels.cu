@@ -20,19 +20,20 @@
 #include <string>
 #include <vector>
 
-#define CU(call)                                                                                                     \
-    do {                                                                                                             \
-        const int e_ = (int)(call);                                                                                  \
-        if (e_) {                                                                                                    \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString((cudaError_t)e_));      \
-            exit(1);                                                                                                 \
-        }                                                                                                            \
+#define CU(call)                                                                                                \
+    do {                                                                                                        \
+        const int e_ = (int)(call);                                                                             \
+        if (e_) {                                                                                               \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString((cudaError_t)e_)); \
+            exit(1);                                                                                            \
+        }                                                                                                       \
     } while (0)
 
 /* Element i of array `key`: uniform in (-1, 1) * scale + shift, as the device and the host make it alike. */
 LS_HOST_DEVICE float made(uint32_t key, int64_t i, float scale, float shift)
 {
-    return fmaf((float)(rng_u32(key, (uint32_t)i ^ (uint32_t)(i >> 32) * 0x9e3779b9u) >> 8) * 0x1p-23f - 1.0f, scale, shift);
+    return fmaf((float)(rng_u32(key, (uint32_t)i ^ (uint32_t)(i >> 32) * 0x9e3779b9u) >> 8) * 0x1p-23f - 1.0f, scale,
+                shift);
 }
 
 template <class T> static __global__ void fill(T *x, int64_t n, uint32_t key, float scale, float shift)
@@ -63,7 +64,9 @@ static double value_of(ls_dtype dt, const void *p)
 
 static double rounded(ls_dtype dt, float f)
 {
-    return dt == LS_BF16 ? (double)to_float(from_float<bf16>(f)) : dt == LS_F16 ? (double)to_float(from_float<f16>(f)) : (double)f;
+    return dt == LS_BF16  ? (double)to_float(from_float<bf16>(f))
+           : dt == LS_F16 ? (double)to_float(from_float<f16>(f))
+                          : (double)f;
 }
 
 /* n elements, in `turns` copies that launches use one after the other. */
@@ -74,7 +77,8 @@ struct array {
     uint32_t key;
     float scale = 1, shift = 0;
     unsigned char *p = nullptr;
-    array(ls_dtype type, int64_t count, int copies, uint32_t name, float s = 1, float at = 0) : dt(type), n(count), turns(copies), key(name), scale(s), shift(at)
+    array(ls_dtype type, int64_t count, int copies, uint32_t name, float s = 1, float at = 0)
+        : dt(type), n(count), turns(copies), key(name), scale(s), shift(at)
     {
         CU(cudaMalloc((void **)&p, (size_t)(n * turns) * wide_of(dt)));
         refill();
@@ -87,7 +91,8 @@ struct array {
         for (int k = 0; k < turns; k++) {
             if (dt == LS_BF16) CU(LS_LAUNCH(fill<bf16>, 1024, 256, 0, nullptr, (bf16 *)at(k), n, key, scale, shift));
             else if (dt == LS_F16) CU(LS_LAUNCH(fill<f16>, 1024, 256, 0, nullptr, (f16 *)at(k), n, key, scale, shift));
-            else if (dt == LS_F32) CU(LS_LAUNCH(fill<float>, 1024, 256, 0, nullptr, (float *)at(k), n, key, scale, shift));
+            else if (dt == LS_F32)
+                CU(LS_LAUNCH(fill<float>, 1024, 256, 0, nullptr, (float *)at(k), n, key, scale, shift));
             else CU(cudaMemset(at(k), 0, (size_t)n * wide_of(dt)));
         }
         CU(cudaDeviceSynchronize());
@@ -126,7 +131,8 @@ struct bench {
         const double u = dt == LS_BF16 ? 0x1p-8 : dt == LS_F16 ? 0x1p-11 : dt == LS_F64 ? 1e-15 : 0x1p-24;
         const double room = 1.01 * u * fabs(want) + 1e-5 * top;
         if (fabs(got - want) <= room) return;
-        if (wrong++ < 20) printf("WRONG %s: element %lld is %.9g, wanted %.9g (room %.1e)\n", name, (long long)i, got, want, room);
+        if (wrong++ < 20)
+            printf("WRONG %s: element %lld is %.9g, wanted %.9g (room %.1e)\n", name, (long long)i, got, want, room);
     }
     void time(const char *name, double bytes, const std::function<int(int)> &run)
     {
@@ -150,7 +156,8 @@ struct bench {
         std::sort(ms.begin(), ms.end());
         const double rate = bytes / (ms[ms.size() / 2] * 1e-3 + 1e-12);
         if (copy_rate == 0) copy_rate = rate;
-        printf("%-26s %9.1f us   best %9.1f us  %8.1f GB/s  %5.1f %% of a copy\n", name, 1e3 * ms[ms.size() / 2], 1e3 * ms[0], rate * 1e-9, 100 * rate / copy_rate);
+        printf("%-26s %9.1f us   best %9.1f us  %8.1f GB/s  %5.1f %% of a copy\n", name, 1e3 * ms[ms.size() / 2],
+               1e3 * ms[0], rate * 1e-9, 100 * rate / copy_rate);
         fflush(stdout);
     }
 };
@@ -168,16 +175,34 @@ static void norms(bench &b)
     const ls_dtype dt = b.o.dt;
     const double E = (double)wide_of(dt), eps = 1e-5, RC = (double)n * E;
     const int turns = b.o.small ? 1 : 3;
-    array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, 1), bias(dt, C, 1, 4), y(dt, n, turns, 5), res(dt, n, turns, 6), dy(dt, n, turns, 7), dx(dt, n, turns, 8);
-    array mean(LS_F32, R, 1, 9), rstd(LS_F32, R, 1, 10), dw(LS_F32, C, 1, 11), db(LS_F32, C, 1, 12), scratch(LS_F32, (int64_t)cu_layernorm_bwd_scratch(R, C) / 4, 1, 13);
+    array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, 1), bias(dt, C, 1, 4),
+        y(dt, n, turns, 5), res(dt, n, turns, 6), dy(dt, n, turns, 7), dx(dt, n, turns, 8);
+    array mean(LS_F32, R, 1, 9), rstd(LS_F32, R, 1, 10), dw(LS_F32, C, 1, 11), db(LS_F32, C, 1, 12),
+        scratch(LS_F32, (int64_t)cu_layernorm_bwd_scratch(R, C) / 4, 1, 13);
     ls_drop off = {}, on = {};
     on.p = 0.1f, on.key = 12345;
-    const auto fwd = [&](int k) { return cu_layernorm_fwd(b.stream, dt, y.at(k), mean.f(0), rstd.f(0), x.at(k), w.at(0), bias.at(0), R, C, eps); };
-    const auto add = [&](int k) { return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k), w.at(0), bias.at(0), R, C, eps, off); };
-    const auto add_drop = [&](int k) { return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k), w.at(0), bias.at(0), R, C, eps, on); };
-    const auto again = [&](int k) { return cu_layernorm_again(b.stream, dt, y.at(k), x.at(k), mean.f(0), rstd.f(0), w.at(0), bias.at(0), R, C); };
-    const auto bwd = [&](int k) { return cu_layernorm_bwd(b.stream, dt, dx.at(k), dw.f(0), db.f(0), dy.at(k), delta.at(k), x.at(k), w.at(0), mean.f(0), rstd.f(0), R, C, false, scratch.at(0)); };
-    const auto bwd_alone = [&](int k) { return cu_layernorm_bwd(b.stream, dt, dx.at(k), dw.f(0), db.f(0), dy.at(k), nullptr, x.at(k), w.at(0), mean.f(0), rstd.f(0), R, C, false, scratch.at(0)); };
+    const auto fwd = [&](int k) {
+        return cu_layernorm_fwd(b.stream, dt, y.at(k), mean.f(0), rstd.f(0), x.at(k), w.at(0), bias.at(0), R, C, eps);
+    };
+    const auto add = [&](int k) {
+        return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k),
+                                    w.at(0), bias.at(0), R, C, eps, off);
+    };
+    const auto add_drop = [&](int k) {
+        return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k),
+                                    w.at(0), bias.at(0), R, C, eps, on);
+    };
+    const auto again = [&](int k) {
+        return cu_layernorm_again(b.stream, dt, y.at(k), x.at(k), mean.f(0), rstd.f(0), w.at(0), bias.at(0), R, C);
+    };
+    const auto bwd = [&](int k) {
+        return cu_layernorm_bwd(b.stream, dt, dx.at(k), dw.f(0), db.f(0), dy.at(k), delta.at(k), x.at(k), w.at(0),
+                                mean.f(0), rstd.f(0), R, C, false, scratch.at(0));
+    };
+    const auto bwd_alone = [&](int k) {
+        return cu_layernorm_bwd(b.stream, dt, dx.at(k), dw.f(0), db.f(0), dy.at(k), nullptr, x.at(k), w.at(0),
+                                mean.f(0), rstd.f(0), R, C, false, scratch.at(0));
+    };
     const std::vector<int64_t> rows = sample(R, b.o.check ? 30 : 0), columns = sample(C, b.o.check ? 6 : 0);
     const auto check_rows = [&](const char *name, const array &in, bool made_input) {
         for (int64_t r : rows) {
@@ -186,7 +211,8 @@ static void norms(bench &b)
             for (double e : row) m += e / (double)C;
             for (double e : row) v += (e - m) * (e - m) / (double)C;
             for (int64_t j = 0; j < C; j++) {
-                b.near(name, r * C + j, dt, got[(size_t)j], (row[(size_t)j] - m) / sqrt(v + eps) * w.was(j) + bias.was(j), 2);
+                b.near(name, r * C + j, dt, got[(size_t)j],
+                       (row[(size_t)j] - m) / sqrt(v + eps) * w.was(j) + bias.was(j), 2);
                 if (made_input) b.near(name, j, dt, row[(size_t)j], x.was(r * C + j), 0);
             }
         }
@@ -208,12 +234,14 @@ static void norms(bench &b)
             }
             for (int64_t j = 0; j < C; j++) {
                 const double h = (x.was(r * C + j) - m) * s;
-                b.near("layernorm_bwd dx", r * C + j, dt, got[(size_t)j], s * (dy.was(r * C + j) * w.was(j) - g - h * gh) + delta.was(r * C + j), 3);
+                b.near("layernorm_bwd dx", r * C + j, dt, got[(size_t)j],
+                       s * (dy.was(r * C + j) * w.was(j) - g - h * gh) + delta.was(r * C + j), 3);
             }
         }
         for (int64_t j : columns) {
             double sw = 0, sb = 0;
-            for (int64_t r = 0; r < R; r++) sw += dy.was(r * C + j) * (x.was(r * C + j) - ms[(size_t)r]) * rs[(size_t)r], sb += dy.was(r * C + j);
+            for (int64_t r = 0; r < R; r++)
+                sw += dy.was(r * C + j) * (x.was(r * C + j) - ms[(size_t)r]) * rs[(size_t)r], sb += dy.was(r * C + j);
             b.near("layernorm_bwd dw", j, LS_F32, dw.read1(j), sw, sqrt((double)R) + fabs(sw));
             b.near("layernorm_bwd db", j, LS_F32, db.read1(j), sb, sqrt((double)R) + fabs(sb));
         }
@@ -228,7 +256,9 @@ static void norms(bench &b)
         for (int64_t r : rows)
             for (int64_t j = 0; j < C; j += 97) {
                 const int64_t i = r * C + j;
-                const double keep = rng_u32(on.key, (uint32_t)i) >= (uint32_t)ceil((double)on.p * 4294967296.0) ? 1 / (1 - (double)on.p) : 0;
+                const double keep = rng_u32(on.key, (uint32_t)i) >= (uint32_t)ceil((double)on.p * 4294967296.0)
+                                        ? 1 / (1 - (double)on.p)
+                                        : 0;
                 b.near("add_layernorm_fwd res", i, dt, res.read1(i), x.was(i) + keep * delta.was(i), 1e-2);
             }
     }
@@ -257,7 +287,11 @@ static void points(bench &b)
     const auto add = [&](int k) { return cu_add_fwd(b.stream, dt, y.at(k), x.at(k), dy.at(k), m, off); };
     const auto add_drop = [&](int k) { return cu_add_fwd(b.stream, dt, y.at(k), x.at(k), dy.at(k), m, on); };
     const auto drop_bwd = [&](int k) { return cu_drop_bwd(b.stream, dt, y.at(k), dy.at(k), m, on); };
-    const auto keep = [&](int64_t i) { return rng_u32(on.key, (uint32_t)(i + on.first)) >= (uint32_t)ceil((double)on.p * 4294967296.0) ? 1 / (1 - (double)on.p) : 0.0; };
+    const auto keep = [&](int64_t i) {
+        return rng_u32(on.key, (uint32_t)(i + on.first)) >= (uint32_t)ceil((double)on.p * 4294967296.0)
+                   ? 1 / (1 - (double)on.p)
+                   : 0.0;
+    };
     const auto half = [](double v) { return tanh(sqrt(2 / 3.14159265358979323846) * (v + 0.044715 * v * v * v)); };
     if (b.o.check) {
         CU(gelu_fwd(0));
@@ -266,13 +300,16 @@ static void points(bench &b)
         CU(gelu_bwd(0));
         CU(cudaDeviceSynchronize());
         for (int64_t i : s) {
-            const double v = x.was(i), t = half(v), slope = 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * v * v);
+            const double v = x.was(i), t = half(v),
+                         slope = 0.5 * (1 + t) +
+                                 0.5 * v * (1 - t * t) * sqrt(2 / 3.14159265358979323846) * (1 + 3 * 0.044715 * v * v);
             b.near("gelu_bwd", i, dt, y.read1(i), dy.was(i) * slope, 1);
         }
         CU(gelu_erf(0));
         CU(cudaDeviceSynchronize());
         for (int64_t i : s) {
-            const double v = x.was(i), slope = 0.5 * (1 + erf(v * sqrt(0.5))) + v * exp(-0.5 * v * v) / sqrt(2 * 3.14159265358979323846);
+            const double v = x.was(i), slope = 0.5 * (1 + erf(v * sqrt(0.5))) +
+                                               v * exp(-0.5 * v * v) / sqrt(2 * 3.14159265358979323846);
             b.near("gelu_bwd erf", i, dt, y.read1(i), dy.was(i) * slope, 1);
         }
         CU(add_drop(0));
@@ -290,7 +327,9 @@ static void points(bench &b)
     b.time("drop_bwd", 2 * E * (double)m, drop_bwd);
 
     array sums(LS_F32, b.F, 1, 20), scratch(LS_F32, (int64_t)cu_column_sums_scratch(b.R, b.F) / 4, 1, 21);
-    const auto columns = [&](int k) { return cu_column_sums(b.stream, dt, sums.f(0), dy.at(k), b.R, b.F, false, scratch.at(0)); };
+    const auto columns = [&](int k) {
+        return cu_column_sums(b.stream, dt, sums.f(0), dy.at(k), b.R, b.F, false, scratch.at(0));
+    };
     CU(columns(0));
     CU(cudaDeviceSynchronize());
     for (int64_t j : sample(b.F, b.o.check ? 6 : 0)) {
@@ -307,7 +346,8 @@ static void embeddings(bench &b)
     const int64_t R = b.R, C = b.C, V = b.V;
     const double E = (double)wide_of(dt), RC = (double)(R * C);
     const int turns = b.o.small ? 1 : 3;
-    array wte(dt, V * C, 1, 1), wpe(dt, b.P * C, 1, 2), y(dt, R * C, turns, 3), dy(dt, R * C, turns, 4), dwte(LS_F32, V * C, 1, 5), dwpe(LS_F32, b.P * C, 1, 6);
+    array wte(dt, V * C, 1, 1), wpe(dt, b.P * C, 1, 2), y(dt, R * C, turns, 3), dy(dt, R * C, turns, 4),
+        dwte(LS_F32, V * C, 1, 5), dwpe(LS_F32, b.P * C, 1, 6);
     array ids(LS_I32, R, 2, 0), scratch(LS_F32, (int64_t)cu_embed_bwd_scratch(R, C) / 4, 1, 7);
     std::vector<int32_t> id((size_t)(2 * R)); /* as text: few tokens often, many rarely; then one token alone */
     std::set<int32_t> seen;
@@ -319,10 +359,21 @@ static void embeddings(bench &b)
     CU(cudaMemcpy(ids.p, id.data(), id.size() * 4, cudaMemcpyHostToDevice));
     const ls_drop off = {};
     const int32_t *text = (const int32_t *)ids.at(0), *one = (const int32_t *)ids.at(1);
-    const auto fwd = [&](int k) { return cu_embed_fwd(b.stream, dt, y.at(k), text, 0, V, wte.at(0), wpe.at(0), b.B, b.T, C, off); };
-    const auto bwd = [&](int k) { return cu_embed_bwd(b.stream, dt, dwte.f(0), dwpe.f(0), dy.at(k), text, 0, b.B, b.T, C, V, b.P, off, true, scratch.at(0)); };
-    const auto bwd_new = [&](int k) { return cu_embed_bwd(b.stream, dt, dwte.f(0), dwpe.f(0), dy.at(k), text, 0, b.B, b.T, C, V, b.P, off, false, scratch.at(0)); };
-    const auto bwd_one = [&](int k) { return cu_embed_bwd(b.stream, dt, dwte.f(0), dwpe.f(0), dy.at(k), one, 0, b.B, b.T, C, V, b.P, off, true, scratch.at(0)); };
+    const auto fwd = [&](int k) {
+        return cu_embed_fwd(b.stream, dt, y.at(k), text, 0, V, wte.at(0), wpe.at(0), b.B, b.T, C, off);
+    };
+    const auto bwd = [&](int k) {
+        return cu_embed_bwd(b.stream, dt, dwte.f(0), dwpe.f(0), dy.at(k), text, 0, b.B, b.T, C, V, b.P, off, true,
+                            scratch.at(0));
+    };
+    const auto bwd_new = [&](int k) {
+        return cu_embed_bwd(b.stream, dt, dwte.f(0), dwpe.f(0), dy.at(k), text, 0, b.B, b.T, C, V, b.P, off, false,
+                            scratch.at(0));
+    };
+    const auto bwd_one = [&](int k) {
+        return cu_embed_bwd(b.stream, dt, dwte.f(0), dwpe.f(0), dy.at(k), one, 0, b.B, b.T, C, V, b.P, off, true,
+                            scratch.at(0));
+    };
     int32_t *key = (int32_t *)scratch.at(0), *pos = key + R + 4;
     array room(LS_I32, (int64_t)cu_sort_ids_room(R) / 4, 1, 0);
     const auto sort = [&](int) { return cu_sort_ids(b.stream, key, pos, text, 0, V, R, room.at(0)); };
@@ -330,15 +381,22 @@ static void embeddings(bench &b)
         CU(fwd(0));
         CU(bwd(0));
         CU(cudaDeviceSynchronize());
-        for (int64_t i : sample(R * C, 1000)) b.near("embed_fwd", i, dt, y.read1(i), wte.was(id[(size_t)(i / C)] * C + i % C) + wpe.was(i / C % b.T * C + i % C), 0);
+        for (int64_t i : sample(R * C, 1000))
+            b.near("embed_fwd", i, dt, y.read1(i),
+                   wte.was(id[(size_t)(i / C)] * C + i % C) + wpe.was(i / C % b.T * C + i % C), 0);
         for (int64_t j : sample(C, 3)) {
             std::vector<double> t((size_t)V), p((size_t)b.P), gt, size((size_t)V);
             for (int64_t v = 0; v < V; v++) t[(size_t)v] = dwte.was(v * C + j);
             for (int64_t q = 0; q < b.P; q++) p[(size_t)q] = dwpe.was(q * C + j);
-            for (int64_t r = 0; r < R; r++) t[(size_t)id[(size_t)r]] += dy.was(r * C + j), p[(size_t)(r % b.T)] += dy.was(r * C + j), size[(size_t)id[(size_t)r]]++;
+            for (int64_t r = 0; r < R; r++)
+                t[(size_t)id[(size_t)r]] += dy.was(r * C + j), p[(size_t)(r % b.T)] += dy.was(r * C + j),
+                    size[(size_t)id[(size_t)r]]++;
             for (int64_t v = 0; v < V; v++)
-                if (v < 300 || v % 211 == 0) b.near("embed_bwd dwte", v * C + j, LS_F32, dwte.read1(v * C + j), t[(size_t)v], 1 + sqrt(size[(size_t)v]));
-            for (int64_t q = 0; q < b.P; q += 1 + b.P / 100) b.near("embed_bwd dwpe", q * C + j, LS_F32, dwpe.read1(q * C + j), p[(size_t)q], sqrt((double)b.B));
+                if (v < 300 || v % 211 == 0)
+                    b.near("embed_bwd dwte", v * C + j, LS_F32, dwte.read1(v * C + j), t[(size_t)v],
+                           1 + sqrt(size[(size_t)v]));
+            for (int64_t q = 0; q < b.P; q += 1 + b.P / 100)
+                b.near("embed_bwd dwpe", q * C + j, LS_F32, dwpe.read1(q * C + j), p[(size_t)q], sqrt((double)b.B));
         }
     }
     const double rows = (double)seen.size() * (double)C;
@@ -354,7 +412,8 @@ static void classifier(bench &b)
     const ls_dtype dt = b.o.dt;
     const double E = (double)wide_of(dt);
     const int64_t R = b.R, V = b.V, ld = b.ld;
-    array logits(dt, R * ld, 1, 1, 4), loss(LS_F64, R, 1, 0), target(LS_I32, R, 1, 0), parts(LS_F64, 3 * R, 1, 0), sum(LS_F64, 1, 1, 0);
+    array logits(dt, R * ld, 1, 1, 4), loss(LS_F64, R, 1, 0), target(LS_I32, R, 1, 0), parts(LS_F64, 3 * R, 1, 0),
+        sum(LS_F64, 1, 1, 0);
     std::vector<int32_t> t((size_t)R);
     for (int64_t r = 0; r < R; r++) t[(size_t)r] = r % 17 == 3 ? -1 : (int32_t)(rng_u64(6, (uint64_t)r) % (uint64_t)V);
     CU(cudaMemcpy(target.p, t.data(), t.size() * 4, cudaMemcpyHostToDevice));
@@ -387,7 +446,8 @@ static void classifier(bench &b)
                 if (way == 0) continue;
                 const std::vector<double> got = logits.read(r * ld, ld);
                 for (int64_t j = 0; j < ld; j++) {
-                    const double d = j >= V || t[(size_t)r] < 0 ? 0 : exp(logits.was(r * ld + j)) / s - (j == t[(size_t)r]);
+                    const double d =
+                        j >= V || t[(size_t)r] < 0 ? 0 : exp(logits.was(r * ld + j)) / s - (j == t[(size_t)r]);
                     b.near("softmax grad", r * ld + j, dt, got[(size_t)j], d, j < V ? exp(4) / s : 0);
                 }
             }
@@ -409,17 +469,21 @@ static void optimizer(bench &b, int64_t n)
 {
     const ls_dtype dt = b.o.dt;
     const double E = dt == LS_F32 ? 0 : (double)wide_of(dt), N = (double)n;
-    array w(LS_F32, n, 1, 1), g(LS_F32, n, 1, 2), m(LS_F32, n, 1, 3, 0.1f), v(LS_F32, n, 1, 4, 0.1f, 0.2f), p(dt, n, 1, 5);
+    array w(LS_F32, n, 1, 1), g(LS_F32, n, 1, 2), m(LS_F32, n, 1, 3, 0.1f), v(LS_F32, n, 1, 4, 0.1f, 0.2f),
+        p(dt, n, 1, 5);
     const int64_t blocks = (n + 1023) / 1024;
     double *sums = nullptr;
     CU(cudaMallocHost((void **)&sums, (size_t)blocks * sizeof(double)));
     ls_adamw h = {};
-    h.lr = 1e-3, h.beta1 = 0.9, h.beta2 = 0.95, h.eps = 1e-8, h.weight_decay = 0.1, h.bias1 = 0.1, h.bias2 = 0.05, h.grad_scale = 0.5;
+    h.lr = 1e-3, h.beta1 = 0.9, h.beta2 = 0.95, h.eps = 1e-8, h.weight_decay = 0.1, h.bias1 = 0.1, h.bias2 = 0.05,
+    h.grad_scale = 0.5;
     h.n_plain = LS_ADAMW_PLAIN;
     for (int k = 0; k < LS_ADAMW_PLAIN; k++) h.plain[k][0] = 1000 * k, h.plain[k][1] = 1000 * k + 500;
     const cu_rounding up_or_down = {true, 42, 0};
     const auto adamw = [&](int) { return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, nullptr); };
-    const auto stochastic = [&](int) { return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, &up_or_down); };
+    const auto stochastic = [&](int) {
+        return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, &up_or_down);
+    };
     const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr); };
     const auto sumsq = [&](int) { return cu_sumsq(b.stream, sums, g.f(0), n, 1024); };
     const auto add = [&](int) { return cu_add(b.stream, LS_F32, m.p, w.p, g.p, n); };
@@ -429,8 +493,11 @@ static void optimizer(bench &b, int64_t n)
         CU(cudaDeviceSynchronize());
         for (int64_t i : sample(n, 2000)) {
             const bool plain = i < 1000 * LS_ADAMW_PLAIN && i % 1000 < 500;
-            const double gi = g.was(i) * h.grad_scale, mi = h.beta1 * m.was(i) + (1 - h.beta1) * gi, vi = h.beta2 * v.was(i) + (1 - h.beta2) * gi * gi;
-            const double wi = w.was(i) - h.lr * (mi / h.bias1 / (sqrt(vi / h.bias2) + h.eps) + (plain ? 0 : h.weight_decay) * w.was(i)), got = w.read1(i);
+            const double gi = g.was(i) * h.grad_scale, mi = h.beta1 * m.was(i) + (1 - h.beta1) * gi,
+                         vi = h.beta2 * v.was(i) + (1 - h.beta2) * gi * gi;
+            const double wi = w.was(i) - h.lr * (mi / h.bias1 / (sqrt(vi / h.bias2) + h.eps) +
+                                                 (plain ? 0 : h.weight_decay) * w.was(i)),
+                         got = w.read1(i);
             b.near("adamw w", i, LS_F32, got, wi, 0.05);
             b.near("adamw m", i, LS_F32, m.read1(i), mi, 0.05);
             b.near("adamw v", i, LS_F32, v.read1(i), vi, 0.05);
@@ -454,7 +521,8 @@ static int run(const options &o, int64_t B, int64_t T)
 {
     bench b;
     b.o = o, b.B = B, b.T = T, b.R = B * T;
-    b.C = o.small ? 64 : 768, b.F = 4 * b.C, b.V = o.small ? 97 : 50257, b.ld = o.small ? 128 : 50304, b.P = o.small ? 20 : 1024;
+    b.C = o.small ? 64 : 768, b.F = 4 * b.C, b.V = o.small ? 97 : 50257, b.ld = o.small ? 128 : 50304,
+    b.P = o.small ? 20 : 1024;
     CU(cudaStreamCreate(&b.stream));
     printf("%s, batch %lld x %lld, width %lld\n", ls_dtype_word(o.dt), (long long)B, (long long)T, (long long)b.C);
     {
@@ -483,7 +551,9 @@ int main(int argc, char **argv)
         else if (a == "--batch") o.B = atoll(next.c_str()), i++;
         else if (a == "--seq") o.T = atoll(next.c_str()), i++;
         else if (a[0] != '-') o.only.push_back(a);
-        else return fprintf(stderr, "cuda_kernels: %s is not known; the head of bench/cuda_kernels.cu tells\n", argv[i]), 2;
+        else
+            return fprintf(stderr, "cuda_kernels: %s is not known; the head of bench/cuda_kernels.cu tells\n", argv[i]),
+                   2;
     }
     int wrong = 0;
     if (o.small) wrong = run(o, 3, 16);

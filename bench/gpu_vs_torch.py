@@ -295,7 +295,8 @@ def measure(o, name, work):
     for row in rows:
         row["tflops"] = row["tokens_per_sec"] * flops_per_token(case) / 1e12
         row["mfu"] = row["tflops"] / peak if peak else None
-    result = {"case": name, **case, "rows": rows, "flops_per_token": flops_per_token(case), "peak_tflops": peak,
+    words = "" if o.device == "cpu" else ", ours deterministic" if o.deterministic else ", ours with --no_deterministic"
+    result = {"case": name, **case, "words": words, "rows": rows, "flops_per_token": flops_per_token(case), "peak_tflops": peak,
               "peak_from": "--ceiling" if o.ceiling else "datasheet, dense", "memory_before": free}
     result["verdicts"] = verdicts(result)
     return result
@@ -324,7 +325,7 @@ def gib(n):
 
 
 def table(result):
-    lines = [f"### {result['case']}: {result['model']}, B{result['B']} x {result['A']}, T{result['T']}, {result['precision']}", "",
+    lines = [f"### {result['case']}: {result['model']}, B{result['B']} x {result['A']}, T{result['T']}, {result['precision']}{result['words']}", "",
              "| side | tokens/s (median) | low … high | ratio (ours / it) | 95 % interval | GiB on the device | TFLOP/s | MFU |",
              "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for r in result["rows"]:

@@ -4,6 +4,7 @@
 #define LS_TESTS_COMM_CHECKS_H
 
 #include "comm/comm.h"
+#include "core/half.h"
 #include "core/mem.h"
 #include "core/rng.h"
 
@@ -99,6 +100,38 @@ static inline void checks_every_kind(wrong *w, ls_comm *c, int64_t largest)
     CHECK(w, d == W * (W - 1) / 2.0 + 0.5 * W);
     CHECK(w, ls_all_reduce(c, (ls_view){&i64, 1, LS_I64}, LS_SITE, NULL) == LS_OK && i64 == W * (W + 1) / 2);
     ls_free(want);
+}
+
+/* Sums of 16-bit reals: in float over the tree, rounded once. Small ones and several chunks. */
+static inline void checks_halves(wrong *w, ls_comm *c, int64_t largest)
+{
+    const int W = ls_comm_size(c), rank = ls_comm_rank(c);
+    uint16_t *x = ls_comm_alloc(c, (size_t)largest * 2);
+    float v[64];
+    CHECK(w, x != NULL);
+    for (int turn = 0; turn < 6 && x; turn++) {
+        const bool bf16 = turn % 2;
+        const ls_dtype dt = bf16 ? LS_BF16 : LS_F16;
+        const int64_t n = turn < 2 ? 3 : turn < 4 ? 1500 : largest; /* 1500: as float more than a slot holds */
+        const int root = W - 1;
+        for (int reduce = 0; reduce < 2; reduce++) {
+            for (int64_t i = 0; i < n; i++) {
+                const float mine = checks_value(rank, i) / 1024;
+                x[i] = bf16 ? ls_to_bf16(mine) : ls_to_f16(mine);
+            }
+            CHECK(w, (reduce ? ls_reduce(c, (ls_view){x, n, dt}, root, LS_SITE, NULL)
+                             : ls_all_reduce(c, (ls_view){x, n, dt}, LS_SITE, NULL)) == LS_OK);
+            for (int64_t i = 0; i < n && (!reduce || rank == root); i += n > 1500 ? 13 : 1) {
+                for (int p = 0; p < W; p++) {
+                    const float theirs = checks_value(p, i) / 1024;
+                    v[p] = bf16 ? ls_from_bf16(ls_to_bf16(theirs)) : ls_from_f16(ls_to_f16(theirs));
+                }
+                for (int gap = 1; gap < W; gap *= 2) /* the same tree, from its leaves */
+                    for (int p = 0; p + gap < W; p += 2 * gap) v[p] += v[p + gap];
+                CHECK(w, x[i] == (bf16 ? ls_to_bf16(v[0]) : ls_to_f16(v[0])));
+            }
+        }
+    }
 }
 
 /* Tickets in another order, a ring of sends and receives, all posted before any is waited for. */

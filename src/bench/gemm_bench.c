@@ -134,12 +134,14 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu-time adds up all threads' time; it goes with --threads 1");
     if (!o.threads) o.threads = ls_gemm_bench_cores();
+    if (!o.chunk) o.chunk = o.device ? 16384 : 512;
     if (!o.n_kernel) o.kernel = usual, o.n_kernel = 2;
     if (o.turns < 1 || o.turns > LS_GEMM_MAX_TURN || o.threads < 1 || o.rows < 1 || o.width < 1 || o.layers < 1 ||
         o.vocab < 1 || o.chunk < 1 || o.n_kernel > LS_GEMM_MAX_SIDE)
         return ls_fail(LS_E_ARG,
                        "--turns is 1 to %d, there are at most %d kernels, and the other numbers are at least 1",
                        LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
+    if (o.device) return ls_gemm_bench_device(&o);
     for (int s = 0; s < o.n_kernel; s++) LS_TRY_GOTO(st, done, pick(&sides[s], o.kernel[s], o.threads));
     st = run_shapes(&o, sides, o.n_kernel);
 done:

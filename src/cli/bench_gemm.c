@@ -2,6 +2,7 @@
 #include "cli/bench_impl.h"
 
 #include "bench/gemm_bench.h"
+#include "train/session.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,16 +10,22 @@
 typedef struct gemm_options {
     int64_t threads, turns, batch, seq, chunk, width, layers, vocab;
     ls_opt_list kernels;
-    bool cpu_time, json;
+    const char *device, *precision;
+    bool cpu_time, json, tf32;
 } gemm_options;
 
 #define GEMM_AT(field) offsetof(gemm_options, field)
 static const ls_opt gemm_table[] = {
     {"threads", LS_OPT_INT, GEMM_AT(threads), "N", "0", "threads; 0 = all cores", "Options"},
+    {"device", LS_OPT_STR, GEMM_AT(device), "cpu|cuda[:N]", "cpu", "where to compute", NULL},
+    {"precision", LS_OPT_CHOICE, GEMM_AT(precision), "fp32|bf16|fp16", NULL,
+     "16 bits need --device cuda [fp32 on the CPU, bf16 on a GPU]", NULL},
+    {"tf32", LS_OPT_SWITCH, GEMM_AT(tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
     {"turns", LS_OPT_INT, GEMM_AT(turns), "N", "5", "times each side runs each shape", NULL},
     {"batch", LS_OPT_INT, GEMM_AT(batch), "B", "4", "sequences", NULL},
     {"seq", LS_OPT_INT, GEMM_AT(seq), "T", "512", "tokens of a sequence", NULL},
-    {"chunk", LS_OPT_INT, GEMM_AT(chunk), "R", "512", "rows of the classifier at a time", NULL},
+    {"chunk", LS_OPT_INT, GEMM_AT(chunk), "R", "0",
+     "rows of the classifier at a time; 0 = 512 on the CPU, 16384 on a GPU", NULL},
     {"width", LS_OPT_INT, GEMM_AT(width), "C", "768", "of the model", NULL},
     {"layers", LS_OPT_INT, GEMM_AT(layers), "L", "12", "of the model", NULL},
     {"vocab", LS_OPT_INT, GEMM_AT(vocab), "V", "50257", "of the model", NULL},
@@ -33,18 +40,50 @@ enum { N_GEMM = sizeof gemm_table / sizeof gemm_table[0] };
 typedef struct gemm_job {
     const gemm_options *o;
     bool json, head;
+    char where[160]; /* a device's words */
+    double unit;     /* flop/s of a printed one: 1e9, on a device 1e12 */
     ls_jsonw w;
 } gemm_job;
 
-static void gemm_sum(const ls_gemm_row *r)
+static const char *unit_word(const gemm_job *j)
+{
+    return j->unit > 1e10 ? "TFLOP/s" : "GFLOP/s";
+}
+
+static void gemm_sum(const gemm_job *j, const ls_gemm_row *r)
 {
     printf("\nall products of a step, %.3f TFLOP\n", r->flop * 1e-12);
     for (int s = 0; s < r->n_side; s++) {
-        printf("  %-10s best %.3f s (%.1f GFLOP/s), median %.3f s (%.1f GFLOP/s)", r->side[s], r->best[s],
-               r->flop / r->best[s] * 1e-9, r->median[s], r->flop / r->median[s] * 1e-9);
+        printf("  %-10s best %.4f s (%.1f %s), median %.4f s (%.1f %s)", r->side[s], r->best[s],
+               r->flop / r->best[s] / j->unit, unit_word(j), r->median[s], r->flop / r->median[s] / j->unit,
+               unit_word(j));
         if (s) printf(", %.2f x the time of %s", r->median[s] / r->median[0], r->side[0]);
         printf("\n");
     }
+}
+
+static void gemm_where(void *ctx, const char *words)
+{
+    gemm_job *j = ctx;
+    snprintf(j->where, sizeof j->where, "%s", words);
+    if (!j->json) return;
+    ls_jsonw_put_str(&j->w, "device", words);
+    ls_jsonw_put_open(&j->w, "rows", '[');
+}
+
+static void gemm_head(const gemm_job *j, const ls_gemm_row *r)
+{
+    const gemm_options *o = j->o;
+    if (j->where[0])
+        printf("B %lld, T %lld, turns %lld, %s\n", (long long)o->batch, (long long)o->seq, (long long)o->turns,
+               j->where);
+    else
+        printf("threads %lld, B %lld, T %lld, turns %lld, CBLAS: %s\n",
+               (long long)(o->threads ? o->threads : ls_gemm_bench_cores()), (long long)o->batch, (long long)o->seq,
+               (long long)o->turns, ls_gemm_bench_blas());
+    printf("%-10s %6s %6s %6s  op %4s", unit_word(j), "M", "N", "K", "n");
+    for (int s = 0; s < r->n_side; s++) printf("  %8s %8s", r->side[s], "median");
+    printf("\n");
 }
 
 static void gemm_row(void *ctx, const ls_gemm_row *r)
@@ -73,24 +112,16 @@ static void gemm_row(void *ctx, const ls_gemm_row *r)
         ls_jsonw_close(w);
         return;
     }
-    if (!j->head) {
-        const gemm_options *o = j->o;
-        printf("threads %lld, B %lld, T %lld, turns %lld, CBLAS: %s\n",
-               (long long)(o->threads ? o->threads : ls_gemm_bench_cores()), (long long)o->batch, (long long)o->seq,
-               (long long)o->turns, ls_gemm_bench_blas());
-        printf("%-10s %6s %6s %6s  op %4s", "GFLOP/s", "M", "N", "K", "n");
-        for (int s = 0; s < r->n_side; s++) printf("  %8s %8s", r->side[s], "median");
-        printf("\n");
-        j->head = true;
-    }
+    if (!j->head) gemm_head(j, r);
+    j->head = true;
     if (sum) {
-        gemm_sum(r);
+        gemm_sum(j, r);
         return;
     }
     printf("%-10s %6lld %6lld %6lld  %s %4lld", r->what, (long long)r->M, (long long)r->N, (long long)r->K, r->op,
            (long long)r->count);
     for (int s = 0; s < r->n_side; s++)
-        printf("  %8.1f %8.1f", r->flop / r->best[s] * 1e-9, r->flop / r->median[s] * 1e-9);
+        printf("  %8.1f %8.1f", r->flop / r->best[s] / j->unit, r->flop / r->median[s] / j->unit);
     printf("\n");
     fflush(stdout);
 }
@@ -104,23 +135,37 @@ ls_status cli_bench_gemm(int argc, char **argv)
     LS_TRY(ls_opt_defaults(gemm_table, N_GEMM, &o));
     LS_TRY(ls_opt_parse(gemm_table, N_GEMM, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help("bench gemm [OPTIONS]",
-                 "Times the matrix products of a GPT-2 training step (124M unless told) in our kernels and in the "
-                 "linked CBLAS, in turns:\n"
-                 "GFLOP/s of the best turn and of the median one, then the time of all products of a step. blas-own is "
-                 "CBLAS with its\n"
-                 "own threads.",
-                 gemm_table, N_GEMM);
+        cli_help(
+            "bench gemm [OPTIONS]",
+            "Times the matrix products of a GPT-2 training step (124M unless told) in our kernels and in the "
+            "linked CBLAS, in turns:\n"
+            "GFLOP/s of the best turn and of the median one, then the time of all products of a step. blas-own is "
+            "CBLAS with its\n"
+            "own threads.\n"
+            "With --device cuda: through the device's operations, by its own clock, in TFLOP/s; alone is the product, "
+            "step what a\n"
+            "training step makes of it, with bias, GELU, residual and the bias's gradient.",
+            gemm_table, N_GEMM);
         return LS_OK;
     }
+    ls_session_opts where = {0};
+    LS_TRY(ls_session_where(&where, o.device, o.precision, "cpu", o.tf32));
+    const bool device = strcmp(where.compute, "cpu") != 0;
+    if (device && (o.kernels.n || o.cpu_time || o.threads))
+        return ls_fail(LS_E_ARG,
+                       "--kernels, --threads and --cpu-time are the CPU's, and --device is %s: leave them out",
+                       o.device);
     j.json = o.json;
     j.o = &o;
+    j.unit = device ? 1e12 : 1e9;
     ls_jsonw_init(&j.w, &out, 2);
     ls_jsonw_open(&j.w, '{');
-    ls_jsonw_put_int(&j.w, "threads", o.threads ? o.threads : ls_gemm_bench_cores());
-    ls_jsonw_put_str(&j.w, "cblas", ls_gemm_bench_blas());
+    if (!device) {
+        ls_jsonw_put_int(&j.w, "threads", o.threads ? o.threads : ls_gemm_bench_cores());
+        ls_jsonw_put_str(&j.w, "cblas", ls_gemm_bench_blas());
+    }
     ls_jsonw_put_int(&j.w, "turns", o.turns);
-    ls_jsonw_put_open(&j.w, "rows", '[');
+    if (!device) ls_jsonw_put_open(&j.w, "rows", '['); /* of a device: behind its name */
     ls_status st = ls_gemm_bench_run(&(ls_gemm_bench){.threads = (int)o.threads,
                                                       .turns = (int)o.turns,
                                                       .rows = o.batch * o.seq,
@@ -130,6 +175,11 @@ ls_status cli_bench_gemm(int argc, char **argv)
                                                       .chunk = o.chunk,
                                                       .kernel = o.kernels.word,
                                                       .n_kernel = o.kernels.n,
+                                                      .device = device ? where.compute : NULL,
+                                                      .index = where.device,
+                                                      .dtype = where.dtype,
+                                                      .tf32 = o.tf32,
+                                                      .where = gemm_where,
                                                       .cpu_time = o.cpu_time,
                                                       .row = gemm_row,
                                                       .ctx = &j});

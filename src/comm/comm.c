@@ -242,7 +242,11 @@ ls_status ls_wait(ls_comm *c, ls_ticket t)
     ls_mark idle = 0;
     if (!t) return LS_OK;
     LS_TRY(wait_done(c, t, false, &what, &idle));
-    if (what.to && c->ops->check) LS_TRY(c->ops->check(c));
+    const ls_status st = what.to && c->ops->check ? c->ops->check(c) : LS_OK;
+    if (st != LS_OK) {
+        comm_device_quiet(c->dev, what.to); /* the caller may free its buffers now */
+        return st;
+    }
     return idle || what.to ? comm_device_wait(c, idle, what.to, what.kind, what.label) : LS_OK;
 }
 

@@ -10,6 +10,10 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
+#include <time.h>
+
+#define QUIET 5.0 /* seconds for aborted kernels to end */
+
 static bool owned(const ls_device *d, ls_view v)
 {
     return v.data && v.n && d->owns(d->ctx, v.data);
@@ -94,6 +98,12 @@ void comm_device_note(ls_comm *c, comm_time t)
     comm_device_settle(c);
     if (c->n_time - c->n_timed == COMM_TIMES) c->n_timed++; /* hundreds of waits ahead of the device: one is not counted */
     c->time[c->n_time++ % COMM_TIMES] = t;
+}
+
+void comm_device_quiet(const ls_device *dev, ls_mark m)
+{
+    for (const double end = ls_now() + QUIET; m && !dev->test(dev->ctx, m) && ls_now() < end;)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
 }
 
 ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, int label)

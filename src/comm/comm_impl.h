@@ -141,6 +141,8 @@ ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, in
 /* With the lock held: notes a stretch, and books those that are over. */
 void comm_device_note(ls_comm *c, comm_time t);
 void comm_device_settle(ls_comm *c);
+/* After a failure: until nothing under way touches anybody's buffers (or some seconds have passed: a device may hang). */
+void comm_device_quiet(const ls_device *dev, ls_mark m);
 /* A mark of a lane, behind `after` and what the lane holds. */
 ls_status comm_lane_mark(const ls_device *dev, int lane, ls_mark after, ls_mark *out);
 /* Seconds between two marks that have passed, or will: waits. */

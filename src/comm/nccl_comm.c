@@ -160,7 +160,7 @@ static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
     const ls_device *d = m->w->dev;
     void *g = NULL, *stream = d->lane_stream(d->ctx, lane);
     if (t->c->size == 1) return own_part(m, r, lane);
-    LS_TRY(lane == m->lane[LANE_COLL] ? nccl_all(t, &g) : nccl_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
+    LS_TRY(lane_of(r->kind) == LANE_COLL ? nccl_all(t, &g) : nccl_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
     if (m->w->deterministic && sums(r->kind)) return nccl_tree(t, r, g);
     if (r->kind == LS_COLL_ALL_GATHER && r->stride != r->in.n) LS_TRY(own_part(m, r, lane));
     int code = m->w->t->begin(g);
@@ -191,6 +191,15 @@ static bool between_gpus(const nccl_comm *m, const comm_req *r)
     return r->device && !(m->w->deterministic && sums(r->kind) && r->in.dt != LS_F32 && m->self->size > 1);
 }
 
+/* Until what a failed request left in its lanes has ended. */
+static void quiet(const nccl_comm *m, int k)
+{
+    const ls_device *d = m->w->dev;
+    ls_mark end = 0;
+    if (m->adds && k == LANE_COLL && comm_lane_mark(d, m->adds, 0, &end) == LS_OK) comm_device_quiet(d, end);
+    if (m->lane[k] && comm_lane_mark(d, m->lane[k], 0, &end) == LS_OK) comm_device_quiet(d, end);
+}
+
 static ls_status run(ls_comm *c, comm_req *r)
 {
     nccl_comm *m = c->impl;
@@ -207,6 +216,7 @@ static ls_status run(ls_comm *c, comm_req *r)
         snprintf(words, sizeof words, "rank %d, %s at %s: %.1500s", w->rank, ls_coll_word(r->kind), r->site,
                  ls_err_words());
     nccl_stop(w, words, st == LS_E_COMM);
+    quiet(m, lane_of(r->kind));
     return ls_fail(st, "%s", w->words); /* the first words */
 }
 

@@ -118,7 +118,8 @@ static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s
     sh[ROW_LN] = add(plan, o, LS_PART_ACT, thin, 0, end, "norm output", -1);
     sh[ROW_TMP] = add(plan, o, LS_PART_ACT, thin, 0, end, "projection output", -1);
     sh[ROW_LOSS] = add(plan, o, LS_PART_ACT, s->R * (int64_t)sizeof(double), 0, end, "row losses", -1);
-    if (!o->train || o->recompute || o->pipe) {
+    if (o->train && o->keep_gelu && !o->recompute) sh[ROW_WIDE] = sh[ROW_WIDE_AGAIN] = -1; /* every slot has its own */
+    else if (!o->train || o->recompute || o->pipe) {
         sh[ROW_WIDE] = sh[ROW_WIDE_AGAIN] = add(plan, o, LS_PART_ACT, wide, 0, end, "gelu output", -1);
     } else { /* nothing of it is kept between the passes, so the classifier may have its place */
         sh[ROW_WIDE] = add(plan, o, LS_PART_ACT, wide, 0, loss - 1, "gelu output, forward", -1);

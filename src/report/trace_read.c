@@ -85,7 +85,8 @@ static ls_status add_kernel(trace_facts *f, const char *name, double us, const j
 {
     const char *place = json_string_value(json_object_get(args, "for"));
     LS_TRY(add(&f->kernel, name, us, int_of(args, "bytes")));
-    return add(&f->device_op, place ? operation(place) : "(unknown)", us, int_of(args, "bytes"));
+    if (place && strcmp(place, name)) place = operation(place); /* equal: a unit's time as a whole */
+    return add(&f->device_op, place ? place : "(unknown)", us, int_of(args, "bytes"));
 }
 
 static ls_status add_span(trace_facts *f, trace_rank *r, const char *name, const char *cat, double us,

@@ -44,9 +44,16 @@ static void put_env(ls_jsonw *w, const char *key, const char *variable) /* omitt
 
 /* --- training_metrics.json --- */
 
+/* "CUDA 13.0" -> "13.0" */
+static const char *version_of(const char *words)
+{
+    if (!*words) return "unknown";
+    return strncmp(words, "CUDA ", 5) ? words : words + 5;
+}
+
 static const char *cuda_version(const ls_run_metrics *m)
 {
-    return !m->device ? "none" : *m->device->api ? m->device->api : "unknown";
+    return m->device ? version_of(m->device->api) : "none";
 }
 
 static void write_hardware(ls_jsonw *w, const ls_run_metrics *m)
@@ -292,7 +299,7 @@ static void write_device(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "multiprocessors", d->multiprocessors);
     ls_jsonw_put_int(w, "memory_bytes", d->total);
     ls_jsonw_put_bool(w, "shared", d->shared);
-    ls_jsonw_put_str(w, "driver_version", d->driver);
+    ls_jsonw_put_str(w, "driver_version", version_of(d->driver));
     ls_jsonw_put_str(w, "cudnn_version", m->cudnn);
     ls_jsonw_put_str(w, "nccl_version", m->nccl);
     ls_jsonw_close(w);

@@ -234,9 +234,9 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(set_up_groups(t));
     ls_run_rows r;
     LS_TRY(plan_memory(t, &r));
+    say_plan(t); /* before it is taken: if it does not fit, the reader sees why */
     LS_TRY(take_memory(t));
     LS_TRY(bind_memory(t, &r));
-    say_plan(t);
 
     const int64_t n_micro = cfg->steps_per_epoch * cfg->grad_accum;
     const int64_t n_sample = n_micro / cfg->timing_sample_every + 1;

@@ -30,7 +30,10 @@ static inline double unit_of(ls_dtype dt)
 static inline double narrowed(ls_dtype dt, double x)
 {
     const float f = (float)x;
-    return dt == LS_F64 ? x : dt == LS_BF16 ? (double)to_float(from_float<bf16>(f)) : dt == LS_F16 ? (double)to_float(from_float<f16>(f)) : (double)f;
+    return dt == LS_F64    ? x
+           : dt == LS_BF16 ? (double)to_float(from_float<bf16>(f))
+           : dt == LS_F16  ? (double)to_float(from_float<f16>(f))
+                           : (double)f;
 }
 
 /* n elements on the device, `off` elements behind an aligned address. */
@@ -72,7 +75,8 @@ struct array {
     array &random(int key, double scale = 1, double shift = 0)
     {
         std::vector<double> x((size_t)n);
-        for (size_t k = 0; k < x.size(); k++) x[k] = ls_rng_normal(ls_rng_key(11, LS_RNG_TEST, (uint64_t)key, 0), k) * scale + shift;
+        for (size_t k = 0; k < x.size(); k++)
+            x[k] = ls_rng_normal(ls_rng_key(11, LS_RNG_TEST, (uint64_t)key, 0), k) * scale + shift;
         return put(x);
     }
     std::vector<unsigned char> bytes() const
@@ -115,7 +119,8 @@ struct verdict {
             const double miss = fabs(got[k] - want[k]) / room;
             if (miss > worst || !(miss == miss)) worst = miss == miss ? miss : 1e30;
             if (!(miss <= 1)) {
-                printf("%s %s: element %zu is %.9g, wanted %.9g (room %.2e, largest %.3g)\n", of.c_str(), name, k, got[k], want[k], room, top);
+                printf("%s %s: element %zu is %.9g, wanted %.9g (room %.2e, largest %.3g)\n", of.c_str(), name, k,
+                       got[k], want[k], room, top);
                 fail();
             }
         }

@@ -218,9 +218,9 @@ static void add(void *y, const void *x, size_t n, ncclDataType_t dt)
         else if (dt == ncclFloat64) ((double *)y)[i] += ((const double *)x)[i];
         else if (dt == ncclInt64) ((int64_t *)y)[i] += ((const int64_t *)x)[i];
         else if (dt == ncclBfloat16)
-            ((uint16_t *)y)[i] = ls_bf16_from_f32(ls_bf16_to_f32(((uint16_t *)y)[i]) + ls_bf16_to_f32(((const uint16_t *)x)[i]));
+            ((uint16_t *)y)[i] = ls_to_bf16(ls_from_bf16(((uint16_t *)y)[i]) + ls_from_bf16(((const uint16_t *)x)[i]));
         else if (dt == ncclFloat16)
-            ((uint16_t *)y)[i] = ls_f16_from_f32(ls_f16_to_f32(((uint16_t *)y)[i]) + ls_f16_to_f32(((const uint16_t *)x)[i]));
+            ((uint16_t *)y)[i] = ls_to_f16(ls_from_f16(((uint16_t *)y)[i]) + ls_from_f16(((const uint16_t *)x)[i]));
         else need(false, "a type that is summed");
     }
 }

@@ -382,7 +382,7 @@ static void same_order(const json_t *ours, const json_t *theirs, const char *con
 
 static const ls_device_info gpu = {.name = "NVIDIA H200",
                                    .driver = "580.1",
-                                   .api = "13.0",
+                                   .api = "CUDA 13.0",
                                    .total = 150000000000,
                                    .multiprocessors = 132,
                                    .capability = 90};

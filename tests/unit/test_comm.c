@@ -68,6 +68,7 @@ static void run_hosts(const int *hosts, void (*body)(worker *, ls_comm *), worke
 static void every_kind(worker *w, ls_comm *c)
 {
     checks_every_kind(&w->error, c, 8000);
+    checks_halves(&w->error, c, 5001);
 }
 
 static void overlapping(worker *w, ls_comm *c)

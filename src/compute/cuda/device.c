@@ -28,7 +28,10 @@ static ls_status device_info(void *ctx, ls_device_info *out)
     CU_TRY(cudaMemGetInfo(&left, &total));
     CU_TRY(cudaDriverGetVersion(&driver));
     CU_TRY(cudaRuntimeGetVersion(&api));
+    int count = 0;
+    CU_TRY(cudaGetDeviceCount(&count));
     *out = (ls_device_info){.index = d->index,
+                            .count = count,
                             .total = (int64_t)total,
                             .free = (int64_t)left,
                             .multiprocessors = p.multiProcessorCount,

@@ -75,10 +75,11 @@ struct engine {
     size_t shared_nbytes = 0;
 };
 
-engine &e()
+engine *const the_engine = new engine(); /* never destroyed: streams may be drained at exit */
+
+inline engine &e()
 {
-    static engine *one = new engine(); /* never destroyed: streams may be drained at exit */
-    return *one;
+    return *the_engine;
 }
 
 /* ---- order ---- */

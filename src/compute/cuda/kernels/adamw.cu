@@ -30,7 +30,8 @@ template <class T, bool STOCHASTIC> struct step {
     };
     template <int N> __device__ in<N> load(int64_t at) const
     {
-        return {vec_load<N, true>(w + at), vec_load<N, true>(g + at), vec_load<N, true>(m + at), vec_load<N, true>(v + at)};
+        return {vec_load<N, true>(w + at), vec_load<N, true>(g + at), vec_load<N, true>(m + at),
+                vec_load<N, true>(v + at)};
     }
     template <int N> __device__ void make(int64_t at, const in<N> &x) const
     {
@@ -83,8 +84,7 @@ extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const
     for (int k = 0; k < h->n_plain; k++) r.plain[k][0] = h->plain[k][0], r.plain[k][1] = h->plain[k][1];
     const cu_rounding nearest = {}, how = round ? *round : nearest;
     if (how.on && dt == LS_F16) return (int)cudaErrorNotSupported;
-    if (how.on && dt == LS_BF16)
-        return start<__nv_bfloat16, true>(stream, p, master, g, m, v, n, r, how);
+    if (how.on && dt == LS_BF16) return start<__nv_bfloat16, true>(stream, p, master, g, m, v, n, r, how);
     if (dt == LS_F32) p = nullptr; /* it is master */
     LS_DISPATCH(dt, T, return (start<T, false>(stream, p, master, g, m, v, n, r, how)));
     return (int)cudaErrorInvalidValue;

@@ -9,7 +9,7 @@
 namespace {
 
 #define WARPS       8
-#define ROWS_LEAST  64  /* of a share */
+#define ROWS_LEAST  64 /* of a share */
 #define SHARES_MOST 128
 
 int64_t shares(int64_t R)
@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(32 * WARPS) sum_columns(float *part, const T *
 {
     LS_SHARED(float, sums, [WARPS][32 * N + 1]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t j = ((int64_t)blockIdx.x * 32 + lane) * N, share = ceil_div<int64_t>(R, gridDim.y), from = blockIdx.y * share;
+    const int64_t j = ((int64_t)blockIdx.x * 32 + lane) * N, share = ceil_div<int64_t>(R, gridDim.y),
+                  from = blockIdx.y * share;
     const int64_t end = from + share < R ? from + share : R;
     float sum[N];
 #pragma unroll

@@ -229,17 +229,20 @@ unsigned wide(int64_t n)
 template <class E, int N> int pieces(void *stream, const job<E> &a)
 {
     constexpr int M = N > 1 ? 4 : 1; /* floats of a pack, where pieces are joined */
-    const unsigned windows = (unsigned)ceil_div<int64_t>(a.R, PIECE), t = wide(ceil_div<int64_t>(a.C, N)), t2 = wide(ceil_div<int64_t>(a.C, M));
-    const int e = LS_LAUNCH((sum_pieces<E, N>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t * N)), t, 0, stream, a);
+    const unsigned windows = (unsigned)ceil_div<int64_t>(a.R, PIECE), t = wide(ceil_div<int64_t>(a.C, N)),
+                   t2 = wide(ceil_div<int64_t>(a.C, M));
+    const int e =
+        LS_LAUNCH((sum_pieces<E, N>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t * N)), t, 0, stream, a);
     if (e) return e;
-    return LS_LAUNCH((join_pieces<M>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t2 * M)), t2, 0, stream, a.dwte, a.part,
-              a.key, a.R, a.C, a.V, a.acc);
+    return LS_LAUNCH((join_pieces<M>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t2 * M)), t2, 0, stream,
+                     a.dwte, a.part, a.key, a.R, a.C, a.V, a.acc);
 }
 
 template <class E, int N>
 int batch(void *stream, float *dwpe, const E *dy, int64_t B, int64_t T, int64_t C, bool acc, const drop_arg &drop)
 {
-    return LS_LAUNCH((sum_batch<E, N>), (unsigned)ceil_div<int64_t>(T * C, 256 * N), 256, 0, stream, dwpe, dy, B, T, (int)C, acc, drop);
+    return LS_LAUNCH((sum_batch<E, N>), (unsigned)ceil_div<int64_t>(T * C, 256 * N), 256, 0, stream, dwpe, dy, B, T,
+                     (int)C, acc, drop);
 }
 
 } // namespace
@@ -251,8 +254,8 @@ extern "C" size_t cu_embed_bwd_scratch(int64_t R, int64_t C)
 }
 
 extern "C" int cu_embed_bwd(void *stream, ls_dtype dt, float *dwte, float *dwpe, const void *dy, const int32_t *ids,
-                            int64_t first, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc,
-                            void *scratch)
+                            int64_t first, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop,
+                            bool acc, void *scratch)
 {
     const int64_t R = B * T;
     int e = 0;

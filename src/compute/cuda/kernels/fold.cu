@@ -31,5 +31,6 @@ __global__ void __launch_bounds__(32 * FOLD_WARPS)
 
 int cu_fold(void *stream, float *out, float *out2, int64_t cut, const float *part, int64_t rows, int64_t n, bool acc)
 {
-    return LS_LAUNCH(fold_rows, (unsigned)ceil_div<int64_t>(n, 32), 32 * FOLD_WARPS, 0, stream, out, out2, cut, part, (int)rows, n, acc);
+    return LS_LAUNCH(fold_rows, (unsigned)ceil_div<int64_t>(n, 32), 32 * FOLD_WARPS, 0, stream, out, out2, cut, part,
+                     (int)rows, n, acc);
 }

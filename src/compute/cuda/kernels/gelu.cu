@@ -16,16 +16,24 @@ namespace {
 #define SQRT_1_OVER_2PI 0.39894228040143267794f
 #define CUBIC           0.044715f
 
-LS_DEVICE float fast_exp(float x)
+#define LOG2_E 1.44269504088896340736f
+
+LS_DEVICE float rcp(float x) /* 1 ulp; of infinity 0 */
 {
-    return ex2(x * 1.44269504088896340736f);
+#ifdef LS_EMU
+    return 1.0f / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
 }
 
 /* 1 / (1 + exp(-2u)) */
 LS_DEVICE float gate(float x)
 {
-    const float u2 = x * (-2.0f * SQRT_2_OVER_PI - 2.0f * SQRT_2_OVER_PI * CUBIC * x * x);
-    return __fdividef(1.0f, 1.0f + fast_exp(u2));
+    constexpr float linear = -2.0f * SQRT_2_OVER_PI * LOG2_E, cubic = linear * CUBIC;
+    return rcp(1.0f + ex2(x * (linear + cubic * (x * x))));
 }
 
 template <ls_gelu KIND> LS_DEVICE float gelu(float x)
@@ -37,7 +45,7 @@ template <ls_gelu KIND> LS_DEVICE float gelu(float x)
 template <ls_gelu KIND> LS_DEVICE float slope(float x)
 {
     if (KIND == LS_GELU_ERF)
-        return 0.5f * (1.0f + erff(x * SQRT_1_OVER_2)) + x * SQRT_1_OVER_2PI * fast_exp(-0.5f * x * x);
+        return 0.5f * (1.0f + erff(x * SQRT_1_OVER_2)) + x * SQRT_1_OVER_2PI * ex2(-0.5f * LOG2_E * (x * x));
     const float s = gate(x), du2 = 2.0f * SQRT_2_OVER_PI + 6.0f * SQRT_2_OVER_PI * CUBIC * x * x;
     return s + x * s * (1.0f - s) * du2;
 }

@@ -35,9 +35,9 @@ int again(void *stream, void *y, const void *x, const float *mean, const float *
     const unsigned blocks = (unsigned)ceil_div<int64_t>(R, NORM_WARPS);
     if (C % whole<T> == 0 && aligned16(y, x, w, b))
         return LS_LAUNCH((norm_again<T, whole<T>>), blocks, NORM_THREADS, 0, stream, (T *)y, (const T *)x, mean, rstd,
-                  (const T *)w, (const T *)b, R, (int)C);
-    return LS_LAUNCH((norm_again<T, 1>), blocks, NORM_THREADS, 0, stream, (T *)y, (const T *)x, mean, rstd, (const T *)w,
-                  (const T *)b, R, (int)C);
+                         (const T *)w, (const T *)b, R, (int)C);
+    return LS_LAUNCH((norm_again<T, 1>), blocks, NORM_THREADS, 0, stream, (T *)y, (const T *)x, mean, rstd,
+                     (const T *)w, (const T *)b, R, (int)C);
 }
 
 } // namespace

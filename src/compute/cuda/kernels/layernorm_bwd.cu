@@ -32,7 +32,7 @@ template <class T> struct job {
 };
 
 template <class T, int NP, int W>
-__global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 2 : 1) norm_bwd_rows(const job<T> a)
+__global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(const job<T> a)
 {
     constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
     float *sums = LS_SHARED_DYNAMIC(float); /* 2C */
@@ -168,7 +168,8 @@ template <class T> struct start {
     void *stream;
     template <int NP, int W> int rows() const
     {
-        return LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)parts(a.R), NORM_THREADS, 2 * a.C * sizeof(float), stream, a);
+        return LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)parts(a.R), NORM_THREADS, 2 * a.C * sizeof(float), stream,
+                         a);
     }
     int any() const
     {
@@ -183,8 +184,7 @@ template <class T>
 int bwd(void *stream, void *dx, const void *dy, const void *dres, const void *x, const void *w, const float *mean,
         const float *rstd, int64_t R, int64_t C, float *part)
 {
-    const job<T> a = {(T *)dx,        part, (const T *)dy, (const T *)dres, (const T *)x,
-                      (const T *)w, mean, rstd,          R,               (int)C};
+    const job<T> a = {(T *)dx, part, (const T *)dy, (const T *)dres, (const T *)x, (const T *)w, mean, rstd, R, (int)C};
     const start<T> s = {a, stream};
     return norm_pick<T>(C, aligned16(dx, dy, dres, x, w), s);
 }

@@ -22,7 +22,7 @@ template <class T> struct job {
 };
 
 template <class T, int NP, int W, bool ADD>
-__global__ void __launch_bounds__(NORM_THREADS, NP * 4 <= 12 ? 3 : 2) norm_rows(const job<T> a)
+__global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 3 : 2) norm_rows(const job<T> a)
 {
     constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
     LS_SHARED(float, room, [2][NORM_WARPS]);
@@ -116,7 +116,8 @@ template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) nor
             sum += to_float(x[j]);
         }
         const float mean = group_sum<NORM_WARPS>(sum, room[0]) * inv;
-        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
+        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
+            square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
         const float rstd = 1.0f / sqrtf(group_sum<NORM_WARPS>(square, room[1]) * inv + a.eps);
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
             a.y[r * a.C + j] = from_float<T>((to_float(x[j]) - mean) * rstd * to_float(a.w[j]) + to_float(a.b[j]));
@@ -127,16 +128,22 @@ template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) nor
     }
 }
 
-#define NORM_FWD_BLOCKS 1056 /* 8 a multiprocessor of an H200: more than fit, so that the last ones fill the gaps */
+/* 8 a multiprocessor: more than fit, so that the last ones fill the gaps. Rows are computed alike whoever does it. */
+int64_t most_blocks()
+{
+    int device = 0, n = 132;
+    if (cudaGetDevice(&device) == cudaSuccess) cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+    return 8 * (int64_t)n;
+}
 
 template <class T, bool ADD> struct start {
     const job<T> &a;
     void *stream;
     template <int NP, int W> int rows() const
     {
-        const int64_t blocks = ceil_div<int64_t>(a.R * W, NORM_WARPS);
-        return LS_LAUNCH((norm_rows<T, NP, W, ADD>), (unsigned)(blocks < NORM_FWD_BLOCKS ? blocks : NORM_FWD_BLOCKS),
-                  NORM_THREADS, 0, stream, a);
+        const int64_t blocks = ceil_div<int64_t>(a.R * W, NORM_WARPS), most = most_blocks();
+        return LS_LAUNCH((norm_rows<T, NP, W, ADD>), (unsigned)(blocks < most ? blocks : most), NORM_THREADS, 0, stream,
+                         a);
     }
     int any() const
     {

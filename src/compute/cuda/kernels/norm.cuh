@@ -32,16 +32,20 @@ template <class T, class To> static int norm_pick(int64_t C, bool aligned, const
     const int64_t np = ceil_div<int64_t>(n_pack, 32 * W);
     if constexpr (N == 4) { /* float: up to 8 packs a lane */
         if (W == 1)
-            return np <= 2 ? to.template rows<2, 1>() : np <= 4 ? to.template rows<4, 1>()
-                   : np <= 6 ? to.template rows<6, 1>() : to.template rows<8, 1>();
+            return np <= 2   ? to.template rows<2, 1>()
+                   : np <= 4 ? to.template rows<4, 1>()
+                   : np <= 6 ? to.template rows<6, 1>()
+                             : to.template rows<8, 1>();
         return W == 2 ? (np <= 6 ? to.template rows<6, 2>() : to.template rows<8, 2>())
                       : (np <= 6 ? to.template rows<6, 4>() : to.template rows<8, 4>());
     } else {
-    if (W == 1)
-        return np <= 1 ? to.template rows<1, 1>() : np <= 2 ? to.template rows<2, 1>()
-               : np <= 3 ? to.template rows<3, 1>() : to.template rows<4, 1>();
-    return W == 2 ? (np <= 3 ? to.template rows<3, 2>() : to.template rows<4, 2>())
-                  : (np <= 3 ? to.template rows<3, 4>() : to.template rows<4, 4>());
+        if (W == 1)
+            return np <= 1   ? to.template rows<1, 1>()
+                   : np <= 2 ? to.template rows<2, 1>()
+                   : np <= 3 ? to.template rows<3, 1>()
+                             : to.template rows<4, 1>();
+        return W == 2 ? (np <= 3 ? to.template rows<3, 2>() : to.template rows<4, 2>())
+                      : (np <= 3 ? to.template rows<3, 4>() : to.template rows<4, 4>());
     }
 }
 

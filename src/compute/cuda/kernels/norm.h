@@ -12,7 +12,8 @@ extern "C" {
 int cu_layernorm_fwd(void *stream, ls_dtype dt, void *y, float *mean, float *rstd, const void *x, const void *w,
                      const void *b, int64_t R, int64_t C, double eps);
 int cu_add_layernorm_fwd(void *stream, ls_dtype dt, void *res, void *y, float *mean, float *rstd, const void *x,
-                         const void *delta, const void *w, const void *b, int64_t R, int64_t C, double eps, ls_drop drop);
+                         const void *delta, const void *w, const void *b, int64_t R, int64_t C, double eps,
+                         ls_drop drop);
 int cu_layernorm_again(void *stream, ls_dtype dt, void *y, const void *x, const float *mean, const float *rstd,
                        const void *w, const void *b, int64_t R, int64_t C);
 
@@ -24,7 +25,8 @@ int cu_layernorm_bwd(void *stream, ls_dtype dt, void *dx, float *dw, float *db, 
 
 /* sums (N) = the column sums of x (R,N), added to with acc: a bias gradient that no product makes. */
 size_t cu_column_sums_scratch(int64_t R, int64_t N);
-int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void *x, int64_t R, int64_t N, bool acc, void *scratch);
+int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void *x, int64_t R, int64_t N, bool acc,
+                   void *scratch);
 
 #ifdef __cplusplus
 }

@@ -30,9 +30,10 @@ template <class T> struct job {
     const ls_pass_head *at;
 };
 
-template <class T> LS_DEVICE T lowest()
+/* Stores in front of it stay there. */
+LS_DEVICE void compiler_fence()
 {
-    return from_float<T>(-INFINITY);
+    asm volatile("" ::: "memory");
 }
 
 /* The packs of a row that this thread has, from global to shared memory. */
@@ -56,7 +57,8 @@ LS_DEVICE void join_block(float &m, float &s, float2 *room)
 }
 
 /* ROWS_KEPT rows in shared memory, 2 or 1; N elements are taken at once. 0: none is kept. */
-template <class T, int N, int ROWS_KEPT, int WHAT> __global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
+template <class T, int N, int ROWS_KEPT, int WHAT>
+__global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
 {
     T *kept = LS_SHARED_DYNAMIC(T);
     LS_SHARED(float2, room, [2][WARPS]);
@@ -79,8 +81,13 @@ template <class T, int N, int ROWS_KEPT, int WHAT> __global__ void __launch_boun
         } else if (ROWS_KEPT > 0) {
             cp_async_wait<0>();
         }
-        if (N > 1 && a.V % N != 0 && (n_read - 1) % THREADS == (int)threadIdx.x)
-            for (int j = a.V; j < n_read * N; j++) x[j] = lowest<T>(); /* beside the vocabulary */
+        if (N > 1 && a.V % N != 0 && (n_read - 1) % THREADS == (int)threadIdx.x) { /* beside the vocabulary */
+            float f[N];
+            widen(f, vec_load<N>(x + (n_read - 1) * N));
+#pragma unroll
+            for (int i = 0; i < N; i++) f[i] = (n_read - 1) * N + i < a.V ? f[i] : -INFINITY;
+            vec_store<N>(x + (n_read - 1) * N, vec_of<T>(f));
+        }
 
         float top = -INFINITY, sum = 0;
 #pragma unroll 4
@@ -127,7 +134,10 @@ template <class T, int N, int ROWS_KEPT, int WHAT> __global__ void __launch_boun
                 }
                 vec_store<N>(out + p * N, d);
             }
-            if (mine) out[target] = from_float<T>(ex2(fmaf(x_target, LOG2_E, -top)) * scale - dloss); /* over the pack */
+            if (mine) {
+                compiler_fence(); /* behind the pack, whose type is another */
+                out[target] = from_float<T>(ex2(fmaf(x_target, LOG2_E, -top)) * scale - dloss);
+            }
         }
         if (ROWS_KEPT == 1) {
             if (r + gridDim.x < a.rows) fetch(kept, a, r + gridDim.x, n_read);
@@ -140,7 +150,8 @@ template <class T, int N, int ROWS_KEPT, int WHAT> __global__ void __launch_boun
 /* ---- a vocabulary that is cut: everything is known but lse ---- */
 
 /* all[r][0] of part 0 becomes log2 of the whole sum. */
-__global__ void __launch_bounds__(256) join_parts(double *all, double *row_loss, const int32_t *target, int64_t rows, int n_part)
+__global__ void __launch_bounds__(256)
+    join_parts(double *all, double *row_loss, const int32_t *target, int64_t rows, int n_part)
 {
     const int64_t r = (int64_t)blockIdx.x * 256 + threadIdx.x;
     if (r >= rows) return;
@@ -165,7 +176,7 @@ template <class T, int N> __global__ void __launch_bounds__(256) softmax_grad(co
     for (int j = ((int)blockIdx.y * 256 + (int)threadIdx.x) * N; j < a.ld; j += (int)gridDim.y * 256 * N) {
         T *x = a.logits + r * a.ld + j;
         float f[N];
-        widen(f, vec_load<N>(x));
+        widen(f, j < a.V ? vec_load<N>(x) : vec_zero<T, N>());
 #pragma unroll
         for (int i = 0; i < N; i++) {
             f[i] = ex2(fmaf(f[i], LOG2_E, -from)) * dloss;
@@ -193,8 +204,8 @@ template <class T, int N, int ROWS_KEPT, int WHAT> int start(void *stream, const
     const size_t smem = (size_t)(ROWS_KEPT * a.ld) * sizeof(T);
     const int e = smem > 32768 ? LS_ALLOW_SHARED((softmax_rows<T, N, ROWS_KEPT, WHAT>), smem) : 0;
     if (e) return e;
-    return LS_LAUNCH((softmax_rows<T, N, ROWS_KEPT, WHAT>), (unsigned)(a.rows < blocks ? a.rows : blocks), THREADS, smem,
-                     stream, a);
+    return LS_LAUNCH((softmax_rows<T, N, ROWS_KEPT, WHAT>), (unsigned)(a.rows < blocks ? a.rows : blocks), THREADS,
+                     smem, stream, a);
 }
 
 template <class T, int WHAT> int pick(void *stream, const cu_softmax *s, double *out)
@@ -217,9 +228,8 @@ template <class T, int WHAT> int pick(void *stream, const cu_softmax *s, double 
 extern "C" int cu_softmax_loss(void *stream, ls_dtype dt, const cu_softmax *a)
 {
     if (a->rows <= 0) return 0;
-    LS_DISPATCH(dt, T, {
-        return a->grad ? pick<T, GRAD>(stream, a, a->row_loss) : pick<T, LOSS>(stream, a, a->row_loss);
-    });
+    LS_DISPATCH(dt, T,
+                { return a->grad ? pick<T, GRAD>(stream, a, a->row_loss) : pick<T, LOSS>(stream, a, a->row_loss); });
     return (int)cudaErrorInvalidValue;
 }
 

@@ -16,8 +16,8 @@ typedef struct cu_softmax {
     double *row_loss;      /* (rows) out                                                               */
     const int32_t *target; /* (rows) ids of the whole vocabulary; < 0: loss and gradient are 0         */
     int64_t rows, V, ld;
-    int64_t first;         /* id of column 0                                                           */
-    double dloss;          /* with `at`, at->dloss is read instead                                     */
+    int64_t first; /* id of column 0                                                           */
+    double dloss;  /* with `at`, at->dloss is read instead                                     */
     const ls_pass_head *at;
     bool grad;
 } cu_softmax;

@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(THREADS) count_digits(int *hist, const range a
     __syncthreads();
     for (int k = 0; k < TURNS; k++) {
         const int i = (int)blockIdx.x * TILE + k * THREADS + (int)threadIdx.x;
-        if (i < a.R) atomicAdd(&count[key_at(a, i) >> a.shift & (DIGITS - 1)], 1); /* whole numbers: any order gives this sum */
+        if (i < a.R)
+            atomicAdd(&count[key_at(a, i) >> a.shift & (DIGITS - 1)], 1); /* whole numbers: any order gives this sum */
     }
     __syncthreads();
     hist[blockIdx.x * DIGITS + threadIdx.x] = count[threadIdx.x];
@@ -136,7 +137,8 @@ extern "C" int cu_sort_ids(void *stream, int32_t *key, int32_t *pos, const int32
     while (passes < 4 && V >> (8 * passes)) passes++;
     range a = {ids, first, V, nullptr, nullptr, (int)R, 0};
     for (int i = 0; i < passes; i++, a.shift += 8) {
-        int32_t *k = (passes - i) % 2 ? key : key2, *p = (passes - i) % 2 ? pos : pos2; /* the last pass writes key, pos */
+        int32_t *k = (passes - i) % 2 ? key : key2,
+                *p = (passes - i) % 2 ? pos : pos2; /* the last pass writes key, pos */
         int e = LS_LAUNCH(count_digits, tiles, THREADS, 0, stream, hist, a);
         if (!e) e = LS_LAUNCH(place_digits, tiles, THREADS, 0, stream, k, p, hist, a);
         if (e) return e;

@@ -70,7 +70,8 @@ extern "C" int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t
 {
     if (n <= 0) return 0;
     const unsigned blocks = (unsigned)ceil_div<int64_t>(ceil_div<int64_t>(n, block), SUMS);
-    if (block % 4 == 0 && aligned16(x)) return LS_LAUNCH((sum_squares<true>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
+    if (block % 4 == 0 && aligned16(x))
+        return LS_LAUNCH((sum_squares<true>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
     return LS_LAUNCH((sum_squares<false>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
 }
 

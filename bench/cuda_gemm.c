@@ -1,0 +1,461 @@
+/* cuda_gemm.c - the products of a GPT-2 step on a GPU: that fused and separate give the same numbers, that the laws of cublaslt.c hold, what
+ * the library fuses, which algorithms won, and how fast they are.
+ *
+ *   cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]
+ *
+ * Without --batch: 64 x 1024, 16 x 512 and 4 x 512; without --type: all four. Exit code 1 when a check fails. */
+#include "compute/compute.h"
+#include "compute/cuda/gemm_impl.h"
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "core/str.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { C = 768, LAYERS = 12, VOCAB = 50257, VOCAB_PAD = 50304, CHUNK = 16384 };
+
+typedef struct options {
+    int64_t batch, seq, turns, small;
+    const char *type;
+    bool check, deterministic;
+} options;
+
+typedef struct device {
+    cudaStream_t stream;
+    cu_gemm *g;
+    void *workspace;
+    char *a, *b, *out, *out2, *aux, *aux2, *bias, *add;
+    float *sums, *sums2;
+    size_t nbytes; /* of a, b, out, … each */
+    ls_dtype dt;
+    bool failed;
+} device;
+
+#define CU(call)                                                                                       \
+    do {                                                                                               \
+        const cudaError_t cu_e_ = (call);                                                              \
+        if (cu_e_) {                                                                                   \
+            fprintf(stderr, "%s: %s (%s:%d)\n", #call, cudaGetErrorString(cu_e_), __FILE__, __LINE__); \
+            exit(4);                                                                                   \
+        }                                                                                              \
+    } while (0)
+
+static void must(ls_status st)
+{
+    if (st == LS_OK) return;
+    fprintf(stderr, "%s\n%s", ls_err_words(), ls_err_trail());
+    exit(4);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+/* Normal numbers of deviation `scale`, a block of 2^20 of them over and over. */
+static void fill(const device *d, void *to, size_t nbytes, double scale, uint64_t key)
+{
+    enum { BLOCK = 1 << 20 };
+    const size_t size = ls_dtype_nbytes(d->dt), all = (size_t)BLOCK * size;
+    char *host = ls_alloc(all);
+    if (!host) exit(5);
+    for (int64_t i = 0; i < BLOCK; i++) {
+        const float f = (float)(ls_rng_normal(key, (uint64_t)i) * scale);
+        uint32_t u;
+        memcpy(&u, &f, sizeof u);
+        if (d->dt == LS_F32) memcpy(host + 4 * i, &f, 4);
+        else if (d->dt == LS_BF16) memcpy(host + 2 * i, &(uint16_t){(uint16_t)(u >> 16)}, 2);
+        else { /* half: cut off, small numbers to zero */ const int e = (int)(u >> 23 & 255) - 112;
+            const uint16_t h = (uint16_t)((u >> 16 & 0x8000) | (e > 0 ? (uint32_t)e << 10 | (u >> 13 & 1023) : 0));
+            memcpy(host + 2 * i, &h, 2);
+        }
+    }
+    for (size_t at = 0; at < nbytes; at += all)
+        CU(cudaMemcpy((char *)to + at, host, nbytes - at < all ? nbytes - at : all, cudaMemcpyHostToDevice));
+    ls_free(host);
+}
+
+static device open_device(ls_dtype dt, bool tf32, bool deterministic, int64_t elements)
+{
+    device d = {.dt = dt, .nbytes = (size_t)elements * ls_dtype_nbytes(dt)};
+    char **each[] = {&d.a, &d.b, &d.out, &d.out2, &d.aux, &d.aux2, &d.add};
+    CU(cudaStreamCreateWithFlags(&d.stream, cudaStreamNonBlocking));
+    must(cu_gemm_open(&d.g, d.stream, tf32, deterministic));
+    CU(cudaMalloc(&d.workspace, cu_gemm_workspace()));
+    for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
+        CU(cudaMalloc((void **)each[i], d.nbytes));
+        fill(&d, *each[i], d.nbytes, i == 1 ? 0.03 : 1, i);
+    }
+    CU(cudaMalloc((void **)&d.bias, VOCAB_PAD * 4));
+    fill(&d, d.bias, VOCAB_PAD * ls_dtype_nbytes(dt), 1, 77);
+    CU(cudaMalloc((void **)&d.sums, VOCAB_PAD * 4));
+    CU(cudaMalloc((void **)&d.sums2, VOCAB_PAD * 4));
+    return d;
+}
+
+static void close_device(device *d)
+{
+    void *all[] = {d->a, d->b, d->out, d->out2, d->aux, d->aux2, d->add, d->bias, d->sums, d->sums2, d->workspace};
+    CU(cudaStreamSynchronize(d->stream));
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CU(cudaFree(all[i]));
+    cu_gemm_close(&d->g);
+    CU(cudaStreamDestroy(d->stream));
+}
+
+/* ---- the products of a step --------------------------------------------------------------------------------------- */
+
+typedef struct row {
+    const char *what;
+    int64_t M, N, K, count;
+    bool ta, tb, bias, add, sums, wide; /* wide: a float result */
+    cu_epilogue epilogue;
+    int64_t lda, ldo;
+} row;
+
+static int step_rows(row *r, int64_t R)
+{
+    const int64_t n = R < CHUNK ? R : CHUNK, chunks = (R + n - 1) / n;
+    int k = 0;
+    r[k++] = (row){"qkv", R, 3 * C, C, LAYERS, .bias = true};
+    r[k++] = (row){"out + residual", R, C, C, LAYERS, .bias = true, .add = true};
+    r[k++] = (row){"up, gelu", R, 4 * C, C, LAYERS, .bias = true, .epilogue = CU_GELU};
+    r[k++] = (row){"down + residual", R, C, 4 * C, LAYERS, .bias = true, .add = true};
+    r[k++] = (row){"d down, gelu'", R, 4 * C, C, LAYERS, .tb = true, .epilogue = CU_DGELU};
+    r[k++] = (row){"d up", R, C, 4 * C, LAYERS, .tb = true};
+    r[k++] = (row){"d out", R, C, C, LAYERS, .tb = true};
+    r[k++] = (row){"d qkv", R, C, 3 * C, LAYERS, .tb = true};
+    r[k++] = (row){"dw down, db", 4 * C, C, R, LAYERS, .ta = true, .sums = true, .wide = true};
+    r[k++] = (row){"dw up, db", C, 4 * C, R, LAYERS, .ta = true, .sums = true, .wide = true};
+    r[k++] = (row){"dw out, db", C, C, R, LAYERS, .ta = true, .sums = true, .wide = true};
+    r[k++] = (row){"dw qkv, db", C, 3 * C, R, LAYERS, .ta = true, .sums = true, .wide = true};
+    r[k++] = (row){"logits", n, VOCAB_PAD, C, chunks, .tb = true, .ldo = VOCAB_PAD};
+    r[k++] = (row){"d logits w", n, C, VOCAB_PAD, chunks, .lda = VOCAB_PAD};
+    r[k++] = (row){"dw vocabulary", VOCAB, C, n, chunks, .ta = true, .wide = true, .lda = VOCAB_PAD};
+    return k;
+}
+
+static cu_product product_of(const device *d, const row *r)
+{
+    return (cu_product){.out = d->out,
+                        .a = d->a,
+                        .b = d->b,
+                        .M = r->M,
+                        .N = r->N,
+                        .K = r->K,
+                        .lda = r->lda  ? r->lda
+                               : r->ta ? r->M
+                                       : r->K,
+                        .ldb = r->tb ? r->K : r->N,
+                        .ldo = r->ldo ? r->ldo : r->N,
+                        .ta = r->ta,
+                        .tb = r->tb,
+                        .dt = d->dt,
+                        .out_dt = r->wide ? LS_F32 : d->dt,
+                        .bias = r->bias ? d->bias : NULL,
+                        .add = r->add ? d->add : NULL,
+                        .aux = r->epilogue ? d->aux : NULL,
+                        .epilogue = r->epilogue,
+                        .b_sums = r->sums ? d->sums : NULL};
+}
+
+static char *fused_words(char buf[40], uint32_t f)
+{
+    snprintf(buf, 40, "%s%s%s%s", f & GEMM_BIAS ? "bias " : "", f & GEMM_GELU ? "gelu " : "",
+             f & GEMM_ADD ? "add " : "", f & GEMM_SUMS ? "sums " : "");
+    if (!*buf) snprintf(buf, 40, "-");
+    return buf;
+}
+
+static uint32_t config(const cu_gemm_choice *c, cublasLtMatmulAlgoConfigAttributes_t what)
+{
+    cublasLtMatmulAlgo_t algo;
+    uint32_t v = 0;
+    size_t n;
+    memcpy(&algo, c->algo, sizeof algo);
+    (void)cublasLtMatmulAlgoConfigGetAttribute(&algo, what, &v, sizeof v, &n);
+    return v;
+}
+
+/* ---- timing ------------------------------------------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of `turns` runs, in milliseconds. */
+static float time_of(device *d, const cu_product *p, int64_t turns)
+{
+    enum { MOST = 64 };
+    float ms[MOST];
+    cudaEvent_t from, to;
+    const int n = turns < MOST ? (int)turns : MOST;
+    CU(cudaEventCreate(&from));
+    CU(cudaEventCreate(&to));
+    for (int t = 0; t < n; t++) {
+        CU(cudaEventRecord(from, d->stream));
+        must(cu_gemm_run(d->g, p, d->workspace));
+        CU(cudaEventRecord(to, d->stream));
+        CU(cudaEventSynchronize(to));
+        CU(cudaEventElapsedTime(&ms[t], from, to));
+    }
+    CU(cudaEventDestroy(from));
+    CU(cudaEventDestroy(to));
+    qsort(ms, (size_t)n, sizeof ms[0], by_value);
+    return ms[n / 2];
+}
+
+static void time_step(device *d, const options *o, int64_t R, const char *type)
+{
+    row r[16];
+    const int n = step_rows(r, R);
+    double step = 0, flop = 0;
+    printf("\n%s, %lld rows%s\n%-16s %6s %6s %6s %3s  %8s %8s  %-14s %-14s %s\n", type, (long long)R,
+           o->deterministic ? ", deterministic" : "", "product", "M", "N", "K", "n", "usec", "TFLOP/s", "fused",
+           "could be", "algorithm: id tile split scheme; seconds of choosing");
+    for (int i = 0; i < n; i++) {
+        cu_product p = product_of(d, &r[i]);
+        uint32_t sets[GEMM_MOST_VARIANTS];
+        cu_gemm_choice found[GEMM_MOST_ALGOS];
+        char now[40], could[40];
+        const int n_set = gemm_variants(d->g, &p, sets);
+        const int offered = n_set ? gemm_propose(d->g, &p, sets[0], found, GEMM_MOST_ALGOS) : 0;
+        const double begin = ls_now();
+        must(cu_gemm_run(d->g, &p, d->workspace));
+        CU(cudaStreamSynchronize(d->stream));
+        const double chose = ls_now() - begin, ms = (double)time_of(d, &p, o->turns);
+        const double work = 2.0 * (double)p.M * (double)p.N * (double)p.K;
+        const cu_gemm_choice *c = &d->g->last;
+        step += ms * (double)r[i].count;
+        flop += work * (double)r[i].count;
+        printf("%-16s %6lld %6lld %6lld %3lld  %8.1f %8.1f  %-14s %-14s %u %u %u %u; %.2f\n", r[i].what, (long long)p.M,
+               (long long)p.N, (long long)p.K, (long long)r[i].count, ms * 1e3, work / ms * 1e-9,
+               fused_words(now, c->fused | (p.add ? GEMM_ADD : 0u)),
+               offered ? fused_words(could, sets[0]) : "(refused)", config(c, CUBLASLT_ALGO_CONFIG_ID),
+               config(c, CUBLASLT_ALGO_CONFIG_TILE_ID), config(c, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+               config(c, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME), chose);
+        fflush(stdout);
+    }
+    printf("all products of a step: %.2f ms, %.1f TFLOP/s; products alone would do %.0f thousand tokens/s\n", step,
+           flop / step * 1e-9, (double)R / step);
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------------------- */
+
+static float *to_host(const device *d, const void *p, ls_dtype dt, int64_t n)
+{
+    const size_t size = ls_dtype_nbytes(dt);
+    char *raw = ls_alloc((size_t)n * size);
+    float *f = ls_alloc((size_t)n * sizeof *f);
+    if (!raw || !f) exit(5);
+    CU(cudaStreamSynchronize(d->stream));
+    CU(cudaMemcpy(raw, p, (size_t)n * size, cudaMemcpyDeviceToHost));
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h = 0;
+        uint32_t u;
+        if (dt == LS_F32) {
+            memcpy(&f[i], raw + 4 * i, 4);
+            continue;
+        }
+        memcpy(&h, raw + 2 * i, 2);
+        if (dt == LS_BF16) {
+            u = (uint32_t)h << 16;
+            memcpy(&f[i], &u, 4);
+        } else {
+            const int e = h >> 10 & 31;
+            f[i] = e ? ldexpf((float)(1024 + (h & 1023)), e - 25) : ldexpf((float)(h & 1023), -24);
+            if (h & 0x8000) f[i] = -f[i];
+        }
+    }
+    ls_free(raw);
+    return f;
+}
+
+static double farthest(const float *a, const float *b, int64_t n)
+{
+    double most = 1e-30, worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double e = fabs((double)a[i] - (double)b[i]);
+        if (!(e <= worst)) worst = e;
+        most = fmax(most, fabs((double)b[i]));
+    }
+    return worst / most;
+}
+
+static void judge(device *d, bool ok, const char *what, const row *r, double off)
+{
+    printf("  %-4s %-34s %-16s M %lld N %lld K %lld  %.2e\n", ok ? "ok" : "BAD", what, r->what, (long long)r->M,
+           (long long)r->N, (long long)r->K, off);
+    if (!ok) d->failed = true;
+}
+
+/* Everything the library offers to fuse against nothing fused. */
+static void check_fused(device *d, const row *r)
+{
+    const double bound = d->dt == LS_BF16 ? 2e-2 : d->dt == LS_F16 ? 3e-3 : d->g->tf32 ? 3e-3 : 2e-5;
+    cu_product p = product_of(d, r), q = p;
+    uint32_t sets[GEMM_MOST_VARIANTS];
+    cu_gemm_choice found[1];
+    const int64_t n = p.M * p.ldo;
+    d->g->only = 15;
+    (void)gemm_variants(d->g, &p, sets);
+    if (!gemm_propose(d->g, &p, sets[0], found, 1)) {
+        d->g->only = -1;
+        judge(d, true, "nothing is fused: refused", r, 0);
+        return;
+    }
+    must(cu_gemm_run(d->g, &p, d->workspace));
+    q.out = d->out2;
+    if (p.epilogue == CU_GELU) q.aux = d->aux2;
+    if (p.b_sums) q.b_sums = d->sums2;
+    d->g->only = 0;
+    must(cu_gemm_run(d->g, &q, d->workspace));
+    d->g->only = -1;
+    float *x = to_host(d, p.out, p.out_dt, n), *y = to_host(d, q.out, p.out_dt, n);
+    double off = farthest(x, y, n);
+    judge(d, off <= bound, "fused against separate", r, off);
+    ls_free(x);
+    ls_free(y);
+    if (p.b_sums) {
+        x = to_host(d, p.b_sums, LS_F32, p.N), y = to_host(d, q.b_sums, LS_F32, p.N);
+        off = farthest(x, y, p.N);
+        judge(d, off <= 1e-4, "fused sums against separate", r, off);
+        ls_free(x);
+        ls_free(y);
+    }
+    if (p.epilogue == CU_GELU) {
+        x = to_host(d, p.aux, p.dt, p.M * p.N), y = to_host(d, q.aux, p.dt, p.M * p.N);
+        off = farthest(x, y, p.M * p.N);
+        judge(d, off <= bound, "fused GELU's argument", r, off);
+        ls_free(x);
+        ls_free(y);
+    }
+}
+
+static void check_laws(device *d, const row *r)
+{
+    cu_product p = product_of(d, r);
+    const int64_t n = p.M * p.ldo;
+    must(cu_gemm_run(d->g, &p, d->workspace));
+    float *one = to_host(d, p.out, p.out_dt, n);
+    must(cu_gemm_run(d->g, &p, d->workspace));
+    float *two = to_host(d, p.out, p.out_dt, n);
+    judge(d, !memcmp(one, two, (size_t)n * sizeof *one), "two runs, equal bits", r, 0);
+    if (r->wide && !r->bias) {
+        p.add = p.out;
+        must(cu_gemm_run(d->g, &p, d->workspace));
+        ls_free(two);
+        two = to_host(d, p.out, p.out_dt, n);
+        int64_t off = 0;
+        for (int64_t i = 0; i < n; i++) off += two[i] != 2 * one[i];
+        judge(d, off == 0 || !d->g->deterministic, "added to = product, then added", r, (double)off);
+    }
+    ls_free(one);
+    ls_free(two);
+}
+
+/* Each of few rows as it is alone. */
+static void check_few(device *d, const row *given)
+{
+    row r = *given;
+    r.M = LS_FEW_ROWS;
+    cu_product p = product_of(d, &r);
+    must(cu_gemm_run(d->g, &p, d->workspace));
+    float *all = to_host(d, p.out, p.out_dt, p.M * p.ldo);
+    bool same = true;
+    for (int64_t m = 1; m < LS_FEW_ROWS; m++) {
+        p.M = m;
+        must(cu_gemm_run(d->g, &p, d->workspace));
+        float *some = to_host(d, p.out, p.out_dt, m * p.ldo);
+        same = same && !memcmp(some, all, (size_t)(m * p.ldo) * sizeof *some);
+        ls_free(some);
+    }
+    judge(d, same, "1 to 9 rows, equal bits", &r, 0);
+    ls_free(all);
+}
+
+static void check_all(device *d, int64_t small)
+{
+    row r[32], odd[] = {{"odd", 77, 50257 / small, 65, 1, .tb = true},
+                        {"odd", 131, 91, 77, 1, .bias = true},
+                        {"odd", 131, 96, 77, 1, .bias = true, .epilogue = CU_GELU},
+                        {"odd", 131, 96, 77, 1, .tb = true, .epilogue = CU_DGELU},
+                        {"odd", 91, 131, 1001 / small, 1, .ta = true, .sums = true, .wide = true}};
+    const int n_step = step_rows(r, 2048 / small);
+    int n = 0;
+    for (int i = 0; i < n_step; i++) {
+        if (r[i].lda || r[i].ldo) continue; /* the classifier's: their size is all there is to them */
+        if (small > 1)
+            r[i].M = r[i].M > 48 ? 48 : r[i].M, r[i].N = r[i].N > 64 ? 64 : r[i].N, r[i].K = r[i].K > 80 ? 80 : r[i].K;
+        r[n++] = r[i];
+    }
+    for (size_t i = 0; i < sizeof odd / sizeof odd[0]; i++) r[n++] = odd[i];
+    for (int i = 0; i < n; i++) {
+        check_fused(d, &r[i]);
+        check_laws(d, &r[i]);
+        if (!r[i].ta && !r[i].epilogue && !r[i].add) check_few(d, &r[i]);
+    }
+}
+
+/* ---- the program -------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    ls_dtype dt;
+    bool tf32;
+} types[] = {{"bf16", LS_BF16, false}, {"f16", LS_F16, false}, {"tf32", LS_F32, true}, {"f32", LS_F32, false}};
+
+static bool read_options(int argc, char **argv, options *o)
+{
+    for (int i = 1; i < argc; i++) {
+        int64_t *number = !strcmp(argv[i], "--batch")   ? &o->batch
+                          : !strcmp(argv[i], "--seq")   ? &o->seq
+                          : !strcmp(argv[i], "--turns") ? &o->turns
+                          : !strcmp(argv[i], "--small")
+                              ? &o->small /* shapes for a slow device: only the checks, tiny */
+                              : NULL;
+        if (!strcmp(argv[i], "--check")) o->check = true;
+        else if (!strcmp(argv[i], "--deterministic")) o->deterministic = true;
+        else if (!strcmp(argv[i], "--type") && i + 1 < argc) o->type = argv[++i];
+        else if (!number || i + 1 >= argc || !ls_parse_i64(argv[++i], number) || *number < 1) return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    static const int64_t usual[][2] = {{64, 1024}, {16, 512}, {4, 512}};
+    options o = {.turns = 20, .small = 1};
+    bool failed = false;
+    char words[160];
+    if (!read_options(argc, argv, &o)) {
+        fprintf(stderr, "usage: cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] "
+                        "[--turns N]\n");
+        return 2;
+    }
+    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+        if (o.type && strcmp(o.type, types[t].name)) continue;
+        const int64_t R = o.batch ? o.batch * (o.seq ? o.seq : 1024) : 65536;
+        int64_t most = (o.check && !o.batch ? 4096 : R) * 4 * C, logits = (R < CHUNK ? R : CHUNK) * VOCAB_PAD;
+        if (!o.check && logits > most) most = logits;
+        if ((int64_t)VOCAB_PAD * C * 2 > most) most = (int64_t)VOCAB_PAD * C * 2; /* dw in float over a 16-bit type */
+        if (o.small > 1) most = 1 << 22;
+        device d = open_device(types[t].dt, types[t].tf32, o.deterministic, most);
+        if (o.check) {
+            printf("\n%s%s\n", types[t].name, o.deterministic ? ", deterministic" : "");
+            check_all(&d, o.small);
+        } else if (o.batch) {
+            time_step(&d, &o, R, types[t].name);
+        } else {
+            for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++)
+                time_step(&d, &o, usual[i][0] * usual[i][1], types[t].name);
+        }
+        cu_gemm_describe(d.g, words, sizeof words);
+        printf("%s\n", words);
+        failed = failed || d.failed;
+        close_device(&d);
+    }
+    return failed ? 1 : 0;
+}

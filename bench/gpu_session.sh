@@ -1,0 +1,274 @@
+#!/usr/bin/env bash
+# gpu_session.sh - everything that wants a GPU, in calls of limited length, the most important first.
+# ls-bench: by name
+#
+#   bench/gpu_session.sh build                     the program, the plugin, the programs that check and time parts
+#   bench/gpu_session.sh smoke                     doctor; products, attention and kernels checked on the device; 20 steps in every precision
+#   bench/gpu_session.sh sanitize                  compute-sanitizer memcheck, racecheck, initcheck over the kernel checks
+#   bench/gpu_session.sh determinism               two runs, and 1, 2, 4 workers on one GPU under every strategy: the same bits? and its price
+#   bench/gpu_session.sh speed [CASE...]           ours and PyTorch in turns, the bars (gpu_vs_torch.py)
+#   bench/gpu_session.sh parity                    50 steps and gradients against the CPU; 2,000 steps against PyTorch
+#   bench/gpu_session.sh profile                   kernel times by operation, the roofline beside them
+#   bench/gpu_session.sh memory                    planned and allocated, by part; gpt2-xl with and without recomputation
+#
+# Several may follow each other: `gpu_session.sh build smoke`. Each ends in a short summary (lines that begin with "==") and leaves
+# NAME.txt (summary), NAME.log (all output) and NAME.tar.gz (files) in the results folder. Exit code 1: something of it failed.
+#
+# Environment
+#   OUT            results folder [build/gpu]                BUILD          build folder [build]
+#   CMAKE_ARGS     more words for cmake; for a folder of headers and libraries in place of installed ones:
+#                  "-DLS_TESTS=OFF -DCMAKE_PREFIX_PATH=DIR/usr -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu -DLS_BLAS=openblas"
+#   SYSROOT        DIR of the line above: its libraries are also found at run time
+#   PYTHON         the Python that has torch [python3]       BUDGET         seconds of one call [540]
+#   TEXT           files or folders of real text, for parity TOKENIZER, VOCAB_DIR   for it [bytes]
+#   TRAIN_ARGS     more options of every `lockstep train --device cuda`
+#   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
+#   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+out=${OUT:-build/gpu} build=${BUILD:-build} python=${PYTHON:-python3} device=${DEVICE:-cuda} budget=${BUDGET:-540}
+export LOCKSTEP=$PWD/$build/lockstep PYTHON=$python PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+[[ $build != /* ]] || LOCKSTEP=$build/lockstep
+if [[ ${SYSROOT:-} ]]; then
+    for d in "$SYSROOT"/usr/lib/*-linux-gnu "$SYSROOT"/usr/lib/*-linux-gnu/openblas-pthread; do
+        [[ ! -d $d ]] || LD_LIBRARY_PATH=$(cd "$d" && pwd)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    done
+    export LD_LIBRARY_PATH
+fi
+read -r -a more <<<"${TRAIN_ARGS:-}"
+begin=$SECONDS small=()
+if [[ $device == emu ]]; then
+    export LS_PLUGIN_DIR=$PWD/$build/emu
+    small=(--small)
+fi
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+
+left() { echo $((budget - (SECONDS - begin))); }
+note() { printf '== %s\n' "$*" | tee -a "$out/$part.txt"; }
+bad() { note "FAILED: $*"; failed=1; }
+
+# try NAME SECONDS COMMAND...: output into the part's folder, one line of summary; false when it fails.
+try() {
+    local name=$1 limit=$2 t=$SECONDS rc
+    shift 2
+    (($(left) > 5)) || { note "$name: left out, the time is over"; failed=1; return 1; }
+    ((limit <= $(left))) || limit=$(left)
+    printf '\n-- %s: %s\n' "$name" "$*"
+    if declare -F "$1" >/dev/null; then "$@" >"$dir/$name.out" 2>&1; else timeout -k 10 "$limit" "$@" >"$dir/$name.out" 2>&1; fi
+    rc=$?
+    tail -n "${TAIL:-6}" "$dir/$name.out"
+    ((rc == 0)) && { note "$name: ok, $((SECONDS - t)) s"; return 0; }
+    bad "$name: exit code $rc after $((SECONDS - t)) s$([[ $rc -ne 124 ]] || echo ' (time)'): $(tail -n 1 "$dir/$name.out" | cut -c 1-200)"
+    return 1
+}
+
+# ids FILE COUNT VOCABULARY
+ids() {
+    "$python" - "$@" <<'P'
+import random, struct, sys
+path, n, vocab = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+r = random.Random(1)
+words = [[r.randrange(vocab) for _ in range(r.randrange(2, 7))] for _ in range(200)]
+out = []
+while len(out) < n:
+    out += r.choice(words)
+open(path, "wb").write(struct.pack(f"<{n}H", *out[:n]))
+P
+}
+
+# train FOLDER [OPTIONS...]: on the device, inside the limit of `try`
+train() {
+    local run=$1
+    shift
+    rm -rf "$run"
+    timeout -k 10 "${limit:-120}" "$LOCKSTEP" train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$run" --dropout 0 \
+        "${more[@]}" "$@"
+}
+
+tool() { [[ -x $build/$1 ]] && echo "$build/$1"; }
+
+# ---- the parts ------------------------------------------------------------------------------------------------------
+
+do_build() {
+    local t
+    read -r -a words <<<"${CMAKE_ARGS:-}"
+    [[ $device == emu || ${CMAKE_ARGS:-} == *LS_CUDA=* ]] || words+=(-DLS_CUDA=ON)
+    try configure 120 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "${words[@]}" || return
+    local targets=(lockstep)
+    for t in lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels; do
+        if ninja -C "$build" -t targets all 2>/dev/null | grep -q "^$t: "; then targets+=("$t"); else echo "no target $t"; fi
+    done
+    [[ $device != emu ]] || targets=(lockstep lockstep_cuda_emu)
+    try compile "$(left)" ninja -C "$build" "${targets[@]}" || return
+    note "built ${targets[*]}; $("$LOCKSTEP" --version 2>/dev/null | head -n 1)"
+}
+
+do_smoke() {
+    local p t
+    TAIL=30 try doctor 120 "$LOCKSTEP" doctor --device cuda
+    for t in cuda_gemm cuda_attention cuda_kernels; do
+        [[ $(tool $t) ]] || { note "$t is not built: its checks are left out"; continue; }
+        case $t in
+        cuda_gemm) try $t 150 "$build/$t" --check ;;
+        cuda_attention) try $t 120 "$build/$t" --no-time "${small[@]}" ;;
+        cuda_kernels) try $t 120 "$build/$t" "${small[@]}" ;;
+        esac
+    done
+    ids "$dir/ids.bin" 60000 300
+    for p in fp32 bf16 fp16; do
+        try "train-$p" 120 train "$dir/run-$p" --model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 4 --max_steps 20 \
+            --precision $p || continue
+        "$python" - "$dir/run-$p/metrics.jsonl" <<'P' || bad "train-$p: the loss does not fall"
+import json, sys
+rows = [json.loads(x) for x in open(sys.argv[1])]
+print(f"loss {rows[0]['loss']:.4f} -> {rows[-1]['loss']:.4f}, {rows[-1]['tokens_per_sec']:,.0f} tokens/s")
+sys.exit(not rows[-1]["loss"] < rows[0]["loss"] - 0.05)
+P
+    done
+    try graphs-off 120 env LS_CUDA_GRAPHS=0 "$LOCKSTEP" train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$dir/run-plain" \
+        --dropout 0 --model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 4 --max_steps 20 --precision bf16 "${more[@]}" &&
+        same "graphs on and off" "$dir/run-bf16" "$dir/run-plain"
+}
+
+do_sanitize() {
+    local t kind
+    local -a sane=(compute-sanitizer --error-exitcode 9 --print-limit 20)
+    command -v compute-sanitizer >/dev/null || { note "no compute-sanitizer in PATH"; failed=1; return; }
+    for kind in memcheck racecheck initcheck; do
+        for t in cuda_kernels cuda_attention; do
+            [[ $(tool $t) ]] || { note "$t is not built"; continue; }
+            local -a args=(--small)
+            [[ $t != cuda_attention ]] || args+=(--no-time)
+            try "$kind-$t" 150 "${sane[@]}" --tool $kind "$build/$t" "${args[@]}"
+        done
+    done
+    if [[ $(tool cuda_gemm) ]]; then try memcheck-cuda_gemm 150 "${sane[@]}" --tool memcheck "$build/cuda_gemm" --check --batch 2 --seq 64; fi
+}
+
+# same LABEL A B: the newest checkpoints of two runs
+same() {
+    local a b
+    a=$(find "$2" -path '*epoch-*' -name model.safetensors | sort | tail -n 1)
+    b=$(find "$3" -path '*epoch-*' -name model.safetensors | sort | tail -n 1)
+    if [[ -s $a && -s $b ]] && cmp -s "$a" "$b"; then note "$1: the same bits"; else bad "$1: weights differ"; fi
+}
+
+do_determinism() {
+    local s n
+    ids "$dir/ids.bin" 200000 300
+    local -a job=(--model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 16 --max_steps 8 --precision bf16)
+    try once 120 train "$dir/a" "${job[@]}" || return
+    try again 120 train "$dir/b" "${job[@]}" && same "two runs" "$dir/a" "$dir/b"
+    if [[ $device == cuda ]]; then
+        local -a full=(--model gpt2 --vocab_size 300 --seq_length 512 --micro_batch_size_per_gpu 4 --grad_accum_steps 2 --max_steps 5 --precision bf16)
+        try gpt2-once 120 train "$dir/c" "${full[@]}" && try gpt2-again 120 train "$dir/d" "${full[@]}" && same "two runs of gpt2" "$dir/c" "$dir/d"
+        rm -rf "$dir/c" "$dir/d"
+    fi
+    for n in 2 4; do
+        for s in ddp zero1 zero2 zero3; do
+            try "$s-$n" 120 train "$dir/w" "${job[@]}" -n $n --strategy $s && same "$s on $n workers" "$dir/a" "$dir/w"
+        done
+        try "pp-$n" 120 train "$dir/w" "${job[@]}" -n $n --pp $n && same "a pipeline of $n" "$dir/a" "$dir/w"
+    done
+    rm -rf "$dir/w"
+    if "$LOCKSTEP" verify --help | grep -q -- --device; then TAIL=12 try verify 240 "$LOCKSTEP" verify --device cuda -n 1,2,4; fi
+    if [[ $device == cuda ]] && (($(left) > 60)); then # the price: the same case with sums in one order and without
+        try price-free 120 "$python" bench/gpu_vs_torch.py --cases b64 --modes none --rounds 3 --out "$dir/free"
+        try price-deterministic 120 "$python" bench/gpu_vs_torch.py --cases b64 --modes none --rounds 3 --deterministic --out "$dir/deterministic"
+        "$python" - "$dir" <<'P' | while IFS= read -r line; do note "$line"; done
+import json, sys
+try:
+    a, b = (json.load(open(f"{sys.argv[1]}/{d}/gpu_vs_torch.json"))["cases"][0]["rows"][0]["tokens_per_sec"] for d in ("free", "deterministic"))
+    print(f"price of determinism, b64: {a:,.0f} without, {b:,.0f} tokens/s with it: {100 * (1 - b / a):.1f} %")
+except (OSError, IndexError) as why:
+    print(f"no price: {why}")
+P
+    fi
+}
+
+do_speed() {
+    local cases=${1:-b64,b16,ref_bf16,ref_fp16,tf32,fp32,xl}
+    local -a args=(--cases "$cases" --modes "${MODES:-compile,eager}" --rounds "${ROUNDS:-5}" --segment-s "${SEGMENT:-2}" --bars --out "$dir"
+        --budget-s $(($(left) - 120)) --ours-args "${TRAIN_ARGS:-}")
+    [[ $device == cuda ]] || args+=(--device cpu --cases dry --modes eager)
+    TAIL=60 try gpu_vs_torch "$(left)" "$python" bench/gpu_vs_torch.py "${args[@]}"
+    [[ ! -s $dir/gpu_vs_torch.md ]] || cp "$dir/gpu_vs_torch.md" "$out/speed.md"
+    [[ ! -s $dir/gpu_vs_torch.json ]] || cp "$dir/gpu_vs_torch.json" "$out/speed.json"
+}
+
+do_parity() {
+    local -a args=(--out "$dir" --ours-args "${TRAIN_ARGS:-}")
+    [[ $device == cuda ]] || args+=(--dry)
+    TAIL=20 try against-cpu "$(left)" "$python" bench/gpu_parity.py losses gradients --precisions "${PRECISIONS:-bf16,fp32}" "${args[@]}"
+    [[ ! -s $dir/gpu_parity.json ]] || mv "$dir/gpu_parity.json" "$dir/against_cpu.json"
+    if [[ ${TEXT:-} || $device != cuda ]]; then
+        read -r -a text <<<"${TEXT:-}"
+        local -a tok=(--tokenizer "${TOKENIZER:-bytes}")
+        [[ ! ${VOCAB_DIR:-} ]] || tok+=(--vocab-dir "$VOCAB_DIR")
+        [[ $device != cuda ]] || args+=(--text "${text[@]}" --batch "${BATCH:-16}" --seq "${SEQ:-256}")
+        TAIL=12 try against-torch "$(left)" "$python" bench/gpu_parity.py torch "${tok[@]}" "${args[@]}"
+    else
+        note "no TEXT: the 2,000 steps against PyTorch are left out"
+    fi
+}
+
+do_profile() {
+    local -a job=(--model gpt2 --seq_length 1024 --micro_batch_size_per_gpu 64 --max_steps 12 --precision bf16 --vocab_size 50257)
+    ids "$dir/ids.bin" 2000000 50000
+    [[ $device == cuda ]] || { ids "$dir/ids.bin" 40000 300; job=(--model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 2 --max_steps 3); }
+    try traced 180 "$LOCKSTEP" profile -- train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$dir/run" --dropout 0 \
+        "${job[@]}" "${more[@]}" || return
+    rm -rf "$dir"/run/epoch-*
+    "$python" - "$dir/run/profiles/profile_summary.json" <<'P' | while IFS= read -r line; do note "$line"; done
+import json, sys
+s = json.load(open(sys.argv[1]))["lockstep"]
+steps = max(1, s["per_rank"][0]["steps"])
+rows = s.get("device_operations", [])
+print(f"{len(s.get('device_kernels', []))} kernels, {len(rows)} operations in {steps} steps, ms a step:")
+for r in rows[:14]:
+    print(f"  {r['name']:<20} {1e3 * r['total_sec'] / steps:9.3f}  {100 * r['share']:5.1f} %  {r['calls'] / steps:6.1f} calls")
+P
+    [[ $device == cuda ]] || return 0
+    TAIL=40 try roofline "$(left)" "$python" bench/gpu_roofline.py --tools "$build" --profile "$dir/run" --out "$dir"
+    [[ ! -s $dir/gpu_roofline.md ]] || cp "$dir/gpu_roofline.md" "$out/roofline.md"
+    gzip -f "$dir/run/profiles/trace.json" 2>/dev/null
+}
+
+do_memory() {
+    local label
+    ids "$dir/ids.bin" 400000 50000
+    [[ $device == cuda ]] || { note "needs a device"; return; }
+    for label in "gpt2 64" "gpt2-xl 8" "gpt2-xl 8 --recompute"; do
+        read -r -a w <<<"$label"
+        try "memory-${label// /_}" 150 train "$dir/run" --model "${w[0]}" --micro_batch_size_per_gpu "${w[1]}" "${w[@]:2}" --seq_length 1024 --max_steps 2 \
+            --precision bf16 --vocab_size 50257 && grep -hE "GiB|MiB" "$dir/memory-${label// /_}.out" | head -n 14 | while IFS= read -r line; do note "  $line"; done
+        rm -rf "$dir/run"
+    done
+}
+
+# ---- the session ----------------------------------------------------------------------------------------------------
+
+(($#)) || { sed -n '2,/^set -uo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 2; }
+worst=0
+while (($#)); do
+    part=$1 failed=0 arg=
+    shift
+    declare -F "do_$part" >/dev/null || { echo "gpu_session.sh: there is no part $part" >&2; exit 2; }
+    if [[ $part == speed && $# -gt 0 ]] && ! declare -F "do_$1" >/dev/null; then
+        arg=$1
+        shift
+    fi
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-session.XXXXXX")
+    : >"$out/$part.txt"
+    "do_$part" ${arg:+"$arg"} > >(tee "$out/$part.log") 2>&1
+    sleep 0.2 # the copy of the output
+    rm -rf "$dir"/*/epoch-* "$dir"/ids.bin
+    tar -C "$dir" -czf "$out/$part.tar.gz" . 2>/dev/null
+    rm -rf "$dir"
+    ((failed == 0)) || worst=1
+done
+printf '\n'
+cat "$out"/*.txt
+printf '== %s s of %s used\n' $((SECONDS - begin)) "$budget"
+exit $worst

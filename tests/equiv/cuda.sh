@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# The program with --device cuda, on the emulated device: its losses beside the CPU's, the same bits whatever runs when (recorded or not, threads
+# in another order, memory that the host cannot touch), and one clear line for each way in which a device is not there.
+. "$(dirname "$0")/../lib.sh"
+export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache
+[ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
+d=$SCRATCH/d
+mkdir -p "$d" && tokens "$d/train.bin" 3000 && tokens "$d/val.bin" 300 2
+# run NAME [options]: some steps into $SCRATCH/NAME
+run() {
+  local name=$1
+  shift
+  "$LOCKSTEP" train --data "$d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --gradient_accumulation_steps 2 --max-steps 4 \
+    --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.out" 2>&1 ||
+    { bad "$name: exit code $?: $(tail -n 3 "$SCRATCH/$name.out")"; return 1; }
+}
+# near A B LIMIT: losses and norms of two runs
+near() {
+  python3 - "$SCRATCH/$1/metrics.jsonl" "$SCRATCH/$2/metrics.jsonl" "$3" <<'PY' || bad "$1 and $2 are not within $3"
+import json, sys
+a, b = ([json.loads(l) for l in open(p)] for p in sys.argv[1:3])
+limit = float(sys.argv[3])
+assert len(a) == len(b) == 4
+for x, y in zip(a, b):
+    for k in ("loss", "grad_norm"):
+        assert abs(x[k] - y[k]) <= limit * abs(x[k]), (x["step"], k, x[k], y[k])
+PY
+}
+bits() { # A B: the same parameters and moments
+  local f
+  for f in $(cd "$SCRATCH/$1/epoch-1" && find . -name '*.safetensors'); do same "$SCRATCH/$1/epoch-1/$f" "$SCRATCH/$2/epoch-1/$f"; done
+}
+
+run cpu && run fp32 --device cuda --precision fp32 && near cpu fp32 1e-5
+run bf16 --device cuda --precision bf16 && near cpu bf16 5e-3
+run fp16 --device cuda --precision fp16 && near cpu fp16 5e-3
+LS_CUDA_GRAPHS=0 run direct --device cuda --precision bf16 && bits bf16 direct
+LS_EMU_ORDER=3 run shuffled --device cuda --precision bf16 && bits bf16 shuffled
+LS_EMU_PROTECT=1 run protected --device cuda --precision bf16 && bits bf16 protected
+
+expect 2 "there is no CUDA device" env LS_EMU_DEVICES=0 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda
+expect 2 "the NVIDIA driver is too old" env LS_EMU_DEVICES=-1 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda
+expect 2 "there is no CUDA device 7: there is 1" "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda:7
+expect 5 "the plan needs" env LS_EMU_MEMORY=9000000 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda \
+  --seq_length 32 --micro_batch_size_per_gpu 1 --checkpoint_path "$SCRATCH/none"
+done_tests
