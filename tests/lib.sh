@@ -20,6 +20,18 @@ expect() {
   grep -q -- "$words" "$SCRATCH/err" "$SCRATCH/out" || bad "'$words' is not in what was printed: $*: $(head -c 300 "$SCRATCH/err")"
 }
 
+# await PID COMMAND...: until the command succeeds. Fails when the process is gone without it, or after 200 s: a limit for what hangs,
+# not for machines that are slow.
+await() {
+  local pid=$1 until=$((SECONDS + 200))
+  shift
+  until "$@" 2>/dev/null; do
+    kill -0 "$pid" 2>/dev/null || { "$@"; return; }
+    [ $SECONDS -lt $until ] || return 1
+    sleep 0.05
+  done
+}
+
 same() { cmp -s "$1" "$2" || bad "$1 and $2 differ"; }
 done_tests() { [ "$n_bad" = 0 ] && echo "ok" && exit 0; echo "$n_bad checks failed"; exit 1; }
 

@@ -3,6 +3,10 @@
 
 Every rank is there with a name; every thread that has spans has a name; spans of a thread stand in the order of their begins and are
 nested or apart; times and lengths are numbers from 0 on; the categories that are named occur on every rank. Prints a table.
+
+The rules of Chrome's trace event format that this leans on: an object with traceEvents; each event has a phase (ph), process (pid) and name;
+X has ts and dur in microseconds, a thread (tid) and a category; C has numbers in args; M names processes and threads, once each. JSON
+without NaN, infinities and doubled keys, as a page parses it.
 """
 import collections
 import json
@@ -11,7 +15,19 @@ import sys
 path, ranks, wanted = sys.argv[1], int(sys.argv[2]), set(sys.argv[3:])
 with open(path, encoding="ascii") as f:
     text = f.read()
-trace = json.loads(text)
+
+
+def once(pairs):
+    keys = [k for k, _ in pairs]
+    assert len(set(keys)) == len(keys), f"a key stands twice: {keys}"
+    return dict(pairs)
+
+
+def refuse(word):
+    raise AssertionError(f"{word} is not JSON")
+
+
+trace = json.loads(text, object_pairs_hook=once, parse_constant=refuse)
 assert set(trace) == {"displayTimeUnit", "traceEvents"} and trace["displayTimeUnit"] in ("ms", "ns"), sorted(trace)
 events = trace["traceEvents"]
 names, threads, facts = {}, {}, {}
@@ -21,20 +37,24 @@ ns = lambda us: round(us * 1000)
 for e in events:
     assert e["ph"] in ("M", "X", "C"), e
     assert isinstance(e["pid"], int) and isinstance(e["name"], str) and e["name"], e
+    assert isinstance(e.get("args", {}), dict) and isinstance(e.get("tid", 0), int) and 0 <= e.get("tid", 0) < 2**31, e
     if e["ph"] == "M":
+        assert e["name"] in ("process_name", "process_sort_index", "thread_name", "thread_sort_index", "lockstep_rank"), e
+        assert "ts" not in e or e["ts"] == 0, e
         if e["name"] == "process_name":
             assert e["pid"] not in names, e
             names[e["pid"]] = e["args"]["name"]
         if e["name"] == "thread_name":
+            assert (e["pid"], e["tid"]) not in threads, e
             threads[e["pid"], e["tid"]] = e["args"]["name"]
         if e["name"] == "lockstep_rank":
             facts[e["pid"]] = e["args"]
         continue
     assert isinstance(e["ts"], float) and e["ts"] >= 0, e
     if e["ph"] == "C":
-        assert all(isinstance(v, (int, float)) for v in e["args"].values()), e
+        assert e["args"] and all(isinstance(v, (int, float)) for v in e["args"].values()), e
         continue
-    assert isinstance(e["dur"], float) and e["dur"] >= 0, e
+    assert isinstance(e["dur"], float) and e["dur"] >= 0 and isinstance(e["cat"], str) and e["cat"], e
     spans[e["pid"], e["tid"]].append((ns(e["ts"]), ns(e["ts"]) + ns(e["dur"]), e))
     seen[e["pid"]][e["cat"]] += 1
 assert sorted(names) == list(range(ranks)), f"ranks {sorted(names)}, expected 0 to {ranks - 1}"

@@ -1,8 +1,8 @@
 /* planner.h - which layout of a model over a cluster's workers fits, and which is fastest.
  *
  *   memory      the very plan that the run allocates, made over dry communicators: equal byte for byte (train/plan_run.h)
- *   time        the units, actions and collectives of a step, one after the other as the strategies' files say, with the cluster's
- *               seconds for each: computing on one lane, collectives on another, waits where the code waits (planner_step.c)
+ *   time        the strategy and the walk of the run, over a clock that is told the cluster's seconds: posts and waits are the code's
+ *               own (planner_step.c); the actions of a pipeline are simulated (parallel/simulate.h)
  *   search      every (strategy, dp, pp, tp, schedule, micro-batch) of so many workers
  *
  * A layout is a ls_train_config: what is ranked is what `lockstep train` would be given. */

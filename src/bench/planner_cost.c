@@ -7,18 +7,8 @@
 #include "core/mem.h"
 #include "parallel/pipe_exec.h"
 #include "parallel/simulate.h"
-#include "train/plan_run.h"
 
 #include <math.h>
-#include <string.h>
-
-static planner_way way_of(const char *strategy)
-{
-    static const char *const name[N_WAY] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
-    int k = 0;
-    while (k < N_WAY - 1 && strcmp(strategy, name[k])) k++;
-    return (planner_way)k;
-}
 
 /* Of a unit whose layers are split: norms, residuals and dropout that every shard does for all rows, in passes like a sum's. */
 static double uncut(const planner_worker *w, ls_unit_time k)
@@ -80,11 +70,12 @@ static void unit_times(planner_worker *w)
 /* What the executor does: head's forward belongs to the backward of its part (parallel/pipe_exec.h). */
 static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool split)
 {
+    const ls_model *m = w->parts.model;
     ls_part_cost k = {.act = 1};
     double n = 0;
     for (int u = first; u < last; u++) {
-        const ls_unit_kind kind = w->m->unit[u].kind;
-        n += (double)w->m->unit[u].n_grad;
+        const ls_unit_kind kind = m->unit[u].kind;
+        n += (double)m->unit[u].n_grad;
         if (kind == LS_UNIT_HEAD) {
             k.bwd_in += w->fwd[kind] + w->bwd[kind] + w->seam_fwd[kind];
             continue;
@@ -97,42 +88,65 @@ static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool
         } else k.bwd_w += w->bwd[kind];
     }
     const double M = w->c->grad_accum; /* M - 1 sums in all */
-    k.bwd_w += n / (w->way >= ZERO2 ? w->D : 1) * w->pass.add * (M - 1) / M;
+    k.bwd_w += n / (w->by_parts ? w->D : 1) * w->pass.add * (M - 1) / M;
     return k;
 }
 
-static double seams(const planner_worker *w)
+/* A step's seconds that are neither forward nor backward; sums between shards belong to the parts, too. */
+static double rest_of(const planner_worker *w)
 {
-    double sum = 0;
-    for (int u = 0; u < w->m->n_unit; u++)
-        if (planner_here(w, u)) sum += w->seam_fwd[w->m->unit[u].kind] + w->seam_bwd[w->m->unit[u].kind];
-    return sum * w->c->grad_accum;
+    const ls_model *m = w->parts.model;
+    double seams = 0;
+    for (int u = 0; u < m->n_unit; u++)
+        if (ls_strategy_here(w->parts.strategy, u))
+            seams += w->seam_fwd[m->unit[u].kind] + w->seam_bwd[m->unit[u].kind];
+    return w->p.step - w->p.forward - w->p.backward - seams * w->c->grad_accum;
 }
 
-static ls_status pipeline(planner_worker *w, const ls_schedule *s, const ls_stages *cut, ls_prediction *out)
+static bool splits(const ls_schedule *s)
 {
-    const int P = s->n_stage, n_part = P * s->n_chunk, U = w->m->n_unit;
+    for (int i = 0; i < s->rank[0].n_action; i++)
+        if (s->rank[0].action[i].kind == LS_PIPE_BWD_W) return true;
+    return false;
+}
+
+/* Stage k of the first replica: the costs of its parts, and what it takes beside them. */
+static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *rest, ls_prediction *p)
+{
+    w->threads = w->c->stage_thread[0] ? w->c->stage_thread[k] : 0;
+    unit_times(w);
+    ls_status st = planner_open(w, ls_mesh_rank(&w->c->mesh, (ls_coord){.at = {[LS_AXIS_PP] = k}}));
+    const int P = w->c->mesh.n[LS_AXIS_PP];
+    if (st == LS_OK) st = planner_walk(w);
+    if (st == LS_OK) {
+        for (int g = k; g < P * w->stages.n_chunk; g += P)
+            part[g] = part_cost(w, w->stages.first[g], w->stages.first[g + 1], splits(w->parts.schedule));
+        *rest = rest_of(w);
+        *p = w->p;
+    }
+    planner_close(w);
+    return st;
+}
+
+static ls_status pipeline(planner_worker *w, ls_prediction *out)
+{
+    const int P = w->c->mesh.n[LS_AXIS_PP];
     const double bytes = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd * w->cl->wire_bytes;
-    ls_part_cost *part = ls_alloc((size_t)n_part * sizeof *part);
-    unsigned char *role = ls_alloc((size_t)U);
-    ls_status st = part && role ? LS_OK : ls_nomem((size_t)U * 16, "the prediction of a pipeline");
-    bool split = false;
-    for (int i = 0; i < s->rank[0].n_action; i++) split = split || s->rank[0].action[i].kind == LS_PIPE_BWD_W;
+    ls_part_cost *part = NULL;
+    ls_schedule *s = NULL;
+    ls_sim sim;
     double most = 0;
+    ls_status st = ls_run_stages(w->c, NULL, &w->stages, &s);
+    w->schedule = s;
+    if (st == LS_OK) part = ls_alloc((size_t)(P * s->n_chunk) * sizeof *part);
+    if (st == LS_OK && !part) st = ls_nomem((size_t)(P * s->n_chunk) * sizeof *part, "the prediction of a pipeline");
     for (int k = 0; k < P && st == LS_OK; k++) {
-        planner_worker one = *w;
-        one.threads = w->c->stage_thread[0] ? w->c->stage_thread[k] : 0;
-        unit_times(&one);
-        for (int g = k; g < n_part; g += P) part[g] = part_cost(&one, cut->first[g], cut->first[g + 1], split);
-        ls_pipe_roles(cut, w->c->model.tied, k, role);
-        one.role = role;
-        st = planner_walk(&one);
-        /* sums between shards are in the parts' costs already */
-        const double rest = one.p.step - one.p.forward - one.p.backward - seams(&one);
-        if (st == LS_OK && k == 0) *out = one.p;
+        double rest = 0;
+        ls_prediction p;
+        st = stage(w, k, part, &rest, &p);
+        if (st == LS_OK && k == 0) *out = p;
         most = fmax(most, rest);
     }
-    ls_sim sim;
     const ls_pipe_costs costs = {.part = part,
                                  .transfer = ls_cluster_collective(w->cl, LS_COLL_SEND, 2, bytes, P > w->cl->devices)};
     if (st == LS_OK) st = ls_simulate(&sim, s, &costs, 0);
@@ -140,7 +154,7 @@ static ls_status pipeline(planner_worker *w, const ls_schedule *s, const ls_stag
         out->step = sim.makespan + most;
         out->bubble = sim.bubble;
         out->forward = out->backward = 0;
-        for (int g = 0; g < n_part; g += P) {
+        for (int g = 0; g < P * s->n_chunk; g += P) {
             out->forward += part[g].fwd * s->n_micro;
             out->backward += (part[g].bwd_in + part[g].bwd_w) * s->n_micro;
         }
@@ -148,34 +162,30 @@ static ls_status pipeline(planner_worker *w, const ls_schedule *s, const ls_stag
         ls_sim_fini(&sim);
     }
     ls_free(part);
-    ls_free(role);
+    ls_schedule_destroy(&s);
     return st;
 }
 
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
 {
-    const int D = c->mesh.n[LS_AXIS_DP], world = c->mesh.world;
-    ls_compute compute;
-    ls_model *m = NULL;
-    ls_stages cut;
-    ls_schedule *s = NULL;
-    LS_TRY(ls_compute_open(&compute, c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, 1));
-    LS_TRY(ls_model_create_shard(&m, &c->model, &compute, ls_strategy_pad(c->strategy, D),
-                                 (ls_shard){.size = c->mesh.n[LS_AXIS_TP], .rows = c->sequence_parallel}));
-    planner_worker w = {.cl = cl,
-                        .c = c,
-                        .m = m,
-                        .way = way_of(c->strategy),
-                        .D = D,
-                        .between = world > cl->devices && D > 1,
-                        .pass = ls_cluster_pass(cl, world < cl->devices ? world : cl->devices)};
-    unit_times(&w);
-    ls_status st = ls_run_stages(c, NULL, &cut, &s);
-    if (st == LS_OK && s) st = pipeline(&w, s, &cut, out);
-    else if (st == LS_OK) st = planner_walk(&w);
-    if (st == LS_OK && !s) *out = w.p;
+    const int world = c->mesh.world;
+    planner_worker *w = ls_alloc(sizeof *w);
+    if (!w) return ls_nomem(sizeof *w, "a prediction");
+    w->cl = cl;
+    w->c = c;
+    w->D = c->mesh.n[LS_AXIS_DP];
+    w->pass = ls_cluster_pass(cl, world < cl->devices ? world : cl->devices);
+    ls_status st;
+    if (c->mesh.n[LS_AXIS_PP] > 1) {
+        st = pipeline(w, out);
+    } else {
+        unit_times(w);
+        st = planner_open(w, 0);
+        if (st == LS_OK) st = planner_walk(w);
+        *out = w->p;
+        planner_close(w);
+    }
     if (st == LS_OK) out->tokens_per_sec = (double)(c->global_batch * c->seq_len) / out->step;
-    ls_schedule_destroy(&s);
-    ls_model_destroy(&m);
+    ls_free(w);
     return st;
 }

@@ -1,9 +1,7 @@
 /* planner_memory.c - the plan of a worker that does not run: the trainer's own rows over dry communicators.
  *
  * Rows that live always lie at the bottom of the arena, one on the other, and meet everything else: for the total they are one row. */
-#include "bench/planner.h"
-
-#include "train/plan_run.h"
+#include "bench/planner_impl.h"
 
 #include <limits.h>
 
@@ -29,16 +27,30 @@ static ls_status total_of(const ls_plan *p, int64_t *total)
     return st;
 }
 
-static ls_status make_groups(const ls_mesh *mesh, int rank, ls_run_groups *g)
+static ls_status dry(int rank, int size, ls_dry_clock *clock, ls_comm **out)
+{
+    return clock ? ls_comm_dry_clocked(rank, size, clock, out) : ls_comm_dry(rank, size, out);
+}
+
+ls_status planner_groups(const ls_mesh *mesh, int rank, ls_dry_clock *clock, ls_run_groups *g)
 {
     g->at = ls_mesh_coord(mesh, rank);
     const int p = g->at.at[LS_AXIS_PP], P = mesh->n[LS_AXIS_PP], T = mesh->n[LS_AXIS_TP];
-    LS_TRY(ls_comm_dry(g->at.at[LS_AXIS_DP], mesh->n[LS_AXIS_DP], &g->dp));
-    if (T > 1) LS_TRY(ls_comm_dry(g->at.at[LS_AXIS_TP], T, &g->tp));
+    LS_TRY(dry(g->at.at[LS_AXIS_DP], mesh->n[LS_AXIS_DP], clock, &g->dp));
+    if (T > 1) LS_TRY(dry(g->at.at[LS_AXIS_TP], T, clock, &g->tp));
     if (P == 1) return LS_OK;
-    LS_TRY(ls_comm_dry(p, P, &g->pp));
-    LS_TRY(ls_comm_dry(p, P, &g->pp_acts));
-    return ls_comm_dry(p, P, &g->pp_grads);
+    LS_TRY(dry(p, P, clock, &g->pp));
+    LS_TRY(dry(p, P, clock, &g->pp_acts));
+    return dry(p, P, clock, &g->pp_grads);
+}
+
+void planner_groups_close(ls_run_groups *g)
+{
+    ls_comm_destroy(&g->dp);
+    ls_comm_destroy(&g->tp);
+    ls_comm_destroy(&g->pp);
+    ls_comm_destroy(&g->pp_acts);
+    ls_comm_destroy(&g->pp_grads);
 }
 
 ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int64_t val_seqs, ls_plan_memory *out)
@@ -49,15 +61,11 @@ ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int
     ls_run_parts parts = {.stages = &stages};
     *out = (ls_plan_memory){0};
     ls_status st = ls_compute_open(&compute, c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, threads);
-    if (st == LS_OK) st = make_groups(&c->mesh, rank, &g);
+    if (st == LS_OK) st = planner_groups(&c->mesh, rank, NULL, &g);
     if (st == LS_OK) st = ls_run_plan(c, &compute, &g, val_seqs, &parts);
     if (st == LS_OK) st = total_of(&parts.plan, &out->total);
     for (int p = 0; p < LS_N_PART; p++) out->part[p] = ls_plan_part_bytes(&parts.plan, (ls_part)p);
     ls_run_parts_fini(&parts);
-    ls_comm_destroy(&g.dp);
-    ls_comm_destroy(&g.tp);
-    ls_comm_destroy(&g.pp);
-    ls_comm_destroy(&g.pp_acts);
-    ls_comm_destroy(&g.pp_grads);
+    planner_groups_close(&g);
     return st;
 }

@@ -1,12 +1,12 @@
-/* planner_step.c - how long a step takes: what a worker does, in its order, with the cluster's seconds.
+/* planner_step.c - how long a step takes: the run's own strategy and walk, over a clock.
  *
- *   computing    |F0 F1 … Fh|Bh …        B1 B0|        |norm, update|          one lane: units, sums of gradients, passes over memory
- *   collectives        |bucket| |bucket|   |bucket|                  |gather   another: one at a time, in the order of posts
+ *   computing    |F0 F1 … Fh|Bh …        B1 B0|        |norm, update|          units, sums of gradients, passes over memory
+ *   collectives        |bucket| |bucket|   |bucket|                  |gather   one at a time, in the order of posts
  *                                             waits ►|  exposed
  *
- * Posts and waits stand where the strategies' files have them: units go into buckets as ddp.c and zero1.c say, gradients in flight are
- * waited for when their window is full (shard.c), units are gathered ahead of use (zero3.c). Two steps are walked and the second one
- * counts, as gathers of parameters reach into the next step.
+ * Nothing here says when a strategy posts and waits: src/parallel does it, with dry communicators that take the cluster's seconds
+ * (comm/dry_clock.c), a walk whose units take theirs (ls_hooks.unit), and a backend whose passes over memory take so much an element.
+ * Buffers have addresses and no memory. Two steps are taken and the second one counts, as gathers of parameters reach into the next one.
  *
  * Hiding has a price: a hidden collective takes (1 - overlap) of its time from computing. On CPU cores that is most of it.
  *
@@ -16,333 +16,224 @@
 #include "core/mem.h"
 
 #include <math.h>
-#include <string.h>
+
+#define NOWHERE ((void *)(uintptr_t)(1 << 20)) /* the address of every buffer; nobody looks there */
 
 static void spend(planner_worker *w, double sec, double *part)
 {
-    w->now += sec;
+    w->clock.now += sec;
     *part += sec;
 }
 
-static void wait(planner_worker *w, double arrival)
+/* ---- a backend that takes time ---- */
+
+static planner_worker *worker_of(ls_compute *c)
 {
-    if (arrival <= w->now) return;
-    w->p.exposed += arrival - w->now;
-    w->now = arrival;
+    return (planner_worker *)(void *)c;
 }
 
-/* The arrival of a collective over n elements of the whole buffer, posted now. */
-static double post(planner_worker *w, ls_coll kind, int64_t n)
+static ls_status take_add(ls_compute *c, void *y, const void *a, const void *b, int64_t n)
 {
-    if (w->D < 2) return 0;
-    const double sec = ls_cluster_collective(w->cl, kind, w->D, (double)n * w->cl->wire_bytes, w->between);
-    w->lane = fmax(w->lane, w->now) + sec;
-    w->busy += sec;
-    w->p.calls[kind]++;
-    w->p.elements[kind] += n;
-    return w->lane;
+    planner_worker *w = worker_of(c);
+    (void)y, (void)a, (void)b;
+    spend(w, (double)n * w->pass.add, w->part);
+    return LS_OK;
 }
 
-/* A few numbers that everyone waits for. */
-static void exchange(planner_worker *w, int n_worker, bool between)
+static ls_status take_copy(ls_compute *c, void *y, const void *x, size_t nbytes)
 {
-    const double sec = ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, n_worker, 64.0 * n_worker, between);
-    w->busy += sec;
-    wait(w, w->now + sec);
+    return take_add(c, y, x, x, (int64_t)(nbytes / sizeof(float)));
 }
 
-/* ---- gradients ---- */
-
-/* Sums of the tree that leaf m of M makes (parallel/gradtree.h). */
-static int sums(int m, int M)
+static ls_status take_sumsq(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block)
 {
-    int n = 0;
-    if (m == M - 1) {
-        for (int k = m; k; k >>= 1) n += k & 1;
-        return n;
+    planner_worker *w = worker_of(c);
+    (void)block_sum, (void)x, (void)block;
+    spend(w, (double)n * w->pass.sumsq, w->part);
+    return LS_OK;
+}
+
+static ls_status take_adamw(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
+                            const ls_adamw *h)
+{
+    planner_worker *w = worker_of(c);
+    (void)p, (void)master, (void)g, (void)m, (void)v, (void)h;
+    spend(w, (double)n * (w->master ? w->pass.alone : w->pass.adamw), w->part);
+    return LS_OK;
+}
+
+static const ls_compute_ops clock_ops = {.name = "clock",
+                                         .dtype = LS_F32,
+                                         .wide = LS_F32,
+                                         .add = take_add,
+                                         .copy = take_copy,
+                                         .sumsq = take_sumsq,
+                                         .adamw = take_adamw};
+
+/* ---- the worker ---- */
+
+static double seconds(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_dtype dt)
+{
+    const planner_worker *w = ctx;
+    const int size = ls_comm_size(c), devices = w->cl->devices;
+    /* replicas lie one behind the other: a group of them leaves its host with the world */
+    const bool between = (c == w->g.dp ? w->c->mesh.world : size) > devices;
+    const double each = dt == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(dt);
+    return ls_cluster_collective(w->cl, kind, size, (double)n * each, between);
+}
+
+/* The sums of squares are added up for real: they are 0. */
+static ls_status bind(planner_worker *w)
+{
+    ls_run_parts *p = &w->parts;
+    ls_strategy *s = p->strategy;
+    LS_TRY(ls_plan_take(&p->plan, NOWHERE));
+    ls_strategy_bind(s, &p->plan);
+    s->norm = ls_alloc((size_t)p->plan.row[s->norm_row].nbytes + 64);
+    s->unit_sum = ls_alloc((size_t)p->plan.row[s->unit_sum_row].nbytes + 64);
+    return s->norm && s->unit_sum ? LS_OK : ls_nomem(1 << 20, "the prediction of a step");
+}
+
+ls_status planner_open(planner_worker *w, int rank)
+{
+    const int world = w->c->mesh.world;
+    w->parts = (ls_run_parts){.stages = &w->stages, .schedule = w->schedule};
+    w->g = (ls_run_groups){0};
+    w->clock = (ls_dry_clock){.seconds = seconds, .ctx = w};
+    w->world = NULL;
+    LS_TRY(ls_compute_open(&w->compute, w->c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, 1));
+    LS_TRY(planner_groups(&w->c->mesh, rank, &w->clock, &w->g));
+    LS_TRY(ls_comm_dry_clocked(rank, world, &w->clock, &w->world));
+    LS_TRY(ls_run_plan_strategy(w->c, &w->compute, &w->g, &w->parts));
+    w->compute.ops = &clock_ops; /* from here on */
+    w->by_parts = (w->parts.strategy->ops->parts & LS_SHARD_GRAD) != 0;
+    w->master = w->parts.strategy->ops->master;
+    return bind(w);
+}
+
+void planner_close(planner_worker *w)
+{
+    if (w->parts.strategy && w->parts.plan.arena) {
+        ls_free(w->parts.strategy->norm);
+        ls_free(w->parts.strategy->unit_sum);
     }
-    for (int k = m; k & 1; k >>= 1) n++;
-    return n;
-}
-
-static void add_leaf(planner_worker *w, int m, int64_t n)
-{
-    spend(w, sums(m, w->c->grad_accum) * (double)n * w->pass.add, &w->p.backward);
-}
-
-static void scatter(planner_worker *w, int64_t n)
-{
-    const int64_t part = n / w->D, step = w->c->bucket / w->D > 0 ? w->c->bucket / w->D : 1;
-    for (int64_t at = 0; at < part; at += step)
-        w->last = post(w, LS_COLL_REDUCE_SCATTER, (part - at < step ? part - at : step) * w->D);
-}
-
-static void scatter_unit(planner_worker *w, int u)
-{
-    const ls_unit *unit = &w->m->unit[u];
-    scatter(w, unit->n_pad);
-    if (unit->n_grad > unit->n_pad) scatter(w, unit->n_grad - unit->n_pad);
-}
-
-static void flush(planner_worker *w, int u)
-{
-    for (int k = w->waiting - 1; k >= u; k--) {
-        if (!planner_here(w, k)) continue;
-        if (w->way == ZERO1) scatter_unit(w, k);
-        else
-            for (int64_t at = 0, n = w->m->unit[k].n_grad; at < n; at += w->c->bucket)
-                w->last = post(w, LS_COLL_ALL_REDUCE, n - at < w->c->bucket ? n - at : w->c->bucket);
-    }
-    w->waiting = u;
-    w->n_waiting = 0;
-}
-
-static void land(planner_worker *w)
-{
-    const planner_flight f = w->flight[0];
-    wait(w, f.at);
-    add_leaf(w, f.micro, w->m->unit[f.unit].n_grad / w->D);
-    w->in_flight -= f.n;
-    memmove(w->flight, w->flight + 1, (size_t)--w->n_flight * sizeof f);
-}
-
-static int64_t room_of(const planner_worker *w, int u)
-{
-    const int64_t n = planner_here(w, u) ? w->m->unit[u].n_grad : 0;
-    return n + (w->c->grad_accum > 1 ? n / w->D : 0);
-}
-
-static int64_t window(const planner_worker *w)
-{
-    int64_t pair = 0, total = 0;
-    for (int u = 0; u < w->m->n_unit; u++) {
-        const int64_t two = room_of(w, u) + (u ? room_of(w, u - 1) : 0);
-        pair = two > pair ? two : pair;
-        total += room_of(w, u);
-    }
-    const int64_t asked = w->c->bucket < total ? w->c->bucket : total;
-    return asked > pair ? asked : pair;
-}
-
-static bool on_its_way(const planner_worker *w, int u)
-{
-    for (int i = 0; i < w->n_flight; i++)
-        if (w->flight[i].unit == u) return true;
-    return false;
-}
-
-static void grad_begin(planner_worker *w, int u, int m)
-{
-    if (w->way != ZERO2 && w->way != ZERO3) return;
-    const int64_t n = room_of(w, u);
-    while (w->n_flight && (on_its_way(w, u) || w->in_flight + n > w->capacity || w->n_flight == LS_WINDOW_MAX)) land(w);
-    w->flight[w->n_flight++] = (planner_flight){u, m, n, 0};
-    w->in_flight += n;
-}
-
-static void grad_ready(planner_worker *w, int u, int m)
-{
-    if (w->way == ZERO2 || w->way == ZERO3) {
-        scatter_unit(w, u);
-        for (int i = 0; i < w->n_flight; i++)
-            if (w->flight[i].unit == u) w->flight[i].at = w->D > 1 ? w->last : 0;
-        return;
-    }
-    add_leaf(w, m, w->m->unit[u].n_grad);
-    if (m < w->c->grad_accum - 1 || (w->way != DDP && w->way != ZERO1)) return;
-    w->n_waiting += w->m->unit[u].n_grad;
-    if (w->n_waiting >= w->c->bucket) flush(w, u);
-}
-
-/* ---- parameters ---- */
-
-typedef struct use {
-    int u;
-    ls_pass pass;
-} use;
-
-static int needs(const planner_worker *w, use x, int unit[2])
-{
-    const bool head = x.u == w->m->n_unit - 1;
-    int n = 0;
-    if (x.u < 0 || !planner_here(w, x.u) || (x.u == 0 && x.pass != LS_FWD)) return 0;
-    unit[n++] = x.u;
-    if (head && x.pass == LS_FWD && w->m->cfg.tied) unit[n++] = 0;
-    return n;
-}
-
-static use after(const planner_worker *w, use x)
-{
-    const int head = w->m->n_unit - 1;
-    if (x.pass == LS_FWD && x.u < head) return (use){x.u + 1, LS_FWD};
-    return x.pass == LS_FWD ? (use){head, LS_BWD} : (use){x.u - 1, LS_BWD};
-}
-
-static void fetch(planner_worker *w, int u)
-{
-    if (w->held[u]) return;
-    w->held[u] = true;
-    w->gather[u] = post(w, LS_COLL_ALL_GATHER, w->m->unit[u].n_pad);
-}
-
-static void acquire3(planner_worker *w, use now)
-{
-    int unit[2], n = needs(w, now, unit);
-    for (int i = 0; i < n; i++) fetch(w, unit[i]);
-    int64_t ahead = 0;
-    for (use x = after(w, now); ahead < w->c->prefetch_bucket && x.u >= 0 && planner_here(w, x.u); x = after(w, x)) {
-        int next[2], k = needs(w, x, next);
-        for (int i = 0; i < k; i++) {
-            fetch(w, next[i]);
-            ahead += w->m->unit[next[i]].n_pad;
-        }
-    }
-    for (int i = 0; i < n; i++) wait(w, w->gather[unit[i]]);
-}
-
-static void acquire(planner_worker *w, int u, ls_pass pass)
-{
-    const int head = w->m->n_unit - 1;
-    if (w->way == ZERO1 || w->way == ZERO2) {
-        if (pass == LS_FWD && u == head && w->m->cfg.tied) wait(w, w->gather[0]);
-        wait(w, w->gather[u]);
-    }
-    if (w->way == ZERO3) acquire3(w, (use){u, pass});
-}
-
-static void release(planner_worker *w, int u, ls_pass pass)
-{
-    int unit[2], next[2];
-    const use now = {u, pass}, then = after(w, now);
-    if (w->way != ZERO3) return;
-    const int n = needs(w, now, unit), k = needs(w, then, next);
-    for (int i = 0; i < n; i++) {
-        bool stays = false;
-        for (int j = 0; j < k; j++) stays = stays || next[j] == unit[i];
-        if (!stays) w->held[unit[i]] = false;
-    }
+    w->parts.schedule = NULL; /* the caller's */
+    ls_run_parts_fini(&w->parts);
+    planner_groups_close(&w->g);
+    ls_comm_destroy(&w->world);
 }
 
 /* ---- a step ---- */
 
+static ls_status acquire(void *ctx, int u, ls_pass pass)
+{
+    return ls_strategy_acquire(((planner_worker *)ctx)->parts.strategy, u, pass);
+}
+
+static ls_status release(void *ctx, int u, ls_pass pass)
+{
+    return ls_strategy_release(((planner_worker *)ctx)->parts.strategy, u, pass);
+}
+
+static ls_status grad_ready(void *ctx, int u)
+{
+    return ls_strategy_grad_ready(((planner_worker *)ctx)->parts.strategy, u);
+}
+
 /* Shards of a layer wait for each other's sums. */
-static void seam(planner_worker *w, double sec)
+static ls_status compute(void *ctx, int u, ls_pass pass)
 {
-    w->busy += sec;
-    wait(w, w->now + sec);
+    planner_worker *w = ctx;
+    const ls_unit_kind k = w->parts.model->unit[u].kind;
+    const double seam = pass == LS_FWD ? w->seam_fwd[k] : w->seam_bwd[k];
+    if (pass == LS_FWD) spend(w, w->fwd[k], &w->p.forward);
+    else spend(w, w->bwd[k], &w->p.backward);
+    w->clock.busy += seam;
+    spend(w, seam, &w->clock.waited);
+    return LS_OK;
 }
 
-static void micro_batch(planner_worker *w, int m)
+/* The units of this worker, in a pipeline part by part as if it had the micro-batch for itself. */
+static ls_status micro_batch(planner_worker *w, int m)
 {
-    const int U = w->m->n_unit;
-    for (int u = 0; u < U; u++) {
-        if (!planner_here(w, u)) continue;
-        acquire(w, u, LS_FWD);
-        if (u == U - 1) grad_begin(w, u, m);
-        spend(w, w->fwd[w->m->unit[u].kind], &w->p.forward);
-        seam(w, w->seam_fwd[w->m->unit[u].kind]);
-        release(w, u, LS_FWD);
+    const ls_hooks hooks = {
+        .ctx = w, .acquire = acquire, .release = release, .grad_ready = grad_ready, .unit = compute};
+    const ls_schedule *s = w->parts.schedule;
+    const int P = s ? s->n_stage : 1, n_chunk = s ? s->n_chunk : 1, stage = s ? w->g.at.at[LS_AXIS_PP] : 0;
+    ls_model *model = w->parts.model;
+    ls_acts acts = {.B = w->c->micro_batch, .T = w->c->seq_len};
+    ls_micro mb = {.B = acts.B, .T = acts.T, .train = true};
+    ls_strategy_begin(w->parts.strategy, m);
+    for (int k = 0; k < n_chunk; k++) {
+        const int g = stage + k * P;
+        LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, s ? w->stages.first[g] : 0,
+                           s ? w->stages.first[g + 1] : model->n_unit));
     }
-    for (int u = U - 1; u >= 0; u--) {
-        if (!planner_here(w, u)) continue;
-        acquire(w, u, LS_BWD);
-        if (u < U - 1) grad_begin(w, u, m);
-        spend(w, w->bwd[w->m->unit[u].kind], &w->p.backward);
-        seam(w, w->seam_bwd[w->m->unit[u].kind]);
-        grad_ready(w, u, m);
-        release(w, u, LS_BWD);
+    for (int k = n_chunk - 1; k >= 0; k--) {
+        const int g = stage + k * P;
+        LS_TRY(ls_walk_bwd(model, &acts, &mb, &hooks, s ? w->stages.first[g] : 0,
+                           s ? w->stages.first[g + 1] : model->n_unit));
     }
+    return LS_OK;
 }
 
-/* Elements of unit u that this worker (rank 0 of its group) updates. */
-static int64_t share(const planner_worker *w, int u)
+/* What the trainer's sum_losses sends (train/step.c). */
+static ls_status losses(planner_worker *w)
 {
-    return planner_here(w, u) ? w->m->unit[u].n_pad / (w->way >= ZERO1 ? w->D : 1) : 0;
+    const int64_t n = 2 * (int64_t)w->c->grad_accum;
+    LS_TRY(ls_all_gather(w->g.dp, (ls_view){NULL, n * w->D, LS_F64}, (ls_view){NULL, n, LS_F64}, LS_SITE, NULL));
+    if (!w->g.pp) return LS_OK;
+    return ls_broadcast(w->g.pp, (ls_view){NULL, 2, LS_F64}, 0, LS_SITE, NULL);
 }
 
-static void sum_gradients(planner_worker *w)
+/* The order of ls_trainer_step. */
+static ls_status step(planner_worker *w, bool counts)
 {
-    const int U = w->m->n_unit;
-    if (w->way == DDP || w->way == ZERO1) {
-        flush(w, 0);
-        wait(w, w->last);
+    ls_strategy *s = w->parts.strategy;
+    double squares;
+    int stop;
+    LS_TRY(ls_agree(w->world, 0, LS_SITE, &stop));
+    w->part = &w->p.backward;
+    for (int m = 0; m < w->c->grad_accum; m++) LS_TRY(micro_batch(w, m));
+    LS_TRY(losses(w));
+    LS_TRY(ls_strategy_step_due(s));
+    w->part = &w->p.optimizer;
+    if (counts)
+        LS_TRY(ls_strategy_sum_squares(s, &squares)); /* the longest of all to go through; nothing of it stays */
+    for (int u = 0; u < w->parts.model->n_unit; u++) {
+        const ls_own o = ls_strategy_own(s, u);
+        if (!ls_strategy_here(s, u)) continue;
+        LS_TRY(take_adamw(&w->compute, o.param, o.master, o.grad, o.m, o.v, o.n, NULL));
+        LS_TRY(ls_strategy_unit_done(s, u));
     }
-    for (int u = U - 1; u >= 0 && w->way == DP; u--)
-        if (planner_here(w, u)) wait(w, post(w, LS_COLL_REDUCE, w->m->unit[u].n_grad));
-    while (w->n_flight) land(w);
-    w->waiting = U;
-    w->last = 0;
-}
-
-/* The tied embedding's two gradients become one; in a pipeline they lie on two stages. */
-static void fold_tied(planner_worker *w, bool between)
-{
-    const int64_t n = w->m->unit[0].n_pad / (w->way >= ZERO1 ? w->D : 1);
-    const bool embed = planner_here(w, 0), head = planner_here(w, w->m->n_unit - 1);
-    if (!w->m->cfg.tied || (!embed && !head)) return;
-    if (embed != head) {
-        const double sec = ls_cluster_collective(w->cl, LS_COLL_SEND, 2, (double)n * w->cl->wire_bytes, between);
-        wait(w, w->now + 2 * sec); /* the gradient, and the new parameters back */
-        w->busy += 2 * sec;
-    }
-    if (embed) spend(w, (double)n * w->pass.add, &w->p.optimizer);
-}
-
-static void update(planner_worker *w)
-{
-    const int U = w->m->n_unit;
-    for (int u = 0; u < U; u++) spend(w, (double)share(w, u) * w->pass.sumsq, &w->p.optimizer);
-    if (w->way >= ZERO1) exchange(w, w->D, w->between);
-    for (int u = 0; u < U; u++) {
-        if (!planner_here(w, u)) continue;
-        spend(w, (double)share(w, u) * (w->way == DP ? w->pass.alone : w->pass.adamw), &w->p.optimizer);
-        const int64_t part = w->m->unit[u].n_pad / w->D,
-                      step = w->c->gather_bucket / w->D > 0 ? w->c->gather_bucket / w->D : 1;
-        for (int64_t at = 0; at < part && (w->way == ZERO1 || w->way == ZERO2); at += step)
-            w->gather[u] = post(w, LS_COLL_ALL_GATHER, (part - at < step ? part - at : step) * w->D);
-    }
-    for (int u = 0; u < U; u++) {
-        if (w->way == DP && planner_here(w, u)) wait(w, post(w, LS_COLL_BROADCAST, w->m->unit[u].n_pad));
-        if (w->way == ZERO3) w->held[u] = false;
-    }
-}
-
-static void step(planner_worker *w)
-{
-    const int P = w->c->mesh.n[LS_AXIS_PP], world = w->c->mesh.world, T = w->c->mesh.n[LS_AXIS_TP];
-    const bool far = world > w->cl->devices;
-    exchange(w, world, far); /* whether to stop */
-    for (int m = 0; m < w->c->grad_accum; m++) micro_batch(w, m);
-    exchange(w, w->D, w->between); /* losses */
-    if (P > 1) exchange(w, P, P > w->cl->devices);
-    sum_gradients(w);
-    fold_tied(w, P > w->cl->devices);
-    if (P > 1) exchange(w, P, P > w->cl->devices);
-    if (T > 1) exchange(w, T, T > w->cl->devices); /* the norm */
-    update(w);
+    LS_TRY(ls_strategy_step_done(s));
     spend(w, w->pass.step, &w->p.other);
+    return LS_OK;
+}
+
+static void count(planner_worker *w)
+{
+    for (int k = 0; k < LS_N_COLL && w->D > 1; k++)
+        for (int label = 1; label < LS_COMM_LABELS; label++) {
+            const ls_comm_stat s = ls_comm_label_stats(w->g.dp, (ls_coll)k, label);
+            w->p.calls[k] += s.calls;
+            w->p.elements[k] += s.elements;
+        }
 }
 
 ls_status planner_walk(planner_worker *w)
 {
-    const size_t U = (size_t)w->m->n_unit;
-    w->gather = ls_alloc(U * sizeof *w->gather);
-    w->held = ls_alloc(U * sizeof *w->held);
-    ls_status st = w->gather && w->held ? LS_OK : ls_nomem(U * 16, "the prediction of a step");
-    if (st == LS_OK) {
-        w->waiting = w->m->n_unit;
-        w->capacity = window(w);
-        step(w);
-        const double begin = w->now;
-        w->p = (ls_prediction){0};
-        w->busy = 0;
-        step(w);
-        const double hidden = fmax(0, w->busy - w->p.exposed), price = (1 - w->pass.overlap) * hidden;
-        w->p.comm = w->busy;
-        w->p.backward += price;
-        w->p.step = w->now - begin + price;
-    }
-    ls_free(w->gather);
-    ls_free(w->held);
-    return st;
+    LS_TRY(step(w, false));
+    const double begin = w->clock.now;
+    w->p = (ls_prediction){0};
+    w->clock.busy = w->clock.waited = 0;
+    ls_comm_stats_reset(w->g.dp);
+    LS_TRY(step(w, true));
+    w->p.exposed = w->clock.waited;
+    const double hidden = fmax(0, w->clock.busy - w->p.exposed), price = (1 - w->pass.overlap) * hidden;
+    w->p.comm = w->clock.busy;
+    w->p.backward += price;
+    w->p.step = w->clock.now - begin + price;
+    count(w);
+    return LS_OK;
 }

@@ -86,8 +86,20 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     NULL,
                     NULL,
                     NULL,
+                    NULL,
+                    NULL,
+                    NULL,
+                    NULL,
                     NULL};
-    int argc = (int)(sizeof argv / sizeof argv[0]) - 5;
+    int argc = (int)(sizeof argv / sizeof argv[0]) - 9;
+    if (l->o->device) {
+        argv[argc++] = "--device";
+        argv[argc++] = (char *)(uintptr_t)l->o->device;
+    }
+    if (l->o->precision) {
+        argv[argc++] = "--precision";
+        argv[argc++] = (char *)(uintptr_t)l->o->precision;
+    }
     if (l->s.by_rows) argv[argc++] = "--sequence_parallel";
     if (l->s.pp > 1) {
         argv[argc++] = "--schedule";
@@ -213,6 +225,26 @@ static ls_status run_together(layout *l)
     return ls_comm_agree(all, st, LS_SITE);
 }
 
+static bool on_device(const ls_verify_opts *o)
+{
+    return o->device && strncmp(o->device, "cpu", 3) != 0;
+}
+
+static bool in_16_bits(const ls_verify_opts *o)
+{
+    return on_device(o) && (!o->precision || strcmp(o->precision, "fp32") != 0);
+}
+
+double ls_verify_loss_limit(const ls_verify_opts *o)
+{
+    return in_16_bits(o) ? LS_VERIFY_LOSS_16 : LS_VERIFY_LOSS;
+}
+
+double ls_verify_grad_limit(const ls_verify_opts *o)
+{
+    return in_16_bits(o) ? LS_VERIFY_GRAD_16 : LS_VERIFY_GRAD;
+}
+
 static ls_status run_layout(layout *l)
 {
     memset(l->out->loss, 0, sizeof l->out->loss);
@@ -220,7 +252,8 @@ static ls_status run_layout(layout *l)
     l->out->failed[0] = '\0';
     memset(l->out->data, 0xff, 2 * (size_t)l->out->n * sizeof(float)); /* NaNs: what was not written differs */
     if (l->o->comm) return run_together(l);
-    if (l->s.world == 1) return steps(l, NULL, 1);
+    /* a device that this process has opened is lost to the workers it forks later: there, one worker is a process, too */
+    if (l->s.world == 1 && !on_device(l->o)) return steps(l, NULL, 1);
     return ls_launch_local(
         &(ls_launch){.n = l->s.world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
 }
@@ -324,7 +357,7 @@ static ls_status hold_against(table *t, const layout *judge, ls_verify_shape sha
     if (there && ls_comm_rank(there)) return st;
     if (st == LS_OK) compare(&r, other, judge->out, l.steps);
     else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
-    r.within = r.ran && r.loss_error <= LS_VERIFY_LOSS && r.grad_error <= LS_VERIFY_GRAD;
+    r.within = r.ran && r.loss_error <= ls_verify_loss_limit(l.o) && r.grad_error <= ls_verify_grad_limit(l.o);
     t->n_bad += !(shape.tp > 1 ? r.within : r.identical);
     t->n_row++;
     t->row(t->ctx, &r);

@@ -15,7 +15,9 @@
 #define LS_VERIFY_MAX_TP    4    /* workers that a layer is split over: tiny has four heads          */
 #define LS_VERIFY_LOSS      1e-5 /* relative, of every step                                         */
 #define LS_VERIFY_GRAD      1e-4 /* of the last step's, against the largest element                 */
-#define LS_VERIFY_TP_STEPS  20   /* of layouts with split layers, however many the others take      */
+#define LS_VERIFY_LOSS_16   5e-3 /* the same where the operations compute in 16 bits                */
+#define LS_VERIFY_GRAD_16   5e-2
+#define LS_VERIFY_TP_STEPS  20 /* of layouts with split layers, however many the others take      */
 
 typedef struct ls_verify_opts {
     int world[LS_VERIFY_MAX_WORLD]; /* numbers of workers */
@@ -24,7 +26,8 @@ typedef struct ls_verify_opts {
     uint64_t seed;
     ls_comm *
         comm; /* workers that are there (a launcher's): every one of them calls ls_verify; NULL: they are forked here */
-    bool only_tp; /* leave the layouts of whole models out */
+    bool only_tp;                   /* leave the layouts of whole models out */
+    const char *device, *precision; /* as train has them; NULL: its defaults */
 } ls_verify_opts;
 
 /* Who shares the work how. */
@@ -34,6 +37,10 @@ typedef struct ls_verify_shape {
     const char *schedule; /* of a pipeline, else NULL */
     bool by_rows;         /* --sequence_parallel      */
 } ls_verify_shape;
+
+/* The two limits of split layers. */
+double ls_verify_loss_limit(const ls_verify_opts *o);
+double ls_verify_grad_limit(const ls_verify_opts *o);
 
 typedef struct ls_verify_row {
     ls_verify_shape s;

@@ -11,7 +11,7 @@
 #include <string.h>
 
 typedef struct options {
-    const char *n;
+    const char *n, *device, *precision;
     int64_t steps, seed;
     bool json, only_tp;
 } options;
@@ -19,6 +19,9 @@ typedef struct options {
 static const ls_opt table[] = {
     {"n", LS_OPT_STR, offsetof(options, n), "LIST", NULL,
      "numbers of workers, each a divisor of the largest [1,2,4; under mpirun: up to all]", "What"},
+    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda", NULL,
+     "where to compute; workers share a GPU through the host's memory [cpu]", NULL},
+    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL, "as train has it", NULL},
     {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
     {"only-tp", LS_OPT_SWITCH, offsetof(options, only_tp), NULL, NULL, "only layouts with split layers", NULL},
@@ -28,6 +31,7 @@ static const ls_opt table[] = {
 
 typedef struct printer {
     bool json;
+    const ls_verify_opts *opts;
     ls_jsonw w;
     int n, n_identical, n_within;
 } printer;
@@ -42,7 +46,9 @@ static void print_row(void *ctx, const ls_verify_row *r)
     p->n_within += close;
     if (!p->json) {
         char bounds[64] = "";
-        if (close) snprintf(bounds, sizeof bounds, " loss %g, gradients %g", LS_VERIFY_LOSS, LS_VERIFY_GRAD);
+        if (close)
+            snprintf(bounds, sizeof bounds, " loss %g, gradients %g", ls_verify_loss_limit(p->opts),
+                     ls_verify_grad_limit(p->opts));
         printf("%-8s %-6s %7d  %2d %-11s %2d%s %12d %8.1f %7.2f s   %s%s%s%s\n", r->s.strategy, r->comm, r->s.world,
                r->s.pp, r->s.schedule ? r->s.schedule : "", r->s.tp, r->s.by_rows ? "s" : " ", r->n_micro, r->dropout,
                r->seconds, verdict, bounds, r->words[0] ? ": " : "", r->words);
@@ -135,7 +141,11 @@ ls_status cmd_verify(int argc, char **argv)
     }
     char list[64];
     ls_start_env env = {0};
-    ls_verify_opts v = {.steps = (int)o.steps, .seed = (uint64_t)o.seed, .only_tp = o.only_tp};
+    ls_verify_opts v = {.steps = (int)o.steps,
+                        .seed = (uint64_t)o.seed,
+                        .only_tp = o.only_tp,
+                        .device = o.device,
+                        .precision = o.precision};
     LS_TRY(ls_start_env_read(&env));
     LS_TRY(parse_list(o.n ? o.n : default_list(env.size > 1 ? env.size : 4, list), &v));
     if (env.size > 1) LS_TRY(join(&env, &v, &v.comm));
@@ -145,7 +155,7 @@ ls_status cmd_verify(int argc, char **argv)
         return st;
     }
     ls_str out = {0};
-    printer p = {.json = o.json};
+    printer p = {.json = o.json, .opts = &v};
     ls_jsonw_init(&p.w, &out, 2);
     ls_jsonw_open(&p.w, '{');
     ls_jsonw_put_open(&p.w, "layouts", '[');

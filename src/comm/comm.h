@@ -18,7 +18,7 @@
  *   5. sums of 16-bit reals (BF16, F16) are made in float over the tree and rounded once.
  *
  * Backends: self (one worker), local (workers of one host over shared memory), mpi (shared memory inside a host, MPI between hosts),
- * dry (moves nothing, counts).
+ * dry (moves nothing, counts; with a clock it tells the time that a step would take).
  *
  * Device memory (core/device.h) is taken by communicators made over one of these: staged (through pinned memory of the host) and nccl. A
  * request is then carried out after what was queued on the device before the post; behind ls_wait, what is queued next finds the result.
@@ -121,12 +121,12 @@ void ls_comm_destroy(ls_comm **c);
 /* ---- what was measured ---- */
 typedef struct ls_comm_stat {
     int64_t calls;
-    int64_t elements; /* of the whole buffer, as the strategies' laws count them                     */
-    int64_t bytes;    /* this worker moved: read from peers or written to them                       */
-    int64_t wire;     /* of them this worker sent to another host (comm/net.c has the formulas)      */
-    double busy;      /* seconds from the start of a request to its end                              */
-    double exposed;   /* seconds that callers waited; of device memory: that the device's queue did  */
-    int64_t staged;   /* bytes copied between device and host, both ways                             */
+    int64_t elements;      /* of the whole buffer, as the strategies' laws count them                     */
+    int64_t bytes;         /* this worker moved: read from peers or written to them                       */
+    int64_t wire;          /* of them this worker sent to another host (comm/net.c has the formulas)      */
+    double busy;           /* seconds from the start of a request to its end                              */
+    double exposed;        /* seconds that callers waited; of device memory: that the device's queue did  */
+    int64_t staged;        /* bytes copied between device and host, both ways                             */
     double staged_seconds; /* that these copies took (most of them beside each other and the messages) */
 } ls_comm_stat;
 ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
@@ -153,6 +153,17 @@ ls_status ls_comm_dry(int rank, int size, ls_comm **out);
 ls_status ls_comm_staged(ls_comm *inner, const ls_device *dev, ls_comm **out);
 /* Pinned host memory of a staged communicator that is used for collectives, for sends, for receives of device memory. */
 size_t ls_comm_staged_nbytes(bool collectives, bool sends, bool receives);
+
+/* Time that is told, not measured: what runs over dry communicators with one clock takes the seconds that it would take. A request ends
+ * `seconds` after it was posted or the one before it in its lane has ended; a wait sets `now` to that end. Who computes moves `now`, too.
+ * Buffers are not looked at: they need no memory behind them. */
+typedef struct ls_dry_clock {
+    double now;
+    double busy, waited; /* seconds of all requests; seconds that `now` was moved by waits */
+    double (*seconds)(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_dtype dt); /* n elements of the whole */
+    void *ctx;
+} ls_dry_clock;
+ls_status ls_comm_dry_clocked(int rank, int size, ls_dry_clock *clock, ls_comm **out);
 
 /* Shared state of the workers of one host, made before they start (memory that forked workers share). arena_nbytes: address
  * space for each worker's ls_comm_alloc; it costs nothing until it is touched. */

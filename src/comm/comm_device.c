@@ -96,7 +96,8 @@ void comm_device_settle(ls_comm *c)
 void comm_device_note(ls_comm *c, comm_time t)
 {
     comm_device_settle(c);
-    if (c->n_time - c->n_timed == COMM_TIMES) c->n_timed++; /* hundreds of waits ahead of the device: one is not counted */
+    if (c->n_time - c->n_timed == COMM_TIMES)
+        c->n_timed++; /* hundreds of waits ahead of the device: one is not counted */
     c->time[c->n_time++ % COMM_TIMES] = t;
 }
 

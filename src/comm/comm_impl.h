@@ -38,7 +38,8 @@ typedef struct comm_ops {
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
-    ls_status (*trace)(ls_comm *c, ls_trace *t, const char *name); /* (optional) lanes beside those of every communicator */
+    ls_status (*trace)(ls_comm *c, ls_trace *t,
+                       const char *name); /* (optional) lanes beside those of every communicator */
     void (*destroy)(ls_comm *c);
 } comm_ops;
 
@@ -56,6 +57,7 @@ typedef struct comm_lane {
     comm_req ring[LANE_RING];
     ls_mark after[LANE_RING]; /* of those that are done: where the device has the result */
     ls_mark newest;           /* of them                                                 */
+    double *end;              /* with a clock: of the newest LANE_RING requests */
 } comm_lane;
 
 /* A stretch of the device's time whose end may not have come yet. */
@@ -99,6 +101,7 @@ struct ls_comm {
     double clock;                  /* the host's clock minus the device's  */
     comm_time *time;               /* COMM_TIMES; the oldest is at n_timed */
     uint64_t n_time, n_timed;
+    ls_dry_clock *told; /* of a dry one that tells the time; else NULL    */
 };
 
 typedef struct comm_host {
@@ -107,6 +110,11 @@ typedef struct comm_host {
 } comm_host;
 
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
+
+/* A request, a wait and a look by the clock (dry_clock.c). */
+void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r);
+void comm_clock_wait(ls_comm *c, comm_lane *l, uint64_t seq);
+bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq);
 
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
 int comm_take_cores(int r, int n, const int *share, bool pin); /* share: cores of each, or NULL: equal parts */

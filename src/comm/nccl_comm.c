@@ -13,7 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define PAIR_BLOCKS 8 /* of the GPU that messages of a pair may take: kernels of several groups must fit beside each other */
+#define PAIR_BLOCKS \
+    8 /* of the GPU that messages of a pair may take: kernels of several groups must fit beside each other */
 
 static bool sums(ls_coll kind)
 {
@@ -50,8 +51,7 @@ ls_status nccl_status(nccl_try *t, void *group, int code)
     nccl_comm *m = t->c->impl;
     char why[400];
     if (!code) return LS_OK;
-    if (code == LS_NCCL_GAVE_UP)
-        return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run has been given up");
+    if (code == LS_NCCL_GAVE_UP) return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run has been given up");
     m->w->t->words(group, code, why, sizeof why);
     return ls_fail(LS_E_COMM, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(t->r->kind),
                    (unsigned long long)t->r->seq, t->r->site, why);
@@ -108,7 +108,8 @@ static int apart_gather(nccl_comm *m, const comm_req *r, void *g, void *stream)
 {
     const ls_nccl *n = m->w->t;
     const ls_comm *c = m->self;
-    const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt), stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
+    const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt),
+                 stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
     int code = 0;
     for (int p = 0; p < c->size && !code; p++) {
         if (p == c->rank) continue;

@@ -62,12 +62,12 @@ typedef struct nccl_comm {
     ls_comm *self, *boot;
     struct nccl_comm *next;
     pthread_mutex_t lock[N_LANE]; /* calls of its groups, and their end */
-    void *all;                /* the group of everyone; NULL: not made yet */
-    void **to, **from;        /* the groups of two, by peer */
-    int lane[N_LANE], adds;   /* of the device; 0: not open */
-    char *scratch;            /* of sums in the tree: device memory, made at the first */
-    nccl_queue queue[N_LANE]; /* under self->lock */
-    nccl_note *note, **notes; /* its own, and everyone's (NULL: on another host) */
+    void *all;                    /* the group of everyone; NULL: not made yet */
+    void **to, **from;            /* the groups of two, by peer */
+    int lane[N_LANE], adds;       /* of the device; 0: not open */
+    char *scratch;                /* of sums in the tree: device memory, made at the first */
+    nccl_queue queue[N_LANE];     /* under self->lock */
+    nccl_note *note, **notes;     /* its own, and everyone's (NULL: on another host) */
     uint64_t n_note;
 } nccl_comm;
 

@@ -42,7 +42,7 @@ typedef struct ls_nccl {
     int (*all_reduce)(void *g, void *x, size_t n, ls_dtype dt, void *stream);
     int (*reduce_scatter)(void *g, void *part, const void *all, size_t n, ls_dtype dt, void *stream); /* n of a part */
     int (*reduce)(void *g, void *out, const void *in, size_t n, ls_dtype dt, int root, void *stream); /* out: at root */
-    int (*check)(void *g); /* whether something went wrong in the background */
+    int (*check)(void *g);                                     /* whether something went wrong in the background */
     void (*words)(void *g, int code, char *text, size_t room); /* g may be NULL */
     void (*abort)(void *g);                                    /* ends its kernels and the group */
     void (*close)(void *g, ls_nccl_poll poll);                 /* when nothing is under way      */

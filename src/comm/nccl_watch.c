@@ -72,8 +72,8 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
     int culprit = -1, seat = 0;
     size_t n = 0;
     if (u->kind == LS_COLL_SEND || u->kind == LS_COLL_RECV) {
-        snprintf(words, room, "no progress for %.1f s in %s #%llu at %s; look at rank %d", waited, ls_coll_word(u->kind),
-                 (unsigned long long)u->seq, u->site, u->peer);
+        snprintf(words, room, "no progress for %.1f s in %s #%llu at %s; look at rank %d", waited,
+                 ls_coll_word(u->kind), (unsigned long long)u->seq, u->site, u->peer);
         return;
     }
     for (int p = 0; p < c->size && n < sizeof table - 200; p++) {
@@ -88,14 +88,14 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
         const uint64_t queued = atomic_load(&o->queued), begun = atomic_load(&o->begun), done = atomic_load(&o->done);
         const bool late = queued < u->k || (begun < u->k && done < u->k);
         if (late && culprit < 0) culprit = p;
-        n += (size_t)snprintf(table + n, sizeof table - n,
-                              "\n  rank %d on %s %s (its newest is #%llu, %s at %s, %.1f s ago)", p, host,
-                              queued < u->k    ? "is late: it has not posted this"
-                              : late           ? "is late: its device has not come to this"
-                              : done >= u->k   ? "is done with this"
-                                               : "is in it",
-                              (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
-                              local_short_site(site), ls_now() - atomic_load(&o->since));
+        n += (size_t)snprintf(
+            table + n, sizeof table - n, "\n  rank %d on %s %s (its newest is #%llu, %s at %s, %.1f s ago)", p, host,
+            queued < u->k  ? "is late: it has not posted this"
+            : late         ? "is late: its device has not come to this"
+            : done >= u->k ? "is done with this"
+                           : "is in it",
+            (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
+            local_short_site(site), ls_now() - atomic_load(&o->since));
     }
     if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
     snprintf(words, room, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(u->kind),
@@ -154,8 +154,8 @@ static bool look(nccl_comm *m, char *words, size_t room, bool *heard)
         if (code) {
             char why[400];
             m->w->t->words(bad, code, why, sizeof why);
-            snprintf(words, room, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(u.kind), (unsigned long long)u.seq,
-                     u.site ? local_short_site(u.site) : "?", why);
+            snprintf(words, room, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(u.kind),
+                     (unsigned long long)u.seq, u.site ? local_short_site(u.site) : "?", why);
             *heard = true;
             return true;
         }

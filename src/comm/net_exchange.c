@@ -32,8 +32,8 @@ typedef struct exchange {
     comm_req *r;
     net_comm *m;
     int root_team, root_l;
-    int64_t e, chunk;    /* bytes of an element, elements of a chunk */
-    ls_dtype given;      /* type of contributions: float for 16-bit reals of which a team has made a sum */
+    int64_t e, chunk; /* bytes of an element, elements of a chunk */
+    ls_dtype given;   /* type of contributions: float for 16-bit reals of which a team has made a sum */
     int64_t e_given;
     char *dst[MAX_RANK]; /* where results go, this rank's first      */
     int n_dst;

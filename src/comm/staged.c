@@ -23,12 +23,12 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SLOTS      4
-#define ROOM       ((int64_t)4 << 20)   /* bytes of a slot                     */
-#define ROOM_PAIR  ((int64_t)1 << 20)   /* of a send's or a receive's          */
-#define CHUNK_MIN  ((int64_t)256 << 10) /* bytes; smaller requests are not cut */
-#define CHUNKS     4                    /* at least so many of larger ones     */
-#define SPANS      16384
+#define SLOTS     4
+#define ROOM      ((int64_t)4 << 20)   /* bytes of a slot                     */
+#define ROOM_PAIR ((int64_t)1 << 20)   /* of a send's or a receive's          */
+#define CHUNK_MIN ((int64_t)256 << 10) /* bytes; smaller requests are not cut */
+#define CHUNKS    4                    /* at least so many of larger ones     */
+#define SPANS     16384
 
 /* What all communicators of a worker share. */
 typedef struct station {

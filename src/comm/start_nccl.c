@@ -13,7 +13,8 @@ static ls_status find(const ls_nccl **out, ls_plugin *p)
     LS_TRY(ls_plugin_load("nccl", LS_NCCL_SYMBOL, p));
     const ls_nccl *t = ((ls_nccl_fn)p->entry)();
     if (t->abi != LS_NCCL_ABI)
-        return ls_fail(LS_E_UNSUPPORTED, "%s is of another version of lockstep (%d, not %d)", p->path, t->abi, LS_NCCL_ABI);
+        return ls_fail(LS_E_UNSUPPORTED, "%s is of another version of lockstep (%d, not %d)", p->path, t->abi,
+                       LS_NCCL_ABI);
     *out = t;
     return LS_OK;
 }
@@ -44,14 +45,16 @@ static ls_status own_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
 {
     enum { WORDS = sizeof(gpu_of) / sizeof(int64_t) };
     ls_device_info info = {0};
-    gpu_of mine = {0}, *all = ls_alloc((size_t)c->size * sizeof *all), *each = ls_comm_alloc(c, (size_t)c->size * sizeof *each);
+    gpu_of mine = {0}, *all = ls_alloc((size_t)c->size * sizeof *all),
+           *each = ls_comm_alloc(c, (size_t)c->size * sizeof *each);
     ls_status st = all && each ? dev->info(dev->ctx, &info) : ls_nomem((size_t)c->size * sizeof *all, "names of GPUs");
     int code = st == LS_OK ? t->gpu(info.index, mine.gpu, sizeof mine.gpu) : 0;
     if (code) st = ls_fail(LS_E_UNSUPPORTED, "GPU %d of rank %d does not say who it is", info.index, c->rank);
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
     st = ls_comm_agree(c, st, LS_SITE);
     if (st == LS_OK)
-        st = ls_all_gather(c, (ls_view){each, (int64_t)WORDS * c->size, LS_I64}, (ls_view){&mine, WORDS, LS_I64}, LS_SITE, NULL);
+        st = ls_all_gather(c, (ls_view){each, (int64_t)WORDS * c->size, LS_I64}, (ls_view){&mine, WORDS, LS_I64},
+                           LS_SITE, NULL);
     if (st == LS_OK) memcpy(all, each, (size_t)c->size * sizeof *all);
     for (int p = 0; p < c->size && st == LS_OK; p++)
         for (int q = 0; q < p && st == LS_OK; q++)

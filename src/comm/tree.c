@@ -56,7 +56,8 @@ static void narrow(uint16_t *out, const float *x, int64_t n, ls_dtype dt)
 }
 
 /* A block of float or 16-bit sources, to float or 16 bits. */
-static void real_block(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t at, int64_t n, ls_dtype dt)
+static void real_block(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t at, int64_t n,
+                       ls_dtype dt)
 {
     float wide[BLOCK], *sum = out_dt == LS_F32 ? (float *)out + at : wide;
     switch (dt) {

@@ -6,12 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 static void folder_of_program(char *dir, size_t room)
 {
     const ssize_t n = readlink("/proc/self/exe", dir, room - 1);
-    dir[n > 0 ? n : 0] = '\0';
+    const char *started = (const char *)getauxval(AT_EXECFN); /* without /proc: as it was started */
+    if (n > 0) dir[n] = '\0';
+    else snprintf(dir, room, "%s", started ? started : "");
     char *slash = strrchr(dir, '/');
     if (slash) *slash = '\0';
     else snprintf(dir, room, ".");

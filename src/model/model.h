@@ -221,6 +221,8 @@ typedef struct ls_hooks {
     ls_status (*acquire)(void *ctx, int u, ls_pass pass);
     ls_status (*release)(void *ctx, int u, ls_pass pass);
     ls_status (*grad_ready)(void *ctx, int u);
+    ls_status (*unit)(void *ctx, int u,
+                      ls_pass pass); /* in place of computing: no buffer is looked at (the planner's) */
 } ls_hooks;
 
 /* Units first … last-1 of one micro-batch. With target and train, head's forward also makes its loss and the gradient of its

@@ -43,10 +43,11 @@ static uint64_t name_of(const ls_model *m, const ls_acts *a, const ls_micro *mb,
 }
 
 /* A unit's part of a pass comes again with the next step: a backend may record it. */
-static ls_status run(ls_model *m, ls_acts *a, ls_micro *mb, int u, ls_pass pass)
+static ls_status run(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int u, ls_pass pass)
 {
     const ls_compute_ops *ops = m->compute->ops;
     bool queued = false;
+    if (h && h->unit) return h->unit(h->ctx, u, pass);
     if (!ops->region_begin || m->shard.size > 1 || a->cache_len) return issue(m, a, mb, u, pass);
     LS_TRY(ops->region_begin(m->compute, name_of(m, a, mb, u, pass), &queued));
     if (queued) return LS_OK;
@@ -62,7 +63,7 @@ ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_FWD));
         const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_FWD);
         const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, u, LS_FWD));
+        LS_TRY(run(m, a, mb, h, u, LS_FWD));
         ls_unit_end(begin, &span);
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_FWD));
     }
@@ -86,7 +87,7 @@ static ls_status zero_padding(ls_model *m, const ls_unit *u)
 
 static ls_status written(ls_model *m, const ls_hooks *h, int u)
 {
-    LS_TRY(zero_padding(m, &m->unit[u]));
+    if (!h || !h->unit) LS_TRY(zero_padding(m, &m->unit[u]));
     return h && h->grad_ready ? h->grad_ready(h->ctx, u) : LS_OK;
 }
 
@@ -96,7 +97,7 @@ ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, 
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD));
         const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD);
         const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, u, LS_BWD));
+        LS_TRY(run(m, a, mb, h, u, LS_BWD));
         ls_unit_end(begin, &span);
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD));
@@ -112,7 +113,7 @@ ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_IN));
         const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD_IN);
         const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, u, LS_BWD_IN));
+        LS_TRY(run(m, a, mb, h, u, LS_BWD_IN));
         ls_unit_end(begin, &span);
         if (head) LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_IN));
@@ -127,7 +128,7 @@ ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h
         if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_W));
         const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD_W);
         const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, u, LS_BWD_W));
+        LS_TRY(run(m, a, mb, h, u, LS_BWD_W));
         ls_unit_end(begin, &span);
         LS_TRY(written(m, h, u));
         if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_W));

@@ -2,6 +2,7 @@
 #include "report/run_folder.h"
 #include "core/fs.h"
 #include "core/mem.h"
+#include "report/run_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,10 @@ static void free_texts(ls_run_texts *t)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ls_free((void *)(uintptr_t)all[i]);
 }
 
-static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path)
+/* Room for one more run; NULL when there are too many (noted). */
+static ls_status next_run(ls_run_set *s, const char *path, ls_run **out)
 {
+    *out = NULL;
     if (s->n >= MAX_RUN) {
         ls_notes_add(&s->notes, "%s: left out, there are more than %d runs", path, MAX_RUN);
         return LS_OK;
@@ -43,9 +46,18 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
         s->run = p;
         s->cap = cap;
     }
+    *out = &s->run[s->n];
+    return LS_OK;
+}
+
+static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path)
+{
+    ls_run *r;
+    LS_TRY(next_run(s, path, &r));
+    if (!r) return LS_OK;
     ls_run_texts all = *t;
     all.warm = s->warm;
-    LS_TRY(ls_run_read_texts(&all, path, &s->notes, &s->run[s->n]));
+    LS_TRY(ls_run_read_texts(&all, path, &s->notes, r));
     s->n++;
     return LS_OK;
 }
@@ -113,11 +125,24 @@ static bool is_checkpoint(const char *name)
     return !strncmp(name, "epoch-", 6) || !strncmp(name, "step-", 5);
 }
 
+static ls_status take_workdir(ls_run_set *s, const char *dir, bool *found)
+{
+    ls_run *r;
+    *found = false;
+    LS_TRY(next_run(s, dir, &r));
+    if (r) LS_TRY(run_read_workdir(dir, &s->notes, r, found));
+    s->n += *found;
+    return LS_OK;
+}
+
 static ls_status search(ls_run_set *s, const char *dir, int depth)
 {
+    bool found;
     if (has_file(dir, "training_metrics.json") || has_file(dir, "metrics.jsonl") || has_file(dir, "RUN_COMPLETE.txt"))
         return add_folder(s, dir);
     if (has_file(dir, "report.html") && has_file(dir, "report.md")) return LS_OK; /* an earlier report of ours */
+    LS_TRY(take_workdir(s, dir, &found));
+    if (found) return LS_OK;
     LS_TRY(take_scaling(s, dir));
     if (depth == MAX_DEPTH) return LS_OK;
     char **names = NULL;

@@ -1,5 +1,5 @@
-/* run_folder.h - what a run left behind, read without trust: ours, or a reference trainer's (schema 2.0, or the older one of
- * parallel arrays).
+/* run_folder.h - what a run left behind, read without trust: ours, or a reference trainer's (schema 2.0, the older one of
+ * parallel arrays, or the results of epochs that the translation scripts leave).
  *
  * Everything that is not said is NaN, -1 or NULL. What is malformed or contradicts itself is a line of notes that names the file
  * and the key; the rest of the run, and the other runs, are still there. */

@@ -11,4 +11,7 @@ ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *
 ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r);
 void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */
 
+/* A folder of the reference's translation scripts; *found: it is one that says something. */
+ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found);
+
 #endif

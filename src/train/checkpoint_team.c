@@ -39,6 +39,8 @@ ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site)
         if (who == rank) memcpy(theirs, words, sizeof theirs);
         st = ls_broadcast(comm, (ls_view){theirs, WORDS, LS_U8}, who, site, NULL);
     }
+    if (st != LS_OK && mine != LS_OK) /* with a peer gone rank 0 removes the folder under those who still write */
+        return ls_fail(st, "%s; before that, here: %s", ls_err_words(), words);
     if (mine != LS_OK) {
         ls_err_adopt(words, trail); /* its own are the ones to keep */
         return mine;

@@ -100,6 +100,13 @@ static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_
                           &out->plan);
 }
 
+ls_status ls_run_plan_strategy(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, ls_run_parts *out)
+{
+    if (!out->schedule) LS_TRY(ls_run_stages(c, NULL, out->stages, &out->schedule));
+    LS_TRY(make_model(c, compute, g, &out->model));
+    return plan_strategy(c, g, out);
+}
+
 /* Elements of the largest unit, in blocks of the norm. */
 static int64_t norm_blocks(const ls_model *m)
 {
@@ -116,9 +123,7 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
 {
     const int64_t R = (int64_t)c->micro_batch * c->seq_len, pair = 2 * (int64_t)sizeof(double);
     ls_plan *p = &out->plan;
-    if (!out->schedule) LS_TRY(ls_run_stages(c, NULL, out->stages, &out->schedule));
-    LS_TRY(make_model(c, compute, g, &out->model));
-    LS_TRY(plan_strategy(c, g, out));
+    LS_TRY(ls_run_plan_strategy(c, compute, g, out));
     LS_TRY(plan_acts(c, g, out));
     ls_run_rows *r = &out->row;
     /* on a device all micro-batches of a step are on their way at once */

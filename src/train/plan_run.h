@@ -42,6 +42,9 @@ typedef struct ls_run_parts {
  * also after a failure (ls_run_parts_fini, or taken over). */
 ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, int64_t val_seqs,
                       ls_run_parts *out);
+/* Of it the model and its strategy alone. */
+ls_status ls_run_plan_strategy(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g,
+                               ls_run_parts *out);
 void ls_run_parts_fini(ls_run_parts *p);
 
 /* Which units each stage has, and in which order the stages work. Nothing without a pipeline. measured: costs of the units in place of

@@ -51,7 +51,7 @@ grep -q '"status": "ok"' weak/scaling_report.json || bad "weak: $(head -c 300 we
 # --- stop and go on ---
 "$LOCKSTEP" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop -- "${train[@]}" >out 2>err &
 pid=$!
-for _ in $(seq 1200); do grep -q "^\[1/4\]" err && break; sleep 0.05; done
+await $pid grep -q "^\[1/4\]" err || bad "the first of 4 runs did not end: $(cat err)"
 kill -INT $pid
 wait $pid
 code=$?

@@ -46,7 +46,7 @@ expect 2 "profile_spans" "$LOCKSTEP" train --data "$SCRATCH/d" --profile --profi
 # SIGTERM: the trace of what ran is whole
 "$LOCKSTEP" train -n 2 "${args[@]}" --max_steps 100000 --epochs 10000 --save_every 0 --profile --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
 pid=$!
-for _ in $(seq 200); do [ -s "$SCRATCH/term/metrics.jsonl" ] && break; sleep 0.05; done
+await $pid [ -s "$SCRATCH/term/metrics.jsonl" ] || bad "no step before SIGTERM: $(tail -3 "$SCRATCH/term.log")"
 kill -TERM $pid; wait $pid
 [ $? = 143 ] || bad "SIGTERM in a traced run: $(tail -3 "$SCRATCH/term.log")"
 python3 "$check" "$SCRATCH/term/profiles/trace.json" 2 step >"$SCRATCH/check" 2>&1 || bad "after SIGTERM: $(tail -3 "$SCRATCH/check")"

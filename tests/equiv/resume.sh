@@ -37,7 +37,7 @@ done
 rm -rf "$SCRATCH/term"
 "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
 pid=$!
-for i in $(seq 100); do [ -s "$SCRATCH/term/metrics.jsonl" ] && break; sleep 0.05; done
+await $pid [ -s "$SCRATCH/term/metrics.jsonl" ] || bad "no step before SIGTERM: $(tail -3 "$SCRATCH/term.log")"
 kill -TERM $pid
 wait $pid
 code=$?

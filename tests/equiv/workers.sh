@@ -42,7 +42,7 @@ PY
 run chain -n 4 --max_steps 6 || bad "chain on 4: $(tail -3 "$SCRATCH/chain.log")"
 rm -rf "$SCRATCH/chain"; run chain -n 4 --save_every 2 "${steps[@]}" &
 pid=$!
-for i in $(seq 200); do [ -d "$SCRATCH/chain/step-4" ] && break; sleep 0.05; done
+await $pid [ -d "$SCRATCH/chain/step-4" ] || bad "chain on 4: no step-4: $(tail -3 "$SCRATCH/chain.log")"
 pkill -TERM -f "checkpoint_path $SCRATCH/chain" ; wait $pid
 run chain --resume --save_every 2 "${steps[@]}" || bad "chain on 1: $(tail -3 "$SCRATCH/chain.log")"
 same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/chain/epoch-1/model.safetensors"
@@ -52,7 +52,7 @@ run whole -n 2 || bad "whole on 2"
 kills=5; [ "${LS_TEST_ALL:-0}" = 1 ] && kills=50
 for k in $(seq $kills); do
   rm -rf "$SCRATCH/killed"
-  "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/killed" -n 4 >"$SCRATCH/killed.log" 2>"$SCRATCH/killed.err" &
+  "$LOCKSTEP" "${base[@]}" --comm_timeout 400 --checkpoint_path "$SCRATCH/killed" -n 4 >"$SCRATCH/killed.log" 2>"$SCRATCH/killed.err" &
   parent=$!
   sleep "0.$((RANDOM % 9))$((RANDOM % 9))"
   victim=$(pgrep -P $parent | shuf -n 1)
@@ -63,7 +63,7 @@ for k in $(seq $kills); do
   took=$(($(date +%s) - begin))
   if [ -n "$victim" ] && [ $code != 0 ]; then
     [ $code = 4 ] || bad "kill -9: exit code $code: $(tail -2 "$SCRATCH/killed.err")"
-    [ $took -lt 10 ] || bad "kill -9: the others took $took s" # a run that was not hit takes as long as it takes
+    [ $took -lt 60 ] || bad "kill -9: the others took $took s" # a run that was not hit takes as long as it takes
     grep -q "died by signal 9" "$SCRATCH/killed.err" || bad "kill -9: the rank is not named: $(tail -2 "$SCRATCH/killed.err")"
   fi
   pgrep -f "checkpoint_path $SCRATCH/killed" >/dev/null && bad "a worker outlived the run"

@@ -415,6 +415,55 @@ static void make(const char *root, const char *path, const char *text)
     ls_free(p);
 }
 
+/* The reference's translation scripts: a file a rank and epoch. */
+static void workdirs(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/ls_report_XXXXXX";
+    assert_non_null(mkdtemp(root));
+    char *dp = ls_path_join(root, "dp/workdir"), *pp = ls_path_join(root, "pp/workdir");
+    assert_int_equal(ls_fs_mkdirs(dp), LS_OK);
+    assert_int_equal(ls_fs_mkdirs(pp), LS_OK);
+    make(dp, "config.json", "{}");
+    for (int e = 0; e < 3; e++)
+        for (int r = 0; r < 2; r++) {
+            char name[64], text[200];
+            snprintf(name, sizeof name, "rank%d_results_epoch%d.json", r, e);
+            snprintf(text, sizeof text,
+                     "{\"validation_loss\": %g, \"bleu\": 1.5, \"training_time\": %d, \"tokens_per_sec\": %d}",
+                     5.0 - e + r, e ? 10 + r : 99, e ? 100 * e + r : 7);
+            make(dp, name, text);
+        }
+    make(dp, "rank0_gen_epoch0.json", "[]");
+    make(pp, "eval_results_epoch0.json", "{\"validation_loss\": 4, \"bleu\": 2}");
+    make(pp, "eval_results_epoch1.json", "{\"validation_loss\": \"x\"}");
+    ls_run_set s = {0};
+    assert_int_equal(ls_run_set_add(&s, root), LS_OK);
+    assert_int_equal(s.n, 2);
+    const ls_run *a = &s.run[0], *b = &s.run[1];
+    assert_int_equal(a->world, 2);
+    near(a->tokens_per_sec, 150 + 151, 1e-9); /* of epochs 1 and 2, ranks added */
+    near(a->epoch_time, 10.5, 1e-9);
+    near(a->val_loss, 3.5, 1e-9);
+    assert_int_equal(a->n_epoch, 3);
+    near(a->epoch_val[0], 5.5, 1e-9);
+    assert_string_equal(a->strategy, "translation, data parallel");
+    assert_int_equal(b->world, 0);
+    assert_true(isnan(b->tokens_per_sec));
+    near(b->val_loss, 4, 1e-9);
+    has_note(&s.notes, "do not say how many workers");
+    has_note(&s.notes, "eval_results_epoch1.json: key validation_loss");
+    assert_int_equal(s.notes.n, 2);
+    ls_run_set_fini(&s);
+    make(dp, "rank3_results_epoch1.json", "{\"validation_loss\": 4}"); /* rank 2 is missing */
+    assert_int_equal(ls_run_set_add(&s, dp), LS_OK);
+    assert_true(s.n == 1 && isnan(s.run[0].tokens_per_sec));
+    has_note(&s.notes, "not of every rank");
+    ls_run_set_fini(&s);
+    ls_free(dp), ls_free(pp);
+    assert_int_equal(ls_fs_remove_tree(root), LS_OK);
+}
+
 static void verifier(void **state)
 {
     (void)state;
@@ -494,11 +543,11 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals),     cmocka_unit_test(scaling),     cmocka_unit_test(unlike),
-        cmocka_unit_test(waterfall),     cmocka_unit_test(own_keys),    cmocka_unit_test(settings),
-        cmocka_unit_test(problems),      cmocka_unit_test(other_files), cmocka_unit_test(hostile_names),
-        cmocka_unit_test(nsys),          cmocka_unit_test(numbers),     cmocka_unit_test(verifier),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(intervals), cmocka_unit_test(scaling),       cmocka_unit_test(unlike),
+        cmocka_unit_test(waterfall), cmocka_unit_test(own_keys),      cmocka_unit_test(settings),
+        cmocka_unit_test(problems),  cmocka_unit_test(other_files),   cmocka_unit_test(hostile_names),
+        cmocka_unit_test(nsys),      cmocka_unit_test(numbers),       cmocka_unit_test(verifier),
+        cmocka_unit_test(workdirs),  cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* device.c - core/device.h on CUDA: blocks of memory, pinned memory, lanes as streams of their own, copies between marks. */
 #include "compute/cuda/cuda_impl.h"
 
+#include "compute/cuda/kernels/code.h"
 #include "compute/cuda/kernels/point.h"
 #include "core/mem.h"
 
@@ -330,17 +331,18 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
                        n == 1 ? "is" : "are", n);
     d->index = o->device >= 0 ? o->device : o->local_rank % n;
     d->shared = o->device < 0 && (o->local_rank >= n || local_size() > n);
+    LS_TRY(enter(d));
+    if (cu_has_code() != cudaErrorNoKernelImageForDevice) return LS_OK;
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
-    if (p.major < 9)
-        return ls_fail(LS_E_UNSUPPORTED, "device %d (%.80s) has capability %d.%d; 9.0 or more is needed", d->index,
-                       p.name, p.major, p.minor);
-    return LS_OK;
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "this plugin holds no code for device %d (%.80s, capability %d.%d): build it with -DLS_CUDA_ARCH=%d%d",
+        d->index, p.name, p.major, p.minor, p.major, p.minor);
 }
 
 static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
 {
     LS_TRY(choose(d, o));
-    LS_TRY(enter(d));
     CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     LS_TRY(make_lane(&d->lane[0]));
     LS_TRY(cu_marks_open(&d->marks, d->stream));

@@ -1,5 +1,6 @@
 /* errors.c - CUDA's failures as one line each: what happened, where it showed, what would help. */
 #include "compute/cuda/cuda_impl.h"
+#include "compute/cuda/kernels/code.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -95,13 +96,14 @@ int cuda_probe(char *words, size_t room)
     words[0] = '\0';
     for (int i = 0; i < n && at + 2 < room; i++) {
         struct cudaDeviceProp p;
-        if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+        if (cudaSetDevice(i) != cudaSuccess || cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+        const bool runs = cu_has_code() == cudaSuccess;
         const int wrote =
             snprintf(words + at, room - at, "%sdevice %d: %.80s, %.0f GiB, %d multiprocessors, capability %d.%d%s",
                      at ? "\n" : "", i, p.name, (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major,
-                     p.minor, p.major < 9 ? " (too old: 9.0 is needed)" : "");
+                     p.minor, runs ? "" : " (this plugin holds no code for it: -DLS_CUDA_ARCH)");
         at += wrote > 0 ? (size_t)wrote : 0;
-        if (p.major >= 9) usable++;
+        usable += runs;
     }
     return usable;
 }
