@@ -81,6 +81,15 @@ if(LS_HAVE_CUDA AND _cu_edge)
     add_test(NAME device/cuda_kernels COMMAND device_cuda_kernels)
     set_tests_properties(device/cuda_kernels PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS device)
   endif()
+  # bench/cuda_attention.cu chooses between kernels and cuDNN, as the plugin does
+  set(_cu_sdpa ${_cu}/no_sdpa.c)
+  if(LS_cudnn_INC)
+    set(_cu_sdpa ${_cu}/cudnn.c)
+    target_include_directories(cuda_attention SYSTEM PRIVATE ${LS_cudnn_INC})
+  endif()
+  target_sources(cuda_attention PRIVATE ${_cu}/attention.c ${_cu_sdpa} ${PROJECT_SOURCE_DIR}/src/core/err.c
+    ${PROJECT_SOURCE_DIR}/src/core/mem.c)
+  target_link_libraries(cuda_attention PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
   # bench/cuda_gemm.c: checks and times the products alone
   set(_cu_gemm ${PROJECT_SOURCE_DIR}/bench/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
   foreach(f cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_print.cu kernels/gelu.cu kernels/add.cu
