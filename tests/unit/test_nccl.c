@@ -317,6 +317,8 @@ static void gone(worker *w, on_device *o)
     ls_ticket t[3] = {0};
     (void)double_alloc(o->d, (size_t)4 << 20, &x);
     CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1 << 20, LS_F32}, LS_SITE, NULL) == LS_OK);
+    (void)double_sync(o->d); /* everyone has it behind it before rank 1 ends */
+    CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
     if (w->rank == 1) {
         usleep(100000);
         ls_comm_abort(o->c, "rank 1 died by signal 9");
