@@ -253,7 +253,7 @@ do_memory() {
 # ---- the session ----------------------------------------------------------------------------------------------------
 
 (($#)) || { sed -n '2,/^set -uo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 2; }
-worst=0
+worst=0 ran=()
 while (($#)); do
     part=$1 failed=0 arg=
     shift
@@ -270,8 +270,9 @@ while (($#)); do
     tar -C "$dir" -czf "$out/$part.tar.gz" . 2>/dev/null
     rm -rf "$dir"
     ((failed == 0)) || worst=1
+    ran+=("$out/$part.txt")
 done
 printf '\n'
-cat "$out"/*.txt
+cat "${ran[@]}"
 printf '== %s s of %s used\n' $((SECONDS - begin)) "$budget"
 exit $worst

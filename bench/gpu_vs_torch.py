@@ -256,7 +256,8 @@ def measure(o, name, work):
         torches = [t for t in torches if t.wait_ready()]
     else:
         torches = [t for t in torches if t.ready]
-    say(f"  PyTorch is ready after {time.time() - begin:.0f} s: {', '.join(t.name for t in torches) or 'none'}")
+    names = [t.name + " (attention " + t.ready["sdp"] + ")" for t in torches]
+    say(f"  PyTorch is ready after {time.time() - begin:.0f} s: {', '.join(names) or 'none'}")
     before = used_memory()
     mine = Ours(o, case, data, work)
     sides, segments = [mine, *torches], {s.name: [] for s in [mine, *torches]}
@@ -353,7 +354,7 @@ def main():
     a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="the Python that has torch")
     a.add_argument("--cases", default="b64,b16,ref_bf16,ref_fp16,tf32,fp32,xl")
     a.add_argument("--modes", default="compile,eager", help="of PyTorch: eager, compile, compile-graphs, compile-max; none")
-    a.add_argument("--sdp", default="auto", help="PyTorch's attention: auto, flash, cudnn, efficient")
+    a.add_argument("--sdp", default="best", help="PyTorch's attention: best (tried), auto, flash, cudnn, efficient")
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--segment-s", type=float, default=2.0)
     a.add_argument("--warm", type=int, default=20, help="steps of ours before anything is measured")
