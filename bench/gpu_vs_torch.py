@@ -1,4 +1,5 @@
 """Training speed and memory on a GPU against PyTorch, in turns on the same GPU: tokens/s of whole optimizer steps.
+(ls-bench: by name; it wants a GPU.)
 
 Both sides stay alive and take turns; only one computes at a time, the other is at rest (PyTorch waits for a line on its stdin, our program
 is stopped by SIGSTOP once what it had queued is done). A turn is a segment of at least --segment-s seconds; the first two steps after a
