@@ -53,6 +53,11 @@ if(LS_HAVE_CUDA AND _cu_edge)
   target_compile_options(ls_cuda_kernels PRIVATE -O3 -Xcompiler=-Wall --expt-relaxed-constexpr)
   target_link_libraries(lockstep_cuda PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m)
   target_link_options(lockstep_cuda PRIVATE -Wl,-z,defs)
+  find_path(LS_cupti_INC cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include
+    /usr/local/cuda/extras/CUPTI/include)
+  if(LS_cupti_INC) # cupti.c loads the library itself; without the headers a profile has times of units alone
+    target_include_directories(lockstep_cuda SYSTEM PRIVATE ${LS_cupti_INC})
+  endif()
   find_path(LS_cudnn_INC cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   if(LS_cudnn_INC) # the library itself is loaded when it is wanted
     target_sources(lockstep_cuda PRIVATE ${_cu}/cudnn.c)
