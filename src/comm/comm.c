@@ -414,7 +414,7 @@ ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name)
     for (int k = 0; t && k < N_LANE; k++) {
         char text[48];
         snprintf(text, sizeof text, "%s %s", name, word[k]);
-        LS_TRY(ls_trace_lane(t, text, COMM_TRACE_SPANS, &lane[k]));
+        LS_TRY(ls_trace_lane_again(t, text, COMM_TRACE_SPANS, &lane[k]));
     }
     pthread_mutex_lock(&c->lock);
     memcpy(c->trace, lane, sizeof lane);

@@ -4,6 +4,7 @@
 #include "core/mem.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 _Thread_local ls_lane *ls_trace_here_;
@@ -80,6 +81,13 @@ ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane *
     t->n_lane++;
     *out = l;
     return LS_OK;
+}
+
+ls_status ls_trace_lane_again(ls_trace *t, const char *name, int64_t n_span, ls_lane **out)
+{
+    for (*out = t->lane; *out; *out = (*out)->next)
+        if (!strcmp((*out)->name, name)) return LS_OK;
+    return ls_trace_lane(t, name, n_span, out);
 }
 
 void ls_trace_set_base(ls_trace *t, int64_t base)

@@ -102,6 +102,8 @@ void ls_trace_destroy(ls_trace **t); /* when no thread is in one of its lanes an
 
 /* A new lane; order is its place in the picture. LS_E_NOMEM. Not from several threads at once. */
 ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
+/* The lane of this name, for a thread that goes on recording where it had stopped; a new one where there is none. */
+ls_status ls_trace_lane_again(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
 /* From now on this thread records into the lane; NULL: it does not record. */
 void ls_trace_enter(ls_lane *l);
 
