@@ -21,6 +21,7 @@
 #include "train/artifacts.h"
 #include "train/checkpoint.h"
 #include "train/resolve.h"
+#include "train/telemetry.h"
 
 /* Where a run says things. Any member may be NULL. */
 typedef struct ls_train_io {
