@@ -39,9 +39,9 @@ enum { N_GEMM = sizeof gemm_table / sizeof gemm_table[0] };
 
 typedef struct gemm_job {
     const gemm_options *o;
-    bool json, head;
-    char where[160]; /* a device's words */
-    double unit;     /* flop/s of a printed one: 1e9, on a device 1e12 */
+    bool json, head, rows; /* rows: their list is open */
+    char where[160];       /* a device's words */
+    double unit;           /* flop/s of a printed one: 1e9, on a device 1e12 */
     ls_jsonw w;
 } gemm_job;
 
@@ -62,13 +62,18 @@ static void gemm_sum(const gemm_job *j, const ls_gemm_row *r)
     }
 }
 
+static void begin_rows(gemm_job *j)
+{
+    if (!j->rows) ls_jsonw_put_open(&j->w, "rows", '[');
+    j->rows = true;
+}
+
 static void gemm_where(void *ctx, const char *words)
 {
     gemm_job *j = ctx;
     snprintf(j->where, sizeof j->where, "%s", words);
-    if (!j->json) return;
     ls_jsonw_put_str(&j->w, "device", words);
-    ls_jsonw_put_open(&j->w, "rows", '[');
+    begin_rows(j);
 }
 
 static void gemm_head(const gemm_job *j, const ls_gemm_row *r)
@@ -165,7 +170,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
         ls_jsonw_put_str(&j.w, "cblas", ls_gemm_bench_blas());
     }
     ls_jsonw_put_int(&j.w, "turns", o.turns);
-    if (!device) ls_jsonw_put_open(&j.w, "rows", '['); /* of a device: behind its name */
+    if (!device) begin_rows(&j); /* of a device: behind its name */
     ls_status st = ls_gemm_bench_run(&(ls_gemm_bench){.threads = (int)o.threads,
                                                       .turns = (int)o.turns,
                                                       .rows = o.batch * o.seq,
@@ -183,6 +188,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
                                                       .cpu_time = o.cpu_time,
                                                       .row = gemm_row,
                                                       .ctx = &j});
+    begin_rows(&j);
     ls_jsonw_close(&j.w);
     ls_jsonw_close(&j.w);
     if (o.json && st == LS_OK) puts(out.data ? out.data : "");

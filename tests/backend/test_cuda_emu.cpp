@@ -164,7 +164,7 @@ static void one_order(void **)
     CU(cudaMemcpyAsync(x.p, h.p, 192 * sizeof(float), cudaMemcpyHostToDevice, s));
     std::vector<float> first;
     for (int order = 0; order < 4; order++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", order);
         if (order) setenv("LS_EMU_ORDER", text, 1);
         CU(LS_LAUNCH(sums, 2, 96, 0, s, y.p, x.p));
@@ -341,7 +341,7 @@ static void shuffled_order(void **)
     on_device<int> y(1);
     int last = -1, differ = 0;
     for (int order = 1; order < 9; order++) {
-        char text[8];
+        char text[16];
         snprintf(text, sizeof text, "%d", order);
         setenv("LS_EMU_ORDER", text, 1);
         CU(LS_LAUNCH(racy, 1, 128, 0, s, y.p));

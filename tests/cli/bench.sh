@@ -109,6 +109,13 @@ PY
 expect 0 "send " bench comm -n 3 --max 4K --rounds 2
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "there is no kernel 'nothing'" bench gemm --kernels nothing
+if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
+  export LS_PLUGIN_DIR=$LS_BUILD/emu
+  expect 0 "x the time of alone" bench gemm --device cuda --batch 1 --seq 16 --width 32 --layers 1 --vocab 100 --turns 2
+  expect 0 '"device": "cuda: ' bench gemm --device cuda --precision fp16 --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 2 --json
+  expect 2 "are the CPU's" bench gemm --device cuda --threads 2
+  unset LS_PLUGIN_DIR
+fi
 
 # --- refusals ---
 expect 2 "say what to train behind --" bench scaling

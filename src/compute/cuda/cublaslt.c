@@ -97,7 +97,7 @@ static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_
 {
     const cublasLtEpilogue_t epilogue = lt_epilogue(p, fused);
     const cublasComputeType_t compute = p->dt == LS_F32 && g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-    const cudaDataType_t in = lt_type(p->dt), wide = CUDA_R_32F;
+    const cudaDataType_t in = lt_type(p->dt);
     const bool aside = through_aux(p, fused);
     const cublasOperation_t opa = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, opb = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint64_t K = (uint64_t)p->K, M = (uint64_t)p->M, N = (uint64_t)p->N;
@@ -106,18 +106,12 @@ static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_
     if (!e) e = set(c, CUBLASLT_MATMUL_DESC_TRANSA, &opa, sizeof opa);
     if (!e) e = set(c, CUBLASLT_MATMUL_DESC_TRANSB, &opb, sizeof opb);
     if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-    if (!e && fused & GEMM_BIAS) {
-        e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
-        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &in, sizeof in);
-    }
-    if (!e && fused & GEMM_SUMS) {
-        e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &sums, sizeof sums);
-        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &wide, sizeof wide);
-    }
+    /* bias, its gradient and aux have the result's type, which is the library's default */
+    if (!e && fused & GEMM_BIAS) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias, sizeof p->bias);
+    if (!e && fused & GEMM_SUMS) e = set(c, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &sums, sizeof sums);
     if (!e && fused & GEMM_GELU) {
         e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &p->aux, sizeof p->aux);
         if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
-        if (!e) e = set(c, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, &in, sizeof in);
     }
     if (!e) e = cublasLtMatrixLayoutInit(&c->a, in, p->tb ? K : N, p->tb ? N : K, p->ldb);
     if (!e) e = cublasLtMatrixLayoutInit(&c->b, in, p->ta ? M : K, p->ta ? K : M, p->lda);
@@ -252,12 +246,6 @@ bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
 
 /* ---- carrying out ------------------------------------------------------------------------------------------------- */
 
-/* Behind the library's workspace: sums on their way, then partial sums of the kernel. */
-static float *side(void *workspace)
-{
-    return (float *)(void *)((char *)workspace + ((size_t)GEMM_LIBRARY_MIB << 20));
-}
-
 static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 {
     if (p->tb || p->ldb != p->N) return ls_fail(LS_E_ARG, "sums of b want it dense and as it lies (not transposed)");
@@ -267,7 +255,7 @@ static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
         const int64_t n = p->K - k < rows ? p->K - k : rows;
         const void *from = (const char *)p->b + (size_t)(k * p->N) * ls_dtype_nbytes(p->dt);
         LS_TRY(gemm_cuda_fail(
-            cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0, side(workspace)),
+            cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0, gemm_side(workspace)),
             "column sums"));
     }
     return LS_OK;
@@ -291,7 +279,8 @@ static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, boo
     if (rest & GEMM_ADD) LS_TRY(gemm_cuda_fail(cu_add(g->stream, p->out_dt, p->out, p->out, p->add, n), "a sum"));
     if (rest & GEMM_SUMS) LS_TRY(issue_sums(g, p, workspace));
     if (sums_aside)
-        LS_TRY(gemm_cuda_fail(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, side(workspace), p->N), "a sum of sums"));
+        LS_TRY(gemm_cuda_fail(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, gemm_side(workspace), p->N),
+                              "a sum of sums"));
     return LS_OK;
 }
 
@@ -303,7 +292,7 @@ ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choi
     cublasLtMatmulAlgo_t algo;
     lt_call c;
     memcpy(&algo, choice->algo, sizeof algo);
-    cublasStatus_t e = lt_describe(g, p, fused, sums_aside ? side(workspace) : p->b_sums, &c);
+    cublasStatus_t e = lt_describe(g, p, fused, sums_aside ? gemm_side(workspace) : p->b_sums, &c);
     if (e) return gemm_lt_fail(e, p, "the description");
     e = cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d,
                        c.out, &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);

@@ -26,10 +26,8 @@ typedef struct candidate {
 typedef struct field {
     candidate c[MOST];
     int n;
-    cu_product p;           /* the product, its results where they do no harm */
-    void *scratch, *second; /* results; second: deterministic mode */
-    int *differ;            /* on the device */
-    size_t nbytes;          /* of a result   */
+    cu_product p;  /* the product, its results where they do no harm */
+    void *scratch; /* for them, if they need a place of their own    */
 } field;
 
 static ls_status enter(cu_gemm *g, field *f)
@@ -119,33 +117,32 @@ static ls_status race(cu_gemm *g, field *f, void *workspace)
     return LS_OK;
 }
 
-/* Whether `second` holds factor times `scratch`, bit for bit. */
-static ls_status equal(cu_gemm *g, const field *f, float factor, bool *same)
+static ls_status print_of(cu_gemm *g, const cu_product *p, float factor, void *workspace, uint64_t *print)
 {
-    int differ = 0;
-    const int64_t n = (int64_t)(f->nbytes / ls_dtype_nbytes(f->p.out_dt));
-    LS_TRY(
-        gemm_cuda_fail(cu_differ(g->stream, f->p.out_dt, f->differ, f->second, f->scratch, factor, n), "a comparison"));
-    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(&differ, f->differ, sizeof differ, cudaMemcpyDeviceToHost, g->stream),
-                          "a copy"));
-    LS_TRY(gemm_cuda_fail(cudaStreamSynchronize(g->stream), "a comparison"));
-    *same = !differ;
-    return LS_OK;
+    uint64_t *there = gemm_side(workspace);
+    LS_TRY(gemm_cuda_fail(cu_fingerprint(g->stream, p->out_dt, there, p->out, factor, p->M, p->N, p->ldo),
+                          "a fingerprint"));
+    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(print, there, sizeof *print, cudaMemcpyDeviceToHost, g->stream), "a copy"));
+    return gemm_cuda_fail(cudaStreamSynchronize(g->stream), "a fingerprint");
 }
 
 static ls_status lawful(cu_gemm *g, const field *f, const candidate *c, void *workspace, bool *ok)
 {
     cu_product p = f->p;
+    uint64_t first, again;
     p.add = NULL;
-    p.out = f->scratch;
     LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
-    p.out = f->second;
+    LS_TRY(print_of(g, &p, 1, workspace, &first));
     LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
-    LS_TRY(equal(g, f, 1, ok));
+    LS_TRY(print_of(g, &p, 1, workspace, &again));
+    *ok = first == again;
     if (!*ok || p.out_dt != LS_F32 || p.bias || p.epilogue != CU_PLAIN) return LS_OK;
+    LS_TRY(print_of(g, &p, 2, workspace, &first));
     p.add = p.out; /* the product onto itself: exactly twice it */
     LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
-    return equal(g, f, 2, ok);
+    LS_TRY(print_of(g, &p, 1, workspace, &again));
+    *ok = first == again;
+    return LS_OK;
 }
 
 static bool before(const candidate *a, const candidate *b)
@@ -171,32 +168,22 @@ static ls_status award(cu_gemm *g, field *f, void *workspace, cu_gemm_choice *be
     }
 }
 
-/* Memory to measure in; false: there is none. */
+/* Memory to measure in, where what is there is added to; false: there is none. */
 static bool make_room(cu_gemm *g, field *f)
 {
     cu_product *p = &f->p;
     const bool in_place = p->add && p->add == p->out;
-    const size_t sums = p->b_sums ? ((size_t)p->N * sizeof(float) + 255) & ~(size_t)255 : 0;
-    char *at = NULL;
-    f->nbytes = (size_t)(p->M * p->ldo) * ls_dtype_nbytes(p->out_dt);
-    if (!in_place && !p->b_sums_add && !g->deterministic) return true;
-    const size_t each = (f->nbytes + 255) & ~(size_t)255, results = g->deterministic ? 2 * each : each;
-    const size_t total = results + sums + 256;
-    if (cudaMalloc((void **)&f->scratch, total)) {
+    const size_t nbytes = ((size_t)(p->M * p->ldo) * ls_dtype_nbytes(p->out_dt) + 255) & ~(size_t)255;
+    const size_t out = in_place ? nbytes : 0, sums = p->b_sums_add ? (size_t)p->N * sizeof(float) : 0;
+    if (!out && !sums) return true;
+    if (cudaMalloc(&f->scratch, out + sums)) {
         (void)cudaGetLastError();
         f->scratch = NULL;
         return false;
     }
-    if (cudaMemsetAsync(f->scratch, 0, total, g->stream)) return false;
-    at = f->scratch;
-    f->second = at + each; /* only there in deterministic mode */
-    f->differ = (int *)(void *)(at + results + sums);
-    p->out = f->scratch;
-    if (in_place) p->add = f->scratch;
-    if (p->b_sums) {
-        p->b_sums = (float *)(void *)(at + results);
-        p->b_sums_add = false;
-    }
+    if (cudaMemsetAsync(f->scratch, 0, out + sums, g->stream)) return false;
+    if (out) p->out = f->scratch, p->add = f->scratch;
+    if (sums) p->b_sums = (float *)(void *)((char *)f->scratch + out), p->b_sums_add = false;
     return true;
 }
 

@@ -12,7 +12,6 @@ struct desc {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
-    int32_t aux_type, bias_type;
 };
 struct layout {
     int32_t type;
@@ -109,13 +108,13 @@ std::vector<float> read(const void *x, const layout &l, bool transposed, bool as
 float finish(const job &j, float v, uint64_t row, uint64_t col)
 {
     const uint32_t e = j.d.epilogue;
-    if (e & CUBLASLT_EPILOGUE_BIAS) v += get(j.d.bias, j.d.bias_type, (int64_t)row);
+    if (e & CUBLASLT_EPILOGUE_BIAS) v += get(j.d.bias, j.out.type, (int64_t)row);
     const int64_t at = (int64_t)col * j.d.aux_ld + (int64_t)row;
     if (e & 32) {
-        put(j.d.aux, j.d.aux_type, at, v);
+        put(j.d.aux, j.out.type, at, v);
         return gelu(v);
     }
-    return e & 64 ? v * slope(get(j.d.aux, j.d.aux_type, at)) : v;
+    return e & 64 ? v * slope(get(j.d.aux, j.out.type, at)) : v;
 }
 
 void product(job j)
@@ -148,19 +147,15 @@ void product(job j)
         for (uint64_t row = 0; row < m; row++) {
             float s = 0;
             for (uint64_t i = 0; i < k; i++) s += a[i * m + row];
-            put(j.d.bias, j.d.bias_type, (int64_t)row, s);
+            put(j.d.bias, j.out.type, (int64_t)row, s);
         }
     state.n_run++;
 }
 
-bool supported(const desc &d, const layout &out)
+bool supported(const desc &d)
 {
-    if (d.epilogue & state.refuse) return false;
-    if (d.epilogue & 128 && (d.aux_ld % 8 || d.aux_type != out.type || !d.aux)) return false;
-    if ((d.epilogue & CUBLASLT_EPILOGUE_BIAS || d.epilogue == CUBLASLT_EPILOGUE_BGRADA) &&
-        (d.bias_type != out.type || !d.bias))
-        return false;
-    return true;
+    const bool bias = d.epilogue & CUBLASLT_EPILOGUE_BIAS || d.epilogue == CUBLASLT_EPILOGUE_BGRADA;
+    return !(d.epilogue & state.refuse) && !(d.epilogue & 128 && (d.aux_ld % 8 || !d.aux)) && !(bias && !d.bias);
 }
 
 } // namespace
@@ -202,7 +197,6 @@ cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t d, cublasComputeType_
     desc *t = in<desc>(d);
     t->compute = compute;
     t->epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    t->aux_type = t->bias_type = -1;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -219,8 +213,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &t->bias, want = 8; break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &t->aux, want = 8; break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &t->aux_ld, want = 8; break;
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: to = &t->aux_type; break;
-    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: to = &t->bias_type; break;
     }
     if (!to || nbytes != want) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, x, nbytes);
@@ -267,7 +259,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     state.n_asked++;
     *n = 0;
     if (m != lo.rows || cols != lo.cols || ka != kb || la.type != lb.type) return CUBLAS_STATUS_INVALID_VALUE;
-    if (!supported(t, lo)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!supported(t)) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < 8 && ids[i] && *n < want; i++) {
         const uint32_t scheme = scheme_of((uint64_t)ids[i]);
         if (scheme & ~in<preference>(pref)->schemes) continue;
@@ -280,14 +272,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                        const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *r)
 {
     const uint64_t id = in<algorithm>(algo)->id;
     *r = {};
-    return id >= EMU_LT_PLAIN && id <= EMU_LT_BROKEN && supported(*in<desc>(d), *in<layout>(out))
-               ? CUBLAS_STATUS_SUCCESS
-               : CUBLAS_STATUS_NOT_SUPPORTED;
+    return id >= EMU_LT_PLAIN && id <= EMU_LT_BROKEN && supported(*in<desc>(d)) ? CUBLAS_STATUS_SUCCESS
+                                                                                : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
@@ -323,7 +314,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     float one;
     memcpy(&one, alpha, sizeof one);
     memcpy(&j.beta, beta, sizeof j.beta);
-    if (one != 1 || (j.beta != 0 && j.beta != 1) || !supported(j.d, j.out)) return CUBLAS_STATUS_INVALID_VALUE;
+    if (one != 1 || (j.beta != 0 && j.beta != 1) || !supported(j.d)) return CUBLAS_STATUS_INVALID_VALUE;
     if (j.id == EMU_LT_BROKEN) return CUBLAS_STATUS_NOT_SUPPORTED;
     return LS_LAUNCH(product, dim3(1), dim3(1), 0, s, j) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

@@ -1,4 +1,5 @@
-/* fold.cu - out[j] (+)= sum over i of part[i][j]: 32 columns a block, each summed by 16 warps in rows i, i+16, …, and those sums in order.
+/* fold.cu - out[j] (+)= sum over i of part[i][j]: 32 columns a block, each summed by 16 warps in rows i, i+16, …, and
+ * those sums in order.
  *
  * Bytes   4 * rows * n, out of L2. */
 #include "compute/cuda/kernels/fold.cuh"
@@ -22,9 +23,9 @@ __global__ void __launch_bounds__(32 * FOLD_WARPS)
     __syncthreads();
     if (warp != 0 || j >= n) return;
     float *to = j < cut ? out + j : out2 + (j - cut);
-    sum = acc ? *to : 0.0f;
+    sum = 0;
     for (int k = 0; k < FOLD_WARPS; k++) sum += sums[k][lane];
-    *to = sum;
+    *to = acc ? *to + sum : sum; /* added to like (the sum, then an addition) */
 }
 
 } // namespace

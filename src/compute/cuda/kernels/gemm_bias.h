@@ -1,4 +1,4 @@
-/* gemm_bias.h - launchers of what stands behind a product that the library does not finish, and of the comparison that judges one. They
+/* gemm_bias.h - launchers of what stands behind a product that the library does not finish, and of the fingerprint that judges one. They
  * return a cudaError_t (0: queued). */
 #ifndef LS_CUDA_KERNELS_GEMM_BIAS_H
 #define LS_CUDA_KERNELS_GEMM_BIAS_H
@@ -13,8 +13,9 @@ extern "C" {
 int cu_gemm_bias(void *stream, ls_dtype out_dt, void *out, ls_dtype dt, const void *bias, int64_t M, int64_t N,
                  int64_t ld);
 
-/* *differ (device) = how many of n elements of y are not, bit for bit, factor * x. */
-int cu_differ(void *stream, ls_dtype dt, int *differ, const void *y, const void *x, float factor, int64_t n);
+/* *print (device) = a number that two matrices (M,N), rows ld apart, have in common if and (almost) only if factor * x has equal bits. */
+int cu_fingerprint(void *stream, ls_dtype dt, uint64_t *print, const void *x, float factor, int64_t M, int64_t N,
+                   int64_t ld);
 
 #ifdef __cplusplus
 }
