@@ -70,8 +70,8 @@ FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, in
 
 /* PART columns from key j1 on, which is row c1 of the tiles. EDGE: some lie ahead of some of the warp's rows. */
 template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
-FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4],
-                        uint32_t (*dy)[DP / mma_kind<E, PASSES>::K][4], const float (*lse2)[2], const float (*delta)[2],
+FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP * sizeof(E) / 32][4],
+                        uint32_t (*dy)[DP * sizeof(E) / 32][4], const float (*lse2)[2], const float (*delta)[2],
                         saddr mem, saddr k, saddr v, int row0, int first_row, int j1, int c1, const flash_job &j,
                         const flash_drop &drop)
 {
@@ -220,9 +220,9 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
 
 /* 16 columns, which are queries: from i1 on, row c1 of the tiles. EDGE: some of the warp's keys lie ahead of some of them. */
 template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
-FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4],
-                         uint32_t (*held)[DP / mma_kind<E, PASSES>::K][4], const float *stat, saddr mem, saddr q,
-                         saddr dy, int row0, int first_row, int i1, int c1, const flash_job &j, const flash_drop &drop)
+FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP * sizeof(E) / 32][4],
+                         const float *stat, saddr mem, saddr q, saddr dy, int row0, int first_row, int i1, int c1,
+                         const flash_job &j, const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
     typedef bwd_shape<E, DP, EXACT> sh;

@@ -19,9 +19,9 @@ template <class E, int DP, bool EXACT, bool DROP> struct fwd_shape {
 
 /* One tile of keys and values. first_row: of the warp; j0: the tile's first key. EDGE: some of them lie ahead of some of the rows. */
 template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
-FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2],
-                         uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4], saddr mem, saddr k, saddr v, int row0,
-                         int first_row, int j0, float scale2, const flash_drop &drop)
+FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2], uint32_t (*q)[DP * sizeof(E) / 32][4],
+                         saddr mem, saddr k, saddr v, int row0, int first_row, int j0, float scale2,
+                         const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
     typedef fwd_shape<E, DP, EXACT, DROP> sh;

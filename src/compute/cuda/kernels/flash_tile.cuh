@@ -9,7 +9,7 @@
 #include "mma.cuh"
 
 #ifdef LS_EMU
-#define FLASH_PART static __attribute__((noinline)) /* once for all the kernels that have it: they compile sooner */
+#define FLASH_PART [[gnu::noinline]] static /* once for all the kernels that have it: they compile sooner */
 #else
 #define FLASH_PART static __device__ __forceinline__
 #endif
