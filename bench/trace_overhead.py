@@ -80,7 +80,7 @@ def main():
     o = p.parse_args()
     r = random.Random(1)
     with tempfile.NamedTemporaryFile(suffix=".bin") as data:
-        n = 2 * o.seq_length * 200
+        n = 2 * o.seq_length * (2 * o.pairs * o.segment + 40)  # one epoch of the largest layout
         data.write(struct.pack(f"<{n}H", *(r.randrange(1024) for _ in range(n))))
         data.flush()
         print("Overhead of tracing, percent (95 % interval).\n")

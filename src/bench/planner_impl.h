@@ -7,6 +7,7 @@
 
 typedef struct planner_worker {
     ls_compute compute; /* first: the backend's operations find their worker here */
+    ls_compute_ops ops; /* its table: passes over memory take time                */
     const ls_cluster *cl;
     const ls_train_config *c;
     int D;                 /* replicas */

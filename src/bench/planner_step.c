@@ -62,13 +62,17 @@ static ls_status take_adamw(ls_compute *c, void *p, void *master, const void *g,
     return LS_OK;
 }
 
-static const ls_compute_ops clock_ops = {.name = "clock",
-                                         .dtype = LS_F32,
-                                         .wide = LS_F32,
-                                         .add = take_add,
-                                         .copy = take_copy,
-                                         .sumsq = take_sumsq,
-                                         .adamw = take_adamw};
+/* What strategies call; the rest of the table is the backend's, and has nothing to do here. */
+static void take_over(planner_worker *w)
+{
+    w->ops = *w->compute.ops;
+    w->ops.name = "clock";
+    w->ops.add = take_add;
+    w->ops.copy = take_copy;
+    w->ops.sumsq = take_sumsq;
+    w->ops.adamw = take_adamw;
+    w->compute.ops = &w->ops;
+}
 
 /* ---- the worker ---- */
 
@@ -105,7 +109,7 @@ ls_status planner_open(planner_worker *w, int rank)
     LS_TRY(planner_groups(&w->c->mesh, rank, &w->clock, &w->g));
     LS_TRY(ls_comm_dry_clocked(rank, world, &w->clock, &w->world));
     LS_TRY(ls_run_plan_strategy(w->c, &w->compute, &w->g, &w->parts));
-    w->compute.ops = &clock_ops; /* from here on */
+    take_over(w);
     w->by_parts = (w->parts.strategy->ops->parts & LS_SHARD_GRAD) != 0;
     w->master = w->parts.strategy->ops->master;
     return bind(w);
