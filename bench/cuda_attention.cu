@@ -6,11 +6,10 @@
  * promised, and the same bits when recorded and run again as a CUDA graph. Timed: the shapes of GPT-2 124M (B64 T1024, B16 T512, B4 T512) and xl
  * (B8 T1024), milliseconds of a layer (median), TFLOP/s of the causal half (forward 2 B H T T D, backward 5 B H T T D) and their share of the
  * device's 989. --small is for the emulated device: it checks small shapes, and its times mean nothing. Exit code 1: a result is wrong. */
-#include "compute/cuda/gpu.cuh"
-
 extern "C" {
 #include "compute/cuda/attention.h"
 }
+#include "compute/cuda/gpu.cuh"
 
 #include <algorithm>
 #include <chrono>
@@ -33,17 +32,20 @@ extern "C" {
 struct plain_job {
     int B, T, H, D;
     drop_arg drop;
-    double *p, *ds;              /* (B,H,T,T), p with dropout */
-    double *y, *lse, *dqkv;      /* as compute.h, in double   */
+    double *p, *ds;         /* (B,H,T,T), p with dropout */
+    double *y, *lse, *dqkv; /* as compute.h, in double   */
 };
 
 template <class E> static __global__ void plain_rows(plain_job j, const E *qkv, const E *dy)
 {
-    const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, T = j.T, D = j.D, C = (int64_t)j.H * D, ld = 3 * C;
+    const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, T = j.T, D = j.D, C = (int64_t)j.H * D,
+                  ld = 3 * C;
     if (row >= (int64_t)j.B * j.H * T) return;
     const int64_t i = row % T, bh = row / T, b = bh / j.H, h = bh % j.H;
-    const E *q = qkv + (b * T + i) * ld + h * D, *k = qkv + b * T * ld + C + h * D, *v = k + C, *g = dy + (b * T + i) * C + h * D;
-    double *p = j.p + row * T, *ds = j.ds + row * T, *y = j.y + (b * T + i) * C + h * D, *dq = j.dqkv + (b * T + i) * ld + h * D;
+    const E *q = qkv + (b * T + i) * ld + h * D, *k = qkv + b * T * ld + C + h * D, *v = k + C,
+            *g = dy + (b * T + i) * C + h * D;
+    double *p = j.p + row * T, *ds = j.ds + row * T, *y = j.y + (b * T + i) * C + h * D,
+           *dq = j.dqkv + (b * T + i) * ld + h * D;
     const double scale = 1 / sqrt((double)D);
     const uint64_t key = drop_key(j.drop);
     double top = -INFINITY, sum = 0, mean = 0;
@@ -69,14 +71,16 @@ template <class E> static __global__ void plain_rows(plain_job j, const E *qkv, 
     }
     for (int64_t e = 0; e < D; e++) {
         double yy = 0, dd = 0;
-        for (int64_t c = 0; c <= i; c++) yy += p[c] * (double)to_float(v[c * ld + e]), dd += ds[c] * (double)to_float(k[c * ld + e]);
+        for (int64_t c = 0; c <= i; c++)
+            yy += p[c] * (double)to_float(v[c * ld + e]), dd += ds[c] * (double)to_float(k[c * ld + e]);
         y[e] = yy, dq[e] = dd;
     }
 }
 
 template <class E> static __global__ void plain_columns(plain_job j, const E *qkv, const E *dy)
 {
-    const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, T = j.T, D = j.D, C = (int64_t)j.H * D, ld = 3 * C;
+    const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, T = j.T, D = j.D, C = (int64_t)j.H * D,
+                  ld = 3 * C;
     if (row >= (int64_t)j.B * j.H * T) return;
     const int64_t c = row % T, bh = row / T, b = bh / j.H, h = bh % j.H;
     double *dk = j.dqkv + (b * T + c) * ld + C + h * D, *dv = dk + C;
@@ -202,8 +206,10 @@ static bool same(const problem &p, const std::vector<unsigned char> first[3])
 static void check(problem &p)
 {
     const size_t rows = (size_t)(p.B * p.H * p.T);
-    memory probs(rows * (size_t)p.T * 8), ds(rows * (size_t)p.T * 8), y(p.count() * 8), lse(rows * 8), dqkv(3 * p.count() * 8);
-    plain_job j = {(int)p.B, (int)p.T, (int)p.H, (int)p.D, drop_of(p.drop), (double *)probs.p, (double *)ds.p, (double *)y.p, (double *)lse.p, (double *)dqkv.p};
+    memory probs(rows * (size_t)p.T * 8), ds(rows * (size_t)p.T * 8), y(p.count() * 8), lse(rows * 8),
+        dqkv(3 * p.count() * 8);
+    plain_job j = {(int)p.B,          (int)p.T,       (int)p.H,      (int)p.D,        drop_of(p.drop),
+                   (double *)probs.p, (double *)ds.p, (double *)y.p, (double *)lse.p, (double *)dqkv.p};
     const unsigned blocks = (unsigned)((rows + 63) / 64);
     LS_DISPATCH(p.dt, E, CU(LS_LAUNCH(plain_rows<E>, blocks, 64, 0, stream, j, (const E *)p.qkv.p, (const E *)p.dy.p));
                 CU(LS_LAUNCH(plain_columns<E>, blocks, 64, 0, stream, j, (const E *)p.qkv.p, (const E *)p.dy.p)));
@@ -241,7 +247,8 @@ static void check(problem &p)
             CU(cudaGraphInstantiate(&exec, graph, 0));
             CU(cudaGraphLaunch(exec, stream));
             CU(cudaStreamSynchronize(stream));
-            if (!recorded || (w.deterministic && !same(p, first))) say_wrong("recorded as a graph it has other bits", w.name);
+            if (!recorded || (w.deterministic && !same(p, first)))
+                say_wrong("recorded as a graph it has other bits", w.name);
             else if (off(p.dqkv, p.dt, dqkv) > 2 * by) say_wrong("recorded as a graph results are off", w.name);
             cudaGraphExecDestroy(exec);
             cudaGraphDestroy(graph);
@@ -290,11 +297,13 @@ static void time_one(problem &p, const char *words, int n)
             const cu_attention_job j = p.job(scratch.p);
             if (pass(a, j, w.name)) {
                 const double flop = 2.0 * (double)(p.B * p.H * p.T) * (double)(p.T * p.D);
-                const double f = milliseconds(n, [&] { cu_attention_fwd(a, &j); }), b = milliseconds(n, [&] { cu_attention_bwd(a, &j); });
-                printf("    %-18s%s forward %7.3f ms %6.1f TFLOP/s %4.1f %%   backward %7.3f ms %6.1f TFLOP/s %4.1f %%   both %7.3f ms   "
+                const double f = milliseconds(n, [&] { cu_attention_fwd(a, &j); }),
+                             b = milliseconds(n, [&] { cu_attention_bwd(a, &j); });
+                printf("    %-18s%s forward %7.3f ms %6.1f TFLOP/s %4.1f %%   backward %7.3f ms %6.1f TFLOP/s %4.1f %% "
+                       "  both %7.3f ms   "
                        "scratch %.1f MiB, plans %.2f s\n",
-                       w.name, with_drop ? " drop" : "     ", f, flop / f * 1e-9, flop / f / 989e7, b, 2.5 * flop / b * 1e-9,
-                       2.5 * flop / b / 989e7, f + b, (double)nbytes / 1048576, plan);
+                       w.name, with_drop ? " drop" : "     ", f, flop / f * 1e-9, flop / f / 989e7, b,
+                       2.5 * flop / b * 1e-9, 2.5 * flop / b / 989e7, f + b, (double)nbytes / 1048576, plan);
             }
             cu_attention_close(&a);
         }
@@ -328,7 +337,9 @@ int main(int argc, char **argv)
         cu_attention_close(&a);
     }
     if (checks) {
-        static const int shapes[][5] = {{1, 5, 2, 64, 0}, {1, 65, 2, 64, 1}, {2, 70, 1, 40, 0}, {1, 33, 2, 128, 0}, {2, 200, 3, 64, 1}, {2, 512, 4, 64, 0}, {1, 1024, 3, 64, 0}, {1, 1000, 2, 128, 1}};
+        static const int shapes[][5] = {{1, 5, 2, 64, 0},    {1, 65, 2, 64, 1},   {2, 70, 1, 40, 0},
+                                        {1, 33, 2, 128, 0},  {2, 200, 3, 64, 1},  {2, 512, 4, 64, 0},
+                                        {1, 1024, 3, 64, 0}, {1, 1000, 2, 128, 1}};
         for (int i = 0; i < (small ? 4 : 8); i++) {
             problem p(dt, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
             check(p);
@@ -344,7 +355,10 @@ int main(int argc, char **argv)
         const struct {
             int64_t B, T, H;
             const char *words;
-        } shapes[] = {{64, 1024, 12, "known: cuDNN 0.31 ms + 1.46 ms in bf16"}, {16, 512, 12, "124M"}, {4, 512, 12, "124M, reference protocol"}, {8, 1024, 25, "xl"}};
+        } shapes[] = {{64, 1024, 12, "known: cuDNN 0.31 ms + 1.46 ms in bf16"},
+                      {16, 512, 12, "124M"},
+                      {4, 512, 12, "124M, reference protocol"},
+                      {8, 1024, 25, "xl"}};
         for (const auto &s : shapes) {
             problem p(dt, s.B, s.T, s.H, 64);
             time_one(p, s.words, 9);

@@ -1,10 +1,12 @@
-/* cuda_kernels.cu - the kernels that memory bounds, at the shapes of GPT-2 124M: checked on samples against plain loops in double, then timed.
+/* cuda_kernels.cu - the kernels that memory bounds, at the shapes of GPT-2 124M: checked on samples against plain loops
+ * in double, then timed.
  *
  *   cuda_kernels [--dtype bf16|f16|f32] [--batch 64] [--seq 1024] [--small] [--no-check] [name ...]
  *
- * Microseconds a launch (median of batches of launches back to back, over arrays that take turns so that caches do not help where they would
- * not in a step), GB/s of the bytes that must move, and per cent of what a copy inside the device's memory reaches. Without --batch: 64 x 1024
- * and 4 x 512. --small is for the emulated device: it checks, and its times mean nothing. Exit code 1: a result is wrong. */
+ * Microseconds a launch (median of batches of launches back to back, over arrays that take turns so that caches do not
+ * help where they would not in a step), GB/s of the bytes that must move, and per cent of what a copy inside the
+ * device's memory reaches. Without --batch: 64 x 1024 and 4 x 512. --small is for the emulated device: it checks, and
+ * its times mean nothing. Exit code 1: a result is wrong. */
 #include "compute/cuda/gpu.cuh"
 #include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/norm.h"

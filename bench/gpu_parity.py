@@ -1,4 +1,5 @@
 """What a GPU computes against the CPU and against PyTorch, through `lockstep train` as anybody runs it.
+(ls-bench: by name; it wants a GPU.)
 
   losses      50 steps of bf16 (fp16, fp32) on the GPU and of fp32 on the CPU, same seed and data: every loss within 2e-3
   gradients   of one step, per tensor and all together, cosine above 0.999: at fresh weights and at those after the 50 steps. They are read

@@ -1,4 +1,5 @@
 """The floor of a training step, made of its parts measured alone, beside the step as it is.
+(ls-bench: by name; it wants a GPU.)
 
   products     bench/cuda_gemm: every matrix product of a step, each with its best algorithm
   attention    bench/cuda_attention: forward and backward of a layer, the best way, times the layers

@@ -116,18 +116,19 @@ do_smoke() {
         esac
     done
     ids "$dir/ids.bin" 60000 300
+    local -a job=(--model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 4 --max_steps 20 --lr 1e-3)
+    [[ $device == cuda ]] || job=(--model tiny --num_layers 1 --vocab_size 300 --seq_length 16 --micro_batch_size_per_gpu 2 --max_steps 5 --lr 1e-3)
     for p in fp32 bf16 fp16; do
-        try "train-$p" 120 train "$dir/run-$p" --model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 4 --max_steps 20 \
-            --precision $p || continue
+        try "train-$p" 120 train "$dir/run-$p" "${job[@]}" --precision $p || continue
         "$python" - "$dir/run-$p/metrics.jsonl" <<'P' || bad "train-$p: the loss does not fall"
 import json, sys
 rows = [json.loads(x) for x in open(sys.argv[1])]
 print(f"loss {rows[0]['loss']:.4f} -> {rows[-1]['loss']:.4f}, {rows[-1]['tokens_per_sec']:,.0f} tokens/s")
-sys.exit(not rows[-1]["loss"] < rows[0]["loss"] - 0.05)
+sys.exit(not rows[-1]["loss"] < rows[0]["loss"])
 P
     done
     try graphs-off 120 env LS_CUDA_GRAPHS=0 "$LOCKSTEP" train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$dir/run-plain" \
-        --dropout 0 --model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 4 --max_steps 20 --precision bf16 "${more[@]}" &&
+        --dropout 0 "${job[@]}" --precision bf16 "${more[@]}" &&
         same "graphs on and off" "$dir/run-bf16" "$dir/run-plain"
 }
 
@@ -158,6 +159,8 @@ do_determinism() {
     local s n
     ids "$dir/ids.bin" 200000 300
     local -a job=(--model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 16 --max_steps 8 --precision bf16)
+    [[ $device == cuda ]] || job=(--model tiny --num_layers 2 --vocab_size 300 --seq_length 8 --micro_batch_size_per_gpu 1 --global_batch_size 4
+        --max_steps 2 --precision bf16)
     try once 120 train "$dir/a" "${job[@]}" || return
     try again 120 train "$dir/b" "${job[@]}" && same "two runs" "$dir/a" "$dir/b"
     if [[ $device == cuda ]]; then
@@ -250,7 +253,7 @@ do_memory() {
 # ---- the session ----------------------------------------------------------------------------------------------------
 
 (($#)) || { sed -n '2,/^set -uo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 2; }
-worst=0
+worst=0 ran=()
 while (($#)); do
     part=$1 failed=0 arg=
     shift
@@ -263,12 +266,13 @@ while (($#)); do
     : >"$out/$part.txt"
     "do_$part" ${arg:+"$arg"} > >(tee "$out/$part.log") 2>&1
     sleep 0.2 # the copy of the output
-    rm -rf "$dir"/*/epoch-* "$dir"/ids.bin
+    find "$dir" \( -name '*.safetensors' -o -name ids.bin \) -delete
     tar -C "$dir" -czf "$out/$part.tar.gz" . 2>/dev/null
     rm -rf "$dir"
     ((failed == 0)) || worst=1
+    ran+=("$out/$part.txt")
 done
 printf '\n'
-cat "$out"/*.txt
+cat "${ran[@]}"
 printf '== %s s of %s used\n' $((SECONDS - begin)) "$budget"
 exit $worst

@@ -124,6 +124,34 @@ def batches(o, device):
         epoch += 1
 
 
+def sdpa(kind):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    return sdpa_kernel([{"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+                         "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}[kind]])
+
+
+def pick_sdp(o, dtype):
+    """The fastest of PyTorch's ways for a layer of this shape, forward and backward; "auto" where none answers."""
+    _, heads, width, _ = SIZES[o.model]
+    times = {}
+    for kind in ("flash", "cudnn", "efficient"):
+        try:
+            qkv = torch.randn(o.batch, o.seq, 3, heads, width // heads, device="cuda", dtype=dtype or torch.float32, requires_grad=True)
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            with sdpa(kind):
+                for i in range(13):
+                    if i == 3:
+                        begin.record()
+                    q, k, v = (qkv[:, :, j].transpose(1, 2) for j in range(3))
+                    F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+                end.record()
+            torch.cuda.synchronize()
+            times[kind] = begin.elapsed_time(end)
+        except RuntimeError:  # not for this type or shape
+            continue
+    return min(times, key=times.get) if times else "auto"
+
+
 class Trainer:
     def __init__(self, o):
         self.o, self.device = o, o.device
@@ -137,7 +165,6 @@ class Trainer:
         self.model.to(o.device)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(o.precision)
         if o.precision == "tf32":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
             torch.set_float32_matmul_precision("high")
         modes = {"compile": {}, "compile-graphs": {"mode": "reduce-overhead"}, "compile-max": {"mode": "max-autotune-no-cudagraphs"}}
         self.step_model = torch.compile(self.model, **modes[o.mode]) if o.mode in modes else self.model
@@ -148,6 +175,7 @@ class Trainer:
         except (RuntimeError, TypeError):
             self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=True, **settings)
             self.adamw = "foreach"
+        self.sdp = "auto" if o.device != "cuda" else pick_sdp(o, self.dtype) if o.sdp == "best" else o.sdp
         self.scaler = torch.amp.GradScaler(o.device, enabled=o.precision == "fp16")
         self.stream = batches(o, o.device)
         self.next = next(self.stream)
@@ -158,11 +186,9 @@ class Trainer:
             torch.cuda.synchronize()
 
     def attention(self):
-        if self.o.sdp == "auto" or self.device != "cuda":
+        if self.sdp == "auto":
             return contextlib.nullcontext()
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-        kinds = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION}
-        return sdpa_kernel([kinds[self.o.sdp]])
+        return sdpa(self.sdp)
 
     def rate(self):
         o = self.o
@@ -238,7 +264,8 @@ def main():
     a.add_argument("--seq", type=int, default=512)
     a.add_argument("--precision", default="bf16", choices=["bf16", "fp16", "fp32", "tf32"])
     a.add_argument("--mode", default="compile", choices=["eager", "compile", "compile-graphs", "compile-max"])
-    a.add_argument("--sdp", default="auto", choices=["auto", "flash", "cudnn", "efficient"])
+    a.add_argument("--sdp", default="best", choices=["best", "auto", "flash", "cudnn", "efficient"],
+                   help="attention; best: the fastest for the shape, tried first")
     a.add_argument("--checkpoint", action="store_true", help="recompute blocks in backward")
     a.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     a.add_argument("--warm", type=int, default=5, help="steps before it is ready")
@@ -263,7 +290,7 @@ def main():
         if o.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             t.run(0, 2)
-    ready = {"ready": True, "torch": torch.__version__, "mode": o.mode, "adamw": t.adamw, "warm_seconds": time.perf_counter() - begin,
+    ready = {"ready": True, "torch": torch.__version__, "mode": o.mode, "adamw": t.adamw, "sdp": t.sdp, "warm_seconds": time.perf_counter() - begin,
              "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version() if o.device == "cuda" else None,
              "gpu": torch.cuda.get_device_name() if o.device == "cuda" else None}
     print(json.dumps(ready), flush=True)

@@ -1,4 +1,5 @@
 """Training speed and memory on a GPU against PyTorch, in turns on the same GPU: tokens/s of whole optimizer steps.
+(ls-bench: by name; it wants a GPU.)
 
 Both sides stay alive and take turns; only one computes at a time, the other is at rest (PyTorch waits for a line on its stdin, our program
 is stopped by SIGSTOP once what it had queued is done). A turn is a segment of at least --segment-s seconds; the first two steps after a
@@ -256,7 +257,8 @@ def measure(o, name, work):
         torches = [t for t in torches if t.wait_ready()]
     else:
         torches = [t for t in torches if t.ready]
-    say(f"  PyTorch is ready after {time.time() - begin:.0f} s: {', '.join(t.name for t in torches) or 'none'}")
+    names = [t.name + " (attention " + t.ready["sdp"] + ")" for t in torches]
+    say(f"  PyTorch is ready after {time.time() - begin:.0f} s: {', '.join(names) or 'none'}")
     before = used_memory()
     mine = Ours(o, case, data, work)
     sides, segments = [mine, *torches], {s.name: [] for s in [mine, *torches]}
@@ -353,7 +355,7 @@ def main():
     a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="the Python that has torch")
     a.add_argument("--cases", default="b64,b16,ref_bf16,ref_fp16,tf32,fp32,xl")
     a.add_argument("--modes", default="compile,eager", help="of PyTorch: eager, compile, compile-graphs, compile-max; none")
-    a.add_argument("--sdp", default="auto", help="PyTorch's attention: auto, flash, cudnn, efficient")
+    a.add_argument("--sdp", default="best", help="PyTorch's attention: best (tried), auto, flash, cudnn, efficient")
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--segment-s", type=float, default=2.0)
     a.add_argument("--warm", type=int, default=20, help="steps of ours before anything is measured")

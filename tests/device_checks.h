@@ -124,11 +124,7 @@ static inline void device_kinds(on_device *o, ls_dtype dt, int64_t part, int64_t
     wrong *w = o->w;
     ls_ticket t = 0;
     if ((size_t)(W * stride + extra) * e > o->room || w->words[0]) return;
-#define ON(v, k)                                                                                        \
-    (ls_view)                                                                                           \
-    {                                                                                                   \
-        (v), (k), dt                                                                                    \
-    }
+#define ON(v, k) (ls_view){(v), (k), dt}
     device_setup(o, o->x, o->hx, m, dt);
     CHECK(w, ls_all_reduce(o->c, ON(o->x, m), LS_SITE, &t) == LS_OK);
     CHECK(w, ls_all_reduce(o->ref, ON(o->hx, m), LS_SITE, NULL) == LS_OK && ls_wait(o->c, t) == LS_OK);
@@ -152,7 +148,8 @@ static inline void device_kinds(on_device *o, ls_dtype dt, int64_t part, int64_t
     CHECK(w, ls_all_gather_apart(o->c, ON(o->y, n), stride, ON(o->y + there, part), LS_SITE, NULL) == LS_OK);
     CHECK(w, ls_all_gather_apart(o->ref, ON(o->hy, n), stride, ON(o->hy + there, part), LS_SITE, NULL) == LS_OK);
     for (int p = 0; p < W; p++)
-        device_same(o, o->y + (size_t)(stride * p) * e, o->hy + (size_t)(stride * p) * e, (size_t)part * e, "all_gather apart");
+        device_same(o, o->y + (size_t)(stride * p) * e, o->hy + (size_t)(stride * p) * e, (size_t)part * e,
+                    "all_gather apart");
     device_setup(o, o->x, o->hx, part, dt);
     CHECK(w, ls_all_gather(o->c, ON(o->y, n), ON(o->x, part), LS_SITE, &t) == LS_OK);
     CHECK(w, ls_all_gather(o->ref, ON(o->hy, n), ON(o->hx, part), LS_SITE, NULL) == LS_OK && ls_wait(o->c, t) == LS_OK);

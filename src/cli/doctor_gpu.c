@@ -1,6 +1,7 @@
 /* doctor_gpu.c - the rows of `lockstep doctor` about GPUs. Every library is optional: what is missing is said with what would help. */
 #include "cli/doctor_impl.h"
 
+#include "comm/start.h"
 #include "compute/compute.h"
 #include "compute/plugin.h"
 #include "core/clock.h"
@@ -265,16 +266,23 @@ void doctor_look_nccl(part *p)
 {
     function f;
     int v = 0;
+    char path[512], words[600];
+    if (ls_comm_nccl_look(path, sizeof path, words, sizeof words)) {
+        doctor_put(p, PART_OK, "%.200s by %.300s", words, path);
+        return;
+    }
     void *lib = library("libnccl.so.2");
     if (!lib) {
         doctor_put(p, PART_MISSING, "no libnccl.so.2");
-        doctor_hint(
-            p, "NVIDIA's package libnccl2, or PyPI's nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH; several GPUs "
-               "talk through the host without it");
+        doctor_hint(p, "NVIDIA's package libnccl2, or PyPI's nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH; "
+                       "several GPUs talk through the host without it");
         return;
     }
     if (find(lib, "ncclGetVersion", &f)) f.take_int(&v);
-    doctor_put(p, PART_OK, "found version %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+    doctor_put(p, PART_MISSING, "found version %d.%d.%d, and the plugin does not load: %.400s", v / 10000,
+               v / 100 % 100, v % 100, words);
+    doctor_hint(p,
+                "it is built where nccl.h and CUDA's runtime are found; several GPUs talk through the host without it");
 }
 
 /* ---- trying it ------------------------------------------------------------------------------------------------------ */

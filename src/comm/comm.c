@@ -509,7 +509,7 @@ ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name)
     for (int k = 0; t && k < N_LANE; k++) {
         char text[48];
         snprintf(text, sizeof text, "%s %s", name, word[k]);
-        LS_TRY(ls_trace_lane(t, text, COMM_TRACE_SPANS, &lane[k]));
+        LS_TRY(ls_trace_lane_again(t, text, COMM_TRACE_SPANS, &lane[k]));
     }
     if (c->ops->trace) LS_TRY(c->ops->trace(c, t, name));
     pthread_mutex_lock(&c->lock);

@@ -197,7 +197,7 @@ static void quiet(const nccl_comm *m, int k)
 {
     const ls_device *d = m->w->dev;
     ls_mark end = 0;
-    if (m->adds && k == LANE_COLL && comm_lane_mark(d, m->adds, 0, &end) == LS_OK) comm_device_quiet(d, end);
+    if (k == LANE_COLL && m->adds && comm_lane_mark(d, m->adds, 0, &end) == LS_OK) comm_device_quiet(d, end);
     if (m->lane[k] && comm_lane_mark(d, m->lane[k], 0, &end) == LS_OK) comm_device_quiet(d, end);
 }
 

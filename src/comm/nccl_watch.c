@@ -58,9 +58,10 @@ void nccl_under(nccl_comm *m, const comm_req *r, int lane)
         }
         atomic_store(&m->note->queued, m->n_note);
     }
+    const uint64_t k = lane == LANE_COLL ? m->n_note : 0; /* the collectives' thread counts */
     pthread_mutex_lock(&m->self->lock);
     if (q->end - q->first < NCCL_RING)
-        q->at[q->end++ % NCCL_RING] = (nccl_under_way){r->from, r->after, r->kind, r->peer, r->seq, m->n_note, r->site};
+        q->at[q->end++ % NCCL_RING] = (nccl_under_way){r->from, r->after, r->kind, r->peer, r->seq, k, r->site};
     pthread_mutex_unlock(&m->self->lock);
 }
 

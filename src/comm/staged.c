@@ -112,13 +112,13 @@ static char *slot_of(const job *j, int64_t k, int part)
     return j->memory + k % SLOTS * j->room + part * j->chunk * j->e;
 }
 
-static bool gives(const job *j) /* has something that others need */
+static bool offers(const job *j) /* has something that others need */
 {
     const comm_req *r = j->r;
     return r->kind != LS_COLL_RECV && (r->kind != LS_COLL_BROADCAST || j->c->rank == r->peer);
 }
 
-static bool gets(const job *j)
+static bool takes_back(const job *j)
 {
     const comm_req *r = j->r;
     if (r->kind == LS_COLL_REDUCE) return j->c->rank == r->peer;
@@ -204,7 +204,7 @@ static ls_status post_inner(job *j, int64_t k)
 static ls_status take(job *j, int64_t k)
 {
     LS_TRY(arrived(j, j->slot[k % SLOTS].out, false)); /* the slot's last user */
-    return gives(j) ? between(j, k, true) : LS_OK;
+    return offers(j) ? between(j, k, true) : LS_OK;
 }
 
 static ls_status pass(job *j, int64_t k)
@@ -216,7 +216,7 @@ static ls_status pass(job *j, int64_t k)
 static ls_status give_back(job *j, int64_t k)
 {
     LS_TRY(comm_await(j->s->inner, j->slot[k % SLOTS].t));
-    return gets(j) ? between(j, k, false) : LS_OK;
+    return takes_back(j) ? between(j, k, false) : LS_OK;
 }
 
 static ls_status chunks(job *j)

@@ -130,6 +130,13 @@ const char *ls_trace_text(ls_trace *t, const char *text)
     return x->text;
 }
 
+ls_status ls_trace_lane_again(ls_trace *t, const char *name, int64_t n_span, ls_lane **out)
+{
+    for (*out = t->lane; *out; *out = (*out)->next)
+        if (!strcmp((*out)->name, name)) return LS_OK;
+    return ls_trace_lane(t, name, n_span, out);
+}
+
 void ls_trace_set_base(ls_trace *t, int64_t base)
 {
     t->base = base;

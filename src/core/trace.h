@@ -135,6 +135,8 @@ void ls_trace_destroy(ls_trace **t); /* when no thread is in one of its lanes an
 ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
 /* A string of the trace's own, for spans whose names are not literals. NULL: no memory. */
 const char *ls_trace_text(ls_trace *t, const char *text);
+/* The lane of this name, for a thread that goes on recording where it had stopped; a new one where there is none. */
+ls_status ls_trace_lane_again(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
 /* From now on this thread records into the lane; NULL: it does not record. */
 void ls_trace_enter(ls_lane *l);
 

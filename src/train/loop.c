@@ -129,6 +129,8 @@ static ls_status epoch_steps(ls_trainer *t)
         ls_step_result r;
         LS_TRY(ls_trainer_step(t, &r));
         ls_comm_expect(t->comm, r.t_total);
+        ls_telemetry_step(t->gpu);
+        t->watched_tokens += c->global_batch * c->seq_len;
         const double step_time = r.t_total - r.t_wait;
         s->epoch_time += step_time;
         if (!r.skipped) {
@@ -274,6 +276,7 @@ static void write_more(const void *ctx, ls_jsonw *w)
 {
     const more *m = ctx;
     ls_pipe_report_write(m->pipe, m->t, w);
+    if (m->t->compute.device) ls_telemetry_write(m->t->gpu, m->t->watched_tokens, w);
 }
 
 static void say_pipeline(ls_trainer *t, const ls_pipe_report *r)
@@ -305,6 +308,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         snprintf(path, sizeof path, "%s/metrics.jsonl", c->run_dir);
         LS_TRY(ls_metrics_log_open(&t->log, path, s->step));
     }
+    if (writes) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);
     while (s->epoch < c->epochs && !(reached_limit(t) && s->epoch_step == 0)) {
         ls_status st = epoch_steps(t);
         if (st == LS_OK) st = finish_epoch(t);

@@ -18,6 +18,11 @@ ls_status ls_profile_begin(ls_profile **out, ls_trainer *t);
 /* Before the trainer is destroyed, however the run ended: what its device did becomes lanes of the trace. NULL: nothing to do. */
 void ls_profile_device_end(ls_profile *p);
 
+/* Records nothing until it goes on (pause false): between steps, on every worker at the same one. LS_E_NOMEM. */
+ls_status ls_profile_pause(ls_profile *p, ls_trainer *t, bool pause);
+/* Ends it without a file, after the trainer is destroyed; comm is still there, or NULL. */
+void ls_profile_drop(ls_profile **p, ls_comm *comm);
+
 /* After the trainer is destroyed; comm (may be NULL: a world of one) is still there. run: how the run ended; LS_OK and LS_E_STOPPED
  * are merged (and LS_OK returned), another status is returned as it is. *dropped (rank 0): spans of all workers that did not fit. Collective where the run ended well. */
 ls_status ls_profile_end(ls_profile **p, ls_comm *comm, ls_status run, int64_t *dropped);

@@ -485,7 +485,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     s->epoch_skipped += r->skipped;
     s->step++;
     s->epoch_step++;
-    s->loss_sum += loss_sum;
+    if (isfinite(loss_sum)) s->loss_sum += loss_sum; /* a step that overflowed may have none */
     s->tokens += B * T * G;
     r->cpu = ls_trainer_cpu(t, &cpu, &wall);
     close_marks(&k, begin);

@@ -275,6 +275,7 @@ void ls_trainer_destroy(ls_trainer **tp)
 {
     ls_trainer *t = *tp;
     if (!t) return;
+    ls_telemetry_end(&t->gpu);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
     ls_tokens_close(&t->train);

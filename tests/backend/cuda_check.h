@@ -1,7 +1,9 @@
-/* cuda_check.h - for tests of kernels on the emulated device: arrays there with a copy in double, and their judgement.
+/* cuda_check.h - for tests of kernels on the emulated device, or a real one: arrays there with a copy in double, and
+ * their judgement.
  *
- * A check is a function that makes inputs from fixed keys, queues kernels and states what it wants. judge_orders runs it with the threads of a
- * block in their own order and in two shuffled ones: every byte of every output must agree, and the first run's numbers must be near enough. */
+ * A check is a function that makes inputs from fixed keys, queues kernels and states what it wants. judge_orders runs
+ * it with the threads of a block in their own order and in two shuffled ones: every byte of every output must agree,
+ * and the first run's numbers must be near enough. */
 #ifndef LS_TESTS_CUDA_CHECK_H
 #define LS_TESTS_CUDA_CHECK_H
 
@@ -105,7 +107,8 @@ struct verdict {
     bool first = true;                            /* only then numbers are looked at */
     std::vector<std::vector<unsigned char>> bits; /* of every output, in order       */
 
-    /* Rounding to its type, and `slack` of the largest (or of `top`, what it was made of): the float arithmetic in front of it. */
+    /* Rounding to its type, and `slack` of the largest (or of `top`, what it was made of): the float arithmetic in
+     * front of it. */
     void near(const char *name, const array &a, const std::vector<double> &want, double slack, double top = 0)
     {
         bits.push_back(a.bytes());

@@ -321,7 +321,6 @@ static void opening_fails(void **state)
 {
     (void)state;
     static const char *const calls[] = {"cudaSetDevice",
-                                        "cudaGetDeviceProperties",
                                         "cudaStreamCreateWithFlags",
                                         "cudaEventRecordWithFlags",
                                         "cudaEventCreateWithFlags",

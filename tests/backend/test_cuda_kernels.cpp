@@ -1,7 +1,9 @@
-/* test_cuda_kernels.cpp - every kernel that is bound by memory, on the emulated device, against its equation in double.
+/* test_cuda_kernels.cpp - every kernel that is bound by memory, on the emulated device, against its equation in double;
+ * where nvcc is, the same file is the test of the real one (device/cuda_kernels; run it under compute-sanitizer, too).
  *
- * Shapes are GPT-2's widths and odd ones, types all three; addresses aligned and not (`off`), dropout on, sums added to. Bounds: the rounding of
- * the result's type, and beside it the float arithmetic in front: a few units of 2^-24 for elements, times the depth of its tree for sums. */
+ * Shapes are GPT-2's widths and odd ones, types all three; addresses aligned and not (`off`), dropout on, sums added
+ * to. Bounds: the rounding of the result's type, and beside it the float arithmetic in front: a few units of 2^-24 for
+ * elements, times the depth of its tree for sums. */
 #include "cuda_check.h"
 
 #include "compute/cuda/kernels/embed.h"
@@ -438,10 +440,12 @@ static void test_stochastic(void **state)
     const numbers got = p.get();
     double drift = 0, spread = 0;
     for (size_t i = 0; i < (size_t)n; i++) {
-        const float f = (float)x.was[i];
-        const uint32_t bits =
-            (emu_bits<uint32_t>(f) + (ls_rng_u32(round.key, (uint32_t)(500 + i)) & 0xffff)) & 0xffff0000u;
-        assert_true(got[i] == (double)emu_bits<float>(bits));
+        float f = (float)x.was[i];
+        uint32_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        bits = (bits + (ls_rng_u32(round.key, (uint32_t)(500 + i)) & 0xffff)) & 0xffff0000u;
+        memcpy(&f, &bits, sizeof f);
+        assert_true(got[i] == (double)f);
         drift += (got[i] - x.was[i]) / fabs(x.was[i]);
         spread += fabs(got[i] - x.was[i]) / fabs(x.was[i]);
     }
@@ -573,6 +577,11 @@ static void test_softmax(void **state)
 
 int main(void)
 {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+        printf("skipped: there is no CUDA device\n");
+        return 77;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norm),     cmocka_unit_test(test_column_sums), cmocka_unit_test(test_gelu),
         cmocka_unit_test(test_add_drop), cmocka_unit_test(test_embed),       cmocka_unit_test(test_embed_lists),

@@ -106,7 +106,9 @@ ncclResult_t ncclGetVersion(int *version)
 
 const char *ncclGetErrorString(ncclResult_t r)
 {
-    return r == ncclRemoteError ? "remote process exited or there was a network error" : r == ncclInvalidUsage ? "invalid usage" : "an error";
+    return r == ncclRemoteError    ? "remote process exited or there was a network error"
+           : r == ncclInvalidUsage ? "invalid usage"
+                                   : "an error";
 }
 
 const char *ncclGetLastError(ncclComm_t comm)
@@ -256,7 +258,8 @@ static bool collective(op *o)
     m->came++;
     for (int p = 0; p < c->w->size; p++)
         if (m->from[p])
-            need(m->from[p]->type == o->type && m->from[p]->n == o->n && m->from[p]->dt == o->dt && m->from[p]->peer == o->peer,
+            need(m->from[p]->type == o->type && m->from[p]->n == o->n && m->from[p]->dt == o->dt &&
+                     m->from[p]->peer == o->peer,
                  "collectives come in one order");
     pthread_cond_broadcast(&changed);
     while (m->came < c->w->size)
@@ -365,7 +368,8 @@ ncclResult_t ncclGroupEnd(void)
     if (!first) return ncclSuccess;
     pthread_mutex_lock(&lock);
     ncclComm_t c = first->comm;
-    for (op *o = first; o; o = o->next) need(o->comm == c && o->stream == first->stream, "a group is of one communicator");
+    for (op *o = first; o; o = o->next)
+        need(o->comm == c && o->stream == first->stream, "a group is of one communicator");
     need(!c->pending, "the last operation was waited for before the next");
     c->pending = first;
     c->polls = (int)(n_turn++ % 4);
@@ -402,7 +406,8 @@ ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t d
 ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t dt, int root, ncclComm_t comm,
                            cudaStream_t stream)
 {
-    return note((op){.type = BROADCAST, .peer = root, .in = in, .out = out, .n = n, .dt = dt, .comm = comm, .stream = stream});
+    return note(
+        (op){.type = BROADCAST, .peer = root, .in = in, .out = out, .n = n, .dt = dt, .comm = comm, .stream = stream});
 }
 
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t how, ncclComm_t comm,
@@ -419,9 +424,10 @@ ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType
     return note((op){.type = REDUCE_SCATTER, .in = in, .out = out, .n = n, .dt = dt, .comm = comm, .stream = stream});
 }
 
-ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t how, int root, ncclComm_t comm,
-                        cudaStream_t stream)
+ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t how, int root,
+                        ncclComm_t comm, cudaStream_t stream)
 {
     (void)how;
-    return note((op){.type = REDUCE, .peer = root, .in = in, .out = out, .n = n, .dt = dt, .comm = comm, .stream = stream});
+    return note(
+        (op){.type = REDUCE, .peer = root, .in = in, .out = out, .n = n, .dt = dt, .comm = comm, .stream = stream});
 }

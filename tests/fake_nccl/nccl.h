@@ -34,7 +34,10 @@ typedef enum { ncclSum } ncclRedOp_t;
 typedef struct {
     int blocking, maxCTAs;
 } ncclConfig_t;
-#define NCCL_CONFIG_INITIALIZER {INT_MIN, INT_MIN}
+#define NCCL_CONFIG_INITIALIZER \
+    {                           \
+        INT_MIN, INT_MIN        \
+    }
 
 ncclResult_t ncclGetVersion(int *version);
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id);
@@ -49,18 +52,19 @@ ncclResult_t ncclGroupStart(void);
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t ncclSend(const void *p, size_t n, ncclDataType_t dt, int peer, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclRecv(void *p, size_t n, ncclDataType_t dt, int peer, ncclComm_t comm, cudaStream_t stream);
-ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t dt, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t dt, ncclComm_t comm,
+                           cudaStream_t stream);
 ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t dt, int root, ncclComm_t comm,
                            cudaStream_t stream);
 ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream);
 ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream);
-ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t op, int root, ncclComm_t comm,
-                        cudaStream_t stream);
+ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t dt, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream);
 
 /* ---- of the stand-in ---- */
-void fake_nccl_fail(int rank);      /* groups of this rank report an error in the background; -1: none */
-void fake_nccl_refuse(int refuse);  /* nobody may join a group */
+void fake_nccl_fail(int rank);     /* groups of this rank report an error in the background; -1: none */
+void fake_nccl_refuse(int refuse); /* nobody may join a group */
 
 #endif

@@ -141,7 +141,7 @@ static void in_parts(worker *w, on_device *o)
     void *x = NULL;
     o->d->nap_us = 0;
     (void)double_alloc(o->d, (size_t)N * 4, &x);
-    o->d->ns_per_byte = 10; /* 0.25 s each way */
+    o->d->ns_per_byte = 10;                   /* 0.25 s each way */
     for (int again = 0; again < 2; again++) { /* the first one touches the memory */
         ls_comm_stats_reset(o->c);
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
@@ -309,9 +309,9 @@ static void killed(void **state)
 int main(void)
 {
     ls_stack_install("the test");
-    const struct CMUnitTest tests[] = {cmocka_unit_test(killed),   cmocka_unit_test(one_host),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(killed),           cmocka_unit_test(one_host),
                                        cmocka_unit_test(lanes_and_splits), cmocka_unit_test(several_hosts),
-                                       cmocka_unit_test(overlap),  cmocka_unit_test(nothing_is_allocated),
+                                       cmocka_unit_test(overlap),          cmocka_unit_test(nothing_is_allocated),
                                        cmocka_unit_test(trouble)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,8 @@ static int settle(group *g, ls_nccl_poll poll)
     }
 }
 
-static int join_group(void **out, int device, const ls_nccl_id *id, int rank, int size, int max_blocks, ls_nccl_poll poll)
+static int join_group(void **out, int device, const ls_nccl_id *id, int rank, int size, int max_blocks,
+                      ls_nccl_poll poll)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId theirs;

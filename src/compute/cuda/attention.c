@@ -99,12 +99,11 @@ static bool by_flash(const cu_attention *a, bool backward)
 }
 
 /* Whether cuDNN takes this one; why not when it was asked for. */
-static ls_status by_sdpa(const cu_attention *a, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, float p,
-                         bool *yes, size_t *nbytes)
+static ls_status by_sdpa(const cu_attention *a, bool backward, const cu_attention_job *j, bool *yes)
 {
     *yes = false;
-    if (!a->sdpa || by_flash(a, backward) || p > 0) return LS_OK;
-    const ls_status st = cu_sdpa_plan(a->sdpa, backward, B, T, H, D, nbytes);
+    if (!a->sdpa || by_flash(a, backward) || j->drop.p > 0) return LS_OK;
+    const ls_status st = cu_sdpa_ready(a->sdpa, backward, j->B, j->T, j->H, j->D);
     if (st != LS_OK && a->want[backward] == CUDNN) return st;
     if (st != LS_OK) ls_err_clear();
     *yes = st == LS_OK;
@@ -115,11 +114,12 @@ size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t
 {
     size_t most = 0;
     for (int pass = 0; pass <= (backward ? 1 : 0); pass++) {
-        bool yes;
         size_t n = flash_scratch(B, T, H, pass != 0); /* always: dropout may be asked for */
         if (n > most) most = n;
-        if (by_sdpa(a, pass != 0, B, T, H, D, 0, &yes, &n) != LS_OK) ls_err_clear(); /* told again when it is to run */
-        else if (yes && n > most) most = n;
+        if (!a->sdpa || by_flash(a, pass != 0)) continue;
+        if (cu_sdpa_plan(a->sdpa, pass != 0, B, T, H, D, &n) != LS_OK)
+            ls_err_clear(); /* told again when it is to run */
+        else if (n > most) most = n;
     }
     return most;
 }
@@ -165,8 +165,7 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
 static ls_status run(cu_attention *a, bool backward, const cu_attention_job *j)
 {
     bool yes;
-    size_t nbytes;
-    LS_TRY(by_sdpa(a, backward, j->B, j->T, j->H, j->D, j->drop.p, &yes, &nbytes));
+    LS_TRY(by_sdpa(a, backward, j, &yes));
     if (yes) LS_TRY(cu_sdpa_run(a->sdpa, backward, j));
     else LS_TRY(run_flash(a, backward, j));
     return LS_OK;

@@ -22,7 +22,8 @@ ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool 
 void cu_attention_close(cu_attention **a);
 /* LS_F32: products in TF32, about three times as fast; off, they have a float's accuracy. */
 void cu_attention_tf32(cu_attention *a, bool on);
-/* Also makes the plans of the shape: shapes that were not asked for here cannot be recorded (region_begin) the first time they run. */
+/* Also makes cuDNN's plans of the shape. Shapes that were not asked for run, too: by cuDNN when its plan needs no more scratch than was given
+ * out here, and the first time is slow. */
 size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward);
 ls_status cu_attention_fwd(cu_attention *a, const cu_attention_job *j);
 ls_status cu_attention_bwd(cu_attention *a, const cu_attention_job *j);

@@ -53,6 +53,11 @@ if(LS_HAVE_CUDA AND _cu_edge)
   target_compile_options(ls_cuda_kernels PRIVATE -O3 -Xcompiler=-Wall --expt-relaxed-constexpr)
   target_link_libraries(lockstep_cuda PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m)
   target_link_options(lockstep_cuda PRIVATE -Wl,-z,defs)
+  find_path(LS_cupti_INC cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include
+    /usr/local/cuda/extras/CUPTI/include)
+  if(LS_cupti_INC) # cupti.c loads the library itself; without the headers a profile has times of units alone
+    target_include_directories(lockstep_cuda SYSTEM PRIVATE ${LS_cupti_INC})
+  endif()
   find_path(LS_cudnn_INC cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   if(LS_cudnn_INC) # the library itself is loaded when it is wanted
     target_sources(lockstep_cuda PRIVATE ${_cu}/cudnn.c)
@@ -70,6 +75,26 @@ if(LS_HAVE_CUDA AND _cu_edge)
     ls_cuda_options(${_n})
     target_link_libraries(${_n} PRIVATE CUDA::cudart)
   endforeach()
+  if(LS_TESTS) # the kernels' tests on a real device; skipped where there is none
+    set(_wrap ${CMAKE_BINARY_DIR}/device/test_cuda_kernels.cu)
+    file(CONFIGURE OUTPUT ${_wrap} CONTENT "#include \"${PROJECT_SOURCE_DIR}/tests/backend/test_cuda_kernels.cpp\"\n")
+    add_executable(device_cuda_kernels ${_wrap} $<TARGET_OBJECTS:ls_cuda_kernels>)
+    ls_cuda_options(device_cuda_kernels)
+    target_include_directories(device_cuda_kernels PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/backend)
+    target_compile_options(device_cuda_kernels PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+    target_link_libraries(device_cuda_kernels PRIVATE ls_dep_cmocka CUDA::cudart)
+    add_test(NAME device/cuda_kernels COMMAND device_cuda_kernels)
+    set_tests_properties(device/cuda_kernels PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS device)
+  endif()
+  # bench/cuda_attention.cu chooses between kernels and cuDNN, as the plugin does
+  set(_cu_sdpa ${_cu}/no_sdpa.c)
+  if(LS_cudnn_INC)
+    set(_cu_sdpa ${_cu}/cudnn.c)
+    target_include_directories(cuda_attention SYSTEM PRIVATE ${LS_cudnn_INC})
+  endif()
+  target_sources(cuda_attention PRIVATE ${_cu}/attention.c ${_cu_sdpa} ${PROJECT_SOURCE_DIR}/src/core/err.c
+    ${PROJECT_SOURCE_DIR}/src/core/mem.c)
+  target_link_libraries(cuda_attention PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
   # bench/cuda_gemm.c: checks and times the products alone
   set(_cu_gemm ${PROJECT_SOURCE_DIR}/bench/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
   foreach(f cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_print.cu kernels/gelu.cu kernels/add.cu

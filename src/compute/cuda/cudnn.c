@@ -62,6 +62,7 @@ struct cu_sdpa {
     desc prop;
     ls_dtype dt;
     bool deterministic;
+    size_t room; /* the most scratch that was asked for */
     plan *plans;
 };
 
@@ -511,18 +512,38 @@ static ls_status plan_of(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_
         p = ls_alloc(sizeof *p);
         if (!p) return ls_nomem(sizeof *p, "a plan of attention");
         p->backward = backward, p->B = B, p->T = T, p->H = H, p->D = D;
+        /* Building loads code, which may happen while this thread records; it is no part of the recording. */
+        enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+        if (s->handle) cudaThreadExchangeStreamCaptureMode(&mode);
         build_plan(s, p);
+        if (s->handle) cudaThreadExchangeStreamCaptureMode(&mode);
         p->next = s->plans, s->plans = p;
     }
     *out = p;
     return p->st == LS_OK ? LS_OK : ls_fail(p->st, "%s", p->words);
 }
 
+static size_t scratch_of(const plan *p)
+{
+    return p->sum_nbytes + p->acc_nbytes + p->work_nbytes;
+}
+
 ls_status cu_sdpa_plan(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, size_t *nbytes)
 {
     plan *p = NULL;
     LS_TRY(plan_of(s, backward, B, T, H, D, &p));
-    *nbytes = p->sum_nbytes + p->acc_nbytes + p->work_nbytes;
+    *nbytes = scratch_of(p);
+    if (*nbytes > s->room) s->room = *nbytes;
+    return LS_OK;
+}
+
+ls_status cu_sdpa_ready(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D)
+{
+    plan *p = NULL;
+    LS_TRY(plan_of(s, backward, B, T, H, D, &p));
+    if (scratch_of(p) > s->room)
+        return ls_fail(LS_E_UNSUPPORTED, "attention by cuDNN wants %zu bytes of scratch here, and %zu were asked for",
+                       scratch_of(p), s->room);
     return LS_OK;
 }
 

@@ -29,13 +29,14 @@ __attribute__((visibility("default"))) const ls_kernel_source *ls_kernel_source_
 
 #if defined(__has_include) && !defined(LS_EMU) /* an emulated device has no CUPTI */
 #if __has_include(<cupti.h>)
+#include <cupti.h>
+#if CUPTI_API_VERSION >= 130000 /* the records below */
 #define HAVE_CUPTI 1
+#endif
 #endif
 #endif
 
 #ifdef HAVE_CUPTI
-#include <cupti.h>
-
 #define CALLS(X)                                     \
     X(cuptiGetVersion, true)                         \
     X(cuptiGetResultString, true)                    \
@@ -494,7 +495,7 @@ static void cupti_end(ls_kernel_sink *sink, void *ctx, ls_kernel_facts *facts)
 static bool cupti_begin(int64_t n_record, char *words, size_t room)
 {
     (void)n_record;
-    snprintf(words, room, "built without CUPTI's headers");
+    snprintf(words, room, "built without the headers of CUPTI 13");
     return false;
 }
 

@@ -18,6 +18,12 @@ ls_status cu_sdpa_plan(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t 
     return ls_fail(LS_E_UNSUPPORTED, "built without cuDNN");
 }
 
+ls_status cu_sdpa_ready(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D)
+{
+    (void)s, (void)backward, (void)B, (void)T, (void)H, (void)D;
+    return ls_fail(LS_E_UNSUPPORTED, "built without cuDNN");
+}
+
 ls_status cu_sdpa_run(cu_sdpa *s, bool backward, const cu_attention_job *j)
 {
     (void)s, (void)backward, (void)j;

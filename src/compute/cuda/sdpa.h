@@ -13,9 +13,11 @@ ls_status cu_sdpa_open(cu_sdpa **out, void *stream, ls_dtype dt, bool determinis
 ls_status cu_sdpa_open_for(cu_sdpa **out, ls_dtype dt, bool deterministic, const char *json);
 void cu_sdpa_close(cu_sdpa **s);
 
-/* Builds the plan of this shape, once; plans stay. *nbytes: the scratch it works in. A failure is kept, too, and told again. Not while a stream
- * is being recorded: ask for every shape before (cu_attention_scratch does). */
+/* Builds the plan of this shape, once; plans stay. *nbytes: the scratch it works in, which every later run may use. A failure is kept, too,
+ * and told again. */
 ls_status cu_sdpa_plan(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, size_t *nbytes);
+/* The same before a run: LS_E_UNSUPPORTED also when it wants more scratch than was ever asked for. */
+ls_status cu_sdpa_ready(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D);
 
 /* Without dropout. */
 ls_status cu_sdpa_run(cu_sdpa *s, bool backward, const cu_attention_job *j);

@@ -28,6 +28,11 @@ struct meeting { /* of some lanes of a warp */
     std::vector<unsigned char> rows;
 };
 
+/* Meetings of a whole warp come in one order, so two take turns: who comes to the next but one has seen everybody leave the first. */
+struct warp_meetings {
+    meeting full[2];
+};
+
 struct async_copy {
     void *dst;
     const void *src;
@@ -45,7 +50,8 @@ struct thread {
     unsigned old;
     const char *what;
     int barrier;
-    meeting *last; /* whose rows it may still read */
+    meeting *last;   /* whose rows it may still read           */
+    unsigned n_full; /* meetings of the whole warp it came to  */
     std::deque<std::vector<async_copy>> groups;
     std::vector<async_copy> open;
 };
@@ -67,6 +73,7 @@ struct engine {
     int n = 0, n_warp = 0, n_done = 0;
     barrier bars[MOST_BARRIERS] = {};
     std::vector<std::vector<std::unique_ptr<meeting>>> open; /* by warp */
+    std::vector<warp_meetings> whole;                        /* by warp */
     std::vector<worker *> idle;
     std::vector<int> lane_order, warp_order;
     thread *now = nullptr;
@@ -230,6 +237,19 @@ static meeting *meet(thread *t, unsigned mask, size_t n, const char *what)
     return m;
 }
 
+static meeting *meet_whole(thread *t, size_t n, const char *what)
+{
+    meeting *m = &e().whole[(size_t)t->warp].full[t->n_full++ & 1];
+    if (m->closed || !m->came) {
+        m->mask = ~0u, m->came = m->closed = m->left = 0, m->what = what, m->n = n;
+        if (m->rows.size() < n * LANES) m->rows.resize(n * LANES);
+    } else if (m->n != n || (m->what != what && strcmp(m->what, what) != 0)) {
+        emu_stop("lane %d comes to %s (%zu bytes) with mask ffffffff, others of its warp wait in %s (%zu bytes)",
+                 t->lane, what, n, m->what, m->n);
+    }
+    return m;
+}
+
 const void *emu_warp_exchange(const void *mine, size_t n, unsigned mask, const char *what)
 {
     engine &g = e();
@@ -237,7 +257,7 @@ const void *emu_warp_exchange(const void *mine, size_t n, unsigned mask, const c
     if (!t) emu_stop("%s outside a kernel", what);
     if (!(mask >> t->lane & 1)) emu_stop("lane %d is not in the mask %08x of its own %s", t->lane, mask, what);
     if (t->last) t->last->left &= ~(1u << t->lane), t->last = nullptr;
-    meeting *m = meet(t, mask, n, what);
+    meeting *m = mask == ~0u ? meet_whole(t, n, what) : meet(t, mask, n, what);
     memcpy(m->rows.data() + n * (size_t)t->lane, mine, n);
     m->came |= 1u << t->lane;
     t->last = m;
@@ -387,6 +407,7 @@ static void begin_block()
     g.n_done = 0;
     if (g.shared_nbytes) memset(g.shared, 0xff, g.shared_nbytes);
     for (barrier &b : g.bars) b.came = 0;
+    for (warp_meetings &m : g.whole) m.full[0].came = m.full[1].came = m.full[0].closed = m.full[1].closed = 0;
     for (int i = 0; i < g.n; i++) {
         thread &t = g.threads[(size_t)i];
         const unsigned u = (unsigned)i;
@@ -395,6 +416,7 @@ static void begin_block()
         t.warp = i / LANES;
         t.lane = i % LANES;
         t.last = nullptr;
+        t.n_full = 0;
         if (!t.groups.empty()) t.groups.clear();
         if (!t.open.empty()) t.open.clear();
     }
@@ -427,6 +449,7 @@ void emu_run_grid(const char *name, dim3 grid, dim3 block, size_t smem, const em
     g.n_warp = (g.n + LANES - 1) / LANES;
     if ((int)g.threads.size() < g.n) g.threads.resize((size_t)g.n);
     if ((int)g.open.size() < g.n_warp) g.open.resize((size_t)g.n_warp);
+    if ((int)g.whole.size() < g.n_warp) g.whole.resize((size_t)g.n_warp);
     in_order(g.lane_order, LANES);
     in_order(g.warp_order, g.n_warp);
     const char *order = getenv("LS_EMU_ORDER");

@@ -89,6 +89,9 @@ cudaError_t say(cudaError_t e)
 /* What a call gives before it does anything: an ordered failure, a broken device. */
 cudaError_t gate(const char *name)
 {
+    /* as with the driver: a process that used it leaves children that cannot */
+    static const pid_t first = getpid();
+    if (getpid() != first) return cudaErrorInitializationError;
     if (w().broken != cudaSuccess) return w().broken;
     auto f = w().to_fail.find(name);
     if (f == w().to_fail.end()) return cudaSuccess;

@@ -1,10 +1,10 @@
-/* adamw.cu - one AdamW step over a flat range, moments and master weights in float, parameters in the type of operations.
+/* adamw.cu - one AdamW step over a flat range: moments and master weights in float, parameters in dtype.
  *
  *   g' = g grad_scale (+ decay w, coupled);  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
  *   w  = w - lr ( (m/bias1) / (sqrt(v/bias2) + eps) (+ decay w, decoupled) );  p = w, rounded
  * Ranges of h->plain have no decay.
  *
- * Bytes   30n: 16 read, 14 written (28n in float, where p is w). Nothing is read again soon: accesses pass by the caches. */
+ * Bytes   30n: 16 read, 14 written (28n in float, where p is w). Nothing is read again soon: accesses stream. */
 #include "compute/cuda/kernels/point.cuh"
 #include "compute/cuda/kernels/round.cuh"
 

@@ -1,8 +1,9 @@
-/* column_sums.cu - sums (N) (+)= the sums of the columns of x (R,N): the gradient of a bias, where the product beside it does not make it.
+/* column_sums.cu - sums (N) (+)= the sums of the columns of x (R,N): the gradient of a bias, where the product beside
+ * it does not make it.
  *
  * Bytes   2RN (16-bit types), and 4N a share of the rows for the partial sums.
- * Order   a block has 32 packs of columns and a share of the rows, its 8 warps take them in turn; warps in order, then shares in order
- *         (fold.cu). R alone decides the shares. */
+ * Order   a block has 32 packs of columns and a share of the rows, its 8 warps take them in turn; warps in order, then
+ *         shares in order (fold.cu). R alone decides the shares. */
 #include "compute/cuda/kernels/fold.cuh"
 #include "compute/cuda/kernels/norm.h"
 

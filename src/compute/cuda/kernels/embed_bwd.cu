@@ -1,16 +1,17 @@
-/* embed_bwd.cu - gradients of the two tables of the embedding, every element a sum in one order, without atomics on floats.
+/* embed_bwd.cu - gradients of the embedding's two tables: every element a sum in one order, without float atomics.
  *
- *   dwte[v] (+)= sum of drop'(dy[r]) over the positions r of token v        dwpe[t] (+)= sum over the batch of drop'(dy[b,t])
+ *   dwte[v] (+)= sum of drop'(dy[r]) over the positions r of token v
+ *   dwpe[t] (+)= sum over the batch of drop'(dy[b,t])
  *
- *   sorted   | the the the … the | a a a | of … of |      positions by token (sort_ids.cu), ascending inside a token's list
- *   pieces   |--32--|--32--|--7--|-3-|--32--|-9-|         a list is cut from its own beginning, so its sum depends on it alone
- *   windows  |----32----|----32----|----32----| …         a block sums the pieces that begin in its window: 63 positions at most, however
- *                                                         often a token comes
- * Short lists (one piece) go to the table at once. Pieces of longer ones go to scratch, at most two a window (one of 32, one shorter), and
- * join_pieces adds them in order.
+ *   sorted   | the the the … the | a a a | of … of |     positions by token (sort_ids.cu), ascending in a token's list
+ *   pieces   |--32--|--32--|--7--|-3-|--32--|-9-|        cut from its list's beginning: a sum depends on its list alone
+ *   windows  |----32----|----32----|----32----| …        a block sums the pieces that begin in its window: 63 positions
+ *                                                        at most, however often a token comes
+ * Short lists (one piece) go to the table at once. Pieces of longer ones go to scratch, at most two a window (one of
+ * 32, one shorter), and join_pieces adds them in order.
  *
- * Bytes   2RC twice (16-bit types), 8 bytes an element of every row of dwte that occurs (12 with acc: it is read, too), 4PC. Without acc the
- *         whole of dwte is cleared first: 4VC. */
+ * Bytes   2RC twice (16-bit types), 8 bytes an element of every row of dwte that occurs (12 with acc: it is read, too),
+ *         4PC. Without acc the whole of dwte is cleared first: 4VC. */
 #include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
 

@@ -12,23 +12,23 @@
 
 #include "flash_tile.cuh"
 
-template <class E, int DP> struct bwd_shape {
+template <class E, int DP, bool EXACT> struct bwd_shape {
     static const int WIDE = sizeof(E) == 4;
-    static const int MT = !WIDE && DP == 64 ? 2 : 1;
+    static const int MT = !WIDE && DP == 64 && EXACT ? 2 : 1;
     static const int OWN = 64 * MT, PASS = WIDE ? 32 : 64;  /* rows of the block; rows of the tiles that pass */
     static const int PART = MT == 2 || DP == 128 ? 16 : 32; /* columns at a time of flash_dq */
-    static const bool HELD_DQ = !(WIDE && DP == 128);       /* q and dy stay in registers */
-    static const bool HELD_K = DP == 64;                    /* k does, in flash_dkv */
+    static const bool HELD_DQ = WIDE ? DP == 64 && EXACT : DP == 64 || EXACT; /* q and dy stay in registers */
+    static const bool HELD_K = DP == 64;                                      /* k does, in flash_dkv */
     static const int ROW = DP * (int)sizeof(E), ONE = PASS * ROW;
     /* flash_dq: q, dy | k, k | v, v | delta;    flash_dkv: k, v | q, q | dy, dy | lse, lse | delta, delta */
     static const int A = 0, B = OWN * ROW, X = 2 * OWN * ROW, Y = X + 2 * ONE, S = Y + 2 * ONE;
     static const int DQ_NBYTES = S + OWN * 4, DKV_NBYTES = S + 4 * PASS * 4;
 };
 
-template <class E, int DP> static __device__ __forceinline__ void bwd_zero(float (*d)[DP / 8][4])
+template <class E, int DP, bool EXACT> static __device__ __forceinline__ void bwd_zero(float (*d)[DP / 8][4])
 {
 #pragma unroll
-    for (int m = 0; m < bwd_shape<E, DP>::MT; m++)
+    for (int m = 0; m < bwd_shape<E, DP, EXACT>::MT; m++)
 #pragma unroll
         for (int n = 0; n < DP / 8; n++) d[m][n][0] = d[m][n][1] = d[m][n][2] = d[m][n][3] = 0;
 }
@@ -39,7 +39,7 @@ template <class E, int DP> static __device__ __forceinline__ void bwd_zero(float
 template <class E, int DP, bool EXACT>
 FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, int row0, int T, int D)
 {
-    typedef bwd_shape<E, DP> sh;
+    typedef bwd_shape<E, DP, EXACT> sh;
     typedef flash_tile<E, DP> tl;
     const int lane = (int)threadIdx.x & 31, c = lane % tl::CHUNKS;
 #pragma unroll
@@ -54,6 +54,7 @@ FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, in
                 for (int e = 0; e < tl::EACH; e++) sum = fmaf(to_float(a[e]), to_float(b[e]), sum);
             }
         } else {
+#pragma unroll 1
             for (int e = 0; e < tl::EACH; e++)
                 if (i < T && c * tl::EACH + e < D) sum = fmaf(to_float(dy[e]), to_float(from[e]), sum);
         }
@@ -68,14 +69,14 @@ FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, in
 }
 
 /* PART columns from key j1 on, which is row c1 of the tiles. EDGE: some lie ahead of some of the warp's rows. */
-template <class E, int PASSES, int DP, bool DROP, bool EDGE>
-FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4],
-                        uint32_t (*dy)[DP / mma_kind<E, PASSES>::K][4], const float (*lse2)[2], const float (*delta)[2],
+template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
+FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP * sizeof(E) / 32][4],
+                        uint32_t (*dy)[DP * sizeof(E) / 32][4], const float (*lse2)[2], const float (*delta)[2],
                         saddr mem, saddr k, saddr v, int row0, int first_row, int j1, int c1, const flash_job &j,
                         const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP> sh;
+    typedef bwd_shape<E, DP, EXACT> sh;
     typedef flash_tile<E, DP> tl;
     const int MT = sh::MT, NT = sh::PART / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
@@ -139,11 +140,11 @@ FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP / mma_kind<E, P
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 113 * 1024 ? 2 : 1)
+__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBYTES <= 113 * 1024 ? 2 : 1)
     flash_dq(flash_job j)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP> sh;
+    typedef bwd_shape<E, DP, EXACT> sh;
     typedef flash_tile<E, DP> tl;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 
     const saddr smem = mma_saddr(mem);
     float dq[MT][DP / 8][4], lse2[MT][2], delta[MT][2];
     uint32_t hq[MT][DP / mm::K][4], hdy[MT][DP / mm::K][4];
-    bwd_zero<E, DP>(dq);
+    bwd_zero<E, DP, EXACT>(dq);
     for (int j0 = 0, at = 0; j0 < end; j0 += sh::PASS, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
@@ -198,13 +199,13 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 
         if (j0 + sh::PASS - 1 <= first_row) {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += sh::PART)
-                dq_part<E, PASSES, DP, DROP, false>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1,
-                                                    c1, j, drop);
+                dq_part<E, PASSES, DP, EXACT, DROP, false>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row,
+                                                           j0 + c1, c1, j, drop);
         } else {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS && j0 + c1 <= last_row; c1 += sh::PART)
-                dq_part<E, PASSES, DP, DROP, true>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row, j0 + c1, c1,
-                                                   j, drop);
+                dq_part<E, PASSES, DP, EXACT, DROP, true>(dq, hq, hdy, lse2, delta, smem, kt, vt, row0, first_row,
+                                                          j0 + c1, c1, j, drop);
         }
     }
     const flash_place at = flash_where(j, (T + sh::OWN - 1) / sh::OWN, true); /* p, which was not kept */
@@ -218,13 +219,13 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DQ_NBYTES <= 
 /* ---- keys and values --------------------------------------------------------------------------------------------- */
 
 /* 16 columns, which are queries: from i1 on, row c1 of the tiles. EDGE: some of the warp's keys lie ahead of some of them. */
-template <class E, int PASSES, int DP, bool DROP, bool EDGE>
-FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4],
-                         uint32_t (*held)[DP / mma_kind<E, PASSES>::K][4], const float *stat, saddr mem, saddr q,
-                         saddr dy, int row0, int first_row, int i1, int c1, const flash_job &j, const flash_drop &drop)
+template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
+FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP * sizeof(E) / 32][4],
+                         const float *stat, saddr mem, saddr q, saddr dy, int row0, int first_row, int i1, int c1,
+                         const flash_job &j, const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP> sh;
+    typedef bwd_shape<E, DP, EXACT> sh;
     typedef flash_tile<E, DP> tl;
     const int MT = sh::MT, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
@@ -298,7 +299,7 @@ template <class E, int DP, bool EXACT>
 FLASH_PART void dkv_load(char *mem, int at, const E *q, const E *dy, const flash_job &j, int row, int ldq, int ldy,
                          int i0, int T, int D)
 {
-    typedef bwd_shape<E, DP> sh;
+    typedef bwd_shape<E, DP, EXACT> sh;
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::X + at * sh::ONE, q, ldq, i0, T, D);
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y + at * sh::ONE, dy, ldy, i0, T, D);
     const int n = (int)threadIdx.x % 64, i = i0 + n;
@@ -310,11 +311,11 @@ FLASH_PART void dkv_load(char *mem, int at, const E *q, const E *dy, const flash
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <= 113 * 1024 ? 2 : 1)
+__global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NBYTES <= 113 * 1024 ? 2 : 1)
     flash_dkv(flash_job j)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef bwd_shape<E, DP> sh;
+    typedef bwd_shape<E, DP, EXACT> sh;
     typedef flash_tile<E, DP> tl;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
@@ -335,8 +336,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <=
     const saddr smem = mma_saddr(mem);
     float dk[MT][DP / 8][4], dv[MT][DP / 8][4];
     uint32_t held[MT][DP / mm::K][4];
-    bwd_zero<E, DP>(dk);
-    bwd_zero<E, DP>(dv);
+    bwd_zero<E, DP, EXACT>(dk);
+    bwd_zero<E, DP, EXACT>(dv);
     for (int i0 = j0, at = 0; i0 < T; i0 += sh::PASS, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
@@ -356,14 +357,14 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <=
         if (i0 >= first_row + MT * 16 - 1) {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += 16)
-                dkv_part<E, PASSES, DP, DROP, false>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1, c1, j,
-                                                     drop);
+                dkv_part<E, PASSES, DP, EXACT, DROP, false>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1,
+                                                            c1, j, drop);
         } else {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += 16)
                 if (i0 + c1 + 15 >= first_row)
-                    dkv_part<E, PASSES, DP, DROP, true>(dk, dv, held, stat, smem, qt, dyt, row0, first_row, i0 + c1, c1,
-                                                        j, drop);
+                    dkv_part<E, PASSES, DP, EXACT, DROP, true>(dk, dv, held, stat, smem, qt, dyt, row0, first_row,
+                                                               i0 + c1, c1, j, drop);
         }
     }
     const flash_place at = flash_where(j, (T + sh::OWN - 1) / sh::OWN, false); /* p, which was not kept */
@@ -379,7 +380,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP>::DKV_NBYTES <=
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int bwd_launch(const flash_job *j, void *stream)
 {
-    typedef bwd_shape<E, DP> sh;
+    typedef bwd_shape<E, DP, EXACT> sh;
     int n_block = j->B * j->H * ((j->T + sh::OWN - 1) / sh::OWN);
     int e = flash_launch(flash_dq<E, PASSES, DP, EXACT, DROP>, n_block, sh::DQ_NBYTES, stream, j);
     return e ? e : flash_launch(flash_dkv<E, PASSES, DP, EXACT, DROP>, n_block, sh::DKV_NBYTES, stream, j);

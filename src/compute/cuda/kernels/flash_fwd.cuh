@@ -9,22 +9,22 @@
 
 #include "flash_tile.cuh"
 
-template <class E, int DP, bool DROP> struct fwd_shape {
+template <class E, int DP, bool EXACT, bool DROP> struct fwd_shape {
     static const int WIDE = sizeof(E) == 4;
-    static const int MT = !WIDE && DP == 64 ? 2 : 1, BM = 64 * MT, BN = WIDE ? 32 : 64;
+    static const int MT = !WIDE && DP == 64 && EXACT ? 2 : 1, BM = 64 * MT, BN = WIDE ? 32 : 64;
     static const bool HELD = !(WIDE && DP == 128) && !(DROP && MT == 2); /* queries stay in registers */
     static const int Q = 0, K = BM * DP * (int)sizeof(E), ONE = BN * DP * (int)sizeof(E), V = K + 2 * ONE,
                      NBYTES = V + 2 * ONE;
 };
 
 /* One tile of keys and values. first_row: of the warp; j0: the tile's first key. EDGE: some of them lie ahead of some of the rows. */
-template <class E, int PASSES, int DP, bool DROP, bool EDGE>
-FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2],
-                         uint32_t (*q)[DP / mma_kind<E, PASSES>::K][4], saddr mem, saddr k, saddr v, int row0,
-                         int first_row, int j0, float scale2, const flash_drop &drop)
+template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
+FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2], uint32_t (*q)[DP * sizeof(E) / 32][4],
+                         saddr mem, saddr k, saddr v, int row0, int first_row, int j0, float scale2,
+                         const flash_drop &drop)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef fwd_shape<E, DP, DROP> sh;
+    typedef fwd_shape<E, DP, EXACT, DROP> sh;
     typedef flash_tile<E, DP> tl;
     const int MT = sh::MT, NT = sh::BN / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const int last_row = first_row + MT * 16 - 1;
@@ -105,11 +105,11 @@ FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2]
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
-__global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, DROP>::NBYTES <= 113 * 1024 ? 2 : 1)
+__global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::NBYTES <= 113 * 1024 ? 2 : 1)
     flash_fwd(flash_job j)
 {
     typedef mma_kind<E, PASSES> mm;
-    typedef fwd_shape<E, DP, DROP> sh;
+    typedef fwd_shape<E, DP, EXACT, DROP> sh;
     typedef flash_tile<E, DP> tl;
     char *mem = LS_SHARED_DYNAMIC(char);
     const int MT = sh::MT, T = j.T, D = EXACT ? DP : j.D;
@@ -153,9 +153,11 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, DROP>::NBYTES 
         }
         const saddr kt = smem + (sh::K + at * sh::ONE), vt = smem + (sh::V + at * sh::ONE);
         if (j0 + sh::BN - 1 <= first_row)
-            fwd_step<E, PASSES, DP, DROP, false>(o, top, sum, held, smem, kt, vt, row0, first_row, j0, scale2, drop);
+            fwd_step<E, PASSES, DP, EXACT, DROP, false>(o, top, sum, held, smem, kt, vt, row0, first_row, j0, scale2,
+                                                        drop);
         else if (j0 < first_row + MT * 16)
-            fwd_step<E, PASSES, DP, DROP, true>(o, top, sum, held, smem, kt, vt, row0, first_row, j0, scale2, drop);
+            fwd_step<E, PASSES, DP, EXACT, DROP, true>(o, top, sum, held, smem, kt, vt, row0, first_row, j0, scale2,
+                                                       drop);
     }
 
     const flash_place to = flash_where(j, (T + sh::BM - 1) / sh::BM, true); /* p, which was not kept */
@@ -178,7 +180,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, DROP>::NBYTES 
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int fwd_launch(const flash_job *j, void *stream)
 {
-    typedef fwd_shape<E, DP, DROP> sh;
+    typedef fwd_shape<E, DP, EXACT, DROP> sh;
     int n_tile = (j->T + sh::BM - 1) / sh::BM;
     return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, j->B * j->H * n_tile, sh::NBYTES, stream, j);
 }

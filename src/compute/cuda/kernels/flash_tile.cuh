@@ -9,7 +9,7 @@
 #include "mma.cuh"
 
 #ifdef LS_EMU
-#define FLASH_PART static __attribute__((noinline)) /* once for all the kernels that have it: they compile sooner */
+#define FLASH_PART [[gnu::noinline]] static /* once for all the kernels that have it: they compile sooner */
 #else
 #define FLASH_PART static __device__ __forceinline__
 #endif
@@ -132,6 +132,7 @@ FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float
         if (i >= T) continue;
         if (EXACT || (D % tl::EACH == 0 && c * tl::EACH < D)) *(uint4 *)to = *(const uint4 *)from;
         else
+#pragma unroll 1
             for (int e = 0; e < tl::EACH; e++)
                 if (c * tl::EACH + e < D) to[e] = ((const E *)from)[e];
     }

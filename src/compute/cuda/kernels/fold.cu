@@ -1,4 +1,5 @@
-/* fold.cu - out[j] (+)= sum over i of part[i][j]: 32 columns a block, each summed by 16 warps in rows i, i+16, …, and those sums in order.
+/* fold.cu - out[j] (+)= sum over i of part[i][j]: 32 columns a block, each summed by 16 warps in rows i, i+16, …, and
+ * those sums in order.
  *
  * Bytes   4 * rows * n, out of L2. */
 #include "compute/cuda/kernels/fold.cuh"

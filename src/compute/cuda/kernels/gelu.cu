@@ -4,8 +4,8 @@
  *               dx = dy (s + 2 x s (1 - s) u')
  *   erf form    y = x (1 + erf(x/sqrt 2))/2,       dx = dy ((1 + erf(x/sqrt 2))/2 + x exp(-x^2/2)/sqrt(2 pi))
  *
- * Bytes   forward 4n, backward 6n (16-bit types). At full bandwidth there is time for about 20 instructions an element, hence the form
- *         with one exponential and one division, both in the fast form (2 units in the last place). */
+ * Bytes   forward 4n, backward 6n (16-bit types). At full bandwidth there is time for about 20 instructions an element,
+ *         hence the form with one exponential and one division, both in the fast form (2 units in the last place). */
 #include "compute/cuda/kernels/point.cuh"
 #include "compute/cuda/kernels/point.h"
 

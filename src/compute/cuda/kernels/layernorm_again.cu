@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
         widen(ws, vec_load<N>(w + j));
         widen(bs, vec_load<N>(b + j));
 #pragma unroll
-        for (int i = 0; i < N; i++) f[i] = (f[i] - m) * s * ws[i] + bs[i];
+        for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - m) * s, ws[i], bs[i]);
         vec_store<N>(y + r * C + j, vec_of<T>(f));
     }
 }

@@ -4,9 +4,10 @@
  *   dw (+)= sum over rows of dy h,      db (+)= sum over rows of dy
  *
  * Bytes   6RC, 8RC with dres (16-bit types), and the partial sums: 8C a block, written once and read out of L2.
- * Shape   as forward: a row lies in the registers of W warps, which walk over rows and keep their columns' sums in registers as well.
- * Order   every block sums its rows in order, then its warps' sums in order, into a row of scratch; fold.cu adds those. R and C alone
- *         decide how many blocks there are. */
+ * Shape   as forward: a row lies in the registers of W warps, which walk over rows and keep their columns' sums in
+ *         registers as well.
+ * Order   every block sums its rows in order, then its warps' sums in order, into a row of scratch; fold.cu adds those.
+ *         R and C alone decide how many blocks there are. */
 #include "compute/cuda/kernels/fold.cuh"
 #include "compute/cuda/kernels/norm.cuh"
 #include "compute/cuda/kernels/norm.h"
@@ -145,7 +146,7 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any(
     }
 }
 
-/* … and before it, as dx may lie over dres alone, the sums: a thread owns a column, a block an equal share of the rows. */
+/* … and before it the sums (dx may lie over what they read): a thread owns a column, a block a share of the rows. */
 template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_columns(const job<T> a)
 {
     const int64_t share = ceil_div<int64_t>(a.R, gridDim.y), from = blockIdx.y * share;

@@ -1,10 +1,11 @@
 /* layernorm_fwd.cu - layer normalisation of rows, alone or with the residual sum before it.
  *
- *   res = x + drop(delta)                     (only with delta; rounded to the type, and the norm is that of the rounded row)
+ *   res = x + drop(delta)        (only with delta; rounded to the type, and the norm is that of the rounded row)
  *   y   = (x - mean) rstd w + b,   rstd = 1 / sqrt(mean of (x - mean)^2 + eps)
  *
- * Bytes   4RC alone, 8RC with the sum (16-bit types), each array once: the row stays in registers between the passes over it.
- * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1. Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
+ * Bytes   4RC alone, 8RC with the sum (16-bit types): each array once, the row stays in registers between the passes.
+ * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1.
+ *         Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
  * Order   sums run over a lane's elements, then over lanes, then over warps: the width alone decides it. */
 #include "compute/cuda/kernels/norm.cuh"
 #include "compute/cuda/kernels/norm.h"
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 3 : 2) norm_rows(const
                 widen(w, vec_load<N>(a.w + p * N));
                 widen(b, vec_load<N>(a.b + p * N));
 #pragma unroll
-                for (int i = 0; i < N; i++) f[i] = (f[i] - mean) * rstd * w[i] + b[i];
+                for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - mean) * rstd, w[i], b[i]);
                 vec_store<N>(a.y + r * a.C + p * N, vec_of<T>(f));
             }
         }
@@ -120,7 +121,7 @@ template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) nor
             square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
         const float rstd = 1.0f / sqrtf(group_sum<NORM_WARPS>(square, room[1]) * inv + a.eps);
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
-            a.y[r * a.C + j] = from_float<T>((to_float(x[j]) - mean) * rstd * to_float(a.w[j]) + to_float(a.b[j]));
+            a.y[r * a.C + j] = from_float<T>(fmaf((to_float(x[j]) - mean) * rstd, to_float(a.w[j]), to_float(a.b[j])));
         if (threadIdx.x == 0) {
             a.mean[r] = mean;
             a.rstd[r] = rstd;

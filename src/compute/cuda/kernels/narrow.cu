@@ -1,4 +1,4 @@
-/* narrow.cu - parameters from master weights: p = x, rounded to the nearest or stochastically. 6n bytes (16-bit types). */
+/* narrow.cu - parameters from master weights: p = x, rounded to the nearest or stochastically. 6n bytes. */
 #include "compute/cuda/kernels/point.cuh"
 #include "compute/cuda/kernels/round.cuh"
 

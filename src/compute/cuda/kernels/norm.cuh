@@ -7,8 +7,8 @@
 #define NORM_THREADS 256
 #define NORM_WARPS   (NORM_THREADS / 32)
 
-/* The sum of v over the W warps that own a row, to all of their lanes. room: NORM_WARPS floats, not used again before another
- * barrier of the block. All threads of the block come here when W > 1. */
+/* The sum of v over the W warps that own a row, to all of their lanes. room: NORM_WARPS floats, not used again before
+ * another barrier of the block. All threads of the block come here when W > 1. */
 template <int W> LS_DEVICE float group_sum(float v, float *room)
 {
     v = warp_sum(v);
@@ -22,7 +22,8 @@ template <int W> LS_DEVICE float group_sum(float v, float *room)
     return sum;
 }
 
-/* Calls to.rows<NP, W>() with the smallest layout that holds C columns in registers, or to.any(). A lane holds at most 32 numbers. */
+/* Calls to.rows<NP, W>() with the smallest layout that holds C columns in registers, or to.any(). A lane holds at most
+ * 32 numbers. */
 template <class T, class To> static int norm_pick(int64_t C, bool aligned, const To &to)
 {
     constexpr int N = whole<T>, TOP = 32 / N;

@@ -1,5 +1,5 @@
-/* norm.h - launchers of the layer normalisation kernels. Arguments as in compute.h; dt is the type of activations and parameters, statistics
- * and gradients of parameters are float. They return a cudaError_t (0: queued). */
+/* norm.h - launchers of the layer normalisation kernels. Arguments as in compute.h; dt is the type of activations and
+ * parameters, statistics and gradients of parameters are float. They return a cudaError_t (0: queued). */
 #ifndef LS_CUDA_KERNELS_NORM_H
 #define LS_CUDA_KERNELS_NORM_H
 

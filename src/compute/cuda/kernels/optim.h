@@ -1,4 +1,5 @@
-/* optim.h - launchers of the optimizer's kernels over flat ranges. Arguments as in compute.h; they return a cudaError_t (0: queued). */
+/* optim.h - launchers of the optimizer's kernels over flat ranges. Arguments as in compute.h; they return a cudaError_t
+ * (0: queued). */
 #ifndef LS_CUDA_KERNELS_OPTIM_H
 #define LS_CUDA_KERNELS_OPTIM_H
 
@@ -8,8 +9,9 @@
 extern "C" {
 #endif
 
-/* How a float becomes a parameter: NULL or on == false, to the nearest; else up or down by the distance, with random bits named by (key,
- * first + i): LS_BF16 alone, LS_F32 has nothing to round, LS_F16 is refused (cudaErrorNotSupported). */
+/* How a float becomes a parameter: NULL or on == false, to the nearest; else up or down by the distance, with random
+ * bits named by (key, first + i): LS_BF16 alone, LS_F32 has nothing to round, LS_F16 is refused
+ * (cudaErrorNotSupported). */
 typedef struct cu_rounding {
     bool on;
     uint64_t key;

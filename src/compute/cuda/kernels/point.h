@@ -1,4 +1,5 @@
-/* point.h - launchers of the kernels on single elements. Arguments as in compute.h; they return a cudaError_t (0: queued). */
+/* point.h - launchers of the kernels on single elements. Arguments as in compute.h; they return a cudaError_t
+ * (0: queued). */
 #ifndef LS_CUDA_KERNELS_POINT_H
 #define LS_CUDA_KERNELS_POINT_H
 

@@ -5,7 +5,8 @@
 #include "compute/cuda/kernels/optim.h"
 #include "compute/cuda/kernels/vec.cuh"
 
-/* Up with the probability of the bits that are dropped over 2^16: they carry into the rest when 16 random bits are added. */
+/* Up with the probability of the bits that are dropped over 2^16: they carry into the rest when 16 random bits are
+ * added. */
 LS_DEVICE __nv_bfloat16 bf16_stochastic(float x, uint32_t random)
 {
     const uint32_t u = __float_as_uint(x);

@@ -2,11 +2,11 @@
  *
  *   loss = log(sum exp x) - x[target]        dx = (exp(x) / sum exp x - [target]) dloss
  *
- * Bytes   4 rows*ld (16-bit types): read once, written once. 50304 columns of bf16 are 98 KiB, so two rows fit into shared memory: while a
- *         block works on one, the next is on its way (cp.async), and reading never stops. A thread copies, sums and writes the same packs, so
- *         the one barrier of a row is that of the two sums.
- * Numbers   everything in units of log 2: with m = max * log2(e) rounded, sum 2^(x log2(e) - m) and log2(sum) + m belong together,
- *         whatever m's rounding. About 13 instructions an element, of 24 there is time for.
+ * Bytes   4 rows*ld (16-bit types): read once, written once. 50304 columns of bf16 are 98 KiB, so two rows fit into
+ *         shared memory: while a block works on one, the next is on its way (cp.async), and reading never stops. A
+ *         thread copies, sums and writes the same packs, so the one barrier of a row is that of the two sums.
+ * Numbers   everything in units of log 2: with m = max * log2(e) rounded, sum 2^(x log2(e) - m) and log2(sum) + m
+ *         belong together, whatever m's rounding. About 13 instructions an element, of 24 there is time for.
  * Order   a thread's elements, lanes, warps. V and ld decide it, and whether a row fits. */
 #include "compute/cuda/kernels/softmax.h"
 #include "compute/cuda/kernels/vec.cuh"
@@ -43,8 +43,8 @@ template <class T> LS_DEVICE void fetch(T *to, const job<T> &a, int64_t r, int n
     for (int p = threadIdx.x; p < n_read; p += THREADS) cp_async16(to + p * N, a.logits + r * a.ld + p * N);
 }
 
-/* max and sum over a block, of 2^x: every thread has s = sum of 2^(x - m) over its own elements (m -inf: it has none). room is not used
- * again before the next barrier but one. */
+/* max and sum over a block, of 2^x: every thread has s = sum of 2^(x - m) over its own elements (m -inf: it has none).
+ * room is not used again before the next barrier but one. */
 LS_DEVICE void join_block(float &m, float &s, float2 *room)
 {
     const float top = warp_max(m);

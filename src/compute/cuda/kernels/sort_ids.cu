@@ -1,10 +1,10 @@
 /* sort_ids.cu - token positions by id, stable, as a radix sort of 8 bits a pass whose every step has one outcome.
  *
  *   count   each tile of 2048 positions: how many of each digit                         hist (tiles, 256)
- *   place   where a tile's digits begin: the digits below it everywhere, and equal ones in earlier tiles; inside the tile a position's
- *           place is behind its warp's and the warps' before it (ballots tell who has the same digit)
+ *   place   where a tile's digits begin: the digits below it everywhere, and equal ones in earlier tiles; inside the
+ *           tile a position's place is behind its warp's and the warps' before it (ballots tell who has the same digit)
  *
- * Bytes   24R a pass; ids below 65536 take two passes. Four launches of a few microseconds; no host looks at anything. */
+ * Bytes   24R a pass; ids below 65536 take two passes: four launches of a few microseconds, no look from the host. */
 #include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
 
@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(THREADS) place_digits(int32_t *key, int32_t *p
     LS_SHARED(int, room, [WARPS]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int earlier = 0, all = 0;
+#pragma unroll 8
     for (int t = 0; t < (int)gridDim.x; t++) {
         const int c = hist[t * DIGITS + threadIdx.x];
         if (t < (int)blockIdx.x) earlier += c;

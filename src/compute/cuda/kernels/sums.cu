@@ -3,8 +3,9 @@
  *   block_sum[i] = sum of x[j]^2, i*block <= j < (i+1)*block, in double        4n bytes
  *   *out         = sum of x[i], in double                                      8n
  *
- * Order   a warp sums a block: lanes take packs in turn, then a tree over lanes; n and block alone decide it. The sums of 32 blocks leave
- *         together, as results go to the host's memory, where a small write costs what a large one does. `sum` is one block. */
+ * Order   a warp sums a block: lanes take packs in turn, then a tree over lanes; n and block alone decide it. The sums
+ *         of 32 blocks leave together, as results go to the host's memory, where a small write costs what a large one
+ *         does. `sum` is one block. */
 #include "compute/cuda/kernels/optim.h"
 #include "compute/cuda/kernels/vec.cuh"
 

@@ -1,5 +1,5 @@
-/* vec.cuh - N neighbours of a type, moved in one access and computed with in float. N is 16 bytes' worth of them (whole<T>), 4, or 1 where
- * an address or a length does not allow more. */
+/* vec.cuh - N neighbours of a type, moved in one access and computed with in float. N is 16 bytes' worth of them
+ * (whole<T>), 4, or 1 where an address or a length does not allow more. */
 #ifndef LS_CUDA_KERNELS_VEC_CUH
 #define LS_CUDA_KERNELS_VEC_CUH
 
