@@ -22,6 +22,10 @@ typedef struct task {
 static ls_status go(const task *k, ls_trainer *t, ls_profile **out)
 {
     ls_step_result r;
+    const int64_t need = (WARM_UP + 2LL * k->pairs * k->segment) * t->cfg->global_batch;
+    if (need > t->train.n_seq) /* steps go on within one epoch */
+        return ls_fail(LS_E_CONFIG, "%lld sequences are needed, the data has %lld", (long long)need,
+                       (long long)t->train.n_seq);
     ls_status st = ls_profile_begin(out, t);
     ls_profile *p = *out;
     for (int i = 0; i < WARM_UP && st == LS_OK; i++) st = ls_trainer_step(t, &r);
