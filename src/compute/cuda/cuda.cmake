@@ -71,7 +71,7 @@ if(LS_HAVE_CUDA AND _cu_edge)
   file(GLOB _cu_bench CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cu) # programs that measure kernels alone
   foreach(t ${_cu_bench})
     get_filename_component(_n ${t} NAME_WE)
-    add_executable(${_n} ${t} $<TARGET_OBJECTS:ls_cuda_kernels>)
+    add_executable(${_n} EXCLUDE_FROM_ALL ${t} $<TARGET_OBJECTS:ls_cuda_kernels>)
     ls_cuda_options(${_n})
     target_link_libraries(${_n} PRIVATE CUDA::cudart)
   endforeach()

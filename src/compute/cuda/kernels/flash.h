@@ -43,6 +43,7 @@ int flash_fwd_f32(const flash_job *j, int tf32,
 int flash_bwd_bf16(const flash_job *j, void *stream);
 int flash_bwd_f16(const flash_job *j, void *stream);
 int flash_bwd_f32(const flash_job *j, int tf32, void *stream);
+int flash_bwd_tf32(const flash_job *j, void *stream); /* its half of that */
 
 #ifdef __cplusplus
 }

@@ -389,8 +389,10 @@ template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int bwd_lau
 template <class E, int PASSES, int DP> static int bwd_for_width(const flash_job *j, void *stream)
 {
     if (j->D != DP) return bwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
-    if (j->threshold) return bwd_launch<E, PASSES, DP, true, true>(j, stream);
-    return bwd_launch<E, PASSES, DP, true, false>(j, stream);
+    if constexpr (sizeof(E) == 4 && DP == 128)
+        return bwd_launch<E, PASSES, DP, false, true>(j, stream); /* rare: no code of its own */
+    else if (j->threshold) return bwd_launch<E, PASSES, DP, true, true>(j, stream);
+    else return bwd_launch<E, PASSES, DP, true, false>(j, stream);
 }
 
 template <class E, int PASSES> static int bwd_for(const flash_job *j, void *stream)

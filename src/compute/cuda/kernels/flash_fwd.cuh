@@ -188,8 +188,10 @@ template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int fwd_lau
 template <class E, int PASSES, int DP> static int fwd_for_width(const flash_job *j, void *stream)
 {
     if (j->D != DP) return fwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
-    if (j->threshold) return fwd_launch<E, PASSES, DP, true, true>(j, stream);
-    return fwd_launch<E, PASSES, DP, true, false>(j, stream);
+    if constexpr (sizeof(E) == 4 && DP == 128)
+        return fwd_launch<E, PASSES, DP, false, true>(j, stream); /* rare: no code of its own */
+    else if (j->threshold) return fwd_launch<E, PASSES, DP, true, true>(j, stream);
+    else return fwd_launch<E, PASSES, DP, true, false>(j, stream);
 }
 
 template <class E, int PASSES> static int fwd_for(const flash_job *j, void *stream)
