@@ -10,7 +10,8 @@
 
 void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner)
 {
-    const size_t to = nbytes >= (size_t)2 << 20 ? (size_t)2 << 20 : 64, at = u->used,
+    /* whole pages: a block may be pinned for a device, and a page can be pinned once */
+    const size_t huge = (size_t)2 << 20, to = nbytes >= huge ? huge : (size_t)sysconf(_SC_PAGESIZE), at = u->used,
                  need = ((nbytes ? nbytes : 1) + to - 1) / to * to;
     if (need > room - at) return NULL;
     if (u->n == u->cap) {

@@ -381,6 +381,19 @@ static ls_status count_once(const ls_strategy *s, double *mine, double *work)
     return LS_OK;
 }
 
+/* A unit's blocks are added in TURNS sums, block k to sum k % TURNS, whoever has them: a single row of additions would wait for each one,
+ * and a GPU for all of them. `first` is the number of x's first block. */
+enum { TURNS = 8 };
+
+static void add_in_turns(double *turn, int64_t first, const double *x, int64_t n)
+{
+    int64_t i = 0;
+    for (; i < n && (first + i) % TURNS; i++) turn[(first + i) % TURNS] += x[i];
+    for (; i + TURNS <= n; i += TURNS)
+        for (int k = 0; k < TURNS; k++) turn[k] += x[i + k];
+    for (; i < n; i++) turn[(first + i) % TURNS] += x[i];
+}
+
 /* Worker r's blocks of all units lie together, so that one gather brings everyone's. */
 ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
 {
@@ -411,8 +424,9 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
         unit[u] = 0;
         if (!parallel_here(s, u)) continue;
         const int64_t n = m->unit[u].n_pad / LS_NORM_BLOCK / W;
-        for (int64_t p = 0; p < W; p++)
-            for (int64_t i = 0; i < n; i++) unit[u] += s->norm[p * mine + at_unit + i];
+        double turn[TURNS] = {0};
+        for (int64_t p = 0; p < W; p++) add_in_turns(turn, p * n, s->norm + p * mine + at_unit, n);
+        for (int k = 0; k < TURNS; k++) unit[u] += turn[k];
         at_unit += n;
     }
     if (s->opts.tensor) LS_TRY(ls_all_reduce(s->opts.tensor, (ls_view){unit, m->n_unit, LS_F64}, LS_SITE, NULL));

@@ -150,7 +150,7 @@ typedef struct ls_own {
 } ls_own;
 ls_own ls_strategy_own(const ls_strategy *s, int u);
 
-/* Sum of squares of the whole gradient, the same bits on every worker that updates: blocks in order within a unit, then units in order
+/* Sum of squares of the whole gradient, the same bits on every worker that updates: blocks in a fixed order within a unit, then units in order
  * (shards: parallel/tensor.h). Not finite when an element is not. Collective. */
 ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum);
 

@@ -504,7 +504,11 @@ cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned)
 {
     ENTER;
     if (!p || !nbytes) return say(cudaErrorInvalidValue);
-    if (is_pinned(p)) return say(cudaErrorHostMemoryAlreadyRegistered);
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)p / page * page;
+    for (const auto &other : w().pinned) { /* pages are what is registered */
+        const uintptr_t begin = other.first / page * page, end = other.first + other.second.nbytes;
+        if (begin < (uintptr_t)p + nbytes && first < end) return say(cudaErrorHostMemoryAlreadyRegistered);
+    }
     w().pinned[(uintptr_t)p] = {nbytes, 0, false};
     return cudaSuccess;
 }
