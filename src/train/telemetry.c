@@ -53,7 +53,7 @@ void ls_telemetry_step(ls_telemetry *g)
 
 void ls_telemetry_write(ls_telemetry *g, int64_t tokens, ls_jsonw *w)
 {
-    ls_jsonw_key(w, "gpu");
+    ls_jsonw_key(w, "gpu_watch");
     if (!g) {
         ls_jsonw_null(w);
         return;

@@ -2,7 +2,7 @@
  *
  *   ls_telemetry_begin(&g, &trainer->compute, note)      before the first step; not a GPU, or no NVML: nothing is watched, said once
  *   ls_telemetry_step(g)                                 after each step: counters in a trace, when there is one
- *   ls_telemetry_write(g, tokens, w)                     at the end: the member "gpu" of an open object; null where nothing was watched
+ *   ls_telemetry_write(g, tokens, w)                     at the end: the member "gpu_watch" of an open object; null where nothing was watched
  *   ls_telemetry_end(&g)
  *
  * Energy is that of the whole GPU: where several workers share one, each of them sees all of it, and the first one's is to be told. */

@@ -214,7 +214,7 @@ static void test_telemetry(void **state)
     ls_jsonw_open(&j, '{');
     ls_telemetry_write(g, 100, &j);
     ls_jsonw_close(&j);
-    assert_non_null(strstr(s.data, "{\"gpu\": {\"name\": \"Fake H200 NVL\", \"uuid\": \"GPU-bbbb"));
+    assert_non_null(strstr(s.data, "{\"gpu_watch\": {\"name\": \"Fake H200 NVL\", \"uuid\": \"GPU-bbbb"));
     assert_non_null(strstr(s.data, "\"power_mean_w\": 500"));
     assert_non_null(strstr(s.data, "\"energy_from\": \"counter\""));
     ls_telemetry_end(&g);
@@ -230,7 +230,7 @@ static void test_telemetry(void **state)
     ls_jsonw_open(&j, '{');
     ls_telemetry_write(g, 100, &j);
     ls_jsonw_close(&j);
-    assert_string_equal(s.data, "{\"gpu\": null}");
+    assert_string_equal(s.data, "{\"gpu_watch\": null}");
     ls_telemetry_step(g);
     ls_telemetry_end(&g);
     ls_str_fini(&s);
