@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "core/stop.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -361,6 +362,7 @@ static ls_status hold_against(table *t, const layout *judge, ls_verify_shape sha
     t->n_bad += !(shape.tp > 1 ? r.within : r.identical);
     t->n_row++;
     t->row(t->ctx, &r);
+    if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
     return st == LS_E_COMM && there ? st : LS_OK; /* the workers cannot go on together */
 }
 
