@@ -107,7 +107,7 @@ if(LS_HAVE_CUDA AND _cu_edge)
 endif()
 
 # ---- emulated ----
-if(LS_TESTS)
+if(LS_TESTS AND LS_EMULATE)
   enable_language(CXX)
   file(GLOB _emu CONFIGURE_DEPENDS ${_cu}/emu/*.cpp ${_cu}/emu/*.c)
   # A source has one language in a project, and nvcc may have these: the emulator's compiler gets files that include them.
