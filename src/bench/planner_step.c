@@ -199,11 +199,11 @@ static ls_status step(planner_worker *w, bool counts)
     LS_TRY(ls_agree(w->world, 0, LS_SITE, &stop));
     w->part = &w->p.backward;
     for (int m = 0; m < w->c->grad_accum; m++) LS_TRY(micro_batch(w, m));
-    LS_TRY(losses(w));
     LS_TRY(ls_strategy_step_due(s));
     w->part = &w->p.optimizer;
     if (counts)
         LS_TRY(ls_strategy_sum_squares(s, &squares)); /* the longest of all to go through; nothing of it stays */
+    LS_TRY(losses(w));
     for (int u = 0; u < w->parts.model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         if (!ls_strategy_here(s, u)) continue;
