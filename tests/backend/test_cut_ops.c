@@ -130,7 +130,8 @@ static void check_classifier(size_t b, int T, int64_t R, int64_t C, int64_t V, b
     for (int t = 0; t < T; t++) {
         const int64_t first = V * t / T, n = V * (t + 1) / T - first;
         s[t] = (seat){.m = &m, .rank = t, .job = whole};
-        assert_int_equal(ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = dt}, 1 + t % 2), LS_OK);
+        assert_int_equal(
+            ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = dt}, 1 + t % 2), LS_OK);
         scratch_of(&s[t].compute, R, C, n, T);
         ls_classifier *j = &s[t].job;
         j->row_loss = loss_cut + t * R;
@@ -196,7 +197,9 @@ static void far_apart(void **state)
         assert_int_equal(pthread_barrier_init(&m.barrier, NULL, 2), 0);
         for (int t = 0; t < 2; t++) {
             s[t] = (seat){.m = &m, .rank = t};
-            assert_int_equal(ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = backends[b].dt}, 1), LS_OK);
+            assert_int_equal(
+                ls_compute_open(&s[t].compute, backends[b].name, &(ls_compute_open_opts){.dtype = backends[b].dt}, 1),
+                LS_OK);
             scratch_of(&s[t].compute, 1, 1, 2, 2);
             s[t].job = (ls_classifier){.row_loss = loss[t],
                                        .x = wide ? (void *)&x64 : (void *)&x32,
@@ -298,7 +301,8 @@ static void rows_elsewhere(void **state)
         for (int t = 0; t < 2; t++) {
             const int64_t first = V * t / 2, n = V * (t + 1) / 2 - first;
             const void *rows = (char *)wte + (size_t)(first * C) * e;
-            assert_int_equal(c.ops->embed_fwd(&c, part, ids, first, n, rows, t ? NULL : wpe, B, S, C, (ls_drop){0}), LS_OK);
+            assert_int_equal(c.ops->embed_fwd(&c, part, ids, first, n, rows, t ? NULL : wpe, B, S, C, (ls_drop){0}),
+                             LS_OK);
             assert_int_equal(c.ops->add(&c, sum, sum, part, R * C), LS_OK);
             assert_int_equal(c.ops->embed_bwd(&c, dte, dpe, dy, ids, first, B, S, C, n, S, drop, false), LS_OK);
             assert_memory_equal(dte, (char *)dwte + (size_t)(first * C) * e, (size_t)(n * C) * e);
