@@ -143,7 +143,10 @@ static void use_fake_cupti(void)
     const char *build = getenv("LS_BUILD") ? getenv("LS_BUILD") : "build";
     char path[512];
     snprintf(path, sizeof path, "%s/fake_cupti.so", build);
-    if (!ls_fs_exists(path)) skip();
+    if (!ls_fs_exists(path)) {
+        print_message("skipped: fake_cupti.so is built where cupti.h is installed\n");
+        skip();
+    }
     setenv("LS_CUPTI_LIBRARY", path, 1);
     setenv("LS_PLUGIN_DIR", build, 1);
     void *lib = dlopen(path, RTLD_NOW);
