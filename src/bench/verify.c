@@ -255,8 +255,9 @@ static ls_status run_layout(layout *l)
     if (l->o->comm) return run_together(l);
     /* a device that this process has opened is lost to the workers it forks later: there, one worker is a process, too */
     if (l->s.world == 1 && !on_device(l->o)) return steps(l, NULL, 1);
-    return ls_launch_local(
+    const ls_status st = ls_launch_local(
         &(ls_launch){.n = l->s.world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
+    return st != LS_OK && l->out->failed[0] ? ls_fail(st, "%s", l->out->failed) : st; /* a worker's own words */
 }
 
 static double largest_difference(const float *a, const float *b, int64_t n)

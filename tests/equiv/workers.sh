@@ -7,6 +7,7 @@ command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 list=1,2,4; [ "${LS_TEST_ALL:-0}" = 1 ] && list=1,2,4,8
 "$LOCKSTEP" verify -n $list >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
 tail -n 1 "$SCRATCH/verify"
+expect 2 "is 'moon' and must be cpu, cuda" "$LOCKSTEP" verify --device moon -n 1,2 --steps 1 # told by a worker, in its words
 
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
