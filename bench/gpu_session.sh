@@ -8,7 +8,7 @@
 #   bench/gpu_session.sh determinism               two runs, and 1, 2, 4 workers on one GPU under every strategy: the same bits? and its price
 #   bench/gpu_session.sh speed [CASE...]           ours and PyTorch in turns, the bars (gpu_vs_torch.py)
 #   bench/gpu_session.sh parity                    50 steps and gradients against the CPU; 2,000 steps against PyTorch
-#   bench/gpu_session.sh profile                   kernel times by operation, the roofline beside them
+#   bench/gpu_session.sh profile [b64|b16|ref]     kernel times by operation, the roofline beside them (b64)
 #   bench/gpu_session.sh memory                    planned and allocated, by part; gpt2-xl with and without recomputation
 #
 # Several may follow each other: `gpu_session.sh build smoke`. Each ends in a short summary (lines that begin with "==") and leaves
@@ -217,7 +217,12 @@ do_parity() {
 }
 
 do_profile() {
-    local -a job=(--model gpt2 --seq_length 1024 --micro_batch_size_per_gpu 64 --max_steps 12 --precision bf16 --vocab_size 50257)
+    local -a job=(--model gpt2 --precision bf16 --vocab_size 50257 --max_steps 12)
+    case ${1:-b64} in
+    b16) job+=(--seq_length 512 --micro_batch_size_per_gpu 16) ;;
+    ref) job+=(--seq_length 512 --micro_batch_size_per_gpu 4 --grad_accum_steps 4) ;;
+    *) job+=(--seq_length 1024 --micro_batch_size_per_gpu 64) ;;
+    esac
     ids "$dir/ids.bin" 2000000 50000
     [[ $device == cuda ]] || { ids "$dir/ids.bin" 40000 300; job=(--model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 2 --max_steps 3); }
     try traced 180 "$LOCKSTEP" profile -- train --device cuda --train_data_path "$dir/ids.bin" --checkpoint_path "$dir/run" --dropout 0 \
@@ -232,7 +237,7 @@ print(f"{len(s.get('device_kernels', []))} kernels, {len(rows)} operations in {s
 for r in rows[:14]:
     print(f"  {r['name']:<20} {1e3 * r['total_sec'] / steps:9.3f}  {100 * r['share']:5.1f} %  {r['calls'] / steps:6.1f} calls")
 P
-    [[ $device == cuda ]] || return 0
+    [[ $device == cuda && ${1:-b64} == b64 ]] || return 0
     TAIL=40 try roofline "$(left)" "$python" bench/gpu_roofline.py --tools "$build" --profile "$dir/run" --out "$dir"
     [[ ! -s $dir/gpu_roofline.md ]] || cp "$dir/gpu_roofline.md" "$out/roofline.md"
     gzip -f "$dir/run/profiles/trace.json" 2>/dev/null
@@ -258,7 +263,7 @@ while (($#)); do
     part=$1 failed=0 arg=
     shift
     declare -F "do_$part" >/dev/null || { echo "gpu_session.sh: there is no part $part" >&2; exit 2; }
-    if [[ $part == speed && $# -gt 0 ]] && ! declare -F "do_$1" >/dev/null; then
+    if [[ ($part == speed || $part == profile) && $# -gt 0 ]] && ! declare -F "do_$1" >/dev/null; then
         arg=$1
         shift
     fi

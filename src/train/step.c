@@ -217,8 +217,8 @@ static ls_status mark(marks *m, double *part)
     return mark_at(m, part, false);
 }
 
-/* On a device: once it has passed the marks, up to and with the norm. */
-static ls_status settle(marks *m)
+/* On a device, which has passed the marks up to the norm; update: those around the update before this one. */
+static ls_status settle(marks *m, const ls_mark update[2])
 {
     const ls_device *d = m->t->compute.device;
     double last = 0, at;
@@ -228,11 +228,10 @@ static ls_status settle(marks *m)
         if (i) *m->on_device[i].part += at - last - m->on_device[i].waited;
         last = at;
     }
-    if (!m->t->update[1]) return LS_OK; /* the last step's */
-    LS_TRY(d->seconds(d->ctx, m->t->update[0], &last));
-    LS_TRY(d->seconds(d->ctx, m->t->update[1], &at));
+    if (!update[1]) return LS_OK;
+    LS_TRY(d->seconds(d->ctx, update[0], &last));
+    LS_TRY(d->seconds(d->ctx, update[1], &at));
     m->split->optimizer += at - last;
-    m->t->update[1] = 0;
     return LS_OK;
 }
 
@@ -457,9 +456,9 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
     const double unscale = 1 / ls_loss_scale_now(&s->scale);
     r->grad_norm = sqrt(squares) * unscale;
+    /* The one point of a step where the host waits for a device, which has nothing to do from here until the update is queued. */
+    LS_TRY(ls_compute_sync(&t->compute));
     LS_TRY(mark(&k, &r->split.optimizer));
-    LS_TRY(ls_compute_sync(&t->compute)); /* the one point of a step where the host waits for a device */
-    LS_TRY(settle(&k));
     LS_TRY(sum_losses(t, t->leaf_loss, M, &loss_sum, &counted));
     r->loss = counted > 0 ? loss_sum / counted : 0;
     phase_end(p, -1);
@@ -468,6 +467,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     const double t5 = ls_now();
     LS_TRY(ls_ckpt_wait(t->writer)); /* it reads the parameters that we are about to change */
     r->t_wait = ls_now() - t5;
+    const ls_mark last[2] = {t->update[0], t->update[1]};
     LS_TRY(begin_update(t, &k));
     r->lr = ls_lr_at(&c->lr, ls_next_update(s));
     const double scale = c->clip > 0 ? fmin(1.0, c->clip / (r->grad_norm + 1e-6)) : 1.0;
@@ -476,6 +476,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     LS_TRY(ls_strategy_step_done(t->strategy));
     LS_TRY(end_update(t, &k));
     phase_end(p, -1);
+    LS_TRY(settle(&k, last));
     /* a sampled micro step that ends an update includes it */
     if (ls_step_sampled(s->epoch_step * M + M - 1, c->timing_warmup_steps, c->timing_sample_every))
         t->sample_step[t->n_sample - 1] += ls_now() - t4 - r->t_wait;

@@ -246,7 +246,7 @@ static void test_scratch(void **state)
     }
     unsetenv("LS_CLASSIFIER_MIB");
     const ls_compute_shapes big = {.B = 64, .T = 1024, .C = 768, .V = 50257, .backward = true};
-    assert_int_equal(cuda_classifier_scratch(u, &big), (size_t)16384 * 50304 * 2);
+    assert_int_equal(cuda_classifier_scratch(u, &big), (size_t)11008 * 50304 * 2);
     cuda_close(&b.c);
 }
 

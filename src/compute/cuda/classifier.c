@@ -7,8 +7,8 @@
  * writes zeros there, and zeros times finite rows add nothing to dx.
  *
  * Chunks     a chunk more reads and writes dw once more (8VC bytes: 309 MB or 0.07 ms of an H200 for GPT-2), a row takes 2V bytes of scratch
- *            and its products 0.33 us. At B64 T1024 (bf16): 16384 rows are 1.65 GB, 4 chunks and 0.2 ms of 21.7 spent on dw; 8192 rows are
- *            0.82 GB and 0.5 ms; 65536 rows would be 6.6 GB and nothing. The limit is 1.65 GB (LS_CLASSIFIER_MIB says another), chunks are of
+ *            and its products 0.33 us. At B64 T1024 (bf16): 11008 rows are 1.11 GB, 6 chunks and 0.4 ms of 21.7 spent on dw; 16384 rows are
+ *            1.65 GB and 0.2 ms; 65536 rows would be 6.6 GB and nothing. The limit is 1.11 GB (LS_CLASSIFIER_MIB says another), chunks are of
  *            equal size as far as 128 divides them, and few rows are one chunk. R and V alone decide, so that equal batches give equal
  *            bits in every strategy.
  *
@@ -25,7 +25,7 @@
 #define PAD         64  /* elements */
 #define ROUND       128 /* rows     */
 #define CUT_ROWS    8192
-#define LIMIT_BYTES 1650000000
+#define LIMIT_BYTES 1110000000
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -61,6 +61,29 @@ size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s)
     const int64_t rows = s->V ? most_rows(x->dt, s->B * s->T, s->V, s->n_part) : 0;
     const size_t logits = cuda_up((size_t)(rows * up(s->V, PAD)) * ls_dtype_nbytes(x->dt));
     return logits + (s->n_part > 1 ? cuda_up((size_t)(rows * s->n_part) * 3 * sizeof(double)) : 0);
+}
+
+/* dw (V,C) (+)= dlogits^T x. V lies along the rows of dlogits in memory, and Hopper's kernels want a multiple of 8 of it: what is left over
+ * of an odd vocabulary is a small product of its own (GPT-2's 50257 rows in one: 448 TFLOP/s of an H200, 50240 of them: 660). */
+static ls_status add_to_dw(ls_compute *c, const ls_classifier *a, const void *dlogits, const void *x, int64_t n,
+                           int64_t ld, bool acc)
+{
+    const int64_t even = a->V % 8 ? a->V - a->V % PAD : a->V;
+    for (int64_t from = 0, to = even ? even : a->V; from < a->V; from = to, to = a->V) {
+        void *dw = (float *)a->dw + from * a->C;
+        LS_TRY(cuda_product(c, &(cu_product){.out = dw,
+                                             .a = ls_at(c, dlogits, from),
+                                             .b = x,
+                                             .M = to - from,
+                                             .N = a->C,
+                                             .K = n,
+                                             .lda = ld,
+                                             .ta = true,
+                                             .dt = cuda_of(c)->dt,
+                                             .out_dt = LS_F32,
+                                             .add = acc ? dw : NULL}));
+    }
+    return LS_OK;
 }
 
 /* Rows r0 … r0+n-1 of a; logits and parts lie in scratch. */
@@ -106,18 +129,7 @@ static ls_status chunk(ls_compute *c, const ls_classifier *a, int64_t r0, int64_
                                              .lda = ld,
                                              .dt = u->dt,
                                              .out_dt = u->dt}));
-    if (a->dw)
-        LS_TRY(cuda_product(c, &(cu_product){.out = a->dw,
-                                             .a = logits,
-                                             .b = x,
-                                             .M = a->V,
-                                             .N = a->C,
-                                             .K = n,
-                                             .lda = ld,
-                                             .ta = true,
-                                             .dt = u->dt,
-                                             .out_dt = LS_F32,
-                                             .add = a->acc || r0 > 0 ? a->dw : NULL}));
+    if (a->dw) LS_TRY(add_to_dw(c, a, logits, x, n, ld, a->acc || r0 > 0));
     return LS_OK;
 }
 

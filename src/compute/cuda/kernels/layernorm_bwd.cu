@@ -32,11 +32,18 @@ template <class T> struct job {
     int C;
 };
 
+/* Of the sums of a row's warps in shared memory, those of a lane's elements lie so far apart: lanes write side by side, and who reads
+ * columns side by side, N of a lane, meets no bank twice. */
+template <class T> constexpr int sums_stride(int W)
+{
+    return 32 * W + 32 / whole<T>;
+}
+
 template <class T, int NP, int W>
 __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(const job<T> a)
 {
     constexpr int N = whole<T>, LANES = 32 * W, G = NORM_THREADS / LANES;
-    float *sums = LS_SHARED_DYNAMIC(float); /* 2C */
+    float *sums = LS_SHARED_DYNAMIC(float); /* (G, NP N, STRIDE) */
     LS_SHARED(float, room, [2][2][NORM_WARPS]);
     const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, n_pack = a.C / N;
     const float inv = 1.0f / (float)a.C;
@@ -103,23 +110,25 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(c
             }
         }
     }
-    for (int who = 0; who < G; who++) {
+    /* Each group's sums to shared memory, then every thread adds the groups' in order, of dw and then of db. */
+    constexpr int STRIDE = sums_stride<T>(W), WIDE = NP * N * STRIDE;
+#pragma unroll
+    for (int which = 0; which < 2; which++) {
+        if (which) __syncthreads();
+#pragma unroll
+        for (int k = 0; k < NP; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                sums[group * WIDE + (k * N + i) * STRIDE + lane] = which ? db[k][i] : dw[k][i];
         __syncthreads();
-        if (group != who) continue;
+        for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
+            const int p = j / N, from = (p / LANES * N + j % N) * STRIDE + p % LANES;
+            float sum = sums[from];
 #pragma unroll
-        for (int k = 0; k < NP; k++) {
-            const int p = lane + k * LANES;
-            if (p < n_pack)
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    float *sw = sums + p * N + i, *sb = sw + a.C;
-                    *sw = who ? *sw + dw[k][i] : dw[k][i];
-                    *sb = who ? *sb + db[k][i] : db[k][i];
-                }
+            for (int who = 1; who < G; who++) sum += sums[who * WIDE + from];
+            a.part[((int64_t)blockIdx.x * 2 + which) * a.C + j] = sum;
         }
     }
-    __syncthreads();
-    for (int j = threadIdx.x; j < 2 * a.C; j += NORM_THREADS) a.part[(int64_t)blockIdx.x * 2 * a.C + j] = sums[j];
 }
 
 /* Any width and address, first dx: a block owns a row, … */
@@ -169,8 +178,8 @@ template <class T> struct start {
     void *stream;
     template <int NP, int W> int rows() const
     {
-        return LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)parts(a.R), NORM_THREADS, 2 * a.C * sizeof(float), stream,
-                         a);
+        const size_t smem = (size_t)(NORM_WARPS / W * NP * whole<T> * sums_stride<T>(W)) * sizeof(float);
+        return LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)parts(a.R), NORM_THREADS, smem, stream, a);
     }
     int any() const
     {
