@@ -5,7 +5,7 @@
  *          Two types (equal on the CPU): `dtype` is that of parameters, activations and what flows back through them, `wide` that
  *          of gradients of parameters, moments, master weights, and of the statistics of norms and attention. Where nothing is
  *          said, an array is of `dtype`; dw, db, dwte, dwpe, mean, rstd, lse, m, v, g and master are wide.
- *          A gradient argument d<name> is written when acc is false and added to when acc is true.
+ *          A gradient argument d<name> is written when acc is false and added to when acc is true (adds_alike: with which bits).
  *
  * Where      operations of a device (c->device, core/device.h) are queued: they run in the order of the calls, and later. Their arrays
  *          are device memory, save those marked "host": memory of the host that the device reaches (alloc_host), whose contents are
@@ -92,6 +92,13 @@ typedef struct ls_classifier {
     ls_status (*gather)(void *ctx, double *x, int64_t n);
     void *gather_ctx;
 } ls_classifier;
+
+/* Largest shapes that will be asked for; 0 where an operation is not used. */
+typedef struct ls_compute_shapes {
+    int64_t B, T, C, H, V, ffn; /* ffn = 4C */
+    bool backward;
+    int n_part; /* of the vocabulary, V being this part's */
+} ls_compute_shapes;
 
 typedef struct ls_compute_ops {
     const char *name; /* --compute NAME */
@@ -182,6 +189,10 @@ typedef struct ls_compute_ops {
     ls_status (*zero)(ls_compute *c, void *y, size_t nbytes);
     ls_status (*copy)(ls_compute *c, void *y, const void *x, size_t nbytes);
 
+    /* (optional) Whether, for these shapes, what is added to a gradient (acc) has the bits of the gradient by itself and then `add`, in
+     * every operation above. NULL: it has not. */
+    bool (*adds_alike)(const ls_compute *c, const ls_compute_shapes *s);
+
     /* (optional) A row of operations that will come again with equal arguments. *queued: it was recorded and has been queued, so neither
      * issue it nor end it; else issue it, then region_end. Inside a region another one is part of it. */
     ls_status (*region_begin)(ls_compute *c, uint64_t name, bool *queued);
@@ -196,13 +207,6 @@ struct ls_compute {
     const ls_device *device; /* NULL: the host's own memory */
     void *impl;              /* the backend's               */
 };
-
-/* Largest shapes that will be asked for; 0 where an operation is not used. */
-typedef struct ls_compute_shapes {
-    int64_t B, T, C, H, V, ffn; /* ffn = 4C */
-    bool backward;
-    int n_part; /* of the vocabulary, V being this part's */
-} ls_compute_shapes;
 
 typedef struct ls_compute_open_opts {
     ls_dtype dtype; /* "cpu": LS_F32; "cpu-ref": LS_F32, LS_F64; "cuda": LS_F32, LS_BF16, LS_F16 */

@@ -56,6 +56,7 @@ typedef struct ls_unit {
     int64_t n_grad;     /* elements of the gradient buffer: n_pad, and behind it embed's n_pad for a tied head */
     int64_t n_whole;    /* elements of the tensors of the whole model; n without shards */
     void *param, *grad; /* NULL until planned                       */
+    bool acc;           /* backward adds to grad what it makes      */
     void *m, *v;        /* optimizer moments, NULL for inference    */
     void *master;       /* wide; param itself where the two types are one */
 } ls_unit;

@@ -55,7 +55,7 @@ ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
     }
     drop.first = 0; /* of all rows */
     return OPS->embed_bwd(CTX, model_grad(m, u, EMBED_WTE), model_grad(m, u, EMBED_WPE), dx, mb->ids, model_first_id(m),
-                          mb->B, mb->T, m->cfg.n_embd, model_vocab(m), m->cfg.n_ctx, drop, false);
+                          mb->B, mb->T, m->cfg.n_embd, model_vocab(m), m->cfg.n_ctx, drop, u->acc);
 }
 
 /* The r1 model has no dropout behind the attention's output. */
@@ -166,7 +166,7 @@ static ls_status behind_norm(ls_model *m, ls_acts *a, const ls_micro *mb, const 
     LS_TRY(OPS->linear_bwd(CTX, a->tmp, NULL, NULL, dy, NULL, model_param(m, u, weight), R, C, N, false));
     LS_TRY(model_meet(m, a->tmp, R, &dx));
     LS_TRY(model_wait(m, ln));
-    if (dw) LS_TRY(OPS->linear_bwd(CTX, NULL, dw, db, dy, a->ln, NULL, R, C, N, false));
+    if (dw) LS_TRY(OPS->linear_bwd(CTX, NULL, dw, db, dy, a->ln, NULL, R, C, N, u->acc));
     return model_wait(m, dx);
 }
 
@@ -202,30 +202,30 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
     if (!split) LS_TRY(gelu_again(m, a, s, R * F, &wide));
     if (OPS->linear_gelu_bwd) {
         if (!split)
-            LS_TRY(OPS->linear_bwd(CTX, NULL, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, wide, NULL, R, F, C, false));
+            LS_TRY(OPS->linear_bwd(CTX, NULL, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, wide, NULL, R, F, C, u->acc));
         LS_TRY(OPS->linear_gelu_bwd(CTX, dfc, dout, model_param(m, u, BLOCK_OUT_W), s->fc, R, F, C, m->cfg.gelu));
     } else {
         LS_TRY(OPS->linear_bwd(CTX, dfc, grad[BLOCK_OUT_W], grad[BLOCK_OUT_B], dout, wide,
-                               model_param(m, u, BLOCK_OUT_W), R, F, C, false));
+                               model_param(m, u, BLOCK_OUT_W), R, F, C, u->acc));
         LS_TRY(OPS->gelu_bwd(CTX, dfc, dfc, s->fc, R * F, m->cfg.gelu));
     }
     if (!split) LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W, &ln));
     LS_TRY(behind_norm(m, a, mb, dfc, u, BLOCK_FC_W, F, grad[BLOCK_FC_W], grad[BLOCK_FC_B], ln));
     LS_TRY(OPS->layernorm_bwd(CTX, a->db, grad[BLOCK_LN2_W], grad[BLOCK_LN2_B], tmp, a->da, s->res,
-                              model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, S, C, false));
+                              model_param(m, u, BLOCK_LN2_W), s->mean2, s->rstd2, S, C, u->acc && !split));
     LS_TRY(model_norm_grads(m, grad[BLOCK_LN2_W]));
 
     /* r = x + drop(proj(attention(qkv(LN1 x)))) */
     LS_TRY(behind_drop(m, a, a->db, R, proj_drop(m, mb, ui), split ? s->dproj : NULL, &dproj));
     LS_TRY(OPS->linear_bwd(CTX, a->ln, grad[BLOCK_PROJ_W], grad[BLOCK_PROJ_B], dproj, s->atty,
-                           model_param(m, u, BLOCK_PROJ_W), R, A, C, false));
+                           model_param(m, u, BLOCK_PROJ_W), R, A, C, u->acc));
     LS_TRY(OPS->attention_bwd(CTX, dqkv, a->ln, s->atty, s->lse, s->qkv, mb->B, mb->T, H, D,
                               model_attention_drop(m, mb, ui)));
     ln = 0;
     if (!split) LS_TRY(norm_again(m, a, mb, s->x, s->mean1, s->rstd1, u, BLOCK_LN1_W, &ln));
     LS_TRY(behind_norm(m, a, mb, dqkv, u, BLOCK_QKV_W, 3 * A, grad[BLOCK_QKV_W], grad[BLOCK_QKV_B], ln));
     LS_TRY(OPS->layernorm_bwd(CTX, a->da, grad[BLOCK_LN1_W], grad[BLOCK_LN1_B], tmp, a->db, s->x,
-                              model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, S, C, false));
+                              model_param(m, u, BLOCK_LN1_W), s->mean1, s->rstd1, S, C, u->acc && !split));
     return model_norm_grads(m, grad[BLOCK_LN1_W]);
 }
 
@@ -236,20 +236,22 @@ ls_status model_block_bwd_w(ls_model *m, ls_acts *a, const ls_micro *mb, int ui)
     const int64_t R = rows(mb), C = m->cfg.n_embd, A = model_width(m), F = model_ffn(m);
     const int norm[] = {BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_LN2_W, BLOCK_LN2_B};
     const void *wide;
-    for (int k = 0; k < 4; k++)
-        LS_TRY(OPS->copy(CTX, model_grad(m, u, norm[k]), ls_at_wide(CTX, s->dnorm, k * C),
-                         (size_t)C * ls_dtype_nbytes(OPS->wide)));
+    for (int k = 0; k < 4; k++) {
+        void *to = model_grad(m, u, norm[k]), *x = ls_at_wide(CTX, s->dnorm, k * C);
+        if (u->acc) LS_TRY(OPS->add(CTX, to, to, x, C));
+        else LS_TRY(OPS->copy(CTX, to, x, (size_t)C * ls_dtype_nbytes(OPS->wide)));
+    }
     LS_TRY(gelu_again(m, a, s, R * F, &wide));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_OUT_W), model_grad(m, u, BLOCK_OUT_B), s->dout, wide, NULL,
-                           R, F, C, false));
+                           R, F, C, u->acc));
     LS_TRY(norm_again(m, a, mb, s->res, s->mean2, s->rstd2, u, BLOCK_LN2_W, NULL));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_FC_W), model_grad(m, u, BLOCK_FC_B), s->dfc, a->ln, NULL,
-                           R, C, F, false));
+                           R, C, F, u->acc));
     LS_TRY(OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_PROJ_W), model_grad(m, u, BLOCK_PROJ_B), s->dproj, s->atty,
-                           NULL, R, A, C, false));
+                           NULL, R, A, C, u->acc));
     LS_TRY(norm_again(m, a, mb, s->x, s->mean1, s->rstd1, u, BLOCK_LN1_W, NULL));
     return OPS->linear_bwd(CTX, NULL, model_grad(m, u, BLOCK_QKV_W), model_grad(m, u, BLOCK_QKV_B), s->dqkv, a->ln,
-                           NULL, R, C, 3 * A, false);
+                           NULL, R, C, 3 * A, u->acc);
 }
 
 ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
@@ -281,6 +283,7 @@ ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb)
     if (mb->train) {
         cl.dx = m->shard.rows ? a->tmp : a->db;
         cl.dw = m->cfg.tied ? model_tied_grad(m) : model_grad(m, u, HEAD_W);
+        cl.acc = u->acc;
     }
     CTX->scratch = a->head_work;
     ls_status st = OPS->classifier(CTX, &cl);
@@ -300,7 +303,7 @@ ls_status model_head_bwd(ls_model *m, ls_acts *a, const ls_micro *mb)
     const ls_slot *s = &a->slot[ui];
     LS_TRY(OPS->layernorm_bwd(CTX, a->da, model_grad(m, u, HEAD_LN_W), model_grad(m, u, HEAD_LN_B), a->db, NULL, s->x,
                               model_param(m, u, HEAD_LN_W), s->mean1, s->rstd1, model_rows(m, rows(mb)), m->cfg.n_embd,
-                              false));
+                              u->acc));
     return model_norm_grads(m, model_grad(m, u, HEAD_LN_W));
 }
 

@@ -36,9 +36,9 @@ static uint64_t name_of(const ls_model *m, const ls_acts *a, const ls_micro *mb,
 {
     const struct {
         const void *param, *grad, *table, *acts, *d, *ids, *at, *loss;
-        int64_t B, T, unit, pass, train;
+        int64_t B, T, unit, pass, train, acc;
     } all = {m->unit[u].param, m->unit[u].grad, m->unit[0].param, a, a->da, mb->ids, mb->at, mb->loss, mb->B, mb->T, u,
-             (int64_t)pass,    mb->train};
+             (int64_t)pass,    mb->train,       m->unit[u].acc};
     return ls_xxh64(&all, sizeof all);
 }
 

@@ -8,9 +8,10 @@ static int bit_length(unsigned x)
     return n;
 }
 
-ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, ls_plan *plan)
+ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, bool paired,
+                           ls_plan *plan)
 {
-    LS_ASSERT(n_leaf >= 1);
+    LS_ASSERT(n_leaf >= 1 && !(elsewhere && paired));
     const int n_level = n_leaf > 1 ? bit_length((unsigned)n_leaf - 1) : 1, U = m->n_unit;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
     ls_gradtree *t = ls_alloc(sizeof *t);
@@ -24,7 +25,8 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int
         ls_free(count);
         return ls_nomem((size_t)(n_level * U) * 16, "the gradient plan");
     }
-    *t = (ls_gradtree){.model = m, .n = count, .n_leaf = n_leaf, .n_level = n_level, .row = row, .level = level};
+    *t = (ls_gradtree){
+        .model = m, .n = count, .n_leaf = n_leaf, .n_level = n_level, .paired = paired, .row = row, .level = level};
     int64_t largest = 0;
     for (int u = 0; u < U; u++) {
         count[u] = n ? n[u] : m->unit[u].n_grad;
@@ -41,7 +43,7 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int
         }
     }
     row[n_level * U] = -1;
-    if (n_leaf > 1 && !elsewhere)
+    if (n_leaf > 1 && !elsewhere && !paired)
         row[n_level * U] =
             ls_plan_add(plan, LS_PART_GRAD, largest * esize, ls_moment_fwd(m, U - 1), ls_moment_bwd(m, 0), "carry");
     *out = t;
@@ -65,14 +67,38 @@ void ls_gradtree_destroy(ls_gradtree **t)
     *t = NULL;
 }
 
-static bool carries(const ls_gradtree *t, int leaf)
+/* What the binary counter counts: leaves, or pairs of them; of these the levels above the lowest are the counter's. */
+static int turn_of(const ls_gradtree *t, int leaf)
 {
-    return leaf == t->n_leaf - 1 ? leaf != 0 : leaf & 1;
+    return t->paired ? leaf >> 1 : leaf;
+}
+
+static int last_turn(const ls_gradtree *t)
+{
+    return turn_of(t, t->n_leaf - 1);
+}
+
+static bool carries(const ls_gradtree *t, int turn)
+{
+    return turn == last_turn(t) ? turn != 0 : turn & 1;
+}
+
+/* Level k of the counter, of unit u; with one turn in all there is one level. */
+static void *level_at(const ls_gradtree *t, int k, int u)
+{
+    const int from = t->paired && t->n_level > 1;
+    return t->level[(from + k) * t->model->n_unit + u];
 }
 
 void *ls_gradtree_place(const ls_gradtree *t, int u, int leaf)
 {
-    return carries(t, leaf) ? t->carry : t->level[u];
+    if (!carries(t, turn_of(t, leaf))) return level_at(t, 0, u);
+    return t->paired ? t->level[u] : t->carry;
+}
+
+bool ls_gradtree_adds(const ls_gradtree *t, int leaf)
+{
+    return t->paired && leaf & 1;
 }
 
 void *ls_gradtree_sum(const ls_gradtree *t, int u)
@@ -80,25 +106,28 @@ void *ls_gradtree_sum(const ls_gradtree *t, int u)
     return t->level[(t->n_level - 1) * t->model->n_unit + u];
 }
 
-/* Levels that hold a finished sum are the set bits of `leaf`. A leaf in the middle carries through the trailing ones; the
+/* Levels that hold a finished sum are the set bits of `turn`. A turn in the middle carries through the trailing ones; the
  * last one meets every level there is, lowest (its nearest neighbours) first. */
 ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
 {
     ls_compute *c = t->model->compute;
     const int64_t n = t->n[u];
-    const int U = t->model->n_unit;
-    if (!carries(t, leaf))
-        return x == t->level[u] ? LS_OK : c->ops->copy(c, t->level[u], x, (size_t)n * ls_dtype_nbytes(c->ops->wide));
-    const bool last = leaf == t->n_leaf - 1;
+    const int turn = turn_of(t, leaf), n_level = t->n_level - (t->paired && t->n_level > 1);
+    if (t->paired && !(leaf & 1) && leaf < t->n_leaf - 1) return LS_OK; /* its other half is to come */
+    if (!carries(t, turn)) {
+        void *to = level_at(t, 0, u);
+        return x == to ? LS_OK : c->ops->copy(c, to, x, (size_t)n * ls_dtype_nbytes(c->ops->wide));
+    }
+    const bool last = turn == last_turn(t);
     int top =
-        t->n_level - 1; /* where the sum goes: the highest level (its bit is set in the last leaf), or the first free */
+        n_level - 1; /* where the sum goes: the highest level (its bit is set in the last turn), or the first free */
     if (!last)
-        for (top = 0; leaf >> top & 1;) top++;
+        for (top = 0; turn >> top & 1;) top++;
     int highest = last ? top : top - 1; /* the last level that is met */
     for (int k = 0; k <= highest; k++) {
-        if (!(leaf >> k & 1)) continue;
-        void *to = k == highest ? t->level[top * U + u] : x;
-        LS_TRY(c->ops->add(c, to, t->level[k * U + u], x, n));
+        if (!(turn >> k & 1)) continue;
+        void *to = k == highest ? level_at(t, top, u) : x;
+        LS_TRY(c->ops->add(c, to, level_at(t, k, u), x, n));
     }
     return LS_OK;
 }
@@ -106,7 +135,10 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
 void ls_gradtree_begin(ls_gradtree *t, int leaf)
 {
     t->leaf = leaf;
-    for (int u = 0; u < t->model->n_unit; u++) t->model->unit[u].grad = ls_gradtree_place(t, u, leaf);
+    for (int u = 0; u < t->model->n_unit; u++) {
+        t->model->unit[u].grad = ls_gradtree_place(t, u, leaf);
+        t->model->unit[u].acc = ls_gradtree_adds(t, leaf);
+    }
 }
 
 ls_status ls_gradtree_ready(ls_gradtree *t, int u)

@@ -78,7 +78,7 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
     const bool cut = parallel_cuts(s, LS_SHARD_GRAD);
     for (int u = 0; u < m->n_unit; u++)
         if (parallel_here(s, u)) n[u] = cut ? parallel_part(s, m->unit[u].n_grad) : m->unit[u].n_grad;
-    ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, plan);
+    ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, s->opts.adds_alike && !cut, plan);
     ls_free(n);
     if (!cut) return st;
     s->grads.capacity = parallel_flight_capacity(s);
@@ -233,6 +233,7 @@ ls_status ls_strategy_acquire(ls_strategy *s, int u, ls_pass pass)
     /* the head's forward writes the classifier's gradient */
     const bool head = u == s->model->n_unit - 1;
     if (s->micro < 0 || pass == LS_BWD_IN || (pass == LS_FWD) != head) return LS_OK;
+    s->model->unit[u].acc = ls_gradtree_adds(s->tree, s->micro);
     if (s->ops->grad_begin) return s->ops->grad_begin(s, u);
     s->model->unit[u].grad = ls_gradtree_place(s->tree, u, s->micro);
     return LS_OK;

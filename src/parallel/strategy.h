@@ -65,6 +65,7 @@ typedef struct ls_strategy_opts {
     int64_t gather_bucket;   /* elements of a parameter bucket (zero1, zero2)             */
     int64_t prefetch_bucket; /* elements gathered ahead of use (zero3); 0: none           */
     bool deterministic;
+    bool adds_alike;           /* of compute.h, for the shapes of this run                  */
     const unsigned char *role; /* LS_ROLE_* of each unit; NULL: all here. Copied.           */
     ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
     ls_comm *tensor;           /* the other shards of its layers (parallel/tensor.h); NULL: whole */

@@ -49,6 +49,20 @@ static ls_status make_model(const ls_train_config *c, ls_compute *compute, const
     return ls_model_create_shard(out, &c->model, compute, pad, shard);
 }
 
+/* Whether gradients of a step's micro-batches may be added where they lie. Shards of layers sum some of them afterwards. */
+static bool adds_alike(const ls_train_config *c, const ls_model *m, const ls_run_groups *g)
+{
+    const ls_compute_ops *ops = m->compute->ops;
+    const ls_compute_shapes s = {.B = c->micro_batch,
+                                 .T = c->seq_len,
+                                 .C = m->cfg.n_embd,
+                                 .H = m->cfg.n_head,
+                                 .V = m->cfg.vocab_size,
+                                 .backward = true,
+                                 .n_part = 1};
+    return !g->tp && ops->adds_alike && ops->adds_alike(m->compute, &s);
+}
+
 static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g, ls_run_parts *out)
 {
     const size_t U = (size_t)out->model->n_unit;
@@ -63,6 +77,7 @@ static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g,
                                  .gather_bucket = c->gather_bucket,
                                  .prefetch_bucket = c->prefetch_bucket,
                                  .deterministic = c->deterministic,
+                                 .adds_alike = adds_alike(c, out->model, g),
                                  .role = role,
                                  .pipe = g->pp,
                                  .tensor = g->tp};

@@ -22,10 +22,10 @@ static void naive(float leaf[][64], int first, int n, int width, float *out)
     for (int i = 0; i < width; i++) out[i] = a[i] + b[i];
 }
 
-static void every_number_of_leaves(void **state)
+static void every_number_of_leaves(bool pairs)
 {
-    (void)state;
     int running_differs = 0;
+    fixture_pairs = pairs;
     for (int n = 1; n <= MAX_LEAF; n++) {
         fixture f;
         ls_model_config cfg = small_config(LS_VARIANT_HF, 0);
@@ -42,7 +42,8 @@ static void every_number_of_leaves(void **state)
             ls_gradtree_begin(f.tree, l);
             for (int u = f.model->n_unit - 1; u >= 0; u--) {
                 float *g = f.model->unit[u].grad;
-                for (int64_t i = 0; i < f.model->unit[u].n_grad; i++) g[i] = leaf[l][(i + u) % 64];
+                for (int64_t i = 0; i < f.model->unit[u].n_grad; i++)
+                    g[i] = (f.model->unit[u].acc ? g[i] : 0) + leaf[l][(i + u) % 64];
                 assert_int_equal(ls_gradtree_ready(f.tree, u), LS_OK);
             }
         }
@@ -54,6 +55,19 @@ static void every_number_of_leaves(void **state)
         fixture_close(&f);
     }
     assert_true(running_differs > 10);
+    fixture_pairs = false;
+}
+
+static void leaves_one_by_one(void **state)
+{
+    (void)state;
+    every_number_of_leaves(false);
+}
+
+static void leaves_in_pairs(void **state)
+{
+    (void)state;
+    every_number_of_leaves(true);
 }
 
 /* The whole model: A leaves in one tree equal leaf gradients taken one by one and added by the twin. */
@@ -102,6 +116,7 @@ static void real_gradients(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_number_of_leaves), cmocka_unit_test(real_gradients)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(leaves_one_by_one), cmocka_unit_test(leaves_in_pairs),
+                                       cmocka_unit_test(real_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

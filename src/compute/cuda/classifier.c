@@ -145,7 +145,15 @@ static ls_status classifier(ls_compute *c, const ls_classifier *a)
     return LS_OK;
 }
 
+/* Products, norms, embeddings and sums add what they made to what was there (gemm_tune.c and fold.cu see to it); chunks of logits, one after the
+ * other, do so only where there is one. */
+static bool adds_alike(const ls_compute *c, const ls_compute_shapes *s)
+{
+    return most_rows(cuda_of(c)->dt, s->B * s->T, s->V, s->n_part) >= s->B * s->T;
+}
+
 void cuda_fill_classifier(ls_compute_ops *ops)
 {
+    ops->adds_alike = adds_alike;
     ops->classifier = classifier;
 }
