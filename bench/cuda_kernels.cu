@@ -177,10 +177,11 @@ static void norms(bench &b)
     const ls_dtype dt = b.o.dt;
     const double E = (double)wide_of(dt), eps = 1e-5, RC = (double)n * E;
     const int turns = b.o.small ? 1 : 3;
-    array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, 1), bias(dt, C, 1, 4),
+    array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, dt == LS_F32 ? 1.0f : 0.0f), bias(dt, C, 1, 4),
         y(dt, n, turns, 5), res(dt, n, turns, 6), dy(dt, n, turns, 7), dx(dt, n, turns, 8);
     array mean(LS_F32, R, 1, 9), rstd(LS_F32, R, 1, 10), dw(LS_F32, C, 1, 11), db(LS_F32, C, 1, 12),
         scratch(LS_F32, (int64_t)cu_layernorm_bwd_scratch(R, C) / 4, 1, 13);
+    const auto gain = [&](int64_t j) { return w.was(j) + (dt == LS_F32 ? 0 : 1); };
     ls_drop off = {}, on = {};
     on.p = 0.1f, on.key = 12345;
     const auto fwd = [&](int k) {
@@ -214,7 +215,7 @@ static void norms(bench &b)
             for (double e : row) v += (e - m) * (e - m) / (double)C;
             for (int64_t j = 0; j < C; j++) {
                 b.near(name, r * C + j, dt, got[(size_t)j],
-                       (row[(size_t)j] - m) / sqrt(v + eps) * w.was(j) + bias.was(j), 2);
+                       (row[(size_t)j] - m) / sqrt(v + eps) * gain(j) + bias.was(j), 2);
                 if (made_input) b.near(name, j, dt, row[(size_t)j], x.was(r * C + j), 0);
             }
         }
@@ -231,13 +232,13 @@ static void norms(bench &b)
             double g = 0, gh = 0;
             const double m = ms[(size_t)r], s = rs[(size_t)r];
             for (int64_t j = 0; j < C; j++) {
-                const double d = dy.was(r * C + j) * w.was(j);
+                const double d = dy.was(r * C + j) * gain(j);
                 g += d / (double)C, gh += d * (x.was(r * C + j) - m) * s / (double)C;
             }
             for (int64_t j = 0; j < C; j++) {
                 const double h = (x.was(r * C + j) - m) * s;
                 b.near("layernorm_bwd dx", r * C + j, dt, got[(size_t)j],
-                       s * (dy.was(r * C + j) * w.was(j) - g - h * gh) + delta.was(r * C + j), 3);
+                       s * (dy.was(r * C + j) * gain(j) - g - h * gh) + delta.was(r * C + j), 3);
             }
         }
         for (int64_t j : columns) {
@@ -486,7 +487,7 @@ static void optimizer(bench &b, int64_t n)
     const auto stochastic = [&](int) {
         return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, &up_or_down);
     };
-    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr); };
+    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr, nullptr); };
     const auto sumsq = [&](int) { return cu_sumsq(b.stream, sums, g.f(0), n, 1024); };
     const auto add = [&](int) { return cu_add(b.stream, LS_F32, m.p, w.p, g.p, n); };
     if (b.o.check) {

@@ -49,7 +49,7 @@ static ls_status take_random(job *j, void **p, int64_t n)
 {
     LS_TRY(take(j, p, n, j->c.ops->dtype));
     for (int64_t at = 0; at < n; at += BLOCK)
-        LS_TRY(j->c.ops->narrow(&j->c, ls_at(&j->c, *p, at), j->wide, n - at < BLOCK ? n - at : BLOCK));
+        LS_TRY(j->c.ops->narrow(&j->c, ls_at(&j->c, *p, at), j->wide, n - at < BLOCK ? n - at : BLOCK, NULL));
     return LS_OK;
 }
 

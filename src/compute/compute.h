@@ -50,6 +50,15 @@ typedef struct ls_drop {
     int64_t head, n_head; /* attention: the first head here, and how many there are in all; 0: those here are all */
 } ls_drop;
 
+/* Which elements of a range are gains of norms: [first, end) each, in order. In a 16-bit dtype a gain w is kept as w - 1 (adamw and narrow write
+ * it so, the norms add the 1): it lies around 1, where bf16 has steps of 2^-8, and would otherwise not move for many steps of training and then
+ * leap. */
+#define LS_MOST_GAINS 2
+typedef struct ls_gains {
+    int n;
+    int64_t at[LS_MOST_GAINS][2];
+} ls_gains;
+
 #define LS_ADAMW_PLAIN 12 /* as many as a unit has tensors */
 
 typedef struct ls_adamw {
@@ -60,6 +69,7 @@ typedef struct ls_adamw {
     /* [first, end) of elements without weight decay, in order: `n_plain` pairs */
     int n_plain;
     int64_t plain[LS_ADAMW_PLAIN][2];
+    ls_gains gains;
     /* stochastic rounding (ls_compute_open_opts): random bits of element i are named by (round_key, round_first + i) */
     uint64_t round_key;
     int64_t round_first;
@@ -112,7 +122,7 @@ typedef struct ls_compute_ops {
     ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t first,
                            int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
 
-    /* y = (x - mean)*rstd*w + b;  mean, rstd (R) */
+    /* y = (x - mean)*rstd*w + b;  mean, rstd (R); w as ls_gains says, in the next three, too */
     ls_status (*layernorm_fwd)(ls_compute *c, void *y, void *mean, void *rstd, const void *x, const void *w,
                                const void *b, int64_t R, int64_t C, double eps);
     /* res = x + drop(delta), then layernorm of res; res may be x or delta */
@@ -179,7 +189,7 @@ typedef struct ls_compute_ops {
     ls_status (*adamw)(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
                        const ls_adamw *h);
     /* p (dtype) = x (wide), rounded to the nearest */
-    ls_status (*narrow)(ls_compute *c, void *p, const void *x, int64_t n);
+    ls_status (*narrow)(ls_compute *c, void *p, const void *x, int64_t n, const ls_gains *gains);
     /* block_sum[i] (host) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double; one order inside */
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
     /* *out (host) = the sum of x, in one order */

@@ -60,6 +60,21 @@ static void add_tensor(const blueprint *d, cut how, int64_t rows, int64_t cols, 
     u->n_whole += lines * width;
 }
 
+ls_gains ls_unit_gains(const ls_unit *u, int64_t first, int64_t n)
+{
+    ls_gains g = {0};
+    for (int i = 0; i < u->n_tensor; i++) {
+        const ls_tensor *t = &u->tensor[i];
+        const int64_t from = t->offset > first ? t->offset : first;
+        const int64_t to = t->offset + t->n < first + n ? t->offset + t->n : first + n;
+        if (t->init != LS_INIT_ONE || from >= to) continue;
+        LS_ASSERT(g.n < LS_MOST_GAINS);
+        g.at[g.n][0] = from - first;
+        g.at[g.n++][1] = to - first;
+    }
+    return g;
+}
+
 /* A linear map with bias, cut as its input (by rows: the shards' results are added, then the bias) or as its output. hf: normal
  * weights, zero bias; r1: both uniform in +-1/sqrt(in), torch's default. */
 static void add_linear(const blueprint *d, cut how, int64_t in, int64_t out, double std, const char *name)

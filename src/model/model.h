@@ -61,6 +61,9 @@ typedef struct ls_unit {
     void *master;       /* wide; param itself where the two types are one */
 } ls_unit;
 
+/* The norms' weights among elements first … first + n - 1 of a unit, counted from first. */
+ls_gains ls_unit_gains(const ls_unit *u, int64_t first, int64_t n);
+
 /* Elements [first, first + n) of one of a unit's flat buffers of wide numbers (parameters: the master weights), wherever they lie: how
  * shards are saved and read back. */
 typedef enum ls_flat { LS_FLAT_PARAM, LS_FLAT_M, LS_FLAT_V, LS_N_FLAT } ls_flat;

@@ -333,7 +333,8 @@ ls_status ls_strategy_publish(ls_strategy *s)
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         if (!parallel_here(s, u)) continue;
-        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n));
+        const ls_gains gains = ls_unit_gains(&s->model->unit[u], o.first, o.n);
+        if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains));
         LS_TRY(ls_strategy_unit_done(s, u));
     }
     return ls_strategy_step_done(s);

@@ -167,6 +167,7 @@ static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
         const ls_own o = ls_strategy_own(t->strategy, u);
         if (!ls_strategy_here(t->strategy, u)) continue;
         if (c->decay_matrices_only) plain_ranges(&t->model->unit[u], &o, &h);
+        h.gains = ls_unit_gains(&t->model->unit[u], o.first, o.n);
         h.round_key = ls_rng_key(c->seed, LS_RNG_ROUND, (uint64_t)t->state.step, (uint64_t)u);
         h.round_first = o.first;
         if (o.n) LS_TRY(t->compute.ops->adamw(&t->compute, o.param, o.master, o.grad, o.m, o.v, o.n, &h));

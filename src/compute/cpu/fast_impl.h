@@ -82,7 +82,7 @@ ls_status fast_classifier(ls_compute *c, const ls_classifier *a);
 ls_status fast_logits(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V);
 ls_status fast_adamw(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
                      const ls_adamw *h);
-ls_status fast_narrow(ls_compute *c, void *p, const void *x, int64_t n);
+ls_status fast_narrow(ls_compute *c, void *p, const void *x, int64_t n, const ls_gains *gains);
 ls_status fast_sum(ls_compute *c, double *out, const double *x, int64_t n);
 ls_status fast_sumsq(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
 ls_status fast_add(ls_compute *c, void *y, const void *a, const void *b, int64_t n);

@@ -161,10 +161,10 @@ static ls_status adamw(ls_compute *c, void *p, void *master, const void *g, void
     return LS_OK;
 }
 
-static ls_status narrow(ls_compute *c, void *p, const void *in, int64_t n)
+static ls_status narrow(ls_compute *c, void *p, const void *in, int64_t n, const ls_gains *gains)
 {
     const cuda *x = cuda_of(c);
-    CU_TRY(cu_narrow(x->stream, x->dt, p, in, n, NULL));
+    CU_TRY(cu_narrow(x->stream, x->dt, p, in, n, gains, NULL));
     return LS_OK;
 }
 

@@ -2,7 +2,7 @@
  *
  *   g' = g grad_scale (+ decay w, coupled);  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
  *   w  = w - lr ( (m/bias1) / (sqrt(v/bias2) + eps) (+ decay w, decoupled) );  p = w, rounded
- * Ranges of h->plain have no decay.
+ * Ranges of h->plain have no decay; p of h->gains is w - 1 (compute.h).
  *
  * Bytes   30n: 16 read, 14 written (28n in float, where p is w). Nothing is read again soon: accesses stream. */
 #include "compute/cuda/kernels/point.cuh"
@@ -15,6 +15,7 @@ struct rates {
     bool coupled;
     int n_plain;
     int64_t plain[LS_ADAMW_PLAIN][2];
+    ls_gains gains;
 };
 
 template <class T, bool STOCHASTIC> struct step {
@@ -59,7 +60,7 @@ template <class T, bool STOCHASTIC> struct step {
         vec_store<N, true>(w + at, vec_of<float>(w1));
         vec_store<N, true>(m + at, vec_of<float>(m1));
         vec_store<N, true>(v + at, vec_of<float>(v1));
-        if (sizeof(T) != sizeof(float)) vec_store<N>(p + at, round_all<T, STOCHASTIC>(w1, round, at));
+        if (sizeof(T) != sizeof(float)) vec_store<N>(p + at, round_all<T, STOCHASTIC>(w1, round, h.gains, at));
     }
 };
 
@@ -80,7 +81,7 @@ extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const
     r.lr = (float)h->lr, r.eps = (float)h->eps, r.decay = (float)h->weight_decay, r.grad_scale = (float)h->grad_scale;
     r.beta1 = (float)h->beta1, r.rest1 = (float)(1.0 - h->beta1), r.inv_bias1 = (float)(1.0 / h->bias1);
     r.beta2 = (float)h->beta2, r.rest2 = (float)(1.0 - h->beta2), r.inv_bias2 = (float)(1.0 / h->bias2);
-    r.coupled = h->coupled, r.n_plain = h->n_plain;
+    r.coupled = h->coupled, r.n_plain = h->n_plain, r.gains = h->gains;
     for (int k = 0; k < h->n_plain; k++) r.plain[k][0] = h->plain[k][0], r.plain[k][1] = h->plain[k][1];
     const cu_rounding nearest = {}, how = round ? *round : nearest;
     if (how.on && dt == LS_F16) return (int)cudaErrorNotSupported;

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(NORM_THREADS)
     for (int j = lane * N; j < C; j += 32 * N) {
         float f[N], ws[N], bs[N];
         widen(f, vec_load<N>(x + r * C + j));
-        widen(ws, vec_load<N>(w + j));
+        widen_gains(ws, vec_load<N>(w + j));
         widen(bs, vec_load<N>(b + j));
 #pragma unroll
         for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - m) * s, ws[i], bs[i]);

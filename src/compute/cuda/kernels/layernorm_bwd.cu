@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(c
                 float h[N], d[N], w[N];
                 widen(h, x[k]);
                 widen(d, dy[k]);
-                widen(w, vec_load<N>(a.w + (lane + k * LANES) * N));
+                widen_gains(w, vec_load<N>(a.w + (lane + k * LANES) * N));
 #pragma unroll
                 for (int i = 0; i < N; i++) {
                     h[i] = (h[i] - mean) * rstd;
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(c
                 float h[N], d[N], w[N], more[N];
                 widen(h, x[k]);
                 widen(d, dy[k]);
-                widen(w, vec_load<N>(a.w + p * N));
+                widen_gains(w, vec_load<N>(a.w + p * N));
                 widen(more, dres[k]);
 #pragma unroll
                 for (int i = 0; i < N; i++) d[i] = rstd * (d[i] * w[i] - g - (h[i] - mean) * rstd * gh) + more[i];
@@ -141,7 +141,7 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any(
         float g = 0, gh = 0;
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
             const float h = (to_float(a.x[r * a.C + j]) - mean) * rstd;
-            const float dww = to_float(a.dy[r * a.C + j]) * to_float(a.w[j]);
+            const float dww = to_float(a.dy[r * a.C + j]) * gain_of(a.w[j]);
             g += dww;
             gh += dww * h;
         }
@@ -149,7 +149,7 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any(
         gh = group_sum<NORM_WARPS>(gh, room[1]) * inv;
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
             const int64_t at = r * a.C + j;
-            const float h = (to_float(a.x[at]) - mean) * rstd, dww = to_float(a.dy[at]) * to_float(a.w[j]);
+            const float h = (to_float(a.x[at]) - mean) * rstd, dww = to_float(a.dy[at]) * gain_of(a.w[j]);
             a.dx[at] = from_float<T>(rstd * (dww - g - h * gh) + (a.dres ? to_float(a.dres[at]) : 0.0f));
         }
     }

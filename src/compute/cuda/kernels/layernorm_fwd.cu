@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 3 : 2) norm_rows(const
             if (p < n_pack) {
                 float f[N], w[N], b[N];
                 widen(f, x[k]);
-                widen(w, vec_load<N>(a.w + p * N));
+                widen_gains(w, vec_load<N>(a.w + p * N));
                 widen(b, vec_load<N>(a.b + p * N));
 #pragma unroll
                 for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - mean) * rstd, w[i], b[i]);
@@ -121,7 +121,7 @@ template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) nor
             square += (to_float(x[j]) - mean) * (to_float(x[j]) - mean);
         const float rstd = 1.0f / sqrtf(group_sum<NORM_WARPS>(square, room[1]) * inv + a.eps);
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS)
-            a.y[r * a.C + j] = from_float<T>(fmaf((to_float(x[j]) - mean) * rstd, to_float(a.w[j]), to_float(a.b[j])));
+            a.y[r * a.C + j] = from_float<T>(fmaf((to_float(x[j]) - mean) * rstd, gain_of(a.w[j]), to_float(a.b[j])));
         if (threadIdx.x == 0) {
             a.mean[r] = mean;
             a.rstd[r] = rstd;

@@ -4,6 +4,19 @@
 
 #include "compute/cuda/kernels/vec.cuh"
 
+/* Gains as they are stored (compute.h, ls_gains), to be multiplied by. */
+template <class T, int N> LS_DEVICE void widen_gains(float (&w)[N], const vec<T, N> &stored)
+{
+    widen(w, stored);
+#pragma unroll
+    for (int i = 0; i < N; i++) w[i] += sizeof(T) == 2 ? 1.0f : 0.0f;
+}
+
+template <class T> LS_DEVICE float gain_of(T stored)
+{
+    return sizeof(T) == 2 ? 1.0f + to_float(stored) : to_float(stored);
+}
+
 #define NORM_THREADS 256
 #define NORM_WARPS   (NORM_THREADS / 32)
 

@@ -18,10 +18,11 @@ typedef struct cu_rounding {
     int64_t first; /* the number of element 0 */
 } cu_rounding;
 
-/* dt LS_F32: p is not written (it is master). */
+/* dt LS_F32: p is not written (it is master). gains: compute.h; NULL: none. */
 int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const float *g, float *m, float *v, int64_t n,
              const ls_adamw *h, const cu_rounding *round);
-int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const cu_rounding *round);
+int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains,
+              const cu_rounding *round);
 
 /* block_sum lies in memory of the host that the device reaches. */
 int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t n, int64_t block);

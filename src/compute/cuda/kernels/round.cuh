@@ -1,4 +1,4 @@
-/* round.cuh - from float to a parameter's type, to the nearest or stochastically. */
+/* round.cuh - from float to a parameter's type, to the nearest or stochastically; gains of norms less 1 (compute.h, ls_gains). */
 #ifndef LS_CUDA_KERNELS_ROUND_CUH
 #define LS_CUDA_KERNELS_ROUND_CUH
 
@@ -14,10 +14,14 @@ LS_DEVICE __nv_bfloat16 bf16_stochastic(float x, uint32_t random)
     return __ushort_as_bfloat16((unsigned short)((u + (random & 0xffffu)) >> 16));
 }
 
-/* Elements at … at+N-1 of the range. */
+/* Elements at … at+N-1 of the range; gains among them are changed. */
 template <class T, bool STOCHASTIC, int N>
-LS_DEVICE vec<T, N> round_all(const float (&f)[N], const cu_rounding &round, int64_t at)
+LS_DEVICE vec<T, N> round_all(float (&f)[N], const cu_rounding &round, const ls_gains &gains, int64_t at)
 {
+    for (int k = 0; k < gains.n; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (at + i >= gains.at[k][0] && at + i < gains.at[k][1]) f[i] -= 1.0f;
     if constexpr (STOCHASTIC) {
         bf16 x[N];
 #pragma unroll
