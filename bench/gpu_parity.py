@@ -1,7 +1,8 @@
 """What a GPU computes against the CPU and against PyTorch, through `lockstep train` as anybody runs it.
 (ls-bench: by name; it wants a GPU.)
 
-  losses      50 steps of bf16 (fp16, fp32) on the GPU and of fp32 on the CPU, same seed and data: every loss within 2e-3
+  losses      50 steps of bf16 (fp16, fp32) on the GPU and of fp32 on the CPU, same seed and data (--text, else words drawn at random): every
+              loss within 2e-3
   gradients   of one step, per tensor and all together, cosine above 0.999: at fresh weights and at those after the 50 steps. They are read
               from the checkpoint's first moments: with --betas 0,… and no clipping AdamW's m is the gradient
   torch       2,000 steps on real text, bf16, against PyTorch (bench/gpu_torch.py) from the same weights in the same order: the mean loss of
@@ -51,12 +52,20 @@ def read_safetensors(path):
 
 
 def write_ids(path, n, vocab):
-    """A noisy walk: there is something to learn, so losses move."""
+    """Words of 2 to 6 ids, drawn from 400: there is something to learn, so losses move."""
     r = np.random.default_rng(5)
-    ids = np.cumsum(r.integers(1, 4, n)) % vocab
-    noise = r.random(n) < 0.1
-    ids[noise] = r.integers(0, vocab, int(noise.sum()))
+    words = [r.integers(0, min(vocab, 1000), r.integers(2, 7)) for _ in range(400)]
+    ids = np.concatenate([words[i] for i in r.integers(0, len(words), n // 2)])[:n]
     ids.astype("<u2").tofile(path)
+
+
+def prepared(o, folder):
+    """The ids of --text."""
+    args = [o.lockstep, "prepare", "--input", *o.text, "--out", folder, "--tokenizer", o.tokenizer, "--val-fraction", "0"]
+    if o.vocab_dir:
+        args += ["--vocab-dir", o.vocab_dir]
+    subprocess.run([str(a) for a in args], check=True, capture_output=True)
+    return os.path.join(folder, "train.bin")
 
 
 def keep_newest(run_dir, stop):
@@ -168,12 +177,7 @@ def gradients(o, c, work, data, begins):
 # ---- against PyTorch ----------------------------------------------------------------------------------------------------
 
 def torch_run(o, c, work):
-    data = os.path.join(work, "text")
-    args = [o.lockstep, "prepare", "--input", *o.text, "--out", data, "--tokenizer", o.tokenizer, "--val-fraction", "0"]
-    if o.vocab_dir:
-        args += ["--vocab-dir", o.vocab_dir]
-    subprocess.run([str(a) for a in args], check=True, capture_output=True)
-    ids = os.path.join(data, "train.bin")
+    ids = prepared(o, os.path.join(work, "text"))
     vocab = 50257 if o.tokenizer == "gpt2" else int(np.fromfile(ids, dtype="<u2").max()) + 1
     sequences = (os.path.getsize(ids) // 2 - 1) // o.seq
     say(f"  {os.path.getsize(ids) // 2:,} ids, {sequences} sequences: {o.torch_steps * o.batch * o.accum / sequences:.1f} epochs")
@@ -239,8 +243,11 @@ def main():
             with open(o.text[0], "w") as f:
                 r = np.random.default_rng(3)
                 f.write(" ".join(r.choice(["lockstep", "trains", "a", "model", "in", "C"], 4000)))
-        data = os.path.join(work, "ids.bin")
-        write_ids(data, o.batch * o.accum * o.seq * (o.steps + 2) + 1, o.vocab or 50257)
+        if o.text:
+            data = prepared(o, os.path.join(work, "ids"))
+        else:
+            data = os.path.join(work, "ids.bin")
+            write_ids(data, o.batch * o.accum * o.seq * (o.steps + 2) + 1, o.vocab or 50257)
         trained = losses(o, c, work, data) if "losses" in o.what else None
         if "gradients" in o.what:
             gradients(o, c, work, data, [("fresh weights", None)] + ([(f"weights after {o.steps} steps", trained)] if trained else []))
