@@ -18,10 +18,11 @@ LS_DEVICE __nv_bfloat16 bf16_stochastic(float x, uint32_t random)
 template <class T, bool STOCHASTIC, int N>
 LS_DEVICE vec<T, N> round_all(float (&f)[N], const cu_rounding &round, const ls_gains &gains, int64_t at)
 {
-    for (int k = 0; k < gains.n; k++)
+#pragma unroll
+    for (int k = 0; k < LS_MOST_GAINS; k++)
 #pragma unroll
         for (int i = 0; i < N; i++)
-            if (at + i >= gains.at[k][0] && at + i < gains.at[k][1]) f[i] -= 1.0f;
+            if (k < gains.n && at + i >= gains.at[k][0] && at + i < gains.at[k][1]) f[i] -= 1.0f;
     if constexpr (STOCHASTIC) {
         bf16 x[N];
 #pragma unroll
