@@ -570,8 +570,13 @@ static void test_softmax(void **state)
     }
     softmax_case(LS_F32, 2, 50257, 50304, 1, false);  /* one row kept */
     softmax_case(LS_F32, 1, 60000, 60000, 1, false);  /* none      */
-    softmax_case(LS_BF16, 2, 50257, 50304, 1, false); /* two       */
-    softmax_case(LS_BF16, 23, 40, 64, 1, false);      /* blocks take several rows */
+    softmax_case(LS_BF16, 2, 57000, 57024, 1, false); /* two       */
+    for (ls_dtype dt : {LS_BF16, LS_F16}) {           /* held by registers */
+        softmax_case(dt, 11, 50257, 50304, 1, false);
+        softmax_case(dt, 2, 25152, 25152, 2, true);
+        softmax_case(dt, 22, 12293, 16384, 1, false);
+    }
+    softmax_case(LS_BF16, 23, 40, 64, 1, false); /* blocks take several rows */
     softmax_case(LS_F32, 9, 29000, 29056, 1, false);
 }
 
