@@ -156,7 +156,8 @@ static void test_norm(void **state)
 static void test_column_sums(void **state)
 {
     (void)state;
-    static const int64_t shapes[][2] = {{1, 1}, {7, 3}, {37, 65}, {130, 768}, {9000, 8}, {200, 2304}};
+    static const int64_t shapes[][2] = {{1, 1},      {7, 3},     {37, 65},   {130, 768}, {9000, 8},
+                                        {200, 2304}, {2048, 40}, {4096, 24}, {4097, 24}, {70, 8200}};
     for (ls_dtype dt : TYPES)
         for (const int64_t *shape : shapes)
             for (int acc = 0; acc < 2; acc++) {
@@ -351,8 +352,9 @@ static void test_embed_lists(void **state)
 static void test_sort(void **state)
 {
     (void)state;
-    static const int64_t sizes[][2] = {{1, 11},       {7, 1},        {2048, 255},     {2049, 256},
-                                       {5000, 50257}, {4100, 65536}, {3000, 20000000}};
+    static const int64_t sizes[][2] = {{1, 11},       {7, 1},         {2048, 255},    {65, 50257},
+                                       {2047, 50257}, {2000, 262143}, {2049, 262144}, {8192, 255},
+                                       {8193, 256},   {9000, 50257},  {8200, 65536},  {3000, 20000000}};
     for (const int64_t *size : sizes) {
         const int64_t R = size[0], V = size[1];
         judge_orders(words("sort R %d V %d", (int)R, (int)V), [=](verdict &v, void *s) {
