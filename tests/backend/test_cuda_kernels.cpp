@@ -316,8 +316,9 @@ static void test_embed(void **state)
         embed_case(dt, 2, 20, 768, 11, 1, 0, true, 0);
         embed_case(dt, 5, 100, 16, 11, 1, 1, true, 0);
     }
-    embed_case(LS_BF16, 4, 600, 8, 513, 1, 0, false, 0);   /* several tiles, a list of many pieces */
-    embed_case(LS_BF16, 3, 1000, 8, 70000, 0, 2, true, 0); /* three digits */
+    embed_case(LS_BF16, 4, 600, 8, 513, 1, 0, false, 0);   /* a list of many pieces */
+    embed_case(LS_BF16, 4, 2100, 8, 513, 1, 0, false, 0);  /* several tiles */
+    embed_case(LS_BF16, 3, 2800, 8, 70000, 0, 2, true, 0); /* three digits */
     embed_case(LS_F32, 2, 1100, 4, 300, 2, 0, true, 0);    /* one list of 69 pieces */
     embed_case(LS_F16, 2, 32, 24, 5, 2, 0, false, 0);      /* its last piece is full */
     embed_case(LS_BF16, 3, 50, 1600, 40, 1, 1, true, 1);   /* not aligned */
