@@ -158,7 +158,8 @@ static void test_norm(void **state)
 static void test_column_sums(void **state)
 {
     (void)state;
-    static const int64_t shapes[][2] = {{1, 1}, {7, 3}, {37, 65}, {130, 768}, {9000, 8}, {200, 2304}};
+    static const int64_t shapes[][2] = {{1, 1},      {7, 3},     {37, 65},   {130, 768}, {9000, 8},
+                                        {200, 2304}, {2048, 40}, {4096, 24}, {4097, 24}, {70, 8200}};
     for (ls_dtype dt : TYPES)
         for (const int64_t *shape : shapes)
             for (int acc = 0; acc < 2; acc++) {
@@ -317,8 +318,9 @@ static void test_embed(void **state)
         embed_case(dt, 2, 20, 768, 11, 1, 0, true, 0);
         embed_case(dt, 5, 100, 16, 11, 1, 1, true, 0);
     }
-    embed_case(LS_BF16, 4, 600, 8, 513, 1, 0, false, 0);   /* several tiles, a list of many pieces */
-    embed_case(LS_BF16, 3, 1000, 8, 70000, 0, 2, true, 0); /* three digits */
+    embed_case(LS_BF16, 4, 600, 8, 513, 1, 0, false, 0);   /* a list of many pieces */
+    embed_case(LS_BF16, 4, 2100, 8, 513, 1, 0, false, 0);  /* several tiles */
+    embed_case(LS_BF16, 3, 2800, 8, 70000, 0, 2, true, 0); /* three digits */
     embed_case(LS_F32, 2, 1100, 4, 300, 2, 0, true, 0);    /* one list of 69 pieces */
     embed_case(LS_F16, 2, 32, 24, 5, 2, 0, false, 0);      /* its last piece is full */
     embed_case(LS_BF16, 3, 50, 1600, 40, 1, 1, true, 1);   /* not aligned */
@@ -353,8 +355,9 @@ static void test_embed_lists(void **state)
 static void test_sort(void **state)
 {
     (void)state;
-    static const int64_t sizes[][2] = {{1, 11},       {7, 1},        {2048, 255},     {2049, 256},
-                                       {5000, 50257}, {4100, 65536}, {3000, 20000000}};
+    static const int64_t sizes[][2] = {{1, 11},       {7, 1},         {2048, 255},    {65, 50257},
+                                       {2047, 50257}, {2000, 262143}, {2049, 262144}, {8192, 255},
+                                       {8193, 256},   {9000, 50257},  {8200, 65536},  {3000, 20000000}};
     for (const int64_t *size : sizes) {
         const int64_t R = size[0], V = size[1];
         judge_orders(words("sort R %d V %d", (int)R, (int)V), [=](verdict &v, void *s) {
@@ -577,8 +580,13 @@ static void test_softmax(void **state)
     }
     softmax_case(LS_F32, 2, 50257, 50304, 1, false);  /* one row kept */
     softmax_case(LS_F32, 1, 60000, 60000, 1, false);  /* none      */
-    softmax_case(LS_BF16, 2, 50257, 50304, 1, false); /* two       */
-    softmax_case(LS_BF16, 23, 40, 64, 1, false);      /* blocks take several rows */
+    softmax_case(LS_BF16, 2, 57000, 57024, 1, false); /* two       */
+    for (ls_dtype dt : {LS_BF16, LS_F16}) {           /* held by registers */
+        softmax_case(dt, 11, 50257, 50304, 1, false);
+        softmax_case(dt, 2, 25152, 25152, 2, true);
+        softmax_case(dt, 22, 12293, 16384, 1, false);
+    }
+    softmax_case(LS_BF16, 23, 40, 64, 1, false); /* blocks take several rows */
     softmax_case(LS_F32, 9, 29000, 29056, 1, false);
 }
 

@@ -227,6 +227,14 @@ static inline __half __ushort_as_half(unsigned short u)
 {
     return emu_bits<__half>(u);
 }
+static inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+    return {fmaxf(a.x, b.x), fmaxf(a.y, b.y)};
+}
+static inline __half2 __hmax2(__half2 a, __half2 b)
+{
+    return {fmaxf(a.x, b.x), fmaxf(a.y, b.y)};
+}
 static inline float __low2float(__nv_bfloat162 h)
 {
     return h.x;

@@ -2,8 +2,10 @@
  * it does not make it.
  *
  * Bytes   2RN (16-bit types), and 4N a share of the rows for the partial sums.
- * Order   a block has 32 packs of columns and a share of the rows, its 8 warps take them in turn; warps in order, then
- *         shares in order (fold.cu). R alone decides the shares. */
+ * Order   a share of the rows is summed by 8 warps, or groups of lanes, that take them in turn; those in order, then the
+ *         shares as fold.cu does. R alone decides the shares.
+ *   many rows   a block has 32 packs of columns of one share; a second launch folds.
+ *   few         a block has LANES packs of columns and all shares, a warp each: one launch. */
 #include "compute/cuda/kernels/fold.cuh"
 #include "compute/cuda/kernels/norm.h"
 
@@ -50,19 +52,83 @@ __global__ void __launch_bounds__(32 * WARPS) sum_columns(float *part, const T *
     }
 }
 
-template <class T> int start(void *stream, float *part, const void *x, int64_t R, int64_t N)
+/* ---- few rows ---- */
+
+#define FEW_ROWS    4096
+#define FEW_COLUMNS 8192         /* two blocks an SM; more columns fill the device with large blocks */
+#define LANES       (32 / WARPS) /* packs of a block: 64 bytes of a row */
+#define FOLDS       16           /* FOLD_WARPS of fold.cu */
+
+template <class T, int N>
+__global__ void __launch_bounds__(1024) sum_few(float *out, const T *x, int R, int shares, int columns, bool acc)
+{
+    LS_SHARED(float, group, [32][WARPS][LANES * N]);
+    LS_SHARED(float, part, [FEW_ROWS / ROWS_LEAST][LANES * N]);
+    const int lane = lane_id(), warp = warp_id(), warps = (int)blockDim.x / 32, turn = lane / LANES;
+    const int share = ceil_div(R, shares);
+    const int first = (int)blockIdx.x * LANES * N, j = first + lane % LANES * N;
+    for (int k = warp; k < shares; k += warps) {
+        const int from = k * share + turn, end = (k + 1) * share < R ? (k + 1) * share : R;
+        vec<T, N> row[ROWS_LEAST / WARPS]; /* a share has ROWS_LEAST rows at most, where there are few */
+        float sum[N];
+#pragma unroll
+        for (int t = 0; t < ROWS_LEAST / WARPS; t++) {
+            row[t] = vec_zero<T, N>(); /* adds nothing */
+            if (from + t * WARPS < end && j < columns) row[t] = vec_load<N>(x + (from + t * WARPS) * columns + j);
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] = 0;
+#pragma unroll
+        for (int t = 0; t < ROWS_LEAST / WARPS; t++) {
+            float f[N];
+            widen(f, row[t]);
+#pragma unroll
+            for (int i = 0; i < N; i++) sum[i] += f[i];
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) group[warp][turn][lane % LANES * N + i] = sum[i];
+        __syncwarp();
+        if (lane < LANES * N) {
+            float s = 0;
+            for (int v = 0; v < WARPS; v++) s += group[warp][v][lane];
+            part[k][lane] = s;
+        }
+        __syncwarp();
+    }
+    __syncthreads();
+    if (warp > 0 || lane >= LANES * N || first + lane >= columns) return;
+    float s = 0;
+#pragma unroll
+    for (int k = 0; k < FOLDS; k++) {
+        float v = 0;
+#pragma unroll
+        for (int i = k; i < FEW_ROWS / ROWS_LEAST; i += FOLDS) v += i < shares ? part[i][lane] : 0.0f;
+        s += v;
+    }
+    float *to = out + first + lane;
+    *to = acc ? *to + s : s;
+}
+
+template <class T> int few(void *stream, float *sums, const void *x, int64_t R, int64_t N, bool acc)
+{
+    constexpr int P = whole<T>;
+    const int64_t n = shares(R);
+    return LS_LAUNCH((sum_few<T, P>), (unsigned)ceil_div<int64_t>(N, LANES * P), (unsigned)(n < 32 ? n : 32) * 32, 0,
+                     stream, sums, (const T *)x, (int)R, (int)n, (int)N, acc);
+}
+
+/* ---- launching ---- */
+
+template <class T> int start(void *stream, float *sums, const void *x, int64_t R, int64_t N, bool acc, float *part)
 {
     constexpr int P = whole<T>;
     const bool packs = N % P == 0 && aligned16(x);
+    if (packs && R > 0 && R <= FEW_ROWS && N <= FEW_COLUMNS) return few<T>(stream, sums, x, R, N, acc);
     const dim3 grid((unsigned)ceil_div<int64_t>(N, packs ? 32 * P : 32), (unsigned)shares(R));
-    if (packs) return LS_LAUNCH((sum_columns<T, P>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
-    return LS_LAUNCH((sum_columns<T, 1>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
-}
-
-int by_type(void *stream, ls_dtype dt, float *part, const void *x, int64_t R, int64_t N)
-{
-    LS_DISPATCH(dt, T, return start<T>(stream, part, x, R, N));
-    return (int)cudaErrorInvalidValue;
+    int e = 0;
+    if (R > 0 && packs) e = LS_LAUNCH((sum_columns<T, P>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
+    else if (R > 0) e = LS_LAUNCH((sum_columns<T, 1>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
+    return e ? e : cu_fold(stream, sums, nullptr, N, part, shares(R), N, acc);
 }
 
 } // namespace
@@ -76,6 +142,6 @@ extern "C" int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void
                               void *scratch)
 {
     if (N <= 0) return 0;
-    const int e = R > 0 ? by_type(stream, dt, (float *)scratch, x, R, N) : 0;
-    return e ? e : cu_fold(stream, sums, nullptr, N, (const float *)scratch, shares(R), N, acc);
+    LS_DISPATCH(dt, T, return start<T>(stream, sums, x, R, N, acc, (float *)scratch));
+    return (int)cudaErrorInvalidValue;
 }

@@ -17,8 +17,10 @@
 
 namespace {
 
-#define PIECE 32 /* the lanes of a warp: masks below are of two windows */
-#define AHEAD 4  /* rows under way */
+#define PIECE 32   /* the lanes of a warp: masks below are of two windows */
+#define AHEAD 4    /* rows under way */
+#define FEW   8192 /* positions; a window of fewer is cut in PARTS, that the rows under way are many */
+#define PARTS 8
 
 template <class E> struct job {
     float *dwte, *part; /* (V,C); (windows, 2, C) */
@@ -35,6 +37,13 @@ LS_DEVICE int top_bit(uint64_t m)
 {
     const int high = (int)(m >> 32);
     return high ? 63 - __clz(high) : 31 - __clz((int)m);
+}
+
+/* And of the lowest. */
+LS_DEVICE int low_bit(uint64_t m)
+{
+    const int low = __ffs((int)m);
+    return low ? low - 1 : 31 + __ffs((int)(m >> 32));
 }
 
 /* First i with key[i] >= k, all lanes of a warp together: 32 probes a turn. */
@@ -85,9 +94,12 @@ template <class E, int N> __global__ void __launch_bounds__(256) sum_pieces(cons
         }
     }
     __syncthreads();
-    if (start[0] == 0) return;
+    /* of the window's pieces, those that begin in this block's part of it; they end where the next begins */
+    const int part = PIECE / (int)gridDim.z, lo = (int)blockIdx.z * part;
     const uint64_t heads = (uint64_t)head[1] << 32 | head[0], starts = (uint64_t)start[1] << 32 | start[0];
-    const int begin = __ffs((int)start[0]) - 1, end = start[1] ? 31 + __ffs((int)start[1]) : n;
+    const uint64_t from_lo = starts >> lo << lo, beyond = starts >> (lo + part) << (lo + part);
+    const int begin = from_lo ? low_bit(from_lo) : n, end = beyond ? low_bit(beyond) : n;
+    if (begin >= lo + part || begin >= end) return;
     const uint64_t drop = drop_key(a.drop);
     const int j = ((int)blockIdx.y * (int)blockDim.x + (int)threadIdx.x) * N;
     if (j >= a.C) return;
@@ -198,6 +210,7 @@ template <class E, int N>
 __global__ void __launch_bounds__(256)
     sum_batch(float *dwpe, const E *dy, int64_t B, int64_t T, int C, bool acc, const drop_arg drop)
 {
+    constexpr int M = N > 1 ? 4 : 1;                                 /* floats of a pack */
     const int64_t i = ((int64_t)blockIdx.x * 256 + threadIdx.x) * N; /* element of (T,C) */
     if (i >= T * C) return;
     const uint64_t key = drop_key(drop);
@@ -213,7 +226,13 @@ __global__ void __launch_bounds__(256)
         for (int k = 0; k < N; k++) sum[k] += f[k];
     }
 #pragma unroll
-    for (int k = 0; k < N; k++) dwpe[i + k] = acc ? dwpe[i + k] + sum[k] : sum[k];
+    for (int k = 0; k < N; k += M) {
+        float v[M];
+        widen(v, acc ? vec_load<M>(dwpe + i + k) : vec_zero<float, M>());
+#pragma unroll
+        for (int q = 0; q < M; q++) v[q] = acc ? v[q] + sum[k + q] : sum[k + q];
+        vec_store<M>(dwpe + i + k, vec_of<float>(v));
+    }
 }
 
 int64_t padded(int64_t n)
@@ -232,8 +251,8 @@ template <class E, int N> int pieces(void *stream, const job<E> &a)
     constexpr int M = N > 1 ? 4 : 1; /* floats of a pack, where pieces are joined */
     const unsigned windows = (unsigned)ceil_div<int64_t>(a.R, PIECE), t = wide(ceil_div<int64_t>(a.C, N)),
                    t2 = wide(ceil_div<int64_t>(a.C, M));
-    const int e =
-        LS_LAUNCH((sum_pieces<E, N>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t * N)), t, 0, stream, a);
+    const dim3 grid(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t * N), a.R <= FEW ? PARTS : 1);
+    const int e = LS_LAUNCH((sum_pieces<E, N>), grid, t, 0, stream, a);
     if (e) return e;
     return LS_LAUNCH((join_pieces<M>), dim3(windows, (unsigned)ceil_div<int64_t>(a.C, (int64_t)t2 * M)), t2, 0, stream,
                      a.dwte, a.part, a.key, a.R, a.C, a.V, a.acc);

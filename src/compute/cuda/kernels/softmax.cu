@@ -5,37 +5,16 @@
  * Bytes   4 rows*ld (16-bit types): read once, written once. 50304 columns of bf16 are 98 KiB, so two rows fit into
  *         shared memory: while a block works on one, the next is on its way (cp.async), and reading never stops. A
  *         thread copies, sums and writes the same packs, so the one barrier of a row is that of the two sums.
+ *         GPT-2's own vocabulary, whole or cut, is softmax_held.cuh's, with half the instructions.
  * Numbers   everything in units of log 2: with m = max * log2(e) rounded, sum 2^(x log2(e) - m) and log2(sum) + m
- *         belong together, whatever m's rounding. About 13 instructions an element, of 24 there is time for.
+ *         belong together, whatever m's rounding. About 11 instructions an element.
  * Order   a thread's elements, lanes, warps. V and ld decide it, and whether a row fits. */
-#include "compute/cuda/kernels/softmax.h"
-#include "compute/cuda/kernels/vec.cuh"
+#include "compute/cuda/kernels/softmax_held.cuh"
 
 namespace {
 
 #define THREADS 1024
 #define WARPS   (THREADS / 32)
-#define LOG2_E  1.44269504088896340736f
-#define LN_2    0.69314718055994530942
-
-enum { LOSS, GRAD, PARTS };
-
-template <class T> struct job {
-    T *logits;
-    double *out; /* (rows) losses, or (rows, 3) parts */
-    const int32_t *target;
-    int64_t rows, first;
-    int V, ld;
-    float dloss;
-    const ls_pass_head *at;
-};
-
-/* Stores in front of it stay there. */
-LS_DEVICE void compiler_fence()
-{
-    asm volatile("" ::: "memory");
-}
-
 /* The packs of a row that this thread has, from global to shared memory. */
 template <class T> LS_DEVICE void fetch(T *to, const job<T> &a, int64_t r, int n_read)
 {
@@ -71,8 +50,7 @@ __global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, turn ^= 1) {
         T *out = a.logits + r * a.ld;
         const int32_t id = a.target[r];
-        const int64_t wanted = id >= 0 ? id - a.first : -1;
-        const int target = wanted >= 0 && wanted < a.V ? (int)wanted : -1; /* column, if it is here */
+        const int target = target_column(a, id);
         T *x = ROWS_KEPT > 0 ? kept + (ROWS_KEPT > 1 ? (int64_t)turn * a.ld : 0) : out;
         if (ROWS_KEPT > 1) { /* the thread is done with what it overwrites */
             if (r + gridDim.x < a.rows) fetch(kept + (int64_t)(turn ^ 1) * a.ld, a, r + gridDim.x, n_read);
@@ -81,13 +59,7 @@ __global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
         } else if (ROWS_KEPT > 0) {
             cp_async_wait<0>();
         }
-        if (N > 1 && a.V % N != 0 && (n_read - 1) % THREADS == (int)threadIdx.x) { /* beside the vocabulary */
-            float f[N];
-            widen(f, vec_load<N>(x + (n_read - 1) * N));
-#pragma unroll
-            for (int i = 0; i < N; i++) f[i] = (n_read - 1) * N + i < a.V ? f[i] : -INFINITY;
-            vec_store<N>(x + (n_read - 1) * N, vec_of<T>(f));
-        }
+        if (N > 1 && a.V % N != 0 && (n_read - 1) % THREADS == (int)threadIdx.x) hide_beside<N>(x, n_read - 1, a.V);
 
         float top = -INFINITY, sum = 0;
 #pragma unroll 4
@@ -110,16 +82,7 @@ __global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
         const float x_target = mine ? to_float(x[target]) : 0.0f;
         if (mine) right[turn] = x_target;
         join_block(top, sum, room[turn]);
-        if (threadIdx.x == 0) {
-            const double at_target = target >= 0 ? (double)right[turn] : 0.0;
-            if (WHAT == PARTS) {
-                a.out[3 * r] = (double)top * LN_2;
-                a.out[3 * r + 1] = (double)sum;
-                a.out[3 * r + 2] = at_target;
-            } else {
-                a.out[r] = id < 0 ? 0.0 : ((double)top + (double)log2f(sum)) * LN_2 - at_target;
-            }
-        }
+        if (threadIdx.x == 0) put_row<WHAT>(a, r, id, top, sum, target >= 0 ? (double)right[turn] : 0.0);
         if (WHAT == GRAD) {
             const float scale = dloss / sum;
 #pragma unroll 4
@@ -208,6 +171,22 @@ template <class T, int N, int ROWS_KEPT, int WHAT> int start(void *stream, const
                      smem, stream, a);
 }
 
+/* Whether softmax_held of K packs a thread does it: 50304 columns have 13, halves and quarters of them 7 and 4. */
+template <class T, int K> bool holds(const cu_softmax *s)
+{
+    const int64_t packs = s->ld / 8;
+    return ceil_div<int64_t>(s->V, 8) > (K - 1) * HELD_THREADS && packs <= K * HELD_THREADS && s->rows < INT32_MAX / 2;
+}
+
+template <class T, int K, int WHAT> int start_held(void *stream, const job<T> &a, int blocks)
+{
+    const size_t smem = (size_t)(2 * a.ld) * sizeof(T);
+    const int e = LS_ALLOW_SHARED((softmax_held<T, K, WHAT>), smem);
+    if (e) return e;
+    return LS_LAUNCH((softmax_held<T, K, WHAT>), (unsigned)(a.rows < blocks ? a.rows : blocks), HELD_THREADS, smem,
+                     stream, a);
+}
+
 template <class T, int WHAT> int pick(void *stream, const cu_softmax *s, double *out)
 {
     constexpr int N = whole<T>;
@@ -219,6 +198,11 @@ template <class T, int WHAT> int pick(void *stream, const cu_softmax *s, double 
     if (e) return (int)e;
     const int64_t row = s->ld * (int64_t)sizeof(T), room = most - 2048; /* beside the kernel's own arrays */
     if (!whole_packs<T>(s) || row > room) return start<T, 1, 0, WHAT>(stream, a, 2 * blocks);
+    if constexpr (N == 8) {
+        if (holds<T, 13>(s) && 2 * row <= room) return start_held<T, 13, WHAT>(stream, a, blocks);
+        if (holds<T, 7>(s) && 2 * row <= room) return start_held<T, 7, WHAT>(stream, a, blocks);
+        if (holds<T, 4>(s) && 4 * row <= room) return start_held<T, 4, WHAT>(stream, a, 2 * blocks);
+    }
     if (2 * row <= room) return start<T, N, 2, WHAT>(stream, a, blocks);
     return start<T, N, 1, WHAT>(stream, a, blocks);
 }

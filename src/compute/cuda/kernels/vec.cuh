@@ -81,6 +81,26 @@ LS_DEVICE unsigned narrow2(float a, float b, f16)
     return u;
 }
 
+/* The larger of each two of a word. */
+LS_DEVICE unsigned max2(unsigned a, unsigned b, bf16)
+{
+    __nv_bfloat162 x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    x = __hmax2(x, y);
+    memcpy(&a, &x, sizeof a);
+    return a;
+}
+LS_DEVICE unsigned max2(unsigned a, unsigned b, f16)
+{
+    __half2 x, y;
+    memcpy(&x, &a, sizeof x);
+    memcpy(&y, &b, sizeof y);
+    x = __hmax2(x, y);
+    memcpy(&a, &x, sizeof a);
+    return a;
+}
+
 template <int N, class T> LS_DEVICE void widen(float (&f)[N], const vec<T, N> &v)
 {
     if constexpr (sizeof(T) == sizeof(float)) {
