@@ -161,8 +161,8 @@ static cu_product product_of(const device *d, const row *r)
 
 static char *fused_words(char buf[40], uint32_t f)
 {
-    snprintf(buf, 40, "%s%s%s%s", f & GEMM_BIAS ? "bias " : "", f & GEMM_GELU ? "gelu " : "",
-             f & GEMM_ADD ? "add " : "", f & GEMM_SUMS ? "sums " : "");
+    snprintf(buf, 40, "%s%s%s%s%s", f & GEMM_BIAS ? "bias " : "", f & GEMM_GELU ? "gelu " : "",
+             f & GEMM_ADD ? "add " : "", f & GEMM_SUMS ? "sums " : "", f & GEMM_ROWS ? "(rows) " : "");
     if (!*buf) snprintf(buf, 40, "-");
     return buf;
 }

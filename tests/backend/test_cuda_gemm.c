@@ -250,30 +250,6 @@ static void test_tf32_and_wrong_use(void **state)
     close_bench(&b);
 }
 
-/* Up to LS_FEW_ROWS rows are computed as one alone is. */
-static void test_few_rows(void **state)
-{
-    (void)state;
-    bench b = open_bench(false, false);
-    const option all = {.M = LS_FEW_ROWS, .N = 40, .K = 70, .bias = true, .dt = LS_BF16, .out_dt = LS_BF16};
-    data whole = make(&all, 3);
-    assert_int_equal(cu_gemm_run(b.g, &whole.p, b.workspace), LS_OK);
-    double *want = num_host(LS_BF16, whole.p.out, whole.n_out);
-    for (int64_t rows = 1; rows < LS_FEW_ROWS; rows++) {
-        cu_product p = whole.p;
-        p.M = rows;
-        CU(cudaMemset(p.out, 0, (size_t)(rows * all.N) * 2));
-        assert_int_equal(cu_gemm_run(b.g, &p, b.workspace), LS_OK);
-        double *got = num_host(LS_BF16, p.out, rows * all.N);
-        assert_memory_equal(got, want, (size_t)(rows * all.N) * sizeof *got);
-        ls_free(got);
-    }
-    assert_int_equal(cu_gemm_cache_count(b.g->cache), 1);
-    ls_free(want);
-    drop(&whole, &all);
-    close_bench(&b);
-}
-
 /* ---- choosing ---- */
 
 static char folder[64];
@@ -298,6 +274,134 @@ static int without_folder(void **state)
     assert_int_equal(ls_fs_remove_tree(folder), LS_OK);
     return 0;
 }
+
+/* ---- few rows ---- */
+
+/* Up to LS_FEW_ROWS rows are computed as one alone is, whichever number comes first. */
+static void few_rows(const option *all, bool up)
+{
+    bench b = open_bench(false, false);
+    const size_t size = ls_dtype_nbytes(all->out_dt);
+    data d = make(all, 3);
+    double *each[LS_FEW_ROWS + 1];
+    for (int64_t i = 1; i <= LS_FEW_ROWS; i++) {
+        cu_product p = d.p;
+        p.M = up ? i : LS_FEW_ROWS + 1 - i;
+        CU(cudaMemset(p.out, 0, (size_t)d.n_out * size));
+        assert_int_equal(cu_gemm_run(b.g, &p, b.workspace), LS_OK);
+        each[p.M] = num_host(all->out_dt, p.out, p.M * d.ldo);
+    }
+    for (int64_t m = 1; m <= LS_FEW_ROWS; m++) {
+        assert_memory_equal(each[m], each[LS_FEW_ROWS], (size_t)(m * d.ldo) * sizeof *each[m]);
+        if (m < LS_FEW_ROWS) ls_free(each[m]);
+    }
+    ls_free(each[LS_FEW_ROWS]);
+    assert_int_equal(cu_gemm_cache_count(b.g->cache), 1);
+    drop(&d, all);
+    option o = *all; /* the numbers themselves, and added to */
+    for (o.M = 1; o.M <= LS_FEW_ROWS; o.M += 4)
+        for (o.add = 0; o.add < 3; o.add++) try(&b, &o, (uint64_t)o.M);
+    close_bench(&b);
+}
+
+static void test_few_rows(void **state)
+{
+    (void)state;
+    static const struct {
+        int first[2], from[2], to[2];
+        bool late;
+    } lists[] = {
+        {{0}, {0}, {0}, false},                                 /* one for all                                   */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 0}, {9, 0}, false},  /* the first is not for one row                  */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {1, 0}, {8, 0}, false},  /* … not for nine                                */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 1}, {9, 1}, false},  /* none is for every number                      */
+        {{EMU_LT_SPLIT, EMU_LT_PLAIN}, {2, 0}, {9, 0}, true},   /* accepted for one row, and then not started    */
+        {{EMU_LT_SPLIT}, {1}, {4}, true},                       /* … for five and more: there is no other        */
+        {{EMU_LT_BROKEN, EMU_LT_SPLIT}, {0, 1}, {0, 1}, false}, /* accepted and never started                    */
+    };
+    const option shapes[] = {
+        {.M = LS_FEW_ROWS, .N = 40, .K = 70, .bias = true, .dt = LS_BF16, .out_dt = LS_BF16},
+        {.M = LS_FEW_ROWS, .N = 91, .K = 77, .bias = true, .dt = LS_BF16, .out_dt = LS_BF16},
+        {.M = LS_FEW_ROWS, .N = 37, .K = 21, .pad = 3, .tb = true, .dt = LS_F16, .out_dt = LS_F32},
+    };
+    const option gelu = {.M = 4, .N = 48, .K = 21, .bias = true, .dt = LS_BF16, .out_dt = LS_BF16, .epilogue = CU_GELU};
+    for (int tune = 0; tune < 2; tune++)
+        for (size_t l = 0; l < N_OF(lists); l++) {
+            emu_lt *lt = emu_lt_state();
+            *lt = (emu_lt){0};
+            for (int i = 0; i < 2; i++) {
+                lt->first[i] = lists[l].first[i];
+                lt->cols[i].from = lists[l].from[i], lt->cols[i].to = lists[l].to[i], lt->cols[i].late = lists[l].late;
+            }
+            setenv("LS_GEMM_TUNE", tune ? "again" : "0", 1);
+            for (size_t s = 0; s < N_OF(shapes); s++) few_rows(&shapes[s], true), few_rows(&shapes[s], false);
+            bench b = open_bench(false, false);
+            try(&b, &gelu, 1);
+            close_bench(&b);
+            lt->refuse = 32;
+            b = open_bench(false, false);
+            try(&b, &gelu, 2);
+            close_bench(&b);
+        }
+}
+
+/* A file's choice for few rows must be for every number of them. */
+static void test_few_rows_filed(void **state)
+{
+    (void)state;
+    emu_lt *lt = emu_lt_state();
+    const option nine = {.M = 9, .N = 91, .K = 77, .dt = LS_BF16, .out_dt = LS_BF16};
+    option one = nine;
+    lt->first[0] = EMU_LT_SPLIT, lt->first[1] = EMU_LT_PLAIN;
+    lt->cols[1].from = lt->cols[1].to = 20; /* not for this */
+    bench b = open_bench(false, true);
+    try(&b, &nine, 1);
+    assert_int_equal(b.g->last.algo[0], EMU_LT_SPLIT);
+    close_bench(&b);
+    lt->cols[0].from = 2, lt->cols[0].to = 9,
+    lt->cols[1].to = 0; /* as if it had been chosen without a look at one row */
+    one.M = 1;
+    for (int again = 0; again < 2; again++) {
+        b = open_bench(false, true);
+        try(&b, again ? &one : &nine, 2);
+        assert_int_equal(b.g->last.algo[0], EMU_LT_PLAIN);
+        assert_int_equal(b.g->n_found, again);
+        close_bench(&b);
+    }
+    lt->cols[1].from = lt->cols[1].to = 1; /* row by row is kept in the file, too */
+    for (int again = 0; again < 2; again++) {
+        option other = again ? one : nine;
+        other.N = 93;
+        b = open_bench(false, true);
+        try(&b, &other, 3);
+        assert_true(b.g->last.fused & GEMM_ROWS);
+        assert_int_equal(b.g->n_found, again);
+        close_bench(&b);
+    }
+}
+
+/* Without measuring, too, what is proposed and then refused is passed over. */
+static void test_refused_proposal(void **state)
+{
+    (void)state;
+    const option o = {.M = 20, .N = 24, .K = 30, .dt = LS_BF16, .out_dt = LS_F32, .add = 1};
+    setenv("LS_GEMM_TUNE", "0", 1);
+    memcpy(emu_lt_state()->first, (int[8]){EMU_LT_BROKEN, EMU_LT_SPLIT}, sizeof emu_lt_state()->first);
+    bench b = open_bench(false, true);
+    try(&b, &o, 1);
+    assert_int_equal(b.g->last.algo[0], EMU_LT_SPLIT);
+    try(&b, &o, 2);
+    close_bench(&b);
+    emu_lt_state()->first[1] = 0;
+    b = open_bench(false, true);
+    data d = make(&o, 3);
+    assert_int_equal(cu_gemm_run(b.g, &d.p, b.workspace), LS_E_DEVICE);
+    assert_non_null(strstr(ls_err_words(), "every form of a product M 20"));
+    drop(&d, &o);
+    close_bench(&b);
+}
+
+/* ---- measuring ---- */
 
 static const option dw = {.M = 24, .N = 40, .K = 50, .ta = true, .dt = LS_BF16, .out_dt = LS_F32, .add = 1, .sums = 2};
 
@@ -544,7 +648,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_option),
         cmocka_unit_test(test_tf32_and_wrong_use),
-        cmocka_unit_test(test_few_rows),
+        cmocka_unit_test_setup_teardown(test_few_rows, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(test_few_rows_filed, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(test_refused_proposal, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_measuring, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_file, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_laws, with_folder, without_folder),

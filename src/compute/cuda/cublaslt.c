@@ -12,11 +12,15 @@
  * Choosing   The first call of a shape measures (gemm_tune.c), the table and the file (gemm_cache.h) remember. The key holds everything
  *            the choice may depend on and nothing else: sizes, strides, transposes, types, what is fused, 16-byte alignment, TF32,
  *            determinism. It does not hold `add`: a product that is added uses the algorithm of the product alone, so that
- *            (product, then add) and (product added to) have equal bits. Nor does it hold up to which of LS_FEW_ROWS rows a product has
- *            (compute.h, invariant 4).
+ *            (product, then add) and (product added to) have equal bits.
  *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic
  *            mode: each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the
  *            first proposal, until a call outside of a capture measures.
+ *
+ * Few rows   Up to LS_FEW_ROWS rows have one key and one algorithm, so that each is computed as one alone is (compute.h, invariant 4): one
+ *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own, by an
+ *            algorithm for one (GEMM_ROWS). It may accept an algorithm and still not start it: one that does not start for one row alone
+ *            is not chosen, and a number of rows that it does not start for is made row by row.
  *
  * Determinism (opened so)
  *   1. one shape, one algorithm, on all workers of a host: whoever meets a shape first measures under the file's lock, and the others
@@ -163,10 +167,10 @@ int gemm_variants(const cu_gemm *g, const cu_product *p, uint32_t sets[GEMM_MOST
 
 /* ---- what the library proposes ------------------------------------------------------------------------------------ */
 
-/* Up to LS_FEW_ROWS rows have one algorithm: the one of so many. Only where neither strides nor alignment depend on the rows. */
+/* Only where neither strides nor alignment depend on the rows. */
 static bool few_rows(const cu_product *p)
 {
-    return p->M <= LS_FEW_ROWS && !p->ta;
+    return p->M <= LS_FEW_ROWS && !p->ta && !p->b_sums;
 }
 
 /* Sums cut over K are added in order, in float; and the result may lie beside what is added, where it does. */
@@ -186,46 +190,73 @@ static bool orderly(const cu_gemm *g, const cu_product *p, const cublasLtMatmulA
     return scheme == CUBLASLT_REDUCTION_SCHEME_INPLACE && p->out_dt == LS_F32 && !g->deterministic;
 }
 
+/* Bytes that x, and rows `ld` elements apart from it on, are multiples of: 16, more than that nothing asks for, or one element; the key knows
+ * no more. */
+static uint32_t least(const void *x, int64_t ld, ls_dtype dt)
+{
+    const size_t size = ls_dtype_nbytes(dt);
+    return aligned(x) && (size_t)ld * size % 16 == 0 ? 16 : (uint32_t)size;
+}
+
 static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatmulPreferenceOpaque_t *pref)
 {
     const uint64_t room = (uint64_t)GEMM_LIBRARY_MIB << 20;
+    const bool few = few_rows(p); /* any row may be a product of its own */
     const uint32_t schemes =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
         (g->deterministic || p->out_dt != LS_F32 ? 0u : (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE);
+    const uint32_t a = least(p->a, few ? p->lda : 0, p->dt), b = least(p->b, 0, p->dt);
+    const bool even = aligned(p->out) && aligned(p->add) && aligned(p->aux); /* aux: the result may go through it */
+    const uint32_t to = even ? least(p->out, few ? p->ldo : 0, p->out_dt) : (uint32_t)ls_dtype_nbytes(p->out_dt);
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
-        const void *x;
-    } at[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p->b},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p->a},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p->add ? p->add : p->out},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p->out}};
+        uint32_t bytes;
+    } at[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, to},
+              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, to}};
     cublasStatus_t e = cublasLtMatmulPreferenceInit(pref);
     if (!e)
         e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
     if (!e)
         e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                                  sizeof schemes);
-    for (size_t i = 0; !e && i < sizeof at / sizeof at[0]; i++) {
-        uint32_t bytes = 16; /* more than that nothing asks for, and the key knows no more */
-        while ((uintptr_t)at[i].x & (bytes - 1)) bytes /= 2;
-        e = cublasLtMatmulPreferenceSetAttribute(pref, at[i].what, &bytes, sizeof bytes);
-    }
+    for (size_t i = 0; !e && i < sizeof at / sizeof at[0]; i++)
+        e = cublasLtMatmulPreferenceSetAttribute(pref, at[i].what, &at[i].bytes, sizeof at[i].bytes);
     return e;
 }
 
-int gemm_propose(cu_gemm *g, const cu_product *given, uint32_t fused, cu_gemm_choice *out, int most)
+/* Whether the library takes this algorithm for p, by its own word. */
+static bool accepts(cu_gemm *g, const cu_product *p, uint32_t fused, const cublasLtMatmulAlgo_t *algo)
+{
+    cublasLtMatmulHeuristicResult_t r;
+    lt_call c;
+    if (lt_describe(g, p, fused, p->b_sums, &c)) return false;
+    return !cublasLtMatmulAlgoCheck(g->lt, &c.op, &c.a, &c.b, &c.d, &c.d, algo, &r) &&
+           r.workspaceSize <= (size_t)GEMM_LIBRARY_MIB << 20 && orderly(g, p, algo);
+}
+
+static bool accepts_few(cu_gemm *g, const cu_product *p, uint32_t fused, const cublasLtMatmulAlgo_t *algo)
+{
+    cu_product q = *p;
+    bool ok = true;
+    for (q.M = 1; ok && q.M <= LS_FEW_ROWS; q.M++) ok = accepts(g, &q, fused, algo);
+    return ok;
+}
+
+/* Proposals for p as it is; few: of them those that are for every number of few rows. */
+static int ask(cu_gemm *g, const cu_product *p, uint32_t fused, bool few, cu_gemm_choice *out, int most)
 {
     cublasLtMatmulHeuristicResult_t found[GEMM_MOST_ALGOS];
     cublasLtMatmulPreferenceOpaque_t pref;
-    cu_product p = *given;
     lt_call c;
     int n_found = 0, n = 0;
-    if (few_rows(&p)) p.M = LS_FEW_ROWS;
-    if (lt_describe(g, &p, fused, p.b_sums, &c) || prefer(g, &p, &pref) ||
+    if (lt_describe(g, p, fused, p->b_sums, &c) || prefer(g, p, &pref) ||
         cublasLtMatmulAlgoGetHeuristic(g->lt, &c.op, &c.a, &c.b, &c.d, &c.d, &pref, GEMM_MOST_ALGOS, found, &n_found))
         return 0;
     for (int i = 0; i < n_found && n < most; i++) {
-        if (found[i].state || !orderly(g, &p, &found[i].algo)) continue;
+        if (found[i].state || !orderly(g, p, &found[i].algo)) continue;
+        if (few && !accepts_few(g, p, fused, &found[i].algo)) continue;
         out[n] = (cu_gemm_choice){.workspace = found[i].workspaceSize, .fused = fused};
         memcpy(out[n].algo, &found[i].algo, sizeof out[n].algo);
         n++;
@@ -233,15 +264,36 @@ int gemm_propose(cu_gemm *g, const cu_product *given, uint32_t fused, cu_gemm_ch
     return n;
 }
 
+int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most)
+{
+    cu_product q = *p;
+    int n = 0;
+    if (!few_rows(p)) return ask(g, p, fused, false, out, most);
+    for (q.M = LS_FEW_ROWS; !n && q.M > 0; q.M--) n = ask(g, &q, fused, true, out, most);
+    return n;
+}
+
+/* Few rows, each for itself. */
+static int propose_rows(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most)
+{
+    cu_product q = *p;
+    q.M = 1;
+    const int n = ask(g, &q, fused, false, out, most);
+    for (int i = 0; i < n; i++) out[i].fused |= GEMM_ROWS;
+    return n;
+}
+
 bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
 {
-    cublasLtMatmulHeuristicResult_t r;
+    const bool rows = (choice->fused & GEMM_ROWS) != 0;
+    const uint32_t fused = choice->fused & ~(uint32_t)GEMM_ROWS;
     cublasLtMatmulAlgo_t algo;
-    lt_call c;
+    cu_product q = *p;
     memcpy(&algo, choice->algo, sizeof algo);
-    if (choice->fused & ~possible(p) || lt_describe(g, p, choice->fused, p->b_sums, &c)) return false;
-    return !cublasLtMatmulAlgoCheck(g->lt, &c.op, &c.a, &c.b, &c.d, &c.d, &algo, &r) &&
-           r.workspaceSize <= (size_t)GEMM_LIBRARY_MIB << 20 && orderly(g, p, &algo);
+    if (fused & ~possible(p) || (rows && !few_rows(p))) return false;
+    if (few_rows(p) && !rows) return accepts_few(g, p, fused, &algo);
+    if (rows) q.M = 1;
+    return accepts(g, &q, fused, &algo);
 }
 
 /* ---- carrying out ------------------------------------------------------------------------------------------------- */
@@ -284,20 +336,74 @@ static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, boo
     return LS_OK;
 }
 
-ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace)
+/* The library's part of p. */
+static cublasStatus_t start(cu_gemm *g, const cu_product *p, uint32_t fused, float *sums, const cu_gemm_choice *choice,
+                            void *workspace)
 {
     const float one = 1, zero = 0;
-    const uint32_t fused = choice->fused | (possible(p) & GEMM_ADD);
-    const bool sums_aside = fused & GEMM_SUMS && p->b_sums_add;
     cublasLtMatmulAlgo_t algo;
     lt_call c;
     memcpy(&algo, choice->algo, sizeof algo);
-    cublasStatus_t e = lt_describe(g, p, fused, sums_aside ? gemm_side(workspace) : p->b_sums, &c);
-    if (e) return gemm_lt_fail(e, p, "the description");
-    e = cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d,
-                       c.out, &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);
+    const cublasStatus_t e = lt_describe(g, p, fused, sums, &c);
+    if (e) return e;
+    return cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d,
+                          c.out, &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);
+}
+
+/* Not this algorithm; nothing was queued. */
+static bool refused(cublasStatus_t e)
+{
+    return e == CUBLAS_STATUS_NOT_SUPPORTED || e == CUBLAS_STATUS_INVALID_VALUE;
+}
+
+static const void *row_at(const void *x, int64_t n, ls_dtype dt)
+{
+    return x ? (const char *)x + (size_t)n * ls_dtype_nbytes(dt) : NULL;
+}
+
+static cublasStatus_t start_rows(cu_gemm *g, const cu_product *p, uint32_t fused, const cu_gemm_choice *choice,
+                                 void *workspace)
+{
+    for (int64_t m = 0; m < p->M; m++) {
+        cu_product q = *p;
+        q.M = 1;
+        q.a = row_at(p->a, m * p->lda, p->dt);
+        q.out = (void *)(uintptr_t)row_at(p->out, m * p->ldo, p->out_dt);
+        q.add = row_at(p->add, m * p->ldo, p->out_dt);
+        q.aux = (void *)(uintptr_t)row_at(p->aux, m * p->N, p->dt);
+        const cublasStatus_t e = start(g, &q, fused, NULL, choice, workspace);
+        if (e) return m ? CUBLAS_STATUS_EXECUTION_FAILED : e; /* some are queued: nobody may try again */
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+bool gemm_starts_alone(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace)
+{
+    cu_product q = *p;
+    const size_t nbytes = (size_t)p->N * ls_dtype_nbytes(p->out_dt);
+    if (!few_rows(p) || p->M == 1 || nbytes > (size_t)GEMM_SIDE_MIB << 20) return true;
+    q.M = 1;
+    q.add = NULL;
+    q.out = gemm_side(workspace); /* aux is made again with the product */
+    return !start(g, &q, choice->fused, NULL, choice, workspace);
+}
+
+static ls_status issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace, bool *no)
+{
+    const uint32_t fused = choice->fused | (possible(p) & GEMM_ADD);
+    const bool sums_aside = fused & GEMM_SUMS && p->b_sums_add, rows = (fused & GEMM_ROWS) != 0;
+    float *sums = sums_aside ? gemm_side(workspace) : p->b_sums;
+    cublasStatus_t e = rows ? CUBLAS_STATUS_NOT_SUPPORTED : start(g, p, fused, sums, choice, workspace);
+    if (refused(e) && few_rows(p)) e = start_rows(g, p, fused, choice, workspace);
+    *no = refused(e);
     if (e) return gemm_lt_fail(e, p, "the start");
     return issue_rest(g, p, fused, sums_aside, workspace);
+}
+
+ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace)
+{
+    bool no;
+    return issue(g, p, choice, workspace, &no);
 }
 
 /* ---- choosing ----------------------------------------------------------------------------------------------------- */
@@ -332,18 +438,39 @@ static cu_gemm_key key_of(const cu_gemm *g, const cu_product *p)
     return k;
 }
 
-static ls_status first_proposal(cu_gemm *g, const cu_product *p, cu_gemm_choice *choice)
+/* The first of the proposals that the library starts, by which p is queued. */
+static ls_status first_of(cu_gemm *g, const cu_product *p, bool rows, void *workspace, cu_gemm_choice *choice, bool *no)
 {
     uint32_t sets[GEMM_MOST_VARIANTS];
-    const int n = gemm_variants(g, p, sets);
-    for (int i = 0; i < n; i++)
-        if (gemm_propose(g, p, sets[i], choice, 1)) return LS_OK;
+    cu_gemm_choice found[GEMM_MOST_ALGOS];
+    const int n_set = gemm_variants(g, p, sets);
+    *no = true;
+    for (int s = 0; s < n_set; s++) {
+        const int n = (rows ? propose_rows : gemm_propose)(g, p, sets[s], found, GEMM_MOST_ALGOS);
+        for (int i = 0; i < n; i++) {
+            if (!gemm_starts_alone(g, p, &found[i], workspace)) continue;
+            *choice = found[i];
+            const ls_status st = issue(g, p, choice, workspace, no);
+            if (!*no) return st;
+        }
+    }
     return gemm_lt_fail(CUBLAS_STATUS_NOT_SUPPORTED, p, "every form");
+}
+
+/* Without measuring. p has been queued. */
+static ls_status first_proposal(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *choice)
+{
+    bool no;
+    const ls_status st = first_of(g, p, false, workspace, choice, &no);
+    if (!no || !few_rows(p)) return st;
+    ls_err_clear();
+    LS_TRY(first_of(g, p, true, workspace, choice, &no));
+    return LS_OK;
 }
 
 /* Under the file's lock, if there is one. */
 static ls_status choose_locked(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, bool capturing, void *workspace,
-                               cu_gemm_choice *choice)
+                               cu_gemm_choice *choice, bool *queued)
 {
     const bool file = cu_gemm_cache_path(g->cache) != NULL;
     const cu_gemm_choice *filed = g->tune == TUNE_AGAIN ? NULL : cu_gemm_cache_filed(g->cache, key);
@@ -355,14 +482,16 @@ static ls_status choose_locked(cu_gemm *g, const cu_product *p, const cu_gemm_ke
         return LS_OK;
     }
     if (!capturing && (file || !g->deterministic)) LS_TRY(gemm_tune(g, p, workspace, choice, &timed));
-    if (!timed) LS_TRY(first_proposal(g, p, choice));
+    if (!timed) LS_TRY(first_proposal(g, p, workspace, choice));
+    *queued = !timed;
     choice->final = g->deterministic || !capturing;
     *(timed ? &g->n_timed : &g->n_proposed) += 1;
     return timed || g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
 }
 
+/* queued: p has been, with this choice. */
 static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, const cu_gemm_choice *known,
-                        void *workspace, cu_gemm_choice *choice)
+                        void *workspace, cu_gemm_choice *choice, bool *queued)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     ls_status st;
@@ -372,12 +501,13 @@ static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key,
         return LS_OK;
     }
     if (g->tune == TUNE_OFF) {
-        st = first_proposal(g, p, choice);
+        st = first_proposal(g, p, workspace, choice);
+        *queued = true;
         choice->final = true;
         g->n_proposed++;
     } else {
         LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
-        st = choose_locked(g, p, key, capture != cudaStreamCaptureStatusNone, workspace, choice);
+        st = choose_locked(g, p, key, capture != cudaStreamCaptureStatusNone, workspace, choice, queued);
         cu_gemm_cache_unlock(g->cache);
     }
     LS_TRY(st);
@@ -450,9 +580,10 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
     LS_TRY(check(&p));
     const cu_gemm_key key = key_of(g, &p);
     const cu_gemm_choice *known = cu_gemm_cache_find(g->cache, &key);
+    bool queued = false;
     if (known && known->final) g->last = *known;
-    else LS_TRY(choose(g, &p, &key, known, workspace, &g->last));
-    return gemm_issue(g, &p, &g->last, workspace);
+    else LS_TRY(choose(g, &p, &key, known, workspace, &g->last, &queued));
+    return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace);
 }
 
 void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)

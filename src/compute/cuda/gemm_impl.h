@@ -19,6 +19,7 @@ enum {
     GEMM_GELU = 2, /* GELU and the value it is made from, or GELU's slope */
     GEMM_ADD = 4,
     GEMM_SUMS = 8,
+    GEMM_ROWS = 16, /* (of a choice for few rows) every row is a product of its own */
 };
 
 enum {
@@ -56,6 +57,8 @@ static inline void *gemm_side(void *workspace)
 {
     return (char *)workspace + ((size_t)GEMM_LIBRARY_MIB << 20);
 }
+/* Few rows share a choice: whether the library really starts it for one of them alone. Queues that row, into the side workspace. */
+bool gemm_starts_alone(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace);
 /* Queues p as the choice says, and what the library does not do itself. */
 ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace);
 

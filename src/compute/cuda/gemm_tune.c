@@ -30,7 +30,7 @@ typedef struct field {
     void *scratch; /* for them, if they need a place of their own    */
 } field;
 
-static ls_status enter(cu_gemm *g, field *f)
+static ls_status enter(cu_gemm *g, field *f, void *workspace)
 {
     uint32_t sets[GEMM_MOST_VARIANTS];
     cu_gemm_choice found[GEMM_MOST_ALGOS];
@@ -38,7 +38,8 @@ static ls_status enter(cu_gemm *g, field *f)
     for (int s = 0; s < n_set; s++) {
         if (s == 2 && f->n) break; /* a bias of its own is for shapes that have none inside */
         const int n = gemm_propose(g, &f->p, sets[s], found, GEMM_MOST_ALGOS);
-        for (int i = 0; i < n; i++) f->c[f->n++].choice = found[i];
+        for (int i = 0; i < n; i++)
+            if (gemm_starts_alone(g, &f->p, &found[i], workspace)) f->c[f->n++].choice = found[i];
     }
     for (int i = 0; i < f->n; i++) {
         LS_TRY(gemm_cuda_fail(cudaEventCreate(&f->c[i].from), "an event"));
@@ -195,7 +196,7 @@ ls_status gemm_tune(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_ch
     if (!f) return ls_nomem(sizeof *f, "measuring products");
     f->p = *p;
     if (make_room(g, f)) {
-        LS_TRY_GOTO(st, done, enter(g, f));
+        LS_TRY_GOTO(st, done, enter(g, f, workspace));
         if (f->n) LS_TRY_GOTO(st, done, race(g, f, workspace));
         LS_TRY_GOTO(st, done, award(g, f, workspace, best, found));
     }

@@ -158,6 +158,17 @@ bool supported(const desc &d)
     return !(d.epilogue & state.refuse) && !(d.epilogue & 128 && (d.aux_ld % 8 || !d.aux)) && !(bias && !d.bias);
 }
 
+/* Whether an algorithm takes so many columns; starts: it is asked when it is started. */
+bool takes(uint64_t id, uint64_t cols, bool starts)
+{
+    for (int i = 0; i < 8 && state.first[i]; i++) {
+        const auto &c = state.cols[i];
+        if ((uint64_t)state.first[i] != id || !c.to || (c.late && !starts)) continue;
+        if (cols < (uint64_t)c.from || cols > (uint64_t)c.to) return false;
+    }
+    return true;
+}
+
 } // namespace
 
 extern "C" {
@@ -262,7 +273,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     if (!supported(t)) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < 8 && ids[i] && *n < want; i++) {
         const uint32_t scheme = scheme_of((uint64_t)ids[i]);
-        if (scheme & ~in<preference>(pref)->schemes) continue;
+        if (scheme & ~in<preference>(pref)->schemes || !takes((uint64_t)ids[i], cols, false)) continue;
         r[*n] = {};
         in<algorithm>(&r[*n].algo)->id = (uint64_t)ids[i];
         r[*n].workspaceSize = scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE ? 2 * m * cols * 4 : 0;
@@ -272,13 +283,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t,
-                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                       cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t out,
                                        const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *r)
 {
     const uint64_t id = in<algorithm>(algo)->id;
+    const bool known = id >= EMU_LT_PLAIN && id <= EMU_LT_BROKEN && supported(*in<desc>(d));
     *r = {};
-    return id >= EMU_LT_PLAIN && id <= EMU_LT_BROKEN && supported(*in<desc>(d)) ? CUBLAS_STATUS_SUCCESS
-                                                                                : CUBLAS_STATUS_NOT_SUPPORTED;
+    return known && takes(id, in<layout>(out)->cols, false) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
@@ -315,7 +326,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t d, const vo
     memcpy(&one, alpha, sizeof one);
     memcpy(&j.beta, beta, sizeof j.beta);
     if (one != 1 || (j.beta != 0 && j.beta != 1) || !supported(j.d)) return CUBLAS_STATUS_INVALID_VALUE;
-    if (j.id == EMU_LT_BROKEN) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (j.id == EMU_LT_BROKEN || !takes(j.id, j.out.cols, true)) return CUBLAS_STATUS_NOT_SUPPORTED;
     return LS_LAUNCH(product, dim3(1), dim3(1), 0, s, j) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 

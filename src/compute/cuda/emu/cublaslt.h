@@ -5,6 +5,8 @@
 
 #include "compute/cuda/emu/runtime.h"
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -125,8 +127,12 @@ enum {
     EMU_LT_BROKEN,    /* proposed, and refused when it is started                    */
 };
 typedef struct emu_lt {
-    uint32_t refuse;    /* epilogues (their bits) that have no algorithm                */
-    int first[8];       /* algorithms to propose; 0 ends; none: PLAIN, SPLIT, INPLACE   */
+    uint32_t refuse; /* epilogues (their bits) that have no algorithm                */
+    int first[8];    /* algorithms to propose; 0 ends; none: PLAIN, SPLIT, INPLACE   */
+    struct {
+        int from, to; /* columns of the result (our rows) that first[i] takes; to 0: any number */
+        bool late;    /* … and it says so only when it is started                               */
+    } cols[8];
     int n_asked, n_run; /* counts                                                       */
 } emu_lt;
 emu_lt *emu_lt_state(void);
