@@ -83,10 +83,12 @@ static void show_step(ls_trainer *t, const ls_step_result *r)
     const ls_train_config *c = t->cfg;
     if (c->profile_mode || c->steps_per_print <= 0) return;
     const int64_t end = t->state.epoch_step * c->grad_accum, begin = end - c->grad_accum;
+    const double held = (double)t->plan.total; /* of a device it is the one allocation, which never grows */
+    const double peak = t->compute.device ? held : (double)peak_rss_bytes();
     for (int64_t s = begin; s < end; s++)
         if (s % c->steps_per_print == 0)
             line(t, "[Rank 0] Step %lld, Loss: %.4f, Mem Curr: %.2fMB, Mem Peak: %.2fMB\n", (long long)s, r->loss,
-                 (double)t->plan.total / 1048576.0, (double)peak_rss_bytes() / 1048576.0);
+                 held / 1048576.0, peak / 1048576.0);
 }
 
 static ls_status log_step(ls_trainer *t, const ls_step_result *r, bool has_val, double val_loss)

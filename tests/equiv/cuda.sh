@@ -34,6 +34,9 @@ bits() { # A B: the same parameters and moments
 run cpu && run fp32 --device cuda --precision fp32 && near cpu fp32 1e-5
 run bf16 --device cuda --precision bf16 && near cpu bf16 5e-3
 run fp16 --device cuda --precision fp16 && near cpu fp16 5e-3
+# the line of a step is about the device's memory alone: its plan, which never grows
+grep '^\[Rank 0\] Step' "$SCRATCH/bf16.out" | sed 's/.*Mem Curr: \(.*\), Mem Peak: \(.*\)/\1 \2/' >"$SCRATCH/memory"
+[ -s "$SCRATCH/memory" ] && awk '$1 != $2 { exit 1 }' "$SCRATCH/memory" || bad "memory of a device: $(head -n 1 "$SCRATCH/memory")"
 LS_CUDA_GRAPHS=0 run direct --device cuda --precision bf16 && bits bf16 direct
 LS_EMU_ORDER=3 run shuffled --device cuda --precision bf16 && bits bf16 shuffled
 LS_EMU_PROTECT=1 run protected --device cuda --precision bf16 && bits bf16 protected
