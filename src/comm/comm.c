@@ -67,6 +67,10 @@ const char *ls_comm_name(const ls_comm *c)
 {
     return c->name ? c->name : c->ops->name;
 }
+const char *ls_comm_library(const ls_comm *c)
+{
+    return c->library;
+}
 ls_comm_place ls_comm_where(const ls_comm *c)
 {
     return c->place;

@@ -67,6 +67,8 @@ typedef uint64_t ls_ticket; /* 0: nothing to wait for */
 int ls_comm_rank(const ls_comm *c);
 int ls_comm_size(const ls_comm *c);
 const char *ls_comm_name(const ls_comm *c); /* "self", "local", … */
+const char *ls_comm_library(
+    const ls_comm *c); /* version of the library that moves device memory: "2.28.3"; NULL: none */
 
 /* Where this worker is: among those of its host, and how many hosts there are. */
 typedef struct ls_comm_place {

@@ -95,6 +95,7 @@ struct ls_comm {
     int last_worst;
     ls_lane *trace[N_LANE]; /* where lanes record what they do; NULL: nowhere */
     const char *name;       /* NULL: that of its ops */
+    const char *library;    /* its version; NULL: none */
     /* over device memory */
     const ls_device *dev;          /* NULL: host memory only               */
     ls_lane *trace_device[N_LANE]; /* what the device did; under `lock`    */

@@ -348,6 +348,7 @@ static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
     for (int k = 0; k < N_LANE; k++) pthread_mutex_init(&m->lock[k], NULL);
     m->self = c;
     m->boot = boot;
+    c->library = w->version[0] ? w->version : NULL;
     m->to = ls_alloc(n * sizeof *m->to);
     m->from = ls_alloc(n * sizeof *m->from);
     m->notes = ls_alloc(n * sizeof *m->notes);
@@ -387,6 +388,9 @@ ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, 
     ls_comm *c = NULL;
     if (!w) return ls_nomem(sizeof *w, "a communicator");
     *w = (nccl_world){.t = plugin, .dev = dev, .rank = boot->rank, .deterministic = deterministic};
+    char words[64] = "";
+    plugin->version(words, sizeof words);
+    if (sscanf(words, "NCCL %31[0-9.]", w->version) != 1) w->version[0] = '\0';
     atomic_init(&w->users, 1);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->changed, NULL);

@@ -46,6 +46,7 @@ typedef struct nccl_world {
     const ls_device *dev;
     int device, rank; /* index of the GPU; rank in words */
     bool deterministic;
+    char version[32]; /* of NCCL; "": it does not say */
     atomic_int users;
     pthread_t watch;
     bool watching;

@@ -4,7 +4,7 @@
 
 #include "compute/compute.h"
 
-#define LS_COMPUTE_ABI    1
+#define LS_COMPUTE_ABI    2
 #define LS_COMPUTE_SYMBOL "ls_compute_plugin"
 
 /* The program's side of ls_fail and LS_TRY: words and trails belong to its threads. */

@@ -26,6 +26,7 @@ typedef uint64_t ls_mark; /* 0: nothing to wait for */
 typedef struct ls_device_info {
     char name[96];                   /* "NVIDIA H200"                               */
     char driver[32], api[32];        /* versions, as words                         */
+    char cudnn[16];                  /* version of its library for attention; "": not in use */
     int index, count;                /* among the devices of this process           */
     int64_t total, free;             /* bytes                                       */
     int multiprocessors, capability; /* 90 = 9.0                            */

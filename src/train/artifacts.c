@@ -300,7 +300,7 @@ static void write_device(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "memory_bytes", d->total);
     ls_jsonw_put_bool(w, "shared", d->shared);
     ls_jsonw_put_str(w, "driver_version", version_of(d->driver));
-    ls_jsonw_put_str(w, "cudnn_version", m->cudnn);
+    ls_jsonw_put_str(w, "cudnn_version", *d->cudnn ? d->cudnn : NULL);
     ls_jsonw_put_str(w, "nccl_version", m->nccl);
     ls_jsonw_close(w);
     ls_jsonw_put_bool(w, "tf32", m->cfg->tf32);

@@ -79,7 +79,7 @@ typedef struct ls_run_metrics {
     const char *compute_words;     /* ls_compute_describe; may be NULL            */
     const ls_device_info *device;  /* rank 0's; NULL: the CPU                     */
     int n_device;                  /* that rank 0's process sees                  */
-    const char *cudnn, *nccl;      /* their versions; NULL: not in use            */
+    const char *nccl;              /* its version; NULL: not in use               */
     const ls_loss_scale *scale;    /* at the end; NULL: not in use                */
     int64_t plan_bytes;            /* planned memory                              */
     int64_t resumed_from_step;     /* 0: not resumed                              */

@@ -350,6 +350,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .plan_bytes = t->plan.total,
                         .device = t->compute.device ? &t->device : NULL,
                         .n_device = t->device.count,
+                        .nccl = ls_comm_library(t->comm),
                         .scale = ls_loss_scale_skips(&s->scale) ? &s->scale : NULL,
                         .resumed_from_step = t->resumed_from,
                         .process_group = ls_comm_size(t->comm) > 1,

@@ -381,6 +381,7 @@ static void same_order(const json_t *ours, const json_t *theirs, const char *con
 }
 
 static const ls_device_info gpu = {.name = "NVIDIA H200",
+                                   .cudnn = "9.14.0",
                                    .driver = "580.1",
                                    .api = "CUDA 13.0",
                                    .total = 150000000000,
@@ -403,7 +404,6 @@ static void on_gpus(void **state)
     cfg.world_size = 2;
     run.device = &gpu;
     run.n_device = 8;
-    run.cudnn = "9.14.0";
     run.scale = &scale;
     run.worker = facts;
     run.n_worker = 2;
@@ -414,6 +414,7 @@ static void on_gpus(void **state)
     ls_training_metrics_text(&run, &s);
     assert_null(strstr(s.data, "bytes_global")); /* one worker has no process group */
     ls_str_fini(&s);
+    run.nccl = "2.28.3";
     run.process_group = true;
     ls_training_metrics_text(&run, &s);
     static const char *const parts[] = {
@@ -428,7 +429,7 @@ static void on_gpus(void **state)
         "      \"max_cuda_mem_reserved_bytes_global\": 6000000000,\n      \"updates_applied\": 7,\n      "
         "\"updates_skipped\": 2,",
         "\"gpu\": {\n      \"name\": \"NVIDIA H200\",\n      \"index\": 0,\n      \"capability\": \"9.0\",",
-        "\"cudnn_version\": \"9.14.0\",\n      \"nccl_version\": null\n",
+        "\"cudnn_version\": \"9.14.0\",\n      \"nccl_version\": \"2.28.3\"\n",
         "\"loss_scale\": {\n      \"rule\": \"zero\",\n      \"initial\": 65536.0,\n      \"last\": 32768.0,\n"
         "      \"updates_skipped\": 2\n",
         "\"device\": 6000000000",

@@ -365,6 +365,8 @@ static void choose(worker *w, ls_comm *boot, device_double *d)
     const ls_status st = ls_comm_for_device(boot, &d->table, chosen->asked, true, &c, &said);
     CHECK(&w->error, st == chosen->st);
     if (st == LS_OK) CHECK(&w->error, !strcmp(ls_comm_name(c), chosen->name));
+    const char *library = st == LS_OK ? ls_comm_library(c) : NULL;
+    CHECK(&w->error, library ? !strcmp(library, "2.28.3") : st != LS_OK || strcmp(chosen->name, "nccl") != 0);
     if (st == LS_OK && w->rank == 0 && chosen->words) CHECK(&w->error, said.data && strstr(said.data, chosen->words));
     if (st == LS_OK && (w->rank || !chosen->words)) CHECK(&w->error, !said.len);
     if (st != LS_OK && chosen->words) CHECK(&w->error, strstr(ls_err_words(), chosen->words));

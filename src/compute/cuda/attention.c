@@ -183,15 +183,21 @@ ls_status cu_attention_bwd(cu_attention *a, const cu_attention_job *j)
     return LS_OK;
 }
 
+void cu_attention_version(const cu_attention *a, char *words, size_t room)
+{
+    const int v = a->sdpa ? cu_sdpa_version(a->sdpa) : 0;
+    *words = '\0';
+    if (v) snprintf(words, room, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+}
+
 void cu_attention_describe(const cu_attention *a, char *words, size_t room)
 {
     static const char *const how[] = {"cuDNN where it can", "cuDNN", "flash"};
     const choice fwd = a->want[0], bwd = by_flash(a, true) ? FLASH : a->want[1];
-    char lib[256];
+    char lib[256], version[16];
     if (a->sdpa) {
-        const int v = cu_sdpa_version(a->sdpa);
-        snprintf(lib, sizeof lib, "cuDNN %d.%d.%d%s", v / 10000, v / 100 % 100, v % 100,
-                 a->deterministic ? ", deterministic" : "");
+        cu_attention_version(a, version, sizeof version);
+        snprintf(lib, sizeof lib, "cuDNN %s%s", version, a->deterministic ? ", deterministic" : "");
     } else {
         snprintf(lib, sizeof lib, "no cuDNN: %s", a->why);
     }

@@ -27,6 +27,8 @@ void cu_attention_tf32(cu_attention *a, bool on);
 size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward);
 ls_status cu_attention_fwd(cu_attention *a, const cu_attention_job *j);
 ls_status cu_attention_bwd(cu_attention *a, const cu_attention_job *j);
+/* cuDNN's version, "9.14.0"; "" where our kernels do it all. */
+void cu_attention_version(const cu_attention *a, char *words, size_t room);
 void cu_attention_describe(const cu_attention *a, char *words, size_t room);
 
 #endif

@@ -16,6 +16,7 @@ static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
     LS_TRY(cu_gemm_open(&x->gemm, x->stream, o->tf32, o->deterministic));
     LS_TRY(cu_attention_open(&x->attention, x->stream, o->dtype, o->deterministic, NULL));
     cu_attention_tf32(x->attention, o->tf32);
+    cu_attention_version(x->attention, x->device->cudnn, sizeof x->device->cudnn);
     return LS_OK;
 }
 

@@ -70,6 +70,7 @@ typedef struct cu_block { /* of device memory */
 typedef struct cu_device {
     int index;
     bool shared;
+    char cudnn[16];      /* for those who ask the device; cuda.c knows */
     cudaStream_t stream; /* the queue of operations */
     cu_marks *marks;
     cu_regions *regions;
