@@ -150,7 +150,7 @@ static ls_status setup(bench *b, int threads)
         for (int64_t j = 0; j < n; j++) b->big[i][j] = (float)(2 * ls_rng_uniform((uint64_t)i, (uint64_t)j) - 1);
     for (int64_t j = 0; j < (int64_t)V * C; j++) b->w[0][j] = (float)(0.04 * ls_rng_uniform(9, (uint64_t)j) - 0.02);
     for (int64_t j = 0; j < b->R; j++) b->ids[j] = (int32_t)(ls_rng_u64(5, (uint64_t)j) % V);
-    char line[160], human[32];
+    char line[LS_COMPUTE_WORDS], human[32];
     printf("%s, B=%d T=%d, scratch %s\n", ls_compute_describe(&b->c, line), (int)b->B, (int)b->T,
            ls_human_bytes(human, (double)b->c.scratch_nbytes));
     return LS_OK;

@@ -429,7 +429,7 @@ int main(int argc, char **argv)
     static const int64_t usual[][2] = {{64, 1024}, {16, 512}, {4, 512}};
     options o = {.turns = 20, .small = 1};
     bool failed = false;
-    char words[160];
+    char words[96];
     if (!read_options(argc, argv, &o)) {
         fprintf(stderr, "usage: cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] "
                         "[--turns N]\n");

@@ -184,7 +184,7 @@ ls_status ls_gemm_bench_device(const ls_gemm_bench *o)
                            &(ls_compute_open_opts){.dtype = o->dtype, .device = o->index, .tf32 = o->tf32}, 0));
     ls_status st = j.c.device ? take_all(&j) : ls_fail(LS_E_ARG, "%s is no device", o->device);
     if (st == LS_OK) {
-        char words[160];
+        char words[LS_COMPUTE_WORDS];
         o->where(o->ctx, ls_compute_describe(&j.c, words));
         st = run_rows(&j);
     }

@@ -427,14 +427,14 @@ static ls_status keep(ls_cluster *out, const found *f)
 
 static void describe(ls_cluster *c, const ls_measure_opts *o, int cores)
 {
-    char when[24], host[48] = "this machine", words[160] = "";
+    char when[24], host[48] = "this machine", words[LS_COMPUTE_WORDS] = "";
     ls_compute compute;
     (void)gethostname(host, sizeof host - 1);
     ls_utc_stamp(when);
     if (ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, cores) == LS_OK)
         ls_compute_describe(&compute, words);
     snprintf(c->name, sizeof c->name, "%s", host);
-    snprintf(c->source, sizeof c->source, "measured %s: %d cores, %s; units of %s with %d ids", when, cores, words,
+    snprintf(c->source, sizeof c->source, "measured %s: %d cores, %.200s; units of %s with %d ids", when, cores, words,
              o->model.name, o->seq_len);
 }
 

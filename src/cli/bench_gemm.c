@@ -39,9 +39,9 @@ enum { N_GEMM = sizeof gemm_table / sizeof gemm_table[0] };
 
 typedef struct gemm_job {
     const gemm_options *o;
-    bool json, head, rows; /* rows: their list is open */
-    char where[160];       /* a device's words */
-    double unit;           /* flop/s of a printed one: 1e9, on a device 1e12 */
+    bool json, head, rows;        /* rows: their list is open */
+    char where[LS_COMPUTE_WORDS]; /* a device's words */
+    double unit;                  /* flop/s of a printed one: 1e9, on a device 1e12 */
     ls_jsonw w;
 } gemm_job;
 

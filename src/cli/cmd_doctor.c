@@ -200,7 +200,7 @@ done:
 static void look_compute(part *p)
 {
     ls_compute c;
-    char words[160];
+    char words[LS_COMPUTE_WORDS];
     double worst = 0;
     ls_status st = ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 0);
     if (st == LS_OK) st = self_test(&c, &worst);
@@ -220,7 +220,7 @@ static void look_compute(part *p)
 static void look_ref(part *p)
 {
     ls_compute c;
-    char words[160];
+    char words[LS_COMPUTE_WORDS];
     if (ls_compute_open(&c, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F64}, 1) != LS_OK) {
         doctor_put(p, PART_FAILED, "%s", ls_err_words());
         ls_err_clear();

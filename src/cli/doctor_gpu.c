@@ -372,7 +372,8 @@ static ls_status multiply(trial *t, double *worst)
     return LS_OK;
 }
 
-static ls_status try_type(const char *device, ls_dtype dtype, double *worst, char words[160], ls_device_info *info)
+static ls_status try_type(const char *device, ls_dtype dtype, double *worst, char words[LS_COMPUTE_WORDS],
+                          ls_device_info *info)
 {
     trial t = {0};
     const ls_compute_open_opts o = {.dtype = dtype, .device = -1, .deterministic = true};
@@ -392,7 +393,7 @@ static ls_status try_type(const char *device, ls_dtype dtype, double *worst, cha
 void doctor_try_device(part *p, const char *device)
 {
     double full = 0, half = 0;
-    char words[160] = "", room[32];
+    char words[LS_COMPUTE_WORDS] = "", room[32];
     ls_device_info info = {0};
     const bool gpu = strcmp(device, "cpu") != 0;
     const double begin = ls_now();

@@ -52,12 +52,13 @@ const char *compute_missing_slot(const ls_compute_ops *ops)
 typedef struct backend {
     const ls_compute_ops *ops;
     size_t (*scratch)(const ls_compute *c, const ls_compute_shapes *s);
-    void (*describe)(const ls_compute *c, char buf[160]);
+    void (*describe)(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 } backend;
 
-static void describe_ref(const ls_compute *c, char buf[160])
+static void describe_ref(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
-    snprintf(buf, 160, "cpu-ref: plain loops in %s, 1 thread", c->ops->dtype == LS_F64 ? "double" : "float");
+    snprintf(buf, LS_COMPUTE_WORDS, "cpu-ref: plain loops in %s, 1 thread",
+             c->ops->dtype == LS_F64 ? "double" : "float");
 }
 
 static const backend backends[] = {
@@ -110,7 +111,7 @@ size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
     return p ? p->scratch(c, s) : backend_of(c)->scratch(c, s);
 }
 
-const char *ls_compute_describe(const ls_compute *c, char buf[160])
+const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
     const ls_compute_plugin *p = compute_plugin_of(c);
     if (p) p->describe(c, buf);

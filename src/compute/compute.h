@@ -238,8 +238,9 @@ size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
 /* Bytes of the int8 copy of a (K,N) matrix. */
 int64_t ls_q8_nbytes(int64_t K, int64_t N);
 
-/* One line for doctor and logs: instruction set, matmul kernel, threads. */
-const char *ls_compute_describe(const ls_compute *c, char buf[160]);
+/* One line for doctor and logs: instruction set, matmul kernel, threads; device, libraries. */
+#define LS_COMPUTE_WORDS 480
+const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 
 void ls_compute_close(ls_compute *c);
 

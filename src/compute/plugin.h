@@ -23,7 +23,7 @@ typedef struct ls_compute_plugin {
     ls_status (*open)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_compute *c); /* ops, device, impl */
     void (*close)(ls_compute *c);
     size_t (*scratch)(const ls_compute *c, const ls_compute_shapes *s);
-    void (*describe)(const ls_compute *c, char buf[160]);
+    void (*describe)(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 } ls_compute_plugin;
 
 typedef const ls_compute_plugin *(*ls_compute_plugin_fn)(void);

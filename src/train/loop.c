@@ -299,7 +299,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
     const double begin = ls_now() - s->total_time;
-    char words[160], path[1024];
+    char words[LS_COMPUTE_WORDS], path[1024];
     line(t,
          "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, "
          "global_batch_size=%lld\n",

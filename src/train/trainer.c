@@ -182,7 +182,7 @@ static void say_plan(ls_trainer *t)
 {
     if (!t->io.note) return;
     ls_str s = {0};
-    char words[160];
+    char words[LS_COMPUTE_WORDS];
     ls_str_addf(&s, "model %s (%s): %s, %.1f M parameters; %s\n", t->cfg->model.name,
                 ls_variant_word(t->cfg->model.variant), ls_model_size_words(&t->cfg->model, (char[96]){0}),
                 (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));

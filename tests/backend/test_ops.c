@@ -644,7 +644,7 @@ static void test_opening(void **state)
 {
     (void)state;
     ls_compute c;
-    char buf[160];
+    char buf[LS_COMPUTE_WORDS];
     assert_int_equal(ls_compute_open(&c, "cpu-none", &(ls_compute_open_opts){.dtype = LS_F32}, 1), LS_E_UNSUPPORTED);
     assert_non_null(strstr(ls_err_words(), "cpu-ref"));
     assert_int_equal(ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F64}, 1), LS_E_UNSUPPORTED);

@@ -75,10 +75,10 @@ size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
     return with_gemm > without ? with_gemm : without;
 }
 
-void cpu_fast_describe(const ls_compute *c, char buf[160])
+void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
-    snprintf(buf, 160, "cpu: %s vectors, %s matmul, %d thread%s", simd_pick()->name, gemm_name(gemm_pick(NULL)),
-             c->n_thread, c->n_thread == 1 ? "" : "s");
+    snprintf(buf, LS_COMPUTE_WORDS, "cpu: %s vectors, %s matmul, %d thread%s", simd_pick()->name,
+             gemm_name(gemm_pick(NULL)), c->n_thread, c->n_thread == 1 ? "" : "s");
 }
 
 static void add_name(char *list, size_t size, const char *name)

@@ -589,6 +589,9 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
 void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
 {
     const size_t v = cublasLtGetVersion();
-    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s: %d measured, %d known, %d proposed", v / 10000, v / 100 % 100,
-             v % 100, g->tf32 ? " TF32" : "", g->n_timed, g->n_found, g->n_proposed);
+    char counts[64] = "";
+    if (g->n_timed || g->n_found || g->n_proposed)
+        snprintf(counts, sizeof counts, ": %d measured, %d known, %d proposed", g->n_timed, g->n_found, g->n_proposed);
+    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s%s", v / 10000, v / 100 % 100, v % 100, g->tf32 ? " TF32" : "",
+             counts);
 }

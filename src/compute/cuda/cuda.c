@@ -73,13 +73,14 @@ size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s)
     return 256 + cuda_workspace_nbytes() + cuda_up(most); /* 256: the caller's alignment may be less */
 }
 
-void cuda_describe(const ls_compute *c, char buf[160])
+void cuda_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
     const cuda *x = cuda_of(c);
-    char gemm[64] = "", attention[48] = "";
+    char gemm[96] = "", attention[288] = "";
     ls_device_info info = {0};
     cu_gemm_describe(x->gemm, gemm, sizeof gemm);
     cu_attention_describe(x->attention, attention, sizeof attention);
     if (x->device->table.info(x->device, &info) != LS_OK) snprintf(info.name, sizeof info.name, "?");
-    snprintf(buf, 160, "cuda: %.40s (%d), %s, %s, %s", info.name, info.index, ls_dtype_word(x->dt), gemm, attention);
+    snprintf(buf, LS_COMPUTE_WORDS, "cuda: %.40s (%d), %s, %s, %s", info.name, info.index, ls_dtype_word(x->dt), gemm,
+             attention);
 }

@@ -105,7 +105,7 @@ static inline cuda *cuda_of(const ls_compute *c)
 ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c);
 void cuda_close(ls_compute *c);
 size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s);
-void cuda_describe(const ls_compute *c, char buf[160]);
+void cuda_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 
 /* The scratch that the caller lends: the products' workspace, then that of the operation, both aligned to 256 bytes. */
 static inline size_t cuda_up(size_t nbytes)
