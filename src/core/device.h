@@ -26,6 +26,7 @@ typedef uint64_t ls_mark; /* 0: nothing to wait for */
 typedef struct ls_device_info {
     char name[96];                   /* "NVIDIA H200"                               */
     char driver[32], api[32];        /* versions, as words                         */
+    char bus[24];                    /* where it is plugged in, "0000:1B:00.0"; "": it does not say */
     char cudnn[16];                  /* version of its library for attention; "": not in use */
     int index, count;                /* among the devices of this process           */
     int64_t total, free;             /* bytes                                       */

@@ -277,6 +277,7 @@ static void failures(void **state)
     OK(cu_device_open(&d, &o));
     ls_device_info info;
     OK(d->table.info(d, &info));
+    assert_string_equal(info.bus, "0000:01:00.0");
     assert_int_equal(info.index, 1);
     assert_true(info.shared);
     unsetenv("LS_EMU_DEVICES");

@@ -185,8 +185,8 @@ static void test_power_for_energy(void **state)
 
 static ls_status device_info(void *ctx, ls_device_info *out)
 {
-    (void)ctx;
     *out = (ls_device_info){.index = 1};
+    if (ctx) snprintf(out->bus, sizeof out->bus, "%s", (const char *)ctx);
     return LS_OK;
 }
 
@@ -236,6 +236,31 @@ static void test_telemetry(void **state)
     ls_str_fini(&s);
 }
 
+/* A device is found by where it is plugged in, or else by its index. */
+static void test_telemetry_bus(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {{"0000:1b:00.0", "GPU-aaaa"}, {"0000:77:00.0", "GPU-bbbb"}};
+    for (size_t i = 0; i < 2; i++) {
+        char bus[24];
+        snprintf(bus, sizeof bus, "%s", rows[i][0]);
+        const ls_device device = {.ctx = bus, .info = device_info};
+        const ls_compute gpu = {.device = &device};
+        ls_telemetry *g = NULL;
+        ls_str s = {0};
+        ls_jsonw j;
+        ls_telemetry_begin(&g, &gpu, said, NULL);
+        assert_non_null(g);
+        ls_jsonw_init(&j, &s, 0);
+        ls_jsonw_open(&j, '{');
+        ls_telemetry_write(g, 100, &j);
+        ls_jsonw_close(&j);
+        assert_non_null(strstr(s.data, rows[i][1]));
+        ls_str_fini(&s);
+        ls_telemetry_end(&g);
+    }
+}
+
 static void test_no_leak(void **state)
 {
     (void)state;
@@ -261,6 +286,7 @@ int main(void)
         cmocka_unit_test_setup(test_windows, use_fake),
         cmocka_unit_test_setup(test_power_for_energy, use_fake),
         cmocka_unit_test_setup(test_telemetry, use_fake),
+        cmocka_unit_test_setup(test_telemetry_bus, use_fake),
         cmocka_unit_test_setup(test_no_leak, use_fake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

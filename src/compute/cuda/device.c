@@ -39,6 +39,10 @@ static ls_status device_info(void *ctx, ls_device_info *out)
                             .capability = 10 * p.major + p.minor,
                             .shared = d->shared};
     snprintf(out->name, sizeof out->name, "%.95s", p.name);
+    if (cudaDeviceGetPCIBusId(out->bus, (int)sizeof out->bus, d->index)) {
+        (void)cudaGetLastError();
+        out->bus[0] = '\0';
+    }
     snprintf(out->cudnn, sizeof out->cudnn, "%s", d->cudnn);
     snprintf(out->driver, sizeof out->driver, "CUDA %d.%d", driver / 1000, driver % 1000 / 10);
     snprintf(out->api, sizeof out->api, "CUDA %d.%d", api / 1000, api % 1000 / 10);

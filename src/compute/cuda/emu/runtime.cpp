@@ -399,6 +399,14 @@ cudaError_t cudaDeviceSynchronize(void)
     return say(w().broken);
 }
 
+cudaError_t cudaDeviceGetPCIBusId(char *text, int room, int device)
+{
+    ENTER;
+    if (device < 0 || device >= setting("LS_EMU_DEVICES", 1) || room < 13) return say(cudaErrorInvalidDevice);
+    snprintf(text, (size_t)room, "0000:%02X:00.0", (unsigned)device & 255u);
+    return cudaSuccess;
+}
+
 cudaError_t cudaDriverGetVersion(int *v)
 {
     ENTER;

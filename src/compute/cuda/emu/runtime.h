@@ -129,6 +129,7 @@ cudaError_t cudaSetDeviceFlags(unsigned flags);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int device);
 cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaDeviceGetPCIBusId(char *text, int room, int device);
 cudaError_t cudaDriverGetVersion(int *v);
 cudaError_t cudaRuntimeGetVersion(int *v);
 cudaError_t cudaMemGetInfo(size_t *nfree, size_t *total);
