@@ -20,7 +20,7 @@
 #                  "-DLS_TESTS=OFF -DCMAKE_PREFIX_PATH=DIR/usr -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu -DLS_BLAS=openblas"
 #   SYSROOT        DIR of the line above: its libraries are also found at run time
 #   PYTHON         the Python that has torch [python3]       BUDGET         seconds of one call [540]
-#   TEXT           files or folders of real text, for parity TOKENIZER, VOCAB_DIR   for it [bytes]
+#   TEXT           files or folders of real text, for parity TOKENIZER, VOCAB_DIR   for it [bytes]; TORCH_MODE [compile]
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
@@ -213,7 +213,7 @@ do_parity() {
     TAIL=20 try against-cpu "$(left)" "$python" bench/gpu_parity.py losses gradients --precisions "${PRECISIONS:-bf16,fp32}" "${args[@]}"
     [[ ! -s $dir/gpu_parity.json ]] || mv "$dir/gpu_parity.json" "$dir/against_cpu.json"
     if [[ ${TEXT:-} || $device != cuda ]]; then
-        TAIL=12 try against-torch "$(left)" "$python" bench/gpu_parity.py torch --batch "${BATCH:-16}" --seq "${SEQ:-256}" "${args[@]}"
+        TAIL=12 try against-torch "$(left)" "$python" bench/gpu_parity.py torch --mode "${TORCH_MODE:-compile}" --batch "${BATCH:-16}" --seq "${SEQ:-256}" "${args[@]}"
     else
         note "no TEXT: the 2,000 steps against PyTorch are left out"
     fi
