@@ -263,6 +263,33 @@ static ls_status master(bench *b, double *sec)
     return ls_barrier(b->comm, LS_SITE);
 }
 
+/* About what the small model takes once. */
+static double whole_pass(const double *sec)
+{
+    double sum = 0;
+    for (int k = 0; k < LS_N_UNIT_TIME; k++)
+        sum += sec[k] * (k >= LS_TIME_BLOCK_FWD && k <= LS_TIME_BLOCK_W ? LAYERS : 1);
+    return sum;
+}
+
+/* Workers meet at every sum, so a step takes what the slowest of them takes: in a repetition they all have that one's times. Where others use the
+ * machine, too, each is slow at other times, and a mean of workers would be of a step that never was. The time of rank 0 alone becomes a mean. */
+static ls_status slowest(ls_comm *c, double *sec)
+{
+    const int W = ls_comm_size(c);
+    double mine = whole_pass(sec), all[64], alone = sec[T_ALONE];
+    int worst = 0;
+    if (W == 1) return LS_OK;
+    LS_ASSERT(W <= 64);
+    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
+    for (int r = 1; r < W; r++)
+        if (all[r] > all[worst]) worst = r;
+    LS_TRY(ls_broadcast(c, (ls_view){sec, PLANNER_TIMED, LS_F64}, worst, LS_SITE, NULL));
+    LS_TRY(planner_over_workers(c, &alone, 1));
+    sec[T_ALONE] = alone;
+    return LS_OK;
+}
+
 static ls_status time_units(bench *b, double seconds, double *out)
 {
     double(*rep)[PLANNER_REPS] = ls_alloc(PLANNER_TIMED * sizeof *rep);
@@ -275,14 +302,14 @@ static ls_status time_units(bench *b, double seconds, double *out)
         if (st == LS_OK) st = passes(b, sec);
         if (st == LS_OK) st = two_halves(b, sec);
         if (st == LS_OK) st = master(b, sec);
+        if (st == LS_OK) st = slowest(b->comm, sec);
         for (int k = 0; k < PLANNER_TIMED && n >= 0; k++) rep[k][n] = sec[k];
         if (n < 0) begin = ls_now();
         if (st == LS_OK) st = ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough);
     }
     for (int k = 0; k < PLANNER_TIMED && st == LS_OK; k++) out[k] = planner_middle(rep[k], n, b->fastest);
     ls_free(rep);
-    LS_TRY(st);
-    return planner_over_workers(b->comm, out, PLANNER_TIMED);
+    return st;
 }
 
 /* ---- overlap ---- */
@@ -327,15 +354,6 @@ static ls_status time_overlap(bench *b, planner_buffers *buf, int64_t nbytes, do
 }
 
 /* ---- a worker ---- */
-
-/* About what the small model takes once. */
-static double whole_pass(const double *sec)
-{
-    double sum = 0;
-    for (int k = 0; k < LS_N_UNIT_TIME; k++)
-        sum += sec[k] * (k >= LS_TIME_BLOCK_FWD && k <= LS_TIME_BLOCK_W ? LAYERS : 1);
-    return sum;
-}
 
 static ls_status measure(const task *t, ls_comm *comm, int threads)
 {
