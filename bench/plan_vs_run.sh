@@ -9,7 +9,8 @@
 #   -f  of repetitions and steps the fastest tenth, not the middle half: for a machine that others use, too
 #   -b  bound of the difference, percent [10]
 #
-# The cluster is measured right before the runs of a number of workers. A case is left out where it cannot be (tp on one worker).
+# The cluster is measured before and after the runs of a number of workers, and a prediction is the mean of the two: machines change their
+# speed in between (the table says by how much). A case is left out where it cannot be (tp on one worker).
 # Writes OUT_DIR/results.jsonl (a line a case, from plan --check --json), cluster files, run folders; prints a table. Exit code 1 when a
 # difference of tokens/s is above the bound or a byte of memory differs.
 set -u
@@ -49,6 +50,10 @@ flags() { # CASE WORKERS -> flags of train, or nothing where it cannot be
   esac
 }
 
+check() { # before or after: by the cluster as it was then
+  "$LOCKSTEP" plan --check "$run" --cluster "$out/cluster-$w-$1.json" $fast --json >"$out/check-$1.json" 2>>"$out/run-$w-$c.log"
+}
+
 n_case=0 n_w=0
 for w in $workers; do
   [ "$w" -le "$cores" ] || { echo "$w workers: there are $cores cores, left out"; continue; }
@@ -56,10 +61,10 @@ for w in $workers; do
   for c in $cases; do [ -n "$(flags "$c" "$w")" ] && n_case=$((n_case + 1)); done
 done
 [ $n_case -gt 0 ] || { echo "nothing to run"; exit 2; }
-for_measure=$((seconds * 3 / 10 / n_w)) for_run=$((seconds * 6 / 10 / n_case))
+for_measure=$((seconds * 4 / 10 / n_w / 2)) for_run=$((seconds * 5 / 10 / n_case))
 [ $for_measure -lt 4 ] && for_measure=4
 [ $for_run -lt 2 ] && for_run=2
-echo "$n_case cases: $for_measure s to measure each number of workers, $for_run s for each run; $cores cores, load $(cut -d' ' -f1 /proc/loadavg)"
+echo "$n_case cases: twice $for_measure s to measure each number of workers, $for_run s for each run; $cores cores, load $(cut -d' ' -f1 /proc/loadavg)"
 : >"$out/results.jsonl"
 
 for w in $workers; do
@@ -67,9 +72,13 @@ for w in $workers; do
   near=$w # stages of a pipeline may get more or fewer cores than the others: their neighbours are measured, too
   [ $((w * 2)) -le "$cores" ] && [ "$w" -gt 1 ] && near="$near $((w * 2))"
   [ $((w / 2)) -ge 1 ] && near="$near $((w / 2))"
-  timeout $((for_measure * 4 + 120)) "$LOCKSTEP" plan --measure --model "$out/config.json" --seq-length "$T" --micro "$B" \
-    --measure_workers $near --seconds "$for_measure" $fast --out "$out/cluster-$w.json" >/dev/null 2>"$out/measure-$w.log" ||
-    { echo "measuring $w workers failed:"; tail -3 "$out/measure-$w.log"; continue; }
+  measure() { # before or after
+    timeout $((for_measure * 4 + 120)) "$LOCKSTEP" plan --measure --model "$out/config.json" --seq-length "$T" --micro "$B" \
+      --measure_workers $near --seconds "$for_measure" $fast --out "$out/cluster-$w-$1.json" >/dev/null 2>"$out/measure-$w.log" ||
+      { echo "measuring $w workers failed:"; tail -3 "$out/measure-$w.log"; return 1; }
+  }
+  measure before || continue
+  ran=""
   for c in $cases; do
     f=$(flags "$c" "$w")
     [ -n "$f" ] || continue
@@ -80,27 +89,37 @@ for w in $workers; do
         --micro_batch_size_per_gpu "$B" --grad_accum_steps "$M" -n "$w" $f --max_steps "$1" --checkpoint_path "$run" \
         >"$out/run-$w-$c.log" 2>&1
     }
-    check() { "$LOCKSTEP" plan --check "$run" --cluster "$out/cluster-$w.json" $fast --json >"$out/check.json" 2>>"$out/run-$w-$c.log"; }
     # three steps say how many fill the time
-    train 3 && check || { echo "$w workers, $c: failed, see $out/run-$w-$c.log"; tail -2 "$out/run-$w-$c.log"; continue; }
+    train 3 && check before || { echo "$w workers, $c: failed, see $out/run-$w-$c.log"; tail -2 "$out/run-$w-$c.log"; continue; }
     steps=$(python3 -c "
 import json
-s = json.load(open('$out/check.json'))['measured']['step']
+s = json.load(open('$out/check-before.json'))['measured']['step']
 print(max(12, min(400, int($for_run / s))))")
-    train "$steps" && check || { echo "$w workers, $c: failed, see $out/run-$w-$c.log"; continue; }
+    train "$steps" || { echo "$w workers, $c: failed, see $out/run-$w-$c.log"; continue; }
     rm -rf "$run"/epoch-* "$run"/step-*
-    python3 -c "
-import json
-d = json.load(open('$out/check.json'))
-d['case'], d['steps'] = '$c', $steps
-open('$out/results.jsonl', 'a').write(json.dumps(d) + '\n')"
+    ran="$ran $c"
+  done
+  measure after || continue
+  for c in $ran; do
+    run="$out/run-$w-$c"
+    check before && check after || { echo "$w workers, $c: not checked, see $out/run-$w-$c.log"; continue; }
+    python3 - "$out" "$c" <<'P'
+import json, sys
+out, case = sys.argv[1:]
+a, b = (json.load(open(f"{out}/check-{when}.json")) for when in ("before", "after"))
+a.update(case=case, drift=b["predicted"]["tokens/s"] / a["predicted"]["tokens/s"] - 1, memory_equal=a["memory_equal"] and b["memory_equal"])
+for k, v in a["predicted"].items():
+    if isinstance(v, float):
+        a["predicted"][k] = (v + b["predicted"][k]) / 2
+open(f"{out}/results.jsonl", "a").write(json.dumps(a) + "\n")
+P
   done
 done
 
 python3 - "$out/results.jsonl" "$bound" "$n_case" <<'P'
 import json, sys
 rows, bound = [json.loads(l) for l in open(sys.argv[1])], float(sys.argv[2])
-print(f"\n{'workers':>7} {'case':12} {'predicted':>10} {'measured':>10} tokens/s  {'diff':>7}   exposed s pred/meas    bubble pred/meas  memory")
+print(f"\n{'workers':>7} {'case':12} {'predicted':>10} {'measured':>10} tokens/s  {'diff':>7}  {'drift':>6}   exposed s pred/meas    bubble pred/meas  memory")
 worst, bad = 0, 0
 for d in rows:
     p, m = d["predicted"], d["measured"]
@@ -108,7 +127,7 @@ for d in rows:
     worst = max(worst, abs(diff))
     bad += abs(diff) > bound or not d["memory_equal"]
     bubble = f"{100*p['bubble']:5.1f} / {100*m['bubble']:5.1f} %" if "bubble" in p else " " * 15
-    print(f"{d['workers']:7} {d['case']:12} {p['tokens/s']:10.0f} {m['tokens/s']:10.0f}           {diff:+6.1f}%   "
+    print(f"{d['workers']:7} {d['case']:12} {p['tokens/s']:10.0f} {m['tokens/s']:10.0f}           {diff:+6.1f}%  {100*d['drift']:+5.1f}%   "
           f"{p['exposed communication']:8.4f} / {m['exposed communication']:8.4f}   {bubble:>17}  {'equal' if d['memory_equal'] else 'DIFFERS'}"
           f"{'' if abs(diff) <= bound else '   <-- above ' + format(bound, 'g') + ' %'}")
 print(f"\n{len(rows)} of {sys.argv[3]} cases, worst difference {worst:.1f} %, {bad} out of bounds ({bound:g} %, memory equal)")
