@@ -1,4 +1,4 @@
-/* cuda_gemm.c - the products of a GPT-2 step on a GPU: that fused and separate give the same numbers, that the laws of cublaslt.c hold, what
+/* cuda_gemm.c - the products of a GPT-2 step on a GPU: that fused and separate give the same numbers, that the laws of gemm.c hold, what
  * the library fuses, which algorithms won, and how fast they are.
  *
  *   cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]

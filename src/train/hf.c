@@ -198,8 +198,10 @@ static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dty
         const ls_tensor *t = &x->tensor[i];
         const int64_t from = t->offset > p->first ? t->offset : p->first,
                       to = t->offset + t->n < end ? t->offset + t->n : end;
+        const bool less = t->init == LS_INIT_ONE && e == 2; /* gains (compute.h) */
         if (from < to)
-            (void)ls_st_copy_part(src[i], from - t->offset, to - from, (char *)p->data + (from - p->first) * e, dt);
+            (void)ls_st_copy_part(src[i], from - t->offset, to - from, less, (char *)p->data + (from - p->first) * e,
+                                  dt);
     }
     const int64_t pad = p->first > x->n ? p->first : x->n;
     if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));

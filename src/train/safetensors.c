@@ -211,18 +211,18 @@ static double load(const ls_st_tensor *t, int64_t i)
     }
 }
 
-bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, void *dst, ls_dtype dt)
+bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt)
 {
     if (t->other_dtype || (t->dt != LS_F32 && t->dt != LS_F64 && t->dt != LS_F16 && t->dt != LS_BF16)) return false;
     const size_t e = ls_dtype_nbytes(dt);
-    if (t->dt == dt) memcpy(dst, (const char *)t->data + (size_t)first * e, (size_t)n * e);
+    if (t->dt == dt && less == 0) memcpy(dst, (const char *)t->data + (size_t)first * e, (size_t)n * e);
     else if (dt == LS_F64)
-        for (int64_t i = 0; i < n; i++) ((double *)dst)[i] = load(t, first + i);
+        for (int64_t i = 0; i < n; i++) ((double *)dst)[i] = load(t, first + i) - less;
     else if (dt == LS_F32)
-        for (int64_t i = 0; i < n; i++) ((float *)dst)[i] = (float)load(t, first + i);
+        for (int64_t i = 0; i < n; i++) ((float *)dst)[i] = (float)(load(t, first + i) - less);
     else
         for (int64_t i = 0; i < n; i++) {
-            const float x = (float)load(t, first + i);
+            const float x = (float)(load(t, first + i) - less);
             ((uint16_t *)dst)[i] = dt == LS_F16 ? ls_to_f16(x) : ls_to_bf16(x);
         }
     return true;
@@ -230,5 +230,5 @@ bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, void *dst,
 
 bool ls_st_copy(const ls_st_tensor *t, void *dst, ls_dtype dt)
 {
-    return ls_st_copy_part(t, 0, ls_st_n(t), dst, dt);
+    return ls_st_copy_part(t, 0, ls_st_n(t), 0, dst, dt);
 }

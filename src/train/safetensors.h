@@ -55,8 +55,8 @@ char *ls_st_shape(const ls_st_tensor *t, char buf[96]);
 /* Copies t into dst of type dt (F32, F64, BF16 or F16), converting from any of them, by way of float into the 16-bit ones. False: some
  * other source type. */
 bool ls_st_copy(const ls_st_tensor *t, void *dst, ls_dtype dt);
-/* The same for its elements [first, first + n) alone. */
-bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, void *dst, ls_dtype dt);
+/* The same for its elements [first, first + n) alone, each less `less`. */
+bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt);
 
 /* ---- writing ---- */
 

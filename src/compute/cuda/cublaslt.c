@@ -1,4 +1,4 @@
-/* cublaslt.c - gemm.h with cuBLASLt.
+/* cublaslt.c - a product as cuBLASLt's: what it is asked for, what it proposes, and carrying it out.
  *
  * Row-major products as the library's column-major ones: what lies as (M,N) in rows is (N,M) in columns, so
  *     out = op(a) op(b)      is asked for as      out' = op(b)' op(a)',   A = b, B = a, m = N, n = M, k = K
@@ -7,42 +7,15 @@
  *
  * Fused      bias; GELU with its argument kept; GELU's slope; `add` as beta = 1 (in place or not); sums. What the library refuses for a
  *            shape (its heuristic proposes nothing) is made by kernels behind the product, and where it offers both, the faster of the two
- *            ways is taken: its GELU epilogues are not always kernels of one pass.
- *
- * Choosing   The first call of a shape measures (gemm_tune.c), the table and the file (gemm_cache.h) remember. The key holds everything
- *            the choice may depend on and nothing else: sizes, strides, transposes, types, what is fused, 16-byte alignment, TF32,
- *            determinism. It does not hold `add`: a product that is added uses the algorithm of the product alone, so that
- *            (product, then add) and (product added to) have equal bits.
- *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic
- *            mode: each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the
- *            first proposal, until a call outside of a capture measures.
- *
- * Few rows   Up to LS_FEW_ROWS rows have one key and one algorithm, so that each is computed as one alone is (compute.h, invariant 4): one
- *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own, by an
- *            algorithm for one (GEMM_ROWS). It may accept an algorithm and still not start it: one that does not start for one row alone
- *            is not chosen, and a number of rows that it does not start for is made row by row.
- *
- * Determinism (opened so)
- *   1. one shape, one algorithm, on all workers of a host: whoever meets a shape first measures under the file's lock, and the others
- *      read what it wrote, now and in later runs (a first proposal of a capture is written, too). Bits are a function of the shape and
- *      the file. Without a writable cache folder nobody measures: bits are a function of the shape and the library. Workers on several
- *      hosts want one folder, copies of one file, or LS_GEMM_TUNE=0;
- *   2. no atomics: K is cut only with partial sums kept in float in the workspace and added in order (REDUCTION_SCHEME_COMPUTE_TYPE).
- *      The in-place scheme would add parts to `out` one by one: other bits when `out` was not empty;
- *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition: tried
- *      on the device when it is measured. */
+ *            ways is taken: its GELU epilogues are not always kernels of one pass. */
 #include "compute/cuda/gemm_impl.h"
 #include "compute/compute.h"
 #include "compute/cuda/kernels/gemm_bias.h"
 #include "compute/cuda/kernels/norm.h"
 #include "compute/cuda/kernels/point.h"
-#include "core/mem.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#define LOCK_SECONDS 300.0
 
 /* ---- words ------------------------------------------------------------------------------------------------------- */
 
@@ -127,7 +100,7 @@ static cublasStatus_t lt_describe(const cu_gemm *g, const cu_product *p, uint32_
 
 /* ---- what can be fused -------------------------------------------------------------------------------------------- */
 
-static bool aligned(const void *x)
+bool gemm_aligned(const void *x)
 {
     return ((uintptr_t)x & 15) == 0;
 }
@@ -146,7 +119,7 @@ static uint32_t possible(const cu_product *p)
     if (p->epilogue == CU_DGELU && p->bias) f &= ~(uint32_t)(GEMM_BIAS | GEMM_GELU);
     if (p->epilogue == CU_GELU && p->bias && !(f & GEMM_BIAS)) f &= ~(uint32_t)GEMM_GELU;
     if (p->epilogue != CU_PLAIN) f &= ~(uint32_t)GEMM_ADD;
-    if (p->N % 8 || !aligned(p->aux)) f &= ~(uint32_t)GEMM_GELU;
+    if (p->N % 8 || !gemm_aligned(p->aux)) f &= ~(uint32_t)GEMM_GELU;
     if (p->out_dt != LS_F32 || f & (GEMM_BIAS | GEMM_GELU)) f &= ~(uint32_t)GEMM_SUMS;
     return f;
 }
@@ -168,7 +141,7 @@ int gemm_variants(const cu_gemm *g, const cu_product *p, uint32_t sets[GEMM_MOST
 /* ---- what the library proposes ------------------------------------------------------------------------------------ */
 
 /* Only where neither strides nor alignment depend on the rows. */
-static bool few_rows(const cu_product *p)
+bool gemm_few_rows(const cu_product *p)
 {
     return p->M <= LS_FEW_ROWS && !p->ta && !p->b_sums;
 }
@@ -195,18 +168,18 @@ static bool orderly(const cu_gemm *g, const cu_product *p, const cublasLtMatmulA
 static uint32_t least(const void *x, int64_t ld, ls_dtype dt)
 {
     const size_t size = ls_dtype_nbytes(dt);
-    return aligned(x) && (size_t)ld * size % 16 == 0 ? 16 : (uint32_t)size;
+    return gemm_aligned(x) && (size_t)ld * size % 16 == 0 ? 16 : (uint32_t)size;
 }
 
 static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatmulPreferenceOpaque_t *pref)
 {
     const uint64_t room = (uint64_t)GEMM_LIBRARY_MIB << 20;
-    const bool few = few_rows(p); /* any row may be a product of its own */
+    const bool few = gemm_few_rows(p); /* any row may be a product of its own */
     const uint32_t schemes =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
         (g->deterministic || p->out_dt != LS_F32 ? 0u : (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE);
     const uint32_t a = least(p->a, few ? p->lda : 0, p->dt), b = least(p->b, 0, p->dt);
-    const bool even = aligned(p->out) && aligned(p->add) && aligned(p->aux); /* aux: the result may go through it */
+    const bool even = gemm_aligned(p->out) && gemm_aligned(p->add) && gemm_aligned(p->aux); /* aux: the result may go through it */
     const uint32_t to = even ? least(p->out, few ? p->ldo : 0, p->out_dt) : (uint32_t)ls_dtype_nbytes(p->out_dt);
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
@@ -268,13 +241,12 @@ int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice
 {
     cu_product q = *p;
     int n = 0;
-    if (!few_rows(p)) return ask(g, p, fused, false, out, most);
+    if (!gemm_few_rows(p)) return ask(g, p, fused, false, out, most);
     for (q.M = LS_FEW_ROWS; !n && q.M > 0; q.M--) n = ask(g, &q, fused, true, out, most);
     return n;
 }
 
-/* Few rows, each for itself. */
-static int propose_rows(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most)
+int gemm_propose_rows(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most)
 {
     cu_product q = *p;
     q.M = 1;
@@ -290,8 +262,8 @@ bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
     cublasLtMatmulAlgo_t algo;
     cu_product q = *p;
     memcpy(&algo, choice->algo, sizeof algo);
-    if (fused & ~possible(p) || (rows && !few_rows(p))) return false;
-    if (few_rows(p) && !rows) return accepts_few(g, p, fused, &algo);
+    if (fused & ~possible(p) || (rows && !gemm_few_rows(p))) return false;
+    if (gemm_few_rows(p) && !rows) return accepts_few(g, p, fused, &algo);
     if (rows) q.M = 1;
     return accepts(g, &q, fused, &algo);
 }
@@ -381,20 +353,20 @@ bool gemm_starts_alone(cu_gemm *g, const cu_product *p, const cu_gemm_choice *ch
 {
     cu_product q = *p;
     const size_t nbytes = (size_t)p->N * ls_dtype_nbytes(p->out_dt);
-    if (!few_rows(p) || p->M == 1 || nbytes > (size_t)GEMM_SIDE_MIB << 20) return true;
+    if (!gemm_few_rows(p) || p->M == 1 || nbytes > (size_t)GEMM_SIDE_MIB << 20) return true;
     q.M = 1;
     q.add = NULL;
     q.out = gemm_side(workspace); /* aux is made again with the product */
     return !start(g, &q, choice->fused, NULL, choice, workspace);
 }
 
-static ls_status issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace, bool *no)
+ls_status gemm_try(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace, bool *no)
 {
     const uint32_t fused = choice->fused | (possible(p) & GEMM_ADD);
     const bool sums_aside = fused & GEMM_SUMS && p->b_sums_add, rows = (fused & GEMM_ROWS) != 0;
     float *sums = sums_aside ? gemm_side(workspace) : p->b_sums;
     cublasStatus_t e = rows ? CUBLAS_STATUS_NOT_SUPPORTED : start(g, p, fused, sums, choice, workspace);
-    if (refused(e) && few_rows(p)) e = start_rows(g, p, fused, choice, workspace);
+    if (refused(e) && gemm_few_rows(p)) e = start_rows(g, p, fused, choice, workspace);
     *no = refused(e);
     if (e) return gemm_lt_fail(e, p, "the start");
     return issue_rest(g, p, fused, sums_aside, workspace);
@@ -403,195 +375,5 @@ static ls_status issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *ch
 ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace)
 {
     bool no;
-    return issue(g, p, choice, workspace, &no);
-}
-
-/* ---- choosing ----------------------------------------------------------------------------------------------------- */
-
-static bool odd(const void *x)
-{
-    return x && !aligned(x);
-}
-
-static cu_gemm_key key_of(const cu_gemm *g, const cu_product *p)
-{
-    const uint64_t bits[] = {p->ta,
-                             p->tb,
-                             p->dt == LS_BF16,
-                             p->dt == LS_F16,
-                             p->out_dt == LS_F32,
-                             p->dt == LS_F32 && g->tf32,
-                             g->deterministic,
-                             p->bias != NULL,
-                             p->epilogue == CU_GELU,
-                             p->epilogue == CU_DGELU,
-                             p->b_sums != NULL,
-                             odd(p->a),
-                             odd(p->b),
-                             odd(p->out) || odd(p->add),
-                             odd(p->aux) || odd(p->bias),
-                             g->only >= 0};
-    cu_gemm_key k = {p->M, p->N, p->K, p->lda, p->ldb, p->ldo, 0};
-    if (few_rows(p)) k.M = LS_FEW_ROWS;
-    for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) k.flags |= bits[i] << i;
-    if (g->only >= 0) k.flags |= (uint64_t)g->only << 32;
-    return k;
-}
-
-/* The first of the proposals that the library starts, by which p is queued. */
-static ls_status first_of(cu_gemm *g, const cu_product *p, bool rows, void *workspace, cu_gemm_choice *choice, bool *no)
-{
-    uint32_t sets[GEMM_MOST_VARIANTS];
-    cu_gemm_choice found[GEMM_MOST_ALGOS];
-    const int n_set = gemm_variants(g, p, sets);
-    *no = true;
-    for (int s = 0; s < n_set; s++) {
-        const int n = (rows ? propose_rows : gemm_propose)(g, p, sets[s], found, GEMM_MOST_ALGOS);
-        for (int i = 0; i < n; i++) {
-            if (!gemm_starts_alone(g, p, &found[i], workspace)) continue;
-            *choice = found[i];
-            const ls_status st = issue(g, p, choice, workspace, no);
-            if (!*no) return st;
-        }
-    }
-    return gemm_lt_fail(CUBLAS_STATUS_NOT_SUPPORTED, p, "every form");
-}
-
-/* Without measuring. p has been queued. */
-static ls_status first_proposal(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *choice)
-{
-    bool no;
-    const ls_status st = first_of(g, p, false, workspace, choice, &no);
-    if (!no || !few_rows(p)) return st;
-    ls_err_clear();
-    LS_TRY(first_of(g, p, true, workspace, choice, &no));
-    return LS_OK;
-}
-
-/* Under the file's lock, if there is one. */
-static ls_status choose_locked(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, bool capturing, void *workspace,
-                               cu_gemm_choice *choice, bool *queued)
-{
-    const bool file = cu_gemm_cache_path(g->cache) != NULL;
-    const cu_gemm_choice *filed = g->tune == TUNE_AGAIN ? NULL : cu_gemm_cache_filed(g->cache, key);
-    bool timed = false;
-    if (filed && gemm_takes(g, p, filed)) {
-        *choice = *filed;
-        choice->final = true;
-        g->n_found++;
-        return LS_OK;
-    }
-    if (!capturing && (file || !g->deterministic)) LS_TRY(gemm_tune(g, p, workspace, choice, &timed));
-    if (!timed) LS_TRY(first_proposal(g, p, workspace, choice));
-    *queued = !timed;
-    choice->final = g->deterministic || !capturing;
-    *(timed ? &g->n_timed : &g->n_proposed) += 1;
-    return timed || g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
-}
-
-/* queued: p has been, with this choice. */
-static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, const cu_gemm_choice *known,
-                        void *workspace, cu_gemm_choice *choice, bool *queued)
-{
-    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    ls_status st;
-    LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "is the stream captured?"));
-    if (known && capture != cudaStreamCaptureStatusNone) { /* proposed in an earlier capture */
-        *choice = *known;
-        return LS_OK;
-    }
-    if (g->tune == TUNE_OFF) {
-        st = first_proposal(g, p, workspace, choice);
-        *queued = true;
-        choice->final = true;
-        g->n_proposed++;
-    } else {
-        LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
-        st = choose_locked(g, p, key, capture != cudaStreamCaptureStatusNone, workspace, choice, queued);
-        cu_gemm_cache_unlock(g->cache);
-    }
-    LS_TRY(st);
-    return cu_gemm_cache_put(g->cache, key, choice);
-}
-
-/* ---- the interface ------------------------------------------------------------------------------------------------ */
-
-ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic)
-{
-    const char *tune = getenv("LS_GEMM_TUNE");
-#ifdef LS_EMU
-    if (!tune) tune = "0"; /* its times mean nothing, and tests leave no files */
-#endif
-    struct cudaDeviceProp gpu;
-    char name[300];
-    int device = 0;
-    ls_status st = LS_OK;
-    LS_TRY(gemm_cuda_fail(cudaGetDevice(&device), "which device?"));
-    LS_TRY(gemm_cuda_fail(cudaGetDeviceProperties(&gpu, device), "the device's properties"));
-    cu_gemm *g = ls_alloc(sizeof *g);
-    if (!g) return ls_nomem(sizeof *g, "products");
-    *g = (cu_gemm){.stream = stream, .tf32 = tf32, .deterministic = deterministic, .tune = TUNE_ON, .only = -1};
-    if (tune && !strcmp(tune, "0")) g->tune = TUNE_OFF;
-    if (tune && !strcmp(tune, "again") && !deterministic) g->tune = TUNE_AGAIN;
-    const cublasStatus_t e = cublasLtCreate(&g->lt);
-    if (e) {
-        st = ls_fail(LS_E_DEVICE, "cuBLASLt does not start on %s: %s", gpu.name, cublasLtGetStatusString(e));
-        goto failed;
-    }
-    snprintf(name, sizeof name, "%s %d", gpu.name, gpu.multiProcessorCount);
-    LS_TRY_GOTO(st, failed, cu_gemm_cache_open(&g->cache, name, cublasLtGetVersion(), g->tune != TUNE_OFF));
-    *out = g;
-    return LS_OK;
-failed:
-    cu_gemm_close(&g);
-    return st;
-}
-
-void cu_gemm_close(cu_gemm **g)
-{
-    if (!*g) return;
-    if ((*g)->lt) cublasLtDestroy((*g)->lt);
-    cu_gemm_cache_close(&(*g)->cache);
-    ls_free(*g);
-    *g = NULL;
-}
-
-size_t cu_gemm_workspace(void)
-{
-    return (size_t)(GEMM_LIBRARY_MIB + GEMM_SIDE_MIB) << 20;
-}
-
-static ls_status check(const cu_product *p)
-{
-    const bool gelu = p->epilogue != CU_PLAIN;
-    if (gelu && (p->out_dt != p->dt || p->ldo != p->N || !p->aux || p->aux == p->out))
-        return ls_fail(LS_E_ARG, "GELU in a product wants a dense result of the inputs' type, and aux beside it");
-    if (gelu && p->add && p->add == p->out) return ls_fail(LS_E_ARG, "GELU and adding in place do not go together");
-    return LS_OK;
-}
-
-ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
-{
-    cu_product p = *given;
-    if (p.M <= 0 || p.N <= 0) return LS_OK;
-    if (!p.lda) p.lda = p.ta ? p.M : p.K;
-    if (!p.ldb) p.ldb = p.tb ? p.K : p.N;
-    if (!p.ldo) p.ldo = p.N;
-    LS_TRY(check(&p));
-    const cu_gemm_key key = key_of(g, &p);
-    const cu_gemm_choice *known = cu_gemm_cache_find(g->cache, &key);
-    bool queued = false;
-    if (known && known->final) g->last = *known;
-    else LS_TRY(choose(g, &p, &key, known, workspace, &g->last, &queued));
-    return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace);
-}
-
-void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
-{
-    const size_t v = cublasLtGetVersion();
-    char counts[64] = "";
-    if (g->n_timed || g->n_found || g->n_proposed)
-        snprintf(counts, sizeof counts, ": %d measured, %d known, %d proposed", g->n_timed, g->n_found, g->n_proposed);
-    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s%s", v / 10000, v / 100 % 100, v % 100, g->tf32 ? " TF32" : "",
-             counts);
+    return gemm_try(g, p, choice, workspace, &no);
 }

@@ -97,7 +97,7 @@ if(LS_HAVE_CUDA AND _cu_edge)
   target_link_libraries(cuda_attention PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
   # bench/cuda_gemm.c: checks and times the products alone
   set(_cu_gemm ${PROJECT_SOURCE_DIR}/bench/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
-  foreach(f cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_print.cu kernels/gelu.cu kernels/add.cu
+  foreach(f gemm.c cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_print.cu kernels/gelu.cu kernels/add.cu
       kernels/column_sums.cu kernels/fold.cu)
     list(APPEND _cu_gemm ${_cu}/${f})
   endforeach()

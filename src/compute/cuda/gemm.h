@@ -2,7 +2,7 @@
  *
  *   out (M,N) = epilogue( op(a) op(b) + bias ) + add         a (M,K) or, transposed, (K,M);  b (K,N) or (N,K)
  *
- * cublaslt.c makes them with cuBLASLt, algorithms chosen by timing once for a shape and kept (in this process, and in a file of the
+ * gemm.c and cublaslt.c make them with cuBLASLt, algorithms chosen by timing once for a shape and kept (in this process, and in a file of the
  * user's cache folder); the emulator of the tests has plain loops behind the library's functions (emu/cublaslt.cpp). */
 #ifndef LS_CUDA_GEMM_H
 #define LS_CUDA_GEMM_H

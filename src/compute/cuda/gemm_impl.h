@@ -1,5 +1,5 @@
-/* gemm_impl.h - shared by cublaslt.c (a product, as the library's call and what follows it) and gemm_tune.c (which of the library's
- * algorithms), and by the program that checks them on a device. */
+/* gemm_impl.h - shared by gemm.c (which algorithm), gemm_tune.c (the fastest), cublaslt.c (a product, as the library's call and what follows it),
+ * and by the program that checks them on a device. */
 #ifndef LS_CUDA_GEMM_IMPL_H
 #define LS_CUDA_GEMM_IMPL_H
 
@@ -48,8 +48,14 @@ ls_status gemm_cuda_fail(int e, const char *what);
 uint32_t gemm_wanted(const cu_product *p);
 int gemm_variants(const cu_gemm *g, const cu_product *p, uint32_t sets[GEMM_MOST_VARIANTS]);
 
+bool gemm_aligned(const void *x); /* to 16 bytes */
+/* Whether p has so few rows that they share an algorithm (compute.h, invariant 4). */
+bool gemm_few_rows(const cu_product *p);
+
 /* The library's algorithms for p with `fused` done inside, best guess first; the number. */
 int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most);
+/* The same for few rows, each a product of its own. */
+int gemm_propose_rows(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most);
 /* Whether a choice (of a file) is one that this library takes for p. */
 bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c);
 /* Behind the library's workspace: sums on their way, partial sums, fingerprints. */
@@ -61,6 +67,8 @@ static inline void *gemm_side(void *workspace)
 bool gemm_starts_alone(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace);
 /* Queues p as the choice says, and what the library does not do itself. */
 ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace);
+/* The same; *no: the library does not start it, and nothing was queued. */
+ls_status gemm_try(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace, bool *no);
 
 /* The fastest of all proposals, timed; LS_OK with *found false: there was no room to measure in. */
 ls_status gemm_tune(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *best, bool *found);

@@ -6,7 +6,7 @@
  * Results go where the product's own result will go (it is written afterwards anyway), or, where that is added to, into scratch memory
  * that lives as long as the measurement; without it nothing is measured.
  *
- * In deterministic mode the winner must also keep the laws (cublaslt.c): two runs with equal bits, and adding like an addition. */
+ * In deterministic mode the winner must also keep the laws (gemm.c): two runs with equal bits, and adding like an addition. */
 #include "compute/cuda/gemm_impl.h"
 #include "compute/cuda/kernels/gemm_bias.h"
 #include "core/mem.h"

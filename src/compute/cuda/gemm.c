@@ -1,0 +1,223 @@
+/* gemm.c - gemm.h: which algorithm of cuBLASLt a product gets (cublaslt.c carries it out, gemm_tune.c measures, gemm_cache.h remembers).
+ *
+ * Choosing   The first call of a shape measures (gemm_tune.c), the table and the file (gemm_cache.h) remember. The key holds everything
+ *            the choice may depend on and nothing else: sizes, strides, transposes, types, what is fused, 16-byte alignment, TF32,
+ *            determinism. It does not hold `add`: a product that is added uses the algorithm of the product alone, so that
+ *            (product, then add) and (product added to) have equal bits.
+ *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic
+ *            mode: each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the
+ *            first proposal, until a call outside of a capture measures.
+ *
+ * Few rows   Up to LS_FEW_ROWS rows have one key and one algorithm, so that each is computed as one alone is (compute.h, invariant 4): one
+ *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own, by an
+ *            algorithm for one (GEMM_ROWS). It may accept an algorithm and still not start it: one that does not start for one row alone
+ *            is not chosen, and a number of rows that it does not start for is made row by row.
+ *
+ * Determinism (opened so)
+ *   1. one shape, one algorithm, on all workers of a host: whoever meets a shape first measures under the file's lock, and the others
+ *      read what it wrote, now and in later runs (a first proposal of a capture is written, too). Bits are a function of the shape and
+ *      the file. Without a writable cache folder nobody measures: bits are a function of the shape and the library. Workers on several
+ *      hosts want one folder, copies of one file, or LS_GEMM_TUNE=0;
+ *   2. no atomics: K is cut only with partial sums kept in float in the workspace and added in order (REDUCTION_SCHEME_COMPUTE_TYPE).
+ *      The in-place scheme would add parts to `out` one by one: other bits when `out` was not empty;
+ *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition: tried
+ *      on the device when it is measured. */
+#include "compute/cuda/gemm_impl.h"
+#include "compute/compute.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LOCK_SECONDS 300.0
+
+/* ---- choosing ----------------------------------------------------------------------------------------------------- */
+
+static bool odd(const void *x)
+{
+    return x && !gemm_aligned(x);
+}
+
+static cu_gemm_key key_of(const cu_gemm *g, const cu_product *p)
+{
+    const uint64_t bits[] = {p->ta,
+                             p->tb,
+                             p->dt == LS_BF16,
+                             p->dt == LS_F16,
+                             p->out_dt == LS_F32,
+                             p->dt == LS_F32 && g->tf32,
+                             g->deterministic,
+                             p->bias != NULL,
+                             p->epilogue == CU_GELU,
+                             p->epilogue == CU_DGELU,
+                             p->b_sums != NULL,
+                             odd(p->a),
+                             odd(p->b),
+                             odd(p->out) || odd(p->add),
+                             odd(p->aux) || odd(p->bias),
+                             g->only >= 0};
+    cu_gemm_key k = {p->M, p->N, p->K, p->lda, p->ldb, p->ldo, 0};
+    if (gemm_few_rows(p)) k.M = LS_FEW_ROWS;
+    for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) k.flags |= bits[i] << i;
+    if (g->only >= 0) k.flags |= (uint64_t)g->only << 32;
+    return k;
+}
+
+/* The first of the proposals that the library starts, by which p is queued. */
+static ls_status first_of(cu_gemm *g, const cu_product *p, bool rows, void *workspace, cu_gemm_choice *choice, bool *no)
+{
+    uint32_t sets[GEMM_MOST_VARIANTS];
+    cu_gemm_choice found[GEMM_MOST_ALGOS];
+    const int n_set = gemm_variants(g, p, sets);
+    *no = true;
+    for (int s = 0; s < n_set; s++) {
+        const int n = (rows ? gemm_propose_rows : gemm_propose)(g, p, sets[s], found, GEMM_MOST_ALGOS);
+        for (int i = 0; i < n; i++) {
+            if (!gemm_starts_alone(g, p, &found[i], workspace)) continue;
+            *choice = found[i];
+            const ls_status st = gemm_try(g, p, choice, workspace, no);
+            if (!*no) return st;
+        }
+    }
+    return gemm_lt_fail(CUBLAS_STATUS_NOT_SUPPORTED, p, "every form");
+}
+
+/* Without measuring. p has been queued. */
+static ls_status first_proposal(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *choice)
+{
+    bool no;
+    const ls_status st = first_of(g, p, false, workspace, choice, &no);
+    if (!no || !gemm_few_rows(p)) return st;
+    ls_err_clear();
+    LS_TRY(first_of(g, p, true, workspace, choice, &no));
+    return LS_OK;
+}
+
+/* Under the file's lock, if there is one. */
+static ls_status choose_locked(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, bool capturing, void *workspace,
+                               cu_gemm_choice *choice, bool *queued)
+{
+    const bool file = cu_gemm_cache_path(g->cache) != NULL;
+    const cu_gemm_choice *filed = g->tune == TUNE_AGAIN ? NULL : cu_gemm_cache_filed(g->cache, key);
+    bool timed = false;
+    if (filed && gemm_takes(g, p, filed)) {
+        *choice = *filed;
+        choice->final = true;
+        g->n_found++;
+        return LS_OK;
+    }
+    if (!capturing && (file || !g->deterministic)) LS_TRY(gemm_tune(g, p, workspace, choice, &timed));
+    if (!timed) LS_TRY(first_proposal(g, p, workspace, choice));
+    *queued = !timed;
+    choice->final = g->deterministic || !capturing;
+    *(timed ? &g->n_timed : &g->n_proposed) += 1;
+    return timed || g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
+}
+
+/* queued: p has been, with this choice. */
+static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, const cu_gemm_choice *known,
+                        void *workspace, cu_gemm_choice *choice, bool *queued)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    ls_status st;
+    LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "is the stream captured?"));
+    if (known && capture != cudaStreamCaptureStatusNone) { /* proposed in an earlier capture */
+        *choice = *known;
+        return LS_OK;
+    }
+    if (g->tune == TUNE_OFF) {
+        st = first_proposal(g, p, workspace, choice);
+        *queued = true;
+        choice->final = true;
+        g->n_proposed++;
+    } else {
+        LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
+        st = choose_locked(g, p, key, capture != cudaStreamCaptureStatusNone, workspace, choice, queued);
+        cu_gemm_cache_unlock(g->cache);
+    }
+    LS_TRY(st);
+    return cu_gemm_cache_put(g->cache, key, choice);
+}
+
+/* ---- the interface ------------------------------------------------------------------------------------------------ */
+
+ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic)
+{
+    const char *tune = getenv("LS_GEMM_TUNE");
+#ifdef LS_EMU
+    if (!tune) tune = "0"; /* its times mean nothing, and tests leave no files */
+#endif
+    struct cudaDeviceProp gpu;
+    char name[300];
+    int device = 0;
+    ls_status st = LS_OK;
+    LS_TRY(gemm_cuda_fail(cudaGetDevice(&device), "which device?"));
+    LS_TRY(gemm_cuda_fail(cudaGetDeviceProperties(&gpu, device), "the device's properties"));
+    cu_gemm *g = ls_alloc(sizeof *g);
+    if (!g) return ls_nomem(sizeof *g, "products");
+    *g = (cu_gemm){.stream = stream, .tf32 = tf32, .deterministic = deterministic, .tune = TUNE_ON, .only = -1};
+    if (tune && !strcmp(tune, "0")) g->tune = TUNE_OFF;
+    if (tune && !strcmp(tune, "again") && !deterministic) g->tune = TUNE_AGAIN;
+    const cublasStatus_t e = cublasLtCreate(&g->lt);
+    if (e) {
+        st = ls_fail(LS_E_DEVICE, "cuBLASLt does not start on %s: %s", gpu.name, cublasLtGetStatusString(e));
+        goto failed;
+    }
+    snprintf(name, sizeof name, "%s %d", gpu.name, gpu.multiProcessorCount);
+    LS_TRY_GOTO(st, failed, cu_gemm_cache_open(&g->cache, name, cublasLtGetVersion(), g->tune != TUNE_OFF));
+    *out = g;
+    return LS_OK;
+failed:
+    cu_gemm_close(&g);
+    return st;
+}
+
+void cu_gemm_close(cu_gemm **g)
+{
+    if (!*g) return;
+    if ((*g)->lt) cublasLtDestroy((*g)->lt);
+    cu_gemm_cache_close(&(*g)->cache);
+    ls_free(*g);
+    *g = NULL;
+}
+
+size_t cu_gemm_workspace(void)
+{
+    return (size_t)(GEMM_LIBRARY_MIB + GEMM_SIDE_MIB) << 20;
+}
+
+static ls_status check(const cu_product *p)
+{
+    const bool gelu = p->epilogue != CU_PLAIN;
+    if (gelu && (p->out_dt != p->dt || p->ldo != p->N || !p->aux || p->aux == p->out))
+        return ls_fail(LS_E_ARG, "GELU in a product wants a dense result of the inputs' type, and aux beside it");
+    if (gelu && p->add && p->add == p->out) return ls_fail(LS_E_ARG, "GELU and adding in place do not go together");
+    return LS_OK;
+}
+
+ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
+{
+    cu_product p = *given;
+    if (p.M <= 0 || p.N <= 0) return LS_OK;
+    if (!p.lda) p.lda = p.ta ? p.M : p.K;
+    if (!p.ldb) p.ldb = p.tb ? p.K : p.N;
+    if (!p.ldo) p.ldo = p.N;
+    LS_TRY(check(&p));
+    const cu_gemm_key key = key_of(g, &p);
+    const cu_gemm_choice *known = cu_gemm_cache_find(g->cache, &key);
+    bool queued = false;
+    if (known && known->final) g->last = *known;
+    else LS_TRY(choose(g, &p, &key, known, workspace, &g->last, &queued));
+    return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace);
+}
+
+void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)
+{
+    const size_t v = cublasLtGetVersion();
+    char counts[64] = "";
+    if (g->n_timed || g->n_found || g->n_proposed)
+        snprintf(counts, sizeof counts, ": %d measured, %d known, %d proposed", g->n_timed, g->n_found, g->n_proposed);
+    snprintf(words, room, "cuBLASLt %zu.%zu.%zu%s%s", v / 10000, v / 100 % 100, v % 100, g->tf32 ? " TF32" : "",
+             counts);
+}
