@@ -179,7 +179,8 @@ static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatm
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
         (g->deterministic || p->out_dt != LS_F32 ? 0u : (uint32_t)CUBLASLT_REDUCTION_SCHEME_INPLACE);
     const uint32_t a = least(p->a, few ? p->lda : 0, p->dt), b = least(p->b, 0, p->dt);
-    const bool even = gemm_aligned(p->out) && gemm_aligned(p->add) && gemm_aligned(p->aux); /* aux: the result may go through it */
+    const bool even =
+        gemm_aligned(p->out) && gemm_aligned(p->add) && gemm_aligned(p->aux); /* aux: the result may go through it */
     const uint32_t to = even ? least(p->out, few ? p->ldo : 0, p->out_dt) : (uint32_t)ls_dtype_nbytes(p->out_dt);
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
