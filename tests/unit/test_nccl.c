@@ -2,36 +2,12 @@
  * of the device's double (tests/fake_nccl). The same bits as local on host memory for every kind, type and size; NCCL's own sums when order
  * does not matter; splits, pairs, time on the device's clock; errors, a peer that is late and one that is gone: one line that names it.
  * ls-test: serial */
-#include "cmocka_all.h"
-#include "comm/net_impl.h"
 #include "comm/start.h"
 #include "core/stack.h"
-#include "device_checks.h"
-#include "fake_transport.h"
+#include "device_team.h"
 
 #include <dlfcn.h>
 #include <math.h>
-
-#define MAX_W 8
-#define ARENA ((size_t)512 << 20)
-
-#if defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
-
-typedef struct worker {
-    ls_local_world *world, *ref;
-    fake_world *net; /* set: hosts joined by a fake transport */
-    int rank, size;
-    bool any_order, alone;
-    void (*body)(struct worker *w, on_device *o);
-    void (*before)(struct worker *w, ls_comm *boot, device_double *d); /* instead of making one and body */
-    wrong error;
-} worker;
 
 static void hook(const char *name, int value)
 {
@@ -49,10 +25,7 @@ static void *worker_main(void *arg)
     on_device o = {.w = &w->error, .d = double_open((uint64_t)w->rank + 5)};
     o.d->nap_us = 60;
     o.d->index = w->rank;
-    if (w->net) fake_me = (fake_net){w->net, w->rank};
-    CHECK(&w->error, (w->net     ? net_world_open(&fake_transport, ARENA, &boot)
-                      : w->alone ? ls_comm_self(&boot)
-                                 : ls_comm_local(w->world, w->rank, &boot)) == LS_OK);
+    CHECK(&w->error, worker_host(w, &boot) == LS_OK);
     CHECK(&w->error, ls_comm_local(w->ref, w->rank, &o.ref) == LS_OK);
     if (w->before) w->before(w, boot, o.d);
     else {
@@ -64,51 +37,6 @@ static void *worker_main(void *arg)
     if (!w->error.words[0]) CHECK(&w->error, o.d->n_pinned == 0);
     double_close(o.d);
     return NULL;
-}
-
-static void run_threads(int size, worker *w)
-{
-    pthread_t thread[MAX_W];
-    ls_local_world *ref = NULL;
-    assert_int_equal(ls_local_world_create(size, ARENA, &ref), LS_OK);
-    for (int r = 0; r < size; r++) {
-        w[r].ref = ref;
-        assert_int_equal(pthread_create(&thread[r], NULL, worker_main, &w[r]), 0);
-    }
-    for (int r = 0; r < size; r++) pthread_join(thread[r], NULL);
-    ls_local_world_destroy(&ref);
-    for (int r = 0; r < size; r++)
-        if (w[r].error.words[0]) fail_msg("world %d rank %d: %s", size, r, w[r].error.words);
-}
-
-static void run_world(int size, worker like)
-{
-    ls_local_world *world = NULL;
-    worker w[MAX_W];
-    assert_int_equal(ls_local_world_create(size, ARENA, &world), LS_OK);
-    for (int r = 0; r < size; r++) {
-        w[r] = like;
-        w[r].world = world;
-        w[r].rank = r;
-        w[r].size = size;
-    }
-    run_threads(size, w);
-    ls_local_world_destroy(&world);
-}
-
-static void run_hosts(const int *hosts, worker like)
-{
-    fake_world net = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    worker w[MAX_W];
-    for (int h = 0; hosts[h]; h++)
-        for (int k = 0; k < hosts[h]; k++) net.host[net.size++] = h;
-    for (int r = 0; r < net.size; r++) {
-        w[r] = like;
-        w[r].net = &net;
-        w[r].rank = r;
-        w[r].size = net.size;
-    }
-    run_threads(net.size, w);
 }
 
 static void every_kind(worker *w, on_device *o)

@@ -2,41 +2,11 @@
  * on host memory for every kind, type and size, on one host and on several; copies and sums that overlap; a device that is lost, a worker
  * that dies, an abort: one line each that names the rank.
  * ls-test: serial */
-#include "cmocka_all.h"
 #include "comm/launch.h"
-#include "comm/net_impl.h"
 #include "core/stack.h"
-#include "device_checks.h"
-#include "fake_transport.h"
+#include "device_team.h"
 
 #include <signal.h>
-
-#define MAX_W 8
-#define ARENA ((size_t)512 << 20)
-
-#if defined(__SANITIZE_THREAD__)
-#define SLOW 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SLOW 1
-#endif
-#endif
-
-typedef struct worker {
-    ls_local_world *world, *ref;
-    fake_world *net; /* set: hosts joined by a fake transport */
-    int rank, size, kind;
-    void (*body)(struct worker *w, on_device *o);
-    wrong error;
-} worker;
-
-static ls_status inner_of(const worker *w, ls_comm **out)
-{
-    if (w->kind == 's') return ls_comm_self(out);
-    if (!w->net) return ls_comm_local(w->world, w->rank, out);
-    fake_me = (fake_net){w->net, w->rank};
-    return net_world_open(&fake_transport, ARENA, out);
-}
 
 static void *worker_main(void *arg)
 {
@@ -44,7 +14,7 @@ static void *worker_main(void *arg)
     ls_comm *inner = NULL;
     on_device o = {.w = &w->error, .d = double_open((uint64_t)w->rank + 5)};
     o.d->nap_us = 60;
-    CHECK(&w->error, inner_of(w, &inner) == LS_OK && ls_comm_local(w->ref, w->rank, &o.ref) == LS_OK);
+    CHECK(&w->error, worker_host(w, &inner) == LS_OK && ls_comm_local(w->ref, w->rank, &o.ref) == LS_OK);
     CHECK(&w->error, ls_comm_staged(inner, &o.d->table, &o.c) == LS_OK);
     if (o.c) w->body(w, &o);
     ls_comm_destroy(&o.c);
@@ -52,41 +22,6 @@ static void *worker_main(void *arg)
     if (!w->error.words[0]) CHECK(&w->error, o.d->n_pinned == 0);
     double_close(o.d);
     return NULL;
-}
-
-static void run_threads(int size, worker *w)
-{
-    pthread_t thread[MAX_W];
-    ls_local_world *ref = NULL;
-    assert_int_equal(ls_local_world_create(size, ARENA, &ref), LS_OK);
-    for (int r = 0; r < size; r++) {
-        w[r].ref = ref;
-        assert_int_equal(pthread_create(&thread[r], NULL, worker_main, &w[r]), 0);
-    }
-    for (int r = 0; r < size; r++) pthread_join(thread[r], NULL);
-    ls_local_world_destroy(&ref);
-    for (int r = 0; r < size; r++)
-        if (w[r].error.words[0]) fail_msg("world %d rank %d: %s", size, r, w[r].error.words);
-}
-
-static void run_world(int size, int kind, void (*body)(worker *, on_device *))
-{
-    ls_local_world *world = NULL;
-    worker w[MAX_W];
-    assert_int_equal(ls_local_world_create(size, ARENA, &world), LS_OK);
-    for (int r = 0; r < size; r++) w[r] = (worker){.world = world, .rank = r, .size = size, .kind = kind, .body = body};
-    run_threads(size, w);
-    ls_local_world_destroy(&world);
-}
-
-static void run_hosts(const int *hosts, void (*body)(worker *, on_device *))
-{
-    fake_world net = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-    worker w[MAX_W];
-    for (int h = 0; hosts[h]; h++)
-        for (int k = 0; k < hosts[h]; k++) net.host[net.size++] = h;
-    for (int r = 0; r < net.size; r++) w[r] = (worker){.net = &net, .rank = r, .size = net.size, .body = body};
-    run_threads(net.size, w);
 }
 
 static void every_kind(worker *w, on_device *o)
@@ -103,24 +38,24 @@ static void every_kind(worker *w, on_device *o)
 static void overlapping(worker *w, on_device *o)
 {
     device_overlap(o, o->c, 70001);
-    if (w->kind != 's') device_splits(o, 3000);
-    if (w->kind != 's' && w->size < 8) device_splits(o, 90001);
+    if (!w->alone) device_splits(o, 3000);
+    if (!w->alone && w->size < 8) device_splits(o, 90001);
 }
 
 static void one_host(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
-    run_world(1, 's', every_kind);
-    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], 'l', every_kind);
+    run_world(1, (worker){.body = every_kind, .alone = true});
+    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = every_kind});
 }
 
 static void lanes_and_splits(void **state)
 {
     (void)state;
     static const int sizes[] = {1, 2, 3, 4, 8};
-    run_world(1, 's', overlapping);
-    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], 'l', overlapping);
+    run_world(1, (worker){.body = overlapping, .alone = true});
+    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = overlapping});
 }
 
 static void several_hosts(void **state)
@@ -128,8 +63,8 @@ static void several_hosts(void **state)
     (void)state;
     static const int layouts[][5] = {{1, 1}, {2, 2}, {2, 1}, {1, 1, 1}};
     for (size_t i = 0; i < N_OF(layouts); i++) {
-        run_hosts(layouts[i], every_kind);
-        run_hosts(layouts[i], overlapping);
+        run_hosts(layouts[i], (worker){.body = every_kind});
+        run_hosts(layouts[i], (worker){.body = overlapping});
     }
 }
 
@@ -194,8 +129,8 @@ static void overlap(void **state)
     print_message("skipped: it measures time, and a sanitizer slows the threads unevenly\n");
     skip();
 #endif
-    run_world(2, 'l', in_parts);
-    run_world(2, 'l', behind_work);
+    run_world(2, (worker){.body = in_parts});
+    run_world(2, (worker){.body = behind_work});
 }
 
 /* After the first use of a kind nothing is allocated. */
@@ -216,7 +151,7 @@ static void settled(worker *w, on_device *o)
 static void nothing_is_allocated(void **state)
 {
     (void)state;
-    run_world(2, 'l', settled);
+    run_world(2, (worker){.body = settled});
     assert_true(ls_comm_staged_nbytes(true, false, false) == (size_t)16 << 20);
     assert_true(ls_comm_staged_nbytes(true, true, true) == (size_t)24 << 20);
 }
@@ -290,11 +225,11 @@ static ls_status victim_body(void *ctx, ls_comm *c, int n_core)
 static void trouble(void **state)
 {
     (void)state;
-    run_world(4, 'l', lost_device);
-    run_world(3, 'l', abandoned);
-    run_world(3, 'l', late);
-    run_hosts((const int[]){2, 2, 0}, lost_device);
-    run_hosts((const int[]){2, 2, 0}, abandoned);
+    run_world(4, (worker){.body = lost_device});
+    run_world(3, (worker){.body = abandoned});
+    run_world(3, (worker){.body = late});
+    run_hosts((const int[]){2, 2, 0}, (worker){.body = lost_device});
+    run_hosts((const int[]){2, 2, 0}, (worker){.body = abandoned});
 }
 
 static void killed(void **state)
