@@ -23,9 +23,9 @@ static const command commands[] = {
     {"import", "a Hugging Face folder as a checkpoint to start from", cmd_import},
     {"verify", "holds every strategy against one worker, bit by bit", cmd_verify},
     {"bench", "scaling, strategies, A/B, collectives, matmul: measured with intervals", cmd_bench},
-    {"plan", "a pipeline schedule, simulated and drawn", cmd_plan},
+    {"plan", "which layouts fit and which is fastest; a pipeline schedule, drawn", cmd_plan},
     {"report", "run folders to one page, tables and charts", cmd_report},
-    {"profile", "a profiled run's text to a summary", cmd_profile},
+    {"profile", "trains with a trace of every worker; what nsys printed, to a summary", cmd_profile},
     {"doctor", "what this machine can do, and why a part does not work", cmd_doctor},
 };
 #define N_COMMAND (sizeof commands / sizeof commands[0])

@@ -65,12 +65,11 @@ ls_gains ls_unit_gains(const ls_unit *u, int64_t first, int64_t n)
     ls_gains g = {0};
     for (int i = 0; i < u->n_tensor; i++) {
         const ls_tensor *t = &u->tensor[i];
-        const int64_t from = t->offset > first ? t->offset : first;
-        const int64_t to = t->offset + t->n < first + n ? t->offset + t->n : first + n;
-        if (t->init != LS_INIT_ONE || from >= to) continue;
+        const ls_tensor_range r = ls_tensor_within(t, first, n);
+        if (!ls_tensor_gain(t) || r.from >= r.to) continue;
         LS_ASSERT(g.n < LS_MOST_GAINS);
-        g.at[g.n][0] = from - first;
-        g.at[g.n++][1] = to - first;
+        g.at[g.n][0] = r.from - first;
+        g.at[g.n++][1] = r.to - first;
     }
     return g;
 }
@@ -265,11 +264,10 @@ static void init_here(ls_model *m, uint64_t seed, const ls_piece *p)
     LS_ASSERT(p->what == LS_FLAT_PARAM && p->first >= 0 && end <= u->n_pad);
     for (int k = 0; k < u->n_tensor; k++) {
         const ls_tensor *t = &u->tensor[k];
-        const int64_t from = t->offset > p->first ? t->offset : p->first;
-        const int64_t to = t->offset + t->n < end ? t->offset + t->n : end;
-        if (from >= to) continue;
-        init_range(m->compute, ls_at_wide(m->compute, p->data, from - p->first), t, from - t->offset, to - t->offset,
-                   ls_rng_key(seed, LS_RNG_INIT, (uint64_t)p->unit, (uint64_t)k));
+        const ls_tensor_range r = ls_tensor_within(t, p->first, p->n);
+        if (r.from >= r.to) continue;
+        init_range(m->compute, ls_at_wide(m->compute, p->data, r.from - p->first), t, r.from - t->offset,
+                   r.to - t->offset, ls_rng_key(seed, LS_RNG_INIT, (uint64_t)p->unit, (uint64_t)k));
     }
     for (int64_t i = u->n > p->first ? u->n : p->first; i < end; i++)
         store(m->compute->ops->wide, p->data, i - p->first, 0);

@@ -61,6 +61,22 @@ typedef struct ls_unit {
     void *master;       /* wide; param itself where the two types are one */
 } ls_unit;
 
+/* The elements of t among first … first + n - 1 of its unit; none: to <= from. */
+typedef struct ls_tensor_range {
+    int64_t from, to;
+} ls_tensor_range;
+static inline ls_tensor_range ls_tensor_within(const ls_tensor *t, int64_t first, int64_t n)
+{
+    const int64_t end = first + n, last = t->offset + t->n;
+    return (ls_tensor_range){t->offset > first ? t->offset : first, last < end ? last : end};
+}
+
+/* Whether it is a norm's weight (compute.h, ls_gains). */
+static inline bool ls_tensor_gain(const ls_tensor *t)
+{
+    return t->init == LS_INIT_ONE;
+}
+
 /* The norms' weights among elements first … first + n - 1 of a unit, counted from first. */
 ls_gains ls_unit_gains(const ls_unit *u, int64_t first, int64_t n);
 

@@ -40,22 +40,13 @@ void ls_tensor_join(ls_model *m, ls_comm *comm)
     m->seam = (ls_seam){.ctx = comm, .sum = sum, .sum_part = sum_part, .share = share, .wait = wait, .gather = gather};
 }
 
-typedef struct range {
-    int64_t from, to;
-} range;
-
-static range common(const ls_tensor *t, int64_t from, int64_t to)
-{
-    return (range){t->offset > from ? t->offset : from, t->offset + t->n < to ? t->offset + t->n : to};
-}
-
 /* The sum of elements from … to-1 that no other shard has. */
 static ls_status own_squares(const ls_model *m, const ls_unit *unit, const void *grad, int64_t first, int64_t from,
                              int64_t to, double *out, double *part)
 {
     *out = 0;
     for (int k = 0; k < unit->n_tensor; k++) {
-        const range r = common(&unit->tensor[k], from, to);
+        const ls_tensor_range r = ls_tensor_within(&unit->tensor[k], from, to - from);
         if (unit->tensor[k].everywhere || r.from >= r.to) continue;
         LS_TRY(m->compute->ops->sumsq(m->compute, part, ls_at_wide(m->compute, grad, r.from - first), r.to - r.from,
                                       LS_NORM_BLOCK));
@@ -71,7 +62,7 @@ ls_status ls_tensor_count_once(const ls_model *m, int u, const void *grad, int64
     const ls_unit *unit = &m->unit[u];
     int64_t done = 0; /* blocks */
     for (int k = 0; m->shard.rank && k < unit->n_tensor; k++) {
-        const range r = common(&unit->tensor[k], first, first + n);
+        const ls_tensor_range r = ls_tensor_within(&unit->tensor[k], first, n);
         if (!unit->tensor[k].everywhere || r.from >= r.to) continue;
         const int64_t b0 = (r.from - first) / LS_NORM_BLOCK, b1 = (r.to - first + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
         for (int64_t b = b0 > done ? b0 : done; b < b1; b++) {

@@ -196,12 +196,11 @@ static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dty
     const int64_t end = p->first + p->n, e = (int64_t)ls_dtype_nbytes(dt);
     for (int i = 0; i < x->n_tensor; i++) {
         const ls_tensor *t = &x->tensor[i];
-        const int64_t from = t->offset > p->first ? t->offset : p->first,
-                      to = t->offset + t->n < end ? t->offset + t->n : end;
-        const bool less = t->init == LS_INIT_ONE && e == 2; /* gains (compute.h) */
-        if (from < to)
-            (void)ls_st_copy_part(src[i], from - t->offset, to - from, less, (char *)p->data + (from - p->first) * e,
-                                  dt);
+        const ls_tensor_range r = ls_tensor_within(t, p->first, p->n);
+        const double less = ls_tensor_gain(t) && e == 2 ? 1 : 0; /* compute.h, ls_gains */
+        if (r.from < r.to)
+            (void)ls_st_copy_part(src[i], r.from - t->offset, r.to - r.from, less,
+                                  (char *)p->data + (r.from - p->first) * e, dt);
     }
     const int64_t pad = p->first > x->n ? p->first : x->n;
     if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));

@@ -94,14 +94,13 @@ static ls_status find_bad(ls_trainer *t, const ls_piece *p, const ls_tensor **ba
     const ls_unit *unit = &t->model->unit[p->unit];
     for (int k = 0; k < unit->n_tensor; k++) {
         const ls_tensor *x = &unit->tensor[k];
-        const int64_t from = x->offset > p->first ? x->offset : p->first;
-        const int64_t to = x->offset + x->n < p->first + p->n ? x->offset + x->n : p->first + p->n;
+        const ls_tensor_range r = ls_tensor_within(x, p->first, p->n);
         double sum = 0;
-        if (from >= to) continue;
-        LS_TRY(t->compute.ops->sumsq(&t->compute, t->norm_block, ls_at_wide(&t->compute, p->data, from - p->first),
-                                     to - from, LS_NORM_BLOCK));
+        if (r.from >= r.to) continue;
+        LS_TRY(t->compute.ops->sumsq(&t->compute, t->norm_block, ls_at_wide(&t->compute, p->data, r.from - p->first),
+                                     r.to - r.from, LS_NORM_BLOCK));
         LS_TRY(ls_compute_sync(&t->compute));
-        for (int64_t i = 0; i < (to - from + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; i++) sum += t->norm_block[i];
+        for (int64_t i = 0; i < (r.to - r.from + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK; i++) sum += t->norm_block[i];
         if (isfinite(sum)) continue;
         *bad = x;
         return LS_OK;
@@ -137,11 +136,10 @@ static void plain_ranges(const ls_unit *unit, const ls_own *o, ls_adamw *h)
     h->n_plain = 0;
     for (int i = 0; i < unit->n_tensor; i++) {
         const ls_tensor *x = &unit->tensor[i];
-        const int64_t from = (x->offset > o->first ? x->offset : o->first) - o->first;
-        const int64_t to = (x->offset + x->n < o->first + o->n ? x->offset + x->n : o->first + o->n) - o->first;
-        if (from >= to || x->matrix) continue;
-        h->plain[h->n_plain][0] = from;
-        h->plain[h->n_plain++][1] = to;
+        const ls_tensor_range r = ls_tensor_within(x, o->first, o->n);
+        if (r.from >= r.to || x->matrix) continue;
+        h->plain[h->n_plain][0] = r.from - o->first;
+        h->plain[h->n_plain++][1] = r.to - o->first;
     }
 }
 _Static_assert((int)LS_ADAMW_PLAIN >= (int)LS_UNIT_MAX_TENSOR, "a unit's tensors may all be plain");
