@@ -3,12 +3,12 @@
 
 #include "bench/child.h"
 #include "core/clock.h"
+#include "core/cores.h"
 #include "core/mem.h"
 #include "core/stop.h"
 #include "train/options.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,12 +42,6 @@ static ls_status parse_workers(bench_session *s)
         p += n + (p[n] == ',');
     }
     return s->n_worker ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
-}
-
-static int cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
 static ls_status refuse(const ls_train_options *o)
@@ -99,7 +93,7 @@ ls_status cli_bench_begin(bench_session *s)
             "--repeat is 1 to 1000, --steps and --warmup are at least 1 (the first step touches fresh memory)");
     LS_TRY(parse_workers(s));
     LS_TRY(ls_program_path(s->program));
-    s->cores = cores();
+    s->cores = ls_cores_usable();
     if (getloadavg(&s->load, 1) != 1) s->load = NAN;
     s->tty = isatty(STDERR_FILENO);
     ls_utc_compact(stamp);

@@ -10,6 +10,7 @@
 #include "cli/doctor_impl.h"
 #include "comm/start.h"
 #include "compute/compute.h"
+#include "core/cores.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -18,7 +19,6 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <omp.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,9 +91,7 @@ static void look_cpu(part *p)
     char *text = NULL, model[128], number[16], flags[4096];
     size_t n = 0;
     struct utsname u;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    int usable = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+    const int usable = ls_cores_usable();
     if (uname(&u)) u = (struct utsname){.machine = "?"};
     if (ls_fs_read("/proc/cpuinfo", &text, &n) != LS_OK) {
         ls_err_clear();

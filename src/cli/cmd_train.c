@@ -3,6 +3,7 @@
 #include "cli/profile_run.h"
 #include "comm/launch.h"
 #include "comm/start.h"
+#include "core/cores.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/nvtx.h"
@@ -12,7 +13,6 @@
 #include "train/profile.h"
 #include "train/trainer.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,12 +79,6 @@ typedef struct job {
 } job;
 
 #define MAX_SHARE 256
-
-static int n_cores(void)
-{
-    cpu_set_t have;
-    return sched_getaffinity(0, sizeof have, &have) ? 1 : CPU_COUNT(&have);
-}
 
 static void startup_line(const ls_train_config *c, int size)
 {
@@ -233,7 +227,7 @@ static ls_status launch(job *j)
     int share[MAX_SHARE] = {0};
     LS_TRY(configure(j, (int)j->o->n, &c));
     ls_status st = ls_train_check_layout(&c);
-    const bool shared = st == LS_OK && c.mesh.world <= MAX_SHARE && ls_train_share_cores(&c, n_cores(), share);
+    const bool shared = st == LS_OK && c.mesh.world <= MAX_SHARE && ls_train_share_cores(&c, ls_cores_usable(), share);
     memcpy(j->stage_thread, c.stage_thread, sizeof j->stage_thread);
     ls_train_config_fini(&c);
     LS_TRY(st);

@@ -7,6 +7,7 @@
 #include "comm/comm_impl.h"
 
 #include "core/clock.h"
+#include "core/cores.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -146,6 +147,8 @@ static void *lane_main(void *arg)
     ls_free(arg);
     ls_comm *c = a.c;
     comm_lane *l = &c->lane[a.lane];
+    ls_cores_roam();
+    ls_cores_prompt();
     pthread_mutex_lock(&c->lock);
     for (;;) {
         while (!l->stop && l->done == l->posted) pthread_cond_wait(&c->changed, &c->lock);

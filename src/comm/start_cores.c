@@ -1,15 +1,13 @@
-/* start_cores.c - which cores a worker computes on: the ones its launcher gave to it alone, else its part of what the workers of the host
- * share. */
+/* start_cores.c - which cores a worker computes on: the ones its launcher gave to it alone, else its part of what it shares with workers of
+ * the host. */
 #include "comm/local_impl.h"
 #include "comm/start.h"
 
+#include "core/cores.h"
+
 int comm_take_cores(int r, int n, const int *share, bool pin)
 {
-    cpu_set_t have, mine;
-    CPU_ZERO(&have);
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof have, &have)) return 1;
-    const int total = CPU_COUNT(&have);
+    const int total = ls_cores_usable();
     int first = total * r / n, last = total * (r + 1) / n;
     if (total < n) return 1;
     if (share) {
@@ -17,20 +15,19 @@ int comm_take_cores(int r, int n, const int *share, bool pin)
         for (int k = 0; k < r; k++) first += share[k];
         last = first + share[r];
     }
-    for (int cpu = 0, k = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &have)) continue;
-        if (k >= first && k < last) CPU_SET(cpu, &mine);
-        k++;
-    }
-    if (pin) (void)sched_setaffinity(0, sizeof mine, &mine);
+    if (pin) ls_cores_own(first, last);
     return last - first;
 }
 
 int ls_comm_take_cores(ls_comm *c)
 {
     const ls_local_world *w = c->world;
+    int r = 0, n = 0; /* this worker among those with the same cores */
     if (!w) return comm_take_cores(0, 1, NULL, false);
-    bool shared = true;
-    for (int p = 0; p < w->size; p++) shared = shared && CPU_EQUAL(&w->cpus[p], &w->cpus[0]);
-    return shared ? comm_take_cores(c->world_rank, w->size, NULL, true) : comm_take_cores(0, 1, NULL, false);
+    for (int p = 0; p < w->size; p++) {
+        if (!CPU_EQUAL(&w->cpus[p], &w->cpus[c->world_rank])) continue;
+        if (p < c->world_rank) r++;
+        n++;
+    }
+    return comm_take_cores(r, n, NULL, true);
 }

@@ -3,9 +3,9 @@
 
 #include "compute/cpu/cpu_impl.h"
 #include "compute/load.h"
+#include "core/cores.h"
 
 #include <omp.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,11 +75,12 @@ static const backend *backend_of(const ls_compute *c)
     return NULL;
 }
 
-static int usable_cores(void)
+/* A worker with cores of its own: each thread of the team goes to its core, and stays. */
+static void settle_team(int n_thread)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-    return 1;
+    if (!ls_cores_owned()) return;
+#pragma omp parallel num_threads(n_thread)
+    ls_cores_keep(omp_get_thread_num());
 }
 
 ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread)
@@ -92,12 +93,13 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
         if (strcmp(ops->name, name) != 0 || ops->dtype != o->dtype) continue;
         if (ops == &ls_compute_cpu) LS_TRY(cpu_fast_check());
         omp_set_dynamic(0); /* the number of threads asked for is the number that works */
-        *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : usable_cores()};
+        *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : ls_cores_usable()};
+        settle_team(c->n_thread);
         return LS_OK;
     }
     if (strncmp(name, "cpu", 3) != 0) {
         LS_TRY(compute_load_plugin(name, o, c));
-        c->n_thread = n_thread > 0 ? n_thread : usable_cores(); /* of what the host does for it */
+        c->n_thread = n_thread > 0 ? n_thread : ls_cores_usable(); /* of what the host does for it */
         return LS_OK;
     }
     return ls_fail(LS_E_UNSUPPORTED,

@@ -1,6 +1,7 @@
 #include "core/gpu_watch.h"
 
 #include "core/clock.h"
+#include "core/cores.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -101,6 +102,7 @@ static bool any_open(const ls_gpu_watch *w)
 static void *watch(void *arg)
 {
     ls_gpu_watch *w = arg;
+    ls_cores_roam();
     pthread_mutex_lock(&w->lock);
     while (!w->stop) {
         if (!any_open(w)) { /* nobody wants to know */

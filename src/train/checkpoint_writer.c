@@ -10,6 +10,7 @@
  * because the error trail belongs to the thread in which it happened. */
 #include "train/checkpoint_impl.h"
 
+#include "core/cores.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -56,6 +57,7 @@ static int64_t piece_bytes(const ls_ckpt_job *j)
 static void *run(void *arg)
 {
     ls_ckpt_writer *w = arg;
+    ls_cores_roam();
     pthread_mutex_lock(&w->mutex);
     for (;;) {
         while (!w->quit && !w->tidy && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
