@@ -2,25 +2,27 @@
 # plan_vs_run.sh - is `lockstep plan` right? Measures this machine, predicts, runs, compares: every strategy x 1, 2, 4, 8 workers.
 # ls-bench: by name
 #
-#   bench/plan_vs_run.sh [-s SECONDS] [-w "1 2 4 8"] [-c "CASE ..."] [-f] [-b BOUND] OUT_DIR
+#   bench/plan_vs_run.sh [-s SECONDS] [-w "1 2 4 8"] [-c "CASE ..."] [-r ROUNDS] [-f] [-b BOUND] OUT_DIR
 #
 #   -s  about how long in all [600]       -w  numbers of workers; more than there are cores are left out ["1 2 4 8"]
 #   -c  cases [all]: single dp ddp zero1 zero2 zero3 gpipe 1f1b zb interleaved tp
-#   -f  of repetitions and steps the fastest tenth, not the middle half: for a machine that others use, too
+#   -r  rounds: each case runs so many times, with the others in between [2]
+#   -f  of repetitions and steps the fastest tenth, not nearly all: for a machine that others use, too
 #   -b  bound of the difference, percent [10]
 #
-# The cluster is measured before and after the runs of a number of workers, and a prediction is the mean of the two: machines change their
-# speed in between (the table says by how much). A case is left out where it cannot be (tp on one worker).
+# For each number of workers: measure the cluster, run all cases, measure, run them again, measure. Machines change their speed meanwhile,
+# so a round is predicted by the clusters before and after it, and a case's figures are the means over rounds; the table says how far
+# clusters (drift) and rounds (spread) lie apart. A case is left out where it cannot be (tp on one worker).
 # Writes OUT_DIR/results.jsonl (a line a case, from plan --check --json), cluster files, run folders; prints a table. Exit code 1 when a
 # difference of tokens/s is above the bound or a byte of memory differs.
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 LOCKSTEP=${LOCKSTEP:-$here/build/lockstep}
-seconds=600 workers="1 2 4 8" cases="single dp ddp zero1 zero2 zero3 gpipe 1f1b zb interleaved tp" fast="" bound=10
-while getopts s:w:c:fb: o; do
+seconds=600 workers="1 2 4 8" cases="single dp ddp zero1 zero2 zero3 gpipe 1f1b zb interleaved tp" rounds=2 fast="" bound=10
+while getopts s:w:c:r:fb: o; do
   case $o in
-    s) seconds=$OPTARG ;; w) workers=$OPTARG ;; c) cases=$OPTARG ;; f) fast=--fastest ;; b) bound=$OPTARG ;;
-    *) sed -n 2,12p "$0"; exit 2 ;;
+    s) seconds=$OPTARG ;; w) workers=$OPTARG ;; c) cases=$OPTARG ;; r) rounds=$OPTARG ;; f) fast=--fastest ;; b) bound=$OPTARG ;;
+    *) sed -n 2,13p "$0"; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))
@@ -50,8 +52,8 @@ flags() { # CASE WORKERS -> flags of train, or nothing where it cannot be
   esac
 }
 
-check() { # before or after: by the cluster as it was then
-  "$LOCKSTEP" plan --check "$run" --cluster "$out/cluster-$w-$1.json" $fast --json >"$out/check-$1.json" 2>>"$out/run-$w-$c.log"
+check() { # CASE ROUND CLUSTER: the run of that round by the cluster as it was measured then
+  "$LOCKSTEP" plan --check "$out/run-$w-$1-$2" --cluster "$out/cluster-$w-$3.json" $fast --json >"$out/check-$2-$3.json" 2>>"$out/run-$w-$1-$2.log"
 }
 
 n_case=0 n_w=0
@@ -61,10 +63,10 @@ for w in $workers; do
   for c in $cases; do [ -n "$(flags "$c" "$w")" ] && n_case=$((n_case + 1)); done
 done
 [ $n_case -gt 0 ] || { echo "nothing to run"; exit 2; }
-for_measure=$((seconds * 4 / 10 / n_w / 2)) for_run=$((seconds * 5 / 10 / n_case))
+for_measure=$((seconds * 4 / 10 / n_w / (rounds + 1))) for_run=$((seconds * 5 / 10 / n_case / rounds))
 [ $for_measure -lt 4 ] && for_measure=4
 [ $for_run -lt 2 ] && for_run=2
-echo "$n_case cases: twice $for_measure s to measure each number of workers, $for_run s for each run; $cores cores, load $(cut -d' ' -f1 /proc/loadavg)"
+echo "$n_case cases: $((rounds + 1)) x $for_measure s to measure each number of workers, $rounds x $for_run s for each run; $cores cores, load $(cut -d' ' -f1 /proc/loadavg)"
 : >"$out/results.jsonl"
 
 for w in $workers; do
@@ -72,54 +74,66 @@ for w in $workers; do
   near=$w # stages of a pipeline may get more or fewer cores than the others: their neighbours are measured, too
   [ $((w * 2)) -le "$cores" ] && [ "$w" -gt 1 ] && near="$near $((w * 2))"
   [ $((w / 2)) -ge 1 ] && near="$near $((w / 2))"
-  measure() { # before or after
+  measure() { # NUMBER
     timeout $((for_measure * 4 + 120)) "$LOCKSTEP" plan --measure --model "$out/config.json" --seq-length "$T" --micro "$B" \
       --measure_workers $near --seconds "$for_measure" $fast --out "$out/cluster-$w-$1.json" >/dev/null 2>"$out/measure-$w.log" ||
       { echo "measuring $w workers failed:"; tail -3 "$out/measure-$w.log"; return 1; }
   }
-  measure before || continue
+  measure 1 || continue
   ran=""
-  for c in $cases; do
-    f=$(flags "$c" "$w")
-    [ -n "$f" ] || continue
-    run="$out/run-$w-$c"
-    train() { # steps
-      rm -rf "$run"
-      timeout $((for_run * 6 + 120)) "$LOCKSTEP" train --train_data_path "$out/train.bin" --model "$out/config.json" --seq_length "$T" \
-        --micro_batch_size_per_gpu "$B" --grad_accum_steps "$M" -n "$w" $f --max_steps "$1" --checkpoint_path "$run" \
-        >"$out/run-$w-$c.log" 2>&1
-    }
-    # three steps say how many fill the time
-    train 3 && check before || { echo "$w workers, $c: failed, see $out/run-$w-$c.log"; tail -2 "$out/run-$w-$c.log"; continue; }
-    steps=$(python3 -c "
+  for round in $(seq "$rounds"); do
+    for c in $cases; do
+      f=$(flags "$c" "$w")
+      [ -n "$f" ] || continue
+      run="$out/run-$w-$c-$round"
+      train() { # steps
+        rm -rf "$run"
+        timeout $((for_run * 6 + 120)) "$LOCKSTEP" train --train_data_path "$out/train.bin" --model "$out/config.json" --seq_length "$T" \
+          --micro_batch_size_per_gpu "$B" --grad_accum_steps "$M" -n "$w" $f --max_steps "$1" --checkpoint_path "$run" >"$run.log" 2>&1
+      }
+      if [ "$round" = 1 ]; then # three steps say how many fill the time
+        train 3 && check "$c" 1 1 || { echo "$w workers, $c: failed, see $run.log"; tail -2 "$run.log"; continue; }
+        python3 -c "
 import json
-s = json.load(open('$out/check-before.json'))['measured']['step']
-print(max(12, min(400, int($for_run / s))))")
-    train "$steps" || { echo "$w workers, $c: failed, see $out/run-$w-$c.log"; continue; }
-    rm -rf "$run"/epoch-* "$run"/step-*
-    ran="$ran $c"
+s = json.load(open('$out/check-1-1.json'))['measured']['step']
+print(max(9, min(400, int($for_run / s))))" >"$out/steps-$w-$c"
+        ran="$ran $c"
+      fi
+      [ -s "$out/steps-$w-$c" ] || continue
+      train "$(cat "$out/steps-$w-$c")" || echo "$w workers, $c: failed, see $run.log"
+      rm -rf "$run"/epoch-* "$run"/step-*
+    done
+    measure $((round + 1)) || continue 2
   done
-  measure after || continue
   for c in $ran; do
-    run="$out/run-$w-$c"
-    check before && check after || { echo "$w workers, $c: not checked, see $out/run-$w-$c.log"; continue; }
-    python3 - "$out" "$c" <<'P'
+    for round in $(seq "$rounds"); do
+      check "$c" "$round" "$round" && check "$c" "$round" $((round + 1)) ||
+        { echo "$w workers, $c: not checked, see $out/run-$w-$c-$round.log"; continue 2; }
+    done
+    python3 - "$out" "$c" "$rounds" <<'P'
 import json, sys
-out, case = sys.argv[1:]
-a, b = (json.load(open(f"{out}/check-{when}.json")) for when in ("before", "after"))
-a.update(case=case, drift=b["predicted"]["tokens/s"] / a["predicted"]["tokens/s"] - 1, memory_equal=a["memory_equal"] and b["memory_equal"])
-for k, v in a["predicted"].items():
-    if isinstance(v, float):
-        a["predicted"][k] = (v + b["predicted"][k]) / 2
-open(f"{out}/results.jsonl", "a").write(json.dumps(a) + "\n")
+out, case, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+of = {(r, k): json.load(open(f"{out}/check-{r}-{k}.json")) for r in range(1, rounds + 1) for k in (r, r + 1)}
+runs = [(r, r) for r in range(1, rounds + 1)]
+def mean(what, which):
+    return {k: sum(of[i][what][k] for i in which) / len(which) if isinstance(v, float) else v for k, v in of[1, 1][what].items()}
+row = dict(of[1, 1], case=case, memory_equal=all(x["memory_equal"] for x in of.values()),
+           predicted=mean("predicted", list(of)), measured=mean("measured", runs))
+for name, what, which in ("drift", "predicted", list(of)), ("spread", "measured", runs):
+    v = [of[i][what]["tokens/s"] for i in which]
+    row[name] = max(v) / min(v) - 1
+open(f"{out}/results.jsonl", "a").write(json.dumps(row) + "\n")
+p, m = row["predicted"]["tokens/s"], row["measured"]["tokens/s"]
+print(f"{row['workers']} workers, {case}: predicted {p:.0f}, measured {m:.0f} tokens/s, {100 * (p / m - 1):+.1f} %", flush=True)
 P
   done
 done
+rm -f "$out"/check-*.json "$out"/steps-*
 
 python3 - "$out/results.jsonl" "$bound" "$n_case" <<'P'
 import json, sys
 rows, bound = [json.loads(l) for l in open(sys.argv[1])], float(sys.argv[2])
-print(f"\n{'workers':>7} {'case':12} {'predicted':>10} {'measured':>10} tokens/s  {'diff':>7}  {'drift':>6}   exposed s pred/meas    bubble pred/meas  memory")
+print(f"\n{'workers':>7} {'case':12} {'predicted':>10} {'measured':>10} tokens/s  {'diff':>7}  {'drift':>6} {'spread':>6}   exposed s pred/meas    bubble pred/meas  memory")
 worst, bad = 0, 0
 for d in rows:
     p, m = d["predicted"], d["measured"]
@@ -127,7 +141,7 @@ for d in rows:
     worst = max(worst, abs(diff))
     bad += abs(diff) > bound or not d["memory_equal"]
     bubble = f"{100*p['bubble']:5.1f} / {100*m['bubble']:5.1f} %" if "bubble" in p else " " * 15
-    print(f"{d['workers']:7} {d['case']:12} {p['tokens/s']:10.0f} {m['tokens/s']:10.0f}           {diff:+6.1f}%  {100*d['drift']:+5.1f}%   "
+    print(f"{d['workers']:7} {d['case']:12} {p['tokens/s']:10.0f} {m['tokens/s']:10.0f}           {diff:+6.1f}%  {100*d['drift']:5.1f}% {100*d['spread']:5.1f}%   "
           f"{p['exposed communication']:8.4f} / {m['exposed communication']:8.4f}   {bubble:>17}  {'equal' if d['memory_equal'] else 'DIFFERS'}"
           f"{'' if abs(diff) <= bound else '   <-- above ' + format(bound, 'g') + ' %'}")
 print(f"\n{len(rows)} of {sys.argv[3]} cases, worst difference {worst:.1f} %, {bad} out of bounds ({bound:g} %, memory equal)")

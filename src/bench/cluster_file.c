@@ -236,9 +236,9 @@ static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
     LS_TRY(real(r, o, "adamw_alone", false, 0, &p.alone));
     LS_TRY(real(r, o, "sum_of_squares", true, 0, &p.sumsq));
     LS_TRY(real(r, o, "add", true, 0, &p.add));
-    LS_TRY(real(r, o, "overlap", true, 0, &p.overlap));
+    LS_TRY(real(r, o, "overlap", true, -2, &p.overlap));
     LS_TRY(real(r, o, "step", false, 0, &p.step));
-    if (p.overlap > 1) return wrong(r, "overlap", "is a share: 0 to 1");
+    if (p.overlap > 1) return wrong(r, "overlap", "is a share: at most 1");
     return ls_cluster_add_passes(c, &p);
 }
 

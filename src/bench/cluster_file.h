@@ -53,9 +53,10 @@ typedef struct ls_cluster_units {
 typedef struct ls_cluster_passes {
     int workers;
     double adamw, sumsq, add;
-    double alone;   /* AdamW of one worker while the others wait (dp) */
-    double overlap; /* share of a collective that is really hidden behind computing: 1 - lost / its time */
-    double step;    /* seconds of a step that are none of the above */
+    double alone; /* AdamW of one worker while the others wait (dp) */
+    double
+        overlap; /* share of a collective that is really hidden behind computing: 1 - lost / its time; may be below 0 */
+    double step; /* seconds of a step that are none of the above */
 } ls_cluster_passes;
 
 #define LS_CURVE_MAX 24

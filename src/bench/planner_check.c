@@ -155,12 +155,9 @@ static ls_status read_steps(ls_run_record *r, bool fastest)
     if (st == LS_OK) {
         double mean[N_COLUMN] = {0};
         qsort(x + skip, (size_t)m, sizeof *x, by_first);
-        int from, to;
-        ls_measure_rows(m, fastest, &from, &to);
-        from += skip;
-        to += skip;
-        for (int i = from; i < to; i++)
-            for (int k = 0; k < N_COLUMN; k++) mean[k] += x[i][k] / (to - from);
+        const int count = ls_measure_rows(x[skip], N_COLUMN, m, fastest);
+        for (int i = 0; i < count; i++)
+            for (int k = 0; k < N_COLUMN; k++) mean[k] += x[skip + i][k] / count;
         ls_prediction *s = &r->seen;
         s->step = mean[0];
         s->forward = mean[1];

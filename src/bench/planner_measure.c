@@ -3,11 +3,11 @@
 
 #include "comm/launch.h"
 #include "core/clock.h"
+#include "core/cores.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "train/plan_run.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,20 +54,21 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-void ls_measure_rows(int n, bool fastest, int *from, int *to)
+int ls_measure_rows(const double *x, int n_column, int n, bool fastest)
 {
-    *from = fastest ? 0 : n / 4;
-    *to = fastest ? (n + 9) / 10 : n - n / 4;
+    int k = n / 2 + 1;
+    if (fastest) return (n + 9) / 10;
+    while (k < n && x[k * n_column] <= 2 * x[n / 2 * n_column]) k++;
+    return k;
 }
 
-double planner_middle(double *x, int n, bool fastest)
+double planner_mean(double *x, int n, bool fastest)
 {
     double sum = 0;
-    int from, to;
     qsort(x, (size_t)n, sizeof *x, by_value);
-    ls_measure_rows(n, fastest, &from, &to);
-    for (int i = from; i < to; i++) sum += x[i];
-    return sum / (to - from);
+    const int k = ls_measure_rows(x, 1, n, fastest);
+    for (int i = 0; i < k; i++) sum += x[i];
+    return sum / k;
 }
 
 ls_status planner_over_workers(ls_comm *c, double *x, int n)
@@ -292,8 +293,8 @@ static ls_status slowest(ls_comm *c, double *sec)
 
 static ls_status time_units(bench *b, double seconds, double *out)
 {
-    double(*rep)[PLANNER_REPS] = ls_alloc(PLANNER_TIMED * sizeof *rep);
-    ls_status st = rep ? LS_OK : ls_nomem(PLANNER_TIMED * sizeof *rep, "repetitions");
+    double(*rep)[1 + PLANNER_TIMED] = ls_alloc(PLANNER_REPS * sizeof *rep); /* each behind its whole time */
+    ls_status st = rep ? LS_OK : ls_nomem(PLANNER_REPS * sizeof *rep, "repetitions");
     double sec[PLANNER_TIMED], begin = 0;
     int n = -1, enough = 0; /* the first one warms up */
     for (; st == LS_OK && n < PLANNER_REPS && !enough; n++) {
@@ -303,18 +304,27 @@ static ls_status time_units(bench *b, double seconds, double *out)
         if (st == LS_OK) st = two_halves(b, sec);
         if (st == LS_OK) st = master(b, sec);
         if (st == LS_OK) st = slowest(b->comm, sec);
-        for (int k = 0; k < PLANNER_TIMED && n >= 0; k++) rep[k][n] = sec[k];
+        if (st == LS_OK && n >= 0) {
+            rep[n][0] = whole_pass(sec);
+            memcpy(rep[n] + 1, sec, sizeof sec);
+        }
         if (n < 0) begin = ls_now();
         if (st == LS_OK) st = ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough);
     }
-    for (int k = 0; k < PLANNER_TIMED && st == LS_OK; k++) out[k] = planner_middle(rep[k], n, b->fastest);
+    if (st == LS_OK) {
+        qsort(rep, (size_t)n, sizeof *rep, by_value);
+        const int rows = ls_measure_rows(rep[0], 1 + PLANNER_TIMED, n, b->fastest);
+        memset(out, 0, sizeof sec);
+        for (int i = 0; i < rows; i++)
+            for (int k = 0; k < PLANNER_TIMED; k++) out[k] += rep[i][1 + k] / rows;
+    }
     ls_free(rep);
     return st;
 }
 
 /* ---- overlap ---- */
 
-/* Share of the collectives' time that is gained by computing meanwhile. */
+/* Share of the collectives' time that is gained by computing meanwhile; below 0 where they disturb each other. */
 static ls_status time_overlap(bench *b, planner_buffers *buf, int64_t nbytes, double seconds, double *overlap)
 {
     enum { TRIES = 9 };
@@ -345,11 +355,11 @@ static ls_status time_overlap(bench *b, planner_buffers *buf, int64_t nbytes, do
         both[n] = ls_now() - t0;
         LS_TRY(ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough));
     }
-    double x[3] = {planner_middle(alone, n, b->fastest), planner_middle(comm, n, b->fastest),
-                   planner_middle(both, n, b->fastest)};
+    double x[3] = {planner_mean(alone, n, b->fastest), planner_mean(comm, n, b->fastest),
+                   planner_mean(both, n, b->fastest)};
     LS_TRY(planner_over_workers(b->comm, x, 3));
     const double gained = (x[0] + x[1] - x[2]) / (x[1] < x[0] ? x[1] : x[0]);
-    *overlap = gained < 0 ? 0 : gained > 1 ? 1 : gained;
+    *overlap = gained < -2 ? -2 : gained > 1 ? 1 : gained;
     return LS_OK;
 }
 
@@ -418,13 +428,6 @@ static void report(void *ctx, int rank, ls_status st)
 
 /* ---- all of them ---- */
 
-int ls_measure_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-    return 1;
-}
-
 static int64_t memory_bytes(void)
 {
     int64_t kib = -1;
@@ -459,7 +462,7 @@ static void describe(ls_cluster *c, const ls_measure_opts *o, int cores)
 ls_status ls_planner_measure(const ls_measure_opts *given, ls_cluster *out)
 {
     ls_measure_opts o = *given;
-    const int cores = ls_measure_cores();
+    const int cores = ls_cores_usable();
     if (!o.n_micro) {
         o.micro[o.n_micro++] = 1;
         o.micro[o.n_micro++] = 4;

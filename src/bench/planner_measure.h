@@ -9,7 +9,8 @@
  *   collectives  each kind over sizes, from a barrier, in memory that was not just used
  *   overlap      forward and backward alone, all_reduces alone, both at once
  *
- * Every figure is the mean of the middle half of its repetitions, or of the fastest tenth (a machine that others use, too). */
+ * Every figure is a mean over repetitions, without those that took more than twice the median, or of the fastest tenth (a machine that others
+ * use, too). Means, because they add up: a step of many parts holds the small disturbances that the median of a part leaves out. */
 #ifndef LS_BENCH_PLANNER_MEASURE_H
 #define LS_BENCH_PLANNER_MEASURE_H
 
@@ -32,10 +33,7 @@ typedef struct ls_measure_opts {
 /* Forks: call it before anything of this process has computed with threads. */
 ls_status ls_planner_measure(const ls_measure_opts *o, ls_cluster *out);
 
-/* Rows of n_column numbers, ordered by their first: the rows that count are from … to-1. */
-void ls_measure_rows(int n, bool fastest, int *from, int *to);
-
-/* Cores that this process may use. */
-int ls_measure_cores(void);
+/* Rows of n_column numbers, ordered by their first, at x: how many of them count, from the first on. */
+int ls_measure_rows(const double *x, int n_column, int n, bool fastest);
 
 #endif

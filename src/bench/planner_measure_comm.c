@@ -60,7 +60,7 @@ ls_status planner_curve(ls_comm *c, ls_coll kind, planner_buffers *b, double sec
             LS_TRY(ls_agree(c, n >= 4 && ls_now() - begin > seconds / N, LS_SITE, &enough));
         }
         v->bytes[i] = (double)size[i];
-        v->sec[i] = planner_middle(rep, n, fastest);
+        v->sec[i] = planner_mean(rep, n, fastest);
         LS_TRY(planner_over_workers(c, &v->sec[i], 1));
     }
     v->n = N;

@@ -14,8 +14,8 @@ typedef struct planner_buffers {
     int64_t at; /* bytes: the next piece of `whole` */
 } planner_buffers;
 
-/* The mean of the middle half, or of the fastest tenth; sorts x. */
-double planner_middle(double *x, int n, bool fastest);
+/* The mean of those that count (ls_measure_rows); sorts x. */
+double planner_mean(double *x, int n, bool fastest);
 /* x becomes its mean over all workers; n <= PLANNER_TIMED. Collective. */
 ls_status planner_over_workers(ls_comm *c, double *x, int n);
 

@@ -53,7 +53,7 @@ static const ls_opt table[] = {
     {"measure_workers", LS_OPT_LIST, offsetof(options, measure_workers), "W ...", NULL,
      "numbers of workers to measure, at most 8 [1 2 4 … up to the cores]", NULL},
     {"fastest", LS_OPT_SWITCH, offsetof(options, fastest), NULL, NULL,
-     "of repetitions and steps the fastest tenth, not the middle half: others use this machine, too", NULL},
+     "of repetitions and steps the fastest tenth, not nearly all: others use this machine, too", NULL},
     {"check", LS_OPT_STR, offsetof(options, check), "RUN_DIR", NULL,
      "prediction and measurement of a finished run, side by side", "Trust"},
 };
