@@ -96,6 +96,7 @@ static void write_passes(ls_jsonw *w, const ls_cluster *c)
         ls_jsonw_put_real(w, "add", p->add);
         ls_jsonw_put_real(w, "overlap", p->overlap);
         ls_jsonw_put_real(w, "step", p->step);
+        ls_jsonw_put_real(w, "apart", p->apart);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -229,7 +230,7 @@ static ls_status read_units(const reader *r, const json_t *o, ls_cluster *c)
 
 static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
 {
-    ls_cluster_passes p = {0};
+    ls_cluster_passes p = {.apart = 1};
     LS_TRY(whole(r, o, "workers", true, &p.workers));
     LS_TRY(real(r, o, "adamw", true, 0, &p.adamw));
     p.alone = p.adamw;
@@ -238,7 +239,9 @@ static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
     LS_TRY(real(r, o, "add", true, 0, &p.add));
     LS_TRY(real(r, o, "overlap", true, -2, &p.overlap));
     LS_TRY(real(r, o, "step", false, 0, &p.step));
+    LS_TRY(real(r, o, "apart", false, 0, &p.apart));
     if (p.overlap > 1) return wrong(r, "overlap", "is a share: at most 1");
+    if (p.apart > 1) return wrong(r, "apart", "is a share: at most 1");
     return ls_cluster_add_passes(c, &p);
 }
 

@@ -15,6 +15,7 @@ typedef struct planner_worker {
     ls_cluster_passes pass;
     int threads;                     /* of this worker; 0: as measured with so many workers */
     double fwd[3], bwd[3];           /* seconds by ls_unit_kind */
+    double alike;                    /* what of them counts: less than 1 where workers meet once a step */
     double seam_fwd[3], seam_bwd[3]; /* of sums between shards of a layer */
 
     ls_dry_clock clock;

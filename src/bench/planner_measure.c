@@ -291,9 +291,28 @@ static ls_status slowest(ls_comm *c, double *sec)
     return LS_OK;
 }
 
-static ls_status time_units(bench *b, double seconds, double *out)
+/* x becomes the largest of all workers'. */
+static ls_status largest(ls_comm *c, double *x)
 {
-    double(*rep)[1 + PLANNER_TIMED] = ls_alloc(PLANNER_REPS * sizeof *rep); /* each behind its whole time */
+    double all[64];
+    const int W = ls_comm_size(c);
+    if (W == 1) return LS_OK;
+    LS_ASSERT(W <= 64);
+    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){x, 1, LS_F64}, LS_SITE, NULL));
+    for (int r = 0; r < W; r++) *x = all[r] > *x ? all[r] : *x;
+    return LS_OK;
+}
+
+/* apart: the worker that is slowest on the whole, of the sum of the slowest of each repetition. */
+static ls_status time_units(bench *b, double seconds, double *out, double *apart)
+{
+    enum {
+        WHOLE,
+        OWN,
+        TIMES,
+        ROW = TIMES + PLANNER_TIMED
+    }; /* the slowest worker's time, this one's, the slowest's in parts */
+    double(*rep)[ROW] = ls_alloc(PLANNER_REPS * sizeof *rep);
     ls_status st = rep ? LS_OK : ls_nomem(PLANNER_REPS * sizeof *rep, "repetitions");
     double sec[PLANNER_TIMED], begin = 0;
     int n = -1, enough = 0; /* the first one warms up */
@@ -303,20 +322,27 @@ static ls_status time_units(bench *b, double seconds, double *out)
         if (st == LS_OK) st = passes(b, sec);
         if (st == LS_OK) st = two_halves(b, sec);
         if (st == LS_OK) st = master(b, sec);
+        if (st == LS_OK && n >= 0) rep[n][OWN] = whole_pass(sec);
         if (st == LS_OK) st = slowest(b->comm, sec);
         if (st == LS_OK && n >= 0) {
-            rep[n][0] = whole_pass(sec);
-            memcpy(rep[n] + 1, sec, sizeof sec);
+            rep[n][WHOLE] = whole_pass(sec);
+            memcpy(rep[n] + TIMES, sec, sizeof sec);
         }
         if (n < 0) begin = ls_now();
         if (st == LS_OK) st = ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough);
     }
     if (st == LS_OK) {
         qsort(rep, (size_t)n, sizeof *rep, by_value);
-        const int rows = ls_measure_rows(rep[0], 1 + PLANNER_TIMED, n, b->fastest);
+        const int rows = ls_measure_rows(rep[0], ROW, n, b->fastest);
+        double whole = 0, own = 0;
         memset(out, 0, sizeof sec);
-        for (int i = 0; i < rows; i++)
-            for (int k = 0; k < PLANNER_TIMED; k++) out[k] += rep[i][1 + k] / rows;
+        for (int i = 0; i < rows; i++) {
+            whole += rep[i][WHOLE];
+            own += rep[i][OWN];
+            for (int k = 0; k < PLANNER_TIMED; k++) out[k] += rep[i][TIMES + k] / rows;
+        }
+        st = largest(b->comm, &own);
+        *apart = own / whole;
     }
     ls_free(rep);
     return st;
@@ -383,11 +409,11 @@ static ls_status measure(const task *t, ls_comm *comm, int threads)
         for (int64_t i = 0; i < PLANNER_BUFFER / 4; i++) ((float *)(void *)buf.whole)[i] = 1e-6F;
         memset(buf.part, 0, PLANNER_BUFFER / (size_t)W);
     }
-    f.passes = (ls_cluster_passes){.workers = W, .overlap = 1};
+    f.passes = (ls_cluster_passes){.workers = W, .overlap = 1, .apart = 1};
     for (int i = 0; i < o->n_micro; i++) {
         bench b;
         ls_status st = open_bench(&b, o, o->micro[i], comm, threads);
-        if (st == LS_OK) st = time_units(&b, budget, sec);
+        if (st == LS_OK) st = time_units(&b, budget, sec, &f.passes.apart);
         if (st == LS_OK && W > 1 && (i == o->n_micro - 1 || whole_pass(sec) > budget))
             st = time_overlap(&b, &buf, o->bucket * 4, 0.2 * t->seconds, &f.passes.overlap);
         close_bench(&b);

@@ -13,7 +13,8 @@ ls_status planner_collective(ls_comm *c, ls_coll kind, planner_buffers *b, int64
     switch (kind) {
     case LS_COLL_ALL_REDUCE: return ls_all_reduce(c, all, LS_SITE, t);
     case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter(c, (ls_view){b->part, part, LS_F32}, all, LS_SITE, t);
-    case LS_COLL_ALL_GATHER: return ls_all_gather(c, all, (ls_view){x + r * part * 4, part, LS_F32}, LS_SITE, t);
+    case LS_COLL_ALL_GATHER: /* from elsewhere, as zero3's: a worker's own part is copied, too */
+        return ls_all_gather(c, all, (ls_view){b->part, part, LS_F32}, LS_SITE, t);
     case LS_COLL_BROADCAST: return ls_broadcast(c, all, 0, LS_SITE, t);
     case LS_COLL_REDUCE: return ls_reduce(c, all, 0, LS_SITE, t);
     default: break;

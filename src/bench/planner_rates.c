@@ -105,7 +105,8 @@ ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers)
                                    .alone = c->update_bytes / c->bandwidth,
                                    .sumsq = c->wire_bytes / c->bandwidth,
                                    .add = 3 * c->wire_bytes / c->bandwidth,
-                                   .overlap = c->overlap};
+                                   .overlap = c->overlap,
+                                   .apart = 1};
     int best = 0;
     for (int i = 1; i < c->n_passes; i++)
         if (far(c->passes[i].workers, workers) < far(c->passes[best].workers, workers)) best = i;

@@ -10,7 +10,11 @@
  *
  * Hiding has a price: a hidden collective takes (1 - overlap) of its time from computing. On CPU cores that is most of it.
  *
- * Not modelled: workers that are unequal, input, checkpoints, validation. */
+ * Units have the times of the worker that was slowest in a micro-batch. Where workers meet after each of them (zero2, zero3, shards of a
+ * layer, stages) those add up. Where they meet once a step, who was late in one may be early in the next: of n micro-batches the part that
+ * is chance, and not a slower core, grows with the root of n.
+ *
+ * Not modelled: input, checkpoints, validation. */
 #include "bench/planner_impl.h"
 
 #include "core/mem.h"
@@ -112,6 +116,8 @@ ls_status planner_open(planner_worker *w, int rank)
     take_over(w);
     w->by_parts = (w->parts.strategy->ops->parts & LS_SHARD_GRAD) != 0;
     w->master = w->parts.strategy->ops->master;
+    const bool often = w->by_parts || w->schedule || w->c->mesh.n[LS_AXIS_TP] > 1;
+    w->alike = often ? 1 : w->pass.apart + (1 - w->pass.apart) / sqrt(w->c->grad_accum);
     return bind(w);
 }
 
@@ -150,8 +156,8 @@ static ls_status compute(void *ctx, int u, ls_pass pass)
     planner_worker *w = ctx;
     const ls_unit_kind k = w->parts.model->unit[u].kind;
     const double seam = pass == LS_FWD ? w->seam_fwd[k] : w->seam_bwd[k];
-    if (pass == LS_FWD) spend(w, w->fwd[k], &w->p.forward);
-    else spend(w, w->bwd[k], &w->p.backward);
+    if (pass == LS_FWD) spend(w, w->fwd[k] * w->alike, &w->p.forward);
+    else spend(w, w->bwd[k] * w->alike, &w->p.backward);
     w->clock.busy += seam;
     spend(w, seam, &w->clock.waited);
     return LS_OK;

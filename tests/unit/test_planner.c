@@ -316,7 +316,7 @@ static void files_come_back(void **state)
     ls_cluster c = toy, back;
     char path[300];
     const ls_cluster_units u = {2, 3, 128, 4, 257, true, 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}};
-    const ls_cluster_passes p = {2, 1e-9, 2e-9, 3e-9, 1e-9, 0.5, 1e-5};
+    const ls_cluster_passes p = {2, 1e-9, 2e-9, 3e-9, 1e-9, 0.5, 1e-5, 0.875};
     const ls_cluster_curve v = {LS_COLL_ALL_REDUCE, 2, 2, {1024, 1048576}, {1e-5, 1e-3}};
     assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
     assert_int_equal(ls_cluster_add_passes(&c, &p), LS_OK);
