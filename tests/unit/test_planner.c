@@ -278,6 +278,45 @@ static void predictions_make_sense(void **state)
     assert_true(p.step > 2 * slow);
 }
 
+/* Seconds of forward, with workers whose times are chance in all but `apart` of them. */
+static double forward_of(const char *strategy, double apart, int64_t batch)
+{
+    ls_cluster c = toy;
+    ls_prediction p;
+    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = 4};
+    ls_cluster_passes pass = ls_cluster_pass(&toy, 4);
+    pass.apart = apart;
+    assert_int_equal(ls_cluster_add_passes(&c, &pass), LS_OK);
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config cfg = ls_planner_config(&q, strategy, (ls_mesh){{4, 1, 1}, 4}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    ls_cluster_fini(&c);
+    return p.forward;
+}
+
+static void who_meets_seldom_catches_up(void **state)
+{
+    (void)state;
+    static const char *const seldom[] = {"dp", "ddp", "zero1"}, *const often[] = {"zero2", "zero3"};
+    for (size_t i = 0; i < N_OF(seldom); i++) {
+        const double four = forward_of(seldom[i], 0.75, 64) / forward_of(seldom[i], 1, 64); /* micro-batches */
+        assert_true(fabs(four - (0.75 + 0.25 / 2)) < 1e-9);
+        assert_true(fabs(forward_of(seldom[i], 0.75, 16) / forward_of(seldom[i], 1, 16) - 1) <
+                    1e-9); /* one: they meet */
+    }
+    for (size_t i = 0; i < N_OF(often); i++) assert_true(forward_of(often[i], 0.75, 64) == forward_of(often[i], 1, 64));
+}
+
+static void what_counts(void **state)
+{
+    (void)state;
+    const double row[] = {1, 0, 1.1, 0, 1.2, 0, 2.3, 0, 2.5, 0, 90, 0}; /* median: the fourth */
+    assert_int_equal(ls_measure_rows(row, 2, 6, false), 5);
+    assert_int_equal(ls_measure_rows(row, 2, 3, false), 3);
+    assert_int_equal(ls_measure_rows(row, 2, 1, false), 1);
+    assert_int_equal(ls_measure_rows(row, 2, 6, true), 1);
+}
+
 static void search_ranks_what_fits(void **state)
 {
     (void)state;
@@ -377,6 +416,7 @@ static void a_machine_is_measured(void **state)
     if (ls_planner_measure(&o, &c) != LS_OK) fail_msg("%s", ls_err_words());
     assert_int_equal(c.n_passes, 2);
     assert_true(c.n_units >= 2 && c.n_curve == 6 && c.memory > 0);
+    for (int i = 0; i < c.n_passes; i++) assert_true(c.passes[i].apart > 0.2 && c.passes[i].apart <= 1 + 1e-9);
     for (int i = 0; i < c.n_units; i++)
         for (int k = 0; k < LS_N_UNIT_TIME; k++) assert_true(c.units[i].sec[k] > 0);
     for (int i = 0; i < c.n_curve; i++)
@@ -398,6 +438,8 @@ int main(void)
         cmocka_unit_test(v100_fitted_on_two_predicts_four),
         cmocka_unit_test(the_rows_are_the_published_ones),
         cmocka_unit_test(the_trainers_defaults),
+        cmocka_unit_test(who_meets_seldom_catches_up),
+        cmocka_unit_test(what_counts),
         cmocka_unit_test(predictions_make_sense),
         cmocka_unit_test(search_ranks_what_fits),
         cmocka_unit_test(files_come_back),
