@@ -22,7 +22,7 @@ typedef struct ls_run_record {
 } ls_run_record;
 
 /* LS_E_IO, LS_E_FORMAT: the file and the key. */
-ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *out);
+ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r);
 void ls_run_record_fini(ls_run_record *r);
 
 /* Both sides as text or as JSON. *worst: the difference of tokens/s, as a part of the measured. */

@@ -31,7 +31,7 @@ typedef struct ls_measure_opts {
 } ls_measure_opts;
 
 /* Forks: call it before anything of this process has computed with threads. */
-ls_status ls_planner_measure(const ls_measure_opts *o, ls_cluster *out);
+ls_status ls_planner_measure(const ls_measure_opts *given, ls_cluster *out);
 
 /* Rows of n_column numbers, ordered by their first, at x: how many of them count, from the first on. */
 int ls_measure_rows(const double *x, int n_column, int n, bool fastest);

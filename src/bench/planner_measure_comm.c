@@ -35,7 +35,8 @@ static ls_status one_message(ls_comm *c, planner_buffers *b, int64_t nbytes, dou
     if (r % 2) mine = ls_now();
     LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
     *sec = 0;
-    for (int k = 0; k + 1 < W; k += 2) *sec += (all[k + 1] - all[k]) / (W / 2);
+    const int pairs = W / 2;
+    for (int k = 0; k + 1 < W; k += 2) *sec += (all[k + 1] - all[k]) / pairs;
     return LS_OK;
 }
 

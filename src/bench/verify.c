@@ -136,6 +136,7 @@ static ls_status put_shards(ls_trainer *t, ls_model *const *shard, int u, const 
         return LS_OK;
     }
     for (int p = 0; p < t->model->shard.size; p++) {
+        LS_ASSERT(shard[p]);
         const ls_unit *x = &shard[p]->unit[u];
         if (p == t->model->shard.rank && mine) memcpy(scratch, mine, (size_t)x->n * sizeof(float));
         LS_TRY(ls_broadcast(t->tp, (ls_view){scratch, x->n, LS_F32}, p, LS_SITE, NULL));

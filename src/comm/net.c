@@ -211,7 +211,9 @@ static int count_on(const net_world *w, const int *member, int n, int host)
 /* Ranks of a team: L where every host has L consecutive members, a power of two; else 1. */
 static int team_size(const net_world *w, const int *member, int n)
 {
+    LS_ASSERT(member && n > 0);
     const int L = count_on(w, member, n, w->host[member[0]]);
+    LS_ASSERT(L > 0);
     if (L == n) return n; /* one host: any number */
     if (n % L || (L & (L - 1))) return 1;
     for (int p = 0; p < n; p++) {
@@ -354,6 +356,7 @@ static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
     int *order = ls_alloc((size_t)c->size * sizeof *order);
     ls_status st = all && member && order ? LS_OK : ls_nomem(nbytes, "a communicator");
     st = ls_comm_agree(c, st, LS_SITE);
+    LS_ASSERT(st != LS_OK || (all && member && order)); /* all agree: this worker, too */
     wish mine = {color, key, w->next_id};
     if (st == LS_OK) st = gather(c, &mine.color, 3, &all[0].color);
     for (int p = 0; p < c->size && st == LS_OK; p++) {

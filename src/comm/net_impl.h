@@ -94,6 +94,6 @@ ls_status net_exchange(ls_comm *c, comm_req *r);
 /* Calls gone() once when a worker of the host ends without having left. */
 ls_status net_watch_start(ls_local_world *w, int rank, void (*gone)(void *ctx, int rank, int pid), void *ctx,
                           net_watch **out);
-void net_watch_stop(net_watch **watch);
+void net_watch_stop(net_watch **wp);
 
 #endif

@@ -170,6 +170,7 @@ static ls_status learn_hosts(ls_comm *c)
     c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
     ls_status st = all && c->hosts ? LS_OK : ls_nomem((size_t)c->size * sizeof *all, "names of hosts");
     LS_TRY(ls_comm_agree(c, st, LS_SITE));
+    LS_ASSERT(all && c->hosts); /* all agree: this worker, too */
     LS_TRY(ls_all_gather(c, (ls_view){all, n * c->size, LS_I64}, (ls_view){&mine, n, LS_I64}, LS_SITE, NULL));
     memcpy(c->hosts, all, (size_t)c->size * sizeof *all);
     return LS_OK;

@@ -19,7 +19,7 @@ typedef struct ls_start_env {
 } ls_start_env;
 
 /* LS_E_CONFIG when a variable is no number or the variables contradict each other. */
-ls_status ls_start_env_read(ls_start_env *e);
+ls_status ls_start_env_read(ls_start_env *out);
 
 /* Becomes a worker of the job that mpirun or srun started; LS_E_UNSUPPORTED with the reason where the plugin does not load.
  * Collective over the job. */

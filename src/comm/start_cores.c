@@ -8,6 +8,7 @@
 int comm_take_cores(int r, int n, const int *share, bool pin)
 {
     const int total = ls_cores_usable();
+    LS_ASSERT(n > 0);
     int first = total * r / n, last = total * (r + 1) / n;
     if (total < n) return 1;
     if (share) {

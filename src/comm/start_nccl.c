@@ -44,6 +44,7 @@ typedef struct gpu_of {
 static ls_status own_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
 {
     enum { WORDS = sizeof(gpu_of) / sizeof(int64_t) };
+    LS_ASSERT(t);
     ls_device_info info = {0};
     gpu_of mine = {0}, *all = ls_alloc((size_t)c->size * sizeof *all),
            *each = ls_comm_alloc(c, (size_t)c->size * sizeof *each);
@@ -52,6 +53,7 @@ static ls_status own_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
     if (code) st = ls_fail(LS_E_UNSUPPORTED, "GPU %d of rank %d does not say who it is", info.index, c->rank);
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
     st = ls_comm_agree(c, st, LS_SITE);
+    LS_ASSERT(st != LS_OK || (all && each)); /* all agree: this worker, too */
     if (st == LS_OK)
         st = ls_all_gather(c, (ls_view){each, (int64_t)WORDS * c->size, LS_I64}, (ls_view){&mine, WORDS, LS_I64},
                            LS_SITE, NULL);

@@ -212,7 +212,7 @@ typedef struct ls_acts_opts {
 } ls_acts_opts;
 
 /* Adds the rows to the plan (moments as in core/plan.h); bind takes the addresses once the plan is allocated. */
-ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, ls_plan *plan);
+ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *given, ls_plan *plan);
 void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan);
 void ls_acts_destroy(ls_acts **a);
 

@@ -186,7 +186,7 @@ ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int ui, b
     const int64_t H = model_heads(m), A = model_width(m), F = model_ffn(m);
     void *dfc = split ? s->dfc : a->dwide, *dqkv = split ? s->dqkv : a->dwide;
     void *tmp = model_mine(m, a->tmp, R);
-    void *grad[LS_UNIT_MAX_TENSOR];
+    void *grad[LS_UNIT_MAX_TENSOR] = {0};
     for (int k = 0; k < u->n_tensor; k++) grad[k] = split ? NULL : model_grad(m, u, k);
     if (split) {
         const int norm[] = {BLOCK_LN1_W, BLOCK_LN1_B, BLOCK_LN2_W, BLOCK_LN2_B};

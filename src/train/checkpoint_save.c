@@ -178,6 +178,7 @@ static ls_status match(ckpt_save *s)
         if (sum[EDGES + f] != ckpt_edge(file->nbytes) - ckpt_edge(0))
             return ls_fail(LS_E_ARG, "the pieces of all workers leave holes in %s and overlap elsewhere", file->name);
     }
+    LS_ASSERT(s->tmp);
     if (ckpt_rank(s->comm))
         snprintf(s->tmp, strlen(s->tmp) + 1, "%s/.tmp-%s-%" PRId64, s->job.dir, s->job.name, sum[NUMBER]);
     return LS_OK;

@@ -194,6 +194,7 @@ static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dty
 {
     const ls_unit *x = &m->unit[p->unit];
     const int64_t end = p->first + p->n, e = (int64_t)ls_dtype_nbytes(dt);
+    LS_ASSERT(src || !x->n_tensor);
     for (int i = 0; i < x->n_tensor; i++) {
         const ls_tensor *t = &x->tensor[i];
         const ls_tensor_range r = ls_tensor_within(t, p->first, p->n);

@@ -26,6 +26,7 @@ struct ls_profile {
 /* At the begin and at the end: what lies between is interpolated. */
 static ls_status compare_clocks(ls_profile *p, ls_comm *comm)
 {
+    LS_ASSERT(p);
     const ls_clock clock = ls_clock_monotonic();
     ls_clock_fix fix = {0};
     if (!comm || ls_comm_size(comm) == 1) return LS_OK;
@@ -37,6 +38,7 @@ static ls_status compare_clocks(ls_profile *p, ls_comm *comm)
 /* Times count from rank 0's beginning. Nobody records before it: who has the number began later. */
 static ls_status share_base(ls_profile *p, ls_comm *comm)
 {
+    LS_ASSERT(p);
     int64_t base = ls_trace_now();
     if (ls_comm_size(comm) > 1) LS_TRY(ls_broadcast(comm, (ls_view){&base, 1, LS_I64}, 0, LS_SITE, NULL));
     ls_trace_set_base(p->trace, base);

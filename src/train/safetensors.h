@@ -77,7 +77,7 @@ typedef struct ls_sum {
 uint64_t ls_sum_root(const uint64_t *block, int64_t n);
 
 /* A fresh file with room for `expect` bytes, reserved at once so that a full disk is told at the start (0: not known). */
-ls_status ls_sum_create(const char *path, int64_t expect, int *fd);
+ls_status ls_sum_create(const char *path, int64_t expect, int *out);
 
 ls_status ls_sum_open(ls_sum_out **out, const char *path, int64_t expect);
 ls_status ls_sum_add(ls_sum_out *o, const void *data, size_t n);

@@ -142,6 +142,7 @@ static void plain_ranges(const ls_unit *unit, const ls_own *o, ls_adamw *h)
         h->plain[h->n_plain++][1] = r.to - o->first;
     }
 }
+/* NOLINTNEXTLINE(misc-redundant-expression): today they are the same number */
 _Static_assert((int)LS_ADAMW_PLAIN >= (int)LS_UNIT_MAX_TENSOR, "a unit's tensors may all be plain");
 
 static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
@@ -182,6 +183,7 @@ enum { MAX_MARK = 128, LAST_MARKS = 8 }; /* a step of very many micro-batches: t
 typedef struct marks {
     ls_trainer *t;
     double at, exposed;
+    double rest; /* of a pipeline's time, what is neither forward nor backward */
     ls_step_split *split;
     int n;
     struct {
@@ -360,15 +362,15 @@ static ls_status pipeline(ls_trainer *t, marks *k)
     const int n = t->schedule->n_chunk, M = t->cfg->grad_accum;
     const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
     const double fwd = column(s, n, 0, 0), bwd = column(s, n, 1, 3), begin = ls_now();
-    double rest = 0;
     const bool device = t->compute.device != NULL;
     LS_TRY(ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t,
                         (double(*)[2])(t->leaf_loss + 2 * (int64_t)ls_comm_rank(t->dp) * M)));
-    LS_TRY(mark(k, device ? &k->split->backward : &rest)); /* a device's forward and backward are not told apart */
+    k->rest = 0;
+    LS_TRY(mark(k, device ? &k->split->backward : &k->rest)); /* a device's forward and backward are not told apart */
     if (!device) {
         k->split->forward += column(s, n, 0, 0) - fwd;
         k->split->backward += column(s, n, 1, 3) - bwd;
-        k->split->other += rest - (column(s, n, 0, 3) - fwd - bwd);
+        k->split->other += k->rest - (column(s, n, 0, 3) - fwd - bwd);
     }
     for (int m = 0; m < M; m++) /* a micro-batch has no time of its own here */
         if (ls_step_sampled(t->state.epoch_step * M + m, t->cfg->timing_warmup_steps, t->cfg->timing_sample_every)) {

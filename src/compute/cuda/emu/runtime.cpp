@@ -190,7 +190,8 @@ void run_one(emu_stream *s)
     o.run();
 }
 
-void run_until(std::shared_ptr<event_state> e, uint64_t turn)
+/* A copy: the one that was passed may be dropped by what runs. */
+void run_until(std::shared_ptr<event_state> e, uint64_t turn) // NOLINT(performance-unnecessary-value-param)
 {
     for (;;) {
         auto record = e->waiting.find(turn);
@@ -604,7 +605,7 @@ cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int v
 }
 
 cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t smem, cudaStream_t s,
-                       emu_body body)
+                       emu_body body) // NOLINT(performance-unnecessary-value-param): it is kept
 {
     std::lock_guard<std::recursive_mutex> hold(w().lock);
     const cudaError_t at_gate = gate("launch");
