@@ -53,11 +53,10 @@ typedef struct ls_cluster_units {
 typedef struct ls_cluster_passes {
     int workers;
     double adamw, sumsq, add;
-    double alone; /* AdamW of one worker while the others wait (dp) */
-    double
-        overlap;  /* share of a collective that is really hidden behind computing: 1 - lost / its time, maybe below 0 */
-    double step;  /* seconds of a step that are none of the above */
-    double apart; /* of units' times, what is left where workers never meet: one that was late may catch up. 0 to 1 */
+    double alone;   /* AdamW of one worker while the others wait (dp) */
+    double overlap; /* share of a collective that is hidden behind computing, 1 - lost / its time; may be below 0 */
+    double step;    /* seconds of a step that are none of the above */
+    double apart;   /* 0 to 1: of units' times, what is left where workers never meet, so that the late catch up */
 } ls_cluster_passes;
 
 #define LS_CURVE_MAX 24

@@ -1,7 +1,8 @@
 /* planner_check.h - a finished run beside what the planner says of it.
  *
  * The configuration is read back from the run's command line, so that what is predicted is what ran. Measured times are the mean of
- * its steps (metrics.jsonl, without the first two and those of more than twice the median), or of the fastest tenth; memory is what every worker reported. */
+ * its steps (metrics.jsonl, without the first two and those of more than twice the median), or of the fastest tenth; memory is what every
+ * worker reported. */
 #ifndef LS_BENCH_PLANNER_CHECK_H
 #define LS_BENCH_PLANNER_CHECK_H
 

@@ -273,45 +273,39 @@ static double whole_pass(const double *sec)
     return sum;
 }
 
+/* x becomes the largest of all workers', `who` has it. */
+static ls_status largest(ls_comm *c, double *x, int *who)
+{
+    const int W = ls_comm_size(c);
+    double all[64];
+    LS_ASSERT(W <= 64);
+    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){x, 1, LS_F64}, LS_SITE, NULL));
+    *who = 0;
+    for (int r = 1; r < W; r++)
+        if (all[r] > all[*who]) *who = r;
+    *x = all[*who];
+    return LS_OK;
+}
+
 /* Workers meet at every sum, so a step takes what the slowest of them takes: in a repetition they all have that one's times. Where others use the
  * machine, too, each is slow at other times, and a mean of workers would be of a step that never was. The time of rank 0 alone becomes a mean. */
 static ls_status slowest(ls_comm *c, double *sec)
 {
-    const int W = ls_comm_size(c);
-    double mine = whole_pass(sec), all[64], alone = sec[T_ALONE];
+    double most = whole_pass(sec), alone = sec[T_ALONE];
     int worst = 0;
-    if (W == 1) return LS_OK;
-    LS_ASSERT(W <= 64);
-    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
-    for (int r = 1; r < W; r++)
-        if (all[r] > all[worst]) worst = r;
+    if (ls_comm_size(c) == 1) return LS_OK;
+    LS_TRY(largest(c, &most, &worst));
     LS_TRY(ls_broadcast(c, (ls_view){sec, PLANNER_TIMED, LS_F64}, worst, LS_SITE, NULL));
     LS_TRY(planner_over_workers(c, &alone, 1));
     sec[T_ALONE] = alone;
     return LS_OK;
 }
 
-/* x becomes the largest of all workers'. */
-static ls_status largest(ls_comm *c, double *x)
-{
-    double all[64];
-    const int W = ls_comm_size(c);
-    if (W == 1) return LS_OK;
-    LS_ASSERT(W <= 64);
-    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){x, 1, LS_F64}, LS_SITE, NULL));
-    for (int r = 0; r < W; r++) *x = all[r] > *x ? all[r] : *x;
-    return LS_OK;
-}
-
 /* apart: the worker that is slowest on the whole, of the sum of the slowest of each repetition. */
 static ls_status time_units(bench *b, double seconds, double *out, double *apart)
 {
-    enum {
-        WHOLE,
-        OWN,
-        TIMES,
-        ROW = TIMES + PLANNER_TIMED
-    }; /* the slowest worker's time, this one's, the slowest's in parts */
+    /* a row: the slowest worker's time, this one's, the slowest's in parts */
+    enum { WHOLE, OWN, TIMES, ROW = TIMES + PLANNER_TIMED };
     double(*rep)[ROW] = ls_alloc(PLANNER_REPS * sizeof *rep);
     ls_status st = rep ? LS_OK : ls_nomem(PLANNER_REPS * sizeof *rep, "repetitions");
     double sec[PLANNER_TIMED], begin = 0;
@@ -341,7 +335,8 @@ static ls_status time_units(bench *b, double seconds, double *out, double *apart
             own += rep[i][OWN];
             for (int k = 0; k < PLANNER_TIMED; k++) out[k] += rep[i][TIMES + k] / rows;
         }
-        st = largest(b->comm, &own);
+        int who;
+        st = largest(b->comm, &own, &who);
         *apart = own / whole;
     }
     ls_free(rep);

@@ -15,6 +15,11 @@ for part in cpu memory openmp compute reference files; do
 done
 [[ -z $(find "${TMPDIR:-/tmp}" -maxdepth 1 -name 'lockstep-doctor-*') ]] || fail "doctor left a file behind"
 
+# OpenMP's variable ties the first thread to one core before main: the others are still there
+cores() { grep -Eo '[0-9]+ of [0-9]+ cores usable' "$1"; }
+OMP_PROC_BIND=true "$LOCKSTEP" doctor >"$work/bound"
+[[ $(cores "$work/bound") == "$(cores "$work/out")" ]] || fail "OMP_PROC_BIND: $(cores "$work/bound"), without it $(cores "$work/out")"
+
 "$LOCKSTEP" doctor --json >"$work/json"
 python3 - "$work/json" <<'P'
 import json, sys
