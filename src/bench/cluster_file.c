@@ -71,6 +71,7 @@ static void write_units(ls_jsonw *w, const ls_cluster *c)
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "workers", u->workers);
         ls_jsonw_put_int(w, "threads", u->threads);
+        ls_jsonw_put_int(w, "tp", u->tp);
         ls_jsonw_put_int(w, "n_embd", u->n_embd);
         ls_jsonw_put_int(w, "n_head", u->n_head);
         ls_jsonw_put_int(w, "vocab_size", u->vocab);
@@ -97,6 +98,7 @@ static void write_passes(ls_jsonw *w, const ls_cluster *c)
         ls_jsonw_put_real(w, "overlap", p->overlap);
         ls_jsonw_put_real(w, "step", p->step);
         ls_jsonw_put_real(w, "apart", p->apart);
+        ls_jsonw_put_real(w, "beside", p->beside);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -212,10 +214,11 @@ static ls_status read_link(reader *r, const json_t *root, const char *key, ls_li
 
 static ls_status read_units(const reader *r, const json_t *o, ls_cluster *c)
 {
-    ls_cluster_units u = {.threads = 1};
+    ls_cluster_units u = {.threads = 1, .tp = 1};
     double B = 0, T = 0;
     LS_TRY(whole(r, o, "workers", true, &u.workers));
     LS_TRY(whole(r, o, "threads", false, &u.threads));
+    LS_TRY(whole(r, o, "tp", false, &u.tp));
     LS_TRY(whole(r, o, "n_embd", true, &u.n_embd));
     LS_TRY(whole(r, o, "n_head", true, &u.n_head));
     LS_TRY(whole(r, o, "vocab_size", true, &u.vocab));
@@ -230,7 +233,7 @@ static ls_status read_units(const reader *r, const json_t *o, ls_cluster *c)
 
 static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
 {
-    ls_cluster_passes p = {.apart = 1};
+    ls_cluster_passes p = {.apart = 1, .beside = 1};
     LS_TRY(whole(r, o, "workers", true, &p.workers));
     LS_TRY(real(r, o, "adamw", true, 0, &p.adamw));
     p.alone = p.adamw;
@@ -240,8 +243,10 @@ static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
     LS_TRY(real(r, o, "overlap", true, -2, &p.overlap));
     LS_TRY(real(r, o, "step", false, 0, &p.step));
     LS_TRY(real(r, o, "apart", false, 0, &p.apart));
+    LS_TRY(real(r, o, "beside", false, 0, &p.beside));
     if (p.overlap > 1) return wrong(r, "overlap", "is a share: at most 1");
     if (p.apart > 1) return wrong(r, "apart", "is a share: at most 1");
+    if (p.beside > 1) return wrong(r, "beside", "is a share: at most 1");
     return ls_cluster_add_passes(c, &p);
 }
 
@@ -311,7 +316,9 @@ static ls_status read_all(reader *r, const json_t *root, ls_cluster *c)
     LS_TRY(read_list(r, root, "units", c, read_units));
     LS_TRY(read_list(r, root, "passes", c, read_passes));
     LS_TRY(read_list(r, root, "collectives", c, read_curve));
-    if (!c->n_units && (c->matmul <= 0 || c->bandwidth <= 0))
+    bool any = false;
+    for (int i = 0; i < c->n_units; i++) any |= c->units[i].tp == 1;
+    if (!any && (c->matmul <= 0 || c->bandwidth <= 0))
         return ls_fail(LS_E_FORMAT, "%s: it has neither units nor matmul_flops and memory_bandwidth: how fast is it?",
                        r->path);
     if (c->n_units && !c->n_passes && c->bandwidth <= 0)

@@ -43,6 +43,7 @@ const char *ls_unit_time_word(ls_unit_time k);
 /* Units of one shape, timed while `workers` workers of `threads` threads each did the same. */
 typedef struct ls_cluster_units {
     int workers, threads;
+    int tp; /* above 1: of a shard of so many, with the sums between them */
     int n_embd, n_head, vocab;
     bool dropout;
     int64_t B, T;
@@ -57,6 +58,7 @@ typedef struct ls_cluster_passes {
     double overlap; /* share of a collective that is hidden behind computing, 1 - lost / its time; may be below 0 */
     double step;    /* seconds of a step that are none of the above */
     double apart;   /* 0 to 1: of units' times, what is left where workers never meet, so that the late catch up */
+    double beside;  /* 0 to 1: of units' times, what is left while every second worker waits                     */
 } ls_cluster_passes;
 
 #define LS_CURVE_MAX 24
@@ -106,6 +108,9 @@ ls_status ls_cluster_add_curve(ls_cluster *c, const ls_cluster_curve *v);
 /* Seconds of a unit's pass for B x T tokens, with `workers` workers at work on a host. */
 double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *m, int64_t B, int64_t T,
                        ls_unit_time kind);
+/* Of a shard of `tp`, with the sums between shards; below 0 where none was measured. */
+double ls_cluster_shard(const ls_cluster *c, int workers, int tp, const ls_model_config *m, int64_t B, int64_t T,
+                        ls_unit_time kind);
 /* Of the number of workers nearest to this one, or made of the rates. */
 ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers);
 /* Seconds of a collective of n workers over a buffer of so many bytes (the whole one). between: they lie on several hosts. */

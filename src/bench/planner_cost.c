@@ -10,31 +10,64 @@
 
 #include <math.h>
 
-/* Of a unit whose layers are split: norms, residuals and dropout that every shard does for all rows, in passes like a sum's. */
+/* ---- units ---- */
+
+/* Sums between T shards that a unit's pass waits for (parallel/tensor.h): 4L + 2 of (R,C) a micro-batch, by rows a scatter and a gather each
+ * and 2L gathers more. */
+static double seam(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
+{
+    const ls_train_config *c = w->c;
+    const double rows = (double)c->micro_batch * c->seq_len, bytes = rows * c->model.n_embd * w->cl->wire_bytes;
+    const bool far = T > w->cl->devices;
+    const double gather = ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, bytes, far),
+                 scatter = ls_cluster_collective(w->cl, LS_COLL_REDUCE_SCATTER, T, bytes, far),
+                 one = by_rows ? scatter + gather : ls_cluster_collective(w->cl, LS_COLL_ALL_REDUCE, T, bytes, far),
+                 again = by_rows ? 2 * gather : 0;
+    switch (k) {
+    case LS_TIME_EMBED_FWD: return one;
+    case LS_TIME_BLOCK_FWD: return 2 * one;
+    case LS_TIME_BLOCK_BWD:
+    case LS_TIME_BLOCK_IN: return 2 * one + again;
+    case LS_TIME_HEAD_FWD: return one + ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, 24.0 * rows * T, far);
+    default: return 0;
+    }
+}
+
+/* Where no shard was measured: norms, residuals and dropout that every shard does for all rows, in passes like a sum's. */
 static double uncut(const planner_worker *w, ls_unit_time k)
 {
     const double n = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd;
-    const int rows = w->c->sequence_parallel ? w->c->mesh.n[LS_AXIS_TP] : 1;
     const double passes = k == LS_TIME_BLOCK_FWD                            ? 16
                           : k == LS_TIME_BLOCK_BWD || k == LS_TIME_BLOCK_IN ? 24
                           : k == LS_TIME_HEAD_BWD                           ? 8
                                                                             : 0;
-    return passes * n / rows * w->pass.add;
+    return passes * n * w->pass.add;
+}
+
+/* A unit of a worker, or its shard without the sums: a part that every shard does, by rows each its rows, and a part that they share. Of
+ * two shards' measured time follows which is which. */
+static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
+{
+    const ls_train_config *c = w->c;
+    const int T = c->mesh.n[LS_AXIS_TP];
+    const double whole = ls_cluster_unit(w->cl, workers, &c->model, c->micro_batch, c->seq_len, k);
+    if (T == 1) return whole;
+    const double with = ls_cluster_shard(w->cl, workers, 2, &c->model, c->micro_batch, c->seq_len, k),
+                 two = fmax(0, with - seam(w, 2, false, k));
+    const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmax(0, 2 * two - whole),
+                 shared = with < 0 ? whole - each : 2 * (two - each);
+    return each / (c->sequence_parallel ? T : 1) + fmax(0, shared) / T;
 }
 
 /* A worker has `threads` cores: between what was measured with more and with fewer, speed grows with them in a straight line. */
 static double unit_sec(const planner_worker *w, ls_unit_time k)
 {
     const ls_cluster *cl = w->cl;
-    const ls_train_config *c = w->c;
-    const int world = c->mesh.world < cl->devices ? c->mesh.world : cl->devices, T = c->mesh.n[LS_AXIS_TP];
-    const double whole = ls_cluster_unit(cl, world, &c->model, c->micro_batch, c->seq_len, k),
-                 sec = whole / T + (1 - 1.0 / T) * fmin(whole, uncut(w, k));
-    const double even = (double)cl->devices / world;
+    const int world = w->c->mesh.world < cl->devices ? w->c->mesh.world : cl->devices;
+    const double sec = unit_on(w, world, k), even = (double)cl->devices / world;
     if (!w->threads || w->threads == even) return sec;
     const double other = w->threads > even ? even * 2 : even / 2; /* cores of the next measured one */
-    const double speed = 1 / sec,
-                 far = T / ls_cluster_unit(cl, (int)(cl->devices / other), &c->model, c->micro_batch, c->seq_len, k);
+    const double speed = 1 / sec, far = 1 / unit_on(w, (int)(cl->devices / other), k);
     const double at = speed + (far - speed) * (w->threads - even) / (other - even);
     return at > 0.1 * speed ? 1 / at : sec * even / w->threads;
 }
@@ -43,6 +76,7 @@ static void unit_times(planner_worker *w)
 {
     const ls_train_config *c = w->c;
     const int T = c->mesh.n[LS_AXIS_TP];
+    const bool rows = c->sequence_parallel;
     w->fwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_FWD);
     w->bwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_BWD);
     w->fwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_FWD);
@@ -50,24 +84,16 @@ static void unit_times(planner_worker *w)
     w->fwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_FWD);
     w->bwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_BWD);
     if (T == 1) return;
-    /* parallel/tensor.h: 4L + 2 sums of (R,C) a micro-batch, by rows a scatter and a gather each and 2L gathers more */
-    const double bytes = (double)c->micro_batch * c->seq_len * c->model.n_embd * w->cl->wire_bytes;
-    const bool far = T > w->cl->devices;
-    const double scatter_sec = ls_cluster_collective(w->cl, LS_COLL_REDUCE_SCATTER, T, bytes, far),
-                 gather_sec = ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, bytes, far),
-                 sum_sec = ls_cluster_collective(w->cl, LS_COLL_ALL_REDUCE, T, bytes, far),
-                 one = c->sequence_parallel ? scatter_sec + gather_sec : sum_sec,
-                 again = c->sequence_parallel ? 2 * gather_sec : 0;
-    w->seam_fwd[LS_UNIT_EMBED] = one;
-    w->seam_fwd[LS_UNIT_BLOCK] = 2 * one;
-    w->seam_bwd[LS_UNIT_BLOCK] = 2 * one + again + (c->recompute ? 2 * one : 0);
-    w->seam_fwd[LS_UNIT_HEAD] =
-        one + ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, 24.0 * c->micro_batch * c->seq_len * T, far);
+    w->seam_fwd[LS_UNIT_EMBED] = seam(w, T, rows, LS_TIME_EMBED_FWD);
+    w->seam_fwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_FWD);
+    w->seam_bwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_BWD) + (c->recompute ? w->seam_fwd[LS_UNIT_BLOCK] : 0);
+    w->seam_fwd[LS_UNIT_HEAD] = seam(w, T, rows, LS_TIME_HEAD_FWD);
 }
 
 /* ---- pipelines ---- */
 
-/* What the executor does: head's forward belongs to the backward of its part (parallel/pipe_exec.h). */
+/* What the executor does: head's forward belongs to the backward of its part (parallel/pipe_exec.h). Sums between shards belong to
+ * passes. */
 static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool split)
 {
     const ls_model *m = w->parts.model;
@@ -77,15 +103,15 @@ static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool
         const ls_unit_kind kind = m->unit[u].kind;
         n += (double)m->unit[u].n_grad;
         if (kind == LS_UNIT_HEAD) {
-            k.bwd_in += w->fwd[kind] + w->bwd[kind] + w->seam_fwd[kind];
+            k.bwd_in += (w->fwd[kind] + w->bwd[kind]) * w->alike + w->seam_fwd[kind];
             continue;
         }
-        k.fwd += w->fwd[kind] + w->seam_fwd[kind];
+        k.fwd += w->fwd[kind] * w->alike + w->seam_fwd[kind];
         k.bwd_in += w->seam_bwd[kind];
         if (kind == LS_UNIT_BLOCK && split) {
-            k.bwd_in += unit_sec(w, LS_TIME_BLOCK_IN);
-            k.bwd_w += unit_sec(w, LS_TIME_BLOCK_W);
-        } else k.bwd_w += w->bwd[kind];
+            k.bwd_in += unit_sec(w, LS_TIME_BLOCK_IN) * w->alike;
+            k.bwd_w += unit_sec(w, LS_TIME_BLOCK_W) * w->alike;
+        } else k.bwd_w += w->bwd[kind] * w->alike;
     }
     const double M = w->c->grad_accum; /* M - 1 sums in all */
     k.bwd_w += n / (w->by_parts ? w->D : 1) * w->pass.add * (M - 1) / M;
@@ -128,6 +154,26 @@ static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *res
     return st;
 }
 
+/* Stages compute faster while others wait: measured with every second worker waiting, and not known for more than those. */
+static ls_status simulate(const planner_worker *w, const ls_schedule *s, ls_part_cost *part, double transfer,
+                          ls_sim *out)
+{
+    const ls_pipe_costs costs = {.part = part, .transfer = transfer};
+    LS_TRY(ls_simulate(out, s, &costs, 0));
+    if (w->pass.beside >= 1) return LS_OK;
+    double waiting;
+    ls_status st = ls_sim_waiting(out, s, &waiting);
+    ls_sim_fini(out);
+    LS_TRY(st);
+    const double faster = 1 - fmin(1, 2 * waiting) * (1 - w->pass.beside);
+    for (int g = 0; g < s->n_stage * s->n_chunk; g++) {
+        part[g].fwd *= faster;
+        part[g].bwd_in *= faster;
+        part[g].bwd_w *= faster;
+    }
+    return ls_simulate(out, s, &costs, 0);
+}
+
 static ls_status pipeline(planner_worker *w, ls_prediction *out)
 {
     const int P = w->c->mesh.n[LS_AXIS_PP];
@@ -147,9 +193,8 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
         if (st == LS_OK && k == 0) *out = p;
         most = fmax(most, rest);
     }
-    const ls_pipe_costs costs = {.part = part,
-                                 .transfer = ls_cluster_collective(w->cl, LS_COLL_SEND, 2, bytes, P > w->cl->devices)};
-    if (st == LS_OK) st = ls_simulate(&sim, s, &costs, 0);
+    if (st == LS_OK)
+        st = simulate(w, s, part, ls_cluster_collective(w->cl, LS_COLL_SEND, 2, bytes, P > w->cl->devices), &sim);
     if (st == LS_OK) {
         out->step = sim.makespan + most;
         out->bubble = sim.bubble;

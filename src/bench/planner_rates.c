@@ -75,16 +75,17 @@ static double unlike(const ls_cluster_units *u, int workers, const ls_model_conf
            0.5 * far((double)u->T, T) + 0.5 * (u->dropout != (m->attn_pdrop > 0));
 }
 
-double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *m, int64_t B, int64_t T,
+/* Of a shard of tp; below 0 where nothing was measured. */
+static double measured(const ls_cluster *c, int workers, int tp, const ls_model_config *m, shape want,
                        ls_unit_time kind)
 {
-    const shape want = {m->n_embd, m->vocab_size, (double)(B * T), (double)T};
-    if (!c->n_units) return by_rates(c, want, kind);
     double least = DBL_MAX, below_r = -1, above_r = DBL_MAX, below = 0, above = 0;
-    for (int i = 0; i < c->n_units; i++) least = fmin(least, unlike(&c->units[i], workers, m, (double)T));
+    for (int i = 0; i < c->n_units; i++)
+        if (c->units[i].tp == tp) least = fmin(least, unlike(&c->units[i], workers, m, want.T));
+    if (least == DBL_MAX) return -1;
     for (int i = 0; i < c->n_units; i++) {
         const ls_cluster_units *u = &c->units[i];
-        if (unlike(u, workers, m, (double)T) > least + 1e-9) continue;
+        if (u->tp != tp || unlike(u, workers, m, want.T) > least + 1e-9) continue;
         const shape had = shape_of(u), here = {want.C, want.V, had.R, want.T};
         const double sec = u->sec[kind] * work_of(here, kind) / work_of(had, kind);
         if (had.R <= want.R && had.R > below_r) below_r = had.R, below = sec;
@@ -97,6 +98,20 @@ double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *
     return (is_below ? below : above) * work_of(want, kind) / work_of(edge, kind);
 }
 
+double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *m, int64_t B, int64_t T,
+                       ls_unit_time kind)
+{
+    const shape want = {m->n_embd, m->vocab_size, (double)(B * T), (double)T};
+    const double sec = measured(c, workers, 1, m, want, kind);
+    return sec >= 0 ? sec : by_rates(c, want, kind);
+}
+
+double ls_cluster_shard(const ls_cluster *c, int workers, int tp, const ls_model_config *m, int64_t B, int64_t T,
+                        ls_unit_time kind)
+{
+    return measured(c, workers, tp, m, (shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
+}
+
 ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers)
 {
     if (!c->n_passes)
@@ -106,7 +121,8 @@ ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers)
                                    .sumsq = c->wire_bytes / c->bandwidth,
                                    .add = 3 * c->wire_bytes / c->bandwidth,
                                    .overlap = c->overlap,
-                                   .apart = 1};
+                                   .apart = 1,
+                                   .beside = 1};
     int best = 0;
     for (int i = 1; i < c->n_passes; i++)
         if (far(c->passes[i].workers, workers) < far(c->passes[best].workers, workers)) best = i;

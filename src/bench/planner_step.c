@@ -11,8 +11,9 @@
  * Hiding has a price: a hidden collective takes (1 - overlap) of its time from computing. On CPU cores that is most of it.
  *
  * Units have the times of the worker that was slowest in a micro-batch. Where workers meet after each of them (zero2, zero3, shards of a
- * layer, stages) those add up. Where they meet once a step, who was late in one may be early in the next: of n micro-batches the part that
- * is chance, and not a slower core, grows with the root of n.
+ * layer) those add up. Where they meet once a step, who was late in one may be early in the next: of n micro-batches the part that
+ * is chance, and not a slower core, grows with the root of n. So it is with the replicas of a stage; its neighbours wait for it where the
+ * simulation says so.
  *
  * Not modelled: input, checkpoints, validation. */
 #include "bench/planner_impl.h"
@@ -116,7 +117,7 @@ ls_status planner_open(planner_worker *w, int rank)
     take_over(w);
     w->by_parts = (w->parts.strategy->ops->parts & LS_SHARD_GRAD) != 0;
     w->master = w->parts.strategy->ops->master;
-    const bool often = w->by_parts || w->schedule || w->c->mesh.n[LS_AXIS_TP] > 1;
+    const bool often = w->by_parts || w->c->mesh.n[LS_AXIS_TP] > 1;
     w->alike = often ? 1 : w->pass.apart + (1 - w->pass.apart) / sqrt(w->c->grad_accum);
     return bind(w);
 }

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Messages of one (source, direction); the destination follows from them. */
@@ -236,4 +237,40 @@ void ls_sim_fini(ls_sim *r)
     ls_free(r->rank);
     ls_free(r->span);
     *r = (ls_sim){0};
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Between two changes `at work` ranks compute, and each of them sees the others wait. */
+ls_status ls_sim_waiting(const ls_sim *r, const ls_schedule *s, double *share)
+{
+    double *begin = ls_alloc(2 * (size_t)r->n_span * sizeof *begin), *end = begin + r->n_span;
+    double work = 0, seen = 0, now = 0;
+    int n = 0, at_work = 0;
+    if (!begin) return ls_nomem(2 * (size_t)r->n_span * sizeof *begin, "the simulation of a schedule");
+    for (int i = 0; i < r->n_span; i++) {
+        const ls_span *sp = &r->span[i];
+        if (!ls_pipe_computes(s->rank[sp->rank].action[sp->action].kind)) continue;
+        begin[n] = sp->begin;
+        end[n++] = sp->end;
+    }
+    qsort(begin, (size_t)n, sizeof *begin, by_time);
+    qsort(end, (size_t)n, sizeof *end, by_time);
+    for (int i = 0, k = 0; k < n;) {
+        const bool starts = i < n && begin[i] <= end[k];
+        const double next = starts ? begin[i] : end[k];
+        work += at_work * (next - now);
+        seen += at_work * (s->n_stage - at_work) * (next - now);
+        at_work += starts ? 1 : -1;
+        now = next;
+        if (starts) i++;
+        else k++;
+    }
+    *share = work > 0 ? seen / work / s->n_stage : 0;
+    ls_free(begin);
+    return LS_OK;
 }

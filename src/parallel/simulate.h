@@ -38,4 +38,7 @@ typedef struct ls_sim {
 ls_status ls_simulate(ls_sim *out, const ls_schedule *s, const ls_pipe_costs *costs, int mailbox);
 void ls_sim_fini(ls_sim *r);
 
+/* While a rank computes: the share of ranks that do not, on average. */
+ls_status ls_sim_waiting(const ls_sim *r, const ls_schedule *s, double *share);
+
 #endif

@@ -278,20 +278,27 @@ static void predictions_make_sense(void **state)
     assert_true(p.step > 2 * slow);
 }
 
-/* Seconds of forward, with workers whose times are chance in all but `apart` of them. */
-static double forward_of(const char *strategy, double apart, int64_t batch)
+/* On workers whose times are chance in all but `apart` of them, and of which `beside` is left while every second one waits. */
+static ls_prediction on_workers(const char *strategy, ls_mesh mesh, const char *schedule, int64_t batch, double apart,
+                                double beside)
 {
     ls_cluster c = toy;
     ls_prediction p;
-    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = 4};
-    ls_cluster_passes pass = ls_cluster_pass(&toy, 4);
+    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = mesh.world};
+    ls_cluster_passes pass = ls_cluster_pass(&toy, mesh.world);
     pass.apart = apart;
+    pass.beside = beside;
     assert_int_equal(ls_cluster_add_passes(&c, &pass), LS_OK);
     assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
-    const ls_train_config cfg = ls_planner_config(&q, strategy, (ls_mesh){{4, 1, 1}, 4}, NULL, 1, 4);
+    const ls_train_config cfg = ls_planner_config(&q, strategy, mesh, schedule, 1, 4);
     assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
     ls_cluster_fini(&c);
-    return p.forward;
+    return p;
+}
+
+static double forward_of(const char *strategy, double apart, int64_t batch)
+{
+    return on_workers(strategy, (ls_mesh){{4, 1, 1}, 4}, NULL, batch, apart, 1).forward;
 }
 
 static void who_meets_seldom_catches_up(void **state)
@@ -305,6 +312,59 @@ static void who_meets_seldom_catches_up(void **state)
                     1e-9); /* one: they meet */
     }
     for (size_t i = 0; i < N_OF(often); i++) assert_true(forward_of(often[i], 0.75, 64) == forward_of(often[i], 1, 64));
+    const ls_mesh stages = {{2, 2, 1}, 4}; /* replicas of a stage meet once a step, too */
+    const double four = on_workers("ddp", stages, "1f1b", 32, 0.75, 1).forward;
+    assert_true(fabs(four / on_workers("ddp", stages, "1f1b", 32, 1, 1).forward - (0.75 + 0.25 / 2)) < 1e-9);
+}
+
+/* One stage works at a time: the other always waits. With a bubble b of two stages each sees the other wait b / (1 - b) of its time. */
+static void stages_gain_from_those_that_wait(void **state)
+{
+    (void)state;
+    const ls_mesh two = {{1, 2, 1}, 2};
+    const double naive = on_workers("single", two, "naive", 16, 1, 0.8).forward;
+    assert_true(fabs(naive / on_workers("single", two, "naive", 16, 1, 1).forward - 0.8) < 1e-3);
+    const ls_prediction as_is = on_workers("single", two, "gpipe", 16, 1, 1),
+                        gains = on_workers("single", two, "gpipe", 16, 1, 0.8);
+    const double seen = as_is.bubble / (1 - as_is.bubble);
+    assert_true(as_is.bubble > 0.1 && as_is.bubble < 0.5);
+    assert_true(fabs(gains.forward / as_is.forward - (1 - 0.2 * seen)) < 2e-3); /* but for messages under way */
+    const ls_mesh replicas = {{2, 1, 1}, 2};
+    assert_true(on_workers("ddp", replicas, NULL, 16, 1, 0.8).step == on_workers("ddp", replicas, NULL, 16, 1, 1).step);
+}
+
+/* Two shards of a unit as they were measured, with their sums; of more shards the part that each of them does is left. */
+static void shards_are_as_measured(void **state)
+{
+    (void)state;
+    ls_cluster c = toy;
+    ls_planner_query q = {.global_batch = 4, .seq_len = 32, .workers = 2};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    ls_cluster_units u = {.workers = 2,
+                          .threads = 1,
+                          .tp = 1,
+                          .n_embd = q.model.n_embd,
+                          .n_head = q.model.n_head,
+                          .vocab = q.model.vocab_size,
+                          .dropout = q.model.attn_pdrop > 0,
+                          .B = 4,
+                          .T = 32,
+                          .sec = {1, 1, 1, 1, 1, 1, 1, 1}};
+    ls_prediction p;
+    assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
+    u.tp = 2;
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) u.sec[k] = 0.75; /* half is cut, half is not */
+    assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
+    ls_train_config cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 2}, 2}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    const double passes = 2 * (q.model.n_layer + 2);
+    assert_true(fabs(p.forward + p.backward + p.exposed - 0.75 * passes) < 1e-3);
+    assert_true(p.exposed > 0 && p.exposed < 0.1);
+    cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 4}, 4}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    assert_true(fabs(p.forward + p.backward - (0.5 + 0.5 / 4) * passes) < 0.01 * passes);
+    assert_true(ls_cluster_shard(&toy, 2, 2, &q.model, 4, 32, LS_TIME_BLOCK_FWD) < 0); /* none was measured */
+    ls_cluster_fini(&c);
 }
 
 static void what_counts(void **state)
@@ -354,10 +414,12 @@ static void files_come_back(void **state)
     (void)state;
     ls_cluster c = toy, back;
     char path[300];
-    const ls_cluster_units u = {2, 3, 128, 4, 257, true, 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}};
-    const ls_cluster_passes p = {2, 1e-9, 2e-9, 3e-9, 1e-9, 0.5, 1e-5, 0.875};
+    const ls_cluster_units u = {2, 3, 1, 128, 4, 257, true, 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}},
+                           shard = {2, 3, 2, 128, 4, 257, true, 4, 32, {9, 9, 9, 9, 9, 9, 9, 9}};
+    const ls_cluster_passes p = {2, 1e-9, 2e-9, 3e-9, 1e-9, 0.5, 1e-5, 0.875, 0.75};
     const ls_cluster_curve v = {LS_COLL_ALL_REDUCE, 2, 2, {1024, 1048576}, {1e-5, 1e-3}};
     assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
+    assert_int_equal(ls_cluster_add_units(&c, &shard), LS_OK);
     assert_int_equal(ls_cluster_add_passes(&c, &p), LS_OK);
     assert_int_equal(ls_cluster_add_curve(&c, &v), LS_OK);
     ls_str a = {0}, b = {0};
@@ -392,6 +454,9 @@ static void bad_files_are_named(void **state)
         {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":0,\"memory_bytes\":1e9}", "must be at least 1"},
         {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"units\":[{\"workers\":1}]}",
          "units[0].n_embd is missing"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"passes\":[{\"workers\":1,"
+         "\"adamw\":1,\"sum_of_squares\":1,\"add\":1,\"overlap\":0,\"beside\":2}]}",
+         "passes[0].beside is a share"},
         {"{\"format\":\"lockstep-cluster "
          "1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"collectives\":[{\"kind\":\"x\"}]}",
          "collectives[0].kind is no collective"},
@@ -416,7 +481,11 @@ static void a_machine_is_measured(void **state)
     if (ls_planner_measure(&o, &c) != LS_OK) fail_msg("%s", ls_err_words());
     assert_int_equal(c.n_passes, 2);
     assert_true(c.n_units >= 2 && c.n_curve == 6 && c.memory > 0);
-    for (int i = 0; i < c.n_passes; i++) assert_true(c.passes[i].apart > 0.2 && c.passes[i].apart <= 1);
+    for (int i = 0; i < c.n_passes; i++) {
+        assert_true(c.passes[i].apart > 0.2 && c.passes[i].apart <= 1);
+        assert_true(c.passes[i].beside > 0.2 && c.passes[i].beside <= 1);
+    }
+    assert_true(ls_cluster_shard(&c, 2, 2, &o.model, 1, 32, LS_TIME_BLOCK_FWD) > 0);
     for (int i = 0; i < c.n_units; i++)
         for (int k = 0; k < LS_N_UNIT_TIME; k++) assert_true(c.units[i].sec[k] > 0);
     for (int i = 0; i < c.n_curve; i++)
@@ -439,6 +508,8 @@ int main(void)
         cmocka_unit_test(the_rows_are_the_published_ones),
         cmocka_unit_test(the_trainers_defaults),
         cmocka_unit_test(who_meets_seldom_catches_up),
+        cmocka_unit_test(stages_gain_from_those_that_wait),
+        cmocka_unit_test(shards_are_as_measured),
         cmocka_unit_test(what_counts),
         cmocka_unit_test(predictions_make_sense),
         cmocka_unit_test(search_ranks_what_fits),

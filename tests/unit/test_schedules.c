@@ -209,6 +209,34 @@ static void times(void **state)
 }
 
 /* zb under costs that are not equal keeps to its bound and is no slower than 1f1b. */
+/* What a rank that computes sees of the others. */
+static void waiting(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schedule;
+        int stages, micro;
+        double share;
+    } all[] = {
+        {"naive", 2, 3, 0.5},        /* one works at a time   */
+        {"naive", 4, 2, 0.75},       /*                       */
+        {"gpipe", 1, 4, 0},          /* there is nobody else  */
+        {"gpipe", 2, 3, 0.5 / 3},    /* bubble b = 1/4: half of b / (1 - b) */
+        {"gpipe", 3, 1, 2.0 / 3},    /*                       */
+        {"1f1b", 2, 3, 0.5 * 1 / 3}, /* the same bubble       */
+    };
+    for (size_t i = 0; i < N_OF(all); i++) {
+        ls_schedule *s = make(all[i].schedule, all[i].stages, all[i].micro, 1);
+        ls_sim sim;
+        double share;
+        assert_int_equal(ls_simulate(&sim, s, NULL, 0), LS_OK);
+        assert_int_equal(ls_sim_waiting(&sim, s, &share), LS_OK);
+        if (fabs(share - all[i].share) > 1e-12) fail_msg("%s: %g, not %g", all[i].schedule, share, all[i].share);
+        ls_sim_fini(&sim);
+        ls_schedule_destroy(&s);
+    }
+}
+
 static void zb_bounds(void **state)
 {
     (void)state;
@@ -457,7 +485,9 @@ static ls_status everything(const char *name, int v)
     ls_str text = {0};
     LS_TRY(ls_schedule_create(&s, name, &(ls_pipe_opts){.n_stage = 3, .n_micro = 4, .n_chunk = v}));
     ls_status st = ls_schedule_check(s, 1);
+    double share;
     if (st == LS_OK) st = ls_simulate(&sim, s, NULL, 0);
+    if (st == LS_OK) st = ls_sim_waiting(&sim, s, &share);
     ls_schedule_write(s, &text);
     if (st == LS_OK) st = text.failed ? LS_E_NOMEM : ls_schedule_read(&again, text.data, text.len, "t");
     ls_schedule_destroy(&s);
@@ -487,11 +517,17 @@ static void memory_runs_out(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(clocks),         cmocka_unit_test(lists),
-                                       cmocka_unit_test(slots),          cmocka_unit_test(refusals),
-                                       cmocka_unit_test(times),          cmocka_unit_test(zb_bounds),
-                                       cmocka_unit_test(text_auto),      cmocka_unit_test(text_errors),
-                                       cmocka_unit_test(broken),         cmocka_unit_test(broken_between_ranks),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(clocks),
+                                       cmocka_unit_test(lists),
+                                       cmocka_unit_test(slots),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(times),
+                                       cmocka_unit_test(waiting),
+                                       cmocka_unit_test(zb_bounds),
+                                       cmocka_unit_test(text_auto),
+                                       cmocka_unit_test(text_errors),
+                                       cmocka_unit_test(broken),
+                                       cmocka_unit_test(broken_between_ranks),
                                        cmocka_unit_test(memory_runs_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
