@@ -72,8 +72,10 @@ echo "$n_case cases: $((rounds + 1)) x $for_measure s to measure each number of 
 for w in $workers; do
   [ "$w" -le "$cores" ] || continue
   near=$w # stages of a pipeline may get more or fewer cores than the others: their neighbours are measured, too
-  [ $((w * 2)) -le "$cores" ] && [ "$w" -gt 1 ] && near="$near $((w * 2))"
-  [ $((w / 2)) -ge 1 ] && near="$near $((w / 2))"
+  case " $cases " in *\ gpipe\ * | *\ 1f1b\ * | *\ zb\ * | *\ interleaved\ *)
+    [ $((w * 2)) -le "$cores" ] && [ "$w" -gt 1 ] && near="$near $((w * 2))"
+    [ $((w / 2)) -ge 1 ] && near="$near $((w / 2))" ;;
+  esac
   measure() { # NUMBER
     timeout $((for_measure * 4 + 120)) "$LOCKSTEP" plan --measure --model "$out/config.json" --seq-length "$T" --micro "$B" \
       --measure_workers $near --seconds "$for_measure" $fast --out "$out/cluster-$w-$1.json" >/dev/null 2>"$out/measure-$w.log" ||

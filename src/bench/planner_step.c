@@ -12,8 +12,8 @@
  *
  * Units have the times of the worker that was slowest in a micro-batch. Where workers meet after each of them (zero2, zero3, shards of a
  * layer) those add up. Where they meet once a step, who was late in one may be early in the next: of n micro-batches the part that
- * is chance, and not a slower core, grows with the root of n. So it is with the replicas of a stage; its neighbours wait for it where the
- * simulation says so.
+ * is chance, and not a slower core, grows with the root of n. So it is with the replicas of a stage, whose neighbours wait for it where
+ * the simulation says so, and with replicas of shards.
  *
  * Not modelled: input, checkpoints, validation. */
 #include "bench/planner_impl.h"
@@ -117,7 +117,7 @@ ls_status planner_open(planner_worker *w, int rank)
     take_over(w);
     w->by_parts = (w->parts.strategy->ops->parts & LS_SHARD_GRAD) != 0;
     w->master = w->parts.strategy->ops->master;
-    const bool often = w->by_parts || w->c->mesh.n[LS_AXIS_TP] > 1;
+    const bool often = w->by_parts || (w->c->mesh.n[LS_AXIS_TP] > 1 && w->D == 1);
     w->alike = often ? 1 : w->pass.apart + (1 - w->pass.apart) / sqrt(w->c->grad_accum);
     return bind(w);
 }
