@@ -4,13 +4,13 @@
 #
 #   bench/plan_vs_run.sh [-s SECONDS] [-w "1 2 4 8"] [-c "CASE ..."] [-r ROUNDS] [-f] [-b BOUND] OUT_DIR
 #
-#   -s  about how long in all [600]       -w  numbers of workers; more than there are cores are left out ["1 2 4 8"]
+#   -s  about how long in all [900]       -w  numbers of workers; more than there are cores are left out ["1 2 4 8"]
 #   -c  cases [all]: single dp ddp zero1 zero2 zero3 gpipe 1f1b zb interleaved tp
-#   -r  rounds: each case runs so many times, with the others in between [2]
+#   -r  rounds: each case runs so many times, with the others in between [4]
 #   -f  of repetitions and steps the fastest tenth, not nearly all: for a machine that others use, too
 #   -b  bound of the difference, percent [10]
 #
-# For each number of workers: measure the cluster, run all cases, measure, run them again, measure. Machines change their speed meanwhile,
+# For each number of workers: measure the cluster, run all cases, measure, run them again, measure … Machines change their speed meanwhile,
 # so a round is predicted by the clusters before and after it, and a case's figures are the means over rounds; the table says how far
 # clusters (drift) and rounds (spread) lie apart. A case is left out where it cannot be (tp on one worker).
 # Writes OUT_DIR/results.jsonl (a line a case, from plan --check --json), cluster files, run folders; prints a table. Exit code 1 when a
@@ -18,7 +18,7 @@
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 LOCKSTEP=${LOCKSTEP:-$here/build/lockstep}
-seconds=600 workers="1 2 4 8" cases="single dp ddp zero1 zero2 zero3 gpipe 1f1b zb interleaved tp" rounds=2 fast="" bound=10
+seconds=900 workers="1 2 4 8" cases="single dp ddp zero1 zero2 zero3 gpipe 1f1b zb interleaved tp" rounds=4 fast="" bound=10
 while getopts s:w:c:r:fb: o; do
   case $o in
     s) seconds=$OPTARG ;; w) workers=$OPTARG ;; c) cases=$OPTARG ;; r) rounds=$OPTARG ;; f) fast=--fastest ;; b) bound=$OPTARG ;;

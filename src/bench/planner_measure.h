@@ -4,7 +4,8 @@
  * cores, its memory where peers can read it) and do the same things at the same time, so that what they take from each other is in the
  * times:
  *
- *   units        a few blocks between embed and head, forward, backward, and backward in two halves
+ *   units        a few blocks between embed and head, forward, backward, and backward in two halves; of them every second worker's while
+ *                the others wait; and the units of two shards
  *   passes       AdamW, the norm, sums of gradients, over the parameters of that model
  *   collectives  each kind over sizes, from a barrier, in memory that was not just used
  *   overlap      forward and backward alone, all_reduces alone, both at once
