@@ -18,7 +18,11 @@ done
 # OpenMP's variable ties the first thread to one core before main: the others are still there
 cores() { grep -Eo '[0-9]+ of [0-9]+ cores usable' "$1"; }
 OMP_PROC_BIND=true "$LOCKSTEP" doctor >"$work/bound"
-[[ $(cores "$work/bound") == "$(cores "$work/out")" ]] || fail "OMP_PROC_BIND: $(cores "$work/bound"), without it $(cores "$work/out")"
+if ldd "$LOCKSTEP" | grep -q libomp && ldd "$LOCKSTEP" | grep -q libgomp; then # clang's, and the BLAS's: one binds before the other looks
+    echo "two OpenMP runtimes: what OMP_PROC_BIND leaves is not compared"
+elif [[ $(cores "$work/bound") != "$(cores "$work/out")" ]]; then
+    fail "OMP_PROC_BIND: $(cores "$work/bound"), without it $(cores "$work/out")"
+fi
 
 "$LOCKSTEP" doctor --json >"$work/json"
 python3 - "$work/json" <<'P'
