@@ -224,6 +224,11 @@ static inline void checks_counts(wrong *w, ls_comm *c, int H, int L)
     const int64_t n = 1200 * W, s = n / L;
     ls_comm *dry = NULL;
     ls_comm_stats_reset(c);
+    ls_comm_hold_stats(c, true);
+    checks_one_of_each(c, ls_comm_alloc(c, 4800 * (size_t)W), ls_comm_alloc(c, 4800 * (size_t)W));
+    for (int k = 0; k < LS_N_COLL; k++) CHECK(w, ls_comm_stats(c, (ls_coll)k).calls == 0);
+    CHECK(w, ls_comm_exposed(c) == 0);
+    ls_comm_hold_stats(c, false);
     checks_one_of_each(c, ls_comm_alloc(c, 4800 * (size_t)W), ls_comm_alloc(c, 4800 * (size_t)W));
     CHECK(w, ls_comm_dry(rank, W, &dry) == LS_OK);
     checks_one_of_each(dry, ls_comm_alloc(dry, 4800 * (size_t)W), ls_comm_alloc(dry, 4800 * (size_t)W));

@@ -114,7 +114,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                                       .bytes = r->moved,
                                                       .site = r->site});
     pthread_mutex_lock(&c->lock);
-    ls_comm_stat *s = &c->stat[r->kind][r->label];
+    ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
     s->calls++;
     s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
     s->bytes += r->moved;
@@ -128,6 +128,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                         .kind = r->kind,
                                         .label = r->label,
                                         .lane = lane_of(r->kind),
+                                        .held = r->held,
                                         .bytes = r->moved,
                                         .seq = r->seq,
                                         .site = r->site});
@@ -192,6 +193,7 @@ static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
     const int k = lane_of(r->kind);
     comm_lane *l = &c->lane[k];
     r->label = c->label;
+    r->held = c->held;
     if (c->told) {
         r->seq = ++l->posted;
         comm_clock_post(c, l, r);
@@ -236,7 +238,7 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         .kind = LS_SPAN_WAIT, .name = ls_coll_word(r->kind), .label = (uint16_t)r->label, .seq = seq, .site = r->site};
     *what = (comm_time){.kind = r->kind, .label = r->label};
     if (l->done < seq) {
-        ls_comm_stat *s = &c->stat[r->kind][r->label];
+        ls_comm_stat *s = c->held ? &c->aside : &c->stat[r->kind][r->label];
         const bool device = r->device;
         const int64_t traced = quiet ? 0 : ls_span_begin();
         const double begin = ls_now();
@@ -499,6 +501,13 @@ void ls_comm_label(ls_comm *c, int label)
 {
     LS_ASSERT(label >= 0);
     c->label = label < LS_COMM_LABELS ? label : LS_COMM_LABELS - 1;
+}
+
+void ls_comm_hold_stats(ls_comm *c, bool held)
+{
+    pthread_mutex_lock(&c->lock);
+    c->held = held;
+    pthread_mutex_unlock(&c->lock);
 }
 
 void ls_comm_stats_reset(ls_comm *c)

@@ -138,6 +138,8 @@ void ls_comm_label(ls_comm *c, int label);
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label);
 double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */
 void ls_comm_stats_reset(ls_comm *c);
+/* What is posted and what is waited for while held counts nowhere: a trainer's statistics are of its steps. At first nothing is held. */
+void ls_comm_hold_stats(ls_comm *c, bool held);
 /* nccl-tests' bus bandwidth: bytes of the buffer / time * factor (2(n-1)/n for all_reduce, (n-1)/n for scatter and gather, 1). */
 double ls_comm_busbw(ls_coll kind, int size, double nbytes, double seconds);
 

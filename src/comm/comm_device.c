@@ -68,7 +68,7 @@ static void book(ls_comm *c, const comm_time *t)
         ls_err_clear(); /* a device that failed says so where its work is waited for */
         return;
     }
-    ls_comm_stat *s = &c->stat[t->kind][t->label];
+    ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->label];
     if (t->lane < 0) {
         s->exposed += seconds;
         return;
@@ -117,7 +117,8 @@ ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, in
     if (after) LS_TRY(d->hold(d->ctx, after));
     LS_TRY(d->mark(d->ctx, &end));
     pthread_mutex_lock(&c->lock);
-    comm_device_note(c, (comm_time){.from = idle, .to = end, .kind = kind, .label = label, .lane = -1});
+    comm_device_note(c,
+                     (comm_time){.from = idle, .to = end, .kind = kind, .label = label, .lane = -1, .held = c->held});
     pthread_mutex_unlock(&c->lock);
     return LS_OK;
 }

@@ -17,6 +17,7 @@ typedef struct comm_req {
     int peer;  /* root, or the other side of a send */
     int value; /* of an agree: in mine, out worst   */
     bool copy; /* small: peers read a copy of `in`, which may be written before they have */
+    bool held; /* not counted */
     const char *site;
     uint64_t seq;  /* in its lane, from 1               */
     int64_t moved; /* out: bytes                        */
@@ -64,6 +65,7 @@ typedef struct comm_lane {
 typedef struct comm_time {
     ls_mark from, to;
     int kind, label, lane; /* lane -1: somebody waited; else a request of this lane was under way */
+    bool held;             /* not counted */
     int64_t bytes;
     uint64_t seq;
     const char *site;
@@ -92,6 +94,8 @@ struct ls_comm {
     comm_lane lane[N_LANE];
     int label; /* of the next posts */
     ls_comm_stat stat[LS_N_COLL][LS_COMM_LABELS];
+    bool held;          /* what comes now is counted in `aside` */
+    ls_comm_stat aside; /* and nobody looks there               */
     int last_worst;
     ls_lane *trace[N_LANE]; /* where lanes record what they do; NULL: nowhere */
     const char *name;       /* NULL: that of its ops */

@@ -50,6 +50,29 @@ static ls_status next_run(ls_run_set *s, const char *path, ls_run **out)
     return LS_OK;
 }
 
+/* The one name of a run, however it was given; NULL when there is none. A folder's metrics file is the folder. */
+static char *real_name(const char *path)
+{
+    static const char metrics[] = "/training_metrics.json";
+    char *real = realpath(path, NULL);
+    const size_t n = real ? strlen(real) : 0, m = sizeof metrics - 1;
+    char *name = !real ? NULL : n > m && !strcmp(real + n - m, metrics) ? ls_strndup(real, n - m) : ls_strdup(real);
+    free(real);
+    return name;
+}
+
+/* A run counts once, however often it is given: a repeat is another run. */
+static bool is_there(ls_run_set *s, const char *real, const char *path)
+{
+    for (int i = 0; i < s->n && real; i++) {
+        if (!s->run[i].real || strcmp(s->run[i].real, real)) continue;
+        ls_notes_add(&s->notes, "%s: the same run as %s, which counts once", path, s->run[i].dir);
+        s->n_again++;
+        return true;
+    }
+    return false;
+}
+
 static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path)
 {
     ls_run *r;
@@ -57,7 +80,14 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
     if (!r) return LS_OK;
     ls_run_texts all = *t;
     all.warm = s->warm;
-    LS_TRY(ls_run_read_texts(&all, path, &s->notes, r));
+    char *real = real_name(path);
+    const bool again = is_there(s, real, path);
+    ls_status st = again ? LS_OK : ls_run_read_texts(&all, path, &s->notes, r);
+    if (again || st != LS_OK) {
+        ls_free(real);
+        return st;
+    }
+    r->real = real;
     s->n++;
     return LS_OK;
 }
@@ -165,14 +195,14 @@ static ls_status search(ls_run_set *s, const char *dir, int depth)
 
 ls_status ls_run_set_add(ls_run_set *s, const char *path)
 {
-    int before = s->n, scaling = s->n_scaling;
+    int before = s->n, scaling = s->n_scaling, again = s->n_again;
     if (!ls_fs_exists(path)) {
         ls_notes_add(&s->notes, "%s: there is no such file or folder", path);
         return LS_OK;
     }
     if (!ls_fs_is_dir(path)) return add_file(s, path);
     LS_TRY(search(s, path, 0));
-    if (s->n == before && s->n_scaling == scaling)
+    if (s->n == before && s->n_scaling == scaling && s->n_again == again)
         ls_notes_add(&s->notes, "%s: no run here: neither training_metrics.json nor metrics.jsonl, %d folders deep",
                      path, MAX_DEPTH);
     return LS_OK;

@@ -34,8 +34,8 @@ typedef struct ls_run_step {
     double part[LS_N_SPLIT];
 } ls_run_step;
 
-typedef struct ls_run_coll { /* one kind of collective, rank 0's, over the whole run */
-    const char *kind;
+typedef struct ls_run_coll { /* one kind of collective, rank 0's, over n_comm_step steps */
+    char kind[40];           /* "all_reduce"; of other groups than the replicas': "tensor all_reduce" */
     double calls, nbytes, busy, exposed, busbw;
 } ls_run_coll;
 
@@ -55,6 +55,7 @@ typedef struct ls_run_span { /* one box of a pipeline step */
 
 typedef struct ls_run {
     char *dir;                               /* the folder, or the metrics file, as given       */
+    char *real;                              /* the folder's one name; NULL: a text's           */
     char *name;                              /* short, for people: the last two parts of dir    */
     json_t *metrics, *launcher, *profile;    /* NULL: not there                                 */
     bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt is there and fits */
@@ -64,6 +65,7 @@ typedef struct ls_run {
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
     double train_loss, val_loss;             /* of the last epoch; best                         */
     double n_update, tokens_per_update;
+    double n_comm_step; /* that collectives were counted over: those of this process, or all */
     double peak_bytes, planned_bytes, cpu_utilisation, gpu_utilisation, tflops;
     double split[LS_N_SPLIT]; /* mean seconds a step                             */
     double straggler_share;   /* of the exposed time, waited for slower workers; NaN: not said */
@@ -98,7 +100,8 @@ void ls_run_fini(ls_run *r);
 typedef struct ls_run_set {
     ls_run *run; /* ascending by number of workers, else in the order given */
     int n, cap;
-    int warm; /* as in ls_run_texts; set before runs are added */
+    int n_again; /* runs that were there already */
+    int warm;    /* as in ls_run_texts; set before runs are added */
     ls_notes notes;
     struct ls_scaling_file {
         char *path;

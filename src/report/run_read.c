@@ -164,7 +164,8 @@ static ls_status read_setting(const report_doc *d, ls_run *r)
     const json_t *c = report_object(d, "training_config"), *ours = report_object(d, "lockstep"), *v;
     for (size_t i = 0; i < sizeof config / sizeof config[0]; i++)
         add_setting(&s, config[i], json_object_get(c, config[i]));
-    const char *sha = report_str(d, "deepspeed_config.sha256");
+    const char *sha = report_str(d, "deepspeed_config.sha256"), *comm = report_str(d, "lockstep.comm.backend");
+    if (comm) ls_str_addf(&s, "comm %.20s\n", comm);
     if (sha) ls_str_addf(&s, "config %.8s\n", sha);
     const char *key;
     json_object_foreach((json_t *)(uintptr_t)ours, key, v) if (is_setting(key, v) && strcmp(key, "strategy"))
@@ -296,6 +297,7 @@ done:
 void ls_run_fini(ls_run *r)
 {
     ls_free(r->dir);
+    ls_free(r->real);
     ls_free(r->name);
     ls_free(r->setting);
     ls_free(r->step);

@@ -1,26 +1,30 @@
-/* run_resources.c - what a run used: lockstep.comm, lockstep.memory, lockstep.cpu_utilisation. */
+/* run_resources.c - what a run used: lockstep.comm and those of its other groups, lockstep.memory, lockstep.cpu_utilisation, lockstep.gpu_watch. */
 #include "core/mem.h"
 #include "report/run_impl.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-static void read_comm(const report_doc *d, ls_run *r)
+/* group: its key under lockstep, words: before its kinds. */
+static void read_comm(const report_doc *d, const char *group, const char *words, ls_run *r)
 {
-    const json_t *comm = report_object(d, "lockstep.comm"), *v;
+    const json_t *comm = report_object(d, group), *v;
+    const double steps = report_num(&(report_doc){comm, d->file, d->notes}, "steps");
     const char *key;
+    if (steps > 0) r->n_comm_step = steps;
     json_object_foreach((json_t *)(uintptr_t)comm, key, v)
     {
         if (!json_is_object(v) || r->n_coll == LS_RUN_MAX_PART) continue;
         report_doc k = {v, d->file, d->notes};
-        ls_run_coll c = {key,
-                         report_num(&k, "calls"),
-                         report_num(&k, "bytes_moved"),
-                         report_num(&k, "busy_sec"),
-                         report_num(&k, "exposed_sec"),
-                         report_num(&k, "busbw_bytes_per_sec")};
+        ls_run_coll c = {.calls = report_num(&k, "calls"),
+                         .nbytes = report_num(&k, "bytes_moved"),
+                         .busy = report_num(&k, "busy_sec"),
+                         .exposed = report_num(&k, "exposed_sec"),
+                         .busbw = report_num(&k, "busbw_bytes_per_sec")};
+        snprintf(c.kind, sizeof c.kind, "%s%.24s", words, key);
         if (c.busy >= 0) r->coll[r->n_coll++] = c;
-        else ls_notes_add(d->notes, "%s: key lockstep.comm.%.40s.busy_sec: a time was expected", d->file, key);
+        else ls_notes_add(d->notes, "%s: key %s.%.40s.busy_sec: a time was expected", d->file, group, key);
     }
 }
 
@@ -81,7 +85,7 @@ static ls_status read_utilisation(const report_doc *d, ls_run *r)
     } else {
         r->cpu_utilisation = report_num(d, "lockstep.cpu_utilisation");
     }
-    r->gpu_utilisation = report_num(d, "lockstep.gpu_utilisation");
+    r->gpu_utilisation = report_num(d, "lockstep.gpu_watch.utilization_mean");
     return LS_OK;
 }
 
@@ -138,7 +142,12 @@ void run_tell_waits(const report_doc *d, ls_run *r)
 
 ls_status run_read_resources(const report_doc *d, ls_run *r)
 {
-    read_comm(d, r);
+    static const char *const group[][2] = {{"lockstep.comm", ""},
+                                           {"lockstep.tensor_comm", "tensor "},
+                                           {"lockstep.activations_comm", "activations "},
+                                           {"lockstep.gradients_comm", "gradients "}};
+    r->n_comm_step = r->n_update; /* older files do not say it */
+    for (size_t i = 0; i < sizeof group / sizeof group[0]; i++) read_comm(d, group[i][0], group[i][1], r);
     find_stragglers(d, r);
     LS_TRY(read_memory(report_object(d, "lockstep.memory"), r));
     return read_utilisation(d, r);

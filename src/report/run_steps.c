@@ -40,16 +40,14 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
     return ok;
 }
 
-/* Means over the steps behind the warm-up. The recorded split of the run, where there is one, wins, unless the warm-up was asked
- * for: the recorded one is over all steps. */
+/* Means over the steps behind the warm-up, as the step's time is. The recorded split of the run, which is over all steps, counts where the
+ * steps have none. */
 static void average(ls_run *r)
 {
-    const bool asked = r->n_warm > 0;
-    if (!asked) r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
+    if (r->n_warm <= 0) r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
     double part[LS_N_SPLIT] = {0}, time = 0, tflops = 0;
     int n = 0, n_part[LS_N_SPLIT] = {0}, n_tflops = 0;
     bool said = false;
-    for (int i = 0; i < LS_N_SPLIT; i++) said = said || (!isnan(r->split[i]) && !asked);
     for (int i = r->n_warm; i < r->n_step; i++) {
         const ls_run_step *s = &r->step[i];
         if (!(s->time > 0)) continue;
@@ -61,15 +59,16 @@ static void average(ls_run *r)
     }
     if (n) r->step_time = time / n;
     if (n_tflops) r->tflops = tflops / n_tflops;
-    if (said || !n) return;
+    for (int k = 0; k < LS_N_SPLIT; k++) said = said || n_part[k];
+    if (!said) return;
     double rest = r->step_time;
+    for (int k = 0; k < LS_N_SPLIT; k++) r->split[k] = NAN;
     for (int k = 0; k < LS_N_SPLIT; k++) {
         if (!n_part[k]) continue;
         r->split[k] = part[k] / n;
         rest -= r->split[k];
-        said = true;
     }
-    if (said && isnan(r->split[LS_SPLIT_OTHER])) r->split[LS_SPLIT_OTHER] = rest > 0 ? rest : 0;
+    if (isnan(r->split[LS_SPLIT_OTHER])) r->split[LS_SPLIT_OTHER] = rest > 0 ? rest : 0;
 }
 
 ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)

@@ -18,13 +18,17 @@ static double bubble_share(const ls_run *r)
     return isnan(b) ? 0 : b / r->step_time;
 }
 
+/* Of the worker that needs most: on its device, where it has one. */
 static double most_memory(const ls_run *r)
 {
     const report_doc d = {r->metrics, "", NULL};
     const json_t *list = report_array(&d, "lockstep.memory.per_rank");
     double most = NAN;
-    for (size_t i = 0; i < json_array_size(list); i++)
-        most = fmax(most, report_num(&(report_doc){json_array_get(list, i), "", NULL}, "peak_rss"));
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const report_doc rank = {json_array_get(list, i), "", NULL};
+        const double device = report_num(&rank, "device");
+        most = fmax(most, device > 0 ? device : report_num(&rank, "peak_rss"));
+    }
     return isnan(most) ? r->peak_bytes : most;
 }
 
@@ -37,7 +41,7 @@ ls_status ls_six_of(const ls_analysis *a, const ls_group *g, ls_six *out)
         const ls_run *r = &a->set->run[g->run[i]];
         x[i] = wait_share(r);
         x[n + i] = bubble_share(r);
-        x[2 * n + i] = r->cpu_utilisation;
+        x[2 * n + i] = isnan(r->gpu_utilisation) ? r->cpu_utilisation : r->gpu_utilisation;
         x[3 * n + i] = most_memory(r);
     }
     *out = (ls_six){.communication = ls_estimate_of(x, n),
@@ -70,7 +74,8 @@ ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
     for (int i = 0; i < a->n_group; i++)
         wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
     ls_str_addf(out, "%-*s %7s %4s %17s %12s %12s %12s %12s %12s %14s %14s\n", wide, "setting", "workers", "runs",
-                "tokens/s", "time, s", "waits, %", "bubble, %", "CPU, %", "memory, MiB", "speed-up", "efficiency, %");
+                "tokens/s", "time, s", "waits, %", "bubble, %", "CPU/GPU, %", "memory, MiB", "speed-up",
+                "efficiency, %");
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
         ls_six s;

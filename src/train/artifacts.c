@@ -207,14 +207,16 @@ static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *
     ls_jsonw_put_real(w, "busbw_bytes_per_sec", ls_comm_busbw(kind, size, 4.0 * (double)s->elements, s->busy));
 }
 
-/* What rank 0's collectives did, by kind and by bucket: elements of the buffers, bytes it read from and wrote to others, seconds of work
+/* What rank 0's collectives did in steps, by kind and by bucket: elements of the buffers, bytes it read from and wrote to others, seconds of work
  * and of waiting. Bus bandwidth is nccl-tests'. `other` is what belongs to no bucket: losses, norms, agreement. */
-static void write_comm(ls_jsonw *w, const char *key, const ls_comm *comm)
+static void write_comm(ls_jsonw *w, const ls_run_metrics *m, const char *key, const ls_comm *comm)
 {
+    if (!comm) return;
     const int size = ls_comm_size(comm);
     ls_jsonw_put_open(w, key, '{');
     ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
     ls_jsonw_put_int(w, "workers", size);
+    ls_jsonw_put_int(w, "steps", m->n_split);
     for (int k = 0; k < LS_N_COLL; k++) {
         const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
         if (!s.calls) continue;
@@ -331,12 +333,17 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "vocab_size", c->model.vocab_size);
     ls_jsonw_put_str(w, "device", c->device);
     ls_jsonw_put_str(w, "compute", m->compute_words);
+    ls_jsonw_put_str(w, "backend", c->compute);
+    if (c->threads_asked) ls_jsonw_put_int(w, "threads", c->threads_asked);
     ls_jsonw_put_str(w, "strategy", c->strategy);
     if (c->mesh.world > 1) {
         ls_jsonw_put_int(w, "dp", c->mesh.n[LS_AXIS_DP]);
         ls_jsonw_put_int(w, "pp", c->mesh.n[LS_AXIS_PP]);
         ls_jsonw_put_int(w, "tp", c->mesh.n[LS_AXIS_TP]);
         if (c->schedule) ls_jsonw_put_str(w, "schedule", c->schedule);
+        if (c->interleave > 1) ls_jsonw_put_int(w, "interleave", c->interleave);
+        if (c->stages) ls_jsonw_put_str(w, "stages", c->stages);
+        if (c->mesh.n[LS_AXIS_TP] > 1) ls_jsonw_put_bool(w, "sequence_parallel", c->sequence_parallel);
     }
     ls_jsonw_put_str(w, "precision", c->precision);
     if (m->device) write_device(w, m);
@@ -354,8 +361,10 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     if (m->n_split) write_split(w, &m->split);
     if (m->worker) write_workers(w, m);
     if (m->more) m->more(m->more_ctx, w);
-    if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, "comm", m->comm);
-    if (m->tensor) write_comm(w, "tensor_comm", m->tensor);
+    if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m, "comm", m->comm);
+    write_comm(w, m, "tensor_comm", m->tensor);
+    write_comm(w, m, "activations_comm", m->acts);
+    write_comm(w, m, "gradients_comm", m->grads);
     ls_jsonw_close(w);
 }
 

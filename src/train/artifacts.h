@@ -86,6 +86,7 @@ typedef struct ls_run_metrics {
     bool process_group;            /* shutdown.destroy_process_group_called       */
     const ls_comm *comm;           /* what its collectives moved; NULL: not said  */
     const ls_comm *tensor;         /* the same of tensor parallelism              */
+    const ls_comm *acts, *grads;   /* and of a pipeline's messages                */
     ls_step_split split;           /* mean of this session's steps                */
     int64_t n_split;               /* how many; 0: not said                       */
     const ls_worker_facts *worker; /* of each; NULL: not said                 */

@@ -356,6 +356,8 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .process_group = ls_comm_size(t->comm) > 1,
                         .comm = t->dp,
                         .tensor = t->tp,
+                        .acts = t->pp_acts,
+                        .grads = t->pp_grads,
                         .split = mean_split(t),
                         .n_split = t->n_split,
                         .worker = facts,

@@ -277,7 +277,7 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         return ls_fail(LS_E_CONFIG, "--threads %lld is more than any machine here has", (long long)threads);
     if (c->keep_last > INT_MAX)
         return ls_fail(LS_E_CONFIG, "--keep_last %lld is out of range", (long long)c->keep_last);
-    c->threads = (int)threads;
+    c->threads = c->threads_asked = (int)threads;
     c->seed = (uint64_t)seed;
     c->epochs_auto = c->max_steps && !ls_train_given(o, "epochs");
     return LS_OK;

@@ -441,6 +441,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     const double begin = ls_now();
     double cpu = cpu_seconds(), wall = begin;
     *r = (ls_step_result){0};
+    ls_trainer_count(t, true);
     if (!t->n_split) t->cpu_begin = cpu, t->wall_begin = wall;
     marks k = {.t = t, .at = begin, .exposed = ls_trainer_exposed(t), .split = &r->split};
     LS_TRY(agree_to_stop(t));
@@ -492,6 +493,7 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     r->cpu = ls_trainer_cpu(t, &cpu, &wall);
     close_marks(&k, begin);
     r->t_total = k.at - begin;
+    ls_trainer_count(t, false);
     add_split(&t->split_sum, &r->split);
     t->n_split++;
     ls_span_end(

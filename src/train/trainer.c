@@ -85,6 +85,13 @@ static ls_status set_up_groups(ls_trainer *t)
     return ls_comm_split(t->comm, color, key, &t->pp_grads);
 }
 
+void ls_trainer_count(ls_trainer *t, bool on)
+{
+    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]) ls_comm_hold_stats(all[i], !on);
+}
+
 double ls_trainer_exposed(const ls_trainer *t)
 {
     double sum = ls_comm_exposed(t->comm);
@@ -232,6 +239,8 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     LS_TRY(set_up_groups(t));
+    ls_comm_stats_reset(t->comm);
+    ls_trainer_count(t, false);
     ls_run_rows r;
     LS_TRY(plan_memory(t, &r));
     say_plan(t); /* before it is taken: if it does not fit, the reader sees why */

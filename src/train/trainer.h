@@ -137,6 +137,8 @@ ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, c
 
 /* Seconds this worker waited for others, over all its groups. */
 double ls_trainer_exposed(const ls_trainer *t);
+/* Whether its communicators count what they do. They do so in steps: start-up, validation and checkpoints are none. */
+void ls_trainer_count(ls_trainer *t, bool on);
 
 /* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);

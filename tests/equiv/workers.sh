@@ -34,6 +34,11 @@ embed = pad(V * C + 256 * C)
 units = [embed] + [pad(12 * C * C + 13 * C)] * 4 + [pad(2 * C) + embed]
 assert comm["backend"] == "local" and comm["all_reduce"]["elements"] == steps * sum(units), (comm["all_reduce"], sum(units))
 assert comm["all_reduce"]["bytes_moved"] == 2 * 3 * comm["all_reduce"]["elements"] * 4 // 4, comm["all_reduce"]
+# counted are the steps alone, not start-up, validation and checkpoints: what was waited is what the steps waited
+assert comm["steps"] == steps, comm
+waited = sum(k["exposed_sec"] for k in comm.values() if isinstance(k, dict))
+split = b["lockstep"]["step_split"]["exposed_comm"] * steps
+assert abs(waited - split) <= 0.02 * split + 1e-4, (waited, split)
 for x, y in zip(a["epochs"], b["epochs"], strict=True):
     for k in ("tokens_processed_global", "train_loss_avg_global", "val_loss_avg_global"):
         assert x[k] == y[k], (k, x[k], y[k])

@@ -67,6 +67,7 @@ static void fill(void)
                             .precision = "fp32",
                             .precision_label = "fp32",
                             .device = "cpu",
+                            .compute = "cpu",
                             .strategy = "single",
                             .seed = 1337,
                             .deterministic = true,
@@ -247,6 +248,7 @@ static const char golden[] = "{\n"
                              "    \"vocab_size\": 257,\n"
                              "    \"device\": \"cpu\",\n"
                              "    \"compute\": \"cpu\",\n"
+                             "    \"backend\": \"cpu\",\n"
                              "    \"strategy\": \"single\",\n"
                              "    \"precision\": \"fp32\",\n"
                              "    \"deterministic\": true,\n"

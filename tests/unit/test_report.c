@@ -209,11 +209,30 @@ static void own_keys(void **state)
                        ", \"comm\": {\"backend\": \"local\", \"workers\": 2, \"all_reduce\": {\"calls\": 3, "
                        "\"busy_sec\": 2.0, \"exposed_sec\": 0.5}}"},
         &steps);
-    const ls_run *r = &s.run[0];
-    near(r->split[LS_SPLIT_EXPOSED], 0.1, 1e-15); /* the slowest waited a quarter of rank 0's time */
-    near(r->split[LS_SPLIT_STRAGGLER], 0.3, 1e-15);
-    near(r->split[LS_SPLIT_OTHER], 0.6, 0);
+    add(&s, "q",
+        (made_run){
+            .world = 2,
+            .tokens_per_sec = 5,
+            .epoch_time = 1,
+            .strategy = "zero2",
+            .ours = ", \"step_split\": {\"input\": 0.1, \"forward\": 0.2, \"other\": 0.6}"
+                    ", \"gpu_watch\": {\"utilization_mean\": 0.875}, \"tensor_comm\": {\"workers\": 2, \"steps\": 5, "
+                    "\"all_reduce\": {\"calls\": 4, \"busy_sec\": 1.0, \"exposed_sec\": 0.5}}, \"gradients_comm\": "
+                    "{\"workers\": 2, \"steps\": 5, \"recv\": {\"calls\": 8, \"busy_sec\": 1.0}}"},
+        NULL);
+    const ls_run *r = &s.run[1];
+    near(r->split[LS_SPLIT_OTHER], 0.6, 0); /* no steps: as recorded */
+    near(r->gpu_utilisation, 0.875, 0);
+    near(r->n_comm_step, 5, 0); /* a resumed run counts from there on */
+    assert_int_equal(r->n_coll, 2);
+    assert_string_equal(r->coll[0].kind, "tensor all_reduce");
+    assert_string_equal(r->coll[1].kind, "gradients recv");
+    r = &s.run[0];
+    near(r->split[LS_SPLIT_EXPOSED], 0.25, 1e-15); /* of the steps; the slowest waited a quarter of rank 0's time */
+    near(r->split[LS_SPLIT_STRAGGLER], 0.75, 1e-15);
+    near(r->split[LS_SPLIT_OTHER], 0, 0);
     near(r->step_time, 4, 1e-12);
+    near(r->n_comm_step, r->n_update, 0);
     assert_int_equal(r->n_part, 2);
     assert_int_equal(r->n_rank, 2);
     near(r->rank_bytes[1], 145, 0);
@@ -221,6 +240,7 @@ static void own_keys(void **state)
     assert_int_equal(r->n_coll, 1);
     near(r->coll[0].busy, 2, 0);
     has(r->setting, "bucket 7\n");
+    has(r->setting, "comm local\n");
     assert_null(strstr(r->setting, "seed"));
     assert_null(strstr(r->setting, "planned"));
     assert_int_equal(s.notes.n, 0);
@@ -415,6 +435,31 @@ static void make(const char *root, const char *path, const char *text)
     ls_free(p);
 }
 
+/* A run counts once, by whatever name it is given. */
+static void given_twice(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/ls_report_XXXXXX";
+    assert_non_null(mkdtemp(root));
+    ls_str text = {0};
+    made_metrics(&(made_run){.world = 1, .tokens_per_sec = 5, .epoch_time = 1, .strategy = "single"}, &text);
+    make(root, "training_metrics.json", text.data);
+    char *file = ls_path_join(root, "training_metrics.json"), *again = ls_path_join(root, "../");
+    char *other = ls_asprintf("%s%s", again, root + strlen("/tmp/"));
+    const char *const all[] = {root, file, root, other};
+    ls_run_set s = {0};
+    for (size_t i = 0; i < N_OF(all); i++) assert_int_equal(ls_run_set_add(&s, all[i]), LS_OK);
+    assert_int_equal(s.n, 1);
+    assert_int_equal(s.notes.n, 3);
+    has_note(&s.notes, "training_metrics.json: the same run as");
+    ls_run_set_fini(&s);
+    ls_str_fini(&text);
+    ls_free(file);
+    ls_free(again);
+    ls_free(other);
+    assert_int_equal(ls_fs_remove_tree(root), LS_OK);
+}
+
 /* The reference's translation scripts: a file a rank and epoch. */
 static void workdirs(void **state)
 {
@@ -543,11 +588,11 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals), cmocka_unit_test(scaling),       cmocka_unit_test(unlike),
-        cmocka_unit_test(waterfall), cmocka_unit_test(own_keys),      cmocka_unit_test(settings),
-        cmocka_unit_test(problems),  cmocka_unit_test(other_files),   cmocka_unit_test(hostile_names),
-        cmocka_unit_test(nsys),      cmocka_unit_test(numbers),       cmocka_unit_test(verifier),
-        cmocka_unit_test(workdirs),  cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(intervals),   cmocka_unit_test(scaling),     cmocka_unit_test(unlike),
+        cmocka_unit_test(waterfall),   cmocka_unit_test(own_keys),    cmocka_unit_test(settings),
+        cmocka_unit_test(problems),    cmocka_unit_test(other_files), cmocka_unit_test(hostile_names),
+        cmocka_unit_test(nsys),        cmocka_unit_test(numbers),     cmocka_unit_test(verifier),
+        cmocka_unit_test(given_twice), cmocka_unit_test(workdirs),    cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
