@@ -155,10 +155,10 @@ static void communication(const ls_analysis *a, ls_doc *d)
         return;
     }
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    ls_doc_chart(
-        d, &c,
-        "Time of rank 0 in collectives. What is hidden ran beside compute and cost nothing. Those below a hundredth of "
-        "the longest are in the table alone.");
+    ls_doc_chart(d, &c,
+                 "Time of rank 0 in collectives, mean of all steps of a run. What is hidden ran beside compute and "
+                 "cost nothing. Those below a hundredth of "
+                 "the longest are in the table alone.");
     ls_block *b = table(d, NULL, head, 8);
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;

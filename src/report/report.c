@@ -265,7 +265,8 @@ static ls_status read_alike(const ls_report_opts *o, ls_run_set *set, ls_compare
     LS_TRY(find_protocol(set, o, &p));
     if (!o->warm && p.warm && p.warm != set->warm) LS_TRY(read_runs(o, p.warm, set));
     for (int i = 0; i < set->n; i++)
-        shorter = shorter || (set->run[i].n_step > 0 && set->run[i].n_step <= set->run[i].n_warm);
+        shorter =
+            shorter || (set->run[i].metrics && set->run[i].n_step > 0 && set->run[i].n_step <= set->run[i].n_warm);
     if (shorter) LS_TRY(read_runs(o, 0, set));
     *c = (ls_compare_opts){.allow_mismatch = o->allow_mismatch, .weak = o->weak || p.weak, .steady = !shorter};
     return LS_OK;

@@ -359,6 +359,36 @@ static void many_settings(void **state)
     }
 }
 
+/* A picture of every pipeline, up to 16; the others are named. */
+static void many_pipelines(void **state)
+{
+    (void)state;
+    static const char rows[] = "[{\"lane\": 0, \"begin\": 0, \"end\": 1, \"kind\": \"forward\", \"label\": \"0\"}]";
+    for (int n = 11; n <= 18; n += 7) {
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_str html = {0}, md = {0};
+        for (int i = 0; i < n; i++) {
+            char name[16];
+            ls_str text = {0};
+            snprintf(name, sizeof name, "way%d", i);
+            made_metrics(&(made_run){.world = 2, .tokens_per_sec = 9, .epoch_time = 1, .strategy = name}, &text);
+            const ls_run_texts t = {
+                .metrics = text.data, .n_metrics = text.len, .pipeline = rows, .n_pipeline = sizeof rows - 1};
+            assert_int_equal(ls_run_read_texts(&t, name, &s.notes, &s.run[s.n++]), LS_OK);
+            ls_str_fini(&text);
+        }
+        assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+        ls_report_page(&a, &html, &md);
+        has(md.data, n == 11 ? "charts/pipeline_11.svg" : "charts/pipeline_16.svg");
+        if (n == 11) assert_null(strstr(md.data, "left out"));
+        else has(md.data, "Only the first 16 pipelines are drawn; left out: way16 × 2 (way16), way17 × 2 (way17).");
+        ls_str_fini(&html), ls_str_fini(&md);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
 /* A layout over all workers is one setting on any number of them; a hybrid is not. */
 static void over_all_workers(void **state)
 {
@@ -699,12 +729,13 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals), cmocka_unit_test(scaling),       cmocka_unit_test(unlike),
-        cmocka_unit_test(waterfall), cmocka_unit_test(own_keys),      cmocka_unit_test(settings),
-        cmocka_unit_test(problems),  cmocka_unit_test(other_files),   cmocka_unit_test(hostile_names),
-        cmocka_unit_test(nsys),      cmocka_unit_test(numbers),       cmocka_unit_test(verifier),
-        cmocka_unit_test(workdirs),  cmocka_unit_test(out_of_memory), cmocka_unit_test(interval_of_one),
-        cmocka_unit_test(basis),     cmocka_unit_test(many_settings), cmocka_unit_test(over_all_workers),
+        cmocka_unit_test(intervals),      cmocka_unit_test(scaling),       cmocka_unit_test(unlike),
+        cmocka_unit_test(waterfall),      cmocka_unit_test(own_keys),      cmocka_unit_test(settings),
+        cmocka_unit_test(problems),       cmocka_unit_test(other_files),   cmocka_unit_test(hostile_names),
+        cmocka_unit_test(nsys),           cmocka_unit_test(numbers),       cmocka_unit_test(verifier),
+        cmocka_unit_test(workdirs),       cmocka_unit_test(out_of_memory), cmocka_unit_test(interval_of_one),
+        cmocka_unit_test(basis),          cmocka_unit_test(many_settings), cmocka_unit_test(over_all_workers),
+        cmocka_unit_test(many_pipelines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
