@@ -190,7 +190,7 @@ ls_status ls_gnuplot_run(const char *script, bool *there)
     close(fd[0]);
     int rc = 0;
     while (waitpid(pid, &rc, 0) < 0 && errno == EINTR) {}
-    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127) *there = false;
+    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127 && !n) *there = false; /* with words: there, but it cannot start */
     else if (rc) return ls_fail(LS_E_IO, "gnuplot could not draw %s: %.300s", script, words);
     return LS_OK;
 }

@@ -2,90 +2,24 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/content.h"
+#include "report/report_impl.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
-
-static ls_status write_text(const char *dir, const char *name, const ls_str *text)
-{
-    if (text->failed) return ls_nomem(text->cap, name);
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_fs_write(path, text->data ? text->data : "", text->len);
-    ls_free(path);
-    return st;
-}
-
-/* gnuplot, as far as it goes: a chart that it does not draw is an SVG file alone, and is said once. */
-typedef struct png_pen {
-    bool there; /* asked for, and installed as far as is known */
-    int n_png, n_failed;
-    char words[400]; /* of the first that failed */
-} png_pen;
-
-static ls_status draw_png(const ls_chart *c, const char *dir, png_pen *pen)
-{
-    ls_str script = {0};
-    ls_status st = LS_OK;
-    char *png = ls_asprintf("%s/%s.png", dir, c->file), *gp = ls_asprintf("%s/.%s.gp", dir, c->file);
-    if (!png || !gp) {
-        st = ls_nomem(strlen(dir), "a path");
-        goto done;
-    }
-    ls_gnuplot_text(c, png, &script);
-    if (script.failed) st = ls_nomem(script.cap, "a script for gnuplot");
-    if (st != LS_OK) goto done;
-    LS_TRY_GOTO(st, done, ls_fs_write(gp, script.data, script.len));
-    if (ls_gnuplot_run(gp, &pen->there) != LS_OK) {
-        if (!pen->n_failed++) snprintf(pen->words, sizeof pen->words, "%s", ls_err_words());
-        ls_err_clear();
-        unlink(png); /* half a picture, or an earlier report's */
-    } else if (pen->there) pen->n_png++;
-    unlink(gp);
-done:
-    ls_str_fini(&script);
-    ls_free(png);
-    ls_free(gp);
-    return st;
-}
-
-/* <dir>/<file>.svg, and .png by way of a script that is removed again. */
-static ls_status write_chart(const ls_chart *c, const char *dir, png_pen *pen)
-{
-    ls_str svg = {0};
-    char name[64];
-    snprintf(name, sizeof name, "%.50s.svg", c->file);
-    ls_svg_draw(c, 760, true, &svg);
-    ls_status st = write_text(dir, name, &svg);
-    ls_str_fini(&svg);
-    LS_TRY(st);
-    return pen->there ? draw_png(c, dir, pen) : LS_OK;
-}
-
-/* What gnuplot did not do, in one line without its end; nothing when all went well. */
-static void pen_words(const png_pen *pen, ls_str *out)
-{
-    if (!pen->n_failed) return;
-    size_t n = strcspn(pen->words, "\n");
-    ls_str_addf(out, "%.*s", (int)n, pen->words);
-    if (pen->n_failed > 1) ls_str_addf(out, " (and %d more)", pen->n_failed - 1);
-    ls_str_addf(out, ": %s", pen->n_failed > 1 ? "those charts are SVG files only" : "that chart is an SVG file only");
-}
 
 static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result *r, bool png)
 {
     char *dir = ls_path_join(out, "charts");
-    png_pen pen = {.there = png};
+    report_pen pen = {.there = png};
     ls_str words = {0};
     ls_status st = dir ? LS_OK : ls_nomem(strlen(out), "a path");
     for (int i = 0; i < d->n && st == LS_OK; i++) {
         if (d->block[i].kind != LS_BLOCK_CHART) continue;
-        st = write_chart(&d->block[i].chart, dir, &pen);
+        st = report_write_chart(&d->block[i].chart, dir, &pen);
         r->n_chart++;
     }
-    pen_words(&pen, &words);
+    report_pen_words(&pen, &words);
     if (words.data) ls_notes_add(&r->notes, "%s", words.data);
     r->n_png = pen.n_png;
     r->no_gnuplot = png && !pen.there;
@@ -129,7 +63,7 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
         if (several && !first_of_setting(a, i)) continue;
         if (several) scaling_file(a->group[i].short_name, file, sizeof file);
         ls_scaling_text(a, several ? a->group[i].short_name : NULL, &text);
-        ls_status st = write_text(out, file, &text);
+        ls_status st = report_write_text(out, file, &text);
         ls_str_fini(&text);
         LS_TRY(st);
     }
@@ -181,9 +115,9 @@ static ls_status write_all(const ls_analysis *a, const ls_report_opts *o, ls_rep
     LS_TRY_GOTO(st, done, write_charts(&d, o->out, r, o->png));
     LS_TRY_GOTO(st, done, write_scaling(a, o->out));
     ls_doc_markdown(&d, "charts", &md);
-    LS_TRY_GOTO(st, done, write_text(o->out, "report.md", &md));
+    LS_TRY_GOTO(st, done, report_write_text(o->out, "report.md", &md));
     ls_doc_html(&d, &html);
-    st = write_text(o->out, "report.html", &html); /* last: when it is there, so is the rest */
+    st = report_write_text(o->out, "report.html", &html); /* last: when it is there, so is the rest */
 done:
     ls_str_fini(&html);
     ls_str_fini(&md);
@@ -327,81 +261,4 @@ void ls_report_result_fini(ls_report_result *r)
     ls_str_fini(&r->table);
     ls_notes_fini(&r->notes);
     *r = (ls_report_result){0};
-}
-
-/* --- the reference's pair of charts --- */
-
-static void pair_label(const ls_run *r, const char *what, char buf[96])
-{
-    report_doc d = {r->metrics, "", NULL};
-    const char *gpu = report_str(&d, "hardware.gpu_name");
-    if (!r->world) snprintf(buf, 96, "%s", what);
-    else
-        snprintf(buf, 96, "%d \xc3\x97 %.40s, %.30s", r->world, gpu && strcmp(gpu, "none") ? gpu : "worker",
-                 r->strategy);
-}
-
-static double last_epoch(const ls_run *r, const char *key, double otherwise)
-{
-    const json_t *epochs = json_object_get(r->metrics, "epochs");
-    size_t n = json_array_size(epochs);
-    double x = n ? report_num(&(report_doc){json_array_get(epochs, n - 1), "", NULL}, key) : NAN;
-    return isnan(x) ? otherwise : x;
-}
-
-ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words)
-{
-    ls_run_set set = {0};
-    ls_status st = LS_OK;
-    png_pen pen = {.there = true};
-    ls_chart chart[2] = {{.kind = LS_CHART_BARS,
-                          .file = "training_time_comparison",
-                          .x_label = "seconds of the last epoch",
-                          .unit = "s",
-                          .decimals = 1},
-                         {.kind = LS_CHART_BARS,
-                          .file = "training_throughput_comparison",
-                          .title = "Training throughput",
-                          .x_label = "tokens per second",
-                          .unit = "tokens/s"}};
-    char title[96] = "Training time";
-    LS_TRY_GOTO(st, done, ls_run_set_add(&set, baseline));
-    LS_TRY_GOTO(st, done, ls_run_set_add(&set, optimized));
-    if (set.n != 2 || !set.run[0].metrics || !set.run[1].metrics) {
-        ls_str_add(words, "no charts:\n");
-        for (int i = 0; i < set.notes.n; i++) ls_str_addf(words, "  %s\n", set.notes.text[i]);
-        goto done;
-    }
-    double time[2], rate[2];
-    for (int i = 0; i < 2; i++) {
-        char label[96];
-        pair_label(&set.run[i], i ? "optimized" : "baseline", label);
-        time[i] = last_epoch(&set.run[i], "epoch_wall_time_sec", set.run[i].epoch_time);
-        rate[i] = last_epoch(&set.run[i], "tokens_per_sec_global", set.run[i].tokens_per_sec);
-        for (int k = 0; k < 2; k++) {
-            ls_series *s = i ? chart[k].series : ls_chart_series(&chart[k], "run");
-            ls_chart_point(
-                &chart[k], s,
-                (ls_point){.x = ls_chart_category(&chart[k], label), .y = k ? rate[i] : time[i], .lo = NAN, .hi = NAN});
-        }
-    }
-    if (time[0] > 0 && !isnan(time[1])) {
-        snprintf(title, sizeof title, "Training time: %.0f %% less", 100 * (time[0] - time[1]) / time[0]);
-        ls_str_addf(words, "%s\n", title);
-    }
-    chart[0].title = title;
-    LS_TRY_GOTO(st, done, ls_fs_mkdirs(out));
-    for (int k = 0; k < 2; k++) {
-        if (ls_chart_empty(&chart[k])) continue;
-        const int before = pen.n_png;
-        LS_TRY_GOTO(st, done, write_chart(&chart[k], out, &pen));
-        ls_str_addf(words, "Wrote %s/%s.%s\n", out, chart[k].file, pen.n_png > before ? "png" : "svg");
-    }
-    if (!pen.there) ls_str_add(words, "gnuplot is not installed: charts are SVG files only\n");
-    pen_words(&pen, words);
-    if (pen.n_failed) ls_str_addc(words, '\n');
-done:
-    for (int k = 0; k < 2; k++) ls_chart_fini(&chart[k]);
-    ls_run_set_fini(&set);
-    return st;
 }

@@ -76,6 +76,8 @@ expect 1 "every worker has the same batch: --weak compares" "$LOCKSTEP" report "
 expect 0 "the first 2 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 2 --no-png --out "$out"
 expect 0 "Speeds are of whole epochs" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 7 --no-png --out "$out"
 expect 2 "warmup" "$LOCKSTEP" report "$SCRATCH/weak" --warmup -1
+echo '{"protocol": {"warmup_steps_excluded": 1, "scaling": "weak"}}' >"$SCRATCH/weak/strategies_report.json"
+expect 0 "the first 1 of each run is left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
 
 # --- refusals and broken folders ---
 mkdir -p "$SCRATCH/broken/cut" "$SCRATCH/broken/foreign" "$SCRATCH/nothing"
@@ -120,7 +122,9 @@ for first in 1 2; do
   [ "$(grep -c gnuplot "$SCRATCH/said")" = 1 ] && grep -q "no such terminal (and [0-9]* more): those charts are SVG files only" "$SCRATCH/said" || bad "gnuplot fails at $first: $(cat "$SCRATCH/said")"
   [ -s "$SCRATCH/fails$first/report.html" ] && [ "$(ls "$SCRATCH/fails$first/charts" | sort)" = "$(ls "$SCRATCH/plain/charts" | sort)" ] || bad "charts of a gnuplot that fails at $first: $(ls "$SCRATCH/fails$first/charts")"
 done
-rm -f "$SCRATCH/bin/n"
+printf '#!/bin/sh\necho "gnuplot: libcaca.so.0: no such file"; exit 127\n' >"$SCRATCH/bin/gnuplot" # there, but it does not start
+PATH=$SCRATCH/bin:$PATH expect 0 "libcaca.so.0: no such file (and" "$LOCKSTEP" report "$SCRATCH/runs" --out "$out"
+! grep -q "not installed" "$SCRATCH/err" || bad "a gnuplot that does not start: $(cat "$SCRATCH/err")"
 PATH=$SCRATCH/bin:$PATH expect 0 "could not draw" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
   --optimized-json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair_fails"
 [ "$(ls "$SCRATCH/pair_fails" | wc -l)" = 2 ] || bad "the pair of charts of a gnuplot that fails: $(ls "$SCRATCH/pair_fails")"
