@@ -176,9 +176,11 @@ void ls_basis_words(const ls_analysis *a, ls_str *out)
         return;
     }
     if (!a->warm_hi) ls_str_add(out, "Speeds are of all steps: the runs are too short for a warm-up to be left out.");
+    else if (a->warm_hi == 1 && a->warm_lo == 1)
+        ls_str_add(out, "Speeds are of the steps behind the warm-up: the first of each run is left out.");
     else if (a->warm_lo == a->warm_hi)
-        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d of each run %s left out.",
-                    a->warm_hi, a->warm_hi == 1 ? "is" : "are");
+        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d of each run are left out.",
+                    a->warm_hi);
     else
         ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d to %d of a run are left out.",
                     a->warm_lo, a->warm_hi);

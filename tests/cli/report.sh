@@ -77,7 +77,7 @@ expect 0 "the first 2 of each run are left out" "$LOCKSTEP" report "$SCRATCH/wea
 expect 0 "Speeds are of whole epochs" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 7 --no-png --out "$out"
 expect 2 "warmup" "$LOCKSTEP" report "$SCRATCH/weak" --warmup -1
 echo '{"protocol": {"warmup_steps_excluded": 1, "scaling": "weak"}}' >"$SCRATCH/weak/strategies_report.json"
-expect 0 "the first 1 of each run is left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
+expect 0 "the first of each run is left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
 
 # --- refusals and broken folders ---
 mkdir -p "$SCRATCH/broken/cut" "$SCRATCH/broken/foreign" "$SCRATCH/nothing"
