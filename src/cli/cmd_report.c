@@ -133,7 +133,8 @@ static ls_status run_verify(int argc, char **argv)
 
 typedef struct options {
     const char *out;
-    bool allow_mismatch, no_png;
+    bool allow_mismatch, no_png, weak;
+    int64_t warmup;
 } options;
 
 static const ls_opt opts[] = {
@@ -141,6 +142,11 @@ static const ls_opt opts[] = {
      "folder for report.html, report.md, scaling_report.json and charts/", "Report"},
     {"allow-mismatch", LS_OPT_SWITCH, offsetof(options, allow_mismatch), NULL, NULL,
      "compares runs that are not alike, and marks the page", NULL},
+    {"weak", LS_OPT_SWITCH, offsetof(options, weak), NULL, NULL,
+     "weak scaling: the global batch may grow with the workers [when the bench's report beside the runs says so]",
+     NULL},
+    {"warmup", LS_OPT_INT, offsetof(options, warmup), "N", NULL,
+     "first steps that are not counted [what the bench's report beside the runs says, else 5]", NULL},
     {"no-png", LS_OPT_SWITCH, offsetof(options, no_png), NULL, NULL, "SVG charts only, without gnuplot", NULL},
 };
 #define N_OPT (sizeof opts / sizeof opts[0])
@@ -164,7 +170,8 @@ static ls_status run_report(int argc, char **argv)
     LS_TRY(ls_opt_parse(opts, N_OPT, &o, NULL, argc, argv, &paths, &help));
     if (help) {
         cli_help(
-            "report RUN_DIR... [--out DIR] [--allow-mismatch]   (or: report table | charts | verify, each with --help)",
+            "report RUN_DIR... [--out DIR] [--weak] [--allow-mismatch]   (or: report table | charts | verify, each "
+            "with --help)",
             "Reads run folders of this program or of the reference trainer, metrics files, or folders of run folders, "
             "and writes one\n"
             "page that needs no network: report.html, with report.md and the charts beside it. Only like runs are "
@@ -172,24 +179,33 @@ static ls_status run_report(int argc, char **argv)
             "length, data, global batch, epochs, model, precision): with unlike ones each is reported for itself, the "
             "differences are\n"
             "named and the exit code is 1. What cannot be read is said with its file and key; the rest is still "
-            "reported.",
+            "reported, and\n"
+            "with nothing left the exit code is 3. Speeds are of the steps behind the warm-up where every run has them "
+            "(metrics.jsonl),\n"
+            "else of whole epochs; the page says which.",
             opts, N_OPT);
         return LS_OK;
     }
     if (!paths.n) return ls_fail(LS_E_ARG, "report needs at least one run folder (lockstep report RUN_DIR...)");
-    ls_report_opts ro = {
-        .path = paths.word, .n_path = paths.n, .out = o.out, .allow_mismatch = o.allow_mismatch, .png = !o.no_png};
+    if (o.warmup < 0 || o.warmup > 1000000)
+        return ls_fail(LS_E_ARG, "--warmup is a number of steps from 1, not %lld", (long long)o.warmup);
+    ls_report_opts ro = {.path = paths.word,
+                         .n_path = paths.n,
+                         .out = o.out,
+                         .allow_mismatch = o.allow_mismatch,
+                         .png = !o.no_png,
+                         .weak = o.weak,
+                         .warm = (int)o.warmup};
     ls_report_result r = {0};
     ls_status st = ls_report_write(&ro, &r);
-    bool unlike = r.n_mismatch && !r.comparable;
+    bool unlike = r.n_mismatch && !r.comparable, weak = r.looks_weak;
     print_result(&r, &o, st == LS_OK);
     ls_report_result_fini(&r);
     LS_TRY(st);
     if (!unlike) return LS_OK;
-    fprintf(stderr,
-            "lockstep: invalid_comparison: the runs are not alike, see %s/scaling_report.json (--allow-mismatch "
-            "compares them)\n",
-            o.out);
+    fprintf(stderr, "lockstep: invalid_comparison: the runs are not alike, see %s/scaling_report.json (%s)\n", o.out,
+            weak ? "every worker has the same batch: --weak compares them as weak scaling"
+                 : "--allow-mismatch compares them");
     return verdict_no();
 }
 

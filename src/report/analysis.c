@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* --- likeness --- */
@@ -98,10 +99,24 @@ static bool has_line(const char *text, const char *line, size_t n)
     return false;
 }
 
+/* A layout over all workers has one name on any number of them: "pp4 1f1b" on 4 is "pp (1f1b)", "tp4" is "tp". */
+static void plain_name(const ls_run *r, char *buf, size_t cap)
+{
+    const char *s = r->strategy;
+    char *end = NULL;
+    const bool pp = !strncmp(s, "pp", 2), tp = !strncmp(s, "tp", 2);
+    const long n = pp || tp ? strtol(s + 2, &end, 10) : 0;
+    const bool whole = end && end > s + 2 && n == r->world && n > 1 && !strstr(s, " tp");
+    if (whole && !*end) snprintf(buf, cap, "%.2s", s);
+    else if (whole && pp && *end == ' ') snprintf(buf, cap, "pp (%s)", end + 1);
+    else snprintf(buf, cap, "%s", s);
+}
+
 /* The strategy, and what distinguishes this group from others with as many workers and the same strategy. */
 static void name_group(const ls_analysis *a, ls_group *g)
 {
     ls_str s = {0};
+    char plain[80];
     for (const char *p = g->first->setting; *p;) {
         size_t n = strcspn(p, "\n");
         bool differs = false;
@@ -114,22 +129,25 @@ static void name_group(const ls_analysis *a, ls_group *g)
         p += n + (p[n] == '\n');
     }
     if (s.len) ls_str_addc(&s, ')');
-    snprintf(g->short_name, sizeof g->short_name, "%s%s", g->first->strategy, s.data ? s.data : "");
+    plain_name(g->first, plain, sizeof plain);
+    snprintf(g->short_name, sizeof g->short_name, "%.60s%s", plain, s.data ? s.data : "");
     snprintf(g->label, sizeof g->label, "%s \xc3\x97 %d", g->short_name, g->world); /* a multiplication sign */
     ls_str_fini(&s);
 }
 
-/* Interval of a single run's throughput, from ten blocks of its steps, carried over to the recorded mean. */
+/* Interval of a single run's throughput, from ten blocks of its steps (all of them: a block has one more than another where they do
+ * not divide), carried over to the mean. */
 static void interval_within(const ls_run *r, ls_estimate *e)
 {
     enum { BLOCKS = 10 };
-    int n = r->n_step - r->n_warm, per = n / BLOCKS;
+    int n = r->n_step - r->n_warm;
     double block[BLOCKS];
-    if (per < 1 || e->n != 1) return;
+    if (n < BLOCKS || e->n != 1) return;
     for (int b = 0; b < BLOCKS; b++) {
+        int from = (int)((int64_t)b * n / BLOCKS), to = (int)((int64_t)(b + 1) * n / BLOCKS);
         double time = 0;
-        for (int i = 0; i < per; i++) time += r->step[r->n_warm + b * per + i].time;
-        block[b] = time > 0 ? 1 / time : NAN;
+        for (int i = from; i < to; i++) time += r->step[r->n_warm + i].time;
+        block[b] = time > 0 ? (to - from) / time : NAN;
     }
     ls_estimate w = ls_estimate_of(block, BLOCKS);
     if (!(w.mean > 0) || isnan(w.half)) return;
@@ -150,6 +168,36 @@ double ls_run_rate(const ls_analysis *a, const ls_run *r)
     return run_value(r, a->steady ? 3 : 0);
 }
 
+void ls_basis_words(const ls_analysis *a, ls_str *out)
+{
+    if (!a->steady) {
+        ls_str_add(out, "Speeds are of whole epochs as the runs recorded them, warm-up included: not every run has a "
+                        "metrics.jsonl with steps behind a warm-up.");
+        return;
+    }
+    if (!a->warm_hi) ls_str_add(out, "Speeds are of all steps: the runs are too short for a warm-up to be left out.");
+    else if (a->warm_hi == 1 && a->warm_lo == 1)
+        ls_str_add(out, "Speeds are of the steps behind the warm-up: the first of each run is left out.");
+    else if (a->warm_lo == a->warm_hi)
+        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d of each run are left out.",
+                    a->warm_hi);
+    else
+        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d to %d of a run are left out.",
+                    a->warm_lo, a->warm_hi);
+}
+
+/* Whether the parts of a step are means of the steps behind the warm-up (run_steps.c): where the steps say them, and either a warm-up
+ * was asked for or the run recorded none of its own. */
+static bool split_of_steps(const ls_run_set *set, const ls_run *r)
+{
+    const report_doc d = {r->metrics, "", NULL};
+    if (!set->warm && report_get(&d, "lockstep.step_split")) return false;
+    for (int i = r->n_warm; i < r->n_step; i++)
+        for (int k = 0; k < LS_N_SPLIT && r->step[i].time > 0; k++)
+            if (r->step[i].part[k] >= 0) return true;
+    return false;
+}
+
 static ls_status measure_group(const ls_analysis *a, ls_group *g)
 {
     double *x = ls_alloc((size_t)g->n_run * sizeof *x);
@@ -161,12 +209,15 @@ static ls_status measure_group(const ls_analysis *a, ls_group *g)
     }
     if (!a->steady) g->tokens = g->recorded;
     if (g->n_run == 1) interval_within(g->first, &g->tokens);
+    g->step_time = NAN;
     for (int k = 0; k < LS_N_SPLIT; k++) {
         for (int i = 0; i < g->n_run; i++) x[i] = a->set->run[g->run[i]].split[k];
         g->split[k] = ls_estimate_of(x, g->n_run).mean;
+        if (g->split[k] > 0) g->step_time = (isnan(g->step_time) ? 0 : g->step_time) + g->split[k];
     }
-    for (int i = 0; i < g->n_run; i++) x[i] = a->set->run[g->run[i]].step_time;
-    g->step_time = ls_estimate_of(x, g->n_run).mean;
+    g->split_of_steps = true;
+    for (int i = 0; i < g->n_run; i++)
+        g->split_of_steps = g->split_of_steps && split_of_steps(a->set, &a->set->run[g->run[i]]);
     ls_free(x);
     return LS_OK;
 }
@@ -288,8 +339,13 @@ ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_an
     const bool allow_mismatch = o->allow_mismatch;
     ls_analysis a = {.set = set, .baseline = -1, .best = -1, .second = -1, .weak = o->weak, .steady = o->steady};
     ls_status st = LS_OK;
-    for (int i = 0; i < set->n; i++) /* never one kind of number against the other */
-        if (in_comparison(&set->run[i]) && !(run_value(&set->run[i], 3) > 0)) a.steady = false;
+    for (int i = 0, n = 0; i < set->n; i++) {
+        const ls_run *r = &set->run[i];
+        if (!in_comparison(r)) continue;
+        if (!(run_value(r, 3) > 0)) a.steady = false; /* never one kind of number against the other */
+        if (!n || r->n_warm < a.warm_lo) a.warm_lo = r->n_warm;
+        if (!n++ || r->n_warm > a.warm_hi) a.warm_hi = r->n_warm;
+    }
     a.group = ls_alloc((size_t)(set->n + 1) * sizeof *a.group);
     if (!a.group) return ls_nomem((size_t)set->n * sizeof *a.group, "groups of runs");
     LS_TRY_GOTO(st, fail, find_mismatches(&a));

@@ -30,11 +30,12 @@ typedef struct ls_group {
     int *run;            /* indices into the set */
     int n_run;
     ls_estimate tokens, epoch_time, wall;
-    ls_estimate recorded;            /* the contract's tokens/s: of whole epochs, warm-up included */
-    ls_estimate speedup, efficiency; /* NaN: no one-worker group                          */
-    double speedup_r1;               /* the reference's: over the first one-worker repeat */
-    int base;                        /* the one-worker group, or -1                       */
-    double step_time, split[LS_N_SPLIT];
+    ls_estimate recorded;                /* the contract's tokens/s: of whole epochs, warm-up included */
+    ls_estimate speedup, efficiency;     /* NaN: no one-worker group                          */
+    double speedup_r1;                   /* the reference's: over the first one-worker repeat */
+    int base;                            /* the one-worker group, or -1                       */
+    double split[LS_N_SPLIT], step_time; /* parts of a step, seconds, and the sum of those there are; NaN: none */
+    bool split_of_steps;                 /* of the steps behind the warm-up; else of all, as the run recorded them */
     ls_waterfall waterfall;
 } ls_group;
 
@@ -58,6 +59,7 @@ typedef struct ls_analysis {
     int n_loss;           /* runs with steps                                           */
     bool several_commits; /* the runs come from more than one commit                   */
     bool weak, steady;    /* as asked; steady: tokens/s are those behind the warm-up   */
+    int warm_lo, warm_hi; /* steps of warm-up, the fewest and the most of a run        */
 } ls_analysis;
 
 typedef struct ls_compare_opts {
@@ -71,6 +73,8 @@ ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *ou
 ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
 void ls_analysis_fini(ls_analysis *a);
 void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
+/* Which steps the tokens/s are of, as a sentence. */
+void ls_basis_words(const ls_analysis *a, ls_str *out);
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
 bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 

@@ -62,6 +62,20 @@ int ls_chart_category(ls_chart *c, const char *name)
     return c->n_category++;
 }
 
+void ls_chart_leave_out(ls_chart *c, const char *name)
+{
+    size_t n = strlen(c->left_out);
+    c->n_left_out++;
+    if (c->n_named + 1 < c->n_left_out || n + strlen(name) + 3 > sizeof c->left_out) return;
+    snprintf(c->left_out + n, sizeof c->left_out - n, "%s%s", n ? ", " : "", name);
+    c->n_named++;
+}
+
+int ls_chart_mark(int series)
+{
+    return (series + series / 8) % 4;
+}
+
 void ls_chart_fini(ls_chart *c)
 {
     for (int i = 0; i < c->n_series; i++) ls_free(c->series[i].point);

@@ -42,12 +42,19 @@ typedef struct ls_chart {
     int n_series, cap_series;
     char (*category)[96];
     int n_category, cap_category;
+    char left_out[400]; /* names of what is not drawn, as many as fit */
+    int n_left_out, n_named;
     bool failed; /* memory ran out while it was filled */
 } ls_chart;
+
+/* Lines that can still be told apart: 8 colours, and 4 marks and dashes of each. More would be, but not beside one another. */
+enum { LS_CHART_MAX_LINE = 24 };
 
 ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory is out (then failed is set) */
 void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
 int ls_chart_category(ls_chart *c, const char *name);       /* its index */
+void ls_chart_leave_out(ls_chart *c, const char *name);     /* the page says so under the chart */
+int ls_chart_mark(int series);                              /* 0 to 3: with its colour no other line's */
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
 

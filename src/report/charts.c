@@ -65,7 +65,8 @@ static const char *name_of(const ls_analysis *a, const ls_run *r)
 /* A line for all runs whose losses are equal bit for bit; it bears the name of the first and says how many more there are. */
 void chart_loss(const ls_analysis *a, ls_chart *c)
 {
-    const ls_run *shown[8];
+    enum { MOST = LS_CHART_MAX_LINE / 2 }; /* each may have its validation beside it */
+    const ls_run *shown[MOST];
     int n = 0;
     *c = (ls_chart){.kind = LS_CHART_LINES,
                     .file = "loss",
@@ -73,12 +74,16 @@ void chart_loss(const ls_analysis *a, ls_chart *c)
                     .x_label = "step",
                     .y_label = "loss",
                     .decimals = 4};
-    for (int i = 0; i < a->set->n && n < 8; i++) {
+    for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         int same = 0, k = 0;
         char name[96];
         while (k < n && !ls_same_losses(shown[k], r)) k++;
         if (!r->n_step || k < n) continue;
+        if (n == MOST) {
+            ls_chart_leave_out(c, name_of(a, r));
+            continue;
+        }
         for (int m = i + 1; m < a->set->n; m++) same += ls_same_losses(r, &a->set->run[m]);
         if (a->same_loss) snprintf(name, sizeof name, "all %d runs", a->n_loss);
         else if (same) snprintf(name, sizeof name, "%.60s and %d more", name_of(a, r), same);
@@ -97,11 +102,14 @@ void chart_epoch_loss(const ls_analysis *a, ls_chart *c)
                     .x_label = "epoch",
                     .y_label = "loss",
                     .decimals = 4};
-    for (int i = 0, drawn = 0; i < a->set->n && drawn < 6; i++) {
+    for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         char name[96];
         if (r->n_step || r->n_epoch < 2) continue;
-        drawn++;
+        if (c->n_series + 2 > LS_CHART_MAX_LINE) {
+            ls_chart_leave_out(c, r->name);
+            continue;
+        }
         ls_series *s = ls_chart_series(c, r->name);
         for (int e = 0; e < r->n_epoch; e++) ls_chart_point(c, s, at(e + 1, r->epoch_loss[e]));
         snprintf(name, sizeof name, "%.70s, validation", r->name);
@@ -119,7 +127,8 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
     *c = (ls_chart){.kind = LS_CHART_BARS,
                     .file = "throughput",
                     .title = "Throughput",
-                    .x_label = "tokens per second, all workers",
+                    .x_label = a->steady ? "tokens per second, all workers, behind the warm-up"
+                                         : "tokens per second, all workers, of whole epochs",
                     .unit = "tokens/s",
                     .decimals = most < 100 ? 1 : 0};
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
@@ -132,7 +141,7 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
     }
 }
 
-/* A line a strategy, from its one-worker group on. */
+/* A line a setting, from its one-worker group on. */
 static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool efficiency)
 {
     int most = 0;
@@ -141,7 +150,11 @@ static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool e
         bool first = g->world > 1 && g->base >= 0 && !isnan(g->speedup.mean);
         for (int k = 0; k < i && first; k++)
             first = a->group[k].world < 2 || strcmp(a->group[k].short_name, g->short_name) != 0;
-        if (!first || c->n_series >= 8) continue;
+        if (!first) continue;
+        if (c->n_series + 1 == LS_CHART_MAX_LINE) { /* the last is the ideal one */
+            ls_chart_leave_out(c, g->short_name);
+            continue;
+        }
         ls_series *s = ls_chart_series(c, g->short_name);
         ls_chart_point(c, s, at(1, factor));
         for (int k = i; k < a->n_group; k++) {
@@ -189,7 +202,7 @@ void chart_efficiency(const ls_analysis *a, ls_chart *c)
 void chart_step_split(const ls_analysis *a, ls_chart *c)
 {
     double longest = 0;
-    for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time);
+    for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time); /* NaN: no parts */
     *c = (ls_chart){.kind = LS_CHART_STACK,
                     .file = "step_split",
                     .title = "Where a step's time goes",
@@ -242,12 +255,12 @@ void chart_waterfall(const ls_analysis *a, ls_chart *c)
 /* Seconds a step of a collective: time waited for, and the rest of its busy time. */
 static double exposed_of(const ls_run *r, const ls_run_coll *k)
 {
-    return r->n_update > 0 && k->exposed > 0 ? k->exposed / r->n_update : 0;
+    return r->n_comm_step > 0 && k->exposed > 0 ? k->exposed / r->n_comm_step : 0;
 }
 
 static double hidden_of(const ls_run *r, const ls_run_coll *k)
 {
-    return r->n_update > 0 && k->busy > 0 ? fmax(k->busy / r->n_update - exposed_of(r, k), 0) : 0;
+    return r->n_comm_step > 0 && k->busy > 0 ? fmax(k->busy / r->n_comm_step - exposed_of(r, k), 0) : 0;
 }
 
 /* A row a setting and collective; those below a hundredth of the longest are in the table alone. */
@@ -273,11 +286,15 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
         if (s) s->hue = exposed ? 1 : 0;
         for (int i = 0, row = 0; i < a->n_group; i++) {
             const ls_run *r = a->group[i].first;
-            for (int k = 0; k < r->n_coll && row < 60; k++) {
+            for (int k = 0; k < r->n_coll; k++) {
                 double out = exposed_of(r, &r->coll[k]), in = hidden_of(r, &r->coll[k]), y = exposed ? out : in;
                 char name[160];
                 if (!(out + in > 0.01 * longest)) continue;
                 snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, r->coll[k].kind);
+                if (row == 60) {
+                    if (exposed) ls_chart_leave_out(c, name);
+                    continue;
+                }
                 if (exposed) ls_chart_category(c, name);
                 if (y > 0) ls_chart_point(c, s, at(row, y));
                 row++;

@@ -58,7 +58,7 @@ static void speed(const ls_analysis *a, ls_doc *d)
     ls_doc_chart(d, &c, "Longer is faster. The thin line is the 95 % interval of the mean.");
     groups_table(a, d);
     chart_speedup(a, &c);
-    ls_doc_chart(d, &c, "The dashed line is ideal: twice the workers, twice the speed.");
+    ls_doc_chart(d, &c, "The grey line without marks is ideal: twice the workers, twice the speed.");
     chart_efficiency(a, &c);
     ls_doc_chart(d, &c, "Speed-up divided by the number of workers.");
 }
@@ -105,14 +105,38 @@ static void waterfall_table(const ls_analysis *a, ls_doc *d)
     }
 }
 
+/* What the parts of a step are means of: it depends on what the run left behind. */
+static void split_words(const ls_analysis *a, ls_str *out)
+{
+    int of_steps = 0, recorded = 0;
+    bool stages = false;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (isnan(g->step_time)) continue;
+        *(g->split_of_steps ? &of_steps : &recorded) += 1;
+        stages = stages || g->split[LS_SPLIT_BUBBLE] > 0;
+    }
+    ls_str_add(out, recorded ? "Mean of all steps of a run, warm-up included, as it recorded them"
+                             : "Mean of the steps behind the warm-up");
+    for (int i = 0, n = 0; i < a->n_group && recorded && of_steps; i++)
+        if (a->group[i].split_of_steps && !isnan(a->group[i].step_time))
+            ls_str_addf(out, "%s%s", n++ ? ", " : " (of the steps behind the warm-up: ", a->group[i].label);
+    ls_str_addf(out, "%s. Times are those of rank 0%s.", recorded && of_steps ? ")" : "",
+                stages ? "; of a pipeline, means over its stages" : "");
+}
+
 static void time_parts(const ls_analysis *a, ls_doc *d)
 {
+    ls_str words = {0};
     ls_chart split, fall;
     chart_step_split(a, &split);
     chart_waterfall(a, &fall);
     bool any = !ls_chart_empty(&split), falls = !ls_chart_empty(&fall);
     if (any || falls) ls_doc_add(d, LS_BLOCK_SECTION, "Where the time went");
-    ls_doc_chart(d, &split, "Mean of the steps behind the warm-up, on rank 0.");
+    split_words(a, &words);
+    ls_doc_chart(d, &split, words.data ? words.data : "");
+    if (words.failed) d->failed = true;
+    ls_str_fini(&words);
     ls_doc_chart(d, &fall,
                  "A bar is the time of a step. Useful is what an equal share of one worker's step takes; each other "
                  "part is time beyond "
@@ -131,13 +155,16 @@ static void communication(const ls_analysis *a, ls_doc *d)
         return;
     }
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    ls_doc_chart(d, &c, "Time of rank 0 in collectives. What is hidden ran beside compute and cost nothing.");
+    ls_doc_chart(d, &c,
+                 "Time of rank 0 in collectives, mean of all steps of a run. What is hidden ran beside compute and "
+                 "cost nothing. Those below a hundredth of "
+                 "the longest are in the table alone.");
     ls_block *b = table(d, NULL, head, 8);
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
         for (int k = 0; k < r->n_coll; k++) {
             const ls_run_coll *x = &r->coll[k];
-            double n = r->n_update > 0 ? r->n_update : NAN,
+            double n = r->n_comm_step > 0 ? r->n_comm_step : NAN,
                    hidden = x->busy > 0 ? 100 * (1 - x->exposed / x->busy) : NAN;
             ls_doc_cell(d, b, "%s", a->group[i].label);
             ls_doc_cell(d, b, "%s", x->kind);
@@ -188,21 +215,42 @@ static void resources(const ls_analysis *a, ls_doc *d)
     ls_doc_chart(d, &rate, "Operations of the model, not of the machine, in a second.");
 }
 
+/* A picture a setting: the first of its repeats. */
 static void pipelines(const ls_analysis *a, ls_doc *d)
 {
-    bool any = false;
-    for (int i = 0, n = 0; i < a->set->n && n < 4; i++) {
+    static const char *const file[] = {"pipeline",    "pipeline_2",  "pipeline_3",  "pipeline_4",
+                                       "pipeline_5",  "pipeline_6",  "pipeline_7",  "pipeline_8",
+                                       "pipeline_9",  "pipeline_10", "pipeline_11", "pipeline_12",
+                                       "pipeline_13", "pipeline_14", "pipeline_15", "pipeline_16"};
+    enum { MOST = sizeof file / sizeof file[0] };
+    ls_str left = {0};
+    int n = 0, n_left = 0;
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
         ls_chart c;
-        bool first = !a->set->run[i].metrics; /* of its repeats */
-        for (int g = 0; g < a->n_group; g++) first = first || a->group[g].first == &a->set->run[i];
-        if (!a->set->run[i].n_span || !first) continue;
-        chart_gantt(&a->set->run[i], &c);
-        if (!any) ls_doc_add(d, LS_BLOCK_SECTION, "Pipeline");
-        any = true;
-        static const char *const file[] = {"pipeline", "pipeline_2", "pipeline_3", "pipeline_4"};
+        bool first = !r->metrics;
+        char words[256];
+        snprintf(words, sizeof words, "%.250s", r->name);
+        for (int g = 0; g < a->n_group; g++) {
+            if (a->group[g].first != r) continue;
+            first = true;
+            snprintf(words, sizeof words, "%s (%.140s)", a->group[g].label, r->name);
+        }
+        if (!r->n_span || !first) continue;
+        if (n == MOST) {
+            ls_str_addf(&left, "%s%s", n_left++ ? ", " : "", words);
+            continue;
+        }
+        if (!n) ls_doc_add(d, LS_BLOCK_SECTION, "Pipeline");
+        chart_gantt(r, &c);
         c.file = file[n++];
-        ls_doc_chart(d, &c, a->set->run[i].name);
+        ls_doc_chart(d, &c, words);
     }
+    if (n_left)
+        ls_doc_add(d, LS_BLOCK_TEXT, "Only the first %d pipelines are drawn; left out: %s.", MOST,
+                   left.data ? left.data : "");
+    if (left.failed) d->failed = true;
+    ls_str_fini(&left);
 }
 
 static void profiles(const ls_analysis *a, ls_doc *d)
@@ -259,6 +307,7 @@ static void problems(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_SECTION, "What could not be read");
     ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
     for (int i = 0; i < a->set->notes.n && i < 200; i++) ls_doc_cell(d, b, "%s", a->set->notes.text[i]);
+    if (a->set->notes.n > 200) ls_doc_cell(d, b, "and %d more", a->set->notes.n - 200);
 }
 
 void ls_report_doc(const ls_analysis *a, ls_doc *d)

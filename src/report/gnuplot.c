@@ -66,6 +66,7 @@ static void data_blocks(const ls_chart *c, ls_str *out)
 
 static void plot_lines(const ls_chart *c, ls_str *out)
 {
+    static const char *const look[] = {"pt 7", "dt 2 pt 5", "dt 3 pt 9", "dt 4 pt 13"}; /* as in the SVG */
     const char *between = "";
     if (c->zero) ls_str_add(out, "set yrange [0:*]\n");
     ls_str_add(out, "set key below\nplot ");
@@ -83,7 +84,7 @@ static void plot_lines(const ls_chart *c, ls_str *out)
                         s->dots                 ? "points"
                         : s->n > 40 || s->ideal ? "lines"
                                                 : "linespoints",
-                        s->ideal ? "#9aa5b1" : hue_of(c, i), s->ideal ? "dt 2" : "pt 7");
+                        s->ideal ? "#9aa5b1" : hue_of(c, i), s->ideal ? "dt 2" : look[ls_chart_mark(i)]);
             quoted(out, s->name);
         }
     }
@@ -189,7 +190,7 @@ ls_status ls_gnuplot_run(const char *script, bool *there)
     close(fd[0]);
     int rc = 0;
     while (waitpid(pid, &rc, 0) < 0 && errno == EINTR) {}
-    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127) *there = false;
+    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127 && !n) *there = false; /* with words: there, but it cannot start */
     else if (rc) return ls_fail(LS_E_IO, "gnuplot could not draw %s: %.300s", script, words);
     return LS_OK;
 }

@@ -9,11 +9,16 @@ typedef struct ls_report_opts {
     int n_path;
     const char *out;
     bool allow_mismatch, png;
+    bool weak; /* the global batch grows with the workers; known by itself beside a bench's report that says so */
+    int warm;  /* steps that are left out; 0: as a bench's report beside the runs says, else LS_REPORT_WARM */
 } ls_report_opts;
+
+enum { LS_REPORT_WARM = 5 }; /* the bench's */
 
 typedef struct ls_report_result {
     int n_run, n_group, n_mismatch, n_chart, n_png;
     bool comparable, no_gnuplot; /* gnuplot is not installed */
+    bool looks_weak;             /* unlike, but for a batch that is equal by worker */
     ls_str table;                /* the settings as a short table, for a terminal */
     ls_notes notes;              /* what could not be read, and unlike fields       */
 } ls_report_result;

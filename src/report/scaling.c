@@ -1,4 +1,5 @@
 /* scaling.c - scaling_report.json: the contract's keys first, ours (means as base, intervals, every repeat) behind them. */
+#include "core/fs.h"
 #include "report/analysis.h"
 
 #include <math.h>
@@ -82,7 +83,7 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
         const char *dir = a->set->run[g->run[i]].dir;
         size_t n = strlen(dir);
         char path[4352];
-        bool file = n > 5 && !strcmp(dir + n - 5, ".json");
+        bool file = (n > 5 && !strcmp(dir + n - 5, ".json")) || (ls_fs_exists(dir) && !ls_fs_is_dir(dir));
         snprintf(path, sizeof path, "%.4096s%s", dir, file ? "" : "/training_metrics.json");
         ls_jsonw_str(w, path);
     }
@@ -109,6 +110,41 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
     ls_jsonw_close(w);
 }
 
+static bool asked(const ls_group *g, const char *strategy)
+{
+    return !strategy || g->world < 2 || !strcmp(g->short_name, strategy);
+}
+
+/* A number of workers is a key, so it comes once: the first of its groups; of those on one worker, the one that the setting is
+ * compared with. -1: none. */
+static int choose(const ls_analysis *a, const char *strategy, int world)
+{
+    int first = -1;
+    for (int i = a->n_group - 1; i >= 0; i--)
+        if (a->group[i].world == world && asked(&a->group[i], strategy)) first = i;
+    for (int i = 0; i < a->n_group && world == 1; i++)
+        if (a->group[i].world > 1 && asked(&a->group[i], strategy) && a->group[i].base >= 0) return a->group[i].base;
+    return first;
+}
+
+/* The groups whose number of workers another one has. With a strategy: those of it; the others have files of their own. */
+static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy)
+{
+    bool any = false;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (!asked(g, strategy) || choose(a, strategy, g->world) == i) continue;
+        if (!any) ls_jsonw_put_open(w, "left_out", '[');
+        any = true;
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_str(w, "setting", g->short_name);
+        ls_jsonw_put_int(w, "workers", g->world);
+        ls_jsonw_put_str(w, "why", "`runs` holds one setting for a number of workers");
+        ls_jsonw_close(w);
+    }
+    if (any) ls_jsonw_close(w);
+}
+
 void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out)
 {
     ls_scaling_text_with(a, strategy, NULL, NULL, out);
@@ -123,16 +159,12 @@ void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*mor
     bool ok = a->comparable && a->baseline >= 0;
     ls_jsonw_put_str(&w, "status", !ok ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
     if (ok) {
-        int last = 0; /* a number of workers is a key, so it comes once: the first of its groups */
         put_protocol(&w, a, &(extra){more, ctx});
         ls_jsonw_put_open(&w, "runs", '{');
-        for (int i = 0; i < a->n_group; i++) {
-            const ls_group *g = &a->group[i];
-            if (g->world == last || (strategy && g->world > 1 && strcmp(g->short_name, strategy))) continue;
-            put_group(&w, a, g);
-            last = g->world;
-        }
+        for (int i = 0; i < a->n_group; i++)
+            if (choose(a, strategy, a->group[i].world) == i) put_group(&w, a, &a->group[i]);
         ls_jsonw_close(&w);
+        put_left_out(&w, a, strategy);
     }
     if (!ok || a->n_mismatch) put_mismatches(&w, a);
     ls_jsonw_close(&w);

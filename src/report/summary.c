@@ -70,6 +70,7 @@ static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
         if (most < 0 || diff[k] > diff[most]) most = k;
     }
     if (!(total > 0) || diff[most] <= 0 || isnan(best->step_time) || isnan(second->step_time)) return;
+    if (best->split_of_steps != second->split_of_steps) return; /* one with its warm-up, one without */
     ls_doc_add(
         d, LS_BLOCK_TEXT,
         "Why: a step of %s takes %.1f ms, one of %s %.1f ms. The largest part of the difference is %s (%+.1f ms).",
@@ -180,6 +181,19 @@ static void say_mismatches(const ls_analysis *a, ls_doc *d)
     if (a->n_mismatch > 40) ls_doc_add(d, LS_BLOCK_TEXT, "And %d more.", a->n_mismatch - 40);
 }
 
+static void say_basis(const ls_analysis *a, ls_doc *d)
+{
+    ls_str s = {0};
+    ls_basis_words(a, &s);
+    if (a->weak)
+        ls_str_add(&s,
+                   " Weak scaling: every worker has the batch of one, so the work grows with the workers, and ideal "
+                   "is the time of one worker.");
+    ls_doc_add(d, LS_BLOCK_TEXT, "%s", s.data ? s.data : "");
+    if (s.failed) d->failed = true;
+    ls_str_fini(&s);
+}
+
 static void doubts(const ls_analysis *a, ls_doc *d)
 {
     bool within = false, single = false;
@@ -216,5 +230,6 @@ void content_summary(const ls_analysis *a, ls_doc *d)
                    workers_word(a->group[0].world), rate_text(rate, &a->group[0].tokens));
     }
     if (a->best >= 0) cards(a, d);
+    if (a->n_group) say_basis(a, d);
     doubts(a, d);
 }

@@ -112,6 +112,18 @@ void svg_x_axis(const ls_chart *c, const svg_frame *f, int n_tick, ls_str *out)
     if (c->x_label) svg_text(out, (f->left + f->right) / 2, f->bottom + 36, "middle", "soft", c->x_label);
 }
 
+static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
+{
+    switch (shape % 4) {
+    case 0: ls_str_addf(out, "<circle class=\"box h%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"/>", hue, x, y); break;
+    case 1:
+        ls_str_addf(out, "<rect class=\"box h%d\" x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\"/>", hue, x - 4, y - 4);
+        break;
+    case 2: ls_str_addf(out, "<path class=\"box h%d\" d=\"M%.1f %.1fl5 9h-10z\"/>", hue, x, y - 5); break;
+    default: ls_str_addf(out, "<path class=\"box h%d\" d=\"M%.1f %.1fl5 5l-5 5l-5 -5z\"/>", hue, x, y - 5);
+    }
+}
+
 static double legend_walk(const ls_chart *c, double x, double y, double width, ls_str *out)
 {
     double at = x, row = y;
@@ -124,6 +136,7 @@ static double legend_walk(const ls_chart *c, double x, double y, double width, l
             if (s->ideal)
                 ls_str_addf(out, "<line class=\"ideal\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", at, at + 16,
                             row - 4, row - 4);
+            else if (c->kind == LS_CHART_LINES) draw_mark(out, svg_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
             else
                 ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
                             svg_hue(c, i), at, row - 10);
@@ -191,18 +204,6 @@ static bool few_values(const ls_chart *c, double value[8], int *n)
     return *n > 0;
 }
 
-static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
-{
-    switch (shape % 4) {
-    case 0: ls_str_addf(out, "<circle class=\"box h%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\"/>", hue, x, y); break;
-    case 1:
-        ls_str_addf(out, "<rect class=\"box h%d\" x=\"%.1f\" y=\"%.1f\" width=\"8\" height=\"8\"/>", hue, x - 4, y - 4);
-        break;
-    case 2: ls_str_addf(out, "<path class=\"box h%d\" d=\"M%.1f %.1fl5 9h-10z\"/>", hue, x, y - 5); break;
-    default: ls_str_addf(out, "<path class=\"box h%d\" d=\"M%.1f %.1fl5 5l-5 5l-5 -5z\"/>", hue, x, y - 5);
-    }
-}
-
 static void draw_series(const ls_chart *c, const svg_frame *f, int i, ls_str *out)
 {
     static const char *const dash[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\"",
@@ -211,7 +212,7 @@ static void draw_series(const ls_chart *c, const svg_frame *f, int i, ls_str *ou
     int hue = svg_hue(c, i);
     if (s->n > 1 && !s->dots) {
         if (s->ideal) ls_str_add(out, "<path class=\"ideal\" d=\"");
-        else ls_str_addf(out, "<path class=\"line h%d\"%s d=\"", hue, dash[i % 4]);
+        else ls_str_addf(out, "<path class=\"line h%d\"%s d=\"", hue, dash[ls_chart_mark(i)]);
         for (int k = 0; k < s->n; k++)
             ls_str_addf(out, "%c%.1f %.1f", k ? 'L' : 'M', svg_x(f, s->point[k].x), svg_y(f, s->point[k].y));
         ls_str_add(out, "\"/>");
@@ -228,7 +229,7 @@ static void draw_series(const ls_chart *c, const svg_frame *f, int i, ls_str *ou
             if (p->hi <= f->y1) ls_str_addf(out, "M%.1f %.1fh8", x - 4, high);
             ls_str_add(out, "\"/>");
         }
-        draw_mark(out, hue, i, x, y);
+        draw_mark(out, hue, ls_chart_mark(i), x, y);
         ls_str_add(out, "<title>");
         ls_xml_text(out, s->name);
         ls_str_addf(out, ": %s %s</title></g>", svg_value(t, c, p->y), c->unit ? c->unit : "");
@@ -246,13 +247,14 @@ static int by_y(const void *a, const void *b)
     return (x->y > y->y) - (x->y < y->y);
 }
 
+enum { GAP = 16 }; /* between end labels */
+
 /* Names at the ends of their lines, pushed apart so that none covers another. */
 static void end_labels(const ls_chart *c, const svg_frame *f, double width, ls_str *out)
 {
-    enum { MOST = 24, GAP = 16 };
-    end_label l[MOST];
+    end_label l[LS_CHART_MAX_LINE];
     int n = 0;
-    for (int i = 0; i < c->n_series && n < MOST; i++) {
+    for (int i = 0; i < c->n_series && n < LS_CHART_MAX_LINE; i++) {
         const ls_series *s = &c->series[i];
         if (s->n) l[n++] = (end_label){svg_y(f, s->point[s->n - 1].y), 0, i};
     }
@@ -268,7 +270,7 @@ static void end_labels(const ls_chart *c, const svg_frame *f, double width, ls_s
         if (s->ideal)
             ls_str_addf(out, "<line class=\"ideal\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", f->right + 8,
                         f->right + 20, l[i].at, l[i].at);
-        else draw_mark(out, svg_hue(c, l[i].series), l[i].series, f->right + 14, l[i].at);
+        else draw_mark(out, svg_hue(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
         svg_fit_text(out, f->right + 24, l[i].at + 4, "ink", s->name, width - f->right - 26);
     }
 }
@@ -283,7 +285,7 @@ void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
     svg_frame f = {.left = 56,
                    .right = narrow ? width - 16 : width - room,
                    .top = 32 + legend,
-                   .bottom = 32 + legend + (narrow ? 200 : 250)};
+                   .bottom = 32 + legend + (narrow ? 200 : fmax(250, GAP * (c->n_series + 1)))}; /* room for names */
     range(c, &f);
     if (c->y_label) svg_text(out, 2, 14, "start", "soft", c->y_label);
     if (narrow) svg_legend(c, 4, 36, width - 8, out);

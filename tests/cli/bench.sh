@@ -67,7 +67,7 @@ grep -q "left out: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "wh
 python3 - <<'PY' || bad "strategies_report.json"
 import json
 r = json.load(open("t/strategies_report.json"))
-assert r["status"] == "ok" and [s["setting"] for s in r["settings"]] == ["single", "ddp", "zero3", "pp2 1f1b"], r["settings"]
+assert r["status"] == "ok" and [s["setting"] for s in r["settings"]] == ["single", "ddp", "zero3", "pp (1f1b)"], r["settings"]
 assert r["left_out"][0]["setting"] == "2gpu_ddp+pp2"
 for s in r["settings"]:
     for k in ("communication_overhead", "tokens_per_sec", "training_time_sec", "cpu_utilisation", "peak_memory_bytes", "speedup", "scaling_efficiency"):

@@ -52,9 +52,32 @@ md = (page / "report.md").read_text()
 rows = [l for l in md.split("Shares of a step's time")[1].split("\n\n")[1].splitlines() if l.startswith("| ddp")]
 assert len(rows) == 2, rows
 for row in rows:
-    x = [float(c) for c in row.strip("| ").split("|")[1:]]
+    x = [float(c.replace(",", "")) for c in row.strip("| ").split("|")[1:]]
     assert x[-1] == 100.0 and abs(sum(x[:-1]) - 100) < 0.06 * len(x), row
 PY
+
+# --- the page has the bench's numbers: the steps behind its warm-up, weak scaling known by itself ---
+grep -q "^Speeds are of the steps behind the warm-up: the first 5 of each run are left out.$" "$SCRATCH/said" || bad "which steps: $(cat "$SCRATCH/said")"
+"$LOCKSTEP" bench scaling "$SCRATCH/runs" --json >"$SCRATCH/bench.json" 2>/dev/null || bad "bench scaling of the runs"
+timeout 200 "$LOCKSTEP" bench scaling --weak -n 1,2 --repeat 1 --steps 7 --warmup 3 --out "$SCRATCH/weak" -- --data "$SCRATCH/d" --model tiny \
+  --seq_length 32 --micro_batch_size_per_gpu 1 >/dev/null 2>"$SCRATCH/err" || bad "bench scaling --weak: $(cat "$SCRATCH/err")"
+expect 0 "the first 3 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$SCRATCH/weak/report"
+grep -q "Weak scaling: every worker has the batch of one" "$SCRATCH/weak/report/report.md" || bad "the page does not say weak"
+python3 - "$SCRATCH" <<'PY' || bad "the page and the bench have other numbers"
+import json, sys
+for page, bench in (("page/scaling_report.json", "bench.json"), ("weak/report/scaling_report.json", "weak/scaling_report.json")):
+    a, b = (json.load(open(f"{sys.argv[1]}/{p}")) for p in (page, bench))
+    for key in ("scaling", "tokens_per_sec_of", "warmup_steps_excluded"): assert a["protocol"][key] == b["protocol"][key], (page, key)
+    for n, r in b["runs"].items():
+        for key in ("tokens_per_sec", "speedup_vs_mean", "waterfall"): assert a["runs"][n].get(key) == r.get(key), (page, n, key)
+PY
+mv "$SCRATCH/weak/scaling_report.json" "$SCRATCH/weak.json"
+expect 1 "every worker has the same batch: --weak compares" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
+expect 0 "the first 2 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 2 --no-png --out "$out"
+expect 0 "Speeds are of whole epochs" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 7 --no-png --out "$out"
+expect 2 "warmup" "$LOCKSTEP" report "$SCRATCH/weak" --warmup -1
+echo '{"protocol": {"warmup_steps_excluded": 1, "scaling": "weak"}}' >"$SCRATCH/weak/strategies_report.json"
+expect 0 "the first of each run is left out" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
 
 # --- refusals and broken folders ---
 mkdir -p "$SCRATCH/broken/cut" "$SCRATCH/broken/foreign" "$SCRATCH/nothing"
@@ -65,6 +88,14 @@ grep -q "foreign/training_metrics.json: key hardware.world_size: a number was ex
 grep -q "^ddp *4 " "$SCRATCH/out" || bad "the others are not reported: $(cat "$SCRATCH/out")"
 expect 3 "no run" "$LOCKSTEP" report "$SCRATCH/nothing" --out "$out"
 expect 3 "no such file" "$LOCKSTEP" report "$SCRATCH/not-there" --out "$out"
+: >"$SCRATCH/empty.json"
+expect 3 "no run that can be read in /dev/null" "$LOCKSTEP" report /dev/null --no-png --out "$SCRATCH/none"
+expect 3 "no run that can be read" "$LOCKSTEP" report "$SCRATCH/broken" "$SCRATCH/empty.json" --no-png --out "$SCRATCH/none"
+grep -q "note: $SCRATCH/empty.json: line" "$SCRATCH/err" || bad "the file is not named: $(cat "$SCRATCH/err")"
+[ ! -e "$SCRATCH/none" ] || bad "a report of nothing"
+expect 0 "note: $SCRATCH/empty.json: line" "$LOCKSTEP" report "$SCRATCH/empty.json" "$SCRATCH/runs/1gpu_x" --no-png --out "$out"
+cp "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" "$SCRATCH/one.metrics"
+"$LOCKSTEP" report "$SCRATCH/one.metrics" --no-png --out "$out" >/dev/null 2>&1 && grep -q "\"$SCRATCH/one.metrics\"" "$out/scaling_report.json" || bad "metrics_paths of a file under another name"
 expect 2 "at least one run folder" "$LOCKSTEP" report
 expect 2 "gpu1" "$LOCKSTEP" report table --gpu1 x
 expect 3 "summary.mean_tokens_per_sec_global" "$LOCKSTEP" report table --gpu1 "$SCRATCH/broken/foreign/training_metrics.json" --gpu2 x --gpu4 x
@@ -73,7 +104,7 @@ rm "$SCRATCH/runs/1gpu_x/run_1/train.log"
 expect 1 "Verification failed: 1 run(s) invalid." "$LOCKSTEP" report verify --dir "$SCRATCH/runs"
 sed 's/"seq_len": 32/"seq_len": 64/' "$SCRATCH/runs/2gpu_x/run_1/training_metrics.json" >"$SCRATCH/other.json"
 expect 1 "invalid_comparison" "$LOCKSTEP" report "$SCRATCH/runs" "$SCRATCH/other.json" --no-png --out "$out"
-grep -q "seq_len differs from .*: 32, not 64" "$SCRATCH/err" || bad "the field is not named: $(cat "$SCRATCH/err")"
+grep -q "other: seq_len differs from .*: 64, not 32" "$SCRATCH/err" || bad "the field is not named: $(cat "$SCRATCH/err")"
 grep -q '"status": "invalid_comparison"' "$out/scaling_report.json" || bad "scaling_report.json has another status"
 expect 0 "seq_len differs" "$LOCKSTEP" report "$SCRATCH/runs" "$SCRATCH/other.json" --no-png --out "$out" --allow-mismatch
 grep -q "mismatch_allowed" "$out/report.html" || bad "the page is not marked"
@@ -82,6 +113,21 @@ grep -q "mismatch_allowed" "$out/report.html" || bad "the page is not marked"
 PATH=$SCRATCH/nothing "$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/plain" >"$SCRATCH/said" 2>&1 || bad "without gnuplot: $(cat "$SCRATCH/said")"
 [ "$(grep -c gnuplot "$SCRATCH/said")" = 1 ] || bad "the missing gnuplot is not said once: $(cat "$SCRATCH/said")"
 [ -s "$SCRATCH/plain/charts/loss.svg" ] && [ ! -e "$SCRATCH/plain/charts/loss.png" ] || bad "charts without gnuplot"
+# one that fails, from the start or later: the rest is there, and it is said once
+mkdir -p "$SCRATCH/bin"
+for first in 1 2; do
+  printf '#!/bin/sh\nn=$(cat %s 2>/dev/null || echo 0); n=$((n + 1)); echo $n >%s\n[ $n -lt %d ] || { echo "no such terminal"; exit 1; }\n' \
+    "$SCRATCH/bin/n" "$SCRATCH/bin/n" $first >"$SCRATCH/bin/gnuplot" && chmod +x "$SCRATCH/bin/gnuplot" && rm -f "$SCRATCH/bin/n"
+  PATH=$SCRATCH/bin:$PATH "$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/fails$first" >"$SCRATCH/said" 2>&1 || bad "gnuplot fails at $first: $(cat "$SCRATCH/said")"
+  [ "$(grep -c gnuplot "$SCRATCH/said")" = 1 ] && grep -q "no such terminal (and [0-9]* more): those charts are SVG files only" "$SCRATCH/said" || bad "gnuplot fails at $first: $(cat "$SCRATCH/said")"
+  [ -s "$SCRATCH/fails$first/report.html" ] && [ "$(ls "$SCRATCH/fails$first/charts" | sort)" = "$(ls "$SCRATCH/plain/charts" | sort)" ] || bad "charts of a gnuplot that fails at $first: $(ls "$SCRATCH/fails$first/charts")"
+done
+printf '#!/bin/sh\necho "gnuplot: libcaca.so.0: no such file"; exit 127\n' >"$SCRATCH/bin/gnuplot" # there, but it does not start
+PATH=$SCRATCH/bin:$PATH expect 0 "libcaca.so.0: no such file (and" "$LOCKSTEP" report "$SCRATCH/runs" --out "$out"
+! grep -q "not installed" "$SCRATCH/err" || bad "a gnuplot that does not start: $(cat "$SCRATCH/err")"
+PATH=$SCRATCH/bin:$PATH expect 0 "could not draw" "$LOCKSTEP" report charts --baseline-json "$SCRATCH/runs/1gpu_x/run_1/training_metrics.json" \
+  --optimized-json "$SCRATCH/runs/4gpu_x/run_1/training_metrics.json" --out "$SCRATCH/pair_fails"
+[ "$(ls "$SCRATCH/pair_fails" | wc -l)" = 2 ] || bad "the pair of charts of a gnuplot that fails: $(ls "$SCRATCH/pair_fails")"
 if command -v gnuplot >/dev/null; then
   for c in throughput loss waterfall; do [ "$(head -c 4 "$SCRATCH/page/charts/$c.png" | tail -c 3)" = PNG ] || bad "$c.png is no PNG"; done
 else echo "gnuplot is not installed: PNG files not looked at"; fi

@@ -132,7 +132,7 @@ static void bubble(void **state)
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .ours = ours},
         &two);
     assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
-    assert_string_equal(a.group[1].short_name, "pp2 1f1b");
+    assert_string_equal(a.group[1].short_name, "pp (1f1b)");
     const double T = 0.021;
     const ls_waterfall *w = &a.group[1].waterfall;
     near(w->lost[LS_SPLIT_FORWARD], (0.010 - 0.009) / T, 1e-9); /* the mean stage against half of one worker's */
@@ -148,7 +148,7 @@ static void bubble(void **state)
     near(six.speedup.mean, 0.020 / T, 1e-9);
     assert_true(isnan(six.memory.mean) && isnan(six.utilisation.mean));
     assert_int_equal(ls_strategies_table(&a, &table), LS_OK);
-    assert_non_null(strstr(table.data, "pp2 1f1b"));
+    assert_non_null(strstr(table.data, "pp (1f1b)"));
     ls_str_fini(&table);
     assert_int_equal(ls_strategies_text(&a, NULL, NULL, NULL, &table), LS_OK);
     json_t *root = NULL;

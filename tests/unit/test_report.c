@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/chart.h"
+#include "report/content.h"
 #include "report/nsys.h"
 #include "report/tools.h"
 #include "report_fixture.h"
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { MOST = 16 };
+enum { MOST = 40 };
 
 static void near(double got, double want, double tolerance)
 {
@@ -268,6 +269,191 @@ static void settings(void **state)
     assert_string_equal(a.group[0].label, "ddp (bucket 7) × 2");
     assert_string_equal(a.group[1].short_name, "ddp (bucket 9)");
     assert_int_equal(a.group[1].n_run, 2);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* One run's interval is of all steps behind the warm-up: 18 here, of which the last 8 are three times as slow. */
+static void interval_of_one(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str steps = {0};
+    made_steps(13, 0.5, 0.5, 0, 0, &steps);
+    made_steps(8, 1.5, 1.5, 0, 0, &steps);
+    add(&s, "r", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1, .strategy = "single"}, &steps);
+    assert_int_equal(s.run[0].n_warm, 3);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    assert_true(a.group[0].tokens.within);
+    /* blocks of 1, 2, 2, 2, 2 steps and again: steps a second of each, of which the first ten steps alone know one */
+    const double block[] = {1, 1, 1, 1, 1, 1, 1.0 / 3, 1.0 / 3, 1.0 / 3, 1.0 / 3};
+    const ls_estimate e = ls_estimate_of(block, 10);
+    near(a.group[0].tokens.half, 100 * e.half / e.mean, 1e-9);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&steps);
+}
+
+/* Which steps the numbers are of is said, on the page and in the file; words and chart have the same time of a step. */
+static void basis(void **state)
+{
+    (void)state;
+    static const char recorded[] = ", \"step_split\": {\"forward\": 0.7, \"backward\": 0.1}";
+    const ls_compare_opts steady = {.steady = true};
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str one = {0}, two = {0}, html = {0}, md = {0};
+    s.warm = 4;
+    for (int i = 0; i < 2; i++) {
+        ls_str *text = i ? &two : &one, metrics = {0};
+        made_steps(4, 5, 5, 0, 0, text);
+        made_steps(8, i ? 0.003 : 0.006, i ? 0.005 : 0.010, i ? 0.001 : 0, 0.0001, text);
+        made_metrics(&(made_run){.world = i + 1,
+                                 .tokens_per_sec = 10,
+                                 .epoch_time = 1,
+                                 .strategy = i ? "ddp" : "single",
+                                 .ours = recorded},
+                     &metrics);
+        const ls_run_texts t = {
+            .metrics = metrics.data, .n_metrics = metrics.len, .steps = text->data, .n_steps = text->len, .warm = 4};
+        assert_int_equal(ls_run_read_texts(&t, i ? "two" : "one", &s.notes, &s.run[s.n++]), LS_OK);
+        ls_str_fini(&metrics);
+    }
+    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_true(a.steady && a.group[1].split_of_steps);
+    ls_report_page(&a, &html, &md);
+    has(md.data, "Speeds are of the steps behind the warm-up: the first 4 of each run are left out.");
+    has(html.data, "Speeds are of the steps behind the warm-up: the first 4 of each run are left out.");
+    has(md.data, "a step of ddp × 2 takes 9.1 ms, one of single × 1 16.1 ms");
+    has(md.data, "Mean of the steps behind the warm-up. Times are those of rank 0.");
+    has(html.data, ">9.1</text>"); /* the bar's sum */
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    s.warm = 0; /* read by nobody's wish: the recorded parts of all steps */
+    for (int i = 0; i < 2; i++) s.run[i].split[LS_SPLIT_FORWARD] = 0.7;
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    ls_report_page(&a, &html, &md);
+    has(md.data, "Speeds are of whole epochs as the runs recorded them, warm-up included");
+    has(md.data, "Mean of all steps of a run, warm-up included, as it recorded them. Times are those of rank 0.");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&one), ls_str_fini(&two);
+}
+
+/* Every line is drawn and can be told from the others; beyond what can be read the page names what is left out. */
+static void many_settings(void **state)
+{
+    (void)state;
+    bool seen[8][4] = {{false}};
+    for (int i = 0; i < LS_CHART_MAX_LINE; i++) {
+        assert_false(seen[i % 8][ls_chart_mark(i)]);
+        seen[i % 8][ls_chart_mark(i)] = true;
+    }
+    for (int n = 13; n <= 26; n += 13) {
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_chart c;
+        ls_str html = {0}, md = {0};
+        add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1, .strategy = "single"}, NULL);
+        for (int i = 0; i < n; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "way%d", i);
+            add(&s, name, (made_run){.world = 2, .tokens_per_sec = 100 + i, .epoch_time = 1, .strategy = name}, NULL);
+        }
+        assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+        chart_speedup(&a, &c);
+        assert_int_equal(c.n_series, n == 13 ? 14 : LS_CHART_MAX_LINE); /* with the ideal one */
+        assert_int_equal(c.n_left_out, n == 13 ? 0 : 3);
+        ls_chart_fini(&c);
+        ls_report_page(&a, &html, &md);
+        if (n == 13) assert_null(strstr(md.data, "Left out"));
+        else
+            has(md.data, "twice the speed. Left out, as the last in order, so that the others can be read: way23, "
+                         "way24, way25.");
+        has(html.data, n == 13 ? ">way12</text>" : ">way22</text>");
+        ls_str_fini(&html), ls_str_fini(&md);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
+/* A picture of every pipeline, up to 16; the others are named. */
+static void many_pipelines(void **state)
+{
+    (void)state;
+    static const char rows[] = "[{\"lane\": 0, \"begin\": 0, \"end\": 1, \"kind\": \"forward\", \"label\": \"0\"}]";
+    for (int n = 11; n <= 18; n += 7) {
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_str html = {0}, md = {0};
+        for (int i = 0; i < n; i++) {
+            char name[16];
+            ls_str text = {0};
+            snprintf(name, sizeof name, "way%d", i);
+            made_metrics(&(made_run){.world = 2, .tokens_per_sec = 9, .epoch_time = 1, .strategy = name}, &text);
+            const ls_run_texts t = {
+                .metrics = text.data, .n_metrics = text.len, .pipeline = rows, .n_pipeline = sizeof rows - 1};
+            assert_int_equal(ls_run_read_texts(&t, name, &s.notes, &s.run[s.n++]), LS_OK);
+            ls_str_fini(&text);
+        }
+        assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+        ls_report_page(&a, &html, &md);
+        has(md.data, n == 11 ? "charts/pipeline_11.svg" : "charts/pipeline_16.svg");
+        if (n == 11) assert_null(strstr(md.data, "left out"));
+        else has(md.data, "Only the first 16 pipelines are drawn; left out: way16 × 2 (way16), way17 × 2 (way17).");
+        ls_str_fini(&html), ls_str_fini(&md);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
+/* A layout over all workers is one setting on any number of them; a hybrid is not. */
+static void over_all_workers(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str text = {0};
+    json_t *root = NULL;
+    const made_run pp2 = {.world = 2,
+                          .tokens_per_sec = 18,
+                          .epoch_time = 1,
+                          .strategy = "single",
+                          .ours = ", \"pp\": 2, \"schedule\": \"1f1b\""};
+    made_run pp4 = pp2, hybrid = pp2, tp2 = pp2, tp4 = pp2;
+    pp4.world = hybrid.world = tp4.world = 4;
+    pp4.ours = ", \"pp\": 4, \"schedule\": \"1f1b\"";
+    hybrid.strategy = "ddp";
+    tp2.ours = ", \"tp\": 2", tp4.ours = ", \"tp\": 4";
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single"}, NULL);
+    add(&s, "pp2", pp2, NULL), add(&s, "pp4", pp4, NULL), add(&s, "hybrid", hybrid, NULL);
+    add(&s, "tp2", tp2, NULL), add(&s, "tp4", tp4, NULL);
+    ls_run_set_sort(&s);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    assert_int_equal(a.n_group, 6);
+    assert_string_equal(a.group[1].label, "pp (1f1b) × 2");
+    assert_string_equal(a.group[2].label, "tp × 2");
+    assert_string_equal(a.group[3].short_name, "pp (1f1b)");
+    assert_string_equal(a.group[4].short_name, "ddp pp2 1f1b");
+    assert_string_equal(a.group[5].short_name, "tp");
+    ls_scaling_text(&a, "pp (1f1b)", &text);
+    assert_int_equal(ls_json_parse(text.data, text.len, "scaling", &root), LS_OK);
+    const json_t *runs = json_object_get(root, "runs");
+    assert_int_equal(json_object_size(runs), 3);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(runs, "4"), "setting")), "pp (1f1b)");
+    assert_null(json_object_get(root, "left_out"));
+    json_decref(root), root = NULL;
+    ls_str_fini(&text);
+    ls_scaling_text(&a, NULL, &text); /* of all: one a number of workers, and what that leaves out */
+    assert_int_equal(ls_json_parse(text.data, text.len, "scaling", &root), LS_OK);
+    const json_t *left = json_object_get(root, "left_out");
+    assert_int_equal(json_object_size(json_object_get(root, "runs")), 3);
+    assert_int_equal(json_array_size(left), 3);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(left, 1), "setting")), "ddp pp2 1f1b");
+    json_decref(root);
+    ls_str_fini(&text);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
 }
@@ -588,11 +774,13 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals),   cmocka_unit_test(scaling),     cmocka_unit_test(unlike),
-        cmocka_unit_test(waterfall),   cmocka_unit_test(own_keys),    cmocka_unit_test(settings),
-        cmocka_unit_test(problems),    cmocka_unit_test(other_files), cmocka_unit_test(hostile_names),
-        cmocka_unit_test(nsys),        cmocka_unit_test(numbers),     cmocka_unit_test(verifier),
-        cmocka_unit_test(given_twice), cmocka_unit_test(workdirs),    cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(intervals),      cmocka_unit_test(scaling),       cmocka_unit_test(unlike),
+        cmocka_unit_test(waterfall),      cmocka_unit_test(own_keys),      cmocka_unit_test(settings),
+        cmocka_unit_test(problems),       cmocka_unit_test(other_files),   cmocka_unit_test(hostile_names),
+        cmocka_unit_test(nsys),           cmocka_unit_test(numbers),       cmocka_unit_test(verifier),
+        cmocka_unit_test(workdirs),       cmocka_unit_test(out_of_memory), cmocka_unit_test(interval_of_one),
+        cmocka_unit_test(basis),          cmocka_unit_test(many_settings), cmocka_unit_test(over_all_workers),
+        cmocka_unit_test(many_pipelines), cmocka_unit_test(given_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
