@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/mem.h"
+#include "core/stop.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,14 @@ double planner_mean(double *x, int n, bool fastest)
     return sum / k;
 }
 
+ls_status planner_enough(ls_comm *c, bool mine, bool *enough)
+{
+    int most = 0;
+    LS_TRY(ls_agree(c, ls_stop_requested() ? 2 : mine, LS_SITE, &most));
+    *enough = most > 0;
+    return most == 2 ? ls_fail(LS_E_STOPPED, "plan --measure was asked to stop; nothing is written") : LS_OK;
+}
+
 ls_status planner_over_workers(ls_comm *c, double *x, int n)
 {
     double all[64 * PLANNER_TIMED];
@@ -78,7 +87,8 @@ static ls_status time_overlap(planner_bench *b, planner_buffers *buf, int64_t nb
 {
     enum { TRIES = 9 };
     double alone[TRIES], comm[TRIES], both[TRIES], sec[PLANNER_TIMED], begin = ls_now();
-    int n = 0, many = 1, enough = 0;
+    int n = 0, many = 1;
+    bool enough = false;
     if (nbytes > 16 << 20) nbytes = 16 << 20;
     for (; n < TRIES && !enough; n++) {
         ls_ticket t = 0;
@@ -102,7 +112,8 @@ static ls_status time_overlap(planner_bench *b, planner_buffers *buf, int64_t nb
         LS_TRY(planner_fwd_and_bwd(b, sec));
         LS_TRY(ls_wait(b->comm, t));
         both[n] = ls_now() - t0;
-        LS_TRY(ls_agree(b->comm, n >= 2 && ls_now() - begin > seconds, LS_SITE, &enough));
+        const double spent = ls_now() - begin;
+        LS_TRY(planner_enough(b->comm, spent > seconds && (n >= 2 || spent > 2 * seconds), &enough));
     }
     double x[3] = {planner_mean(alone, n, b->fastest), planner_mean(comm, n, b->fastest),
                    planner_mean(both, n, b->fastest)};
@@ -130,12 +141,12 @@ static void keep_units(const task *t, int W, int threads, int micro, int shards,
     memcpy(u->sec, sec, sizeof u->sec);
 }
 
-/* Units of one micro-batch, and what else its model can tell. last: no larger one follows. pass: seconds of one. */
-static ls_status units(const task *t, ls_comm *comm, int threads, int micro, double budget, bool last,
-                       planner_buffers *buf, found *f, double *pass)
+/* Units of the i-th micro-batch, and what else its model can tell. last: a larger one would take too long, and is scaled by its work. */
+static ls_status units(const task *t, ls_comm *comm, int threads, int i, double budget, planner_buffers *buf, found *f,
+                       bool *last)
 {
     const ls_measure_opts *o = t->o;
-    const int W = ls_comm_size(comm), T = PLANNER_SHARDS;
+    const int W = ls_comm_size(comm), T = PLANNER_SHARDS, micro = o->micro[i];
     const bool cut = W % T == 0 && ls_shard_check(&o->model, T) == LS_OK;
     planner_bench b, shard = {0};
     planner_times x = {0};
@@ -143,9 +154,8 @@ static ls_status units(const task *t, ls_comm *comm, int threads, int micro, dou
     ls_status st = planner_bench_open(&b, o, micro, 1, comm, threads);
     if (st == LS_OK && cut) st = planner_bench_open(&shard, o, micro, T, comm, threads);
     if (st == LS_OK) st = planner_time_units(&b, cut ? &shard : NULL, budget, &x);
-    *pass = planner_whole_pass(x.sec);
-    if (st == LS_OK && W > 1 && (last || *pass > budget))
-        st = time_overlap(&b, buf, o->bucket * 4, 0.15 * t->seconds, &f->passes.overlap);
+    *last = i + 1 == o->n_micro || x.repetition * o->micro[i + 1] / micro > budget;
+    if (st == LS_OK && W > 1 && *last) st = time_overlap(&b, buf, o->bucket * 4, 0.15 * t->seconds, &f->passes.overlap);
     planner_bench_close(&shard);
     planner_bench_close(&b);
     LS_TRY(st);
@@ -178,11 +188,8 @@ static ls_status measure(const task *t, ls_comm *comm, int threads)
         memset(buf.part, 0, PLANNER_BUFFER / (size_t)W);
     }
     f.passes = (ls_cluster_passes){.workers = W, .overlap = 1, .apart = 1, .beside = 1};
-    for (int i = 0; i < o->n_micro; i++) {
-        double pass;
-        LS_TRY(units(t, comm, threads, o->micro[i], budget, i == o->n_micro - 1, &buf, &f, &pass));
-        if (pass > budget) break; /* a larger one would take too long: it is scaled by its work */
-    }
+    bool last = false;
+    for (int i = 0; !last; i++) LS_TRY(units(t, comm, threads, i, budget, &buf, &f, &last));
     for (int k = 0; k < N && W > 1; k++)
         LS_TRY(planner_curve(comm, kind[k], &buf, 0.15 * t->seconds / N, o->fastest, &f.curve[f.n_curve++]));
     if (ls_comm_rank(comm) == 0) *t->f = f;

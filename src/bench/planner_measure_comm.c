@@ -47,7 +47,8 @@ ls_status planner_curve(ls_comm *c, ls_coll kind, planner_buffers *b, double sec
     *v = (ls_cluster_curve){.kind = kind, .workers = ls_comm_size(c)};
     for (int i = 0; i < N; i++) {
         double rep[PLANNER_REPS], begin = ls_now();
-        int n = -1, enough = 0;
+        int n = -1;
+        bool enough = false;
         for (; n < PLANNER_REPS && !enough; n++) {
             double sec;
             LS_TRY(ls_barrier(c, LS_SITE));
@@ -59,7 +60,7 @@ ls_status planner_curve(ls_comm *c, ls_coll kind, planner_buffers *b, double sec
                 sec = ls_now() - t;
             }
             if (n >= 0) rep[n] = sec;
-            LS_TRY(ls_agree(c, n >= 4 && ls_now() - begin > seconds / N, LS_SITE, &enough));
+            LS_TRY(planner_enough(c, n >= 4 && ls_now() - begin > seconds / N, &enough));
         }
         v->bytes[i] = (double)size[i];
         v->sec[i] = planner_mean(rep, n, fastest);

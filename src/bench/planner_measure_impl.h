@@ -20,6 +20,8 @@ enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, T_ALONE, PLANNER_TIMED };
 /* The mean of those that count (ls_measure_rows); sorts x. */
 double planner_mean(double *x, int n, bool fastest);
 int planner_by_value(const void *a, const void *b); /* of rows of numbers: by their first */
+/* Whether all have enough: one that has is enough. LS_E_STOPPED when one was asked to stop. Collective. */
+ls_status planner_enough(ls_comm *c, bool mine, bool *enough);
 /* x becomes its mean over all workers; n <= PLANNER_TIMED. Collective. */
 ls_status planner_over_workers(ls_comm *c, double *x, int n);
 
@@ -43,6 +45,7 @@ typedef struct planner_times {
     double sec[PLANNER_TIMED];
     double shard[LS_N_UNIT_TIME]; /* with the sums between shards */
     double apart, beside;         /* ls_cluster_passes'           */
+    double repetition;            /* seconds of one, all of it    */
 } planner_times;
 
 /* shards: of each layer, over as many neighbours; 1: whole layers. Collective. To be closed, also after a failure. */

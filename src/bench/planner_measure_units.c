@@ -343,14 +343,20 @@ ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seco
 {
     repetition *rep = ls_alloc(PLANNER_REPS * sizeof *rep);
     ls_status st = rep ? LS_OK : ls_nomem(PLANNER_REPS * sizeof *rep, "repetitions");
-    int n = 0, enough = 0;
+    int n = 0;
+    bool enough = false;
     if (st == LS_OK) st = repeat(b, shard, &rep[0]); /* the first one warms up */
+    if (st == LS_OK) st = planner_enough(b->comm, false, &enough);
     const double begin = ls_now();
     while (st == LS_OK && n < PLANNER_REPS && !enough) {
         st = repeat(b, shard, &rep[n++]);
-        if (st == LS_OK) st = ls_agree(b->comm, n >= 3 && ls_now() - begin > seconds, LS_SITE, &enough);
+        const double spent = ls_now() - begin; /* three, unless they take twice the time there is */
+        if (st == LS_OK) st = planner_enough(b->comm, spent > seconds && (n >= 3 || spent > 2 * seconds), &enough);
     }
+    double each = (ls_now() - begin) / (n ? n : 1);
+    if (st == LS_OK) st = planner_over_workers(b->comm, &each, 1);
     if (st == LS_OK) st = sum_up(b->comm, rep, n, b->fastest, out);
+    out->repetition = each;
     ls_free(rep);
     return st;
 }
