@@ -10,6 +10,7 @@
 #include "bench/protocol.h"
 #include "cli/commands.h"
 #include "report/analysis.h"
+#include "train/options.h"
 
 #include <stddef.h>
 
@@ -68,6 +69,8 @@ typedef struct bench_session {
 
 /* Cuts argv at "--": the words behind it go to *train. Returns how many are before it. */
 ls_status cli_bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut);
+/* Refuses train options that are the benchmark's to say; own_workers: -n is not among them. */
+ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers);
 /* From options and train words to a session without sides. */
 ls_status cli_bench_begin(bench_session *s);
 /* Fills micro and one: what the train options come to on one worker. What cannot work there is refused. */
@@ -80,7 +83,25 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
 ls_status cli_bench_go(bench_session *s);
 void cli_bench_end(bench_session *s);
 
-/* Reads the runs of the session's sides (or of paths) and compares them; notes and mismatches go to stderr. */
+/* Adds the runs at a path that somebody gave, or those that the session made of a side. */
+ls_status cli_bench_add_path(ls_run_set *set, const char *path);
+ls_status cli_bench_add_side(const bench_session *s, const ls_bench_side *side, ls_run_set *set);
+/* Sorts and compares the runs of a set; mismatches go to stderr. Not one run that can be compared is LS_E_FORMAT. */
+ls_status cli_bench_compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a);
+void cli_bench_notes(const ls_run_set *set); /* to stderr */
+
+/* Runs of two sides, beside each other: run[i][0] is A's and run[i][1] B's, indices into the set. */
+typedef struct bench_pairs {
+    int (*run)[2], n;
+    ls_notes left_out; /* "DIR: why", a run each */
+} bench_pairs;
+/* Reads side A and side B (of the session, or paths 0 and 1), pairs their runs and compares those that have a partner; the others are
+ * named on stderr. LS_E_FORMAT without a pair. */
+ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths, ls_run_set *set, ls_analysis *a,
+                               bench_pairs *p);
+void cli_bench_pairs_fini(bench_pairs *p);
+
+/* Reads the runs of the session's sides (or of paths) and compares them. */
 ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);
 /* After the result was written: says unlike runs and returns the reference's exit code 1. */
 ls_status cli_bench_verdict(const ls_analysis *a, const char *file);

@@ -6,7 +6,6 @@
 #include "core/cores.h"
 #include "core/mem.h"
 #include "core/stop.h"
-#include "train/options.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -44,19 +43,19 @@ static ls_status parse_workers(bench_session *s)
     return s->n_worker ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
 }
 
-static ls_status refuse(const ls_train_options *o)
+ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers)
 {
     static const struct {
         const char *name, *why;
     } ours[] = {
-        {"n", "workers are given to bench: -n"},
+        {"n", "workers are given to bench: -n"}, /* first: a side of ab may have its own */
         {"checkpoint_path", "every run gets a folder of its own below --out"},
         {"resume", "runs begin anew; bench --resume keeps finished ones"},
         {"print_config", "bench --dry-run prints the commands"},
         {"json", "bench --json prints the result"},
     };
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-        if (ls_train_given(o, ours[i].name))
+        if (ls_train_given(o, ours[i].name) && (i || !own_workers))
             return ls_fail(LS_E_ARG, "--%s is not for the train options of a benchmark: %s", ours[i].name, ours[i].why);
     return LS_OK;
 }
@@ -102,7 +101,7 @@ ls_status cli_bench_begin(bench_session *s)
     LS_TRY(ls_argv_add_all(&copy, &s->given));
     ls_status st = ls_train_options_parse(copy.n, copy.word, &o);
     if (st == LS_OK && o.help) st = ls_fail(LS_E_ARG, "the train options are explained by lockstep train --help");
-    if (st == LS_OK) st = refuse(&o);
+    if (st == LS_OK) st = cli_bench_refuse(&o, false);
     if (st == LS_OK) st = with_defaults(s, &o);
     if (st == LS_OK && ls_train_given(&o, "global_batch_size")) s->global = o.global_batch_size;
     ls_argv_fini(&copy);
