@@ -60,7 +60,10 @@ typedef struct bench_session {
     int worker[BENCH_MAX_N], n_worker, most;
     int64_t micro, one; /* sequences of a micro-batch, and of a step on one worker */
     int64_t global;     /* of all, when the train options say it; else 0 */
-    int threads, cores; /* threads 0: the train options say it */
+    int64_t enforce;    /* --enforce_global_batch_size of the train options; 0: not given */
+    char layout[16];    /* that the train options (--strategy) or their DeepSpeed JSON ask for; "": none */
+    bool own_strategy;  /* it is --strategy's */
+    int cores;
     double load; /* runnable processes of the machine when we began: a busy one means wide intervals; NaN: not known */
     char program[4096], out[4096];
     ls_bench bench;
@@ -79,6 +82,8 @@ ls_status cli_bench_learn(bench_session *s);
  * (0: as the words say). What cannot work is LS_E_CONFIG, or with `or_leave_out` a side that is left out with the reason. */
 ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
                          int64_t global, bool or_leave_out);
+/* Do the threads of the fullest side, *worst, outnumber the cores? */
+bool cli_bench_crowded(const bench_session *s, const ls_bench_side **worst);
 /* Prints the commands (--dry-run), or runs them with progress on stderr. */
 ls_status cli_bench_go(bench_session *s);
 void cli_bench_end(bench_session *s);

@@ -111,15 +111,19 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
 void cli_bench_protocol(const void *session, ls_jsonw *w)
 {
     const bench_session *s = session;
+    const ls_bench_side *worst = NULL;
     if (!s->bench.n_side) return; /* folders that somebody else made */
+    int threads = s->bench.side[0].threads;
+    for (int i = 1; i < s->bench.n_side; i++)
+        if (!s->bench.side[i].left_out && s->bench.side[i].threads != threads) threads = 0;
     ls_jsonw_put_int(w, "repeat", s->o.repeat);
     ls_jsonw_put_str(w, "order", "in turns, every second turn backwards");
     ls_jsonw_put_int(w, "cores", s->cores);
     ls_jsonw_put_real(w, "load_average_at_start", s->load);
     ls_jsonw_key(w, "threads_per_worker");
-    if (s->threads) ls_jsonw_int(w, s->threads);
-    else ls_jsonw_null(w);
-    ls_jsonw_put_bool(w, "oversubscribed", s->threads * s->most > s->cores);
+    if (threads > 0) ls_jsonw_int(w, threads);
+    else ls_jsonw_null(w); /* all cores of a worker, or the sides differ */
+    ls_jsonw_put_bool(w, "oversubscribed", cli_bench_crowded(s, &worst));
     ls_jsonw_put_open(w, "commands", '{');
     for (int i = 0; i < s->bench.n_side; i++) {
         ls_argv words = {0};
