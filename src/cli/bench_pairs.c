@@ -105,6 +105,10 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
     set->warm = (int)s->o.warmup;
     LS_TRY(add_sides(s, paths, set, begin));
     cli_bench_notes(set);
+    for (int k = 0; k < 2; k++)
+        if (begin[k] == begin[k + 1])
+            return ls_fail(LS_E_FORMAT, "%s: there is no run to compare",
+                           paths->n ? paths->word[k] : s->bench.side[k].name);
     origin *o = ls_alloc((size_t)(set->n + 1) * sizeof *o);
     if (!o) return ls_nomem((size_t)set->n * sizeof *o, "pairs");
     for (int i = 0; i < set->n; i++) {
