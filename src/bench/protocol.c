@@ -149,7 +149,7 @@ static bool called_it(const char *said, ls_status st)
 
 ls_status bench_status(int code, const char *said)
 {
-    if (code == ls_status_exit_code(LS_E_IO) && called_it(said, LS_E_IO)) return LS_E_IO;
+    if (code == ls_status_exit_code(LS_E_IO) && !called_it(said, LS_E_FORMAT)) return LS_E_IO; /* or could not say it */
     if (code == ls_status_exit_code(LS_E_DEVICE) && called_it(said, LS_E_DEVICE)) return LS_E_DEVICE;
     return code == 2   ? LS_E_CONFIG
            : code == 3 ? LS_E_FORMAT

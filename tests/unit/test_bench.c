@@ -108,6 +108,7 @@ static const char stand_in[] =
     "echo \"$dir\" >> \"${dir%/*/*}/order\"\n"
     "case \" $* \" in *FAIL*) echo 'lockstep: rank 1: a worker or a collective failed: it broke' >&2; exit 4;; "
     "*FULL*) echo 'lockstep: rank 0: reading or writing failed: write x: No space left on device' >&2; exit 3;; "
+    "*MUTE*) exit 3;; "
     "*CUT*) echo 'lockstep: bad input data: train.bin ends early' >&2; exit 3;; "
     "*SLEEP*) exec sleep 30;; esac\n"
     "mkdir -p \"$dir/epoch-1\"\n"
@@ -247,6 +248,10 @@ static void failing(void **state)
     b = new_bench(&p, 1, "--x FULL", "--x 2"); /* exit code 3 is data that is bad, or a disk that is full */
     assert_int_equal(ls_bench_run(&b), LS_E_IO);
     said("No space left on device");
+    ls_bench_fini(&b);
+    ls_fs_remove_tree(p.out);
+    b = new_bench(&p, 1, "--x MUTE", "--x 2"); /* so full that it could not even say so */
+    assert_int_equal(ls_bench_run(&b), LS_E_IO);
     ls_bench_fini(&b);
     ls_fs_remove_tree(p.out);
     b = new_bench(&p, 1, "--x CUT", "--x 2");
