@@ -137,8 +137,20 @@ ls_status ls_bench_command(const ls_bench *b, const ls_bench_side *s, int turn, 
     return st;
 }
 
-ls_status bench_status(int code)
+/* Does a run's own line begin with the words of this status? "lockstep: [rank 2: ]reading or writing failed: …" */
+static bool called_it(const char *said, ls_status st)
 {
+    const char *p = said ? strstr(said, "lockstep: ") : NULL;
+    if (!p) return false;
+    p += 10;
+    if (!strncmp(p, "rank ", 5) && strstr(p, ": ")) p = strstr(p, ": ") + 2;
+    return !strncmp(p, ls_status_words(st), strlen(ls_status_words(st)));
+}
+
+ls_status bench_status(int code, const char *said)
+{
+    if (code == ls_status_exit_code(LS_E_IO) && !called_it(said, LS_E_FORMAT)) return LS_E_IO; /* or could not say it */
+    if (code == ls_status_exit_code(LS_E_DEVICE) && called_it(said, LS_E_DEVICE)) return LS_E_DEVICE;
     return code == 2   ? LS_E_CONFIG
            : code == 3 ? LS_E_FORMAT
            : code == 5 ? LS_E_NOMEM
@@ -205,9 +217,10 @@ static ls_status failed(const ls_bench_side *s, const char *dir, int turn, int c
 {
     ls_str last = {0};
     bench_tail(dir, "stderr.log", 40, &last);
+    const ls_status why = bench_status(code, last.data);
     bench_own_words(&last);
-    ls_status st = ls_fail(bench_status(code), "%s run_%d ended with exit code %d (%s/stderr.log): %s", s->name, turn,
-                           code, dir, last.data ? last.data : "(empty)");
+    ls_status st = ls_fail(why, "%s run_%d ended with exit code %d (%s/stderr.log): %s", s->name, turn, code, dir,
+                           last.data ? last.data : "(empty)");
     ls_str_fini(&last);
     return st;
 }

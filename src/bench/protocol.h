@@ -19,6 +19,8 @@ typedef struct ls_bench_side {
     int workers;
     ls_argv words;                                 /* behind `train`, without --checkpoint_path                     */
     int64_t micro_batch, grad_accum, global_batch; /* as `train` resolves them; set by ls_bench_check            */
+    int64_t steps;                                 /* optimizer steps that the words allow at most, 0: no limit; so */
+    int threads;                                   /* of a worker, 0: all its cores; so                             */
     char *left_out;                                /* NULL, or why it is not run (any more)                         */
     ls_status failed;                              /* of a run that was begun; LS_OK: none */
     int n_done;                                    /* finished runs, and the seconds of those that were run here    */

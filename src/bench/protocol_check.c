@@ -29,6 +29,9 @@ static ls_status read_settings(const char *dir, ls_bench_side *s)
     s->micro_batch = whole(root, "micro_batch_size_per_gpu");
     s->grad_accum = whole(root, "grad_accum_steps");
     s->global_batch = whole(root, "global_batch_size");
+    s->threads = (int)whole(root, "threads");
+    s->steps = whole(root, "max_steps");
+    if (!s->steps && s->grad_accum) s->steps = whole(root, "epochs") * (whole(root, "max_train_steps") / s->grad_accum);
     json_decref(root);
     if (!s->micro_batch || !s->grad_accum) return ls_fail(LS_E_FORMAT, "train --print_config does not say the batch");
     return LS_OK;
@@ -60,8 +63,9 @@ ls_status ls_bench_check(const ls_bench *b, ls_bench_side *s)
                      &code));
     if (code) {
         bench_tail(dir, "err", 40, &words);
+        const ls_status why = bench_status(code, words.data);
         bench_own_words(&words);
-        st = ls_fail(bench_status(code), "%s: %s", s->name, words.data ? words.data : "train refuses it");
+        st = ls_fail(why, "%s: %s", s->name, words.data ? words.data : "train refuses it");
     } else {
         st = read_settings(dir, s);
     }

@@ -6,8 +6,8 @@
 
 /* train, the side's words, --checkpoint_path dir */
 ls_status bench_words(const ls_bench_side *s, const char *dir, ls_argv *out);
-/* What an exit code of `train` means. */
-ls_status bench_status(int code);
+/* What an exit code of `train` means; where statuses share it, what its stderr said (may be NULL) decides. */
+ls_status bench_status(int code, const char *said);
 /* The last lines of dir/name, for people. */
 void bench_tail(const char *dir, const char *name, int lines, ls_str *out);
 /* "lockstep: [rank 2: ]configuration cannot work: WORDS\n  at …" -> WORDS; anything else stays. */

@@ -92,6 +92,12 @@ static double median_step(const ls_run *r)
     return m;
 }
 
+/* A side, for people: its own options, or the folder it was read from. */
+typedef struct side_name {
+    ls_argv words;
+    const char *folder; /* NULL: it was run here */
+} side_name;
+
 typedef struct outcome {
     int n; /* pairs */
     double *rate[2];
@@ -100,8 +106,9 @@ typedef struct outcome {
     bool same_loss;
 } outcome;
 
-static ls_status measure(const ls_run_set *set, int n, bool median, outcome *out)
+static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool median, outcome *out)
 {
+    const int n = p->n;
     double *x = ls_alloc((size_t)n * 5 * sizeof *x);
     if (!x) return ls_nomem((size_t)n * 5 * sizeof *x, "pairs");
     double *v[2] = {x + 2 * n, x + 3 * n}, *d = x + 4 * n;
@@ -109,7 +116,7 @@ static ls_status measure(const ls_run_set *set, int n, bool median, outcome *out
     for (int s = 0; s < 2; s++) {
         out->rate[s] = x + s * n;
         for (int i = 0; i < n; i++) {
-            const ls_run *r = &set->run[s * n + i];
+            const ls_run *r = &set->run[p->run[i][s]];
             out->rate[s][i] = r->tokens_per_update / (median ? median_step(r) : r->step_time);
         }
         out->speed[s] = ls_estimate_of(out->rate[s], n);
@@ -117,14 +124,14 @@ static ls_status measure(const ls_run_set *set, int n, bool median, outcome *out
     out->test = ls_ab_compare(out->rate[0], out->rate[1], n);
     for (int f = 0; f < N_FACT; f++) {
         for (int i = 0; i < n; i++) {
-            for (int s = 0; s < 2; s++) v[s][i] = fact_of(&set->run[s * n + i], f);
+            for (int s = 0; s < 2; s++) v[s][i] = fact_of(&set->run[p->run[i][s]], f);
             d[i] = v[1][i] - v[0][i];
         }
         for (int s = 0; s < 2; s++) out->side[s][f] = ls_estimate_of(v[s], n);
         out->diff[f] = ls_estimate_of(d, n);
     }
     out->same_loss = true;
-    for (int i = 1; i < 2 * n; i++) out->same_loss = out->same_loss && ls_same_losses(&set->run[0], &set->run[i]);
+    for (int i = 1; i < set->n; i++) out->same_loss = out->same_loss && ls_same_losses(&set->run[0], &set->run[i]);
     return LS_OK;
 }
 
@@ -160,26 +167,40 @@ static void why(const outcome *o, ls_str *out)
         const bool alike = fabs(b - a) <= 1e-9 * fabs(a);
         if (!(a > 0) && !(b > 0)) continue;
         if (alike) ls_str_addf(out, "; %s alike", i ? "bytes" : "calls");
-        else if (i) ls_str_addf(out, "; bytes %+.1f %%", 100 * (b / a - 1));
+        else if (i && a > 0) ls_str_addf(out, "; bytes %+.1f %%", 100 * (b / a - 1));
+        else if (i) ls_str_addf(out, "; MiB moved a step %.2f, not 0", b / 1048576);
         else ls_str_addf(out, "; collective calls a step %.1f, not %.1f", b, a);
     }
 }
 
-static void print_outcome(const outcome *o, const options *x, const ls_argv *words)
+static void say_name(const side_name *name, ls_str *out)
+{
+    if (name->folder) ls_str_add(out, name->folder);
+    else if (name->words.n) ls_argv_show(&name->words, out);
+    else ls_str_add(out, "(the common options)");
+}
+
+static void print_outcome(const outcome *o, const options *x, const side_name *name)
 {
     const ls_ab *t = &o->test;
     for (int s = 0; s < 2; s++) {
         ls_str line = {0};
-        ls_argv_show(&words[s], &line);
+        say_name(&name[s], &line);
         printf("%c  %12.1f tokens/s", "AB"[s], o -> speed[s].mean);
         if (o->speed[s].half >= 0) printf(" \xc2\xb1 %.1f", o->speed[s].half);
-        printf("  %s\n", line.data && *line.data ? line.data : "(the common options)");
+        printf("  %s\n", line.data ? line.data : "");
         ls_str_fini(&line);
     }
     printf("\n%-34s %12s %12s %12s %12s\n", "means", "A", "B", "B - A", "95 %");
     for (int f = 0; f < N_FACT; f++) {
         const double a = o->side[0][f].mean, b = o->side[1][f].mean, k = fact[f].scale;
         if ((isnan(a) && isnan(b)) || (!(fabs(a) > 0) && !(fabs(b) > 0))) continue;
+        if (isnan(a) || isnan(b)) { /* one side does not record it */
+            char number[24];
+            snprintf(number, sizeof number, "%.3f", k * (isnan(a) ? b : a));
+            printf("%-34s %12s %12s %12s\n", fact[f].words, isnan(a) ? "-" : number, isnan(b) ? "-" : number, "-");
+            continue;
+        }
         printf("%-34s %12.3f %12.3f %+12.3f", fact[f].words, k * a, k * b, k * o->diff[f].mean);
         if (o->diff[f].half >= 0) printf(" \xc2\xb1%11.3f%s\n", k * o->diff[f].half, shown(&o->diff[f]) ? " *" : "");
         else printf("\n");
@@ -213,7 +234,7 @@ static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
 }
 
 static void outcome_text(const outcome *o, const bench_session *s, const options *x, const ls_analysis *a,
-                         const ls_argv *words, ls_str *out)
+                         const bench_pairs *p, const side_name *name, ls_str *out)
 {
     ls_jsonw w;
     ls_str line = {0};
@@ -234,15 +255,22 @@ static void outcome_text(const outcome *o, const bench_session *s, const options
     ls_jsonw_close(&w);
     for (int k = 0; k < 2; k++) {
         ls_str_fini(&line);
-        ls_argv_show(&words[k], &line);
+        ls_argv_show(&name[k].words, &line);
         ls_jsonw_put_open(&w, k ? "b" : "a", '{');
-        ls_jsonw_put_str(&w, "flags", line.data ? line.data : "");
+        if (name[k].folder) ls_jsonw_put_str(&w, "folder", name[k].folder);
+        else ls_jsonw_put_str(&w, "flags", line.data ? line.data : "");
         put(&w, "tokens_per_sec", &o->speed[k]);
         ls_jsonw_put_open(&w, "tokens_per_sec_repeats", '[');
         for (int i = 0; i < o->n; i++) ls_jsonw_real(&w, o->rate[k][i]);
         ls_jsonw_close(&w);
+        ls_jsonw_put_open(&w, "runs", '[');
+        for (int i = 0; i < p->n; i++) ls_jsonw_str(&w, a->set->run[p->run[i][k]].dir);
+        ls_jsonw_close(&w);
         ls_jsonw_close(&w);
     }
+    ls_jsonw_put_open(&w, "left_out", '[');
+    for (int i = 0; i < p->left_out.n; i++) ls_jsonw_str(&w, p->left_out.text[i]);
+    ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "mechanism", '{');
     for (int f = 0; f < N_FACT; f++) {
         if (isnan(o->side[0][f].mean) && isnan(o->side[1][f].mean)) continue;
@@ -266,18 +294,15 @@ static void outcome_text(const outcome *o, const bench_session *s, const options
     ls_jsonw_close(&w);
 }
 
-static ls_status finish(const bench_session *s, const options *x, const ls_opt_list *paths, const ls_argv *words)
+static ls_status finish(const bench_session *s, const options *x, const ls_opt_list *paths, const side_name *name)
 {
     ls_run_set set = {0};
     ls_analysis a = {0};
     outcome o = {0};
+    bench_pairs p = {0};
     ls_str text = {0};
     ls_status st = LS_OK;
-    LS_TRY_GOTO(st, done, cli_bench_read(s, paths, false, &set, &a));
-    if (set.n % 2 || (paths->n && paths->n != 2)) {
-        st = ls_fail(LS_E_FORMAT, "two folders with equally many runs are a comparison; there are %d runs", set.n);
-        goto done;
-    }
+    LS_TRY_GOTO(st, done, cli_bench_read_pairs(s, paths, &set, &a, &p));
     if (a.several_commits) {
         st = ls_fail(LS_E_CONFIG, "two settings are compared at one commit; these runs come from several");
         goto done;
@@ -286,31 +311,44 @@ static ls_status finish(const bench_session *s, const options *x, const ls_opt_l
         st = cli_bench_verdict(&a, "the lines above");
         goto done;
     }
-    if (!a.steady) {
-        st = ls_fail(LS_E_FORMAT, "the runs have no steps behind a warm-up of %lld (metrics.jsonl)",
-                     (long long)s->o.warmup);
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, measure(&set, set.n / 2, !strcmp(x->by, "median"), &o));
-    outcome_text(&o, s, x, &a, words, &text);
+    LS_TRY_GOTO(st, done, measure(&set, &p, !strcmp(x->by, "median"), &o));
+    outcome_text(&o, s, x, &a, &p, name, &text);
     if (s->o.json) puts(text.data ? text.data : "");
-    else print_outcome(&o, x, words);
+    else print_outcome(&o, x, name);
     fflush(stdout);
     if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, cli_bench_write(s->out, "ab_report.json", &text));
     st = cli_bench_verdict(&a, "ab_report.json");
 done:
     ls_free(o.rate[0]);
+    cli_bench_pairs_fini(&p);
     ls_str_fini(&text);
     ls_analysis_fini(&a);
     ls_run_set_fini(&set);
     return st;
 }
 
-static ls_status run(bench_session *s, options *x, ls_argv *words, int argc, char **argv)
+/* What a side's own options say of it: workers (0: the benchmark's). What is the benchmark's to say is refused. */
+static ls_status own_options(side_name *name, const char *flags, int *workers)
+{
+    ls_train_options o = {0};
+    ls_argv copy = {0}; /* parsing moves words */
+    LS_TRY(ls_argv_split(&name->words, flags));
+    ls_status st = ls_argv_add_all(&copy, &name->words);
+    if (st == LS_OK) st = ls_train_options_parse(copy.n, copy.word, &o);
+    if (st == LS_OK) st = cli_bench_refuse(&o, true);
+    if (st == LS_OK && ls_train_given(&o, "n")) {
+        if (o.n < 1 || o.n > 1024) st = ls_fail(LS_E_ARG, "%s: -n is 1 to 1024 workers", flags);
+        *workers = (int)o.n;
+    }
+    ls_argv_fini(&copy);
+    return st;
+}
+
+static ls_status run(bench_session *s, options *x, side_name *name, int argc, char **argv)
 {
     ls_opt_list paths = {0};
     bool help = false, cut = false;
-    int n = 0;
+    int n = 0, own[2] = {0, 0};
     LS_TRY(cli_bench_cut(argc, argv, &s->given, &n, &cut));
     LS_TRY(ls_opt_defaults(table, N_OPT, x));
     LS_TRY(ls_opt_parse(table, N_OPT, x, NULL, n, argv, &paths, &help));
@@ -320,27 +358,34 @@ static ls_status run(bench_session *s, options *x, ls_argv *words, int argc, cha
         return LS_OK;
     }
     s->o = x->o;
-    LS_TRY(cli_bench_begin(s));
-    if (paths.n) return finish(s, x, &paths, words);
-    if (!x->a || !x->b)
+    if (paths.n && (s->given.n || x->a || x->b))
+        return ls_fail(LS_E_ARG, "%s: runs that are there are compared without --a, --b and train options",
+                       paths.word[0]);
+    if (paths.n && paths.n != 2)
+        return ls_fail(LS_E_ARG, "bench ab compares two folders of runs, DIR_A and DIR_B; %d %s given", paths.n,
+                       paths.n == 1 ? "is" : "are");
+    if (!paths.n && (!x->a || !x->b))
         return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (an empty one is \"\")");
-    if (s->n_worker != 1) return ls_fail(LS_E_ARG, "-n %s: two settings are compared on one number of workers", s->o.n);
-    LS_TRY(ls_argv_split(&words[0], x->a));
-    LS_TRY(ls_argv_split(&words[1], x->b));
-    LS_TRY(cli_bench_side(s, "a", s->most, NULL, &words[0], 0, false));
-    LS_TRY(cli_bench_side(s, "b", s->most, NULL, &words[1], 0, false));
+    for (int k = 0; k < 2 && !paths.n; k++) LS_TRY(own_options(&name[k], k ? x->b : x->a, &own[k]));
+    s->most = own[0] > own[1] ? own[0] : own[1]; /* threads are cores / most workers, of either side */
+    LS_TRY(cli_bench_begin(s));
+    for (int k = 0; k < 2 && paths.n; k++) name[k].folder = paths.word[k];
+    if (paths.n) return finish(s, x, &paths, name);
+    if (s->n_worker != 1)
+        return ls_fail(LS_E_ARG, "-n %s: one number of workers; a side's own stands in its --a or --b", s->o.n);
+    for (int k = 0; k < 2; k++)
+        LS_TRY(cli_bench_side(s, k ? "b" : "a", own[k] ? own[k] : s->worker[0], NULL, &name[k].words, 0, false));
     LS_TRY(cli_bench_go(s));
-    return s->o.dry_run ? LS_OK : finish(s, x, &paths, words);
+    return s->o.dry_run ? LS_OK : finish(s, x, &paths, name);
 }
 
 ls_status cli_bench_ab(int argc, char **argv)
 {
     options x = {0};
     bench_session s = {0};
-    ls_argv words[2] = {{0}, {0}};
-    ls_status st = run(&s, &x, words, argc, argv);
-    ls_argv_fini(&words[0]);
-    ls_argv_fini(&words[1]);
+    side_name name[2] = {{{0}, NULL}, {{0}, NULL}};
+    ls_status st = run(&s, &x, name, argc, argv);
+    for (int k = 0; k < 2; k++) ls_argv_fini(&name[k].words);
     cli_bench_end(&s);
     return st;
 }

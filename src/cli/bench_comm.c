@@ -38,9 +38,10 @@ static void comm_row(void *ctx, const ls_comm_bench_row *r)
 {
     comm_job *j = ctx;
     if (!j->json) {
-        printf("%-15s %12lld %12.1f %8.1f %10.3f %10.3f %6lld\n", ls_coll_word(r->kind), (long long)r->nbytes,
-               1e6 * r->time.mean, 1e6 * (r->time.half >= 0 ? r->time.half : 0), 1e-9 * r->algbw, 1e-9 * r->busbw,
-               (long long)r->wrong);
+        char half[24] = "-"; /* one round has no interval */
+        if (r->time.half >= 0) snprintf(half, sizeof half, "%.1f", 1e6 * r->time.half);
+        printf("%-15s %12lld %12.1f %8s %10.3f %10.3f %6lld\n", ls_coll_word(r->kind), (long long)r->nbytes,
+               1e6 * r->time.mean, half, 1e-9 * r->algbw, 1e-9 * r->busbw, (long long)r->wrong);
         fflush(stdout);
         return;
     }
@@ -63,10 +64,11 @@ static ls_status comm_work(void *ctx, ls_comm *c, int n_core)
     const bool first = !ls_comm_rank(c);
     (void)n_core;
     if (first && !j->json)
-        printf("%d workers, %s; time of the slowest worker, 95 %% interval over %d rounds\n"
+        printf("%d workers, %s; time of the slowest worker, %s%d round%s\n"
                "%-15s %12s %12s %8s %10s %10s %6s\n",
-               ls_comm_size(c), ls_comm_name(c), j->bench.rounds, "collective", "bytes", "time, us", "\xc2\xb1 us",
-               "algbw GB/s", "busbw GB/s", "wrong");
+               ls_comm_size(c), ls_comm_name(c), j->bench.rounds > 1 ? "95 % interval over " : "", j->bench.rounds,
+               j->bench.rounds == 1 ? "" : "s", "collective", "bytes", "time, us", "\xc2\xb1 us", "algbw GB/s",
+               "busbw GB/s", "wrong");
     ls_jsonw_init(&j->w, &j->out, 2);
     ls_jsonw_open(&j->w, '{');
     ls_jsonw_put_str(&j->w, "backend", ls_comm_name(c));
@@ -77,9 +79,8 @@ static ls_status comm_work(void *ctx, ls_comm *c, int n_core)
     ls_jsonw_close(&j->w);
     ls_jsonw_close(&j->w);
     if (first && j->json && st == LS_OK) puts(j->out.data ? j->out.data : "");
-    fflush(stdout);
     ls_str_fini(&j->out);
-    return st;
+    return st == LS_OK && first ? cli_flush() : st; /* here: a worker's stdout is not main's */
 }
 
 static void comm_speak(void *ctx, int rank, ls_status st)

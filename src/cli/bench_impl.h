@@ -10,6 +10,7 @@
 #include "bench/protocol.h"
 #include "cli/commands.h"
 #include "report/analysis.h"
+#include "train/options.h"
 
 #include <stddef.h>
 
@@ -59,7 +60,10 @@ typedef struct bench_session {
     int worker[BENCH_MAX_N], n_worker, most;
     int64_t micro, one; /* sequences of a micro-batch, and of a step on one worker */
     int64_t global;     /* of all, when the train options say it; else 0 */
-    int threads, cores; /* threads 0: the train options say it */
+    int64_t enforce;    /* --enforce_global_batch_size of the train options; 0: not given */
+    char layout[16];    /* that the train options (--strategy) or their DeepSpeed JSON ask for; "": none */
+    bool own_strategy;  /* it is --strategy's */
+    int cores;
     double load; /* runnable processes of the machine when we began: a busy one means wide intervals; NaN: not known */
     char program[4096], out[4096];
     ls_bench bench;
@@ -68,6 +72,8 @@ typedef struct bench_session {
 
 /* Cuts argv at "--": the words behind it go to *train. Returns how many are before it. */
 ls_status cli_bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut);
+/* Refuses train options that are the benchmark's to say; own_workers: -n is not among them. */
+ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers);
 /* From options and train words to a session without sides. */
 ls_status cli_bench_begin(bench_session *s);
 /* Fills micro and one: what the train options come to on one worker. What cannot work there is refused. */
@@ -76,11 +82,31 @@ ls_status cli_bench_learn(bench_session *s);
  * (0: as the words say). What cannot work is LS_E_CONFIG, or with `or_leave_out` a side that is left out with the reason. */
 ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
                          int64_t global, bool or_leave_out);
+/* Do the threads of the fullest side, *worst, outnumber the cores? */
+bool cli_bench_crowded(const bench_session *s, const ls_bench_side **worst);
 /* Prints the commands (--dry-run), or runs them with progress on stderr. */
 ls_status cli_bench_go(bench_session *s);
 void cli_bench_end(bench_session *s);
 
-/* Reads the runs of the session's sides (or of paths) and compares them; notes and mismatches go to stderr. */
+/* Adds the runs at a path that somebody gave, or those that the session made of a side. */
+ls_status cli_bench_add_path(ls_run_set *set, const char *path);
+ls_status cli_bench_add_side(const bench_session *s, const ls_bench_side *side, ls_run_set *set);
+/* Sorts and compares the runs of a set; mismatches go to stderr. Not one run that can be compared is LS_E_FORMAT. */
+ls_status cli_bench_compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a);
+void cli_bench_notes(const ls_run_set *set); /* to stderr */
+
+/* Runs of two sides, beside each other: run[i][0] is A's and run[i][1] B's, indices into the set. */
+typedef struct bench_pairs {
+    int (*run)[2], n;
+    ls_notes left_out; /* "DIR: why", a run each */
+} bench_pairs;
+/* Reads side A and side B (of the session, or paths 0 and 1), pairs their runs and compares those that have a partner; the others are
+ * named on stderr. LS_E_FORMAT without a pair. */
+ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths, ls_run_set *set, ls_analysis *a,
+                               bench_pairs *p);
+void cli_bench_pairs_fini(bench_pairs *p);
+
+/* Reads the runs of the session's sides (or of paths) and compares them. */
 ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);
 /* After the result was written: says unlike runs and returns the reference's exit code 1. */
 ls_status cli_bench_verdict(const ls_analysis *a, const char *file);

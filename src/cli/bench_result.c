@@ -32,7 +32,7 @@ static bool ends_in(const char *name, const char *end)
 }
 
 /* A folder of metrics files that has no run folders in it: each file is a run. */
-static ls_status add_path(ls_run_set *set, const char *path)
+ls_status cli_bench_add_path(ls_run_set *set, const char *path)
 {
     char **name = NULL, *inside = NULL;
     size_t n = 0;
@@ -55,26 +55,43 @@ static ls_status add_path(ls_run_set *set, const char *path)
     return st == LS_OK && (folders || !files) ? ls_run_set_add(set, path) : st;
 }
 
-ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a)
+ls_status cli_bench_add_side(const bench_session *s, const ls_bench_side *side, ls_run_set *set)
 {
-    set->warm = (int)s->o.warmup;
-    for (int i = 0; i < paths->n; i++) LS_TRY(add_path(set, paths->word[i]));
-    for (int i = 0; i < s->bench.n_side && !paths->n; i++)
-        for (int turn = 1; turn <= s->bench.repeat && !s->bench.side[i].left_out; turn++) {
-            char path[4352];
-            snprintf(path, sizeof path, "%.4000s/%s/run_%d", s->out, s->bench.side[i].name, turn);
-            LS_TRY(ls_run_set_add(set, path));
-        }
-    ls_run_set_sort(set);
+    for (int turn = 1; turn <= s->bench.repeat && !side->left_out; turn++) {
+        char path[4352];
+        snprintf(path, sizeof path, "%.4000s/%s/run_%d", s->out, side->name, turn);
+        LS_TRY(ls_run_set_add(set, path));
+    }
+    return LS_OK;
+}
+
+void cli_bench_notes(const ls_run_set *set)
+{
     for (int i = 0; i < set->notes.n; i++) fprintf(stderr, "note: %s\n", set->notes.text[i]);
-    if (!set->n)
-        return ls_fail(LS_E_FORMAT, "there is no run to compare%s%s", paths->n ? " in " : "",
-                       paths->n ? paths->word[0] : "");
+}
+
+ls_status cli_bench_compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a)
+{
+    bool any = false;
+    ls_run_set_sort(set);
+    for (int i = 0; i < set->n; i++) any = any || (set->run[i].metrics && set->run[i].world > 0);
+    if (!any)
+        return ls_fail(LS_E_FORMAT, "there is no run to compare%s%s", set->notes.n ? ": " : "",
+                       set->notes.n ? set->notes.text[0] : "");
     LS_TRY(ls_analyse_with(set, &(ls_compare_opts){.allow_mismatch = s->o.allow_mismatch, .weak = weak, .steady = true},
                            a));
     say_mismatches(a);
     if (a->several_commits) fprintf(stderr, "note: the runs come from more than one commit\n");
     return LS_OK;
+}
+
+ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a)
+{
+    set->warm = (int)s->o.warmup;
+    for (int i = 0; i < paths->n; i++) LS_TRY(cli_bench_add_path(set, paths->word[i]));
+    for (int i = 0; i < s->bench.n_side && !paths->n; i++) LS_TRY(cli_bench_add_side(s, &s->bench.side[i], set));
+    cli_bench_notes(set);
+    return cli_bench_compare(s, weak, set, a);
 }
 
 ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
@@ -94,15 +111,19 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
 void cli_bench_protocol(const void *session, ls_jsonw *w)
 {
     const bench_session *s = session;
+    const ls_bench_side *worst = NULL;
     if (!s->bench.n_side) return; /* folders that somebody else made */
+    int threads = s->bench.side[0].threads;
+    for (int i = 1; i < s->bench.n_side; i++)
+        if (!s->bench.side[i].left_out && s->bench.side[i].threads != threads) threads = 0;
     ls_jsonw_put_int(w, "repeat", s->o.repeat);
     ls_jsonw_put_str(w, "order", "in turns, every second turn backwards");
     ls_jsonw_put_int(w, "cores", s->cores);
     ls_jsonw_put_real(w, "load_average_at_start", s->load);
     ls_jsonw_key(w, "threads_per_worker");
-    if (s->threads) ls_jsonw_int(w, s->threads);
-    else ls_jsonw_null(w);
-    ls_jsonw_put_bool(w, "oversubscribed", s->threads * s->most > s->cores);
+    if (threads > 0) ls_jsonw_int(w, threads);
+    else ls_jsonw_null(w); /* all cores of a worker, or the sides differ */
+    ls_jsonw_put_bool(w, "oversubscribed", cli_bench_crowded(s, &worst));
     ls_jsonw_put_open(w, "commands", '{');
     for (int i = 0; i < s->bench.n_side; i++) {
         ls_argv words = {0};

@@ -18,8 +18,9 @@ typedef struct options {
 static const ls_opt scaling_table[] = {
     BENCH_ROWS("1,2,4", "3"),
     {"gpus", LS_OPT_STR, BENCH_AT(n), "LIST", NULL, NULL, NULL},
-    {"layout", LS_OPT_STR, offsetof(options, layout), "LAYOUT", "ddp",
-     "how several workers share the work: dp, ddp, zero1, zero2, zero3, pp[-SCHEDULE], tp, or a hybrid: ddp+pp2-1f1b",
+    {"layout", LS_OPT_STR, offsetof(options, layout), "LAYOUT", NULL,
+     "how several workers share the work: dp, ddp, zero1, zero2, zero3, pp[-SCHEDULE], tp, or a hybrid: ddp+pp2-1f1b "
+     "[what the train options or their DeepSpeed JSON say, else ddp]",
      "Scaling"},
     {"weak", LS_OPT_SWITCH, offsetof(options, weak), NULL, NULL,
      "weak scaling: every worker has the batch that one has; else the global batch is constant", NULL},
@@ -92,9 +93,10 @@ static int64_t global_for(const bench_session *s, bool weak, int n)
 
 static ls_status scaling_sides(bench_session *s, const options *x)
 {
+    const char *several = x->layout ? x->layout : s->layout[0] ? s->layout : "ddp";
     for (int i = 0; i < s->n_worker; i++) {
         const int n = s->worker[i];
-        const char *layout = n == 1 ? "single" : x->layout;
+        const char *layout = n == 1 ? "single" : several;
         LS_TRY(cli_bench_side(s, layout, n, layout, NULL, global_for(s, x->weak, n), false));
     }
     return LS_OK;
@@ -136,7 +138,25 @@ static void print_scaling(const ls_analysis *a)
         printf("%-16s %7d %4d %12d %13.1f %7s %10s %7s %11s\n", g->short_name, g->world, g->n_run,
                (int)json_integer_value(json_object_get(c, "grad_accum_steps")), g->tokens.mean, half, up, up_half, eff);
     }
-    if (a->steady) printf("(steps behind the first %d; intervals over repeats)\n", a->set->run[a->baseline].n_warm);
+    if (a->steady) {
+        bool repeats = false, within = false;
+        for (int i = 0; i < a->n_group; i++) {
+            repeats = repeats || a->group[i].n_run > 1;
+            within = within || a->group[i].tokens.within;
+        }
+        printf("(steps behind the first %d; %s)\n", a->set->run[a->baseline].n_warm,
+               repeats && within ? "intervals over repeats, of single runs over their steps"
+               : repeats         ? "intervals over repeats"
+               : within          ? "intervals over the steps of a run: --repeat 2 or more tells runs apart"
+                                 : "no intervals without repeats");
+        return;
+    }
+    const ls_run *few = NULL;
+    for (int i = 0; i < a->set->n && !few; i++)
+        if (a->set->run[i].n_step && a->set->run[i].n_step <= a->set->run[i].n_warm) few = &a->set->run[i];
+    if (few)
+        printf("(whole epochs, as the runs recorded them: %s has %d steps, none behind a warm-up of %d)\n", few->name,
+               few->n_step, few->n_warm);
     else printf("(whole epochs, as the runs recorded them: not all have a metrics.jsonl to leave a warm-up out)\n");
 }
 
@@ -240,6 +260,9 @@ static ls_status run(bench_session *s, options *x, const kind *k, int argc, char
             "say what to train behind --, such as: -- --data data --model tiny (or give run folders to compare)");
     s->o = x->o;
     LS_TRY(cli_bench_begin(s));
+    if (s->own_strategy && (k->strategies || x->layout))
+        return ls_fail(LS_E_ARG, "--strategy %s of the train options is not what --layout%s says: leave one out",
+                       s->layout, k->strategies ? "s" : "");
     if (!paths.n) {
         /* one worker says how large a micro-batch is; a dry look at it costs nothing */
         LS_TRY(cli_bench_learn(s));

@@ -6,7 +6,7 @@
 #include "core/cores.h"
 #include "core/mem.h"
 #include "core/stop.h"
-#include "train/options.h"
+#include "train/dsconfig.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -44,19 +44,19 @@ static ls_status parse_workers(bench_session *s)
     return s->n_worker ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
 }
 
-static ls_status refuse(const ls_train_options *o)
+ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers)
 {
     static const struct {
         const char *name, *why;
     } ours[] = {
-        {"n", "workers are given to bench: -n"},
+        {"n", "workers are given to bench: -n"}, /* first: a side of ab may have its own */
         {"checkpoint_path", "every run gets a folder of its own below --out"},
         {"resume", "runs begin anew; bench --resume keeps finished ones"},
         {"print_config", "bench --dry-run prints the commands"},
         {"json", "bench --json prints the result"},
     };
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-        if (ls_train_given(o, ours[i].name))
+        if (ls_train_given(o, ours[i].name) && (i || !own_workers))
             return ls_fail(LS_E_ARG, "--%s is not for the train options of a benchmark: %s", ours[i].name, ours[i].why);
     return LS_OK;
 }
@@ -77,9 +77,25 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
         LS_TRY(ls_argv_add(b, "0"));
     }
     if (ls_train_given(o, "threads")) return LS_OK;
-    s->threads = s->cores / s->most > 1 ? s->cores / s->most : 1; /* a worker is the same everywhere */
-    LS_TRY(ls_argv_add(b, "--threads"));
-    return ls_argv_addf(b, "%d", s->threads);
+    LS_TRY(ls_argv_add(b, "--threads")); /* a worker is the same everywhere */
+    return ls_argv_addf(b, "%d", s->cores / s->most > 1 ? s->cores / s->most : 1);
+}
+
+/* What the train options fix for all runs: the global batch, and how workers share the work. The command line goes before the JSON. */
+static ls_status learn_wishes(bench_session *s, const ls_train_options *o)
+{
+    static const char *const stage[] = {"ddp", "zero1", "zero2", "zero3"};
+    ls_ds_config ds = {0};
+    if (ls_train_given(o, "global_batch_size")) s->global = o->global_batch_size;
+    if (ls_train_given(o, "enforce_global_batch_size")) s->enforce = o->enforce_global_batch_size;
+    s->own_strategy = o->strategy != NULL;
+    if (o->strategy) snprintf(s->layout, sizeof s->layout, "%s", o->strategy);
+    if (!o->deepspeed_config) return LS_OK;
+    LS_TRY(ls_ds_config_load(o->deepspeed_config, &ds));
+    if (!s->global) s->global = ds.train_batch_size;
+    if (!s->layout[0] && ds.zero.given) snprintf(s->layout, sizeof s->layout, "%s", stage[ds.zero.stage]);
+    ls_ds_config_fini(&ds);
+    return LS_OK;
 }
 
 ls_status cli_bench_begin(bench_session *s)
@@ -102,9 +118,9 @@ ls_status cli_bench_begin(bench_session *s)
     LS_TRY(ls_argv_add_all(&copy, &s->given));
     ls_status st = ls_train_options_parse(copy.n, copy.word, &o);
     if (st == LS_OK && o.help) st = ls_fail(LS_E_ARG, "the train options are explained by lockstep train --help");
-    if (st == LS_OK) st = refuse(&o);
+    if (st == LS_OK) st = cli_bench_refuse(&o, false);
     if (st == LS_OK) st = with_defaults(s, &o);
-    if (st == LS_OK && ls_train_given(&o, "global_batch_size")) s->global = o.global_batch_size;
+    if (st == LS_OK) st = learn_wishes(s, &o);
     ls_argv_fini(&copy);
     LS_TRY(st);
     s->bench = (ls_bench){.program = s->program,
@@ -119,6 +135,11 @@ ls_status cli_bench_learn(bench_session *s)
 {
     ls_bench_side one = {.name = "one worker", .workers = 1};
     ls_status st = ls_argv_add_all(&one.words, &s->base);
+    if (s->enforce && !s->global) { /* what the user insists on is the batch of all runs */
+        s->global = s->enforce;
+        if (st == LS_OK) st = ls_argv_add(&one.words, "--global_batch_size");
+        if (st == LS_OK) st = ls_argv_addf(&one.words, "%lld", (long long)s->enforce);
+    }
     if (st == LS_OK) st = ls_bench_check(&s->bench, &one);
     ls_argv_fini(&one.words);
     LS_TRY(st);
@@ -130,6 +151,9 @@ ls_status cli_bench_learn(bench_session *s)
 static ls_status accumulate(bench_session *s, ls_bench_side *side, int dp, int64_t global)
 {
     const int64_t each = s->micro * dp;
+    if (s->enforce && s->enforce != global)
+        return ls_fail(LS_E_CONFIG, "%s: --enforce_global_batch_size %lld, but a step has %lld sequences", side->name,
+                       (long long)s->enforce, (long long)global);
     if (global % each)
         return ls_fail(LS_E_CONFIG,
                        "%s: a step of %lld sequences is no multiple of micro batch %lld x %d replicas; %lld would be",
@@ -156,7 +180,11 @@ static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *la
     }
     if (more) LS_TRY(ls_argv_add_all(&side->words, more));
     if (global) LS_TRY(accumulate(s, side, ls_layout_dp(&l, side->workers), global));
-    return ls_bench_check(&s->bench, side);
+    LS_TRY(ls_bench_check(&s->bench, side));
+    if (side->steps && side->steps <= s->o.warmup)
+        return ls_fail(LS_E_ARG, "%s: --warmup %lld leaves nothing of %lld steps (--max_steps, --max_train_steps)",
+                       side->name, (long long)s->o.warmup, (long long)side->steps);
+    return LS_OK;
 }
 
 ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
@@ -209,18 +237,36 @@ static void on_progress(void *ctx, const ls_bench_progress *p)
     fflush(stderr);
 }
 
+bool cli_bench_crowded(const bench_session *s, const ls_bench_side **worst)
+{
+    int64_t most = 0;
+    for (int i = 0; i < s->bench.n_side; i++) {
+        const ls_bench_side *side = &s->bench.side[i];
+        const int64_t n = (int64_t)side->workers * (side->threads > 1 ? side->threads : 1);
+        if (side->left_out || n <= most) continue;
+        most = n;
+        *worst = side;
+    }
+    return most > s->cores;
+}
+
 static void say_plan(const bench_session *s)
 {
     const ls_bench *b = &s->bench;
+    const ls_bench_side *worst = NULL;
     for (int i = 0; i < b->n_side; i++)
         if (b->side[i].left_out) fprintf(stderr, "left out: %s: %s\n", b->side[i].name, b->side[i].left_out);
     if (s->load > 0.5 * s->cores)
         fprintf(stderr, "note: the machine is busy (load %.1f on %d cores): expect wide intervals\n", s->load,
                 s->cores);
-    if (s->threads * s->most > s->cores)
-        fprintf(stderr,
-                "note: %d workers of %d thread%s share %d cores: expect no more than %d times the speed of one\n",
-                s->most, s->threads, s->threads == 1 ? "" : "s", s->cores, s->cores / s->threads);
+    if (cli_bench_crowded(s, &worst)) {
+        const int threads = worst->threads > 1 ? worst->threads : 1;
+        fprintf(stderr, "note: %d worker%s of %d thread%s share%s %d cores: expect no more than ", worst->workers,
+                worst->workers == 1 ? "" : "s", threads, threads == 1 ? "" : "s", worst->workers == 1 ? "s" : "",
+                s->cores);
+        if (threads < s->cores) fprintf(stderr, "%d times the speed of one\n", s->cores / threads);
+        else fprintf(stderr, "the speed of one\n");
+    }
 }
 
 static ls_status print_commands(const bench_session *s)

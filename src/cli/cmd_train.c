@@ -147,7 +147,8 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
 static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
 {
     ls_log_init(ls_comm_rank(comm));
-    return work(ctx, comm, n_core);
+    ls_status st = work(ctx, comm, n_core);
+    return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: a worker's stdout is not main's */
 }
 
 /* A worker's own failure in its own words; those that only heard of it stay silent. */
@@ -156,7 +157,7 @@ static void worker_report(void *ctx, int rank, ls_status st)
     (void)ctx;
     if (st == LS_OK || (st == LS_E_STOPPED && rank)) return;
     if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
-    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, ls_status_words(st), ls_err_words(), ls_err_trail());
+    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, cli_status_words(st), ls_err_words(), ls_err_trail());
 }
 
 /* What a launcher's world allows. */

@@ -18,6 +18,10 @@ ls_status cmd_report(int argc, char **argv);
 ls_status cmd_profile(int argc, char **argv);
 ls_status cmd_doctor(int argc, char **argv);
 
+/* Writes out what stdout holds. LS_E_IO when anything that this process printed was lost, now or before; main asks it for every command. */
+ls_status cli_flush(void);
+/* As ls_status_words, and a stop says which signal it was. */
+const char *cli_status_words(ls_status st);
 /* Prints usage, text and the option table to stdout. */
 void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n);
 

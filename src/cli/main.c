@@ -65,6 +65,30 @@ static ls_status dispatch(int argc, char **argv)
                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
+ls_status cli_flush(void)
+{
+    if (!fflush(stdout) && !ferror(stdout)) return LS_OK;
+    return ls_fail(LS_E_IO, "stdout did not take everything that was written: a full disk, or a closed pipe");
+}
+
+const char *cli_status_words(ls_status st)
+{
+    return st == LS_E_STOPPED && ls_stop_signal() == SIGINT ? "stopped by SIGINT (Ctrl-C)" : ls_status_words(st);
+}
+
+static ls_status obey(int argc, char **argv)
+{
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        overview(stdout);
+        return LS_OK;
+    }
+    if (!strcmp(argv[1], "--version")) {
+        printf("lockstep %s\n", LS_VERSION);
+        return LS_OK;
+    }
+    return dispatch(argc, argv);
+}
+
 int main(int argc, char **argv)
 {
     ls_log_init(0);
@@ -73,17 +97,9 @@ int main(int argc, char **argv)
         overview(stderr);
         return 2;
     }
-    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
-        overview(stdout);
-        return 0;
-    }
-    if (!strcmp(argv[1], "--version")) {
-        printf("lockstep %s\n", LS_VERSION);
-        return 0;
-    }
-    ls_status st = dispatch(argc, argv);
-    if (fflush(stdout) && st == LS_OK) st = ls_fail(LS_E_IO, "stdout was closed before everything was written");
+    ls_status st = obey(argc, argv);
+    if (st == LS_OK) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has said it already */
-        fprintf(stderr, "lockstep: %s: %s\n%s", ls_status_words(st), ls_err_words(), ls_err_trail());
+        fprintf(stderr, "lockstep: %s: %s\n%s", cli_status_words(st), ls_err_words(), ls_err_trail());
     return ls_status_exit_code(st);
 }

@@ -56,7 +56,7 @@ kill -INT $pid
 wait $pid
 code=$?
 [ $code = 143 ] || bad "stopped: exit code $code: $(cat err)"
-grep -q "runs are finished and stay in stop.*--resume" err || bad "stopped: $(cat err)"
+grep -q "stopped by SIGINT.*runs are finished and stay in stop.*--resume" err || bad "stopped: $(cat err)"
 [ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run is gone"
 expect 0 "run_1  is there" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
 

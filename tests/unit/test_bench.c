@@ -101,11 +101,15 @@ static const char stand_in[] =
     "  *--print_config*BAD*|*BAD*--print_config*) echo 'lockstep: configuration cannot work: 5 is no multiple of 4' "
     ">&2; echo '  at x.c:1' >&2; exit 2;;\n"
     "  *--print_config*) echo '{\"micro_batch_size_per_gpu\": {\"value\": 2}, \"grad_accum_steps\": {\"value\": 3}, "
-    "\"global_batch_size\": {\"value\": 6}}'; exit 0;;\n"
+    "\"global_batch_size\": {\"value\": 6}, \"threads\": {\"value\": 4}, \"max_steps\": {\"value\": null}, "
+    "\"epochs\": {\"value\": 2}, \"max_train_steps\": {\"value\": 10}}'; exit 0;;\n"
     "esac\n"
     "for w in \"$@\"; do dir=$w; done\n" /* the last word is the run's folder */
     "echo \"$dir\" >> \"${dir%/*/*}/order\"\n"
     "case \" $* \" in *FAIL*) echo 'lockstep: rank 1: a worker or a collective failed: it broke' >&2; exit 4;; "
+    "*FULL*) echo 'lockstep: rank 0: reading or writing failed: write x: No space left on device' >&2; exit 3;; "
+    "*MUTE*) exit 3;; "
+    "*CUT*) echo 'lockstep: bad input data: train.bin ends early' >&2; exit 3;; "
     "*SLEEP*) exec sleep 30;; esac\n"
     "mkdir -p \"$dir/epoch-1\"\n"
     "echo \"{\\\"command_line\\\": \\\"$0 $*\\\"}\" > \"$dir/training_metrics.json\"\n"
@@ -181,6 +185,8 @@ static void turns(void **state)
     check(ls_bench_check(&b, &b.side[0]));
     assert_int_equal(b.side[0].micro_batch, 2);
     assert_int_equal(b.side[0].global_batch, 6);
+    assert_int_equal(b.side[0].threads, 4);
+    assert_int_equal(b.side[0].steps, 6); /* 2 epochs of 10 micro steps, 3 a step */
     check(ls_bench_run(&b));
     order_is(&p, "1gpu_a/run_1 2gpu_b/run_1 2gpu_b/run_2 1gpu_a/run_2 1gpu_a/run_3 2gpu_b/run_3");
     assert_int_equal(p.n[LS_BENCH_DONE], 6);
@@ -237,6 +243,19 @@ static void failing(void **state)
     assert_int_equal(ls_bench_run(&b), LS_E_COMM);
     said("2gpu_b run_1 ended with exit code 4");
     said("stderr.log): it broke");
+    ls_bench_fini(&b);
+    ls_fs_remove_tree(p.out);
+    b = new_bench(&p, 1, "--x FULL", "--x 2"); /* exit code 3 is data that is bad, or a disk that is full */
+    assert_int_equal(ls_bench_run(&b), LS_E_IO);
+    said("No space left on device");
+    ls_bench_fini(&b);
+    ls_fs_remove_tree(p.out);
+    b = new_bench(&p, 1, "--x MUTE", "--x 2"); /* so full that it could not even say so */
+    assert_int_equal(ls_bench_run(&b), LS_E_IO);
+    ls_bench_fini(&b);
+    ls_fs_remove_tree(p.out);
+    b = new_bench(&p, 1, "--x CUT", "--x 2");
+    assert_int_equal(ls_bench_run(&b), LS_E_FORMAT);
     ls_bench_fini(&b);
     b = new_bench(&p, 2, "--x BAD", "--x 2");
     assert_int_equal(ls_bench_check(&b, &b.side[0]), LS_E_CONFIG);
