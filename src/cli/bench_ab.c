@@ -77,7 +77,7 @@ static double fact_of(const ls_run *r, int f)
     if (f == FACT_CPU) return r->cpu_utilisation;
     for (int i = 0; i < r->n_coll; i++)
         sum += f == FACT_CALLS ? r->coll[i].calls : f == FACT_BYTES ? r->coll[i].nbytes : r->coll[i].busy;
-    return r->n_update > 0 ? sum / r->n_update : NAN;
+    return r->n_comm_step > 0 ? sum / r->n_comm_step : NAN;
 }
 
 static double median_step(const ls_run *r)
