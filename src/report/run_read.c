@@ -34,7 +34,8 @@ static double epoch_mean(const report_doc *d, const json_t *epochs, const char *
     double sum = 0;
     int n = 0;
     for (size_t i = 0; i < json_array_size(epochs); i++) {
-        double x = report_num(&(report_doc){json_array_get(epochs, i), d->file, d->notes}, key);
+        const json_t *epoch = json_array_get(epochs, i);
+        double x = json_is_object(epoch) ? report_num(&(report_doc){epoch, d->file, d->notes}, key) : NAN;
         if (isnan(x)) continue;
         sum += x;
         n++;

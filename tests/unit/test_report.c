@@ -489,6 +489,7 @@ static void problems(void **state)
     has_note(&s.notes,
              "bad3/training_metrics.json: key summary.mean_tokens_per_sec_global: a number was expected, not text");
     has_note(&s.notes, "bad3/training_metrics.json: key epochs[0]: an object was expected");
+    for (int i = 0; i < s.notes.n; i++) assert_null(strstr(s.notes.text[i], "key :")); /* each names its key */
     assert_true(s.run[4].legacy);
     near(s.run[4].tokens_per_sec, 105, 0);
     near(s.run[4].val_loss, 2.5, 0);
