@@ -3,6 +3,9 @@
  *   epoch   steps → validation → checkpoint epoch-N        every save_every steps: step-N, every eval_every: validation
  *   end     launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
  *
+ * Before the first step of a run without --resume, checkpoints that lie in its folder go to earlier-<k>: a later --resume takes only those of
+ * the run that was started last, and none is lost.
+ *
  * An epoch's wall time is that of its steps; validation and checkpoints are left out, also the part of a step that waited
  * for a checkpoint. */
 #include "train/pipe_report.h"
@@ -294,6 +297,24 @@ static void say_pipeline(ls_trainer *t, const ls_pipe_report *r)
     t->io.note(t->io.ctx, text);
 }
 
+static ls_status set_earlier_aside(ls_trainer *t)
+{
+    char *where = NULL, upto[40] = "", text[1280];
+    int64_t step;
+    if (t->cfg->resume) return LS_OK;
+    LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, &where, &step));
+    if (where && t->io.note) {
+        if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+        snprintf(
+            text, sizeof text,
+            "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
+            t->cfg->run_dir, upto, where);
+        t->io.note(t->io.ctx, text);
+    }
+    ls_free(where);
+    return LS_OK;
+}
+
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
     const ls_train_config *c = t->cfg;
@@ -306,6 +327,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
          c->micro_batch, c->grad_accum, t->device.count, (long long)c->global_batch);
     const bool writes = ls_comm_rank(t->comm) == 0;
     if (writes) {
+        LS_TRY(set_earlier_aside(t));
         LS_TRY(ls_artifacts_begin(c->run_dir));
         snprintf(path, sizeof path, "%s/metrics.jsonl", c->run_dir);
         LS_TRY(ls_metrics_log_open(&t->log, path, s->step));

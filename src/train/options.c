@@ -96,7 +96,7 @@ const ls_opt ls_train_opts[] = {
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "checkpoint step-N every N optimizer steps; 0 = at the end of an epoch only",
         .section = "Checkpoints"),
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep the K newest step-N checkpoints; 0 = all"),
-    ROW("resume", LS_OPT_SWITCH, resume, NULL, NULL, "go on from the newest checkpoint of the run folder, bit for bit"),
+    ROW("resume", LS_OPT_SWITCH, resume, NULL, NULL, "go on from the newest checkpoint of the run folder, bit for bit; without it, those found there move to earlier-<k>/"),
 
     ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "micro steps between log lines", .section = "Output"),
     ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting, its value and its source, and stop"),
