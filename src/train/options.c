@@ -171,6 +171,8 @@ void ls_train_options_help(ls_str *out)
         "number)\n"
         "  LS_PLUGIN_DIR                   where lockstep_mpi.so and lockstep_cuda.so are [beside the program]\n"
         "  PROFILE_MODE=1                  as --profile_mode\n"
+        "  DIST_DEBUG=1                    collectives around an epoch's steps, by worker, on stdout and in "
+        "rank_logs/\n"
         "  GIT_COMMIT, EC2_INSTANCE_TYPE, SLURM_*  recorded in the run's files\n"
         "  LS_LOG=info,train=debug         what is logged to stderr\n"
         "\nExamples:\n"
