@@ -4,6 +4,7 @@
 #   limit - 120 s   Slurm sends USR1 to the batch shell (--signal=B:USR1@120)
 #                   → SIGTERM to the workers, which save step-N and end with 143
 #                   → scontrol requeue; the next attempt has SLURM_RESTART_COUNT and begins with --resume
+#                   a command that cannot go on from where it stopped runs to its limit instead, and is not queued again
 #   scancel         SIGTERM to everyone: the workers save, nothing is queued again
 #   requeue by others (preemption, a node that died): Slurm does it; the next attempt resumes from the last checkpoint
 #
@@ -16,11 +17,19 @@ LOCKSTEP=${LOCKSTEP:-$ROOT/build/lockstep}
 SRUN=${SRUN:-$(command -v srun || true)}
 attempt=${SLURM_RESTART_COUNT:-0}
 
-# set_up DEFAULT_RUN_DIR: tools, the run folder, what the run's files record.
+# One folder a job, the same in each of its attempts: no date, which changes at midnight, and nothing that two jobs share, since an
+# attempt resumes the newest checkpoint it finds. An array's tasks go by the array's number and theirs.
+job_folder() {
+  if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then echo "slurm_${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"; else echo "slurm_$SLURM_JOB_ID"; fi
+}
+
+# set_up NAME: tools, the run folder (benchmarks/slurm_<job>/NAME unless RUN_DIR says), what the run's files record.
 set_up() {
+  [ -n "${SLURM_JOB_ID:-}" ] || die "this is no Slurm job: sbatch runs it"
   [ -n "$SRUN" ] && [ -x "$SRUN" ] || die "srun is not there ('$SRUN'): set SRUN to its path"
   [ -x "$LOCKSTEP" ] || die "$LOCKSTEP is not there: ./run build makes it, or set LOCKSTEP"
-  export RUN_DIR=${RUN_DIR:-$1}
+  [ "${RESUME:-0}" != 1 ] || [ -n "${RUN_DIR:-}" ] || die "RESUME=1 goes on in an old run folder: RUN_DIR has to name it"
+  export RUN_DIR=${RUN_DIR:-$ROOT/benchmarks/$(job_folder)/$1}
   mkdir -p "$RUN_DIR/profiles" "$RUN_DIR/torchrun_logs" 2>/dev/null || die "cannot make the run folder $RUN_DIR"
   export GIT_COMMIT=${GIT_COMMIT:-$(git -C "$ROOT" rev-parse HEAD 2>/dev/null || echo unknown)}
   SLURM_HOSTS=$("$SRUN" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 hostname | sort -u)
@@ -65,35 +74,60 @@ evidence() {
   return 0
 }
 
+# compose WORDS...: what the job runs, as `words`: with the run folder, and --resume where an attempt goes on. Later flags win, so the
+# words come behind. goes_on=0: the command knows no --resume.
+compose() {
+  goes_on=1
+  case "${1:-} ${2:-}" in
+    train\ *) words=(train --checkpoint_path "$RUN_DIR" ${resume[@]+"${resume[@]}"} "${@:2}") ;;
+    "bench scaling" | "bench strategies" | "bench ab") words=(bench "$2" --out "$RUN_DIR/bench" ${resume[@]+"${resume[@]}"} "${@:3}") ;;
+    *)
+      goes_on=0
+      words=("$@")
+      if [ ${#resume[@]} -gt 0 ]; then say "'$1' cannot resume: it begins anew"; fi
+      ;;
+  esac
+}
+
+near_limit() {
+  if [ "$goes_on" = 0 ]; then say "the time limit is near; '${words[0]}' cannot resume: it runs to the limit and is not queued again"; return; fi
+  want_requeue=1
+  say "the time limit is near: asking the workers to save"
+  scancel --signal=TERM "$SLURM_JOB_ID"
+}
+
 # launch COMMAND...: in the background, so that the shell hears signals; the exit code of the command.
 launch() {
-  local code
   want_requeue=0
-  trap 'want_requeue=1; say "the time limit is near: asking the workers to save"; scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+  trap near_limit USR1
   trap 'say "asked to end: waiting until the workers have saved"' TERM
   "$@" &
-  local pid=$!
-  while :; do
-    wait "$pid"
-    code=$?
-    kill -0 "$pid" 2>/dev/null || break # else a signal ended the wait, not the command
-  done
-  trap - USR1 TERM
+  local pid=$! code
+  # A signal ends a wait with 128 + its number, and the command may end while the trap runs: only a wait behind its end has its code.
+  while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
+  trap '' USR1 TERM
+  wait "$pid"
+  code=$?
+  trap - TERM # Slurm ends the shell of a job that is queued again with it
   return "$code"
 }
 
-# finish CODE: queues the job again where its time ran out; ends the script.
+# finish CODE: queues the job again where its time ran out, before anything that takes time; ends the script.
 finish() {
-  if [ "$want_requeue" = 1 ] && [ ! -e "$RUN_DIR/RUN_COMPLETE.txt" ]; then
+  if [ "$want_requeue" = 1 ] && [ "$1" != 0 ] && [ ! -e "$RUN_DIR/RUN_COMPLETE.txt" ]; then
     [ "$1" = 143 ] || say "the workers ended with $1 instead of 143; going on from the last checkpoint there is"
     say "queued again: attempt $((attempt + 1)) resumes"
-    scontrol requeue "$SLURM_JOB_ID"
-    sleep 30 # Slurm ends this shell; without it the job could count as done
+    if scontrol requeue "$SLURM_JOB_ID"; then
+      sleep 30 # Slurm ends this shell; without it the job could count as done
+      exit "$1"
+    fi
+    say "scontrol did not take it: RESUME=1 RUN_DIR=$RUN_DIR sbatch … goes on"
   fi
+  summarize_nsys
   exit "$1"
 }
 
-# The profiles of node 0 as text and as a summary. Its failure is not the run's.
+# The profiles of node 0 as text and as a summary, in the attempt that ends the job. Its failure is not the run's.
 summarize_nsys() {
   [ "$NSYS" = 1 ] || return 0
   local host=$MASTER_ADDR out rep

@@ -11,7 +11,8 @@ fi
 if [ "${NSYS:-0}" = 1 ] && [ "$SLURM_NODEID" = 0 ]; then
   report=$RUN_DIR/profiles/nsys_${SLURM_JOB_ID}_$host
   [ "$SLURM_LOCALID" = 0 ] || report=${report}_$SLURM_LOCALID
+  if [ "${2:-}" = train ]; then set -- "$@" --profile_mode; fi # names the phases; other commands do not know it
   exec "$NSYS_BIN" profile --trace="$NSYS_TRACE" --sample="$NSYS_SAMPLE" --cpuctxsw=none --cuda-event-trace="$NSYS_CUDA_EVENT_TRACE" \
-    --trace-fork-before-exec=true --force-overwrite="$NSYS_FORCE_OVERWRITE" --output "$report" "$@" --profile_mode
+    --trace-fork-before-exec=true --force-overwrite="$NSYS_FORCE_OVERWRITE" --output "$report" "$@"
 fi
 exec "$@"

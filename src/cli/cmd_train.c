@@ -120,6 +120,7 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
     bool tty = isatty(STDERR_FILENO) && size == 1; /* a worker's stderr is a pipe to its parent */
     ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
     if (rank) io = (ls_train_io){0};
+    io.debug = to_stdout;
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) {
         memcpy(c.stage_thread, j->stage_thread, sizeof c.stage_thread);

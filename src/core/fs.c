@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,21 +126,38 @@ static ls_status sync_parent(const char *path)
     return st;
 }
 
+/* What path stands for: *file (ls_free) behind any link; *direct: it is there and no plain file, so that a rename would destroy it. */
+static ls_status out_target(const char *path, char **file, bool *direct)
+{
+    struct stat s;
+    char real[PATH_MAX];
+    const bool there = !stat(path, &s), link = !lstat(path, &(struct stat){0});
+    if (!there && link) return ls_fail(LS_E_IO, "cannot write %s: it is a link to nothing", path);
+    if (there && S_ISDIR(s.st_mode)) return ls_fail(LS_E_IO, "cannot write %s: it is a folder", path);
+    *direct = there && !S_ISREG(s.st_mode);
+    /* a pipe's name below /proc leads nowhere */
+    const char *name = there && !*direct && realpath(path, real) ? real : path;
+    *file = ls_strdup(name);
+    return *file ? LS_OK : ls_nomem(strlen(name), "a path");
+}
+
 ls_status ls_fs_out_open(ls_fs_out *o, const char *path)
 {
+    bool direct;
     *o = (ls_fs_out){.fd = -1};
     char *dir = parent_of(path);
     if (!dir) return ls_nomem(strlen(path), "a path");
     ls_status st = ls_fs_mkdirs(dir);
     ls_free(dir);
     LS_TRY(st);
+    LS_TRY(out_target(path, &o->file, &direct));
     o->path = ls_strdup(path);
-    o->tmp = ls_asprintf("%s.tmp", path);
-    if (!o->path || !o->tmp) {
+    if (!direct) o->tmp = ls_asprintf("%s.tmp", o->file);
+    if (!o->path || (!direct && !o->tmp)) {
         ls_fs_out_abort(o);
         return ls_nomem(strlen(path), "a path");
     }
-    o->fd = open(o->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    o->fd = direct ? open(o->file, O_WRONLY | O_CLOEXEC) : open(o->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (o->fd < 0) {
         st = ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
         ls_free(o->tmp);
@@ -171,12 +189,12 @@ ls_status ls_fs_out_commit(ls_fs_out *o)
     if (fsync(o->fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", o->path, strerror(errno));
     if (close(o->fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", o->path, strerror(errno));
     o->fd = -1;
-    if (st == LS_OK && rename(o->tmp, o->path))
+    if (st == LS_OK && o->tmp && rename(o->tmp, o->file))
         st = ls_fail(LS_E_IO, "cannot rename %s into place: %s", o->path, strerror(errno));
-    if (st == LS_OK) {
+    if (st == LS_OK && o->tmp) {
         ls_free(o->tmp);
         o->tmp = NULL;
-        st = sync_parent(o->path);
+        st = sync_parent(o->file);
     }
     ls_fs_out_abort(o);
     return st;
@@ -187,6 +205,7 @@ void ls_fs_out_abort(ls_fs_out *o)
     if (o->fd >= 0) close(o->fd);
     if (o->tmp) unlink(o->tmp);
     ls_free(o->tmp);
+    ls_free(o->file);
     ls_free(o->path);
     *o = (ls_fs_out){.fd = -1};
 }

@@ -1,7 +1,8 @@
 /* fs.h - files: whole reads, atomic writes, folders.
  *
  * Nothing half-written is left looking whole: a file is written under a temporary name in the same folder, synced and
- * renamed. Every failure names the path and the reason. */
+ * renamed. A link is followed first, and stays; a pipe or a device takes the bytes itself, and is never replaced. Every failure
+ * names the path and the reason. */
 #ifndef LS_CORE_FS_H
 #define LS_CORE_FS_H
 
@@ -25,7 +26,9 @@ ls_status ls_fs_write(const char *path, const void *data, size_t n);
 /* The same in pieces. Open, append, then commit or abort; abort takes a closed file and removes the temporary one. */
 typedef struct ls_fs_out {
     int fd;
-    char *path, *tmp;
+    char *path;     /* as given                                              */
+    char *file;     /* what is written, behind any link                      */
+    char *tmp;      /* what is renamed to file; NULL: file takes the bytes itself */
     int64_t nbytes; /* appended so far */
 } ls_fs_out;
 ls_status ls_fs_out_open(ls_fs_out *o, const char *path);

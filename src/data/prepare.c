@@ -142,6 +142,9 @@ static ls_status move_tail(run *r, double fraction)
 {
     int64_t n_val = (int64_t)floor((double)r->train.n_token * fraction), keep = r->train.n_token - n_val;
     if (!n_val) return LS_OK;
+    if (!r->train.out.tmp)
+        return ls_fail(LS_E_IO, "cannot take validation data from the end of %s: it is no plain file",
+                       r->train.out.path);
     ls_sha256_init(&r->train.sha);
     int fd = open(r->train.out.tmp, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", r->train.out.tmp, strerror(errno));

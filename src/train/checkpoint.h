@@ -103,6 +103,11 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path);
 /* `path` itself when it is a checkpoint or any Hugging Face folder, else the latest below it. LS_E_IO when there is none. */
 ls_status ls_ckpt_resolve(const char *path, char **out);
 
+/* What a run that begins afresh finds of an earlier one (any step-N or epoch-N) goes to <run_dir>/earlier-<k>, the first that is free: it is
+ * neither overwritten nor pruned nor resumed. *where: that folder, ls_free, NULL when there was nothing; *step: the highest step that could
+ * be read, or -1. A missing run folder is fine. LS_E_IO leaves some of them in place. */
+ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step);
+
 /* Removes what a killed writer left (.tmp-*, .del-*; not those of a living one) and puts back a folder caught between two
  * renames. Called by save; a run calls it at its start. A missing run folder is fine. */
 ls_status ls_ckpt_clean(const char *run_dir);

@@ -3,6 +3,7 @@
  *   .tmp-<name>-<pid>   being written (locked by its writer), or what an exchange left behind
  *   .old-<name>-<pid>   only where the file system cannot exchange two names: the replaced folder, until the new one is there
  *   .del-<name>-<pid>   being removed
+ *   earlier-<k>/        checkpoints that were here when a run began afresh
  *
  * A lock (flock on the folder) tells a living writer from a dead one; process numbers come back, locks do not. */
 #include "train/checkpoint_impl.h"
@@ -205,6 +206,63 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, b
         names[at][0] = '\0'; /* no name any more */
     }
     ls_fs_list_free(names, n);
+}
+
+/* ---- an earlier run's ---- */
+
+static ls_status earlier_folder(const char *run_dir, char **path)
+{
+    for (int k = 1;; k++) {
+        char *p = ls_asprintf("%s/earlier-%d", run_dir, k);
+        if (!p) return ls_nomem(strlen(run_dir), "a path");
+        if (!mkdir(p, 0777)) {
+            *path = p;
+            return LS_OK;
+        }
+        ls_status st = errno == EEXIST ? LS_OK : ls_fail(LS_E_IO, "cannot make the folder %s: %s", p, strerror(errno));
+        ls_free(p);
+        LS_TRY(st);
+    }
+}
+
+static ls_status set_one_aside(const char *run_dir, const char *name, const char *where, int64_t *step)
+{
+    char *from = ls_path_join(run_dir, name), *to = ls_path_join(where, name);
+    ls_status st = from && to ? LS_OK : ls_nomem(strlen(run_dir), "a path");
+    int64_t k;
+    if (st == LS_OK && ls_ckpt_is(from)) {
+        if (ls_ckpt_state(from, NULL, &k) == LS_OK) *step = k > *step ? k : *step;
+        else ls_err_clear(); /* damaged: it moves all the same */
+    }
+    if (st == LS_OK) st = ls_fs_rename(from, to);
+    ls_free(from);
+    ls_free(to);
+    return st;
+}
+
+ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
+{
+    char **names, *dir = NULL;
+    size_t n;
+    *where = NULL;
+    *step = -1;
+    if (!ls_fs_is_dir(run_dir)) return LS_OK;
+    LS_TRY(ls_ckpt_clean(run_dir)); /* one caught between two renames is back in its place then */
+    LS_TRY(ls_fs_list(run_dir, &names, &n));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        if (ckpt_number(names[i], "step-") < 0 && ckpt_number(names[i], "epoch-") < 0) continue;
+        if (!dir) st = earlier_folder(run_dir, &dir);
+        if (st == LS_OK) st = set_one_aside(run_dir, names[i], dir, step);
+    }
+    ls_fs_list_free(names, n);
+    if (st == LS_OK && dir) st = ls_fs_sync_dir(run_dir);
+    if (st != LS_OK) {
+        ls_free(dir);
+        return st;
+    }
+    *where = dir;
+    return LS_OK;
 }
 
 /* ---- finding ---- */

@@ -3,6 +3,9 @@
  *   epoch   steps → validation → checkpoint epoch-N        every save_every steps: step-N, every eval_every: validation
  *   end     launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
  *
+ * Before the first step of a run without --resume, checkpoints that lie in its folder go to earlier-<k>: a later --resume takes only those of
+ * the run that was started last, and none is lost.
+ *
  * An epoch's wall time is that of its steps; validation and checkpoints are left out, also the part of a step that waited
  * for a checkpoint. */
 #include "train/pipe_report.h"
@@ -127,6 +130,8 @@ static ls_status epoch_steps(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
+    LS_TRY(ls_coll_log_barrier(&t->coll, s->epoch + 1, "start"));
+    LS_TRY(ls_coll_log_barrier(&t->coll, s->epoch + 1, "loop_start"));
     while (s->epoch_step < c->steps_per_epoch && !reached_limit(t)) {
         ls_step_result r;
         LS_TRY(ls_trainer_step(t, &r));
@@ -163,7 +168,17 @@ static ls_status epoch_steps(ls_trainer *t)
     const double begin = ls_now(); /* the last update may still be under way */
     LS_TRY(ls_compute_sync(&t->compute));
     s->epoch_time += ls_now() - begin;
-    return LS_OK;
+    return ls_coll_log_barrier(&t->coll, s->epoch + 1, "train_loop_end");
+}
+
+/* The epoch's numbers that the reference trainer sums and compares over its workers here; ours travel with each step. */
+static ls_status log_epoch(ls_trainer *t, double device_bytes)
+{
+    const ls_run_state *s = &t->state;
+    const double loss[2] = {s->loss_sum, (double)s->tokens}, steps = (double)(s->epoch_step * t->cfg->grad_accum);
+    LS_TRY(ls_coll_log_reduce(&t->coll, s->epoch + 1, "train_loss_tokens_sum", loss, 2));
+    LS_TRY(ls_coll_log_reduce(&t->coll, s->epoch + 1, "train_steps_max", &steps, 1));
+    return ls_coll_log_reduce(&t->coll, s->epoch + 1, "mem_max", &device_bytes, 1);
 }
 
 /* The largest of all workers' values; of more workers than fit, this one's. */
@@ -185,6 +200,7 @@ static ls_status finish_epoch(ls_trainer *t)
     const int64_t n = s->epoch + 1;
     ls_epoch_metrics *e = &s->done[s->epoch];
     double device_bytes = t->compute.device ? (double)t->plan.total : 0, most_bytes;
+    LS_TRY(log_epoch(t, device_bytes));
     LS_TRY(most(t, device_bytes, &most_bytes));
     const ls_stats step = ls_stats_of(t->sample_step, t->n_sample), data = ls_stats_of(t->sample_data, t->n_sample),
                    update = ls_stats_of(t->update_time, t->n_update);
@@ -215,9 +231,11 @@ static ls_status finish_epoch(ls_trainer *t)
                             .peak_rss_bytes = peak_rss_bytes()};
     line(t, "[Rank 0] Epoch %lld finished. Avg Loss: %.4f, Time: %.2fs, Throughput: %.2f tokens/sec\n", (long long)n,
          e->train_loss, e->wall_time, e->wall_time > 0 ? (double)e->tokens / e->wall_time : 0.0);
+    LS_TRY(ls_coll_log_barrier(&t->coll, n, "pre_validation"));
     if (t->val.n_seq) {
         int64_t n_batch = 0;
         LS_TRY(ls_trainer_validate(t, &e->val_loss, &n_batch));
+        LS_TRY(ls_coll_log_reduce(&t->coll, n, "val_loss_tokens_sum", (double[]){e->val_loss, (double)n_batch}, 2));
         e->has_val = n_batch > 0;
         if (e->has_val)
             line(t, "[Rank 0] Validation Finished Epoch %lld. Average Loss: %.4f\n", (long long)n, e->val_loss);
@@ -294,6 +312,36 @@ static void say_pipeline(ls_trainer *t, const ls_pipe_report *r)
     t->io.note(t->io.ctx, text);
 }
 
+static ls_status set_earlier_aside(ls_trainer *t)
+{
+    char *where = NULL, upto[40] = "", text[1280];
+    int64_t step;
+    if (t->cfg->resume) return LS_OK;
+    LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, &where, &step));
+    if (where && t->io.note) {
+        if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+        snprintf(
+            text, sizeof text,
+            "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
+            t->cfg->run_dir, upto, where);
+        t->io.note(t->io.ctx, text);
+    }
+    ls_free(where);
+    return LS_OK;
+}
+
+static ls_status log_begin(ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    if (!c->dist_debug) return LS_OK;
+    const int64_t W = ls_comm_size(t->dp), train = t->train.n_seq / c->micro_batch, val = t->val.n_seq / c->micro_batch;
+    LS_TRY(ls_coll_log_open(&t->coll, c->run_dir, t->comm, t->io.debug, t->io.ctx));
+    LS_TRY(ls_coll_log_barrier(&t->coll, 0, "post_deepspeed_init"));
+    ls_coll_log_say(&t->coll, "DATA_INFO train_dataloader_len=%lld val_dataloader_len=%lld", (long long)(train / W),
+                    (long long)((val + W - 1) / W));
+    return ls_coll_log_barrier(&t->coll, 0, "pre_training_loop");
+}
+
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
     const ls_train_config *c = t->cfg;
@@ -306,10 +354,12 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
          c->micro_batch, c->grad_accum, t->device.count, (long long)c->global_batch);
     const bool writes = ls_comm_rank(t->comm) == 0;
     if (writes) {
+        LS_TRY(set_earlier_aside(t));
         LS_TRY(ls_artifacts_begin(c->run_dir));
         snprintf(path, sizeof path, "%s/metrics.jsonl", c->run_dir);
         LS_TRY(ls_metrics_log_open(&t->log, path, s->step));
     }
+    LS_TRY(log_begin(t));
     if (writes) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);
     while (s->epoch < c->epochs && !(reached_limit(t) && s->epoch_step == 0)) {
         ls_status st = epoch_steps(t);
@@ -319,7 +369,9 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         char name[32];
         snprintf(name, sizeof name, "epoch-%lld", (long long)s->epoch);
         s->total_time = ls_now() - begin;
+        LS_TRY(ls_coll_log_barrier(&t->coll, s->epoch, "pre_checkpoint"));
         LS_TRY(ls_trainer_save(t, name));
+        LS_TRY(ls_coll_log_barrier(&t->coll, s->epoch, "end"));
     }
     LS_TRY(ls_ckpt_wait(t->writer));
     ls_worker_facts *facts = NULL;

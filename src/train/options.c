@@ -96,7 +96,7 @@ const ls_opt ls_train_opts[] = {
     ROW("save_every", LS_OPT_INT, save_every, "N", "0", "checkpoint step-N every N optimizer steps; 0 = at the end of an epoch only",
         .section = "Checkpoints"),
     ROW("keep_last", LS_OPT_INT, keep_last, "K", "0", "keep the K newest step-N checkpoints; 0 = all"),
-    ROW("resume", LS_OPT_SWITCH, resume, NULL, NULL, "go on from the newest checkpoint of the run folder, bit for bit"),
+    ROW("resume", LS_OPT_SWITCH, resume, NULL, NULL, "go on from the newest checkpoint of the run folder, bit for bit; without it, those found there move to earlier-<k>/"),
 
     ROW("steps_per_print", LS_OPT_INT, steps_per_print, "N", "10", "micro steps between log lines", .section = "Output"),
     ROW("print_config", LS_OPT_SWITCH, print_config, NULL, NULL, "print every setting, its value and its source, and stop"),
@@ -171,6 +171,8 @@ void ls_train_options_help(ls_str *out)
         "number)\n"
         "  LS_PLUGIN_DIR                   where lockstep_mpi.so and lockstep_cuda.so are [beside the program]\n"
         "  PROFILE_MODE=1                  as --profile_mode\n"
+        "  DIST_DEBUG=1                    collectives around an epoch's steps, by worker, on stdout and in "
+        "rank_logs/\n"
         "  GIT_COMMIT, EC2_INSTANCE_TYPE, SLURM_*  recorded in the run's files\n"
         "  LS_LOG=info,train=debug         what is logged to stderr\n"
         "\nExamples:\n"

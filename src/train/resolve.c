@@ -407,6 +407,8 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     const char *env = getenv("PROFILE_MODE");
     bool env_on = env && !strcmp(env, "1");
     c->profile_mode = o->profile_mode || env_on;
+    const char *debug = getenv("DIST_DEBUG");
+    c->dist_debug = debug && !strcmp(debug, "1");
     c->profile = o->profile;
     c->profile_spans = o->profile_spans;
     if (c->profile_spans < 1 || c->profile_spans > 1 << 24)
@@ -426,6 +428,8 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
                    o->profile_mode ? "--profile_mode"
                    : env_on        ? "PROFILE_MODE"
                                    : "");
+    train_put_bool(c, "dist_debug", c->dist_debug, c->dist_debug ? LS_FROM_ENV : LS_FROM_DEFAULT,
+                   c->dist_debug ? "DIST_DEBUG" : "");
     put_switch(c, o, "profile", c->profile);
     put_switch(c, o, "quiet_nccl_monitor", c->quiet_nccl_monitor);
     return LS_OK;

@@ -115,6 +115,7 @@ typedef struct ls_train_config {
     bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
     bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
+    bool dist_debug;       /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */
     int64_t profile_spans; /* of a worker's main lane, kept by --profile                      */
     const char *cluster;   /* hardware.cluster, NULL = absent                                   */
 

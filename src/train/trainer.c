@@ -284,6 +284,7 @@ void ls_trainer_destroy(ls_trainer **tp)
 {
     ls_trainer *t = *tp;
     if (!t) return;
+    ls_coll_log_say(&t->coll, "SHUTDOWN_ENTER");
     ls_telemetry_end(&t->gpu);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
@@ -310,6 +311,8 @@ void ls_trainer_destroy(ls_trainer **tp)
     if (t->load != t->hold) ls_free(t->load);
     ls_free(t->hold);
     ls_compute_close(&t->compute);
+    ls_coll_log_say(&t->coll, "SHUTDOWN_EXIT");
+    ls_coll_log_close(&t->coll);
     ls_free(t);
     *tp = NULL;
 }

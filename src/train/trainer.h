@@ -20,6 +20,7 @@
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
 #include "train/checkpoint.h"
+#include "train/coll_log.h"
 #include "train/resolve.h"
 #include "train/telemetry.h"
 
@@ -29,6 +30,7 @@ typedef struct ls_train_io {
     void (*line)(void *ctx, const char *text);                /* stdout: results and the contract's markers */
     void (*progress)(void *ctx, const char *text, bool last); /* stderr: one state line, replaced by the next */
     void (*note)(void *ctx, const char *text);                /* stderr: said once                          */
+    void (*debug)(void *ctx, const char *text);               /* stdout of every worker: DIST_DEBUG's lines */
     bool frequent;                                            /* progress at every step, not every few seconds */
 } ls_train_io;
 
@@ -112,6 +114,7 @@ typedef struct ls_trainer {
     double *val_loss;             /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
     ls_metrics_log log;
+    ls_coll_log coll; /* DIST_DEBUG=1 */
     ls_run_state state;
     double *sample_step, *sample_data, *update_time; /* of the epoch under way                  */
     int64_t n_sample, n_update;

@@ -57,6 +57,23 @@ train --checkpoint_path run --max-steps 8 --resume >out.txt 2>&1 || { cat out.tx
 grep -q "resumed from $older" out.txt || { cat out.txt; fail "did not resume from $older"; }
 echo "ok  resumed from $older once the damaged one was removed"
 
+# a run that begins afresh where an earlier one has checkpoints: those are kept apart, and --resume goes on with the later run
+train --checkpoint_path twice --max-steps 6 --save-every 2 >/dev/null 2>&1
+cp -r twice first
+train --checkpoint_path twice --max-steps 4 --save-every 3 --seed 2 >out.txt 2>&1 || { cat out.txt; fail "a fresh run in an old folder"; }
+grep -q "twice holds checkpoints of an earlier run up to step 6: moved to twice/earlier-1" out.txt || { cat out.txt; fail "it is not said"; }
+for k in step-2 step-4 epoch-1; do
+    diff -r first/$k twice/earlier-1/$k >/dev/null || fail "$k of the earlier run is not what it was"
+done
+rm -r twice/epoch-1 # as if it had been killed behind step 3
+train --checkpoint_path twice --max-steps 6 --seed 2 --resume >out.txt 2>&1 || { cat out.txt; fail "the later run does not go on"; }
+grep -q "resumed from twice/step-3" out.txt || { cat out.txt; fail "not the later run's checkpoint"; }
+[ ! -e twice/earlier-2 ] || fail "a run that goes on has nothing to set aside"
+train --checkpoint_path twice --max-steps 2 --init-from twice/earlier-1 >out.txt 2>&1 || { cat out.txt; fail "weights from earlier-1"; }
+[ -d twice/earlier-2/step-3 ] || fail "no second folder: $(ls twice)"
+train --checkpoint_path twice -n 2 --strategy ddp --max-steps 2 --init-from twice >out.txt 2>&1 || { cat out.txt; fail "weights from the folder itself"; }
+echo "ok  checkpoints of an earlier run are kept apart"
+
 # a disk that takes no more
 cp -r run full
 rm -r full/epoch-* full/RUN_COMPLETE.txt

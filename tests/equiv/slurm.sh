@@ -109,6 +109,22 @@ equal node
 [ -e "$SCRATCH/node/profiles/nsys_${job}_n1.nsys-rep" ] || bad "no nsys report: $(ls "$SCRATCH/node/profiles")"
 grep -q '"allreduce_gradients_over_20pct": true' "$SCRATCH/node/profiles/profile_summary.json" || bad "no summary of nsys"
 
+# without RUN_DIR: a job has a folder of its own in all its attempts, and does not go on from another job's checkpoint, however far that came
+mkdir -p "$SCRATCH/root/scripts" && ln -s "$LS_SOURCE/scripts/slurm" "$SCRATCH/root/scripts/slurm"
+own() { # LOG STEPS SEED: the job's number
+  (cd "$SCRATCH/root" && unset RUN_DIR && WORKERS=2 GPT2_EXTRA_ARGS="$model --epochs 3 --max_steps $2 --seed $3" \
+    timeout -k 5 30 "$box" sbatch --parsable --export=ALL --output="$SCRATCH/$1.log" "${one[@]}")
+}
+job=$(own first 300 1)
+ends first "$job" 120
+job=$(own second 200 2)
+ln -s "root/benchmarks/slurm_$job/1node" "$SCRATCH/second"
+at_step second 30
+"$box" scancel --batch --signal=USR1 "$job"
+ends second "$job" 120
+grep -q "resumed from $SCRATCH/root/benchmarks/slurm_$job/1node/step-" "$SCRATCH/second.log" || bad "the job's own checkpoint: $(tail -5 "$SCRATCH/second.log")"
+grep -q "checkpoint_path=$SCRATCH/root/benchmarks/slurm_$job/1node" "$SCRATCH/second.log" || bad "another folder: $(tail -5 "$SCRATCH/second.log")"
+
 # one that stands at its limit in earnest: Slurm looks at limits every 30 s
 job=$(EXTRA="--save_every 0" submit timed 100000 --time=1 --signal=B:USR1@50 "${two[@]/--time=10/--nice=0}")
 for _ in $(seq 90); do grep -q "queued again" "$SCRATCH/timed.log" 2>/dev/null && break; sleep 1; done

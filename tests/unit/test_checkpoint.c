@@ -256,6 +256,44 @@ static void newest_and_pruned(void **state)
     test_dir_close(dir);
 }
 
+/* A run that begins afresh: what is there is kept apart, under numbers that do not repeat. */
+static void set_aside(void **state)
+{
+    (void)state;
+    char *dir = test_dir(), *path = NULL;
+    int64_t step = 0;
+    test_model a;
+    test_model_open(&a, test_config(LS_VARIANT_HF), LS_F32, 5);
+    assert_int_equal(ls_ckpt_set_aside(test_path(dir, "none", NULL), &path, &step), LS_OK);
+    assert_null(path);
+    assert_int_equal(ls_ckpt_set_aside(dir, &path, &step), LS_OK);
+    assert_null(path);
+    assert_int_equal(test_n_entries(dir), 0);
+    save(&a, dir, "step-3", 3, 0);
+    save(&a, dir, "epoch-1", 6, 0);
+    save(&a, dir, "step-9", 9, 0);
+    assert_int_equal(truncate(test_path(dir, "step-9", "trainer_state.json"), 20), 0); /* damaged ones too */
+    assert_int_equal(ls_fs_rename(test_path(dir, "step-3", NULL), test_path(dir, ".old-step-3-77", NULL)), LS_OK);
+    assert_int_equal(ls_fs_write(test_path(dir, "epoch-2", NULL), "old", 3), LS_OK); /* the reference trainer's */
+    assert_int_equal(ls_fs_write(test_path(dir, "metrics.jsonl", NULL), "", 0), LS_OK);
+    assert_int_equal(ls_ckpt_set_aside(dir, &path, &step), LS_OK);
+    assert_string_equal(path, test_path(dir, "earlier-1", NULL));
+    assert_int_equal(step, 6);
+    ls_free(path);
+    assert_int_equal(test_n_entries(dir), 2);
+    assert_int_equal(test_n_entries(test_path(dir, "earlier-1", NULL)), 4);
+    assert_true(ls_ckpt_is(test_path(dir, "earlier-1/step-3", NULL)));
+    assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
+    assert_null(path);
+    save(&a, dir, "step-3", 3, 0);
+    assert_int_equal(ls_ckpt_set_aside(dir, &path, &step), LS_OK);
+    assert_string_equal(path, test_path(dir, "earlier-2", NULL));
+    assert_int_equal(step, 3);
+    ls_free(path);
+    test_model_close(&a);
+    test_dir_close(dir);
+}
+
 static void replaced_in_place(void **state)
 {
     (void)state;
@@ -573,11 +611,11 @@ static void flipped_checksums(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(round_trip),           cmocka_unit_test(same_bytes_twice), cmocka_unit_test(flipped_bytes),
-        cmocka_unit_test(missing_and_cut),      cmocka_unit_test(other_models),     cmocka_unit_test(newest_and_pruned),
-        cmocka_unit_test(replaced_in_place),    cmocka_unit_test(leftovers),        cmocka_unit_test(background),
-        cmocka_unit_test(hugging_face_folders), cmocka_unit_test(exported),         cmocka_unit_test(version_1),
-        cmocka_unit_test(flipped_checksums),
+        cmocka_unit_test(round_trip),      cmocka_unit_test(same_bytes_twice),     cmocka_unit_test(flipped_bytes),
+        cmocka_unit_test(missing_and_cut), cmocka_unit_test(other_models),         cmocka_unit_test(newest_and_pruned),
+        cmocka_unit_test(set_aside),       cmocka_unit_test(replaced_in_place),    cmocka_unit_test(leftovers),
+        cmocka_unit_test(background),      cmocka_unit_test(hugging_face_folders), cmocka_unit_test(exported),
+        cmocka_unit_test(version_1),       cmocka_unit_test(flipped_checksums),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,6 +159,44 @@ static void killed_writers_leave_whole_files(void **state)
     }
 }
 
+/* A rename would put a file in the place of what only looks like one. */
+static void what_is_no_file_is_not_replaced(void **state)
+{
+    (void)state;
+    char got[8] = "", *data = NULL;
+    size_t n = 0;
+    struct stat s;
+    assert_int_equal(mkfifo(at("pipe"), 0666), 0);
+    assert_int_equal(symlink("pipe", at("to-pipe")), 0);
+    int fd = open(at("pipe"), O_RDWR | O_NONBLOCK | O_CLOEXEC); /* its reader */
+    assert_true(fd >= 0);
+    assert_int_equal(ls_fs_write(at("pipe"), "abc", 3), LS_OK);
+    assert_int_equal(ls_fs_write(at("to-pipe"), "de", 2), LS_OK);
+    assert_int_equal(read(fd, got, sizeof got), 5);
+    assert_memory_equal(got, "abcde", 5);
+    close(fd);
+    assert_true(!lstat(at("pipe"), &s) && S_ISFIFO(s.st_mode));
+    assert_true(!lstat(at("to-pipe"), &s) && S_ISLNK(s.st_mode));
+    assert_false(ls_fs_exists(at("pipe.tmp")));
+
+    assert_int_equal(ls_fs_write(at("elsewhere/file"), "old", 3), LS_OK); /* a link to a file stays one */
+    assert_int_equal(symlink("elsewhere/file", at("link")), 0);
+    assert_int_equal(ls_fs_write(at("link"), "new", 3), LS_OK);
+    assert_true(!lstat(at("link"), &s) && S_ISLNK(s.st_mode));
+    assert_int_equal(ls_fs_read(at("elsewhere/file"), &data, &n), LS_OK);
+    assert_string_equal(data, "new");
+    ls_free(data);
+    assert_false(ls_fs_exists(at("elsewhere/file.tmp")));
+
+    assert_int_equal(symlink("nowhere", at("dangling")), 0);
+    assert_int_equal(ls_fs_write(at("dangling"), "x", 1), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "dangling: it is a link to nothing"));
+    assert_true(!lstat(at("dangling"), &s) && S_ISLNK(s.st_mode));
+    assert_int_equal(ls_fs_write(at("elsewhere"), "x", 1), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "elsewhere: it is a folder"));
+    ls_err_clear();
+}
+
 static void maps(void **state)
 {
     (void)state;
@@ -232,6 +270,7 @@ int main(void)
         cmocka_unit_test(whole_files),
         cmocka_unit_test(reading_fails_in_words),
         cmocka_unit_test(pieces),
+        cmocka_unit_test(what_is_no_file_is_not_replaced),
         cmocka_unit_test(maps),
         cmocka_unit_test(a_failed_write_changes_nothing),
         cmocka_unit_test(killed_writers_leave_whole_files),

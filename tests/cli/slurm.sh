@@ -1,0 +1,153 @@
+#!/usr/bin/env bash
+# The templates of scripts/slurm with stand-ins for Slurm and for lockstep: which folder and which words an attempt gets, what a time limit
+# does to commands that can resume and to others, whose exit code is the job's. equiv/slurm has the real Slurm.
+. "$(dirname "$0")/../lib.sh"
+cd "$SCRATCH" || exit 1
+real=$LOCKSTEP
+mkdir -p bin root/scripts && ln -s "$LS_SOURCE/scripts/slurm" root/scripts/slurm
+export LOG=$SCRATCH/log PID=$SCRATCH/pid LOCKSTEP=$SCRATCH/bin/lockstep PATH=$SCRATCH/bin:$PATH
+
+cat >bin/srun <<'SH'
+#!/usr/bin/env bash
+while [ "${1#--}" != "$1" ]; do shift; done
+export SLURM_LOCALID=0 SLURM_NODEID=0
+exec "$@"
+SH
+# one worker that ends when it is asked to, with $ENDS; a job that is not asked ends by itself, with 0
+cat >bin/lockstep <<'SH'
+#!/usr/bin/env bash
+echo "lockstep $*" >>"$LOG"
+[ -n "${ENDS:-}" ] || exit 0
+trap 'exit $ENDS' TERM
+echo $$ >"$PID.new" && mv "$PID.new" "$PID"
+for ((i = 0; i < 100; i++)); do
+  [ -e "$PID.end" ] && exit 0
+  /bin/sleep 0.05
+done
+SH
+# the worker is gone before scancel returns: the batch shell is in its trap then
+cat >bin/scancel <<'SH'
+#!/usr/bin/env bash
+echo "scancel $*" >>"$LOG"
+kill -TERM "$(cat "$PID")"
+while kill -0 "$(cat "$PID")" 2>/dev/null; do /bin/sleep 0.02; done
+/bin/sleep 0.3
+SH
+printf '#!/usr/bin/env bash\necho "scontrol $*" >>"$LOG"\nexit "${SCONTROL:-0}"\n' >bin/scontrol
+printf '#!/usr/bin/env bash\nexit 0\n' >bin/sleep
+printf '#!/usr/bin/env bash\ncat "$SCRATCH/today"\n' >bin/date
+cat >bin/nsys <<'SH'
+#!/usr/bin/env bash
+echo "nsys $*" >>"$LOG"
+[ "$1" = profile ] || { echo "a table"; exit 0; }
+shift
+while [ $# -gt 0 ]; do case $1 in --output) touch "$2.nsys-rep"; shift 2 ;; --*) shift ;; *) break ;; esac; done
+exec "$@"
+SH
+chmod +x bin/*
+export SCRATCH
+echo 2026-01-01 >today
+
+# job ID ATTEMPT SCRIPT [WORDS...]: as Slurm starts it; the log begins anew
+job() {
+  local id=$1 n=$2 script=$LS_SOURCE/scripts/slurm/$3
+  shift 3
+  : >"$LOG"
+  SLURM_JOB_ID=$id SLURM_RESTART_COUNT=$n SLURM_SUBMIT_DIR=$SCRATCH/root SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 \
+    timeout 60 bash "$script" "$@" >"$SCRATCH/said" 2>&1
+}
+has() { grep -q -- "$1" "$LOG" || bad "$2: no '$1' in: $(cat "$LOG" "$SCRATCH/said")"; }
+has_not() { grep -q -- "$1" "$LOG" && bad "$2: '$1' in: $(cat "$LOG")"; }
+said() { grep -q -- "$1" "$SCRATCH/said" || bad "not said: '$1' in: $(cat "$SCRATCH/said")"; }
+# limit ENDS CODE JOB-WORDS...: the notice of the time limit while it runs; CODE is the job's then
+limit() {
+  local code=$2 pid got
+  export ENDS=$1
+  shift 2
+  rm -f "$PID" "$PID.end"
+  : >"$SCRATCH/said"
+  SLURM_JOB_ID=$1 SLURM_RESTART_COUNT=$2 SLURM_SUBMIT_DIR=$SCRATCH/root SLURM_JOB_NUM_NODES=1 SLURM_NTASKS=1 LOG=$LOG \
+    bash "$LS_SOURCE/scripts/slurm/$3" "${@:4}" >"$SCRATCH/said" 2>&1 &
+  pid=$!
+  await "$pid" test -e "$PID" || bad "$*: never started: $(cat "$SCRATCH/said")"
+  kill -USR1 "$pid"
+  await "$pid" grep -q "the time limit is near" "$SCRATCH/said" || bad "$*: no word of the limit: $(cat "$SCRATCH/said")"
+  grep -q "cannot resume" "$SCRATCH/said" && touch "$PID.end"
+  wait "$pid"
+  got=$?
+  [ "$got" = "$code" ] || bad "$*: the job ends with $got, not $code: $(cat "$SCRATCH/said")"
+  unset ENDS
+}
+
+# --- a folder a job, in all its attempts ---
+for t in 1node 2node; do
+  d=$SCRATCH/root/benchmarks
+  [ $t = 1node ] && name=1node || name=8gpu_2node
+  job 7 0 train_$t.sbatch || bad "$t: job 7: $(cat said)"
+  has "--checkpoint_path $d/slurm_7/$name " "$t"
+  has_not "--resume" "$t, first attempt"
+  echo 2026-01-02 >today # past midnight
+  job 7 1 train_$t.sbatch || bad "$t: job 7 again: $(cat said)"
+  has "--checkpoint_path $d/slurm_7/$name --resume " "$t, queued again"
+  job 8 0 train_$t.sbatch || bad "$t: job 8: $(cat said)"
+  has "--checkpoint_path $d/slurm_8/$name " "$t, another job"
+  SLURM_ARRAY_JOB_ID=20 SLURM_ARRAY_TASK_ID=3 job 23 1 train_$t.sbatch || bad "$t: array: $(cat said)"
+  has "--checkpoint_path $d/slurm_20_3/$name --resume " "$t, a task of an array"
+  RUN_DIR=$SCRATCH/mine job 9 0 train_$t.sbatch || bad "$t: RUN_DIR: $(cat said)"
+  has "--checkpoint_path $SCRATCH/mine " "$t, RUN_DIR"
+  GPT2_EXTRA_ARGS="--lr 1" job 9 0 train_$t.sbatch
+  has "--lr 1$" "$t, later flags win"
+done
+RESUME=1 job 10 0 train_1node.sbatch && bad "RESUME=1 without a folder"
+said "RUN_DIR has to name it"
+RESUME=1 RUN_DIR=$SCRATCH/mine job 10 0 train_1node.sbatch
+has "--checkpoint_path $SCRATCH/mine --resume " "RESUME=1"
+
+# --- the time limit: saved and queued again; the code is the workers', not the signal's ---
+: >"$LOG"
+limit 143 143 30 0 train_1node.sbatch
+has "^scontrol requeue 30" "at the limit"
+said "attempt 1 resumes"
+: >"$LOG"
+limit 0 0 31 0 train_2node.sbatch # done while the shell was in its trap
+has_not scontrol "a run that is done"
+: >"$LOG"
+SCONTROL=1 limit 143 143 32 0 train_1node.sbatch
+said "scontrol did not take it: RESUME=1 RUN_DIR="
+
+# --- other commands in the same place ---
+: >"$LOG"
+limit 143 143 40 0 train_1node.sbatch bench scaling -n 1,2 -- --data d
+has "lockstep bench scaling --out $SCRATCH/root/benchmarks/slurm_40/1node/bench -n 1,2 -- --data d$" "bench"
+has "^scontrol requeue 40" "bench at the limit"
+job 40 1 train_1node.sbatch bench scaling -n 1,2 -- --data d
+has "lockstep bench scaling --out $SCRATCH/root/benchmarks/slurm_40/1node/bench --resume -n 1,2 -- --data d$" "bench, queued again"
+job 41 1 train_1node.sbatch train -n 2
+has "lockstep train --checkpoint_path $SCRATCH/root/benchmarks/slurm_41/1node --resume -n 2$" "train in own words"
+for words in "bench comm" "doctor"; do
+  : >"$LOG"
+  limit 143 0 42 0 train_1node.sbatch $words
+  has_not "scontrol\|scancel" "$words at the limit"
+  said "'${words%% *}' cannot resume: it runs to the limit and is not queued again"
+  job 42 1 train_1node.sbatch $words
+  has "lockstep $words$" "$words, queued again by Slurm"
+  said "'${words%% *}' cannot resume: it begins anew"
+done
+# lockstep itself takes the words that a second attempt adds
+tokens t.bin 3000
+for words in "bench scaling" "bench strategies" "bench ab --a=--lr=1 --b=--lr=2"; do
+  LOCKSTEP=$real job 43 1 train_1node.sbatch $words -n 1 --dry-run -- --train_data_path "$SCRATCH/t.bin" --model tiny --seq_length 16 ||
+    bad "$words --resume: $(cat said)"
+done
+
+# --- nsys: --profile_mode is train's; nothing slow stands between the workers' end and the requeue ---
+NSYS=1 job 50 0 train_1node.sbatch doctor || bad "NSYS=1 doctor: $(cat said)"
+has "^nsys profile .*lockstep doctor$" "doctor under nsys"
+NSYS=1 job 51 0 train_1node.sbatch || bad "NSYS=1: $(cat said)"
+has "^lockstep train .*--profile_mode$" "train under nsys"
+has "^nsys stats" "the summary at the end"
+: >"$LOG"
+NSYS=1 limit 143 143 52 0 train_1node.sbatch
+has "^scontrol requeue 52" "under nsys"
+has_not "^nsys stats" "between the workers' end and the requeue"
+done_tests
