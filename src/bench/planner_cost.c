@@ -45,7 +45,7 @@ static double uncut(const planner_worker *w, ls_unit_time k)
 }
 
 /* A unit of a worker, or its shard without the sums: a part that every shard does, by rows each its rows, and a part that they share. Of
- * two shards' measured time follows which is which. */
+ * two shards' measured time follows which is which; where a shard is slower than the whole, all of it is done by each. */
 static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
@@ -54,7 +54,7 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
     if (T == 1) return whole;
     const double with = ls_cluster_shard(w->cl, workers, 2, &c->model, c->micro_batch, c->seq_len, k),
                  two = fmax(0, with - seam(w, 2, false, k));
-    const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmax(0, 2 * two - whole),
+    const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmin(two, fmax(0, 2 * two - whole)),
                  shared = with < 0 ? whole - each : 2 * (two - each);
     return each / (c->sequence_parallel ? T : 1) + fmax(0, shared) / T;
 }

@@ -364,6 +364,10 @@ static void shards_are_as_measured(void **state)
     assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
     assert_true(fabs(p.forward + p.backward - (0.5 + 0.5 / 4) * passes) < 0.01 * passes);
     assert_true(ls_cluster_shard(&toy, 2, 2, &q.model, 4, 32, LS_TIME_BLOCK_FWD) < 0); /* none was measured */
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) c.units[1].sec[k] = 1.5; /* slower than the whole: as it was measured */
+    cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 2}, 2}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    assert_true(fabs(p.forward + p.backward + p.exposed - 1.5 * passes) < 1e-3);
     ls_cluster_fini(&c);
 }
 
@@ -440,6 +444,14 @@ static void files_come_back(void **state)
     ls_cluster_fini(&back);
 }
 
+#define FILE_HEAD \
+    "{\"format\":\"lockstep-cluster 1\",\"memory_bytes\":1e9,\"matmul_flops\":1e11,\"memory_bandwidth\":1e10"
+#define TWO FILE_HEAD ",\"devices_per_host\":2,"
+#define UNITS(B)                                                                                      \
+    TWO "\"units\":[{\"workers\":1,\"n_embd\":128,\"n_head\":4,\"vocab_size\":257,\"micro_batch\":" B \
+        ",\"seq_length\":32"
+#define CURVE(w) TWO "\"collectives\":[{\"kind\":\"send\",\"workers\":" w ",\"bytes\":[8],\"seconds\":"
+
 static void bad_files_are_named(void **state)
 {
     (void)state;
@@ -460,6 +472,18 @@ static void bad_files_are_named(void **state)
         {"{\"format\":\"lockstep-cluster "
          "1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"collectives\":[{\"kind\":\"x\"}]}",
          "collectives[0].kind is no collective"},
+        {TWO "\"overlap\":5}", "overlap is a share: at most 1"},
+        {CURVE("1") "[1]}]}", "collectives[0].workers is 1: a collective has at least 2"},
+        {CURVE("2") "[\"a\"]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[null]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[true]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[0]}]}", "collectives[0].seconds must be numbers above 0"},
+        {UNITS("1") ",\"embed_forward\":0}]}", "units[0].embed_forward is 0"},
+        {UNITS("1e29") "}]}", "units[0].micro_batch is 1e+29 and must be at most"},
+        {UNITS("1.5") "}]}", "units[0].micro_batch is not a whole number"},
+        {FILE_HEAD ",\"devices_per_host\":2147483647}", "devices_per_host is 2.14748e+09 and must be at most 65536"},
+        {TWO "\"hosts\":70000}", "hosts is 70000 and must be at most 65536"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e29}", "memory_bytes is 1e+29"},
     };
     ls_cluster c;
     char path[300];
