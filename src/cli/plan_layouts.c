@@ -29,7 +29,7 @@ static const ls_opt table[] = {
     {"variant", LS_OPT_CHOICE, offsetof(options, variant), "hf|r1", NULL, "as for train [hf]", NULL},
     {"data", LS_OPT_STR, offsetof(options, data), "DIR", NULL,
      "folder of the run's data: its tokenizer's ids and its val.bin count, as for train", NULL},
-    {"vocab_size", LS_OPT_INT, offsetof(options, vocab_size), "N", "0",
+    {"vocab_size", LS_OPT_INT, offsetof(options, vocab_size), "N", NULL,
      "ids [of the model; tiny: of the data's tokenizer]", NULL},
     {"dropout", LS_OPT_REAL, offsetof(options, dropout), "P", "-1", "one rate for every place [of the model]", NULL},
     {"global_batch", LS_OPT_INT, offsetof(options, global_batch), "N", "0", "sequences of a step, over all workers",

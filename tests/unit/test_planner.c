@@ -447,7 +447,7 @@ static void hosts_need_a_link(void **state)
     assert_int_equal(predict_on(&two, "single", cut, "1f1b", 16, 2, 0, &far), LS_OK);
     const double message = 10e-3 + 2.0 * 128 * 128 * 4 / 1e6;
     print_message("a step inside a host %.4f s, over two %.4f s, a message %.4f s\n", near.step, far.step, message);
-    assert_true(far.step > near.step + 1.9 * message);
+    assert_true(far.step > near.step + 8 * message); /* one of each micro-batch at least */
     two.inside = (ls_link){0};
     assert_int_equal(predict_on(&two, "ddp", (ls_mesh){{4, 1, 1}, 4}, NULL, 8, 1, 0, &far), LS_E_FORMAT);
     assert_non_null(strstr(ls_err_words(), "link_inside_host"));
