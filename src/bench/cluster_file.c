@@ -5,7 +5,6 @@
 #include "core/json.h"
 #include "core/mem.h"
 
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -160,6 +159,11 @@ void ls_cluster_text(const ls_cluster *c, ls_str *out)
 
 /* ---- reading ---- */
 
+/* What a file may say at most: beyond it is a slip, and sums would overflow. */
+#define MOST_REAL  1e30
+#define MOST_BYTES 4e18
+enum { MOST_PLACES = 65536, MOST_SIZE = 1 << 24 };
+
 typedef struct reader {
     const char *path;
     char at[64]; /* "units[3]." */
@@ -170,25 +174,44 @@ static ls_status wrong(const reader *r, const char *key, const char *words)
     return ls_fail(LS_E_FORMAT, "%s: %s%s %s", r->path, r->at, key, words);
 }
 
-/* A number from lo up; a missing one keeps what *to has, unless it is needed. */
-static ls_status real(const reader *r, const json_t *o, const char *key, bool need, double lo, double *to)
+/* A number from lo to hi; a missing one keeps what *to has, unless it is needed. */
+static ls_status between(const reader *r, const json_t *o, const char *key, bool need, double lo, double hi, double *to)
 {
     const json_t *v = json_object_get(o, key);
     if (!v) return need ? wrong(r, key, "is missing") : LS_OK;
     if (!json_is_number(v)) return wrong(r, key, "is not a number");
     *to = json_number_value(v);
     char words[64];
-    snprintf(words, sizeof words, "is %g and must be at least %g", *to, lo);
-    return *to >= lo && *to < 1e30 ? LS_OK : wrong(r, key, words);
+    if (*to < lo) snprintf(words, sizeof words, "is %g and must be at least %g", *to, lo);
+    else snprintf(words, sizeof words, "is %g and must be at most %g", *to, hi);
+    return *to >= lo && *to <= hi ? LS_OK : wrong(r, key, words);
 }
 
-static ls_status whole(const reader *r, const json_t *o, const char *key, bool need, int *to)
+static ls_status real(const reader *r, const json_t *o, const char *key, bool need, double lo, double *to)
+{
+    return between(r, o, key, need, lo, MOST_REAL, to);
+}
+
+static ls_status share(const reader *r, const json_t *o, const char *key, bool need, double lo, double *to)
+{
+    LS_TRY(real(r, o, key, need, lo, to));
+    return *to <= 1 ? LS_OK : wrong(r, key, "is a share: at most 1");
+}
+
+/* From 1 to `most`, which keeps products of two in 64 bits and sums of them in a double. */
+static ls_status whole(const reader *r, const json_t *o, const char *key, bool need, int most, int *to)
 {
     double v = *to;
-    LS_TRY(real(r, o, key, need, 1, &v));
-    if (v > INT_MAX || (json_object_get(o, key) && v != (double)(int)v)) return wrong(r, key, "is not a whole number");
+    LS_TRY(between(r, o, key, need, 1, most, &v));
+    if (json_object_get(o, key) && v != (double)(int)v) return wrong(r, key, "is not a whole number");
     *to = (int)v;
     return LS_OK;
+}
+
+static ls_status seconds(const reader *r, const json_t *o, const char *key, double *to)
+{
+    LS_TRY(real(r, o, key, true, 0, to));
+    return *to > 0 ? LS_OK : wrong(r, key, "is 0: nothing is done in no time");
 }
 
 static ls_status words_of(const reader *r, const json_t *o, const char *key, bool need, const char **to)
@@ -215,38 +238,35 @@ static ls_status read_link(reader *r, const json_t *root, const char *key, ls_li
 static ls_status read_units(const reader *r, const json_t *o, ls_cluster *c)
 {
     ls_cluster_units u = {.threads = 1, .tp = 1};
-    double B = 0, T = 0;
-    LS_TRY(whole(r, o, "workers", true, &u.workers));
-    LS_TRY(whole(r, o, "threads", false, &u.threads));
-    LS_TRY(whole(r, o, "tp", false, &u.tp));
-    LS_TRY(whole(r, o, "n_embd", true, &u.n_embd));
-    LS_TRY(whole(r, o, "n_head", true, &u.n_head));
-    LS_TRY(whole(r, o, "vocab_size", true, &u.vocab));
+    int B = 0, T = 0;
+    LS_TRY(whole(r, o, "workers", true, MOST_PLACES, &u.workers));
+    LS_TRY(whole(r, o, "threads", false, MOST_PLACES, &u.threads));
+    LS_TRY(whole(r, o, "tp", false, MOST_PLACES, &u.tp));
+    LS_TRY(whole(r, o, "n_embd", true, MOST_SIZE, &u.n_embd));
+    LS_TRY(whole(r, o, "n_head", true, MOST_SIZE, &u.n_head));
+    LS_TRY(whole(r, o, "vocab_size", true, MOST_SIZE, &u.vocab));
     u.dropout = json_is_true(json_object_get(o, "dropout"));
-    LS_TRY(real(r, o, "micro_batch", true, 1, &B));
-    LS_TRY(real(r, o, "seq_length", true, 1, &T));
-    u.B = (int64_t)B;
-    u.T = (int64_t)T;
-    for (int k = 0; k < LS_N_UNIT_TIME; k++) LS_TRY(real(r, o, ls_unit_time_word((ls_unit_time)k), true, 0, &u.sec[k]));
+    LS_TRY(whole(r, o, "micro_batch", true, MOST_SIZE, &B));
+    LS_TRY(whole(r, o, "seq_length", true, MOST_SIZE, &T));
+    u.B = B;
+    u.T = T;
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) LS_TRY(seconds(r, o, ls_unit_time_word((ls_unit_time)k), &u.sec[k]));
     return ls_cluster_add_units(c, &u);
 }
 
 static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
 {
     ls_cluster_passes p = {.apart = 1, .beside = 1};
-    LS_TRY(whole(r, o, "workers", true, &p.workers));
+    LS_TRY(whole(r, o, "workers", true, MOST_PLACES, &p.workers));
     LS_TRY(real(r, o, "adamw", true, 0, &p.adamw));
     p.alone = p.adamw;
     LS_TRY(real(r, o, "adamw_alone", false, 0, &p.alone));
     LS_TRY(real(r, o, "sum_of_squares", true, 0, &p.sumsq));
     LS_TRY(real(r, o, "add", true, 0, &p.add));
-    LS_TRY(real(r, o, "overlap", true, -2, &p.overlap));
+    LS_TRY(share(r, o, "overlap", true, -2, &p.overlap));
     LS_TRY(real(r, o, "step", false, 0, &p.step));
-    LS_TRY(real(r, o, "apart", false, 0, &p.apart));
-    LS_TRY(real(r, o, "beside", false, 0, &p.beside));
-    if (p.overlap > 1) return wrong(r, "overlap", "is a share: at most 1");
-    if (p.apart > 1) return wrong(r, "apart", "is a share: at most 1");
-    if (p.beside > 1) return wrong(r, "beside", "is a share: at most 1");
+    LS_TRY(share(r, o, "apart", false, 0, &p.apart));
+    LS_TRY(share(r, o, "beside", false, 0, &p.beside));
     return ls_cluster_add_passes(c, &p);
 }
 
@@ -258,16 +278,20 @@ static ls_status read_curve(const reader *r, const json_t *o, ls_cluster *c)
     for (int k = 0; k < LS_N_COLL; k++)
         if (!strcmp(kind, ls_coll_word((ls_coll)k))) v.kind = (ls_coll)k;
     if (v.kind == LS_N_COLL) return wrong(r, "kind", "is no collective (all_reduce, all_gather, send …)");
-    LS_TRY(whole(r, o, "workers", true, &v.workers));
+    LS_TRY(whole(r, o, "workers", true, MOST_PLACES, &v.workers));
+    if (v.workers < 2) return wrong(r, "workers", "is 1: a collective has at least 2");
     const json_t *bytes = json_object_get(o, "bytes"), *sec = json_object_get(o, "seconds");
     v.n = (int)json_array_size(bytes);
     if (v.n < 1 || v.n > LS_CURVE_MAX || (int)json_array_size(sec) != v.n)
         return wrong(r, "bytes", "and seconds are two lists of 1 to 24 numbers, as many of the one as of the other");
     for (int k = 0; k < v.n; k++) {
-        v.bytes[k] = json_number_value(json_array_get(bytes, (size_t)k));
-        v.sec[k] = json_number_value(json_array_get(sec, (size_t)k));
-        if (v.sec[k] < 0 || v.bytes[k] <= (k ? v.bytes[k - 1] : 0))
-            return wrong(r, "bytes", "must rise, and no time is negative");
+        const json_t *b = json_array_get(bytes, (size_t)k), *t = json_array_get(sec, (size_t)k);
+        v.bytes[k] = json_number_value(b);
+        v.sec[k] = json_number_value(t);
+        if (!json_is_number(b) || v.bytes[k] <= (k ? v.bytes[k - 1] : 0) || v.bytes[k] > MOST_REAL)
+            return wrong(r, "bytes", "must be numbers above 0, and rise");
+        if (!json_is_number(t) || v.sec[k] <= 0 || v.sec[k] > MOST_REAL)
+            return wrong(r, "seconds", "must be numbers above 0");
     }
     return ls_cluster_add_curve(c, &v);
 }
@@ -301,16 +325,16 @@ static ls_status read_all(reader *r, const json_t *root, ls_cluster *c)
     c->cpu = !strcmp(device, "cpu");
     snprintf(c->name, sizeof c->name, "%s", name);
     snprintf(c->source, sizeof c->source, "%s", source);
-    LS_TRY(whole(r, root, "hosts", false, &c->hosts));
-    LS_TRY(whole(r, root, "devices_per_host", true, &c->devices));
-    LS_TRY(real(r, root, "memory_bytes", true, 1, &memory));
+    LS_TRY(whole(r, root, "hosts", false, MOST_PLACES, &c->hosts));
+    LS_TRY(whole(r, root, "devices_per_host", true, MOST_PLACES, &c->devices));
+    LS_TRY(between(r, root, "memory_bytes", true, 1, MOST_BYTES, &memory));
     c->memory = (int64_t)memory;
-    LS_TRY(whole(r, root, "wire_bytes_per_element", false, &c->wire_bytes));
-    LS_TRY(whole(r, root, "update_bytes_per_parameter", false, &c->update_bytes));
+    LS_TRY(whole(r, root, "wire_bytes_per_element", false, 64, &c->wire_bytes));
+    LS_TRY(whole(r, root, "update_bytes_per_parameter", false, MOST_PLACES, &c->update_bytes));
     LS_TRY(real(r, root, "matmul_flops", false, 0, &c->matmul));
     LS_TRY(real(r, root, "memory_bandwidth", false, 0, &c->bandwidth));
     LS_TRY(real(r, root, "unit_overhead", false, 0, &c->unit_overhead));
-    LS_TRY(real(r, root, "overlap", false, 0, &c->overlap));
+    LS_TRY(share(r, root, "overlap", false, 0, &c->overlap));
     LS_TRY(read_link(r, root, "link_inside_host", &c->inside));
     LS_TRY(read_link(r, root, "link_between_hosts", &c->between));
     LS_TRY(read_list(r, root, "units", c, read_units));

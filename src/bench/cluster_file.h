@@ -105,6 +105,17 @@ ls_status ls_cluster_add_curve(ls_cluster *c, const ls_cluster_curve *v);
 
 /* ---- what it says ---- */
 
+/* How workers 0 … world - 1 lie: hosts are filled one after the other. A cpu host takes more workers than it has cores where there is no other
+ * host left; they share cores then, and take so much longer. */
+typedef struct ls_crowd {
+    int on_host;   /* workers of a host                                    */
+    int timed;     /* whose times count: as many as were measured at most  */
+    double slower; /* than those: workers that do their work, 1 or above   */
+} ls_crowd;
+ls_crowd ls_cluster_crowd(const ls_cluster *c, int world);
+/* What `world` workers need to talk is in the file; LS_E_FORMAT names the key that is missing. */
+ls_status ls_cluster_check_links(const ls_cluster *c, int world);
+
 /* Seconds of a unit's pass for B x T tokens, with `workers` workers at work on a host. */
 double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *m, int64_t B, int64_t T,
                        ls_unit_time kind);

@@ -41,10 +41,11 @@ void ls_planner_share(const ls_cluster *cl, ls_train_config *c)
 
 int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank)
 {
-    const int W = c->world_size;
+    const int W = ls_cluster_crowd(cl, c->world_size).on_host;
     if (c->threads) return c->threads;
     if (c->stage_thread[0]) return c->stage_thread[ls_mesh_coord(&c->mesh, rank).at[LS_AXIS_PP]];
     if (!cl->cpu || cl->devices < W) return 1;
+    rank %= W;
     return cl->devices * (rank + 1) / W - cl->devices * rank / W;
 }
 
@@ -57,6 +58,8 @@ void ls_planned_words(const ls_train_config *c, char buf[96])
     if (P > 1) snprintf(pipe, sizeof pipe, " pp %d (%.24s%s)", P, c->schedule, chunks);
     snprintf(buf, 96, "%s dp %d%s%s, %d x %d", c->strategy, D, pipe, cut, c->micro_batch, c->grad_accum);
 }
+
+enum { MOST_SIZE = 1024 }; /* of a micro-batch, of accumulation: what is looked at */
 
 typedef struct search {
     const ls_cluster *cl;
@@ -80,7 +83,7 @@ static ls_status worst_worker(const search *s, ls_planned *l)
     const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
     for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
         ls_plan_memory m;
-        LS_TRY(ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, &l->cfg, rank), rank, 0, &m));
+        LS_TRY(ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, &l->cfg, rank), rank, s->q->val_seqs, &m));
         if (m.total <= l->worst.total) continue;
         l->worst = m;
         l->worst_rank = rank;
@@ -92,7 +95,7 @@ static void judge(const search *s, ls_planned *l)
 {
     const ls_cluster *cl = s->cl;
     const int64_t have = s->q->memory ? s->q->memory : cl->memory;
-    const int on_host = l->cfg.world_size < cl->devices ? l->cfg.world_size : cl->devices;
+    const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
     const int64_t need = cl->cpu ? l->worst.total * on_host : l->worst.total;
     char a[32], b[32], c[32], d[32];
     l->host_bytes = l->worst.total * on_host;
@@ -137,12 +140,20 @@ static ls_status consider(search *s, const ls_train_config *c)
 static ls_status all_sizes(search *s, const char *strategy, ls_mesh mesh, const char *schedule, int interleave)
 {
     const int64_t mine = s->q->global_batch / mesh.n[LS_AXIS_DP];
-    for (int64_t b = 1; b <= mine && b <= 1024; b++) {
-        if (mine % b || mine / b > 1024) continue;
+    for (int64_t b = 1; b <= mine && b <= MOST_SIZE; b++) {
+        if (mine % b || mine / b > MOST_SIZE) continue;
         const ls_train_config c = ls_planner_config(s->q, strategy, mesh, schedule, interleave, (int)b);
         LS_TRY(consider(s, &c));
     }
     return LS_OK;
+}
+
+/* Some micro-batch and accumulation make up this share. */
+static bool can_be_cut(int64_t mine)
+{
+    for (int64_t b = 1; b <= mine && b <= MOST_SIZE; b++)
+        if (mine % b == 0 && mine / b <= MOST_SIZE) return true;
+    return false;
 }
 
 static ls_status all_schedules(search *s, const char *strategy, ls_mesh mesh)
@@ -168,6 +179,14 @@ static const char *impossible(const ls_planner_query *q, const ls_mesh *mesh, ch
     else if (q->global_batch % dp)
         snprintf(words, 240, "dp %d: a global batch of %lld sequences leaves %lld over", dp, (long long)q->global_batch,
                  (long long)(q->global_batch % dp));
+    else if (!can_be_cut(q->global_batch / dp))
+        snprintf(
+            words, 240,
+            "dp %d: a replica's %lld sequences are no product of a micro-batch and an accumulation of at most %d each",
+            dp, (long long)(q->global_batch / dp), MOST_SIZE);
+    else if (q->strategy && (dp == 1) != !strcmp(q->strategy, "single"))
+        snprintf(words, 240, "dp %d: strategy %s is for %s", dp, q->strategy,
+                 dp == 1 ? "2 replicas or more; with one there is `single` alone" : "one replica");
     else return NULL;
     ls_err_clear();
     return words;

@@ -45,10 +45,14 @@ typedef struct ls_planner_query {
     ls_model_config model;
     int64_t global_batch;
     int seq_len, workers;
-    int64_t memory;       /* 0: the cluster's           */
-    int64_t bucket;       /* of gradients; 0: the trainer's default */
-    int max_tp;           /* 0: no limit                */
-    const char *strategy; /* NULL: all                  */
+    int64_t memory;                  /* 0: the cluster's           */
+    int64_t bucket;                  /* of gradients; 0: the trainer's default */
+    int64_t val_seqs;                /* sequences of validation data            */
+    const char *data;                /* the folder they and the vocabulary are of; NULL: the command leaves it open */
+    const char *from;                /* --model as it was given; NULL: the model's name */
+    bool vocab_given, dropout_given; /* with --vocab_size, --dropout        */
+    int max_tp;                      /* 0: no limit                */
+    const char *strategy;            /* NULL: all                  */
     bool recompute;
 } ls_planner_query;
 
@@ -75,6 +79,8 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);
 void ls_planner_result_fini(ls_planner_result *r);
 
+/* "8 workers share 2 cores …", or "" where none do. */
+void ls_crowd_words(const ls_cluster *cl, int world, char buf[128]);
 /* "zero2 dp 4 pp 2 (1f1b), 4 x 2" */
 void ls_planned_words(const ls_train_config *c, char buf[96]);
 /* The first `top` layouts (0: all), the reasons, and the command that runs the best one. */

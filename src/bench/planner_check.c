@@ -34,6 +34,25 @@ static ls_status number(const char *file, const json_t *root, const char *path, 
     return LS_OK;
 }
 
+/* Words are joined by single blanks, whatever is in them: a value goes on until an option follows, so that a path may have blanks. The
+ * one list that there is (--betas) has a number a word. Returns their number. */
+static int cut_words(char *line, char **argv, int most)
+{
+    int n = 0;
+    bool list = false;
+    for (char *p = line; *p && n < most;) {
+        const bool option = *p == '-';
+        if (option) list = !strncmp(p, "--beta", 6);
+        argv[n++] = p;
+        char *end = p + strcspn(p, " ");
+        const bool value = !option || memchr(p, '=', (size_t)(end - p));
+        while (value && !list && *end && end[1] != '-') end += 1 + strcspn(end + 1, " ");
+        p = end + (*end == ' ');
+        *end = '\0';
+    }
+    return n;
+}
+
 /* The words behind `train`; options borrow them. */
 static ls_status read_command(const char *file, const json_t *root, ls_run_record *r)
 {
@@ -42,15 +61,9 @@ static ls_status read_command(const char *file, const json_t *root, ls_run_recor
     if (!train)
         return ls_fail(LS_E_FORMAT, "%s: command_line is not one of `lockstep train`: this run cannot be planned",
                        file);
-    int n = 0;
     r->words = ls_strdup(train + 7);
     if (!r->words) return ls_nomem(strlen(line), "a command line");
-    for (char *p = r->words; *p && n < 255;) {
-        r->argv[n++] = p;
-        p += strcspn(p, " ");
-        while (*p == ' ') *p++ = '\0';
-    }
-    return ls_train_options_parse(n, r->argv, &r->options);
+    return ls_train_options_parse(cut_words(r->words, r->argv, 255), r->argv, &r->options);
 }
 
 static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
@@ -127,13 +140,19 @@ static ls_status read_steps(ls_run_record *r, bool fastest)
     size_t n = 0;
     snprintf(path, sizeof path, "%s/metrics.jsonl", r->dir);
     LS_TRY(ls_fs_read(path, &text, &n));
-    int rows = 0, cap = 0;
+    int rows = 0, cap = 0, lines = 0;
     double(*x)[N_COLUMN] = NULL;
     ls_status st = LS_OK;
     for (char *p = text, *end; st == LS_OK && *p; p = end) {
         json_t *one = NULL;
+        char where[640];
         end = p + strcspn(p, "\n");
-        st = ls_json_parse(p, (size_t)(end - p), path, &one);
+        snprintf(where, sizeof where, "%s:%d", path, ++lines);
+        st = ls_json_parse(p, (size_t)(end - p), where, &one);
+        if (st == LS_E_FORMAT) {
+            ls_err_clear(); /* it would speak of line 1, of this one */
+            st = ls_fail(LS_E_FORMAT, "%s: this line is not JSON", where);
+        }
         if (*end) end++;
         if (rows == cap) {
             cap = cap ? 2 * cap : 64;
@@ -144,7 +163,9 @@ static ls_status read_steps(ls_run_record *r, bool fastest)
         for (int k = 0; k < N_COLUMN && st == LS_OK; k++) {
             const json_t *v = json_object_get(one, column[k]);
             x[rows][k] = json_number_value(v);
-            if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s:%d: %s is missing", path, rows + 1, column[k]);
+            if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s: %s is missing or no number", where, column[k]);
+            else if (k == 0 && !(x[rows][k] > 0))
+                st = ls_fail(LS_E_FORMAT, "%s: %s is %g: a step takes time", where, column[k], x[rows][k]);
         }
         rows++;
         json_decref(one);
@@ -291,7 +312,10 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
     ls_planned_words(&c, words);
     if (st == LS_OK && json) as_json(cl, r, plan, l, n, out);
     if (st == LS_OK && !json) {
-        ls_str_addf(out, "%s: %s, %d steps; cluster %s\n\n", r->dir, words, r->n_step, cl->name);
+        char crowd[128];
+        ls_crowd_words(cl, c.world_size, crowd);
+        ls_str_addf(out, "%s: %s, %d steps; cluster %s\n%s%s\n", r->dir, words, r->n_step, cl->name, crowd,
+                    crowd[0] ? "\n" : "");
         const int unlike = memory_text(r, plan, out);
         if (unlike)
             ls_str_addf(out, "  %d numbers differ: was it another build, or another number of cores?\n", unlike);

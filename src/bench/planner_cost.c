@@ -10,6 +10,15 @@
 
 #include <math.h>
 
+/* ---- collectives ---- */
+
+double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int span, double bytes)
+{
+    const int on_host = w->crowd.on_host;
+    const bool between = w->c->mesh.world > on_host && (span > on_host || on_host % span);
+    return ls_cluster_collective(w->cl, kind, n, bytes, between) * (between ? 1 : w->crowd.slower);
+}
+
 /* ---- units ---- */
 
 /* Sums between T shards that a unit's pass waits for (parallel/tensor.h): 4L + 2 of (R,C) a micro-batch, by rows a scatter and a gather each
@@ -18,17 +27,16 @@ static double seam(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
     const double rows = (double)c->micro_batch * c->seq_len, bytes = rows * c->model.n_embd * w->cl->wire_bytes;
-    const bool far = T > w->cl->devices;
-    const double gather = ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, bytes, far),
-                 scatter = ls_cluster_collective(w->cl, LS_COLL_REDUCE_SCATTER, T, bytes, far),
-                 one = by_rows ? scatter + gather : ls_cluster_collective(w->cl, LS_COLL_ALL_REDUCE, T, bytes, far),
+    const double gather = planner_collective_sec(w, LS_COLL_ALL_GATHER, T, T, bytes),
+                 scatter = planner_collective_sec(w, LS_COLL_REDUCE_SCATTER, T, T, bytes),
+                 one = by_rows ? scatter + gather : planner_collective_sec(w, LS_COLL_ALL_REDUCE, T, T, bytes),
                  again = by_rows ? 2 * gather : 0;
     switch (k) {
     case LS_TIME_EMBED_FWD: return one;
     case LS_TIME_BLOCK_FWD: return 2 * one;
     case LS_TIME_BLOCK_BWD:
     case LS_TIME_BLOCK_IN: return 2 * one + again;
-    case LS_TIME_HEAD_FWD: return one + ls_cluster_collective(w->cl, LS_COLL_ALL_GATHER, T, 24.0 * rows * T, far);
+    case LS_TIME_HEAD_FWD: return one + planner_collective_sec(w, LS_COLL_ALL_GATHER, T, T, 24.0 * rows * T);
     default: return 0;
     }
 }
@@ -45,7 +53,7 @@ static double uncut(const planner_worker *w, ls_unit_time k)
 }
 
 /* A unit of a worker, or its shard without the sums: a part that every shard does, by rows each its rows, and a part that they share. Of
- * two shards' measured time follows which is which. */
+ * two shards' measured time follows which is which; where a shard is slower than the whole, all of it is done by each. */
 static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
@@ -54,7 +62,7 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
     if (T == 1) return whole;
     const double with = ls_cluster_shard(w->cl, workers, 2, &c->model, c->micro_batch, c->seq_len, k),
                  two = fmax(0, with - seam(w, 2, false, k));
-    const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmax(0, 2 * two - whole),
+    const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmin(two, fmax(0, 2 * two - whole)),
                  shared = with < 0 ? whole - each : 2 * (two - each);
     return each / (c->sequence_parallel ? T : 1) + fmax(0, shared) / T;
 }
@@ -63,13 +71,24 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 static double unit_sec(const planner_worker *w, ls_unit_time k)
 {
     const ls_cluster *cl = w->cl;
-    const int world = w->c->mesh.world < cl->devices ? w->c->mesh.world : cl->devices;
-    const double sec = unit_on(w, world, k), even = (double)cl->devices / world;
-    if (!w->threads || w->threads == even) return sec;
-    const double other = w->threads > even ? even * 2 : even / 2; /* cores of the next measured one */
-    const double speed = 1 / sec, far = 1 / unit_on(w, (int)(cl->devices / other), k);
-    const double at = speed + (far - speed) * (w->threads - even) / (other - even);
+    const int timed = w->crowd.timed;
+    const double sec = unit_on(w, timed, k), even = (double)cl->devices / timed, by = w->threads > even ? 2 : 0.5;
+    if (!w->threads || w->threads == even) return sec * w->crowd.slower;
+    double near = even, other = even * by; /* cores of those measured on both sides */
+    while ((by > 1 ? other < w->threads : other > w->threads) && other > 1 && other < cl->devices)
+        near = other, other *= by;
+    const double speed = 1 / unit_on(w, (int)(cl->devices / near), k),
+                 far = 1 / unit_on(w, (int)(cl->devices / other), k);
+    if (cl->n_units && far == speed) return sec * even / w->threads; /* one number of cores was measured alone */
+    const double at = speed + (far - speed) * (w->threads - near) / (other - near);
     return at > 0.1 * speed ? 1 / at : sec * even / w->threads;
+}
+
+/* Threads that were asked for, where there are cores for them all. */
+static int threads_asked(const planner_worker *w)
+{
+    const int n = w->c->threads;
+    return w->cl->cpu && (int64_t)n * w->crowd.on_host <= w->cl->devices ? n : 0;
 }
 
 static void unit_times(planner_worker *w)
@@ -139,7 +158,7 @@ static bool splits(const ls_schedule *s)
 /* Stage k of the first replica: the costs of its parts, and what it takes beside them. */
 static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *rest, ls_prediction *p)
 {
-    w->threads = w->c->stage_thread[0] ? w->c->stage_thread[k] : 0;
+    w->threads = w->c->stage_thread[0] ? w->c->stage_thread[k] : threads_asked(w);
     unit_times(w);
     ls_status st = planner_open(w, ls_mesh_rank(&w->c->mesh, (ls_coord){.at = {[LS_AXIS_PP] = k}}));
     const int P = w->c->mesh.n[LS_AXIS_PP];
@@ -194,7 +213,8 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
         most = fmax(most, rest);
     }
     if (st == LS_OK)
-        st = simulate(w, s, part, ls_cluster_collective(w->cl, LS_COLL_SEND, 2, bytes, P > w->cl->devices), &sim);
+        st =
+            simulate(w, s, part, planner_collective_sec(w, LS_COLL_SEND, 2, P * w->c->mesh.n[LS_AXIS_TP], bytes), &sim);
     if (st == LS_OK) {
         out->step = sim.makespan + most;
         out->bubble = sim.bubble;
@@ -211,15 +231,28 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
     return st;
 }
 
+/* Passes over memory, by workers that share a core one after the other. */
+static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd)
+{
+    ls_cluster_passes p = ls_cluster_pass(cl, crowd.timed);
+    p.adamw *= crowd.slower;
+    p.sumsq *= crowd.slower;
+    p.add *= crowd.slower;
+    p.step *= crowd.slower;
+    return p;
+}
+
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
 {
-    const int world = c->mesh.world;
+    LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
     planner_worker *w = ls_alloc(sizeof *w);
     if (!w) return ls_nomem(sizeof *w, "a prediction");
     w->cl = cl;
     w->c = c;
     w->D = c->mesh.n[LS_AXIS_DP];
-    w->pass = ls_cluster_pass(cl, world < cl->devices ? world : cl->devices);
+    w->crowd = ls_cluster_crowd(cl, c->mesh.world);
+    w->pass = passes(cl, w->crowd);
+    w->threads = threads_asked(w);
     ls_status st;
     if (c->mesh.n[LS_AXIS_PP] > 1) {
         st = pipeline(w, out);

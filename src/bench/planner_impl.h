@@ -11,6 +11,7 @@ typedef struct planner_worker {
     const ls_cluster *cl;
     const ls_train_config *c;
     int D;                 /* replicas */
+    ls_crowd crowd;        /* where workers lie, and how many share a core */
     bool by_parts, master; /* the strategy's: gradients held by parts, one worker updates */
     ls_cluster_passes pass;
     int threads;                     /* of this worker; 0: as measured with so many workers */
@@ -35,6 +36,9 @@ void planner_groups_close(ls_run_groups *g);
 /* Worker `rank` of the run, with its strategy bound to addresses without memory. To be closed, also after a failure. */
 ls_status planner_open(planner_worker *w, int rank);
 void planner_close(planner_worker *w);
+
+/* Seconds of a collective of n workers whose ranks lie in rows of `span`: of this host, with its cores shared out, or of several. */
+double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int span, double bytes);
 
 /* One step after one before it: fills w->p, of which tokens_per_sec is left. */
 ls_status planner_walk(planner_worker *w);

@@ -129,6 +129,47 @@ ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers)
     return c->passes[best];
 }
 
+/* ---- who is where ---- */
+
+ls_crowd ls_cluster_crowd(const ls_cluster *c, int world)
+{
+    const int64_t all = (int64_t)c->hosts * c->devices;
+    ls_crowd k = {.on_host = world < c->devices ? world : c->devices, .slower = 1};
+    if (c->cpu && world > all) k.on_host = (world + c->hosts - 1) / c->hosts;
+    k.timed = k.on_host < c->devices ? k.on_host : c->devices;
+    for (int i = 0; i < c->n_units; i++) /* also with more workers than cores, where it was measured so */
+        if (c->units[i].workers > k.timed && c->units[i].workers <= k.on_host) k.timed = c->units[i].workers;
+    k.slower = (double)k.on_host / k.timed;
+    return k;
+}
+
+static bool has_curve(const ls_cluster *c, ls_coll kind)
+{
+    for (int i = 0; i < c->n_curve; i++)
+        if (c->curve[i].kind == kind) return true;
+    return false;
+}
+
+ls_status ls_cluster_check_links(const ls_cluster *c, int world)
+{
+    static const ls_coll used[] = {LS_COLL_ALL_REDUCE, LS_COLL_REDUCE_SCATTER, LS_COLL_ALL_GATHER,
+                                   LS_COLL_BROADCAST,  LS_COLL_REDUCE,         LS_COLL_SEND};
+    const int on_host = ls_cluster_crowd(c, world).on_host;
+    if (world > on_host && c->between.bandwidth <= 0)
+        return ls_fail(LS_E_FORMAT,
+                       "cluster %s: %d workers need %d hosts of %d, and link_between_hosts is missing or has no "
+                       "bandwidth: how long do messages between hosts take?",
+                       c->name, world, (world + on_host - 1) / on_host, on_host);
+    for (size_t i = 0; i < sizeof used / sizeof used[0] && on_host > 1 && c->inside.bandwidth <= 0; i++)
+        if (!has_curve(c, used[i]))
+            return ls_fail(
+                LS_E_FORMAT,
+                "cluster %s: %d workers of a host talk, and there is neither a curve of %s in collectives nor "
+                "a bandwidth in link_inside_host",
+                c->name, on_host, ls_coll_word(used[i]));
+    return LS_OK;
+}
+
 /* ---- collectives ---- */
 
 static double factor(ls_coll kind, double n)
@@ -166,6 +207,6 @@ double ls_cluster_collective(const ls_cluster *c, ls_coll kind, int n, double by
         if (v->kind == kind && (!best || far(v->workers, n) < far(best->workers, n))) best = v;
     }
     if (best) return on_curve(best, bytes) * factor(kind, n) / factor(kind, best->workers);
-    const ls_link *l = between && c->between.bandwidth > 0 ? &c->between : &c->inside;
+    const ls_link *l = between ? &c->between : &c->inside;
     return steps(kind, n) * l->latency + (l->bandwidth > 0 ? factor(kind, n) * bytes / l->bandwidth : 0);
 }

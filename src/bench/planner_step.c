@@ -84,11 +84,12 @@ static void take_over(planner_worker *w)
 static double seconds(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_dtype dt)
 {
     const planner_worker *w = ctx;
-    const int size = ls_comm_size(c), devices = w->cl->devices;
-    /* replicas lie one behind the other: a group of them leaves its host with the world */
-    const bool between = (c == w->g.dp ? w->c->mesh.world : size) > devices;
+    const ls_mesh *m = &w->c->mesh;
+    const bool stages = c == w->g.pp || c == w->g.pp_acts || c == w->g.pp_grads;
+    /* a stage's shards lie side by side, its replicas one behind the other: a group reaches as far as all that lies in between */
+    const int span = c == w->g.tp ? m->n[LS_AXIS_TP] : stages ? m->n[LS_AXIS_PP] * m->n[LS_AXIS_TP] : m->world;
     const double each = dt == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(dt);
-    return ls_cluster_collective(w->cl, kind, size, (double)n * each, between);
+    return planner_collective_sec(w, kind, ls_comm_size(c), span, (double)n * each);
 }
 
 /* The sums of squares are added up for real: they are 0. */

@@ -4,8 +4,10 @@
 #include "core/json.h"
 
 #include <stdio.h>
+#include <string.h>
 
-#define GIB (1024.0 * 1024 * 1024)
+#define GIB        (1024.0 * 1024 * 1024)
+#define MOST_LOCAL 64 /* workers of `train -n` (comm/launch.c) */
 
 static const char *unit_of(const ls_planner_result *r, double *by)
 {
@@ -16,15 +18,28 @@ static const char *unit_of(const ls_planner_result *r, double *by)
     return most >= 0.5 * GIB ? "GiB" : "MiB";
 }
 
+void ls_crowd_words(const ls_cluster *cl, int world, char buf[128])
+{
+    const int on_host = ls_cluster_crowd(cl, world).on_host;
+    buf[0] = '\0';
+    if (!cl->cpu || on_host <= cl->devices) return;
+    snprintf(buf, 128, "%d workers share %d core%s of a host: cores are oversubscribed, and more workers gain nothing",
+             on_host, cl->devices, cl->devices == 1 ? "" : "s");
+}
+
 static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out)
 {
-    char size[96], a[32];
+    char size[96], a[32], crowd[128];
     const int64_t have = q->memory ? q->memory : cl->memory;
-    ls_str_addf(out, "model %s (%s), %lld sequences of %d ids a step, %d worker%s of %s (%s%s)\n", q->model.name,
-                ls_model_size_words(&q->model, size), (long long)q->global_batch, q->seq_len, q->workers,
-                q->workers == 1 ? "" : "s", cl->name, ls_human_bytes(a, (double)have),
+    ls_str_addf(out,
+                "model %s (%s, %d ids in its vocabulary), %lld sequences of %d ids a step, %d worker%s of %s (%s%s)\n",
+                q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
+                q->seq_len, q->workers, q->workers == 1 ? "" : "s", cl->name, ls_human_bytes(a, (double)have),
                 cl->cpu ? " a host" : " a device");
-    ls_str_addf(out, "%s\n\n", cl->source);
+    ls_str_addf(out, "%s\n", cl->source);
+    ls_crowd_words(cl, q->workers, crowd);
+    if (crowd[0]) ls_str_addf(out, "%s\n", crowd);
+    ls_str_addc(out, '\n');
 }
 
 static void table(const ls_planner_result *r, int top, ls_str *out)
@@ -69,12 +84,37 @@ static void others(const ls_planner_result *r, int top, ls_str *out)
     for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_str_addf(out, "  %s\n", r->bad[k]);
 }
 
-static void command(const ls_planner_query *q, const ls_train_config *c, ls_str *out)
+/* A word as a shell takes it. */
+static void add_word(const char *flag, const char *word, ls_str *out)
 {
-    ls_str_addf(
-        out, "lockstep train --data DIR --model %s --seq_length %d --micro_batch_size_per_gpu %d --grad_accum_steps %d",
-        q->model.name, q->seq_len, c->micro_batch, c->grad_accum);
-    if (c->world_size > 1) ls_str_addf(out, " -n %d --strategy %s", c->world_size, c->strategy);
+    ls_str_addf(out, " %s ", flag);
+    if (!strpbrk(word, " \t\n\"'\\$`&|;<>()*?[]{}~#!")) {
+        ls_str_add(out, word);
+        return;
+    }
+    ls_str_addc(out, '\'');
+    for (; *word; word++)
+        if (*word == '\'') ls_str_add(out, "'\\''");
+        else ls_str_addc(out, *word);
+    ls_str_addc(out, '\'');
+}
+
+/* `-n` starts the workers of one host, and at most 64; launchers start those of several. */
+static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_train_config *c, ls_str *out)
+{
+    const int W = c->world_size, on_host = ls_cluster_crowd(cl, W).on_host;
+    const bool launcher = W > on_host || W > MOST_LOCAL;
+    if (launcher) ls_str_addf(out, "mpirun -np %d ", W);
+    ls_str_add(out, "lockstep train");
+    add_word("--data", q->data ? q->data : "DIR", out);
+    add_word("--model", q->from ? q->from : q->model.name, out);
+    ls_str_addf(out, " --seq_length %d --micro_batch_size_per_gpu %d --grad_accum_steps %d", q->seq_len, c->micro_batch,
+                c->grad_accum);
+    if (!cl->cpu) ls_str_add(out, " --device cuda");
+    if (q->vocab_given) ls_str_addf(out, " --vocab_size %d", q->model.vocab_size);
+    if (q->dropout_given) ls_str_addf(out, " --dropout %g", q->model.attn_pdrop);
+    if (W > 1 && !launcher) ls_str_addf(out, " -n %d", W);
+    if (W > 1) ls_str_addf(out, " --strategy %s", c->strategy);
     if (c->schedule) ls_str_addf(out, " --pp %d --schedule %s", c->mesh.n[LS_AXIS_PP], c->schedule);
     if (c->mesh.n[LS_AXIS_TP] > 1) ls_str_addf(out, " --tp %d", c->mesh.n[LS_AXIS_TP]);
     if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
@@ -89,7 +129,7 @@ void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     if (r->n_fit) {
         table(r, top, out);
         ls_str_add(out, "\nbest: ");
-        command(q, &r->layout[0].cfg, out);
+        command(cl, q, &r->layout[0].cfg, out);
         ls_str_addc(out, '\n');
     } else {
         ls_str_add(out, "no layout fits.\n");
@@ -107,7 +147,7 @@ static void memory(ls_jsonw *w, const ls_planned *l)
     ls_jsonw_close(w);
 }
 
-static void layout(ls_jsonw *w, const ls_planner_query *q, const ls_planned *l)
+static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
 {
     const ls_train_config *c = &l->cfg;
     const ls_prediction *t = &l->time;
@@ -133,7 +173,7 @@ static void layout(ls_jsonw *w, const ls_planner_query *q, const ls_planned *l)
     ls_jsonw_put_real(w, "comm_sec", t->comm);
     ls_jsonw_put_real(w, "bubble", t->bubble);
     memory(w, l);
-    command(q, c, &words);
+    command(cl, q, c, &words);
     ls_jsonw_put_str(w, "command", words.data);
     ls_str_fini(&words);
     ls_jsonw_close(w);
@@ -145,9 +185,12 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "model", q->model.name);
+    ls_jsonw_put_int(&w, "vocab_size", q->model.vocab_size);
     ls_jsonw_put_int(&w, "global_batch", q->global_batch);
     ls_jsonw_put_int(&w, "seq_length", q->seq_len);
     ls_jsonw_put_int(&w, "workers", q->workers);
+    if (cl->cpu)
+        ls_jsonw_put_real(&w, "workers_per_core", (double)ls_cluster_crowd(cl, q->workers).on_host / cl->devices);
     ls_jsonw_put_str(&w, "cluster", cl->name);
     ls_jsonw_put_str(&w, "source", cl->source);
     ls_jsonw_put_int(&w, "memory_bytes", q->memory ? q->memory : cl->memory);
@@ -155,7 +198,7 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     ls_jsonw_put_int(&w, "do_not_fit", r->n - r->n_fit);
     ls_jsonw_put_int(&w, "cannot_be", r->n_bad);
     ls_jsonw_put_open(&w, "layouts", '[');
-    for (int i = 0; i < r->n && (!top || i < top); i++) layout(&w, q, &r->layout[i]);
+    for (int i = 0; i < r->n && (!top || i < top); i++) layout(&w, cl, q, &r->layout[i]);
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "reasons", '[');
     for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_jsonw_str(&w, r->bad[k]);

@@ -5,16 +5,19 @@
 #include "bench/planner_check.h"
 #include "bench/planner_measure.h"
 #include "cli/commands.h"
+#include "core/cores.h"
 #include "core/fs.h"
 #include "core/mem.h"
+#include "data/loader.h"
+#include "data/tokenizer.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 typedef struct options {
-    const char *model, *variant, *cluster, *strategy, *out, *check;
-    int64_t global_batch, seq_length, workers, bucket, top, max_tp;
+    const char *model, *variant, *data, *cluster, *strategy, *out, *check;
+    int64_t vocab_size, global_batch, seq_length, workers, bucket, top, max_tp;
     double memory, seconds, dropout;
     ls_opt_list micro, measure_workers;
     bool recompute, measure, json, all, fastest;
@@ -24,6 +27,10 @@ static const ls_opt table[] = {
     {"model", LS_OPT_STR, offsetof(options, model), "NAME|PATH", NULL,
      "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, or a Hugging Face config.json", "What to plan"},
     {"variant", LS_OPT_CHOICE, offsetof(options, variant), "hf|r1", NULL, "as for train [hf]", NULL},
+    {"data", LS_OPT_STR, offsetof(options, data), "DIR", NULL,
+     "folder of the run's data: its tokenizer's ids and its val.bin count, as for train", NULL},
+    {"vocab_size", LS_OPT_INT, offsetof(options, vocab_size), "N", NULL,
+     "ids [of the model; tiny: of the data's tokenizer]", NULL},
     {"dropout", LS_OPT_REAL, offsetof(options, dropout), "P", "-1", "one rate for every place [of the model]", NULL},
     {"global_batch", LS_OPT_INT, offsetof(options, global_batch), "N", "0", "sequences of a step, over all workers",
      NULL},
@@ -57,7 +64,54 @@ static const ls_opt table[] = {
     {"check", LS_OPT_STR, offsetof(options, check), "RUN_DIR", NULL,
      "prediction and measurement of a finished run, side by side", "Trust"},
 };
-#define N_OPT (sizeof table / sizeof table[0])
+#define GIB          (1024.0 * 1024 * 1024)
+#define MOST_WORKERS 1024
+#define N_OPT        (sizeof table / sizeof table[0])
+
+enum { RANK = 1, MEASURE = 2, CHECK = 4, TIMES = 8 }; /* TIMES: this machine is measured for --cluster this */
+
+/* What is asked for in vain is refused: options of some modes alone, with the words that say which. */
+static const struct {
+    const char *name, *words;
+    int modes;
+} only[] = {
+    {"out", "names the file of --measure", MEASURE},
+    {"micro", "is for --measure and --cluster this", MEASURE | TIMES},
+    {"measure_workers", "is for --measure and --cluster this", MEASURE | TIMES},
+    {"seconds", "is for --measure and --cluster this", MEASURE | TIMES},
+    {"data", "is for a ranking or --measure: a run says itself what it read", RANK | MEASURE},
+    {"vocab_size", "is for a ranking or --measure: a run says itself what it had", RANK | MEASURE},
+    {"cluster", "is for a ranking or --check: --measure makes one", RANK | CHECK},
+    {"global_batch", "is for a ranking", RANK},
+    {"workers", "is for a ranking", RANK},
+    {"memory", "is for a ranking", RANK},
+    {"strategy", "is for a ranking", RANK},
+    {"max_tp", "is for a ranking", RANK},
+    {"top", "is for a ranking", RANK},
+    {"all", "is for a ranking", RANK},
+};
+
+static bool is_given(const unsigned char *given, const char *name)
+{
+    for (size_t i = 0; i < N_OPT; i++)
+        if (!strcmp(table[i].name, name)) return given[i];
+    return false;
+}
+
+static ls_status check_modes(const options *o, const unsigned char *given)
+{
+    const int mode = o->measure ? MEASURE : (o->check ? CHECK : RANK) | (strcmp(o->cluster, "this") ? 0 : TIMES);
+    for (size_t i = 0; i < sizeof only / sizeof only[0]; i++)
+        if (is_given(given, only[i].name) && !(mode & only[i].modes))
+            return ls_fail(LS_E_ARG, "--%s %s; leave it out", only[i].name, only[i].words);
+    if (is_given(given, "memory") && !(o->memory * GIB >= 1 && o->memory * GIB < 4e18))
+        return ls_fail(LS_E_ARG, "--memory %g GiB: at least a byte, and less than 4e9 GiB", o->memory);
+    if (is_given(given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
+        return ls_fail(LS_E_ARG, "--dropout %g: a rate is at least 0 and below 1", o->dropout);
+    if (is_given(given, "vocab_size") && (o->vocab_size < 1 || o->vocab_size > INT_MAX))
+        return ls_fail(LS_E_ARG, "--vocab_size %lld: a number from 1 up is expected", (long long)o->vocab_size);
+    return LS_OK;
+}
 
 static void say(void *ctx, const char *text)
 {
@@ -87,13 +141,57 @@ static ls_status check_numbers(const options *o)
         if (all[i].v < all[i].lo || all[i].v > INT_MAX)
             return ls_fail(LS_E_ARG, "--%s %lld: a number from %lld up is expected", all[i].name, (long long)all[i].v,
                            (long long)(all[i].lo ? all[i].lo : 1));
-    if (o->workers > 1024) return ls_fail(LS_E_ARG, "--workers %lld: at most 1024", (long long)o->workers);
-    if (o->memory < 0) return ls_fail(LS_E_ARG, "--memory %g GiB is less than nothing", o->memory);
-    if (o->seconds <= 0) return ls_fail(LS_E_ARG, "--seconds %g: how long to measure, above 0", o->seconds);
+    if (o->workers > MOST_WORKERS)
+        return ls_fail(LS_E_ARG, "--workers %lld: at most %d", (long long)o->workers, MOST_WORKERS);
+    if (!(o->seconds > 0)) return ls_fail(LS_E_ARG, "--seconds %g: how long to measure, above 0", o->seconds);
     return LS_OK;
 }
 
-static ls_status read_model(const options *o, const char *name, ls_model_config *m)
+/* The vocabulary by train's rule (train/resolve_model.c): tiny has that of its data, any other model one that is large enough. */
+static ls_status read_vocabulary(const options *o, const char *name, const ls_train_paths *paths, ls_model_config *m)
+{
+    ls_tokenizer *tok = NULL;
+    if (o->vocab_size) m->vocab_size = (int)o->vocab_size;
+    if (m->eos_id >= m->vocab_size) m->eos_id = -1;
+    if (!paths->tokenizer) return LS_OK;
+    LS_TRY(ls_tokenizer_load(paths->tokenizer, &tok));
+    const int ids = ls_tokenizer_n_vocab(tok);
+    ls_tokenizer_destroy(&tok);
+    if (!o->vocab_size && !strcmp(name, "tiny")) m->vocab_size = ids;
+    if (ids <= m->vocab_size) return LS_OK;
+    return ls_fail(LS_E_CONFIG,
+                   "the data's tokenizer has %d ids, the model %d; use --vocab_size %d or prepare the data with the "
+                   "model's tokenizer",
+                   ids, m->vocab_size, ids);
+}
+
+static ls_status count_sequences(const options *o, const char *path, const ls_model_config *m, int64_t *n)
+{
+    ls_tokens t = {0};
+    LS_TRY(ls_tokens_open(&t, path, (int)o->seq_length, m->vocab_size));
+    *n = t.n_seq;
+    ls_tokens_close(&t);
+    return LS_OK;
+}
+
+/* What a run will learn from --data. val_seqs: NULL, or its validation sequences. */
+static ls_status read_data(const options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
+{
+    ls_train_paths paths = {0};
+    const ls_train_options as_train = {.data = o->data};
+    int64_t train_seqs = 0;
+    if (o->data) LS_TRY(ls_train_find_paths(&as_train, &paths));
+    ls_status st = read_vocabulary(o, name, &paths, m);
+    if (st == LS_OK && paths.train && val_seqs) st = count_sequences(o, paths.train, m, &train_seqs);
+    if (st == LS_OK && paths.val && val_seqs) st = count_sequences(o, paths.val, m, val_seqs);
+    if (st == LS_OK && paths.train && val_seqs && train_seqs < o->global_batch)
+        st = ls_fail(LS_E_CONFIG, "a step needs %lld sequences, and %s holds %lld of %lld ids",
+                     (long long)o->global_batch, paths.train, (long long)train_seqs, (long long)o->seq_length);
+    ls_train_paths_fini(&paths);
+    return st;
+}
+
+static ls_status read_model(const options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
 {
     ls_variant v;
     LS_TRY(ls_model_config_named(name, m));
@@ -105,7 +203,8 @@ static ls_status read_model(const options *o, const char *name, ls_model_config 
     LS_TRY(ls_model_config_check(m));
     if (o->seq_length > m->n_ctx)
         return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has %d positions", (long long)o->seq_length, name, m->n_ctx);
-    return LS_OK;
+    LS_TRY(read_data(o, name, m, val_seqs));
+    return ls_model_config_check(m);
 }
 
 static ls_status numbers(const ls_opt_list *l, const char *name, int most, int *to, int *n)
@@ -136,7 +235,7 @@ static ls_status measure(const options *o)
     ls_measure_opts mo = {.seq_len = (int)o->seq_length};
     ls_cluster cl = {0};
     ls_str text = {0};
-    LS_TRY(read_model(o, o->model ? o->model : "gpt2", &mo.model));
+    LS_TRY(read_model(o, o->model ? o->model : "gpt2", &mo.model, NULL));
     LS_TRY(measure_this(o, &mo, &cl));
     ls_cluster_text(&cl, &text);
     ls_status st = LS_OK;
@@ -164,6 +263,8 @@ static ls_status check_run(const options *o)
                               .n_micro = 1,
                               .workers = {r.cfg.world_size},
                               .n_workers = 1};
+        const int cores = ls_cores_usable(), asked = r.cfg.threads; /* as many cores a worker as it had */
+        if (asked && cores / asked > r.cfg.world_size) mo.workers[mo.n_workers++] = cores / asked;
         st = measure_this(o, &mo, &cl);
     } else {
         st = ls_cluster_open(o->cluster, &cl);
@@ -180,15 +281,19 @@ static ls_status rank(const options *o)
 {
     ls_planner_query q = {.global_batch = o->global_batch,
                           .seq_len = (int)o->seq_length,
-                          .memory = (int64_t)(o->memory * 1024 * 1024 * 1024),
+                          .memory = (int64_t)(o->memory * GIB),
                           .bucket = o->bucket,
                           .max_tp = (int)o->max_tp,
                           .strategy = o->strategy,
-                          .recompute = o->recompute};
+                          .recompute = o->recompute,
+                          .data = o->data,
+                          .from = o->model,
+                          .vocab_given = o->vocab_size > 0,
+                          .dropout_given = o->dropout >= 0};
     if (!o->model || !o->global_batch)
         return ls_fail(LS_E_ARG, "plan needs --model NAME and --global_batch N (layouts are ranked), --schedule "
                                  "NAME|FILE (a pipeline is drawn), --measure or --check RUN_DIR");
-    LS_TRY(read_model(o, o->model, &q.model));
+    LS_TRY(read_model(o, o->model, &q.model, &q.val_seqs));
     snprintf(q.model.name, sizeof q.model.name, "%s", o->model);
     ls_cluster cl = {0};
     if (!strcmp(o->cluster, "this")) {
@@ -198,12 +303,19 @@ static ls_status rank(const options *o)
     } else {
         LS_TRY(ls_cluster_open(o->cluster, &cl));
     }
-    q.workers = o->workers ? (int)o->workers : cl.hosts * cl.devices;
-    if (o->workers > (int64_t)cl.hosts * cl.devices && !cl.cpu)
-        cl.hosts = (int)((o->workers + cl.devices - 1) / cl.devices); /* more hosts of the same kind */
+    const int64_t places = (int64_t)cl.hosts * cl.devices, workers = o->workers ? o->workers : places;
+    if (workers > places && !cl.cpu)
+        cl.hosts = (int)((workers + cl.devices - 1) / cl.devices); /* more of the same kind */
     ls_planner_result r;
     ls_str text = {0};
-    ls_status st = ls_planner_search(&cl, &q, &r);
+    ls_status st = LS_OK;
+    q.workers = (int)workers;
+    if (workers > MOST_WORKERS) {
+        q.workers = 0;
+        st = ls_fail(LS_E_ARG, "cluster %s has %lld places, and at most %d workers are planned for: add --workers N",
+                     cl.name, (long long)places, MOST_WORKERS);
+    }
+    if (st == LS_OK) st = ls_planner_search(&cl, &q, &r);
     if (st == LS_OK) {
         const int top = o->all ? 0 : (int)o->top;
         if (o->json) ls_planner_json(&cl, &q, &r, top, &text);
@@ -213,7 +325,8 @@ static ls_status rank(const options *o)
             st = ls_fail(LS_E_NOMEM, "no layout of %d worker%s fits; the least: %s", q.workers,
                          q.workers == 1 ? "" : "s", r.layout[0].why);
         else if (st == LS_OK && !r.n)
-            st = ls_fail(LS_E_CONFIG, "no layout of %d workers can be: %s", q.workers, r.bad[0]);
+            st = ls_fail(LS_E_CONFIG, "no layout of %d worker%s can be: %s", q.workers, q.workers == 1 ? "" : "s",
+                         r.bad[0]);
         ls_planner_result_fini(&r);
     }
     ls_str_fini(&text);
@@ -226,7 +339,8 @@ ls_status plan_layouts(int argc, char **argv)
     options o = {0};
     bool help = false;
     LS_TRY(ls_opt_defaults(table, N_OPT, &o));
-    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
+    unsigned char given[N_OPT] = {0};
+    LS_TRY(ls_opt_parse(table, N_OPT, &o, given, argc, argv, NULL, &help));
     if (help) {
         cli_help(
             "plan --model NAME --global-batch N --cluster FILE|PRESET|this [OPTIONS]\n"
@@ -245,5 +359,6 @@ ls_status plan_layouts(int argc, char **argv)
     }
     LS_TRY(check_numbers(&o));
     if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check: one at a time");
+    LS_TRY(check_modes(&o, given));
     return o.measure ? measure(&o) : o.check ? check_run(&o) : rank(&o);
 }

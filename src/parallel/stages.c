@@ -129,7 +129,7 @@ ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit,
     if (n_thread < n_stage) n_thread = n_stage;
     /* not far from equal: memory should stay so, too, and threads of one stage share its rows */
     const int low = n_thread / n_stage > 3 ? n_thread / n_stage - n_thread / n_stage / 4 : 1,
-              high = n_thread / n_stage * 3 / 2;
+              high = n_thread / n_stage + n_thread / n_stage / 2;
     for (int k = 0; k < n_stage; k++) thread[k] = n_thread / n_stage + (k >= n_stage - n_thread % n_stage);
     LS_TRY(balance(out, unit, n_unit, n_stage, n_chunk, thread));
     for (int turn = 0; turn < n_thread; turn++) { /* a thread goes where it helps, as long as it does */

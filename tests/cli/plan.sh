@@ -102,6 +102,49 @@ expect 3 "training_metrics.json" plan --check "$SCRATCH"
 expect 0 "lockstep plan --check RUN_DIR" plan --help
 expect 0 "usage: lockstep plan --schedule" plan --schedule 1f1b --help
 
+# the command can be run as printed
+expect 0 "best: lockstep train --data DIR --model gpt2 .* --device cuda .*-n 4 --strategy" plan --model gpt2 --global-batch 16 --cluster v100 --strategy ddp
+expect 0 "best: mpirun -np 16 lockstep train .*--device cuda --dropout 0.25 --strategy zero2" plan --model tiny --seq-length 64 --global-batch 16 --cluster v100 --workers 16 --strategy zero2 --max-tp 1 --dropout 0.25
+expect 0 "best: mpirun -np 128 lockstep train" plan --model tiny --seq-length 64 --global-batch 128 --cluster h100 --workers 128 --strategy ddp --max-tp 1
+grep -q -- " -n " "$SCRATCH/out" && bad "-n beside mpirun: $(grep best "$SCRATCH/out")"
+
+# what cannot be says why; what is not used is refused
+expect 2 "no layout of 1 worker can be: dp 1: a replica's 2053 sequences are no product of a micro-batch and an accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
+expect 2 "no layout of 1 worker can be: dp 1: strategy ddp is for 2 replicas or more" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
+expect 2 "--out names the file of --measure" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --out "$SCRATCH/never"
+[ -e "$SCRATCH/never" ] && bad "--out wrote"
+expect 2 "--micro is for --measure and --cluster this" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --micro 2
+expect 2 "--workers is for a ranking" plan --measure --model tiny --seq-length 64 --workers 2
+expect 2 "--vocab_size is for a ranking or --measure" plan --check "$SCRATCH" --vocab-size 300
+expect 2 "--memory 1e-12 GiB: at least a byte" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --memory 1e-12
+expect 2 "--dropout -0.5: a rate" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
+
+# clusters: as many places as cannot be counted, hosts without a link, more workers than cores
+cluster() { echo "{\"format\": \"lockstep-cluster 1\", \"memory_bytes\": 1e12, \"matmul_flops\": 1e11, \"memory_bandwidth\": 1e10, $1}" >"$SCRATCH/made.json"; }
+tiny="--model tiny --seq-length 64 --global-batch 8 --cluster $SCRATCH/made.json"
+for n in 65536 50000; do
+  cluster "\"hosts\": $n, \"devices_per_host\": $n"
+  expect 2 "places, and at most 1024 workers are planned for: add --workers N" plan $tiny
+done
+cluster '"devices_per_host": 2147483647'
+expect 3 "made.json: devices_per_host is 2.14748e+09 and must be at most 65536" plan $tiny
+cluster '"device": "gpu", "devices_per_host": 2, "link_inside_host": {"latency": 1e-5, "bandwidth": 1e9}'
+expect 3 "8 workers need 4 hosts of 2, and link_between_hosts is missing" plan $tiny --workers 8
+cluster '"device": "cpu", "devices_per_host": 2'
+expect 3 "nor a bandwidth in link_inside_host" plan $tiny --workers 2
+cluster '"device": "cpu", "devices_per_host": 2, "link_inside_host": {"latency": 1e-5, "bandwidth": 1e9}'
+expect 0 "8 workers share 2 cores of a host: cores are oversubscribed" plan $tiny --workers 8
+for n in 2 8; do plan $tiny --workers $n --json >"$SCRATCH/on-$n.json" || bad "$n workers"; done
+python3 - "$SCRATCH" <<'P' || bad "workers that share cores"
+import json, sys
+two, eight = (json.load(open(f"{sys.argv[1]}/on-{n}.json")) for n in (2, 8))
+assert eight["workers_per_core"] == 4 and two["workers_per_core"] == 1
+assert eight["layouts"][0]["tokens_per_sec"] < 1.1 * two["layouts"][0]["tokens_per_sec"]
+assert all(l["memory"]["host"] == 8 * l["memory"]["planned"] for l in eight["layouts"])
+P
+cluster '"device": "cpu", "devices_per_host": 2, "overlap": 5'
+expect 3 "made.json: overlap is a share: at most 1" plan $tiny --workers 2
+
 plan --model gpt2 --global-batch 16 --cluster v100 --json --all >"$SCRATCH/all.json" || bad "--json"
 python3 - "$SCRATCH/all.json" <<'P' || bad "JSON of the ranking"
 import json, sys
@@ -122,11 +165,41 @@ P
 # a machine measured in a second; runs whose bytes are the plan's
 tokens "$SCRATCH/train.bin" 20000
 expect 0 "cluster.json: measured" plan --measure --model tiny --seq-length 32 --micro 1 2 --measure_workers 1 2 --seconds 1 --out "$SCRATCH/cluster.json"
-for f in "-n 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured"; do
+for f in "-n 1" "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedule zb" "-n 2 --tp 2" "-n 2 --pp 2 --stages measured"; do
   "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 \
     --max_steps 4 --checkpoint_path "$SCRATCH/run" $f >/dev/null 2>"$SCRATCH/err" || bad "train $f: $(tail -2 "$SCRATCH/err")"
   expect 0 "tokens/s" plan --check "$SCRATCH/run" --cluster "$SCRATCH/cluster.json"
   grep -q "rank 0 *total *[0-9]* *[0-9]*  equal" "$SCRATCH/out" || bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
   grep -q "NOT EQUAL" "$SCRATCH/out" && bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
 done
+
+# the data's vocabulary and its val.bin are the run's: the best command, run as printed, allocates what was planned
+mkdir -p "$SCRATCH/my data"
+python3 -c "print(' '.join(f'word{i * 7919 % 3000} of {i}' for i in range(6000)))" >"$SCRATCH/text.txt"
+"$LOCKSTEP" prepare --input "$SCRATCH/text.txt" --out "$SCRATCH/my data" --tokenizer train --vocab-size 700 --val-fraction 0.3 >/dev/null 2>"$SCRATCH/err" ||
+  bad "prepare: $(cat "$SCRATCH/err")"
+expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, 257 ids in its vocabulary)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
+expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, 300 ids in its vocabulary)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab-size 300
+grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is left out: $(grep best "$SCRATCH/out")"
+expect 0 "700 ids in its vocabulary" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
+expect 2 "the data's tokenizer has 700 ids, the model 300; use --vocab_size 700" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab-size 300
+expect 3 "holds no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
+plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 2 --strategy ddp --data "$SCRATCH/my data" --json >"$SCRATCH/with.json" || bad "--data --json"
+best=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][0]["command"])' "$SCRATCH/with.json")
+eval "\"\$LOCKSTEP\" ${best#lockstep } --max_steps 8 --checkpoint_path \"\$SCRATCH/a run\"" >/dev/null 2>"$SCRATCH/err" || bad "$best: $(tail -2 "$SCRATCH/err")"
+python3 - "$SCRATCH/with.json" "$SCRATCH/a run/training_metrics.json" <<'P' || bad "$best: planned is not allocated"
+import json, sys
+plan, run = (json.load(open(f)) for f in sys.argv[1:])
+a, b = plan["layouts"][0]["memory"]["planned"], max(r["planned"] for r in run["lockstep"]["memory"]["per_rank"])
+assert a == b, (a, b)
+P
+
+# --check: paths with blanks, and lines that are no steps
+expect 0 "tokens/s" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
+grep -q "NOT EQUAL" "$SCRATCH/out" && bad "planned is not allocated: $(cat "$SCRATCH/out")"
+cp "$SCRATCH/a run/metrics.jsonl" "$SCRATCH/steps"
+sed '3s/.*/{junk/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
+expect 3 "metrics.jsonl:3: this line is not JSON" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
+sed -E '4s/"step_time_sec": *[-+.0-9e]+/"step_time_sec": 0/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
+expect 3 "metrics.jsonl:4: step_time_sec is 0: a step takes time" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 done_tests

@@ -364,7 +364,135 @@ static void shards_are_as_measured(void **state)
     assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
     assert_true(fabs(p.forward + p.backward - (0.5 + 0.5 / 4) * passes) < 0.01 * passes);
     assert_true(ls_cluster_shard(&toy, 2, 2, &q.model, 4, 32, LS_TIME_BLOCK_FWD) < 0); /* none was measured */
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) c.units[1].sec[k] = 1.5; /* slower than the whole: as it was measured */
+    cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 2}, 2}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    assert_true(fabs(p.forward + p.backward + p.exposed - 1.5 * passes) < 1e-3);
     ls_cluster_fini(&c);
+}
+
+/* ---- more workers than places ---- */
+
+static ls_status predict_on(const ls_cluster *cl, const char *strategy, ls_mesh mesh, const char *schedule,
+                            int64_t batch, int micro, int threads, ls_prediction *p)
+{
+    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = mesh.world};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    ls_train_config c = ls_planner_config(&q, strategy, mesh, schedule, 1, micro);
+    c.threads = threads;
+    return ls_planner_predict(cl, &c, p);
+}
+
+static void workers_share_cores(void **state)
+{
+    (void)state;
+    ls_cluster host = toy;
+    host.cpu = true;
+    host.devices = 2;
+    ls_prediction two, eight;
+    assert_int_equal(predict_on(&host, "ddp", (ls_mesh){{2, 1, 1}, 2}, NULL, 16, 8, 0, &two), LS_OK);
+    assert_int_equal(predict_on(&host, "ddp", (ls_mesh){{8, 1, 1}, 8}, NULL, 16, 2, 0, &eight), LS_OK);
+    print_message("2 workers %.0f tokens/s, 8 workers %.0f\n", two.tokens_per_sec, eight.tokens_per_sec);
+    assert_true(eight.forward > 0.99 * two.forward); /* four times as many, each a quarter of it: as long as before */
+    assert_true(eight.tokens_per_sec < two.tokens_per_sec);
+    assert_true(eight.comm > two.comm && eight.optimizer > 3.9 * two.optimizer);
+    ls_cluster_units u = {
+        .workers = 8, .threads = 1, .tp = 1, .n_embd = 128, .n_head = 4, .vocab = 257, .B = 4, .T = 32};
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) u.sec[k] = 1;
+    assert_int_equal(ls_cluster_add_units(&host, &u), LS_OK); /* where it was measured so, nothing is added */
+    assert_true(ls_cluster_crowd(&host, 8).slower == 1 && ls_cluster_crowd(&host, 16).slower == 2);
+    ls_cluster_fini(&host);
+}
+
+static void all_workers_of_a_host_need_memory(void **state)
+{
+    (void)state;
+    ls_cluster host = toy;
+    ls_planner_query q = {.global_batch = 8, .seq_len = 64, .workers = 8, .max_tp = 1, .strategy = "ddp"};
+    ls_planner_result r;
+    host.cpu = true;
+    host.devices = 2;
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    assert_int_equal(ls_planner_search(&host, &q, &r), LS_OK);
+    assert_true(r.n_fit > 0);
+    int64_t most = 0, sum = 0;
+    const int fit = r.n_fit;
+    for (int i = 0; i < r.n; i++) {
+        assert_int_equal(r.layout[i].host_bytes, 8 * r.layout[i].worst.total);
+        if (most < r.layout[i].host_bytes) most = r.layout[i].host_bytes;
+        sum += r.layout[i].worst.total;
+    }
+    ls_planner_result_fini(&r);
+    q.memory = most - 1;
+    q.val_seqs = 100000; /* whose losses are held, too */
+    assert_int_equal(ls_planner_search(&host, &q, &r), LS_OK);
+    assert_true(r.n_fit < fit);
+    for (int i = 0; i < r.n; i++) sum -= r.layout[i].worst.total;
+    assert_true(sum < -100000);
+    ls_planner_result_fini(&r);
+}
+
+static void hosts_need_a_link(void **state)
+{
+    (void)state;
+    ls_cluster two = toy;
+    ls_prediction near, far;
+    const ls_mesh cut = {{1, 2, 4}, 8}, replicas = {{8, 1, 1}, 8};
+    two.hosts = 2;
+    two.devices = 4;
+    assert_int_equal(predict_on(&two, "ddp", replicas, NULL, 8, 1, 0, &far), LS_E_FORMAT);
+    assert_non_null(strstr(ls_err_words(), "link_between_hosts"));
+    two.between = (ls_link){10e-3, 1e6}; /* a stage's 4 shards fill a host: every message between stages leaves it */
+    assert_int_equal(predict_on(&toy, "single", cut, "1f1b", 16, 2, 0, &near), LS_OK);
+    assert_int_equal(predict_on(&two, "single", cut, "1f1b", 16, 2, 0, &far), LS_OK);
+    const double message = 10e-3 + 2.0 * 128 * 128 * 4 / 1e6;
+    print_message("a step inside a host %.4f s, over two %.4f s, a message %.4f s\n", near.step, far.step, message);
+    assert_true(far.step > near.step + 8 * message); /* one of each micro-batch at least */
+    two.inside = (ls_link){0};
+    assert_int_equal(predict_on(&two, "ddp", (ls_mesh){{4, 1, 1}, 4}, NULL, 8, 1, 0, &far), LS_E_FORMAT);
+    assert_non_null(strstr(ls_err_words(), "link_inside_host"));
+    ls_err_clear();
+}
+
+/* Half the cores: what a worker took when two of them were at work. */
+static void threads_that_were_asked_for(void **state)
+{
+    (void)state;
+    ls_cluster host = toy;
+    ls_cluster_units u = {
+        .threads = 1, .tp = 1, .n_embd = 128, .n_head = 4, .vocab = 257, .dropout = true, .B = 4, .T = 128};
+    ls_prediction all, one;
+    host.cpu = true;
+    host.devices = 4;
+    for (u.workers = 1; u.workers <= 4; u.workers *= 2) {
+        for (int k = 0; k < LS_N_UNIT_TIME; k++) u.sec[k] = u.workers;
+        assert_int_equal(ls_cluster_add_units(&host, &u), LS_OK);
+    }
+    assert_int_equal(predict_on(&host, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 4, 4, 0, &all), LS_OK);
+    for (int n = 1; n <= 4; n++) {
+        assert_int_equal(predict_on(&host, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 4, 4, n, &one), LS_OK);
+        assert_true(fabs(one.forward / all.forward - 4.0 / n) < 1e-9);
+    }
+    host.n_units = 1; /* nothing else is known: in proportion */
+    assert_int_equal(predict_on(&host, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 4, 4, 2, &one), LS_OK);
+    assert_true(fabs(one.forward / all.forward - 2) < 1e-9);
+    ls_cluster_fini(&host);
+}
+
+static void reasons_are_given(void **state)
+{
+    (void)state;
+    ls_planner_query q = {.global_batch = 2053, .seq_len = 64, .workers = 1};
+    ls_planner_result r;
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    assert_true(r.n == 0 && strstr(r.bad[0], "2053 sequences are no product"));
+    ls_planner_result_fini(&r);
+    q.global_batch = 4;
+    q.strategy = "ddp";
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    assert_true(r.n == 0 && strstr(r.bad[0], "strategy ddp is for 2 replicas or more"));
+    ls_planner_result_fini(&r);
 }
 
 static void what_counts(void **state)
@@ -440,6 +568,14 @@ static void files_come_back(void **state)
     ls_cluster_fini(&back);
 }
 
+#define FILE_HEAD \
+    "{\"format\":\"lockstep-cluster 1\",\"memory_bytes\":1e9,\"matmul_flops\":1e11,\"memory_bandwidth\":1e10"
+#define TWO FILE_HEAD ",\"devices_per_host\":2,"
+#define UNITS(B)                                                                                      \
+    TWO "\"units\":[{\"workers\":1,\"n_embd\":128,\"n_head\":4,\"vocab_size\":257,\"micro_batch\":" B \
+        ",\"seq_length\":32"
+#define CURVE(w) TWO "\"collectives\":[{\"kind\":\"send\",\"workers\":" w ",\"bytes\":[8],\"seconds\":"
+
 static void bad_files_are_named(void **state)
 {
     (void)state;
@@ -460,6 +596,18 @@ static void bad_files_are_named(void **state)
         {"{\"format\":\"lockstep-cluster "
          "1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"collectives\":[{\"kind\":\"x\"}]}",
          "collectives[0].kind is no collective"},
+        {TWO "\"overlap\":5}", "overlap is a share: at most 1"},
+        {CURVE("1") "[1]}]}", "collectives[0].workers is 1: a collective has at least 2"},
+        {CURVE("2") "[\"a\"]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[null]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[true]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[0]}]}", "collectives[0].seconds must be numbers above 0"},
+        {UNITS("1") ",\"embed_forward\":0}]}", "units[0].embed_forward is 0"},
+        {UNITS("1e29") "}]}", "units[0].micro_batch is 1e+29 and must be at most"},
+        {UNITS("1.5") "}]}", "units[0].micro_batch is not a whole number"},
+        {FILE_HEAD ",\"devices_per_host\":2147483647}", "devices_per_host is 2.14748e+09 and must be at most 65536"},
+        {TWO "\"hosts\":70000}", "hosts is 70000 and must be at most 65536"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e29}", "memory_bytes is 1e+29"},
     };
     ls_cluster c;
     char path[300];
@@ -510,6 +658,11 @@ int main(void)
         cmocka_unit_test(who_meets_seldom_catches_up),
         cmocka_unit_test(stages_gain_from_those_that_wait),
         cmocka_unit_test(shards_are_as_measured),
+        cmocka_unit_test(workers_share_cores),
+        cmocka_unit_test(all_workers_of_a_host_need_memory),
+        cmocka_unit_test(hosts_need_a_link),
+        cmocka_unit_test(threads_that_were_asked_for),
+        cmocka_unit_test(reasons_are_given),
         cmocka_unit_test(what_counts),
         cmocka_unit_test(predictions_make_sense),
         cmocka_unit_test(search_ranks_what_fits),
