@@ -82,8 +82,8 @@ ls_status cli_bench_learn(bench_session *s);
  * (0: as the words say). What cannot work is LS_E_CONFIG, or with `or_leave_out` a side that is left out with the reason. */
 ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
                          int64_t global, bool or_leave_out);
-/* Do the threads of the fullest side, *worst, outnumber the cores? */
-bool cli_bench_crowded(const bench_session *s, const ls_bench_side **worst);
+/* The side with most threads, where those outnumber the cores; else NULL. */
+const ls_bench_side *cli_bench_crowded(const bench_session *s);
 /* Prints the commands (--dry-run), or runs them with progress on stderr. */
 ls_status cli_bench_go(bench_session *s);
 void cli_bench_end(bench_session *s);

@@ -111,7 +111,6 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
 void cli_bench_protocol(const void *session, ls_jsonw *w)
 {
     const bench_session *s = session;
-    const ls_bench_side *worst = NULL;
     if (!s->bench.n_side) return; /* folders that somebody else made */
     int threads = s->bench.side[0].threads;
     for (int i = 1; i < s->bench.n_side; i++)
@@ -123,7 +122,7 @@ void cli_bench_protocol(const void *session, ls_jsonw *w)
     ls_jsonw_key(w, "threads_per_worker");
     if (threads > 0) ls_jsonw_int(w, threads);
     else ls_jsonw_null(w); /* all cores of a worker, or the sides differ */
-    ls_jsonw_put_bool(w, "oversubscribed", cli_bench_crowded(s, &worst));
+    ls_jsonw_put_bool(w, "oversubscribed", cli_bench_crowded(s) != NULL);
     ls_jsonw_put_open(w, "commands", '{');
     for (int i = 0; i < s->bench.n_side; i++) {
         ls_argv words = {0};

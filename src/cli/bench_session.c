@@ -237,29 +237,30 @@ static void on_progress(void *ctx, const ls_bench_progress *p)
     fflush(stderr);
 }
 
-bool cli_bench_crowded(const bench_session *s, const ls_bench_side **worst)
+const ls_bench_side *cli_bench_crowded(const bench_session *s)
 {
-    int64_t most = 0;
+    const ls_bench_side *worst = NULL;
+    int64_t most = s->cores;
     for (int i = 0; i < s->bench.n_side; i++) {
         const ls_bench_side *side = &s->bench.side[i];
         const int64_t n = (int64_t)side->workers * (side->threads > 1 ? side->threads : 1);
         if (side->left_out || n <= most) continue;
         most = n;
-        *worst = side;
+        worst = side;
     }
-    return most > s->cores;
+    return worst;
 }
 
 static void say_plan(const bench_session *s)
 {
     const ls_bench *b = &s->bench;
-    const ls_bench_side *worst = NULL;
+    const ls_bench_side *worst = cli_bench_crowded(s);
     for (int i = 0; i < b->n_side; i++)
         if (b->side[i].left_out) fprintf(stderr, "left out: %s: %s\n", b->side[i].name, b->side[i].left_out);
     if (s->load > 0.5 * s->cores)
         fprintf(stderr, "note: the machine is busy (load %.1f on %d cores): expect wide intervals\n", s->load,
                 s->cores);
-    if (cli_bench_crowded(s, &worst)) {
+    if (worst) {
         const int threads = worst->threads > 1 ? worst->threads : 1;
         fprintf(stderr, "note: %d worker%s of %d thread%s share%s %d cores: expect no more than ", worst->workers,
                 worst->workers == 1 ? "" : "s", threads, threads == 1 ? "" : "s", worst->workers == 1 ? "s" : "",
