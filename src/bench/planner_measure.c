@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/mem.h"
+#include "core/stat.h"
 #include "core/stop.h"
 
 #include <stdio.h>
@@ -31,12 +32,6 @@ typedef struct task {
 
 /* ---- statistics ---- */
 
-int planner_by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int ls_measure_rows(const double *x, int n_column, int n, bool fastest)
 {
     int k = n / 2 + 1;
@@ -48,7 +43,7 @@ int ls_measure_rows(const double *x, int n_column, int n, bool fastest)
 double planner_mean(double *x, int n, bool fastest)
 {
     double sum = 0;
-    qsort(x, (size_t)n, sizeof *x, planner_by_value);
+    qsort(x, (size_t)n, sizeof *x, ls_by_value);
     const int k = ls_measure_rows(x, 1, n, fastest);
     for (int i = 0; i < k; i++) sum += x[i];
     return sum / k;

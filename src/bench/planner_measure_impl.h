@@ -19,7 +19,6 @@ enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, T_ALONE, PLANNER_TIMED };
 
 /* The mean of those that count (ls_measure_rows); sorts x. */
 double planner_mean(double *x, int n, bool fastest);
-int planner_by_value(const void *a, const void *b); /* of rows of numbers: by their first */
 /* Whether all have enough: one that has is enough. LS_E_STOPPED when one was asked to stop. Collective. */
 ls_status planner_enough(ls_comm *c, bool mine, bool *enough);
 /* x becomes its mean over all workers; n <= PLANNER_TIMED. Collective. */

@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/rng.h"
+#include "core/stat.h"
 #include "parallel/tensor.h"
 
 #include <stdlib.h>
@@ -319,7 +320,7 @@ static ls_status repeat(planner_bench *b, planner_bench *shard, repetition *r)
  * take, of what they take while all compute. */
 static ls_status sum_up(ls_comm *c, repetition *rep, int n, bool fastest, planner_times *out)
 {
-    qsort(rep, (size_t)n, sizeof *rep, planner_by_value);
+    qsort(rep, (size_t)n, sizeof *rep, ls_by_value);
     const int rows = ls_measure_rows(&rep[0].all, sizeof *rep / sizeof(double), n, fastest);
     double whole = 0, own = 0, pair[2] = {0};
     *out = (planner_times){0};

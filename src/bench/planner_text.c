@@ -1,13 +1,13 @@
 /* planner_text.c - the ranking for people and as JSON. */
 #include "bench/planner.h"
 
+#include "bench/argv.h"
+#include "comm/launch.h"
 #include "core/json.h"
 
 #include <stdio.h>
-#include <string.h>
 
-#define GIB        (1024.0 * 1024 * 1024)
-#define MOST_LOCAL 64 /* workers of `train -n` (comm/launch.c) */
+#define GIB (1024.0 * 1024 * 1024)
 
 static const char *unit_of(const ls_planner_result *r, double *by)
 {
@@ -87,23 +87,16 @@ static void others(const ls_planner_result *r, int top, ls_str *out)
 /* A word as a shell takes it. */
 static void add_word(const char *flag, const char *word, ls_str *out)
 {
+    char *one[] = {(char *)(uintptr_t)word};
     ls_str_addf(out, " %s ", flag);
-    if (!strpbrk(word, " \t\n\"'\\$`&|;<>()*?[]{}~#!")) {
-        ls_str_add(out, word);
-        return;
-    }
-    ls_str_addc(out, '\'');
-    for (; *word; word++)
-        if (*word == '\'') ls_str_add(out, "'\\''");
-        else ls_str_addc(out, *word);
-    ls_str_addc(out, '\'');
+    ls_argv_show(&(ls_argv){.word = one, .n = 1}, out);
 }
 
-/* `-n` starts the workers of one host, and at most 64; launchers start those of several. */
+/* `-n` starts the workers of one host, and at most LS_LAUNCH_MOST; launchers start those of several. */
 static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_train_config *c, ls_str *out)
 {
     const int W = c->world_size, on_host = ls_cluster_crowd(cl, W).on_host;
-    const bool launcher = W > on_host || W > MOST_LOCAL;
+    const bool launcher = W > on_host || W > LS_LAUNCH_MOST;
     if (launcher) ls_str_addf(out, "mpirun -np %d ", W);
     ls_str_add(out, "lockstep train");
     add_word("--data", q->data ? q->data : "DIR", out);

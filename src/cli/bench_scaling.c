@@ -13,7 +13,7 @@ typedef struct options {
     bool weak;
     int64_t epochs, seq_len;
     const char *dataset_mode, *deepspeed_config;
-    bool in_place;
+    bool in_place; /* the reference runner's --no_use_slurm_tmpdir: it is always so here */
 } options;
 
 static const ls_opt scaling_table[] = {
@@ -30,8 +30,7 @@ static const ls_opt scaling_table[] = {
     {"dataset_mode", LS_OPT_CHOICE, offsetof(options, dataset_mode), "small|full", NULL,
      "train_small.bin and val_small.bin, or train.bin and val.bin, of this folder", NULL},
     {"deepspeed_config", LS_OPT_STR, offsetof(options, deepspeed_config), "FILE", NULL, "as train's", NULL},
-    {"no_use_slurm_tmpdir", LS_OPT_SWITCH, offsetof(options, in_place), NULL, NULL,
-     "as it is without it: runs are written to --out, never to SLURM_TMPDIR first", NULL},
+    {"no_use_slurm_tmpdir", LS_OPT_SWITCH, offsetof(options, in_place), NULL, NULL, NULL, NULL},
 };
 enum { N_SCALING = sizeof scaling_table / sizeof scaling_table[0] };
 

@@ -147,7 +147,7 @@ static ls_status check_numbers(const options *o)
     return LS_OK;
 }
 
-/* The vocabulary by train's rule (train/resolve_model.c): tiny has that of its data, any other model one that is large enough. */
+/* As for train, tiny follows its data. */
 static ls_status read_vocabulary(const options *o, const char *name, const ls_train_paths *paths, ls_model_config *m)
 {
     ls_tokenizer *tok = NULL;
@@ -157,12 +157,7 @@ static ls_status read_vocabulary(const options *o, const char *name, const ls_tr
     LS_TRY(ls_tokenizer_load(paths->tokenizer, &tok));
     const int ids = ls_tokenizer_n_vocab(tok);
     ls_tokenizer_destroy(&tok);
-    if (!o->vocab_size && !strcmp(name, "tiny")) m->vocab_size = ids;
-    if (ids <= m->vocab_size) return LS_OK;
-    return ls_fail(LS_E_CONFIG,
-                   "the data's tokenizer has %d ids, the model %d; use --vocab_size %d or prepare the data with the "
-                   "model's tokenizer",
-                   ids, m->vocab_size, ids);
+    return ls_train_fit_vocabulary(m, ids, !o->vocab_size && !strcmp(name, "tiny"));
 }
 
 static ls_status count_sequences(const options *o, const char *path, const ls_model_config *m, int64_t *n)

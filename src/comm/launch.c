@@ -16,9 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_WORKER 64
-#define TAIL       600 /* bytes of a worker's last words     */
-#define GRACE      5.0 /* seconds between the abort and kill */
+#define TAIL  600 /* bytes of a worker's last words     */
+#define GRACE 5.0 /* seconds between the abort and kill */
 
 typedef struct child {
     pid_t pid;
@@ -69,7 +68,7 @@ static void keep_tail(child *c, const char *data, size_t n)
 /* Passes on what the workers say, for at most ms milliseconds. */
 static void relay(child *ch, int n, int ms)
 {
-    struct pollfd p[MAX_WORKER];
+    struct pollfd p[LS_LAUNCH_MOST];
     for (int r = 0; r < n; r++) p[r] = (struct pollfd){ch[r].err, POLLIN, 0};
     if (poll(p, (nfds_t)n, ms) <= 0) return;
     for (int r = 0; r < n; r++) {
@@ -145,8 +144,9 @@ static void died(const child *c, int rank, char words[512])
 ls_status ls_launch_local(const ls_launch *l)
 {
     ls_local_world *world = NULL;
-    child ch[MAX_WORKER];
-    if (l->n > MAX_WORKER) return ls_fail(LS_E_CONFIG, "-n %d: at most %d workers on one host", l->n, MAX_WORKER);
+    child ch[LS_LAUNCH_MOST];
+    if (l->n > LS_LAUNCH_MOST)
+        return ls_fail(LS_E_CONFIG, "-n %d: at most %d workers on one host", l->n, LS_LAUNCH_MOST);
     const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : memory, &world));
     ls_stop_install(); /* before the fork: workers inherit it, and a signal in between is not lost */

@@ -8,6 +8,8 @@
 
 #include "comm/comm.h"
 
+#define LS_LAUNCH_MOST 64 /* workers */
+
 typedef struct ls_launch {
     int n;
     size_t arena_nbytes; /* address space of each worker; 0 = the machine's memory */

@@ -3,6 +3,7 @@
 #include "parallel/simulate.h"
 
 #include "core/mem.h"
+#include "core/stat.h"
 #include "core/str.h"
 #include "parallel/schedule_text.h"
 
@@ -239,12 +240,6 @@ void ls_sim_fini(ls_sim *r)
     *r = (ls_sim){0};
 }
 
-static int by_time(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Between two changes `at work` ranks compute, and each of them sees the others wait. */
 ls_status ls_sim_waiting(const ls_sim *r, const ls_schedule *s, double *share)
 {
@@ -258,8 +253,8 @@ ls_status ls_sim_waiting(const ls_sim *r, const ls_schedule *s, double *share)
         begin[n] = sp->begin;
         end[n++] = sp->end;
     }
-    qsort(begin, (size_t)n, sizeof *begin, by_time);
-    qsort(end, (size_t)n, sizeof *end, by_time);
+    qsort(begin, (size_t)n, sizeof *begin, ls_by_value);
+    qsort(end, (size_t)n, sizeof *end, ls_by_value);
     for (int i = 0, k = 0; k < n;) {
         const bool starts = i < n && begin[i] <= end[k];
         const double next = starts ? begin[i] : end[k];

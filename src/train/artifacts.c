@@ -5,6 +5,7 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/stat.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -558,17 +559,11 @@ double ls_percentile(const double *sorted, int64_t n, double q)
     return sorted[lo] + (at - (double)lo) * (sorted[lo + 1] - sorted[lo]);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 ls_stats ls_stats_of(double *x, int64_t n)
 {
     double sum = 0;
     if (n <= 0) return (ls_stats){0};
-    qsort(x, (size_t)n, sizeof *x, by_value);
+    qsort(x, (size_t)n, sizeof *x, ls_by_value);
     for (int64_t i = 0; i < n; i++) sum += x[i];
     return (ls_stats){sum / (double)n, ls_percentile(x, n, 0.5), ls_percentile(x, n, 0.95)};
 }

@@ -130,6 +130,8 @@ typedef struct ls_train_config {
 typedef struct ls_train_paths {
     char *train, *val, *tokenizer;
 } ls_train_paths;
+/* The vocabulary of a model for data of `ids` ids (0: not known): the data's where the model follows it, else one that is large enough. */
+ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows);
 ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out);
 void ls_train_paths_fini(ls_train_paths *p);
 

@@ -35,22 +35,27 @@ static ls_status same_shape(const ls_model_config *a, const char *a_is, const ls
     return LS_OK;
 }
 
+ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows)
+{
+    if (follows && ids) m->vocab_size = ids;
+    if (ids <= m->vocab_size) return LS_OK;
+    return ls_fail(LS_E_CONFIG,
+                   "the data's tokenizer has %d ids, the model %d; use --vocab_size %d or prepare the data with the "
+                   "model's tokenizer",
+                   ids, m->vocab_size, ids);
+}
+
 static ls_status pick_vocabulary(const ls_train_options *o, const ls_train_facts *facts, bool follows_data,
                                  ls_train_config *c, ls_source *source, const char **detail)
 {
     ls_model_config *m = &c->model;
-    int data = facts->data_vocab_size;
-    if (follows_data && data && !ls_train_given(o, "vocab_size")) {
-        m->vocab_size = data;
+    const int data = facts->data_vocab_size;
+    const bool follows = follows_data && !ls_train_given(o, "vocab_size");
+    if (follows && data) {
         *source = LS_FROM_DATA;
         *detail = "tokenizer.json";
     }
-    if (data > m->vocab_size)
-        return ls_fail(
-            LS_E_CONFIG,
-            "the data's tokenizer has %d ids, the model %d; use --vocab_size %d or prepare the data with the "
-            "model's tokenizer",
-            data, m->vocab_size, data);
+    LS_TRY(ls_train_fit_vocabulary(m, data, follows));
     if (data) m->eos_id = facts->data_eos_id;
     if (m->eos_id >= m->vocab_size) m->eos_id = -1;
     return LS_OK;
