@@ -244,7 +244,11 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         const double begin = ls_now();
         if (device && !quiet) marked = c->dev->mark(c->dev->ctx, idle);
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
-        if (!quiet && !device) s->exposed += ls_now() - begin;
+        if (!quiet && !device) {
+            const double waited = ls_now() - begin;
+            s->exposed += waited;
+            if (s != &c->aside) c->exposed += waited;
+        }
         ls_span_end(traced, span);
     }
     what->to = l->done - seq < LANE_RING ? l->after[seq % LANE_RING] : l->newest;
@@ -492,9 +496,21 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 
 double ls_comm_exposed(const ls_comm *c)
 {
-    double sum = 0;
-    for (int kind = 0; kind < LS_N_COLL; kind++) sum += ls_comm_stats(c, (ls_coll)kind).exposed;
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    comm_device_settle(m);
+    const double sum = c->exposed;
+    pthread_mutex_unlock(&m->lock);
     return sum;
+}
+
+int64_t ls_comm_untimed(const ls_comm *c)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    const int64_t n = c->n_untimed;
+    pthread_mutex_unlock(&m->lock);
+    return n;
 }
 
 void ls_comm_label(ls_comm *c, int label)
@@ -515,6 +531,8 @@ void ls_comm_stats_reset(ls_comm *c)
     pthread_mutex_lock(&c->lock);
     comm_device_settle(c);
     memset(c->stat, 0, sizeof c->stat);
+    c->exposed = 0;
+    c->n_untimed = 0;
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -137,6 +137,8 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
 void ls_comm_label(ls_comm *c, int label);
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label);
 double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */
+/* Requests and waits on device memory whose times were not read in time: they are missing from `busy` or `exposed`. */
+int64_t ls_comm_untimed(const ls_comm *c);
 void ls_comm_stats_reset(ls_comm *c);
 /* What is posted and what is waited for while held counts nowhere: a trainer's statistics are of its steps. At first nothing is held. */
 void ls_comm_hold_stats(ls_comm *c, bool held);

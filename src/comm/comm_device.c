@@ -10,6 +10,7 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <time.h>
 
 #define QUIET 5.0 /* seconds for aborted kernels to end */
@@ -49,7 +50,7 @@ ls_status comm_between(const ls_device *dev, ls_mark from, ls_mark to, double *b
     double end = 0;
     LS_TRY(dev->seconds(dev->ctx, from, begin));
     LS_TRY(dev->seconds(dev->ctx, to, &end));
-    *seconds = end > *begin ? end - *begin : 0;
+    *seconds = isnan(end - *begin) ? (double)NAN : fmax(end - *begin, 0);
     return LS_OK;
 }
 
@@ -69,8 +70,13 @@ static void book(ls_comm *c, const comm_time *t)
         return;
     }
     ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->label];
+    if (isnan(seconds)) {
+        c->n_untimed += !t->held;
+        return;
+    }
     if (t->lane < 0) {
         s->exposed += seconds;
+        if (!t->held) c->exposed += seconds;
         return;
     }
     s->busy += seconds;
@@ -96,8 +102,10 @@ void comm_device_settle(ls_comm *c)
 void comm_device_note(ls_comm *c, comm_time t)
 {
     comm_device_settle(c);
-    if (c->n_time - c->n_timed == COMM_TIMES)
-        c->n_timed++; /* hundreds of waits ahead of the device: one is not counted */
+    if (c->n_time - c->n_timed == COMM_TIMES) { /* the caller is far ahead of the device */
+        c->n_untimed += !c->time[c->n_timed % COMM_TIMES].held;
+        c->n_timed++;
+    }
     c->time[c->n_time++ % COMM_TIMES] = t;
 }
 

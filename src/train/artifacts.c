@@ -218,6 +218,7 @@ static void write_comm(ls_jsonw *w, const ls_run_metrics *m, const char *key, co
     ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
     ls_jsonw_put_int(w, "workers", size);
     ls_jsonw_put_int(w, "steps", m->n_split);
+    if (ls_comm_untimed(comm)) ls_jsonw_put_int(w, "requests_without_times", ls_comm_untimed(comm));
     for (int k = 0; k < LS_N_COLL; k++) {
         const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
         if (!s.calls) continue;
@@ -242,8 +243,9 @@ static void write_comm(ls_jsonw *w, const ls_run_metrics *m, const char *key, co
     ls_jsonw_close(w);
 }
 
-static void write_split(ls_jsonw *w, const ls_step_split *s)
+static void write_split(ls_jsonw *w, const ls_run_metrics *m)
 {
+    const ls_step_split *s = &m->split;
     ls_jsonw_put_open(w, "step_split", '{');
     ls_jsonw_put_real(w, "input", s->input);
     ls_jsonw_put_real(w, "forward", s->forward);
@@ -251,6 +253,7 @@ static void write_split(ls_jsonw *w, const ls_step_split *s)
     ls_jsonw_put_real(w, "exposed_comm", s->comm_exposed);
     ls_jsonw_put_real(w, "optimizer", s->optimizer);
     ls_jsonw_put_real(w, "other", s->other);
+    if (m->n_untimed) ls_jsonw_put_int(w, "steps_without_times", m->n_untimed);
     ls_jsonw_close(w);
 }
 
@@ -359,7 +362,7 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "bucket", c->bucket);
     ls_jsonw_put_int(w, "gather_bucket", c->gather_bucket);
     ls_jsonw_put_int(w, "prefetch_bucket", c->prefetch_bucket);
-    if (m->n_split) write_split(w, &m->split);
+    if (m->n_split) write_split(w, m);
     if (m->worker) write_workers(w, m);
     if (m->more) m->more(m->more_ctx, w);
     if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m, "comm", m->comm);

@@ -104,8 +104,8 @@ typedef struct ls_trainer {
     int32_t *ids, *target; /* room for one on the host                                         */
     double *norm_block;    /* for naming what is not finite                                    */
     ls_step_split split_sum;
-    int64_t n_split;
-    ls_telemetry *gpu; /* rank 0's; NULL: not watched */
+    int64_t n_split, n_untimed; /* steps of this session; those without a split */
+    ls_telemetry *gpu;          /* rank 0's; NULL: not watched */
     int64_t watched_tokens;
     ls_device_info device;        /* of a device, else all 0                                          */
     ls_mark update[2];            /* on a device: around the last step's update */
