@@ -116,7 +116,9 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     pthread_mutex_lock(&c->lock);
     ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
     s->calls++;
-    s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
+    const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
+    s->elements += whole->n;
+    s->payload += whole->n * (int64_t)ls_dtype_nbytes(whole->dt);
     s->bytes += r->moved;
     s->wire += r->wire;
     s->busy += busy;
@@ -247,7 +249,7 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         if (!quiet && !device) {
             const double waited = ls_now() - begin;
             s->exposed += waited;
-            if (s != &c->aside) c->exposed += waited;
+            if (s != &c->aside) c->exposed += waited, c->exposed_host += waited;
         }
         ls_span_end(traced, span);
     }
@@ -465,6 +467,7 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
 {
     sum->calls += s->calls;
     sum->elements += s->elements;
+    sum->payload += s->payload;
     sum->bytes += s->bytes;
     sum->wire += s->wire;
     sum->busy += s->busy;
@@ -504,6 +507,15 @@ double ls_comm_exposed(const ls_comm *c)
     return sum;
 }
 
+double ls_comm_exposed_host(const ls_comm *c)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    const double sum = c->exposed_host;
+    pthread_mutex_unlock(&m->lock);
+    return sum;
+}
+
 int64_t ls_comm_untimed(const ls_comm *c)
 {
     ls_comm *m = (ls_comm *)(uintptr_t)c;
@@ -531,7 +543,7 @@ void ls_comm_stats_reset(ls_comm *c)
     pthread_mutex_lock(&c->lock);
     comm_device_settle(c);
     memset(c->stat, 0, sizeof c->stat);
-    c->exposed = 0;
+    c->exposed = c->exposed_host = 0;
     c->n_untimed = 0;
     pthread_mutex_unlock(&c->lock);
 }

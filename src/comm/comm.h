@@ -124,6 +124,7 @@ void ls_comm_destroy(ls_comm **c);
 typedef struct ls_comm_stat {
     int64_t calls;
     int64_t elements;      /* of the whole buffer, as the strategies' laws count them                     */
+    int64_t payload;       /* bytes of these elements                                                     */
     int64_t bytes;         /* this worker moved: read from peers or written to them                       */
     int64_t wire;          /* of them this worker sent to another host (comm/net.c has the formulas)      */
     double busy;           /* seconds from the start of a request to its end                              */
@@ -137,6 +138,10 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
 void ls_comm_label(ls_comm *c, int label);
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label);
 double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */
+/* Of them, those that callers waited on the host, and those that the device's queue stood still between two times of its clock. The times
+ * of the last some thousand waits are kept. */
+double ls_comm_exposed_host(const ls_comm *c);
+double ls_comm_exposed_between(const ls_comm *c, double from, double to);
 /* Requests and waits on device memory whose times were not read in time: they are missing from `busy` or `exposed`. */
 int64_t ls_comm_untimed(const ls_comm *c);
 void ls_comm_stats_reset(ls_comm *c);

@@ -23,7 +23,8 @@ static bool owned(const ls_device *d, ls_view v)
 ls_status comm_device_open(ls_comm *c, const ls_device *dev)
 {
     c->time = ls_alloc(COMM_TIMES * sizeof *c->time);
-    if (!c->time) return ls_nomem(COMM_TIMES * sizeof *c->time, "a communicator");
+    c->stood = ls_alloc(COMM_TIMES * sizeof *c->stood);
+    if (!c->time || !c->stood) return ls_nomem(COMM_TIMES * sizeof *c->time, "a communicator");
     c->dev = dev;
     return LS_OK;
 }
@@ -31,7 +32,9 @@ ls_status comm_device_open(ls_comm *c, const ls_device *dev)
 void comm_device_close(ls_comm *c)
 {
     ls_free(c->time);
+    ls_free(c->stood);
     c->time = NULL;
+    c->stood = NULL;
 }
 
 ls_status comm_device_post(ls_comm *c, comm_req *r)
@@ -76,7 +79,9 @@ static void book(ls_comm *c, const comm_time *t)
     }
     if (t->lane < 0) {
         s->exposed += seconds;
-        if (!t->held) c->exposed += seconds;
+        if (t->held) return;
+        c->exposed += seconds;
+        c->stood[c->n_stood++ % COMM_TIMES] = (comm_stretch){begin, begin + seconds};
         return;
     }
     s->busy += seconds;
@@ -107,6 +112,22 @@ void comm_device_note(ls_comm *c, comm_time t)
         c->n_timed++;
     }
     c->time[c->n_time++ % COMM_TIMES] = t;
+}
+
+double ls_comm_exposed_between(const ls_comm *c, double from, double to)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c; /* the lock is not part of what c means */
+    double sum = 0;
+    if (!c->stood) return 0;
+    pthread_mutex_lock(&m->lock);
+    comm_device_settle(m);
+    for (uint64_t i = c->n_stood; i > 0 && c->n_stood - i < COMM_TIMES; i--) {
+        const comm_stretch *s = &c->stood[(i - 1) % COMM_TIMES];
+        if (s->end <= from) break;
+        sum += fmax(0, fmin(s->end, to) - fmax(s->begin, from));
+    }
+    pthread_mutex_unlock(&m->lock);
+    return sum;
 }
 
 void comm_device_quiet(const ls_device *dev, ls_mark m)

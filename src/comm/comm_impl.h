@@ -72,6 +72,10 @@ typedef struct comm_time {
 } comm_time;
 #define COMM_TIMES 4096
 
+typedef struct comm_stretch { /* of the device's clock */
+    double begin, end;
+} comm_stretch;
+
 typedef struct comm_limit {
     _Atomic double seconds;
     bool fixed;     /* somebody has set it      */
@@ -106,8 +110,10 @@ struct ls_comm {
     double clock;                  /* the host's clock minus the device's  */
     comm_time *time;               /* COMM_TIMES; the oldest is at n_timed */
     uint64_t n_time, n_timed;
-    int64_t n_untimed;  /* stretches whose time was lost                     */
-    double exposed;     /* of all kinds and labels                           */
+    int64_t n_untimed;            /* stretches whose time was lost                     */
+    double exposed, exposed_host; /* of all kinds and labels; of them, on the host */
+    comm_stretch *stood;          /* COMM_TIMES: when the queue of operations stood still, the newest at n_stood - 1 */
+    uint64_t n_stood;
     ls_dry_clock *told; /* of a dry one that tells the time; else NULL    */
 };
 

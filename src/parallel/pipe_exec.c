@@ -319,7 +319,19 @@ static ls_status finish_step(ls_pipe *p)
     return LS_OK;
 }
 
-ls_status ls_pipe_settle(ls_pipe *p)
+/* What hooks waited inside the actions: for replicas, and for the other shards of a layer. */
+static double waited_on_host(const ls_strategy *s)
+{
+    return ls_comm_exposed(s->comm) + (s->opts.tensor ? ls_comm_exposed(s->opts.tensor) : 0);
+}
+
+static double waited_between(const ls_strategy *s, double from, double to)
+{
+    return ls_comm_exposed_between(s->comm, from, to) +
+           (s->opts.tensor ? ls_comm_exposed_between(s->opts.tensor, from, to) : 0);
+}
+
+ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *strategy)
 {
     const ls_device *d = p->o.model->compute->device;
     double first = 0, last = 0;
@@ -331,8 +343,8 @@ ls_status ls_pipe_settle(ls_pipe *p)
         ls_pipe_span *s = &p->span[i];
         LS_TRY(d->seconds(d->ctx, p->mark[i][0], &s->begin));
         LS_TRY(d->seconds(d->ctx, p->mark[i][1], &s->end));
+        s->end -= waited_between(strategy, s->begin, s->end) + first;
         s->begin -= first;
-        s->end -= first;
         known = known && !isnan(s->end - s->begin);
     }
     if (!known) { /* all of a step or nothing: its parts are compared with each other */
@@ -371,7 +383,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     static const char *const word[] = {"F", "B", "I", "W"};
     ls_nvtx_push(a->kind == LS_PIPE_FWD ? "train/forward" : "train/backward");
     const int64_t traced = ls_span_begin();
-    const double begin = ls_now(), waited = ls_comm_exposed(strategy->comm);
+    const double begin = ls_now(), waited = waited_on_host(strategy);
     ls_pipe_span *span = &p->span[p->n_span];
     LS_TRY(put_mark(p, &p->mark[p->n_span][0]));
     ls_strategy_begin(strategy, a->micro);
@@ -380,7 +392,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     else LS_TRY(backward(p, k, a, h, pair));
     LS_TRY(put_mark(p, &p->mark[p->n_span++][1]));
     *span = (ls_pipe_span){a->kind, a->micro, a->chunk, begin - p->begin,
-                           ls_now() - p->begin - (ls_comm_exposed(strategy->comm) - waited)};
+                           ls_now() - p->begin - (waited_on_host(strategy) - waited)};
     ls_nvtx_pop();
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_PIPE,
                                         .name = word[(int)a->kind - (int)LS_PIPE_FWD],

@@ -71,8 +71,8 @@ void ls_pipe_roles(const ls_stages *stages, bool tied, int stage, unsigned char 
 ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pipe_load load, void *ctx,
                        double (*pair)[2]);
 /* On a device, which has passed the step's actions: reads when each of them ran. Without it the step is in no statistic. Elsewhere it
- * does nothing. */
-ls_status ls_pipe_settle(ls_pipe *p);
+ * does nothing. The waits of s's hooks for other workers do not count as computing. */
+ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *s);
 /* Forward alone of n batches. */
 ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,
                           double (*pair)[2]);

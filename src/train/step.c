@@ -181,7 +181,7 @@ static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
 enum { MAX_MARK = 128, LAST_MARKS = 8 }; /* a step of very many micro-batches: the rest of them counts as backward */
 
 typedef struct pipe_times { /* of all steps before this one */
-    double forward, backward, waited;
+    double forward, backward;
 } pipe_times;
 
 typedef struct marks {
@@ -210,10 +210,12 @@ static ls_status queue_mark(marks *m, double *part, double waited, bool micro)
 
 static ls_status mark_at(marks *m, double *part, bool micro)
 {
-    const double now = ls_now(), exposed = ls_trainer_exposed(m->t), waited = exposed - m->exposed;
+    const bool device = m->t->compute.device != NULL; /* its queue's waits are read later, by its clock */
+    const double now = ls_now(), exposed = device ? ls_trainer_exposed_host(m->t) : ls_trainer_exposed(m->t),
+                 waited = exposed - m->exposed;
     m->split->comm_exposed += waited;
     m->exposed = exposed;
-    if (m->t->compute.device) return queue_mark(m, part, waited, micro);
+    if (device) return queue_mark(m, part, waited, micro);
     *part += now - m->at - waited;
     m->at = now;
     return LS_OK;
@@ -232,43 +234,50 @@ static double column(const ls_pipe_stats *s, int n_chunk, int from, int to)
     return sum;
 }
 
-/* A pipeline's part of the step: forward, backward, and what is neither. On a device an action's time includes the waits of its hooks
- * for replicas (a gather, a window that is full), which are in comm_exposed already. */
+/* A pipeline's part of the step: forward, backward, and what is neither. */
 static ls_status settle_pipeline(marks *m)
 {
     ls_trainer *t = m->t;
     const int n = t->schedule->n_chunk;
     const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
     const int64_t untimed = s->untimed;
-    LS_TRY(ls_pipe_settle(t->pipe));
+    LS_TRY(ls_pipe_settle(t->pipe, t->strategy));
     const double fwd = column(s, n, 0, 0) - m->before.forward, bwd = column(s, n, 1, 3) - m->before.backward;
-    const double waited = t->compute.device ? ls_comm_exposed(t->dp) - m->before.waited : 0;
-    const double own = fwd + bwd > waited && fwd + bwd > 0 ? 1 - waited / (fwd + bwd) : 1;
-    m->split->forward += s->untimed > untimed ? (double)NAN : own * fwd;
-    m->split->backward += own * bwd;
-    m->split->other += m->rest - own * (fwd + bwd);
+    m->split->forward += s->untimed > untimed ? (double)NAN : fwd;
+    m->split->backward += bwd;
+    m->split->other += m->rest - (fwd + bwd);
+    return LS_OK;
+}
+
+/* Adds the device's time from a mark to the next to a part of the step, without what its queue stood still for other workers. */
+static ls_status settle_one(marks *m, double *last, ls_mark to, double *part)
+{
+    const ls_device *d = m->t->compute.device;
+    double at;
+    LS_TRY(d->seconds(d->ctx, to, &at));
+    if (part && !isnan(at - *last)) {
+        const double stood = ls_trainer_exposed_between(m->t, *last, at);
+        m->split->comm_exposed += stood;
+        *part += at - *last - stood;
+    } else if (part) m->lost = true;
+    *last = at;
     return LS_OK;
 }
 
 /* On a device, which has passed the marks up to the norm; update: those around the update before this one. */
 static ls_status settle(marks *m, const ls_mark update[2])
 {
-    const ls_device *d = m->t->compute.device;
-    double last = 0, at;
-    if (!d) return LS_OK;
+    double last = 0;
+    if (!m->t->compute.device) return LS_OK;
     for (int i = 0; i < m->n; i++) {
-        LS_TRY(d->seconds(d->ctx, m->on_device[i].mark, &at));
-        if (i) *m->on_device[i].part += at - last - m->on_device[i].waited;
-        last = at;
+        LS_TRY(settle_one(m, &last, m->on_device[i].mark, i ? m->on_device[i].part : NULL));
+        if (i) *m->on_device[i].part -= m->on_device[i].waited;
     }
     if (m->t->pipe) LS_TRY(settle_pipeline(m));
-    m->lost = isnan(m->split->input + m->split->forward + m->split->backward + m->split->optimizer + m->split->other);
+    m->lost = m->lost || isnan(m->split->forward);
     if (!update[1]) return LS_OK;
-    LS_TRY(d->seconds(d->ctx, update[0], &last));
-    LS_TRY(d->seconds(d->ctx, update[1], &at));
-    m->split->optimizer += at - last;
-    m->lost = m->lost || isnan(at - last);
-    return LS_OK;
+    LS_TRY(settle_one(m, &last, update[0], NULL));
+    return settle_one(m, &last, update[1], &m->split->optimizer);
 }
 
 /* What is left of the time that passed belongs to no part. A step with a time that is not known has no parts at all. */
@@ -391,7 +400,7 @@ static ls_status pipeline(ls_trainer *t, marks *k)
     const int n = t->schedule->n_chunk, M = t->cfg->grad_accum;
     const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
     const double begin = ls_now();
-    k->before = (pipe_times){column(s, n, 0, 0), column(s, n, 1, 3), ls_comm_exposed(t->dp)};
+    k->before = (pipe_times){column(s, n, 0, 0), column(s, n, 1, 3)};
     LS_TRY(ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t,
                         (double(*)[2])(t->leaf_loss + 2 * (int64_t)ls_comm_rank(t->dp) * M)));
     k->rest = 0;
@@ -474,7 +483,10 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     *r = (ls_step_result){0};
     ls_trainer_count(t, true);
     if (!t->n_split) t->cpu_begin = cpu, t->wall_begin = wall;
-    marks k = {.t = t, .at = begin, .exposed = ls_trainer_exposed(t), .split = &r->split};
+    marks k = {.t = t,
+               .at = begin,
+               .exposed = t->compute.device ? ls_trainer_exposed_host(t) : ls_trainer_exposed(t),
+               .split = &r->split};
     LS_TRY(agree_to_stop(t));
     LS_TRY(mark(&k, &r->split.other));
 

@@ -85,19 +85,48 @@ static ls_status set_up_groups(ls_trainer *t)
     return ls_comm_split(t->comm, color, key, &t->pp_grads);
 }
 
+enum { N_COMM = 6 };
+
+/* The communicators of this worker, each once; the others are NULL. */
+static void comms_of(const ls_trainer *t, ls_comm *out[N_COMM])
+{
+    ls_comm *const all[N_COMM] = {t->comm, t->dp == t->comm ? NULL : t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
+    memcpy(out, all, sizeof all);
+}
+
 void ls_trainer_count(ls_trainer *t, bool on)
 {
-    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) ls_comm_hold_stats(all[i], !on);
+    ls_comm *c[N_COMM];
+    comms_of(t, c);
+    for (int i = 0; i < N_COMM; i++)
+        if (c[i]) ls_comm_hold_stats(c[i], !on);
+}
+
+static double sum_over(const ls_trainer *t, double (*of)(const ls_comm *))
+{
+    ls_comm *c[N_COMM];
+    double sum = 0;
+    comms_of(t, c);
+    for (int i = 0; i < N_COMM; i++) sum += c[i] ? of(c[i]) : 0;
+    return sum;
 }
 
 double ls_trainer_exposed(const ls_trainer *t)
 {
-    double sum = ls_comm_exposed(t->comm);
-    if (t->dp != t->comm) sum += ls_comm_exposed(t->dp);
-    if (t->pp) sum += ls_comm_exposed(t->pp) + ls_comm_exposed(t->pp_acts) + ls_comm_exposed(t->pp_grads);
-    if (t->tp) sum += ls_comm_exposed(t->tp);
+    return sum_over(t, ls_comm_exposed);
+}
+
+double ls_trainer_exposed_host(const ls_trainer *t)
+{
+    return sum_over(t, ls_comm_exposed_host);
+}
+
+double ls_trainer_exposed_between(const ls_trainer *t, double from, double to)
+{
+    ls_comm *c[N_COMM];
+    double sum = 0;
+    comms_of(t, c);
+    for (int i = 0; i < N_COMM; i++) sum += c[i] ? ls_comm_exposed_between(c[i], from, to) : 0;
     return sum;
 }
 

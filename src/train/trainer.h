@@ -140,6 +140,8 @@ ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, c
 
 /* Seconds this worker waited for others, over all its groups. */
 double ls_trainer_exposed(const ls_trainer *t);
+double ls_trainer_exposed_host(const ls_trainer *t);                            /* of them, on the host alone */
+double ls_trainer_exposed_between(const ls_trainer *t, double from, double to); /* of its device, by its clock */
 /* Whether its communicators count what they do. They do so in steps: start-up, validation and checkpoints are none. */
 void ls_trainer_count(ls_trainer *t, bool on);
 
