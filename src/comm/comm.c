@@ -100,6 +100,11 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes)
     return c->ops->alloc(c, nbytes);
 }
 
+size_t ls_comm_device_nbytes(const ls_comm *c)
+{
+    return c->ops->device_nbytes ? c->ops->device_nbytes(c) : 0;
+}
+
 /* Carries out one request and books it; called with the lock not held. */
 static ls_status run_one(ls_comm *c, comm_req *r)
 {

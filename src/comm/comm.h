@@ -108,6 +108,9 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
 /* Memory that peers on the host can read in place; zeroed, 64-byte aligned, freed with the communicator that made it. */
 void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 
+/* Device memory that it takes at its first sum, beside the caller's buffers and what a library takes for itself. */
+size_t ls_comm_device_nbytes(const ls_comm *c);
+
 /* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way. A communicator shares
  * it with those split from it (and outlives them). */
 void ls_comm_set_limit(ls_comm *c, double seconds);

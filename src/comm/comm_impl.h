@@ -38,6 +38,7 @@ typedef struct comm_ops {
     ls_status (*check)(ls_comm *c); /* (optional) whether what is under way on the device will end well */
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
+    size_t (*device_nbytes)(const ls_comm *c);    /* (optional) of ls_comm_device_nbytes */
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
     ls_status (*trace)(ls_comm *c, ls_trace *t,
                        const char *name); /* (optional) lanes beside those of every communicator */

@@ -281,6 +281,12 @@ static void *alloc(ls_comm *c, size_t nbytes)
     return ls_comm_alloc(((nccl_comm *)c->impl)->boot, nbytes);
 }
 
+static size_t device_nbytes(const ls_comm *c)
+{
+    const nccl_comm *m = c->impl;
+    return m->w->deterministic && c->size > 1 ? nccl_tree_nbytes(c->size) : 0;
+}
+
 static void abort_all(ls_comm *c, const char *words)
 {
     nccl_stop(((nccl_comm *)c->impl)->w, words, false);
@@ -364,6 +370,7 @@ static const comm_ops nccl_ops = {.name = "nccl",
                                   .check = check,
                                   .split = split,
                                   .alloc = alloc,
+                                  .device_nbytes = device_nbytes,
                                   .abort = abort_all,
                                   .trace = trace,
                                   .destroy = destroy};

@@ -224,6 +224,10 @@ static void say_plan(ls_trainer *t)
                 (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
     if (t->schedule) say_stages(t, &s);
     ls_plan_print(&t->plan, &s);
+    const size_t sums = ls_comm_device_nbytes(t->dp);
+    if (sums)
+        ls_str_addf(&s, "  %-12s %10.1f   on the GPU: buffers for sums in a fixed order; NCCL's own come on top\n",
+                    "NCCL", (double)sums / 1048576.0);
     if (s.data) t->io.note(t->io.ctx, s.data);
     ls_str_fini(&s);
 }
