@@ -6,6 +6,7 @@
  *
  * Which way follows from the request alone, so it is the same on every worker. */
 #include "comm/nccl_impl.h"
+#include "comm/start.h"
 
 #include "core/clock.h"
 #include "core/mem.h"
@@ -284,7 +285,7 @@ static void *alloc(ls_comm *c, size_t nbytes)
 static size_t device_nbytes(const ls_comm *c)
 {
     const nccl_comm *m = c->impl;
-    return m->w->deterministic && c->size > 1 ? nccl_tree_nbytes(c->size) : 0;
+    return m->w->deterministic ? ls_comm_nccl_nbytes(c->size) : 0;
 }
 
 static void abort_all(ls_comm *c, const char *words)

@@ -32,6 +32,11 @@ bool ls_comm_nccl_look(char *path, size_t n_path, char *words, size_t n_words)
     return there;
 }
 
+size_t ls_comm_nccl_nbytes(int size)
+{
+    return size > 1 ? nccl_tree_nbytes(size) : 0;
+}
+
 /* The first NCCL whose ranks may share a GPU, and the variable of NCCL's own that allows it. */
 #define SHARE_MAJOR    2
 #define SHARE_MINOR    30
