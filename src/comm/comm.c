@@ -448,6 +448,20 @@ void ls_comm_abort(ls_comm *c, const char *words)
     if (c->ops->abort) c->ops->abort(c, words);
 }
 
+void ls_comm_quiet(ls_comm *c)
+{
+    if (!c || c->ops->inline_run || c->told) return;
+    for (int k = 0; k < N_LANE; k++) {
+        comm_lane *l = &c->lane[k];
+        if (!l->running) continue;
+        pthread_mutex_lock(&c->lock);
+        while (l->done < l->posted) pthread_cond_wait(&c->changed, &c->lock);
+        const ls_mark newest = l->newest;
+        pthread_mutex_unlock(&c->lock);
+        if (newest) comm_device_quiet(c->dev, newest);
+    }
+}
+
 void ls_comm_destroy(ls_comm **cp)
 {
     ls_comm *c = *cp;

@@ -121,6 +121,8 @@ void ls_comm_expect(ls_comm *c, double step_seconds);
 void ls_comm_abort(ls_comm *c, const char *words);
 /* Whether this worker should tell what ended the run: true once on each host. */
 bool ls_comm_should_tell(ls_comm *c);
+/* Waits until nothing that was posted touches its buffers any more, whether it ended well or not: they may be freed after it. */
+void ls_comm_quiet(ls_comm *c);
 void ls_comm_destroy(ls_comm **c);
 
 /* ---- what was measured ---- */

@@ -13,7 +13,7 @@
 #include <math.h>
 #include <time.h>
 
-#define QUIET 5.0 /* seconds for aborted kernels to end */
+#define QUIET 30.0 /* seconds for kernels to end, aborted ones at the latest */
 
 static bool owned(const ls_device *d, ls_view v)
 {

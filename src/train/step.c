@@ -472,7 +472,7 @@ static ls_status end_update(ls_trainer *t, marks *k)
     return d ? d->mark(d->ctx, &t->update[1]) : mark(k, &k->split->optimizer);
 }
 
-ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
+static ls_status step(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
@@ -546,6 +546,18 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     return LS_OK;
 }
 
+/* A stop is everyone's, and a failed collective has been reported to all. */
+static ls_status own_failure(ls_trainer *t, ls_status st)
+{
+    t->broken = t->broken || (st != LS_OK && st != LS_E_STOPPED && st != LS_E_COMM);
+    return st;
+}
+
+ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
+{
+    return own_failure(t, step(t, r));
+}
+
 /* Validation batch of this replica's turn k: file order, replica r takes the batches r, r + W, …; in the last turn some have none
  * and walk the last batch once more, uncounted, as parameters may have to be gathered from everyone. */
 typedef struct val_turn {
@@ -567,7 +579,7 @@ static ls_status load_val(void *ctx, int k, int32_t *ids, int32_t *target, ls_mi
     return LS_OK;
 }
 
-ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
+static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
     const int64_t B = c->micro_batch, W = ls_comm_size(t->dp), rank = ls_comm_rank(t->dp);
@@ -610,4 +622,9 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
     *loss = counted > 0 ? sum / counted : 0;
     phase_end(p, -1);
     return LS_OK;
+}
+
+ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
+{
+    return own_failure(t, validate(t, loss, n_batch));
 }

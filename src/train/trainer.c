@@ -313,11 +313,27 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     return LS_OK;
 }
 
+/* A step that failed may have left requests behind, which read and write the memory that is freed next. Peers that wait for this worker
+ * are told why it ends. */
+static void end_requests(ls_trainer *t)
+{
+    ls_comm *c[N_COMM];
+    comms_of(t, c);
+    if (t->broken && t->comm) {
+        ls_str words = {0};
+        ls_str_addf(&words, "rank %d failed: %.300s", ls_comm_rank(t->comm), ls_err_words());
+        ls_comm_abort(t->comm, words.data ? words.data : "a worker failed");
+        ls_str_fini(&words);
+    }
+    for (int i = 0; i < N_COMM; i++) ls_comm_quiet(c[i]);
+}
+
 void ls_trainer_destroy(ls_trainer **tp)
 {
     ls_trainer *t = *tp;
     if (!t) return;
     ls_coll_log_say(&t->coll, "SHUTDOWN_ENTER");
+    end_requests(t);
     ls_telemetry_end(&t->gpu);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);

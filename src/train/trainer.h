@@ -119,6 +119,7 @@ typedef struct ls_trainer {
     double *sample_step, *sample_data, *update_time; /* of the epoch under way                  */
     int64_t n_sample, n_update;
     int64_t resumed_from;
+    bool broken; /* a step failed on this worker                                       */
     double tick; /* last progress line                                               */
 } ls_trainer;
 
