@@ -8,6 +8,7 @@
  * that belong to several are read back once all is written. */
 #include "train/checkpoint_impl.h"
 
+#include "core/deadline.h"
 #include "core/hash.h"
 #include "core/mem.h"
 
@@ -176,6 +177,7 @@ static ls_status write_at(int fd, const char *path, const char *data, size_t n, 
         data += k;
         n -= (size_t)k;
         at += k;
+        ls_deadline_tick();
     }
     return LS_OK;
 }

@@ -254,6 +254,7 @@ static ls_status save_and_stop(ls_trainer *t, double total_time)
     const int sig = ls_stop_signal();
     t->state.total_time = total_time;
     snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
+    ls_stop_saving();
     LS_TRY(ls_trainer_save(t, name));
     LS_TRY(ls_ckpt_wait(t->writer));
     return ls_fail(LS_E_STOPPED, "signal %d after step %lld: saved %s/%s, --resume goes on from there", sig,
