@@ -52,7 +52,7 @@ static void overview(FILE *f)
             "  lockstep train --data data --model tiny --max-steps 200 --checkpoint_path run\n"
             "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n\n"
             "Exit codes: 0 done, 2 bad usage or configuration, 3 bad input data, 4 a worker or a collective failed,\n"
-            "5 out of memory by plan, 143 stopped by SIGTERM with a checkpoint saved.\n"
+            "5 out of memory by plan, 143 stopped by SIGTERM with a checkpoint saved (a second one: without).\n"
             "LS_LOG=debug (or subsystem=level) says more on stderr.\n");
 }
 

@@ -1,5 +1,4 @@
 #include "core/fs.h"
-#include "core/deadline.h"
 #include "core/mem.h"
 
 #include <dirent.h>
@@ -180,7 +179,6 @@ ls_status ls_fs_out_append(ls_fs_out *o, const void *data, size_t n)
         p += k;
         n -= (size_t)k;
         o->nbytes += k;
-        ls_deadline_tick();
     }
     return LS_OK;
 }
