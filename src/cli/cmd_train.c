@@ -183,9 +183,9 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);
-    ls_stop_bound(true);
+    ls_stop_set_bound(comm ? LS_BOUND_RUN : LS_BOUND_STOP);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
-    ls_stop_bound(false);
+    ls_stop_set_bound(LS_BOUND_OFF);
     st = everyone_is_done(comm, c.comm_timeout, st);
     announce(j, comm, st);
     ls_profile_device_end(profile);

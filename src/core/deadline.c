@@ -44,7 +44,7 @@ static char who[64];
 static _Atomic int owner; /* pid whose thread runs: a forked child has none */
 static _Atomic uint32_t bell;
 static _Atomic double stall_seconds;
-static _Atomic int stall_code;
+static _Atomic int stall_code, held;
 static _Atomic(const char *) stall_text;
 
 _Atomic uint64_t ls_deadline_ticks;
@@ -172,7 +172,7 @@ static void look_stall(double now)
         on = false;
         return;
     }
-    if (!on || n != ticks) left = limit, seen = now, ticks = n, on = true;
+    if (!on || n != ticks || atomic_load(&held) > 0) left = limit, seen = now, ticks = n, on = true;
     left -= passed(&seen, now);
     const char *text = atomic_load(&stall_text);
     if (left <= 0) fire(text ? text : "no progress", NULL, limit, atomic_load(&stall_code));
@@ -292,6 +292,15 @@ void ls_deadline_stall(double seconds, int exit_code, const char *text)
 {
     atomic_store(&stall_code, exit_code);
     atomic_store(&stall_text, text);
-    atomic_store(&stall_seconds, seconds);
-    ring();
+    if (atomic_exchange(&stall_seconds, seconds) <= 0 && seconds > 0) ring(); /* else the thread looks often enough */
+}
+
+double ls_deadline_stall_seconds(void)
+{
+    return atomic_load(&stall_seconds);
+}
+
+void ls_deadline_hold(bool on)
+{
+    atomic_fetch_add(&held, on ? 1 : -1);
 }

@@ -8,6 +8,7 @@
 #define LS_CORE_DEADLINE_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 /* What stands before every line: "rank 3". Default: nothing. */
@@ -27,6 +28,7 @@ void ls_deadline_unwatch(const _Atomic int *flag);
 /* Ends the process with `exit_code` when `seconds` pass without an ls_deadline_tick. For signal handlers: nothing but atomic stores and
  * a futex call. The thread must run: ls_deadline_start. 0 seconds: no limit any more. */
 void ls_deadline_stall(double seconds, int exit_code, const char *text); /* text: static */
+double ls_deadline_stall_seconds(void);                                  /* 0: none */
 void ls_deadline_start(void);
 
 /* The process is getting on: a part of a file is written, a layer is computed, a message has come. */
@@ -35,5 +37,7 @@ static inline void ls_deadline_tick(void)
 {
     atomic_fetch_add_explicit(&ls_deadline_ticks, 1, memory_order_relaxed);
 }
+/* While it is on (calls nest), silence is progress: a call that takes as long as a disk takes. */
+void ls_deadline_hold(bool on);
 
 #endif

@@ -16,8 +16,8 @@
 static volatile sig_atomic_t stop_signal, again;
 static _Atomic int mode;
 static _Atomic double first_at;
-static _Atomic bool bounded;
-static _Atomic double limit = LS_STOP_LIMIT;
+static _Atomic int bound;
+static _Atomic double expected = -1; /* seconds; -1: nobody has said */
 
 static void say(const char *text)
 {
@@ -37,9 +37,16 @@ static _Noreturn void end_now(int signal, const char *why)
     _exit(128 + signal);
 }
 
-static void bound(void)
+static void arm(bool stopping)
 {
-    ls_deadline_stall(atomic_load(&limit), 4, "stopping after SIGTERM or SIGINT: nothing was saved, no progress");
+    const double e = atomic_load(&expected), least = e > LS_STOP_LEAST ? e : LS_STOP_LEAST;
+    const int b = atomic_load(&bound);
+    if (stopping && b != LS_BOUND_OFF)
+        ls_deadline_stall(e > 0 ? least : LS_STOP_LIMIT, 4,
+                          "stopping after SIGTERM or SIGINT: nothing was saved, no progress");
+    else if (!stopping && b == LS_BOUND_RUN)
+        ls_deadline_stall(e == 0 ? 0 : (e > 0 ? least : LS_RUN_LIMIT) + 10, 4, "the run made no progress");
+    else ls_deadline_stall(0, 0, NULL);
 }
 
 static void first(int signal)
@@ -47,7 +54,7 @@ static void first(int signal)
     stop_signal = signal;
     atomic_store(&first_at, ls_now());
     if (at_first(atomic_load(&mode))) end_now(signal, "before the first step: there was nothing to save\n");
-    if (atomic_load(&bounded)) bound();
+    if (atomic_load(&bound) != LS_BOUND_OFF) arm(true);
 }
 
 static void second(int signal)
@@ -105,23 +112,22 @@ void ls_stop_raise(int signal)
     atomic_store(&first_at, ls_now());
 }
 
-void ls_stop_bound(bool on)
+void ls_stop_set_bound(ls_stop_bound b)
 {
-    if (on) ls_deadline_start();
-    atomic_store(&bounded, on);
-    if (on && stop_signal) bound();
-    if (!on) ls_deadline_stall(0, 0, NULL);
-}
-
-void ls_stop_saving(void)
-{
-    if (!atomic_load(&bounded)) return;
-    atomic_store(&limit, LS_STOP_SAVE);
-    ls_deadline_tick(); /* the new time begins now */
-    if (stop_signal) bound();
+    if (b != LS_BOUND_OFF) ls_deadline_start();
+    atomic_store(&bound, (int)b);
+    arm(stop_signal != 0);
 }
 
 void ls_stop_expect(double seconds)
 {
-    atomic_store(&limit, seconds <= 0 ? LS_STOP_LIMIT : seconds > LS_STOP_LEAST ? seconds : LS_STOP_LEAST);
+    atomic_store(&expected, seconds);
+    if (atomic_load(&bound) != LS_BOUND_OFF) arm(stop_signal != 0);
+}
+
+void ls_stop_saving(void)
+{
+    if (atomic_load(&bound) == LS_BOUND_OFF) return;
+    ls_deadline_tick(); /* the new time begins now */
+    ls_stop_expect(LS_STOP_SAVE);
 }

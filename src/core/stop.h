@@ -22,13 +22,22 @@ bool ls_stop_at_once(void);     /* the second one has come: do not save */
 int ls_stop_signal(void);       /* the signal that came last, 0 when none did */
 void ls_stop_raise(int signal); /* sets the flag as the signal would; 0 clears it (tests) */
 
-/* While this is on, a process that was asked to stop and makes no progress (ls_deadline_tick) ends without saving: exit code 4. The time
- * is LS_STOP_LIMIT until ls_stop_expect has been told how long work may take. */
-#define LS_STOP_LIMIT 120.0 /* seconds */
+/* What ends a process that makes no progress (ls_deadline_tick), without saving and with exit code 4. */
+typedef enum ls_stop_bound {
+    LS_BOUND_OFF,
+    LS_BOUND_STOP, /* after it was asked to stop: in the time that ls_stop_expect has said        */
+    LS_BOUND_RUN   /* also before: in that time and 10 s more, so that a wait can report it first */
+} ls_stop_bound;
+void ls_stop_set_bound(ls_stop_bound b);
+
+/* Seconds that a part of the work may take (the limit of a collective); LS_STOP_LEAST when it is less. 0: no limit but after a stop. Until
+ * this is called it is LS_STOP_LIMIT after a stop and LS_RUN_LIMIT before one. */
+#define LS_STOP_LIMIT 120.0
+#define LS_RUN_LIMIT  600.0
 #define LS_STOP_LEAST 30.0
 #define LS_STOP_SAVE  600.0
-void ls_stop_bound(bool on);
-void ls_stop_expect(double seconds); /* at least LS_STOP_LEAST; 0: LS_STOP_LIMIT */
-void ls_stop_saving(void); /* the checkpoint is being written: LS_STOP_SAVE, since a slow disk may sync for long */
+void ls_stop_expect(double seconds);
+/* The last checkpoint is being written: LS_STOP_SAVE, since others may sync slow disks for long. */
+void ls_stop_saving(void);
 
 #endif

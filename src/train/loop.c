@@ -374,6 +374,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         LS_TRY(ls_trainer_save(t, name));
         LS_TRY(ls_coll_log_barrier(&t->coll, s->epoch, "end"));
     }
+    ls_stop_saving();
     LS_TRY(ls_ckpt_wait(t->writer));
     ls_worker_facts *facts = NULL;
     ls_pipe_report pipe = {0};

@@ -209,13 +209,16 @@ static void getting_on(void)
     ls_deadline_start();
     ls_deadline_stall(0.5, 4, "no progress");
     for (int i = 0; i < 10; i++) ls_deadline_tick(), nap(0.1); /* twice the limit, never silent for as long */
+    ls_deadline_hold(true);
+    nap(1.0); /* a slow disk */
+    ls_deadline_hold(false);
     stuck();
 }
 
 static void progress(void **state)
 {
     (void)state;
-    holds(in_child(getting_on, NULL), 4, 1.3, 10, "no progress within 0.5 s");
+    holds(in_child(getting_on, NULL), 4, 2.3, 10, "no progress within 0.5 s");
 }
 
 /* ---- signals ---- */
@@ -265,6 +268,34 @@ static void signals(void **state)
     assert_string_equal(e.words, "");
 }
 
+/* How long a run may be silent, and after a signal. */
+static void bounds(void)
+{
+    ls_stop_install();
+    ls_stop_set_bound(LS_BOUND_STOP);
+    if (ls_deadline_stall_seconds() != 0) _exit(1);
+    ls_stop_set_bound(LS_BOUND_RUN);
+    if (ls_deadline_stall_seconds() != LS_RUN_LIMIT + 10) _exit(2);
+    ls_stop_expect(5);
+    if (ls_deadline_stall_seconds() != LS_STOP_LEAST + 10) _exit(3);
+    ls_stop_expect(0); /* no limit was wanted */
+    if (ls_deadline_stall_seconds() != 0) _exit(4);
+    ls_stop_expect(50);
+    if (ls_deadline_stall_seconds() != 60) _exit(5);
+    raise(SIGTERM);
+    if (ls_deadline_stall_seconds() != 50) _exit(6);
+    ls_stop_saving();
+    if (ls_deadline_stall_seconds() != LS_STOP_SAVE) _exit(7);
+    ls_stop_set_bound(LS_BOUND_OFF);
+    if (ls_deadline_stall_seconds() != 0) _exit(8);
+}
+
+static void bounds_of_a_run(void **state)
+{
+    (void)state;
+    holds(in_child(bounds, NULL), 0, 0, 10, "");
+}
+
 /* ---- workers ---- */
 
 /* After the failure of rank 1, rank 0 is stuck in a call and rank 2 is stopped: neither can end by itself. */
@@ -298,12 +329,12 @@ static void workers_that_do_not_end(void **state)
 {
     (void)state;
     const ended e = in_child(family, NULL);
-    holds(e, 4, 7, 14, "report of rank 1: device failed");
-    holds(e, 4, 7, 14, "rank 0 (pid ");
-    holds(e, 4, 7, 14,
+    holds(e, 4, 7, 25, "report of rank 1: device failed");
+    holds(e, 4, 7, 25, "rank 0 (pid ");
+    holds(e, 4, 7, 25,
           "the run was aborted, and this process did not end within 8 s (rank 1 failed: the device was lost)");
-    holds(e, 4, 7, 14, ") is stopped (SIGSTOP)");
-    holds(e, 4, 7, 14, "status: device failed"); /* not "bad usage", and not what the others heard */
+    holds(e, 4, 7, 25, ") is stopped (SIGSTOP)");
+    holds(e, 4, 7, 25, "status: device failed"); /* not "bad usage", and not what the others heard */
 }
 
 static ls_status endless(void *ctx, ls_comm *c, int n_core)
@@ -334,7 +365,7 @@ static void signal_twice(pid_t pid)
 static void second_signal_to_a_parent(void **state)
 {
     (void)state;
-    holds(in_child(endless_family, signal_twice), 143, 1.4, 6, "nothing was saved");
+    holds(in_child(endless_family, signal_twice), 143, 1.4, 10, "nothing was saved");
 }
 
 /* ---- closing ---- */
@@ -369,6 +400,7 @@ int main(void)
                                        cmocka_unit_test(flags),
                                        cmocka_unit_test(progress),
                                        cmocka_unit_test(signals),
+                                       cmocka_unit_test(bounds_of_a_run),
                                        cmocka_unit_test(workers_that_do_not_end),
                                        cmocka_unit_test(second_signal_to_a_parent),
                                        cmocka_unit_test(complete_but_stuck)};
