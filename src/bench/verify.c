@@ -3,6 +3,7 @@
 #include "bench/jobs.h"
 #include "comm/launch.h"
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -219,7 +220,9 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
     if (st == LS_OK) st = keep(t, l->out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
+    const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout of verify");
     ls_trainer_destroy(&t);
+    ls_deadline_disarm(d);
     ls_train_config_fini(&c);
     return st;
 }

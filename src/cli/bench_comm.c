@@ -99,7 +99,7 @@ static ls_status comm_started(const ls_start_env *e, comm_job *j)
     LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
     ls_status st = comm_work(j, c, ls_comm_take_cores(c));
     if (st != LS_OK && st != LS_E_COMM) ls_comm_abort(c, "a worker failed");
-    ls_comm_destroy(&c);
+    ls_comm_close(&c, st);
     return st;
 }
 

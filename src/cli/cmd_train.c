@@ -4,6 +4,7 @@
 #include "comm/launch.h"
 #include "comm/start.h"
 #include "core/cores.h"
+#include "core/deadline.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/nvtx.h"
@@ -76,9 +77,11 @@ typedef struct job {
     const ls_ds_config *ds;
     const ls_run_identity *id;
     int stage_thread[LS_MAX_STAGE_THREAD]; /* the same for every worker */
+    bool reported;                         /* this worker's failure is printed */
 } job;
 
-#define MAX_SHARE 256
+#define MAX_SHARE  256
+#define WRITE_TIME 120.0 /* seconds that the other workers wait for rank 0's last files, at least */
 
 static void startup_line(const ls_train_config *c, int size)
 {
@@ -111,8 +114,50 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
     return st;
 }
 
+/* A worker's own failure in its own words; those that only heard of it stay silent. */
+static void worker_report(void *ctx, int rank, ls_status st)
+{
+    job *j = ctx;
+    if (j->reported || st == LS_OK || (st == LS_E_STOPPED && rank)) return;
+    j->reported = true;
+    if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
+    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, cli_status_words(st), ls_err_words(), ls_err_trail());
+}
+
+/* A failure is printed and announced before anything is closed: closing may wait for a device or for peers that do not know yet. */
+static void announce(job *j, ls_comm *comm, ls_status st)
+{
+    char words[400];
+    if (!comm || st == LS_OK || st == LS_E_STOPPED) return;
+    const bool speaks = ls_comm_should_tell(comm) || st != LS_E_COMM;
+    snprintf(words, sizeof words, "rank %d failed: %.300s", ls_comm_rank(comm), ls_err_words());
+    ls_comm_abort(comm, words);
+    if (speaks) worker_report(j, ls_comm_rank(comm), st);
+}
+
+/* Nobody closes anything before rank 0 has written everything: closing has a limit, writing to a slow disk has none. */
+static ls_status everyone_is_done(ls_comm *comm, double timeout, ls_status st)
+{
+    if (!comm || (st != LS_OK && st != LS_E_STOPPED)) return st;
+    if (timeout != 0) ls_comm_set_limit(comm, timeout > WRITE_TIME ? timeout : WRITE_TIME);
+    const ls_status all = ls_comm_agree(comm, LS_OK, LS_SITE);
+    return all != LS_OK ? all : st;
+}
+
+/* Closes what computes within a limit: a driver or a peer that hangs must not keep a run whose files are whole. */
+static void close_trainer(ls_trainer **t, ls_status st)
+{
+    const int d =
+        ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(st), "%s, but closing the device and its communicators",
+                        st == LS_OK          ? "the run is complete and its files are whole"
+                        : st == LS_E_STOPPED ? "the run is stopped and its checkpoint is whole"
+                                             : "the run has failed");
+    ls_trainer_destroy(t);
+    ls_deadline_disarm(d);
+}
+
 /* One worker, from configuration to artifacts; rank 0 speaks for all. n_core 0: as many threads as there are cores. */
-static ls_status work(const job *j, ls_comm *comm, int n_core)
+static ls_status work(job *j, ls_comm *comm, int n_core)
 {
     const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;
     ls_train_config c = {0};
@@ -121,6 +166,7 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
     ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
     if (rank) io = (ls_train_io){0};
     io.debug = to_stdout;
+    ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) {
         memcpy(c.stage_thread, j->stage_thread, sizeof c.stage_thread);
@@ -136,9 +182,14 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
+    ls_stop_set_mode(LS_STOP_ASK);
+    ls_stop_set_bound(comm ? LS_BOUND_RUN : LS_BOUND_STOP);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
+    ls_stop_set_bound(LS_BOUND_OFF);
+    st = everyone_is_done(comm, c.comm_timeout, st);
+    announce(j, comm, st);
     ls_profile_device_end(profile);
-    ls_trainer_destroy(&t);
+    close_trainer(&t, st);
     if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
     ls_train_config_fini(&c);
     exit_line(rank);
@@ -150,15 +201,6 @@ static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
     ls_log_init(ls_comm_rank(comm));
     ls_status st = work(ctx, comm, n_core);
     return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: a worker's stdout is not main's */
-}
-
-/* A worker's own failure in its own words; those that only heard of it stay silent. */
-static void worker_report(void *ctx, int rank, ls_status st)
-{
-    (void)ctx;
-    if (st == LS_OK || (st == LS_E_STOPPED && rank)) return;
-    if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
-    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, cli_status_words(st), ls_err_words(), ls_err_trail());
 }
 
 /* What a launcher's world allows. */
@@ -185,7 +227,7 @@ static ls_status check_start(const job *j, const ls_start_env *e)
 }
 
 /* This process is one worker of a run that a launcher started. */
-static ls_status run_started(const job *j, const ls_start_env *e)
+static ls_status run_started(job *j, const ls_start_env *e)
 {
     char label[32];
     ls_comm *c = NULL;
@@ -197,18 +239,15 @@ static ls_status run_started(const job *j, const ls_start_env *e)
     }
     snprintf(label, sizeof label, "rank %d", e->rank);
     ls_stack_install(label);
+    ls_deadline_name(label);
+    ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
     LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
     ls_log_init(ls_comm_rank(c));
     st = work(j, c, ls_comm_take_cores(c));
-    if (st != LS_OK && st != LS_E_STOPPED) {
-        ls_str words = {0};
-        ls_str_addf(&words, "rank %d failed: %.300s", ls_comm_rank(c), ls_err_words());
-        ls_comm_abort(c, words.data ? words.data : "a worker failed");
-        ls_str_fini(&words);
-    }
-    if (st != LS_E_COMM || ls_comm_should_tell(c)) worker_report(NULL, ls_comm_rank(c), st);
-    ls_err_clear(); /* it has been said */
-    ls_comm_destroy(&c);
+    announce(j, c, st);
+    if (st == LS_E_STOPPED) worker_report(j, ls_comm_rank(c), st);
+    ls_err_clear(); /* it has been printed */
+    ls_comm_close(&c, st);
     return st;
 }
 
@@ -258,7 +297,7 @@ ls_status cmd_train(int argc, char **argv)
         goto done;
     }
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
-    job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id, {0}};
+    job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id, {0}, false};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     if (o.print_config) {
         st = print_settings(&j, env.size);
@@ -273,6 +312,7 @@ ls_status cmd_train(int argc, char **argv)
         st = launch(&j);
     } else {
         ls_stop_install();
+        ls_stack_install("the run");
         st = work(&j, NULL, 0);
     }
 done:

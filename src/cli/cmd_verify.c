@@ -189,7 +189,7 @@ ls_status cmd_verify(int argc, char **argv)
     }
     if (env.rank) {
         ls_status st = verify_quietly(&v);
-        ls_comm_destroy(&v.comm);
+        ls_comm_close(&v.comm, st);
         return st;
     }
     ls_str out = {0};
@@ -209,6 +209,7 @@ ls_status cmd_verify(int argc, char **argv)
     else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);
     ls_str_fini(&out);
-    ls_comm_destroy(&v.comm);
+    fflush(stdout); /* closing has a limit */
+    ls_comm_close(&v.comm, st);
     return st;
 }

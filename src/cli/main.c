@@ -1,5 +1,6 @@
 /* main.c - the command table; the only place that prints a failure's trail and chooses an exit code. */
 #include "cli/commands.h"
+#include "core/deadline.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
@@ -8,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define EXIT_TIME 10.0 /* seconds from the end of main to the end of the process */
 
 typedef struct command {
     const char *name, *help;
@@ -49,7 +52,7 @@ static void overview(FILE *f)
             "  lockstep train --data data --model tiny --max-steps 200 --checkpoint_path run\n"
             "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n\n"
             "Exit codes: 0 done, 2 bad usage or configuration, 3 bad input data, 4 a worker or a collective failed,\n"
-            "5 out of memory by plan, 143 stopped by SIGTERM with a checkpoint saved.\n"
+            "5 out of memory by plan, 143 stopped by SIGTERM with a checkpoint saved (a second one: without).\n"
             "LS_LOG=debug (or subsystem=level) says more on stderr.\n");
 }
 
@@ -101,5 +104,7 @@ int main(int argc, char **argv)
     if (st == LS_OK) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has said it already */
         fprintf(stderr, "lockstep: %s: %s\n%s", cli_status_words(st), ls_err_words(), ls_err_trail());
-    return ls_status_exit_code(st);
+    const int code = st == LS_E_STOPPED && ls_stop_at_once() ? 128 + ls_stop_signal() : ls_status_exit_code(st);
+    (void)ls_deadline_arm(EXIT_TIME, code, "leaving the program (exit handlers of libraries)");
+    return code;
 }

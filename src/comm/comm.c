@@ -8,7 +8,9 @@
 
 #include "core/clock.h"
 #include "core/cores.h"
+#include "core/deadline.h"
 #include "core/mem.h"
+#include "core/stop.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -80,6 +82,7 @@ void ls_comm_set_limit(ls_comm *c, double seconds)
 {
     c->limit->fixed = true;
     atomic_store(&c->limit->seconds, seconds);
+    ls_stop_expect(seconds);
 }
 void ls_comm_expect(ls_comm *c, double step_seconds)
 {
@@ -89,6 +92,7 @@ void ls_comm_expect(ls_comm *c, double step_seconds)
     l->slow[l->n_step++ % 8] = step_seconds;
     for (int i = 0; i < 8; i++) slowest = l->slow[i] > slowest ? l->slow[i] : slowest;
     atomic_store(&l->seconds, slowest * 20 > 30 ? slowest * 20 : 30);
+    ls_stop_expect(slowest * 20);
 }
 const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
 {
@@ -111,6 +115,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     const int64_t traced = c->ops->inline_run ? 0 : ls_span_begin(); /* alone nothing moves */
     const double begin = ls_now();
     ls_status st = c->ops->run(c, r);
+    if (st == LS_OK) ls_deadline_tick();
     const double busy = r->from ? 0 : ls_now() - (r->began > 0 ? r->began : begin);
     ls_span_end(r->from ? 0 : traced, (ls_trace_span){.kind = LS_SPAN_COLL,
                                                       .name = ls_coll_word(r->kind),
@@ -480,6 +485,19 @@ void ls_comm_destroy(ls_comm **cp)
     pthread_mutex_destroy(&c->lock);
     ls_free(c);
     *cp = NULL;
+}
+
+void comm_close_within(ls_comm **c, ls_status st, double seconds)
+{
+    const int d = ls_deadline_arm(seconds, ls_status_exit_code(st), "the work is %s, but closing the communicator",
+                                  st == LS_OK ? "complete" : "over");
+    ls_comm_destroy(c);
+    ls_deadline_disarm(d);
+}
+
+void ls_comm_close(ls_comm **c, ls_status st)
+{
+    comm_close_within(c, st, LS_COMM_CLOSE_TIME);
 }
 
 static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)

@@ -119,11 +119,15 @@ void ls_comm_set_limit(ls_comm *c, double seconds);
 void ls_comm_expect(ls_comm *c, double step_seconds);
 /* This worker cannot go on: everyone who waits, on any host, returns LS_E_COMM with these words (the first ones, if several do it). */
 void ls_comm_abort(ls_comm *c, const char *words);
-/* Whether this worker should tell what ended the run: true once on each host. */
+/* Whether this worker is the one of its host that prints what ended the run: the first one that asks, and always the same. */
 bool ls_comm_should_tell(ls_comm *c);
 /* Waits until nothing that was posted touches its buffers any more, whether it ended well or not: they may be freed after it. */
 void ls_comm_quiet(ls_comm *c);
 void ls_comm_destroy(ls_comm **c);
+/* At the end of a program: ls_comm_destroy within LS_COMM_CLOSE_TIME seconds. If it does not return, a line on stderr says so and the
+ * process ends with the exit code of `st`, the status of its work. */
+#define LS_COMM_CLOSE_TIME 20.0
+void ls_comm_close(ls_comm **c, ls_status st);
 
 /* ---- what was measured ---- */
 typedef struct ls_comm_stat {
@@ -189,7 +193,8 @@ ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **
 ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_world **out);
 ls_status ls_local_world_open(int fd, ls_local_world **out);
 void ls_local_world_destroy(ls_local_world **w);
-/* This process is rank `rank` and answers when it is asked for its stack (core/stack.h); it ends by itself. */
+/* This process is rank `rank` and answers when it is asked for its stack (core/stack.h); it ends by itself. When the run is aborted and
+ * the process is still there 8 s later, it is ended with exit code 4 (core/deadline.h), until ls_local_world_destroy. */
 void ls_local_world_join(ls_local_world *w, int rank);
 void ls_local_world_leave(ls_local_world *w, int rank);
 ls_status ls_comm_local(ls_local_world *w, int rank, ls_comm **out);

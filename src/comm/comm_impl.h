@@ -133,6 +133,9 @@ bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq);
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
 int comm_take_cores(int r, int n, const int *share, bool pin); /* share: cores of each, or NULL: equal parts */
 
+/* ls_comm_close with another limit. */
+void comm_close_within(ls_comm **c, ls_status st, double seconds);
+
 /* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
 int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
 

@@ -254,6 +254,7 @@ static ls_status save_and_stop(ls_trainer *t, double total_time)
     const int sig = ls_stop_signal();
     t->state.total_time = total_time;
     snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
+    ls_stop_saving();
     LS_TRY(ls_trainer_save(t, name));
     LS_TRY(ls_ckpt_wait(t->writer));
     return ls_fail(LS_E_STOPPED, "signal %d after step %lld: saved %s/%s, --resume goes on from there", sig,
@@ -373,6 +374,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         LS_TRY(ls_trainer_save(t, name));
         LS_TRY(ls_coll_log_barrier(&t->coll, s->epoch, "end"));
     }
+    ls_stop_saving();
     LS_TRY(ls_ckpt_wait(t->writer));
     ls_worker_facts *facts = NULL;
     ls_pipe_report pipe = {0};

@@ -8,6 +8,7 @@
 #include "train/trainer.h"
 
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/nvtx.h"
 #include "core/rng.h"
 #include "core/stop.h"
@@ -39,6 +40,7 @@ static void phase_end(phase p, int64_t micro)
 static ls_status acquire(void *ctx, int u, ls_pass pass)
 {
     const ls_trainer *t = ctx;
+    ls_deadline_tick();
     if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
     return ls_strategy_acquire(t->strategy, u, pass);
 }
