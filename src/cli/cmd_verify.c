@@ -19,8 +19,9 @@ typedef struct options {
 static const ls_opt table[] = {
     {"n", LS_OPT_STR, offsetof(options, n), "LIST", NULL,
      "numbers of workers, each a divisor of the largest [1,2,4; under mpirun: up to all]", "What"},
-    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda", NULL,
-     "where to compute; workers share a GPU through the host's memory [cpu]", NULL},
+    {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
+     "where to compute; auto: cuda where there is a GPU, else cpu; workers may share a GPU [LS_DEVICE, else auto]",
+     NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL, "as train has it", NULL},
     {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
@@ -106,6 +107,20 @@ static ls_status join(const ls_start_env *e, const ls_verify_opts *v, ls_comm **
     return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, out);
 }
 
+/* Before workers are forked; those of a launcher agree (v->comm). What was chosen stands in *chosen. */
+static ls_status choose_device(const char *asked, const ls_start_env *e, ls_verify_opts *v, ls_device_choice *chosen)
+{
+    int most = 1;
+    for (int i = 0; i < v->n_world; i++) most = v->world[i] > most ? v->world[i] : most;
+    LS_TRY(ls_device_choose(asked, NULL, most, e->local_rank, chosen));
+    if (e->size > 1) {
+        LS_TRY(join(e, v, &v->comm));
+        LS_TRY(ls_device_agree(chosen, v->comm));
+    }
+    v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";
+    return LS_OK;
+}
+
 static ls_status verify_quietly(const ls_verify_opts *v)
 {
     ls_status st = ls_verify(v, NULL, NULL);
@@ -141,19 +156,23 @@ ls_status cmd_verify(int argc, char **argv)
     }
     char list[64];
     ls_start_env env = {0};
-    ls_verify_opts v = {.steps = (int)o.steps,
-                        .seed = (uint64_t)o.seed,
-                        .only_tp = o.only_tp,
-                        .device = o.device,
-                        .precision = o.precision};
+    ls_verify_opts v = {
+        .steps = (int)o.steps, .seed = (uint64_t)o.seed, .only_tp = o.only_tp, .precision = o.precision};
     LS_TRY(ls_start_env_read(&env));
     LS_TRY(parse_list(o.n ? o.n : default_list(env.size > 1 ? env.size : 4, list), &v));
-    if (env.size > 1) LS_TRY(join(&env, &v, &v.comm));
-    if (env.rank) {
-        ls_status st = verify_quietly(&v);
+    ls_device_choice device;
+    ls_status st = choose_device(o.device, &env, &v, &device);
+    if (st != LS_OK) {
+        if (env.rank) ls_err_clear(); /* rank 0 says it */
         ls_comm_destroy(&v.comm);
         return st;
     }
+    if (env.rank) {
+        st = verify_quietly(&v);
+        ls_comm_destroy(&v.comm);
+        return st;
+    }
+    cli_say_device(&device);
     ls_str out = {0};
     printer p = {.json = o.json, .opts = &v};
     ls_jsonw_init(&p.w, &out, 2);
@@ -161,7 +180,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_jsonw_put_open(&p.w, "layouts", '[');
     if (!o.json)
         printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
-    ls_status st = ls_verify(&v, print_row, &p);
+    st = ls_verify(&v, print_row, &p);
     ls_jsonw_close(&p.w);
     ls_jsonw_put_int(&p.w, "identical", p.n_identical);
     ls_jsonw_put_int(&p.w, "within", p.n_within);
