@@ -95,7 +95,7 @@ foreach(kind cli oracle fault equiv)
     get_filename_component(_n ${t} NAME_WE)
     add_test(NAME ${kind}/${_n} COMMAND bash ${t})
     set_tests_properties(${kind}/${_n} PROPERTIES TIMEOUT 1200 SKIP_RETURN_CODE 77 LABELS ${kind}
-      ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR};LOCKSTEP=${CMAKE_BINARY_DIR}/lockstep")
+      ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR};LOCKSTEP=${CMAKE_BINARY_DIR}/lockstep;LS_DEVICE=cpu")
     ls_test_marks(${kind}/${_n} ${t})
   endforeach()
 endforeach()

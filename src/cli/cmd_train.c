@@ -78,17 +78,23 @@ typedef struct job {
     const ls_run_identity *id;
     int stage_thread[LS_MAX_STAGE_THREAD]; /* the same for every worker */
     bool reported;                         /* this worker's failure is printed */
+    ls_device_choice device;               /* likewise                  */
+    bool device_said;
 } job;
 
 #define MAX_SHARE  256
 #define WRITE_TIME 120.0 /* seconds that the other workers wait for rank 0's last files, at least */
 
-static void startup_line(const ls_train_config *c, int size)
+/* visible: GPUs, where they were counted; else 0. */
+static void startup_line(const ls_train_config *c, int size, int visible)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
     char current[16] = "none";
     if (!strcmp(c->device, "cuda"))
-        snprintf(current, sizeof current, "%d", c->device_index < 0 ? c->local_rank : c->device_index);
+        snprintf(current, sizeof current, "%d",
+                 c->device_index >= 0 ? c->device_index
+                 : visible            ? c->local_rank % visible
+                                      : c->local_rank);
     printf("Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=%s\n",
            (int)getpid(), c->rank, c->local_rank, size, devices ? devices : "", current);
     fflush(stdout);
@@ -106,7 +112,7 @@ static void exit_line(int rank)
 static ls_status configure(const job *j, int world, ls_train_config *c)
 {
     ls_train_paths paths = {0};
-    ls_train_facts facts = {.world_size = world, .data_eos_id = -1};
+    ls_train_facts facts = {.world_size = world, .data_eos_id = -1, .device = &j->device};
     LS_TRY(ls_train_find_paths(j->o, &paths));
     ls_status st = learn_facts(&paths, &facts);
     if (st == LS_OK) st = ls_train_resolve(j->o, j->ds, &paths, &facts, c);
@@ -175,8 +181,9 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
         if (c.profile_mode) (void)ls_nvtx_open();
+        if (!rank && !j->device_said) cli_say_device(&j->device);
         if (!rank) say_notes(j->o, &c);
-        startup_line(&c, size);
+        startup_line(&c, size, j->device.visible);
         st = ls_trainer_create(&t, &c, comm, &io);
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */
@@ -203,6 +210,15 @@ static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
     return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: a worker's stdout is not main's */
 }
 
+/* Whether the options can work on so many workers, with the device that was chosen. */
+static ls_status check_configuration(const job *j, int world)
+{
+    ls_train_config c = {0};
+    LS_TRY(configure(j, world, &c));
+    ls_train_config_fini(&c);
+    return LS_OK;
+}
+
 /* What a launcher's world allows. */
 static ls_status check_start(const job *j, const ls_start_env *e)
 {
@@ -220,10 +236,21 @@ static ls_status check_start(const job *j, const ls_start_env *e)
     if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
         return ls_fail(LS_E_CONFIG,
                        "--comm mpi with RANK and WORLD_SIZE alone: start the workers with mpirun or srun --mpi=pmix");
-    ls_train_config c = {0};
-    LS_TRY(configure(j, e->size, &c));
-    ls_train_config_fini(&c);
-    return LS_OK;
+    return j->device.automatic ? LS_OK : check_configuration(j, e->size); /* what auto is, the workers agree on first */
+}
+
+/* Workers on several hosts may have found different devices. The same answer on every rank. */
+static ls_status check_device(job *j, ls_comm *c)
+{
+    LS_TRY(ls_device_agree(&j->device, c));
+    return j->device.automatic ? check_configuration(j, ls_comm_size(c)) : LS_OK;
+}
+
+/* What every rank finds wrong, rank 0 says. */
+static ls_status said_by_first(int rank, ls_status st)
+{
+    if (rank) ls_err_clear();
+    return st;
 }
 
 /* This process is one worker of a run that a launcher started. */
@@ -233,17 +260,20 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_comm *c = NULL;
     ls_stop_install(); /* launchers end everyone at the first failure: rank 0 must not be cut off in its sentence */
     ls_status st = check_start(j, e);
-    if (st != LS_OK) {
-        if (e->rank) ls_err_clear(); /* rank 0 says it */
-        return st;
-    }
+    if (st != LS_OK) return said_by_first(e->rank, st);
     snprintf(label, sizeof label, "rank %d", e->rank);
     ls_stack_install(label);
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
     LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
     ls_log_init(ls_comm_rank(c));
-    st = work(j, c, ls_comm_take_cores(c));
+    st = check_device(j, c);
+    if (st != LS_OK && st != LS_E_COMM) {
+        const int rank = ls_comm_rank(c);
+        ls_comm_close(&c, st);
+        return said_by_first(rank, st);
+    }
+    if (st == LS_OK) st = work(j, c, ls_comm_take_cores(c));
     announce(j, c, st);
     if (st == LS_E_STOPPED) worker_report(j, ls_comm_rank(c), st);
     ls_err_clear(); /* it has been printed */
@@ -272,12 +302,23 @@ static ls_status launch(job *j)
     memcpy(j->stage_thread, c.stage_thread, sizeof j->stage_thread);
     ls_train_config_fini(&c);
     LS_TRY(st);
+    cli_say_device(&j->device);
+    j->device_said = true;
     return ls_launch_local(&(ls_launch){.n = (int)j->o->n,
                                         .pin = true,
                                         .share = shared ? share : NULL,
                                         .body = worker_body,
                                         .report = worker_report,
                                         .ctx = j});
+}
+
+/* Before anything is forked: GPUs are looked for in a process of their own, and workers inherit the answer. */
+static ls_status choose_device(job *j, const ls_start_env *e)
+{
+    const ls_train_options *o = j->o;
+    return ls_device_choose(ls_train_given(o, "device") ? o->device : NULL,
+                            ls_train_given(o, "compute") ? "--compute" : NULL, e->size > 1 ? 1 : (int)o->n,
+                            e->local_rank, &j->device);
 }
 
 ls_status cmd_train(int argc, char **argv)
@@ -297,8 +338,9 @@ ls_status cmd_train(int argc, char **argv)
         goto done;
     }
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
-    job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id, {0}, false};
+    job j = {.argc = argc, .argv = argv, .o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
+    LS_TRY_GOTO(st, done, said_by_first(env.rank, choose_device(&j, &env)));
     if (o.print_config) {
         st = print_settings(&j, env.size);
     } else if (env.size > 1) {

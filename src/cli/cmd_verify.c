@@ -20,10 +20,11 @@ typedef struct options {
 static const ls_opt table[] = {
     {"n", LS_OPT_STR, offsetof(options, n), "LIST", NULL,
      "numbers of workers, each a divisor of the largest [1,2,4; under mpirun: up to all]", "What"},
-    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda", "cpu", "where to compute; workers may share a GPU",
+    {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
+     "where to compute; auto: cuda where there is a GPU, else cpu; workers may share a GPU [LS_DEVICE, else auto]",
      NULL},
     {"comm", LS_OPT_CHOICE, offsetof(options, comm), "auto|local|mpi|nccl", "auto",
-     "how workers talk, as train has it; nccl: between GPUs", NULL},
+     "how workers communicate, as for train; nccl: between GPUs", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL, "as train has it", NULL},
     {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
@@ -126,12 +127,30 @@ static ls_status check(const options *o, const ls_start_env *e)
     if (o->jobs > 1 && has_launcher(e))
         return ls_fail(LS_E_ARG, "--jobs %lld: the workers of %s run one layout at a time; leave it out",
                        (long long)o->jobs, e->words);
-    if (!strcmp(o->comm, "nccl") && !strncmp(o->device, "cpu", 3))
-        return ls_fail(LS_E_CONFIG, "--comm nccl moves memory of GPUs: add --device cuda, or use local or mpi");
     if (!strcmp(o->comm, "mpi") && !mpi)
         return ls_fail(LS_E_CONFIG, "--comm mpi: start the workers with mpirun or srun --mpi=pmix");
     if (!strcmp(o->comm, "local") && mpi)
         return ls_fail(LS_E_CONFIG, "--comm local, but %s started these workers over mpi", e->words);
+    return LS_OK;
+}
+
+/* Before workers are forked; those of a launcher agree (v->comm). What was chosen stands in *chosen. */
+static ls_status choose_device(const options *o, const ls_start_env *e, ls_verify_opts *v, ls_device_choice *chosen)
+{
+    int most = 1;
+    for (int i = 0; i < v->n_world; i++) most = v->world[i] > most ? v->world[i] : most;
+    LS_TRY(ls_device_choose(o->device, NULL, most, e->local_rank, chosen));
+    if (has_launcher(e)) {
+        LS_TRY(join(e, v, &v->comm));
+        ls_comm_set_limit(v->comm, o->timeout);
+        LS_TRY(ls_device_agree(chosen, v->comm));
+    }
+    v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";
+    if (!strcmp(o->comm, "nccl") && !chosen->cuda)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--comm nccl moves memory of GPUs, and the device is the %s; use --device cuda, or --comm local or mpi",
+            chosen->words);
     return LS_OK;
 }
 
@@ -177,21 +196,24 @@ ls_status cmd_verify(int argc, char **argv)
                         .only_tp = o.only_tp,
                         .jobs = (int)o.jobs,
                         .limit = o.timeout,
-                        .device = o.device,
                         .precision = o.precision,
                         .comm_name = o.comm};
     LS_TRY(ls_start_env_read(&env));
     LS_TRY(check(&o, &env));
     LS_TRY(parse_list(o.n ? o.n : default_list(env.size > 1 ? env.size : 4, list), &v));
-    if (has_launcher(&env)) {
-        LS_TRY(join(&env, &v, &v.comm));
-        ls_comm_set_limit(v.comm, o.timeout);
-    }
-    if (env.rank) {
-        ls_status st = verify_quietly(&v);
+    ls_device_choice device;
+    ls_status st = choose_device(&o, &env, &v, &device);
+    if (st != LS_OK) {
+        if (env.rank) ls_err_clear(); /* rank 0 prints it */
         ls_comm_close(&v.comm, st);
         return st;
     }
+    if (env.rank) {
+        st = verify_quietly(&v);
+        ls_comm_close(&v.comm, st);
+        return st;
+    }
+    cli_say_device(&device);
     ls_str out = {0};
     printer p = {.json = o.json, .opts = &v};
     ls_jsonw_init(&p.w, &out, 2);
@@ -199,7 +221,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_jsonw_put_open(&p.w, "layouts", '[');
     if (!o.json)
         printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
-    ls_status st = ls_verify(&v, print_row, &p);
+    st = ls_verify(&v, print_row, &p);
     ls_jsonw_close(&p.w);
     ls_jsonw_put_int(&p.w, "identical", p.n_identical);
     ls_jsonw_put_int(&p.w, "within", p.n_within);

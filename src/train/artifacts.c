@@ -336,6 +336,7 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "parameters", ls_model_n_param(&c->model));
     ls_jsonw_put_int(w, "vocab_size", c->model.vocab_size);
     ls_jsonw_put_str(w, "device", c->device);
+    if (*c->device_words) ls_jsonw_put_str(w, "device_choice", c->device_words);
     ls_jsonw_put_str(w, "compute", m->compute_words);
     ls_jsonw_put_str(w, "backend", c->compute);
     if (c->threads_asked) ls_jsonw_put_int(w, "threads", c->threads_asked);

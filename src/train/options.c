@@ -60,12 +60,13 @@ const ls_opt ls_train_opts[] = {
     ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "global gradient norm; 0 = off [JSON, else 1.0]"),
 
     ROW("n", LS_OPT_INT, n, "N", "1", "workers on this machine (also -n N)", .section = "Machine"),
-    ROW("device", LS_OPT_STR, device, "cpu|cuda[:N]", "cpu", "where to compute; cuda: a GPU a worker, cuda:N: the N-th for all"),
+    ROW("device", LS_OPT_STR, device, "auto|cpu|cuda[:N]", "auto",
+        "where to compute; cuda: a GPU for each worker, cuda:N: the N-th for all; auto: cuda where there is a GPU, else cpu"),
     ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "kernels of the CPU: fast, or the readable reference"),
     ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16", NULL,
-        "over the JSON's fp16 and bf16 blocks; 16 bits need --device cuda, and fp32 master weights stay [JSON, else fp32 on "
+        "over the JSON's fp16 and bf16 blocks; 16 bits need a GPU, and fp32 master weights stay [JSON, else fp32 on "
         "the CPU, bf16 on a GPU]"),
-    ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "with --device cuda --precision fp32: matrix products in TF32"),
+    ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "with --precision fp32 on a GPU: matrix products in TF32"),
     ROW("stochastic_rounding", LS_OPT_SWITCH, stochastic_rounding, NULL, NULL,
         "with --precision bf16: weights are rounded up or down by chance, a function of seed, step and element"),
     ROW("threads", LS_OPT_INT, threads, "N", "0", "0 = all cores; the number does not change a bit of the result"),
@@ -171,6 +172,7 @@ void ls_train_options_help(ls_str *out)
         "  RANK, LOCAL_RANK, WORLD_SIZE    identity under a launcher like torchrun (one host; mpirun and srun: any "
         "number)\n"
         "  LS_PLUGIN_DIR                   where lockstep_mpi.so and lockstep_cuda.so are [beside the program]\n"
+        "  LS_DEVICE                       --device of every command that is not given one [auto]\n"
         "  PROFILE_MODE=1                  as --profile_mode\n"
         "  DIST_DEBUG=1                    collectives around an epoch's steps, by worker, on stdout and in "
         "rank_logs/\n"

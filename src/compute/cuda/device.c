@@ -345,6 +345,13 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
         d->index, p.name, p.major, p.minor, p.major, p.minor);
 }
 
+ls_status cu_device_look(const ls_compute_open_opts *o, ls_device_info *out)
+{
+    cu_device d = {0};
+    LS_TRY(choose(&d, o));
+    return device_info(&d, out);
+}
+
 static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
 {
     /* The device has 8 queues unless it is told otherwise before CUDA starts. Streams that share one wait for each other: a message that
