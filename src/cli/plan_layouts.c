@@ -16,11 +16,11 @@
 #include <string.h>
 
 typedef struct options {
-    const char *model, *variant, *data, *cluster, *strategy, *out, *check;
+    const char *model, *variant, *data, *cluster, *strategy, *out, *check, *precision, *device;
     int64_t vocab_size, global_batch, seq_length, workers, bucket, top, max_tp;
-    double memory, seconds, dropout;
+    double memory, seconds, dropout, tokens;
     ls_opt_list micro, measure_workers;
-    bool recompute, measure, json, all, fastest;
+    bool recompute, measure, json, all, fastest, no_deterministic;
 } options;
 
 static const ls_opt table[] = {
@@ -36,7 +36,11 @@ static const ls_opt table[] = {
      NULL},
     {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512", "ids in a sequence", NULL},
     {"cluster", LS_OPT_STR, offsetof(options, cluster), "FILE|PRESET|this", "this",
-     "a cluster file, v100, a100, h100, h200, or this machine, measured now", NULL},
+     "a cluster file, v100, a100, h100, h200, b200, or this machine, measured now", NULL},
+    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
+     "type of parameters and activations [as train: bf16 on GPUs, fp32 on cores; v100: fp16]", NULL},
+    {"tokens", LS_OPT_REAL, offsetof(options, tokens), "N", "0",
+     "tokens of the whole training: print its hours and, for presets, its energy", NULL},
     {"workers", LS_OPT_INT, offsetof(options, workers), "N", "0", "[all devices of the cluster; cpu: a worker a core]",
      NULL},
     {"memory", LS_OPT_REAL, offsetof(options, memory), "GiB", "0", "of a device, or (cpu) of a host [the cluster's]",
@@ -48,12 +52,16 @@ static const ls_opt table[] = {
     {"bucket", LS_OPT_INT, offsetof(options, bucket), "N", "0", "elements of a gradient bucket, as for train [1048576]",
      NULL},
     {"recompute", LS_OPT_SWITCH, offsetof(options, recompute), NULL, NULL, "blocks keep their input only", NULL},
+    {"no_deterministic", LS_OPT_SWITCH, offsetof(options, no_deterministic), NULL, NULL,
+     "as for train: GPUs may use sums and kernels without one order", NULL},
     {"top", LS_OPT_INT, offsetof(options, top), "N", "15", "layouts to show", "Output"},
     {"all", LS_OPT_SWITCH, offsetof(options, all), NULL, NULL,
      "show every layout, and why each of the others does not fit", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object", NULL},
     {"measure", LS_OPT_SWITCH, offsetof(options, measure), NULL, NULL,
      "time this machine and write a cluster file (docs/PLAN.md)", "Cluster files"},
+    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda|cuda:N", "cpu", "what of this machine to measure",
+     NULL},
     {"out", LS_OPT_STR, offsetof(options, out), "FILE", NULL, "where [stdout]", NULL},
     {"seconds", LS_OPT_REAL, offsetof(options, seconds), "S", "20", "about how long to measure", NULL},
     {"micro", LS_OPT_LIST, offsetof(options, micro), "B ...", NULL, "micro-batches to measure, at most 4 [1 4]", NULL},
@@ -83,6 +91,10 @@ static const struct {
     {"vocab_size", "is for a ranking or --measure: a run says itself what it had", RANK | MEASURE},
     {"cluster", "is for a ranking or --check: --measure makes one", RANK | CHECK},
     {"global_batch", "is for a ranking", RANK},
+    {"tokens", "is for a ranking", RANK},
+    {"device", "is for --measure and --cluster this: a cluster file or preset names its own", MEASURE | TIMES},
+    {"precision", "is for a ranking or --measure: a run names its own", RANK | MEASURE},
+    {"no_deterministic", "is for a ranking or --measure: a run names its own", RANK | MEASURE},
     {"workers", "is for a ranking", RANK},
     {"memory", "is for a ranking", RANK},
     {"strategy", "is for a ranking", RANK},
@@ -106,6 +118,8 @@ static ls_status check_modes(const options *o, const unsigned char *given)
             return ls_fail(LS_E_ARG, "--%s %s; leave it out", only[i].name, only[i].words);
     if (is_given(given, "memory") && !(o->memory * GIB >= 1 && o->memory * GIB < 4e18))
         return ls_fail(LS_E_ARG, "--memory %g GiB: at least a byte, and less than 4e9 GiB", o->memory);
+    if (is_given(given, "tokens") && !(o->tokens >= 1 && o->tokens <= 1e18))
+        return ls_fail(LS_E_ARG, "--tokens %g: at least 1, and at most 1e18", o->tokens);
     if (is_given(given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
         return ls_fail(LS_E_ARG, "--dropout %g: a rate is at least 0 and below 1", o->dropout);
     if (is_given(given, "vocab_size") && (o->vocab_size < 1 || o->vocab_size > INT_MAX))
@@ -281,6 +295,9 @@ static ls_status rank(const options *o)
                           .max_tp = (int)o->max_tp,
                           .strategy = o->strategy,
                           .recompute = o->recompute,
+                          .no_deterministic = o->no_deterministic,
+                          .tokens = o->tokens,
+                          .precision_given = o->precision != NULL,
                           .data = o->data,
                           .from = o->model,
                           .vocab_given = o->vocab_size > 0,
@@ -297,6 +314,13 @@ static ls_status rank(const options *o)
         LS_TRY(measure_this(o, &mo, &cl));
     } else {
         LS_TRY(ls_cluster_open(o->cluster, &cl));
+    }
+    q.cuda = !cl.cpu;
+    q.dtype = ls_cluster_default_precision(&cl);
+    if (o->precision) (void)ls_precision_parse(o->precision, &q.dtype);
+    if (ls_cluster_check_precision(&cl, q.dtype) != LS_OK) {
+        ls_cluster_fini(&cl);
+        return LS_E_UNSUPPORTED;
     }
     const int64_t places = (int64_t)cl.hosts * cl.devices, workers = o->workers ? o->workers : places;
     if (workers > places && !cl.cpu)
