@@ -234,6 +234,10 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
     mo->seconds = o->seconds;
     mo->bucket = o->bucket;
     mo->fastest = o->fastest;
+    if (!mo->cuda) LS_TRY(ls_device_option(o->device, &mo->cuda, &mo->device));
+    if (o->precision) (void)ls_precision_parse(o->precision, &mo->dtype);
+    else if (!o->check) mo->dtype = mo->cuda ? LS_BF16 : LS_F32; /* as train */
+    if (!o->check) mo->no_deterministic = o->no_deterministic;
     if (o->micro.n) LS_TRY(numbers(&o->micro, "micro", LS_MEASURE_MICRO, mo->micro, &mo->n_micro));
     if (o->measure_workers.n) LS_TRY(numbers(&o->measure_workers, "measure_workers", 8, mo->workers, &mo->n_workers));
     return ls_planner_measure(mo, cl);
@@ -271,7 +275,11 @@ static ls_status check_run(const options *o)
                               .micro = {r.cfg.micro_batch},
                               .n_micro = 1,
                               .workers = {r.cfg.world_size},
-                              .n_workers = 1};
+                              .n_workers = 1,
+                              .cuda = !strcmp(r.cfg.device, "cuda"),
+                              .device = r.cfg.device_index,
+                              .dtype = r.cfg.dtype,
+                              .no_deterministic = !r.cfg.deterministic};
         const int cores = ls_cores_usable(), asked = r.cfg.threads; /* as many cores a worker as it had */
         if (asked && cores / asked > r.cfg.world_size) mo.workers[mo.n_workers++] = cores / asked;
         st = measure_this(o, &mo, &cl);
