@@ -33,8 +33,7 @@ static ls_status take_random(rates_job *j, void **p, int64_t n)
 {
     LS_TRY(take(j, p, n, j->c.ops->dtype));
     for (int64_t at = 0; at < n; at += BLOCK)
-        LS_TRY(j->c.ops->narrow(&j->c, ls_at(&j->c, *p, at), j->wide, n - at < BLOCK ? n - at : BLOCK,
-                                &(ls_gains){0}));
+        LS_TRY(j->c.ops->narrow(&j->c, ls_at(&j->c, *p, at), j->wide, n - at < BLOCK ? n - at : BLOCK, &(ls_gains){0}));
     return LS_OK;
 }
 
@@ -129,8 +128,11 @@ static ls_status time_it(rates_job *j, bool attention, double seconds, double *s
 
 static ls_status rate_of(const ls_compute *compute, bool attention, double seconds, double *rate)
 {
-    static const rate_shape grows[] = {{256, 64, 1, 32, 1},        {1024, 256, 1, 128, 4},  {4096, 1024, 2, 512, 12},
-                                       {16384, 2048, 8, 1024, 12}, {16384, 4096, 16, 1024, 12}};
+    static const rate_shape grows[] = {{256, 64, 1, 32, 1},
+                                       {1024, 256, 1, 128, 4},
+                                       {4096, 1024, 2, 512, 12},
+                                       {16384, 2048, 8, 1024, 12},
+                                       {16384, 4096, 16, 1024, 12}};
     enum { N = sizeof grows / sizeof grows[0] };
     double sec = 0;
     for (int i = 0; i < N && sec < ENOUGH; i++) {

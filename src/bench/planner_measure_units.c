@@ -50,7 +50,8 @@ static ls_status pass(planner_bench *b, walk over, ls_acts *a, int first, int la
     ls_compute *c = &b->compute;
     const bool whole = c->ops->region_begin && ls_comm_size(b->comm) == 1;
     bool queued = false;
-    if (whole) LS_TRY(c->ops->region_begin(c, b->serial << 16 | (uint64_t)(a == b->split) << 8 | (uint64_t)s->n, &queued));
+    if (whole)
+        LS_TRY(c->ops->region_begin(c, b->serial << 16 | (uint64_t)(a == b->split) << 8 | (uint64_t)s->n, &queued));
     if (!queued) {
         const ls_status st = over(b->parts.model, a, &b->mb, &b->hooks, first, last),
                         end = whole ? c->ops->region_end(c) : LS_OK;

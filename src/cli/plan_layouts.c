@@ -39,8 +39,8 @@ static const ls_opt table[] = {
      "a cluster file, v100, a100, h100, h200, b200, or this machine, measured now", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
      "type of parameters and activations [as train: bf16 on GPUs, fp32 on cores; v100: fp16]", NULL},
-    {"tokens", LS_OPT_REAL, offsetof(options, tokens), "N", "0",
-     "tokens of the whole training: print its hours and, for presets, its energy", NULL},
+    {"tokens", LS_OPT_REAL, offsetof(options, tokens), "N", NULL,
+     "tokens of the whole training: print its hours and, where the power is known, its energy", NULL},
     {"workers", LS_OPT_INT, offsetof(options, workers), "N", "0", "[all devices of the cluster; cpu: a worker a core]",
      NULL},
     {"memory", LS_OPT_REAL, offsetof(options, memory), "GiB", "0", "of a device, or (cpu) of a host [the cluster's]",
@@ -66,7 +66,7 @@ static const ls_opt table[] = {
     {"seconds", LS_OPT_REAL, offsetof(options, seconds), "S", "20", "about how long to measure", NULL},
     {"micro", LS_OPT_LIST, offsetof(options, micro), "B ...", NULL, "micro-batches to measure, at most 4 [1 4]", NULL},
     {"measure_workers", LS_OPT_LIST, offsetof(options, measure_workers), "W ...", NULL,
-     "numbers of workers to measure, at most 8 [1 2 4 … up to the cores]", NULL},
+     "numbers of workers to measure, at most 8 [1 2 4 … up to the cores or GPUs]", NULL},
     {"fastest", LS_OPT_SWITCH, offsetof(options, fastest), NULL, NULL,
      "of repetitions and steps the fastest tenth, not nearly all: others use this machine, too", NULL},
     {"check", LS_OPT_STR, offsetof(options, check), "RUN_DIR", NULL,
@@ -228,13 +228,24 @@ static ls_status numbers(const ls_opt_list *l, const char *name, int most, int *
     return LS_OK;
 }
 
+static ls_status read_device(const char *text, ls_measure_opts *mo)
+{
+    int64_t n = -1;
+    mo->cuda = !strncmp(text, "cuda", 4);
+    const bool index = mo->cuda && text[4] == ':' && ls_parse_i64(text + 5, &n) && n >= 0 && n <= 1023;
+    if (strcmp(text, "cpu") && strcmp(text, "cuda") && !index)
+        return ls_fail(LS_E_ARG, "--device %.40s: it is cpu, cuda, or cuda:N for the N-th GPU, from 0 on", text);
+    mo->device = (int)n;
+    return LS_OK;
+}
+
 static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster *cl)
 {
     mo->say = say;
     mo->seconds = o->seconds;
     mo->bucket = o->bucket;
     mo->fastest = o->fastest;
-    if (!mo->cuda) LS_TRY(ls_device_option(o->device, &mo->cuda, &mo->device));
+    if (!o->check) LS_TRY(read_device(o->device, mo));
     if (o->precision) (void)ls_precision_parse(o->precision, &mo->dtype);
     else if (!o->check) mo->dtype = mo->cuda ? LS_BF16 : LS_F32; /* as train */
     if (!o->check) mo->no_deterministic = o->no_deterministic;
@@ -371,7 +382,7 @@ ls_status plan_layouts(int argc, char **argv)
     if (help) {
         cli_help(
             "plan --model NAME --global-batch N --cluster FILE|PRESET|this [OPTIONS]\n"
-            "       lockstep plan --measure [--model NAME] [--out FILE]\n"
+            "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
             "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
             "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]     (its own --help)",
             "Ranks every layout of a model over a cluster's workers that fits: strategy, replicas, stages, schedule, "
@@ -380,6 +391,8 @@ ls_status plan_layouts(int argc, char **argv)
             "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n"
             "  lockstep plan --model gpt2 --global-batch 64 --seq-length 256 --cluster here.json --workers 8\n"
             "  lockstep plan --model gpt2-xl --global-batch 512 --seq-length 1024 --cluster a100 --workers 8\n"
+            "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9\n"
+            "  lockstep plan --measure --device cuda --model gpt2 --seq-length 1024 --micro 64 --out gpu.json\n"
             "  lockstep plan --check runs/zero2 --cluster here.json",
             table, N_OPT);
         return LS_OK;

@@ -142,7 +142,7 @@ static void planned_is_allocated(void **state)
     int n = 0;
     for (size_t p = 0; p < N_OF(precision); p++)
         for (size_t i = 0; i < N_OF(layout);
-             i += p + 1, n++) { /* all in bf16, every second in fp16, every third in fp32 */
+             i += 2 * p + 1, n++) { /* all in bf16, some in the others */
             layout_case lc = {layout[i].workers, precision[p], layout[i].words};
             const ls_launch l = {
                 .n = lc.workers, .arena_nbytes = (size_t)256 << 20, .body = worker, .report = report, .ctx = &lc};
@@ -193,6 +193,73 @@ static void scratch_needs_no_device(void **state)
     assert_int_equal(ls_launch_local(&l), LS_OK);
 }
 
+/* A small model on the device: everything is measured, comes back from a file, and predicts. */
+static void a_device_is_measured(void **state)
+{
+    (void)state;
+    ls_measure_opts o = {.seq_len = 8,
+                         .micro = {1},
+                         .n_micro = 1,
+                         .workers = {1, 2},
+                         .n_workers = 2,
+                         .seconds = 0.2,
+                         .cuda = true,
+                         .device = -1,
+                         .dtype = LS_BF16};
+    ls_cluster c, back;
+    assert_int_equal(ls_model_config_preset("tiny", &o.model), LS_OK);
+    o.model.n_layer = 1;
+    o.model.n_embd = 32;
+    o.model.n_head = 2;
+    o.model.vocab_size = 40;
+    o.model.eos_id = -1;
+    if (ls_planner_measure(&o, &c) != LS_OK) fail_msg("%s", ls_err_words());
+    print_message("%s\n", c.source);
+    assert_false(c.cpu);
+    assert_non_null(strstr(c.source, "1 x emulated device, up to 2 workers share a GPU, bf16"));
+    assert_int_equal(c.devices, 2);
+    assert_int_equal(c.n_units, 3); /* of 1 worker, of 2, of 2 shards */
+    assert_int_equal(c.n_passes, 2);
+    assert_int_equal(c.n_curve, 6);
+    for (int i = 0; i < c.n_units; i++) {
+        assert_int_equal(c.units[i].dtype, LS_BF16);
+        for (int k = 0; k < LS_N_UNIT_TIME; k++) assert_true(c.units[i].sec[k] > 0);
+    }
+    for (int i = 0; i < c.n_passes; i++) {
+        assert_int_equal(c.passes[i].dtype, LS_BF16);
+        assert_true(c.passes[i].adamw > 0 && c.passes[i].sumsq > 0 && c.passes[i].add > 0 && c.passes[i].step >= 0);
+    }
+    assert_true(c.rates[1].matmul > 0 && c.rates[1].attention > 0 && c.bandwidth > 0 && c.ramp > 0);
+    assert_true(c.rates[0].matmul == 0 && c.rates[1].peak == 0 &&
+                c.power == 0); /* not measured, not known: no number */
+    assert_int_equal(ls_cluster_default_precision(&c), LS_BF16);
+    assert_int_equal(ls_cluster_check_precision(&c, LS_F32), LS_E_UNSUPPORTED);
+    ls_err_clear();
+    ls_str text = {0}, again = {0};
+    char path[300];
+    ls_cluster_text(&c, &text);
+    snprintf(path, sizeof path, "%s/gpu.json", dir);
+    assert_int_equal(ls_fs_write(path, text.data, text.len), LS_OK);
+    if (ls_cluster_load(path, &back) != LS_OK) fail_msg("%s", ls_err_words());
+    ls_cluster_text(&back, &again);
+    assert_string_equal(text.data, again.data);
+    ls_planner_query q = {
+        .model = o.model, .global_batch = 4, .seq_len = 8, .workers = 2, .cuda = true, .dtype = LS_BF16};
+    ls_planner_result r;
+    assert_int_equal(ls_planner_search(&back, &q, &r), LS_OK);
+    assert_true(r.n_fit > 0 && r.layout[0].time.tokens_per_sec > 0);
+    ls_planner_result_fini(&r);
+    const ls_train_config one = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 1, 1);
+    ls_prediction p;
+    assert_int_equal(ls_planner_predict(&back, &one, &p), LS_OK);
+    const double *u = c.units[0].sec; /* 4 micro-batches of what was measured */
+    assert_true(fabs(p.forward / (4 * (u[LS_TIME_EMBED_FWD] + u[LS_TIME_BLOCK_FWD] + u[LS_TIME_HEAD_FWD])) - 1) < 1e-9);
+    ls_str_fini(&text);
+    ls_str_fini(&again);
+    ls_cluster_fini(&c);
+    ls_cluster_fini(&back);
+}
+
 static void nothing_is_left(void **state)
 {
     (void)state;
@@ -202,6 +269,7 @@ static void nothing_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_device_is_measured),
         cmocka_unit_test(planned_is_allocated),
         cmocka_unit_test(scratch_needs_no_device),
         cmocka_unit_test(nothing_is_left),
