@@ -11,9 +11,10 @@
 # Cases, one worker, bf16, dropout 0, --no_deterministic (DETERMINISTIC=1: without it):
 #   b64  gpt2 64 x 1024      b16  gpt2 16 x 512      4x4  gpt2 4 x 4 x 512      xl  gpt2-xl 8 x 1024
 #
-# Every case is predicted twice, by a cluster file that `plan --measure --device cuda` writes here and by the preset, and then runs until its
-# time is over; its steps after the first 2 s count. Prints one line per case: predictions, measurement, differences, and whether the planned
-# bytes are those that were allocated. Exit code 1 when a difference is above the bound, bytes differ or a case fails.
+# Every case is predicted by a cluster file that `plan --measure --device cuda` writes here, by the rates of that file alone (of the first
+# case's: what a preset of this GPU would have), and by the preset. Then it runs until its time is over; its steps after the first 2 s count. Prints
+# one line per case: predictions, measurement, differences, and whether the planned bytes are those that were allocated. Exit code 1 when a
+# difference of file or preset is above the bound, bytes differ or a case fails.
 # OUT_DIR: cluster files, logs, results.json. About 130 s on an H200.
 #
 # Environment: LOCKSTEP [build/lockstep]; DEVICE cuda, or emu: the emulated device at tiny sizes to try this script; nothing is bounded there.
@@ -125,28 +126,36 @@ write_ids(f"{out}/train.bin", 20_000 if emu else 24_000_000)
 clusters = {}
 for model, T in dict.fromkeys((c[1], c[2]) for c in CASES):
     clusters[model, T] = measure(model, T, sorted({c[3] for c in CASES if (c[1], c[2]) == (model, T)}))
-source = json.load(open(clusters[CASES[0][1], CASES[0][2]]))["source"]
+first = json.load(open(clusters[CASES[0][1], CASES[0][2]]))
+source, rates = first["source"], f"{out}/rates.json"
+rate = first["rates"]["bf16"]
+with open(rates, "w") as f:
+    json.dump({k: v for k, v in first.items() if k not in ("units", "passes", "collectives")}, f, indent=1)
 if not preset:
     preset = next((p for p in ("v100", "a100", "h100", "h200", "b200") if p.upper() in source), "-")
-print(source, f"\npreset: {preset}; measured in {time.time() - begin:.0f} s\n", flush=True)
-print(f"{'case':5} {'model':8} {'micro':>5} {'accum':>5} {'T':>5} {'by file':>10} {'by preset':>10} {'measured':>10} tokens/s {'file':>8} {'preset':>8}  steps  memory")
+print(source, f"\nproducts {rate['matmul_flops'] / 1e12:.4g} TFLOP/s, attention {rate['attention_flops'] / 1e12:.4g}, memory {first['memory_bandwidth'] / 1e12:.4g} TB/s, "
+      f"a unit {1e6 * first['unit_overhead']:.3g} us, between steps {1e3 * first['step_overhead']:.3g} ms"
+      f"\npreset: {preset}; measured in {time.time() - begin:.0f} s\n", flush=True)
+print(f"{'case':5} {'model':8} {'micro':>5} {'accum':>5} {'T':>5} {'by file':>10} {'by rates':>10} {'by preset':>10} {'measured':>10} tokens/s {'file':>8} {'rates':>8} {'preset':>8}  steps  memory")
 bad, results = 0, []
 for case, model, T, B, M in CASES:
     by_file = predict(f"predict-{case}", clusters[model, T], model, T, B, M)
+    by_rates = predict(f"rates-{case}", rates, model, T, B, M)
     by_preset = predict(f"preset-{case}", preset, model, T, B, M) if preset != "-" else None
     rate, allocated, n = train(case, model, T, B, M)
     off = 100 * (by_file["tokens_per_sec"] / rate - 1)
+    off_rates = 100 * (by_rates["tokens_per_sec"] / rate - 1)
     off_preset = 100 * (by_preset["tokens_per_sec"] / rate - 1) if by_preset else None
     equal = by_file["memory"]["planned"] == allocated
     wrong = abs(off) > bound or (off_preset is not None and abs(off_preset) > bound) or not equal
     bad += wrong and not emu
     results.append(dict(case=case, model=model, micro_batch=B, grad_accum=M, seq_length=T, predicted=by_file["tokens_per_sec"],
-                        predicted_by_preset=by_preset and by_preset["tokens_per_sec"], measured=rate, steps=n, memory_planned=by_file["memory"]["planned"],
+                        predicted_by_rates=by_rates["tokens_per_sec"], predicted_by_preset=by_preset and by_preset["tokens_per_sec"], measured=rate, steps=n, memory_planned=by_file["memory"]["planned"],
                         memory_allocated=allocated))
     memory = "equal" if equal else f"planned {by_file['memory']['planned']}, allocated {allocated}"
     show = lambda v, form: format(v, form) if v is not None else "-"
-    print(f"{case:5} {model:8} {B:5} {M:5} {T:5} {by_file['tokens_per_sec']:10.0f} {show(by_preset and by_preset['tokens_per_sec'], '.0f'):>10} {rate:10.0f}"
-          f"          {off:+7.1f}% {show(off_preset, '+.1f'):>7}%  {n:5}  {memory}"
+    print(f"{case:5} {model:8} {B:5} {M:5} {T:5} {by_file['tokens_per_sec']:10.0f} {by_rates['tokens_per_sec']:10.0f} {show(by_preset and by_preset['tokens_per_sec'], '.0f'):>10} {rate:10.0f}"
+          f"          {off:+7.1f}% {off_rates:+7.1f}% {show(off_preset, '+.1f'):>7}%  {n:5}  {memory}"
           f"{'   <-- out of bounds' if wrong and not emu else ''}", flush=True)
 json.dump({"source": source, "preset": preset, "bound_percent": bound, "cases": results}, open(f"{out}/results.json", "w"), indent=1)
 os.remove(f"{out}/train.bin")

@@ -250,6 +250,9 @@ static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd, ls_dtype d
 
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
 {
+    if (c->tf32)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "fp32 with --tf32: clusters have no times of TF32 products; plan fp32 or bf16");
     LS_TRY(ls_cluster_check_precision(cl, c->dtype));
     LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
     planner_worker *w = ls_alloc(sizeof *w);

@@ -9,6 +9,7 @@
 #include "core/stat.h"
 #include "core/stop.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,6 +305,15 @@ static void describe_cpu(ls_cluster *c, const ls_measure_opts *o, int cores)
              o->model.name, o->seq_len);
 }
 
+/* What launching takes: of the shortest pass (embed's forward of the smallest micro-batch) what reading and writing do not explain. */
+static double overhead_of(const ls_cluster *c, const found *f)
+{
+    const ls_cluster_units *u = &f->units[0];
+    if (!f->n_units || c->bandwidth <= 0) return 0;
+    const double bytes = 2.0 * (double)(u->B * u->T) * u->n_embd * (double)ls_dtype_nbytes(u->dtype);
+    return fmax(0, u->sec[LS_TIME_EMBED_FWD] - bytes / c->bandwidth);
+}
+
 /* What a GPU is, from its first worker. Peak and power are the data sheet's, where there is a preset of its name; workers that are more than
  * GPUs share them, and their memory. */
 static void describe_gpu(ls_cluster *c, const ls_measure_opts *o, const found *f, int most)
@@ -317,6 +327,7 @@ static void describe_gpu(ls_cluster *c, const ls_measure_opts *o, const found *f
     c->rates[ls_precision_index(o->dtype)] = f->rates;
     c->bandwidth = (c->update_bytes + (o->dtype == LS_F32 ? 0.0 : (double)ls_dtype_nbytes(o->dtype))) / f->passes.adamw;
     c->ramp = f->rates.matmul > 0 ? 0.25 * 65536 * f->gpu.multiprocessors / f->rates.matmul : 0; /* planner_presets.c */
+    c->unit_overhead = overhead_of(c, f);
     c->step_overhead = f->passes.step;
     c->overlap = 1;
     if (each > 1) snprintf(shared, sizeof shared, ", up to %d workers share a GPU", each);

@@ -251,6 +251,8 @@ P
 expect 0 "tokens/s" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 grep -q "NOT EQUAL" "$SCRATCH/out" && bad "planned is not allocated: $(cat "$SCRATCH/out")"
 cp "$SCRATCH/a run/metrics.jsonl" "$SCRATCH/steps"
+sed -E '4s/"forward_sec": *[-+.0-9e]+/"forward_sec": null/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
+expect 0 "forward .* not known" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 sed '3s/.*/{junk/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
 expect 3 "metrics.jsonl:3: this line is not JSON" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 sed -E '4s/"step_time_sec": *[-+.0-9e]+/"step_time_sec": 0/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"

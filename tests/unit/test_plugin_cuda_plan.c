@@ -51,6 +51,7 @@ static int remove_data(void **state)
 typedef struct layout_case {
     int workers;
     const char *precision, *words;
+    bool steps;
 } layout_case;
 
 static ls_status same(const char *what, const ls_plan_memory *m, const ls_plan *p)
@@ -75,6 +76,35 @@ static ls_status same_memory(ls_trainer *t)
     return same("by the device", &m, &t->plan);
 }
 
+/* What belongs to buckets, in the second step, beside what the planner's walk posts. */
+static ls_status same_collectives(ls_trainer *t)
+{
+    ls_cluster cl;
+    ls_step_result r;
+    ls_prediction p;
+    LS_TRY(ls_trainer_step(t, &r));
+    LS_TRY(ls_barrier(t->dp, LS_SITE));
+    ls_comm_stats_reset(t->dp);
+    LS_TRY(ls_trainer_step(t, &r));
+    LS_TRY(ls_barrier(t->dp, LS_SITE));
+    if (ls_comm_rank(t->comm)) return LS_OK;
+    if (!ls_cluster_preset("h200", &cl)) return ls_fail(LS_E_CONFIG, "there is no preset h200");
+    LS_TRY(ls_planner_predict(&cl, t->cfg, &p));
+    for (int k = 0; k < LS_COLL_SEND; k++) {
+        ls_comm_stat sum = {0};
+        for (int label = 1; label < LS_COMM_LABELS; label++) {
+            const ls_comm_stat s = ls_comm_label_stats(t->dp, (ls_coll)k, label);
+            sum.calls += s.calls;
+            sum.elements += s.elements;
+        }
+        if (sum.calls != p.calls[k] || sum.elements != p.elements[k])
+            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls of %lld elements, there were %lld of %lld",
+                           ls_coll_word((ls_coll)k), (long long)p.calls[k], (long long)p.elements[k],
+                           (long long)sum.calls, (long long)sum.elements);
+    }
+    return LS_OK;
+}
+
 static ls_status worker(void *ctx, ls_comm *comm, int n_core)
 {
     const layout_case *lc = ctx;
@@ -82,8 +112,8 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     static char *argv[64];
     int argc = 0;
     snprintf(text, sizeof text,
-             "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 -n %d --device cuda --precision %s %s",
-             dir, dir, lc->workers, lc->precision, lc->words);
+             "--data %s --checkpoint_path %s/run --model tiny --seq_length %d -n %d --device cuda --precision %s %s",
+             dir, dir, lc->steps ? 8 : 32, lc->workers, lc->precision, lc->words);
     for (char *p = text; *p;) {
         argv[argc++] = p;
         p += strcspn(p, " ");
@@ -99,6 +129,7 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     c.threads = n_core;
     LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
     LS_TRY(same_memory(t));
+    if (lc->steps) LS_TRY(same_collectives(t));
     LS_TRY(ls_barrier(t->dp, LS_SITE)); /* behind the gathers of parameters that were posted */
     ls_trainer_destroy(&t);
     ls_train_config_fini(&c);
@@ -141,14 +172,32 @@ static void planned_is_allocated(void **state)
     };
     int n = 0;
     for (size_t p = 0; p < N_OF(precision); p++)
-        for (size_t i = 0; i < N_OF(layout);
-             i += 2 * p + 1, n++) { /* all in bf16, some in the others */
-            layout_case lc = {layout[i].workers, precision[p], layout[i].words};
+        for (size_t i = 0; i < N_OF(layout); i += 2 * p + 1, n++) { /* all in bf16, some in the others */
+            layout_case lc = {layout[i].workers, precision[p], layout[i].words, false};
             const ls_launch l = {
                 .n = lc.workers, .arena_nbytes = (size_t)256 << 20, .body = worker, .report = report, .ctx = &lc};
             if (ls_launch_local(&l) != LS_OK) fail_msg("%d workers, %s: %s", lc.workers, lc.precision, lc.words);
         }
     print_message("%d layouts: every part of every rank\n", n);
+}
+
+static void predicted_is_sent(void **state)
+{
+    (void)state;
+    static const layout_case all[] = {
+        {2, "bf16", "--strategy ddp --micro_batch_size_per_gpu 1 --grad_accum_steps 2", true},
+        {2, "bf16", "--strategy zero1 --micro_batch_size_per_gpu 1", true},
+        {2, "fp16", "--strategy zero2 --micro_batch_size_per_gpu 1", true},
+        {2, "bf16", "--strategy zero3 --micro_batch_size_per_gpu 1", true},
+    };
+    for (size_t i = 0; i < N_OF(all); i++) {
+        const ls_launch l = {.n = all[i].workers,
+                             .arena_nbytes = (size_t)256 << 20,
+                             .body = worker,
+                             .report = report,
+                             .ctx = (void *)(uintptr_t)&all[i]};
+        if (ls_launch_local(&l) != LS_OK) fail_msg("%s: %s", all[i].precision, all[i].words);
+    }
 }
 
 /* Any shape: the sizes of a GPU that is not there are the backend's. */
@@ -188,7 +237,7 @@ static ls_status sizes_are_the_devices(void *ctx, ls_comm *comm, int n_core)
 static void scratch_needs_no_device(void **state)
 {
     (void)state;
-    layout_case lc = {1, "", ""};
+    layout_case lc = {1, "", "", false};
     const ls_launch l = {.n = 1, .body = sizes_are_the_devices, .report = report, .ctx = &lc};
     assert_int_equal(ls_launch_local(&l), LS_OK);
 }
@@ -269,9 +318,8 @@ static void nothing_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_device_is_measured),
-        cmocka_unit_test(planned_is_allocated),
-        cmocka_unit_test(scratch_needs_no_device),
+        cmocka_unit_test(a_device_is_measured), cmocka_unit_test(planned_is_allocated),
+        cmocka_unit_test(predicted_is_sent),    cmocka_unit_test(scratch_needs_no_device),
         cmocka_unit_test(nothing_is_left),
     };
     return cmocka_run_group_tests(tests, make_data, remove_data);
