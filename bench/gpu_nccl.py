@@ -5,7 +5,7 @@
 
 Cases run several at a time. Each has a time limit; at its limit every process of it is killed, and with cuda-gdb or gdb in PATH the stacks of
 its processes are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
-Environment: LOCKSTEP (the program), COMM [nccl], JOBS [6], FULL_JOBS [3], BUDGET, DEVICE=emu; NCCL's variables pass through.
+Environment: LOCKSTEP (the program), COMM [nccl], JOBS [6], FULL_JOBS [3], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
 """
 # ls-bench: by name
 import argparse, concurrent.futures, ctypes, filecmp, glob, json, math, os, re, shutil, signal, socket, subprocess, sys, threading, time
@@ -255,7 +255,7 @@ def near(folder, ref, steps):
     return ", ".join(said)
 
 
-def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True, limit=90, memory=False):
+def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True, limit=60, memory=False):
     """Trains a layout and compares it with one worker. exact: bits, else losses within the bound."""
 
     def body(name):
@@ -269,7 +269,7 @@ def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True,
             words += ["--comm", comm_now]
         try:
             r = Run(name, words_of(job, steps, folder, words), env, launcher, n)
-            codes = r.wait(min(limit, case_limit))
+            codes = r.wait(min(limit * (3 if EMU else 1), case_limit))
             need(not any(codes), f"exit codes {codes}: {last_line(r.text())}")
             need(os.path.exists(os.path.join(folder, "RUN_COMPLETE.txt")), "no RUN_COMPLETE.txt")
             if n > 1:
@@ -621,7 +621,7 @@ def main():
     a.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS") or 6))
     a.add_argument("--full-jobs", type=int, default=int(os.environ.get("FULL_JOBS") or 3), help="of GPT-2 124M at the same time")
     a.add_argument("--budget", type=float, default=float(os.environ.get("BUDGET") or 540))
-    a.add_argument("--limit", type=float, default=1e9, help="seconds of a case, where its own limit is not less")
+    a.add_argument("--limit", type=float, default=float(os.environ.get("LIMIT") or 1e9), help="seconds of a case, where its own limit is not less")
     a.add_argument("--only", help="only cases whose names match this expression")
     a.add_argument("--list", action="store_true")
     o = a.parse_args()
