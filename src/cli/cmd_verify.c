@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct options {
@@ -186,6 +187,7 @@ ls_status cmd_verify(int argc, char **argv)
     if (has_launcher(&env)) {
         LS_TRY(join(&env, &v, &v.comm));
         ls_comm_set_limit(v.comm, o.timeout);
+        unsetenv("WORLD_SIZE"); /* it is not the number of a layout's workers, which train would compare it with */
     }
     if (env.rank) {
         ls_status st = verify_quietly(&v);
