@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct options {
@@ -143,6 +144,7 @@ static ls_status choose_device(const options *o, const ls_start_env *e, ls_verif
     if (has_launcher(e)) {
         LS_TRY(join(e, v, &v->comm));
         ls_comm_set_limit(v->comm, o->timeout);
+        unsetenv("WORLD_SIZE"); /* it is not the number of a layout's workers, which train would compare it with */
         LS_TRY(ls_device_agree(chosen, v->comm));
     }
     v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";

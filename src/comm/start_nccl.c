@@ -59,19 +59,22 @@ static void describe_nccl(const ls_nccl *t, gpu_of *mine)
     mine->allowed = value && !strcmp(value, "1");
 }
 
-/* Ranks p and q have the same GPU: LS_OK where both may. */
-static ls_status may_share(const gpu_of *all, int q, int p)
+static bool may_share(const gpu_of *g)
 {
-    const int old = !all[q].new_enough ? q : p, unset = !all[q].allowed ? q : p;
-    char why[160];
-    if (all[p].new_enough && all[q].new_enough && all[p].allowed && all[q].allowed) return LS_OK;
-    if (!all[old].new_enough) snprintf(why, sizeof why, "rank %d has loaded %s", old, all[old].version);
-    else snprintf(why, sizeof why, "the variable is not 1 for rank %d, which has loaded %s", unset, all[unset].version);
+    return g->new_enough && g->allowed;
+}
+
+/* Ranks p and q have the same GPU: LS_OK where both may. */
+static ls_status check_pair(const gpu_of *all, int q, int p)
+{
+    const int why = may_share(&all[q]) ? p : q;
+    if (may_share(&all[why])) return LS_OK;
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "ranks %d and %d share the GPU %s on %s, and NCCL needs one GPU for each rank: use more GPUs or fewer "
-        "ranks. To share a GPU, NCCL %d.%d or later and %s=1 are needed; %s",
-        q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why);
+        "ranks %d and %d share the GPU %s on %s: this needs NCCL %d.%d or later and %s=1 (rank %d has loaded "
+        "%s, its variable is %s); else use one GPU for each rank",
+        q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
+        all[why].allowed ? "set" : "not set");
 }
 
 /* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */
@@ -95,7 +98,7 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
     if (st == LS_OK) memcpy(all, each, (size_t)c->size * sizeof *all);
     for (int p = 0; p < c->size && st == LS_OK; p++)
         for (int q = 0; q < p && st == LS_OK; q++)
-            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) st = may_share(all, q, p);
+            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) st = check_pair(all, q, p);
     ls_free(all);
     return st;
 }

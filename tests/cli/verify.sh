@@ -53,4 +53,11 @@ expect 2 "one of auto|local|mpi|nccl" "$LOCKSTEP" verify --comm pigeon
 expect 2 "1 to 64" "$LOCKSTEP" verify --jobs 0
 expect 2 "more than 0" "$LOCKSTEP" verify --timeout 0
 expect 2 "one layout at a time" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29555 "$LOCKSTEP" verify --jobs 2
+
+# workers that a launcher started: rank 0 prints the table
+for r in 1 0; do
+  RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=29556 "$LOCKSTEP" verify --only-tp >"$SCRATCH/rank$r" 2>&1 &
+done
+wait -n && wait -n || bad "verify with torchrun's variables: $(tail -n 3 "$SCRATCH"/rank?)"
+grep -q "4 of 4\|0 of 4 layouts identical, 4 within" "$SCRATCH/rank0" && [ ! -s "$SCRATCH/rank1" ] || bad "torchrun's variables: $(cat "$SCRATCH"/rank?)"
 done_tests
