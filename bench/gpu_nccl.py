@@ -255,7 +255,7 @@ def near(folder, ref, steps):
     return ", ".join(said)
 
 
-def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True, limit=60, memory=False):
+def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True, limit=75, memory=False):
     """Trains a layout and compares it with one worker. exact: bits, else losses within the bound."""
 
     def body(name):
@@ -533,28 +533,17 @@ def finish(case, verdict, words, seconds):
 
 def run_case(case, number):
     begin = time.monotonic()
-    gate = heavy_gate if case.heavy else contextless
-    with gate:
-        begin = time.monotonic()
-        try:
-            if deadline - time.monotonic() < 5:
-                raise Failed("left out, the time is over")
-            verdict, words = "ok", case.body(case.name if case.count == 1 else f"{case.name}-{number}")
-        except LeftOut as why:
-            verdict, words = "left out", str(why)
-        except Failed as why:
-            verdict, words = "FAILED", str(why)
-        except Exception as why:  # a case that breaks is a failed one, not the end of the others
-            verdict, words = "FAILED", f"{type(why).__name__}: {why}"
+    try:
+        if deadline - begin < 5:
+            raise Failed("left out, the time is over")
+        verdict, words = "ok", case.body(case.name if case.count == 1 else f"{case.name}-{number}")
+    except LeftOut as why:
+        verdict, words = "left out", str(why)
+    except Failed as why:
+        verdict, words = "FAILED", str(why)
+    except Exception as why:  # a case that breaks is a failed one, not the end of the others
+        verdict, words = "FAILED", f"{type(why).__name__}: {why}"
     finish(case, verdict, words, time.monotonic() - begin)
-
-
-class Open:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *a):
-        return False
 
 
 def shm():
@@ -563,18 +552,6 @@ def shm():
         return {x for x in os.listdir("/dev/shm") if x.startswith(("nccl", "lockstep", "ls-"))}
     except OSError:
         return set()
-
-
-def ours():
-    """Processes that run this program, whoever started them."""
-    out, exe = set(), os.path.realpath(LOCKSTEP)
-    for d in os.listdir("/proc"):
-        try:
-            if d.isdigit() and os.readlink(f"/proc/{d}/exe") == exe:
-                out.add(int(d))
-        except OSError:
-            pass
-    return out
 
 
 def ids(path, n, vocabulary):
@@ -588,10 +565,10 @@ def ids(path, n, vocabulary):
         f.write(struct.pack(f"<{n}H", *out[:n]))
 
 
-def summary(before_shm, before_ours):
+def summary(before_shm):
     left = []
     for _ in range(40):
-        left = [f"process {p}" for p in ours() - before_ours] + [f"/dev/shm/{x}" for x in shm() - before_shm]
+        left = [f"process {p}" for p in marked(f"{os.getpid()}-")] + [f"/dev/shm/{x}" for x in shm() - before_shm]
         if not left:
             break
         time.sleep(0.1)
@@ -607,6 +584,16 @@ def summary(before_shm, before_ours):
     return 1 if n["FAILED"] or left or not results else 0
 
 
+def run_pools(cases, jobs, full_jobs):
+    """Cases of GPT-2 124M and the others at the same time, `jobs` in all."""
+    heavy, light = ([(k, c) for k, c in enumerate(cases) if c.heavy == want] for want in (True, False))
+    n_heavy = min(full_jobs, jobs) if heavy else 0
+    n_light = max(1, jobs - n_heavy)
+    with concurrent.futures.ThreadPoolExecutor(max(1, n_heavy)) as one, concurrent.futures.ThreadPoolExecutor(n_light) as two:
+        for f in [one.submit(run_case, c, k) for k, c in heavy] + [two.submit(run_case, c, k) for k, c in light]:
+            f.result()
+
+
 def on_term(sig, frame):
     """Nothing outlives this program."""
     kill_marked(f"{os.getpid()}-")
@@ -614,7 +601,7 @@ def on_term(sig, frame):
 
 
 def main():
-    global work, deadline, heavy_gate, case_limit
+    global work, deadline, case_limit
     a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     a.add_argument("parts", nargs="*", help="tiny, full, steps, faults, ends, rows (only the cases of the table's rows); all without one")
     a.add_argument("--work", required=True, help="folder for runs and output of cases")
@@ -626,7 +613,7 @@ def main():
     a.add_argument("--list", action="store_true")
     o = a.parse_args()
     work, deadline = os.path.abspath(o.work), start + o.budget
-    heavy_gate, case_limit = threading.Semaphore(o.full_jobs), o.limit
+    case_limit = o.limit
     makers = {"tiny": tiny_cases, "full": full_cases, "steps": steps_cases, "faults": faults_cases, "ends": ends_cases}
     parts = o.parts or list(makers)
     bad = [p for p in parts if p not in makers and p != "rows"]
@@ -647,20 +634,17 @@ def main():
     ids(os.path.join(work, "ids-tiny.bin"), 400000, 300)
     if not EMU and any(c.heavy for c in cases):
         ids(os.path.join(work, "ids-full.bin"), 2000000, 50000)
-    before_shm, before_ours = shm(), ours()
+    before_shm = shm()
     # one worker first: it chooses the algorithms of products, which all others then read
     for heavy in sorted({c.heavy for c in cases}):
         try:
             reference(FULL if heavy else TINY, FULL_STEPS if heavy else TINY_STEPS)
         except Failed as why:
             say(f"one worker: {why}")
-    cases.sort(key=lambda c: not c.heavy)  # the long ones first
-    with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-        for f in [pool.submit(run_case, c, k) for k, c in enumerate(cases)]:
-            f.result()
-    return summary(before_shm, before_ours)
+    run_pools(cases, o.jobs, o.full_jobs)
+    return summary(before_shm)
 
 
-start, work, deadline, heavy_gate, contextless, case_limit = time.monotonic(), "", 0.0, None, Open(), 0.0
+start, work, deadline, case_limit = time.monotonic(), "", 0.0, 0.0
 if __name__ == "__main__":
     sys.exit(main())

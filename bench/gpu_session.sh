@@ -35,9 +35,9 @@
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
-#   JOBS           cases of nccl, layouts of verify at the same time [6]; FULL_JOBS of them with GPT-2 124M [3]
+#   JOBS           cases of nccl, layouts of verify at the same time [6]; at most FULL_JOBS of them with GPT-2 124M [3]
 #   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]
-#   ONLY           of nccl: cases whose names match this expression; LIMIT: seconds of a case, at most [60; 124M: 200; steps: 420]
+#   ONLY           of nccl: cases whose names match this expression; LIMIT: seconds of a case, at most [75; 124M: 200; steps: 420]
 #   NCCL 2.30 is named at build time (CMAKE_ARGS=-DLS_NCCL_ROOT=DIR with DIR/include/nccl.h and DIR/lib) and found at run time by
 #   LD_LIBRARY_PATH=DIR/lib; nccl and verify set NCCL_MULTI_RANK_GPU_ENABLE=1
 set -uo pipefail
