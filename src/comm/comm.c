@@ -100,6 +100,12 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes)
     return c->ops->alloc(c, nbytes);
 }
 
+static int64_t buffer_bytes(const comm_req *r)
+{
+    const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
+    return whole->n * (int64_t)ls_dtype_nbytes(whole->dt);
+}
+
 /* Carries out one request and books it; called with the lock not held. */
 static ls_status run_one(ls_comm *c, comm_req *r)
 {
@@ -117,6 +123,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
     s->calls++;
     s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
+    s->buffer += buffer_bytes(r);
     s->bytes += r->moved;
     s->wire += r->wire;
     s->busy += busy;
@@ -461,6 +468,7 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
 {
     sum->calls += s->calls;
     sum->elements += s->elements;
+    sum->buffer += s->buffer;
     sum->bytes += s->bytes;
     sum->wire += s->wire;
     sum->busy += s->busy;

@@ -124,6 +124,7 @@ void ls_comm_destroy(ls_comm **c);
 typedef struct ls_comm_stat {
     int64_t calls;
     int64_t elements;      /* of the whole buffer, as the strategies' laws count them                     */
+    int64_t buffer;        /* bytes of these elements                                                     */
     int64_t bytes;         /* this worker moved: read from peers or written to them                       */
     int64_t wire;          /* of them this worker sent to another host (comm/net.c has the formulas)      */
     double busy;           /* seconds from the start of a request to its end                              */
