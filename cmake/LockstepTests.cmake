@@ -65,9 +65,11 @@ foreach(kind unit grad backend equiv prop fault golden)
     ls_test_marks(${kind}/${_short} ${t})
   endforeach()
 endforeach()
-if(TARGET unit_nccl)
-  add_dependencies(unit_nccl fake_nccl_plugin)
-endif()
+foreach(t unit_nccl unit_comm_bench)
+  if(TARGET ${t})
+    add_dependencies(${t} fake_nccl_plugin)
+  endif()
+endforeach()
 
 # A fuzz target is tests/fuzz/fuzz_<what>.c with LLVMFuzzerTestOneInput; its corpus in tests/fuzz/corpus/<what> is replayed
 # by a plain driver in CTest, and grown by libFuzzer with -DLS_FUZZ=ON (clang).
