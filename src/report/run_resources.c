@@ -23,7 +23,8 @@ static void read_comm(const report_doc *d, const char *group, const char *words,
                          .exposed = report_num(&k, "exposed_sec"),
                          .busbw = report_num(&k, "busbw_bytes_per_sec")};
         snprintf(c.kind, sizeof c.kind, "%s%.24s", words, key);
-        if (c.busy >= 0) r->coll[r->n_coll++] = c;
+        if (c.busy >= 0 || json_is_null(json_object_get(v, "busy_sec")))
+            r->coll[r->n_coll++] = c; /* null: not measured */
         else ls_notes_add(d->notes, "%s: key %s.%.40s.busy_sec: a time was expected", d->file, group, key);
     }
 }
