@@ -26,7 +26,7 @@ static const ls_opt comm_table[] = {
      "how workers communicate; local and mpi with --device cuda: through the host's memory", NULL},
     {"deterministic", LS_OPT_SWITCH, COMM_AT(deterministic), NULL, NULL,
      "with NCCL: sums in the order that training has by default, instead of NCCL's own", NULL},
-    {"collectives", LS_OPT_STR, COMM_AT(kinds), "LIST", "",
+    {"collectives", LS_OPT_STR, COMM_AT(kinds), "LIST", NULL,
      "all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier [all but sendrecv; with "
      "--device "
      "cuda all but send and barrier]",
@@ -361,12 +361,12 @@ static ls_status parse_bytes(const char *name, const char *text, int64_t *out)
 static void comm_help(void)
 {
     cli_help("bench comm [-n N] [OPTIONS]",
-             "Times every collective over sizes, as nccl-tests does: algbw = bytes / time; busbw = algbw x "
-             "2(n-1)/n for all_reduce,\n"
-             "(n-1)/n for reduce_scatter and all_gather, 1 for the others. Results are checked. Under mpirun it is "
-             "MPI's workers that talk:\n"
+             "Times every collective over sizes, as nccl-tests does. algbw = bytes / time;\n"
+             "busbw = algbw x 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter and\n"
+             "all_gather, 1 for the others. Results are checked. Under mpirun the workers\n"
+             "are those of MPI. On GPUs the table has nccl-tests' columns.\n"
              "  mpirun -n 4 lockstep bench comm --max 16M\n"
-             "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M    (nccl-tests' columns)",
+             "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M",
              comm_table, N_COMM);
 }
 
@@ -379,7 +379,7 @@ static ls_status comm_settle(const comm_options *o, comm_job *j)
     LS_TRY(parse_bytes("min", o->min, &j->bench.min_bytes));
     LS_TRY(parse_bytes("max", o->max, &j->bench.max_bytes));
     if (j->bench.min_bytes > j->bench.max_bytes) return ls_fail(LS_E_ARG, "--min %s is above --max %s", o->min, o->max);
-    LS_TRY(ls_comm_bench_kinds(o->kinds, &j->bench.kinds));
+    LS_TRY(ls_comm_bench_kinds(o->kinds ? o->kinds : "", &j->bench.kinds));
     if (o->rounds < 1 || o->rounds > 1000 || o->factor < 2)
         return ls_fail(LS_E_ARG, "--rounds is 1 to 1000, --factor at least 2");
     if (o->deterministic && !j->cuda)
