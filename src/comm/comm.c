@@ -100,10 +100,9 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes)
     return c->ops->alloc(c, nbytes);
 }
 
-static int64_t buffer_bytes(const comm_req *r)
+size_t ls_comm_device_nbytes(const ls_comm *c)
 {
-    const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
-    return whole->n * (int64_t)ls_dtype_nbytes(whole->dt);
+    return c->ops->device_nbytes ? c->ops->device_nbytes(c) : 0;
 }
 
 /* Carries out one request and books it; called with the lock not held. */
@@ -122,8 +121,11 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     pthread_mutex_lock(&c->lock);
     ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
     s->calls++;
-    s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
-    s->buffer += buffer_bytes(r);
+    const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
+    s->elements += whole->n;
+    const int64_t payload = whole->n * (int64_t)ls_dtype_nbytes(whole->dt);
+    s->payload += payload;
+    s->timed += r->from ? 0 : payload;
     s->bytes += r->moved;
     s->wire += r->wire;
     s->busy += busy;
@@ -137,6 +139,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                         .lane = lane_of(r->kind),
                                         .held = r->held,
                                         .bytes = r->moved,
+                                        .payload = payload,
                                         .seq = r->seq,
                                         .site = r->site});
     if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
@@ -251,7 +254,11 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         const double begin = ls_now();
         if (device && !quiet) marked = c->dev->mark(c->dev->ctx, idle);
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
-        if (!quiet && !device) s->exposed += ls_now() - begin;
+        if (!quiet && !device) {
+            const double waited = ls_now() - begin;
+            s->exposed += waited;
+            if (s != &c->aside) c->exposed += waited, c->exposed_host += waited;
+        }
         ls_span_end(traced, span);
     }
     what->to = l->done - seq < LANE_RING ? l->after[seq % LANE_RING] : l->newest;
@@ -444,6 +451,20 @@ void ls_comm_abort(ls_comm *c, const char *words)
     if (c->ops->abort) c->ops->abort(c, words);
 }
 
+void ls_comm_quiet(ls_comm *c)
+{
+    if (!c || c->ops->inline_run || c->told) return;
+    for (int k = 0; k < N_LANE; k++) {
+        comm_lane *l = &c->lane[k];
+        if (!l->running) continue;
+        pthread_mutex_lock(&c->lock);
+        while (l->done < l->posted) pthread_cond_wait(&c->changed, &c->lock);
+        const ls_mark newest = l->newest;
+        pthread_mutex_unlock(&c->lock);
+        if (newest) comm_device_quiet(c->dev, newest);
+    }
+}
+
 void ls_comm_destroy(ls_comm **cp)
 {
     ls_comm *c = *cp;
@@ -468,7 +489,8 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
 {
     sum->calls += s->calls;
     sum->elements += s->elements;
-    sum->buffer += s->buffer;
+    sum->payload += s->payload;
+    sum->timed += s->timed;
     sum->bytes += s->bytes;
     sum->wire += s->wire;
     sum->busy += s->busy;
@@ -500,9 +522,30 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 
 double ls_comm_exposed(const ls_comm *c)
 {
-    double sum = 0;
-    for (int kind = 0; kind < LS_N_COLL; kind++) sum += ls_comm_stats(c, (ls_coll)kind).exposed;
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    comm_device_settle(m);
+    const double sum = c->exposed;
+    pthread_mutex_unlock(&m->lock);
     return sum;
+}
+
+double ls_comm_exposed_host(const ls_comm *c)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    const double sum = c->exposed_host;
+    pthread_mutex_unlock(&m->lock);
+    return sum;
+}
+
+int64_t ls_comm_untimed(const ls_comm *c)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    const int64_t n = c->n_untimed;
+    pthread_mutex_unlock(&m->lock);
+    return n;
 }
 
 void ls_comm_label(ls_comm *c, int label)
@@ -523,6 +566,8 @@ void ls_comm_stats_reset(ls_comm *c)
     pthread_mutex_lock(&c->lock);
     comm_device_settle(c);
     memset(c->stat, 0, sizeof c->stat);
+    c->exposed = c->exposed_host = 0;
+    c->n_untimed = 0;
     pthread_mutex_unlock(&c->lock);
 }
 

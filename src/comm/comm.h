@@ -108,6 +108,9 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
 /* Memory that peers on the host can read in place; zeroed, 64-byte aligned, freed with the communicator that made it. */
 void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 
+/* Device memory that it takes at its first sum, beside the caller's buffers and what a library takes for itself. */
+size_t ls_comm_device_nbytes(const ls_comm *c);
+
 /* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way. A communicator shares
  * it with those split from it (and outlives them). */
 void ls_comm_set_limit(ls_comm *c, double seconds);
@@ -118,13 +121,16 @@ void ls_comm_expect(ls_comm *c, double step_seconds);
 void ls_comm_abort(ls_comm *c, const char *words);
 /* Whether this worker should tell what ended the run: true once on each host. */
 bool ls_comm_should_tell(ls_comm *c);
+/* Waits until nothing that was posted touches its buffers any more, whether it ended well or not: they may be freed after it. */
+void ls_comm_quiet(ls_comm *c);
 void ls_comm_destroy(ls_comm **c);
 
 /* ---- what was measured ---- */
 typedef struct ls_comm_stat {
     int64_t calls;
     int64_t elements;      /* of the whole buffer, as the strategies' laws count them                     */
-    int64_t buffer;        /* bytes of these elements                                                     */
+    int64_t payload;       /* bytes of these elements                                                     */
+    int64_t timed;         /* of them: of requests whose time is in `busy` (on a device not all may be)   */
     int64_t bytes;         /* this worker moved: read from peers or written to them                       */
     int64_t wire;          /* of them this worker sent to another host (comm/net.c has the formulas)      */
     double busy;           /* seconds from the start of a request to its end                              */
@@ -138,6 +144,12 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
 void ls_comm_label(ls_comm *c, int label);
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label);
 double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */
+/* Of them, those that callers waited on the host, and those that the device's queue stood still between two times of its clock. The times
+ * of the last some thousand waits are kept. */
+double ls_comm_exposed_host(const ls_comm *c);
+double ls_comm_exposed_between(const ls_comm *c, double from, double to);
+/* Requests and waits on device memory whose times were not read in time: they are missing from `busy` or `exposed`. */
+int64_t ls_comm_untimed(const ls_comm *c);
 void ls_comm_stats_reset(ls_comm *c);
 /* What is posted and what is waited for while held counts nowhere: a trainer's statistics are of its steps. At first nothing is held. */
 void ls_comm_hold_stats(ls_comm *c, bool held);

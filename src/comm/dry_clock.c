@@ -32,7 +32,6 @@ void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r)
     k->busy += sec;
     s->calls++;
     s->elements += n;
-    s->buffer += n * (int64_t)ls_dtype_nbytes(r->in.n ? r->in.dt : r->out.dt);
     s->bytes += comm_law_bytes(c, r);
     s->busy += sec;
 }

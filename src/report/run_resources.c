@@ -116,7 +116,8 @@ static bool tell_pipeline(const report_doc *d, ls_run *r)
     if (!n) return false;
     for (size_t i = 0; i < n; i++)
         busy += report_num(&(report_doc){json_array_get(stages, i), d->file, d->notes}, "busy_sec") / (double)n;
-    json_object_foreach((json_t *)(uintptr_t)split, key, v) all += json_number_value(v);
+    json_object_foreach((json_t *)(uintptr_t)split, key, v) if (strcmp(key, "steps_without_times")) all +=
+        json_number_value(v);
     for (int k = 0; k < LS_N_SPLIT; k++) now += isnan(r->split[k]) ? 0 : r->split[k];
     const double scale = all > 0 ? now / all : NAN, span = report_num(d, "lockstep.pipeline.makespan_sec");
     const double compute = r->split[LS_SPLIT_FORWARD] + r->split[LS_SPLIT_BACKWARD];

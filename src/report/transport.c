@@ -179,6 +179,30 @@ static void step_parts(const ls_analysis *a, ls_doc *d)
     }
 }
 
+/* Telemetry that was lost: means are of what is left. */
+static void untimed(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const group[] = {"comm", "tensor_comm", "activations_comm", "gradients_comm"};
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        const report_doc m = metrics_of(r);
+        const int64_t steps = report_int(&m, "lockstep.step_split.steps_without_times");
+        int64_t requests = 0;
+        for (size_t k = 0; k < sizeof group / sizeof *group; k++) {
+            char key[64];
+            snprintf(key, sizeof key, "lockstep.%s.requests_without_times", group[k]);
+            const int64_t n = report_int(&m, key);
+            requests += n > 0 ? n : 0;
+        }
+        if (steps > 0 || requests > 0)
+            ls_doc_add(
+                d, LS_BLOCK_TEXT,
+                "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths are of "
+                "the others.",
+                r->name, (long long)(steps > 0 ? steps : 0), (long long)requests);
+    }
+}
+
 static void bandwidth(const ls_analysis *a, ls_doc *d)
 {
     static const char *const head[] = {"run", "collective", "bus, GB/s", "busy, ms a step", "exposed, ms a step"};
@@ -248,5 +272,6 @@ void content_transport(const ls_analysis *a, ls_doc *d)
     warnings(a, d);
     step_parts(a, d);
     bandwidth(a, d);
+    untimed(a, d);
     evidence(a, d);
 }

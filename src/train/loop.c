@@ -281,7 +281,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
 
 static ls_step_split mean_split(const ls_trainer *t)
 {
-    const double n = t->n_split ? (double)t->n_split : 1;
+    const double n = (double)(t->n_split - t->n_untimed); /* none: not a number, null in files */
     const ls_step_split s = t->split_sum;
     return (ls_step_split){s.input / n,        s.forward / n,   s.backward / n,
                            s.comm_exposed / n, s.optimizer / n, s.other / n};
@@ -414,6 +414,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .grads = t->pp_grads,
                         .split = mean_split(t),
                         .n_split = t->n_split,
+                        .n_untimed = t->n_untimed,
                         .worker = facts,
                         .n_worker = ls_comm_size(t->comm),
                         .more = write_more,

@@ -276,7 +276,7 @@ static void write_notes(const ls_nccl_proof *p, ls_jsonw *w)
     if (!text.failed && ls_json_parse(text.data, text.len, "notes", &list) == LS_OK) {
         ls_jsonw_key(w, "notes");
         ls_jsonw_value(w, list);
-    }
+    } else ls_err_clear();
     json_decref(list);
     ls_str_fini(&text);
 }

@@ -202,9 +202,9 @@ python3 - "$gpu" "$SCRATCH/runs/2gpu_x/run_1/training_metrics.json" <<'PY'
 import json, pathlib, sys
 gpu, m = pathlib.Path(sys.argv[1]), json.load(open(sys.argv[2]))
 m["lockstep"].update(device="cuda", step_split={"input": 0.001, "forward": 0.010, "backward": 0.020, "exposed_comm": 0.003,
-                                               "optimizer": 0.004, "other": 0.0, "bubble": 0.005},
+                                               "optimizer": 0.004, "other": 0.0, "bubble": 0.005, "steps_without_times": 3},
                      gpu={"nccl_version": "2.30.7"},
-                     comm={"backend": "nccl", "workers": 2, "steps": 10,
+                     comm={"backend": "nccl", "workers": 2, "steps": 10, "requests_without_times": 4,
                            "all_reduce": {"calls": 10, "bytes_moved": 100, "busy_sec": 0.5, "exposed_sec": 0.1, "busbw_bytes_per_sec": 12.5e9},
                            "broadcast": {"calls": 1, "bytes_moved": 1, "busy_sec": None, "exposed_sec": None, "busbw_bytes_per_sec": None}})
 m["lockstep"].pop("workers", None)
@@ -246,7 +246,7 @@ assert row("ours", 2)[1:] == ["all_reduce", "12.50", "50.000", "10.000"], row("o
 assert row("ours", 3)[1:] == ["broadcast", dash, dash, dash], row("ours", 3)
 for words in ("NCCL printed 2 warnings; the first: Call to connect failed", "topo.txt: links between GPUs: NV2 x 1, SYS x 2",
               "ibstat.txt: ports: mlx5_0 port 1: Active, 100 Gb/s, InfiniBand, mlx5_1 port 1: Down, 40 Gb/s", "nccl_topo.xml: network cards: mlx5_0 100000 Mb/s",
-              "read from the logs"):
+              "read from the logs", "no times are known of 3 steps and 4 requests"):
     assert words in part, words
 assert "\033" not in text
 PY

@@ -100,7 +100,8 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int room, int device)
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = 22803;
+    const char *set = getenv("FAKE_NCCL_VERSION"); /* as NCCL counts: 23007 is 2.30.7 */
+    *version = set ? atoi(set) : 22803;
     return ncclSuccess;
 }
 

@@ -31,6 +31,9 @@ static void bench(worker *w, ls_comm *c, const ls_device *dev)
     CHECK(&w->error, ls_comm_bench_kinds(dev ? "" : "all_reduce,reduce_scatter,all_gather,broadcast,reduce,sendrecv",
                                          &b.kinds) == LS_OK);
     CHECK(&w->error, ls_comm_bench_run(c, &b) == LS_OK);
+    const ls_comm_stat s = ls_comm_stats(c, LS_COLL_ALL_REDUCE); /* of floats; bandwidth is of what has a time */
+    CHECK(&w->error, s.payload == 4 * s.elements && s.elements > 0);
+    CHECK(&w->error, s.timed > 0 && s.timed <= s.payload && s.busy > 0 && (dev || s.timed == s.payload));
 }
 
 static void *worker_main(void *arg)
