@@ -126,6 +126,7 @@ static ls_status resolve(const layout *l, ls_train_config *c)
     ls_status st =
         ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = l->s.world, .data_eos_id = -1}, c);
     ls_train_paths_fini(&paths);
+    c->nccl_proof = "off"; /* nothing is kept of these runs */
     return st;
 }
 

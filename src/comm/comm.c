@@ -128,7 +128,9 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     s->calls++;
     const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
     s->elements += whole->n;
-    s->payload += whole->n * (int64_t)ls_dtype_nbytes(whole->dt);
+    const int64_t payload = whole->n * (int64_t)ls_dtype_nbytes(whole->dt);
+    s->payload += payload;
+    s->timed += r->from ? 0 : payload;
     s->bytes += r->moved;
     s->wire += r->wire;
     s->busy += busy;
@@ -142,6 +144,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                         .lane = lane_of(r->kind),
                                         .held = r->held,
                                         .bytes = r->moved,
+                                        .payload = payload,
                                         .seq = r->seq,
                                         .site = r->site});
     if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
@@ -505,6 +508,7 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
     sum->calls += s->calls;
     sum->elements += s->elements;
     sum->payload += s->payload;
+    sum->timed += s->timed;
     sum->bytes += s->bytes;
     sum->wire += s->wire;
     sum->busy += s->busy;

@@ -134,6 +134,7 @@ typedef struct ls_comm_stat {
     int64_t calls;
     int64_t elements;      /* of the whole buffer, as the strategies' laws count them                     */
     int64_t payload;       /* bytes of these elements                                                     */
+    int64_t timed;         /* of them: of requests whose time is in `busy` (on a device not all may be)   */
     int64_t bytes;         /* this worker moved: read from peers or written to them                       */
     int64_t wire;          /* of them this worker sent to another host (comm/net.c has the formulas)      */
     double busy;           /* seconds from the start of a request to its end                              */

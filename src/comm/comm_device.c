@@ -85,6 +85,7 @@ static void book(ls_comm *c, const comm_time *t)
         return;
     }
     s->busy += seconds;
+    s->timed += t->payload;
     comm_device_span(c, c->trace_device[t->lane], begin, seconds,
                      (ls_trace_span){.kind = LS_SPAN_COLL,
                                      .name = ls_coll_word((ls_coll)t->kind),

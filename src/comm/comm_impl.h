@@ -67,7 +67,7 @@ typedef struct comm_time {
     ls_mark from, to;
     int kind, label, lane; /* lane -1: somebody waited; else a request of this lane was under way */
     bool held;             /* not counted */
-    int64_t bytes;
+    int64_t bytes, payload;
     uint64_t seq;
     const char *site;
 } comm_time;

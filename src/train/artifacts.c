@@ -201,11 +201,13 @@ static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *
 {
     ls_jsonw_put_int(w, "calls", s->calls);
     ls_jsonw_put_int(w, "elements", s->elements);
+    ls_jsonw_put_int(w, "buffer_bytes", s->payload);
     ls_jsonw_put_int(w, "bytes_moved", s->bytes);
     ls_jsonw_put_int(w, "bytes_to_other_hosts", s->wire);
     ls_jsonw_put_real(w, "busy_sec", s->busy);
     ls_jsonw_put_real(w, "exposed_sec", s->exposed);
-    ls_jsonw_put_real(w, "busbw_bytes_per_sec", ls_comm_busbw(kind, size, (double)s->payload, s->busy));
+    const bool timed = s->busy > 0 && s->timed > 0;
+    put_real_or_null(w, "busbw_bytes_per_sec", timed, ls_comm_busbw(kind, size, (double)s->timed, s->busy));
 }
 
 /* What rank 0's collectives did in steps, by kind and by bucket: elements of the buffers, bytes it read from and wrote to others, seconds of work

@@ -298,6 +298,7 @@ static void write_more(const void *ctx, ls_jsonw *w)
     const more *m = ctx;
     ls_pipe_report_write(m->pipe, m->t, w);
     if (m->t->compute.device) ls_telemetry_write(m->t->gpu, m->t->watched_tokens, w);
+    ls_nccl_proof_write(m->t->proof, w);
 }
 
 static void say_pipeline(ls_trainer *t, const ls_pipe_report *r)
@@ -395,6 +396,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         return st;
     }
 
+    ls_nccl_proof_end(t->proof);
     ls_run_metrics m = {.id = id,
                         .cfg = c,
                         .epoch = s->done,

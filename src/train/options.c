@@ -79,6 +79,8 @@ const ls_opt ls_train_opts[] = {
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),
         "zero3: elements gathered ahead of use; 0 = none (JSON: stage3_prefetch_bucket_size)"),
     ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|nccl", "auto", "how workers talk; nccl: between GPUs"),
+    ROW("nccl_proof", LS_OPT_CHOICE, nccl_proof, "off|log|full", "log",
+        "over NCCL: keep its log, nvidia-smi and ibstat in the run folder; full: its topology too"),
     ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
         "a collective that takes longer ends the run with a table of who is where; 0 = no limit [20 slowest steps, at least 30 s]"),
     ROW("pp", LS_OPT_INT, pp, "P", "1", "pipeline stages"),

@@ -35,7 +35,7 @@ typedef struct ls_train_options {
     const char *lr_schedule, *decay;
     int64_t warmup_steps;
     /* machine */
-    const char *device, *precision, *strategy, *comm, *schedule, *compute, *stages;
+    const char *device, *precision, *strategy, *comm, *nccl_proof, *schedule, *compute, *stages;
     int64_t n, pp, tp, interleave, threads, seed, bucket, gather_bucket, prefetch_bucket;
     double comm_timeout;
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;

@@ -106,9 +106,10 @@ typedef struct ls_train_config {
     int interleave;
     int stage_thread[LS_MAX_STAGE_THREAD];          /* of each stage, when cores are shared out by cost; [0] 0: alike */
     int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */
-    int threads;         /* 0 = all cores                                                     */
-    int threads_asked;   /* --threads; 0: a worker's part of the cores                        */
-    double comm_timeout; /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
+    int threads;            /* 0 = all cores                                                     */
+    int threads_asked;      /* --threads; 0: a worker's part of the cores                        */
+    const char *nccl_proof; /* "off", "log", "full": what is kept of a run over NCCL (nccl_proof.h)              */
+    double comm_timeout;    /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;
 

@@ -263,10 +263,23 @@ static ls_status join_device(ls_trainer *t)
     return LS_OK;
 }
 
+/* Before a thread of the device can look at the environment, and NCCL is loaded. */
+static void expect_nccl(ls_trainer *t, const ls_train_config *c)
+{
+    const bool may = c->comm && (!strcmp(c->comm, "auto") || !strcmp(c->comm, "nccl"));
+    if (!c->nccl_proof || !c->run_dir || !may || strcmp(c->device, "cuda") || ls_comm_size(t->comm) == 1) return;
+    ls_nccl_proof_begin(&t->proof, &(ls_nccl_proof_opts){.run_dir = c->run_dir,
+                                                         .mode = c->nccl_proof,
+                                                         .rank = ls_comm_rank(t->comm),
+                                                         .local_rank = ls_comm_where(t->comm).local_rank});
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
+    expect_nccl(t, cfg);
     LS_TRY(open_compute(t, cfg));
     LS_TRY(join_device(t));
+    ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
@@ -335,6 +348,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_coll_log_say(&t->coll, "SHUTDOWN_ENTER");
     end_requests(t);
     ls_telemetry_end(&t->gpu);
+    ls_nccl_proof_destroy(&t->proof);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
     ls_tokens_close(&t->train);

@@ -21,6 +21,7 @@
 #include "train/artifacts.h"
 #include "train/checkpoint.h"
 #include "train/coll_log.h"
+#include "train/nccl_proof.h"
 #include "train/resolve.h"
 #include "train/telemetry.h"
 
@@ -106,6 +107,7 @@ typedef struct ls_trainer {
     ls_step_split split_sum;
     int64_t n_split, n_untimed; /* steps of this session; those without a split */
     ls_telemetry *gpu;          /* rank 0's; NULL: not watched */
+    ls_nccl_proof *proof;       /* of a run over NCCL; else NULL */
     int64_t watched_tokens;
     ls_device_info device;        /* of a device, else all 0                                          */
     ls_mark update[2];            /* on a device: around the last step's update */
