@@ -375,7 +375,13 @@ static ls_status comm_settle(const comm_options *o, comm_job *j)
     if (o->n < 1 || o->n > 1024) return ls_fail(LS_E_ARG, "-n %lld: 1 to 1024 workers", (long long)o->n);
     j->o = o;
     j->bench = (ls_comm_bench){.factor = o->factor, .rounds = (int)o->rounds, .row = comm_row, .ctx = j};
-    LS_TRY(ls_device_option(o->device, &j->cuda, &j->device));
+    ls_device_choice d;
+    LS_TRY(ls_device_parse("--device", o->device, &d));
+    if (d.automatic)
+        return ls_fail(LS_E_ARG,
+                       "--device auto: choose the memory to measure, the host's (cpu) or that of GPUs (cuda)");
+    j->cuda = d.cuda;
+    j->device = d.index;
     LS_TRY(parse_bytes("min", o->min, &j->bench.min_bytes));
     LS_TRY(parse_bytes("max", o->max, &j->bench.max_bytes));
     if (j->bench.min_bytes > j->bench.max_bytes) return ls_fail(LS_E_ARG, "--min %s is above --max %s", o->min, o->max);

@@ -242,7 +242,7 @@ static ls_status run(ls_comm *c, comm_req *r)
     if (!between_gpus(m, r)) return nccl_boot_run(m, r);
     ls_status st = lane_of(r->kind) == LANE_COLL || c->size == 1 ? LS_OK : meet_peer(&t, r);
     pthread_mutex_lock(&m->lock[lane_of(r->kind)]);
-    if (st == LS_OK) st = atomic_load(&w->stopped) ? ls_fail(LS_E_COMM, "%s", w->words) : between_marks(&t, r);
+    if (st == LS_OK) st = atomic_load(&w->stopped) ? ls_fail(w->status, "%s", w->words) : between_marks(&t, r);
     pthread_mutex_unlock(&m->lock[lane_of(r->kind)]);
     if (st == LS_OK) return LS_OK;
     char words[2048];
@@ -250,15 +250,15 @@ static ls_status run(ls_comm *c, comm_req *r)
     else
         snprintf(words, sizeof words, "rank %d, %s at %s: %.1500s", w->rank, ls_coll_word(r->kind), r->site,
                  ls_err_words());
-    nccl_stop(w, words, st == LS_E_COMM);
+    nccl_stop(w, st, words, st == LS_E_COMM);
     quiet(m, lane_of(r->kind));
-    return ls_fail(st, "%s", w->words); /* the first words */
+    return ls_fail(w->status, "%s", w->words); /* of the first failure */
 }
 
 static ls_status check(ls_comm *c)
 {
     const nccl_world *w = ((nccl_comm *)c->impl)->w;
-    return atomic_load(&w->stopped) ? ls_fail(LS_E_COMM, "%s", w->words) : LS_OK;
+    return atomic_load(&w->stopped) ? ls_fail(w->status, "%s", w->words) : LS_OK;
 }
 
 /* ---- making and ending ---- */
@@ -290,7 +290,7 @@ static size_t device_nbytes(const ls_comm *c)
 
 static void abort_all(ls_comm *c, const char *words)
 {
-    nccl_stop(((nccl_comm *)c->impl)->w, words, false);
+    nccl_stop(((nccl_comm *)c->impl)->w, LS_E_COMM, words, false);
 }
 
 static ls_status trace(ls_comm *c, ls_trace *t, const char *name)

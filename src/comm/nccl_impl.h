@@ -58,7 +58,8 @@ typedef struct nccl_world {
     pthread_cond_t changed;
     bool closing;
     struct nccl_comm *first;
-    atomic_bool stopped; /* `words` say why */
+    atomic_bool stopped; /* `words` say why, `status` what kind of failure was first */
+    ls_status status;
     char words[2048];
 } nccl_world;
 
@@ -109,7 +110,7 @@ void nccl_watch_leave(nccl_comm *m);
 void nccl_under(nccl_comm *m, const comm_req *r, int lane); /* it has been queued */
 /* Ends everything with these words, or those that were first: groups are aborted, other workers are told. `heard`: a peer's end may be the
  * cause; who saw it die says it better, and is given a second. */
-void nccl_stop(nccl_world *w, const char *words, bool heard);
+void nccl_stop(nccl_world *w, ls_status st, const char *words, bool heard);
 void nccl_abort_groups(nccl_comm *m);
 ls_status nccl_share_notes(nccl_comm *m); /* Collective over boot */
 

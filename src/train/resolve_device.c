@@ -145,7 +145,7 @@ static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice 
     train_put_text(c, "comm", o->comm, ls_train_given(o, "comm") ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    ls_train_given(o, "comm") ? "--comm" : "");
     c->nccl_proof = o->nccl_proof;
-    const bool may = cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
+    const bool may = d->cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
     if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may)
         return ls_fail(LS_E_CONFIG,
                        "--nccl_proof %s: this run cannot use NCCL, which needs --device cuda, several workers and "
