@@ -6,6 +6,7 @@
 Cases run several at a time. Each has a time limit; at its limit every process of it is killed, and with cuda-gdb or gdb in PATH the stacks of
 its processes are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
 Environment: LOCKSTEP (the program), COMM [nccl], JOBS [6], FULL_JOBS [3], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
+Faults never use MPS (CUDA_MPS_PIPE_DIRECTORY is removed for them): killing a client of MPS may harm its other clients.
 """
 # ls-bench: by name
 import argparse, concurrent.futures, ctypes, filecmp, glob, json, math, os, re, shutil, signal, socket, subprocess, sys, threading, time
@@ -99,11 +100,13 @@ def keep_stacks(mark, path):
 class Run:
     """One start of the program: its processes, output, and end."""
 
-    def __init__(self, name, words, env=None, launcher="-n", n=1):
+    def __init__(self, name, words, env=None, launcher="-n", n=1, mps=True):
         self.name, self.mark = name, f"{os.getpid()}-{name}-{time.monotonic_ns()}"
         self.log = os.path.join(work, "logs", name.replace("/", "_") + ".out")
         self.procs, self.begin = [], time.monotonic()
         base = dict(os.environ, **{MARK: self.mark}, **(env or {}))
+        if not mps:
+            base.pop("CUDA_MPS_PIPE_DIRECTORY", None)
         self.file = open(self.log, "a")
         self.file.write(f"-- {launcher} {n} {' '.join(words)} {env or ''}\n")
         self.file.flush()
@@ -433,7 +436,7 @@ def fault(words, what, launcher="-n", env=None, timeout=None, named=r"[Rr]ank 1"
         ref = reference(FAULT, FAULT_STEPS, ["--save_every", str(FAULT_SAVE)])
         folder = os.path.join(work, name)
         more = [*words, "--comm", COMM, "--save_every", str(FAULT_SAVE)]
-        r = Run(name, words_of(FAULT, FAULT_STEPS, folder, more + (["--comm_timeout", str(timeout)] if timeout else [])), env, launcher, 2)
+        r = Run(name, words_of(FAULT, FAULT_STEPS, folder, more + (["--comm_timeout", str(timeout)] if timeout else [])), env, launcher, 2, mps=False)
         ended = False
         try:
             first = os.path.join(folder, f"step-{FAULT_SAVE}")
@@ -453,7 +456,7 @@ def fault(words, what, launcher="-n", env=None, timeout=None, named=r"[Rr]ank 1"
         need(any(codes), "the run ended well: it was not disturbed")
         need(exit_codes is None or codes[0] in exit_codes, f"exit codes {codes}, not {exit_codes}: {last_line(text)}")
         need(named is None or re.search(named, re.sub(r"Startup:.*|.*\[Rank \d\].*", "", text)), f"no rank is named: {last_line(text)}")
-        again = Run(name + "-resumed", words_of(FAULT, FAULT_STEPS, folder, [*more, "--resume"]), env, launcher, 2)
+        again = Run(name + "-resumed", words_of(FAULT, FAULT_STEPS, folder, [*more, "--resume"]), env, launcher, 2, mps=False)
         codes2 = again.wait(120)
         need(not any(codes2), f"--resume: exit codes {codes2}: {last_line(again.text())}")
         need(filecmp.cmp(newest(folder), newest(ref), shallow=False), "the resumed run has other weights than an undisturbed one")

@@ -35,7 +35,9 @@
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
-#   JOBS           cases of nccl, layouts of verify at the same time [6]; at most FULL_JOBS of them with GPT-2 124M [3]
+#   JOBS           cases of nccl, layouts of verify at the same time [6; without MPS 2]; at most FULL_JOBS of them with GPT-2 124M [3; 1]
+#   MPS            0: do not start NVIDIA's MPS for nccl and verify. With it, processes that share the GPU run at the same time; without it they
+#                  take turns of some milliseconds, and a sum of two ranks takes ten times as long. Faults are always tried without it.
 #   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]
 #   ONLY           of nccl: cases whose names match this expression; LIMIT: seconds of a case, at most [75; 124M: 200; steps: 420]
 #   NCCL 2.30 is named at build time (CMAKE_ARGS=-DLS_NCCL_ROOT=DIR with DIR/include/nccl.h and DIR/lib) and found at run time by
@@ -281,10 +283,27 @@ do_memory() {
 }
 
 # verify_as NAME SECONDS OPTIONS...: the table of layouts, its last line in the summary
+# mps on|off: processes share the GPU through NVIDIA's multi-process service, if it is there
+mps() {
+    local tool
+    tool=$(command -v nvidia-cuda-mps-control) || tool=/usr/local/nvidia/bin/nvidia-cuda-mps-control
+    jobs=${JOBS:-6} full_jobs=${FULL_JOBS:-3}
+    if [[ $1 == on ]]; then
+        export CUDA_MPS_PIPE_DIRECTORY=$dir/mps CUDA_MPS_LOG_DIRECTORY=$dir/mps-log
+        mkdir -p "$dir/mps" "$dir/mps-log"
+        [[ $device == cuda && ${MPS:-1} != 0 && -x $tool ]] && "$tool" -d && { note "the GPU is shared through MPS"; return; }
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+        [[ $device != cuda ]] || jobs=${JOBS:-2} full_jobs=${FULL_JOBS:-1}
+    elif [[ ${CUDA_MPS_PIPE_DIRECTORY:-} == "$dir/mps" ]]; then
+        echo quit | "$tool" >/dev/null 2>&1
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    fi
+}
+
 verify_as() {
     local name=$1 limit=$2
     shift 2
-    TAIL=12 try "$name" "$limit" "$LOCKSTEP" verify --jobs "${JOBS:-6}" "$@"
+    TAIL=12 try "$name" "$limit" "$LOCKSTEP" verify --jobs "${jobs:-6}" "$@"
     note "$name: $(grep -E ' layouts identical' "$dir/$name.out" | tail -n 1)"
     cp "$dir/$name.out" "$out/$name.rows.txt" 2>/dev/null
 }
@@ -294,8 +313,10 @@ do_verify() {
     # the emulated device would take an hour for all layouts: there the processor shows that this part works
     [[ $device == cuda ]] || { verify_as verify-staged 300 --device cpu -n 1,2 --steps 1; return; }
     [[ " staged nccl " == *" $what "* || ! ${1:-} ]] || { bad "verify has no part $1: staged, nccl"; return; }
+    mps on
     [[ $what != *staged* ]] || (unset NCCL_MULTI_RANK_GPU_ENABLE && verify_as verify-staged "$(left)" --device cuda -n 1,2,4; exit $failed) || failed=1
     [[ $what != *nccl* ]] || NCCL_MULTI_RANK_GPU_ENABLE=1 verify_as verify-nccl "$(left)" --device cuda --comm nccl -n 2,4
+    mps off
 }
 
 do_nccl() {
@@ -305,10 +326,12 @@ do_nccl() {
         [[ $comm == nccl && -e $plugins/lockstep_nccl.so ]] || comm=local plugins=$LS_PLUGIN_DIR
     fi
     echo "-- gpu_nccl.py ${1:-all parts} over $comm"
-    env ${plugins:+LS_PLUGIN_DIR="$plugins"} COMM="$comm" DEVICE="$device" NCCL_MULTI_RANK_GPU_ENABLE=1 \
+    mps on
+    env ${plugins:+LS_PLUGIN_DIR="$plugins"} JOBS="$jobs" FULL_JOBS="$full_jobs" COMM="$comm" DEVICE="$device" NCCL_MULTI_RANK_GPU_ENABLE=1 \
         "$python" bench/gpu_nccl.py ${1:+"$1"} --work "$dir/nccl" --budget $(($(left) - 15)) ${ONLY:+--only "$ONLY"} 2>&1 |
         while IFS= read -r line; do if [[ $line == "== "* ]]; then note "${line#== }"; else echo "$line"; fi; done
     ((PIPESTATUS[0] == 0)) || bad "nccl ${1:-}: see the lines above"
+    mps off
     rm -rf "$dir"/nccl/one-* # what the cases are compared with
 }
 
