@@ -77,7 +77,7 @@ static const ls_cluster preset[] = {
                "measured, fitted on one step of GPT-2 124M on one H200 (docs/results/gpu_h200_2026-11-15.md)",
      .hosts = 1,
      .devices = 8,
-     .memory = 141LL * 1000 * 1000 * 1000,
+     .memory = 140LL << 30, /* the driver reports 143771 MiB */
      .rates = {{46 * TERA, 68 * TERA, 67 * TERA},
                {720 * TERA, 200 * TERA, 989.5 * TERA},
                {720 * TERA, 200 * TERA, 989.5 * TERA}},
@@ -92,7 +92,7 @@ static const ls_cluster preset[] = {
                "shares of the peaks that an H200 reaches",
      .hosts = 1,
      .devices = 8,
-     .memory = 180LL * 1000 * 1000 * 1000,
+     .memory = 179LL << 30, /* the driver reports 183359 MiB */
      .rates = LIKE_H200(75 * TERA, 2250 * TERA),
      .bandwidth = 0.7 * 8000 * GB,
      .ramp = RAMP(148, 0.728 * 2250 * TERA),

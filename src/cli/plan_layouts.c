@@ -391,7 +391,8 @@ ls_status plan_layouts(int argc, char **argv)
             "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n"
             "  lockstep plan --model gpt2 --global-batch 64 --seq-length 256 --cluster here.json --workers 8\n"
             "  lockstep plan --model gpt2-xl --global-batch 512 --seq-length 1024 --cluster a100 --workers 8\n"
-            "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9\n"
+            "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens "
+            "10e9\n"
             "  lockstep plan --measure --device cuda --model gpt2 --seq-length 1024 --micro 64 --out gpu.json\n"
             "  lockstep plan --check runs/zero2 --cluster here.json",
             table, N_OPT);
