@@ -91,7 +91,7 @@ for w in $workers; do
       train() { # steps
         rm -rf "$run"
         timeout $((for_run * 6 + 120)) "$LOCKSTEP" train --train_data_path "$out/train.bin" --model "$out/config.json" --seq_length "$T" \
-          --micro_batch_size_per_gpu "$B" --grad_accum_steps "$M" -n "$w" $f --max_steps "$1" --checkpoint_path "$run" >"$run.log" 2>&1
+          --micro_batch_size_per_gpu "$B" --grad_accum_steps "$M" --device cpu -n "$w" $f --max_steps "$1" --checkpoint_path "$run" >"$run.log" 2>&1
       }
       if [ "$round" = 1 ]; then # three steps say how many fill the time
         train 3 && check "$c" 1 1 || { echo "$w workers, $c: failed, see $run.log"; tail -2 "$run.log"; continue; }

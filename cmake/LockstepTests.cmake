@@ -71,9 +71,11 @@ foreach(kind unit grad backend equiv prop fault golden)
     ls_test_marks(${kind}/${_short} ${t})
   endforeach()
 endforeach()
-if(TARGET unit_nccl)
-  add_dependencies(unit_nccl fake_nccl_plugin)
-endif()
+foreach(t unit_nccl unit_nccl_shared_gpu unit_comm_bench)
+  if(TARGET ${t})
+    add_dependencies(${t} fake_nccl_plugin)
+  endif()
+endforeach()
 
 # A fuzz target is tests/fuzz/fuzz_<what>.c with LLVMFuzzerTestOneInput; its corpus in tests/fuzz/corpus/<what> is replayed
 # by a plain driver in CTest, and grown by libFuzzer with -DLS_FUZZ=ON (clang).
@@ -99,7 +101,7 @@ foreach(kind cli oracle fault equiv)
     get_filename_component(_n ${t} NAME_WE)
     add_test(NAME ${kind}/${_n} COMMAND bash ${t})
     set_tests_properties(${kind}/${_n} PROPERTIES TIMEOUT 1200 SKIP_RETURN_CODE 77 LABELS ${kind}
-      ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR};LOCKSTEP=${CMAKE_BINARY_DIR}/lockstep")
+      ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR};LOCKSTEP=${CMAKE_BINARY_DIR}/lockstep;LS_DEVICE=cpu")
     ls_test_marks(${kind}/${_n} ${t})
   endforeach()
 endforeach()

@@ -20,6 +20,29 @@ const char *ls_unit_time_word(ls_unit_time k)
     return "?";
 }
 
+static const ls_dtype precision[LS_N_PRECISION] = {LS_F32, LS_BF16, LS_F16};
+static const char *const precision_word[LS_N_PRECISION] = {"fp32", "bf16", "fp16"};
+
+int ls_precision_index(ls_dtype dt)
+{
+    return dt == LS_BF16 ? 1 : dt == LS_F16 ? 2 : 0;
+}
+
+const char *ls_precision_word(ls_dtype dt)
+{
+    return precision_word[ls_precision_index(dt)];
+}
+
+bool ls_precision_parse(const char *word, ls_dtype *out)
+{
+    for (int k = 0; k < LS_N_PRECISION; k++) {
+        if (strcmp(word, precision_word[k])) continue;
+        *out = precision[k];
+        return true;
+    }
+    return false;
+}
+
 void ls_cluster_fini(ls_cluster *c)
 {
     ls_free(c->units);
@@ -75,6 +98,7 @@ static void write_units(ls_jsonw *w, const ls_cluster *c)
         ls_jsonw_put_int(w, "n_head", u->n_head);
         ls_jsonw_put_int(w, "vocab_size", u->vocab);
         ls_jsonw_put_bool(w, "dropout", u->dropout);
+        ls_jsonw_put_str(w, "precision", ls_precision_word(u->dtype));
         ls_jsonw_put_int(w, "micro_batch", u->B);
         ls_jsonw_put_int(w, "seq_length", u->T);
         for (int k = 0; k < LS_N_UNIT_TIME; k++) ls_jsonw_put_real(w, ls_unit_time_word((ls_unit_time)k), u->sec[k]);
@@ -90,6 +114,7 @@ static void write_passes(ls_jsonw *w, const ls_cluster *c)
         const ls_cluster_passes *p = &c->passes[i];
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "workers", p->workers);
+        ls_jsonw_put_str(w, "precision", ls_precision_word(p->dtype));
         ls_jsonw_put_real(w, "adamw", p->adamw);
         ls_jsonw_put_real(w, "adamw_alone", p->alone);
         ls_jsonw_put_real(w, "sum_of_squares", p->sumsq);
@@ -130,6 +155,21 @@ static void write_link(ls_jsonw *w, const char *key, ls_link l)
     ls_jsonw_close(w);
 }
 
+static void write_rates(ls_jsonw *w, const ls_cluster *c)
+{
+    ls_jsonw_put_open(w, "rates", '{');
+    for (int k = 0; k < LS_N_PRECISION; k++) {
+        const ls_cluster_rates *r = &c->rates[k];
+        if (r->matmul <= 0 && r->peak <= 0) continue;
+        ls_jsonw_put_open(w, precision_word[k], '{');
+        if (r->matmul > 0) ls_jsonw_put_real(w, "matmul_flops", r->matmul);
+        if (r->attention > 0) ls_jsonw_put_real(w, "attention_flops", r->attention);
+        if (r->peak > 0) ls_jsonw_put_real(w, "peak_flops", r->peak);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+}
+
 void ls_cluster_text(const ls_cluster *c, ls_str *out)
 {
     ls_jsonw w;
@@ -146,7 +186,11 @@ void ls_cluster_text(const ls_cluster *c, ls_str *out)
     ls_jsonw_put_int(&w, "update_bytes_per_parameter", c->update_bytes);
     ls_jsonw_put_real(&w, "matmul_flops", c->matmul);
     ls_jsonw_put_real(&w, "memory_bandwidth", c->bandwidth);
+    write_rates(&w, c);
     ls_jsonw_put_real(&w, "unit_overhead", c->unit_overhead);
+    ls_jsonw_put_real(&w, "product_ramp", c->ramp);
+    ls_jsonw_put_real(&w, "step_overhead", c->step_overhead);
+    if (c->power > 0) ls_jsonw_put_real(&w, "power_watts", c->power);
     ls_jsonw_put_real(&w, "overlap", c->overlap);
     write_link(&w, "link_inside_host", c->inside);
     write_link(&w, "link_between_hosts", c->between);
@@ -235,6 +279,35 @@ static ls_status read_link(reader *r, const json_t *root, const char *key, ls_li
     return LS_OK;
 }
 
+/* fp32 where it is missing. */
+static ls_status read_precision(const reader *r, const json_t *o, ls_dtype *to)
+{
+    const char *word = "fp32";
+    LS_TRY(words_of(r, o, "precision", false, &word));
+    return ls_precision_parse(word, to) ? LS_OK : wrong(r, "precision", "is none of fp32, bf16, fp16");
+}
+
+static ls_status read_rates(reader *r, const json_t *root, ls_cluster *c)
+{
+    const json_t *all = json_object_get(root, "rates"), *one;
+    const char *word;
+    if (!all) return LS_OK;
+    if (!json_is_object(all)) return wrong(r, "rates", "is not an object");
+    json_object_foreach((json_t *)(uintptr_t)all, word, one)
+    {
+        ls_dtype dt;
+        snprintf(r->at, sizeof r->at, "rates.%.20s.", word);
+        if (!ls_precision_parse(word, &dt)) return wrong(r, "", "is none of fp32, bf16, fp16");
+        if (!json_is_object(one)) return wrong(r, "", "is not an object");
+        ls_cluster_rates *to = &c->rates[ls_precision_index(dt)];
+        LS_TRY(real(r, one, "matmul_flops", false, 0, &to->matmul));
+        LS_TRY(real(r, one, "attention_flops", false, 0, &to->attention));
+        LS_TRY(real(r, one, "peak_flops", false, 0, &to->peak));
+    }
+    r->at[0] = '\0';
+    return LS_OK;
+}
+
 static ls_status read_units(const reader *r, const json_t *o, ls_cluster *c)
 {
     ls_cluster_units u = {.threads = 1, .tp = 1};
@@ -246,6 +319,7 @@ static ls_status read_units(const reader *r, const json_t *o, ls_cluster *c)
     LS_TRY(whole(r, o, "n_head", true, MOST_SIZE, &u.n_head));
     LS_TRY(whole(r, o, "vocab_size", true, MOST_SIZE, &u.vocab));
     u.dropout = json_is_true(json_object_get(o, "dropout"));
+    LS_TRY(read_precision(r, o, &u.dtype));
     LS_TRY(whole(r, o, "micro_batch", true, MOST_SIZE, &B));
     LS_TRY(whole(r, o, "seq_length", true, MOST_SIZE, &T));
     u.B = B;
@@ -258,6 +332,7 @@ static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
 {
     ls_cluster_passes p = {.apart = 1, .beside = 1};
     LS_TRY(whole(r, o, "workers", true, MOST_PLACES, &p.workers));
+    LS_TRY(read_precision(r, o, &p.dtype));
     LS_TRY(real(r, o, "adamw", true, 0, &p.adamw));
     p.alone = p.adamw;
     LS_TRY(real(r, o, "adamw_alone", false, 0, &p.alone));
@@ -333,17 +408,24 @@ static ls_status read_all(reader *r, const json_t *root, ls_cluster *c)
     LS_TRY(whole(r, root, "update_bytes_per_parameter", false, MOST_PLACES, &c->update_bytes));
     LS_TRY(real(r, root, "matmul_flops", false, 0, &c->matmul));
     LS_TRY(real(r, root, "memory_bandwidth", false, 0, &c->bandwidth));
+    LS_TRY(read_rates(r, root, c));
     LS_TRY(real(r, root, "unit_overhead", false, 0, &c->unit_overhead));
+    LS_TRY(real(r, root, "product_ramp", false, 0, &c->ramp));
+    LS_TRY(real(r, root, "step_overhead", false, 0, &c->step_overhead));
+    LS_TRY(real(r, root, "power_watts", false, 0, &c->power));
     LS_TRY(share(r, root, "overlap", false, 0, &c->overlap));
     LS_TRY(read_link(r, root, "link_inside_host", &c->inside));
     LS_TRY(read_link(r, root, "link_between_hosts", &c->between));
     LS_TRY(read_list(r, root, "units", c, read_units));
     LS_TRY(read_list(r, root, "passes", c, read_passes));
     LS_TRY(read_list(r, root, "collectives", c, read_curve));
-    bool any = false;
+    bool any = false, rate = c->matmul > 0;
     for (int i = 0; i < c->n_units; i++) any |= c->units[i].tp == 1;
-    if (!any && (c->matmul <= 0 || c->bandwidth <= 0))
-        return ls_fail(LS_E_FORMAT, "%s: it has neither units nor matmul_flops and memory_bandwidth: how fast is it?",
+    for (int k = 0; k < LS_N_PRECISION; k++) rate |= c->rates[k].matmul > 0;
+    if (!any && (!rate || c->bandwidth <= 0))
+        return ls_fail(LS_E_FORMAT,
+                       "%s: it has neither units nor matmul_flops and memory_bandwidth; add one of them, or measure "
+                       "(plan --measure)",
                        r->path);
     if (c->n_units && !c->n_passes && c->bandwidth <= 0)
         return ls_fail(LS_E_FORMAT, "%s: it has units, but neither passes nor memory_bandwidth", r->path);

@@ -3,7 +3,7 @@
  * One JSON object (docs/PLAN.md has every key). Two ways to say how fast it computes:
  *
  *   units    seconds of embed, block and head, forward and backward, measured with W workers at work at once ("plan --measure")
- *   rates    FLOP/s of matrix products, bytes/s of memory: presets, from data sheets and published runs
+ *   rates    FLOP/s of matrix products and of attention for each precision, bytes/s of memory: presets, from data sheets and runs
  *
  * and two for links: curves of (bytes, seconds) for each collective and number of workers, or latency and bus bandwidth. A measured
  * entry wins over a rate.
@@ -46,6 +46,7 @@ typedef struct ls_cluster_units {
     int tp; /* above 1: of a shard of so many, with the sums between them */
     int n_embd, n_head, vocab;
     bool dropout;
+    ls_dtype dtype; /* the precision: LS_F32, LS_BF16, LS_F16 */
     int64_t B, T;
     double sec[LS_N_UNIT_TIME];
 } ls_cluster_units;
@@ -53,6 +54,7 @@ typedef struct ls_cluster_units {
 /* What passes over memory costs, seconds an element, and what hiding costs, with `workers` at work. */
 typedef struct ls_cluster_passes {
     int workers;
+    ls_dtype dtype;
     double adamw, sumsq, add;
     double alone;   /* AdamW of one worker while the others wait (dp) */
     double overlap; /* share of a collective that is hidden behind computing, 1 - lost / its time; may be below 0 */
@@ -72,15 +74,33 @@ typedef struct ls_link {
     double latency, bandwidth; /* seconds a step of a ring; bytes/s */
 } ls_link;
 
+/* FLOP/s of one precision: 0 where it is not known. */
+typedef struct ls_cluster_rates {
+    double matmul;    /* of matrix products, as training reaches them                         */
+    double attention; /* of attention; 0: the products'                                      */
+    double peak;      /* the maker's figure for dense products: what MFU is a share of        */
+} ls_cluster_rates;
+
+#define LS_N_PRECISION 3 /* fp32, bf16, fp16 */
+int ls_precision_index(ls_dtype dt);
+const char *ls_precision_word(ls_dtype dt);
+/* "fp32", "bf16" or "fp16"; false for anything else. */
+bool ls_precision_parse(const char *word, ls_dtype *out);
+
 typedef struct ls_cluster {
-    char name[64], source[400];
+    char name[64], source[600];
     bool cpu;                 /* workers share the cores and the memory of a host */
     int hosts, devices;       /* a host: workers that it can take (cpu: cores)   */
     int64_t memory;           /* bytes: of a device, or (cpu) of a host          */
-    int wire_bytes;           /* of an element that travels                      */
-    int update_bytes;         /* read and written for one parameter's update     */
-    double matmul, bandwidth; /* rates: FLOP/s, bytes/s; 0: there are units      */
-    double unit_overhead;     /* seconds a unit and pass, with rates             */
+    int wire_bytes;           /* of an fp32 element that travels                 */
+    int update_bytes;         /* read and written for one parameter's update in fp32; 16 bit: 2 more */
+    double matmul, bandwidth; /* rates: FLOP/s of any precision that has none of its own, bytes/s; 0: there are units */
+    ls_cluster_rates rates[LS_N_PRECISION]; /* by ls_precision_index */
+    double unit_overhead;                   /* seconds a unit and pass, with rates */
+    double ramp; /* seconds a product takes longer for each element of its inner dimension: tiles at its end do not fill
+                             a device */
+    double step_overhead; /* seconds a step takes longer: the host reads the norm and decides */
+    double power;         /* watts of a device: its limit; 0: not known */
     double overlap;
     ls_link inside, between; /* between workers of a host, of two hosts         */
     ls_cluster_units *units;
@@ -91,9 +111,11 @@ typedef struct ls_cluster {
     int n_curve;
 } ls_cluster;
 
-/* A preset's name (v100, a100, h100, h200) or a file. LS_E_ARG names the presets, LS_E_FORMAT the file and the key. */
+/* A preset's name (v100, a100, h100, h200, b200) or a file. LS_E_ARG names the presets, LS_E_FORMAT the file and the key. */
 ls_status ls_cluster_open(const char *name, ls_cluster *out);
 bool ls_cluster_preset(const char *name, ls_cluster *out);
+/* The preset of a device by the name that its driver gives it ("NVIDIA H200"). */
+bool ls_cluster_preset_of(const char *device, ls_cluster *out);
 extern const char ls_cluster_presets[]; /* "v100, a100, …" */
 ls_status ls_cluster_load(const char *path, ls_cluster *out);
 void ls_cluster_text(const ls_cluster *c, ls_str *out);
@@ -115,15 +137,23 @@ typedef struct ls_crowd {
 ls_crowd ls_cluster_crowd(const ls_cluster *c, int world);
 /* What `world` workers need to talk is in the file; LS_E_FORMAT names the key that is missing. */
 ls_status ls_cluster_check_links(const ls_cluster *c, int world);
+/* Whether times of this precision are known: measured, or by a rate. */
+bool ls_cluster_computes(const ls_cluster *c, ls_dtype dt);
+/* LS_E_UNSUPPORTED names those that are known. */
+ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt);
+/* What `train` uses there by default, or the first precision that is known: fp32 on cores; bf16, fp16, fp32 on GPUs. */
+ls_dtype ls_cluster_default_precision(const ls_cluster *c);
+/* The maker's FLOP/s of dense products; 0: not known. */
+double ls_cluster_peak(const ls_cluster *c, ls_dtype dt);
 
 /* Seconds of a unit's pass for B x T tokens, with `workers` workers at work on a host. */
-double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *m, int64_t B, int64_t T,
+double ls_cluster_unit(const ls_cluster *c, int workers, ls_dtype dt, const ls_model_config *m, int64_t B, int64_t T,
                        ls_unit_time kind);
 /* Of a shard of `tp`, with the sums between shards; below 0 where none was measured. */
-double ls_cluster_shard(const ls_cluster *c, int workers, int tp, const ls_model_config *m, int64_t B, int64_t T,
-                        ls_unit_time kind);
+double ls_cluster_shard(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
+                        int64_t T, ls_unit_time kind);
 /* Of the number of workers nearest to this one, or made of the rates. */
-ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers);
+ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt);
 /* Seconds of a collective of n workers over a buffer of so many bytes (the whole one). between: they lie on several hosts. */
 double ls_cluster_collective(const ls_cluster *c, ls_coll kind, int n, double bytes, bool between);
 

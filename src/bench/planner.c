@@ -1,6 +1,7 @@
 /* planner.c - every layout of so many workers: planned, timed, ranked. */
 #include "bench/planner.h"
 
+#include "comm/start.h"
 #include "core/mem.h"
 #include "model/model.h"
 #include "train/trainer.h"
@@ -19,9 +20,11 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .micro_batch = micro_batch,
                              .grad_accum = (int)(q->global_batch / dp / micro_batch),
                              .global_batch = q->global_batch,
-                             .compute = "cpu",
-                             .device = "cpu",
-                             .precision = "fp32",
+                             .compute = q->cuda ? "cuda" : "cpu",
+                             .device = q->cuda ? "cuda" : "cpu",
+                             .precision = ls_precision_word(q->cuda ? q->dtype : LS_F32),
+                             .dtype = q->cuda ? q->dtype : LS_F32,
+                             .device_index = -1,
                              .strategy = strategy,
                              .mesh = mesh,
                              .schedule = mesh.n[LS_AXIS_PP] > 1 ? schedule : NULL,
@@ -30,7 +33,7 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .gather_bucket = LS_GATHER_BUCKET,
                              .prefetch_bucket = LS_PREFETCH_BUCKET,
                              .recompute = q->recompute,
-                             .deterministic = true};
+                             .deterministic = !q->no_deterministic || !q->cuda};
 }
 
 void ls_planner_share(const ls_cluster *cl, ls_train_config *c)
@@ -91,12 +94,35 @@ static ls_status worst_worker(const search *s, ls_planned *l)
     return LS_OK;
 }
 
+/* Beside its plan a GPU holds what sums in one order work in (comm/nccl_tree.c), for each group that sums. */
+static int64_t comm_bytes(const ls_train_config *c)
+{
+    static const ls_axis sums[] = {LS_AXIS_DP, LS_AXIS_TP};
+    int64_t nbytes = 0;
+    if (strcmp(c->device, "cuda") || !c->deterministic) return 0;
+    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
+        nbytes += (int64_t)ls_comm_nccl_nbytes(c->mesh.n[sums[i]]);
+    return nbytes;
+}
+
+ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
+{
+    const ls_train_config *c = &l->cfg;
+    const double peak = ls_cluster_peak(cl, c->dtype) * c->world_size, rate = l->time.tokens_per_sec;
+    ls_plan_totals t = {-1, -1, -1};
+    if (peak > 0) t.mfu = rate * ls_flops_per_token(&c->model, c->seq_len) / peak;
+    if (q->tokens > 0) t.seconds = q->tokens / rate;
+    if (q->tokens > 0 && cl->power > 0 && !cl->cpu) t.kwh = cl->power * c->world_size * t.seconds / 3.6e6;
+    return t;
+}
+
 static void judge(const search *s, ls_planned *l)
 {
     const ls_cluster *cl = s->cl;
     const int64_t have = s->q->memory ? s->q->memory : cl->memory;
     const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
-    const int64_t need = cl->cpu ? l->worst.total * on_host : l->worst.total;
+    l->comm_bytes = comm_bytes(&l->cfg);
+    const int64_t need = cl->cpu ? l->worst.total * on_host : l->worst.total + l->comm_bytes;
     char a[32], b[32], c[32], d[32];
     l->host_bytes = l->worst.total * on_host;
     l->fits = need <= have;

@@ -15,7 +15,7 @@
 
 typedef struct ls_plan_memory {
     int64_t part[LS_N_PART]; /* rows of each part, shared places or not */
-    int64_t total;           /* the allocation                          */
+    int64_t total;           /* the allocation; on a GPU of its memory  */
 } ls_plan_memory;
 
 /* Seconds of one step of the slowest worker; the parts add up to `step`. */
@@ -36,6 +36,7 @@ typedef struct ls_planned {
     ls_plan_memory worst;
     int worst_rank;
     int64_t host_bytes; /* of all workers of a host */
+    int64_t comm_bytes; /* of a GPU, beside the plan: what sums in one order over NCCL work in */
     bool fits;
     char why[240]; /* it does not          */
     ls_prediction time;
@@ -54,7 +55,17 @@ typedef struct ls_planner_query {
     int max_tp;                      /* 0: no limit                */
     const char *strategy;            /* NULL: all                  */
     bool recompute;
+    bool cuda; /* GPUs compute; else cores, in fp32 */
+    ls_dtype dtype;
+    bool precision_given, no_deterministic;
+    double tokens; /* of a whole training, for its hours and energy; 0: not asked for */
 } ls_planner_query;
+
+/* What a whole training takes; below 0: not known. */
+typedef struct ls_plan_totals {
+    double mfu;          /* of the makers' peak                                           */
+    double seconds, kwh; /* for q->tokens; energy by the power limit of every device       */
+} ls_plan_totals;
 
 typedef struct ls_planner_result {
     ls_planned *layout; /* those that fit, fastest first; then the others, least memory first */
@@ -62,6 +73,8 @@ typedef struct ls_planner_result {
     int n_bad; /* combinations that cannot be, whatever the memory, with examples of why */
     char bad[6][240];
 } ls_planner_result;
+
+ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l);
 
 /* A configuration of the trainer's defaults for this layout. pp 1: schedule NULL. */
 ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, ls_mesh mesh, const char *schedule,
@@ -72,8 +85,12 @@ void ls_planner_share(const ls_cluster *cl, ls_train_config *c);
 /* Threads of worker `rank`, as the launcher gives them. */
 int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank);
 
-/* What worker `rank` will allocate. LS_E_CONFIG for a layout that cannot be, with the arithmetic. */
+/* What worker `rank` will allocate; of a GPU, which need not be there, without cuDNN's working space (compute/sizes.c). LS_E_CONFIG for a
+ * layout that cannot be, with the arithmetic. */
 ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int64_t val_seqs, ls_plan_memory *out);
+/* The same with a backend that is open: cuDNN's working space counts, too. */
+ls_status ls_planner_memory_on(const ls_train_config *c, ls_compute *compute, int rank, int64_t val_seqs,
+                               ls_plan_memory *out);
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out);
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);

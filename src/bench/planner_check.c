@@ -79,6 +79,10 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     if (json) LS_TRY(ls_ds_config_load(json, &ds));
     const ls_train_paths paths = {.train = none, .val = r->val_seqs ? none : NULL};
     const ls_train_facts facts = {.world_size = (int)world, .data_eos_id = -1};
+    const char *device =
+        json_string_value(under(root, "lockstep.device")); /* what auto was then, whatever it is here */
+    if (device && !strncmp(device, "cuda", 4) && strncmp(r->options.device, "cuda", 4)) r->options.device = "cuda";
+    if (device && !strcmp(device, "cpu")) r->options.device = "cpu";
     ls_status st = ls_train_resolve(&r->options, json ? &ds : NULL, &paths, &facts, &r->cfg);
     ls_ds_config_fini(&ds);
     LS_TRY(st);
@@ -162,7 +166,8 @@ static ls_status read_steps(ls_run_record *r, bool fastest)
         }
         for (int k = 0; k < N_COLUMN && st == LS_OK; k++) {
             const json_t *v = json_object_get(one, column[k]);
-            x[rows][k] = json_number_value(v);
+            x[rows][k] = json_is_null(v) ? NAN : json_number_value(v); /* null: not known of this step */
+            if (k && json_is_null(v)) continue;
             if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s: %s is missing or no number", where, column[k]);
             else if (k == 0 && !(x[rows][k] > 0))
                 st = ls_fail(LS_E_FORMAT, "%s: %s is %g: a step takes time", where, column[k], x[rows][k]);
@@ -231,7 +236,9 @@ typedef struct line {
 static void times_text(const line *l, int n, ls_str *out)
 {
     for (int i = 0; i < n; i++) {
-        ls_str_addf(out, "  %-22s %14.6g %14.6g", l[i].what, l[i].predicted, l[i].measured);
+        ls_str_addf(out, "  %-22s %14.6g ", l[i].what, l[i].predicted);
+        if (isnan(l[i].measured)) ls_str_addf(out, "%14s", "not known");
+        else ls_str_addf(out, "%14.6g", l[i].measured);
         if (l[i].measured > 0) ls_str_addf(out, "  %+7.1f %%", 100 * (l[i].predicted / l[i].measured - 1));
         ls_str_addc(out, '\n');
     }
@@ -265,6 +272,8 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "run", r->dir);
     ls_jsonw_put_str(&w, "cluster", cl->name);
+    ls_jsonw_put_str(&w, "device", r->cfg.device);
+    ls_jsonw_put_str(&w, "precision", r->cfg.precision);
     ls_jsonw_put_str(&w, "strategy", r->cfg.strategy);
     ls_jsonw_put_int(&w, "workers", r->cfg.world_size);
     ls_jsonw_put_int(&w, "pp", r->cfg.mesh.n[LS_AXIS_PP]);
@@ -281,11 +290,28 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
     ls_jsonw_close(&w);
     for (int side = 0; side < 2; side++) {
         ls_jsonw_put_open(&w, side ? "measured" : "predicted", '{');
-        for (int i = 0; i < n; i++) ls_jsonw_put_real(&w, l[i].what, side ? l[i].measured : l[i].predicted);
+        for (int i = 0; i < n; i++) {
+            const double v = side ? l[i].measured : l[i].predicted;
+            ls_jsonw_key(&w, l[i].what);
+            if (isnan(v)) ls_jsonw_null(&w);
+            else ls_jsonw_real(&w, v);
+        }
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
     ls_str_addc(out, '\n');
+}
+
+/* The GPU of this machine knows what cuDNN works in; where there is none the plan is made without it. */
+static bool open_gpu(const ls_train_config *c, ls_compute *out)
+{
+    ls_compute_open_opts o = ls_train_compute_opts(c);
+    if (strcmp(c->device, "cuda")) return false;
+    o.device = -1;
+    o.local_rank = 0;
+    if (ls_compute_open(out, "cuda", &o, 1) == LS_OK) return true;
+    ls_err_clear();
+    return false;
 }
 
 ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool json, ls_str *out, double *worst)
@@ -298,8 +324,12 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
     ls_plan_memory *plan = ls_alloc((size_t)c.world_size * sizeof *plan);
     if (!plan) return ls_nomem((size_t)c.world_size * sizeof *plan, "the plans");
     ls_status st = LS_OK;
+    ls_compute gpu;
+    const bool here = open_gpu(&c, &gpu);
     for (int k = 0; k < c.world_size && st == LS_OK; k++)
-        st = ls_planner_memory(&c, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
+        st = here ? ls_planner_memory_on(&c, &gpu, k, r->val_seqs, &plan[k])
+                  : ls_planner_memory(&c, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
+    if (here) ls_compute_close(&gpu);
     const line l[] = {{"tokens/s", t.tokens_per_sec, r->seen.tokens_per_sec},
                       {"step", t.step, r->seen.step},
                       {"forward", t.forward, r->seen.forward},

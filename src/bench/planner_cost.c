@@ -21,12 +21,18 @@ double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int 
 
 /* ---- units ---- */
 
+/* Bytes of an activation that travels. */
+static double width_of(const planner_worker *w)
+{
+    return w->c->dtype == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(w->c->dtype);
+}
+
 /* Sums between T shards that a unit's pass waits for (parallel/tensor.h): 4L + 2 of (R,C) a micro-batch, by rows a scatter and a gather each
  * and 2L gathers more. */
 static double seam(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
-    const double rows = (double)c->micro_batch * c->seq_len, bytes = rows * c->model.n_embd * w->cl->wire_bytes;
+    const double rows = (double)c->micro_batch * c->seq_len, bytes = rows * c->model.n_embd * width_of(w);
     const double gather = planner_collective_sec(w, LS_COLL_ALL_GATHER, T, T, bytes),
                  scatter = planner_collective_sec(w, LS_COLL_REDUCE_SCATTER, T, T, bytes),
                  one = by_rows ? scatter + gather : planner_collective_sec(w, LS_COLL_ALL_REDUCE, T, T, bytes),
@@ -58,9 +64,9 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
     const int T = c->mesh.n[LS_AXIS_TP];
-    const double whole = ls_cluster_unit(w->cl, workers, &c->model, c->micro_batch, c->seq_len, k);
+    const double whole = ls_cluster_unit(w->cl, workers, c->dtype, &c->model, c->micro_batch, c->seq_len, k);
     if (T == 1) return whole;
-    const double with = ls_cluster_shard(w->cl, workers, 2, &c->model, c->micro_batch, c->seq_len, k),
+    const double with = ls_cluster_shard(w->cl, workers, 2, c->dtype, &c->model, c->micro_batch, c->seq_len, k),
                  two = fmax(0, with - seam(w, 2, false, k));
     const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmin(two, fmax(0, 2 * two - whole)),
                  shared = with < 0 ? whole - each : 2 * (two - each);
@@ -196,7 +202,7 @@ static ls_status simulate(const planner_worker *w, const ls_schedule *s, ls_part
 static ls_status pipeline(planner_worker *w, ls_prediction *out)
 {
     const int P = w->c->mesh.n[LS_AXIS_PP];
-    const double bytes = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd * w->cl->wire_bytes;
+    const double bytes = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd * width_of(w);
     ls_part_cost *part = NULL;
     ls_schedule *s = NULL;
     ls_sim sim;
@@ -232,9 +238,9 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
 }
 
 /* Passes over memory, by workers that share a core one after the other. */
-static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd)
+static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd, ls_dtype dt)
 {
-    ls_cluster_passes p = ls_cluster_pass(cl, crowd.timed);
+    ls_cluster_passes p = ls_cluster_pass(cl, crowd.timed, dt);
     p.adamw *= crowd.slower;
     p.sumsq *= crowd.slower;
     p.add *= crowd.slower;
@@ -244,6 +250,10 @@ static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd)
 
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
 {
+    if (c->tf32)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "fp32 with --tf32: clusters have no times of TF32 products; plan fp32 or bf16");
+    LS_TRY(ls_cluster_check_precision(cl, c->dtype));
     LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
     planner_worker *w = ls_alloc(sizeof *w);
     if (!w) return ls_nomem(sizeof *w, "a prediction");
@@ -251,7 +261,7 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
     w->c = c;
     w->D = c->mesh.n[LS_AXIS_DP];
     w->crowd = ls_cluster_crowd(cl, c->mesh.world);
-    w->pass = passes(cl, w->crowd);
+    w->pass = passes(cl, w->crowd, c->dtype);
     w->threads = threads_asked(w);
     ls_status st;
     if (c->mesh.n[LS_AXIS_PP] > 1) {

@@ -29,6 +29,9 @@ typedef struct planner_worker {
     ls_prediction p;
 } planner_worker;
 
+/* The backend that a plan asks for sizes: of cores, or of a GPU that need not be there. */
+ls_status planner_sizes(const ls_train_config *c, int threads, ls_compute *out);
+
 /* The groups of worker `rank`, dry; with a clock where there is one. To be closed, also after a failure. */
 ls_status planner_groups(const ls_mesh *mesh, int rank, ls_dry_clock *clock, ls_run_groups *g);
 void planner_groups_close(ls_run_groups *g);

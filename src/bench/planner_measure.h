@@ -6,9 +6,14 @@
  *
  *   units        a few blocks between embed and head, forward, backward, and backward in two halves; of them every second worker's while
  *                the others wait; and the units of two shards
+ *   rates        of a GPU: large products, attention, bytes/s of the update, for shapes that were not measured
  *   passes       AdamW, the norm, sums of gradients, over the parameters of that model
  *   collectives  each kind over sizes, from a barrier, in memory that was not just used
  *   overlap      forward and backward alone, all_reduces alone, both at once
+ *   step         of a GPU: how long it has nothing to do between steps, while the host reads the norm and queues the update
+ *
+ * A GPU is opened by each worker through its plugin, as train does it; its times are read from its own clock, of passes that are recorded and
+ * replayed as the trainer's are.
  *
  * Every figure is a mean over repetitions, without those that took more than twice the median, or of the fastest tenth (a machine that others
  * use, too). Means, because they add up: a step of many parts holds the small disturbances that the median of a part leaves out. */
@@ -23,10 +28,14 @@ typedef struct ls_measure_opts {
     ls_model_config model; /* its width, heads, vocabulary, dropout                 */
     int seq_len;
     int micro[LS_MEASURE_MICRO], n_micro; /* micro-batch sizes; 0: 1 and 4            */
-    int workers[8], n_workers;            /* 0: 1, 2, 4 … up to the cores             */
+    int workers[8], n_workers;            /* 0: 1, 2, 4 … up to the cores, the GPUs   */
     double seconds;                       /* about; 0: 20                             */
     int64_t bucket;                       /* elements of the all_reduces of `overlap` */
     bool fastest;
+    bool cuda;  /* GPUs; else cores */
+    int device; /* its index; -1: by the local rank */
+    ls_dtype dtype;
+    bool no_deterministic;
     void *ctx;
     void (*say)(void *ctx, const char *text); /* progress; may be NULL */
 } ls_measure_opts;

@@ -2,6 +2,8 @@
  *
  *   planner_measure.c         starts the workers; overlap; statistics
  *   planner_measure_units.c   a worker's small model: its units and passes over memory
+ *   planner_measure_model.c   that model: its plan, memory, parameters
+ *   planner_measure_rates.c   a GPU's rates
  *   planner_measure_comm.c    collectives over sizes */
 #ifndef LS_BENCH_PLANNER_MEASURE_IMPL_H
 #define LS_BENCH_PLANNER_MEASURE_IMPL_H
@@ -12,6 +14,8 @@
 #define PLANNER_REPS   400          /* of anything, at most               */
 #define PLANNER_BUFFER (64LL << 20) /* bytes that collectives walk through */
 #define PLANNER_SHARDS 2            /* of a layer: what is measured        */
+
+#define PLANNER_LAYERS 4 /* of the small model, at most */
 
 enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, T_ALONE, PLANNER_TIMED };
 
@@ -31,25 +35,26 @@ typedef struct planner_bench {
     ls_comm *comm, *self, *tensor; /* all workers; itself; those with the other shards, or NULL */
     bool fastest;
     ls_train_config cfg;
-    ls_compute compute;
+    ls_compute compute; /* the worker's, with scratch of this model */
+    uint64_t serial;    /* names of its recorded passes: no other model has had it */
     ls_stages stages;
     ls_run_parts parts;
     ls_acts *split; /* with a backward in two halves */
     int d_row;
-    int32_t *ids, *target;
+    ls_micro mb;
     ls_hooks hooks;
 } planner_bench;
 
 typedef struct planner_times {
     double sec[PLANNER_TIMED];
     double shard[LS_N_UNIT_TIME]; /* with the sums between shards */
-    double apart, beside;         /* ls_cluster_passes'           */
+    double apart, beside, step;   /* ls_cluster_passes'           */
     double repetition;            /* seconds of one, all of it    */
 } planner_times;
 
 /* shards: of each layer, over as many neighbours; 1: whole layers. Collective. To be closed, also after a failure. */
 ls_status planner_bench_open(planner_bench *b, const ls_measure_opts *o, int micro, int shards, ls_comm *comm,
-                             int threads);
+                             const ls_compute *compute);
 void planner_bench_close(planner_bench *b);
 
 /* sec (LS_N_UNIT_TIME) but for the two halves of a block's backward. */
@@ -59,9 +64,15 @@ ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seco
 /* About what the small model takes once. */
 double planner_whole_pass(const double *sec);
 
+/* ---- rates of a GPU ---- */
+
+/* FLOP/s of products and attention; bytes/s and ramp are the caller's to derive. For about so long. */
+ls_status planner_time_rates(ls_compute *compute, double seconds, ls_cluster_rates *out);
+
 /* ---- collectives ---- */
 
 typedef struct planner_buffers {
+    const ls_compute *compute;
     char *whole, *part;
     int64_t at; /* bytes: the next piece of `whole` */
 } planner_buffers;

@@ -8,143 +8,79 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
-#include "core/rng.h"
 #include "core/stat.h"
-#include "parallel/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYERS 4
+/* ---- the clock ---- */
 
-/* ---- the model ---- */
+/* Points of a pass: on cores the time now; on a GPU marks in its queue, read when it has passed them. */
+typedef struct stamps {
+    int n;
+    ls_mark mark[8];
+    double at[8];
+} stamps;
 
-static ls_status acquire(void *ctx, int u, ls_pass pass)
+static ls_status stamp(planner_bench *b, stamps *s)
 {
-    return ls_strategy_acquire(((planner_bench *)ctx)->parts.strategy, u, pass);
-}
-
-void planner_bench_close(planner_bench *b)
-{
-    ls_acts_destroy(&b->split);
-    ls_run_parts_fini(&b->parts);
-    ls_comm_destroy(&b->tensor);
-    ls_comm_destroy(&b->self);
-}
-
-/* This worker's place, and whom it shares layers with. */
-static ls_status groups(planner_bench *b, int shards, ls_run_groups *g)
-{
-    const int rank = ls_comm_rank(b->comm);
-    LS_TRY(ls_comm_self(&b->self));
-    if (shards > 1) LS_TRY(ls_comm_split(b->comm, rank / shards, rank % shards, &b->tensor));
-    *g = (ls_run_groups){.at.at[LS_AXIS_TP] = rank % shards, .dp = b->self, .tp = b->tensor};
+    const ls_device *d = b->compute.device;
+    LS_ASSERT(s->n < (int)(sizeof s->at / sizeof s->at[0]));
+    if (d) return d->mark(d->ctx, &s->mark[s->n++]);
+    s->at[s->n++] = ls_now();
     return LS_OK;
 }
 
-static ls_status plan_bench(planner_bench *b, const ls_run_groups *g)
+static ls_status read_stamps(planner_bench *b, stamps *s)
 {
-    ls_run_parts *p = &b->parts;
-    const int64_t R = (int64_t)b->cfg.micro_batch * b->cfg.seq_len;
-    const ls_acts_opts two = {.B = b->cfg.micro_batch, .T = b->cfg.seq_len, .train = true, .pipe = true, .split = true};
-    LS_TRY(ls_run_plan(&b->cfg, &b->compute, g, 0, p));
-    if (b->tensor) ls_tensor_join(p->model, b->tensor);
-    LS_TRY(ls_acts_plan(&b->split, p->model, &two, &p->plan));
-    b->d_row = ls_plan_add(&p->plan, LS_PART_ACT, R * b->cfg.model.n_embd * 4, LS_PLAN_ALWAYS, "d x");
-    return ls_plan_layout(&p->plan);
-}
-
-/* As the trainer does: several workers take memory that their peers can read. */
-static ls_status take_memory(planner_bench *b)
-{
-    ls_plan *p = &b->parts.plan;
-    p->n_copy = ls_comm_size(b->comm);
-    LS_TRY(ls_plan_alloc(p, p->n_copy > 1));
-    if (p->n_copy == 1) return LS_OK;
-    void *memory = ls_comm_alloc(b->comm, (size_t)ls_plan_host_bytes(p));
-    return memory ? ls_plan_take(p, memory) : ls_nomem(p->total, "the memory plan");
-}
-
-static ls_status bind(planner_bench *b)
-{
-    ls_run_parts *p = &b->parts;
-    const uint64_t R = (uint64_t)b->cfg.micro_batch * (uint64_t)b->cfg.seq_len, V = (uint64_t)b->cfg.model.vocab_size;
-    ls_strategy_bind(p->strategy, &p->plan);
-    ls_acts_bind(b->split, p->model, &p->plan);
-    ls_acts_bind(p->acts, p->model, &p->plan);
-    b->split->da = ls_plan_at(&p->plan, b->d_row);
-    ls_input_bind(&p->input, &p->plan);
-    LS_TRY(ls_input_open(&p->input, 0, &b->ids, &b->target));
-    for (uint64_t i = 0; i < R; i++) {
-        b->ids[i] = (int32_t)(ls_rng_u64(1, i) % V);
-        b->target[i] = (int32_t)(ls_rng_u64(2, i) % V);
-    }
-    ls_model_init(p->model, 1);
-    ls_strategy_begin(p->strategy, 0);
-    b->hooks = (ls_hooks){.ctx = b, .acquire = acquire};
+    const ls_device *d = b->compute.device;
+    if (!d) return LS_OK;
+    LS_TRY(ls_compute_sync(&b->compute));
+    for (int i = 0; i < s->n; i++) LS_TRY(d->seconds(d->ctx, s->mark[i], &s->at[i]));
     return LS_OK;
-}
-
-ls_status planner_bench_open(planner_bench *b, const ls_measure_opts *o, int micro, int shards, ls_comm *comm,
-                             int threads)
-{
-    ls_run_groups g;
-    *b = (planner_bench){.comm = comm, .fastest = o->fastest, .parts.stages = &b->stages};
-    b->cfg =
-        (ls_train_config){.model = o->model,
-                          .world_size = shards,
-                          .seq_len = o->seq_len,
-                          .micro_batch = micro,
-                          .grad_accum = 1,
-                          .global_batch = micro,
-                          .compute = "cpu",
-                          .strategy = "single",
-                          .mesh = {.n = {[LS_AXIS_DP] = 1, [LS_AXIS_PP] = 1, [LS_AXIS_TP] = shards}, .world = shards},
-                          .interleave = 1,
-                          .bucket = 1,
-                          .gather_bucket = 1,
-                          .deterministic = true};
-    if (b->cfg.model.n_layer > LAYERS) b->cfg.model.n_layer = LAYERS;
-    LS_TRY(groups(b, shards, &g));
-    LS_TRY(ls_compute_open(&b->compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, threads));
-    LS_TRY(plan_bench(b, &g));
-    LS_TRY(take_memory(b));
-    return bind(b);
-}
-
-static ls_micro micro_of(const planner_bench *b)
-{
-    return (ls_micro){.ids = b->ids,
-                      .target = b->target,
-                      .B = b->cfg.micro_batch,
-                      .T = b->cfg.seq_len,
-                      .train = true,
-                      .dloss = 1.0 / (double)(b->cfg.micro_batch * b->cfg.seq_len),
-                      .drop_key = 7};
 }
 
 /* ---- units ---- */
 
+typedef ls_status (*walk)(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+
+/* Units first … last - 1, then a point. One worker's passes are recorded whole, as the trainer's are. */
+static ls_status pass(planner_bench *b, walk over, ls_acts *a, int first, int last, stamps *s)
+{
+    ls_compute *c = &b->compute;
+    const bool whole = c->ops->region_begin && ls_comm_size(b->comm) == 1;
+    bool queued = false;
+    if (whole)
+        LS_TRY(c->ops->region_begin(c, b->serial << 16 | (uint64_t)(a == b->split) << 8 | (uint64_t)s->n, &queued));
+    if (!queued) {
+        const ls_status st = over(b->parts.model, a, &b->mb, &b->hooks, first, last),
+                        end = whole ? c->ops->region_end(c) : LS_OK;
+        LS_TRY(st);
+        LS_TRY(end);
+    }
+    return stamp(b, s);
+}
+
+static ls_status queue_fwd_and_bwd(planner_bench *b, stamps *s)
+{
+    ls_acts *a = b->parts.acts;
+    const int head = b->parts.model->n_unit - 1;
+    LS_TRY(stamp(b, s));
+    LS_TRY(pass(b, ls_walk_fwd, a, 0, 1, s));
+    LS_TRY(pass(b, ls_walk_fwd, a, 1, head, s));
+    LS_TRY(pass(b, ls_walk_fwd, a, head, head + 1, s));
+    LS_TRY(pass(b, ls_walk_bwd, a, head, head + 1, s));
+    LS_TRY(pass(b, ls_walk_bwd, a, 1, head, s));
+    return pass(b, ls_walk_bwd, a, 0, 1, s);
+}
+
 ls_status planner_fwd_and_bwd(planner_bench *b, double *sec)
 {
-    ls_model *m = b->parts.model;
-    ls_acts *a = b->parts.acts;
-    ls_micro mb = micro_of(b);
-    const int L = m->n_unit - 2, head = m->n_unit - 1;
-    double t[7];
-    t[0] = ls_now();
-    LS_TRY(ls_walk_fwd(m, a, &mb, &b->hooks, 0, 1));
-    t[1] = ls_now();
-    LS_TRY(ls_walk_fwd(m, a, &mb, &b->hooks, 1, head));
-    t[2] = ls_now();
-    LS_TRY(ls_walk_fwd(m, a, &mb, &b->hooks, head, head + 1));
-    t[3] = ls_now();
-    LS_TRY(ls_walk_bwd(m, a, &mb, &b->hooks, head, head + 1));
-    t[4] = ls_now();
-    LS_TRY(ls_walk_bwd(m, a, &mb, &b->hooks, 1, head));
-    t[5] = ls_now();
-    LS_TRY(ls_walk_bwd(m, a, &mb, &b->hooks, 0, 1));
-    t[6] = ls_now();
+    const int L = b->parts.model->n_unit - 2;
+    stamps s = {0};
+    LS_TRY(queue_fwd_and_bwd(b, &s));
+    LS_TRY(read_stamps(b, &s));
+    const double *t = s.at;
     sec[LS_TIME_EMBED_FWD] = t[1] - t[0];
     sec[LS_TIME_BLOCK_FWD] = (t[2] - t[1]) / L;
     sec[LS_TIME_HEAD_FWD] = t[3] - t[2];
@@ -156,16 +92,14 @@ ls_status planner_fwd_and_bwd(planner_bench *b, double *sec)
 
 static ls_status two_halves(planner_bench *b, double *sec)
 {
-    ls_model *m = b->parts.model;
-    ls_micro mb = micro_of(b);
-    const int L = m->n_unit - 2, head = m->n_unit - 1;
-    LS_TRY(ls_walk_fwd(m, b->split, &mb, &b->hooks, 0, head));
-    const double t0 = ls_now();
-    LS_TRY(ls_walk_bwd_in(m, b->split, &mb, &b->hooks, 1, head));
-    const double t1 = ls_now();
-    LS_TRY(ls_walk_bwd_w(m, b->split, &mb, &b->hooks, 1, head));
-    sec[LS_TIME_BLOCK_IN] = (t1 - t0) / L;
-    sec[LS_TIME_BLOCK_W] = (ls_now() - t1) / L;
+    const int L = b->parts.model->n_unit - 2, head = b->parts.model->n_unit - 1;
+    stamps s = {0};
+    LS_TRY(pass(b, ls_walk_fwd, b->split, 0, head, &s));
+    LS_TRY(pass(b, ls_walk_bwd_in, b->split, 1, head, &s));
+    LS_TRY(pass(b, ls_walk_bwd_w, b->split, 1, head, &s));
+    LS_TRY(read_stamps(b, &s));
+    sec[LS_TIME_BLOCK_IN] = (s.at[1] - s.at[0]) / L;
+    sec[LS_TIME_BLOCK_W] = (s.at[2] - s.at[1]) / L;
     return LS_OK;
 }
 
@@ -173,7 +107,7 @@ double planner_whole_pass(const double *sec)
 {
     double sum = 0;
     for (int k = 0; k < LS_N_UNIT_TIME; k++)
-        sum += sec[k] * (k >= LS_TIME_BLOCK_FWD && k <= LS_TIME_BLOCK_W ? LAYERS : 1);
+        sum += sec[k] * (k >= LS_TIME_BLOCK_FWD && k <= LS_TIME_BLOCK_W ? PLANNER_LAYERS : 1);
     return sum;
 }
 
@@ -196,21 +130,24 @@ static ls_status passes(planner_bench *b, double *sec)
 {
     const ls_model *m = b->parts.model;
     ls_compute *c = &b->compute;
-    double n = 0, t[4];
-    t[0] = ls_now();
+    double n = 0;
+    stamps s = {0};
+    LS_TRY(stamp(b, &s));
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(b->parts.strategy, u);
         LS_TRY(c->ops->sumsq(c, b->parts.strategy->norm, o.grad, o.n, LS_NORM_BLOCK));
         n += (double)o.n;
     }
-    t[1] = ls_now();
+    LS_TRY(stamp(b, &s));
     LS_TRY(update(b));
-    t[2] = ls_now();
+    LS_TRY(stamp(b, &s));
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(b->parts.strategy, u);
-        LS_TRY(c->ops->add(c, o.grad, o.grad, o.param, o.n));
+        LS_TRY(c->ops->add(c, o.grad, o.grad, o.master, o.n));
     }
-    t[3] = ls_now();
+    LS_TRY(stamp(b, &s));
+    LS_TRY(read_stamps(b, &s));
+    const double *t = s.at;
     sec[T_SUMSQ] = (t[1] - t[0]) / n;
     sec[T_ADAMW] = (t[2] - t[1]) / n;
     sec[T_ADD] = (t[3] - t[2]) / n;
@@ -228,6 +165,7 @@ static ls_status master(planner_bench *b, double *sec)
     LS_TRY(ls_barrier(b->comm, LS_SITE));
     const double begin = ls_now();
     if (ls_comm_rank(b->comm) == 0) LS_TRY(update(b));
+    LS_TRY(ls_compute_sync(&b->compute));
     sec[T_ALONE] = ls_comm_rank(b->comm) == 0 ? (ls_now() - begin) / n : 0;
     return ls_barrier(b->comm, LS_SITE);
 }
@@ -242,6 +180,31 @@ static ls_status half(planner_bench *b, double *elapsed)
     if (works) LS_TRY(planner_fwd_and_bwd(b, sec));
     *elapsed = works ? ls_now() - begin : 0;
     return ls_barrier(b->comm, LS_SITE);
+}
+
+/* ---- between steps of a GPU ---- */
+
+/* Seconds of a step in which a GPU has nothing to do: from its last sum of squares, which the host waits for, to the update. (What follows the
+ * update is queued while it runs.) */
+static ls_status gap(planner_bench *b, double sumsq, double *step)
+{
+    enum { STEPS = 6 };
+    double n = 0, idle = 0, squares;
+    *step = 0;
+    if (!b->compute.device) return LS_OK;
+    for (int u = 0; u < b->parts.model->n_unit; u++) n += (double)ls_strategy_own(b->parts.strategy, u).n;
+    for (int k = 0; k < STEPS; k++) {
+        stamps units = {0}, s = {0};
+        LS_TRY(queue_fwd_and_bwd(b, &units));
+        LS_TRY(stamp(b, &s));
+        LS_TRY(ls_strategy_sum_squares(b->parts.strategy, &squares));
+        LS_TRY(stamp(b, &s));
+        LS_TRY(update(b));
+        LS_TRY(read_stamps(b, &s));
+        if (k) idle += s.at[1] - s.at[0] - n * sumsq; /* the first one warms up */
+    }
+    *step = idle > 0 ? idle / (STEPS - 1) : 0;
+    return LS_OK;
 }
 
 /* ---- repetitions ---- */
@@ -273,9 +236,8 @@ static ls_status slowest(ls_comm *c, double *sec, int n)
 /* Neighbours come from a barrier one after the other, and the first sum would count it. In a step they come from a sum. */
 static ls_status meet(planner_bench *shard)
 {
-    ls_micro mb = micro_of(shard);
     LS_TRY(ls_barrier(shard->comm, LS_SITE));
-    return ls_walk_fwd(shard->parts.model, shard->parts.acts, &mb, &shard->hooks, 0, 1);
+    return ls_walk_fwd(shard->parts.model, shard->parts.acts, &shard->mb, &shard->hooks, 0, 1);
 }
 
 /* What one repetition found. */
@@ -346,7 +308,8 @@ ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seco
     ls_status st = rep ? LS_OK : ls_nomem(PLANNER_REPS * sizeof *rep, "repetitions");
     int n = 0;
     bool enough = false;
-    if (st == LS_OK) st = repeat(b, shard, &rep[0]); /* the first one warms up */
+    /* the first one warms up; a GPU's libraries choose in the first, passes are recorded in the second */
+    for (int k = 0; k < (b->compute.device ? 3 : 1) && st == LS_OK; k++) st = repeat(b, shard, &rep[0]);
     if (st == LS_OK) st = planner_enough(b->comm, false, &enough);
     const double begin = ls_now();
     while (st == LS_OK && n < PLANNER_REPS && !enough) {
@@ -357,6 +320,7 @@ ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seco
     double each = (ls_now() - begin) / (n ? n : 1);
     if (st == LS_OK) st = planner_over_workers(b->comm, &each, 1);
     if (st == LS_OK) st = sum_up(b->comm, rep, n, b->fastest, out);
+    if (st == LS_OK) st = gap(b, out->sec[T_SUMSQ], &out->step);
     out->repetition = each;
     ls_free(rep);
     return st;

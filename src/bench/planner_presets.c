@@ -1,77 +1,135 @@
-/* planner_presets.c - machines that need not be measured to be planned for.
+/* planner_presets.c - GPUs that need not be measured to be planned for.
  *
- * Memory, bandwidths and link speeds are the makers' data sheets. `matmul` is what GPT-2 training in 16 bit reaches, not the data
- * sheet's peak (in brackets):
+ * Where the figures come from (docs/PLAN.md has the same table):
  *
- *            matmul TFLOP/s   memory GB/s   link GB/s            source
- *   v100     25.7  (125)       900           36.7 NVLink 2       fitted: below
- *   a100     140   (312)      2039          230   NVLink 3       45 % of peak, as published GPT-2 runs reach
- *   h100     400   (989)      3350          360   NVLink 4       40 % of peak, likewise
- *   h200     400   (989)      4800          360   NVLink 4       the h100's products, more and faster memory
+ *   data sheet   peak FLOP/s of dense products in each precision, memory, its bandwidth, NVLink and network, board power
+ *   measured     h200: products 720, attention 200 TFLOP/s in 16 bit (46 and 68 in fp32), 3.4 TB/s of memory, ramp and overheads, fitted on
+ *                the parts of one step of GPT-2 124M on one H200 (docs/results/gpu_h200_2026-11-15.md: 64 x 1024, bf16); the other cases of
+ *                that page are predicted, and tests/unit/test_planner.c compares them
+ *   assumed      a100, h100, b200: of their data sheets the shares that the H200 reaches: 73 % for products (69 % in fp32), 20 % for attention
+ *                (all the products' rate in fp32), 70 % of the memory's bandwidth; ramp by multiprocessors and rate
+ *   fitted       v100: products on the row of 1 GPU and the link on the row of 2 of a published run (GPT-2 small with its own head, one node
+ *                of V100-SXM2-16GB, 16 x 512 a step, fp16 with gradients in 16 bit, ZeRO-1: 29600.05 and 57289.31 tokens/s); the row of 4
+ *                (100791.44) is predicted, and compared by the same test
  *
- * v100 is fitted on a published run of one node of V100-SXM2-16GB (GPT-2 small with its own head, sequences of 512, 16 a step, fp16,
- * ZeRO-1 on 2 and more): matmul so that the row of 1 GPU (29600.05 tokens/s) comes out, the link so that the row of 2 (57289.31) does.
- * The row of 4 (100791.44) is then predicted; tests/unit/test_planner.c holds it to 10 %.
- *
- * Bytes that are planned are this program's, in fp32: a GPU backend with 16-bit activations would need less. */
+ * ramp: half of a tile's time, for half of the tiles: a tile of 128 x 256 has 65536 operations for each element of the inner dimension, and a
+ * multiprocessor does rate / multiprocessors of them a second; a quarter of that. */
 #include "bench/cluster_file.h"
 
 #include <stdio.h>
 #include <string.h>
 
-const char ls_cluster_presets[] = "v100, a100, h100, h200";
+const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
 
-#define GB (1000.0 * 1000 * 1000)
+#define GB                    (1000.0 * 1000 * 1000)
+#define TERA                  1e12
+#define RAMP(processors, fma) (0.25 * 65536 * (processors) / (fma))
+#define LIKE_H200(p32, p16)                                                         \
+    {                                                                               \
+        {0.69 * (p32), 0.69 * (p32), (p32)}, {0.728 * (p16), 0.202 * (p16), (p16)}, \
+            {0.728 * (p16), 0.202 * (p16), (p16)},                                  \
+    }
 
 static const ls_cluster preset[] = {
     {.name = "v100",
-     .source =
-         "V100-SXM2-16GB, 4 a node, NVLink 2, InfiniBand 100 Gb/s; products and link fitted on a published GPT-2 run",
+     .source = "V100-SXM2-16GB, 4 a node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data sheet; fp16 "
+               "products and the "
+               "link: fitted on a published GPT-2 run; attention, fp32 and memory rates: the shares of their peaks "
+               "that an H200 reaches",
      .hosts = 1,
      .devices = 4,
      .memory = 16LL << 30,
-     .matmul = 25.7e12,
-     .bandwidth = 900 * GB,
-     .inside = {15e-6, 36.7 * GB},
+     .rates = {{10.8 * TERA, 10.8 * TERA, 15.7 * TERA}, {0}, {26.95 * TERA, 26.95 * TERA, 125 * TERA}},
+     .bandwidth = 0.7 * 900 * GB,
+     .ramp = RAMP(80, 91 * TERA),
+     .power = 300,
+     .inside = {15e-6, 33.4 * GB},
      .between = {25e-6, 10 * GB}},
     {.name = "a100",
-     .source = "A100-SXM4-80GB, 8 a node, NVLink 3, InfiniBand 200 Gb/s a GPU; data sheet, products at 45 % of peak",
+     .source = "A100-SXM4-80GB, 8 a node, NVLink 3, InfiniBand 200 Gb/s a GPU, 400 W. Peaks, memory, links, power: "
+               "data sheet; rates: the "
+               "shares of the peaks that an H200 reaches",
      .hosts = 1,
      .devices = 8,
      .memory = 80LL << 30,
-     .matmul = 140e12,
-     .bandwidth = 2039 * GB,
+     .rates = LIKE_H200(19.5 * TERA, 312 * TERA),
+     .bandwidth = 0.7 * 2039 * GB,
+     .ramp = RAMP(108, 0.728 * 312 * TERA),
+     .power = 400,
      .inside = {12e-6, 230 * GB},
      .between = {20e-6, 22 * GB}},
     {.name = "h100",
-     .source = "H100-SXM5-80GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU; data sheet, products at 40 % of peak",
+     .source = "H100-SXM5-80GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, links, power: "
+               "data sheet; rates: the "
+               "shares of the peaks that an H200 reaches",
      .hosts = 1,
      .devices = 8,
      .memory = 80LL << 30,
-     .matmul = 400e12,
-     .bandwidth = 3350 * GB,
+     .rates = LIKE_H200(67 * TERA, 989.5 * TERA),
+     .bandwidth = 0.7 * 3350 * GB,
+     .ramp = RAMP(132, 0.728 * 989.5 * TERA),
+     .power = 700,
      .inside = {10e-6, 360 * GB},
      .between = {18e-6, 45 * GB}},
     {.name = "h200",
-     .source = "H200-SXM5-141GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU; data sheet, products at 40 % of peak",
+     .source = "H200-SXM5-141GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, links, power: "
+               "data sheet; rates: "
+               "measured, fitted on one step of GPT-2 124M on one H200 (docs/results/gpu_h200_2026-11-15.md)",
      .hosts = 1,
      .devices = 8,
      .memory = 141LL * 1000 * 1000 * 1000,
-     .matmul = 400e12,
-     .bandwidth = 4800 * GB,
+     .rates = {{46 * TERA, 68 * TERA, 67 * TERA},
+               {720 * TERA, 200 * TERA, 989.5 * TERA},
+               {720 * TERA, 200 * TERA, 989.5 * TERA}},
+     .bandwidth = 3.4 * TERA,
+     .ramp = RAMP(132, 720 * TERA),
+     .power = 700,
      .inside = {10e-6, 360 * GB},
      .between = {18e-6, 45 * GB}},
+    {.name = "b200",
+     .source = "B200-SXM-180GB, 8 a node, NVLink 5, InfiniBand 400 Gb/s a GPU, 1000 W. Peaks, memory, links, power: "
+               "data sheet; rates: the "
+               "shares of the peaks that an H200 reaches",
+     .hosts = 1,
+     .devices = 8,
+     .memory = 180LL * 1000 * 1000 * 1000,
+     .rates = LIKE_H200(75 * TERA, 2250 * TERA),
+     .bandwidth = 0.7 * 8000 * GB,
+     .ramp = RAMP(148, 0.728 * 2250 * TERA),
+     .power = 1000,
+     .inside = {10e-6, 720 * GB},
+     .between = {18e-6, 45 * GB}},
 };
+#define N_PRESET (sizeof preset / sizeof preset[0])
+
+static void take(const ls_cluster *p, ls_cluster *out)
+{
+    *out = *p;
+    out->wire_bytes = 4;        /* gradients travel in fp32 */
+    out->update_bytes = 4 + 24; /* gradient; master weight and moments in and out */
+    out->unit_overhead = 5e-6;
+    out->step_overhead = 0.9e-3;
+    out->overlap = 0.9;
+}
 
 bool ls_cluster_preset(const char *name, ls_cluster *out)
 {
-    for (size_t i = 0; i < sizeof preset / sizeof preset[0]; i++) {
+    for (size_t i = 0; i < N_PRESET; i++) {
         if (strcmp(name, preset[i].name)) continue;
-        *out = preset[i];
-        out->wire_bytes = 2;                /* 16-bit gradients and parameters travel */
-        out->update_bytes = 2 + 2 + 2 * 12; /* gradient, new parameter, master copy and moments in and out */
-        out->unit_overhead = 20e-6;
-        out->overlap = 0.9;
+        take(&preset[i], out);
+        return true;
+    }
+    return false;
+}
+
+bool ls_cluster_preset_of(const char *device, ls_cluster *out)
+{
+    for (size_t i = 0; i < N_PRESET; i++) {
+        char word[16] = "";
+        for (size_t k = 0; preset[i].name[k] && k + 1 < sizeof word; k++)
+            word[k] = (char)(k ? preset[i].name[k] : preset[i].name[k] - 'a' + 'A');
+        if (!strstr(device, word)) continue;
+        take(&preset[i], out);
         return true;
     }
     return false;

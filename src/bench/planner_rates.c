@@ -1,22 +1,35 @@
 /* planner_rates.c - what a cluster's numbers mean: seconds of a unit, of a pass over memory, of a collective.
  *
  *   unit        measured: of the shape nearest to the one asked for, scaled by its work; between two measured numbers of rows a straight
- *               line (what does not grow with rows, such as embed's gradient, is in its foot). Rates: work / matmul + bytes / bandwidth
+ *               line (what does not grow with rows, such as embed's gradient, is in its foot). Rates: products / their rate + attention /
+ *               its rate + bytes / bandwidth + what the last tiles of products leave idle + launches
  *   pass        measured with as many workers at work, as they share the memory's bandwidth
  *   collective  measured curve, straight lines between its points; or latency and bus bandwidth */
 #include "bench/cluster_file.h"
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct shape {
     double C, V, R, T;
 } shape;
 
+static double linear_of(shape s)
+{
+    return 24 * s.C * s.C * s.R;
+}
+
+static double attention_of(shape s)
+{
+    return 2 * s.C * s.R * s.T; /* causal: half of T x T */
+}
+
 static double work_of(shape s, ls_unit_time kind)
 {
-    const double linear = 24 * s.C * s.C * s.R, attention = 2 * s.C * s.R * s.T; /* causal: half of T x T */
+    const double linear = linear_of(s), attention = attention_of(s);
     switch (kind) {
     case LS_TIME_EMBED_FWD: return s.C * s.R;
     case LS_TIME_EMBED_BWD: return s.C * (s.V + s.R);
@@ -34,29 +47,97 @@ double ls_unit_work(const ls_model_config *m, int64_t B, int64_t T, ls_unit_time
     return work_of((shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
 }
 
-/* Elements that a pass reads and writes beside its products: norms, GELU, residuals, attention's rows. */
-static double touched(shape s, ls_unit_time kind)
+/* ---- by rates ---- */
+
+/* What a pass does: products, attention, bytes of memory that products do not hide, and the inner dimensions of its products, added up.
+ *
+ * Elements of (R,C) a block: 17 forward, 29 backward (norms, GELU, residuals, operands of products as far as they are not read while others
+ * multiply). They are fitted with the rates on one step whose parts are known (GPT-2, 64 x 1024, docs/results: blocks 58.6 ms of products
+ * and 5.4 of norms, softmax 3.3 of the classifier's 24.6). Inner dimensions: forward C, C, C and 4C; gradients of inputs 3C, C, 4C and C; of
+ * weights, which are cut along R, as much as C each; the classifier C and, for its input's gradient, V. */
+typedef struct pass_work {
+    double products, attention, bytes, depth;
+} pass_work;
+
+static pass_work pass_of(shape s, double width, ls_unit_time kind)
 {
+    const double linear = linear_of(s), attention = attention_of(s), rows = s.C * s.R * width;
     switch (kind) {
-    case LS_TIME_BLOCK_FWD: return 34 * s.C * s.R;
-    case LS_TIME_BLOCK_BWD: return 60 * s.C * s.R;
-    case LS_TIME_BLOCK_IN: return 40 * s.C * s.R;
-    case LS_TIME_BLOCK_W: return 20 * s.C * s.R;
-    case LS_TIME_HEAD_FWD: return 3 * s.V * s.R;
-    default: return work_of(s, kind);
+    case LS_TIME_EMBED_FWD: return (pass_work){.bytes = 2 * rows};
+    case LS_TIME_EMBED_BWD: return (pass_work){.bytes = 2 * rows + 4 * s.C * s.V};
+    case LS_TIME_BLOCK_FWD: return (pass_work){linear, attention, 17 * rows, 7 * s.C};
+    case LS_TIME_BLOCK_BWD: return (pass_work){2 * linear, 2.5 * attention, 29 * rows, 13 * s.C};
+    case LS_TIME_BLOCK_IN: return (pass_work){linear, 2.5 * attention, 19 * rows, 9 * s.C};
+    case LS_TIME_BLOCK_W: return (pass_work){linear, 0, 10 * rows, 4 * s.C};
+    case LS_TIME_HEAD_FWD: return (pass_work){work_of(s, kind), 0, 1.7 * s.V * s.R * width, 2 * s.C + s.V};
+    default: return (pass_work){.bytes = 8 * rows};
     }
 }
 
-static bool is_product(ls_unit_time kind)
+static ls_cluster_rates rates_of(const ls_cluster *c, ls_dtype dt)
 {
-    return kind >= LS_TIME_BLOCK_FWD && kind <= LS_TIME_HEAD_FWD;
+    ls_cluster_rates r = c->rates[ls_precision_index(dt)];
+    if (r.matmul <= 0) r.matmul = c->matmul;
+    if (r.attention <= 0) r.attention = r.matmul;
+    return r;
 }
 
-static double by_rates(const ls_cluster *c, shape s, ls_unit_time kind)
+static double by_rates(const ls_cluster *c, ls_dtype dt, shape s, ls_unit_time kind)
 {
-    return (is_product(kind) ? work_of(s, kind) / c->matmul : 0) + touched(s, kind) * c->wire_bytes / c->bandwidth +
+    const ls_cluster_rates r = rates_of(c, dt);
+    const pass_work w = pass_of(s, (double)ls_dtype_nbytes(dt), kind);
+    return w.products / r.matmul + w.attention / r.attention + w.bytes / c->bandwidth + w.depth * c->ramp +
            c->unit_overhead;
 }
+
+/* ---- precisions ---- */
+
+static bool measured_in(const ls_cluster *c, ls_dtype dt)
+{
+    for (int i = 0; i < c->n_units; i++)
+        if (c->units[i].tp == 1 && c->units[i].dtype == dt) return true;
+    return false;
+}
+
+bool ls_cluster_computes(const ls_cluster *c, ls_dtype dt)
+{
+    if (c->cpu && dt != LS_F32) return false;
+    return measured_in(c, dt) || (c->bandwidth > 0 && rates_of(c, dt).matmul > 0);
+}
+
+ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
+{
+    static const ls_dtype all[] = {LS_F32, LS_BF16, LS_F16};
+    char known[32] = "";
+    if (ls_cluster_computes(c, dt)) return LS_OK;
+    for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+        if (ls_cluster_computes(c, all[k]))
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
+                     ls_precision_word(all[k]));
+    if (c->cpu)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "--precision %s: cluster %s has CPUs, which compute in fp32; use --precision fp32 or a GPU "
+                       "cluster (%s)",
+                       ls_precision_word(dt), c->name, ls_cluster_presets);
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "--precision %s: cluster %s has no times of it; known there: %s. Measure it (plan --measure --device "
+        "cuda --precision %s) or use another precision",
+        ls_precision_word(dt), c->name, known[0] ? known : "none", ls_precision_word(dt));
+}
+
+ls_dtype ls_cluster_default_precision(const ls_cluster *c)
+{
+    if (c->cpu) return LS_F32;
+    return ls_cluster_computes(c, LS_BF16) ? LS_BF16 : ls_cluster_computes(c, LS_F16) ? LS_F16 : LS_F32;
+}
+
+double ls_cluster_peak(const ls_cluster *c, ls_dtype dt)
+{
+    return c->rates[ls_precision_index(dt)].peak;
+}
+
+/* ---- measured ---- */
 
 static double far(double a, double b)
 {
@@ -75,19 +156,27 @@ static double unlike(const ls_cluster_units *u, int workers, const ls_model_conf
            0.5 * far((double)u->T, T) + 0.5 * (u->dropout != (m->attn_pdrop > 0));
 }
 
+/* How much longer a pass of one shape takes than of another: by the rates where there are some, by its work alone where not. */
+static double ratio(const ls_cluster *c, ls_dtype dt, shape to, shape from, ls_unit_time kind)
+{
+    if (c->bandwidth > 0 && rates_of(c, dt).matmul > 0) return by_rates(c, dt, to, kind) / by_rates(c, dt, from, kind);
+    return work_of(to, kind) / work_of(from, kind);
+}
+
 /* Of a shard of tp; below 0 where nothing was measured. */
-static double measured(const ls_cluster *c, int workers, int tp, const ls_model_config *m, shape want,
+static double measured(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, shape want,
                        ls_unit_time kind)
 {
     double least = DBL_MAX, below_r = -1, above_r = DBL_MAX, below = 0, above = 0;
     for (int i = 0; i < c->n_units; i++)
-        if (c->units[i].tp == tp) least = fmin(least, unlike(&c->units[i], workers, m, want.T));
+        if (c->units[i].tp == tp && c->units[i].dtype == dt)
+            least = fmin(least, unlike(&c->units[i], workers, m, want.T));
     if (least == DBL_MAX) return -1;
     for (int i = 0; i < c->n_units; i++) {
         const ls_cluster_units *u = &c->units[i];
-        if (u->tp != tp || unlike(u, workers, m, want.T) > least + 1e-9) continue;
+        if (u->tp != tp || u->dtype != dt || unlike(u, workers, m, want.T) > least + 1e-9) continue;
         const shape had = shape_of(u), here = {want.C, want.V, had.R, want.T};
-        const double sec = u->sec[kind] * work_of(here, kind) / work_of(had, kind);
+        const double sec = u->sec[kind] * ratio(c, dt, here, had, kind);
         if (had.R <= want.R && had.R > below_r) below_r = had.R, below = sec;
         if (had.R >= want.R && had.R < above_r) above_r = had.R, above = sec;
     }
@@ -95,38 +184,43 @@ static double measured(const ls_cluster *c, int workers, int tp, const ls_model_
     if (is_below && is_above)
         return above_r > below_r ? below + (above - below) * (want.R - below_r) / (above_r - below_r) : below;
     const shape edge = {want.C, want.V, is_below ? below_r : above_r, want.T};
-    return (is_below ? below : above) * work_of(want, kind) / work_of(edge, kind);
+    return (is_below ? below : above) * ratio(c, dt, want, edge, kind);
 }
 
-double ls_cluster_unit(const ls_cluster *c, int workers, const ls_model_config *m, int64_t B, int64_t T,
+double ls_cluster_unit(const ls_cluster *c, int workers, ls_dtype dt, const ls_model_config *m, int64_t B, int64_t T,
                        ls_unit_time kind)
 {
     const shape want = {m->n_embd, m->vocab_size, (double)(B * T), (double)T};
-    const double sec = measured(c, workers, 1, m, want, kind);
-    return sec >= 0 ? sec : by_rates(c, want, kind);
+    const double sec = measured(c, workers, 1, dt, m, want, kind);
+    return sec >= 0 ? sec : by_rates(c, dt, want, kind);
 }
 
-double ls_cluster_shard(const ls_cluster *c, int workers, int tp, const ls_model_config *m, int64_t B, int64_t T,
-                        ls_unit_time kind)
+double ls_cluster_shard(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
+                        int64_t T, ls_unit_time kind)
 {
-    return measured(c, workers, tp, m, (shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
+    return measured(c, workers, tp, dt, m, (shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
 }
 
-ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers)
+/* Gradients, moments and master weights are fp32 in every precision. */
+ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt)
 {
-    if (!c->n_passes)
-        return (ls_cluster_passes){.workers = workers,
-                                   .adamw = c->update_bytes / c->bandwidth,
-                                   .alone = c->update_bytes / c->bandwidth,
-                                   .sumsq = c->wire_bytes / c->bandwidth,
-                                   .add = 3 * c->wire_bytes / c->bandwidth,
-                                   .overlap = c->overlap,
-                                   .apart = 1,
-                                   .beside = 1};
-    int best = 0;
-    for (int i = 1; i < c->n_passes; i++)
-        if (far(c->passes[i].workers, workers) < far(c->passes[best].workers, workers)) best = i;
-    return c->passes[best];
+    int best = -1;
+    for (int i = 0; i < c->n_passes; i++) {
+        if (c->passes[i].dtype != dt && c->bandwidth > 0) continue;
+        if (best < 0 || far(c->passes[i].workers, workers) < far(c->passes[best].workers, workers)) best = i;
+    }
+    if (best >= 0) return c->passes[best];
+    const double update = c->update_bytes + (dt == LS_F32 ? 0.0 : (double)ls_dtype_nbytes(dt));
+    return (ls_cluster_passes){.workers = workers,
+                               .dtype = dt,
+                               .adamw = update / c->bandwidth,
+                               .alone = update / c->bandwidth,
+                               .sumsq = sizeof(float) / c->bandwidth,
+                               .add = 3 * sizeof(float) / c->bandwidth,
+                               .overlap = c->overlap,
+                               .step = c->step_overhead,
+                               .apart = 1,
+                               .beside = 1};
 }
 
 /* ---- who is where ---- */

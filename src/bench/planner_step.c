@@ -111,7 +111,7 @@ ls_status planner_open(planner_worker *w, int rank)
     w->g = (ls_run_groups){0};
     w->clock = (ls_dry_clock){.seconds = seconds, .ctx = w};
     w->world = NULL;
-    LS_TRY(ls_compute_open(&w->compute, w->c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, 1));
+    LS_TRY(planner_sizes(w->c, 1, &w->compute));
     LS_TRY(planner_groups(&w->c->mesh, rank, &w->clock, &w->g));
     LS_TRY(ls_comm_dry_clocked(rank, world, &w->clock, &w->world));
     LS_TRY(ls_run_plan_strategy(w->c, &w->compute, &w->g, &w->parts));

@@ -31,35 +31,38 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
 {
     char size[96], a[32], crowd[128];
     const int64_t have = q->memory ? q->memory : cl->memory;
-    ls_str_addf(out,
-                "model %s (%s, %d ids in its vocabulary), %lld sequences of %d ids a step, %d worker%s of %s (%s%s)\n",
-                q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
-                q->seq_len, q->workers, q->workers == 1 ? "" : "s", cl->name, ls_human_bytes(a, (double)have),
-                cl->cpu ? " a host" : " a device");
+    ls_str_addf(
+        out, "model %s (%s, %d ids in its vocabulary), %lld sequences of %d ids a step, %s, %d worker%s of %s (%s%s)\n",
+        q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
+        q->seq_len, ls_precision_word(q->cuda ? q->dtype : LS_F32), q->workers, q->workers == 1 ? "" : "s", cl->name,
+        ls_human_bytes(a, (double)have), cl->cpu ? " a host" : " a device");
     ls_str_addf(out, "%s\n", cl->source);
     ls_crowd_words(cl, q->workers, crowd);
     if (crowd[0]) ls_str_addf(out, "%s\n", crowd);
     ls_str_addc(out, '\n');
 }
 
-static void table(const ls_planner_result *r, int top, ls_str *out)
+static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
 {
     double by;
     const char *unit = unit_of(r, &by);
-    ls_str_addf(out,
-                "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s    step s  bubble  exposed   "
-                "worst worker, %s: param  grad   opt   act  rest  total\n",
-                unit);
+    ls_str_addf(
+        out,
+        "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s     MFU    step s  bubble  exposed   "
+        "worst worker, %s: param  grad   opt   act  rest  total\n",
+        unit);
     for (int i = 0; i < r->n_fit && (!top || i < top); i++) {
         const ls_planned *l = &r->layout[i];
         const ls_train_config *c = &l->cfg;
         const int64_t *p = l->worst.part;
-        char schedule[40];
+        char schedule[40], mfu[16] = "-";
+        const double share = ls_planner_totals(cl, q, l).mfu;
+        if (share >= 0) snprintf(mfu, sizeof mfu, "%.1f%%", 100 * share);
         snprintf(schedule, sizeof schedule, c->interleave > 1 ? "%.20s x %d" : "%.20s", c->schedule ? c->schedule : "-",
                  c->interleave);
-        ls_str_addf(out, "%3d  %-8s %3d %3d %3d  %-15s %5d x %-5d %10.0f %9.4g  %5.1f%%   %5.1f%%   %*s", i + 1,
+        ls_str_addf(out, "%3d  %-8s %3d %3d %3d  %-15s %5d x %-5d %10.0f  %6s %9.4g  %5.1f%%   %5.1f%%   %*s", i + 1,
                     c->strategy, c->mesh.n[LS_AXIS_DP], c->mesh.n[LS_AXIS_PP], c->mesh.n[LS_AXIS_TP], schedule,
-                    c->micro_batch, c->grad_accum, l->time.tokens_per_sec, l->time.step, 100 * l->time.bubble,
+                    c->micro_batch, c->grad_accum, l->time.tokens_per_sec, mfu, l->time.step, 100 * l->time.bubble,
                     100 * l->time.exposed / l->time.step, 18, "");
         for (int k = 0; k < LS_PART_BUCKET; k++) ls_str_addf(out, " %5.2f", (double)p[k] / by);
         ls_str_addf(out, " %5.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK]) / by,
@@ -104,6 +107,8 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_tr
     ls_str_addf(out, " --seq_length %d --micro_batch_size_per_gpu %d --grad_accum_steps %d", q->seq_len, c->micro_batch,
                 c->grad_accum);
     if (!cl->cpu) ls_str_add(out, " --device cuda");
+    if (q->precision_given || (!cl->cpu && c->dtype != LS_BF16)) ls_str_addf(out, " --precision %s", c->precision);
+    if (q->no_deterministic) ls_str_add(out, " --no_deterministic");
     if (q->vocab_given) ls_str_addf(out, " --vocab_size %d", q->model.vocab_size);
     if (q->dropout_given) ls_str_addf(out, " --dropout %g", q->model.attn_pdrop);
     if (W > 1 && !launcher) ls_str_addf(out, " -n %d", W);
@@ -116,14 +121,38 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_tr
     if (q->model.variant != LS_VARIANT_HF) ls_str_addf(out, " --variant %s", ls_variant_word(q->model.variant));
 }
 
+/* The best one's MFU, and the time and energy of the whole training where they were asked for. */
+static void totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l, ls_str *out)
+{
+    const ls_plan_totals t = ls_planner_totals(cl, q, l);
+    const int W = l->cfg.world_size;
+    if (t.mfu >= 0)
+        ls_str_addf(out, "MFU %.1f %% of %g TFLOP/s a device (%s, dense peak)\n", 100 * t.mfu,
+                    ls_cluster_peak(cl, l->cfg.dtype) / 1e12, ls_precision_word(l->cfg.dtype));
+    if (t.seconds < 0) return;
+    ls_str_addf(out, "%.4g tokens: %.4g hours", q->tokens, t.seconds / 3600);
+    if (t.kwh >= 0)
+        ls_str_addf(out,
+                    ", %.4g kWh (estimate: %d x %g W, the board's power limit, all the time; no host, no cooling)\n",
+                    t.kwh, W, cl->power);
+    else ls_str_addf(out, "; energy is not known: cluster %s has no power_watts\n", cl->name);
+}
+
+static void put_known(ls_jsonw *w, const char *key, double v)
+{
+    if (v >= 0) ls_jsonw_put_real(w, key, v);
+    else ls_jsonw_key(w, key), ls_jsonw_null(w);
+}
+
 void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
 {
     head_of(cl, q, out);
     if (r->n_fit) {
-        table(r, top, out);
+        table(cl, q, r, top, out);
         ls_str_add(out, "\nbest: ");
         command(cl, q, &r->layout[0].cfg, out);
         ls_str_addc(out, '\n');
+        totals(cl, q, &r->layout[0], out);
     } else {
         ls_str_add(out, "no layout fits.\n");
     }
@@ -137,6 +166,7 @@ static void memory(ls_jsonw *w, const ls_planned *l)
     for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), l->worst.part[p]);
     ls_jsonw_put_int(w, "planned", l->worst.total);
     ls_jsonw_put_int(w, "host", l->host_bytes);
+    ls_jsonw_put_int(w, "comm", l->comm_bytes);
     ls_jsonw_close(w);
 }
 
@@ -144,6 +174,7 @@ static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q,
 {
     const ls_train_config *c = &l->cfg;
     const ls_prediction *t = &l->time;
+    const ls_plan_totals all = ls_planner_totals(cl, q, l);
     ls_str words = {0};
     ls_jsonw_open(w, '{');
     ls_jsonw_put_str(w, "strategy", c->strategy);
@@ -157,6 +188,9 @@ static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q,
     ls_jsonw_put_bool(w, "fits", l->fits);
     if (!l->fits) ls_jsonw_put_str(w, "why", l->why);
     ls_jsonw_put_real(w, "tokens_per_sec", t->tokens_per_sec);
+    put_known(w, "mfu", all.mfu);
+    put_known(w, "hours", all.seconds >= 0 ? all.seconds / 3600 : -1);
+    put_known(w, "energy_kwh", all.kwh);
     ls_jsonw_put_real(w, "step_sec", t->step);
     ls_jsonw_put_real(w, "forward_sec", t->forward);
     ls_jsonw_put_real(w, "backward_sec", t->backward);
@@ -182,6 +216,12 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     ls_jsonw_put_int(&w, "global_batch", q->global_batch);
     ls_jsonw_put_int(&w, "seq_length", q->seq_len);
     ls_jsonw_put_int(&w, "workers", q->workers);
+    ls_jsonw_put_str(&w, "precision", ls_precision_word(q->cuda ? q->dtype : LS_F32));
+    put_known(&w, "tokens", q->tokens > 0 ? q->tokens : -1);
+    put_known(&w, "power_watts", cl->power > 0 ? cl->power : -1);
+    put_known(&w, "peak_flops",
+              ls_cluster_peak(cl, q->cuda ? q->dtype : LS_F32) > 0 ? ls_cluster_peak(cl, q->cuda ? q->dtype : LS_F32)
+                                                                   : -1);
     if (cl->cpu)
         ls_jsonw_put_real(&w, "workers_per_core", (double)ls_cluster_crowd(cl, q->workers).on_host / cl->devices);
     ls_jsonw_put_str(&w, "cluster", cl->name);

@@ -16,11 +16,11 @@
 #include <string.h>
 
 typedef struct options {
-    const char *model, *variant, *data, *cluster, *strategy, *out, *check;
+    const char *model, *variant, *data, *cluster, *strategy, *out, *check, *precision, *device;
     int64_t vocab_size, global_batch, seq_length, workers, bucket, top, max_tp;
-    double memory, seconds, dropout;
+    double memory, seconds, dropout, tokens;
     ls_opt_list micro, measure_workers;
-    bool recompute, measure, json, all, fastest;
+    bool recompute, measure, json, all, fastest, no_deterministic;
 } options;
 
 static const ls_opt table[] = {
@@ -36,7 +36,11 @@ static const ls_opt table[] = {
      NULL},
     {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512", "ids in a sequence", NULL},
     {"cluster", LS_OPT_STR, offsetof(options, cluster), "FILE|PRESET|this", "this",
-     "a cluster file, v100, a100, h100, h200, or this machine, measured now", NULL},
+     "a cluster file, v100, a100, h100, h200, b200, or this machine, measured now", NULL},
+    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
+     "type of parameters and activations [as train: bf16 on GPUs, fp32 on cores; v100: fp16]", NULL},
+    {"tokens", LS_OPT_REAL, offsetof(options, tokens), "N", NULL,
+     "tokens of the whole training: print its hours and, where the power is known, its energy", NULL},
     {"workers", LS_OPT_INT, offsetof(options, workers), "N", "0", "[all devices of the cluster; cpu: a worker a core]",
      NULL},
     {"memory", LS_OPT_REAL, offsetof(options, memory), "GiB", "0", "of a device, or (cpu) of a host [the cluster's]",
@@ -48,17 +52,21 @@ static const ls_opt table[] = {
     {"bucket", LS_OPT_INT, offsetof(options, bucket), "N", "0", "elements of a gradient bucket, as for train [1048576]",
      NULL},
     {"recompute", LS_OPT_SWITCH, offsetof(options, recompute), NULL, NULL, "blocks keep their input only", NULL},
+    {"no_deterministic", LS_OPT_SWITCH, offsetof(options, no_deterministic), NULL, NULL,
+     "as for train: GPUs may use sums and kernels without one order", NULL},
     {"top", LS_OPT_INT, offsetof(options, top), "N", "15", "layouts to show", "Output"},
     {"all", LS_OPT_SWITCH, offsetof(options, all), NULL, NULL,
      "show every layout, and why each of the others does not fit", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object", NULL},
     {"measure", LS_OPT_SWITCH, offsetof(options, measure), NULL, NULL,
      "time this machine and write a cluster file (docs/PLAN.md)", "Cluster files"},
+    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda|cuda:N", "cpu", "what of this machine to measure",
+     NULL},
     {"out", LS_OPT_STR, offsetof(options, out), "FILE", NULL, "where [stdout]", NULL},
     {"seconds", LS_OPT_REAL, offsetof(options, seconds), "S", "20", "about how long to measure", NULL},
     {"micro", LS_OPT_LIST, offsetof(options, micro), "B ...", NULL, "micro-batches to measure, at most 4 [1 4]", NULL},
     {"measure_workers", LS_OPT_LIST, offsetof(options, measure_workers), "W ...", NULL,
-     "numbers of workers to measure, at most 8 [1 2 4 … up to the cores]", NULL},
+     "numbers of workers to measure, at most 8 [1 2 4 … up to the cores or GPUs]", NULL},
     {"fastest", LS_OPT_SWITCH, offsetof(options, fastest), NULL, NULL,
      "of repetitions and steps the fastest tenth, not nearly all: others use this machine, too", NULL},
     {"check", LS_OPT_STR, offsetof(options, check), "RUN_DIR", NULL,
@@ -83,6 +91,10 @@ static const struct {
     {"vocab_size", "is for a ranking or --measure: a run says itself what it had", RANK | MEASURE},
     {"cluster", "is for a ranking or --check: --measure makes one", RANK | CHECK},
     {"global_batch", "is for a ranking", RANK},
+    {"tokens", "is for a ranking", RANK},
+    {"device", "is for --measure and --cluster this: a cluster file or preset names its own", MEASURE | TIMES},
+    {"precision", "is for a ranking or --measure: a run names its own", RANK | MEASURE},
+    {"no_deterministic", "is for a ranking or --measure: a run names its own", RANK | MEASURE},
     {"workers", "is for a ranking", RANK},
     {"memory", "is for a ranking", RANK},
     {"strategy", "is for a ranking", RANK},
@@ -106,6 +118,8 @@ static ls_status check_modes(const options *o, const unsigned char *given)
             return ls_fail(LS_E_ARG, "--%s %s; leave it out", only[i].name, only[i].words);
     if (is_given(given, "memory") && !(o->memory * GIB >= 1 && o->memory * GIB < 4e18))
         return ls_fail(LS_E_ARG, "--memory %g GiB: at least a byte, and less than 4e9 GiB", o->memory);
+    if (is_given(given, "tokens") && !(o->tokens >= 1 && o->tokens <= 1e18))
+        return ls_fail(LS_E_ARG, "--tokens %g: at least 1, and at most 1e18", o->tokens);
     if (is_given(given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
         return ls_fail(LS_E_ARG, "--dropout %g: a rate is at least 0 and below 1", o->dropout);
     if (is_given(given, "vocab_size") && (o->vocab_size < 1 || o->vocab_size > INT_MAX))
@@ -214,12 +228,27 @@ static ls_status numbers(const ls_opt_list *l, const char *name, int most, int *
     return LS_OK;
 }
 
+static ls_status read_device(const char *text, ls_measure_opts *mo)
+{
+    int64_t n = -1;
+    mo->cuda = !strncmp(text, "cuda", 4);
+    const bool index = mo->cuda && text[4] == ':' && ls_parse_i64(text + 5, &n) && n >= 0 && n <= 1023;
+    if (strcmp(text, "cpu") && strcmp(text, "cuda") && !index)
+        return ls_fail(LS_E_ARG, "--device %.40s: it is cpu, cuda, or cuda:N for the N-th GPU, from 0 on", text);
+    mo->device = (int)n;
+    return LS_OK;
+}
+
 static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster *cl)
 {
     mo->say = say;
     mo->seconds = o->seconds;
     mo->bucket = o->bucket;
     mo->fastest = o->fastest;
+    if (!o->check) LS_TRY(read_device(o->device, mo));
+    if (o->precision) (void)ls_precision_parse(o->precision, &mo->dtype);
+    else if (!o->check) mo->dtype = mo->cuda ? LS_BF16 : LS_F32; /* as train */
+    if (!o->check) mo->no_deterministic = o->no_deterministic;
     if (o->micro.n) LS_TRY(numbers(&o->micro, "micro", LS_MEASURE_MICRO, mo->micro, &mo->n_micro));
     if (o->measure_workers.n) LS_TRY(numbers(&o->measure_workers, "measure_workers", 8, mo->workers, &mo->n_workers));
     return ls_planner_measure(mo, cl);
@@ -257,7 +286,11 @@ static ls_status check_run(const options *o)
                               .micro = {r.cfg.micro_batch},
                               .n_micro = 1,
                               .workers = {r.cfg.world_size},
-                              .n_workers = 1};
+                              .n_workers = 1,
+                              .cuda = !strcmp(r.cfg.device, "cuda"),
+                              .device = r.cfg.device_index,
+                              .dtype = r.cfg.dtype,
+                              .no_deterministic = !r.cfg.deterministic};
         const int cores = ls_cores_usable(), asked = r.cfg.threads; /* as many cores a worker as it had */
         if (asked && cores / asked > r.cfg.world_size) mo.workers[mo.n_workers++] = cores / asked;
         st = measure_this(o, &mo, &cl);
@@ -281,6 +314,9 @@ static ls_status rank(const options *o)
                           .max_tp = (int)o->max_tp,
                           .strategy = o->strategy,
                           .recompute = o->recompute,
+                          .no_deterministic = o->no_deterministic,
+                          .tokens = o->tokens,
+                          .precision_given = o->precision != NULL,
                           .data = o->data,
                           .from = o->model,
                           .vocab_given = o->vocab_size > 0,
@@ -297,6 +333,13 @@ static ls_status rank(const options *o)
         LS_TRY(measure_this(o, &mo, &cl));
     } else {
         LS_TRY(ls_cluster_open(o->cluster, &cl));
+    }
+    q.cuda = !cl.cpu;
+    q.dtype = ls_cluster_default_precision(&cl);
+    if (o->precision) (void)ls_precision_parse(o->precision, &q.dtype);
+    if (ls_cluster_check_precision(&cl, q.dtype) != LS_OK) {
+        ls_cluster_fini(&cl);
+        return LS_E_UNSUPPORTED;
     }
     const int64_t places = (int64_t)cl.hosts * cl.devices, workers = o->workers ? o->workers : places;
     if (workers > places && !cl.cpu)
@@ -339,7 +382,7 @@ ls_status plan_layouts(int argc, char **argv)
     if (help) {
         cli_help(
             "plan --model NAME --global-batch N --cluster FILE|PRESET|this [OPTIONS]\n"
-            "       lockstep plan --measure [--model NAME] [--out FILE]\n"
+            "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
             "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
             "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]     (its own --help)",
             "Ranks every layout of a model over a cluster's workers that fits: strategy, replicas, stages, schedule, "
@@ -348,6 +391,8 @@ ls_status plan_layouts(int argc, char **argv)
             "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n"
             "  lockstep plan --model gpt2 --global-batch 64 --seq-length 256 --cluster here.json --workers 8\n"
             "  lockstep plan --model gpt2-xl --global-batch 512 --seq-length 1024 --cluster a100 --workers 8\n"
+            "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9\n"
+            "  lockstep plan --measure --device cuda --model gpt2 --seq-length 1024 --micro 64 --out gpu.json\n"
             "  lockstep plan --check runs/zero2 --cluster here.json",
             table, N_OPT);
         return LS_OK;

@@ -3,6 +3,7 @@
 
 #include "compute/cpu/cpu_impl.h"
 #include "compute/load.h"
+#include "compute/sizes.h"
 #include "core/cores.h"
 
 #include <omp.h>
@@ -70,6 +71,8 @@ static const backend backends[] = {
 
 static const backend *backend_of(const ls_compute *c)
 {
+    static const backend none = {NULL, compute_sizes_scratch, compute_sizes_describe};
+    if (compute_sizes_only(c)) return &none;
     for (int i = 0; i < N_BACKEND; i++)
         if (backends[i].ops == c->ops) return &backends[i];
     return NULL;

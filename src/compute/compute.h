@@ -232,6 +232,10 @@ typedef struct ls_compute_open_opts {
  * names what exists, or why a plugin does not work here. */
 ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread);
 
+/* The CUDA backend without a device: its types and sizes and no operation, so that a plan can be made for a GPU on a machine that has none
+ * (compute/sizes.c). What differs from the real one: scratch of cuDNN, where it is the largest. Nothing is held: no need to close it. */
+ls_status ls_compute_open_sizes(ls_compute *c, ls_dtype dtype);
+
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s);
 

@@ -93,7 +93,7 @@ expect 0 "do not fit; the nearest:" plan --model gpt2-xl --global-batch 64 --seq
 expect 5 "no layout of 4 workers fits; the least: needs " plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
 expect 0 "a global batch of 6 sequences leaves 2 over" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
 expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global-batch 16 --cluster h100
-expect 2 "no such file, and no preset (v100, a100, h100, h200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
+expect 2 "no such file, and no preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
 expect 2 "gpt2 has 1024 positions" plan --model gpt2 --global-batch 8 --seq-length 2048 --cluster v100
 expect 2 "a number from 1 up" plan --model gpt2 --global-batch -8 --cluster v100
 echo '{"format": "lockstep-cluster 1", "devices_per_host": 2}' >"$SCRATCH/bad.json"
@@ -104,9 +104,38 @@ expect 0 "usage: lockstep plan --schedule" plan --schedule 1f1b --help
 
 # the command can be run as printed
 expect 0 "best: lockstep train --data DIR --model gpt2 .* --device cuda .*-n 4 --strategy" plan --model gpt2 --global-batch 16 --cluster v100 --strategy ddp
-expect 0 "best: mpirun -np 16 lockstep train .*--device cuda --dropout 0.25 --strategy zero2" plan --model tiny --seq-length 64 --global-batch 16 --cluster v100 --workers 16 --strategy zero2 --max-tp 1 --dropout 0.25
+expect 0 "best: mpirun -np 16 lockstep train .*--device cuda --precision fp16 --dropout 0.25 --strategy zero2" plan --model tiny --seq-length 64 --global-batch 16 --cluster v100 --workers 16 --strategy zero2 --max-tp 1 --dropout 0.25
 expect 0 "best: mpirun -np 128 lockstep train" plan --model tiny --seq-length 64 --global-batch 128 --cluster h100 --workers 128 --strategy ddp --max-tp 1
 grep -q -- " -n " "$SCRATCH/out" && bad "-n beside mpirun: $(grep best "$SCRATCH/out")"
+
+# precisions, and what a whole training takes
+expect 0 "16 sequences of 512 ids a step, bf16, 8 workers of h200" plan --model gpt2 --global-batch 16 --cluster h200
+expect 0 "ids a step, fp16, 4 workers of v100" plan --model gpt2 --global-batch 16 --cluster v100
+grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16 is left out of the command: $(grep best "$SCRATCH/out")"
+expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global-batch 16 --cluster b200 --precision fp32 --workers 1
+expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global-batch 16 --cluster h200 --no_deterministic --workers 1
+expect 2 "--precision bf16: cluster v100 has no times of it; known there: fp32, fp16" plan --model gpt2 --global-batch 16 --cluster v100 --precision bf16
+expect 2 "--precision fp16: cores compute in fp32" plan --measure --precision fp16
+expect 2 "precision" plan --model gpt2 --global-batch 16 --cluster h200 --precision fp8
+expect 2 "--precision is for a ranking or --measure" plan --check "$SCRATCH" --precision bf16
+expect 2 "--device is for --measure and --cluster this" plan --model gpt2 --global-batch 16 --cluster h200 --device cuda
+expect 2 "--device tpu: it is cpu, cuda, or cuda:N" plan --measure --device tpu
+expect 2 "--tokens is for a ranking" plan --measure --tokens 1e9
+expect 2 "--tokens -1: at least 1" plan --model gpt2 --global-batch 16 --cluster h200 --tokens -1
+expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board's power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
+grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s a device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
+for p in fp32 bf16; do plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9 --precision $p --json >"$SCRATCH/$p.json" || bad "$p"; done
+python3 - "$SCRATCH" <<'PY' || bad "JSON of precisions"
+import json, sys
+wide, half = (json.load(open(f"{sys.argv[1]}/{p}.json")) for p in ("fp32", "bf16"))
+assert (wide["precision"], half["precision"], half["tokens"], half["power_watts"]) == ("fp32", "bf16", 1e10, 700)
+a, b = ({l["micro_batch"]: l for l in d["layouts"]}[64] for d in (wide, half))
+assert b["tokens_per_sec"] > 5 * a["tokens_per_sec"] and 0.4 < b["mfu"] < 0.6
+assert abs(b["hours"] * 3600 * b["tokens_per_sec"] / 1e10 - 1) < 1e-9 and abs(b["energy_kwh"] - 0.7 * b["hours"]) < 1e-9
+m, n = a["memory"], b["memory"]
+assert m["parameters"] == 2 * n["parameters"] and m["gradients"] == n["gradients"]       # fp32 gradients
+assert n["optimizer"] * 2 == m["optimizer"] * 3 and 1.9 < m["activations"] / n["activations"] < 2.0  # and an fp32 master copy
+PY
 
 # what cannot be says why; what is not used is refused
 expect 2 "no layout of 1 worker can be: dp 1: a replica's 2053 sequences are no product of a micro-batch and an accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
@@ -179,6 +208,24 @@ for f in "-n 1" "-n 1 --threads 1" "-n 2 --strategy zero2" "-n 2 --pp 2 --schedu
   grep -q "NOT EQUAL" "$SCRATCH/out" && bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
 done
 
+# a GPU (emulated): measured, and runs in 16 bits whose bytes are the plan's
+emu=${LS_BUILD:-$LS_SOURCE/build}/emu
+if [ -f "$emu/lockstep_cuda.so" ]; then
+  gpu() { env LS_PLUGIN_DIR="$emu" LS_GEMM_TUNE=0 XDG_CACHE_HOME="$SCRATCH/cache" "$@"; }
+  expect 2 "plan --measure, worker 0: there is no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8
+  expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
+  expect 0 "1e+06 tokens: [0-9.e+]* hours; energy is not known: cluster .* has no power_watts" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
+  expect 2 "--precision fp32: cluster .* has no times of it; known there: bf16" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
+  for f in "--precision bf16 --grad_accum_steps 2" "-n 2 --precision fp16 --strategy ddp"; do
+    gpu "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 8 --micro_batch_size_per_gpu 1 --max_steps 2 \
+      --device cuda --checkpoint_path "$SCRATCH/gpu run" $f >/dev/null 2>"$SCRATCH/err" || bad "train --device cuda $f: $(tail -2 "$SCRATCH/err")"
+    for where in gpu env; do # with the device, and on a machine that has none
+      expect 0 "tokens/s" $where "$LOCKSTEP" plan --check "$SCRATCH/gpu run" --cluster h200
+      grep -q "rank 0 *total *[0-9]* *[0-9]*  equal" "$SCRATCH/out" && ! grep -q "NOT EQUAL" "$SCRATCH/out" || bad "$f: planned is not allocated: $(cat "$SCRATCH/out")"
+    done
+  done
+fi
+
 # the data's vocabulary and its val.bin are the run's: the best command, run as printed, allocates what was planned
 mkdir -p "$SCRATCH/my data"
 python3 -c "print(' '.join(f'word{i * 7919 % 3000} of {i}' for i in range(6000)))" >"$SCRATCH/text.txt"
@@ -204,6 +251,8 @@ P
 expect 0 "tokens/s" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 grep -q "NOT EQUAL" "$SCRATCH/out" && bad "planned is not allocated: $(cat "$SCRATCH/out")"
 cp "$SCRATCH/a run/metrics.jsonl" "$SCRATCH/steps"
+sed -E '4s/"forward_sec": *[-+.0-9e]+/"forward_sec": null/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
+expect 0 "forward .* not known" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 sed '3s/.*/{junk/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
 expect 3 "metrics.jsonl:3: this line is not JSON" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 sed -E '4s/"step_time_sec": *[-+.0-9e]+/"step_time_sec": 0/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"

@@ -5,6 +5,7 @@
 #include "compute/cuda/attention.h"
 
 #include "compute/cuda/kernels/flash.h"
+#include "compute/cuda/scratch.h"
 #include "compute/cuda/sdpa.h"
 #include "core/err.h"
 #include "core/mem.h"
@@ -89,7 +90,7 @@ void cu_attention_tf32(cu_attention *a, bool on)
 
 static size_t flash_scratch(int64_t B, int64_t T, int64_t H, bool backward)
 {
-    return backward ? ((size_t)(B * T * H) * sizeof(float) + 255) / 256 * 256 : 0; /* delta */
+    return cu_flash_nbytes(B, T, H, backward);
 }
 
 /* cuDNN's backward with one order of sums holds the T x T matrix of every head: only where it was asked for. */

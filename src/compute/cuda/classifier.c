@@ -13,19 +13,18 @@
  *            bits in every strategy.
  *
  * A vocabulary that is cut (n_part > 1): between the softmax's two halves the parts of every row meet in `gather`, once a chunk; so
- * chunks must not depend on V, which differs between parts: they are of CUT_ROWS rows. The callback waits for the device, hence such a call
+ * chunks must not depend on V, which differs between parts: they are of CU_LOGITS_CUT_ROWS rows. The callback waits for the device, hence such a call
  * must not lie inside a recorded region (region_begin). */
 #include "compute/cuda/cuda_impl.h"
 #include "compute/cuda/kernels/point.h"
 #include "compute/cuda/kernels/softmax.h"
+#include "compute/cuda/scratch.h"
 #include "core/str.h"
 
 #include <stdlib.h>
 
-#define PAD         64  /* elements */
-#define ROUND       128 /* rows     */
-#define CUT_ROWS    8192
-#define LIMIT_BYTES 1110000000
+#define PAD   CU_LOGITS_PAD
+#define ROUND CU_LOGITS_ROUND
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -41,12 +40,9 @@ static int64_t up(int64_t n, int64_t to)
 static int64_t most_rows(ls_dtype dt, int64_t R, int64_t V, int n_part)
 {
     const char *text = getenv("LS_CLASSIFIER_MIB");
-    int64_t mib = 0, limit = LIMIT_BYTES;
-    if (n_part > 1) return least(R, CUT_ROWS);
+    int64_t mib = 0, limit = CU_LOGITS_BYTES;
     if (text && ls_parse_i64(text, &mib) && mib > 0) limit = mib << 20;
-    int64_t rows = limit / (up(V, PAD) * (int64_t)ls_dtype_nbytes(dt));
-    if (rows > ROUND) rows -= rows % ROUND;
-    return least(R, rows > 1 ? rows : 1);
+    return cu_logits_rows(dt, R, V, n_part, limit);
 }
 
 static int64_t chunk_rows(int64_t R, int64_t most)
@@ -59,8 +55,7 @@ static int64_t chunk_rows(int64_t R, int64_t most)
 size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s)
 {
     const int64_t rows = s->V ? most_rows(x->dt, s->B * s->T, s->V, s->n_part) : 0;
-    const size_t logits = cuda_up((size_t)(rows * up(s->V, PAD)) * ls_dtype_nbytes(x->dt));
-    return logits + (s->n_part > 1 ? cuda_up((size_t)(rows * s->n_part) * 3 * sizeof(double)) : 0);
+    return cu_logits_nbytes(x->dt, rows, s->V, s->n_part);
 }
 
 /* dw (V,C) (+)= dlogits^T x. V lies along the rows of dlogits in memory, and Hopper's kernels want a multiple of 8 of it: what is left over

@@ -4,6 +4,7 @@
  * runs (cuda_room), of which there is one at a time, so the largest need counts. */
 #include "compute/cuda/cuda_impl.h"
 
+#include "compute/cuda/scratch.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -70,7 +71,7 @@ size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s)
     size_t most = 0;
     for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++)
         if (needs[i] > most) most = needs[i];
-    return 256 + cuda_workspace_nbytes() + cuda_up(most); /* 256: the caller's alignment may be less */
+    return cu_scratch_nbytes(most);
 }
 
 void cuda_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])

@@ -5,6 +5,7 @@
 
 #include "compute/cuda/gemm.h"
 #include "compute/cuda/gemm_cache.h"
+#include "compute/cuda/scratch.h"
 
 #ifdef LS_EMU
 #include "compute/cuda/emu/cublaslt.h"
@@ -23,10 +24,10 @@ enum {
 };
 
 enum {
-    GEMM_MOST_ALGOS = 24,   /* that are asked for */
-    GEMM_MOST_VARIANTS = 4, /* of what is fused   */
-    GEMM_LIBRARY_MIB = 64,  /* workspace of the library … */
-    GEMM_SIDE_MIB = 8,      /* … and of the kernels beside it */
+    GEMM_MOST_ALGOS = 24,                   /* that are asked for */
+    GEMM_MOST_VARIANTS = 4,                 /* of what is fused   */
+    GEMM_LIBRARY_MIB = CU_GEMM_LIBRARY_MIB, /* workspace of the library … */
+    GEMM_SIDE_MIB = CU_GEMM_SIDE_MIB,       /* … and of the kernels beside it */
 };
 
 struct cu_gemm {

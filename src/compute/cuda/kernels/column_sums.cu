@@ -8,17 +8,16 @@
  *   few         a block has LANES packs of columns and all shares, a warp each: one launch. */
 #include "compute/cuda/kernels/fold.cuh"
 #include "compute/cuda/kernels/norm.h"
+#include "compute/cuda/scratch.h"
 
 namespace {
 
-#define WARPS       8
-#define ROWS_LEAST  64 /* of a share */
-#define SHARES_MOST 128
+#define WARPS      8
+#define ROWS_LEAST CU_SUMS_ROWS_LEAST
 
 int64_t shares(int64_t R)
 {
-    const int64_t n = ceil_div<int64_t>(R, ROWS_LEAST);
-    return n < SHARES_MOST ? n : SHARES_MOST;
+    return cu_sums_shares(R);
 }
 
 template <class T, int N>
@@ -135,7 +134,7 @@ template <class T> int start(void *stream, float *sums, const void *x, int64_t R
 
 extern "C" size_t cu_column_sums_scratch(int64_t R, int64_t N)
 {
-    return (size_t)(shares(R) * N) * sizeof(float);
+    return cu_sums_nbytes(R, N);
 }
 
 extern "C" int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void *x, int64_t R, int64_t N, bool acc,

@@ -14,12 +14,13 @@
  *         4PC. Without acc the whole of dwte is cleared first: 4VC. */
 #include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
+#include "compute/cuda/scratch.h"
 
 namespace {
 
-#define PIECE 32   /* the lanes of a warp: masks below are of two windows */
-#define AHEAD 4    /* rows under way */
-#define FEW   8192 /* positions; a window of fewer is cut in PARTS, that the rows under way are many */
+#define PIECE CU_EMBED_PIECE /* the lanes of a warp: masks below are of two windows */
+#define AHEAD 4              /* rows under way */
+#define FEW   8192           /* positions; a window of fewer is cut in PARTS, that the rows under way are many */
 #define PARTS 8
 
 template <class E> struct job {
@@ -269,8 +270,7 @@ int batch(void *stream, float *dwpe, const E *dy, int64_t B, int64_t T, int64_t 
 
 extern "C" size_t cu_embed_bwd_scratch(int64_t R, int64_t C)
 {
-    return (size_t)(2 * padded(R)) * sizeof(int32_t) + (size_t)(ceil_div<int64_t>(R, PIECE) * 2 * C) * sizeof(float) +
-           cu_sort_ids_room(R);
+    return cu_embed_bwd_nbytes(R, C);
 }
 
 extern "C" int cu_embed_bwd(void *stream, ls_dtype dt, float *dwte, float *dwpe, const void *dy, const int32_t *ids,

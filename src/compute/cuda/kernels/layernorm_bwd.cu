@@ -11,16 +11,15 @@
 #include "compute/cuda/kernels/fold.cuh"
 #include "compute/cuda/kernels/norm.cuh"
 #include "compute/cuda/kernels/norm.h"
+#include "compute/cuda/scratch.h"
 
 namespace {
-
-#define NORM_BWD_BLOCKS 264 /* 2 a multiprocessor of an H200 */
 
 /* Rows of partial sums: blocks have two turns at least, as far as there are rows. */
 int64_t parts(int64_t R)
 {
-    const int64_t blocks = ceil_div<int64_t>(R, 2 * NORM_WARPS);
-    return blocks < NORM_BWD_BLOCKS ? blocks : NORM_BWD_BLOCKS;
+    static_assert(CU_NORM_ROWS == 2 * NORM_WARPS, "scratch.h");
+    return cu_norm_parts(R);
 }
 
 template <class T> struct job {
@@ -118,8 +117,7 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(c
 #pragma unroll
         for (int k = 0; k < NP; k++)
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                sums[group * WIDE + (k * N + i) * STRIDE + lane] = which ? db[k][i] : dw[k][i];
+            for (int i = 0; i < N; i++) sums[group * WIDE + (k * N + i) * STRIDE + lane] = which ? db[k][i] : dw[k][i];
         __syncthreads();
         for (int j = threadIdx.x; j < a.C; j += NORM_THREADS) {
             const int p = j / N, from = (p / LANES * N + j % N) * STRIDE + p % LANES;
@@ -210,7 +208,7 @@ int bwd_by_type(void *stream, ls_dtype dt, void *dx, const void *dy, const void 
 
 extern "C" size_t cu_layernorm_bwd_scratch(int64_t R, int64_t C)
 {
-    return (size_t)(parts(R) * 2 * C) * sizeof(float);
+    return cu_norm_bwd_nbytes(R, C);
 }
 
 extern "C" int cu_layernorm_bwd(void *stream, ls_dtype dt, void *dx, float *dw, float *db, const void *dy,

@@ -11,10 +11,11 @@
  * Bytes   24R a pass; ids below 65536 take two passes: four launches of a few microseconds, no look from the host. */
 #include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
+#include "compute/cuda/scratch.h"
 
 namespace {
 
-#define DIGITS  256
+#define DIGITS  CU_SORT_DIGITS
 #define THREADS 256 /* one digit each, too */
 #define WARPS   (THREADS / 32)
 #define TURNS   8
@@ -166,7 +167,8 @@ int64_t padded(int64_t n)
 
 extern "C" size_t cu_sort_ids_room(int64_t R)
 {
-    return (size_t)(2 * padded(R) + ceil_div<int64_t>(R, TILE) * DIGITS) * sizeof(int32_t);
+    static_assert(TILE == CU_SORT_TILE, "scratch.h");
+    return cu_sort_nbytes(R);
 }
 
 extern "C" int cu_sort_ids(void *stream, int32_t *key, int32_t *pos, const int32_t *ids, int64_t first, int64_t V,
