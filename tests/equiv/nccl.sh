@@ -77,6 +77,12 @@ each 0 <<'E2'
 -n 2 --strategy ddp --bucket 1600
 E2
 
+# NCCL takes its calls late: the update's messages are still to be queued when the next step begins, and nobody may be ahead of them with
+# the memory they use (an operation on memory that is gone loses the device)
+FAKE_NCCL_SLOW=500 each 0 <<'E2'
+-n 2 --strategy zero1 --bucket 1600
+E2
+
 # a device whose streams share hardware queues, and one that waits until it is idle when a graph is made or code is loaded: no kernel
 # may stand in front of work that its peer needs
 LS_EMU_QUEUES=4 LS_EMU_SYNC=cudaGraphInstantiate,launch each 0 <<'E2'

@@ -16,6 +16,7 @@
  *   FAKE_NCCL_FAIL=RANK:N     from its N-th group of calls on, rank RANK's communicators report an error, and what it has under way
  *                             stands still. A rank is that of the first communicator the process joins
  *   FAKE_NCCL_HANG_ABORT=RANK ncclCommAbort of that rank never returns
+ *   FAKE_NCCL_SLOW=US         a group of calls is taken so much later: requests pile up behind it
  *   FAKE_NCCL_VERSION=NUMBER  what ncclGetVersion says */
 #include <nccl.h>
 
@@ -87,7 +88,7 @@ struct ncclComm {
     board *b;
     size_t nbytes;
     int rank, size, refs, polls;
-    bool aborted, finalized;
+    bool aborted, finalized, lost;
     uint64_t n_bundle, n_done; /* queued, and over: they run in this order whatever their streams */
     op *pending;               /* noted, not queued yet */
 };
@@ -520,11 +521,18 @@ static void run_bundle(void *arg)
         if (ns < 300000) ns *= 2;
 }
 
+/* A stream that takes nothing any more is of a device that was lost. */
 static void queue(bundle *b, void *stream)
 {
     fake_stream *s = stream;
+    ncclComm_t c = b->comm;
     if (!emulated()) s->queue(s, run_bundle, b);
-    else need(emulated()->poll(stream, poll_locked, b) == 0, "the stream takes an operation");
+    else if (emulated()->poll(stream, poll_locked, b)) {
+        pthread_mutex_lock(&lock);
+        c->lost = true;
+        end_bundle(b);
+        pthread_mutex_unlock(&lock);
+    }
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
@@ -534,6 +542,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
     pthread_mutex_lock(&lock);
     *state = ncclSuccess;
     if (atomic_load(&c->b->joined) < c->size) *state = ncclInProgress;
+    else if (c->lost) *state = ncclUnhandledCudaError;
     else if (fails(c)) *state = ncclRemoteError;
     else if (c->finalized) *state = all_left(c) ? ncclSuccess : ncclInProgress;
     else if (c->pending && c->polls-- > 0) *state = ncclInProgress;
@@ -545,7 +554,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
         c->refs++;
     }
     pthread_mutex_unlock(&lock);
-    if (b) queue(b, stream);
+    if (b) queue(b, stream); /* c is there: who asks has it */
     return ncclSuccess;
 }
 
@@ -564,6 +573,8 @@ ncclResult_t ncclGroupEnd(void)
     op *first = noted;
     noted = NULL;
     if (!first) return ncclSuccess;
+    const char *slow = getenv("FAKE_NCCL_SLOW");
+    if (slow && *slow) nap(1000 * atol(slow));
     pthread_mutex_lock(&lock);
     ncclComm_t c = first->comm;
     for (op *o = first; o; o = o->next)

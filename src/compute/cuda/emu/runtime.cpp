@@ -123,12 +123,23 @@ cudaError_t say(cudaError_t e)
     return e;
 }
 
+/* LS_EMU_FAIL=NAME:N: the N-th call of that name fails. */
+bool fails_on_request(const char *name)
+{
+    static const char *const text = getenv("LS_EMU_FAIL");
+    static const char *const colon = text ? strchr(text, ':') : nullptr;
+    static long left = colon ? strtol(colon + 1, nullptr, 10) : 0;
+    if (!colon || left <= 0 || strncmp(name, text, (size_t)(colon - text)) != 0 || name[colon - text]) return false;
+    return !--left;
+}
+
 /* What a call gives before it does anything: an ordered failure, a broken device. */
 cudaError_t gate(const char *name)
 {
     /* as with the driver: a process that used it leaves children that cannot */
     static const pid_t first = getpid();
     if (getpid() != first) return cudaErrorInitializationError;
+    if (fails_on_request(name)) return cudaErrorUnknown;
     if (w().broken != cudaSuccess) return w().broken;
     auto f = w().to_fail.find(name);
     if (f == w().to_fail.end()) return cudaSuccess;
@@ -693,6 +704,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
+    if (!nbytes) return cudaSuccess; /* nothing is queued, and nobody waits */
     ENTER;
     if (!good(s)) return say(cudaErrorInvalidResourceHandle);
     if (!kind_fits(dst, src, kind) || !inside(dst, nbytes) || !inside(src, nbytes)) return say(cudaErrorInvalidValue);
