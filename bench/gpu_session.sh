@@ -35,7 +35,7 @@
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
-#   JOBS           cases of nccl, layouts of verify at the same time [6; without MPS 2]; at most FULL_JOBS of them with GPT-2 124M [3; 1]
+#   JOBS           cases of nccl, layouts of verify at the same time [4; without MPS 2]; at most FULL_JOBS of them with GPT-2 124M [2; 1]
 #   MPS            0: do not start NVIDIA's MPS for nccl and verify. With it, processes that share the GPU run at the same time; without it they
 #                  take turns of some milliseconds, and a sum of two ranks takes ten times as long. Faults are always tried without it.
 #   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]
@@ -287,7 +287,7 @@ do_memory() {
 mps() {
     local tool
     tool=$(command -v nvidia-cuda-mps-control) || tool=/usr/local/nvidia/bin/nvidia-cuda-mps-control
-    jobs=${JOBS:-6} full_jobs=${FULL_JOBS:-3}
+    jobs=${JOBS:-4} full_jobs=${FULL_JOBS:-2}
     if [[ $1 == on ]]; then
         export CUDA_MPS_PIPE_DIRECTORY=$dir/mps CUDA_MPS_LOG_DIRECTORY=$dir/mps-log
         mkdir -p "$dir/mps" "$dir/mps-log"
@@ -303,7 +303,7 @@ mps() {
 verify_as() {
     local name=$1 limit=$2
     shift 2
-    TAIL=12 try "$name" "$limit" "$LOCKSTEP" verify --jobs "${jobs:-6}" "$@"
+    TAIL=12 try "$name" "$limit" "$LOCKSTEP" verify --jobs "${jobs:-4}" "$@"
     note "$name: $(grep -E ' layouts identical' "$dir/$name.out" | tail -n 1)"
     cp "$dir/$name.out" "$out/$name.rows.txt" 2>/dev/null
 }

@@ -277,7 +277,9 @@ static void expect_nccl(ls_trainer *t, const ls_train_config *c)
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
     expect_nccl(t, cfg);
-    LS_TRY(open_compute(t, cfg));
+    ls_status st = open_compute(t, cfg); /* some may have no device: everyone ends then */
+    if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
+    LS_TRY(st);
     LS_TRY(join_device(t));
     ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));

@@ -356,7 +356,7 @@ static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
 {
     /* The device has 8 queues unless it is told otherwise before CUDA starts. Streams that share one wait for each other: a message that
      * waits for its peer would stop the operations. Operations, lanes and NCCL's own streams are more than 8. */
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
     LS_TRY(choose(d, o));
     CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     LS_TRY(make_lane(&d->lane[0]));
