@@ -98,7 +98,7 @@ def main():
         threads = sorted({1, max(1, n // 2), n})
         ours, theirs, search = [], [], None
         for _ in range(o.rounds):
-            r = child([o.lockstep, "generate", "--checkpoint", folder, "--prompt", PROMPT, "--max-new-tokens", o.new,
+            r = child([o.lockstep, "generate", "--device", "cpu", "--checkpoint", folder, "--prompt", PROMPT, "--max-new-tokens", o.new,
                        "--greedy", "--no-stop", "--json", "--threads", o.threads])["samples"][0]
             assert len(r["ids"]) == o.new
             ours.append(r["tokens_per_sec"])

@@ -85,7 +85,9 @@ def train(o, run_dir, data, where, **settings):
     args = [o.lockstep, "train", "--train_data_path", data, "--checkpoint_path", run_dir, "--dropout", 0, "--seed", 7]
     for k, v in settings.items():
         args += [f"--{k}"] if v is True else [f"--{k}", v]
-    if where != "cpu":
+    if where == "cpu":
+        args += ["--device", "cpu"]
+    else:
         args += ["--device", "cuda", "--precision", "fp32" if where == "tf32" else where] + (["--tf32"] if where == "tf32" else [])
         args += o.ours_args.split()
     args = [str(a) for a in args]

@@ -10,9 +10,20 @@
 #   bench/gpu_session.sh parity                    50 steps and gradients against the CPU; 2,000 steps against PyTorch
 #   bench/gpu_session.sh profile [b64|b16|ref]     kernel times by operation, the roofline beside them (b64)
 #   bench/gpu_session.sh memory                    planned and allocated, by part; gpt2-xl with and without recomputation
+#   bench/gpu_session.sh verify [staged|nccl]      verify --device cuda -n 1,2,4 (staged), and --comm nccl -n 2,4 (nccl); both without a word
+#   bench/gpu_session.sh nccl [PART]               several ranks on one GPU over NCCL 2.30 or later (gpu_nccl.py); without PART all of these:
+#       tiny      2 and 4 ranks: every strategy, every schedule, tp 2 (also by rows), hybrids, deterministic and not; under -n, mpirun and
+#                 torchrun's variables, over NCCL's sockets; weights bit for bit those of one worker (tp, not deterministic: losses near)
+#       full      the layouts with GPT-2 124M (T512, bf16), memory planned and allocated
+#       steps     GPT-2 124M on 2 ranks, ddp and zero1 to zero3: 200 losses bit for bit, memory planned and allocated
+#       faults    kill -9, SIGSTOP, SIGTERM of a rank or a run, a rank that nobody reaps, NCCL's connections cut in a step: everyone ends in
+#                 30 s, the rank is named, nothing is left, the run resumes with the same bits
+#       ends      20 starts and ends of each pipeline schedule
+#       rows      only the cases of the eight defects found with real NCCL: 1 staged zero3 of 124M, 2 124M over NCCL, 3 one worker with several
+#                 micro-batches, 4 gpipe, 5 and 8 pipelines that never end, 6 illegal access, 7 a stopped rank (also rows of the summary)
 #
 # Several may follow each other: `gpu_session.sh build smoke`. Each ends in a short summary (lines that begin with "==") and leaves
-# NAME.txt (summary), NAME.log (all output) and NAME.tar.gz (files) in the results folder. Exit code 1: something of it failed.
+# NAME.txt (summary), NAME.log (all output) and NAME.tar.gz (files) in the results folder (nccl-PART.txt …, verify-PART.txt … with a part). Exit code 1: something of it failed.
 #
 # Environment
 #   OUT            results folder [build/gpu]                BUILD          build folder [build]
@@ -24,6 +35,13 @@
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
+#   JOBS           cases of nccl, layouts of verify at the same time [6; without MPS 2]; at most FULL_JOBS of them with GPT-2 124M [3; 1]
+#   MPS            0: do not start NVIDIA's MPS for nccl and verify. With it, processes that share the GPU run at the same time; without it they
+#                  take turns of some milliseconds, and a sum of two ranks takes ten times as long. Faults are always tried without it.
+#   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]
+#   ONLY           of nccl: cases whose names match this expression; LIMIT: seconds of a case, at most [75; 124M: 200; steps: 420]
+#   NCCL 2.30 is named at build time (CMAKE_ARGS=-DLS_NCCL_ROOT=DIR with DIR/include/nccl.h and DIR/lib) and found at run time by
+#   LD_LIBRARY_PATH=DIR/lib; nccl and verify set NCCL_MULTI_RANK_GPU_ENABLE=1
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 out=${OUT:-build/gpu} build=${BUILD:-build} python=${PYTHON:-python3} device=${DEVICE:-cuda} budget=${BUDGET:-540}
@@ -38,7 +56,7 @@ fi
 read -r -a more <<<"${TRAIN_ARGS:-}"
 begin=$SECONDS small=()
 if [[ $device == emu ]]; then
-    export LS_PLUGIN_DIR=$PWD/$build/emu
+    export LS_PLUGIN_DIR=$(dirname "$LOCKSTEP")/emu LS_GEMM_TUNE=${LS_GEMM_TUNE:-0}
     small=(--small)
 fi
 mkdir -p "$out"
@@ -91,15 +109,17 @@ tool() { [[ -x $build/$1 ]] && echo "$build/$1"; }
 # ---- the parts ------------------------------------------------------------------------------------------------------
 
 do_build() {
-    local t
+    local t known
     read -r -a words <<<"${CMAKE_ARGS:-}"
     [[ $device == emu || ${CMAKE_ARGS:-} == *LS_CUDA=* ]] || words+=(-DLS_CUDA=ON)
     try configure 120 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "${words[@]}" || return
     local targets=(lockstep)
-    for t in lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels; do
-        if ninja -C "$build" -t targets all 2>/dev/null | grep -q "^$t: "; then targets+=("$t"); else echo "no target $t"; fi
+    local -a wanted=(lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels)
+    [[ $device != emu ]] || wanted=(lockstep_cuda_emu fake_nccl_plugin)
+    known=$(ninja -C "$build" -t targets all) || { bad "ninja does not list its targets"; return; }
+    for t in "${wanted[@]}"; do
+        if grep -q "^$t: " <<<"$known"; then targets+=("$t"); else note "no target $t"; fi
     done
-    [[ $device != emu ]] || targets=(lockstep lockstep_cuda_emu)
     try compile "$(left)" ninja -C "$build" "${targets[@]}" || return
     note "built ${targets[*]}; $("$LOCKSTEP" --version 2>/dev/null | head -n 1)"
 }
@@ -177,7 +197,7 @@ do_determinism() {
         try "pp-$n" 120 train "$dir/w" "${job[@]}" -n $n --pp $n && same "a pipeline of $n" "$dir/a" "$dir/w"
     done
     rm -rf "$dir/w"
-    if "$LOCKSTEP" verify --help | grep -q -- --device; then TAIL=12 try verify 240 "$LOCKSTEP" verify --device cuda -n 1,2,4; fi
+    if "$LOCKSTEP" verify --help | grep -q -- --device; then TAIL=12 try verify 240 "$LOCKSTEP" verify --device cuda -n 1,2,4 --jobs "${JOBS:-6}"; fi
     if [[ $device == cuda ]] && (($(left) > 60)); then # the price: the same case with sums in one order and without
         try price-free 120 "$python" bench/gpu_vs_torch.py --cases b64 --modes none --rounds 3 --out "$dir/free"
         try price-deterministic 120 "$python" bench/gpu_vs_torch.py --cases b64 --modes none --rounds 3 --deterministic --out "$dir/deterministic"
@@ -262,6 +282,59 @@ do_memory() {
     done
 }
 
+# verify_as NAME SECONDS OPTIONS...: the table of layouts, its last line in the summary
+# mps on|off: processes share the GPU through NVIDIA's multi-process service, if it is there
+mps() {
+    local tool
+    tool=$(command -v nvidia-cuda-mps-control) || tool=/usr/local/nvidia/bin/nvidia-cuda-mps-control
+    jobs=${JOBS:-6} full_jobs=${FULL_JOBS:-3}
+    if [[ $1 == on ]]; then
+        export CUDA_MPS_PIPE_DIRECTORY=$dir/mps CUDA_MPS_LOG_DIRECTORY=$dir/mps-log
+        mkdir -p "$dir/mps" "$dir/mps-log"
+        [[ $device == cuda && ${MPS:-1} != 0 && -x $tool ]] && "$tool" -d && { note "the GPU is shared through MPS"; return; }
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+        [[ $device != cuda ]] || jobs=${JOBS:-2} full_jobs=${FULL_JOBS:-1}
+    elif [[ ${CUDA_MPS_PIPE_DIRECTORY:-} == "$dir/mps" ]]; then
+        echo quit | "$tool" >/dev/null 2>&1
+        unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
+    fi
+}
+
+verify_as() {
+    local name=$1 limit=$2
+    shift 2
+    TAIL=12 try "$name" "$limit" "$LOCKSTEP" verify --jobs "${jobs:-6}" "$@"
+    note "$name: $(grep -E ' layouts identical' "$dir/$name.out" | tail -n 1)"
+    cp "$dir/$name.out" "$out/$name.rows.txt" 2>/dev/null
+}
+
+do_verify() {
+    local what=${1:-staged nccl}
+    # the emulated device would take an hour for all layouts: there the processor shows that this part works
+    [[ $device == cuda ]] || { verify_as verify-staged 300 --device cpu -n 1,2 --steps 1; return; }
+    [[ " staged nccl " == *" $what "* || ! ${1:-} ]] || { bad "verify has no part $1: staged, nccl"; return; }
+    mps on
+    [[ $what != *staged* ]] || (unset NCCL_MULTI_RANK_GPU_ENABLE && verify_as verify-staged "$(left)" --device cuda -n 1,2,4; exit $failed) || failed=1
+    [[ $what != *nccl* ]] || NCCL_MULTI_RANK_GPU_ENABLE=1 verify_as verify-nccl "$(left)" --device cuda --comm nccl -n 2,4
+    mps off
+}
+
+do_nccl() {
+    local comm=${COMM:-nccl} plugins=${LS_PLUGIN_DIR:-} line
+    if [[ $device == emu ]]; then
+        plugins=$(dirname "$LOCKSTEP")/emu_nccl
+        [[ $comm == nccl && -e $plugins/lockstep_nccl.so ]] || comm=local plugins=$LS_PLUGIN_DIR
+    fi
+    echo "-- gpu_nccl.py ${1:-all parts} over $comm"
+    mps on
+    env ${plugins:+LS_PLUGIN_DIR="$plugins"} JOBS="$jobs" FULL_JOBS="$full_jobs" COMM="$comm" DEVICE="$device" NCCL_MULTI_RANK_GPU_ENABLE=1 \
+        "$python" bench/gpu_nccl.py ${1:+"$1"} --work "$dir/nccl" --budget $(($(left) - 15)) ${ONLY:+--only "$ONLY"} 2>&1 |
+        while IFS= read -r line; do if [[ $line == "== "* ]]; then note "${line#== }"; else echo "$line"; fi; done
+    ((PIPESTATUS[0] == 0)) || bad "nccl ${1:-}: see the lines above"
+    mps off
+    rm -rf "$dir"/nccl/one-* # what the cases are compared with
+}
+
 # ---- the session ----------------------------------------------------------------------------------------------------
 
 (($#)) || { sed -n '2,/^set -uo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 2; }
@@ -270,15 +343,16 @@ while (($#)); do
     part=$1 failed=0 arg=
     shift
     declare -F "do_$part" >/dev/null || { echo "gpu_session.sh: there is no part $part" >&2; exit 2; }
-    if [[ ($part == speed || $part == profile) && $# -gt 0 ]] && ! declare -F "do_$1" >/dev/null; then
+    if [[ ($part == speed || $part == profile || $part == nccl || $part == verify) && $# -gt 0 ]] && ! declare -F "do_$1" >/dev/null; then
         arg=$1
         shift
     fi
-    dir=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-session.XXXXXX")
+    dir=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-session.XXXXXX") body=do_$part
+    [[ ! $arg || ($part != nccl && $part != verify) ]] || part+=-$arg # files of their own
     : >"$out/$part.txt"
-    "do_$part" ${arg:+"$arg"} > >(tee "$out/$part.log") 2>&1
+    "$body" ${arg:+"$arg"} > >(tee "$out/$part.log") 2>&1
     sleep 0.2 # the copy of the output
-    find "$dir" \( -name '*.safetensors' -o -name ids.bin \) -delete
+    find "$dir" \( -name '*.safetensors' -o -name 'ids*.bin' \) -delete
     tar -C "$dir" -czf "$out/$part.tar.gz" . 2>/dev/null
     rm -rf "$dir"
     ((failed == 0)) || worst=1

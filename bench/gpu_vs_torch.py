@@ -91,8 +91,9 @@ class Ours:
                 "--lr_schedule", "constant", "--warmup_steps", 0, "--epochs", 1, "--steps_per_print", 1000000]
         if "vocab" in case:
             args += ["--vocab_size", case["vocab"]]
+        args += ["--device", o.device]
         if o.device == "cuda":
-            args += ["--device", "cuda", "--precision", "fp32" if p == "tf32" else p] + (["--tf32"] if p == "tf32" else [])
+            args += ["--precision", "fp32" if p == "tf32" else p] + (["--tf32"] if p == "tf32" else [])
             if not o.deterministic:
                 args += ["--no_deterministic"]
         args += o.ours_args.split()

@@ -63,7 +63,8 @@ def law(model, strategy, N):
 def measured(o, strategy, N, work):
     """Per rank: bytes by part as the run recorded them; or words."""
     data, run = os.path.join(work, "ids.bin"), os.path.join(work, f"{strategy}-{N}")
-    args = [o.lockstep, "train", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run, "--seq-length", 16,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
+            "--seq-length", 16,
             "--micro-batch-size-per-gpu", 1, "--grad-accum-steps", 1, "--max-steps", 1, "--dropout", 0, "--bucket", BUCKET,
             "-n", N, "--strategy", strategy, "--profile_mode"]
     args += ["--prefetch_bucket", PREFETCH] if strategy == "zero3" else []

@@ -39,7 +39,7 @@ PY
 one() { # NAME OPTIONS...
     local name=$1
     shift
-    timeout -k 5 600 "${start[@]}" -np 4 "$lockstep" train --data "$work/d" --model "$work/model.json" --seq_length "$seq" \
+    timeout -k 5 600 "${start[@]}" -np 4 "$lockstep" train --device cpu --data "$work/d" --model "$work/model.json" --seq_length "$seq" \
         --micro_batch_size_per_gpu "$batch" --max_steps "$steps" --max_val_steps 0 --lr 1e-4 --checkpoint_path "$work/run" "$@" \
         >"$work/log" 2>&1 || { tail -5 "$work/log" >&2; exit 1; }
     mkdir -p "$work/got/$name"

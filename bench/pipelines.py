@@ -22,7 +22,8 @@ from workers import VOCAB, write_ids
 def one(o, data, schedule):
     run = tempfile.mkdtemp(prefix="pipeline-", dir=o.scratch)
     words = schedule.split(":")
-    args = [o.lockstep, "train", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run, "--seq-length", o.seq,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
+            "--seq-length", o.seq,
             "--micro-batch-size-per-gpu", o.micro, "--global-batch-size", o.micro * o.micros, "--max-steps", o.steps + 1,
             "--dropout", 0, "--threads", o.threads, "-n", o.workers, "--pp", o.workers, "--schedule", words[0], "--profile_mode"]
     args += ["--interleave", words[1]] if len(words) > 1 else []

@@ -82,7 +82,8 @@ def write_ids(path, n):
 def ours(o, data, work):
     run = os.path.join(work, "run")
     shutil.rmtree(run, ignore_errors=True)
-    args = [o.lockstep, "train", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run, "--seq-length", o.seq,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
+            "--seq-length", o.seq,
             "--micro-batch-size-per-gpu", o.batch, "--grad-accum-steps", 1, "--max-steps", o.steps + 1, "--dropout", 0,
             "--clip", 1.0, "--threads", o.threads]
     r = run_child(args, watch=os.path.join(run, "metrics.jsonl"))

@@ -130,7 +130,8 @@ def summed(tokens, times, skip=1):
 
 
 def train_args(o, data, run, strategy, workers, threads, batch, steps):
-    args = [o.lockstep, "train", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run, "--seq-length", o.seq,
+    args = [o.lockstep, "train", "--device", "cpu", "--model", o.model, "--train-data-path", data, "--checkpoint-path", run,
+            "--seq-length", o.seq,
             "--micro-batch-size-per-gpu", o.micro, "--global-batch-size", batch, "--max-steps", steps, "--dropout", 0,
             "--clip", 1.0, "--threads", threads, "-n", workers, "--strategy", strategy, "--profile_mode"]
     return args + (["--vocab-size", VOCAB[o.model]] if o.model in VOCAB else [])

@@ -4,7 +4,8 @@ add_library(ls_test_support INTERFACE)
 target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
 
-# The NCCL plugin with a stand-in for libnccl, for unit/nccl: in a folder of its own, so that no program finds it by itself.
+# The NCCL plugin with a stand-in for libnccl: in a folder of its own for unit/nccl, so that no program finds it by itself; and beside the
+# emulated device (emu_nccl), where LS_PLUGIN_DIR makes a whole run of the program use both.
 add_library(fake_nccl SHARED tests/fake_nccl/fake_nccl.c)
 add_library(fake_nccl_plugin MODULE src/comm/nccl/nccl.c)
 foreach(t fake_nccl fake_nccl_plugin)
@@ -14,6 +15,11 @@ foreach(t fake_nccl fake_nccl_plugin)
 endforeach()
 target_link_libraries(fake_nccl_plugin PRIVATE fake_nccl)
 set_target_properties(fake_nccl_plugin PROPERTIES PREFIX "" OUTPUT_NAME lockstep_nccl)
+if(LS_EMULATE)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/emu_nccl)
+  file(CREATE_LINK ../emu/lockstep_cuda.so ${CMAKE_BINARY_DIR}/emu_nccl/lockstep_cuda.so SYMBOLIC)
+  file(CREATE_LINK ../fake_nccl/lockstep_nccl.so ${CMAKE_BINARY_DIR}/emu_nccl/lockstep_nccl.so SYMBOLIC)
+endif()
 
 # A line "ls-test: serial" in a test's file keeps other tests from running beside it (it measures time, or fills the machine).
 function(ls_test_marks name file)
@@ -65,9 +71,11 @@ foreach(kind unit grad backend equiv prop fault golden)
     ls_test_marks(${kind}/${_short} ${t})
   endforeach()
 endforeach()
-if(TARGET unit_nccl)
-  add_dependencies(unit_nccl fake_nccl_plugin)
-endif()
+foreach(t unit_nccl unit_nccl_shared_gpu unit_comm_bench)
+  if(TARGET ${t})
+    add_dependencies(${t} fake_nccl_plugin)
+  endif()
+endforeach()
 
 # A fuzz target is tests/fuzz/fuzz_<what>.c with LLVMFuzzerTestOneInput; its corpus in tests/fuzz/corpus/<what> is replayed
 # by a plain driver in CTest, and grown by libFuzzer with -DLS_FUZZ=ON (clang).
@@ -93,7 +101,7 @@ foreach(kind cli oracle fault equiv)
     get_filename_component(_n ${t} NAME_WE)
     add_test(NAME ${kind}/${_n} COMMAND bash ${t})
     set_tests_properties(${kind}/${_n} PROPERTIES TIMEOUT 1200 SKIP_RETURN_CODE 77 LABELS ${kind}
-      ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR};LOCKSTEP=${CMAKE_BINARY_DIR}/lockstep")
+      ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR};LOCKSTEP=${CMAKE_BINARY_DIR}/lockstep;LS_DEVICE=cpu")
     ls_test_marks(${kind}/${_n} ${t})
   endforeach()
 endforeach()

@@ -5,6 +5,8 @@ LOCKSTEP=${LOCKSTEP:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/lock
 LS_SOURCE=${LS_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
 trap 'chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"' EXIT
+# The CPU, unless a test says --device: a machine with a GPU tests the same.
+export LS_DEVICE=cpu
 n_bad=0
 
 skip() { echo "SKIPPED: $*"; exit 77; }

@@ -74,6 +74,35 @@ evidence() {
   return 0
 }
 
+# How many GPUs this node gave the job (--gres=gpu:N, --gpus-per-node=N); 0: none, and --device auto is the CPU.
+gpus() {
+  local list=${SLURM_JOB_GPUS:-}
+  if [[ ${SLURM_GPUS_ON_NODE:-} =~ ^[0-9]+$ ]]; then echo "$SLURM_GPUS_ON_NODE"
+  elif [[ $list =~ ^[0-9]+(,[0-9]+)*$ ]]; then list=${list//[0-9]/}; echo $((${#list} + 1))
+  else echo 0; fi
+}
+
+# workers DEFAULT: of each node, as `each`: WORKERS, else one for each of its GPUs, else DEFAULT.
+workers() {
+  local n
+  n=$(gpus)
+  each=${WORKERS:-$([ "$n" -gt 0 ] && echo "$n" || echo "$1")}
+  [[ $each =~ ^[1-9][0-9]*$ ]] || die "WORKERS is '$each': the number of workers on a node"
+  say "$each workers and $n GPUs on a node"
+}
+
+# place: srun's words for `each` workers on every node, as `layout`; where the job was laid out for another number, they share its cores.
+place() {
+  local cores=${SLURM_CPUS_ON_NODE:-0}
+  layout=(--ntasks="$((each * SLURM_JOB_NUM_NODES))")
+  if [ "$((each * SLURM_JOB_NUM_NODES))" = "$SLURM_NTASKS" ]; then
+    [ -z "${SLURM_CPUS_PER_TASK:-}" ] || layout+=(--cpus-per-task="$SLURM_CPUS_PER_TASK") # srun does not take it from sbatch
+    return 0
+  fi
+  layout+=(--ntasks-per-node="$each")
+  if [ "$cores" -ge "$each" ]; then layout+=(--cpus-per-task="$((cores / each))"); else layout+=(--overcommit); fi
+}
+
 # compose WORDS...: what the job runs, as `words`: with the run folder, and --resume where an attempt goes on. Later flags win, so the
 # words come behind. goes_on=0: the command knows no --resume.
 compose() {

@@ -5,11 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_ROUND = 1000, MAX_WORLD = 4096, LOOK = 4096 };
+enum { MAX_ROUND = 1000, MAX_WORLD = 4096, PERIOD = 1021 };
 
 static const ls_coll benched[] = {LS_COLL_ALL_REDUCE, LS_COLL_REDUCE_SCATTER, LS_COLL_ALL_GATHER, LS_COLL_BROADCAST,
-                                  LS_COLL_REDUCE,     LS_COLL_SEND,           LS_COLL_BARRIER};
+                                  LS_COLL_REDUCE,     LS_BENCH_SENDRECV,      LS_COLL_SEND,       LS_COLL_BARRIER};
 enum { N_BENCHED = sizeof benched / sizeof benched[0] };
+
+const char *ls_comm_bench_word(ls_coll kind)
+{
+    return kind == LS_BENCH_SENDRECV ? "sendrecv" : ls_coll_word(kind);
+}
 
 ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
 {
@@ -18,7 +23,7 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
         const size_t n = strcspn(p, ",");
         bool found = false;
         for (int i = 0; i < N_BENCHED; i++) {
-            const char *w = ls_coll_word(benched[i]);
+            const char *w = ls_comm_bench_word(benched[i]);
             if (strlen(w) != n || memcmp(w, p, n) != 0) continue;
             *kinds |= 1u << benched[i];
             found = true;
@@ -26,7 +31,8 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
         if (!found)
             return ls_fail(
                 LS_E_ARG,
-                "'%.*s' is no collective: all_reduce, reduce_scatter, all_gather, broadcast, reduce, send, barrier",
+                "'%.*s' is no collective: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, "
+                "send, barrier",
                 (int)n, p);
         p += n + (p[n] == ',');
     }
@@ -35,22 +41,16 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
 
 typedef struct work {
     ls_comm *c;
+    const ls_device *dev;
     int rank, size;
-    float *x, *y; /* whole buffer, and a part */
-    int64_t n;    /* elements of the whole */
+    float *x, *y;   /* whole buffer, and a part or what is received */
+    float *hx, *hy; /* the host's images of them; without a device they are x and y */
+    int64_t n;      /* elements of the whole */
 } work;
 
-/* Small whole numbers: their sums are exact in any order. */
-static float value(int rank, int64_t i)
+static int64_t n_part(const work *w)
 {
-    return (float)((i * 7 + rank * 13) % 1021);
-}
-
-static float sum_at(int size, int64_t i)
-{
-    float s = 0;
-    for (int r = 0; r < size; r++) s += value(r, i);
-    return s;
+    return w->n / w->size;
 }
 
 static ls_view whole(const work *w)
@@ -58,10 +58,78 @@ static ls_view whole(const work *w)
     return (ls_view){w->x, w->n, LS_F32};
 }
 
-static ls_view part(const work *w)
+static ls_view part(const work *w, bool in_place)
 {
-    return (ls_view){w->y, w->n / w->size, LS_F32};
+    return (ls_view){in_place ? w->x + w->rank * n_part(w) : w->y, n_part(w), LS_F32};
 }
+
+static int next_rank(const work *w)
+{
+    return (w->rank + 1) % w->size;
+}
+
+static int rank_before(const work *w)
+{
+    return (w->rank + w->size - 1) % w->size;
+}
+
+/* ---- memory ---- */
+
+static ls_status copy(const work *w, void *to, const void *from, int64_t n)
+{
+    const ls_device *d = w->dev;
+    ls_mark ready = 0, done = 0;
+    LS_TRY(d->mark(d->ctx, &ready));
+    LS_TRY(d->copy(d->ctx, 0, to, from, (size_t)n * sizeof(float), ready, &done));
+    LS_TRY(d->hold(d->ctx, done));
+    return d->wait(d->ctx, done);
+}
+
+/* The images to the device; nothing without one. */
+static ls_status send_images(const work *w)
+{
+    if (!w->dev) return LS_OK;
+    LS_TRY(copy(w, w->x, w->hx, w->n));
+    return copy(w, w->y, w->hy, w->n);
+}
+
+static ls_status fetch_images(const work *w)
+{
+    if (!w->dev) return LS_OK;
+    LS_TRY(copy(w, w->hx, w->x, w->n));
+    return copy(w, w->hy, w->y, w->n);
+}
+
+/* Until the device has done what was queued. */
+static ls_status settle(const work *w)
+{
+    return w->dev ? w->dev->sync(w->dev->ctx) : LS_OK;
+}
+
+static ls_status take_memory(work *w, int64_t nbytes)
+{
+    const size_t n = (size_t)nbytes;
+    if (!w->dev) {
+        w->x = w->hx = ls_comm_alloc(w->c, n);
+        w->y = w->hy = ls_comm_alloc(w->c, n);
+        return w->x && w->y ? LS_OK : ls_fail(LS_E_NOMEM, "two buffers of %zu bytes of shared memory", n);
+    }
+    void **const at[] = {(void **)&w->x, (void **)&w->y, (void **)&w->hx, (void **)&w->hy};
+    for (int i = 0; i < 4; i++)
+        LS_TRY(i < 2 ? w->dev->alloc(w->dev->ctx, n, at[i]) : w->dev->alloc_host(w->dev->ctx, n, at[i]));
+    return LS_OK;
+}
+
+static void give_memory(work *w)
+{
+    if (!w->dev) return; /* the communicator's */
+    if (w->x) w->dev->release(w->dev->ctx, w->x);
+    if (w->y) w->dev->release(w->dev->ctx, w->y);
+    if (w->hx) w->dev->release_host(w->dev->ctx, w->hx);
+    if (w->hy) w->dev->release_host(w->dev->ctx, w->hy);
+}
+
+/* ---- calls ---- */
 
 /* To the neighbour and back. A worker without one (odd numbers) sits it out. */
 static ls_status there_and_back(const work *w)
@@ -75,12 +143,22 @@ static ls_status there_and_back(const work *w)
     return LS_OK;
 }
 
-static ls_status call(const work *w, ls_coll kind)
+static ls_status around(const work *w)
 {
+    ls_ticket out = 0, in = 0;
+    LS_TRY(ls_send(w->c, whole(w), next_rank(w), LS_SITE, &out));
+    LS_TRY(ls_recv(w->c, (ls_view){w->y, w->n, LS_F32}, rank_before(w), LS_SITE, &in));
+    LS_TRY(ls_wait(w->c, out));
+    return ls_wait(w->c, in);
+}
+
+static ls_status call(const work *w, ls_coll kind, bool in_place)
+{
+    if (kind == LS_BENCH_SENDRECV) return around(w);
     switch (kind) {
     case LS_COLL_ALL_REDUCE: return ls_all_reduce(w->c, whole(w), LS_SITE, NULL);
-    case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter(w->c, part(w), whole(w), LS_SITE, NULL);
-    case LS_COLL_ALL_GATHER: return ls_all_gather(w->c, whole(w), part(w), LS_SITE, NULL);
+    case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter(w->c, part(w, in_place), whole(w), LS_SITE, NULL);
+    case LS_COLL_ALL_GATHER: return ls_all_gather(w->c, whole(w), part(w, in_place), LS_SITE, NULL);
     case LS_COLL_BROADCAST: return ls_broadcast(w->c, whole(w), 0, LS_SITE, NULL);
     case LS_COLL_REDUCE: return ls_reduce(w->c, whole(w), 0, LS_SITE, NULL);
     case LS_COLL_SEND: return there_and_back(w);
@@ -88,96 +166,201 @@ static ls_status call(const work *w, ls_coll kind)
     }
 }
 
-static void fill(const work *w)
+/* Which sides a kind has: bits 1 << side. */
+static unsigned sides(ls_coll kind)
 {
-    for (int64_t i = 0; i < w->n; i++) w->x[i] = value(w->rank, i);
-    for (int64_t i = 0; i < w->n / w->size; i++) w->y[i] = value(w->rank, i);
+    const unsigned out = 1u << LS_BENCH_OUT_OF_PLACE, in = 1u << LS_BENCH_IN_PLACE;
+    if (kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_ALL_GATHER) return out | in;
+    return kind == LS_BENCH_SENDRECV || kind == LS_COLL_SEND ? out : in;
 }
 
-/* Elements that are not what they must be after one call on filled buffers, of some 4096 looked at. */
-static int64_t wrong(const work *w, ls_coll kind)
+/* ---- values: small whole numbers, whose sums are exact in any order; they come again after PERIOD elements ---- */
+
+static float value(int rank, int64_t i)
 {
-    const int64_t n_part = w->n / w->size, step = w->n / LOOK ? w->n / LOOK : 1;
+    return (float)((i % PERIOD * 7 + rank % PERIOD * 13) % PERIOD);
+}
+
+static void values_of(int rank, float *table)
+{
+    for (int i = 0; i < PERIOD; i++) table[i] = value(rank, i);
+}
+
+static void sums_of(int size, float *table)
+{
+    for (int i = 0; i < PERIOD; i++) table[i] = 0;
+    for (int r = 0; r < size; r++)
+        for (int i = 0; i < PERIOD; i++) table[i] += value(r, i);
+}
+
+static void put(float *to, int64_t n, int64_t first, const float *table)
+{
+    for (int64_t i = 0, k = first % PERIOD; i < n; i++, k = k + 1 == PERIOD ? 0 : k + 1) to[i] = table[k];
+}
+
+static int64_t differ(const float *x, int64_t n, int64_t first, const float *table)
+{
     int64_t bad = 0;
-    for (int64_t i = 0; i < w->n; i += step) {
-        const int64_t p = i % n_part;
-        switch (kind) {
-        case LS_COLL_ALL_REDUCE: bad += w->x[i] != sum_at(w->size, i); break;
-        case LS_COLL_REDUCE: bad += w->x[i] != (w->rank ? value(w->rank, i) : sum_at(w->size, i)); break;
-        case LS_COLL_BROADCAST: bad += w->x[i] != value(0, i); break;
-        case LS_COLL_ALL_GATHER: bad += w->x[i] != value((int)(i / n_part), p); break;
-        case LS_COLL_REDUCE_SCATTER: bad += w->y[p] != sum_at(w->size, w->rank * n_part + p); break;
-        case LS_COLL_SEND: /* the even one's values are with both */
-            bad += w->x[i] != value((w->rank ^ 1) < w->size ? w->rank & ~1 : w->rank, i);
-            break;
-        default: break;
-        }
-    }
+    for (int64_t i = 0, k = first % PERIOD; i < n; i++, k = k + 1 == PERIOD ? 0 : k + 1) bad += x[i] != table[k];
     return bad;
 }
 
-static ls_status slowest(const work *w, double mine, double *worst)
+static ls_status fill(const work *w, ls_coll kind, bool in_place)
 {
-    double all[MAX_WORLD];
-    LS_TRY(ls_all_gather(w->c, (ls_view){all, w->size, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
-    *worst = 0;
-    for (int r = 0; r < w->size; r++) *worst = fmax(*worst, all[r]);
+    float table[PERIOD];
+    values_of(w->rank, table);
+    put(w->hx, w->n, 0, table);
+    put(w->hy, w->n, 0, table);
+    if (kind == LS_COLL_ALL_GATHER && in_place) put(w->hx + w->rank * n_part(w), n_part(w), 0, table);
+    return send_images(w);
+}
+
+/* Elements of this worker that are not what they must be after one call on filled buffers. */
+static ls_status check(const work *w, ls_coll kind, bool in_place, int64_t *bad)
+{
+    const int64_t m = n_part(w);
+    float table[PERIOD];
+    LS_TRY(fetch_images(w));
+    *bad = 0;
+    if (kind == LS_COLL_BARRIER) return LS_OK;
+    if (kind == LS_COLL_ALL_GATHER) {
+        for (int r = 0; r < w->size; r++) {
+            values_of(r, table);
+            *bad += differ(w->hx + r * m, m, 0, table);
+        }
+        return LS_OK;
+    }
+    if (kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || (kind == LS_COLL_REDUCE && !w->rank))
+        sums_of(w->size, table);
+    else if (kind == LS_COLL_BROADCAST) values_of(0, table);
+    else if (kind == LS_BENCH_SENDRECV) values_of(rank_before(w), table);
+    else if (kind == LS_COLL_SEND)
+        values_of((w->rank ^ 1) < w->size ? w->rank & ~1 : w->rank, table); /* the even one's */
+    else values_of(w->rank, table);                                         /* a reduce leaves the others' alone */
+    if (kind == LS_COLL_REDUCE_SCATTER) *bad = differ(in_place ? w->hx + w->rank * m : w->hy, m, w->rank * m, table);
+    else *bad = differ(kind == LS_BENCH_SENDRECV ? w->hy : w->hx, w->n, 0, table);
     return LS_OK;
 }
 
-static ls_status measure(const work *w, ls_coll kind, int rounds, ls_comm_bench_row *r)
+/* ---- time ---- */
+
+static ls_status of_all(const work *w, double mine, double *worst, double *sum)
+{
+    double all[MAX_WORLD] = {0};
+    LS_TRY(ls_all_gather(w->c, (ls_view){all, w->size, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL));
+    *worst = *sum = 0;
+    for (int r = 0; r < w->size; r++) {
+        *worst = fmax(*worst, all[r]);
+        *sum += all[r];
+    }
+    return LS_OK;
+}
+
+static int calls_of_round(const work *w, int64_t nbytes)
+{
+    if (w->dev) return nbytes <= (16 << 20) ? 20 : 5; /* so that starting and reading the clock do not count */
+    return nbytes < 65536 ? 20 : nbytes < 1048576 ? 4 : 1;
+}
+
+/* One round; the buffers are as small as at first, so that sums stay finite. */
+static ls_status round_of(const work *w, ls_coll kind, bool in_place, int calls, double *seconds)
+{
+    double sum;
+    if (!w->dev) memset(w->x, 0, (size_t)w->n * sizeof(float));
+    else LS_TRY(send_images(w));
+    LS_TRY(settle(w));
+    LS_TRY(ls_barrier(w->c, LS_SITE));
+    const double begin = ls_now();
+    for (int i = 0; i < calls; i++) LS_TRY(call(w, kind, in_place));
+    LS_TRY(settle(w));
+    return of_all(w, (ls_now() - begin) / calls / (kind == LS_COLL_SEND ? 2 : 1), seconds, &sum);
+}
+
+static double bus_bandwidth(const work *w, ls_coll kind, double nbytes, double seconds)
+{
+    return kind == LS_BENCH_SENDRECV ? nbytes / seconds : ls_comm_busbw(kind, w->size, nbytes, seconds);
+}
+
+static ls_status measure(const work *w, ls_coll kind, bool in_place, int rounds, ls_comm_bench_side *s)
 {
     const int64_t nbytes = w->n * (int64_t)sizeof(float);
-    const int calls = nbytes < 65536 ? 20 : nbytes < 1048576 ? 4 : 1;
-    const double legs = kind == LS_COLL_SEND ? 2 : 1;
-    double time[MAX_ROUND], bad = 0;
-    fill(w);
+    double time[MAX_ROUND], worst, bad = 0;
+    int64_t mine = 0;
+    LS_TRY(fill(w, kind, in_place));
     LS_TRY(ls_barrier(w->c, LS_SITE));
-    LS_TRY(call(w, kind)); /* warm-up, and the one that is checked */
-    LS_TRY(slowest(w, (double)wrong(w, kind), &bad));
-    for (int k = 0; k < rounds; k++) {
-        memset(w->x, 0, (size_t)nbytes); /* sums stay finite */
-        LS_TRY(ls_barrier(w->c, LS_SITE));
-        const double begin = ls_now();
-        for (int i = 0; i < calls; i++) LS_TRY(call(w, kind));
-        LS_TRY(slowest(w, (ls_now() - begin) / calls / legs, &time[k]));
+    LS_TRY(call(w, kind, in_place)); /* warm-up, and the one that is checked */
+    LS_TRY(check(w, kind, in_place, &mine));
+    LS_TRY(of_all(w, (double)mine, &worst, &bad));
+    if (w->dev) LS_TRY(fill(w, kind, in_place));
+    for (int k = 0; k < rounds; k++) LS_TRY(round_of(w, kind, in_place, calls_of_round(w, nbytes), &time[k]));
+    *s = (ls_comm_bench_side){.measured = true, .time = ls_estimate_of(time, rounds), .wrong = (int64_t)bad};
+    if (kind == LS_COLL_BARRIER || !(s->time.mean > 0)) return LS_OK;
+    s->algbw = (double)nbytes / s->time.mean;
+    s->busbw = bus_bandwidth(w, kind, (double)nbytes, s->time.mean);
+    return LS_OK;
+}
+
+static ls_status one_size(const work *w, const ls_comm_bench *o, ls_coll kind)
+{
+    const bool cut = kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_ALL_GATHER;
+    const bool rooted = kind == LS_COLL_BROADCAST || kind == LS_COLL_REDUCE;
+    unsigned wanted = sides(kind);
+    int64_t wrong = 0;
+    ls_comm_bench_row r = {.kind = kind,
+                           .nbytes = kind == LS_COLL_BARRIER ? 0 : w->n * (int64_t)sizeof(float),
+                           .count = kind == LS_COLL_BARRIER ? 0
+                                    : cut                   ? n_part(w)
+                                                            : w->n,
+                           .root = rooted ? 0 : -1,
+                           .sums =
+                               kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE};
+    if (!w->dev && wanted & 1u << LS_BENCH_OUT_OF_PLACE) wanted = 1u << LS_BENCH_OUT_OF_PLACE;
+    for (int s = 0; s < LS_BENCH_SIDES; s++) {
+        if (wanted & 1u << s) LS_TRY(measure(w, kind, s == LS_BENCH_IN_PLACE, o->rounds, &r.side[s]));
+        wrong += r.side[s].wrong;
     }
-    *r = (ls_comm_bench_row){.kind = kind,
-                             .nbytes = kind == LS_COLL_BARRIER ? 0 : nbytes,
-                             .time = ls_estimate_of(time, rounds),
-                             .wrong = (int64_t)bad};
-    if (kind == LS_COLL_BARRIER || !(r->time.mean > 0)) return LS_OK;
-    r->algbw = (double)nbytes / r->time.mean;
-    r->busbw = ls_comm_busbw(kind, w->size, (double)nbytes, r->time.mean);
+    if (!w->rank && o->row) o->row(o->ctx, &r);
+    if (!wrong) return LS_OK;
+    return ls_fail(LS_E_COMM, "%s of %lld bytes: %lld elements are wrong", ls_comm_bench_word(kind),
+                   (long long)r.nbytes, (long long)wrong);
+}
+
+/* Whether a kind is measured by itself, when none was asked for. */
+static bool by_default(const work *w, ls_coll kind)
+{
+    if (w->dev) return kind != LS_COLL_SEND && kind != LS_COLL_BARRIER;
+    return kind != LS_BENCH_SENDRECV;
+}
+
+static ls_status run(work *w, const ls_comm_bench *o)
+{
+    const int64_t unit = (int64_t)sizeof(float) * w->size, most = (o->max_bytes + unit - 1) / unit * unit;
+    LS_TRY(ls_comm_agree(w->c, take_memory(w, most), LS_SITE));
+    for (int i = 0; i < N_BENCHED; i++) {
+        const ls_coll kind = benched[i];
+        const bool message = kind == LS_COLL_SEND || kind == LS_BENCH_SENDRECV;
+        if (o->kinds ? !(o->kinds & 1u << kind) : !by_default(w, kind)) continue;
+        if (message && w->size < 2) continue;
+        for (int64_t b = o->min_bytes; b <= o->max_bytes; b *= o->factor) {
+            w->n = (b + unit - 1) / unit * w->size;
+            LS_TRY(one_size(w, o, kind));
+            if (kind == LS_COLL_BARRIER) break;
+        }
+    }
     return LS_OK;
 }
 
 ls_status ls_comm_bench_run(ls_comm *c, const ls_comm_bench *o)
 {
-    work w = {.c = c, .rank = ls_comm_rank(c), .size = ls_comm_size(c)};
-    const int64_t unit = (int64_t)sizeof(float) * w.size;
+    work w = {.c = c, .dev = o->dev, .rank = ls_comm_rank(c), .size = ls_comm_size(c)};
     if (w.size > MAX_WORLD || o->rounds < 1 || o->rounds > MAX_ROUND || o->min_bytes < 1 ||
         o->max_bytes < o->min_bytes || o->factor < 2)
         return ls_fail(LS_E_ARG, "sizes go from at least 1 byte up by a factor of at least 2, with 1 to %d rounds",
                        MAX_ROUND);
-    const int64_t most = (o->max_bytes + unit - 1) / unit * unit;
-    w.x = ls_comm_alloc(c, (size_t)most);
-    w.y = ls_comm_alloc(c, (size_t)(most / w.size + 64));
-    if (!w.x || !w.y) return ls_fail(LS_E_NOMEM, "two buffers of %lld bytes of shared memory", (long long)most);
-    for (int i = 0; i < N_BENCHED; i++) {
-        if (o->kinds && !(o->kinds & 1u << benched[i])) continue;
-        if (benched[i] == LS_COLL_SEND && w.size < 2) continue;
-        for (int64_t b = o->min_bytes;; b *= o->factor) {
-            if (b > o->max_bytes) break;
-            w.n = (b + unit - 1) / unit * w.size;
-            ls_comm_bench_row r;
-            LS_TRY(measure(&w, benched[i], o->rounds, &r));
-            if (!w.rank && o->row) o->row(o->ctx, &r);
-            if (r.wrong)
-                return ls_fail(LS_E_COMM, "%s of %lld bytes: %lld elements of a worker are wrong", ls_coll_word(r.kind),
-                               (long long)r.nbytes, (long long)r.wrong);
-            if (benched[i] == LS_COLL_BARRIER) break;
-        }
-    }
+    if (w.dev && o->kinds & 1u << LS_COLL_BARRIER)
+        return ls_fail(LS_E_ARG, "a barrier moves no device memory: leave it out, or measure it without --device");
+    LS_TRY(run(&w, o)); /* after a failure the device may still use its buffers: they are freed with it */
+    LS_TRY(settle(&w));
+    give_memory(&w);
     return LS_OK;
 }

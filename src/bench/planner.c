@@ -29,7 +29,9 @@ ls_train_config ls_planner_config(const ls_planner_query *q, const char *strateg
                              .mesh = mesh,
                              .schedule = mesh.n[LS_AXIS_PP] > 1 ? schedule : NULL,
                              .interleave = interleave,
-                             .bucket = q->bucket ? q->bucket : LS_BUCKET,
+                             .bucket = q->bucket ? q->bucket
+                                       : q->cuda ? LS_BUCKET_GPU
+                                                 : LS_BUCKET,
                              .gather_bucket = LS_GATHER_BUCKET,
                              .prefetch_bucket = LS_PREFETCH_BUCKET,
                              .recompute = q->recompute,

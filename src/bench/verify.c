@@ -1,7 +1,9 @@
 #include "bench/verify.h"
 
+#include "bench/jobs.h"
 #include "comm/launch.h"
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
@@ -13,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define SEQ      64
@@ -24,7 +27,9 @@ typedef struct outcome {
     int64_t n; /* elements of all units                 */
     double loss[MAX_STEP];
     double norm[MAX_STEP];
+    ls_status st;     /* of the layout                         */
     char failed[200]; /* words of a failure                    */
+    char comm[16];    /* name of the communicator; "": unknown */
     float data[];     /* n gradients, then n weights           */
 } outcome;
 
@@ -91,8 +96,10 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     NULL,
                     NULL,
                     NULL,
+                    NULL,
+                    NULL,
                     NULL};
-    int argc = (int)(sizeof argv / sizeof argv[0]) - 9;
+    int argc = (int)(sizeof argv / sizeof argv[0]) - 11;
     if (l->o->device) {
         argv[argc++] = "--device";
         argv[argc++] = (char *)(uintptr_t)l->o->device;
@@ -100,6 +107,10 @@ static ls_status resolve(const layout *l, ls_train_config *c)
     if (l->o->precision) {
         argv[argc++] = "--precision";
         argv[argc++] = (char *)(uintptr_t)l->o->precision;
+    }
+    if (l->o->comm_name && l->s.world > 1) { /* one worker has nobody to talk to */
+        argv[argc++] = "--comm";
+        argv[argc++] = (char *)(uintptr_t)l->o->comm_name;
     }
     if (l->s.by_rows) argv[argc++] = "--sequence_parallel";
     if (l->s.pp > 1) {
@@ -115,6 +126,7 @@ static ls_status resolve(const layout *l, ls_train_config *c)
     ls_status st =
         ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = l->s.world, .data_eos_id = -1}, c);
     ls_train_paths_fini(&paths);
+    c->nccl_proof = "off"; /* nothing is kept of these runs */
     return st;
 }
 
@@ -195,6 +207,10 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     const bool judge = !comm || ls_comm_rank(comm) == 0;
+    if (t && judge) { /* "local, staged" is local */
+        const char *name = t->comm ? ls_comm_name(t->comm) : "self";
+        snprintf(l->out->comm, sizeof l->out->comm, "%.*s", (int)strcspn(name, ","), name);
+    }
     for (int k = 0; k < l->steps && st == LS_OK; k++) {
         st = ls_trainer_step(t, &r);
         if (st == LS_OK && judge) {
@@ -205,7 +221,9 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
     if (st == LS_OK) st = keep(t, l->out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
+    const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout of verify");
     ls_trainer_destroy(&t);
+    ls_deadline_disarm(d);
     ls_train_config_fini(&c);
     return st;
 }
@@ -247,14 +265,18 @@ double ls_verify_grad_limit(const ls_verify_opts *o)
     return in_16_bits(o) ? LS_VERIFY_GRAD_16 : LS_VERIFY_GRAD;
 }
 
-static ls_status run_layout(layout *l)
+static void clear(outcome *out)
 {
-    memset(l->out->loss, 0, sizeof l->out->loss);
-    memset(l->out->norm, 0, sizeof l->out->norm);
-    l->out->failed[0] = '\0';
-    memset(l->out->data, 0xff, 2 * (size_t)l->out->n * sizeof(float)); /* NaNs: what was not written differs */
-    if (l->o->comm) return run_together(l);
-    /* a device that this process has opened is lost to the workers it forks later: there, one worker is a process, too */
+    memset(out->loss, 0, sizeof out->loss);
+    memset(out->norm, 0, sizeof out->norm);
+    out->st = LS_E_COMM; /* until it is known */
+    out->failed[0] = out->comm[0] = '\0';
+    memset(out->data, 0xff, 2 * (size_t)out->n * sizeof(float)); /* NaNs: what was not written differs */
+}
+
+/* In a process of its own: one worker on the CPU is this process. On a device a worker is always a child, whose last lines are kept. */
+static ls_status run_alone(layout *l)
+{
     if (l->s.world == 1 && !on_device(l->o)) return steps(l, NULL, 1);
     const ls_status st = ls_launch_local(
         &(ls_launch){.n = l->s.world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
@@ -322,91 +344,104 @@ static void unshare(outcome *o)
     if (o) munmap(o, sizeof *o + 2 * (size_t)o->n * sizeof(float));
 }
 
-/* One worker with all leaves of a step. */
-static layout judge_of(const ls_verify_opts *o, const char *dir, int n_leaf, int steps, double dropout, outcome *out)
-{
-    return (layout){.o = o,
-                    .dir = dir,
-                    .s = {.strategy = "single", .world = 1, .pp = 1, .interleave = 1, .tp = 1},
-                    .n_micro = n_leaf,
-                    .steps = steps,
-                    .dropout = dropout,
-                    .out = out};
-}
+/* ---- the layouts ---- */
 
-typedef struct table {
+/* A layout of the list; judge: the place in the list of the one it is compared with, which is before it; -1: it is one. */
+typedef struct entry {
+    ls_verify_shape s;
+    int judge, n_micro, steps;
+    double dropout;
+    outcome *out; /* of a judge */
+    bool done;
+    ls_verify_row row;
+} entry;
+
+typedef struct list {
+    const ls_verify_opts *o;
+    const char *dir;
+    int most; /* workers */
+    entry *at;
+    int n, room;
+    outcome *other[LS_JOBS_MOST]; /* of the layouts that run, by slot */
     void (*row)(void *, const ls_verify_row *);
     void *ctx;
-    int n_row, n_bad;
-} table;
+    int n_row, n_bad, n_printed; /* n_printed: entries whose rows are out */
+} list;
+
+static ls_status put(list *v, entry e)
+{
+    if (v->n == v->room) {
+        const int room = v->room ? 2 * v->room : 128;
+        entry *more = ls_alloc((size_t)room * sizeof *more);
+        if (!more) return ls_nomem((size_t)room * sizeof *more, "the list of layouts");
+        if (v->n) memcpy(more, v->at, (size_t)v->n * sizeof *more);
+        ls_free(v->at);
+        v->at = more;
+        v->room = room;
+    }
+    v->at[v->n++] = e;
+    return LS_OK;
+}
+
+/* One worker with all micro-batches of a step; `judge` is its place. */
+static ls_status put_judge(list *v, int n_micro, int n_step, double dropout, int *judge)
+{
+    *judge = v->n;
+    return put(v, (entry){.s = {.strategy = "single", .world = 1, .pp = 1, .interleave = 1, .tp = 1},
+                          .judge = -1,
+                          .n_micro = n_micro,
+                          .steps = n_step,
+                          .dropout = dropout});
+}
 
 /* The judge's step in another shape, on more workers. */
-static ls_status hold_against(table *t, const layout *judge, ls_verify_shape shape, outcome *other)
+static ls_status put_layout(list *v, int judge, ls_verify_shape shape)
 {
-    layout l = *judge;
-    ls_comm *there = l.o->comm;
-    l.s = shape;
-    l.n_micro = judge->n_micro / (shape.world / shape.tp / shape.pp);
-    l.out = other;
-    ls_verify_row r = {.s = shape,
-                       .comm = shape.world == 1 ? "self"
-                               : there          ? ls_comm_name(there)
-                                                : "local",
-                       .n_micro = l.n_micro,
-                       .dropout = l.dropout};
-    const double begin = ls_now();
-    ls_status st = run_layout(&l);
-    r.seconds = ls_now() - begin;
-    if (there && ls_comm_rank(there)) return st;
-    if (st == LS_OK) compare(&r, other, judge->out, l.steps);
-    else snprintf(r.words, sizeof r.words, "%.190s", other->failed[0] ? other->failed : ls_err_words());
-    r.within = r.ran && r.loss_error <= ls_verify_loss_limit(l.o) && r.grad_error <= ls_verify_grad_limit(l.o);
-    t->n_bad += !(shape.tp > 1 ? r.within : r.identical);
-    t->n_row++;
-    t->row(t->ctx, &r);
-    if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
-    return st == LS_E_COMM && there ? st : LS_OK; /* the workers cannot go on together */
+    entry e = v->at[judge];
+    e.s = shape;
+    e.judge = judge;
+    e.n_micro = v->at[judge].n_micro / (shape.world / shape.tp / shape.pp);
+    return put(v, e);
 }
 
 /* Layouts of whole models, which promise identity. */
-static ls_status replicas(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
+static ls_status replicas(list *v)
 {
     static const char *const strategy[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
+    int judge;
     for (int accum = 1; accum <= 4; accum *= 2) {
         for (int drop = 0; drop < 2; drop++) {
-            layout one = judge_of(o, dir, most * accum, o->steps, drop ? 0.1 : 0, judge);
-            LS_TRY(run_layout(&one));
+            LS_TRY(put_judge(v, v->most * accum, v->o->steps, drop ? 0.1 : 0, &judge));
             for (int s = 0; s < 5; s++)
-                for (int i = 0; i < o->n_world; i++)
-                    if (most % o->world[i] == 0)
-                        LS_TRY(hold_against(t, &one, (ls_verify_shape){strategy[s], o->world[i], 1, 1, 1, NULL, false},
-                                            other));
+                for (int i = 0; i < v->o->n_world; i++)
+                    if (v->most % v->o->world[i] == 0)
+                        LS_TRY(
+                            put_layout(v, judge, (ls_verify_shape){strategy[s], v->o->world[i], 1, 1, 1, NULL, false}));
         }
     }
     return LS_OK;
 }
 
 /* Pipelines, which promise identity, too: 2 and 4 stages under every schedule, with every strategy among their replicas. */
-static ls_status pipelines(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
+static ls_status pipelines(list *v)
 {
     static const char *const schedule[] = {"naive", "gpipe", "1f1b", "interleaved", "zb"}, *const strategy[] = {
                                                                                                "single", "ddp", "zero1",
                                                                                                "zero2", "zero3"};
-    if (most == 1) return LS_OK;
-    layout one = judge_of(o, dir, 2 * most, o->steps, 0.1, judge);
-    LS_TRY(run_layout(&one));
+    int judge;
+    if (v->most == 1) return LS_OK;
+    LS_TRY(put_judge(v, 2 * v->most, v->o->steps, 0.1, &judge));
     for (int pp = 2; pp <= 4; pp *= 2) {
-        for (int i = 0; i < o->n_world; i++) {
-            const int world = o->world[i];
-            if (most % world || world % pp) continue;
+        for (int i = 0; i < v->o->n_world; i++) {
+            const int world = v->o->world[i];
+            if (v->most % world || world % pp) continue;
             for (int k = 0; k < 5; k++) {
                 const bool inter = k == 3;
                 if (inter && pp == 4) continue; /* 6 units are too few for 8 parts */
                 for (int s = 0; s < 5; s++)
                     if (s ? world > pp : world == pp) /* one replica has no strategy; several have all the others */
-                        LS_TRY(hold_against(
-                            t, &one, (ls_verify_shape){strategy[s], world, pp, inter ? 2 : 1, 1, schedule[k], false},
-                            other));
+                        LS_TRY(put_layout(
+                            v, judge, (ls_verify_shape){strategy[s], world, pp, inter ? 2 : 1, 1, schedule[k], false}));
             }
         }
     }
@@ -415,70 +450,192 @@ static ls_status pipelines(const ls_verify_opts *o, const char *dir, int most, o
 
 /* Split layers, which promise closeness: tp 2 and 4, alone and under every strategy of their replicas, and in a pipeline; by rows alone and
  * under zero3. */
-static ls_status shards(const ls_verify_opts *o, const char *dir, int most, outcome *judge, outcome *other, table *t)
+static ls_status shards(list *v)
 {
     static const char *const strategy[] = {"single", "ddp", "zero1", "zero2", "zero3"};
-    for (int drop = 0; drop < 2 && most > 1; drop++) {
-        layout one = judge_of(o, dir, most, LS_VERIFY_TP_STEPS, drop ? 0.1 : 0, judge);
-        LS_TRY(run_layout(&one));
+    int judge;
+    for (int drop = 0; drop < 2 && v->most > 1; drop++) {
+        LS_TRY(put_judge(v, v->most, LS_VERIFY_TP_STEPS, drop ? 0.1 : 0, &judge));
         for (int tp = 2; tp <= LS_VERIFY_MAX_TP; tp *= 2) {
-            for (int i = 0; i < o->n_world; i++) {
-                const int world = o->world[i];
-                if (most % world || world % tp) continue;
+            for (int i = 0; i < v->o->n_world; i++) {
+                const int world = v->o->world[i];
+                if (v->most % world || world % tp) continue;
                 for (int s = 0; s < 5; s++) {
                     if (s ? world == tp : world > tp) continue;
-                    LS_TRY(hold_against(t, &one, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, false}, other));
+                    LS_TRY(put_layout(v, judge, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, false}));
                     if (s == 0 || s == 4)
-                        LS_TRY(
-                            hold_against(t, &one, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, true}, other));
+                        LS_TRY(put_layout(v, judge, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, true}));
                 }
                 for (int pp = 2; pp <= 4; pp *= 2)
                     if (world % (tp * pp) == 0)
-                        LS_TRY(hold_against(
-                            t, &one,
-                            (ls_verify_shape){world > tp * pp ? "zero2" : "single", world, pp, 1, tp, "1f1b", false},
-                            other));
+                        LS_TRY(put_layout(
+                            v, judge,
+                            (ls_verify_shape){world > tp * pp ? "zero2" : "single", world, pp, 1, tp, "1f1b", false}));
             }
         }
     }
     return LS_OK;
 }
 
-static ls_status all_layouts(const ls_verify_opts *o, const char *dir, outcome *judge, outcome *other,
-                             void (*row)(void *, const ls_verify_row *), void *ctx)
+/* ---- running them ---- */
+
+static layout layout_of(const list *v, int k, int slot)
 {
-    table t = {.row = row, .ctx = ctx};
-    int most = 1;
-    for (int i = 0; i < o->n_world; i++) most = o->world[i] > most ? o->world[i] : most;
-    if (!o->only_tp) LS_TRY(replicas(o, dir, most, judge, other, &t));
-    if (!o->only_tp) LS_TRY(pipelines(o, dir, most, judge, other, &t));
-    LS_TRY(shards(o, dir, most, judge, other, &t));
-    if (t.n_bad)
-        return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", t.n_bad, t.n_row);
+    const entry *e = &v->at[k];
+    return (layout){.o = v->o,
+                    .dir = v->dir,
+                    .s = e->s,
+                    .n_micro = e->n_micro,
+                    .steps = e->steps,
+                    .dropout = e->dropout,
+                    .out = e->judge < 0 ? e->out : v->other[slot]};
+}
+
+static const char *comm_of(const list *v, const entry *e, const outcome *out)
+{
+    static const char *const known[] = {"local", "mpi", "nccl"};
+    if (e->s.world == 1) return "self";
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (!strcmp(out->comm, known[i])) return known[i];
+    if (v->o->comm_name && strcmp(v->o->comm_name, "auto") != 0) return v->o->comm_name;
+    return v->o->comm ? ls_comm_name(v->o->comm) : "local";
+}
+
+static void print_ready(list *v)
+{
+    for (; v->n_printed < v->n && v->at[v->n_printed].done; v->n_printed++)
+        if (v->at[v->n_printed].judge >= 0) v->row(v->ctx, &v->at[v->n_printed].row);
+}
+
+/* Entry k has ended with st and these words. A judge that failed ends everything. */
+static ls_status settle(list *v, int k, int slot, ls_status st, const char *words, double seconds)
+{
+    entry *e = &v->at[k];
+    e->done = true;
+    if (e->judge < 0) {
+        if (st != LS_OK) return ls_fail(st, "one worker with %d micro-batches: %s", e->n_micro, words);
+        print_ready(v);
+        return LS_OK;
+    }
+    ls_verify_row *r = &e->row;
+    const outcome *out = v->other[slot];
+    *r = (ls_verify_row){
+        .s = e->s, .comm = comm_of(v, e, out), .n_micro = e->n_micro, .dropout = e->dropout, .seconds = seconds};
+    if (st == LS_OK) compare(r, out, v->at[e->judge].out, e->steps);
+    else snprintf(r->words, sizeof r->words, "%.190s", words);
+    r->within = r->ran && r->loss_error <= ls_verify_loss_limit(v->o) && r->grad_error <= ls_verify_grad_limit(v->o);
+    v->n_bad += !(e->s.tp > 1 ? r->within : r->identical);
+    v->n_row++;
+    print_ready(v);
     return LS_OK;
+}
+
+static bool job_ready(void *ctx, int k)
+{
+    const list *v = ctx;
+    return v->at[k].judge < 0 || v->at[v->at[k].judge].done;
+}
+
+static void job_body(void *ctx, int k, int slot)
+{
+    layout l = layout_of(ctx, k, slot);
+    clear(l.out);
+    const ls_status st = run_alone(&l);
+    if (st != LS_OK && !l.out->failed[0]) snprintf(l.out->failed, sizeof l.out->failed, "%.190s", ls_err_words());
+    l.out->st = st;
+}
+
+static ls_status job_ended(void *ctx, int k, int slot, const ls_job_end *e)
+{
+    list *v = ctx;
+    const layout l = layout_of(v, k, slot);
+    char words[200] = "";
+    ls_status st = l.out->st;
+    if (!e->in_time) {
+        st = LS_E_COMM;
+        snprintf(words, sizeof words, "no answer in %g s", v->o->limit);
+    } else if (WIFSIGNALED(e->status)) {
+        st = LS_E_COMM;
+        snprintf(words, sizeof words, "its process died by signal %d (%s)", WTERMSIG(e->status),
+                 strsignal(WTERMSIG(e->status)));
+    } else snprintf(words, sizeof words, "%.190s", l.out->failed[0] ? l.out->failed : ls_status_words(st));
+    return settle(v, k, slot, st, words, e->seconds);
+}
+
+/* Workers that are there run one layout after the other; rank 0 compares. */
+static ls_status run_in_turn(list *v)
+{
+    const bool judge = ls_comm_rank(v->o->comm) == 0;
+    for (int k = 0; k < v->n; k++) {
+        layout l = layout_of(v, k, 0);
+        clear(l.out);
+        const double begin = ls_now();
+        const ls_status st = run_together(&l);
+        if (judge || (v->at[k].judge < 0 && st != LS_OK))
+            LS_TRY(settle(v, k, 0, st, l.out->failed[0] ? l.out->failed : ls_err_words(), ls_now() - begin));
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+        if (st == LS_E_COMM) return st; /* the workers cannot go on together */
+    }
+    return LS_OK;
+}
+
+static ls_status make_outcomes(list *v, int n_slot, int64_t n)
+{
+    bool ok = true;
+    for (int s = 0; s < n_slot && ok; s++) ok = (v->other[s] = share(n));
+    for (int k = 0; k < v->n && ok; k++)
+        if (v->at[k].judge < 0) ok = (v->at[k].out = share(n));
+    return ok ? LS_OK : ls_nomem(2 * (size_t)n * sizeof(float), "results of a layout");
+}
+
+static ls_status run_list(list *v)
+{
+    const ls_verify_opts *o = v->o;
+    const int n_slot = o->comm ? 1 : o->jobs;
+    ls_model_config cfg;
+    LS_TRY(ls_model_config_preset("tiny", &cfg));
+    for (int i = 0; i < o->n_world; i++) v->most = o->world[i] > v->most ? o->world[i] : v->most;
+    if (!o->only_tp) LS_TRY(replicas(v));
+    if (!o->only_tp) LS_TRY(pipelines(v));
+    LS_TRY(shards(v));
+    LS_TRY(make_outcomes(v, n_slot, ls_model_n_param(&cfg)));
+    LS_TRY(make_data(v->dir, o->seed));
+    if (o->comm) LS_TRY(run_in_turn(v));
+    else
+        LS_TRY(ls_jobs_run(&(ls_jobs){.n = v->n,
+                                      .at_once = n_slot,
+                                      .limit = o->limit,
+                                      .ready = job_ready,
+                                      .body = job_body,
+                                      .ended = job_ended,
+                                      .ctx = v}));
+    if (v->n_bad)
+        return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", v->n_bad, v->n_row);
+    return LS_OK;
+}
+
+static void list_fini(list *v)
+{
+    for (int s = 0; s < LS_JOBS_MOST; s++) unshare(v->other[s]);
+    for (int k = 0; k < v->n; k++)
+        if (v->at[k].judge < 0) unshare(v->at[k].out);
+    ls_free(v->at);
 }
 
 ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_verify_row *r), void *ctx)
 {
     char dir[256];
     const char *tmp = getenv("TMPDIR");
+    list v = {.o = o, .dir = dir, .most = 1, .row = row, .ctx = ctx};
     snprintf(dir, sizeof dir, "%s/lockstep-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (o->steps < 1 || o->steps > MAX_STEP)
         return ls_fail(LS_E_ARG, "verify runs 1 to %d steps, not %d", MAX_STEP, o->steps);
+    if (o->jobs < 1 || o->jobs > LS_JOBS_MOST)
+        return ls_fail(LS_E_ARG, "verify runs 1 to %d layouts at the same time, not %d", LS_JOBS_MOST, o->jobs);
     if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot make a folder in %s", tmp ? tmp : "/tmp");
-    ls_model_config cfg;
-    ls_status st = ls_model_config_preset("tiny", &cfg);
-    outcome *judge = NULL, *other = NULL;
-    if (st == LS_OK) {
-        judge = share(ls_model_n_param(&cfg));
-        other = share(ls_model_n_param(&cfg));
-        if (!judge || !other) st = ls_nomem(1 << 24, "results of the layouts");
-    }
-    if (st == LS_OK) st = make_data(dir, o->seed);
-    if (st == LS_OK) st = all_layouts(o, dir, judge, other, row, ctx);
+    ls_status st = run_list(&v);
     if (o->comm && st != LS_E_COMM) st = ls_comm_agree(o->comm, st, LS_SITE);
-    unshare(judge);
-    unshare(other);
+    list_fini(&v);
     (void)ls_fs_remove_tree(dir);
     return st;
 }

@@ -26,8 +26,10 @@ typedef struct ls_verify_opts {
     uint64_t seed;
     ls_comm *
         comm; /* workers that are there (a launcher's): every one of them calls ls_verify; NULL: they are forked here */
-    bool only_tp;                   /* leave the layouts of whole models out */
-    const char *device, *precision; /* as train has them; NULL: its defaults */
+    bool only_tp; /* leave the layouts of whole models out */
+    int jobs;     /* layouts that run at the same time; with `comm`: 1                */
+    double limit; /* seconds of a layout, which then fails; not used with `comm`, whose collectives have a limit */
+    const char *device, *precision, *comm_name; /* as train has them (comm_name: --comm); NULL: its defaults */
 } ls_verify_opts;
 
 /* Who shares the work how. */
@@ -55,7 +57,7 @@ typedef struct ls_verify_row {
     double seconds;
 } ls_verify_row;
 
-/* Calls row for each layout as it is done; with workers that are there, at rank 0 alone. Returns LS_E_NUMERIC when a layout that promises identity differs (rows tell), LS_E_COMM when
+/* Calls row for each layout, in their order; with workers that are there, at rank 0 alone. Returns LS_E_NUMERIC when a layout that promises identity differs (rows tell), LS_E_COMM when
  * workers failed. */
 ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_verify_row *r), void *ctx);
 

@@ -1,86 +1,326 @@
-/* bench_comm.c - `lockstep bench comm`: what collectives carry, by size. */
+/* bench_comm.c - `lockstep bench comm`: what collectives carry, by size. On host memory a table of our own, on a device nccl-tests'. */
 #include "cli/bench_impl.h"
 
 #include "bench/comm_bench.h"
 #include "comm/launch.h"
 #include "comm/start.h"
+#include "compute/compute.h"
+#include "core/mem.h"
+#include "train/resolve.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef struct comm_options {
     int64_t n, rounds, factor;
-    const char *min, *max, *kinds;
-    bool json;
+    const char *min, *max, *kinds, *device, *comm;
+    bool deterministic, json;
 } comm_options;
 
+#define COMM_AT(field) offsetof(comm_options, field)
 static const ls_opt comm_table[] = {
-    {"n", LS_OPT_INT, offsetof(comm_options, n), "N", "2", "workers on this machine; under mpirun: all that it started",
-     "What"},
-    {"collectives", LS_OPT_STR, offsetof(comm_options, kinds), "LIST", "",
-     "all_reduce, reduce_scatter, all_gather, broadcast, reduce, send, barrier [all]", NULL},
-    {"min", LS_OPT_STR, offsetof(comm_options, min), "BYTES", "1K", "smallest buffer (K, M, G: powers of 1024)", NULL},
-    {"max", LS_OPT_STR, offsetof(comm_options, max), "BYTES", "64M", "largest buffer", NULL},
-    {"factor", LS_OPT_INT, offsetof(comm_options, factor), "F", "4", "from one size to the next", NULL},
-    {"rounds", LS_OPT_INT, offsetof(comm_options, rounds), "N", "10", "timed rounds of each size", NULL},
-    {"json", LS_OPT_SWITCH, offsetof(comm_options, json), NULL, NULL, "one JSON object instead of the table", NULL},
+    {"n", LS_OPT_INT, COMM_AT(n), "N", "2", "workers on this machine; under mpirun: all that it started", "What"},
+    {"device", LS_OPT_STR, COMM_AT(device), "cpu|cuda[:N]", "cpu",
+     "whose memory; cuda: one GPU per worker, cuda:N: the N-th for all", NULL},
+    {"comm", LS_OPT_CHOICE, COMM_AT(comm), "auto|local|mpi|nccl", "auto",
+     "how workers communicate; local and mpi with --device cuda: through the host's memory", NULL},
+    {"deterministic", LS_OPT_SWITCH, COMM_AT(deterministic), NULL, NULL,
+     "with NCCL: sums in the order that training has by default, instead of NCCL's own", NULL},
+    {"collectives", LS_OPT_STR, COMM_AT(kinds), "LIST", NULL,
+     "all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier [all but sendrecv; with "
+     "--device "
+     "cuda all but send and barrier]",
+     NULL},
+    {"min", LS_OPT_STR, COMM_AT(min), "BYTES", "1K", "smallest buffer (K, M, G: powers of 1024)", NULL},
+    {"max", LS_OPT_STR, COMM_AT(max), "BYTES", "64M", "largest buffer", NULL},
+    {"factor", LS_OPT_INT, COMM_AT(factor), "F", "4", "from one size to the next", NULL},
+    {"rounds", LS_OPT_INT, COMM_AT(rounds), "N", "10", "timed rounds of each size", NULL},
+    {"json", LS_OPT_SWITCH, COMM_AT(json), NULL, NULL, "one JSON object instead of the table", NULL},
 };
 enum { N_COMM = sizeof comm_table / sizeof comm_table[0] };
 
 typedef struct comm_job {
+    const comm_options *o;
     ls_comm_bench bench;
-    bool json;
+    bool cuda;
+    int device;  /* index, or -1: by the local rank */
+    ls_coll now; /* whose table is being printed; -1: none */
+    double bus;  /* of its rows and sides: sum and number */
+    int n_bus, n_row;
+    int64_t wrong;
     ls_str out;
     ls_jsonw w;
 } comm_job;
 
-static void comm_row(void *ctx, const ls_comm_bench_row *r)
+enum { NO_TABLE = -1 };
+
+/* The side that the flat keys are of: on host memory the only one. */
+static const ls_comm_bench_side *main_side(const ls_comm_bench_row *r)
 {
-    comm_job *j = ctx;
-    if (!j->json) {
-        char half[24] = "-"; /* one round has no interval */
-        if (r->time.half >= 0) snprintf(half, sizeof half, "%.1f", 1e6 * r->time.half);
-        printf("%-15s %12lld %12.1f %8s %10.3f %10.3f %6lld\n", ls_coll_word(r->kind), (long long)r->nbytes,
-               1e6 * r->time.mean, half, 1e-9 * r->algbw, 1e-9 * r->busbw, (long long)r->wrong);
-        fflush(stdout);
+    return &r->side[r->side[LS_BENCH_OUT_OF_PLACE].measured ? LS_BENCH_OUT_OF_PLACE : LS_BENCH_IN_PLACE];
+}
+
+/* ---- JSON ---- */
+
+static void json_numbers(ls_jsonw *w, const ls_comm_bench_side *s)
+{
+    ls_jsonw_put_real(w, "time_sec", s->time.mean);
+    ls_jsonw_put_real(w, "time_sec_half95", s->time.half);
+    ls_jsonw_put_real(w, "algbw_bytes_per_sec", s->algbw);
+    ls_jsonw_put_real(w, "busbw_bytes_per_sec", s->busbw);
+    ls_jsonw_put_int(w, "wrong", s->wrong);
+}
+
+static void json_side(ls_jsonw *w, const char *key, const ls_comm_bench_side *s)
+{
+    ls_jsonw_key(w, key);
+    if (!s->measured) {
+        ls_jsonw_null(w);
         return;
     }
-    ls_jsonw *w = &j->w;
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "collective", ls_coll_word(r->kind));
-    ls_jsonw_put_int(w, "bytes", r->nbytes);
-    ls_jsonw_put_real(w, "time_sec", r->time.mean);
-    ls_jsonw_put_real(w, "time_sec_half95", r->time.half);
-    ls_jsonw_put_real(w, "algbw_bytes_per_sec", r->algbw);
-    ls_jsonw_put_real(w, "busbw_bytes_per_sec", r->busbw);
-    ls_jsonw_put_int(w, "wrong", r->wrong);
+    json_numbers(w, s);
     ls_jsonw_close(w);
 }
 
-/* Rank 0 prints, wherever it runs. */
-static ls_status comm_work(void *ctx, ls_comm *c, int n_core)
+static void json_row(comm_job *j, const ls_comm_bench_row *r)
+{
+    ls_jsonw *w = &j->w;
+    ls_jsonw_open(w, '{');
+    ls_jsonw_put_str(w, "collective", ls_comm_bench_word(r->kind));
+    ls_jsonw_put_int(w, "bytes", r->nbytes);
+    json_numbers(w, main_side(r));
+    if (j->cuda) {
+        ls_jsonw_put_int(w, "count", r->count);
+        ls_jsonw_put_str(w, "type", "float");
+        ls_jsonw_put_str(w, "redop", r->sums ? "sum" : "none");
+        ls_jsonw_put_int(w, "root", r->root);
+        json_side(w, "out_of_place", &r->side[LS_BENCH_OUT_OF_PLACE]);
+        json_side(w, "in_place", &r->side[LS_BENCH_IN_PLACE]);
+    }
+    ls_jsonw_close(w);
+}
+
+/* ---- the table of host memory ---- */
+
+static void host_head(const comm_job *j, const ls_comm *c)
+{
+    const int rounds = j->bench.rounds;
+    printf("%d workers, %s; time of the slowest worker, %s%d round%s\n"
+           "%-15s %12s %12s %8s %10s %10s %6s\n",
+           ls_comm_size(c), ls_comm_name(c), rounds > 1 ? "95 % interval over " : "", rounds, rounds == 1 ? "" : "s",
+           "collective", "bytes", "time, us", "\xc2\xb1 us", "algbw GB/s", "busbw GB/s", "wrong");
+}
+
+static void host_row(const ls_comm_bench_row *r)
+{
+    const ls_comm_bench_side *s = main_side(r);
+    char half[24] = "-"; /* one round has no interval */
+    if (s->time.half >= 0) snprintf(half, sizeof half, "%.1f", 1e6 * s->time.half);
+    printf("%-15s %12lld %12.1f %8s %10.3f %10.3f %6lld\n", ls_comm_bench_word(r->kind), (long long)r->nbytes,
+           1e6 * s->time.mean, half, 1e-9 * s->algbw, 1e-9 * s->busbw, (long long)s->wrong);
+}
+
+/* ---- nccl-tests' tables, one for each collective ---- */
+
+static void table_end(comm_job *j)
+{
+    if ((int)j->now == NO_TABLE) return;
+    printf("# Out of bounds values : %lld %s\n", (long long)j->wrong, j->wrong ? "FAILED" : "OK");
+    if (j->n_bus) printf("# Avg bus bandwidth    : %g\n", 1e-9 * j->bus / j->n_bus);
+    else printf("# Avg bus bandwidth    : not measured\n");
+    printf("#\n");
+    j->now = (ls_coll)NO_TABLE;
+}
+
+static void table_begin(comm_job *j, ls_coll kind)
+{
+    table_end(j);
+    j->now = kind;
+    j->bus = 0;
+    j->n_bus = 0;
+    j->wrong = 0;
+    printf("# %s\n"
+           "#\n"
+           "# %61s %34s\n"
+           "# %10s %13s %9s %7s %7s %8s %7s %7s %6s %8s %7s %7s %6s\n"
+           "# %10s %13s %9s %7s %7s %8s %7s %7s %6s %8s %7s %7s %6s\n",
+           ls_comm_bench_word(kind), "out-of-place", "in-place", "size", "count", "type", "redop", "root", "time",
+           "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "", "", "(us)",
+           "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
+}
+
+static void table_side(comm_job *j, const ls_comm_bench_side *s)
+{
+    const double us = 1e6 * s->time.mean;
+    if (!s->measured) {
+        printf(" %8s %7s %7s %6s", "N/A", "N/A", "N/A", "N/A");
+        return;
+    }
+    printf(" %8.*f %7.2f %7.2f %6lld",
+           us >= 10000 ? 0
+           : us >= 100 ? 1
+                       : 2,
+           us, 1e-9 * s->algbw, 1e-9 * s->busbw, (long long)s->wrong);
+    j->bus += s->busbw;
+    j->n_bus++;
+    j->wrong += s->wrong;
+}
+
+static void table_row(comm_job *j, const ls_comm_bench_row *r)
+{
+    if (j->now != r->kind) table_begin(j, r->kind);
+    printf("  %10lld %13lld %9s %7s %7d", (long long)r->nbytes, (long long)r->count, "float", r->sums ? "sum" : "none",
+           r->root);
+    for (int s = 0; s < LS_BENCH_SIDES; s++) table_side(j, &r->side[s]);
+    printf("\n");
+}
+
+static void comm_row(void *ctx, const ls_comm_bench_row *r)
 {
     comm_job *j = ctx;
-    const bool first = !ls_comm_rank(c);
-    (void)n_core;
-    if (first && !j->json)
-        printf("%d workers, %s; time of the slowest worker, %s%d round%s\n"
-               "%-15s %12s %12s %8s %10s %10s %6s\n",
-               ls_comm_size(c), ls_comm_name(c), j->bench.rounds > 1 ? "95 % interval over " : "", j->bench.rounds,
-               j->bench.rounds == 1 ? "" : "s", "collective", "bytes", "time, us", "\xc2\xb1 us", "algbw GB/s",
-               "busbw GB/s", "wrong");
-    ls_jsonw_init(&j->w, &j->out, 2);
-    ls_jsonw_open(&j->w, '{');
+    j->n_row++;
+    if (j->o->json) {
+        json_row(j, r);
+        return;
+    }
+    if (j->cuda) table_row(j, r);
+    else host_row(r);
+    fflush(stdout);
+}
+
+/* ---- one worker ---- */
+
+enum { GPU_WORDS = 20 };
+typedef struct gpu_line {
+    char text[GPU_WORDS * 8];
+} gpu_line;
+
+/* Everyone's GPU, one line each, at rank 0. Collective. */
+static ls_status say_devices(comm_job *j, ls_comm *c, const ls_device *dev)
+{
+    const int W = ls_comm_size(c), r = ls_comm_rank(c);
+    ls_device_info info = {0};
+    gpu_line mine = {{0}}, *all = ls_comm_alloc(c, (size_t)W * sizeof *all);
+    ls_status st = all ? dev->info(dev->ctx, &info) : ls_nomem((size_t)W * sizeof *all, "names of GPUs");
+    int local = 0;
+    snprintf(mine.text, sizeof mine.text, "%.48s device %d [%.20s] %.60s", ls_comm_host(c, r, &local), info.index,
+             *info.bus ? info.bus : "?", info.name);
+    LS_TRY(ls_comm_agree(c, st, LS_SITE));
+    LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)GPU_WORDS * W, LS_I64}, (ls_view){&mine, GPU_WORDS, LS_I64},
+                         LS_SITE, NULL));
+    if (r) return LS_OK;
+    if (j->o->json) ls_jsonw_put_open(&j->w, "devices", '[');
+    else printf("# Using devices\n");
+    for (int k = 0; k < W; k++) {
+        if (j->o->json) ls_jsonw_str(&j->w, all[k].text);
+        else printf("#  Rank %2d on %s\n", k, all[k].text);
+    }
+    if (j->o->json) ls_jsonw_close(&j->w);
+    else printf("#\n");
+    return LS_OK;
+}
+
+static void device_head(const comm_job *j, const ls_comm *c)
+{
+    const char *library = ls_comm_library(c);
+    const bool nccl = !strcmp(ls_comm_name(c), "nccl");
+    printf("# lockstep %s bench comm: %d workers, %s%s%s, minBytes %lld maxBytes %lld step: %lld(factor) rounds: %d "
+           "validation: 1\n",
+           LS_VERSION, ls_comm_size(c), ls_comm_name(c), library ? " " : "", library ? library : "",
+           (long long)j->bench.min_bytes, (long long)j->bench.max_bytes, (long long)j->bench.factor, j->bench.rounds);
+    if (nccl) printf("# sums: %s\n", j->o->deterministic ? "in the order of --deterministic" : "NCCL's own");
+}
+
+static void json_head(comm_job *j, const ls_comm *c)
+{
     ls_jsonw_put_str(&j->w, "backend", ls_comm_name(c));
     ls_jsonw_put_int(&j->w, "workers", ls_comm_size(c));
     ls_jsonw_put_int(&j->w, "rounds", j->bench.rounds);
+    if (!j->cuda) return;
+    ls_jsonw_put_str(&j->w, "device", "cuda");
+    ls_jsonw_put_str(&j->w, "library", ls_comm_library(c));
+    ls_jsonw_put_bool(&j->w, "deterministic", j->o->deterministic);
+}
+
+/* Rank 0 prints, wherever it runs. dev NULL: host memory. */
+static ls_status comm_measure(comm_job *j, ls_comm *c, const ls_device *dev)
+{
+    const bool first = !ls_comm_rank(c), json = j->o->json;
+    j->bench.dev = dev;
+    j->now = (ls_coll)NO_TABLE;
+    ls_jsonw_init(&j->w, &j->out, 2);
+    ls_jsonw_open(&j->w, '{');
+    json_head(j, c);
+    if (first && !json) {
+        if (dev) device_head(j, c);
+        else host_head(j, c);
+    }
+    ls_status st = dev ? say_devices(j, c, dev) : LS_OK;
     ls_jsonw_put_open(&j->w, "rows", '[');
-    ls_status st = ls_comm_bench_run(c, &j->bench);
+    if (st == LS_OK) st = ls_comm_bench_run(c, &j->bench);
     ls_jsonw_close(&j->w);
     ls_jsonw_close(&j->w);
-    if (first && j->json && st == LS_OK) puts(j->out.data ? j->out.data : "");
+    if (first && !json && dev) table_end(j);
+    if (first && json && st == LS_OK) puts(j->out.data ? j->out.data : "");
     ls_str_fini(&j->out);
-    return st == LS_OK && first ? cli_flush() : st; /* here: a worker's stdout is not main's */
+    return st;
+}
+
+/* Why --comm auto is not NCCL. */
+static void say_why(const comm_job *j, const ls_str *said)
+{
+    if (!said->data || !*said->data) return;
+    if (j->o->json) fprintf(stderr, "%s\n", said->data);
+    else printf("# %s\n", said->data);
+}
+
+/* Over a communicator that takes the device's memory, made of boot, which it owns when it succeeds. */
+static ls_status comm_on_device(comm_job *j, ls_comm *boot, const ls_device *dev)
+{
+    ls_comm *c = NULL;
+    ls_str said = {0};
+    ls_status st = ls_comm_for_device(boot, dev, j->o->comm, j->o->deterministic, &c, &said);
+    say_why(j, &said);
+    ls_str_fini(&said);
+    if (st != LS_OK) {
+        ls_comm_destroy(&boot);
+        return st;
+    }
+    st = comm_measure(j, c, dev);
+    if (st != LS_OK && st != LS_E_COMM) ls_comm_abort(c, "a worker failed");
+    ls_comm_destroy(&c);
+    return st;
+}
+
+static ls_status comm_with_device(comm_job *j, ls_comm *world)
+{
+    const ls_compute_open_opts how = {
+        .dtype = LS_F32, .device = j->device, .local_rank = ls_comm_where(world).local_rank, .deterministic = true};
+    ls_compute compute = {0};
+    ls_comm *boot = NULL;
+    const ls_status mine = ls_compute_open(&compute, "cuda", &how, 1);
+    ls_status st = ls_comm_agree(world, mine, LS_SITE);
+    if (st == LS_OK) st = ls_comm_split(world, 0, ls_comm_rank(world), &boot);
+    if (st == LS_OK) st = comm_on_device(j, boot, compute.device);
+    if (mine == LS_OK) ls_compute_close(&compute);
+    return st;
+}
+
+static ls_status comm_work(void *ctx, ls_comm *c, int n_core)
+{
+    comm_job *j = ctx;
+    ls_comm *same = NULL;
+    ls_str said = {0};
+    (void)n_core;
+    ls_status st;
+    if (j->cuda) st = comm_with_device(j, c);
+    else {
+        st = ls_comm_for_device(c, NULL, j->o->comm, true, &same, &said); /* whether --comm can be */
+        ls_str_fini(&said);
+        if (st == LS_OK) st = comm_measure(j, c, NULL);
+    }
+    return st == LS_OK && !ls_comm_rank(c) ? cli_flush() : st; /* here: a worker's stdout is not main's */
 }
 
 static void comm_speak(void *ctx, int rank, ls_status st)
@@ -99,7 +339,7 @@ static ls_status comm_started(const ls_start_env *e, comm_job *j)
     LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
     ls_status st = comm_work(j, c, ls_comm_take_cores(c));
     if (st != LS_OK && st != LS_E_COMM) ls_comm_abort(c, "a worker failed");
-    ls_comm_destroy(&c);
+    ls_comm_close(&c, st);
     return st;
 }
 
@@ -118,6 +358,43 @@ static ls_status parse_bytes(const char *name, const char *text, int64_t *out)
     return *out <= (int64_t)1 << 36 ? LS_OK : ls_fail(LS_E_ARG, "--%s %s: at most 64G", name, text);
 }
 
+static void comm_help(void)
+{
+    cli_help("bench comm [-n N] [OPTIONS]",
+             "Times every collective over sizes, as nccl-tests does. algbw = bytes / time;\n"
+             "busbw = algbw x 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter and\n"
+             "all_gather, 1 for the others. Results are checked. Under mpirun the workers\n"
+             "are those of MPI. On GPUs the table has nccl-tests' columns.\n"
+             "  mpirun -n 4 lockstep bench comm --max 16M\n"
+             "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M",
+             comm_table, N_COMM);
+}
+
+static ls_status comm_settle(const comm_options *o, comm_job *j)
+{
+    if (o->n < 1 || o->n > 1024) return ls_fail(LS_E_ARG, "-n %lld: 1 to 1024 workers", (long long)o->n);
+    j->o = o;
+    j->bench = (ls_comm_bench){.factor = o->factor, .rounds = (int)o->rounds, .row = comm_row, .ctx = j};
+    ls_device_choice d;
+    LS_TRY(ls_device_parse("--device", o->device, &d));
+    if (d.automatic)
+        return ls_fail(LS_E_ARG,
+                       "--device auto: choose the memory to measure, the host's (cpu) or that of GPUs (cuda)");
+    j->cuda = d.cuda;
+    j->device = d.index;
+    LS_TRY(parse_bytes("min", o->min, &j->bench.min_bytes));
+    LS_TRY(parse_bytes("max", o->max, &j->bench.max_bytes));
+    if (j->bench.min_bytes > j->bench.max_bytes) return ls_fail(LS_E_ARG, "--min %s is above --max %s", o->min, o->max);
+    LS_TRY(ls_comm_bench_kinds(o->kinds ? o->kinds : "", &j->bench.kinds));
+    if (o->rounds < 1 || o->rounds > 1000 || o->factor < 2)
+        return ls_fail(LS_E_ARG, "--rounds is 1 to 1000, --factor at least 2");
+    if (o->deterministic && !j->cuda)
+        return ls_fail(LS_E_ARG, "--deterministic is for NCCL's sums (--device cuda): on the CPU they always are");
+    if (!strcmp(o->comm, "nccl") && !j->cuda)
+        return ls_fail(LS_E_ARG, "--comm nccl moves memory of GPUs: add --device cuda");
+    return LS_OK;
+}
+
 ls_status cli_bench_comm(int argc, char **argv)
 {
     comm_options o = {0};
@@ -126,24 +403,10 @@ ls_status cli_bench_comm(int argc, char **argv)
     LS_TRY(ls_opt_defaults(comm_table, N_COMM, &o));
     LS_TRY(ls_opt_parse(comm_table, N_COMM, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help("bench comm [-n N] [OPTIONS]",
-                 "Times every collective over sizes, as nccl-tests does: algbw = bytes / time; busbw = algbw x "
-                 "2(n-1)/n for all_reduce,\n"
-                 "(n-1)/n for reduce_scatter and all_gather, 1 for the others. Results are checked. Under mpirun it is "
-                 "MPI's workers that talk:\n"
-                 "  mpirun -n 4 lockstep bench comm --max 16M",
-                 comm_table, N_COMM);
+        comm_help();
         return LS_OK;
     }
-    if (o.n < 1 || o.n > 1024) return ls_fail(LS_E_ARG, "-n %lld: 1 to 1024 workers", (long long)o.n);
-    j.json = o.json;
-    j.bench = (ls_comm_bench){.factor = o.factor, .rounds = (int)o.rounds, .row = comm_row, .ctx = &j};
-    LS_TRY(parse_bytes("min", o.min, &j.bench.min_bytes));
-    LS_TRY(parse_bytes("max", o.max, &j.bench.max_bytes));
-    if (j.bench.min_bytes > j.bench.max_bytes) return ls_fail(LS_E_ARG, "--min %s is above --max %s", o.min, o.max);
-    LS_TRY(ls_comm_bench_kinds(o.kinds, &j.bench.kinds));
-    if (o.rounds < 1 || o.rounds > 1000 || o.factor < 2)
-        return ls_fail(LS_E_ARG, "--rounds is 1 to 1000, --factor at least 2");
+    LS_TRY(comm_settle(&o, &j));
     ls_start_env env = {0};
     LS_TRY(ls_start_env_read(&env));
     if (env.size > 1) return comm_started(&env, &j);

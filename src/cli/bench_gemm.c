@@ -17,9 +17,10 @@ typedef struct gemm_options {
 #define GEMM_AT(field) offsetof(gemm_options, field)
 static const ls_opt gemm_table[] = {
     {"threads", LS_OPT_INT, GEMM_AT(threads), "N", "0", "threads; 0 = all cores", "Options"},
-    {"device", LS_OPT_STR, GEMM_AT(device), "cpu|cuda[:N]", "cpu", "where to compute", NULL},
+    {"device", LS_OPT_STR, GEMM_AT(device), "auto|cpu|cuda[:N]", NULL,
+     "where to compute; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
     {"precision", LS_OPT_CHOICE, GEMM_AT(precision), "fp32|bf16|fp16", NULL,
-     "16 bits need --device cuda [fp32 on the CPU, bf16 on a GPU]", NULL},
+     "16 bits need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
     {"tf32", LS_OPT_SWITCH, GEMM_AT(tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
     {"turns", LS_OPT_INT, GEMM_AT(turns), "N", "5", "times each side runs each shape", NULL},
     {"batch", LS_OPT_INT, GEMM_AT(batch), "B", "4", "sequences", NULL},
@@ -140,26 +141,29 @@ ls_status cli_bench_gemm(int argc, char **argv)
     LS_TRY(ls_opt_defaults(gemm_table, N_GEMM, &o));
     LS_TRY(ls_opt_parse(gemm_table, N_GEMM, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help(
-            "bench gemm [OPTIONS]",
-            "Times the matrix products of a GPT-2 training step (124M unless told) in our kernels and in the "
-            "linked CBLAS, in turns:\n"
-            "GFLOP/s of the best turn and of the median one, then the time of all products of a step. blas-own is "
-            "CBLAS with its\n"
-            "own threads.\n"
-            "With --device cuda: through the device's operations, by its own clock, in TFLOP/s; alone is the product, "
-            "step what a\n"
-            "training step makes of it, with bias, GELU, residual and the bias's gradient.",
-            gemm_table, N_GEMM);
+        cli_help("bench gemm [OPTIONS]",
+                 "Times the matrix products of a GPT-2 training step (124M unless told) in our kernels and in the "
+                 "linked CBLAS, in turns:\n"
+                 "GFLOP/s of the best turn and of the median one, then the time of all products of a step. blas-own is "
+                 "CBLAS with its\n"
+                 "own threads.\n"
+                 "On a GPU: through the device's operations, by its own clock, in TFLOP/s; alone is the product, "
+                 "step what a\n"
+                 "training step makes of it, with bias, GELU, residual and the bias's gradient.",
+                 gemm_table, N_GEMM);
         return LS_OK;
     }
     ls_session_opts where = {0};
-    LS_TRY(ls_session_where(&where, o.device, o.precision, "cpu", o.tf32));
+    ls_device_choice chosen;
+    const char *cpu_only = o.kernels.n ? "--kernels" : o.cpu_time ? "--cpu-time" : o.threads ? "--threads" : NULL;
+    LS_TRY(ls_device_choose(o.device, cpu_only, 1, 0, &chosen));
+    LS_TRY(ls_session_where(&where, &chosen, o.precision, "cpu", o.tf32));
     const bool device = strcmp(where.compute, "cpu") != 0;
     if (device && (o.kernels.n || o.cpu_time || o.threads))
         return ls_fail(LS_E_ARG,
                        "--kernels, --threads and --cpu-time are the CPU's, and --device is %s: leave them out",
-                       o.device);
+                       chosen.asked);
+    cli_say_device(&chosen);
     j.json = o.json;
     j.o = &o;
     j.unit = device ? 1e12 : 1e9;

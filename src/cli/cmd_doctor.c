@@ -317,6 +317,19 @@ static void look_slurm(part *p)
     doctor_put(p, PART_OK, "found %.200s, %s%s", path, job ? "inside job " : "outside a job", job ? job : "");
 }
 
+/* What a command takes that is not told where to compute. */
+static void look_default(part *p)
+{
+    ls_device_choice d;
+    if (ls_device_choose(NULL, NULL, 1, 0, &d) == LS_OK) {
+        doctor_put(p, PART_OK, "commands without --device compute on %s", d.words);
+        return;
+    }
+    doctor_put(p, PART_FAILED, "%.300s", ls_err_words());
+    doctor_hint(p, "unset LS_DEVICE, or set it to auto, cpu or cuda");
+    ls_err_clear();
+}
+
 /* ---- the command ---------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -324,6 +337,7 @@ static const struct {
     bool basic;
     void (*look)(part *);
 } parts[] = {
+    {"default", false, look_default}, /* first: it forks, and the rows below start threads and CUDA */
     {"cpu", true, look_cpu},
     {"memory", true, look_memory},
     {"openmp", true, look_openmp},
@@ -372,7 +386,7 @@ typedef struct doctor_options {
 
 static const ls_opt options[] = {
     {"json", LS_OPT_SWITCH, offsetof(doctor_options, json), NULL, NULL, "print one JSON object", "Options"},
-    {"device", LS_OPT_CHOICE, offsetof(doctor_options, device), "cpu|cuda", NULL,
+    {"device", LS_OPT_CHOICE, offsetof(doctor_options, device), "auto|cpu|cuda", NULL,
      "compute something small on it and compare; fails when that does not work", "Options"},
 };
 
@@ -394,7 +408,7 @@ ls_status cmd_doctor(int argc, char **argv)
     LS_TRY(ls_opt_parse(options, N_OPTION, &o, NULL, argc, argv, NULL, &help));
     if (help) {
         cli_help(
-            "doctor [--json] [--device cpu|cuda]",
+            "doctor [--json] [--device auto|cpu|cuda]",
             "Says what this machine can do: CPU, memory, threads, compute backends and BLAS, files, and whether MPI, "
             "GPUs (driver,\n"
             "plugin, libraries, NVML, NCCL) and Slurm are there. Fails only when a part that every run needs, or a "
@@ -405,11 +419,16 @@ ls_status cmd_doctor(int argc, char **argv)
     }
     part row[N_PART + 1];
     const size_t n = N_PART + (o.device != NULL);
-    const char *broken = NULL;
+    const char *broken = NULL, *device = o.device;
+    ls_device_choice chosen;
+    if (o.device && !strcmp(o.device, "auto")) {
+        LS_TRY(ls_device_choose(o.device, NULL, 1, 0, &chosen));
+        device = chosen.cuda ? "cuda" : "cpu";
+    }
     for (size_t i = 0; i < n; i++) {
         const bool last = i == N_PART;
         row[i] = (part){.name = last ? "device" : parts[i].name, .basic = last || parts[i].basic};
-        if (last) doctor_try_device(&row[i], o.device);
+        if (last) doctor_try_device(&row[i], device);
         else parts[i].look(&row[i]);
         if (row[i].basic && row[i].state != PART_OK && !broken) broken = row[i].name;
     }

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -29,9 +30,10 @@ static const ls_opt table[] = {
     {"max_steps", LS_OPT_INT, offsetof(options, max_steps), "N", "-1", "at most so many batches; -1 = all of the file",
      NULL},
     {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
-    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda[:N]", "cpu", "where to compute", NULL},
+    {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
+     "where to compute; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
-     "16 bits need --device cuda [fp32 on the CPU, bf16 on a GPU]", NULL},
+     "16 bits need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
     {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
     {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of lines", NULL},
@@ -116,13 +118,16 @@ ls_status cmd_eval(int argc, char **argv)
                            .threads = (int)o.threads,
                            .B = o.micro_batch,
                            .T = o.seq_length ? o.seq_length : INT32_MAX};
-    LS_TRY(ls_session_where(&how, o.device, o.precision, o.compute, o.tf32));
+    ls_device_choice device;
+    LS_TRY(ls_device_choose(o.device, strcmp(o.compute, "cpu") ? "--compute" : NULL, 1, 0, &device));
+    LS_TRY(ls_session_where(&how, &device, o.precision, o.compute, o.tf32));
     ls_session s = {0};
     ls_tokens data = {0};
     result r = {0};
     char *path = ls_fs_is_dir(o.data) ? ls_path_join(o.data, "val.bin") : ls_strdup(o.data);
     if (!path) return ls_nomem(256, "a path");
     ls_status st = LS_OK;
+    cli_say_device(&device);
     LS_TRY_GOTO(st, done, ls_session_open(&s, &how));
     if (o.seq_length > s.model->cfg.n_ctx) {
         st = ls_fail(LS_E_CONFIG, "--seq_length %lld, but the model has %d positions", (long long)o.seq_length,

@@ -41,9 +41,10 @@ static const ls_opt table[] = {
      "more than 64 MiB, else 0",
      NULL},
     {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
-    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda[:N]", "cpu", "where to compute", NULL},
+    {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
+     "where to compute; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
-     "16 bits need --device cuda [fp32 on the CPU, bf16 on a GPU]", NULL},
+     "16 bits need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
     {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
     {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
     {"stats", LS_OPT_SWITCH, offsetof(options, stats), NULL, NULL, "tokens/s on stderr", "Output"},
@@ -254,12 +255,16 @@ ls_status cmd_generate(int argc, char **argv)
                            .cache_len = INT32_MAX,
                            .speculate = (int)o.speculate,
                            .tokenizer = true};
-    LS_TRY(ls_session_where(&how, o.device, o.precision, o.compute, o.tf32));
+    ls_device_choice device;
+    const char *cpu_only = strcmp(o.compute, "cpu") ? "--compute" : o.speculate > 0 ? "--speculate" : NULL;
+    LS_TRY(ls_device_choose(o.device, cpu_only, 1, 0, &device));
+    LS_TRY(ls_session_where(&how, &device, o.precision, o.compute, o.tf32));
     if (o.speculate > 0 && !strcmp(how.compute, "cuda"))
         return ls_fail(LS_E_CONFIG,
                        "--speculate %lld drafts with int8 weights of the CPU, and --device is %s: leave it out",
-                       (long long)o.speculate, o.device);
+                       (long long)o.speculate, device.asked);
     ls_stop_install();
+    cli_say_device(&device);
     LS_TRY(ls_session_open(&s, &how));
     ls_status st = generate(&s, &o);
     ls_session_close(&s);

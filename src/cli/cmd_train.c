@@ -4,6 +4,7 @@
 #include "comm/launch.h"
 #include "comm/start.h"
 #include "core/cores.h"
+#include "core/deadline.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/nvtx.h"
@@ -76,16 +77,24 @@ typedef struct job {
     const ls_ds_config *ds;
     const ls_run_identity *id;
     int stage_thread[LS_MAX_STAGE_THREAD]; /* the same for every worker */
+    bool reported;                         /* this worker's failure is printed */
+    ls_device_choice device;               /* likewise                  */
+    bool device_said;
 } job;
 
-#define MAX_SHARE 256
+#define MAX_SHARE  256
+#define WRITE_TIME 120.0 /* seconds that the other workers wait for rank 0's last files, at least */
 
-static void startup_line(const ls_train_config *c, int size)
+/* visible: GPUs, where they were counted; else 0. */
+static void startup_line(const ls_train_config *c, int size, int visible)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
     char current[16] = "none";
     if (!strcmp(c->device, "cuda"))
-        snprintf(current, sizeof current, "%d", c->device_index < 0 ? c->local_rank : c->device_index);
+        snprintf(current, sizeof current, "%d",
+                 c->device_index >= 0 ? c->device_index
+                 : visible            ? c->local_rank % visible
+                                      : c->local_rank);
     printf("Startup: pid=%d rank=%d local_rank=%d world_size=%d CUDA_VISIBLE_DEVICES=%s torch.cuda.current_device=%s\n",
            (int)getpid(), c->rank, c->local_rank, size, devices ? devices : "", current);
     fflush(stdout);
@@ -103,7 +112,7 @@ static void exit_line(int rank)
 static ls_status configure(const job *j, int world, ls_train_config *c)
 {
     ls_train_paths paths = {0};
-    ls_train_facts facts = {.world_size = world, .data_eos_id = -1};
+    ls_train_facts facts = {.world_size = world, .data_eos_id = -1, .device = &j->device};
     LS_TRY(ls_train_find_paths(j->o, &paths));
     ls_status st = learn_facts(&paths, &facts);
     if (st == LS_OK) st = ls_train_resolve(j->o, j->ds, &paths, &facts, c);
@@ -111,8 +120,50 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
     return st;
 }
 
+/* A worker's own failure in its own words; those that only heard of it stay silent. */
+static void worker_report(void *ctx, int rank, ls_status st)
+{
+    job *j = ctx;
+    if (j->reported || st == LS_OK || (st == LS_E_STOPPED && rank)) return;
+    j->reported = true;
+    if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
+    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, cli_status_words(st), ls_err_words(), ls_err_trail());
+}
+
+/* A failure is printed and announced before anything is closed: closing may wait for a device or for peers that do not know yet. */
+static void announce(job *j, ls_comm *comm, ls_status st)
+{
+    char words[400];
+    if (!comm || st == LS_OK || st == LS_E_STOPPED) return;
+    const bool speaks = ls_comm_should_tell(comm) || st != LS_E_COMM;
+    snprintf(words, sizeof words, "rank %d failed: %.300s", ls_comm_rank(comm), ls_err_words());
+    ls_comm_abort(comm, words);
+    if (speaks) worker_report(j, ls_comm_rank(comm), st);
+}
+
+/* Nobody closes anything before rank 0 has written everything: closing has a limit, writing to a slow disk has none. */
+static ls_status everyone_is_done(ls_comm *comm, double timeout, ls_status st)
+{
+    if (!comm || (st != LS_OK && st != LS_E_STOPPED)) return st;
+    if (timeout != 0) ls_comm_set_limit(comm, timeout > WRITE_TIME ? timeout : WRITE_TIME);
+    const ls_status all = ls_comm_agree(comm, LS_OK, LS_SITE);
+    return all != LS_OK ? all : st;
+}
+
+/* Closes what computes within a limit: a driver or a peer that hangs must not keep a run whose files are whole. */
+static void close_trainer(ls_trainer **t, ls_status st)
+{
+    const int d =
+        ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(st), "%s, but closing the device and its communicators",
+                        st == LS_OK          ? "the run is complete and its files are whole"
+                        : st == LS_E_STOPPED ? "the run is stopped and its checkpoint is whole"
+                                             : "the run has failed");
+    ls_trainer_destroy(t);
+    ls_deadline_disarm(d);
+}
+
 /* One worker, from configuration to artifacts; rank 0 speaks for all. n_core 0: as many threads as there are cores. */
-static ls_status work(const job *j, ls_comm *comm, int n_core)
+static ls_status work(job *j, ls_comm *comm, int n_core)
 {
     const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;
     ls_train_config c = {0};
@@ -121,6 +172,7 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
     ls_train_io io = {.ctx = &tty, .line = to_stdout, .progress = progress, .note = to_stderr, .frequent = tty};
     if (rank) io = (ls_train_io){0};
     io.debug = to_stdout;
+    ls_stop_set_mode(rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW); /* until the first step there is nothing to save */
     ls_status st = configure(j, size, &c);
     if (st == LS_OK) {
         memcpy(c.stage_thread, j->stage_thread, sizeof c.stage_thread);
@@ -129,16 +181,22 @@ static ls_status work(const job *j, ls_comm *comm, int n_core)
         if (comm && c.comm_timeout >= 0) ls_comm_set_limit(comm, c.comm_timeout);
         if (!c.threads) c.threads = n_core;
         if (c.profile_mode) (void)ls_nvtx_open();
+        if (!rank && !j->device_said) cli_say_device(&j->device);
         if (!rank) say_notes(j->o, &c);
-        startup_line(&c, size);
+        startup_line(&c, size, j->device.visible);
         st = ls_trainer_create(&t, &c, comm, &io);
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
+    ls_stop_set_mode(LS_STOP_ASK);
+    ls_stop_set_bound(comm ? LS_BOUND_RUN : LS_BOUND_STOP);
     if (st == LS_OK) st = ls_trainer_run(t, j->id);
+    ls_stop_set_bound(LS_BOUND_OFF);
+    st = everyone_is_done(comm, c.comm_timeout, st);
+    announce(j, comm, st);
     ls_profile_device_end(profile);
-    ls_trainer_destroy(&t);
+    close_trainer(&t, st);
     if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
     ls_train_config_fini(&c);
     exit_line(rank);
@@ -152,13 +210,13 @@ static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
     return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: a worker's stdout is not main's */
 }
 
-/* A worker's own failure in its own words; those that only heard of it stay silent. */
-static void worker_report(void *ctx, int rank, ls_status st)
+/* Whether the options can work on so many workers, with the device that was chosen. */
+static ls_status check_configuration(const job *j, int world)
 {
-    (void)ctx;
-    if (st == LS_OK || (st == LS_E_STOPPED && rank)) return;
-    if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
-    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, cli_status_words(st), ls_err_words(), ls_err_trail());
+    ls_train_config c = {0};
+    LS_TRY(configure(j, world, &c));
+    ls_train_config_fini(&c);
+    return LS_OK;
 }
 
 /* What a launcher's world allows. */
@@ -178,37 +236,48 @@ static ls_status check_start(const job *j, const ls_start_env *e)
     if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
         return ls_fail(LS_E_CONFIG,
                        "--comm mpi with RANK and WORLD_SIZE alone: start the workers with mpirun or srun --mpi=pmix");
-    ls_train_config c = {0};
-    LS_TRY(configure(j, e->size, &c));
-    ls_train_config_fini(&c);
-    return LS_OK;
+    return j->device.automatic ? LS_OK : check_configuration(j, e->size); /* what auto is, the workers agree on first */
+}
+
+/* Workers on several hosts may have found different devices. The same answer on every rank. */
+static ls_status check_device(job *j, ls_comm *c)
+{
+    LS_TRY(ls_device_agree(&j->device, c));
+    return j->device.automatic ? check_configuration(j, ls_comm_size(c)) : LS_OK;
+}
+
+/* What every rank finds wrong, rank 0 says. */
+static ls_status said_by_first(int rank, ls_status st)
+{
+    if (rank) ls_err_clear();
+    return st;
 }
 
 /* This process is one worker of a run that a launcher started. */
-static ls_status run_started(const job *j, const ls_start_env *e)
+static ls_status run_started(job *j, const ls_start_env *e)
 {
     char label[32];
     ls_comm *c = NULL;
     ls_stop_install(); /* launchers end everyone at the first failure: rank 0 must not be cut off in its sentence */
     ls_status st = check_start(j, e);
-    if (st != LS_OK) {
-        if (e->rank) ls_err_clear(); /* rank 0 says it */
-        return st;
-    }
+    if (st != LS_OK) return said_by_first(e->rank, st);
     snprintf(label, sizeof label, "rank %d", e->rank);
     ls_stack_install(label);
+    ls_deadline_name(label);
+    ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
     LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
     ls_log_init(ls_comm_rank(c));
-    st = work(j, c, ls_comm_take_cores(c));
-    if (st != LS_OK && st != LS_E_STOPPED) {
-        ls_str words = {0};
-        ls_str_addf(&words, "rank %d failed: %.300s", ls_comm_rank(c), ls_err_words());
-        ls_comm_abort(c, words.data ? words.data : "a worker failed");
-        ls_str_fini(&words);
+    st = check_device(j, c);
+    if (st != LS_OK && st != LS_E_COMM) {
+        const int rank = ls_comm_rank(c);
+        ls_comm_close(&c, st);
+        return said_by_first(rank, st);
     }
-    if (st != LS_E_COMM || ls_comm_should_tell(c)) worker_report(NULL, ls_comm_rank(c), st);
-    ls_err_clear(); /* it has been said */
-    ls_comm_destroy(&c);
+    if (st == LS_OK) st = work(j, c, ls_comm_take_cores(c));
+    announce(j, c, st);
+    if (st == LS_E_STOPPED) worker_report(j, ls_comm_rank(c), st);
+    ls_err_clear(); /* it has been printed */
+    ls_comm_close(&c, st);
     return st;
 }
 
@@ -233,12 +302,23 @@ static ls_status launch(job *j)
     memcpy(j->stage_thread, c.stage_thread, sizeof j->stage_thread);
     ls_train_config_fini(&c);
     LS_TRY(st);
+    cli_say_device(&j->device);
+    j->device_said = true;
     return ls_launch_local(&(ls_launch){.n = (int)j->o->n,
                                         .pin = true,
                                         .share = shared ? share : NULL,
                                         .body = worker_body,
                                         .report = worker_report,
                                         .ctx = j});
+}
+
+/* Before anything is forked: GPUs are looked for in a process of their own, and workers inherit the answer. */
+static ls_status choose_device(job *j, const ls_start_env *e)
+{
+    const ls_train_options *o = j->o;
+    return ls_device_choose(ls_train_given(o, "device") ? o->device : NULL,
+                            ls_train_given(o, "compute") ? "--compute" : NULL, e->size > 1 ? 1 : (int)o->n,
+                            e->local_rank, &j->device);
 }
 
 ls_status cmd_train(int argc, char **argv)
@@ -258,8 +338,9 @@ ls_status cmd_train(int argc, char **argv)
         goto done;
     }
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
-    job j = {argc, argv, &o, o.deepspeed_config ? &ds : NULL, &id, {0}};
+    job j = {.argc = argc, .argv = argv, .o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
+    LS_TRY_GOTO(st, done, said_by_first(env.rank, choose_device(&j, &env)));
     if (o.print_config) {
         st = print_settings(&j, env.size);
     } else if (env.size > 1) {
@@ -273,6 +354,7 @@ ls_status cmd_train(int argc, char **argv)
         st = launch(&j);
     } else {
         ls_stop_install();
+        ls_stack_install("the run");
         st = work(&j, NULL, 0);
     }
 done:

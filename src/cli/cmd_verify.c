@@ -1,4 +1,4 @@
-/* cmd_verify.c - `lockstep verify`: the table of layouts, each held against one worker. */
+/* cmd_verify.c - `lockstep verify`: the table of layouts, each compared with one worker. */
 #include "cli/commands.h"
 
 #include "bench/verify.h"
@@ -8,23 +8,31 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct options {
-    const char *n, *device, *precision;
-    int64_t steps, seed;
+    const char *n, *device, *precision, *comm;
+    int64_t steps, seed, jobs;
+    double timeout;
     bool json, only_tp;
 } options;
 
 static const ls_opt table[] = {
     {"n", LS_OPT_STR, offsetof(options, n), "LIST", NULL,
      "numbers of workers, each a divisor of the largest [1,2,4; under mpirun: up to all]", "What"},
-    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda", NULL,
-     "where to compute; workers share a GPU through the host's memory [cpu]", NULL},
+    {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
+     "where to compute; auto: cuda where there is a GPU, else cpu; workers may share a GPU [LS_DEVICE, else auto]",
+     NULL},
+    {"comm", LS_OPT_CHOICE, offsetof(options, comm), "auto|local|mpi|nccl", "auto",
+     "how workers communicate, as for train; nccl: between GPUs", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL, "as train has it", NULL},
     {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
     {"only-tp", LS_OPT_SWITCH, offsetof(options, only_tp), NULL, NULL, "only layouts with split layers", NULL},
+    {"jobs", LS_OPT_INT, offsetof(options, jobs), "N", "1", "layouts that run at the same time", NULL},
+    {"timeout", LS_OPT_REAL, offsetof(options, timeout), "SECONDS", "120",
+     "a layout that takes longer is ended and has failed; under mpirun: of a collective", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the table", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
@@ -106,6 +114,48 @@ static ls_status join(const ls_start_env *e, const ls_verify_opts *v, ls_comm **
     return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, out);
 }
 
+static bool has_launcher(const ls_start_env *e)
+{
+    return e->size > 1;
+}
+
+/* What no layout could honour is refused before the first. */
+static ls_status check(const options *o, const ls_start_env *e)
+{
+    const bool mpi = has_launcher(e) && e->by == LS_STARTED_MPI;
+    if (!(o->timeout > 0)) return ls_fail(LS_E_ARG, "--timeout %g: a number of seconds, more than 0", o->timeout);
+    if (o->jobs < 1 || o->jobs > 64) return ls_fail(LS_E_ARG, "--jobs %lld: 1 to 64", (long long)o->jobs);
+    if (o->jobs > 1 && has_launcher(e))
+        return ls_fail(LS_E_ARG, "--jobs %lld: the workers of %s run one layout at a time; leave it out",
+                       (long long)o->jobs, e->words);
+    if (!strcmp(o->comm, "mpi") && !mpi)
+        return ls_fail(LS_E_CONFIG, "--comm mpi: start the workers with mpirun or srun --mpi=pmix");
+    if (!strcmp(o->comm, "local") && mpi)
+        return ls_fail(LS_E_CONFIG, "--comm local, but %s started these workers over mpi", e->words);
+    return LS_OK;
+}
+
+/* Before workers are forked; those of a launcher agree (v->comm). What was chosen stands in *chosen. */
+static ls_status choose_device(const options *o, const ls_start_env *e, ls_verify_opts *v, ls_device_choice *chosen)
+{
+    int most = 1;
+    for (int i = 0; i < v->n_world; i++) most = v->world[i] > most ? v->world[i] : most;
+    LS_TRY(ls_device_choose(o->device, NULL, most, e->local_rank, chosen));
+    if (has_launcher(e)) {
+        LS_TRY(join(e, v, &v->comm));
+        ls_comm_set_limit(v->comm, o->timeout);
+        unsetenv("WORLD_SIZE"); /* it is not the number of a layout's workers, which train would compare it with */
+        LS_TRY(ls_device_agree(chosen, v->comm));
+    }
+    v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";
+    if (!strcmp(o->comm, "nccl") && !chosen->cuda)
+        return ls_fail(
+            LS_E_CONFIG,
+            "--comm nccl moves memory of GPUs, and the device is the %s; use --device cuda, or --comm local or mpi",
+            chosen->words);
+    return LS_OK;
+}
+
 static ls_status verify_quietly(const ls_verify_opts *v)
 {
     ls_status st = ls_verify(v, NULL, NULL);
@@ -135,7 +185,9 @@ ls_status cmd_verify(int argc, char **argv)
             "micro-batches, and compares losses, gradients and weights with one worker, bit by bit. Layers that are "
             "split (tp 2 and 4)\n"
             "change the order of sums: over 20 steps their losses stay within 1e-5 and their gradients within 1e-4\n"
-            "(2s: with --sequence_parallel).",
+            "(2s: with --sequence_parallel). With 16-bit operations the bounds are 5e-3 and 5e-2. Each layout has "
+            "processes of "
+            "its own.",
             table, N_OPT);
         return LS_OK;
     }
@@ -144,16 +196,26 @@ ls_status cmd_verify(int argc, char **argv)
     ls_verify_opts v = {.steps = (int)o.steps,
                         .seed = (uint64_t)o.seed,
                         .only_tp = o.only_tp,
-                        .device = o.device,
-                        .precision = o.precision};
+                        .jobs = (int)o.jobs,
+                        .limit = o.timeout,
+                        .precision = o.precision,
+                        .comm_name = o.comm};
     LS_TRY(ls_start_env_read(&env));
+    LS_TRY(check(&o, &env));
     LS_TRY(parse_list(o.n ? o.n : default_list(env.size > 1 ? env.size : 4, list), &v));
-    if (env.size > 1) LS_TRY(join(&env, &v, &v.comm));
-    if (env.rank) {
-        ls_status st = verify_quietly(&v);
-        ls_comm_destroy(&v.comm);
+    ls_device_choice device;
+    ls_status st = choose_device(&o, &env, &v, &device);
+    if (st != LS_OK) {
+        if (env.rank) ls_err_clear(); /* rank 0 prints it */
+        ls_comm_close(&v.comm, st);
         return st;
     }
+    if (env.rank) {
+        st = verify_quietly(&v);
+        ls_comm_close(&v.comm, st);
+        return st;
+    }
+    cli_say_device(&device);
     ls_str out = {0};
     printer p = {.json = o.json, .opts = &v};
     ls_jsonw_init(&p.w, &out, 2);
@@ -161,7 +223,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_jsonw_put_open(&p.w, "layouts", '[');
     if (!o.json)
         printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
-    ls_status st = ls_verify(&v, print_row, &p);
+    st = ls_verify(&v, print_row, &p);
     ls_jsonw_close(&p.w);
     ls_jsonw_put_int(&p.w, "identical", p.n_identical);
     ls_jsonw_put_int(&p.w, "within", p.n_within);
@@ -171,6 +233,7 @@ ls_status cmd_verify(int argc, char **argv)
     else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);
     ls_str_fini(&out);
-    ls_comm_destroy(&v.comm);
+    fflush(stdout); /* closing has a limit */
+    ls_comm_close(&v.comm, st);
     return st;
 }

@@ -4,6 +4,7 @@
 
 #include "core/err.h"
 #include "core/opt.h"
+#include "train/device_choice.h"
 
 ls_status cmd_prepare(int argc, char **argv);
 ls_status cmd_train(int argc, char **argv);
@@ -22,6 +23,8 @@ ls_status cmd_doctor(int argc, char **argv);
 ls_status cli_flush(void);
 /* As ls_status_words, and a stop says which signal it was. */
 const char *cli_status_words(ls_status st);
+/* The first line of a command's output, on stderr: where --device auto computes, and why. Nothing where the user said where. */
+void cli_say_device(const ls_device_choice *d);
 /* Prints usage, text and the option table to stdout. */
 void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n);
 

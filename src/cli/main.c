@@ -1,5 +1,6 @@
 /* main.c - the command table; the only place that prints a failure's trail and chooses an exit code. */
 #include "cli/commands.h"
+#include "core/deadline.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
@@ -8,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define EXIT_TIME 10.0 /* seconds from the end of main to the end of the process */
 
 typedef struct command {
     const char *name, *help;
@@ -38,19 +41,26 @@ void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n
     ls_str_fini(&s);
 }
 
+void cli_say_device(const ls_device_choice *d)
+{
+    if (d->automatic) fprintf(stderr, "device: %s\n", d->words);
+}
+
 static void overview(FILE *f)
 {
     fprintf(f, "usage: lockstep COMMAND [OPTIONS]\n\n"
                "Trains GPT-2 and shows the evidence. Commands (each has --help):\n\n");
     for (size_t i = 0; i < N_COMMAND; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fprintf(f,
-            "\nA first run:\n\n"
-            "  lockstep prepare --input book.txt --out data --tokenizer train --vocab-size 2048\n"
-            "  lockstep train --data data --model tiny --max-steps 200 --checkpoint_path run\n"
-            "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n\n"
-            "Exit codes: 0 done, 2 bad usage or configuration, 3 bad input data, 4 a worker or a collective failed,\n"
-            "5 out of memory by plan, 143 stopped by SIGTERM with a checkpoint saved.\n"
-            "LS_LOG=debug (or subsystem=level) says more on stderr.\n");
+    fprintf(
+        f, "\nA first run:\n\n"
+           "  lockstep prepare --input book.txt --out data --tokenizer train --vocab-size 2048\n"
+           "  lockstep train --data data --model tiny --max-steps 200 --checkpoint_path run\n"
+           "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n\n"
+           "Exit codes: 0 done, 1 a loss or gradient is not a number, 2 bad usage or configuration, 3 bad input data,\n"
+           "4 a worker, a collective or a device failed, 5 out of memory by plan,\n"
+           "143 stopped by SIGTERM with a checkpoint saved (a second SIGTERM: at once, without saving).\n"
+           "LS_DEVICE=cpu (or cuda) is the --device of commands that are not given one.\n"
+           "LS_LOG=debug (or subsystem=level) prints more on stderr.\n");
 }
 
 static ls_status dispatch(int argc, char **argv)
@@ -101,5 +111,7 @@ int main(int argc, char **argv)
     if (st == LS_OK) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has said it already */
         fprintf(stderr, "lockstep: %s: %s\n%s", cli_status_words(st), ls_err_words(), ls_err_trail());
-    return ls_status_exit_code(st);
+    const int code = st == LS_E_STOPPED && ls_stop_at_once() ? 128 + ls_stop_signal() : ls_status_exit_code(st);
+    (void)ls_deadline_arm(EXIT_TIME, code, "leaving the program (exit handlers of libraries)");
+    return code;
 }

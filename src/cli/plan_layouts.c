@@ -49,7 +49,7 @@ static const ls_opt table[] = {
      NULL},
     {"max_tp", LS_OPT_INT, offsetof(options, max_tp), "T", "0", "split layers over at most so many workers [no limit]",
      NULL},
-    {"bucket", LS_OPT_INT, offsetof(options, bucket), "N", "0", "elements of a gradient bucket, as for train [1048576]",
+    {"bucket", LS_OPT_INT, offsetof(options, bucket), "N", "0", "elements of a gradient bucket, as for train [1048576; on GPUs 6553600]",
      NULL},
     {"recompute", LS_OPT_SWITCH, offsetof(options, recompute), NULL, NULL, "blocks keep their input only", NULL},
     {"no_deterministic", LS_OPT_SWITCH, offsetof(options, no_deterministic), NULL, NULL,

@@ -8,7 +8,9 @@
 
 #include "core/clock.h"
 #include "core/cores.h"
+#include "core/deadline.h"
 #include "core/mem.h"
+#include "core/stop.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -80,6 +82,7 @@ void ls_comm_set_limit(ls_comm *c, double seconds)
 {
     c->limit->fixed = true;
     atomic_store(&c->limit->seconds, seconds);
+    ls_stop_expect(seconds);
 }
 void ls_comm_expect(ls_comm *c, double step_seconds)
 {
@@ -89,6 +92,7 @@ void ls_comm_expect(ls_comm *c, double step_seconds)
     l->slow[l->n_step++ % 8] = step_seconds;
     for (int i = 0; i < 8; i++) slowest = l->slow[i] > slowest ? l->slow[i] : slowest;
     atomic_store(&l->seconds, slowest * 20 > 30 ? slowest * 20 : 30);
+    ls_stop_expect(slowest * 20);
 }
 const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
 {
@@ -100,12 +104,18 @@ void *ls_comm_alloc(ls_comm *c, size_t nbytes)
     return c->ops->alloc(c, nbytes);
 }
 
+size_t ls_comm_device_nbytes(const ls_comm *c)
+{
+    return c->ops->device_nbytes ? c->ops->device_nbytes(c) : 0;
+}
+
 /* Carries out one request and books it; called with the lock not held. */
 static ls_status run_one(ls_comm *c, comm_req *r)
 {
     const int64_t traced = c->ops->inline_run ? 0 : ls_span_begin(); /* alone nothing moves */
     const double begin = ls_now();
     ls_status st = c->ops->run(c, r);
+    if (st == LS_OK) ls_deadline_tick();
     const double busy = r->from ? 0 : ls_now() - (r->began > 0 ? r->began : begin);
     ls_span_end(r->from ? 0 : traced, (ls_trace_span){.kind = LS_SPAN_COLL,
                                                       .name = ls_coll_word(r->kind),
@@ -116,7 +126,11 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     pthread_mutex_lock(&c->lock);
     ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
     s->calls++;
-    s->elements += r->in.n > r->out.n ? r->in.n : r->out.n;
+    const ls_view *whole = r->in.n > r->out.n ? &r->in : &r->out;
+    s->elements += whole->n;
+    const int64_t payload = whole->n * (int64_t)ls_dtype_nbytes(whole->dt);
+    s->payload += payload;
+    s->timed += r->from ? 0 : payload;
     s->bytes += r->moved;
     s->wire += r->wire;
     s->busy += busy;
@@ -130,6 +144,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                         .lane = lane_of(r->kind),
                                         .held = r->held,
                                         .bytes = r->moved,
+                                        .payload = payload,
                                         .seq = r->seq,
                                         .site = r->site});
     if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
@@ -244,7 +259,11 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         const double begin = ls_now();
         if (device && !quiet) marked = c->dev->mark(c->dev->ctx, idle);
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
-        if (!quiet && !device) s->exposed += ls_now() - begin;
+        if (!quiet && !device) {
+            const double waited = ls_now() - begin;
+            s->exposed += waited;
+            if (s != &c->aside) c->exposed += waited, c->exposed_host += waited;
+        }
         ls_span_end(traced, span);
     }
     what->to = l->done - seq < LANE_RING ? l->after[seq % LANE_RING] : l->newest;
@@ -437,6 +456,20 @@ void ls_comm_abort(ls_comm *c, const char *words)
     if (c->ops->abort) c->ops->abort(c, words);
 }
 
+void ls_comm_quiet(ls_comm *c)
+{
+    if (!c || c->ops->inline_run || c->told) return;
+    for (int k = 0; k < N_LANE; k++) {
+        comm_lane *l = &c->lane[k];
+        if (!l->running) continue;
+        pthread_mutex_lock(&c->lock);
+        while (l->done < l->posted) pthread_cond_wait(&c->changed, &c->lock);
+        const ls_mark newest = l->newest;
+        pthread_mutex_unlock(&c->lock);
+        if (newest) comm_device_quiet(c->dev, newest);
+    }
+}
+
 void ls_comm_destroy(ls_comm **cp)
 {
     ls_comm *c = *cp;
@@ -457,10 +490,25 @@ void ls_comm_destroy(ls_comm **cp)
     *cp = NULL;
 }
 
+void comm_close_within(ls_comm **c, ls_status st, double seconds)
+{
+    const int d = ls_deadline_arm(seconds, ls_status_exit_code(st), "the work is %s, but closing the communicator",
+                                  st == LS_OK ? "complete" : "over");
+    ls_comm_destroy(c);
+    ls_deadline_disarm(d);
+}
+
+void ls_comm_close(ls_comm **c, ls_status st)
+{
+    comm_close_within(c, st, LS_COMM_CLOSE_TIME);
+}
+
 static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
 {
     sum->calls += s->calls;
     sum->elements += s->elements;
+    sum->payload += s->payload;
+    sum->timed += s->timed;
     sum->bytes += s->bytes;
     sum->wire += s->wire;
     sum->busy += s->busy;
@@ -492,9 +540,30 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 
 double ls_comm_exposed(const ls_comm *c)
 {
-    double sum = 0;
-    for (int kind = 0; kind < LS_N_COLL; kind++) sum += ls_comm_stats(c, (ls_coll)kind).exposed;
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    comm_device_settle(m);
+    const double sum = c->exposed;
+    pthread_mutex_unlock(&m->lock);
     return sum;
+}
+
+double ls_comm_exposed_host(const ls_comm *c)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    const double sum = c->exposed_host;
+    pthread_mutex_unlock(&m->lock);
+    return sum;
+}
+
+int64_t ls_comm_untimed(const ls_comm *c)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    pthread_mutex_lock(&m->lock);
+    const int64_t n = c->n_untimed;
+    pthread_mutex_unlock(&m->lock);
+    return n;
 }
 
 void ls_comm_label(ls_comm *c, int label)
@@ -515,6 +584,8 @@ void ls_comm_stats_reset(ls_comm *c)
     pthread_mutex_lock(&c->lock);
     comm_device_settle(c);
     memset(c->stat, 0, sizeof c->stat);
+    c->exposed = c->exposed_host = 0;
+    c->n_untimed = 0;
     pthread_mutex_unlock(&c->lock);
 }
 

@@ -108,6 +108,9 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
 /* Memory that peers on the host can read in place; zeroed, 64-byte aligned, freed with the communicator that made it. */
 void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 
+/* Device memory that it takes at its first sum, beside the caller's buffers and what a library takes for itself. */
+size_t ls_comm_device_nbytes(const ls_comm *c);
+
 /* Seconds a wait may last before the table and the stacks; 0 = no limit. May change while requests are under way. A communicator shares
  * it with those split from it (and outlives them). */
 void ls_comm_set_limit(ls_comm *c, double seconds);
@@ -116,14 +119,22 @@ void ls_comm_set_limit(ls_comm *c, double seconds);
 void ls_comm_expect(ls_comm *c, double step_seconds);
 /* This worker cannot go on: everyone who waits, on any host, returns LS_E_COMM with these words (the first ones, if several do it). */
 void ls_comm_abort(ls_comm *c, const char *words);
-/* Whether this worker should tell what ended the run: true once on each host. */
+/* Whether this worker is the one of its host that prints what ended the run: the first one that asks, and always the same. */
 bool ls_comm_should_tell(ls_comm *c);
+/* Waits until nothing that was posted touches its buffers any more, whether it ended well or not: they may be freed after it. */
+void ls_comm_quiet(ls_comm *c);
 void ls_comm_destroy(ls_comm **c);
+/* At the end of a program: ls_comm_destroy within LS_COMM_CLOSE_TIME seconds. If it does not return, a line on stderr says so and the
+ * process ends with the exit code of `st`, the status of its work. */
+#define LS_COMM_CLOSE_TIME 20.0
+void ls_comm_close(ls_comm **c, ls_status st);
 
 /* ---- what was measured ---- */
 typedef struct ls_comm_stat {
     int64_t calls;
     int64_t elements;      /* of the whole buffer, as the strategies' laws count them                     */
+    int64_t payload;       /* bytes of these elements                                                     */
+    int64_t timed;         /* of them: of requests whose time is in `busy` (on a device not all may be)   */
     int64_t bytes;         /* this worker moved: read from peers or written to them                       */
     int64_t wire;          /* of them this worker sent to another host (comm/net.c has the formulas)      */
     double busy;           /* seconds from the start of a request to its end                              */
@@ -137,6 +148,12 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind);
 void ls_comm_label(ls_comm *c, int label);
 ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label);
 double ls_comm_exposed(const ls_comm *c); /* seconds waited, over all kinds */
+/* Of them, those that callers waited on the host, and those that the device's queue stood still between two times of its clock. The times
+ * of the last some thousand waits are kept. */
+double ls_comm_exposed_host(const ls_comm *c);
+double ls_comm_exposed_between(const ls_comm *c, double from, double to);
+/* Requests and waits on device memory whose times were not read in time: they are missing from `busy` or `exposed`. */
+int64_t ls_comm_untimed(const ls_comm *c);
 void ls_comm_stats_reset(ls_comm *c);
 /* What is posted and what is waited for while held counts nowhere: a trainer's statistics are of its steps. At first nothing is held. */
 void ls_comm_hold_stats(ls_comm *c, bool held);
@@ -177,7 +194,8 @@ ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **
 ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_world **out);
 ls_status ls_local_world_open(int fd, ls_local_world **out);
 void ls_local_world_destroy(ls_local_world **w);
-/* This process is rank `rank` and answers when it is asked for its stack (core/stack.h); it ends by itself. */
+/* This process is rank `rank` and answers when it is asked for its stack (core/stack.h); it ends by itself. When the run is aborted and
+ * the process is still there 8 s later, it is ended with exit code 4 (core/deadline.h), until ls_local_world_destroy. */
 void ls_local_world_join(ls_local_world *w, int rank);
 void ls_local_world_leave(ls_local_world *w, int rank);
 ls_status ls_comm_local(ls_local_world *w, int rank, ls_comm **out);

@@ -10,9 +10,10 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <time.h>
 
-#define QUIET 5.0 /* seconds for aborted kernels to end */
+#define QUIET 30.0 /* seconds for kernels to end, aborted ones at the latest */
 
 static bool owned(const ls_device *d, ls_view v)
 {
@@ -22,7 +23,8 @@ static bool owned(const ls_device *d, ls_view v)
 ls_status comm_device_open(ls_comm *c, const ls_device *dev)
 {
     c->time = ls_alloc(COMM_TIMES * sizeof *c->time);
-    if (!c->time) return ls_nomem(COMM_TIMES * sizeof *c->time, "a communicator");
+    c->stood = ls_alloc(COMM_TIMES * sizeof *c->stood);
+    if (!c->time || !c->stood) return ls_nomem(COMM_TIMES * sizeof *c->time, "a communicator");
     c->dev = dev;
     return LS_OK;
 }
@@ -30,7 +32,9 @@ ls_status comm_device_open(ls_comm *c, const ls_device *dev)
 void comm_device_close(ls_comm *c)
 {
     ls_free(c->time);
+    ls_free(c->stood);
     c->time = NULL;
+    c->stood = NULL;
 }
 
 ls_status comm_device_post(ls_comm *c, comm_req *r)
@@ -49,7 +53,7 @@ ls_status comm_between(const ls_device *dev, ls_mark from, ls_mark to, double *b
     double end = 0;
     LS_TRY(dev->seconds(dev->ctx, from, begin));
     LS_TRY(dev->seconds(dev->ctx, to, &end));
-    *seconds = end > *begin ? end - *begin : 0;
+    *seconds = isnan(end - *begin) ? (double)NAN : fmax(end - *begin, 0);
     return LS_OK;
 }
 
@@ -69,11 +73,19 @@ static void book(ls_comm *c, const comm_time *t)
         return;
     }
     ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->label];
+    if (isnan(seconds)) {
+        c->n_untimed += !t->held;
+        return;
+    }
     if (t->lane < 0) {
         s->exposed += seconds;
+        if (t->held) return;
+        c->exposed += seconds;
+        c->stood[c->n_stood++ % COMM_TIMES] = (comm_stretch){begin, begin + seconds};
         return;
     }
     s->busy += seconds;
+    s->timed += t->payload;
     comm_device_span(c, c->trace_device[t->lane], begin, seconds,
                      (ls_trace_span){.kind = LS_SPAN_COLL,
                                      .name = ls_coll_word((ls_coll)t->kind),
@@ -96,9 +108,27 @@ void comm_device_settle(ls_comm *c)
 void comm_device_note(ls_comm *c, comm_time t)
 {
     comm_device_settle(c);
-    if (c->n_time - c->n_timed == COMM_TIMES)
-        c->n_timed++; /* hundreds of waits ahead of the device: one is not counted */
+    if (c->n_time - c->n_timed == COMM_TIMES) { /* the caller is far ahead of the device */
+        c->n_untimed += !c->time[c->n_timed % COMM_TIMES].held;
+        c->n_timed++;
+    }
     c->time[c->n_time++ % COMM_TIMES] = t;
+}
+
+double ls_comm_exposed_between(const ls_comm *c, double from, double to)
+{
+    ls_comm *m = (ls_comm *)(uintptr_t)c; /* the lock is not part of what c means */
+    double sum = 0;
+    if (!c->stood) return 0;
+    pthread_mutex_lock(&m->lock);
+    comm_device_settle(m);
+    for (uint64_t i = c->n_stood; i > 0 && c->n_stood - i < COMM_TIMES; i--) {
+        const comm_stretch *s = &c->stood[(i - 1) % COMM_TIMES];
+        if (s->end <= from) break;
+        sum += fmax(0, fmin(s->end, to) - fmax(s->begin, from));
+    }
+    pthread_mutex_unlock(&m->lock);
+    return sum;
 }
 
 void comm_device_quiet(const ls_device *dev, ls_mark m)

@@ -38,6 +38,7 @@ typedef struct comm_ops {
     ls_status (*check)(ls_comm *c); /* (optional) whether what is under way on the device will end well */
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
+    size_t (*device_nbytes)(const ls_comm *c);    /* (optional) of ls_comm_device_nbytes */
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
     ls_status (*trace)(ls_comm *c, ls_trace *t,
                        const char *name); /* (optional) lanes beside those of every communicator */
@@ -66,11 +67,15 @@ typedef struct comm_time {
     ls_mark from, to;
     int kind, label, lane; /* lane -1: somebody waited; else a request of this lane was under way */
     bool held;             /* not counted */
-    int64_t bytes;
+    int64_t bytes, payload;
     uint64_t seq;
     const char *site;
 } comm_time;
-#define COMM_TIMES 512
+#define COMM_TIMES 4096
+
+typedef struct comm_stretch { /* of the device's clock */
+    double begin, end;
+} comm_stretch;
 
 typedef struct comm_limit {
     _Atomic double seconds;
@@ -106,6 +111,10 @@ struct ls_comm {
     double clock;                  /* the host's clock minus the device's  */
     comm_time *time;               /* COMM_TIMES; the oldest is at n_timed */
     uint64_t n_time, n_timed;
+    int64_t n_untimed;            /* stretches whose time was lost                     */
+    double exposed, exposed_host; /* of all kinds and labels; of them, on the host */
+    comm_stretch *stood;          /* COMM_TIMES: when the queue of operations stood still, the newest at n_stood - 1 */
+    uint64_t n_stood;
     ls_dry_clock *told; /* of a dry one that tells the time; else NULL    */
 };
 
@@ -123,6 +132,9 @@ bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq);
 
 /* The r-th of n equal parts of the cores this process may use, their number; 1, of all of them, when there are fewer than workers. */
 int comm_take_cores(int r, int n, const int *share, bool pin); /* share: cores of each, or NULL: equal parts */
+
+/* ls_comm_close with another limit. */
+void comm_close_within(ls_comm **c, ls_status st, double seconds);
 
 /* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
 int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
@@ -156,9 +168,9 @@ void comm_device_note(ls_comm *c, comm_time t);
 void comm_device_settle(ls_comm *c);
 /* After a failure: until nothing under way touches anybody's buffers (or some seconds have passed: a device may hang). */
 void comm_device_quiet(const ls_device *dev, ls_mark m);
-/* A mark of a lane, behind `after` and what the lane holds. */
+/* A mark of a lane, after `after` and what the lane holds; out NULL: the lane only waits for `after`. */
 ls_status comm_lane_mark(const ls_device *dev, int lane, ls_mark after, ls_mark *out);
-/* Seconds between two marks that have passed, or will: waits. */
+/* Seconds between two marks that have passed, or will: waits. NAN: one of the times is not known any more. */
 ls_status comm_between(const ls_device *dev, ls_mark from, ls_mark to, double *begin, double *seconds);
 void comm_device_span(ls_comm *c, ls_lane *lane, double begin, double seconds, ls_trace_span what);
 

@@ -1,7 +1,8 @@
 #include "comm/launch.h"
-#include "comm/comm_impl.h"
+#include "comm/local_impl.h"
 
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/stack.h"
 #include "core/stop.h"
 
@@ -16,14 +17,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TAIL  600 /* bytes of a worker's last words     */
-#define GRACE 5.0 /* seconds between the abort and kill */
+#define TAIL      600                 /* bytes of a worker's last words     */
+#define GRACE     (ABORT_GRACE + 2.0) /* seconds between the abort and SIGKILL: a worker ends itself before */
+#define KILL_TIME 10.0                /* seconds for SIGKILL to work */
 
 typedef struct child {
     pid_t pid;
     int err; /* read end of its stderr, -1 when closed */
     bool gone;
-    int status; /* of waitpid */
+    int status;  /* of waitpid                       */
+    bool named;  /* a person knows that it is stopped */
+    bool killed; /* by this parent                    */
     char tail[TAIL];
     size_t n_tail;
 } child;
@@ -36,19 +40,25 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     char label[32];
     snprintf(label, sizeof label, "rank %d", rank);
     ls_stack_install(label);
+    ls_deadline_name(label);
+    ls_stop_set_mode(LS_STOP_ASK);
     ls_local_world_join(world, rank);
     const int n_core = comm_take_cores(rank, l->n, l->share, l->pin);
     ls_status st = ls_comm_local(world, rank, &c);
     if (st == LS_OK) st = l->body(l->ctx, c, n_core);
-    bool first = false;
-    if (st != LS_OK && st != LS_E_STOPPED) {
+    atomic_store(&world->ended[rank], (int)st + 1);
+    const bool failed = st != LS_OK && st != LS_E_STOPPED;
+    const bool speaks =
+        !failed || !c || ls_comm_should_tell(c) || st != LS_E_COMM; /* what everyone hears is told once */
+    if (failed) {
         char words[400];
         snprintf(words, sizeof words, "rank %d failed: %.300s", rank, ls_err_words());
-        first = ls_local_world_abort(world, rank, words);
+        ls_local_world_abort(world, rank, words);
     }
-    if (l->report && (st != LS_E_COMM || first)) l->report(l->ctx, rank, st); /* what everyone hears is told once */
-    ls_comm_destroy(&c);
+    if (l->report && speaks) l->report(l->ctx, rank, st);
+    ls_comm_close(&c, st);
     ls_local_world_leave(world, rank);
+    (void)ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(st), "writing the last lines");
     fflush(NULL);
     _exit(ls_status_exit_code(st));
 }
@@ -65,12 +75,13 @@ static void keep_tail(child *c, const char *data, size_t n)
     c->n_tail += n;
 }
 
-/* Passes on what the workers say, for at most ms milliseconds. */
-static void relay(child *ch, int n, int ms)
+/* Passes on what the workers say, for at most ms milliseconds; whether something came. */
+static bool relay(child *ch, int n, int ms)
 {
     struct pollfd p[LS_LAUNCH_MOST];
+    bool some = false;
     for (int r = 0; r < n; r++) p[r] = (struct pollfd){ch[r].err, POLLIN, 0};
-    if (poll(p, (nfds_t)n, ms) <= 0) return;
+    if (poll(p, (nfds_t)n, ms) <= 0) return false;
     for (int r = 0; r < n; r++) {
         if (ch[r].err < 0 || !(p[r].revents & (POLLIN | POLLHUP))) continue;
         char buf[4096];
@@ -78,13 +89,16 @@ static void relay(child *ch, int n, int ms)
         if (k > 0) {
             keep_tail(&ch[r], buf, (size_t)k);
             fwrite(buf, 1, (size_t)k, stderr);
+            some = true;
         } else if (k == 0 || (errno != EINTR && errno != EAGAIN)) {
             close(ch[r].err);
             ch[r].err = -1;
         }
     }
+    return some;
 }
 
+/* A worker that was ended from outside its body (core/deadline.h, core/stop.h) has an exit code and no status. */
 static ls_status status_of_exit(int code)
 {
     switch (code) {
@@ -93,9 +107,16 @@ static ls_status status_of_exit(int code)
     case 3: return LS_E_FORMAT;
     case 5: return LS_E_NOMEM;
     case 1: return LS_E_NUMERIC;
+    case 130:
     case 143: return LS_E_STOPPED;
     default: return LS_E_COMM;
     }
+}
+
+static ls_status status_of(const child *c, const ls_local_world *world, int rank)
+{
+    const int code = WEXITSTATUS(c->status), noted = atomic_load(&world->ended[rank]) - 1;
+    return noted >= 0 && ls_status_exit_code((ls_status)noted) == code ? (ls_status)noted : status_of_exit(code);
 }
 
 static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
@@ -141,6 +162,170 @@ static void died(const child *c, int rank, char words[512])
     snprintf(words, 512, "rank %d on %s (pid %d) died by signal %d (%s)", rank, host, (int)c->pid, sig, strsignal(sig));
 }
 
+/* ---- watching ---- */
+
+typedef struct family {
+    child *ch;
+    int n, left;
+    ls_local_world *world;
+    bool asked;        /* SIGTERM was passed on                      */
+    double asked_at;   /* when                                       */
+    double trouble_at; /* when the run was known to have failed, or 0 */
+    double killed_at;  /* when SIGKILL was sent to those left, or 0   */
+    double looked_at;  /* for workers that are stopped                */
+    bool given_up;     /* SIGKILL did not end them, either            */
+} family;
+
+static bool may_end(const child *c)
+{
+    return c->pid > 0 && !c->gone;
+}
+
+/* Ends those that are left. `why` (may be NULL) names them. */
+static void finish(family *f, const char *why)
+{
+    if (f->killed_at > 0) return;
+    f->killed_at = ls_now();
+    for (int r = 0; r < f->n; r++) {
+        child *c = &f->ch[r];
+        if (!may_end(c)) continue;
+        if (why)
+            fprintf(stderr, "lockstep: rank %d (pid %d) %s and is killed\n", r, (int)c->pid,
+                    c->named ? "is stopped" : why);
+        c->killed = true;
+        kill(c->pid, SIGKILL);
+    }
+}
+
+/* Names workers that are stopped, once each; their number. */
+static int name_stopped(family *f)
+{
+    int n = 0;
+    for (int r = 0; r < f->n; r++) {
+        child *c = &f->ch[r];
+        if (!may_end(c) || !local_is_stopped((int)c->pid)) continue;
+        n++;
+        if (c->named) continue;
+        c->named = true;
+        fprintf(stderr, "lockstep: rank %d (pid %d) is stopped (SIGSTOP)\n", r, (int)c->pid);
+    }
+    return n;
+}
+
+static void give_up(family *f, int rank, const char *words)
+{
+    int nobody = 0;
+    (void)atomic_compare_exchange_strong(&f->world->told, &nobody, -1); /* the parent prints it at the end */
+    ls_local_world_abort(f->world, rank, words);
+}
+
+static void reap(family *f)
+{
+    for (int r = 0; r < f->n; r++) {
+        child *c = &f->ch[r];
+        if (c->gone || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
+        c->gone = true;
+        f->left--;
+        if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0) continue;
+        if (WIFSIGNALED(c->status) && !c->killed) {
+            char words[512];
+            died(c, r, words);
+            give_up(f, r, words);
+        } else if (!c->killed && !atomic_load(&f->world->ended[r])) { /* it has told nobody */
+            char words[96];
+            snprintf(words, sizeof words, "rank %d (pid %d) ended with exit code %d", r, (int)c->pid,
+                     WEXITSTATUS(c->status));
+            give_up(f, r, words);
+        }
+        if (f->trouble_at == 0) f->trouble_at = ls_now();
+    }
+}
+
+static void pass_on_stop(family *f)
+{
+    if (ls_stop_at_once()) finish(f, NULL);
+    if (f->asked || !ls_stop_requested()) return;
+    f->asked = true;
+    f->asked_at = ls_now();
+    kill_all(f->ch, f->n, SIGTERM);
+}
+
+/* Workers end by themselves (core/deadline.h); this is for those that cannot: stopped ones, and whatever else is left. */
+static void enforce(family *f)
+{
+    const double now = ls_now();
+    if (f->trouble_at == 0 && atomic_load(&f->world->aborted) > 0) f->trouble_at = now;
+    if (f->killed_at > 0) {
+        f->given_up = f->left && now - f->killed_at > KILL_TIME;
+        return;
+    }
+    if ((f->trouble_at == 0 && !f->asked) || now - f->looked_at < 0.2) return;
+    f->looked_at = now;
+    if (f->trouble_at > 0) {
+        const int n_stopped = name_stopped(f);
+        if (f->left && n_stopped == f->left) finish(f, "is stopped"); /* nobody else to wait for */
+        else if (f->left && now - f->trouble_at > GRACE) finish(f, "did not end after the run failed");
+    } else if (now - f->asked_at > GRACE && name_stopped(f)) {
+        give_up(f, 0, "a worker is stopped (SIGSTOP) and cannot obey SIGTERM");
+    }
+}
+
+static void watch(family *f)
+{
+    bool open = true;
+    while ((f->left || open) && !f->given_up) {
+        relay(f->ch, f->n, 50);
+        open = false;
+        for (int r = 0; r < f->n; r++) open = open || f->ch[r].err >= 0;
+        pass_on_stop(f);
+        reap(f);
+        enforce(f);
+        if (!f->left) break; /* pipes that a grandchild may hold open are not waited for */
+    }
+    for (int i = 0; i < 1000 && relay(f->ch, f->n, 0);) i++;
+    for (int r = 0; r < f->n; r++)
+        if (f->ch[r].err >= 0) close(f->ch[r].err), f->ch[r].err = -1;
+}
+
+/* ---- how it went ---- */
+
+/* How much a worker's end tells about the cause: its own failure, a death, a stop, what it only heard of, being killed by the parent. */
+static int weight(const family *f, int r)
+{
+    const child *c = &f->ch[r];
+    if (!c->gone || c->killed) return 1;
+    if (WIFSIGNALED(c->status)) return WTERMSIG(c->status) == SIGKILL ? 5 : 6;
+    const ls_status st = status_of(c, f->world, r);
+    if (st == LS_OK) return 0;
+    if (st == LS_E_STOPPED) return f->asked ? 3 : 2;
+    return st == LS_E_COMM ? f->asked ? 2 : 3 : r + 1 == atomic_load(&f->world->aborted) ? 8 : 7;
+}
+
+static ls_status outcome(const family *f)
+{
+    int at = 0;
+    if (f->given_up) {
+        int r = 0;
+        while (!may_end(&f->ch[r])) r++;
+        return ls_fail(LS_E_COMM, "rank %d (pid %d) does not end, not even by SIGKILL: it waits for a device or a file",
+                       r, (int)f->ch[r].pid);
+    }
+    if (ls_stop_at_once())
+        return ls_fail(LS_E_STOPPED, "a second signal: the workers were killed, and nothing was saved");
+    for (int r = 1; r < f->n; r++)
+        if (weight(f, r) > weight(f, at)) at = r;
+    const child *c = &f->ch[at];
+    if (weight(f, at) == 0) return LS_OK;
+    if (WIFSIGNALED(c->status)) {
+        char words[512];
+        died(c, at, words);
+        return ls_fail(LS_E_COMM, "%s%s%s%.*s", words, c->killed ? ": the run had failed, and it did not end" : "",
+                       c->n_tail ? "; its last lines:\n" : "", (int)c->n_tail, c->tail);
+    }
+    ls_err_clear(); /* the worker has spoken */
+    return status_of(c, f->world, at);
+}
+
 ls_status ls_launch_local(const ls_launch *l)
 {
     ls_local_world *world = NULL;
@@ -150,58 +335,20 @@ ls_status ls_launch_local(const ls_launch *l)
     const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : memory, &world));
     ls_stop_install(); /* before the fork: workers inherit it, and a signal in between is not lost */
+    const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
     ls_status st = start(l, world, ch);
-    if (st != LS_OK) {
+    if (st == LS_OK) {
+        family f = {.ch = ch, .n = l->n, .left = l->n, .world = world};
+        ls_deadline_start(); /* after the fork */
+        watch(&f);
+        st = outcome(&f);
+    } else {
         int started = 0;
         while (started < l->n && ch[started].pid > 0) started++;
         kill_all(ch, started, SIGKILL);
         for (int r = 0; r < started; r++) waitpid(ch[r].pid, NULL, 0), close(ch[r].err);
-        ls_local_world_destroy(&world);
-        return st;
     }
-    int left = l->n, first_bad = -1;
-    bool told = false, open = true;
-    double deadline = 0;
-    while (left || open) {
-        relay(ch, l->n, 50);
-        open = false;
-        for (int r = 0; r < l->n; r++) open = open || ch[r].err >= 0;
-        if (ls_stop_requested() && !told) {
-            told = true;
-            kill_all(ch, l->n, SIGTERM);
-        }
-        for (int r = 0; r < l->n; r++) {
-            if (ch[r].gone || waitpid(ch[r].pid, &ch[r].status, WNOHANG) != ch[r].pid) continue;
-            ch[r].gone = true;
-            left--;
-            if (WIFEXITED(ch[r].status) && WEXITSTATUS(ch[r].status) == 0) continue;
-            if (first_bad < 0 ||
-                (WIFSIGNALED(ch[r].status) && !WIFSIGNALED(ch[first_bad].status) && WTERMSIG(ch[r].status) != SIGKILL))
-                first_bad = r;
-            if (WIFSIGNALED(ch[r].status)) {
-                char words[512];
-                died(&ch[r], r, words);
-                ls_local_world_abort(world, r, words);
-            }
-            if (deadline == 0) deadline = ls_now() + GRACE;
-        }
-        if (deadline > 0 && left && ls_now() > deadline) kill_all(ch, l->n, SIGKILL);
-        if (!left) { /* pipes that a grandchild may hold open are not waited for */
-            relay(ch, l->n, 0);
-            for (int r = 0; r < l->n; r++)
-                if (ch[r].err >= 0) close(ch[r].err), ch[r].err = -1;
-            break;
-        }
-    }
+    ls_stop_set_mode(before);
     ls_local_world_destroy(&world);
-    if (first_bad < 0) return LS_OK;
-    const child *b = &ch[first_bad];
-    if (WIFSIGNALED(b->status)) {
-        char words[512];
-        died(b, first_bad, words);
-        return ls_fail(LS_E_COMM, "%s%s%.*s", words, b->n_tail ? "; its last lines:\n" : "", (int)b->n_tail, b->tail);
-    }
-    st = status_of_exit(WEXITSTATUS(b->status));
-    ls_err_clear(); /* the worker has spoken */
     return st;
 }

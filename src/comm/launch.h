@@ -22,9 +22,13 @@ typedef struct ls_launch {
     void *ctx;
 } ls_launch;
 
-/* Returns when every worker is gone. A worker's own failure (exit code 2, 3, 5 …) is returned as the status that it had, silently:
- * the worker has said why. A worker that was killed is LS_E_COMM: rank, signal and its last lines. SIGTERM is passed on, and
- * LS_E_STOPPED returned when the workers saved and stopped. */
+/* Returns when every worker is gone. A worker's own failure is returned as the status that it had, silently: the worker has printed why.
+ * A worker that was killed is LS_E_COMM: rank, signal and its last lines.
+ *
+ *   the run fails      each worker has 8 s to end, then ends itself with exit code 4; 2 s later those left (a worker that is stopped by
+ *                      SIGSTOP) are named and killed
+ *   SIGTERM, SIGINT    passed on; LS_E_STOPPED when the workers stopped. A second signal kills them at once
+ *   the end            closing the communicator may take LS_COMM_CLOSE_TIME; then the worker ends with the exit code of its status */
 ls_status ls_launch_local(const ls_launch *l);
 
 #endif

@@ -16,6 +16,8 @@
 #define MAX_RANK  64
 #define N_CONTROL 64
 #define SITE_MAX  56
+/* Seconds from the abort of a run to the end of each of its processes, whatever their threads are doing (core/deadline.h). */
+#define ABORT_GRACE 8.0
 
 typedef struct slot {
     int32_t kind, dt, peer, value;
@@ -52,10 +54,11 @@ struct ls_local_world {
     size_t control_off, mailbox_off, arena_off;
     _Atomic uint64_t free_control; /* a bit a block: 1 = free            */
     _Atomic int aborted;           /* rank + 1                           */
-    _Atomic int told;              /* the end, to a person               */
+    _Atomic int told;              /* who prints why the run ended: rank + 1, or -1: the parent of -n */
     _Atomic int reported;          /* a hang has been told, stacks asked */
     _Atomic int pid[MAX_RANK];     /* of workers that said so            */
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */
+    _Atomic int ended[MAX_RANK];   /* their status + 1                   */
     cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */
     char abort_words[512];
 };
@@ -125,5 +128,9 @@ const char *local_short_site(const char *site);
 size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
                    bool *behind);
 void local_ask_stacks(ls_local_world *w);
+/* Whether a process is stopped (SIGSTOP): it neither works nor ends. */
+bool local_is_stopped(int pid);
+/* Appends " (stopped by SIGSTOP, pid N)" when world rank `rank` is; returns bytes added. */
+size_t local_note_stopped(ls_local_world *w, int rank, char *text, size_t room);
 
 #endif

@@ -48,6 +48,27 @@ void local_ask_stacks(ls_local_world *w)
     }
 }
 
+bool local_is_stopped(int pid)
+{
+    char path[40], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = pid > 0 ? fopen(path, "r") : NULL;
+    if (!f) return false;
+    const size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = '\0';
+    const char *name_end = strrchr(text, ')'); /* "pid (name) state …"; the name may have any character */
+    return name_end && name_end[1] == ' ' && name_end[2] == 'T';
+}
+
+size_t local_note_stopped(ls_local_world *w, int rank, char *text, size_t room)
+{
+    const int pid = atomic_load(&w->pid[rank]);
+    if (!room || !local_is_stopped(pid)) return 0;
+    const int n = snprintf(text, room, " (stopped by SIGSTOP, pid %d)", pid);
+    return n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+}
+
 /* Who is where, in words: the ranks that have not come are the ones to look at. */
 static ls_status hang(ls_comm *c, const comm_req *r, double waited)
 {
@@ -61,6 +82,7 @@ static ls_status hang(ls_comm *c, const comm_req *r, double waited)
     table[0] = '\0';
     for (int p = 0; p < c->size && n < sizeof table - 200; p++) {
         n += local_where(l->ctl, p, l->label[p], host, r, table + n, sizeof table - n, &behind);
+        n += local_note_stopped(l->world, l->member[p], table + n, sizeof table - n);
         if (behind && culprit < 0) culprit = l->label[p];
     }
     char who[40] = "";

@@ -3,6 +3,7 @@
 #include "comm/local_impl.h"
 
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -122,6 +123,7 @@ ls_status ls_local_world_open(int fd, ls_local_world **out)
 void ls_local_world_destroy(ls_local_world **w)
 {
     if (!*w) return;
+    ls_deadline_unwatch(&(*w)->aborted);
     munmap(*w, (*w)->map_nbytes);
     *w = NULL;
 }
@@ -131,6 +133,7 @@ void ls_local_world_join(ls_local_world *w, int rank)
     CPU_ZERO(&w->cpus[rank]);
     (void)sched_getaffinity(0, sizeof w->cpus[rank], &w->cpus[rank]);
     atomic_store(&w->pid[rank], (int)getpid());
+    ls_deadline_watch(&w->aborted, w->abort_words, ABORT_GRACE, ls_status_exit_code(LS_E_COMM));
 }
 
 void ls_local_world_leave(ls_local_world *w, int rank)
@@ -140,7 +143,10 @@ void ls_local_world_leave(ls_local_world *w, int rank)
 
 bool ls_comm_should_tell(ls_comm *c)
 {
-    return !c->world || !atomic_exchange(&c->world->told, 1);
+    int nobody = 0;
+    if (!strncmp(ls_err_words(), "another worker failed", 21)) return false; /* ls_comm_agree: that one has the words */
+    if (!c->world) return true;
+    return atomic_compare_exchange_strong(&c->world->told, &nobody, c->world_rank + 1) || nobody == c->world_rank + 1;
 }
 
 bool comm_aborted(const ls_comm *c, char *words, size_t room)

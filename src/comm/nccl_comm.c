@@ -6,15 +6,20 @@
  *
  * Which way follows from the request alone, so it is the same on every worker. */
 #include "comm/nccl_impl.h"
+#include "comm/start.h"
 
 #include "core/clock.h"
 #include "core/mem.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define PAIR_BLOCKS \
     8 /* of the GPU that messages of a pair may take: kernels of several groups must fit beside each other */
+
+#define CLOSE_LIMIT 10.0 /* seconds to wait for peers at the end; then a group is aborted, which needs nobody */
 
 static bool sums(ls_coll kind)
 {
@@ -32,7 +37,7 @@ static bool give_up(void *ctx)
 {
     nccl_try *t = ctx;
     nccl_comm *m = t->c->impl;
-    const double limit = atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
+    const double limit = t->most > 0 ? t->most : atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
     if (atomic_load(&m->w->stopped)) return true; /* its words are the world's */
     if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
@@ -173,6 +178,34 @@ static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
     return nccl_status(t, g, code);
 }
 
+/* Until the device has passed m, or the run has been given up. No lock is held. */
+static ls_status passed(nccl_try *t, ls_mark m)
+{
+    const ls_device *d = ((nccl_comm *)t->c->impl)->w->dev;
+    for (int turn = 0; !d->test(d->ctx, m); turn++) {
+        if (turn < 200) {
+            sched_yield();
+            continue;
+        }
+        if (give_up(t)) return nccl_status(t, NULL, LS_NCCL_GAVE_UP);
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    }
+    t->begin = ls_now(); /* the peer's time begins when this side is ready */
+    return LS_OK;
+}
+
+/* A message or its buffer is ready: both sides know it of each other. */
+static ls_status meet_peer(nccl_try *t, const comm_req *r)
+{
+    uint64_t seq = r->seq;
+    const ls_view v = {&seq, sizeof seq, LS_U8};
+    comm_req tell = {.kind = r->kind, .peer = r->peer, .site = r->site};
+    if (r->kind == LS_COLL_SEND) tell.in = v;
+    else tell.out = v;
+    LS_TRY(passed(t, r->ready));
+    return nccl_boot_run(t->c->impl, &tell);
+}
+
 static ls_status between_marks(nccl_try *t, comm_req *r)
 {
     nccl_comm *m = t->c->impl;
@@ -207,8 +240,9 @@ static ls_status run(ls_comm *c, comm_req *r)
     nccl_world *w = m->w;
     nccl_try t = {.c = c, .r = r, .begin = ls_now()};
     if (!between_gpus(m, r)) return nccl_boot_run(m, r);
+    ls_status st = lane_of(r->kind) == LANE_COLL || c->size == 1 ? LS_OK : meet_peer(&t, r);
     pthread_mutex_lock(&m->lock[lane_of(r->kind)]);
-    ls_status st = atomic_load(&w->stopped) ? LS_E_COMM : between_marks(&t, r);
+    if (st == LS_OK) st = atomic_load(&w->stopped) ? ls_fail(w->status, "%s", w->words) : between_marks(&t, r);
     pthread_mutex_unlock(&m->lock[lane_of(r->kind)]);
     if (st == LS_OK) return LS_OK;
     char words[2048];
@@ -216,15 +250,15 @@ static ls_status run(ls_comm *c, comm_req *r)
     else
         snprintf(words, sizeof words, "rank %d, %s at %s: %.1500s", w->rank, ls_coll_word(r->kind), r->site,
                  ls_err_words());
-    nccl_stop(w, words, st == LS_E_COMM);
+    nccl_stop(w, st, words, st == LS_E_COMM);
     quiet(m, lane_of(r->kind));
-    return ls_fail(st, "%s", w->words); /* the first words */
+    return ls_fail(w->status, "%s", w->words); /* of the first failure */
 }
 
 static ls_status check(ls_comm *c)
 {
     const nccl_world *w = ((nccl_comm *)c->impl)->w;
-    return atomic_load(&w->stopped) ? ls_fail(LS_E_COMM, "%s", w->words) : LS_OK;
+    return atomic_load(&w->stopped) ? ls_fail(w->status, "%s", w->words) : LS_OK;
 }
 
 /* ---- making and ending ---- */
@@ -248,9 +282,15 @@ static void *alloc(ls_comm *c, size_t nbytes)
     return ls_comm_alloc(((nccl_comm *)c->impl)->boot, nbytes);
 }
 
+static size_t device_nbytes(const ls_comm *c)
+{
+    const nccl_comm *m = c->impl;
+    return m->w->deterministic ? ls_comm_nccl_nbytes(c->size) : 0;
+}
+
 static void abort_all(ls_comm *c, const char *words)
 {
-    nccl_stop(((nccl_comm *)c->impl)->w, words, false);
+    nccl_stop(((nccl_comm *)c->impl)->w, LS_E_COMM, words, false);
 }
 
 static ls_status trace(ls_comm *c, ls_trace *t, const char *name)
@@ -287,19 +327,23 @@ static void leave(nccl_world *w)
     ls_free(w);
 }
 
+/* Closing a group waits for its other ranks, so all ranks close theirs in one order: the group of everyone, then the groups of two by
+ * (sender, receiver). */
 static void close_groups(nccl_comm *m)
 {
+    const int me = m->self->rank;
     const ls_device *d = m->w->dev;
     const comm_req r = {.kind = LS_COLL_BARRIER, .site = "the end"};
-    nccl_try t = {.c = m->self, .r = &r, .begin = ls_now()};
+    nccl_try t = {.c = m->self, .r = &r, .begin = ls_now(), .most = CLOSE_LIMIT};
     for (int k = 0; k < N_LANE; k++) /* while the watch still looks */
         if (m->self->lane[k].newest) (void)d->wait(d->ctx, m->self->lane[k].newest);
     nccl_watch_leave(m);
     if (m->all) m->w->t->close(m->all, nccl_poll(&t));
-    for (int p = 0; p < m->self->size; p++) {
-        if (m->to && m->to[p]) m->w->t->close(m->to[p], nccl_poll(&t));
-        if (m->from && m->from[p]) m->w->t->close(m->from[p], nccl_poll(&t));
-    }
+    for (int sender = 0; m->to && m->from && sender < m->self->size; sender++)
+        for (int receiver = 0; receiver < m->self->size; receiver++) {
+            void *pair = sender == me ? m->to[receiver] : receiver == me ? m->from[sender] : NULL;
+            if (pair) m->w->t->close(pair, nccl_poll(&t));
+        }
 }
 
 static void destroy(ls_comm *c)
@@ -327,6 +371,7 @@ static const comm_ops nccl_ops = {.name = "nccl",
                                   .check = check,
                                   .split = split,
                                   .alloc = alloc,
+                                  .device_nbytes = device_nbytes,
                                   .abort = abort_all,
                                   .trace = trace,
                                   .destroy = destroy};

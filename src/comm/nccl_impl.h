@@ -7,6 +7,10 @@
  *   sends, receives   one each                      one of two for each pair and direction: a send that waits for its receiver
  *                                                   holds up nothing but later sends
  *
+ * A send or a receive is queued when both sides are ready: the sender's data is computed, the receiver's buffer is free, and the two have met
+ * over boot (decision 17). A kernel that waits for a peer on the device would keep multiprocessors, and whatever synchronises the device on
+ * the host (loading a kernel, making a graph, freeing memory) would wait for it and so for the peer: a deadlock when the peer does the same.
+ *
  * A request is queued on the device by its lane's thread and is done, for the lane, with the mark behind it; ls_wait makes the queue of
  * operations hold for that mark. nccl_watch.c sees to it that what is under way ends. */
 #ifndef LS_COMM_NCCL_IMPL_H
@@ -54,7 +58,8 @@ typedef struct nccl_world {
     pthread_cond_t changed;
     bool closing;
     struct nccl_comm *first;
-    atomic_bool stopped; /* `words` say why */
+    atomic_bool stopped; /* `words` say why, `status` what kind of failure was first */
+    ls_status status;
     char words[2048];
 } nccl_world;
 
@@ -77,6 +82,7 @@ typedef struct nccl_try {
     ls_comm *c;
     const comm_req *r;
     double begin;
+    double most; /* seconds that it may take; 0: the limit of the communicator */
     char words[2048];
 } nccl_try;
 
@@ -104,7 +110,7 @@ void nccl_watch_leave(nccl_comm *m);
 void nccl_under(nccl_comm *m, const comm_req *r, int lane); /* it has been queued */
 /* Ends everything with these words, or those that were first: groups are aborted, other workers are told. `heard`: a peer's end may be the
  * cause; who saw it die says it better, and is given a second. */
-void nccl_stop(nccl_world *w, const char *words, bool heard);
+void nccl_stop(nccl_world *w, ls_status st, const char *words, bool heard);
 void nccl_abort_groups(nccl_comm *m);
 ls_status nccl_share_notes(nccl_comm *m); /* Collective over boot */
 

@@ -11,14 +11,16 @@
 
 #include "comm/local_impl.h"
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-#define LOOK  10000000L /* ns between looks */
-#define GRACE 1.0       /* seconds for who saw a death to say so */
+#define LOOK       10000000L /* ns between looks */
+#define GRACE      1.0       /* seconds for who saw a death to say so */
+#define ABORT_TIME 10.0      /* seconds for groups to be aborted */
 
 /* ---- notes ---- */
 
@@ -186,7 +188,7 @@ void nccl_abort_groups(nccl_comm *m)
     }
 }
 
-void nccl_stop(nccl_world *w, const char *words, bool heard)
+void nccl_stop(nccl_world *w, ls_status st, const char *words, bool heard)
 {
     char told[2048];
     bool known = false;
@@ -196,9 +198,13 @@ void nccl_stop(nccl_world *w, const char *words, bool heard)
         while (!(known = comm_aborted(w->first->boot, told, sizeof told)) && ls_now() < end)
             nanosleep(&(struct timespec){0, LOOK}, NULL);
         snprintf(w->words, sizeof w->words, "%s", known ? told : words);
+        w->status = known ? LS_E_COMM : st;
         atomic_store(&w->stopped, true);
         if (!known) ls_comm_abort(w->first->boot, w->words);
+        /* NCCL may wait for its own kernels, and these for a device that does not answer */
+        const int limit = ls_deadline_arm(ABORT_TIME, ls_status_exit_code(LS_E_COMM), "aborting NCCL's communicators");
         for (nccl_comm *m = w->first; m; m = m->next) nccl_abort_groups(m);
+        ls_deadline_disarm(limit);
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -219,7 +225,7 @@ static void *watch_main(void *arg)
         for (nccl_comm *m = w->first; m && !bad; m = m->next) bad = look(m, words, sizeof words, &heard);
         if (!bad) continue;
         pthread_mutex_unlock(&w->lock);
-        nccl_stop(w, words, heard);
+        nccl_stop(w, LS_E_COMM, words, heard);
         pthread_mutex_lock(&w->lock);
         bad = false;
     }

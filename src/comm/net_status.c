@@ -155,7 +155,8 @@ static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t
     bool behind = true;
     for (int q = 0; q < m->host->size; q++)
         if (here->label[q] == p) {
-            local_where(here->ctl, q, p, w->hostname, r, text, room, &behind);
+            const size_t n = local_where(here->ctl, q, p, w->hostname, r, text, room, &behind);
+            local_note_stopped(w->world, here->member[q], text + n, room - n);
             return behind ? LATE : THERE;
         }
     const net_status *s = &w->status[m->member[p]];

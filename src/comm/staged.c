@@ -20,6 +20,7 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -167,6 +168,7 @@ static ls_status arrived(job *j, ls_mark m[2], bool to_host)
     LS_TRY(d->wait(d->ctx, m[1]));
     LS_TRY(comm_between(d, m[0], m[1], &begin, &seconds));
     m[0] = m[1] = 0;
+    if (isnan(seconds)) return LS_OK;
     j->r->staged_seconds += seconds;
     pthread_mutex_lock(&j->c->lock);
     comm_device_span(j->c, j->s->trace[!to_host], begin, seconds,

@@ -32,7 +32,7 @@ bool ls_comm_mpi_look(char *path, size_t n_path, char *words, size_t n_words);
  * does not load or workers share a GPU; LS_E_COMM where NCCL does not start. Collective over boot. */
 ls_status ls_comm_nccl(ls_comm *boot, const ls_device *dev, bool deterministic, ls_comm **out);
 bool ls_comm_nccl_look(char *path, size_t n_path, char *words, size_t n_words);
-/* Device memory that a communicator of so many workers takes for sums in the tree, beside NCCL's own. */
+/* Device memory that a communicator of so many workers takes for sums in a fixed order, beside NCCL's own. */
 size_t ls_comm_nccl_nbytes(int size);
 
 /* The communicator for a run's workers, who have met in boot, by --comm (auto, local, mpi, nccl): boot itself without a device, else one that

@@ -6,6 +6,7 @@
 #include "core/plugin.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static ls_status find(const ls_nccl **out, ls_plugin *p)
@@ -36,12 +37,48 @@ size_t ls_comm_nccl_nbytes(int size)
     return size > 1 ? nccl_tree_nbytes(size) : 0;
 }
 
+/* The first NCCL whose ranks may share a GPU, and the variable of NCCL's own that allows it. */
+#define SHARE_MAJOR    2
+#define SHARE_MINOR    30
+#define SHARE_VARIABLE "NCCL_MULTI_RANK_GPU_ENABLE"
+
+/* What a rank tells the others before groups are made. */
 typedef struct gpu_of {
     char host[56], gpu[56];
+    char version[48]; /* of the NCCL that it has loaded */
+    int64_t new_enough, allowed;
 } gpu_of;
 
-/* Everyone has a GPU of its own. Collective; the same answer for all. */
-static ls_status own_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
+static void describe_nccl(const ls_nccl *t, gpu_of *mine)
+{
+    const char *value = getenv(SHARE_VARIABLE);
+    int major = 0, minor = 0;
+    t->version(mine->version, sizeof mine->version);
+    mine->new_enough = sscanf(mine->version, "NCCL %d.%d", &major, &minor) == 2 &&
+                       (major > SHARE_MAJOR || (major == SHARE_MAJOR && minor >= SHARE_MINOR));
+    mine->allowed = value && !strcmp(value, "1");
+}
+
+static bool may_share(const gpu_of *g)
+{
+    return g->new_enough && g->allowed;
+}
+
+/* Ranks p and q have the same GPU: LS_OK where both may. */
+static ls_status check_pair(const gpu_of *all, int q, int p)
+{
+    const int why = may_share(&all[q]) ? p : q;
+    if (may_share(&all[why])) return LS_OK;
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "ranks %d and %d share the GPU %s on %s: this needs NCCL %d.%d or later and %s=1 (rank %d has loaded "
+        "%s, its variable is %s); else use one GPU for each rank",
+        q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
+        all[why].allowed ? "set" : "not set");
+}
+
+/* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */
+static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
 {
     enum { WORDS = sizeof(gpu_of) / sizeof(int64_t) };
     LS_ASSERT(t);
@@ -52,6 +89,7 @@ static ls_status own_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
     int code = st == LS_OK ? t->gpu(info.index, mine.gpu, sizeof mine.gpu) : 0;
     if (code) st = ls_fail(LS_E_UNSUPPORTED, "GPU %d of rank %d does not say who it is", info.index, c->rank);
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
+    describe_nccl(t, &mine);
     st = ls_comm_agree(c, st, LS_SITE);
     LS_ASSERT(st != LS_OK || (all && each)); /* all agree: this worker, too */
     if (st == LS_OK)
@@ -60,9 +98,7 @@ static ls_status own_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
     if (st == LS_OK) memcpy(all, each, (size_t)c->size * sizeof *all);
     for (int p = 0; p < c->size && st == LS_OK; p++)
         for (int q = 0; q < p && st == LS_OK; q++)
-            if (!memcmp(&all[p], &all[q], sizeof all[p]))
-                st = ls_fail(LS_E_UNSUPPORTED, "ranks %d and %d share the GPU %s on %s; NCCL wants one for each", q, p,
-                             all[p].gpu, all[p].host);
+            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) st = check_pair(all, q, p);
     ls_free(all);
     return st;
 }
@@ -73,7 +109,7 @@ static ls_status start(ls_comm *staged, const ls_device *dev, bool deterministic
     const ls_nccl *t = NULL;
     ls_plugin p = {0};
     LS_TRY(ls_comm_agree(staged, find(&t, &p), LS_SITE));
-    LS_TRY(own_gpus(staged, t, dev));
+    LS_TRY(check_gpus(staged, t, dev));
     return nccl_over(staged, dev, t, deterministic, out);
 }
 

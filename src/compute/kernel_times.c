@@ -4,6 +4,7 @@
 #include "core/mem.h"
 #include "core/plugin.h"
 
+#include <math.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,7 +156,8 @@ static void settle(ls_kernel_times *k, int n)
     for (int i = 0; i < n && i + 1 < k->n_pending; i++) {
         const boundary *a = &k->pending[i], *b = &k->pending[i + 1];
         double from = 0, to = 0;
-        if (d->seconds(d->ctx, a->mark, &from) != LS_OK || d->seconds(d->ctx, b->mark, &to) != LS_OK) {
+        if (d->seconds(d->ctx, a->mark, &from) != LS_OK || d->seconds(d->ctx, b->mark, &to) != LS_OK ||
+            isnan(to - from)) {
             k->failed = true;
             continue;
         }

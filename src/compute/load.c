@@ -69,6 +69,15 @@ ls_status compute_load_plugin(const char *name, const ls_compute_open_opts *o, l
     return ls_fail(LS_E_UNSUPPORTED, "compute backend \"%s\" has no %s", name, missing);
 }
 
+ls_status compute_look_plugin(const char *name, const ls_compute_open_opts *o, bool *is_loaded, ls_device_info *out)
+{
+    const ls_compute_plugin *p;
+    *is_loaded = false;
+    LS_TRY(load(name, &p));
+    *is_loaded = true;
+    return p->look(&host, o, out);
+}
+
 const ls_compute_plugin *compute_plugin_of(const ls_compute *c)
 {
     return c->ops && c->impl ? find(c->ops->name) : NULL;

@@ -4,7 +4,7 @@
 
 #include "compute/compute.h"
 
-#define LS_COMPUTE_ABI    2
+#define LS_COMPUTE_ABI    3
 #define LS_COMPUTE_SYMBOL "ls_compute_plugin"
 
 /* The program's side of ls_fail and LS_TRY: words and trails belong to its threads. */
@@ -20,6 +20,8 @@ typedef struct ls_compute_plugin {
     const char *name; /* "cuda" */
     /* Which devices there are, or why there are none, in one or more lines of words; the number of usable ones. For doctor. */
     int (*probe)(char *words, size_t room);
+    /* What open would take: chooses the device and sees that this plugin's code runs there, no more. For compute/look.h. */
+    ls_status (*look)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_device_info *out);
     ls_status (*open)(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_compute *c); /* ops, device, impl */
     void (*close)(ls_compute *c);
     size_t (*scratch)(const ls_compute *c, const ls_compute_shapes *s);

@@ -51,13 +51,14 @@ typedef struct ls_device {
     ls_status (*hold)(void *ctx, ls_mark m);                /* operations that are queued from now on wait for it  */
     ls_status (*wait)(void *ctx, ls_mark m);                /* the calling thread waits                            */
     bool (*test)(void *ctx, ls_mark m);                     /* it has passed                                       */
-    ls_status (*seconds)(void *ctx, ls_mark m, double *at); /* when it passed, on the device's clock; waits        */
+    ls_status (*seconds)(void *ctx, ls_mark m, double *at); /* when it passed, on the device's clock; waits. NAN: not
+                                                             * known any more, too many marks were put since  */
     ls_status (*sync)(void *ctx);                           /* waits for every operation that was queued           */
 
     ls_status (*lane_open)(void *ctx, int *lane);
     void (*lane_close)(void *ctx, int lane);
     /* nbytes from src to dst, either of which is device memory, after `after`; done (or NULL) is a mark behind it. 0 bytes: the lane
-     * waits for `after`, and done is a mark of the lane. */
+     * waits for `after`, and done (or NULL) is a mark of the lane. */
     ls_status (*copy)(void *ctx, int lane, void *dst, const void *src, size_t nbytes, ls_mark after, ls_mark *done);
 
     /* y = a + b, elementwise on the device, in this lane after what it holds; for sums of staged or received parts. LS_F32 (bf16 sums are

@@ -34,6 +34,28 @@ static ls_status load(ls_plugin *p, const char *symbol)
     return LS_OK;
 }
 
+/* Beside the program, and where an installed one has it. */
+static const char *const below[] = {"", "/../lib/lockstep", "/../lib64/lockstep", "/.."};
+#define N_BELOW (sizeof below / sizeof below[0])
+
+bool ls_plugin_there(const char *name, char *words, size_t room)
+{
+    const char *dir = getenv("LS_PLUGIN_DIR");
+    char here[400], path[512];
+    if (dir && *dir) {
+        snprintf(path, sizeof path, "%.400s/lockstep_%s.so", dir, name);
+        snprintf(words, room, "there is no lockstep_%s.so in LS_PLUGIN_DIR (%.200s)", name, dir);
+        return ls_fs_exists(path);
+    }
+    folder_of_program(here, sizeof here);
+    for (size_t i = 0; i < N_BELOW; i++) {
+        snprintf(path, sizeof path, "%s%s/lockstep_%s.so", here, below[i], name);
+        if (ls_fs_exists(path)) return true;
+    }
+    snprintf(words, room, "there is no lockstep_%s.so beside the program or in lib/lockstep", name);
+    return false;
+}
+
 ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
 {
     const char *dir = getenv("LS_PLUGIN_DIR");
@@ -47,9 +69,8 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
         *out = p;
         return LS_OK;
     }
-    static const char *const below[] = {"", "/../lib/lockstep", "/../lib64/lockstep", "/.."};
     folder_of_program(here, sizeof here);
-    for (size_t i = 0; i < sizeof below / sizeof below[0]; i++) {
+    for (size_t i = 0; i < N_BELOW; i++) {
         snprintf(p.path, sizeof p.path, "%s%s/lockstep_%s.so", here, below[i], name);
         *out = p;
         if (!ls_fs_exists(p.path)) continue;

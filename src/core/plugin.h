@@ -5,10 +5,16 @@
 
 #include "core/err.h"
 
+#include <stdbool.h>
+#include <stddef.h>
+
 typedef struct ls_plugin {
     char path[512];      /* the file, or the last one looked for */
     void (*entry)(void); /* its symbol                           */
 } ls_plugin;
+
+/* Whether the file is there, without loading it; if not, `words` say where it was looked for, in short. */
+bool ls_plugin_there(const char *name, char *words, size_t room);
 
 /* Loads it for good. LS_E_UNSUPPORTED with what was missing. */
 ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out);

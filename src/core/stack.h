@@ -1,4 +1,4 @@
-/* stack.h - where a process is, asked for from outside: a signal makes its main thread write its call stack to stderr. */
+/* stack.h - where a process is: a signal makes a thread write its call stack to stderr; asked from outside, the main thread. */
 #ifndef LS_CORE_STACK_H
 #define LS_CORE_STACK_H
 
@@ -6,5 +6,8 @@
 void ls_stack_install(const char *label);
 /* Asks process `pid`, which must have installed it. At most one answer in ten seconds. */
 void ls_stack_ask(int pid);
+/* Of every thread of this process but the caller's (at most 16), one after the other; nothing when it is not installed. A thread that does
+ * not answer in 0.2 s is left out. Allocates nothing and takes no lock: for a process that is about to end. */
+void ls_stack_all(void);
 
 #endif

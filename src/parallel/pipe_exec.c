@@ -6,6 +6,8 @@
 #include "core/trace.h"
 #include "model/input.h"
 
+#include <math.h>
+
 typedef struct seat { /* one set of activations of a chunk */
     ls_acts *acts;
     ls_micro mb;
@@ -38,7 +40,9 @@ struct ls_pipe {
     bool *posted;      /* by action                      */
     ls_pipe_span *span;
     int n_span;
-    double begin; /* of the step */
+    ls_mark (*mark)[2];  /* on a device, around the actions of `span`          */
+    ls_mark first, last; /* and around the step                                */
+    double begin;        /* of the step                                        */
     ls_pipe_stats stats;
 };
 
@@ -119,7 +123,8 @@ ls_status ls_pipe_create(ls_pipe **out, const ls_pipe_setup *o, ls_plan *plan)
     p->ticket = ls_alloc(n * sizeof *p->ticket);
     p->posted = ls_alloc(n * sizeof *p->posted);
     p->span = ls_alloc(n * sizeof *p->span);
-    ls_status st = p->chunk && p->ticket && p->posted && p->span ? LS_OK : ls_nomem(n * 64, "a pipeline");
+    p->mark = ls_alloc(n * sizeof *p->mark);
+    ls_status st = p->chunk && p->ticket && p->posted && p->span && p->mark ? LS_OK : ls_nomem(n * 64, "a pipeline");
     const ls_acts *share = NULL;
     /* the chunk with head last in the list of parts is planned first, so that the others can share its scratch */
     for (int c = p->n_chunk - 1; c >= 0 && st == LS_OK; c--) st = plan_chunk(p, c, &share, plan);
@@ -158,6 +163,7 @@ void ls_pipe_destroy(ls_pipe **pp)
     ls_free(p->ticket);
     ls_free(p->posted);
     ls_free(p->span);
+    ls_free(p->mark);
     ls_free(p);
     *pp = NULL;
 }
@@ -288,13 +294,68 @@ static ls_status give_up(chunk *k, const ls_action *a)
     return ls_input_used(&k->input, a->slot);
 }
 
-static void book(ls_pipe *p, const ls_action *a, double begin, double end)
+static void book(ls_pipe *p, const ls_pipe_span *s)
 {
-    const int column = (int)a->kind - (int)LS_PIPE_FWD;
-    p->span[p->n_span++] = (ls_pipe_span){a->kind, a->micro, a->chunk, begin - p->begin, end - p->begin};
-    p->stats.busy += end - begin;
-    p->stats.time[a->chunk][column] += end - begin;
-    p->stats.calls[a->chunk][column]++;
+    const int column = (int)s->kind - (int)LS_PIPE_FWD;
+    p->stats.busy += s->end - s->begin;
+    p->stats.time[s->chunk][column] += s->end - s->begin;
+    p->stats.calls[s->chunk][column]++;
+}
+
+/* A device works later than the calls are made: there, an action lies between two marks, which ls_pipe_settle reads. */
+static ls_status put_mark(ls_pipe *p, ls_mark *m)
+{
+    const ls_device *d = p->o.model->compute->device;
+    return d ? d->mark(d->ctx, m) : LS_OK;
+}
+
+static ls_status finish_step(ls_pipe *p)
+{
+    const double end = ls_now();
+    if (p->o.model->compute->device) return put_mark(p, &p->last);
+    for (int i = 0; i < p->n_span; i++) book(p, &p->span[i]);
+    p->stats.steps++;
+    p->stats.span += end - p->begin;
+    return LS_OK;
+}
+
+/* What hooks waited inside the actions: for replicas, and for the other shards of a layer. */
+static double waited_on_host(const ls_strategy *s)
+{
+    return ls_comm_exposed(s->comm) + (s->opts.tensor ? ls_comm_exposed(s->opts.tensor) : 0);
+}
+
+static double waited_between(const ls_strategy *s, double from, double to)
+{
+    return ls_comm_exposed_between(s->comm, from, to) +
+           (s->opts.tensor ? ls_comm_exposed_between(s->opts.tensor, from, to) : 0);
+}
+
+ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *strategy)
+{
+    const ls_device *d = p->o.model->compute->device;
+    double first = 0, last = 0;
+    if (!d) return LS_OK;
+    LS_TRY(d->seconds(d->ctx, p->first, &first));
+    LS_TRY(d->seconds(d->ctx, p->last, &last));
+    bool known = !isnan(last - first);
+    for (int i = 0; i < p->n_span; i++) {
+        ls_pipe_span *s = &p->span[i];
+        LS_TRY(d->seconds(d->ctx, p->mark[i][0], &s->begin));
+        LS_TRY(d->seconds(d->ctx, p->mark[i][1], &s->end));
+        s->end -= waited_between(strategy, s->begin, s->end) + first;
+        s->begin -= first;
+        known = known && !isnan(s->end - s->begin);
+    }
+    if (!known) { /* all of a step or nothing: its parts are compared with each other */
+        p->n_span = 0;
+        p->stats.untimed++;
+        return LS_OK;
+    }
+    for (int i = 0; i < p->n_span; i++) book(p, &p->span[i]);
+    p->stats.steps++;
+    p->stats.span += last - first;
+    return LS_OK;
 }
 
 static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h, ls_pipe_load load, void *ctx,
@@ -322,12 +383,16 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     static const char *const word[] = {"F", "B", "I", "W"};
     ls_nvtx_push(a->kind == LS_PIPE_FWD ? "train/forward" : "train/backward");
     const int64_t traced = ls_span_begin();
-    const double begin = ls_now(), waited = ls_comm_exposed(strategy->comm);
+    const double begin = ls_now(), waited = waited_on_host(strategy);
+    ls_pipe_span *span = &p->span[p->n_span];
+    LS_TRY(put_mark(p, &p->mark[p->n_span][0]));
     ls_strategy_begin(strategy, a->micro);
     if (a->kind == LS_PIPE_FWD)
         LS_TRY(ls_walk_fwd(p->o.model, k->seat[a->slot].acts, &k->seat[a->slot].mb, h, k->first, k->last - k->head));
     else LS_TRY(backward(p, k, a, h, pair));
-    book(p, a, begin, ls_now() - (ls_comm_exposed(strategy->comm) - waited));
+    LS_TRY(put_mark(p, &p->mark[p->n_span++][1]));
+    *span = (ls_pipe_span){a->kind, a->micro, a->chunk, begin - p->begin,
+                           ls_now() - p->begin - (waited_on_host(strategy) - waited)};
     ls_nvtx_pop();
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_PIPE,
                                         .name = word[(int)a->kind - (int)LS_PIPE_FWD],
@@ -350,6 +415,7 @@ ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pip
     const ls_rank_list *l = p->list;
     p->n_span = 0;
     p->begin = ls_now();
+    LS_TRY(put_mark(p, &p->first));
     for (int i = 0; i < l->n_action; i++) p->posted[i] = false;
     for (int c = 0; c < p->n_chunk; c++) { /* a step that was given up left its seats taken */
         for (int k = 0; k < p->chunk[c].n_seat; k++) p->chunk[c].seat[k].micro = -1;
@@ -365,9 +431,7 @@ ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pip
         if (sends) LS_TRY(act(p, ++i, s, hooks, load, ctx, pair));
         LS_TRY(give_up(&p->chunk[a->chunk], a));
     }
-    p->stats.steps++;
-    p->stats.span += ls_now() - p->begin;
-    return LS_OK;
+    return finish_step(p);
 }
 
 ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,

@@ -36,7 +36,8 @@ typedef struct ls_pipe_setup {
     bool recompute, keep_gelu; /* as ls_acts_opts has them */
 } ls_pipe_setup;
 
-typedef struct ls_pipe_span { /* what a worker did when, in seconds from the step's begin */
+typedef struct
+    ls_pipe_span { /* what a worker did when, in seconds from the step's begin, on its device's clock if it has one */
     ls_pipe_kind kind;
     int micro, chunk;
     double begin, end;
@@ -44,7 +45,8 @@ typedef struct ls_pipe_span { /* what a worker did when, in seconds from the ste
 
 /* Of this worker, over all steps. */
 typedef struct ls_pipe_stats {
-    int64_t steps;
+    int64_t steps;                     /* whose times are known                           */
+    int64_t untimed;                   /* whose times are not (a device only)             */
     double busy;                       /* seconds of computing                            */
     double span;                       /* from a step's begin to the end of its last action */
     double time[LS_PIPE_MAX_CHUNK][4]; /* F, B, I, W of each chunk           */
@@ -68,6 +70,9 @@ void ls_pipe_roles(const ls_stages *stages, bool tied, int stage, unsigned char 
  * worker; else untouched): loss sum and counted rows of each micro-batch. */
 ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pipe_load load, void *ctx,
                        double (*pair)[2]);
+/* On a device, which has passed the step's actions: reads when each of them ran. Without it the step is in no statistic. Elsewhere it
+ * does nothing. The waits of s's hooks for other workers do not count as computing. */
+ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *s);
 /* Forward alone of n batches. */
 ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,
                           double (*pair)[2]);

@@ -222,6 +222,12 @@ int64_t ls_strategy_leaf(const ls_strategy *s, int m)
 
 /* ---- around the walk ---- */
 
+bool ls_strategy_records(const ls_strategy *s)
+{
+    const ls_strategy_ops *o = s->ops;
+    return !o->acquire && !o->release && !o->post && !o->grad_begin && !o->grad_ready;
+}
+
 void ls_strategy_begin(ls_strategy *s, int micro)
 {
     s->micro = micro;

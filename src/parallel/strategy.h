@@ -130,6 +130,8 @@ void ls_strategy_destroy(ls_strategy **s);
 int64_t ls_strategy_leaf(const ls_strategy *s, int m);
 
 void ls_strategy_begin(ls_strategy *s, int micro); /* before a micro-batch; -1: forward alone */
+/* The hooks around the walk only queue operations: a recorded pass over all units can be replayed without calling them. */
+bool ls_strategy_records(const ls_strategy *s);
 ls_status ls_strategy_acquire(ls_strategy *s, int u, ls_pass pass);
 ls_status ls_strategy_release(ls_strategy *s, int u, ls_pass pass);
 ls_status ls_strategy_grad_ready(ls_strategy *s, int u);

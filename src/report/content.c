@@ -325,6 +325,7 @@ void ls_report_doc(const ls_analysis *a, ls_doc *d)
     speed(a, d);
     time_parts(a, d);
     communication(a, d);
+    content_transport(a, d);
     losses(a, d);
     resources(a, d);
     pipelines(a, d);

@@ -11,6 +11,7 @@ void ls_report_doc(const ls_analysis *a, ls_doc *d);
 /* inside the folder */
 void content_summary(const ls_analysis *a, ls_doc *d);
 void content_provenance(const ls_analysis *a, ls_doc *d);
+void content_transport(const ls_analysis *a, ls_doc *d);
 const char *content_part_words(int part); /* of the waterfall */
 
 void chart_loss(const ls_analysis *a, ls_chart *c);

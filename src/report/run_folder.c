@@ -27,7 +27,8 @@ static ls_status text_of(const char *dir, const char *name, ls_notes *notes, con
 
 static void free_texts(ls_run_texts *t)
 {
-    const char *const all[] = {t->metrics, t->steps, t->launcher, t->complete, t->pipeline, t->profile};
+    const char *const all[] = {t->metrics, t->steps, t->launcher, t->complete, t->pipeline,
+                               t->profile, t->nccl,  t->topo,     t->ibstat,   t->topology};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ls_free((void *)(uintptr_t)all[i]);
 }
 
@@ -102,6 +103,14 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
     LS_TRY_GOTO(st, done, text_of(dir, "RUN_COMPLETE.txt", &s->notes, &t.complete, &t.n_complete));
     LS_TRY_GOTO(st, done, text_of(dir, "pipeline.json", &s->notes, &t.pipeline, &t.n_pipeline));
     LS_TRY_GOTO(st, done, text_of(dir, "profiles/profile_summary.json", &s->notes, &t.profile, &t.n_profile));
+    LS_TRY_GOTO(st, done, text_of(dir, "topo.txt", &s->notes, &t.topo, &t.n_topo));
+    LS_TRY_GOTO(st, done, text_of(dir, "ibstat.txt", &s->notes, &t.ibstat, &t.n_ibstat));
+    LS_TRY_GOTO(st, done, text_of(dir, "nccl_topo.xml", &s->notes, &t.topology, &t.n_topology));
+    LS_TRY_GOTO(st, done, text_of(dir, "nccl/summary.json", &s->notes, &t.nccl, &t.n_nccl));
+    if (!t.nccl) { /* a run that has not finished, or the reference's */
+        LS_TRY_GOTO(st, done, run_sum_logs(dir, &t.nccl, &t.n_nccl));
+        t.nccl_of_logs = t.nccl != NULL;
+    }
     st = take_run(s, &t, dir);
 done:
     free_texts(&t);

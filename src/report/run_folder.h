@@ -50,14 +50,25 @@ typedef struct ls_run_span { /* one box of a pipeline step */
     char kind[16], label[24];
 } ls_run_span;
 
+/* What tools and NCCL left beside a run, as far as it is there (ours: docs/GPU.md; the reference trainer's have the same names). */
+typedef struct ls_run_proof {
+    json_t *nccl;        /* nccl/summary.json, lockstep.nccl, or made of NCCL's logs; NULL: nothing is stated */
+    bool of_logs;        /* made of the logs */
+    char *topo, *ibstat; /* topo.txt and ibstat.txt, for reading; NULL: not there */
+    char links[200];     /* between GPUs by topo.txt: "NV18 x 6, SYS x 2"          */
+    char ports[400];     /* of ibstat.txt: "mlx5_0 port 1: Active, 100 Gb/s, InfiniBand" */
+    char nets[400];      /* of nccl_topo.xml: "mlx5_0 100000 Mb/s"                 */
+} ls_run_proof;
+
 #define LS_RUN_MAX_PART 16
 #define LS_RUN_MAX_SPAN 4096
 
 typedef struct ls_run {
-    char *dir;                               /* the folder, or the metrics file, as given       */
-    char *real;                              /* the folder's one name; NULL: a text's           */
-    char *name;                              /* short, for people: the last two parts of dir    */
-    json_t *metrics, *launcher, *profile;    /* NULL: not there                                 */
+    char *dir;                            /* the folder, or the metrics file, as given       */
+    char *real;                           /* the folder's one name; NULL: a text's           */
+    char *name;                           /* short, for people: the last two parts of dir    */
+    json_t *metrics, *launcher, *profile; /* NULL: not there                                 */
+    ls_run_proof proof;
     bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt is there and fits */
     int world;                               /* 0: not said                                     */
     char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
@@ -90,6 +101,9 @@ typedef struct ls_run {
 typedef struct ls_run_texts {
     const char *metrics, *steps, *launcher, *complete, *pipeline, *profile;
     size_t n_metrics, n_steps, n_launcher, n_complete, n_pipeline, n_profile;
+    const char *nccl, *topo, *ibstat, *topology; /* nccl/summary.json, topo.txt, ibstat.txt, nccl_topo.xml */
+    size_t n_nccl, n_topo, n_ibstat, n_topology;
+    bool nccl_of_logs; /* nccl was made of NCCL's logs */
     int warm; /* steps of warm-up, and then the parts of a step are means of the steps behind them; 0: a rule of ours */
 } ls_run_texts;
 

@@ -263,16 +263,18 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
     bool file = n > 5 && !strcmp(dir + n - 5, ".json"); /* a metrics file alone, not a folder */
     char *name = file ? ls_strdup(dir) : ls_asprintf("%s/training_metrics.json", dir);
     char *path = ls_asprintf("%s/launcher_metadata.json", dir),
-         *profile = ls_asprintf("%s/profiles/profile_summary.json", dir);
+         *profile = ls_asprintf("%s/profiles/profile_summary.json", dir),
+         *nccl = ls_asprintf("%s/nccl/summary.json", dir);
     r.dir = ls_strdup(dir);
     r.name = short_name(dir);
-    if (!name || !path || !profile || !r.dir || !r.name) {
+    if (!name || !path || !profile || !nccl || !r.dir || !r.name) {
         st = ls_nomem(n, "a path");
         goto done;
     }
     parse(t->metrics, t->n_metrics, name, notes, &r.metrics);
     parse(t->launcher, t->n_launcher, path, notes, &r.launcher);
     parse(t->profile, t->n_profile, profile, notes, &r.profile);
+    parse(t->nccl, t->n_nccl, nccl, notes, &r.proof.nccl);
     report_doc d = {r.metrics, name, notes}, l = {r.launcher, path, notes};
     if (r.metrics) LS_TRY_GOTO(st, done, read_metrics(&d, &r));
     else if (!t->metrics)
@@ -282,10 +284,12 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
     if (t->complete) run_read_complete(t->complete, t->n_complete, dir, notes, &r);
     run_tell_waits(&d, &r);
     compare_launcher(&l, &r);
+    st = run_read_proof(t, &r);
 done:
     ls_free(name);
     ls_free(path);
     ls_free(profile);
+    ls_free(nccl);
     if (st == LS_OK && notes->failed) st = ls_nomem(1024, "notes");
     if (st != LS_OK) {
         ls_run_fini(&r);
@@ -310,5 +314,6 @@ void ls_run_fini(ls_run *r)
     json_decref(r->metrics);
     json_decref(r->launcher);
     json_decref(r->profile);
+    run_proof_fini(&r->proof);
     *r = (ls_run){0};
 }

@@ -23,7 +23,8 @@ static void read_comm(const report_doc *d, const char *group, const char *words,
                          .exposed = report_num(&k, "exposed_sec"),
                          .busbw = report_num(&k, "busbw_bytes_per_sec")};
         snprintf(c.kind, sizeof c.kind, "%s%.24s", words, key);
-        if (c.busy >= 0) r->coll[r->n_coll++] = c;
+        if (c.busy >= 0 || json_is_null(json_object_get(v, "busy_sec")))
+            r->coll[r->n_coll++] = c; /* null: not measured */
         else ls_notes_add(d->notes, "%s: key %s.%.40s.busy_sec: a time was expected", d->file, group, key);
     }
 }
@@ -115,7 +116,8 @@ static bool tell_pipeline(const report_doc *d, ls_run *r)
     if (!n) return false;
     for (size_t i = 0; i < n; i++)
         busy += report_num(&(report_doc){json_array_get(stages, i), d->file, d->notes}, "busy_sec") / (double)n;
-    json_object_foreach((json_t *)(uintptr_t)split, key, v) all += json_number_value(v);
+    json_object_foreach((json_t *)(uintptr_t)split, key, v) if (strcmp(key, "steps_without_times")) all +=
+        json_number_value(v);
     for (int k = 0; k < LS_N_SPLIT; k++) now += isnan(r->split[k]) ? 0 : r->split[k];
     const double scale = all > 0 ? now / all : NAN, span = report_num(d, "lockstep.pipeline.makespan_sec");
     const double compute = r->split[LS_SPLIT_FORWARD] + r->split[LS_SPLIT_BACKWARD];

@@ -65,7 +65,7 @@ static void average(ls_run *r)
     for (int k = 0; k < LS_N_SPLIT; k++) r->split[k] = NAN;
     for (int k = 0; k < LS_N_SPLIT; k++) {
         if (!n_part[k]) continue;
-        r->split[k] = part[k] / n;
+        r->split[k] = part[k] / n_part[k]; /* a step whose part is null did not measure it */
         rest -= r->split[k];
     }
     if (isnan(r->split[LS_SPLIT_OTHER])) r->split[LS_SPLIT_OTHER] = rest > 0 ? rest : 0;

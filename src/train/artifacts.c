@@ -201,11 +201,13 @@ static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *
 {
     ls_jsonw_put_int(w, "calls", s->calls);
     ls_jsonw_put_int(w, "elements", s->elements);
+    ls_jsonw_put_int(w, "buffer_bytes", s->payload);
     ls_jsonw_put_int(w, "bytes_moved", s->bytes);
     ls_jsonw_put_int(w, "bytes_to_other_hosts", s->wire);
     ls_jsonw_put_real(w, "busy_sec", s->busy);
     ls_jsonw_put_real(w, "exposed_sec", s->exposed);
-    ls_jsonw_put_real(w, "busbw_bytes_per_sec", ls_comm_busbw(kind, size, 4.0 * (double)s->elements, s->busy));
+    const bool timed = s->busy > 0 && s->timed > 0;
+    put_real_or_null(w, "busbw_bytes_per_sec", timed, ls_comm_busbw(kind, size, (double)s->timed, s->busy));
 }
 
 /* What rank 0's collectives did in steps, by kind and by bucket: elements of the buffers, bytes it read from and wrote to others, seconds of work
@@ -218,6 +220,7 @@ static void write_comm(ls_jsonw *w, const ls_run_metrics *m, const char *key, co
     ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
     ls_jsonw_put_int(w, "workers", size);
     ls_jsonw_put_int(w, "steps", m->n_split);
+    if (ls_comm_untimed(comm)) ls_jsonw_put_int(w, "requests_without_times", ls_comm_untimed(comm));
     for (int k = 0; k < LS_N_COLL; k++) {
         const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
         if (!s.calls) continue;
@@ -242,8 +245,9 @@ static void write_comm(ls_jsonw *w, const ls_run_metrics *m, const char *key, co
     ls_jsonw_close(w);
 }
 
-static void write_split(ls_jsonw *w, const ls_step_split *s)
+static void write_split(ls_jsonw *w, const ls_run_metrics *m)
 {
+    const ls_step_split *s = &m->split;
     ls_jsonw_put_open(w, "step_split", '{');
     ls_jsonw_put_real(w, "input", s->input);
     ls_jsonw_put_real(w, "forward", s->forward);
@@ -251,6 +255,7 @@ static void write_split(ls_jsonw *w, const ls_step_split *s)
     ls_jsonw_put_real(w, "exposed_comm", s->comm_exposed);
     ls_jsonw_put_real(w, "optimizer", s->optimizer);
     ls_jsonw_put_real(w, "other", s->other);
+    if (m->n_untimed) ls_jsonw_put_int(w, "steps_without_times", m->n_untimed);
     ls_jsonw_close(w);
 }
 
@@ -333,6 +338,7 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "parameters", ls_model_n_param(&c->model));
     ls_jsonw_put_int(w, "vocab_size", c->model.vocab_size);
     ls_jsonw_put_str(w, "device", c->device);
+    if (*c->device_words) ls_jsonw_put_str(w, "device_choice", c->device_words);
     ls_jsonw_put_str(w, "compute", m->compute_words);
     ls_jsonw_put_str(w, "backend", c->compute);
     if (c->threads_asked) ls_jsonw_put_int(w, "threads", c->threads_asked);
@@ -359,7 +365,7 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_int(w, "bucket", c->bucket);
     ls_jsonw_put_int(w, "gather_bucket", c->gather_bucket);
     ls_jsonw_put_int(w, "prefetch_bucket", c->prefetch_bucket);
-    if (m->n_split) write_split(w, &m->split);
+    if (m->n_split) write_split(w, m);
     if (m->worker) write_workers(w, m);
     if (m->more) m->more(m->more_ctx, w);
     if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m, "comm", m->comm);

@@ -89,6 +89,7 @@ typedef struct ls_run_metrics {
     const ls_comm *acts, *grads;   /* and of a pipeline's messages                */
     ls_step_split split;           /* mean of this session's steps                */
     int64_t n_split;               /* how many; 0: not said                       */
+    int64_t n_untimed;             /* of them without a split: a device's times were lost */
     const ls_worker_facts *worker; /* of each; NULL: not said                 */
     int n_worker;
     void (*more)(const void *ctx, ls_jsonw *w); /* further members of `lockstep`; may be NULL */

@@ -8,6 +8,7 @@
  * that belong to several are read back once all is written. */
 #include "train/checkpoint_impl.h"
 
+#include "core/deadline.h"
 #include "core/hash.h"
 #include "core/mem.h"
 
@@ -176,6 +177,7 @@ static ls_status write_at(int fd, const char *path, const char *data, size_t n, 
         data += k;
         n -= (size_t)k;
         at += k;
+        ls_deadline_tick();
     }
     return LS_OK;
 }
@@ -220,8 +222,10 @@ ls_status ckpt_part_write(const ckpt_part *p, ckpt_stage *stage, const char *pat
     if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
     out o = {.fd = fd, .path = path, .nbytes = file_nbytes, .block = block, .next = -1};
     ls_status st = ckpt_stage_put(stage, p, put_bytes, &o);
+    ls_deadline_hold(true);
     if (st == LS_OK && fsync(fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(errno));
     if (close(fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", path, strerror(errno));
+    ls_deadline_hold(false);
     return st;
 }
 

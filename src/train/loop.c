@@ -254,6 +254,7 @@ static ls_status save_and_stop(ls_trainer *t, double total_time)
     const int sig = ls_stop_signal();
     t->state.total_time = total_time;
     snprintf(name, sizeof name, "step-%lld", (long long)t->state.step);
+    ls_stop_saving();
     LS_TRY(ls_trainer_save(t, name));
     LS_TRY(ls_ckpt_wait(t->writer));
     return ls_fail(LS_E_STOPPED, "signal %d after step %lld: saved %s/%s, --resume goes on from there", sig,
@@ -281,7 +282,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
 
 static ls_step_split mean_split(const ls_trainer *t)
 {
-    const double n = t->n_split ? (double)t->n_split : 1;
+    const double n = (double)(t->n_split - t->n_untimed); /* none: not a number, null in files */
     const ls_step_split s = t->split_sum;
     return (ls_step_split){s.input / n,        s.forward / n,   s.backward / n,
                            s.comm_exposed / n, s.optimizer / n, s.other / n};
@@ -297,6 +298,7 @@ static void write_more(const void *ctx, ls_jsonw *w)
     const more *m = ctx;
     ls_pipe_report_write(m->pipe, m->t, w);
     if (m->t->compute.device) ls_telemetry_write(m->t->gpu, m->t->watched_tokens, w);
+    ls_nccl_proof_write(m->t->proof, w);
 }
 
 static void say_pipeline(ls_trainer *t, const ls_pipe_report *r)
@@ -373,6 +375,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         LS_TRY(ls_trainer_save(t, name));
         LS_TRY(ls_coll_log_barrier(&t->coll, s->epoch, "end"));
     }
+    ls_stop_saving();
     LS_TRY(ls_ckpt_wait(t->writer));
     ls_worker_facts *facts = NULL;
     ls_pipe_report pipe = {0};
@@ -393,6 +396,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
         return st;
     }
 
+    ls_nccl_proof_end(t->proof);
     ls_run_metrics m = {.id = id,
                         .cfg = c,
                         .epoch = s->done,
@@ -412,6 +416,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
                         .grads = t->pp_grads,
                         .split = mean_split(t),
                         .n_split = t->n_split,
+                        .n_untimed = t->n_untimed,
                         .worker = facts,
                         .n_worker = ls_comm_size(t->comm),
                         .more = write_more,

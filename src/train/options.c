@@ -60,23 +60,27 @@ const ls_opt ls_train_opts[] = {
     ROW("clip", LS_OPT_REAL, clip, "NORM", NULL, "global gradient norm; 0 = off [JSON, else 1.0]"),
 
     ROW("n", LS_OPT_INT, n, "N", "1", "workers on this machine (also -n N)", .section = "Machine"),
-    ROW("device", LS_OPT_STR, device, "cpu|cuda[:N]", "cpu", "where to compute; cuda: a GPU a worker, cuda:N: the N-th for all"),
+    ROW("device", LS_OPT_STR, device, "auto|cpu|cuda[:N]", "auto",
+        "where to compute; cuda: a GPU for each worker, cuda:N: the N-th for all; auto: cuda where there is a GPU, else cpu"),
     ROW("compute", LS_OPT_CHOICE, compute, "cpu|cpu-ref", "cpu", "kernels of the CPU: fast, or the readable reference"),
     ROW("precision", LS_OPT_CHOICE, precision, "fp32|bf16|fp16", NULL,
-        "over the JSON's fp16 and bf16 blocks; 16 bits need --device cuda, and fp32 master weights stay [JSON, else fp32 on "
+        "over the JSON's fp16 and bf16 blocks; 16 bits need a GPU, and fp32 master weights stay [JSON, else fp32 on "
         "the CPU, bf16 on a GPU]"),
-    ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "with --device cuda --precision fp32: matrix products in TF32"),
+    ROW("tf32", LS_OPT_SWITCH, tf32, NULL, NULL, "with --precision fp32 on a GPU: matrix products in TF32"),
     ROW("stochastic_rounding", LS_OPT_SWITCH, stochastic_rounding, NULL, NULL,
         "with --precision bf16: weights are rounded up or down by chance, a function of seed, step and element"),
     ROW("threads", LS_OPT_INT, threads, "N", "0", "0 = all cores; the number does not change a bit of the result"),
     ROW("strategy", LS_OPT_CHOICE, strategy, "single|dp|ddp|zero1|zero2|zero3", NULL,
         "how workers share the model [single; ddp with several workers]"),
-    ROW("bucket", LS_OPT_INT, bucket, "N", TEXT_OF(LS_BUCKET), "elements of a gradient bucket (JSON: reduce_bucket_size)"),
+    ROW("bucket", LS_OPT_INT, bucket, "N", NULL,
+        "elements of a gradient bucket [JSON: reduce_bucket_size, else " TEXT_OF(LS_BUCKET) "; on GPUs " TEXT_OF(LS_BUCKET_GPU) "]"),
     ROW("gather_bucket", LS_OPT_INT, gather_bucket, "N", TEXT_OF(LS_GATHER_BUCKET),
         "zero1, zero2: elements of a parameter bucket (JSON: allgather_bucket_size)"),
     ROW("prefetch_bucket", LS_OPT_INT, prefetch_bucket, "N", TEXT_OF(LS_PREFETCH_BUCKET),
         "zero3: elements gathered ahead of use; 0 = none (JSON: stage3_prefetch_bucket_size)"),
     ROW("comm", LS_OPT_CHOICE, comm, "auto|local|mpi|nccl", "auto", "how workers talk; nccl: between GPUs"),
+    ROW("nccl_proof", LS_OPT_CHOICE, nccl_proof, "off|log|full", "log",
+        "over NCCL: keep its log, nvidia-smi and ibstat in the run folder; full: its topology too"),
     ROW("comm_timeout", LS_OPT_REAL, comm_timeout, "SECONDS", NULL,
         "a collective that takes longer ends the run with a table of who is where; 0 = no limit [20 slowest steps, at least 30 s]"),
     ROW("pp", LS_OPT_INT, pp, "P", "1", "pipeline stages"),
@@ -170,11 +174,18 @@ void ls_train_options_help(ls_str *out)
         "  RANK, LOCAL_RANK, WORLD_SIZE    identity under a launcher like torchrun (one host; mpirun and srun: any "
         "number)\n"
         "  LS_PLUGIN_DIR                   where lockstep_mpi.so and lockstep_cuda.so are [beside the program]\n"
+        "  LS_DEVICE                       --device of every command that is not given one [auto]\n"
         "  PROFILE_MODE=1                  as --profile_mode\n"
         "  DIST_DEBUG=1                    collectives around an epoch's steps, by worker, on stdout and in "
         "rank_logs/\n"
         "  GIT_COMMIT, EC2_INSTANCE_TYPE, SLURM_*  recorded in the run's files\n"
         "  LS_LOG=info,train=debug         what is logged to stderr\n"
+        "\nSignals:\n"
+        "  SIGTERM, SIGINT    stop after the current step, save a checkpoint, exit with 143;\n"
+        "                     before the first step: exit at once, nothing is saved\n"
+        "  a second one       exit at once without saving (143; SIGINT: 130)\n"
+        "  A run that does not react ends by itself with exit code 4 when it makes no\n"
+        "  progress for as long as a collective may take (at least 30 s).\n"
         "\nExamples:\n"
         "  lockstep prepare --input text.txt --out data/mine --tokenizer train --vocab-size 4096\n"
         "  lockstep train --data data/mine --model tiny --seq-length 256 --micro-batch-size-per-gpu 8 --max-steps 500\n"

@@ -15,6 +15,7 @@
 
 /* Elements of a bucket unless asked otherwise: gradients, parameters that are gathered, parameters ahead of use. */
 #define LS_BUCKET          1048576
+#define LS_BUCKET_GPU      6553600 /* the same on GPUs, where each request launches kernels */
 #define LS_GATHER_BUCKET   6553600
 #define LS_PREFETCH_BUCKET 6553600
 
@@ -34,7 +35,7 @@ typedef struct ls_train_options {
     const char *lr_schedule, *decay;
     int64_t warmup_steps;
     /* machine */
-    const char *device, *precision, *strategy, *comm, *schedule, *compute, *stages;
+    const char *device, *precision, *strategy, *comm, *nccl_proof, *schedule, *compute, *stages;
     int64_t n, pp, tp, interleave, threads, seed, bucket, gather_bucket, prefetch_bucket;
     double comm_timeout;
     bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;

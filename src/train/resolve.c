@@ -307,7 +307,10 @@ static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *d
         bool in_json;
         int64_t lo, *field;
     } all[] = {
-        {"bucket", "zero_optimization.reduce_bucket_size", "a gradient bucket", o->bucket,
+        {"bucket", "zero_optimization.reduce_bucket_size", "a gradient bucket",
+         ls_train_given(o, "bucket")  ? o->bucket
+         : !strcmp(c->device, "cuda") ? LS_BUCKET_GPU
+                                      : LS_BUCKET,
          ds ? ds->zero.reduce_bucket_size : 0, ds && ds->zero.reduce_bucket_given, 1, &c->bucket},
         {"gather_bucket", "zero_optimization.allgather_bucket_size", "a parameter bucket", o->gather_bucket,
          ds ? ds->zero.allgather_bucket_size : 0, ds && ds->zero.allgather_bucket_given, 1, &c->gather_bucket},
@@ -504,7 +507,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     ls_status st;
     if (!facts) facts = &nothing;
     LS_TRY_GOTO(st, done, resolve_world(o, facts, &c));
-    LS_TRY_GOTO(st, done, train_resolve_device(o, ds, &c));
+    LS_TRY_GOTO(st, done, train_resolve_device(o, ds, facts ? facts->device : NULL, &c));
     LS_TRY_GOTO(st, done, resolve_paths(o, ds, paths, &c));
     LS_TRY_GOTO(st, done, train_resolve_model(o, facts, &c));
     LS_TRY_GOTO(st, done, resolve_length(o, &c));

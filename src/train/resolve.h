@@ -11,6 +11,7 @@
 #include "compute/compute.h"
 #include "model/config.h"
 #include "parallel/mesh.h"
+#include "train/device_choice.h"
 #include "train/dsconfig.h"
 #include "train/loss_scale.h"
 #include "train/lr.h"
@@ -41,7 +42,7 @@ typedef struct ls_setting {
     double r;   /* REAL      */
     char *text; /* TEXT      */
     ls_source source;
-    char detail[80]; /* "--lr", "optimizer.params.lr", "config.json", "RANK", "B*A*W" ... */
+    char detail[LS_DEVICE_WORDS]; /* "--lr", "optimizer.params.lr", "config.json", "RANK", "B*A*W" ... */
 } ls_setting;
 
 /* What the caller knows about the world and the data; zero means not known. */
@@ -49,6 +50,7 @@ typedef struct ls_train_facts {
     int world_size;      /* workers of this run; 0 or 1 = one                                                */
     int data_vocab_size; /* of the tokenizer beside the data, 0 when there is none                           */
     int data_eos_id;     /* its <|endoftext|>, -1 when there is none; read only when data_vocab_size > 0     */
+    const ls_device_choice *device; /* what was chosen for --device; NULL: as --device stands, and auto is the CPU */
 } ls_train_facts;
 
 #define LS_MAX_STAGE_THREAD 64
@@ -89,12 +91,13 @@ typedef struct ls_train_config {
     bool warmup_auto;         /* warm-up length is chosen by fit (default schedule)                */
     double clip;              /* 0 = off                                                           */
 
-    const char *precision;        /* "fp32", "bf16", "fp16"                                            */
-    const char *precision_label;  /* training_config.precision of the metrics file                     */
-    const char *device, *compute; /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */
-    int device_index;             /* of "cuda"; -1: by the local rank, round robin                      */
-    ls_dtype dtype;               /* of parameters and activations, as precision says                   */
-    bool tf32, stochastic;        /* fp32 products in TF32; master weights are rounded stochastically   */
+    const char *precision;              /* "fp32", "bf16", "fp16"                                            */
+    const char *precision_label;        /* training_config.precision of the metrics file                     */
+    const char *device, *compute;       /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */
+    int device_index;                   /* of "cuda"; -1: by the local rank, round robin                      */
+    char device_words[LS_DEVICE_WORDS]; /* which, and why it was chosen (ls_device_choice)              */
+    ls_dtype dtype;                     /* of parameters and activations, as precision says                   */
+    bool tf32, stochastic;              /* fp32 products in TF32; master weights are rounded stochastically   */
     ls_loss_scale_config loss_scale;
     const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "nccl"                               */
     ls_mesh mesh;                  /* dp x pp x tp workers                                      */
@@ -103,9 +106,10 @@ typedef struct ls_train_config {
     int interleave;
     int stage_thread[LS_MAX_STAGE_THREAD];          /* of each stage, when cores are shared out by cost; [0] 0: alike */
     int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */
-    int threads;         /* 0 = all cores                                                     */
-    int threads_asked;   /* --threads; 0: a worker's part of the cores                        */
-    double comm_timeout; /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
+    int threads;            /* 0 = all cores                                                     */
+    int threads_asked;      /* --threads; 0: a worker's part of the cores                        */
+    const char *nccl_proof; /* "off", "log", "full": what is kept of a run over NCCL (nccl_proof.h)              */
+    double comm_timeout;    /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;
 
@@ -135,8 +139,6 @@ ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows);
 ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out);
 void ls_train_paths_fini(ls_train_paths *p);
 
-/* "cpu", "cuda" or "cuda:N" of --device; *index is -1 without N. LS_E_ARG. */
-ls_status ls_device_option(const char *text, bool *cuda, int *index);
 /* "fp32", "bf16", "fp16" of --precision. */
 ls_dtype ls_precision_dtype(const char *precision);
 /* How a run opens its backend, c->compute; local_rank must be set. */

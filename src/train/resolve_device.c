@@ -1,5 +1,6 @@
 /* resolve_device.c - where a run computes, and in how many bits.
  *
+ *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
  *   precision   --precision, else the JSON's fp16 or bf16 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
  *               GPU. The CPU computes in fp32 alone.
  *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
@@ -10,20 +11,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-ls_status ls_device_option(const char *text, bool *cuda, int *index)
-{
-    int64_t n = -1;
-    *cuda = !strncmp(text, "cuda", 4);
-    const char *rest = *cuda ? text + 4 : text + 3;
-    if (strncmp(text, "cpu", 3) && !*cuda)
-        return ls_fail(LS_E_ARG, "--device is '%.40s' and must be cpu, cuda, or cuda:N for the N-th GPU", text);
-    if (*rest && (!*cuda || *rest != ':' || !ls_parse_i64(rest + 1, &n) || n < 0 || n > 1023))
-        return ls_fail(LS_E_ARG, "--device is '%.40s' and must be cpu, cuda, or cuda:N for the N-th GPU, from 0 on",
-                       text);
-    *index = (int)n;
-    return LS_OK;
-}
 
 ls_dtype ls_precision_dtype(const char *precision)
 {
@@ -48,8 +35,11 @@ static void put_given(ls_train_config *c, const ls_train_options *o, const char 
     train_put_bool(c, name, value, given ? LS_FROM_CLI : LS_FROM_DEFAULT, given ? flag : "");
 }
 
-static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, bool cuda, ls_train_config *c)
+static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
+                                   ls_train_config *c)
 {
+    const bool cuda = d->cuda;
+    char no_gpu[LS_DEVICE_WORDS];
     const bool json = ds && !o->precision && (ds->fp16.enabled || ds->bf16.enabled);
     c->precision = o->precision  ? o->precision
                    : json        ? (ds->fp16.enabled ? "fp16" : "bf16")
@@ -59,12 +49,12 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     if (!cuda && json)
         return ls_fail(LS_E_UNSUPPORTED,
                        "%s enables %s, and the CPU computes in fp32 here; add --precision fp32 to train in fp32 with "
-                       "this file, or --device cuda",
-                       ds->path ? ds->path : "the DeepSpeed JSON", c->precision);
+                       "this file%s%s",
+                       ds->path ? ds->path : "the DeepSpeed JSON", c->precision,
+                       *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
     if (!cuda && c->dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "--precision %s: the CPU computes in fp32 here (--precision fp32); a GPU can (--device cuda)",
-                       c->precision);
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32); %s",
+                       c->precision, ls_device_no_gpu(d, no_gpu));
     train_put_text(c, "precision", c->precision,
                    o->precision ? LS_FROM_CLI
                    : json       ? LS_FROM_JSON
@@ -141,10 +131,12 @@ static const char *label_of(const ls_train_config *c)
     return c->tf32 ? "tf32" : "fp32";
 }
 
-static ls_status resolve_comm(const ls_train_options *o, bool cuda, ls_train_config *c)
+static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice *d, ls_train_config *c)
 {
     c->comm = o->comm;
-    if (!strcmp(o->comm, "nccl") && !cuda)
+    if (!strcmp(o->comm, "nccl") && *d->why)
+        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl moves memory of GPUs, and --device auto found none: %s", d->why);
+    if (!strcmp(o->comm, "nccl") && !d->cuda)
         return ls_fail(LS_E_UNSUPPORTED, "--comm nccl moves memory of GPUs: add --device cuda, or use local (on one "
                                          "machine) or mpi");
     if (strcmp(o->comm, "auto") && c->world_size == 1)
@@ -152,21 +144,42 @@ static ls_status resolve_comm(const ls_train_options *o, bool cuda, ls_train_con
                        strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
     train_put_text(c, "comm", o->comm, ls_train_given(o, "comm") ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    ls_train_given(o, "comm") ? "--comm" : "");
+    c->nccl_proof = o->nccl_proof;
+    const bool may = d->cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
+    if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may)
+        return ls_fail(LS_E_CONFIG,
+                       "--nccl_proof %s: this run cannot use NCCL, which needs --device cuda, several workers and "
+                       "--comm nccl or auto; leave it out",
+                       o->nccl_proof);
     return LS_OK;
 }
 
-ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
+static void put_device(const ls_device_choice *d, ls_train_config *c)
 {
-    bool cuda = false;
+    char detail[LS_DEVICE_WORDS];
+    const bool said = *d->from != '\0';
+    const ls_source source = !said ? LS_FROM_DEFAULT : !strcmp(d->from, "--device") ? LS_FROM_CLI : LS_FROM_ENV;
+    if (d->automatic) snprintf(detail, sizeof detail, "%s%sauto: %.300s", d->from, said ? " " : "", d->words);
+    else snprintf(detail, sizeof detail, "%s", d->from);
+    c->device = d->cuda ? "cuda" : "cpu";
+    c->device_index = d->index;
+    snprintf(c->device_words, sizeof c->device_words, "%s", d->words);
+    train_put_text(c, "device", d->automatic ? c->device : d->asked, source, detail);
+}
+
+ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *chosen,
+                               ls_train_config *c)
+{
+    ls_device_choice d;
     const bool compute = ls_train_given(o, "compute");
-    LS_TRY(ls_device_option(o->device, &cuda, &c->device_index));
+    if (chosen) d = *chosen;
+    else LS_TRY(ls_device_parse(ls_train_given(o, "device") ? "--device" : "", o->device, &d));
+    const bool cuda = d.cuda;
     if (cuda && compute)
         return ls_fail(LS_E_CONFIG, "--compute %s is a backend of the CPU, and --device is %s: leave one of them out",
-                       o->compute, o->device);
-    c->device = cuda ? "cuda" : "cpu";
+                       o->compute, d.asked);
+    put_device(&d, c);
     c->compute = cuda ? "cuda" : o->compute;
-    const bool given = ls_train_given(o, "device");
-    train_put_text(c, "device", o->device, given ? LS_FROM_CLI : LS_FROM_DEFAULT, given ? "--device" : "");
     train_put_text(c, "compute", c->compute,
                    compute ? LS_FROM_CLI
                    : cuda  ? LS_FROM_RULE
@@ -174,8 +187,8 @@ ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds
                    compute ? "--compute"
                    : cuda  ? "--device"
                            : "");
-    LS_TRY(resolve_precision(o, ds, cuda, c));
-    LS_TRY(resolve_comm(o, cuda, c));
+    LS_TRY(resolve_precision(o, ds, &d, c));
+    LS_TRY(resolve_comm(o, &d, c));
     if (ds && ds->grad_accum_dtype[0] && strcmp(ds->grad_accum_dtype, "fp32"))
         return ls_fail(LS_E_UNSUPPORTED, "data_types.grad_accum_dtype is %s; gradients are accumulated in fp32 here",
                        ds->grad_accum_dtype);

@@ -22,8 +22,9 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
 /* Optimizer, schedule and clipping. */
 ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c);
 
-/* Device, precision, loss scale and how workers talk; the world is resolved before it. */
-ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c);
+/* Device, precision, loss scale and how workers talk; the world is resolved before it. chosen: facts' device, or NULL. */
+ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *chosen,
+                               ls_train_config *c);
 
 /* Copies text; NULL stays NULL. */
 ls_status train_copy(char **dst, const char *text);

@@ -89,21 +89,21 @@ static ls_status bind_memory(ls_session *s, const rows *r)
     return ls_input_open(&s->input, 0, &s->ids, &s->target);
 }
 
-ls_status ls_session_where(ls_session_opts *o, const char *device, const char *precision, const char *compute,
+ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const char *precision, const char *compute,
                            bool tf32)
 {
-    bool cuda = false;
-    LS_TRY(ls_device_option(device, &cuda, &o->device));
+    const bool cuda = d->cuda;
+    char no_gpu[LS_DEVICE_WORDS];
+    o->device = d->index;
     o->dtype = ls_precision_dtype(precision ? precision : cuda ? "bf16" : "fp32");
     o->compute = cuda ? "cuda" : compute;
     o->tf32 = tf32;
     if (!cuda && o->dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "--precision %s: the CPU computes in fp32 here (--precision fp32); a GPU can (--device cuda)",
-                       precision);
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32); %s",
+                       precision, ls_device_no_gpu(d, no_gpu));
     if (cuda && strcmp(compute, "cpu"))
         return ls_fail(LS_E_CONFIG, "--compute %s is a backend of the CPU, and --device is %s: leave one of them out",
-                       compute, device);
+                       compute, d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG, "--tf32 is for fp32 products on a GPU: --device cuda --precision fp32");
     return LS_OK;

@@ -9,6 +9,7 @@
 #include "model/draft.h"
 #include "model/input.h"
 #include "model/model.h"
+#include "train/device_choice.h"
 
 #define LS_SPECULATE_MAX (LS_FEW_ROWS - 1)
 /* Four where the weights take more than 64 MiB, so that reading them is what a token costs; none for smaller models,
@@ -49,8 +50,8 @@ typedef struct ls_session {
     int64_t drafted, accepted;
 } ls_session;
 
-/* What --device, --precision, --compute and --tf32 of a command say (precision NULL: fp32 on the CPU, bf16 on a GPU). */
-ls_status ls_session_where(ls_session_opts *o, const char *device, const char *precision, const char *compute,
+/* The device chosen, and what --precision, --compute and --tf32 of a command say (precision NULL: fp32 on the CPU, bf16 on a GPU). */
+ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const char *precision, const char *compute,
                            bool tf32);
 
 ls_status ls_session_open(ls_session *s, const ls_session_opts *o);

@@ -8,6 +8,7 @@
 #include "train/trainer.h"
 
 #include "core/clock.h"
+#include "core/deadline.h"
 #include "core/nvtx.h"
 #include "core/rng.h"
 #include "core/stop.h"
@@ -39,6 +40,7 @@ static void phase_end(phase p, int64_t micro)
 static ls_status acquire(void *ctx, int u, ls_pass pass)
 {
     const ls_trainer *t = ctx;
+    ls_deadline_tick();
     if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
     return ls_strategy_acquire(t->strategy, u, pass);
 }
@@ -180,11 +182,17 @@ static ls_status optimizer_pass(ls_trainer *t, double lr, double grad_scale)
  * returns, so its time is told with the next one. */
 enum { MAX_MARK = 128, LAST_MARKS = 8 }; /* a step of very many micro-batches: the rest of them counts as backward */
 
+typedef struct pipe_times { /* of all steps before this one */
+    double forward, backward;
+} pipe_times;
+
 typedef struct marks {
     ls_trainer *t;
     double at, exposed;
-    double rest; /* of a pipeline's time, what is neither forward nor backward */
+    double rest;       /* of a step: all that a pipeline took */
+    pipe_times before; /* of a pipeline                       */
     ls_step_split *split;
+    bool lost; /* a time of the device is not known: the step has no split */
     int n;
     struct {
         ls_mark mark;
@@ -204,10 +212,12 @@ static ls_status queue_mark(marks *m, double *part, double waited, bool micro)
 
 static ls_status mark_at(marks *m, double *part, bool micro)
 {
-    const double now = ls_now(), exposed = ls_trainer_exposed(m->t), waited = exposed - m->exposed;
+    const bool device = m->t->compute.device != NULL; /* its queue's waits are read later, by its clock */
+    const double now = ls_now(), exposed = device ? ls_trainer_exposed_host(m->t) : ls_trainer_exposed(m->t),
+                 waited = exposed - m->exposed;
     m->split->comm_exposed += waited;
     m->exposed = exposed;
-    if (m->t->compute.device) return queue_mark(m, part, waited, micro);
+    if (device) return queue_mark(m, part, waited, micro);
     *part += now - m->at - waited;
     m->at = now;
     return LS_OK;
@@ -218,39 +228,77 @@ static ls_status mark(marks *m, double *part)
     return mark_at(m, part, false);
 }
 
-/* On a device, which has passed the marks up to the norm; update: those around the update before this one. */
-static ls_status settle(marks *m, const ls_mark update[2])
+static double column(const ls_pipe_stats *s, int n_chunk, int from, int to)
 {
-    const ls_device *d = m->t->compute.device;
-    double last = 0, at;
-    if (!d) return LS_OK;
-    for (int i = 0; i < m->n; i++) {
-        LS_TRY(d->seconds(d->ctx, m->on_device[i].mark, &at));
-        if (i) *m->on_device[i].part += at - last - m->on_device[i].waited;
-        last = at;
-    }
-    if (!update[1]) return LS_OK;
-    LS_TRY(d->seconds(d->ctx, update[0], &last));
-    LS_TRY(d->seconds(d->ctx, update[1], &at));
-    m->split->optimizer += at - last;
+    double sum = 0;
+    for (int c = 0; c < n_chunk; c++)
+        for (int k = from; k <= to; k++) sum += s->time[c][k];
+    return sum;
+}
+
+/* A pipeline's part of the step: forward, backward, and what is neither. */
+static ls_status settle_pipeline(marks *m)
+{
+    ls_trainer *t = m->t;
+    const int n = t->schedule->n_chunk;
+    const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
+    const int64_t untimed = s->untimed;
+    LS_TRY(ls_pipe_settle(t->pipe, t->strategy));
+    const double fwd = column(s, n, 0, 0) - m->before.forward, bwd = column(s, n, 1, 3) - m->before.backward;
+    m->split->forward += s->untimed > untimed ? (double)NAN : fwd;
+    m->split->backward += bwd;
+    m->split->other += m->rest - (fwd + bwd);
     return LS_OK;
 }
 
-/* What is left of the time that passed belongs to no part. */
+/* Adds the device's time from a mark to the next to a part of the step, without what its queue stood still for other workers. */
+static ls_status settle_one(marks *m, double *last, ls_mark to, double *part)
+{
+    const ls_device *d = m->t->compute.device;
+    double at;
+    LS_TRY(d->seconds(d->ctx, to, &at));
+    if (part && !isnan(at - *last)) {
+        const double stood = ls_trainer_exposed_between(m->t, *last, at);
+        m->split->comm_exposed += stood;
+        *part += at - *last - stood;
+    } else if (part) m->lost = true;
+    *last = at;
+    return LS_OK;
+}
+
+/* On a device, which has passed the marks up to the norm; update: those around the update before this one. */
+static ls_status settle(marks *m, const ls_mark update[2])
+{
+    double last = 0;
+    if (!m->t->compute.device) return LS_OK;
+    for (int i = 0; i < m->n; i++) {
+        LS_TRY(settle_one(m, &last, m->on_device[i].mark, i ? m->on_device[i].part : NULL));
+        if (i) *m->on_device[i].part -= m->on_device[i].waited;
+    }
+    if (m->t->pipe) LS_TRY(settle_pipeline(m));
+    m->lost = m->lost || isnan(m->split->forward);
+    if (!update[1]) return LS_OK;
+    LS_TRY(settle_one(m, &last, update[0], NULL));
+    return settle_one(m, &last, update[1], &m->split->optimizer);
+}
+
+/* What is left of the time that passed belongs to no part. A step with a time that is not known has no parts at all. */
 static void close_marks(marks *m, double begin)
 {
+    const double none = (double)NAN;
     ls_step_split *s = m->split;
     if (!m->t->compute.device) return;
     m->at = ls_now();
-    s->other += m->at - begin - (s->input + s->forward + s->backward + s->comm_exposed + s->optimizer + s->other);
+    if (m->lost) *s = (ls_step_split){none, none, none, none, none, none};
+    else s->other += m->at - begin - (s->input + s->forward + s->backward + s->comm_exposed + s->optimizer + s->other);
 }
 
-/* One worker's pass is the same row of operations in every step, hooks included, so a device may record it whole; with several, the
- * hooks talk to the others between units, and those are recorded (model/walk.c). */
+/* One worker's pass is the same row of operations in every step, so a device may record it whole, if the strategy's hooks leave nothing
+ * behind on the host (ls_strategy_records). Elsewhere the passes of single units are recorded (model/walk.c). */
 static ls_status begin_whole(ls_trainer *t, int m, ls_pass pass, bool *region, bool *queued)
 {
     ls_compute *c = &t->compute;
-    *region = c->ops->region_begin && ls_comm_size(t->comm) == 1 && !t->pipe;
+    *region = c->ops->region_begin && ls_comm_size(t->comm) == 1 && !t->pipe && ls_strategy_records(t->strategy);
     *queued = false;
     if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
     return *region ? c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), queued) : LS_OK;
@@ -348,30 +396,18 @@ static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_
     return LS_OK;
 }
 
-static double column(const ls_pipe_stats *s, int n_chunk, int from, int to)
-{
-    double sum = 0;
-    for (int c = 0; c < n_chunk; c++)
-        for (int k = from; k <= to; k++) sum += s->time[c][k];
-    return sum;
-}
-
 static ls_status pipeline(ls_trainer *t, marks *k)
 {
     const ls_hooks hooks = {.ctx = t, .acquire = acquire, .release = release, .grad_ready = grad_ready};
     const int n = t->schedule->n_chunk, M = t->cfg->grad_accum;
     const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
-    const double fwd = column(s, n, 0, 0), bwd = column(s, n, 1, 3), begin = ls_now();
-    const bool device = t->compute.device != NULL;
+    const double begin = ls_now();
+    k->before = (pipe_times){column(s, n, 0, 0), column(s, n, 1, 3)};
     LS_TRY(ls_pipe_step(t->pipe, t->strategy, &hooks, load_micro, t,
                         (double(*)[2])(t->leaf_loss + 2 * (int64_t)ls_comm_rank(t->dp) * M)));
     k->rest = 0;
-    LS_TRY(mark(k, device ? &k->split->backward : &k->rest)); /* a device's forward and backward are not told apart */
-    if (!device) {
-        k->split->forward += column(s, n, 0, 0) - fwd;
-        k->split->backward += column(s, n, 1, 3) - bwd;
-        k->split->other += k->rest - (column(s, n, 0, 3) - fwd - bwd);
-    }
+    LS_TRY(mark(k, &k->rest));
+    if (!t->compute.device) LS_TRY(settle_pipeline(k));
     for (int m = 0; m < M; m++) /* a micro-batch has no time of its own here */
         if (ls_step_sampled(t->state.epoch_step * M + m, t->cfg->timing_warmup_steps, t->cfg->timing_sample_every)) {
             t->sample_data[t->n_sample] = 0;
@@ -395,8 +431,14 @@ double ls_trainer_cpu(const ls_trainer *t, double *cpu, double *wall)
     return passed > 0 ? used / passed / t->compute.n_thread : 0;
 }
 
-static void add_split(ls_step_split *sum, const ls_step_split *x)
+static void add_split(ls_trainer *t, const ls_step_split *x)
 {
+    ls_step_split *sum = &t->split_sum;
+    t->n_split++;
+    if (isnan(x->other)) {
+        t->n_untimed++;
+        return;
+    }
     sum->input += x->input;
     sum->forward += x->forward;
     sum->backward += x->backward;
@@ -432,7 +474,7 @@ static ls_status end_update(ls_trainer *t, marks *k)
     return d ? d->mark(d->ctx, &t->update[1]) : mark(k, &k->split->optimizer);
 }
 
-ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
+static ls_status step(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
     ls_run_state *s = &t->state;
@@ -443,7 +485,10 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     *r = (ls_step_result){0};
     ls_trainer_count(t, true);
     if (!t->n_split) t->cpu_begin = cpu, t->wall_begin = wall;
-    marks k = {.t = t, .at = begin, .exposed = ls_trainer_exposed(t), .split = &r->split};
+    marks k = {.t = t,
+               .at = begin,
+               .exposed = t->compute.device ? ls_trainer_exposed_host(t) : ls_trainer_exposed(t),
+               .split = &r->split};
     LS_TRY(agree_to_stop(t));
     LS_TRY(mark(&k, &r->split.other));
 
@@ -494,14 +539,25 @@ ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
     close_marks(&k, begin);
     r->t_total = k.at - begin;
     ls_trainer_count(t, false);
-    add_split(&t->split_sum, &r->split);
-    t->n_split++;
+    add_split(t, &r->split);
     ls_span_end(
         whole,
         (ls_trace_span){.kind = LS_SPAN_STEP, .name = "step", .index = (int32_t)s->step + 1, .seq = (uint64_t)s->step});
     ls_trace_count("loss", r->loss);
-    ls_trace_count("exposed communication (ms)", 1e3 * r->split.comm_exposed);
+    if (!k.lost) ls_trace_count("exposed communication (ms)", 1e3 * r->split.comm_exposed);
     return LS_OK;
+}
+
+/* A stop is everyone's, and a failed collective has been reported to all. */
+static ls_status own_failure(ls_trainer *t, ls_status st)
+{
+    t->broken = t->broken || (st != LS_OK && st != LS_E_STOPPED && st != LS_E_COMM);
+    return st;
+}
+
+ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r)
+{
+    return own_failure(t, step(t, r));
 }
 
 /* Validation batch of this replica's turn k: file order, replica r takes the batches r, r + W, …; in the last turn some have none
@@ -525,7 +581,7 @@ static ls_status load_val(void *ctx, int k, int32_t *ids, int32_t *target, ls_mi
     return LS_OK;
 }
 
-ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
+static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
     const int64_t B = c->micro_batch, W = ls_comm_size(t->dp), rank = ls_comm_rank(t->dp);
@@ -568,4 +624,9 @@ ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
     *loss = counted > 0 ? sum / counted : 0;
     phase_end(p, -1);
     return LS_OK;
+}
+
+ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
+{
+    return own_failure(t, validate(t, loss, n_batch));
 }

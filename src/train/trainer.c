@@ -85,19 +85,48 @@ static ls_status set_up_groups(ls_trainer *t)
     return ls_comm_split(t->comm, color, key, &t->pp_grads);
 }
 
+enum { N_COMM = 6 };
+
+/* The communicators of this worker, each once; the others are NULL. */
+static void comms_of(const ls_trainer *t, ls_comm *out[N_COMM])
+{
+    ls_comm *const all[N_COMM] = {t->comm, t->dp == t->comm ? NULL : t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
+    memcpy(out, all, sizeof all);
+}
+
 void ls_trainer_count(ls_trainer *t, bool on)
 {
-    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) ls_comm_hold_stats(all[i], !on);
+    ls_comm *c[N_COMM];
+    comms_of(t, c);
+    for (int i = 0; i < N_COMM; i++)
+        if (c[i]) ls_comm_hold_stats(c[i], !on);
+}
+
+static double sum_over(const ls_trainer *t, double (*of)(const ls_comm *))
+{
+    ls_comm *c[N_COMM];
+    double sum = 0;
+    comms_of(t, c);
+    for (int i = 0; i < N_COMM; i++) sum += c[i] ? of(c[i]) : 0;
+    return sum;
 }
 
 double ls_trainer_exposed(const ls_trainer *t)
 {
-    double sum = ls_comm_exposed(t->comm);
-    if (t->dp != t->comm) sum += ls_comm_exposed(t->dp);
-    if (t->pp) sum += ls_comm_exposed(t->pp) + ls_comm_exposed(t->pp_acts) + ls_comm_exposed(t->pp_grads);
-    if (t->tp) sum += ls_comm_exposed(t->tp);
+    return sum_over(t, ls_comm_exposed);
+}
+
+double ls_trainer_exposed_host(const ls_trainer *t)
+{
+    return sum_over(t, ls_comm_exposed_host);
+}
+
+double ls_trainer_exposed_between(const ls_trainer *t, double from, double to)
+{
+    ls_comm *c[N_COMM];
+    double sum = 0;
+    comms_of(t, c);
+    for (int i = 0; i < N_COMM; i++) sum += c[i] ? ls_comm_exposed_between(c[i], from, to) : 0;
     return sum;
 }
 
@@ -195,6 +224,10 @@ static void say_plan(ls_trainer *t)
                 (double)ls_model_n_param(&t->cfg->model) / 1e6, ls_compute_describe(&t->compute, words));
     if (t->schedule) say_stages(t, &s);
     ls_plan_print(&t->plan, &s);
+    const size_t sums = ls_comm_device_nbytes(t->dp);
+    if (sums)
+        ls_str_addf(&s, "  %-12s %10.1f   on the GPU: buffers for sums in a fixed order; NCCL's own come on top\n",
+                    "NCCL", (double)sums / 1048576.0);
     if (s.data) t->io.note(t->io.ctx, s.data);
     ls_str_fini(&s);
 }
@@ -230,10 +263,23 @@ static ls_status join_device(ls_trainer *t)
     return LS_OK;
 }
 
+/* Before a thread of the device can look at the environment, and NCCL is loaded. */
+static void expect_nccl(ls_trainer *t, const ls_train_config *c)
+{
+    const bool may = c->comm && (!strcmp(c->comm, "auto") || !strcmp(c->comm, "nccl"));
+    if (!c->nccl_proof || !c->run_dir || !may || strcmp(c->device, "cuda") || ls_comm_size(t->comm) == 1) return;
+    ls_nccl_proof_begin(&t->proof, &(ls_nccl_proof_opts){.run_dir = c->run_dir,
+                                                         .mode = c->nccl_proof,
+                                                         .rank = ls_comm_rank(t->comm),
+                                                         .local_rank = ls_comm_where(t->comm).local_rank});
+}
+
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
+    expect_nccl(t, cfg);
     LS_TRY(open_compute(t, cfg));
     LS_TRY(join_device(t));
+    ls_nccl_proof_joined(t->proof, !strcmp(ls_comm_name(t->comm), "nccl"));
     LS_TRY(ls_tokens_open(&t->train, cfg->train_path, cfg->seq_len, cfg->model.vocab_size));
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
@@ -280,12 +326,29 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     return LS_OK;
 }
 
+/* A step that failed may have left requests behind, which read and write the memory that is freed next. Peers that wait for this worker
+ * are told why it ends. */
+static void end_requests(ls_trainer *t)
+{
+    ls_comm *c[N_COMM];
+    comms_of(t, c);
+    if (t->broken && t->comm) {
+        ls_str words = {0};
+        ls_str_addf(&words, "rank %d failed: %.300s", ls_comm_rank(t->comm), ls_err_words());
+        ls_comm_abort(t->comm, words.data ? words.data : "a worker failed");
+        ls_str_fini(&words);
+    }
+    for (int i = 0; i < N_COMM; i++) ls_comm_quiet(c[i]);
+}
+
 void ls_trainer_destroy(ls_trainer **tp)
 {
     ls_trainer *t = *tp;
     if (!t) return;
     ls_coll_log_say(&t->coll, "SHUTDOWN_ENTER");
+    end_requests(t);
     ls_telemetry_end(&t->gpu);
+    ls_nccl_proof_destroy(&t->proof);
     ls_ckpt_writer_destroy(&t->writer);
     (void)ls_metrics_log_close(&t->log);
     ls_tokens_close(&t->train);

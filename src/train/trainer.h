@@ -21,6 +21,7 @@
 #include "train/artifacts.h"
 #include "train/checkpoint.h"
 #include "train/coll_log.h"
+#include "train/nccl_proof.h"
 #include "train/resolve.h"
 #include "train/telemetry.h"
 
@@ -104,8 +105,9 @@ typedef struct ls_trainer {
     int32_t *ids, *target; /* room for one on the host                                         */
     double *norm_block;    /* for naming what is not finite                                    */
     ls_step_split split_sum;
-    int64_t n_split;
-    ls_telemetry *gpu; /* rank 0's; NULL: not watched */
+    int64_t n_split, n_untimed; /* steps of this session; those without a split */
+    ls_telemetry *gpu;          /* rank 0's; NULL: not watched */
+    ls_nccl_proof *proof;       /* of a run over NCCL; else NULL */
     int64_t watched_tokens;
     ls_device_info device;        /* of a device, else all 0                                          */
     ls_mark update[2];            /* on a device: around the last step's update */
@@ -119,6 +121,7 @@ typedef struct ls_trainer {
     double *sample_step, *sample_data, *update_time; /* of the epoch under way                  */
     int64_t n_sample, n_update;
     int64_t resumed_from;
+    bool broken; /* a step failed on this worker                                       */
     double tick; /* last progress line                                               */
 } ls_trainer;
 
@@ -140,6 +143,8 @@ ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, c
 
 /* Seconds this worker waited for others, over all its groups. */
 double ls_trainer_exposed(const ls_trainer *t);
+double ls_trainer_exposed_host(const ls_trainer *t);                            /* of them, on the host alone */
+double ls_trainer_exposed_between(const ls_trainer *t, double from, double to); /* of its device, by its clock */
 /* Whether its communicators count what they do. They do so in steps: start-up, validation and checkpoints are none. */
 void ls_trainer_count(ls_trainer *t, bool on);
 

@@ -8,8 +8,10 @@ extern "C" {
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <atomic>
 #include <string>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -562,6 +564,134 @@ static void touch()
     *(volatile int *)x = 1;
 }
 
+/* ---- kernels that wait for other processes ---- */
+
+static std::atomic<int> peer_came, asked;
+
+static int wait_for_peer(void *)
+{
+    asked++;
+    return peer_came;
+}
+
+static std::thread peer_after(int ms)
+{
+    return std::thread([ms] {
+        usleep((useconds_t)ms * 1000);
+        peer_came = 1;
+    });
+}
+
+/* It holds its stream and not the host, other streams or their events; what is before it, here and behind an event, runs without anybody
+ * who waits. */
+static void waiting_kernels(void **)
+{
+    stream s, other;
+    on_host<int> x(2);
+    cudaEvent_t ready, behind, beside;
+    x[0] = x[1] = 0;
+    peer_came = asked = 0;
+    CU(cudaEventCreate(&ready));
+    CU(cudaEventCreate(&behind));
+    CU(cudaEventCreate(&beside));
+    CU(cudaMemsetAsync(&x[0], 1, 4, other));
+    CU(cudaEventRecord(ready, other));
+    CU(cudaStreamWaitEvent(s, ready, 0));
+    CU(emu_stream_poll(s, wait_for_peer, nullptr));
+    CU(cudaMemsetAsync(&x[1], 1, 4, s));
+    CU(cudaEventRecord(behind, s));
+    for (int k = 0; k < 2000 && asked < 3; k++) usleep(1000);
+    assert_true(asked >= 3); /* nobody waited */
+    assert_int_equal(x[0], 0x01010101);
+    CU(cudaMemsetAsync(&x[0], 2, 4, other));
+    CU(cudaEventRecord(beside, other));
+    CU(cudaEventSynchronize(beside));
+    assert_int_equal(x[0], 0x02020202);
+    for (int k = 0; k < 5; k++) assert_int_equal((int)cudaEventQuery(behind), cudaErrorNotReady);
+    assert_int_equal(x[1], 0);
+    std::thread peer = peer_after(50);
+    CU(cudaEventSynchronize(behind)); /* lets the emulator go while it waits */
+    peer.join();
+    assert_int_equal(x[1], 0x01010101);
+    for (cudaEvent_t e : {ready, behind, beside}) CU(cudaEventDestroy(e));
+}
+
+/* Whether `call` comes back before the peer has come. */
+template <class F> static bool waits_for_peer(F call)
+{
+    stream s;
+    bool before = false;
+    peer_came = 0;
+    CU(emu_stream_poll(s, wait_for_peer, nullptr));
+    std::thread peer = peer_after(60);
+    call();
+    before = !peer_came;
+    peer.join();
+    CU(cudaStreamSynchronize(s));
+    return !before;
+}
+
+static void idle_device(void **)
+{
+    void *p = nullptr, *host = nullptr;
+    CU(cudaMalloc(&p, 64));
+    CU(cudaMallocHost(&host, 64));
+    assert_true(waits_for_peer([] { CU(cudaDeviceSynchronize()); }));
+    assert_true(waits_for_peer([p] { CU(cudaFree(p)); }));
+    assert_true(waits_for_peer([host] { CU(cudaFreeHost(host)); }));
+    assert_false(waits_for_peer([&p] { CU(cudaMalloc(&p, 64)); }));
+    setenv("LS_EMU_SYNC", "cudaMalloc,launch", 1);
+    assert_true(waits_for_peer([&host] { CU(cudaMalloc(&host, 64)); }));
+    unsetenv("LS_EMU_SYNC");
+    CU(cudaFree(p));
+    CU(cudaFree(host));
+}
+
+/* Streams that share a hardware queue: what came later stands behind the kernel that waits, in whatever stream. */
+static void shared_queues(void **)
+{
+    for (int queues = 1; queues <= 2; queues++) {
+        setenv("LS_EMU_QUEUES", queues == 1 ? "1" : "2", 1);
+        {
+            stream a, b;
+            on_host<int> x(1);
+            cudaEvent_t e;
+            x[0] = 0;
+            peer_came = 0;
+            CU(cudaEventCreate(&e));
+            CU(emu_stream_poll(a, wait_for_peer, nullptr));
+            CU(cudaMemsetAsync(&x[0], 1, 4, b));
+            CU(cudaEventRecord(e, b));
+            for (int k = 0; k < 5; k++) (void)cudaEventQuery(e);
+            assert_int_equal((int)cudaEventQuery(e), queues == 1 ? cudaErrorNotReady : cudaSuccess);
+            assert_int_equal(x[0] != 0, queues == 2);
+            peer_came = 1;
+            CU(cudaEventSynchronize(e));
+            CU(cudaEventDestroy(e));
+        }
+        unsetenv("LS_EMU_QUEUES");
+    }
+}
+
+/* A stream that is destroyed with a kernel that waits: the call returns, and what was queued runs. */
+static void abandoned_streams(void **)
+{
+    on_host<int> x(1);
+    cudaStream_t s;
+    x[0] = 0;
+    peer_came = 0;
+    CU(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    CU(emu_stream_poll(s, wait_for_peer, nullptr));
+    CU(cudaMemsetAsync(&x[0], 1, 4, s));
+    CU(cudaStreamDestroy(s));
+    assert_int_equal((int)cudaStreamQuery(s), cudaErrorInvalidResourceHandle);
+    assert_int_equal(x[0], 0);
+    peer_came = 1;
+    CU(cudaDeviceSynchronize());
+    assert_int_equal(x[0], 0x01010101);
+    assert_true(emu_holds(&x[0], 4) && !emu_holds(&x[0], 8192) && !emu_holds(&s, 1));
+}
+
 /* The processes of apart(): each should end badly. */
 static int child(const char *name)
 {
@@ -580,13 +710,23 @@ int main(int argc, char **argv)
 {
     if (argc > 1) return child(argv[1]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(barriers),         cmocka_unit_test(warps),
-        cmocka_unit_test(one_order),        cmocka_unit_test(narrow_numbers),
-        cmocka_unit_test(random_bits),      cmocka_unit_test(stops),
-        cmocka_unit_test(shuffled_order),   cmocka_unit_test(unwritten_memory),
-        cmocka_unit_test(refused_launches), cmocka_unit_test(lazy_streams),
-        cmocka_unit_test(graphs),           cmocka_unit_test(memory),
+        cmocka_unit_test(barriers),
+        cmocka_unit_test(warps),
+        cmocka_unit_test(one_order),
+        cmocka_unit_test(narrow_numbers),
+        cmocka_unit_test(random_bits),
+        cmocka_unit_test(stops),
+        cmocka_unit_test(shuffled_order),
+        cmocka_unit_test(unwritten_memory),
+        cmocka_unit_test(refused_launches),
+        cmocka_unit_test(lazy_streams),
+        cmocka_unit_test(graphs),
+        cmocka_unit_test(memory),
         cmocka_unit_test(faults),
+        cmocka_unit_test(waiting_kernels),
+        cmocka_unit_test(idle_device),
+        cmocka_unit_test(shared_queues),
+        cmocka_unit_test(abandoned_streams),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

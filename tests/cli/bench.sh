@@ -107,6 +107,10 @@ for x in r["rows"]:
     assert abs(x["busbw_bytes_per_sec"] - factor * x["algbw_bytes_per_sec"]) <= 1e-6 * x["algbw_bytes_per_sec"], x
 PY
 expect 0 "send " bench comm -n 3 --max 4K --rounds 2
+expect 0 "sendrecv " bench comm -n 3 --max 4K --rounds 2 --collectives sendrecv
+expect 2 "add --device cuda" bench comm -n 2 --comm nccl --max 1K
+expect 2 "started over local" bench comm -n 2 --comm mpi --max 1K
+expect 2 "on the CPU they always are" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "there is no kernel 'nothing'" bench gemm --kernels nothing
 if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
@@ -114,6 +118,45 @@ if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
   expect 0 "x the time of alone" bench gemm --device cuda --batch 1 --seq 16 --width 32 --layers 1 --vocab 100 --turns 2
   expect 0 '"device": "cuda: ' bench gemm --device cuda --precision fp16 --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 2 --json
   expect 2 "are the CPU's" bench gemm --device cuda --threads 2
+
+  # collectives of device memory: nccl-tests' columns
+  bench comm -n 2 --device cuda --min 64 --max 4K --factor 8 --rounds 2 >out 2>err || bad "comm on a device: $(cat err)"
+  python3 - <<'PY' || bad "comm on a device: $(head -c 400 out)"
+text = open("out").read()
+assert "# GPUs talk through the host's memory" in text and "#  Rank  1 on " in text, text
+tables = text.split("# Avg bus bandwidth    : ")
+assert len(tables) == 7 and all(float(t.split()[0]) > 0 for t in tables[1:]), len(tables)
+sizes = {"all_reduce": (16, "sum", "-1"), "reduce_scatter": (8, "sum", "-1"), "all_gather": (8, "none", "-1"),
+         "broadcast": (16, "none", "0"), "reduce": (16, "sum", "0"), "sendrecv": (16, "none", "-1")}
+for name, t in zip(sizes, tables):
+    assert f"# {name}\n" in t and "# Out of bounds values : 0 OK\n" in t, t
+    head, = [l for l in t.splitlines() if "#wrong" in l]
+    assert head.split() == "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong".split(), head
+    rows = [l.split() for l in t.splitlines() if l.startswith("   ")]
+    assert [r[0] for r in rows] == ["64", "512", "4096"] and all(len(r) == 13 for r in rows), rows
+    count, redop, root = sizes[name]
+    assert rows[0][1:5] == [str(count), "float", redop, root], rows[0]
+    both = {"reduce_scatter": (True, True), "all_gather": (True, True), "sendrecv": (True, False)}.get(name, (False, True))
+    for r in rows:
+        for measured, side in zip(both, (r[5:9], r[9:13])):
+            assert (float(side[0]) > 0 and side[3] == "0") if measured else side == ["N/A"] * 4, (name, r)
+PY
+  bench comm -n 3 --device cuda:0 --comm local --collectives all_gather,sendrecv,send --min 100 --max 100 --rounds 1 --json >out 2>err ||
+    bad "comm --json on a device: $(cat err)"
+  python3 - <<'PY' || bad "comm --json on a device: $(head -c 400 out)"
+import json
+r = json.load(open("out"))
+assert r["device"] == "cuda" and r["backend"] == "local, staged" and r["library"] is None and len(r["devices"]) == 3, r
+gather, around, send = r["rows"]
+assert gather["bytes"] == 108 and gather["count"] == 9 and gather["in_place"]["wrong"] == 0 and gather["redop"] == "none"
+assert gather["time_sec"] == gather["out_of_place"]["time_sec"] > 0
+assert around["collective"] == "sendrecv" and around["in_place"] is None and around["out_of_place"]["busbw_bytes_per_sec"] > 0
+assert send["collective"] == "send"
+PY
+  expect 2 "lockstep_nccl.so does not exist" bench comm -n 2 --device cuda --comm nccl --max 1K --rounds 1
+  expect 2 "started over local" bench comm -n 2 --device cuda --comm mpi --max 1K --rounds 1
+  expect 2 "moves no device memory" bench comm -n 2 --device cuda --collectives barrier --max 1K --rounds 1
+  expect 2 "there is no CUDA device 7" bench comm -n 2 --device cuda:7 --max 1K --rounds 1
   unset LS_PLUGIN_DIR
 fi
 

@@ -7,7 +7,7 @@ fail() { echo "FAILED: $*"; exit 1; }
 
 "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || { cat "$work/out" "$work/err"; fail "doctor does not succeed on this machine"; }
 [[ ! -s $work/err ]] || fail "stderr is not empty: $(cat "$work/err")"
-for part in cpu memory openmp compute reference blas files mpi cuda plugin libraries nvml nccl slurm; do
+for part in default cpu memory openmp compute reference blas files mpi cuda plugin libraries nvml nccl slurm; do
     grep -Eq "^  $part +(ok|missing|failed) +[^ ]" "$work/out" || fail "no row for $part"
 done
 for part in cpu memory openmp compute reference files; do
@@ -29,7 +29,7 @@ python3 - "$work/json" <<'P'
 import json, sys
 d = json.load(open(sys.argv[1]))
 assert d["ok"] is True, d
-assert [p["name"] for p in d["parts"]] == "cpu memory openmp compute reference blas files mpi cuda plugin libraries nvml nccl slurm".split(), d
+assert [p["name"] for p in d["parts"]] == "default cpu memory openmp compute reference blas files mpi cuda plugin libraries nvml nccl slurm".split(), d
 assert all(p["state"] in ("ok", "missing", "failed") and p["text"] for p in d["parts"]), d
 P
 

@@ -195,4 +195,62 @@ assert col("speedup_vs_1gpu") == [1.0, 1.8166666666666667, 3.2]
 assert col("scaling_efficiency") == [1.0, 0.9083333333333333, 0.8]
 PY
 else echo "the reference's files are not here: its published numbers were not compared"; fi
+# --- communication between GPUs: ours with a summary, the reference's with logs and files of its launcher, one without anything ---
+logs=$LS_SOURCE/tests/nccl_logs gpu=$SCRATCH/gpu
+mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"
+python3 - "$gpu" "$SCRATCH/runs/2gpu_x/run_1/training_metrics.json" <<'PY'
+import json, pathlib, sys
+gpu, m = pathlib.Path(sys.argv[1]), json.load(open(sys.argv[2]))
+m["lockstep"].update(device="cuda", step_split={"input": 0.001, "forward": 0.010, "backward": 0.020, "exposed_comm": 0.003,
+                                               "optimizer": 0.004, "other": 0.0, "bubble": 0.005, "steps_without_times": 3},
+                     gpu={"nccl_version": "2.30.7"},
+                     comm={"backend": "nccl", "workers": 2, "steps": 10, "requests_without_times": 4,
+                           "all_reduce": {"calls": 10, "bytes_moved": 100, "busy_sec": 0.5, "exposed_sec": 0.1, "busbw_bytes_per_sec": 12.5e9},
+                           "broadcast": {"calls": 1, "bytes_moved": 1, "busy_sec": None, "exposed_sec": None, "busbw_bytes_per_sec": None}})
+m["lockstep"].pop("workers", None)
+m["epochs"][0].update(train_loss_avg_global=3.0)
+(gpu / "bare/training_metrics.json").write_text(json.dumps(m))
+(gpu / "ours/training_metrics.json").write_text(json.dumps(m))
+(gpu / "ours/nccl/summary.json").write_text(json.dumps({"version": "2.30.7", "n_ranks": 2, "n_ranks_logged": 1, "n_nodes": 1, "network": "Socket",
+    "transports": {"P2P/CUMEM": 32, "NVLS": 2}, "rings": 16, "first_ring": "0 1", "ring_path": "NVL", "gpudirect_rdma": False, "nvlink": True,
+    "nvls": None, "infiniband": False, "warnings": 2, "first_warning": "Call to connect failed"}))
+(gpu / "killed/metrics.jsonl").write_text("".join('{"step": %d, "loss": 3.5, "step_time_sec": 0.25}\n' % k for k in range(1, 9)))
+del m["lockstep"]
+(gpu / "theirs/training_metrics.json").write_text(json.dumps(m))
+(gpu / "theirs/topo.txt").write_text("\t\033[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\033[0m\nGPU0\t X \tNV2\tSYS\tPIX\t0-7\t0\n"
+    "GPU1\tNV2\t X \tSYS\tPIX\t0-7\t0\nGPU2\tSYS\tSYS\t X \tNODE\t8-15\t1\nNIC0\tPIX\tPIX\tNODE\t X \n\nLegend:\n  X    = Self\n")
+(gpu / "theirs/ibstat.txt").write_text("CA 'mlx5_0'\n\tCA type: MT4119\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 100\n"
+    "\t\tLink layer: InfiniBand\nCA 'mlx5_1'\n\tPort 1:\n\t\tState: Down\n\t\tRate: 40\n")
+(gpu / "theirs/nccl_topo.xml").write_text('<system version="1">\n <cpu numaid="0">\n  <nic>\n   <net name="mlx5_0" dev="0" speed="100000" port="1"/>\n  </nic>\n </cpu>\n</system>\n')
+PY
+cp "$logs"/ib/*.log "$gpu/theirs/" && cp "$logs"/socket/*.log "$gpu/killed/nccl/"
+"$LOCKSTEP" report "$gpu" --out "$SCRATCH/gpu_page" --allow-mismatch >"$SCRATCH/said" 2>&1 || bad "report of GPU runs: $(cat "$SCRATCH/said")"
+python3 - "$SCRATCH/gpu_page/report.md" <<'PY' || bad "the report of GPU runs"
+import sys
+text = open(sys.argv[1]).read()
+part = text[text.index("## Communication between GPUs"):]
+part = part[:part.index("\n## ", 5)]
+def row(name, n):  # the n-th table's row of a run
+    rows = [[c.strip() for c in l.strip("|").split("|")] for l in part.splitlines() if l.startswith("|") and "gpu/" + name in l]
+    return rows[n]
+dash = "\u2013"
+assert row("ours", 0)[1:] == ["nccl", "2.30.7", "2 on 1 host (logs of 1)", "Socket", "P2P/CUMEM x 32, NVLS x 2", "16 over NVL; first: 0 1",
+                              "yes", dash, "no", "no"], row("ours", 0)
+assert row("theirs", 0)[1:] == ["nccl", "2.30.7", "4 on 2 hosts", "IB", "NET/IB/GDRDMA x 4, P2P/CUMEM x 5", "2 over NVL; first: 0 1 2 3",
+                                "yes", "no", "yes", "yes"], row("theirs", 0)
+assert row("killed", 0)[2:6] == ["2.21.5", "3", "Socket", row("killed", 0)[5]] and "SHM x 2" in row("killed", 0)[5], row("killed", 0)
+assert row("bare", 0)[1:] == ["nccl", "2.30.7"] + [dash] * 8, row("bare", 0)
+assert row("ours", 1)[1:6] == ["10.000", "20.000", "3.000", dash, "5.000"], row("ours", 1)  # a collective without times: hidden is not known
+assert row("killed", 1)[1:] == [dash] * 7 + ["250.000"], row("killed", 1)
+assert row("ours", 2)[1:] == ["all_reduce", "12.50", "50.000", "10.000"], row("ours", 2)
+assert row("ours", 3)[1:] == ["broadcast", dash, dash, dash], row("ours", 3)
+for words in ("NCCL printed 2 warnings; the first: Call to connect failed", "topo.txt: links between GPUs: NV2 x 1, SYS x 2",
+              "ibstat.txt: ports: mlx5_0 port 1: Active, 100 Gb/s, InfiniBand, mlx5_1 port 1: Down, 40 Gb/s", "nccl_topo.xml: network cards: mlx5_0 100000 Mb/s",
+              "read from the logs", "no times are known of 3 steps and 4 requests"):
+    assert words in part, words
+assert "\033" not in text
+PY
+"$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/cpu_page" >/dev/null 2>&1
+! grep -q "Communication between GPUs" "$SCRATCH/cpu_page/report.md" || bad "a section on GPUs about runs on the CPU"
+
 done_tests

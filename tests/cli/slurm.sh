@@ -9,6 +9,7 @@ export LOG=$SCRATCH/log PID=$SCRATCH/pid LOCKSTEP=$SCRATCH/bin/lockstep PATH=$SC
 
 cat >bin/srun <<'SH'
 #!/usr/bin/env bash
+echo "srun $*" >>"$LOG"
 while [ "${1#--}" != "$1" ]; do shift; done
 export SLURM_LOCALID=0 SLURM_NODEID=0
 exec "$@"
@@ -102,6 +103,33 @@ RESUME=1 job 10 0 train_1node.sbatch && bad "RESUME=1 without a folder"
 said "RUN_DIR has to name it"
 RESUME=1 RUN_DIR=$SCRATCH/mine job 10 0 train_1node.sbatch
 has "--checkpoint_path $SCRATCH/mine --resume " "RESUME=1"
+
+# --- a worker for each GPU of a node, where the job has GPUs ---
+has "^lockstep train .*-n 4 --run_type" "without GPUs"
+SLURM_GPUS_ON_NODE=8 job 11 0 train_1node.sbatch
+has "-n 8 --run_type" "eight GPUs"
+said "8 workers and 8 GPUs on a node"
+SLURM_JOB_GPUS=0,3 job 11 0 train_1node.sbatch
+has "-n 2 --run_type" "two GPUs by their numbers"
+SLURM_GPUS_ON_NODE=0 job 11 0 train_1node.sbatch
+has "-n 4 --run_type" "no GPUs"
+SLURM_GPUS_ON_NODE=8 WORKERS=3 job 11 0 train_1node.sbatch
+has "-n 3 --run_type" "WORKERS wins"
+WORKERS=many job 11 0 train_1node.sbatch && bad "WORKERS=many"
+said "WORKERS is 'many'"
+# nodes [VARIABLES] WORDS: two nodes of four tasks; the words must be srun's
+nodes() {
+  : >"$LOG"
+  env SLURM_JOB_ID=12 SLURM_SUBMIT_DIR="$SCRATCH/root" SLURM_JOB_NUM_NODES=2 SLURM_NTASKS=8 SLURM_CPUS_ON_NODE=16 "${@:1:$#-1}" \
+    timeout 60 bash "$LS_SOURCE/scripts/slurm/train_2node.sbatch" >"$SCRATCH/said" 2>&1 || bad "two nodes: $(cat "$SCRATCH/said")"
+  has "^srun --mpi=pmix .*--wait=300 ${*: -1} [^-].*lockstep train" "two nodes, $*"
+}
+nodes "--ntasks=8"
+nodes SLURM_CPUS_PER_TASK=4 "--ntasks=8 --cpus-per-task=4"
+nodes SLURM_GPUS_ON_NODE=4 SLURM_CPUS_PER_TASK=4 "--ntasks=8 --cpus-per-task=4"
+nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_PER_TASK=4 "--ntasks=16 --ntasks-per-node=8 --cpus-per-task=2"
+nodes SLURM_GPUS_ON_NODE=8 SLURM_CPUS_ON_NODE=4 "--ntasks=16 --ntasks-per-node=8 --overcommit"
+nodes SLURM_GPUS_ON_NODE=8 WORKERS=1 "--ntasks=2 --ntasks-per-node=1 --cpus-per-task=16"
 
 # --- the time limit: saved and queued again; the code is the workers', not the signal's ---
 : >"$LOG"

@@ -1,16 +1,31 @@
-/* fake_nccl.c - a stand-in for libnccl between threads of one process, with NCCL's rules as the plugin must obey them:
+/* fake_nccl.c - a stand-in for libnccl between threads and processes of one host, with NCCL's rules as the plugin must obey them:
  *
  *   - calls of a non-blocking communicator return ncclInProgress; nothing is queued before the communicator was asked often enough;
  *   - what is between group start and end is one operation: its sends and receives wait for each other and for nobody before;
- *   - operations run later, in the order of their stream, and block that stream until their peers' have come;
+ *   - operations run later, in the order of their stream, and block that stream (not the host) until their peers' have come;
+ *     a send is over when all of it was received, nothing is buffered;
  *   - messages of a pair match in order and must be of equal size, collectives in order and of one kind and size: else the test aborts;
  *   - sums are made in an order of their own (from the last rank down), so that who uses them for the tree is found out;
- *   - an abort ends what this rank has under way, and only that. */
+ *   - a communicator is finalized and destroyed when all its ranks do it: until then finalize is in progress, and destroy blocks;
+ *   - an abort ends what this rank has under way, and only that. Peers hear nothing of it;
+ *   - memory that is not there when the operation runs is an illegal access: the device is lost.
+ *
+ * A rank of a communicator writes to a peer through a pipe in shared memory; the unique id names it. A stream is one of the device's
+ * double (stream.h) or of the emulated device (compute/cuda/emu), whichever the process has.
+ *
+ *   FAKE_NCCL_FAIL=RANK:N     from its N-th group of calls on, rank RANK's communicators report an error, and what it has under way
+ *                             stands still. A rank is that of the first communicator the process joins
+ *   FAKE_NCCL_HANG_ABORT=RANK ncclCommAbort of that rank never returns
+ *   FAKE_NCCL_SLOW=US         a group of calls is taken so much later: requests pile up behind it
+ *   FAKE_NCCL_VERSION=NUMBER  what ncclGetVersion says */
 #include <nccl.h>
 
 #include "../../src/core/half.h"
 #include "stream.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -18,11 +33,35 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
 
-#define MAX_W 16
-#define DEEP  8
+#define MAX_W   16
+#define PIPE    ((uint64_t)64 << 10)
+#define VERSION 23007
 
 enum { SEND, RECV, GATHER, BROADCAST, ALL_REDUCE, REDUCE_SCATTER, REDUCE };
+
+/* ---- in shared memory ---- */
+
+typedef struct conduit { /* from one rank to another */
+    _Atomic uint64_t head, tail;
+    char data[PIPE];
+} conduit;
+
+typedef struct board {
+    _Atomic int size, joined, finalized;
+    conduit at[]; /* by sender, by receiver */
+} board;
+
+typedef struct header { /* before every message */
+    uint64_t nbytes;
+    int32_t type, root, dt, unused;
+} header;
+
+/* ---- in this process ---- */
 
 typedef struct op {
     int type, peer;
@@ -31,42 +70,40 @@ typedef struct op {
     size_t n;
     ncclDataType_t dt;
     ncclComm_t comm;
-    fake_stream *stream;
-    bool taken; /* of a send */
-    struct op *next, *next_letter;
+    void *stream;
+    char *from[MAX_W]; /* of a collective: what ranks gave */
+    struct op *next;
 } op;
 
-typedef struct meeting { /* of a collective */
-    const op *from[MAX_W];
-    int came, left;
-} meeting;
-
-typedef struct world {
-    uint64_t id;
-    int size, joined, refs;
-    op *mail[MAX_W][MAX_W]; /* letters from a rank to another */
-    meeting at[DEEP];
-    struct world *next;
-} world;
+typedef struct part { /* a message of an operation, one way */
+    bool sends, over;
+    int peer;
+    header h;
+    char *p;
+    uint64_t n, done, end; /* bytes with the header; end: of what was written, in the pipe */
+    struct part *next;
+} part;
 
 struct ncclComm {
-    world *w;
-    int rank, refs, polls;
-    bool aborted;
-    uint64_t n_coll;
-    op *pending; /* noted, not queued yet */
+    board *b;
+    size_t nbytes;
+    int rank, size, refs, polls;
+    bool aborted, finalized, lost;
+    uint64_t n_bundle, n_done; /* queued, and over: they run in this order whatever their streams */
+    op *pending;               /* noted, not queued yet */
 };
 
 typedef struct bundle {
     op *first;
+    part *part, **last;
     ncclComm_t comm;
+    uint64_t turn;
+    bool begun;
 } bundle;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static world *worlds;
-static uint64_t n_id, n_turn;
-static op *abandoned; /* operations that were aborted: peers may still look at them */
+static uint64_t n_id, n_turn, n_group;
+static int first_rank = -1;
 static atomic_int failing = -1, refusing;
 static _Thread_local int depth;
 static _Thread_local op *noted, **noted_end;
@@ -87,6 +124,42 @@ void fake_nccl_refuse(int refuse)
     atomic_store(&refusing, refuse);
 }
 
+static void nap(long ns)
+{
+    nanosleep(&(struct timespec){0, ns}, NULL);
+}
+
+/* ---- the emulated device, where the process has one ---- */
+
+typedef struct emulator {
+    int (*poll)(void *stream, int (*over)(void *), void *arg);
+    void (*sync_point)(const char *name);
+    int (*holds)(const void *p, size_t nbytes);
+    void (*lose)(int error);
+} emulator;
+
+static emulator emu;
+static pthread_once_t looked = PTHREAD_ONCE_INIT;
+
+static void look(void)
+{
+    static const char *const name[] = {"emu_stream_poll", "emu_sync_point", "emu_holds", "emu_break"};
+    void *f[4];
+    bool all = true;
+    for (int i = 0; i < 4; i++) {
+        f[i] = dlsym(RTLD_DEFAULT, name[i]);
+        all = all && f[i];
+    }
+    _Static_assert(sizeof f == sizeof emu, "pointers alone");
+    if (all) memcpy(&emu, f, sizeof f);
+}
+
+static const emulator *emulated(void)
+{
+    pthread_once(&looked, look);
+    return emu.poll ? &emu : NULL;
+}
+
 cudaError_t cudaSetDevice(int device)
 {
     return device >= 0 ? cudaSuccess : cudaErrorInvalidDevice;
@@ -98,9 +171,32 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int room, int device)
     return cudaSuccess;
 }
 
+/* ---- faults on request ---- */
+
+/* Whether a rank of this process is the one of NAME=RANK[:N]. */
+static bool is_named(const char *name, long *n)
+{
+    const char *text = getenv(name);
+    char *end = NULL;
+    if (!text || !*text) return false;
+    const long rank = strtol(text, &end, 10);
+    *n = *end == ':' ? strtol(end + 1, NULL, 10) : 0;
+    return rank == first_rank;
+}
+
+static bool fails(ncclComm_t c)
+{
+    long n = 0;
+    if (c->rank == atomic_load(&failing)) return true;
+    return is_named("FAKE_NCCL_FAIL", &n) && (long)n_group >= n;
+}
+
+/* ---- joining and leaving ---- */
+
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = 22803;
+    const char *text = getenv("FAKE_NCCL_VERSION");
+    *version = text && *text ? atoi(text) : VERSION;
     return ncclSuccess;
 }
 
@@ -119,38 +215,49 @@ const char *ncclGetLastError(ncclComm_t comm)
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
 {
+    uint64_t chance = 0;
+    if (getrandom(&chance, sizeof chance, 0) != (ssize_t)sizeof chance) return ncclSystemError;
     pthread_mutex_lock(&lock);
     const uint64_t mine = ++n_id;
     pthread_mutex_unlock(&lock);
     memset(id, 0, sizeof *id);
-    memcpy(id->internal, &mine, sizeof mine);
+    snprintf(id->internal, sizeof id->internal, "/lockstep-fake-nccl-%d-%llu-%llx", (int)getpid(),
+             (unsigned long long)mine, (unsigned long long)chance);
     return ncclSuccess;
+}
+
+static board *open_board(const char *name, size_t nbytes)
+{
+    const int fd = shm_open(name, O_RDWR | O_CREAT, 0600);
+    void *p = MAP_FAILED;
+    if (fd >= 0 && ftruncate(fd, (off_t)nbytes) == 0)
+        p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (fd >= 0) close(fd);
+    return p == MAP_FAILED ? NULL : p;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)
 {
-    uint64_t name;
-    memcpy(&name, id.internal, sizeof name);
     need(config->blocking == 0, "the plugin asks for communicators that do not block");
-    need(name && rank >= 0 && rank < nranks && nranks <= MAX_W, "a rank of a world that has an id");
+    need(id.internal[0] == '/' && rank >= 0 && rank < nranks && nranks <= MAX_W, "a rank of a world that has an id");
     if (atomic_load(&refusing)) return ncclInvalidUsage;
+    if (emulated()) emulated()->sync_point("join");
     ncclComm_t c = calloc(1, sizeof *c);
-    pthread_mutex_lock(&lock);
-    world *w = worlds;
-    while (w && w->id != name) w = w->next;
-    if (!w) {
-        w = calloc(1, sizeof *w);
-        w->id = name;
-        w->size = nranks;
-        w->next = worlds;
-        worlds = w;
-    }
-    need(w->size == nranks, "all members name the same size");
-    w->joined++;
-    w->refs++;
-    c->w = w;
+    c->nbytes = sizeof(board) + (size_t)nranks * (size_t)nranks * sizeof(conduit);
+    c->b = open_board(id.internal, c->nbytes);
     c->rank = rank;
+    c->size = nranks;
     c->refs = 1;
+    if (!c->b) {
+        free(c);
+        return ncclSystemError;
+    }
+    int size = 0;
+    need(atomic_compare_exchange_strong(&c->b->size, &size, nranks) || size == nranks,
+         "all members name the same size");
+    if (atomic_fetch_add(&c->b->joined, 1) + 1 == nranks) shm_unlink(id.internal); /* everyone has it open */
+    pthread_mutex_lock(&lock);
+    if (first_rank < 0) first_rank = rank;
     pthread_mutex_unlock(&lock);
     *comm = c;
     return ncclInProgress;
@@ -160,26 +267,45 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 static void unref(ncclComm_t c)
 {
     if (--c->refs) return;
-    world *w = c->w;
-    if (!--w->refs) {
-        world **at = &worlds;
-        while (*at != w) at = &(*at)->next;
-        *at = w->next;
-        free(w);
-    }
+    munmap(c->b, c->nbytes);
     free(c);
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
+static void free_ops(op *o)
 {
-    (void)comm;
+    while (o) {
+        op *next = o->next;
+        for (int p = 0; p < MAX_W; p++) free(o->from[p]);
+        free(o);
+        o = next;
+    }
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t c)
+{
+    pthread_mutex_lock(&lock);
+    need(!c->pending, "nothing is under way when a communicator is finalized");
+    if (!c->finalized) atomic_fetch_add(&c->b->finalized, 1);
+    c->finalized = true;
+    pthread_mutex_unlock(&lock);
     return ncclInProgress;
+}
+
+/* Whether everything of this rank is over, and all ranks have finalized. With the lock held. */
+static bool all_left(ncclComm_t c)
+{
+    return c->n_done == c->n_bundle && atomic_load(&c->b->finalized) == c->size;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
+    (void)ncclCommFinalize(c);
     pthread_mutex_lock(&lock);
-    need(!c->pending, "nothing is under way when a communicator is destroyed");
+    while (!all_left(c)) {
+        pthread_mutex_unlock(&lock);
+        nap(200000);
+        pthread_mutex_lock(&lock);
+    }
     unref(c);
     pthread_mutex_unlock(&lock);
     return ncclSuccess;
@@ -187,26 +313,18 @@ ncclResult_t ncclCommDestroy(ncclComm_t c)
 
 ncclResult_t ncclCommAbort(ncclComm_t c)
 {
+    long ignored = 0;
+    while (is_named("FAKE_NCCL_HANG_ABORT", &ignored)) nap(100000000);
     pthread_mutex_lock(&lock);
     c->aborted = true;
-    while (c->pending) {
-        op *o = c->pending;
-        c->pending = o->next;
-        free(o);
-    }
-    pthread_cond_broadcast(&changed);
+    free_ops(c->pending);
+    c->pending = NULL;
     unref(c);
     pthread_mutex_unlock(&lock);
     return ncclSuccess;
 }
 
 /* ---- what runs on a stream; with the lock held ---- */
-
-static bool wait_or_end(ncclComm_t c)
-{
-    if (!c->aborted) pthread_cond_wait(&changed, &lock);
-    return !c->aborted;
-}
 
 static size_t width(ncclDataType_t dt)
 {
@@ -227,127 +345,216 @@ static void add(void *y, const void *x, size_t n, ncclDataType_t dt)
     }
 }
 
-/* What this rank gets of a collective, into fresh memory; the number of bytes. */
-static size_t result_of(const op *o, const meeting *m, char **out)
+static void add_part(bundle *b, const op *o, bool sends, int peer, const void *p, size_t nbytes)
 {
-    const int W = o->comm->w->size, me = o->comm->rank;
-    const size_t nbytes = o->n * width(o->dt);
-    if (o->type == GATHER) {
-        *out = malloc(nbytes * (size_t)W + 1);
-        for (int p = 0; p < W; p++) memcpy(*out + (size_t)p * nbytes, m->from[p]->in, nbytes);
-        return nbytes * (size_t)W;
-    }
-    if (o->type == REDUCE && me != o->peer) return 0;
-    *out = malloc(nbytes + 1);
-    if (o->type == BROADCAST) {
-        memcpy(*out, m->from[o->peer]->in, nbytes);
-        return nbytes;
-    }
-    const size_t at = o->type == REDUCE_SCATTER ? (size_t)me * nbytes : 0;
-    memcpy(*out, (const char *)m->from[W - 1]->in + at, nbytes);
-    for (int p = W - 2; p >= 0; p--) add(*out, (const char *)m->from[p]->in + at, o->n, o->dt);
-    return nbytes;
+    part *m = calloc(1, sizeof *m);
+    const bool pair = o->type == SEND || o->type == RECV;
+    m->sends = sends;
+    m->peer = peer;
+    m->p = (char *)(uintptr_t)p;
+    m->n = sizeof m->h + nbytes;
+    m->h = (header){.nbytes = nbytes, .type = pair ? SEND : o->type};
+    if (!pair) m->h.root = o->peer, m->h.dt = (int32_t)o->dt;
+    *b->last = m;
+    b->last = &m->next;
 }
 
-static bool collective(op *o)
+/* Elements that a collective reads at its input, of every rank; and that it writes. */
+static size_t reads(const op *o)
 {
-    ncclComm_t c = o->comm;
-    meeting *m = &c->w->at[c->n_coll++ % DEEP];
-    char *result = NULL;
-    m->from[c->rank] = o;
-    m->came++;
-    for (int p = 0; p < c->w->size; p++)
-        if (m->from[p])
-            need(m->from[p]->type == o->type && m->from[p]->n == o->n && m->from[p]->dt == o->dt &&
-                     m->from[p]->peer == o->peer,
-                 "collectives come in one order");
-    pthread_cond_broadcast(&changed);
-    while (m->came < c->w->size)
-        if (!wait_or_end(c)) return false;
-    const size_t nbytes = result_of(o, m, &result);
-    m->left++;
-    pthread_cond_broadcast(&changed);
-    while (m->left && m->left < c->w->size) /* everyone has read */
-        if (!wait_or_end(c)) {
-            free(result);
-            return false;
+    const bool root = o->comm->rank == o->peer;
+    if (o->type == RECV || (o->type == BROADCAST && !root)) return 0;
+    return o->type == REDUCE_SCATTER ? o->n * (size_t)o->comm->size : o->n;
+}
+
+static size_t writes(const op *o)
+{
+    if (o->type == SEND || (o->type == REDUCE && o->comm->rank != o->peer)) return 0;
+    return o->type == GATHER ? o->n * (size_t)o->comm->size : o->n;
+}
+
+/* What a rank gives to another in a collective: from where in its input; NULL: nothing. */
+static const char *gives(const op *o, int from, int to)
+{
+    if (o->type == BROADCAST && from != o->peer) return NULL;
+    if (o->type == REDUCE && to != o->peer) return NULL;
+    return (const char *)o->in + (o->type == REDUCE_SCATTER ? (size_t)to * o->n * width(o->dt) : 0);
+}
+
+/* The parts of an operation; its input is what is in memory now. False: memory that is not the device's. */
+static bool begin_op(bundle *b, op *o)
+{
+    const size_t nbytes = o->n * width(o->dt), e = width(o->dt);
+    const int me = o->comm->rank;
+    const emulator *dev = emulated();
+    if (dev && reads(o) && !dev->holds(o->in, reads(o) * e)) return false;
+    if (dev && writes(o) && !dev->holds(o->out, writes(o) * e)) return false;
+    if (o->type == SEND) add_part(b, o, true, o->peer, o->in, nbytes);
+    else if (o->type == RECV) add_part(b, o, false, o->peer, o->out, nbytes);
+    else
+        for (int p = 0; p < o->comm->size; p++) {
+            const char *mine = gives(o, me, p);
+            if (mine && p != me) add_part(b, o, true, p, mine, nbytes);
+            if (!gives(o, p, me)) continue;
+            o->from[p] = malloc(nbytes + 1);
+            if (p == me) memcpy(o->from[p], mine, nbytes);
+            else add_part(b, o, false, p, o->from[p], nbytes);
         }
-    if (nbytes) memcpy(o->out, result, nbytes);
-    free(result);
-    if (++m->left == 2 * c->w->size) *m = (meeting){0};
     return true;
 }
 
-static bool receive(op *o)
+/* Everything has come and has been taken. */
+static void end_op(const op *o)
 {
-    ncclComm_t c = o->comm;
-    op **box = &c->w->mail[o->peer][c->rank];
-    while (!*box)
-        if (!wait_or_end(c)) return false;
-    op *letter = *box;
-    need(letter->n * width(letter->dt) == o->n * width(o->dt), "a message is as long as its receiver expects");
-    memcpy(o->out, letter->in, o->n * width(o->dt));
-    *box = letter->next_letter;
-    letter->taken = true;
-    pthread_cond_broadcast(&changed);
-    return true;
+    const size_t nbytes = o->n * width(o->dt);
+    const int W = o->comm->size;
+    if (o->type == SEND || o->type == RECV) return;
+    if (o->type == GATHER)
+        for (int p = 0; p < W; p++) memcpy((char *)o->out + (size_t)p * nbytes, o->from[p], nbytes);
+    else if (o->type == BROADCAST) memcpy(o->out, o->from[o->peer], nbytes);
+    else if (o->from[0]) {
+        for (int p = W - 2; p >= 0; p--) add(o->from[W - 1], o->from[p], o->n, o->dt);
+        memcpy(o->out, o->from[W - 1], nbytes);
+    }
 }
 
-static void take_back(op *o)
+/* Bytes of a part from `at` on that lie together: in its header, then in its memory. */
+static char *bytes_at(part *m, uint64_t at, uint64_t *n)
 {
-    op **at = &o->comm->w->mail[o->comm->rank][o->peer];
-    while (*at && *at != o) at = &(*at)->next_letter;
-    if (*at) *at = o->next_letter;
+    if (at < sizeof m->h) {
+        *n = sizeof m->h - at;
+        return (char *)&m->h + at;
+    }
+    *n = m->n - at;
+    return m->p + (at - sizeof m->h);
+}
+
+static void check_header(const part *m, const header *want)
+{
+    need(m->h.type == want->type && m->h.root == want->root && m->h.dt == want->dt, "collectives come in one order");
+    need(m->h.nbytes == want->nbytes, "a message is as long as its receiver expects");
+}
+
+static bool move_part(ncclComm_t c, part *m)
+{
+    conduit *q = m->sends ? &c->b->at[c->rank * c->size + m->peer] : &c->b->at[m->peer * c->size + c->rank];
+    bool moved = false;
+    const header want = m->h;
+    while (m->done < m->n) {
+        const uint64_t head = atomic_load(&q->head), tail = atomic_load(&q->tail), at = m->sends ? head : tail;
+        uint64_t n = 0, room = m->sends ? PIPE - (head - tail) : head - tail;
+        char *p = bytes_at(m, m->done, &n);
+        if (room > PIPE - at % PIPE) room = PIPE - at % PIPE;
+        if (n > room) n = room;
+        if (!n) break;
+        if (m->sends) memcpy(&q->data[at % PIPE], p, n);
+        else memcpy(p, &q->data[at % PIPE], n);
+        atomic_fetch_add(m->sends ? &q->head : &q->tail, n);
+        m->done += n;
+        moved = true;
+        if (m->sends) m->end = head + n;
+        else if (m->done == sizeof m->h) check_header(m, &want);
+    }
+    m->over = m->done == m->n && (!m->sends || atomic_load(&q->tail) >= m->end);
+    return moved;
+}
+
+static void end_bundle(bundle *b)
+{
+    while (b->part) {
+        part *next = b->part->next;
+        free(b->part);
+        b->part = next;
+    }
+    free_ops(b->first);
+    b->comm->n_done++;
+    unref(b->comm);
+    free(b);
+}
+
+/* 1: it is over, and gone. */
+static int poll_bundle(void *arg)
+{
+    bundle *b = arg;
+    ncclComm_t c = b->comm;
+    bool blocked[2][MAX_W] = {{false}}, over = true;
+    if (c->aborted) {
+        end_bundle(b);
+        return 1;
+    }
+    if (c->n_done != b->turn || fails(c)) return 0;
+    for (op *o = b->begun ? NULL : b->first; o; o = o->next)
+        if (!begin_op(b, o)) {
+            fprintf(stderr,
+                    "fake NCCL: rank %d of %d: operation %d on memory that the device does not have: %zu elements of "
+                    "%zu bytes, in %p, out %p\n",
+                    c->rank, c->size, o->type, o->n, width(o->dt), o->in, o->out);
+            emulated()->lose(700);
+            end_bundle(b);
+            return 1;
+        }
+    b->begun = true;
+    for (part *m = b->part; m; m = m->next) {
+        bool *first = &blocked[m->sends][m->peer]; /* messages of a pair come one after the other */
+        if (m->over) continue;
+        if (!*first) (void)move_part(c, m);
+        *first = *first || m->done < m->n;
+        over = over && m->over;
+    }
+    if (!over) return 0;
+    for (const op *o = b->first; o; o = o->next) end_op(o);
+    end_bundle(b);
+    return 1;
+}
+
+static int poll_locked(void *arg)
+{
+    pthread_mutex_lock(&lock);
+    const int over = poll_bundle(arg);
+    pthread_mutex_unlock(&lock);
+    return over;
 }
 
 static void run_bundle(void *arg)
 {
-    bundle b = *(bundle *)arg;
-    free(arg);
-    pthread_mutex_lock(&lock);
-    bool on = !b.comm->aborted;
-    for (op *o = b.first; o && on; o = o->next) {
-        if (o->type != SEND) continue;
-        op **at = &o->comm->w->mail[o->comm->rank][o->peer];
-        while (*at) at = &(*at)->next_letter;
-        *at = o;
+    for (long ns = 5000; !poll_locked(arg); nap(ns))
+        if (ns < 300000) ns *= 2;
+}
+
+/* A stream that takes nothing any more is of a device that was lost. */
+static void queue(bundle *b, void *stream)
+{
+    fake_stream *s = stream;
+    ncclComm_t c = b->comm;
+    if (!emulated()) s->queue(s, run_bundle, b);
+    else if (emulated()->poll(stream, poll_locked, b)) {
+        pthread_mutex_lock(&lock);
+        c->lost = true;
+        end_bundle(b);
+        pthread_mutex_unlock(&lock);
     }
-    pthread_cond_broadcast(&changed);
-    for (op *o = b.first; o && on; o = o->next)
-        if (o->type == RECV) on = receive(o);
-        else if (o->type != SEND) on = collective(o);
-    for (op *o = b.first; o; o = o->next) {
-        while (o->type == SEND && on && !o->taken) on = wait_or_end(b.comm);
-        if (o->type == SEND && !o->taken) take_back(o);
-    }
-    while (b.first) {
-        op *o = b.first;
-        b.first = o->next;
-        if (on) free(o);
-        else o->next = abandoned, abandoned = o;
-    }
-    unref(b.comm);
-    pthread_mutex_unlock(&lock);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
 {
     bundle *b = NULL;
-    fake_stream *stream = NULL;
+    void *stream = NULL;
     pthread_mutex_lock(&lock);
     *state = ncclSuccess;
-    if (c->w->joined < c->w->size) *state = ncclInProgress;
-    else if (c->rank == atomic_load(&failing)) *state = ncclRemoteError;
+    if (atomic_load(&c->b->joined) < c->size) *state = ncclInProgress;
+    else if (c->lost) *state = ncclUnhandledCudaError;
+    else if (fails(c)) *state = ncclRemoteError;
+    else if (c->finalized) *state = all_left(c) ? ncclSuccess : ncclInProgress;
     else if (c->pending && c->polls-- > 0) *state = ncclInProgress;
     else if (c->pending) {
-        b = malloc(sizeof *b);
-        *b = (bundle){c->pending, c};
+        b = calloc(1, sizeof *b);
+        *b = (bundle){.first = c->pending, .comm = c, .turn = c->n_bundle++, .last = &b->part};
         stream = c->pending->stream;
         c->pending = NULL;
         c->refs++;
     }
     pthread_mutex_unlock(&lock);
-    if (b) stream->queue(stream, run_bundle, b);
+    if (b) queue(b, stream); /* c is there: who asks has it */
     return ncclSuccess;
 }
 
@@ -366,13 +573,17 @@ ncclResult_t ncclGroupEnd(void)
     op *first = noted;
     noted = NULL;
     if (!first) return ncclSuccess;
+    const char *slow = getenv("FAKE_NCCL_SLOW");
+    if (slow && *slow) nap(1000 * atol(slow));
     pthread_mutex_lock(&lock);
     ncclComm_t c = first->comm;
     for (op *o = first; o; o = o->next)
         need(o->comm == c && o->stream == first->stream, "a group is of one communicator");
     need(!c->pending, "the last operation was waited for before the next");
+    need(!c->finalized, "nothing is asked of a communicator that is finalized");
     c->pending = first;
     c->polls = (int)(n_turn++ % 4);
+    n_group++;
     pthread_mutex_unlock(&lock);
     return ncclInProgress;
 }
@@ -381,7 +592,7 @@ static ncclResult_t note(op what)
 {
     op *o = malloc(sizeof *o);
     need(depth == 1, "every call is in a group");
-    need(what.peer >= 0 && what.peer < what.comm->w->size, "a peer of this world");
+    need(what.peer >= 0 && what.peer < what.comm->size, "a peer of this world");
     *o = what;
     *noted_end = o;
     noted_end = &o->next;

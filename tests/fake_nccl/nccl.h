@@ -1,4 +1,4 @@
-/* nccl.h - as much of NCCL's interface as the plugin `nccl` uses, for a stand-in that runs between threads (fake_nccl.c). */
+/* nccl.h - as much of NCCL's interface as the plugin `nccl` uses, for a stand-in (fake_nccl.c). */
 #ifndef LS_TESTS_FAKE_NCCL_H
 #define LS_TESTS_FAKE_NCCL_H
 

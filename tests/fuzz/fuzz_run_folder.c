@@ -1,4 +1,5 @@
-/* Texts of run folders, cut at lines "=== NAME" (metrics, steps, launcher, complete, pipeline, profile, nsys; "run" begins another run):
+/* Texts of run folders, cut at lines "=== NAME" (metrics, steps, launcher, complete, pipeline, profile, nsys, nccl, topo,
+ * ibstat, topology; "run" begins another run):
  * whatever they hold, there is a page, it is closed, nothing in it is a mark of its own, and nothing leaks. */
 #include "core/mem.h"
 #include "report/nsys.h"
@@ -27,6 +28,10 @@ static part part_of(ls_run_texts *t, const char *name, size_t n)
     if (n == 8 && !memcmp(name, "complete", 8)) return (part){&t->complete, &t->n_complete};
     if (n == 8 && !memcmp(name, "pipeline", 8)) return (part){&t->pipeline, &t->n_pipeline};
     if (n == 7 && !memcmp(name, "profile", 7)) return (part){&t->profile, &t->n_profile};
+    if (n == 4 && !memcmp(name, "nccl", 4)) return (part){&t->nccl, &t->n_nccl};
+    if (n == 4 && !memcmp(name, "topo", 4)) return (part){&t->topo, &t->n_topo};
+    if (n == 6 && !memcmp(name, "ibstat", 6)) return (part){&t->ibstat, &t->n_ibstat};
+    if (n == 8 && !memcmp(name, "topology", 8)) return (part){&t->topology, &t->n_topology};
     return (part){NULL, NULL};
 }
 

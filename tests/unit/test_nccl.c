@@ -294,7 +294,7 @@ static void choose(worker *w, ls_comm *boot, device_double *d)
     CHECK(&w->error, st == chosen->st);
     if (st == LS_OK) CHECK(&w->error, !strcmp(ls_comm_name(c), chosen->name));
     const char *library = st == LS_OK ? ls_comm_library(c) : NULL;
-    CHECK(&w->error, library ? !strcmp(library, "2.28.3") : st != LS_OK || strcmp(chosen->name, "nccl") != 0);
+    CHECK(&w->error, library ? !strcmp(library, "2.30.7") : st != LS_OK || strcmp(chosen->name, "nccl") != 0);
     if (st == LS_OK && w->rank == 0 && chosen->words) CHECK(&w->error, said.data && strstr(said.data, chosen->words));
     if (st == LS_OK && (w->rank || !chosen->words)) CHECK(&w->error, !said.len);
     if (st != LS_OK && chosen->words) CHECK(&w->error, strstr(ls_err_words(), chosen->words));
@@ -320,7 +320,7 @@ static void the_rule(void **state)
     };
     char path[512], words[512];
     assert_true(ls_comm_nccl_look(path, sizeof path, words, sizeof words));
-    assert_string_equal(words, "NCCL 2.28.3");
+    assert_string_equal(words, "NCCL 2.30.7");
     for (size_t i = 0; i < N_OF(all); i++) {
         chosen = &all[i];
         hook("fake_nccl_refuse", all[i].refused);

@@ -21,6 +21,7 @@ static void defaults(void **state)
     ls_train_options o;
     assert_int_equal(parse(&o, 0, NULL), LS_OK);
     assert_string_equal(o.checkpoint_path, "checkpoint/optimized");
+    assert_string_equal(o.device, "auto");
     assert_true(o.epochs == 1 && o.seq_length == 512 && o.train_micro_batch_size_per_gpu == 4 &&
                 o.steps_per_print == 10);
     assert_true(o.local_rank == -1 && o.timing_warmup_steps == 5 && o.timing_sample_every == 50);

@@ -772,6 +772,75 @@ static void out_of_memory(void **state)
     ls_str_fini(&metrics), ls_str_fini(&steps);
 }
 
+/* What NCCL and tools left beside a run; a part of a step that is null in some steps is the mean of the others. */
+static void evidence(void **state)
+{
+    (void)state;
+    static const char nccl
+        [] = "{\"version\": \"2.30.7\", \"transports\": {\"SHM\": 4}, \"nvlink\": false, \"infiniband\": null}",
+    topo[] = "\t\033[4mGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\033[0m\nGPU0\t X \tNV4\tSYS\tSYS\t0\n"
+             "GPU1\tNV4\t X \tSYS\tSYS\t0\nGPU2\tSYS\tSYS\t X \tNV4\t1\nGPU3\tSYS\tSYS\tNV4\t X \t1\n",
+    ibstat[] = "CA 'mlx5_9'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 200\n\t\tLink "
+               "layer: InfiniBand\n\tPort 2:\n",
+    xml[] =
+        "<system><nic><net name=\"a\" dev=\"0\" speed=\"25000\"/><net speed=\"9\"/><net name=\"b\" speed=\"7\"></nic>"
+        "<net name=\"cut\" speed=\"1";
+    ls_str metrics = {0}, steps = {0}, html = {0}, md = {0};
+    made_metrics(&(made_run){.world = 2,
+                             .tokens_per_sec = 10,
+                             .epoch_time = 1,
+                             .strategy = "ddp",
+                             .ours = ", \"device\": \"cuda\", \"nccl\": {\"version\": \"of the metrics\"}"},
+                 &metrics);
+    for (int i = 1; i <= 10; i++)
+        ls_str_addf(&steps, "{\"step\": %d, \"step_time_sec\": 1.0, \"forward_sec\": %s, \"backward_sec\": 0.5}\n", i,
+                    i == 8 ? "null" : "0.25");
+    ls_run_set s = new_set();
+    ls_run_texts t = {
+        .metrics = metrics.data, .n_metrics = metrics.len, .steps = steps.data, .n_steps = steps.len, .warm = 5};
+    assert_int_equal(ls_run_read_texts(&t, "alone", &s.notes, &s.run[s.n++]), LS_OK);
+    t.nccl = nccl, t.n_nccl = sizeof nccl - 1;
+    t.topo = topo, t.n_topo = sizeof topo - 1;
+    t.ibstat = ibstat, t.n_ibstat = sizeof ibstat - 1;
+    t.topology = xml, t.n_topology = sizeof xml - 1;
+    assert_int_equal(ls_run_read_texts(&t, "whole", &s.notes, &s.run[s.n++]), LS_OK);
+    const ls_run_proof *p = &s.run[0].proof, *q = &s.run[1].proof;
+    assert_string_equal(json_string_value(json_object_get(p->nccl, "version")), "of the metrics");
+    assert_null(p->topo);
+    assert_string_equal(json_string_value(json_object_get(q->nccl, "version")), "2.30.7");
+    assert_string_equal(q->links, "NV4 x 2, SYS x 4");
+    assert_string_equal(q->ports, "mlx5_9 port 1: Active, 200 Gb/s, InfiniBand, mlx5_9 port 2: state not stated");
+    assert_string_equal(q->nets, "a 25000 Mb/s, b 7 Mb/s");
+    assert_null(strchr(q->topo, 27));
+    near(s.run[0].split[LS_SPLIT_FORWARD], 0.25, 1e-15);
+    near(s.run[0].split[LS_SPLIT_BACKWARD], 0.5, 1e-15);
+    ls_analysis a;
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    ls_report_page(&a, &html, &md);
+    has(md.data, "## Communication between GPUs");
+    has(md.data, "SHM x 4");
+    has(html.data, "NV4 x 2, SYS x 4");
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&metrics), ls_str_fini(&steps), ls_str_fini(&html), ls_str_fini(&md);
+
+    const int64_t live = ls_mem_live(); /* every allocation fails once */
+    for (int64_t k = 0;; k++) {
+        ls_notes notes = {0};
+        ls_run r;
+        ls_mem_fail_at(k);
+        t.metrics = t.steps = NULL;
+        const ls_status st = ls_run_read_texts(&t, "whole", &notes, &r);
+        ls_mem_fail_at(-1);
+        if (st == LS_OK) ls_run_fini(&r);
+        ls_notes_fini(&notes);
+        assert_int_equal(ls_mem_live(), live);
+        if (st == LS_OK) break;
+        assert_int_equal(st, LS_E_NOMEM);
+        assert_true(k < 1000);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -781,7 +850,7 @@ int main(void)
         cmocka_unit_test(nsys),           cmocka_unit_test(numbers),       cmocka_unit_test(verifier),
         cmocka_unit_test(workdirs),       cmocka_unit_test(out_of_memory), cmocka_unit_test(interval_of_one),
         cmocka_unit_test(basis),          cmocka_unit_test(many_settings), cmocka_unit_test(over_all_workers),
-        cmocka_unit_test(many_pipelines), cmocka_unit_test(given_twice),
+        cmocka_unit_test(many_pipelines), cmocka_unit_test(given_twice),   cmocka_unit_test(evidence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -316,6 +316,71 @@ static void on_a_gpu(void **state)
     ls_train_config_fini(&c);
 }
 
+/* What auto chose, as the commands hand it over. */
+static void chosen_by_auto(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    ls_str s = {0};
+    const ls_device_choice gpu = {.cuda = true,
+                                  .automatic = true,
+                                  .index = -1,
+                                  .asked = "auto",
+                                  .from = "",
+                                  .words = "CUDA, NVIDIA H200 (1 of 1 visible)",
+                                  .visible = 1};
+    const ls_device_choice none = {.automatic = true,
+                                   .index = -1,
+                                   .asked = "auto",
+                                   .from = "--device",
+                                   .why = "no driver",
+                                   .words = "CPU (no driver)"};
+    const ls_train_facts on = {.data_eos_id = -1, .device = &gpu}, off = {.data_eos_id = -1, .device = &none};
+    const char *bf16 = "{\"bf16\": {\"enabled\": true}}", *fp16 = "{\"fp16\": {\"enabled\": true}}";
+
+    assert_int_equal(resolve_with(NULL, "", &on, &c), LS_OK); /* as --device cuda */
+    assert_true(c.dtype == LS_BF16 && c.device_index == -1);
+    assert_string_equal(c.device, "cuda");
+    assert_string_equal(c.compute, "cuda");
+    assert_string_equal(c.device_words, "CUDA, NVIDIA H200 (1 of 1 visible)");
+    assert_string_equal(setting(&c, "device")->text, "cuda");
+    assert_source(&c, "device", LS_FROM_DEFAULT, "auto: CUDA, NVIDIA H200 (1 of 1 visible)");
+    ls_train_config_table(&c, &s);
+    assert_non_null(strstr(s.data, "default (auto: CUDA, NVIDIA H200 (1 of 1 visible))"));
+    ls_str_fini(&s);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(bf16, "", &on, &c), LS_OK); /* a JSON with 16 bits just works */
+    assert_true(c.dtype == LS_BF16);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(fp16, "", &on, &c), LS_OK);
+    assert_true(c.dtype == LS_F16);
+    ls_train_config_fini(&c);
+
+    assert_int_equal(resolve_with(NULL, "--device auto", &off, &c), LS_OK);
+    assert_true(c.dtype == LS_F32);
+    assert_string_equal(c.device, "cpu");
+    assert_string_equal(c.compute, "cpu");
+    assert_string_equal(setting(&c, "device")->text, "cpu");
+    assert_source(&c, "device", LS_FROM_CLI, "--device auto: CPU (no driver)");
+    ls_train_config_fini(&c);
+    const char *const cases[][2] = {
+        {"", "add --precision fp32 to train in fp32 with this file; --device auto found no GPU: no driver"},
+        {"--precision bf16", "(--precision fp32); --device auto found no GPU: no driver"},
+        {"-n 2 --precision fp32 --comm nccl", "--device auto found none: no driver"},
+    };
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        assert_int_equal(resolve_with(bf16, cases[i][0], &off, &c), LS_E_UNSUPPORTED);
+        if (!strstr(ls_err_words(), cases[i][1])) fail_msg("'%s' does not say '%s'", ls_err_words(), cases[i][1]);
+    }
+    const ls_device_choice env = {.asked = "cpu", .index = -1, .from = "LS_DEVICE", .words = "CPU (LS_DEVICE cpu)"};
+    assert_int_equal(resolve_with(NULL, "", &(ls_train_facts){.data_eos_id = -1, .device = &env}, &c), LS_OK);
+    assert_source(&c, "device", LS_FROM_ENV, "LS_DEVICE");
+    ls_train_config_fini(&c);
+    must(NULL, "", &c); /* nobody looked */
+    assert_string_equal(c.device, "cpu");
+    ls_train_config_fini(&c);
+}
+
 static void loss_scales(void **state)
 {
     (void)state;
@@ -616,6 +681,7 @@ int main(void)
         cmocka_unit_test(models),
         cmocka_unit_test(model_of_the_weights),
         cmocka_unit_test(on_a_gpu),
+        cmocka_unit_test(chosen_by_auto),
         cmocka_unit_test(loss_scales),
         cmocka_unit_test(refused),
         cmocka_unit_test(workers),

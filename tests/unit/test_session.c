@@ -343,20 +343,27 @@ static void on_a_device(void **state)
     test_dir_close(dir);
 }
 
+static ls_status where(ls_session_opts *o, const char *device, const char *precision, const char *compute, bool tf32)
+{
+    ls_device_choice d;
+    LS_TRY(ls_device_parse("--device", device, &d));
+    return ls_session_where(o, &d, precision, compute, tf32);
+}
+
 static void where_to_compute(void **state)
 {
     (void)state;
     ls_session_opts o = {.checkpoint = NULL};
-    assert_int_equal(ls_session_where(&o, "cpu", NULL, "cpu-ref", false), LS_OK);
+    assert_int_equal(where(&o, "cpu", NULL, "cpu-ref", false), LS_OK);
     assert_true(!strcmp(o.compute, "cpu-ref") && o.dtype == LS_F32);
-    assert_int_equal(ls_session_where(&o, "cuda:2", NULL, "cpu", false), LS_OK);
+    assert_int_equal(where(&o, "cuda:2", NULL, "cpu", false), LS_OK);
     assert_true(!strcmp(o.compute, "cuda") && o.dtype == LS_BF16 && o.device == 2);
-    assert_int_equal(ls_session_where(&o, "cuda", "fp32", "cpu", true), LS_OK);
+    assert_int_equal(where(&o, "cuda", "fp32", "cpu", true), LS_OK);
     assert_true(o.dtype == LS_F32 && o.device == -1 && o.tf32);
-    assert_int_equal(ls_session_where(&o, "cpu", "fp16", "cpu", false), LS_E_UNSUPPORTED);
-    assert_int_equal(ls_session_where(&o, "cpu", NULL, "cpu", true), LS_E_CONFIG);
-    assert_int_equal(ls_session_where(&o, "cuda", NULL, "cpu-ref", false), LS_E_CONFIG);
-    assert_int_equal(ls_session_where(&o, "gpu", NULL, "cpu", false), LS_E_ARG);
+    assert_int_equal(where(&o, "cpu", "fp16", "cpu", false), LS_E_UNSUPPORTED);
+    assert_int_equal(where(&o, "cpu", NULL, "cpu", true), LS_E_CONFIG);
+    assert_int_equal(where(&o, "cuda", NULL, "cpu-ref", false), LS_E_CONFIG);
+    assert_int_equal(where(&o, "gpu", NULL, "cpu", false), LS_E_ARG);
 }
 
 int main(void)

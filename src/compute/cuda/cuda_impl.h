@@ -83,6 +83,8 @@ typedef struct cu_device {
 
 /* Chooses the device of opts->device or opts->local_rank, and makes its stream. */
 ls_status cu_device_open(cu_device **out, const ls_compute_open_opts *o);
+/* What cu_device_open would take, without its streams and marks. The context stays: for a process that ends. */
+ls_status cu_device_look(const ls_compute_open_opts *o, ls_device_info *out);
 void cu_device_close(cu_device **d);
 
 /* ---- cuda.c ---- */

@@ -267,7 +267,7 @@ static ls_status device_copy(void *ctx, int lane, void *dst, const void *src, si
     const cudaStream_t s = d->lane[lane].stream;
     LS_TRY(enter(d));
     if (after) LS_TRY(cu_mark_hold(d->marks, s, after));
-    CU_TRY(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s));
+    if (nbytes) CU_TRY(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s));
     return done ? cu_mark_put(d->marks, s, done) : LS_OK;
 }
 
@@ -345,8 +345,18 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
         d->index, p.name, p.major, p.minor, p.major, p.minor);
 }
 
+ls_status cu_device_look(const ls_compute_open_opts *o, ls_device_info *out)
+{
+    cu_device d = {0};
+    LS_TRY(choose(&d, o));
+    return device_info(&d, out);
+}
+
 static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
 {
+    /* The device has 8 queues unless it is told otherwise before CUDA starts. Streams that share one wait for each other: a message that
+     * waits for its peer would stop the operations. Operations, lanes and NCCL's own streams are more than 8. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     LS_TRY(choose(d, o));
     CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     LS_TRY(make_lane(&d->lane[0]));

@@ -44,7 +44,7 @@ void cuda_no_device(int code, char *words, size_t room)
                  wants);
     else
         snprintf(words, room,
-                 "there is no CUDA device (the driver, for CUDA %s, sees none; look at CUDA_VISIBLE_DEVICES)", has);
+                 "there is no CUDA device: the driver, for CUDA %s, sees none; look at CUDA_VISIBLE_DEVICES", has);
 }
 
 /* The function's name alone. */

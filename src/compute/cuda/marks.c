@@ -1,7 +1,13 @@
-/* marks.c - points in streams: a ring of events.
+/* marks.c - points in streams: numbered events in a ring that grows.
  *
- * Mark m is record m of event m % RING. A place is used again only when its old mark has passed (whoever wants it, waits), so a mark
- * that is no longer in the ring has passed, and every question about it but one has that answer; `seconds` of it is too late.
+ *   mark    turn << SLOT_BITS | slot      turn: how often marks were put, so no two marks are equal
+ *   slot    one event; it takes a new mark when its old one has passed
+ *
+ * A slot whose mark has not passed is never waited for: the ring grows instead, because a thread that waits here could be the one that
+ * queues what the mark is waiting for. Only a ring of N_SLOT pending marks makes its caller wait, without the lock.
+ *
+ * A mark that is no longer in its slot has passed. Every question about it but one has that answer; its time is not known any more
+ * (NAN), which the caller counts. The ring has RING slots before the first is used again, so that the times of a step can be read at its end.
  *
  * The clock: milliseconds from a first event, as a float, are exact for a few seconds only; so now and then an event that has passed
  * becomes the one to count from. */
@@ -11,21 +17,25 @@
 
 #include <math.h>
 
-#define RING  4096
-#define FRESH 4.0 /* seconds: the float's steps are then below 0.3 us */
+#define SLOT_BITS 16
+#define N_SLOT    (1 << SLOT_BITS)
+#define RING      16384 /* slots before one is used again */
+#define BLOCK     1024  /* slots are allocated by so many */
+#define FRESH     4.0   /* seconds: the float's steps are then below 0.3 us */
 
-typedef struct place {
+typedef struct slot {
     cudaEvent_t event;
     ls_mark mark;
     double at; /* seconds, when known; else NAN */
-} place;
+} slot;
 
 struct cu_marks {
     pthread_mutex_t lock;
-    ls_mark last;
+    uint64_t turn;
     cudaEvent_t base;
     double base_at;
-    place ring[RING];
+    int n, next; /* slots that exist; the one that takes the next mark */
+    slot *block[N_SLOT / BLOCK];
 };
 
 static ls_status open_all(cu_marks *k, cudaStream_t stream)
@@ -50,33 +60,83 @@ ls_status cu_marks_open(cu_marks **out, cudaStream_t stream)
     return LS_OK;
 }
 
+static slot *slot_at(const cu_marks *k, int i)
+{
+    return &k->block[i / BLOCK][i % BLOCK];
+}
+
 void cu_marks_close(cu_marks **k)
 {
     if (!*k) return;
-    for (int i = 0; i < RING; i++)
-        if ((*k)->ring[i].event) (void)cudaEventDestroy((*k)->ring[i].event);
+    for (int i = 0; i < (*k)->n; i++)
+        if (slot_at(*k, i)->event) (void)cudaEventDestroy(slot_at(*k, i)->event);
     if ((*k)->base) (void)cudaEventDestroy((*k)->base);
+    for (int i = 0; i < N_SLOT / BLOCK; i++) ls_free((*k)->block[i]);
     pthread_mutex_destroy(&(*k)->lock);
     ls_free(*k);
     *k = NULL;
 }
 
-/* The place of a mark that is in the ring, else NULL. The lock is held. */
-static place *find(cu_marks *k, ls_mark m)
+/* The slot of a mark that is in the ring, else NULL. The lock is held. */
+static slot *find(cu_marks *k, ls_mark m)
 {
-    place *p = &k->ring[m % RING];
-    return m && p->mark == m ? p : NULL;
+    const int i = (int)(m & (N_SLOT - 1));
+    if (!m || i >= k->n) return NULL;
+    slot *s = slot_at(k, i);
+    return s->mark == m ? s : NULL;
 }
 
-static ls_status put(cu_marks *k, cudaStream_t s, ls_mark *out)
+static ls_status grow(cu_marks *k)
 {
-    place *p = &k->ring[(k->last + 1) % RING];
-    if (!p->event) CU_TRY(cudaEventCreateWithFlags(&p->event, cudaEventDefault));
-    if (p->mark && isnan(p->at)) CU_TRY(cudaEventSynchronize(p->event));
-    CU_TRY(cudaEventRecord(p->event, s));
-    p->mark = ++k->last;
-    p->at = NAN;
-    *out = p->mark;
+    slot **b = &k->block[k->n / BLOCK];
+    *b = ls_alloc(BLOCK * sizeof **b);
+    if (!*b) return ls_nomem(BLOCK * sizeof **b, "the marks of a device");
+    k->next = k->n;
+    k->n += BLOCK;
+    return LS_OK;
+}
+
+static bool free_now(const slot *s)
+{
+    return !s->mark || !isnan(s->at) || cudaEventQuery(s->event) != cudaErrorNotReady;
+}
+
+/* Waits for the event of a full ring without the lock; the slot may be taken by another thread meanwhile. */
+static ls_status wait_for_room(cu_marks *k, const slot *s)
+{
+    const cudaEvent_t e = s->event;
+    pthread_mutex_unlock(&k->lock);
+    const int code = (int)cudaEventSynchronize(e);
+    pthread_mutex_lock(&k->lock);
+    CU_TRY(code);
+    return LS_OK;
+}
+
+/* The slot for a new mark. The lock is held. */
+static ls_status take(cu_marks *k, slot **out)
+{
+    if (k->next == k->n && k->n < RING) LS_TRY(grow(k));
+    for (;;) {
+        if (k->next >= k->n) k->next = 0;
+        slot *s = slot_at(k, k->next);
+        if (free_now(s)) {
+            *out = s;
+            return LS_OK;
+        }
+        if (k->n < N_SLOT) LS_TRY(grow(k));
+        else LS_TRY(wait_for_room(k, s));
+    }
+}
+
+static ls_status put(cu_marks *k, cudaStream_t stream, ls_mark *out)
+{
+    slot *s;
+    LS_TRY(take(k, &s));
+    if (!s->event) CU_TRY(cudaEventCreateWithFlags(&s->event, cudaEventDefault));
+    CU_TRY(cudaEventRecord(s->event, stream));
+    s->mark = ++k->turn << SLOT_BITS | (ls_mark)k->next++;
+    s->at = NAN;
+    *out = s->mark;
     return LS_OK;
 }
 
@@ -88,24 +148,24 @@ ls_status cu_mark_put(cu_marks *k, cudaStream_t s, ls_mark *out)
     return st;
 }
 
-ls_status cu_mark_hold(cu_marks *k, cudaStream_t s, ls_mark m)
+ls_status cu_mark_hold(cu_marks *k, cudaStream_t stream, ls_mark m)
 {
     int code = cudaSuccess;
     pthread_mutex_lock(&k->lock);
-    const place *p = find(k, m);
-    if (p && isnan(p->at)) code = (int)cudaStreamWaitEvent(s, p->event, 0);
+    const slot *s = find(k, m);
+    if (s && isnan(s->at)) code = (int)cudaStreamWaitEvent(stream, s->event, 0);
     pthread_mutex_unlock(&k->lock);
     CU_TRY(code);
     return LS_OK;
 }
 
-/* The event to wait for, or NULL: it has passed. Were its place used again between this and the wait, the mark would have passed, and
+/* The event to wait for, or NULL: it has passed. Were its slot used again between this and the wait, the mark would have passed, and
  * the wait only last longer. */
 static cudaEvent_t event_of(cu_marks *k, ls_mark m)
 {
     pthread_mutex_lock(&k->lock);
-    const place *p = find(k, m);
-    const cudaEvent_t e = p && isnan(p->at) ? p->event : NULL;
+    const slot *s = find(k, m);
+    const cudaEvent_t e = s && isnan(s->at) ? s->event : NULL;
     pthread_mutex_unlock(&k->lock);
     return e;
 }
@@ -125,21 +185,22 @@ bool cu_mark_test(cu_marks *k, ls_mark m)
 
 static ls_status read_clock(cu_marks *k, ls_mark m, double *at)
 {
-    place *p = find(k, m);
+    slot *s = find(k, m);
     float ms = 0;
-    if (!p) return ls_fail(LS_E_ARG, "mark %llu is too old: its time is no longer known", (unsigned long long)m);
-    if (isnan(p->at)) {
-        CU_TRY(cudaEventSynchronize(p->event));
-        CU_TRY(cudaEventElapsedTime(&ms, k->base, p->event));
-        p->at = k->base_at + (double)ms * 1e-3;
+    *at = NAN;
+    if (!s) return LS_OK; /* its slot has another mark: when it passed is not known any more */
+    if (isnan(s->at)) {
+        CU_TRY(cudaEventSynchronize(s->event));
+        CU_TRY(cudaEventElapsedTime(&ms, k->base, s->event));
+        s->at = k->base_at + (double)ms * 1e-3;
         if ((double)ms > FRESH * 1e3) { /* count from here on */
             const cudaEvent_t old = k->base;
-            k->base = p->event;
-            k->base_at = p->at;
-            p->event = old;
+            k->base = s->event;
+            k->base_at = s->at;
+            s->event = old;
         }
     }
-    *at = p->at;
+    *at = s->at;
     return LS_OK;
 }
 

@@ -8,10 +8,17 @@ static ls_status open_here(const ls_plugin_host *host, const ls_compute_open_opt
     return cuda_open(o, c);
 }
 
+static ls_status look_here(const ls_plugin_host *host, const ls_compute_open_opts *o, ls_device_info *out)
+{
+    cuda_host_is(host);
+    return cu_device_look(o, out);
+}
+
 static const ls_compute_plugin plugin = {
     .abi = LS_COMPUTE_ABI,
     .name = "cuda",
     .probe = cuda_probe,
+    .look = look_here,
     .open = open_here,
     .close = cuda_close,
     .scratch = cuda_scratch,

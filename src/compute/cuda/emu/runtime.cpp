@@ -3,11 +3,15 @@
  *   stream: a row of operations that wait. An operation is a closure; it holds its arguments by value, as a launch does.
  *   event:  counts how often it was recorded and how many of these records have run.
  *   graph:  the row of operations that a stream was given while it captured.
+ *   kernel that waits (emu_stream_poll): stays at the head of its row, and so of its hardware queue, until it says that it is over.
  *
- * One lock for everything; who waits runs what he waits for, with the lock held. */
+ * One lock for everything; who waits runs what he waits for, with the lock held. What stands still because of a kernel that waits lets the
+ * lock go and looks again. Peers in other processes need such kernels and what is before them without anybody here waiting: a thread
+ * of its own (drive) runs those, and only those, so that everything else stays lazy. */
 #include "compute/cuda/emu/grid.h"
 #include "compute/cuda/emu/runtime.h"
 
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
@@ -32,7 +36,10 @@ struct event_state {
 };
 
 struct op {
-    emu_body run;                       /* or: */
+    emu_body run;                  /* or: */
+    int (*over)(void *) = nullptr; /* a kernel that waits: asked until it is not 0; or: */
+    void *arg = nullptr;
+    uint64_t ticket = 0;                /* in the order of all streams */
     std::shared_ptr<event_state> event; /* wait for its record number `turn`; or, records: it is that record */
     uint64_t turn = 0;
     bool records = false;
@@ -44,8 +51,38 @@ struct region {
     bool mapped; /* by mmap, with guard pages */
 };
 
+/* Recursive; whoever holds it can let it go for a while, however often he has it. */
+struct big_lock {
+    std::mutex m;
+    static thread_local int depth;
+    void lock()
+    {
+        if (!depth++) m.lock();
+    }
+    void unlock()
+    {
+        if (!--depth) m.unlock();
+    }
+    void let_go(long ns)
+    {
+        const int had = depth;
+        depth = 0;
+        m.unlock();
+        const timespec t = {0, ns};
+        nanosleep(&t, nullptr);
+        m.lock();
+        depth = had;
+    }
+};
+thread_local int big_lock::depth = 0;
+
 struct world {
-    std::recursive_mutex lock;
+    big_lock lock;
+    std::condition_variable_any polled; /* a kernel that waits was queued */
+    bool driven = false;
+    int next_queue = 0;
+    uint64_t tickets = 0;
+    std::set<std::string> loaded; /* kernels that were launched before */
     std::map<uintptr_t, region> device_memory, pinned;
     std::set<emu_stream *> streams;
     std::set<emu_event *> events;
@@ -86,12 +123,23 @@ cudaError_t say(cudaError_t e)
     return e;
 }
 
+/* LS_EMU_FAIL=NAME:N: the N-th call of that name fails. */
+bool fails_on_request(const char *name)
+{
+    static const char *const text = getenv("LS_EMU_FAIL");
+    static const char *const colon = text ? strchr(text, ':') : nullptr;
+    static long left = colon ? strtol(colon + 1, nullptr, 10) : 0;
+    if (!colon || left <= 0 || strncmp(name, text, (size_t)(colon - text)) != 0 || name[colon - text]) return false;
+    return !--left;
+}
+
 /* What a call gives before it does anything: an ordered failure, a broken device. */
 cudaError_t gate(const char *name)
 {
     /* as with the driver: a process that used it leaves children that cannot */
     static const pid_t first = getpid();
     if (getpid() != first) return cudaErrorInitializationError;
+    if (fails_on_request(name)) return cudaErrorUnknown;
     if (w().broken != cudaSuccess) return w().broken;
     auto f = w().to_fail.find(name);
     if (f == w().to_fail.end()) return cudaSuccess;
@@ -101,19 +149,19 @@ cudaError_t gate(const char *name)
     return e;
 }
 
-#define ENTER                                             \
-    std::lock_guard<std::recursive_mutex> hold(w().lock); \
-    do {                                                  \
-        const cudaError_t at_gate = gate(__func__);       \
-        if (at_gate != cudaSuccess) return say(at_gate);  \
+#define ENTER                                            \
+    std::lock_guard<big_lock> hold(w().lock);            \
+    do {                                                 \
+        const cudaError_t at_gate = gate(__func__);      \
+        if (at_gate != cudaSuccess) return say(at_gate); \
     } while (0)
 
 } // namespace
 
 struct emu_stream {
     std::deque<op> row;
-    bool blocking = true;
-    int device = 0;
+    bool blocking = true, dying = false;  /* dying: destroyed with work in its row */
+    int device = 0, queue = 0, polls = 0; /* polls: kernels that wait, in its row */
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     std::thread::id capturer;
@@ -143,7 +191,7 @@ emu_stream *default_stream()
 bool good(emu_stream *&s)
 {
     if (!s) s = default_stream();
-    return s == default_stream() || w().streams.count(s);
+    return s == default_stream() || (w().streams.count(s) && !s->dying);
 }
 
 /* ---- running ---- */
@@ -169,47 +217,146 @@ struct while_running {
     }
 };
 
-void run_until(std::shared_ptr<event_state> e, uint64_t turn);
+bool step(emu_stream *s);
 
-/* The first operation of the row; what it waits for, first. */
-void run_one(emu_stream *s)
+/* The stream whose turn it is in this one's hardware queue: that of the oldest operation (LS_EMU_QUEUES; 0: a queue for each). */
+emu_stream *turn_of(emu_stream *s)
+{
+    if (setting("LS_EMU_QUEUES", 0) <= 0) return s;
+    emu_stream *first = s;
+    for (emu_stream *o : w().streams)
+        if (o->queue == s->queue && !o->row.empty() && o->row.front().ticket < first->row.front().ticket) first = o;
+    return first;
+}
+
+/* Until the record has run. */
+bool step_record(const event_state &e, uint64_t turn)
+{
+    auto record = e.waiting.find(turn);
+    return record != e.waiting.end() && step(record->second);
+}
+
+void pop(emu_stream *s)
+{
+    if (s->row.front().over) s->polls--;
+    s->row.pop_front();
+    if (!s->dying || !s->row.empty()) return;
+    w().streams.erase(s);
+    delete s;
+}
+
+void run_front(emu_stream *s)
 {
     op o = std::move(s->row.front());
-    s->row.pop_front();
-    if (w().broken != cudaSuccess) { /* nothing runs any more, and nobody waits for ever */
-        if (o.event && o.records) o.event->waiting.erase(o.turn);
-        return;
-    }
-    if (o.event && !o.records) return run_until(o.event, o.turn);
-    if (o.event) {
+    pop(s);
+    if (o.event) { /* a record */
         o.event->waiting.erase(o.turn);
         o.event->at = now();
         return;
     }
+    if (w().broken != cudaSuccess) return;
     while_running open;
     o.run();
 }
 
-/* A copy: the one that was passed may be dropped by what runs. */
-void run_until(std::shared_ptr<event_state> e, uint64_t turn) // NOLINT(performance-unnecessary-value-param)
+/* Runs one operation of what keeps this stream: its first one, or what that waits for. False: nothing can run now. */
+bool step(emu_stream *s)
 {
-    for (;;) {
-        auto record = e->waiting.find(turn);
-        if (record == e->waiting.end()) return;
-        run_one(record->second);
+    if (s->row.empty()) return false;
+    emu_stream *turn = turn_of(s);
+    if (turn != s) return step(turn);
+    op &o = s->row.front();
+    if (o.event && !o.records) {
+        std::shared_ptr<event_state> e = o.event;
+        if (e->waiting.count(o.turn)) return step_record(*e, o.turn);
+        pop(s);
+        return true;
     }
+    if (o.over) {
+        int (*over)(void *) = o.over;
+        void *arg = o.arg;
+        if (w().broken == cudaSuccess) { /* else nobody waits any more */
+            while_running open;
+            if (!over(arg)) return false;
+        }
+        pop(s);
+        return true;
+    }
+    run_front(s);
+    return true;
 }
 
+/* What could not be run now: others get the lock, and peers the time. */
+struct patience {
+    long ns = 10000;
+    void wait()
+    {
+        w().lock.let_go(ns);
+        if (ns < 500000) ns *= 2;
+    }
+    void progress() { ns = 10000; }
+};
+
+void run_until(std::shared_ptr<event_state> e, uint64_t turn) // NOLINT(performance-unnecessary-value-param): kept
+{
+    patience p;
+    while (e->waiting.count(turn))
+        if (step_record(*e, turn)) p.progress();
+        else p.wait();
+}
+
+bool alive(emu_stream *s)
+{
+    return s == default_stream() || w().streams.count(s);
+}
+
+/* Until what is in the row now has run. */
 void drain(emu_stream *s)
 {
-    while (!s->row.empty()) run_one(s);
+    patience p;
+    const uint64_t last = s->row.empty() ? 0 : s->row.back().ticket;
+    while (alive(s) && !s->row.empty() && s->row.front().ticket <= last)
+        if (step(s)) p.progress();
+        else p.wait();
 }
 
 void drain_all(bool blocking_only)
 {
     drain(default_stream());
+    const std::vector<emu_stream *> all(w().streams.begin(), w().streams.end());
+    for (emu_stream *s : all)
+        if (w().streams.count(s) && s->device == current_device && (s->blocking || !blocking_only)) drain(s);
+}
+
+/* Calls that may wait for everything the device runs, on request: LS_EMU_SYNC is a list of their names, or "all". */
+void may_sync(const char *name)
+{
+    const char *list = getenv("LS_EMU_SYNC");
+    if (!list || !*list || w().running) return;
     for (emu_stream *s : w().streams)
-        if (s->blocking || !blocking_only) drain(s);
+        if (s->capture != cudaStreamCaptureStatusNone) return;
+    if (strcmp(list, "all") != 0 && !strstr(list, name)) return;
+    drain_all(false);
+}
+
+/* Runs kernels that wait for other processes, and what is before them. */
+void drive()
+{
+    w().lock.lock();
+    for (;;) {
+        bool any = false, moved = false;
+        const std::vector<emu_stream *> all(w().streams.begin(), w().streams.end());
+        for (emu_stream *s : all) {
+            if (!w().streams.count(s) || !s->polls) continue;
+            any = true;
+            if (step(s)) moved = true;
+        }
+        if (!any) {
+            std::unique_lock<big_lock> held(w().lock, std::adopt_lock);
+            w().polled.wait(held);
+            held.release();
+        } else w().lock.let_go(moved ? 1 : 50000);
+    }
 }
 
 cudaError_t put(emu_stream *s, op o)
@@ -222,8 +369,10 @@ cudaError_t put(emu_stream *s, op o)
     if (s == default_stream())
         for (emu_stream *other : w().streams)
             if (other->blocking) drain(other);
+    o.ticket = ++w().tickets;
+    if (o.over) s->polls++;
     s->row.push_back(std::move(o));
-    if (setting("LS_EMU_EAGER", 0)) drain(s);
+    while (setting("LS_EMU_EAGER", 0) && step(s)) continue;
     return cudaSuccess;
 }
 
@@ -321,7 +470,7 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaGetLastError(void)
 {
     const cudaError_t e = last_error;
-    std::lock_guard<std::recursive_mutex> hold(w().lock);
+    std::lock_guard<big_lock> hold(w().lock);
     last_error = w().broken;
     return e;
 }
@@ -438,6 +587,7 @@ cudaError_t cudaMalloc(void **p, size_t nbytes)
     ENTER;
     const cudaError_t e = unsafe_now();
     if (e != cudaSuccess) return say(e);
+    may_sync(__func__);
     const size_t total = (size_t)setting("LS_EMU_MEMORY", 8LL << 30), used = w().used[current_device];
     if (used > total || nbytes > total - used) return say(cudaErrorMemoryAllocation);
     const bool mapped = setting("LS_EMU_PROTECT", 0) != 0;
@@ -484,6 +634,7 @@ cudaError_t cudaFree(void *p)
 cudaError_t cudaHostAlloc(void **p, size_t nbytes, unsigned)
 {
     ENTER;
+    may_sync(__func__);
     void *m = nullptr;
     if (posix_memalign(&m, 4096, nbytes ? nbytes : 1) != 0) return say(cudaErrorMemoryAllocation);
     memset(m, 0xff, nbytes);
@@ -513,6 +664,7 @@ cudaError_t cudaHostRegister(void *p, size_t nbytes, unsigned)
 {
     ENTER;
     if (!p || !nbytes) return say(cudaErrorInvalidValue);
+    may_sync(__func__);
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)p / page * page;
     for (const auto &other : w().pinned) { /* pages are what is registered */
         const uintptr_t begin = other.first / page * page, end = other.first + other.second.nbytes;
@@ -552,6 +704,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t nbytes, enum cudaMemcpyKind kind, cudaStream_t s)
 {
+    if (!nbytes) return cudaSuccess; /* nothing is queued, and nobody waits */
     ENTER;
     if (!good(s)) return say(cudaErrorInvalidResourceHandle);
     if (!kind_fits(dst, src, kind) || !inside(dst, nbytes) || !inside(src, nbytes)) return say(cudaErrorInvalidValue);
@@ -596,7 +749,7 @@ cudaError_t cudaMemset(void *p, int byte, size_t nbytes)
 
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value)
 {
-    std::lock_guard<std::recursive_mutex> hold(w().lock);
+    std::lock_guard<big_lock> hold(w().lock);
     if (what == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
     if (what != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > 227 << 10)
         return say(cudaErrorInvalidValue);
@@ -607,7 +760,7 @@ cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int v
 cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t smem, cudaStream_t s,
                        emu_body body) // NOLINT(performance-unnecessary-value-param): it is kept
 {
-    std::lock_guard<std::recursive_mutex> hold(w().lock);
+    std::lock_guard<big_lock> hold(w().lock);
     const cudaError_t at_gate = gate("launch");
     if (at_gate != cudaSuccess) return say(at_gate);
     if (!good(s)) return say(cudaErrorInvalidResourceHandle);
@@ -618,6 +771,7 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
         return say(cudaErrorInvalidConfiguration);
     if (smem > (size_t)(limit == w().shared_limit.end() ? 48 << 10 : limit->second)) return say(cudaErrorInvalidValue);
     w().launches++;
+    if (w().loaded.insert(name).second) may_sync("launch"); /* its code is loaded now */
     return say(put_work(s, [=] { emu_run_grid(name, grid, block, smem, body); }));
 }
 
@@ -629,6 +783,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
     emu_stream *made = new emu_stream();
     made->blocking = !(flags & cudaStreamNonBlocking);
     made->device = current_device;
+    const int queues = (int)setting("LS_EMU_QUEUES", 0);
+    made->queue = queues > 0 ? w().next_queue++ % queues : 0;
     w().streams.insert(made);
     *s = made;
     return cudaSuccess;
@@ -655,8 +811,10 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
     ENTER;
-    if (!w().streams.count(s)) return say(cudaErrorInvalidResourceHandle);
-    drain(s);
+    if (!w().streams.count(s) || s->dying) return say(cudaErrorInvalidResourceHandle);
+    while (!s->polls && step(s)) continue;
+    s->dying = true; /* as CUDA has it: returns at once; what is queued runs all the same */
+    if (!s->row.empty()) return cudaSuccess;
     w().streams.erase(s);
     delete s;
     return cudaSuccess;
@@ -686,7 +844,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
     const cudaError_t e = not_while_capturing(s);
     if (e != cudaSuccess) return say(e);
     if (s->row.empty()) return cudaSuccess;
-    run_one(s);
+    (void)step(s);
     return cudaErrorNotReady;
 }
 
@@ -783,7 +941,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     if (!w().events.count(e)) return say(cudaErrorInvalidResourceHandle);
     if (e->state->captured) return say(cudaErrorCapturedEvent);
     if (e->state->passed()) return cudaSuccess;
-    run_one(e->state->waiting.rbegin()->second);
+    (void)step(e->state->waiting.rbegin()->second);
     return cudaErrorNotReady;
 }
 
@@ -842,6 +1000,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
 {
     ENTER;
+    may_sync(__func__);
     *x = new emu_graph_exec();
     (*x)->row = std::make_shared<std::vector<op>>(g->row);
     w().n_graph++;
@@ -868,6 +1027,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t s)
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x)
 {
     ENTER;
+    may_sync(__func__);
     w().n_graph--;
     delete x;
     return cudaSuccess;
@@ -888,24 +1048,59 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t g, void **, size_t *n)
     return cudaSuccess;
 }
 
+/* ---- for libraries that put kernels of their own on streams ---- */
+
+cudaError_t emu_stream_poll(cudaStream_t s, int (*over)(void *), void *arg)
+{
+    ENTER;
+    if (!good(s)) return say(cudaErrorInvalidResourceHandle);
+    if (s->capture != cudaStreamCaptureStatusNone) return say(cudaErrorStreamCaptureUnsupported);
+    op o;
+    o.over = over;
+    o.arg = arg;
+    const cudaError_t e = put(s, std::move(o));
+    if (!w().driven) {
+        w().driven = true;
+        std::thread(drive).detach();
+    }
+    w().polled.notify_all();
+    return say(e);
+}
+
+void emu_sync_point(const char *name)
+{
+    std::lock_guard<big_lock> hold(w().lock);
+    may_sync(name);
+}
+
+int emu_holds(const void *p, size_t nbytes)
+{
+    std::lock_guard<big_lock> hold(w().lock);
+    for (auto *kind : {&w().device_memory, &w().pinned}) {
+        auto i = holder(*kind, p);
+        if (i != kind->end()) return (uintptr_t)p + nbytes <= i->first + i->second.nbytes;
+    }
+    return 0;
+}
+
 /* ---- for tests ---- */
 
 void emu_fail(const char *name, cudaError_t e, int after)
 {
-    std::lock_guard<std::recursive_mutex> hold(w().lock);
+    std::lock_guard<big_lock> hold(w().lock);
     w().to_fail[name] = {e, after};
 }
 
 void emu_break(cudaError_t e)
 {
-    std::lock_guard<std::recursive_mutex> hold(w().lock);
+    std::lock_guard<big_lock> hold(w().lock);
     w().broken = e;
     if (e == cudaSuccess) last_error = e;
 }
 
 emu_counts emu_count(void)
 {
-    std::lock_guard<std::recursive_mutex> hold(w().lock);
+    std::lock_guard<big_lock> hold(w().lock);
     emu_counts c = {};
     c.allocations = (int)w().device_memory.size();
     c.pinned = (int)w().pinned.size();

@@ -8,7 +8,14 @@
  *   LS_EMU_MEMORY   bytes each has (8 GiB)
  *   LS_EMU_ORDER    a number: threads and blocks run in a shuffled order, so that races show
  *   LS_EMU_PROTECT  1: device memory cannot be touched outside operations; the host that tries gets SIGSEGV
- *   LS_EMU_EAGER    1: streams are not lazy (to debug) */
+ *   LS_EMU_EAGER    1: streams are not lazy (to debug)
+ *   LS_EMU_FAIL     NAME:N: the N-th call of this function in a process fails (cudaErrorUnknown)
+ *   LS_EMU_QUEUES   hardware queues of a device (CUDA_DEVICE_MAX_CONNECTIONS; 0: one for each stream). Streams share them in turn: what is
+ *                   queued later in any of them stands behind a kernel that waits
+ *   LS_EMU_SYNC     calls that wait until the device is idle, besides cudaFree, cudaFreeHost, cudaHostUnregister and
+ *                   cudaDeviceSynchronize, which do always. CUDA may in all of these, at times: cudaMalloc, cudaHostAlloc,
+ *                   cudaHostRegister, cudaGraphInstantiate, cudaGraphExecDestroy, launch (the first of a kernel: its code is loaded
+ *                   then), join (of a library's group); all */
 #ifndef LS_EMU_RUNTIME_H
 #define LS_EMU_RUNTIME_H
 
@@ -176,6 +183,16 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t x, cudaStream_t s);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t x);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphGetNodes(cudaGraph_t g, void **nodes, size_t *n); /* nodes: NULL, the number alone */
+
+/* ---- for libraries that put kernels of their own on streams (tests/fake_nccl finds these with dlsym) ---- */
+#define EMU_SHOWN __attribute__((visibility("default")))
+/* A kernel that waits for other processes: asked in its stream's turn until it is over (not 0), with the emulator's lock held. The stream,
+ * and what shares its hardware queue, stands still until then; the host does not. */
+EMU_SHOWN cudaError_t emu_stream_poll(cudaStream_t s, int (*over)(void *), void *arg);
+EMU_SHOWN void emu_sync_point(const char *name); /* LS_EMU_SYNC */
+EMU_SHOWN int emu_holds(const void *p,
+                        size_t nbytes);  /* whether these bytes are in one piece of memory the device reaches */
+EMU_SHOWN void emu_break(cudaError_t e); /* see below */
 
 /* ---- for tests ---- */
 /* The call `name` ("cudaMalloc") gives `e` once, after `after` good calls. */

@@ -1,0 +1,24 @@
+/* look.h - whether there is a GPU that this program can use.
+ *
+ * A child process loads the plugin, creates the context of the device and ends with the answer. The caller loads nothing and creates no
+ * context: it may still fork workers (a context does not survive a fork), and a run on the CPU does not carry CUDA's libraries. */
+#ifndef LS_COMPUTE_LOOK_H
+#define LS_COMPUTE_LOOK_H
+
+#include "core/device.h"
+
+#include <stdbool.h>
+
+#define LS_LOOK_WORDS 256
+
+typedef struct ls_look {
+    bool there;
+    ls_device_info info;     /* of the device of this local rank, when there */
+    char why[LS_LOOK_WORDS]; /* not there: the reason, one line              */
+} ls_look;
+
+/* The device that "cuda" would open for the worker local_rank of this host. Waits at most a minute for the driver. Call it before this
+ * process has threads. */
+void ls_gpu_look(int local_rank, ls_look *out);
+
+#endif

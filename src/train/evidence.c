@@ -1,0 +1,141 @@
+#include "train/evidence.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+struct ls_evidence {
+    ls_evidence_row row[LS_EVIDENCE_MAX];
+    int n;
+    double limit;       /* seconds          */
+    _Atomic double end; /* on ls_now's clock */
+    pthread_t thread;
+    bool joined;
+};
+
+/* A program with its output in a file, in a process group of its own; posix_spawn, because a fork of a process with a GPU's mappings takes
+ * long. 0 or errno. */
+static int start(const ls_evidence_row *r, const char *file, pid_t *pid)
+{
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attr;
+    sigset_t none, pipe;
+    char *argv[LS_EVIDENCE_WORD + 1] = {0};
+    for (int i = 0; i < LS_EVIDENCE_WORD && r->word[i]; i++) argv[i] = (char *)(uintptr_t)r->word[i];
+    sigemptyset(&none);
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&files, 1, file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    posix_spawn_file_actions_addopen(&files, 2, "/dev/null", O_WRONLY, 0);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &pipe);
+    posix_spawnattr_setpgroup(&attr, 0);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+    const int code = posix_spawnp(pid, argv[0], &files, &attr, argv, environ);
+    posix_spawnattr_destroy(&attr);
+    posix_spawn_file_actions_destroy(&files);
+    return code;
+}
+
+/* Whether it has ended by itself, and how. After the limit it is killed; one that even then does not end is left. */
+static bool ended(const ls_evidence *e, pid_t pid, int *status)
+{
+    for (bool killed = false;;) {
+        const pid_t got = waitpid(pid, status, WNOHANG);
+        if (got == pid || (got < 0 && errno != EINTR)) return got == pid && !killed;
+        const double over = ls_now() - e->end;
+        if (over > 1) return false;
+        if (over > 0 && !killed) {
+            kill(-pid, SIGKILL);
+            killed = true;
+        }
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+}
+
+static void judge(ls_evidence_row *r, const char *file, int status)
+{
+    struct stat s;
+    if (!WIFEXITED(status)) snprintf(r->result, sizeof r->result, "ended by signal %d", WTERMSIG(status));
+    else if (WEXITSTATUS(status)) snprintf(r->result, sizeof r->result, "exit code %d", WEXITSTATUS(status));
+    else if (stat(file, &s) || !s.st_size) snprintf(r->result, sizeof r->result, "printed nothing");
+    else if (rename(file, r->path))
+        snprintf(r->result, sizeof r->result, "cannot write its file: %.60s", strerror(errno));
+    else snprintf(r->result, sizeof r->result, "ok");
+}
+
+static void run(ls_evidence *e, ls_evidence_row *r)
+{
+    char file[sizeof r->path + 8];
+    pid_t pid = 0;
+    int status = 0;
+    snprintf(file, sizeof file, "%s.tmp", r->path);
+    const int code = ls_now() < e->end ? start(r, file, &pid) : ETIMEDOUT;
+    if (code == ENOENT) snprintf(r->result, sizeof r->result, "not installed");
+    else if (code == ETIMEDOUT) snprintf(r->result, sizeof r->result, "not run: no time left of %g s", e->limit);
+    else if (code) snprintf(r->result, sizeof r->result, "does not start: %.60s", strerror(code));
+    else if (!ended(e, pid, &status)) snprintf(r->result, sizeof r->result, "no answer in %g s", e->limit);
+    else judge(r, file, status);
+    if (strcmp(r->result, "ok") && unlink(file) && errno != ENOENT) return; /* a folder that cannot be written: said */
+}
+
+static void *run_all(void *arg)
+{
+    ls_evidence *e = arg;
+    for (int i = 0; i < e->n; i++) run(e, &e->row[i]);
+    return NULL;
+}
+
+void ls_evidence_begin(ls_evidence **out, const ls_evidence_row *row, int n, double seconds)
+{
+    ls_evidence *e = ls_alloc(sizeof *e);
+    *out = NULL;
+    if (!e) return;
+    e->n = n < LS_EVIDENCE_MAX ? n : LS_EVIDENCE_MAX;
+    memcpy(e->row, row, (size_t)e->n * sizeof *row);
+    e->limit = seconds;
+    e->end = ls_now() + seconds;
+    sigset_t all, was; /* signals are for the threads that know them */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &was);
+    const int code = pthread_create(&e->thread, NULL, run_all, e);
+    pthread_sigmask(SIG_SETMASK, &was, NULL);
+    if (code) ls_free(e);
+    else *out = e;
+}
+
+const ls_evidence_row *ls_evidence_end(ls_evidence *e, int *n)
+{
+    *n = 0;
+    if (!e) return NULL;
+    if (!e->joined) pthread_join(e->thread, NULL);
+    e->joined = true;
+    *n = e->n;
+    return e->row;
+}
+
+void ls_evidence_destroy(ls_evidence **ep)
+{
+    int n;
+    if (*ep) (*ep)->end = ls_now(); /* what still runs is not waited for */
+    (void)ls_evidence_end(*ep, &n);
+    ls_free(*ep);
+    *ep = NULL;
+}

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# --device auto, the default: CUDA where the (emulated) device is there, else the CPU; the first line says which and why, once; workers agree;
+# 16-bit DeepSpeed JSONs; LS_DEVICE; a device that was asked for and is not there is refused.
+. "$(dirname "$0")/../lib.sh"
+unset LS_DEVICE
+emu=${LS_BUILD:-$LS_SOURCE/build}/emu
+[ -f "$emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
+export XDG_CACHE_HOME=$SCRATCH/cache LS_GEMM_TUNE=0
+cd "$SCRATCH" || exit 1
+mkdir d none && tokens d/train.bin 2000 && tokens d/val.bin 200 2
+base=(train --data d --model tiny --num_layers 1 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 2)
+# t NAME VARIABLES -- OPTIONS: a run into NAME, stdout and stderr together in NAME.log
+t() {
+  local name=$1 vars=()
+  shift
+  while [ "$1" != -- ]; do vars+=("$1"); shift; done
+  shift
+  timeout -k 5 120 env "${vars[@]}" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$name" "$@" >"$name.log" 2>&1 || bad "$name: exit code $?: $(tail -n 3 "$name.log")"
+}
+first() { [ "$(head -n 1 "$1.log")" = "$2" ] || bad "$1: the first line is '$(head -n 1 "$1.log")', not '$2'"; }
+once() { [ "$(grep -c '^device: ' "$1.log")" = 1 ] || bad "$1: $(grep -c '^device: ' "$1.log") lines of the device"; }
+# metric NAME KEY: lockstep.KEY of a run's metrics
+metric() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/training_metrics.json"))["lockstep"][sys.argv[2]])' "$1" "$2"; }
+is() { [ "$1" = "$2" ] || bad "'$1' is not '$2' ($3)"; }
+
+# --- one worker ---
+t no-plugin LS_PLUGIN_DIR="$SCRATCH/none" --
+first no-plugin "device: CPU (no CUDA plugin: there is no lockstep_cuda.so in LS_PLUGIN_DIR ($SCRATCH/none))"
+is "$(metric no-plugin device) $(metric no-plugin precision)" "cpu fp32" "no plugin"
+t no-device LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 --
+grep -q '^device: CPU (there is no CUDA device: ' <(head -n 1 no-device.log) || bad "no device: $(head -n 1 no-device.log)"
+t old LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=-1 --
+grep -q '^device: CPU (the NVIDIA driver is too old' <(head -n 1 old.log) || bad "an old driver: $(head -n 1 old.log)"
+t gpu LS_PLUGIN_DIR="$emu" --
+first gpu "device: CUDA, emulated device (1 of 1 visible)"
+once gpu
+is "$(metric gpu device) $(metric gpu precision)" "cuda bf16" "a device"
+is "$(metric gpu device_choice)" "CUDA, emulated device (1 of 1 visible)" "the choice in the metrics"
+t asked LS_PLUGIN_DIR="$emu" -- --device cuda # the same run, asked for
+same gpu/epoch-1/model.safetensors asked/epoch-1/model.safetensors
+grep -q '^device: ' asked.log && bad "a device that was asked for is announced"
+t ref LS_PLUGIN_DIR="$emu" -- --compute cpu-ref
+first ref "device: CPU (for --compute)"
+
+# --- who says it: the command line, then LS_DEVICE, then auto ---
+t variable LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu --
+is "$(metric variable device)" cpu LS_DEVICE
+t flag LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu -- --device auto
+is "$(metric flag device)" cuda "--device over LS_DEVICE"
+expect 2 "LS_DEVICE is 'moon' and must be cpu, cuda" env LS_DEVICE=moon "$LOCKSTEP" "${base[@]}"
+expect 0 "device  *cpu  *environment (LS_DEVICE)" env LS_DEVICE=cpu "$LOCKSTEP" "${base[@]}" --print_config
+expect 0 "device  *cuda  *default (auto: CUDA, emulated device (1 of 1 visible))" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --print_config
+grep -q '^device: ' err && bad "--print_config has the line, too"
+expect 0 "auto: CPU (no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --print_config --json
+python3 -c 'import json; d = json.load(open("out"))["device"]; assert d["value"] == "cpu" and d["source"] == "default", d' || bad "--print_config --json"
+
+# --- asked for and not there ---
+expect 2 "there is no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 "$LOCKSTEP" "${base[@]}" --device cuda
+expect 2 "there is no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 LS_DEVICE=cuda "$LOCKSTEP" "${base[@]}"
+expect 2 "does not exist (LS_PLUGIN_DIR)" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --device cuda
+
+# --- 16 bits of a DeepSpeed JSON ---
+for p in bf16 fp16; do
+  echo "{\"train_micro_batch_size_per_gpu\": 1, \"$p\": {\"enabled\": true}}" >$p.json
+  t $p LS_PLUGIN_DIR="$emu" -- --deepspeed_config $p.json
+  is "$(metric $p device) $(metric $p precision)" "cuda $p" "a JSON with $p"
+  expect 2 "enables $p, .*--device auto found no GPU: no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --deepspeed_config $p.json
+done
+expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json --device cpu
+expect 2 "found none: no CUDA plugin" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" -n 2 --comm nccl
+
+# --- several workers: forked ones inherit the answer, and open the device themselves ---
+t two LS_PLUGIN_DIR="$emu" -- -n 2
+first two "device: CUDA, emulated device (1 of 1 visible, shared by 2 workers)"
+once two
+grep -q 'rank=1 .*torch.cuda.current_device=0' two.log || bad "rank 1 of one GPU: $(grep rank=1 two.log)"
+t three LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=4 -- -n 3
+first three "device: CUDA, emulated device (3 of 4 visible)"
+t two-cpu LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 -- -n 2
+once two-cpu
+is "$(metric two-cpu device)" cpu "two workers"
+
+# --- workers of a launcher each look, and agree ---
+# ranks NAME DEVICES0 DEVICES1 OPTIONS: two ranks of torchrun's variables; their exit codes into NAME.codes
+ranks() {
+  local name=$1 counts=("$2" "$3") r pids=()
+  shift 3
+  for r in 0 1; do
+    RANK=$r LOCAL_RANK=$r WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 20000)) LS_PLUGIN_DIR=$emu LS_EMU_DEVICES=${counts[r]} \
+      timeout -k 5 120 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$name" "$@" >"$name.$r" 2>&1 &
+    pids+=($!)
+  done
+  for r in 0 1; do wait "${pids[r]}"; echo $?; done >"$name.codes"
+  cat "$name.0" "$name.1" >"$name.log"
+}
+ranks both 2 2
+is "$(tr '\n' ' ' <both.codes)" "0 0 " "two ranks with GPUs: $(tail -n 2 both.log)"
+first both "device: CUDA, emulated device (2 of 2 visible)"
+once both
+ranks mixed 1 0
+is "$(tr '\n' ' ' <mixed.codes)" "2 2 " "one rank without a GPU"
+is "$(grep -c 'rank 1 on .* would take the CPU (there is no CUDA device.*and 1 of 2 workers a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
+ranks neither 0 0 --deepspeed_config bf16.json
+is "$(tr '\n' ' ' <neither.codes)" "2 2 " "16 bits without a GPU"
+is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "told once: $(cat neither.log)"
+
+# --- the other commands ---
+said() { grep -q "$1" err || bad "'$1' is not on stderr: $(head -c 300 err)"; }
+cmd() { env LS_PLUGIN_DIR="$emu" timeout -k 5 300 "$LOCKSTEP" "$@" >out 2>err || bad "$1: exit code $?: $(head -c 300 err)"; }
+cmd eval --checkpoint gpu --data d --seq_length 16 --max_steps 1
+said '^device: CUDA, emulated device (1 of 1 visible)$'
+cmd bench gemm --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 1
+said '^device: CUDA'
+cmd bench gemm --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 1 --threads 1
+said '^device: CPU (for --threads)$'
+LS_PLUGIN_DIR=$emu "$LOCKSTEP" verify -n 1 --steps 1 >out 2>err & # minutes on this device: its first row is enough
+pid=$!
+await $pid grep -q '^dp .*identical' out || bad "verify: $(cat out err)"
+kill -KILL $pid 2>/dev/null
+wait $pid 2>/dev/null
+said '^device: CUDA, emulated device'
+LS_EMU_DEVICES=0 cmd verify -n 1 --steps 1 --json
+said '^device: CPU (there is no CUDA device'
+LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu >out 2>err && bad "generate without a tokenizer"
+said '^device: CUDA, emulated device'
+LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu --speculate 2 >out 2>err && bad "generate without a tokenizer"
+said '^device: CPU (for --speculate)'
+cmd doctor --device auto
+grep -q '^  default  *ok  *commands without --device compute on CUDA, emulated device' out || bad "doctor's row: $(head -n 5 out)"
+grep -q '^  device  *ok  *cuda: ' out || bad "doctor --device auto: $(tail -n 3 out)"
+done_tests

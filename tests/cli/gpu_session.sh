@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# bench/gpu_session.sh without a GPU: parts, their exit codes and files on the emulated device; cases over several ranks that agree with one
+# worker, and one that cannot; a list of targets that is longer than a pipe.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+build=${LS_BUILD:-$LS_SOURCE/build}
+[ -f "$build/emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
+session=$LS_SOURCE/bench/gpu_session.sh
+export OUT=$SCRATCH/results TMPDIR=$SCRATCH/tmp DEVICE=emu COMM=local JOBS=2 BUILD=$build BUDGET=200
+mkdir -p "$TMPDIR"
+
+# nothing is left out at random: the names are looked up in the whole list
+mkdir -p "$SCRATCH/bin" "$SCRATCH/b"
+cat >"$SCRATCH/bin/ninja" <<'N'
+#!/bin/sh
+case "$*" in
+*"-t targets"*) for t in lockstep_cuda lockstep_mpi cuda_gemm cuda_kernels; do echo "$t: phony"; done; seq -f 'file%g.o: C_COMPILER' 60000 ;;
+esac
+N
+printf '#!/bin/sh\n' >"$SCRATCH/bin/cmake"
+chmod +x "$SCRATCH/bin/"*
+PATH=$SCRATCH/bin:$PATH DEVICE=cuda BUILD=$SCRATCH/b "$session" build >"$SCRATCH/build" 2>&1 || bad "build: $(tail -n 3 "$SCRATCH/build")"
+grep -q "== built lockstep lockstep_cuda lockstep_mpi cuda_gemm cuda_kernels;" "$SCRATCH/build" || bad "build leaves targets out: $(grep built "$SCRATCH/build")"
+grep -q "== no target lockstep_nccl" "$SCRATCH/build" || bad "a target that does not exist is not reported"
+
+ONLY='^tiny-2-(ddp|pp2-gpipe|tp2)$|^torchrun-2-ddp$' "$session" nccl tiny >"$SCRATCH/nccl" 2>&1 || bad "nccl tiny: $(grep == "$SCRATCH/nccl" | head -n 9)"
+for words in "tiny-2-ddp: ok, .*: the bits of one worker" "tiny-2-tp2: ok, .*: losses within" "torchrun-2-ddp: ok" "row4: ok, 1 of 1" "4 ok, 0 FAILED" \
+  "nothing left running or in shared memory: ok"; do
+  grep -q "^== $words" "$OUT/nccl-tiny.txt" || bad "no '$words' in the summary: $(cat "$OUT/nccl-tiny.txt")"
+done
+[ -s "$OUT/nccl-tiny.tar.gz" ] || bad "no files of the cases"
+
+# what differs is found: another seed and rate for more than one worker is not the run of one worker (TRAIN_ARGS would be both's)
+cat >"$SCRATCH/other" <<O
+#!/bin/sh
+case "\$*" in *"-n 2"*) exec "$LOCKSTEP" "\$@" --seed 7 --lr 0.1 ;; esac
+exec "$LOCKSTEP" "\$@"
+O
+chmod +x "$SCRATCH/other"
+LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/bench/gpu_nccl.py" tiny --only '^tiny-2-(ddp|tp2)$' --work "$SCRATCH/w" >"$SCRATCH/differs" 2>&1
+[ $? = 1 ] || bad "losses that differ: exit code 0"
+grep -q "^== tiny-2-ddp: FAILED, .*2 of 2 losses differ" "$SCRATCH/differs" || bad "losses that differ: $(cat "$SCRATCH/differs")"
+grep -q "^== tiny-2-tp2: FAILED, .*more than 0.005" "$SCRATCH/differs" || bad "losses that are not near: $(cat "$SCRATCH/differs")"
+
+# a case that hangs is ended with its processes, and says so
+cat >"$SCRATCH/other" <<O
+#!/bin/sh
+case "\$*" in *"-n 2"*) sleep 1000 & sleep 1000 ;; esac
+exec "$LOCKSTEP" "\$@"
+O
+LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/bench/gpu_nccl.py" tiny --only '^tiny-2-ddp$' --work "$SCRATCH/w" --limit 3 >"$SCRATCH/hangs" 2>&1
+[ $? = 1 ] && grep -q "^== tiny-2-ddp: FAILED, .*has not ended" "$SCRATCH/hangs" || bad "a case that hangs: $(cat "$SCRATCH/hangs")"
+pgrep -f "sleep 1000" >/dev/null && bad "a process of a case outlived it"
+expect 2 "there is no part none" "$session" none
+done_tests

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# verify: several layouts at the same time print the rows of one after the other; a layout that hangs is a failed row, and the others go on;
+# SIGTERM ends everything; what cannot be honoured is refused.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
+export TMPDIR=$SCRATCH/tmp; mkdir -p "$TMPDIR"
+
+# rows FILE: without times
+rows() { sed 's/ *[0-9.]* s   / /' "$1"; }
+"$LOCKSTEP" verify -n 2 --steps 1 >"$SCRATCH/one" 2>&1 || bad "verify -n 2: $(tail -n 2 "$SCRATCH/one")"
+"$LOCKSTEP" verify -n 2 --steps 1 --jobs 3 >"$SCRATCH/three" 2>&1 || bad "verify --jobs 3: $(tail -n 2 "$SCRATCH/three")"
+[ "$(rows "$SCRATCH/one")" = "$(rows "$SCRATCH/three")" ] || bad "--jobs 3 prints other rows: $(diff <(rows "$SCRATCH/one") <(rows "$SCRATCH/three") | head -n 4)"
+[ "$(grep -c " local " "$SCRATCH/one")" = 39 ] || bad "$(grep -c " local " "$SCRATCH/one") rows over local, not 39"
+grep -q "^35 of 39 layouts identical, 4 within" "$SCRATCH/one" || bad "the last line: $(tail -n 1 "$SCRATCH/one")"
+
+# hang ARGS...: starts verify and stops a worker of a layout; pid and victim are set
+hang() {
+  "$LOCKSTEP" verify -n 2 --only-tp "$@" >"$SCRATCH/hang" 2>&1 &
+  pid=$!
+  victim=
+  for _ in $(seq 2000); do
+    for task in $(pgrep -P $pid); do victim=$(pgrep -P "$task" | head -n 1); [ -z "$victim" ] || break 2; done
+    sleep 0.01
+  done
+  [ -n "$victim" ] && kill -STOP "$victim" || bad "no worker was seen"
+}
+gone() { # nothing of process group or folder is left
+  for _ in $(seq 100); do kill -0 "$victim" 2>/dev/null || break; sleep 0.05; done
+  kill -0 "$victim" 2>/dev/null && { bad "worker $victim outlived $1"; kill -9 "$victim"; }
+  [ -z "$(ls "$TMPDIR")" ] || bad "$1 leaves $(ls "$TMPDIR")"
+}
+hang --timeout 10
+wait $pid
+code=$?
+[ $code = 1 ] || bad "a layout that hangs: exit code $code: $(tail -n 2 "$SCRATCH/hang")"
+grep -q "^single .*failed: no answer in 10 s" "$SCRATCH/hang" || bad "a layout that hangs has no row: $(cat "$SCRATCH/hang")"
+[ "$(grep -c ": loss\|no answer" "$SCRATCH/hang")" = 4 ] || bad "the others do not go on: $(cat "$SCRATCH/hang")"
+gone "a layout that hangs"
+
+hang --jobs 2
+kill -TERM $pid
+begin=$SECONDS
+wait $pid
+code=$?
+[ $code = 143 ] || bad "SIGTERM: exit code $code: $(tail -n 2 "$SCRATCH/hang")"
+[ $((SECONDS - begin)) -lt 20 ] || bad "SIGTERM: ended after $((SECONDS - begin)) s"
+gone SIGTERM
+
+expect 2 "add --device cuda" "$LOCKSTEP" verify --comm nccl
+expect 2 "start the workers with mpirun" "$LOCKSTEP" verify --comm mpi
+expect 2 "one of auto|local|mpi|nccl" "$LOCKSTEP" verify --comm pigeon
+expect 2 "1 to 64" "$LOCKSTEP" verify --jobs 0
+expect 2 "more than 0" "$LOCKSTEP" verify --timeout 0
+expect 2 "one layout at a time" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29555 "$LOCKSTEP" verify --jobs 2
+
+# workers that a launcher started: rank 0 prints the table
+for r in 1 0; do
+  RANK=$r WORLD_SIZE=2 LOCAL_RANK=$r MASTER_ADDR=127.0.0.1 MASTER_PORT=29556 "$LOCKSTEP" verify --only-tp >"$SCRATCH/rank$r" 2>&1 &
+done
+wait -n && wait -n || bad "verify with torchrun's variables: $(tail -n 3 "$SCRATCH"/rank?)"
+grep -q "4 of 4\|0 of 4 layouts identical, 4 within" "$SCRATCH/rank0" && [ ! -s "$SCRATCH/rank1" ] || bad "torchrun's variables: $(cat "$SCRATCH"/rank?)"
+done_tests

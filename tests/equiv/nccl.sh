@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Workers with a device each that talk over NCCL: the real program and the real plugins, on the emulated device and a stand-in for libnccl
+# that is as strict as hardware (docs/decisions/0013). Every layout has the bits of one worker (split layers: within their bound), ends by
+# itself with exit code 0, and leaves nothing behind. LS_TEST_ALL=1: more sizes, and calls that wait for an idle device.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
+export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
+[ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"
+tokens "$SCRATCH/ids.bin" 3000
+base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1
+      --global_batch_size 4 --max_steps 3 --threads 1 --device cuda --precision fp32)
+# run NAME [options]: a run into $SCRATCH/NAME that must end well, within a minute, with nothing left
+run() {
+  local name=$1 code
+  shift
+  timeout -k 5 "${LS_TEST_LIMIT:-60}" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >"$SCRATCH/$name.log" 2>&1
+  code=$?
+  [ $code = 0 ] || bad "$* ($name): exit code $code: $(tail -n 2 "$SCRATCH/$name.log")"
+  pgrep -f "checkpoint_path $SCRATCH/$name( |$)" >/dev/null && bad "$*: a worker outlived the run"
+  return $code
+}
+bits() { # NAME AS: parameters and moments of two runs
+  local f
+  for f in model optimizer; do same "$SCRATCH/$2/epoch-1/$f.safetensors" "$SCRATCH/$1/epoch-1/$f.safetensors"; done
+}
+near() { # NAME AS LIMIT: losses and norms of two runs
+  python3 - "$SCRATCH/$1/metrics.jsonl" "$SCRATCH/$2/metrics.jsonl" "$3" <<'PY' || bad "$1 and $2 are not within $3"
+import json, sys
+a, b = ([json.loads(l) for l in open(p)] for p in sys.argv[1:3])
+assert len(a) == len(b) == 3
+for x, y in zip(a, b):
+    for k in ("loss", "grad_norm"):
+        assert abs(x[k] - y[k]) <= float(sys.argv[3]) * abs(x[k]), (x["step"], k, x[k], y[k])
+PY
+}
+
+# each LIMIT: rows "OPTIONS" from stdin, over NCCL; 0: the bits of one worker
+each() {
+  local words name
+  while read -r words; do
+    name=$(echo "$words" | tr -cd 'a-z0-9')
+    # shellcheck disable=SC2086
+    run "$name" $words --comm nccl || continue
+    grep -q '"backend": *"nccl"' "$SCRATCH/$name/training_metrics.json" || bad "$words: not over NCCL"
+    if [ "$1" = 0 ]; then bits "$name" one; else near "$name" one "$1"; fi
+    rm -rf "${SCRATCH:?}/$name"
+  done
+}
+
+run one --strategy single || done_tests
+each 0 <<'E2'
+-n 2 --strategy dp
+-n 2 --strategy ddp
+-n 2 --strategy zero1
+-n 2 --strategy zero2
+-n 2 --strategy zero3
+-n 4 --strategy zero2
+-n 2 --pp 2 --schedule naive
+-n 2 --pp 2 --schedule gpipe
+-n 2 --pp 2 --schedule 1f1b
+-n 2 --pp 2 --schedule zb
+-n 2 --pp 2 --interleave 2
+-n 4 --pp 2 --strategy zero1
+E2
+each 1e-4 <<'E2'
+-n 2 --tp 2
+-n 2 --tp 2 --sequence_parallel
+-n 2 --strategy ddp --no_deterministic
+E2
+
+# As many collectives and points in the queue as GPT-2 124M has in a step (160 buckets of a million elements in each of two micro-batches,
+# some thirty points a bucket): the ring of points goes round several times
+each 0 <<'E2'
+-n 2 --strategy zero3 --bucket 1600
+-n 2 --strategy zero2 --bucket 1600 --gather_bucket 5000
+-n 2 --strategy ddp --bucket 1600
+E2
+
+# NCCL takes its calls late: the update's messages are still to be queued when the next step begins, and nobody may be ahead of them with
+# the memory they use (an operation on memory that is gone loses the device)
+FAKE_NCCL_SLOW=500 each 0 <<'E2'
+-n 2 --strategy zero1 --bucket 1600
+E2
+
+# a device whose streams share hardware queues, and one that waits until it is idle when a graph is made or code is loaded: no kernel
+# may stand in front of work that its peer needs
+LS_EMU_QUEUES=4 LS_EMU_SYNC=cudaGraphInstantiate,launch each 0 <<'E2'
+-n 2 --pp 2 --schedule gpipe
+-n 2 --pp 2 --schedule 1f1b
+E2
+
+if [ "${LS_TEST_ALL:-0}" = 1 ]; then
+  LS_EMU_QUEUES=2 LS_EMU_SYNC=all each 0 <<'E2'
+-n 2 --strategy dp
+-n 2 --strategy zero1
+-n 2 --strategy zero3
+-n 2 --pp 2 --schedule naive
+-n 2 --pp 2 --schedule zb
+-n 4 --pp 4
+-n 4 --pp 2 --strategy zero2
+E2
+  each 0 <<'E2'
+-n 4 --strategy dp
+-n 4 --strategy ddp
+-n 4 --strategy zero1
+-n 4 --strategy zero3
+-n 4 --pp 4 --schedule gpipe
+-n 4 --pp 2 --schedule zb --strategy zero3
+-n 4 --pp 2 --schedule gpipe --strategy zero2
+E2
+  each 1e-4 <<'E2'
+-n 4 --tp 4
+-n 4 --pp 2 --tp 2
+-n 4 --tp 2 --strategy zero2
+-n 4 --strategy zero2 --no_deterministic
+-n 2 --strategy zero3 --no_deterministic
+-n 4 --pp 2 --no_deterministic
+E2
+  for k in $(seq 20); do run "again$k" -n 2 --pp 2 --comm nccl && bits "again$k" one; done
+fi
+done_tests

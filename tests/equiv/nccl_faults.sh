@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Workers over NCCL (the stand-in, on the emulated device) when one of them is killed or stopped, when NCCL reports an error in the middle of a
+# step, and when its abort never comes back: everyone ends in less than 30 s, with exit code 4 and the rank's name, nothing is left, and the run
+# goes on from its checkpoint to the bits of one worker. SIGTERM saves and ends; a second one ends at once, whatever stands still.
+# ls-test: serial
+. "$(dirname "$0")/../lib.sh"
+command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
+export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
+[ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"
+tokens "$SCRATCH/ids.bin" 3000
+base=(train --train_data_path "$SCRATCH/ids.bin" --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1
+      --global_batch_size 4 --max_steps 10 --save_every 2 --threads 1 --device cuda --precision fp32 --comm_timeout 5)
+timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -n 2 "$SCRATCH/one.log")"
+
+workers() { pgrep -f "checkpoint_path $SCRATCH/$1( |$)"; }
+# start NAME [options]: in the background, until its first checkpoint; $pid
+start() {
+  name=$1
+  shift
+  "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/$name" "$@" --comm nccl >"$SCRATCH/$name.log" 2>&1 &
+  pid=$!
+}
+first_checkpoint() { await $pid [ -d "$SCRATCH/$name/step-2" ] || bad "$name: no step-2: $(tail -n 2 "$SCRATCH/$name.log")"; }
+rank() { pgrep -P $pid | sed -n "$(($1 + 1))p"; } # workers are started in the order of their ranks
+# ends CODE WORDS: the run ends by itself in time
+ends() {
+  local begin=$SECONDS code
+  while kill -0 $pid 2>/dev/null && [ $((SECONDS - begin)) -lt 30 ]; do sleep 0.1; done
+  if kill -0 $pid 2>/dev/null; then
+    bad "$name: still there after 30 s: $(tail -n 2 "$SCRATCH/$name.log")"
+    # shellcheck disable=SC2046
+    kill -9 $pid $(workers "$name") 2>/dev/null
+  fi
+  wait $pid 2>/dev/null
+  code=$?
+  [ $code = "$1" ] || bad "$name: exit code $code, expected $1: $(grep -v '^\[\|^step' "$SCRATCH/$name.log" | tail -n 2)"
+  grep -q -- "$2" "$SCRATCH/$name.log" || bad "$name: '$2' is not said: $(grep -v '^\[\|^step' "$SCRATCH/$name.log" | tail -n 3)"
+  [ -z "$(workers "$name")" ] || { bad "$name: a worker outlived the run"; workers "$name" | xargs -r kill -9; }
+}
+resumes() { # [options]: to the bits of one worker
+  local f
+  timeout -k 5 60 "$LOCKSTEP" "${base[@]}" --comm nccl --checkpoint_path "$SCRATCH/$name" --resume "$@" >"$SCRATCH/$name.log" 2>&1 ||
+    bad "$name: resume: exit code $?: $(tail -n 2 "$SCRATCH/$name.log")"
+  for f in model optimizer; do same "$SCRATCH/one/epoch-1/$f.safetensors" "$SCRATCH/$name/epoch-1/$f.safetensors"; done
+}
+
+start killed -n 2 --strategy ddp && first_checkpoint
+kill -9 "$(rank 1)"
+ends 4 "rank 1.*died by signal 9"
+resumes -n 2 --strategy ddp
+
+start stopped -n 2 --strategy zero2 && first_checkpoint
+kill -STOP "$(rank 1)"
+ends 4 "rank 1"
+
+# as 'stopped', and ncclCommAbort of the one that notices does not return
+FAKE_NCCL_HANG_ABORT=0 start hung -n 2 --strategy ddp && first_checkpoint
+kill -STOP "$(rank 1)"
+ends 4 "rank 1"
+resumes -n 2 --strategy ddp
+
+# an error that NCCL reports in the background, in the middle of a step (of the third: some dozens of groups of calls in each)
+FAKE_NCCL_FAIL=1:60 start failed -n 2 --strategy zero1
+ends 4 "rank 1.*remote process exited"
+resumes -n 2 --strategy zero1
+FAKE_NCCL_FAIL=1:20 FAKE_NCCL_HANG_ABORT=1 start pipe -n 2 --pp 2
+ends 4 "rank 1"
+
+# SIGTERM in a run that stands still (nobody limits it): the first asks, the second ends it
+FAKE_NCCL_FAIL=1:60 FAKE_NCCL_HANG_ABORT=1 start term -n 2 --strategy ddp --comm_timeout 400
+await $pid grep -q "^step 1/" "$SCRATCH/term.log"
+kill -STOP "$(rank 1)"
+sleep 1
+kill -TERM $pid
+sleep 1
+kill -TERM $pid
+ends 143 ""
+[ -z "$(ls /dev/shm/lockstep-fake-nccl-* 2>/dev/null)" ] || bad "shared memory was left behind: $(ls /dev/shm)"
+done_tests
