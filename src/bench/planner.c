@@ -88,7 +88,9 @@ static ls_status worst_worker(const search *s, ls_planned *l)
     const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
     for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
         ls_plan_memory m;
-        LS_TRY(ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, &l->cfg, rank), rank, s->q->val_seqs, &m));
+        LS_TRY(s->q->gpu
+                   ? ls_planner_memory_on(&l->cfg, s->q->gpu, rank, s->q->val_seqs, &m)
+                   : ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, &l->cfg, rank), rank, s->q->val_seqs, &m));
         if (m.total <= l->worst.total) continue;
         l->worst = m;
         l->worst_rank = rank;

@@ -58,7 +58,8 @@ typedef struct ls_planner_query {
     bool cuda; /* GPUs compute; else cores, in fp32 */
     ls_dtype dtype;
     bool precision_given, no_deterministic;
-    double tokens; /* of a whole training, for its hours and energy; 0: not asked for */
+    double tokens;   /* of a whole training, for its hours and energy; 0: not asked for */
+    ls_compute *gpu; /* open, of the cluster's kind: it knows cuDNN's working space; NULL: formulas (compute/sizes.c) */
 } ls_planner_query;
 
 /* What a whole training takes; below 0: not known. */

@@ -2,18 +2,20 @@
  *
  * Where the figures come from (docs/PLAN.md has the same table):
  *
- *   data sheet   peak FLOP/s of dense products in each precision, memory, its bandwidth, NVLink and network, board power
- *   measured     h200: products 720, attention 200 TFLOP/s in 16 bit (46 and 68 in fp32), 3.4 TB/s of memory, ramp and overheads, fitted on
- *                the parts of one step of GPT-2 124M on one H200 (docs/results/gpu_h200_2026-11-15.md: 64 x 1024, bf16); the other cases of
- *                that page are predicted, and tests/unit/test_planner.c compares them
+ *   data sheet   peak FLOP/s of dense products in each precision, memory, its bandwidth, board power; NVLink and network, of which 77 to 90 % of
+ *                one direction is taken
+ *   fitted       h200, by hand, on docs/results/gpu_h200_2026-11-15.md: products 720 and attention 200 TFLOP/s in 16 bit, 3.4 TB/s of memory and
+ *                0.9 ms a step on the parts of 64 x 1024 (GPT-2 124M, bf16); the quarter of a tile in `ramp`, 5 us a unit and the classifier's
+ *                inner dimensions on 16 x 512 and 4 x 4 x 512; fp32's 46 and 68 on 16 x 1024. Rows of that page that set no constant: gpt2-xl (it
+ *                was known when the form of the model was chosen), gpt2-xl with recomputation, fp16. `plan --measure` has not made it
  *   assumed      a100, h100, b200: of their data sheets the shares that the H200 reaches: 73 % for products (69 % in fp32), 20 % for attention
  *                (all the products' rate in fp32), 70 % of the memory's bandwidth; ramp by multiprocessors and rate
  *   fitted       v100: products on the row of 1 GPU and the link on the row of 2 of a published run (GPT-2 small with its own head, one node
  *                of V100-SXM2-16GB, 16 x 512 a step, fp16 with gradients in 16 bit, ZeRO-1: 29600.05 and 57289.31 tokens/s); the row of 4
  *                (100791.44) is predicted, and compared by the same test
  *
- * ramp: half of a tile's time, for half of the tiles: a tile of 128 x 256 has 65536 operations for each element of the inner dimension, and a
- * multiprocessor does rate / multiprocessors of them a second; a quarter of that. */
+ * ramp: a tile of 128 x 256 has 65536 operations for each element of the inner dimension, and a
+ * multiprocessor does rate / multiprocessors of them a second; a quarter of that time, as fitted above. */
 #include "bench/cluster_file.h"
 
 #include <stdio.h>
@@ -32,10 +34,9 @@ const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
 
 static const ls_cluster preset[] = {
     {.name = "v100",
-     .source = "V100-SXM2-16GB, 4 a node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data sheet; fp16 "
-               "products and the "
-               "link: fitted on a published GPT-2 run; attention, fp32 and memory rates: the shares of their peaks "
-               "that an H200 reaches",
+     .source = "V100-SXM2-16GB, 4 a node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data "
+               "sheet; fp16 products and the link: fitted on a published GPT-2 run; attention: as "
+               "products; fp32 and memory: the shares of their peaks that an H200 reaches",
      .hosts = 1,
      .devices = 4,
      .memory = 16LL << 30,
@@ -46,9 +47,9 @@ static const ls_cluster preset[] = {
      .inside = {15e-6, 33.4 * GB},
      .between = {25e-6, 10 * GB}},
     {.name = "a100",
-     .source = "A100-SXM4-80GB, 8 a node, NVLink 3, InfiniBand 200 Gb/s a GPU, 400 W. Peaks, memory, links, power: "
-               "data sheet; rates: the "
-               "shares of the peaks that an H200 reaches",
+     .source = "A100-SXM4-80GB, 8 a node, NVLink 3, InfiniBand 200 Gb/s a GPU, 400 W. Peaks, memory, "
+               "power: data sheet; links: a share of it; rates: the shares of the peaks that an H200 "
+               "reaches",
      .hosts = 1,
      .devices = 8,
      .memory = 80LL << 30,
@@ -59,9 +60,9 @@ static const ls_cluster preset[] = {
      .inside = {12e-6, 230 * GB},
      .between = {20e-6, 22 * GB}},
     {.name = "h100",
-     .source = "H100-SXM5-80GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, links, power: "
-               "data sheet; rates: the "
-               "shares of the peaks that an H200 reaches",
+     .source = "H100-SXM5-80GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, "
+               "power: data sheet; links: a share of it; rates: the shares of the peaks that an H200 "
+               "reaches",
      .hosts = 1,
      .devices = 8,
      .memory = 80LL << 30,
@@ -72,12 +73,12 @@ static const ls_cluster preset[] = {
      .inside = {10e-6, 360 * GB},
      .between = {18e-6, 45 * GB}},
     {.name = "h200",
-     .source = "H200-SXM5-141GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, links, power: "
-               "data sheet; rates: "
-               "measured, fitted on one step of GPT-2 124M on one H200 (docs/results/gpu_h200_2026-11-15.md)",
+     .source = "H200-SXM5-141GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, "
+               "power: data sheet; links: a share of it; rates: fitted by hand on runs of one H200 "
+               "(docs/results/gpu_h200_2026-11-15.md), not by plan --measure",
      .hosts = 1,
      .devices = 8,
-     .memory = 140LL << 30, /* the driver reports 143771 MiB */
+     .memory = 141LL * 1000 * 1000 * 1000,
      .rates = {{46 * TERA, 68 * TERA, 67 * TERA},
                {720 * TERA, 200 * TERA, 989.5 * TERA},
                {720 * TERA, 200 * TERA, 989.5 * TERA}},
@@ -87,12 +88,12 @@ static const ls_cluster preset[] = {
      .inside = {10e-6, 360 * GB},
      .between = {18e-6, 45 * GB}},
     {.name = "b200",
-     .source = "B200-SXM-180GB, 8 a node, NVLink 5, InfiniBand 400 Gb/s a GPU, 1000 W. Peaks, memory, links, power: "
-               "data sheet; rates: the "
-               "shares of the peaks that an H200 reaches",
+     .source = "B200-SXM-180GB, 8 a node, NVLink 5, InfiniBand 400 Gb/s a GPU, 1000 W. Peaks, memory, "
+               "power: data sheet; links: a share of it; rates: the shares of the peaks that an H200 "
+               "reaches",
      .hosts = 1,
      .devices = 8,
-     .memory = 179LL << 30, /* the driver reports 183359 MiB */
+     .memory = 180LL * 1000 * 1000 * 1000,
      .rates = LIKE_H200(75 * TERA, 2250 * TERA),
      .bandwidth = 0.7 * 8000 * GB,
      .ramp = RAMP(148, 0.728 * 2250 * TERA),

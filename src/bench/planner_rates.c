@@ -52,7 +52,7 @@ double ls_unit_work(const ls_model_config *m, int64_t B, int64_t T, ls_unit_time
 /* What a pass does: products, attention, bytes of memory that products do not hide, and the inner dimensions of its products, added up.
  *
  * Elements of (R,C) a block: 17 forward, 29 backward (norms, GELU, residuals, operands of products as far as they are not read while others
- * multiply). They are fitted with the rates on one step whose parts are known (GPT-2, 64 x 1024, docs/results: blocks 58.6 ms of products
+ * multiply). They are fitted with the H200's rates on one step whose parts are known (GPT-2, 64 x 1024, docs/results: blocks 58.6 ms of products
  * and 5.4 of norms, softmax 3.3 of the classifier's 24.6). Inner dimensions: forward C, C, C and 4C; gradients of inputs 3C, C, 4C and C; of
  * weights, which are cut along R, as much as C each; the classifier C and, for its input's gradient, V. */
 typedef struct pass_work {

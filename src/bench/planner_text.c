@@ -227,6 +227,10 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     ls_jsonw_put_str(&w, "cluster", cl->name);
     ls_jsonw_put_str(&w, "source", cl->source);
     ls_jsonw_put_int(&w, "memory_bytes", q->memory ? q->memory : cl->memory);
+    ls_jsonw_put_str(&w, "working_space_by",
+                     !q->cuda ? "cpu"
+                     : q->gpu ? "this machine's GPU"
+                              : "formulas, without cuDNN");
     ls_jsonw_put_int(&w, "fit", r->n_fit);
     ls_jsonw_put_int(&w, "do_not_fit", r->n - r->n_fit);
     ls_jsonw_put_int(&w, "cannot_be", r->n_bad);

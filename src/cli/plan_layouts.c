@@ -305,6 +305,25 @@ static ls_status check_run(const options *o)
     return st;
 }
 
+/* A GPU of this machine that is of the cluster's kind: a preset of its name, or a file that was measured on such a one. */
+static bool open_same_gpu(const ls_cluster *cl, const ls_planner_query *q, ls_compute *out)
+{
+    const ls_compute_open_opts o = {.dtype = q->dtype, .device = -1, .deterministic = !q->no_deterministic};
+    ls_device_info info = {0};
+    ls_cluster kind;
+    if (cl->cpu || ls_compute_open(out, "cuda", &o, 1) != LS_OK) {
+        ls_err_clear();
+        return false;
+    }
+    const bool known = out->device->info(out->device->ctx, &info) == LS_OK && info.name[0];
+    if (known &&
+        (strstr(cl->source, info.name) || (ls_cluster_preset_of(info.name, &kind) && !strcmp(kind.name, cl->name))))
+        return true;
+    ls_err_clear();
+    ls_compute_close(out);
+    return false;
+}
+
 static ls_status rank(const options *o)
 {
     ls_planner_query q = {.global_batch = o->global_batch,
@@ -353,6 +372,8 @@ static ls_status rank(const options *o)
         st = ls_fail(LS_E_ARG, "cluster %s has %lld places, and at most %d workers are planned for: add --workers N",
                      cl.name, (long long)places, MOST_WORKERS);
     }
+    ls_compute gpu;
+    if (st == LS_OK && open_same_gpu(&cl, &q, &gpu)) q.gpu = &gpu;
     if (st == LS_OK) st = ls_planner_search(&cl, &q, &r);
     if (st == LS_OK) {
         const int top = o->all ? 0 : (int)o->top;
@@ -367,6 +388,7 @@ static ls_status rank(const options *o)
                          r.bad[0]);
         ls_planner_result_fini(&r);
     }
+    if (q.gpu) ls_compute_close(q.gpu);
     ls_str_fini(&text);
     ls_cluster_fini(&cl);
     return st;

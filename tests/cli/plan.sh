@@ -215,6 +215,8 @@ if [ -f "$emu/lockstep_cuda.so" ]; then
   expect 2 "plan --measure, worker 0: there is no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8
   expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
   expect 0 "1e+06 tokens: [0-9.e+]* hours; energy is not known: cluster .* has no power_watts" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
+  expect 0 '"working_space_by": "this machine.s GPU"' gpu "$LOCKSTEP" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --json
+  expect 0 '"working_space_by": "formulas, without cuDNN"' gpu "$LOCKSTEP" plan --model tiny --seq-length 8 --global-batch 1 --workers 1 --cluster h200 --json
   expect 2 "--precision fp32: cluster .* has no times of it; known there: bf16" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
   for f in "--precision bf16 --grad_accum_steps 2" "-n 2 --precision fp16 --strategy ddp"; do
     gpu "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 8 --micro_batch_size_per_gpu 1 --max_steps 2 \

@@ -1,5 +1,5 @@
 /* The planner: its bytes are the run's bytes on every rank, its collectives are the run's collectives; cluster files come back as they
- * were; presets that were fitted on some runs predict others. (On GPUs: test_plugin_cuda_plan.c.) */
+ * were; presets agree with the runs that they were fitted on, and with others. (On GPUs: test_plugin_cuda_plan.c.) */
 #include "cmocka_all.h"
 #include "bench/planner.h"
 #include "bench/planner_measure.h"
@@ -210,8 +210,8 @@ static void v100_fitted_on_two_predicts_four(void **state)
     assert_true(fabs(row[2] / published[2] - 1) < 0.10);
 }
 
-/* Tokens/s of one H200 (docs/results/gpu_h200_2026-11-15.md): the least and the most that were measured, --no_deterministic. The preset's rates
- * are fitted on the parts of the first row's step; the others are predicted. */
+/* Tokens/s of one H200 (docs/results/gpu_h200_2026-11-15.md): the least and the most that were measured, --no_deterministic. The preset's constants
+ * are fitted on the first three rows and the last; the others set none (planner_presets.c). */
 static const struct h200_case {
     const char *model;
     int64_t batch;
