@@ -303,7 +303,7 @@ mps() {
 verify_as() {
     local name=$1 limit=$2
     shift 2
-    TAIL=12 try "$name" "$limit" "$LOCKSTEP" verify --jobs "${jobs:-4}" "$@"
+    TAIL=12 try "$name" "$limit" "$LOCKSTEP" verify "$@"
     note "$name: $(grep -E ' layouts identical' "$dir/$name.out" | tail -n 1)"
     cp "$dir/$name.out" "$out/$name.rows.txt" 2>/dev/null
 }

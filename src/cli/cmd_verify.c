@@ -2,6 +2,7 @@
 #include "cli/commands.h"
 
 #include "bench/verify.h"
+#include "comm/launch.h"
 #include "comm/start.h"
 #include "core/json.h"
 #include "core/stack.h"
@@ -30,9 +31,12 @@ static const ls_opt table[] = {
     {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
     {"only-tp", LS_OPT_SWITCH, offsetof(options, only_tp), NULL, NULL, "only layouts with split layers", NULL},
-    {"jobs", LS_OPT_INT, offsetof(options, jobs), "N", "1", "layouts that run at the same time", NULL},
+    {"jobs", LS_OPT_INT, offsetof(options, jobs), "N", NULL,
+     "layouts that run at the same time, each in processes of its own [CPU: 1; GPU: workers are started once and run "
+     "all layouts]",
+     NULL},
     {"timeout", LS_OPT_REAL, offsetof(options, timeout), "SECONDS", "120",
-     "a layout that takes longer is ended and has failed; under mpirun: of a collective", NULL},
+     "a layout that takes longer is ended and has failed; where workers run all layouts: of a collective", NULL},
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the table", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
@@ -124,7 +128,7 @@ static ls_status check(const options *o, const ls_start_env *e)
 {
     const bool mpi = has_launcher(e) && e->by == LS_STARTED_MPI;
     if (!(o->timeout > 0)) return ls_fail(LS_E_ARG, "--timeout %g: a number of seconds, more than 0", o->timeout);
-    if (o->jobs < 1 || o->jobs > 64) return ls_fail(LS_E_ARG, "--jobs %lld: 1 to 64", (long long)o->jobs);
+    if (o->jobs < 0 || o->jobs > 64) return ls_fail(LS_E_ARG, "--jobs %lld: 1 to 64", (long long)o->jobs);
     if (o->jobs > 1 && has_launcher(e))
         return ls_fail(LS_E_ARG, "--jobs %lld: the workers of %s run one layout at a time; leave it out",
                        (long long)o->jobs, e->words);
@@ -171,6 +175,67 @@ static const char *default_list(int n, char text[64])
     return text;
 }
 
+/* Runs all layouts and prints them; by rank 0 where workers are there. */
+static ls_status verify_and_print(const options *o, const ls_verify_opts *v)
+{
+    ls_str out = {0};
+    printer p = {.json = o->json, .opts = v};
+    ls_jsonw_init(&p.w, &out, 2);
+    ls_jsonw_open(&p.w, '{');
+    ls_jsonw_put_open(&p.w, "layouts", '[');
+    if (!o->json)
+        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
+    const ls_status st = ls_verify(v, print_row, &p);
+    ls_jsonw_close(&p.w);
+    ls_jsonw_put_int(&p.w, "identical", p.n_identical);
+    ls_jsonw_put_int(&p.w, "within", p.n_within);
+    ls_jsonw_put_int(&p.w, "of", p.n);
+    ls_jsonw_close(&p.w);
+    if (o->json) puts(out.data ? out.data : "");
+    else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
+    else printf("%d of %d layouts identical\n", p.n_identical, p.n);
+    ls_str_fini(&out);
+    fflush(stdout); /* closing has a limit */
+    return st;
+}
+
+typedef struct together {
+    const options *o;
+    const ls_verify_opts *v;
+} together;
+
+static ls_status together_worker(void *ctx, ls_comm *comm, int n_core)
+{
+    const together *t = ctx;
+    ls_verify_opts v = *t->v;
+    (void)n_core;
+    v.comm = comm;
+    v.jobs = 1;
+    ls_comm_set_limit(comm, t->o->timeout);
+    return ls_comm_rank(comm) ? verify_quietly(&v) : verify_and_print(t->o, &v);
+}
+
+static void together_report(void *ctx, int rank, ls_status st)
+{
+    (void)ctx;
+    if (st != LS_OK && *ls_err_words())
+        fprintf(stderr, "lockstep: rank %d: %s: %s\n", rank, cli_status_words(st), ls_err_words());
+}
+
+/* Workers are started once and run one layout after the other. */
+static ls_status verify_together(const options *o, const ls_verify_opts *v)
+{
+    together t = {o, v};
+    int most = 1;
+    for (int i = 0; i < v->n_world; i++) most = v->world[i] > most ? v->world[i] : most;
+    return ls_launch_local(&(ls_launch){.n = most,
+                                        .arena_nbytes = (size_t)1 << 34,
+                                        .pin = false,
+                                        .body = together_worker,
+                                        .report = together_report,
+                                        .ctx = &t});
+}
+
 ls_status cmd_verify(int argc, char **argv)
 {
     options o = {0};
@@ -185,9 +250,8 @@ ls_status cmd_verify(int argc, char **argv)
             "micro-batches, and compares losses, gradients and weights with one worker, bit by bit. Layers that are "
             "split (tp 2 and 4)\n"
             "change the order of sums: over 20 steps their losses stay within 1e-5 and their gradients within 1e-4\n"
-            "(2s: with --sequence_parallel). With 16-bit operations the bounds are 5e-3 and 5e-2. Each layout has "
-            "processes of "
-            "its own.",
+            "(2s: with --sequence_parallel). With 16-bit operations the bounds are 5e-3 and 5e-2. On a "
+            "CPU each layout has processes of its own.",
             table, N_OPT);
         return LS_OK;
     }
@@ -196,7 +260,7 @@ ls_status cmd_verify(int argc, char **argv)
     ls_verify_opts v = {.steps = (int)o.steps,
                         .seed = (uint64_t)o.seed,
                         .only_tp = o.only_tp,
-                        .jobs = (int)o.jobs,
+                        .jobs = o.jobs ? (int)o.jobs : 1,
                         .limit = o.timeout,
                         .precision = o.precision,
                         .comm_name = o.comm};
@@ -216,24 +280,7 @@ ls_status cmd_verify(int argc, char **argv)
         return st;
     }
     cli_say_device(&device);
-    ls_str out = {0};
-    printer p = {.json = o.json, .opts = &v};
-    ls_jsonw_init(&p.w, &out, 2);
-    ls_jsonw_open(&p.w, '{');
-    ls_jsonw_put_open(&p.w, "layouts", '[');
-    if (!o.json)
-        printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
-    st = ls_verify(&v, print_row, &p);
-    ls_jsonw_close(&p.w);
-    ls_jsonw_put_int(&p.w, "identical", p.n_identical);
-    ls_jsonw_put_int(&p.w, "within", p.n_within);
-    ls_jsonw_put_int(&p.w, "of", p.n);
-    ls_jsonw_close(&p.w);
-    if (o.json) puts(out.data ? out.data : "");
-    else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
-    else printf("%d of %d layouts identical\n", p.n_identical, p.n);
-    ls_str_fini(&out);
-    fflush(stdout); /* closing has a limit */
+    st = !o.jobs && !v.comm && device.cuda ? verify_together(&o, &v) : verify_and_print(&o, &v);
     ls_comm_close(&v.comm, st);
     return st;
 }
