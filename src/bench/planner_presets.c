@@ -74,16 +74,19 @@ static const ls_cluster preset[] = {
      .between = {18e-6, 45 * GB}},
     {.name = "h200",
      .source = "H200-SXM5-141GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, "
-               "power: data sheet; links: a share of it; rates: fitted by hand on runs of one H200 "
-               "(docs/results/gpu_h200_2026-11-15.md), not by plan --measure",
+               "power: data sheet; links: a share of it; 16-bit rates, memory, overheads: measured by plan "
+               "--measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on "
+               "docs/results/gpu_h200_2026-11-15.md",
      .hosts = 1,
      .devices = 8,
      .memory = 141LL * 1000 * 1000 * 1000,
      .rates = {{46 * TERA, 68 * TERA, 67 * TERA},
-               {720 * TERA, 200 * TERA, 989.5 * TERA},
-               {720 * TERA, 200 * TERA, 989.5 * TERA}},
-     .bandwidth = 3.4 * TERA,
-     .ramp = RAMP(132, 720 * TERA),
+               {692.9 * TERA, 234.1 * TERA, 989.5 * TERA},
+               {692.9 * TERA, 234.1 * TERA, 989.5 * TERA}},
+     .bandwidth = 3.628 * TERA,
+     .unit_overhead = 16.5e-6,
+     .step_overhead = 62.2e-6,
+     .ramp = RAMP(132, 692.9 * TERA),
      .power = 700,
      .inside = {10e-6, 360 * GB},
      .between = {18e-6, 45 * GB}},
@@ -108,8 +111,8 @@ static void take(const ls_cluster *p, ls_cluster *out)
     *out = *p;
     out->wire_bytes = 4;        /* gradients travel in fp32 */
     out->update_bytes = 4 + 24; /* gradient; master weight and moments in and out */
-    out->unit_overhead = 5e-6;
-    out->step_overhead = 0.9e-3;
+    if (!(p->unit_overhead > 0)) out->unit_overhead = 5e-6;
+    if (!(p->step_overhead > 0)) out->step_overhead = 0.9e-3;
     out->overlap = 0.9;
 }
 
