@@ -4,10 +4,8 @@
  *
  *   data sheet   peak FLOP/s of dense products in each precision, memory, its bandwidth, board power; NVLink and network, of which 77 to 90 % of
  *                one direction is taken
- *   fitted       h200, by hand, on docs/results/gpu_h200_2026-11-15.md: products 720 and attention 200 TFLOP/s in 16 bit, 3.4 TB/s of memory and
- *                0.9 ms a step on the parts of 64 x 1024 (GPT-2 124M, bf16); the quarter of a tile in `ramp`, 5 us a unit and the classifier's
- *                inner dimensions on 16 x 512 and 4 x 4 x 512; fp32's 46 and 68 on 16 x 1024. Rows of that page that set no constant: gpt2-xl (it
- *                was known when the form of the model was chosen), gpt2-xl with recomputation, fp16. `plan --measure` has not made it
+ *   measured     h200: products, attention, memory and overheads in 16 bit, by `plan --measure --device cuda` (docs/results/plan_h200_2026-11-16.md)
+ *   fitted       h200, fp32: on the row 16 x 1024 of docs/results/gpu_h200_2026-11-15.md
  *   assumed      a100, h100, b200: of their data sheets the shares that the H200 reaches: 73 % for products (69 % in fp32), 20 % for attention
  *                (all the products' rate in fp32), 70 % of the memory's bandwidth; ramp by multiprocessors and rate
  *   fitted       v100: products on the row of 1 GPU and the link on the row of 2 of a published run (GPT-2 small with its own head, one node
@@ -15,7 +13,7 @@
  *                (100791.44) is predicted, and compared by the same test
  *
  * ramp: a tile of 128 x 256 has 65536 operations for each element of the inner dimension, and a
- * multiprocessor does rate / multiprocessors of them a second; a quarter of that time, as fitted above. */
+ * multiprocessor does rate / multiprocessors of them a second; a quarter of that time, which was fitted on runs of 16 x 512 and 4 x 4 x 512 on an H200. */
 #include "bench/cluster_file.h"
 
 #include <stdio.h>

@@ -210,8 +210,8 @@ static void v100_fitted_on_two_predicts_four(void **state)
     assert_true(fabs(row[2] / published[2] - 1) < 0.10);
 }
 
-/* Tokens/s of one H200 (docs/results/gpu_h200_2026-11-15.md): the least and the most that were measured, --no_deterministic. The preset's constants
- * are fitted on the first three rows and the last; the others set none (planner_presets.c). */
+/* Tokens/s of one H200 (docs/results/gpu_h200_2026-11-15.md): the least and the most that were measured, --no_deterministic. The preset's 16-bit
+ * rates were measured, fp32's were fitted on the last row (planner_presets.c). */
 static const struct h200_case {
     const char *model;
     int64_t batch;
