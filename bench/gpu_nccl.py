@@ -534,12 +534,34 @@ def finish(case, verdict, words, seconds):
         print(f"== {case.name}: {verdict}, {many}{g['seconds']:.1f} s{', the longest' if case.count > 1 else ''}: {words}", flush=True)
 
 
+# A GPU has channels for some dozens of processes: one that comes too late is refused when it opens the device. That is tried again.
+FULL_GPU = re.compile(r"cudaSetDevice: (CUDA-capable device\(s\) is/are busy|the device has no memory for it)")
+
+
+def no_room(name):
+    try:
+        with open(os.path.join(work, "logs", f"{name}.out"), errors="replace") as f:
+            return bool(FULL_GPU.search(f.read().rsplit("\n-- ", 1)[-1]))
+    except OSError:
+        return False
+
+
+def attempt(case, name):
+    for left in (3, 2, 1, 0):
+        try:
+            return case.body(name)
+        except Failed:
+            if not left or not no_room(name) or deadline - time.monotonic() < 20:
+                raise
+            time.sleep(4 - left)
+
+
 def run_case(case, number):
     begin = time.monotonic()
     try:
         if deadline - begin < 5:
             raise Failed("left out, the time is over")
-        verdict, words = "ok", case.body(case.name if case.count == 1 else f"{case.name}-{number}")
+        verdict, words = "ok", attempt(case, case.name if case.count == 1 else f"{case.name}-{number}")
     except LeftOut as why:
         verdict, words = "left out", str(why)
     except Failed as why:
