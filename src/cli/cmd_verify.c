@@ -32,8 +32,7 @@ static const ls_opt table[] = {
     {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
     {"only-tp", LS_OPT_SWITCH, offsetof(options, only_tp), NULL, NULL, "only layouts with split layers", NULL},
     {"jobs", LS_OPT_INT, offsetof(options, jobs), "N", NULL,
-     "layouts that run at the same time, each in processes of its own [CPU: 1; GPU: workers are started once and run "
-     "all layouts]",
+     "layouts at the same time, each in its own processes; 0: start the workers once for all layouts [CPU: 1; GPU: 0]",
      NULL},
     {"timeout", LS_OPT_REAL, offsetof(options, timeout), "SECONDS", "120",
      "a layout that takes longer is ended and has failed; where workers run all layouts: of a collective", NULL},
@@ -128,7 +127,7 @@ static ls_status check(const options *o, const ls_start_env *e)
 {
     const bool mpi = has_launcher(e) && e->by == LS_STARTED_MPI;
     if (!(o->timeout > 0)) return ls_fail(LS_E_ARG, "--timeout %g: a number of seconds, more than 0", o->timeout);
-    if (o->jobs < 0 || o->jobs > 64) return ls_fail(LS_E_ARG, "--jobs %lld: 1 to 64", (long long)o->jobs);
+    if (o->jobs < 0 || o->jobs > 64) return ls_fail(LS_E_ARG, "--jobs %lld: 0 to 64", (long long)o->jobs);
     if (o->jobs > 1 && has_launcher(e))
         return ls_fail(LS_E_ARG, "--jobs %lld: the workers of %s run one layout at a time; leave it out",
                        (long long)o->jobs, e->words);
@@ -173,6 +172,13 @@ static const char *default_list(int n, char text[64])
     text[0] = '\0';
     for (int w = 1; w <= n && w <= 64; w *= 2) at += (size_t)snprintf(text + at, 64 - at, "%s%d", at ? "," : "", w);
     return text;
+}
+
+static bool jobs_given(const unsigned char *given)
+{
+    for (size_t i = 0; i < N_OPT; i++)
+        if (!strcmp(table[i].name, "jobs")) return given[i];
+    return false;
 }
 
 /* Runs all layouts and prints them; by rank 0 where workers are there. */
@@ -241,7 +247,8 @@ ls_status cmd_verify(int argc, char **argv)
     options o = {0};
     bool help = false;
     LS_TRY(ls_opt_defaults(table, N_OPT, &o));
-    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
+    unsigned char given[N_OPT] = {0};
+    LS_TRY(ls_opt_parse(table, N_OPT, &o, given, argc, argv, NULL, &help));
     if (help) {
         cli_help(
             "verify [-n LIST] [OPTIONS]",
@@ -280,7 +287,8 @@ ls_status cmd_verify(int argc, char **argv)
         return st;
     }
     cli_say_device(&device);
-    st = !o.jobs && !v.comm && device.cuda ? verify_together(&o, &v) : verify_and_print(&o, &v);
+    const bool once = jobs_given(given) ? !o.jobs : device.cuda;
+    st = once && !v.comm ? verify_together(&o, &v) : verify_and_print(&o, &v);
     ls_comm_close(&v.comm, st);
     return st;
 }

@@ -9,8 +9,8 @@ export TMPDIR=$SCRATCH/tmp; mkdir -p "$TMPDIR"
 # rows FILE: without times
 rows() { sed 's/ *[0-9.]* s   / /' "$1"; }
 "$LOCKSTEP" verify -n 2 --steps 1 >"$SCRATCH/one" 2>&1 || bad "verify -n 2: $(tail -n 2 "$SCRATCH/one")"
-"$LOCKSTEP" verify -n 2 --steps 1 --jobs 3 >"$SCRATCH/three" 2>&1 || bad "verify --jobs 3: $(tail -n 2 "$SCRATCH/three")"
-[ "$(rows "$SCRATCH/one")" = "$(rows "$SCRATCH/three")" ] || bad "--jobs 3 prints other rows: $(diff <(rows "$SCRATCH/one") <(rows "$SCRATCH/three") | head -n 4)"
+"$LOCKSTEP" verify -n 2 --steps 1 --jobs 0 >"$SCRATCH/three" 2>&1 || bad "verify --jobs 0: $(tail -n 2 "$SCRATCH/three")"
+[ "$(rows "$SCRATCH/one")" = "$(rows "$SCRATCH/three")" ] || bad "--jobs 0 prints other rows: $(diff <(rows "$SCRATCH/one") <(rows "$SCRATCH/three") | head -n 4)"
 [ "$(grep -c " local " "$SCRATCH/one")" = 39 ] || bad "$(grep -c " local " "$SCRATCH/one") rows over local, not 39"
 grep -q "^35 of 39 layouts identical, 4 within" "$SCRATCH/one" || bad "the last line: $(tail -n 1 "$SCRATCH/one")"
 
@@ -47,10 +47,10 @@ code=$?
 [ $((SECONDS - begin)) -lt 20 ] || bad "SIGTERM: ended after $((SECONDS - begin)) s"
 gone SIGTERM
 
-expect 2 "add --device cuda" "$LOCKSTEP" verify --comm nccl
+expect 2 "use --device cuda" "$LOCKSTEP" verify --comm nccl
 expect 2 "start the workers with mpirun" "$LOCKSTEP" verify --comm mpi
 expect 2 "one of auto|local|mpi|nccl" "$LOCKSTEP" verify --comm pigeon
-expect 2 "1 to 64" "$LOCKSTEP" verify --jobs 0
+expect 2 "0 to 64" "$LOCKSTEP" verify --jobs 65
 expect 2 "more than 0" "$LOCKSTEP" verify --timeout 0
 expect 2 "one layout at a time" env RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29555 "$LOCKSTEP" verify --jobs 2
 
