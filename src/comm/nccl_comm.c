@@ -11,6 +11,7 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -178,10 +179,12 @@ static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
     return nccl_status(t, g, code);
 }
 
-/* Until the device has passed m, or the run has been given up. No lock is held. */
+/* Until the device has passed m, or the run has been given up. No lock is held. There is no limit: what the device waits for has one,
+ * and a stage of a pipeline may have little to do for long. */
 static ls_status passed(nccl_try *t, ls_mark m)
 {
     const ls_device *d = ((nccl_comm *)t->c->impl)->w->dev;
+    t->most = (double)INFINITY;
     for (int turn = 0; !d->test(d->ctx, m); turn++) {
         if (turn < 200) {
             sched_yield();
@@ -190,6 +193,7 @@ static ls_status passed(nccl_try *t, ls_mark m)
         if (give_up(t)) return nccl_status(t, NULL, LS_NCCL_GAVE_UP);
         nanosleep(&(struct timespec){0, 20000}, NULL);
     }
+    t->most = 0;
     t->begin = ls_now(); /* the peer's time begins when this side is ready */
     return LS_OK;
 }
