@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # bench/gpu_session.sh without a GPU: parts, their exit codes and files on the emulated device; cases over several ranks that agree with one
 # worker, and one that cannot; a list of targets that is longer than a pipe.
-# ls-test: serial
 . "$(dirname "$0")/../lib.sh"
 build=${LS_BUILD:-$LS_SOURCE/build}
 [ -f "$build/emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"

@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# ls-test: serial
 # Folders written by transformers are read by lockstep, and folders written by lockstep are opened by transformers as they
 # are: both variants, single and sharded, float, half and bfloat16, tensors compared bit for bit.
 set -euo pipefail

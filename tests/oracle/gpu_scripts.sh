@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# ls-test: serial
 # The GPU benchmarks' protocol without a GPU: losses and gradients through files, a run beside PyTorch's in the same order, turns.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
