@@ -172,7 +172,8 @@ def free_port():
 
 def last_line(text):
     lines = [x for x in text.splitlines() if x.strip() and not re.match(r"\s+(at|via) ", x)]
-    return lines[-1][:200] if lines else "no output"
+    ours = [x for x in lines if x.startswith("lockstep: ")]
+    return (ours or lines)[-1][:200] if lines else "no output"
 
 
 # ---- training -------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ if(LS_EMULATE)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/emu_nccl)
   file(CREATE_LINK ../emu/lockstep_cuda.so ${CMAKE_BINARY_DIR}/emu_nccl/lockstep_cuda.so SYMBOLIC)
   file(CREATE_LINK ../fake_nccl/lockstep_nccl.so ${CMAKE_BINARY_DIR}/emu_nccl/lockstep_nccl.so SYMBOLIC)
+  file(CREATE_LINK ../lockstep_mpi.so ${CMAKE_BINARY_DIR}/emu_nccl/lockstep_mpi.so SYMBOLIC)
 endif()
 
 # A line "ls-test: serial" in a test's file keeps other tests from running beside it (it measures time, or fills the machine).

@@ -184,7 +184,7 @@ void ls_cluster_text(const ls_cluster *c, ls_str *out)
     ls_jsonw_put_int(&w, "memory_bytes", c->memory);
     ls_jsonw_put_int(&w, "wire_bytes_per_element", c->wire_bytes);
     ls_jsonw_put_int(&w, "update_bytes_per_parameter", c->update_bytes);
-    ls_jsonw_put_real(&w, "matmul_flops", c->matmul);
+    if (c->matmul > 0) ls_jsonw_put_real(&w, "matmul_flops", c->matmul);
     ls_jsonw_put_real(&w, "memory_bandwidth", c->bandwidth);
     write_rates(&w, c);
     ls_jsonw_put_real(&w, "unit_overhead", c->unit_overhead);

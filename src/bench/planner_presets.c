@@ -18,6 +18,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
 
@@ -117,7 +118,7 @@ static void take(const ls_cluster *p, ls_cluster *out)
 bool ls_cluster_preset(const char *name, ls_cluster *out)
 {
     for (size_t i = 0; i < N_PRESET; i++) {
-        if (strcmp(name, preset[i].name)) continue;
+        if (strcasecmp(name, preset[i].name)) continue;
         take(&preset[i], out);
         return true;
     }

@@ -390,6 +390,9 @@ static ls_status comm_settle(const comm_options *o, comm_job *j)
         return ls_fail(LS_E_ARG, "--rounds is 1 to 1000, --factor at least 2");
     if (o->deterministic && !j->cuda)
         return ls_fail(LS_E_ARG, "--deterministic is for NCCL's sums (--device cuda): on the CPU they always are");
+    if (o->deterministic && (!strcmp(o->comm, "local") || !strcmp(o->comm, "mpi")))
+        return ls_fail(LS_E_ARG, "--deterministic is for NCCL's sums: over --comm %s they always are; leave it out",
+                       o->comm);
     if (!strcmp(o->comm, "nccl") && !j->cuda)
         return ls_fail(LS_E_ARG, "--comm nccl moves memory of GPUs: add --device cuda");
     return LS_OK;

@@ -219,7 +219,9 @@ void ls_opt_help(const ls_opt *table, size_t n, ls_str *out)
         while (out->len - start < indent) ls_str_addc(out, ' ');
         ls_str text = {0};
         ls_str_add(&text, o->help);
-        if (o->def && o->kind != LS_OPT_SWITCH) ls_str_addf(&text, " [%s]", o->def);
+        const size_t len = strlen(o->help);
+        const bool stated = len && o->help[len - 1] == ']'; /* the text has the default, in words */
+        if (o->def && !stated && o->kind != LS_OPT_SWITCH) ls_str_addf(&text, " [%s]", o->def);
         wrapped(out, text.data ? text.data : "", indent, indent, 100);
         ls_str_fini(&text);
     }

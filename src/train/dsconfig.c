@@ -154,7 +154,10 @@ static ls_status read_text(ds_reader *r, const char *place, const json_t *v, con
 static ls_status read_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row, bool strict)
 {
     char *base = (char *)r->c;
-    if (strict && json_is_string(v) && !strcmp(json_string_value(v), "auto")) return LS_OK;
+    if (strict && json_is_string(v) && !strcmp(json_string_value(v), "auto")) {
+        if (!strcmp(place, "fp16.enabled") || !strcmp(place, "bf16.enabled")) r->c->precision_auto = true;
+        return LS_OK;
+    }
     if (row->effect == DS_REFUSE && (row->kind == DS_BOOL || row->kind == DS_ANY || row->kind == DS_BLOCK) &&
         asks_for_something(v, 0))
         return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is switched on and not supported here; remove it or switch it off",

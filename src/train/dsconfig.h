@@ -65,6 +65,7 @@ typedef struct ls_ds_config {
     ls_lr_schedule scheduler; /* base is 0 here: resolve fills it */
     ls_ds_fp16 fp16;
     ls_ds_bf16 bf16;
+    bool precision_auto; /* "enabled" of fp16 or bf16 is "auto": the default of the device */
     ls_ds_zero zero;
 
     bool gradient_clipping_given;

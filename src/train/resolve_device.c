@@ -41,10 +41,11 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     const bool cuda = d->cuda;
     char no_gpu[LS_DEVICE_WORDS];
     const bool json = ds && !o->precision && (ds->fp16.enabled || ds->bf16.enabled);
-    c->precision = o->precision  ? o->precision
-                   : json        ? (ds->fp16.enabled ? "fp16" : "bf16")
-                   : cuda && !ds ? "bf16"
-                                 : "fp32";
+    const bool left_open = !ds || ds->precision_auto;
+    c->precision = o->precision        ? o->precision
+                   : json              ? (ds->fp16.enabled ? "fp16" : "bf16")
+                   : cuda && left_open ? "bf16"
+                                       : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
     if (!cuda && json)
         return ls_fail(LS_E_UNSUPPORTED,
@@ -59,10 +60,11 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
                    o->precision ? LS_FROM_CLI
                    : json       ? LS_FROM_JSON
                                 : LS_FROM_DEFAULT,
-                   o->precision ? "--precision"
-                   : json       ? (ds->fp16.enabled ? "fp16.enabled" : "bf16.enabled")
-                   : cuda && ds ? "the JSON enables neither fp16 nor bf16"
-                                : "");
+                   o->precision         ? "--precision"
+                   : json               ? (ds->fp16.enabled ? "fp16.enabled" : "bf16.enabled")
+                   : cuda && !left_open ? "the JSON enables neither fp16 nor bf16"
+                   : cuda && ds         ? "the JSON has \"auto\""
+                                        : "");
     if (o->tf32 && (!cuda || c->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG,
                        "--tf32 is for fp32 products on a GPU (--device cuda --precision fp32); this run computes "

@@ -289,8 +289,17 @@ static void close_marks(marks *m, double begin)
     ls_step_split *s = m->split;
     if (!m->t->compute.device) return;
     m->at = ls_now();
-    if (m->lost) *s = (ls_step_split){none, none, none, none, none, none};
-    else s->other += m->at - begin - (s->input + s->forward + s->backward + s->comm_exposed + s->optimizer + s->other);
+    if (m->lost) {
+        *s = (ls_step_split){none, none, none, none, none, none};
+        return;
+    }
+    const double rest =
+        m->at - begin - (s->input + s->forward + s->backward + s->comm_exposed + s->optimizer + s->other);
+    s->other += rest;
+    if (s->other < 0) { /* the update that was read is that of the step before, which took longer */
+        s->optimizer = fmax(0, s->optimizer + s->other);
+        s->other = 0;
+    }
 }
 
 /* One worker's pass is the same row of operations in every step, so a device may record it whole, if the strategy's hooks leave nothing
