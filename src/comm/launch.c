@@ -20,6 +20,7 @@
 #define TAIL      600                 /* bytes of a worker's last words     */
 #define GRACE     (ABORT_GRACE + 2.0) /* seconds between the abort and SIGKILL: a worker ends itself before */
 #define KILL_TIME 10.0                /* seconds for SIGKILL to work */
+#define END_GRACE 2.0                 /* seconds after the first worker has ended, for those that are stopped */
 
 typedef struct child {
     pid_t pid;
@@ -174,6 +175,8 @@ typedef struct family {
     double killed_at;  /* when SIGKILL was sent to those left, or 0   */
     double looked_at;  /* for workers that are stopped                */
     bool given_up;     /* SIGKILL did not end them, either            */
+    double ended_at;   /* when the first worker had ended well, or 0  */
+    bool late;         /* the others did not end and were killed: the run was complete */
 } family;
 
 static bool may_end(const child *c)
@@ -226,7 +229,10 @@ static void reap(family *f)
         if (c->gone || waitpid(c->pid, &c->status, WNOHANG) != c->pid) continue;
         c->gone = true;
         f->left--;
-        if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0) continue;
+        if (WIFEXITED(c->status) && WEXITSTATUS(c->status) == 0) {
+            if (f->ended_at == 0) f->ended_at = ls_now();
+            continue;
+        }
         if (WIFSIGNALED(c->status) && !c->killed) {
             char words[512];
             died(c, r, words);
@@ -251,6 +257,13 @@ static void pass_on_stop(family *f)
 }
 
 /* Workers end by themselves (core/deadline.h); this is for those that cannot: stopped ones, and whatever else is left. */
+/* The run is complete, as one worker has ended well: all of them agree before they close. */
+static void end_late(family *f, const char *why)
+{
+    f->late = true;
+    finish(f, why);
+}
+
 static void enforce(family *f)
 {
     const double now = ls_now();
@@ -259,12 +272,15 @@ static void enforce(family *f)
         f->given_up = f->left && now - f->killed_at > KILL_TIME;
         return;
     }
-    if ((f->trouble_at == 0 && !f->asked) || now - f->looked_at < 0.2) return;
+    if ((f->trouble_at == 0 && !f->asked && f->ended_at == 0) || now - f->looked_at < 0.2) return;
     f->looked_at = now;
     if (f->trouble_at > 0) {
         const int n_stopped = name_stopped(f);
         if (f->left && n_stopped == f->left) finish(f, "is stopped"); /* nobody else to wait for */
         else if (f->left && now - f->trouble_at > GRACE) finish(f, "did not end after the run failed");
+    } else if (f->ended_at > 0) {
+        if (f->left && now - f->ended_at > END_GRACE && name_stopped(f) == f->left) end_late(f, "is stopped");
+        else if (f->left && now - f->ended_at > LS_COMM_CLOSE_TIME + GRACE) end_late(f, "did not end after the others");
     } else if (now - f->asked_at > GRACE && name_stopped(f)) {
         give_up(f, 0, "a worker is stopped (SIGSTOP) and cannot obey SIGTERM");
     }
@@ -312,6 +328,7 @@ static ls_status outcome(const family *f)
     }
     if (ls_stop_at_once())
         return ls_fail(LS_E_STOPPED, "a second signal: the workers were killed, and nothing was saved");
+    if (f->late) return LS_OK; /* what was left is named */
     for (int r = 1; r < f->n; r++)
         if (weight(f, r) > weight(f, at)) at = r;
     const child *c = &f->ch[at];

@@ -42,8 +42,8 @@ static bool give_up(void *ctx)
     if (atomic_load(&m->w->stopped)) return true; /* its words are the world's */
     if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
-    snprintf(t->words, sizeof t->words, "%s at %s: peers did not come in %.1f s", ls_coll_word(t->r->kind), t->r->site,
-             waited);
+    snprintf(t->words, sizeof t->words, "rank %d: the peers of %s at %s did not come in %.1f s", m->w->rank,
+             ls_coll_word(t->r->kind), t->r->site, waited);
     return true;
 }
 
@@ -341,6 +341,7 @@ static void close_groups(nccl_comm *m)
     nccl_try t = {.c = m->self, .r = &r, .begin = ls_now(), .most = CLOSE_LIMIT};
     for (int k = 0; k < N_LANE; k++) /* while the watch still looks */
         if (m->self->lane[k].newest) (void)d->wait(d->ctx, m->self->lane[k].newest);
+    t.begin = ls_now();
     nccl_watch_leave(m);
     if (m->all) m->w->t->close(m->all, nccl_poll(&t));
     for (int sender = 0; m->to && m->from && sender < m->self->size; sender++)

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -74,7 +75,10 @@ ls_look look_in_child(look_fn *look, int local_rank, double limit)
     close(fd[0]);
     if (pid < 0) return r;
     if (late) kill(pid, SIGKILL);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    for (int turn = 0; waitpid(pid, &status, late ? WNOHANG : 0) != pid && turn < 200; turn++) {
+        if (!late && errno != EINTR) break;
+        nanosleep(&(struct timespec){0, 10000000}, NULL); /* a driver may keep even a killed process: it is left */
+    }
     if (heard) return r;
     if (late) snprintf(words, sizeof words, "the CUDA driver did not answer in %.0f s", limit);
     else if (WIFSIGNALED(status))

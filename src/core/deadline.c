@@ -211,6 +211,7 @@ void ls_deadline_start(void)
         memset(slots, 0, sizeof slots);
         memset(watches, 0, sizeof watches);
         atomic_store(&stall_seconds, 0);
+        atomic_store(&held, 0);
     }
     pthread_t thread;
     pthread_attr_t a;

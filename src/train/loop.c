@@ -257,7 +257,9 @@ static ls_status save_and_stop(ls_trainer *t, double total_time)
     ls_stop_saving();
     LS_TRY(ls_trainer_save(t, name));
     LS_TRY(ls_ckpt_wait(t->writer));
-    return ls_fail(LS_E_STOPPED, "signal %d after step %lld: saved %s/%s, --resume goes on from there", sig,
+    char who[40] = "a worker was asked to stop";
+    if (sig) snprintf(who, sizeof who, "signal %d", sig);
+    return ls_fail(LS_E_STOPPED, "%s after step %lld: saved %s/%s, --resume goes on from there", who,
                    (long long)t->state.step, t->cfg->run_dir, name);
 }
 

@@ -11,6 +11,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 double ls_flops_per_token(const ls_model_config *c, int64_t T)
@@ -232,8 +233,20 @@ static void say_plan(ls_trainer *t)
     ls_str_fini(&s);
 }
 
+/* A variable that other trainers set to 1, and with which messages of several groups would wait for each other. */
+static void note_few_queues(const ls_trainer *t, const ls_train_config *cfg)
+{
+    const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    char text[160];
+    if (strcmp(cfg->device, "cuda") || !set || strtol(set, NULL, 10) >= 8 || !t->io.note) return;
+    snprintf(text, sizeof text,
+             "CUDA_DEVICE_MAX_CONNECTIONS=%.20s is too small for messages that overlap: 16 is used\n", set);
+    t->io.note(t->io.ctx, text);
+}
+
 static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
 {
+    note_few_queues(t, cfg);
     ls_compute_open_opts o = ls_train_compute_opts(cfg);
     o.local_rank = ls_comm_where(t->comm).local_rank;
     LS_TRY(ls_compute_open(&t->compute, cfg->compute, &o, cfg->threads));

@@ -66,6 +66,9 @@ for p in bf16 fp16; do
   is "$(metric $p device) $(metric $p precision)" "cuda $p" "a JSON with $p"
   expect 2 "enables $p, .*--device auto found no GPU: no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --deepspeed_config $p.json
 done
+printf '{"bf16": {"enabled": "auto"}}' >open.json # as Hugging Face's trainer has it: the default of the device
+expect 0 "precision  *bf16  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --print_config
+expect 0 "precision  *fp32  *default" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config open.json --device cpu --print_config
 expect 2 "enables fp16, .*or --device cuda" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --deepspeed_config fp16.json --device cpu
 expect 2 "found none: no CUDA plugin" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" -n 2 --comm nccl
 

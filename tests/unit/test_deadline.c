@@ -392,6 +392,30 @@ static void complete_but_stuck(void **state)
           "the work is complete, but closing the communicator did not return within 0.3 s");
 }
 
+/* The run is complete, rank 0 has ended, and rank 1 was stopped before it could. */
+static ls_status stopped_at_the_end(void *ctx, ls_comm *c, int n_core)
+{
+    (void)ctx;
+    (void)n_core;
+    if (ls_comm_rank(c) == 1) raise(SIGSTOP);
+    return LS_OK;
+}
+
+static void complete_family(void)
+{
+    const ls_status st =
+        ls_launch_local(&(ls_launch){.n = 2, .arena_nbytes = (size_t)1 << 20, .body = stopped_at_the_end});
+    _exit(ls_status_exit_code(st));
+}
+
+static void stopped_after_the_run(void **state)
+{
+    (void)state;
+    const ended e = in_child(complete_family, NULL);
+    holds(e, 0, 1.5, 15, "rank 1 (pid ");
+    holds(e, 0, 1.5, 15, ") is stopped (SIGSTOP)");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(limits),
@@ -403,6 +427,7 @@ int main(void)
                                        cmocka_unit_test(bounds_of_a_run),
                                        cmocka_unit_test(workers_that_do_not_end),
                                        cmocka_unit_test(second_signal_to_a_parent),
-                                       cmocka_unit_test(complete_but_stuck)};
+                                       cmocka_unit_test(complete_but_stuck),
+                                       cmocka_unit_test(stopped_after_the_run)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -352,11 +352,18 @@ ls_status cu_device_look(const ls_compute_open_opts *o, ls_device_info *out)
     return device_info(&d, out);
 }
 
+/* The device has 8 queues unless it is told otherwise before CUDA starts. Streams that share one wait for each other: with few of them a
+ * message that waits for its peer stops the one that the peer waits for. Operations, lanes and NCCL's own streams are more than 8. A value
+ * below 8, which other trainers want, is raised (train/trainer.c tells the user). */
+static void enough_queues(void)
+{
+    const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    if (!set || strtol(set, NULL, 10) < 8) (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 1);
+}
+
 static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
 {
-    /* The device has 8 queues unless it is told otherwise before CUDA starts. Streams that share one wait for each other: a message that
-     * waits for its peer would stop the operations. Operations, lanes and NCCL's own streams are more than 8. */
-    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16", 0);
+    enough_queues();
     LS_TRY(choose(d, o));
     CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
     LS_TRY(make_lane(&d->lane[0]));
