@@ -54,7 +54,7 @@ for n in 2 3; do
   sleep 1.2
   kill -0 "$pid" 2>/dev/null || bad "twice$n: the first SIGTERM ended the run in the middle of a step: $(tail -3 "$SCRATCH/twice$n.err")"
   kill -TERM "$pid"
-  ends "$pid" 143 5 twice$n
+  ends "$pid" 143 20 twice$n
   grep -q "second signal" "$SCRATCH/twice$n.err" || bad "a second SIGTERM is not reported: $(tail -3 "$SCRATCH/twice$n.err")"
 done
 begin int -n 2 --global_batch_size 16384 --train_data_path "$SCRATCH/long.bin" --max_steps 2
@@ -62,7 +62,7 @@ await "$pid" [ -e "$SCRATCH/int/metrics.jsonl" ] || bad "int: no run folder"
 kill -INT "$pid" # background jobs of scripts may ignore SIGINT: the program has its own handler
 sleep 1
 kill -INT "$pid"
-ends "$pid" 130 5 int
+ends "$pid" 130 20 int
 
 # before the first step there is nothing to save: at once. Alone (others of its world never come), and in the middle of loading
 RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_PORT=$((20000 + $$ % 20000)) "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/alone" --global_batch_size 4 \
@@ -70,12 +70,12 @@ RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_PORT=$((20000 + $$ % 20000)) "$LOCKSTEP"
 pid=$!
 sleep 0.7
 kill -TERM "$pid"
-ends "$pid" 143 5 alone
+ends "$pid" 143 20 alone
 for n in 1 2; do
   begin early$n -n $n --model gpt2 --global_batch_size $n --micro_batch_size_per_gpu 1 --max_steps 1
   await "$pid" grep -q "^Startup" "$SCRATCH/early$n.log" || bad "early$n does not start"
   kill -TERM "$pid"
-  ends "$pid" 143 5 early$n
+  ends "$pid" 143 20 early$n
   grep -q "before the first step" "$SCRATCH/early$n.err" || bad "early$n: $(tail -3 "$SCRATCH/early$n.err")"
   [ -e "$SCRATCH/early$n/step-0" ] && bad "early$n: something was saved"
 done
