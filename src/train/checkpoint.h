@@ -108,6 +108,9 @@ ls_status ls_ckpt_resolve(const char *path, char **out);
  * be read, or -1. A missing run folder is fine. LS_E_IO leaves some of them in place. */
 ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step);
 
+/* Makes the first <run_dir>/earlier-<k> that is free; *path: ls_free. */
+ls_status ls_ckpt_earlier_folder(const char *run_dir, char **path);
+
 /* Removes what a killed writer left (.tmp-*, .del-*; not those of a living one) and puts back a folder caught between two
  * renames. Called by save; a run calls it at its start. A missing run folder is fine. */
 ls_status ls_ckpt_clean(const char *run_dir);

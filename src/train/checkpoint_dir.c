@@ -210,7 +210,7 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, b
 
 /* ---- an earlier run's ---- */
 
-static ls_status earlier_folder(const char *run_dir, char **path)
+ls_status ls_ckpt_earlier_folder(const char *run_dir, char **path)
 {
     for (int k = 1;; k++) {
         char *p = ls_asprintf("%s/earlier-%d", run_dir, k);
@@ -252,7 +252,7 @@ ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         if (ckpt_number(names[i], "step-") < 0 && ckpt_number(names[i], "epoch-") < 0) continue;
-        if (!dir) st = earlier_folder(run_dir, &dir);
+        if (!dir) st = ls_ckpt_earlier_folder(run_dir, &dir);
         if (st == LS_OK) st = set_one_aside(run_dir, names[i], dir, step);
     }
     ls_fs_list_free(names, n);

@@ -23,6 +23,7 @@ struct ls_evidence {
     int n;
     double limit;       /* seconds          */
     _Atomic double end; /* on ls_now's clock */
+    _Atomic bool cut;   /* the end was moved, since the run ends */
     pthread_t thread;
     bool joined;
 };
@@ -89,10 +90,12 @@ static void run(ls_evidence *e, ls_evidence_row *r)
     snprintf(file, sizeof file, "%s.tmp", r->path);
     const int code = ls_now() < e->end ? start(r, file, &pid) : ETIMEDOUT;
     if (code == ENOENT) snprintf(r->result, sizeof r->result, "not installed");
+    else if (code == ETIMEDOUT && e->cut) snprintf(r->result, sizeof r->result, "not run: the run ended");
     else if (code == ETIMEDOUT) snprintf(r->result, sizeof r->result, "not run: no time left of %g s", e->limit);
     else if (code) snprintf(r->result, sizeof r->result, "does not start: %.60s", strerror(code));
-    else if (!ended(e, pid, &status)) snprintf(r->result, sizeof r->result, "no answer in %g s", e->limit);
-    else judge(r, file, status);
+    else if (ended(e, pid, &status)) judge(r, file, status);
+    else if (e->cut) snprintf(r->result, sizeof r->result, "no answer before the run ended");
+    else snprintf(r->result, sizeof r->result, "no answer in %g s", e->limit);
     if (strcmp(r->result, "ok") && unlink(file) && errno != ENOENT) return; /* a folder that cannot be written: said */
 }
 
@@ -131,10 +134,17 @@ const ls_evidence_row *ls_evidence_end(ls_evidence *e, int *n)
     return e->row;
 }
 
+void ls_evidence_stop(ls_evidence *e)
+{
+    if (!e || e->joined) return;
+    e->cut = true;
+    e->end = ls_now();
+}
+
 void ls_evidence_destroy(ls_evidence **ep)
 {
     int n;
-    if (*ep) (*ep)->end = ls_now(); /* what still runs is not waited for */
+    ls_evidence_stop(*ep);
     (void)ls_evidence_end(*ep, &n);
     ls_free(*ep);
     *ep = NULL;

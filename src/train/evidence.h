@@ -2,7 +2,8 @@
  *
  *   ls_evidence_begin(&e, rows, n, 8.0)    starts a thread; the caller goes on
  *   ls_evidence_end(e, &n)                 waits for it, at most until the limit; a command that runs then is killed
- *   ls_evidence_destroy(&e)                kills what still runs
+ *   ls_evidence_stop(e)                    what still runs is killed, what has not begun is not run; then end returns at once
+ *   ls_evidence_destroy(&e)                stops, and frees
  *
  * A file appears when its command has ended with exit code 0 and has printed something. Nothing here fails a run: what went wrong is a
  * command's `result`. */
@@ -26,6 +27,7 @@ typedef struct ls_evidence ls_evidence;
 void ls_evidence_begin(ls_evidence **out, const ls_evidence_row *row, int n, double seconds);
 /* The rows with their results; NULL when nothing was started. Borrowed until ls_evidence_destroy. */
 const ls_evidence_row *ls_evidence_end(ls_evidence *e, int *n);
+void ls_evidence_stop(ls_evidence *e);
 void ls_evidence_destroy(ls_evidence **e);
 
 #endif

@@ -3,8 +3,8 @@
  *   epoch   steps → validation → checkpoint epoch-N        every save_every steps: step-N, every eval_every: validation
  *   end     launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
  *
- * Before the first step of a run without --resume, checkpoints that lie in its folder go to earlier-<k>: a later --resume takes only those of
- * the run that was started last, and none is lost.
+ * Before the first step of a run without --resume, checkpoints and NCCL's evidence that lie in its folder go to earlier-<k>: a later --resume
+ * takes only those of the run that was started last, and none is lost.
  *
  * An epoch's wall time is that of its steps; validation and checkpoints are left out, also the part of a step that waited
  * for a checkpoint. */
@@ -320,9 +320,15 @@ static ls_status set_earlier_aside(ls_trainer *t)
 {
     char *where = NULL, upto[40] = "", text[1280];
     int64_t step;
-    if (t->cfg->resume) return LS_OK;
+    if (t->cfg->resume) return ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, true, &where);
     LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, &where, &step));
-    if (where && t->io.note) {
+    const bool saved = where;
+    ls_status st = ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, false, &where);
+    if (where && !saved && t->io.note) {
+        snprintf(text, sizeof text, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n",
+                 t->cfg->run_dir, where);
+        t->io.note(t->io.ctx, text);
+    } else if (where && t->io.note) {
         if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
         snprintf(
             text, sizeof text,
@@ -331,7 +337,24 @@ static ls_status set_earlier_aside(ls_trainer *t)
         t->io.note(t->io.ctx, text);
     }
     ls_free(where);
-    return LS_OK;
+    return st;
+}
+
+/* Rank 0's files, then everyone's: no worker writes under a name that rank 0 is about to move. */
+static ls_status begin_files(ls_trainer *t)
+{
+    ls_status st = LS_OK;
+    char path[1024];
+    if (ls_comm_rank(t->comm) == 0) {
+        LS_TRY_GOTO(st, done, set_earlier_aside(t));
+        LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
+        snprintf(path, sizeof path, "%s/metrics.jsonl", t->cfg->run_dir);
+        LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, path, t->state.step));
+    }
+done:
+    if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
+    if (st == LS_OK) ls_nccl_proof_started(t->proof);
+    return st;
 }
 
 static ls_status log_begin(ls_trainer *t)
@@ -357,12 +380,7 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
          "global_batch_size=%lld\n",
          c->micro_batch, c->grad_accum, t->device.count, (long long)c->global_batch);
     const bool writes = ls_comm_rank(t->comm) == 0;
-    if (writes) {
-        LS_TRY(set_earlier_aside(t));
-        LS_TRY(ls_artifacts_begin(c->run_dir));
-        snprintf(path, sizeof path, "%s/metrics.jsonl", c->run_dir);
-        LS_TRY(ls_metrics_log_open(&t->log, path, s->step));
-    }
+    LS_TRY(begin_files(t));
     LS_TRY(log_begin(t));
     if (writes) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);
     while (s->epoch < c->epochs && !(reached_limit(t) && s->epoch_step == 0)) {

@@ -5,6 +5,7 @@
 #include "core/mem.h"
 #include "core/nccl_log.h"
 #include "core/str.h"
+#include "train/checkpoint.h"
 #include "train/evidence.h"
 
 #include <limits.h>
@@ -15,8 +16,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOGS         "nccl_rank_%h_%p.log"
+#define LOGS         "nccl_rank_%%h_%%p%s.log"
 #define TOOL_SECONDS 8.0
+#define FIRST_TOPO   "topo_first.xml"
 
 enum { MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20 };
 
@@ -25,13 +27,16 @@ enum { DEBUG, SUBSYS, FILE_NAME, TOPO, N_VARIABLE };
 
 struct ls_nccl_proof {
     char run[PATH_MAX], dir[PATH_MAX]; /* the run folder, and nccl/ in it, by their one name */
-    char host[64];
+    char host[72];
     int rank, local_rank;
     double tool_seconds;
-    bool ours[N_VARIABLE];     /* set by us */
-    bool made_run, made, full; /* folders that were not there */
-    bool in_use, summed;
-    time_t began;
+    bool ours[N_VARIABLE];         /* set by us */
+    bool made_run, full;           /* the run folder was not there */
+    bool in_use, begun, ended;     /* NCCL carries the run; its first step is next; its summary is written */
+    char log_file[PATH_MAX + 400]; /* where NCCL writes this worker's log */
+    char **before;                 /* rank 0: what lay in nccl/ before this start */
+    size_t n_before;
+    time_t since;
     ls_evidence *tools;
     ls_nccl_log log;
     ls_str notes; /* JSON strings, with commas */
@@ -53,14 +58,21 @@ static void set(ls_nccl_proof *p, int which, const char *value)
     p->ours[which] = setenv(variable[which], value, 0) == 0;
 }
 
-/* % is NCCL's: twice in a path. */
-static void log_pattern(const ls_nccl_proof *p, ls_str *out)
+/* % is NCCL's: twice in a path. NCCL empties the file that it finds under its name, and process numbers come again: a name that an earlier
+ * run has used gets a number. */
+static void log_pattern(ls_nccl_proof *p, ls_str *out)
 {
+    char more[16] = "";
+    for (int k = 2;; k++) {
+        snprintf(p->log_file, sizeof p->log_file, "%s/nccl_rank_%s_%d%s.log", p->dir, p->host, (int)getpid(), more);
+        if (!ls_fs_exists(p->log_file)) break;
+        snprintf(more, sizeof more, "-%d", k);
+    }
     for (const char *c = p->dir; *c; c++) {
         if (*c == '%') ls_str_addc(out, '%');
         ls_str_addc(out, *c);
     }
-    ls_str_add(out, "/" LOGS);
+    ls_str_addf(out, "/" LOGS, more);
 }
 
 static void set_environment(ls_nccl_proof *p)
@@ -86,35 +98,12 @@ static void set_environment(ls_nccl_proof *p)
     ls_str_fini(&pattern);
 }
 
-static bool is_log(const char *name)
-{
-    const size_t n = strlen(name);
-    return n > 14 && !strncmp(name, "nccl_rank_", 10) && !strcmp(name + n - 4, ".log");
-}
-
-/* What an earlier run left in nccl/: rank 0, before anybody can have started NCCL. */
-static void remove_earlier(const ls_nccl_proof *p)
-{
-    char **names = NULL, path[PATH_MAX + 300];
-    size_t n = 0;
-    if (ls_fs_list(p->dir, &names, &n) != LS_OK) {
-        ls_err_clear();
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        snprintf(path, sizeof path, "%s/%.255s", p->dir, names[i]);
-        if (is_log(names[i]) || !strcmp(names[i], "summary.json")) (void)unlink(path);
-    }
-    ls_fs_list_free(names, n);
-}
-
 /* false: there is no place for files. */
 static bool make_folder(ls_nccl_proof *p, const char *run_dir)
 {
     char path[PATH_MAX];
     p->made_run = !ls_fs_exists(run_dir);
     snprintf(path, sizeof path, "%s/nccl", run_dir);
-    p->made = !ls_fs_exists(path);
     if (ls_fs_mkdirs(path) != LS_OK) ls_err_clear();
     if (realpath(path, p->dir) && realpath(run_dir, p->run)) return true;
     snprintf(p->run, sizeof p->run, "%s", run_dir);
@@ -132,12 +121,12 @@ void ls_nccl_proof_begin(ls_nccl_proof **out, const ls_nccl_proof_opts *o)
     p->local_rank = o->local_rank;
     p->tool_seconds = o->tool_seconds > 0 ? o->tool_seconds : TOOL_SECONDS;
     p->full = !strcmp(o->mode, "full");
-    p->began = time(NULL);
+    p->since = time(NULL);
     gethostname(p->host, sizeof p->host - 1);
     p->host[strcspn(p->host, "./")] = '\0';
     if (!make_folder(p, o->run_dir))
         note(p, "the folder nccl in the run folder cannot be made: no logs, no files of tools");
-    else if (!p->rank) remove_earlier(p);
+    else if (!p->rank && ls_fs_list(p->dir, &p->before, &p->n_before) != LS_OK) ls_err_clear();
     set_environment(p);
     *out = p;
 }
@@ -165,14 +154,18 @@ static void start_tools(ls_nccl_proof *p)
     ls_evidence_begin(&p->tools, row, (int)(sizeof row / sizeof *row), p->tool_seconds);
 }
 
-/* The first communicator is the one of all workers; later ones write their dump to the same name again. */
-static void keep_topology(ls_nccl_proof *p)
+/* The first communicator is the one of all workers; later ones write their dump to the same name again. It gets its own name with the
+ * first step. */
+static void rename_topology(ls_nccl_proof *p, bool to_run)
 {
-    char from[PATH_MAX + 32], to[PATH_MAX + 32];
+    char dump[PATH_MAX + 32], first[PATH_MAX + 32], kept[PATH_MAX + 32];
     if (!p->ours[TOPO] || p->rank) return;
-    snprintf(from, sizeof from, "%s/topo_rank0.xml", p->dir);
-    snprintf(to, sizeof to, "%s/nccl_topo.xml", p->run);
-    if (rename(from, to)) note(p, "NCCL did not write its topology: nccl_topo.xml is missing");
+    snprintf(dump, sizeof dump, "%s/topo_rank0.xml", p->dir);
+    snprintf(first, sizeof first, "%s/" FIRST_TOPO, p->dir);
+    snprintf(kept, sizeof kept, "%s/nccl_topo.xml", p->run);
+    if (!to_run) (void)unlink(first); /* of a start that was killed */
+    if (rename(to_run ? first : dump, to_run ? kept : first) && to_run)
+        note(p, "NCCL did not write its topology: nccl_topo.xml is missing");
 }
 
 void ls_nccl_proof_joined(ls_nccl_proof *p, bool in_use)
@@ -180,12 +173,123 @@ void ls_nccl_proof_joined(ls_nccl_proof *p, bool in_use)
     if (!p) return;
     p->in_use = in_use;
     if (in_use) {
-        keep_topology(p);
-        if (!p->local_rank && ls_fs_is_dir(p->dir)) start_tools(p);
+        rename_topology(p, false);
         return;
     }
     for (int i = 0; i < N_VARIABLE; i++)
         if (p->ours[i]) unsetenv(variable[i]);
+}
+
+/* ---- the run begins ---- */
+
+/* Dumps of NCCL's under way, not an earlier run's files. */
+static bool is_dump(const char *name)
+{
+    return !strcmp(name, FIRST_TOPO) || (!strncmp(name, "topo_rank", 9) && strstr(name, ".xml"));
+}
+
+static bool is_log_or_folder(const char *dir, const char *name)
+{
+    char path[PATH_MAX + 300];
+    const size_t n = strlen(name);
+    snprintf(path, sizeof path, "%s/%.255s", dir, name);
+    return (n > 4 && !strcmp(name + n - 4, ".log")) || ls_fs_is_dir(path);
+}
+
+static ls_status move(const char *from_dir, const char *to_dir, const char *name)
+{
+    char *from = ls_path_join(from_dir, name), *to = ls_path_join(to_dir, name);
+    ls_status st = from && to ? LS_OK : ls_nomem(strlen(from_dir), "a path");
+    if (st == LS_OK && ls_fs_exists(from)) st = ls_fs_rename(from, to);
+    ls_free(from);
+    ls_free(to);
+    return st;
+}
+
+/* nccl/session-<k> for what an earlier session of a resumed run has left, the first that is free. */
+static ls_status session_folder(const char *nccl, char **path)
+{
+    for (int k = 1;; k++) {
+        char *p = ls_asprintf("%s/session-%d", nccl, k);
+        if (!p) return ls_nomem(strlen(nccl), "a path");
+        if (!ls_fs_exists(p)) {
+            *path = p;
+            return ls_fs_mkdirs(p);
+        }
+        ls_free(p);
+    }
+}
+
+static const char *const beside[] = {"topo.txt", "ibstat.txt", "nccl_topo.xml"}; /* in the run folder */
+enum { N_BESIDE = sizeof beside / sizeof *beside };
+
+static bool is_in(const char *dir, const char *name)
+{
+    char *path = ls_path_join(dir, name);
+    const bool is = path && ls_fs_exists(path);
+    ls_free(path);
+    return is;
+}
+
+typedef struct aside {
+    const char *run, *nccl;
+    char *const *name; /* in nccl */
+    size_t n;
+    bool resume;
+} aside;
+
+/* Names in nccl/ that move: all, or, when a run goes on, those that its new session writes again. */
+static bool moves(const aside *a, size_t i)
+{
+    return !is_dump(a->name[i]) && !(a->resume && is_log_or_folder(a->nccl, a->name[i]));
+}
+
+static ls_status move_all(const aside *a, char **where)
+{
+    char *session = NULL, *in = NULL;
+    ls_status st = a->resume ? session_folder(a->nccl, &session)
+                   : *where  ? LS_OK
+                             : ls_ckpt_earlier_folder(a->run, where);
+    const char *top = a->resume ? session : *where;
+    if (st == LS_OK && !a->resume) {
+        in = ls_path_join(top, "nccl");
+        st = in ? ls_fs_mkdirs(in) : ls_nomem(strlen(top), "a path");
+    }
+    for (size_t i = 0; i < a->n && st == LS_OK; i++)
+        if (moves(a, i)) st = move(a->nccl, in ? in : top, a->name[i]);
+    for (size_t i = 0; i < N_BESIDE && st == LS_OK; i++) st = move(a->run, top, beside[i]);
+    ls_free(session);
+    ls_free(in);
+    return st;
+}
+
+ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, bool resume, char **where)
+{
+    char *nccl = ls_path_join(run_dir, "nccl"), **now = NULL;
+    size_t n = 0, n_old = 0, n_move = 0;
+    if (!nccl) return ls_nomem(strlen(run_dir), "a path");
+    ls_status st = LS_OK;
+    if (!p && ls_fs_is_dir(nccl)) st = ls_fs_list(nccl, &now, &n);
+    const aside a = {run_dir, nccl, p ? p->before : now, p ? p->n_before : n, resume};
+    for (size_t i = 0; i < a.n; i++) {
+        n_old += !is_dump(a.name[i]);
+        n_move += moves(&a, i);
+    }
+    for (size_t i = 0; i < N_BESIDE && n_old; i++) n_move += is_in(run_dir, beside[i]);
+    if (st == LS_OK && n_move) st = move_all(&a, where);
+    if (!resume && !p) (void)rmdir(nccl); /* if it is there, and empty now */
+    ls_fs_list_free(now, n);
+    ls_free(nccl);
+    return st;
+}
+
+void ls_nccl_proof_started(ls_nccl_proof *p)
+{
+    if (!p) return;
+    p->begun = true;
+    if (!p->in_use) return;
+    rename_topology(p, true);
+    if (!p->local_rank && ls_fs_is_dir(p->dir)) start_tools(p);
 }
 
 /* ---- the summary ---- */
@@ -210,7 +314,7 @@ static void read_log(ls_nccl_proof *p, const char *path)
     char *text = NULL;
     size_t n = 0;
     if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > MAX_LOG_BYTES) return;
-    if (!p->ours[FILE_NAME] && s.st_mtime + 2 < p->began) return; /* of another run */
+    if (!p->ours[FILE_NAME] && s.st_mtime + 2 < p->since) return; /* of another run */
     if (ls_fs_read(path, &text, &n) != LS_OK) {
         note(p, ls_err_words());
         ls_err_clear();
@@ -220,9 +324,19 @@ static void read_log(ls_nccl_proof *p, const char *path)
     ls_free(text);
 }
 
+/* Of an earlier session of this run. */
+static bool was_before(const ls_nccl_proof *p, const char *name)
+{
+    for (size_t i = 0; i < p->n_before; i++)
+        if (!strcmp(p->before[i], name)) return true;
+    return false;
+}
+
+/* Other workers' names may have a number that ours has not, and the other way round. */
 static void read_logs(ls_nccl_proof *p)
 {
     const char *pattern = getenv(variable[FILE_NAME]), *base = pattern ? strrchr(pattern, '/') : NULL;
+    const char *form = p->ours[FILE_NAME] ? "nccl_rank_%h_%p.log" : base ? base + 1 : pattern;
     char dir[PATH_MAX] = ".", path[PATH_MAX + 300], **names = NULL;
     size_t n = 0;
     if (!pattern) return;
@@ -235,7 +349,8 @@ static void read_logs(ls_nccl_proof *p)
     }
     for (size_t i = 0; i < n && i < MAX_LOG; i++) {
         snprintf(path, sizeof path, "%s/%.255s", dir, names[i]);
-        if (strlen(names[i]) < 256 && fits(names[i], base ? base + 1 : pattern)) read_log(p, path);
+        if (p->ours[FILE_NAME] && was_before(p, names[i])) continue;
+        if (strlen(names[i]) < 256 && fits(names[i], form)) read_log(p, path);
     }
     ls_fs_list_free(names, n);
 }
@@ -296,24 +411,40 @@ static void summary_text(ls_nccl_proof *p, ls_str *out)
     ls_str_addc(out, '\n');
 }
 
-void ls_nccl_proof_end(ls_nccl_proof *p)
+static void sum_up(ls_nccl_proof *p)
 {
     char path[PATH_MAX + 32];
     ls_str text = {0};
-    if (!p || !p->in_use || p->rank) return;
     ls_nccl_log_init(&p->log);
     read_logs(p);
     if (!p->log.n_file) note(p, "no line of NCCL was found in a log: nothing is stated about its transports");
     summary_text(p, &text);
     snprintf(path, sizeof path, "%s/summary.json", p->dir);
     if (text.failed || ls_fs_write(path, text.data, text.len) != LS_OK) ls_err_clear();
-    p->summed = true;
+    p->ended = true;
     ls_str_fini(&text);
+}
+
+void ls_nccl_proof_end(ls_nccl_proof *p)
+{
+    if (p && p->in_use && p->begun && !p->rank) sum_up(p);
+}
+
+void ls_nccl_proof_cut(ls_nccl_proof *p)
+{
+    if (!p || !p->in_use || !p->begun || p->ended || p->rank) return;
+    char *words = ls_strdup(ls_err_words()), *trail = ls_strdup(ls_err_trail()); /* of what ends the run */
+    ls_evidence_stop(p->tools);
+    note(p, "the run ended before it was complete");
+    sum_up(p);
+    if (words && trail) ls_err_adopt(words, trail);
+    ls_free(words);
+    ls_free(trail);
 }
 
 void ls_nccl_proof_write(const ls_nccl_proof *p, ls_jsonw *w)
 {
-    if (!p || !p->summed) return;
+    if (!p || !p->ended) return;
     ls_jsonw_put_open(w, "nccl", '{');
     ls_nccl_log_write(&p->log, w);
     ls_jsonw_close(w);
@@ -327,8 +458,14 @@ void ls_nccl_proof_destroy(ls_nccl_proof **pp)
     ls_evidence_destroy(&p->tools);
     snprintf(path, sizeof path, "%s/topo_rank%d.xml", p->dir, p->rank);
     if (p->ours[TOPO]) (void)unlink(path);
-    if (p->made && !p->in_use) (void)rmdir(p->dir); /* empty ones: nothing was kept */
-    if (p->made_run && !p->in_use) (void)rmdir(p->run);
+    snprintf(path, sizeof path, "%s/" FIRST_TOPO, p->dir);
+    if (p->ours[TOPO] && !p->rank) (void)unlink(path);
+    if (p->in_use && !p->begun && p->ours[FILE_NAME]) (void)unlink(p->log_file); /* NCCL is not what stopped it */
+    if (!p->in_use || !p->begun) {                                               /* empty ones: nothing was kept */
+        (void)rmdir(p->dir);
+        if (p->made_run) (void)rmdir(p->run);
+    }
+    ls_fs_list_free(p->before, p->n_before);
     ls_str_fini(&p->notes);
     ls_free(p);
     *pp = NULL;

@@ -361,6 +361,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_trainer *t = *tp;
     if (!t) return;
     ls_coll_log_say(&t->coll, "SHUTDOWN_ENTER");
+    ls_nccl_proof_cut(t->proof); /* first: what follows may wait for a device until the process is ended */
     end_requests(t);
     ls_telemetry_end(&t->gpu);
     ls_nccl_proof_destroy(&t->proof);

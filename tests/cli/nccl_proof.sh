@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# --nccl_proof: refused where NCCL cannot be in use; a run whose workers communicate otherwise leaves no trace of it. (What is collected over
-# NCCL: unit/nccl_proof, and bench/gpu_session.sh on a GPU.)
+# --nccl_proof: refused where NCCL cannot be in use; a run whose workers communicate otherwise leaves no trace of it. A folder that is used
+# again: a refused start changes nothing, a run takes no file of an earlier one for its own. Every end has a summary. (What is collected
+# over NCCL: unit/nccl_proof, and bench/gpu_session.sh on a GPU.)
 . "$(dirname "$0")/../lib.sh"
 LS_BUILD=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 for v in ${!NCCL_@}; do unset "$v"; done
@@ -54,6 +55,48 @@ assert "NV18" in open(f"{run}/topo.txt").read() and not os.path.exists(f"{run}/n
 PY
   expect 0 "" "$LOCKSTEP" report "$run" --out "$SCRATCH/page" --no-png
   grep -q "topo.txt: links between GPUs: NV18 x 1" "$SCRATCH/page/report.md" || bad "report: $(grep -A9 "between GPUs" "$SCRATCH/page/report.md")"
+  # what a finished run has, in a folder that is used again
+  over=("${train[@]}" -n 2 --device cuda --comm nccl --checkpoint_path "$run")
+  echo "old: NCCL INFO NCCL version 2.1.0+cuda9.0" >"$run/nccl/nccl_rank_old_1.log"
+  echo "<old/>" >"$run/nccl_topo.xml"
+  echo "old" >"$run/ibstat.txt"
+  listing() { (cd "$run" && find . -type f -exec sha256sum {} + | sort -k 2); }
+  listing >"$SCRATCH/before"
+  expect 2 "" timeout 60 "${over[@]}" --device cuda:1
+  expect 3 "nowhere" timeout 60 "${over[@]}" --data "$SCRATCH/nowhere"
+  expect 2 "at train.resolve.c" timeout 60 "${over[@]}" --global_batch_size 16384 --nccl_proof full # refused when NCCL is there
+  listing | cmp -s "$SCRATCH/before" - || bad "a refused start changed a finished run: $(listing | diff "$SCRATCH/before" - | head -5)"
+  mv "$SCRATCH/bin/nvidia-smi" "$SCRATCH/nvidia-smi"
+  printf '#!/bin/sh\nexit 6\n' >"$SCRATCH/bin/nvidia-smi"
+  cp "$SCRATCH/bin/nvidia-smi" "$SCRATCH/bin/ibstat"
+  chmod +x "$SCRATCH/bin/"*
+  expect 0 "" timeout 120 "${over[@]}" --resume --max_steps 2
+  [ -e "$run/nccl/nccl_rank_old_1.log" ] && [ -e "$run/nccl/session-1/topo.txt" ] && [ ! -e "$run/earlier-1" ] || bad "--resume: $(listing)"
+  for f in topo.txt ibstat.txt nccl_topo.xml; do [ ! -e "$run/$f" ] || bad "--resume: an old $f, when its tool failed"; done
+  mv "$SCRATCH/nvidia-smi" "$SCRATCH/bin/nvidia-smi"
+  expect 0 "" timeout 120 "${over[@]}"
+  [ -e "$run/earlier-1/nccl/nccl_rank_old_1.log" ] && [ -e "$run/earlier-1/nccl/summary.json" ] && [ -e "$run/earlier-1/epoch-1" ] &&
+    [ -e "$run/nccl/summary.json" ] && [ ! -e "$run/nccl/nccl_rank_old_1.log" ] || bad "afresh: $(listing)"
+  expect 0 "" "${train[@]}" --checkpoint_path "$run" # on the CPU
+  [ ! -e "$run/nccl" ] && [ ! -e "$run/topo.txt" ] && [ -e "$run/earlier-2/nccl/summary.json" ] && [ -e "$run/earlier-2/topo.txt" ] ||
+    bad "evidence beside a run on the CPU: $(listing)"
+
+  # however a run ends that has begun: rank 0 writes the summary
+  summed() { grep -q "ended before it was complete" "$SCRATCH/$1/nccl/summary.json" || bad "$1: no summary: $(find "$SCRATCH/$1" -maxdepth 2)"; }
+  long=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --seq_length 16 --micro_batch_size_per_gpu 1 --epochs 1000 --num_layers 1 -n 2
+        --device cuda --comm nccl --comm_timeout 5)
+  "${long[@]}" --checkpoint_path "$SCRATCH/term" >"$SCRATCH/term.log" 2>&1 &
+  pid=$!
+  await $pid grep -q "^step " "$SCRATCH/term.log" || bad "no step: $(tail -n 2 "$SCRATCH/term.log")"
+  kill -TERM $pid
+  wait $pid
+  code=$?
+  [ $code = 143 ] || bad "SIGTERM: exit code $code: $(tail -n 2 "$SCRATCH/term.log")"
+  summed term
+  FAKE_NCCL_FAIL=1:60 expect 4 "rank 1" timeout -k 5 60 "${long[@]}" --checkpoint_path "$SCRATCH/fault"
+  summed fault
+  expect 1 "" timeout -k 5 60 "${long[@]}" --lr 1e3 --clip 0 --warmup_steps 0 --checkpoint_path "$SCRATCH/nan"
+  summed nan
   NCCL_DEBUG=WARN expect 0 "" timeout 120 "${train[@]}" -n 2 --device cuda --comm nccl --checkpoint_path "$run"
   grep -q '"NCCL_DEBUG": "WARN"' "$run/launcher_metadata.json" && ! grep -q NCCL_DEBUG_FILE "$run/launcher_metadata.json" || bad "what the user set was changed"
   expect 0 "# Avg bus bandwidth" timeout 120 "$LOCKSTEP" bench comm -n 2 --device cuda --comm nccl --max 4K --rounds 1
