@@ -186,18 +186,6 @@ void ls_basis_words(const ls_analysis *a, ls_str *out)
                     a->warm_lo, a->warm_hi);
 }
 
-/* Whether the parts of a step are means of the steps behind the warm-up (run_steps.c): where the steps say them, and either a warm-up
- * was asked for or the run recorded none of its own. */
-static bool split_of_steps(const ls_run_set *set, const ls_run *r)
-{
-    const report_doc d = {r->metrics, "", NULL};
-    if (!set->warm && report_get(&d, "lockstep.step_split")) return false;
-    for (int i = r->n_warm; i < r->n_step; i++)
-        for (int k = 0; k < LS_N_SPLIT && r->step[i].time > 0; k++)
-            if (r->step[i].part[k] >= 0) return true;
-    return false;
-}
-
 static ls_status measure_group(const ls_analysis *a, ls_group *g)
 {
     double *x = ls_alloc((size_t)g->n_run * sizeof *x);
@@ -216,8 +204,12 @@ static ls_status measure_group(const ls_analysis *a, ls_group *g)
         if (g->split[k] > 0) g->step_time = (isnan(g->step_time) ? 0 : g->step_time) + g->split[k];
     }
     g->split_of_steps = true;
-    for (int i = 0; i < g->n_run; i++)
-        g->split_of_steps = g->split_of_steps && split_of_steps(a->set, &a->set->run[g->run[i]]);
+    for (int i = 0; i < g->n_run; i++) {
+        const ls_run *r = &a->set->run[g->run[i]];
+        g->split_of_steps = g->split_of_steps && r->split_of_steps;
+        g->split_warm_lo = !i || r->n_warm < g->split_warm_lo ? r->n_warm : g->split_warm_lo;
+        g->split_warm_hi = !i || r->n_warm > g->split_warm_hi ? r->n_warm : g->split_warm_hi;
+    }
     ls_free(x);
     return LS_OK;
 }

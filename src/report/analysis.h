@@ -35,7 +35,8 @@ typedef struct ls_group {
     double speedup_r1;                   /* the reference's: over the first one-worker repeat */
     int base;                            /* the one-worker group, or -1                       */
     double split[LS_N_SPLIT], step_time; /* parts of a step, seconds, and the sum of those there are; NaN: none */
-    bool split_of_steps;                 /* of the steps behind the warm-up; else of all, as the run recorded them */
+    bool split_of_steps;                 /* of the steps after the warm-up; else of all, as the run recorded them */
+    int split_warm_lo, split_warm_hi;    /* steps of warm-up, the fewest and the most of its runs     */
     ls_waterfall waterfall;
 } ls_group;
 

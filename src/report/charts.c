@@ -252,29 +252,26 @@ void chart_waterfall(const ls_analysis *a, ls_chart *c)
 
 /* --- resources --- */
 
-/* Seconds a step of a collective: time waited for, and the rest of its busy time. */
-static double exposed_of(const ls_run *r, const ls_run_coll *k)
+/* Seconds a step of a communicator, what was not measured as 0; their sum. */
+static double shown_time(const ls_run *r, int comm, double *exposed, double *hidden)
 {
-    return r->n_comm_step > 0 && k->exposed > 0 ? k->exposed / r->n_comm_step : 0;
+    ls_run_comm_time t;
+    *exposed = *hidden = 0;
+    if (!ls_run_comm_time_of(r, comm, &t)) return 0;
+    if (t.exposed > 0) *exposed = t.exposed;
+    if (t.hidden > 0) *hidden = t.hidden;
+    return *exposed + *hidden;
 }
 
-static double hidden_of(const ls_run *r, const ls_run_coll *k)
-{
-    return r->n_comm_step > 0 && k->busy > 0 ? fmax(k->busy / r->n_comm_step - exposed_of(r, k), 0) : 0;
-}
-
-/* A row a setting and collective; those below a hundredth of the longest are in the table alone. */
+/* A row a setting and communicator; those below a hundredth of the longest are in the table alone. */
 void chart_comm(const ls_analysis *a, ls_chart *c)
 {
-    double longest = 0;
-    for (int i = 0; i < a->n_group; i++) {
-        const ls_run *r = a->group[i].first;
-        for (int k = 0; k < r->n_coll; k++)
-            longest = fmax(longest, exposed_of(r, &r->coll[k]) + hidden_of(r, &r->coll[k]));
-    }
+    double longest = 0, out, in;
+    for (int i = 0; i < a->n_group; i++)
+        for (int k = 0; k < LS_N_RUN_COMM; k++) longest = fmax(longest, shown_time(a->group[i].first, k, &out, &in));
     *c = (ls_chart){.kind = LS_CHART_STACK,
                     .file = "communication",
-                    .title = "Exposed and hidden time, by collective",
+                    .title = "Exposed and hidden time, by communicator",
                     .x_label = "milliseconds per step, rank 0",
                     .unit = "ms",
                     .scale = 1000,
@@ -285,16 +282,15 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
         ls_series *s = ls_chart_series(c, exposed ? "exposed: compute waits" : "hidden behind compute");
         if (s) s->hue = exposed ? 1 : 0;
         for (int i = 0, row = 0; i < a->n_group; i++) {
-            const ls_run *r = a->group[i].first;
-            for (int k = 0; k < r->n_coll; k++) {
-                double out = exposed_of(r, &r->coll[k]), in = hidden_of(r, &r->coll[k]), y = exposed ? out : in;
+            for (int k = 0; k < LS_N_RUN_COMM; k++) {
                 char name[160];
-                if (!(out + in > 0.01 * longest)) continue;
-                snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, r->coll[k].kind);
+                if (!(shown_time(a->group[i].first, k, &out, &in) > 0.01 * longest)) continue;
+                snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, ls_run_comm_words(k));
                 if (row == 60) {
                     if (exposed) ls_chart_leave_out(c, name);
                     continue;
                 }
+                const double y = exposed ? out : in;
                 if (exposed) ls_chart_category(c, name);
                 if (y > 0) ls_chart_point(c, s, at(row, y));
                 row++;
@@ -309,7 +305,7 @@ void chart_memory(const ls_analysis *a, ls_chart *c)
     int n_name = 0, n = 0, row[512];
     *c = (ls_chart){.kind = LS_CHART_STACK,
                     .file = "memory",
-                    .title = "Memory by part, a worker",
+                    .title = "Memory by part, rank 0",
                     .x_label = "MiB",
                     .unit = "MiB",
                     .scale = 1 / 1048576.0,
@@ -365,7 +361,7 @@ void chart_peak(const ls_analysis *a, ls_chart *c)
 {
     *c = (ls_chart){.kind = LS_CHART_BARS,
                     .file = "peak_memory",
-                    .title = "Peak memory of a worker",
+                    .title = "Peak memory of rank 0",
                     .x_label = "MiB",
                     .unit = "MiB",
                     .scale = 1 / 1048576.0,

@@ -105,7 +105,23 @@ static void waterfall_table(const ls_analysis *a, ls_doc *d)
     }
 }
 
-/* What the parts of a step are means of: it depends on what the run left behind. */
+/* "the first 5", "the first 1 to 5", of all groups whose parts are means of the steps after the warm-up. */
+static void warm_words(const ls_analysis *a, ls_str *out)
+{
+    int lo = -1, hi = 0;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (isnan(g->step_time) || !g->split_of_steps) continue;
+        lo = lo < 0 || g->split_warm_lo < lo ? g->split_warm_lo : lo;
+        hi = g->split_warm_hi > hi ? g->split_warm_hi : hi;
+    }
+    if (!hi) ls_str_add(out, "all steps (too few to leave out a warm-up)");
+    else if (lo == hi)
+        ls_str_addf(out, "the steps after the warm-up (the first %d %s left out)", hi, hi == 1 ? "is" : "are");
+    else ls_str_addf(out, "the steps after the warm-up (the first %d to %d of a run are left out)", lo, hi);
+}
+
+/* Which steps the parts of a step are means of: it depends on what the run left behind. */
 static void split_words(const ls_analysis *a, ls_str *out)
 {
     int of_steps = 0, recorded = 0;
@@ -116,13 +132,14 @@ static void split_words(const ls_analysis *a, ls_str *out)
         *(g->split_of_steps ? &of_steps : &recorded) += 1;
         stages = stages || g->split[LS_SPLIT_BUBBLE] > 0;
     }
-    ls_str_add(out, recorded ? "Mean of all steps of a run, warm-up included, as it recorded them"
-                             : "Mean of the steps behind the warm-up");
+    ls_str_add(out, "Mean over ");
+    if (of_steps) warm_words(a, out);
     for (int i = 0, n = 0; i < a->n_group && recorded && of_steps; i++)
-        if (a->group[i].split_of_steps && !isnan(a->group[i].step_time))
-            ls_str_addf(out, "%s%s", n++ ? ", " : " (of the steps behind the warm-up: ", a->group[i].label);
-    ls_str_addf(out, "%s. Times are those of rank 0%s.", recorded && of_steps ? ")" : "",
-                stages ? "; of a pipeline, means over its stages" : "");
+        if (!a->group[i].split_of_steps && !isnan(a->group[i].step_time))
+            ls_str_addf(out, "%s%s", n++ ? ", " : "; for ", a->group[i].label);
+    if (recorded && of_steps) ls_str_add(out, " over ");
+    if (recorded) ls_str_add(out, "all steps of a run, warm-up included, as it recorded them");
+    ls_str_addf(out, ". Times are those of rank 0%s.", stages ? "; of a pipeline, means over its stages" : "");
 }
 
 static void time_parts(const ls_analysis *a, ls_doc *d)
@@ -144,47 +161,81 @@ static void time_parts(const ls_analysis *a, ls_doc *d)
     if (falls) waterfall_table(a, d);
 }
 
-static void communication(const ls_analysis *a, ls_doc *d)
+/* Busy, exposed and hidden time of one row are over the same steps: all that the collectives were counted over. */
+static void hidden_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"setting",         "collective",         "calls",     "MiB a step",
-                                       "busy, ms a step", "exposed, ms a step", "hidden, %", "bus, GB/s"};
-    ls_chart c;
-    chart_comm(a, &c);
-    if (ls_chart_empty(&c)) {
-        ls_chart_fini(&c);
-        return;
-    }
-    ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    ls_doc_chart(d, &c,
-                 "Time of rank 0 in collectives, mean of all steps of a run. What is hidden ran beside compute and "
-                 "cost nothing. Those below a hundredth of "
-                 "the longest are in the table alone.");
-    ls_block *b = table(d, NULL, head, 8);
+    static const char *const head[] = {"setting",           "communicator", "busy, ms a step", "exposed, ms a step",
+                                       "hidden, ms a step", "hidden, %"};
+    ls_block *b = table(d, "Exposed and hidden, by communicator", head, 6);
+    for (int i = 0; i < a->n_group; i++)
+        for (int k = 0; k < LS_N_RUN_COMM; k++) {
+            ls_run_comm_time t;
+            if (!ls_run_comm_time_of(a->group[i].first, k, &t)) continue;
+            ls_doc_cell(d, b, "%s", a->group[i].label);
+            ls_doc_cell(d, b, "%s", ls_run_comm_words(k));
+            cell_num(d, b, 1000 * t.busy, 3);
+            cell_num(d, b, 1000 * t.exposed, 3);
+            cell_num(d, b, 1000 * t.hidden, 3);
+            cell_num(d, b, t.busy > 0 ? 100 * t.hidden / t.busy : NAN, 0);
+        }
+}
+
+static void collectives_table(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting",         "collective",         "calls",    "MiB a step",
+                                       "busy, ms a step", "exposed, ms a step", "bus, GB/s"};
+    ls_block *b = table(d, "By collective", head, 7);
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
         for (int k = 0; k < r->n_coll; k++) {
             const ls_run_coll *x = &r->coll[k];
-            double n = r->n_comm_step > 0 ? r->n_comm_step : NAN,
-                   hidden = x->busy > 0 ? 100 * (1 - x->exposed / x->busy) : NAN;
+            const double n = r->n_comm_step > 0 ? r->n_comm_step : NAN;
             ls_doc_cell(d, b, "%s", a->group[i].label);
             ls_doc_cell(d, b, "%s", x->kind);
             cell_num(d, b, x->calls, 0);
             cell_num(d, b, x->nbytes / n / 1048576, 2);
             cell_num(d, b, 1000 * x->busy / n, 3);
             cell_num(d, b, 1000 * x->exposed / n, 3);
-            cell_num(d, b, hidden > 0 ? hidden : isnan(hidden) ? NAN : 0, 0);
             cell_num(d, b, x->busbw / 1e9, 2);
         }
     }
 }
 
+const char *content_wait_words(void)
+{
+    return "A wait is charged to the collective that was waited for, even if an earlier collective delayed it, so the "
+           "exposed time of one kind can be longer than its busy time. Hidden time is computed over all collectives of "
+           "a communicator together: busy minus exposed, at least 0.";
+}
+
+static void communication(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart c;
+    bool any = false;
+    for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->n_coll;
+    if (!any) return;
+    chart_comm(a, &c);
+    ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
+    ls_doc_chart(d, &c,
+                 "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute "
+                 "waited. Hidden: the collectives ran while compute went on. Communicators below a hundredth of the "
+                 "longest are in the table only.");
+    ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
+    hidden_table(a, d);
+    collectives_table(a, d);
+}
+
 static void memory_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"setting", "planned, MiB", "peak of rank 0, MiB", "least rank, MiB",
-                                       "most rank, MiB"};
+    static const char *const head[] = {"setting",
+                                       "rank 0: planned, MiB",
+                                       "rank 0: peak, MiB",
+                                       "all ranks: least planned, MiB",
+                                       "all ranks: most planned, MiB",
+                                       "all ranks: highest peak, MiB"};
     bool any = false;
     for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->planned_bytes > 0 || a->group[i].first->n_rank;
-    ls_block *b = any ? table(d, NULL, head, 5) : NULL;
+    ls_block *b = any ? table(d, NULL, head, 6) : NULL;
     for (int i = 0; i < a->n_group && b; i++) {
         const ls_run *r = a->group[i].first;
         double lo = NAN, hi = NAN;
@@ -194,6 +245,7 @@ static void memory_table(const ls_analysis *a, ls_doc *d)
         cell_num(d, b, r->peak_bytes / 1048576, 1);
         cell_num(d, b, lo / 1048576, 1);
         cell_num(d, b, hi / 1048576, 1);
+        cell_num(d, b, r->peak_most / 1048576, 1);
     }
 }
 
@@ -207,7 +259,8 @@ static void resources(const ls_analysis *a, ls_doc *d)
     if (!ls_chart_empty(&part) || !ls_chart_empty(&top)) {
         ls_doc_add(d, LS_BLOCK_SECTION, "Memory");
         ls_doc_chart(d, &part, "As planned before the first step.");
-        ls_doc_chart(d, &top, "Highest use that was seen, program included; of a GPU, what its allocator gave out.");
+        ls_doc_chart(d, &top,
+                     "Highest use of rank 0 that was seen, program included; on a GPU, what its allocator gave out.");
         memory_table(a, d);
     } else ls_chart_fini(&part), ls_chart_fini(&top);
     if (!ls_chart_empty(&use) || !ls_chart_empty(&rate)) ls_doc_add(d, LS_BLOCK_SECTION, "Utilisation");

@@ -13,6 +13,7 @@ void content_summary(const ls_analysis *a, ls_doc *d);
 void content_provenance(const ls_analysis *a, ls_doc *d);
 void content_transport(const ls_analysis *a, ls_doc *d);
 const char *content_part_words(int part); /* of the waterfall */
+const char *content_wait_words(void);     /* how waits are charged, and what hidden time is */
 
 void chart_loss(const ls_analysis *a, ls_chart *c);
 void chart_epoch_loss(const ls_analysis *a, ls_chart *c);

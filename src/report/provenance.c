@@ -46,8 +46,7 @@ static void device(const ls_run *r, char *buf, size_t n)
 
 static void topology(const ls_run *r, char *buf, size_t n)
 {
-    const char *backend = text_at(r->metrics, "lockstep.comm.backend"),
-               *nodes = text_at(r->metrics, "scheduler.nodelist");
+    const char *backend = ls_run_backend(r), *nodes = text_at(r->metrics, "scheduler.nodelist");
     snprintf(buf, n, "%d%s%.20s%s%.60s", r->world, backend ? " over " : "", backend ? backend : "", nodes ? " on " : "",
              nodes ? nodes : "");
 }

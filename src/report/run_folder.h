@@ -34,8 +34,23 @@ typedef struct ls_run_step {
     double part[LS_N_SPLIT];
 } ls_run_step;
 
+/* Communicators of a run. X(name, key in lockstep, words before its kinds of collectives, words) */
+#define LS_RUN_COMM_LIST(X)                                              \
+    X(REPLICAS, "comm", "", "replicas")                                  \
+    X(TENSOR, "tensor_comm", "tensor ", "tensor parallel")               \
+    X(ACTS, "activations_comm", "activations ", "pipeline, activations") \
+    X(GRADS, "gradients_comm", "gradients ", "pipeline, gradients")
+enum {
+#define X(name, key, before, words) LS_RUN_COMM_##name,
+    LS_RUN_COMM_LIST(X)
+#undef X
+        LS_N_RUN_COMM
+};
+const char *ls_run_comm_words(int comm);
+
 typedef struct ls_run_coll { /* one kind of collective, rank 0's, over n_comm_step steps */
     char kind[40];           /* "all_reduce"; of other groups than the replicas': "tensor all_reduce" */
+    int comm;                /* its communicator, LS_RUN_COMM_* */
     double calls, nbytes, busy, exposed, busbw;
 } ls_run_coll;
 
@@ -76,9 +91,12 @@ typedef struct ls_run {
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
     double train_loss, val_loss;             /* of the last epoch; best                         */
     double n_update, tokens_per_update;
-    double n_comm_step; /* that collectives were counted over: those of this process, or all */
-    double peak_bytes, planned_bytes, cpu_utilisation, gpu_utilisation, tflops;
+    double n_comm_step;               /* that collectives were counted over: those of this process, or all */
+    double peak_bytes, planned_bytes; /* both of rank 0 */
+    double peak_most;                 /* of the rank with the highest peak; NaN: not said */
+    double cpu_utilisation, gpu_utilisation, tflops;
     double split[LS_N_SPLIT]; /* mean seconds a step                             */
+    bool split_of_steps;      /* of the steps after the warm-up; else of all, as the run recorded them */
     double straggler_share;   /* of the exposed time, waited for slower workers; NaN: not said */
     double step_time;         /* mean seconds, warm-up left out                  */
     ls_run_step *step;
@@ -106,6 +124,17 @@ typedef struct ls_run_texts {
     bool nccl_of_logs; /* nccl was made of NCCL's logs */
     int warm; /* steps of warm-up, and then the parts of a step are means of the steps behind them; 0: a rule of ours */
 } ls_run_texts;
+
+/* What rank 0's collectives on one communicator took, seconds a step, over all steps that they were counted over. A wait is charged to the
+ * collective that was waited for, also where another one held it up, so hidden time is told of a communicator as a whole: busy less
+ * exposed, at least 0. NaN: not measured. False: the run has no such communicator. */
+typedef struct ls_run_comm_time {
+    double busy, exposed, hidden;
+} ls_run_comm_time;
+bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out);
+/* The name of the communicators' backend ("nccl", "local", "mpi"): of the first there is. NULL: none is stated. */
+const char *ls_run_backend(const ls_run *r);
+bool ls_run_over_nccl(const ls_run *r); /* some communicator is NCCL's */
 
 /* LS_E_NOMEM alone; on failure *out is untouched. name is for the notes and for people. */
 ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out);

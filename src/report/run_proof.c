@@ -226,10 +226,19 @@ static void read_topology(const char *text, size_t n, ls_run_proof *p)
     }
 }
 
-ls_status run_read_proof(const ls_run_texts *t, ls_run *r)
+ls_status run_read_proof(const ls_run_texts *t, ls_notes *notes, ls_run *r)
 {
     ls_run_proof *p = &r->proof;
     const json_t *ours = report_object(&(report_doc){r->metrics, "", NULL}, "lockstep.nccl");
+    const bool known = report_object(&(report_doc){r->metrics, "", NULL}, "lockstep") != NULL;
+    if (p->nccl && known && !ls_run_over_nccl(r)) { /* of an earlier run, or of an attempt to use NCCL */
+        const char *backend = ls_run_backend(r);
+        ls_notes_add(notes,
+                     "%s: the run did not communicate over NCCL (%s), so the NCCL logs and summary there are left out",
+                     r->dir, backend ? backend : "no communicator");
+        json_decref(p->nccl);
+        p->nccl = NULL;
+    }
     p->of_logs = p->nccl && t->nccl_of_logs;
     if (!p->nccl && ours) p->nccl = json_incref((json_t *)(uintptr_t)ours);
     if (t->topo) LS_TRY(plain(t->topo, t->n_topo, &p->topo));

@@ -64,11 +64,12 @@ static ls_status read_epochs(const report_doc *d, ls_run *r)
         r->epoch_loss[i] = report_num(&e, "train_loss_avg_global");
         r->epoch_val[i] = report_num(&e, "val_loss_avg_global");
         double updates = report_num(&e, "optimizer_steps"), rss = report_num(&e, "peak_rss_bytes_rank0");
-        double cuda = report_num(&e, "max_cuda_mem_allocated_bytes_global");
-        if (isnan(cuda)) cuda = report_num(&e, "max_cuda_mem_allocated_bytes_rank0");
+        double cuda = report_num(&e, "max_cuda_mem_allocated_bytes_rank0"),
+               most = report_num(&e, "max_cuda_mem_allocated_bytes_global");
         if (updates > 0) r->n_update += updates;
-        if (!(cuda > 0)) cuda = rss; /* a run without CUDA says 0 */
+        if (!(cuda > 0) && !(most > 0)) cuda = rss; /* a run without CUDA says 0 */
         if (cuda > 0 && !(r->peak_bytes >= cuda)) r->peak_bytes = cuda;
+        if (most > 0 && !(r->peak_most >= most)) r->peak_most = most;
     }
     r->n_epoch = (int)n;
     r->train_loss = n ? r->epoch_loss[n - 1] : NAN;
@@ -141,7 +142,7 @@ static void read_strategy(const report_doc *d, ls_run *r)
 static bool is_setting(const char *key, const json_t *v)
 {
     static const char *const not_one[] = {"version",    "compute", "seed", "resumed_from_step",
-                                          "parameters", "hosts",   "cpus"};
+                                          "parameters", "hosts",   "cpus", "device_choice"};
     size_t n = strlen(key);
     if (!json_is_string(v) && !json_is_integer(v) && !json_is_boolean(v)) return false;
     if (n > 6 && !strcmp(key + n - 6, "_bytes")) return false;
@@ -165,7 +166,7 @@ static ls_status read_setting(const report_doc *d, ls_run *r)
     const json_t *c = report_object(d, "training_config"), *ours = report_object(d, "lockstep"), *v;
     for (size_t i = 0; i < sizeof config / sizeof config[0]; i++)
         add_setting(&s, config[i], json_object_get(c, config[i]));
-    const char *sha = report_str(d, "deepspeed_config.sha256"), *comm = report_str(d, "lockstep.comm.backend");
+    const char *sha = report_str(d, "deepspeed_config.sha256"), *comm = ls_run_backend(r);
     if (comm) ls_str_addf(&s, "comm %.20s\n", comm);
     if (sha) ls_str_addf(&s, "config %.8s\n", sha);
     const char *key;
@@ -254,7 +255,8 @@ static void compare_launcher(const report_doc *d, const ls_run *r)
 ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out)
 {
     ls_run r = {.tokens_per_sec = NAN, .wall = NAN, .epoch_time = NAN, .train_loss = NAN, .val_loss = NAN};
-    r.tokens_per_update = r.peak_bytes = r.planned_bytes = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
+    r.tokens_per_update = r.peak_bytes = r.peak_most = r.planned_bytes = r.cpu_utilisation = r.gpu_utilisation =
+        r.tflops = NAN;
     r.step_time = r.straggler_share = NAN;
     r.n_warm = t->warm;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
@@ -284,7 +286,7 @@ ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *no
     if (t->complete) run_read_complete(t->complete, t->n_complete, dir, notes, &r);
     run_tell_waits(&d, &r);
     compare_launcher(&l, &r);
-    st = run_read_proof(t, &r);
+    st = run_read_proof(t, notes, &r);
 done:
     ls_free(name);
     ls_free(path);

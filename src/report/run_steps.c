@@ -40,8 +40,8 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
     return ok;
 }
 
-/* Means over the steps behind the warm-up, as the step's time is. The recorded split of the run, which is over all steps, counts where the
- * steps have none. */
+/* Means over the steps after the warm-up, as the step's time is. The recorded split of the run, which is over all steps, counts where the
+ * steps have none: ls_run.split_of_steps says which it is. */
 static void average(ls_run *r)
 {
     if (r->n_warm <= 0) r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
@@ -55,12 +55,13 @@ static void average(ls_run *r)
         n++;
         if (s->tflops >= 0) tflops += s->tflops, n_tflops++;
         for (int k = 0; k < LS_N_SPLIT; k++)
-            if (s->part[k] >= 0) part[k] += s->part[k], n_part[k]++;
+            if (s->part[k] >= 0 || (k == LS_SPLIT_OTHER && !isnan(s->part[k]))) part[k] += s->part[k], n_part[k]++;
     }
     if (n) r->step_time = time / n;
     if (n_tflops) r->tflops = tflops / n_tflops;
     for (int k = 0; k < LS_N_SPLIT; k++) said = said || n_part[k];
     if (!said) return;
+    r->split_of_steps = true;
     double rest = r->step_time;
     for (int k = 0; k < LS_N_SPLIT; k++) r->split[k] = NAN;
     for (int k = 0; k < LS_N_SPLIT; k++) {
@@ -68,7 +69,8 @@ static void average(ls_run *r)
         r->split[k] = part[k] / n_part[k]; /* a step whose part is null did not measure it */
         rest -= r->split[k];
     }
-    if (isnan(r->split[LS_SPLIT_OTHER])) r->split[LS_SPLIT_OTHER] = rest > 0 ? rest : 0;
+    if (isnan(r->split[LS_SPLIT_OTHER])) r->split[LS_SPLIT_OTHER] = rest;
+    if (r->split[LS_SPLIT_OTHER] < 0) r->split[LS_SPLIT_OTHER] = 0; /* the difference of two clocks: noise */
 }
 
 ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)

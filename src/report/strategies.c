@@ -29,7 +29,7 @@ static double most_memory(const ls_run *r)
         const double device = report_num(&rank, "device");
         most = fmax(most, device > 0 ? device : report_num(&rank, "peak_rss"));
     }
-    return isnan(most) ? r->peak_bytes : most;
+    return isnan(most) ? fmax(r->peak_bytes, r->peak_most) : most;
 }
 
 ls_status ls_six_of(const ls_analysis *a, const ls_group *g, ls_six *out)

@@ -18,13 +18,14 @@ static report_doc metrics_of(const ls_run *r)
     return (report_doc){r->metrics, "training_metrics.json", NULL};
 }
 
-/* Several GPUs, or evidence of them. */
+/* Our own finished run says itself whether its communicators were NCCL's: files beside it may be an earlier run's. Of the reference's
+ * run, and of one that has not finished, the files beside it are all there is. */
 static bool has_gpus(const ls_run *r)
 {
     const report_doc m = metrics_of(r);
-    const char *device = report_str(&m, "lockstep.device");
     const ls_run_proof *p = &r->proof;
-    return p->nccl || p->topo || p->ibstat || p->nets[0] || (r->world > 1 && device && !strcmp(device, "cuda"));
+    if (report_object(&m, "lockstep")) return ls_run_over_nccl(r);
+    return p->nccl || p->topo || p->ibstat || p->nets[0];
 }
 
 static ls_block *begin_table(ls_doc *d, const char *title, const char *const *head, int n)
@@ -102,10 +103,8 @@ static void transports(const ls_analysis *a, ls_doc *d)
     for (int i = 0; i < a->set->n && b; i++) {
         const ls_run *r = &a->set->run[i];
         const report_doc s = nccl_of(r), m = metrics_of(r);
-        const char *backend = report_str(&m, "lockstep.comm.backend"), *version = report_str(&s, "version"),
+        const char *backend = ls_run_backend(r), *version = report_str(&s, "version"),
                    *network = report_str(&s, "network");
-        if (!backend) backend = report_str(&m, "lockstep.activations_comm.backend"); /* a pipeline without replicas */
-        if (!backend) backend = report_str(&m, "lockstep.tensor_comm.backend");
         if (!backend && r->proof.nccl) backend = "nccl";
         if (!version) version = report_str(&m, "lockstep.gpu.nccl_version");
         if (!has_gpus(r)) continue;
@@ -130,7 +129,7 @@ static void warnings(const ls_analysis *a, ls_doc *d)
         const report_doc s = nccl_of(r);
         const int64_t n = report_int(&s, "warnings");
         const char *first = report_str(&s, "first_warning");
-        if (n > 0)
+        if (n > 0 && has_gpus(r))
             ls_doc_add(d, LS_BLOCK_WARN, "%s: NCCL printed %lld %s; the first: %s", r->name, (long long)n,
                        n == 1 ? "warning" : "warnings", first ? first : "?");
     }
@@ -138,45 +137,57 @@ static void warnings(const ls_analysis *a, ls_doc *d)
 
 /* ---- what it cost ---- */
 
-/* Seconds of a step in which communication ran beside compute; NaN: not measured. */
-static double hidden(const ls_run *r)
+static void cell_step(ls_doc *d, ls_block *b, const ls_run *r)
 {
     double sum = 0;
     bool any = false;
-    for (int k = 0; k < r->n_coll; k++) {
-        const ls_run_coll *c = &r->coll[k];
-        if (isnan(c->busy) || isnan(c->exposed)) return NAN;
-        sum += fmax(c->busy - c->exposed, 0);
-        any = true;
-    }
-    return any && r->n_comm_step > 0 ? sum / r->n_comm_step : NAN;
+    for (int k = 0; k < LS_N_SPLIT; k++)
+        if (!isnan(r->split[k])) sum += r->split[k], any = true;
+    cell_num(d, b, 1000 * (any ? sum : r->step_time), 3);
+    if (any && !r->split_of_steps) ls_doc_cell(d, b, "all steps");
+    else if (r->n_step > r->n_warm && r->n_warm) ls_doc_cell(d, b, "steps after the first %d", r->n_warm);
+    else ls_doc_cell(d, b, "%s", r->n_step > r->n_warm ? "all steps" : DASH);
 }
 
+/* The step is the sum of its parts; without any, as metrics.jsonl has it. */
 static void step_parts(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"run",
-                                       "forward",
-                                       "backward",
-                                       "exposed communication",
-                                       "hidden communication",
-                                       "bubble",
-                                       "waiting for slower workers",
-                                       "optimizer",
-                                       "step"};
-    ls_block *b = begin_table(d, "A step, ms", head, (int)(sizeof head / sizeof *head));
-    for (int i = 0; i < a->set->n && b; i++) {
+    ls_block *b = ls_doc_add(
+        d, LS_BLOCK_TABLE, "A step of rank 0, ms: the parts add up to the step (of a pipeline, means over its stages)");
+    if (!b) return;
+    b->n_col = LS_N_SPLIT + 3;
+    ls_doc_cell(d, b, "run");
+    for (int k = 0; k < LS_N_SPLIT; k++) ls_doc_cell(d, b, "%s", ls_split_words(k));
+    ls_doc_cell(d, b, "step"), ls_doc_cell(d, b, "mean over");
+    for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         if (!has_gpus(r)) continue;
         ls_doc_cell(d, b, "%s", r->name);
-        cell_num(d, b, 1000 * r->split[LS_SPLIT_FORWARD], 3);
-        cell_num(d, b, 1000 * r->split[LS_SPLIT_BACKWARD], 3);
-        cell_num(d, b, 1000 * r->split[LS_SPLIT_EXPOSED], 3);
-        cell_num(d, b, 1000 * hidden(r), 3);
-        cell_num(d, b, 1000 * r->split[LS_SPLIT_BUBBLE], 3);
-        cell_num(d, b, 1000 * r->split[LS_SPLIT_STRAGGLER], 3);
-        cell_num(d, b, 1000 * r->split[LS_SPLIT_OPTIMIZER], 3);
-        cell_num(d, b, 1000 * r->step_time, 3);
+        for (int k = 0; k < LS_N_SPLIT; k++) cell_num(d, b, 1000 * r->split[k], 3);
+        cell_step(d, b, r);
     }
+}
+
+/* Exposed and hidden time of one row are over the same steps. */
+static void hidden_time(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"run", "communicator", "busy", "exposed communication", "hidden communication"};
+    ls_block *b = NULL;
+    for (int i = 0; i < a->set->n; i++)
+        for (int k = 0; k < LS_N_RUN_COMM; k++) {
+            const ls_run *r = &a->set->run[i];
+            ls_run_comm_time t;
+            if (!has_gpus(r) || !ls_run_comm_time_of(r, k, &t)) continue;
+            if (!b)
+                b = begin_table(d, "Exposed and hidden communication of rank 0, ms a step, mean over all steps", head,
+                                5);
+            ls_doc_cell(d, b, "%s", r->name);
+            ls_doc_cell(d, b, "%s", ls_run_comm_words(k));
+            cell_num(d, b, 1000 * t.busy, 3);
+            cell_num(d, b, 1000 * t.exposed, 3);
+            cell_num(d, b, 1000 * t.hidden, 3);
+        }
+    if (b) ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
 }
 
 /* Telemetry that was lost: means are of what is left. */
@@ -194,7 +205,7 @@ static void untimed(const ls_analysis *a, ls_doc *d)
             const int64_t n = report_int(&m, key);
             requests += n > 0 ? n : 0;
         }
-        if (steps > 0 || requests > 0)
+        if (has_gpus(r) && (steps > 0 || requests > 0))
             ls_doc_add(
                 d, LS_BLOCK_TEXT,
                 "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths are of "
@@ -236,7 +247,7 @@ static void evidence(const ls_analysis *a, ls_doc *d)
                    {"ibstat.txt", "ports", p->ibstat ? (p->ports[0] ? p->ports : "none listed") : NULL},
                    {"nccl_topo.xml", "network cards", p->nets[0] ? p->nets : NULL}};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            if (!all[k].text) continue;
+            if (!all[k].text || !has_gpus(r)) continue;
             if (!b) b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
             ls_doc_cell(d, b, "%s, %s: %s: %s", r->name, all[k].file, all[k].words, all[k].text);
         }
@@ -246,7 +257,7 @@ static void evidence(const ls_analysis *a, ls_doc *d)
         const ls_run *r = &a->set->run[i];
         const char *const text[] = {r->proof.topo, r->proof.ibstat}, *const file[] = {"topo.txt", "ibstat.txt"};
         for (int k = 0; k < 2; k++) {
-            if (!text[k]) continue;
+            if (!text[k] || !has_gpus(r)) continue;
             if (!b) b = ls_doc_add(d, LS_BLOCK_CODE, "What nvidia-smi and ibstat printed");
             ls_doc_cell(d, b, "%s/%s", r->dir, file[k]);
             ls_doc_cell(d, b, "%s", text[k]);
@@ -259,7 +270,7 @@ void content_transport(const ls_analysis *a, ls_doc *d)
     bool any = false, logs = false;
     for (int i = 0; i < a->set->n; i++) {
         any = any || has_gpus(&a->set->run[i]);
-        logs = logs || a->set->run[i].proof.of_logs;
+        logs = logs || (a->set->run[i].proof.of_logs && has_gpus(&a->set->run[i]));
     }
     if (!any) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication between GPUs");
@@ -271,6 +282,7 @@ void content_transport(const ls_analysis *a, ls_doc *d)
     transports(a, d);
     warnings(a, d);
     step_parts(a, d);
+    hidden_time(a, d);
     bandwidth(a, d);
     untimed(a, d);
     evidence(a, d);

@@ -240,10 +240,12 @@ assert row("theirs", 0)[1:] == ["nccl", "2.30.7", "4 on 2 hosts", "IB", "NET/IB/
                                 "yes", "no", "yes", "yes"], row("theirs", 0)
 assert row("killed", 0)[2:6] == ["2.21.5", "3", "Socket", row("killed", 0)[5]] and "SHM x 2" in row("killed", 0)[5], row("killed", 0)
 assert row("bare", 0)[1:] == ["nccl", "2.30.7"] + [dash] * 8, row("bare", 0)
-assert row("ours", 1)[1:6] == ["10.000", "20.000", "3.000", dash, "5.000"], row("ours", 1)  # a collective without times: hidden is not known
-assert row("killed", 1)[1:] == [dash] * 7 + ["250.000"], row("killed", 1)
-assert row("ours", 2)[1:] == ["all_reduce", "12.50", "50.000", "10.000"], row("ours", 2)
-assert row("ours", 3)[1:] == ["broadcast", dash, dash, dash], row("ours", 3)
+# the parts add up to the step: forward, backward, optimizer, exposed, bubble, stragglers, input, other
+assert row("ours", 1)[1:] == ["10.000", "20.000", "4.000", "3.000", "5.000", dash, "1.000", "0.000", "43.000", "all steps"], row("ours", 1)
+assert row("killed", 1)[1:] == [dash] * 8 + ["250.000", "steps after the first 5"], row("killed", 1)
+assert row("ours", 2)[1:] == ["replicas", dash, dash, dash], row("ours", 2)  # a collective without times: hidden is not known
+assert row("ours", 3)[1:] == ["all_reduce", "12.50", "50.000", "10.000"], row("ours", 3)
+assert row("ours", 4)[1:] == ["broadcast", dash, dash, dash], row("ours", 4)
 for words in ("NCCL printed 2 warnings; the first: Call to connect failed", "topo.txt: links between GPUs: NV2 x 1, SYS x 2",
               "ibstat.txt: ports: mlx5_0 port 1: Active, 100 Gb/s, InfiniBand, mlx5_1 port 1: Down, 40 Gb/s", "nccl_topo.xml: network cards: mlx5_0 100000 Mb/s",
               "read from the logs", "no times are known of 3 steps and 4 requests"):
@@ -252,5 +254,9 @@ assert "\033" not in text
 PY
 "$LOCKSTEP" report "$SCRATCH/runs" --out "$SCRATCH/cpu_page" >/dev/null 2>&1
 ! grep -q "Communication between GPUs" "$SCRATCH/cpu_page/report.md" || bad "a section on GPUs about runs on the CPU"
+mkdir -p "$SCRATCH/left" && cp -r "$SCRATCH/runs/2gpu_x/run_1" "$SCRATCH/left/run" && cp -r "$gpu/ours/nccl" "$SCRATCH/left/run/nccl"
+grep -q "| gpu/ours |" "$SCRATCH/gpu_page/report.md" || bad "no row of the run over NCCL"
+expect 0 "left/run: the run did not communicate over NCCL (local)" "$LOCKSTEP" report "$SCRATCH/left" --no-png --out "$SCRATCH/left_page"
+! grep -q "Communication between GPUs" "$SCRATCH/left_page/report.md" || bad "an earlier run's NCCL files are said of a run on the CPU"
 
 done_tests

@@ -326,16 +326,24 @@ static void basis(void **state)
     has(md.data, "Speeds are of the steps behind the warm-up: the first 4 of each run are left out.");
     has(html.data, "Speeds are of the steps behind the warm-up: the first 4 of each run are left out.");
     has(md.data, "a step of ddp × 2 takes 9.1 ms, one of single × 1 16.1 ms");
-    has(md.data, "Mean of the steps behind the warm-up. Times are those of rank 0.");
+    has(md.data, "Mean over the steps after the warm-up (the first 4 are left out). Times are those of rank 0.");
     has(html.data, ">9.1</text>"); /* the bar's sum */
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&a);
-    s.warm = 0; /* read by nobody's wish: the recorded parts of all steps */
-    for (int i = 0; i < 2; i++) s.run[i].split[LS_SPLIT_FORWARD] = 0.7;
+    ls_run_set_fini(&s);
+
+    s = new_set(); /* no warm-up is asked for: a tenth of a short run, and its recorded parts of all steps give way */
+    add(&s, "one",
+        (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single", .ours = recorded}, &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "ddp", .ours = recorded},
+        NULL); /* no metrics.jsonl: as recorded */
+    near(s.run[1].split[LS_SPLIT_FORWARD], 0.7, 0);
     assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
     ls_report_page(&a, &html, &md);
     has(md.data, "Speeds are of whole epochs as the runs recorded them, warm-up included");
-    has(md.data, "Mean of all steps of a run, warm-up included, as it recorded them. Times are those of rank 0.");
+    has(md.data,
+        "Mean over the steps after the warm-up (the first 2 are left out); for ddp × 2 over all steps of a run, "
+        "warm-up included, as it recorded them. Times are those of rank 0.");
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
@@ -790,7 +798,9 @@ static void evidence(void **state)
                              .tokens_per_sec = 10,
                              .epoch_time = 1,
                              .strategy = "ddp",
-                             .ours = ", \"device\": \"cuda\", \"nccl\": {\"version\": \"of the metrics\"}"},
+                             .ours =
+                                 ", \"device\": \"cuda\", \"comm\": {\"backend\": \"nccl\"}, \"nccl\": {\"version\": "
+                                 "\"of the metrics\"}"},
                  &metrics);
     for (int i = 1; i <= 10; i++)
         ls_str_addf(&steps, "{\"step\": %d, \"step_time_sec\": 1.0, \"forward_sec\": %s, \"backward_sec\": 0.5}\n", i,
@@ -841,16 +851,226 @@ static void evidence(void **state)
     }
 }
 
+/* A step of 25 ms of which 12 are rank 0's actions, 1 is the optimizer, and 12 are waits and the rest: whatever the report of the pipeline
+ * says, the parts add up to it. */
+static void pipeline_parts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pipeline;
+        double compute, bubble, exposed, other; /* ms */
+    } c[] = {
+        /* the schedule has 5 ms of bubble: 3 of them were waits for messages */
+        {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
+         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
+         12, 5, 0, 7},
+        /* 2 of the 3 ms exposed were for other workers than neighbours: no bubble */
+        {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
+         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.001}, {\"busy_sec\": 0.012}]",
+         12, 5, 2, 5},
+        /* waits longer than the bubble are communication */
+        {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
+         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
+         12, 2, 1, 9},
+        /* a bubble of 25 ms is more than there is */
+        {"\"bubble_predicted\": 0.5, \"makespan_predicted_sec\": 0.050, \"makespan_sec\": 0.040, \"per_stage\": "
+         "[{\"busy_sec\": 0.012}, {\"busy_sec\": 0.012}]",
+         12, 12, 0, 0},
+        /* rank 0 computes 2 ms longer than the mean stage, which has 1 of bubble in them */
+        {"\"bubble_predicted\": 0.05, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
+         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.008}]",
+         10, 1, 4, 9},
+        /* and 2 ms shorter: as much of its waits is computing elsewhere */
+        {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
+         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.016}]",
+         14, 2, 0, 8},
+    };
+    ls_str steps = {0};
+    for (int i = 1; i <= 10; i++)
+        ls_str_addf(&steps,
+                    "{\"step\": %d, \"step_time_sec\": 0.025, \"forward_sec\": 0.004, \"backward_sec\": 0.008, "
+                    "\"comm_exposed_sec\": 0.003, \"optimizer_sec\": 0.001, \"data_sec\": 0, \"other_sec\": 0.009}\n",
+                    i);
+    for (size_t i = 0; i < N_OF(c); i++) {
+        ls_run_set s = new_set();
+        char *ours = ls_asprintf(", \"step_split\": {\"input\": 0, \"forward\": 0.004, \"backward\": 0.008, "
+                                 "\"exposed_comm\": 0.003, \"optimizer\": 0.001, \"other\": 0.009}, \"pipeline\": {%s}",
+                                 c[i].pipeline);
+        const made_run made = {.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .ours = ours};
+        add(&s, "recorded", made, NULL);
+        add(&s, "of steps", made, &steps);
+        for (int k = 0; k < 2; k++) {
+            const double *part = s.run[k].split;
+            double sum = 0;
+            for (int j = 0; j < LS_N_SPLIT; j++) sum += isnan(part[j]) ? 0 : part[j];
+            near(sum, 0.025, 1e-12);
+            near(1000 * (part[LS_SPLIT_FORWARD] + part[LS_SPLIT_BACKWARD]), c[i].compute, 1e-9);
+            near(1000 * part[LS_SPLIT_BUBBLE], c[i].bubble, 1e-9);
+            near(1000 * part[LS_SPLIT_EXPOSED], c[i].exposed, 1e-9);
+            near(1000 * part[LS_SPLIT_OTHER], c[i].other, 1e-9);
+            near(1000 * part[LS_SPLIT_OPTIMIZER], 1, 1e-9);
+        }
+        ls_free(ours);
+        ls_run_set_fini(&s);
+    }
+    ls_str_fini(&steps);
+}
+
+/* How a device was chosen is no setting; the backend of communicators is one, and is stated, whichever communicators a run has. */
+static void backends(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    made_run r = {.world = 2,
+                  .tokens_per_sec = 5,
+                  .epoch_time = 1,
+                  .strategy = "single",
+                  .ours =
+                      ", \"pp\": 2, \"activations_comm\": {\"backend\": \"nccl\"}, \"device_choice\": \"auto: cuda\""};
+    add(&s, "a", r, NULL);
+    r.ours = ", \"pp\": 2, \"activations_comm\": {\"backend\": \"nccl\"}, \"device_choice\": \"--device cuda\"";
+    add(&s, "b", r, NULL);
+    r.ours = ", \"pp\": 2, \"activations_comm\": {\"backend\": \"local\"}";
+    add(&s, "c", r, NULL);
+    r.ours = ", \"tp\": 2, \"tensor_comm\": {\"backend\": \"nccl\"}";
+    add(&s, "d", r, NULL);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    assert_int_equal(a.n_group, 3);
+    assert_int_equal(a.group[0].n_run, 2);
+    ls_report_page(&a, &html, &md);
+    int n = 0;
+    for (const char *p = md.data; (p = strstr(p, "| 2 over nccl |")); p++) n++;
+    assert_int_equal(n, 3);
+    has(md.data, "| 2 over local |");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* Planned and peak in one row are of one rank; the highest peak of all ranks has its own column. */
+static void peak_of_rank0(void **state)
+{
+    (void)state;
+    static const char key[] = "\"optimizer_steps\": 20";
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str text = {0}, all = {0}, html = {0}, md = {0};
+    made_metrics(
+        &(made_run){.world = 2,
+                    .tokens_per_sec = 5,
+                    .epoch_time = 1,
+                    .strategy = "single",
+                    .ours = ", \"planned_bytes\": 73400320, \"memory\": {\"per_rank\": [{\"rank\": 0, \"planned\": "
+                            "73400320}, {\"rank\": 1, \"planned\": 146800640}]}"},
+        &text);
+    const char *at = strstr(text.data, key);
+    assert_non_null(at);
+    ls_str_addf(
+        &all,
+        "%.*s\"max_cuda_mem_allocated_bytes_rank0\": 74448896, \"max_cuda_mem_allocated_bytes_global\": 147849216, "
+        "\"peak_rss_bytes_rank0\": 999999999, %s",
+        (int)(at - text.data), text.data, at);
+    assert_int_equal(add_made(&s, "r", &all, NULL), LS_OK);
+    near(s.run[0].peak_bytes, 74448896, 0);
+    near(s.run[0].peak_most, 147849216, 0);
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    ls_report_page(&a, &html, &md);
+    has(md.data, "| setting | rank 0: planned, MiB | rank 0: peak, MiB |");
+    has(md.data, "| 70.0 | 71.0 | 70.0 | 140.0 | 141.0 |");
+    ls_str_fini(&text), ls_str_fini(&all), ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* A wait is charged to what was waited for, so one kind may have waited longer than it worked: hidden is told of a communicator. */
+static void hidden_time(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_run_comm_time t;
+    ls_str html = {0}, md = {0};
+    ls_analysis a;
+    add(&s, "r",
+        (made_run){.world = 2,
+                   .tokens_per_sec = 5,
+                   .epoch_time = 1,
+                   .strategy = "zero1",
+                   .ours =
+                       ", \"comm\": {\"backend\": \"nccl\", \"steps\": 10, \"reduce_scatter\": {\"busy_sec\": 0.08, "
+                       "\"exposed_sec\": 0.01}, \"all_reduce\": {\"busy_sec\": 0.02, \"exposed_sec\": 0.05}}, "
+                       "\"tensor_comm\": {\"backend\": \"nccl\", \"steps\": 10, \"all_reduce\": {\"busy_sec\": 0.01, "
+                       "\"exposed_sec\": 0.03}}, \"gradients_comm\": {\"backend\": \"nccl\", \"steps\": 10, \"send\": "
+                       "{\"busy_sec\": null, \"exposed_sec\": null}}"},
+        NULL);
+    assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_REPLICAS, &t));
+    near(t.busy, 0.010, 1e-12);
+    near(t.exposed, 0.006, 1e-12);
+    near(t.hidden, 0.004, 1e-12); /* by kind it would be 7 ms, and busy less than exposed and hidden */
+    assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_TENSOR, &t));
+    near(t.hidden, 0, 0);
+    assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_GRADS, &t));
+    assert_true(isnan(t.hidden)); /* not measured */
+    assert_false(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_ACTS, &t));
+    assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+    ls_report_page(&a, &html, &md);
+    has(md.data, "A wait is charged to the collective that was waited for");
+    has(md.data, "| replicas | 10.000 | 6.000 | 4.000 | 40 |");
+    has(md.data, "| tensor parallel | 1.000 | 3.000 | 0.000 | 0 |");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* What an earlier run over NCCL left in the folder is not said of a run that did not use it; the reference's run states no backend. */
+static void leftover_evidence(void **state)
+{
+    (void)state;
+    static const char nccl[] = "{\"version\": \"2.30.7\", \"warnings\": 3}", topo[] = "GPU0\t X \n";
+    static const char *const ours[] = {", \"device\": \"cpu\", \"comm\": {\"backend\": \"local\"}",
+                                       ", \"device\": \"cuda\", \"activations_comm\": {\"backend\": \"local\"}",
+                                       ", \"device\": \"cuda\", \"activations_comm\": {\"backend\": \"nccl\"}", NULL};
+    for (int i = 0; i < 4; i++) {
+        const bool shown = i >= 2;
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_str metrics = {0}, html = {0}, md = {0};
+        made_metrics(
+            &(made_run){
+                .world = 2, .tokens_per_sec = 10, .epoch_time = 1, .strategy = ours[i] ? "ddp" : NULL, .ours = ours[i]},
+            &metrics);
+        const ls_run_texts t = {.metrics = metrics.data,
+                                .n_metrics = metrics.len,
+                                .nccl = nccl,
+                                .n_nccl = sizeof nccl - 1,
+                                .topo = topo,
+                                .n_topo = sizeof topo - 1};
+        assert_int_equal(ls_run_read_texts(&t, "r", &s.notes, &s.run[s.n++]), LS_OK);
+        assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
+        ls_report_page(&a, &html, &md);
+        assert_int_equal(strstr(md.data, "## Communication between GPUs") != NULL, shown);
+        assert_int_equal(strstr(md.data, "NCCL printed 3 warnings") != NULL, shown);
+        assert_int_equal(s.notes.n, !shown);
+        if (!shown) has_note(&s.notes, "r: the run did not communicate over NCCL (local)");
+        ls_str_fini(&metrics), ls_str_fini(&html), ls_str_fini(&md);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(intervals),      cmocka_unit_test(scaling),       cmocka_unit_test(unlike),
-        cmocka_unit_test(waterfall),      cmocka_unit_test(own_keys),      cmocka_unit_test(settings),
-        cmocka_unit_test(problems),       cmocka_unit_test(other_files),   cmocka_unit_test(hostile_names),
-        cmocka_unit_test(nsys),           cmocka_unit_test(numbers),       cmocka_unit_test(verifier),
-        cmocka_unit_test(workdirs),       cmocka_unit_test(out_of_memory), cmocka_unit_test(interval_of_one),
-        cmocka_unit_test(basis),          cmocka_unit_test(many_settings), cmocka_unit_test(over_all_workers),
-        cmocka_unit_test(many_pipelines), cmocka_unit_test(given_twice),   cmocka_unit_test(evidence),
+        cmocka_unit_test(intervals),      cmocka_unit_test(scaling),           cmocka_unit_test(unlike),
+        cmocka_unit_test(waterfall),      cmocka_unit_test(own_keys),          cmocka_unit_test(settings),
+        cmocka_unit_test(problems),       cmocka_unit_test(other_files),       cmocka_unit_test(hostile_names),
+        cmocka_unit_test(nsys),           cmocka_unit_test(numbers),           cmocka_unit_test(verifier),
+        cmocka_unit_test(workdirs),       cmocka_unit_test(out_of_memory),     cmocka_unit_test(interval_of_one),
+        cmocka_unit_test(basis),          cmocka_unit_test(many_settings),     cmocka_unit_test(over_all_workers),
+        cmocka_unit_test(many_pipelines), cmocka_unit_test(given_twice),       cmocka_unit_test(evidence),
+        cmocka_unit_test(pipeline_parts), cmocka_unit_test(backends),          cmocka_unit_test(peak_of_rank0),
+        cmocka_unit_test(hidden_time),    cmocka_unit_test(leftover_evidence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
