@@ -35,7 +35,7 @@
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
-#   JOBS           cases of nccl at the same time [5; without MPS 2]; at most FULL_JOBS of them with GPT-2 124M [2; 1]
+#   JOBS           cases of nccl at the same time [2]; at most FULL_JOBS of them with GPT-2 124M [1]
 #   MPS            0: do not start NVIDIA's MPS for nccl and verify. With it, processes that share the GPU run at the same time; without it they
 #                  take turns of some milliseconds, and a sum of two ranks takes ten times as long. Faults are always tried without it.
 #   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]
@@ -287,17 +287,14 @@ do_memory() {
 mps() {
     local tool
     tool=$(command -v nvidia-cuda-mps-control) || tool=/usr/local/nvidia/bin/nvidia-cuda-mps-control
-    jobs=${JOBS:-5} full_jobs=${FULL_JOBS:-2}
+    jobs=${JOBS:-2} full_jobs=${FULL_JOBS:-1} # more clients than about 12 have made an H200's MPS server refuse all others
     if [[ $1 == on && ${CUDA_MPS_PIPE_DIRECTORY:-} ]]; then
         note "the GPU is shared through the MPS of $CUDA_MPS_PIPE_DIRECTORY"
     elif [[ $1 == on ]]; then
-        # CUDA's own default: the GPU has channels for some 250 connections of all processes, and lockstep asks for 16
-        export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-8}
         export CUDA_MPS_PIPE_DIRECTORY=$dir/mps CUDA_MPS_LOG_DIRECTORY=$dir/mps-log
         mkdir -p "$dir/mps" "$dir/mps-log"
         [[ $device == cuda && ${MPS:-1} != 0 && -x $tool ]] && "$tool" -d && { note "the GPU is shared through MPS"; return; }
         unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
-        [[ $device != cuda ]] || jobs=${JOBS:-2} full_jobs=${FULL_JOBS:-1}
     elif [[ ${CUDA_MPS_PIPE_DIRECTORY:-} == "$dir/mps" ]]; then
         echo quit | "$tool" >/dev/null 2>&1
         unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY
