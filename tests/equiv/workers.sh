@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 list=1,2,4; [ "${LS_TEST_ALL:-0}" = 1 ] && list=1,2,4,8
-"$LOCKSTEP" verify -n $list >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
+"$LOCKSTEP" verify -n $list --jobs 2 >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
 tail -n 1 "$SCRATCH/verify"
 expect 2 "is 'moon' and must be cpu, cuda" "$LOCKSTEP" verify --device moon -n 1,2 --steps 1 # told by a worker, in its words
 
