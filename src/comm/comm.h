@@ -124,7 +124,7 @@ bool ls_comm_should_tell(ls_comm *c);
 /* Waits until nothing that was posted touches its buffers any more, whether it ended well or not: they may be freed after it. */
 void ls_comm_quiet(ls_comm *c);
 void ls_comm_destroy(ls_comm **c);
-/* At the end of a program: ls_comm_destroy within LS_COMM_CLOSE_TIME seconds. If it does not return, a line on stderr says so and the
+/* At the end of a program: ls_comm_destroy within LS_COMM_CLOSE_TIME seconds. If it does not return, a warning is printed and the
  * process ends with the exit code of `st`, the status of its work. */
 #define LS_COMM_CLOSE_TIME 20.0
 void ls_comm_close(ls_comm **c, ls_status st);

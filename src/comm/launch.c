@@ -49,8 +49,8 @@ static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_
     if (st == LS_OK) st = l->body(l->ctx, c, n_core);
     atomic_store(&world->ended[rank], (int)st + 1);
     const bool failed = st != LS_OK && st != LS_E_STOPPED;
-    const bool speaks =
-        !failed || !c || ls_comm_should_tell(c) || st != LS_E_COMM; /* what everyone hears is told once */
+    const bool speaks = !failed || !c || ls_comm_should_tell(c) ||
+                        st != LS_E_COMM; /* a failure that all workers report is printed once */
     if (failed) {
         char words[400];
         snprintf(words, sizeof words, "rank %d failed: %.300s", rank, ls_err_words());

@@ -19,7 +19,7 @@
 #include <time.h>
 
 #define LOOK       10000000L /* ns between looks */
-#define GRACE      1.0       /* seconds for who saw a death to say so */
+#define GRACE      1.0       /* seconds for the worker that saw a peer die to report it */
 #define ABORT_TIME 10.0      /* seconds for groups to be aborted */
 
 /* ---- notes ---- */

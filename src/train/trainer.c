@@ -342,7 +342,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
 }
 
 /* A step that failed may have left requests behind, which read and write the memory that is freed next. Peers that wait for this worker
- * are told why it ends. */
+ * get the reason of its end. */
 static void end_requests(ls_trainer *t)
 {
     ls_comm *c[N_COMM];

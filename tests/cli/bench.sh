@@ -172,29 +172,24 @@ expect 3 "no run" bench scaling d
 expect 0 "usage: lockstep bench" bench --help
 for b in scaling strategies ab comm gemm; do expect 0 "usage: lockstep bench $b" bench $b --help; done
 
-# --- the reference's files ---
-fixtures=${LS_SPEC_DIR:-$LS_SOURCE/../shared/spec}/fixtures/r1
-if [ -d "$fixtures" ]; then
-  expect 1 "precision is \"fp16_deepspeed\", but .* has \"fp16_torch_amp\"" bench scaling "$fixtures"/{1,2,4}gpu.json
-  bench scaling --json "$fixtures"/{1,2,4}gpu.json >out 2>/dev/null
-  bench scaling --json --allow-mismatch "$fixtures"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"
-  bench scaling --json --allow-mismatch "$fixtures/repeat" >repeat 2>/dev/null || bad "repeat"
-  python3 - <<'PY' || bad "the contract's numbers"
-import json
-out, allowed, repeat = (json.load(open(f)) for f in ("out", "allowed", "repeat"))
-assert list(out) == ["status", "mismatches"] and out["status"] == "invalid_comparison"
-assert out["mismatches"] == [{"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}] * 2
-assert allowed["status"] == "mismatch_allowed"
-assert [allowed["runs"][n]["speedup_vs_1gpu"] for n in "24"] == [1.9354462845706424, 3.4051101800762895]
-assert [allowed["runs"][n]["scaling_efficiency"] for n in "24"] == [0.9677231422853212, 0.8512775450190724]
-want = {"mean_tokens_per_sec_global": [100.0, 181.66666666666666, 320.0], "stdev_tokens_per_sec_global": [5.0, 7.637626158259733, 10.0],
-        "mean_epoch_wall_time_sec": [10.166666666666666, 6.0, 3.5],
-        "stdev_epoch_wall_time_sec": [0.7637626158259733, 0.20000000000000018, 0.10000000000000009],
-        "speedup_vs_1gpu": [1.0, 1.8166666666666667, 3.2], "scaling_efficiency": [1.0, 0.9083333333333333, 0.8]}
-for k, v in want.items(): assert [repeat["runs"][n][k] for n in "124"] == v, (k, v)
-assert len(repeat["mismatches"]) == 12
+# --- metrics files of the reference trainer's form ---
+made=$SCRATCH/reference
+python3 "$LS_SOURCE/tests/reference_runs.py" "$made"
+expect 1 "precision is \"fp16_deepspeed\", but .* has \"fp16_torch_amp\"" bench scaling "$made"/{1,2,4}gpu.json
+bench scaling --json "$made"/{1,2,4}gpu.json >out 2>/dev/null
+bench scaling --json --allow-mismatch "$made"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"
+bench scaling --json --allow-mismatch "$made/repeat" >repeat 2>/dev/null || bad "repeat"
+python3 - "$made" <<'PY' || bad "numbers of the reference's form"
+import json, sys
+out, allowed, repeat, want = (json.load(open(f)) for f in ("out", "allowed", "repeat", sys.argv[1] + "/expected.json"))
+differs = {"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}
+assert out == {"status": "invalid_comparison", "mismatches": [differs] * 2}, out
+assert allowed["status"] == repeat["status"] == "mismatch_allowed"
+for n in "24":
+    speedup = want["once"][n][1] / want["once"]["1"][1]
+    assert [allowed["runs"][n][k] for k in ("speedup_vs_1gpu", "scaling_efficiency")] == [speedup, speedup / int(n)], n
+for n, row in want["repeat"].items():
+    for k, v in row.items(): assert abs(repeat["runs"][n][k] - v) <= 1e-12 * v, (n, k, repeat["runs"][n][k], v)
+assert repeat["mismatches"] == [differs] * 6, repeat["mismatches"] # three runs each of 2 and 4 GPUs
 PY
-else
-  echo "not checked: the reference's files are not here"
-fi
 done_tests

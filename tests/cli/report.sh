@@ -169,32 +169,29 @@ assert s["likely_bottleneck"]["matched"] == {"name": ":DeepSpeedEngine.allreduce
 PY
 expect 2 "summarize" "$LOCKSTEP" profile nonsense
 
-# --- the reference's files, where they lie beside the source ---
-fixtures=$LS_SOURCE/../shared/spec/fixtures/r1
-if [ -d "$fixtures" ]; then
-  "$LOCKSTEP" report table --gpu1 "$fixtures/1gpu.json" --gpu2 "$fixtures/2gpu.json" --gpu4 "$fixtures/4gpu.json" >"$SCRATCH/table" || bad "report table"
-  sed -n '/^### 7.2/,/^### 7.3/p' "$fixtures/../../artifacts.md" | grep '^|' >"$SCRATCH/want"
-  same "$SCRATCH/table" "$SCRATCH/want"
-  expect 1 "precision differs" "$LOCKSTEP" report "$fixtures"/?gpu.json --no-png --out "$SCRATCH/v100"
-  expect 0 "differs" "$LOCKSTEP" report "$fixtures"/repeat/*.json --no-png --out "$SCRATCH/repeat" --allow-mismatch
-  cp -r "$fixtures/bucket200_nsys80" "$SCRATCH/nsys" && chmod -R u+w "$SCRATCH/nsys" && touch "$SCRATCH/nsys/profiles/nsys_17776175_gn-0013.nsys-rep"
-  "$LOCKSTEP" profile summarize --run-dir "$SCRATCH/nsys" >/dev/null || bad "profile summarize"
-  same <(sed 2,3d "$SCRATCH/nsys/profiles/profile_summary.json") <(sed 2,3d "$fixtures/bucket200_nsys80/profiles/profile_summary.json")
-  python3 - "$SCRATCH" <<'PY' || bad "the reference's numbers"
+# --- metrics files of the reference trainer's form ---
+made=$SCRATCH/reference
+python3 "$LS_SOURCE/tests/reference_runs.py" "$made"
+"$LOCKSTEP" report table --gpu1 "$made/1gpu.json" --gpu2 "$made/2gpu.json" --gpu4 "$made/4gpu.json" >"$SCRATCH/table" || bad "report table"
+cat >"$SCRATCH/want" <<'T'
+| GPUs | Tokens/sec (global) | Wall time (s) | Speedup vs 1 GPU | Scaling efficiency |
+| --- | --- | --- | --- | --- |
+| 1 | 1000.00 | 40.00 | 1.00 | 1.00 |
+| 2 | 1920.00 | 20.80 | 1.92 | 0.96 |
+| 4 | 3400.00 | 11.50 | 3.40 | 0.85 |
+T
+same "$SCRATCH/table" "$SCRATCH/want"
+expect 1 "precision differs" "$LOCKSTEP" report "$made"/?gpu.json --no-png --out "$SCRATCH/once"
+expect 0 "differs" "$LOCKSTEP" report "$made"/repeat/*.json --no-png --out "$SCRATCH/repeat" --allow-mismatch
+python3 - "$SCRATCH" <<'PY' || bad "numbers of the reference's form"
 import json, sys
-v = json.load(open(sys.argv[1] + "/v100/scaling_report.json"))
-assert v == {"status": "invalid_comparison", "mismatches": [{"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}] * 2}, v
-r = json.load(open(sys.argv[1] + "/repeat/scaling_report.json"))
-assert r["status"] == "mismatch_allowed" and len(r["mismatches"]) == 12
-def col(key): return [r["runs"][n][key] for n in ("1", "2", "4")]
-assert col("mean_tokens_per_sec_global") == [100.0, 181.66666666666666, 320.0]
-assert col("stdev_tokens_per_sec_global") == [5.0, 7.637626158259733, 10.0]
-assert col("mean_epoch_wall_time_sec") == [10.166666666666666, 6.0, 3.5]
-assert col("stdev_epoch_wall_time_sec") == [0.7637626158259733, 0.20000000000000018, 0.10000000000000009]
-assert col("speedup_vs_1gpu") == [1.0, 1.8166666666666667, 3.2]
-assert col("scaling_efficiency") == [1.0, 0.9083333333333333, 0.8]
+once, r, want = (json.load(open(f"{sys.argv[1]}/{f}")) for f in ("once/scaling_report.json", "repeat/scaling_report.json", "reference/expected.json"))
+differs = {"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}
+assert once == {"status": "invalid_comparison", "mismatches": [differs] * 2}, once
+assert r["status"] == "mismatch_allowed" and r["mismatches"] == [differs] * 6, r["mismatches"]
+for n, row in want["repeat"].items():
+    for k, v in row.items(): assert abs(r["runs"][n][k] - v) <= 1e-12 * v, (n, k, r["runs"][n][k], v)
 PY
-else echo "the reference's files are not here: its published numbers were not compared"; fi
 # --- communication between GPUs: ours with a summary, the reference's with logs and files of its launcher, one without anything ---
 logs=$LS_SOURCE/tests/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"

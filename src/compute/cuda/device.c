@@ -352,7 +352,7 @@ ls_status cu_device_look(const ls_compute_open_opts *o, ls_device_info *out)
     return device_info(&d, out);
 }
 
-/* The device has 8 queues unless it is told otherwise before CUDA starts. Streams that share one wait for each other: with few of them a
+/* The device has 8 queues unless the variable is set before CUDA starts. Streams that share one wait for each other: with few of them a
  * message that waits for its peer stops the one that the peer waits for. Operations, lanes and NCCL's own streams are more than 8. A value
  * below 8, which other trainers want, is raised (train/trainer.c tells the user). */
 static void enough_queues(void)
