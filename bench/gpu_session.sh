@@ -35,9 +35,9 @@
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
-#   JOBS           cases of nccl at the same time [2]; at most FULL_JOBS of them with GPT-2 124M [1]
-#   MPS            0: do not start NVIDIA's MPS for nccl and verify. With it, processes that share the GPU run at the same time; without it they
-#                  take turns of some milliseconds, and a sum of two ranks takes ten times as long. Faults are always tried without it.
+#   JOBS           cases of nccl at the same time [6]; at most FULL_JOBS of them with GPT-2 124M [2]; those of `steps` run alone
+#   MPS            0: do not start NVIDIA's MPS for `nccl steps` and verify. With it, processes that share the GPU run at the same time; without it
+#                  they take turns of some milliseconds, and a sum of two ranks takes ten times as long. Only one job can use it at a time.
 #   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]
 #   ONLY           of nccl: cases whose names match this expression; LIMIT: seconds of a case, at most [75; 124M: 200; steps: 420]
 #   NCCL 2.30 is named at build time (CMAKE_ARGS=-DLS_NCCL_ROOT=DIR with DIR/include/nccl.h and DIR/lib) and found at run time by
@@ -282,12 +282,10 @@ do_memory() {
     done
 }
 
-# verify_as NAME SECONDS OPTIONS...: the table of layouts, its last line in the summary
 # mps on|off: processes share the GPU through NVIDIA's multi-process service, if it is there
 mps() {
     local tool
     tool=$(command -v nvidia-cuda-mps-control) || tool=/usr/local/nvidia/bin/nvidia-cuda-mps-control
-    jobs=${JOBS:-2} full_jobs=${FULL_JOBS:-1} # more clients than about 12 have made an H200's MPS server refuse all others
     if [[ $1 == on && ${CUDA_MPS_PIPE_DIRECTORY:-} ]]; then
         note "the GPU is shared through the MPS of $CUDA_MPS_PIPE_DIRECTORY"
     elif [[ $1 == on ]]; then
@@ -301,6 +299,7 @@ mps() {
     fi
 }
 
+# verify_as NAME SECONDS OPTIONS...: the table of layouts, its last line in the summary
 verify_as() {
     local name=$1 limit=$2
     shift 2
@@ -328,7 +327,7 @@ do_nccl() {
     fi
     echo "-- gpu_nccl.py ${1:-all parts} over $comm"
     mps on
-    env ${plugins:+LS_PLUGIN_DIR="$plugins"} JOBS="$jobs" FULL_JOBS="$full_jobs" COMM="$comm" DEVICE="$device" NCCL_MULTI_RANK_GPU_ENABLE=1 \
+    env ${plugins:+LS_PLUGIN_DIR="$plugins"} COMM="$comm" DEVICE="$device" NCCL_MULTI_RANK_GPU_ENABLE=1 \
         "$python" bench/gpu_nccl.py ${1:+"$1"} --work "$dir/nccl" --budget $(($(left) - 15)) ${ONLY:+--only "$ONLY"} 2>&1 |
         while IFS= read -r line; do if [[ $line == "== "* ]]; then note "${line#== }"; else echo "$line"; fi; done
     ((PIPESTATUS[0] == 0)) || bad "nccl ${1:-}: see the lines above"

@@ -624,6 +624,60 @@ static void test_workers_agree(void **state)
     cu_gemm_cache_close(&b);
 }
 
+/* The choices of the emulated device, as another process opens them. */
+static cu_gemm_cache *other_cache(void)
+{
+    cu_gemm_cache *c = NULL;
+    struct cudaDeviceProp gpu;
+    char name[300];
+    CU(cudaGetDeviceProperties(&gpu, 0));
+    snprintf(name, sizeof name, "%s %d", gpu.name, gpu.multiProcessorCount);
+    assert_int_equal(cu_gemm_cache_open(&c, name, cublasLtGetVersion(), true), LS_OK);
+    return c;
+}
+
+typedef struct visitor {
+    cu_gemm_cache *cache;
+    const cu_gemm_key *key; /* to write, or NULL */
+    ls_status got;
+} visitor;
+
+static void visit(void *arg)
+{
+    visitor *v = arg;
+    const cu_gemm_choice split = {.algo = {EMU_LT_SPLIT}, .usec = 1};
+    v->got = cu_gemm_cache_lock(v->cache, 5);
+    if (v->got == LS_OK && v->key) v->got = cu_gemm_cache_keep(v->cache, v->key, &split);
+    cu_gemm_cache_unlock(v->cache);
+}
+
+/* A measurement waits for what was queued before it, such as a collective that waits for a peer, and the peer may need the file's lock: with
+ * the lock held, tensor parallelism with new shapes never ended. What the peer writes meanwhile is used. */
+static void test_measuring_holds_no_lock(void **state)
+{
+    (void)state;
+    const option o = {.M = 20, .N = 24, .K = 30, .dt = LS_BF16, .out_dt = LS_F32};
+    memcpy(emu_lt_state()->first, (int[8]){EMU_LT_PLAIN, EMU_LT_SPLIT}, sizeof emu_lt_state()->first);
+    for (int writes = 0; writes < 2; writes++) {
+        bench b = open_bench(false, true);
+        option now = o;
+        now.M += writes;
+        data d = make(&now, 60);
+        const cu_gemm_key key = {now.M, now.N, now.K, d.lda, d.ldb, d.ldo, 0x54}; /* bf16 to float, deterministic */
+        visitor v = {.cache = other_cache(), .key = writes ? &key : NULL, .got = LS_E_COMM};
+        CU(cudaLaunchHostFunc(b.stream, visit, &v));
+        assert_int_equal(cu_gemm_run(b.g, &d.p, b.workspace), LS_OK);
+        verify(&d, &now);
+        assert_int_equal(v.got, LS_OK);
+        assert_int_equal(b.g->n_timed, !writes);
+        assert_int_equal(b.g->n_found, writes);
+        if (writes) assert_int_equal(b.g->last.algo[0], EMU_LT_SPLIT);
+        cu_gemm_cache_close(&v.cache);
+        drop(&d, &now);
+        close_bench(&b);
+    }
+}
+
 /* Where no file can be, a deterministic worker measures nothing. */
 static void test_no_folder(void **state)
 {
@@ -656,6 +710,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_laws, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_capture, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_workers_agree, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(test_measuring_holds_no_lock, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_no_folder, with_folder, without_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

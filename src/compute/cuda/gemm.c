@@ -14,9 +14,10 @@
  *            is not chosen, and a number of rows that it does not start for is made row by row.
  *
  * Determinism (opened so)
- *   1. one shape, one algorithm, on all workers of a host: whoever meets a shape first measures under the file's lock, and the others
- *      read what it wrote, now and in later runs (a first proposal of a capture is written, too). Bits are a function of the shape and
- *      the file. Without a writable cache folder nobody measures: bits are a function of the shape and the library. Workers on several
+ *   1. one shape, one algorithm, on all workers of a host: the first choice for a shape that is written to the file is used by all,
+ *      now and in later runs (a first proposal of a capture is written, too). Bits are a function of the shape and the file. Workers that
+ *      meet a new shape together all measure it, without the lock: a measurement waits for work that was queued before it, which may be
+ *      a collective, which may wait for a worker that would wait for the lock. Without a writable cache folder nobody measures: bits are a function of the shape and the library. Workers on several
  *      hosts want one folder, copies of one file, or LS_GEMM_TUNE=0;
  *   2. no atomics: K is cut only with partial sums kept in float in the workspace and added in order (REDUCTION_SCHEME_COMPUTE_TYPE).
  *      The in-place scheme would add parts to `out` one by one: other bits when `out` was not empty;
@@ -30,7 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOCK_SECONDS 300.0
+#define LOCK_SECONDS 60.0
 
 /* ---- choosing ----------------------------------------------------------------------------------------------------- */
 
@@ -94,25 +95,47 @@ static ls_status first_proposal(cu_gemm *g, const cu_product *p, void *workspace
     return LS_OK;
 }
 
-/* Under the file's lock, if there is one. */
-static ls_status choose_locked(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, bool capturing, void *workspace,
-                               cu_gemm_choice *choice, bool *queued)
+/* What the file says, if it says something that can be used. The lock is held. */
+static bool filed(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, cu_gemm_choice *choice)
 {
-    const bool file = cu_gemm_cache_path(g->cache) != NULL;
-    const cu_gemm_choice *filed = g->tune == TUNE_AGAIN ? NULL : cu_gemm_cache_filed(g->cache, key);
-    bool timed = false;
-    if (filed && gemm_takes(g, p, filed)) {
-        *choice = *filed;
-        choice->final = true;
-        g->n_found++;
-        return LS_OK;
-    }
-    if (!capturing && (file || !g->deterministic)) LS_TRY(gemm_tune(g, p, workspace, choice, &timed));
-    if (!timed) LS_TRY(first_proposal(g, p, workspace, choice));
-    *queued = !timed;
+    const cu_gemm_choice *c = g->tune == TUNE_AGAIN ? NULL : cu_gemm_cache_filed(g->cache, key);
+    if (!c || !gemm_takes(g, p, c)) return false;
+    *choice = *c;
+    choice->final = true;
+    g->n_found++;
+    return true;
+}
+
+/* The choice that the file and this process keep. measured: `choice` was. The lock is held. queued: p has been, with this choice. */
+static ls_status settle(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, bool measured, bool capturing,
+                        void *workspace, cu_gemm_choice *choice, bool *queued)
+{
+    if (filed(g, p, key, choice))
+        return LS_OK; /* also one that another worker measured while this one did: the first in the file wins */
+    if (!measured) LS_TRY(first_proposal(g, p, workspace, choice));
+    *queued = !measured;
     choice->final = g->deterministic || !capturing;
-    *(timed ? &g->n_timed : &g->n_proposed) += 1;
-    return timed || g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
+    *(measured ? &g->n_timed : &g->n_proposed) += 1;
+    return measured || g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
+}
+
+/* The file's choice, or the fastest by measurement. */
+static ls_status look_up(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, bool capturing, void *workspace,
+                         cu_gemm_choice *choice, bool *queued)
+{
+    bool measured = false;
+    ls_status st;
+    if (!capturing && (cu_gemm_cache_path(g->cache) || !g->deterministic)) {
+        LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
+        const bool known = filed(g, p, key, choice);
+        cu_gemm_cache_unlock(g->cache);
+        if (known) return LS_OK;
+        LS_TRY(gemm_tune(g, p, workspace, choice, &measured));
+    }
+    LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
+    st = settle(g, p, key, measured, capturing, workspace, choice, queued);
+    cu_gemm_cache_unlock(g->cache);
+    return st;
 }
 
 /* queued: p has been, with this choice. */
@@ -120,23 +143,19 @@ static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key,
                         void *workspace, cu_gemm_choice *choice, bool *queued)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    ls_status st;
     LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "is the stream captured?"));
     if (known && capture != cudaStreamCaptureStatusNone) { /* proposed in an earlier capture */
         *choice = *known;
         return LS_OK;
     }
     if (g->tune == TUNE_OFF) {
-        st = first_proposal(g, p, workspace, choice);
+        LS_TRY(first_proposal(g, p, workspace, choice));
         *queued = true;
         choice->final = true;
         g->n_proposed++;
     } else {
-        LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
-        st = choose_locked(g, p, key, capture != cudaStreamCaptureStatusNone, workspace, choice, queued);
-        cu_gemm_cache_unlock(g->cache);
+        LS_TRY(look_up(g, p, key, capture != cudaStreamCaptureStatusNone, workspace, choice, queued));
     }
-    LS_TRY(st);
     return cu_gemm_cache_put(g->cache, key, choice);
 }
 

@@ -4,8 +4,9 @@
  * cache folder ($LOCKSTEP_CACHE, or ${XDG_CACHE_HOME:-~/.cache}/lockstep) and is named after the GPU and the library's version, because
  * the words mean nothing to another one. It is replaced as a whole, under a lock beside it; a line that does not read is left out.
  *
- * Law: who misses a shape takes the lock, reads the file again, and only then measures and writes. So whoever shares a folder shares
- * its choices: the first one to meet a shape decides for all, and a later run decides as this one did. Knows nothing of CUDA. */
+ * Rule: a choice is written only if the file, read again under the lock, has none for the shape; otherwise the file's choice is used. So
+ * processes that share a folder share its choices: the first one written decides for all, and a later run decides as this one did. The
+ * lock is held for reading and writing only, never while the GPU is waited for. Knows nothing of CUDA. */
 #ifndef LS_CUDA_GEMM_CACHE_H
 #define LS_CUDA_GEMM_CACHE_H
 
