@@ -7,7 +7,7 @@
 . "$(dirname "$0")/../mpi.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 
-sizes="2 3 4 5"; layouts="2:1 3:2,1 4:2 4:1,2,1 5:1"
+sizes="2 5"; layouts="3:2,1 4:2 4:1,2,1"
 [ "${LS_TEST_ALL:-0}" = 1 ] && sizes="1 2 3 4 5 8" layouts="2:1 3:1 3:2,1 4:2 4:1 4:1,2,1 5:2,1 5:1 6:2 8:2 8:4 8:3 8:1"
 for n in $sizes; do
   mpi $n "$LS_BUILD/mpi_tool" >"$SCRATCH/out" 2>&1 || bad "collectives on $n: $(grep mpi_tool "$SCRATCH/out" | head -3)"
@@ -23,7 +23,9 @@ base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_
       --lr 1e-3)
 steps=(--max_steps 12)
 "$LOCKSTEP" "${base[@]}" "${steps[@]}" --checkpoint_path "$SCRATCH/one" >"$SCRATCH/one.log" 2>&1 || bad "one worker: $(tail -3 "$SCRATCH/one.log")"
-for t in "ddp 4 2" "ddp 2 0" "dp 4 2" "dp 2 1" "zero2 2 1" "zero3 4 2"; do
+trainings=("ddp 4 2" "dp 2 1" "zero2 2 0" "zero3 4 2")
+[ "${LS_TEST_ALL:-0}" = 1 ] && trainings+=("ddp 2 0" "dp 4 2" "zero2 2 1")
+for t in "${trainings[@]}"; do
   set -- $t
   env=(); [ "$3" = 0 ] || env=(-x LS_MPI_HOSTS="$3")
   mpi "$2" "${env[@]}" "$LOCKSTEP" "${base[@]}" "${steps[@]}" --strategy "$1" --checkpoint_path "$SCRATCH/$1$2" >"$SCRATCH/log" 2>&1 ||
@@ -50,7 +52,8 @@ i=0 # mpirun ends the others when the first is gone: stay until all have ended
 while [ "$(ls "$SCRATCH"/code.* | wc -l)" -lt 4 ] && [ $i -lt 600 ]; do sleep 0.1; i=$((i + 1)); done
 SH
 export SCRATCH
-for hosts in 4 2; do
+divisions=2; [ "${LS_TEST_ALL:-0}" = 1 ] && divisions="4 2"
+for hosts in $divisions; do
   rm -f "$SCRATCH"/code.*
   mpi 4 -x LS_MPI_HOSTS=$hosts --mca orte_abort_on_non_zero_status 0 sh "$SCRATCH/keep" "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 \
     --comm_timeout 400 --checkpoint_path "$SCRATCH/killed" >"$SCRATCH/killed.log" 2>&1 &

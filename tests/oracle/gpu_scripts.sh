@@ -8,7 +8,8 @@ export LOCKSTEP=${LOCKSTEP:-$build/lockstep} HF_HUB_OFFLINE=1 TRANSFORMERS_VERBO
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$here/../.."
-"$python" bench/gpu_parity.py losses gradients torch --dry --out "$work"
+parts=(losses); [ "${LS_TEST_ALL:-0}" = 1 ] && parts=(losses gradients torch)
+"$python" bench/gpu_parity.py "${parts[@]}" --dry --out "$work"
 "$python" bench/gpu_vs_torch.py --device cpu --cases dry --modes eager --rounds 2 --segment-s 0.5 --warm 3 --out "$work" --ours-args "--threads 1"
 "$python" - "$work" <<'P'
 import json, sys
