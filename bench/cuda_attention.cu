@@ -327,7 +327,8 @@ int main(int argc, char **argv)
             const std::string t = argv[++i];
             dt = t == "f32" ? LS_F32 : t == "f16" ? LS_F16 : LS_BF16;
         } else {
-            fprintf(stderr, "usage: %s [--dtype bf16|f16|f32] [--small] [--no-check] [--no-time] [--no-cudnn]\n", argv[0]);
+            fprintf(stderr, "usage: %s [--dtype bf16|f16|f32] [--small] [--no-check] [--no-time] [--no-cudnn]\n",
+                    argv[0]);
             return 2;
         }
     }

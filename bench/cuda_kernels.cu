@@ -177,8 +177,8 @@ static void norms(bench &b)
     const ls_dtype dt = b.o.dt;
     const double E = (double)wide_of(dt), eps = 1e-5, RC = (double)n * E;
     const int turns = b.o.small ? 1 : 3;
-    array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, dt == LS_F32 ? 1.0f : 0.0f), bias(dt, C, 1, 4),
-        y(dt, n, turns, 5), res(dt, n, turns, 6), dy(dt, n, turns, 7), dx(dt, n, turns, 8);
+    array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, dt == LS_F32 ? 1.0f : 0.0f),
+        bias(dt, C, 1, 4), y(dt, n, turns, 5), res(dt, n, turns, 6), dy(dt, n, turns, 7), dx(dt, n, turns, 8);
     array mean(LS_F32, R, 1, 9), rstd(LS_F32, R, 1, 10), dw(LS_F32, C, 1, 11), db(LS_F32, C, 1, 12),
         scratch(LS_F32, (int64_t)cu_layernorm_bwd_scratch(R, C) / 4, 1, 13);
     const auto gain = [&](int64_t j) { return w.was(j) + (dt == LS_F32 ? 0 : 1); };

@@ -16,7 +16,7 @@
 # beside it), BUILD (a command that builds them, run first, while DeepSpeed's C++ parts compile); to try it on a small
 # machine, MODEL=tiny WORKERS="2" MB=20.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 begin=$SECONDS
 out=${1:-${OUT:-build/workers}}
 budget=${BUDGET:-540} python=${PYTHON:-python3} model=${MODEL:-gpt2} mb=${MB:-500}

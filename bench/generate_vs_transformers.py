@@ -88,7 +88,7 @@ def main():
         import torch  # noqa: F401
         import transformers  # noqa: F401
     except ImportError as why:
-        raise SystemExit(f"this comparison needs torch, transformers and tokenizers: {why}")
+        raise SystemExit(f"this comparison needs torch, transformers and tokenizers: {why}") from why
     with tempfile.TemporaryDirectory(prefix="lockstep-generate-") as work:
         folder = o.folder or os.path.join(work, "model")
         if not os.path.exists(os.path.join(folder, "tokenizer.json")):

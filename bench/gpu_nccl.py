@@ -10,7 +10,23 @@ Only `steps` uses MPS (where CUDA_MPS_PIPE_DIRECTORY is set), one case at a time
 other's kernels for ever, and killing a client of MPS may harm its other clients. Without MPS, processes take turns on the GPU.
 """
 # ls-bench: by name
-import argparse, collections, concurrent.futures, ctypes, filecmp, glob, json, math, os, re, shutil, signal, socket, subprocess, sys, threading, time
+import argparse
+import collections
+import concurrent.futures
+import ctypes
+import filecmp
+import glob
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
 
 BOUND = 5e-3  # relative, of every loss: the limit of `lockstep verify` for 16-bit operations (LS_VERIFY_LOSS_16)
 NORM_BOUND = 5e-2  # and of every norm of gradients (LS_VERIFY_GRAD_16)
@@ -376,7 +392,7 @@ def ends_cases():
     out = []
     for s in SCHEDULES:
         words = ["--pp", "2", "--schedule", s, *(["--interleave", "2"] if s == "interleaved" else [])]
-        for k in range(ENDS):
+        for _ in range(ENDS):
             out.append(Case("ends", f"ends-pp2-{s}", layout(TINY, 2, words, 2, limit=60), (5,) if s in ("1f1b", "zb") else (8,) if s == "naive" else
                             (4,) if s == "gpipe" else (), count=ENDS))
     return out
@@ -584,7 +600,8 @@ def shm():
 
 
 def ids(path, n, vocabulary):
-    import random, struct
+    import random
+    import struct
     r = random.Random(1)
     text = [[r.randrange(vocabulary) for _ in range(r.randrange(2, 7))] for _ in range(200)]
     out = []

@@ -56,7 +56,8 @@ fi
 read -r -a more <<<"${TRAIN_ARGS:-}"
 begin=$SECONDS small=()
 if [[ $device == emu ]]; then
-    export LS_PLUGIN_DIR=$(dirname "$LOCKSTEP")/emu LS_GEMM_TUNE=${LS_GEMM_TUNE:-0}
+    LS_PLUGIN_DIR=$(dirname "$LOCKSTEP")/emu
+    export LS_PLUGIN_DIR LS_GEMM_TUNE=${LS_GEMM_TUNE:-0}
     small=(--small)
 fi
 mkdir -p "$out"

@@ -38,7 +38,7 @@ def steps(o, data, layout):
     args = [os.path.join(o.build, "trace_steps"), n, str(o.pairs), str(o.segment), "--train_data_path", data, "--model", "tiny", "--vocab_size", "1024",
             "--seq_length", str(o.seq_length), "--micro_batch_size_per_gpu", "1", "--global_batch_size", n, "--threads", "1", "--epochs", "1000",
             "--checkpoint_path", "/nonexistent", "-n", n] + words
-    r = subprocess.run(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=1800, text=True)
+    r = subprocess.run(args, capture_output=True, timeout=1800, text=True)
     if r.returncode:
         sys.exit(f"{' '.join(args)}: {r.stderr[-400:]}")
     pairs = collections.defaultdict(lambda: ([], []))

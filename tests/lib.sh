@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # lib.sh - for test scripts: a scratch folder, and checks that print both sides.
 # LOCKSTEP is the program; exit 77 skips with a printed reason.
 set -u

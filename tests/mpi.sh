@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # mpi.sh - for test scripts that start jobs with mpirun: skips where there is none, `mpi N [-x VAR=value ...] COMMAND...` starts N ranks.
 command -v mpirun >/dev/null || skip "mpirun is missing (package openmpi-bin)"
 [ -f "${LS_BUILD:-$(dirname "$LOCKSTEP")}/lockstep_mpi.so" ] || skip "the mpi plugin was not built (package libopenmpi-dev)"

@@ -7,7 +7,10 @@
 
 The baseline of such a study is plain PyTorch on one GPU (fp16_torch_amp), the others are DeepSpeed's, so precision, ZeRO stage and the use of DeepSpeed differ.
 """
-import json, os, statistics, sys
+import json
+import os
+import statistics
+import sys
 
 
 def run(n, seconds, rate, k=1):

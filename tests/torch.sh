@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # torch.sh - for scripts that compare with PyTorch: sets $python, or skips (77) with the reason.
 # One thread: tests run beside each other, and our own threads do not come from this variable.
 export OMP_NUM_THREADS=1

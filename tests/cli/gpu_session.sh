@@ -22,7 +22,7 @@ PATH=$SCRATCH/bin:$PATH DEVICE=cuda BUILD=$SCRATCH/b "$session" build >"$SCRATCH
 grep -q "== built lockstep lockstep_cuda lockstep_mpi cuda_gemm cuda_kernels;" "$SCRATCH/build" || bad "build leaves targets out: $(grep built "$SCRATCH/build")"
 grep -q "== no target lockstep_nccl" "$SCRATCH/build" || bad "a target that does not exist is not reported"
 
-ONLY='^tiny-2-(ddp|pp2-gpipe|tp2)$|^torchrun-2-ddp$' "$session" nccl tiny >"$SCRATCH/nccl" 2>&1 || bad "nccl tiny: $(grep == "$SCRATCH/nccl" | head -n 9)"
+ONLY='^tiny-2-(ddp|pp2-gpipe|tp2)$|^torchrun-2-ddp$' "$session" nccl tiny >"$SCRATCH/nccl" 2>&1 || bad "nccl tiny: $(grep '==' "$SCRATCH/nccl" | head -n 9)"
 for words in "tiny-2-ddp: ok, .*: the bits of one worker" "tiny-2-tp2: ok, .*: losses within" "torchrun-2-ddp: ok" "row4: ok, 1 of 1" "4 ok, 0 FAILED" \
   "nothing left running or in shared memory: ok"; do
   grep -q "^== $words" "$OUT/nccl-tiny.txt" || bad "no '$words' in the summary: $(cat "$OUT/nccl-tiny.txt")"

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Workers that meet a product's shape at the same time measure its algorithms once, and all use the winner: on the emulated device, with the
 # measuring on (LS_GEMM_TUNE=1), two workers that begin without a file have the bits of one that finds it.
 . "$(dirname "$0")/../lib.sh"

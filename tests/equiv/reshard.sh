@@ -8,6 +8,7 @@ args=(train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_
 layout() { [ "$1" = one ] || printf '%s\n' -n "${1#*-}" --strategy "${1%-*}"; }
 run() { # NAME LAYOUT [OPTIONS]
   local name=$1 how=$2; shift 2
+  # shellcheck disable=SC2046 # layout prints separate options
   "$LOCKSTEP" "${args[@]}" $(layout "$how") --checkpoint_path "$SCRATCH/$name" "$@" >>"$SCRATCH/$name.log" 2>&1
 }
 equal() { for f in model optimizer; do same "$SCRATCH/whole/$2/$f.safetensors" "$SCRATCH/$1/$2/$f.safetensors"; done; }
@@ -30,9 +31,10 @@ for pair in "zero3-4 one" "zero3-4 zero3-2" "one zero3-4" "ddp-4 zero2-2" "zero2
 done
 
 # killed and stopped at random moments, and each time resumed by another layout
-for round in 1 2; do
+for _ in 1 2; do
   rm -rf "$SCRATCH/chain"
   for how in zero3-4 one zero2-2 ddp-4 zero1-2 zero3-2; do
+    # shellcheck disable=SC2046 # layout prints separate options
     "$LOCKSTEP" "${args[@]}" $(layout "$how") --checkpoint_path "$SCRATCH/chain" --resume >"$SCRATCH/chain.log" 2>&1 &
     pid=$!
     sleep "0.$((RANDOM % 4))$((RANDOM % 9))"

@@ -17,7 +17,7 @@ done
 
 # kill -9 at random moments until it gets through
 rounds=1; [ "${LS_TEST_ALL:-0}" = 1 ] && rounds=20
-for k in $(seq $rounds); do
+for _ in $(seq $rounds); do
   rm -rf "$SCRATCH/killed"
   for try in $(seq 30); do
     "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/killed" --resume >"$SCRATCH/killed.log" 2>&1 &

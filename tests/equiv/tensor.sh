@@ -10,7 +10,7 @@ run() { # NAME OPTIONS
   timeout 120 "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/$name" "$@" >>"$SCRATCH/$name.log" 2>&1 || bad "$name: $(tail -3 "$SCRATCH/$name.log")"
 }
 equal() { for f in model optimizer; do same "$SCRATCH/$1/$3/$f.safetensors" "$SCRATCH/$2/$3/$f.safetensors"; done; }
-from() { rm -rf "$SCRATCH/$3" && mkdir "$SCRATCH/$3" && cp -r "$SCRATCH/$1/$2" "$SCRATCH/$3/"; } # RUN CHECKPOINT NEW
+from() { rm -rf "$SCRATCH/${3:?}" && mkdir "$SCRATCH/$3" && cp -r "$SCRATCH/$1/$2" "$SCRATCH/$3/"; } # RUN CHECKPOINT NEW
 
 # close A B [FIRST]: losses of every step from FIRST on within 1e-5, norms within 1e-4, weights within 1e-3 of the largest
 close() {

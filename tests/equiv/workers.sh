@@ -57,7 +57,7 @@ same "$SCRATCH/one/epoch-1/model.safetensors" "$SCRATCH/chain/epoch-1/model.safe
 # kill -9 of a random worker at a random moment
 run whole -n 2 || bad "whole on 2"
 kills=2; [ "${LS_TEST_ALL:-0}" = 1 ] && kills=50
-for k in $(seq $kills); do
+for _ in $(seq $kills); do
   rm -rf "$SCRATCH/killed"
   "$LOCKSTEP" "${base[@]}" --comm_timeout 400 --checkpoint_path "$SCRATCH/killed" -n 4 >"$SCRATCH/killed.log" 2>"$SCRATCH/killed.err" &
   parent=$!

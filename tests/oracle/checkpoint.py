@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 
@@ -118,8 +119,6 @@ run("export", "--checkpoint", work / "hf-float32-single-ckpt", "--out", work / "
 assert not (work / "x").exists()
 
 # the tokenizer of a folder travels along and opens
-import tokenizers
-
 tok = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}, merges=[("a", "b")]))
 src = work / "r1-float32-single-hf"
 tok.save(str(src / "tokenizer.json"))
