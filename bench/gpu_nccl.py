@@ -527,7 +527,7 @@ def faults_cases():
 # ---- the session ----------------------------------------------------------------------------------------------------
 
 print_lock = threading.Lock()
-results, groups = [], {}
+results, groups, out_of_time = [], {}, []  # out_of_time: cases that the budget did not reach; the exit code is then 1
 
 
 def say(line):
@@ -580,7 +580,8 @@ def run_case(case, number):
     begin = time.monotonic()
     try:
         if deadline - begin < 5:
-            raise Failed("left out, the time is over")
+            out_of_time.append(case.name)
+            raise LeftOut("the time is over")
         verdict, words = "ok", attempt(case, case.name if case.count == 1 else f"{case.name}-{number}")
     except LeftOut as why:
         verdict, words = "left out", str(why)
@@ -627,7 +628,7 @@ def summary(before_shm):
         say(f"row{row}: {'ok' if not bad else 'FAILED'}, {len(of) - len(bad)} of {len(of)} cases{': ' + ', '.join(bad[:6]) if bad else ''}")
     n = {v: sum(1 for _, x in results if x == v) for v in ("ok", "FAILED", "left out")}
     say(f"{n['ok']} ok, {n['FAILED']} FAILED, {n['left out']} left out, of {len(results)} cases over {COMM}; {time.monotonic() - start:.0f} s")
-    return 1 if n["FAILED"] or left or not results else 0
+    return 1 if n["FAILED"] or out_of_time or left or not results else 0
 
 
 def run_pools(cases, jobs, full_jobs):

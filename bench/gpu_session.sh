@@ -311,9 +311,9 @@ verify_as() {
 
 do_verify() {
     local what=${1:-staged nccl}
-    # the emulated device would take an hour for all layouts: there the processor shows that this part works
-    [[ $device == cuda ]] || { verify_as verify-staged 300 --device cpu -n 1,2 --steps 1; return; }
     [[ " staged nccl " == *" $what "* || ! ${1:-} ]] || { bad "verify has no part $1: staged, nccl"; return; }
+    # the emulated device would take an hour for all layouts: there the CPU shows that this part works
+    [[ $device == cuda ]] || { note "DEVICE=emu: on the CPU, as the emulated device is too slow"; verify_as verify-staged 300 --device cpu -n 1,2 --steps 1; return; }
     mps on
     [[ $what != *staged* ]] || (unset NCCL_MULTI_RANK_GPU_ENABLE && verify_as verify-staged "$(left)" --device cuda -n 1,2,4; exit $failed) || failed=1
     [[ $what != *nccl* ]] || NCCL_MULTI_RANK_GPU_ENABLE=1 verify_as verify-nccl "$(left)" --device cuda --comm nccl -n 2,4
@@ -338,13 +338,17 @@ do_nccl() {
 
 # ---- the session ----------------------------------------------------------------------------------------------------
 
+[[ $device == cuda || $device == emu ]] || { echo "gpu_session.sh: DEVICE is cuda or emu, not $device" >&2; exit 2; }
+[[ ${1:-} != -h && ${1:-} != --help && ${1:-} != help ]] || set --
 (($#)) || { sed -n '2,/^set -uo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 2; }
 worst=0 ran=()
 while (($#)); do
     part=$1 failed=0 arg=
     shift
     declare -F "do_$part" >/dev/null || { echo "gpu_session.sh: there is no part $part" >&2; exit 2; }
-    if [[ ($part == speed || $part == profile || $part == nccl || $part == verify) && $# -gt 0 ]] && ! declare -F "do_$1" >/dev/null; then
+    # `verify nccl` is verify over NCCL; nccl's own parts follow it as `nccl tiny`
+    if [[ ($part == speed || $part == profile || $part == nccl || $part == verify) && $# -gt 0 ]] &&
+        { ! declare -F "do_$1" >/dev/null || [[ $part$1 == verifynccl && ! ${2:-} =~ ^(tiny|full|steps|faults|ends|rows)$ ]]; }; then
         arg=$1
         shift
     fi

@@ -69,24 +69,36 @@ size_t local_note_stopped(ls_local_world *w, int rank, char *text, size_t room)
     return n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
 }
 
-/* Who is where, in words: the ranks that have not come are the ones to look at. */
+/* The first worker of the host whose process is stopped; -1: none is. It may be outside of the communicator that waits. */
+static int first_stopped(ls_local_world *w)
+{
+    for (int p = 0; p < w->size; p++)
+        if (!atomic_load(&w->left[p]) && local_is_stopped(atomic_load(&w->pid[p]))) return p;
+    return -1;
+}
+
+/* The position of each rank, in a table. The culprit is a rank that has not posted this collective; the other side of a message, which no
+ * collective counts; and before all others a stopped process. */
 static ls_status hang(ls_comm *c, const comm_req *r, double waited)
 {
     local *l = c->impl;
     if (l->hang) return l->hang(l->ctx, r, waited);
+    const bool message = r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV;
     char table[1600], host[64] = "?";
     size_t n = 0;
-    int culprit = -1;
+    int culprit = message ? l->label[r->peer] : -1;
     bool behind;
     gethostname(host, sizeof host - 1);
     table[0] = '\0';
-    for (int p = 0; p < c->size && n < sizeof table - 200; p++) {
+    for (int p = 0; p < c->size && n < sizeof table - 200 && !message; p++) {
         n += local_where(l->ctl, p, l->label[p], host, r, table + n, sizeof table - n, &behind);
         n += local_note_stopped(l->world, l->member[p], table + n, sizeof table - n);
         if (behind && culprit < 0) culprit = l->label[p];
     }
-    char who[40] = "";
-    if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
+    const int stopped = first_stopped(l->world);
+    char who[80] = "";
+    if (stopped >= 0) snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", stopped, atomic_load(&l->world->pid[stopped]));
+    else if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
     local_ask_stacks(l->world);
     return ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),
                    (unsigned long long)r->seq, r->site, who, table);
