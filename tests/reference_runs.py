@@ -14,7 +14,7 @@ def run(n, seconds, rate, k=1):
     baseline = n == 1
     epoch = {"epoch_idx": 1, "epoch_wall_time_sec": seconds, "steps": 40, "micro_steps": 40, "optimizer_steps": 10,
              "tokens_processed_global": int(rate * seconds), "tokens_per_sec_global": rate, "train_loss_avg_global": 3.5, "val_loss_avg_global": 3.6,
-             "step_time_mean_sec": 0.25, "step_time_p50_sec": 0.24, "step_time_p95_sec": 0.3, "dataloader_mean_sec": 0.01,
+             "step_time_mean_sec": 0.25, "step_time_p50_sec": 0.24, "step_time_p95_sec": 0.3, "dataload_time_mean_sec": 0.01,
              "max_cuda_mem_allocated_bytes_rank0": 2 << 30, "max_cuda_mem_allocated_bytes_global": 2 << 30}
     return {"schema_version": "2.0", "run_id": f"made-{n}-{k}", "timestamp_utc": "2026-01-01T00:00:00Z", "git_commit": "unknown",
             "command_line": f"train.py --gpus {n}",
