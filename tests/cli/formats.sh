@@ -76,7 +76,7 @@ w=(-- --data data --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --ma
 go bench scaling -n 1,2 "${b[@]}" --out scaling "${w[@]}"
 has scaling_report.json scaling/scaling_report.json
 folder scaling/2gpu_ddp/run_1
-go bench strategies -n 1,2 "${b[@]}" --layouts ddp,zero1 --out strategies "${w[@]}"
+go bench strategies -n 1,2 "${b[@]}" --repeat 1 --layouts ddp,zero1 --out strategies "${w[@]}"
 has strategies_report.json strategies/strategies_report.json
 go bench ab -n 1 "${b[@]}" --a "--recompute" --b "" --out ab "${w[@]}"
 has ab_report.json ab/ab_report.json
