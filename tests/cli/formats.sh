@@ -11,7 +11,7 @@ prints() { # SECTION COMMAND...: a JSON object on stdout
   local section=$1 file
   shift
   go "$@"
-  file=$(printf '%s' "$section" | tr -c 'a-z\n' _).json
+  file=$(printf '%s' "$section" | tr -c 'a-z\n' _)$(wc -l <"$list").json
   cp out.txt "$file"
   has "$section" "$file"
 }
@@ -95,6 +95,29 @@ printf ' ** OS Runtime Summary (osrt_sum):\n\n  70.0  12,345  3  4  poll\n' >>ns
 go profile summarize --run-dir nsys
 has profiles/profile_summary.json nsys/profiles/profile_summary.json
 
+# a GPU and NCCL, as far as the stand-ins go
+build=${LS_BUILD:-$(dirname "$LOCKSTEP")}
+measure=
+if [ -e "$build/emu_nccl/lockstep_cuda.so" ] && [ -e "$build/emu_nccl/lockstep_nccl.so" ] && [ -e "$build/fake_nvml.so" ]; then
+  export LS_PLUGIN_DIR=$build/emu_nccl LS_EMU_DEVICES=2 LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache LS_NVML=$build/fake_nvml.so
+  "$LOCKSTEP" plan --measure --device cuda --seconds 1 --model tiny --seq_length 16 --micro 1 --measure_workers 1 --out gpu.json >measure.log 2>&1 &
+  measure=$!
+  has cluster.json gpu.json
+  go train --data data --model tiny --num_layers 2 --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 3 --max_val_steps 1 --threads 1 \
+    --device cuda --precision fp16 -n 2 --strategy zero1 --comm nccl --nccl_proof full --profile --checkpoint_path gpu
+  folder gpu
+  has nccl/summary.json gpu/nccl/summary.json
+  has profiles/profile_summary.json gpu/profiles/profile_summary.json
+  has profiles/trace.json gpu/profiles/trace.json
+  checkpoint gpu/epoch-1
+  prints 'bench comm --json' bench comm -n 2 --device cuda --comm nccl --min 1K --max 1K --rounds 2 --json
+  prints 'bench gemm --json' bench gemm --device cuda --turns 1 --batch 1 --seq 16 --width 64 --layers 1 --vocab 100 --json
+  for word in GPU NCCL fp16; do has met $word; done
+else
+  echo "without the keys of GPUs: the emulated device and its stand-ins were not built"
+fi
+
+[ -z "$measure" ] || wait $measure || bad "plan --measure --device cuda: $(tail -2 measure.log)"
 wait $verify || bad "verify: $(head -c 300 verify.err)"
 python3 "$LS_SOURCE/tests/support/formats.py" "$LS_SOURCE/docs/FORMATS.md" "$LOCKSTEP" "$list" || bad "docs/FORMATS.md and the runs differ"
 done_tests
