@@ -109,7 +109,7 @@ def batches(o, device):
     epoch = 0
     while True:
         if o.order == "ours":
-            import peers  # the order as the specification has it, written apart from the C code
+            import peers  # the order as docs/ARCHITECTURE.md has it, written apart from the C code
             order = np.asarray(peers.sample_order(o.seed, epoch, n), dtype=np.int64)
         else:
             order = np.arange(n)

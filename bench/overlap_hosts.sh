@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Communication that backward hides: step time and exposed communication of dp and of ddp at several bucket sizes, 2 hosts x 2 workers.
 #
-# The hosts are network namespaces joined by a link of a set rate (the tool in ../shared/cluster, root); HOSTS_MPIRUN names another command
+# The hosts are network namespaces joined by a link of a set rate (tests/support/hosts, root); HOSTS_MPIRUN names another command
 # that starts MPI ranks on two hosts. Rounds are taken in turn, so that a slow minute of the machine falls on everyone.
 #
 #   bench/overlap_hosts.sh [ROUNDS [STEPS]]        LINK=1gbit  LAYERS=6  WIDTH=384  SEQ=256  BATCH=2 (sequences of a worker in a step)
@@ -9,19 +9,18 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 lockstep=${LOCKSTEP:-$here/build/lockstep}
 rounds=${1:-3} steps=${2:-8} link=${LINK:-1gbit} layers=${LAYERS:-6} width=${WIDTH:-384} seq=${SEQ:-256} batch=${BATCH:-2}
-tool=$here/../shared/cluster/netcluster
 work=$(mktemp -d)
+tool=("$here/tests/support/hosts" "$work/net")
 trap 'rm -rf "$work"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 if [[ ${HOSTS_MPIRUN:-} ]]; then
     read -ra start <<<"$HOSTS_MPIRUN"
-elif [[ -x $tool && $EUID -eq 0 ]] && command -v mpirun >/dev/null; then
-    export NETCLUSTER_DIR=$work/net
-    trap '"$tool" down >/dev/null 2>&1; rm -rf "$work"' EXIT
-    "$tool" up 2 --rate "$link" --ttl 3000 >/dev/null
-    start=("$tool" mpirun)
+elif [[ $EUID -eq 0 ]] && command -v mpirun >/dev/null; then
+    trap '"${tool[@]}" down >/dev/null 2>&1; rm -rf "$work"' EXIT
+    "${tool[@]}" up 2 --rate "$link" --ttl 3000 >/dev/null
+    start=("${tool[@]}" mpirun)
 else
-    echo "SKIPPED: needs mpirun and two hosts (root and ../shared/cluster/netcluster, or HOSTS_MPIRUN)"
+    echo "SKIPPED: needs mpirun and two hosts (root, or HOSTS_MPIRUN)"
     exit 0
 fi
 

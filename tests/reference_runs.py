@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Metrics files as the reference trainer writes them, with figures of our own, for tests of tables and comparisons.
+"""Metrics files as R1 (docs/REFERENCES.md) writes them, with figures of our own, for tests of tables and comparisons.
 
     reference_runs.py DIR       DIR/{1,2,4}gpu.json        one run each; 1 GPU has another precision than 2 and 4
                                 DIR/repeat/NgpuK.json      three runs each of 1, 2 and 4 GPUs
@@ -17,7 +17,7 @@ def run(n, seconds, rate, k=1):
     baseline = n == 1
     epoch = {"epoch_idx": 1, "epoch_wall_time_sec": seconds, "steps": 40, "micro_steps": 40, "optimizer_steps": 10,
              "tokens_processed_global": int(rate * seconds), "tokens_per_sec_global": rate, "train_loss_avg_global": 3.5, "val_loss_avg_global": 3.6,
-             "step_time_mean_sec": 0.25, "step_time_p50_sec": 0.24, "step_time_p95_sec": 0.3, "dataloader_mean_sec": 0.01,
+             "step_time_mean_sec": 0.25, "step_time_p50_sec": 0.24, "step_time_p95_sec": 0.3, "dataload_time_mean_sec": 0.01,
              "max_cuda_mem_allocated_bytes_rank0": 2 << 30, "max_cuda_mem_allocated_bytes_global": 2 << 30}
     return {"schema_version": "2.0", "run_id": f"made-{n}-{k}", "timestamp_utc": "2026-01-01T00:00:00Z", "git_commit": "unknown",
             "command_line": f"train.py --gpus {n}",
@@ -39,7 +39,7 @@ def main(out):
     for n, (seconds, rate) in once.items():
         with open(os.path.join(out, f"{n}gpu.json"), "w") as f:
             json.dump(run(n, seconds, rate), f, indent=2)
-    first, base = repeat[1][0][1], statistics.mean(r for _, r in repeat[1])  # the reference divides by the first run of one GPU, whose group is 1 by definition
+    first, base = repeat[1][0][1], statistics.mean(r for _, r in repeat[1])  # R1 divides by the first run of one GPU, whose group is 1 by definition
     for n, rows in repeat.items():
         for k, (seconds, rate) in enumerate(rows, 1):
             with open(os.path.join(out, "repeat", f"{n}gpu{k}.json"), "w") as f:

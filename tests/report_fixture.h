@@ -11,7 +11,7 @@
 typedef struct made_run {
     int world;
     double tokens_per_sec, epoch_time;
-    const char *strategy;         /* NULL: a reference run, without our part */
+    const char *strategy;         /* NULL: a run of R1 (docs/REFERENCES.md), without our part */
     const char *precision, *ours; /* ours: more members of `lockstep`, with a leading comma */
     int global_batch;
 } made_run;

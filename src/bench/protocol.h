@@ -3,7 +3,7 @@
  *   turn 1   side 1, side 2, … side n        a slow drift of the machine (heat, neighbours) falls on all sides alike:
  *   turn 2   side n, … side 2, side 1        odd turns go forth, even ones back (of two sides: A B B A)
  *
- * Run folders are <out>/<side>/run_<turn>, as the reference lays them out (train.log and stderr.log inside); a folder with
+ * Run folders are <out>/<side>/run_<turn>, as R1 (docs/REFERENCES.md) lays them out (train.log and stderr.log inside); a folder with
  * RUN_COMPLETE.txt is finished. A stop (SIGINT, SIGTERM) ends the run under way and leaves the finished ones, and `resume` takes them
  * up: a finished folder of another command is refused, an unfinished one is done again. Checkpoints are removed from finished folders
  * unless `keep_checkpoints`. */

@@ -108,7 +108,7 @@ void cli_bench_pairs_fini(bench_pairs *p);
 
 /* Reads the runs of the session's sides (or of paths) and compares them. */
 ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);
-/* After the result was written: says unlike runs and returns the reference's exit code 1. */
+/* After the result was written: says unlike runs and returns R1's exit code 1. */
 ls_status cli_bench_verdict(const ls_analysis *a, const char *file);
 void cli_bench_protocol(const void *session, ls_jsonw *w);                        /* members of `protocol` */
 ls_status cli_bench_write(const char *dir, const char *file, const ls_str *text); /* with a line on stderr */

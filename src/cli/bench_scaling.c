@@ -13,7 +13,7 @@ typedef struct options {
     bool weak;
     int64_t epochs, seq_len;
     const char *dataset_mode, *deepspeed_config;
-    bool in_place; /* the reference runner's --no_use_slurm_tmpdir: it is always so here */
+    bool in_place; /* --no_use_slurm_tmpdir of R1's runner: it is always so here */
 } options;
 
 static const ls_opt scaling_table[] = {
@@ -63,7 +63,7 @@ static const char strategies_help[] =
     "the fullest worker, scalability. One worker alone is the base. Writes strategies_report.json beside the runs.\n\n"
     "  lockstep bench strategies -n 1,2 --layouts ddp,zero2,pp-1f1b -- --data data --model tiny --seq_length 128";
 
-/* The reference's flags, as train options. */
+/* Flags of R1's runner (docs/REFERENCES.md), as train options. */
 static ls_status reference_flags(const options *x, ls_argv *w)
 {
     if (x->epochs) {

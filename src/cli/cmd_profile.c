@@ -79,7 +79,7 @@ ls_status cli_profile_summarize(const char *run_dir)
     if (st == LS_OK && !n) {
         fprintf(stderr, "No nsys_stats_*.txt files found under %s/profiles, nor a trace.json\n", run_dir);
         ls_err_clear();
-        st = LS_E_NUMERIC; /* exit code 1, as the reference's parser */
+        st = LS_E_NUMERIC; /* exit code 1, as R1's parser */
     } else if (st == LS_OK) {
         path = ls_path_join(run_dir, "profiles/profile_summary.json");
         st = path ? ls_fs_write(path, text.data, text.len) : ls_nomem(strlen(run_dir), "a path");

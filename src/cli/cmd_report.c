@@ -1,4 +1,4 @@
-/* cmd_report.c - `lockstep report`: the page, and the reference's table, chart and verifying tools. */
+/* cmd_report.c - `lockstep report`: the page, and R1's table, chart and verifying tools. */
 #include "cli/commands.h"
 
 #include "core/fs.h"
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The reference's tools end with 1 on a negative verdict; what there is to say was printed. */
+/* R1's tools (docs/REFERENCES.md) end with 1 on a negative verdict; what there is to say was printed. */
 static ls_status verdict_no(void)
 {
     ls_err_clear();

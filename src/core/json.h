@@ -1,6 +1,6 @@
 /* json.h - reading through jansson, writing in the one format of the artifacts.
  *
- * The writer's format is the contract of run files: UTF-8 in, ASCII out (\uXXXX), keys in the order they are written,
+ * The writer's format is that of run files (docs/FORMATS.md): UTF-8 in, ASCII out (\uXXXX), keys in the order they are written,
  * indent of two blanks or none, no trailing newline; floats in the shortest form that reads back the same, integral ones
  * with ".0", exponent form below 1e-4 and from 1e16 on. Not-a-number and infinities are written as null. */
 #ifndef LS_CORE_JSON_H

@@ -261,7 +261,7 @@ void ls_stages_print(const ls_stages *s, const ls_part_cost *unit, ls_str *out)
     }
 }
 
-/* ---- the reference's rules ---- */
+/* ---- R3's rules (docs/REFERENCES.md) ---- */
 
 int ls_partition_blocks(int n_block, int n_device, int *count)
 {

@@ -43,7 +43,7 @@ void ls_stages_costs(const ls_stages *s, const ls_part_cost *unit, ls_part_cost 
 /* A line a part: rank, units, share of the cost. */
 void ls_stages_print(const ls_stages *s, const ls_part_cost *unit, ls_str *out);
 
-/* ---- the reference's rules, for comparison ---- */
+/* ---- R3's rules (docs/REFERENCES.md), for comparison ---- */
 
 /* L blocks over D devices in runs of ceil(L / D): count[d] blocks each; returns the devices used. */
 int ls_partition_blocks(int n_block, int n_device, int *count);

@@ -6,7 +6,8 @@
  *   waterfall  a step of T seconds against the ideal T1/W (weak scaling: T1): shares of T that are useful, and lost to each part;
  *              they sum to 1
  *
- * Comparisons are between like runs only: seven fields of training_config must be equal (contract 1.4). Unlike ones are named. */
+ * Comparisons are between like runs only: seven fields of training_config must be equal
+ * (docs/FORMATS.md#comparable-runs). Unlike ones are named. */
 #ifndef LS_REPORT_ANALYSIS_H
 #define LS_REPORT_ANALYSIS_H
 
@@ -30,9 +31,9 @@ typedef struct ls_group {
     int *run;            /* indices into the set */
     int n_run;
     ls_estimate tokens, epoch_time, wall;
-    ls_estimate recorded;                /* the contract's tokens/s: of whole epochs, warm-up included */
+    ls_estimate recorded;                /* R1's tokens/s: of whole epochs, warm-up included */
     ls_estimate speedup, efficiency;     /* NaN: no one-worker group                          */
-    double speedup_r1;                   /* the reference's: over the first one-worker repeat */
+    double speedup_r1;                   /* R1's: over the first one-worker repeat */
     int base;                            /* the one-worker group, or -1                       */
     double split[LS_N_SPLIT], step_time; /* parts of a step, seconds, and the sum of those there are; NaN: none */
     bool split_of_steps;                 /* of the steps after the warm-up; else of all, as the run recorded them */
@@ -79,10 +80,10 @@ void ls_basis_words(const ls_analysis *a, ls_str *out);
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
 bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 
-/* scaling_report.json (contract 1.4, ours behind its keys) over the groups of one strategy and its one-worker group; every group
+/* scaling_report.json (docs/FORMATS.md, ours behind R1's keys) over the groups of one strategy and its one-worker group; every group
  * when strategy is NULL. Without comparable runs: status and mismatches alone. */
 void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out);
-/* The same; more (may be NULL) adds members to `protocol`, behind the contract's: how the runs were made. */
+/* The same; more (may be NULL) adds members to `protocol`, behind R1's: how the runs were made. */
 void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
                           const void *ctx, ls_str *out);
 

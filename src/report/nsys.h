@@ -1,7 +1,7 @@
-/* nsys.h - `nsys stats` text of a run to profiles/profile_summary.json (contract 1.5, the reference's parser).
+/* nsys.h - `nsys stats` text of a run to profiles/profile_summary.json (docs/FORMATS.md; R1's parser, docs/REFERENCES.md#nsys).
  *
  * Reads every <run_dir>/profiles/nsys_stats_*.txt. Digit grouping follows the locale of the profiled host and is not checked.
- * Keys, order and ranking (by share of time, ties in the order of the file) are the contract's. */
+ * Keys, order and ranking (by share of time, ties in the order of the file) are those of docs/FORMATS.md. */
 #ifndef LS_REPORT_NSYS_H
 #define LS_REPORT_NSYS_H
 

@@ -1,4 +1,4 @@
-/* nsys_summary.c - profile_summary.json from the rows of all stats files, in the contract's order of keys. */
+/* nsys_summary.c - profile_summary.json from the rows of all stats files, with the order of keys of docs/FORMATS.md. */
 #include "report/nsys.h"
 #include "core/clock.h"
 #include "core/fs.h"

@@ -1,4 +1,4 @@
-/* pair.c - the reference's pair of charts. */
+/* pair.c - R1's pair of charts (docs/REFERENCES.md). */
 #include "core/fs.h"
 #include "report/report.h"
 #include "report/report_impl.h"

@@ -30,7 +30,7 @@ void ls_report_result_fini(ls_report_result *r);
 /* The page alone, as text: for tests. */
 void ls_report_page(const ls_analysis *a, ls_str *html, ls_str *markdown);
 
-/* The reference's chart tool: two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
+/* The chart tool of R1 (docs/REFERENCES.md): two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
  * training_throughput_comparison (.svg, and .png with gnuplot). words: what was written and the saving. */
 ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words);
 

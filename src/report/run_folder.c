@@ -107,7 +107,7 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
     LS_TRY_GOTO(st, done, text_of(dir, "ibstat.txt", &s->notes, &t.ibstat, &t.n_ibstat));
     LS_TRY_GOTO(st, done, text_of(dir, "nccl_topo.xml", &s->notes, &t.topology, &t.n_topology));
     LS_TRY_GOTO(st, done, text_of(dir, "nccl/summary.json", &s->notes, &t.nccl, &t.n_nccl));
-    if (!t.nccl) { /* a run that has not finished, or the reference's */
+    if (!t.nccl) { /* a run that has not finished, or R1's */
         LS_TRY_GOTO(st, done, run_sum_logs(dir, &t.nccl, &t.n_nccl));
         t.nccl_of_logs = t.nccl != NULL;
     }

@@ -1,4 +1,4 @@
-/* run_folder.h - what a run left behind, read without trust: ours, or a reference trainer's (schema 2.0, the older one of
+/* run_folder.h - what a run left behind, read without trust: ours, or R1's (docs/REFERENCES.md; schema 2.0, the older one of
  * parallel arrays, or the results of epochs that the translation scripts leave).
  *
  * Everything that is not said is NaN, -1 or NULL. What is malformed or contradicts itself is a line of notes that names the file
@@ -65,7 +65,7 @@ typedef struct ls_run_span { /* one box of a pipeline step */
     char kind[16], label[24];
 } ls_run_span;
 
-/* What tools and NCCL left beside a run, as far as it is there (ours: docs/GPU.md; the reference trainer's have the same names). */
+/* What tools and NCCL left beside a run, as far as it is there (ours: docs/GPU.md; R1's have the same names). */
 typedef struct ls_run_proof {
     json_t *nccl;        /* nccl/summary.json, lockstep.nccl, or made of NCCL's logs; NULL: nothing is stated */
     bool of_logs;        /* made of the logs */

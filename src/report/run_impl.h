@@ -18,7 +18,7 @@ void run_proof_fini(ls_run_proof *p);
 /* The summary of the NCCL logs in a run folder (nccl_rank_*.log there or in nccl/), as the text of a summary.json; NULL: there are none. */
 ls_status run_sum_logs(const char *dir, const char **text, size_t *n);
 
-/* A folder of the reference's translation scripts; *found: it is one that says something. */
+/* A folder of R3's translation scripts (docs/REFERENCES.md); *found: it is one that says something. */
 ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found);
 
 #endif

@@ -199,7 +199,7 @@ static ls_status read_metrics(const report_doc *d, ls_run *r)
     r->tokens_per_sec = report_num(d, "summary.mean_tokens_per_sec_global");
     r->wall = report_num(d, "summary.total_wall_time_sec");
     r->val_loss = report_num(d, "summary.best_val_loss");
-    if (r->val_loss == 0) r->val_loss = NAN; /* the reference writes 0.0 when no validation batch ran */
+    if (r->val_loss == 0) r->val_loss = NAN; /* R1 (docs/REFERENCES.md) writes 0.0 when no validation batch ran */
     LS_TRY(read_epochs(d, r));
     if (isnan(r->tokens_per_sec))
         ls_notes_add(d->notes, "%s: key summary.mean_tokens_per_sec_global is missing, and no epoch says it", d->file);

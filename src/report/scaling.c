@@ -1,4 +1,4 @@
-/* scaling.c - scaling_report.json: the contract's keys first, ours (means as base, intervals, every repeat) behind them. */
+/* scaling.c - scaling_report.json: R1's keys first (docs/FORMATS.md), ours (means as base, intervals, every repeat) behind them. */
 #include "core/fs.h"
 #include "report/analysis.h"
 

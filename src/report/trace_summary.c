@@ -14,7 +14,7 @@
 
 #define TRACE "trace.json"
 
-/* ---- the contract's keys ---- */
+/* ---- keys that R1 has (docs/REFERENCES.md#nsys) ---- */
 
 static const json_t *at(const json_t *root, const char *a, const char *b)
 {

@@ -1,6 +1,7 @@
 /* trace_summary.h - profiles/profile_summary.json from profiles/trace.json (core/trace.h).
  *
- * Keys of the contract (1.5) have its meaning where a trace can fill them: nvtx_top5 are the phases ("train/backward", …) of all ranks,
+ * Keys that R1 has (docs/REFERENCES.md#nsys) have its meaning
+ * where a trace can fill them: nvtx_top5 are the phases ("train/backward", …) of all ranks,
  * with shares of the sum over all phases as nsys counts them; osrt_top5 is empty. Under "lockstep": seconds of each rank by kind,
  * collectives with calls, bytes, busy and waited time, and what the trace does not show (dropped spans, errors of clocks).
  *

@@ -18,7 +18,7 @@ static report_doc metrics_of(const ls_run *r)
     return (report_doc){r->metrics, "training_metrics.json", NULL};
 }
 
-/* Our own finished run says itself whether its communicators were NCCL's: files beside it may be an earlier run's. Of the reference's
+/* Our own finished run says itself whether its communicators were NCCL's: files beside it may be an earlier run's. Of R1's
  * run, and of one that has not finished, the files beside it are all there is. */
 static bool has_gpus(const ls_run *r)
 {

@@ -327,7 +327,7 @@ static void write_scale(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_close(w);
 }
 
-/* What the contract has no key for. */
+/* What R1 (docs/REFERENCES.md) has no key for. */
 static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
 {
     const ls_train_config *c = m->cfg;

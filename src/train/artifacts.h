@@ -1,7 +1,7 @@
 /* artifacts.h - the files of a run: training_metrics.json, RUN_COMPLETE.txt, launcher_metadata.json, metrics.jsonl, markers.
  *
- * Plain structures in, files out; no training logic. Keys, order and number formats are the contract (schema 2.0); what we add
- * comes after the contract's keys, under `lockstep` at the top and inside an epoch. Whole files are written atomically. */
+ * Plain structures in, files out; no training logic. Keys, order and number formats are those of docs/FORMATS.md (schema 2.0); what we add
+ * comes after R1's keys, under `lockstep` at the top and inside an epoch. Whole files are written atomically. */
 #ifndef LS_TRAIN_ARTIFACTS_H
 #define LS_TRAIN_ARTIFACTS_H
 
@@ -45,7 +45,7 @@ typedef struct ls_epoch_metrics {
     int64_t cuda_allocated_global, cuda_reserved_global; /* the most of any worker                          */
     int64_t n_sample; /* sampled micro steps; 0: the four times below are null        */
     double step_mean, step_p50, step_p95, dataload_mean;
-    /* ours, after the contract's keys */
+    /* ours, after R1's keys */
     int64_t updates_applied, updates_skipped, sequences_dropped;
     int64_t n_update; /* timed optimizer steps; 0: null                               */
     double update_mean, update_p50, update_p95;

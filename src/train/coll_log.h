@@ -3,7 +3,7 @@
  *   [Rank 0] COLL_ENTER seq=7 op=all_reduce tag=epoch_1_train_steps_max dtype=float64 shape=(1,)
  *   [Rank 0] COLL_EXIT  seq=7 op=all_reduce tag=epoch_1_train_steps_max
  *
- * Points and words are the reference trainer's. This one does not need these collectives: they take place only for the log, between steps,
+ * Points and words are R1's (docs/REFERENCES.md). This one does not need these collectives: they take place only for the log, between steps,
  * and nothing goes by their results. A worker whose last line is an ENTER waits there for those with a lower seq. */
 #ifndef LS_TRAIN_COLL_LOG_H
 #define LS_TRAIN_COLL_LOG_H

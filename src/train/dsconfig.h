@@ -56,7 +56,7 @@ typedef struct ls_ds_config {
     char *path;      /* as given; NULL when read from text */
     char sha256[65]; /* of the file's bytes */
 
-    /* 3.3; 0 = not given */
+    /* docs/REFERENCES.md#deepspeed-json; 0 = not given */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
 
     ls_ds_optimizer optimizer;
@@ -88,7 +88,8 @@ ls_status ls_ds_config_load(const char *path, ls_ds_config *out);
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out);
 void ls_ds_config_fini(ls_ds_config *c); /* takes a zeroed one */
 
-/* The batch triple of 3.3 for W workers: members that are 0 are derived, then all must be > 0 and batch = micro*accum*W.
+/* The batch triple (docs/REFERENCES.md#deepspeed-json) for W workers:
+ * members that are 0 are derived, then all must be > 0 and batch = micro*accum*W.
  * LS_E_CONFIG with the arithmetic. */
 ls_status ls_ds_batch_triple(int64_t *batch, int64_t *micro, int64_t *accum, int64_t world);
 

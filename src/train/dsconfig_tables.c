@@ -201,7 +201,7 @@ static const ds_row checkpoint_rows[] = {
 static const ds_row data_types_rows[] = {
     {.key = "grad_accum_dtype", .kind = DS_TEXT, .at = AT(grad_accum_dtype), .words = "fp32|fp16|bf16"},
 };
-/* The last four are those of the reference's own old block, which had no effect there either. */
+/* The last four are those of R1's own old block (docs/REFERENCES.md), which had no effect there either. */
 static const ds_row pipeline_rows[] = {
     CALL("stages", read_stages), INERT("partition", DS_TEXT), INERT("seed_layers", DS_BOOL),
     INERT("activation_checkpoint_interval", DS_INT), INERT("pipe_partitioned", DS_BOOL), INERT("grad_partitioned", DS_BOOL),

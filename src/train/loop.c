@@ -80,7 +80,7 @@ static void show_progress(ls_trainer *t, const ls_step_result *r, bool last)
     t->io.progress(t->io.ctx, text, last);
 }
 
-/* The reference trainer's line, every steps_per_print micro steps. */
+/* R1's line (docs/REFERENCES.md), every steps_per_print micro steps. */
 static void show_step(ls_trainer *t, const ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
@@ -171,7 +171,7 @@ static ls_status epoch_steps(ls_trainer *t)
     return ls_coll_log_barrier(&t->coll, s->epoch + 1, "train_loop_end");
 }
 
-/* The epoch's numbers that the reference trainer sums and compares over its workers here; ours travel with each step. */
+/* The epoch's numbers that R1 sums and compares over its workers here; ours travel with each step. */
 static ls_status log_epoch(ls_trainer *t, double device_bytes)
 {
     const ls_run_state *s = &t->state;

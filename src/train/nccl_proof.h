@@ -6,7 +6,7 @@
  *   nccl/gpus_<host>.csv              `nvidia-smi --query-gpu=...` of each host
  *   nccl_topo.xml                     mode "full": the machine as NCCL sees it (NCCL_TOPO_DUMP_FILE)
  *
- * Names and places of topo.txt, ibstat.txt and nccl_topo.xml are the reference trainer's. What the user has set stays: where NCCL_DEBUG is
+ * Names and places of topo.txt, ibstat.txt and nccl_topo.xml are R1's (docs/REFERENCES.md). What the user has set stays: where NCCL_DEBUG is
  * set, none of NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE is touched, and a NCCL_DEBUG_FILE of the user's is what the summary is
  * made from. NCCL_TOPO_DUMP_FILE is set on every worker or on none: with it NCCL meets once more, on all workers of a host.
  *

@@ -9,7 +9,7 @@
 #define AT(field) offsetof(ls_train_options, field)
 #define ROW(name_, kind_, field, arg_, def_, ...) {.name = name_, .kind = kind_, .offset = AT(field), .arg = arg_, .def = def_, .help = __VA_ARGS__}
 
-/* Spelt as the reference trainer spells them where it has them; - and _ are alike. */
+/* Spelt as R1 (docs/REFERENCES.md) spells them where it has them; - and _ are alike. */
 const ls_opt ls_train_opts[] = {
     ROW("data", LS_OPT_STR, data, "DIR", NULL, "folder of `lockstep prepare`: train.bin, val.bin, tokenizer.json",
         .section = "Data and run folder"),
@@ -115,7 +115,7 @@ const ls_opt ls_train_opts[] = {
     ROW("local_rank", LS_OPT_INT, local_rank, "N", "-1", "from a launcher; LOCAL_RANK wins"),
     ROW("num_workers", LS_OPT_INT, num_workers, "N", NULL, "accepted; data is mapped into memory and needs no loader processes"),
 
-    /* Old flags of the reference trainer: taken, without effect, with a warning. */
+    /* Old flags of R1 (docs/REFERENCES.md): taken, without effect, with a warning. */
     ROW("gradient_accumulation_steps", LS_OPT_INT, old_gradient_accumulation_steps, "N", NULL, NULL),
     ROW("learning_rate", LS_OPT_REAL, old_learning_rate, "R", NULL, NULL),
     ROW("gradient_clipping", LS_OPT_REAL, old_gradient_clipping, "R", NULL, NULL),

@@ -1,4 +1,4 @@
-/* options.h - the command line of `lockstep train` as one table (core/opt.h): the reference trainer's flags, its old ones, ours.
+/* options.h - the command line of `lockstep train` as one table (core/opt.h): R1's flags (docs/REFERENCES.md), its old ones, ours.
  *
  * A row's value is what was typed or its default; `given` says which. Nothing is interpreted here: train/resolve.h puts the
  * options, the DeepSpeed JSON, the model file and the environment together. Strings are borrowed from argv. */

@@ -114,7 +114,7 @@ typedef struct ls_train_config {
     bool recompute, deterministic;
 
     const char *run_type; /* "baseline", "optimized", NULL                                     */
-    bool engine;          /* the reference's rule: optimized, or a distributed environment     */
+    bool engine;          /* R1's rule: optimized, or a distributed environment     */
     int zero_stage;       /* of the JSON; with one worker the same computation                 */
     bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
     int64_t steps_per_print, timing_warmup_steps, timing_sample_every;

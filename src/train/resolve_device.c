@@ -124,7 +124,8 @@ static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
     train_put_bool(c, "consecutive_hysteresis", s->consecutive, from, json ? "fp16.consecutive_hysteresis" : "");
 }
 
-/* training_config.precision. The reference's three words for what they describe; 16-bit runs with DeepSpeed's loss scale have its word
+/* training_config.precision. R1's three words (docs/REFERENCES.md)
+ * for what they describe; 16-bit runs with DeepSpeed's loss scale have its word
  * on any number of workers, so that they can be compared. */
 static const char *label_of(const ls_train_config *c)
 {

@@ -90,7 +90,7 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
         LS_TRY(ls_variant_parse(o->variant, &v));
         v_from = LS_FROM_CLI, v_detail = "--variant";
     } else if (o->run_type && !o->model && !o->init_from) {
-        v = LS_VARIANT_R1; /* the reference trainer's command line asks for its model */
+        v = LS_VARIANT_R1; /* R1's command line (docs/REFERENCES.md) asks for its model */
         v_from = LS_FROM_RULE, v_detail = "--run_type without --model";
     }
     if (o->init_from && v != weights.variant)

@@ -1,6 +1,6 @@
 /* resolve_optim.c - optimizer, learning rate schedule and clipping.
  *
- * With a DeepSpeed JSON its own defaults hold (optimizer block: lr 1e-3, no decay; without the block those of the reference's
+ * With a DeepSpeed JSON its own defaults hold (optimizer block: lr 1e-3, no decay; without the block those of R1's
  * baseline: AdamW, lr 1e-4, decay 0.01; no scheduler: constant; no clipping). Without one ours do: AdamW 3e-4, betas 0.9 0.95,
  * decay 0.1, cosine to a tenth after a warm-up, clipping at 1. */
 #include "train/resolve_impl.h"

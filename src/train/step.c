@@ -17,7 +17,7 @@
 #include <math.h>
 #include <time.h>
 
-/* Phases have the names of the reference trainer's ranges (--profile_mode), and its engine's for the reduction of gradients. They go
+/* Phases have the names of R1's ranges (docs/REFERENCES.md) (--profile_mode), and its engine's for the reduction of gradients. They go
  * to the trace and to a profiler that watches. */
 typedef struct phase {
     const char *name;

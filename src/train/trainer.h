@@ -28,7 +28,7 @@
 /* Where a run says things. Any member may be NULL. */
 typedef struct ls_train_io {
     void *ctx;
-    void (*line)(void *ctx, const char *text);                /* stdout: results and the contract's markers */
+    void (*line)(void *ctx, const char *text);                /* stdout: results and markers (docs/FORMATS.md) */
     void (*progress)(void *ctx, const char *text, bool last); /* stderr: one state line, replaced by the next */
     void (*note)(void *ctx, const char *text);                /* stderr: said once                          */
     void (*debug)(void *ctx, const char *text);               /* stdout of every worker: DIST_DEBUG's lines */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench: scaling over workers, strategies, a setting against another, collectives and matrix products on a tiny model; the reference's
-# files give the contract's numbers; unlike runs are refused; Ctrl-C leaves finished runs and --resume goes on.
+# bench: scaling over workers, strategies, a setting against another, collectives and matrix products on a tiny model; files of
+# R1's form (docs/REFERENCES.md) give its numbers; unlike runs are refused; Ctrl-C leaves finished runs and --resume goes on.
 # ls-test: serial
 . "$(dirname "$0")/../lib.sh"
 cd "$SCRATCH" || exit 1
@@ -172,14 +172,14 @@ expect 3 "no run" bench scaling d
 expect 0 "usage: lockstep bench" bench --help
 for b in scaling strategies ab comm gemm; do expect 0 "usage: lockstep bench $b" bench $b --help; done
 
-# --- metrics files of the reference trainer's form ---
+# --- metrics files of R1's form (docs/REFERENCES.md) ---
 made=$SCRATCH/reference
 python3 "$LS_SOURCE/tests/reference_runs.py" "$made"
 expect 1 "precision is \"fp16_deepspeed\", but .* has \"fp16_torch_amp\"" bench scaling "$made"/{1,2,4}gpu.json
 bench scaling --json "$made"/{1,2,4}gpu.json >out 2>/dev/null
 bench scaling --json --allow-mismatch "$made"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"
 bench scaling --json --allow-mismatch "$made/repeat" >repeat 2>/dev/null || bad "repeat"
-python3 - "$made" <<'PY' || bad "numbers of the reference's form"
+python3 - "$made" <<'PY' || bad "numbers of R1's form"
 import json, sys
 out, allowed, repeat, want = (json.load(open(f)) for f in ("out", "allowed", "repeat", sys.argv[1] + "/expected.json"))
 differs = {"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}

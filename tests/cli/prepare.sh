@@ -162,22 +162,17 @@ expect 3 "$LOCKSTEP_CACHE/gpt2" g "file://$SCRATCH/nothing"
 grep -q 'put vocab.bpe and encoder.json' "$SCRATCH/err" || bad "it does not say what to put where"
 expect 3 'SHA-256' g "file://$SCRATCH/served"
 [ ! -e cache/gpt2/vocab.bpe ] || bad "a wrong download was kept"
-gpt2=$LS_SOURCE/../shared/data/gpt2
-if [ -e "$gpt2/vocab.bpe" ]; then
-  g "file://$gpt2" >/dev/null 2>err || bad "download: $(cat err)"
-  same "$gpt2/vocab.bpe" cache/gpt2/vocab.bpe
-  is "ids by GPT-2's vocabulary" "$(ids gpt2/train.bin)" "17250 38251 0 50256"
-  g "file://$SCRATCH/nothing" >/dev/null 2>err || bad "the cache was not used: $(cat err)"
-  unset LOCKSTEP_CACHE
-  ok dir --vocab-dir "$gpt2" --val-fraction 0 --input one.txt
-  same gpt2/train.bin dir/train.bin
-  ok again --tokenizer dir/tokenizer.json --val-fraction 0 --input one.txt
-  same gpt2/train.bin again/train.bin
-  printf x >>cache/gpt2/vocab.bpe
-  LOCKSTEP_CACHE=$SCRATCH/cache expect 3 "is not GPT-2's vocab.bpe" "$LOCKSTEP" prepare --quiet --input one.txt --out gpt2
-else
-  echo "without GPT-2's vocabulary: no shared/data beside the repository"
-fi
+# with the right files: tests/oracle/tokenizer.sh
+
+# ---- a vocabulary in GPT-2's two files, and the tokenizer.json that comes of it
+unset LOCKSTEP_CACHE
+small=$LS_SOURCE/tests/data/bpe
+ok dir --vocab-dir "$small" --val-fraction 0 --input "$small/text.txt"
+is "ids of the small vocabulary" "$(($(wc -c <dir/train.bin) / 2))" 6240
+ok again --tokenizer dir/tokenizer.json --val-fraction 0 --input "$small/text.txt"
+same dir/train.bin again/train.bin
+mkdir half; cp "$small/vocab.bpe" half/
+expect 3 'encoder.json' "$LOCKSTEP" prepare --quiet --vocab-dir half --input one.txt --out half-out
 
 # ---- stopped in the middle: nothing is left
 mkfifo pipe

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# report and profile summarize: runs of 1, 2 and 4 workers become a page, pass the verifier and make the table; the reference's own
-# files give its published numbers; unlike runs are refused, broken folders named; no gnuplot and no browser are no obstacle.
+# report and profile summarize: runs of 1, 2 and 4 workers become a page, pass the verifier and make the table; files of
+# R1's form (docs/REFERENCES.md) give its numbers; unlike runs are refused, broken folders named; no gnuplot and no browser are no obstacle.
 . "$(dirname "$0")/../lib.sh"
 out=$SCRATCH/report
 
@@ -169,7 +169,7 @@ assert s["likely_bottleneck"]["matched"] == {"name": ":DeepSpeedEngine.allreduce
 PY
 expect 2 "summarize" "$LOCKSTEP" profile nonsense
 
-# --- metrics files of the reference trainer's form ---
+# --- metrics files of R1's form (docs/REFERENCES.md) ---
 made=$SCRATCH/reference
 python3 "$LS_SOURCE/tests/reference_runs.py" "$made"
 "$LOCKSTEP" report table --gpu1 "$made/1gpu.json" --gpu2 "$made/2gpu.json" --gpu4 "$made/4gpu.json" >"$SCRATCH/table" || bad "report table"
@@ -183,7 +183,7 @@ T
 same "$SCRATCH/table" "$SCRATCH/want"
 expect 1 "precision differs" "$LOCKSTEP" report "$made"/?gpu.json --no-png --out "$SCRATCH/once"
 expect 0 "differs" "$LOCKSTEP" report "$made"/repeat/*.json --no-png --out "$SCRATCH/repeat" --allow-mismatch
-python3 - "$SCRATCH" <<'PY' || bad "numbers of the reference's form"
+python3 - "$SCRATCH" <<'PY' || bad "numbers of R1's form"
 import json, sys
 once, r, want = (json.load(open(f"{sys.argv[1]}/{f}")) for f in ("once/scaling_report.json", "repeat/scaling_report.json", "reference/expected.json"))
 differs = {"field": "precision", "baseline": "fp16_torch_amp", "mismatch": "fp16_deepspeed"}
@@ -192,7 +192,7 @@ assert r["status"] == "mismatch_allowed" and r["mismatches"] == [differs] * 6, r
 for n, row in want["repeat"].items():
     for k, v in row.items(): assert abs(r["runs"][n][k] - v) <= 1e-12 * v, (n, k, r["runs"][n][k], v)
 PY
-# --- communication between GPUs: ours with a summary, the reference's with logs and files of its launcher, one without anything ---
+# --- communication between GPUs: ours with a summary, R1's with logs and files of its launcher, one without anything ---
 logs=$LS_SOURCE/tests/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"
 python3 - "$gpu" "$SCRATCH/runs/2gpu_x/run_1/training_metrics.json" <<'PY'

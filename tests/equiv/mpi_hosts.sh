@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
-# Two hosts x 2 ranks, each host with an address, a name and a /dev/shm of its own (a cluster of network namespaces; needs root and the
-# tool in ../shared/cluster): collectives and training give the bits of one worker, the files name both hosts, a host that dies ends the run.
+# Two hosts x 2 ranks, each host with an address, a name and a /dev/shm of its own (namespaces of tests/support/hosts; needs root):
+# collectives and training give the bits of one worker, the files name both hosts, a host that dies ends the run.
 # ls-test: serial
 . "$(dirname "$0")/../lib.sh"
 . "$(dirname "$0")/../mpi.sh"
-tool=$LS_SOURCE/../shared/cluster/netcluster
-[ -x "$tool" ] || skip "there is no tool that makes hosts (../shared/cluster/netcluster)"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
-export NETCLUSTER_DIR=$SCRATCH/net
-trap '"$tool" down >/dev/null 2>&1; rm -rf "$SCRATCH"' EXIT
-"$tool" up 2 --rate 1gbit --ttl 600 >"$SCRATCH/up" 2>&1 || skip "no hosts: $(tail -1 "$SCRATCH/up")"
-hosts() { timeout -k 5 120 "$tool" mpirun "$@"; }
+tool=("$LS_SOURCE/tests/support/hosts" "$SCRATCH/net")
+trap '"${tool[@]}" down >/dev/null 2>&1; rm -rf "$SCRATCH"' EXIT
+"${tool[@]}" up 2 --rate 1gbit --ttl 600 >"$SCRATCH/up" 2>&1 || skip "no hosts: $(tail -1 "$SCRATCH/up")"
+hosts() { timeout -k 5 120 "${tool[@]}" mpirun "$@"; }
 
 hosts -np 4 "$LS_BUILD/mpi_tool" >"$SCRATCH/out" 2>&1 || bad "collectives: $(grep mpi_tool "$SCRATCH/out" | head -3)"
 grep -q "4 ranks on 2 hosts" "$SCRATCH/out" || bad "not on two hosts: $(head -3 "$SCRATCH/out")"
@@ -30,7 +28,7 @@ grep -q '"host": "n2"' "$SCRATCH/ddp/launcher_metadata.json" || bad "the second 
 hosts -np 4 "$LOCKSTEP" "${base[@]}" --epochs 200 --max_steps 100000 --comm_timeout 400 --checkpoint_path "$SCRATCH/cut" >"$SCRATCH/cut.log" 2>&1 &
 job=$!
 await $job grep -q "Step 10," "$SCRATCH/cut.log" || bad "no step 10: $(tail -3 "$SCRATCH/cut.log")"
-"$tool" kill n2 >/dev/null 2>&1
+"${tool[@]}" kill n2 >/dev/null 2>&1
 begin=$(date +%s); wait $job && bad "a power cut goes unnoticed"
 took=$(($(date +%s) - begin))
 [ $took -lt 90 ] || bad "a power cut: the others took $took s"

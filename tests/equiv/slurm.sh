@@ -1,19 +1,17 @@
 #!/usr/bin/env bash
-# A real Slurm on hosts of network namespaces (needs root and the tool in ../shared/cluster): the templates of scripts/slurm, submitted on
+# A real Slurm on two hosts of namespaces (tests/support/slurm; needs root and Slurm's packages): the templates of scripts/slurm, submitted on
 # 2 nodes x 2 workers and on 1 node. A job that is stopped near its limit, or by Slurm itself, saves, is queued again, resumes, and ends
 # with the bits of one that was not.
 # ls-test: serial
 . "$(dirname "$0")/../lib.sh"
 [ "${LS_TEST_ALL:-0}" = 1 ] || skip "takes two minutes and starts a Slurm: LS_TEST_ALL=1 runs it"
-box=$LS_SOURCE/../shared/cluster/slurmbox
-[ -x "$box" ] || skip "there is no tool that makes a Slurm (../shared/cluster/slurmbox)"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
-for k in slurmctld slurmd srun munged ip; do command -v $k >/dev/null || skip "$k is missing ($box install)"; done
+for k in slurmctld slurmd srun munged; do command -v $k >/dev/null || skip "$k is missing (packages slurmctld, slurmd, slurm-client, munge)"; done
 . "$(dirname "$0")/../mpi.sh"
-export SLURMBOX_DIR=/tmp/lockstep-slurm.$$ # munged wants a path that all may search
-end() { "$box" down >/dev/null 2>&1; rm -rf "$SCRATCH"; }
+box=("$LS_SOURCE/tests/support/slurm" "/tmp/lockstep-slurm.$$") # munged wants a path that all may search
+end() { "${box[@]}" down >/dev/null 2>&1; rm -rf "$SCRATCH"; }
 trap end EXIT
-"$box" up 2 --cpus 4 --gpus 2 --ttl 900 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
+"${box[@]}" up 2 --cpus 4 --gpus 2 --ttl 900 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
 chmod 755 "$SCRATCH"
 
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 60000 && tokens "$SCRATCH/d/val.bin" 2000 2
@@ -24,11 +22,11 @@ one=(--partition=all --cpus-per-task=2 --mem=0 --time=10 scripts/slurm/train_1no
 submit() { # NAME STEPS SBATCH-WORDS...: the job's number
   local name=$1 steps=$2; shift 2
   (cd "$LS_SOURCE" && RUN_DIR=$SCRATCH/$name GPT2_EXTRA_ARGS="$model --epochs 3 --max_steps $steps ${EXTRA:-}" \
-    timeout -k 5 30 "$box" sbatch --parsable --export=ALL --output="$SCRATCH/$name.log" "$@")
+    timeout -k 5 30 "${box[@]}" sbatch --parsable --export=ALL --output="$SCRATCH/$name.log" "$@")
 }
 ends() { # NAME JOB SECONDS
   local state
-  state=$(timeout -k 5 $(($3 + 10)) "$box" wait "$2" "$3") || bad "$1: job $2 is $state: $(tail -5 "$SCRATCH/$1.log")"
+  state=$(timeout -k 5 $(($3 + 10)) "${box[@]}" wait "$2" "$3") || bad "$1: job $2 is $state: $(tail -5 "$SCRATCH/$1.log")"
 }
 at_step() { # NAME STEP: until the metrics have it
   for _ in $(seq 600); do
@@ -81,7 +79,7 @@ done
 # near the limit (Slurm's signal to the batch shell, sent by hand: Slurm looks at limits every 30 s)
 job=$(submit limit $steps "${two[@]}")
 at_step limit 30
-"$box" scancel --batch --signal=USR1 "$job"
+"${box[@]}" scancel --batch --signal=USR1 "$job"
 # meanwhile the rest of the machine: stopped by Slurm itself (requeue sends SIGTERM to the workers)
 ends limit "$job" 120
 resumed limit
@@ -91,7 +89,7 @@ equal limit
 
 job=$(submit term $steps "${two[@]}")
 at_step term 30
-"$box" scontrol requeue "$job"
+"${box[@]}" scontrol requeue "$job"
 ends term "$job" 120
 resumed term
 equal term
@@ -99,8 +97,8 @@ equal term
 # one node, four workers that share memory: the same bits; asked to end by scancel it saves and is not queued again
 job=$(WORKERS=4 submit node $steps "${one[@]}")
 at_step node 30
-"$box" scancel "$job"
-timeout -k 5 60 "$box" wait "$job" 40 >"$SCRATCH/state" && bad "a job that was ended counts as done"
+"${box[@]}" scancel "$job"
+timeout -k 5 60 "${box[@]}" wait "$job" 40 >"$SCRATCH/state" && bad "a job that was ended counts as done"
 grep -q "saved $SCRATCH/node/step-" "$SCRATCH/node.log" || bad "nothing was saved: $(tail -5 "$SCRATCH/node.log")"
 job=$(PATH=$SCRATCH/bin:$PATH NSYS=1 RESUME=1 WORKERS=4 submit node $steps "${one[@]}")
 ends node "$job" 120
@@ -113,14 +111,14 @@ grep -q '"allreduce_gradients_over_20pct": true' "$SCRATCH/node/profiles/profile
 mkdir -p "$SCRATCH/root/scripts" && ln -s "$LS_SOURCE/scripts/slurm" "$SCRATCH/root/scripts/slurm"
 own() { # LOG STEPS SEED: the job's number
   (cd "$SCRATCH/root" && unset RUN_DIR && WORKERS=2 GPT2_EXTRA_ARGS="$model --epochs 3 --max_steps $2 --seed $3" \
-    timeout -k 5 30 "$box" sbatch --parsable --export=ALL --output="$SCRATCH/$1.log" "${one[@]}")
+    timeout -k 5 30 "${box[@]}" sbatch --parsable --export=ALL --output="$SCRATCH/$1.log" "${one[@]}")
 }
 job=$(own first 300 1)
 ends first "$job" 120
 job=$(own second 200 2)
 ln -s "root/benchmarks/slurm_$job/1node" "$SCRATCH/second"
 at_step second 30
-"$box" scancel --batch --signal=USR1 "$job"
+"${box[@]}" scancel --batch --signal=USR1 "$job"
 ends second "$job" 120
 grep -q "resumed from $SCRATCH/root/benchmarks/slurm_$job/1node/step-" "$SCRATCH/second.log" || bad "the job's own checkpoint: $(tail -5 "$SCRATCH/second.log")"
 grep -q "checkpoint_path=$SCRATCH/root/benchmarks/slurm_$job/1node" "$SCRATCH/second.log" || bad "another folder: $(tail -5 "$SCRATCH/second.log")"
@@ -130,5 +128,5 @@ job=$(EXTRA="--save_every 0" submit timed 100000 --time=1 --signal=B:USR1@50 "${
 for _ in $(seq 90); do grep -q "queued again" "$SCRATCH/timed.log" 2>/dev/null && break; sleep 1; done
 grep -q "the time limit is near" "$SCRATCH/timed.log" || bad "Slurm gave no notice: $(tail -3 "$SCRATCH/timed.log")"
 ls -d "$SCRATCH"/timed/step-* >/dev/null 2>&1 || bad "nothing was saved before the limit: $(tail -3 "$SCRATCH/timed.log")"
-"$box" scancel "$job"
+"${box[@]}" scancel "$job"
 done_tests

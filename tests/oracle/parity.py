@@ -115,7 +115,7 @@ def cases(steps):
 
 
 def full_cases():
-    """The reference benchmark's optimizer and rate. Adam's first updates divide a gradient by its own size, so elements whose
+    """R1's (docs/REFERENCES.md) optimizer and rate. Adam's first updates divide a gradient by its own size, so elements whose
     gradient is near 0 move by rounding alone; in the 124M model they are many, and any two fp32 programs part a little (PyTorch's
     fp32 from its own double more than ours). Losses are held relatively here, the rest within what that noise makes."""
     adam = {"lr": 1e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.01}

@@ -1,6 +1,6 @@
 """What the oracle tests share: the other side's models, folders in both layouts, sample order, rates and the AdamW loop.
 
-Everything here is written from the specification and from PyTorch, not from our C code: agreement means something.
+Everything here is written from docs/REFERENCES.md and from PyTorch, not from our C code: agreement means something.
 """
 import json
 import math
@@ -48,7 +48,7 @@ class R1Block(nn.Module):
 
 
 class R1(nn.Module):
-    """The reference benchmark's GPT-2: separate query, key and value, erf GELU, a head of its own, torch's initialisation."""
+    """R1's GPT-2 (docs/REFERENCES.md): separate query, key and value, erf GELU, a head of its own, torch's initialisation."""
 
     def __init__(self, L, H, E, P, V):
         super().__init__()

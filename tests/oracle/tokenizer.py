@@ -1,6 +1,7 @@
 """Compares lockstep's tokenizer with tiktoken and with the tokenizers library. Called by tokenizer.sh."""
 import array
 import hashlib
+import itertools
 import json
 import pathlib
 import random
@@ -12,8 +13,8 @@ import tiktoken.load
 from tiktoken_ext.openai_public import r50k_pat_str
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-program, data, scratch, count = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[3]), int(sys.argv[4])
-shakespeare = data / "tinyshakespeare.txt"
+program, vocab, small, scratch, count = sys.argv[1], *map(pathlib.Path, sys.argv[2:5]), int(sys.argv[5])
+book = scratch / "book.txt"  # the text that tokenizers are trained on
 EOT = 50256
 failures = 0
 
@@ -32,14 +33,31 @@ def prepare(out, *args):
     return ids
 
 
-ranks = tiktoken.load.data_gym_to_mergeable_bpe_ranks(str(data / "gpt2/vocab.bpe"), str(data / "gpt2/encoder.json"))
+ranks = tiktoken.load.data_gym_to_mergeable_bpe_ranks(str(vocab / "vocab.bpe"), str(vocab / "encoder.json"))
 gpt2 = tiktoken.Encoding("gpt2", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={"<|endoftext|>": EOT})
 
 # ---- random strings
 rng = random.Random(20240607)
 SPACES = "  \n\t\r\x0b\x0c\x85\xa0\u1680\u2003\u2028\u2029\u202f\u205f\u3000\x1c\u200b\ufeff"
 CONTRACTIONS = ["'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'RE", "'", "''s", "'l", "'r", "\u2019s"]
-words = shakespeare.read_text().split()
+
+
+def make_book(n_word):
+    """Words of a made-up language, common ones often (Zipf), with sentences, names, numbers and line ends."""
+    syllables = ["".join(p) for p in itertools.product("bdfghklmnprstvwz", "aeiou", ["", "n", "r", "s", "th"])]
+    known = ["".join(rng.choice(syllables) for _ in range(rng.choice((1, 1, 2, 2, 3)))) for _ in range(6000)]
+    weights = list(itertools.accumulate(1 / (k + 1) for k in range(len(known))))
+    out, capital = [], True
+    for w in rng.choices(known, cum_weights=weights, k=n_word):
+        w = w.capitalize() if capital else w
+        end = rng.choices(["", ",", ".\n", ".", "'s", "; " + str(rng.randrange(2000))], [80, 8, 3, 4, 3, 2])[0]
+        capital = end.startswith(".") or rng.randrange(60) == 0
+        out.append(w + end)
+    return " ".join(out).replace("\n ", "\n")
+
+
+book.write_text(make_book(160000))
+words = book.read_text().split()
 
 
 def any_character():
@@ -88,7 +106,7 @@ strings += [" ".join(chr(c) for c in range(a, a + 256)) for a in range(0, 0x2000
 with open(scratch / "strings.jsonl", "w") as f:
     for i, s in enumerate(strings):
         f.write(json.dumps({"text": s}, ensure_ascii=i % 2 == 0) + "\n")
-got = prepare("strings", "--input", scratch / "strings.jsonl", "--vocab-dir", data / "gpt2", "--val-fraction", 0)
+got = prepare("strings", "--input", scratch / "strings.jsonl", "--vocab-dir", vocab, "--val-fraction", 0)
 at = different = 0
 for s in strings:
     want = gpt2.encode_ordinary(s)
@@ -106,21 +124,26 @@ for s in strings:
     at += len(want) + 1
 check(f"tiktoken {tiktoken.__version__}: {len(strings)} strings, {len(got)} ids, {different} differ", different == 0 and at == len(got))
 
-# ---- the contract's number
-mine = prepare("shakespeare", "--input", shakespeare, "--vocab-dir", data / "gpt2", "--val-fraction", 0)
-assert mine.pop() == EOT
+# ---- whole texts: the book, and the small vocabulary of tests/data/bpe with its text
+mine = list(prepare("book", "--input", book, "--vocab-dir", vocab, "--val-fraction", 0))
+check(f"tiktoken and gpt2 agree on a text of {book.stat().st_size} bytes", mine == gpt2.encode_ordinary(book.read_text()) + [EOT])
+ranks = tiktoken.load.data_gym_to_mergeable_bpe_ranks(str(small / "vocab.bpe"), str(small / "encoder.json"))
+theirs = tiktoken.Encoding("small", pat_str=r50k_pat_str, mergeable_ranks=ranks, special_tokens={})
+mine = prepare("small", "--input", small / "text.txt", "--vocab-dir", small, "--val-fraction", 0)
+mine.pop()
 digest = hashlib.sha256(mine.tobytes()).hexdigest()
-check(f"tinyshakespeare: {len(mine)} ids, sha256 {digest[:16]}...", len(mine) == 338025 and digest ==
-      "25c01b32b32f41897a6359dd222ec114992dc30c357bcafbfe6c56672f76cd31")
+check(f"tiktoken and tests/data/bpe agree: {len(mine)} ids, sha256 {digest[:16]}...",
+      list(mine) == theirs.encode_ordinary((small / "text.txt").read_text(encoding="utf-8")) and
+      digest == "37379e9fe546c81204e33e3c4ebe622ca43293db389958c12201c04badd9d4d2")
 
 # ---- our tokenizer.json in the tokenizers library
-for name, args in (("gpt2", ["--vocab-dir", data / "gpt2"]), ("trained", ["--tokenizer", "train", "--vocab-size", 3000]),
+for name, args in (("gpt2", ["--vocab-dir", vocab]), ("trained", ["--tokenizer", "train", "--vocab-size", 3000]),
                    ("bytes", ["--tokenizer", "bytes"])):
-    ids = prepare(name, "--input", shakespeare, "--val-fraction", 0, *args)
+    ids = prepare(name, "--input", book, "--val-fraction", 0, *args)
     library = Tokenizer.from_file(str(scratch / name / "tokenizer.json"))
-    text = shakespeare.read_text()
+    text = book.read_text()
     eot = library.token_to_id("<|endoftext|>")
-    check(f"tokenizers loads {name}: same ids on tinyshakespeare", library.encode(text).ids + [eot] == list(ids))
+    check(f"tokenizers loads {name}: same ids on the book", library.encode(text).ids + [eot] == list(ids))
     check(f"tokenizers decodes {name}", library.decode(list(ids[:-1])) == text)
     check(f"tokenizers finds the special token of {name}", library.encode("a<|endoftext|>").ids[-1] == eot and
           eot == library.get_vocab_size() - 1)
@@ -133,10 +156,10 @@ for name, args in (("gpt2", ["--vocab-dir", data / "gpt2"]), ("trained", ["--tok
 
 # ---- the trainer: the same merges as the library's, in the same order
 for size in (400, 3000, 60000):
-    prepare("ours", "--input", shakespeare, "--tokenizer", "train", "--vocab-size", size)
+    prepare("ours", "--input", book, "--tokenizer", "train", "--vocab-size", size)
     library = Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.train_from_iterator([shakespeare.read_text()], trainers.BpeTrainer(
+    library.train_from_iterator([book.read_text()], trainers.BpeTrainer(
         vocab_size=size - 1, min_frequency=2, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False))
     theirs = [" ".join(m) if isinstance(m, list) else m for m in json.loads(library.to_str())["model"]["merges"]]
     ours = json.load(open(scratch / "ours/tokenizer.json"))["model"]["merges"]

@@ -1,11 +1,29 @@
 #!/usr/bin/env bash
 # The tokenizer against tiktoken (100,000 random Unicode strings, id by id) and against the tokenizers library (our
-# tokenizer.json, and the merges that both trainers learn). Needs the oracle's Python and, for the first, GPT-2's files.
+# tokenizer.json, and the merges that both trainers learn). Needs the oracle's Python and GPT-2's files (gpt2_vocab.py finds them).
 . "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 [ -x "$python" ] || skip "no Python with tiktoken and tokenizers at $python"
 "$python" -c 'import tiktoken, tokenizers' 2>/dev/null || skip "$python has no tiktoken or no tokenizers"
 [ -x "$LOCKSTEP" ] || skip "no program at $LOCKSTEP"
-data=$LS_SOURCE/../shared/data
-[ -e "$data/gpt2/vocab.bpe" ] || skip "no shared/data/gpt2 beside the repository"
-"$python" "$(dirname "${BASH_SOURCE[0]}")/tokenizer.py" "$LOCKSTEP" "$data" "$SCRATCH" "${LS_ORACLE_STRINGS:-100000}"
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+why=$("$python" "$here/gpt2_vocab.py" "$SCRATCH/gpt2" 2>&1) || skip "$why"
+
+# GPT-2's files by download (here from a file URL), then from the cache; a cached file that was changed is refused
+cd "$SCRATCH" || exit 1
+printf 'Hi Shakespeare!' >one.txt
+export LOCKSTEP_CACHE=$SCRATCH/cache
+g() { LOCKSTEP_VOCAB_URL=$1 "$LOCKSTEP" prepare --quiet --input one.txt --val-fraction 0 --out small; }
+g "file://$SCRATCH/gpt2" >/dev/null 2>err || bad "download: $(cat err)"
+same gpt2/vocab.bpe cache/gpt2/vocab.bpe
+same gpt2/encoder.json cache/gpt2/encoder.json
+ids=$(od -An -v -tu2 small/train.bin | xargs)
+[ "$ids" = "17250 22197 0 50256" ] || bad "ids by GPT-2's vocabulary: $ids"
+g "file://$SCRATCH/nothing" >/dev/null 2>err || bad "the cache was not used: $(cat err)"
+printf x >>cache/gpt2/vocab.bpe
+expect 3 "is not GPT-2's vocab.bpe" "$LOCKSTEP" prepare --quiet --input one.txt --out small
+unset LOCKSTEP_CACHE
+
+TIKTOKEN_CACHE_DIR=$SCRATCH/tiktoken "$python" "$here/tokenizer.py" "$LOCKSTEP" gpt2 "$LS_SOURCE/tests/data/bpe" "$SCRATCH" \
+  "${LS_ORACLE_STRINGS:-100000}" || bad "tokenizer.py found differences"
+done_tests

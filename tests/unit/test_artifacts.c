@@ -1,4 +1,4 @@
-/* The run's files: exact text, key order against the reference's own files where they are at hand, markers, step log with resume,
+/* The run's files: exact text, key order against files in the form of docs/REFERENCES.md (R1), markers, step log with resume,
  * identity, sampling and percentiles. */
 #include "train/artifacts.h"
 #include "core/fs.h"
@@ -352,8 +352,8 @@ static void launcher_text(void **state)
     clean_environment();
 }
 
-/* Our keys in the reference's order: every key of its object that we have too stands in the same order, and the ones we lack are
- * those the contract makes optional. */
+/* Our keys in the order of R1 (docs/REFERENCES.md): every key of its object that we have too stands in the same order, and the ones
+ * we lack are those that docs/FORMATS.md makes optional. */
 static void same_order(const json_t *ours, const json_t *theirs, const char *const *may_lack, const char *where)
 {
     const char *key;
@@ -377,7 +377,7 @@ static void same_order(const json_t *ours, const json_t *theirs, const char *con
         if (json_is_object(value)) same_order(mine, value, may_lack, key);
         bool same_type = json_typeof(mine) == json_typeof(value) || json_is_null(mine) || json_is_null(value) ||
                          (json_is_boolean(mine) && json_is_boolean(value));
-        if (!same_type) fail_msg("%s.%s has another type than the reference's", where, key);
+        if (!same_type) fail_msg("%s.%s has another type than in R1's file", where, key);
     }
     json_decref(common);
 }
@@ -441,16 +441,12 @@ static void on_gpus(void **state)
     ls_str_fini(&s);
 }
 
-static void order_of_the_reference(void **state)
+static void order_of_keys(void **state)
 {
     (void)state;
-    const char *base = LS_SOURCE_DIR "/../shared/spec/fixtures/r1";
+    const char *base = LS_SOURCE_DIR "/tests/data/reference";
     const char *const lack[] = {"cluster", NULL};
-    const char *const files[] = {"bucket200_nsys80/training_metrics.json", "1gpu.json"};
-    if (!ls_fs_exists(base)) {
-        print_message("skipped: the reference's files are not on this machine\n");
-        skip();
-    }
+    const char *const files[] = {"training_metrics_slurm.json", "training_metrics_1gpu.json"};
     setenv("SLURM_JOB_ID", "1", 1);
     setenv("SLURM_NODELIST", "n", 1);
     setenv("SLURM_NNODES", "1", 1);
@@ -483,7 +479,7 @@ static void order_of_the_reference(void **state)
     const char *const nccl[] = {"NCCL_LOGS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", NULL};
     ls_launcher_metadata_text(&run, &s);
     assert_int_equal(ls_json_parse(s.data, s.len, "ours", &ours), LS_OK);
-    char *path = ls_path_join(base, "bucket200_nsys80/launcher_metadata.json");
+    char *path = ls_path_join(base, "launcher_metadata.json");
     assert_int_equal(ls_json_load(path, &theirs), LS_OK);
     same_order(ours, theirs, nccl, "launcher");
     ls_free(path);
@@ -714,9 +710,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-        T(metrics_text), T(slurm_and_instance), T(launcher_text), T(order_of_the_reference),
-        T(on_gpus),      T(files_and_markers),  T(step_log),      T(git_head),
-        T(identity),     T(statistics),
+        T(metrics_text),      T(slurm_and_instance), T(launcher_text), T(order_of_keys), T(on_gpus),
+        T(files_and_markers), T(step_log),           T(git_head),      T(identity),      T(statistics),
 #undef T
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

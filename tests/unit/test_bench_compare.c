@@ -56,7 +56,7 @@ static void warm_up(void **state)
     near(a.group[0].tokens.mean, tokens / 0.020, 1e-6);
     near(a.group[1].tokens.mean, tokens / 0.0125, 1e-6);
     near(a.group[1].speedup.mean, 1.6, 1e-9);
-    near(a.group[1].speedup_r1, 1.5, 1e-12); /* the contract's, of whole epochs */
+    near(a.group[1].speedup_r1, 1.5, 1e-12); /* R1's (docs/REFERENCES.md), of whole epochs */
     const ls_waterfall *w = &a.group[1].waterfall;
     near(w->useful, 0.8, 1e-9);
     near(w->lost[LS_SPLIT_FORWARD], (0.0095 - 0.009) / 0.0125, 1e-9); /* the steps', not the recorded 18 s */

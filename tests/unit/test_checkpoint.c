@@ -274,7 +274,7 @@ static void set_aside(void **state)
     save(&a, dir, "step-9", 9, 0);
     assert_int_equal(truncate(test_path(dir, "step-9", "trainer_state.json"), 20), 0); /* damaged ones too */
     assert_int_equal(ls_fs_rename(test_path(dir, "step-3", NULL), test_path(dir, ".old-step-3-77", NULL)), LS_OK);
-    assert_int_equal(ls_fs_write(test_path(dir, "epoch-2", NULL), "old", 3), LS_OK); /* the reference trainer's */
+    assert_int_equal(ls_fs_write(test_path(dir, "epoch-2", NULL), "old", 3), LS_OK); /* R1's (docs/REFERENCES.md) */
     assert_int_equal(ls_fs_write(test_path(dir, "metrics.jsonl", NULL), "", 0), LS_OK);
     assert_int_equal(ls_ckpt_set_aside(dir, &path, &step), LS_OK);
     assert_string_equal(path, test_path(dir, "earlier-1", NULL));
@@ -307,8 +307,7 @@ static void replaced_in_place(void **state)
     assert_int_equal(test_n_entries(dir), 1);
     assert_int_equal(ls_ckpt_load(c.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL), LS_OK);
     assert_true(test_same(b.m, c.m, 1));
-    assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3),
-                     LS_OK); /* a bare file, as the reference trainer left it */
+    assert_int_equal(ls_fs_write(test_path(dir, "epoch-1", NULL), "old", 3), LS_OK); /* a bare file, as R1 leaves it */
     save(&a, dir, "epoch-1", 4, 0);
     assert_true(ls_fs_is_dir(test_path(dir, "epoch-1", NULL)));
     assert_int_equal(test_n_entries(dir), 2);

@@ -88,7 +88,7 @@ static void trails_belong_to_threads(void **state)
     assert_string_equal(ls_err_words(), "mine");
 }
 
-static void exit_codes_are_the_contract(void **state)
+static void exit_codes_are_those_of_the_documentation(void **state)
 {
     (void)state;
     static const struct {
@@ -110,7 +110,7 @@ int main(void)
         cmocka_unit_test(long_words_and_deep_trails_are_cut),
         cmocka_unit_test(goto_form_releases),
         cmocka_unit_test(trails_belong_to_threads),
-        cmocka_unit_test(exit_codes_are_the_contract),
+        cmocka_unit_test(exit_codes_are_those_of_the_documentation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Learning rates: the check values of the DeepSpeed schedules, their edges, and ours. Expected numbers were worked out from the
- * formulas in the header by hand or are the contract's. */
+ * formulas in the header by hand or are DeepSpeed's. */
 #include "train/lr.h"
 #include "cmocka_all.h"
 
@@ -15,7 +15,7 @@ static void warmup(void **state)
 {
     (void)state;
     ls_lr_schedule s = {.kind = LS_LR_WARMUP, .max = 1e-4, .warmup = 1000, .last_batch_iteration = -1};
-    near(ls_lr_at(&s, 1), 0, 0); /* the reference's first two updates change nothing */
+    near(ls_lr_at(&s, 1), 0, 0); /* R1's (docs/REFERENCES.md) first two updates change nothing */
     near(ls_lr_at(&s, 2), 0, 0);
     near(ls_lr_at(&s, 3), 1.0034e-5, 5e-10);
     near(ls_lr_at(&s, 10), 3.1808e-5, 5e-10);

@@ -64,7 +64,7 @@ static void variant_r1(void **state)
     ls_model_config c;
     assert_int_equal(ls_model_config_preset("gpt2", &c), LS_OK);
     ls_model_config_set_variant(&c, LS_VARIANT_R1);
-    assert_int_equal(ls_model_n_param(&c), 163037184); /* the reference's count */
+    assert_int_equal(ls_model_n_param(&c), 163037184); /* docs/REFERENCES.md#r1 */
     assert_int_equal(c.gelu, LS_GELU_ERF);
     assert_false(c.tied);
     ls_variant v;

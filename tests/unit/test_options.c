@@ -1,4 +1,4 @@
-/* The command line of train: every flag of the reference trainer with its default, its old flags, ours, and the reference's own
+/* The command line of train: every flag of R1 (docs/REFERENCES.md) with its default, its old flags, ours, and R1's own
  * published command lines. */
 #include "train/options.h"
 #include "core/mem.h"

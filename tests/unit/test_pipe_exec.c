@@ -1,5 +1,5 @@
 /* The executor against the plain walk: a pipelined forward gives the losses of one worker for every number of rows and every split,
- * also where the last piece is smaller (the reference's table); a pipelined step gives its gradients bit for bit, under every schedule and
+ * also where the last piece is smaller (R3's table, docs/REFERENCES.md); a pipelined step gives its gradients bit for bit, under every schedule and
  * cut. Stages are threads of this process. */
 #include "cmocka_all.h"
 #include "core/mem.h"

@@ -177,7 +177,7 @@ static void planned_is_allocated_and_sent(void **state)
 
 /* ---- prediction ---- */
 
-/* Tokens/s of the V100 rows that were published (spec 7.2): R1 on one node, 2026-01-08. */
+/* Tokens/s that R1 published for one node of V100 (docs/REFERENCES.md#r1). */
 static const double published[3] = {29600.05, 57289.31, 100791.44};
 
 static double v100_row(int gpus)

@@ -1,4 +1,4 @@
-/* Reading runs, comparing them, and the page: intervals, the contract's statistics, mismatches, the waterfall's sum, what is wrong
+/* Reading runs, comparing them, and the page: intervals, R1's statistics (docs/REFERENCES.md), mismatches, the waterfall's sum, what is wrong
  * with foreign files, and that nothing in a file can break out of the page. */
 #include "report/report.h"
 #include "cmocka_all.h"
@@ -66,7 +66,7 @@ static void intervals(void **state)
     near(ls_t95(100), 1.9840, 2e-4);
 }
 
-/* 100/180/320 tokens/s, three repeats each with other means: the contract's numbers, and ours beside them. */
+/* 100/180/320 tokens/s, three repeats each with other means: R1's numbers, and ours beside them. */
 static void scaling(void **state)
 {
     (void)state;
@@ -125,7 +125,7 @@ static void unlike(void **state)
             .world = 2, .tokens_per_sec = 190, .epoch_time = 1, .precision = "fp16_deepspeed", .global_batch = 32},
         NULL);
     assert_int_equal(ls_analyse(&s, false, &a), LS_OK);
-    assert_int_equal(a.n_mismatch, 2); /* in the contract's order */
+    assert_int_equal(a.n_mismatch, 2); /* in the order of docs/FORMATS.md#comparable-runs */
     assert_string_equal(a.mismatch[0].field, "global_batch_size");
     assert_string_equal(a.mismatch[1].field, "precision");
     assert_false(a.comparable);
@@ -655,7 +655,7 @@ static void given_twice(void **state)
     assert_int_equal(ls_fs_remove_tree(root), LS_OK);
 }
 
-/* The reference's translation scripts: a file a rank and epoch. */
+/* R3's translation scripts (docs/REFERENCES.md): a file a rank and epoch. */
 static void workdirs(void **state)
 {
     (void)state;
@@ -1023,7 +1023,7 @@ static void hidden_time(void **state)
     ls_run_set_fini(&s);
 }
 
-/* What an earlier run over NCCL left in the folder is not said of a run that did not use it; the reference's run states no backend. */
+/* What an earlier run over NCCL left in the folder is not said of a run that did not use it; R1's run states no backend. */
 static void leftover_evidence(void **state)
 {
     (void)state;

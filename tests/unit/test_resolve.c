@@ -154,7 +154,7 @@ static void json_defaults_are_deepspeeds(void **state)
     assert_true(c.lr.base == 1e-3 && c.weight_decay == 0 && c.clip == 0 && c.beta2 == 0.999);
     assert_true(c.lr.kind == LS_LR_CONSTANT && c.lr.warmup == 0 && !c.warmup_auto); /* no scheduler */
     ls_train_config_fini(&c);
-    must("{}", "", &c); /* no optimizer block: the reference's baseline */
+    must("{}", "", &c); /* no optimizer block: R1's baseline (docs/REFERENCES.md) */
     assert_true(c.lr.base == 1e-4 && c.weight_decay == 0.01 && c.clip == 0);
     ls_train_config_fini(&c);
     must("{\"scheduler\": {\"type\": \"WarmupLR\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5}}}",
@@ -398,7 +398,7 @@ static void loss_scales(void **state)
     assert_string_equal(c.precision_label, "fp16_deepspeed");
     assert_source(&c, "precision", LS_FROM_JSON, "fp16.enabled");
     ls_train_config_fini(&c);
-    must(r1_json, "--run_type baseline --device cuda", &c); /* the reference's own loop: torch's scaler */
+    must(r1_json, "--run_type baseline --device cuda", &c); /* R1's own loop: torch's scaler */
     assert_true(s->rule == LS_SCALE_AMP && s->initial == 65536 && s->window == 2000);
     assert_string_equal(c.precision_label, "fp16_torch_amp");
     ls_train_config_fini(&c);

@@ -1,4 +1,4 @@
-/* Schedules on small shapes: lists as tables, the reference's clocks, text both ways, every rule of the checker
+/* Schedules on small shapes: lists as tables, R3's clocks (docs/REFERENCES.md), text both ways, every rule of the checker
  * broken once. */
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
@@ -28,7 +28,7 @@ static ls_status read_text(ls_schedule **out, const char *text)
         if (!strstr(ls_err_words(), (words))) fail_msg("'%s' lacks '%s'", ls_err_words(), (words)); \
     } while (0)
 
-/* ---- clocks of the reference ---- */
+/* ---- R3's clocks ---- */
 
 static void clocks(void **state)
 {

@@ -1,5 +1,5 @@
 /* Cutting units into stages: the automatic cut against every cut there is, hand-written ones, refusals, the
- * reference's rules. */
+ * rules of R3 (docs/REFERENCES.md). */
 #include "parallel/stages.h"
 
 #include "core/mem.h"
@@ -154,7 +154,7 @@ static void impossible(void **state)
     }
 }
 
-/* ---- the reference's rules ---- */
+/* ---- R3's rules (docs/REFERENCES.md) ---- */
 
 static void blocks_over_devices(void **state)
 {
