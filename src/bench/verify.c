@@ -521,7 +521,8 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
     const outcome *out = v->other[slot];
     *r = (ls_verify_row){
         .s = e->s, .comm = comm_of(v, e, out), .n_micro = e->n_micro, .dropout = e->dropout, .seconds = seconds};
-    if (st == LS_E_UNSUPPORTED || st == LS_E_CONFIG || st == LS_E_ARG) return ls_fail(st, "%s", words); /* the options are refused, not the numbers */
+    if (st == LS_E_UNSUPPORTED || st == LS_E_CONFIG || st == LS_E_ARG)
+        return ls_fail(st, "%s", words); /* the options are refused, not the numbers */
     if (st == LS_OK) compare(r, out, v->at[e->judge].out, e->steps);
     else snprintf(r->words, sizeof r->words, "%.190s", words);
     r->within = r->ran && r->loss_error <= ls_verify_loss_limit(v->o) && r->grad_error <= ls_verify_grad_limit(v->o);

@@ -97,7 +97,9 @@ static ls_status hang(ls_comm *c, const comm_req *r, double waited)
     }
     const int stopped = first_stopped(l->world);
     char who[80] = "";
-    if (stopped >= 0) snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", stopped, atomic_load(&l->world->pid[stopped]));
+    if (stopped >= 0)
+        snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", stopped,
+                 atomic_load(&l->world->pid[stopped]));
     else if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
     local_ask_stacks(l->world);
     return ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),

@@ -33,8 +33,16 @@ victim=$(pgrep -P "$pid" | sed -n 2p)
 kill -STOP "$victim"
 ends "$pid" 4 29 stopped
 grep -q "rank 1 (pid $victim) is stopped (SIGSTOP)" "$SCRATCH/stopped.err" || bad "the stopped rank is not named: $(tail -5 "$SCRATCH/stopped.err")"
-grep -q "look at rank 1" "$SCRATCH/stopped.err" || bad "the table of the hang is not printed: $(tail -5 "$SCRATCH/stopped.err")"
+grep -q "no progress for .*; rank 1 is stopped (SIGSTOP, pid $victim)" "$SCRATCH/stopped.err" || bad "the table of the hang is not printed: $(tail -5 "$SCRATCH/stopped.err")"
 [ -d "/proc/$victim" ] && bad "the stopped rank is left"
+# of a pipeline, where a message is waited for: no rank that waits is blamed
+begin piped -n 2 --pp 2 --global_batch_size 4 --comm_timeout 5 --epochs 500 --max_steps 1000000
+steps piped
+victim=$(pgrep -P "$pid" | sed -n 2p)
+kill -STOP "$victim"
+ends "$pid" 4 29 piped
+grep -q "no progress for .*; rank 1 is stopped (SIGSTOP, pid $victim)" "$SCRATCH/piped.err" || bad "a pipeline: the stopped rank is not named: $(tail -5 "$SCRATCH/piped.err")"
+grep -q "look at rank" "$SCRATCH/piped.err" && bad "a pipeline: another rank is blamed: $(grep "look at" "$SCRATCH/piped.err")"
 
 # SIGTERM while a rank is stopped and no collective has a limit: the parent does not wait for it
 begin unlimited -n 2 --global_batch_size 4 --comm_timeout 0 --epochs 500 --max_steps 1000000
