@@ -257,7 +257,11 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
         const bool device = r->device;
         const int64_t traced = quiet ? 0 : ls_span_begin();
         const double begin = ls_now();
-        if (device && !quiet) marked = c->dev->mark(c->dev->ctx, idle);
+        if (device && !quiet) { /* it may wait for room in a stream: the watch needs the lock meanwhile */
+            pthread_mutex_unlock(&c->lock);
+            marked = c->dev->mark(c->dev->ctx, idle);
+            pthread_mutex_lock(&c->lock);
+        }
         while (l->done < seq) pthread_cond_wait(&c->changed, &c->lock);
         if (!quiet && !device) {
             const double waited = ls_now() - begin;

@@ -26,6 +26,7 @@ typedef struct nccl_note {
     _Atomic uint64_t queued, begun, done; /* sequence numbers of collectives on device memory, from 1 */
     _Atomic double since;                 /* of the newest */
     _Atomic int kind;
+    _Atomic int pid;
     _Atomic char site[56];
 } nccl_note;
 

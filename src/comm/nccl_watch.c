@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LOOK       10000000L /* ns between looks */
 #define GRACE      1.0       /* seconds for the worker that saw a peer die to report it */
@@ -52,6 +53,7 @@ void nccl_under(nccl_comm *m, const comm_req *r, int lane)
     if (lane == LANE_COLL) {
         m->n_note++;
         atomic_store(&m->note->kind, (int)r->kind);
+        atomic_store(&m->note->pid, (int)getpid());
         atomic_store(&m->note->since, ls_now());
         for (size_t i = 0; i < sizeof m->note->site; i++) { /* peers may be reading it */
             const char c = r->site[strlen(r->site) < i ? strlen(r->site) : i];
@@ -90,7 +92,9 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
         for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);
         const uint64_t queued = atomic_load(&o->queued), begun = atomic_load(&o->begun), done = atomic_load(&o->done);
         const bool late = queued < u->k || (begun < u->k && done < u->k);
+        const bool stopped = local_is_stopped(atomic_load(&o->pid)); /* a note that is seen is of this host */
         if (late && culprit < 0) culprit = p;
+        if (stopped) snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", p, atomic_load(&o->pid));
         n += (size_t)snprintf(
             table + n, sizeof table - n, "\n  rank %d on %s %s (its newest is #%llu, %s at %s, %.1f s ago)", p, host,
             queued < u->k  ? "is late: it has not posted this"
@@ -100,7 +104,7 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
             (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
             local_short_site(site), ls_now() - atomic_load(&o->since));
     }
-    if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
+    if (culprit >= 0 && !who[0]) snprintf(who, sizeof who, "; look at rank %d", culprit);
     snprintf(words, room, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(u->kind),
              (unsigned long long)u->seq, local_short_site(u->site), who, table);
 }

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -678,6 +679,47 @@ static void test_measuring_holds_no_lock(void **state)
     }
 }
 
+/* Nothing can be measured, and the first start of a kernel waits for the device: not with the lock held. */
+static void test_proposal_holds_no_lock(void **state)
+{
+    (void)state;
+    setenv("LS_EMU_SYNC", "launch", 1);
+    bench b = open_bench(false, true);
+    data d = make(&dw, 60);
+    visitor v = {.cache = other_cache(), .got = LS_E_COMM};
+    CU(cudaLaunchHostFunc(b.stream, visit, &v));
+    emu_fail("cudaMalloc", cudaErrorMemoryAllocation, 0);
+    assert_int_equal(cu_gemm_run(b.g, &d.p, b.workspace), LS_OK);
+    verify(&d, &dw);
+    assert_int_equal(b.g->n_proposed, 1);
+    assert_int_equal(v.got, LS_OK);
+    cu_gemm_cache_close(&v.cache);
+    drop(&d, &dw);
+    close_bench(&b);
+    unsetenv("LS_EMU_SYNC");
+}
+
+/* A lock or a file that cannot be opened (another user's), or written: a deterministic worker does not use what it alone has measured. */
+static void test_no_use_of_own_measurement(void **state)
+{
+    (void)state;
+    for (int writes = 0; writes < 2; writes++) {
+        bench b = open_bench(false, true);
+        const char *file = cu_gemm_cache_path(b.g->cache);
+        char *path = writes ? ls_strdup(file) : ls_asprintf("%.*s.lock", (int)strlen(file) - 4, file);
+        assert_int_equal(ls_fs_remove_tree(path), LS_OK);
+        assert_int_equal(mkdir(path, 0755), 0);
+        try(&b, &dw, 1);
+        assert_int_equal(b.g->n_timed, 0);
+        assert_int_equal(b.g->n_proposed, 1);
+        assert_true(b.g->last.usec == 0);
+        assert_null(cu_gemm_cache_path(b.g->cache));
+        assert_int_equal(ls_fs_remove_tree(path), LS_OK);
+        ls_free(path);
+        close_bench(&b);
+    }
+}
+
 /* Where no file can be, a deterministic worker measures nothing. */
 static void test_no_folder(void **state)
 {
@@ -711,6 +753,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_capture, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_workers_agree, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_measuring_holds_no_lock, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(test_proposal_holds_no_lock, with_folder, without_folder),
+        cmocka_unit_test_setup_teardown(test_no_use_of_own_measurement, with_folder, without_folder),
         cmocka_unit_test_setup_teardown(test_no_folder, with_folder, without_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,12 +111,19 @@ static ls_status settle(cu_gemm *g, const cu_product *p, const cu_gemm_key *key,
                         void *workspace, cu_gemm_choice *choice, bool *queued)
 {
     if (filed(g, p, key, choice))
-        return LS_OK; /* also one that another worker measured while this one did: the first in the file wins */
-    if (!measured) LS_TRY(first_proposal(g, p, workspace, choice));
-    *queued = !measured;
-    choice->final = g->deterministic || !capturing;
+        return LS_OK; /* maybe by a worker that measured at the same time: the first in the file wins */
+    if (measured) {
+        choice->final = true;
+        LS_TRY(cu_gemm_cache_keep(g->cache, key, choice));
+        measured =
+            !g->deterministic || cu_gemm_cache_path(g->cache); /* without a file each worker would have its own */
+    }
     *(measured ? &g->n_timed : &g->n_proposed) += 1;
-    return measured || g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
+    if (measured) return LS_OK;
+    LS_TRY(first_proposal(g, p, workspace, choice));
+    *queued = true;
+    choice->final = g->deterministic || !capturing;
+    return g->deterministic ? cu_gemm_cache_keep(g->cache, key, choice) : LS_OK;
 }
 
 /* The file's choice, or the fastest by measurement. */
@@ -125,12 +132,14 @@ static ls_status look_up(cu_gemm *g, const cu_product *p, const cu_gemm_key *key
 {
     bool measured = false;
     ls_status st;
-    if (!capturing && (cu_gemm_cache_path(g->cache) || !g->deterministic)) {
-        LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
+    if (!capturing) {
+        LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS)); /* a file that cannot be locked is given up here */
         const bool known = filed(g, p, key, choice);
         cu_gemm_cache_unlock(g->cache);
         if (known) return LS_OK;
-        LS_TRY(gemm_tune(g, p, workspace, choice, &measured));
+        if (cu_gemm_cache_path(g->cache) || !g->deterministic) LS_TRY(gemm_tune(g, p, workspace, choice, &measured));
+        /* the first start of a kernel loads its code, for which CUDA waits until the device is idle: not with the lock held */
+        if (!measured) LS_TRY(gemm_cuda_fail(cudaDeviceSynchronize(), "waiting for the device"));
     }
     LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
     st = settle(g, p, key, measured, capturing, workspace, choice, queued);

@@ -6,6 +6,9 @@
  * A slot whose mark has not passed is never waited for: the ring grows instead, because a thread that waits here could be the one that
  * queues what the mark is waiting for. Only a ring of N_SLOT pending marks makes its caller wait, without the lock.
  *
+ * No call that queues is made with the lock held: CUDA lets it wait while a stream has no room, and the watch of the communicators, which has
+ * to end a run that stands still, asks for marks, too.
+ *
  * A mark that is no longer in its slot has passed. Every question about it but one has that answer; its time is not known any more
  * (NAN), which the caller counts. The ring has RING slots before the first is used again, so that the times of a step can be read at its end.
  *
@@ -25,8 +28,9 @@
 
 typedef struct slot {
     cudaEvent_t event;
-    ls_mark mark;
-    double at; /* seconds, when known; else NAN */
+    ls_mark mark; /* 0: none                     */
+    double at;    /* seconds, when known; else NAN */
+    bool busy;    /* a thread records its event   */
 } slot;
 
 struct cu_marks {
@@ -98,7 +102,7 @@ static ls_status grow(cu_marks *k)
 
 static bool free_now(const slot *s)
 {
-    return !s->mark || !isnan(s->at) || cudaEventQuery(s->event) != cudaErrorNotReady;
+    return !s->busy && (!s->mark || !isnan(s->at) || cudaEventQuery(s->event) != cudaErrorNotReady);
 }
 
 /* Waits for the event of a full ring without the lock; the slot may be taken by another thread meanwhile. */
@@ -124,39 +128,45 @@ static ls_status take(cu_marks *k, slot **out)
             return LS_OK;
         }
         if (k->n < N_SLOT) LS_TRY(grow(k));
+        else if (s->busy) k->next++;
         else LS_TRY(wait_for_room(k, s));
     }
 }
 
-static ls_status put(cu_marks *k, cudaStream_t stream, ls_mark *out)
-{
-    slot *s;
-    LS_TRY(take(k, &s));
-    if (!s->event) CU_TRY(cudaEventCreateWithFlags(&s->event, cudaEventDefault));
-    CU_TRY(cudaEventRecord(s->event, stream));
-    s->mark = ++k->turn << SLOT_BITS | (ls_mark)k->next++;
-    s->at = NAN;
-    *out = s->mark;
-    return LS_OK;
-}
-
-ls_status cu_mark_put(cu_marks *k, cudaStream_t s, ls_mark *out)
+/* A slot for this thread alone, until it is given its mark. */
+static ls_status reserve(cu_marks *k, slot **out, ls_mark *mark)
 {
     pthread_mutex_lock(&k->lock);
-    const ls_status st = put(k, s, out);
+    const ls_status st = take(k, out);
+    if (st == LS_OK) {
+        *mark = ++k->turn << SLOT_BITS | (ls_mark)k->next++;
+        (*out)->busy = true;
+        (*out)->mark = 0;
+    }
     pthread_mutex_unlock(&k->lock);
     return st;
 }
 
-ls_status cu_mark_hold(cu_marks *k, cudaStream_t stream, ls_mark m)
+static ls_status record(slot *s, cudaStream_t stream)
 {
-    int code = cudaSuccess;
-    pthread_mutex_lock(&k->lock);
-    const slot *s = find(k, m);
-    if (s && isnan(s->at)) code = (int)cudaStreamWaitEvent(stream, s->event, 0);
-    pthread_mutex_unlock(&k->lock);
-    CU_TRY(code);
+    if (!s->event) CU_TRY(cudaEventCreateWithFlags(&s->event, cudaEventDefault));
+    CU_TRY(cudaEventRecord(s->event, stream));
     return LS_OK;
+}
+
+ls_status cu_mark_put(cu_marks *k, cudaStream_t stream, ls_mark *out)
+{
+    slot *s;
+    ls_mark mark;
+    LS_TRY(reserve(k, &s, &mark));
+    const ls_status st = record(s, stream);
+    pthread_mutex_lock(&k->lock);
+    s->busy = false;
+    s->at = NAN;
+    s->mark = st == LS_OK ? mark : 0;
+    pthread_mutex_unlock(&k->lock);
+    *out = st == LS_OK ? mark : 0;
+    return st;
 }
 
 /* The event to wait for, or NULL: it has passed. Were its slot used again between this and the wait, the mark would have passed, and
@@ -168,6 +178,13 @@ static cudaEvent_t event_of(cu_marks *k, ls_mark m)
     const cudaEvent_t e = s && isnan(s->at) ? s->event : NULL;
     pthread_mutex_unlock(&k->lock);
     return e;
+}
+
+ls_status cu_mark_hold(cu_marks *k, cudaStream_t stream, ls_mark m)
+{
+    const cudaEvent_t e = event_of(k, m);
+    if (e) CU_TRY(cudaStreamWaitEvent(stream, e, 0));
+    return LS_OK;
 }
 
 ls_status cu_mark_wait(cu_marks *k, ls_mark m)

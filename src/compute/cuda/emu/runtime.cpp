@@ -369,6 +369,10 @@ cudaError_t put(emu_stream *s, op o)
     if (s == default_stream())
         for (emu_stream *other : w().streams)
             if (other->blocking) drain(other);
+    const size_t depth = (size_t)setting("LS_EMU_DEPTH", 0);
+    for (patience p; depth && !w().running && s->row.size() >= depth;) // the caller waits until its stream has room
+        if (step(s)) p.progress();
+        else p.wait();
     o.ticket = ++w().tickets;
     if (o.over) s->polls++;
     s->row.push_back(std::move(o));

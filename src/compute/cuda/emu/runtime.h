@@ -10,6 +10,7 @@
  *   LS_EMU_PROTECT  1: device memory cannot be touched outside operations; the host that tries gets SIGSEGV
  *   LS_EMU_EAGER    1: streams are not lazy (to debug)
  *   LS_EMU_FAIL     NAME:N: the N-th call of this function in a process fails (cudaErrorUnknown)
+ *   LS_EMU_DEPTH    operations that a stream holds (0: any number): a call that queues one more waits for room, as CUDA's do after some 1,000
  *   LS_EMU_QUEUES   hardware queues of a device (CUDA_DEVICE_MAX_CONNECTIONS; 0: one for each stream). Streams share them in turn: what is
  *                   queued later in any of them stands behind a kernel that waits
  *   LS_EMU_SYNC     calls that wait until the device is idle, besides cudaFree, cudaFreeHost, cudaHostUnregister and
