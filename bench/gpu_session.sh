@@ -35,9 +35,9 @@
 #   TRAIN_ARGS     more options of every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
-#   JOBS           cases of nccl at the same time [6]; at most FULL_JOBS of them with GPT-2 124M [2]; those of `steps` run alone
-#   MPS            0: do not start NVIDIA's MPS for `nccl steps` and verify. With it, processes that share the GPU run at the same time; without it
-#                  they take turns of some milliseconds, and a sum of two ranks takes ten times as long. Only one job can use it at a time.
+#   JOBS           cases of nccl at the same time [2]; at most FULL_JOBS of them with GPT-2 124M [1]; faults: 4
+#   MPS            0: do not start NVIDIA's MPS for nccl and verify. With it, processes that share the GPU run at the same time; without it they
+#                  take turns of some milliseconds, and a sum of two ranks takes ten times as long. Faults are always tried without it.
 #   COMM           of nccl: nccl, or local: the same cases through the host's memory [nccl; emu without its stand-in for NCCL: local]
 #   ONLY           of nccl: cases whose names match this expression; LIMIT: seconds of a case, at most [75; 124M: 200; steps: 420]
 #   NCCL 2.30 is named at build time (CMAKE_ARGS=-DLS_NCCL_ROOT=DIR with DIR/include/nccl.h and DIR/lib) and found at run time by

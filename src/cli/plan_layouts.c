@@ -10,6 +10,7 @@
 #include "core/mem.h"
 #include "data/loader.h"
 #include "data/tokenizer.h"
+#include "train/device_choice.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -60,8 +61,8 @@ static const ls_opt table[] = {
     {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object", NULL},
     {"measure", LS_OPT_SWITCH, offsetof(options, measure), NULL, NULL,
      "time this machine and write a cluster file (docs/PLAN.md)", "Cluster files"},
-    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda|cuda:N", "cpu", "what of this machine to measure",
-     NULL},
+    {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda[:N]|auto", NULL,
+     "what of this machine to measure; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
     {"out", LS_OPT_STR, offsetof(options, out), "FILE", NULL, "where [stdout]", NULL},
     {"seconds", LS_OPT_REAL, offsetof(options, seconds), "S", "20", "about how long to measure", NULL},
     {"micro", LS_OPT_LIST, offsetof(options, micro), "B ...", NULL, "micro-batches to measure, at most 4 [1 4]", NULL},
@@ -228,14 +229,13 @@ static ls_status numbers(const ls_opt_list *l, const char *name, int most, int *
     return LS_OK;
 }
 
-static ls_status read_device(const char *text, ls_measure_opts *mo)
+static ls_status read_device(const char *asked, ls_measure_opts *mo)
 {
-    int64_t n = -1;
-    mo->cuda = !strncmp(text, "cuda", 4);
-    const bool index = mo->cuda && text[4] == ':' && ls_parse_i64(text + 5, &n) && n >= 0 && n <= 1023;
-    if (strcmp(text, "cpu") && strcmp(text, "cuda") && !index)
-        return ls_fail(LS_E_ARG, "--device %.40s: it is cpu, cuda, or cuda:N for the N-th GPU, from 0 on", text);
-    mo->device = (int)n;
+    ls_device_choice d;
+    LS_TRY(ls_device_choose(asked, NULL, 1, 0, &d));
+    cli_say_device(&d);
+    mo->cuda = d.cuda;
+    mo->device = d.index;
     return LS_OK;
 }
 

@@ -119,7 +119,8 @@ expect 2 "--precision fp16: cores compute in fp32" plan --measure --precision fp
 expect 2 "precision" plan --model gpt2 --global-batch 16 --cluster h200 --precision fp8
 expect 2 "--precision is for a ranking or --measure" plan --check "$SCRATCH" --precision bf16
 expect 2 "--device is for --measure and --cluster this" plan --model gpt2 --global-batch 16 --cluster h200 --device cuda
-expect 2 "--device tpu: it is cpu, cuda, or cuda:N" plan --measure --device tpu
+expect 2 "is 'tpu' and must be cpu, cuda" plan --measure --device tpu
+expect 2 "is 'tpu' and must be cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq-length 8
 expect 2 "--tokens is for a ranking" plan --measure --tokens 1e9
 expect 2 "--tokens -1: at least 1" plan --model gpt2 --global-batch 16 --cluster h200 --tokens -1
 expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board's power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
