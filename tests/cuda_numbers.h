@@ -3,7 +3,7 @@
 #define LS_TESTS_CUDA_NUMBERS_H
 
 #include "cmocka_all.h"
-#include "compute/cuda/emu/runtime.h"
+#include "fake_cuda/runtime.h"
 #include "core/buf.h"
 #include "core/mem.h"
 #include "core/rng.h"

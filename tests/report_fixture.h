@@ -3,7 +3,7 @@
 #define LS_TESTS_REPORT_FIXTURE_H
 
 #include "core/str.h"
-#include "report/run_folder.h"
+#include "report/read/run_folder.h"
 
 #include <stdio.h>
 #include <string.h>

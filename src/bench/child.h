@@ -2,7 +2,7 @@
 #ifndef LS_BENCH_CHILD_H
 #define LS_BENCH_CHILD_H
 
-#include "bench/argv.h"
+#include "core/argv.h"
 
 /* The file of this very program. LS_E_IO. */
 ls_status ls_program_path(char buf[4096]);

@@ -10,7 +10,7 @@
 #ifndef LS_BENCH_PROTOCOL_H
 #define LS_BENCH_PROTOCOL_H
 
-#include "bench/layout.h"
+#include "config/layout.h"
 
 #include <stdint.h>
 

@@ -6,7 +6,7 @@
 #include "comm/start.h"
 #include "compute/compute.h"
 #include "core/mem.h"
-#include "train/resolve.h"
+#include "config/resolve.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #include "cli/bench_impl.h"
 
 #include "bench/gemm_bench.h"
-#include "train/session.h"
+#include "infer/session.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 
 #include "bench/protocol.h"
 #include "cli/commands.h"
-#include "report/analysis.h"
-#include "train/options.h"
+#include "report/compare/analysis.h"
+#include "config/options.h"
 
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
 /* bench_scaling.c - `lockstep bench scaling` and `lockstep bench strategies`. */
 #include "cli/bench_impl.h"
 
-#include "report/strategies.h"
+#include "report/compare/strategies.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
 #include "core/cores.h"
 #include "core/mem.h"
 #include "core/stop.h"
-#include "train/dsconfig.h"
+#include "config/dsconfig.h"
 
 #include <math.h>
 #include <stdio.h>

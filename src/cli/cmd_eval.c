@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "data/loader.h"
-#include "train/session.h"
+#include "infer/session.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
 /* cmd_export.c - `lockstep export`: a checkpoint as a plain Hugging Face folder. */
 #include "cli/commands.h"
 #include "core/mem.h"
-#include "train/checkpoint.h"
-#include "train/hf.h"
+#include "ckpt/checkpoint.h"
+#include "ckpt/hf.h"
 
 #include <stdio.h>
 

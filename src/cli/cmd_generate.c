@@ -5,7 +5,7 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/stop.h"
-#include "train/session.h"
+#include "infer/session.h"
 
 #include <stddef.h>
 #include <stdio.h>

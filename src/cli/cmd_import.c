@@ -1,6 +1,6 @@
 /* cmd_import.c - `lockstep import`: a Hugging Face folder as a checkpoint to start from. */
 #include "cli/commands.h"
-#include "train/hf.h"
+#include "ckpt/hf.h"
 
 #include <stdio.h>
 

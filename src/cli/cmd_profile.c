@@ -6,8 +6,8 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "report/nsys.h"
-#include "report/trace_summary.h"
+#include "report/compat/nsys.h"
+#include "report/compat/trace_summary.h"
 
 #include <stddef.h>
 #include <stdio.h>

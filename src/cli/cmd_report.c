@@ -3,8 +3,8 @@
 
 #include "core/fs.h"
 #include "core/mem.h"
-#include "report/report.h"
-#include "report/tools.h"
+#include "report/page/report.h"
+#include "report/compat/tools.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include "core/err.h"
 #include "core/opt.h"
-#include "train/device_choice.h"
+#include "config/device_choice.h"
 
 ls_status cmd_prepare(int argc, char **argv);
 ls_status cmd_train(int argc, char **argv);

@@ -7,7 +7,7 @@
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/mem.h"
-#include "core/nvml.h"
+#include "compute/nvml.h"
 #include "core/plugin.h"
 #include "core/rng.h"
 #include "core/str.h"

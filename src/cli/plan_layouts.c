@@ -1,16 +1,16 @@
 /* plan_layouts.c - `lockstep plan --model … --cluster …`: layouts ranked; --measure: a cluster file; --check: a run beside its plan. */
 #include "cli/plan.h"
 
-#include "bench/planner.h"
-#include "bench/planner_check.h"
-#include "bench/planner_measure.h"
+#include "plan/planner.h"
+#include "plan/planner_check.h"
+#include "plan/planner_measure.h"
 #include "cli/commands.h"
 #include "core/cores.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "data/loader.h"
 #include "data/tokenizer.h"
-#include "train/device_choice.h"
+#include "config/device_choice.h"
 
 #include <limits.h>
 #include <stdio.h>

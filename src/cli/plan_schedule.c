@@ -12,7 +12,7 @@
 #include "parallel/schedule_text.h"
 #include "parallel/simulate.h"
 #include "parallel/stages.h"
-#include "report/gantt.h"
+#include "report/chart/gantt.h"
 
 #include <limits.h>
 #include <stdio.h>

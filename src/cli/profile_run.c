@@ -11,7 +11,7 @@
 #include "core/fs.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "train/options.h"
+#include "config/options.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* blocks.c - reading ahead, cutting, counting documents. */
 #include "data/blocks.h"
-#include "data/split.h"
+#include "data/pretokenize.h"
 #include "core/mem.h"
 
 #include <string.h>

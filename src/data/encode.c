@@ -4,7 +4,7 @@
  * two memory reads a piece). The others are merged lowest rank first, leftmost first among equals: short ones by scanning
  * an array, long ones (a run of letters without a blank can be megabytes) with a heap, in n log n. */
 #include "data/tokenizer_impl.h"
-#include "data/split.h"
+#include "data/pretokenize.h"
 #include "core/mem.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* job.c - checks the text of a block, takes it out of its JSON, and encodes or counts it. */
 #include "data/job.h"
 #include "data/jsonl.h"
-#include "data/split.h"
+#include "data/pretokenize.h"
 #include "core/mem.h"
 
 #include <string.h>

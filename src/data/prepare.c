@@ -1,7 +1,7 @@
 /* prepare.c - count (when a vocabulary is to be trained), encode, split, write. */
 #include "data/prepare.h"
 #include "data/bpe_train.h"
-#include "data/pipeline.h"
+#include "data/worker_pool.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/hash.h"

@@ -1,6 +1,6 @@
 /* words.c - a hash table of pieces, in the order in which they first came. */
 #include "data/words.h"
-#include "data/split.h"
+#include "data/pretokenize.h"
 #include "core/hash.h"
 #include "core/mem.h"
 

@@ -11,7 +11,7 @@
 #include "core/json.h"
 #include "core/str.h"
 #include "core/plan.h"
-#include "train/resolve.h"
+#include "config/resolve.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -5,7 +5,7 @@
 #include "core/mem.h"
 #include "core/nccl_log.h"
 #include "core/str.h"
-#include "train/checkpoint.h"
+#include "ckpt/checkpoint.h"
 #include "train/evidence.h"
 
 #include <limits.h>

@@ -12,7 +12,7 @@
 #include "model/input.h"
 #include "parallel/pipe_exec.h"
 #include "parallel/strategy.h"
-#include "train/resolve.h"
+#include "config/resolve.h"
 
 /* The groups a worker belongs to. Of dry ones only rank and size are looked at. */
 typedef struct ls_run_groups {

@@ -1,6 +1,6 @@
 #include "train/telemetry.h"
 
-#include "core/gpu_watch.h"
+#include "compute/gpu_watch.h"
 #include "core/mem.h"
 #include "core/trace.h"
 

@@ -1,4 +1,4 @@
-/* telemetry.h - what the GPU of a worker says while it trains: utilisation, power, energy a token, clocks, memory (core/gpu_watch.h).
+/* telemetry.h - what the GPU of a worker says while it trains: utilisation, power, energy a token, clocks, memory (compute/gpu_watch.h).
  *
  *   ls_telemetry_begin(&g, &trainer->compute, note)      before the first step; not a GPU, or no NVML: nothing is watched, said once
  *   ls_telemetry_step(g)                                 after each step: counters in a trace, when there is one

@@ -6,7 +6,7 @@
 #include "core/mem.h"
 #include "parallel/measure.h"
 #include "parallel/tensor.h"
-#include "train/hf.h"
+#include "ckpt/hf.h"
 #include "train/plan_run.h"
 
 #include <limits.h>

@@ -19,10 +19,10 @@
 #include "parallel/pipe_exec.h"
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
-#include "train/checkpoint.h"
+#include "ckpt/checkpoint.h"
 #include "train/coll_log.h"
 #include "train/nccl_proof.h"
-#include "train/resolve.h"
+#include "config/resolve.h"
 #include "train/telemetry.h"
 
 /* Where a run says things. Any member may be NULL. */

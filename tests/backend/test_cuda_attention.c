@@ -4,7 +4,7 @@
  * units in the last place (bf16 2^-9, f16 2^-12); float is three products of TF32, whose sums are floats. About three times what was measured. */
 #include "cmocka_all.h"
 #include "compute/cuda/attention.h"
-#include "compute/cuda/emu/runtime.h"
+#include "fake_cuda/runtime.h"
 #include "core/mem.h"
 #include "core/rng.h"
 

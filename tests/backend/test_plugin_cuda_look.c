@@ -1,7 +1,7 @@
 /* A look at the emulated device: what is found, why nothing is, and that the process which asks stays free of the plugin. */
 #include "cmocka_all.h"
 #include "compute/look.h"
-#include "train/device_choice.h"
+#include "config/device_choice.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# bench/gpu_session.sh without a GPU: parts, their exit codes and files on the emulated device; cases over several ranks that agree with one
+# perf/gpu_session.sh without a GPU: parts, their exit codes and files on the emulated device; cases over several ranks that agree with one
 # worker, and one that cannot; a list of targets that is longer than a pipe.
 . "$(dirname "$0")/../lib.sh"
 build=${LS_BUILD:-$LS_SOURCE/build}
 [ -f "$build/emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
-session=$LS_SOURCE/bench/gpu_session.sh
+session=$LS_SOURCE/perf/gpu_session.sh
 export OUT=$SCRATCH/results TMPDIR=$SCRATCH/tmp DEVICE=emu COMM=local JOBS=2 BUILD=$build BUDGET=200
 mkdir -p "$TMPDIR"
 
@@ -36,7 +36,7 @@ case "\$*" in *"-n 2"*) exec "$LOCKSTEP" "\$@" --seed 7 --lr 0.1 ;; esac
 exec "$LOCKSTEP" "\$@"
 O
 chmod +x "$SCRATCH/other"
-LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/bench/gpu_nccl.py" tiny --only '^tiny-2-(ddp|tp2)$' --work "$SCRATCH/w" >"$SCRATCH/differs" 2>&1
+LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/perf/gpu_nccl.py" tiny --only '^tiny-2-(ddp|tp2)$' --work "$SCRATCH/w" >"$SCRATCH/differs" 2>&1
 [ $? = 1 ] || bad "losses that differ: exit code 0"
 grep -q "^== tiny-2-ddp: FAILED, .*2 of 2 losses differ" "$SCRATCH/differs" || bad "losses that differ: $(cat "$SCRATCH/differs")"
 grep -q "^== tiny-2-tp2: FAILED, .*more than 0.005" "$SCRATCH/differs" || bad "losses that are not near: $(cat "$SCRATCH/differs")"
@@ -47,7 +47,7 @@ cat >"$SCRATCH/other" <<O
 case "\$*" in *"-n 2"*) sleep 1000 & sleep 1000 ;; esac
 exec "$LOCKSTEP" "\$@"
 O
-LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/bench/gpu_nccl.py" tiny --only '^tiny-2-ddp$' --work "$SCRATCH/w" --limit 3 >"$SCRATCH/hangs" 2>&1
+LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/perf/gpu_nccl.py" tiny --only '^tiny-2-ddp$' --work "$SCRATCH/w" --limit 3 >"$SCRATCH/hangs" 2>&1
 [ $? = 1 ] && grep -q "^== tiny-2-ddp: FAILED, .*has not ended" "$SCRATCH/hangs" || bad "a case that hangs: $(cat "$SCRATCH/hangs")"
 pgrep -f "sleep 1000" >/dev/null && bad "a process of a case outlived it"
 expect 2 "there is no part none" "$session" none

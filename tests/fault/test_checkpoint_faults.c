@@ -1,10 +1,10 @@
 /* Saving and loading while the machine refuses: memory, disk, permissions, and the process itself. Whatever fails, nothing
  * leaks, the words say what and where, and the checkpoint that was there still loads bit for bit. */
-#include "train/checkpoint.h"
+#include "ckpt/checkpoint.h"
 
 #include "ckpt_team.h"
 #include "core/clock.h"
-#include "train/hf.h"
+#include "ckpt/hf.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* Any bytes as a DeepSpeed JSON and as a model's config.json: an answer or words, never a crash, a leak or a half-made result.
  * What was accepted must hold what the headers promise. */
 #include "model/config.h"
-#include "train/resolve.h"
+#include "config/resolve.h"
 #include "core/mem.h"
 
 #include <stdint.h>

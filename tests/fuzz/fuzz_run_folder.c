@@ -2,8 +2,8 @@
  * ibstat, topology; "run" begins another run):
  * whatever they hold, there is a page, it is closed, nothing in it is a mark of its own, and nothing leaks. */
 #include "core/mem.h"
-#include "report/nsys.h"
-#include "report/report.h"
+#include "report/compat/nsys.h"
+#include "report/page/report.h"
 
 #include <stdlib.h>
 #include <string.h>

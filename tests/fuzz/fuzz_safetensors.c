@@ -1,6 +1,6 @@
 /* Any bytes as a safetensors file: refused in words, or every tensor lies inside the data and reads without harm. */
 #include "core/mem.h"
-#include "train/safetensors.h"
+#include "ckpt/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Any bytes as a trace file: added up or refused with the line named, and nothing is left behind. */
 #include "core/mem.h"
-#include "report/trace_read.h"
+#include "report/read/trace_read.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,8 +9,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$here/../.."
 parts=(losses); [ "${LS_TEST_ALL:-0}" = 1 ] && parts=(losses gradients torch)
-"$python" bench/gpu_parity.py "${parts[@]}" --dry --out "$work"
-"$python" bench/gpu_vs_torch.py --device cpu --cases dry --modes eager --rounds 2 --segment-s 0.5 --warm 3 --out "$work" --ours-args "--threads 1"
+"$python" perf/gpu_parity.py "${parts[@]}" --dry --out "$work"
+"$python" perf/gpu_vs_torch.py --device cpu --cases dry --modes eager --rounds 2 --segment-s 0.5 --warm 3 --out "$work" --ours-args "--threads 1"
 "$python" - "$work" <<'P'
 import json, sys
 c = json.load(open(f"{sys.argv[1]}/gpu_vs_torch.json"))["cases"][0]
@@ -30,7 +30,7 @@ cat >"$work/cuda_attention.txt" <<'T'
     flash         drop forward   0.010 ms  500.0 TFLOP/s 50.1 %   backward   0.010 ms  500.0 TFLOP/s 50.1 %   both   0.020 ms   scratch
 T
 printf 'BF16, batch 16 x 512, width 768\n%-26s %9.1f us   best %9.1f us  %8.1f GB/s  %5.1f %% of a copy\n' adamw 700.0 690.0 3000.0 80.0 >"$work/cuda_kernels.txt"
-"$python" bench/gpu_roofline.py --texts "$work" --batch 16 --seq 512 >"$work/floor"
+"$python" perf/gpu_roofline.py --texts "$work" --batch 16 --seq 512 >"$work/floor"
 grep -q "| products | 9.00 | 600 TFLOP/s |" "$work/floor" && grep -q "| attention | 6.00 | 12 layers, cuDNN, 0.500 ms each |" "$work/floor" &&
     grep -q "| adamw | 0.70 | 1 x 700 us |" "$work/floor" || { cat "$work/floor"; exit 1; }
 echo ok

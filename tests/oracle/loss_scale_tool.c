@@ -4,7 +4,7 @@
  *
  * Of every case a line: the scale behind each boundary (1 = overflow) and what is left of the hysteresis, "65536:2"; `abort` where the
  * run ends. */
-#include "train/loss_scale.h"
+#include "config/loss_scale.h"
 
 #include <inttypes.h>
 #include <stdio.h>

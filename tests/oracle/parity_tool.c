@@ -9,8 +9,8 @@
 
 #include "core/str.h"
 #include "data/loader.h"
-#include "train/hf.h"
-#include "train/safetensors.h"
+#include "ckpt/hf.h"
+#include "ckpt/safetensors.h"
 
 #include <stdio.h>
 

@@ -1,9 +1,9 @@
 /* Checkpoints of several workers: whatever the model, the number of workers and the cut, the folder has the bytes that one worker
  * writes; read under any other cut it gives the same bits; and what goes wrong for one worker is told by all. */
-#include "train/checkpoint.h"
+#include "ckpt/checkpoint.h"
 
 #include "ckpt_team.h"
-#include "train/hf.h"
+#include "ckpt/hf.h"
 
 #include <fcntl.h>
 

@@ -3,7 +3,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "data/bpe_train.h"
-#include "data/split.h"
+#include "data/pretokenize.h"
 #include "data/tokenizer.h"
 #include "data/tokenizer_impl.h"
 

@@ -1,7 +1,7 @@
 /* Comparing runs of a benchmark: the warm-up left out, weak scaling, a pipeline's bubble, the six metrics. */
 #include "cmocka_all.h"
 #include "core/mem.h"
-#include "report/strategies.h"
+#include "report/compare/strategies.h"
 #include "report_fixture.h"
 
 #include <math.h>

@@ -1,11 +1,11 @@
 /* Checkpoint folders: what is saved comes back bit for bit, damage is named, folders come and go in one step. */
-#include "train/checkpoint.h"
+#include "ckpt/checkpoint.h"
 
 #include "ckpt_support.h"
 #include "core/hash.h"
 #include "core/json.h"
-#include "train/hf.h"
-#include "train/safetensors.h"
+#include "ckpt/hf.h"
+#include "ckpt/safetensors.h"
 
 #include <sys/file.h>
 #include <fcntl.h>

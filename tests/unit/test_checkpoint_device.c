@@ -1,10 +1,10 @@
 /* Checkpoints of a device's memory: the files of the CPU, byte for byte, and back; in order with what is queued; failures told. */
-#include "train/checkpoint.h"
+#include "ckpt/checkpoint.h"
 
 #include "ckpt_support.h"
 #include "core/half.h"
 #include "fake_device.h"
-#include "train/hf.h"
+#include "ckpt/hf.h"
 
 static const char *const files[] = {"model.safetensors", "optimizer.safetensors", "trainer_state.json",
                                     "checksums.json"};

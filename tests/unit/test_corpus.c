@@ -8,7 +8,7 @@
 #include "data/jsonl.h"
 #include "data/prepare.h"
 #include "data/source.h"
-#include "data/split.h"
+#include "data/pretokenize.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* --device, LS_DEVICE and auto: who wins over whom, the reason in words, a look into a child process that answers, crashes or hangs, and
  * workers of one and of several hosts that agree or refuse. */
-#include "train/device_choice.h"
+#include "config/device_choice.h"
 #include "cmocka_all.h"
 #include "comm/net_impl.h"
 #include "compute/look_impl.h"

@@ -1,6 +1,6 @@
 /* The DeepSpeed JSON: values and defaults, strict keys with the nearest one named, what is refused, what is listed as without
  * effect, the batch triple. */
-#include "train/dsconfig.h"
+#include "config/dsconfig.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "cmocka_all.h"

@@ -4,7 +4,7 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "report/trace_read.h"
+#include "report/read/trace_read.h"
 #include "cmocka_all.h"
 
 #include <dlfcn.h>

@@ -1,6 +1,6 @@
 /* Learning rates: the check values of the DeepSpeed schedules, their edges, and ours. Expected numbers were worked out from the
  * formulas in the header by hand or are DeepSpeed's. */
-#include "train/lr.h"
+#include "config/lr.h"
 #include "cmocka_all.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* NVML by its entry points, over a library of our own (tests/fake_nvml): which GPU, values and refusals, the sampler's windows.
  * ls-test: serial */
-#include "core/gpu_watch.h"
+#include "compute/gpu_watch.h"
 #include "core/mem.h"
 #include "train/telemetry.h"
 #include "cmocka_all.h"

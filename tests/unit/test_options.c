@@ -1,6 +1,6 @@
 /* The command line of train: every flag of R1 (docs/REFERENCES.md) with its default, its old flags, ours, and R1's own
  * published command lines. */
-#include "train/options.h"
+#include "config/options.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
 

@@ -1,8 +1,8 @@
 /* The planner: its bytes are the run's bytes on every rank, its collectives are the run's collectives; cluster files come back as they
  * were; presets agree with the runs that they were fitted on, and with others. (On GPUs: test_plugin_cuda_plan.c.) */
 #include "cmocka_all.h"
-#include "bench/planner.h"
-#include "bench/planner_measure.h"
+#include "plan/planner.h"
+#include "plan/planner_measure.h"
 #include "comm/launch.h"
 #include "core/fs.h"
 #include "core/mem.h"

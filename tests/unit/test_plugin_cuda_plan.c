@@ -1,8 +1,8 @@
 /* The planner and GPUs, on the emulated device: its bytes are the run's bytes in every precision and on every rank, scratch without a device is
  * the device's, and a device is measured into a file that predicts. */
 #include "cmocka_all.h"
-#include "bench/planner.h"
-#include "bench/planner_measure.h"
+#include "plan/planner.h"
+#include "plan/planner_measure.h"
 #include "comm/launch.h"
 #include "core/fs.h"
 #include "core/mem.h"

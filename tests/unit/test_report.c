@@ -1,13 +1,13 @@
 /* Reading runs, comparing them, and the page: intervals, R1's statistics (docs/REFERENCES.md), mismatches, the waterfall's sum, what is wrong
  * with foreign files, and that nothing in a file can break out of the page. */
-#include "report/report.h"
+#include "report/page/report.h"
 #include "cmocka_all.h"
 #include "core/fs.h"
 #include "core/mem.h"
-#include "report/chart.h"
-#include "report/content.h"
-#include "report/nsys.h"
-#include "report/tools.h"
+#include "report/chart/chart.h"
+#include "report/page/content.h"
+#include "report/compat/nsys.h"
+#include "report/compat/tools.h"
 #include "report_fixture.h"
 
 #include <math.h>

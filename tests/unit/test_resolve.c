@@ -1,6 +1,6 @@
 /* Resolution: who wins over whom, the batch rule with its arithmetic, what this build refuses, the sources that --print-config
  * shows, and steps from data sizes. */
-#include "train/resolve.h"
+#include "config/resolve.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "cmocka_all.h"

@@ -1,5 +1,5 @@
 /* The weight file format: what we write reads back, and no header can lie to the reader. */
-#include "train/safetensors.h"
+#include "ckpt/safetensors.h"
 
 #include "ckpt_support.h"
 #include "core/hash.h"

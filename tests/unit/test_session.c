@@ -6,8 +6,8 @@
 #include "ckpt_support.h"
 #include "fake_device.h"
 #include "model_fixture.h"
-#include "train/checkpoint.h"
-#include "train/session.h"
+#include "ckpt/checkpoint.h"
+#include "infer/session.h"
 
 #include <math.h>
 #include <stdlib.h>

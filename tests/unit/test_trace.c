@@ -3,8 +3,8 @@
 #include "core/json.h"
 #include "core/mem.h"
 #include "core/trace.h"
-#include "report/trace_read.h"
-#include "report/trace_summary.h"
+#include "report/read/trace_read.h"
+#include "report/compat/trace_summary.h"
 #include "cmocka_all.h"
 
 #include <pthread.h>

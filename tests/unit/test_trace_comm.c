@@ -6,7 +6,7 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "fake_transport.h"
-#include "report/trace_read.h"
+#include "report/read/trace_read.h"
 
 #include <pthread.h>
 #include <stdlib.h>

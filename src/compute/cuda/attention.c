@@ -15,11 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef LS_EMU
-#include "compute/cuda/emu/runtime.h"
-#else
 #include <cuda_runtime_api.h>
-#endif
 
 typedef enum choice { AUTO, CUDNN, FLASH } choice;
 

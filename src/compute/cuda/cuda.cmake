@@ -1,9 +1,10 @@
 # The CUDA backend, twice.
 #   lockstep_cuda.so       built by nvcc, where there is one (LS_CUDA: AUTO, ON, OFF); the driver is not linked, a machine without one loads it
-#   emu/lockstep_cuda.so   the same files for the emulator (emu/emu.h), by the C++ compiler, for tests: LS_PLUGIN_DIR=<build>/emu
-# Kernels are kernels/*.cu. Files of host code that only one of the two has: emu/*, and cudnn.c or, without cudnn.h, no_sdpa.c.
+#   emu/lockstep_cuda.so   the same files for the emulated device (tests/fake_cuda), by the C++ compiler, for tests: LS_PLUGIN_DIR=<build>/emu
+# Kernels are kernels/*.cu. Files of host code that only one of the two has: tests/fake_cuda/*, and cudnn.c or, without cudnn.h, no_sdpa.c.
 # plugin.c and host.c are the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
 set(_cu ${PROJECT_SOURCE_DIR}/src/compute/cuda)
+set(_fake ${PROJECT_SOURCE_DIR}/tests/fake_cuda)
 set(LS_CUDA_ARCH "90a" CACHE STRING "Architectures the CUDA plugin is compiled for")
 file(GLOB _cu_host CONFIGURE_DEPENDS ${_cu}/*.c)
 list(FILTER _cu_host EXCLUDE REGEX "/(plugin|host|no_sdpa|cudnn)\\.c$")
@@ -68,7 +69,7 @@ if(LS_HAVE_CUDA AND _cu_edge)
     target_sources(lockstep_cuda PRIVATE ${_cu}/no_sdpa.c)
   endif()
   install(TARGETS lockstep_cuda LIBRARY DESTINATION lib/lockstep)
-  file(GLOB _cu_bench CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*.cu) # programs that measure kernels alone
+  file(GLOB _cu_bench CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/perf/*.cu) # programs that measure kernels alone
   foreach(t ${_cu_bench})
     get_filename_component(_n ${t} NAME_WE)
     add_executable(${_n} EXCLUDE_FROM_ALL ${t} $<TARGET_OBJECTS:ls_cuda_kernels>)
@@ -86,7 +87,7 @@ if(LS_HAVE_CUDA AND _cu_edge)
     add_test(NAME device/cuda_kernels COMMAND device_cuda_kernels)
     set_tests_properties(device/cuda_kernels PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS device)
   endif()
-  # bench/cuda_attention.cu chooses between kernels and cuDNN, as the plugin does
+  # perf/cuda_attention.cu chooses between kernels and cuDNN, as the plugin does
   set(_cu_sdpa ${_cu}/no_sdpa.c)
   if(LS_cudnn_INC)
     set(_cu_sdpa ${_cu}/cudnn.c)
@@ -95,8 +96,8 @@ if(LS_HAVE_CUDA AND _cu_edge)
   target_sources(cuda_attention PRIVATE ${_cu}/attention.c ${_cu_sdpa} ${PROJECT_SOURCE_DIR}/src/core/err.c
     ${PROJECT_SOURCE_DIR}/src/core/mem.c)
   target_link_libraries(cuda_attention PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
-  # bench/cuda_gemm.c: checks and times the products alone
-  set(_cu_gemm ${PROJECT_SOURCE_DIR}/bench/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
+  # perf/cuda_gemm.c: checks and times the products alone
+  set(_cu_gemm ${PROJECT_SOURCE_DIR}/perf/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
   foreach(f gemm.c cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_print.cu kernels/gelu.cu kernels/add.cu
       kernels/column_sums.cu kernels/fold.cu)
     list(APPEND _cu_gemm ${_cu}/${f})
@@ -109,7 +110,7 @@ endif()
 # ---- emulated ----
 if(LS_TESTS AND LS_EMULATE)
   enable_language(CXX)
-  file(GLOB _emu CONFIGURE_DEPENDS ${_cu}/emu/*.cpp ${_cu}/emu/*.c)
+  file(GLOB _emu CONFIGURE_DEPENDS ${_fake}/*.cpp ${_fake}/*.c)
   # A source has one language in a project, and nvcc may have these: the emulator's compiler gets files that include them.
   foreach(k ${_cu_kernels})
     get_filename_component(_n ${k} NAME_WE)
@@ -122,6 +123,7 @@ if(LS_TESTS AND LS_EMULATE)
   add_library(ls_cuda_emu STATIC ${_emu} ${_cu_host} ${_cu}/no_sdpa.c)
   ls_cuda_options(ls_cuda_emu)
   target_compile_definitions(ls_cuda_emu PUBLIC LS_EMU)
+  target_include_directories(ls_cuda_emu BEFORE PUBLIC ${_fake}/include ${PROJECT_SOURCE_DIR}/tests) # in place of CUDA's headers
   target_link_libraries(ls_cuda_emu PUBLIC Threads::Threads m)
   if(LS_SANITIZE)
     string(REPLACE ";" "," _san "${LS_SANITIZE}")

@@ -9,7 +9,7 @@
 
 #include "compute/compute.h"
 #include "compute/cuda/attention.h"
-#include "compute/cuda/cuda_api.h"
+#include <cuda_runtime_api.h>
 #include "compute/cuda/gemm.h"
 
 #include <pthread.h>

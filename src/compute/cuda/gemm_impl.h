@@ -7,12 +7,8 @@
 #include "compute/cuda/gemm_cache.h"
 #include "compute/cuda/scratch.h"
 
-#ifdef LS_EMU
-#include "compute/cuda/emu/cublaslt.h"
-#else
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
-#endif
 
 /* What the library can do inside the product. */
 enum {
@@ -36,7 +32,7 @@ struct cu_gemm {
     cu_gemm_cache *cache;
     bool tf32, deterministic;
     enum { TUNE_OFF, TUNE_ON, TUNE_AGAIN } tune;
-    int only; /* -1, or: fuse exactly this where it is wanted (bench/cuda_gemm) */
+    int only; /* -1, or: fuse exactly this where it is wanted (perf/cuda_gemm) */
     int n_timed, n_found, n_proposed;
     cu_gemm_choice last; /* of the last product, for those who ask */
 };

@@ -1,6 +1,6 @@
 /* gpu.cuh - what every kernel file includes: number types, 16-byte accesses, reductions in one order, dropout's mask, launching.
  *
- * Compiled by nvcc, or by a C++17 compiler with -DLS_EMU against the emulator (emu/emu.h). Rules for kernel files:
+ * Compiled by nvcc, or by a C++17 compiler with -DLS_EMU against the emulated device (tests/fake_cuda, whose headers have the names of CUDA's). Rules for kernel files:
  *   - launch with LS_LAUNCH(kernel, grid, block, smem_bytes, stream, args...): an int, 0 when it was queued; kernels with commas in their
  *     template arguments are put in parentheses: LS_LAUNCH((k<T, 4>), ...)
  *   - shared arrays: LS_SHARED(float, tile, [32][33]);  dynamic: float *x = LS_SHARED_DYNAMIC(float); with smem_bytes above 48 KiB
@@ -12,13 +12,9 @@
 #ifndef LS_CUDA_GPU_CUH
 #define LS_CUDA_GPU_CUH
 
-#ifdef LS_EMU
-#include "compute/cuda/emu/emu.h"
-#else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
-#endif
 
 #include "compute/compute.h"
 

@@ -1,0 +1,248 @@
+/* checkpoint.c - what comes out of a folder again: the trainer's state, and weights once everything about them was compared. */
+#include "ckpt/checkpoint_impl.h"
+
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- trainer_state.json ---- */
+
+typedef struct head {
+    int64_t step;
+    bool optimizer;
+    json_t *root; /* owned */
+} head;
+
+static ls_status read_state(const char *dir, head *h)
+{
+    *h = (head){.root = NULL};
+    char *path = ls_path_join(dir, CKPT_STATE);
+    if (!path) return ls_nomem(strlen(dir), "a path");
+    ls_status st = ls_fs_exists(path) ? ls_json_load(path, &h->root) : ls_fail(LS_E_FORMAT, "%s is missing", path);
+    if (st == LS_OK) {
+        const char *format = json_string_value(json_object_get(h->root, "format"));
+        const json_t *version = json_object_get(h->root, "version"), *step = json_object_get(h->root, "step");
+        if (!format || strcmp(format, CKPT_FORMAT) || !json_is_integer(version) || !json_is_integer(step) ||
+            json_integer_value(step) < 0 || !json_is_object(json_object_get(h->root, "trainer")))
+            st = ls_fail(LS_E_FORMAT,
+                         "%s is not a trainer state of lockstep (format, version, step or trainer is missing)", path);
+        else if (json_integer_value(version) > LS_CKPT_VERSION)
+            st = ls_fail(LS_E_UNSUPPORTED,
+                         "%s has version %lld, this program reads up to %d: use the newer program that wrote it", path,
+                         (long long)json_integer_value(version), LS_CKPT_VERSION);
+        h->step = json_integer_value(step);
+        h->optimizer = json_is_true(json_object_get(h->root, "optimizer"));
+    }
+    ls_free(path);
+    if (st != LS_OK) {
+        json_decref(h->root);
+        h->root = NULL;
+    }
+    return st;
+}
+
+static ls_status trainer_text(const head *h, char **out)
+{
+    ls_str s = {0};
+    ls_jsonw w;
+    if (ckpt_depth(json_object_get(h->root, "trainer"), 24) >= 24)
+        return ls_fail(LS_E_FORMAT, "the trainer's state is nested too deep");
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_value(&w, json_object_get(h->root, "trainer"));
+    if (s.failed) {
+        ls_str_fini(&s);
+        return ls_nomem(s.cap, "the trainer's state");
+    }
+    *out = s.data;
+    return LS_OK;
+}
+
+ls_status ls_ckpt_state(const char *path, char **state_json, int64_t *step)
+{
+    head h;
+    LS_TRY(read_state(path, &h));
+    ls_status st = state_json ? trainer_text(&h, state_json) : LS_OK;
+    if (st == LS_OK && step) *step = h.step;
+    json_decref(h.root);
+    return st;
+}
+
+/* ---- comparing ---- */
+
+ls_status ls_ckpt_verify(const char *path, bool optimizer)
+{
+    LS_TRY(ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, 0, 1));
+    return LS_OK;
+}
+
+/* The failure again, with the way out. */
+static ls_status tell_older(ls_status st, const char *path)
+{
+    int64_t step = -1;
+    char words[2048];
+    if (st != LS_E_FORMAT && st != LS_E_IO) return st;
+    snprintf(words, sizeof words, "%s", ls_err_words());
+    if (ls_ckpt_state(path, NULL, &step) != LS_OK) step = -1;
+    char *older = ckpt_older_whole(path, step);
+    st = older ? ls_fail(st, "checkpoint %s: %s; %s is whole, and the newest that is", path, words, older)
+               : ls_fail(st, "checkpoint %s: %s; no older checkpoint beside it is whole", path, words);
+    ls_free(older);
+    return st;
+}
+
+static ls_status same_architecture(const char *dir, const ls_model *m)
+{
+    const ls_model_config *have = &m->cfg;
+    ls_model_config saved;
+    LS_TRY(ls_model_config_load(dir, &saved));
+    const struct {
+        const char *what;
+        long long saved, have;
+    } row[] = {
+        {"layers", saved.n_layer, have->n_layer},
+        {"heads", saved.n_head, have->n_head},
+        {"channels", saved.n_embd, have->n_embd},
+        {"positions", saved.n_ctx, have->n_ctx},
+        {"ids in its vocabulary", saved.vocab_size, have->vocab_size},
+    };
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+        if (row[i].saved != row[i].have)
+            return ls_fail(LS_E_CONFIG, "%s holds a model with %lld %s, this model has %lld", dir, row[i].saved,
+                           row[i].what, row[i].have);
+    if (saved.tied != have->tied)
+        return ls_fail(LS_E_CONFIG, "%s holds a model with %s head, this model's is %s", dir,
+                       saved.tied ? "a tied" : "an untied", have->tied ? "tied" : "untied");
+    if (saved.gelu != have->gelu)
+        return ls_fail(LS_E_CONFIG, "%s holds a model with the %s GELU, this model has the %s one", dir,
+                       saved.gelu == LS_GELU_ERF ? "erf" : "tanh", have->gelu == LS_GELU_ERF ? "erf" : "tanh");
+    if (saved.variant != have->variant)
+        return ls_fail(LS_E_CONFIG, "%s holds a model of variant %s, this model is %s", dir,
+                       ls_variant_word(saved.variant), ls_variant_word(have->variant));
+    if (saved.ln_eps != have->ln_eps)
+        return ls_fail(LS_E_CONFIG, "%s holds a model with layer norm epsilon %g, this model has %g", dir, saved.ln_eps,
+                       have->ln_eps);
+    return LS_OK;
+}
+
+/* Moments of every tensor, all of m, then all of v; src has room for 2 n. */
+static ls_status bind_moments(const ls_st_file *f, const ls_model *m, const ls_st_tensor **src)
+{
+    int k = 0, n = hf_n_tensor(m);
+    char name[CKPT_MOMENT_NAME];
+    for (int which = 0; which < 2; which++)
+        for (int u = 0; u < m->n_unit; u++)
+            for (int i = 0; i < m->unit[u].n_tensor; i++, k++) {
+                const ls_tensor *t = &m->unit[u].tensor[i];
+                snprintf(name, sizeof name, "%c/%s", "mv"[which], t -> name);
+                src[k] = ls_st_find(f, name);
+                if (!src[k]) return ls_fail(LS_E_FORMAT, "%s holds no tensor %s", f->path, name);
+                LS_TRY(hf_check_shape(f->path, src[k], t));
+            }
+    if (f->n != 2 * (int64_t)n)
+        return ls_fail(LS_E_FORMAT, "%s holds %lld tensors, the model has %d moments", f->path, (long long)f->n, 2 * n);
+    return LS_OK;
+}
+
+/* Bit for bit is a promise: a resumed run must not pass through another type. */
+static ls_status same_type(const ls_st_tensor *const *src, int n, const ls_model *m, const char *dir)
+{
+    ls_dtype dt = m->compute->ops->wide;
+    for (int i = 0; i < n; i++)
+        if (src[i]->other_dtype || src[i]->dt != dt)
+            return ls_fail(LS_E_CONFIG,
+                           "%s holds %s as %s, this run keeps them as %s and could not continue bit for bit", dir,
+                           src[i]->name, src[i]->dt_word, ls_dtype_word(dt));
+    return LS_OK;
+}
+
+/* ---- loading ---- */
+
+/* A folder of weights, opened and found right for a model. */
+typedef struct source {
+    head h;
+    hf_set set;
+    ls_st_file opt;
+    const ls_st_tensor **moment; /* all of m, then all of v */
+    char *text;                  /* the trainer's object    */
+} source;
+
+static void source_close(source *s)
+{
+    hf_close(&s->set);
+    ls_st_close(&s->opt);
+    ls_free(s->moment);
+    ls_free(s->text);
+    json_decref(s->h.root);
+}
+
+static ls_status open_moments(source *s, const ls_model *m, const char *path)
+{
+    const int n = hf_n_tensor(m);
+    if (!s->h.optimizer)
+        return ls_fail(LS_E_CONFIG,
+                       "%s holds weights without optimizer state: it can start a run (--init-from), not resume one",
+                       path);
+    char *opt_path = ls_path_join(path, CKPT_OPTIMIZER);
+    s->moment = ls_alloc((size_t)n * 2 * sizeof *s->moment);
+    ls_status st = opt_path && s->moment
+                       ? ls_st_open(&s->opt, opt_path)
+                       : ls_nomem((size_t)n * 2 * sizeof *s->moment, "the tensor table of a checkpoint");
+    ls_free(opt_path);
+    LS_TRY(st);
+    LS_TRY(bind_moments(&s->opt, m, s->moment));
+    LS_TRY(same_type(s->set.src, n, m, path));
+    return same_type(s->moment, 2 * n, m, path);
+}
+
+/* Also on failure source_close is owed. */
+static ls_status source_open(source *s, const ls_model *m, const char *path, bool optimizer)
+{
+    *s = (source){.opt = {.map = {"", 0}}};
+    LS_TRY(read_state(path, &s->h));
+    LS_TRY(same_architecture(path, m));
+    LS_TRY(hf_open(&s->set, m, path));
+    if (optimizer) LS_TRY(open_moments(s, m, path));
+    return trainer_text(&s->h, &s->text);
+}
+
+static ls_status check_folder(const char *path)
+{
+    if (!ls_fs_is_dir(path)) return ls_fail(LS_E_IO, "cannot read the checkpoint %s: no such folder", path);
+    if (ls_ckpt_is(path)) return LS_OK;
+    return ls_fail(LS_E_FORMAT,
+                   "%s is not a checkpoint of lockstep (no " CKPT_SUMS "); --init-from reads Hugging Face folders",
+                   path);
+}
+
+ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, const ls_piece *piece, int n_piece,
+                       ls_comm *comm, char **state_json, int64_t *step)
+{
+    source s;
+    ls_comm *team = ckpt_team(comm);
+    ls_status st = ckpt_check_pieces(m, piece, n_piece, optimizer);
+    if (st == LS_OK) st = check_folder(path);
+    LS_TRY(ckpt_agree(team, st, LS_SITE));
+    st = ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team));
+    st = ckpt_agree(team, st, LS_SITE);
+    if (st != LS_OK)
+        return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path), LS_SITE); /* one looks for others */
+
+    st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
+    if (st == LS_OK) { /* from here on nothing can fail, save a device */
+        st = hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
+        if (st == LS_OK && optimizer) st = hf_fill(s.moment, m, LS_FLAT_M, piece, n_piece);
+        if (st == LS_OK && optimizer) st = hf_fill(s.moment + hf_n_tensor(m), m, LS_FLAT_V, piece, n_piece);
+        if (m->compute->device) st = ckpt_agree(team, st, LS_SITE);
+    }
+    if (st == LS_OK) {
+        if (state_json) {
+            *state_json = s.text;
+            s.text = NULL;
+        }
+        if (step) *step = s.h.step;
+    }
+    source_close(&s);
+    return st;
+}

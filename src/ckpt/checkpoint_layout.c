@@ -1,0 +1,256 @@
+/* checkpoint_layout.c - where every element lies in the two weight files; everyone computes it alike.
+ *
+ *   model.safetensors       header | unit 0 | unit 1 | …
+ *   optimizer.safetensors   header | m of unit 0 | m of unit 1 | … | v of unit 0 | v of unit 1 | …
+ *
+ * The tensors of a unit lie back to back in its flat buffer and in the file, so that a range of the one is a range of the other:
+ * whoever holds it writes it at its place. Blocks of 1 MiB that lie wholly in what one worker writes are hashed on the way; those
+ * that belong to several are read back once all is written. */
+#include "ckpt/checkpoint_impl.h"
+
+#include "core/deadline.h"
+#include "core/hash.h"
+#include "core/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define BLOCK ((int64_t)LS_SUM_BLOCK)
+
+/* Pieces are of wide numbers: float, whatever the operations compute in. */
+static size_t elem_of(const ls_model *m)
+{
+    return ls_dtype_nbytes(m->compute->ops->wide);
+}
+
+/* Header and places of the buffers from `first` to `last`. */
+static ls_status lay_out(ckpt_layout *l, int file, const char *name, const ls_model *m, int first, int last)
+{
+    const int n = hf_n_tensor(m) * (last - first + 1);
+    const size_t nbytes = (size_t)n * (sizeof(ls_st_tensor) + CKPT_MOMENT_NAME);
+    ckpt_file *f = &l->file[file];
+    ls_st_tensor *e = ls_alloc(nbytes);
+    if (!e) return ls_nomem(nbytes, "the tensor table of a checkpoint");
+    char(*moment)[CKPT_MOMENT_NAME] = (char(*)[CKPT_MOMENT_NAME])(void *)(e + n);
+    int64_t at = 0;
+    int k = 0;
+    for (int what = first; what <= last; what++)
+        for (int u = 0; u < m->n_unit; u++) {
+            const ls_unit *x = &m->unit[u];
+            l->at[what][u] = at;
+            at += x->n * (int64_t)elem_of(m);
+            for (int i = 0; i < x->n_tensor; i++, k++) {
+                const ls_tensor *t = &x->tensor[i];
+                LS_ASSERT(t->offset == (i ? t[-1].offset + t[-1].n : 0));
+                e[k] = (ls_st_tensor){.name = t->name, .dt = m->compute->ops->wide, .n_dim = t->n_dim};
+                for (int d = 0; d < t->n_dim; d++) e[k].dim[d] = t->dim[d];
+                if (what == LS_FLAT_PARAM) continue;
+                snprintf(moment[k], sizeof moment[k], "%c/%s", what == LS_FLAT_M ? 'm' : 'v', t->name);
+                e[k].name = moment[k];
+            }
+        }
+    f->name = name;
+    ls_st_header(e, n, &f->head, &f->nbytes);
+    ls_free(e);
+    if (f->head.failed) return ls_nomem(f->head.cap, "the header of a safetensors file");
+    f->n_block = (f->nbytes + BLOCK - 1) / BLOCK;
+    for (int what = first; what <= last; what++)
+        for (int u = 0; u < m->n_unit; u++) l->at[what][u] += (int64_t)f->head.len;
+    return LS_OK;
+}
+
+ls_status ckpt_layout_init(ckpt_layout *l, const ls_model *m)
+{
+    const size_t nbytes = (size_t)m->n_unit * LS_N_FLAT * sizeof **l->at;
+    *l = (ckpt_layout){.at = {ls_alloc(nbytes)}};
+    if (!l->at[0]) return ls_nomem(nbytes, "the layout of a checkpoint");
+    for (int what = 1; what < LS_N_FLAT; what++) l->at[what] = l->at[0] + what * m->n_unit;
+    ls_status st = lay_out(l, CKPT_FILE_MODEL, CKPT_MODEL, m, LS_FLAT_PARAM, LS_FLAT_PARAM);
+    if (st == LS_OK) st = lay_out(l, CKPT_FILE_OPTIMIZER, CKPT_OPTIMIZER, m, LS_FLAT_M, LS_FLAT_V);
+    if (st != LS_OK) ckpt_layout_fini(l);
+    return st;
+}
+
+void ckpt_layout_fini(ckpt_layout *l)
+{
+    for (int i = 0; i < CKPT_N_FILE; i++) ls_str_fini(&l->file[i].head);
+    ls_free(l->at[0]);
+    *l = (ckpt_layout){.at = {NULL}};
+}
+
+/* ---- pieces ---- */
+
+int ckpt_n_piece(const ls_model *m, const ls_piece *piece, int n_piece)
+{
+    return piece ? n_piece : m->n_unit * LS_N_FLAT;
+}
+
+/* Master weights where there are any. A model without, whose operations compute in fewer bits, can be filled but not saved. */
+static void *own_params(const ls_model *m, const ls_unit *x)
+{
+    return ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
+}
+
+ls_piece ckpt_piece(const ls_model *m, const ls_piece *piece, int i)
+{
+    if (piece) return piece[i];
+    const int u = i % m->n_unit, what = i / m->n_unit;
+    const ls_unit *x = &m->unit[u];
+    return (ls_piece){.what = (ls_flat)what,
+                      .unit = u,
+                      .n = x->n_pad,
+                      .data = what == LS_FLAT_PARAM ? own_params(m, x)
+                              : what == LS_FLAT_M   ? x->m
+                                                    : x->v};
+}
+
+ls_status ckpt_check_pieces(const ls_model *m, const ls_piece *piece, int n_piece, bool optimizer)
+{
+    static const char *const word[] = {"parameters", "moments", "moments"};
+    const int n = ckpt_n_piece(m, piece, n_piece);
+    for (int i = 0; i < n; i++) {
+        const ls_piece p = ckpt_piece(m, piece, i);
+        if ((int)p.what < 0 || p.what >= LS_N_FLAT || p.unit < 0 || p.unit >= m->n_unit || p.first < 0 || p.n < 0 ||
+            p.n > INT64_MAX / 16 - p.first)
+            return ls_fail(LS_E_ARG, "piece %d (elements %lld to %lld of unit %d) is not of this model with %d units",
+                           i, (long long)p.first, (long long)(p.first + p.n - 1), p.unit, m->n_unit);
+        if (p.n && !p.data && (optimizer || p.what == LS_FLAT_PARAM))
+            return ls_fail(LS_E_ARG, "unit %d of the model has no %s", p.unit, word[p.what]);
+    }
+    return LS_OK;
+}
+
+int64_t ckpt_edge(int64_t at)
+{
+    return (int64_t)(ls_xxh64(&at, sizeof at) >> 24);
+}
+
+static int by_place(const void *x, const void *y)
+{
+    const ckpt_span *a = x, *b = y;
+    return a->at < b->at ? -1 : a->at > b->at;
+}
+
+ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_model *m, const ls_piece *piece,
+                         int n_piece, bool head)
+{
+    const int n = ckpt_n_piece(m, piece, n_piece);
+    const int64_t e = (int64_t)elem_of(m);
+    *p = (ckpt_part){.span = ls_alloc((size_t)(n + 1) * sizeof *p->span)};
+    if (!p->span) return ls_nomem((size_t)(n + 1) * sizeof *p->span, "the pieces of a checkpoint");
+    const ckpt_file *f = &l->file[file];
+    if (head) p->span[p->n++] = (ckpt_span){.at = 0, .nbytes = f->head.len, .data = f->head.data};
+    for (int i = 0; i < n; i++) {
+        const ls_piece x = ckpt_piece(m, piece, i);
+        const int64_t end = x.first + x.n < m->unit[x.unit].n ? x.first + x.n : m->unit[x.unit].n;
+        if ((x.what == LS_FLAT_PARAM) != (file == CKPT_FILE_MODEL) || end <= x.first) continue;
+        p->span[p->n++] = (ckpt_span){.at = l->at[x.what][x.unit] + x.first * e,
+                                      .nbytes = (size_t)((end - x.first) * e),
+                                      .data = x.data,
+                                      .device = ckpt_on_device(m->compute, x.data)};
+    }
+    qsort(p->span, (size_t)p->n, sizeof *p->span, by_place);
+    for (int i = 0; i < p->n; i++) {
+        p->nbytes += (int64_t)p->span[i].nbytes;
+        p->edges += ckpt_edge(p->span[i].at + (int64_t)p->span[i].nbytes) - ckpt_edge(p->span[i].at);
+        if (i && p->span[i].at < p->span[i - 1].at + (int64_t)p->span[i - 1].nbytes)
+            return ls_fail(LS_E_ARG, "byte %lld of %s would be written twice by this worker", (long long)p->span[i].at,
+                           f->name);
+    }
+    return LS_OK;
+}
+
+/* ---- bytes ---- */
+
+static ls_status write_at(int fd, const char *path, const char *data, size_t n, int64_t at)
+{
+    while (n) {
+        ssize_t k = pwrite(fd, data, n, (off_t)at);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0)
+            return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)at,
+                           k ? strerror(errno) : "nothing was taken");
+        data += k;
+        n -= (size_t)k;
+        at += k;
+        ls_deadline_tick();
+    }
+    return LS_OK;
+}
+
+/* A weight file being written. */
+typedef struct out {
+    int fd;
+    const char *path;
+    int64_t nbytes, *block;
+    ls_xxh hash;
+    int64_t next; /* where the hash of the block under way goes on */
+} out;
+
+/* In steps that end where blocks end, each hashed and then written while it is still in the cache. */
+static ls_status put_bytes(void *ctx, int64_t at, const char *data, size_t n)
+{
+    out *o = ctx;
+    for (int64_t left = (int64_t)n; left;) {
+        const int64_t b = at / BLOCK, end = (b + 1) * BLOCK < o->nbytes ? (b + 1) * BLOCK : o->nbytes;
+        const int64_t k = left < end - at ? left : end - at;
+        if (at % BLOCK == 0) {
+            ls_xxh_init(&o->hash);
+            o->next = at;
+        }
+        if (at == o->next) {
+            ls_xxh_add(&o->hash, data, (size_t)k);
+            o->next += k;
+            if (o->next == end) o->block[b] = (int64_t)ls_xxh_value(&o->hash);
+        }
+        LS_TRY(write_at(o->fd, o->path, data, (size_t)k, at));
+        data += k;
+        at += k;
+        left -= k;
+    }
+    return LS_OK;
+}
+
+ls_status ckpt_part_write(const ckpt_part *p, ckpt_stage *stage, const char *path, int64_t file_nbytes, int64_t *block)
+{
+    if (!p->n) return LS_OK;
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
+    out o = {.fd = fd, .path = path, .nbytes = file_nbytes, .block = block, .next = -1};
+    ls_status st = ckpt_stage_put(stage, p, put_bytes, &o);
+    ls_deadline_hold(true);
+    if (st == LS_OK && fsync(fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(errno));
+    if (close(fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", path, strerror(errno));
+    ls_deadline_hold(false);
+    return st;
+}
+
+ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int64_t *hash)
+{
+    const int64_t at = b * BLOCK, n = file_nbytes - at < BLOCK ? file_nbytes - at : BLOCK;
+    char buf[16384];
+    ls_xxh x;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
+    ls_status st = LS_OK;
+    ls_xxh_init(&x);
+    for (int64_t done = 0; done < n && st == LS_OK;) {
+        ssize_t k =
+            pread(fd, buf, n - done < (int64_t)sizeof buf ? (size_t)(n - done) : sizeof buf, (off_t)(at + done));
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0)
+            st = ls_fail(LS_E_IO, "cannot read %s at byte %lld: %s", path, (long long)(at + done),
+                         k ? strerror(errno) : "it is shorter than it was written");
+        else {
+            ls_xxh_add(&x, buf, (size_t)k);
+            done += k;
+        }
+    }
+    close(fd);
+    *hash = (int64_t)ls_xxh_value(&x);
+    return st;
+}

@@ -1,0 +1,259 @@
+/* checkpoint_sums.c - checksums.json: written last, compared first.
+ *
+ * {"format", "version": 2, "hash": "XXH3-64", "block_bytes", "files": {"<name>": {"bytes", "root", "blocks": [...]}}}
+ * blocks are the hashes of the file's pieces of block_bytes; root is the hash of them all, little-endian and in order: it tells a
+ * damaged list from a damaged file. Blocks can be hashed and compared by many workers, each its share.
+ * Version 1 has "xxh3" of the whole file in place of root; there the whole-file hash decides and blocks only say where. */
+#include "ckpt/checkpoint_impl.h"
+
+#include "core/hash.h"
+#include "core/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define FORMAT "lockstep-checksums"
+
+ls_sum *ckpt_sums_next(ckpt_sums *s, const char *name)
+{
+    LS_ASSERT(s->n < CKPT_MAX_FILE);
+    s->name[s->n] = name;
+    s->sum[s->n] = (ls_sum){0};
+    return &s->sum[s->n++];
+}
+
+bool ckpt_not_optimizer(const char *name)
+{
+    return strcmp(name, CKPT_OPTIMIZER) != 0;
+}
+
+void ckpt_sums_text(const ckpt_sums *s, ls_str *out)
+{
+    ls_jsonw w;
+    char hex[20];
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "format", FORMAT);
+    ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
+    ls_jsonw_put_str(&w, "hash", "XXH3-64");
+    ls_jsonw_put_int(&w, "block_bytes", (int64_t)LS_SUM_BLOCK);
+    ls_jsonw_put_open(&w, "files", '{');
+    for (int i = 0; i < s->n; i++) {
+        ls_jsonw_put_open(&w, s->name[i], '{');
+        ls_jsonw_put_int(&w, "bytes", s->sum[i].nbytes);
+        snprintf(hex, sizeof hex, "%016" PRIx64, s->sum[i].hash);
+        ls_jsonw_put_str(&w, "root", hex);
+        ls_jsonw_put_open(&w, "blocks", '[');
+        for (int64_t b = 0; b < s->sum[i].n_block; b++) {
+            snprintf(hex, sizeof hex, "%016" PRIx64, s->sum[i].block[b]);
+            ls_jsonw_str(&w, hex);
+        }
+        ls_jsonw_close(&w);
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+}
+
+void ckpt_sums_fini(ckpt_sums *s)
+{
+    for (int i = 0; i < s->n; i++) ls_sum_fini(&s->sum[i]);
+    s->n = 0;
+}
+
+static bool hex_is(const json_t *v, uint64_t hash)
+{
+    char hex[20];
+    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    const char *text = json_string_value(v);
+    return text && !strcmp(text, hex);
+}
+
+/* " (inside transformer.wte.weight, ...)" for the bytes from..to of a safetensors file. */
+static void name_tensors(ls_str *out, const char *path, size_t from, size_t to)
+{
+    ls_st_file f;
+    size_t n = strlen(path);
+    if (n < 12 || strcmp(path + n - 12, ".safetensors")) return;
+    if (ls_st_open(&f, path) != LS_OK) {
+        ls_str_add(out, " (its header cannot be read)");
+        return;
+    }
+    int named = 0;
+    if (from < f.data_at) {
+        ls_str_add(out, " (header");
+        named++;
+    }
+    for (int64_t i = 0; i < f.n; i++) {
+        size_t a = (size_t)((const char *)f.tensor[i].data - (const char *)f.map.data), b = a + f.tensor[i].nbytes;
+        if (b <= from || a > to) continue;
+        if (named++ < 4) ls_str_addf(out, "%s%s", named == 1 ? " (" : ", ", f.tensor[i].name);
+    }
+    if (named > 4) ls_str_addf(out, " and %d more", named - 4);
+    if (named) ls_str_addc(out, ')');
+    ls_st_close(&f);
+}
+
+static size_t n_block_of(size_t nbytes)
+{
+    return (nbytes + LS_SUM_BLOCK - 1) / LS_SUM_BLOCK;
+}
+
+static bool block_is(const ls_fs_map *map, const json_t *blocks, size_t b)
+{
+    const size_t at = b * LS_SUM_BLOCK, k = map->n - at < LS_SUM_BLOCK ? map->n - at : LS_SUM_BLOCK;
+    return hex_is(json_array_get(blocks, b), ls_xxh64((const char *)map->data + at, k));
+}
+
+static ls_status contradicts(const char *path)
+{
+    return ls_fail(LS_E_FORMAT, "%s: its entry in " CKPT_SUMS " contradicts itself (" CKPT_SUMS " is damaged)", path);
+}
+
+static ls_status tell_damage(const char *path, const ls_fs_map *map, const json_t *blocks)
+{
+    size_t n_bad = 0, n_block = n_block_of(map->n), first = 0, last = 0;
+    for (size_t b = 0; b < n_block; b++) {
+        if (block_is(map, blocks, b)) continue;
+        if (!n_bad++) first = b;
+        last = b;
+    }
+    if (!n_bad) return contradicts(path);
+    size_t from = first * LS_SUM_BLOCK,
+           to = (last + 1) * LS_SUM_BLOCK < map->n ? (last + 1) * LS_SUM_BLOCK - 1 : map->n - 1;
+    ls_str where = {0};
+    ls_str_addf(&where, "bytes %zu to %zu", from, to);
+    if (n_bad > 1) ls_str_addf(&where, ", %zu of %zu blocks,", n_bad, n_block);
+    name_tensors(&where, path, from, to);
+    ls_status st = ls_fail(LS_E_FORMAT, "%s is damaged: %s differ from " CKPT_SUMS, path,
+                           where.failed ? "some bytes" : where.data);
+    ls_str_fini(&where);
+    return st;
+}
+
+/* Whether the list of blocks is the one that was written: as many as the file has, and their root. */
+static bool blocks_whole(const json_t *entry, size_t nbytes)
+{
+    const json_t *blocks = json_object_get(entry, "blocks");
+    ls_xxh root;
+    ls_xxh_init(&root);
+    if (json_array_size(blocks) != n_block_of(nbytes)) return false;
+    for (size_t b = 0; b < json_array_size(blocks); b++) {
+        const char *hex = json_string_value(json_array_get(blocks, b));
+        if (!hex || strlen(hex) != 16 || strspn(hex, "0123456789abcdef") != 16) return false;
+        const uint64_t hash = strtoull(hex, NULL, 16);
+        ls_xxh_add(&root, &hash, sizeof hash);
+    }
+    return hex_is(json_object_get(entry, "root"), ls_xxh_value(&root));
+}
+
+/* What one worker compares: the blocks [first, last) of all the listed files' in a row. */
+typedef struct share {
+    int version, rank, size;
+    size_t at, first, last; /* at: blocks of the files before this one */
+    int turn;
+} share;
+
+/* Sizes and lists are everyone's to compare, they cost nothing. */
+static ls_status verify_map(const char *path, const ls_fs_map *map, const json_t *entry, share *s)
+{
+    const json_t *bytes = json_object_get(entry, "bytes"), *blocks = json_object_get(entry, "blocks");
+    if ((uint64_t)json_integer_value(bytes) != map->n)
+        return ls_fail(LS_E_FORMAT, "%s is damaged: it has %zu bytes, " CKPT_SUMS " says %lld", path, map->n,
+                       (long long)json_integer_value(bytes));
+    if (s->version == 1) {
+        if (s->turn++ % s->size != s->rank || hex_is(json_object_get(entry, "xxh3"), ls_xxh64(map->data, map->n)))
+            return LS_OK;
+        return tell_damage(path, map, blocks);
+    }
+    if (!blocks_whole(entry, map->n)) return contradicts(path);
+    const size_t n = n_block_of(map->n), from = s->first > s->at ? s->first - s->at : 0,
+                 to = s->last > s->at ? s->last - s->at : 0;
+    s->at += n;
+    if (from >= n || to <= from) return LS_OK;
+    const size_t end = to < n ? to : n, last = end * LS_SUM_BLOCK < map->n ? end * LS_SUM_BLOCK : map->n;
+    void *begin = (void *)((uintptr_t)map->data + from * LS_SUM_BLOCK); /* blocks begin where pages do */
+    (void)madvise(begin, last - from * LS_SUM_BLOCK, MADV_WILLNEED);    /* both hints: failing costs time only */
+    (void)madvise(begin, last - from * LS_SUM_BLOCK, MADV_SEQUENTIAL);
+    for (size_t b = from; b < end; b++)
+        if (!block_is(map, blocks, b)) return tell_damage(path, map, blocks);
+    return LS_OK;
+}
+
+static ls_status verify_file(const char *dir, const char *name, const json_t *entry, share *s)
+{
+    ls_fs_map map;
+    char *path = ls_path_join(dir, name);
+    if (!path) return ls_nomem(strlen(dir), "a path");
+    ls_status st = LS_OK;
+    if (!ls_fs_exists(path)) st = ls_fail(LS_E_FORMAT, "%s is missing (" CKPT_SUMS " lists it)", path);
+    if (st == LS_OK) st = ls_fs_map_open(&map, path);
+    if (st == LS_OK) {
+        st = verify_map(path, &map, entry, s);
+        ls_fs_map_close(&map);
+    }
+    ls_free(path);
+    return st;
+}
+
+/* The list itself: its format, that it has what every checkpoint has, and only plain names with a size. */
+static ls_status check_list(const char *path, const json_t *root, int *version)
+{
+    static const char *const required[] = {CKPT_CONFIG, CKPT_MODEL, CKPT_STATE};
+    const char *format = json_string_value(json_object_get(root, "format")), *name;
+    json_t *files = json_object_get(root, "files"), *entry;
+    const json_t *number = json_object_get(root, "version");
+    if (!format || strcmp(format, FORMAT) || !json_is_object(files) || json_integer_value(number) < 1)
+        return ls_fail(LS_E_FORMAT, "%s is not a list of checksums", path);
+    if (json_integer_value(number) > LS_CKPT_VERSION)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s has version %lld, this program reads up to %d: use the newer program that wrote it", path,
+                       (long long)json_integer_value(number), LS_CKPT_VERSION);
+    *version = (int)json_integer_value(number);
+    if (json_integer_value(json_object_get(root, "block_bytes")) != (json_int_t)LS_SUM_BLOCK)
+        return ls_fail(LS_E_FORMAT, "%s: block_bytes is not %zu", path, LS_SUM_BLOCK);
+    for (size_t i = 0; i < sizeof required / sizeof *required; i++)
+        if (!json_object_get(files, required[i])) return ls_fail(LS_E_FORMAT, "%s does not list %s", path, required[i]);
+    json_object_foreach(files, name, entry)
+    {
+        if (!ckpt_name_ok(name))
+            return ls_fail(LS_E_FORMAT, "%s lists \"%s\", which is not a plain file name", path, name);
+        if (!json_is_integer(json_object_get(entry, "bytes")))
+            return ls_fail(LS_E_FORMAT, "%s: the entry of %s has no size", path, name);
+    }
+    return LS_OK;
+}
+
+ls_status ckpt_sums_verify(const char *dir, bool (*only)(const char *name), int rank, int size)
+{
+    json_t *root = NULL, *entry;
+    const char *name;
+    ls_status st = LS_OK;
+    share s = {.rank = rank, .size = size};
+    size_t n = 0;
+    char *path = ls_path_join(dir, CKPT_SUMS);
+    if (!path) return ls_nomem(strlen(dir), "a path");
+    if (!ls_fs_exists(path)) {
+        st = ls_fail(LS_E_FORMAT, "%s is missing: the checkpoint is not whole", path);
+        goto done;
+    }
+    LS_TRY_GOTO(st, done, ls_json_load(path, &root));
+    LS_TRY_GOTO(st, done, check_list(path, root, &s.version));
+    json_object_foreach(json_object_get(root, "files"), name, entry)
+    {
+        if (!only || only(name)) n += json_array_size(json_object_get(entry, "blocks"));
+    }
+    s.first = n * (size_t)rank / (size_t)size;
+    s.last = n * ((size_t)rank + 1) / (size_t)size;
+    json_object_foreach(json_object_get(root, "files"), name, entry)
+    {
+        if (!only || only(name)) LS_TRY_GOTO(st, done, verify_file(dir, name, entry, &s));
+    }
+done:
+    json_decref(root);
+    ls_free(path);
+    return st;
+}

@@ -1,0 +1,69 @@
+/* checkpoint_team.c - workers that write or read one folder: what one of them meets, all of them say. */
+#include "ckpt/checkpoint_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define RANKS (1 << 16)
+#define WORDS 2048 /* all words fit, and it is a small message (LS_COMM_SMALL) */
+
+ls_comm *ckpt_team(ls_comm *comm)
+{
+    return comm && ls_comm_size(comm) > 1 ? comm : NULL;
+}
+
+int ckpt_rank(const ls_comm *comm)
+{
+    return comm ? ls_comm_rank(comm) : 0;
+}
+
+int ckpt_size(const ls_comm *comm)
+{
+    return comm ? ls_comm_size(comm) : 1;
+}
+
+ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site)
+{
+    if (!comm) return mine;
+    char words[WORDS], trail[4096], theirs[WORDS];
+    const int rank = ls_comm_rank(comm);
+    int worst = 0;
+    snprintf(words, sizeof words, "%s", ls_err_words()); /* a message that fails would write over them */
+    snprintf(trail, sizeof trail, "%s", ls_err_trail());
+    /* the worst status, and of those who have it the lowest rank */
+    ls_status st = ls_agree(comm, mine == LS_OK ? 0 : (int)mine * RANKS + RANKS - 1 - rank, site, &worst);
+    if (st == LS_OK && !worst) return LS_OK;
+    const int who = RANKS - 1 - worst % RANKS;
+    if (st == LS_OK) {
+        memset(theirs, 0, sizeof theirs);
+        if (who == rank) memcpy(theirs, words, sizeof theirs);
+        st = ls_broadcast(comm, (ls_view){theirs, WORDS, LS_U8}, who, site, NULL);
+    }
+    if (st != LS_OK && mine != LS_OK) /* with a peer gone rank 0 removes the folder under those who still write */
+        return ls_fail(st, "%s; before that, here: %s", ls_err_words(), words);
+    if (mine != LS_OK) {
+        ls_err_adopt(words, trail); /* its own are the ones to keep */
+        return mine;
+    }
+    LS_TRY(st);
+    theirs[WORDS - 1] = '\0';
+    return ls_fail((ls_status)(worst / RANKS), "worker %d: %s", who, theirs);
+}
+
+ls_status ckpt_follow(ls_comm *comm, ls_status st, const char *site)
+{
+    if (!comm) return st;
+    char first[WORDS] = {(char)st};
+    const bool speaks = ls_comm_rank(comm) == 0;
+    if (speaks) snprintf(first + 1, sizeof first - 1, "%s", ls_err_words());
+    ls_status sent = ls_broadcast(comm, (ls_view){first, WORDS, LS_U8}, 0, site, NULL);
+    if (sent != LS_OK || speaks) return st;
+    return ls_fail((ls_status)first[0], "%s", first + 1);
+}
+
+ls_status ckpt_add(ls_comm *comm, ls_view x, const char *site)
+{
+    if (!comm) return LS_OK;
+    LS_TRY(ls_reduce(comm, x, 0, site, NULL));
+    return ls_broadcast(comm, x, 0, site, NULL);
+}

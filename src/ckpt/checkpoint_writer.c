@@ -1,0 +1,254 @@
+/* checkpoint_writer.c - saving behind the trainer's back, by one worker or by several together.
+ *
+ *   phase   IDLE -> (post) BUSY -> (the thread) DONE -> (wait) IDLE
+ *
+ * Alone the thread does a job from end to end. Several begin it in post and finish it in wait, where they talk to each other: the
+ * thread in between sends nothing, since messages must come in one order and the trainer's are on their way meanwhile. Behind the
+ * end of such a job rank 0's thread removes the folders that are out of sight by then (tidy); nobody waits for it but the next post.
+ *
+ * One mutex guards everything but `phase`, which the trainer may also peek at without it. The failure's words are kept here,
+ * because the error trail belongs to the thread in which it happened. */
+#include "ckpt/checkpoint_impl.h"
+
+#include "core/cores.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { IDLE, BUSY, DONE };
+
+struct ls_ckpt_writer {
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    atomic_int phase;
+    bool quit, tidy;
+    ls_lane *lane; /* where the thread records; NULL: nowhere */
+    ls_comm *comm; /* NULL: alone */
+    ckpt_layout layout;
+    ckpt_stage stage;
+    ckpt_save save; /* of a job of several; job, and alone nothing else, is set for both */
+    void *own[5];   /* the job's strings and pieces, owned from post to the end of the job */
+    ls_status status;
+    char words[2048], trail[4096];
+};
+
+static void free_job(ls_ckpt_writer *w)
+{
+    for (size_t i = 0; i < sizeof w->own / sizeof *w->own; i++) {
+        ls_free(w->own[i]);
+        w->own[i] = NULL;
+    }
+}
+
+/* What this worker writes of the tensors. */
+static int64_t piece_bytes(const ls_ckpt_job *j)
+{
+    int64_t n = 0;
+    for (int i = 0; j->piece && i < j->n_piece; i++) n += j->piece[i].n;
+    return n * (int64_t)ls_dtype_nbytes(j->model->compute->ops->wide);
+}
+
+static void *run(void *arg)
+{
+    ls_ckpt_writer *w = arg;
+    ls_cores_roam();
+    pthread_mutex_lock(&w->mutex);
+    for (;;) {
+        while (!w->quit && !w->tidy && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
+        if (!w->tidy && atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to do */
+        const bool tidy = w->tidy;
+        ls_trace_enter(w->lane);
+        pthread_mutex_unlock(&w->mutex);
+        if (tidy) {
+            if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "left behind: %s", ls_err_words());
+            pthread_mutex_lock(&w->mutex);
+            free_job(w);
+            w->tidy = false;
+            pthread_cond_broadcast(&w->changed);
+            continue;
+        }
+        const int64_t traced = ls_span_begin();
+        ls_status st = w->comm ? ckpt_save_write(&w->save) : ckpt_save_alone(&w->save.job, &w->stage);
+        ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT,
+                                            .name = "write step",
+                                            .index = (int32_t)w->save.job.step + 1,
+                                            .bytes = traced ? piece_bytes(&w->save.job) : 0});
+        pthread_mutex_lock(&w->mutex);
+        w->status = st;
+        snprintf(w->words, sizeof w->words, "%s", st == LS_OK ? "" : ls_err_words());
+        snprintf(w->trail, sizeof w->trail, "%s", st == LS_OK ? "" : ls_err_trail());
+        if (!w->comm) free_job(w);
+        atomic_store(&w->phase, DONE);
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return NULL;
+}
+
+static ls_status start(ls_ckpt_writer *w)
+{
+    sigset_t all, before; /* signals to the process are the trainer's to handle */
+    sigfillset(&all);
+    sigdelset(&all, SIGSEGV);
+    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGFPE);
+    sigdelset(&all, SIGILL);
+    sigdelset(&all, SIGABRT);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int rc = pthread_create(&w->thread, NULL, run, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return rc ? ls_fail(LS_E_IO, "cannot start the checkpoint thread: %s", strerror(rc)) : LS_OK;
+}
+
+/* What jobs of several workers need: the layout, and a table of hashes that peers can read. */
+static ls_status join_team(ls_ckpt_writer *w, const ls_model *m)
+{
+    LS_TRY(ckpt_layout_init(&w->layout, m));
+    const size_t nbytes = (size_t)ckpt_n_block(&w->layout, true) * sizeof(int64_t);
+    w->save.layout = &w->layout;
+    w->save.comm = w->comm;
+    w->save.later = true;
+    w->save.stage = &w->stage;
+    w->save.block = ls_comm_alloc(w->comm, nbytes);
+    return w->save.block ? LS_OK : ls_nomem(nbytes, "the checksums of checkpoints");
+}
+
+static void free_writer(ls_ckpt_writer *w)
+{
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->mutex);
+    ckpt_layout_fini(&w->layout);
+    ckpt_stage_close(&w->stage);
+    ls_free(w);
+}
+
+static ls_status create(ls_ckpt_writer **out, const ls_model *m, ls_comm *team)
+{
+    ls_ckpt_writer *w = ls_alloc(sizeof *w);
+    if (!w) return ls_nomem(sizeof *w, "the checkpoint writer");
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    atomic_init(&w->phase, IDLE);
+    w->comm = team;
+    ls_status st = m ? ckpt_stage_open(&w->stage, m->compute) : LS_OK;
+    if (st == LS_OK && team) st = join_team(w, m);
+    if (st == LS_OK) st = start(w);
+    if (st == LS_OK) *out = w;
+    else free_writer(w);
+    return st;
+}
+
+ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm *comm)
+{
+    ls_ckpt_writer *w = NULL;
+    ls_status st = ckpt_agree(ckpt_team(comm), create(&w, m, ckpt_team(comm)), LS_SITE);
+    if (st == LS_OK) *out = w;
+    else ls_ckpt_writer_destroy(&w);
+    return st;
+}
+
+void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
+{
+    ls_ckpt_writer *w = *out;
+    if (!w) return;
+    pthread_mutex_lock(&w->mutex);
+    w->quit = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    pthread_join(w->thread, NULL);
+    if (w->comm && atomic_load(&w->phase) == DONE) ckpt_save_drop(&w->save);
+    free_job(w);
+    free_writer(w);
+    *out = NULL;
+}
+
+static bool copy_text(void **slot, const char **field)
+{
+    if (!*field) return true;
+    *slot = ls_strdup(*field);
+    *field = *slot;
+    return *slot != NULL;
+}
+
+static bool copy_pieces(void **slot, ls_ckpt_job *j)
+{
+    if (!j->piece) return true;
+    const size_t nbytes = (size_t)j->n_piece * sizeof *j->piece;
+    ls_piece *copy = ls_alloc(nbytes);
+    if (copy) memcpy(copy, j->piece, nbytes);
+    *slot = copy;
+    j->piece = copy;
+    return copy != NULL;
+}
+
+static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
+{
+    ls_ckpt_job *j = &w->save.job; /* the thread sleeps: phase is IDLE */
+    *j = *job;
+    if (copy_text(&w->own[0], &j->dir) && copy_text(&w->own[1], &j->name) && copy_text(&w->own[2], &j->state_json) &&
+        copy_text(&w->own[3], &j->tokenizer_path) && copy_pieces(&w->own[4], j))
+        return LS_OK;
+    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint's job");
+}
+
+ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
+{
+    LS_TRY(ls_ckpt_wait(w));
+    const int64_t traced = ls_span_begin();
+    pthread_mutex_lock(&w->mutex);
+    while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
+    pthread_mutex_unlock(&w->mutex);
+    ls_status st = copy_job(w, job);
+    if (st == LS_OK && !w->stage.device)
+        st = ckpt_stage_open(&w->stage, job->model->compute); /* if there was no model yet */
+    if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* what is queued later does not delay the thread */
+    if (w->comm) st = ckpt_save_begin(&w->save, st);
+    if (st != LS_OK) {
+        free_job(w);
+        return st;
+    }
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->phase, BUSY);
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "post step", .index = (int32_t)job->step + 1});
+    return LS_OK;
+}
+
+void ls_ckpt_writer_trace(ls_ckpt_writer *w, ls_lane *lane)
+{
+    pthread_mutex_lock(&w->mutex);
+    w->lane = lane;
+    pthread_mutex_unlock(&w->mutex);
+}
+
+ls_status ls_ckpt_wait(ls_ckpt_writer *w)
+{
+    if (atomic_load(&w->phase) == IDLE) return LS_OK;
+    const int64_t traced = ls_span_begin();
+    pthread_mutex_lock(&w->mutex);
+    while (atomic_load(&w->phase) == BUSY) pthread_cond_wait(&w->changed, &w->mutex);
+    ls_status st = w->status;
+    if (st != LS_OK) ls_err_adopt(w->words, w->trail);
+    pthread_mutex_unlock(&w->mutex);
+    if (w->comm) st = ckpt_save_finish(&w->save, st);
+    pthread_mutex_lock(&w->mutex);
+    atomic_store(&w->phase, IDLE);
+    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also when the last agreement failed, behind the rename */
+    if (w->tidy) pthread_cond_broadcast(&w->changed);
+    else free_job(w); /* alone the thread did it */
+    pthread_mutex_unlock(&w->mutex);
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
+    return st;
+}
+
+bool ls_ckpt_busy(const ls_ckpt_writer *w)
+{
+    return atomic_load(&w->phase) == BUSY;
+}

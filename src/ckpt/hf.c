@@ -1,0 +1,276 @@
+/* hf.c - weights of a Hugging Face folder, bound to the tensors of a model before one of them is copied. */
+#include "ckpt/hf.h"
+
+#include "core/mem.h"
+#include "ckpt/checkpoint_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int hf_n_tensor(const ls_model *m)
+{
+    int n = 0;
+    for (int u = 0; u < m->n_unit; u++) n += m->unit[u].n_tensor;
+    return n;
+}
+
+ls_status hf_check_shape(const char *file, const ls_st_tensor *src, const ls_tensor *t)
+{
+    bool same = src->n_dim == t->n_dim;
+    for (int d = 0; same && d < t->n_dim; d++) same = src->dim[d] == t->dim[d];
+    if (same) return LS_OK;
+    ls_st_tensor want = {.n_dim = t->n_dim, .dim = {t->dim[0], t->n_dim > 1 ? t->dim[1] : 0}};
+    char a[96], b[96];
+    return ls_fail(LS_E_CONFIG, "%s: tensor %s is %s, this model's is %s", file, src->name, ls_st_shape(src, a),
+                   ls_st_shape(&want, b));
+}
+
+/* Buffers that old versions of transformers saved: the causal mask and its fill value. */
+static bool is_buffer(const char *name)
+{
+    static const char *const tail[] = {".attn.bias", ".attn.masked_bias"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < 2; i++) {
+        size_t k = strlen(tail[i]);
+        if (n > k && !strcmp(name + n - k, tail[i])) return true;
+    }
+    return false;
+}
+
+static bool is_float(const ls_st_tensor *t)
+{
+    return !t->other_dtype && (t->dt == LS_F32 || t->dt == LS_F16 || t->dt == LS_BF16 || t->dt == LS_F64);
+}
+
+/* Place of a model's tensor in the flat list. */
+static int flat_index(const ls_model *m, int unit, const ls_tensor *t)
+{
+    int k = (int)(t - m->unit[unit].tensor);
+    for (int u = 0; u < unit; u++) k += m->unit[u].n_tensor;
+    return k;
+}
+
+static ls_status bind_one(hf_set *s, const ls_model *m, const char *file, const ls_st_tensor *src,
+                          const ls_st_tensor **tied_head)
+{
+    int unit;
+    if (is_buffer(src->name)) return LS_OK;
+    if (m->cfg.tied && !strcmp(src->name, "lm_head.weight")) {
+        *tied_head = src;
+        return LS_OK;
+    }
+    const ls_tensor *t = ls_model_find(m, src->name, &unit);
+    if (!t)
+        return ls_fail(LS_E_CONFIG, "%s: tensor %s has no place in this model (%d layers, %s head)", file, src->name,
+                       m->cfg.n_layer, m->cfg.tied ? "tied" : "untied");
+    int k = flat_index(m, unit, t);
+    if (s->src[k])
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s is there twice, as %s too", file, src->name, s->src[k]->name);
+    if (!is_float(src))
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s is %s; F32, F16, BF16 and F64 can be read", file, src->name,
+                       src->dt_word);
+    LS_TRY(hf_check_shape(file, src, t));
+    s->src[k] = src;
+    return LS_OK;
+}
+
+static ls_status check_all(const hf_set *s, const ls_model *m, const char *dir, const ls_st_tensor *tied_head)
+{
+    int k = 0;
+    for (int u = 0; u < m->n_unit; u++)
+        for (int i = 0; i < m->unit[u].n_tensor; i++, k++) {
+            if (s->src[k]) continue;
+            const char *name = m->unit[u].tensor[i].name;
+            if (!strcmp(name, "lm_head.weight"))
+                return ls_fail(
+                    LS_E_FORMAT,
+                    "%s holds no tensor %s: its head is tied to wte, this model's is not (--variant hf is tied)", dir,
+                    name);
+            return ls_fail(LS_E_FORMAT, "%s holds no tensor %s", dir, name);
+        }
+    const ls_st_tensor *wte = s->src[0]; /* unit 0 begins with it */
+    if (tied_head && (tied_head->other_dtype != wte->other_dtype || tied_head->dt != wte->dt ||
+                      tied_head->nbytes != wte->nbytes || memcmp(tied_head->data, wte->data, wte->nbytes)))
+        return ls_fail(LS_E_CONFIG,
+                       "%s: lm_head.weight differs from %s, this model's head is tied to it (tie_word_embeddings false "
+                       "keeps both)",
+                       dir, wte->name);
+    return LS_OK;
+}
+
+/* The distinct files of an index, opened; every tensor must lie in the file that the index says. */
+static ls_status open_shards(hf_set *s, const ls_model *m, const char *dir, const char *index,
+                             const ls_st_tensor **tied_head)
+{
+    json_t *root = NULL, *map, *value;
+    const char *name;
+    ls_status st;
+    LS_TRY(ls_json_load(index, &root));
+    map = json_object_get(root, "weight_map");
+    if (!json_is_object(map) || !json_object_size(map)) {
+        st = ls_fail(LS_E_FORMAT, "%s has no weight_map", index);
+        goto done;
+    }
+    s->file = ls_alloc(json_object_size(map) * sizeof *s->file);
+    if (!s->file) {
+        st = ls_nomem(json_object_size(map) * sizeof *s->file, "the table of weight files");
+        goto done;
+    }
+    json_object_foreach(map, name, value)
+    {
+        const char *file = json_string_value(value);
+        if (!file || !ckpt_name_ok(file)) {
+            st = ls_fail(LS_E_FORMAT, "%s: tensor %s lies in \"%s\", which is not a plain file name", index, name,
+                         file ? file : "");
+            goto done;
+        }
+        int f = 0;
+        while (f < s->n_file && strcmp(ls_path_base(s->file[f].path), file)) f++;
+        if (f == s->n_file) {
+            char *path = ls_path_join(dir, file);
+            st = path ? ls_st_open(&s->file[f], path) : ls_nomem(strlen(dir), "a path");
+            ls_free(path);
+            if (st != LS_OK) goto done;
+            s->n_file++;
+        }
+        const ls_st_tensor *src = ls_st_find(&s->file[f], name);
+        if (!src) {
+            st = ls_fail(LS_E_FORMAT, "%s holds no tensor %s, though %s says so", s->file[f].path, name, CKPT_INDEX);
+            goto done;
+        }
+        LS_TRY_GOTO(st, done, bind_one(s, m, s->file[f].path, src, tied_head));
+    }
+    st = LS_OK;
+done:
+    json_decref(root);
+    return st;
+}
+
+static ls_status open_single(hf_set *s, const ls_model *m, const char *path, const ls_st_tensor **tied_head)
+{
+    s->file = ls_alloc(sizeof *s->file);
+    if (!s->file) return ls_nomem(sizeof *s->file, "the table of weight files");
+    LS_TRY(ls_st_open(s->file, path));
+    s->n_file = 1;
+    for (int64_t i = 0; i < s->file->n; i++) LS_TRY(bind_one(s, m, path, &s->file->tensor[i], tied_head));
+    return LS_OK;
+}
+
+static ls_status no_weights(const char *dir)
+{
+    char *bin = ls_path_join(dir, "pytorch_model.bin");
+    bool old = bin && ls_fs_exists(bin);
+    ls_free(bin);
+    if (!ls_fs_is_dir(dir)) return ls_fail(LS_E_IO, "%s: no such folder", dir);
+    return ls_fail(LS_E_IO, "%s holds neither " CKPT_MODEL " nor " CKPT_INDEX "%s", dir,
+                   old ? "; its pytorch_model.bin can be saved again by transformers' save_pretrained" : "");
+}
+
+ls_status hf_open(hf_set *s, const ls_model *m, const char *dir)
+{
+    const ls_st_tensor *tied_head = NULL;
+    char *single = ls_path_join(dir, CKPT_MODEL), *index = ls_path_join(dir, CKPT_INDEX);
+    ls_status st;
+    *s = (hf_set){.n_src = hf_n_tensor(m)};
+    s->src = ls_alloc((size_t)s->n_src * sizeof *s->src);
+    if (!single || !index || !s->src) {
+        st = ls_nomem((size_t)s->n_src * sizeof *s->src, "the tensor table of a folder");
+        goto done;
+    }
+    if (ls_fs_exists(single)) LS_TRY_GOTO(st, done, open_single(s, m, single, &tied_head));
+    else if (ls_fs_exists(index)) LS_TRY_GOTO(st, done, open_shards(s, m, dir, index, &tied_head));
+    else LS_TRY_GOTO(st, done, no_weights(dir));
+    LS_TRY_GOTO(st, done, check_all(s, m, dir, tied_head));
+done:
+    ls_free(single);
+    ls_free(index);
+    if (st != LS_OK) hf_close(s);
+    return st;
+}
+
+/* One piece in the host's memory, from the tensors of its unit. */
+static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, const ls_piece *p)
+{
+    const ls_unit *x = &m->unit[p->unit];
+    const int64_t end = p->first + p->n, e = (int64_t)ls_dtype_nbytes(dt);
+    LS_ASSERT(src || !x->n_tensor);
+    for (int i = 0; i < x->n_tensor; i++) {
+        const ls_tensor *t = &x->tensor[i];
+        const ls_tensor_range r = ls_tensor_within(t, p->first, p->n);
+        const double less = ls_tensor_gain(t) && e == 2 ? 1 : 0; /* compute.h, ls_gains */
+        if (r.from < r.to)
+            (void)ls_st_copy_part(src[i], r.from - t->offset, r.to - r.from, less,
+                                  (char *)p->data + (r.from - p->first) * e, dt);
+    }
+    const int64_t pad = p->first > x->n ? p->first : x->n;
+    if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));
+}
+
+/* The same wherever it lies, part by part. */
+static ls_status fill_anywhere(ckpt_fill *f, const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, ls_piece p)
+{
+    const size_t e = ls_dtype_nbytes(dt);
+    while (p.n) {
+        void *room;
+        size_t k;
+        LS_TRY(ckpt_fill_next(f, p.data, (size_t)p.n * e, &room, &k));
+        const ls_piece part = {p.what, p.unit, p.first, (int64_t)(k / e), room};
+        fill_piece(src, m, dt, &part);
+        p.first += part.n;
+        p.n -= part.n;
+        p.data = (char *)p.data + k;
+    }
+    return LS_OK;
+}
+
+ls_status hf_fill(const ls_st_tensor *const *src, const ls_model *m, ls_flat what, const ls_piece *piece, int n_piece)
+{
+    const ls_compute_ops *ops = m->compute->ops;
+    const int n = ckpt_n_piece(m, piece, n_piece);
+    ckpt_fill f;
+    LS_TRY(ckpt_fill_open(&f, m->compute));
+    ls_status st = LS_OK;
+    for (int i = 0; i < n && st == LS_OK; i++) {
+        const ls_piece p = ckpt_piece(m, piece, i);
+        int skip = 0;
+        for (int u = 0; u < p.unit; u++) skip += m->unit[u].n_tensor;
+        if (p.what != what || !p.n) continue;
+        const bool narrow = p.data == m->unit[p.unit].param && !piece; /* a model's own, without master weights */
+        st = fill_anywhere(&f, src + skip, m, narrow ? ops->dtype : ops->wide, p);
+    }
+    return ckpt_fill_close(&f, st);
+}
+
+void hf_close(hf_set *s)
+{
+    for (int i = 0; i < s->n_file; i++) ls_st_close(&s->file[i]);
+    ls_free(s->file);
+    ls_free(s->src);
+    *s = (hf_set){0};
+}
+
+static ls_status open_compared(hf_set *s, const ls_model *m, const char *dir, ls_comm *team)
+{
+    char *sums = ls_path_join(dir, CKPT_SUMS);
+    if (!sums) return ls_nomem(strlen(dir), "a path");
+    bool ours = ls_fs_exists(sums); /* then damage must not pass for weights */
+    ls_free(sums);
+    if (ours) LS_TRY(ckpt_sums_verify(dir, ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team)));
+    return hf_open(s, m, dir);
+}
+
+ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, int n_piece, ls_comm *comm)
+{
+    hf_set s = {0};
+    ls_comm *team = ckpt_team(comm);
+    ls_status st = ckpt_check_pieces(m, piece, n_piece, false);
+    if (st == LS_OK) st = open_compared(&s, m, dir, team);
+    st = ckpt_agree(team, st, LS_SITE);
+    if (st == LS_OK) {
+        st = hf_fill(s.src, m, LS_FLAT_PARAM, piece, n_piece);
+        if (m->compute->device) st = ckpt_agree(team, st, LS_SITE);
+    }
+    hf_close(&s);
+    return st;
+}

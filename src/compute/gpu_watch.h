@@ -1,0 +1,44 @@
+/* gpu_watch.h - a thread that looks at a GPU a few times a second, and what it saw inside a window of time.
+ *
+ *   ls_gpu_watch_begin(&w, "0000:1b:00.0", 10);
+ *   int k = ls_gpu_window_open(w);   …the steps of an epoch…   ls_gpu_window_close(w, k, &seen);
+ *   ls_gpu_watch_end(&w);
+ *
+ * Means are over time. Energy is the difference of the GPU's own counter between the window's two ends, where it has one, else power
+ * integrated over the samples; both count the whole GPU, with every program on it. NAN: the GPU does not say. */
+#ifndef LS_COMPUTE_GPU_WATCH_H
+#define LS_COMPUTE_GPU_WATCH_H
+
+#include "compute/nvml.h"
+
+typedef struct ls_gpu_watch ls_gpu_watch;
+
+#define LS_GPU_WINDOWS 8 /* open at a time */
+
+typedef struct ls_gpu_window {
+    double seconds;
+    int64_t n_sample;
+    double busy, power, sm_mhz, mem_mhz;  /* means                     */
+    double busy_min, sm_mhz_min;          /* lowest seen               */
+    double power_max, used_max, heat_max; /* W, bytes, degrees         */
+    double energy;                        /* J                         */
+    bool energy_counted;                  /* by the GPU's own counter  */
+    uint64_t slowed;                      /* reasons seen in any sample */
+} ls_gpu_window;
+
+/* hz 0: 10. Says once (ls_warn) which values the GPU refuses. LS_E_UNSUPPORTED without NVML or without that GPU, LS_E_NOMEM. */
+ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz);
+void ls_gpu_watch_end(ls_gpu_watch **w);
+
+const ls_gpu_facts *ls_gpu_watch_facts(const ls_gpu_watch *w);
+void ls_gpu_watch_now(ls_gpu_watch *w, ls_gpu_now *out);  /* a sample between the others             */
+void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out); /* the newest one, without asking the GPU  */
+
+/* A window's number, or -1 when LS_GPU_WINDOWS are open. Any thread. */
+int ls_gpu_window_open(ls_gpu_watch *w);
+void ls_gpu_window_close(ls_gpu_watch *w, int k, ls_gpu_window *out);
+
+/* The members of an object: means, peaks, energy, joules per token (tokens 0: null). NULL window: every value null. */
+void ls_gpu_window_write(const ls_gpu_window *x, int64_t tokens, ls_jsonw *w);
+
+#endif

@@ -1,0 +1,59 @@
+/* dsconfig_impl.h - the rows that describe DeepSpeed's keys, shared by the reader (dsconfig.c) and the tables
+ * (dsconfig_tables.c). Not for other folders. */
+#ifndef LS_CONFIG_DSCONFIG_IMPL_H
+#define LS_CONFIG_DSCONFIG_IMPL_H
+
+#include "config/dsconfig.h"
+
+typedef enum ds_kind {
+    DS_BOOL,
+    DS_INT, /* whole numbers, also written as 5e8            */
+    DS_REAL,
+    DS_TEXT,  /* checked against `words`, "a|b|c", when given  */
+    DS_BLOCK, /* an object with rows of its own                */
+    DS_ANY,   /* known, not looked into                        */
+    DS_CALL,  /* a function of its own                         */
+} ds_kind;
+
+typedef enum ds_effect {
+    DS_USED,
+    DS_INERT,  /* changes nothing here: listed when it asks for something           */
+    DS_REFUSE, /* true, "enabled": true, or a number outside lo..hi is not supported */
+} ds_effect;
+
+typedef struct ds_reader {
+    ls_ds_config *c;
+    const char *what; /* the file, for messages */
+} ds_reader;
+
+typedef struct ds_row {
+    const char *key;
+    ds_kind kind;
+    ds_effect effect;
+    size_t at;    /* offset in ls_ds_config; 0 = not stored               */
+    size_t given; /* offset of a bool that notes the key's presence, or 0 */
+    double lo, hi;
+    const char *words; /* choices of DS_TEXT */
+    const struct ds_row *sub;
+    size_t n_sub;
+    ls_status (*call)(ds_reader *r, const char *place, const json_t *v);
+} ds_row;
+
+typedef struct ds_table {
+    const char *place; /* "" at the top */
+    const ds_row *row;
+    size_t n;
+} ds_table;
+
+/* The top table first; the others are where a misplaced key is looked for. */
+extern const ds_table train_ds_tables[];
+extern const size_t train_ds_n_tables;
+
+/* Reads object v by the rows. `strict`: "auto" means the default. */
+ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict);
+ls_status train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void train_ds_defaults(ls_ds_config *c);
+/* Rules between keys, after everything was read. */
+ls_status train_ds_check(ds_reader *r);
+
+#endif

@@ -1,0 +1,109 @@
+#include "config/layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const strategies[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
+
+static bool one_part(const char *part, ls_layout *l)
+{
+    for (size_t i = 0; i < sizeof strategies / sizeof strategies[0]; i++)
+        if (!strcmp(part, strategies[i])) {
+            if (l->strategy[0]) return false;
+            snprintf(l->strategy, sizeof l->strategy, "%s", part);
+            return true;
+        }
+    const bool pp = !strncmp(part, "pp", 2), tp = !strncmp(part, "tp", 2);
+    if (!pp && !tp) return false;
+    int *n = pp ? &l->pp : &l->tp;
+    const char *dash = strchr(part, '-');
+    char digits[8];
+    const size_t len = dash ? (size_t)(dash - part) - 2 : strlen(part) - 2;
+    int64_t v = 0;
+    if (*n != 1 || len >= sizeof digits || (dash && tp)) return false;
+    snprintf(digits, sizeof digits, "%.*s", (int)len, part + 2);
+    if (len && (!ls_parse_i64(digits, &v) || v < 2 || v > 4096)) return false;
+    *n = (int)v;
+    if (!dash) return true;
+    snprintf(l->schedule, sizeof l->schedule, "%s", dash + 1);
+    return dash[1] && strlen(dash + 1) < sizeof l->schedule;
+}
+
+ls_status ls_layout_parse(const char *word, ls_layout *out)
+{
+    ls_layout l = {.pp = 1, .tp = 1};
+    const char *p = word;
+    bool ok = *word;
+    while (ok && *p) {
+        char part[80];
+        const size_t n = strcspn(p, "+");
+        ok = n && n < sizeof part;
+        if (ok) {
+            memcpy(part, p, n);
+            part[n] = '\0';
+            ok = one_part(part, &l);
+        }
+        p += n + (p[n] == '+' && p[n + 1]);
+        if (*p == '+') ok = false;
+    }
+    if (!ok)
+        return ls_fail(
+            LS_E_ARG,
+            "'%s' is no layout: single, dp, ddp, zero1, zero2, zero3, pp[P][-SCHEDULE], tp[T], or some of them "
+            "joined by + (ddp+pp2-1f1b)",
+            word);
+    *out = l;
+    return LS_OK;
+}
+
+bool ls_layout_fit(ls_layout *l, int workers, char *why, size_t n_why)
+{
+    if (!l->pp && !l->tp) {
+        snprintf(why, n_why, "pp and tp without a number cannot both take all workers");
+        return false;
+    }
+    if (!l->pp) l->pp = workers / l->tp;
+    if (!l->tp) l->tp = workers / l->pp;
+    const int each = l->pp * l->tp;
+    why[0] = '\0';
+    if (!each || workers % each || each > workers)
+        snprintf(why, n_why, "%d workers are no multiple of %d stages x %d", workers, l->pp, l->tp);
+    else if (l->strategy[0] && strcmp(l->strategy, "single") && workers / each == 1)
+        snprintf(why, n_why, "%s needs at least two replicas; %d workers make one", l->strategy, workers);
+    else if (!strcmp(l->strategy, "single") && workers / each > 1)
+        snprintf(why, n_why, "single is one worker, not %d", workers);
+    else if (workers > 1 && !l->strategy[0] && workers / each > 1) snprintf(l->strategy, sizeof l->strategy, "ddp");
+    return !why[0];
+}
+
+int ls_layout_dp(const ls_layout *l, int workers)
+{
+    return workers / (l->pp * l->tp);
+}
+
+ls_status ls_layout_words(const ls_layout *l, int workers, ls_argv *out)
+{
+    LS_TRY(ls_argv_add(out, "-n"));
+    LS_TRY(ls_argv_addf(out, "%d", workers));
+    if (l->strategy[0]) {
+        LS_TRY(ls_argv_add(out, "--strategy"));
+        LS_TRY(ls_argv_add(out, l->strategy));
+    }
+    if (l->pp > 1) {
+        LS_TRY(ls_argv_add(out, "--pp"));
+        LS_TRY(ls_argv_addf(out, "%d", l->pp));
+    }
+    if (l->pp > 1 && l->schedule[0]) {
+        LS_TRY(ls_argv_add(out, "--schedule"));
+        LS_TRY(ls_argv_add(out, l->schedule));
+    }
+    if (l->pp > 1 && !strcmp(l->schedule, "interleaved")) {
+        LS_TRY(ls_argv_add(out, "--interleave"));
+        LS_TRY(ls_argv_add(out, "2"));
+    }
+    if (l->tp > 1) {
+        LS_TRY(ls_argv_add(out, "--tp"));
+        LS_TRY(ls_argv_addf(out, "%d", l->tp));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,74 @@
+/* options.h - the command line of `lockstep train` as one table (core/opt.h): R1's flags (docs/REFERENCES.md), its old ones, ours.
+ *
+ * A row's value is what was typed or its default; `given` says which. Nothing is interpreted here: config/resolve.h puts the
+ * options, the DeepSpeed JSON, the model file and the environment together. Strings are borrowed from argv. */
+#ifndef LS_CONFIG_OPTIONS_H
+#define LS_CONFIG_OPTIONS_H
+
+#include "core/err.h"
+#include "core/opt.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LS_TRAIN_OPTION_MAX 96
+
+/* Elements of a bucket unless asked otherwise: gradients, parameters that are gathered, parameters ahead of use. */
+#define LS_BUCKET          1048576
+#define LS_BUCKET_GPU      6553600 /* the same on GPUs, where each request launches kernels */
+#define LS_GATHER_BUCKET   6553600
+#define LS_PREFETCH_BUCKET 6553600
+
+typedef struct ls_train_options {
+    /* data and run folder */
+    const char *data, *train_data_path, *val_data_path, *checkpoint_path, *run_type, *deepspeed_config;
+    /* model */
+    const char *model, *variant, *init_from;
+    int64_t vocab_size, embedding_size, num_layers, num_heads, max_position_embeddings, seq_length;
+    double dropout;
+    /* batch and length */
+    int64_t train_micro_batch_size_per_gpu, micro_batch_size_per_gpu, grad_accum_steps, global_batch_size;
+    int64_t enforce_global_batch_size, epochs, max_steps, max_train_steps, max_val_steps, eval_every;
+    /* optimizer */
+    double lr, weight_decay, eps, clip, min_lr_ratio;
+    ls_opt_list betas;
+    const char *lr_schedule, *decay;
+    int64_t warmup_steps;
+    /* machine */
+    const char *device, *precision, *strategy, *comm, *nccl_proof, *schedule, *compute, *stages;
+    int64_t n, pp, tp, interleave, threads, seed, bucket, gather_bucket, prefetch_bucket;
+    double comm_timeout;
+    bool recompute, deterministic, no_deterministic, sequence_parallel, tf32, stochastic_rounding;
+    /* checkpoints */
+    int64_t save_every, keep_last;
+    bool resume;
+    /* output */
+    int64_t steps_per_print, timing_warmup_steps, timing_sample_every, profile_spans;
+    bool profile, profile_mode, quiet_nccl_monitor, print_config, json, help;
+    const char *cluster;
+    /* launcher and loader */
+    int64_t local_rank, num_workers;
+    /* old flags: accepted, no effect, a warning each */
+    int64_t old_gradient_accumulation_steps, old_pipeline_stages;
+    double old_learning_rate, old_gradient_clipping;
+    bool old_use_flash_attention;
+
+    unsigned char given[LS_TRAIN_OPTION_MAX]; /* by row of ls_train_opts */
+} ls_train_options;
+
+extern const ls_opt ls_train_opts[];
+extern const size_t ls_train_n_opts;
+
+/* Sets the defaults, then parses the words after `train`. --help sets o->help. LS_E_ARG. */
+ls_status ls_train_options_parse(int argc, char **argv, ls_train_options *o);
+
+/* Whether the option with this name (as in the table) was on the command line. An unknown name asserts. */
+bool ls_train_given(const ls_train_options *o, const char *name);
+
+/* One line for each old or inert flag that was given ("--learning_rate has no effect; ..."), appended with '\n'. */
+void ls_train_options_warnings(const ls_train_options *o, ls_str *out);
+
+/* The text of --help: usage, options by section, environment, examples. */
+void ls_train_options_help(ls_str *out);
+
+#endif

@@ -1,0 +1,161 @@
+/* resolve.h - command line + DeepSpeed JSON + model file + environment + data -> one configuration, each value with its source.
+ *
+ * Precedence: command line, then JSON, then model file, then default. What does not exist (16-bit compute on the CPU ...) is refused
+ * here with LS_E_UNSUPPORTED, one line; what cannot work is LS_E_CONFIG with the arithmetic. After ls_train_config_fit the configuration is const.
+ *
+ *   ls_train_options_parse -> ls_ds_config_load -> ls_train_find_paths -> (open data, learn facts) -> ls_train_resolve
+ *   -> ls_train_config_fit (data sizes -> steps) -> train */
+#ifndef LS_CONFIG_RESOLVE_H
+#define LS_CONFIG_RESOLVE_H
+
+#include "compute/compute.h"
+#include "model/config.h"
+#include "parallel/mesh.h"
+#include "config/device_choice.h"
+#include "config/dsconfig.h"
+#include "config/loss_scale.h"
+#include "config/lr.h"
+#include "config/options.h"
+
+typedef enum ls_source {
+    LS_FROM_DEFAULT,
+    LS_FROM_CLI,
+    LS_FROM_JSON,
+    LS_FROM_MODEL,
+    LS_FROM_ENV,
+    LS_FROM_DATA,
+    LS_FROM_RULE
+} ls_source;
+
+typedef enum ls_setting_kind {
+    LS_SETTING_TEXT,
+    LS_SETTING_INT,
+    LS_SETTING_REAL,
+    LS_SETTING_BOOL,
+    LS_SETTING_NULL
+} ls_setting_kind;
+
+typedef struct ls_setting {
+    const char *name; /* static */
+    ls_setting_kind kind;
+    int64_t i;  /* INT, BOOL */
+    double r;   /* REAL      */
+    char *text; /* TEXT      */
+    ls_source source;
+    char detail[LS_DEVICE_WORDS]; /* "--lr", "optimizer.params.lr", "config.json", "RANK", "B*A*W" ... */
+} ls_setting;
+
+/* What the caller knows about the world and the data; zero means not known. */
+typedef struct ls_train_facts {
+    int world_size;      /* workers of this run; 0 or 1 = one                                                */
+    int data_vocab_size; /* of the tokenizer beside the data, 0 when there is none                           */
+    int data_eos_id;     /* its <|endoftext|>, -1 when there is none; read only when data_vocab_size > 0     */
+    const ls_device_choice *device; /* what was chosen for --device; NULL: as --device stands, and auto is the CPU */
+} ls_train_facts;
+
+#define LS_MAX_STAGE_THREAD 64
+
+typedef struct ls_train_config {
+    ls_model_config model;
+    char *model_from;            /* preset or path                                                    */
+    char *train_path, *val_path; /* val_path NULL: no validation                                      */
+    char *tokenizer_path;        /* NULL when there is none beside the data                           */
+    char *run_dir;               /* --checkpoint_path as given                                        */
+    char *init_from;             /* NULL: fresh weights                                               */
+    char *deepspeed_path;        /* NULL without                                                      */
+    char deepspeed_sha256[65];
+    bool resume;
+
+    int world_size, rank, local_rank;
+    int seq_len, micro_batch, grad_accum; /* S, B, A                                                           */
+    int64_t global_batch;                 /* B*A*W sequences                                                   */
+    int64_t epochs;
+    bool epochs_auto;               /* as many as max_steps takes: fit fills epochs                       */
+    int64_t max_steps;              /* optimizer steps of the whole run, 0 = no limit                    */
+    int64_t max_train_steps;        /* micro steps an epoch, -1 = no limit                               */
+    int64_t max_val_steps;          /* validation batches, -1 = no limit, 0 = none                       */
+    int64_t eval_every, save_every; /* optimizer steps, 0 = at epoch ends only                           */
+    int64_t keep_last;              /* 0 = all                                                           */
+
+    /* filled by ls_train_config_fit */
+    int64_t train_seqs, val_seqs;
+    int64_t steps_per_epoch; /* optimizer steps in a full epoch                                   */
+    int64_t total_steps;     /* optimizer steps of the whole run                                  */
+    int64_t dropped_seqs;    /* of an epoch: the last partial global batch, never seen that epoch */
+
+    char optimizer[16]; /* "Adam", "AdamW"                                                   */
+    double beta1, beta2, eps, weight_decay;
+    bool bias_correction, coupled;
+    bool decay_matrices_only; /* --decay matrices: biases, norms are not decayed; default: every tensor, as DeepSpeed */
+    ls_lr_schedule lr;        /* lr.base is the optimizer's rate                                   */
+    bool warmup_auto;         /* warm-up length is chosen by fit (default schedule)                */
+    double clip;              /* 0 = off                                                           */
+
+    const char *precision;              /* "fp32", "bf16", "fp16"                                            */
+    const char *precision_label;        /* training_config.precision of the metrics file                     */
+    const char *device, *compute;       /* "cpu", "cuda"; "cpu", "cpu-ref", "cuda"                            */
+    int device_index;                   /* of "cuda"; -1: by the local rank, round robin                      */
+    char device_words[LS_DEVICE_WORDS]; /* which, and why it was chosen (ls_device_choice)              */
+    ls_dtype dtype;                     /* of parameters and activations, as precision says                   */
+    bool tf32, stochastic;              /* fp32 products in TF32; master weights are rounded stochastically   */
+    ls_loss_scale_config loss_scale;
+    const char *strategy, *comm;   /* comm: "auto", "local", "mpi", "nccl"                               */
+    ls_mesh mesh;                  /* dp x pp x tp workers                                      */
+    bool sequence_parallel;        /* what lies between split layers is cut by rows             */
+    const char *schedule, *stages; /* of a pipeline; stages NULL: equal in cost                  */
+    int interleave;
+    int stage_thread[LS_MAX_STAGE_THREAD];          /* of each stage, when cores are shared out by cost; [0] 0: alike */
+    int64_t bucket, gather_bucket, prefetch_bucket; /* elements: of gradients, of parameters, gathered ahead     */
+    int threads;            /* 0 = all cores                                                     */
+    int threads_asked;      /* --threads; 0: a worker's part of the cores                        */
+    const char *nccl_proof; /* "off", "log", "full": what is kept of a run over NCCL (nccl_proof.h)              */
+    double comm_timeout;    /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
+    uint64_t seed;
+    bool recompute, deterministic;
+
+    const char *run_type; /* "baseline", "optimized", NULL                                     */
+    bool engine;          /* R1's rule: optimized, or a distributed environment     */
+    int zero_stage;       /* of the JSON; with one worker the same computation                 */
+    bool zero_given, fp16_given, fp16_enabled, wall_clock_given, wall_clock_breakdown;
+    int64_t steps_per_print, timing_warmup_steps, timing_sample_every;
+    bool profile, profile_mode, quiet_nccl_monitor, json, print_config;
+    bool dist_debug;       /* DIST_DEBUG=1: the collectives of an epoch in rank_logs/         */
+    int64_t profile_spans; /* of a worker's main lane, kept by --profile                      */
+    const char *cluster;   /* hardware.cluster, NULL = absent                                   */
+
+    char **note; /* said once at the start: inert keys, ZeRO on one worker ...        */
+    int n_note;
+    ls_setting *setting;
+    int n_setting, cap_setting;
+} ls_train_config;
+
+/* Paths of the data from --data DIR or --train_data_path/--val_data_path, and tokenizer.json beside them; absent ones NULL. The
+ * strings are ls_free'd by the caller. LS_E_ARG when there is no training data named, LS_E_IO when a named file is missing. */
+typedef struct ls_train_paths {
+    char *train, *val, *tokenizer;
+} ls_train_paths;
+/* The vocabulary of a model for data of `ids` ids (0: not known): the data's where the model follows it, else one that is large enough. */
+ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows);
+ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out);
+void ls_train_paths_fini(ls_train_paths *p);
+
+/* "fp32", "bf16", "fp16" of --precision. */
+ls_dtype ls_precision_dtype(const char *precision);
+/* How a run opens its backend, c->compute; local_rank must be set. */
+ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c);
+
+/* Reads RANK, LOCAL_RANK, WORLD_SIZE, PROFILE_MODE from the environment. ds may be NULL. */
+ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, const ls_train_paths *paths,
+                           const ls_train_facts *facts, ls_train_config *out);
+
+/* Data sizes in sequences of S ids -> steps, the schedule's length and its warm-up. LS_E_CONFIG when not one step is possible. */
+ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t val_seqs);
+
+void ls_train_config_fini(ls_train_config *c);
+
+/* --print-config: a table (setting, value, source) or {"setting": {"value": ..., "source": ..., "from": ...}, ...}. */
+void ls_train_config_table(const ls_train_config *c, ls_str *out);
+void ls_train_config_json(const ls_train_config *c, ls_str *out);
+const char *ls_source_word(ls_source s);
+
+#endif

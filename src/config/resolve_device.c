@@ -1,0 +1,201 @@
+/* resolve_device.c - where a run computes, and in how many bits.
+ *
+ *   device      as chosen (device_choice.h): --device, else LS_DEVICE, else a GPU where there is one
+ *   precision   --precision, else the JSON's fp16 or bf16 block, else fp32 with a JSON (as DeepSpeed), else fp32 on the CPU and bf16 on a
+ *               GPU. The CPU computes in fp32 alone.
+ *   loss scale  fp16 only. By the JSON's fp16 block and ZeRO stage, as DeepSpeed chooses (loss_scale.h): stage 0 or no ZeRO block has its
+ *               own rule. --run_type baseline alone: torch's. Without a JSON: DeepSpeed's rule for ZeRO and its defaults. The strategy of
+ *               the command line changes nothing, so that strategies compute the same. */
+#include "config/resolve_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+ls_dtype ls_precision_dtype(const char *precision)
+{
+    return !strcmp(precision, "bf16") ? LS_BF16 : !strcmp(precision, "fp16") ? LS_F16 : LS_F32;
+}
+
+ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
+{
+    return (ls_compute_open_opts){.dtype = c->dtype,
+                                  .device = c->device_index,
+                                  .local_rank = c->local_rank < 0 ? 0 : c->local_rank,
+                                  .tf32 = c->tf32,
+                                  .stochastic = c->stochastic,
+                                  .deterministic = c->deterministic};
+}
+
+static void put_given(ls_train_config *c, const ls_train_options *o, const char *name, bool value)
+{
+    char flag[40];
+    snprintf(flag, sizeof flag, "--%s", name);
+    const bool given = ls_train_given(o, name);
+    train_put_bool(c, name, value, given ? LS_FROM_CLI : LS_FROM_DEFAULT, given ? flag : "");
+}
+
+static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
+                                   ls_train_config *c)
+{
+    const bool cuda = d->cuda;
+    char no_gpu[LS_DEVICE_WORDS];
+    const bool json = ds && !o->precision && (ds->fp16.enabled || ds->bf16.enabled);
+    const bool left_open = !ds || ds->precision_auto;
+    c->precision = o->precision        ? o->precision
+                   : json              ? (ds->fp16.enabled ? "fp16" : "bf16")
+                   : cuda && left_open ? "bf16"
+                                       : "fp32";
+    c->dtype = ls_precision_dtype(c->precision);
+    if (!cuda && json)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s enables %s, and the CPU computes in fp32 here; add --precision fp32 to train in fp32 with "
+                       "this file%s%s",
+                       ds->path ? ds->path : "the DeepSpeed JSON", c->precision,
+                       *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
+    if (!cuda && c->dtype != LS_F32)
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32); %s",
+                       c->precision, ls_device_no_gpu(d, no_gpu));
+    train_put_text(c, "precision", c->precision,
+                   o->precision ? LS_FROM_CLI
+                   : json       ? LS_FROM_JSON
+                                : LS_FROM_DEFAULT,
+                   o->precision         ? "--precision"
+                   : json               ? (ds->fp16.enabled ? "fp16.enabled" : "bf16.enabled")
+                   : cuda && !left_open ? "the JSON enables neither fp16 nor bf16"
+                   : cuda && ds         ? "the JSON has \"auto\""
+                                        : "");
+    if (o->tf32 && (!cuda || c->dtype != LS_F32))
+        return ls_fail(LS_E_CONFIG,
+                       "--tf32 is for fp32 products on a GPU (--device cuda --precision fp32); this run computes "
+                       "in %s on the %s: leave it out",
+                       c->precision, cuda ? "GPU" : "CPU");
+    if (o->stochastic_rounding && c->dtype != LS_BF16)
+        return ls_fail(LS_E_CONFIG,
+                       "--stochastic_rounding rounds master weights to bf16 (--device cuda --precision bf16); this run "
+                       "computes in %s: leave it out",
+                       c->precision);
+    c->tf32 = o->tf32;
+    c->stochastic = o->stochastic_rounding;
+    if (cuda) put_given(c, o, "tf32", c->tf32);
+    if (cuda) put_given(c, o, "stochastic_rounding", c->stochastic);
+    return LS_OK;
+}
+
+static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
+{
+    const ls_ds_fp16 none = {
+        .initial_scale_power = 16, .loss_scale_window = 1000, .hysteresis = 2, .min_loss_scale = 1};
+    const bool json = ds && ds->fp16.given, baseline = c->run_type && !strcmp(c->run_type, "baseline") && !c->engine;
+    const ls_ds_fp16 *j = json ? &ds->fp16 : &none;
+    const ls_source from = json ? LS_FROM_JSON : LS_FROM_DEFAULT;
+    ls_loss_scale_config *s = &c->loss_scale;
+    if (c->dtype == LS_BF16 && ds && ds->bf16.enabled && ds->bf16.check_grad_overflow) {
+        *s = (ls_loss_scale_config){.rule = LS_SCALE_FIXED, .initial = 1, .min = 1}; /* bad gradients skip a step */
+        train_put_bool(c, "check_grad_overflow", true, LS_FROM_JSON, "bf16.check_grad_overflow");
+    }
+    if (c->dtype != LS_F16) return;
+    *s = (ls_loss_scale_config){.rule = ds && !ds->zero.stage ? LS_SCALE_STAGE0 : LS_SCALE_ZERO,
+                                .initial = ldexp(1, (int)j->initial_scale_power),
+                                .min = j->min_loss_scale,
+                                .window = j->loss_scale_window,
+                                .hysteresis = j->hysteresis,
+                                .consecutive = j->consecutive_hysteresis};
+    if (j->loss_scale > 0) s->rule = LS_SCALE_FIXED, s->initial = j->loss_scale;
+    if (baseline) *s = (ls_loss_scale_config){.rule = LS_SCALE_AMP, .initial = 65536, .window = 2000};
+    const bool fixed = s->rule == LS_SCALE_FIXED;
+    train_put_text(c, "loss_scale_rule", ls_scale_rule_word(s->rule), baseline ? LS_FROM_RULE : from,
+                   baseline                     ? "--run_type baseline: torch's GradScaler"
+                   : fixed                      ? "fp16.loss_scale"
+                   : s->rule == LS_SCALE_STAGE0 ? "zero_optimization.stage 0"
+                                                : "");
+    train_put_real(c, "loss_scale", s->initial, baseline ? LS_FROM_RULE : from,
+                   fixed      ? "fp16.loss_scale"
+                   : baseline ? "at the start"
+                   : json     ? "fp16.initial_scale_power, at the start"
+                              : "at the start");
+    if (fixed) return;
+    train_put_int(c, "loss_scale_window", s->window, baseline ? LS_FROM_RULE : from,
+                  json && !baseline ? "fp16.loss_scale_window" : "");
+    if (baseline) return;
+    train_put_real(c, "min_loss_scale", s->min, from, json ? "fp16.min_loss_scale" : "");
+    if (s->rule != LS_SCALE_ZERO) return;
+    train_put_int(c, "hysteresis", s->hysteresis, from, json ? "fp16.hysteresis" : "");
+    train_put_bool(c, "consecutive_hysteresis", s->consecutive, from, json ? "fp16.consecutive_hysteresis" : "");
+}
+
+/* training_config.precision. R1's three words (docs/REFERENCES.md)
+ * for what they describe; 16-bit runs with DeepSpeed's loss scale have its word
+ * on any number of workers, so that they can be compared. */
+static const char *label_of(const ls_train_config *c)
+{
+    if (c->dtype == LS_BF16) return "bf16_mixed";
+    if (c->dtype == LS_F16) return c->loss_scale.rule == LS_SCALE_AMP ? "fp16_torch_amp" : "fp16_deepspeed";
+    return c->tf32 ? "tf32" : "fp32";
+}
+
+static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice *d, ls_train_config *c)
+{
+    c->comm = o->comm;
+    if (!strcmp(o->comm, "nccl") && *d->why)
+        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl moves memory of GPUs, and --device auto found none: %s", d->why);
+    if (!strcmp(o->comm, "nccl") && !d->cuda)
+        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl moves memory of GPUs: add --device cuda, or use local (on one "
+                                         "machine) or mpi");
+    if (strcmp(o->comm, "auto") && c->world_size == 1)
+        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: one worker has nobody to talk to; leave it out%s", o->comm,
+                       strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
+    train_put_text(c, "comm", o->comm, ls_train_given(o, "comm") ? LS_FROM_CLI : LS_FROM_DEFAULT,
+                   ls_train_given(o, "comm") ? "--comm" : "");
+    c->nccl_proof = o->nccl_proof;
+    const bool may = d->cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
+    if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may)
+        return ls_fail(LS_E_CONFIG,
+                       "--nccl_proof %s: this run cannot use NCCL, which needs --device cuda, several workers and "
+                       "--comm nccl or auto; leave it out",
+                       o->nccl_proof);
+    return LS_OK;
+}
+
+static void put_device(const ls_device_choice *d, ls_train_config *c)
+{
+    char detail[LS_DEVICE_WORDS];
+    const bool said = *d->from != '\0';
+    const ls_source source = !said ? LS_FROM_DEFAULT : !strcmp(d->from, "--device") ? LS_FROM_CLI : LS_FROM_ENV;
+    if (d->automatic) snprintf(detail, sizeof detail, "%s%sauto: %.300s", d->from, said ? " " : "", d->words);
+    else snprintf(detail, sizeof detail, "%s", d->from);
+    c->device = d->cuda ? "cuda" : "cpu";
+    c->device_index = d->index;
+    snprintf(c->device_words, sizeof c->device_words, "%s", d->words);
+    train_put_text(c, "device", d->automatic ? c->device : d->asked, source, detail);
+}
+
+ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *chosen,
+                               ls_train_config *c)
+{
+    ls_device_choice d;
+    const bool compute = ls_train_given(o, "compute");
+    if (chosen) d = *chosen;
+    else LS_TRY(ls_device_parse(ls_train_given(o, "device") ? "--device" : "", o->device, &d));
+    const bool cuda = d.cuda;
+    if (cuda && compute)
+        return ls_fail(LS_E_CONFIG, "--compute %s is a backend of the CPU, and --device is %s: leave one of them out",
+                       o->compute, d.asked);
+    put_device(&d, c);
+    c->compute = cuda ? "cuda" : o->compute;
+    train_put_text(c, "compute", c->compute,
+                   compute ? LS_FROM_CLI
+                   : cuda  ? LS_FROM_RULE
+                           : LS_FROM_DEFAULT,
+                   compute ? "--compute"
+                   : cuda  ? "--device"
+                           : "");
+    LS_TRY(resolve_precision(o, ds, &d, c));
+    LS_TRY(resolve_comm(o, &d, c));
+    if (ds && ds->grad_accum_dtype[0] && strcmp(ds->grad_accum_dtype, "fp32"))
+        return ls_fail(LS_E_UNSUPPORTED, "data_types.grad_accum_dtype is %s; gradients are accumulated in fp32 here",
+                       ds->grad_accum_dtype);
+    resolve_loss_scale(ds, c);
+    c->precision_label = label_of(c);
+    return LS_OK;
+}

@@ -1,0 +1,104 @@
+#include "core/argv.h"
+#include "core/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static ls_status take(ls_argv *w, char *word)
+{
+    if (!word) return ls_nomem(64, "a command line");
+    if (w->n + 1 >= w->cap) {
+        const int cap = w->cap ? 2 * w->cap : 16;
+        char **p = ls_realloc(w->word, (size_t)cap * sizeof *p);
+        if (!p) {
+            ls_free(word);
+            return ls_nomem((size_t)cap * sizeof *p, "a command line");
+        }
+        w->word = p;
+        w->cap = cap;
+    }
+    w->word[w->n++] = word;
+    w->word[w->n] = NULL;
+    return LS_OK;
+}
+
+ls_status ls_argv_add(ls_argv *w, const char *word)
+{
+    return take(w, ls_strdup(word));
+}
+
+ls_status ls_argv_addf(ls_argv *w, const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    const int n = vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    LS_ASSERT(n >= 0 && (size_t)n < sizeof text);
+    return ls_argv_add(w, text);
+}
+
+ls_status ls_argv_add_all(ls_argv *w, const ls_argv *more)
+{
+    for (int i = 0; i < more->n; i++) LS_TRY(ls_argv_add(w, more->word[i]));
+    return LS_OK;
+}
+
+ls_status ls_argv_split(ls_argv *w, const char *text)
+{
+    ls_str word = {0};
+    ls_status st = LS_OK;
+    bool inside = false;
+    char quote = 0;
+    for (const char *p = text;; p++) {
+        const bool blank = !*p || *p == ' ' || *p == '\t' || *p == '\n';
+        if (quote && *p && *p != quote) {
+            ls_str_addc(&word, *p);
+        } else if (quote && *p) {
+            quote = 0;
+        } else if (!blank && (*p == '\'' || *p == '"')) {
+            quote = *p;
+            inside = true;
+        } else if (!blank) {
+            ls_str_addc(&word, *p);
+            inside = true;
+        } else if (inside && !quote) {
+            LS_TRY_GOTO(st, done, word.failed ? ls_nomem(64, "a word") : ls_argv_add(w, word.data ? word.data : ""));
+            ls_str_fini(&word);
+            inside = false;
+        }
+        if (!*p) break;
+    }
+    if (quote) st = ls_fail(LS_E_ARG, "%s: a quote %c is not closed", text, quote);
+done:
+    ls_str_fini(&word);
+    return st;
+}
+
+void ls_argv_show(const ls_argv *w, ls_str *out)
+{
+    for (int i = 0; i < w->n; i++) {
+        const char *p = w->word[i];
+        const bool plain =
+            *p && !p[strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-+=/:,@%")];
+        if (i) ls_str_addc(out, ' ');
+        if (plain) {
+            ls_str_add(out, p);
+            continue;
+        }
+        ls_str_addc(out, '\'');
+        for (; *p; p++) {
+            if (*p == '\'') ls_str_add(out, "'\\''");
+            else ls_str_addc(out, *p);
+        }
+        ls_str_addc(out, '\'');
+    }
+}
+
+void ls_argv_fini(ls_argv *w)
+{
+    for (int i = 0; i < w->n; i++) ls_free(w->word[i]);
+    ls_free(w->word);
+    *w = (ls_argv){0};
+}

@@ -1,0 +1,22 @@
+/* argv.h - a list of words: the command line of a run that is to be started. */
+#ifndef LS_CORE_ARGV_H
+#define LS_CORE_ARGV_H
+
+#include "core/err.h"
+#include "core/str.h"
+
+typedef struct ls_argv {
+    char **word; /* NULL behind the last */
+    int n, cap;
+} ls_argv;
+
+ls_status ls_argv_add(ls_argv *w, const char *word);
+ls_status ls_argv_addf(ls_argv *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+ls_status ls_argv_add_all(ls_argv *w, const ls_argv *more);
+/* Splits at blanks; '…' and "…" keep blanks inside a word. LS_E_ARG when a quote is not closed. */
+ls_status ls_argv_split(ls_argv *w, const char *text);
+/* As a shell would take it: words with anything unusual in them are quoted. */
+void ls_argv_show(const ls_argv *w, ls_str *out);
+void ls_argv_fini(ls_argv *w);
+
+#endif

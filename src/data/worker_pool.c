@@ -1,0 +1,155 @@
+/* pipeline.c - a ring of jobs:  ... taken | done, working, waiting | free ...
+ *                                       ^first              ^work  ^last
+ * Jobs enter at `last`, workers pick them at `work`, the caller takes them at `first`; all three only go forward. */
+#include "data/worker_pool.h"
+#include "core/mem.h"
+#include "core/stop.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define AHEAD_BYTES ((size_t)32 << 20) /* text in the ring, beyond the first job */
+
+enum { WAITING, DONE };
+
+typedef struct pool {
+    pthread_mutex_t lock;
+    pthread_cond_t can_work, is_done;
+    data_job *job;
+    size_t n_job;
+    uint64_t first, work, last;
+    bool quit;
+    const data_job_rules *rules;
+} pool;
+
+typedef struct worker {
+    pthread_t thread;
+    pool *p;
+    ls_encoder *encoder;
+} worker;
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+    pool *p = w->p;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        while (!p->quit && p->work == p->last) pthread_cond_wait(&p->can_work, &p->lock);
+        if (p->quit) break;
+        data_job *j = &p->job[p->work++ % p->n_job];
+        pthread_mutex_unlock(&p->lock);
+        data_job_run(j, p->rules, w->encoder);
+        pthread_mutex_lock(&p->lock);
+        j->state = DONE;
+        pthread_cond_signal(&p->is_done);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+static ls_status take_first(pool *p, bool threaded, worker *self, data_take take, void *ctx, const ls_blocks *at)
+{
+    data_job *j = &p->job[p->first % p->n_job];
+    if (threaded) {
+        pthread_mutex_lock(&p->lock);
+        while (j->state != DONE) pthread_cond_wait(&p->is_done, &p->lock);
+        pthread_mutex_unlock(&p->lock);
+    } else {
+        data_job_run(j, p->rules, self->encoder);
+    }
+    p->first++;
+    if (j->st != LS_OK) return ls_fail(j->st, "%s", j->error ? j->error : "no memory for the words of an error");
+    return take(ctx, j, at);
+}
+
+/* Reads ahead as far as the ring and the bytes allow, then takes one; a failure to read waits for the jobs before it. */
+static ls_status drive(pool *p, bool threaded, worker *self, ls_blocks *blocks, data_take take, void *ctx)
+{
+    bool end = false;
+    size_t ahead = 0;
+    ls_status read_st = LS_OK;
+    char *read_error = NULL;
+    while (!end || p->first < p->last) {
+        if (ls_stop_requested()) {
+            ls_free(read_error);
+            return ls_fail(LS_E_STOPPED, "asked to stop; nothing is kept");
+        }
+        while (!end && p->last - p->first < p->n_job && (p->last == p->first || ahead < AHEAD_BYTES)) {
+            data_job *j = &p->job[p->last % p->n_job];
+            if (j->block.cap > 4 * LS_BLOCK_BYTES) { /* left from a very long line */
+                ls_free(j->block.text);
+                j->block.text = NULL;
+                j->block.cap = 0;
+            }
+            read_st = ls_blocks_next(blocks, &j->block, &end);
+            if (read_st != LS_OK) {
+                read_error = ls_strdup(ls_err_words());
+                end = true;
+            }
+            if (end) break;
+            ahead += j->block.n;
+            if (threaded) pthread_mutex_lock(&p->lock);
+            j->state = WAITING;
+            p->last++;
+            if (threaded) {
+                pthread_cond_signal(&p->can_work);
+                pthread_mutex_unlock(&p->lock);
+            }
+        }
+        if (p->first < p->last) {
+            ahead -= p->job[p->first % p->n_job].block.n;
+            ls_status st = take_first(p, threaded, self, take, ctx, blocks);
+            if (st != LS_OK) {
+                ls_free(read_error);
+                return st;
+            }
+        }
+    }
+    if (read_st != LS_OK)
+        read_st = ls_fail(read_st, "%s", read_error ? read_error : "no memory for the words of an error");
+    ls_free(read_error);
+    return read_st;
+}
+
+ls_status data_pipeline_run(ls_blocks *blocks, const data_job_rules *rules, int threads, data_take take, void *ctx)
+{
+    bool threaded = threads > 1;
+    pool p = {.rules = rules, .n_job = threaded ? 2 * (size_t)threads + 2 : 1};
+    int started = 0;
+    ls_status st = LS_OK;
+    pthread_mutex_init(&p.lock, NULL);
+    pthread_cond_init(&p.can_work, NULL);
+    pthread_cond_init(&p.is_done, NULL);
+    p.job = ls_alloc(p.n_job * sizeof *p.job);
+    worker *w = ls_alloc((size_t)threads * sizeof *w);
+    if (!p.job || !w) {
+        st = ls_nomem(p.n_job * sizeof *p.job, "the pipeline");
+        goto done;
+    }
+    for (int i = 0; i < threads; i++) {
+        w[i].p = &p;
+        if (rules->tok) LS_TRY_GOTO(st, done, ls_encoder_create(rules->tok, &w[i].encoder));
+    }
+    for (; threaded && started < threads; started++) {
+        int rc = pthread_create(&w[started].thread, NULL, work, &w[started]);
+        if (rc) {
+            st = ls_fail(LS_E_NOMEM, "cannot start thread %d of %d: %s", started + 1, threads, strerror(rc));
+            goto done;
+        }
+    }
+    LS_TRY_GOTO(st, done, drive(&p, threaded, w, blocks, take, ctx));
+done:
+    pthread_mutex_lock(&p.lock);
+    p.quit = true;
+    pthread_cond_broadcast(&p.can_work);
+    pthread_mutex_unlock(&p.lock);
+    for (int i = 0; i < started; i++) pthread_join(w[i].thread, NULL);
+    for (int i = 0; w && i < threads; i++) ls_encoder_destroy(&w[i].encoder);
+    for (size_t i = 0; p.job && i < p.n_job; i++) data_job_fini(&p.job[i]);
+    ls_free(p.job);
+    ls_free(w);
+    pthread_mutex_destroy(&p.lock);
+    pthread_cond_destroy(&p.can_work);
+    pthread_cond_destroy(&p.is_done);
+    return st;
+}

@@ -1,0 +1,272 @@
+/* planner.c - every layout of so many workers: planned, timed, ranked. */
+#include "plan/planner.h"
+
+#include "comm/start.h"
+#include "core/mem.h"
+#include "model/model.h"
+#include "train/trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ls_train_config ls_planner_config(const ls_planner_query *q, const char *strategy, ls_mesh mesh, const char *schedule,
+                                  int interleave, int micro_batch)
+{
+    const int dp = mesh.n[LS_AXIS_DP];
+    return (ls_train_config){.model = q->model,
+                             .world_size = mesh.world,
+                             .seq_len = q->seq_len,
+                             .micro_batch = micro_batch,
+                             .grad_accum = (int)(q->global_batch / dp / micro_batch),
+                             .global_batch = q->global_batch,
+                             .compute = q->cuda ? "cuda" : "cpu",
+                             .device = q->cuda ? "cuda" : "cpu",
+                             .precision = ls_precision_word(q->cuda ? q->dtype : LS_F32),
+                             .dtype = q->cuda ? q->dtype : LS_F32,
+                             .device_index = -1,
+                             .strategy = strategy,
+                             .mesh = mesh,
+                             .schedule = mesh.n[LS_AXIS_PP] > 1 ? schedule : NULL,
+                             .interleave = interleave,
+                             .bucket = q->bucket ? q->bucket
+                                       : q->cuda ? LS_BUCKET_GPU
+                                                 : LS_BUCKET,
+                             .gather_bucket = LS_GATHER_BUCKET,
+                             .prefetch_bucket = LS_PREFETCH_BUCKET,
+                             .recompute = q->recompute,
+                             .deterministic = !q->no_deterministic || !q->cuda};
+}
+
+void ls_planner_share(const ls_cluster *cl, ls_train_config *c)
+{
+    int share[1024];
+    if (cl->cpu && c->world_size > 1 && c->world_size <= 1024) (void)ls_train_share_cores(c, cl->devices, share);
+}
+
+int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank)
+{
+    const int W = ls_cluster_crowd(cl, c->world_size).on_host;
+    if (c->threads) return c->threads;
+    if (c->stage_thread[0]) return c->stage_thread[ls_mesh_coord(&c->mesh, rank).at[LS_AXIS_PP]];
+    if (!cl->cpu || cl->devices < W) return 1;
+    rank %= W;
+    return cl->devices * (rank + 1) / W - cl->devices * rank / W;
+}
+
+void ls_planned_words(const ls_train_config *c, char buf[96])
+{
+    const int D = c->mesh.n[LS_AXIS_DP], P = c->mesh.n[LS_AXIS_PP], T = c->mesh.n[LS_AXIS_TP];
+    char pipe[64] = "", chunks[16] = "", cut[16] = "";
+    if (T > 1) snprintf(cut, sizeof cut, " tp %d", T);
+    if (c->interleave > 1) snprintf(chunks, sizeof chunks, " x %d", c->interleave);
+    if (P > 1) snprintf(pipe, sizeof pipe, " pp %d (%.24s%s)", P, c->schedule, chunks);
+    snprintf(buf, 96, "%s dp %d%s%s, %d x %d", c->strategy, D, pipe, cut, c->micro_batch, c->grad_accum);
+}
+
+enum { MOST_SIZE = 1024 }; /* of a micro-batch, of accumulation: what is looked at */
+
+typedef struct search {
+    const ls_cluster *cl;
+    const ls_planner_query *q;
+    ls_planner_result *r;
+    int cap;
+} search;
+
+/* A combination that cannot be: its words are kept, once each. */
+static void refuse(search *s, const char *words)
+{
+    enum { MOST = sizeof s->r->bad / sizeof s->r->bad[0], SAME = 40 };
+    int k = 0;
+    s->r->n_bad++;
+    while (k < MOST && s->r->bad[k][0] && strncmp(s->r->bad[k], words, SAME)) k++;
+    if (k < MOST && !s->r->bad[k][0]) snprintf(s->r->bad[k], sizeof s->r->bad[k], "%s", words);
+}
+
+static ls_status worst_worker(const search *s, ls_planned *l)
+{
+    const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
+    for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
+        ls_plan_memory m;
+        LS_TRY(s->q->gpu
+                   ? ls_planner_memory_on(&l->cfg, s->q->gpu, rank, s->q->val_seqs, &m)
+                   : ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, &l->cfg, rank), rank, s->q->val_seqs, &m));
+        if (m.total <= l->worst.total) continue;
+        l->worst = m;
+        l->worst_rank = rank;
+    }
+    return LS_OK;
+}
+
+/* Beside its plan a GPU holds what sums in one order work in (comm/nccl_tree.c), for each group that sums. */
+static int64_t comm_bytes(const ls_train_config *c)
+{
+    static const ls_axis sums[] = {LS_AXIS_DP, LS_AXIS_TP};
+    int64_t nbytes = 0;
+    if (strcmp(c->device, "cuda") || !c->deterministic) return 0;
+    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
+        nbytes += (int64_t)ls_comm_nccl_nbytes(c->mesh.n[sums[i]]);
+    return nbytes;
+}
+
+ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
+{
+    const ls_train_config *c = &l->cfg;
+    const double peak = ls_cluster_peak(cl, c->dtype) * c->world_size, rate = l->time.tokens_per_sec;
+    ls_plan_totals t = {-1, -1, -1};
+    if (peak > 0) t.mfu = rate * ls_flops_per_token(&c->model, c->seq_len) / peak;
+    if (q->tokens > 0) t.seconds = q->tokens / rate;
+    if (q->tokens > 0 && cl->power > 0 && !cl->cpu) t.kwh = cl->power * c->world_size * t.seconds / 3.6e6;
+    return t;
+}
+
+static void judge(const search *s, ls_planned *l)
+{
+    const ls_cluster *cl = s->cl;
+    const int64_t have = s->q->memory ? s->q->memory : cl->memory;
+    const int on_host = ls_cluster_crowd(cl, l->cfg.world_size).on_host;
+    l->comm_bytes = comm_bytes(&l->cfg);
+    const int64_t need = cl->cpu ? l->worst.total * on_host : l->worst.total + l->comm_bytes;
+    char a[32], b[32], c[32], d[32];
+    l->host_bytes = l->worst.total * on_host;
+    l->fits = need <= have;
+    if (l->fits) return;
+    const int64_t *part = l->worst.part;
+    snprintf(l->why, sizeof l->why,
+             "needs %s%s, has %s; worker %d: parameters, gradients, optimizer %s, activations %s",
+             ls_human_bytes(a, (double)need), cl->cpu ? " a host" : "", ls_human_bytes(b, (double)have), l->worst_rank,
+             ls_human_bytes(c, (double)(part[LS_PART_PARAM] + part[LS_PART_GRAD] + part[LS_PART_OPT])),
+             ls_human_bytes(d, (double)part[LS_PART_ACT]));
+}
+
+static ls_status consider(search *s, const ls_train_config *c)
+{
+    ls_planner_result *r = s->r;
+    if (r->n == s->cap) {
+        const int cap = s->cap ? 2 * s->cap : 256;
+        ls_planned *more = ls_realloc(r->layout, (size_t)cap * sizeof *more);
+        if (!more) return ls_nomem((size_t)cap * sizeof *more, "the layouts");
+        r->layout = more;
+        s->cap = cap;
+    }
+    ls_planned *l = &r->layout[r->n];
+    *l = (ls_planned){.cfg = *c};
+    ls_planner_share(s->cl, &l->cfg);
+    ls_status st = worst_worker(s, l);
+    if (st == LS_OK) st = ls_planner_predict(s->cl, &l->cfg, &l->time);
+    if (st == LS_E_CONFIG || st == LS_E_ARG || st == LS_E_UNSUPPORTED) {
+        refuse(s, ls_err_words());
+        ls_err_clear();
+        return LS_OK;
+    }
+    LS_TRY(st);
+    judge(s, l);
+    r->n_fit += l->fits;
+    r->n++;
+    return LS_OK;
+}
+
+/* Micro-batches of every size that divides a replica's share. */
+static ls_status all_sizes(search *s, const char *strategy, ls_mesh mesh, const char *schedule, int interleave)
+{
+    const int64_t mine = s->q->global_batch / mesh.n[LS_AXIS_DP];
+    for (int64_t b = 1; b <= mine && b <= MOST_SIZE; b++) {
+        if (mine % b || mine / b > MOST_SIZE) continue;
+        const ls_train_config c = ls_planner_config(s->q, strategy, mesh, schedule, interleave, (int)b);
+        LS_TRY(consider(s, &c));
+    }
+    return LS_OK;
+}
+
+/* Some micro-batch and accumulation make up this share. */
+static bool can_be_cut(int64_t mine)
+{
+    for (int64_t b = 1; b <= mine && b <= MOST_SIZE; b++)
+        if (mine % b == 0 && mine / b <= MOST_SIZE) return true;
+    return false;
+}
+
+static ls_status all_schedules(search *s, const char *strategy, ls_mesh mesh)
+{
+    static const char *const plain[] = {"naive", "gpipe", "1f1b", "zb"};
+    const int pp = mesh.n[LS_AXIS_PP];
+    if (pp == 1) return all_sizes(s, strategy, mesh, NULL, 1);
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
+        if (s->q->recompute && !strcmp(plain[i], "zb")) continue; /* a backward in two halves would recompute twice */
+        LS_TRY(all_sizes(s, strategy, mesh, plain[i], 1));
+    }
+    for (int v = 2; v <= 4 && v * pp <= s->q->model.n_layer + 2; v++)
+        LS_TRY(all_sizes(s, strategy, mesh, "interleaved", v));
+    return LS_OK;
+}
+
+/* Why this mesh cannot be, or NULL. */
+static const char *impossible(const ls_planner_query *q, const ls_mesh *mesh, char words[240])
+{
+    const int dp = mesh->n[LS_AXIS_DP], pp = mesh->n[LS_AXIS_PP], U = q->model.n_layer + 2;
+    if (ls_shard_check(&q->model, mesh->n[LS_AXIS_TP]) != LS_OK) snprintf(words, 240, "%s", ls_err_words());
+    else if (pp > U) snprintf(words, 240, "pp %d: the model has %d units (embed, %d blocks, head)", pp, U, U - 2);
+    else if (q->global_batch % dp)
+        snprintf(words, 240, "dp %d: a global batch of %lld sequences leaves %lld over", dp, (long long)q->global_batch,
+                 (long long)(q->global_batch % dp));
+    else if (!can_be_cut(q->global_batch / dp))
+        snprintf(
+            words, 240,
+            "dp %d: a replica's %lld sequences are no product of a micro-batch and an accumulation of at most %d each",
+            dp, (long long)(q->global_batch / dp), MOST_SIZE);
+    else if (q->strategy && (dp == 1) != !strcmp(q->strategy, "single"))
+        snprintf(words, 240, "dp %d: strategy %s is for %s", dp, q->strategy,
+                 dp == 1 ? "2 replicas or more; with one there is `single` alone" : "one replica");
+    else return NULL;
+    ls_err_clear();
+    return words;
+}
+
+static ls_status all_strategies(search *s, ls_mesh mesh)
+{
+    static const char *const strategy[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
+    char words[240];
+    const char *why = impossible(s->q, &mesh, words);
+    if (why) {
+        refuse(s, why);
+        return LS_OK;
+    }
+    for (size_t i = 0; i < sizeof strategy / sizeof strategy[0]; i++) {
+        /* with one replica every strategy is `single` */
+        if ((mesh.n[LS_AXIS_DP] == 1) != (i == 0)) continue;
+        if (s->q->strategy && strcmp(s->q->strategy, strategy[i])) continue;
+        LS_TRY(all_schedules(s, strategy[i], mesh));
+    }
+    return LS_OK;
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const ls_planned *x = a, *y = b;
+    if (x->fits != y->fits) return x->fits ? -1 : 1;
+    if (x->fits && x->time.step != y->time.step) return x->time.step < y->time.step ? -1 : 1;
+    return (x->worst.total > y->worst.total) - (x->worst.total < y->worst.total);
+}
+
+ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out)
+{
+    search s = {.cl = cl, .q = q, .r = out};
+    ls_status st = LS_OK;
+    *out = (ls_planner_result){0};
+    for (int tp = 1; tp <= q->workers && (!q->max_tp || tp <= q->max_tp); tp++)
+        for (int pp = 1; pp * tp <= q->workers && st == LS_OK; pp++) {
+            ls_mesh mesh;
+            if (q->workers % (pp * tp)) continue;
+            st = ls_mesh_build(&mesh, q->workers, 0, pp, tp);
+            if (st == LS_OK) st = all_strategies(&s, mesh);
+        }
+    if (st != LS_OK) ls_planner_result_fini(out);
+    else if (out->n) qsort(out->layout, (size_t)out->n, sizeof *out->layout, by_rank);
+    return st;
+}
+
+void ls_planner_result_fini(ls_planner_result *r)
+{
+    ls_free(r->layout);
+    *r = (ls_planner_result){0};
+}

@@ -1,0 +1,358 @@
+#include "plan/planner_check.h"
+
+#include "plan/planner_measure.h"
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SKIP 2 /* steps that warm up */
+
+/* ---- reading ---- */
+
+static const json_t *under(const json_t *root, const char *path)
+{
+    char key[64];
+    for (const char *p = path; root && *p;) {
+        const size_t n = strcspn(p, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, p);
+        root = json_object_get(root, key);
+        p += n + (p[n] == '.');
+    }
+    return root;
+}
+
+static ls_status number(const char *file, const json_t *root, const char *path, int64_t *to)
+{
+    const json_t *v = under(root, path);
+    if (!json_is_number(v)) return ls_fail(LS_E_FORMAT, "%s: %s is missing or no number", file, path);
+    *to = (int64_t)json_number_value(v);
+    return LS_OK;
+}
+
+/* Words are joined by single blanks, whatever is in them: a value goes on until an option follows, so that a path may have blanks. The
+ * one list that there is (--betas) has a number a word. Returns their number. */
+static int cut_words(char *line, char **argv, int most)
+{
+    int n = 0;
+    bool list = false;
+    for (char *p = line; *p && n < most;) {
+        const bool option = *p == '-';
+        if (option) list = !strncmp(p, "--beta", 6);
+        argv[n++] = p;
+        char *end = p + strcspn(p, " ");
+        const bool value = !option || memchr(p, '=', (size_t)(end - p));
+        while (value && !list && *end && end[1] != '-') end += 1 + strcspn(end + 1, " ");
+        p = end + (*end == ' ');
+        *end = '\0';
+    }
+    return n;
+}
+
+/* The words behind `train`; options borrow them. */
+static ls_status read_command(const char *file, const json_t *root, ls_run_record *r)
+{
+    const char *line = json_string_value(under(root, "command_line"));
+    const char *train = line ? strstr(line, " train ") : NULL;
+    if (!train)
+        return ls_fail(LS_E_FORMAT, "%s: command_line is not one of `lockstep train`: this run cannot be planned",
+                       file);
+    r->words = ls_strdup(train + 7);
+    if (!r->words) return ls_nomem(strlen(line), "a command line");
+    return ls_train_options_parse(cut_words(r->words, r->argv, 255), r->argv, &r->options);
+}
+
+static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
+{
+    int64_t world = 0, vocab = 0;
+    char none[] = "-";
+    LS_TRY(number(file, root, "hardware.world_size", &world));
+    LS_TRY(number(file, root, "lockstep.vocab_size", &vocab));
+    LS_TRY(number(file, root, "training_config.dataset_subset_sizes.val", &r->val_seqs));
+    LS_TRY(read_command(file, root, r));
+    ls_ds_config ds = {0};
+    const char *json = r->options.deepspeed_config;
+    if (json) LS_TRY(ls_ds_config_load(json, &ds));
+    const ls_train_paths paths = {.train = none, .val = r->val_seqs ? none : NULL};
+    const ls_train_facts facts = {.world_size = (int)world, .data_eos_id = -1};
+    const char *device =
+        json_string_value(under(root, "lockstep.device")); /* what auto was then, whatever it is here */
+    if (device && !strncmp(device, "cuda", 4) && strncmp(r->options.device, "cuda", 4)) r->options.device = "cuda";
+    if (device && !strcmp(device, "cpu")) r->options.device = "cpu";
+    ls_status st = ls_train_resolve(&r->options, json ? &ds : NULL, &paths, &facts, &r->cfg);
+    ls_ds_config_fini(&ds);
+    LS_TRY(st);
+    r->cfg.model.vocab_size = (int)vocab;
+    return LS_OK;
+}
+
+/* --stages measured: where the run cut, in words that can be read again. */
+static ls_status read_cut(const char *file, const json_t *root, ls_run_record *r)
+{
+    const json_t *stages = under(root, "lockstep.pipeline.per_stage");
+    const size_t P = json_array_size(stages), V = json_array_size(json_object_get(json_array_get(stages, 0), "units"));
+    if (!r->cfg.stages || strcmp(r->cfg.stages, "measured")) return LS_OK;
+    ls_str s = {0};
+    for (size_t g = 0; g < P * V; g++) {
+        const json_t *units = json_object_get(json_array_get(stages, g % P), "units");
+        const char *run = json_string_value(json_array_get(units, g / P));
+        ls_str_addf(&s, "%s%s", g ? "," : "", run ? run : "?");
+    }
+    const bool known = s.data && !s.failed && s.len < sizeof r->cut;
+    snprintf(r->cut, sizeof r->cut, "%s", known ? s.data : "");
+    ls_str_fini(&s);
+    if (!known)
+        return ls_fail(LS_E_FORMAT, "%s: lockstep.pipeline.per_stage does not say which units a stage had", file);
+    r->cfg.stages = r->cut;
+    return LS_OK;
+}
+
+static ls_status read_memory(const char *file, const json_t *root, ls_run_record *r)
+{
+    const json_t *all = under(root, "lockstep.memory.per_rank");
+    const int W = r->cfg.world_size;
+    if ((int)json_array_size(all) != W)
+        return ls_fail(LS_E_FORMAT, "%s: lockstep.memory.per_rank has %zu workers, and there were %d", file,
+                       json_array_size(all), W);
+    r->memory = ls_alloc((size_t)W * sizeof *r->memory);
+    if (!r->memory) return ls_nomem((size_t)W * sizeof *r->memory, "the workers' memory");
+    for (int k = 0; k < W; k++) {
+        const json_t *one = json_array_get(all, (size_t)k);
+        for (int p = 0; p < LS_N_PART; p++) LS_TRY(number(file, one, ls_part_word((ls_part)p), &r->memory[k].part[p]));
+        LS_TRY(number(file, one, "planned", &r->memory[k].total));
+    }
+    return LS_OK;
+}
+
+static int by_first(const void *a, const void *b)
+{
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+enum { N_COLUMN = 6 };
+static const char *const column[N_COLUMN] = {"step_time_sec",    "forward_sec",   "backward_sec",
+                                             "comm_exposed_sec", "optimizer_sec", "other_sec"};
+
+static ls_status read_steps(ls_run_record *r, bool fastest)
+{
+    char path[600], *text = NULL;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", r->dir);
+    LS_TRY(ls_fs_read(path, &text, &n));
+    int rows = 0, cap = 0, lines = 0;
+    double(*x)[N_COLUMN] = NULL;
+    ls_status st = LS_OK;
+    for (char *p = text, *end; st == LS_OK && *p; p = end) {
+        json_t *one = NULL;
+        char where[640];
+        end = p + strcspn(p, "\n");
+        snprintf(where, sizeof where, "%s:%d", path, ++lines);
+        st = ls_json_parse(p, (size_t)(end - p), where, &one);
+        if (st == LS_E_FORMAT) {
+            ls_err_clear(); /* it would speak of line 1, of this one */
+            st = ls_fail(LS_E_FORMAT, "%s: this line is not JSON", where);
+        }
+        if (*end) end++;
+        if (rows == cap) {
+            cap = cap ? 2 * cap : 64;
+            void *more = ls_realloc(x, (size_t)cap * sizeof *x);
+            if (more) x = more;
+            else st = ls_nomem((size_t)cap * sizeof *x, "the steps of a run");
+        }
+        for (int k = 0; k < N_COLUMN && st == LS_OK; k++) {
+            const json_t *v = json_object_get(one, column[k]);
+            x[rows][k] = json_is_null(v) ? NAN : json_number_value(v); /* null: not known of this step */
+            if (k && json_is_null(v)) continue;
+            if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s: %s is missing or no number", where, column[k]);
+            else if (k == 0 && !(x[rows][k] > 0))
+                st = ls_fail(LS_E_FORMAT, "%s: %s is %g: a step takes time", where, column[k], x[rows][k]);
+        }
+        rows++;
+        json_decref(one);
+    }
+    ls_free(text);
+    const int skip = rows > 3 * SKIP ? SKIP : 0, m = rows - skip;
+    if (st == LS_OK && m < 1) st = ls_fail(LS_E_FORMAT, "%s holds not one step", path);
+    if (st == LS_OK) {
+        double mean[N_COLUMN] = {0};
+        qsort(x + skip, (size_t)m, sizeof *x, by_first);
+        const int count = ls_measure_rows(x[skip], N_COLUMN, m, fastest);
+        for (int i = 0; i < count; i++)
+            for (int k = 0; k < N_COLUMN; k++) mean[k] += x[skip + i][k] / count;
+        ls_prediction *s = &r->seen;
+        s->step = mean[0];
+        s->forward = mean[1];
+        s->backward = mean[2];
+        s->exposed = mean[3];
+        s->optimizer = mean[4];
+        s->other = s->step - s->forward - s->backward - s->exposed - s->optimizer;
+        s->tokens_per_sec = (double)(r->cfg.global_batch * r->cfg.seq_len) / s->step;
+        r->n_step = m;
+    }
+    ls_free(x);
+    return st;
+}
+
+ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r)
+{
+    char path[600];
+    json_t *root = NULL;
+    *r = (ls_run_record){0};
+    snprintf(r->dir, sizeof r->dir, "%s", dir);
+    snprintf(path, sizeof path, "%s/training_metrics.json", r->dir);
+    LS_TRY(ls_json_load(path, &root));
+    ls_status st = resolve(path, root, r);
+    if (st == LS_OK) st = read_cut(path, root, r);
+    if (st == LS_OK) st = read_memory(path, root, r);
+    if (st == LS_OK) st = read_steps(r, fastest);
+    const json_t *bubble = under(root, "lockstep.pipeline.bubble_measured");
+    r->pipeline = json_is_number(bubble);
+    r->seen.bubble = json_number_value(bubble);
+    json_decref(root);
+    if (st != LS_OK) ls_run_record_fini(r);
+    return st;
+}
+
+void ls_run_record_fini(ls_run_record *r)
+{
+    ls_train_config_fini(&r->cfg);
+    ls_free(r->words);
+    ls_free(r->memory);
+    *r = (ls_run_record){0};
+}
+
+/* ---- side by side ---- */
+
+typedef struct line {
+    const char *what;
+    double predicted, measured;
+} line;
+
+static void times_text(const line *l, int n, ls_str *out)
+{
+    for (int i = 0; i < n; i++) {
+        ls_str_addf(out, "  %-22s %14.6g ", l[i].what, l[i].predicted);
+        if (isnan(l[i].measured)) ls_str_addf(out, "%14s", "not known");
+        else ls_str_addf(out, "%14.6g", l[i].measured);
+        if (l[i].measured > 0) ls_str_addf(out, "  %+7.1f %%", 100 * (l[i].predicted / l[i].measured - 1));
+        ls_str_addc(out, '\n');
+    }
+}
+
+static int memory_text(const ls_run_record *r, const ls_plan_memory *plan, ls_str *out)
+{
+    int unlike = 0;
+    ls_str_add(out, "memory, bytes               planned      allocated\n");
+    for (int k = 0; k < r->cfg.world_size; k++)
+        for (int p = 0; p <= LS_N_PART; p++) {
+            const int64_t a = p < LS_N_PART ? plan[k].part[p] : plan[k].total,
+                          b = p < LS_N_PART ? r->memory[k].part[p] : r->memory[k].total;
+            const char *word = p < LS_N_PART ? ls_part_word((ls_part)p) : "total";
+            unlike += a != b;
+            if (!a && !b) continue;
+            if (k && a == b && p < LS_N_PART) continue; /* every worker's total, rank 0's parts, and what differs */
+            ls_str_addf(out, "  rank %-3d %-13s %14lld %14lld  %s\n", k, word, (long long)a, (long long)b,
+                        a == b ? "equal" : "NOT EQUAL");
+        }
+    return unlike;
+}
+
+static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_memory *plan, const line *l, int n,
+                    ls_str *out)
+{
+    ls_jsonw w;
+    bool equal = true;
+    for (int k = 0; k < r->cfg.world_size; k++) equal = equal && !memcmp(&plan[k], &r->memory[k], sizeof *plan);
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "run", r->dir);
+    ls_jsonw_put_str(&w, "cluster", cl->name);
+    ls_jsonw_put_str(&w, "device", r->cfg.device);
+    ls_jsonw_put_str(&w, "precision", r->cfg.precision);
+    ls_jsonw_put_str(&w, "strategy", r->cfg.strategy);
+    ls_jsonw_put_int(&w, "workers", r->cfg.world_size);
+    ls_jsonw_put_int(&w, "pp", r->cfg.mesh.n[LS_AXIS_PP]);
+    ls_jsonw_put_int(&w, "tp", r->cfg.mesh.n[LS_AXIS_TP]);
+    ls_jsonw_put_str(&w, "schedule", r->cfg.schedule);
+    ls_jsonw_put_int(&w, "micro_batch", r->cfg.micro_batch);
+    ls_jsonw_put_int(&w, "grad_accum", r->cfg.grad_accum);
+    ls_jsonw_put_bool(&w, "memory_equal", equal);
+    ls_jsonw_put_open(&w, "memory_planned", '[');
+    for (int k = 0; k < r->cfg.world_size; k++) ls_jsonw_int(&w, plan[k].total);
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "memory_allocated", '[');
+    for (int k = 0; k < r->cfg.world_size; k++) ls_jsonw_int(&w, r->memory[k].total);
+    ls_jsonw_close(&w);
+    for (int side = 0; side < 2; side++) {
+        ls_jsonw_put_open(&w, side ? "measured" : "predicted", '{');
+        for (int i = 0; i < n; i++) {
+            const double v = side ? l[i].measured : l[i].predicted;
+            ls_jsonw_key(&w, l[i].what);
+            if (isnan(v)) ls_jsonw_null(&w);
+            else ls_jsonw_real(&w, v);
+        }
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_str_addc(out, '\n');
+}
+
+/* The GPU of this machine knows what cuDNN works in; where there is none the plan is made without it. */
+static bool open_gpu(const ls_train_config *c, ls_compute *out)
+{
+    ls_compute_open_opts o = ls_train_compute_opts(c);
+    if (strcmp(c->device, "cuda")) return false;
+    o.device = -1;
+    o.local_rank = 0;
+    if (ls_compute_open(out, "cuda", &o, 1) == LS_OK) return true;
+    ls_err_clear();
+    return false;
+}
+
+ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool json, ls_str *out, double *worst)
+{
+    ls_train_config c = r->cfg; /* borrows what the record owns */
+    ls_prediction t;
+    char words[96];
+    ls_planner_share(cl, &c);
+    LS_TRY(ls_planner_predict(cl, &c, &t));
+    ls_plan_memory *plan = ls_alloc((size_t)c.world_size * sizeof *plan);
+    if (!plan) return ls_nomem((size_t)c.world_size * sizeof *plan, "the plans");
+    ls_status st = LS_OK;
+    ls_compute gpu;
+    const bool here = open_gpu(&c, &gpu);
+    for (int k = 0; k < c.world_size && st == LS_OK; k++)
+        st = here ? ls_planner_memory_on(&c, &gpu, k, r->val_seqs, &plan[k])
+                  : ls_planner_memory(&c, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
+    if (here) ls_compute_close(&gpu);
+    const line l[] = {{"tokens/s", t.tokens_per_sec, r->seen.tokens_per_sec},
+                      {"step", t.step, r->seen.step},
+                      {"forward", t.forward, r->seen.forward},
+                      {"backward", t.backward, r->seen.backward},
+                      {"exposed communication", t.exposed, r->seen.exposed},
+                      {"optimizer", t.optimizer, r->seen.optimizer},
+                      {"other", t.other, r->seen.other},
+                      {"bubble", t.bubble, r->seen.bubble}};
+    const int n = (int)(sizeof l / sizeof l[0]) - !r->pipeline;
+    ls_planned_words(&c, words);
+    if (st == LS_OK && json) as_json(cl, r, plan, l, n, out);
+    if (st == LS_OK && !json) {
+        char crowd[128];
+        ls_crowd_words(cl, c.world_size, crowd);
+        ls_str_addf(out, "%s: %s, %d steps; cluster %s\n%s%s\n", r->dir, words, r->n_step, cl->name, crowd,
+                    crowd[0] ? "\n" : "");
+        const int unlike = memory_text(r, plan, out);
+        if (unlike)
+            ls_str_addf(out, "  %d numbers differ: was it another build, or another number of cores?\n", unlike);
+        ls_str_add(out, "\ntimes of rank 0, s         predicted       measured  difference\n");
+        times_text(l, n, out);
+    }
+    if (st == LS_OK) *worst = fabs(t.tokens_per_sec / r->seen.tokens_per_sec - 1);
+    ls_free(plan);
+    return st;
+}

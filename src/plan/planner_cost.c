@@ -1,0 +1,279 @@
+/* planner_cost.c - the seconds of a layout: units on this cluster, pipelines, the whole prediction.
+ *
+ * A pipeline is simulated with the cost of each part (parallel/simulate.h); what a stage does beside forward and backward (its buckets'
+ * waits, its update) is added once, of the stage that takes longest. */
+#include "plan/planner_impl.h"
+
+#include "core/mem.h"
+#include "parallel/pipe_exec.h"
+#include "parallel/simulate.h"
+
+#include <math.h>
+
+/* ---- collectives ---- */
+
+double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int span, double bytes)
+{
+    const int on_host = w->crowd.on_host;
+    const bool between = w->c->mesh.world > on_host && (span > on_host || on_host % span);
+    return ls_cluster_collective(w->cl, kind, n, bytes, between) * (between ? 1 : w->crowd.slower);
+}
+
+/* ---- units ---- */
+
+/* Bytes of an activation that travels. */
+static double width_of(const planner_worker *w)
+{
+    return w->c->dtype == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(w->c->dtype);
+}
+
+/* Sums between T shards that a unit's pass waits for (parallel/tensor.h): 4L + 2 of (R,C) a micro-batch, by rows a scatter and a gather each
+ * and 2L gathers more. */
+static double seam(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
+{
+    const ls_train_config *c = w->c;
+    const double rows = (double)c->micro_batch * c->seq_len, bytes = rows * c->model.n_embd * width_of(w);
+    const double gather = planner_collective_sec(w, LS_COLL_ALL_GATHER, T, T, bytes),
+                 scatter = planner_collective_sec(w, LS_COLL_REDUCE_SCATTER, T, T, bytes),
+                 one = by_rows ? scatter + gather : planner_collective_sec(w, LS_COLL_ALL_REDUCE, T, T, bytes),
+                 again = by_rows ? 2 * gather : 0;
+    switch (k) {
+    case LS_TIME_EMBED_FWD: return one;
+    case LS_TIME_BLOCK_FWD: return 2 * one;
+    case LS_TIME_BLOCK_BWD:
+    case LS_TIME_BLOCK_IN: return 2 * one + again;
+    case LS_TIME_HEAD_FWD: return one + planner_collective_sec(w, LS_COLL_ALL_GATHER, T, T, 24.0 * rows * T);
+    default: return 0;
+    }
+}
+
+/* Where no shard was measured: norms, residuals and dropout that every shard does for all rows, in passes like a sum's. */
+static double uncut(const planner_worker *w, ls_unit_time k)
+{
+    const double n = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd;
+    const double passes = k == LS_TIME_BLOCK_FWD                            ? 16
+                          : k == LS_TIME_BLOCK_BWD || k == LS_TIME_BLOCK_IN ? 24
+                          : k == LS_TIME_HEAD_BWD                           ? 8
+                                                                            : 0;
+    return passes * n * w->pass.add;
+}
+
+/* A unit of a worker, or its shard without the sums: a part that every shard does, by rows each its rows, and a part that they share. Of
+ * two shards' measured time follows which is which; where a shard is slower than the whole, all of it is done by each. */
+static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
+{
+    const ls_train_config *c = w->c;
+    const int T = c->mesh.n[LS_AXIS_TP];
+    const double whole = ls_cluster_unit(w->cl, workers, c->dtype, &c->model, c->micro_batch, c->seq_len, k);
+    if (T == 1) return whole;
+    const double with = ls_cluster_shard(w->cl, workers, 2, c->dtype, &c->model, c->micro_batch, c->seq_len, k),
+                 two = fmax(0, with - seam(w, 2, false, k));
+    const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmin(two, fmax(0, 2 * two - whole)),
+                 shared = with < 0 ? whole - each : 2 * (two - each);
+    return each / (c->sequence_parallel ? T : 1) + fmax(0, shared) / T;
+}
+
+/* A worker has `threads` cores: between what was measured with more and with fewer, speed grows with them in a straight line. */
+static double unit_sec(const planner_worker *w, ls_unit_time k)
+{
+    const ls_cluster *cl = w->cl;
+    const int timed = w->crowd.timed;
+    const double sec = unit_on(w, timed, k), even = (double)cl->devices / timed, by = w->threads > even ? 2 : 0.5;
+    if (!w->threads || w->threads == even) return sec * w->crowd.slower;
+    double near = even, other = even * by; /* cores of those measured on both sides */
+    while ((by > 1 ? other < w->threads : other > w->threads) && other > 1 && other < cl->devices)
+        near = other, other *= by;
+    const double speed = 1 / unit_on(w, (int)(cl->devices / near), k),
+                 far = 1 / unit_on(w, (int)(cl->devices / other), k);
+    if (cl->n_units && far == speed) return sec * even / w->threads; /* one number of cores was measured alone */
+    const double at = speed + (far - speed) * (w->threads - near) / (other - near);
+    return at > 0.1 * speed ? 1 / at : sec * even / w->threads;
+}
+
+/* Threads that were asked for, where there are cores for them all. */
+static int threads_asked(const planner_worker *w)
+{
+    const int n = w->c->threads;
+    return w->cl->cpu && (int64_t)n * w->crowd.on_host <= w->cl->devices ? n : 0;
+}
+
+static void unit_times(planner_worker *w)
+{
+    const ls_train_config *c = w->c;
+    const int T = c->mesh.n[LS_AXIS_TP];
+    const bool rows = c->sequence_parallel;
+    w->fwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_FWD);
+    w->bwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_BWD);
+    w->fwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_FWD);
+    w->bwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_BWD) + (c->recompute ? w->fwd[LS_UNIT_BLOCK] : 0);
+    w->fwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_FWD);
+    w->bwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_BWD);
+    if (T == 1) return;
+    w->seam_fwd[LS_UNIT_EMBED] = seam(w, T, rows, LS_TIME_EMBED_FWD);
+    w->seam_fwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_FWD);
+    w->seam_bwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_BWD) + (c->recompute ? w->seam_fwd[LS_UNIT_BLOCK] : 0);
+    w->seam_fwd[LS_UNIT_HEAD] = seam(w, T, rows, LS_TIME_HEAD_FWD);
+}
+
+/* ---- pipelines ---- */
+
+/* What the executor does: head's forward belongs to the backward of its part (parallel/pipe_exec.h). Sums between shards belong to
+ * passes. */
+static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool split)
+{
+    const ls_model *m = w->parts.model;
+    ls_part_cost k = {.act = 1};
+    double n = 0;
+    for (int u = first; u < last; u++) {
+        const ls_unit_kind kind = m->unit[u].kind;
+        n += (double)m->unit[u].n_grad;
+        if (kind == LS_UNIT_HEAD) {
+            k.bwd_in += (w->fwd[kind] + w->bwd[kind]) * w->alike + w->seam_fwd[kind];
+            continue;
+        }
+        k.fwd += w->fwd[kind] * w->alike + w->seam_fwd[kind];
+        k.bwd_in += w->seam_bwd[kind];
+        if (kind == LS_UNIT_BLOCK && split) {
+            k.bwd_in += unit_sec(w, LS_TIME_BLOCK_IN) * w->alike;
+            k.bwd_w += unit_sec(w, LS_TIME_BLOCK_W) * w->alike;
+        } else k.bwd_w += w->bwd[kind] * w->alike;
+    }
+    const double M = w->c->grad_accum; /* M - 1 sums in all */
+    k.bwd_w += n / (w->by_parts ? w->D : 1) * w->pass.add * (M - 1) / M;
+    return k;
+}
+
+/* A step's seconds that are neither forward nor backward; sums between shards belong to the parts, too. */
+static double rest_of(const planner_worker *w)
+{
+    const ls_model *m = w->parts.model;
+    double seams = 0;
+    for (int u = 0; u < m->n_unit; u++)
+        if (ls_strategy_here(w->parts.strategy, u))
+            seams += w->seam_fwd[m->unit[u].kind] + w->seam_bwd[m->unit[u].kind];
+    return w->p.step - w->p.forward - w->p.backward - seams * w->c->grad_accum;
+}
+
+static bool splits(const ls_schedule *s)
+{
+    for (int i = 0; i < s->rank[0].n_action; i++)
+        if (s->rank[0].action[i].kind == LS_PIPE_BWD_W) return true;
+    return false;
+}
+
+/* Stage k of the first replica: the costs of its parts, and what it takes beside them. */
+static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *rest, ls_prediction *p)
+{
+    w->threads = w->c->stage_thread[0] ? w->c->stage_thread[k] : threads_asked(w);
+    unit_times(w);
+    ls_status st = planner_open(w, ls_mesh_rank(&w->c->mesh, (ls_coord){.at = {[LS_AXIS_PP] = k}}));
+    const int P = w->c->mesh.n[LS_AXIS_PP];
+    if (st == LS_OK) st = planner_walk(w);
+    if (st == LS_OK) {
+        for (int g = k; g < P * w->stages.n_chunk; g += P)
+            part[g] = part_cost(w, w->stages.first[g], w->stages.first[g + 1], splits(w->parts.schedule));
+        *rest = rest_of(w);
+        *p = w->p;
+    }
+    planner_close(w);
+    return st;
+}
+
+/* Stages compute faster while others wait: measured with every second worker waiting, and not known for more than those. */
+static ls_status simulate(const planner_worker *w, const ls_schedule *s, ls_part_cost *part, double transfer,
+                          ls_sim *out)
+{
+    const ls_pipe_costs costs = {.part = part, .transfer = transfer};
+    LS_TRY(ls_simulate(out, s, &costs, 0));
+    if (w->pass.beside >= 1) return LS_OK;
+    double waiting;
+    ls_status st = ls_sim_waiting(out, s, &waiting);
+    ls_sim_fini(out);
+    LS_TRY(st);
+    const double faster = 1 - fmin(1, 2 * waiting) * (1 - w->pass.beside);
+    for (int g = 0; g < s->n_stage * s->n_chunk; g++) {
+        part[g].fwd *= faster;
+        part[g].bwd_in *= faster;
+        part[g].bwd_w *= faster;
+    }
+    return ls_simulate(out, s, &costs, 0);
+}
+
+static ls_status pipeline(planner_worker *w, ls_prediction *out)
+{
+    const int P = w->c->mesh.n[LS_AXIS_PP];
+    const double bytes = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd * width_of(w);
+    ls_part_cost *part = NULL;
+    ls_schedule *s = NULL;
+    ls_sim sim;
+    double most = 0;
+    ls_status st = ls_run_stages(w->c, NULL, &w->stages, &s);
+    w->schedule = s;
+    if (st == LS_OK) part = ls_alloc((size_t)(P * s->n_chunk) * sizeof *part);
+    if (st == LS_OK && !part) st = ls_nomem((size_t)(P * s->n_chunk) * sizeof *part, "the prediction of a pipeline");
+    for (int k = 0; k < P && st == LS_OK; k++) {
+        double rest = 0;
+        ls_prediction p;
+        st = stage(w, k, part, &rest, &p);
+        if (st == LS_OK && k == 0) *out = p;
+        most = fmax(most, rest);
+    }
+    if (st == LS_OK)
+        st =
+            simulate(w, s, part, planner_collective_sec(w, LS_COLL_SEND, 2, P * w->c->mesh.n[LS_AXIS_TP], bytes), &sim);
+    if (st == LS_OK) {
+        out->step = sim.makespan + most;
+        out->bubble = sim.bubble;
+        out->forward = out->backward = 0;
+        for (int g = 0; g < P * s->n_chunk; g += P) {
+            out->forward += part[g].fwd * s->n_micro;
+            out->backward += (part[g].bwd_in + part[g].bwd_w) * s->n_micro;
+        }
+        out->exposed = fmax(0, out->step - out->forward - out->backward - out->optimizer - out->other);
+        ls_sim_fini(&sim);
+    }
+    ls_free(part);
+    ls_schedule_destroy(&s);
+    return st;
+}
+
+/* Passes over memory, by workers that share a core one after the other. */
+static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd, ls_dtype dt)
+{
+    ls_cluster_passes p = ls_cluster_pass(cl, crowd.timed, dt);
+    p.adamw *= crowd.slower;
+    p.sumsq *= crowd.slower;
+    p.add *= crowd.slower;
+    p.step *= crowd.slower;
+    return p;
+}
+
+ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
+{
+    if (c->tf32)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "fp32 with --tf32: clusters have no times of TF32 products; plan fp32 or bf16");
+    LS_TRY(ls_cluster_check_precision(cl, c->dtype));
+    LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
+    planner_worker *w = ls_alloc(sizeof *w);
+    if (!w) return ls_nomem(sizeof *w, "a prediction");
+    w->cl = cl;
+    w->c = c;
+    w->D = c->mesh.n[LS_AXIS_DP];
+    w->crowd = ls_cluster_crowd(cl, c->mesh.world);
+    w->pass = passes(cl, w->crowd, c->dtype);
+    w->threads = threads_asked(w);
+    ls_status st;
+    if (c->mesh.n[LS_AXIS_PP] > 1) {
+        st = pipeline(w, out);
+    } else {
+        unit_times(w);
+        st = planner_open(w, 0);
+        if (st == LS_OK) st = planner_walk(w);
+        *out = w->p;
+        planner_close(w);
+    }
+    if (st == LS_OK) out->tokens_per_sec = (double)(c->global_batch * c->seq_len) / out->step;
+    ls_free(w);
+    return st;
+}

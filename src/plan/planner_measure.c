@@ -1,0 +1,406 @@
+/* planner_measure.c - workers are started, time their units, and leave what they found. */
+#include "plan/planner_measure_impl.h"
+
+#include "comm/launch.h"
+#include "comm/start.h"
+#include "core/clock.h"
+#include "core/cores.h"
+#include "core/mem.h"
+#include "core/stat.h"
+#include "core/stop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* What rank 0 leaves for the parent, in memory that both see. */
+typedef struct found {
+    ls_cluster_units units[2 * LS_MEASURE_MICRO]; /* whole layers, shards of them */
+    int n_units;
+    ls_cluster_passes passes;
+    ls_cluster_curve curve[LS_N_COLL];
+    int n_curve;
+    ls_device_info gpu; /* name and numbers of a GPU, ... */
+    char compute[LS_COMPUTE_WORDS], said[240];
+    ls_cluster_rates rates; /* ... and what it reaches with one worker */
+    char words[400];        /* of a worker that failed */
+} found;
+
+typedef struct task {
+    const ls_measure_opts *o;
+    double seconds; /* of this number of workers */
+    found *f;
+} task;
+
+/* ---- statistics ---- */
+
+int ls_measure_rows(const double *x, int n_column, int n, bool fastest)
+{
+    int k = n / 2 + 1;
+    if (fastest) return (n + 9) / 10;
+    while (k < n && x[k * n_column] <= 2 * x[n / 2 * n_column]) k++;
+    return k;
+}
+
+double planner_mean(double *x, int n, bool fastest)
+{
+    double sum = 0;
+    qsort(x, (size_t)n, sizeof *x, ls_by_value);
+    const int k = ls_measure_rows(x, 1, n, fastest);
+    for (int i = 0; i < k; i++) sum += x[i];
+    return sum / k;
+}
+
+ls_status planner_enough(ls_comm *c, bool mine, bool *enough)
+{
+    int most = 0;
+    LS_TRY(ls_agree(c, ls_stop_requested() ? 2 : mine, LS_SITE, &most));
+    *enough = most > 0;
+    return most == 2 ? ls_fail(LS_E_STOPPED, "plan --measure was asked to stop; nothing is written") : LS_OK;
+}
+
+ls_status planner_over_workers(ls_comm *c, double *x, int n)
+{
+    double all[64 * PLANNER_TIMED];
+    const int W = ls_comm_size(c),
+              per = 4096 / 8 / W < PLANNER_TIMED ? 1 : n; /* a gather of at most 4096 bytes at once */
+    LS_ASSERT(n <= PLANNER_TIMED && W <= 64);
+    for (int at = 0; at < n; at += per) {
+        const int k = n - at < per ? n - at : per;
+        LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)W * k, LS_F64}, (ls_view){x + at, k, LS_F64}, LS_SITE, NULL));
+        for (int i = 0; i < k; i++) {
+            double sum = 0;
+            for (int r = 0; r < W; r++) sum += all[r * k + i];
+            x[at + i] = sum / W;
+        }
+    }
+    return LS_OK;
+}
+
+/* ---- overlap ---- */
+
+/* Share of the collectives' time that is gained by computing meanwhile; below 0 where they disturb each other. */
+static ls_status time_overlap(planner_bench *b, planner_buffers *buf, int64_t nbytes, double seconds, double *overlap)
+{
+    enum { TRIES = 9 };
+    double alone[TRIES], comm[TRIES], both[TRIES], sec[PLANNER_TIMED], begin = ls_now();
+    int n = 0, many = 1;
+    bool enough = false;
+    if (nbytes > 16 << 20) nbytes = 16 << 20;
+    for (; n < TRIES && !enough; n++) {
+        ls_ticket t = 0;
+        LS_TRY(ls_barrier(b->comm, LS_SITE));
+        double t0 = ls_now();
+        LS_TRY(planner_fwd_and_bwd(b, sec));
+        alone[n] = ls_now() - t0;
+        LS_TRY(ls_barrier(b->comm, LS_SITE));
+        t0 = ls_now();
+        for (int k = 0; k < many; k++) LS_TRY(planner_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
+        LS_TRY(ls_wait(b->comm, t));
+        LS_TRY(ls_compute_sync(&b->compute));
+        comm[n] = ls_now() - t0;
+        if (n == 0) { /* half as much to send as to compute; the same number everywhere */
+            const double want = 0.5 * alone[0] / comm[0];
+            LS_TRY(ls_agree(b->comm, want < 1 ? 1 : want > 24 ? 24 : (int)want, LS_SITE, &many));
+            comm[0] *= many;
+        }
+        LS_TRY(ls_barrier(b->comm, LS_SITE));
+        t0 = ls_now();
+        for (int k = 0; k < many; k++) LS_TRY(planner_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
+        LS_TRY(planner_fwd_and_bwd(b, sec));
+        LS_TRY(ls_wait(b->comm, t));
+        LS_TRY(ls_compute_sync(&b->compute));
+        both[n] = ls_now() - t0;
+        const double spent = ls_now() - begin;
+        LS_TRY(planner_enough(b->comm, spent > seconds && (n >= 2 || spent > 2 * seconds), &enough));
+    }
+    double x[3] = {planner_mean(alone, n, b->fastest), planner_mean(comm, n, b->fastest),
+                   planner_mean(both, n, b->fastest)};
+    LS_TRY(planner_over_workers(b->comm, x, 3));
+    const double gained = (x[0] + x[1] - x[2]) / (x[1] < x[0] ? x[1] : x[0]);
+    *overlap = gained < -2 ? -2 : gained > 1 ? 1 : gained;
+    return LS_OK;
+}
+
+/* ---- a worker ---- */
+
+static void keep_units(const task *t, int W, int threads, int micro, int shards, const double *sec, found *f)
+{
+    const ls_measure_opts *o = t->o;
+    ls_cluster_units *u = &f->units[f->n_units++];
+    *u = (ls_cluster_units){.workers = W,
+                            .threads = threads,
+                            .tp = shards,
+                            .n_embd = o->model.n_embd,
+                            .n_head = o->model.n_head,
+                            .vocab = o->model.vocab_size,
+                            .dropout = o->model.attn_pdrop > 0,
+                            .dtype = o->dtype,
+                            .B = micro,
+                            .T = o->seq_len};
+    memcpy(u->sec, sec, sizeof u->sec);
+}
+
+/* Units of the i-th micro-batch, and what else its model can tell. last: a larger one would take too long, and is scaled by its work. */
+static ls_status units(const task *t, ls_comm *comm, const ls_compute *compute, int i, double budget,
+                       planner_buffers *buf, found *f, bool *last)
+{
+    const ls_measure_opts *o = t->o;
+    const int W = ls_comm_size(comm), T = PLANNER_SHARDS, micro = o->micro[i], threads = compute->n_thread;
+    const bool cut = W % T == 0 && ls_shard_check(&o->model, T) == LS_OK;
+    planner_bench b, shard = {0};
+    planner_times x = {0};
+    ls_err_clear();
+    ls_status st = planner_bench_open(&b, o, micro, 1, comm, compute);
+    if (st == LS_OK && cut) st = planner_bench_open(&shard, o, micro, T, comm, compute);
+    if (st == LS_OK) st = planner_time_units(&b, cut ? &shard : NULL, budget, &x);
+    *last = i + 1 == o->n_micro || x.repetition * o->micro[i + 1] / micro > budget;
+    if (st == LS_OK && W > 1 && *last) st = time_overlap(&b, buf, o->bucket * 4, 0.15 * t->seconds, &f->passes.overlap);
+    planner_bench_close(&shard);
+    planner_bench_close(&b);
+    LS_TRY(st);
+    keep_units(t, W, threads, micro, 1, x.sec, f);
+    if (cut) keep_units(t, W, threads, micro, T, x.shard, f);
+    f->passes.adamw = x.sec[T_ADAMW];
+    f->passes.alone = x.sec[T_ALONE];
+    f->passes.sumsq = x.sec[T_SUMSQ];
+    f->passes.add = x.sec[T_ADD];
+    f->passes.step = x.step;
+    f->passes.apart = x.apart;
+    f->passes.beside = x.beside;
+    return LS_OK;
+}
+
+/* Buffers of collectives: of the host, or of a GPU. */
+static ls_status take_buffers(ls_comm *comm, const ls_compute *compute, planner_buffers *buf)
+{
+    const size_t part = PLANNER_BUFFER / (size_t)ls_comm_size(comm);
+    const ls_device *d = compute->device;
+    buf->compute = compute;
+    if (d) { /* zeroed */
+        void *whole, *piece;
+        LS_TRY(d->alloc(d->ctx, PLANNER_BUFFER, &whole));
+        buf->whole = whole;
+        LS_TRY(d->alloc(d->ctx, part, &piece));
+        buf->part = piece;
+        return LS_OK;
+    }
+    buf->whole = ls_comm_alloc(comm, PLANNER_BUFFER);
+    buf->part = ls_comm_alloc(comm, part);
+    if (!buf->whole || !buf->part) return ls_nomem(PLANNER_BUFFER, "the buffers of collectives");
+    for (int64_t i = 0; i < PLANNER_BUFFER / 4; i++) ((float *)(void *)buf->whole)[i] = 1e-6F;
+    memset(buf->part, 0, part);
+    return LS_OK;
+}
+
+static void give_buffers(const ls_compute *compute, planner_buffers *buf)
+{
+    const ls_device *d = compute->device;
+    if (!d) return; /* the communicator's */
+    (void)d->sync(d->ctx);
+    if (buf->whole) d->release(d->ctx, buf->whole);
+    if (buf->part) d->release(d->ctx, buf->part);
+}
+
+static ls_status measure(const task *t, ls_comm *comm, ls_compute *compute, planner_buffers *buf, found *f)
+{
+    static const ls_coll kind[] = {LS_COLL_ALL_REDUCE, LS_COLL_REDUCE_SCATTER, LS_COLL_ALL_GATHER,
+                                   LS_COLL_BROADCAST,  LS_COLL_REDUCE,         LS_COLL_SEND};
+    enum { N = sizeof kind / sizeof kind[0] };
+    const ls_measure_opts *o = t->o;
+    const int W = ls_comm_size(comm);
+    const double budget = t->seconds * (W > 1 || o->cuda ? 0.7 : 1) / o->n_micro;
+    if (W > 1) LS_TRY(take_buffers(comm, compute, buf));
+    f->passes = (ls_cluster_passes){.workers = W, .dtype = o->dtype, .overlap = 1, .apart = 1, .beside = 1};
+    bool last = false;
+    for (int i = 0; !last; i++) LS_TRY(units(t, comm, compute, i, budget, buf, f, &last));
+    for (int k = 0; k < N && W > 1; k++)
+        LS_TRY(planner_curve(comm, kind[k], buf, 0.15 * t->seconds / N, o->fastest, &f->curve[f->n_curve++]));
+    if (W == 1 && o->cuda) LS_TRY(planner_time_rates(compute, 0.2 * t->seconds, &f->rates));
+    return LS_OK;
+}
+
+/* A GPU is opened here, in the worker, and takes the place of the host's memory in its communicator, as in a run. */
+static ls_status join_device(const ls_measure_opts *o, ls_comm *comm, ls_compute *compute, ls_comm **with, found *f)
+{
+    const ls_device *d = compute->device;
+    ls_comm *boot = NULL;
+    ls_str said = {0};
+    LS_TRY(d->info(d->ctx, &f->gpu));
+    ls_compute_describe(compute, f->compute);
+    LS_TRY(ls_comm_split(comm, 0, ls_comm_rank(comm), &boot));
+    ls_status st = ls_comm_for_device(boot, d, "auto", !o->no_deterministic, with, &said);
+    if (st != LS_OK) ls_comm_destroy(&boot);
+    if (st == LS_OK && ls_comm_size(comm) > 1)
+        snprintf(f->said, sizeof f->said, "%s%s%.150s", ls_comm_name(*with), said.data && *said.data ? ": " : "",
+                 said.data ? said.data : "");
+    ls_str_fini(&said);
+    return st;
+}
+
+static ls_status body(void *ctx, ls_comm *comm, int n_core)
+{
+    const task *t = ctx;
+    const ls_measure_opts *o = t->o;
+    const ls_compute_open_opts opts = {.dtype = o->dtype,
+                                       .device = o->device,
+                                       .local_rank = ls_comm_where(comm).local_rank,
+                                       .deterministic = !o->no_deterministic};
+    ls_compute compute;
+    ls_comm *with = NULL;
+    planner_buffers buf = {0};
+    found *f = ls_alloc(sizeof *f);
+    if (!f) return ls_nomem(sizeof *f, "the measurements");
+    ls_status st = ls_compute_open(&compute, o->cuda ? "cuda" : "cpu", &opts, n_core);
+    if (st == LS_OK) {
+        if (o->cuda) st = join_device(o, comm, &compute, &with, f);
+        if (st == LS_OK) st = measure(t, with ? with : comm, &compute, &buf, f);
+        give_buffers(&compute, &buf);
+        if (st == LS_OK && ls_comm_rank(comm) == 0) *t->f = *f;
+        ls_comm_destroy(&with);
+        ls_compute_close(&compute);
+    }
+    ls_free(f);
+    return st;
+}
+
+static void report(void *ctx, int rank, ls_status st)
+{
+    found *f = ((task *)ctx)->f;
+    if (st == LS_OK || st == LS_E_COMM || st == LS_E_STOPPED) return;
+    snprintf(f->words, sizeof f->words, "worker %d: %.360s", rank, ls_err_words());
+}
+
+/* ---- all of them ---- */
+
+static int64_t memory_bytes(void)
+{
+    int64_t kib = -1;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "MemAvailable:", 13)) kib = strtoll(line + 13, NULL, 10);
+    if (f) fclose(f);
+    return kib > 0 ? kib * 1024 : (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+}
+
+static ls_status keep(ls_cluster *out, const found *f)
+{
+    for (int i = 0; i < f->n_units; i++) LS_TRY(ls_cluster_add_units(out, &f->units[i]));
+    for (int i = 0; i < f->n_curve; i++) LS_TRY(ls_cluster_add_curve(out, &f->curve[i]));
+    return ls_cluster_add_passes(out, &f->passes);
+}
+
+static void describe_cpu(ls_cluster *c, const ls_measure_opts *o, int cores)
+{
+    char when[24], words[LS_COMPUTE_WORDS] = "";
+    ls_compute compute;
+    ls_utc_stamp(when);
+    if (ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, cores) == LS_OK)
+        ls_compute_describe(&compute, words);
+    snprintf(c->source, sizeof c->source, "measured %s: %d cores, %.200s; units of %s with %d ids", when, cores, words,
+             o->model.name, o->seq_len);
+}
+
+/* What launching takes: of the shortest pass (embed's forward of the smallest micro-batch) what reading and writing do not explain. */
+static double overhead_of(const ls_cluster *c, const found *f)
+{
+    const ls_cluster_units *u = &f->units[0];
+    if (!f->n_units || c->bandwidth <= 0) return 0;
+    const double bytes = 2.0 * (double)(u->B * u->T) * u->n_embd * (double)ls_dtype_nbytes(u->dtype);
+    return fmax(0, u->sec[LS_TIME_EMBED_FWD] - bytes / c->bandwidth);
+}
+
+/* What a GPU is, from its first worker. Peak and power are the data sheet's, where there is a preset of its name; workers that are more than
+ * GPUs share them, and their memory. */
+static void describe_gpu(ls_cluster *c, const ls_measure_opts *o, const found *f, int most)
+{
+    char when[24], shared[64] = "", like[112] = "";
+    ls_cluster sheet;
+    const int n = f->gpu.count > 0 ? f->gpu.count : 1, each = (most + n - 1) / n;
+    ls_utc_stamp(when);
+    c->devices = most > n ? most : n;
+    c->memory = f->gpu.total / each;
+    c->rates[ls_precision_index(o->dtype)] = f->rates;
+    c->bandwidth = (c->update_bytes + (o->dtype == LS_F32 ? 0.0 : (double)ls_dtype_nbytes(o->dtype))) / f->passes.adamw;
+    c->ramp = f->rates.matmul > 0 ? 0.25 * 65536 * f->gpu.multiprocessors / f->rates.matmul : 0; /* planner_presets.c */
+    c->unit_overhead = overhead_of(c, f);
+    c->step_overhead = f->passes.step;
+    c->overlap = 1;
+    if (each > 1) snprintf(shared, sizeof shared, ", up to %d workers share a GPU", each);
+    if (ls_cluster_preset_of(f->gpu.name, &sheet)) {
+        for (int k = 0; k < LS_N_PRECISION; k++) c->rates[k].peak = sheet.rates[k].peak;
+        c->power = sheet.power;
+        snprintf(like, sizeof like, "; peaks and power: data sheet (%s)", sheet.name);
+    }
+    snprintf(c->source, sizeof c->source, "measured %s: %d x %.60s%s, %s%s, %.200s; units of %s with %d ids%s", when, n,
+             f->gpu.name, shared, ls_precision_word(o->dtype), o->no_deterministic ? ", not deterministic" : "",
+             f->compute, o->model.name, o->seq_len, like);
+}
+
+/* W workers measure; what they found is in f. */
+static ls_status one_number(const ls_measure_opts *o, int W, double seconds, found *f)
+{
+    char text[96];
+    snprintf(text, sizeof text, "measuring %d worker%s …", W, W == 1 ? "" : "s");
+    if (o->say) o->say(o->ctx, text);
+    task t = {.o = o, .seconds = seconds, .f = f};
+    *f = (found){0};
+    ls_status st = ls_launch_local(&(ls_launch){.n = W, .pin = true, .body = body, .report = report, .ctx = &t});
+    if (st != LS_OK && f->words[0]) st = ls_fail(st, "plan --measure, %s", f->words);
+    if (st == LS_OK && f->said[0] && o->say) o->say(o->ctx, f->said);
+    return st;
+}
+
+/* The numbers of workers, where they were not given: up to the cores or, once one worker has counted them, the GPUs. */
+static void choose_workers(ls_measure_opts *o, int places)
+{
+    for (int w = o->n_workers ? 2 * o->workers[o->n_workers - 1] : 1; w <= places && o->n_workers < 8; w *= 2)
+        o->workers[o->n_workers++] = w;
+}
+
+static ls_status measure_all(ls_measure_opts *o, bool choose, int cores, found *f, ls_cluster *out)
+{
+    int most = 1;
+    found one = {0}; /* whose numbers say what a GPU is: of one worker, if there is such a measurement */
+    if (choose) choose_workers(o, o->cuda ? 1 : cores);
+    const double share = o->seconds / (o->n_workers ? o->n_workers : 1);
+    for (int i = 0; i < o->n_workers; i++) {
+        if (o->workers[i] > most) most = o->workers[i];
+        LS_TRY(one_number(o, o->workers[i], share, f));
+        LS_TRY(keep(out, f));
+        if (i == 0 && o->cuda && choose) choose_workers(o, f->gpu.count);
+        if (i == 0 || o->workers[i] == 1) one = *f;
+    }
+    if (o->cuda) describe_gpu(out, o, &one, most);
+    return LS_OK;
+}
+
+ls_status ls_planner_measure(const ls_measure_opts *given, ls_cluster *out)
+{
+    ls_measure_opts o = *given;
+    const int cores = ls_cores_usable();
+    if (!o.cuda && o.dtype != LS_F32)
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: cores compute in fp32; use --precision fp32 or --device cuda",
+                       ls_precision_word(o.dtype));
+    if (!o.n_micro) {
+        o.micro[o.n_micro++] = 1;
+        o.micro[o.n_micro++] = 4;
+    }
+    if (o.seconds <= 0) o.seconds = 20;
+    if (o.bucket <= 0) o.bucket = 1 << 20;
+    *out = (ls_cluster){
+        .cpu = !o.cuda, .hosts = 1, .devices = cores, .memory = memory_bytes(), .wire_bytes = 4, .update_bytes = 28};
+    snprintf(out->name, sizeof out->name, "this machine");
+    (void)gethostname(out->name, sizeof out->name - 1);
+    if (!o.cuda) describe_cpu(out, &o, cores);
+    found *f = mmap(NULL, sizeof *f, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (f == MAP_FAILED) return ls_nomem(sizeof *f, "the measurements");
+    const ls_status st = measure_all(&o, !given->n_workers, cores, f, out);
+    munmap(f, sizeof *f);
+    if (st != LS_OK) ls_cluster_fini(out);
+    return st;
+}

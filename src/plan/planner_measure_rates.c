@@ -1,0 +1,155 @@
+/* planner_measure_rates.c - FLOP/s of a GPU: of large products forward and backward, of attention forward and backward.
+ *
+ * Shapes grow until a repetition takes long enough for the clock, or are as large as they may be: a GPU is then full. Numbers are random, as one
+ * that multiplies zeros draws less power and runs faster, and repetitions follow each other, so that the clock is that of a GPU at work. */
+#include "plan/planner_measure_impl.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/rng.h"
+
+#include <string.h>
+
+#define BLOCK  (1 << 16) /* random numbers, again and again */
+#define ENOUGH 2e-3      /* seconds of a repetition         */
+
+/* Products: (16 n, n) x (n, n); attention: B sequences of T, H heads of 64. */
+typedef struct rate_shape {
+    int64_t R, n, B, T, H;
+} rate_shape;
+
+typedef struct rates_job {
+    ls_compute c; /* the worker's, with scratch of its own */
+    void *x, *y, *w, *b, *dw, *db, *qkv, *dqkv, *lse, *wide;
+    rate_shape s;
+} rates_job;
+
+static ls_status take(rates_job *j, void **p, int64_t n, ls_dtype dt)
+{
+    return j->c.device->alloc(j->c.device->ctx, (size_t)n * ls_dtype_nbytes(dt), p);
+}
+
+static ls_status take_random(rates_job *j, void **p, int64_t n)
+{
+    LS_TRY(take(j, p, n, j->c.ops->dtype));
+    for (int64_t at = 0; at < n; at += BLOCK)
+        LS_TRY(j->c.ops->narrow(&j->c, ls_at(&j->c, *p, at), j->wide, n - at < BLOCK ? n - at : BLOCK, &(ls_gains){0}));
+    return LS_OK;
+}
+
+static void give(rates_job *j)
+{
+    void *all[] = {j->x, j->y, j->w, j->b, j->dw, j->db, j->qkv, j->dqkv, j->lse, j->wide, j->c.scratch};
+    const ls_device *d = j->c.device;
+    (void)d->sync(d->ctx);
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i]) d->release(d->ctx, all[i]);
+}
+
+static ls_status make_random(rates_job *j)
+{
+    float *host = ls_alloc(BLOCK * sizeof *host);
+    if (!host) return ls_nomem(BLOCK * sizeof *host, "random numbers");
+    for (int64_t i = 0; i < BLOCK; i++) host[i] = (float)ls_rng_normal(1, (uint64_t)i);
+    ls_status st = take(j, &j->wide, BLOCK, LS_F32);
+    if (st == LS_OK) st = ls_compute_write(&j->c, j->wide, host, BLOCK * sizeof *host);
+    ls_free(host);
+    return st;
+}
+
+static ls_status take_all(rates_job *j, bool attention)
+{
+    const rate_shape *s = &j->s;
+    const int64_t C = 64 * s->H, rows = s->B * s->T;
+    ls_compute_shapes shapes = {.B = 1, .T = s->R, .C = s->n, .ffn = s->n, .backward = true};
+    LS_TRY(make_random(j));
+    if (attention) {
+        shapes = (ls_compute_shapes){.B = s->B, .T = s->T, .C = C, .H = s->H, .backward = true};
+        LS_TRY(take_random(j, &j->qkv, rows * 3 * C));
+        LS_TRY(take(j, &j->dqkv, rows * 3 * C, j->c.ops->dtype));
+        LS_TRY(take(j, &j->y, rows * C, j->c.ops->dtype));
+        LS_TRY(take_random(j, &j->x, rows * C)); /* d y */
+        LS_TRY(take(j, &j->lse, rows * s->H, LS_F32));
+    } else {
+        LS_TRY(take_random(j, &j->x, s->R * s->n));
+        LS_TRY(take_random(j, &j->w, s->n * s->n));
+        LS_TRY(take_random(j, &j->b, s->n));
+        LS_TRY(take(j, &j->y, s->R * s->n, j->c.ops->dtype));
+        LS_TRY(take(j, &j->dw, s->n * s->n, LS_F32));
+        LS_TRY(take(j, &j->db, s->n, LS_F32));
+    }
+    j->c.scratch_nbytes = ls_compute_scratch(&j->c, &shapes);
+    return j->c.device->alloc(j->c.device->ctx, j->c.scratch_nbytes, &j->c.scratch);
+}
+
+static ls_status issue(rates_job *j, bool attention)
+{
+    const rate_shape *s = &j->s;
+    ls_compute *c = &j->c;
+    if (attention) {
+        LS_TRY(c->ops->attention_fwd(c, j->y, j->lse, j->qkv, s->B, s->T, s->H, 64, (ls_drop){0}));
+        return c->ops->attention_bwd(c, j->dqkv, j->x, j->y, j->lse, j->qkv, s->B, s->T, s->H, 64, (ls_drop){0});
+    }
+    LS_TRY(c->ops->linear_fwd(c, j->y, j->x, j->w, j->b, s->R, s->n, s->n));
+    LS_TRY(c->ops->linear_bwd(c, NULL, j->dw, NULL, j->y, j->x, j->w, s->R, s->n, s->n, false));
+    return c->ops->linear_bwd(c, j->y, NULL, NULL, j->x, j->x, j->w, s->R, s->n, s->n, false);
+}
+
+/* Operations of one issue: causal attention has half of T x T, and its backward makes the scores again. */
+static double work(const rates_job *j, bool attention)
+{
+    const rate_shape *s = &j->s;
+    if (attention) return 3.5 * 2 * 64.0 * (double)s->H * (double)(s->B * s->T) * (double)s->T;
+    return 3 * 2.0 * (double)s->R * (double)s->n * (double)s->n;
+}
+
+/* Seconds of an issue: of the device's clock, the mean over about so long. */
+static ls_status time_it(rates_job *j, bool attention, double seconds, double *sec)
+{
+    const ls_device *d = j->c.device;
+    double sum = 0;
+    int n = 0;
+    LS_TRY(issue(j, attention)); /* the libraries choose */
+    LS_TRY(ls_compute_sync(&j->c));
+    for (double begin = ls_now(); n < 1 || (ls_now() - begin < seconds && n < PLANNER_REPS); n++) {
+        ls_mark from, to;
+        double a, b;
+        LS_TRY(d->mark(d->ctx, &from));
+        LS_TRY(issue(j, attention));
+        LS_TRY(d->mark(d->ctx, &to));
+        LS_TRY(ls_compute_sync(&j->c));
+        LS_TRY(d->seconds(d->ctx, from, &a));
+        LS_TRY(d->seconds(d->ctx, to, &b));
+        sum += b - a;
+    }
+    *sec = sum / n;
+    return LS_OK;
+}
+
+static ls_status rate_of(const ls_compute *compute, bool attention, double seconds, double *rate)
+{
+    static const rate_shape grows[] = {{256, 64, 1, 32, 1},
+                                       {1024, 256, 1, 128, 4},
+                                       {4096, 1024, 2, 512, 12},
+                                       {16384, 2048, 8, 1024, 12},
+                                       {16384, 4096, 16, 1024, 12}};
+    enum { N = sizeof grows / sizeof grows[0] };
+    double sec = 0;
+    for (int i = 0; i < N && sec < ENOUGH; i++) {
+        rates_job j = {.c = *compute, .s = grows[i]};
+        j.c.scratch = NULL;
+        ls_status st = take_all(&j, attention);
+        if (st == LS_OK) st = time_it(&j, attention, 0, &sec);
+        if (st == LS_OK && (sec >= ENOUGH || i + 1 == N)) st = time_it(&j, attention, seconds, &sec);
+        if (st == LS_OK) *rate = work(&j, attention) / sec;
+        give(&j);
+        LS_TRY(st);
+    }
+    return LS_OK;
+}
+
+ls_status planner_time_rates(ls_compute *compute, double seconds, ls_cluster_rates *out)
+{
+    LS_TRY(rate_of(compute, false, seconds / 2, &out->matmul));
+    return rate_of(compute, true, seconds / 2, &out->attention);
+}

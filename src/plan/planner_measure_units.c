@@ -1,0 +1,327 @@
+/* planner_measure_units.c - the units of a few blocks between embed and head, and passes over their parameters, again and again.
+ *
+ *   a repetition    all workers: units, passes, a backward in two halves    workers meet, then each goes its way
+ *                   rank 0: AdamW                                           the others wait (dp)
+ *                   every second worker: units                              the others wait (stages of a pipeline)
+ *                   all workers: units of a shard of each layer             two neighbours have a layer (tp) */
+#include "plan/planner_measure_impl.h"
+
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/stat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the clock ---- */
+
+/* Points of a pass: on cores the time now; on a GPU marks in its queue, read when it has passed them. */
+typedef struct stamps {
+    int n;
+    ls_mark mark[8];
+    double at[8];
+} stamps;
+
+static ls_status stamp(planner_bench *b, stamps *s)
+{
+    const ls_device *d = b->compute.device;
+    LS_ASSERT(s->n < (int)(sizeof s->at / sizeof s->at[0]));
+    if (d) return d->mark(d->ctx, &s->mark[s->n++]);
+    s->at[s->n++] = ls_now();
+    return LS_OK;
+}
+
+static ls_status read_stamps(planner_bench *b, stamps *s)
+{
+    const ls_device *d = b->compute.device;
+    if (!d) return LS_OK;
+    LS_TRY(ls_compute_sync(&b->compute));
+    for (int i = 0; i < s->n; i++) LS_TRY(d->seconds(d->ctx, s->mark[i], &s->at[i]));
+    return LS_OK;
+}
+
+/* ---- units ---- */
+
+typedef ls_status (*walk)(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
+
+/* Units first … last - 1, then a point. One worker's passes are recorded whole, as the trainer's are. */
+static ls_status pass(planner_bench *b, walk over, ls_acts *a, int first, int last, stamps *s)
+{
+    ls_compute *c = &b->compute;
+    const bool whole = c->ops->region_begin && ls_comm_size(b->comm) == 1;
+    bool queued = false;
+    if (whole)
+        LS_TRY(c->ops->region_begin(c, b->serial << 16 | (uint64_t)(a == b->split) << 8 | (uint64_t)s->n, &queued));
+    if (!queued) {
+        const ls_status st = over(b->parts.model, a, &b->mb, &b->hooks, first, last),
+                        end = whole ? c->ops->region_end(c) : LS_OK;
+        LS_TRY(st);
+        LS_TRY(end);
+    }
+    return stamp(b, s);
+}
+
+static ls_status queue_fwd_and_bwd(planner_bench *b, stamps *s)
+{
+    ls_acts *a = b->parts.acts;
+    const int head = b->parts.model->n_unit - 1;
+    LS_TRY(stamp(b, s));
+    LS_TRY(pass(b, ls_walk_fwd, a, 0, 1, s));
+    LS_TRY(pass(b, ls_walk_fwd, a, 1, head, s));
+    LS_TRY(pass(b, ls_walk_fwd, a, head, head + 1, s));
+    LS_TRY(pass(b, ls_walk_bwd, a, head, head + 1, s));
+    LS_TRY(pass(b, ls_walk_bwd, a, 1, head, s));
+    return pass(b, ls_walk_bwd, a, 0, 1, s);
+}
+
+ls_status planner_fwd_and_bwd(planner_bench *b, double *sec)
+{
+    const int L = b->parts.model->n_unit - 2;
+    stamps s = {0};
+    LS_TRY(queue_fwd_and_bwd(b, &s));
+    LS_TRY(read_stamps(b, &s));
+    const double *t = s.at;
+    sec[LS_TIME_EMBED_FWD] = t[1] - t[0];
+    sec[LS_TIME_BLOCK_FWD] = (t[2] - t[1]) / L;
+    sec[LS_TIME_HEAD_FWD] = t[3] - t[2];
+    sec[LS_TIME_HEAD_BWD] = t[4] - t[3];
+    sec[LS_TIME_BLOCK_BWD] = (t[5] - t[4]) / L;
+    sec[LS_TIME_EMBED_BWD] = t[6] - t[5];
+    return LS_OK;
+}
+
+static ls_status two_halves(planner_bench *b, double *sec)
+{
+    const int L = b->parts.model->n_unit - 2, head = b->parts.model->n_unit - 1;
+    stamps s = {0};
+    LS_TRY(pass(b, ls_walk_fwd, b->split, 0, head, &s));
+    LS_TRY(pass(b, ls_walk_bwd_in, b->split, 1, head, &s));
+    LS_TRY(pass(b, ls_walk_bwd_w, b->split, 1, head, &s));
+    LS_TRY(read_stamps(b, &s));
+    sec[LS_TIME_BLOCK_IN] = (s.at[1] - s.at[0]) / L;
+    sec[LS_TIME_BLOCK_W] = (s.at[2] - s.at[1]) / L;
+    return LS_OK;
+}
+
+double planner_whole_pass(const double *sec)
+{
+    double sum = 0;
+    for (int k = 0; k < LS_N_UNIT_TIME; k++)
+        sum += sec[k] * (k >= LS_TIME_BLOCK_FWD && k <= LS_TIME_BLOCK_W ? PLANNER_LAYERS : 1);
+    return sum;
+}
+
+/* ---- passes over memory ---- */
+
+/* One update of every unit, in calls as the trainer makes them. */
+static ls_status update(planner_bench *b)
+{
+    const ls_model *m = b->parts.model;
+    ls_compute *c = &b->compute;
+    const ls_adamw h = {.lr = 1e-9, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .bias1 = 1, .bias2 = 1, .grad_scale = 1};
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(b->parts.strategy, u);
+        LS_TRY(c->ops->adamw(c, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
+    }
+    return LS_OK;
+}
+
+static ls_status passes(planner_bench *b, double *sec)
+{
+    const ls_model *m = b->parts.model;
+    ls_compute *c = &b->compute;
+    double n = 0;
+    stamps s = {0};
+    LS_TRY(stamp(b, &s));
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(b->parts.strategy, u);
+        LS_TRY(c->ops->sumsq(c, b->parts.strategy->norm, o.grad, o.n, LS_NORM_BLOCK));
+        n += (double)o.n;
+    }
+    LS_TRY(stamp(b, &s));
+    LS_TRY(update(b));
+    LS_TRY(stamp(b, &s));
+    for (int u = 0; u < m->n_unit; u++) {
+        const ls_own o = ls_strategy_own(b->parts.strategy, u);
+        LS_TRY(c->ops->add(c, o.grad, o.grad, o.master, o.n));
+    }
+    LS_TRY(stamp(b, &s));
+    LS_TRY(read_stamps(b, &s));
+    const double *t = s.at;
+    sec[T_SUMSQ] = (t[1] - t[0]) / n;
+    sec[T_ADAMW] = (t[2] - t[1]) / n;
+    sec[T_ADD] = (t[3] - t[2]) / n;
+    return LS_OK;
+}
+
+/* ---- while others wait ---- */
+
+/* AdamW of rank 0. */
+static ls_status master(planner_bench *b, double *sec)
+{
+    const ls_model *m = b->parts.model;
+    double n = 0;
+    for (int u = 0; u < m->n_unit; u++) n += (double)m->unit[u].n_pad;
+    LS_TRY(ls_barrier(b->comm, LS_SITE));
+    const double begin = ls_now();
+    if (ls_comm_rank(b->comm) == 0) LS_TRY(update(b));
+    LS_TRY(ls_compute_sync(&b->compute));
+    sec[T_ALONE] = ls_comm_rank(b->comm) == 0 ? (ls_now() - begin) / n : 0;
+    return ls_barrier(b->comm, LS_SITE);
+}
+
+/* Units of every second worker; 0 for the others. */
+static ls_status half(planner_bench *b, double *elapsed)
+{
+    double sec[PLANNER_TIMED];
+    LS_TRY(ls_barrier(b->comm, LS_SITE));
+    const double begin = ls_now();
+    const bool works = ls_comm_rank(b->comm) % 2 == 0;
+    if (works) LS_TRY(planner_fwd_and_bwd(b, sec));
+    *elapsed = works ? ls_now() - begin : 0;
+    return ls_barrier(b->comm, LS_SITE);
+}
+
+/* ---- between steps of a GPU ---- */
+
+/* Seconds of a step in which a GPU has nothing to do: from its last sum of squares, which the host waits for, to the update. (What follows the
+ * update is queued while it runs.) */
+static ls_status gap(planner_bench *b, double sumsq, double *step)
+{
+    enum { STEPS = 6 };
+    double n = 0, idle = 0, squares;
+    *step = 0;
+    if (!b->compute.device) return LS_OK;
+    for (int u = 0; u < b->parts.model->n_unit; u++) n += (double)ls_strategy_own(b->parts.strategy, u).n;
+    for (int k = 0; k < STEPS; k++) {
+        stamps units = {0}, s = {0};
+        LS_TRY(queue_fwd_and_bwd(b, &units));
+        LS_TRY(stamp(b, &s));
+        LS_TRY(ls_strategy_sum_squares(b->parts.strategy, &squares));
+        LS_TRY(stamp(b, &s));
+        LS_TRY(update(b));
+        LS_TRY(read_stamps(b, &s));
+        if (k) idle += s.at[1] - s.at[0] - n * sumsq; /* the first one warms up */
+    }
+    *step = idle > 0 ? idle / (STEPS - 1) : 0;
+    return LS_OK;
+}
+
+/* ---- repetitions ---- */
+
+/* x becomes the largest of all workers', `who` has it. */
+static ls_status largest(ls_comm *c, double *x, int *who)
+{
+    const int W = ls_comm_size(c);
+    double all[64];
+    LS_ASSERT(W <= 64);
+    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){x, 1, LS_F64}, LS_SITE, NULL));
+    *who = 0;
+    for (int r = 1; r < W; r++)
+        if (all[r] > all[*who]) *who = r;
+    *x = all[*who];
+    return LS_OK;
+}
+
+/* Workers meet at every sum, so a step takes what the slowest of them takes: in a repetition they all have that one's times (n numbers). Where
+ * others use the machine, too, each is slow at other times, and a mean of workers would be of a step that never was. */
+static ls_status slowest(ls_comm *c, double *sec, int n)
+{
+    double most = planner_whole_pass(sec);
+    int worst = 0;
+    LS_TRY(largest(c, &most, &worst));
+    return ls_broadcast(c, (ls_view){sec, n, LS_F64}, worst, LS_SITE, NULL);
+}
+
+/* Neighbours come from a barrier one after the other, and the first sum would count it. In a step they come from a sum. */
+static ls_status meet(planner_bench *shard)
+{
+    LS_TRY(ls_barrier(shard->comm, LS_SITE));
+    return ls_walk_fwd(shard->parts.model, shard->parts.acts, &shard->mb, &shard->hooks, 0, 1);
+}
+
+/* What one repetition found. */
+typedef struct repetition {
+    double all;            /* what decides whether it counts: the slowest's time, whole layers and shards */
+    double whole, own;     /* a pass of the slowest worker, of this one                                   */
+    double together, half; /* this worker's units while all compute, while every second one does; 0: it waits */
+    double sec[PLANNER_TIMED], shard[LS_N_UNIT_TIME]; /* of the slowest */
+} repetition;
+
+static ls_status repeat(planner_bench *b, planner_bench *shard, repetition *r)
+{
+    const int W = ls_comm_size(b->comm);
+    *r = (repetition){0};
+    LS_TRY(ls_barrier(b->comm, LS_SITE));
+    const double begin = ls_now();
+    LS_TRY(planner_fwd_and_bwd(b, r->sec));
+    if (ls_comm_rank(b->comm) % 2 == 0) r->together = ls_now() - begin;
+    LS_TRY(passes(b, r->sec));
+    LS_TRY(two_halves(b, r->sec));
+    LS_TRY(master(b, r->sec));
+    r->own = planner_whole_pass(r->sec);
+    if (W > 1) {
+        double alone = r->sec[T_ALONE];
+        LS_TRY(half(b, &r->half));
+        LS_TRY(slowest(b->comm, r->sec, PLANNER_TIMED));
+        LS_TRY(planner_over_workers(b->comm, &alone, 1));
+        r->sec[T_ALONE] = alone * W; /* a mean over workers, of which one worked */
+    }
+    if (shard) {
+        LS_TRY(meet(shard));
+        LS_TRY(planner_fwd_and_bwd(shard, r->shard));
+        LS_TRY(two_halves(shard, r->shard));
+        LS_TRY(slowest(b->comm, r->shard, LS_N_UNIT_TIME));
+    }
+    r->whole = planner_whole_pass(r->sec);
+    r->all = r->whole + planner_whole_pass(r->shard);
+    return LS_OK;
+}
+
+/* apart: the worker that is slowest on the whole, of the sum of the slowest of each repetition. beside: what units of every second worker
+ * take, of what they take while all compute. */
+static ls_status sum_up(ls_comm *c, repetition *rep, int n, bool fastest, planner_times *out)
+{
+    qsort(rep, (size_t)n, sizeof *rep, ls_by_value);
+    const int rows = ls_measure_rows(&rep[0].all, sizeof *rep / sizeof(double), n, fastest);
+    double whole = 0, own = 0, pair[2] = {0};
+    *out = (planner_times){0};
+    for (int i = 0; i < rows; i++) {
+        whole += rep[i].whole;
+        own += rep[i].own;
+        pair[0] += rep[i].half;
+        pair[1] += rep[i].together;
+        for (int k = 0; k < PLANNER_TIMED; k++) out->sec[k] += rep[i].sec[k] / rows;
+        for (int k = 0; k < LS_N_UNIT_TIME; k++) out->shard[k] += rep[i].shard[k] / rows;
+    }
+    int who;
+    LS_TRY(largest(c, &own, &who));
+    LS_TRY(planner_over_workers(c, pair, 2));
+    out->apart = own / whole;
+    out->beside = ls_comm_size(c) > 1 && pair[0] < pair[1] ? pair[0] / pair[1] : 1;
+    return LS_OK;
+}
+
+ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seconds, planner_times *out)
+{
+    repetition *rep = ls_alloc(PLANNER_REPS * sizeof *rep);
+    ls_status st = rep ? LS_OK : ls_nomem(PLANNER_REPS * sizeof *rep, "repetitions");
+    int n = 0;
+    bool enough = false;
+    /* the first one warms up; a GPU's libraries choose in the first, passes are recorded in the second */
+    for (int k = 0; k < (b->compute.device ? 3 : 1) && st == LS_OK; k++) st = repeat(b, shard, &rep[0]);
+    if (st == LS_OK) st = planner_enough(b->comm, false, &enough);
+    const double begin = ls_now();
+    while (st == LS_OK && n < PLANNER_REPS && !enough) {
+        st = repeat(b, shard, &rep[n++]);
+        const double spent = ls_now() - begin; /* three, unless they take twice the time there is */
+        if (st == LS_OK) st = planner_enough(b->comm, spent > seconds && (n >= 3 || spent > 2 * seconds), &enough);
+    }
+    double each = (ls_now() - begin) / (n ? n : 1);
+    if (st == LS_OK) st = planner_over_workers(b->comm, &each, 1);
+    if (st == LS_OK) st = sum_up(b->comm, rep, n, b->fastest, out);
+    if (st == LS_OK) st = gap(b, out->sec[T_SUMSQ], &out->step);
+    out->repetition = each;
+    ls_free(rep);
+    return st;
+}

@@ -1,0 +1,306 @@
+/* planner_rates.c - what a cluster's numbers mean: seconds of a unit, of a pass over memory, of a collective.
+ *
+ *   unit        measured: of the shape nearest to the one asked for, scaled by its work; between two measured numbers of rows a straight
+ *               line (what does not grow with rows, such as embed's gradient, is in its foot). Rates: products / their rate + attention /
+ *               its rate + bytes / bandwidth + what the last tiles of products leave idle + launches
+ *   pass        measured with as many workers at work, as they share the memory's bandwidth
+ *   collective  measured curve, straight lines between its points; or latency and bus bandwidth */
+#include "plan/cluster_file.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct shape {
+    double C, V, R, T;
+} shape;
+
+static double linear_of(shape s)
+{
+    return 24 * s.C * s.C * s.R;
+}
+
+static double attention_of(shape s)
+{
+    return 2 * s.C * s.R * s.T; /* causal: half of T x T */
+}
+
+static double work_of(shape s, ls_unit_time kind)
+{
+    const double linear = linear_of(s), attention = attention_of(s);
+    switch (kind) {
+    case LS_TIME_EMBED_FWD: return s.C * s.R;
+    case LS_TIME_EMBED_BWD: return s.C * (s.V + s.R);
+    case LS_TIME_BLOCK_FWD: return linear + attention;
+    case LS_TIME_BLOCK_BWD: return 2 * linear + 2.5 * attention; /* scores are made again */
+    case LS_TIME_BLOCK_IN: return linear + 2.5 * attention;
+    case LS_TIME_BLOCK_W: return linear;
+    case LS_TIME_HEAD_FWD: return 6 * s.V * s.C * s.R; /* with the classifier's backward */
+    default: return 10 * s.C * s.R;
+    }
+}
+
+double ls_unit_work(const ls_model_config *m, int64_t B, int64_t T, ls_unit_time kind)
+{
+    return work_of((shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
+}
+
+/* ---- by rates ---- */
+
+/* What a pass does: products, attention, bytes of memory that products do not hide, and the inner dimensions of its products, added up.
+ *
+ * Elements of (R,C) a block: 17 forward, 29 backward (norms, GELU, residuals, operands of products as far as they are not read while others
+ * multiply). They are fitted with the H200's rates on one step whose parts are known (GPT-2, 64 x 1024, docs/results: blocks 58.6 ms of products
+ * and 5.4 of norms, softmax 3.3 of the classifier's 24.6). Inner dimensions: forward C, C, C and 4C; gradients of inputs 3C, C, 4C and C; of
+ * weights, which are cut along R, as much as C each; the classifier C and, for its input's gradient, V. */
+typedef struct pass_work {
+    double products, attention, bytes, depth;
+} pass_work;
+
+static pass_work pass_of(shape s, double width, ls_unit_time kind)
+{
+    const double linear = linear_of(s), attention = attention_of(s), rows = s.C * s.R * width;
+    switch (kind) {
+    case LS_TIME_EMBED_FWD: return (pass_work){.bytes = 2 * rows};
+    case LS_TIME_EMBED_BWD: return (pass_work){.bytes = 2 * rows + 4 * s.C * s.V};
+    case LS_TIME_BLOCK_FWD: return (pass_work){linear, attention, 17 * rows, 7 * s.C};
+    case LS_TIME_BLOCK_BWD: return (pass_work){2 * linear, 2.5 * attention, 29 * rows, 13 * s.C};
+    case LS_TIME_BLOCK_IN: return (pass_work){linear, 2.5 * attention, 19 * rows, 9 * s.C};
+    case LS_TIME_BLOCK_W: return (pass_work){linear, 0, 10 * rows, 4 * s.C};
+    case LS_TIME_HEAD_FWD: return (pass_work){work_of(s, kind), 0, 1.7 * s.V * s.R * width, 2 * s.C + s.V};
+    default: return (pass_work){.bytes = 8 * rows};
+    }
+}
+
+static ls_cluster_rates rates_of(const ls_cluster *c, ls_dtype dt)
+{
+    ls_cluster_rates r = c->rates[ls_precision_index(dt)];
+    if (r.matmul <= 0) r.matmul = c->matmul;
+    if (r.attention <= 0) r.attention = r.matmul;
+    return r;
+}
+
+static double by_rates(const ls_cluster *c, ls_dtype dt, shape s, ls_unit_time kind)
+{
+    const ls_cluster_rates r = rates_of(c, dt);
+    const pass_work w = pass_of(s, (double)ls_dtype_nbytes(dt), kind);
+    return w.products / r.matmul + w.attention / r.attention + w.bytes / c->bandwidth + w.depth * c->ramp +
+           c->unit_overhead;
+}
+
+/* ---- precisions ---- */
+
+static bool measured_in(const ls_cluster *c, ls_dtype dt)
+{
+    for (int i = 0; i < c->n_units; i++)
+        if (c->units[i].tp == 1 && c->units[i].dtype == dt) return true;
+    return false;
+}
+
+bool ls_cluster_computes(const ls_cluster *c, ls_dtype dt)
+{
+    if (c->cpu && dt != LS_F32) return false;
+    return measured_in(c, dt) || (c->bandwidth > 0 && rates_of(c, dt).matmul > 0);
+}
+
+ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
+{
+    static const ls_dtype all[] = {LS_F32, LS_BF16, LS_F16};
+    char known[32] = "";
+    if (ls_cluster_computes(c, dt)) return LS_OK;
+    for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
+        if (ls_cluster_computes(c, all[k]))
+            snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
+                     ls_precision_word(all[k]));
+    if (c->cpu)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "--precision %s: cluster %s has CPUs, which compute in fp32; use --precision fp32 or a GPU "
+                       "cluster (%s)",
+                       ls_precision_word(dt), c->name, ls_cluster_presets);
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "--precision %s: cluster %s has no times of it; known there: %s. Measure it (plan --measure --device "
+        "cuda --precision %s) or use another precision",
+        ls_precision_word(dt), c->name, known[0] ? known : "none", ls_precision_word(dt));
+}
+
+ls_dtype ls_cluster_default_precision(const ls_cluster *c)
+{
+    if (c->cpu) return LS_F32;
+    return ls_cluster_computes(c, LS_BF16) ? LS_BF16 : ls_cluster_computes(c, LS_F16) ? LS_F16 : LS_F32;
+}
+
+double ls_cluster_peak(const ls_cluster *c, ls_dtype dt)
+{
+    return c->rates[ls_precision_index(dt)].peak;
+}
+
+/* ---- measured ---- */
+
+static double far(double a, double b)
+{
+    return fabs(log2(a / b));
+}
+
+static shape shape_of(const ls_cluster_units *u)
+{
+    return (shape){u->n_embd, u->vocab, (double)(u->B * u->T), (double)u->T};
+}
+
+/* How unlike a measurement is, rows aside. */
+static double unlike(const ls_cluster_units *u, int workers, const ls_model_config *m, double T)
+{
+    return 100 * far(u->workers, workers) + far(u->n_embd, m->n_embd) + far(u->vocab, m->vocab_size) +
+           0.5 * far((double)u->T, T) + 0.5 * (u->dropout != (m->attn_pdrop > 0));
+}
+
+/* How much longer a pass of one shape takes than of another: by the rates where there are some, by its work alone where not. */
+static double ratio(const ls_cluster *c, ls_dtype dt, shape to, shape from, ls_unit_time kind)
+{
+    if (c->bandwidth > 0 && rates_of(c, dt).matmul > 0) return by_rates(c, dt, to, kind) / by_rates(c, dt, from, kind);
+    return work_of(to, kind) / work_of(from, kind);
+}
+
+/* Of a shard of tp; below 0 where nothing was measured. */
+static double measured(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, shape want,
+                       ls_unit_time kind)
+{
+    double least = DBL_MAX, below_r = -1, above_r = DBL_MAX, below = 0, above = 0;
+    for (int i = 0; i < c->n_units; i++)
+        if (c->units[i].tp == tp && c->units[i].dtype == dt)
+            least = fmin(least, unlike(&c->units[i], workers, m, want.T));
+    if (least == DBL_MAX) return -1;
+    for (int i = 0; i < c->n_units; i++) {
+        const ls_cluster_units *u = &c->units[i];
+        if (u->tp != tp || u->dtype != dt || unlike(u, workers, m, want.T) > least + 1e-9) continue;
+        const shape had = shape_of(u), here = {want.C, want.V, had.R, want.T};
+        const double sec = u->sec[kind] * ratio(c, dt, here, had, kind);
+        if (had.R <= want.R && had.R > below_r) below_r = had.R, below = sec;
+        if (had.R >= want.R && had.R < above_r) above_r = had.R, above = sec;
+    }
+    const bool is_below = below_r >= 0, is_above = above_r < DBL_MAX;
+    if (is_below && is_above)
+        return above_r > below_r ? below + (above - below) * (want.R - below_r) / (above_r - below_r) : below;
+    const shape edge = {want.C, want.V, is_below ? below_r : above_r, want.T};
+    return (is_below ? below : above) * ratio(c, dt, want, edge, kind);
+}
+
+double ls_cluster_unit(const ls_cluster *c, int workers, ls_dtype dt, const ls_model_config *m, int64_t B, int64_t T,
+                       ls_unit_time kind)
+{
+    const shape want = {m->n_embd, m->vocab_size, (double)(B * T), (double)T};
+    const double sec = measured(c, workers, 1, dt, m, want, kind);
+    return sec >= 0 ? sec : by_rates(c, dt, want, kind);
+}
+
+double ls_cluster_shard(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
+                        int64_t T, ls_unit_time kind)
+{
+    return measured(c, workers, tp, dt, m, (shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
+}
+
+/* Gradients, moments and master weights are fp32 in every precision. */
+ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt)
+{
+    int best = -1;
+    for (int i = 0; i < c->n_passes; i++) {
+        if (c->passes[i].dtype != dt && c->bandwidth > 0) continue;
+        if (best < 0 || far(c->passes[i].workers, workers) < far(c->passes[best].workers, workers)) best = i;
+    }
+    if (best >= 0) return c->passes[best];
+    const double update = c->update_bytes + (dt == LS_F32 ? 0.0 : (double)ls_dtype_nbytes(dt));
+    return (ls_cluster_passes){.workers = workers,
+                               .dtype = dt,
+                               .adamw = update / c->bandwidth,
+                               .alone = update / c->bandwidth,
+                               .sumsq = sizeof(float) / c->bandwidth,
+                               .add = 3 * sizeof(float) / c->bandwidth,
+                               .overlap = c->overlap,
+                               .step = c->step_overhead,
+                               .apart = 1,
+                               .beside = 1};
+}
+
+/* ---- who is where ---- */
+
+ls_crowd ls_cluster_crowd(const ls_cluster *c, int world)
+{
+    const int64_t all = (int64_t)c->hosts * c->devices;
+    ls_crowd k = {.on_host = world < c->devices ? world : c->devices, .slower = 1};
+    if (c->cpu && world > all) k.on_host = (world + c->hosts - 1) / c->hosts;
+    k.timed = k.on_host < c->devices ? k.on_host : c->devices;
+    for (int i = 0; i < c->n_units; i++) /* also with more workers than cores, where it was measured so */
+        if (c->units[i].workers > k.timed && c->units[i].workers <= k.on_host) k.timed = c->units[i].workers;
+    k.slower = (double)k.on_host / k.timed;
+    return k;
+}
+
+static bool has_curve(const ls_cluster *c, ls_coll kind)
+{
+    for (int i = 0; i < c->n_curve; i++)
+        if (c->curve[i].kind == kind) return true;
+    return false;
+}
+
+ls_status ls_cluster_check_links(const ls_cluster *c, int world)
+{
+    static const ls_coll used[] = {LS_COLL_ALL_REDUCE, LS_COLL_REDUCE_SCATTER, LS_COLL_ALL_GATHER,
+                                   LS_COLL_BROADCAST,  LS_COLL_REDUCE,         LS_COLL_SEND};
+    const int on_host = ls_cluster_crowd(c, world).on_host;
+    if (world > on_host && c->between.bandwidth <= 0)
+        return ls_fail(LS_E_FORMAT,
+                       "cluster %s: %d workers need %d hosts of %d, and link_between_hosts is missing or has no "
+                       "bandwidth: how long do messages between hosts take?",
+                       c->name, world, (world + on_host - 1) / on_host, on_host);
+    for (size_t i = 0; i < sizeof used / sizeof used[0] && on_host > 1 && c->inside.bandwidth <= 0; i++)
+        if (!has_curve(c, used[i]))
+            return ls_fail(
+                LS_E_FORMAT,
+                "cluster %s: %d workers of a host talk, and there is neither a curve of %s in collectives nor "
+                "a bandwidth in link_inside_host",
+                c->name, on_host, ls_coll_word(used[i]));
+    return LS_OK;
+}
+
+/* ---- collectives ---- */
+
+static double factor(ls_coll kind, double n)
+{
+    if (kind == LS_COLL_ALL_REDUCE) return 2 * (n - 1) / n;
+    if (kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_ALL_GATHER) return (n - 1) / n;
+    return 1;
+}
+
+static double steps(ls_coll kind, double n)
+{
+    if (kind == LS_COLL_ALL_REDUCE) return 2 * (n - 1);
+    if (kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_ALL_GATHER) return n - 1;
+    return kind == LS_COLL_SEND || kind == LS_COLL_RECV ? 1 : ceil(log2(n));
+}
+
+static double on_curve(const ls_cluster_curve *v, double bytes)
+{
+    int k = 0;
+    if (bytes <= v->bytes[0]) return v->sec[0];
+    while (k < v->n && v->bytes[k] < bytes) k++;
+    if (k == v->n) return v->sec[k - 1] * bytes / v->bytes[k - 1];
+    const double part = (bytes - v->bytes[k - 1]) / (v->bytes[k] - v->bytes[k - 1]);
+    return v->sec[k - 1] + part * (v->sec[k] - v->sec[k - 1]);
+}
+
+double ls_cluster_collective(const ls_cluster *c, ls_coll kind, int n, double bytes, bool between)
+{
+    if (n < 2) return 0;
+    if (kind == LS_COLL_RECV) kind = LS_COLL_SEND;
+    if (kind == LS_COLL_BARRIER || kind == LS_COLL_AGREE) kind = LS_COLL_ALL_GATHER, bytes = 8.0 * n;
+    const ls_cluster_curve *best = NULL;
+    for (int i = 0; i < c->n_curve && !between; i++) {
+        const ls_cluster_curve *v = &c->curve[i];
+        if (v->kind == kind && (!best || far(v->workers, n) < far(best->workers, n))) best = v;
+    }
+    if (best) return on_curve(best, bytes) * factor(kind, n) / factor(kind, best->workers);
+    const ls_link *l = between ? &c->between : &c->inside;
+    return steps(kind, n) * l->latency + (l->bandwidth > 0 ? factor(kind, n) * bytes / l->bandwidth : 0);
+}

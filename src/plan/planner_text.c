@@ -1,0 +1,245 @@
+/* planner_text.c - the ranking for people and as JSON. */
+#include "plan/planner.h"
+
+#include "core/argv.h"
+#include "comm/launch.h"
+#include "core/json.h"
+
+#include <stdio.h>
+
+#define GIB (1024.0 * 1024 * 1024)
+
+static const char *unit_of(const ls_planner_result *r, double *by)
+{
+    double most = 0;
+    for (int i = 0; i < r->n; i++)
+        if ((double)r->layout[i].worst.total > most) most = (double)r->layout[i].worst.total;
+    *by = most >= 0.5 * GIB ? GIB : GIB / 1024;
+    return most >= 0.5 * GIB ? "GiB" : "MiB";
+}
+
+void ls_crowd_words(const ls_cluster *cl, int world, char buf[128])
+{
+    const int on_host = ls_cluster_crowd(cl, world).on_host;
+    buf[0] = '\0';
+    if (!cl->cpu || on_host <= cl->devices) return;
+    snprintf(buf, 128, "%d workers share %d core%s of a host: cores are oversubscribed, and more workers gain nothing",
+             on_host, cl->devices, cl->devices == 1 ? "" : "s");
+}
+
+static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out)
+{
+    char size[96], a[32], crowd[128];
+    const int64_t have = q->memory ? q->memory : cl->memory;
+    ls_str_addf(
+        out, "model %s (%s, %d ids in its vocabulary), %lld sequences of %d ids a step, %s, %d worker%s of %s (%s%s)\n",
+        q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
+        q->seq_len, ls_precision_word(q->cuda ? q->dtype : LS_F32), q->workers, q->workers == 1 ? "" : "s", cl->name,
+        ls_human_bytes(a, (double)have), cl->cpu ? " a host" : " a device");
+    ls_str_addf(out, "%s\n", cl->source);
+    ls_crowd_words(cl, q->workers, crowd);
+    if (crowd[0]) ls_str_addf(out, "%s\n", crowd);
+    ls_str_addc(out, '\n');
+}
+
+static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
+{
+    double by;
+    const char *unit = unit_of(r, &by);
+    ls_str_addf(
+        out,
+        "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s     MFU    step s  bubble  exposed   "
+        "worst worker, %s: param  grad   opt   act  rest  total\n",
+        unit);
+    for (int i = 0; i < r->n_fit && (!top || i < top); i++) {
+        const ls_planned *l = &r->layout[i];
+        const ls_train_config *c = &l->cfg;
+        const int64_t *p = l->worst.part;
+        char schedule[40], mfu[16] = "-";
+        const double share = ls_planner_totals(cl, q, l).mfu;
+        if (share >= 0) snprintf(mfu, sizeof mfu, "%.1f%%", 100 * share);
+        snprintf(schedule, sizeof schedule, c->interleave > 1 ? "%.20s x %d" : "%.20s", c->schedule ? c->schedule : "-",
+                 c->interleave);
+        ls_str_addf(out, "%3d  %-8s %3d %3d %3d  %-15s %5d x %-5d %10.0f  %6s %9.4g  %5.1f%%   %5.1f%%   %*s", i + 1,
+                    c->strategy, c->mesh.n[LS_AXIS_DP], c->mesh.n[LS_AXIS_PP], c->mesh.n[LS_AXIS_TP], schedule,
+                    c->micro_batch, c->grad_accum, l->time.tokens_per_sec, mfu, l->time.step, 100 * l->time.bubble,
+                    100 * l->time.exposed / l->time.step, 18, "");
+        for (int k = 0; k < LS_PART_BUCKET; k++) ls_str_addf(out, " %5.2f", (double)p[k] / by);
+        ls_str_addf(out, " %5.2f %6.2f\n", (double)(p[LS_PART_BUCKET] + p[LS_PART_WORK]) / by,
+                    (double)l->worst.total / by);
+    }
+    if (top && r->n_fit > top) ls_str_addf(out, "  … and %d more that fit (--all)\n", r->n_fit - top);
+}
+
+static void others(const ls_planner_result *r, int top, ls_str *out)
+{
+    char words[96];
+    const int n = r->n - r->n_fit, shown = top && n > 5 ? 5 : n;
+    if (n)
+        ls_str_addf(out, "\n%d layout%s do%s not fit%s\n", n, n == 1 ? "" : "s", n == 1 ? "es" : "",
+                    shown < n ? "; the nearest:" : ":");
+    for (int i = r->n_fit; i < r->n_fit + shown; i++) {
+        ls_planned_words(&r->layout[i].cfg, words);
+        ls_str_addf(out, "  %s: %s\n", words, r->layout[i].why);
+    }
+    if (!r->n_bad) return;
+    ls_str_addf(out, "\n%d combination%s cannot be:\n", r->n_bad, r->n_bad == 1 ? "" : "s");
+    for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_str_addf(out, "  %s\n", r->bad[k]);
+}
+
+/* A word as a shell takes it. */
+static void add_word(const char *flag, const char *word, ls_str *out)
+{
+    char *one[] = {(char *)(uintptr_t)word};
+    ls_str_addf(out, " %s ", flag);
+    ls_argv_show(&(ls_argv){.word = one, .n = 1}, out);
+}
+
+/* `-n` starts the workers of one host, and at most LS_LAUNCH_MOST; launchers start those of several. */
+static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_train_config *c, ls_str *out)
+{
+    const int W = c->world_size, on_host = ls_cluster_crowd(cl, W).on_host;
+    const bool launcher = W > on_host || W > LS_LAUNCH_MOST;
+    if (launcher) ls_str_addf(out, "mpirun -np %d ", W);
+    ls_str_add(out, "lockstep train");
+    add_word("--data", q->data ? q->data : "DIR", out);
+    add_word("--model", q->from ? q->from : q->model.name, out);
+    ls_str_addf(out, " --seq_length %d --micro_batch_size_per_gpu %d --grad_accum_steps %d", q->seq_len, c->micro_batch,
+                c->grad_accum);
+    if (!cl->cpu) ls_str_add(out, " --device cuda");
+    if (q->precision_given || (!cl->cpu && c->dtype != LS_BF16)) ls_str_addf(out, " --precision %s", c->precision);
+    if (q->no_deterministic) ls_str_add(out, " --no_deterministic");
+    if (q->vocab_given) ls_str_addf(out, " --vocab_size %d", q->model.vocab_size);
+    if (q->dropout_given) ls_str_addf(out, " --dropout %g", q->model.attn_pdrop);
+    if (W > 1 && !launcher) ls_str_addf(out, " -n %d", W);
+    if (W > 1) ls_str_addf(out, " --strategy %s", c->strategy);
+    if (c->schedule) ls_str_addf(out, " --pp %d --schedule %s", c->mesh.n[LS_AXIS_PP], c->schedule);
+    if (c->mesh.n[LS_AXIS_TP] > 1) ls_str_addf(out, " --tp %d", c->mesh.n[LS_AXIS_TP]);
+    if (c->interleave > 1) ls_str_addf(out, " --interleave %d", c->interleave);
+    if (c->recompute) ls_str_add(out, " --recompute");
+    if (q->bucket) ls_str_addf(out, " --bucket %lld", (long long)q->bucket);
+    if (q->model.variant != LS_VARIANT_HF) ls_str_addf(out, " --variant %s", ls_variant_word(q->model.variant));
+}
+
+/* The best one's MFU, and the time and energy of the whole training where they were asked for. */
+static void totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l, ls_str *out)
+{
+    const ls_plan_totals t = ls_planner_totals(cl, q, l);
+    const int W = l->cfg.world_size;
+    if (t.mfu >= 0)
+        ls_str_addf(out, "MFU %.1f %% of %g TFLOP/s a device (%s, dense peak)\n", 100 * t.mfu,
+                    ls_cluster_peak(cl, l->cfg.dtype) / 1e12, ls_precision_word(l->cfg.dtype));
+    if (t.seconds < 0) return;
+    ls_str_addf(out, "%.4g tokens: %.4g hours", q->tokens, t.seconds / 3600);
+    if (t.kwh >= 0)
+        ls_str_addf(out,
+                    ", %.4g kWh (estimate: %d x %g W, the board's power limit, all the time; no host, no cooling)\n",
+                    t.kwh, W, cl->power);
+    else ls_str_addf(out, "; energy is not known: cluster %s has no power_watts\n", cl->name);
+}
+
+static void put_known(ls_jsonw *w, const char *key, double v)
+{
+    if (v >= 0) ls_jsonw_put_real(w, key, v);
+    else ls_jsonw_key(w, key), ls_jsonw_null(w);
+}
+
+void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
+{
+    head_of(cl, q, out);
+    if (r->n_fit) {
+        table(cl, q, r, top, out);
+        ls_str_add(out, "\nbest: ");
+        command(cl, q, &r->layout[0].cfg, out);
+        ls_str_addc(out, '\n');
+        totals(cl, q, &r->layout[0], out);
+    } else {
+        ls_str_add(out, "no layout fits.\n");
+    }
+    others(r, top, out);
+}
+
+static void memory(ls_jsonw *w, const ls_planned *l)
+{
+    ls_jsonw_put_open(w, "memory", '{');
+    ls_jsonw_put_int(w, "worst_rank", l->worst_rank);
+    for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), l->worst.part[p]);
+    ls_jsonw_put_int(w, "planned", l->worst.total);
+    ls_jsonw_put_int(w, "host", l->host_bytes);
+    ls_jsonw_put_int(w, "comm", l->comm_bytes);
+    ls_jsonw_close(w);
+}
+
+static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
+{
+    const ls_train_config *c = &l->cfg;
+    const ls_prediction *t = &l->time;
+    const ls_plan_totals all = ls_planner_totals(cl, q, l);
+    ls_str words = {0};
+    ls_jsonw_open(w, '{');
+    ls_jsonw_put_str(w, "strategy", c->strategy);
+    ls_jsonw_put_int(w, "dp", c->mesh.n[LS_AXIS_DP]);
+    ls_jsonw_put_int(w, "pp", c->mesh.n[LS_AXIS_PP]);
+    ls_jsonw_put_int(w, "tp", c->mesh.n[LS_AXIS_TP]);
+    ls_jsonw_put_str(w, "schedule", c->schedule);
+    ls_jsonw_put_int(w, "interleave", c->interleave);
+    ls_jsonw_put_int(w, "micro_batch", c->micro_batch);
+    ls_jsonw_put_int(w, "grad_accum", c->grad_accum);
+    ls_jsonw_put_bool(w, "fits", l->fits);
+    if (!l->fits) ls_jsonw_put_str(w, "why", l->why);
+    ls_jsonw_put_real(w, "tokens_per_sec", t->tokens_per_sec);
+    put_known(w, "mfu", all.mfu);
+    put_known(w, "hours", all.seconds >= 0 ? all.seconds / 3600 : -1);
+    put_known(w, "energy_kwh", all.kwh);
+    ls_jsonw_put_real(w, "step_sec", t->step);
+    ls_jsonw_put_real(w, "forward_sec", t->forward);
+    ls_jsonw_put_real(w, "backward_sec", t->backward);
+    ls_jsonw_put_real(w, "exposed_comm_sec", t->exposed);
+    ls_jsonw_put_real(w, "optimizer_sec", t->optimizer);
+    ls_jsonw_put_real(w, "other_sec", t->other);
+    ls_jsonw_put_real(w, "comm_sec", t->comm);
+    ls_jsonw_put_real(w, "bubble", t->bubble);
+    memory(w, l);
+    command(cl, q, c, &words);
+    ls_jsonw_put_str(w, "command", words.data);
+    ls_str_fini(&words);
+    ls_jsonw_close(w);
+}
+
+void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
+{
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "model", q->model.name);
+    ls_jsonw_put_int(&w, "vocab_size", q->model.vocab_size);
+    ls_jsonw_put_int(&w, "global_batch", q->global_batch);
+    ls_jsonw_put_int(&w, "seq_length", q->seq_len);
+    ls_jsonw_put_int(&w, "workers", q->workers);
+    ls_jsonw_put_str(&w, "precision", ls_precision_word(q->cuda ? q->dtype : LS_F32));
+    put_known(&w, "tokens", q->tokens > 0 ? q->tokens : -1);
+    put_known(&w, "power_watts", cl->power > 0 ? cl->power : -1);
+    put_known(&w, "peak_flops",
+              ls_cluster_peak(cl, q->cuda ? q->dtype : LS_F32) > 0 ? ls_cluster_peak(cl, q->cuda ? q->dtype : LS_F32)
+                                                                   : -1);
+    if (cl->cpu)
+        ls_jsonw_put_real(&w, "workers_per_core", (double)ls_cluster_crowd(cl, q->workers).on_host / cl->devices);
+    ls_jsonw_put_str(&w, "cluster", cl->name);
+    ls_jsonw_put_str(&w, "source", cl->source);
+    ls_jsonw_put_int(&w, "memory_bytes", q->memory ? q->memory : cl->memory);
+    ls_jsonw_put_str(&w, "working_space_by",
+                     !q->cuda ? "cpu"
+                     : q->gpu ? "this machine's GPU"
+                              : "formulas, without cuDNN");
+    ls_jsonw_put_int(&w, "fit", r->n_fit);
+    ls_jsonw_put_int(&w, "do_not_fit", r->n - r->n_fit);
+    ls_jsonw_put_int(&w, "cannot_be", r->n_bad);
+    ls_jsonw_put_open(&w, "layouts", '[');
+    for (int i = 0; i < r->n && (!top || i < top); i++) layout(&w, cl, q, &r->layout[i]);
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "reasons", '[');
+    for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_jsonw_str(&w, r->bad[k]);
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    ls_str_addc(out, '\n');
+}

@@ -1,0 +1,150 @@
+#include "report/chart/chart.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+ls_series *ls_chart_series(ls_chart *c, const char *name)
+{
+    if (c->n_series == c->cap_series) {
+        int cap = c->cap_series ? 2 * c->cap_series : 4;
+        ls_series *p = ls_realloc(c->series, (size_t)cap * sizeof *p);
+        if (!p) {
+            c->failed = true;
+            return NULL;
+        }
+        c->series = p;
+        c->cap_series = cap;
+    }
+    ls_series *s = &c->series[c->n_series++];
+    *s = (ls_series){.hue = -1};
+    snprintf(s->name, sizeof s->name, "%s", name);
+    return s;
+}
+
+/* What can be drawn: sums and differences of such numbers are finite, too. */
+static bool drawable(double x)
+{
+    return fabs(x) < 1e30; /* false for not-a-number */
+}
+
+void ls_chart_point(ls_chart *c, ls_series *s, ls_point p)
+{
+    if (!s || !drawable(p.x) || !drawable(p.y)) return;
+    if (!drawable(p.lo) || !drawable(p.hi)) p.lo = p.hi = NAN;
+    if (s->n == s->cap) {
+        int cap = s->cap ? 2 * s->cap : 8;
+        ls_point *q = ls_realloc(s->point, (size_t)cap * sizeof *q);
+        if (!q) {
+            c->failed = true;
+            return;
+        }
+        s->point = q;
+        s->cap = cap;
+    }
+    s->point[s->n++] = p;
+}
+
+int ls_chart_category(ls_chart *c, const char *name)
+{
+    if (c->n_category == c->cap_category) {
+        int cap = c->cap_category ? 2 * c->cap_category : 8;
+        void *p = ls_realloc(c->category, (size_t)cap * sizeof *c->category);
+        if (!p) {
+            c->failed = true;
+            return 0;
+        }
+        c->category = p;
+        c->cap_category = cap;
+    }
+    snprintf(c->category[c->n_category], sizeof *c->category, "%s", name);
+    return c->n_category++;
+}
+
+void ls_chart_leave_out(ls_chart *c, const char *name)
+{
+    size_t n = strlen(c->left_out);
+    c->n_left_out++;
+    if (c->n_named + 1 < c->n_left_out || n + strlen(name) + 3 > sizeof c->left_out) return;
+    snprintf(c->left_out + n, sizeof c->left_out - n, "%s%s", n ? ", " : "", name);
+    c->n_named++;
+}
+
+int ls_chart_mark(int series)
+{
+    return (series + series / 8) % 4;
+}
+
+void ls_chart_fini(ls_chart *c)
+{
+    for (int i = 0; i < c->n_series; i++) ls_free(c->series[i].point);
+    ls_free(c->series);
+    ls_free(c->category);
+    *c = (ls_chart){0};
+}
+
+bool ls_chart_empty(const ls_chart *c)
+{
+    for (int i = 0; i < c->n_series; i++)
+        if (c->series[i].n && !c->series[i].ideal) return false;
+    return true;
+}
+
+double ls_nice_step(double lo, double hi, int n)
+{
+    double span = hi - lo, raw = span / (n > 0 ? n : 1);
+    if (!(raw > 0) || !isfinite(raw)) return 1;
+    double power = pow(10, floor(log10(raw))), part = raw / power;
+    return power * (part <= 1 ? 1 : part <= 2 ? 2 : part <= 5 ? 5 : 10);
+}
+
+char *ls_number_text(char buf[40], double x, int decimals)
+{
+    char plain[40];
+    if (!isfinite(x)) {
+        snprintf(buf, 40, "\xe2\x80\x93"); /* an en dash */
+        return buf;
+    }
+    if (fabs(x) >= 1e15 || (x != 0 && fabs(x) < 1e-6)) {
+        snprintf(buf, 40, "%.3g", x);
+        return buf;
+    }
+    snprintf(plain, sizeof plain, "%.*f", decimals, x);
+    if (plain[0] == '-' && !plain[1 + strspn(plain + 1, "0.")])
+        memmove(plain, plain + 1, strlen(plain)); /* no minus zero */
+    size_t digits = strcspn(plain, "."), sign = plain[0] == '-', k = 0;
+    for (size_t i = 0; plain[i] && k < 38; i++) {
+        if (i > sign && i < digits && (digits - i) % 3 == 0) buf[k++] = ',';
+        buf[k++] = plain[i];
+    }
+    buf[k] = '\0';
+    return buf;
+}
+
+void ls_xml_text(ls_str *out, const char *text)
+{
+    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+        size_t n = *p < 0x80                 ? 1
+                   : *p >= 0xc2 && *p < 0xe0 ? 2
+                   : *p >= 0xe0 && *p < 0xf0 ? 3
+                   : *p >= 0xf0 && *p < 0xf5 ? 4
+                                             : 0;
+        bool ok = n > 0 && (*p >= 0x20 || *p == '\t' || *p == '\n') && *p != 0x7f;
+        for (size_t i = 1; ok && i < n; i++) ok = (p[i] & 0xc0) == 0x80;
+        if (ok && n == 3 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0))) ok = false;
+        if (ok && n == 3 && p[0] == 0xef && p[1] == 0xbf && p[2] >= 0xbe) ok = false; /* no XML character */
+        if (ok && n == 4 && ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90))) ok = false;
+        if (!ok) {
+            ls_str_add(out, "\xef\xbf\xbd");
+            p++;
+            continue;
+        }
+        if (*p == '&') ls_str_add(out, "&amp;");
+        else if (*p == '<') ls_str_add(out, "&lt;");
+        else if (*p == '>') ls_str_add(out, "&gt;");
+        else if (*p == '"') ls_str_add(out, "&quot;");
+        else ls_str_addn(out, p, n);
+        p += n;
+    }
+}

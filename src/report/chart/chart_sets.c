@@ -1,0 +1,420 @@
+/* charts.c - which numbers make which chart. Parts of a step keep their colour through all charts. */
+#include "report/page/content.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { BINS = 240 };
+
+static const int part_hue[LS_N_SPLIT] = {0, 4, 2, 1, 5, 3, 7, 6};
+
+static const ls_point no_interval = {.lo = NAN, .hi = NAN};
+
+static ls_point at(double x, double y)
+{
+    ls_point p = no_interval;
+    p.x = x, p.y = y;
+    return p;
+}
+
+static ls_point with_interval(double x, const ls_estimate *e)
+{
+    ls_point p = at(x, e->mean);
+    if (e->half >= 0) p.lo = fmax(e->mean - e->half, 0), p.hi = e->mean + e->half; /* no speed is below zero */
+    return p;
+}
+
+/* --- loss --- */
+
+/* Mean of each of BINS parts of the steps, at the part's last step. */
+static void add_curve(ls_chart *c, const ls_run *r, const char *name, int hue)
+{
+    ls_series *s = ls_chart_series(c, name);
+    if (s) s->hue = hue;
+    int bins = r->n_step < BINS ? r->n_step : BINS;
+    for (int b = 0; b < bins; b++) {
+        int64_t from = (int64_t)b * r->n_step / bins, to = (int64_t)(b + 1) * r->n_step / bins;
+        double sum = 0;
+        int n = 0;
+        for (int64_t i = from; i < to; i++)
+            if (!isnan(r->step[i].loss)) sum += r->step[i].loss, n++;
+        if (n) ls_chart_point(c, s, at((double)r->step[to - 1].step, sum / n));
+    }
+}
+
+static void add_validation(ls_chart *c, const ls_run *r, const char *name, int hue)
+{
+    char text[96];
+    int n = 0;
+    for (int i = 0; i < r->n_step; i++) n += !isnan(r->step[i].val_loss);
+    if (!n) return;
+    snprintf(text, sizeof text, "%.70s, validation", name);
+    ls_series *s = ls_chart_series(c, text);
+    if (s) s->dots = true, s->hue = hue;
+    for (int i = 0; i < r->n_step; i++) ls_chart_point(c, s, at((double)r->step[i].step, r->step[i].val_loss));
+}
+
+static const char *name_of(const ls_analysis *a, const ls_run *r)
+{
+    for (int g = 0; g < a->n_group; g++)
+        if (a->group[g].first == r) return a->group[g].label;
+    return r->name;
+}
+
+/* A line for all runs whose losses are equal bit for bit; it bears the name of the first and says how many more there are. */
+void chart_loss(const ls_analysis *a, ls_chart *c)
+{
+    enum { MOST = LS_CHART_MAX_LINE / 2 }; /* each may have its validation beside it */
+    const ls_run *shown[MOST];
+    int n = 0;
+    *c = (ls_chart){.kind = LS_CHART_LINES,
+                    .file = "loss",
+                    .title = "Training loss",
+                    .x_label = "step",
+                    .y_label = "loss",
+                    .decimals = 4};
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        int same = 0, k = 0;
+        char name[96];
+        while (k < n && !ls_same_losses(shown[k], r)) k++;
+        if (!r->n_step || k < n) continue;
+        if (n == MOST) {
+            ls_chart_leave_out(c, name_of(a, r));
+            continue;
+        }
+        for (int m = i + 1; m < a->set->n; m++) same += ls_same_losses(r, &a->set->run[m]);
+        if (a->same_loss) snprintf(name, sizeof name, "all %d runs", a->n_loss);
+        else if (same) snprintf(name, sizeof name, "%.60s and %d more", name_of(a, r), same);
+        else snprintf(name, sizeof name, "%.90s", name_of(a, r));
+        shown[n] = r;
+        add_curve(c, r, name, n);
+        add_validation(c, r, name, n++);
+    }
+}
+
+void chart_epoch_loss(const ls_analysis *a, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_LINES,
+                    .file = "loss_epochs",
+                    .title = "Loss by epoch",
+                    .x_label = "epoch",
+                    .y_label = "loss",
+                    .decimals = 4};
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        char name[96];
+        if (r->n_step || r->n_epoch < 2) continue;
+        if (c->n_series + 2 > LS_CHART_MAX_LINE) {
+            ls_chart_leave_out(c, r->name);
+            continue;
+        }
+        ls_series *s = ls_chart_series(c, r->name);
+        for (int e = 0; e < r->n_epoch; e++) ls_chart_point(c, s, at(e + 1, r->epoch_loss[e]));
+        snprintf(name, sizeof name, "%.70s, validation", r->name);
+        s = ls_chart_series(c, name);
+        for (int e = 0; e < r->n_epoch; e++) ls_chart_point(c, s, at(e + 1, r->epoch_val[e]));
+    }
+}
+
+/* --- speed --- */
+
+void chart_throughput(const ls_analysis *a, ls_chart *c)
+{
+    double most = 0;
+    for (int i = 0; i < a->n_group; i++) most = fmax(most, a->group[i].tokens.mean);
+    *c = (ls_chart){.kind = LS_CHART_BARS,
+                    .file = "throughput",
+                    .title = "Throughput",
+                    .x_label = a->steady ? "tokens per second, all workers, behind the warm-up"
+                                         : "tokens per second, all workers, of whole epochs",
+                    .unit = "tokens/s",
+                    .decimals = most < 100 ? 1 : 0};
+    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
+    for (int best = 1; best >= 0; best--) { /* the winner in colour, the others beside it in grey */
+        bool stands_out = a->best >= 0 && a->n_group > 1;
+        ls_series *s = ls_chart_series(c, best ? "fastest" : "others");
+        if (s) s->hue = best || !stands_out ? 0 : 6;
+        for (int i = 0; i < a->n_group; i++)
+            if ((stands_out && i == a->best) == best) ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
+    }
+}
+
+/* A line a setting, from its one-worker group on. */
+static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool efficiency)
+{
+    int most = 0;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        bool first = g->world > 1 && g->base >= 0 && !isnan(g->speedup.mean);
+        for (int k = 0; k < i && first; k++)
+            first = a->group[k].world < 2 || strcmp(a->group[k].short_name, g->short_name) != 0;
+        if (!first) continue;
+        if (c->n_series + 1 == LS_CHART_MAX_LINE) { /* the last is the ideal one */
+            ls_chart_leave_out(c, g->short_name);
+            continue;
+        }
+        ls_series *s = ls_chart_series(c, g->short_name);
+        ls_chart_point(c, s, at(1, factor));
+        for (int k = i; k < a->n_group; k++) {
+            const ls_group *o = &a->group[k];
+            if (strcmp(o->short_name, g->short_name)) continue;
+            ls_estimate e = efficiency ? o->efficiency : o->speedup;
+            e.mean *= factor, e.half *= factor;
+            ls_chart_point(c, s, with_interval(o->world, &e));
+            if (o->world > most) most = o->world;
+        }
+    }
+    if (!most) return;
+    ls_series *s = ls_chart_series(c, "ideal");
+    if (s) s->ideal = true;
+    ls_chart_point(c, s, at(1, factor));
+    ls_chart_point(c, s, at(most, efficiency ? factor : factor * most));
+}
+
+void chart_speedup(const ls_analysis *a, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_LINES,
+                    .file = "speedup",
+                    .title = "Speed-up over one worker",
+                    .x_label = "workers",
+                    .y_label = "times one worker",
+                    .unit = "times",
+                    .decimals = 2,
+                    .zero = true};
+    add_scaling(a, c, 1, false);
+}
+
+void chart_efficiency(const ls_analysis *a, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_LINES,
+                    .file = "efficiency",
+                    .title = "Scaling efficiency",
+                    .x_label = "workers",
+                    .y_label = "% of ideal",
+                    .unit = "%",
+                    .decimals = 1,
+                    .zero = true};
+    add_scaling(a, c, 100, true);
+}
+
+void chart_step_split(const ls_analysis *a, ls_chart *c)
+{
+    double longest = 0;
+    for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time); /* NaN: no parts */
+    *c = (ls_chart){.kind = LS_CHART_STACK,
+                    .file = "step_split",
+                    .title = "Where a step's time goes",
+                    .x_label = "milliseconds per step",
+                    .unit = "ms",
+                    .scale = 1000,
+                    .decimals = longest < 0.1 ? 1 : 0};
+    for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
+    for (int k = 0; k < LS_N_SPLIT; k++) {
+        ls_series *s = ls_chart_series(c, ls_split_words(k));
+        if (s) s->hue = part_hue[k];
+        for (int i = 0; i < a->n_group; i++)
+            if (a->group[i].split[k] > 0) ls_chart_point(c, s, at(i, a->group[i].split[k]));
+    }
+}
+
+const char *content_part_words(int part)
+{
+    return part == LS_SPLIT_FORWARD     ? "compute slowdown"
+           : part == LS_SPLIT_OPTIMIZER ? "optimizer not shared"
+                                        : ls_split_words(part);
+}
+
+void chart_waterfall(const ls_analysis *a, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_STACK,
+                    .file = "waterfall",
+                    .title = "Where the ideal went",
+                    .x_label = "% of a step's time",
+                    .unit = "%",
+                    .scale = 100,
+                    .decimals = 1};
+    for (int i = 0; i < a->n_group; i++)
+        if (a->group[i].waterfall.known) ls_chart_category(c, a->group[i].label);
+    for (int k = -1; k < LS_N_SPLIT; k++) {
+        ls_series *s = k < 0 ? ls_chart_series(c, "useful work") : ls_chart_series(c, content_part_words(k));
+        if (s) s->hue = k < 0 ? 0 : k == LS_SPLIT_FORWARD ? 4 : part_hue[k];
+        for (int i = 0, row = 0; i < a->n_group; i++) {
+            const ls_waterfall *w = &a->group[i].waterfall;
+            if (!w->known) continue;
+            double share = k < 0 ? w->useful : w->lost[k];
+            if (fabs(share) >= 0.0005) ls_chart_point(c, s, at(row, share));
+            row++;
+        }
+    }
+}
+
+/* --- resources --- */
+
+/* Seconds a step of a communicator, what was not measured as 0; their sum. */
+static double shown_time(const ls_run *r, int comm, double *exposed, double *hidden)
+{
+    ls_run_comm_time t;
+    *exposed = *hidden = 0;
+    if (!ls_run_comm_time_of(r, comm, &t)) return 0;
+    if (t.exposed > 0) *exposed = t.exposed;
+    if (t.hidden > 0) *hidden = t.hidden;
+    return *exposed + *hidden;
+}
+
+/* A row a setting and communicator; those below a hundredth of the longest are in the table alone. */
+void chart_comm(const ls_analysis *a, ls_chart *c)
+{
+    double longest = 0, out, in;
+    for (int i = 0; i < a->n_group; i++)
+        for (int k = 0; k < LS_N_RUN_COMM; k++) longest = fmax(longest, shown_time(a->group[i].first, k, &out, &in));
+    *c = (ls_chart){.kind = LS_CHART_STACK,
+                    .file = "communication",
+                    .title = "Exposed and hidden time, by communicator",
+                    .x_label = "milliseconds per step, rank 0",
+                    .unit = "ms",
+                    .scale = 1000,
+                    .decimals = longest < 0.01  ? 2
+                                : longest < 0.1 ? 1
+                                                : 0};
+    for (int exposed = 1; exposed >= 0; exposed--) {
+        ls_series *s = ls_chart_series(c, exposed ? "exposed: compute waits" : "hidden behind compute");
+        if (s) s->hue = exposed ? 1 : 0;
+        for (int i = 0, row = 0; i < a->n_group; i++) {
+            for (int k = 0; k < LS_N_RUN_COMM; k++) {
+                char name[160];
+                if (!(shown_time(a->group[i].first, k, &out, &in) > 0.01 * longest)) continue;
+                snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, ls_run_comm_words(k));
+                if (row == 60) {
+                    if (exposed) ls_chart_leave_out(c, name);
+                    continue;
+                }
+                const double y = exposed ? out : in;
+                if (exposed) ls_chart_category(c, name);
+                if (y > 0) ls_chart_point(c, s, at(row, y));
+                row++;
+            }
+        }
+    }
+}
+
+void chart_memory(const ls_analysis *a, ls_chart *c)
+{
+    const char *name[LS_RUN_MAX_PART];
+    int n_name = 0, n = 0, row[512];
+    *c = (ls_chart){.kind = LS_CHART_STACK,
+                    .file = "memory",
+                    .title = "Memory by part, rank 0",
+                    .x_label = "MiB",
+                    .unit = "MiB",
+                    .scale = 1 / 1048576.0,
+                    .decimals = 1};
+    for (int i = 0; i < a->n_group && i < 512; i++, n++) {
+        const ls_run *r = a->group[i].first;
+        row[i] = r->n_part ? ls_chart_category(c, a->group[i].label) : -1;
+        for (int k = 0; k < r->n_part; k++) {
+            int m = 0;
+            while (m < n_name && strcmp(name[m], r->part[k].name)) m++;
+            if (m == n_name && n_name < LS_RUN_MAX_PART) name[n_name++] = r->part[k].name;
+        }
+    }
+    for (int m = 0; m < n_name; m++) {
+        ls_series *s = ls_chart_series(c, name[m]);
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < a->group[i].first->n_part && row[i] >= 0; k++)
+                if (!strcmp(a->group[i].first->part[k].name, name[m]))
+                    ls_chart_point(c, s, at(row[i], a->group[i].first->part[k].nbytes));
+    }
+}
+
+typedef double (*value_of)(const ls_run *r);
+
+static void bars(const ls_analysis *a, ls_chart *c, value_of get)
+{
+    ls_series *s = ls_chart_series(c, c->title);
+    for (int i = 0; i < a->n_group; i++) {
+        double sum = 0;
+        int n = 0;
+        for (int k = 0; k < a->group[i].n_run; k++) {
+            double x = get(&a->set->run[a->group[i].run[k]]);
+            if (x > 0) sum += x, n++;
+        }
+        if (n) ls_chart_point(c, s, at(ls_chart_category(c, a->group[i].label), sum / n));
+    }
+}
+
+static double peak(const ls_run *r)
+{
+    return r->peak_bytes;
+}
+static double tflops(const ls_run *r)
+{
+    return r->tflops;
+}
+static double utilisation(const ls_run *r)
+{
+    return r->gpu_utilisation > 0 ? r->gpu_utilisation : r->cpu_utilisation;
+}
+
+void chart_peak(const ls_analysis *a, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_BARS,
+                    .file = "peak_memory",
+                    .title = "Peak memory of rank 0",
+                    .x_label = "MiB",
+                    .unit = "MiB",
+                    .scale = 1 / 1048576.0,
+                    .decimals = 0};
+    bars(a, c, peak);
+}
+
+void chart_utilisation(const ls_analysis *a, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_BARS,
+                    .file = "utilisation",
+                    .title = "Utilisation",
+                    .x_label = "% of the cores or devices given",
+                    .unit = "%",
+                    .scale = 100,
+                    .decimals = 0};
+    bars(a, c, utilisation);
+}
+
+void chart_tflops(const ls_analysis *a, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_BARS,
+                    .file = "tflops",
+                    .title = "Model floating-point rate",
+                    .x_label = "TFLOP/s, all workers",
+                    .unit = "TFLOP/s",
+                    .decimals = 3};
+    bars(a, c, tflops);
+}
+
+void chart_gantt(const ls_run *r, ls_chart *c)
+{
+    *c = (ls_chart){.kind = LS_CHART_GANTT,
+                    .file = "pipeline",
+                    .title = "One step of the pipeline",
+                    .x_label = "milliseconds",
+                    .unit = "ms",
+                    .scale = 1000,
+                    .decimals = 2};
+    for (int i = 0; i < r->n_lane; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "stage %d", i);
+        ls_chart_category(c, name);
+    }
+    for (int i = 0; i < r->n_span; i++) {
+        int m = 0;
+        while (m < c->n_series && strcmp(c->series[m].name, r->span[i].kind)) m++;
+        ls_series *s = m < c->n_series   ? &c->series[m]
+                       : c->n_series < 8 ? ls_chart_series(c, r->span[i].kind)
+                                         : &c->series[7];
+        ls_point p = at(r->span[i].begin, r->span[i].end);
+        p.lane = r->span[i].lane;
+        p.label = r->span[i].label;
+        ls_chart_point(c, s, p);
+    }
+}

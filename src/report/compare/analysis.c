@@ -1,0 +1,371 @@
+/* analysis.c - groups, likeness, speed-ups, waterfall. */
+#include "report/compare/analysis.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- likeness --- */
+
+/* Equal as Python would say it: 16 and 16.0 are. */
+static bool alike(const json_t *a, const json_t *b)
+{
+    if (!a || !b || json_is_null(a) || json_is_null(b)) return (!a || json_is_null(a)) == (!b || json_is_null(b));
+    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
+    if (!json_is_object(a) || !json_is_object(b)) return json_equal(a, b);
+    if (json_object_size(a) != json_object_size(b)) return false;
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)a, key,
+                        v) if (!json_object_get(b, key) || !alike(v, json_object_get(b, key))) return false;
+    return true;
+}
+
+static bool in_comparison(const ls_run *r)
+{
+    return r->world > 0 && r->metrics;
+}
+
+/* Sequences of a step and worker; NaN when not said. */
+static double batch_by_worker(const ls_run *r)
+{
+    const json_t *g = json_object_get(json_object_get(r->metrics, "training_config"), "global_batch_size");
+    return json_is_number(g) ? json_number_value(g) / r->world : NAN;
+}
+
+/* What weak scaling changes on purpose. */
+static bool excused(const ls_analysis *a, const char *field, const ls_run *base, const ls_run *r)
+{
+    if (!a->weak) return false;
+    return !strcmp(field, "epochs") ||
+           (!strcmp(field, "global_batch_size") && batch_by_worker(base) == batch_by_worker(r));
+}
+
+static ls_status find_mismatches(ls_analysis *a)
+{
+    static const char *const field[] = {
+        "seq_len", "dataset_name", "dataset_subset_sizes", "global_batch_size", "epochs", "model_size", "precision"};
+    const int n_field = sizeof field / sizeof field[0];
+    const ls_run_set *set = a->set;
+    a->baseline = -1;
+    for (int i = 0; i < set->n && a->baseline < 0; i++)
+        if (in_comparison(&set->run[i])) a->baseline = i; /* sorted: the fewest workers, first given */
+    if (a->baseline < 0) return LS_OK;
+    a->mismatch = ls_alloc((size_t)(set->n * n_field + 1) * sizeof *a->mismatch);
+    if (!a->mismatch) return ls_nomem((size_t)(set->n * n_field) * sizeof *a->mismatch, "mismatches");
+    const json_t *base = json_object_get(set->run[a->baseline].metrics, "training_config");
+    for (int i = 0; i < set->n; i++) {
+        if (!in_comparison(&set->run[i])) continue;
+        const json_t *other = json_object_get(set->run[i].metrics, "training_config");
+        for (int k = 0; k < n_field; k++) {
+            const json_t *x = json_object_get(base, field[k]), *y = json_object_get(other, field[k]);
+            if (!alike(x, y) && !excused(a, field[k], &set->run[a->baseline], &set->run[i]))
+                a->mismatch[a->n_mismatch++] = (ls_mismatch){field[k], x, y, i};
+        }
+    }
+    return LS_OK;
+}
+
+/* --- groups --- */
+
+static ls_status add_to_group(ls_analysis *a, int i)
+{
+    const ls_run *r = &a->set->run[i];
+    ls_group *g = NULL;
+    for (int k = 0; k < a->n_group && !g; k++)
+        if (a->group[k].world == r->world && !strcmp(a->group[k].first->setting, r->setting)) g = &a->group[k];
+    if (!g) {
+        g = &a->group[a->n_group];
+        g->run = ls_alloc((size_t)a->set->n * sizeof *g->run);
+        if (!g->run) return ls_nomem((size_t)a->set->n * sizeof *g->run, "a group of runs");
+        g->world = r->world;
+        g->first = r;
+        a->n_group++;
+    }
+    g->run[g->n_run++] = i;
+    return LS_OK;
+}
+
+/* True when some line of `text` is `line` (n bytes). */
+static bool has_line(const char *text, const char *line, size_t n)
+{
+    for (const char *p = text; *p;) {
+        size_t k = strcspn(p, "\n");
+        if (k == n && !memcmp(p, line, n)) return true;
+        p += k + (p[k] == '\n');
+    }
+    return false;
+}
+
+/* A layout over all workers has one name on any number of them: "pp4 1f1b" on 4 is "pp (1f1b)", "tp4" is "tp". */
+static void plain_name(const ls_run *r, char *buf, size_t cap)
+{
+    const char *s = r->strategy;
+    char *end = NULL;
+    const bool pp = !strncmp(s, "pp", 2), tp = !strncmp(s, "tp", 2);
+    const long n = pp || tp ? strtol(s + 2, &end, 10) : 0;
+    const bool whole = end && end > s + 2 && n == r->world && n > 1 && !strstr(s, " tp");
+    if (whole && !*end) snprintf(buf, cap, "%.2s", s);
+    else if (whole && pp && *end == ' ') snprintf(buf, cap, "pp (%s)", end + 1);
+    else snprintf(buf, cap, "%s", s);
+}
+
+/* The strategy, and what distinguishes this group from others with as many workers and the same strategy. */
+static void name_group(const ls_analysis *a, ls_group *g)
+{
+    ls_str s = {0};
+    char plain[80];
+    for (const char *p = g->first->setting; *p;) {
+        size_t n = strcspn(p, "\n");
+        bool differs = false;
+        for (int k = 0; k < a->n_group; k++) {
+            const ls_group *o = &a->group[k];
+            if (o == g || o->world != g->world || strcmp(o->first->strategy, g->first->strategy)) continue;
+            differs = differs || !has_line(o->first->setting, p, n);
+        }
+        if (differs) ls_str_addf(&s, "%s%.*s", s.len ? ", " : " (", (int)n, p);
+        p += n + (p[n] == '\n');
+    }
+    if (s.len) ls_str_addc(&s, ')');
+    plain_name(g->first, plain, sizeof plain);
+    snprintf(g->short_name, sizeof g->short_name, "%.60s%s", plain, s.data ? s.data : "");
+    snprintf(g->label, sizeof g->label, "%s \xc3\x97 %d", g->short_name, g->world); /* a multiplication sign */
+    ls_str_fini(&s);
+}
+
+/* Interval of a single run's throughput, from ten blocks of its steps (all of them: a block has one more than another where they do
+ * not divide), carried over to the mean. */
+static void interval_within(const ls_run *r, ls_estimate *e)
+{
+    enum { BLOCKS = 10 };
+    int n = r->n_step - r->n_warm;
+    double block[BLOCKS];
+    if (n < BLOCKS || e->n != 1) return;
+    for (int b = 0; b < BLOCKS; b++) {
+        int from = (int)((int64_t)b * n / BLOCKS), to = (int)((int64_t)(b + 1) * n / BLOCKS);
+        double time = 0;
+        for (int i = from; i < to; i++) time += r->step[r->n_warm + i].time;
+        block[b] = time > 0 ? (to - from) / time : NAN;
+    }
+    ls_estimate w = ls_estimate_of(block, BLOCKS);
+    if (!(w.mean > 0) || isnan(w.half)) return;
+    e->half = e->mean * w.half / w.mean;
+    e->within = true;
+}
+
+static double run_value(const ls_run *r, int what)
+{
+    return what == 0   ? r->tokens_per_sec
+           : what == 1 ? r->epoch_time
+           : what == 2 ? r->wall
+                       : r->tokens_per_update / r->step_time;
+}
+
+double ls_run_rate(const ls_analysis *a, const ls_run *r)
+{
+    return run_value(r, a->steady ? 3 : 0);
+}
+
+void ls_basis_words(const ls_analysis *a, ls_str *out)
+{
+    if (!a->steady) {
+        ls_str_add(out, "Speeds are of whole epochs as the runs recorded them, warm-up included: not every run has a "
+                        "metrics.jsonl with steps behind a warm-up.");
+        return;
+    }
+    if (!a->warm_hi) ls_str_add(out, "Speeds are of all steps: the runs are too short for a warm-up to be left out.");
+    else if (a->warm_hi == 1 && a->warm_lo == 1)
+        ls_str_add(out, "Speeds are of the steps behind the warm-up: the first of each run is left out.");
+    else if (a->warm_lo == a->warm_hi)
+        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d of each run are left out.",
+                    a->warm_hi);
+    else
+        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d to %d of a run are left out.",
+                    a->warm_lo, a->warm_hi);
+}
+
+static ls_status measure_group(const ls_analysis *a, ls_group *g)
+{
+    double *x = ls_alloc((size_t)g->n_run * sizeof *x);
+    if (!x) return ls_nomem((size_t)g->n_run * sizeof *x, "repeats");
+    ls_estimate *e[] = {&g->recorded, &g->epoch_time, &g->wall, &g->tokens};
+    for (int what = 0; what < 4; what++) {
+        for (int i = 0; i < g->n_run; i++) x[i] = run_value(&a->set->run[g->run[i]], what);
+        *e[what] = ls_estimate_of(x, g->n_run);
+    }
+    if (!a->steady) g->tokens = g->recorded;
+    if (g->n_run == 1) interval_within(g->first, &g->tokens);
+    g->step_time = NAN;
+    for (int k = 0; k < LS_N_SPLIT; k++) {
+        for (int i = 0; i < g->n_run; i++) x[i] = a->set->run[g->run[i]].split[k];
+        g->split[k] = ls_estimate_of(x, g->n_run).mean;
+        if (g->split[k] > 0) g->step_time = (isnan(g->step_time) ? 0 : g->step_time) + g->split[k];
+    }
+    g->split_of_steps = true;
+    for (int i = 0; i < g->n_run; i++) {
+        const ls_run *r = &a->set->run[g->run[i]];
+        g->split_of_steps = g->split_of_steps && r->split_of_steps;
+        g->split_warm_lo = !i || r->n_warm < g->split_warm_lo ? r->n_warm : g->split_warm_lo;
+        g->split_warm_hi = !i || r->n_warm > g->split_warm_hi ? r->n_warm : g->split_warm_hi;
+    }
+    ls_free(x);
+    return LS_OK;
+}
+
+/* --- speed-up and waterfall --- */
+
+static double relative(const ls_estimate *e)
+{
+    return e->half > 0 && e->mean > 0 ? e->half / e->mean : 0;
+}
+
+static void compare_with_base(const ls_analysis *a, ls_group *g)
+{
+    g->base = -1;
+    g->speedup = g->efficiency = (ls_estimate){.mean = NAN, .stdev = NAN, .half = NAN};
+    g->speedup_r1 = NAN;
+    if (!a->comparable) return;
+    for (int k = 0; k < a->n_group; k++) /* the same strategy on one worker, else the first on one */
+        if (a->group[k].world == 1 && (g->base < 0 || !strcmp(a->group[k].first->strategy, g->first->strategy)))
+            if (g->base < 0 || strcmp(a->group[g->base].first->strategy, g->first->strategy)) g->base = k;
+    if (g->base < 0) return;
+    const ls_group *b = &a->group[g->base];
+    double base = b->first->tokens_per_sec;
+    if (g->tokens.mean >= 0 && b->tokens.mean > 0) {
+        g->speedup.mean = g->tokens.mean / b->tokens.mean;
+        g->speedup.half = isnan(g->tokens.half) || isnan(b->tokens.half)
+                              ? NAN
+                              : g->speedup.mean * hypot(relative(&g->tokens), g == b ? 0 : relative(&b->tokens));
+    } else if (b->epoch_time.mean > 0 && g->epoch_time.mean > 0) {
+        g->speedup.mean = b->epoch_time.mean / g->epoch_time.mean;
+    }
+    if (g->recorded.mean >= 0 && base > 0) g->speedup_r1 = g->recorded.mean / base;
+    else if (g->epoch_time.mean > 0) g->speedup_r1 = b->first->epoch_time / g->epoch_time.mean;
+    if (g == b) g->speedup.mean = g->speedup_r1 = 1.0, g->speedup.half = NAN;
+    g->speedup.n = g->efficiency.n = g->tokens.n;
+    g->speedup.within = g->efficiency.within = g->tokens.within || b->tokens.within;
+    g->efficiency.mean = g->speedup.mean / g->world;
+    g->efficiency.half = g->speedup.half / g->world;
+}
+
+static double or_zero(double x)
+{
+    return isnan(x) ? 0 : x;
+}
+
+static bool has_split(const ls_group *g)
+{
+    return g->split[LS_SPLIT_FORWARD] > 0 || g->split[LS_SPLIT_BACKWARD] > 0;
+}
+
+/* A part that workers share out takes 1/W of its time on one worker when all is ideal (weak scaling: all of it, for W times the
+ * tokens); what it takes more is lost. Whatever the parts do not explain is "other", so the shares sum to one. */
+static void make_waterfall(const ls_analysis *a, ls_group *g)
+{
+    ls_waterfall *w = &g->waterfall;
+    if (g->base < 0 || isnan(g->efficiency.mean) || !(g->tokens.mean > 0) || g->world < 2) return;
+    const ls_group *b = &a->group[g->base];
+    double tokens = g->first->tokens_per_update, T = tokens / g->tokens.mean, sum = 0;
+    w->known = true;
+    w->useful = g->efficiency.mean;
+    w->split = has_split(g) && has_split(b) && T > 0;
+    const double grown = tokens / b->first->tokens_per_update, ideal = (isnan(grown) ? 1 : grown) / g->world;
+    for (int k = 0; k < LS_N_SPLIT && w->split; k++) {
+        int into = k == LS_SPLIT_BACKWARD ? LS_SPLIT_FORWARD : k;
+        if (k == LS_SPLIT_OTHER) continue;
+        double lost = (or_zero(g->split[k]) - or_zero(b->split[k]) * ideal) / T;
+        w->lost[into] += lost;
+        sum += lost;
+    }
+    w->lost[LS_SPLIT_OTHER] = 1 - w->useful - sum;
+}
+
+static void find_best(ls_analysis *a)
+{
+    a->best = a->second = -1;
+    for (int i = 0; i < a->n_group && a->comparable; i++) {
+        double x = a->group[i].tokens.mean;
+        if (isnan(x)) continue;
+        if (a->best < 0 || x > a->group[a->best].tokens.mean) a->second = a->best, a->best = i;
+        else if (a->second < 0 || x > a->group[a->second].tokens.mean) a->second = i;
+    }
+}
+
+/* --- what else a sceptic would ask --- */
+
+bool ls_same_losses(const ls_run *a, const ls_run *b)
+{
+    if (!a->n_step || a->n_step != b->n_step) return false;
+    for (int i = 0; i < a->n_step; i++)
+        if (a->step[i].step != b->step[i].step || !(a->step[i].loss == b->step[i].loss)) return false;
+    return true;
+}
+
+static void look_at_all(ls_analysis *a)
+{
+    const ls_run *first = NULL;
+    const char *commit = NULL;
+    a->same_loss = true;
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        const char *c = json_string_value(json_object_get(r->metrics, "git_commit"));
+        if (c && commit && strcmp(c, commit)) a->several_commits = true;
+        if (c) commit = c;
+        if (!r->n_step) continue;
+        a->n_loss++;
+        if (first && !ls_same_losses(first, r)) a->same_loss = false;
+        if (!first) first = r;
+    }
+    a->same_loss = a->same_loss && a->n_loss > 1;
+}
+
+ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out)
+{
+    return ls_analyse_with(set, &(ls_compare_opts){.allow_mismatch = allow_mismatch}, out);
+}
+
+ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out)
+{
+    const bool allow_mismatch = o->allow_mismatch;
+    ls_analysis a = {.set = set, .baseline = -1, .best = -1, .second = -1, .weak = o->weak, .steady = o->steady};
+    ls_status st = LS_OK;
+    for (int i = 0, n = 0; i < set->n; i++) {
+        const ls_run *r = &set->run[i];
+        if (!in_comparison(r)) continue;
+        if (!(run_value(r, 3) > 0)) a.steady = false; /* never one kind of number against the other */
+        if (!n || r->n_warm < a.warm_lo) a.warm_lo = r->n_warm;
+        if (!n++ || r->n_warm > a.warm_hi) a.warm_hi = r->n_warm;
+    }
+    a.group = ls_alloc((size_t)(set->n + 1) * sizeof *a.group);
+    if (!a.group) return ls_nomem((size_t)set->n * sizeof *a.group, "groups of runs");
+    LS_TRY_GOTO(st, fail, find_mismatches(&a));
+    for (int i = 0; i < set->n; i++)
+        if (in_comparison(&set->run[i])) LS_TRY_GOTO(st, fail, add_to_group(&a, i));
+    a.allowed = allow_mismatch && a.n_mismatch;
+    a.comparable = a.n_group > 0 && (!a.n_mismatch || allow_mismatch);
+    for (int i = 0; i < a.n_group; i++) {
+        name_group(&a, &a.group[i]);
+        LS_TRY_GOTO(st, fail, measure_group(&a, &a.group[i]));
+    }
+    for (int i = 0; i < a.n_group; i++) {
+        compare_with_base(&a, &a.group[i]);
+        make_waterfall(&a, &a.group[i]);
+    }
+    find_best(&a);
+    look_at_all(&a);
+    *out = a;
+    return LS_OK;
+fail:
+    ls_analysis_fini(&a);
+    return st;
+}
+
+void ls_analysis_fini(ls_analysis *a)
+{
+    for (int i = 0; i < a->n_group; i++) ls_free(a->group[i].run);
+    ls_free(a->group);
+    ls_free(a->mismatch);
+    *a = (ls_analysis){.baseline = -1, .best = -1, .second = -1};
+}

@@ -1,0 +1,90 @@
+/* analysis.h - runs to groups of repeats, intervals, speed-ups, and where the lost time went.
+ *
+ *   group      runs with the same setting and number of workers; its repeats
+ *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (says nothing on run to run)
+ *   speed-up   mean tokens/s over the mean of the one-worker group of the same work; efficiency = speed-up / workers
+ *   waterfall  a step of T seconds against the ideal T1/W (weak scaling: T1): shares of T that are useful, and lost to each part;
+ *              they sum to 1
+ *
+ * Comparisons are between like runs only: seven fields of training_config must be equal
+ * (docs/FORMATS.md#comparable-runs). Unlike ones are named. */
+#ifndef LS_REPORT_ANALYSIS_H
+#define LS_REPORT_ANALYSIS_H
+
+#include "core/stat.h"
+#include "report/read/run_folder.h"
+
+/* What a step of a group was spent on, as shares of its time. */
+typedef struct ls_waterfall {
+    bool known;    /* there is a one-worker group to compare with         */
+    bool split;    /* the run recorded the parts of a step                */
+    double useful; /* = efficiency                                        */
+    double
+        lost[LS_N_SPLIT]; /* FORWARD: compute slowdown (forward and backward); BACKWARD is 0. May be negative: a gain */
+} ls_waterfall;
+
+typedef struct ls_group {
+    char label[96];      /* "ddp x 2", with what differs from its neighbours */
+    char short_name[64]; /* strategy and differences, without workers        */
+    int world;
+    const ls_run *first; /* of the repeats */
+    int *run;            /* indices into the set */
+    int n_run;
+    ls_estimate tokens, epoch_time, wall;
+    ls_estimate recorded;                /* R1's tokens/s: of whole epochs, warm-up included */
+    ls_estimate speedup, efficiency;     /* NaN: no one-worker group                          */
+    double speedup_r1;                   /* R1's: over the first one-worker repeat */
+    int base;                            /* the one-worker group, or -1                       */
+    double split[LS_N_SPLIT], step_time; /* parts of a step, seconds, and the sum of those there are; NaN: none */
+    bool split_of_steps;                 /* of the steps after the warm-up; else of all, as the run recorded them */
+    int split_warm_lo, split_warm_hi;    /* steps of warm-up, the fewest and the most of its runs     */
+    ls_waterfall waterfall;
+} ls_group;
+
+typedef struct ls_mismatch {
+    const char *field;
+    const json_t *baseline, *other; /* NULL: absent */
+    int run;
+} ls_mismatch;
+
+typedef struct ls_analysis {
+    const ls_run_set *set;
+    ls_group *group; /* ascending by workers, then in the order of their first run */
+    int n_group;
+    ls_mismatch *mismatch;
+    int n_mismatch;
+    int baseline;         /* run that the others are compared with, or -1              */
+    bool comparable;      /* at least two groups, and no mismatch unless allowed       */
+    bool allowed;         /* mismatches were allowed                                   */
+    int best, second;     /* groups by tokens/s, -1: none                              */
+    bool same_loss;       /* every run with steps has the same losses, bit for bit     */
+    int n_loss;           /* runs with steps                                           */
+    bool several_commits; /* the runs come from more than one commit                   */
+    bool weak, steady;    /* as asked; steady: tokens/s are those behind the warm-up   */
+    int warm_lo, warm_hi; /* steps of warm-up, the fewest and the most of a run        */
+} ls_analysis;
+
+typedef struct ls_compare_opts {
+    bool allow_mismatch;
+    bool weak;   /* the global batch grows with the workers: it must be equal by worker, and epochs may differ  */
+    bool steady; /* tokens/s from the steps behind the warm-up, where every run has steps; else as recorded     */
+} ls_compare_opts;
+
+/* set must be sorted and outlive the analysis. LS_E_NOMEM alone. */
+ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
+ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
+void ls_analysis_fini(ls_analysis *a);
+void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
+/* Which steps the tokens/s are of, as a sentence. */
+void ls_basis_words(const ls_analysis *a, ls_str *out);
+double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
+bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
+
+/* scaling_report.json (docs/FORMATS.md, ours behind R1's keys) over the groups of one strategy and its one-worker group; every group
+ * when strategy is NULL. Without comparable runs: status and mismatches alone. */
+void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out);
+/* The same; more (may be NULL) adds members to `protocol`, behind R1's: how the runs were made. */
+void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
+                          const void *ctx, ls_str *out);
+
+#endif

@@ -1,0 +1,174 @@
+#include "report/compare/strategies.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static double wait_share(const ls_run *r)
+{
+    const double straggler = r->split[LS_SPLIT_STRAGGLER];
+    if (r->world == 1) return 0;
+    return (r->split[LS_SPLIT_EXPOSED] + (isnan(straggler) ? 0 : straggler)) / r->step_time;
+}
+
+static double bubble_share(const ls_run *r)
+{
+    const double b = r->split[LS_SPLIT_BUBBLE];
+    return isnan(b) ? 0 : b / r->step_time;
+}
+
+/* Of the worker that needs most: on its device, where it has one. */
+static double most_memory(const ls_run *r)
+{
+    const report_doc d = {r->metrics, "", NULL};
+    const json_t *list = report_array(&d, "lockstep.memory.per_rank");
+    double most = NAN;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const report_doc rank = {json_array_get(list, i), "", NULL};
+        const double device = report_num(&rank, "device");
+        most = fmax(most, device > 0 ? device : report_num(&rank, "peak_rss"));
+    }
+    return isnan(most) ? fmax(r->peak_bytes, r->peak_most) : most;
+}
+
+ls_status ls_six_of(const ls_analysis *a, const ls_group *g, ls_six *out)
+{
+    double *x = ls_alloc((size_t)g->n_run * 4 * sizeof *x);
+    if (!x) return ls_nomem((size_t)g->n_run * 4 * sizeof *x, "repeats");
+    const int n = g->n_run;
+    for (int i = 0; i < n; i++) {
+        const ls_run *r = &a->set->run[g->run[i]];
+        x[i] = wait_share(r);
+        x[n + i] = bubble_share(r);
+        x[2 * n + i] = isnan(r->gpu_utilisation) ? r->cpu_utilisation : r->gpu_utilisation;
+        x[3 * n + i] = most_memory(r);
+    }
+    *out = (ls_six){.communication = ls_estimate_of(x, n),
+                    .bubble = ls_estimate_of(x + n, n),
+                    .tokens = g->tokens,
+                    .wall = g->wall,
+                    .utilisation = ls_estimate_of(x + 2 * n, n),
+                    .memory = ls_estimate_of(x + 3 * n, n),
+                    .speedup = g->speedup,
+                    .efficiency = g->efficiency};
+    ls_free(x);
+    return LS_OK;
+}
+
+/* "12.3 ±0.4"; the sign takes two bytes and one column. */
+static void cell(ls_str *out, const ls_estimate *e, double factor, int decimals, int width)
+{
+    char text[64] = "-";
+    if (!isnan(e->mean)) snprintf(text, sizeof text, "%.*f", decimals, factor * e->mean);
+    if (!isnan(e->mean) && e->half >= 0) {
+        const size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, " \xc2\xb1%.*f", decimals, factor * e->half);
+    }
+    ls_str_addf(out, " %*s", width + (strchr(text, '\xc2') != NULL), text);
+}
+
+ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
+{
+    int wide = 7;
+    for (int i = 0; i < a->n_group; i++)
+        wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
+    ls_str_addf(out, "%-*s %7s %4s %17s %12s %12s %12s %12s %12s %14s %14s\n", wide, "setting", "workers", "runs",
+                "tokens/s", "time, s", "waits, %", "bubble, %", "CPU/GPU, %", "memory, MiB", "speed-up",
+                "efficiency, %");
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        ls_six s;
+        LS_TRY(ls_six_of(a, g, &s));
+        ls_str_addf(out, "%-*s %7d %4d", wide, g->short_name, g->world, g->n_run);
+        cell(out, &s.tokens, 1, s.tokens.mean < 1000 ? 1 : 0, 17);
+        cell(out, &s.wall, 1, 2, 12);
+        cell(out, &s.communication, 100, 1, 12);
+        cell(out, &s.bubble, 100, 1, 12);
+        cell(out, &s.utilisation, 100, 1, 12);
+        cell(out, &s.memory, 1 / 1048576.0, 1, 12);
+        cell(out, &s.speedup, 1, 2, 14);
+        cell(out, &s.efficiency, 100, 1, 14);
+        ls_str_addc(out, '\n');
+    }
+    return LS_OK;
+}
+
+static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
+{
+    ls_jsonw_put_open(w, key, '{');
+    ls_jsonw_put_real(w, "mean", e->mean); /* NaN is written as null */
+    ls_jsonw_put_real(w, "half95", e->half);
+    ls_jsonw_put_real(w, "stdev", e->stdev);
+    ls_jsonw_put_int(w, "n", e->n);
+    ls_jsonw_close(w);
+}
+
+static ls_status put_setting(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
+{
+    ls_six s;
+    LS_TRY(ls_six_of(a, g, &s));
+    ls_jsonw_open(w, '{');
+    ls_jsonw_put_str(w, "setting", g->short_name);
+    ls_jsonw_put_int(w, "workers", g->world);
+    ls_jsonw_put_open(w, "runs", '[');
+    for (int i = 0; i < g->n_run; i++) ls_jsonw_str(w, a->set->run[g->run[i]].dir);
+    ls_jsonw_close(w);
+    put(w, "communication_overhead", &s.communication);
+    put(w, "pipeline_bubble", &s.bubble);
+    put(w, "tokens_per_sec", &s.tokens);
+    put(w, "training_time_sec", &s.wall);
+    put(w, "cpu_utilisation", &s.utilisation);
+    put(w, "peak_memory_bytes", &s.memory);
+    put(w, "speedup", &s.speedup);
+    put(w, "scaling_efficiency", &s.efficiency);
+    ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
+    for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
+    ls_jsonw_close(w);
+    ls_waterfall_put(w, &g->waterfall);
+    ls_jsonw_put_open(w, "collectives_rank0", '[');
+    for (int i = 0; i < g->first->n_coll; i++) {
+        const ls_run_coll *c = &g->first->coll[i];
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_str(w, "kind", c->kind);
+        ls_jsonw_put_real(w, "calls", c->calls);
+        ls_jsonw_put_real(w, "bytes_moved", c->nbytes);
+        ls_jsonw_put_real(w, "busy_sec", c->busy);
+        ls_jsonw_put_real(w, "exposed_sec", c->exposed);
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+    return LS_OK;
+}
+
+ls_status ls_strategies_text(const ls_analysis *a, void (*more)(const void *ctx, ls_jsonw *w),
+                             void (*left_out)(const void *ctx, ls_jsonw *w), const void *ctx, ls_str *out)
+{
+    ls_jsonw w;
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "status", !a->comparable ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
+    ls_jsonw_put_open(&w, "protocol", '{');
+    ls_jsonw_put_str(&w, "tokens_per_sec_of", a->steady ? "steps behind the warm-up" : "whole epochs");
+    if (a->steady && a->baseline >= 0) ls_jsonw_put_int(&w, "warmup_steps_excluded", a->set->run[a->baseline].n_warm);
+    ls_jsonw_put_str(&w, "interval", "95 %, Student's t over repeats");
+    if (more) more(ctx, &w);
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "mismatches", '[');
+    for (int i = 0; i < a->n_mismatch; i++) {
+        ls_jsonw_open(&w, '{');
+        ls_jsonw_put_str(&w, "field", a->mismatch[i].field);
+        ls_jsonw_put_str(&w, "run", a->set->run[a->mismatch[i].run].dir);
+        ls_jsonw_close(&w);
+    }
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "settings", '[');
+    for (int i = 0; i < a->n_group && a->comparable; i++) LS_TRY(put_setting(&w, a, &a->group[i]));
+    ls_jsonw_close(&w);
+    ls_jsonw_put_open(&w, "left_out", '[');
+    if (left_out) left_out(ctx, &w);
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    return LS_OK;
+}

@@ -1,0 +1,162 @@
+/* run_workdir.c - the folder of R3's translation scripts (docs/REFERENCES.md) as a run: `workdir/`, a small file a rank and epoch.
+ *
+ *   rank<r>_results_epoch<e>.json   data parallel: validation_loss, bleu, training_time, tokens_per_sec, of one rank
+ *   eval_results_epoch<e>.json      pipeline: validation_loss and bleu alone; it does not say how many workers there were
+ *
+ *   tokens/s     sum over ranks of their mean over epochs      epoch time   mean over ranks and epochs
+ *   loss         mean over ranks (of equal parts)              epoch 0      warm-up, where there is another: its speed is left out
+ *
+ * What they say is put into the words of training_metrics.json and read like one. */
+#include "core/fs.h"
+#include "core/mem.h"
+#include "report/read/run_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_FILE = 100000, MAX_RANK = 4096 };
+
+typedef struct result {
+    int epoch, rank; /* rank -1: of the pipeline script */
+    double loss, time, rate;
+} result;
+
+static bool named(const char *name, result *r)
+{
+    int end = 0;
+    *r = (result){.rank = -1};
+    if (sscanf(name, "rank%d_results_epoch%d.json%n", &r->rank, &r->epoch, &end) == 2 && end && !name[end])
+        return r->rank >= 0 && r->rank < MAX_RANK && r->epoch >= 0;
+    end = 0;
+    r->rank = -1;
+    return sscanf(name, "eval_results_epoch%d.json%n", &r->epoch, &end) == 1 && end && !name[end] && r->epoch >= 0;
+}
+
+static int by_epoch(const void *a, const void *b)
+{
+    const result *x = a, *y = b;
+    if (x->epoch != y->epoch) return x->epoch < y->epoch ? -1 : 1;
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static ls_status load(const char *dir, char **names, size_t n, ls_notes *notes, result *all, int *n_all)
+{
+    for (size_t i = 0; i < n; i++) {
+        result r;
+        json_t *root = NULL;
+        if (!named(names[i], &r) || *n_all == MAX_FILE) continue;
+        LS_TRY(report_load(dir, names[i], notes, &root));
+        const report_doc d = {root, names[i], notes};
+        if (!root) continue;
+        r.loss = report_num(&d, "validation_loss");
+        r.time = r.rank < 0 ? NAN : report_num(&d, "training_time");
+        r.rate = r.rank < 0 ? NAN : report_num(&d, "tokens_per_sec");
+        all[(*n_all)++] = r;
+        json_decref(root);
+    }
+    qsort(all, (size_t)*n_all, sizeof *all, by_epoch);
+    return LS_OK;
+}
+
+/* The sum over ranks of the mean over epochs from `first` on; NaN when a rank does not say it. */
+static double rate_of(const result *all, int n, int world, int first)
+{
+    double sum = 0;
+    for (int rank = 0; rank < world; rank++) {
+        double mine = 0;
+        int k = 0;
+        for (int i = 0; i < n; i++)
+            if (all[i].rank == rank && all[i].epoch >= first && !isnan(all[i].rate)) mine += all[i].rate, k++;
+        if (!k) return NAN;
+        sum += mine / k;
+    }
+    return world ? sum : NAN;
+}
+
+static void put_epochs(ls_jsonw *w, const result *all, int n, int first, double *best)
+{
+    *best = NAN;
+    ls_jsonw_put_open(w, "epochs", '[');
+    for (int i = 0, end; i < n; i = end) {
+        double loss = 0, time = 0;
+        for (end = i; end < n && all[end].epoch == all[i].epoch; end++) loss += all[end].loss, time += all[end].time;
+        loss /= end - i;
+        time /= end - i;
+        ls_jsonw_open(w, '{');
+        ls_jsonw_put_int(w, "epoch", all[i].epoch + 1);
+        if (!isnan(loss)) ls_jsonw_put_real(w, "val_loss_avg_global", loss);
+        if (!isnan(time) && all[i].epoch >= first) ls_jsonw_put_real(w, "epoch_wall_time_sec", time);
+        ls_jsonw_close(w);
+        if (!isnan(loss) && !(*best <= loss)) *best = loss;
+    }
+    ls_jsonw_close(w);
+}
+
+static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes, ls_run *out)
+{
+    int world = 0;
+    for (int i = 0; i < n; i++) world = all[i].rank >= world ? all[i].rank + 1 : world;
+    const int first = all[n - 1].epoch > all[0].epoch ? 1 : 0;
+    const double rate = rate_of(all, n, world, first);
+    double best;
+    ls_str text = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &text, 1);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_str(&w, "schema_version", "2.0");
+    ls_jsonw_put_open(&w, "hardware", '{');
+    if (world) ls_jsonw_put_int(&w, "world_size", world);
+    ls_jsonw_close(&w);
+    put_epochs(&w, all, n, first, &best);
+    ls_jsonw_put_open(&w, "summary", '{');
+    if (!isnan(rate)) ls_jsonw_put_real(&w, "mean_tokens_per_sec_global", rate);
+    if (!isnan(best)) ls_jsonw_put_real(&w, "best_val_loss", best);
+    ls_jsonw_close(&w);
+    ls_jsonw_close(&w);
+    ls_status st = text.failed ? ls_nomem(text.cap, "a run of the translation scripts") : LS_OK;
+    const ls_run_texts t = {.metrics = text.data, .n_metrics = text.len};
+    ls_notes silent = {0}; /* of a file that is not there */
+    if (st == LS_OK) st = ls_run_read_texts(&t, dir, &silent, out);
+    ls_notes_fini(&silent);
+    ls_str_fini(&text);
+    LS_TRY(st);
+    if (!world)
+        ls_notes_add(notes,
+                     "%s: eval_results_epoch*.json do not say how many workers there were, so the run is left out of "
+                     "comparisons",
+                     dir);
+    else if (isnan(rate))
+        ls_notes_add(notes, "%s: key tokens_per_sec: not of every rank from 0 to %d, so the run has no speed", dir,
+                     world - 1);
+    snprintf(out->strategy, sizeof out->strategy, "%s", world ? "translation, data parallel" : "translation, pipeline");
+    ls_free(out->setting);
+    out->setting = ls_asprintf("strategy %s\n", out->strategy);
+    if (out->setting) return LS_OK;
+    ls_run_fini(out);
+    return ls_nomem(64, "settings");
+}
+
+ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found)
+{
+    char **names = NULL;
+    size_t n = 0;
+    int n_all = 0, n_file = 0;
+    result one;
+    *found = false;
+    if (ls_fs_list(dir, &names, &n) != LS_OK) { /* said by who looks at folders */
+        ls_err_clear();
+        return LS_OK;
+    }
+    for (size_t i = 0; i < n; i++) n_file += named(names[i], &one);
+    if (n_file > MAX_FILE) n_file = MAX_FILE;
+    result *all = n_file ? ls_alloc((size_t)n_file * sizeof *all) : NULL;
+    ls_status st = n_file && !all ? ls_nomem((size_t)n_file * sizeof *all, "the results of epochs") : LS_OK;
+    if (st == LS_OK && n_file) st = load(dir, names, n, notes, all, &n_all);
+    if (st == LS_OK && n_all) st = tell(dir, all, n_all, notes, out);
+    *found = st == LS_OK && n_all > 0;
+    ls_free(all);
+    ls_fs_list_free(names, n);
+    return st;
+}

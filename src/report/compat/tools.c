@@ -1,0 +1,153 @@
+#include "report/compat/tools.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "report/read/keys.h"
+
+#include <math.h>
+#include <string.h>
+
+/* --- table --- */
+
+static ls_status must_have(const report_doc *d, const char *path, double *x)
+{
+    *x = report_num(d, path);
+    if (isnan(*x)) return ls_fail(LS_E_FORMAT, "%s: key %s: a number is needed for the table", d->file, path);
+    return LS_OK;
+}
+
+static ls_status table_row(const char *file, const json_t *root, double *base, ls_str *out)
+{
+    report_doc d = {root, file, NULL};
+    double tokens, wall, world;
+    LS_TRY(must_have(&d, "summary.mean_tokens_per_sec_global", &tokens));
+    LS_TRY(must_have(&d, "summary.total_wall_time_sec", &wall));
+    LS_TRY(must_have(&d, "hardware.world_size", &world));
+    if (world < 1) return ls_fail(LS_E_FORMAT, "%s: key hardware.world_size: %g workers", file, world);
+    if (isnan(*base)) *base = tokens;
+    double speedup = *base != 0 ? tokens / *base : 1.0;
+    ls_str_addf(out, "| %.0f | %.2f | %.2f | %.2f | %.2f |\n", world, tokens, wall, speedup, speedup / world);
+    return LS_OK;
+}
+
+ls_status ls_report_table(const char *gpu1, const char *gpu2, const char *gpu4, ls_str *out)
+{
+    const char *const file[] = {gpu1, gpu2, gpu4};
+    double base = NAN;
+    ls_str_add(out, "| GPUs | Tokens/sec (global) | Wall time (s) | Speedup vs 1 GPU | Scaling efficiency |\n"
+                    "| --- | --- | --- | --- | --- |\n");
+    for (int i = 0; i < 3; i++) {
+        json_t *root = NULL;
+        LS_TRY(ls_json_load(file[i], &root));
+        ls_status st = table_row(file[i], root, &base, out);
+        json_decref(root);
+        LS_TRY(st);
+    }
+    return LS_OK;
+}
+
+/* --- verifier --- */
+
+/* 1, 2 or 4 from the first part of the path that begins with 1gpu_, 2gpu_ or 4gpu_; 0: not said. */
+static int expected_world(const char *path)
+{
+    for (const char *p = path; *p;) {
+        if ((*p == '1' || *p == '2' || *p == '4') && !strncmp(p + 1, "gpu_", 4)) return *p - '0';
+        p += strcspn(p, "/");
+        p += *p == '/';
+    }
+    return 0;
+}
+
+static bool has_bytes(const char *dir, const char *name)
+{
+    char *path = ls_path_join(dir, name);
+    int64_t n = 0;
+    bool ok = path && ls_fs_exists(path) && !ls_fs_is_dir(path) && ls_fs_size(path, &n) == LS_OK && n > 0;
+    ls_free(path);
+    return ok;
+}
+
+static bool schema_fits(const json_t *root)
+{
+    static const char *const key[] = {"schema_version",   "run_id", "timestamp_utc", "git_commit",
+                                      "command_line",     "env",    "hardware",      "training_config",
+                                      "deepspeed_config", "epochs", "summary"};
+    for (size_t i = 0; i < sizeof key / sizeof key[0]; i++)
+        if (!json_object_get(root, key[i])) return false;
+    return json_is_object(root);
+}
+
+/* A world_size as Python prints it. */
+static void add_world(ls_str *out, const json_t *v)
+{
+    char buf[32];
+    if (json_is_integer(v)) ls_str_addf(out, "%lld", (long long)json_integer_value(v));
+    else if (json_is_real(v)) ls_str_add(out, ls_json_real(buf, json_real_value(v)));
+    else if (json_is_string(v)) ls_str_add(out, json_string_value(v));
+    else ls_str_add(out, "None");
+}
+
+static ls_status verify_run(const char *dir, ls_str *out, int *n_bad)
+{
+    const char *status = "ok";
+    int expected = expected_world(dir);
+    json_t *root = NULL;
+    ls_notes bad = {0};
+    LS_TRY(report_load(dir, "training_metrics.json", &bad, &root));
+    const json_t *world = json_object_get(json_object_get(root, "hardware"), "world_size");
+    char *metrics = ls_path_join(dir, "training_metrics.json");
+    if (!metrics) {
+        json_decref(root);
+        ls_notes_fini(&bad);
+        return ls_nomem(strlen(dir), "a path");
+    }
+    if (!ls_fs_exists(metrics)) status = "missing_metrics";
+    else if (!has_bytes(dir, "train.log")) status = "missing_log";
+    else if (!schema_fits(root)) status = "invalid_schema";
+    else if (expected && !(json_is_number(world) && json_number_value(world) == expected))
+        status = "world_size_mismatch";
+    ls_str_addf(out, "%s\t%s\t", dir, status);
+    add_world(out, world);
+    if (expected) ls_str_addf(out, "\t%d\n", expected);
+    else ls_str_add(out, "\tNone\n");
+    *n_bad += strcmp(status, "ok") != 0;
+    ls_free(metrics);
+    json_decref(root);
+    ls_notes_fini(&bad);
+    return LS_OK;
+}
+
+static ls_status verify_below(const char *dir, int depth, ls_str *out, int *n_run, int *n_bad)
+{
+    char **names = NULL;
+    size_t n = 0;
+    LS_TRY(ls_fs_list(dir, &names, &n));
+    ls_status st = LS_OK;
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        char *path = ls_path_join(dir, names[i]);
+        if (!path) {
+            st = ls_nomem(strlen(dir), "a path");
+        } else if (names[i][0] != '.' && ls_fs_is_dir(path)) {
+            if (!strncmp(names[i], "run_", 4)) ++*n_run, st = verify_run(path, out, n_bad);
+            else if (depth < 8) st = verify_below(path, depth + 1, out, n_run, n_bad);
+        }
+        ls_free(path);
+    }
+    ls_fs_list_free(names, n);
+    return st;
+}
+
+ls_status ls_report_verify(const char *dir, ls_str *out, int *n_run, int *n_bad)
+{
+    ls_str rows = {0};
+    *n_run = *n_bad = 0;
+    ls_status st = verify_below(dir, 0, &rows, n_run, n_bad);
+    if (st == LS_OK && *n_run) {
+        ls_str_add(out, "run_dir\tstatus\tworld_size\texpected_world_size\n");
+        ls_str_addn(out, rows.data, rows.len);
+        if (*n_bad) ls_str_addf(out, "Verification failed: %d run(s) invalid.\n", *n_bad);
+        else ls_str_add(out, "Verification passed.\n");
+    }
+    ls_str_fini(&rows);
+    return st;
+}

@@ -1,0 +1,389 @@
+/* content.c - the sections of a report, in the order in which a reader asks. A section without numbers is left out. */
+#include "report/page/content.h"
+#include "core/clock.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void cell_num(ls_doc *d, ls_block *b, double x, int decimals)
+{
+    char buf[40];
+    ls_doc_cell(d, b, "%s", ls_number_text(buf, x, decimals));
+}
+
+static void cell_estimate(ls_doc *d, ls_block *b, const ls_estimate *e, double factor, int decimals)
+{
+    char v[40], h[40];
+    if (e->half >= 0)
+        ls_doc_cell(d, b, "%s \xc2\xb1 %s", ls_number_text(v, factor * e->mean, decimals),
+                    ls_number_text(h, factor * e->half, decimals));
+    else cell_num(d, b, factor * e->mean, decimals);
+}
+
+static ls_block *table(ls_doc *d, const char *title, const char *const *head, int n)
+{
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, title ? "%s" : NULL, title);
+    if (!b) return NULL;
+    b->n_col = n;
+    for (int i = 0; i < n; i++) ls_doc_cell(d, b, "%s", head[i]);
+    return b;
+}
+
+static void groups_table(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting",  "workers",       "runs",       "tokens/s", "wall time, s",
+                                       "speed-up", "efficiency, %", "train loss", "val loss"};
+    ls_block *b = table(d, NULL, head, 9);
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        ls_doc_cell(d, b, "%s", g->short_name);
+        ls_doc_cell(d, b, "%d", g->world);
+        ls_doc_cell(d, b, "%d", g->n_run);
+        cell_estimate(d, b, &g->tokens, 1, g->tokens.mean < 100 ? 2 : 1);
+        cell_num(d, b, g->wall.mean, 2);
+        cell_estimate(d, b, &g->speedup, 1, 2);
+        cell_num(d, b, 100 * g->efficiency.mean, 1);
+        cell_num(d, b, g->first->train_loss, 4);
+        cell_num(d, b, g->first->val_loss, 4);
+    }
+}
+
+static void speed(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart c;
+    if (!a->n_group) return;
+    ls_doc_add(d, LS_BLOCK_SECTION, "Throughput and scaling");
+    chart_throughput(a, &c);
+    ls_doc_chart(d, &c, "Longer is faster. The thin line is the 95 % interval of the mean.");
+    groups_table(a, d);
+    chart_speedup(a, &c);
+    ls_doc_chart(d, &c, "The grey line without marks is ideal: twice the workers, twice the speed.");
+    chart_efficiency(a, &c);
+    ls_doc_chart(d, &c, "Speed-up divided by the number of workers.");
+}
+
+static void losses(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart step, epoch;
+    chart_loss(a, &step);
+    chart_epoch_loss(a, &epoch);
+    if (!ls_chart_empty(&step) || !ls_chart_empty(&epoch)) ls_doc_add(d, LS_BLOCK_SECTION, "Loss");
+    ls_doc_chart(d, &step,
+                 a->same_loss ? "One line stands for all runs: their losses are equal bit for bit."
+                              : "Means over neighbouring steps. Runs with equal losses share a line.");
+    ls_doc_chart(d, &epoch, "Runs without a file of steps.");
+}
+
+static void waterfall_table(const ls_analysis *a, ls_doc *d)
+{
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Shares of a step's time, %%");
+    bool used[LS_N_SPLIT] = {0};
+    int n = 0;
+    if (!b) return;
+    for (int k = 0; k < LS_N_SPLIT; k++) {
+        for (int i = 0; i < a->n_group; i++)
+            used[k] = used[k] || (a->group[i].waterfall.known && fabs(a->group[i].waterfall.lost[k]) >= 0.0005);
+        n += used[k];
+    }
+    b->n_col = n + 3;
+    ls_doc_cell(d, b, "setting"), ls_doc_cell(d, b, "useful work");
+    for (int k = 0; k < LS_N_SPLIT; k++)
+        if (used[k]) ls_doc_cell(d, b, "%s", content_part_words(k));
+    ls_doc_cell(d, b, "sum");
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_waterfall *w = &a->group[i].waterfall;
+        double sum = w->useful;
+        if (!w->known) continue;
+        ls_doc_cell(d, b, "%s", a->group[i].label);
+        cell_num(d, b, 100 * w->useful, 1);
+        for (int k = 0; k < LS_N_SPLIT; k++) {
+            sum += w->lost[k];
+            if (used[k]) cell_num(d, b, 100 * w->lost[k], 1);
+        }
+        cell_num(d, b, 100 * sum, 1);
+    }
+}
+
+/* "the first 5", "the first 1 to 5", of all groups whose parts are means of the steps after the warm-up. */
+static void warm_words(const ls_analysis *a, ls_str *out)
+{
+    int lo = -1, hi = 0;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (isnan(g->step_time) || !g->split_of_steps) continue;
+        lo = lo < 0 || g->split_warm_lo < lo ? g->split_warm_lo : lo;
+        hi = g->split_warm_hi > hi ? g->split_warm_hi : hi;
+    }
+    if (!hi) ls_str_add(out, "all steps (too few to leave out a warm-up)");
+    else if (lo == hi)
+        ls_str_addf(out, "the steps after the warm-up (the first %d %s left out)", hi, hi == 1 ? "is" : "are");
+    else ls_str_addf(out, "the steps after the warm-up (the first %d to %d of a run are left out)", lo, hi);
+}
+
+/* Which steps the parts of a step are means of: it depends on what the run left behind. */
+static void split_words(const ls_analysis *a, ls_str *out)
+{
+    int of_steps = 0, recorded = 0;
+    bool stages = false;
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_group *g = &a->group[i];
+        if (isnan(g->step_time)) continue;
+        *(g->split_of_steps ? &of_steps : &recorded) += 1;
+        stages = stages || g->split[LS_SPLIT_BUBBLE] > 0;
+    }
+    ls_str_add(out, "Mean over ");
+    if (of_steps) warm_words(a, out);
+    for (int i = 0, n = 0; i < a->n_group && recorded && of_steps; i++)
+        if (!a->group[i].split_of_steps && !isnan(a->group[i].step_time))
+            ls_str_addf(out, "%s%s", n++ ? ", " : "; for ", a->group[i].label);
+    if (recorded && of_steps) ls_str_add(out, " over ");
+    if (recorded) ls_str_add(out, "all steps of a run, warm-up included, as it recorded them");
+    ls_str_addf(out, ". Times are those of rank 0%s.", stages ? "; of a pipeline, means over its stages" : "");
+}
+
+static void time_parts(const ls_analysis *a, ls_doc *d)
+{
+    ls_str words = {0};
+    ls_chart split, fall;
+    chart_step_split(a, &split);
+    chart_waterfall(a, &fall);
+    bool any = !ls_chart_empty(&split), falls = !ls_chart_empty(&fall);
+    if (any || falls) ls_doc_add(d, LS_BLOCK_SECTION, "Where the time went");
+    split_words(a, &words);
+    ls_doc_chart(d, &split, words.data ? words.data : "");
+    if (words.failed) d->failed = true;
+    ls_str_fini(&words);
+    ls_doc_chart(d, &fall,
+                 "A bar is the time of a step. Useful is what an equal share of one worker's step takes; each other "
+                 "part is time beyond "
+                 "it. A part to the left of zero is a gain. What a run did not measure is in other.");
+    if (falls) waterfall_table(a, d);
+}
+
+/* Busy, exposed and hidden time of one row are over the same steps: all that the collectives were counted over. */
+static void hidden_table(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting",           "communicator", "busy, ms a step", "exposed, ms a step",
+                                       "hidden, ms a step", "hidden, %"};
+    ls_block *b = table(d, "Exposed and hidden, by communicator", head, 6);
+    for (int i = 0; i < a->n_group; i++)
+        for (int k = 0; k < LS_N_RUN_COMM; k++) {
+            ls_run_comm_time t;
+            if (!ls_run_comm_time_of(a->group[i].first, k, &t)) continue;
+            ls_doc_cell(d, b, "%s", a->group[i].label);
+            ls_doc_cell(d, b, "%s", ls_run_comm_words(k));
+            cell_num(d, b, 1000 * t.busy, 3);
+            cell_num(d, b, 1000 * t.exposed, 3);
+            cell_num(d, b, 1000 * t.hidden, 3);
+            cell_num(d, b, t.busy > 0 ? 100 * t.hidden / t.busy : NAN, 0);
+        }
+}
+
+static void collectives_table(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting",         "collective",         "calls",    "MiB a step",
+                                       "busy, ms a step", "exposed, ms a step", "bus, GB/s"};
+    ls_block *b = table(d, "By collective", head, 7);
+    for (int i = 0; i < a->n_group; i++) {
+        const ls_run *r = a->group[i].first;
+        for (int k = 0; k < r->n_coll; k++) {
+            const ls_run_coll *x = &r->coll[k];
+            const double n = r->n_comm_step > 0 ? r->n_comm_step : NAN;
+            ls_doc_cell(d, b, "%s", a->group[i].label);
+            ls_doc_cell(d, b, "%s", x->kind);
+            cell_num(d, b, x->calls, 0);
+            cell_num(d, b, x->nbytes / n / 1048576, 2);
+            cell_num(d, b, 1000 * x->busy / n, 3);
+            cell_num(d, b, 1000 * x->exposed / n, 3);
+            cell_num(d, b, x->busbw / 1e9, 2);
+        }
+    }
+}
+
+const char *content_wait_words(void)
+{
+    return "A wait is charged to the collective that was waited for, even if an earlier collective delayed it, so the "
+           "exposed time of one kind can be longer than its busy time. Hidden time is computed over all collectives of "
+           "a communicator together: busy minus exposed, at least 0.";
+}
+
+static void communication(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart c;
+    bool any = false;
+    for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->n_coll;
+    if (!any) return;
+    chart_comm(a, &c);
+    ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
+    ls_doc_chart(d, &c,
+                 "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute "
+                 "waited. Hidden: the collectives ran while compute went on. Communicators below a hundredth of the "
+                 "longest are in the table only.");
+    ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
+    hidden_table(a, d);
+    collectives_table(a, d);
+}
+
+static void memory_table(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"setting",
+                                       "rank 0: planned, MiB",
+                                       "rank 0: peak, MiB",
+                                       "all ranks: least planned, MiB",
+                                       "all ranks: most planned, MiB",
+                                       "all ranks: highest peak, MiB"};
+    bool any = false;
+    for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->planned_bytes > 0 || a->group[i].first->n_rank;
+    ls_block *b = any ? table(d, NULL, head, 6) : NULL;
+    for (int i = 0; i < a->n_group && b; i++) {
+        const ls_run *r = a->group[i].first;
+        double lo = NAN, hi = NAN;
+        for (int k = 0; k < r->n_rank; k++) lo = fmin(lo, r->rank_bytes[k]), hi = fmax(hi, r->rank_bytes[k]);
+        ls_doc_cell(d, b, "%s", a->group[i].label);
+        cell_num(d, b, r->planned_bytes / 1048576, 1);
+        cell_num(d, b, r->peak_bytes / 1048576, 1);
+        cell_num(d, b, lo / 1048576, 1);
+        cell_num(d, b, hi / 1048576, 1);
+        cell_num(d, b, r->peak_most / 1048576, 1);
+    }
+}
+
+static void resources(const ls_analysis *a, ls_doc *d)
+{
+    ls_chart part, top, use, rate;
+    chart_memory(a, &part);
+    chart_peak(a, &top);
+    chart_utilisation(a, &use);
+    chart_tflops(a, &rate);
+    if (!ls_chart_empty(&part) || !ls_chart_empty(&top)) {
+        ls_doc_add(d, LS_BLOCK_SECTION, "Memory");
+        ls_doc_chart(d, &part, "As planned before the first step.");
+        ls_doc_chart(d, &top,
+                     "Highest use of rank 0 that was seen, program included; on a GPU, what its allocator gave out.");
+        memory_table(a, d);
+    } else ls_chart_fini(&part), ls_chart_fini(&top);
+    if (!ls_chart_empty(&use) || !ls_chart_empty(&rate)) ls_doc_add(d, LS_BLOCK_SECTION, "Utilisation");
+    ls_doc_chart(d, &use, "Busy time of what the workers were given.");
+    ls_doc_chart(d, &rate, "Operations of the model, not of the machine, in a second.");
+}
+
+/* A picture a setting: the first of its repeats. */
+static void pipelines(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const file[] = {"pipeline",    "pipeline_2",  "pipeline_3",  "pipeline_4",
+                                       "pipeline_5",  "pipeline_6",  "pipeline_7",  "pipeline_8",
+                                       "pipeline_9",  "pipeline_10", "pipeline_11", "pipeline_12",
+                                       "pipeline_13", "pipeline_14", "pipeline_15", "pipeline_16"};
+    enum { MOST = sizeof file / sizeof file[0] };
+    ls_str left = {0};
+    int n = 0, n_left = 0;
+    for (int i = 0; i < a->set->n; i++) {
+        const ls_run *r = &a->set->run[i];
+        ls_chart c;
+        bool first = !r->metrics;
+        char words[256];
+        snprintf(words, sizeof words, "%.250s", r->name);
+        for (int g = 0; g < a->n_group; g++) {
+            if (a->group[g].first != r) continue;
+            first = true;
+            snprintf(words, sizeof words, "%s (%.140s)", a->group[g].label, r->name);
+        }
+        if (!r->n_span || !first) continue;
+        if (n == MOST) {
+            ls_str_addf(&left, "%s%s", n_left++ ? ", " : "", words);
+            continue;
+        }
+        if (!n) ls_doc_add(d, LS_BLOCK_SECTION, "Pipeline");
+        chart_gantt(r, &c);
+        c.file = file[n++];
+        ls_doc_chart(d, &c, words);
+    }
+    if (n_left)
+        ls_doc_add(d, LS_BLOCK_TEXT, "Only the first %d pipelines are drawn; left out: %s.", MOST,
+                   left.data ? left.data : "");
+    if (left.failed) d->failed = true;
+    ls_str_fini(&left);
+}
+
+static void profiles(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"run", "range", "share of time, %", "total"};
+    ls_block *b = NULL;
+    for (int i = 0; i < a->set->n; i++) {
+        const json_t *top = json_object_get(a->set->run[i].profile, "nvtx_top5");
+        for (size_t k = 0; k < json_array_size(top); k++) {
+            const json_t *row = json_array_get(top, k);
+            const char *name = json_string_value(json_object_get(row, "name")),
+                       *total = json_string_value(json_object_get(row, "total_time"));
+            if (!b) {
+                ls_doc_add(d, LS_BLOCK_SECTION, "Profile");
+                ls_doc_add(d, LS_BLOCK_TEXT,
+                           "Ranges as nsys saw them. Shares are of the sum over all ranges, nested ones included.");
+                b = table(d, NULL, head, 4);
+            }
+            ls_doc_cell(d, b, "%s", a->set->run[i].name);
+            ls_doc_cell(d, b, "%s", name ? name : "?");
+            const json_t *share = json_object_get(row, "time_percent");
+            cell_num(d, b, json_is_number(share) ? json_number_value(share) : NAN, 1);
+            ls_doc_cell(d, b, "%s", total ? total : "\xe2\x80\x93");
+        }
+    }
+}
+
+static void scaling_files(const ls_analysis *a, ls_doc *d)
+{
+    static const char *const head[] = {"workers", "tokens/s", "stdev", "epoch, s", "speed-up", "efficiency"};
+    static const char *const key[] = {"mean_tokens_per_sec_global", "stdev_tokens_per_sec_global",
+                                      "mean_epoch_wall_time_sec", "speedup_vs_1gpu", "scaling_efficiency"};
+    for (int i = 0; i < a->set->n_scaling; i++) {
+        const json_t *root = a->set->scaling[i].root, *runs = json_object_get(root, "runs"), *v;
+        const char *status = json_string_value(json_object_get(root, "status")), *name;
+        if (!i) ls_doc_add(d, LS_BLOCK_SECTION, "Scaling reports found");
+        ls_doc_add(d, LS_BLOCK_TEXT, "%s: %s", a->set->scaling[i].path, status ? status : "no status");
+        if (!json_is_object(runs)) continue;
+        ls_block *b = table(d, NULL, head, 6);
+        json_object_foreach((json_t *)(uintptr_t)runs, name, v)
+        {
+            ls_doc_cell(d, b, "%.20s", name);
+            for (int k = 0; k < 5; k++) {
+                const json_t *x = json_object_get(v, key[k]);
+                cell_num(d, b, json_is_number(x) ? json_number_value(x) : NAN, 2);
+            }
+        }
+    }
+}
+
+static void problems(const ls_analysis *a, ls_doc *d)
+{
+    if (!a->set->notes.n) return;
+    ls_doc_add(d, LS_BLOCK_SECTION, "What could not be read");
+    ls_block *b = ls_doc_add(d, LS_BLOCK_LIST, NULL);
+    for (int i = 0; i < a->set->notes.n && i < 200; i++) ls_doc_cell(d, b, "%s", a->set->notes.text[i]);
+    if (a->set->notes.n > 200) ls_doc_cell(d, b, "and %d more", a->set->notes.n - 200);
+}
+
+void ls_report_doc(const ls_analysis *a, ls_doc *d)
+{
+    char now[24];
+    int n = a->set->n;
+    ls_utc_stamp(now);
+    snprintf(d->title, sizeof d->title, "%s",
+             a->n_group > 1 && a->comparable ? "Training runs compared"
+             : n == 1                        ? "A training run"
+                                             : "Training runs");
+    ls_doc_add(d, LS_BLOCK_TEXT, "%d %s in %d %s, %s, lockstep %s", n, n == 1 ? "run" : "runs", a->n_group,
+               a->n_group == 1 ? "setting" : "settings", now, LS_VERSION);
+    content_summary(a, d);
+    speed(a, d);
+    time_parts(a, d);
+    communication(a, d);
+    content_transport(a, d);
+    losses(a, d);
+    resources(a, d);
+    pipelines(a, d);
+    profiles(a, d);
+    scaling_files(a, d);
+    content_provenance(a, d);
+    problems(a, d);
+}

@@ -1,0 +1,32 @@
+/* content.h - what a report says: the summary in words, then a section a question. charts.c draws, summary.c speaks, content.c orders. */
+#ifndef LS_REPORT_CONTENT_H
+#define LS_REPORT_CONTENT_H
+
+#include "report/compare/analysis.h"
+#include "report/page/doc.h"
+
+/* Fills a zeroed document; check d->failed. The document borrows from the runs. */
+void ls_report_doc(const ls_analysis *a, ls_doc *d);
+
+/* inside the folder */
+void content_summary(const ls_analysis *a, ls_doc *d);
+void content_provenance(const ls_analysis *a, ls_doc *d);
+void content_transport(const ls_analysis *a, ls_doc *d);
+const char *content_part_words(int part); /* of the waterfall */
+const char *content_wait_words(void);     /* how waits are charged, and what hidden time is */
+
+void chart_loss(const ls_analysis *a, ls_chart *c);
+void chart_epoch_loss(const ls_analysis *a, ls_chart *c);
+void chart_throughput(const ls_analysis *a, ls_chart *c);
+void chart_speedup(const ls_analysis *a, ls_chart *c);
+void chart_efficiency(const ls_analysis *a, ls_chart *c);
+void chart_step_split(const ls_analysis *a, ls_chart *c);
+void chart_waterfall(const ls_analysis *a, ls_chart *c);
+void chart_comm(const ls_analysis *a, ls_chart *c);
+void chart_memory(const ls_analysis *a, ls_chart *c);
+void chart_peak(const ls_analysis *a, ls_chart *c);
+void chart_utilisation(const ls_analysis *a, ls_chart *c);
+void chart_tflops(const ls_analysis *a, ls_chart *c);
+void chart_gantt(const ls_run *r, ls_chart *c);
+
+#endif

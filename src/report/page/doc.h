@@ -1,0 +1,45 @@
+/* doc.h - a report as a row of blocks, written as HTML (html.c) and as Markdown (markdown.c) from the same content. */
+#ifndef LS_REPORT_DOC_H
+#define LS_REPORT_DOC_H
+
+#include "report/chart/chart.h"
+
+typedef enum ls_block_kind {
+    LS_BLOCK_SECTION, /* heading; text: title                               */
+    LS_BLOCK_TEXT,    /* a paragraph                                        */
+    LS_BLOCK_LEAD,    /* the sentence that matters, larger                  */
+    LS_BLOCK_WARN,    /* a paragraph with a mark                            */
+    LS_BLOCK_LIST,    /* cells: one item each                               */
+    LS_BLOCK_CARDS,   /* cells: label, value, words, ...                    */
+    LS_BLOCK_TABLE,   /* cells: header row first; n_col columns             */
+    LS_BLOCK_CODE,    /* cells: label, text, ...; folded away on the page   */
+    LS_BLOCK_CHART,   /* chart; text: what to see in it                     */
+} ls_block_kind;
+
+typedef struct ls_block {
+    ls_block_kind kind;
+    char *text;
+    char **cell;
+    int n_cell, cap_cell, n_col;
+    ls_chart chart;
+} ls_block;
+
+typedef struct ls_doc {
+    char title[128];
+    ls_block *block;
+    int n, cap;
+    bool failed; /* memory ran out */
+} ls_doc;
+
+/* NULL when memory is out. text may be NULL. Borrowed until the next block is added. */
+ls_block *ls_doc_add(ls_doc *d, ls_block_kind kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void ls_doc_cell(ls_doc *d, ls_block *b, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Takes the chart over; an empty one is dropped. */
+void ls_doc_chart(ls_doc *d, ls_chart *chart, const char *words);
+void ls_doc_fini(ls_doc *d);
+
+void ls_doc_html(const ls_doc *d, ls_str *out);
+/* charts are linked as <charts>/<file>.svg */
+void ls_doc_markdown(const ls_doc *d, const char *charts, ls_str *out);
+
+#endif

@@ -1,0 +1,37 @@
+/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG where gnuplot is). */
+#ifndef LS_REPORT_REPORT_H
+#define LS_REPORT_REPORT_H
+
+#include "report/compare/analysis.h"
+
+typedef struct ls_report_opts {
+    const char *const *path; /* run folders, metrics files, folders of run folders */
+    int n_path;
+    const char *out;
+    bool allow_mismatch, png;
+    bool weak; /* the global batch grows with the workers; known by itself beside a bench's report that says so */
+    int warm;  /* steps that are left out; 0: as a bench's report beside the runs says, else LS_REPORT_WARM */
+} ls_report_opts;
+
+enum { LS_REPORT_WARM = 5 }; /* the bench's */
+
+typedef struct ls_report_result {
+    int n_run, n_group, n_mismatch, n_chart, n_png;
+    bool comparable, no_gnuplot; /* gnuplot is not installed */
+    bool looks_weak;             /* unlike, but for a batch that is equal by worker */
+    ls_str table;                /* the settings as a short table, for a terminal */
+    ls_notes notes;              /* what could not be read, and unlike fields       */
+} ls_report_result;
+
+/* LS_E_FORMAT when there is not one run. The result is filled in every case but LS_E_NOMEM; fini it. */
+ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result);
+void ls_report_result_fini(ls_report_result *r);
+
+/* The page alone, as text: for tests. */
+void ls_report_page(const ls_analysis *a, ls_str *html, ls_str *markdown);
+
+/* The chart tool of R1 (docs/REFERENCES.md): two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
+ * training_throughput_comparison (.svg, and .png with gnuplot). words: what was written and the saving. */
+ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words);
+
+#endif

@@ -1,0 +1,235 @@
+/* summary.c - the first screen of a report: who won, by how much, why, and what to doubt. */
+#include "report/page/content.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *workers_word(int n)
+{
+    return n == 1 ? "worker" : "workers";
+}
+
+static char *rate_text(char buf[96], const ls_estimate *e)
+{
+    char v[40], h[40];
+    int decimals = e->mean < 100 ? 1 : 0;
+    if (e->half >= 0)
+        snprintf(buf, 96, "%s \xc2\xb1 %s", ls_number_text(v, e->mean, decimals), ls_number_text(h, e->half, decimals));
+    else snprintf(buf, 96, "%s", ls_number_text(v, e->mean, decimals));
+    return buf;
+}
+
+/* The largest lost shares in words: "4.1 % exposed communication, 2.0 % compute slowdown". */
+static void lost_words(const ls_waterfall *w, ls_str *out)
+{
+    bool used[LS_N_SPLIT] = {0};
+    for (int n = 0; n < 3; n++) {
+        int most = -1;
+        for (int k = 0; k < LS_N_SPLIT; k++)
+            if (!used[k] && w->lost[k] >= 0.002 && (most < 0 || w->lost[k] > w->lost[most])) most = k;
+        if (most < 0) return;
+        used[most] = true;
+        ls_str_addf(out, "%s%.1f %% %s", n ? ", " : "", 100 * w->lost[most], content_part_words(most));
+    }
+}
+
+static void say_lost(const ls_group *g, ls_doc *d)
+{
+    const ls_waterfall *w = &g->waterfall;
+    if (!w->known) return;
+    if (!w->split) {
+        ls_doc_add(
+            d, LS_BLOCK_TEXT,
+            "%.1f %% of the ideal is lost. The files do not say to what: the run recorded no parts of its steps.",
+            100 * (1 - w->useful));
+        return;
+    }
+    ls_str s = {0};
+    lost_words(w, &s);
+    if (w->useful >= 1) {
+        ls_doc_add(d, LS_BLOCK_TEXT,
+                   "That is above ideal. A worker's share may fit its caches better than the whole does, or the runs "
+                   "on one worker were "
+                   "disturbed: look at their intervals.");
+    } else if (s.len) {
+        ls_doc_add(d, LS_BLOCK_TEXT, "Of the time of its steps %.1f %% is useful work; the rest went to: %s.",
+                   100 * w->useful, s.data);
+    }
+    ls_str_fini(&s);
+}
+
+/* Which part makes the runner-up slower; both must have recorded their steps. */
+static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
+{
+    int most = -1;
+    double diff[LS_N_SPLIT], total = 0;
+    for (int k = 0; k < LS_N_SPLIT; k++) {
+        diff[k] = (isnan(second->split[k]) ? 0 : second->split[k]) - (isnan(best->split[k]) ? 0 : best->split[k]);
+        total += diff[k];
+        if (most < 0 || diff[k] > diff[most]) most = k;
+    }
+    if (!(total > 0) || diff[most] <= 0 || isnan(best->step_time) || isnan(second->step_time)) return;
+    if (best->split_of_steps != second->split_of_steps) return; /* one with its warm-up, one without */
+    ls_doc_add(
+        d, LS_BLOCK_TEXT,
+        "Why: a step of %s takes %.1f ms, one of %s %.1f ms. The largest part of the difference is %s (%+.1f ms).",
+        best->label, 1000 * best->step_time, second->label, 1000 * second->step_time, ls_split_words(most),
+        1000 * diff[most]);
+}
+
+/* Half of the 95 % interval of the difference of two means; NaN when one of them has none. */
+static double noise_between(const ls_group *x, const ls_group *y)
+{
+    return x->tokens.half >= 0 && y->tokens.half >= 0 ? hypot(x->tokens.half, y->tokens.half) : NAN;
+}
+
+static void say_winner(const ls_analysis *a, ls_doc *d)
+{
+    const bool next = a->second >= 0;
+    const ls_group *g = &a->group[a->best], *o = &a->group[next ? a->second : a->best];
+    const double gap = g->tokens.mean - o->tokens.mean, noise = noise_between(g, o);
+    const bool clear = !next || isnan(noise) || gap > noise;
+    char rate[96];
+    ls_str s = {0};
+    ls_str_addf(&s,
+                clear ? "%s on %d %s is the fastest: %s tokens per second"
+                      : "No clear winner. Highest is %s on %d %s: %s tokens per second",
+                g->short_name, g->world, workers_word(g->world), rate_text(rate, &g->tokens));
+    if (g->world > 1 && !isnan(g->speedup.mean))
+        ls_str_addf(&s, ", %.2f times one worker (%.0f %% of ideal)", g->speedup.mean, 100 * g->efficiency.mean);
+    if (s.data) ls_doc_add(d, LS_BLOCK_LEAD, "%s.", s.data);
+    ls_str_fini(&s);
+    if (!clear)
+        ls_doc_add(d, LS_BLOCK_WARN,
+                   "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside the "
+                   "95 %% interval of "
+                   "\xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
+                   o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
+    else if (next)
+        ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.", o->label,
+                   rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean);
+    if (next && clear) say_why(g, o, d);
+    say_lost(g, d);
+}
+
+static void cards(const ls_analysis *a, ls_doc *d)
+{
+    const ls_group *g = &a->group[a->best];
+    ls_block *b = ls_doc_add(d, LS_BLOCK_CARDS, NULL);
+    char buf[40];
+    ls_doc_cell(d, b, "Highest");
+    ls_doc_cell(d, b, "%s", g->label);
+    ls_doc_cell(d, b, "%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs");
+    ls_doc_cell(d, b, "Tokens per second");
+    ls_doc_cell(d, b, "%s", ls_number_text(buf, g->tokens.mean, g->tokens.mean < 100 ? 1 : 0));
+    if (g->tokens.half >= 0)
+        ls_doc_cell(d, b, "\xc2\xb1 %.1f %% (95 %%, over %s)", 100 * g->tokens.half / g->tokens.mean,
+                    g->tokens.within ? "the steps of one run" : "repeats");
+    else ls_doc_cell(d, b, "one run, no interval");
+    if (!isnan(g->speedup.mean) && g->world > 1) {
+        ls_doc_cell(d, b, "Speed-up");
+        ls_doc_cell(d, b, "%.2f \xc3\x97", g->speedup.mean);
+        ls_doc_cell(d, b, "%.0f %% of ideal", 100 * g->efficiency.mean);
+    }
+    if (!isnan(g->first->train_loss)) {
+        ls_doc_cell(d, b, "Training loss");
+        ls_doc_cell(d, b, "%.4f", g->first->train_loss);
+        if (isnan(g->first->val_loss)) ls_doc_cell(d, b, "mean of the last epoch");
+        else ls_doc_cell(d, b, "validation %.4f", g->first->val_loss);
+    }
+    if (g->first->peak_bytes > 0) {
+        ls_doc_cell(d, b, "Peak memory");
+        ls_doc_cell(d, b, "%s", ls_human_bytes(buf, g->first->peak_bytes));
+        ls_doc_cell(d, b, "of rank 0");
+    }
+}
+
+static void json_words(const json_t *v, char *buf, size_t n)
+{
+    ls_str s = {0};
+    ls_jsonw w;
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_value(&w, v);
+    snprintf(buf, n, "%s", s.data ? s.data : "?");
+    ls_str_fini(&s);
+}
+
+static void say_mismatches(const ls_analysis *a, ls_doc *d)
+{
+    if (!a->n_mismatch) return;
+    ls_doc_add(
+        d, LS_BLOCK_WARN, "%s",
+        a->allowed
+            ? "mismatch_allowed: the runs are not alike, and are compared because --allow-mismatch asked for it. "
+              "Speed-ups "
+              "between them mix different work; read them with that in mind."
+            : "invalid_comparison: the runs are not alike, so nothing is compared here. Each is reported for itself; "
+              "--allow-mismatch compares them all the same and marks the page.");
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
+    if (!b) return;
+    b->n_col = 4;
+    ls_doc_cell(d, b, "run"), ls_doc_cell(d, b, "field"), ls_doc_cell(d, b, "baseline"), ls_doc_cell(d, b, "this run");
+    for (int i = 0; i < a->n_mismatch && i < 40; i++) {
+        const ls_mismatch *m = &a->mismatch[i];
+        char x[120], y[120];
+        json_words(m->baseline, x, sizeof x);
+        json_words(m->other, y, sizeof y);
+        ls_doc_cell(d, b, "%s", a->set->run[m->run].name);
+        ls_doc_cell(d, b, "%s", m->field), ls_doc_cell(d, b, "%s", x), ls_doc_cell(d, b, "%s", y);
+    }
+    if (a->n_mismatch > 40) ls_doc_add(d, LS_BLOCK_TEXT, "And %d more.", a->n_mismatch - 40);
+}
+
+static void say_basis(const ls_analysis *a, ls_doc *d)
+{
+    ls_str s = {0};
+    ls_basis_words(a, &s);
+    if (a->weak)
+        ls_str_add(&s,
+                   " Weak scaling: every worker has the batch of one, so the work grows with the workers, and ideal "
+                   "is the time of one worker.");
+    ls_doc_add(d, LS_BLOCK_TEXT, "%s", s.data ? s.data : "");
+    if (s.failed) d->failed = true;
+    ls_str_fini(&s);
+}
+
+static void doubts(const ls_analysis *a, ls_doc *d)
+{
+    bool within = false, single = false;
+    for (int i = 0; i < a->n_group; i++) {
+        within = within || a->group[i].tokens.within;
+        single = single || a->group[i].n_run == 1;
+    }
+    if (a->same_loss)
+        ls_doc_add(d, LS_BLOCK_TEXT,
+                   "All %d runs have the same loss at every step, bit for bit: they computed the same training.",
+                   a->n_loss);
+    if (a->several_commits)
+        ls_doc_add(d, LS_BLOCK_WARN,
+                   "The runs were made by different commits of the program: a difference may come from the code.");
+    if (within)
+        ls_doc_add(d, LS_BLOCK_TEXT,
+                   "Where a setting was run once, its interval comes from the steps of that run and does not cover the "
+                   "difference from run to "
+                   "run; repeats (three or more) would.");
+    else if (single && a->n_group > 1)
+        ls_doc_add(d, LS_BLOCK_TEXT,
+                   "A setting that was run once has no interval; three or more repeats would give one.");
+}
+
+void content_summary(const ls_analysis *a, ls_doc *d)
+{
+    ls_doc_add(d, LS_BLOCK_SECTION, "Summary");
+    say_mismatches(a, d);
+    if (!a->set->n) ls_doc_add(d, LS_BLOCK_TEXT, "There is no run to report.");
+    if (a->best >= 0 && a->n_group > 1) say_winner(a, d);
+    else if (a->best >= 0) {
+        char rate[96];
+        ls_doc_add(d, LS_BLOCK_LEAD, "%s on %d %s: %s tokens per second.", a->group[0].short_name, a->group[0].world,
+                   workers_word(a->group[0].world), rate_text(rate, &a->group[0].tokens));
+    }
+    if (a->best >= 0) cards(a, d);
+    if (a->n_group) say_basis(a, d);
+    doubts(a, d);
+}

@@ -1,0 +1,162 @@
+/* run_folder.h - what a run left behind, read without trust: ours, or R1's (docs/REFERENCES.md; schema 2.0, the older one of
+ * parallel arrays, or the results of epochs that the translation scripts leave).
+ *
+ * Everything that is not said is NaN, -1 or NULL. What is malformed or contradicts itself is a line of notes that names the file
+ * and the key; the rest of the run, and the other runs, are still there. */
+#ifndef LS_REPORT_RUN_FOLDER_H
+#define LS_REPORT_RUN_FOLDER_H
+
+#include "report/read/keys.h"
+
+/* clang-format off */
+/* Parts of a step, in seconds. X(name, key in lockstep.step_split, key in metrics.jsonl, words) */
+#define LS_SPLIT_LIST(X)                                                             \
+    X(FORWARD,   "forward",      "forward_sec",   "forward")                         \
+    X(BACKWARD,  "backward",     "backward_sec",  "backward")                        \
+    X(OPTIMIZER, "optimizer",    "optimizer_sec", "optimizer")                       \
+    X(EXPOSED,   "exposed_comm", "comm_exposed_sec", "exposed communication")        \
+    X(BUBBLE,    "bubble",       "bubble_sec",    "pipeline bubble")                 \
+    X(STRAGGLER, "straggler",    "straggler_sec", "waiting for slower workers")      \
+    X(INPUT,     "input",        "data_sec",      "input")                           \
+    X(OTHER,     "other",        "other_sec",     "other")
+/* clang-format on */
+enum {
+#define X(name, key, step_key, words) LS_SPLIT_##name,
+    LS_SPLIT_LIST(X)
+#undef X
+        LS_N_SPLIT
+};
+const char *ls_split_words(int part);
+
+typedef struct ls_run_step {
+    int64_t step;
+    double loss, val_loss, time, tokens_per_sec, tflops;
+    double part[LS_N_SPLIT];
+} ls_run_step;
+
+/* Communicators of a run. X(name, key in lockstep, words before its kinds of collectives, words) */
+#define LS_RUN_COMM_LIST(X)                                              \
+    X(REPLICAS, "comm", "", "replicas")                                  \
+    X(TENSOR, "tensor_comm", "tensor ", "tensor parallel")               \
+    X(ACTS, "activations_comm", "activations ", "pipeline, activations") \
+    X(GRADS, "gradients_comm", "gradients ", "pipeline, gradients")
+enum {
+#define X(name, key, before, words) LS_RUN_COMM_##name,
+    LS_RUN_COMM_LIST(X)
+#undef X
+        LS_N_RUN_COMM
+};
+const char *ls_run_comm_words(int comm);
+
+typedef struct ls_run_coll { /* one kind of collective, rank 0's, over n_comm_step steps */
+    char kind[40];           /* "all_reduce"; of other groups than the replicas': "tensor all_reduce" */
+    int comm;                /* its communicator, LS_RUN_COMM_* */
+    double calls, nbytes, busy, exposed, busbw;
+} ls_run_coll;
+
+typedef struct ls_run_part {
+    const char *name;
+    double nbytes;
+} ls_run_part;
+
+typedef struct ls_run_span { /* one box of a pipeline step */
+    int lane;
+    double begin, end;
+    char kind[16], label[24];
+} ls_run_span;
+
+/* What tools and NCCL left beside a run, as far as it is there (ours: docs/GPU.md; R1's have the same names). */
+typedef struct ls_run_proof {
+    json_t *nccl;        /* nccl/summary.json, lockstep.nccl, or made of NCCL's logs; NULL: nothing is stated */
+    bool of_logs;        /* made of the logs */
+    char *topo, *ibstat; /* topo.txt and ibstat.txt, for reading; NULL: not there */
+    char links[200];     /* between GPUs by topo.txt: "NV18 x 6, SYS x 2"          */
+    char ports[400];     /* of ibstat.txt: "mlx5_0 port 1: Active, 100 Gb/s, InfiniBand" */
+    char nets[400];      /* of nccl_topo.xml: "mlx5_0 100000 Mb/s"                 */
+} ls_run_proof;
+
+#define LS_RUN_MAX_PART 16
+#define LS_RUN_MAX_SPAN 4096
+
+typedef struct ls_run {
+    char *dir;                            /* the folder, or the metrics file, as given       */
+    char *real;                           /* the folder's one name; NULL: a text's           */
+    char *name;                           /* short, for people: the last two parts of dir    */
+    json_t *metrics, *launcher, *profile; /* NULL: not there                                 */
+    ls_run_proof proof;
+    bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt is there and fits */
+    int world;                               /* 0: not said                                     */
+    char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
+    char *setting;                           /* "key value" lines: what makes runs repeats of one another */
+    double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
+    double train_loss, val_loss;             /* of the last epoch; best                         */
+    double n_update, tokens_per_update;
+    double n_comm_step;               /* that collectives were counted over: those of this process, or all */
+    double peak_bytes, planned_bytes; /* both of rank 0 */
+    double peak_most;                 /* of the rank with the highest peak; NaN: not said */
+    double cpu_utilisation, gpu_utilisation, tflops;
+    double split[LS_N_SPLIT]; /* mean seconds a step                             */
+    bool split_of_steps;      /* of the steps after the warm-up; else of all, as the run recorded them */
+    double straggler_share;   /* of the exposed time, waited for slower workers; NaN: not said */
+    double step_time;         /* mean seconds, warm-up left out                  */
+    ls_run_step *step;
+    int n_step, n_warm; /* the first n_warm steps are warm-up              */
+    ls_run_coll coll[LS_RUN_MAX_PART];
+    int n_coll;
+    ls_run_part part[LS_RUN_MAX_PART]; /* memory                                          */
+    int n_part;
+    double *rank_bytes; /* memory by rank                                  */
+    int n_rank;
+    double *rank_cpu; /* utilisation by rank, 0 to 1                     */
+    int n_rank_cpu;
+    double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
+    int n_epoch;
+    ls_run_span *span;
+    int n_span, n_lane;
+} ls_run;
+
+/* The texts of a run's files; NULL where there is none. */
+typedef struct ls_run_texts {
+    const char *metrics, *steps, *launcher, *complete, *pipeline, *profile;
+    size_t n_metrics, n_steps, n_launcher, n_complete, n_pipeline, n_profile;
+    const char *nccl, *topo, *ibstat, *topology; /* nccl/summary.json, topo.txt, ibstat.txt, nccl_topo.xml */
+    size_t n_nccl, n_topo, n_ibstat, n_topology;
+    bool nccl_of_logs; /* nccl was made of NCCL's logs */
+    int warm; /* steps of warm-up, and then the parts of a step are means of the steps behind them; 0: a rule of ours */
+} ls_run_texts;
+
+/* What rank 0's collectives on one communicator took, seconds a step, over all steps that they were counted over. A wait is charged to the
+ * collective that was waited for, also where another one held it up, so hidden time is told of a communicator as a whole: busy less
+ * exposed, at least 0. NaN: not measured. False: the run has no such communicator. */
+typedef struct ls_run_comm_time {
+    double busy, exposed, hidden;
+} ls_run_comm_time;
+bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out);
+/* The name of the communicators' backend ("nccl", "local", "mpi"): of the first there is. NULL: none is stated. */
+const char *ls_run_backend(const ls_run *r);
+bool ls_run_over_nccl(const ls_run *r); /* some communicator is NCCL's */
+
+/* LS_E_NOMEM alone; on failure *out is untouched. name is for the notes and for people. */
+ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out);
+void ls_run_fini(ls_run *r);
+
+typedef struct ls_run_set {
+    ls_run *run; /* ascending by number of workers, else in the order given */
+    int n, cap;
+    int n_again; /* runs that were there already */
+    int warm;    /* as in ls_run_texts; set before runs are added */
+    ls_notes notes;
+    struct ls_scaling_file {
+        char *path;
+        json_t *root;
+    } * scaling; /* scaling_report.json files met on the way */
+    int n_scaling;
+} ls_run_set;
+
+/* Adds the runs at path: a run folder, a metrics file, or a folder of such folders (at most five deep). A path without any run is
+ * a note. LS_E_NOMEM alone. */
+ls_status ls_run_set_add(ls_run_set *s, const char *path);
+void ls_run_set_sort(ls_run_set *s);
+void ls_run_set_fini(ls_run_set *s);
+
+#endif

@@ -1,0 +1,258 @@
+/* run_proof.c - evidence beside a run: NCCL's logs, `nvidia-smi topo -m`, `ibstat`, NCCL's topology. All of it is text that somebody else wrote. */
+#include "core/fs.h"
+#include "core/mem.h"
+#include "core/nccl_log.h"
+#include "core/str.h"
+#include "report/read/run_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_TEXT = 16 << 10, MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20, MAX_GPU = 32, MAX_LINK = 16 };
+
+/* ---- logs of NCCL ---- */
+
+static bool is_log(const char *name)
+{
+    const size_t n = strlen(name);
+    return n > 4 && !strncmp(name, "nccl_rank", 9) && !strcmp(name + n - 4, ".log");
+}
+
+static ls_status add_logs(ls_nccl_log *l, const char *dir)
+{
+    char **names = NULL;
+    size_t n = 0;
+    ls_status st = ls_fs_is_dir(dir) ? ls_fs_list(dir, &names, &n) : LS_OK;
+    for (size_t i = 0; i < n && i < MAX_LOG && st == LS_OK; i++) {
+        char *path = is_log(names[i]) ? ls_path_join(dir, names[i]) : NULL, *text = NULL;
+        size_t len = 0;
+        int64_t size = 0;
+        if (path && ls_fs_size(path, &size) == LS_OK && size <= MAX_LOG_BYTES) st = ls_fs_read(path, &text, &len);
+        if (text) ls_nccl_log_add(l, text, len);
+        ls_free(text);
+        ls_free(path);
+    }
+    ls_fs_list_free(names, n);
+    if (st == LS_E_NOMEM) return st;
+    ls_err_clear(); /* a log that cannot be read states nothing */
+    return LS_OK;
+}
+
+ls_status run_sum_logs(const char *dir, const char **text, size_t *n)
+{
+    ls_nccl_log l;
+    ls_str s = {0};
+    ls_jsonw w;
+    char *inner = ls_path_join(dir, "nccl");
+    if (!inner) return ls_nomem(strlen(dir), "a path");
+    ls_nccl_log_init(&l);
+    ls_status st = add_logs(&l, inner);
+    if (st == LS_OK) st = add_logs(&l, dir);
+    ls_free(inner);
+    LS_TRY(st);
+    if (!l.n_file) return LS_OK;
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_open(&w, '{');
+    ls_nccl_log_write(&l, &w);
+    ls_jsonw_close(&w);
+    if (s.failed) {
+        ls_str_fini(&s);
+        return ls_nomem(1024, "a summary");
+    }
+    *text = s.data;
+    *n = s.len;
+    return LS_OK;
+}
+
+/* ---- texts ---- */
+
+/* Without colours of a terminal and what is no plain character; at most MAX_TEXT bytes. */
+static ls_status plain(const char *text, size_t n, char **out)
+{
+    ls_str s = {0};
+    for (size_t i = 0; i < n && s.len < MAX_TEXT; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        if (c == 27 && i + 1 < n && text[i + 1] == '[') {
+            for (i += 2; i < n && (text[i] < '@' || text[i] > '~'); i++) {}
+            continue;
+        }
+        if (c == '\r') continue;
+        ls_str_addc(&s, c == '\n' || c == '\t' || (c >= ' ' && c < 127) ? (char)c : '?');
+    }
+    if (s.failed) {
+        ls_str_fini(&s);
+        return ls_nomem(n, "evidence of a run");
+    }
+    *out = s.data;
+    return LS_OK;
+}
+
+/* The next line from *at; false: none is left. */
+static bool next_line(const char **at, char *line, size_t room)
+{
+    const char *p = *at, *end = strchr(p, '\n');
+    const size_t n = end ? (size_t)(end - p) : strlen(p);
+    if (!*p) return false;
+    snprintf(line, room, "%.*s", (int)(n < room ? n : room - 1), p);
+    *at = p + n + (end != NULL);
+    return true;
+}
+
+static void append(char *to, size_t room, const char *text)
+{
+    const size_t n = strlen(to);
+    snprintf(to + n, room - n, "%s%s", n ? ", " : "", text);
+}
+
+/* ---- topo.txt: links between GPUs, each pair once ---- */
+
+typedef struct links {
+    char name[MAX_LINK][12];
+    int count[MAX_LINK], n;
+} links;
+
+static void count_link(links *l, const char *word)
+{
+    int i = 0;
+    while (i < l->n && strcmp(l->name[i], word)) i++;
+    if (i == MAX_LINK) return;
+    if (i == l->n) snprintf(l->name[l->n++], sizeof l->name[i], "%.11s", word);
+    l->count[i]++;
+}
+
+/* "GPU1  NV18  X  SYS …": the cells of GPUs before its own X. */
+static void read_gpu_row(const char *line, links *l)
+{
+    int gpu = -1, column = -1;
+    for (const char *p = line; *(p += strspn(p, " \t")); p += strcspn(p, " \t"), column++) {
+        char word[12];
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(p, " \t"), p);
+        if (column < 0) {
+            if (sscanf(word, "GPU%d", &gpu) != 1 || gpu < 0 || gpu >= MAX_GPU) return;
+        } else if (!strcmp(word, "X") || column >= gpu) return;
+        else count_link(l, word);
+    }
+}
+
+static void read_topo(ls_run_proof *p)
+{
+    char line[1024], text[40];
+    const char *at = p->topo;
+    links l = {0};
+    while (at && next_line(&at, line, sizeof line)) {
+        const char *first = line + strspn(line, " \t");
+        if (!strncmp(first, "GPU", 3) && !strstr(line, "CPU Affinity") && first == line) read_gpu_row(line, &l);
+    }
+    for (int i = 0; i < l.n; i++) {
+        snprintf(text, sizeof text, "%s x %d", l.name[i], l.count[i]);
+        append(p->links, sizeof p->links, text);
+    }
+}
+
+/* ---- ibstat.txt ---- */
+
+typedef struct port {
+    char card[32], state[24], link[24];
+    int number;
+    double rate;
+} port;
+
+static void end_port(ls_run_proof *p, port *q)
+{
+    char text[160], rate[32] = "";
+    if (q->number < 0) return;
+    if (q->rate >= 0) snprintf(rate, sizeof rate, ", %g Gb/s", q->rate);
+    snprintf(text, sizeof text, "%s port %d: %s%s%s%s", q->card, q->number, q->state[0] ? q->state : "state not stated",
+             rate, q->link[0] ? ", " : "", q->link);
+    append(p->ports, sizeof p->ports, text);
+    q->number = -1;
+}
+
+static void read_ibstat(ls_run_proof *p)
+{
+    char line[512];
+    const char *at = p->ibstat;
+    port q = {.number = -1, .rate = -1};
+    while (at && next_line(&at, line, sizeof line)) {
+        const char *say = line + strspn(line, " \t");
+        int number;
+        if (!strncmp(say, "CA '", 4)) {
+            end_port(p, &q);
+            snprintf(q.card, sizeof q.card, "%.*s", (int)strcspn(say + 4, "'"), say + 4);
+        } else if (sscanf(say, "Port %d:", &number) == 1) {
+            end_port(p, &q);
+            q.number = number;
+            q.rate = -1;
+            q.state[0] = q.link[0] = '\0';
+        } else if (!strncmp(say, "State: ", 7)) snprintf(q.state, sizeof q.state, "%.23s", say + 7);
+        else if (!strncmp(say, "Link layer: ", 12)) snprintf(q.link, sizeof q.link, "%.23s", say + 12);
+        else (void)sscanf(say, "Rate: %lf", &q.rate);
+    }
+    end_port(p, &q);
+}
+
+/* ---- nccl_topo.xml: network cards and their speeds ---- */
+
+/* The value of an attribute inside one tag. */
+static bool attribute(const char *tag, size_t n, const char *name, char *value, size_t room)
+{
+    char key[24];
+    const size_t k = (size_t)snprintf(key, sizeof key, " %s=\"", name);
+    for (size_t i = 0; i + k < n; i++) {
+        if (memcmp(tag + i, key, k)) continue;
+        const char *end = memchr(tag + i + k, '"', n - i - k);
+        if (!end) return false;
+        const size_t len = (size_t)(end - (tag + i + k));
+        snprintf(value, room, "%.*s", (int)(len < room ? len : room - 1), tag + i + k);
+        return true;
+    }
+    return false;
+}
+
+static void read_topology(const char *text, size_t n, ls_run_proof *p)
+{
+    for (size_t i = 0; i + 5 < n; i++) {
+        char name[32], speed[24], line[80];
+        if (memcmp(text + i, "<net ", 5)) continue;
+        const char *end = memchr(text + i, '>', n - i);
+        if (!end) return;
+        const size_t len = (size_t)(end - (text + i));
+        if (attribute(text + i, len, "name", name, sizeof name) &&
+            attribute(text + i, len, "speed", speed, sizeof speed)) {
+            snprintf(line, sizeof line, "%s %s Mb/s", name, speed);
+            append(p->nets, sizeof p->nets, line);
+        }
+        i += len;
+    }
+}
+
+ls_status run_read_proof(const ls_run_texts *t, ls_notes *notes, ls_run *r)
+{
+    ls_run_proof *p = &r->proof;
+    const json_t *ours = report_object(&(report_doc){r->metrics, "", NULL}, "lockstep.nccl");
+    const bool known = report_object(&(report_doc){r->metrics, "", NULL}, "lockstep") != NULL;
+    if (p->nccl && known && !ls_run_over_nccl(r)) { /* of an earlier run, or of an attempt to use NCCL */
+        const char *backend = ls_run_backend(r);
+        ls_notes_add(notes,
+                     "%s: the run did not communicate over NCCL (%s), so the NCCL logs and summary there are left out",
+                     r->dir, backend ? backend : "no communicator");
+        json_decref(p->nccl);
+        p->nccl = NULL;
+    }
+    p->of_logs = p->nccl && t->nccl_of_logs;
+    if (!p->nccl && ours) p->nccl = json_incref((json_t *)(uintptr_t)ours);
+    if (t->topo) LS_TRY(plain(t->topo, t->n_topo, &p->topo));
+    if (t->ibstat) LS_TRY(plain(t->ibstat, t->n_ibstat, &p->ibstat));
+    read_topo(p);
+    read_ibstat(p);
+    if (t->topology) read_topology(t->topology, t->n_topology, p);
+    return LS_OK;
+}
+
+void run_proof_fini(ls_run_proof *p)
+{
+    json_decref(p->nccl);
+    ls_free(p->topo);
+    ls_free(p->ibstat);
+    *p = (ls_run_proof){0};
+}

@@ -1,0 +1,321 @@
+/* run_read.c - one run out of the texts of its files.
+ *
+ * training_metrics.json says who and how fast; metrics.jsonl has the steps; the others are evidence beside them. Numbers that two
+ * files give are compared, and a difference is a note. */
+#include "report/read/run_folder.h"
+#include "core/mem.h"
+#include "report/read/run_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_WORLD = 1000000 };
+
+const char *ls_split_words(int part)
+{
+    static const char *const words[] = {
+#define X(name, key, step_key, text) text,
+        LS_SPLIT_LIST(X)
+#undef X
+    };
+    return part >= 0 && part < LS_N_SPLIT ? words[part] : "?";
+}
+
+static const char *const split_key[] = {
+#define X(name, key, step_key, text) "lockstep.step_split." key,
+    LS_SPLIT_LIST(X)
+#undef X
+};
+
+/* Mean over epochs of those that say it; NaN when none does. */
+static double epoch_mean(const report_doc *d, const json_t *epochs, const char *key)
+{
+    double sum = 0;
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(epochs); i++) {
+        const json_t *epoch = json_array_get(epochs, i);
+        double x = json_is_object(epoch) ? report_num(&(report_doc){epoch, d->file, d->notes}, key) : NAN;
+        if (isnan(x)) continue;
+        sum += x;
+        n++;
+    }
+    return n ? sum / n : NAN;
+}
+
+static ls_status read_epochs(const report_doc *d, ls_run *r)
+{
+    const json_t *epochs = report_array(d, "epochs");
+    size_t n = json_array_size(epochs);
+    r->n_update = 0;
+    if (!epochs) ls_notes_add(d->notes, "%s: key epochs is missing", d->file);
+    if (n > 100000) n = 100000;
+    if (n) {
+        r->epoch_loss = ls_alloc(n * sizeof(double));
+        r->epoch_val = ls_alloc(n * sizeof(double));
+        if (!r->epoch_loss || !r->epoch_val) return ls_nomem(n * sizeof(double), "epochs");
+    }
+    for (size_t i = 0; i < n; i++) {
+        report_doc e = {json_array_get(epochs, i), d->file, d->notes};
+        if (!json_is_object(e.root)) {
+            ls_notes_add(d->notes, "%s: key epochs[%zu]: an object was expected", d->file, i);
+            e.root = NULL;
+        }
+        r->epoch_loss[i] = report_num(&e, "train_loss_avg_global");
+        r->epoch_val[i] = report_num(&e, "val_loss_avg_global");
+        double updates = report_num(&e, "optimizer_steps"), rss = report_num(&e, "peak_rss_bytes_rank0");
+        double cuda = report_num(&e, "max_cuda_mem_allocated_bytes_rank0"),
+               most = report_num(&e, "max_cuda_mem_allocated_bytes_global");
+        if (updates > 0) r->n_update += updates;
+        if (!(cuda > 0) && !(most > 0)) cuda = rss; /* a run without CUDA says 0 */
+        if (cuda > 0 && !(r->peak_bytes >= cuda)) r->peak_bytes = cuda;
+        if (most > 0 && !(r->peak_most >= most)) r->peak_most = most;
+    }
+    r->n_epoch = (int)n;
+    r->train_loss = n ? r->epoch_loss[n - 1] : NAN;
+    r->epoch_time = epoch_mean(d, epochs, "epoch_wall_time_sec");
+    if (isnan(r->tokens_per_sec)) r->tokens_per_sec = epoch_mean(d, epochs, "tokens_per_sec_global");
+    return LS_OK;
+}
+
+/* Parallel arrays a value an epoch, no schema_version. */
+static double legacy_last(const report_doc *d, const char *key, bool mean)
+{
+    const json_t *a = report_get(d, key);
+    double sum = 0, last = NAN;
+    size_t n = json_array_size(a);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(a, i);
+        if (!json_is_number(v)) {
+            ls_notes_add(d->notes, "%s: key %s[%zu]: a number was expected", d->file, key, i);
+            return NAN;
+        }
+        sum += last = json_number_value(v);
+    }
+    return n && mean ? sum / (double)n : last;
+}
+
+static void read_legacy(const report_doc *d, ls_run *r)
+{
+    r->legacy = true;
+    r->epoch_time = legacy_last(d, "train_time_per_epoch", true);
+    r->tokens_per_sec = legacy_last(d, "train_throughput", true);
+    r->train_loss = legacy_last(d, "train_loss_per_epoch", false);
+    r->val_loss = legacy_last(d, "val_loss_per_epoch", false);
+    snprintf(r->strategy, sizeof r->strategy, "older schema");
+    ls_notes_add(
+        d->notes,
+        "%s: older schema without schema_version: it does not say how many workers there were, and is left out of "
+        "comparisons",
+        d->file);
+}
+
+static void read_strategy(const report_doc *d, ls_run *r)
+{
+    const char *ours = report_str(d, "lockstep.strategy"), *schedule = report_str(d, "lockstep.schedule");
+    const json_t *engine = report_get(d, "training_config.deepspeed_enabled");
+    int64_t stage = report_int(d, "training_config.zero_stage"), pp = report_int(d, "lockstep.pp"),
+            tp = report_int(d, "lockstep.tp");
+    size_t cap = sizeof r->strategy;
+    if (pp < 0) {
+        pp = report_int(d, "lockstep.pipeline.stages");
+        schedule = report_str(d, "lockstep.pipeline.schedule");
+    }
+    if (ours && (pp > 1 || tp > 1) && !strcmp(ours, "single")) r->strategy[0] = '\0'; /* the mesh says it all */
+    else if (ours) snprintf(r->strategy, cap, "%.40s", ours);
+    else if (json_is_false(engine)) snprintf(r->strategy, cap, "baseline");
+    else if (stage > 0 && stage < 4) snprintf(r->strategy, cap, "zero%d", (int)stage);
+    else if (json_is_true(engine) || r->world > 1) snprintf(r->strategy, cap, "engine");
+    else snprintf(r->strategy, cap, "baseline");
+    if (pp > 1) {
+        size_t n = strlen(r->strategy);
+        snprintf(r->strategy + n, cap - n, "%spp%d%s%.12s", n ? " " : "", (int)(pp < 9999 ? pp : 9999),
+                 schedule ? " " : "", schedule ? schedule : "");
+    }
+    if (tp > 1) {
+        size_t n = strlen(r->strategy);
+        snprintf(r->strategy + n, cap - n, "%stp%d", n ? " " : "", (int)(tp < 9999 ? tp : 9999));
+    }
+}
+
+/* Facts and results under `lockstep`, by name; every other word, switch or whole number there is a setting. */
+static bool is_setting(const char *key, const json_t *v)
+{
+    static const char *const not_one[] = {"version",    "compute", "seed", "resumed_from_step",
+                                          "parameters", "hosts",   "cpus", "device_choice"};
+    size_t n = strlen(key);
+    if (!json_is_string(v) && !json_is_integer(v) && !json_is_boolean(v)) return false;
+    if (n > 6 && !strcmp(key + n - 6, "_bytes")) return false;
+    for (size_t i = 0; i < sizeof not_one / sizeof not_one[0]; i++)
+        if (!strcmp(key, not_one[i])) return false;
+    return true;
+}
+
+static void add_setting(ls_str *s, const char *key, const json_t *v)
+{
+    if (json_is_string(v)) ls_str_addf(s, "%s %s\n", key, json_string_value(v));
+    else if (json_is_integer(v)) ls_str_addf(s, "%s %lld\n", key, (long long)json_integer_value(v));
+    else if (json_is_boolean(v)) ls_str_addf(s, "%s %s\n", key, json_is_true(v) ? "on" : "off");
+}
+
+static ls_status read_setting(const report_doc *d, ls_run *r)
+{
+    static const char *const config[] = {"micro_batch_size_per_gpu", "grad_accum_steps", "precision", "optimizer"};
+    ls_str s = {0};
+    ls_str_addf(&s, "strategy %s\n", r->strategy);
+    const json_t *c = report_object(d, "training_config"), *ours = report_object(d, "lockstep"), *v;
+    for (size_t i = 0; i < sizeof config / sizeof config[0]; i++)
+        add_setting(&s, config[i], json_object_get(c, config[i]));
+    const char *sha = report_str(d, "deepspeed_config.sha256"), *comm = ls_run_backend(r);
+    if (comm) ls_str_addf(&s, "comm %.20s\n", comm);
+    if (sha) ls_str_addf(&s, "config %.8s\n", sha);
+    const char *key;
+    json_object_foreach((json_t *)(uintptr_t)ours, key, v) if (is_setting(key, v) && strcmp(key, "strategy"))
+        add_setting(&s, key, v);
+    if (s.failed) {
+        ls_str_fini(&s);
+        return ls_nomem(256, "settings");
+    }
+    r->setting = s.data;
+    return LS_OK;
+}
+
+static ls_status read_metrics(const report_doc *d, ls_run *r)
+{
+    if (!report_get(d, "schema_version") && report_get(d, "train_time_per_epoch")) {
+        read_legacy(d, r);
+        return read_setting(d, r);
+    }
+    const char *schema = report_str(d, "schema_version");
+    if (!schema) ls_notes_add(d->notes, "%s: key schema_version is missing", d->file);
+    else if (strcmp(schema, "2.0"))
+        ls_notes_add(d->notes, "%s: key schema_version: \"%.40s\" is not known; read like \"2.0\"", d->file, schema);
+    int64_t world = report_int(d, "hardware.world_size");
+    if (world < 1 || world > MAX_WORLD)
+        ls_notes_add(d->notes,
+                     "%s: key hardware.world_size: no number of workers, so the run is left out of comparisons",
+                     d->file);
+    else r->world = (int)world;
+    r->tokens_per_sec = report_num(d, "summary.mean_tokens_per_sec_global");
+    r->wall = report_num(d, "summary.total_wall_time_sec");
+    r->val_loss = report_num(d, "summary.best_val_loss");
+    if (r->val_loss == 0) r->val_loss = NAN; /* R1 (docs/REFERENCES.md) writes 0.0 when no validation batch ran */
+    LS_TRY(read_epochs(d, r));
+    if (isnan(r->tokens_per_sec))
+        ls_notes_add(d->notes, "%s: key summary.mean_tokens_per_sec_global is missing, and no epoch says it", d->file);
+    else if (r->tokens_per_sec < 0) {
+        ls_notes_add(d->notes, "%s: key summary.mean_tokens_per_sec_global: %g is below zero", d->file,
+                     r->tokens_per_sec);
+        r->tokens_per_sec = NAN;
+    }
+    double batch = report_num(d, "training_config.global_batch_size"), seq = report_num(d, "training_config.seq_len");
+    r->tokens_per_update = batch > 0 && seq > 0 ? batch * seq : NAN;
+    r->planned_bytes = report_num(d, "lockstep.planned_bytes");
+    for (int i = 0; i < LS_N_SPLIT; i++) r->split[i] = report_num(d, split_key[i]);
+    read_strategy(d, r);
+    LS_TRY(run_read_resources(d, r));
+    return read_setting(d, r);
+}
+
+/* The last two parts of a path, without a file's ending. */
+static char *short_name(const char *dir)
+{
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    if (n > 5 && !strncmp(dir + n - 5, ".json", 5)) n -= 5;
+    size_t at = n;
+    for (int slashes = 0; at; at--) {
+        if (dir[at - 1] == '/' && ++slashes == 2) break;
+    }
+    return ls_strndup(dir + at, n - at);
+}
+
+/* Parses a text that should be a JSON object; a bad one is noted and *out stays NULL. */
+static void parse(const char *text, size_t n, const char *file, ls_notes *notes, json_t **out)
+{
+    if (!text) return;
+    if (ls_json_parse(text, n, file, out) != LS_OK) {
+        ls_notes_add(notes, "%s", ls_err_words());
+        ls_err_clear();
+    } else if (!json_is_object(*out)) {
+        ls_notes_add(notes, "%s: an object was expected", file);
+        json_decref(*out);
+        *out = NULL;
+    }
+}
+
+static void compare_launcher(const report_doc *d, const ls_run *r)
+{
+    int64_t world = report_int(d, "world_size");
+    if (r->world && world >= 0 && world != r->world)
+        ls_notes_add(d->notes, "%s: key world_size: %lld, but training_metrics.json has %d", d->file, (long long)world,
+                     r->world);
+}
+
+ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out)
+{
+    ls_run r = {.tokens_per_sec = NAN, .wall = NAN, .epoch_time = NAN, .train_loss = NAN, .val_loss = NAN};
+    r.tokens_per_update = r.peak_bytes = r.peak_most = r.planned_bytes = r.cpu_utilisation = r.gpu_utilisation =
+        r.tflops = NAN;
+    r.step_time = r.straggler_share = NAN;
+    r.n_warm = t->warm;
+    for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
+    ls_status st = LS_OK;
+    size_t n = strlen(dir);
+    bool file = n > 5 && !strcmp(dir + n - 5, ".json"); /* a metrics file alone, not a folder */
+    char *name = file ? ls_strdup(dir) : ls_asprintf("%s/training_metrics.json", dir);
+    char *path = ls_asprintf("%s/launcher_metadata.json", dir),
+         *profile = ls_asprintf("%s/profiles/profile_summary.json", dir),
+         *nccl = ls_asprintf("%s/nccl/summary.json", dir);
+    r.dir = ls_strdup(dir);
+    r.name = short_name(dir);
+    if (!name || !path || !profile || !nccl || !r.dir || !r.name) {
+        st = ls_nomem(n, "a path");
+        goto done;
+    }
+    parse(t->metrics, t->n_metrics, name, notes, &r.metrics);
+    parse(t->launcher, t->n_launcher, path, notes, &r.launcher);
+    parse(t->profile, t->n_profile, profile, notes, &r.profile);
+    parse(t->nccl, t->n_nccl, nccl, notes, &r.proof.nccl);
+    report_doc d = {r.metrics, name, notes}, l = {r.launcher, path, notes};
+    if (r.metrics) LS_TRY_GOTO(st, done, read_metrics(&d, &r));
+    else if (!t->metrics)
+        ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; its steps are shown", dir);
+    if (t->steps) LS_TRY_GOTO(st, done, run_read_steps(t->steps, t->n_steps, dir, notes, &r));
+    if (t->pipeline) LS_TRY_GOTO(st, done, run_read_pipeline(t->pipeline, t->n_pipeline, dir, notes, &r));
+    if (t->complete) run_read_complete(t->complete, t->n_complete, dir, notes, &r);
+    run_tell_waits(&d, &r);
+    compare_launcher(&l, &r);
+    st = run_read_proof(t, notes, &r);
+done:
+    ls_free(name);
+    ls_free(path);
+    ls_free(profile);
+    ls_free(nccl);
+    if (st == LS_OK && notes->failed) st = ls_nomem(1024, "notes");
+    if (st != LS_OK) {
+        ls_run_fini(&r);
+        return st;
+    }
+    *out = r;
+    return LS_OK;
+}
+
+void ls_run_fini(ls_run *r)
+{
+    ls_free(r->dir);
+    ls_free(r->real);
+    ls_free(r->name);
+    ls_free(r->setting);
+    ls_free(r->step);
+    ls_free(r->rank_bytes);
+    ls_free(r->rank_cpu);
+    ls_free(r->epoch_loss);
+    ls_free(r->epoch_val);
+    ls_free(r->span);
+    json_decref(r->metrics);
+    json_decref(r->launcher);
+    json_decref(r->profile);
+    run_proof_fini(&r->proof);
+    *r = (ls_run){0};
+}

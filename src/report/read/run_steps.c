@@ -1,0 +1,190 @@
+/* run_steps.c - metrics.jsonl (a line a step), pipeline.json (boxes of one step), RUN_COMPLETE.txt (one line). */
+#include "core/mem.h"
+#include "report/read/run_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const part_key[] = {
+#define X(name, key, step_key, text) step_key,
+    LS_SPLIT_LIST(X)
+#undef X
+};
+
+static double number(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    double x = json_is_number(v) ? json_number_value(v) : NAN;
+    return isfinite(x) ? x : NAN;
+}
+
+static bool read_step(const char *line, size_t n, ls_run_step *s)
+{
+    json_error_t e;
+    json_t *o = json_loadb(line, n, 0, &e);
+    double step = number(o, "step");
+    bool ok = step >= 0 && step < 9e15;
+    if (ok) {
+        s->step = (int64_t)step;
+        s->loss = number(o, "loss");
+        s->val_loss = number(o, "val_loss");
+        s->time = number(o, "step_time_sec");
+        s->tokens_per_sec = number(o, "tokens_per_sec");
+        s->tflops = number(o, "tflops");
+        for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = number(o, part_key[i]);
+        if (isnan(s->part[LS_SPLIT_EXPOSED])) s->part[LS_SPLIT_EXPOSED] = number(o, "reduce_sec"); /* its older name */
+    }
+    json_decref(o);
+    return ok;
+}
+
+/* Means over the steps after the warm-up, as the step's time is. The recorded split of the run, which is over all steps, counts where the
+ * steps have none: ls_run.split_of_steps says which it is. */
+static void average(ls_run *r)
+{
+    if (r->n_warm <= 0) r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
+    double part[LS_N_SPLIT] = {0}, time = 0, tflops = 0;
+    int n = 0, n_part[LS_N_SPLIT] = {0}, n_tflops = 0;
+    bool said = false;
+    for (int i = r->n_warm; i < r->n_step; i++) {
+        const ls_run_step *s = &r->step[i];
+        if (!(s->time > 0)) continue;
+        time += s->time;
+        n++;
+        if (s->tflops >= 0) tflops += s->tflops, n_tflops++;
+        for (int k = 0; k < LS_N_SPLIT; k++)
+            if (s->part[k] >= 0 || (k == LS_SPLIT_OTHER && !isnan(s->part[k]))) part[k] += s->part[k], n_part[k]++;
+    }
+    if (n) r->step_time = time / n;
+    if (n_tflops) r->tflops = tflops / n_tflops;
+    for (int k = 0; k < LS_N_SPLIT; k++) said = said || n_part[k];
+    if (!said) return;
+    r->split_of_steps = true;
+    double rest = r->step_time;
+    for (int k = 0; k < LS_N_SPLIT; k++) r->split[k] = NAN;
+    for (int k = 0; k < LS_N_SPLIT; k++) {
+        if (!n_part[k]) continue;
+        r->split[k] = part[k] / n_part[k]; /* a step whose part is null did not measure it */
+        rest -= r->split[k];
+    }
+    if (isnan(r->split[LS_SPLIT_OTHER])) r->split[LS_SPLIT_OTHER] = rest;
+    if (r->split[LS_SPLIT_OTHER] < 0) r->split[LS_SPLIT_OTHER] = 0; /* the difference of two clocks: noise */
+}
+
+ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)
+{
+    int cap = 0, line_no = 0, n_bad = 0;
+    for (const char *p = text, *end = text + n; p < end;) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p)), *stop = nl ? nl : end;
+        line_no++;
+        if (r->n_step == cap) {
+            cap = cap ? 2 * cap : 256;
+            ls_run_step *s = ls_realloc(r->step, (size_t)cap * sizeof *s);
+            if (!s) return ls_nomem((size_t)cap * sizeof *s, "steps");
+            r->step = s;
+        }
+        if (stop > p && !read_step(p, (size_t)(stop - p), &r->step[r->n_step])) {
+            if (nl && ++n_bad <= 3) /* a torn last line is what a killed run leaves */
+                ls_notes_add(notes, "%s/metrics.jsonl: line %d is not an object with a key step", dir, line_no);
+        } else if (stop > p) {
+            r->n_step++;
+        }
+        p = nl ? nl + 1 : end;
+    }
+    if (n_bad > 3) ls_notes_add(notes, "%s/metrics.jsonl: %d more such lines", dir, n_bad - 3);
+    average(r);
+    return LS_OK;
+}
+
+/* --- pipeline.json: a list of {lane, begin, end, kind, label}, or an object that has it as `rows` --- */
+
+static void copy(char *to, size_t cap, const json_t *v)
+{
+    snprintf(to, cap, "%s", json_is_string(v) ? json_string_value(v) : "");
+}
+
+ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)
+{
+    char file[600];
+    json_t *root = NULL;
+    snprintf(file, sizeof file, "%.580s/pipeline.json", dir);
+    if (ls_json_parse(text, n, file, &root) != LS_OK) {
+        ls_notes_add(notes, "%s", ls_err_words());
+        ls_err_clear();
+        return LS_OK;
+    }
+    const json_t *rows = json_is_array(root) ? root : json_object_get(root, "rows");
+    size_t n_row = json_array_size(rows);
+    if (!json_is_array(rows)) ls_notes_add(notes, "%s: a list of rows was expected", file);
+    if (n_row > LS_RUN_MAX_SPAN) {
+        ls_notes_add(notes, "%s: %zu rows; the first %d are shown", file, n_row, LS_RUN_MAX_SPAN);
+        n_row = LS_RUN_MAX_SPAN;
+    }
+    r->span = n_row ? ls_alloc(n_row * sizeof *r->span) : NULL;
+    if (n_row && !r->span) {
+        json_decref(root);
+        return ls_nomem(n_row * sizeof *r->span, "a pipeline's rows");
+    }
+    for (size_t i = 0; i < n_row; i++) {
+        const json_t *row = json_array_get(rows, i);
+        double lane = number(row, "lane"), begin = number(row, "begin"), end = number(row, "end");
+        if (!(lane >= 0 && lane < 256 && begin >= 0 && end >= begin)) {
+            ls_notes_add(notes, "%s: row %zu: keys lane (0 to 255), begin and end (begin <= end) were expected", file,
+                         i);
+            if (i > 2) break;
+            continue;
+        }
+        ls_run_span *s = &r->span[r->n_span++];
+        *s = (ls_run_span){.lane = (int)lane, .begin = begin, .end = end};
+        copy(s->kind, sizeof s->kind, json_object_get(row, "kind"));
+        copy(s->label, sizeof s->label, json_object_get(row, "label"));
+        if (s->lane >= r->n_lane) r->n_lane = s->lane + 1;
+    }
+    json_decref(root);
+    return LS_OK;
+}
+
+/* --- RUN_COMPLETE.txt --- */
+
+/* The value behind the last " key=" of the line, which it cuts off; NULL when there is none. */
+static char *cut_value(char *line, const char *key)
+{
+    char *hit = NULL;
+    for (char *p = line; (p = strstr(p, key)); p++) hit = p;
+    if (!hit) return NULL;
+    *hit = '\0';
+    return hit + strlen(key);
+}
+
+void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)
+{
+    static const char begin[] = "[Rank 0] RUN_COMPLETE checkpoint_path=";
+    char line[4096], *value[4];
+    size_t len = 0;
+    while (len < n && text[len] != '\n') len++;
+    snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), text);
+    static const char *const key[] = {" timestamp_utc=", " total_wall_time_sec=", " tokens_per_sec=", " world_size="};
+    bool fits = !strncmp(line, begin, sizeof begin - 1);
+    for (int i = 0; i < 4 && fits; i++) fits = (value[i] = cut_value(line, key[i])) != NULL;
+    if (!fits) {
+        ls_notes_add(notes,
+                     "%s/RUN_COMPLETE.txt: not the line of a finished run ([Rank 0] RUN_COMPLETE checkpoint_path=... "
+                     "world_size=... tokens_per_sec=... total_wall_time_sec=... timestamp_utc=...)",
+                     dir);
+        return;
+    }
+    r->complete = true;
+    int64_t world;
+    double x;
+    if (r->world && (!ls_parse_i64(value[3], &world) || world != r->world))
+        ls_notes_add(notes, "%s/RUN_COMPLETE.txt: world_size=%.20s, but training_metrics.json has %d", dir, value[3],
+                     r->world);
+    if (ls_parse_f64(value[2], &x) && !isnan(r->tokens_per_sec) && x != r->tokens_per_sec)
+        ls_notes_add(notes, "%s/RUN_COMPLETE.txt: tokens_per_sec=%.30s, but training_metrics.json has %.17g", dir,
+                     value[2], r->tokens_per_sec);
+    if (ls_parse_f64(value[1], &x) && !isnan(r->wall) && x != r->wall)
+        ls_notes_add(notes, "%s/RUN_COMPLETE.txt: total_wall_time_sec=%.30s, but training_metrics.json has %.17g", dir,
+                     value[1], r->wall);
+}

@@ -1,0 +1,208 @@
+#include "report/read/trace_read.h"
+
+#include "core/fs.h"
+#include "core/json.h"
+#include "core/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ls_status row_of(trace_table *t, const char *name, trace_row **out)
+{
+    for (int i = 0; i < t->n; i++)
+        if (!strncmp(t->row[i].name, name, TRACE_NAME - 1)) {
+            *out = &t->row[i];
+            return LS_OK;
+        }
+    if (t->n == t->cap) {
+        const int cap = t->cap ? 2 * t->cap : 32;
+        trace_row *row = ls_realloc(t->row, (size_t)cap * sizeof *row);
+        if (!row) return ls_nomem((size_t)cap * sizeof *row, "a trace's summary");
+        t->row = row;
+        t->cap = cap;
+    }
+    *out = &t->row[t->n++];
+    **out = (trace_row){0};
+    snprintf((*out)->name, TRACE_NAME, "%s", name);
+    return LS_OK;
+}
+
+static ls_status add(trace_table *t, const char *name, double us, int64_t bytes)
+{
+    trace_row *r;
+    LS_TRY(row_of(t, name, &r));
+    r->calls++;
+    r->us += us;
+    r->bytes += bytes;
+    return LS_OK;
+}
+
+static ls_status rank_of(trace_facts *f, int64_t pid, trace_rank **out)
+{
+    if (pid < 0 || pid >= TRACE_MAX_RANK) return ls_fail(LS_E_FORMAT, "pid %lld is no rank", (long long)pid);
+    if (pid >= f->cap_rank) {
+        int cap = f->cap_rank ? f->cap_rank : 8;
+        while (cap <= pid) cap *= 2;
+        trace_rank *rank = ls_realloc(f->rank, (size_t)cap * sizeof *rank);
+        if (!rank) return ls_nomem((size_t)cap * sizeof *rank, "a trace's summary");
+        f->rank = rank;
+        f->cap_rank = cap;
+    }
+    if (pid >= f->n_rank) f->n_rank = (int)pid + 1;
+    *out = &f->rank[pid];
+    return LS_OK;
+}
+
+static int64_t int_of(const json_t *args, const char *key)
+{
+    return json_integer_value(json_object_get(args, key)); /* 0 where it is none */
+}
+
+static void add_facts(trace_rank *r, const json_t *args)
+{
+    const char *host = json_string_value(json_object_get(args, "host"));
+    const json_t *fixes = json_object_get(args, "clock_fixes");
+    snprintf(r->host, sizeof r->host, "%s", host ? host : "");
+    r->dropped = int_of(args, "dropped");
+    for (size_t i = 0; i < json_array_size(fixes); i++) {
+        const json_t *fix = json_array_get(fixes, i);
+        const int64_t error = int_of(fix, "error_ns");
+        r->clock_offset_ns = int_of(fix, "offset_ns");
+        r->clock_error_ns = error > r->clock_error_ns ? error : r->clock_error_ns;
+    }
+}
+
+/* "forward h.3 linear_fwd" -> "linear_fwd" */
+static const char *operation(const char *place)
+{
+    const char *blank = strrchr(place, ' ');
+    return blank ? blank + 1 : place;
+}
+
+static ls_status add_kernel(trace_facts *f, const char *name, double us, const json_t *args)
+{
+    const char *place = json_string_value(json_object_get(args, "for"));
+    LS_TRY(add(&f->kernel, name, us, int_of(args, "bytes")));
+    if (place && strcmp(place, name)) place = operation(place); /* equal: a unit's time as a whole */
+    return add(&f->device_op, place ? place : "(unknown)", us, int_of(args, "bytes"));
+}
+
+static ls_status add_span(trace_facts *f, trace_rank *r, const char *name, const char *cat, double us,
+                          const json_t *args)
+{
+    r->spans++;
+    if (!strcmp(cat, "step")) {
+        r->steps++;
+        r->step_us += us;
+    } else if (!strcmp(cat, "phase")) {
+        if (!strcmp(name, "train/dataload")) r->input_us += us;
+        if (!strcmp(name, "train/optimizer_step")) r->optimizer_us += us;
+        return add(&f->phase, name, us, 0);
+    } else if (!strcmp(cat, "pipeline")) { /* a pipeline's phases are its actions */
+        return add(&f->phase, *name == 'F' ? "train/forward" : "train/backward", us, 0);
+    } else if (!strcmp(cat, "unit")) {
+        r->unit_us += us;
+        return add(&f->unit, name, us, 0);
+    } else if (!strcmp(cat, "collective")) {
+        r->coll_us += us;
+        return add(&f->coll, name, us, int_of(args, "bytes"));
+    } else if (!strcmp(cat, "wait")) {
+        r->wait_us += us;
+        return add(&f->wait, !strncmp(name, "wait ", 5) ? name + 5 : name, us, 0);
+    } else if (!strcmp(cat, "kernel")) {
+        r->kernel_us += us;
+        return add_kernel(f, name, us, args);
+    } else if (!strcmp(cat, "copy")) {
+        r->copy_us += us;
+        return add_kernel(f, name, us, args);
+    } else if (!strcmp(cat, "checkpoint")) {
+        r->ckpt_us += us;
+    }
+    return LS_OK;
+}
+
+static ls_status add_event(trace_facts *f, const json_t *e)
+{
+    const char *name = json_string_value(json_object_get(e, "name")), *ph = json_string_value(json_object_get(e, "ph"));
+    const char *cat = json_string_value(json_object_get(e, "cat"));
+    const json_t *pid = json_object_get(e, "pid"), *args = json_object_get(e, "args"), *dur = json_object_get(e, "dur");
+    trace_rank *r;
+    if (!name || !ph || !json_is_integer(pid)) return ls_fail(LS_E_FORMAT, "an event without name, ph or pid");
+    LS_TRY(rank_of(f, json_integer_value(pid), &r));
+    if (!strcmp(ph, "M") && !strcmp(name, "lockstep_rank")) add_facts(r, args);
+    if (strcmp(ph, "X") || !cat) return LS_OK;
+    const double us = json_number_value(dur);
+    if (!json_is_number(dur) || !(us >= 0) || !isfinite(us))
+        return ls_fail(LS_E_FORMAT, "a span without a length (dur)");
+    return add_span(f, r, name, cat, us, args);
+}
+
+static ls_status add_line(trace_facts *f, const char *text, size_t n)
+{
+    json_t *e = NULL;
+    while (n && strchr(", \r\t", text[n - 1])) n--;
+    if (!n || *text != '{' || text[n - 1] != '}') return LS_OK; /* the first and the last line */
+    LS_TRY(ls_json_parse(text, n, "an event", &e));
+    ls_status st = add_event(f, e);
+    json_decref(e);
+    return st;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const trace_row *x = a, *y = b;
+    if (x->us != y->us) return x->us > y->us ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static void sort(trace_table *t)
+{
+    if (t->n) qsort(t->row, (size_t)t->n, sizeof *t->row, by_time);
+}
+
+ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out)
+{
+    const char *at = text, *end = at + n;
+    ls_status st = LS_OK;
+    for (long long line = 1; at < end && st == LS_OK; line++) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at)), *stop = newline ? newline : end;
+        st = add_line(out, at, (size_t)(stop - at));
+        if (st == LS_E_FORMAT) {
+            char words[256];
+            snprintf(words, sizeof words, "%s", ls_err_words());
+            st = ls_fail(LS_E_FORMAT, "%s, line %lld: %s", path, line, words);
+        }
+        at = newline ? stop + 1 : end;
+    }
+    if (st == LS_OK && !out->n_rank) st = ls_fail(LS_E_FORMAT, "%s holds no event: not a trace of lockstep", path);
+    sort(&out->phase);
+    sort(&out->unit);
+    sort(&out->coll);
+    sort(&out->wait);
+    sort(&out->kernel);
+    sort(&out->device_op);
+    return st;
+}
+
+ls_status trace_read(const char *path, trace_facts *out)
+{
+    ls_fs_map map;
+    LS_TRY(ls_fs_map_open(&map, path));
+    ls_status st = trace_read_text(map.data, map.n, path, out);
+    ls_fs_map_close(&map);
+    return st;
+}
+
+void trace_facts_fini(trace_facts *f)
+{
+    ls_free(f->rank);
+    ls_free(f->phase.row);
+    ls_free(f->unit.row);
+    ls_free(f->coll.row);
+    ls_free(f->wait.row);
+    ls_free(f->kernel.row);
+    ls_free(f->device_op.row);
+    *f = (trace_facts){0};
+}

@@ -1,0 +1,416 @@
+/* emu.h - a CUDA device in plain C++17: what kernel files see in place of CUDA's headers when they are compiled with -DLS_EMU.
+ *
+ * Every CUDA thread is a fiber; the threads of a block meet at barriers, those of a warp in shuffles and votes; blocks run one after the
+ * other. Nothing runs at the same time, so `__shared__` is `static` and an atomic is a plain operation.
+ *
+ * What it finds that a device may not show
+ *   - a barrier or a collective of a warp that not all reach: it stops, naming kernel, block and where every thread stands
+ *   - reads of shared memory that nobody wrote: LS_SHARED and dynamic shared memory are NaN bytes when a block begins
+ *   - accesses beside shared and device memory, under AddressSanitizer; vector accesses that are not aligned
+ *   - a missing barrier: LS_EMU_ORDER=<number> shuffles the order in which threads run (several numbers should give equal results)
+ *   - a missing cp_async_wait: asynchronous copies happen as late as they may
+ *   - a launch that a device would refuse: block and grid limits, shared memory beyond 48 KiB that was not asked for
+ *
+ * A collective with a mask wants every lane of the mask, as CUDA does; blocks should be whole warps. */
+#ifndef LS_EMU_EMU_H
+#define LS_EMU_EMU_H
+
+#include "fake_cuda/runtime.h"
+#include "fake_cuda/types.h"
+
+#include <functional>
+#include <stdlib.h>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__    static
+#define __shared__      static
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __restrict__ __restrict
+#define __align__(n) alignas(n)
+#define __grid_constant__
+
+static constexpr int warpSize = 32;
+/* The running thread's coordinates. One kernel runs at a time in a process, so these are plain variables. */
+extern uint3 emu_tid, emu_bid;
+extern dim3 emu_bdim, emu_gdim;
+#define threadIdx emu_tid
+#define blockIdx  emu_bid
+#define blockDim  emu_bdim
+#define gridDim   emu_gdim
+
+/* ---- launching ---- */
+typedef std::function<void()> emu_body;
+cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t smem, cudaStream_t s,
+                       emu_body body);
+cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value);
+
+template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute what, int value)
+{
+    return emu_func_attribute(reinterpret_cast<const void *>(kernel), what, value);
+}
+
+/* ---- collectives ---- */
+/* Waits for n threads at barrier id (n 0: all of the block); the number of those that came with pred. */
+int emu_barrier(int id, int n, bool pred);
+void emu_barrier_arrive(int id, int n);
+/* Every lane of mask gives n bytes, and gets those of all 32 (row i: lane i's; lanes outside mask: undefined). The rows are the warp's own
+ * copy: valid until this lane's next collective of the warp. `what` names the collective for messages, and must be everyone's. */
+const void *emu_warp_exchange(const void *mine, size_t n, unsigned mask, const char *what);
+unsigned emu_lane(void);
+void emu_check_aligned(const void *p, size_t n); /* stops when it is not */
+[[noreturn]] void emu_stop(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+template <class T> static inline const T *emu_gather(T v, unsigned mask, const char *what)
+{
+    return static_cast<const T *>(emu_warp_exchange(&v, sizeof v, mask, what));
+}
+
+static inline void __syncthreads()
+{
+    emu_barrier(0, 0, false);
+}
+static inline int __syncthreads_or(int p)
+{
+    return emu_barrier(0, 0, p != 0) > 0;
+}
+static inline int __syncthreads_and(int p)
+{
+    return emu_barrier(0, 0, p == 0) == 0;
+}
+static inline int __syncthreads_count(int p)
+{
+    return emu_barrier(0, 0, p != 0);
+}
+static inline void __syncwarp(unsigned mask = 0xffffffffu)
+{
+    emu_gather<char>(0, mask, "__syncwarp");
+}
+
+template <class T> static inline T __shfl_sync(unsigned mask, T v, int src, int width = 32)
+{
+    const int lane = (int)emu_lane(), first = lane & ~(width - 1);
+    return emu_gather(v, mask, "__shfl_sync")[first + (src & (width - 1))];
+}
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int x, int width = 32)
+{
+    const int lane = (int)emu_lane(), from = lane ^ x, past = (lane & ~(width - 1)) + width;
+    return emu_gather(v, mask, "__shfl_xor_sync")[from < past ? from : lane];
+}
+template <class T> static inline T __shfl_up_sync(unsigned mask, T v, unsigned d, int width = 32)
+{
+    const int lane = (int)emu_lane(), from = lane - (int)d;
+    return emu_gather(v, mask, "__shfl_up_sync")[from >= (lane & ~(width - 1)) ? from : lane];
+}
+template <class T> static inline T __shfl_down_sync(unsigned mask, T v, unsigned d, int width = 32)
+{
+    const int lane = (int)emu_lane(), from = lane + (int)d;
+    return emu_gather(v, mask, "__shfl_down_sync")[from < (lane & ~(width - 1)) + width ? from : lane];
+}
+static inline unsigned __ballot_sync(unsigned mask, int p)
+{
+    const int *all = emu_gather<int>(p != 0, mask, "__ballot_sync");
+    unsigned votes = 0;
+    for (unsigned i = 0; i < 32; i++)
+        if (mask >> i & 1 && all[i]) votes |= 1u << i;
+    return votes;
+}
+static inline int __any_sync(unsigned mask, int p)
+{
+    return __ballot_sync(mask, p) != 0;
+}
+static inline int __all_sync(unsigned mask, int p)
+{
+    return __ballot_sync(mask, p) == mask;
+}
+#define EMU_REDUCE(name, T, expr)                     \
+    static inline T name(unsigned mask, T v)          \
+    {                                                 \
+        const T *all = emu_gather<T>(v, mask, #name); \
+        bool first = true;                            \
+        T a = 0;                                      \
+        for (unsigned i = 0; i < 32; i++) {           \
+            if (!(mask >> i & 1)) continue;           \
+            const T b = all[i];                       \
+            a = first ? b : (T)(expr);                \
+            first = false;                            \
+        }                                             \
+        return a;                                     \
+    }
+EMU_REDUCE(__reduce_add_sync, int, a + b)
+EMU_REDUCE(__reduce_add_sync, unsigned, a + b)
+EMU_REDUCE(__reduce_max_sync, int, a > b ? a : b)
+EMU_REDUCE(__reduce_max_sync, unsigned, a > b ? a : b)
+EMU_REDUCE(__reduce_min_sync, int, a < b ? a : b)
+EMU_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
+EMU_REDUCE(__reduce_or_sync, unsigned, a | b)
+EMU_REDUCE(__reduce_and_sync, unsigned, a &b)
+#undef EMU_REDUCE
+static inline unsigned __activemask()
+{
+    return 1u << emu_lane();
+} /* the only promise there is */
+
+/* ---- shared memory ---- */
+uint64_t emu_block_serial(void); /* a number of its own for every block that ever ran */
+void *emu_dynamic_shared(void);  /* exactly as many bytes as the launch asked for     */
+
+/* Behind LS_SHARED: storage that is NaN bytes until the block writes it. */
+template <class T> struct emu_shared {
+    alignas(16) unsigned char bytes[sizeof(T)];
+    uint64_t block = 0;
+    T &get()
+    {
+        if (block != emu_block_serial()) {
+            memset(bytes, 0xff, sizeof bytes);
+            block = emu_block_serial();
+        }
+        return *reinterpret_cast<T *>(bytes);
+    }
+};
+
+/* ---- asynchronous copies: done when they are waited for, or never ---- */
+void emu_cp_async(void *dst, const void *src, size_t nbytes, size_t nread); /* bytes behind nread become 0 */
+void emu_cp_async_commit(void);
+void emu_cp_async_wait(int pending); /* until at most so many groups are left */
+
+/* ---- atomics and memory ---- */
+#define EMU_ATOMIC(name, expr)                                             \
+    template <class T> static inline T name(T *p, std::common_type_t<T> v) \
+    {                                                                      \
+        const T old = *p;                                                  \
+        *p = (T)(expr);                                                    \
+        return old;                                                        \
+    }
+EMU_ATOMIC(atomicAdd, old + v)
+EMU_ATOMIC(atomicSub, old - v)
+EMU_ATOMIC(atomicMax, old > v ? old : v)
+EMU_ATOMIC(atomicMin, old < v ? old : v)
+EMU_ATOMIC(atomicOr, old | v)
+EMU_ATOMIC(atomicAnd, old &v)
+EMU_ATOMIC(atomicXor, old ^ v)
+EMU_ATOMIC(atomicExch, v)
+EMU_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
+#undef EMU_ATOMIC
+template <class T> static inline T atomicCAS(T *p, std::common_type_t<T> compare, std::common_type_t<T> v)
+{
+    const T old = *p;
+    if (old == compare) *p = v;
+    return old;
+}
+static inline void __threadfence() {}
+static inline void __threadfence_block() {}
+static inline void __threadfence_system() {}
+
+#define EMU_LOAD(name)                                  \
+    template <class T> static inline T name(const T *p) \
+    {                                                   \
+        emu_check_aligned(p, sizeof(T));                \
+        return *p;                                      \
+    }
+EMU_LOAD(__ldg)
+EMU_LOAD(__ldcs)
+EMU_LOAD(__ldcg)
+EMU_LOAD(__ldca)
+EMU_LOAD(__ldlu)
+EMU_LOAD(__ldcv)
+#undef EMU_LOAD
+#define EMU_STORE(name)                                                       \
+    template <class T> static inline void name(T *p, std::common_type_t<T> v) \
+    {                                                                         \
+        emu_check_aligned(p, sizeof(T));                                      \
+        *p = v;                                                               \
+    }
+EMU_STORE(__stcs)
+EMU_STORE(__stcg)
+EMU_STORE(__stwb)
+EMU_STORE(__stwt)
+#undef EMU_STORE
+
+/* ---- numbers ---- */
+#define EMU_F1(name, expr)            \
+    static inline float name(float x) \
+    {                                 \
+        return expr;                  \
+    }
+EMU_F1(emu_expf, expf(x))
+EMU_F1(emu_exp10f, powf(10.0f, x))
+EMU_F1(emu_logf, logf(x))
+EMU_F1(emu_log2f, log2f(x))
+EMU_F1(emu_cosf, cosf(x))
+EMU_F1(emu_sinf, sinf(x))
+EMU_F1(emu_tanf, tanf(x))
+EMU_F1(rsqrtf, 1.0f / sqrtf(x))
+EMU_F1(__frsqrt_rn, (float)(1.0 / sqrt((double)x)))
+EMU_F1(__frcp_rn, 1.0f / x)
+EMU_F1(__fsqrt_rn, sqrtf(x))
+EMU_F1(__saturatef, x > 0 ? x < 1 ? x : 1.0f : 0.0f)
+#undef EMU_F1
+/* names that the C library keeps for itself */
+#define __expf   emu_expf
+#define __exp10f emu_exp10f
+#define __logf   emu_logf
+#define __log2f  emu_log2f
+#define __cosf   emu_cosf
+#define __sinf   emu_sinf
+#define __tanf   emu_tanf
+#define __powf   emu_powf
+static inline double rsqrt(double x)
+{
+    return 1.0 / sqrt(x);
+}
+static inline float __fdividef(float a, float b)
+{
+    return a / b;
+}
+static inline float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+    return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+    return a - b;
+}
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
+static inline float __fmaf_rn(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+static inline float emu_powf(float a, float b)
+{
+    return powf(a, b);
+}
+static inline double __dadd_rn(double a, double b)
+{
+    return a + b;
+}
+static inline double __dmul_rn(double a, double b)
+{
+    return a * b;
+}
+static inline double __fma_rn(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
+static inline int __float2int_rn(float x)
+{
+    return (int)rintf(x);
+}
+static inline int __float2int_rd(float x)
+{
+    return (int)floorf(x);
+}
+static inline int __float2int_rz(float x)
+{
+    return (int)x;
+}
+static inline float __int2float_rn(int x)
+{
+    return (float)x;
+}
+static inline float __uint2float_rn(unsigned x)
+{
+    return (float)x;
+}
+static inline float __double2float_rn(double x)
+{
+    return (float)x;
+}
+static inline float __int_as_float(int x)
+{
+    return emu_bits<float>(x);
+}
+static inline float __uint_as_float(unsigned x)
+{
+    return emu_bits<float>(x);
+}
+static inline int __float_as_int(float x)
+{
+    return emu_bits<int>(x);
+}
+static inline unsigned __float_as_uint(float x)
+{
+    return emu_bits<unsigned>(x);
+}
+static inline long long __double_as_longlong(double x)
+{
+    return emu_bits<long long>(x);
+}
+static inline double __longlong_as_double(long long x)
+{
+    return emu_bits<double>(x);
+}
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((unsigned)x) : 32;
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((uint64_t)a * b >> 32);
+}
+static inline int __mulhi(int a, int b)
+{
+    return (int)((int64_t)a * b >> 32);
+}
+static inline unsigned __brev(unsigned x)
+{
+    unsigned r = 0;
+    for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
+    return r;
+}
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s)
+{
+    const uint64_t all = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++) {
+        const unsigned pick = s >> (4 * i) & 15, byte = (unsigned)(all >> (8 * (pick & 7)) & 255);
+        r |= (pick & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * i);
+    }
+    return r;
+}
+static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n)
+{
+    return (unsigned)(((uint64_t)hi << 32 | lo) << (n & 31) >> 32);
+}
+/* CUDA has min and max for all plain numbers. */
+template <class A, class B> static constexpr inline std::common_type_t<A, B> min(A a, B b)
+{
+    using T = std::common_type_t<A, B>;
+    return (T)b < (T)a ? (T)b : (T)a;
+}
+template <class A, class B> static constexpr inline std::common_type_t<A, B> max(A a, B b)
+{
+    using T = std::common_type_t<A, B>;
+    return (T)a < (T)b ? (T)b : (T)a;
+}
+static inline long long clock64()
+{
+    return 0;
+}
+static inline void __nanosleep(unsigned) {}
+static inline void __trap()
+{
+    emu_stop("__trap");
+}
+
+#endif
