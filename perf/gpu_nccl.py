@@ -5,7 +5,7 @@
 
 Cases run several at a time. Each has a time limit; at its limit every process of it is killed, and with cuda-gdb or gdb in PATH the stacks of
 its processes are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
-Environment: LOCKSTEP (the program), COMM [nccl], JOBS [2], FULL_JOBS [1], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
+Environment: LOCKSTEP (the program), COMM [nccl], JOBS [1], FULL_JOBS [1], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
 Where CUDA_MPS_PIPE_DIRECTORY is set, all but `faults` use MPS; without it processes take turns on the GPU, and a case of two ranks takes 15 s
 instead of 4 s. Faults never use it, four at a time: killing a client of MPS harms its other clients.
 """
@@ -662,7 +662,7 @@ def main():
     a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     a.add_argument("parts", nargs="*", help="tiny, full, steps, faults, ends, rows (only the cases of the table's rows); all without one")
     a.add_argument("--work", required=True, help="folder for runs and output of cases")
-    a.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS") or 2))
+    a.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS") or 1))
     a.add_argument("--full-jobs", type=int, default=int(os.environ.get("FULL_JOBS") or 1), help="of GPT-2 124M at the same time")
     a.add_argument("--budget", type=float, default=float(os.environ.get("BUDGET") or 540))
     a.add_argument("--limit", type=float, default=float(os.environ.get("LIMIT") or 1e9), help="seconds of a case, where its own limit is not less")
