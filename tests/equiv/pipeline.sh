@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Pipelines: a run over stages has the bits of one worker, whatever the schedule and the strategy of its replicas; a run goes from one
 # layout to another; a stage that dies is named; what cannot work is refused with its arithmetic.
-# ls-test: serial
 . "$(dirname "$0")/../lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Several workers: every layout computes the bits of one worker; a run with workers equals the run of one, also when it is resumed with
 # another number of them; a worker that is killed takes the run down in seconds, and nothing is left behind.
-# ls-test: serial
 . "$(dirname "$0")/../lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 layouts=(-n 1,2,4 --steps 1); [ "${LS_TEST_ALL:-0}" = 1 ] && layouts=(-n 1,2,4,8)

@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# ls-test: serial
 # Greedy ids against transformers. LS_TEST_ALL=1 adds GPT-2 124M with the real vocabulary.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

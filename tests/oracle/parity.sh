@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# ls-test: serial
 # Loss, gradients, AdamW, eval and initial losses against PyTorch and transformers. LS_TEST_ALL=1 adds GPT-2 124M.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,7 +1,6 @@
 /* Communicators over NCCL without a GPU: the plugin is the real one, linked with a stand-in for libnccl that runs between threads on streams
  * of the device's double (tests/fake_nccl). The same bits as local on host memory for every kind, type and size; NCCL's own sums when order
- * does not matter; splits, pairs, time on the device's clock; errors, a peer that is late and one that is gone: one line that names it.
- * ls-test: serial */
+ * does not matter; splits, pairs, time on the device's clock; errors, a peer that is late and one that is gone: one line that names it. */
 #include "comm/start.h"
 #include "core/stack.h"
 #include "device_team.h"

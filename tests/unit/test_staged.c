@@ -1,7 +1,6 @@
 /* Collectives on device memory staged through the host, with workers as threads, each with a device that is a double: the same bits as local
  * on host memory for every kind, type and size, on one host and on several; copies and sums that overlap; a device that is lost, a worker
- * that dies, an abort: one line each that names the rank.
- * ls-test: serial */
+ * that dies, an abort: one line each that names the rank. */
 #include "comm/launch.h"
 #include "core/stack.h"
 #include "device_team.h"
