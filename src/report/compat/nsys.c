@@ -27,7 +27,7 @@ static const char *trim_left(const char *p, const char *end)
 
 static const char *trim_right(const char *p, const char *end)
 {
-    const char *last = p; /* behind the last byte that is no blank */
+    const char *last = p; /* after the last byte that is no blank */
     while (p < end) {
         size_t k = blank(p, end);
         p += k ? k : 1;

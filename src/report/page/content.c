@@ -70,7 +70,7 @@ static void losses(const ls_analysis *a, ls_doc *d)
     chart_epoch_loss(a, &epoch);
     if (!ls_chart_empty(&step) || !ls_chart_empty(&epoch)) ls_doc_add(d, LS_BLOCK_SECTION, "Loss");
     ls_doc_chart(d, &step,
-                 a->same_loss ? "One line stands for all runs: their losses are equal bit for bit."
+                 a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
                               : "Means over neighbouring steps. Runs with equal losses share a line.");
     ls_doc_chart(d, &epoch, "Runs without a file of steps.");
 }
@@ -121,7 +121,7 @@ static void warm_words(const ls_analysis *a, ls_str *out)
     else ls_str_addf(out, "the steps after the warm-up (the first %d to %d of a run are left out)", lo, hi);
 }
 
-/* Which steps the parts of a step are means of: it depends on what the run left behind. */
+/* Which steps the parts of a step are averaged over: it depends on the files of the run. */
 static void split_words(const ls_analysis *a, ls_str *out)
 {
     int of_steps = 0, recorded = 0;
@@ -268,7 +268,7 @@ static void resources(const ls_analysis *a, ls_doc *d)
     ls_doc_chart(d, &rate, "Operations of the model, not of the machine, in a second.");
 }
 
-/* A picture a setting: the first of its repeats. */
+/* One picture per setting: the first of its repeats. */
 static void pipelines(const ls_analysis *a, ls_doc *d)
 {
     static const char *const file[] = {"pipeline",    "pipeline_2",  "pipeline_3",  "pipeline_4",

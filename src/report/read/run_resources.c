@@ -178,7 +178,7 @@ static void take(double *part, double most, double *want)
     *want -= x;
 }
 
-/* What the report of a pipeline says, seconds a step. */
+/* The report of a pipeline, seconds per step. */
 typedef struct pipe_facts {
     double busy;       /* computing, mean over the stages                                  */
     double bubble;     /* of the schedule with the costs measured, mean over the stages    */
@@ -246,7 +246,7 @@ void run_tell_waits(const report_doc *d, ls_run *r)
 
 ls_status run_read_resources(const report_doc *d, ls_run *r)
 {
-    r->n_comm_step = r->n_update; /* older files do not say it */
+    r->n_comm_step = r->n_update; /* older files do not have it */
     for (int i = 0; i < LS_N_RUN_COMM; i++) read_comm(d, i, r);
     find_stragglers(d, r);
     LS_TRY(read_memory(report_object(d, "lockstep.memory"), r));

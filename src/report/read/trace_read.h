@@ -38,7 +38,7 @@ typedef struct trace_facts {
 
 /* LS_E_IO, LS_E_FORMAT: the file and the line are named. What other programs add to a trace is passed over. */
 ls_status trace_read(const char *path, trace_facts *out);
-ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out); /* path: for the words */
+ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out); /* path: for messages */
 void trace_facts_fini(trace_facts *f);
 
 #endif

@@ -18,8 +18,8 @@ static report_doc metrics_of(const ls_run *r)
     return (report_doc){r->metrics, "training_metrics.json", NULL};
 }
 
-/* Our own finished run says itself whether its communicators were NCCL's: files beside it may be an earlier run's. Of R1's
- * run, and of one that has not finished, the files beside it are all there is. */
+/* Our own finished run records whether its communicators used NCCL; files next to it may be those of an earlier run. For R1's
+ * runs, and for a run that has not finished, only the files are available. */
 static bool has_gpus(const ls_run *r)
 {
     const report_doc m = metrics_of(r);
