@@ -220,7 +220,7 @@ bool ls_gantt_text(const ls_gantt *g, int width, ls_str *out)
         }
         ls_str_addc(out, '\n');
     }
-    if (d > 4) ls_str_add(out, "(rounded to columns; what is shorter than half a column is left out)\n");
+    if (d > 4) ls_str_add(out, "(rounded to columns; bars shorter than half a column are not shown)\n");
     ls_free(grid);
     return !out->failed;
 }

@@ -139,7 +139,7 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
         ls_jsonw_open(w, '{');
         ls_jsonw_put_str(w, "setting", g->short_name);
         ls_jsonw_put_int(w, "workers", g->world);
-        ls_jsonw_put_str(w, "why", "`runs` holds one setting for a number of workers");
+        ls_jsonw_put_str(w, "why", "`runs` has one setting per number of workers");
         ls_jsonw_close(w);
     }
     if (any) ls_jsonw_close(w);

@@ -158,14 +158,12 @@ static void json_words(const json_t *v, char *buf, size_t n)
 static void say_mismatches(const ls_analysis *a, ls_doc *d)
 {
     if (!a->n_mismatch) return;
-    ls_doc_add(
-        d, LS_BLOCK_WARN, "%s",
-        a->allowed
-            ? "mismatch_allowed: the runs are not alike, and are compared because --allow-mismatch asked for it. "
-              "Speed-ups "
-              "between them mix different work; read them with that in mind."
-            : "invalid_comparison: the runs are not alike, so nothing is compared here. Each is reported for itself; "
-              "--allow-mismatch compares them all the same and marks the page.");
+    ls_doc_add(d, LS_BLOCK_WARN, "%s",
+               a->allowed ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. "
+                            "Speed-ups between them include different work."
+                          : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is "
+                            "reported separately; "
+                            "--allow-mismatch compares them anyway and marks the page.");
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
     if (!b) return;
     b->n_col = 4;
