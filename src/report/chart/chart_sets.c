@@ -1,4 +1,4 @@
-/* charts.c - which numbers make which chart. Parts of a step keep their colour through all charts. */
+/* chart_sets.c - which numbers make which chart. Parts of a step keep their colour through all charts. */
 #include "report/page/content.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* gantt.h - who did what when, as a picture: bars in lanes, over one axis of time. Knows nothing of what the bars mean.
+/* gantt.h - a timeline: bars in lanes, over one axis of time, independent of what the bars mean.
  *
  * The SVG stands alone: styles inside, light and dark by the viewer's preference, a tooltip a bar, no scripts. Idle
  * time is hatched. */

@@ -1,4 +1,4 @@
-/* analysis.c - groups, likeness, speed-ups, waterfall. */
+/* analysis.c - groups, comparability, speed-ups, waterfall. */
 #include "report/compare/analysis.h"
 #include "core/mem.h"
 
@@ -9,7 +9,7 @@
 
 /* --- likeness --- */
 
-/* Equal as Python would say it: 16 and 16.0 are. */
+/* Equal as in Python: 16 and 16.0 are equal. */
 static bool alike(const json_t *a, const json_t *b)
 {
     if (!a || !b || json_is_null(a) || json_is_null(b)) return (!a || json_is_null(a)) == (!b || json_is_null(b));

@@ -1,4 +1,4 @@
-/* analysis.h - runs to groups of repeats, intervals, speed-ups, and where the lost time went.
+/* analysis.h - runs to groups of repeats, intervals, speed-ups, and the causes of lost time.
  *
  *   group      runs with the same setting and number of workers; its repeats
  *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (does not include the variation between runs)
@@ -70,7 +70,7 @@ typedef struct ls_compare_opts {
     bool steady; /* tokens/s from the steps after the warm-up, where every run has steps; else as recorded     */
 } ls_compare_opts;
 
-/* set must be sorted and outlive the analysis. LS_E_NOMEM alone. */
+/* set must be sorted and outlive the analysis. Fails only with LS_E_NOMEM. */
 ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
 ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
 void ls_analysis_fini(ls_analysis *a);

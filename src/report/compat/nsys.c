@@ -1,4 +1,4 @@
-/* nsys.c - one pass over a text a section; a row is a line whose first field is a number. The summary is in nsys_summary.c. */
+/* nsys.c - one pass over the text per section; a row is a line whose first field is a number. The summary is in nsys_summary.c. */
 #include "report/compat/nsys.h"
 #include "core/mem.h"
 

@@ -51,7 +51,7 @@ static bool first_of_setting(const ls_analysis *a, int i)
     return a->group[i].world > 1;
 }
 
-/* One scaling_report.json, or one a setting where several were run on several workers. */
+/* One scaling_report.json, or one per setting if several were run on several workers. */
 static ls_status write_scaling(const ls_analysis *a, const char *out)
 {
     int n = 0;
@@ -217,7 +217,7 @@ static bool any_readable(const ls_run_set *set)
     return false;
 }
 
-/* Whether it is the batch alone that differs, and is equal by worker. */
+/* Whether only the batch differs, and is equal per worker. */
 static ls_status looks_weak(const ls_analysis *a, bool *yes)
 {
     ls_analysis b = {0};

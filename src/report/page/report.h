@@ -1,4 +1,4 @@
-/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG where gnuplot is). */
+/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG if gnuplot is installed). */
 #ifndef LS_REPORT_REPORT_H
 #define LS_REPORT_REPORT_H
 

@@ -1,4 +1,4 @@
-/* keys.h - values out of JSON that somebody else wrote.
+/* keys.h - reads values from JSON files that are not trusted.
  *
  * A key that is absent or null reads as "unknown": NaN, -1 or NULL. One of the wrong kind does too, and is put on the list of
  * problems with its file and key, so that a reader of the report knows what to fix. Nothing here fails a report. */

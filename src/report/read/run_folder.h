@@ -82,7 +82,7 @@ typedef struct ls_run {
     char *dir;                            /* the folder, or the metrics file, as given       */
     char *real;                           /* the folder's one name; NULL: a text's           */
     char *name;                           /* short, for people: the last two parts of dir    */
-    json_t *metrics, *launcher, *profile; /* NULL: not there                                 */
+    json_t *metrics, *launcher, *profile; /* NULL: missing                                   */
     ls_run_proof proof;
     bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt exists and fits */
     int world;                               /* 0: unknown                                     */
@@ -136,7 +136,7 @@ bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out);
 const char *ls_run_backend(const ls_run *r);
 bool ls_run_over_nccl(const ls_run *r); /* some communicator is NCCL's */
 
-/* LS_E_NOMEM alone; on failure *out is untouched. name is for the notes and for people. */
+/* Fails only with LS_E_NOMEM; then *out is unchanged. name is used in notes and on the page. */
 ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out);
 void ls_run_fini(ls_run *r);
 
@@ -149,7 +149,7 @@ typedef struct ls_run_set {
     struct ls_scaling_file {
         char *path;
         json_t *root;
-    } * scaling; /* scaling_report.json files met on the way */
+    } * scaling; /* scaling_report.json files that were found */
     int n_scaling;
 } ls_run_set;
 

@@ -151,7 +151,7 @@ static ls_status read_utilisation(const report_doc *d, ls_run *r)
     return LS_OK;
 }
 
-/* Everybody waits for the slowest worker, which waits for communication alone: the least time waited. What rank 0 waited beyond it was
+/* All workers wait for the slowest one, which waits only for communication: the shortest wait. The rest of rank 0's wait was
  * for slower workers. */
 static void find_stragglers(const report_doc *d, ls_run *r)
 {
