@@ -26,8 +26,8 @@ job_folder() {
 # set_up NAME: tools, the run folder (benchmarks/slurm_<job>/NAME unless RUN_DIR says), what the run's files record.
 set_up() {
   [ -n "${SLURM_JOB_ID:-}" ] || die "this is no Slurm job: sbatch runs it"
-  [ -n "$SRUN" ] && [ -x "$SRUN" ] || die "srun is not there ('$SRUN'): set SRUN to its path"
-  [ -x "$LOCKSTEP" ] || die "$LOCKSTEP is not there: ./run build makes it, or set LOCKSTEP"
+  [ -n "$SRUN" ] && [ -x "$SRUN" ] || die "srun was not found ('$SRUN'); set SRUN to its path"
+  [ -x "$LOCKSTEP" ] || die "$LOCKSTEP does not exist; run ./run build, or set LOCKSTEP"
   [ "${RESUME:-0}" != 1 ] || [ -n "${RUN_DIR:-}" ] || die "RESUME=1 goes on in an old run folder: RUN_DIR has to name it"
   export RUN_DIR=${RUN_DIR:-$ROOT/benchmarks/$(job_folder)/$1}
   mkdir -p "$RUN_DIR/profiles" "$RUN_DIR/torchrun_logs" 2>/dev/null || die "cannot make the run folder $RUN_DIR"
@@ -104,7 +104,7 @@ place() {
 }
 
 # compose WORDS...: what the job runs, as `words`: with the run folder, and --resume where an attempt goes on. Later flags win, so the
-# words come behind. goes_on=0: the command knows no --resume.
+# arguments come after them. goes_on=0: the command has no --resume.
 compose() {
   goes_on=1
   case "${1:-} ${2:-}" in
@@ -113,7 +113,7 @@ compose() {
     *)
       goes_on=0
       words=("$@")
-      if [ ${#resume[@]} -gt 0 ]; then say "'$1' cannot resume: it begins anew"; fi
+      if [ ${#resume[@]} -gt 0 ]; then say "'$1' cannot resume: it starts from the beginning"; fi
       ;;
   esac
 }
@@ -132,7 +132,7 @@ launch() {
   trap 'say "asked to end: waiting until the workers have saved"' TERM
   "$@" &
   local pid=$! code
-  # A signal ends a wait with 128 + its number, and the command may end while the trap runs: only a wait behind its end has its code.
+  # A signal ends a wait with 128 + its number, and the command may end while the trap runs: only a wait after its end has its code.
   while kill -0 "$pid" 2>/dev/null; do wait "$pid"; done
   trap '' USR1 TERM
   wait "$pid"

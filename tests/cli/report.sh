@@ -57,7 +57,7 @@ for row in rows:
 PY
 
 # --- the page has the bench's numbers: the steps behind its warm-up, weak scaling known by itself ---
-grep -q "^Speeds are of the steps behind the warm-up: the first 5 of each run are left out.$" "$SCRATCH/said" || bad "which steps: $(cat "$SCRATCH/said")"
+grep -q "^Speeds are of the steps after the warm-up: the first 5 of each run are left out.$" "$SCRATCH/said" || bad "which steps: $(cat "$SCRATCH/said")"
 "$LOCKSTEP" bench scaling "$SCRATCH/runs" --json >"$SCRATCH/bench.json" 2>/dev/null || bad "bench scaling of the runs"
 timeout 200 "$LOCKSTEP" bench scaling --weak -n 1,2 --repeat 1 --steps 7 --warmup 3 --out "$SCRATCH/weak" -- --data "$SCRATCH/d" --model tiny \
   --seq_length 32 --micro_batch_size_per_gpu 1 >/dev/null 2>"$SCRATCH/err" || bad "bench scaling --weak: $(cat "$SCRATCH/err")"

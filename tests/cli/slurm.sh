@@ -159,7 +159,7 @@ for words in "bench comm" "doctor"; do
   said "'${words%% *}' cannot resume: it runs to the limit and is not queued again"
   job 42 1 train_1node.sbatch $words
   has "lockstep $words$" "$words, queued again by Slurm"
-  said "'${words%% *}' cannot resume: it begins anew"
+  said "'${words%% *}' cannot resume: it starts from the beginning"
 done
 # lockstep itself takes the words that a second attempt adds
 tokens t.bin 3000

@@ -323,8 +323,8 @@ static void basis(void **state)
     assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
     assert_true(a.steady && a.group[1].split_of_steps);
     ls_report_page(&a, &html, &md);
-    has(md.data, "Speeds are of the steps behind the warm-up: the first 4 of each run are left out.");
-    has(html.data, "Speeds are of the steps behind the warm-up: the first 4 of each run are left out.");
+    has(md.data, "Speeds are of the steps after the warm-up: the first 4 of each run are left out.");
+    has(html.data, "Speeds are of the steps after the warm-up: the first 4 of each run are left out.");
     has(md.data, "a step of ddp × 2 takes 9.1 ms, one of single × 1 16.1 ms");
     has(md.data, "Mean over the steps after the warm-up (the first 4 are left out). Times are those of rank 0.");
     has(html.data, ">9.1</text>"); /* the bar's sum */
@@ -376,9 +376,9 @@ static void many_settings(void **state)
         assert_int_equal(c.n_left_out, n == 13 ? 0 : 3);
         ls_chart_fini(&c);
         ls_report_page(&a, &html, &md);
-        if (n == 13) assert_null(strstr(md.data, "Left out"));
+        if (n == 13) assert_null(strstr(md.data, "Not shown"));
         else
-            has(md.data, "twice the speed. Left out, as the last in order, so that the others can be read: way23, "
+            has(md.data, "twice the speed. Not shown, to keep the chart readable: way23, "
                          "way24, way25.");
         has(html.data, n == 13 ? ">way12</text>" : ">way22</text>");
         ls_str_fini(&html), ls_str_fini(&md);
@@ -691,7 +691,7 @@ static void workdirs(void **state)
     assert_int_equal(b->world, 0);
     assert_true(isnan(b->tokens_per_sec));
     near(b->val_loss, 4, 1e-9);
-    has_note(&s.notes, "do not say how many workers");
+    has_note(&s.notes, "do not contain the number of workers");
     has_note(&s.notes, "eval_results_epoch1.json: key validation_loss");
     assert_int_equal(s.notes.n, 2);
     ls_run_set_fini(&s);

@@ -1,5 +1,5 @@
-/* chart.h - a chart as data, drawn by two pens: our own SVG (svg.c; on the page, in light and dark, wide and narrow) and a gnuplot
- * script (gnuplot.c; PNG files). What a chart says is decided once, in charts.c.
+/* chart.h - a chart as data with two renderers: our own SVG (svg.c; on the page, light and dark, wide and narrow) and a gnuplot
+ * script (gnuplot.c; PNG files). The content of a chart is decided once, in chart_sets.c.
  *
  *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked
  *   BARS    one horizontal bar a category; lo and hi make an error bar
@@ -34,7 +34,7 @@ typedef struct ls_series {
 typedef struct ls_chart {
     ls_chart_kind kind;
     const char *file, *title, *x_label, *y_label; /* file: name without ending */
-    const char *unit;                             /* behind values: "tokens/s", "%" ... */
+    const char *unit;                             /* printed after values: "tokens/s", "%" */
     double scale;                                 /* values are multiplied by it when written, e.g. 1000 for ms */
     int decimals;
     bool zero; /* the y axis of LINES begins at zero */
@@ -47,13 +47,13 @@ typedef struct ls_chart {
     bool failed; /* memory ran out while it was filled */
 } ls_chart;
 
-/* Lines that can still be told apart: 8 colours, and 4 marks and dashes of each. More would be, but not beside one another. */
+/* Lines that can be told apart: 8 colours with 4 marks and dashes each. */
 enum { LS_CHART_MAX_LINE = 24 };
 
 ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory is out (then failed is set) */
 void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
 int ls_chart_category(ls_chart *c, const char *name);       /* its index */
-void ls_chart_leave_out(ls_chart *c, const char *name);     /* the page says so under the chart */
+void ls_chart_leave_out(ls_chart *c, const char *name);     /* listed below the chart */
 int ls_chart_mark(int series);                              /* 0 to 3: with its colour no other line's */
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
@@ -72,7 +72,7 @@ char *ls_number_text(char buf[40], double x, int decimals);
 
 /* Script for gnuplot that writes <file>.png next to itself. */
 void ls_gnuplot_text(const ls_chart *c, const char *png, ls_str *out);
-/* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its words when it fails. */
+/* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its message when it fails. */
 ls_status ls_gnuplot_run(const char *script, bool *there);
 
 #endif

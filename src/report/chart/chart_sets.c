@@ -1,4 +1,4 @@
-/* charts.c - which numbers make which chart. Parts of a step keep their colour through all charts. */
+/* chart_sets.c - which numbers make which chart. Parts of a step keep their colour through all charts. */
 #include "report/page/content.h"
 
 #include <math.h>
@@ -62,7 +62,7 @@ static const char *name_of(const ls_analysis *a, const ls_run *r)
     return r->name;
 }
 
-/* A line for all runs whose losses are equal bit for bit; it bears the name of the first and says how many more there are. */
+/* One line for all runs whose losses are equal bit for bit; its label is the name of the first and the number of others. */
 void chart_loss(const ls_analysis *a, ls_chart *c)
 {
     enum { MOST = LS_CHART_MAX_LINE / 2 }; /* each may have its validation beside it */
@@ -127,7 +127,7 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
     *c = (ls_chart){.kind = LS_CHART_BARS,
                     .file = "throughput",
                     .title = "Throughput",
-                    .x_label = a->steady ? "tokens per second, all workers, behind the warm-up"
+                    .x_label = a->steady ? "tokens per second, all workers, after the warm-up"
                                          : "tokens per second, all workers, of whole epochs",
                     .unit = "tokens/s",
                     .decimals = most < 100 ? 1 : 0};
@@ -141,7 +141,7 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
     }
 }
 
-/* A line a setting, from its one-worker group on. */
+/* One line per setting, starting with its one-worker group. */
 static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool efficiency)
 {
     int most = 0;
@@ -252,7 +252,7 @@ void chart_waterfall(const ls_analysis *a, ls_chart *c)
 
 /* --- resources --- */
 
-/* Seconds a step of a communicator, what was not measured as 0; their sum. */
+/* Seconds per step of a communicator, 0 where nothing was measured; their sum. */
 static double shown_time(const ls_run *r, int comm, double *exposed, double *hidden)
 {
     ls_run_comm_time t;
@@ -263,7 +263,7 @@ static double shown_time(const ls_run *r, int comm, double *exposed, double *hid
     return *exposed + *hidden;
 }
 
-/* A row a setting and communicator; those below a hundredth of the longest are in the table alone. */
+/* One row per setting and communicator; those below a hundredth of the longest are in the table only. */
 void chart_comm(const ls_analysis *a, ls_chart *c)
 {
     double longest = 0, out, in;

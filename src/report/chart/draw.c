@@ -1,4 +1,4 @@
-/* draw.c - charts as files: our SVG always, gnuplot's PNG as far as it goes. */
+/* draw.c - charts as files: our SVG always, PNG if gnuplot can draw it. */
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/page/report_impl.h"

@@ -125,7 +125,7 @@ static void add_legend(const ls_gantt *g, double left, ls_str *out)
 void ls_gantt_svg(const ls_gantt *g, ls_str *out)
 {
     const double left = widest(g->lane, g->n_lane, 56) + 16, end = g->end > 0 ? g->end : 1;
-    double sum = 0, scale = 26 / shortest(g); /* pixels a unit of time: room for two digits in the shortest bar */
+    double sum = 0, scale = 26 / shortest(g); /* pixels per unit of time: room for two digits in the shortest bar */
     for (int i = 0; i < g->n_row; i++) sum += g->row[i].end - g->row[i].begin;
     if (g->n_row && scale * sum > 60.0 * g->n_row)
         scale = 60 * g->n_row / sum; /* unless it is much shorter than most */
@@ -220,7 +220,7 @@ bool ls_gantt_text(const ls_gantt *g, int width, ls_str *out)
         }
         ls_str_addc(out, '\n');
     }
-    if (d > 4) ls_str_add(out, "(rounded to columns; what is shorter than half a column is left out)\n");
+    if (d > 4) ls_str_add(out, "(rounded to columns; bars shorter than half a column are not shown)\n");
     ls_free(grid);
     return !out->failed;
 }

@@ -1,4 +1,4 @@
-/* gantt.h - who did what when, as a picture: bars in lanes, over one axis of time. Knows nothing of what the bars mean.
+/* gantt.h - a timeline: bars in lanes, over one axis of time, independent of what the bars mean.
  *
  * The SVG stands alone: styles inside, light and dark by the viewer's preference, a tooltip a bar, no scripts. Idle
  * time is hatched. */
@@ -34,8 +34,8 @@ typedef struct ls_gantt {
 
 void ls_gantt_svg(const ls_gantt *g, ls_str *out);
 
-/* A line a lane, a column a step of time (the shortest bar, or a part of it): "F0 F1 .. B0 ==". Bars that have no
- * common step are rounded to columns, and a line says so. False, and nothing written, when a line would be longer
+/* One line per lane, one column per time unit (the shortest bar, or a fraction of it): "F0 F1 .. B0 ==". Bars without a
+ * common unit are rounded to columns, and a line reports it. False, and nothing written, when a line would be longer
  * than `width`, or memory is out. */
 bool ls_gantt_text(const ls_gantt *g, int width, ls_str *out);
 

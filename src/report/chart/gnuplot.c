@@ -1,5 +1,5 @@
-/* gnuplot.c - the same charts as PNG files, where gnuplot is installed. Data stand in the script, so that it can be changed and run
- * again by hand. */
+/* gnuplot.c - the same charts as PNG files, where gnuplot is installed. The script contains its data, so that it can be edited and
+ * run again by hand. */
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/chart/chart.h"
@@ -190,7 +190,8 @@ ls_status ls_gnuplot_run(const char *script, bool *there)
     close(fd[0]);
     int rc = 0;
     while (waitpid(pid, &rc, 0) < 0 && errno == EINTR) {}
-    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127 && !n) *there = false; /* with words: there, but it cannot start */
+    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127 && !n)
+        *there = false; /* with a message: installed, but it cannot start */
     else if (rc) return ls_fail(LS_E_IO, "gnuplot could not draw %s: %.300s", script, words);
     return LS_OK;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Okabe and Ito's colours, which people of every colour vision tell apart, made lighter for dark pages. */
+/* Okabe and Ito's colours, which people with any colour vision can tell apart, made lighter for dark pages. */
 const char *ls_svg_style(void)
 {
     return ".chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;--h7:#"

@@ -18,7 +18,7 @@ void svg_text(ls_str *out, double x, double y, const char *anchor, const char *c
 void svg_fit_text(ls_str *out, double x, double y, const char *cls, const char *text,
                   double width); /* cut with an ellipsis */
 void svg_x_axis(const ls_chart *c, const svg_frame *f, int n_tick, ls_str *out);
-/* One line of marks and names a row; returns its height. */
+/* One row of marks and names per line; returns its height. */
 double svg_legend(const ls_chart *c, double x, double y, double width, ls_str *out);
 double svg_legend_height(const ls_chart *c, double width);
 int svg_hue(const ls_chart *c, int series);

@@ -1,4 +1,4 @@
-/* analysis.c - groups, likeness, speed-ups, waterfall. */
+/* analysis.c - groups, comparability, speed-ups, waterfall. */
 #include "report/compare/analysis.h"
 #include "core/mem.h"
 
@@ -9,7 +9,7 @@
 
 /* --- likeness --- */
 
-/* Equal as Python would say it: 16 and 16.0 are. */
+/* Equal as in Python: 16 and 16.0 are equal. */
 static bool alike(const json_t *a, const json_t *b)
 {
     if (!a || !b || json_is_null(a) || json_is_null(b)) return (!a || json_is_null(a)) == (!b || json_is_null(b));
@@ -28,7 +28,7 @@ static bool in_comparison(const ls_run *r)
     return r->world > 0 && r->metrics;
 }
 
-/* Sequences of a step and worker; NaN when not said. */
+/* Sequences of a step and worker; NaN if unknown. */
 static double batch_by_worker(const ls_run *r)
 {
     const json_t *g = json_object_get(json_object_get(r->metrics, "training_config"), "global_batch_size");
@@ -172,17 +172,17 @@ void ls_basis_words(const ls_analysis *a, ls_str *out)
 {
     if (!a->steady) {
         ls_str_add(out, "Speeds are of whole epochs as the runs recorded them, warm-up included: not every run has a "
-                        "metrics.jsonl with steps behind a warm-up.");
+                        "metrics.jsonl with steps after the warm-up.");
         return;
     }
     if (!a->warm_hi) ls_str_add(out, "Speeds are of all steps: the runs are too short for a warm-up to be left out.");
     else if (a->warm_hi == 1 && a->warm_lo == 1)
-        ls_str_add(out, "Speeds are of the steps behind the warm-up: the first of each run is left out.");
+        ls_str_add(out, "Speeds are of the steps after the warm-up: the first of each run is left out.");
     else if (a->warm_lo == a->warm_hi)
-        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d of each run are left out.",
+        ls_str_addf(out, "Speeds are of the steps after the warm-up: the first %d of each run are left out.",
                     a->warm_hi);
     else
-        ls_str_addf(out, "Speeds are of the steps behind the warm-up: the first %d to %d of a run are left out.",
+        ls_str_addf(out, "Speeds are of the steps after the warm-up: the first %d to %d of a run are left out.",
                     a->warm_lo, a->warm_hi);
 }
 

@@ -1,13 +1,13 @@
-/* analysis.h - runs to groups of repeats, intervals, speed-ups, and where the lost time went.
+/* analysis.h - runs to groups of repeats, intervals, speed-ups, and the causes of lost time.
  *
  *   group      runs with the same setting and number of workers; its repeats
- *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (says nothing on run to run)
+ *   interval   95 %, Student's t over repeats; of a single run, over ten blocks of its steps (does not include the variation between runs)
  *   speed-up   mean tokens/s over the mean of the one-worker group of the same work; efficiency = speed-up / workers
  *   waterfall  a step of T seconds against the ideal T1/W (weak scaling: T1): shares of T that are useful, and lost to each part;
  *              they sum to 1
  *
- * Comparisons are between like runs only: seven fields of training_config must be equal
- * (docs/FORMATS.md#comparable-runs). Unlike ones are named. */
+ * Only comparable runs are compared: seven fields of training_config must be equal
+ * (docs/FORMATS.md#comparable-runs). Runs that differ are listed. */
 #ifndef LS_REPORT_ANALYSIS_H
 #define LS_REPORT_ANALYSIS_H
 
@@ -60,17 +60,17 @@ typedef struct ls_analysis {
     bool same_loss;       /* every run with steps has the same losses, bit for bit     */
     int n_loss;           /* runs with steps                                           */
     bool several_commits; /* the runs come from more than one commit                   */
-    bool weak, steady;    /* as asked; steady: tokens/s are those behind the warm-up   */
+    bool weak, steady;    /* as asked; steady: tokens/s are those after the warm-up   */
     int warm_lo, warm_hi; /* steps of warm-up, the fewest and the most of a run        */
 } ls_analysis;
 
 typedef struct ls_compare_opts {
     bool allow_mismatch;
     bool weak;   /* the global batch grows with the workers: it must be equal by worker, and epochs may differ  */
-    bool steady; /* tokens/s from the steps behind the warm-up, where every run has steps; else as recorded     */
+    bool steady; /* tokens/s from the steps after the warm-up, where every run has steps; else as recorded     */
 } ls_compare_opts;
 
-/* set must be sorted and outlive the analysis. LS_E_NOMEM alone. */
+/* set must be sorted and outlive the analysis. Fails only with LS_E_NOMEM. */
 ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
 ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
 void ls_analysis_fini(ls_analysis *a);
@@ -80,10 +80,10 @@ void ls_basis_words(const ls_analysis *a, ls_str *out);
 double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the kind that the groups have */
 bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 
-/* scaling_report.json (docs/FORMATS.md, ours behind R1's keys) over the groups of one strategy and its one-worker group; every group
+/* scaling_report.json (docs/FORMATS.md, our keys after R1's) over the groups of one strategy and its one-worker group; every group
  * when strategy is NULL. Without comparable runs: status and mismatches alone. */
 void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out);
-/* The same; more (may be NULL) adds members to `protocol`, behind R1's: how the runs were made. */
+/* The same; more (may be NULL) adds members to `protocol`, after R1's: how the runs were made. */
 void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
                           const void *ctx, ls_str *out);
 

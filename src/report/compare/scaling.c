@@ -1,4 +1,4 @@
-/* scaling.c - scaling_report.json: R1's keys first (docs/FORMATS.md), ours (means as base, intervals, every repeat) behind them. */
+/* scaling.c - scaling_report.json: R1's keys first (docs/FORMATS.md), then ours (means as base, intervals, every repeat). */
 #include "core/fs.h"
 #include "report/compare/analysis.h"
 
@@ -49,7 +49,7 @@ static void put_protocol(ls_jsonw *w, const ls_analysis *a, const extra *x)
     ls_jsonw_put_str(w, "dataset_mode", data && strstr(data, "small") ? "small" : "full");
     put_value(w, "training_config", config);
     ls_jsonw_put_str(w, "scaling", a->weak ? "weak" : "strong"); /* ours, from here on */
-    ls_jsonw_put_str(w, "tokens_per_sec_of", a->steady ? "steps behind the warm-up" : "whole epochs");
+    ls_jsonw_put_str(w, "tokens_per_sec_of", a->steady ? "steps after the warm-up" : "whole epochs");
     if (a->steady) ls_jsonw_put_int(w, "warmup_steps_excluded", base->n_warm);
     if (x->more) x->more(x->ctx, w);
     ls_jsonw_close(w);
@@ -139,7 +139,7 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
         ls_jsonw_open(w, '{');
         ls_jsonw_put_str(w, "setting", g->short_name);
         ls_jsonw_put_int(w, "workers", g->world);
-        ls_jsonw_put_str(w, "why", "`runs` holds one setting for a number of workers");
+        ls_jsonw_put_str(w, "why", "`runs` has one setting per number of workers");
         ls_jsonw_close(w);
     }
     if (any) ls_jsonw_close(w);

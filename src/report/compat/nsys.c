@@ -1,4 +1,4 @@
-/* nsys.c - one pass over a text a section; a row is a line whose first field is a number. The summary is in nsys_summary.c. */
+/* nsys.c - one pass over the text per section; a row is a line whose first field is a number. The summary is in nsys_summary.c. */
 #include "report/compat/nsys.h"
 #include "core/mem.h"
 
@@ -27,7 +27,7 @@ static const char *trim_left(const char *p, const char *end)
 
 static const char *trim_right(const char *p, const char *end)
 {
-    const char *last = p; /* behind the last byte that is no blank */
+    const char *last = p; /* after the last byte that is no blank */
     while (p < end) {
         size_t k = blank(p, end);
         p += k ? k : 1;

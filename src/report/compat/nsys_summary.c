@@ -117,7 +117,7 @@ static void put_reports(ls_jsonw *w, char **names, size_t n)
     ls_jsonw_close(w);
 }
 
-/* The first of two values that is there, as it is in its file. */
+/* The first of two values that exists, unchanged. */
 static void put_either(ls_jsonw *w, const char *key, const report_doc *a, const char *path_a, const report_doc *b,
                        const char *path_b)
 {

@@ -1,12 +1,12 @@
-/* run_workdir.c - the folder of R3's translation scripts (docs/REFERENCES.md) as a run: `workdir/`, a small file a rank and epoch.
+/* run_workdir.c - the folder of R3's translation scripts (docs/REFERENCES.md) as a run: `workdir/`, one small file per rank and epoch.
  *
  *   rank<r>_results_epoch<e>.json   data parallel: validation_loss, bleu, training_time, tokens_per_sec, of one rank
- *   eval_results_epoch<e>.json      pipeline: validation_loss and bleu alone; it does not say how many workers there were
+ *   eval_results_epoch<e>.json      pipeline: validation_loss and bleu alone; the number of workers is not recorded
  *
  *   tokens/s     sum over ranks of their mean over epochs      epoch time   mean over ranks and epochs
  *   loss         mean over ranks (of equal parts)              epoch 0      warm-up, where there is another: its speed is left out
  *
- * What they say is put into the words of training_metrics.json and read like one. */
+ * They are converted to the format of training_metrics.json and read like one. */
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/read/run_impl.h"
@@ -60,7 +60,7 @@ static ls_status load(const char *dir, char **names, size_t n, ls_notes *notes, 
     return LS_OK;
 }
 
-/* The sum over ranks of the mean over epochs from `first` on; NaN when a rank does not say it. */
+/* The sum over ranks of the mean over epochs from `first` on; NaN when a rank did not record it. */
 static double rate_of(const result *all, int n, int world, int first)
 {
     double sum = 0;
@@ -117,14 +117,14 @@ static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes
     ls_jsonw_close(&w);
     ls_status st = text.failed ? ls_nomem(text.cap, "a run of the translation scripts") : LS_OK;
     const ls_run_texts t = {.metrics = text.data, .n_metrics = text.len};
-    ls_notes silent = {0}; /* of a file that is not there */
+    ls_notes silent = {0}; /* of a file that does not exist */
     if (st == LS_OK) st = ls_run_read_texts(&t, dir, &silent, out);
     ls_notes_fini(&silent);
     ls_str_fini(&text);
     LS_TRY(st);
     if (!world)
         ls_notes_add(notes,
-                     "%s: eval_results_epoch*.json do not say how many workers there were, so the run is left out of "
+                     "%s: eval_results_epoch*.json do not contain the number of workers, so the run is left out of "
                      "comparisons",
                      dir);
     else if (isnan(rate))
@@ -145,7 +145,7 @@ ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *
     int n_all = 0, n_file = 0;
     result one;
     *found = false;
-    if (ls_fs_list(dir, &names, &n) != LS_OK) { /* said by who looks at folders */
+    if (ls_fs_list(dir, &names, &n) != LS_OK) { /* the caller reports it */
         ls_err_clear();
         return LS_OK;
     }

@@ -47,7 +47,7 @@ ls_status ls_report_table(const char *gpu1, const char *gpu2, const char *gpu4, 
 
 /* --- verifier --- */
 
-/* 1, 2 or 4 from the first part of the path that begins with 1gpu_, 2gpu_ or 4gpu_; 0: not said. */
+/* 1, 2 or 4 from the first part of the path that begins with 1gpu_, 2gpu_ or 4gpu_; 0: unknown. */
 static int expected_world(const char *path)
 {
     for (const char *p = path; *p;) {

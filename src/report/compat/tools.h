@@ -8,7 +8,7 @@
 /* Markdown table of three metrics files, to the character. A missing number is LS_E_FORMAT with the file and key named. */
 ls_status ls_report_table(const char *gpu1, const char *gpu2, const char *gpu4, ls_str *out);
 
-/* Every run_* folder below dir, at any depth (R1 looks at the first level alone). Tab-separated table and verdict go to
+/* Every run_* folder below dir, at any depth (R1 reads only the first level). Tab-separated table and verdict go to
  * out; *n_run 0: there was none, *n_bad: those that are not ok. LS_E_IO when dir cannot be listed. */
 ls_status ls_report_verify(const char *dir, ls_str *out, int *n_run, int *n_bad);
 

@@ -70,7 +70,7 @@ static void losses(const ls_analysis *a, ls_doc *d)
     chart_epoch_loss(a, &epoch);
     if (!ls_chart_empty(&step) || !ls_chart_empty(&epoch)) ls_doc_add(d, LS_BLOCK_SECTION, "Loss");
     ls_doc_chart(d, &step,
-                 a->same_loss ? "One line stands for all runs: their losses are equal bit for bit."
+                 a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
                               : "Means over neighbouring steps. Runs with equal losses share a line.");
     ls_doc_chart(d, &epoch, "Runs without a file of steps.");
 }
@@ -121,7 +121,7 @@ static void warm_words(const ls_analysis *a, ls_str *out)
     else ls_str_addf(out, "the steps after the warm-up (the first %d to %d of a run are left out)", lo, hi);
 }
 
-/* Which steps the parts of a step are means of: it depends on what the run left behind. */
+/* Which steps the parts of a step are averaged over: it depends on the files of the run. */
 static void split_words(const ls_analysis *a, ls_str *out)
 {
     int of_steps = 0, recorded = 0;
@@ -155,17 +155,17 @@ static void time_parts(const ls_analysis *a, ls_doc *d)
     if (words.failed) d->failed = true;
     ls_str_fini(&words);
     ls_doc_chart(d, &fall,
-                 "A bar is the time of a step. Useful is what an equal share of one worker's step takes; each other "
-                 "part is time beyond "
-                 "it. A part to the left of zero is a gain. What a run did not measure is in other.");
+                 "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is "
+                 "lost time. "
+                 "A part to the left of zero is a gain. Time that a run did not measure is in other.");
     if (falls) waterfall_table(a, d);
 }
 
 /* Busy, exposed and hidden time of one row are over the same steps: all that the collectives were counted over. */
 static void hidden_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"setting",           "communicator", "busy, ms a step", "exposed, ms a step",
-                                       "hidden, ms a step", "hidden, %"};
+    static const char *const head[] = {
+        "setting", "communicator", "busy, ms per step", "exposed, ms per step", "hidden, ms per step", "hidden, %"};
     ls_block *b = table(d, "Exposed and hidden, by communicator", head, 6);
     for (int i = 0; i < a->n_group; i++)
         for (int k = 0; k < LS_N_RUN_COMM; k++) {
@@ -182,8 +182,8 @@ static void hidden_table(const ls_analysis *a, ls_doc *d)
 
 static void collectives_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"setting",         "collective",         "calls",    "MiB a step",
-                                       "busy, ms a step", "exposed, ms a step", "bus, GB/s"};
+    static const char *const head[] = {"setting",           "collective",           "calls",    "MiB a step",
+                                       "busy, ms per step", "exposed, ms per step", "bus, GB/s"};
     ls_block *b = table(d, "By collective", head, 7);
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
@@ -218,7 +218,7 @@ static void communication(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
     ls_doc_chart(d, &c,
                  "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute "
-                 "waited. Hidden: the collectives ran while compute went on. Communicators below a hundredth of the "
+                 "waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the "
                  "longest are in the table only.");
     ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
     hidden_table(a, d);
@@ -260,15 +260,15 @@ static void resources(const ls_analysis *a, ls_doc *d)
         ls_doc_add(d, LS_BLOCK_SECTION, "Memory");
         ls_doc_chart(d, &part, "As planned before the first step.");
         ls_doc_chart(d, &top,
-                     "Highest use of rank 0 that was seen, program included; on a GPU, what its allocator gave out.");
+                     "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
         memory_table(a, d);
     } else ls_chart_fini(&part), ls_chart_fini(&top);
     if (!ls_chart_empty(&use) || !ls_chart_empty(&rate)) ls_doc_add(d, LS_BLOCK_SECTION, "Utilisation");
-    ls_doc_chart(d, &use, "Busy time of what the workers were given.");
-    ls_doc_chart(d, &rate, "Operations of the model, not of the machine, in a second.");
+    ls_doc_chart(d, &use, "Busy share of the cores or devices of the workers.");
+    ls_doc_chart(d, &rate, "Floating-point operations of the model per second.");
 }
 
-/* A picture a setting: the first of its repeats. */
+/* One picture per setting: the first of its repeats. */
 static void pipelines(const ls_analysis *a, ls_doc *d)
 {
     static const char *const file[] = {"pipeline",    "pipeline_2",  "pipeline_3",  "pipeline_4",
@@ -319,7 +319,7 @@ static void profiles(const ls_analysis *a, ls_doc *d)
             if (!b) {
                 ls_doc_add(d, LS_BLOCK_SECTION, "Profile");
                 ls_doc_add(d, LS_BLOCK_TEXT,
-                           "Ranges as nsys saw them. Shares are of the sum over all ranges, nested ones included.");
+                           "Ranges recorded by nsys. Shares are of the sum over all ranges, nested ones included.");
                 b = table(d, NULL, head, 4);
             }
             ls_doc_cell(d, b, "%s", a->set->run[i].name);

@@ -1,4 +1,4 @@
-/* content.h - what a report says: the summary in words, then a section a question. charts.c draws, summary.c speaks, content.c orders. */
+/* content.h - the content of a report: the summary, then one section per question. chart_sets.c makes the charts, summary.c the text. */
 #ifndef LS_REPORT_CONTENT_H
 #define LS_REPORT_CONTENT_H
 

@@ -70,8 +70,7 @@ void ls_doc_chart(ls_doc *d, ls_chart *chart, const char *words)
     if (chart->n_left_out > chart->n_named)
         snprintf(rest, sizeof rest, "%s%d more", chart->n_named ? " and " : "", chart->n_left_out - chart->n_named);
     if (chart->n_left_out)
-        snprintf(more, sizeof more, " Left out, as the last in order, so that the others can be read: %s%s.",
-                 chart->left_out, rest);
+        snprintf(more, sizeof more, " Not shown, to keep the chart readable: %s%s.", chart->left_out, rest);
     ls_block *b = ls_chart_empty(chart) ? NULL : ls_doc_add(d, LS_BLOCK_CHART, "%s%s", words, more);
     d->failed = d->failed || chart->failed;
     if (b) b->chart = *chart;

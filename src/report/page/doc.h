@@ -1,4 +1,4 @@
-/* doc.h - a report as a row of blocks, written as HTML (html.c) and as Markdown (markdown.c) from the same content. */
+/* doc.h - a report as a list of blocks, written as HTML (html.c) and as Markdown (markdown.c) from the same content. */
 #ifndef LS_REPORT_DOC_H
 #define LS_REPORT_DOC_H
 

@@ -1,5 +1,5 @@
-/* html.c - a report as one page that needs nothing else: style and charts inside, no script, no network. A chart is there twice, wide
- * and narrow, and the width of the window chooses. */
+/* html.c - a report as one self-contained page with style and charts: no script, no network. The page contains every chart twice,
+ * wide and narrow; the width of the window selects one. */
 #include "report/page/doc.h"
 
 #include <string.h>
@@ -70,7 +70,7 @@ static void element(ls_str *out, const char *open, const char *text, const char 
     ls_str_add(out, close);
 }
 
-/* A column of words, not of numbers: read from the left. */
+/* A column of text, not of numbers: aligned to the left. */
 static bool wordy(const ls_block *b, int col)
 {
     int words = 0, all = 0;

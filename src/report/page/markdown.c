@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Text in which nothing is a mark of Markdown; a bar would end a cell, a newline a row. */
+/* Text with Markdown's special characters escaped; a bar would end a cell, and a newline would end a row. */
 static void plain(ls_str *out, const char *text, bool cell)
 {
     for (const char *p = text ? text : ""; *p; p++) {

@@ -51,7 +51,7 @@ static bool first_of_setting(const ls_analysis *a, int i)
     return a->group[i].world > 1;
 }
 
-/* One scaling_report.json, or one a setting where several were run on several workers. */
+/* One scaling_report.json, or one per setting if several were run on several workers. */
 static ls_status write_scaling(const ls_analysis *a, const char *out)
 {
     int n = 0;
@@ -117,7 +117,7 @@ static ls_status write_all(const ls_analysis *a, const ls_report_opts *o, ls_rep
     ls_doc_markdown(&d, "charts", &md);
     LS_TRY_GOTO(st, done, report_write_text(o->out, "report.md", &md));
     ls_doc_html(&d, &html);
-    st = report_write_text(o->out, "report.html", &html); /* last: when it is there, so is the rest */
+    st = report_write_text(o->out, "report.html", &html); /* last: when it exists, all other files do */
 done:
     ls_str_fini(&html);
     ls_str_fini(&md);
@@ -148,7 +148,7 @@ static void tell(const ls_analysis *a, ls_report_result *r)
 /* --- the runs, and how they were made --- */
 
 typedef struct protocol {
-    int warm; /* steps that were left out, the most of several; 0: not said */
+    int warm; /* steps that were left out, the largest of several; 0: unknown */
     bool weak;
 } protocol;
 
@@ -161,7 +161,8 @@ static void read_protocol(const json_t *root, protocol *p)
     if (scaling && !strcmp(scaling, "weak")) p->weak = true;
 }
 
-/* What a bench says beside the runs that it made: scaling reports were met on the way, the others lie in the folders given. */
+/* The protocol of a benchmark, from the report next to its runs: scaling reports were read with the runs, the others are in the
+ * folders given. */
 static ls_status find_protocol(const ls_run_set *set, const ls_report_opts *o, protocol *p)
 {
     static const char *const file[] = {"strategies_report.json", "ab_report.json"};
@@ -189,7 +190,7 @@ static ls_status read_runs(const ls_report_opts *o, int warm, ls_run_set *set)
     return LS_OK;
 }
 
-/* Reads with the warm-up that the bench has, so that the page says its numbers. Runs that are shorter than that are taken as they
+/* Reads with the warm-up of the benchmark, so that the page has its numbers. Runs that are shorter than that are taken as they
  * recorded themselves, as there: with a warm-up by a rule of ours for the parts of their steps, which needs no speed. */
 static ls_status read_alike(const ls_report_opts *o, ls_run_set *set, ls_compare_opts *c)
 {
@@ -216,7 +217,7 @@ static bool any_readable(const ls_run_set *set)
     return false;
 }
 
-/* Whether it is the batch alone that differs, and is equal by worker. */
+/* Whether only the batch differs, and is equal per worker. */
 static ls_status looks_weak(const ls_analysis *a, bool *yes)
 {
     ls_analysis b = {0};

@@ -1,4 +1,4 @@
-/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG where gnuplot is). */
+/* report.h - run folders to a folder with report.html, report.md, scaling_report.json and charts/ (SVG; PNG if gnuplot is installed). */
 #ifndef LS_REPORT_REPORT_H
 #define LS_REPORT_REPORT_H
 
@@ -9,8 +9,8 @@ typedef struct ls_report_opts {
     int n_path;
     const char *out;
     bool allow_mismatch, png;
-    bool weak; /* the global batch grows with the workers; known by itself beside a bench's report that says so */
-    int warm;  /* steps that are left out; 0: as a bench's report beside the runs says, else LS_REPORT_WARM */
+    bool weak; /* the global batch grows with the workers; detected if a benchmark report next to the runs states it */
+    int warm;  /* steps that are left out; 0: from the benchmark report next to the runs, else LS_REPORT_WARM */
 } ls_report_opts;
 
 enum { LS_REPORT_WARM = 5 }; /* the bench's */
@@ -18,9 +18,9 @@ enum { LS_REPORT_WARM = 5 }; /* the bench's */
 typedef struct ls_report_result {
     int n_run, n_group, n_mismatch, n_chart, n_png;
     bool comparable, no_gnuplot; /* gnuplot is not installed */
-    bool looks_weak;             /* unlike, but for a batch that is equal by worker */
+    bool looks_weak;             /* not comparable, but the batch per worker is equal */
     ls_str table;                /* the settings as a short table, for a terminal */
-    ls_notes notes;              /* what could not be read, and unlike fields       */
+    ls_notes notes;              /* what could not be read, and fields that differ  */
 } ls_report_result;
 
 /* LS_E_FORMAT when there is not one run. The result is filled in every case but LS_E_NOMEM; fini it. */
@@ -31,7 +31,7 @@ void ls_report_result_fini(ls_report_result *r);
 void ls_report_page(const ls_analysis *a, ls_str *html, ls_str *markdown);
 
 /* The chart tool of R1 (docs/REFERENCES.md): two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
- * training_throughput_comparison (.svg, and .png with gnuplot). words: what was written and the saving. */
+ * training_throughput_comparison (.svg, and .png with gnuplot). words: the files written and the saving. */
 ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words);
 
 #endif

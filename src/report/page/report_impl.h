@@ -4,11 +4,11 @@
 
 #include "report/chart/chart.h"
 
-/* gnuplot, as far as it goes: a chart that it does not draw is an SVG file alone, and is said once. */
+/* The state of gnuplot: a chart that it cannot draw is written as SVG only, and the first failure is reported. */
 typedef struct report_pen {
     bool there; /* asked for, and installed as far as is known */
     int n_png, n_failed;
-    char words[400]; /* of the first that failed */
+    char words[400]; /* message of the first failure */
 } report_pen;
 
 ls_status report_write_text(const char *dir, const char *name, const ls_str *text);

@@ -1,4 +1,4 @@
-/* summary.c - the first screen of a report: who won, by how much, why, and what to doubt. */
+/* summary.c - the first screen of a report: the fastest setting, by how much, why, and what is uncertain. */
 #include "report/page/content.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ static char *rate_text(char buf[96], const ls_estimate *e)
     return buf;
 }
 
-/* The largest lost shares in words: "4.1 % exposed communication, 2.0 % compute slowdown". */
+/* The largest lost shares as text: "4.1 % exposed communication, 2.0 % compute slowdown". */
 static void lost_words(const ls_waterfall *w, ls_str *out)
 {
     bool used[LS_N_SPLIT] = {0};
@@ -41,19 +41,19 @@ static void say_lost(const ls_group *g, ls_doc *d)
     if (!w->split) {
         ls_doc_add(
             d, LS_BLOCK_TEXT,
-            "%.1f %% of the ideal is lost. The files do not say to what: the run recorded no parts of its steps.",
+            "%.1f %% of the ideal is lost. The cause is not known: the run did not record the parts of its steps.",
             100 * (1 - w->useful));
         return;
     }
     ls_str s = {0};
     lost_words(w, &s);
     if (w->useful >= 1) {
-        ls_doc_add(d, LS_BLOCK_TEXT,
-                   "That is above ideal. A worker's share may fit its caches better than the whole does, or the runs "
-                   "on one worker were "
-                   "disturbed: look at their intervals.");
+        ls_doc_add(
+            d, LS_BLOCK_TEXT,
+            "This is above ideal. The share of a worker may fit its caches better than the whole problem, or the runs "
+            "on one worker were disturbed: check their intervals.");
     } else if (s.len) {
-        ls_doc_add(d, LS_BLOCK_TEXT, "Of the time of its steps %.1f %% is useful work; the rest went to: %s.",
+        ls_doc_add(d, LS_BLOCK_TEXT, "%.1f %% of the time of its steps is useful work; the rest is: %s.",
                    100 * w->useful, s.data);
     }
     ls_str_fini(&s);
@@ -158,14 +158,12 @@ static void json_words(const json_t *v, char *buf, size_t n)
 static void say_mismatches(const ls_analysis *a, ls_doc *d)
 {
     if (!a->n_mismatch) return;
-    ls_doc_add(
-        d, LS_BLOCK_WARN, "%s",
-        a->allowed
-            ? "mismatch_allowed: the runs are not alike, and are compared because --allow-mismatch asked for it. "
-              "Speed-ups "
-              "between them mix different work; read them with that in mind."
-            : "invalid_comparison: the runs are not alike, so nothing is compared here. Each is reported for itself; "
-              "--allow-mismatch compares them all the same and marks the page.");
+    ls_doc_add(d, LS_BLOCK_WARN, "%s",
+               a->allowed ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. "
+                            "Speed-ups between them include different work."
+                          : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is "
+                            "reported separately; "
+                            "--allow-mismatch compares them anyway and marks the page.");
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
     if (!b) return;
     b->n_col = 4;

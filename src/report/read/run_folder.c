@@ -9,7 +9,7 @@
 
 enum { MAX_DEPTH = 5, MAX_RUN = 2000 };
 
-/* The text of dir/name, NULL when it is not there or cannot be read (noted). */
+/* The text of dir/name, NULL if it does not exist or cannot be read (noted). */
 static ls_status text_of(const char *dir, const char *name, ls_notes *notes, const char **text, size_t *n)
 {
     char *path = ls_path_join(dir, name), *data = NULL;

@@ -1,8 +1,8 @@
-/* run_folder.h - what a run left behind, read without trust: ours, or R1's (docs/REFERENCES.md; schema 2.0, the older one of
- * parallel arrays, or the results of epochs that the translation scripts leave).
+/* run_folder.h - the files of a run, read with all checks: ours, or R1's (docs/REFERENCES.md; schema 2.0, the older one of
+ * parallel arrays, or the results of epochs that the translation scripts write).
  *
- * Everything that is not said is NaN, -1 or NULL. What is malformed or contradicts itself is a line of notes that names the file
- * and the key; the rest of the run, and the other runs, are still there. */
+ * Unknown values are NaN, -1 or NULL. A malformed or contradictory value is a line of notes with the file and the key; the rest of
+ * the run, and the other runs, are still read. */
 #ifndef LS_REPORT_RUN_FOLDER_H
 #define LS_REPORT_RUN_FOLDER_H
 
@@ -65,7 +65,7 @@ typedef struct ls_run_span { /* one box of a pipeline step */
     char kind[16], label[24];
 } ls_run_span;
 
-/* What tools and NCCL left beside a run, as far as it is there (ours: docs/GPU.md; R1's have the same names). */
+/* Files of tools and NCCL next to a run, if they exist (ours: docs/GPU.md; R1's have the same names). */
 typedef struct ls_run_proof {
     json_t *nccl;        /* nccl/summary.json, lockstep.nccl, or made of NCCL's logs; NULL: nothing is stated */
     bool of_logs;        /* made of the logs */
@@ -82,10 +82,10 @@ typedef struct ls_run {
     char *dir;                            /* the folder, or the metrics file, as given       */
     char *real;                           /* the folder's one name; NULL: a text's           */
     char *name;                           /* short, for people: the last two parts of dir    */
-    json_t *metrics, *launcher, *profile; /* NULL: not there                                 */
+    json_t *metrics, *launcher, *profile; /* NULL: missing                                   */
     ls_run_proof proof;
-    bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt is there and fits */
-    int world;                               /* 0: not said                                     */
+    bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt exists and fits */
+    int world;                               /* 0: unknown                                     */
     char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
     char *setting;                           /* "key value" lines: what makes runs repeats of one another */
     double tokens_per_sec, wall, epoch_time; /* global tokens/s; seconds                        */
@@ -93,11 +93,11 @@ typedef struct ls_run {
     double n_update, tokens_per_update;
     double n_comm_step;               /* that collectives were counted over: those of this process, or all */
     double peak_bytes, planned_bytes; /* both of rank 0 */
-    double peak_most;                 /* of the rank with the highest peak; NaN: not said */
+    double peak_most;                 /* of the rank with the highest peak; NaN: unknown */
     double cpu_utilisation, gpu_utilisation, tflops;
-    double split[LS_N_SPLIT]; /* mean seconds a step                             */
+    double split[LS_N_SPLIT]; /* mean seconds per step                           */
     bool split_of_steps;      /* of the steps after the warm-up; else of all, as the run recorded them */
-    double straggler_share;   /* of the exposed time, waited for slower workers; NaN: not said */
+    double straggler_share;   /* of the exposed time, waited for slower workers; NaN: unknown */
     double step_time;         /* mean seconds, warm-up left out                  */
     ls_run_step *step;
     int n_step, n_warm; /* the first n_warm steps are warm-up              */
@@ -122,11 +122,11 @@ typedef struct ls_run_texts {
     const char *nccl, *topo, *ibstat, *topology; /* nccl/summary.json, topo.txt, ibstat.txt, nccl_topo.xml */
     size_t n_nccl, n_topo, n_ibstat, n_topology;
     bool nccl_of_logs; /* nccl was made of NCCL's logs */
-    int warm; /* steps of warm-up, and then the parts of a step are means of the steps behind them; 0: a rule of ours */
+    int warm; /* steps of warm-up, and then the parts of a step are means of the steps after them; 0: a rule of ours */
 } ls_run_texts;
 
-/* What rank 0's collectives on one communicator took, seconds a step, over all steps that they were counted over. A wait is charged to the
- * collective that was waited for, also where another one held it up, so hidden time is told of a communicator as a whole: busy less
+/* The time of rank 0's collectives on one communicator, seconds per step, over all counted steps. A wait is charged to the
+ * collective that was waited for, also if another one delayed it, so hidden time is computed for a communicator as a whole: busy minus
  * exposed, at least 0. NaN: not measured. False: the run has no such communicator. */
 typedef struct ls_run_comm_time {
     double busy, exposed, hidden;
@@ -136,20 +136,20 @@ bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out);
 const char *ls_run_backend(const ls_run *r);
 bool ls_run_over_nccl(const ls_run *r); /* some communicator is NCCL's */
 
-/* LS_E_NOMEM alone; on failure *out is untouched. name is for the notes and for people. */
+/* Fails only with LS_E_NOMEM; then *out is unchanged. name is used in notes and on the page. */
 ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out);
 void ls_run_fini(ls_run *r);
 
 typedef struct ls_run_set {
     ls_run *run; /* ascending by number of workers, else in the order given */
     int n, cap;
-    int n_again; /* runs that were there already */
+    int n_again; /* runs that were given twice */
     int warm;    /* as in ls_run_texts; set before runs are added */
     ls_notes notes;
     struct ls_scaling_file {
         char *path;
         json_t *root;
-    } * scaling; /* scaling_report.json files met on the way */
+    } * scaling; /* scaling_report.json files that were found */
     int n_scaling;
 } ls_run_set;
 

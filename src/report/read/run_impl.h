@@ -1,4 +1,4 @@
-/* run_impl.h - the parts of reading a run. Each notes what is wrong and goes on; LS_E_NOMEM alone fails. */
+/* run_impl.h - the parts of reading a run. Each adds notes on what is wrong and continues; only LS_E_NOMEM fails. */
 #ifndef LS_REPORT_RUN_IMPL_H
 #define LS_REPORT_RUN_IMPL_H
 
@@ -11,14 +11,14 @@ ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *
 ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r);
 void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */
 
-/* What is left beside a run: NCCL's summary is parsed already, and left out with a note where the run says that it did not use NCCL; reads
+/* Files next to a run: NCCL's summary is parsed already, and left out with a note if the run recorded that it did not use NCCL; reads
  * the rest. */
 ls_status run_read_proof(const ls_run_texts *t, ls_notes *notes, ls_run *r);
 void run_proof_fini(ls_run_proof *p);
 /* The summary of the NCCL logs in a run folder (nccl_rank_*.log there or in nccl/), as the text of a summary.json; NULL: there are none. */
 ls_status run_sum_logs(const char *dir, const char **text, size_t *n);
 
-/* A folder of R3's translation scripts (docs/REFERENCES.md); *found: it is one that says something. */
+/* A folder of R3's translation scripts (docs/REFERENCES.md); *found: it is one with results. */
 ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found);
 
 #endif

@@ -1,4 +1,4 @@
-/* run_proof.c - evidence beside a run: NCCL's logs, `nvidia-smi topo -m`, `ibstat`, NCCL's topology. All of it is text that somebody else wrote. */
+/* run_proof.c - evidence next to a run: NCCL's logs, `nvidia-smi topo -m`, `ibstat`, NCCL's topology. All of it is untrusted text. */
 #include "core/fs.h"
 #include "core/mem.h"
 #include "core/nccl_log.h"

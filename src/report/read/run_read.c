@@ -1,7 +1,7 @@
 /* run_read.c - one run out of the texts of its files.
  *
- * training_metrics.json says who and how fast; metrics.jsonl has the steps; the others are evidence beside them. Numbers that two
- * files give are compared, and a difference is a note. */
+ * training_metrics.json has identity and speed; metrics.jsonl has the steps; the other files confirm them. Numbers that occur in two
+ * files are compared, and a difference is a note. */
 #include "report/read/run_folder.h"
 #include "core/mem.h"
 #include "report/read/run_impl.h"
@@ -28,7 +28,7 @@ static const char *const split_key[] = {
 #undef X
 };
 
-/* Mean over epochs of those that say it; NaN when none does. */
+/* Mean over the epochs that have the value; NaN when none has. */
 static double epoch_mean(const report_doc *d, const json_t *epochs, const char *key)
 {
     double sum = 0;
@@ -67,7 +67,7 @@ static ls_status read_epochs(const report_doc *d, ls_run *r)
         double cuda = report_num(&e, "max_cuda_mem_allocated_bytes_rank0"),
                most = report_num(&e, "max_cuda_mem_allocated_bytes_global");
         if (updates > 0) r->n_update += updates;
-        if (!(cuda > 0) && !(most > 0)) cuda = rss; /* a run without CUDA says 0 */
+        if (!(cuda > 0) && !(most > 0)) cuda = rss; /* a run without CUDA records 0 */
         if (cuda > 0 && !(r->peak_bytes >= cuda)) r->peak_bytes = cuda;
         if (most > 0 && !(r->peak_most >= most)) r->peak_most = most;
     }
@@ -78,7 +78,7 @@ static ls_status read_epochs(const report_doc *d, ls_run *r)
     return LS_OK;
 }
 
-/* Parallel arrays a value an epoch, no schema_version. */
+/* Parallel arrays with one value per epoch, no schema_version. */
 static double legacy_last(const report_doc *d, const char *key, bool mean)
 {
     const json_t *a = report_get(d, key);
@@ -105,7 +105,7 @@ static void read_legacy(const report_doc *d, ls_run *r)
     snprintf(r->strategy, sizeof r->strategy, "older schema");
     ls_notes_add(
         d->notes,
-        "%s: older schema without schema_version: it does not say how many workers there were, and is left out of "
+        "%s: older schema without schema_version: the number of workers is not recorded, and the run is left out of "
         "comparisons",
         d->file);
 }
@@ -121,7 +121,7 @@ static void read_strategy(const report_doc *d, ls_run *r)
         pp = report_int(d, "lockstep.pipeline.stages");
         schedule = report_str(d, "lockstep.pipeline.schedule");
     }
-    if (ours && (pp > 1 || tp > 1) && !strcmp(ours, "single")) r->strategy[0] = '\0'; /* the mesh says it all */
+    if (ours && (pp > 1 || tp > 1) && !strcmp(ours, "single")) r->strategy[0] = '\0'; /* the mesh is the whole name */
     else if (ours) snprintf(r->strategy, cap, "%.40s", ours);
     else if (json_is_false(engine)) snprintf(r->strategy, cap, "baseline");
     else if (stage > 0 && stage < 4) snprintf(r->strategy, cap, "zero%d", (int)stage);
@@ -138,7 +138,7 @@ static void read_strategy(const report_doc *d, ls_run *r)
     }
 }
 
-/* Facts and results under `lockstep`, by name; every other word, switch or whole number there is a setting. */
+/* Facts and results under `lockstep`, by name; every other string, boolean or integer there is a setting. */
 static bool is_setting(const char *key, const json_t *v)
 {
     static const char *const not_one[] = {"version",    "compute", "seed", "resumed_from_step",
@@ -202,7 +202,7 @@ static ls_status read_metrics(const report_doc *d, ls_run *r)
     if (r->val_loss == 0) r->val_loss = NAN; /* R1 (docs/REFERENCES.md) writes 0.0 when no validation batch ran */
     LS_TRY(read_epochs(d, r));
     if (isnan(r->tokens_per_sec))
-        ls_notes_add(d->notes, "%s: key summary.mean_tokens_per_sec_global is missing, and no epoch says it", d->file);
+        ls_notes_add(d->notes, "%s: key summary.mean_tokens_per_sec_global is missing, and no epoch has it", d->file);
     else if (r->tokens_per_sec < 0) {
         ls_notes_add(d->notes, "%s: key summary.mean_tokens_per_sec_global: %g is below zero", d->file,
                      r->tokens_per_sec);

@@ -151,7 +151,7 @@ static ls_status read_utilisation(const report_doc *d, ls_run *r)
     return LS_OK;
 }
 
-/* Everybody waits for the slowest worker, which waits for communication alone: the least time waited. What rank 0 waited beyond it was
+/* All workers wait for the slowest one, which waits only for communication: the shortest wait. The rest of rank 0's wait was
  * for slower workers. */
 static void find_stragglers(const report_doc *d, ls_run *r)
 {
@@ -178,7 +178,7 @@ static void take(double *part, double most, double *want)
     *want -= x;
 }
 
-/* What the report of a pipeline says, seconds a step. */
+/* The report of a pipeline, seconds per step. */
 typedef struct pipe_facts {
     double busy;       /* computing, mean over the stages                                  */
     double bubble;     /* of the schedule with the costs measured, mean over the stages    */
@@ -246,7 +246,7 @@ void run_tell_waits(const report_doc *d, ls_run *r)
 
 ls_status run_read_resources(const report_doc *d, ls_run *r)
 {
-    r->n_comm_step = r->n_update; /* older files do not say it */
+    r->n_comm_step = r->n_update; /* older files do not have it */
     for (int i = 0; i < LS_N_RUN_COMM; i++) read_comm(d, i, r);
     find_stragglers(d, r);
     LS_TRY(read_memory(report_object(d, "lockstep.memory"), r));

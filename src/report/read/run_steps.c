@@ -1,4 +1,4 @@
-/* run_steps.c - metrics.jsonl (a line a step), pipeline.json (boxes of one step), RUN_COMPLETE.txt (one line). */
+/* run_steps.c - metrics.jsonl (one line per step), pipeline.json (boxes of one step), RUN_COMPLETE.txt (one line). */
 #include "core/mem.h"
 #include "report/read/run_impl.h"
 
@@ -41,7 +41,7 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
 }
 
 /* Means over the steps after the warm-up, as the step's time is. The recorded split of the run, which is over all steps, counts where the
- * steps have none: ls_run.split_of_steps says which it is. */
+ * steps have none: ls_run.split_of_steps tells which. */
 static void average(ls_run *r)
 {
     if (r->n_warm <= 0) r->n_warm = r->n_step < 3 ? 0 : r->n_step < 50 ? (r->n_step + 9) / 10 : 5;
@@ -86,7 +86,7 @@ ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *
             r->step = s;
         }
         if (stop > p && !read_step(p, (size_t)(stop - p), &r->step[r->n_step])) {
-            if (nl && ++n_bad <= 3) /* a torn last line is what a killed run leaves */
+            if (nl && ++n_bad <= 3) /* a killed run may leave an incomplete last line */
                 ls_notes_add(notes, "%s/metrics.jsonl: line %d is not an object with a key step", dir, line_no);
         } else if (stop > p) {
             r->n_step++;
@@ -148,7 +148,7 @@ ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_note
 
 /* --- RUN_COMPLETE.txt --- */
 
-/* The value behind the last " key=" of the line, which it cuts off; NULL when there is none. */
+/* The value after the last " key=" of the line, which it cuts off; NULL when there is none. */
 static char *cut_value(char *line, const char *key)
 {
     char *hit = NULL;

@@ -176,7 +176,7 @@ ls_status trace_read_text(const char *text, size_t n, const char *path, trace_fa
         }
         at = newline ? stop + 1 : end;
     }
-    if (st == LS_OK && !out->n_rank) st = ls_fail(LS_E_FORMAT, "%s holds no event: not a trace of lockstep", path);
+    if (st == LS_OK && !out->n_rank) st = ls_fail(LS_E_FORMAT, "%s has no event; it is not a trace of lockstep", path);
     sort(&out->phase);
     sort(&out->unit);
     sort(&out->coll);

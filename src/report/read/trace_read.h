@@ -36,9 +36,9 @@ typedef struct trace_facts {
     trace_table kernel, device_op; /* of devices: by kernel, by what it ran for ("linear_fwd", else "forward h") */
 } trace_facts;
 
-/* LS_E_IO, LS_E_FORMAT: the file and the line are named. What other programs add to a trace is passed over. */
+/* LS_E_IO, LS_E_FORMAT: the file and the line are named. Events that other programs add to a trace are skipped. */
 ls_status trace_read(const char *path, trace_facts *out);
-ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out); /* path: for the words */
+ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out); /* path: for messages */
 void trace_facts_fini(trace_facts *f);
 
 #endif

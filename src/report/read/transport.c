@@ -18,8 +18,8 @@ static report_doc metrics_of(const ls_run *r)
     return (report_doc){r->metrics, "training_metrics.json", NULL};
 }
 
-/* Our own finished run says itself whether its communicators were NCCL's: files beside it may be an earlier run's. Of R1's
- * run, and of one that has not finished, the files beside it are all there is. */
+/* Our own finished run records whether its communicators used NCCL; files next to it may be those of an earlier run. For R1's
+ * runs, and for a run that has not finished, only the files are available. */
 static bool has_gpus(const ls_run *r)
 {
     const report_doc m = metrics_of(r);
@@ -179,7 +179,7 @@ static void hidden_time(const ls_analysis *a, ls_doc *d)
             ls_run_comm_time t;
             if (!has_gpus(r) || !ls_run_comm_time_of(r, k, &t)) continue;
             if (!b)
-                b = begin_table(d, "Exposed and hidden communication of rank 0, ms a step, mean over all steps", head,
+                b = begin_table(d, "Exposed and hidden communication of rank 0, ms per step, mean over all steps", head,
                                 5);
             ls_doc_cell(d, b, "%s", r->name);
             ls_doc_cell(d, b, "%s", ls_run_comm_words(k));
@@ -216,7 +216,7 @@ static void untimed(const ls_analysis *a, ls_doc *d)
 
 static void bandwidth(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"run", "collective", "bus, GB/s", "busy, ms a step", "exposed, ms a step"};
+    static const char *const head[] = {"run", "collective", "bus, GB/s", "busy, ms per step", "exposed, ms per step"};
     ls_block *b = NULL;
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
