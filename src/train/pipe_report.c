@@ -215,3 +215,16 @@ void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw
     ls_jsonw_close(w);
     ls_jsonw_close(w);
 }
+
+void ls_pipe_report_print(const ls_pipe_report *r, const ls_trainer *t)
+{
+    if (!r->n_stage || !t->io.note) return;
+    char text[256];
+    snprintf(text, sizeof text,
+             "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for mean costs (a step %.3f s, predicted %.3f "
+             "s); last step "
+             "%.1f %% measured, %.1f %% simulated from its own actions\n",
+             t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan,
+             100 * r->last, 100 * r->replayed);
+    t->io.note(t->io.ctx, text);
+}

@@ -36,5 +36,7 @@ ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out);
 void ls_pipe_report_fini(ls_pipe_report *r);
 /* The object `pipeline` of training_metrics.json. */
 void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw *w);
+/* One line for io.note; nothing without a pipeline. */
+void ls_pipe_report_print(const ls_pipe_report *r, const ls_trainer *t);
 
 #endif

@@ -3,6 +3,7 @@
 #include "compute/gpu_watch.h"
 #include "core/mem.h"
 #include "core/trace.h"
+#include "train/train_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -86,4 +87,20 @@ void ls_telemetry_end(ls_telemetry **gp)
     ls_gpu_watch_end(&g->watch);
     ls_free(g);
     *gp = NULL;
+}
+
+ls_status train_see_telemetry(void *ctx, ls_trainer *t, const ls_event *e)
+{
+    (void)ctx;
+    switch (e->kind) {
+    case LS_ON_RUN_READY:
+        if (ls_comm_rank(t->comm) == 0) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);
+        break;
+    case LS_ON_STEP_END:
+        ls_telemetry_step(t->gpu);
+        t->watched_tokens += t->cfg->global_batch * t->cfg->seq_len;
+        break;
+    default: break;
+    }
+    return LS_OK;
 }

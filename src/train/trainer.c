@@ -8,6 +8,7 @@
 #include "parallel/tensor.h"
 #include "ckpt/hf.h"
 #include "train/plan_run.h"
+#include "train/train_impl.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -308,17 +309,22 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(take_memory(t));
     LS_TRY(bind_memory(t, &r));
 
-    const int64_t n_micro = cfg->steps_per_epoch * cfg->grad_accum;
-    const int64_t n_sample = n_micro / cfg->timing_sample_every + 1;
-    t->sample_step = ls_alloc((size_t)n_sample * sizeof(double));
-    t->sample_data = ls_alloc((size_t)n_sample * sizeof(double));
-    t->update_time = ls_alloc((size_t)cfg->steps_per_epoch * sizeof(double));
+    LS_TRY(ls_step_clock_init(&t->clock, cfg));
     t->state.done = ls_alloc((size_t)(cfg->epochs + 1) * sizeof *t->state.done);
-    if (!t->sample_step || !t->sample_data || !t->update_time || !t->state.done)
-        return ls_nomem((size_t)cfg->steps_per_epoch * 8, "step times");
+    if (!t->state.done) return ls_nomem((size_t)(cfg->epochs + 1) * sizeof *t->state.done, "the metrics of epochs");
     LS_TRY(list_pieces(t));
     LS_TRY(ls_ckpt_writer_create(&t->writer, t->whole, t->comm));
     return ls_trainer_load(t);
+}
+
+/* In the order of observe.h. */
+static ls_status add_observers(ls_trainer *t)
+{
+    static const ls_observer all[] = {{.see = ls_see_clock},       {.see = train_see_trace},
+                                      {.see = train_see_metrics},  {.see = train_see_reference},
+                                      {.see = train_see_progress}, {.see = train_see_telemetry}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) LS_TRY(ls_observer_add(t, all[i]));
+    return LS_OK;
 }
 
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io)
@@ -332,6 +338,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     t->comm = comm;
     t->owns_comm = !comm;
     ls_status st = comm ? LS_OK : ls_comm_self(&t->comm);
+    if (st == LS_OK) st = add_observers(t);
     if (st == LS_OK) st = set_up(t, cfg);
     if (st != LS_OK) {
         ls_trainer_destroy(&t);
@@ -360,7 +367,7 @@ void ls_trainer_destroy(ls_trainer **tp)
 {
     ls_trainer *t = *tp;
     if (!t) return;
-    ls_coll_log_say(&t->coll, "SHUTDOWN_ENTER");
+    (void)ls_observe(t, &(ls_event){.kind = LS_ON_SHUTDOWN_BEGIN});
     ls_nccl_proof_cut(t->proof); /* first: what follows may wait for a device until the process is ended */
     end_requests(t);
     ls_telemetry_end(&t->gpu);
@@ -383,15 +390,12 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_comm_destroy(&t->tp);
     if (t->dp != t->comm) ls_comm_destroy(&t->dp);
     if (t->owns_comm) ls_comm_destroy(&t->comm);
-    ls_free(t->sample_step);
-    ls_free(t->sample_data);
-    ls_free(t->update_time);
+    ls_step_clock_fini(&t->clock);
     ls_free(t->state.done);
     if (t->load != t->hold) ls_free(t->load);
     ls_free(t->hold);
     ls_compute_close(&t->compute);
-    ls_coll_log_say(&t->coll, "SHUTDOWN_EXIT");
-    ls_coll_log_close(&t->coll);
+    (void)ls_observe(t, &(ls_event){.kind = LS_ON_SHUTDOWN_END});
     ls_free(t);
     *tp = NULL;
 }

@@ -22,6 +22,8 @@
 #include "ckpt/checkpoint.h"
 #include "train/coll_log.h"
 #include "train/nccl_proof.h"
+#include "train/observe.h"
+#include "train/step_clock.h"
 #include "config/resolve.h"
 #include "train/telemetry.h"
 
@@ -45,16 +47,6 @@ typedef struct ls_spread {
  * known. The past forgets with a half-life of about 14 values, so that the fall at a run's start does not count as spread for long. */
 bool ls_spread_add(ls_spread *s, double x);
 
-typedef struct ls_step_result {
-    double loss, grad_norm, lr; /* mean over the step's tokens; before clipping */
-    double loss_scale;          /* that its gradients were made with; 0: none in use */
-    bool skipped;               /* they overflowed: nothing was updated       */
-    ls_step_split split;        /* seconds; adds up to t_total                */
-    double t_wait;              /* for a checkpoint, part of split.other      */
-    double t_total;
-    double cpu; /* CPU seconds / (wall seconds * threads) of this worker */
-} ls_step_result;
-
 /* What a checkpoint has to bring back besides tensors. */
 typedef struct ls_run_state {
     int64_t step;       /* optimizer steps, skipped ones included                              */
@@ -76,6 +68,11 @@ static inline int64_t ls_next_update(const ls_run_state *s)
 {
     return s->step - s->skipped + 1;
 }
+
+/* Where the open spans of a step began, for the trace. */
+typedef struct ls_step_spans {
+    int64_t step, phase[LS_N_PHASE];
+} ls_step_spans;
 
 typedef struct ls_trainer {
     const ls_train_config *cfg;
@@ -104,25 +101,23 @@ typedef struct ls_trainer {
     ls_input input;        /* the micro-batches of a step                                      */
     int32_t *ids, *target; /* room for one on the host                                         */
     double *norm_block;    /* for naming what is not finite                                    */
-    ls_step_split split_sum;
-    int64_t n_split, n_untimed; /* steps of this session; those without a split */
-    ls_telemetry *gpu;          /* rank 0's; NULL: not watched */
-    ls_nccl_proof *proof;       /* of a run over NCCL; else NULL */
-    int64_t watched_tokens;
-    ls_device_info device;        /* of a device, else all 0                                          */
-    ls_mark update[2];            /* on a device: around the last step's update */
-    double cpu_begin, wall_begin; /* of this session's first step                           */
-    double *leaf_loss;            /* (loss sum, rows counted) of every leaf of a step                 */
-    double *val_loss;             /* the same of every validation batch                               */
+    ls_nccl_proof *proof;  /* of a run over NCCL; else NULL */
+    ls_device_info device; /* of a device, else all 0                                          */
+    double *leaf_loss;     /* (loss sum, rows counted) of every leaf of a step                 */
+    double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
-    ls_metrics_log log;
-    ls_coll_log coll; /* DIST_DEBUG=1 */
     ls_run_state state;
-    double *sample_step, *sample_data, *update_time; /* of the epoch under way                  */
-    int64_t n_sample, n_update;
     int64_t resumed_from;
     bool broken; /* a step failed on this worker                                       */
-    double tick; /* last progress line                                               */
+    /* what the observers keep, in the order in which they are called (observe.h) */
+    ls_observers observers;
+    ls_step_clock clock;
+    ls_step_spans span; /* of the trace */
+    ls_metrics_log log; /* rank 0's */
+    ls_coll_log coll;   /* DIST_DEBUG=1 */
+    double tick;        /* last progress line */
+    ls_telemetry *gpu;  /* rank 0's; NULL: not watched */
+    int64_t watched_tokens;
 } ls_trainer;
 
 /* Strategy, stages and schedule fit the numbers of workers and micro-batches; the words have the arithmetic. Allocates nothing to stay. */
@@ -150,9 +145,6 @@ void ls_trainer_count(ls_trainer *t, bool on);
 
 /* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);
-
-/* CPU utilisation since the two moments, which become now. */
-double ls_trainer_cpu(const ls_trainer *t, double *cpu, double *wall);
 
 /* Mean loss over validation sequences, at most max_val_steps batches. *n_batch: how many ran. */
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch);
