@@ -1,5 +1,5 @@
-/* metrics_log.c - metrics.jsonl: one JSON object a line and step, written with one write() each, so that a killed run loses at
- * most its last line, and a resumed one drops what lies beyond its checkpoint. */
+/* metrics_log.c - metrics.jsonl: one line with a JSON object per step, written with one write() each, so that a killed run loses at
+ * most its last line. A resumed run drops the lines after its checkpoint. */
 #include "train/train_impl.h"
 #include "core/fs.h"
 #include "core/json.h"
@@ -50,7 +50,7 @@ ls_status ls_metrics_log_open(ls_metrics_log *l, const char *path, int64_t keep_
         LS_TRY_GOTO(st, done, ls_fs_read(path, &data, &n));
         keep = kept_bytes(data, n, keep_step);
     }
-    /* A file that stays as it is needs no new one. */
+    /* A file that does not change is not rewritten. */
     if (!there || keep_step <= 0 || keep != n) LS_TRY_GOTO(st, done, ls_fs_write(path, data ? data : "", keep));
     log.fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (log.fd < 0) st = ls_fail(LS_E_IO, "open %s: %s", path, strerror(errno));

@@ -26,7 +26,7 @@ void ls_telemetry_begin(ls_telemetry **out, const ls_compute *c, void (*why)(voi
     ls_status st = g ? c->device->info(c->device->ctx, &info) : ls_nomem(sizeof *g, "watching the GPU");
     snprintf(which, sizeof which, "%d", info.index);
     if (st == LS_OK) {
-        /* where it is plugged in says which one it is, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER do to indices */
+        /* the bus address identifies the GPU, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER do to indices */
         st = info.bus[0] ? ls_gpu_watch_begin(&g->watch, info.bus, HZ) : LS_E_UNSUPPORTED;
         if (st == LS_E_UNSUPPORTED) {
             ls_err_clear();
