@@ -4,9 +4,9 @@
 
 #include "train/trainer.h"
 
-/* The hooks of the walk: they call the strategy's. One worker can stop before any unit; several stop where all of them look. */
-ls_status train_acquire(void *trainer, int u, ls_pass pass);
-ls_status train_release(void *trainer, int u, ls_pass pass);
+/* The hooks of the walk (ctx: the trainer): they call the strategy's. One worker can stop before any unit; several stop where all of them look. */
+ls_status train_acquire(void *ctx, int u, ls_pass pass);
+ls_status train_release(void *ctx, int u, ls_pass pass);
 
 /* LS_E_STOPPED on every worker when one of them was asked to stop. Collective; one worker alone does not look here. */
 ls_status train_agree_to_stop(ls_trainer *t);
