@@ -267,7 +267,7 @@ static void write_parts(ls_jsonw *w, const ls_worker_facts *f)
     ls_jsonw_put_int(w, "peak_rss", (int64_t)f->peak_rss_bytes);
 }
 
-/* Rank 0's memory by part (parts may share places: planned is the sum after that), then everyone's. */
+/* Rank 0's memory by part (parts may share places: planned is the sum after that), then that of all workers. */
 static void write_workers(ls_jsonw *w, const ls_run_metrics *m)
 {
     double cpu = 0;

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Who ran what where; captured once when the trainer has initialised. */
+/* Program, host and command line of a run; captured once when the trainer has been initialised. */
 typedef struct ls_run_identity {
     char run_id[40]; /* 20260128T012344Z-72baa608 */
     char timestamp_utc[24];
@@ -84,13 +84,13 @@ typedef struct ls_run_metrics {
     int64_t plan_bytes;            /* planned memory                              */
     int64_t resumed_from_step;     /* 0: not resumed                              */
     bool process_group;            /* shutdown.destroy_process_group_called       */
-    const ls_comm *comm;           /* what its collectives moved; NULL: not said  */
+    const ls_comm *comm;           /* what its collectives moved; NULL: omitted   */
     const ls_comm *tensor;         /* the same of tensor parallelism              */
     const ls_comm *acts, *grads;   /* and of a pipeline's messages                */
     ls_step_split split;           /* mean of this session's steps                */
-    int64_t n_split;               /* how many; 0: not said                       */
+    int64_t n_split;               /* how many; 0: omitted                        */
     int64_t n_untimed;             /* of them without a split: a device's times were lost */
-    const ls_worker_facts *worker; /* of each; NULL: not said                 */
+    const ls_worker_facts *worker; /* of each; NULL: omitted                  */
     int n_worker;
     void (*more)(const void *ctx, ls_jsonw *w); /* further members of `lockstep`; may be NULL */
     const void *more_ctx;
@@ -108,7 +108,7 @@ ls_status ls_artifacts_write(const ls_run_metrics *m, ls_str *markers);
 /* "[Rank r] EXITING cleanly\n" */
 void ls_exit_marker(int rank, ls_str *out);
 
-/* Removes RUN_COMPLETE.txt, training_metrics.json of an earlier run, so that a run that dies is not taken for a finished one. */
+/* Removes RUN_COMPLETE.txt, training_metrics.json of an earlier run, so that a run that fails is not taken for a finished one. */
 ls_status ls_artifacts_begin(const char *run_dir);
 
 /* Sampling and statistics. */
@@ -119,13 +119,13 @@ typedef struct ls_stats {
 } ls_stats;
 ls_stats ls_stats_of(double *x, int64_t n); /* sorts x; zeros when n == 0 */
 
-/* metrics.jsonl: one line a step, flushed as it goes. No allocation after open. */
+/* metrics.jsonl: one line per step, written at once. No allocation after open. */
 typedef struct ls_step_metrics {
     int64_t step, epoch; /* optimizer steps so far, skipped ones included; epoch from 1 */
     int64_t tokens;      /* of this step, over all workers               */
     double loss, lr, grad_norm;
-    double loss_scale;   /* that its gradients were made with; 0: none in use */
-    bool skipped;        /* they overflowed, and nothing was updated     */
+    double loss_scale;   /* factor of the loss in this step; 0: no loss scaling */
+    bool skipped;        /* the gradients overflowed: no update          */
     double step_time;    /* seconds                                      */
     ls_step_split split; /* parts of it; forward includes the loss       */
     double cpu;          /* utilisation of rank 0's threads              */

@@ -1,10 +1,10 @@
-/* coll_log.h - DIST_DEBUG=1: where each worker is among the collectives of an epoch, on stdout and in <run>/rank_logs/rank<r>.log (appended).
+/* coll_log.h - DIST_DEBUG=1: the position of each worker among the collectives of an epoch, on stdout and in <run>/rank_logs/rank<r>.log (appended).
  *
  *   [Rank 0] COLL_ENTER seq=7 op=all_reduce tag=epoch_1_train_steps_max dtype=float64 shape=(1,)
  *   [Rank 0] COLL_EXIT  seq=7 op=all_reduce tag=epoch_1_train_steps_max
  *
- * Points and words are R1's (docs/REFERENCES.md). This one does not need these collectives: they take place only for the log, between steps,
- * and nothing goes by their results. A worker whose last line is an ENTER waits there for those with a lower seq. */
+ * Points and texts are R1's (docs/REFERENCES.md). Lockstep does not need these collectives: they run only for the log, between steps, and
+ * their results are not used. A worker whose last line is an ENTER waits there for workers with a lower seq. */
 #ifndef LS_TRAIN_COLL_LOG_H
 #define LS_TRAIN_COLL_LOG_H
 
@@ -20,7 +20,7 @@ typedef struct ls_coll_log {
     int fd, rank;
     int64_t seq;
     ls_comm *comm;
-    double *room; /* for everyone's values; the communicator's */
+    double *room; /* for the values of all workers; owned by the communicator */
     void (*line)(void *ctx, const char *text);
     void *ctx;
 } ls_coll_log;
@@ -30,7 +30,7 @@ ls_status ls_coll_log_open(ls_coll_log *l, const char *run_dir, ls_comm *comm, v
                            void *ctx);
 void ls_coll_log_close(ls_coll_log *l);
 
-/* "[Rank r] " and the words. A file that takes no more is given up with a warning; the run goes on. */
+/* Writes "[Rank r] " and the text. When the file cannot be written, it is closed with a warning and the run continues. */
 void ls_coll_log_say(ls_coll_log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Collective over the communicator; the tag is "epoch_<epoch>_<what>", or `what` alone with epoch 0. At most 2 values are reduced. */

@@ -26,7 +26,7 @@ struct ls_evidence {
     bool joined;
 };
 
-/* The child of a vfork becomes the program. It ends with the thread that started it, however that ends. Returns only when it failed. */
+/* Runs in the child of vfork: replaces it by the program, which is killed when the thread that started it ends. Returns only on failure. */
 static int become(char *const argv[], const char *file)
 {
     sigset_t none;
@@ -103,7 +103,8 @@ static void run(ls_evidence *e, ls_evidence_row *r)
     else if (ended(e, pid, &status)) judge(r, file, status);
     else if (e->cut) snprintf(r->result, sizeof r->result, "no answer before the run ended");
     else snprintf(r->result, sizeof r->result, "no answer in %g s", e->limit);
-    if (strcmp(r->result, "ok") && unlink(file) && errno != ENOENT) return; /* a folder that cannot be written: said */
+    if (strcmp(r->result, "ok") && unlink(file) && errno != ENOENT)
+        return; /* a folder that cannot be written: the result reports it */
 }
 
 static void *run_all(void *arg)

@@ -1,6 +1,6 @@
-/* metrics_log.c - metrics.jsonl: one JSON object a line and step, written with one write() each, so that a killed run loses at
- * most its last line, and a resumed one drops what lies beyond its checkpoint. */
-#include "train/artifacts.h"
+/* metrics_log.c - metrics.jsonl: one line with a JSON object per step, written with one write() each, so that a killed run loses at
+ * most its last line. A resumed run drops the lines after its checkpoint. */
+#include "train/train_impl.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LINE_ROOM = 2048 }; /* no line is longer: names plus 16 numbers of at most 25 bytes */
@@ -49,7 +50,7 @@ ls_status ls_metrics_log_open(ls_metrics_log *l, const char *path, int64_t keep_
         LS_TRY_GOTO(st, done, ls_fs_read(path, &data, &n));
         keep = kept_bytes(data, n, keep_step);
     }
-    /* A file that stays as it is needs no new one. */
+    /* A file that does not change is not rewritten. */
     if (!there || keep_step <= 0 || keep != n) LS_TRY_GOTO(st, done, ls_fs_write(path, data ? data : "", keep));
     log.fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     if (log.fd < 0) st = ls_fail(LS_E_IO, "open %s: %s", path, strerror(errno));
@@ -121,4 +122,36 @@ ls_status ls_metrics_log_close(ls_metrics_log *l)
     ls_free(l->path);
     *l = (ls_metrics_log){.fd = -1};
     return st;
+}
+
+static ls_status log_step(ls_trainer *t, const ls_event *e)
+{
+    const ls_train_config *c = t->cfg;
+    const ls_step_result *r = e->step;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    const int64_t tokens = c->global_batch * c->seq_len;
+    const ls_step_metrics m = {.step = t->state.step,
+                               .epoch = t->state.epoch + 1,
+                               .tokens = tokens,
+                               .loss = r->loss,
+                               .lr = r->lr,
+                               .grad_norm = r->grad_norm,
+                               .loss_scale = r->loss_scale,
+                               .skipped = r->skipped,
+                               .step_time = r->t_total,
+                               .split = r->split,
+                               .cpu = r->cpu,
+                               .tokens_per_sec = (double)tokens / r->t_total,
+                               .tflops = (double)tokens / r->t_total * ls_flops_per_token(&c->model, c->seq_len) / 1e12,
+                               .has_val = e->n_val > 0,
+                               .val_loss = e->val_loss,
+                               .time_unix_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000};
+    return ls_metrics_log_add(&t->log, &m);
+}
+
+ls_status train_see_metrics(void *ctx, ls_trainer *t, const ls_event *e)
+{
+    (void)ctx;
+    return e->kind == LS_ON_STEP_LOG && ls_comm_rank(t->comm) == 0 ? log_step(t, e) : LS_OK;
 }

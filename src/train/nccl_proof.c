@@ -182,7 +182,7 @@ void ls_nccl_proof_joined(ls_nccl_proof *p, bool in_use)
 
 /* ---- the run begins ---- */
 
-/* Dumps of NCCL's under way, not an earlier run's files. */
+/* Dumps that NCCL is writing now, not files of an earlier run. */
 static bool is_dump(const char *name)
 {
     return !strcmp(name, FIRST_TOPO) || (!strncmp(name, "topo_rank", 9) && strstr(name, ".xml"));
@@ -238,7 +238,7 @@ typedef struct aside {
     bool resume;
 } aside;
 
-/* Names in nccl/ that move: all, or, when a run goes on, those that its new session writes again. */
+/* Names in nccl/ that move: all, or, for a resumed run, those that the new session writes again. */
 static bool moves(const aside *a, size_t i)
 {
     return !is_dump(a->name[i]) && !(a->resume && is_log_or_folder(a->nccl, a->name[i]));
@@ -277,7 +277,7 @@ ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, b
     }
     for (size_t i = 0; i < N_BESIDE && n_old; i++) n_move += is_in(run_dir, beside[i]);
     if (st == LS_OK && n_move) st = move_all(&a, where);
-    if (!resume && !p) (void)rmdir(nccl); /* if it is there, and empty now */
+    if (!resume && !p) (void)rmdir(nccl); /* if it exists and is empty now */
     ls_fs_list_free(now, n);
     ls_free(nccl);
     return st;

@@ -12,8 +12,8 @@
  *
  * Until the first step nothing of an earlier run in the same folder is touched, and a start that ends before it takes its own files away;
  * only where NCCL itself failed, its log stays. With the first step, what an earlier run has left goes to earlier-<k>/, beside its
- * checkpoints (also when this run is not one over NCCL). A run that goes on keeps its logs, and what its tools and its summary stated goes to
- * nccl/session-<k>/: no file of an earlier session stands for this one's.
+ * checkpoints (also when this run is not one over NCCL). A resumed run keeps its logs; the output of its tools and its summary move to
+ * nccl/session-<k>/, so that no file of an earlier session is taken for one of this session.
  *
  * Nothing here fails a run, save that earlier files cannot be moved. */
 #ifndef LS_TRAIN_NCCL_PROOF_H
@@ -44,7 +44,7 @@ ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, b
 void ls_nccl_proof_started(ls_nccl_proof *p);
 /* After the last collective of all workers: rank 0 writes the summary. */
 void ls_nccl_proof_end(ls_nccl_proof *p);
-/* The run ends otherwise: the same from what there is, without waiting for tools. Keeps this thread's words of failure. Nothing after end. */
+/* When the run ends early: writes the summary from what exists, without waiting for tools. Keeps this thread's error message. No effect after end. */
 void ls_nccl_proof_cut(ls_nccl_proof *p);
 /* The member "nccl" of an open object; nothing when there is no summary. */
 void ls_nccl_proof_write(const ls_nccl_proof *p, ls_jsonw *w);

@@ -36,7 +36,7 @@ static ls_status predict(const ls_trainer *t, const facts *all, ls_pipe_report *
     if (!part) return ls_nomem((size_t)n_part * sizeof *part, "the costs of a pipeline");
     for (int g = 0; g < n_part; g++) {
         const double *c = all[g % s->n_stage].cost[g / s->n_stage];
-        /* a whole backward is booked as its two halves, which the simulator adds */
+        /* the simulator adds the two halves of a backward; a whole one counts as the first */
         part[g] = (ls_part_cost){.fwd = c[0], .bwd_in = c[2] > 0 ? c[2] : c[1], .bwd_w = c[3], .act = 1};
     }
     const ls_pipe_costs costs = {.part = part};
@@ -81,7 +81,7 @@ static void write_boxes(const ls_trainer *t, const double *box, int n_each, ls_s
     ls_jsonw_close(&w);
 }
 
-/* The last step once more in the simulator, with what each action took. */
+/* Simulates the last step again, with the measured time of each action. */
 static ls_status replay(const ls_trainer *t, const double *box, int n_each, ls_pipe_report *out)
 {
     const ls_schedule *s = t->schedule;
@@ -110,7 +110,7 @@ static ls_status replay(const ls_trainer *t, const double *box, int n_each, ls_p
     return LS_OK;
 }
 
-/* Boxes of everyone's last step, over the stages of this replica. */
+/* The boxes of the last step of all stages of this replica. */
 static ls_status gather_boxes(ls_trainer *t, ls_pipe_report *out)
 {
     const ls_schedule *s = t->schedule;
@@ -214,4 +214,17 @@ void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw
     }
     ls_jsonw_close(w);
     ls_jsonw_close(w);
+}
+
+void ls_pipe_report_print(const ls_pipe_report *r, const ls_trainer *t)
+{
+    if (!r->n_stage || !t->io.note) return;
+    char text[256];
+    snprintf(text, sizeof text,
+             "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for mean costs (a step %.3f s, predicted %.3f "
+             "s); last step "
+             "%.1f %% measured, %.1f %% simulated from its own actions\n",
+             t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan,
+             100 * r->last, 100 * r->replayed);
+    t->io.note(t->io.ctx, text);
 }

@@ -1,4 +1,4 @@
-/* pipe_report.h - what a pipeline did: time busy and idle on every stage, beside what the simulator says for the same costs.
+/* pipe_report.h - busy and idle time of every pipeline stage, compared with the simulator for the same costs.
  *
  *   measured    1 - busy / makespan of each stage, means over the steps; makespan: of the slowest stage
  *   predicted   ls_simulate of the same lists with the mean cost of every part's forward and backward, messages free
@@ -14,10 +14,10 @@
 #include "train/trainer.h"
 
 typedef struct ls_stage_report {
-    double busy, span;          /* seconds of a step                              */
+    double busy, span;          /* seconds per step                               */
     double measured, predicted; /* bubble                                  */
-    int64_t sent_bytes;         /* to neighbours, a step                          */
-    double exposed;             /* waited for neighbours, seconds a step          */
+    int64_t sent_bytes;         /* to neighbours, per step                        */
+    double exposed;             /* waited for neighbours, seconds per step        */
     int64_t act_bytes;          /* planned for activations                        */
     int peak;                   /* micro-batches whose activations are held       */
 } ls_stage_report;
@@ -36,5 +36,7 @@ ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out);
 void ls_pipe_report_fini(ls_pipe_report *r);
 /* The object `pipeline` of training_metrics.json. */
 void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw *w);
+/* One line for io.note; nothing without a pipeline. */
+void ls_pipe_report_print(const ls_pipe_report *r, const ls_trainer *t);
 
 #endif

@@ -49,7 +49,7 @@ static ls_status make_model(const ls_train_config *c, ls_compute *compute, const
     return ls_model_create_shard(out, &c->model, compute, pad, shard);
 }
 
-/* Whether gradients of a step's micro-batches may be added where they lie. Shards of layers sum some of them afterwards. */
+/* Whether gradients of a step's micro-batches may be added in place. Tensor-parallel layers sum some of them afterwards. */
 static bool adds_alike(const ls_train_config *c, const ls_model *m, const ls_run_groups *g)
 {
     const ls_compute_ops *ops = m->compute->ops;
@@ -141,7 +141,7 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
     LS_TRY(ls_run_plan_strategy(c, compute, g, out));
     LS_TRY(plan_acts(c, g, out));
     ls_run_rows *r = &out->row;
-    /* on a device all micro-batches of a step are on their way at once */
+    /* on a device all micro-batches of a step are in flight at once */
     const int n_slot = out->schedule || !compute->device ? 1 : c->grad_accum;
     p->device = compute->device;
     LS_TRY(ls_input_plan(&out->input, compute, R, n_slot, p));

@@ -23,7 +23,7 @@ struct ls_profile {
     int64_t kernels_dropped;
 };
 
-/* At the begin and at the end: what lies between is interpolated. */
+/* At the begin and at the end; times between them are interpolated. */
 static ls_status compare_clocks(ls_profile *p, ls_comm *comm)
 {
     LS_ASSERT(p);
@@ -35,7 +35,7 @@ static ls_status compare_clocks(ls_profile *p, ls_comm *comm)
     return LS_OK;
 }
 
-/* Times count from rank 0's beginning. Nobody records before it: who has the number began later. */
+/* Times count from the moment when rank 0 begins. No worker records before that: it gets the number later. */
 static ls_status share_base(ls_profile *p, ls_comm *comm)
 {
     LS_ASSERT(p);
@@ -92,7 +92,7 @@ static void detach(ls_trainer *t)
     ls_ckpt_writer_trace(t->writer, NULL);
 }
 
-/* A device's own times, where the operations run on one. */
+/* Kernel times, where the operations run on a device. */
 static ls_status watch_device(ls_profile *p, ls_trainer *t)
 {
     if (!t->compute.device) return LS_OK;
@@ -110,7 +110,7 @@ void ls_profile_device_end(ls_profile *p)
     ls_kernel_facts f = {0};
     if (!p || !p->kernels) return;
     char *words = ls_strdup(ls_err_words()),
-         *trail = ls_strdup(ls_err_trail()); /* a failed run's are the ones to tell */
+         *trail = ls_strdup(ls_err_trail()); /* the error of a failed run is the one to report */
     if (ls_kernel_times_end(&p->kernels, p->trace, &f) != LS_OK)
         ls_warn("profile", "the device's times are not in the trace: %s", ls_err_words());
     if (words && trail) ls_err_adopt(words, trail);
@@ -142,7 +142,7 @@ ls_status ls_profile_pause(ls_profile *p, ls_trainer *t, bool pause)
 {
     ls_lane *main_lane = NULL;
     if (pause) detach(t);
-    else LS_TRY(add_lanes(p, t, &main_lane)); /* those that are there */
+    else LS_TRY(add_lanes(p, t, &main_lane)); /* the existing ones */
     ls_trace_enter(main_lane);
     return LS_OK;
 }
@@ -161,7 +161,7 @@ static ls_status write_part(const ls_profile *p)
     return ls_trace_write(p->trace, p->dir, host);
 }
 
-/* The part of a run that failed; that failure is the one to tell, also when the part cannot be written. */
+/* The part of a run that failed. The error of the run is reported, even when the part cannot be written. */
 static void write_quietly(const ls_profile *p)
 {
     char *words = ls_strdup(ls_err_words()), *trail = ls_strdup(ls_err_trail());
@@ -171,7 +171,7 @@ static void write_quietly(const ls_profile *p)
     ls_free(trail);
 }
 
-/* Everyone's part is there, or everyone fails. */
+/* The parts of all workers exist, or all workers fail. */
 static ls_status merge(const ls_profile *p, ls_comm *comm, ls_status st, int64_t *dropped)
 {
     const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;

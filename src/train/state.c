@@ -114,8 +114,8 @@ static ls_status compare(const json_t *run, const char *key, int64_t now, const 
         path, key, (long long)then, (long long)now);
 }
 
-/* A scale goes on as it was under the same rule; another rule, or a first one, begins. What was skipped counts in any case: the
- * optimizer's t and the schedule of the rate go by updates that were applied. */
+/* Under the same rule a scale continues; another rule starts afresh. Skipped steps count in any case: the optimizer's t and the learning
+ * rate schedule count applied updates. */
 static ls_status get_scale(ls_run_state *s, const ls_train_config *c, const json_t *o, const char *path)
 {
     const char *rule = json_string_value(json_object_get(o, "rule"));

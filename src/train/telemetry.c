@@ -3,6 +3,7 @@
 #include "compute/gpu_watch.h"
 #include "core/mem.h"
 #include "core/trace.h"
+#include "train/train_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ void ls_telemetry_begin(ls_telemetry **out, const ls_compute *c, void (*why)(voi
     ls_status st = g ? c->device->info(c->device->ctx, &info) : ls_nomem(sizeof *g, "watching the GPU");
     snprintf(which, sizeof which, "%d", info.index);
     if (st == LS_OK) {
-        /* where it is plugged in says which one it is, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER do to indices */
+        /* the bus address identifies the GPU, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER do to indices */
         st = info.bus[0] ? ls_gpu_watch_begin(&g->watch, info.bus, HZ) : LS_E_UNSUPPORTED;
         if (st == LS_E_UNSUPPORTED) {
             ls_err_clear();
@@ -86,4 +87,20 @@ void ls_telemetry_end(ls_telemetry **gp)
     ls_gpu_watch_end(&g->watch);
     ls_free(g);
     *gp = NULL;
+}
+
+ls_status train_see_telemetry(void *ctx, ls_trainer *t, const ls_event *e)
+{
+    (void)ctx;
+    switch (e->kind) {
+    case LS_ON_RUN_READY:
+        if (ls_comm_rank(t->comm) == 0) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);
+        break;
+    case LS_ON_STEP_END:
+        ls_telemetry_step(t->gpu);
+        t->watched_tokens += t->cfg->global_batch * t->cfg->seq_len;
+        break;
+    default: break;
+    }
+    return LS_OK;
 }

@@ -1,11 +1,11 @@
-/* telemetry.h - what the GPU of a worker says while it trains: utilisation, power, energy a token, clocks, memory (compute/gpu_watch.h).
+/* telemetry.h - utilisation, power, energy per token, clocks and memory of a worker's GPU during training (compute/gpu_watch.h).
  *
- *   ls_telemetry_begin(&g, &trainer->compute, note)      before the first step; not a GPU, or no NVML: nothing is watched, said once
- *   ls_telemetry_step(g)                                 after each step: counters in a trace, when there is one
- *   ls_telemetry_write(g, tokens, w)                     at the end: the member "gpu_watch" of an open object; null where nothing was watched
+ *   ls_telemetry_begin(&g, &trainer->compute, note)      before the first step; without a GPU or NVML nothing is watched (one note)
+ *   ls_telemetry_step(g)                                 after each step: counters in the trace, if the run is traced
+ *   ls_telemetry_write(g, tokens, w)                     at the end: the member "gpu_watch" of an open object; null if nothing was watched
  *   ls_telemetry_end(&g)
  *
- * Energy is that of the whole GPU: where several workers share one, each of them sees all of it, and the first one's is to be told. */
+ * Energy is that of the whole GPU: workers that share a GPU all see the same value, so only rank 0 reports it. */
 #ifndef LS_TRAIN_TELEMETRY_H
 #define LS_TRAIN_TELEMETRY_H
 
@@ -14,7 +14,7 @@
 
 typedef struct ls_telemetry ls_telemetry;
 
-/* *out is NULL where nothing can be watched; every other function takes that. why (NULL: nobody asks): said once, a line. Never fails. */
+/* *out is NULL where nothing can be watched; every other function accepts NULL. why (may be NULL) gets one line with the reason. Never fails. */
 void ls_telemetry_begin(ls_telemetry **out, const ls_compute *c, void (*why)(void *ctx, const char *text), void *ctx);
 void ls_telemetry_step(ls_telemetry *g);
 void ls_telemetry_write(ls_telemetry *g, int64_t tokens, ls_jsonw *w);

@@ -1,4 +1,4 @@
-/* trainer.c - a run is set up: data, tables, one plan, one allocation, weights. */
+/* trainer.c - sets up a run: data, tables, one plan, one allocation, weights. */
 #include "train/trainer.h"
 
 #include "comm/start.h"
@@ -8,6 +8,7 @@
 #include "parallel/tensor.h"
 #include "ckpt/hf.h"
 #include "train/plan_run.h"
+#include "train/train_impl.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -26,7 +27,7 @@ static ls_status plan_memory(ls_trainer *t, ls_run_rows *r)
     const ls_run_groups g = {t->at, t->dp, t->tp, t->pp, t->pp_acts, t->pp_grads};
     ls_run_parts p = {.stages = &t->stages, .schedule = t->schedule};
     ls_status st = ls_run_plan(t->cfg, &t->compute, &g, t->val.n_seq, &p);
-    t->schedule = p.schedule; /* what was made is the trainer's, also after a failure */
+    t->schedule = p.schedule; /* the trainer owns what was created, also after a failure */
     t->model = p.model;
     t->strategy = p.strategy;
     t->acts = p.acts;
@@ -52,7 +53,7 @@ static ls_status bind_memory(ls_trainer *t, const ls_run_rows *r)
     return ls_input_open(&t->input, 0, &t->ids, &t->target);
 }
 
-/* One worker allocates for itself; several take memory that their peers can read. */
+/* A single worker allocates private memory; several use memory that their peers can read. */
 static ls_status take_memory(ls_trainer *t)
 {
     t->plan.n_copy = ls_comm_size(t->comm);
@@ -146,7 +147,7 @@ bool ls_train_share_cores(ls_train_config *c, int n_core, int *share)
     return well;
 }
 
-/* --stages measured: rank 0 measures for everyone, so that all cut alike. */
+/* --stages measured: rank 0 measures for all workers, so that all use the same stages. */
 static ls_status set_up_stages(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -175,7 +176,7 @@ static void say_stages(const ls_trainer *t, ls_str *s)
 {
     const ls_train_config *c = t->cfg;
     ls_part_cost *cost = ls_alloc((size_t)t->model->n_unit * sizeof *cost);
-    if (!cost) return; /* the picture is a courtesy */
+    if (!cost) return; /* the table is optional */
     ls_stages_model(&c->model, c->micro_batch, c->seq_len, cost);
     ls_mesh_print(&c->mesh, s);
     ls_str_addf(s, "schedule %s, %d micro-batches\n", t->schedule->name, t->schedule->n_micro);
@@ -183,7 +184,7 @@ static void say_stages(const ls_trainer *t, ls_str *s)
     ls_free(cost);
 }
 
-/* What is held and saved, as parts of the whole model. */
+/* What this worker holds and saves, as pieces of the whole model. */
 static ls_status list_whole(ls_trainer *t)
 {
     const int64_t n_load = ls_tensor_pieces(t->model, t->hold, t->n_hold, false, NULL),
@@ -233,7 +234,7 @@ static void say_plan(ls_trainer *t)
     ls_str_fini(&s);
 }
 
-/* A variable that other trainers set to 1, and with which messages of several groups would wait for each other. */
+/* Other trainers set this variable to 1; messages of several groups would then wait for each other. */
 static void note_few_queues(const ls_trainer *t, const ls_train_config *cfg)
 {
     const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
@@ -254,7 +255,7 @@ static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
     return d ? d->info(d->ctx, &t->device) : LS_OK;
 }
 
-/* With a device the workers' communicator is one that takes its memory, over a group of their own. */
+/* With a device the workers use a communicator that accepts device memory, over a group of their own. */
 static ls_status join_device(ls_trainer *t)
 {
     ls_comm *boot = t->owns_comm ? t->comm : NULL, *with = NULL;
@@ -276,7 +277,7 @@ static ls_status join_device(ls_trainer *t)
     return LS_OK;
 }
 
-/* Before a thread of the device can look at the environment, and NCCL is loaded. */
+/* Before a thread of the device can read the environment, and before NCCL is loaded. */
 static void expect_nccl(ls_trainer *t, const ls_train_config *c)
 {
     const bool may = c->comm && (!strcmp(c->comm, "auto") || !strcmp(c->comm, "nccl"));
@@ -290,7 +291,7 @@ static void expect_nccl(ls_trainer *t, const ls_train_config *c)
 static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
 {
     expect_nccl(t, cfg);
-    ls_status st = open_compute(t, cfg); /* some may have no device: everyone ends then */
+    ls_status st = open_compute(t, cfg); /* when one worker has no device, all fail */
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
     LS_TRY(st);
     LS_TRY(join_device(t));
@@ -304,21 +305,26 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     ls_trainer_count(t, false);
     ls_run_rows r;
     LS_TRY(plan_memory(t, &r));
-    say_plan(t); /* before it is taken: if it does not fit, the reader sees why */
+    say_plan(t); /* before the allocation: if it does not fit, the user sees why */
     LS_TRY(take_memory(t));
     LS_TRY(bind_memory(t, &r));
 
-    const int64_t n_micro = cfg->steps_per_epoch * cfg->grad_accum;
-    const int64_t n_sample = n_micro / cfg->timing_sample_every + 1;
-    t->sample_step = ls_alloc((size_t)n_sample * sizeof(double));
-    t->sample_data = ls_alloc((size_t)n_sample * sizeof(double));
-    t->update_time = ls_alloc((size_t)cfg->steps_per_epoch * sizeof(double));
+    LS_TRY(ls_step_clock_init(&t->clock, cfg));
     t->state.done = ls_alloc((size_t)(cfg->epochs + 1) * sizeof *t->state.done);
-    if (!t->sample_step || !t->sample_data || !t->update_time || !t->state.done)
-        return ls_nomem((size_t)cfg->steps_per_epoch * 8, "step times");
+    if (!t->state.done) return ls_nomem((size_t)(cfg->epochs + 1) * sizeof *t->state.done, "the metrics of epochs");
     LS_TRY(list_pieces(t));
     LS_TRY(ls_ckpt_writer_create(&t->writer, t->whole, t->comm));
     return ls_trainer_load(t);
+}
+
+/* In the order of observe.h. */
+static ls_status add_observers(ls_trainer *t)
+{
+    static const ls_observer all[] = {{.see = ls_see_clock},       {.see = train_see_trace},
+                                      {.see = train_see_metrics},  {.see = train_see_reference},
+                                      {.see = train_see_progress}, {.see = train_see_telemetry}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) LS_TRY(ls_observer_add(t, all[i]));
+    return LS_OK;
 }
 
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io)
@@ -332,6 +338,7 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     t->comm = comm;
     t->owns_comm = !comm;
     ls_status st = comm ? LS_OK : ls_comm_self(&t->comm);
+    if (st == LS_OK) st = add_observers(t);
     if (st == LS_OK) st = set_up(t, cfg);
     if (st != LS_OK) {
         ls_trainer_destroy(&t);
@@ -341,8 +348,8 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     return LS_OK;
 }
 
-/* A step that failed may have left requests behind, which read and write the memory that is freed next. Peers that wait for this worker
- * get the reason of its end. */
+/* A failed step may leave pending requests that read and write the memory that is freed next. Peers that wait for this worker get its
+ * error message. */
 static void end_requests(ls_trainer *t)
 {
     ls_comm *c[N_COMM];
@@ -360,8 +367,8 @@ void ls_trainer_destroy(ls_trainer **tp)
 {
     ls_trainer *t = *tp;
     if (!t) return;
-    ls_coll_log_say(&t->coll, "SHUTDOWN_ENTER");
-    ls_nccl_proof_cut(t->proof); /* first: what follows may wait for a device until the process is ended */
+    (void)ls_observe(t, &(ls_event){.kind = LS_ON_SHUTDOWN_BEGIN});
+    ls_nccl_proof_cut(t->proof); /* first: the calls below may wait for a device until the process is killed */
     end_requests(t);
     ls_telemetry_end(&t->gpu);
     ls_nccl_proof_destroy(&t->proof);
@@ -383,15 +390,12 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_comm_destroy(&t->tp);
     if (t->dp != t->comm) ls_comm_destroy(&t->dp);
     if (t->owns_comm) ls_comm_destroy(&t->comm);
-    ls_free(t->sample_step);
-    ls_free(t->sample_data);
-    ls_free(t->update_time);
+    ls_step_clock_fini(&t->clock);
     ls_free(t->state.done);
     if (t->load != t->hold) ls_free(t->load);
     ls_free(t->hold);
     ls_compute_close(&t->compute);
-    ls_coll_log_say(&t->coll, "SHUTDOWN_EXIT");
-    ls_coll_log_close(&t->coll);
+    (void)ls_observe(t, &(ls_event){.kind = LS_ON_SHUTDOWN_END});
     ls_free(t);
     *tp = NULL;
 }
@@ -402,7 +406,7 @@ ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, c
     *whole = NULL;
     if (ls_strategy_here(t->strategy, u)) LS_TRY(ls_strategy_whole(t->strategy, u, gradient, scratch, whole));
     if (!t->pp) return LS_OK;
-    int owner = 0; /* the stage that has it */
+    int owner = 0; /* the stage that holds it */
     for (int g = 0; g < t->stages.n_stage * t->stages.n_chunk; g++)
         if (t->stages.first[g] <= u) owner = g % t->stages.n_stage;
     const ls_dtype wide = t->compute.ops->wide;

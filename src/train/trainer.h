@@ -5,10 +5,10 @@
  *   run      epochs of steps, validation, checkpoints, artifacts
  *
  * Invariants
- *   1. after create nothing is allocated, save while a checkpoint is posted;
- *   2. parameters change only inside the optimizer pass: until then a step can be dropped and the state of the last finished
- *      one saved, which is what SIGTERM does from any phase;
- *   3. a step is a function of (seed, step, weights): who resumed it, and with how many threads, does not change a bit. */
+ *   1. after create nothing is allocated, except while a checkpoint is posted;
+ *   2. parameters change only inside the optimizer pass: until then a step can be abandoned and the state of the last finished
+ *      one saved, as SIGTERM does in any phase;
+ *   3. a step is a function of (seed, step, weights): a resume or another number of threads does not change a bit. */
 #ifndef LS_TRAIN_TRAINER_H
 #define LS_TRAIN_TRAINER_H
 
@@ -22,45 +22,37 @@
 #include "ckpt/checkpoint.h"
 #include "train/coll_log.h"
 #include "train/nccl_proof.h"
+#include "train/observe.h"
+#include "train/step_clock.h"
 #include "config/resolve.h"
 #include "train/telemetry.h"
 
-/* Where a run says things. Any member may be NULL. */
+/* Where a run prints. Any member may be NULL. */
 typedef struct ls_train_io {
     void *ctx;
     void (*line)(void *ctx, const char *text);                /* stdout: results and markers (docs/FORMATS.md) */
     void (*progress)(void *ctx, const char *text, bool last); /* stderr: one state line, replaced by the next */
-    void (*note)(void *ctx, const char *text);                /* stderr: said once                          */
+    void (*note)(void *ctx, const char *text);                /* stderr: single messages                    */
     void (*debug)(void *ctx, const char *text);               /* stdout of every worker: DIST_DEBUG's lines */
     bool frequent;                                            /* progress at every step, not every few seconds */
 } ls_train_io;
 
-/* Spread of a series, exponentially forgotten, for the spike report. */
+/* Mean and variance of a series with exponential forgetting, for the spike report. */
 typedef struct ls_spread {
     double mean, var;
     int64_t n;
 } ls_spread;
 
-/* Adds a value; true when it lies far above the recent past: more than 6 deviations and a quarter above the mean, once 50 values are
- * known. The past forgets with a half-life of about 14 values, so that the fall at a run's start does not count as spread for long. */
+/* Adds a value; true when it is far above the recent values: more than 6 deviations and 25 % above the mean, once 50 values are known.
+ * Values are forgotten with a half-life of about 14, so that the fall at the start of a run does not widen the spread for long. */
 bool ls_spread_add(ls_spread *s, double x);
 
-typedef struct ls_step_result {
-    double loss, grad_norm, lr; /* mean over the step's tokens; before clipping */
-    double loss_scale;          /* that its gradients were made with; 0: none in use */
-    bool skipped;               /* they overflowed: nothing was updated       */
-    ls_step_split split;        /* seconds; adds up to t_total                */
-    double t_wait;              /* for a checkpoint, part of split.other      */
-    double t_total;
-    double cpu; /* CPU seconds / (wall seconds * threads) of this worker */
-} ls_step_result;
-
-/* What a checkpoint has to bring back besides tensors. */
+/* What a checkpoint restores besides tensors. */
 typedef struct ls_run_state {
     int64_t step;       /* optimizer steps, skipped ones included                              */
     int64_t epoch;      /* finished epochs                                                     */
-    int64_t epoch_step; /* finished updates of the epoch under way                             */
-    double loss_sum;    /* of the epoch under way: sum over counted tokens                     */
+    int64_t epoch_step; /* finished updates of the current epoch                               */
+    double loss_sum;    /* of the current epoch: sum over counted tokens                       */
     int64_t tokens;
     double epoch_time, total_time; /* seconds before the resume                                 */
     ls_epoch_metrics *done;        /* finished epochs                                           */
@@ -68,14 +60,19 @@ typedef struct ls_run_state {
     double norm_max, norm_last;
     int64_t n_spike;
     ls_loss_scale scale;
-    int64_t skipped, epoch_skipped; /* steps whose gradients overflowed: of the run, of the epoch under way */
+    int64_t skipped, epoch_skipped; /* steps whose gradients overflowed: of the run, of the current epoch */
 } ls_run_state;
 
-/* The next update's number, which the schedule of the rate and the optimizer's bias correction go by. */
+/* The number of the next update, for the learning rate schedule and the optimizer's bias correction. */
 static inline int64_t ls_next_update(const ls_run_state *s)
 {
     return s->step - s->skipped + 1;
 }
+
+/* Where the open spans of a step began, for the trace. */
+typedef struct ls_step_spans {
+    int64_t step, phase[LS_N_PHASE];
+} ls_step_spans;
 
 typedef struct ls_trainer {
     const ls_train_config *cfg;
@@ -87,7 +84,7 @@ typedef struct ls_trainer {
     ls_comm *comm; /* the workers of this run                                          */
     bool owns_comm;
     ls_comm *dp; /* the replicas of this worker's part of the model; comm itself, or its own */
-    ls_comm *tp; /* those that have the other shards of its layers, or NULL          */
+    ls_comm *tp; /* the workers with the other shards of its layers, or NULL         */
     ls_coord at; /* this worker's place in the mesh                                  */
     ls_comm *pp, *pp_acts,
         *pp_grads; /* the stages of this replica: for the step, for activations, for gradients; or NULL */
@@ -97,39 +94,37 @@ typedef struct ls_trainer {
     ls_strategy *strategy;
     ls_piece *hold, *save; /* what this worker holds; what it writes to checkpoints            */
     int n_hold, n_save;
-    ls_model *whole; /* the model that checkpoints know: model itself, or the tables of that of which it is a shard */
+    ls_model *whole; /* the model of checkpoints: model itself, or the tables of the model that it is a shard of */
     ls_piece *load;  /* hold as parts of it; save already is                                   */
     int n_load;
     ls_tokens train, val;  /* val.n_seq == 0: no validation                                    */
     ls_input input;        /* the micro-batches of a step                                      */
     int32_t *ids, *target; /* room for one on the host                                         */
-    double *norm_block;    /* for naming what is not finite                                    */
-    ls_step_split split_sum;
-    int64_t n_split, n_untimed; /* steps of this session; those without a split */
-    ls_telemetry *gpu;          /* rank 0's; NULL: not watched */
-    ls_nccl_proof *proof;       /* of a run over NCCL; else NULL */
-    int64_t watched_tokens;
-    ls_device_info device;        /* of a device, else all 0                                          */
-    ls_mark update[2];            /* on a device: around the last step's update */
-    double cpu_begin, wall_begin; /* of this session's first step                           */
-    double *leaf_loss;            /* (loss sum, rows counted) of every leaf of a step                 */
-    double *val_loss;             /* the same of every validation batch                               */
+    double *norm_block;    /* scratch, to find the tensor that is not finite                   */
+    ls_nccl_proof *proof;  /* of a run over NCCL; else NULL */
+    ls_device_info device; /* of a device, else all 0                                          */
+    double *leaf_loss;     /* (loss sum, rows counted) of every micro-batch of a step          */
+    double *val_loss;      /* the same of every validation batch                               */
     ls_ckpt_writer *writer;
-    ls_metrics_log log;
-    ls_coll_log coll; /* DIST_DEBUG=1 */
     ls_run_state state;
-    double *sample_step, *sample_data, *update_time; /* of the epoch under way                  */
-    int64_t n_sample, n_update;
     int64_t resumed_from;
     bool broken; /* a step failed on this worker                                       */
-    double tick; /* last progress line                                               */
+    /* what the observers keep, in the order in which they are called (observe.h) */
+    ls_observers observers;
+    ls_step_clock clock;
+    ls_step_spans span; /* of the trace */
+    ls_metrics_log log; /* rank 0's */
+    ls_coll_log coll;   /* DIST_DEBUG=1 */
+    double tick;        /* last progress line */
+    ls_telemetry *gpu;  /* rank 0's; NULL: not watched */
+    int64_t watched_tokens;
 } ls_trainer;
 
-/* Strategy, stages and schedule fit the numbers of workers and micro-batches; the words have the arithmetic. Allocates nothing to stay. */
+/* Checks that strategy, stages and schedule fit the numbers of workers and micro-batches; the error message shows the arithmetic. */
 ls_status ls_train_check_layout(const ls_train_config *c);
 
-/* Shares the cores of this machine out among the workers of a run: stages that cost more get more. share has room for the world's
- * workers; false: equal parts will do (no pipeline, threads given, fewer cores than workers). Sets c->stage_thread. */
+/* Distributes the cores of this machine over the workers of a run: stages that cost more get more. share has one entry per worker of the
+ * world; false: equal shares (no pipeline, threads given, fewer cores than workers). Sets c->stage_thread. */
 bool ls_train_share_cores(ls_train_config *c, int n_core, int *share);
 
 /* Opens the data, plans, allocates, sets the weights. The config and the communicator must outlive the trainer; comm NULL is a
@@ -145,25 +140,22 @@ ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, c
 double ls_trainer_exposed(const ls_trainer *t);
 double ls_trainer_exposed_host(const ls_trainer *t);                            /* of them, on the host alone */
 double ls_trainer_exposed_between(const ls_trainer *t, double from, double to); /* of its device, by its clock */
-/* Whether its communicators count what they do. They do so in steps: start-up, validation and checkpoints are none. */
+/* Whether its communicators count what they do: in steps only, not in start-up, validation and checkpoints. */
 void ls_trainer_count(ls_trainer *t, bool on);
 
 /* One optimizer step of the current epoch position; LS_E_STOPPED leaves parameters and state untouched. */
 ls_status ls_trainer_step(ls_trainer *t, ls_step_result *r);
 
-/* CPU utilisation since the two moments, which become now. */
-double ls_trainer_cpu(const ls_trainer *t, double *cpu, double *wall);
-
 /* Mean loss over validation sequences, at most max_val_steps batches. *n_batch: how many ran. */
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch);
 
-/* The whole run with its artifacts, which rank 0 writes. After SIGTERM: saves, LS_E_STOPPED on every worker. */
+/* The whole run with its files, which rank 0 writes. After SIGTERM: saves, and returns LS_E_STOPPED on every worker. */
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id);
 
 /* Matmul and attention operations of one token, forward and backward: 6 (12 L C^2 + V C) + 12 L C T. */
 double ls_flops_per_token(const ls_model_config *c, int64_t T);
 
-/* The trainer's object inside a checkpoint. */
+/* The trainer's JSON object in a checkpoint. */
 void ls_run_state_write(const ls_trainer *t, ls_str *out);
 ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path);
 

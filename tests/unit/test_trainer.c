@@ -305,6 +305,67 @@ static void loss_falls_and_artifacts_appear(void **state)
     close_run(&r);
 }
 
+/* Events by their first letters, one character each; a depth that is wrong fails the test. */
+typedef struct seen {
+    char text[256];
+    size_t n;
+    int depth, n_phase;
+    ls_event_kind fail_on;
+    double off; /* the largest difference between the parts of a step and its time */
+} seen;
+
+static ls_status note_event(void *ctx, ls_trainer *t, const ls_event *e)
+{
+    static const char letter[] = {
+        [LS_ON_RUN_BEGIN] = 'R',      [LS_ON_RUN_READY] = 'r',        [LS_ON_RUN_END] = 'X',
+        [LS_ON_EPOCH_BEGIN] = 'E',    [LS_ON_EPOCH_TRAINED] = 't',    [LS_ON_EPOCH_END] = 'e',
+        [LS_ON_STEP_BEGIN] = 'S',     [LS_ON_STEP_END] = 's',         [LS_ON_STEP_LOG] = 'l',
+        [LS_ON_VALIDATED] = 'v',      [LS_ON_CHECKPOINT_BEGIN] = 'C', [LS_ON_CHECKPOINT_END] = 'c',
+        [LS_ON_SHUTDOWN_BEGIN] = 'D', [LS_ON_SHUTDOWN_END] = 'd'};
+    seen *x = ctx;
+    (void)t;
+    if (e->kind == x->fail_on) return ls_fail(LS_E_IO, "an observer failed");
+    if (e->kind == LS_ON_PHASE_BEGIN) x->depth++, x->n_phase++;
+    else if (e->kind == LS_ON_PHASE_END) assert_true(x->depth-- > 0);
+    else if (x->n + 1 < sizeof x->text) x->text[x->n++] = letter[e->kind];
+    if (e->kind != LS_ON_STEP_END) return LS_OK;
+    const ls_step_split *p = &e->step->split;
+    const double sum = p->input + p->forward + p->backward + p->comm_exposed + p->optimizer + p->other;
+    x->off = fmax(x->off, fabs(sum - e->step->t_total));
+    assert_true(e->step->t_total > 0 && x->depth == 0);
+    return LS_OK;
+}
+
+static void an_observer_sees_a_run_in_order(void **state)
+{
+    (void)state;
+    run r;
+    seen x = {.fail_on = (ls_event_kind)-1};
+    open_run(&r, "--max-steps 4 --epochs 2 --grad_accum_steps 2 --save_every 2 --eval_every 3");
+    assert_int_equal(ls_observer_add(r.t, (ls_observer){note_event, &x}), LS_OK);
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    close_run(&r);
+    assert_string_equal(x.text, "RrESslSslCcSslvSsltevCcXDd");
+    /* a step: start, 2 x (input, read, pass, forward, loss, backward), reduce, norm, squares, wait, update; 2 x 2 of validation */
+    assert_int_equal(x.n_phase, 4 * (1 + 2 * 6 + 5) + 2 * 2);
+    assert_true(x.off < 1e-9);
+}
+
+static void an_observer_that_fails_ends_the_step(void **state)
+{
+    (void)state;
+    run r;
+    seen x = {.fail_on = LS_ON_STEP_END};
+    ls_step_result s;
+    open_run(&r, "");
+    assert_int_equal(ls_observer_add(r.t, (ls_observer){note_event, &x}), LS_OK);
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_E_IO);
+    while (r.t->observers.n < LS_MAX_OBSERVER)
+        assert_int_equal(ls_observer_add(r.t, (ls_observer){note_event, &x}), LS_OK);
+    assert_int_equal(ls_observer_add(r.t, (ls_observer){note_event, &x}), LS_E_ARG);
+    close_run(&r);
+}
+
 /* Every allocation of the set-up fails in turn: nothing leaks, the status is honest. */
 static void allocation_failures(void **state)
 {
@@ -343,6 +404,8 @@ int main(void)
                                        cmocka_unit_test(overflows_are_skipped),
                                        cmocka_unit_test(spikes),
                                        cmocka_unit_test(loss_falls_and_artifacts_appear),
+                                       cmocka_unit_test(an_observer_sees_a_run_in_order),
+                                       cmocka_unit_test(an_observer_that_fails_ends_the_step),
                                        cmocka_unit_test(allocation_failures)};
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }

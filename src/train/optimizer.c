@@ -1,0 +1,51 @@
+/* optimizer.c - the AdamW pass of a step. */
+#include "train/train_impl.h"
+
+#include "core/rng.h"
+
+#include <math.h>
+
+/* The tensors among elements [o.first, o.first + o.n) that are not decayed. */
+static void plain_ranges(const ls_unit *unit, const ls_own *o, ls_adamw *h)
+{
+    h->n_plain = 0;
+    for (int i = 0; i < unit->n_tensor; i++) {
+        const ls_tensor *x = &unit->tensor[i];
+        const ls_tensor_range r = ls_tensor_within(x, o->first, o->n);
+        if (r.from >= r.to || x->matrix) continue;
+        h->plain[h->n_plain][0] = r.from - o->first;
+        h->plain[h->n_plain++][1] = r.to - o->first;
+    }
+}
+/* NOLINTNEXTLINE(misc-redundant-expression): today they are the same number */
+_Static_assert((int)LS_ADAMW_PLAIN >= (int)LS_UNIT_MAX_TENSOR, "a unit's tensors may all be plain");
+
+ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale)
+{
+    const ls_train_config *c = t->cfg;
+    const double k = (double)ls_next_update(&t->state);
+    ls_adamw h = {.lr = lr,
+                  .beta1 = c->beta1,
+                  .beta2 = c->beta2,
+                  .eps = c->eps,
+                  .weight_decay = c->weight_decay,
+                  .bias1 = 1,
+                  .bias2 = 1,
+                  .grad_scale = grad_scale,
+                  .coupled = c->coupled};
+    if (c->bias_correction) {
+        h.bias1 = 1 - pow(c->beta1, k);
+        h.bias2 = 1 - pow(c->beta2, k);
+    }
+    for (int u = 0; u < t->model->n_unit; u++) {
+        const ls_own o = ls_strategy_own(t->strategy, u);
+        if (!ls_strategy_here(t->strategy, u)) continue;
+        if (c->decay_matrices_only) plain_ranges(&t->model->unit[u], &o, &h);
+        h.gains = ls_unit_gains(&t->model->unit[u], o.first, o.n);
+        h.round_key = ls_rng_key(c->seed, LS_RNG_ROUND, (uint64_t)t->state.step, (uint64_t)u);
+        h.round_first = o.first;
+        if (o.n) LS_TRY(t->compute.ops->adamw(&t->compute, o.param, o.master, o.grad, o.m, o.v, o.n, &h));
+        LS_TRY(ls_strategy_unit_done(t->strategy, u));
+    }
+    return LS_OK;
+}

@@ -1,0 +1,165 @@
+/* run_files.c - the files of a run at its begin and at its end.
+ *
+ *   begin   files of an earlier run move away; metrics.jsonl opens
+ *   end     pipeline.json → launcher_metadata.json → training_metrics.json → RUN_COMPLETE.txt
+ *
+ * Before the first step of a run without --resume, checkpoints and NCCL's evidence in its folder are moved to earlier-<k>: a later --resume
+ * uses only the checkpoints of the run that was started last, and none is lost. */
+#include "train/pipe_report.h"
+#include "train/train_impl.h"
+
+#include "core/clock.h"
+#include "core/fs.h"
+#include "core/mem.h"
+
+#include <stdio.h>
+#include <sys/resource.h>
+
+int64_t train_peak_rss(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (int64_t)u.ru_maxrss * 1024;
+}
+
+static ls_status set_earlier_aside(ls_trainer *t)
+{
+    char *where = NULL, upto[40] = "", text[1280];
+    int64_t step;
+    if (t->cfg->resume) return ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, true, &where);
+    LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, &where, &step));
+    const bool saved = where;
+    ls_status st = ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, false, &where);
+    if (where && !saved && t->io.note) {
+        snprintf(text, sizeof text, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n",
+                 t->cfg->run_dir, where);
+        t->io.note(t->io.ctx, text);
+    } else if (where && t->io.note) {
+        if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+        snprintf(
+            text, sizeof text,
+            "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
+            t->cfg->run_dir, upto, where);
+        t->io.note(t->io.ctx, text);
+    }
+    ls_free(where);
+    return st;
+}
+
+/* Rank 0's files first: no worker writes under a name that rank 0 is about to move. */
+ls_status train_begin_files(ls_trainer *t)
+{
+    ls_status st = LS_OK;
+    char path[1024];
+    if (ls_comm_rank(t->comm) == 0) {
+        LS_TRY_GOTO(st, done, set_earlier_aside(t));
+        LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
+        snprintf(path, sizeof path, "%s/metrics.jsonl", t->cfg->run_dir);
+        LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, path, t->state.step));
+    }
+done:
+    if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
+    if (st == LS_OK) ls_nccl_proof_started(t->proof);
+    return st;
+}
+
+/* Every worker gets the facts of all; rank 0 writes them. */
+static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
+{
+    enum { N = sizeof(ls_worker_facts) / sizeof(double) };
+    const int W = ls_comm_size(t->comm);
+    ls_worker_facts mine = {.plan_bytes = (double)t->plan.total,
+                            .peak_rss_bytes = (double)train_peak_rss(),
+                            .device_bytes = t->compute.device ? (double)t->plan.total : 0,
+                            .cpu_utilisation = ls_step_clock_cpu(t),
+                            .exposed = ls_trainer_exposed(t)};
+    for (int p = 0; p < LS_N_PART; p++) mine.part_bytes[p] = (double)ls_plan_part_bytes(&t->plan, (ls_part)p);
+    ls_worker_facts *all = ls_comm_alloc(t->comm, (size_t)W * sizeof *all);
+    if (!all) return ls_nomem((size_t)W * sizeof *all, "the workers' facts");
+    LS_TRY(ls_all_gather(t->comm, (ls_view){all, (int64_t)W * N, LS_F64}, (ls_view){&mine, N, LS_F64}, LS_SITE, NULL));
+    *out = all;
+    return LS_OK;
+}
+
+typedef struct more {
+    const ls_trainer *t;
+    const ls_pipe_report *pipe;
+} more;
+
+static void write_more(const void *ctx, ls_jsonw *w)
+{
+    const more *m = ctx;
+    ls_pipe_report_write(m->pipe, m->t, w);
+    if (m->t->compute.device) ls_telemetry_write(m->t->gpu, m->t->watched_tokens, w);
+    ls_nccl_proof_write(m->t->proof, w);
+}
+
+static ls_status write_pipeline(const ls_trainer *t, const ls_pipe_report *pipe)
+{
+    char path[1024];
+    if (!pipe->rows.data) return LS_OK;
+    snprintf(path, sizeof path, "%s/pipeline.json", t->cfg->run_dir);
+    return ls_fs_write(path, pipe->rows.data, pipe->rows.len);
+}
+
+static ls_status write_artifacts(ls_trainer *t, const ls_run_metrics *m)
+{
+    ls_str markers = {0};
+    ls_status st = ls_artifacts_write(m, &markers);
+    /* also after a failure: markers of the files that are complete */
+    const ls_status end =
+        markers.data ? ls_observe(t, &(ls_event){.kind = LS_ON_RUN_END, .text = markers.data}) : LS_OK;
+    ls_str_fini(&markers);
+    return st != LS_OK ? st : end;
+}
+
+static ls_status write_all(ls_trainer *t, const ls_run_identity *id, const ls_worker_facts *facts,
+                           const ls_pipe_report *pipe, double begin)
+{
+    const ls_run_state *s = &t->state;
+    char words[LS_COMPUTE_WORDS];
+    LS_TRY(ls_metrics_log_close(&t->log));
+    ls_nccl_proof_end(t->proof);
+    ls_run_metrics m = {.id = id,
+                        .cfg = t->cfg,
+                        .epoch = s->done,
+                        .n_epoch = (int)s->epoch,
+                        .total_wall_time = ls_now() - begin,
+                        .compute_words = ls_compute_describe(&t->compute, words),
+                        .plan_bytes = t->plan.total,
+                        .device = t->compute.device ? &t->device : NULL,
+                        .n_device = t->device.count,
+                        .nccl = ls_comm_library(t->comm),
+                        .scale = ls_loss_scale_skips(&s->scale) ? &s->scale : NULL,
+                        .resumed_from_step = t->resumed_from,
+                        .process_group = ls_comm_size(t->comm) > 1,
+                        .comm = t->dp,
+                        .tensor = t->tp,
+                        .acts = t->pp_acts,
+                        .grads = t->pp_grads,
+                        .split = ls_step_clock_mean(&t->clock),
+                        .n_split = t->clock.n_step,
+                        .n_untimed = t->clock.n_untimed,
+                        .worker = facts,
+                        .n_worker = ls_comm_size(t->comm),
+                        .more = write_more,
+                        .more_ctx = &(more){t, pipe}};
+    ls_utc_stamp(m.end_utc);
+    const ls_status st = write_artifacts(t, &m);
+    ls_pipe_report_print(pipe, t);
+    return st;
+}
+
+ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin)
+{
+    ls_worker_facts *facts = NULL;
+    ls_pipe_report pipe = {0};
+    ls_status st = LS_OK;
+    LS_TRY(gather_facts(t, &facts)); /* also: no worker leaves before all have finished the last step */
+    LS_TRY_GOTO(st, done, ls_pipe_report_gather(t, &pipe));
+    LS_TRY_GOTO(st, done, write_pipeline(t, &pipe));
+    if (ls_comm_rank(t->comm) == 0) LS_TRY_GOTO(st, done, write_all(t, id, facts, &pipe, begin));
+done:
+    ls_pipe_report_fini(&pipe);
+    return st;
+}

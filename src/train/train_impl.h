@@ -1,0 +1,43 @@
+/* train_impl.h - what the files of this folder share about a step and about the end of a run. */
+#ifndef LS_TRAIN_TRAIN_IMPL_H
+#define LS_TRAIN_TRAIN_IMPL_H
+
+#include "train/trainer.h"
+
+/* The hooks of the walk (ctx: the trainer): they call the strategy's. One worker can stop before any unit; several stop where all of them look. */
+ls_status train_acquire(void *ctx, int u, ls_pass pass);
+ls_status train_release(void *ctx, int u, ls_pass pass);
+
+/* LS_E_STOPPED on every worker when one of them was asked to stop. Collective; one worker alone does not look here. */
+ls_status train_agree_to_stop(ls_trainer *t);
+
+/* Remembers that this worker failed. A stop is common to all workers, and a failed collective has been reported to all. */
+ls_status train_own_failure(ls_trainer *t, ls_status st);
+
+/* In a pipeline the last stage has the losses. */
+ls_status train_share_loss(ls_trainer *t, double *loss, double *counted);
+
+/* One AdamW pass over the elements that this worker owns. grad_scale: factor of every gradient. */
+ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale);
+
+/* LS_E_NUMERIC, naming the first tensor with a NaN or an infinity among the elements that this worker updates. */
+ls_status train_numbers_failed(ls_trainer *t, const char *what, double value, bool gradients);
+
+/* Adds a step's loss and norm to the spreads of the state; warns about spikes. */
+void train_watch_spikes(ls_trainer *t, const ls_step_result *r);
+
+int64_t train_peak_rss(void);
+
+/* The files of a run: those of an earlier run move away and the metrics file opens; at the end facts are gathered and all is written.
+ * Collective. begin: when the run began, on ls_now's clock. */
+ls_status train_begin_files(ls_trainer *t);
+ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin);
+
+/* Observers (observe.h). */
+ls_status train_see_trace(void *ctx, ls_trainer *t, const ls_event *e);
+ls_status train_see_metrics(void *ctx, ls_trainer *t, const ls_event *e);
+ls_status train_see_reference(void *ctx, ls_trainer *t, const ls_event *e);
+ls_status train_see_progress(void *ctx, ls_trainer *t, const ls_event *e);
+ls_status train_see_telemetry(void *ctx, ls_trainer *t, const ls_event *e);
+
+#endif

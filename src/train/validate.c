@@ -1,0 +1,87 @@
+/* validate.c - the mean loss over the validation sequences. */
+#include "train/train_impl.h"
+
+/* The validation batch of this replica in turn k: in the order of the file, replica r takes the batches r, r + W, … In the last turn some
+ * replicas have none left; they compute the last batch again without counting it, since parameters may have to be gathered from all. */
+typedef struct val_turn {
+    ls_trainer *t;
+    int64_t n; /* batches in all */
+} val_turn;
+
+static ls_status load_val(void *ctx, int k, int32_t *ids, int32_t *target, ls_micro *mb)
+{
+    const val_turn *v = ctx;
+    ls_trainer *t = v->t;
+    const int64_t B = t->cfg->micro_batch, T = t->cfg->seq_len;
+    const int64_t i = (int64_t)k * ls_comm_size(t->dp) + ls_comm_rank(t->dp), batch = i < v->n ? i : v->n - 1;
+    (void)mb;
+    if (!ids && !target) return LS_OK;
+    for (int64_t b = 0; b < B; b++)
+        LS_TRY(ls_tokens_sequence(&t->val, batch * B + b, (ids ? ids : t->ids) + b * T,
+                                  (target ? target : t->target) + b * T));
+    return LS_OK;
+}
+
+static ls_status forward_one(val_turn *v, int k, const ls_hooks *hooks, double pair[2])
+{
+    ls_trainer *t = v->t;
+    const int slot = k % t->input.n_slot;
+    ls_micro mb = {.B = t->cfg->micro_batch, .T = t->cfg->seq_len, .loss = &pair[0]};
+    int32_t *ids, *target;
+    LS_TRY(ls_input_open(&t->input, slot, &ids, &target));
+    LS_TRY(load_val(v, k, ids, target, &mb));
+    LS_TRY(ls_input_send(&t->input, slot, &mb));
+    LS_TRY(ls_walk_fwd(t->model, t->acts, &mb, hooks, 0, t->model->n_unit));
+    LS_TRY(ls_input_used(&t->input, slot));
+    pair[1] = (double)mb.n_counted;
+    return LS_OK;
+}
+
+static ls_status forward(val_turn *v, int64_t turns, double (*pair)[2])
+{
+    ls_trainer *t = v->t;
+    const ls_hooks hooks = {.ctx = t, .acquire = train_acquire, .release = train_release};
+    LS_TRY(ls_phase_begin(t, LS_PHASE_VAL_FORWARD, -1));
+    ls_strategy_begin(t->strategy, -1);
+    if (t->pipe) LS_TRY(ls_pipe_forward(t->pipe, t->strategy, &hooks, (int)turns, load_val, v, pair));
+    for (int64_t k = 0; k < turns && !t->pipe; k++) LS_TRY(forward_one(v, (int)k, &hooks, pair[k]));
+    LS_TRY(ls_compute_sync(&t->compute));
+    return ls_phase_end(t, LS_PHASE_VAL_FORWARD, -1);
+}
+
+/* Adds the losses in the order of batches, as one worker adds them. */
+static ls_status mean_loss(ls_trainer *t, int64_t n, int64_t turns, double *loss)
+{
+    const int64_t W = ls_comm_size(t->dp), rank = ls_comm_rank(t->dp);
+    double sum = 0, counted = 0;
+    LS_TRY(ls_phase_begin(t, LS_PHASE_VAL_LOSS, -1));
+    LS_TRY(ls_all_gather(t->dp, (ls_view){t->val_loss, 2 * turns * W, LS_F64},
+                         (ls_view){t->val_loss + 2 * rank * turns, 2 * turns, LS_F64}, LS_SITE, NULL));
+    for (int64_t i = 0; i < n; i++) {
+        const double *one = t->val_loss + 2 * (i % W * turns + i / W);
+        sum += one[0];
+        counted += one[1];
+    }
+    LS_TRY(train_share_loss(t, &sum, &counted));
+    *loss = counted > 0 ? sum / counted : 0;
+    return ls_phase_end(t, LS_PHASE_VAL_LOSS, -1);
+}
+
+static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
+{
+    const ls_train_config *c = t->cfg;
+    const int64_t W = ls_comm_size(t->dp);
+    int64_t n = t->val.n_seq / c->micro_batch;
+    if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
+    const int64_t turns = (n + W - 1) / W;
+    LS_TRY(train_agree_to_stop(t));
+    LS_TRY(forward(&(val_turn){t, n}, turns, (double(*)[2])(t->val_loss + 2 * ls_comm_rank(t->dp) * turns)));
+    *n_batch = n;
+    *loss = 0;
+    return turns ? mean_loss(t, n, turns, loss) : LS_OK;
+}
+
+ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)
+{
+    return train_own_failure(t, validate(t, loss, n_batch));
+}
