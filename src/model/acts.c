@@ -1,12 +1,12 @@
-/* acts.c - what a pass keeps, as rows of the memory plan.
+/* acts.c - the activations of a pass, as rows of the memory plan.
  *
  *             forward →                                   ← backward
  *   slot u    |x  mean rstd  qkv lse atty  res mean rstd  fc| … alive from forward of u (x: of u-1) to backward of u
- *   shared    ln tmp wide | classifier | wide dwide da db   alive through the pass, or while their part of it lasts
+ *   shared    ln tmp ffn | classifier | ffn dffn da db      alive during the pass, or the phase that uses them
  *
- * Without training nothing is kept: one set of buffers serves every block, and x alternates between two. With recompute a
- * block keeps x alone, and one set of the rest serves all; its second forward writes the next block's x once more, so that
- * x lives one moment longer. */
+ * Without training nothing is kept: one set of buffers serves every block, and x alternates between two. With
+ * recompute a block keeps only x, and one set of the other buffers serves all blocks; its second forward writes
+ * the next block's x again, so that x lives one time point longer. */
 #include "model/model_impl.h"
 
 #include "core/mem.h"
@@ -27,7 +27,7 @@ enum {
     ROW_GELU,
     ROW_KCACHE,
     ROW_VCACHE,
-    ROW_DOUT, /* a split backward's */
+    ROW_DOUT, /* from here on: of a split backward */
     ROW_DFC,
     ROW_DPROJ,
     ROW_DQKV,
@@ -37,9 +37,9 @@ enum {
 enum {
     ROW_LN,
     ROW_TMP,
-    ROW_WIDE,
-    ROW_WIDE_AGAIN,
-    ROW_DWIDE,
+    ROW_FFN,
+    ROW_FFN_AGAIN,
+    ROW_DFFN,
     ROW_DA,
     ROW_DB,
     ROW_LOSS,
@@ -48,13 +48,13 @@ enum {
     N_SHARED_ROW
 };
 
-_Static_assert((int)N_SLOT_ROW == LS_ACTS_SET, "a set has a row for each of a slot's");
+_Static_assert((int)N_SLOT_ROW == LS_ACTS_SET, "a set has one entry per row of a slot");
 
 typedef struct shape {
-    int64_t R, S, C;      /* rows, those that are here between the sums, channels */
-    int64_t H, A, F;      /* heads, their channels and MLP columns that are here */
-    int64_t cache;        /* of one cache: B * cache_len * C */
-    int64_t esize, wsize; /* bytes of an element, of a wide one */
+    int64_t R, S, C;      /* rows, this shard's rows outside the products, channels */
+    int64_t H, A, F;      /* this shard's heads, their channels and its MLP columns */
+    int64_t cache;        /* elements of one cache: B * cache_len * C */
+    int64_t esize, wsize; /* bytes of an element; in the optimizer's type */
 } shape;
 
 static const char *const slot_word[N_SLOT_ROW] = {"x",       "mean1", "rstd1", "qkv",    "lse",   "atty",
@@ -97,7 +97,7 @@ static int64_t slot_elements(const shape *s, int row)
     }
 }
 
-/* In a pipeline every row lives always. */
+/* In a pipeline every row has an unlimited life. */
 static int add(ls_plan *plan, const ls_acts_opts *o, ls_part part, int64_t nbytes, int first, int last,
                const char *what, int u)
 {
@@ -108,25 +108,26 @@ static int add(ls_plan *plan, const ls_acts_opts *o, ls_part part, int64_t nbyte
                    : ls_plan_add(plan, part, nbytes, first, last, "%s", name);
 }
 
-/* Buffers of a single pass: one set serves every unit, and every acts that shares them. */
+/* Buffers of a single pass: one set serves every unit, and all activations that share it. */
 static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s, ls_plan *plan, int *sh)
 {
     const int head = m->n_unit - 1, end = ls_moment_bwd(m, 0);
-    const int64_t wide = s->R * s->F * s->esize, thin = s->R * s->C * s->esize;
+    const int64_t ffn = s->R * s->F * s->esize, stream = s->R * s->C * s->esize;
     const int loss = ls_moment_fwd(m, head), turn = ls_moment_bwd(m, head); /* the head's forward, its backward */
     for (int k = 0; k < N_SHARED_ROW; k++) sh[k] = -1;
-    sh[ROW_LN] = add(plan, o, LS_PART_ACT, thin, 0, end, "norm output", -1);
-    sh[ROW_TMP] = add(plan, o, LS_PART_ACT, thin, 0, end, "projection output", -1);
+    sh[ROW_LN] = add(plan, o, LS_PART_ACT, stream, 0, end, "norm output", -1);
+    sh[ROW_TMP] = add(plan, o, LS_PART_ACT, stream, 0, end, "projection output", -1);
     sh[ROW_LOSS] = add(plan, o, LS_PART_ACT, s->R * (int64_t)sizeof(double), 0, end, "row losses", -1);
-    if (o->train && o->keep_gelu && !o->recompute) sh[ROW_WIDE] = sh[ROW_WIDE_AGAIN] = -1; /* every slot has its own */
+    if (o->train && o->keep_gelu && !o->recompute)
+        sh[ROW_FFN] = sh[ROW_FFN_AGAIN] = -1; /* every slot has its own buffer */
     else if (!o->train || o->recompute || o->pipe) {
-        sh[ROW_WIDE] = sh[ROW_WIDE_AGAIN] = add(plan, o, LS_PART_ACT, wide, 0, end, "gelu output", -1);
-    } else { /* nothing of it is kept between the passes, so the classifier may have its place */
-        sh[ROW_WIDE] = add(plan, o, LS_PART_ACT, wide, 0, loss - 1, "gelu output, forward", -1);
-        sh[ROW_WIDE_AGAIN] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "gelu output, backward", -1);
+        sh[ROW_FFN] = sh[ROW_FFN_AGAIN] = add(plan, o, LS_PART_ACT, ffn, 0, end, "gelu output", -1);
+    } else { /* not needed between forward and backward, so the classifier may use its memory */
+        sh[ROW_FFN] = add(plan, o, LS_PART_ACT, ffn, 0, loss - 1, "gelu output, forward", -1);
+        sh[ROW_FFN_AGAIN] = add(plan, o, LS_PART_ACT, ffn, turn + 1, end, "gelu output, backward", -1);
     }
     if (o->train) {
-        sh[ROW_DWIDE] = add(plan, o, LS_PART_ACT, wide, turn + 1, end, "d wide", -1);
+        sh[ROW_DFFN] = add(plan, o, LS_PART_ACT, ffn, turn + 1, end, "d wide", -1);
         if (!o->pipe) sh[ROW_DA] = add(plan, o, LS_PART_ACT, s->S * s->C * s->esize, turn, end, "d x", -1);
         sh[ROW_DB] = add(plan, o, LS_PART_ACT, s->S * s->C * s->esize, loss, end, "d residual", -1);
     }
@@ -139,7 +140,7 @@ static void plan_shared(const ls_model *m, const ls_acts_opts *o, const shape *s
                                 .n_part = m->shard.size};
     sh[ROW_WORK] =
         ls_plan_add(plan, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), LS_PLAN_ALWAYS, "operations");
-    if (o->last <= head) return; /* the classifier is not here */
+    if (o->last <= head) return; /* this stage has no classifier */
     shapes.V = model_vocab(m);
     sh[ROW_HEAD_WORK] =
         add(plan, o, LS_PART_WORK, (int64_t)ls_compute_scratch(m->compute, &shapes), loss, loss, "classifier", -1);
@@ -198,7 +199,7 @@ ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *giv
         for (int k = 0; k < N_SLOT_ROW; k++) {
             int *at = &row[u * N_SLOT_ROW + k];
             *at = -1;
-            /* behind the last unit there is only what it puts out; embed keeps nothing */
+            /* after the last unit there is only its output; embed keeps nothing */
             if (u == 0 || u < o->first || u > o->last || (u == o->last && k != ROW_X)) continue;
             if (u == head && k > ROW_RSTD1) continue;
             if (k >= ROW_DOUT) {
@@ -250,9 +251,9 @@ void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan)
     const int *sh = &a->row[m->n_unit * N_SLOT_ROW];
     a->ln = at(plan, sh[ROW_LN]);
     a->tmp = at(plan, sh[ROW_TMP]);
-    a->wide = at(plan, sh[ROW_WIDE]);
-    a->wide_again = at(plan, sh[ROW_WIDE_AGAIN]);
-    a->dwide = at(plan, sh[ROW_DWIDE]);
+    a->ffn = at(plan, sh[ROW_FFN]);
+    a->ffn_again = at(plan, sh[ROW_FFN_AGAIN]);
+    a->dffn = at(plan, sh[ROW_DFFN]);
     a->da = at(plan, sh[ROW_DA]);
     a->db = at(plan, sh[ROW_DB]);
     a->row_loss = at(plan, sh[ROW_LOSS]);

@@ -15,7 +15,7 @@ ls_status ls_variant_parse(const char *word, ls_variant *out)
 {
     if (!strcmp(word, "hf")) *out = LS_VARIANT_HF;
     else if (!strcmp(word, "r1")) *out = LS_VARIANT_R1;
-    else return ls_fail(LS_E_ARG, "the variant is hf or r1, not '%s'", word);
+    else return ls_fail(LS_E_ARG, "unknown variant '%s'; use hf or r1", word);
     return LS_OK;
 }
 
@@ -69,8 +69,7 @@ ls_status ls_model_config_preset(const char *name, ls_model_config *out)
     if (!p)
         return ls_fail(
             LS_E_ARG,
-            "there is no model '%s'; there are gpt2, gpt2-medium, gpt2-large, gpt2-xl and tiny, or a config.json "
-            "or a folder that holds one",
+            "unknown model '%s'; use gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, a config.json or a folder with one",
             name);
     from_preset(p, out);
     return LS_OK;
@@ -113,12 +112,11 @@ ls_status ls_model_config_check(const ls_model_config *c)
                 {"vocab_size", c->vocab_size}};
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
         if (size[i].value <= 0)
-            return ls_fail(LS_E_CONFIG, "model: %s is %d and must be at least 1", size[i].name, size[i].value);
+            return ls_fail(LS_E_CONFIG, "model: %s is %d; it must be at least 1", size[i].name, size[i].value);
     if (c->n_embd % c->n_head) {
         long long heads = c->n_head, width = c->n_embd / c->n_head;
-        return ls_fail(LS_E_CONFIG,
-                       "model: n_embd %d does not divide by n_head %d (heads of %lld make %lld, of %lld make %lld)",
-                       c->n_embd, c->n_head, width, heads * width, width + 1, heads * (width + 1));
+        return ls_fail(LS_E_CONFIG, "model: n_embd %d is not a multiple of n_head %d; %lld and %lld are", c->n_embd,
+                       c->n_head, heads * (width ? width : 1), heads * (width ? width + 1 : 2));
     }
     const struct {
         const char *name;
@@ -126,23 +124,23 @@ ls_status ls_model_config_check(const ls_model_config *c)
     } rate[] = {{"embd_pdrop", c->embd_pdrop}, {"attn_pdrop", c->attn_pdrop}, {"resid_pdrop", c->resid_pdrop}};
     for (size_t i = 0; i < 3; i++)
         if (!(rate[i].value >= 0 && rate[i].value < 1))
-            return ls_fail(LS_E_CONFIG, "model: %s is %g; a dropout rate is at least 0 and below 1", rate[i].name,
+            return ls_fail(LS_E_CONFIG, "model: %s is %g; a dropout rate must be at least 0 and below 1", rate[i].name,
                            rate[i].value);
     if (!(c->ln_eps > 0 && c->ln_eps < 1))
-        return ls_fail(LS_E_CONFIG, "model: layer_norm_epsilon is %g and must lie between 0 and 1", c->ln_eps);
+        return ls_fail(LS_E_CONFIG, "model: layer_norm_epsilon is %g; it must be between 0 and 1", c->ln_eps);
     if (!(c->init_range >= 0 && c->init_range < 100))
-        return ls_fail(LS_E_CONFIG, "model: initializer_range is %g and must lie between 0 and 100", c->init_range);
+        return ls_fail(LS_E_CONFIG, "model: initializer_range is %g; it must be between 0 and 100", c->init_range);
     /* In double first: the whole-number formula may only be used once this holds. */
     double C = c->n_embd, n = (double)c->vocab_size * C * 2 + c->n_ctx * C + c->n_layer * (12 * C * C + 13 * C);
-    if (n > 9.0e15) return ls_fail(LS_E_CONFIG, "model: about %.3g parameters are more than any machine holds", n);
+    if (n > 9.0e15) return ls_fail(LS_E_CONFIG, "model: about %.3g parameters; at most 9e15 are supported", n);
     if (c->eos_id >= c->vocab_size)
-        return ls_fail(LS_E_CONFIG, "model: eos_token_id %d lies outside the vocabulary of %d ids", c->eos_id,
+        return ls_fail(LS_E_CONFIG, "model: eos_token_id %d is outside the vocabulary of %d ids", c->eos_id,
                        c->vocab_size);
     return LS_OK;
 }
 
-/* Keys we read. An unknown key within one edit of one of these is a misspelling; other unknown keys belong to other tools
- * (task settings, versions) and say nothing about the computation. */
+/* Keys we read. An unknown key within one edit of one of these is a misspelling; other unknown keys belong to
+ * other tools (task settings, versions) and say nothing about the computation. */
 static const char *const known[] = {
     "n_layer",
     "num_hidden_layers",
@@ -225,9 +223,7 @@ static ls_status read_size(const json_t *root, const char *what, const char *a, 
     const json_t *v = get(root, a, b, c, &name);
     if (!v && fallback) *out = fallback;
     if (!v && !fallback)
-        return ls_fail(LS_E_CONFIG,
-                       "%s: key '%s' is missing (and model_type is not \"gpt2\", whose default it "
-                       "could take)",
+        return ls_fail(LS_E_CONFIG, "%s: key '%s' is missing; add it, or set model_type to \"gpt2\" to use its default",
                        what, a);
     if (!v) return LS_OK;
     double x = json_number_value(v);
@@ -263,7 +259,7 @@ static ls_status read_text(const json_t *root, const char *what, const char *key
     const json_t *v = json_object_get(root, key);
     *out = NULL;
     if (!v || json_is_null(v)) return LS_OK;
-    if (!json_is_string(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be text", what, key);
+    if (!json_is_string(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be a string", what, key);
     *out = json_string_value(v);
     return LS_OK;
 }
@@ -287,7 +283,7 @@ static ls_status check_architecture(const json_t *root, const char *what, bool *
     LS_TRY(need_bool(root, what, "add_cross_attention", false));
     LS_TRY(need_bool(root, what, "is_encoder_decoder", false));
     if (json_object_size(json_object_get(root, "pruned_heads")))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: 'pruned_heads' is set; only whole attention layers are computed", what);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: 'pruned_heads' is set; pruned attention layers are not supported", what);
     if (json_is_object(json_object_get(root, "quantization_config")))
         return ls_fail(LS_E_UNSUPPORTED,
                        "%s: the weights are quantized ('quantization_config'); load the original ones", what);
@@ -303,16 +299,15 @@ static ls_status read_activation(const json_t *root, const char *what, ls_model_
     else if (!strcmp(word, "gelu")) c->gelu = LS_GELU_ERF;
     else
         return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: activation_function '%s' is not computed here; gelu_new, gelu_pytorch_tanh and "
-                       "gelu are",
-                       what, word);
+                       "%s: activation_function '%s' is not supported; use gelu_new, gelu_pytorch_tanh or gelu", what,
+                       word);
     return LS_OK;
 }
 
 ls_status ls_model_config_from_json(const json_t *root, const char *what, ls_model_config *out)
 {
     ls_model_config c;
-    if (!json_is_object(root)) return ls_fail(LS_E_CONFIG, "%s: a model's configuration is a JSON object", what);
+    if (!json_is_object(root)) return ls_fail(LS_E_CONFIG, "%s: a model configuration must be a JSON object", what);
     fill_defaults(&c);
     snprintf(c.name, sizeof c.name, "%s", ls_path_base(what));
     c.eos_id = -1;

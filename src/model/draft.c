@@ -3,6 +3,10 @@
 #include "core/mem.h"
 #include "model/model_impl.h"
 
+/* The matrices of a block that have an int8 copy. */
+static const int matrix_tensor[] = {BLOCK_QKV_W, BLOCK_PROJ_W, BLOCK_FC_W, BLOCK_OUT_W};
+enum { N_MATRIX = sizeof matrix_tensor / sizeof *matrix_tensor };
+
 typedef struct matrix {
     int unit, tensor;
     int64_t K, N;
@@ -11,17 +15,23 @@ typedef struct matrix {
 
 static matrix matrix_at(const ls_model *m, int i)
 {
-    static const int tensor[MODEL_DRAFT_MATRICES] = {BLOCK_QKV_W, BLOCK_PROJ_W, BLOCK_FC_W, BLOCK_OUT_W};
-    if (i == m->cfg.n_layer * MODEL_DRAFT_MATRICES)
+    if (i == m->cfg.n_layer * N_MATRIX)
         return (matrix){m->cfg.tied ? 0 : m->n_unit - 1, m->cfg.tied ? EMBED_WTE : HEAD_W, m->cfg.n_embd,
                         m->cfg.vocab_size, true};
-    const int u = 1 + i / MODEL_DRAFT_MATRICES, t = tensor[i % MODEL_DRAFT_MATRICES];
+    const int u = 1 + i / N_MATRIX, t = matrix_tensor[i % N_MATRIX];
     return (matrix){u, t, m->unit[u].tensor[t].dim[0], m->unit[u].tensor[t].dim[1], false};
+}
+
+const void *model_draft_matrix(const ls_draft *d, int unit, int weight)
+{
+    int k = 0;
+    while (matrix_tensor[k] != weight) k++;
+    return d->q[(unit - 1) * N_MATRIX + k];
 }
 
 ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan)
 {
-    const int n = m->cfg.n_layer * MODEL_DRAFT_MATRICES + 1;
+    const int n = m->cfg.n_layer * N_MATRIX + 1;
     ls_draft *d = ls_alloc(sizeof *d);
     int *row = ls_alloc((size_t)n * sizeof *row);
     void **q = ls_alloc((size_t)n * sizeof *q);
@@ -35,7 +45,7 @@ ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan)
     for (int i = 0; i < n; i++) {
         const matrix x = matrix_at(m, i);
         row[i] = ls_plan_add(plan, LS_PART_WORK, ls_q8_nbytes(x.K, x.N), LS_PLAN_ALWAYS, "unit %d int8 matrix %d",
-                             1 + i / MODEL_DRAFT_MATRICES, i % MODEL_DRAFT_MATRICES);
+                             1 + i / N_MATRIX, i % N_MATRIX);
     }
     *out = d;
     return LS_OK;

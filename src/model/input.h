@@ -1,13 +1,12 @@
-/* input.h - micro-batches on their way to the operations.
+/* input.h - transfer of micro-batches to the operations.
  *
- * A slot is one micro-batch: what varies between passes (ls_pass_head), ids and targets, side by side. The host fills it; on a device a
- * copy beside the queue of operations carries it over, so that it travels while the pass before it computes. Without a device the
- * operations read what the host wrote.
+ * A slot has one micro-batch: what varies between passes (ls_pass_head), ids and targets, in one block of memory.
+ * The host fills it. On a device, a copy that runs in parallel with the queue of operations transfers it while the
+ * preceding pass computes. Without a device the operations read what the host wrote.
  *
  *   ls_input_open(in, k, &ids, &target)    waits until slot k can be written
- *   ls_input_send(in, k, &mb)              mb.ids, target, at, n_counted; drop_key and dloss go with it
- *   ls_input_used(in, k)                   behind the last operation that reads it
- */
+ *   ls_input_send(in, k, &mb)              sets ids, target, at and n_counted of mb; sends drop_key and dloss with them
+ *   ls_input_used(in, k)                   call after the last operation that reads the slot */
 #ifndef LS_MODEL_INPUT_H
 #define LS_MODEL_INPUT_H
 
@@ -15,11 +14,11 @@
 
 typedef struct ls_input {
     const ls_compute *compute;
-    int64_t R, nbytes; /* rows and bytes of a slot                          */
+    int64_t R, nbytes; /* rows and bytes of a slot                        */
     int n_slot;
     int host_row, device_row;
-    char *host, *device;  /* the same without a device                      */
-    ls_mark *sent, *used; /* by slot: its copy; what reads it               */
+    char *host, *device;  /* equal without a device                          */
+    ls_mark *sent, *used; /* per slot: end of its copy; of its last reader   */
 } ls_input;
 
 ls_status ls_input_plan(ls_input *in, const ls_compute *c, int64_t R, int n_slot, ls_plan *plan);

@@ -1,4 +1,4 @@
-/* model.c - the row of units: which tensors each holds, where, and what they begin as. */
+/* model.c - the list of units: the tensors of each, their layout in the flat buffers, their initial values. */
 #include "model/model_impl.h"
 
 #include "core/mem.h"
@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* How a tensor is cut into shards: not at all, by rows, by columns, or by the columns of q, k and v each. A bias is one row. */
+/* How a tensor is split into shards: not at all, by rows, by columns, or by the columns of each of q, k and v. A
+ * bias is one row. */
 typedef enum cut { EVERYWHERE, BY_ROW, BY_COLUMN, BY_QKV } cut;
 
 typedef struct blueprint {
@@ -30,12 +31,12 @@ static void add_tensor(const blueprint *d, cut how, int64_t rows, int64_t cols, 
 {
     ls_unit *u = d->u;
     LS_ASSERT(u->n_tensor < LS_UNIT_MAX_TENSOR);
-    const int64_t lines = cols ? rows : 1, width = cols ? cols : rows; /* of the whole: a vector is one line */
+    const int64_t lines = cols ? rows : 1, width = cols ? cols : rows; /* of the whole tensor; a vector is one line */
     const int parts = how == BY_QKV ? 3 : 1;
     const int64_t here = how < BY_COLUMN ? width : width / d->shard.size;
     const int64_t from = how == BY_ROW ? range_begin(lines, d->shard, d->shard.rank) : 0,
                   to = how == BY_ROW ? range_begin(lines, d->shard, d->shard.rank + 1) : lines;
-    const bool split = how >= BY_COLUMN && d->shard.size > 1; /* else one run is all of it */
+    const bool split = how >= BY_COLUMN && d->shard.size > 1; /* else one run is the whole tensor */
     ls_tensor *t = &u->tensor[u->n_tensor++];
     *t = (ls_tensor){.offset = u->n,
                      .n = (to - from) * here,
@@ -74,8 +75,8 @@ ls_gains ls_unit_gains(const ls_unit *u, int64_t first, int64_t n)
     return g;
 }
 
-/* A linear map with bias, cut as its input (by rows: the shards' results are added, then the bias) or as its output. hf: normal
- * weights, zero bias; r1: both uniform in +-1/sqrt(in), torch's default. */
+/* A linear layer with bias, split by its input (by rows: the shards' results are added, then the bias) or by its
+ * output. hf: normal weights, zero bias; r1: both uniform in +-1/sqrt(in), torch's default. */
 static void add_linear(const blueprint *d, cut how, int64_t in, int64_t out, double std, const char *name)
 {
     const cut bias = how == BY_ROW ? EVERYWHERE : how;
@@ -107,7 +108,7 @@ static void describe_unit(const blueprint *d, int index)
         u->kind = LS_UNIT_BLOCK;
         u->layer = index - 1;
         double std = c->init_range,
-               residual = std / sqrt(2.0 * c->n_layer); /* what is added to the stream L times twice */
+               residual = std / sqrt(2.0 * c->n_layer); /* 2 L projections are added to the residual stream */
         add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_1.weight", u->layer);
         add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_1.bias", u->layer);
         add_linear(d, BY_QKV, C, 3 * C, std, "attn.c_attn");
@@ -128,10 +129,11 @@ static void describe_unit(const blueprint *d, int index)
 ls_status ls_shard_check(const ls_model_config *cfg, int size)
 {
     if (size < 1 || cfg->n_head % size)
-        return ls_fail(LS_E_CONFIG, "%d heads over tp %d: a worker has whole heads, so tp must divide their number",
+        return ls_fail(LS_E_CONFIG, "cannot split %d heads over tp %d; --tp must divide the number of heads",
                        cfg->n_head, size);
     if (cfg->vocab_size < size)
-        return ls_fail(LS_E_CONFIG, "%d ids over tp %d: every worker needs one at least", cfg->vocab_size, size);
+        return ls_fail(LS_E_CONFIG, "cannot split %d vocabulary ids over tp %d; every worker needs at least one id",
+                       cfg->vocab_size, size);
     return LS_OK;
 }
 
@@ -242,7 +244,7 @@ static void init_run(ls_dtype dt, void *data, const ls_tensor *t, int64_t from, 
     }
 }
 
-/* Elements [from, to) of tensor t as it is here, in steps that threads share; data is where element `from` goes. */
+/* Elements [from, to) of this shard's tensor t, by all threads; data is where element `from` goes. */
 static void init_range(const ls_compute *c, void *data, const ls_tensor *t, int64_t from, int64_t to, uint64_t key)
 {
     enum { STEP = 8192 };

@@ -1,15 +1,18 @@
-/* model.h - GPT-2 as a row of units: embed, block 0 … L-1, head.
+/* model.h - GPT-2 as a list of units: embed, block 0 … L-1, head.
  *
- * Each unit owns one flat parameter buffer, one flat gradient buffer, two flat moments and, where operations compute in fewer bits than
- * the optimizer keeps (ls_compute_mixed), one of master weights, described by one table of tensors (Hugging Face's names and layout: linear weights (in, out), fused qkv). Everything that distributes, saves or
- * updates a model works on these flat buffers; only the unit's own forward and backward know what is inside.
+ * Each unit owns flat buffers: parameters, gradients, two optimizer moments and, in mixed precision
+ * (ls_compute_mixed), master weights. One table of tensors describes them all, with the names and the layout of
+ * Hugging Face: linear weights (in, out), fused qkv. Everything that distributes, saves or updates a model works
+ * on these flat buffers; only the unit's own forward and backward know what is inside.
  *
- * The token embedding of a tied model is used by embed and by head. Its two gradients are kept apart (head's lies behind its
- * own tensors in its gradient buffer, laid out and padded like embed's) until ls_model_fold_tied adds them once, so that the
- * sum has one order wherever the two units sit and however they are cut.
+ * The token embedding of a tied model is used by embed and by head. Its two gradients are stored separately
+ * (head's follows head's own tensors in its gradient buffer, laid out and padded like embed's) until
+ * ls_model_fold_tied adds them once. So the order of the sum does not depend on where the two units are or how
+ * they are sharded.
  *
- * A model may be one shard of a whole (ls_shard): its tables then describe what is here, each tensor knows its place in the whole one,
- * and what the shards must add up goes through ls_seam. The model does not know who is behind it (parallel/tensor.h). */
+ * A model can be one tensor-parallel shard of a whole model (ls_shard): its tables then describe this shard, and
+ * each tensor knows its position in the whole tensor. The shards add and gather activations through callbacks
+ * (ls_tp_ops), so the model does not depend on communicators (parallel/tensor.h). */
 #ifndef LS_MODEL_MODEL_H
 #define LS_MODEL_MODEL_H
 
@@ -22,11 +25,13 @@
 typedef enum ls_unit_kind { LS_UNIT_EMBED, LS_UNIT_BLOCK, LS_UNIT_HEAD } ls_unit_kind;
 typedef enum ls_init { LS_INIT_ZERO, LS_INIT_ONE, LS_INIT_NORMAL, LS_INIT_UNIFORM } ls_init;
 
-/* Part `rank` of a model that is cut over `size` workers:
+/* Shard `rank` of a model that is split over `size` workers:
  *   by columns   c_attn (whole heads, of each of q, k and v), c_fc, with their biases
- *   by rows      attn.c_proj, mlp.c_proj; the token embedding and the classifier, V*rank/size … V*(rank+1)/size of V rows
- *   everywhere   norms, the biases behind a sum, positions
- * What lies between the sums (x, r, the norms) is on every shard; with `rows` each has R/size rows of it ("sequence parallel"). */
+ *   by rows      attn.c_proj, mlp.c_proj; of the V rows of the token embedding and the classifier, V*rank/size …
+ *                V*(rank+1)/size - 1
+ *   everywhere   norms, the biases that are added after an all-reduce, positions
+ * Activations outside the products (x, r, the norms) are on every shard; with `rows` each shard has R/size rows of
+ * them (sequence parallelism). */
 typedef struct ls_shard {
     int rank, size; /* size 0 or 1: whole */
     bool rows;
@@ -37,10 +42,10 @@ typedef struct ls_tensor {
     int64_t offset, n; /* elements, in the unit's flat buffers                       */
     int n_dim;
     int64_t dim[2];
-    /* its place in the whole tensor: runs of `run` elements, of each line `per_line` */
-    int64_t whole_offset, whole_dim[2]; /* of the whole, in the whole unit                           */
+    /* its position in the whole tensor: runs of `run` elements, `per_line` of them in each line */
+    int64_t whole_offset, whole_dim[2]; /* of the whole tensor, in the whole unit */
     int64_t first, run, per_line, run_stride, line_stride;
-    bool everywhere; /* every shard has all of it                                  */
+    bool everywhere; /* every shard has the whole tensor                           */
     bool matrix;     /* two-dimensional: decayed under --decay matrices            */
     ls_init init;
     double init_scale; /* deviation of a normal, half-width of a uniform             */
@@ -53,15 +58,15 @@ typedef struct ls_unit {
     ls_tensor tensor[LS_UNIT_MAX_TENSOR];
     int64_t n;          /* elements of the tensors                  */
     int64_t n_pad;      /* elements of the flat buffers             */
-    int64_t n_grad;     /* elements of the gradient buffer: n_pad, and behind it embed's n_pad for a tied head */
-    int64_t n_whole;    /* elements of the tensors of the whole model; n without shards */
+    int64_t n_grad;     /* elements of the gradient buffer: n_pad, plus embed's n_pad for a tied head */
+    int64_t n_whole;    /* elements of the unit in the whole model; n without shards */
     void *param, *grad; /* NULL until planned                       */
-    bool acc;           /* backward adds to grad what it makes      */
+    bool acc;           /* backward adds to grad instead of writing it */
     void *m, *v;        /* optimizer moments, NULL for inference    */
-    void *master;       /* wide; param itself where the two types are one */
+    void *master;       /* master weights; param itself where both types are equal */
 } ls_unit;
 
-/* The elements of t among first … first + n - 1 of its unit; none: to <= from. */
+/* The elements of t among first … first + n - 1 of its unit; empty if to <= from. */
 typedef struct ls_tensor_range {
     int64_t from, to;
 } ls_tensor_range;
@@ -71,7 +76,7 @@ static inline ls_tensor_range ls_tensor_within(const ls_tensor *t, int64_t first
     return (ls_tensor_range){t->offset > first ? t->offset : first, last < end ? last : end};
 }
 
-/* Whether it is a norm's weight (compute.h, ls_gains). */
+/* Whether t is a norm's weight (compute.h, ls_gains). */
 static inline bool ls_tensor_gain(const ls_tensor *t)
 {
     return t->init == LS_INIT_ONE;
@@ -80,8 +85,8 @@ static inline bool ls_tensor_gain(const ls_tensor *t)
 /* The norms' weights among elements first … first + n - 1 of a unit, counted from first. */
 ls_gains ls_unit_gains(const ls_unit *u, int64_t first, int64_t n);
 
-/* Elements [first, first + n) of one of a unit's flat buffers of wide numbers (parameters: the master weights), wherever they lie: how
- * shards are saved and read back. */
+/* Elements [first, first + n) of one of a unit's flat buffers in the optimizer's type (parameters: the master
+ * weights), at any address. Shards are saved and loaded in this form. */
 typedef enum ls_flat { LS_FLAT_PARAM, LS_FLAT_M, LS_FLAT_V, LS_N_FLAT } ls_flat;
 
 typedef struct ls_piece {
@@ -91,52 +96,57 @@ typedef struct ls_piece {
     void *data;
 } ls_piece;
 
-/* What the shards of a model do together; every shard calls the same in the same order. ticket NULL: the call waits; else x belongs to
- * the call until wait (0: nothing to wait for). */
-typedef struct ls_seam {
+/* The collectives of tensor parallelism. Every shard makes the same calls in the same order. With ticket NULL a
+ * call returns when it is complete; otherwise x must not be used until wait(*ticket), and a ticket of 0 needs no
+ * wait. */
+typedef struct ls_tp_ops {
     void *ctx;
-    /* x = the sum of all shards' x, the same bits everywhere */
-    ls_status (*sum)(void *ctx, ls_view x, uint64_t *ticket);
-    /* the same of this shard's part of x alone: part rank of size */
-    ls_status (*sum_part)(void *ctx, ls_view x, uint64_t *ticket);
-    /* every shard's part of x, this one's is filled in */
-    ls_status (*share)(void *ctx, ls_view x, uint64_t *ticket);
+    /* x = sum of x over the shards, with the same bits on each */
+    ls_status (*all_reduce)(void *ctx, ls_view x, uint64_t *ticket);
+    /* the same, but only part `rank` of `size` of x is valid afterwards */
+    ls_status (*reduce_scatter)(void *ctx, ls_view x, uint64_t *ticket);
+    /* x gets the part of every shard; this shard's part is filled in */
+    ls_status (*all_gather)(void *ctx, ls_view x, uint64_t *ticket);
     ls_status (*wait)(void *ctx, uint64_t ticket);
-    /* x (size * n): every shard's n, this one's are filled in; waits */
+    /* x (size * n): the n numbers of every shard; this shard's are filled in. Returns when complete. */
     ls_status (*gather)(void *ctx, double *x, int64_t n);
-} ls_seam;
+} ls_tp_ops;
 
 typedef struct ls_model {
-    ls_model_config cfg; /* of the whole */
+    ls_model_config cfg; /* of the whole model */
     ls_compute *compute;
-    ls_shard shard; /* size 1: whole                            */
-    ls_seam seam;   /* to be filled before a pass, unless whole */
+    ls_shard shard; /* size 1: the whole model                  */
+    ls_tp_ops tp;   /* must be set before a pass if size > 1    */
     int n_unit;     /* L + 2                                    */
     ls_unit *unit;
 } ls_model;
 
-/* Builds the tables; owns no tensor memory. pad_to: n_pad is a multiple of it (>= 1). */
+/* Builds the tables; allocates no tensors. n_pad is a multiple of pad_to (>= 1). */
 ls_status ls_model_create(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to);
-/* One shard of it. LS_E_CONFIG, with the arithmetic, for a size that heads or vocabulary do not allow (ls_shard_check alone). */
+/* The same for one shard. LS_E_CONFIG, with the arithmetic, if heads or vocabulary do not divide by its size;
+ * ls_shard_check does this check alone. */
 ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_compute *compute, int64_t pad_to,
                                 ls_shard shard);
 ls_status ls_shard_check(const ls_model_config *cfg, int size);
 void ls_model_destroy(ls_model **m);
 
-/* Elements of x between two units, of a micro-batch with R rows: R*C, or a shard's rows of it. */
+/* Elements of x between two units, for a micro-batch with R rows: R*C, or this shard's rows of it. */
 int64_t ls_model_stream(const ls_model *m, int64_t R);
 
-/* How many elements from i on of a tensor lie side by side in the whole tensor, too; *whole: the index of the first there. */
+/* The number of elements from i on that are contiguous in the whole tensor, too; *whole: the index of element i
+ * there. */
 int64_t ls_tensor_run(const ls_tensor *t, int64_t i, int64_t *whole);
-/* The same of element i of a unit's flat buffers, in the whole unit's; 0: i lies behind the tensors. *everywhere: all shards have it. */
+/* The same for element i of a unit's flat buffers, in those of the whole unit; 0 if i is in the padding.
+ * *everywhere: all shards have the element. */
 int64_t ls_unit_run(const ls_unit *u, int64_t i, int64_t *whole, bool *everywhere);
 
 /* The tensor of this name ("transformer." may be missing), or NULL. */
 const ls_tensor *ls_model_find(const ls_model *m, const char *name, int *unit);
 
-/* Initial weights: element i of a (whole) tensor is a function of (seed, tensor name's place, i). Of a model in the host's memory; */
+/* Sets initial weights. Element i of a (whole) tensor is a function of (seed, unit, tensor, i). For a model in
+ * host memory: */
 void ls_model_init(ls_model *m, uint64_t seed);
-/* of a piece of parameters, wherever it lies; padding becomes 0. */
+/* For a range of parameters in host or device memory; padding becomes 0: */
 ls_status ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p);
 
 /* ---- one micro-batch ---- */
@@ -144,20 +154,22 @@ ls_status ls_model_init_piece(ls_model *m, uint64_t seed, const ls_piece *p);
 struct ls_draft;
 
 typedef struct ls_micro {
-    const int32_t *ids;     /* (B,T), as the operations read it                         */
-    const int32_t *target;  /* (B,T), -1 = not counted; NULL: no loss                   */
-    const ls_pass_head *at; /* drop_key and dloss as the operations read them; NULL: those below */
+    const int32_t *ids;    /* (B,T), as the operations read it                   */
+    const int32_t *target; /* (B,T), -1 = not counted; NULL: no loss             */
+    /* drop_key and dloss as the operations read them; NULL: the members below */
+    const ls_pass_head *at;
     int64_t B, T;
-    int64_t pos; /* of the first column; above 0 only behind a cache         */
-    const struct ls_draft
-        *draft;        /* int8 weights in place of the model's (draft.h), for one row behind a cache; or NULL */
-    bool train;        /* dropout on, gradients wanted                             */
-    uint64_t drop_key; /* of (seed, step, leaf): names every mask of this pass     */
-    double dloss;      /* factor of each row's gradient                            */
-    double *
-        loss; /* out (host): sum of row losses, there after ls_compute_sync; NULL: loss_sum, on a backend of the host */
-    double loss_sum;   /* out, see loss: rows in order                             */
-    int64_t n_counted; /* rows that count: out on the host, in on a device (model/input.h) */
+    int64_t pos; /* of the first column; above 0 only with a cache    */
+    /* int8 weights (draft.h) instead of the model's, for one row with a cache; or NULL */
+    const struct ls_draft *draft;
+    bool train;        /* dropout is on and gradients are computed           */
+    uint64_t drop_key; /* of (seed, step, micro-batch): selects every mask   */
+    double dloss;      /* factor of each row's gradient                      */
+    /* out (host): sum of the row losses, valid after ls_compute_sync; NULL: use loss_sum, on a host backend */
+    double *loss;
+    double loss_sum; /* out, see loss: rows added in order                 */
+    /* counted rows: computed by the pass on the host, given by the caller on a device (model/input.h) */
+    int64_t n_counted;
 } ls_micro;
 
 static inline int64_t ls_count_targets(const int32_t *target, int64_t n)
@@ -167,17 +179,19 @@ static inline int64_t ls_count_targets(const int32_t *target, int64_t n)
     return count;
 }
 
-/* What a pass keeps between forward and backward. Slot u holds the input of unit u and what its backward needs. */
+/* What a pass keeps between forward and backward. Slot u has the input of unit u and what its backward needs. */
 typedef struct ls_slot {
-    void *x;             /* (R,C) input of the unit (head: of the final norm); x, r and statistics: of a shard's rows */
-    void *mean1, *rstd1; /* (R)                                               */
-    void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C), of a shard's heads        */
-    void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                   */
-    void *fc;                  /* (R,4C) before GELU                                */
-    void *gelu;                /* (R,4C) behind it, when it is kept, else NULL      */
-    /* between the two halves of a split backward, else NULL: what came in behind each product, and the norms' gradients */
+    /* (R,C) input of the unit (head: of the final norm); x, res and statistics have this shard's rows */
+    void *x;
+    void *mean1, *rstd1;       /* (R)                                            */
+    void *qkv, *lse, *atty;    /* (R,3C), (B,H,T), (R,C), of this shard's heads  */
+    void *res, *mean2, *rstd2; /* (R,C), (R), (R)                                */
+    void *fc;                  /* (R,4C) input of GELU                           */
+    void *gelu;                /* (R,4C) output of GELU if it is kept, else NULL */
+    /* kept between the two halves of a split backward, else NULL: gradients of each product's output, and of the
+     * norms */
     void *dout, *dfc, *dproj, *dqkv, *dnorm; /* (R,C), (R,4C), (R,C), (R,3C), (4C)      */
-    void *kcache, *vcache;                   /* (B,H,cache_len,D) when generating, else NULL      */
+    void *kcache, *vcache;                   /* (B,H,cache_len,D) when generating, else NULL */
 } ls_slot;
 
 #define LS_ACTS_SET 18
@@ -185,33 +199,35 @@ typedef struct ls_slot {
 typedef struct ls_acts {
     int64_t B, T, cache_len;
     bool train, recompute;
-    ls_slot *slot;           /* n_unit                                            */
-    void *ln, *tmp;          /* (R,C)                                             */
-    void *wide, *wide_again; /* (R,4C) GELU's output in forward; again in backward */
-    void *dwide;             /* (R,4C)                                            */
-    void *da, *db;           /* (R,C) gradients on their way down                 */
-    double *row_loss;        /* (R)                                               */
-    void *work, *head_work;  /* scratch of the operations: of the blocks, of the classifier */
-    int *row;                /* plan rows, in the order of acts_rows              */
-    int first, last;         /* units                                             */
-    int set[LS_ACTS_SET];    /* plan rows that serve all blocks                   */
+    ls_slot *slot;          /* n_unit                                            */
+    void *ln, *tmp;         /* (R,C) output of a norm; of a row-parallel product */
+    void *ffn, *ffn_again;  /* (R,4C) GELU's output in forward; in backward      */
+    void *dffn;             /* (R,4C) gradient of fc, then of qkv                */
+    void *da, *db;          /* (R,C) gradients of x and of the residual          */
+    double *row_loss;       /* (R)                                               */
+    void *work, *head_work; /* scratch of the operations: of blocks, of the classifier */
+    int *row;               /* plan rows: of each slot, then the shared ones      */
+    int first, last;        /* units                                             */
+    int set[LS_ACTS_SET];   /* plan rows that all blocks share                   */
 } ls_acts;
 
 typedef struct ls_acts_opts {
     int64_t B, T;
-    bool train;        /* false: one slot serves all units                  */
-    bool recompute;    /* blocks keep their input only, and run forward again */
-    bool keep_gelu;    /* blocks keep GELU's output, too: 4C more a token, one pass over it less */
-    int64_t cache_len; /* > 0: keys and values of so many positions are kept, for generation */
-    /* Part of a pipeline: units first … last-1 (last 0: all of them). Several micro-batches are on their way at once, so that moments mean
-     * nothing: every row lives always. x of unit `last` is what goes to the next part; d x comes from outside (ls_acts.da). */
+    bool train;        /* false: one slot serves all units                    */
+    bool recompute;    /* blocks keep only their input, and run forward again */
+    bool keep_gelu;    /* blocks keep GELU's output, too: 4C more per token, one pass over it less */
+    int64_t cache_len; /* > 0: keys and values of that many positions are cached, for generation */
+    /* A stage of a pipeline: units first … last-1 (last 0: all). Several micro-batches are in flight at once, so
+     * every row of the plan has an unlimited life. x of unit `last` is sent to the next stage; dx comes from
+     * outside (ls_acts.da). */
     bool pipe;
     int first, last;
-    bool split;           /* backward comes in two halves                      */
-    const ls_acts *share; /* another one, planned before, whose buffers of a single pass serve this one, too */
+    bool split; /* backward comes in two halves */
+    /* other activations, planned before, whose buffers of a single pass are used here, too; or NULL */
+    const ls_acts *share;
 } ls_acts_opts;
 
-/* Adds the rows to the plan (moments as in core/plan.h); bind takes the addresses once the plan is allocated. */
+/* Adds the rows to the plan (time points as in core/plan.h); bind sets the addresses once the plan is allocated. */
 ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *given, ls_plan *plan);
 void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan);
 void ls_acts_destroy(ls_acts **a);
@@ -232,31 +248,33 @@ static inline int ls_moment_step(const ls_model *m)
 
 /* ---- the walk ---- */
 
-/* A backward pass may be split: d x first, the gradients of the weights later. */
+/* A backward pass can be split: dx first (LS_BWD_IN), the gradients of the weights later (LS_BWD_W). */
 typedef enum ls_pass { LS_FWD, LS_BWD, LS_BWD_IN, LS_BWD_W } ls_pass;
 
-/* What a strategy does around the walk; every member may be NULL. */
+/* What a strategy does before and after each unit; every member may be NULL. */
 typedef struct ls_hooks {
     void *ctx;
     ls_status (*acquire)(void *ctx, int u, ls_pass pass);
     ls_status (*release)(void *ctx, int u, ls_pass pass);
     ls_status (*grad_ready)(void *ctx, int u);
-    ls_status (*unit)(void *ctx, int u,
-                      ls_pass pass); /* in place of computing: no buffer is looked at (the planner's) */
+    /* called instead of computing the unit; no buffer is accessed (used by the planner) */
+    ls_status (*unit)(void *ctx, int u, ls_pass pass);
 } ls_hooks;
 
-/* Units first … last-1 of one micro-batch. With target and train, head's forward also makes its loss and the gradient of its
- * classifier (fused, so that logits are never held whole). Backward writes (=) unit[u].grad whole. */
+/* Units first … last-1 of one micro-batch. With target and train, head's forward also computes the loss and the
+ * gradient of the classifier (fused, so that the logits are never in memory as a whole). Backward writes all of
+ * unit[u].grad. */
 ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
 ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
-/* The two halves (acts with `split`): d x of all units and head's gradients, then the gradients of the others. Same bits. */
+/* The two halves (activations with `split`): dx of all units and head's gradients, then the gradients of the other
+ * units. The bits are those of ls_walk_bwd. */
 ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
 ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
 
-/* logits (B*T rows of V, or of the last column only: B rows) of the pass that just ended with target NULL. */
+/* Logits (B*T rows of V; last_only: B rows, those of the last column) of the preceding pass, which had target NULL. */
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out);
 
-/* embed's d wte += head's; once, after all micro-batches were summed. */
+/* Adds head's gradient of the token embedding to embed's: once, after the gradients of all micro-batches are summed. */
 ls_status ls_model_fold_tied(ls_model *m);
 
 #endif

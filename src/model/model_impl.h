@@ -1,4 +1,4 @@
-/* model_impl.h - what the files of src/model share: tensor places inside a unit, and the units' own passes. */
+/* model_impl.h - shared by the files of src/model: tensors of a unit, tensor parallelism, passes of units. */
 #ifndef LS_MODEL_MODEL_IMPL_H
 #define LS_MODEL_MODEL_IMPL_H
 
@@ -24,13 +24,10 @@ enum {
 };
 enum { HEAD_LN_W, HEAD_LN_B, HEAD_W };
 
-/* Where dropout falls inside a unit: the second half of a mask's name. */
+/* The dropouts of a unit. Unit and site together name a mask. */
 enum { DROP_EMBED, DROP_ATTENTION, DROP_PROJ, DROP_OUT };
 
-/* A block's matrices in ls_draft. */
-enum { MODEL_DRAFT_QKV, MODEL_DRAFT_PROJ, MODEL_DRAFT_FC, MODEL_DRAFT_OUT, MODEL_DRAFT_MATRICES };
-
-/* What is here of a shard: heads, their channels, MLP columns, ids. */
+/* What this shard has: heads, their channels, columns of the MLP, ids of the vocabulary. */
 static inline int64_t model_heads(const ls_model *m)
 {
     return m->cfg.n_head / m->shard.size;
@@ -52,7 +49,7 @@ static inline int64_t model_first_id(const ls_model *m)
     return m->unit[0].tensor[EMBED_WTE].first / m->cfg.n_embd;
 }
 
-/* Rows of what lies between the sums that are here, and the first of them. */
+/* Rows of an (R,C) array outside the products (residual stream, norms) that this shard has, and the first of them. */
 static inline int64_t model_rows(const ls_model *m, int64_t R)
 {
     return m->shard.rows ? R / m->shard.size : R;
@@ -61,36 +58,45 @@ static inline int64_t model_first_row(const ls_model *m, int64_t R)
 {
     return m->shard.rows ? m->shard.rank * model_rows(m, R) : 0;
 }
-/* Those of an (R,C) array. */
-static inline void *model_mine(const ls_model *m, void *x, int64_t R)
+/* Those rows of x. */
+static inline void *local_rows(const ls_model *m, void *x, int64_t R)
 {
     return ls_at(m->compute, x, model_first_row(m, R) * m->cfg.n_embd);
 }
 
-/* Products end: an (R,C) array becomes the sum over the shards (of its own rows alone where those are cut) … */
-static inline ls_status model_meet(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
+/* After a row-parallel product: x (R,C) becomes the sum over the shards; where rows are split, this shard's rows of it
+ * (reduce-scatter). Without tensor parallelism these functions do nothing. ticket: as in ls_tp_ops. */
+static inline ls_status tp_reduce(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
 {
     const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
     if (m->shard.size == 1) return LS_OK;
-    return m->shard.rows ? m->seam.sum_part(m->seam.ctx, all, ticket) : m->seam.sum(m->seam.ctx, all, ticket);
+    return m->shard.rows ? m->tp.reduce_scatter(m->tp.ctx, all, ticket) : m->tp.all_reduce(m->tp.ctx, all, ticket);
 }
-/* … and products begin: everyone's rows of it come together. */
-static inline ls_status model_spread(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
+/* Before a column-parallel product: where rows are split, x (R,C) gets the rows of all shards. */
+static inline ls_status tp_gather(const ls_model *m, void *x, int64_t R, uint64_t *ticket)
 {
     const ls_view all = {x, R * m->cfg.n_embd, m->compute->ops->dtype};
-    return m->shard.rows ? m->seam.share(m->seam.ctx, all, ticket) : LS_OK;
+    return m->shard.rows ? m->tp.all_gather(m->tp.ctx, all, ticket) : LS_OK;
 }
-static inline ls_status model_wait(const ls_model *m, uint64_t ticket)
+static inline ls_status tp_wait(const ls_model *m, uint64_t ticket)
 {
-    return ticket ? m->seam.wait(m->seam.ctx, ticket) : LS_OK;
+    return ticket ? m->tp.wait(m->tp.ctx, ticket) : LS_OK;
 }
-
-/* The gradients of a norm (weight, then bias) that saw a part of the rows. */
-static inline ls_status model_norm_grads(const ls_model *m, void *dw)
+/* The gradients of a norm (weight, then bias), each shard's computed from its own rows. */
+static inline ls_status tp_reduce_norm_grads(const ls_model *m, void *dw)
 {
     const ls_view both = {dw, 2 * m->cfg.n_embd, m->compute->ops->wide};
-    return m->shard.rows ? m->seam.sum(m->seam.ctx, both, NULL) : LS_OK;
+    return m->shard.rows ? m->tp.all_reduce(m->tp.ctx, both, NULL) : LS_OK;
 }
+
+/* Copies n elements of activations. */
+static inline ls_status model_copy(const ls_model *m, void *to, const void *from, int64_t n)
+{
+    return m->compute->ops->copy(m->compute, to, from, (size_t)n * ls_dtype_nbytes(m->compute->ops->dtype));
+}
+
+/* The int8 copy of the matrix at `weight` of a block. */
+const void *model_draft_matrix(const ls_draft *d, int unit, int weight);
 
 static inline void *model_param(const ls_model *m, const ls_unit *u, int tensor)
 {
@@ -102,7 +108,7 @@ static inline void *model_grad(const ls_model *m, const ls_unit *u, int tensor)
     return ls_at_wide(m->compute, u->grad, u->tensor[tensor].offset);
 }
 
-/* Of an (R,C) array, or of the rows that are here. */
+/* Dropout of an (R,C) array, or of this shard's rows of it. */
 static inline ls_drop model_drop(const ls_model *m, const ls_micro *mb, int unit, int site, double p)
 {
     if (!mb->train || p == 0) return (ls_drop){0};
@@ -114,7 +120,7 @@ static inline ls_drop model_drop(const ls_model *m, const ls_micro *mb, int unit
                      .key = ls_rng_key(mb->drop_key, LS_RNG_DROPOUT, (uint64_t)unit, (uint64_t)site)};
 }
 
-/* Attention's mask is that of the head's number in the whole model. */
+/* The mask of a head depends on its number in the whole model, not on the shard. */
 static inline ls_drop model_attention_drop(const ls_model *m, const ls_micro *mb, int unit)
 {
     ls_drop d = model_drop(m, mb, unit, DROP_ATTENTION, m->cfg.attn_pdrop);
@@ -124,7 +130,7 @@ static inline ls_drop model_attention_drop(const ls_model *m, const ls_micro *mb
     return d;
 }
 
-/* Head's part of the gradient of a tied token embedding: behind its own tensors. */
+/* Head's part of the gradient of a tied token embedding; it follows head's own tensors. */
 static inline void *model_tied_grad(const ls_model *m)
 {
     const ls_unit *head = &m->unit[m->n_unit - 1];
@@ -137,7 +143,7 @@ static inline const void *model_head_weight(const ls_model *m)
     return m->cfg.tied ? model_param(m, &m->unit[0], EMBED_WTE) : model_param(m, &m->unit[m->n_unit - 1], HEAD_W);
 }
 
-/* Rows that can be read there: what lies behind the token embedding (the positions) and its padding are numbers, too. */
+/* Rows that may be read from that matrix: the positions and the padding that follow it are valid numbers, too. */
 static inline int64_t model_head_room(const ls_model *m)
 {
     const int64_t V = model_vocab(m), C = m->cfg.n_embd;
@@ -149,7 +155,7 @@ static inline int64_t model_head_room(const ls_model *m)
 ls_status model_embed_fwd(ls_model *m, ls_acts *a, const ls_micro *mb);
 ls_status model_embed_bwd(ls_model *m, ls_acts *a, const ls_micro *mb);
 ls_status model_block_fwd(ls_model *m, ls_acts *a, const ls_micro *mb, int u);
-/* split: d x alone, and what model_block_bwd_w needs is left in the slot. */
+/* split: computes dx only, and keeps in the slot what model_block_bwd_w needs. */
 ls_status model_block_bwd(ls_model *m, ls_acts *a, const ls_micro *mb, int u, bool split);
 ls_status model_block_bwd_w(ls_model *m, ls_acts *a, const ls_micro *mb, int u);
 ls_status model_head_fwd(ls_model *m, ls_acts *a, ls_micro *mb);

@@ -1,4 +1,4 @@
-/* walk.c - the only loop over units. A strategy's hooks stand around each step of it. */
+/* walk.c - the loop over units, for every pass. Strategies attach hooks to it (ls_hooks). */
 #include "model/model_impl.h"
 
 #include "core/hash.h"
@@ -9,13 +9,16 @@ static ls_status hook(ls_status (*f)(void *, int, ls_pass), void *ctx, int u, ls
     return f ? f(ctx, u, pass) : LS_OK;
 }
 
-static ls_trace_span span_of(const ls_unit *u, ls_span_kind kind)
+static ls_trace_span span_of(const ls_unit *u, ls_pass pass)
 {
+    static const ls_span_kind kind[] = {
+        [LS_FWD] = LS_SPAN_FWD, [LS_BWD] = LS_SPAN_BWD, [LS_BWD_IN] = LS_SPAN_BWD_IN, [LS_BWD_W] = LS_SPAN_BWD_W};
     static const char *const word[] = {[LS_UNIT_EMBED] = "embed", [LS_UNIT_BLOCK] = "h", [LS_UNIT_HEAD] = "head"};
     return (ls_trace_span){
-        .kind = (uint8_t)kind, .name = word[u->kind], .index = u->kind == LS_UNIT_BLOCK ? u->layer + 1 : 0};
+        .kind = (uint8_t)kind[pass], .name = word[u->kind], .index = u->kind == LS_UNIT_BLOCK ? u->layer + 1 : 0};
 }
 
+/* Queues the operations of one unit. */
 static ls_status issue(ls_model *m, ls_acts *a, ls_micro *mb, int u, ls_pass pass)
 {
     const ls_unit_kind kind = m->unit[u].kind;
@@ -26,13 +29,12 @@ static ls_status issue(ls_model *m, ls_acts *a, ls_micro *mb, int u, ls_pass pas
     if (kind == LS_UNIT_EMBED) return model_embed_bwd(m, a, mb);
     if (kind == LS_UNIT_HEAD) return model_head_bwd(m, a, mb);
     if (pass == LS_BWD_W) return model_block_bwd_w(m, a, mb, u);
-    if (a->recompute && pass == LS_BWD)
-        LS_TRY(model_block_fwd(m, a, mb, u)); /* its output lands on the input of u+1, unchanged */
+    if (a->recompute && pass == LS_BWD) LS_TRY(model_block_fwd(m, a, mb, u)); /* writes the same input of u+1 again */
     return model_block_bwd(m, a, mb, u, pass == LS_BWD_IN);
 }
 
-/* Everything that two passes over a unit may differ in. */
-static uint64_t name_of(const ls_model *m, const ls_acts *a, const ls_micro *mb, int u, ls_pass pass)
+/* Identifies a recording: everything in which two passes over a unit can differ. */
+static uint64_t region_key(const ls_model *m, const ls_acts *a, const ls_micro *mb, int u, ls_pass pass)
 {
     const struct {
         const void *param, *grad, *table, *acts, *d, *ids, *at, *loss;
@@ -42,32 +44,17 @@ static uint64_t name_of(const ls_model *m, const ls_acts *a, const ls_micro *mb,
     return ls_xxh64(&all, sizeof all);
 }
 
-/* A unit's part of a pass comes again with the next step: a backend may record it. */
-static ls_status run(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int u, ls_pass pass)
+/* Computes one unit. The same operations come again with the next step, so a backend may record and replay them. */
+static ls_status run_unit(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int u, ls_pass pass)
 {
     const ls_compute_ops *ops = m->compute->ops;
     bool queued = false;
-    if (h && h->unit) return h->unit(h->ctx, u, pass);
+    if (h->unit) return h->unit(h->ctx, u, pass);
     if (!ops->region_begin || m->shard.size > 1 || a->cache_len) return issue(m, a, mb, u, pass);
-    LS_TRY(ops->region_begin(m->compute, name_of(m, a, mb, u, pass), &queued));
+    LS_TRY(ops->region_begin(m->compute, region_key(m, a, mb, u, pass), &queued));
     if (queued) return LS_OK;
     const ls_status st = issue(m, a, mb, u, pass), end = ops->region_end(m->compute);
     return st != LS_OK ? st : end;
-}
-
-ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
-{
-    LS_ASSERT(mb->B * mb->T <= a->B * a->T);
-    LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
-    for (int u = first; u < last; u++) {
-        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_FWD));
-        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_FWD);
-        const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, h, u, LS_FWD));
-        ls_unit_end(begin, &span);
-        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_FWD));
-    }
-    return LS_OK;
 }
 
 static ls_status zero(ls_model *m, const ls_unit *u, int64_t from, int64_t to)
@@ -77,7 +64,7 @@ static ls_status zero(ls_model *m, const ls_unit *u, int64_t from, int64_t to)
                                  (size_t)(to - from) * ls_dtype_nbytes(m->compute->ops->wide));
 }
 
-/* The padding behind a unit's tensors belongs to the flat buffer: it must be 0 in every gradient. */
+/* The padding after a unit's tensors is part of the flat buffer and must be 0 in every gradient. */
 static ls_status zero_padding(ls_model *m, const ls_unit *u)
 {
     LS_TRY(zero(m, u, u->n, u->n_pad));
@@ -85,53 +72,61 @@ static ls_status zero_padding(ls_model *m, const ls_unit *u)
     return zero(m, u, u->n_pad + m->unit[0].tensor[EMBED_WTE].n, u->n_grad); /* the tied part is as long as embed */
 }
 
-static ls_status written(ls_model *m, const ls_hooks *h, int u)
+static ls_status finish_grad(ls_model *m, const ls_hooks *h, int u)
 {
-    if (!h || !h->unit) LS_TRY(zero_padding(m, &m->unit[u]));
-    return h && h->grad_ready ? h->grad_ready(h->ctx, u) : LS_OK;
+    if (!h->unit) LS_TRY(zero_padding(m, &m->unit[u]));
+    return h->grad_ready ? h->grad_ready(h->ctx, u) : LS_OK;
+}
+
+/* Of a split backward, embed has no dx, and head computes everything in the first half. */
+static bool takes_part(ls_unit_kind kind, ls_pass pass)
+{
+    return !(pass == LS_BWD_IN && kind == LS_UNIT_EMBED) && !(pass == LS_BWD_W && kind == LS_UNIT_HEAD);
+}
+
+static bool completes_grad(ls_unit_kind kind, ls_pass pass)
+{
+    return pass == LS_BWD || pass == LS_BWD_W || (pass == LS_BWD_IN && kind == LS_UNIT_HEAD);
+}
+
+/* Units first … last-1, in ascending order forward and in descending order backward. */
+static ls_status walk(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, ls_pass pass, int first, int last)
+{
+    static const ls_hooks none;
+    if (!h) h = &none;
+    for (int i = first; i < last; i++) {
+        const int u = pass == LS_FWD ? i : first + last - 1 - i;
+        const ls_unit_kind kind = m->unit[u].kind;
+        if (!takes_part(kind, pass)) continue;
+        LS_TRY(hook(h->acquire, h->ctx, u, pass));
+        const ls_trace_span span = span_of(&m->unit[u], pass);
+        const int64_t begin = ls_unit_begin(u, &span);
+        LS_TRY(run_unit(m, a, mb, h, u, pass));
+        ls_unit_end(begin, &span);
+        if (completes_grad(kind, pass)) LS_TRY(finish_grad(m, h, u));
+        LS_TRY(hook(h->release, h->ctx, u, pass));
+    }
+    return LS_OK;
+}
+
+ls_status ls_walk_fwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
+{
+    LS_ASSERT(mb->B * mb->T <= a->B * a->T);
+    LS_ASSERT(!mb->draft || (mb->B * mb->T == 1 && a->cache_len));
+    return walk(m, a, mb, h, LS_FWD, first, last);
 }
 
 ls_status ls_walk_bwd(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
 {
-    for (int u = last - 1; u >= first; u--) {
-        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD));
-        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD);
-        const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, h, u, LS_BWD));
-        ls_unit_end(begin, &span);
-        LS_TRY(written(m, h, u));
-        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD));
-    }
-    return LS_OK;
+    return walk(m, a, mb, h, LS_BWD, first, last);
 }
 
 ls_status ls_walk_bwd_in(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
 {
-    for (int u = last - 1; u >= first; u--) {
-        const bool head = m->unit[u].kind == LS_UNIT_HEAD;
-        if (m->unit[u].kind == LS_UNIT_EMBED) break; /* it has no d x */
-        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_IN));
-        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD_IN);
-        const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, h, u, LS_BWD_IN));
-        ls_unit_end(begin, &span);
-        if (head) LS_TRY(written(m, h, u));
-        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_IN));
-    }
-    return LS_OK;
+    return walk(m, a, mb, h, LS_BWD_IN, first, last);
 }
 
 ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last)
 {
-    for (int u = last - 1; u >= first; u--) {
-        if (m->unit[u].kind == LS_UNIT_HEAD) continue;
-        if (h) LS_TRY(hook(h->acquire, h->ctx, u, LS_BWD_W));
-        const ls_trace_span span = span_of(&m->unit[u], LS_SPAN_BWD_W);
-        const int64_t begin = ls_unit_begin(u, &span);
-        LS_TRY(run(m, a, mb, h, u, LS_BWD_W));
-        ls_unit_end(begin, &span);
-        LS_TRY(written(m, h, u));
-        if (h) LS_TRY(hook(h->release, h->ctx, u, LS_BWD_W));
-    }
-    return LS_OK;
+    return walk(m, a, mb, h, LS_BWD_W, first, last);
 }

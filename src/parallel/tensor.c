@@ -37,7 +37,12 @@ static ls_status gather(void *ctx, double *x, int64_t n)
 void ls_tensor_join(ls_model *m, ls_comm *comm)
 {
     LS_ASSERT(ls_comm_size(comm) == m->shard.size && ls_comm_rank(comm) == m->shard.rank);
-    m->seam = (ls_seam){.ctx = comm, .sum = sum, .sum_part = sum_part, .share = share, .wait = wait, .gather = gather};
+    m->tp = (ls_tp_ops){.ctx = comm,
+                        .all_reduce = sum,
+                        .reduce_scatter = sum_part,
+                        .all_gather = share,
+                        .wait = wait,
+                        .gather = gather};
 }
 
 /* The sum of elements from … to-1 that no other shard has. */

@@ -135,7 +135,7 @@ static void refuses(void **state)
         {"{\"model_type\": \"gpt2\", \"quantization_config\": {\"bits\": 8}}", LS_E_UNSUPPORTED, "quantized"},
         {"{\"model_type\": \"gpt2\", \"n_layers\": 3}", LS_E_CONFIG, "'n_layer'"},
         {"{\"model_type\": \"gpt2\", \"n_embed\": 3}", LS_E_CONFIG, "'n_embd'"},
-        {"{\"model_type\": \"gpt2\", \"n_head\": 7}", LS_E_CONFIG, "768 does not divide by n_head 7"},
+        {"{\"model_type\": \"gpt2\", \"n_head\": 7}", LS_E_CONFIG, "768 is not a multiple of n_head 7"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 0}", LS_E_CONFIG, "n_layer"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": 2.5}", LS_E_CONFIG, "whole"},
         {"{\"model_type\": \"gpt2\", \"n_layer\": \"12\"}", LS_E_CONFIG, "whole"},

@@ -103,7 +103,7 @@ static void refused(void **state)
     assert_int_equal(ls_shard_check(&cfg, 8), LS_E_CONFIG);
     cfg.vocab_size = 3;
     assert_int_equal(ls_shard_check(&cfg, 4), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(), "3 ids over tp 4"));
+    assert_non_null(strstr(ls_err_words(), "3 vocabulary ids over tp 4"));
 }
 
 /* Parameters stand for a gradient: any numbers do. Every worker's part of the blocks, cut as a strategy would. */
