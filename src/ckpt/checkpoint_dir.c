@@ -1,11 +1,11 @@
-/* checkpoint_dir.c - the folders of a run: temporary ones, the step that makes one appear, the newest, the ones too many.
+/* checkpoint_dir.c - the folders of a run: temporary folders, atomic publishing, the newest checkpoint, pruning.
  *
- *   .tmp-<name>-<pid>   being written (locked by its writer), or what an exchange left behind
- *   .old-<name>-<pid>   only where the file system cannot exchange two names: the replaced folder, until the new one is there
+ *   .tmp-<name>-<pid>   being written (locked by its writer), or left over from an exchange
+ *   .old-<name>-<pid>   the replaced folder until the new one exists; only on file systems that cannot exchange two names
  *   .del-<name>-<pid>   being removed
- *   earlier-<k>/        checkpoints that were here when a run began afresh
+ *   earlier-<k>/        checkpoints of earlier runs in this folder
  *
- * A lock (flock on the folder) tells a living writer from a dead one; process numbers come back, locks do not. */
+ * A lock (flock on the folder) shows whether the writer is alive; process ids are reused, locks are not. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/log.h"
@@ -26,7 +26,8 @@ bool ckpt_name_ok(const char *name)
     return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
 }
 
-int64_t ckpt_number(const char *name, const char *prefix)
+/* "step-40" with prefix "step-" -> 40; -1 for any other name. */
+static int64_t number_of(const char *name, const char *prefix)
 {
     size_t skip = strlen(prefix);
     int64_t n;
@@ -40,7 +41,7 @@ void ckpt_remove_quietly(const char *path)
     snprintf(words, sizeof words, "%s", ls_err_words());
     snprintf(trail, sizeof trail, "%s", ls_err_trail());
     if (ls_fs_remove_tree(path) != LS_OK) {
-        ls_warn("checkpoint", "left behind: %s (%s)", path, ls_err_words());
+        ls_warn("checkpoint", "cannot remove %s: %s", path, ls_err_words());
         ls_err_adopt(words, trail);
     }
 }
@@ -132,7 +133,7 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *
     return LS_OK;
 }
 
-/* Two renames, for file systems that cannot exchange; sweep() mends what a crash between them leaves. */
+/* Two renames, for file systems that cannot exchange names; sweep() repairs the state after a crash between them. */
 static ls_status replace_in_two(const char *run_dir, const char *tmp, const char *name, const char *final, bool later)
 {
     char *old = ls_asprintf("%s/.old-%s-%ld", run_dir, name, (long)getpid());
@@ -142,7 +143,7 @@ static ls_status replace_in_two(const char *run_dir, const char *tmp, const char
         st = ls_fail(LS_E_IO, "cannot rename %s: %s", final, strerror(errno));
     } else if (rename(tmp, final)) {
         st = ls_fail(LS_E_IO, "cannot rename %s to %s: %s", tmp, final, strerror(errno));
-        if (rename(old, final)) ls_warn("checkpoint", "%s stays as %s until the next start", final, old);
+        if (rename(old, final)) ls_warn("checkpoint", "%s is kept as %s until the next start", final, old);
     } else {
         st = ls_fs_sync_dir(run_dir);
         if (st == LS_OK && !later) ckpt_remove_quietly(old); /* else the next start does it */
@@ -176,7 +177,7 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name, b
 static void prune_one(const char *run_dir, const char *name, bool later)
 {
     char *from = ls_path_join(run_dir, name), *to = ls_asprintf("%s/.del-%s-%ld", run_dir, name, (long)getpid());
-    if (!from || !to) ls_warn("checkpoint", "no memory to remove %s/%s", run_dir, name);
+    if (!from || !to) ls_warn("checkpoint", "cannot remove %s/%s: out of memory", run_dir, name);
     else if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
     else if (!later) ckpt_remove_quietly(to);
     ls_free(from);
@@ -193,7 +194,7 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, b
         int count = 0;
         size_t at = 0;
         for (size_t i = 0; i < n; i++) {
-            int64_t k = ckpt_number(names[i], "step-");
+            int64_t k = number_of(names[i], "step-");
             if (k < 0 || k > step) continue;
             count++;
             if (k < oldest && strcmp(names[i], name)) {
@@ -219,7 +220,8 @@ ls_status ls_ckpt_earlier_folder(const char *run_dir, char **path)
             *path = p;
             return LS_OK;
         }
-        ls_status st = errno == EEXIST ? LS_OK : ls_fail(LS_E_IO, "cannot make the folder %s: %s", p, strerror(errno));
+        ls_status st =
+            errno == EEXIST ? LS_OK : ls_fail(LS_E_IO, "cannot create the folder %s: %s", p, strerror(errno));
         ls_free(p);
         LS_TRY(st);
     }
@@ -251,7 +253,7 @@ ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
     LS_TRY(ls_fs_list(run_dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        if (ckpt_number(names[i], "step-") < 0 && ckpt_number(names[i], "epoch-") < 0) continue;
+        if (number_of(names[i], "step-") < 0 && number_of(names[i], "epoch-") < 0) continue;
         if (!dir) st = ls_ckpt_earlier_folder(run_dir, &dir);
         if (st == LS_OK) st = set_one_aside(run_dir, names[i], dir, step);
     }
@@ -286,7 +288,7 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
     LS_TRY(ls_fs_list(run_dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        if (ckpt_number(names[i], "step-") < 0 && ckpt_number(names[i], "epoch-") < 0) continue;
+        if (number_of(names[i], "step-") < 0 && number_of(names[i], "epoch-") < 0) continue;
         if (skip && !strcmp(skip, names[i])) continue;
         int64_t step;
         char *p = ls_path_join(run_dir, names[i]);
@@ -302,9 +304,10 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
                 p = swap;
             } else if (one != LS_OK && !whole) {
                 char *older = ckpt_older_whole(p, -1);
-                st = ls_fail(one == LS_E_NOMEM ? one : LS_E_FORMAT, "%s%s%s%s", ls_err_words(), older ? "; " : "",
-                             older ? older : "",
-                             older ? " is whole, and the newest that is" : "; no other checkpoint of the run is whole");
+                st = ls_fail(one == LS_E_NOMEM ? one : LS_E_FORMAT, "%s%s%s", ls_err_words(),
+                             older ? "; the newest complete checkpoint is "
+                                   : "; the run has no other complete checkpoint",
+                             older ? older : "");
                 ls_free(older);
             }
         }
@@ -361,8 +364,9 @@ ls_status ls_ckpt_resolve(const char *path, char **out)
     }
     if (!found)
         return ls_fail(LS_E_IO, "%s: %s", path,
-                       ls_fs_is_dir(path) ? "no checkpoint here (neither config.json nor a step-N or epoch-N folder)"
-                                          : "no such folder");
+                       ls_fs_is_dir(path)
+                           ? "no checkpoint found: the folder has neither config.json nor a step-N or epoch-N folder"
+                           : "no such folder");
     *out = found;
     return LS_OK;
 }

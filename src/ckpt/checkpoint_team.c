@@ -1,4 +1,4 @@
-/* checkpoint_team.c - workers that write or read one folder: what one of them meets, all of them say. */
+/* checkpoint_team.c - workers that write or read one folder: all report the failure of one. */
 #include "ckpt/checkpoint_impl.h"
 
 #include <stdio.h>
@@ -40,7 +40,7 @@ ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site)
         st = ls_broadcast(comm, (ls_view){theirs, WORDS, LS_U8}, who, site, NULL);
     }
     if (st != LS_OK && mine != LS_OK) /* with a peer gone rank 0 removes the folder under those who still write */
-        return ls_fail(st, "%s; before that, here: %s", ls_err_words(), words);
+        return ls_fail(st, "%s; first error of this worker: %s", ls_err_words(), words);
     if (mine != LS_OK) {
         ls_err_adopt(words, trail); /* its own are the ones to keep */
         return mine;

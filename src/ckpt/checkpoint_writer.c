@@ -1,13 +1,13 @@
-/* checkpoint_writer.c - saving behind the trainer's back, by one worker or by several together.
+/* checkpoint_writer.c - asynchronous checkpoints on a background thread, by one worker or several.
  *
  *   phase   IDLE -> (post) BUSY -> (the thread) DONE -> (wait) IDLE
  *
- * Alone the thread does a job from end to end. Several begin it in post and finish it in wait, where they talk to each other: the
- * thread in between sends nothing, since messages must come in one order and the trainer's are on their way meanwhile. Behind the
- * end of such a job rank 0's thread removes the folders that are out of sight by then (tidy); nobody waits for it but the next post.
+ * For a single worker the thread does the whole job. Several workers begin it in post and finish it in wait, where they communicate. The
+ * thread does not communicate, because messages must be in one order and those of the trainer are in flight. After such a job the
+ * thread of rank 0 deletes the renamed folders (tidy); only the next post waits for it.
  *
- * One mutex guards everything but `phase`, which the trainer may also peek at without it. The failure's words are kept here,
- * because the error trail belongs to the thread in which it happened. */
+ * A mutex guards everything except `phase`, which the trainer may read without it. The error message is stored here, because the error
+ * trail belongs to the thread of the failure. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/cores.h"
@@ -66,7 +66,8 @@ static void *run(void *arg)
         ls_trace_enter(w->lane);
         pthread_mutex_unlock(&w->mutex);
         if (tidy) {
-            if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "left behind: %s", ls_err_words());
+            if (ls_ckpt_clean(w->save.job.dir) != LS_OK)
+                ls_warn("checkpoint", "cannot remove old files: %s", ls_err_words());
             pthread_mutex_lock(&w->mutex);
             free_job(w);
             w->tidy = false;
@@ -194,7 +195,7 @@ static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
     if (copy_text(&w->own[0], &j->dir) && copy_text(&w->own[1], &j->name) && copy_text(&w->own[2], &j->state_json) &&
         copy_text(&w->own[3], &j->tokenizer_path) && copy_pieces(&w->own[4], j))
         return LS_OK;
-    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint's job");
+    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint job");
 }
 
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
@@ -240,15 +241,10 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     if (w->comm) st = ckpt_save_finish(&w->save, st);
     pthread_mutex_lock(&w->mutex);
     atomic_store(&w->phase, IDLE);
-    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also when the last agreement failed, behind the rename */
+    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also if the last agreement failed, after the rename */
     if (w->tidy) pthread_cond_broadcast(&w->changed);
     else free_job(w); /* alone the thread did it */
     pthread_mutex_unlock(&w->mutex);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
     return st;
-}
-
-bool ls_ckpt_busy(const ls_ckpt_writer *w)
-{
-    return atomic_load(&w->phase) == BUSY;
 }

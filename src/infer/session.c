@@ -18,7 +18,7 @@ static ls_status open_tokenizer(ls_session *s)
     if (!path) return ls_nomem(256, "a path");
     ls_status st = LS_OK;
     if (!ls_fs_exists(path))
-        st = ls_fail(LS_E_IO, "%s has no tokenizer.json: copy the one that made its data there", s->path);
+        st = ls_fail(LS_E_IO, "%s has no tokenizer.json; copy the one that its training data was made with", s->path);
     else st = ls_tokenizer_load(path, &s->tokenizer);
     ls_free(path);
     return st;
@@ -67,7 +67,7 @@ static ls_status plan_memory(ls_session *s, const ls_session_opts *o, rows *r)
     r->logits = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * (device ? 4 : esize), "logits");
     if (device) {
         r->out = ls_plan_add(&s->plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
-        r->out_host = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * esize, "logits as they come");
+        r->out_host = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * esize, "logits of the device");
     }
     if (s->speculate) LS_TRY(ls_draft_plan(&s->draft, s->model, &s->plan));
     LS_TRY(ls_plan_layout(&s->plan));
@@ -99,13 +99,13 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
     o->compute = cuda ? "cuda" : compute;
     o->tf32 = tf32;
     if (!cuda && o->dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32); %s",
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32; use --precision fp32; %s",
                        precision, ls_device_no_gpu(d, no_gpu));
     if (cuda && strcmp(compute, "cpu"))
-        return ls_fail(LS_E_CONFIG, "--compute %s is a backend of the CPU, and --device is %s: leave one of them out",
-                       compute, d->asked);
+        return ls_fail(LS_E_CONFIG, "--compute %s is a CPU backend, but --device is %s; remove one of them", compute,
+                       d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
-        return ls_fail(LS_E_CONFIG, "--tf32 is for fp32 products on a GPU: --device cuda --precision fp32");
+        return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
     return LS_OK;
 }
 
@@ -204,7 +204,7 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
     return LS_OK;
 }
 
-/* k drafts behind ids[0..n). */
+/* Drafts k tokens after ids[0..n). */
 static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t n, int k, ls_sample_work *work)
 {
     for (int j = 0; j < k; j++) {
