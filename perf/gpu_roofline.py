@@ -1,4 +1,4 @@
-"""The floor of a training step, made of its parts measured alone, beside the step as it is.
+"""Lower bound of the time of a training step, from its parts measured separately, compared with the measured step.
 (ls-bench: by name; it wants a GPU.)
 
   products     perf/cuda_gemm: every matrix product of a step, each with its best algorithm
@@ -20,7 +20,7 @@ import sys
 
 LAYERS, HEADS, WIDTH = 12, 12, 768  # the three programs measure GPT-2 124M
 
-# Calls of a step of one micro-batch; what is added to the residual is fused into the next norm, GELU into the products.
+# Calls per step of one micro-batch; residual additions are fused into the next norm, GELU into the products.
 CALLS = {
     "embed_fwd": 1, "sort_ids": 1, "embed_bwd": 1, "layernorm_fwd": 1, "add_layernorm_fwd": 2 * LAYERS, "layernorm_again": 2 * LAYERS,
     "layernorm_bwd + dres": 2 * LAYERS, "layernorm_bwd": 1, "softmax loss + grad": 1, "adamw": 1, "sumsq": 1,
@@ -80,11 +80,11 @@ def kernels(text, batch, seq):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    a.add_argument("--tools", default="build", help="folder of cuda_gemm, cuda_attention, cuda_kernels")
-    a.add_argument("--texts", help="folder with their output instead")
+    a.add_argument("--tools", default="build", help="folder with cuda_gemm, cuda_attention and cuda_kernels")
+    a.add_argument("--texts", help="folder with saved output of these programs")
     a.add_argument("--batch", type=int, default=64)
     a.add_argument("--seq", type=int, default=1024)
-    a.add_argument("--accum", type=int, default=1, help="micro-batches of a step")
+    a.add_argument("--accum", type=int, default=1, help="micro-batches per step")
     a.add_argument("--dtype", default="bf16", choices=["bf16", "f16", "f32"])
     a.add_argument("--speed", help="gpu_vs_torch.json")
     a.add_argument("--case", default="b64")

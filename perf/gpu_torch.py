@@ -1,4 +1,4 @@
-"""The peer of the GPU benchmarks: GPT-2 in PyTorch with everything that makes it fast, told what to do by lines on stdin.
+"""PyTorch side of the GPU benchmarks: GPT-2 with all common optimizations, controlled by commands on stdin.
 (ls-bench: by name; others start it.)
 
 Vocabulary padded to a multiple of 128 (50304), SDPA attention (the backend of --sdp), tanh GELU, bf16 or fp16 autocast (or fp32, or TF32
@@ -81,7 +81,7 @@ class GPT2(nn.Module):
 
 
 def load_folder(model, folder):
-    """The weights of a Hugging Face folder (config.json, model.safetensors); ids behind the vocabulary stay as they are."""
+    """The weights of a Hugging Face folder (config.json, model.safetensors); ids beyond the vocabulary are not changed."""
     from safetensors.torch import load_file
     t = load_file(os.path.join(folder, "model.safetensors"))
     t = {k.removeprefix("transformer."): v for k, v in t.items()}
@@ -259,17 +259,17 @@ def main():
     a.add_argument("--data", required=True, help="file of 16-bit ids, little-endian")
     a.add_argument("--model", default="gpt2", choices=sorted(SIZES))
     a.add_argument("--vocab", type=int, default=50257)
-    a.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
+    a.add_argument("--batch", type=int, default=4, help="sequences per micro-batch")
     a.add_argument("--accum", type=int, default=1)
     a.add_argument("--seq", type=int, default=512)
     a.add_argument("--precision", default="bf16", choices=["bf16", "fp16", "fp32", "tf32"])
     a.add_argument("--mode", default="compile", choices=["eager", "compile", "compile-graphs", "compile-max"])
     a.add_argument("--sdp", default="best", choices=["best", "auto", "flash", "cudnn", "efficient"],
-                   help="attention; best: the fastest for the shape, tried first")
+                   help="attention kernel; best: measure all and use the fastest")
     a.add_argument("--checkpoint", action="store_true", help="recompute blocks in backward")
     a.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    a.add_argument("--warm", type=int, default=5, help="steps before it is ready")
-    a.add_argument("--init", help="Hugging Face folder to begin with; the padding is then masked")
+    a.add_argument("--warm", type=int, default=5, help="warm-up steps")
+    a.add_argument("--init", help="Hugging Face folder with initial weights; masks the padding of the vocabulary")
     a.add_argument("--exact", action="store_true", help="mask the padding of the vocabulary")
     a.add_argument("--order", default="file", choices=["file", "ours"])
     a.add_argument("--seed", type=int, default=1337)

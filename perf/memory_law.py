@@ -1,4 +1,4 @@
-"""Bytes that a worker holds for parameters, gradients and optimizer, against each strategy's law: 124M on 1, 2, 4 workers.
+"""Bytes per worker for parameters, gradients and optimizer state, compared with the formula of each strategy: 124M on 1, 2, 4 workers.
 
 The laws stand at the heads of src/parallel/*.c. fp32 with AdamW; a unit is the embedding, a block, or the final norm,
 padded to whole blocks of the gradient norm (and, where it is cut, to as many as there are workers). P sums the units,
@@ -111,7 +111,7 @@ def main():
     if o.json:
         print(json.dumps({"model": o.model, "parameters": exact, "rows": rows}, indent=1))
     else:
-        print(f"{o.model}: P = {exact} parameters, 16P = {16 * exact / 1e6:.1f} MB; MB of the rank that holds most\n")
+        print(f"{o.model}: P = {exact} parameters, 16P = {16 * exact / 1e6:.1f} MB; MB of the rank with the most memory\n")
         print("| strategy | workers | parameters | gradients | optimizer | sum | sum / 16P | in flight | the law |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for r in rows:

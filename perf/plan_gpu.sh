@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# plan_gpu.sh - is `lockstep plan` right about this GPU? Measures it, predicts four runs, runs them, compares.
+# plan_gpu.sh - checks `lockstep plan` on this GPU: measures it, predicts four runs, runs them, and compares.
 # ls-bench: by name
 #
 #   perf/plan_gpu.sh [-b BOUND] [-s SECONDS] [-p PRESET] OUT_DIR
 #
-#   -b  bound of the difference, percent [10]
+#   -b  maximum difference in percent [10]
 #   -s  seconds of each run, after its start [6]; each of three measurements takes about 1.5 times as long
 #   -p  preset that is compared, too [that of the GPU's name; none: -]
 #

@@ -58,7 +58,7 @@ check() { # CASE ROUND CLUSTER: the run of that round by the cluster as it was m
 
 n_case=0 n_w=0
 for w in $workers; do
-  [ "$w" -le "$cores" ] || { echo "$w workers: there are $cores cores, left out"; continue; }
+  [ "$w" -le "$cores" ] || { echo "$w workers: skipped, only $cores cores"; continue; }
   n_w=$((n_w + 1))
   for c in $cases; do [ -n "$(flags "$c" "$w")" ] && n_case=$((n_case + 1)); done
 done
@@ -93,7 +93,7 @@ for w in $workers; do
         timeout $((for_run * 6 + 120)) "$LOCKSTEP" train --train_data_path "$out/train.bin" --model "$out/config.json" --seq_length "$T" \
           --micro_batch_size_per_gpu "$B" --grad_accum_steps "$M" --device cpu -n "$w" $f --max_steps "$1" --checkpoint_path "$run" >"$run.log" 2>&1
       }
-      if [ "$round" = 1 ]; then # three steps say how many fill the time
+      if [ "$round" = 1 ]; then # three steps show how many fit in the time
         train 3 && check "$c" 1 1 || { echo "$w workers, $c: failed, see $run.log"; tail -2 "$run.log"; continue; }
         python3 -c "
 import json

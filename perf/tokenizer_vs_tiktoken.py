@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""lockstep's encoder against tiktoken's encode_ordinary: same text, same run, turn by turn.
+"""Speed of the lockstep encoder and of encode_ordinary in tiktoken: same text, same run, alternating.
 
     python perf/tokenizer_vs_tiktoken.py --speed build/tokenizer_speed --vocab DIR --text FILE... [--rounds 9] [--check 4]
 

@@ -1,4 +1,4 @@
-"""One worker of the peers of perf/workers_vs_torch.py: PyTorch DDP, or DeepSpeed ZeRO-1, 2, 3, on CPU over gloo.
+"""One worker of the PyTorch side of perf/workers_vs_torch.py: DDP, or DeepSpeed ZeRO-1, 2, 3, on CPU over gloo.
 (ls-bench: by name; others start it.)
 
 The model is perf/torch_gpt2.py's. A step is the same work as ours: `accumulation` micro-batches forward and
@@ -27,17 +27,17 @@ SIZES = {"tiny": (4, 4, 128, 256, 4096)}  # layers, heads, width, positions, ids
 def options():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--peer", required=True, choices=["ddp", "zero1", "zero2", "zero3"])
-    a.add_argument("--meet", required=True, help="a file that is not there yet, the same for all workers")
+    a.add_argument("--meet", required=True, help="rendezvous file that does not exist yet, the same for all workers")
     a.add_argument("--data", required=True, help="file of 16-bit ids, little-endian")
     a.add_argument("--model", default="gpt2")
     a.add_argument("--seq", type=int, default=512)
-    a.add_argument("--micro", type=int, default=2, help="sequences of a micro-batch")
+    a.add_argument("--micro", type=int, default=2, help="sequences per micro-batch")
     a.add_argument("--accumulation", type=int, default=1)
     a.add_argument("--steps", type=int, default=3)
     a.add_argument("--threads", type=int, default=1)
     a.add_argument("--compile", action="store_true")
-    a.add_argument("--no-cpp", action="store_true", help="DeepSpeed: without its C++ parts")
-    a.add_argument("--build-only", action="store_true", help="DeepSpeed: compile its C++ parts and stop")
+    a.add_argument("--no-cpp", action="store_true", help="DeepSpeed: do not use its C++ extensions")
+    a.add_argument("--build-only", action="store_true", help="DeepSpeed: compile its C++ extensions and exit")
     return a.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Training speed and memory against PyTorch on this CPU: GPT-2, fp32, no dropout, interleaved.
+"""Training speed and memory of lockstep and PyTorch on this CPU: GPT-2, fp32, no dropout, interleaved.
 
 A round runs, one after the other and each in a process of its own: `lockstep train`, PyTorch eager, PyTorch compiled
 (perf/torch_gpt2.py), and the step's matrix products alone in the BLAS. Both sides do the same work: forward, loss over all
@@ -154,7 +154,7 @@ def floor_child(library, threads, model, rows, seq):
     """Seconds of one step's products: each shape three times, the best counts. Prints JSON."""
     mm = sgemm_of(library, threads)
     if not mm:
-        raise SystemExit(f"no {library} here")
+        raise SystemExit(f"{library} is not available")
     linear, attention = products(model, rows, seq)
     largest = [max(f(s) for s in linear + attention)
                for f in (lambda s: s[1] * s[3], lambda s: s[3] * s[2], lambda s: s[1] * s[2])]
@@ -205,10 +205,10 @@ def main():
     a.add_argument("--batch", type=int, default=4)
     a.add_argument("--seq", type=int, default=512)
     a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--steps", type=int, default=2, help="timed steps of a process, after one that is not")
-    a.add_argument("--threads", type=int, default=0, help="0 = all cores")
-    a.add_argument("--no-compile", action="store_true", help="compare with eager alone")
-    a.add_argument("--every-mode", action="store_true", help="eager and compiled in every round")
+    a.add_argument("--steps", type=int, default=2, help="timed steps per process, after one warm-up step")
+    a.add_argument("--threads", type=int, default=0, help="threads; 0 = all cores")
+    a.add_argument("--no-compile", action="store_true", help="compare with eager mode only")
+    a.add_argument("--every-mode", action="store_true", help="run eager and compiled mode in every round")
     a.add_argument("--no-floor", action="store_true")
     a.add_argument("--json", action="store_true")
     a.add_argument("--floor", help=argparse.SUPPRESS)
@@ -232,7 +232,7 @@ def main():
             mine = ours(o, data, work)
             row = {"ours": tokens / statistics.median(mine["steps"]), "ours_rss": mine["rss"], "ours_loss": mine["loss"],
                    "ours_cpu": statistics.median(mine["cpu"]) if mine["cpu"] else None}
-            say(f"round {number + 1}: ours {row['ours']:.1f} tokens/s, {mine['rss'] / 1e9:.2f} GB, CPU seconds a step "
+            say(f"round {number + 1}: ours {row['ours']:.1f} tokens/s, {mine['rss'] / 1e9:.2f} GB, CPU seconds per step "
                 f"{', '.join(f'{x:.1f}' for x in mine['cpu'])}")
             for mode in list(modes):
                 p = peer(o, data, mode)
@@ -244,11 +244,11 @@ def main():
                 row[mode + "_cpu"] = statistics.median(p["cpu"])
                 row[mode + "_rss"], row["libraries_rss"] = p["rss"], p["rss_of_libraries"]
                 if abs(p["loss"][0] - mine["loss"][0]) > 0.2:
-                    raise SystemExit(f"unlike runs: first losses {mine['loss'][0]:.3f} and {p['loss'][0]:.3f}")
-                say(f"         {mode} {row[mode]:.1f} tokens/s, {p['rss'] / 1e9:.2f} GB, CPU seconds a step "
+                    raise SystemExit(f"runs are not comparable: first losses {mine['loss'][0]:.3f} and {p['loss'][0]:.3f}")
+                say(f"         {mode} {row[mode]:.1f} tokens/s, {p['rss'] / 1e9:.2f} GB, CPU seconds per step "
                     f"{', '.join(f'{x:.1f}' for x in p['cpu'])}")
             if not modes:
-                raise SystemExit("no PyTorch runs here; there is nothing to compare with")
+                raise SystemExit("PyTorch does not run here; nothing to compare with")
             found = floor(o, libraries)
             if found:
                 f = min(found, key=lambda x: x["linear"])
