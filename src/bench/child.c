@@ -16,7 +16,7 @@
 ls_status ls_program_path(char buf[4096])
 {
     const ssize_t n = readlink("/proc/self/exe", buf, 4095);
-    if (n <= 0) return ls_fail(LS_E_IO, "/proc/self/exe: %s: cannot find this program's file", strerror(errno));
+    if (n <= 0) return ls_fail(LS_E_IO, "cannot read /proc/self/exe to find this program: %s", strerror(errno));
     buf[n] = '\0';
     return LS_OK;
 }

@@ -31,8 +31,8 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
         if (!found)
             return ls_fail(
                 LS_E_ARG,
-                "'%.*s' is no collective: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, "
-                "send, barrier",
+                "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, "
+                "send or barrier",
                 (int)n, p);
         p += n + (p[n] == ',');
     }
@@ -112,7 +112,8 @@ static ls_status take_memory(work *w, int64_t nbytes)
     if (!w->dev) {
         w->x = w->hx = ls_comm_alloc(w->c, n);
         w->y = w->hy = ls_comm_alloc(w->c, n);
-        return w->x && w->y ? LS_OK : ls_fail(LS_E_NOMEM, "two buffers of %zu bytes of shared memory", n);
+        return w->x && w->y ? LS_OK
+                            : ls_fail(LS_E_NOMEM, "cannot allocate two buffers of %zu bytes of shared memory", n);
     }
     void **const at[] = {(void **)&w->x, (void **)&w->y, (void **)&w->hx, (void **)&w->hy};
     for (int i = 0; i < 4; i++)
@@ -355,10 +356,11 @@ ls_status ls_comm_bench_run(ls_comm *c, const ls_comm_bench *o)
     work w = {.c = c, .dev = o->dev, .rank = ls_comm_rank(c), .size = ls_comm_size(c)};
     if (w.size > MAX_WORLD || o->rounds < 1 || o->rounds > MAX_ROUND || o->min_bytes < 1 ||
         o->max_bytes < o->min_bytes || o->factor < 2)
-        return ls_fail(LS_E_ARG, "sizes go from at least 1 byte up by a factor of at least 2, with 1 to %d rounds",
+        return ls_fail(LS_E_ARG,
+                       "sizes must start at 1 byte or more and grow by a factor of 2 or more, with 1 to %d rounds",
                        MAX_ROUND);
     if (w.dev && o->kinds & 1u << LS_COLL_BARRIER)
-        return ls_fail(LS_E_ARG, "a barrier moves no device memory: leave it out, or measure it without --device");
+        return ls_fail(LS_E_ARG, "barrier cannot be measured with --device: it moves no data; remove one of them");
     LS_TRY(run(&w, o)); /* after a failure the device may still use its buffers: they are freed with it */
     LS_TRY(settle(&w));
     give_memory(&w);

@@ -51,7 +51,7 @@ static ls_status start(pool *p, int k, int s)
     const pid_t pid = fork();
     if (pid < 0) return ls_fail(LS_E_COMM, "cannot start a process for task %d: %s", k, strerror(errno));
     if (pid == 0) child_main(p->j, k, s, parent);
-    setpgid(pid, pid); /* whoever comes first */
+    setpgid(pid, pid); /* parent and child both set it */
     p->at[s] = (slot){pid, k, ls_now()};
     p->started[k] = 1;
     return LS_OK;
@@ -91,7 +91,7 @@ static ls_status end_task(pool *p, int s, ls_job_end e)
     slot *t = &p->at[s];
     const int k = t->k;
     e.seconds = ls_now() - t->since;
-    const int killed = end_group(t->pid); /* what it left behind, too */
+    const int killed = end_group(t->pid); /* including its remaining processes */
     if (!e.in_time) e.status = killed;
     t->pid = 0;
     p->n_ended++;
@@ -119,7 +119,7 @@ static ls_status run(pool *p)
 {
     while (p->n_ended < p->j->n) {
         bool moved = false;
-        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
         LS_TRY(start_ready(p));
         LS_TRY(look(p, &moved));
         if (!moved) nap();

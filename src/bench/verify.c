@@ -22,7 +22,7 @@
 #define N_TOKEN  40000
 #define MAX_STEP 64
 
-/* What rank 0 of a layout leaves behind, in memory that its parent shares. */
+/* Results of rank 0 of a layout, in memory shared with the parent. */
 typedef struct outcome {
     int64_t n; /* elements of all units                 */
     double loss[MAX_STEP];
@@ -221,7 +221,7 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
     if (st == LS_OK) st = keep(t, l->out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
-    const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout of verify");
+    const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout in verify");
     ls_trainer_destroy(&t);
     ls_deadline_disarm(d);
     ls_train_config_fini(&c);
@@ -274,7 +274,7 @@ static void clear(outcome *out)
     memset(out->data, 0xff, 2 * (size_t)out->n * sizeof(float)); /* NaNs: what was not written differs */
 }
 
-/* In a process of its own: one worker on the CPU is this process. On a device a worker is always a child, whose last lines are kept. */
+/* Runs in a separate process: a single CPU worker is this process; on a device a worker is always a child, whose last lines are kept. */
 static ls_status run_alone(layout *l)
 {
     if (l->s.world == 1 && !on_device(l->o)) return steps(l, NULL, 1);
@@ -555,10 +555,10 @@ static ls_status job_ended(void *ctx, int k, int slot, const ls_job_end *e)
     ls_status st = l.out->st;
     if (!e->in_time) {
         st = LS_E_COMM;
-        snprintf(words, sizeof words, "no answer in %g s", v->o->limit);
+        snprintf(words, sizeof words, "timed out after %g s", v->o->limit);
     } else if (WIFSIGNALED(e->status)) {
         st = LS_E_COMM;
-        snprintf(words, sizeof words, "its process died by signal %d (%s)", WTERMSIG(e->status),
+        snprintf(words, sizeof words, "the process was killed by signal %d (%s)", WTERMSIG(e->status),
                  strsignal(WTERMSIG(e->status)));
     } else snprintf(words, sizeof words, "%.190s", l.out->failed[0] ? l.out->failed : ls_status_words(st));
     return settle(v, k, slot, st, words, e->seconds);
@@ -575,7 +575,7 @@ static ls_status run_in_turn(list *v)
         const ls_status st = run_together(&l);
         if (judge || (v->at[k].judge < 0 && st != LS_OK))
             LS_TRY(settle(v, k, 0, st, l.out->failed[0] ? l.out->failed : ls_err_words(), ls_now() - begin));
-        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
         if (st == LS_E_COMM) return st; /* the workers cannot go on together */
     }
     return LS_OK;
@@ -611,8 +611,7 @@ static ls_status run_list(list *v)
                                       .body = job_body,
                                       .ended = job_ended,
                                       .ctx = v}));
-    if (v->n_bad)
-        return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", v->n_bad, v->n_row);
+    if (v->n_bad) return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not match a single worker", v->n_bad, v->n_row);
     return LS_OK;
 }
 
@@ -631,10 +630,10 @@ ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_ver
     list v = {.o = o, .dir = dir, .most = 1, .row = row, .ctx = ctx};
     snprintf(dir, sizeof dir, "%s/lockstep-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (o->steps < 1 || o->steps > MAX_STEP)
-        return ls_fail(LS_E_ARG, "verify runs 1 to %d steps, not %d", MAX_STEP, o->steps);
+        return ls_fail(LS_E_ARG, "--steps must be 1 to %d, not %d", MAX_STEP, o->steps);
     if (o->jobs < 1 || o->jobs > LS_JOBS_MOST)
-        return ls_fail(LS_E_ARG, "verify runs 1 to %d layouts at the same time, not %d", LS_JOBS_MOST, o->jobs);
-    if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot make a folder in %s", tmp ? tmp : "/tmp");
+        return ls_fail(LS_E_ARG, "--jobs must be 1 to %d, not %d", LS_JOBS_MOST, o->jobs);
+    if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot create a folder in %s", tmp ? tmp : "/tmp");
     ls_status st = run_list(&v);
     if (o->comm && st != LS_E_COMM) st = ls_comm_agree(o->comm, st, LS_SITE);
     list_fini(&v);
