@@ -42,7 +42,7 @@ static void nap(double seconds)
 static ls_status watch(const ls_child *c, pid_t pid, int *code)
 {
     const double begin = ls_now();
-    double asked = INFINITY, told = begin; /* when it was told to end: not yet */
+    double asked = INFINITY, told = begin; /* asked: time of the stop request; told: time of the last tick */
     for (int status;;) {
         const pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid) {

@@ -54,7 +54,7 @@ static ls_status take_all(job *j)
     const int64_t tall = most(R * 4 * C, n * j->V), weights = most(4 * C * C, j->V * C);
     LS_TRY(ls_random_block(&j->c, BLOCK, &j->wide));
     LS_TRY(take_random(j, &j->x, tall));
-    LS_TRY(take_random(j, &j->w, most(weights, R * 4 * C))); /* dw's right side is as tall as the rows */
+    LS_TRY(take_random(j, &j->w, most(weights, R * 4 * C))); /* the right operand of dw has as many rows as the input */
     LS_TRY(take_random(j, &j->more, R * 4 * C));
     LS_TRY(take_random(j, &j->b, most(4 * C, j->V)));
     LS_TRY(take(j, &j->y, tall, j->c.ops->dtype));

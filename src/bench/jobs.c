@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define NAP_NS   2000000
-#define LAST_SEC 10.0 /* that killed processes may take to go: a driver frees their memory first */
+#define LAST_SEC 10.0 /* until killed processes have ended: a driver frees their memory first */
 
 typedef struct slot {
     pid_t pid; /* and its process group; 0: free */
@@ -38,7 +38,7 @@ static void child_main(const ls_jobs *j, int k, int s, pid_t parent)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(4); /* the parent went before the line above */
+    if (getppid() != parent) _exit(4); /* the parent ended before prctl */
     j->body(j->ctx, k, s);
     fflush(NULL);
     _exit(0);
@@ -70,7 +70,7 @@ static ls_status start_ready(pool *p)
     return LS_OK;
 }
 
-/* Kills a task with its processes and waits until they are gone; waitpid's status of the task. */
+/* Kills a task and its processes and waits for them; returns the waitpid status of the task. */
 static int end_group(pid_t pid)
 {
     int status = 0, any;
@@ -104,7 +104,7 @@ static ls_status look(pool *p, bool *moved)
         slot *t = &p->at[s];
         siginfo_t info = {0};
         if (!t->pid) continue;
-        /* left as a zombie at first: its number stays its own while its group is ended */
+        /* not reaped yet: its process id is not reused while its group is killed */
         const bool gone = !waitid(P_PID, (id_t)t->pid, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid == t->pid;
         if (!gone && ls_now() - t->since < p->j->limit) continue;
         *moved = true;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double grace = 20; /* seconds that a run has to save and stop */
+static const double grace = 20; /* seconds for a run to save and stop */
 
 ls_bench_side *ls_bench_add(ls_bench *b, const char *name, int workers)
 {
@@ -56,7 +56,7 @@ static bool has(const char *dir, const char *name)
     return there;
 }
 
-/* The last lines of a file, for people. */
+/* The last lines of a file. */
 void bench_tail(const char *dir, const char *name, int lines, ls_str *out)
 {
     char *path = ls_path_join(dir, name), *text = NULL;
@@ -160,7 +160,7 @@ ls_status bench_status(int code, const char *said)
 
 /* --- running --- */
 
-/* LS_OK with *same false when the finished folder was made by other words. */
+/* *same is false if the finished folder is from another command. */
 static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
 {
     char *path = ls_path_join(dir, "training_metrics.json");
@@ -180,7 +180,7 @@ static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
     return LS_OK;
 }
 
-/* Seconds until everything is done: a side's own mean, else the mean of all that were timed. */
+/* Estimated seconds until the end: the mean of the side, else the mean of all timed runs. */
 static double time_left(const ls_bench *b)
 {
     double all = 0, left = 0;
@@ -231,7 +231,7 @@ static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_
     int code = 0;
     double took = 0;
     ls_status st = out && err ? LS_OK : ls_nomem(strlen(dir), "a path");
-    if (st == LS_OK) st = ls_fs_remove_tree(dir); /* of a run that did not end */
+    if (st == LS_OK) st = ls_fs_remove_tree(dir); /* left over from an interrupted run */
     if (st == LS_OK) st = ls_fs_mkdirs(dir);
     if (st == LS_OK) {
         const double begin = ls_now();

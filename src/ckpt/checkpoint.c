@@ -77,7 +77,7 @@ ls_status ls_ckpt_verify(const char *path, bool optimizer)
     return LS_OK;
 }
 
-/* The failure again, with the way out. */
+/* Repeats the failure and adds the newest complete checkpoint. */
 static ls_status tell_older(ls_status st, const char *path)
 {
     int64_t step = -1;
@@ -146,7 +146,7 @@ static ls_status bind_moments(const ls_st_file *f, const ls_model *m, const ls_s
     return LS_OK;
 }
 
-/* Bit for bit is a promise: a resumed run must not pass through another type. */
+/* A resumed run continues bit for bit, so values must not be converted to another type. */
 static ls_status same_type(const ls_st_tensor *const *src, int n, const ls_model *m, const char *dir)
 {
     ls_dtype dt = m->compute->ops->wide;
@@ -159,13 +159,13 @@ static ls_status same_type(const ls_st_tensor *const *src, int n, const ls_model
 
 /* ---- loading ---- */
 
-/* A folder of weights, opened and found right for a model. */
+/* An open checkpoint folder that matches a model. */
 typedef struct source {
     head h;
     hf_set set;
     ls_st_file opt;
     const ls_st_tensor **moment; /* all of m, then all of v */
-    char *text;                  /* the trainer's object    */
+    char *text;                  /* state of the trainer    */
 } source;
 
 static void source_close(source *s)
@@ -194,7 +194,7 @@ static ls_status open_moments(source *s, const ls_model *m, const char *path)
     return same_type(s->moment, 2 * n, m, path);
 }
 
-/* Also on failure source_close is owed. */
+/* Call source_close even after a failure. */
 static ls_status source_open(source *s, const ls_model *m, const char *path, bool optimizer)
 {
     *s = (source){.opt = {.map = {"", 0}}};
@@ -225,10 +225,11 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
     st = ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team));
     st = ckpt_agree(team, st, LS_SITE);
     if (st != LS_OK)
-        return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path), LS_SITE); /* one looks for others */
+        return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path),
+                           LS_SITE); /* rank 0 looks for other checkpoints */
 
     st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
-    if (st == LS_OK) { /* from here on nothing can fail, save a device */
+    if (st == LS_OK) { /* from here on only device copies can fail */
         st = hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
         if (st == LS_OK && optimizer) st = hf_fill(s.moment, m, LS_FLAT_M, piece, n_piece);
         if (st == LS_OK && optimizer) st = hf_fill(s.moment + hf_n_tensor(m), m, LS_FLAT_V, piece, n_piece);

@@ -48,7 +48,7 @@ void ckpt_remove_quietly(const char *path)
 
 /* ---- leftovers ---- */
 
-/* ".tmp-<name>-<pid>" -> length of <name>, 0 when it is not of this form. */
+/* ".tmp-<name>-<pid>" -> length of <name>; 0 for any other name. */
 static size_t hidden_name(const char *entry, const char *prefix)
 {
     size_t skip = strlen(prefix), n = strlen(entry);
@@ -58,7 +58,7 @@ static size_t hidden_name(const char *entry, const char *prefix)
     return end < n && end > skip + 1 && entry[end - 1] == '-' ? end - 1 - skip : 0;
 }
 
-/* A folder that was renamed away to make room, and the process died before the new one came: put it back. */
+/* Restores a folder that was renamed by a process that died before the new one was in place. */
 static ls_status put_back(const char *run_dir, const char *entry, size_t n_name)
 {
     char *name = ls_strndup(entry + 5, n_name);
@@ -76,7 +76,7 @@ static ls_status put_back(const char *run_dir, const char *entry, size_t n_name)
 static void remove_dead(const char *run_dir, const char *entry)
 {
     char *path = ls_path_join(run_dir, entry);
-    if (!path) return; /* it will be found again */
+    if (!path) return; /* the next start removes it */
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool alive = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     if (!alive) ckpt_remove_quietly(path);
@@ -122,7 +122,7 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *
         st = ls_fail(LS_E_IO, "cannot open %s: %s", path, strerror(errno));
         rmdir(path);
     } else {
-        (void)flock(fd, LOCK_EX | LOCK_NB); /* where locks do not exist nobody else can hold one either */
+        (void)flock(fd, LOCK_EX | LOCK_NB); /* without file locks no other process can hold one either */
     }
     if (st != LS_OK) {
         ls_free(path);
@@ -146,7 +146,7 @@ static ls_status replace_in_two(const char *run_dir, const char *tmp, const char
         if (rename(old, final)) ls_warn("checkpoint", "%s is kept as %s until the next start", final, old);
     } else {
         st = ls_fs_sync_dir(run_dir);
-        if (st == LS_OK && !later) ckpt_remove_quietly(old); /* else the next start does it */
+        if (st == LS_OK && !later) ckpt_remove_quietly(old); /* else the next start removes it */
     }
     ls_free(old);
     return st;
@@ -234,7 +234,7 @@ static ls_status set_one_aside(const char *run_dir, const char *name, const char
     int64_t k;
     if (st == LS_OK && ls_ckpt_is(from)) {
         if (ls_ckpt_state(from, NULL, &k) == LS_OK) *step = k > *step ? k : *step;
-        else ls_err_clear(); /* damaged: it moves all the same */
+        else ls_err_clear(); /* damaged folders are moved, too */
     }
     if (st == LS_OK) st = ls_fs_rename(from, to);
     ls_free(from);
@@ -249,7 +249,7 @@ ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
     *where = NULL;
     *step = -1;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
-    LS_TRY(ls_ckpt_clean(run_dir)); /* one caught between two renames is back in its place then */
+    LS_TRY(ls_ckpt_clean(run_dir)); /* restores a folder from an interrupted rename */
     LS_TRY(ls_fs_list(run_dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
@@ -271,7 +271,7 @@ ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
 
 bool ls_ckpt_is(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* no paths are built: no memory can be missing here */
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* builds no paths, so it cannot run out of memory */
     if (fd < 0) return false;
     bool is = !faccessat(fd, CKPT_STATE, F_OK, 0) || !faccessat(fd, CKPT_SUMS, F_OK, 0);
     close(fd);

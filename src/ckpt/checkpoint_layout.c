@@ -21,13 +21,13 @@
 
 #define BLOCK ((int64_t)LS_SUM_BLOCK)
 
-/* Pieces are of wide numbers: float, whatever the operations compute in. */
+/* Pieces have the fp32 master type, whatever the compute type. */
 static size_t elem_of(const ls_model *m)
 {
     return ls_dtype_nbytes(m->compute->ops->wide);
 }
 
-/* Header and places of the buffers from `first` to `last`. */
+/* Header, and positions of the buffers from `first` to `last`. */
 static ls_status lay_out(ckpt_layout *l, int file, const char *name, const ls_model *m, int first, int last)
 {
     const int n = hf_n_tensor(m) * (last - first + 1);
@@ -89,7 +89,7 @@ int ckpt_n_piece(const ls_model *m, const ls_piece *piece, int n_piece)
     return piece ? n_piece : m->n_unit * LS_N_FLAT;
 }
 
-/* Master weights where there are any. A model without, whose operations compute in fewer bits, can be filled but not saved. */
+/* Master weights if there are any. A 16-bit model without master weights can be loaded but not saved. */
 static void *own_params(const ls_model *m, const ls_unit *x)
 {
     return ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
@@ -191,7 +191,7 @@ typedef struct out {
     int64_t next; /* position where the hash of the current block continues */
 } out;
 
-/* In steps that end where blocks end, each hashed and then written while it is still in the cache. */
+/* Writes in steps that end at block boundaries; each is hashed and then written while it is in the cache. */
 static ls_status put_bytes(void *ctx, int64_t at, const char *data, size_t n)
 {
     out *o = ctx;

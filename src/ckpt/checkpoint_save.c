@@ -160,7 +160,7 @@ static ls_status open_folder(ckpt_save *s)
     return LS_OK;
 }
 
-/* Tells everyone rank 0's number, by which the folder is called, and adds up what all will write. */
+/* Broadcasts the process id of rank 0, which is part of the folder name, and sums the bytes of all workers. */
 static ls_status match(ckpt_save *s)
 {
     enum { NUMBER, BYTES, EDGES = BYTES + CKPT_N_FILE, N = EDGES + CKPT_N_FILE };
@@ -184,7 +184,7 @@ static ls_status match(ckpt_save *s)
     return LS_OK;
 }
 
-/* On failure (remove) the folder goes, too. */
+/* remove: also deletes the folder, after a failure. */
 static void release(ckpt_save *s, bool remove)
 {
     if (remove && s->tmp && ckpt_rank(s->comm) == 0) ckpt_remove_quietly(s->tmp);
@@ -221,7 +221,8 @@ ls_status ckpt_save_begin(ckpt_save *s, ls_status st)
 ls_status ckpt_save_write(ckpt_save *s)
 {
     int64_t *block = s->block;
-    if (ckpt_rank(s->comm) == 0) LS_TRY(put_small(&s->job, s->state, s->tmp, &s->sums)); /* first: they fail early */
+    if (ckpt_rank(s->comm) == 0)
+        LS_TRY(put_small(&s->job, s->state, s->tmp, &s->sums)); /* first, because they fail early */
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         char *path = ls_path_join(s->tmp, file->name);

@@ -75,7 +75,7 @@ static ls_status fetch(ckpt_stage *s, const ckpt_part *p, chunk *c, int which)
 {
     const ls_device *d = s->device;
     const ls_mark after = s->ready;
-    s->ready = 0; /* a lane keeps its order: the first copy waits for all */
+    s->ready = 0; /* the copy queue is ordered: the first copy waits for all */
     return d->copy(d->ctx, s->lane, s->buf[which], (const char *)p->span[c->span].data + c->off, c->n, after,
                    &c->there);
 }
@@ -95,7 +95,7 @@ static ls_status put_chunk(const ckpt_part *p, chunk *c, const char *data, ckpt_
     return LS_OK;
 }
 
-/* Spans from *i on as long as they are the device's. */
+/* Spans from *i on while they are in device memory. */
 static ls_status put_device(ckpt_stage *s, const ckpt_part *p, int *i, ckpt_put_fn *put, void *ctx)
 {
     chunk at, next;

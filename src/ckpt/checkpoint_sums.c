@@ -134,7 +134,7 @@ static ls_status tell_damage(const char *path, const ls_fs_map *map, const json_
     return st;
 }
 
-/* Whether the list of blocks is the one that was written: as many as the file has, and their root. */
+/* True if the list of blocks is intact: one hash per block of the file, and the root matches. */
 static bool blocks_whole(const json_t *entry, size_t nbytes)
 {
     const json_t *blocks = json_object_get(entry, "blocks");
@@ -150,14 +150,14 @@ static bool blocks_whole(const json_t *entry, size_t nbytes)
     return hex_is(json_object_get(entry, "root"), ls_xxh_value(&root));
 }
 
-/* What one worker compares: the blocks [first, last) of all the listed files' in a row. */
+/* The share of one worker: blocks [first, last) of all listed files in order. */
 typedef struct share {
     int version, rank, size;
     size_t at, first, last; /* at: blocks of the files before this one */
     int turn;
 } share;
 
-/* Sizes and lists are everyone's to compare, they cost nothing. */
+/* Every worker checks sizes and lists, which is cheap. */
 static ls_status verify_map(const char *path, const ls_fs_map *map, const json_t *entry, share *s)
 {
     const json_t *bytes = json_object_get(entry, "bytes"), *blocks = json_object_get(entry, "blocks");
@@ -199,7 +199,7 @@ static ls_status verify_file(const char *dir, const char *name, const json_t *en
     return st;
 }
 
-/* The list itself: its format, that it has what every checkpoint has, and only plain names with a size. */
+/* Checks the list: format, required files, and only plain names with a size. */
 static ls_status check_list(const char *path, const json_t *root, int *version)
 {
     static const char *const required[] = {CKPT_CONFIG, CKPT_MODEL, CKPT_STATE};

@@ -28,12 +28,12 @@ struct ls_ckpt_writer {
     pthread_cond_t changed;
     atomic_int phase;
     bool quit, tidy;
-    ls_lane *lane; /* where the thread records; NULL: nowhere */
-    ls_comm *comm; /* NULL: alone */
+    ls_lane *lane; /* trace lane of the thread; NULL: no trace */
+    ls_comm *comm; /* NULL: single worker */
     ckpt_layout layout;
     ckpt_stage stage;
-    ckpt_save save; /* of a job of several; job, and alone nothing else, is set for both */
-    void *own[5];   /* the job's strings and pieces, owned from post to the end of the job */
+    ckpt_save save; /* state of a job of several workers; a single worker uses only its `job` */
+    void *own[5];   /* strings and pieces of the job, owned from post to its end */
     ls_status status;
     char words[2048], trail[4096];
 };
@@ -46,7 +46,7 @@ static void free_job(ls_ckpt_writer *w)
     }
 }
 
-/* What this worker writes of the tensors. */
+/* Bytes of tensors that this worker writes. */
 static int64_t piece_bytes(const ls_ckpt_job *j)
 {
     int64_t n = 0;
@@ -94,7 +94,7 @@ static void *run(void *arg)
 
 static ls_status start(ls_ckpt_writer *w)
 {
-    sigset_t all, before; /* signals to the process are the trainer's to handle */
+    sigset_t all, before; /* the trainer handles signals, not this thread */
     sigfillset(&all);
     sigdelset(&all, SIGSEGV);
     sigdelset(&all, SIGBUS);
@@ -107,7 +107,7 @@ static ls_status start(ls_ckpt_writer *w)
     return rc ? ls_fail(LS_E_IO, "cannot start the checkpoint thread: %s", strerror(rc)) : LS_OK;
 }
 
-/* What jobs of several workers need: the layout, and a table of hashes that peers can read. */
+/* For several workers: the layout, and a table of hashes in memory that peers can read. */
 static ls_status join_team(ls_ckpt_writer *w, const ls_model *m)
 {
     LS_TRY(ckpt_layout_init(&w->layout, m));
@@ -208,7 +208,7 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     ls_status st = copy_job(w, job);
     if (st == LS_OK && !w->stage.device)
         st = ckpt_stage_open(&w->stage, job->model->compute); /* if there was no model yet */
-    if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* what is queued later does not delay the thread */
+    if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* the thread does not wait for later operations */
     if (w->comm) st = ckpt_save_begin(&w->save, st);
     if (st != LS_OK) {
         free_job(w);
@@ -243,7 +243,7 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     atomic_store(&w->phase, IDLE);
     w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also if the last agreement failed, after the rename */
     if (w->tidy) pthread_cond_broadcast(&w->changed);
-    else free_job(w); /* alone the thread did it */
+    else free_job(w); /* for a single worker the thread frees it */
     pthread_mutex_unlock(&w->mutex);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
     return st;

@@ -43,7 +43,7 @@ static bool is_float(const ls_st_tensor *t)
     return !t->other_dtype && (t->dt == LS_F32 || t->dt == LS_F16 || t->dt == LS_BF16 || t->dt == LS_F64);
 }
 
-/* Place of a model's tensor in the flat list. */
+/* Index of a tensor of the model in the flat list. */
 static int flat_index(const ls_model *m, int unit, const ls_tensor *t)
 {
     int k = (int)(t - m->unit[unit].tensor);
@@ -189,7 +189,7 @@ done:
     return st;
 }
 
-/* One piece in the host's memory, from the tensors of its unit. */
+/* Fills one piece in host memory from the tensors of its unit. */
 static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, const ls_piece *p)
 {
     const ls_unit *x = &m->unit[p->unit];
@@ -207,7 +207,7 @@ static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dty
     if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));
 }
 
-/* The same wherever it lies, part by part. */
+/* The same in host or device memory, in parts. */
 static ls_status fill_anywhere(ckpt_fill *f, const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, ls_piece p)
 {
     const size_t e = ls_dtype_nbytes(dt);
@@ -254,7 +254,7 @@ static ls_status open_compared(hf_set *s, const ls_model *m, const char *dir, ls
 {
     char *sums = ls_path_join(dir, CKPT_SUMS);
     if (!sums) return ls_nomem(strlen(dir), "a path");
-    bool ours = ls_fs_exists(sums); /* then damage must not pass for weights */
+    bool ours = ls_fs_exists(sums); /* a lockstep checkpoint: check for damage */
     ls_free(sums);
     if (ours) LS_TRY(ckpt_sums_verify(dir, ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team)));
     return hf_open(s, m, dir);

@@ -100,7 +100,8 @@ ls_status ls_hf_import(const char *from, const char *out, const char *variant, b
     if (!replace && ls_fs_exists(out)) return ls_fail(LS_E_ARG, "%s exists; choose another folder or add --force", out);
     LS_TRY(ls_model_config_load(from, &cfg));
     if (variant) LS_TRY(apply_variant(&cfg, variant, from));
-    LS_TRY(ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1)); /* for its type alone */
+    LS_TRY(
+        ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1)); /* only its type is used */
     LS_TRY(ls_model_create(&m, &cfg, &compute, 1));
     LS_TRY_GOTO(st, done, take_params(m));
     LS_TRY_GOTO(st, done, ls_hf_load(m, from, NULL, 0, NULL));

@@ -9,7 +9,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian and we copy memory as it is");
 
-/* Every type of the format whose elements are whole bytes; a file may hold any of them beside what we need. */
+/* All types of the format with whole bytes per element; a file may have tensors of any of them. */
 static const struct {
     const char *word;
     unsigned nbytes;

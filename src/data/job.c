@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define PART_BYTES (LS_BLOCK_BYTES / 4) /* encoded at a time: bounds what the longest piece needs */
-#define KEEP_BYTES (4 * LS_BLOCK_BYTES) /* buffers beyond this are given back after a block */
+#define KEEP_BYTES (4 * LS_BLOCK_BYTES) /* larger buffers are freed after a block */
 
 void data_job_fini(data_job *j)
 {
@@ -35,7 +35,7 @@ static void give_back(data_job *j)
     if (j->fixed.cap > KEEP_BYTES) ls_str_fini(&j->fixed);
 }
 
-/* A long document in parts: where a piece ends for certain, else (a part without any such place) between characters. */
+/* Encodes a long document in parts, split where a piece always ends, else (no such position) between characters. */
 static ls_status take_text(data_job *j, const data_job_rules *rules, ls_encoder *e, const unsigned char *p, size_t n)
 {
     j->n_text_byte += (int64_t)n;
@@ -67,7 +67,7 @@ static ls_status end_doc(data_job *j, const data_job_rules *rules)
     return LS_OK;
 }
 
-/* p[0, n) with U+FFFD for what is not UTF-8, in j->fixed. */
+/* Copies p[0, n) to j->fixed and replaces invalid UTF-8 by U+FFFD. */
 static ls_status replace_bad(data_job *j, const unsigned char *p, size_t n)
 {
     j->fixed.len = 0;
@@ -166,7 +166,7 @@ static ls_status to_tokens(data_job *j)
         j->cap_token = j->ids.n + j->ids.n / 4;
     }
     for (size_t i = 0; i < j->ids.n; i++)
-        j->token[i] = (uint16_t)j->ids.id[i]; /* the vocabulary fits: ls_prepare asked */
+        j->token[i] = (uint16_t)j->ids.id[i]; /* ls_prepare has checked that the vocabulary fits */
     return LS_OK;
 }
 

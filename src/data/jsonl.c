@@ -38,7 +38,7 @@ static int hex4(const char *p)
     return v;
 }
 
-/* Behind "\u": one or, for a surrogate pair, two groups of four digits. */
+/* After "\u": four digits or, for a surrogate pair, two groups of four. */
 static bool read_u(reader *r, ls_str *out)
 {
     int hi = r->end - r->p >= 4 ? hex4(r->p) : -1;

@@ -113,7 +113,7 @@ static ls_status take_tokens(void *ctx, const data_job *j, const ls_blocks *at)
     run *r = ctx;
     bool split = !r->to_val && !(r->o->val && r->o->val->n);
     size_t from = 0;
-    for (size_t i = 0; i <= j->n_doc; i++) { /* the last round: what belongs to a document that goes on */
+    for (size_t i = 0; i <= j->n_doc; i++) { /* last iteration: tokens of a document that continues in the next block */
         size_t end = i < j->n_doc ? j->doc_end[i] : j->ids.n;
         bool val = r->to_val || (split && for_validation(j->block.first_doc + (int64_t)i, r->o->val_fraction));
         sink *s = val ? &r->val : &r->train;
@@ -137,7 +137,7 @@ static ls_status encode_pass(run *r, const ls_tokenizer *tok, const ls_inputs *i
     return st;
 }
 
-/* Moves the last tokens of train to val: reads the temporary file back, then cuts it. */
+/* Moves the last tokens of train to val: reads the temporary file back, then truncates it. */
 static ls_status move_tail(run *r, double fraction)
 {
     int64_t n_val = (int64_t)floor((double)r->train.n_token * fraction), keep = r->train.n_token - n_val;
@@ -245,7 +245,7 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
     return st;
 }
 
-/* An earlier run's val.bin would pass for this one's. */
+/* Removes val.bin of an earlier run, which would be mistaken for new data. */
 static ls_status remove_old_val(const char *dir)
 {
     char *path = ls_path_join(dir, "val.bin");

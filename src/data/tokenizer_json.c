@@ -165,7 +165,7 @@ static bool absent(const json_t *j)
     return !j || json_is_null(j) || (json_is_string(j) && !json_string_length(j));
 }
 
-/* What we do is: no normalizer, GPT-2's split, plain BPE. */
+/* Supported: no normalizer, the split pattern of GPT-2, plain BPE. */
 static ls_status check_kind(const json_t *root, const json_t *model, const char *what)
 {
     const json_t *pre = json_object_get(root, "pre_tokenizer"), *type = json_object_get(model, "type");

@@ -44,7 +44,7 @@ static size_t keep(char *data, size_t size, size_t n, void *ctx)
     return s->failed ? 0 : size * n;
 }
 
-/* The body of url, or the reason why not. */
+/* Downloads url into body. */
 static ls_status fetch(const char *url, ls_str *body)
 {
     curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -57,8 +57,8 @@ static ls_status fetch(const char *url, ls_str *body)
     curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 15L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1000L); /* bytes a second, for */
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);    /* seconds: then it is given up */
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1000L); /* bytes per second, for */
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);    /* seconds: abort */
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, keep);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, body);
     CURLcode rc = curl_easy_perform(c);
