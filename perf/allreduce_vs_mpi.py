@@ -1,9 +1,9 @@
 """All-reduce of 500 MB of floats on one host: lockstep (deterministic, shared memory) and MPI_Allreduce of Open MPI, alternating.
 
-perf/allreduce.c is both programs; the MPI one is compiled here with mpicc. A round runs ours, then Open MPI under
-every setting that fits: `bound` (a core a rank, its default, where cores suffice) and `yield` (unbound ranks that
-yield when idle, needed where ranks outnumber cores). The ratio of a round is our bus bandwidth (nccl-tests: 2(N-1)/N
-x bytes / seconds, of the median call) over the better of Open MPI's. Sums are checked on both sides.
+perf/allreduce.c is the source of both programs; mpicc compiles the MPI one here. A round runs lockstep, then Open MPI with
+every possible setting: `bound` (one core per rank, the default, if there are enough cores) and `yield` (unbound ranks that
+yield when idle, for more ranks than cores). The ratio of a round is the bus bandwidth of lockstep (nccl-tests: 2(N-1)/N
+x bytes / seconds, of the median call) over the best of Open MPI. Sums are checked on both sides.
 
   python perf/allreduce_vs_mpi.py [--workers 2,4] [--mb 500] [--rounds 5] [--calls 5] [--budget-s S] [--json] [--out FILE]
 """

@@ -1,8 +1,8 @@
 """Tokens/s of `lockstep generate` and of generate in transformers, GPT-2 124M with random weights, interleaved.
 
 Both read the same folder, continue the same prompt greedily with a key-value cache, fp32, and are timed from the prompt to
-the last id, without loading. Each measurement is a process of its own. The peer runs under torch.inference_mode after a short
-warm-up, with the fastest of the thread counts tried in the first round.
+the last token, without loading. Each measurement is a separate process. transformers runs under torch.inference_mode after a
+short warm-up, with the fastest thread count of the first round.
 
   python perf/generate_vs_transformers.py --lockstep build/lockstep [--new 128] [--rounds 5] [--threads N] [--json]
 """

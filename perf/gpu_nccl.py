@@ -3,11 +3,11 @@
 
     perf/gpu_nccl.py [tiny|full|steps|faults|ends|rows]... --work DIR      (perf/gpu_session.sh nccl calls it)
 
-Cases run several at a time. Each has a time limit; at its limit every process of it is killed, and with cuda-gdb or gdb in PATH the stacks of
-its processes are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
+Cases run several at a time. Each has a time limit; at the limit all its processes are killed; with cuda-gdb or gdb in PATH their
+stack traces are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
 Environment: LOCKSTEP (the program), COMM [nccl], JOBS [1], FULL_JOBS [1], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
-Where CUDA_MPS_PIPE_DIRECTORY is set, all but `faults` use MPS; without it processes take turns on the GPU, and a case of two ranks takes 15 s
-instead of 4 s. Faults never use it, four at a time: killing a client of MPS harms its other clients.
+If CUDA_MPS_PIPE_DIRECTORY is set, all parts except `faults` use MPS; without it processes share the GPU by time slices, and a case of two
+ranks takes 15 s instead of 4 s. Faults run four at a time without MPS, because killing a client of MPS affects its other clients.
 """
 # ls-bench: by name
 import argparse

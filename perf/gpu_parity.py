@@ -1,18 +1,18 @@
 """Compares training on a GPU with the CPU and with PyTorch, using `lockstep train`.
-(ls-bench: by name; it wants a GPU.)
+(ls-bench: by name; needs a GPU.)
 
-  losses      50 steps of bf16 (fp16, fp32) on the GPU and of fp32 on the CPU, same seed and data (--text, else words drawn at random): every
+  losses      50 steps of bf16 (fp16, fp32) on the GPU and of fp32 on the CPU, same seed and data (--text, else random words): every
               loss within 2e-3
   gradients   of one step, per tensor and all together, cosine above 0.999: at fresh weights and at those after the 50 steps. They are read
-              from the checkpoint's first moments: with --betas 0,… and no clipping AdamW's m is the gradient
+              from the first moments in the checkpoint: with --betas 0,… and no clipping m of AdamW is the gradient
   torch       2,000 steps on real text, bf16, against PyTorch (perf/gpu_torch.py) from the same weights in the same order: the mean loss of
               the last 100 steps within 0.01
 
   python perf/gpu_parity.py losses gradients [--model gpt2 --batch 4 --seq 256]
   python perf/gpu_parity.py torch --text book.txt [--tokenizer gpt2 --vocab-dir DIR]
-  python perf/gpu_parity.py losses gradients torch --dry          # tiny model, CPU against itself and PyTorch's CPU: tries the script
+  python perf/gpu_parity.py losses gradients torch --dry          # tiny model on the CPU, to test the script
 
-Exits 1 when a bound is broken.
+Exit code 1 if a limit is exceeded.
 """
 import argparse
 import json

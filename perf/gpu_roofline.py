@@ -1,13 +1,13 @@
 """Lower bound of the time of a training step, from its parts measured separately, compared with the measured step.
-(ls-bench: by name; it wants a GPU.)
+(ls-bench: by name; needs a GPU.)
 
   products     perf/cuda_gemm: every matrix product of a step, each with its best algorithm
-  attention    perf/cuda_attention: forward and backward of a layer, the best way, times the layers
-  the rest     perf/cuda_kernels: what memory bounds (norms, embeddings, softmax, AdamW, gradient norm), each as often as a step has it
-  step         perf/gpu_vs_torch.py's file (--speed), and by operation from a profile of ours (--profile RUN_DIR)
+  attention    perf/cuda_attention: forward and backward of a layer with the fastest kernel, times the number of layers
+  the rest     perf/cuda_kernels: memory-bound kernels (norms, embeddings, softmax, AdamW, gradient norm), times their number per step
+  step         the file of perf/gpu_vs_torch.py (--speed), and per operation from a profile of lockstep (--profile RUN_DIR)
 
-The floor is their sum: one stream runs one after the other. The three programs are run from --tools, or their output is read from --texts
-(cuda_gemm.txt, cuda_attention.txt, cuda_kernels.txt). `TFLOP/s of the products` is the ceiling that gpu_vs_torch.py takes as --ceiling.
+The lower bound is their sum, because one stream runs them in sequence. The three programs are run from --tools, or their output is read from
+--texts (cuda_gemm.txt, cuda_attention.txt, cuda_kernels.txt). `TFLOP/s of the products` is the value for --ceiling of gpu_vs_torch.py.
 
   python perf/gpu_roofline.py --tools build --batch 64 --seq 1024 [--speed OUT/gpu_vs_torch.json --case b64] [--profile RUN] [--out DIR]
 """

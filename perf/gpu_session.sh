@@ -72,7 +72,7 @@ bad() { note "FAILED: $*"; failed=1; }
 try() {
     local name=$1 limit=$2 t=$SECONDS rc
     shift 2
-    (($(left) > 5)) || { note "$name: left out, the time is over"; failed=1; return 1; }
+    (($(left) > 5)) || { note "$name: skipped, time limit reached"; failed=1; return 1; }
     ((limit <= $(left))) || limit=$(left)
     printf '\n-- %s: %s\n' "$name" "$*"
     if declare -F "$1" >/dev/null; then "$@" >"$dir/$name.out" 2>&1; else timeout -k 10 "$limit" "$@" >"$dir/$name.out" 2>&1; fi
@@ -130,7 +130,7 @@ do_smoke() {
     local p t
     TAIL=30 try doctor 120 "$LOCKSTEP" doctor --device cuda
     for t in cuda_gemm cuda_attention cuda_kernels; do
-        [[ $(tool $t) ]] || { note "$t is not built: its checks are left out"; continue; }
+        [[ $(tool $t) ]] || { note "$t is not built: its checks are skipped"; continue; }
         case $t in
         cuda_gemm) try $t 150 "$build/$t" --check ;;
         cuda_attention) try $t 120 "$build/$t" --no-time "${small[@]}" ;;
@@ -237,7 +237,7 @@ do_parity() {
     if [[ ${TEXT:-} || $device != cuda ]]; then
         TAIL=12 try against-torch "$(left)" "$python" perf/gpu_parity.py torch --mode "${TORCH_MODE:-compile}" --batch "${BATCH:-16}" --seq "${SEQ:-256}" "${args[@]}"
     else
-        note "no TEXT: the 2,000 steps against PyTorch are left out"
+        note "TEXT is not set: the comparison of 2,000 steps with PyTorch is skipped"
     fi
 }
 

@@ -1,9 +1,9 @@
 """PyTorch side of the GPU benchmarks: GPT-2 with all common optimizations, controlled by commands on stdin.
-(ls-bench: by name; others start it.)
+(ls-bench: by name; started by other scripts.)
 
 Vocabulary padded to a multiple of 128 (50304), SDPA attention (the backend of --sdp), tanh GELU, bf16 or fp16 autocast (or fp32, or TF32
-products), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs from pinned memory without a wait, losses read
-at the end of a segment alone. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
+products), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs copied asynchronously from pinned memory, losses read
+only at the end of a segment. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
 
 Protocol: prints one JSON line when it is ready (compiled, warm), then for each line on stdin
   steps N      N optimizer steps -> {"seconds": …, "steps": N, "loss": the last one}
@@ -11,8 +11,8 @@ Protocol: prints one JSON line when it is ready (compiled, warm), then for each 
   losses N     N optimizer steps, every loss read -> {"losses": […], "norms": […], "rates": […]}
   memory       -> {"allocated": peak bytes, "reserved": peak bytes}
   quit
-Between answers the GPU is at rest. Data: batches of a token file in the order of our trainer (--order ours: the keyed permutation of
---seed), or one behind the other (--order file: no gather, the least work).
+Between answers the GPU is idle. Data: batches of a token file in the order of the lockstep trainer (--order ours: the keyed permutation of
+--seed), or in file order (--order file: no gather, the least work).
 """
 import argparse
 import contextlib

@@ -1,21 +1,21 @@
 """Training speed and memory of lockstep and PyTorch, alternating on the same GPU: tokens/s of whole optimizer steps.
-(ls-bench: by name; it wants a GPU.)
+(ls-bench: by name; needs a GPU.)
 
-Both sides stay alive and take turns; only one computes at a time, the other is at rest (PyTorch waits for a line on its stdin, our program
-is stopped by SIGSTOP once what it had queued is done). A turn is a segment of at least --segment-s seconds; the first two steps after a
-pause are not counted. A round has one segment of each side, in an order that rotates. Ours is `lockstep train --device cuda` as anybody
-runs it, timed by the clock stamps of metrics.jsonl, so that everything between two steps counts. PyTorch (perf/gpu_torch.py) gets what
-makes it fast: padded vocabulary, autocast, SDPA, fused AdamW, pinned inputs, no waits, torch.compile.
+Both processes stay alive and alternate; only one computes at a time (PyTorch waits for a line on stdin, lockstep is stopped by SIGSTOP
+after its queued work is done). A turn is a segment of at least --segment-s seconds; the first two steps after a pause are not counted. A
+round has one segment of each side, in rotating order. lockstep is an ordinary `lockstep train --device cuda`, timed by the timestamps in
+metrics.jsonl, so that everything between two steps counts. PyTorch (perf/gpu_torch.py) uses all common optimizations: padded vocabulary,
+autocast, SDPA, fused AdamW, pinned inputs, no synchronization, torch.compile.
 
-  tokens/s   median over rounds; ratio: ours over theirs of the same round, median with a 95 % interval of its mean
-  memory     what the GPU has less free while the process lives (context and all), and each side's own count
+  tokens/s   median over rounds; ratio: lockstep over PyTorch in the same round, median with a 95 % interval of the mean
+  memory     GPU memory used by the process (including the CUDA context), and the count of each side
   MFU        tokens/s * (6 (12 L C^2 + V C) + 12 L C T) / peak; the peak is --ceiling TFLOP/s (measured: perf/gpu_roofline.py), else the
-             datasheet's dense rate of --peak, and the table says which
+             dense data sheet rate of --peak; the table names the source
 
   python perf/gpu_vs_torch.py --cases b64,b16 [--modes compile,eager] [--rounds 5] [--bars] [--out DIR]
-  python perf/gpu_vs_torch.py --device cpu --cases dry           # the same protocol with a tiny model, anywhere
+  python perf/gpu_vs_torch.py --device cpu --cases dry           # the same protocol with a tiny model on a CPU
 
-Exits 1 with --bars when a case is below its bar.
+With --bars the exit code is 1 if a case is below its bar.
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
 """Compares pipeline schedules: throughput, activation memory, measured and predicted bubble, in interleaved rounds.
 
-Every measurement is a whole `lockstep train` on `--workers` stages (its checkpoint goes to a folder that is removed). The first step is
-not counted. Throughput is that of the median counted step; activation memory is the largest stage's, as planned, which is as allocated.
+Every measurement is a whole `lockstep train` on `--workers` stages (its checkpoint is written to a temporary folder). The first step is
+not counted. Throughput is that of the median step; activation memory is that of the largest stage, as planned, which equals the allocation.
 
   python perf/pipelines.py --lockstep build/lockstep [--model gpt2] [--workers 4] [--threads N] [--micros 16] [--rounds 2] [--steps 2]
 """

@@ -1,11 +1,11 @@
 """PyTorch side of the training benchmark: GPT-2 written for speed on a CPU.
-(ls-bench: by name; others start it.)
+(ls-bench: by name; started by other scripts.)
 
 Fused query-key-value projection, F.scaled_dot_product_attention, tanh GELU, tied head, cross_entropy over all rows at once,
 AdamW with fused=True where the build has it, gradients set to None between steps. No dropout. fp32.
 
 Run as a program it trains a few steps on a file of 16-bit ids and prints one JSON line: seconds of each step, losses, and the
-process's peak resident memory (also what it was before the model existed: libraries alone take some).
+peak resident memory of the process (also before the model was created, to show the share of the libraries).
 """
 import argparse
 import json

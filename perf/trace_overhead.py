@@ -3,14 +3,14 @@
 
   perf/trace_overhead.py [--pairs 400] [--segment 3] [--runs 3] [--layout NAME ...] [--build build]
 
-Tracing goes on and off between steps of one run, on all of its workers (perf/trace_steps.c): a pair is a traced and an untraced segment
-of steps right behind each other, in random order, in the same processes and memory. The first step of a segment is left out (it ends what the
-one before it had posted). Two answers, each with a 95 % interval from resampling blocks of pairs:
+Tracing is switched on and off between steps of one run on all its workers (perf/trace_steps.c): a pair is a traced and an untraced segment of
+consecutive steps, in random order, in the same processes and memory. The first step of a segment is not counted (it completes work of the
+previous one). Two results, each with a 95 % interval from resampling blocks of pairs:
 
   pairs     the median over pairs of log(traced / untraced), of the medians of the two segments
-  fastest   the difference of the fastest tenths of all traced and all untraced steps: those that nothing disturbed
+  fastest   the difference of the fastest 10 % of all traced and all untraced steps, which were not disturbed
 
-once in wall time and once in rank 0's CPU time.
+in wall time and in CPU time of rank 0.
 """
 import argparse
 import collections

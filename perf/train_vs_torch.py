@@ -1,16 +1,16 @@
 """Training speed and memory of lockstep and PyTorch on this CPU: GPT-2, fp32, no dropout, interleaved.
 
-A round runs, one after the other and each in a process of its own: `lockstep train`, PyTorch eager, PyTorch compiled
-(perf/torch_gpt2.py), and the step's matrix products alone in the BLAS. Both sides do the same work: forward, loss over all
+A round runs in sequence, each in a separate process: `lockstep train`, PyTorch eager, PyTorch compiled
+(perf/torch_gpt2.py), and only the matrix products of the step in the BLAS. Both sides do the same work: forward, loss over all
 rows, backward, clipping at norm 1, AdamW; the same file of ids, the same batch. The first step of a process is not counted.
-The ratio of a round is our tokens/s over the better of eager and compiled; after the first round only that one goes on.
+The ratio of a round is the tokens/s of lockstep over the faster of eager and compiled; later rounds run only that one.
 
-  floor    seconds that the linear layers' and the classifier's products of one step take in the BLAS alone (the faster of
-           those found: OpenBLAS, BLIS, and PyTorch's); the share is floor / our step. The second share also counts the products
-           inside attention, causal half.
-  CPU      seconds of all threads a step, also given: on a machine that others use too they say more than the clock, most of all
-           with --threads 1 (threads that wait for each other spin).
-  memory   ru_maxrss of the process. PyTorch's libraries alone take some of theirs, which is printed too.
+  floor    seconds of the matrix products of the linear layers and the classifier of one step in the BLAS alone (the fastest of
+           OpenBLAS, BLIS and that of PyTorch); share is floor / step of lockstep. The second share includes the products
+           inside attention (causal half).
+  CPU      CPU seconds of all threads per step: more reliable than wall time on a shared machine, especially with --threads 1
+           (waiting threads spin).
+  memory   ru_maxrss of the process. The share of the PyTorch libraries is printed, too.
 
   python perf/train_vs_torch.py --lockstep build/lockstep [--rounds 3] [--steps 2] [--threads N] [--json]
 """

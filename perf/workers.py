@@ -1,9 +1,9 @@
 """Shared by the benchmarks with several workers: runs of lockstep, of PyTorch, of independent copies, and of memory bandwidth.
 
-Every measurement is a group of processes of its own on the first `workers * threads` cores that this process may use;
-worker r has the r-th part of them, on either side. It is given up, all of it, when its time is over. A measurement is
+Every measurement is a separate group of processes on the first `workers * threads` cores available to this process;
+worker r uses the r-th share of them on both sides. At its time limit the whole group is killed. A measurement is
 a dict: tokens_per_s (of all workers, from the median of the counted steps), steps (seconds), first (seconds of the
-one that is not counted), loss; or {"refused": words}.
+warm-up step), loss; or {"refused": message}.
 """
 import glob
 import json

@@ -1,25 +1,25 @@
 """Several workers compared with PyTorch DDP and DeepSpeed ZeRO on CPU, and scaling with workers: GPT-2, fp32, constant global batch.
 
-A round runs, for each number of workers W with cores/W threads each, one after the other: `lockstep train -n W` under
-every strategy asked for, then every peer (perf/torch_workers.py: "ddp" is PyTorch's DistributedDataParallel over
-gloo, "zero1" to "zero3" are DeepSpeed's, from build-deepspeed, which perf/fetch_deepspeed.sh makes). Same file of
+A round runs, for each number of workers W with cores/W threads each, in sequence: `lockstep train -n W` with
+every requested strategy, then every peer (perf/torch_workers.py: "ddp" is DistributedDataParallel of PyTorch over
+gloo, "zero1" to "zero3" are those of DeepSpeed from build-deepspeed, see perf/fetch_deepspeed.sh). Same file of
 ids, same global batch, same micro-batch, same cores for worker r, same work: forward, loss, backward, average over
 workers, clipping at norm 1, AdamW. The first step of a run is not counted; a rate is the global batch over the median
-of the others. A ratio belongs to one round; their median and 95 % interval are printed. Strategies that the build
-refuses are named and left out.
+of the others. Ratios are per round; their median and 95 % interval are printed. Strategies that the build
+rejects are listed and skipped.
 
-With --scaling W, also, in every round, with K = cores/W threads a worker:
+With --scaling W, each round also runs, with K = cores/W threads per worker:
   one        one worker on K cores of an idle machine, the whole global batch (in --one-rounds of the rounds: it is long)
-  part       one worker on K cores of an idle machine, its part of the batch: as many optimizer steps a token as with W
-  copies     W of those at once, which do not speak: what the machine gives W workers that need not wait for each other
-  triad      STREAM's triad, 1 x K and W x K threads: the limit of memory
+  part       one worker on K cores of an idle machine, its share of the batch: as many optimizer steps per token as with W
+  copies     W of those at the same time without communication: the limit of the machine for W independent workers
+  triad      STREAM triad with 1 x K and W x K threads: the limit of memory bandwidth
   efficiency = ddp on W / (W x one);     allowed = copies / (W x one);     communication = ddp on W / copies
 
   python perf/workers_vs_torch.py [--workers 8,4,2] [--strategies ddp] [--peers ddp] [--rounds 3] [--steps 2] [--scaling 8]
       [--cores N] [--model gpt2] [--budget-s S] [--json] [--out FILE]
 
-Everything is printed as it comes (stderr); --out is rewritten after each measurement, so nothing is lost when time is
-over.
+Results are printed immediately (stderr); --out is updated after each measurement, so nothing is lost at the time
+limit.
 """
 import argparse
 import json

@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034
-# lib.sh - what the batch scripts of this folder share: the run folder, hosts, evidence, one launch that is stopped, saved and queued again.
+# lib.sh - shared by the batch scripts of this folder: run folder, hosts, records of the environment, a launch that is saved and requeued.
 #
 #   limit - 120 s   Slurm sends USR1 to the batch shell (--signal=B:USR1@120)
 #                   → SIGTERM to the workers, which save step-N and end with 143
 #                   → scontrol requeue; the next attempt has SLURM_RESTART_COUNT and begins with --resume
-#                   a command that cannot go on from where it stopped runs to its limit instead, and is not queued again
-#   scancel         SIGTERM to everyone: the workers save, nothing is queued again
-#   requeue by others (preemption, a node that died): Slurm does it; the next attempt resumes from the last checkpoint
+#                   a command that cannot resume runs to its limit and is not requeued
+#   scancel         SIGTERM to all processes: the workers save; the job is not requeued
+#   requeue by Slurm (preemption, node failure): the next attempt resumes from the last checkpoint
 #
 # Sourced, with SLURM_SUBMIT_DIR as the root of the checkout.
 say() { echo "slurm: $*"; }
@@ -17,8 +17,8 @@ LOCKSTEP=${LOCKSTEP:-$ROOT/build/lockstep}
 SRUN=${SRUN:-$(command -v srun || true)}
 attempt=${SLURM_RESTART_COUNT:-0}
 
-# One folder a job, the same in each of its attempts: no date, which changes at midnight, and nothing that two jobs share, since an
-# attempt resumes the newest checkpoint it finds. An array's tasks go by the array's number and theirs.
+# One folder per job, the same for all its attempts: without a date, which changes at midnight, and not shared by jobs, because an
+# attempt resumes the newest checkpoint in it. Tasks of an array use the job id of the array and their task id.
 job_folder() {
   if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then echo "slurm_${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"; else echo "slurm_$SLURM_JOB_ID"; fi
 }
