@@ -1,13 +1,12 @@
-/* allreduce.c - all-reduce of one large float buffer, timed: ours over shared memory, or, built with -DUSE_MPI, MPI_Allreduce.
+/* allreduce.c - times an all-reduce of one large float buffer: lockstep over shared memory or, built with -DUSE_MPI, MPI_Allreduce.
  *
  *   allreduce [--workers N] [--mib M] [--rounds R]                      ours; M MiB of floats [476.84: 500 MB], R timed calls [5]
  *   mpicc -O2 -DUSE_MPI perf/allreduce.c -o allreduce_mpi && mpirun -n N ./allreduce_mpi --mib M --rounds R
  *
- * Both fill worker r's buffer with values of its own, call once untimed, then R times with a barrier before each; the
- * time of a call is that of the slowest worker. After each call some 4096 elements are compared with the sum as it should
- * be. One JSON line: seconds of each call and the bus bandwidth of the median, nccl-tests' definition: 2(N-1)/N x bytes /
- * seconds.
- * perf/allreduce_vs_mpi.py runs the two alternately. */
+ * Both fill the buffer of worker r with its own values, call once untimed, then R times with a barrier before each call; the
+ * time of a call is that of the slowest worker. After each call about 4096 elements are checked. Prints one JSON line: seconds
+ * of each call and the bus bandwidth of the median call as in nccl-tests: 2(N-1)/N x bytes / seconds.
+ * perf/allreduce_vs_mpi.py runs both alternately. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

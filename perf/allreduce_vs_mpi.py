@@ -1,9 +1,9 @@
-"""All-reduce inside one host, ours (deterministic, shared memory) against Open MPI's MPI_Allreduce: 500 MB of floats, alternately.
+"""All-reduce of 500 MB of floats on one host: lockstep (deterministic, shared memory) and MPI_Allreduce of Open MPI, alternating.
 
-perf/allreduce.c is both programs; the MPI one is compiled here with mpicc. A round runs ours, then Open MPI under
-every setting that fits: `bound` (a core a rank, its default, where cores suffice) and `yield` (unbound ranks that
-yield when idle, needed where ranks outnumber cores). The ratio of a round is our bus bandwidth (nccl-tests: 2(N-1)/N
-x bytes / seconds, of the median call) over the better of Open MPI's. Sums are checked on both sides.
+perf/allreduce.c is the source of both programs; mpicc compiles the MPI one here. A round runs lockstep, then Open MPI with
+every possible setting: `bound` (one core per rank, the default, if there are enough cores) and `yield` (unbound ranks that
+yield when idle, for more ranks than cores). The ratio of a round is the bus bandwidth of lockstep (nccl-tests: 2(N-1)/N
+x bytes / seconds, of the median call) over the best of Open MPI. Sums are checked on both sides.
 
   python perf/allreduce_vs_mpi.py [--workers 2,4] [--mb 500] [--rounds 5] [--calls 5] [--budget-s S] [--json] [--out FILE]
 """
@@ -47,11 +47,11 @@ def version():
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--allreduce", default=os.path.join(os.environ.get("LS_BUILD", "build"), "allreduce"),
-                   help="ours, built by CMake")
+                   help="all-reduce benchmark of lockstep, built by CMake")
     a.add_argument("--workers", default="2,4")
     a.add_argument("--mb", type=float, default=500)
     a.add_argument("--rounds", type=int, default=5)
-    a.add_argument("--calls", type=int, default=5, help="timed calls of a process")
+    a.add_argument("--calls", type=int, default=5, help="timed calls per process")
     a.add_argument("--budget-s", type=float, default=0)
     a.add_argument("--json", action="store_true")
     a.add_argument("--out")
@@ -84,7 +84,7 @@ def main():
                 row = {}
                 r = budget.run(f"ours x{n}", run, [o.allreduce, "--workers", n] + same)
                 if r and "refused" in r:
-                    raise SystemExit(f"ours does not run: {r['refused']}")
+                    raise SystemExit(f"lockstep does not run: {r['refused']}")
                 if not r:
                     continue
                 row["ours"], row["ours_seconds"] = r["busbw_bytes_per_sec"], r["seconds"]

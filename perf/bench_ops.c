@@ -1,9 +1,9 @@
-/* bench_ops.c - time of each operation of a compute backend at GPT-2's shapes.
+/* bench_ops.c - times each operation of a compute backend with the shapes of GPT-2.
  *
  *   bench_ops [--threads N] [--batch 4] [--seq 512] [--repeat 7] [op ...]
  *
  * Best and median of the repetitions, and the least processor time of one (all threads; it shows when others use the machine); GFLOP/s for products, GB/s (bytes that must be read or written once) for the rest.
- * Attention counts the products of the lower triangle alone. */
+ * For attention only the products of the lower triangle are counted. */
 #include "compute/compute.h"
 #include "core/clock.h"
 #include "core/mem.h"

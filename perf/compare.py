@@ -1,4 +1,4 @@
-"""What the benchmarks against peers share: interleaved rounds summed up, and words for the machine."""
+"""Shared by the comparison benchmarks: statistics of interleaved rounds, and a description of the machine."""
 import math
 import os
 import platform

@@ -1,9 +1,9 @@
-/* cuda_gemm.c - the products of a GPT-2 step on a GPU: that fused and separate give the same numbers, that the laws of gemm.c hold, what
- * the library fuses, which algorithms won, and how fast they are.
+/* cuda_gemm.c - checks and times the matrix products of a GPT-2 step on a GPU: fused and separate results are equal, the rules of gemm.c hold;
+ * prints what the library fuses, the selected algorithms and their speed.
  *
  *   cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]
  *
- * Without --batch: 64 x 1024, 16 x 512 and 4 x 512; without --type: all four. Exit code 1 when a check fails. */
+ * Without --batch: 64 x 1024, 16 x 512 and 4 x 512; without --type: all four. Exit code 1 if a check fails. */
 #include "compute/compute.h"
 #include "compute/cuda/gemm_impl.h"
 #include "core/clock.h"

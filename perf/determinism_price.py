@@ -1,11 +1,11 @@
-"""What equal bits cost: tokens/s of DDP on 2 and 4 workers, as it is (deterministic) against --no_deterministic, interleaved.
+"""Cost of determinism: tokens/s of DDP on 2 and 4 workers, deterministic and with --no_deterministic, interleaved.
 
-A round runs both, one after the other, each in processes of its own, and the next round in the other order; the first
-step of a run is not counted. A run's rate is that of its fastest counted step with --best (on a machine that others
-use too: what disturbs only ever slows down), else of the median one. The price of a round is 1 - deterministic /
-free; median and 95 % interval of all rounds are printed. Beside it stands `at most`: the part of a step in which
-workers waited for gradients (comm_exposed_sec of metrics.jsonl). A free all-reduce, were it to take no time at all,
-could not save more.
+A round runs both, one after the other in separate processes; the next round uses the other order. The first step of a
+run is not counted. The rate of a run is that of its median step, or with --best of its fastest step (for a shared
+machine, where disturbances only slow steps down). The cost of a round is 1 - deterministic / free; the median and 95 %
+interval over all rounds are printed. `at most` is the fraction of a step in which workers waited for gradients
+(comm_exposed_sec of metrics.jsonl): an all-reduce that takes no time could not save
+more.
 
   python perf/determinism_price.py [--workers 2,4] [--rounds 10] [--steps 3] [--model gpt2] [--global-batch 8] [--best]
       [--strategy ddp] [--budget-s S] [--json] [--out FILE]
@@ -36,10 +36,10 @@ def main():
     a.add_argument("--micro", type=int, default=1)
     a.add_argument("--global-batch", type=int, default=8)
     a.add_argument("--workers", default="2,4")
-    a.add_argument("--cores", type=int, default=0, help="0 = all")
+    a.add_argument("--cores", type=int, default=0, help="CPU cores to use; 0 = all")
     a.add_argument("--rounds", type=int, default=10)
-    a.add_argument("--steps", type=int, default=3, help="counted steps of a run, after one that is not")
-    a.add_argument("--best", action="store_true", help="count the fastest step of a run, not the median")
+    a.add_argument("--steps", type=int, default=3, help="timed steps per run, after one warm-up step")
+    a.add_argument("--best", action="store_true", help="use the fastest step of a run instead of the median")
     a.add_argument("--budget-s", type=float, default=0)
     a.add_argument("--json", action="store_true")
     a.add_argument("--out")

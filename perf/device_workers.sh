@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# device_workers.sh - every measurement of several workers that wants a machine of 16 cores, inside one wall-time budget.
+# device_workers.sh - all measurements with several workers that need 16 cores, within one wall-time budget.
 # ls-bench: by name
 #
-#   perf/device_workers.sh [FOLDER]     FOLDER (or $OUT, or build/workers): a .json and a .txt of each part, as it goes
+#   perf/device_workers.sh [FOLDER]     FOLDER (or $OUT, or build/workers): one .json and .txt file per part
 #
 #   a    GPT-2 124M, T512, global batch 16: ddp against PyTorch DDP (gloo) on 8, 4, 2 workers; 8 workers x 2 threads against 8 x one
-#        worker, with copies that do not speak and STREAM's triad beside it                                       56 % of the budget
-#   bc   the five strategies on 8 workers, and DeepSpeed's ZeRO-2 and ZeRO-3 where build-deepspeed is there        34 %
-#   d    all-reduce of 500 MB on 2 and 4 workers against Open MPI's                                                 10 %
-#   e    the price of determinism, ddp on 2 and 4 workers                              (asked for with PARTS=e; all of the budget)
+#        worker, with independent copies and the STREAM triad for reference                                       56 % of the budget
+#   bc   the five strategies on 8 workers, and ZeRO-2 and ZeRO-3 of DeepSpeed if build-deepspeed exists            34 %
+#   d    all-reduce of 500 MB on 2 and 4 workers, and of Open MPI                                                  10 %
+#   e    the cost of determinism, ddp on 2 and 4 workers                                (only with PARTS=e; all of the budget)
 #
-# Parts go in this order; one that ends early leaves its time to the next; one whose time is over says what it has. A part
-# alone (PARTS=bc) has all of the budget but what the list above keeps for later ones. Settings by environment: BUDGET
-# (seconds in all, 540), PARTS ("a bc d"), PYTHON (with torch and numpy), LOCKSTEP (the program; triad and allreduce lie
-# beside it), BUILD (a command that builds them, run first, while DeepSpeed's C++ parts compile); to try it on a small
+# Parts run in this order; unused time goes to the next part; a part that runs out of time prints its results so far. A single
+# part (PARTS=bc) has all of the budget except the shares of later parts. Settings by environment: BUDGET
+# (seconds in all, 540), PARTS ("a bc d"), PYTHON (with torch and numpy), LOCKSTEP (the program; triad and allreduce are
+# in its folder), BUILD (a command that builds them, run first, while the C++ extensions of DeepSpeed compile); to try it on a small
 # machine, MODEL=tiny WORKERS="2" MB=20.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -49,7 +49,7 @@ if [[ ${BUILD:-} ]]; then
     bash -c "$BUILD" >"$out/build.txt" 2>&1 || { tail -n 20 "$out/build.txt"; echo "the build failed"; exit 1; }
     echo "built after $((SECONDS - begin)) s"
 fi
-[[ ! $compile ]] || { wait "$compile"; echo "DeepSpeed's C++ parts: exit code $? after $((SECONDS - begin)) s"; }
+[[ ! $compile ]] || { wait "$compile"; echo "C++ extensions of DeepSpeed: exit code $? after $((SECONDS - begin)) s"; }
 
 if wanted a; then
     part a timeout -k 5 $(($(left) + 5)) "$python" perf/workers_vs_torch.py --model "$model" --workers "$list" --strategies ddp \

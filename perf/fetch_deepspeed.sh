@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# fetch_deepspeed.sh - DeepSpeed and what it imports, without PyTorch and numpy, as one folder to put on PYTHONPATH: the peer of
-# perf/workers_vs_torch.py, also for a machine that has PyTorch but reaches no package index.
+# fetch_deepspeed.sh - downloads DeepSpeed and its dependencies without PyTorch and numpy into one folder for PYTHONPATH, for
+# perf/workers_vs_torch.py and for machines without access to a package index.
 # ls-bench: by name
 #
 #   perf/fetch_deepspeed.sh [DIR [ARCH [PYTHON]]]      defaults: build-deepspeed, this machine's, this Python's
 #   perf/fetch_deepspeed.sh build-deepspeed x86_64 3.12
 #
-# DeepSpeed is built from its source archive with DS_BUILD_OPS=0, so it holds no machine code: its C++ parts (shared-memory
-# all-reduce, CPU Adam) are compiled where they run, when a compiler and ninja are there. Needs a Python that has torch, numpy and
-# setuptools for that build ($PYTHON; else the one of `./run oracle`).
+# DeepSpeed is built from its source archive with DS_BUILD_OPS=0, so it has no machine code: its C++ extensions (shared-memory
+# all-reduce, CPU Adam) are compiled where they run, if a compiler and ninja are available. The build needs a Python with torch, numpy
+# and setuptools ($PYTHON; else the one of `./run oracle`).
 set -euo pipefail
 dir=${1:-build-deepspeed}
 arch=${2:-$(uname -m)}
@@ -26,7 +26,7 @@ DS_BUILD_OPS=0 DS_ACCELERATOR=cpu "$python" -m pip install --quiet --no-compile 
     --no-build-isolation --no-binary deepspeed deepspeed
 find "$dir.new" -name __pycache__ -type d -prune -exec rm -rf {} +
 if find "$dir.new" -name '*.so' | grep -E -- '-(x86_64|aarch64)-linux' | grep -v -- "-$arch-linux"; then
-    echo "fetch_deepspeed: a library of another machine came along (above)" >&2
+    echo "fetch_deepspeed: a downloaded library is for another architecture (see above)" >&2
     exit 1
 fi
 rm -rf "$dir"

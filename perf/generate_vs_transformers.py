@@ -1,8 +1,8 @@
-"""Tokens/s of `lockstep generate` against transformers' generate, GPT-2 124M with random weights, interleaved.
+"""Tokens/s of `lockstep generate` and of generate in transformers, GPT-2 124M with random weights, interleaved.
 
 Both read the same folder, continue the same prompt greedily with a key-value cache, fp32, and are timed from the prompt to
-the last id, without loading. Each measurement is a process of its own. The peer runs under torch.inference_mode after a short
-warm-up, with the fastest of the thread counts tried in the first round.
+the last token, without loading. Each measurement is a separate process. transformers runs under torch.inference_mode after a
+short warm-up, with the fastest thread count of the first round.
 
   python perf/generate_vs_transformers.py --lockstep build/lockstep [--new 128] [--rounds 5] [--threads N] [--json]
 """
@@ -76,9 +76,9 @@ def main():
     a.add_argument("--lockstep", default="build/lockstep")
     a.add_argument("--new", type=int, default=128)
     a.add_argument("--rounds", type=int, default=5)
-    a.add_argument("--threads", type=int, default=0, help="ours; 0 = all cores (the peer's best is searched)")
+    a.add_argument("--threads", type=int, default=0, help="threads of lockstep; 0 = all cores (transformers uses its best number)")
     a.add_argument("--json", action="store_true")
-    a.add_argument("--folder", help="keep the model here and use it again")
+    a.add_argument("--folder", help="folder in which the model is kept and reused")
     a.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     o = a.parse_args()
     if o.peer:

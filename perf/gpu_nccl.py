@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Every layout over NCCL with several ranks on one GPU: bits, launchers, transports, faults, starts and ends.
+"""Tests every layout over NCCL with several ranks on one GPU: bits, launchers, transports, faults, start-up and shutdown.
 
     perf/gpu_nccl.py [tiny|full|steps|faults|ends|rows]... --work DIR      (perf/gpu_session.sh nccl calls it)
 
-Cases run several at a time. Each has a time limit; at its limit every process of it is killed, and with cuda-gdb or gdb in PATH the stacks of
-its processes are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
+Cases run several at a time. Each has a time limit; at the limit all its processes are killed; with cuda-gdb or gdb in PATH their
+stack traces are kept. A case prints one line `== NAME: ok ...`, `== NAME: FAILED ...` or `== NAME: left out, ...`. Exit code 1: a case failed.
 Environment: LOCKSTEP (the program), COMM [nccl], JOBS [1], FULL_JOBS [1], LIMIT, BUDGET, DEVICE=emu; NCCL's variables pass through.
-Where CUDA_MPS_PIPE_DIRECTORY is set, all but `faults` use MPS; without it processes take turns on the GPU, and a case of two ranks takes 15 s
-instead of 4 s. Faults never use it, four at a time: killing a client of MPS harms its other clients.
+If CUDA_MPS_PIPE_DIRECTORY is set, all parts except `faults` use MPS; without it processes share the GPU by time slices, and a case of two
+ranks takes 15 s instead of 4 s. Faults run four at a time without MPS, because killing a client of MPS affects its other clients.
 """
 # ls-bench: by name
 import argparse
@@ -40,7 +40,7 @@ EMU = os.environ.get("DEVICE") == "emu"
 MORE = os.environ.get("TRAIN_ARGS", "").split()
 
 TINY = "--model tiny --vocab_size 300 --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 16 --precision bf16"
-# A learning rate without a spike of the loss: at the default rate, 124M's loss jumps within the first steps, and there two runs of ONE worker with
+# A learning rate without a loss spike: at the default rate the loss of 124M jumps within the first steps, and there two runs of ONE worker with
 # --no_deterministic differ by 2.5 % in the norm of the gradients. Bits are compared at any rate; bounds are meaningful only where runs stay close.
 FULL = "--model gpt2 --seq_length 512 --micro_batch_size_per_gpu 4 --global_batch_size 16 --precision bf16 --lr 1e-4"
 TINY_STEPS, FULL_STEPS, LONG_STEPS, ENDS = 8, 4, 200, 20
@@ -284,7 +284,7 @@ def layout(job, steps, extra, n, launcher="-n", env=None, comm=None, exact=True,
     def body(name):
         comm_now = comm or COMM
         if launcher == "mpirun" and (not shutil.which("mpirun") or not os.path.exists(os.path.join(os.path.dirname(LOCKSTEP), "lockstep_mpi.so"))):
-            raise LeftOut("no mpirun or no lockstep_mpi.so")
+            raise LeftOut("mpirun or lockstep_mpi.so is missing")
         ref = reference(job, steps)
         folder = os.path.join(work, name)
         words = list(extra)
@@ -443,14 +443,14 @@ def cut_sockets(pid):
 
 def cut_rank_1(r):
     if EMU:
-        raise LeftOut("NCCL's stand-in has no sockets")
+        raise LeftOut("the fake NCCL has no sockets")
     pid = r.pid_of(1)
     need(pid, "rank 1 did not print its pid")
     cut_sockets(pid)
 
 
 def fault(words, what, launcher="-n", env=None, timeout=None, named=r"[Rr]ank 1", exit_codes=None):
-    """Trains until a checkpoint is there, does `what` to the run, waits for its end, resumes it, compares the bits with an undisturbed run."""
+    """Trains until a checkpoint exists, does `what` to the run, waits for its end, resumes it, and compares the bits with an undisturbed run."""
 
     def body(name):
         ref = reference(FAULT, FAULT_STEPS, ["--save_every", str(FAULT_SAVE)])
@@ -536,7 +536,7 @@ def say(line):
 
 
 def finish(case, verdict, words, seconds):
-    """One line for each name; a name with a count is told when the last of it has ended."""
+    """Prints one line per name; a name with a count is printed when its last case has ended."""
     with print_lock:
         g = groups.setdefault(case.name, {"case": case, "n": 0, "bad": [], "out": [], "seconds": 0.0, "words": ""})
         g["n"] += 1
@@ -554,7 +554,7 @@ def finish(case, verdict, words, seconds):
         print(f"== {case.name}: {verdict}, {many}{g['seconds']:.1f} s{', the longest' if case.count > 1 else ''}: {words}", flush=True)
 
 
-# A GPU has channels for some dozens of processes: one that comes too late is refused when it opens the device. That is tried again.
+# A GPU has channels for a few dozen processes: further ones fail to open the device. These are retried.
 FULL_GPU = re.compile(r"cudaSetDevice: (CUDA-capable device\(s\) is/are busy|the device has no memory for it)")
 
 
@@ -581,7 +581,7 @@ def run_case(case, number):
     try:
         if deadline - begin < 5:
             out_of_time.append(case.name)
-            raise LeftOut("the time is over")
+            raise LeftOut("time limit reached")
         verdict, words = "ok", attempt(case, case.name if case.count == 1 else f"{case.name}-{number}")
     except LeftOut as why:
         verdict, words = "left out", str(why)
@@ -593,7 +593,7 @@ def run_case(case, number):
 
 
 def shm():
-    """Shared memory that we or NCCL may leave behind."""
+    """Shared memory that lockstep or NCCL did not remove."""
     try:
         return {x for x in os.listdir("/dev/shm") if x.startswith(("nccl", "lockstep", "ls-"))}
     except OSError:
@@ -660,13 +660,13 @@ def on_term(sig, frame):
 def main():
     global work, deadline, case_limit, use_mps
     a = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    a.add_argument("parts", nargs="*", help="tiny, full, steps, faults, ends, rows (only the cases of the table's rows); all without one")
+    a.add_argument("parts", nargs="*", help="tiny, full, steps, faults, ends, rows (only the cases of the table) [all]")
     a.add_argument("--work", required=True, help="folder for runs and output of cases")
     a.add_argument("--jobs", type=int, default=int(os.environ.get("JOBS") or 1))
-    a.add_argument("--full-jobs", type=int, default=int(os.environ.get("FULL_JOBS") or 1), help="of GPT-2 124M at the same time")
+    a.add_argument("--full-jobs", type=int, default=int(os.environ.get("FULL_JOBS") or 1), help="maximum number of GPT-2 124M cases at the same time")
     a.add_argument("--budget", type=float, default=float(os.environ.get("BUDGET") or 540))
-    a.add_argument("--limit", type=float, default=float(os.environ.get("LIMIT") or 1e9), help="seconds of a case, where its own limit is not less")
-    a.add_argument("--only", help="only cases whose names match this expression")
+    a.add_argument("--limit", type=float, default=float(os.environ.get("LIMIT") or 1e9), help="maximum seconds per case")
+    a.add_argument("--only", help="run only cases whose names match this regular expression")
     a.add_argument("--list", action="store_true")
     o = a.parse_args()
     work, deadline = os.path.abspath(o.work), start + o.budget

@@ -1,18 +1,18 @@
-"""What a GPU computes against the CPU and against PyTorch, through `lockstep train` as anybody runs it.
-(ls-bench: by name; it wants a GPU.)
+"""Compares training on a GPU with the CPU and with PyTorch, using `lockstep train`.
+(ls-bench: by name; needs a GPU.)
 
-  losses      50 steps of bf16 (fp16, fp32) on the GPU and of fp32 on the CPU, same seed and data (--text, else words drawn at random): every
+  losses      50 steps of bf16 (fp16, fp32) on the GPU and of fp32 on the CPU, same seed and data (--text, else random words): every
               loss within 2e-3
   gradients   of one step, per tensor and all together, cosine above 0.999: at fresh weights and at those after the 50 steps. They are read
-              from the checkpoint's first moments: with --betas 0,… and no clipping AdamW's m is the gradient
+              from the first moments in the checkpoint: with --betas 0,… and no clipping m of AdamW is the gradient
   torch       2,000 steps on real text, bf16, against PyTorch (perf/gpu_torch.py) from the same weights in the same order: the mean loss of
               the last 100 steps within 0.01
 
   python perf/gpu_parity.py losses gradients [--model gpt2 --batch 4 --seq 256]
   python perf/gpu_parity.py torch --text book.txt [--tokenizer gpt2 --vocab-dir DIR]
-  python perf/gpu_parity.py losses gradients torch --dry          # tiny model, CPU against itself and PyTorch's CPU: tries the script
+  python perf/gpu_parity.py losses gradients torch --dry          # tiny model on the CPU, to test the script
 
-Exits 1 when a bound is broken.
+Exit code 1 if a limit is exceeded.
 """
 import argparse
 import json
@@ -215,21 +215,21 @@ def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("what", nargs="+", choices=["losses", "gradients", "torch"])
     a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
-    a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="the Python that has torch")
+    a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="Python interpreter with torch")
     a.add_argument("--model", default="gpt2")
-    a.add_argument("--vocab", type=int, default=0, help="of the model, where it is not its own")
+    a.add_argument("--vocab", type=int, default=0, help="vocabulary size; 0 = default of the model")
     a.add_argument("--batch", type=int, default=4)
     a.add_argument("--accum", type=int, default=1)
     a.add_argument("--seq", type=int, default=256)
     a.add_argument("--steps", type=int, default=50)
     a.add_argument("--lr", type=float, default=3e-4)
-    a.add_argument("--precisions", default="bf16", help="of the GPU: bf16,fp16,fp32,tf32")
-    a.add_argument("--text", nargs="*", default=[], help="real text for `torch`: files or folders")
+    a.add_argument("--precisions", default="bf16", help="precisions on the GPU: bf16,fp16,fp32,tf32")
+    a.add_argument("--text", nargs="*", default=[], help="files or folders with text for the comparison with PyTorch")
     a.add_argument("--tokenizer", default="bytes", help="gpt2 (with --vocab-dir) or bytes")
     a.add_argument("--vocab-dir")
     a.add_argument("--torch-steps", type=int, default=2000)
-    a.add_argument("--mode", default="compile", help="PyTorch's: eager, compile")
-    a.add_argument("--ours-args", default="", help="more options of lockstep train on the GPU")
+    a.add_argument("--mode", default="compile", help="mode of PyTorch: eager or compile")
+    a.add_argument("--ours-args", default="", help="additional options for lockstep train on the GPU")
     a.add_argument("--dry", action="store_true", help="tiny model, no GPU")
     a.add_argument("--out", help="folder for gpu_parity.json")
     o = a.parse_args()
@@ -261,7 +261,7 @@ def main():
         with open(os.path.join(o.out, "gpu_parity.json"), "w") as f:
             json.dump(result, f, indent=1)
     bad = [r["name"] for r in c.rows if not r["holds"]]
-    print(f"{len(c.rows) - len(bad)} of {len(c.rows)} hold" + (f"; broken: {'; '.join(bad)}" if bad else ""))
+    print(f"{len(c.rows) - len(bad)} of {len(c.rows)} checks passed" + (f"; broken: {'; '.join(bad)}" if bad else ""))
     sys.exit(1 if bad else 0)
 
 

@@ -1,13 +1,13 @@
-"""The floor of a training step, made of its parts measured alone, beside the step as it is.
-(ls-bench: by name; it wants a GPU.)
+"""Lower bound of the time of a training step, from its parts measured separately, compared with the measured step.
+(ls-bench: by name; needs a GPU.)
 
   products     perf/cuda_gemm: every matrix product of a step, each with its best algorithm
-  attention    perf/cuda_attention: forward and backward of a layer, the best way, times the layers
-  the rest     perf/cuda_kernels: what memory bounds (norms, embeddings, softmax, AdamW, gradient norm), each as often as a step has it
-  step         perf/gpu_vs_torch.py's file (--speed), and by operation from a profile of ours (--profile RUN_DIR)
+  attention    perf/cuda_attention: forward and backward of a layer with the fastest kernel, times the number of layers
+  the rest     perf/cuda_kernels: memory-bound kernels (norms, embeddings, softmax, AdamW, gradient norm), times their number per step
+  step         the file of perf/gpu_vs_torch.py (--speed), and per operation from a profile of lockstep (--profile RUN_DIR)
 
-The floor is their sum: one stream runs one after the other. The three programs are run from --tools, or their output is read from --texts
-(cuda_gemm.txt, cuda_attention.txt, cuda_kernels.txt). `TFLOP/s of the products` is the ceiling that gpu_vs_torch.py takes as --ceiling.
+The lower bound is their sum, because one stream runs them in sequence. The three programs are run from --tools, or their output is read from
+--texts (cuda_gemm.txt, cuda_attention.txt, cuda_kernels.txt). `TFLOP/s of the products` is the value for --ceiling of gpu_vs_torch.py.
 
   python perf/gpu_roofline.py --tools build --batch 64 --seq 1024 [--speed OUT/gpu_vs_torch.json --case b64] [--profile RUN] [--out DIR]
 """
@@ -20,7 +20,7 @@ import sys
 
 LAYERS, HEADS, WIDTH = 12, 12, 768  # the three programs measure GPT-2 124M
 
-# Calls of a step of one micro-batch; what is added to the residual is fused into the next norm, GELU into the products.
+# Calls per step of one micro-batch; residual additions are fused into the next norm, GELU into the products.
 CALLS = {
     "embed_fwd": 1, "sort_ids": 1, "embed_bwd": 1, "layernorm_fwd": 1, "add_layernorm_fwd": 2 * LAYERS, "layernorm_again": 2 * LAYERS,
     "layernorm_bwd + dres": 2 * LAYERS, "layernorm_bwd": 1, "softmax loss + grad": 1, "adamw": 1, "sumsq": 1,
@@ -80,11 +80,11 @@ def kernels(text, batch, seq):
 
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    a.add_argument("--tools", default="build", help="folder of cuda_gemm, cuda_attention, cuda_kernels")
-    a.add_argument("--texts", help="folder with their output instead")
+    a.add_argument("--tools", default="build", help="folder with cuda_gemm, cuda_attention and cuda_kernels")
+    a.add_argument("--texts", help="folder with saved output of these programs")
     a.add_argument("--batch", type=int, default=64)
     a.add_argument("--seq", type=int, default=1024)
-    a.add_argument("--accum", type=int, default=1, help="micro-batches of a step")
+    a.add_argument("--accum", type=int, default=1, help="micro-batches per step")
     a.add_argument("--dtype", default="bf16", choices=["bf16", "f16", "f32"])
     a.add_argument("--speed", help="gpu_vs_torch.json")
     a.add_argument("--case", default="b64")

@@ -1,38 +1,38 @@
 #!/usr/bin/env bash
-# gpu_session.sh - everything that wants a GPU, in calls of limited length, the most important first.
+# gpu_session.sh - all checks and measurements that need a GPU, in calls of limited length, the most important first.
 # ls-bench: by name
 #
-#   perf/gpu_session.sh build                     the program, the plugin, the programs that check and time parts
+#   perf/gpu_session.sh build                     builds the program, the plugin, and the check and timing programs
 #   perf/gpu_session.sh smoke                     doctor; products, attention and kernels checked on the device; 20 steps in every precision
 #   perf/gpu_session.sh sanitize                  compute-sanitizer memcheck, racecheck, initcheck over the kernel checks
-#   perf/gpu_session.sh determinism               two runs, and 1, 2, 4 workers on one GPU under every strategy: the same bits? and its price
-#   perf/gpu_session.sh speed [CASE...]           ours and PyTorch in turns, the bars (gpu_vs_torch.py)
+#   perf/gpu_session.sh determinism               compares the bits of two runs, and of 1, 2, 4 workers on one GPU with every strategy; cost of determinism
+#   perf/gpu_session.sh speed [CASE...]           lockstep and PyTorch, alternating; checks the bars (gpu_vs_torch.py)
 #   perf/gpu_session.sh parity                    50 steps and gradients against the CPU; 2,000 steps against PyTorch
-#   perf/gpu_session.sh profile [b64|b16|ref]     kernel times by operation, the roofline beside them (b64)
+#   perf/gpu_session.sh profile [b64|b16|ref]     kernel times by operation, with the roofline (b64)
 #   perf/gpu_session.sh memory                    planned and allocated, by part; gpt2-xl with and without recomputation
-#   perf/gpu_session.sh verify [staged|nccl]      verify --device cuda -n 1,2,4 (staged), and --comm nccl -n 2,4 (nccl); both without a word
+#   perf/gpu_session.sh verify [staged|nccl]      verify --device cuda -n 1,2,4 (staged), and --comm nccl -n 2,4 (nccl); both without an argument
 #   perf/gpu_session.sh nccl [PART]               several ranks on one GPU over NCCL 2.30 or later (gpu_nccl.py); without PART all of these:
 #       tiny      2 and 4 ranks: every strategy, every schedule, tp 2 (also by rows), hybrids, deterministic and not; under -n, mpirun and
 #                 torchrun's variables, over NCCL's sockets; weights bit for bit those of one worker (tp, not deterministic: losses near)
 #       full      the layouts with GPT-2 124M (T512, bf16), memory planned and allocated
 #       steps     GPT-2 124M on 2 ranks, ddp and zero1 to zero3: 200 losses bit for bit, memory planned and allocated
-#       faults    kill -9, SIGSTOP, SIGTERM of a rank or a run, a rank that nobody reaps, NCCL's connections cut in a step: everyone ends in
-#                 30 s, the rank is named, nothing is left, the run resumes with the same bits
+#       faults    kill -9, SIGSTOP, SIGTERM of a rank or a run, a rank that is not reaped, NCCL connections closed during a step: all ranks end
+#                 within 30 s, the rank is named, nothing is left over, the run resumes with the same bits
 #       ends      20 starts and ends of each pipeline schedule
 #       rows      only the cases of the eight defects found with real NCCL: 1 staged zero3 of 124M, 2 124M over NCCL, 3 one worker with several
 #                 micro-batches, 4 gpipe, 5 and 8 pipelines that never end, 6 illegal access, 7 a stopped rank (also rows of the summary)
 #
-# Several may follow each other: `gpu_session.sh build smoke`. Each ends in a short summary (lines that begin with "==") and leaves
-# NAME.txt (summary), NAME.log (all output) and NAME.tar.gz (files) in the results folder (nccl-PART.txt …, verify-PART.txt … with a part). Exit code 1: something of it failed.
+# Several parts can be given: `gpu_session.sh build smoke`. Each prints a short summary (lines that begin with "==") and writes
+# NAME.txt (summary), NAME.log (all output) and NAME.tar.gz (files) in the results folder (nccl-PART.txt …, verify-PART.txt … with a part). Exit code 1: a check failed.
 #
 # Environment
 #   OUT            results folder [build/gpu]                BUILD          build folder [build]
-#   CMAKE_ARGS     more words for cmake; for a folder of headers and libraries in place of installed ones:
+#   CMAKE_ARGS     more arguments for cmake; for a folder of headers and libraries in place of installed ones:
 #                  "-DLS_TESTS=OFF -DCMAKE_PREFIX_PATH=DIR/usr -DCMAKE_LIBRARY_ARCHITECTURE=x86_64-linux-gnu -DLS_BLAS=openblas"
 #   SYSROOT        DIR of the line above: its libraries are also found at run time
-#   PYTHON         the Python that has torch [python3]       BUDGET         seconds of one call [540]
+#   PYTHON         Python with torch [python3]               BUDGET         seconds of one call [540]
 #   TEXT           files or folders of real text, for parity TOKENIZER, VOCAB_DIR   for it [bytes]; TORCH_MODE [compile]
-#   TRAIN_ARGS     more options of every `lockstep train --device cuda`
+#   TRAIN_ARGS     more options for every `lockstep train --device cuda`
 #   MODES, ROUNDS, SEGMENT   of gpu_vs_torch.py [compile,eager 5 2]
 #   DEVICE         cuda, or emu: the emulated device with small shapes, to try this script without a GPU
 #   JOBS           cases of nccl at the same time [1]; at most FULL_JOBS of them with GPT-2 124M [1]; faults: 4. With more, an H200 refused processes
@@ -68,11 +68,11 @@ left() { echo $((budget - (SECONDS - begin))); }
 note() { printf '== %s\n' "$*" | tee -a "$out/$part.txt"; }
 bad() { note "FAILED: $*"; failed=1; }
 
-# try NAME SECONDS COMMAND...: output into the part's folder, one line of summary; false when it fails.
+# try NAME SECONDS COMMAND...: writes the output to the folder of the part and one summary line; false if the command fails.
 try() {
     local name=$1 limit=$2 t=$SECONDS rc
     shift 2
-    (($(left) > 5)) || { note "$name: left out, the time is over"; failed=1; return 1; }
+    (($(left) > 5)) || { note "$name: skipped, time limit reached"; failed=1; return 1; }
     ((limit <= $(left))) || limit=$(left)
     printf '\n-- %s: %s\n' "$name" "$*"
     if declare -F "$1" >/dev/null; then "$@" >"$dir/$name.out" 2>&1; else timeout -k 10 "$limit" "$@" >"$dir/$name.out" 2>&1; fi
@@ -118,7 +118,7 @@ do_build() {
     local targets=(lockstep)
     local -a wanted=(lockstep_cuda lockstep_nccl lockstep_mpi cuda_gemm cuda_attention cuda_kernels)
     [[ $device != emu ]] || wanted=(lockstep_cuda_emu fake_nccl_plugin)
-    known=$(ninja -C "$build" -t targets all) || { bad "ninja does not list its targets"; return; }
+    known=$(ninja -C "$build" -t targets all) || { bad "ninja cannot list its targets"; return; }
     for t in "${wanted[@]}"; do
         if grep -q "^$t: " <<<"$known"; then targets+=("$t"); else note "no target $t"; fi
     done
@@ -130,7 +130,7 @@ do_smoke() {
     local p t
     TAIL=30 try doctor 120 "$LOCKSTEP" doctor --device cuda
     for t in cuda_gemm cuda_attention cuda_kernels; do
-        [[ $(tool $t) ]] || { note "$t is not built: its checks are left out"; continue; }
+        [[ $(tool $t) ]] || { note "$t is not built: its checks are skipped"; continue; }
         case $t in
         cuda_gemm) try $t 150 "$build/$t" --check ;;
         cuda_attention) try $t 120 "$build/$t" --no-time "${small[@]}" ;;
@@ -142,7 +142,7 @@ do_smoke() {
     [[ $device == cuda ]] || job=(--model tiny --num_layers 1 --vocab_size 300 --seq_length 16 --micro_batch_size_per_gpu 2 --max_steps 5 --lr 1e-3)
     for p in fp32 bf16 fp16; do
         try "train-$p" 120 train "$dir/run-$p" "${job[@]}" --precision $p || continue
-        "$python" - "$dir/run-$p/metrics.jsonl" <<'P' || bad "train-$p: the loss does not fall"
+        "$python" - "$dir/run-$p/metrics.jsonl" <<'P' || bad "train-$p: the loss does not decrease"
 import json, sys
 rows = [json.loads(x) for x in open(sys.argv[1])]
 print(f"loss {rows[0]['loss']:.4f} -> {rows[-1]['loss']:.4f}, {rows[-1]['tokens_per_sec']:,.0f} tokens/s")
@@ -237,7 +237,7 @@ do_parity() {
     if [[ ${TEXT:-} || $device != cuda ]]; then
         TAIL=12 try against-torch "$(left)" "$python" perf/gpu_parity.py torch --mode "${TORCH_MODE:-compile}" --batch "${BATCH:-16}" --seq "${SEQ:-256}" "${args[@]}"
     else
-        note "no TEXT: the 2,000 steps against PyTorch are left out"
+        note "TEXT is not set: the comparison of 2,000 steps with PyTorch is skipped"
     fi
 }
 
@@ -284,7 +284,7 @@ do_memory() {
     done
 }
 
-# mps on|off: processes share the GPU through NVIDIA's multi-process service, if it is there
+# mps on|off: processes share the GPU through the NVIDIA multi-process service, if available
 mps() {
     local tool
     tool=$(command -v nvidia-cuda-mps-control) || tool=/usr/local/nvidia/bin/nvidia-cuda-mps-control
@@ -312,7 +312,7 @@ verify_as() {
 
 do_verify() {
     local what=${1:-staged nccl}
-    [[ " staged nccl " == *" $what "* || ! ${1:-} ]] || { bad "verify has no part $1: staged, nccl"; return; }
+    [[ " staged nccl " == *" $what "* || ! ${1:-} ]] || { bad "verify has no part $1; use staged or nccl"; return; }
     # the emulated device would take an hour for all layouts: there the CPU shows that this part works
     [[ $device == cuda ]] || { note "DEVICE=emu: on the CPU, as the emulated device is too slow"; verify_as verify-staged 300 --device cpu -n 1,2 --steps 1; return; }
     mps on
@@ -339,14 +339,14 @@ do_nccl() {
 
 # ---- the session ----------------------------------------------------------------------------------------------------
 
-[[ $device == cuda || $device == emu ]] || { echo "gpu_session.sh: DEVICE is cuda or emu, not $device" >&2; exit 2; }
+[[ $device == cuda || $device == emu ]] || { echo "gpu_session.sh: DEVICE is '$device'; use cuda or emu" >&2; exit 2; }
 [[ ${1:-} != -h && ${1:-} != --help && ${1:-} != help ]] || set --
 (($#)) || { sed -n '2,/^set -uo/p' "${BASH_SOURCE[0]}" | sed '$d; s/^# \{0,1\}//'; exit 2; }
 worst=0 ran=()
 while (($#)); do
     part=$1 failed=0 arg=
     shift
-    declare -F "do_$part" >/dev/null || { echo "gpu_session.sh: there is no part $part" >&2; exit 2; }
+    declare -F "do_$part" >/dev/null || { echo "gpu_session.sh: unknown part $part" >&2; exit 2; }
     # `verify nccl` is verify over NCCL; nccl's own parts follow it as `nccl tiny`
     if [[ ($part == speed || $part == profile || $part == nccl || $part == verify) && $# -gt 0 ]] &&
         { ! declare -F "do_$1" >/dev/null || [[ $part$1 == verifynccl && ! ${2:-} =~ ^(tiny|full|steps|faults|ends|rows)$ ]]; }; then

@@ -1,9 +1,9 @@
-"""The peer of the GPU benchmarks: GPT-2 in PyTorch with everything that makes it fast, told what to do by lines on stdin.
-(ls-bench: by name; others start it.)
+"""PyTorch side of the GPU benchmarks: GPT-2 with all common optimizations, controlled by commands on stdin.
+(ls-bench: by name; started by other scripts.)
 
 Vocabulary padded to a multiple of 128 (50304), SDPA attention (the backend of --sdp), tanh GELU, bf16 or fp16 autocast (or fp32, or TF32
-products), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs from pinned memory without a wait, losses read
-at the end of a segment alone. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
+products), fused AdamW, gradients set to None, clipping at norm 1 (foreach), inputs copied asynchronously from pinned memory, losses read
+only at the end of a segment. --mode eager | compile | compile-graphs (mode="reduce-overhead") | compile-max ("max-autotune-no-cudagraphs").
 
 Protocol: prints one JSON line when it is ready (compiled, warm), then for each line on stdin
   steps N      N optimizer steps -> {"seconds": …, "steps": N, "loss": the last one}
@@ -11,8 +11,8 @@ Protocol: prints one JSON line when it is ready (compiled, warm), then for each 
   losses N     N optimizer steps, every loss read -> {"losses": […], "norms": […], "rates": […]}
   memory       -> {"allocated": peak bytes, "reserved": peak bytes}
   quit
-Between answers the GPU is at rest. Data: batches of a token file in the order of our trainer (--order ours: the keyed permutation of
---seed), or one behind the other (--order file: no gather, the least work).
+Between answers the GPU is idle. Data: batches of a token file in the order of the lockstep trainer (--order ours: the keyed permutation of
+--seed), or in file order (--order file: no gather, the least work).
 """
 import argparse
 import contextlib
@@ -81,7 +81,7 @@ class GPT2(nn.Module):
 
 
 def load_folder(model, folder):
-    """The weights of a Hugging Face folder (config.json, model.safetensors); ids behind the vocabulary stay as they are."""
+    """The weights of a Hugging Face folder (config.json, model.safetensors); ids beyond the vocabulary are not changed."""
     from safetensors.torch import load_file
     t = load_file(os.path.join(folder, "model.safetensors"))
     t = {k.removeprefix("transformer."): v for k, v in t.items()}
@@ -259,17 +259,17 @@ def main():
     a.add_argument("--data", required=True, help="file of 16-bit ids, little-endian")
     a.add_argument("--model", default="gpt2", choices=sorted(SIZES))
     a.add_argument("--vocab", type=int, default=50257)
-    a.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
+    a.add_argument("--batch", type=int, default=4, help="sequences per micro-batch")
     a.add_argument("--accum", type=int, default=1)
     a.add_argument("--seq", type=int, default=512)
     a.add_argument("--precision", default="bf16", choices=["bf16", "fp16", "fp32", "tf32"])
     a.add_argument("--mode", default="compile", choices=["eager", "compile", "compile-graphs", "compile-max"])
     a.add_argument("--sdp", default="best", choices=["best", "auto", "flash", "cudnn", "efficient"],
-                   help="attention; best: the fastest for the shape, tried first")
+                   help="attention kernel; best: measure all and use the fastest")
     a.add_argument("--checkpoint", action="store_true", help="recompute blocks in backward")
     a.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    a.add_argument("--warm", type=int, default=5, help="steps before it is ready")
-    a.add_argument("--init", help="Hugging Face folder to begin with; the padding is then masked")
+    a.add_argument("--warm", type=int, default=5, help="warm-up steps")
+    a.add_argument("--init", help="Hugging Face folder with initial weights; masks the padding of the vocabulary")
     a.add_argument("--exact", action="store_true", help="mask the padding of the vocabulary")
     a.add_argument("--order", default="file", choices=["file", "ours"])
     a.add_argument("--seed", type=int, default=1337)

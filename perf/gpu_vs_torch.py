@@ -1,21 +1,21 @@
-"""Training speed and memory on a GPU against PyTorch, in turns on the same GPU: tokens/s of whole optimizer steps.
-(ls-bench: by name; it wants a GPU.)
+"""Training speed and memory of lockstep and PyTorch, alternating on the same GPU: tokens/s of whole optimizer steps.
+(ls-bench: by name; needs a GPU.)
 
-Both sides stay alive and take turns; only one computes at a time, the other is at rest (PyTorch waits for a line on its stdin, our program
-is stopped by SIGSTOP once what it had queued is done). A turn is a segment of at least --segment-s seconds; the first two steps after a
-pause are not counted. A round has one segment of each side, in an order that rotates. Ours is `lockstep train --device cuda` as anybody
-runs it, timed by the clock stamps of metrics.jsonl, so that everything between two steps counts. PyTorch (perf/gpu_torch.py) gets what
-makes it fast: padded vocabulary, autocast, SDPA, fused AdamW, pinned inputs, no waits, torch.compile.
+Both processes stay alive and alternate; only one computes at a time (PyTorch waits for a line on stdin, lockstep is stopped by SIGSTOP
+after its queued work is done). A turn is a segment of at least --segment-s seconds; the first two steps after a pause are not counted. A
+round has one segment of each side, in rotating order. lockstep is an ordinary `lockstep train --device cuda`, timed by the timestamps in
+metrics.jsonl, so that everything between two steps counts. PyTorch (perf/gpu_torch.py) uses all common optimizations: padded vocabulary,
+autocast, SDPA, fused AdamW, pinned inputs, no synchronization, torch.compile.
 
-  tokens/s   median over rounds; ratio: ours over theirs of the same round, median with a 95 % interval of its mean
-  memory     what the GPU has less free while the process lives (context and all), and each side's own count
+  tokens/s   median over rounds; ratio: lockstep over PyTorch in the same round, median with a 95 % interval of the mean
+  memory     GPU memory used by the process (including the CUDA context), and the count of each side
   MFU        tokens/s * (6 (12 L C^2 + V C) + 12 L C T) / peak; the peak is --ceiling TFLOP/s (measured: perf/gpu_roofline.py), else the
-             datasheet's dense rate of --peak, and the table says which
+             dense data sheet rate of --peak; the table names the source
 
   python perf/gpu_vs_torch.py --cases b64,b16 [--modes compile,eager] [--rounds 5] [--bars] [--out DIR]
-  python perf/gpu_vs_torch.py --device cpu --cases dry           # the same protocol with a tiny model, anywhere
+  python perf/gpu_vs_torch.py --device cpu --cases dry           # the same protocol with a tiny model on a CPU
 
-Exits 1 with --bars when a case is below its bar.
+With --bars the exit code is 1 if a case is below its bar.
 """
 import argparse
 import json
@@ -33,7 +33,7 @@ import compare
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = {"tiny": (4, 4, 128), "gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-large": (36, 20, 1280), "gpt2-xl": (48, 25, 1600)}
 
-# bar: tokens/s that must be reached, aim: what we want; over: times PyTorch's (mode); memory: GiB at most
+# bar: required tokens/s; aim: target; over: required ratio to PyTorch (mode); memory: maximum GiB
 CASES = {
     "b64": dict(model="gpt2", B=64, A=1, T=1024, precision="bf16", bar=575e3, aim=605e3, over=("compile", 1.10), memory=20),
     "b16": dict(model="gpt2", B=16, A=1, T=512, precision="bf16", bar=500e3),
@@ -130,7 +130,7 @@ class Ours:
             if not self.read():
                 self.check()
                 if time.time() > until:
-                    raise SystemExit(f"ours made no {n} steps in {limit:.0f} s: {self.out.name}")
+                    raise SystemExit(f"lockstep did not finish {n} steps in {limit:.0f} s; see {self.out.name}")
                 time.sleep(0.002)
 
     def pause(self):
@@ -353,22 +353,22 @@ def environment(o):
 def main():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog="cases: " + ", ".join(CASES))
     a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
-    a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="the Python that has torch")
+    a.add_argument("--python", default=os.environ.get("PYTHON", sys.executable), help="Python interpreter with torch")
     a.add_argument("--cases", default="b64,b16,ref_bf16,ref_fp16,tf32,fp32,xl")
-    a.add_argument("--modes", default="compile,eager", help="of PyTorch: eager, compile, compile-graphs, compile-max; none")
-    a.add_argument("--sdp", default="best", help="PyTorch's attention: best (tried), auto, flash, cudnn, efficient")
+    a.add_argument("--modes", default="compile,eager", help="modes of PyTorch: eager, compile, compile-graphs, compile-max, or none")
+    a.add_argument("--sdp", default="best", help="attention kernel of PyTorch: best (fastest), auto, flash, cudnn, efficient")
     a.add_argument("--rounds", type=int, default=5)
     a.add_argument("--segment-s", type=float, default=2.0)
-    a.add_argument("--warm", type=int, default=20, help="steps of ours before anything is measured")
-    a.add_argument("--limit", type=float, default=180, help="seconds that a wait for ours may take")
-    a.add_argument("--budget-s", type=float, default=0, help="no case is begun after so many seconds")
+    a.add_argument("--warm", type=int, default=20, help="warm-up steps of lockstep")
+    a.add_argument("--limit", type=float, default=180, help="maximum seconds to wait for lockstep")
+    a.add_argument("--budget-s", type=float, default=0, help="do not start a case after this many seconds; 0 = no limit")
     a.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
-    a.add_argument("--deterministic", action="store_true", help="ours in deterministic mode")
-    a.add_argument("--ours-args", default="", help="more options of lockstep train")
-    a.add_argument("--one-by-one", action="store_true", help="start PyTorch's sides one after the other (memory of each by the GPU's count)")
+    a.add_argument("--deterministic", action="store_true", help="run lockstep in deterministic mode")
+    a.add_argument("--ours-args", default="", help="additional options for lockstep train")
+    a.add_argument("--one-by-one", action="store_true", help="start the PyTorch processes one after the other, to measure GPU memory of each")
     a.add_argument("--data-tokens", type=int, default=64_000_000)
     a.add_argument("--ceiling", type=float, default=0, help="measured TFLOP/s of matrix products, for MFU")
-    a.add_argument("--bars", action="store_true", help="exit 1 when a case is below its bar")
+    a.add_argument("--bars", action="store_true", help="exit with code 1 if a case is below its bar")
     a.add_argument("--out", help="folder for gpu_vs_torch.json and .md")
     o = a.parse_args()
     names = o.cases.split(",")
@@ -385,7 +385,7 @@ def main():
     for n in names:
         if o.budget_s and time.time() - begin > o.budget_s:
             whole["left_out"].append(n)
-            say(f"{n}: left out, the time is over")
+            say(f"{n}: skipped, time limit reached")
             continue
         with tempfile.TemporaryDirectory(prefix="lockstep-gpu-") as work:
             try:

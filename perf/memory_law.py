@@ -1,8 +1,8 @@
-"""Bytes that a worker holds for parameters, gradients and optimizer, against each strategy's law: 124M on 1, 2, 4 workers.
+"""Bytes per worker for parameters, gradients and optimizer state, compared with the formula of each strategy: 124M on 1, 2, 4 workers.
 
-The laws stand at the heads of src/parallel/*.c. fp32 with AdamW; a unit is the embedding, a block, or the final norm,
-padded to whole blocks of the gradient norm (and, where it is cut, to as many as there are workers). P sums the units,
-G is P and, for a tied head, the embedding once more; N workers; one micro-batch a worker:
+The formulas are in the head comments of src/parallel/*.c. fp32 with AdamW; a unit is the embedding, a block, or the final norm,
+padded to whole blocks of the gradient norm (and to a multiple of the number of workers if sharded). P is the sum of all units,
+G is P plus, for a tied head, the embedding again; N workers; one micro-batch per worker:
 
              parameters   gradients   optimizer            in flight ("buckets" of the plan)
   single     4P           4G          8P
@@ -12,8 +12,8 @@ G is P and, for a tied head, the embedding once more; N workers; one micro-batch
   zero2      4P           4G/N        8P/N                 gradients of two neighbouring units, or --bucket elements if that is more
   zero3      4P/N         4G/N        8P/N                 the same, and two neighbouring uses of units and --prefetch_bucket ahead
 
-Each run trains one short step and leaves training_metrics.json; its lockstep.memory is what the plan laid out, rank
-by rank, and one allocation holds all of it. A row is `equal` when every rank's bytes are the law's exactly.
+Each run trains one short step and writes training_metrics.json; its lockstep.memory has the planned bytes per rank,
+which are one allocation. A row is `equal` if the bytes of every rank match the formula exactly.
 
   python perf/memory_law.py [--model gpt2] [--workers 1,2,4] [--strategies …] [--json]
 """
@@ -111,7 +111,7 @@ def main():
     if o.json:
         print(json.dumps({"model": o.model, "parameters": exact, "rows": rows}, indent=1))
     else:
-        print(f"{o.model}: P = {exact} parameters, 16P = {16 * exact / 1e6:.1f} MB; MB of the rank that holds most\n")
+        print(f"{o.model}: P = {exact} parameters, 16P = {16 * exact / 1e6:.1f} MB; MB of the rank with the most memory\n")
         print("| strategy | workers | parameters | gradients | optimizer | sum | sum / 16P | in flight | the law |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for r in rows:

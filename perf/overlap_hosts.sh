@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Communication that backward hides: step time and exposed communication of dp and of ddp at several bucket sizes, 2 hosts x 2 workers.
+# Overlap of communication with backward: step time and exposed communication of dp and of ddp with several bucket sizes, 2 hosts x 2 workers.
 #
 # The hosts are network namespaces joined by a link of a set rate (tests/support/hosts, root); HOSTS_MPIRUN names another command
-# that starts MPI ranks on two hosts. Rounds are taken in turn, so that a slow minute of the machine falls on everyone.
+# that starts MPI ranks on two hosts. Rounds alternate, so that a slow minute of the machine affects all settings.
 #
-#   perf/overlap_hosts.sh [ROUNDS [STEPS]]        LINK=1gbit  LAYERS=6  WIDTH=384  SEQ=256  BATCH=2 (sequences of a worker in a step)
+#   perf/overlap_hosts.sh [ROUNDS [STEPS]]        LINK=1gbit  LAYERS=6  WIDTH=384  SEQ=256  BATCH=2 (sequences per worker and step)
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 lockstep=${LOCKSTEP:-$here/build/lockstep}

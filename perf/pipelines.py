@@ -1,7 +1,7 @@
-"""Pipeline schedules beside each other: throughput, activation memory, measured and predicted bubble; interleaved rounds.
+"""Compares pipeline schedules: throughput, activation memory, measured and predicted bubble, in interleaved rounds.
 
-Every measurement is a whole `lockstep train` on `--workers` stages (its checkpoint goes to a folder that is removed). The first step is
-not counted. Throughput is that of the median counted step; activation memory is the largest stage's, as planned, which is as allocated.
+Every measurement is a whole `lockstep train` on `--workers` stages (its checkpoint is written to a temporary folder). The first step is
+not counted. Throughput is that of the median step; activation memory is that of the largest stage, as planned, which equals the allocation.
 
   python perf/pipelines.py --lockstep build/lockstep [--model gpt2] [--workers 4] [--threads N] [--micros 16] [--rounds 2] [--steps 2]
 """
@@ -49,17 +49,17 @@ def main():
     a.add_argument("--lockstep", default="build/lockstep")
     a.add_argument("--model", default="gpt2")
     a.add_argument("--workers", type=int, default=4)
-    a.add_argument("--threads", type=int, default=0, help="of each worker (0: cores / workers)")
+    a.add_argument("--threads", type=int, default=0, help="threads per worker; 0 = cores / workers")
     a.add_argument("--seq", type=int, default=512)
-    a.add_argument("--micro", type=int, default=1, help="sequences of a micro-batch")
-    a.add_argument("--micros", type=int, default=16, help="micro-batches of a step")
+    a.add_argument("--micro", type=int, default=1, help="sequences per micro-batch")
+    a.add_argument("--micros", type=int, default=16, help="micro-batches per step")
     a.add_argument("--schedules", default="naive,gpipe,1f1b,interleaved:2,zb")
     a.add_argument("--rounds", type=int, default=2)
-    a.add_argument("--steps", type=int, default=2, help="counted steps of a run")
+    a.add_argument("--steps", type=int, default=2, help="timed steps per run")
     a.add_argument("--scratch", default=None, help="folder for run folders")
-    a.add_argument("--limit", type=float, default=300, help="seconds for one run")
+    a.add_argument("--limit", type=float, default=300, help="maximum seconds per run")
     a.add_argument("--budget-s", type=float, default=0)
-    a.add_argument("--out", help="write JSON here, too")
+    a.add_argument("--out", help="JSON file for the results")
     o = a.parse_args()
     o.threads = o.threads or max(1, len(os.sched_getaffinity(0)) // o.workers)
     begin, found, names = time.monotonic(), {}, o.schedules.split(",")

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# plan_gpu.sh - is `lockstep plan` right about this GPU? Measures it, predicts four runs, runs them, compares.
+# plan_gpu.sh - checks `lockstep plan` on this GPU: measures it, predicts four runs, runs them, and compares.
 # ls-bench: by name
 #
 #   perf/plan_gpu.sh [-b BOUND] [-s SECONDS] [-p PRESET] OUT_DIR
 #
-#   -b  bound of the difference, percent [10]
+#   -b  maximum difference in percent [10]
 #   -s  seconds of each run, after its start [6]; each of three measurements takes about 1.5 times as long
-#   -p  preset that is compared, too [that of the GPU's name; none: -]
+#   -p  preset to compare, too [by the name of the GPU; none: -]
 #
 # Cases, one worker, bf16, dropout 0, --no_deterministic (DETERMINISTIC=1: without it):
 #   b64  gpt2 64 x 1024      b16  gpt2 16 x 512      4x4  gpt2 4 x 4 x 512      xl  gpt2-xl 8 x 1024
 #
 # Every case is predicted by a cluster file that `plan --measure --device cuda` writes here, by the rates of that file alone (of the first
-# case's: what a preset of this GPU would have), and by the preset. Then it runs until its time is over; its steps after the first 2 s count. Prints
-# one line per case: predictions, measurement, differences, and whether the planned bytes are those that were allocated. Exit code 1 when a
+# case's: what a preset of this GPU would have), and by the preset. Then it runs for its time; steps after the first 2 s count. Prints
+# one line per case: predictions, measurement, differences, and whether planned and allocated bytes are equal. Exit code 1 if a
 # difference of file or preset is above the bound, bytes differ or a case fails.
 # OUT_DIR: cluster files, logs, results.json. About 130 s on an H200.
 #
-# Environment: LOCKSTEP [build/lockstep]; DEVICE cuda, or emu: the emulated device at tiny sizes to try this script; nothing is bounded there.
+# Environment: LOCKSTEP [build/lockstep]; DEVICE cuda, or emu: the emulated device with tiny sizes, to test this script without bounds.
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
 export LOCKSTEP=${LOCKSTEP:-$here/build/lockstep} DEVICE=${DEVICE:-cuda} DETERMINISTIC=${DETERMINISTIC:-}

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# plan_vs_run.sh - is `lockstep plan` right? Measures this machine, predicts, runs, compares: every strategy x 1, 2, 4, 8 workers.
+# plan_vs_run.sh - checks `lockstep plan`: measures this machine, predicts, runs and compares every strategy with 1, 2, 4, 8 workers.
 # ls-bench: by name
 #
 #   perf/plan_vs_run.sh [-s SECONDS] [-w "1 2 4 8"] [-c "CASE ..."] [-r ROUNDS] [-f] [-b BOUND] OUT_DIR
 #
-#   -s  about how long in all [900]       -w  numbers of workers; more than there are cores are left out ["1 2 4 8"]
+#   -s  approximate total time [900]      -w  numbers of workers; those above the number of cores are skipped ["1 2 4 8"]
 #   -c  cases [all]: single dp ddp zero1 zero2 zero3 gpipe 1f1b zb interleaved tp
-#   -r  rounds: each case runs so many times, with the others in between [4]
-#   -f  of repetitions and steps the fastest tenth, not nearly all: for a machine that others use, too
-#   -b  bound of the difference, percent [10]
+#   -r  rounds: runs of each case, interleaved with the others [4]
+#   -f  use the fastest 10 % of repetitions and steps (shared machine)
+#   -b  maximum difference in percent [10]
 #
-# For each number of workers: measure the cluster, run all cases, measure, run them again, measure … Machines change their speed meanwhile,
-# so a round is predicted by the clusters before and after it, and a case's figures are the means over rounds; the table says how far
-# clusters (drift) and rounds (spread) lie apart. A case is left out where it cannot be (tp on one worker).
-# Writes OUT_DIR/results.jsonl (a line a case, from plan --check --json), cluster files, run folders; prints a table. Exit code 1 when a
+# For each number of workers: measure the cluster, run all cases, measure, run them again, measure … The speed of a machine changes over
+# time, so a round is predicted with the clusters before and after it, and the results of a case are means over rounds. The table shows the
+# differences between clusters (drift) and rounds (spread). Impossible cases (tp on one worker) are skipped.
+# Writes OUT_DIR/results.jsonl (one line per case, from plan --check --json), cluster files, run folders; prints a table. Exit code 1 when a
 # difference of tokens/s is above the bound or a byte of memory differs.
 set -u
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -58,7 +58,7 @@ check() { # CASE ROUND CLUSTER: the run of that round by the cluster as it was m
 
 n_case=0 n_w=0
 for w in $workers; do
-  [ "$w" -le "$cores" ] || { echo "$w workers: there are $cores cores, left out"; continue; }
+  [ "$w" -le "$cores" ] || { echo "$w workers: skipped, only $cores cores"; continue; }
   n_w=$((n_w + 1))
   for c in $cases; do [ -n "$(flags "$c" "$w")" ] && n_case=$((n_case + 1)); done
 done
@@ -93,7 +93,7 @@ for w in $workers; do
         timeout $((for_run * 6 + 120)) "$LOCKSTEP" train --train_data_path "$out/train.bin" --model "$out/config.json" --seq_length "$T" \
           --micro_batch_size_per_gpu "$B" --grad_accum_steps "$M" --device cpu -n "$w" $f --max_steps "$1" --checkpoint_path "$run" >"$run.log" 2>&1
       }
-      if [ "$round" = 1 ]; then # three steps say how many fill the time
+      if [ "$round" = 1 ]; then # three steps show how many fit in the time
         train 3 && check "$c" 1 1 || { echo "$w workers, $c: failed, see $run.log"; tail -2 "$run.log"; continue; }
         python3 -c "
 import json

@@ -1,10 +1,10 @@
-/* tokenizer_speed - encodes a file again and again with a number of threads, each on its own part, and prints MB/s.
+/* tokenizer_speed - encodes a file repeatedly with several threads, each on its own part, and prints MB/s.
  *
  *   tokenizer_speed VOCAB TEXT THREADS      VOCAB: a folder or tokenizer.json
  *
  * Reads one line of standard input before each repeat and answers it with "SECONDS CPU_SECONDS IDS", so that a script can interleave it
- * with something else (see tokenizer_vs_tiktoken.py). Encoders are made anew for every repeat: what is remembered of the last
- * one does not count. */
+ * with something else (see tokenizer_vs_tiktoken.py). Every repeat uses new encoders, so that their caches are
+ * empty. */
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/mem.h"

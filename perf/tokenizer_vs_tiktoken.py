@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""lockstep's encoder against tiktoken's encode_ordinary: same text, same run, turn by turn.
+"""Speed of the lockstep encoder and of encode_ordinary in tiktoken: same text, same run, alternating.
 
     python perf/tokenizer_vs_tiktoken.py --speed build/tokenizer_speed --vocab DIR --text FILE... [--rounds 9] [--check 4]
 
-Each round times tiktoken (one thread), ours with one thread and ours with two, one after the other; a round's ratio is of times
-taken within seconds of each other, and the median of the rounds is reported with the range, for wall time and for CPU time
-(which other work on the machine disturbs less). All give the same number of ids (checked). --check R fails when a median ratio to
-tiktoken is below R.
+Each round times tiktoken (one thread), then lockstep with one and with two threads, within seconds. The median ratio over rounds is
+printed with its range, for wall time and for CPU time (which is less affected by other load). All must give the same number of
+ids. --check R fails if a median ratio to tiktoken is below R.
 """
 import argparse
 import os

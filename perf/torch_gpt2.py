@@ -1,11 +1,11 @@
-"""The peer of the training benchmark: GPT-2 as one would write it for PyTorch to run it fast on a CPU.
-(ls-bench: by name; others start it.)
+"""PyTorch side of the training benchmark: GPT-2 written for speed on a CPU.
+(ls-bench: by name; started by other scripts.)
 
 Fused query-key-value projection, F.scaled_dot_product_attention, tanh GELU, tied head, cross_entropy over all rows at once,
 AdamW with fused=True where the build has it, gradients set to None between steps. No dropout. fp32.
 
 Run as a program it trains a few steps on a file of 16-bit ids and prints one JSON line: seconds of each step, losses, and the
-process's peak resident memory (also what it was before the model existed: libraries alone take some).
+peak resident memory of the process (also before the model was created, to show the share of the libraries).
 """
 import argparse
 import json
@@ -70,7 +70,7 @@ def make_optimizer(model, lr=3e-4):
     try:
         return torch.optim.AdamW(model.parameters(), fused=True, **settings), "fused"
     except (RuntimeError, TypeError) as why:
-        print(f"fused AdamW is not there ({why}); foreach takes its place", file=sys.stderr)
+        print(f"fused AdamW is not available ({why}); using foreach", file=sys.stderr)
         return torch.optim.AdamW(model.parameters(), foreach=True, **settings), "foreach"
 
 
@@ -84,7 +84,7 @@ def main():
     a.add_argument("--model", default="gpt2", choices=sorted(SIZES))
     a.add_argument("--batch", type=int, default=4)
     a.add_argument("--seq", type=int, default=512)
-    a.add_argument("--steps", type=int, default=3, help="timed steps, after one that is not")
+    a.add_argument("--steps", type=int, default=3, help="timed steps, after one warm-up step")
     a.add_argument("--threads", type=int, default=0)
     a.add_argument("--clip", type=float, default=1.0)
     a.add_argument("--compile", action="store_true")

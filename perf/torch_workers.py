@@ -1,16 +1,16 @@
-"""One worker of the peers of perf/workers_vs_torch.py: PyTorch DDP, or DeepSpeed ZeRO-1, 2, 3, on CPU over gloo.
-(ls-bench: by name; others start it.)
+"""One worker of the PyTorch side of perf/workers_vs_torch.py: DDP, or DeepSpeed ZeRO-1, 2, 3, on CPU over gloo.
+(ls-bench: by name; started by other scripts.)
 
-The model is perf/torch_gpt2.py's. A step is the same work as ours: `accumulation` micro-batches forward and
+The model is that of perf/torch_gpt2.py. A step does the same work as in lockstep: `accumulation` micro-batches forward and
 backward, gradients averaged over workers, clipping at norm 1, AdamW, fp32, no dropout.
 
-  ddp    DistributedDataParallel, gradient_as_bucket_view, no_sync for all but the last micro-batch, fused AdamW where there is one
-  zeroN  deepspeed.initialize with that stage, overlap_comm, contiguous_gradients. Adam is DeepSpeed's own CPU Adam where its C++
-         compiles here, else torch's fused one. Its shared-memory all-reduce is used where that compiles, else gloo alone.
-         The line it prints says which.
+  ddp    DistributedDataParallel, gradient_as_bucket_view, no_sync for all but the last micro-batch, fused AdamW if available
+  zeroN  deepspeed.initialize with that stage, overlap_comm, contiguous_gradients. Adam is the CPU Adam of DeepSpeed if its C++
+         extension compiles here, else the fused Adam of torch. Its shared-memory all-reduce is used if it compiles, else gloo.
+         The output names both.
 
-Worker r takes the r-th part of the cores it was started with, and sets as many threads, before PyTorch is imported.
-The driver starts all of them with RANK, WORLD_SIZE, and a file through which they meet; traffic goes over the
+Worker r uses the r-th share of the available cores and as many threads, set before PyTorch is imported.
+The driver starts all workers with RANK, WORLD_SIZE and a rendezvous file; they communicate over the
 loopback device. Rank 0 prints one JSON line: seconds of each step (the first included), losses, peak resident memory
 of each worker.
 """
@@ -27,17 +27,17 @@ SIZES = {"tiny": (4, 4, 128, 256, 4096)}  # layers, heads, width, positions, ids
 def options():
     a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     a.add_argument("--peer", required=True, choices=["ddp", "zero1", "zero2", "zero3"])
-    a.add_argument("--meet", required=True, help="a file that is not there yet, the same for all workers")
+    a.add_argument("--meet", required=True, help="rendezvous file that does not exist yet, the same for all workers")
     a.add_argument("--data", required=True, help="file of 16-bit ids, little-endian")
     a.add_argument("--model", default="gpt2")
     a.add_argument("--seq", type=int, default=512)
-    a.add_argument("--micro", type=int, default=2, help="sequences of a micro-batch")
+    a.add_argument("--micro", type=int, default=2, help="sequences per micro-batch")
     a.add_argument("--accumulation", type=int, default=1)
     a.add_argument("--steps", type=int, default=3)
     a.add_argument("--threads", type=int, default=1)
     a.add_argument("--compile", action="store_true")
-    a.add_argument("--no-cpp", action="store_true", help="DeepSpeed: without its C++ parts")
-    a.add_argument("--build-only", action="store_true", help="DeepSpeed: compile its C++ parts and stop")
+    a.add_argument("--no-cpp", action="store_true", help="DeepSpeed: do not use its C++ extensions")
+    a.add_argument("--build-only", action="store_true", help="DeepSpeed: compile its C++ extensions and exit")
     return a.parse_args()
 
 

@@ -1,4 +1,4 @@
-/* trace_cost.c - what one span costs, in nanoseconds: on a thread that is not traced, and on one that is. Best of several rounds, in CPU time. */
+/* trace_cost.c - cost of one span in nanoseconds, on an untraced and on a traced thread. Best of several rounds, in CPU time. */
 #include "core/clock.h"
 #include "core/trace.h"
 

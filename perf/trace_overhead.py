@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What tracing costs a training step, measured so that a busy machine does not drown it.
+"""Overhead of tracing per training step, measured in pairs so that noise of a busy machine cancels.
 
   perf/trace_overhead.py [--pairs 400] [--segment 3] [--runs 3] [--layout NAME ...] [--build build]
 
-Tracing goes on and off between steps of one run, on all of its workers (perf/trace_steps.c): a pair is a traced and an untraced segment
-of steps right behind each other, in random order, in the same processes and memory. The first step of a segment is left out (it ends what the
-one before it had posted). Two answers, each with a 95 % interval from resampling blocks of pairs:
+Tracing is switched on and off between steps of one run on all its workers (perf/trace_steps.c): a pair is a traced and an untraced segment of
+consecutive steps, in random order, in the same processes and memory. The first step of a segment is not counted (it completes work of the
+previous one). Two results, each with a 95 % interval from resampling blocks of pairs:
 
   pairs     the median over pairs of log(traced / untraced), of the medians of the two segments
-  fastest   the difference of the fastest tenths of all traced and all untraced steps: those that nothing disturbed
+  fastest   the difference of the fastest 10 % of all traced and all untraced steps, which were not disturbed
 
-once in wall time and once in rank 0's CPU time.
+in wall time and in CPU time of rank 0.
 """
 import argparse
 import collections
@@ -71,10 +71,10 @@ def interval(f, pairs, k):
 
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--pairs", type=int, default=400, help="of each run")
-    p.add_argument("--segment", type=int, default=3, help="steps of a segment, the first of which does not count")
+    p.add_argument("--pairs", type=int, default=400, help="pairs per run")
+    p.add_argument("--segment", type=int, default=3, help="steps per segment; the first one is not counted")
     p.add_argument("--runs", type=int, default=3)
-    p.add_argument("--seq_length", type=int, default=16, help="short, so that a step can pass between two disturbances")
+    p.add_argument("--seq_length", type=int, default=16, help="sequence length; short steps fit between disturbances")
     p.add_argument("--layout", nargs="*", default=list(LAYOUTS), choices=list(LAYOUTS))
     p.add_argument("--build", default=os.environ.get("LS_BUILD", os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build")))
     o = p.parse_args()

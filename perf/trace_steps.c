@@ -1,10 +1,10 @@
-/* trace_steps.c - steps of a run in which tracing goes on and off between steps: one line a step, for trace_overhead.py.
+/* trace_steps.c - runs training steps and switches tracing on and off between them; prints one line per step for trace_overhead.py.
  * ls-bench: by name
  *
  *   trace_steps WORKERS PAIRS SEGMENT OPTIONS_OF_TRAIN...
  *
- * A pair is two segments of SEGMENT steps, one traced and one not, in an order drawn at random and the same on all workers. Both sides are
- * the same processes with the same memory and meet the same disturbances. Prints "pair traced place seconds cpu_seconds" of rank 0. */
+ * A pair is two segments of SEGMENT steps, one traced and one not, in random order, equal on all workers. Both use the
+ * same processes and memory and have the same disturbances. Prints "pair traced place seconds cpu_seconds" of rank 0. */
 #include "comm/launch.h"
 #include "core/rng.h"
 #include "train/profile.h"

@@ -1,16 +1,16 @@
-"""Training speed and memory against PyTorch on this CPU: GPT-2, fp32, no dropout, interleaved.
+"""Training speed and memory of lockstep and PyTorch on this CPU: GPT-2, fp32, no dropout, interleaved.
 
-A round runs, one after the other and each in a process of its own: `lockstep train`, PyTorch eager, PyTorch compiled
-(perf/torch_gpt2.py), and the step's matrix products alone in the BLAS. Both sides do the same work: forward, loss over all
+A round runs in sequence, each in a separate process: `lockstep train`, PyTorch eager, PyTorch compiled
+(perf/torch_gpt2.py), and only the matrix products of the step in the BLAS. Both sides do the same work: forward, loss over all
 rows, backward, clipping at norm 1, AdamW; the same file of ids, the same batch. The first step of a process is not counted.
-The ratio of a round is our tokens/s over the better of eager and compiled; after the first round only that one goes on.
+The ratio of a round is the tokens/s of lockstep over the faster of eager and compiled; later rounds run only that one.
 
-  floor    seconds that the linear layers' and the classifier's products of one step take in the BLAS alone (the faster of
-           those found: OpenBLAS, BLIS, and PyTorch's); the share is floor / our step. The second share also counts the products
-           inside attention, causal half.
-  CPU      seconds of all threads a step, also given: on a machine that others use too they say more than the clock, most of all
-           with --threads 1 (threads that wait for each other spin).
-  memory   ru_maxrss of the process. PyTorch's libraries alone take some of theirs, which is printed too.
+  floor    seconds of the matrix products of the linear layers and the classifier of one step in the BLAS alone (the fastest of
+           OpenBLAS, BLIS and that of PyTorch); share is floor / step of lockstep. The second share includes the products
+           inside attention (causal half).
+  CPU      CPU seconds of all threads per step: more reliable than wall time on a shared machine, especially with --threads 1
+           (waiting threads spin).
+  memory   ru_maxrss of the process. The share of the PyTorch libraries is printed, too.
 
   python perf/train_vs_torch.py --lockstep build/lockstep [--rounds 3] [--steps 2] [--threads N] [--json]
 """
@@ -154,7 +154,7 @@ def floor_child(library, threads, model, rows, seq):
     """Seconds of one step's products: each shape three times, the best counts. Prints JSON."""
     mm = sgemm_of(library, threads)
     if not mm:
-        raise SystemExit(f"no {library} here")
+        raise SystemExit(f"{library} is not available")
     linear, attention = products(model, rows, seq)
     largest = [max(f(s) for s in linear + attention)
                for f in (lambda s: s[1] * s[3], lambda s: s[3] * s[2], lambda s: s[1] * s[2])]
@@ -205,10 +205,10 @@ def main():
     a.add_argument("--batch", type=int, default=4)
     a.add_argument("--seq", type=int, default=512)
     a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--steps", type=int, default=2, help="timed steps of a process, after one that is not")
-    a.add_argument("--threads", type=int, default=0, help="0 = all cores")
-    a.add_argument("--no-compile", action="store_true", help="compare with eager alone")
-    a.add_argument("--every-mode", action="store_true", help="eager and compiled in every round")
+    a.add_argument("--steps", type=int, default=2, help="timed steps per process, after one warm-up step")
+    a.add_argument("--threads", type=int, default=0, help="threads; 0 = all cores")
+    a.add_argument("--no-compile", action="store_true", help="compare with eager mode only")
+    a.add_argument("--every-mode", action="store_true", help="run eager and compiled mode in every round")
     a.add_argument("--no-floor", action="store_true")
     a.add_argument("--json", action="store_true")
     a.add_argument("--floor", help=argparse.SUPPRESS)
@@ -232,7 +232,7 @@ def main():
             mine = ours(o, data, work)
             row = {"ours": tokens / statistics.median(mine["steps"]), "ours_rss": mine["rss"], "ours_loss": mine["loss"],
                    "ours_cpu": statistics.median(mine["cpu"]) if mine["cpu"] else None}
-            say(f"round {number + 1}: ours {row['ours']:.1f} tokens/s, {mine['rss'] / 1e9:.2f} GB, CPU seconds a step "
+            say(f"round {number + 1}: ours {row['ours']:.1f} tokens/s, {mine['rss'] / 1e9:.2f} GB, CPU seconds per step "
                 f"{', '.join(f'{x:.1f}' for x in mine['cpu'])}")
             for mode in list(modes):
                 p = peer(o, data, mode)
@@ -244,11 +244,11 @@ def main():
                 row[mode + "_cpu"] = statistics.median(p["cpu"])
                 row[mode + "_rss"], row["libraries_rss"] = p["rss"], p["rss_of_libraries"]
                 if abs(p["loss"][0] - mine["loss"][0]) > 0.2:
-                    raise SystemExit(f"unlike runs: first losses {mine['loss'][0]:.3f} and {p['loss'][0]:.3f}")
-                say(f"         {mode} {row[mode]:.1f} tokens/s, {p['rss'] / 1e9:.2f} GB, CPU seconds a step "
+                    raise SystemExit(f"runs are not comparable: first losses {mine['loss'][0]:.3f} and {p['loss'][0]:.3f}")
+                say(f"         {mode} {row[mode]:.1f} tokens/s, {p['rss'] / 1e9:.2f} GB, CPU seconds per step "
                     f"{', '.join(f'{x:.1f}' for x in p['cpu'])}")
             if not modes:
-                raise SystemExit("no PyTorch runs here; there is nothing to compare with")
+                raise SystemExit("PyTorch does not run here; nothing to compare with")
             found = floor(o, libraries)
             if found:
                 f = min(found, key=lambda x: x["linear"])

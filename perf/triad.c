@@ -1,9 +1,9 @@
-/* triad.c - what memory gives: STREAM's triad a[i] = b[i] + s * c[i] over arrays no cache holds.
+/* triad.c - memory bandwidth: the STREAM triad a[i] = b[i] + s * c[i] over arrays larger than the caches.
  *
  *   triad [--threads K] [--seconds S] [--mib M]      three arrays of M MiB each [128]; prints one JSON line
  *
- * Counted as STREAM counts: three transfers an element (the line that a store first reads is not counted). The rate is that of the
- * median pass. perf/workers_vs_torch.py runs several at once: the limit under which workers share a machine. */
+ * Counts three transfers per element, as STREAM does (without the read of a cache line before a store). The rate is that of the
+ * median pass. perf/workers_vs_torch.py runs several at once to find the limit for workers that share a machine. */
 #include "core/clock.h"
 #include "core/mem.h"
 

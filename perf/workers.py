@@ -1,9 +1,9 @@
-"""What the benchmarks of several workers share: one measurement of ours, of a peer, of copies that do not speak, of memory.
+"""Shared by the benchmarks with several workers: runs of lockstep, of PyTorch, of independent copies, and of memory bandwidth.
 
-Every measurement is a group of processes of its own on the first `workers * threads` cores that this process may use;
-worker r has the r-th part of them, on either side. It is given up, all of it, when its time is over. A measurement is
+Every measurement is a separate group of processes on the first `workers * threads` cores available to this process;
+worker r uses the r-th share of them on both sides. At its time limit the whole group is killed. A measurement is
 a dict: tokens_per_s (of all workers, from the median of the counted steps), steps (seconds), first (seconds of the
-one that is not counted), loss; or {"refused": words}.
+warm-up step), loss; or {"refused": message}.
 """
 import glob
 import json
@@ -35,7 +35,7 @@ def write_ids(path, model, n):
 
 
 def siblings():
-    """Hardware threads of a core, as the system says: two "cores" may be halves of one."""
+    """Hardware threads per core as reported by the system: two logical CPUs may share a core."""
     try:
         with open("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list") as f:
             return f.read().strip()
@@ -56,7 +56,7 @@ class Budget:
         """f(…, limit=seconds), or None when there is no time for it."""
         if self.left() < self.seen.get(key, 1.0):
             if key not in self.out:
-                say(f"  {key}: no time left for it ({self.left():.0f} s)")
+                say(f"  {key}: skipped, no time left ({self.left():.0f} s)")
                 self.out.append(key)
             return None
         begin = time.monotonic()
@@ -85,7 +85,7 @@ class Group:
         self.p.append(subprocess.Popen([str(a) for a in args], stdout=out, stderr=err, env=env, preexec_fn=before))
 
     def wait(self, limit, enough=None):
-        """Until all are gone, one failed, `limit` seconds passed, or enough() says that no more is needed. True: it went well."""
+        """Waits until all have ended, one failed, `limit` seconds passed, or enough() is true. Returns True on success."""
         end, well = time.monotonic() + limit, None
         while well is None:
             codes = [p.poll() for p in self.p]
@@ -110,7 +110,7 @@ class Group:
         return well
 
     def words(self, limit=300):
-        """The first that a failed process said, else that time was over."""
+        """The first output line of a failed process, or a time-out message."""
         for p, err in zip(self.p, self.err):
             err.seek(0)
             lines = [x for x in err.read().decode(errors="replace").splitlines() if x.strip()]

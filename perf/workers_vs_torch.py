@@ -1,25 +1,25 @@
-"""Several workers against PyTorch DDP and DeepSpeed ZeRO on CPU, and what more workers bring: GPT-2, fp32, constant global batch.
+"""Several workers compared with PyTorch DDP and DeepSpeed ZeRO on CPU, and scaling with workers: GPT-2, fp32, constant global batch.
 
-A round runs, for each number of workers W with cores/W threads each, one after the other: `lockstep train -n W` under
-every strategy asked for, then every peer (perf/torch_workers.py: "ddp" is PyTorch's DistributedDataParallel over
-gloo, "zero1" to "zero3" are DeepSpeed's, from build-deepspeed, which perf/fetch_deepspeed.sh makes). Same file of
+A round runs, for each number of workers W with cores/W threads each, in sequence: `lockstep train -n W` with
+every requested strategy, then every peer (perf/torch_workers.py: "ddp" is DistributedDataParallel of PyTorch over
+gloo, "zero1" to "zero3" are those of DeepSpeed from build-deepspeed, see perf/fetch_deepspeed.sh). Same file of
 ids, same global batch, same micro-batch, same cores for worker r, same work: forward, loss, backward, average over
 workers, clipping at norm 1, AdamW. The first step of a run is not counted; a rate is the global batch over the median
-of the others. A ratio belongs to one round; their median and 95 % interval are printed. Strategies that the build
-refuses are named and left out.
+of the others. Ratios are per round; their median and 95 % interval are printed. Strategies that the build
+rejects are listed and skipped.
 
-With --scaling W, also, in every round, with K = cores/W threads a worker:
+With --scaling W, each round also runs, with K = cores/W threads per worker:
   one        one worker on K cores of an idle machine, the whole global batch (in --one-rounds of the rounds: it is long)
-  part       one worker on K cores of an idle machine, its part of the batch: as many optimizer steps a token as with W
-  copies     W of those at once, which do not speak: what the machine gives W workers that need not wait for each other
-  triad      STREAM's triad, 1 x K and W x K threads: the limit of memory
+  part       one worker on K cores of an idle machine, its share of the batch: as many optimizer steps per token as with W
+  copies     W of those at the same time without communication: the limit of the machine for W independent workers
+  triad      STREAM triad with 1 x K and W x K threads: the limit of memory bandwidth
   efficiency = ddp on W / (W x one);     allowed = copies / (W x one);     communication = ddp on W / copies
 
   python perf/workers_vs_torch.py [--workers 8,4,2] [--strategies ddp] [--peers ddp] [--rounds 3] [--steps 2] [--scaling 8]
       [--cores N] [--model gpt2] [--budget-s S] [--json] [--out FILE]
 
-Everything is printed as it comes (stderr); --out is rewritten after each measurement, so nothing is lost when time is
-over.
+Results are printed immediately (stderr); --out is updated after each measurement, so nothing is lost at the time
+limit.
 """
 import argparse
 import json
@@ -41,20 +41,20 @@ def options():
     a.add_argument("--lockstep", default=os.environ.get("LOCKSTEP", "build/lockstep"))
     a.add_argument("--model", default="gpt2", choices=["tiny", "gpt2", "gpt2-medium", "gpt2-large"])
     a.add_argument("--seq", type=int, default=512)
-    a.add_argument("--global-batch", type=int, default=16, help="sequences of a step, over all workers")
-    a.add_argument("--micro", type=int, default=2, help="sequences of a micro-batch, on both sides")
-    a.add_argument("--cores", type=int, default=0, help="0 = all")
+    a.add_argument("--global-batch", type=int, default=16, help="sequences per step over all workers")
+    a.add_argument("--micro", type=int, default=2, help="sequences per micro-batch on both sides")
+    a.add_argument("--cores", type=int, default=0, help="CPU cores to use; 0 = all")
     a.add_argument("--workers", default="8,4,2")
-    a.add_argument("--strategies", default="ddp", help="of single,dp,ddp,zero1,zero2,zero3")
-    a.add_argument("--peers", default="ddp", help="of ddp,zero1,zero2,zero3, or none")
+    a.add_argument("--strategies", default="ddp", help="comma-separated: single,dp,ddp,zero1,zero2,zero3")
+    a.add_argument("--peers", default="ddp", help="comma-separated: ddp,zero1,zero2,zero3, or none")
     a.add_argument("--scaling", type=int, default=0, metavar="W")
     a.add_argument("--one-rounds", type=int, default=1)
     a.add_argument("--rounds", type=int, default=3)
-    a.add_argument("--steps", type=int, default=2, help="counted steps of a run, after one that is not")
-    a.add_argument("--compile", action="store_true", help="the DDP peer through torch.compile")
-    a.add_argument("--budget-s", type=float, default=0, help="stop after so many seconds and print what there is")
+    a.add_argument("--steps", type=int, default=2, help="timed steps per run, after one warm-up step")
+    a.add_argument("--compile", action="store_true", help="use torch.compile for PyTorch DDP")
+    a.add_argument("--budget-s", type=float, default=0, help="stop after this many seconds and print the results so far; 0 = no limit")
     a.add_argument("--json", action="store_true")
-    a.add_argument("--out", help="JSON file, rewritten as results come")
+    a.add_argument("--out", help="JSON file, updated after each result")
     o = a.parse_args()
     if not os.access(o.lockstep, os.X_OK):
         a.error(f"no program {o.lockstep}: build it, or name it with --lockstep")
@@ -91,7 +91,7 @@ class Table:
         else:
             first = self.rounds[-1].setdefault("first loss", r["loss"][0])
             if abs(first - r["loss"][0]) > 0.2:
-                raise SystemExit(f"unlike runs: first losses {first:.3f} and {r['loss'][0]:.3f} ({name})")
+                raise SystemExit(f"runs are not comparable: first losses {first:.3f} and {r['loss'][0]:.3f} ({name})")
             w.say(f"  {name}: {r['tokens_per_s']:.1f} tokens/s, steps {', '.join(f'{x:.2f}' for x in r['steps'])} s")
         self.save()
         return r
@@ -101,7 +101,7 @@ class Table:
         return [r[name][key] for r in self.rounds if name in r]
 
     def ratios(self, top, below, factor=1.0):
-        """Of each round that has both; `one`, which is long and measured in fewer rounds, stands with its median for the others."""
+        """Ratios of the rounds that have both; `one` is long and measured in fewer rounds, so its median is used for the others."""
         rest, key = self.rates(below), "tokens_per_s"
         typical = statistics.median(rest) if rest and below == "one" else None
         pairs = [(r[top][key], r[below][key] if below in r else typical) for r in self.rounds if top in r]

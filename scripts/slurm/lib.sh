@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034
-# lib.sh - what the batch scripts of this folder share: the run folder, hosts, evidence, one launch that is stopped, saved and queued again.
+# lib.sh - shared by the batch scripts of this folder: run folder, hosts, records of the environment, a launch that is saved and requeued.
 #
 #   limit - 120 s   Slurm sends USR1 to the batch shell (--signal=B:USR1@120)
 #                   → SIGTERM to the workers, which save step-N and end with 143
 #                   → scontrol requeue; the next attempt has SLURM_RESTART_COUNT and begins with --resume
-#                   a command that cannot go on from where it stopped runs to its limit instead, and is not queued again
-#   scancel         SIGTERM to everyone: the workers save, nothing is queued again
-#   requeue by others (preemption, a node that died): Slurm does it; the next attempt resumes from the last checkpoint
+#                   a command that cannot resume runs to its limit and is not requeued
+#   scancel         SIGTERM to all processes: the workers save; the job is not requeued
+#   requeue by Slurm (preemption, node failure): the next attempt resumes from the last checkpoint
 #
 # Sourced, with SLURM_SUBMIT_DIR as the root of the checkout.
 say() { echo "slurm: $*"; }
@@ -17,20 +17,20 @@ LOCKSTEP=${LOCKSTEP:-$ROOT/build/lockstep}
 SRUN=${SRUN:-$(command -v srun || true)}
 attempt=${SLURM_RESTART_COUNT:-0}
 
-# One folder a job, the same in each of its attempts: no date, which changes at midnight, and nothing that two jobs share, since an
-# attempt resumes the newest checkpoint it finds. An array's tasks go by the array's number and theirs.
+# One folder per job, the same for all its attempts: without a date, which changes at midnight, and not shared by jobs, because an
+# attempt resumes the newest checkpoint in it. Tasks of an array use the job id of the array and their task id.
 job_folder() {
   if [ -n "${SLURM_ARRAY_TASK_ID:-}" ]; then echo "slurm_${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"; else echo "slurm_$SLURM_JOB_ID"; fi
 }
 
 # set_up NAME: tools, the run folder (benchmarks/slurm_<job>/NAME unless RUN_DIR says), what the run's files record.
 set_up() {
-  [ -n "${SLURM_JOB_ID:-}" ] || die "this is no Slurm job: sbatch runs it"
-  [ -n "$SRUN" ] && [ -x "$SRUN" ] || die "srun was not found ('$SRUN'); set SRUN to its path"
-  [ -x "$LOCKSTEP" ] || die "$LOCKSTEP does not exist; run ./run build, or set LOCKSTEP"
-  [ "${RESUME:-0}" != 1 ] || [ -n "${RUN_DIR:-}" ] || die "RESUME=1 goes on in an old run folder: RUN_DIR has to name it"
+  [ -n "${SLURM_JOB_ID:-}" ] || die "not a Slurm job; start this script with sbatch"
+  [ -n "$SRUN" ] && [ -x "$SRUN" ] || die "srun not found ('$SRUN'); set SRUN to its path"
+  [ -x "$LOCKSTEP" ] || die "$LOCKSTEP not found; run ./run build, or set LOCKSTEP"
+  [ "${RESUME:-0}" != 1 ] || [ -n "${RUN_DIR:-}" ] || die "RESUME=1 needs RUN_DIR, the folder of the run to continue"
   export RUN_DIR=${RUN_DIR:-$ROOT/benchmarks/$(job_folder)/$1}
-  mkdir -p "$RUN_DIR/profiles" "$RUN_DIR/torchrun_logs" 2>/dev/null || die "cannot make the run folder $RUN_DIR"
+  mkdir -p "$RUN_DIR/profiles" "$RUN_DIR/torchrun_logs" 2>/dev/null || die "cannot create the run folder $RUN_DIR"
   export GIT_COMMIT=${GIT_COMMIT:-$(git -C "$ROOT" rev-parse HEAD 2>/dev/null || echo unknown)}
   SLURM_HOSTS=$("$SRUN" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 hostname | sort -u)
   [ -n "$SLURM_HOSTS" ] || die "no host answered"
@@ -54,14 +54,14 @@ toggles() {
     export LS_LOG=${LS_LOG:-debug,comm=trace} TORCH_DISTRIBUTED_DEBUG=${TORCH_DISTRIBUTED_DEBUG:-DETAIL}
     export TORCH_NCCL_TRACE_BUFFER_SIZE=${TORCH_NCCL_TRACE_BUFFER_SIZE:-33554432}
   fi
-  if [ "${NCU:-0}" = 1 ]; then say "NCU=1: nothing is captured, the environment is only loaded"; fi
+  if [ "${NCU:-0}" = 1 ]; then say "NCU=1: only loads the environment; nothing is captured"; fi
   if [ "$NSYS" = 1 ]; then
     export NSYS_TRACE=${NSYS_TRACE:-cuda,nvtx,osrt} NSYS_SAMPLE=${NSYS_SAMPLE:-none} NSYS_CUDA_EVENT_TRACE=${NSYS_CUDA_EVENT_TRACE:-false}
     export NSYS_FORCE_OVERWRITE=${NSYS_FORCE_OVERWRITE:-true} NSYS_BIN=${NSYS_BIN:-$(command -v nsys || true)}
     export TMPDIR=${SLURM_TMPDIR:-$ROOT/.tmp} # short: nsys puts sockets there
     export TMP=$TMPDIR TEMP=$TMPDIR
     mkdir -p "$TMPDIR"
-    if [ ! -x "$NSYS_BIN" ]; then say "NSYS=1, but there is no nsys: the run goes on without it (NSYS_BIN names one)"; NSYS=0; fi
+    if [ ! -x "$NSYS_BIN" ]; then say "NSYS=1, but nsys was not found: the run continues without it; set NSYS_BIN"; NSYS=0; fi
   fi
 }
 
@@ -87,8 +87,8 @@ workers() {
   local n
   n=$(gpus)
   each=${WORKERS:-$([ "$n" -gt 0 ] && echo "$n" || echo "$1")}
-  [[ $each =~ ^[1-9][0-9]*$ ]] || die "WORKERS is '$each': the number of workers on a node"
-  say "$each workers and $n GPUs on a node"
+  [[ $each =~ ^[1-9][0-9]*$ ]] || die "WORKERS is '$each'; it must be the number of workers per node"
+  say "$each workers and $n GPUs per node"
 }
 
 # place: srun's words for `each` workers on every node, as `layout`; where the job was laid out for another number, they share its cores.
@@ -113,13 +113,13 @@ compose() {
     *)
       goes_on=0
       words=("$@")
-      if [ ${#resume[@]} -gt 0 ]; then say "'$1' cannot resume: it starts from the beginning"; fi
+      if [ ${#resume[@]} -gt 0 ]; then say "'$1' cannot resume; it starts from the beginning"; fi
       ;;
   esac
 }
 
 near_limit() {
-  if [ "$goes_on" = 0 ]; then say "the time limit is near; '${words[0]}' cannot resume: it runs to the limit and is not queued again"; return; fi
+  if [ "$goes_on" = 0 ]; then say "the time limit is near; '${words[0]}' cannot resume, so it runs to the limit and is not requeued"; return; fi
   want_requeue=1
   say "the time limit is near: asking the workers to save"
   scancel --signal=TERM "$SLURM_JOB_ID"
@@ -129,7 +129,7 @@ near_limit() {
 launch() {
   want_requeue=0
   trap near_limit USR1
-  trap 'say "asked to end: waiting until the workers have saved"' TERM
+  trap 'say "received SIGTERM: waiting until the workers have saved"' TERM
   "$@" &
   local pid=$! code
   # A signal ends a wait with 128 + its number, and the command may end while the trap runs: only a wait after its end has its code.
@@ -144,13 +144,13 @@ launch() {
 # finish CODE: queues the job again where its time ran out, before anything that takes time; ends the script.
 finish() {
   if [ "$want_requeue" = 1 ] && [ "$1" != 0 ] && [ ! -e "$RUN_DIR/RUN_COMPLETE.txt" ]; then
-    [ "$1" = 143 ] || say "the workers ended with $1 instead of 143; going on from the last checkpoint there is"
-    say "queued again: attempt $((attempt + 1)) resumes"
+    [ "$1" = 143 ] || say "the workers ended with $1 instead of 143; continuing from the last checkpoint"
+    say "requeued: attempt $((attempt + 1)) resumes"
     if scontrol requeue "$SLURM_JOB_ID"; then
       sleep 30 # Slurm ends this shell; without it the job could count as done
       exit "$1"
     fi
-    say "scontrol did not take it: RESUME=1 RUN_DIR=$RUN_DIR sbatch … goes on"
+    say "scontrol requeue failed; continue with RESUME=1 RUN_DIR=$RUN_DIR sbatch …"
   fi
   summarize_nsys
   exit "$1"

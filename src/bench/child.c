@@ -16,7 +16,7 @@
 ls_status ls_program_path(char buf[4096])
 {
     const ssize_t n = readlink("/proc/self/exe", buf, 4095);
-    if (n <= 0) return ls_fail(LS_E_IO, "/proc/self/exe: %s: cannot find this program's file", strerror(errno));
+    if (n <= 0) return ls_fail(LS_E_IO, "cannot read /proc/self/exe to find this program: %s", strerror(errno));
     buf[n] = '\0';
     return LS_OK;
 }
@@ -42,7 +42,7 @@ static void nap(double seconds)
 static ls_status watch(const ls_child *c, pid_t pid, int *code)
 {
     const double begin = ls_now();
-    double asked = INFINITY, told = begin; /* when it was told to end: not yet */
+    double asked = INFINITY, told = begin; /* asked: time of the stop request; told: time of the last tick */
     for (int status;;) {
         const pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid) {

@@ -31,8 +31,8 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
         if (!found)
             return ls_fail(
                 LS_E_ARG,
-                "'%.*s' is no collective: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, "
-                "send, barrier",
+                "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, "
+                "send or barrier",
                 (int)n, p);
         p += n + (p[n] == ',');
     }
@@ -44,7 +44,7 @@ typedef struct work {
     const ls_device *dev;
     int rank, size;
     float *x, *y;   /* whole buffer, and a part or what is received */
-    float *hx, *hy; /* the host's images of them; without a device they are x and y */
+    float *hx, *hy; /* copies in host memory; without a device x and y themselves */
     int64_t n;      /* elements of the whole */
 } work;
 
@@ -85,7 +85,7 @@ static ls_status copy(const work *w, void *to, const void *from, int64_t n)
     return d->wait(d->ctx, done);
 }
 
-/* The images to the device; nothing without one. */
+/* Copies the host buffers to the device, if there is one. */
 static ls_status send_images(const work *w)
 {
     if (!w->dev) return LS_OK;
@@ -100,7 +100,7 @@ static ls_status fetch_images(const work *w)
     return copy(w, w->hy, w->y, w->n);
 }
 
-/* Until the device has done what was queued. */
+/* Waits until the device has finished its queue. */
 static ls_status settle(const work *w)
 {
     return w->dev ? w->dev->sync(w->dev->ctx) : LS_OK;
@@ -112,7 +112,8 @@ static ls_status take_memory(work *w, int64_t nbytes)
     if (!w->dev) {
         w->x = w->hx = ls_comm_alloc(w->c, n);
         w->y = w->hy = ls_comm_alloc(w->c, n);
-        return w->x && w->y ? LS_OK : ls_fail(LS_E_NOMEM, "two buffers of %zu bytes of shared memory", n);
+        return w->x && w->y ? LS_OK
+                            : ls_fail(LS_E_NOMEM, "cannot allocate two buffers of %zu bytes of shared memory", n);
     }
     void **const at[] = {(void **)&w->x, (void **)&w->y, (void **)&w->hx, (void **)&w->hy};
     for (int i = 0; i < 4; i++)
@@ -122,7 +123,7 @@ static ls_status take_memory(work *w, int64_t nbytes)
 
 static void give_memory(work *w)
 {
-    if (!w->dev) return; /* the communicator's */
+    if (!w->dev) return; /* they belong to the communicator */
     if (w->x) w->dev->release(w->dev->ctx, w->x);
     if (w->y) w->dev->release(w->dev->ctx, w->y);
     if (w->hx) w->dev->release_host(w->dev->ctx, w->hx);
@@ -131,7 +132,7 @@ static void give_memory(work *w)
 
 /* ---- calls ---- */
 
-/* To the neighbour and back. A worker without one (odd numbers) sits it out. */
+/* To the neighbour and back. With an odd number of workers the last one does nothing. */
 static ls_status there_and_back(const work *w)
 {
     const int to = w->rank ^ 1;
@@ -166,7 +167,7 @@ static ls_status call(const work *w, ls_coll kind, bool in_place)
     }
 }
 
-/* Which sides a kind has: bits 1 << side. */
+/* The variants of a kind, as bits 1 << side. */
 static unsigned sides(ls_coll kind)
 {
     const unsigned out = 1u << LS_BENCH_OUT_OF_PLACE, in = 1u << LS_BENCH_IN_PLACE;
@@ -215,7 +216,7 @@ static ls_status fill(const work *w, ls_coll kind, bool in_place)
     return send_images(w);
 }
 
-/* Elements of this worker that are not what they must be after one call on filled buffers. */
+/* Number of wrong elements of this worker after one call on filled buffers. */
 static ls_status check(const work *w, ls_coll kind, bool in_place, int64_t *bad)
 {
     const int64_t m = n_part(w);
@@ -235,8 +236,8 @@ static ls_status check(const work *w, ls_coll kind, bool in_place, int64_t *bad)
     else if (kind == LS_COLL_BROADCAST) values_of(0, table);
     else if (kind == LS_BENCH_SENDRECV) values_of(rank_before(w), table);
     else if (kind == LS_COLL_SEND)
-        values_of((w->rank ^ 1) < w->size ? w->rank & ~1 : w->rank, table); /* the even one's */
-    else values_of(w->rank, table);                                         /* a reduce leaves the others' alone */
+        values_of((w->rank ^ 1) < w->size ? w->rank & ~1 : w->rank, table); /* values of the even worker */
+    else values_of(w->rank, table);                                         /* a reduce does not change other workers */
     if (kind == LS_COLL_REDUCE_SCATTER) *bad = differ(in_place ? w->hx + w->rank * m : w->hy, m, w->rank * m, table);
     else *bad = differ(kind == LS_BENCH_SENDRECV ? w->hy : w->hx, w->n, 0, table);
     return LS_OK;
@@ -258,11 +259,11 @@ static ls_status of_all(const work *w, double mine, double *worst, double *sum)
 
 static int calls_of_round(const work *w, int64_t nbytes)
 {
-    if (w->dev) return nbytes <= (16 << 20) ? 20 : 5; /* so that starting and reading the clock do not count */
+    if (w->dev) return nbytes <= (16 << 20) ? 20 : 5; /* so that launch and clock overhead are negligible */
     return nbytes < 65536 ? 20 : nbytes < 1048576 ? 4 : 1;
 }
 
-/* One round; the buffers are as small as at first, so that sums stay finite. */
+/* One round; buffers are refilled with small values, so that sums stay finite. */
 static ls_status round_of(const work *w, ls_coll kind, bool in_place, int calls, double *seconds)
 {
     double sum;
@@ -288,7 +289,7 @@ static ls_status measure(const work *w, ls_coll kind, bool in_place, int rounds,
     int64_t mine = 0;
     LS_TRY(fill(w, kind, in_place));
     LS_TRY(ls_barrier(w->c, LS_SITE));
-    LS_TRY(call(w, kind, in_place)); /* warm-up, and the one that is checked */
+    LS_TRY(call(w, kind, in_place)); /* warm-up call, whose result is checked */
     LS_TRY(check(w, kind, in_place, &mine));
     LS_TRY(of_all(w, (double)mine, &worst, &bad));
     if (w->dev) LS_TRY(fill(w, kind, in_place));
@@ -325,7 +326,7 @@ static ls_status one_size(const work *w, const ls_comm_bench *o, ls_coll kind)
                    (long long)r.nbytes, (long long)wrong);
 }
 
-/* Whether a kind is measured by itself, when none was asked for. */
+/* True if a kind is measured by default. */
 static bool by_default(const work *w, ls_coll kind)
 {
     if (w->dev) return kind != LS_COLL_SEND && kind != LS_COLL_BARRIER;
@@ -355,10 +356,11 @@ ls_status ls_comm_bench_run(ls_comm *c, const ls_comm_bench *o)
     work w = {.c = c, .dev = o->dev, .rank = ls_comm_rank(c), .size = ls_comm_size(c)};
     if (w.size > MAX_WORLD || o->rounds < 1 || o->rounds > MAX_ROUND || o->min_bytes < 1 ||
         o->max_bytes < o->min_bytes || o->factor < 2)
-        return ls_fail(LS_E_ARG, "sizes go from at least 1 byte up by a factor of at least 2, with 1 to %d rounds",
+        return ls_fail(LS_E_ARG,
+                       "sizes must start at 1 byte or more and grow by a factor of 2 or more, with 1 to %d rounds",
                        MAX_ROUND);
     if (w.dev && o->kinds & 1u << LS_COLL_BARRIER)
-        return ls_fail(LS_E_ARG, "a barrier moves no device memory: leave it out, or measure it without --device");
+        return ls_fail(LS_E_ARG, "barrier cannot be measured with --device: it moves no data; remove one of them");
     LS_TRY(run(&w, o)); /* after a failure the device may still use its buffers: they are freed with it */
     LS_TRY(settle(&w));
     give_memory(&w);

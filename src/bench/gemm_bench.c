@@ -95,13 +95,13 @@ static ls_status pick(side *s, const char *name, int n_thread)
         const gemm_kernel *k;
         for (int i = 0; (k = gemm_list(i, &usable)); i++)
             if (usable) ls_str_addf(&there, "%s, ", gemm_name(k));
-        ls_status st = ls_fail(LS_E_ARG, "there is no kernel '%s' on this CPU; there are %sblas-own", name,
+        ls_status st = ls_fail(LS_E_ARG, "kernel '%s' is not available on this CPU; available: %sblas-own", name,
                                there.data ? there.data : "");
         ls_str_fini(&there);
         return st;
     }
     s->scratch = ls_alloc(gemm_scratch(s->kernel, n_thread));
-    return s->scratch ? LS_OK : ls_nomem(gemm_scratch(s->kernel, n_thread), "a kernel's scratch");
+    return s->scratch ? LS_OK : ls_nomem(gemm_scratch(s->kernel, n_thread), "the scratch memory of a kernel");
 }
 
 static ls_status run_shapes(const ls_gemm_bench *o, const side *sides, int n_side)
@@ -132,15 +132,16 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
     side sides[LS_GEMM_MAX_SIDE] = {0};
     ls_status st = LS_OK;
     if (o.cpu_time && o.threads != 1)
-        return ls_fail(LS_E_ARG, "--cpu-time adds up all threads' time; it goes with --threads 1");
+        return ls_fail(LS_E_ARG, "--cpu-time needs --threads 1: it adds up the time of all threads");
     if (!o.threads) o.threads = ls_gemm_bench_cores();
     if (!o.chunk) o.chunk = o.device ? 16384 : 512;
     if (!o.n_kernel) o.kernel = usual, o.n_kernel = 2;
     if (o.turns < 1 || o.turns > LS_GEMM_MAX_TURN || o.threads < 1 || o.rows < 1 || o.width < 1 || o.layers < 1 ||
         o.vocab < 1 || o.chunk < 1 || o.n_kernel > LS_GEMM_MAX_SIDE)
-        return ls_fail(LS_E_ARG,
-                       "--turns is 1 to %d, there are at most %d kernels, and the other numbers are at least 1",
-                       LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
+        return ls_fail(
+            LS_E_ARG,
+            "--turns must be 1 to %d, at most %d kernels can be compared, and all other numbers must be at least 1",
+            LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
     if (o.device) return ls_gemm_bench_device(&o);
     for (int s = 0; s < o.n_kernel; s++) LS_TRY_GOTO(st, done, pick(&sides[s], o.kernel[s], o.threads));
     st = run_shapes(&o, sides, o.n_kernel);

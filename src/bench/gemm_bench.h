@@ -1,8 +1,8 @@
-/* gemm_bench.h - the ceiling: how fast the matrix products of a GPT-2 training step run in our kernels and in the linked CBLAS, or on a
- * device (gemm_device.c: its sides are the product "alone", and as a "step" makes it).
+/* gemm_bench.h - speed of the matrix products of a GPT-2 training step: own kernels and the linked CBLAS, or a device (gemm_device.c compares the
+ * product "alone" with the operation of a "step").
  *
- * The sides take turns on every shape, so that a busy machine slows all of them alike. "blas-own" is CBLAS called once with its own
- * threads: what anybody gets from the library, the floor. */
+ * The sides alternate on every shape, so that a busy machine slows all of them equally. "blas-own" is one call of CBLAS with its own
+ * threads, as a baseline. */
 #ifndef LS_BENCH_GEMM_BENCH_H
 #define LS_BENCH_GEMM_BENCH_H
 
@@ -19,7 +19,7 @@ typedef struct ls_gemm_row {
     int64_t M, N, K, count; /* count: calls of this shape in a step                       */
     int n_side;
     const char *side[LS_GEMM_MAX_SIDE];
-    double best[LS_GEMM_MAX_SIDE], median[LS_GEMM_MAX_SIDE]; /* seconds of a call; of the last row: of a step */
+    double best[LS_GEMM_MAX_SIDE], median[LS_GEMM_MAX_SIDE]; /* seconds per call; last row: per step */
     double flop;
 } ls_gemm_row;
 
@@ -28,18 +28,18 @@ typedef struct ls_gemm_bench {
     int64_t rows, width, layers, vocab, chunk; /* rows: sequences x tokens; chunk: rows of the classifier at a time */
     const char *const *kernel;                 /* n_kernel 0: the best, and blas-own */
     int n_kernel;
-    const char *device; /* NULL: the CPU; "cuda": n_kernel, threads and cpu_time do not matter */
-    int index;          /* which one; -1: the first that is free for this process */
+    const char *device; /* NULL: the CPU; "cuda": n_kernel, threads and cpu_time are ignored */
+    int index;          /* device index; -1: first available */
     ls_dtype dtype;
     bool tf32;
-    void (*where)(void *ctx, const char *words); /* a device: once, what it is */
-    bool cpu_time; /* this process's processor time, not the clock's: one thread, on a busy machine */
-    void (*row)(void *ctx, const ls_gemm_row *r); /* a shape each, then "step": all products of a step */
+    void (*where)(void *ctx, const char *words); /* called once with the description of the device */
+    bool cpu_time; /* measure CPU time of one thread instead of wall time, for a busy machine */
+    void (*row)(void *ctx, const ls_gemm_row *r); /* called once per shape, then for "step", all products of a step */
     void *ctx;
 } ls_gemm_bench;
 
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given);
-ls_status ls_gemm_bench_device(const ls_gemm_bench *o); /* of ls_gemm_bench_run, with checked numbers */
+ls_status ls_gemm_bench_device(const ls_gemm_bench *o); /* called by ls_gemm_bench_run with checked values */
 const char *ls_gemm_bench_blas(void);                   /* which CBLAS */
 int ls_gemm_bench_cores(void);
 

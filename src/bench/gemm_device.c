@@ -1,14 +1,12 @@
-/* gemm_device.c - the products of a training step through a device's operations, timed by its own clock.
+/* gemm_device.c - the matrix products of a training step with the operations of a device, timed by its clock.
  *
- * Two sides: "alone" is the product and nothing else, the ceiling that a step's use of the device is stated against; "step" is the operation
- * that a training step makes of it (with bias, GELU or its slope, the residual, the bias's gradient), fused as far as the backend does. The
- * vocabulary is rounded up to 64 rows, as the classifier has it in memory; flop count its own rows. Numbers are random: a device that multiplies
- * zeros draws less power and runs faster. */
+ * Two sides: "alone" is the product only, the upper bound for the utilization of a step; "step" is the operation in a training step (with bias,
+ * GELU or its derivative, residual, bias gradient), fused where the backend fuses. The vocabulary is padded to 64 rows, as in the memory of the
+ * classifier; the flop count is without padding. */
 #include "bench/gemm_bench.h"
 #include "compute/compute.h"
 #include "compute/cpu/gemm.h"
-#include "core/mem.h"
-#include "core/rng.h"
+#include "compute/random_fill.h"
 #include "core/stat.h"
 
 #include <stdlib.h>
@@ -44,13 +42,9 @@ static ls_status take(job *j, void **p, int64_t n, ls_dtype dt)
     return d->alloc(d->ctx, (size_t)n * ls_dtype_nbytes(dt), p);
 }
 
-/* n random numbers of the operations' type, the same BLOCK over and over. */
 static ls_status take_random(job *j, void **p, int64_t n)
 {
-    LS_TRY(take(j, p, n, j->c.ops->dtype));
-    for (int64_t at = 0; at < n; at += BLOCK)
-        LS_TRY(j->c.ops->narrow(&j->c, ls_at(&j->c, *p, at), j->wide, n - at < BLOCK ? n - at : BLOCK, NULL));
-    return LS_OK;
+    return ls_random_buffer(&j->c, j->wide, BLOCK, n, p);
 }
 
 static ls_status take_all(job *j)
@@ -58,15 +52,9 @@ static ls_status take_all(job *j)
     const ls_gemm_bench *o = j->o;
     const int64_t R = o->rows, C = o->width, n = o->chunk < R ? o->chunk : R;
     const int64_t tall = most(R * 4 * C, n * j->V), weights = most(4 * C * C, j->V * C);
-    float *host = ls_alloc(BLOCK * sizeof *host);
-    if (!host) return ls_nomem(BLOCK * sizeof *host, "random numbers");
-    for (int64_t i = 0; i < BLOCK; i++) host[i] = (float)ls_rng_normal(1, (uint64_t)i);
-    ls_status st = take(j, &j->wide, BLOCK, LS_F32);
-    if (st == LS_OK) st = ls_compute_write(&j->c, j->wide, host, BLOCK * sizeof *host);
-    ls_free(host);
-    LS_TRY(st);
+    LS_TRY(ls_random_block(&j->c, BLOCK, &j->wide));
     LS_TRY(take_random(j, &j->x, tall));
-    LS_TRY(take_random(j, &j->w, most(weights, R * 4 * C))); /* dw's right side is as tall as the rows */
+    LS_TRY(take_random(j, &j->w, most(weights, R * 4 * C))); /* the right operand of dw has as many rows as the input */
     LS_TRY(take_random(j, &j->more, R * 4 * C));
     LS_TRY(take_random(j, &j->b, most(4 * C, j->V)));
     LS_TRY(take(j, &j->y, tall, j->c.ops->dtype));
@@ -87,7 +75,7 @@ static void give_all(job *j)
     ls_compute_close(&j->c);
 }
 
-/* The step's own form of a product, by its name. */
+/* The operation of a training step for this product. */
 static ls_status issue_step(job *j, const gemm_shape *q)
 {
     const ls_compute_ops *ops = j->c.ops;
@@ -133,7 +121,7 @@ static ls_status time_once(job *j, const gemm_shape *q, int side, double *second
 static ls_status time_row(job *j, const gemm_shape *q, ls_gemm_row *r)
 {
     double time[SIDES][LS_GEMM_MAX_TURN], unused;
-    for (int warm = 0; warm < 2; warm++) /* the first call of a shape chooses how */
+    for (int warm = 0; warm < 2; warm++) /* the first call of a shape selects a kernel */
         for (int s = 0; s < SIDES; s++) LS_TRY(time_once(j, q, s, &unused));
     for (int t = 0; t < j->o->turns; t++)
         for (int s = 0; s < SIDES; s++) LS_TRY(time_once(j, q, s, &time[s][t]));
@@ -182,7 +170,7 @@ ls_status ls_gemm_bench_device(const ls_gemm_bench *o)
     job j = {.o = o, .V = up(o->vocab)};
     LS_TRY(ls_compute_open(&j.c, o->device,
                            &(ls_compute_open_opts){.dtype = o->dtype, .device = o->index, .tf32 = o->tf32}, 0));
-    ls_status st = j.c.device ? take_all(&j) : ls_fail(LS_E_ARG, "%s is no device", o->device);
+    ls_status st = j.c.device ? take_all(&j) : ls_fail(LS_E_ARG, "%s is not a device", o->device);
     if (st == LS_OK) {
         char words[LS_COMPUTE_WORDS];
         o->where(o->ctx, ls_compute_describe(&j.c, words));

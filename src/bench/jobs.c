@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define NAP_NS   2000000
-#define LAST_SEC 10.0 /* that killed processes may take to go: a driver frees their memory first */
+#define LAST_SEC 10.0 /* until killed processes have ended: a driver frees their memory first */
 
 typedef struct slot {
     pid_t pid; /* and its process group; 0: free */
@@ -38,7 +38,7 @@ static void child_main(const ls_jobs *j, int k, int s, pid_t parent)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(4); /* the parent went before the line above */
+    if (getppid() != parent) _exit(4); /* the parent ended before prctl */
     j->body(j->ctx, k, s);
     fflush(NULL);
     _exit(0);
@@ -51,7 +51,7 @@ static ls_status start(pool *p, int k, int s)
     const pid_t pid = fork();
     if (pid < 0) return ls_fail(LS_E_COMM, "cannot start a process for task %d: %s", k, strerror(errno));
     if (pid == 0) child_main(p->j, k, s, parent);
-    setpgid(pid, pid); /* whoever comes first */
+    setpgid(pid, pid); /* parent and child both set it */
     p->at[s] = (slot){pid, k, ls_now()};
     p->started[k] = 1;
     return LS_OK;
@@ -70,7 +70,7 @@ static ls_status start_ready(pool *p)
     return LS_OK;
 }
 
-/* Kills a task with its processes and waits until they are gone; waitpid's status of the task. */
+/* Kills a task and its processes and waits for them; returns the waitpid status of the task. */
 static int end_group(pid_t pid)
 {
     int status = 0, any;
@@ -91,7 +91,7 @@ static ls_status end_task(pool *p, int s, ls_job_end e)
     slot *t = &p->at[s];
     const int k = t->k;
     e.seconds = ls_now() - t->since;
-    const int killed = end_group(t->pid); /* what it left behind, too */
+    const int killed = end_group(t->pid); /* including its remaining processes */
     if (!e.in_time) e.status = killed;
     t->pid = 0;
     p->n_ended++;
@@ -104,7 +104,7 @@ static ls_status look(pool *p, bool *moved)
         slot *t = &p->at[s];
         siginfo_t info = {0};
         if (!t->pid) continue;
-        /* left as a zombie at first: its number stays its own while its group is ended */
+        /* not reaped yet: its process id is not reused while its group is killed */
         const bool gone = !waitid(P_PID, (id_t)t->pid, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid == t->pid;
         if (!gone && ls_now() - t->since < p->j->limit) continue;
         *moved = true;
@@ -119,7 +119,7 @@ static ls_status run(pool *p)
 {
     while (p->n_ended < p->j->n) {
         bool moved = false;
-        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
         LS_TRY(start_ready(p));
         LS_TRY(look(p, &moved));
         if (!moved) nap();

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double grace = 20; /* seconds that a run has to save and stop */
+static const double grace = 20; /* seconds for a run to save and stop */
 
 ls_bench_side *ls_bench_add(ls_bench *b, const char *name, int workers)
 {
@@ -56,7 +56,7 @@ static bool has(const char *dir, const char *name)
     return there;
 }
 
-/* The last lines of a file, for people. */
+/* The last lines of a file. */
 void bench_tail(const char *dir, const char *name, int lines, ls_str *out)
 {
     char *path = ls_path_join(dir, name), *text = NULL;
@@ -71,7 +71,7 @@ void bench_tail(const char *dir, const char *name, int lines, ls_str *out)
     ls_free(path);
 }
 
-/* "lockstep: [rank 2: ]configuration cannot work: WORDS\n  at …" -> WORDS; anything else stays. */
+/* "lockstep: [rank 2: ]configuration cannot work: MESSAGE\n  at …" -> MESSAGE; other text is unchanged. */
 void bench_own_words(ls_str *text)
 {
     char *from = text->data ? strstr(text->data, "lockstep: ") : NULL;
@@ -85,7 +85,7 @@ void bench_own_words(ls_str *text)
     memmove(text->data, from, text->len + 1);
 }
 
-/* What a run says of its speed, NaN when it does not. */
+/* The speed that a run recorded; NaN if none. */
 static double recorded_rate(const char *dir)
 {
     char *path = ls_path_join(dir, "RUN_COMPLETE.txt"), *text = NULL;
@@ -137,7 +137,7 @@ ls_status ls_bench_command(const ls_bench *b, const ls_bench_side *s, int turn, 
     return st;
 }
 
-/* Does a run's own line begin with the words of this status? "lockstep: [rank 2: ]reading or writing failed: …" */
+/* True if the error line of a run begins with the text of this status: "lockstep: [rank 2: ]reading or writing failed: …" */
 static bool called_it(const char *said, ls_status st)
 {
     const char *p = said ? strstr(said, "lockstep: ") : NULL;
@@ -149,7 +149,7 @@ static bool called_it(const char *said, ls_status st)
 
 ls_status bench_status(int code, const char *said)
 {
-    if (code == ls_status_exit_code(LS_E_IO) && !called_it(said, LS_E_FORMAT)) return LS_E_IO; /* or could not say it */
+    if (code == ls_status_exit_code(LS_E_IO) && !called_it(said, LS_E_FORMAT)) return LS_E_IO; /* or has no message */
     if (code == ls_status_exit_code(LS_E_DEVICE) && called_it(said, LS_E_DEVICE)) return LS_E_DEVICE;
     return code == 2   ? LS_E_CONFIG
            : code == 3 ? LS_E_FORMAT
@@ -160,7 +160,7 @@ ls_status bench_status(int code, const char *said)
 
 /* --- running --- */
 
-/* LS_OK with *same false when the finished folder was made by other words. */
+/* *same is false if the finished folder is from another command. */
 static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
 {
     char *path = ls_path_join(dir, "training_metrics.json");
@@ -180,7 +180,7 @@ static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
     return LS_OK;
 }
 
-/* Seconds until everything is done: a side's own mean, else the mean of all that were timed. */
+/* Estimated seconds until the end: the mean of the side, else the mean of all timed runs. */
 static double time_left(const ls_bench *b)
 {
     double all = 0, left = 0;
@@ -231,7 +231,7 @@ static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_
     int code = 0;
     double took = 0;
     ls_status st = out && err ? LS_OK : ls_nomem(strlen(dir), "a path");
-    if (st == LS_OK) st = ls_fs_remove_tree(dir); /* of a run that did not end */
+    if (st == LS_OK) st = ls_fs_remove_tree(dir); /* left over from an interrupted run */
     if (st == LS_OK) st = ls_fs_mkdirs(dir);
     if (st == LS_OK) {
         const double begin = ls_now();
@@ -251,7 +251,7 @@ static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_
     LS_TRY(st);
     if (code) return failed(s, dir, t->p.turn, code);
     if (!has(dir, "training_metrics.json") || !has(dir, "RUN_COMPLETE.txt"))
-        return ls_fail(LS_E_FORMAT, "%s: the run ended well but left no training_metrics.json", dir);
+        return ls_fail(LS_E_FORMAT, "%s: the run ended without an error but wrote no training_metrics.json", dir);
     s->seconds += took;
     s->n_timed++;
     return t->b->keep_checkpoints ? LS_OK : drop_checkpoints(dir);
@@ -268,8 +268,7 @@ static ls_status one_run(turn_ctx *t, ls_bench_side *s, const char *dir)
         if (st == LS_OK && !same)
             st = ls_fail(
                 LS_E_CONFIG,
-                "%s was made by another command (see command_line of its training_metrics.json); give another --out",
-                dir);
+                "%s is from another command (see command_line in its training_metrics.json); use another --out", dir);
         s->n_done += st == LS_OK;
         if (st == LS_OK) tell(t, LS_BENCH_REUSED, 0, recorded_rate(dir));
     } else if (st == LS_OK) {
@@ -287,10 +286,9 @@ static ls_status stopped(const ls_bench *b)
     int done = 0, all = 0;
     for (int i = 0; i < b->n_side; i++)
         if (!b->side[i].left_out) done += b->side[i].n_done, all += b->repeat;
-    return ls_fail(
-        LS_E_STOPPED,
-        "%d of %d runs are finished and stay in %s; the same command with --out %s --resume goes on with the rest",
-        done, all, b->out, b->out);
+    return ls_fail(LS_E_STOPPED,
+                   "%d of %d runs are finished and kept in %s; repeat the command with --out %s --resume to continue",
+                   done, all, b->out, b->out);
 }
 
 ls_status ls_bench_run(ls_bench *b)
@@ -304,11 +302,10 @@ ls_status ls_bench_run(ls_bench *b)
                 char *dir = run_dir(b, &b->side[i], turn);
                 if (!dir) return ls_nomem(64, "a path");
                 const bool there = ls_fs_exists(dir);
-                ls_status st = there ? ls_fail(LS_E_CONFIG,
-                                               "%s is there already: add --resume to keep finished runs, or give "
-                                               "another --out",
-                                               dir)
-                                     : LS_OK;
+                ls_status st = there
+                                   ? ls_fail(LS_E_CONFIG,
+                                             "%s exists; add --resume to keep finished runs, or use another --out", dir)
+                                   : LS_OK;
                 ls_free(dir);
                 LS_TRY(st);
             }

@@ -1,12 +1,12 @@
-/* protocol.h - the fixed-work protocol: several settings (sides), each run `repeat` times by this program's own `train`, in turns.
+/* protocol.h - the fixed-work protocol: runs several settings (sides) `repeat` times each with `train`, in alternating order.
  *
- *   turn 1   side 1, side 2, … side n        a slow drift of the machine (heat, neighbours) falls on all sides alike:
- *   turn 2   side n, … side 2, side 1        odd turns go forth, even ones back (of two sides: A B B A)
+ *   turn 1   side 1, side 2, … side n        a slow drift of the machine (heat, other users) affects all sides equally:
+ *   turn 2   side n, … side 2, side 1        odd turns forward, even turns backward (two sides: A B B A)
  *
- * Run folders are <out>/<side>/run_<turn>, as R1 (docs/REFERENCES.md) lays them out (train.log and stderr.log inside); a folder with
- * RUN_COMPLETE.txt is finished. A stop (SIGINT, SIGTERM) ends the run under way and leaves the finished ones, and `resume` takes them
- * up: a finished folder of another command is refused, an unfinished one is done again. Checkpoints are removed from finished folders
- * unless `keep_checkpoints`. */
+ * Run folders are <out>/<side>/run_<turn>, the layout of R1 (docs/REFERENCES.md), with train.log and stderr.log; a folder with
+ * RUN_COMPLETE.txt is finished. A stop (SIGINT, SIGTERM) ends the current run and keeps the finished ones. `resume` reuses them: it
+ * rejects a finished folder of another command and repeats an unfinished one. Checkpoints are removed from finished folders
+ * unless `keep_checkpoints` is set. */
 #ifndef LS_BENCH_PROTOCOL_H
 #define LS_BENCH_PROTOCOL_H
 
@@ -17,13 +17,13 @@
 typedef struct ls_bench_side {
     char name[96]; /* its folder: "2gpu_ddp" */
     int workers;
-    ls_argv words;                                 /* behind `train`, without --checkpoint_path                     */
+    ls_argv words;                                 /* arguments of `train`, without --checkpoint_path*/
     int64_t micro_batch, grad_accum, global_batch; /* as `train` resolves them; set by ls_bench_check            */
-    int64_t steps;                                 /* optimizer steps that the words allow at most, 0: no limit; so */
-    int threads;                                   /* of a worker, 0: all its cores; so                             */
-    char *left_out;                                /* NULL, or why it is not run (any more)                         */
-    ls_status failed;                              /* of a run that was begun; LS_OK: none */
-    int n_done;                                    /* finished runs, and the seconds of those that were run here    */
+    int64_t steps;                                 /* maximum optimizer steps, 0: no limit; set by ls_bench_check */
+    int threads;                                   /* per worker, 0: all cores; set by ls_bench_check*/
+    char *left_out;                                /* NULL, or the reason why it is skipped*/
+    ls_status failed;                              /* status of a failed run; LS_OK: none failed */
+    int n_done; /* finished runs; `seconds` is the time of the n_timed runs made now*/
     double seconds;
     int n_timed;
 } ls_bench_side;
@@ -40,7 +40,7 @@ typedef struct ls_bench_progress {
     ls_bench_event event;
     int run, n_run, turn; /* from 1 */
     const ls_bench_side *side;
-    double seconds, left;  /* of this run; until all are done, NaN: not known yet */
+    double seconds, left;  /* elapsed in this run; estimated until the end, NaN: unknown */
     double tokens_per_sec; /* DONE, REUSED */
 } ls_bench_progress;
 
@@ -48,20 +48,20 @@ typedef struct ls_bench {
     const char *program, *out;
     int repeat;
     bool resume, keep_checkpoints;
-    bool go_on; /* a side that fails is left out with its reason, and the others go on */
+    bool go_on; /* skip a side that fails and continue with the others */
     ls_bench_side *side;
     int n_side, cap_side;
     void (*progress)(void *ctx, const ls_bench_progress *p);
     void *ctx;
 } ls_bench;
 
-/* Adds an empty side. Borrowed until the next one. NULL: no memory. */
+/* Adds an empty side; the pointer is valid until the next call. NULL if out of memory. */
 ls_bench_side *ls_bench_add(ls_bench *b, const char *name, int workers);
-/* Asks `train --print_config` what the side's words come to. What `train` refuses is refused here, with its words. */
+/* Runs `train --print_config` with the arguments of the side. If `train` rejects them, fails with its message. */
 ls_status ls_bench_check(const ls_bench *b, ls_bench_side *s);
-/* The command of a run, for people and for machines. */
+/* The command line of a run. */
 ls_status ls_bench_command(const ls_bench *b, const ls_bench_side *s, int turn, ls_argv *out);
-/* Runs everything. LS_E_STOPPED: how to go on is in the words. */
+/* Runs everything. LS_E_STOPPED: the message explains how to continue. */
 ls_status ls_bench_run(ls_bench *b);
 void ls_bench_fini(ls_bench *b);
 

@@ -1,4 +1,4 @@
-/* protocol_check.c - what a side's words come to, asked of `train --print_config` before anything runs. */
+/* protocol_check.c - checks the arguments of each side with `train --print_config` before anything runs. */
 #include "bench/protocol_impl.h"
 
 #include "bench/child.h"
@@ -33,7 +33,7 @@ static ls_status read_settings(const char *dir, ls_bench_side *s)
     s->steps = whole(root, "max_steps");
     if (!s->steps && s->grad_accum) s->steps = whole(root, "epochs") * (whole(root, "max_train_steps") / s->grad_accum);
     json_decref(root);
-    if (!s->micro_batch || !s->grad_accum) return ls_fail(LS_E_FORMAT, "train --print_config does not say the batch");
+    if (!s->micro_batch || !s->grad_accum) return ls_fail(LS_E_FORMAT, "train --print_config printed no batch size");
     return LS_OK;
 }
 
@@ -65,7 +65,7 @@ ls_status ls_bench_check(const ls_bench *b, ls_bench_side *s)
         bench_tail(dir, "err", 40, &words);
         const ls_status why = bench_status(code, words.data);
         bench_own_words(&words);
-        st = ls_fail(why, "%s: %s", s->name, words.data ? words.data : "train refuses it");
+        st = ls_fail(why, "%s: %s", s->name, words.data ? words.data : "train rejects the configuration");
     } else {
         st = read_settings(dir, s);
     }

@@ -4,13 +4,13 @@
 
 #include "bench/protocol.h"
 
-/* train, the side's words, --checkpoint_path dir */
+/* train, the arguments of the side, --checkpoint_path dir */
 ls_status bench_words(const ls_bench_side *s, const char *dir, ls_argv *out);
-/* What an exit code of `train` means; where statuses share it, what its stderr said (may be NULL) decides. */
+/* The status for an exit code of `train`. If several statuses share the code, its stderr (may be NULL) decides. */
 ls_status bench_status(int code, const char *said);
-/* The last lines of dir/name, for people. */
+/* The last lines of dir/name. */
 void bench_tail(const char *dir, const char *name, int lines, ls_str *out);
-/* "lockstep: [rank 2: ]configuration cannot work: WORDS\n  at …" -> WORDS; anything else stays. */
+/* "lockstep: [rank 2: ]configuration cannot work: MESSAGE\n  at …" -> MESSAGE; other text is unchanged. */
 void bench_own_words(ls_str *text);
 
 #endif

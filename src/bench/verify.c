@@ -22,13 +22,13 @@
 #define N_TOKEN  40000
 #define MAX_STEP 64
 
-/* What rank 0 of a layout leaves behind, in memory that its parent shares. */
+/* Results of rank 0 of a layout, in memory shared with the parent. */
 typedef struct outcome {
     int64_t n; /* elements of all units                 */
     double loss[MAX_STEP];
     double norm[MAX_STEP];
     ls_status st;     /* of the layout                         */
-    char failed[200]; /* words of a failure                    */
+    char failed[200]; /* error message                         */
     char comm[16];    /* name of the communicator; "": unknown */
     float data[];     /* n gradients, then n weights           */
 } outcome;
@@ -78,7 +78,7 @@ static ls_status resolve(const layout *l, ls_train_config *c)
                     seed,
                     "--lr",
                     "1e-3",
-                    "--bucket", /* small, so that units are cut */
+                    "--bucket", /* small, so that units are split */
                     "50000",
                     "--gather_bucket",
                     "30000",
@@ -108,7 +108,7 @@ static ls_status resolve(const layout *l, ls_train_config *c)
         argv[argc++] = "--precision";
         argv[argc++] = (char *)(uintptr_t)l->o->precision;
     }
-    if (l->o->comm_name && l->s.world > 1) { /* one worker has nobody to talk to */
+    if (l->o->comm_name && l->s.world > 1) { /* a single worker does not communicate */
         argv[argc++] = "--comm";
         argv[argc++] = (char *)(uintptr_t)l->o->comm_name;
     }
@@ -130,7 +130,7 @@ static ls_status resolve(const layout *l, ls_train_config *c)
     return st;
 }
 
-/* A unit's elements that are here, at their places in the whole model. */
+/* The local elements of a unit, at their positions in the whole model. */
 static void put_unit(const ls_unit *u, const float *from, float *to)
 {
     bool everywhere;
@@ -140,7 +140,7 @@ static void put_unit(const ls_unit *u, const float *from, float *to)
     }
 }
 
-/* Puts unit u of the shards of one replica, of which `mine` is here, together at `to` (NULL: not here). Collective over the shards. */
+/* Assembles unit u from the shards of one replica (`mine` is the local one) at `to` (NULL: not on this worker). Collective over the shards. */
 static ls_status put_shards(ls_trainer *t, ls_model *const *shard, int u, const void *mine, void *scratch, float *to)
 {
     if (!t->tp) {
@@ -179,7 +179,7 @@ static ls_status keep_units(ls_trainer *t, ls_model *const *shard, outcome *out,
     return LS_OK;
 }
 
-/* Gradients and weights of all units, whole, at the judge's. Collective. */
+/* Gathers gradients and weights of all units on rank 0. Collective. */
 static ls_status keep(ls_trainer *t, outcome *out, bool judge)
 {
     ls_model *shard[LS_VERIFY_MAX_TP] = {0}; /* tables */
@@ -221,7 +221,7 @@ static ls_status steps(const layout *l, ls_comm *comm, int threads)
     if (st == LS_OK) st = keep(t, l->out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
     if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
-    const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout of verify");
+    const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout in verify");
     ls_trainer_destroy(&t);
     ls_deadline_disarm(d);
     ls_train_config_fini(&c);
@@ -234,12 +234,12 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     return steps(ctx, comm, 1);
 }
 
-/* The first l->s.world of the workers that are there; the others wait. Results reach rank 0, which is always one of them. */
+/* Uses the first l->s.world workers of the launcher; the others wait. Rank 0 is always one of them and gets the results. */
 static ls_status run_together(layout *l)
 {
     ls_comm *all = l->o->comm, *group = NULL;
     const bool member = ls_comm_rank(all) < l->s.world;
-    ls_status st = ls_comm_split(all, member, 0, &group); /* one for each layout: its memory ends with it */
+    ls_status st = ls_comm_split(all, member, 0, &group); /* one per layout: its memory is freed with it */
     if (st == LS_OK && member) st = steps(l, l->s.world == 1 ? NULL : group, 1);
     ls_comm_destroy(&group);
     return ls_comm_agree(all, st, LS_SITE);
@@ -269,18 +269,18 @@ static void clear(outcome *out)
 {
     memset(out->loss, 0, sizeof out->loss);
     memset(out->norm, 0, sizeof out->norm);
-    out->st = LS_E_COMM; /* until it is known */
+    out->st = LS_E_COMM; /* until the result is known */
     out->failed[0] = out->comm[0] = '\0';
-    memset(out->data, 0xff, 2 * (size_t)out->n * sizeof(float)); /* NaNs: what was not written differs */
+    memset(out->data, 0xff, 2 * (size_t)out->n * sizeof(float)); /* NaNs: missing results compare as different */
 }
 
-/* In a process of its own: one worker on the CPU is this process. On a device a worker is always a child, whose last lines are kept. */
+/* Runs in a separate process: a single CPU worker is this process; on a device a worker is always a child, whose last lines are kept. */
 static ls_status run_alone(layout *l)
 {
     if (l->s.world == 1 && !on_device(l->o)) return steps(l, NULL, 1);
     const ls_status st = ls_launch_local(
         &(ls_launch){.n = l->s.world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
-    return st != LS_OK && l->out->failed[0] ? ls_fail(st, "%s", l->out->failed) : st; /* a worker's own words */
+    return st != LS_OK && l->out->failed[0] ? ls_fail(st, "%s", l->out->failed) : st; /* the message of the worker */
 }
 
 static double largest_difference(const float *a, const float *b, int64_t n)
@@ -346,12 +346,12 @@ static void unshare(outcome *o)
 
 /* ---- the layouts ---- */
 
-/* A layout of the list; judge: the place in the list of the one it is compared with, which is before it; -1: it is one. */
+/* A layout of the list; judge: index of the reference layout, which is before it; -1: this is a reference. */
 typedef struct entry {
     ls_verify_shape s;
     int judge, n_micro, steps;
     double dropout;
-    outcome *out; /* of a judge */
+    outcome *out; /* of a reference */
     bool done;
     ls_verify_row row;
 } entry;
@@ -362,10 +362,10 @@ typedef struct list {
     int most; /* workers */
     entry *at;
     int n, room;
-    outcome *other[LS_JOBS_MOST]; /* of the layouts that run, by slot */
+    outcome *other[LS_JOBS_MOST]; /* of the running layouts, by slot */
     void (*row)(void *, const ls_verify_row *);
     void *ctx;
-    int n_row, n_bad, n_printed; /* n_printed: entries whose rows are out */
+    int n_row, n_bad, n_printed; /* n_printed: entries whose rows are printed */
 } list;
 
 static ls_status put(list *v, entry e)
@@ -383,7 +383,7 @@ static ls_status put(list *v, entry e)
     return LS_OK;
 }
 
-/* One worker with all micro-batches of a step; `judge` is its place. */
+/* A reference: one worker with all micro-batches of a step; `judge` is its index. */
 static ls_status put_judge(list *v, int n_micro, int n_step, double dropout, int *judge)
 {
     *judge = v->n;
@@ -394,7 +394,7 @@ static ls_status put_judge(list *v, int n_micro, int n_step, double dropout, int
                           .dropout = dropout});
 }
 
-/* The judge's step in another shape, on more workers. */
+/* The step of the reference in another layout, on more workers. */
 static ls_status put_layout(list *v, int judge, ls_verify_shape shape)
 {
     entry e = v->at[judge];
@@ -404,7 +404,7 @@ static ls_status put_layout(list *v, int judge, ls_verify_shape shape)
     return put(v, e);
 }
 
-/* Layouts of whole models, which promise identity. */
+/* Layouts without tensor parallelism, which must match bit for bit. */
 static ls_status replicas(list *v)
 {
     static const char *const strategy[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
@@ -422,7 +422,7 @@ static ls_status replicas(list *v)
     return LS_OK;
 }
 
-/* Pipelines, which promise identity, too: 2 and 4 stages under every schedule, with every strategy among their replicas. */
+/* Pipelines, which must match bit for bit, too: 2 and 4 stages under every schedule, with every strategy among their replicas. */
 static ls_status pipelines(list *v)
 {
     static const char *const schedule[] = {"naive", "gpipe", "1f1b", "interleaved", "zb"}, *const strategy[] = {
@@ -448,7 +448,7 @@ static ls_status pipelines(list *v)
     return LS_OK;
 }
 
-/* Split layers, which promise closeness: tp 2 and 4, alone and under every strategy of their replicas, and in a pipeline; by rows alone and
+/* Tensor parallelism, which must match within limits: tp 2 and 4, alone and under every strategy of their replicas, and in a pipeline; by rows alone and
  * under zero3. */
 static ls_status shards(list *v)
 {
@@ -507,7 +507,7 @@ static void print_ready(list *v)
         if (v->at[v->n_printed].judge >= 0) v->row(v->ctx, &v->at[v->n_printed].row);
 }
 
-/* Entry k has ended with st and these words. A judge that failed ends everything. */
+/* Entry k has ended with this status and message. A failed reference ends the command. */
 static ls_status settle(list *v, int k, int slot, ls_status st, const char *words, double seconds)
 {
     entry *e = &v->at[k];
@@ -522,7 +522,7 @@ static ls_status settle(list *v, int k, int slot, ls_status st, const char *word
     *r = (ls_verify_row){
         .s = e->s, .comm = comm_of(v, e, out), .n_micro = e->n_micro, .dropout = e->dropout, .seconds = seconds};
     if (st == LS_E_UNSUPPORTED || st == LS_E_CONFIG || st == LS_E_ARG)
-        return ls_fail(st, "%s", words); /* the options are refused, not the numbers */
+        return ls_fail(st, "%s", words); /* the options are rejected; the numbers are not compared */
     if (st == LS_OK) compare(r, out, v->at[e->judge].out, e->steps);
     else snprintf(r->words, sizeof r->words, "%.190s", words);
     r->within = r->ran && r->loss_error <= ls_verify_loss_limit(v->o) && r->grad_error <= ls_verify_grad_limit(v->o);
@@ -555,16 +555,16 @@ static ls_status job_ended(void *ctx, int k, int slot, const ls_job_end *e)
     ls_status st = l.out->st;
     if (!e->in_time) {
         st = LS_E_COMM;
-        snprintf(words, sizeof words, "no answer in %g s", v->o->limit);
+        snprintf(words, sizeof words, "timed out after %g s", v->o->limit);
     } else if (WIFSIGNALED(e->status)) {
         st = LS_E_COMM;
-        snprintf(words, sizeof words, "its process died by signal %d (%s)", WTERMSIG(e->status),
+        snprintf(words, sizeof words, "the process was killed by signal %d (%s)", WTERMSIG(e->status),
                  strsignal(WTERMSIG(e->status)));
     } else snprintf(words, sizeof words, "%.190s", l.out->failed[0] ? l.out->failed : ls_status_words(st));
     return settle(v, k, slot, st, words, e->seconds);
 }
 
-/* Workers that are there run one layout after the other; rank 0 compares. */
+/* The workers of the launcher run one layout after the other; rank 0 compares. */
 static ls_status run_in_turn(list *v)
 {
     const bool judge = ls_comm_rank(v->o->comm) == 0;
@@ -575,8 +575,8 @@ static ls_status run_in_turn(list *v)
         const ls_status st = run_together(&l);
         if (judge || (v->at[k].judge < 0 && st != LS_OK))
             LS_TRY(settle(v, k, 0, st, l.out->failed[0] ? l.out->failed : ls_err_words(), ls_now() - begin));
-        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
-        if (st == LS_E_COMM) return st; /* the workers cannot go on together */
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
+        if (st == LS_E_COMM) return st; /* the workers cannot continue together */
     }
     return LS_OK;
 }
@@ -611,8 +611,7 @@ static ls_status run_list(list *v)
                                       .body = job_body,
                                       .ended = job_ended,
                                       .ctx = v}));
-    if (v->n_bad)
-        return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not compute the step of one worker", v->n_bad, v->n_row);
+    if (v->n_bad) return ls_fail(LS_E_NUMERIC, "%d of %d layouts do not match a single worker", v->n_bad, v->n_row);
     return LS_OK;
 }
 
@@ -631,10 +630,10 @@ ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_ver
     list v = {.o = o, .dir = dir, .most = 1, .row = row, .ctx = ctx};
     snprintf(dir, sizeof dir, "%s/lockstep-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (o->steps < 1 || o->steps > MAX_STEP)
-        return ls_fail(LS_E_ARG, "verify runs 1 to %d steps, not %d", MAX_STEP, o->steps);
+        return ls_fail(LS_E_ARG, "--steps must be 1 to %d, not %d", MAX_STEP, o->steps);
     if (o->jobs < 1 || o->jobs > LS_JOBS_MOST)
-        return ls_fail(LS_E_ARG, "verify runs 1 to %d layouts at the same time, not %d", LS_JOBS_MOST, o->jobs);
-    if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot make a folder in %s", tmp ? tmp : "/tmp");
+        return ls_fail(LS_E_ARG, "--jobs must be 1 to %d, not %d", LS_JOBS_MOST, o->jobs);
+    if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot create a folder in %s", tmp ? tmp : "/tmp");
     ls_status st = run_list(&v);
     if (o->comm && st != LS_E_COMM) st = ls_comm_agree(o->comm, st, LS_SITE);
     list_fini(&v);

@@ -1,8 +1,8 @@
-/* verify.h - does every layout compute the step of one worker? A small model, a few steps, compared bit by bit.
+/* verify.h - checks every layout against a single worker: a small model, a few steps, compared bit by bit.
  *
- * For each number of leaves (micro-batches of a step) and with and without dropout, one worker is the judge. Every other layout has
- * the same leaves spread over its workers. Compared are the losses of all steps, the summed gradients of the last and the weights
- * after it. Where layers are split (tp) sums have another order: there the errors must stay within LS_VERIFY_LOSS and LS_VERIFY_GRAD. */
+ * For each number of micro-batches per step, with and without dropout, a single worker is the reference. Every other layout distributes
+ * the same micro-batches over its workers. Compared are the losses of all steps, and the summed gradients and the weights of the last
+ * step. Tensor parallelism changes the order of sums: there errors must stay within LS_VERIFY_LOSS and LS_VERIFY_GRAD. */
 #ifndef LS_BENCH_VERIFY_H
 #define LS_BENCH_VERIFY_H
 
@@ -24,15 +24,14 @@ typedef struct ls_verify_opts {
     int n_world;
     int steps;
     uint64_t seed;
-    ls_comm *
-        comm; /* workers that are there (a launcher's): every one of them calls ls_verify; NULL: they are forked here */
-    bool only_tp; /* leave the layouts of whole models out */
-    int jobs;     /* layouts that run at the same time; with `comm`: 1                */
-    double limit; /* seconds of a layout, which then fails; not used with `comm`, whose collectives have a limit */
-    const char *device, *precision, *comm_name; /* as train has them (comm_name: --comm); NULL: its defaults */
+    ls_comm *comm; /* workers of a launcher, each of which calls ls_verify; NULL: fork workers */
+    bool only_tp;  /* only layouts with tensor parallelism */
+    int jobs;      /* layouts that run at the same time; with `comm`: 1                */
+    double limit;  /* time limit of a layout in seconds; not used with `comm`, whose collectives have a limit */
+    const char *device, *precision, *comm_name; /* as in train (comm_name: --comm); NULL: defaults */
 } ls_verify_opts;
 
-/* Who shares the work how. */
+/* One layout. */
 typedef struct ls_verify_shape {
     const char *strategy;
     int world, pp, interleave, tp;
@@ -40,7 +39,7 @@ typedef struct ls_verify_shape {
     bool by_rows;         /* --sequence_parallel      */
 } ls_verify_shape;
 
-/* The two limits of split layers. */
+/* The limits for tensor parallelism. */
 double ls_verify_loss_limit(const ls_verify_opts *o);
 double ls_verify_grad_limit(const ls_verify_opts *o);
 
@@ -49,15 +48,15 @@ typedef struct ls_verify_row {
     const char *comm;
     int n_micro; /* of each replica */
     double dropout;
-    bool ran; /* false: `words` says why not */
+    bool ran; /* false: `words` has the reason */
     bool identical;
-    bool within;                                 /* the errors are small enough for split layers */
+    bool within;                                 /* the errors are within the limits for tensor parallelism */
     double loss_error, grad_error, weight_error; /* largest relative differences; 0 when identical */
     char words[200];
     double seconds;
 } ls_verify_row;
 
-/* Calls row for each layout, in their order; with workers that are there, at rank 0 alone. Returns LS_E_NUMERIC when a layout that promises identity differs (rows tell), LS_E_COMM when
+/* Calls row for each layout in order (with `comm`: on rank 0 only). LS_E_NUMERIC if a layout does not match the reference, LS_E_COMM if
  * workers failed. */
 ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_verify_row *r), void *ctx);
 

@@ -1,4 +1,4 @@
-/* checkpoint.c - what comes out of a folder again: the trainer's state, and weights once everything about them was compared. */
+/* checkpoint.c - reads a checkpoint: the state of the trainer, and the weights after all checks. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/mem.h"
@@ -26,12 +26,12 @@ static ls_status read_state(const char *dir, head *h)
         const json_t *version = json_object_get(h->root, "version"), *step = json_object_get(h->root, "step");
         if (!format || strcmp(format, CKPT_FORMAT) || !json_is_integer(version) || !json_is_integer(step) ||
             json_integer_value(step) < 0 || !json_is_object(json_object_get(h->root, "trainer")))
-            st = ls_fail(LS_E_FORMAT,
-                         "%s is not a trainer state of lockstep (format, version, step or trainer is missing)", path);
+            st = ls_fail(LS_E_FORMAT, "%s: not a lockstep trainer state: format, version, step or trainer is missing",
+                         path);
         else if (json_integer_value(version) > LS_CKPT_VERSION)
             st = ls_fail(LS_E_UNSUPPORTED,
-                         "%s has version %lld, this program reads up to %d: use the newer program that wrote it", path,
-                         (long long)json_integer_value(version), LS_CKPT_VERSION);
+                         "%s: version %lld is too new; this program reads up to %d; use the program that wrote it",
+                         path, (long long)json_integer_value(version), LS_CKPT_VERSION);
         h->step = json_integer_value(step);
         h->optimizer = json_is_true(json_object_get(h->root, "optimizer"));
     }
@@ -48,12 +48,12 @@ static ls_status trainer_text(const head *h, char **out)
     ls_str s = {0};
     ls_jsonw w;
     if (ckpt_depth(json_object_get(h->root, "trainer"), 24) >= 24)
-        return ls_fail(LS_E_FORMAT, "the trainer's state is nested too deep");
+        return ls_fail(LS_E_FORMAT, "the trainer state is nested too deeply");
     ls_jsonw_init(&w, &s, 0);
     ls_jsonw_value(&w, json_object_get(h->root, "trainer"));
     if (s.failed) {
         ls_str_fini(&s);
-        return ls_nomem(s.cap, "the trainer's state");
+        return ls_nomem(s.cap, "the trainer state");
     }
     *out = s.data;
     return LS_OK;
@@ -77,7 +77,7 @@ ls_status ls_ckpt_verify(const char *path, bool optimizer)
     return LS_OK;
 }
 
-/* The failure again, with the way out. */
+/* Repeats the failure and adds the newest complete checkpoint. */
 static ls_status tell_older(ls_status st, const char *path)
 {
     int64_t step = -1;
@@ -86,8 +86,8 @@ static ls_status tell_older(ls_status st, const char *path)
     snprintf(words, sizeof words, "%s", ls_err_words());
     if (ls_ckpt_state(path, NULL, &step) != LS_OK) step = -1;
     char *older = ckpt_older_whole(path, step);
-    st = older ? ls_fail(st, "checkpoint %s: %s; %s is whole, and the newest that is", path, words, older)
-               : ls_fail(st, "checkpoint %s: %s; no older checkpoint beside it is whole", path, words);
+    st = older ? ls_fail(st, "checkpoint %s: %s; the newest complete checkpoint is %s", path, words, older)
+               : ls_fail(st, "checkpoint %s: %s; its folder has no older complete checkpoint", path, words);
     ls_free(older);
     return st;
 }
@@ -105,23 +105,23 @@ static ls_status same_architecture(const char *dir, const ls_model *m)
         {"heads", saved.n_head, have->n_head},
         {"channels", saved.n_embd, have->n_embd},
         {"positions", saved.n_ctx, have->n_ctx},
-        {"ids in its vocabulary", saved.vocab_size, have->vocab_size},
+        {"tokens in the vocabulary", saved.vocab_size, have->vocab_size},
     };
     for (size_t i = 0; i < sizeof row / sizeof *row; i++)
         if (row[i].saved != row[i].have)
-            return ls_fail(LS_E_CONFIG, "%s holds a model with %lld %s, this model has %lld", dir, row[i].saved,
+            return ls_fail(LS_E_CONFIG, "%s has a model with %lld %s; this model has %lld", dir, row[i].saved,
                            row[i].what, row[i].have);
     if (saved.tied != have->tied)
-        return ls_fail(LS_E_CONFIG, "%s holds a model with %s head, this model's is %s", dir,
+        return ls_fail(LS_E_CONFIG, "%s has a model with %s head; the head of this model is %s", dir,
                        saved.tied ? "a tied" : "an untied", have->tied ? "tied" : "untied");
     if (saved.gelu != have->gelu)
-        return ls_fail(LS_E_CONFIG, "%s holds a model with the %s GELU, this model has the %s one", dir,
+        return ls_fail(LS_E_CONFIG, "%s has a model with %s GELU; this model uses %s GELU", dir,
                        saved.gelu == LS_GELU_ERF ? "erf" : "tanh", have->gelu == LS_GELU_ERF ? "erf" : "tanh");
     if (saved.variant != have->variant)
-        return ls_fail(LS_E_CONFIG, "%s holds a model of variant %s, this model is %s", dir,
+        return ls_fail(LS_E_CONFIG, "%s has a model of variant %s; the variant of this model is %s", dir,
                        ls_variant_word(saved.variant), ls_variant_word(have->variant));
     if (saved.ln_eps != have->ln_eps)
-        return ls_fail(LS_E_CONFIG, "%s holds a model with layer norm epsilon %g, this model has %g", dir, saved.ln_eps,
+        return ls_fail(LS_E_CONFIG, "%s has a model with layer norm epsilon %g; this model has %g", dir, saved.ln_eps,
                        have->ln_eps);
     return LS_OK;
 }
@@ -137,35 +137,35 @@ static ls_status bind_moments(const ls_st_file *f, const ls_model *m, const ls_s
                 const ls_tensor *t = &m->unit[u].tensor[i];
                 snprintf(name, sizeof name, "%c/%s", "mv"[which], t -> name);
                 src[k] = ls_st_find(f, name);
-                if (!src[k]) return ls_fail(LS_E_FORMAT, "%s holds no tensor %s", f->path, name);
+                if (!src[k]) return ls_fail(LS_E_FORMAT, "%s: tensor %s is missing", f->path, name);
                 LS_TRY(hf_check_shape(f->path, src[k], t));
             }
     if (f->n != 2 * (int64_t)n)
-        return ls_fail(LS_E_FORMAT, "%s holds %lld tensors, the model has %d moments", f->path, (long long)f->n, 2 * n);
+        return ls_fail(LS_E_FORMAT, "%s has %lld tensors; the optimizer state of this model has %d", f->path,
+                       (long long)f->n, 2 * n);
     return LS_OK;
 }
 
-/* Bit for bit is a promise: a resumed run must not pass through another type. */
+/* A resumed run continues bit for bit, so values must not be converted to another type. */
 static ls_status same_type(const ls_st_tensor *const *src, int n, const ls_model *m, const char *dir)
 {
     ls_dtype dt = m->compute->ops->wide;
     for (int i = 0; i < n; i++)
         if (src[i]->other_dtype || src[i]->dt != dt)
-            return ls_fail(LS_E_CONFIG,
-                           "%s holds %s as %s, this run keeps them as %s and could not continue bit for bit", dir,
+            return ls_fail(LS_E_CONFIG, "%s stores %s as %s; this run uses %s and cannot continue bit for bit", dir,
                            src[i]->name, src[i]->dt_word, ls_dtype_word(dt));
     return LS_OK;
 }
 
 /* ---- loading ---- */
 
-/* A folder of weights, opened and found right for a model. */
+/* An open checkpoint folder that matches a model. */
 typedef struct source {
     head h;
     hf_set set;
     ls_st_file opt;
     const ls_st_tensor **moment; /* all of m, then all of v */
-    char *text;                  /* the trainer's object    */
+    char *text;                  /* state of the trainer    */
 } source;
 
 static void source_close(source *s)
@@ -181,9 +181,7 @@ static ls_status open_moments(source *s, const ls_model *m, const char *path)
 {
     const int n = hf_n_tensor(m);
     if (!s->h.optimizer)
-        return ls_fail(LS_E_CONFIG,
-                       "%s holds weights without optimizer state: it can start a run (--init-from), not resume one",
-                       path);
+        return ls_fail(LS_E_CONFIG, "%s has no optimizer state; use --init-from to start a run from its weights", path);
     char *opt_path = ls_path_join(path, CKPT_OPTIMIZER);
     s->moment = ls_alloc((size_t)n * 2 * sizeof *s->moment);
     ls_status st = opt_path && s->moment
@@ -196,7 +194,7 @@ static ls_status open_moments(source *s, const ls_model *m, const char *path)
     return same_type(s->moment, 2 * n, m, path);
 }
 
-/* Also on failure source_close is owed. */
+/* Call source_close even after a failure. */
 static ls_status source_open(source *s, const ls_model *m, const char *path, bool optimizer)
 {
     *s = (source){.opt = {.map = {"", 0}}};
@@ -212,7 +210,7 @@ static ls_status check_folder(const char *path)
     if (!ls_fs_is_dir(path)) return ls_fail(LS_E_IO, "cannot read the checkpoint %s: no such folder", path);
     if (ls_ckpt_is(path)) return LS_OK;
     return ls_fail(LS_E_FORMAT,
-                   "%s is not a checkpoint of lockstep (no " CKPT_SUMS "); --init-from reads Hugging Face folders",
+                   "%s is not a lockstep checkpoint: it has no " CKPT_SUMS "; use --init-from for Hugging Face folders",
                    path);
 }
 
@@ -227,10 +225,11 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
     st = ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team));
     st = ckpt_agree(team, st, LS_SITE);
     if (st != LS_OK)
-        return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path), LS_SITE); /* one looks for others */
+        return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path),
+                           LS_SITE); /* rank 0 looks for other checkpoints */
 
     st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
-    if (st == LS_OK) { /* from here on nothing can fail, save a device */
+    if (st == LS_OK) { /* from here on only device copies can fail */
         st = hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
         if (st == LS_OK && optimizer) st = hf_fill(s.moment, m, LS_FLAT_M, piece, n_piece);
         if (st == LS_OK && optimizer) st = hf_fill(s.moment + hf_n_tensor(m), m, LS_FLAT_V, piece, n_piece);

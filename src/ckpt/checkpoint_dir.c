@@ -1,11 +1,11 @@
-/* checkpoint_dir.c - the folders of a run: temporary ones, the step that makes one appear, the newest, the ones too many.
+/* checkpoint_dir.c - the folders of a run: temporary folders, atomic publishing, the newest checkpoint, pruning.
  *
- *   .tmp-<name>-<pid>   being written (locked by its writer), or what an exchange left behind
- *   .old-<name>-<pid>   only where the file system cannot exchange two names: the replaced folder, until the new one is there
+ *   .tmp-<name>-<pid>   being written (locked by its writer), or left over from an exchange
+ *   .old-<name>-<pid>   the replaced folder until the new one exists; only on file systems that cannot exchange two names
  *   .del-<name>-<pid>   being removed
- *   earlier-<k>/        checkpoints that were here when a run began afresh
+ *   earlier-<k>/        checkpoints of earlier runs in this folder
  *
- * A lock (flock on the folder) tells a living writer from a dead one; process numbers come back, locks do not. */
+ * A lock (flock on the folder) shows whether the writer is alive; process ids are reused, locks are not. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/log.h"
@@ -26,7 +26,8 @@ bool ckpt_name_ok(const char *name)
     return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
 }
 
-int64_t ckpt_number(const char *name, const char *prefix)
+/* "step-40" with prefix "step-" -> 40; -1 for any other name. */
+static int64_t number_of(const char *name, const char *prefix)
 {
     size_t skip = strlen(prefix);
     int64_t n;
@@ -40,14 +41,14 @@ void ckpt_remove_quietly(const char *path)
     snprintf(words, sizeof words, "%s", ls_err_words());
     snprintf(trail, sizeof trail, "%s", ls_err_trail());
     if (ls_fs_remove_tree(path) != LS_OK) {
-        ls_warn("checkpoint", "left behind: %s (%s)", path, ls_err_words());
+        ls_warn("checkpoint", "cannot remove %s: %s", path, ls_err_words());
         ls_err_adopt(words, trail);
     }
 }
 
 /* ---- leftovers ---- */
 
-/* ".tmp-<name>-<pid>" -> length of <name>, 0 when it is not of this form. */
+/* ".tmp-<name>-<pid>" -> length of <name>; 0 for any other name. */
 static size_t hidden_name(const char *entry, const char *prefix)
 {
     size_t skip = strlen(prefix), n = strlen(entry);
@@ -57,7 +58,7 @@ static size_t hidden_name(const char *entry, const char *prefix)
     return end < n && end > skip + 1 && entry[end - 1] == '-' ? end - 1 - skip : 0;
 }
 
-/* A folder that was renamed away to make room, and the process died before the new one came: put it back. */
+/* Restores a folder that was renamed by a process that died before the new one was in place. */
 static ls_status put_back(const char *run_dir, const char *entry, size_t n_name)
 {
     char *name = ls_strndup(entry + 5, n_name);
@@ -75,7 +76,7 @@ static ls_status put_back(const char *run_dir, const char *entry, size_t n_name)
 static void remove_dead(const char *run_dir, const char *entry)
 {
     char *path = ls_path_join(run_dir, entry);
-    if (!path) return; /* it will be found again */
+    if (!path) return; /* the next start removes it */
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool alive = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     if (!alive) ckpt_remove_quietly(path);
@@ -121,7 +122,7 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *
         st = ls_fail(LS_E_IO, "cannot open %s: %s", path, strerror(errno));
         rmdir(path);
     } else {
-        (void)flock(fd, LOCK_EX | LOCK_NB); /* where locks do not exist nobody else can hold one either */
+        (void)flock(fd, LOCK_EX | LOCK_NB); /* without file locks no other process can hold one either */
     }
     if (st != LS_OK) {
         ls_free(path);
@@ -132,7 +133,7 @@ ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *
     return LS_OK;
 }
 
-/* Two renames, for file systems that cannot exchange; sweep() mends what a crash between them leaves. */
+/* Two renames, for file systems that cannot exchange names; sweep() repairs the state after a crash between them. */
 static ls_status replace_in_two(const char *run_dir, const char *tmp, const char *name, const char *final, bool later)
 {
     char *old = ls_asprintf("%s/.old-%s-%ld", run_dir, name, (long)getpid());
@@ -142,10 +143,10 @@ static ls_status replace_in_two(const char *run_dir, const char *tmp, const char
         st = ls_fail(LS_E_IO, "cannot rename %s: %s", final, strerror(errno));
     } else if (rename(tmp, final)) {
         st = ls_fail(LS_E_IO, "cannot rename %s to %s: %s", tmp, final, strerror(errno));
-        if (rename(old, final)) ls_warn("checkpoint", "%s stays as %s until the next start", final, old);
+        if (rename(old, final)) ls_warn("checkpoint", "%s is kept as %s until the next start", final, old);
     } else {
         st = ls_fs_sync_dir(run_dir);
-        if (st == LS_OK && !later) ckpt_remove_quietly(old); /* else the next start does it */
+        if (st == LS_OK && !later) ckpt_remove_quietly(old); /* else the next start removes it */
     }
     ls_free(old);
     return st;
@@ -176,7 +177,7 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name, b
 static void prune_one(const char *run_dir, const char *name, bool later)
 {
     char *from = ls_path_join(run_dir, name), *to = ls_asprintf("%s/.del-%s-%ld", run_dir, name, (long)getpid());
-    if (!from || !to) ls_warn("checkpoint", "no memory to remove %s/%s", run_dir, name);
+    if (!from || !to) ls_warn("checkpoint", "cannot remove %s/%s: out of memory", run_dir, name);
     else if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
     else if (!later) ckpt_remove_quietly(to);
     ls_free(from);
@@ -193,7 +194,7 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, b
         int count = 0;
         size_t at = 0;
         for (size_t i = 0; i < n; i++) {
-            int64_t k = ckpt_number(names[i], "step-");
+            int64_t k = number_of(names[i], "step-");
             if (k < 0 || k > step) continue;
             count++;
             if (k < oldest && strcmp(names[i], name)) {
@@ -219,7 +220,8 @@ ls_status ls_ckpt_earlier_folder(const char *run_dir, char **path)
             *path = p;
             return LS_OK;
         }
-        ls_status st = errno == EEXIST ? LS_OK : ls_fail(LS_E_IO, "cannot make the folder %s: %s", p, strerror(errno));
+        ls_status st =
+            errno == EEXIST ? LS_OK : ls_fail(LS_E_IO, "cannot create the folder %s: %s", p, strerror(errno));
         ls_free(p);
         LS_TRY(st);
     }
@@ -232,7 +234,7 @@ static ls_status set_one_aside(const char *run_dir, const char *name, const char
     int64_t k;
     if (st == LS_OK && ls_ckpt_is(from)) {
         if (ls_ckpt_state(from, NULL, &k) == LS_OK) *step = k > *step ? k : *step;
-        else ls_err_clear(); /* damaged: it moves all the same */
+        else ls_err_clear(); /* damaged folders are moved, too */
     }
     if (st == LS_OK) st = ls_fs_rename(from, to);
     ls_free(from);
@@ -247,11 +249,11 @@ ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
     *where = NULL;
     *step = -1;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
-    LS_TRY(ls_ckpt_clean(run_dir)); /* one caught between two renames is back in its place then */
+    LS_TRY(ls_ckpt_clean(run_dir)); /* restores a folder from an interrupted rename */
     LS_TRY(ls_fs_list(run_dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        if (ckpt_number(names[i], "step-") < 0 && ckpt_number(names[i], "epoch-") < 0) continue;
+        if (number_of(names[i], "step-") < 0 && number_of(names[i], "epoch-") < 0) continue;
         if (!dir) st = ls_ckpt_earlier_folder(run_dir, &dir);
         if (st == LS_OK) st = set_one_aside(run_dir, names[i], dir, step);
     }
@@ -269,7 +271,7 @@ ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
 
 bool ls_ckpt_is(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* no paths are built: no memory can be missing here */
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* builds no paths, so it cannot run out of memory */
     if (fd < 0) return false;
     bool is = !faccessat(fd, CKPT_STATE, F_OK, 0) || !faccessat(fd, CKPT_SUMS, F_OK, 0);
     close(fd);
@@ -286,7 +288,7 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
     LS_TRY(ls_fs_list(run_dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        if (ckpt_number(names[i], "step-") < 0 && ckpt_number(names[i], "epoch-") < 0) continue;
+        if (number_of(names[i], "step-") < 0 && number_of(names[i], "epoch-") < 0) continue;
         if (skip && !strcmp(skip, names[i])) continue;
         int64_t step;
         char *p = ls_path_join(run_dir, names[i]);
@@ -302,9 +304,10 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
                 p = swap;
             } else if (one != LS_OK && !whole) {
                 char *older = ckpt_older_whole(p, -1);
-                st = ls_fail(one == LS_E_NOMEM ? one : LS_E_FORMAT, "%s%s%s%s", ls_err_words(), older ? "; " : "",
-                             older ? older : "",
-                             older ? " is whole, and the newest that is" : "; no other checkpoint of the run is whole");
+                st = ls_fail(one == LS_E_NOMEM ? one : LS_E_FORMAT, "%s%s%s", ls_err_words(),
+                             older ? "; the newest complete checkpoint is "
+                                   : "; the run has no other complete checkpoint",
+                             older ? older : "");
                 ls_free(older);
             }
         }
@@ -361,8 +364,9 @@ ls_status ls_ckpt_resolve(const char *path, char **out)
     }
     if (!found)
         return ls_fail(LS_E_IO, "%s: %s", path,
-                       ls_fs_is_dir(path) ? "no checkpoint here (neither config.json nor a step-N or epoch-N folder)"
-                                          : "no such folder");
+                       ls_fs_is_dir(path)
+                           ? "no checkpoint found: the folder has neither config.json nor a step-N or epoch-N folder"
+                           : "no such folder");
     *out = found;
     return LS_OK;
 }

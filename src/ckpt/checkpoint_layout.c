@@ -1,11 +1,11 @@
-/* checkpoint_layout.c - where every element lies in the two weight files; everyone computes it alike.
+/* checkpoint_layout.c - computes the position of every element in the two weight files, equally on all workers.
  *
  *   model.safetensors       header | unit 0 | unit 1 | …
  *   optimizer.safetensors   header | m of unit 0 | m of unit 1 | … | v of unit 0 | v of unit 1 | …
  *
- * The tensors of a unit lie back to back in its flat buffer and in the file, so that a range of the one is a range of the other:
- * whoever holds it writes it at its place. Blocks of 1 MiB that lie wholly in what one worker writes are hashed on the way; those
- * that belong to several are read back once all is written. */
+ * The tensors of a unit are contiguous in its flat buffer and in the file, so a range of the buffer is a range of the file, and the
+ * worker that owns it writes it. Blocks of 1 MiB that one worker writes completely are hashed while writing; blocks of several
+ * workers are read back after all writes. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/deadline.h"
@@ -21,13 +21,13 @@
 
 #define BLOCK ((int64_t)LS_SUM_BLOCK)
 
-/* Pieces are of wide numbers: float, whatever the operations compute in. */
+/* Pieces have the fp32 master type, whatever the compute type. */
 static size_t elem_of(const ls_model *m)
 {
     return ls_dtype_nbytes(m->compute->ops->wide);
 }
 
-/* Header and places of the buffers from `first` to `last`. */
+/* Header, and positions of the buffers from `first` to `last`. */
 static ls_status lay_out(ckpt_layout *l, int file, const char *name, const ls_model *m, int first, int last)
 {
     const int n = hf_n_tensor(m) * (last - first + 1);
@@ -89,7 +89,7 @@ int ckpt_n_piece(const ls_model *m, const ls_piece *piece, int n_piece)
     return piece ? n_piece : m->n_unit * LS_N_FLAT;
 }
 
-/* Master weights where there are any. A model without, whose operations compute in fewer bits, can be filled but not saved. */
+/* Master weights if there are any. A 16-bit model without master weights can be loaded but not saved. */
 static void *own_params(const ls_model *m, const ls_unit *x)
 {
     return ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
@@ -116,7 +116,7 @@ ls_status ckpt_check_pieces(const ls_model *m, const ls_piece *piece, int n_piec
         const ls_piece p = ckpt_piece(m, piece, i);
         if ((int)p.what < 0 || p.what >= LS_N_FLAT || p.unit < 0 || p.unit >= m->n_unit || p.first < 0 || p.n < 0 ||
             p.n > INT64_MAX / 16 - p.first)
-            return ls_fail(LS_E_ARG, "piece %d (elements %lld to %lld of unit %d) is not of this model with %d units",
+            return ls_fail(LS_E_ARG, "piece %d (elements %lld to %lld of unit %d) is outside this model with %d units",
                            i, (long long)p.first, (long long)(p.first + p.n - 1), p.unit, m->n_unit);
         if (p.n && !p.data && (optimizer || p.what == LS_FLAT_PARAM))
             return ls_fail(LS_E_ARG, "unit %d of the model has no %s", p.unit, word[p.what]);
@@ -173,7 +173,7 @@ static ls_status write_at(int fd, const char *path, const char *data, size_t n, 
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)at,
-                           k ? strerror(errno) : "nothing was taken");
+                           k ? strerror(errno) : "no byte was written");
         data += k;
         n -= (size_t)k;
         at += k;
@@ -188,10 +188,10 @@ typedef struct out {
     const char *path;
     int64_t nbytes, *block;
     ls_xxh hash;
-    int64_t next; /* where the hash of the block under way goes on */
+    int64_t next; /* position where the hash of the current block continues */
 } out;
 
-/* In steps that end where blocks end, each hashed and then written while it is still in the cache. */
+/* Writes in steps that end at block boundaries; each is hashed and then written while it is in the cache. */
 static ls_status put_bytes(void *ctx, int64_t at, const char *data, size_t n)
 {
     out *o = ctx;
@@ -244,7 +244,7 @@ ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int6
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             st = ls_fail(LS_E_IO, "cannot read %s at byte %lld: %s", path, (long long)(at + done),
-                         k ? strerror(errno) : "it is shorter than it was written");
+                         k ? strerror(errno) : "the file was truncated");
         else {
             ls_xxh_add(&x, buf, (size_t)k);
             done += k;

@@ -1,10 +1,10 @@
-/* checkpoint_save.c - one folder being written: begun together, filled by everyone, finished together.
+/* checkpoint_save.c - writes one checkpoint folder in three steps.
  *
- *   begin    jobs checked, bytes counted; rank 0 makes the temporary folder and both weight files and reserves their space
- *   write    every worker its bytes of the weight files; rank 0 the small files and the headers too
- *   finish   hashes of all blocks come together; rank 0 writes checksums.json, renames, prunes
+ *   begin    checks jobs and counts bytes; rank 0 creates the temporary folder and both weight files and reserves their space
+ *   write    every worker writes its bytes of the weight files; rank 0 also the small files and the headers
+ *   finish   collects the hashes of all blocks; rank 0 writes checksums.json, renames, prunes
  *
- * After each of them the workers agree, and a failure of one removes the folder. Alone (comm NULL) agreeing costs nothing. */
+ * After each step the workers agree on the status; a failure of one removes the folder. A single worker (comm NULL) needs no agreement. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/mem.h"
@@ -29,7 +29,8 @@ done:
     return st;
 }
 
-ls_status ckpt_put(ckpt_sums *sums, const char *dir, const char *name, const void *data, size_t n)
+/* Writes dir/name from memory, hashes and syncs it, and adds it to sums. */
+static ls_status put(ckpt_sums *sums, const char *dir, const char *name, const void *data, size_t n)
 {
     char *path = ls_path_join(dir, name);
     if (!path) return ls_nomem(strlen(dir), "a path");
@@ -42,14 +43,14 @@ ls_status ckpt_put_file(ckpt_sums *sums, const char *dir, const char *name, cons
 {
     ls_fs_map map;
     LS_TRY(ls_fs_map_open(&map, src));
-    ls_status st = ckpt_put(sums, dir, name, map.data, map.n);
+    ls_status st = put(sums, dir, name, map.data, map.n);
     ls_fs_map_close(&map);
     return st;
 }
 
 static ls_status put_text(ckpt_sums *sums, const char *dir, const char *name, ls_str *text)
 {
-    ls_status st = text->failed ? ls_nomem(text->cap, name) : ckpt_put(sums, dir, name, text->data, text->len);
+    ls_status st = text->failed ? ls_nomem(text->cap, name) : put(sums, dir, name, text->data, text->len);
     ls_str_fini(text);
     return st;
 }
@@ -121,17 +122,16 @@ static ls_status check_job(const ls_ckpt_job *job, json_t **state)
 {
     const char *text = job->state_json ? job->state_json : "{}";
     if (!ckpt_name_ok(job->name))
-        return ls_fail(LS_E_ARG, "\"%s\" cannot be the name of a checkpoint: a plain name like step-40 is needed",
-                       job->name);
+        return ls_fail(LS_E_ARG, "invalid checkpoint name \"%s\"; use a plain name such as step-40", job->name);
     LS_TRY(ckpt_check_pieces(job->model, job->piece, job->n_piece, job->optimizer));
     if (!job->piece && ls_compute_mixed(job->model->compute) && !job->model->unit[0].master)
-        return ls_fail(LS_E_ARG, "the model holds %s copies of its parameters and no master weights to save",
+        return ls_fail(LS_E_ARG, "the model has only %s parameters and no master weights to save",
                        ls_dtype_word(job->model->compute->ops->dtype));
-    LS_TRY(ls_json_parse(text, strlen(text), "the trainer's state", state));
+    LS_TRY(ls_json_parse(text, strlen(text), "the trainer state", state));
     if (json_is_object(*state) && ckpt_depth(*state, 24) < 24) return LS_OK; /* the JSON writer nests 30 deep */
     json_decref(*state);
     *state = NULL;
-    return ls_fail(LS_E_ARG, "the trainer's state must be a JSON object, nested less than 24 deep");
+    return ls_fail(LS_E_ARG, "the trainer state must be a JSON object with fewer than 24 levels");
 }
 
 static ls_status prepare(ckpt_save *s)
@@ -142,7 +142,7 @@ static ls_status prepare(ckpt_save *s)
         LS_TRY(ckpt_part_make(&s->part[f], s->layout, f, j->model, j->piece, j->n_piece, ckpt_rank(s->comm) == 0));
     memset(s->block, 0, (size_t)ckpt_n_block(s->layout, j->optimizer) * sizeof *s->block);
     if (ckpt_rank(s->comm) == 0) return LS_OK;
-    s->tmp = ls_asprintf("%s/.tmp-%s-%020d", j->dir, j->name, 0); /* room for the number that rank 0 will tell */
+    s->tmp = ls_asprintf("%s/.tmp-%s-%020d", j->dir, j->name, 0); /* room for the process id of rank 0 */
     return s->tmp ? LS_OK : ls_nomem(strlen(j->dir), "a path");
 }
 
@@ -160,7 +160,7 @@ static ls_status open_folder(ckpt_save *s)
     return LS_OK;
 }
 
-/* Tells everyone rank 0's number, by which the folder is called, and adds up what all will write. */
+/* Broadcasts the process id of rank 0, which is part of the folder name, and sums the bytes of all workers. */
 static ls_status match(ckpt_save *s)
 {
     enum { NUMBER, BYTES, EDGES = BYTES + CKPT_N_FILE, N = EDGES + CKPT_N_FILE };
@@ -173,10 +173,10 @@ static ls_status match(ckpt_save *s)
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         if (sum[BYTES + f] != file->nbytes)
-            return ls_fail(LS_E_ARG, "the pieces of all workers have %lld bytes for %s, which has %lld",
+            return ls_fail(LS_E_ARG, "all workers together write %lld bytes of %s, which has %lld",
                            (long long)sum[BYTES + f], file->name, (long long)file->nbytes);
         if (sum[EDGES + f] != ckpt_edge(file->nbytes) - ckpt_edge(0))
-            return ls_fail(LS_E_ARG, "the pieces of all workers leave holes in %s and overlap elsewhere", file->name);
+            return ls_fail(LS_E_ARG, "the pieces of all workers overlap and leave holes in %s", file->name);
     }
     LS_ASSERT(s->tmp);
     if (ckpt_rank(s->comm))
@@ -184,7 +184,7 @@ static ls_status match(ckpt_save *s)
     return LS_OK;
 }
 
-/* On failure (remove) the folder goes, too. */
+/* remove: also deletes the folder, after a failure. */
 static void release(ckpt_save *s, bool remove)
 {
     if (remove && s->tmp && ckpt_rank(s->comm) == 0) ckpt_remove_quietly(s->tmp);
@@ -221,7 +221,8 @@ ls_status ckpt_save_begin(ckpt_save *s, ls_status st)
 ls_status ckpt_save_write(ckpt_save *s)
 {
     int64_t *block = s->block;
-    if (ckpt_rank(s->comm) == 0) LS_TRY(put_small(&s->job, s->state, s->tmp, &s->sums)); /* first: they fail early */
+    if (ckpt_rank(s->comm) == 0)
+        LS_TRY(put_small(&s->job, s->state, s->tmp, &s->sums)); /* first, because they fail early */
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
         char *path = ls_path_join(s->tmp, file->name);
@@ -318,7 +319,7 @@ ls_status ckpt_save_alone(const ls_ckpt_job *job, ckpt_stage *stage)
     LS_TRY(ckpt_layout_init(&layout, job->model));
     const size_t nbytes = (size_t)ckpt_n_block(&layout, job->optimizer) * sizeof(int64_t);
     ckpt_save *s = ls_alloc(sizeof *s + nbytes);
-    ls_status st = s ? LS_OK : ls_nomem(sizeof *s + nbytes, "a checkpoint's job");
+    ls_status st = s ? LS_OK : ls_nomem(sizeof *s + nbytes, "a checkpoint job");
     if (s) {
         s->job = *job;
         s->layout = &layout;

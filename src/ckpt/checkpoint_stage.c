@@ -1,11 +1,11 @@
-/* checkpoint_stage.c - a device's memory on its way to and from files.
+/* checkpoint_stage.c - copies between device memory and files.
  *
- *   out   copies run in a lane of their own beside the operations, one chunk ahead of what is hashed and written:
+ *   out   copies run in a separate copy queue during operations, one chunk ahead of hashing and writing:
  *           mark (the trainer's thread)   copy 0 → | copy 1 → | copy 2 → | …
  *                                                  | write 0  | write 1  | …
- *   in    chunks are put together in the host's memory and carried over one by one
+ *   in    chunks are assembled in host memory and copied one by one
  *
- * Spans of a shard may be short and many; those that lie side by side in memory travel in one copy, though the file has them apart. */
+ * A shard may have many short spans; spans that are adjacent in memory are copied together, even if they are apart in the file. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/mem.h"
@@ -50,7 +50,7 @@ bool ckpt_on_device(const ls_compute *c, const void *p)
 
 /* ---- out ---- */
 
-/* Bytes that one copy brings: from byte `off` of a span on, and of those behind it as far as they are neighbours. */
+/* Bytes of one copy: from byte `off` of a span, and of the following spans while they are adjacent. */
 typedef struct chunk {
     int span;
     size_t off, n;
@@ -75,12 +75,12 @@ static ls_status fetch(ckpt_stage *s, const ckpt_part *p, chunk *c, int which)
 {
     const ls_device *d = s->device;
     const ls_mark after = s->ready;
-    s->ready = 0; /* a lane keeps its order: the first copy waits for all */
+    s->ready = 0; /* the copy queue is ordered: the first copy waits for all */
     return d->copy(d->ctx, s->lane, s->buf[which], (const char *)p->span[c->span].data + c->off, c->n, after,
                    &c->there);
 }
 
-/* Hands a chunk on, span by span; *c becomes the place behind it. */
+/* Passes a chunk on, span by span; *c becomes the position after it. */
 static ls_status put_chunk(const ckpt_part *p, chunk *c, const char *data, ckpt_put_fn *put, void *ctx)
 {
     while (c->n) {
@@ -95,7 +95,7 @@ static ls_status put_chunk(const ckpt_part *p, chunk *c, const char *data, ckpt_
     return LS_OK;
 }
 
-/* Spans from *i on as long as they are the device's. */
+/* Spans from *i on while they are in device memory. */
 static ls_status put_device(ckpt_stage *s, const ckpt_part *p, int *i, ckpt_put_fn *put, void *ctx)
 {
     chunk at, next;

@@ -1,9 +1,9 @@
 /* checkpoint_sums.c - checksums.json: written last, compared first.
  *
  * {"format", "version": 2, "hash": "XXH3-64", "block_bytes", "files": {"<name>": {"bytes", "root", "blocks": [...]}}}
- * blocks are the hashes of the file's pieces of block_bytes; root is the hash of them all, little-endian and in order: it tells a
- * damaged list from a damaged file. Blocks can be hashed and compared by many workers, each its share.
- * Version 1 has "xxh3" of the whole file in place of root; there the whole-file hash decides and blocks only say where. */
+ * blocks are the hashes of the blocks of block_bytes in order; root is the hash of this list (little-endian) and distinguishes a
+ * damaged list from a damaged file. Workers can share the hashing and comparing of blocks.
+ * Version 1 has "xxh3" of the whole file in place of root; there the hash of the whole file decides, and blocks only locate the damage. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/hash.h"
@@ -79,7 +79,7 @@ static void name_tensors(ls_str *out, const char *path, size_t from, size_t to)
     size_t n = strlen(path);
     if (n < 12 || strcmp(path + n - 12, ".safetensors")) return;
     if (ls_st_open(&f, path) != LS_OK) {
-        ls_str_add(out, " (its header cannot be read)");
+        ls_str_add(out, " (the header cannot be read)");
         return;
     }
     int named = 0;
@@ -110,7 +110,7 @@ static bool block_is(const ls_fs_map *map, const json_t *blocks, size_t b)
 
 static ls_status contradicts(const char *path)
 {
-    return ls_fail(LS_E_FORMAT, "%s: its entry in " CKPT_SUMS " contradicts itself (" CKPT_SUMS " is damaged)", path);
+    return ls_fail(LS_E_FORMAT, "%s: the entry in " CKPT_SUMS " is inconsistent (" CKPT_SUMS " is damaged)", path);
 }
 
 static ls_status tell_damage(const char *path, const ls_fs_map *map, const json_t *blocks)
@@ -134,7 +134,7 @@ static ls_status tell_damage(const char *path, const ls_fs_map *map, const json_
     return st;
 }
 
-/* Whether the list of blocks is the one that was written: as many as the file has, and their root. */
+/* True if the list of blocks is intact: one hash per block of the file, and the root matches. */
 static bool blocks_whole(const json_t *entry, size_t nbytes)
 {
     const json_t *blocks = json_object_get(entry, "blocks");
@@ -150,19 +150,19 @@ static bool blocks_whole(const json_t *entry, size_t nbytes)
     return hex_is(json_object_get(entry, "root"), ls_xxh_value(&root));
 }
 
-/* What one worker compares: the blocks [first, last) of all the listed files' in a row. */
+/* The share of one worker: blocks [first, last) of all listed files in order. */
 typedef struct share {
     int version, rank, size;
     size_t at, first, last; /* at: blocks of the files before this one */
     int turn;
 } share;
 
-/* Sizes and lists are everyone's to compare, they cost nothing. */
+/* Every worker checks sizes and lists, which is cheap. */
 static ls_status verify_map(const char *path, const ls_fs_map *map, const json_t *entry, share *s)
 {
     const json_t *bytes = json_object_get(entry, "bytes"), *blocks = json_object_get(entry, "blocks");
     if ((uint64_t)json_integer_value(bytes) != map->n)
-        return ls_fail(LS_E_FORMAT, "%s is damaged: it has %zu bytes, " CKPT_SUMS " says %lld", path, map->n,
+        return ls_fail(LS_E_FORMAT, "%s is damaged: it has %zu bytes, not %lld as in " CKPT_SUMS, path, map->n,
                        (long long)json_integer_value(bytes));
     if (s->version == 1) {
         if (s->turn++ % s->size != s->rank || hex_is(json_object_get(entry, "xxh3"), ls_xxh64(map->data, map->n)))
@@ -199,7 +199,7 @@ static ls_status verify_file(const char *dir, const char *name, const json_t *en
     return st;
 }
 
-/* The list itself: its format, that it has what every checkpoint has, and only plain names with a size. */
+/* Checks the list: format, required files, and only plain names with a size. */
 static ls_status check_list(const char *path, const json_t *root, int *version)
 {
     static const char *const required[] = {CKPT_CONFIG, CKPT_MODEL, CKPT_STATE};
@@ -210,7 +210,7 @@ static ls_status check_list(const char *path, const json_t *root, int *version)
         return ls_fail(LS_E_FORMAT, "%s is not a list of checksums", path);
     if (json_integer_value(number) > LS_CKPT_VERSION)
         return ls_fail(LS_E_UNSUPPORTED,
-                       "%s has version %lld, this program reads up to %d: use the newer program that wrote it", path,
+                       "%s: version %lld is too new; this program reads up to %d; use the program that wrote it", path,
                        (long long)json_integer_value(number), LS_CKPT_VERSION);
     *version = (int)json_integer_value(number);
     if (json_integer_value(json_object_get(root, "block_bytes")) != (json_int_t)LS_SUM_BLOCK)
@@ -237,7 +237,7 @@ ls_status ckpt_sums_verify(const char *dir, bool (*only)(const char *name), int 
     char *path = ls_path_join(dir, CKPT_SUMS);
     if (!path) return ls_nomem(strlen(dir), "a path");
     if (!ls_fs_exists(path)) {
-        st = ls_fail(LS_E_FORMAT, "%s is missing: the checkpoint is not whole", path);
+        st = ls_fail(LS_E_FORMAT, "%s is missing: the checkpoint is incomplete", path);
         goto done;
     }
     LS_TRY_GOTO(st, done, ls_json_load(path, &root));

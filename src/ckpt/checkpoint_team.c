@@ -1,4 +1,4 @@
-/* checkpoint_team.c - workers that write or read one folder: what one of them meets, all of them say. */
+/* checkpoint_team.c - workers that write or read one folder: all report the failure of one. */
 #include "ckpt/checkpoint_impl.h"
 
 #include <stdio.h>
@@ -28,9 +28,9 @@ ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site)
     char words[WORDS], trail[4096], theirs[WORDS];
     const int rank = ls_comm_rank(comm);
     int worst = 0;
-    snprintf(words, sizeof words, "%s", ls_err_words()); /* a message that fails would write over them */
+    snprintf(words, sizeof words, "%s", ls_err_words()); /* a failed message would overwrite it */
     snprintf(trail, sizeof trail, "%s", ls_err_trail());
-    /* the worst status, and of those who have it the lowest rank */
+    /* the worst status, and the lowest rank that has it */
     ls_status st = ls_agree(comm, mine == LS_OK ? 0 : (int)mine * RANKS + RANKS - 1 - rank, site, &worst);
     if (st == LS_OK && !worst) return LS_OK;
     const int who = RANKS - 1 - worst % RANKS;
@@ -39,10 +39,10 @@ ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site)
         if (who == rank) memcpy(theirs, words, sizeof theirs);
         st = ls_broadcast(comm, (ls_view){theirs, WORDS, LS_U8}, who, site, NULL);
     }
-    if (st != LS_OK && mine != LS_OK) /* with a peer gone rank 0 removes the folder under those who still write */
-        return ls_fail(st, "%s; before that, here: %s", ls_err_words(), words);
+    if (st != LS_OK && mine != LS_OK) /* if a peer died, rank 0 removes the folder while others still write */
+        return ls_fail(st, "%s; first error of this worker: %s", ls_err_words(), words);
     if (mine != LS_OK) {
-        ls_err_adopt(words, trail); /* its own are the ones to keep */
+        ls_err_adopt(words, trail); /* keep the message of this worker */
         return mine;
     }
     LS_TRY(st);

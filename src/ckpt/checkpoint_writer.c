@@ -1,13 +1,13 @@
-/* checkpoint_writer.c - saving behind the trainer's back, by one worker or by several together.
+/* checkpoint_writer.c - asynchronous checkpoints on a background thread, by one worker or several.
  *
  *   phase   IDLE -> (post) BUSY -> (the thread) DONE -> (wait) IDLE
  *
- * Alone the thread does a job from end to end. Several begin it in post and finish it in wait, where they talk to each other: the
- * thread in between sends nothing, since messages must come in one order and the trainer's are on their way meanwhile. Behind the
- * end of such a job rank 0's thread removes the folders that are out of sight by then (tidy); nobody waits for it but the next post.
+ * For a single worker the thread does the whole job. Several workers begin it in post and finish it in wait, where they communicate. The
+ * thread does not communicate, because messages must be in one order and those of the trainer are in flight. After such a job the
+ * thread of rank 0 deletes the renamed folders (tidy); only the next post waits for it.
  *
- * One mutex guards everything but `phase`, which the trainer may also peek at without it. The failure's words are kept here,
- * because the error trail belongs to the thread in which it happened. */
+ * A mutex guards everything except `phase`, which the trainer may read without it. The error message is stored here, because the error
+ * trail belongs to the thread of the failure. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/cores.h"
@@ -28,12 +28,12 @@ struct ls_ckpt_writer {
     pthread_cond_t changed;
     atomic_int phase;
     bool quit, tidy;
-    ls_lane *lane; /* where the thread records; NULL: nowhere */
-    ls_comm *comm; /* NULL: alone */
+    ls_lane *lane; /* trace lane of the thread; NULL: no trace */
+    ls_comm *comm; /* NULL: single worker */
     ckpt_layout layout;
     ckpt_stage stage;
-    ckpt_save save; /* of a job of several; job, and alone nothing else, is set for both */
-    void *own[5];   /* the job's strings and pieces, owned from post to the end of the job */
+    ckpt_save save; /* state of a job of several workers; a single worker uses only its `job` */
+    void *own[5];   /* strings and pieces of the job, owned from post to its end */
     ls_status status;
     char words[2048], trail[4096];
 };
@@ -46,7 +46,7 @@ static void free_job(ls_ckpt_writer *w)
     }
 }
 
-/* What this worker writes of the tensors. */
+/* Bytes of tensors that this worker writes. */
 static int64_t piece_bytes(const ls_ckpt_job *j)
 {
     int64_t n = 0;
@@ -66,7 +66,8 @@ static void *run(void *arg)
         ls_trace_enter(w->lane);
         pthread_mutex_unlock(&w->mutex);
         if (tidy) {
-            if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "left behind: %s", ls_err_words());
+            if (ls_ckpt_clean(w->save.job.dir) != LS_OK)
+                ls_warn("checkpoint", "cannot remove old files: %s", ls_err_words());
             pthread_mutex_lock(&w->mutex);
             free_job(w);
             w->tidy = false;
@@ -93,7 +94,7 @@ static void *run(void *arg)
 
 static ls_status start(ls_ckpt_writer *w)
 {
-    sigset_t all, before; /* signals to the process are the trainer's to handle */
+    sigset_t all, before; /* the trainer handles signals, not this thread */
     sigfillset(&all);
     sigdelset(&all, SIGSEGV);
     sigdelset(&all, SIGBUS);
@@ -106,7 +107,7 @@ static ls_status start(ls_ckpt_writer *w)
     return rc ? ls_fail(LS_E_IO, "cannot start the checkpoint thread: %s", strerror(rc)) : LS_OK;
 }
 
-/* What jobs of several workers need: the layout, and a table of hashes that peers can read. */
+/* For several workers: the layout, and a table of hashes in memory that peers can read. */
 static ls_status join_team(ls_ckpt_writer *w, const ls_model *m)
 {
     LS_TRY(ckpt_layout_init(&w->layout, m));
@@ -194,7 +195,7 @@ static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
     if (copy_text(&w->own[0], &j->dir) && copy_text(&w->own[1], &j->name) && copy_text(&w->own[2], &j->state_json) &&
         copy_text(&w->own[3], &j->tokenizer_path) && copy_pieces(&w->own[4], j))
         return LS_OK;
-    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint's job");
+    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint job");
 }
 
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
@@ -207,7 +208,7 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     ls_status st = copy_job(w, job);
     if (st == LS_OK && !w->stage.device)
         st = ckpt_stage_open(&w->stage, job->model->compute); /* if there was no model yet */
-    if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* what is queued later does not delay the thread */
+    if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* the thread does not wait for later operations */
     if (w->comm) st = ckpt_save_begin(&w->save, st);
     if (st != LS_OK) {
         free_job(w);
@@ -240,15 +241,10 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     if (w->comm) st = ckpt_save_finish(&w->save, st);
     pthread_mutex_lock(&w->mutex);
     atomic_store(&w->phase, IDLE);
-    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also when the last agreement failed, behind the rename */
+    w->tidy = w->comm && ckpt_rank(w->comm) == 0; /* also if the last agreement failed, after the rename */
     if (w->tidy) pthread_cond_broadcast(&w->changed);
-    else free_job(w); /* alone the thread did it */
+    else free_job(w); /* for a single worker the thread frees it */
     pthread_mutex_unlock(&w->mutex);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
     return st;
-}
-
-bool ls_ckpt_busy(const ls_ckpt_writer *w)
-{
-    return atomic_load(&w->phase) == BUSY;
 }

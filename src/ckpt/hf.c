@@ -1,4 +1,4 @@
-/* hf.c - weights of a Hugging Face folder, bound to the tensors of a model before one of them is copied. */
+/* hf.c - loads weights of a Hugging Face folder; all tensors are matched with the model before the first one is copied. */
 #include "ckpt/hf.h"
 
 #include "core/mem.h"
@@ -22,7 +22,7 @@ ls_status hf_check_shape(const char *file, const ls_st_tensor *src, const ls_ten
     if (same) return LS_OK;
     ls_st_tensor want = {.n_dim = t->n_dim, .dim = {t->dim[0], t->n_dim > 1 ? t->dim[1] : 0}};
     char a[96], b[96];
-    return ls_fail(LS_E_CONFIG, "%s: tensor %s is %s, this model's is %s", file, src->name, ls_st_shape(src, a),
+    return ls_fail(LS_E_CONFIG, "%s: tensor %s has shape %s; this model needs %s", file, src->name, ls_st_shape(src, a),
                    ls_st_shape(&want, b));
 }
 
@@ -43,7 +43,7 @@ static bool is_float(const ls_st_tensor *t)
     return !t->other_dtype && (t->dt == LS_F32 || t->dt == LS_F16 || t->dt == LS_BF16 || t->dt == LS_F64);
 }
 
-/* Place of a model's tensor in the flat list. */
+/* Index of a tensor of the model in the flat list. */
 static int flat_index(const ls_model *m, int unit, const ls_tensor *t)
 {
     int k = (int)(t - m->unit[unit].tensor);
@@ -62,13 +62,12 @@ static ls_status bind_one(hf_set *s, const ls_model *m, const char *file, const 
     }
     const ls_tensor *t = ls_model_find(m, src->name, &unit);
     if (!t)
-        return ls_fail(LS_E_CONFIG, "%s: tensor %s has no place in this model (%d layers, %s head)", file, src->name,
+        return ls_fail(LS_E_CONFIG, "%s: tensor %s is not part of this model (%d layers, %s head)", file, src->name,
                        m->cfg.n_layer, m->cfg.tied ? "tied" : "untied");
     int k = flat_index(m, unit, t);
-    if (s->src[k])
-        return ls_fail(LS_E_FORMAT, "%s: tensor %s is there twice, as %s too", file, src->name, s->src[k]->name);
+    if (s->src[k]) return ls_fail(LS_E_FORMAT, "%s: tensor %s is a duplicate of %s", file, src->name, s->src[k]->name);
     if (!is_float(src))
-        return ls_fail(LS_E_FORMAT, "%s: tensor %s is %s; F32, F16, BF16 and F64 can be read", file, src->name,
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s has type %s; supported types: F32, F16, BF16, F64", file, src->name,
                        src->dt_word);
     LS_TRY(hf_check_shape(file, src, t));
     s->src[k] = src;
@@ -85,21 +84,22 @@ static ls_status check_all(const hf_set *s, const ls_model *m, const char *dir, 
             if (!strcmp(name, "lm_head.weight"))
                 return ls_fail(
                     LS_E_FORMAT,
-                    "%s holds no tensor %s: its head is tied to wte, this model's is not (--variant hf is tied)", dir,
-                    name);
-            return ls_fail(LS_E_FORMAT, "%s holds no tensor %s", dir, name);
+                    "%s: tensor %s is missing: the head is tied to wte, that of this model is not; use --variant hf",
+                    dir, name);
+            return ls_fail(LS_E_FORMAT, "%s: tensor %s is missing", dir, name);
         }
     const ls_st_tensor *wte = s->src[0]; /* unit 0 begins with it */
     if (tied_head && (tied_head->other_dtype != wte->other_dtype || tied_head->dt != wte->dt ||
                       tied_head->nbytes != wte->nbytes || memcmp(tied_head->data, wte->data, wte->nbytes)))
-        return ls_fail(LS_E_CONFIG,
-                       "%s: lm_head.weight differs from %s, this model's head is tied to it (tie_word_embeddings false "
-                       "keeps both)",
-                       dir, wte->name);
+        return ls_fail(
+            LS_E_CONFIG,
+            "%s: lm_head.weight differs from %s, but the head of this model is tied to it; set tie_word_embeddings "
+            "to false to keep both",
+            dir, wte->name);
     return LS_OK;
 }
 
-/* The distinct files of an index, opened; every tensor must lie in the file that the index says. */
+/* Opens the files of an index; every tensor must be in the file that the index names. */
 static ls_status open_shards(hf_set *s, const ls_model *m, const char *dir, const char *index,
                              const ls_st_tensor **tied_head)
 {
@@ -121,7 +121,7 @@ static ls_status open_shards(hf_set *s, const ls_model *m, const char *dir, cons
     {
         const char *file = json_string_value(value);
         if (!file || !ckpt_name_ok(file)) {
-            st = ls_fail(LS_E_FORMAT, "%s: tensor %s lies in \"%s\", which is not a plain file name", index, name,
+            st = ls_fail(LS_E_FORMAT, "%s: the file of tensor %s, \"%s\", is not a plain file name", index, name,
                          file ? file : "");
             goto done;
         }
@@ -136,7 +136,7 @@ static ls_status open_shards(hf_set *s, const ls_model *m, const char *dir, cons
         }
         const ls_st_tensor *src = ls_st_find(&s->file[f], name);
         if (!src) {
-            st = ls_fail(LS_E_FORMAT, "%s holds no tensor %s, though %s says so", s->file[f].path, name, CKPT_INDEX);
+            st = ls_fail(LS_E_FORMAT, "%s: tensor %s is missing, but %s lists it", s->file[f].path, name, CKPT_INDEX);
             goto done;
         }
         LS_TRY_GOTO(st, done, bind_one(s, m, s->file[f].path, src, tied_head));
@@ -163,8 +163,8 @@ static ls_status no_weights(const char *dir)
     bool old = bin && ls_fs_exists(bin);
     ls_free(bin);
     if (!ls_fs_is_dir(dir)) return ls_fail(LS_E_IO, "%s: no such folder", dir);
-    return ls_fail(LS_E_IO, "%s holds neither " CKPT_MODEL " nor " CKPT_INDEX "%s", dir,
-                   old ? "; its pytorch_model.bin can be saved again by transformers' save_pretrained" : "");
+    return ls_fail(LS_E_IO, "%s has neither " CKPT_MODEL " nor " CKPT_INDEX "%s", dir,
+                   old ? "; convert its pytorch_model.bin with save_pretrained of transformers" : "");
 }
 
 ls_status hf_open(hf_set *s, const ls_model *m, const char *dir)
@@ -189,7 +189,7 @@ done:
     return st;
 }
 
-/* One piece in the host's memory, from the tensors of its unit. */
+/* Fills one piece in host memory from the tensors of its unit. */
 static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, const ls_piece *p)
 {
     const ls_unit *x = &m->unit[p->unit];
@@ -207,7 +207,7 @@ static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dty
     if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));
 }
 
-/* The same wherever it lies, part by part. */
+/* The same in host or device memory, in parts. */
 static ls_status fill_anywhere(ckpt_fill *f, const ls_st_tensor *const *src, const ls_model *m, ls_dtype dt, ls_piece p)
 {
     const size_t e = ls_dtype_nbytes(dt);
@@ -254,7 +254,7 @@ static ls_status open_compared(hf_set *s, const ls_model *m, const char *dir, ls
 {
     char *sums = ls_path_join(dir, CKPT_SUMS);
     if (!sums) return ls_nomem(strlen(dir), "a path");
-    bool ours = ls_fs_exists(sums); /* then damage must not pass for weights */
+    bool ours = ls_fs_exists(sums); /* a lockstep checkpoint: check for damage */
     ls_free(sums);
     if (ours) LS_TRY(ckpt_sums_verify(dir, ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team)));
     return hf_open(s, m, dir);

@@ -1,8 +1,8 @@
-/* hf.h - Hugging Face GPT-2 folders in and out.
+/* hf.h - import and export of Hugging Face GPT-2 folders.
  *
- * In: model.safetensors, or the shards that model.safetensors.index.json names. Tensor names with or without
- * "transformer."; the buffers attn.bias and attn.masked_bias are passed over; F32, F16, BF16 and F64 become the model's
- * type. A tied model takes lm_head.weight only when it equals wte bit for bit (or is absent). */
+ * Import reads model.safetensors, or the shards listed in model.safetensors.index.json. Tensor names may start with
+ * "transformer."; attn.bias and attn.masked_bias are ignored; F32, F16, BF16 and F64 are converted to the type of the
+ * model. For a tied model lm_head.weight must be absent or equal to wte bit for bit. */
 #ifndef LS_CKPT_HF_H
 #define LS_CKPT_HF_H
 
@@ -10,17 +10,17 @@
 #include "core/err.h"
 #include "model/model.h"
 
-/* Fills the pieces of parameters (elements beyond unit->n become 0; others are passed over), or with piece NULL every parameter
- * of the model (unit[u].param are allocated). Nothing is written unless all names and shapes fit. Collective over comm (may be
- * NULL). LS_E_IO, LS_E_FORMAT (damaged or missing; the words name tensor and file), LS_E_CONFIG (shapes of another model). */
+/* Fills the pieces of parameters (elements beyond unit->n become 0; other pieces are skipped), or every parameter of the model if
+ * piece is NULL (unit[u].param must be allocated). Writes nothing unless all names and shapes match. Collective over comm (may be
+ * NULL). LS_E_IO, LS_E_FORMAT (damaged or missing; the message names tensor and file), LS_E_CONFIG (shapes of another model). */
 ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, int n_piece, ls_comm *comm);
 
-/* Copies what transformers reads (config, generation_config, weights, tokenizer) from a checkpoint into `out`, a new
- * folder, or an old one when replace is true; checksums are compared first. */
+/* Copies the files that transformers reads (config, generation_config, weights, tokenizer) from a checkpoint to `out`, a new
+ * folder, or an existing one if replace is true. Checks the checksums first. */
 ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace);
 
-/* A Hugging Face folder as a checkpoint of ours at step 0, in float and without moments. variant "hf", "r1" or NULL: as its
- * config.json says. */
+/* Converts a Hugging Face folder to a checkpoint at step 0, in fp32 and without optimizer state. variant: "hf", "r1", or NULL to
+ * use its config.json. */
 ls_status ls_hf_import(const char *from, const char *out, const char *variant, bool replace);
 
 #endif

@@ -1,4 +1,4 @@
-/* hf_convert.c - checkpoints to plain Hugging Face folders and back, for the programs `export` and `import`. */
+/* hf_convert.c - converts checkpoints to Hugging Face folders and back, for the commands `export` and `import`. */
 #include "ckpt/hf.h"
 
 #include "core/mem.h"
@@ -34,12 +34,11 @@ ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace)
     char *dir = NULL, *name = NULL, *tmp = NULL;
     int lock = -1;
     ls_status st;
-    if (!replace && ls_fs_exists(out))
-        return ls_fail(LS_E_ARG, "%s exists already: name a new folder, or give --force", out);
+    if (!replace && ls_fs_exists(out)) return ls_fail(LS_E_ARG, "%s exists; choose another folder or add --force", out);
     LS_TRY(ls_ckpt_verify(checkpoint, false));
     LS_TRY(split_path(out, &dir, &name));
     if (!ckpt_name_ok(name)) {
-        st = ls_fail(LS_E_ARG, "%s cannot be the name of a folder to write", out);
+        st = ls_fail(LS_E_ARG, "%s is not a valid name for an output folder", out);
         goto done;
     }
     LS_TRY_GOTO(st, done, ckpt_tmp_open(dir, name, &tmp, &lock));
@@ -84,9 +83,9 @@ static ls_status apply_variant(ls_model_config *cfg, const char *word, const cha
     LS_TRY(ls_variant_parse(word, &v));
     ls_model_config_set_variant(&asked, v);
     if (asked.gelu != cfg->gelu)
-        return ls_fail(
-            LS_E_CONFIG, "%s was trained with the %s GELU, variant %s computes the %s one: its numbers would change",
-            from, cfg->gelu == LS_GELU_ERF ? "erf" : "tanh", word, asked.gelu == LS_GELU_ERF ? "erf" : "tanh");
+        return ls_fail(LS_E_CONFIG, "%s was trained with %s GELU; variant %s uses %s GELU and would give other numbers",
+                       from, cfg->gelu == LS_GELU_ERF ? "erf" : "tanh", word,
+                       asked.gelu == LS_GELU_ERF ? "erf" : "tanh");
     *cfg = asked;
     return LS_OK;
 }
@@ -98,11 +97,11 @@ ls_status ls_hf_import(const char *from, const char *out, const char *variant, b
     ls_model *m = NULL;
     char *dir = NULL, *name = NULL, *tokenizer = NULL;
     ls_status st;
-    if (!replace && ls_fs_exists(out))
-        return ls_fail(LS_E_ARG, "%s exists already: name a new folder, or give --force", out);
+    if (!replace && ls_fs_exists(out)) return ls_fail(LS_E_ARG, "%s exists; choose another folder or add --force", out);
     LS_TRY(ls_model_config_load(from, &cfg));
     if (variant) LS_TRY(apply_variant(&cfg, variant, from));
-    LS_TRY(ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1)); /* for its type alone */
+    LS_TRY(
+        ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1)); /* only its type is used */
     LS_TRY(ls_model_create(&m, &cfg, &compute, 1));
     LS_TRY_GOTO(st, done, take_params(m));
     LS_TRY_GOTO(st, done, ls_hf_load(m, from, NULL, 0, NULL));

@@ -9,7 +9,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian and we copy memory as it is");
 
-/* Every type of the format whose elements are whole bytes; a file may hold any of them beside what we need. */
+/* All types of the format with whole bytes per element; a file may have tensors of any of them. */
 static const struct {
     const char *word;
     unsigned nbytes;
@@ -45,7 +45,7 @@ static ls_status read_shape(ls_st_tensor *t, const json_t *shape, const char *wh
 {
     if (!json_is_array(shape)) return ls_fail(LS_E_FORMAT, "%s: tensor %s has no shape", what, t->name);
     if (json_array_size(shape) > LS_ST_MAX_DIM)
-        return ls_fail(LS_E_FORMAT, "%s: tensor %s has %zu dimensions, at most %d are read here", what, t->name,
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s has %zu dimensions; the limit is %d", what, t->name,
                        json_array_size(shape), LS_ST_MAX_DIM);
     t->n_dim = (int)json_array_size(shape);
     size_t nbytes = elem;
@@ -56,7 +56,7 @@ static ls_status read_shape(ls_st_tensor *t, const json_t *shape, const char *wh
         t->dim[i] = json_integer_value(d);
         /* bounded by INT64_MAX, so that ls_st_n cannot overflow either */
         if (__builtin_mul_overflow(nbytes, (size_t)t->dim[i], &nbytes) || nbytes > INT64_MAX)
-            return ls_fail(LS_E_FORMAT, "%s: the shape of tensor %s is larger than any file", what, t->name);
+            return ls_fail(LS_E_FORMAT, "%s: the shape of tensor %s overflows", what, t->name);
     }
     t->nbytes = nbytes;
     return LS_OK;
@@ -71,8 +71,7 @@ static ls_status read_entry(ls_st_tensor *t, const char *name, const json_t *e, 
     size_t k = 0, n_types = sizeof types / sizeof *types;
     while (word && k < n_types && strcmp(types[k].word, word)) k++;
     if (!word || k == n_types)
-        return ls_fail(LS_E_FORMAT, "%s: tensor %s has the dtype %s, which is not known here", what, name,
-                       word ? word : "(none)");
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s has the unknown dtype %s", what, name, word ? word : "(none)");
     t->dt_word = types[k].word;
     t->other_dtype = types[k].dt < 0;
     t->dt = t->other_dtype ? LS_U8 : (ls_dtype)types[k].dt;
@@ -83,12 +82,13 @@ static ls_status read_entry(ls_st_tensor *t, const char *name, const json_t *e, 
         return ls_fail(LS_E_FORMAT, "%s: tensor %s has no pair of data_offsets", what, name);
     int64_t from = json_integer_value(a), to = json_integer_value(b);
     if (from < 0 || to < from || (uint64_t)to > ndata)
-        return ls_fail(LS_E_FORMAT,
-                       "%s: tensor %s claims bytes %lld to %lld, the file has %zu bytes of data (cut short?)", what,
-                       name, (long long)from, (long long)to, ndata);
+        return ls_fail(
+            LS_E_FORMAT,
+            "%s: tensor %s has offsets %lld to %lld, but the file has %zu bytes of data; it may be truncated", what,
+            name, (long long)from, (long long)to, ndata);
     if ((uint64_t)(to - from) != t->nbytes) {
         char shape[96];
-        return ls_fail(LS_E_FORMAT, "%s: tensor %s is %s %s, %zu bytes, and its offsets span %lld", what, name,
+        return ls_fail(LS_E_FORMAT, "%s: tensor %s is %s %s, %zu bytes, but its offsets span %lld", what, name,
                        t->dt_word, ls_st_shape(t, shape), t->nbytes, (long long)(to - from));
     }
     t->data = data + from;
@@ -106,13 +106,13 @@ static int by_place(const void *x, const void *y)
 static ls_status read_header(ls_st_file *f, const unsigned char *p, size_t n, const char *what)
 {
     uint64_t len = 0;
-    if (n < 8) return ls_fail(LS_E_FORMAT, "%s: %zu bytes are too few for a safetensors file", what, n);
+    if (n < 8) return ls_fail(LS_E_FORMAT, "%s: not a safetensors file: it has only %zu bytes", what, n);
     memcpy(&len, p, 8);
     if (len > LS_ST_MAX_HEADER || len > n - 8)
         return ls_fail(
             LS_E_FORMAT,
-            "%s: the header claims %llu bytes, the file has %zu behind its first 8 (cut short, or not safetensors)",
-            what, (unsigned long long)len, n - 8);
+            "%s: the header length is %llu, but only %zu bytes follow; the file is truncated or not safetensors", what,
+            (unsigned long long)len, n - 8);
     if (!len || p[8] != '{')
         return ls_fail(LS_E_FORMAT, "%s: the header does not begin with '{': not a safetensors file", what);
     f->data_at = 8 + (size_t)len;
@@ -149,7 +149,7 @@ static ls_status read_header(ls_st_file *f, const unsigned char *p, size_t n, co
         size_t from = (size_t)((const char *)t->data - data);
         if (from != at)
             return ls_fail(LS_E_FORMAT, "%s: tensor %s begins at byte %zu of the data, %s (%s)", what, t->name, from,
-                           from < at ? "inside another one" : "after bytes that belong to no tensor",
+                           from < at ? "inside another tensor" : "after bytes that belong to no tensor",
                            from < at ? "overlap" : "hole");
         at += t->nbytes;
     }
@@ -226,9 +226,4 @@ bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double les
             ((uint16_t *)dst)[i] = dt == LS_F16 ? ls_to_f16(x) : ls_to_bf16(x);
         }
     return true;
-}
-
-bool ls_st_copy(const ls_st_tensor *t, void *dst, ls_dtype dt)
-{
-    return ls_st_copy_part(t, 0, ls_st_n(t), 0, dst, dt);
 }

@@ -1,4 +1,4 @@
-/* blocks.c - reading ahead, cutting, counting documents. */
+/* blocks.c - reads a corpus, splits it into blocks and counts documents. */
 #include "data/blocks.h"
 #include "data/pretokenize.h"
 #include "core/mem.h"
@@ -12,17 +12,17 @@ void ls_blocks_init(ls_blocks *b, const ls_inputs *inputs, int64_t limit_docs, i
 
 void ls_blocks_fini(ls_blocks *b)
 {
-    ls_source_close(&b->source);
+    ls_byte_stream_close(&b->source);
     ls_free(b->carry);
     *b = (ls_blocks){0};
 }
 
 int64_t ls_blocks_taken(const ls_blocks *b)
 {
-    return b->taken_before + (b->source ? ls_source_taken(b->source) : 0);
+    return b->taken_before + (b->source ? ls_byte_stream_taken(b->source) : 0);
 }
 
-size_t ls_block_line(const ls_block *b, size_t at, size_t *next)
+size_t ls_text_block_line(const ls_text_block *b, size_t at, size_t *next)
 {
     const unsigned char *nl = memchr(b->text + at, '\n', b->n - at);
     size_t end = nl ? (size_t)(nl - b->text) : b->n;
@@ -48,12 +48,12 @@ static ls_status reserve(unsigned char **p, size_t *cap, size_t n)
 }
 
 /* Reads until the block has `want` bytes or the file ends. */
-static ls_status read_up_to(ls_blocks *b, ls_block *out, size_t want, bool *eof)
+static ls_status read_up_to(ls_blocks *b, ls_text_block *out, size_t want, bool *eof)
 {
     LS_TRY(reserve(&out->text, &out->cap, want));
     while (out->n < want) {
         size_t k = 0;
-        LS_TRY(ls_source_read(b->source, out->text + out->n, want - out->n, &k));
+        LS_TRY(ls_byte_stream_read(b->source, out->text + out->n, want - out->n, &k));
         if (!k) {
             *eof = true;
             return LS_OK;
@@ -63,8 +63,8 @@ static ls_status read_up_to(ls_blocks *b, ls_block *out, size_t want, bool *eof)
     return LS_OK;
 }
 
-/* Everything behind `cut` waits for the next block. */
-static ls_status keep_rest(ls_blocks *b, ls_block *out, size_t cut)
+/* Bytes after `cut` are kept for the next block. */
+static ls_status keep_rest(ls_blocks *b, ls_text_block *out, size_t cut)
 {
     size_t rest = out->n - cut;
     LS_TRY(reserve(&b->carry, &b->cap_carry, rest));
@@ -74,7 +74,7 @@ static ls_status keep_rest(ls_blocks *b, ls_block *out, size_t cut)
     return LS_OK;
 }
 
-static ls_status cut_plain(ls_blocks *b, ls_block *out, bool eof)
+static ls_status cut_plain(ls_blocks *b, ls_text_block *out, bool eof)
 {
     if (!eof) {
         size_t cut = data_split_cut(out->text, out->n);
@@ -95,7 +95,7 @@ static size_t last_newline(const unsigned char *p, size_t n)
     return nl ? (size_t)(nl - p) + 1 : 0;
 }
 
-static ls_status cut_lines(ls_blocks *b, ls_block *out, bool eof)
+static ls_status cut_lines(ls_blocks *b, ls_text_block *out, bool eof)
 {
     while (!eof) {
         size_t cut = last_newline(out->text, out->n);
@@ -104,12 +104,13 @@ static ls_status cut_lines(ls_blocks *b, ls_block *out, bool eof)
             break;
         }
         if (out->n >= LS_LINE_MAX)
-            return ls_fail(LS_E_FORMAT, "%s: line %lld is longer than %zu MiB; is it JSON lines?", out->in->path,
-                           (long long)b->line, LS_LINE_MAX >> 20);
+            return ls_fail(LS_E_FORMAT,
+                           "%s: line %lld is longer than %zu MiB; use --format txt if the file is not JSON lines",
+                           out->in->path, (long long)b->line, LS_LINE_MAX >> 20);
         LS_TRY(read_up_to(b, out, out->n * 2 < LS_LINE_MAX ? out->n * 2 : LS_LINE_MAX, &eof));
     }
     for (size_t at = 0, next; at < out->n; at = next) {
-        size_t k = ls_block_line(out, at, &next);
+        size_t k = ls_text_block_line(out, at, &next);
         if (!ls_line_is_blank(out->text + at, k)) {
             if (b->limit_docs && b->n_doc == b->limit_docs) {
                 out->n = at;
@@ -122,7 +123,7 @@ static ls_status cut_lines(ls_blocks *b, ls_block *out, bool eof)
     return LS_OK;
 }
 
-static ls_status next_in_file(ls_blocks *b, ls_block *out, bool *eof)
+static ls_status next_in_file(ls_blocks *b, ls_text_block *out, bool *eof)
 {
     LS_TRY(reserve(&out->text, &out->cap, b->n_carry > LS_BLOCK_BYTES ? b->n_carry : LS_BLOCK_BYTES));
     if (b->n_carry) memcpy(out->text, b->carry, b->n_carry);
@@ -139,7 +140,7 @@ static ls_status next_in_file(ls_blocks *b, ls_block *out, bool *eof)
     return LS_OK;
 }
 
-ls_status ls_blocks_next(ls_blocks *b, ls_block *out, bool *end)
+ls_status ls_blocks_next(ls_blocks *b, ls_text_block *out, bool *end)
 {
     for (;;) {
         bool enough = (b->limit_docs && b->n_doc >= b->limit_docs && !b->in_doc) ||
@@ -148,15 +149,15 @@ ls_status ls_blocks_next(ls_blocks *b, ls_block *out, bool *end)
         if (*end) return LS_OK;
         out->in = &b->inputs->item[b->at];
         if (!b->source) {
-            LS_TRY(ls_source_open(out->in->path, out->in->fd, &b->source));
+            LS_TRY(ls_byte_stream_open(out->in->path, out->in->fd, &b->source));
             b->offset = 0;
             b->line = 1;
         }
         bool eof = false;
         LS_TRY(next_in_file(b, out, &eof));
         if (eof && !b->n_carry) {
-            b->taken_before += ls_source_taken(b->source);
-            ls_source_close(&b->source);
+            b->taken_before += ls_byte_stream_taken(b->source);
+            ls_byte_stream_close(&b->source);
             b->at++;
         }
         /* a plain file whose last block is empty still ends its document */

@@ -1,12 +1,12 @@
-/* bpe_train.c - the trainer: pair counts kept up to date, the best pair from a heap, only the words that hold it touched.
+/* bpe_train.c - the BPE trainer: incremental pair counts, the best pair from a heap, updates only in words with that pair.
  *
  *   words    one array of symbols; word w is sym[start[w] .. start[w] + len[w])
- *   pairs    hash table (left, right) -> count and a list of the words that may hold it
- *   heap     pairs by count; an entry whose count is out of date is put back with the right one when it comes up
+ *   pairs    hash table (left, right) -> count and a list of the words that may contain it
+ *   heap     pairs by count; an entry with an outdated count is reinserted with the current one when it is popped
  * Invariants
  *   1. a pair's count is the sum over words of occurrences x word count (occurrences in a run like "aaa" overlap);
- *   2. a pair's list names every word that holds it, and perhaps words that no longer do;
- *   3. counts only fall, save those of pairs with the token just made: these are pushed anew after each merge. */
+ *   2. the list of a pair has every word that contains it, and possibly words that no longer do;
+ *   3. counts only decrease, except those of pairs with the new token: these are pushed after each merge. */
 #include "data/bpe_train.h"
 #include "data/tokenizer_impl.h"
 #include "core/hash.h"
@@ -68,7 +68,7 @@ static ls_status rehash(trainer *t)
 {
     uint32_t n = t->n_slot ? t->n_slot * 2 : 1u << 16;
     uint32_t *p = ls_alloc(n * sizeof *p);
-    if (!p) return ls_nomem(n * sizeof *p, "the pairs of the trainer");
+    if (!p) return ls_nomem(n * sizeof *p, "the pairs of the BPE trainer");
     for (uint32_t i = 0; i < t->n_pair; i++) {
         uint32_t k = (uint32_t)data_pair_hash(t->pairs[i].left, t->pairs[i].right) & (n - 1);
         while (p[k]) k = (k + 1) & (n - 1);
@@ -92,7 +92,7 @@ static ls_status pair_at(trainer *t, int32_t left, int32_t right, uint32_t *out)
             return LS_OK;
         }
     }
-    LS_TRY(more((void **)&t->pairs, t->n_pair, &t->cap_pair, sizeof *t->pairs, "the pairs of the trainer"));
+    LS_TRY(more((void **)&t->pairs, t->n_pair, &t->cap_pair, sizeof *t->pairs, "the pairs of the BPE trainer"));
     t->pairs[t->n_pair] = (pair){left, right, 0, NIL, NIL};
     *out = t->n_pair++;
     t->slot[k] = t->n_pair;
@@ -117,7 +117,7 @@ static ls_status raise_pair(trainer *t, int32_t left, int32_t right, int64_t cou
         if (k != NIL) {
             t->free_node = t->nodes[k].next;
         } else {
-            LS_TRY(more((void **)&t->nodes, t->n_node, &t->cap_node, sizeof *t->nodes, "the lists of the trainer"));
+            LS_TRY(more((void **)&t->nodes, t->n_node, &t->cap_node, sizeof *t->nodes, "the lists of the BPE trainer"));
             k = t->n_node++;
         }
         t->nodes[k] = (node){word, t->pairs[p].list};
@@ -125,7 +125,8 @@ static ls_status raise_pair(trainer *t, int32_t left, int32_t right, int64_t cou
     }
     if (t->pairs[p].fresh != t->step) {
         t->pairs[p].fresh = t->step;
-        LS_TRY(more((void **)&t->raised, t->n_raised, &t->cap_raised, sizeof *t->raised, "the pairs of the trainer"));
+        LS_TRY(
+            more((void **)&t->raised, t->n_raised, &t->cap_raised, sizeof *t->raised, "the pairs of the BPE trainer"));
         t->raised[t->n_raised++] = p;
     }
     return LS_OK;
@@ -179,7 +180,7 @@ static ls_status push_raised(trainer *t, int64_t min_count)
     return LS_OK;
 }
 
-/* Replaces (left, right) by id all over one word, left to right, and tells the neighbours. */
+/* Replaces (left, right) by id in one word from left to right, and updates the counts of the neighbours. */
 static ls_status merge_word(trainer *t, uint32_t w, int32_t left, int32_t right, int32_t id)
 {
     int32_t *s = t->sym + t->start[w];
@@ -296,8 +297,8 @@ static ls_status learn(trainer *t, ls_tokenizer *tok, int n_vocab, int64_t min_c
 ls_status ls_bpe_train(const ls_words *words, int n_vocab, int64_t min_count, ls_tokenizer **out)
 {
     if (n_vocab < LS_BPE_MIN_VOCAB || n_vocab > DATA_MAX_VOCAB)
-        return ls_fail(LS_E_ARG, "a vocabulary of %d: it must be %d (bytes and end-of-text) to %d", n_vocab,
-                       LS_BPE_MIN_VOCAB, DATA_MAX_VOCAB);
+        return ls_fail(LS_E_ARG, "a vocabulary of %d tokens is not possible; use %d (bytes and end-of-text) to %d",
+                       n_vocab, LS_BPE_MIN_VOCAB, DATA_MAX_VOCAB);
     trainer t = {0};
     ls_tokenizer *tok = NULL;
     int n_token = 256, n_merge = 0;

@@ -1,8 +1,8 @@
 /* bpe_train.h - learns a byte-level BPE vocabulary from word counts.
  *
- * Ids 0-255 are the bytes in GPT-2's order, then one id a merge, then <|endoftext|>. Each step merges the pair of
- * neighbours that occurs most often; among equals the one with the lower left id, then the lower right id. It stops at the
- * size asked for, or earlier when no pair occurs min_count times. The words' order does not matter. */
+ * Ids 0-255 are the bytes in the order of GPT-2, then one id per merge, then <|endoftext|>. Each step merges the most frequent
+ * pair of neighbours; ties go to the lower left id, then the lower right id. Training stops at the requested size, or earlier
+ * if no pair occurs min_count times. The order of the words does not matter. */
 #ifndef LS_DATA_BPE_TRAIN_H
 #define LS_DATA_BPE_TRAIN_H
 

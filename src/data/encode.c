@@ -1,8 +1,8 @@
-/* encode.c - text to ids: split, look the piece up among recent ones, else merge.
+/* encode.c - encodes text: splits it, looks each piece up in a cache, else merges.
  *
- * English repeats itself: nine pieces of ten are found in a table of recent pieces (direct-mapped, one cache line an entry,
- * two memory reads a piece). The others are merged lowest rank first, leftmost first among equals: short ones by scanning
- * an array, long ones (a run of letters without a blank can be megabytes) with a heap, in n log n. */
+ * In English text 90 % of the pieces are in the table of recent pieces (direct-mapped, one cache line per entry, two memory reads
+ * per piece). Other pieces are merged by lowest rank, leftmost first on ties: short ones by scanning an array, long ones (letters
+ * without a blank can be megabytes) with a heap in n log n. */
 #include "data/tokenizer_impl.h"
 #include "data/pretokenize.h"
 #include "core/mem.h"
@@ -122,7 +122,7 @@ static uint64_t heap_pop(uint64_t *heap, size_t *n)
 static ls_status room_for(ls_encoder *e, size_t n)
 {
     if (n <= e->cap) return LS_OK;
-    if (n >= UINT32_MAX) return ls_fail(LS_E_UNSUPPORTED, "%zu bytes without a place to split them are too many", n);
+    if (n >= UINT32_MAX) return ls_fail(LS_E_UNSUPPORTED, "a text of %zu bytes that cannot be split is too long", n);
     size_t cap = n + n / 2 < UINT32_MAX ? n + n / 2 : n;
     free_lists(e);
     e->sym = ls_alloc(cap * sizeof *e->sym);

@@ -30,12 +30,12 @@ static ls_status push(ls_inputs *list, const char *path, ls_text_format format)
 {
     if (list->n == list->cap) {
         size_t cap = list->cap * 2 + 16;
-        ls_input *p = ls_realloc(list->item, cap * sizeof *p);
+        ls_corpus_file *p = ls_realloc(list->item, cap * sizeof *p);
         if (!p) return ls_nomem(cap * sizeof *p, "the list of inputs");
         list->item = p;
         list->cap = cap;
     }
-    ls_input in = {NULL, format, -1, -1};
+    ls_corpus_file in = {NULL, format, -1, -1};
     if (strcmp(path, "-")) LS_TRY(ls_fs_size(path, &in.nbytes));
     in.path = ls_strdup(path);
     if (!in.path) return ls_nomem(strlen(path), "the list of inputs");
@@ -45,7 +45,7 @@ static ls_status push(ls_inputs *list, const char *path, ls_text_format format)
 
 static ls_status add_folder(ls_inputs *list, const char *path, ls_text_format format, int depth)
 {
-    if (depth > MAX_DEPTH) return ls_fail(LS_E_IO, "%s: more than %d folders deep", path, MAX_DEPTH);
+    if (depth > MAX_DEPTH) return ls_fail(LS_E_IO, "%s: folders are nested more than %d deep", path, MAX_DEPTH);
     char **name = NULL;
     size_t n = 0;
     LS_TRY(ls_fs_list(path, &name, &n));
@@ -70,24 +70,25 @@ ls_status ls_inputs_add(ls_inputs *list, const char *word, ls_text_format format
 {
     if (!strcmp(word, "-")) {
         for (size_t i = 0; i < list->n; i++)
-            if (!strcmp(list->item[i].path, "-")) return ls_fail(LS_E_ARG, "standard input (-) can be read only once");
+            if (!strcmp(list->item[i].path, "-"))
+                return ls_fail(LS_E_ARG, "standard input (-) is given twice; it can be read only once");
         if (format == LS_TEXT_AUTO)
-            return ls_fail(LS_E_ARG,
-                           "standard input (-) has no name to tell its format by: add --format txt or --format jsonl");
+            return ls_fail(LS_E_ARG, "the format of standard input (-) is unknown; add --format txt or --format jsonl");
         return push(list, word, format);
     }
-    if (!ls_fs_exists(word)) return ls_fail(LS_E_IO, "%s: there is no such file or folder", word);
+    if (!ls_fs_exists(word)) return ls_fail(LS_E_IO, "%s: no such file or folder", word);
     if (ls_fs_is_dir(word)) {
         size_t before = list->n;
         LS_TRY(add_folder(list, word, format, 0));
         if (list->n == before)
-            return ls_fail(LS_E_FORMAT, "%s: no .txt or .jsonl file (plain, .gz or .zst) in this folder", word);
+            return ls_fail(LS_E_FORMAT, "%s: the folder has no .txt or .jsonl file (plain, .gz or .zst)", word);
         return LS_OK;
     }
     if (format == LS_TEXT_AUTO) format = format_of(word);
     if (format == LS_TEXT_AUTO)
-        return ls_fail(LS_E_ARG,
-                       "%s: the name ends neither in .txt nor in .jsonl (then .gz or .zst); --format says which", word);
+        return ls_fail(
+            LS_E_ARG, "%s: unknown format: the name ends neither in .txt nor .jsonl (plain, .gz or .zst); add --format",
+            word);
     return push(list, word, format);
 }
 

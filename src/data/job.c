@@ -1,4 +1,4 @@
-/* job.c - checks the text of a block, takes it out of its JSON, and encodes or counts it. */
+/* job.c - checks the text of a block, extracts it from JSON, and encodes or counts it. */
 #include "data/job.h"
 #include "data/jsonl.h"
 #include "data/pretokenize.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define PART_BYTES (LS_BLOCK_BYTES / 4) /* encoded at a time: bounds what the longest piece needs */
-#define KEEP_BYTES (4 * LS_BLOCK_BYTES) /* buffers beyond this are given back after a block */
+#define KEEP_BYTES (4 * LS_BLOCK_BYTES) /* larger buffers are freed after a block */
 
 void data_job_fini(data_job *j)
 {
@@ -35,7 +35,7 @@ static void give_back(data_job *j)
     if (j->fixed.cap > KEEP_BYTES) ls_str_fini(&j->fixed);
 }
 
-/* A long document in parts: where a piece ends for certain, else (a part without any such place) between characters. */
+/* Encodes a long document in parts, split where a piece always ends, else (no such position) between characters. */
 static ls_status take_text(data_job *j, const data_job_rules *rules, ls_encoder *e, const unsigned char *p, size_t n)
 {
     j->n_text_byte += (int64_t)n;
@@ -67,7 +67,7 @@ static ls_status end_doc(data_job *j, const data_job_rules *rules)
     return LS_OK;
 }
 
-/* p[0, n) with U+FFFD for what is not UTF-8, in j->fixed. */
+/* Copies p[0, n) to j->fixed and replaces invalid UTF-8 by U+FFFD. */
 static ls_status replace_bad(data_job *j, const unsigned char *p, size_t n)
 {
     j->fixed.len = 0;
@@ -85,11 +85,11 @@ static ls_status replace_bad(data_job *j, const unsigned char *p, size_t n)
 
 static ls_status run_plain(data_job *j, const data_job_rules *rules, ls_encoder *e)
 {
-    const ls_block *b = &j->block;
+    const ls_text_block *b = &j->block;
     const unsigned char *p = b->text;
     size_t n = b->n, good = rules->bad_utf8 == LS_BAD_UTF8_KEEP ? n : data_utf8_check(p, n);
     if (good < n && rules->bad_utf8 == LS_BAD_UTF8_ERROR)
-        return ls_fail(LS_E_FORMAT, "%s: byte %lld (0x%02x) is not UTF-8 text; --invalid-utf8 replace or keep goes on",
+        return ls_fail(LS_E_FORMAT, "%s: byte %lld (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep",
                        b->in->path, (long long)(b->offset + (int64_t)good), p[good]);
     if (good < n) {
         LS_TRY(replace_bad(j, p, n));
@@ -108,8 +108,8 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
     size_t at = 0, good = rules->bad_utf8 == LS_BAD_UTF8_ERROR ? data_utf8_check(line, len) : len;
     if (good < len)
         return ls_fail(LS_E_FORMAT,
-                       "%s: line %lld, byte %zu (0x%02x) is not UTF-8 text; --invalid-utf8 replace or keep goes on",
-                       path, (long long)number, good + 1, line[good]);
+                       "%s: line %lld, byte %zu (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep", path,
+                       (long long)number, good + 1, line[good]);
     ls_jsonl_result r = ls_jsonl_text((const char *)line, len, rules->text_key, &j->text, &at, &why);
     switch (r) {
     case LS_JSONL_OK: break;
@@ -118,7 +118,7 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
         return ls_fail(LS_E_FORMAT, "%s: line %lld is not a JSON object: byte %zu: expected %s", path,
                        (long long)number, at + 1, why ? why : "JSON");
     case LS_JSONL_NO_KEY:
-        return ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; --text-key names another", path,
+        return ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; use --text-key for another key", path,
                        (long long)number, rules->text_key);
     case LS_JSONL_NOT_TEXT:
         return ls_fail(LS_E_FORMAT, "%s: line %lld: the value of \"%s\" is not a string", path, (long long)number,
@@ -126,8 +126,8 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
     case LS_JSONL_LONE:
         if (rules->bad_utf8 == LS_BAD_UTF8_ERROR)
             return ls_fail(LS_E_FORMAT,
-                           "%s: line %lld: \"%s\" has half a surrogate pair, which no UTF-8 can hold; "
-                           "--invalid-utf8 replace or keep goes on",
+                           "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 "
+                           "replace or keep",
                            path, (long long)number, rules->text_key);
         break;
     }
@@ -143,10 +143,10 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
 
 static ls_status run_lines(data_job *j, const data_job_rules *rules, ls_encoder *e)
 {
-    const ls_block *b = &j->block;
+    const ls_text_block *b = &j->block;
     int64_t number = b->line;
     for (size_t at = 0, next; at < b->n; at = next, number++) {
-        size_t len = ls_block_line(b, at, &next), n = 0;
+        size_t len = ls_text_block_line(b, at, &next), n = 0;
         const unsigned char *p = NULL;
         if (ls_line_is_blank(b->text + at, len)) continue;
         LS_TRY(line_text(j, rules, b->text + at, len, number, &p, &n));
@@ -166,7 +166,7 @@ static ls_status to_tokens(data_job *j)
         j->cap_token = j->ids.n + j->ids.n / 4;
     }
     for (size_t i = 0; i < j->ids.n; i++)
-        j->token[i] = (uint16_t)j->ids.id[i]; /* the vocabulary fits: ls_prepare asked */
+        j->token[i] = (uint16_t)j->ids.id[i]; /* ls_prepare has checked that the vocabulary fits */
     return LS_OK;
 }
 

@@ -1,4 +1,4 @@
-/* job.h - what is made of one block: its tokens, or its word counts. Run by any thread, with that thread's encoder. */
+/* job.h - processes one block: encodes it to tokens or counts its words. Any thread can run it, with its own encoder. */
 #ifndef LS_DATA_JOB_H
 #define LS_DATA_JOB_H
 
@@ -19,23 +19,23 @@ typedef struct data_job_rules {
 } data_job_rules;
 
 typedef struct data_job {
-    ls_block block;
+    ls_text_block block;
     ls_words words;  /* counting */
-    ls_ids ids;      /* encoding: of the whole block, end-of-text behind each document that ends in it */
-    uint16_t *token; /* the same, as the file has them */
+    ls_ids ids;      /* encoding: of the whole block, with end-of-text after each document that ends in it */
+    uint16_t *token; /* the same, in the type of the token file */
     size_t cap_token;
     size_t *doc_end; /* token count at the end of each document that ends in the block */
     size_t n_doc, cap_doc;
     int64_t n_text_byte; /* of documents, after unpacking JSON */
     ls_str text, fixed;
     ls_status st;
-    char *error; /* words of the failure; owned */
-    int state;   /* of the pipeline */
+    char *error; /* error message; owned */
+    int state;   /* used by the worker pool */
 } data_job;
 
 void data_job_fini(data_job *j);
 
-/* Fills the results from j->block. A failure is kept in j->st and j->error, for whoever takes the jobs in order. */
+/* Fills the results from j->block. A failure is stored in j->st and j->error and reported in the order of the jobs. */
 void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e);
 
 #endif

@@ -38,11 +38,11 @@ static int hex4(const char *p)
     return v;
 }
 
-/* Behind "\u": one or, for a surrogate pair, two groups of four digits. */
+/* After "\u": four digits or, for a surrogate pair, two groups of four. */
 static bool read_u(reader *r, ls_str *out)
 {
     int hi = r->end - r->p >= 4 ? hex4(r->p) : -1;
-    if (hi < 0) return bad(r, "four hexadecimal digits behind \\u");
+    if (hi < 0) return bad(r, "four hexadecimal digits after \\u");
     r->p += 4;
     uint32_t c = (uint32_t)hi;
     if (c >= 0xd800 && c < 0xe000) {
@@ -60,7 +60,7 @@ static bool read_u(reader *r, ls_str *out)
     return true;
 }
 
-/* p is behind the opening quote; out may be NULL. */
+/* p is after the opening quote; out may be NULL. */
 static bool read_string(reader *r, ls_str *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -74,7 +74,7 @@ static bool read_string(reader *r, ls_str *out)
         if ((unsigned char)c < 0x20) return bad(r, "no control character in a string");
         r->p++;
         if (c == '"') return true;
-        if (r->p == r->end) return bad(r, "a character behind \\");
+        if (r->p == r->end) return bad(r, "a character after \\");
         c = *r->p++;
         if (c == 'u') {
             if (!read_u(r, out)) return false;
@@ -83,7 +83,7 @@ static bool read_string(reader *r, ls_str *out)
         const char *k = c ? strchr(from, c) : NULL;
         if (!k) {
             r->p--;
-            return bad(r, "one of \"\\/bfnrtu behind \\");
+            return bad(r, "one of \"\\/bfnrtu after \\");
         }
         if (out) ls_str_addc(out, to[k - from]);
     }
@@ -104,16 +104,16 @@ static bool skip_number(reader *r)
     if (!k) return bad(r, "a value");
     if (k > 1 && *first == '0') {
         r->p = first + 1;
-        return bad(r, "no digit behind a leading 0");
+        return bad(r, "no digit after a leading 0");
     }
     if (r->p < r->end && *r->p == '.') {
         r->p++;
-        if (!digits(r)) return bad(r, "a digit behind the point");
+        if (!digits(r)) return bad(r, "a digit after the decimal point");
     }
     if (r->p < r->end && (*r->p == 'e' || *r->p == 'E')) {
         r->p++;
         if (r->p < r->end && (*r->p == '+' || *r->p == '-')) r->p++;
-        if (!digits(r)) return bad(r, "a digit of the exponent");
+        if (!digits(r)) return bad(r, "a digit in the exponent");
     }
     return true;
 }
@@ -126,7 +126,7 @@ static bool skip_word(reader *r, const char *word)
     return true;
 }
 
-/* Any value, nested ones without recursion: a bit says whether the level is an object. */
+/* Skips any value without recursion; is_object[level] is true for objects. */
 static bool skip_value(reader *r)
 {
     unsigned char is_object[MAX_DEPTH];
@@ -155,7 +155,7 @@ static bool skip_value(reader *r)
         } else if (!skip_number(r)) {
             return false;
         }
-        while (!opened) { /* behind a value: the end, or the next one of this level */
+        while (!opened) { /* after a value: the end of this level, or the next value */
             if (!depth) return true;
             skip_blanks(r);
             if (r->p == r->end) return bad(r, is_object[depth - 1] ? "\",\" or \"}\"" : "\",\" or \"]\"");
@@ -182,8 +182,8 @@ static bool skip_value(reader *r)
     }
 }
 
-/* Whether the key at p (behind its quote) is the one asked for; p is left behind its closing quote. A key with escapes is
- * unpacked behind the text that *out holds already, and taken away again. */
+/* True if the key at p (after its quote) is the requested one; p is then after its closing quote. A key with escapes is
+ * decoded at the end of *out and removed again. */
 static bool read_key(reader *r, const char *key, ls_str *out, bool *is_it)
 {
     size_t n = strlen(key), keep = out->len;

@@ -1,4 +1,4 @@
-/* jsonl.h - the text of one line of JSON lines, without building a tree. */
+/* jsonl.h - extracts the text of one JSON line without building a tree. */
 #ifndef LS_DATA_JSONL_H
 #define LS_DATA_JSONL_H
 
@@ -16,9 +16,9 @@ typedef enum ls_jsonl_result {
     LS_JSONL_NOMEM,
 } ls_jsonl_result;
 
-/* Checks that line[0, n) is one JSON object, blanks around it allowed, and puts the string under the key (not nested; the last
- * one if there are several) in *out. Bytes above 127 are taken as they are: whether they are UTF-8 is the caller's question.
- * *at is where it went wrong, *why what was expected there. Nesting deeper than 200 is LS_JSONL_BAD. */
+/* Checks that line[0, n) is one JSON object, with optional blanks around it, and stores the string of the top-level key (the last
+ * one if repeated) in *out. Bytes above 127 are copied unchanged; the caller checks UTF-8. On failure *at is the position
+ * and *why what was expected there. Nesting deeper than 200 is LS_JSONL_BAD. */
 ls_jsonl_result ls_jsonl_text(const char *line, size_t n, const char *key, ls_str *out, size_t *at, const char **why);
 
 #endif

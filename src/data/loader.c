@@ -16,7 +16,7 @@ static ls_status bad_id(const ls_tokens *t, int64_t i)
 {
     return ls_fail(
         LS_E_FORMAT,
-        "%s: id %d at position %lld, but the vocabulary has %d: the file was made with another tokenizer, or "
+        "%s: token id %d at position %lld is outside the vocabulary of %d: the file is from another tokenizer, or "
         "--vocab_size is too small",
         t->path, token_at(t, i), (long long)i, t->vocab_size);
 }
@@ -30,11 +30,12 @@ ls_status ls_tokens_open(ls_tokens *t, const char *path, int seq_len, int vocab_
     t->n_token = (int64_t)(t->map.n / 2);
     t->n_seq = t->n_token > 0 ? (t->n_token - 1) / seq_len : 0;
     if (t->map.n % 2)
-        st = ls_fail(LS_E_FORMAT, "%s has %zu bytes, an odd number: a token file holds 16-bit ids", path, t->map.n);
+        st =
+            ls_fail(LS_E_FORMAT, "%s has %zu bytes, an odd number; a token file has 2 bytes per token", path, t->map.n);
     else if (t->n_seq < 1)
         st = ls_fail(LS_E_FORMAT,
-                     "%s has %lld ids, and one sequence of %d needs %d: use a shorter --seq_length or more text", path,
-                     (long long)t->n_token, seq_len, seq_len + 1);
+                     "%s has %lld tokens, but one sequence of %d needs %d; use a smaller --seq_length or more text",
+                     path, (long long)t->n_token, seq_len, seq_len + 1);
     int64_t n = t->n_token < SCAN_MAX ? t->n_token : SCAN_MAX;
     for (int64_t i = 0; i < n && st == LS_OK; i++)
         if (token_at(t, i) >= vocab_size) st = bad_id(t, i);

@@ -1,4 +1,4 @@
-/* loader.h - token files as training samples: restartable, and in an order that is a function.
+/* loader.h - reads training samples from token files; the order is a function of seed and epoch.
  *
  * A token file is a headerless stream of 16-bit ids, little-endian. Sequence k of length S has inputs [kS, kS+S) and targets
  * [kS+1, kS+S+1); there are floor((n-1)/S) of them and the tail is dropped. Position p of epoch e holds the sequence

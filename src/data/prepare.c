@@ -1,4 +1,4 @@
-/* prepare.c - count (when a vocabulary is to be trained), encode, split, write. */
+/* prepare.c - counts words (to train a vocabulary), encodes, splits and writes a corpus. */
 #include "data/prepare.h"
 #include "data/bpe_train.h"
 #include "data/worker_pool.h"
@@ -71,7 +71,7 @@ static ls_status train_vocab(run *r, ls_tokenizer **out)
     ls_status st = data_pipeline_run(&blocks, &rules, o->threads, take_words, r);
     ls_blocks_fini(&blocks);
     LS_TRY(st);
-    if (!r->words.n) return ls_fail(LS_E_FORMAT, "empty corpus: there is no text to train a vocabulary on");
+    if (!r->words.n) return ls_fail(LS_E_FORMAT, "empty corpus: no text to train a vocabulary on");
     r->phase = "training the vocabulary";
     r->start = ls_now();
     report(r, NULL);
@@ -113,7 +113,7 @@ static ls_status take_tokens(void *ctx, const data_job *j, const ls_blocks *at)
     run *r = ctx;
     bool split = !r->to_val && !(r->o->val && r->o->val->n);
     size_t from = 0;
-    for (size_t i = 0; i <= j->n_doc; i++) { /* the last round: what belongs to a document that goes on */
+    for (size_t i = 0; i <= j->n_doc; i++) { /* last iteration: tokens of a document that continues in the next block */
         size_t end = i < j->n_doc ? j->doc_end[i] : j->ids.n;
         bool val = r->to_val || (split && for_validation(j->block.first_doc + (int64_t)i, r->o->val_fraction));
         sink *s = val ? &r->val : &r->train;
@@ -137,13 +137,13 @@ static ls_status encode_pass(run *r, const ls_tokenizer *tok, const ls_inputs *i
     return st;
 }
 
-/* Moves the last tokens of train to val: reads the temporary file back, then cuts it. */
+/* Moves the last tokens of train to val: reads the temporary file back, then truncates it. */
 static ls_status move_tail(run *r, double fraction)
 {
     int64_t n_val = (int64_t)floor((double)r->train.n_token * fraction), keep = r->train.n_token - n_val;
     if (!n_val) return LS_OK;
     if (!r->train.out.tmp)
-        return ls_fail(LS_E_IO, "cannot take validation data from the end of %s: it is no plain file",
+        return ls_fail(LS_E_IO, "cannot take validation data from the end of %s: it is not a regular file",
                        r->train.out.path);
     ls_sha256_init(&r->train.sha);
     int fd = open(r->train.out.tmp, O_RDONLY | O_CLOEXEC);
@@ -158,7 +158,8 @@ static ls_status move_tail(run *r, double fraction)
             ssize_t k = pread(fd, (char *)buf + have, want * sizeof *buf - have, (off_t)at * 2 + (off_t)have);
             if (k < 0 && errno == EINTR) continue;
             if (k <= 0)
-                st = ls_fail(LS_E_IO, "cannot read back %s: %s", r->train.out.tmp, k ? strerror(errno) : "it is short");
+                st = ls_fail(LS_E_IO, "cannot read back %s: %s", r->train.out.tmp,
+                             k ? strerror(errno) : "the file is too short");
             else have += (size_t)k;
         }
         if (st == LS_OK && at < keep) ls_sha256_add(&r->train.sha, buf, have);
@@ -169,7 +170,7 @@ static ls_status move_tail(run *r, double fraction)
     close(fd);
     LS_TRY(st);
     if (ftruncate(r->train.out.fd, (off_t)keep * 2))
-        return ls_fail(LS_E_IO, "cannot cut %s: %s", r->train.out.tmp, strerror(errno));
+        return ls_fail(LS_E_IO, "cannot truncate %s: %s", r->train.out.tmp, strerror(errno));
     r->train.n_token = keep;
     return LS_OK;
 }
@@ -190,13 +191,13 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok, ls_prepare_result *
     if (val_inputs || o->val_fraction > 0) LS_TRY(sink_open(&r->val, o->out_dir, "val.bin"));
     LS_TRY(encode_pass(r, tok, o->train, o->limit_docs));
     if (r->train.n_token + r->val.n_token <= r->train.n_doc + r->val.n_doc)
-        return ls_fail(LS_E_FORMAT, "empty corpus: %lld documents, and no text in them",
+        return ls_fail(LS_E_FORMAT, "empty corpus: %lld documents without text",
                        (long long)(r->train.n_doc + r->val.n_doc));
     if (val_inputs) {
         r->to_val = true;
         LS_TRY(encode_pass(r, tok, o->val, o->limit_val_docs));
         if (r->val.n_token <= r->val.n_doc)
-            return ls_fail(LS_E_FORMAT, "empty validation corpus: %lld documents, and no text in them",
+            return ls_fail(LS_E_FORMAT, "empty validation corpus: %lld documents without text",
                            (long long)r->val.n_doc);
     } else if (r->val.open && !r->val.n_doc) {
         LS_TRY(move_tail(r, o->val_fraction));
@@ -244,13 +245,13 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
     return st;
 }
 
-/* An earlier run's val.bin would pass for this one's. */
+/* Removes val.bin of an earlier run, which would be mistaken for new data. */
 static ls_status remove_old_val(const char *dir)
 {
     char *path = ls_path_join(dir, "val.bin");
     if (!path) return ls_nomem(strlen(dir), "a path");
     ls_status st = LS_OK;
-    if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove the old %s: %s", path, strerror(errno));
+    if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     ls_free(path);
     return st;
 }
@@ -286,9 +287,9 @@ static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
 static ls_status check_tokenizer(const ls_tokenizer *tok)
 {
     if (ls_tokenizer_eot(tok) < 0)
-        return ls_fail(LS_E_CONFIG, "the vocabulary has no <|endoftext|>, which must follow every document");
+        return ls_fail(LS_E_CONFIG, "the vocabulary has no <|endoftext|>; it is needed after each document");
     if (ls_tokenizer_n_vocab(tok) > MAX_VOCAB)
-        return ls_fail(LS_E_CONFIG, "a vocabulary of %d ids does not fit the token files' 16 bits (at most %d)",
+        return ls_fail(LS_E_CONFIG, "a vocabulary of %d tokens does not fit the 16-bit token files (at most %d)",
                        ls_tokenizer_n_vocab(tok), MAX_VOCAB);
     return LS_OK;
 }

@@ -1,11 +1,11 @@
-/* prepare.h - a corpus of text to token files: train.bin, val.bin, tokenizer.json, meta.json.
+/* prepare.h - converts a text corpus to token files: train.bin, val.bin, tokenizer.json, meta.json.
  *
  * Token files are unsigned 16-bit ids, little-endian, without a header. Every document is followed by the end-of-text id.
- * Which documents are for validation:
- *   with validation inputs: theirs, all of them;
- *   else, with a fraction f: document k (from 0) when floor((k + 1) f) > floor(k f), that is one in every 1/f, evenly spread;
- *   when no document falls to it (fewer than 1/f documents): the last floor(n f) tokens of the n, so that one long text works too.
- * The files depend on the corpus and the settings alone, not on the number of threads. They appear whole or not at all. */
+ * Validation data:
+ *   with validation inputs: all their documents;
+ *   else, with a fraction f: document k (from 0) if floor((k + 1) f) > floor(k f), that is every (1/f)-th document;
+ *   with fewer than 1/f documents: the last floor(n f) of the n tokens, so that a single long text works too.
+ * The files depend only on the corpus and the settings, not on the number of threads. They are written atomically. */
 #ifndef LS_DATA_PREPARE_H
 #define LS_DATA_PREPARE_H
 
@@ -24,9 +24,9 @@ typedef struct ls_prepare_opts {
     const ls_inputs *train;
     const ls_inputs *val;    /* NULL or empty: use the fraction                        */
     const ls_tokenizer *tok; /* NULL: train one on the training inputs                 */
-    int train_vocab;         /* its size, bytes and end-of-text included               */
+    int train_vocab;         /* its size, including bytes and end-of-text*/
     int64_t train_min_count;
-    int64_t train_bytes; /* from how much text, from the front; 0: all of it           */
+    int64_t train_bytes; /* use only the first bytes of text; 0: all*/
     const char *text_key;
     ls_bad_utf8 bad_utf8;
     double val_fraction;
@@ -44,7 +44,7 @@ typedef struct ls_prepare_result {
     int n_vocab, n_merge;
     bool val_is_tail; /* validation is the end of the token stream */
     char train_sha256[65], val_sha256[65];
-    double seconds, train_seconds, encode_seconds; /* all; of the vocabulary's training; of encoding */
+    double seconds, train_seconds, encode_seconds; /* total; training of the vocabulary; encoding */
 } ls_prepare_result;
 
 /* LS_E_CONFIG (a vocabulary beyond 16 bits, one without end-of-text), LS_E_FORMAT (bad text, an empty corpus), LS_E_IO,

@@ -1,4 +1,4 @@
-/* split.c - runs of non-ASCII characters, white space, and places where a text may be cut. */
+/* pretokenize.c - runs of non-ASCII characters, white space, and positions where a text can be split. */
 #include "data/pretokenize.h"
 
 /* clang-format off */

@@ -1,12 +1,12 @@
-/* split.h - GPT-2's split pattern as a scanner: the next piece of a text.
+/* pretokenize.h - the split pattern of GPT-2 as a scanner that returns the next piece of a text.
  *
  *   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
  *
- * Any bytes are taken: a byte that is not part of well-formed UTF-8 is a character of its own that is neither letter,
- * number nor space. The pieces of a text, put together, are the text. The pattern never looks back, so a text may be cut
- * wherever a piece must end; data_split_cut finds such places without knowing what follows. */
-#ifndef LS_DATA_SPLIT_H
-#define LS_DATA_SPLIT_H
+ * Any bytes are accepted: a byte that is not part of valid UTF-8 is a separate character that is neither letter, number nor
+ * space. The concatenated pieces are the text. The pattern never looks back, so a text can be split wherever a piece must
+ * end; data_split_cut finds such positions without knowing what follows. */
+#ifndef LS_DATA_PRETOKENIZE_H
+#define LS_DATA_PRETOKENIZE_H
 
 #include "data/unicode.h"
 
@@ -16,12 +16,12 @@
 #define DATA_WIDE 4
 extern const unsigned char data_byte_class[256];
 
-/* The parts that ASCII words do not need. `at` is where a run of class k has come to; returns its end. */
+/* Slow paths for text that is not ASCII. `at` is the current position in a run of class k; returns its end. */
 size_t data_split_run(const unsigned char *p, size_t n, size_t at, data_class k);
 size_t data_split_space(const unsigned char *p, size_t n);
 size_t data_split_wide(const unsigned char *p, size_t n, size_t at);
 
-/* Bytes of the piece that starts at p; n > 0 bytes are left in the text. */
+/* Length in bytes of the piece that starts at p; the text has n > 0 more bytes. */
 static inline size_t data_split_next(const unsigned char *p, size_t n)
 {
     size_t i = 0;
@@ -41,11 +41,11 @@ static inline size_t data_split_next(const unsigned char *p, size_t n)
     return i;
 }
 
-/* The last place in p[0, n) where a piece ends whatever comes after byte n and whatever the pieces before are: 0 when there is
- * none. The pieces of a text are those of its part before the place, then those of its part after it. */
+/* The last position in p[0, n) where a piece ends regardless of the text before and after; 0 if there is none. The pieces of a
+ * text are those before this position followed by those after it. */
 size_t data_split_cut(const unsigned char *p, size_t n);
 
-/* When there is none: the end of the last whole character in p[0, n), n > 0; never 0. */
+/* Used if there is none: the end of the last complete character in p[0, n), n > 0; never 0. */
 size_t data_split_char_end(const unsigned char *p, size_t n);
 
 #endif

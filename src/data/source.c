@@ -1,4 +1,4 @@
-/* source.c - plain, gzip and zstd behind one read function. */
+/* source.c - one read function for plain, gzip and zstd files. */
 #include "data/source.h"
 #include "core/mem.h"
 
@@ -16,7 +16,7 @@
 
 typedef enum packing { PLAIN, GZIP, ZSTD } packing;
 
-struct ls_source {
+struct ls_byte_stream {
     const char *path; /* owned; for messages */
     char *path_own;
     int fd;
@@ -43,7 +43,7 @@ static void z_release(void *opaque, void *p)
     ls_free(p);
 }
 
-static ls_status fill(ls_source *s)
+static ls_status fill(ls_byte_stream *s)
 {
     if (s->at < s->n || s->eof) return LS_OK;
     ssize_t k;
@@ -63,8 +63,8 @@ static bool ends_in(const char *path, const char *ext)
     return n >= k && !strcmp(path + n - k, ext);
 }
 
-/* At least four bytes, or all there are, so that the kind can be told. */
-static ls_status look(ls_source *s)
+/* Reads at least four bytes, or all, to detect the format. */
+static ls_status look(ls_byte_stream *s)
 {
     LS_TRY(fill(s));
     while (s->n < 4 && !s->eof) { /* a pipe may give them one by one */
@@ -85,14 +85,14 @@ static ls_status look(ls_source *s)
         s->kind = ZSTD; /* skippable */
     if (ends_in(s->path, ".gz") && s->kind != GZIP)
         return ls_fail(LS_E_FORMAT, "%s: not a gzip file: it %s", s->path,
-                       s->n < 2 ? "is cut off" : "starts otherwise");
+                       s->n < 2 ? "is truncated" : "has another signature");
     if (ends_in(s->path, ".zst") && s->kind != ZSTD)
         return ls_fail(LS_E_FORMAT, "%s: not a zstd file: it %s", s->path,
-                       s->n < 4 ? "is cut off" : "starts otherwise");
+                       s->n < 4 ? "is truncated" : "has another signature");
     return LS_OK;
 }
 
-static ls_status start(ls_source *s)
+static ls_status start(ls_byte_stream *s)
 {
     LS_TRY(look(s));
     if (s->kind == GZIP) {
@@ -107,9 +107,9 @@ static ls_status start(ls_source *s)
     return LS_OK;
 }
 
-ls_status ls_source_open(const char *path, int fd, ls_source **out)
+ls_status ls_byte_stream_open(const char *path, int fd, ls_byte_stream **out)
 {
-    ls_source *s = ls_alloc(sizeof *s);
+    ls_byte_stream *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, path);
     s->fd = -1;
     s->path_own = ls_strdup(strcmp(path, "-") ? path : "standard input");
@@ -131,16 +131,16 @@ ls_status ls_source_open(const char *path, int fd, ls_source **out)
     }
     if (st == LS_OK) st = start(s);
     if (st != LS_OK) {
-        ls_source_close(&s);
+        ls_byte_stream_close(&s);
         return st;
     }
     *out = s;
     return LS_OK;
 }
 
-void ls_source_close(ls_source **sp)
+void ls_byte_stream_close(ls_byte_stream **sp)
 {
-    ls_source *s = *sp;
+    ls_byte_stream *s = *sp;
     if (!s) return;
     if (s->z_on) inflateEnd(&s->z);
     ZSTD_freeDCtx(s->zd);
@@ -151,20 +151,20 @@ void ls_source_close(ls_source **sp)
     *sp = NULL;
 }
 
-static ls_status cut_off(const ls_source *s)
+static ls_status cut_off(const ls_byte_stream *s)
 {
-    return ls_fail(LS_E_FORMAT, "%s: the %s stream is cut off after %lld bytes", s->path,
+    return ls_fail(LS_E_FORMAT, "%s: the %s stream is truncated after %lld bytes", s->path,
                    s->kind == GZIP ? "gzip" : "zstd", (long long)s->taken);
 }
 
-/* Some archivers pad with zeros behind the last member. */
-static bool only_zeros(ls_source *s)
+/* Some archivers pad with zeros after the last member. */
+static bool only_zeros(ls_byte_stream *s)
 {
     while (s->at < s->n && !s->raw[s->at]) s->at++;
     return s->at == s->n;
 }
 
-static ls_status read_gzip(ls_source *s, unsigned char *buf, size_t cap, size_t *n)
+static ls_status read_gzip(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
 {
     *n = 0;
     while (*n == 0) {
@@ -194,7 +194,7 @@ static ls_status read_gzip(ls_source *s, unsigned char *buf, size_t cap, size_t 
     return LS_OK;
 }
 
-static ls_status read_zstd(ls_source *s, unsigned char *buf, size_t cap, size_t *n)
+static ls_status read_zstd(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
 {
     *n = 0;
     while (*n == 0) {
@@ -215,7 +215,7 @@ static ls_status read_zstd(ls_source *s, unsigned char *buf, size_t cap, size_t 
     return LS_OK;
 }
 
-ls_status ls_source_read(ls_source *s, unsigned char *buf, size_t cap, size_t *n)
+ls_status ls_byte_stream_read(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
 {
     if (s->kind == GZIP) return read_gzip(s, buf, cap, n);
     if (s->kind == ZSTD) return read_zstd(s, buf, cap, n);
@@ -227,7 +227,7 @@ ls_status ls_source_read(ls_source *s, unsigned char *buf, size_t cap, size_t *n
     return LS_OK;
 }
 
-int64_t ls_source_taken(const ls_source *s)
+int64_t ls_byte_stream_taken(const ls_byte_stream *s)
 {
     return s->taken - (int64_t)(s->n - s->at);
 }

@@ -1,7 +1,7 @@
-/* tokenizer.c - building and asking a tokenizer. Invariants once finished:
+/* tokenizer.c - builds and queries a tokenizer. Invariants after data_tokenizer_finish:
  *   1. every id below n_vocab has at least one byte, and each of the 256 bytes has an id;
- *   2. a merge's bytes are those of its two sides together, and no pair is listed twice;
- *   3. nothing changes any more. */
+ *   2. the bytes of a merge are those of its two parts joined, and no pair occurs twice;
+ *   3. the tokenizer is immutable. */
 #include "data/tokenizer.h"
 #include "data/tokenizer_impl.h"
 #include "core/fs.h"
@@ -105,7 +105,7 @@ ls_status data_tokenizer_set(ls_tokenizer *t, int32_t id, const void *bytes, siz
     return LS_OK;
 }
 
-/* Every merge must say what it makes of two known tokens: id is checked against the bytes. */
+/* Checks every merge: its bytes must be those of its two tokens joined. */
 static ls_status check_merges(const ls_tokenizer *t, const char *what)
 {
     for (int r = 0; r < t->n_merge; r++) {
@@ -114,7 +114,7 @@ static ls_status check_merges(const ls_tokenizer *t, const char *what)
         const unsigned char *whole = t->bytes + t->off[m.id];
         if (t->len[m.id] != a + b || memcmp(whole, t->bytes + t->off[m.left], a) ||
             memcmp(whole + a, t->bytes + t->off[m.right], b))
-            return ls_fail(LS_E_FORMAT, "%s: merge %d makes id %d, whose bytes are not those of its two sides", what, r,
+            return ls_fail(LS_E_FORMAT, "%s: merge %d gives id %d, whose bytes are not the two parts joined", what, r,
                            m.id);
     }
     return LS_OK;
@@ -148,7 +148,8 @@ ls_status data_tokenizer_finish(ls_tokenizer *t, const char *what)
 {
     for (int b = 0; b < 256; b++) t->byte_id[b] = -1;
     for (int id = 0; id < t->n_vocab; id++) {
-        if (!t->len[id]) return ls_fail(LS_E_FORMAT, "%s: no token has the id %d of %d", what, id, t->n_vocab);
+        if (!t->len[id])
+            return ls_fail(LS_E_FORMAT, "%s: no token has id %d, but there are %d tokens", what, id, t->n_vocab);
         if (t->len[id] == 1 && !t->added[id]) {
             int32_t *slot = &t->byte_id[t->bytes[t->off[id]]];
             if (*slot >= 0) return ls_fail(LS_E_FORMAT, "%s: ids %d and %d are the same byte", what, *slot, id);
@@ -157,8 +158,7 @@ ls_status data_tokenizer_finish(ls_tokenizer *t, const char *what)
     }
     for (int b = 0; b < 256; b++)
         if (t->byte_id[b] < 0)
-            return ls_fail(LS_E_FORMAT, "%s: no token for the byte 0x%02x; a byte-level vocabulary has all 256", what,
-                           b);
+            return ls_fail(LS_E_FORMAT, "%s: no token for byte 0x%02x; a byte-level vocabulary needs all 256", what, b);
     LS_TRY(check_merges(t, what));
     LS_TRY(index_merges(t, what));
     return LS_OK;
@@ -200,18 +200,12 @@ int32_t ls_tokenizer_eot(const ls_tokenizer *t)
     return t->eot;
 }
 
-const unsigned char *ls_tokenizer_token(const ls_tokenizer *t, int32_t id, size_t *nbytes)
-{
-    if (id < 0 || id >= t->n_vocab) return NULL;
-    *nbytes = t->len[id];
-    return t->bytes + t->off[id];
-}
-
 ls_status ls_tokenizer_decode(const ls_tokenizer *t, const int32_t *id, size_t n, ls_str *out)
 {
     for (size_t i = 0; i < n; i++) {
         if (id[i] < 0 || id[i] >= t->n_vocab)
-            return ls_fail(LS_E_ARG, "id %d at place %zu is beyond the vocabulary of %d", id[i], i, t->n_vocab);
+            return ls_fail(LS_E_ARG, "token id %d at position %zu is outside the vocabulary of %d", id[i], i,
+                           t->n_vocab);
         ls_str_addn(out, t->bytes + t->off[id[i]], t->len[id[i]]);
     }
     return out->failed ? ls_nomem(out->len, "decoded text") : LS_OK;

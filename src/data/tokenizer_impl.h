@@ -1,4 +1,4 @@
-/* tokenizer_impl.h - the inside of a tokenizer, for those who build one (JSON, trainer) and for the encoder. */
+/* tokenizer_impl.h - tokenizer internals, for the JSON reader, the trainer and the encoder. */
 #ifndef LS_DATA_TOKENIZER_IMPL_H
 #define LS_DATA_TOKENIZER_IMPL_H
 
@@ -9,7 +9,7 @@
 #define DATA_MAX_VOCAB (1 << 22)
 
 typedef struct data_merge {
-    int32_t left, right, id; /* two neighbours become one; the rank is the place in the list */
+    int32_t left, right, id; /* merges two neighbours; the rank is the index in the list */
 } data_merge;
 
 typedef struct data_pair {
@@ -20,7 +20,7 @@ typedef struct data_pair {
 struct ls_tokenizer {
     int n_vocab, n_merge;
     int32_t eot;
-    /* Token i is bytes[off[i], off[i] + len[i]); len 0 means that no token has this id (only while building). */
+    /* Token i is bytes[off[i], off[i] + len[i]); len 0: no token has this id yet. */
     unsigned char *bytes;
     size_t n_bytes, cap_bytes;
     size_t *off;
@@ -38,10 +38,10 @@ struct ls_tokenizer {
 ls_status data_tokenizer_new(int n_vocab, int n_merge, ls_tokenizer **out);
 ls_status data_tokenizer_set(ls_tokenizer *t, int32_t id, const void *bytes, size_t nbytes);
 
-/* After every token and merge[0..n_merge) is set: checks them and makes the tables. LS_E_FORMAT with `what`. */
+/* Call it after all tokens and merges are set: checks them and builds the tables. LS_E_FORMAT; `what` is used in messages. */
 ls_status data_tokenizer_finish(ls_tokenizer *t, const char *what);
 
-/* GPT-2's printable stand-ins of bytes: 33-126, 161-172, 174-255 for themselves, the others U+0100 and up in order. */
+/* Printable characters for bytes as in GPT-2: 33-126, 161-172, 174-255 unchanged, the others from U+0100 in order. */
 uint32_t data_byte_to_char(unsigned char b);
 int data_char_to_byte(uint32_t code_point); /* -1: none */
 

@@ -1,7 +1,7 @@
-/* tokenizer_json.c - vocabularies in files: Hugging Face's tokenizer.json, and GPT-2's vocab.bpe + encoder.json.
+/* tokenizer_json.c - reads and writes vocabulary files: tokenizer.json of Hugging Face, vocab.bpe + encoder.json of GPT-2.
  *
- * A file that asks for something this tokenizer does not do (another model, a normalizer, a prefix space) is refused with
- * its name: ids that differ silently from what the file's own library would give are worth nothing. */
+ * A file with an unsupported setting (another model, a normalizer, a prefix space) is rejected and the setting named, so that ids
+ * never differ silently from those of the original library. */
 #include "data/tokenizer_impl.h"
 #include "data/unicode.h"
 #include "core/fs.h"
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* The bytes that a token's printable form stands for; false when a character stands for none. */
+/* Decodes the printable form of a token to bytes; false if a character is not in byte-level form. */
 static bool token_bytes(const char *text, size_t n, ls_str *out)
 {
     out->len = 0;
@@ -28,9 +28,9 @@ static bool token_bytes(const char *text, size_t n, ls_str *out)
 static ls_status set_token(ls_tokenizer *t, const char *what, const char *key, json_int_t id, ls_str *scratch)
 {
     if (id < 0 || id >= t->n_vocab)
-        return ls_fail(LS_E_FORMAT, "%s: token \"%.60s\" has the id %lld, and there are %d tokens", what, key,
+        return ls_fail(LS_E_FORMAT, "%s: token \"%.60s\" has id %lld, but there are only %d tokens", what, key,
                        (long long)id, t->n_vocab);
-    if (t->len[id]) return ls_fail(LS_E_FORMAT, "%s: two tokens have the id %lld", what, (long long)id);
+    if (t->len[id]) return ls_fail(LS_E_FORMAT, "%s: two tokens have id %lld", what, (long long)id);
     size_t n = strlen(key);
     if (!n || n > 65535)
         return ls_fail(LS_E_FORMAT, "%s: the token with id %lld has %zu bytes", what, (long long)id, n);
@@ -52,7 +52,7 @@ static int32_t id_of(const json_t *vocab, ls_str *s, size_t at)
     return id ? (int32_t)json_integer_value(id) : -1;
 }
 
-/* "a" and "b" (not NUL-terminated) to the rank-th merge. The order of the appends leaves each word NUL-terminated in turn. */
+/* Sets merge `rank` from "a" and "b" (not NUL-terminated). The order of the appends NUL-terminates each token in turn. */
 static ls_status set_merge(ls_tokenizer *t, const char *what, const json_t *vocab, size_t rank, const char *a,
                            size_t na, const char *b, size_t nb, ls_str *s)
 {
@@ -65,8 +65,8 @@ static ls_status set_merge(ls_tokenizer *t, const char *what, const json_t *voca
     m.id = id_of(vocab, s, 0);
     if (s->failed) return ls_nomem(na + nb, "a vocabulary");
     if (m.left < 0 || m.right < 0 || m.id < 0)
-        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.60s\", is of tokens that the vocabulary does not have", what,
-                       rank, s->data);
+        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.60s\", uses tokens that are not in the vocabulary", what, rank,
+                       s->data);
     t->merge[rank] = m;
     return LS_OK;
 }
@@ -78,7 +78,7 @@ static ls_status set_vocab(ls_tokenizer *t, const char *what, const json_t *voca
     json_object_foreach((json_t *)(uintptr_t)vocab, key, id)
     {
         if (!json_is_integer(id))
-            return ls_fail(LS_E_FORMAT, "%s: the id of token \"%.60s\" is not a whole number", what, key);
+            return ls_fail(LS_E_FORMAT, "%s: the id of token \"%.60s\" is not an integer", what, key);
         LS_TRY(set_token(t, what, key, json_integer_value(id), scratch));
     }
     return LS_OK;
@@ -86,9 +86,9 @@ static ls_status set_vocab(ls_tokenizer *t, const char *what, const json_t *voca
 
 static ls_status check_vocab(const json_t *vocab, const char *what)
 {
-    if (!json_is_object(vocab)) return ls_fail(LS_E_FORMAT, "%s: the vocabulary is not an object of token: id", what);
+    if (!json_is_object(vocab)) return ls_fail(LS_E_FORMAT, "%s: the vocabulary must be an object of token: id", what);
     if (json_object_size(vocab) > DATA_MAX_VOCAB)
-        return ls_fail(LS_E_UNSUPPORTED, "%s: %zu tokens are more than %d", what, json_object_size(vocab),
+        return ls_fail(LS_E_UNSUPPORTED, "%s: too many tokens: %zu; the limit is %d", what, json_object_size(vocab),
                        DATA_MAX_VOCAB);
     return LS_OK;
 }
@@ -101,7 +101,7 @@ static ls_status merge_line(ls_tokenizer *t, const char *what, const json_t *voc
 {
     const char *blank = memchr(line, ' ', n);
     if (!blank || memchr(blank + 1, ' ', n - (size_t)(blank + 1 - line)))
-        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.*s\", is not two tokens with a blank between", what, rank,
+        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.*s\", must be two tokens separated by a space", what, rank,
                        (int)(n < 60 ? n : 60), line);
     return set_merge(t, what, vocab, rank, line, (size_t)(blank - line), blank + 1, n - (size_t)(blank + 1 - line),
                      scratch);
@@ -121,8 +121,8 @@ static bool next_merge(const char **p, const char *end, const char **line, size_
     return false;
 }
 
-ls_status ls_tokenizer_from_gpt2(const char *merges, size_t n_merges, const char *merges_name, const char *vocab_text,
-                                 size_t n_vocab, const char *vocab_name, ls_tokenizer **out)
+static ls_status from_gpt2(const char *merges, size_t n_merges, const char *merges_name, const char *vocab_text,
+                           size_t n_vocab, const char *vocab_name, ls_tokenizer **out)
 {
     json_t *vocab = NULL;
     ls_tokenizer *t = NULL;
@@ -134,7 +134,7 @@ ls_status ls_tokenizer_from_gpt2(const char *merges, size_t n_merges, const char
     size_t n, count = 0;
     while (next_merge(&p, end, &line, &n)) count++;
     if (count > DATA_MAX_VOCAB) {
-        st = ls_fail(LS_E_UNSUPPORTED, "%s: %zu merges are more than %d", merges_name, count, DATA_MAX_VOCAB);
+        st = ls_fail(LS_E_UNSUPPORTED, "%s: too many merges: %zu; the limit is %d", merges_name, count, DATA_MAX_VOCAB);
         goto done;
     }
     LS_TRY_GOTO(st, done, data_tokenizer_new((int)json_object_size(vocab), (int)count, &t));
@@ -165,30 +165,33 @@ static bool absent(const json_t *j)
     return !j || json_is_null(j) || (json_is_string(j) && !json_string_length(j));
 }
 
-/* What we do is: no normalizer, GPT-2's split, plain BPE. */
+/* Supported: no normalizer, the split pattern of GPT-2, plain BPE. */
 static ls_status check_kind(const json_t *root, const json_t *model, const char *what)
 {
     const json_t *pre = json_object_get(root, "pre_tokenizer"), *type = json_object_get(model, "type");
-    if (!json_is_object(model)) return ls_fail(LS_E_FORMAT, "%s: it has no \"model\"; is it a tokenizer.json?", what);
+    if (!json_is_object(model)) return ls_fail(LS_E_FORMAT, "%s: not a tokenizer.json: \"model\" is missing", what);
     if (type && !is_type(model, "BPE"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: the model is %.40s; only byte-level BPE works here", what,
+        return ls_fail(LS_E_UNSUPPORTED, "%s: model type %.40s is not supported; use byte-level BPE", what,
                        json_is_string(type) ? json_string_value(type) : "unnamed");
     if (!absent(json_object_get(root, "normalizer")))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: it has a normalizer; GPT-2's tokenizer has none", what);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: a normalizer is not supported; it must be null as in GPT-2", what);
     if (!is_type(pre, "ByteLevel"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: its pre_tokenizer is not ByteLevel, as GPT-2's is", what);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: the pre_tokenizer is not supported; it must be ByteLevel as in GPT-2",
+                       what);
     if (json_is_true(json_object_get(pre, "add_prefix_space")))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: add_prefix_space is true; GPT-2's is false", what);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: add_prefix_space true is not supported; it must be false as in GPT-2",
+                       what);
     if (json_is_false(json_object_get(pre, "use_regex")) && json_array_size(json_object_get(model, "merges")))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: use_regex is false; merges across words do not work here", what);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: use_regex false is not supported: merges cannot cross words", what);
     static const char *const off[] = {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
         const json_t *v = json_object_get(model, off[i]);
         if (!absent(v) && !(json_is_real(v) && json_real_value(v) == 0) && strcmp(off[i], "unk_token"))
-            return ls_fail(LS_E_UNSUPPORTED, "%s: the model's %s is set; GPT-2's is not", what, off[i]);
+            return ls_fail(LS_E_UNSUPPORTED, "%s: model.%s is not supported; it must be unset as in GPT-2", what,
+                           off[i]);
     }
     if (json_is_true(json_object_get(model, "byte_fallback")) || json_is_true(json_object_get(model, "ignore_merges")))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: byte_fallback and ignore_merges do not work here", what);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: byte_fallback and ignore_merges are not supported", what);
     return LS_OK;
 }
 
@@ -223,13 +226,13 @@ static ls_status added_tokens(ls_tokenizer *t, const char *what, const json_t *a
     {
         const json_t *id = json_object_get(a, "id"), *name = json_object_get(a, "content");
         if (!json_is_integer(id) || !json_is_string(name))
-            return ls_fail(LS_E_FORMAT, "%s: added token %zu has no whole id or no content", what, i);
+            return ls_fail(LS_E_FORMAT, "%s: added token %zu has no integer id or no content", what, i);
         const json_t *in = json_object_get(vocab, json_string_value(name));
         if (in && json_integer_value(in) != json_integer_value(id))
             return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has two ids", what, json_string_value(name));
         if (mark) {
             if (json_integer_value(id) < 0 || json_integer_value(id) >= t->n_vocab)
-                return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has the id %lld, and there are %d tokens", what,
+                return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has id %lld, but there are only %d tokens", what,
                                json_string_value(name), (long long)json_integer_value(id), t->n_vocab);
             t->added[json_integer_value(id)] = 1;
         } else if (!in) {
@@ -300,7 +303,7 @@ static ls_status load_gpt2(const char *merges_path, const char *vocab_path, ls_t
     ls_status st;
     LS_TRY_GOTO(st, done, ls_fs_read(merges_path, &merges, &n_merges));
     LS_TRY_GOTO(st, done, ls_fs_read(vocab_path, &vocab, &n_vocab));
-    LS_TRY_GOTO(st, done, ls_tokenizer_from_gpt2(merges, n_merges, merges_path, vocab, n_vocab, vocab_path, out));
+    LS_TRY_GOTO(st, done, from_gpt2(merges, n_merges, merges_path, vocab, n_vocab, vocab_path, out));
 done:
     ls_free(merges);
     ls_free(vocab);
@@ -311,7 +314,7 @@ ls_status ls_tokenizer_load(const char *path, ls_tokenizer **out)
 {
     static const char *const form[][2] = {
         {"tokenizer.json", NULL}, {"vocab.bpe", "encoder.json"}, {"merges.txt", "vocab.json"}};
-    if (!ls_fs_exists(path)) return ls_fail(LS_E_IO, "%s: there is no such file or folder", path);
+    if (!ls_fs_exists(path)) return ls_fail(LS_E_IO, "%s: no such file or folder", path);
     if (!ls_fs_is_dir(path)) return load_json(path, out);
     for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
         char *a = ls_path_join(path, form[i][0]), *b = form[i][1] ? ls_path_join(path, form[i][1]) : NULL;
@@ -322,7 +325,8 @@ ls_status ls_tokenizer_load(const char *path, ls_tokenizer **out)
         ls_free(b);
         if (here || st != LS_OK) return st;
     }
-    return ls_fail(LS_E_IO, "%s: holds neither tokenizer.json nor vocab.bpe + encoder.json nor merges.txt + vocab.json",
+    return ls_fail(LS_E_IO,
+                   "%s: the folder has neither tokenizer.json nor vocab.bpe + encoder.json nor merges.txt + vocab.json",
                    path);
 }
 

@@ -1,4 +1,4 @@
-/* unicode.c - the check of UTF-8 over long texts. */
+/* unicode.c - checks long texts for valid UTF-8. */
 #include "data/unicode.h"
 
 #include <string.h>

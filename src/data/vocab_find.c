@@ -1,4 +1,4 @@
-/* vocab_find.c - two files, known by their SHA-256, so that wherever they come from they are the right ones. */
+/* vocab_find.c - finds or downloads the two files of the GPT-2 vocabulary and checks their SHA-256. */
 #include "data/vocab_find.h"
 #include "core/fs.h"
 #include "core/hash.h"
@@ -18,7 +18,9 @@ static const struct {
     {"encoder.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"},
 };
 
-char *ls_gpt2_cache_dir(void)
+/* $LOCKSTEP_CACHE/gpt2, or ${XDG_CACHE_HOME:-~/.cache}/lockstep/gpt2. The caller frees it with ls_free. NULL if out of memory or without a
+ * home folder. */
+static char *cache_dir(void)
 {
     const char *own = getenv("LOCKSTEP_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (own && *own) return ls_asprintf("%s/gpt2", own);
@@ -42,7 +44,7 @@ static size_t keep(char *data, size_t size, size_t n, void *ctx)
     return s->failed ? 0 : size * n;
 }
 
-/* The body of url, or the reason why not. */
+/* Downloads url into body. */
 static ls_status fetch(const char *url, ls_str *body)
 {
     curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -55,8 +57,8 @@ static ls_status fetch(const char *url, ls_str *body)
     curl_easy_setopt(c, CURLOPT_FAILONERROR, 1L);
     curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, 15L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1000L); /* bytes a second, for */
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);    /* seconds: then it is given up */
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1000L); /* bytes per second, for */
+    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, 30L);    /* seconds: abort */
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, keep);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, body);
     CURLcode rc = curl_easy_perform(c);
@@ -76,8 +78,8 @@ static ls_status download(const char *url, const char *dir, int i)
     if (st == LS_OK) {
         sha256_of(body.data, body.len, hex);
         if (strcmp(hex, part[i].sha256))
-            st = ls_fail(LS_E_FORMAT, "%s: %zu bytes with SHA-256 %.16s..., not GPT-2's %.16s...", from, body.len, hex,
-                         part[i].sha256);
+            st = ls_fail(LS_E_FORMAT, "%s: %zu bytes with SHA-256 %.16s..., expected %.16s... (GPT-2)", from, body.len,
+                         hex, part[i].sha256);
     }
     if (st == LS_OK) st = ls_fs_write(to, body.data, body.len);
     ls_free(from);
@@ -86,7 +88,7 @@ static ls_status download(const char *url, const char *dir, int i)
     return st;
 }
 
-/* LS_OK with *here false when the file is not there; a file that is another one is an error. */
+/* *here is false if the file does not exist; a file with another checksum is an error. */
 static ls_status check_cached(const char *dir, int i, bool *here)
 {
     char *path = ls_path_join(dir, part[i].name), *data = NULL, hex[65];
@@ -99,8 +101,8 @@ static ls_status check_cached(const char *dir, int i, bool *here)
         sha256_of(data, n, hex);
         if (strcmp(hex, part[i].sha256))
             st = ls_fail(LS_E_FORMAT,
-                         "%s is not GPT-2's %s (SHA-256 %.16s..., expected %.16s...): remove it or put the right one",
-                         path, part[i].name, hex, part[i].sha256);
+                         "%s is not the %s of GPT-2 (SHA-256 %.16s..., expected %.16s...); remove or replace it", path,
+                         part[i].name, hex, part[i].sha256);
     }
     ls_free(data);
     ls_free(path);
@@ -113,10 +115,11 @@ ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **ou
         LS_TRY(ls_tokenizer_load(vocab_dir, out));
         return LS_OK;
     }
-    char *dir = ls_gpt2_cache_dir();
+    char *dir = cache_dir();
     if (!dir)
-        return ls_fail(LS_E_IO,
-                       "no home folder for a cache: name the folder of vocab.bpe and encoder.json with --vocab-dir");
+        return ls_fail(
+            LS_E_IO,
+            "no cache folder: HOME is not set; use --vocab-dir for the folder with vocab.bpe and encoder.json");
     ls_status st = LS_OK;
     for (int i = 0; i < 2 && st == LS_OK; i++) {
         bool here = false;
@@ -126,11 +129,11 @@ ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **ou
         st = download(url, dir, i);
         if (st != LS_OK) {
             char *why = ls_strdup(ls_err_words());
-            st = ls_fail(st,
-                         "GPT-2's vocabulary is neither in %s nor to be had (%s); put vocab.bpe and encoder.json from "
-                         "%s in that "
-                         "folder, or name their folder with --vocab-dir",
-                         dir, why ? why : "no memory", url);
+            st = ls_fail(
+                st,
+                "the GPT-2 vocabulary was not found in %s and the download failed (%s); put vocab.bpe and encoder.json "
+                "from %s in that folder, or use --vocab-dir for their folder",
+                dir, why ? why : "no memory", url);
             ls_free(why);
         }
     }

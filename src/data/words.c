@@ -1,4 +1,4 @@
-/* words.c - a hash table of pieces, in the order in which they first came. */
+/* words.c - a hash table of pieces in the order of first occurrence. */
 #include "data/words.h"
 #include "data/pretokenize.h"
 #include "core/hash.h"

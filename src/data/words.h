@@ -1,7 +1,7 @@
-/* words.h - how often each piece of a text occurs: the input of the BPE trainer.
+/* words.h - counts the pieces of a text for the BPE trainer.
  *
- * Bounded: pieces longer than DATA_WORD_MAX bytes are left out, and once the different pieces fill their room no new ones
- * are taken (the known ones are counted on). So the counts depend on the order in which texts are added, and only then. */
+ * Memory is bounded: pieces longer than DATA_WORD_MAX bytes are skipped, and when max_bytes is used no new pieces are added (known
+ * ones are still counted). Only then do the counts depend on the order of the texts. */
 #ifndef LS_DATA_WORDS_H
 #define LS_DATA_WORDS_H
 
@@ -27,7 +27,7 @@ typedef struct ls_words {
     size_t n, cap;
     uint32_t *slot; /* word number + 1, or 0 */
     size_t n_slot;
-    int64_t n_left_out; /* occurrences that found no room */
+    int64_t n_left_out; /* occurrences that were skipped */
 } ls_words;
 
 void ls_words_fini(ls_words *w);

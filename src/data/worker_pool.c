@@ -1,6 +1,6 @@
-/* pipeline.c - a ring of jobs:  ... taken | done, working, waiting | free ...
+/* worker_pool.c - a ring of jobs:  ... taken | done, working, waiting | free ...
  *                                       ^first              ^work  ^last
- * Jobs enter at `last`, workers pick them at `work`, the caller takes them at `first`; all three only go forward. */
+ * Jobs enter at `last`, workers take them at `work`, the caller consumes them at `first`; all three only increase. */
 #include "data/worker_pool.h"
 #include "core/mem.h"
 #include "core/stop.h"
@@ -58,7 +58,7 @@ static ls_status take_first(pool *p, bool threaded, worker *self, data_take take
         data_job_run(j, p->rules, self->encoder);
     }
     p->first++;
-    if (j->st != LS_OK) return ls_fail(j->st, "%s", j->error ? j->error : "no memory for the words of an error");
+    if (j->st != LS_OK) return ls_fail(j->st, "%s", j->error ? j->error : "out of memory for the error message");
     return take(ctx, j, at);
 }
 
@@ -72,7 +72,7 @@ static ls_status drive(pool *p, bool threaded, worker *self, ls_blocks *blocks, 
     while (!end || p->first < p->last) {
         if (ls_stop_requested()) {
             ls_free(read_error);
-            return ls_fail(LS_E_STOPPED, "asked to stop; nothing is kept");
+            return ls_fail(LS_E_STOPPED, "stopped; no file was written");
         }
         while (!end && p->last - p->first < p->n_job && (p->last == p->first || ahead < AHEAD_BYTES)) {
             data_job *j = &p->job[p->last % p->n_job];
@@ -106,7 +106,7 @@ static ls_status drive(pool *p, bool threaded, worker *self, ls_blocks *blocks, 
         }
     }
     if (read_st != LS_OK)
-        read_st = ls_fail(read_st, "%s", read_error ? read_error : "no memory for the words of an error");
+        read_st = ls_fail(read_st, "%s", read_error ? read_error : "out of memory for the error message");
     ls_free(read_error);
     return read_st;
 }
@@ -123,7 +123,7 @@ ls_status data_pipeline_run(ls_blocks *blocks, const data_job_rules *rules, int 
     p.job = ls_alloc(p.n_job * sizeof *p.job);
     worker *w = ls_alloc((size_t)threads * sizeof *w);
     if (!p.job || !w) {
-        st = ls_nomem(p.n_job * sizeof *p.job, "the pipeline");
+        st = ls_nomem(p.n_job * sizeof *p.job, "the worker pool");
         goto done;
     }
     for (int i = 0; i < threads; i++) {

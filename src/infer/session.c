@@ -18,7 +18,7 @@ static ls_status open_tokenizer(ls_session *s)
     if (!path) return ls_nomem(256, "a path");
     ls_status st = LS_OK;
     if (!ls_fs_exists(path))
-        st = ls_fail(LS_E_IO, "%s has no tokenizer.json: copy the one that made its data there", s->path);
+        st = ls_fail(LS_E_IO, "%s has no tokenizer.json; copy the one that its training data was made with", s->path);
     else st = ls_tokenizer_load(path, &s->tokenizer);
     ls_free(path);
     return st;
@@ -67,7 +67,7 @@ static ls_status plan_memory(ls_session *s, const ls_session_opts *o, rows *r)
     r->logits = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * (device ? 4 : esize), "logits");
     if (device) {
         r->out = ls_plan_add(&s->plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
-        r->out_host = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * esize, "logits as they come");
+        r->out_host = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * esize, "logits of the device");
     }
     if (s->speculate) LS_TRY(ls_draft_plan(&s->draft, s->model, &s->plan));
     LS_TRY(ls_plan_layout(&s->plan));
@@ -99,13 +99,13 @@ ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const 
     o->compute = cuda ? "cuda" : compute;
     o->tf32 = tf32;
     if (!cuda && o->dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32); %s",
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32; use --precision fp32; %s",
                        precision, ls_device_no_gpu(d, no_gpu));
     if (cuda && strcmp(compute, "cpu"))
-        return ls_fail(LS_E_CONFIG, "--compute %s is a backend of the CPU, and --device is %s: leave one of them out",
-                       compute, d->asked);
+        return ls_fail(LS_E_CONFIG, "--compute %s is a CPU backend, but --device is %s; remove one of them", compute,
+                       d->asked);
     if (tf32 && (!cuda || o->dtype != LS_F32))
-        return ls_fail(LS_E_CONFIG, "--tf32 is for fp32 products on a GPU: --device cuda --precision fp32");
+        return ls_fail(LS_E_CONFIG, "--tf32 needs a GPU and fp32: --device cuda --precision fp32");
     return LS_OK;
 }
 
@@ -162,7 +162,7 @@ ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int6
     return LS_OK;
 }
 
-/* n ids of one sequence through the cache from pos on. A device reads them from its own memory. */
+/* Runs n tokens of one sequence through the cache from pos. A device reads the ids from device memory. */
 static ls_status pass(ls_session *s, const int32_t *ids, int64_t n, int64_t pos, const ls_draft *draft, ls_micro *mb)
 {
     *mb = (ls_micro){.ids = ids, .B = 1, .T = n, .pos = pos, .draft = draft};
@@ -176,7 +176,7 @@ static ls_status pass(ls_session *s, const int32_t *ids, int64_t n, int64_t pos,
     return ls_input_used(&s->input, 0);
 }
 
-/* Of the last id, or of all of the pass, as floats here. */
+/* Copies the logits of the last token, or of all tokens of the pass, to host memory as floats. */
 static ls_status logits(ls_session *s, const ls_micro *mb, bool last_only)
 {
     if (!s->compute.device) return ls_model_logits(s->model, s->acts, mb, last_only, s->logits);
@@ -204,7 +204,7 @@ ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t 
     return LS_OK;
 }
 
-/* k drafts behind ids[0..n). */
+/* Drafts k tokens after ids[0..n). */
 static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t n, int k, ls_sample_work *work)
 {
     for (int j = 0; j < k; j++) {
@@ -216,7 +216,7 @@ static ls_status draft(ls_session *s, const ls_sampling *how, int32_t *ids, int6
     return LS_OK;
 }
 
-/* One more where all k were right, half as many where fewer than half were; after a round of one that failed, 16 ids without. */
+/* Draft length: one more if all k were accepted, half if fewer than half were; after a failed draft of 1, 16 tokens without drafts. */
 static void adapt(ls_session *s, int k, int right)
 {
     s->drafted += k;
@@ -254,10 +254,10 @@ static int by_logit(const void *a, const void *b)
 {
     const ls_sample_work *x = a, *y = b;
     if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
-    return (x->id > y->id) - (x->id < y->id); /* equal ones: the lower id first, so that the choice is a function */
+    return (x->id > y->id) - (x->id < y->id); /* ties: the lower id first, so that the result is unique */
 }
 
-/* The index of the largest, the lowest of equal ones: the largest in eight lanes, then where it is. */
+/* Index of the maximum, the lowest on ties: finds the maximum in eight lanes, then its index. */
 static int first_best(const float *x, int n)
 {
     float top[8];
@@ -272,7 +272,7 @@ static int first_best(const float *x, int n)
     return 0;
 }
 
-/* A heap of the best so far, its worst at the root, so that most ids are turned away by one comparison. */
+/* A heap of the best logits with the worst at the root, so that one comparison rejects most tokens. */
 static void sift(ls_sample_work *heap, int n, int at)
 {
     for (int child = 2 * at + 1; child < n; at = child, child = 2 * at + 1) {
@@ -300,7 +300,7 @@ int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos,
     const int most = p->top_k > 0 && p->top_k < V ? (int)p->top_k : V;
     int n = 0;
     for (int i = 0; i < V; i++) {
-        if (n == most && logits[i] <= work[0].logit) continue; /* of equal ones the earlier, lower id stays */
+        if (n == most && logits[i] <= work[0].logit) continue; /* on ties keep the lower id */
         if (!(((double)logits[i] - (double)logits[best]) / t > -30)) continue;
         const ls_sample_work x = {logits[i], i};
         if (n == most) replace_worst(work, n, x);
@@ -313,7 +313,7 @@ int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos,
     qsort(work, (size_t)n, sizeof *work, by_logit);
     double sum = 0;
     for (int i = 0; i < n; i++) sum += exp(((double)work[i].logit - (double)work[0].logit) / t);
-    if (p->top_p < 1) { /* the smallest head whose probability reaches top_p */
+    if (p->top_p < 1) { /* the smallest set whose probability reaches top_p */
         double head = 0;
         int k = 0;
         while (k < n && (k == 0 || head < p->top_p * sum))

@@ -1,6 +1,6 @@
-/* session.h - a checkpoint opened for use: evaluation and generation.
+/* session.h - a checkpoint opened for evaluation or generation.
  *
- * On a device the weights are its memory, in the type that it computes in, and ids, losses and logits travel; drafts are the CPU's. */
+ * On a device the weights are in device memory in its compute type; ids, losses and logits are copied. Speculative drafts need the CPU. */
 #ifndef LS_INFER_SESSION_H
 #define LS_INFER_SESSION_H
 
@@ -12,8 +12,8 @@
 #include "config/device_choice.h"
 
 #define LS_SPECULATE_MAX (LS_FEW_ROWS - 1)
-/* Four where the weights take more than 64 MiB, so that reading them is what a token costs; none for smaller models,
- * which live in a cache, and for backends other than "cpu". */
+/* 4 if the weights are larger than 64 MiB, where reading them dominates the time per token; 0 for smaller models, which fit in a
+ * cache, and for backends other than "cpu". */
 #define LS_SPECULATE_AUTO (-1)
 
 typedef struct ls_session_opts {
@@ -24,12 +24,11 @@ typedef struct ls_session_opts {
     ls_dtype dtype; /* LS_F32, LS_BF16, LS_F16 */
     int device;     /* index, -1: the first    */
     bool tf32;
-    const ls_compute
-        *opened;       /* in place of all of these: a backend that is open, and that the session closes; or NULL */
-    int64_t B, T;      /* of one pass; T is cut to the model's positions */
-    int64_t cache_len; /* > 0: for generation; cut likewise */
-    int speculate; /* most ids drafted at a time (ls_session_extend), at most LS_SPECULATE_MAX; 0 = none, LS_SPECULATE_AUTO */
-    bool tokenizer; /* wanted: LS_E_IO when the folder has none */
+    const ls_compute *opened; /* an open backend to use instead of these options; the session closes it. May be NULL */
+    int64_t B, T;             /* of one pass; T is limited to the positions of the model */
+    int64_t cache_len;        /* > 0: for generation; limited likewise */
+    int speculate; /* tokens drafted at a time (ls_session_extend), up to LS_SPECULATE_MAX; 0 = none, or LS_SPECULATE_AUTO */
+    bool tokenizer; /* load the tokenizer; LS_E_IO if the folder has none */
 } ls_session_opts;
 
 typedef struct ls_session {
@@ -38,30 +37,30 @@ typedef struct ls_session {
     ls_model *model;
     ls_plan plan;
     ls_acts *acts;
-    ls_tokenizer *tokenizer; /* NULL when not wanted */
+    ls_tokenizer *tokenizer; /* NULL if not requested */
     ls_input input;
-    int32_t *ids, *target; /* (B,T), the host's */
+    int32_t *ids, *target; /* (B,T), in host memory */
     double *loss;
-    float *logits;        /* (B,V) when cache_len > 0; (speculate+1,V) behind a draft; the host's */
-    void *out, *out_host; /* the same as a device makes them, there and here */
-    ls_draft *draft;      /* NULL: speculate is 0 */
-    int speculate;        /* most ids drafted at a time */
-    int ahead, rest;      /* drafted at a time now; ids to go without, where drafts do not pay */
+    float *logits;        /* (B,V) if cache_len > 0; (speculate+1,V) after a draft; in host memory */
+    void *out, *out_host; /* logits in the type of the device, in device and host memory */
+    ls_draft *draft;      /* NULL if speculate is 0 */
+    int speculate;        /* maximum tokens drafted at a time */
+    int ahead, rest;      /* current draft length; tokens to generate without drafts after poor acceptance */
     int64_t drafted, accepted;
 } ls_session;
 
-/* The device chosen, and what --precision, --compute and --tf32 of a command say (precision NULL: fp32 on the CPU, bf16 on a GPU). */
+/* Sets the options from the chosen device, --precision, --compute and --tf32 (precision NULL: fp32 on the CPU, bf16 on a GPU). */
 ls_status ls_session_where(ls_session_opts *o, const ls_device_choice *d, const char *precision, const char *compute,
                            bool tf32);
 
 ls_status ls_session_open(ls_session *s, const ls_session_opts *o);
-void ls_session_close(ls_session *s); /* takes a zeroed one */
+void ls_session_close(ls_session *s); /* accepts a zeroed session */
 
-/* The loss of B sequences of T ids in s->ids and s->target: its sum over the rows that count, and their number. */
+/* Loss of the B sequences of T tokens in s->ids and s->target: sum over the counted targets, and their number. */
 ls_status ls_session_loss(ls_session *s, int64_t B, int64_t T, double *sum, int64_t *counted);
 
-/* Runs n more ids of one sequence through the cache from position pos on (in pieces of at most T), and leaves the logits of
- * the last in s->logits. pos + n must not exceed cache_len. */
+/* Runs the next n tokens of one sequence from position pos through the cache (at most T per pass), and stores the logits of the
+ * last one in s->logits. pos + n must not exceed cache_len. */
 ls_status ls_session_feed(ls_session *s, const int32_t *ids, int64_t n, int64_t pos);
 
 typedef struct ls_sampling {
@@ -71,20 +70,20 @@ typedef struct ls_sampling {
     uint64_t seed;
 } ls_sampling;
 
-/* The id chosen from V logits for position pos; a function of its arguments. work: V pairs. */
+/* Samples a token id from V logits for position pos. The result depends only on the arguments. work: V entries. */
 typedef struct ls_sample_work {
     float logit;
     int32_t id;
 } ls_sample_work;
 int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work);
 
-/* Appends at least one id to ids[0..*n) and at most limit - *n; all but the last of them must have been fed.
+/* Appends 1 to limit - *n token ids to ids[0..*n). All but the last existing id must have been fed.
  *
- * With speculation k ids are first drafted with int8 weights, then ids *n-1 … *n+k-1 are run in one pass of the model's own
- * weights, which reads them once. Row j of its logits chooses id *n+j by ls_sample; the choice stands as long as every
- * draft before it was the id chosen. What is appended is therefore what feeding one id at a time appends, bit for bit: rows
- * of such a pass are computed as one row alone (compute.h, invariant 4), the cache of accepted positions was written by that
- * pass, ls_sample is a function, and a rejected draft leaves cache entries that are overwritten before they are read. */
+ * With speculation, k tokens are drafted with int8 weights. Then ids *n-1 … *n+k-1 run in one pass with the real weights, which
+ * reads the weights once. Row j of the logits gives id *n+j by ls_sample; it is accepted if all drafts before it were
+ * correct. The result is bit for bit the same as with one token at a time: each row is computed as a single row would be
+ * (compute.h, invariant 4), that pass wrote the cache of the accepted positions, ls_sample has no state, and cache entries of
+ * rejected drafts are overwritten before they are read. */
 ls_status ls_session_extend(ls_session *s, const ls_sampling *how, int32_t *ids, int64_t *n, int64_t limit,
                             ls_sample_work *work);
 

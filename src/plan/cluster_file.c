@@ -1,24 +1,13 @@
-/* cluster_file.c - reading and writing; planner_rates.c has what the numbers mean. */
+/* cluster_file.c - reads and writes cluster files; planner_rates.c computes predictions from them. */
 #include "plan/cluster_file.h"
 
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-const char *ls_unit_time_word(ls_unit_time k)
-{
-    switch (k) {
-#define X(name, word) \
-    case name: return word;
-        LS_UNIT_TIME_LIST(X)
-#undef X
-    case LS_N_UNIT_TIME: break;
-    }
-    return "?";
-}
 
 static const ls_dtype precision[LS_N_PRECISION] = {LS_F32, LS_BF16, LS_F16};
 static const char *const precision_word[LS_N_PRECISION] = {"fp32", "bf16", "fp16"};
@@ -51,7 +40,7 @@ void ls_cluster_fini(ls_cluster *c)
     *c = (ls_cluster){0};
 }
 
-/* Room for one more of a growing array; NULL when there is none. */
+/* Grows an array by one element and returns it; NULL if out of memory. */
 static void *one_more(void **array, int *n, size_t size)
 {
     void *p = ls_realloc(*array, (size_t)(*n + 1) * size);
@@ -72,57 +61,137 @@ static void *one_more(void **array, int *n, size_t size)
 
 ls_status ls_cluster_add_units(ls_cluster *c, const ls_cluster_units *u)
 {
-    ADD(c->units, c->n_units, u, "a cluster's units");
+    ADD(c->units, c->n_units, u, "the unit times of a cluster");
 }
 ls_status ls_cluster_add_passes(ls_cluster *c, const ls_cluster_passes *p)
 {
-    ADD(c->passes, c->n_passes, p, "a cluster's passes");
+    ADD(c->passes, c->n_passes, p, "the memory passes of a cluster");
 }
 ls_status ls_cluster_add_curve(ls_cluster *c, const ls_cluster_curve *v)
 {
-    ADD(c->curve, c->n_curve, v, "a cluster's curves");
+    ADD(c->curve, c->n_curve, v, "the collective times of a cluster");
 }
+
+/* ---- keys ---- */
+
+/* The largest values that a file may have: larger ones are mistakes, and sums would overflow. */
+#define MOST_REAL  1e30
+#define MOST_BYTES 4e18
+enum { MOST_PLACES = 65536, MOST_SIZE = 1 << 24 };
+
+typedef enum field_kind { F_INT, F_INT64, F_BYTES, F_BOOL, F_PRECISION, F_REAL, F_FRACTION, F_SECONDS } field_kind;
+
+/* One key of an object, read and written by this table. */
+typedef struct field {
+    const char *key;
+    field_kind kind;
+    size_t at;   /* offset of the member           */
+    bool need;   /* it is an error if it is missing */
+    bool sparse; /* written only if above 0        */
+    double lo, hi;
+} field;
+
+#define AT(type, member) offsetof(type, member)
+#define WHOLE(key, at, need, most)           \
+    {                                        \
+        key, F_INT, at, need, false, 1, most \
+    }
+#define WHOLE64(key, at, need, most)           \
+    {                                          \
+        key, F_INT64, at, need, false, 1, most \
+    }
+#define REAL(key, at, need)                        \
+    {                                              \
+        key, F_REAL, at, need, false, 0, MOST_REAL \
+    }
+#define SPARSE(key, at)                            \
+    {                                              \
+        key, F_REAL, at, false, true, 0, MOST_REAL \
+    }
+#define FRACTION(key, at, need, lowest)                     \
+    {                                                       \
+        key, F_FRACTION, at, need, false, lowest, MOST_REAL \
+    }
+
+static const field unit_fields[] = {WHOLE("workers", AT(ls_cluster_units, workers), true, MOST_PLACES),
+                                    WHOLE("threads", AT(ls_cluster_units, threads), false, MOST_PLACES),
+                                    WHOLE("tp", AT(ls_cluster_units, tp), false, MOST_PLACES),
+                                    WHOLE("n_embd", AT(ls_cluster_units, n_embd), true, MOST_SIZE),
+                                    WHOLE("n_head", AT(ls_cluster_units, n_head), true, MOST_SIZE),
+                                    WHOLE("vocab_size", AT(ls_cluster_units, vocab), true, MOST_SIZE),
+                                    {.key = "dropout", .kind = F_BOOL, .at = AT(ls_cluster_units, dropout)},
+                                    {.key = "precision", .kind = F_PRECISION, .at = AT(ls_cluster_units, dtype)},
+                                    WHOLE64("micro_batch", AT(ls_cluster_units, B), true, MOST_SIZE),
+                                    WHOLE64("seq_length", AT(ls_cluster_units, T), true, MOST_SIZE),
+#define X(name, word) {word, F_SECONDS, AT(ls_cluster_units, sec) + (name) * sizeof(double), true, false, 0, MOST_REAL},
+                                    LS_UNIT_TIME_LIST(X)
+#undef X
+};
+static const field pass_fields[] = {
+    WHOLE("workers", AT(ls_cluster_passes, workers), true, MOST_PLACES),
+    {.key = "precision", .kind = F_PRECISION, .at = AT(ls_cluster_passes, dtype)},
+    REAL("adamw", AT(ls_cluster_passes, adamw), true),
+    REAL("adamw_alone", AT(ls_cluster_passes, alone), false),
+    REAL("sum_of_squares", AT(ls_cluster_passes, sumsq), true),
+    REAL("add", AT(ls_cluster_passes, add), true),
+    FRACTION("overlap", AT(ls_cluster_passes, overlap), true, -2),
+    REAL("step", AT(ls_cluster_passes, step), false),
+    FRACTION("apart", AT(ls_cluster_passes, apart), false, 0),
+    FRACTION("beside", AT(ls_cluster_passes, beside), false, 0),
+};
+static const field link_fields[] = {
+    REAL("latency", AT(ls_link, latency), true),
+    REAL("bandwidth", AT(ls_link, bandwidth), true),
+};
+static const field rate_fields[] = {
+    SPARSE("matmul_flops", AT(ls_cluster_rates, matmul)),
+    SPARSE("attention_flops", AT(ls_cluster_rates, attention)),
+    SPARSE("peak_flops", AT(ls_cluster_rates, peak)),
+};
+/* Of the file itself, before and after "rates". */
+static const field head_fields[] = {
+    WHOLE("hosts", AT(ls_cluster, hosts), false, MOST_PLACES),
+    WHOLE("devices_per_host", AT(ls_cluster, devices), true, MOST_PLACES),
+    {"memory_bytes", F_BYTES, AT(ls_cluster, memory), true, false, 1, MOST_BYTES},
+    WHOLE("wire_bytes_per_element", AT(ls_cluster, wire_bytes), false, 64),
+    WHOLE("update_bytes_per_parameter", AT(ls_cluster, update_bytes), false, MOST_PLACES),
+    SPARSE("matmul_flops", AT(ls_cluster, matmul)),
+    REAL("memory_bandwidth", AT(ls_cluster, bandwidth), false),
+};
+static const field tail_fields[] = {
+    REAL("unit_overhead", AT(ls_cluster, unit_overhead), false), REAL("product_ramp", AT(ls_cluster, ramp), false),
+    REAL("step_overhead", AT(ls_cluster, step_overhead), false), SPARSE("power_watts", AT(ls_cluster, power)),
+    FRACTION("overlap", AT(ls_cluster, overlap), false, 0),
+};
+#define FIELDS(table) (table), sizeof(table) / sizeof(table)[0]
 
 /* ---- writing ---- */
 
-static void write_units(ls_jsonw *w, const ls_cluster *c)
+static void write_fields(ls_jsonw *w, const field *f, size_t n, const void *from)
 {
-    ls_jsonw_put_open(w, "units", '[');
-    for (int i = 0; i < c->n_units; i++) {
-        const ls_cluster_units *u = &c->units[i];
-        ls_jsonw_open(w, '{');
-        ls_jsonw_put_int(w, "workers", u->workers);
-        ls_jsonw_put_int(w, "threads", u->threads);
-        ls_jsonw_put_int(w, "tp", u->tp);
-        ls_jsonw_put_int(w, "n_embd", u->n_embd);
-        ls_jsonw_put_int(w, "n_head", u->n_head);
-        ls_jsonw_put_int(w, "vocab_size", u->vocab);
-        ls_jsonw_put_bool(w, "dropout", u->dropout);
-        ls_jsonw_put_str(w, "precision", ls_precision_word(u->dtype));
-        ls_jsonw_put_int(w, "micro_batch", u->B);
-        ls_jsonw_put_int(w, "seq_length", u->T);
-        for (int k = 0; k < LS_N_UNIT_TIME; k++) ls_jsonw_put_real(w, ls_unit_time_word((ls_unit_time)k), u->sec[k]);
-        ls_jsonw_close(w);
+    for (size_t i = 0; i < n; i++, f++) {
+        const char *p = (const char *)from + f->at;
+        switch (f->kind) {
+        case F_INT: ls_jsonw_put_int(w, f->key, *(const int *)(const void *)p); break;
+        case F_INT64:
+        case F_BYTES: ls_jsonw_put_int(w, f->key, *(const int64_t *)(const void *)p); break;
+        case F_BOOL: ls_jsonw_put_bool(w, f->key, *(const bool *)p); break;
+        case F_PRECISION: ls_jsonw_put_str(w, f->key, ls_precision_word(*(const ls_dtype *)(const void *)p)); break;
+        default:
+            if (!f->sparse || *(const double *)(const void *)p > 0)
+                ls_jsonw_put_real(w, f->key, *(const double *)(const void *)p);
+        }
     }
-    ls_jsonw_close(w);
 }
 
-static void write_passes(ls_jsonw *w, const ls_cluster *c)
+/* A list of n objects of `size` bytes. */
+static void write_list(ls_jsonw *w, const char *key, const field *f, size_t n_field, const void *from, int n,
+                       size_t size)
 {
-    ls_jsonw_put_open(w, "passes", '[');
-    for (int i = 0; i < c->n_passes; i++) {
-        const ls_cluster_passes *p = &c->passes[i];
+    ls_jsonw_put_open(w, key, '[');
+    for (int i = 0; i < n; i++) {
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_int(w, "workers", p->workers);
-        ls_jsonw_put_str(w, "precision", ls_precision_word(p->dtype));
-        ls_jsonw_put_real(w, "adamw", p->adamw);
-        ls_jsonw_put_real(w, "adamw_alone", p->alone);
-        ls_jsonw_put_real(w, "sum_of_squares", p->sumsq);
-        ls_jsonw_put_real(w, "add", p->add);
-        ls_jsonw_put_real(w, "overlap", p->overlap);
-        ls_jsonw_put_real(w, "step", p->step);
-        ls_jsonw_put_real(w, "apart", p->apart);
-        ls_jsonw_put_real(w, "beside", p->beside);
+        write_fields(w, f, n_field, (const char *)from + (size_t)i * size);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -147,11 +216,10 @@ static void write_curves(ls_jsonw *w, const ls_cluster *c)
     ls_jsonw_close(w);
 }
 
-static void write_link(ls_jsonw *w, const char *key, ls_link l)
+static void write_object(ls_jsonw *w, const char *key, const field *f, size_t n, const void *from)
 {
     ls_jsonw_put_open(w, key, '{');
-    ls_jsonw_put_real(w, "latency", l.latency);
-    ls_jsonw_put_real(w, "bandwidth", l.bandwidth);
+    write_fields(w, f, n, from);
     ls_jsonw_close(w);
 }
 
@@ -160,12 +228,7 @@ static void write_rates(ls_jsonw *w, const ls_cluster *c)
     ls_jsonw_put_open(w, "rates", '{');
     for (int k = 0; k < LS_N_PRECISION; k++) {
         const ls_cluster_rates *r = &c->rates[k];
-        if (r->matmul <= 0 && r->peak <= 0) continue;
-        ls_jsonw_put_open(w, precision_word[k], '{');
-        if (r->matmul > 0) ls_jsonw_put_real(w, "matmul_flops", r->matmul);
-        if (r->attention > 0) ls_jsonw_put_real(w, "attention_flops", r->attention);
-        if (r->peak > 0) ls_jsonw_put_real(w, "peak_flops", r->peak);
-        ls_jsonw_close(w);
+        if (r->matmul > 0 || r->peak > 0) write_object(w, precision_word[k], FIELDS(rate_fields), r);
     }
     ls_jsonw_close(w);
 }
@@ -179,34 +242,19 @@ void ls_cluster_text(const ls_cluster *c, ls_str *out)
     ls_jsonw_put_str(&w, "name", c->name);
     ls_jsonw_put_str(&w, "source", c->source);
     ls_jsonw_put_str(&w, "device", c->cpu ? "cpu" : "gpu");
-    ls_jsonw_put_int(&w, "hosts", c->hosts);
-    ls_jsonw_put_int(&w, "devices_per_host", c->devices);
-    ls_jsonw_put_int(&w, "memory_bytes", c->memory);
-    ls_jsonw_put_int(&w, "wire_bytes_per_element", c->wire_bytes);
-    ls_jsonw_put_int(&w, "update_bytes_per_parameter", c->update_bytes);
-    if (c->matmul > 0) ls_jsonw_put_real(&w, "matmul_flops", c->matmul);
-    ls_jsonw_put_real(&w, "memory_bandwidth", c->bandwidth);
+    write_fields(&w, FIELDS(head_fields), c);
     write_rates(&w, c);
-    ls_jsonw_put_real(&w, "unit_overhead", c->unit_overhead);
-    ls_jsonw_put_real(&w, "product_ramp", c->ramp);
-    ls_jsonw_put_real(&w, "step_overhead", c->step_overhead);
-    if (c->power > 0) ls_jsonw_put_real(&w, "power_watts", c->power);
-    ls_jsonw_put_real(&w, "overlap", c->overlap);
-    write_link(&w, "link_inside_host", c->inside);
-    write_link(&w, "link_between_hosts", c->between);
-    write_units(&w, c);
-    write_passes(&w, c);
+    write_fields(&w, FIELDS(tail_fields), c);
+    write_object(&w, "link_inside_host", FIELDS(link_fields), &c->inside);
+    write_object(&w, "link_between_hosts", FIELDS(link_fields), &c->between);
+    write_list(&w, "units", FIELDS(unit_fields), c->units, c->n_units, sizeof *c->units);
+    write_list(&w, "passes", FIELDS(pass_fields), c->passes, c->n_passes, sizeof *c->passes);
     write_curves(&w, c);
     ls_jsonw_close(&w);
     ls_str_addc(out, '\n');
 }
 
 /* ---- reading ---- */
-
-/* What a file may say at most: beyond it is a slip, and sums would overflow. */
-#define MOST_REAL  1e30
-#define MOST_BYTES 4e18
-enum { MOST_PLACES = 65536, MOST_SIZE = 1 << 24 };
 
 typedef struct reader {
     const char *path;
@@ -218,7 +266,7 @@ static ls_status wrong(const reader *r, const char *key, const char *words)
     return ls_fail(LS_E_FORMAT, "%s: %s%s %s", r->path, r->at, key, words);
 }
 
-/* A number from lo to hi; a missing one keeps what *to has, unless it is needed. */
+/* Reads a number from lo to hi. If the key is missing, *to is unchanged, or an error if `need`. */
 static ls_status between(const reader *r, const json_t *o, const char *key, bool need, double lo, double hi, double *to)
 {
     const json_t *v = json_object_get(o, key);
@@ -226,44 +274,52 @@ static ls_status between(const reader *r, const json_t *o, const char *key, bool
     if (!json_is_number(v)) return wrong(r, key, "is not a number");
     *to = json_number_value(v);
     char words[64];
-    if (*to < lo) snprintf(words, sizeof words, "is %g and must be at least %g", *to, lo);
-    else snprintf(words, sizeof words, "is %g and must be at most %g", *to, hi);
+    if (*to < lo) snprintf(words, sizeof words, "is %g; it must be at least %g", *to, lo);
+    else snprintf(words, sizeof words, "is %g; it must be at most %g", *to, hi);
     return *to >= lo && *to <= hi ? LS_OK : wrong(r, key, words);
-}
-
-static ls_status real(const reader *r, const json_t *o, const char *key, bool need, double lo, double *to)
-{
-    return between(r, o, key, need, lo, MOST_REAL, to);
-}
-
-static ls_status share(const reader *r, const json_t *o, const char *key, bool need, double lo, double *to)
-{
-    LS_TRY(real(r, o, key, need, lo, to));
-    return *to <= 1 ? LS_OK : wrong(r, key, "is a share: at most 1");
-}
-
-/* From 1 to `most`, which keeps products of two in 64 bits and sums of them in a double. */
-static ls_status whole(const reader *r, const json_t *o, const char *key, bool need, int most, int *to)
-{
-    double v = *to;
-    LS_TRY(between(r, o, key, need, 1, most, &v));
-    if (json_object_get(o, key) && v != (double)(int)v) return wrong(r, key, "is not a whole number");
-    *to = (int)v;
-    return LS_OK;
-}
-
-static ls_status seconds(const reader *r, const json_t *o, const char *key, double *to)
-{
-    LS_TRY(real(r, o, key, true, 0, to));
-    return *to > 0 ? LS_OK : wrong(r, key, "is 0: nothing is done in no time");
 }
 
 static ls_status words_of(const reader *r, const json_t *o, const char *key, bool need, const char **to)
 {
     const json_t *v = json_object_get(o, key);
     if (!v) return need ? wrong(r, key, "is missing") : LS_OK;
-    if (!json_is_string(v)) return wrong(r, key, "is not text");
+    if (!json_is_string(v)) return wrong(r, key, "is not a string");
     *to = json_string_value(v);
+    return LS_OK;
+}
+
+/* fp32 if the key is missing. */
+static ls_status read_precision(const reader *r, const json_t *o, ls_dtype *to)
+{
+    const char *word = "fp32";
+    LS_TRY(words_of(r, o, "precision", false, &word));
+    return ls_precision_parse(word, to) ? LS_OK : wrong(r, "precision", "must be fp32, bf16 or fp16");
+}
+
+/* A number into its member. A missing key keeps the member as it is. */
+static ls_status read_number(const reader *r, const json_t *o, const field *f, void *to)
+{
+    double v = 0;
+    LS_TRY(between(r, o, f->key, f->need, f->lo, f->hi, &v));
+    if (!json_object_get(o, f->key)) return LS_OK;
+    if (f->kind == F_FRACTION && v > 1) return wrong(r, f->key, "is above 1; it is a fraction");
+    if (f->kind == F_SECONDS && v <= 0) return wrong(r, f->key, "is 0; it must be above 0");
+    if ((f->kind == F_INT || f->kind == F_INT64) && v != (double)(int)v)
+        return wrong(r, f->key, "is not a whole number");
+    if (f->kind == F_INT) *(int *)to = (int)v;
+    else if (f->kind == F_INT64 || f->kind == F_BYTES) *(int64_t *)to = (int64_t)v;
+    else *(double *)to = v;
+    return LS_OK;
+}
+
+static ls_status read_fields(const reader *r, const json_t *o, const field *f, size_t n, void *to)
+{
+    for (size_t i = 0; i < n; i++, f++) {
+        char *p = (char *)to + f->at;
+        if (f->kind == F_BOOL) *(bool *)p = json_is_true(json_object_get(o, f->key));
+        else if (f->kind == F_PRECISION) LS_TRY(read_precision(r, o, (ls_dtype *)(void *)p));
+        else LS_TRY(read_number(r, o, f, p));
+    }
     return LS_OK;
 }
 
@@ -273,18 +329,9 @@ static ls_status read_link(reader *r, const json_t *root, const char *key, ls_li
     if (!o) return LS_OK;
     if (!json_is_object(o)) return wrong(r, key, "is not an object");
     snprintf(r->at, sizeof r->at, "%s.", key);
-    LS_TRY(real(r, o, "latency", true, 0, &l->latency));
-    LS_TRY(real(r, o, "bandwidth", true, 0, &l->bandwidth));
+    LS_TRY(read_fields(r, o, FIELDS(link_fields), l));
     r->at[0] = '\0';
     return LS_OK;
-}
-
-/* fp32 where it is missing. */
-static ls_status read_precision(const reader *r, const json_t *o, ls_dtype *to)
-{
-    const char *word = "fp32";
-    LS_TRY(words_of(r, o, "precision", false, &word));
-    return ls_precision_parse(word, to) ? LS_OK : wrong(r, "precision", "is none of fp32, bf16, fp16");
 }
 
 static ls_status read_rates(reader *r, const json_t *root, ls_cluster *c)
@@ -297,12 +344,9 @@ static ls_status read_rates(reader *r, const json_t *root, ls_cluster *c)
     {
         ls_dtype dt;
         snprintf(r->at, sizeof r->at, "rates.%.20s.", word);
-        if (!ls_precision_parse(word, &dt)) return wrong(r, "", "is none of fp32, bf16, fp16");
+        if (!ls_precision_parse(word, &dt)) return wrong(r, "", "is not a precision; use fp32, bf16 or fp16");
         if (!json_is_object(one)) return wrong(r, "", "is not an object");
-        ls_cluster_rates *to = &c->rates[ls_precision_index(dt)];
-        LS_TRY(real(r, one, "matmul_flops", false, 0, &to->matmul));
-        LS_TRY(real(r, one, "attention_flops", false, 0, &to->attention));
-        LS_TRY(real(r, one, "peak_flops", false, 0, &to->peak));
+        LS_TRY(read_fields(r, one, FIELDS(rate_fields), &c->rates[ls_precision_index(dt)]));
     }
     r->at[0] = '\0';
     return LS_OK;
@@ -311,37 +355,15 @@ static ls_status read_rates(reader *r, const json_t *root, ls_cluster *c)
 static ls_status read_units(const reader *r, const json_t *o, ls_cluster *c)
 {
     ls_cluster_units u = {.threads = 1, .tp = 1};
-    int B = 0, T = 0;
-    LS_TRY(whole(r, o, "workers", true, MOST_PLACES, &u.workers));
-    LS_TRY(whole(r, o, "threads", false, MOST_PLACES, &u.threads));
-    LS_TRY(whole(r, o, "tp", false, MOST_PLACES, &u.tp));
-    LS_TRY(whole(r, o, "n_embd", true, MOST_SIZE, &u.n_embd));
-    LS_TRY(whole(r, o, "n_head", true, MOST_SIZE, &u.n_head));
-    LS_TRY(whole(r, o, "vocab_size", true, MOST_SIZE, &u.vocab));
-    u.dropout = json_is_true(json_object_get(o, "dropout"));
-    LS_TRY(read_precision(r, o, &u.dtype));
-    LS_TRY(whole(r, o, "micro_batch", true, MOST_SIZE, &B));
-    LS_TRY(whole(r, o, "seq_length", true, MOST_SIZE, &T));
-    u.B = B;
-    u.T = T;
-    for (int k = 0; k < LS_N_UNIT_TIME; k++) LS_TRY(seconds(r, o, ls_unit_time_word((ls_unit_time)k), &u.sec[k]));
+    LS_TRY(read_fields(r, o, FIELDS(unit_fields), &u));
     return ls_cluster_add_units(c, &u);
 }
 
 static ls_status read_passes(const reader *r, const json_t *o, ls_cluster *c)
 {
-    ls_cluster_passes p = {.apart = 1, .beside = 1};
-    LS_TRY(whole(r, o, "workers", true, MOST_PLACES, &p.workers));
-    LS_TRY(read_precision(r, o, &p.dtype));
-    LS_TRY(real(r, o, "adamw", true, 0, &p.adamw));
-    p.alone = p.adamw;
-    LS_TRY(real(r, o, "adamw_alone", false, 0, &p.alone));
-    LS_TRY(real(r, o, "sum_of_squares", true, 0, &p.sumsq));
-    LS_TRY(real(r, o, "add", true, 0, &p.add));
-    LS_TRY(share(r, o, "overlap", true, -2, &p.overlap));
-    LS_TRY(real(r, o, "step", false, 0, &p.step));
-    LS_TRY(share(r, o, "apart", false, 0, &p.apart));
-    LS_TRY(share(r, o, "beside", false, 0, &p.beside));
+    ls_cluster_passes p = {.alone = -1, .apart = 1, .beside = 1};
+    LS_TRY(read_fields(r, o, FIELDS(pass_fields), &p));
+    if (p.alone < 0) p.alone = p.adamw;
     return ls_cluster_add_passes(c, &p);
 }
 
@@ -352,19 +374,19 @@ static ls_status read_curve(const reader *r, const json_t *o, ls_cluster *c)
     LS_TRY(words_of(r, o, "kind", true, &kind));
     for (int k = 0; k < LS_N_COLL; k++)
         if (!strcmp(kind, ls_coll_word((ls_coll)k))) v.kind = (ls_coll)k;
-    if (v.kind == LS_N_COLL) return wrong(r, "kind", "is no collective (all_reduce, all_gather, send …)");
-    LS_TRY(whole(r, o, "workers", true, MOST_PLACES, &v.workers));
-    if (v.workers < 2) return wrong(r, "workers", "is 1: a collective has at least 2");
+    if (v.kind == LS_N_COLL) return wrong(r, "kind", "is not a collective (all_reduce, all_gather, send, …)");
+    LS_TRY(read_number(r, o, &(field)WHOLE("workers", 0, true, MOST_PLACES), &v.workers));
+    if (v.workers < 2) return wrong(r, "workers", "is 1; a collective needs at least 2");
     const json_t *bytes = json_object_get(o, "bytes"), *sec = json_object_get(o, "seconds");
     v.n = (int)json_array_size(bytes);
     if (v.n < 1 || v.n > LS_CURVE_MAX || (int)json_array_size(sec) != v.n)
-        return wrong(r, "bytes", "and seconds are two lists of 1 to 24 numbers, as many of the one as of the other");
+        return wrong(r, "bytes", "and seconds must be lists of equal length with 1 to 24 numbers");
     for (int k = 0; k < v.n; k++) {
         const json_t *b = json_array_get(bytes, (size_t)k), *t = json_array_get(sec, (size_t)k);
         v.bytes[k] = json_number_value(b);
         v.sec[k] = json_number_value(t);
         if (!json_is_number(b) || v.bytes[k] <= (k ? v.bytes[k - 1] : 0) || v.bytes[k] > MOST_REAL)
-            return wrong(r, "bytes", "must be numbers above 0, and rise");
+            return wrong(r, "bytes", "must be increasing numbers above 0");
         if (!json_is_number(t) || v.sec[k] <= 0 || v.sec[k] > MOST_REAL)
             return wrong(r, "seconds", "must be numbers above 0");
     }
@@ -388,32 +410,20 @@ static ls_status read_list(reader *r, const json_t *root, const char *key, ls_cl
 static ls_status read_all(reader *r, const json_t *root, ls_cluster *c)
 {
     const char *format = "", *name = ls_path_base(r->path), *source = "", *device = "cpu";
-    double memory = 0;
     LS_TRY(words_of(r, root, "format", true, &format));
     if (strcmp(format, LS_CLUSTER_FORMAT))
-        return ls_fail(LS_E_FORMAT, "%s: its format is '%.40s', and this program reads '" LS_CLUSTER_FORMAT "'",
-                       r->path, format);
+        return ls_fail(LS_E_FORMAT, "%s: format is '%.40s'; this program reads '" LS_CLUSTER_FORMAT "'", r->path,
+                       format);
     LS_TRY(words_of(r, root, "name", false, &name));
     LS_TRY(words_of(r, root, "source", false, &source));
     LS_TRY(words_of(r, root, "device", false, &device));
-    if (strcmp(device, "cpu") && strcmp(device, "gpu")) return wrong(r, "device", "is neither cpu nor gpu");
+    if (strcmp(device, "cpu") && strcmp(device, "gpu")) return wrong(r, "device", "must be cpu or gpu");
     c->cpu = !strcmp(device, "cpu");
     snprintf(c->name, sizeof c->name, "%s", name);
     snprintf(c->source, sizeof c->source, "%s", source);
-    LS_TRY(whole(r, root, "hosts", false, MOST_PLACES, &c->hosts));
-    LS_TRY(whole(r, root, "devices_per_host", true, MOST_PLACES, &c->devices));
-    LS_TRY(between(r, root, "memory_bytes", true, 1, MOST_BYTES, &memory));
-    c->memory = (int64_t)memory;
-    LS_TRY(whole(r, root, "wire_bytes_per_element", false, 64, &c->wire_bytes));
-    LS_TRY(whole(r, root, "update_bytes_per_parameter", false, MOST_PLACES, &c->update_bytes));
-    LS_TRY(real(r, root, "matmul_flops", false, 0, &c->matmul));
-    LS_TRY(real(r, root, "memory_bandwidth", false, 0, &c->bandwidth));
+    LS_TRY(read_fields(r, root, FIELDS(head_fields), c));
     LS_TRY(read_rates(r, root, c));
-    LS_TRY(real(r, root, "unit_overhead", false, 0, &c->unit_overhead));
-    LS_TRY(real(r, root, "product_ramp", false, 0, &c->ramp));
-    LS_TRY(real(r, root, "step_overhead", false, 0, &c->step_overhead));
-    LS_TRY(real(r, root, "power_watts", false, 0, &c->power));
-    LS_TRY(share(r, root, "overlap", false, 0, &c->overlap));
+    LS_TRY(read_fields(r, root, FIELDS(tail_fields), c));
     LS_TRY(read_link(r, root, "link_inside_host", &c->inside));
     LS_TRY(read_link(r, root, "link_between_hosts", &c->between));
     LS_TRY(read_list(r, root, "units", c, read_units));
@@ -424,11 +434,11 @@ static ls_status read_all(reader *r, const json_t *root, ls_cluster *c)
     for (int k = 0; k < LS_N_PRECISION; k++) rate |= c->rates[k].matmul > 0;
     if (!any && (!rate || c->bandwidth <= 0))
         return ls_fail(LS_E_FORMAT,
-                       "%s: it has neither units nor matmul_flops and memory_bandwidth; add one of them, or measure "
-                       "(plan --measure)",
+                       "%s: add either units, or matmul_flops and memory_bandwidth, or measure (plan --measure)",
                        r->path);
     if (c->n_units && !c->n_passes && c->bandwidth <= 0)
-        return ls_fail(LS_E_FORMAT, "%s: it has units, but neither passes nor memory_bandwidth", r->path);
+        return ls_fail(LS_E_FORMAT, "%s: passes or memory_bandwidth is missing; one of them is needed with units",
+                       r->path);
     return LS_OK;
 }
 
@@ -438,8 +448,9 @@ ls_status ls_cluster_load(const char *path, ls_cluster *out)
     LS_TRY(ls_json_load(path, &root));
     reader r = {.path = path};
     ls_cluster c = {.hosts = 1, .wire_bytes = 4, .update_bytes = 28};
-    ls_status st = json_is_object(root) ? read_all(&r, root, &c)
-                                        : ls_fail(LS_E_FORMAT, "%s: a cluster file is one JSON object", path);
+    ls_status st = json_is_object(root)
+                       ? read_all(&r, root, &c)
+                       : ls_fail(LS_E_FORMAT, "%s: not a cluster file: the file must hold one JSON object", path);
     json_decref(root);
     if (st == LS_OK) *out = c;
     else ls_cluster_fini(&c);
@@ -450,6 +461,6 @@ ls_status ls_cluster_open(const char *name, ls_cluster *out)
 {
     if (ls_cluster_preset(name, out)) return LS_OK;
     if (ls_fs_exists(name)) return ls_cluster_load(name, out);
-    return ls_fail(LS_E_ARG, "--cluster %s: no such file, and no preset (%s); 'this' measures this machine", name,
+    return ls_fail(LS_E_ARG, "--cluster %s: neither a file nor a preset (%s); 'this' measures this machine", name,
                    ls_cluster_presets);
 }

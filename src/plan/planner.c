@@ -1,4 +1,4 @@
-/* planner.c - every layout of so many workers: planned, timed, ranked. */
+/* planner.c - plans, predicts and ranks every layout of a number of workers. */
 #include "plan/planner.h"
 
 #include "comm/start.h"
@@ -73,7 +73,7 @@ typedef struct search {
     int cap;
 } search;
 
-/* A combination that cannot be: its words are kept, once each. */
+/* Counts an impossible combination and keeps its message, without duplicates. */
 static void refuse(search *s, const char *words)
 {
     enum { MOST = sizeof s->r->bad / sizeof s->r->bad[0], SAME = 40 };
@@ -98,7 +98,7 @@ static ls_status worst_worker(const search *s, ls_planned *l)
     return LS_OK;
 }
 
-/* Beside its plan a GPU holds what sums in one order work in (comm/nccl_tree.c), for each group that sums. */
+/* Work space of ordered sums over NCCL (comm/nccl_tree.c) in addition to the plan of a GPU, for each group that sums. */
 static int64_t comm_bytes(const ls_train_config *c)
 {
     static const ls_axis sums[] = {LS_AXIS_DP, LS_AXIS_TP};
@@ -133,9 +133,9 @@ static void judge(const search *s, ls_planned *l)
     if (l->fits) return;
     const int64_t *part = l->worst.part;
     snprintf(l->why, sizeof l->why,
-             "needs %s%s, has %s; worker %d: parameters, gradients, optimizer %s, activations %s",
-             ls_human_bytes(a, (double)need), cl->cpu ? " a host" : "", ls_human_bytes(b, (double)have), l->worst_rank,
-             ls_human_bytes(c, (double)(part[LS_PART_PARAM] + part[LS_PART_GRAD] + part[LS_PART_OPT])),
+             "needs %s%s, %s available; worker %d: parameters, gradients, optimizer %s, activations %s",
+             ls_human_bytes(a, (double)need), cl->cpu ? " per host" : "", ls_human_bytes(b, (double)have),
+             l->worst_rank, ls_human_bytes(c, (double)(part[LS_PART_PARAM] + part[LS_PART_GRAD] + part[LS_PART_OPT])),
              ls_human_bytes(d, (double)part[LS_PART_ACT]));
 }
 
@@ -166,7 +166,7 @@ static ls_status consider(search *s, const ls_train_config *c)
     return LS_OK;
 }
 
-/* Micro-batches of every size that divides a replica's share. */
+/* All micro-batch sizes that divide the sequences per replica. */
 static ls_status all_sizes(search *s, const char *strategy, ls_mesh mesh, const char *schedule, int interleave)
 {
     const int64_t mine = s->q->global_batch / mesh.n[LS_AXIS_DP];
@@ -178,7 +178,7 @@ static ls_status all_sizes(search *s, const char *strategy, ls_mesh mesh, const 
     return LS_OK;
 }
 
-/* Some micro-batch and accumulation make up this share. */
+/* True if the sequences per replica are a product of a micro-batch size and accumulation steps. */
 static bool can_be_cut(int64_t mine)
 {
     for (int64_t b = 1; b <= mine && b <= MOST_SIZE; b++)
@@ -200,23 +200,23 @@ static ls_status all_schedules(search *s, const char *strategy, ls_mesh mesh)
     return LS_OK;
 }
 
-/* Why this mesh cannot be, or NULL. */
+/* The reason why this mesh is not possible, or NULL. */
 static const char *impossible(const ls_planner_query *q, const ls_mesh *mesh, char words[240])
 {
     const int dp = mesh->n[LS_AXIS_DP], pp = mesh->n[LS_AXIS_PP], U = q->model.n_layer + 2;
     if (ls_shard_check(&q->model, mesh->n[LS_AXIS_TP]) != LS_OK) snprintf(words, 240, "%s", ls_err_words());
-    else if (pp > U) snprintf(words, 240, "pp %d: the model has %d units (embed, %d blocks, head)", pp, U, U - 2);
+    else if (pp > U)
+        snprintf(words, 240, "pp %d: more stages than the model's %d units (embed, %d blocks, head)", pp, U, U - 2);
     else if (q->global_batch % dp)
-        snprintf(words, 240, "dp %d: a global batch of %lld sequences leaves %lld over", dp, (long long)q->global_batch,
-                 (long long)(q->global_batch % dp));
+        snprintf(words, 240, "dp %d: the global batch of %lld sequences is not a multiple of %d", dp,
+                 (long long)q->global_batch, dp);
     else if (!can_be_cut(q->global_batch / dp))
-        snprintf(
-            words, 240,
-            "dp %d: a replica's %lld sequences are no product of a micro-batch and an accumulation of at most %d each",
-            dp, (long long)(q->global_batch / dp), MOST_SIZE);
+        snprintf(words, 240,
+                 "dp %d: %lld sequences per replica are not a product micro-batch x accumulation with both at most %d",
+                 dp, (long long)(q->global_batch / dp), MOST_SIZE);
     else if (q->strategy && (dp == 1) != !strcmp(q->strategy, "single"))
-        snprintf(words, 240, "dp %d: strategy %s is for %s", dp, q->strategy,
-                 dp == 1 ? "2 replicas or more; with one there is `single` alone" : "one replica");
+        snprintf(words, 240, "dp %d: strategy %s needs %s", dp, q->strategy,
+                 dp == 1 ? "at least 2 replicas; use single for one replica" : "one replica");
     else return NULL;
     ls_err_clear();
     return words;

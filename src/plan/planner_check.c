@@ -29,13 +29,13 @@ static const json_t *under(const json_t *root, const char *path)
 static ls_status number(const char *file, const json_t *root, const char *path, int64_t *to)
 {
     const json_t *v = under(root, path);
-    if (!json_is_number(v)) return ls_fail(LS_E_FORMAT, "%s: %s is missing or no number", file, path);
+    if (!json_is_number(v)) return ls_fail(LS_E_FORMAT, "%s: %s is missing or not a number", file, path);
     *to = (int64_t)json_number_value(v);
     return LS_OK;
 }
 
-/* Words are joined by single blanks, whatever is in them: a value goes on until an option follows, so that a path may have blanks. The
- * one list that there is (--betas) has a number a word. Returns their number. */
+/* The recorded arguments are joined by single blanks without quotes: a value continues until the next option, so that a path may have
+ * blanks. The only list option (--betas) has one number per argument. Returns the number of arguments. */
 static int cut_words(char *line, char **argv, int most)
 {
     int n = 0;
@@ -53,13 +53,13 @@ static int cut_words(char *line, char **argv, int most)
     return n;
 }
 
-/* The words behind `train`; options borrow them. */
+/* The arguments after `train`; the options borrow them. */
 static ls_status read_command(const char *file, const json_t *root, ls_run_record *r)
 {
     const char *line = json_string_value(under(root, "command_line"));
     const char *train = line ? strstr(line, " train ") : NULL;
     if (!train)
-        return ls_fail(LS_E_FORMAT, "%s: command_line is not one of `lockstep train`: this run cannot be planned",
+        return ls_fail(LS_E_FORMAT, "%s: command_line is not a `lockstep train` command; this run cannot be planned",
                        file);
     r->words = ls_strdup(train + 7);
     if (!r->words) return ls_nomem(strlen(line), "a command line");
@@ -90,7 +90,7 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     return LS_OK;
 }
 
-/* --stages measured: where the run cut, in words that can be read again. */
+/* --stages measured: the stage boundaries of the run, as a value of --stages. */
 static ls_status read_cut(const char *file, const json_t *root, ls_run_record *r)
 {
     const json_t *stages = under(root, "lockstep.pipeline.per_stage");
@@ -105,8 +105,7 @@ static ls_status read_cut(const char *file, const json_t *root, ls_run_record *r
     const bool known = s.data && !s.failed && s.len < sizeof r->cut;
     snprintf(r->cut, sizeof r->cut, "%s", known ? s.data : "");
     ls_str_fini(&s);
-    if (!known)
-        return ls_fail(LS_E_FORMAT, "%s: lockstep.pipeline.per_stage does not say which units a stage had", file);
+    if (!known) return ls_fail(LS_E_FORMAT, "%s: lockstep.pipeline.per_stage has no units", file);
     r->cfg.stages = r->cut;
     return LS_OK;
 }
@@ -116,10 +115,10 @@ static ls_status read_memory(const char *file, const json_t *root, ls_run_record
     const json_t *all = under(root, "lockstep.memory.per_rank");
     const int W = r->cfg.world_size;
     if ((int)json_array_size(all) != W)
-        return ls_fail(LS_E_FORMAT, "%s: lockstep.memory.per_rank has %zu workers, and there were %d", file,
+        return ls_fail(LS_E_FORMAT, "%s: lockstep.memory.per_rank has %zu entries; the run had %d workers", file,
                        json_array_size(all), W);
     r->memory = ls_alloc((size_t)W * sizeof *r->memory);
-    if (!r->memory) return ls_nomem((size_t)W * sizeof *r->memory, "the workers' memory");
+    if (!r->memory) return ls_nomem((size_t)W * sizeof *r->memory, "the memory of each worker");
     for (int k = 0; k < W; k++) {
         const json_t *one = json_array_get(all, (size_t)k);
         for (int p = 0; p < LS_N_PART; p++) LS_TRY(number(file, one, ls_part_word((ls_part)p), &r->memory[k].part[p]));
@@ -155,7 +154,7 @@ static ls_status read_steps(ls_run_record *r, bool fastest)
         st = ls_json_parse(p, (size_t)(end - p), where, &one);
         if (st == LS_E_FORMAT) {
             ls_err_clear(); /* it would speak of line 1, of this one */
-            st = ls_fail(LS_E_FORMAT, "%s: this line is not JSON", where);
+            st = ls_fail(LS_E_FORMAT, "%s: the line is not JSON", where);
         }
         if (*end) end++;
         if (rows == cap) {
@@ -168,16 +167,16 @@ static ls_status read_steps(ls_run_record *r, bool fastest)
             const json_t *v = json_object_get(one, column[k]);
             x[rows][k] = json_is_null(v) ? NAN : json_number_value(v); /* null: not known of this step */
             if (k && json_is_null(v)) continue;
-            if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s: %s is missing or no number", where, column[k]);
+            if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s: %s is missing or not a number", where, column[k]);
             else if (k == 0 && !(x[rows][k] > 0))
-                st = ls_fail(LS_E_FORMAT, "%s: %s is %g: a step takes time", where, column[k], x[rows][k]);
+                st = ls_fail(LS_E_FORMAT, "%s: %s is %g; it must be above 0", where, column[k], x[rows][k]);
         }
         rows++;
         json_decref(one);
     }
     ls_free(text);
     const int skip = rows > 3 * SKIP ? SKIP : 0, m = rows - skip;
-    if (st == LS_OK && m < 1) st = ls_fail(LS_E_FORMAT, "%s holds not one step", path);
+    if (st == LS_OK && m < 1) st = ls_fail(LS_E_FORMAT, "%s contains no step", path);
     if (st == LS_OK) {
         double mean[N_COLUMN] = {0};
         qsort(x + skip, (size_t)m, sizeof *x, by_first);
@@ -226,7 +225,7 @@ void ls_run_record_fini(ls_run_record *r)
     *r = (ls_run_record){0};
 }
 
-/* ---- side by side ---- */
+/* ---- comparison ---- */
 
 typedef struct line {
     const char *what;
@@ -237,7 +236,7 @@ static void times_text(const line *l, int n, ls_str *out)
 {
     for (int i = 0; i < n; i++) {
         ls_str_addf(out, "  %-22s %14.6g ", l[i].what, l[i].predicted);
-        if (isnan(l[i].measured)) ls_str_addf(out, "%14s", "not known");
+        if (isnan(l[i].measured)) ls_str_addf(out, "%14s", "unknown");
         else ls_str_addf(out, "%14.6g", l[i].measured);
         if (l[i].measured > 0) ls_str_addf(out, "  %+7.1f %%", 100 * (l[i].predicted / l[i].measured - 1));
         ls_str_addc(out, '\n');
@@ -302,7 +301,7 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
     ls_str_addc(out, '\n');
 }
 
-/* The GPU of this machine knows what cuDNN works in; where there is none the plan is made without it. */
+/* The GPU of this machine reports the cuDNN workspace; without a GPU the plan does not include it. */
 static bool open_gpu(const ls_train_config *c, ls_compute *out)
 {
     ls_compute_open_opts o = ls_train_compute_opts(c);
@@ -348,7 +347,7 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
                     crowd[0] ? "\n" : "");
         const int unlike = memory_text(r, plan, out);
         if (unlike)
-            ls_str_addf(out, "  %d numbers differ: was it another build, or another number of cores?\n", unlike);
+            ls_str_addf(out, "  %d numbers differ: the run used another build or another number of cores\n", unlike);
         ls_str_add(out, "\ntimes of rank 0, s         predicted       measured  difference\n");
         times_text(l, n, out);
     }

@@ -1,8 +1,8 @@
-/* planner_check.h - a finished run beside what the planner says of it.
+/* planner_check.h - compares a finished run with the prediction of the planner.
  *
- * The configuration is read back from the run's command line, so that what is predicted is what ran. Measured times are the mean of
- * its steps (metrics.jsonl, without the first two and those of more than twice the median), or of the fastest tenth; memory is what every
- * worker reported. */
+ * The configuration is read from the command line that the run recorded. Measured times are the mean over its steps (metrics.jsonl,
+ * without the first two and those above twice the median), or over the fastest 10 %; memory is what each worker
+ * reported. */
 #ifndef LS_PLAN_PLANNER_CHECK_H
 #define LS_PLAN_PLANNER_CHECK_H
 
@@ -11,7 +11,7 @@
 typedef struct ls_run_record {
     char dir[512];
     ls_train_options options;
-    char *words; /* the command line, cut into words that the options borrow */
+    char *words; /* the command line, split into the arguments that the options borrow */
     char *argv[256];
     ls_train_config cfg;
     char cut[1024]; /* stages that were measured */
@@ -22,11 +22,11 @@ typedef struct ls_run_record {
     bool pipeline;
 } ls_run_record;
 
-/* LS_E_IO, LS_E_FORMAT: the file and the key. */
+/* LS_E_IO, LS_E_FORMAT: the message names the file and the key. */
 ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r);
 void ls_run_record_fini(ls_run_record *r);
 
-/* Both sides as text or as JSON. *worst: the difference of tokens/s, as a part of the measured. */
+/* Prints prediction and measurement as text or JSON. *worst: relative difference of tokens/s. */
 ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool json, ls_str *out, double *worst);
 
 #endif

@@ -1,7 +1,7 @@
-/* planner_cost.c - the seconds of a layout: units on this cluster, pipelines, the whole prediction.
+/* planner_cost.c - predicts the step time of a layout: units on this cluster, pipelines, totals.
  *
- * A pipeline is simulated with the cost of each part (parallel/simulate.h); what a stage does beside forward and backward (its buckets'
- * waits, its update) is added once, of the stage that takes longest. */
+ * A pipeline is simulated with the cost of each part (parallel/simulate.h). Other work of a stage (waits for buckets, update) is added once,
+ * for the slowest stage. */
 #include "plan/planner_impl.h"
 
 #include "core/mem.h"
@@ -21,14 +21,14 @@ double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int 
 
 /* ---- units ---- */
 
-/* Bytes of an activation that travels. */
+/* Bytes of an activation element that is sent. */
 static double width_of(const planner_worker *w)
 {
     return w->c->dtype == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(w->c->dtype);
 }
 
-/* Sums between T shards that a unit's pass waits for (parallel/tensor.h): 4L + 2 of (R,C) a micro-batch, by rows a scatter and a gather each
- * and 2L gathers more. */
+/* All-reduces between T shards that the pass of a unit waits for (parallel/tensor.h): 4L + 2 of (R,C) per micro-batch; with sequence
+ * parallelism a scatter and a gather each, and 2L more gathers. */
 static double seam(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
@@ -47,7 +47,7 @@ static double seam(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
     }
 }
 
-/* Where no shard was measured: norms, residuals and dropout that every shard does for all rows, in passes like a sum's. */
+/* If no shard was measured: norms, residuals and dropout, which each shard computes for all rows, at the cost of gradient sums. */
 static double uncut(const planner_worker *w, ls_unit_time k)
 {
     const double n = (double)w->c->micro_batch * w->c->seq_len * w->c->model.n_embd;
@@ -58,8 +58,8 @@ static double uncut(const planner_worker *w, ls_unit_time k)
     return passes * n * w->pass.add;
 }
 
-/* A unit of a worker, or its shard without the sums: a part that every shard does, by rows each its rows, and a part that they share. Of
- * two shards' measured time follows which is which; where a shard is slower than the whole, all of it is done by each. */
+/* Time of a unit, or of its shard without all-reduces: a replicated part (with sequence parallelism divided by rows) and a divided part.
+ * The measured time of two shards gives both; if a shard is slower than the whole unit, all of it counts as replicated. */
 static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
@@ -73,7 +73,7 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
     return each / (c->sequence_parallel ? T : 1) + fmax(0, shared) / T;
 }
 
-/* A worker has `threads` cores: between what was measured with more and with fewer, speed grows with them in a straight line. */
+/* A worker has `threads` cores: speed is interpolated linearly between measurements with more and with fewer cores. */
 static double unit_sec(const planner_worker *w, ls_unit_time k)
 {
     const ls_cluster *cl = w->cl;
@@ -90,7 +90,7 @@ static double unit_sec(const planner_worker *w, ls_unit_time k)
     return at > 0.1 * speed ? 1 / at : sec * even / w->threads;
 }
 
-/* Threads that were asked for, where there are cores for them all. */
+/* The requested threads, if there are enough cores. */
 static int threads_asked(const planner_worker *w)
 {
     const int n = w->c->threads;
@@ -117,8 +117,8 @@ static void unit_times(planner_worker *w)
 
 /* ---- pipelines ---- */
 
-/* What the executor does: head's forward belongs to the backward of its part (parallel/pipe_exec.h). Sums between shards belong to
- * passes. */
+/* As in the executor: the forward pass of the head belongs to the backward pass of its part (parallel/pipe_exec.h). All-reduces of tensor
+ * parallelism belong to the passes. */
 static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool split)
 {
     const ls_model *m = w->parts.model;
@@ -143,7 +143,7 @@ static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool
     return k;
 }
 
-/* A step's seconds that are neither forward nor backward; sums between shards belong to the parts, too. */
+/* Seconds of a step outside forward and backward; all-reduces of tensor parallelism belong to the parts, too. */
 static double rest_of(const planner_worker *w)
 {
     const ls_model *m = w->parts.model;
@@ -161,7 +161,7 @@ static bool splits(const ls_schedule *s)
     return false;
 }
 
-/* Stage k of the first replica: the costs of its parts, and what it takes beside them. */
+/* Stage k of the first replica: the costs of its parts, and its other time. */
 static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *rest, ls_prediction *p)
 {
     w->threads = w->c->stage_thread[0] ? w->c->stage_thread[k] : threads_asked(w);
@@ -179,7 +179,7 @@ static ls_status stage(planner_worker *w, int k, ls_part_cost *part, double *res
     return st;
 }
 
-/* Stages compute faster while others wait: measured with every second worker waiting, and not known for more than those. */
+/* Stages compute faster while others wait. This was measured with every second worker waiting; more waiting workers were not measured. */
 static ls_status simulate(const planner_worker *w, const ls_schedule *s, ls_part_cost *part, double transfer,
                           ls_sim *out)
 {
@@ -237,7 +237,7 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
     return st;
 }
 
-/* Passes over memory, by workers that share a core one after the other. */
+/* Passes over memory; workers that share a core run one after the other. */
 static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd, ls_dtype dt)
 {
     ls_cluster_passes p = ls_cluster_pass(cl, crowd.timed, dt);
@@ -252,7 +252,7 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
 {
     if (c->tf32)
         return ls_fail(LS_E_UNSUPPORTED,
-                       "fp32 with --tf32: clusters have no times of TF32 products; plan fp32 or bf16");
+                       "--tf32: cluster files have no TF32 times; plan with --precision fp32 or bf16");
     LS_TRY(ls_cluster_check_precision(cl, c->dtype));
     LS_TRY(ls_cluster_check_links(cl, c->mesh.world));
     planner_worker *w = ls_alloc(sizeof *w);

@@ -1,4 +1,4 @@
-/* planner_impl.h - a worker that takes time instead of computing, between the run of its step and the seconds of its units. */
+/* planner_impl.h - a simulated worker: it runs the code of a training step, but operations advance a clock by predicted times. */
 #ifndef LS_PLAN_PLANNER_IMPL_H
 #define LS_PLAN_PLANNER_IMPL_H
 
@@ -6,18 +6,18 @@
 #include "train/plan_run.h"
 
 typedef struct planner_worker {
-    ls_compute compute; /* first: the backend's operations find their worker here */
-    ls_compute_ops ops; /* its table: passes over memory take time                */
+    ls_compute compute; /* must be first: operations find the worker through it */
+    ls_compute_ops ops; /* its table: passes over memory advance the clock*/
     const ls_cluster *cl;
     const ls_train_config *c;
     int D;                 /* replicas */
-    ls_crowd crowd;        /* where workers lie, and how many share a core */
-    bool by_parts, master; /* the strategy's: gradients held by parts, one worker updates */
+    ls_crowd crowd;        /* placement of workers, and how many share a core */
+    bool by_parts, master; /* strategy: gradients are sharded; one worker updates */
     ls_cluster_passes pass;
-    int threads;                     /* of this worker; 0: as measured with so many workers */
+    int threads;                     /* of this worker; 0: as measured */
     double fwd[3], bwd[3];           /* seconds by ls_unit_kind */
-    double alike;                    /* what of them counts: less than 1 where workers meet once a step */
-    double seam_fwd[3], seam_bwd[3]; /* of sums between shards of a layer */
+    double alike;                    /* factor on them; below 1 if workers synchronize once per step */
+    double seam_fwd[3], seam_bwd[3]; /* all-reduces of tensor parallelism */
 
     ls_dry_clock clock;
     ls_run_groups g;
@@ -25,25 +25,25 @@ typedef struct planner_worker {
     ls_schedule *schedule; /* of a pipeline, with its stages; else NULL */
     ls_stages stages;
     ls_run_parts parts;
-    double *part; /* of p: where passes over memory belong just now */
+    double *part; /* member of p to which passes over memory are added now */
     ls_prediction p;
 } planner_worker;
 
-/* The backend that a plan asks for sizes: of cores, or of a GPU that need not be there. */
+/* A backend that only reports sizes, of a CPU or of a GPU that need not be present. */
 ls_status planner_sizes(const ls_train_config *c, int threads, ls_compute *out);
 
-/* The groups of worker `rank`, dry; with a clock where there is one. To be closed, also after a failure. */
+/* The dry process groups of worker `rank`, with a clock if given. Close them even after a failure. */
 ls_status planner_groups(const ls_mesh *mesh, int rank, ls_dry_clock *clock, ls_run_groups *g);
 void planner_groups_close(ls_run_groups *g);
 
-/* Worker `rank` of the run, with its strategy bound to addresses without memory. To be closed, also after a failure. */
+/* Worker `rank` of the run; its strategy is bound to addresses without memory. Close it even after a failure. */
 ls_status planner_open(planner_worker *w, int rank);
 void planner_close(planner_worker *w);
 
-/* Seconds of a collective of n workers whose ranks lie in rows of `span`: of this host, with its cores shared out, or of several. */
+/* Seconds of a collective of n workers with stride `span` between ranks, on one host (with shared cores) or on several. */
 double planner_collective_sec(const planner_worker *w, ls_coll kind, int n, int span, double bytes);
 
-/* One step after one before it: fills w->p, of which tokens_per_sec is left. */
+/* Simulates a step after a first one; fills w->p except tokens_per_sec. */
 ls_status planner_walk(planner_worker *w);
 
 #endif

@@ -1,4 +1,4 @@
-/* planner_measure.c - workers are started, time their units, and leave what they found. */
+/* planner_measure.c - starts workers, which time their units, and collects the results. */
 #include "plan/planner_measure_impl.h"
 
 #include "comm/launch.h"
@@ -16,7 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* What rank 0 leaves for the parent, in memory that both see. */
+/* Results of rank 0 for the parent process, in shared memory. */
 typedef struct found {
     ls_cluster_units units[2 * LS_MEASURE_MICRO]; /* whole layers, shards of them */
     int n_units;
@@ -59,7 +59,7 @@ ls_status planner_enough(ls_comm *c, bool mine, bool *enough)
     int most = 0;
     LS_TRY(ls_agree(c, ls_stop_requested() ? 2 : mine, LS_SITE, &most));
     *enough = most > 0;
-    return most == 2 ? ls_fail(LS_E_STOPPED, "plan --measure was asked to stop; nothing is written") : LS_OK;
+    return most == 2 ? ls_fail(LS_E_STOPPED, "plan --measure was stopped; nothing was written") : LS_OK;
 }
 
 ls_status planner_over_workers(ls_comm *c, double *x, int n)
@@ -82,7 +82,7 @@ ls_status planner_over_workers(ls_comm *c, double *x, int n)
 
 /* ---- overlap ---- */
 
-/* Share of the collectives' time that is gained by computing meanwhile; below 0 where they disturb each other. */
+/* Fraction of the time of the collectives that overlap saves; negative if they slow each other down. */
 static ls_status time_overlap(planner_bench *b, planner_buffers *buf, int64_t nbytes, double seconds, double *overlap)
 {
     enum { TRIES = 9 };
@@ -144,7 +144,7 @@ static void keep_units(const task *t, int W, int threads, int micro, int shards,
     memcpy(u->sec, sec, sizeof u->sec);
 }
 
-/* Units of the i-th micro-batch, and what else its model can tell. last: a larger one would take too long, and is scaled by its work. */
+/* Measures units with the i-th micro-batch size and what its model also gives. last: larger sizes would take too long and are extrapolated. */
 static ls_status units(const task *t, ls_comm *comm, const ls_compute *compute, int i, double budget,
                        planner_buffers *buf, found *f, bool *last)
 {
@@ -174,7 +174,7 @@ static ls_status units(const task *t, ls_comm *comm, const ls_compute *compute, 
     return LS_OK;
 }
 
-/* Buffers of collectives: of the host, or of a GPU. */
+/* Buffers of collectives, in host or GPU memory. */
 static ls_status take_buffers(ls_comm *comm, const ls_compute *compute, planner_buffers *buf)
 {
     const size_t part = PLANNER_BUFFER / (size_t)ls_comm_size(comm);
@@ -190,7 +190,7 @@ static ls_status take_buffers(ls_comm *comm, const ls_compute *compute, planner_
     }
     buf->whole = ls_comm_alloc(comm, PLANNER_BUFFER);
     buf->part = ls_comm_alloc(comm, part);
-    if (!buf->whole || !buf->part) return ls_nomem(PLANNER_BUFFER, "the buffers of collectives");
+    if (!buf->whole || !buf->part) return ls_nomem(PLANNER_BUFFER, "the buffers of the collectives");
     for (int64_t i = 0; i < PLANNER_BUFFER / 4; i++) ((float *)(void *)buf->whole)[i] = 1e-6F;
     memset(buf->part, 0, part);
     return LS_OK;
@@ -223,7 +223,7 @@ static ls_status measure(const task *t, ls_comm *comm, ls_compute *compute, plan
     return LS_OK;
 }
 
-/* A GPU is opened here, in the worker, and takes the place of the host's memory in its communicator, as in a run. */
+/* The worker opens its GPU, and the communicator uses GPU memory, as in training. */
 static ls_status join_device(const ls_measure_opts *o, ls_comm *comm, ls_compute *compute, ls_comm **with, found *f)
 {
     const ls_device *d = compute->device;
@@ -274,7 +274,7 @@ static void report(void *ctx, int rank, ls_status st)
     snprintf(f->words, sizeof f->words, "worker %d: %.360s", rank, ls_err_words());
 }
 
-/* ---- all of them ---- */
+/* ---- all workers ---- */
 
 static int64_t memory_bytes(void)
 {
@@ -301,11 +301,11 @@ static void describe_cpu(ls_cluster *c, const ls_measure_opts *o, int cores)
     ls_utc_stamp(when);
     if (ls_compute_open(&compute, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, cores) == LS_OK)
         ls_compute_describe(&compute, words);
-    snprintf(c->source, sizeof c->source, "measured %s: %d cores, %.200s; units of %s with %d ids", when, cores, words,
-             o->model.name, o->seq_len);
+    snprintf(c->source, sizeof c->source, "measured %s: %d cores, %.200s; units of %s with %d tokens", when, cores,
+             words, o->model.name, o->seq_len);
 }
 
-/* What launching takes: of the shortest pass (embed's forward of the smallest micro-batch) what reading and writing do not explain. */
+/* Launch overhead: the time of the shortest pass (forward of embed with the smallest micro-batch) minus its memory traffic. */
 static double overhead_of(const ls_cluster *c, const found *f)
 {
     const ls_cluster_units *u = &f->units[0];
@@ -314,8 +314,8 @@ static double overhead_of(const ls_cluster *c, const found *f)
     return fmax(0, u->sec[LS_TIME_EMBED_FWD] - bytes / c->bandwidth);
 }
 
-/* What a GPU is, from its first worker. Peak and power are the data sheet's, where there is a preset of its name; workers that are more than
- * GPUs share them, and their memory. */
+/* Describes the GPU of the first worker. Peak and power come from the data sheet if a preset has its name. If there are more workers than
+ * GPUs, they share GPUs and their memory. */
 static void describe_gpu(ls_cluster *c, const ls_measure_opts *o, const found *f, int most)
 {
     char when[24], shared[64] = "", like[112] = "";
@@ -336,12 +336,12 @@ static void describe_gpu(ls_cluster *c, const ls_measure_opts *o, const found *f
         c->power = sheet.power;
         snprintf(like, sizeof like, "; peaks and power: data sheet (%s)", sheet.name);
     }
-    snprintf(c->source, sizeof c->source, "measured %s: %d x %.60s%s, %s%s, %.200s; units of %s with %d ids%s", when, n,
-             f->gpu.name, shared, ls_precision_word(o->dtype), o->no_deterministic ? ", not deterministic" : "",
+    snprintf(c->source, sizeof c->source, "measured %s: %d x %.60s%s, %s%s, %.200s; units of %s with %d tokens%s", when,
+             n, f->gpu.name, shared, ls_precision_word(o->dtype), o->no_deterministic ? ", not deterministic" : "",
              f->compute, o->model.name, o->seq_len, like);
 }
 
-/* W workers measure; what they found is in f. */
+/* Measures with W workers; the results are in f. */
 static ls_status one_number(const ls_measure_opts *o, int W, double seconds, found *f)
 {
     char text[96];
@@ -355,7 +355,7 @@ static ls_status one_number(const ls_measure_opts *o, int W, double seconds, fou
     return st;
 }
 
-/* The numbers of workers, where they were not given: up to the cores or, once one worker has counted them, the GPUs. */
+/* Default numbers of workers: up to the number of cores or, after one worker has counted them, GPUs. */
 static void choose_workers(ls_measure_opts *o, int places)
 {
     for (int w = o->n_workers ? 2 * o->workers[o->n_workers - 1] : 1; w <= places && o->n_workers < 8; w *= 2)
@@ -365,7 +365,7 @@ static void choose_workers(ls_measure_opts *o, int places)
 static ls_status measure_all(ls_measure_opts *o, bool choose, int cores, found *f, ls_cluster *out)
 {
     int most = 1;
-    found one = {0}; /* whose numbers say what a GPU is: of one worker, if there is such a measurement */
+    found one = {0}; /* source of the GPU data: the measurement with one worker, if there is one */
     if (choose) choose_workers(o, o->cuda ? 1 : cores);
     const double share = o->seconds / (o->n_workers ? o->n_workers : 1);
     for (int i = 0; i < o->n_workers; i++) {
@@ -384,7 +384,7 @@ ls_status ls_planner_measure(const ls_measure_opts *given, ls_cluster *out)
     ls_measure_opts o = *given;
     const int cores = ls_cores_usable();
     if (!o.cuda && o.dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: cores compute in fp32; use --precision fp32 or --device cuda",
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: CPUs compute in fp32; use --precision fp32 or --device cuda",
                        ls_precision_word(o.dtype));
     if (!o.n_micro) {
         o.micro[o.n_micro++] = 1;

@@ -1,4 +1,4 @@
-/* planner_measure_comm.c - collectives over sizes, and messages. */
+/* planner_measure_comm.c - times collectives of several sizes, and messages. */
 #include "plan/planner_measure_impl.h"
 
 #include "core/clock.h"
@@ -23,7 +23,7 @@ ls_status planner_collective(ls_comm *c, ls_coll kind, planner_buffers *b, int64
     return ls_recv(c, all, (int)r - 1, LS_SITE, t);
 }
 
-/* A message as a pipeline has it: who receives has waited long enough to sleep. Seconds from the send to the end of the receive. */
+/* A message as in a pipeline, where the receiver has waited long enough to sleep. Seconds from the send to the end of the receive. */
 static ls_status one_message(ls_comm *c, planner_buffers *b, int64_t nbytes, double *sec)
 {
     const int W = ls_comm_size(c), r = ls_comm_rank(c);

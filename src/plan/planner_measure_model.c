@@ -1,4 +1,4 @@
-/* planner_measure_model.c - the small model that is timed: planned, allocated and filled as the trainer does it, on cores or a GPU. */
+/* planner_measure_model.c - the small model that is timed: planned, allocated and initialized as in the trainer, on CPU or GPU. */
 #include "plan/planner_measure_impl.h"
 
 #include "core/mem.h"
@@ -19,7 +19,7 @@ void planner_bench_close(planner_bench *b)
     ls_comm_destroy(&b->self);
 }
 
-/* This worker's place, and whom it shares layers with. */
+/* The rank of this worker, and the workers that share its layers. */
 static ls_status groups(planner_bench *b, int shards, ls_run_groups *g)
 {
     const int rank = ls_comm_rank(b->comm);
@@ -46,7 +46,7 @@ static ls_status plan_bench(planner_bench *b, const ls_run_groups *g)
     return ls_plan_layout(&p->plan);
 }
 
-/* As the trainer does: several workers take memory that their peers can read. */
+/* As in the trainer: with several workers, memory is readable by peers. */
 static ls_status take_memory(planner_bench *b)
 {
     ls_plan *p = &b->parts.plan;
@@ -57,7 +57,7 @@ static ls_status take_memory(planner_bench *b)
     return memory ? ls_plan_take(p, memory) : ls_nomem(ls_plan_host_bytes(p), "the memory plan");
 }
 
-/* Random weights, also on a device: one that multiplies zeros draws less power and runs faster. */
+/* Random weights, also on a device: a device that multiplies zeros draws less power and runs faster. */
 static ls_status fill(planner_bench *b)
 {
     ls_run_parts *p = &b->parts;

@@ -1,16 +1,15 @@
-/* planner_measure_rates.c - FLOP/s of a GPU: of large products forward and backward, of attention forward and backward.
+/* planner_measure_rates.c - measures FLOP/s of a GPU: large matrix products and attention, forward and backward.
  *
- * Shapes grow until a repetition takes long enough for the clock, or are as large as they may be: a GPU is then full. Numbers are random, as one
- * that multiplies zeros draws less power and runs faster, and repetitions follow each other, so that the clock is that of a GPU at work. */
+ * Shapes grow until a repetition is long enough to time, or to the largest shape, which fills a GPU. Repetitions follow each other, so that
+ * the GPU runs at the clock rate of sustained work. */
 #include "plan/planner_measure_impl.h"
 
+#include "compute/random_fill.h"
 #include "core/clock.h"
-#include "core/mem.h"
-#include "core/rng.h"
 
 #include <string.h>
 
-#define BLOCK  (1 << 16) /* random numbers, again and again */
+#define BLOCK  (1 << 16) /* random numbers, repeated        */
 #define ENOUGH 2e-3      /* seconds of a repetition         */
 
 /* Products: (16 n, n) x (n, n); attention: B sequences of T, H heads of 64. */
@@ -19,7 +18,7 @@ typedef struct rate_shape {
 } rate_shape;
 
 typedef struct rates_job {
-    ls_compute c; /* the worker's, with scratch of its own */
+    ls_compute c; /* copy of the backend of the worker, with its own scratch */
     void *x, *y, *w, *b, *dw, *db, *qkv, *dqkv, *lse, *wide;
     rate_shape s;
 } rates_job;
@@ -31,10 +30,7 @@ static ls_status take(rates_job *j, void **p, int64_t n, ls_dtype dt)
 
 static ls_status take_random(rates_job *j, void **p, int64_t n)
 {
-    LS_TRY(take(j, p, n, j->c.ops->dtype));
-    for (int64_t at = 0; at < n; at += BLOCK)
-        LS_TRY(j->c.ops->narrow(&j->c, ls_at(&j->c, *p, at), j->wide, n - at < BLOCK ? n - at : BLOCK, &(ls_gains){0}));
-    return LS_OK;
+    return ls_random_buffer(&j->c, j->wide, BLOCK, n, p);
 }
 
 static void give(rates_job *j)
@@ -46,23 +42,12 @@ static void give(rates_job *j)
         if (all[i]) d->release(d->ctx, all[i]);
 }
 
-static ls_status make_random(rates_job *j)
-{
-    float *host = ls_alloc(BLOCK * sizeof *host);
-    if (!host) return ls_nomem(BLOCK * sizeof *host, "random numbers");
-    for (int64_t i = 0; i < BLOCK; i++) host[i] = (float)ls_rng_normal(1, (uint64_t)i);
-    ls_status st = take(j, &j->wide, BLOCK, LS_F32);
-    if (st == LS_OK) st = ls_compute_write(&j->c, j->wide, host, BLOCK * sizeof *host);
-    ls_free(host);
-    return st;
-}
-
 static ls_status take_all(rates_job *j, bool attention)
 {
     const rate_shape *s = &j->s;
     const int64_t C = 64 * s->H, rows = s->B * s->T;
     ls_compute_shapes shapes = {.B = 1, .T = s->R, .C = s->n, .ffn = s->n, .backward = true};
-    LS_TRY(make_random(j));
+    LS_TRY(ls_random_block(&j->c, BLOCK, &j->wide));
     if (attention) {
         shapes = (ls_compute_shapes){.B = s->B, .T = s->T, .C = C, .H = s->H, .backward = true};
         LS_TRY(take_random(j, &j->qkv, rows * 3 * C));
@@ -95,7 +80,7 @@ static ls_status issue(rates_job *j, bool attention)
     return c->ops->linear_bwd(c, j->y, NULL, NULL, j->x, j->x, j->w, s->R, s->n, s->n, false);
 }
 
-/* Operations of one issue: causal attention has half of T x T, and its backward makes the scores again. */
+/* Floating-point operations of one call: causal attention has half of T x T, and its backward recomputes the scores. */
 static double work(const rates_job *j, bool attention)
 {
     const rate_shape *s = &j->s;
@@ -103,13 +88,13 @@ static double work(const rates_job *j, bool attention)
     return 3 * 2.0 * (double)s->R * (double)s->n * (double)s->n;
 }
 
-/* Seconds of an issue: of the device's clock, the mean over about so long. */
+/* Mean seconds of one call by the clock of the device, measured for about `seconds`. */
 static ls_status time_it(rates_job *j, bool attention, double seconds, double *sec)
 {
     const ls_device *d = j->c.device;
     double sum = 0;
     int n = 0;
-    LS_TRY(issue(j, attention)); /* the libraries choose */
+    LS_TRY(issue(j, attention)); /* warm-up: libraries choose kernels */
     LS_TRY(ls_compute_sync(&j->c));
     for (double begin = ls_now(); n < 1 || (ls_now() - begin < seconds && n < PLANNER_REPS); n++) {
         ls_mark from, to;

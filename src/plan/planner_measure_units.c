@@ -1,9 +1,9 @@
-/* planner_measure_units.c - the units of a few blocks between embed and head, and passes over their parameters, again and again.
+/* planner_measure_units.c - times embed, a few blocks and head, and passes over their parameters, repeatedly.
  *
- *   a repetition    all workers: units, passes, a backward in two halves    workers meet, then each goes its way
+ *   a repetition    all workers: units, passes, a backward in two halves    after a barrier, not synchronized
  *                   rank 0: AdamW                                           the others wait (dp)
  *                   every second worker: units                              the others wait (stages of a pipeline)
- *                   all workers: units of a shard of each layer             two neighbours have a layer (tp) */
+ *                   all workers: units of a shard of each layer             two neighbours share each layer (tp) */
 #include "plan/planner_measure_impl.h"
 
 #include "core/clock.h"
@@ -44,7 +44,7 @@ static ls_status read_stamps(planner_bench *b, stamps *s)
 
 typedef ls_status (*walk)(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h, int first, int last);
 
-/* Units first … last - 1, then a point. One worker's passes are recorded whole, as the trainer's are. */
+/* Runs units first … last - 1, then takes a timestamp. The passes of a single worker are recorded as one graph, as in the trainer. */
 static ls_status pass(planner_bench *b, walk over, ls_acts *a, int first, int last, stamps *s)
 {
     ls_compute *c = &b->compute;
@@ -103,7 +103,8 @@ static ls_status two_halves(planner_bench *b, double *sec)
     return LS_OK;
 }
 
-double planner_whole_pass(const double *sec)
+/* Approximate time of one pass of the small model. */
+static double whole_pass(const double *sec)
 {
     double sum = 0;
     for (int k = 0; k < LS_N_UNIT_TIME; k++)
@@ -113,7 +114,7 @@ double planner_whole_pass(const double *sec)
 
 /* ---- passes over memory ---- */
 
-/* One update of every unit, in calls as the trainer makes them. */
+/* One update of every unit, with the same calls as the trainer. */
 static ls_status update(planner_bench *b)
 {
     const ls_model *m = b->parts.model;
@@ -184,8 +185,8 @@ static ls_status half(planner_bench *b, double *elapsed)
 
 /* ---- between steps of a GPU ---- */
 
-/* Seconds of a step in which a GPU has nothing to do: from its last sum of squares, which the host waits for, to the update. (What follows the
- * update is queued while it runs.) */
+/* Idle seconds of a GPU per step: from the last sum of squares, which the host waits for, to the update. (Later work is queued while the
+ * update runs.) */
 static ls_status gap(planner_bench *b, double sumsq, double *step)
 {
     enum { STEPS = 6 };
@@ -209,7 +210,7 @@ static ls_status gap(planner_bench *b, double sumsq, double *step)
 
 /* ---- repetitions ---- */
 
-/* x becomes the largest of all workers', `who` has it. */
+/* x becomes its maximum over all workers, which `who` has. */
 static ls_status largest(ls_comm *c, double *x, int *who)
 {
     const int W = ls_comm_size(c);
@@ -223,24 +224,24 @@ static ls_status largest(ls_comm *c, double *x, int *who)
     return LS_OK;
 }
 
-/* Workers meet at every sum, so a step takes what the slowest of them takes: in a repetition they all have that one's times (n numbers). Where
- * others use the machine, too, each is slow at other times, and a mean of workers would be of a step that never was. */
+/* Workers synchronize at every sum, so the slowest one determines the step: in a repetition all use its times (n numbers). On a shared
+ * machine workers are slow at different times, so a mean over workers would describe no real step. */
 static ls_status slowest(ls_comm *c, double *sec, int n)
 {
-    double most = planner_whole_pass(sec);
+    double most = whole_pass(sec);
     int worst = 0;
     LS_TRY(largest(c, &most, &worst));
     return ls_broadcast(c, (ls_view){sec, n, LS_F64}, worst, LS_SITE, NULL);
 }
 
-/* Neighbours come from a barrier one after the other, and the first sum would count it. In a step they come from a sum. */
+/* Workers leave a barrier one after the other, which the first sum would include. In a step they come from a sum. */
 static ls_status meet(planner_bench *shard)
 {
     LS_TRY(ls_barrier(shard->comm, LS_SITE));
     return ls_walk_fwd(shard->parts.model, shard->parts.acts, &shard->mb, &shard->hooks, 0, 1);
 }
 
-/* What one repetition found. */
+/* Results of one repetition. */
 typedef struct repetition {
     double all;            /* what decides whether it counts: the slowest's time, whole layers and shards */
     double whole, own;     /* a pass of the slowest worker, of this one                                   */
@@ -259,7 +260,7 @@ static ls_status repeat(planner_bench *b, planner_bench *shard, repetition *r)
     LS_TRY(passes(b, r->sec));
     LS_TRY(two_halves(b, r->sec));
     LS_TRY(master(b, r->sec));
-    r->own = planner_whole_pass(r->sec);
+    r->own = whole_pass(r->sec);
     if (W > 1) {
         double alone = r->sec[T_ALONE];
         LS_TRY(half(b, &r->half));
@@ -273,13 +274,13 @@ static ls_status repeat(planner_bench *b, planner_bench *shard, repetition *r)
         LS_TRY(two_halves(shard, r->shard));
         LS_TRY(slowest(b->comm, r->shard, LS_N_UNIT_TIME));
     }
-    r->whole = planner_whole_pass(r->sec);
-    r->all = r->whole + planner_whole_pass(r->shard);
+    r->whole = whole_pass(r->sec);
+    r->all = r->whole + whole_pass(r->shard);
     return LS_OK;
 }
 
-/* apart: the worker that is slowest on the whole, of the sum of the slowest of each repetition. beside: what units of every second worker
- * take, of what they take while all compute. */
+/* apart: total of the slowest worker relative to the sum of the slowest times of each repetition. beside: unit times of every second
+ * worker relative to those while all compute. */
 static ls_status sum_up(ls_comm *c, repetition *rep, int n, bool fastest, planner_times *out)
 {
     qsort(rep, (size_t)n, sizeof *rep, ls_by_value);

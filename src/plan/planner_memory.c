@@ -1,6 +1,6 @@
-/* planner_memory.c - the plan of a worker that does not run: the trainer's own rows over dry communicators.
+/* planner_memory.c - the memory plan of a worker that does not run: the rows of the trainer with dry communicators.
  *
- * Rows that live always lie at the bottom of the arena, one on the other, and meet everything else: for the total they are one row. */
+ * Permanent rows are at the bottom of the arena and overlap in time with all others: for the total they are one row. */
 #include "plan/planner_impl.h"
 
 #include <limits.h>
@@ -15,10 +15,10 @@ static ls_status total_of(const ls_plan *p, int64_t *total)
 {
     ls_plan few = {.device = p->device};
     int64_t bottom = 0;
-    if (p->total < 0) return ls_fail(LS_E_NOMEM, "a memory plan has no room for its rows");
+    if (p->total < 0) return ls_fail(LS_E_NOMEM, "cannot allocate the rows of a memory plan");
     for (int i = 0; i < p->n_row; i++)
         if (always(&p->row[i]) && !(p->device && p->row[i].host)) bottom += p->row[i].nbytes;
-    ls_plan_add(&few, LS_PART_WORK, bottom, LS_PLAN_ALWAYS, "all that lives always");
+    ls_plan_add(&few, LS_PART_WORK, bottom, LS_PLAN_ALWAYS, "all permanent rows");
     for (int i = 0; i < p->n_row; i++)
         if (!always(&p->row[i]))
             ls_plan_add(&few, p->row[i].part, p->row[i].nbytes, p->row[i].first, p->row[i].last, "%s", p->row[i].name);

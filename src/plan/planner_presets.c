@@ -1,19 +1,19 @@
-/* planner_presets.c - GPUs that need not be measured to be planned for.
+/* planner_presets.c - data of GPUs, to plan for them without a measurement.
  *
- * Where the figures come from (docs/PLAN.md has the same table):
+ * Sources of the numbers (same table in docs/PLAN.md):
  *
- *   data sheet   peak FLOP/s of dense products in each precision, memory, its bandwidth, board power; NVLink and network, of which 77 to 90 % of
- *                one direction is taken
+ *   data sheet   peak FLOP/s of dense products in each precision, memory, its bandwidth, board power; NVLink and network at 77 to 90 % of
+ *                one direction
  *   measured     h200: products, attention, memory and overheads in 16 bit, by `plan --measure --device cuda` (docs/results/plan_h200_2026-11-16.md)
  *   fitted       h200, fp32: on the row 16 x 1024 of docs/results/gpu_h200_2026-11-15.md
- *   assumed      a100, h100, b200: of their data sheets the shares that the H200 reaches: 73 % for products (69 % in fp32), 20 % for attention
- *                (all the products' rate in fp32), 70 % of the memory's bandwidth; ramp by multiprocessors and rate
+ *   assumed      a100, h100, b200: the fractions of the data sheet values that the H200 reaches: 73 % for products (69 % in fp32), 20 % for attention
+ *                (in fp32 the rate of products), 70 % of the memory bandwidth; ramp by multiprocessors and rate
  *   fitted       v100: products on the row of 1 GPU and the link on the row of 2 of a published run (GPT-2 small with its own head, one node
- *                of V100-SXM2-16GB, 16 x 512 a step, fp16 with gradients in 16 bit, ZeRO-1: 29600.05 and 57289.31 tokens/s); the row of 4
+ *                of V100-SXM2-16GB, 16 x 512 per step, fp16 with 16-bit gradients, ZeRO-1: 29600.05 and 57289.31 tokens/s); the row of 4
  *                (100791.44) is predicted, and compared by the same test
  *
  * ramp: a tile of 128 x 256 has 65536 operations for each element of the inner dimension, and a
- * multiprocessor does rate / multiprocessors of them a second; a quarter of that time, which was fitted on runs of 16 x 512 and 4 x 4 x 512 on an H200. */
+ * multiprocessor does rate / multiprocessors of them per second; ramp is a quarter of that time, fitted on runs of 16 x 512 and 4 x 4 x 512 on an H200. */
 #include "plan/cluster_file.h"
 
 #include <stdio.h>
@@ -33,9 +33,9 @@ const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
 
 static const ls_cluster preset[] = {
     {.name = "v100",
-     .source = "V100-SXM2-16GB, 4 a node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data "
-               "sheet; fp16 products and the link: fitted on a published GPT-2 run; attention: as "
-               "products; fp32 and memory: the shares of their peaks that an H200 reaches",
+     .source = "V100-SXM2-16GB, 4 per node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data "
+               "sheet; fp16 products and the link: fitted on a published GPT-2 run; attention: same as "
+               "products; fp32 and memory: the fractions of their peaks that an H200 reaches",
      .hosts = 1,
      .devices = 4,
      .memory = 16LL << 30,
@@ -46,8 +46,8 @@ static const ls_cluster preset[] = {
      .inside = {15e-6, 33.4 * GB},
      .between = {25e-6, 10 * GB}},
     {.name = "a100",
-     .source = "A100-SXM4-80GB, 8 a node, NVLink 3, InfiniBand 200 Gb/s a GPU, 400 W. Peaks, memory, "
-               "power: data sheet; links: a share of it; rates: the shares of the peaks that an H200 "
+     .source = "A100-SXM4-80GB, 8 per node, NVLink 3, InfiniBand 200 Gb/s per GPU, 400 W. Peaks, memory, "
+               "power: data sheet; links: a fraction of it; rates: the fractions of the peaks that an H200 "
                "reaches",
      .hosts = 1,
      .devices = 8,
@@ -59,8 +59,8 @@ static const ls_cluster preset[] = {
      .inside = {12e-6, 230 * GB},
      .between = {20e-6, 22 * GB}},
     {.name = "h100",
-     .source = "H100-SXM5-80GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, "
-               "power: data sheet; links: a share of it; rates: the shares of the peaks that an H200 "
+     .source = "H100-SXM5-80GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, memory, "
+               "power: data sheet; links: a fraction of it; rates: the fractions of the peaks that an H200 "
                "reaches",
      .hosts = 1,
      .devices = 8,
@@ -72,8 +72,8 @@ static const ls_cluster preset[] = {
      .inside = {10e-6, 360 * GB},
      .between = {18e-6, 45 * GB}},
     {.name = "h200",
-     .source = "H200-SXM5-141GB, 8 a node, NVLink 4, InfiniBand 400 Gb/s a GPU, 700 W. Peaks, memory, "
-               "power: data sheet; links: a share of it; 16-bit rates, memory, overheads: measured by plan "
+     .source = "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, memory, "
+               "power: data sheet; links: a fraction of it; 16-bit rates, memory, overheads: measured by plan "
                "--measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on "
                "docs/results/gpu_h200_2026-11-15.md",
      .hosts = 1,
@@ -90,8 +90,8 @@ static const ls_cluster preset[] = {
      .inside = {10e-6, 360 * GB},
      .between = {18e-6, 45 * GB}},
     {.name = "b200",
-     .source = "B200-SXM-180GB, 8 a node, NVLink 5, InfiniBand 400 Gb/s a GPU, 1000 W. Peaks, memory, "
-               "power: data sheet; links: a share of it; rates: the shares of the peaks that an H200 "
+     .source = "B200-SXM-180GB, 8 per node, NVLink 5, InfiniBand 400 Gb/s per GPU, 1000 W. Peaks, memory, "
+               "power: data sheet; links: a fraction of it; rates: the fractions of the peaks that an H200 "
                "reaches",
      .hosts = 1,
      .devices = 8,

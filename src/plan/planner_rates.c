@@ -1,10 +1,10 @@
-/* planner_rates.c - what a cluster's numbers mean: seconds of a unit, of a pass over memory, of a collective.
+/* planner_rates.c - computes times from a cluster file: units, passes over memory, collectives.
  *
- *   unit        measured: of the shape nearest to the one asked for, scaled by its work; between two measured numbers of rows a straight
- *               line (what does not grow with rows, such as embed's gradient, is in its foot). Rates: products / their rate + attention /
- *               its rate + bytes / bandwidth + what the last tiles of products leave idle + launches
- *   pass        measured with as many workers at work, as they share the memory's bandwidth
- *   collective  measured curve, straight lines between its points; or latency and bus bandwidth */
+ *   unit        measured: from the nearest shape, scaled by work, with linear interpolation between two measured numbers of rows (the
+ *               constant term covers work that does not grow with rows, such as the embed gradient). Rates: products / rate +
+ *               attention / rate + bytes / bandwidth + idle time of the last tiles + launches
+ *   pass        measured with as many busy workers, because they share the memory bandwidth
+ *   collective  measured curve with linear interpolation, or latency and bus bandwidth */
 #include "plan/cluster_file.h"
 
 #include <float.h>
@@ -42,19 +42,14 @@ static double work_of(shape s, ls_unit_time kind)
     }
 }
 
-double ls_unit_work(const ls_model_config *m, int64_t B, int64_t T, ls_unit_time kind)
-{
-    return work_of((shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
-}
-
 /* ---- by rates ---- */
 
-/* What a pass does: products, attention, bytes of memory that products do not hide, and the inner dimensions of its products, added up.
+/* Work of a pass: FLOP of products and attention, exposed bytes of memory traffic, and the sum of the inner dimensions of its products.
  *
- * Elements of (R,C) a block: 17 forward, 29 backward (norms, GELU, residuals, operands of products as far as they are not read while others
- * multiply). They are fitted with the H200's rates on one step whose parts are known (GPT-2, 64 x 1024, docs/results: blocks 58.6 ms of products
+ * Elements of (R,C) per block: 17 forward, 29 backward (norms, GELU, residuals, operands of products that are not read during other
+ * products). They are fitted with the rates of the H200 on one step whose parts are known (GPT-2, 64 x 1024, docs/results: blocks 58.6 ms of products
  * and 5.4 of norms, softmax 3.3 of the classifier's 24.6). Inner dimensions: forward C, C, C and 4C; gradients of inputs 3C, C, 4C and C; of
- * weights, which are cut along R, as much as C each; the classifier C and, for its input's gradient, V. */
+ * weights, which are split along R, C each; the classifier C and, for the gradient of its input, V. */
 typedef struct pass_work {
     double products, attention, bytes, depth;
 } pass_work;
@@ -99,7 +94,7 @@ static bool measured_in(const ls_cluster *c, ls_dtype dt)
     return false;
 }
 
-bool ls_cluster_computes(const ls_cluster *c, ls_dtype dt)
+static bool computes(const ls_cluster *c, ls_dtype dt)
 {
     if (c->cpu && dt != LS_F32) return false;
     return measured_in(c, dt) || (c->bandwidth > 0 && rates_of(c, dt).matmul > 0);
@@ -109,9 +104,9 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
 {
     static const ls_dtype all[] = {LS_F32, LS_BF16, LS_F16};
     char known[32] = "";
-    if (ls_cluster_computes(c, dt)) return LS_OK;
+    if (computes(c, dt)) return LS_OK;
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
-        if (ls_cluster_computes(c, all[k]))
+        if (computes(c, all[k]))
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
                      ls_precision_word(all[k]));
     if (c->cpu)
@@ -121,15 +116,15 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
                        ls_precision_word(dt), c->name, ls_cluster_presets);
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "--precision %s: cluster %s has no times of it; known there: %s. Measure it (plan --measure --device "
-        "cuda --precision %s) or use another precision",
+        "--precision %s: cluster %s has no times for it (it has: %s); measure it (plan --measure --device cuda "
+        "--precision %s) or use another precision",
         ls_precision_word(dt), c->name, known[0] ? known : "none", ls_precision_word(dt));
 }
 
 ls_dtype ls_cluster_default_precision(const ls_cluster *c)
 {
     if (c->cpu) return LS_F32;
-    return ls_cluster_computes(c, LS_BF16) ? LS_BF16 : ls_cluster_computes(c, LS_F16) ? LS_F16 : LS_F32;
+    return computes(c, LS_BF16) ? LS_BF16 : computes(c, LS_F16) ? LS_F16 : LS_F32;
 }
 
 double ls_cluster_peak(const ls_cluster *c, ls_dtype dt)
@@ -149,21 +144,21 @@ static shape shape_of(const ls_cluster_units *u)
     return (shape){u->n_embd, u->vocab, (double)(u->B * u->T), (double)u->T};
 }
 
-/* How unlike a measurement is, rows aside. */
+/* Distance of a measurement from the requested shape, without rows. */
 static double unlike(const ls_cluster_units *u, int workers, const ls_model_config *m, double T)
 {
     return 100 * far(u->workers, workers) + far(u->n_embd, m->n_embd) + far(u->vocab, m->vocab_size) +
            0.5 * far((double)u->T, T) + 0.5 * (u->dropout != (m->attn_pdrop > 0));
 }
 
-/* How much longer a pass of one shape takes than of another: by the rates where there are some, by its work alone where not. */
+/* Time ratio of a pass between two shapes: by rates if known, else by work. */
 static double ratio(const ls_cluster *c, ls_dtype dt, shape to, shape from, ls_unit_time kind)
 {
     if (c->bandwidth > 0 && rates_of(c, dt).matmul > 0) return by_rates(c, dt, to, kind) / by_rates(c, dt, from, kind);
     return work_of(to, kind) / work_of(from, kind);
 }
 
-/* Of a shard of tp; below 0 where nothing was measured. */
+/* Time of one of tp shards; negative if not measured. */
 static double measured(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, shape want,
                        ls_unit_time kind)
 {
@@ -223,7 +218,7 @@ ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt)
                                .beside = 1};
 }
 
-/* ---- who is where ---- */
+/* ---- placement ---- */
 
 ls_crowd ls_cluster_crowd(const ls_cluster *c, int world)
 {
@@ -250,17 +245,16 @@ ls_status ls_cluster_check_links(const ls_cluster *c, int world)
                                    LS_COLL_BROADCAST,  LS_COLL_REDUCE,         LS_COLL_SEND};
     const int on_host = ls_cluster_crowd(c, world).on_host;
     if (world > on_host && c->between.bandwidth <= 0)
-        return ls_fail(LS_E_FORMAT,
-                       "cluster %s: %d workers need %d hosts of %d, and link_between_hosts is missing or has no "
-                       "bandwidth: how long do messages between hosts take?",
-                       c->name, world, (world + on_host - 1) / on_host, on_host);
+        return ls_fail(
+            LS_E_FORMAT,
+            "cluster %s: %d workers need %d hosts of %d; set link_between_hosts.bandwidth, which is missing or 0",
+            c->name, world, (world + on_host - 1) / on_host, on_host);
     for (size_t i = 0; i < sizeof used / sizeof used[0] && on_host > 1 && c->inside.bandwidth <= 0; i++)
         if (!has_curve(c, used[i]))
-            return ls_fail(
-                LS_E_FORMAT,
-                "cluster %s: %d workers of a host talk, and there is neither a curve of %s in collectives nor "
-                "a bandwidth in link_inside_host",
-                c->name, on_host, ls_coll_word(used[i]));
+            return ls_fail(LS_E_FORMAT,
+                           "cluster %s: no time for %d workers on a host: add %s to collectives, or set "
+                           "link_inside_host.bandwidth",
+                           c->name, on_host, ls_coll_word(used[i]));
     return LS_OK;
 }
 

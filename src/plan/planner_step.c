@@ -1,19 +1,19 @@
-/* planner_step.c - how long a step takes: the run's own strategy and walk, over a clock.
+/* planner_step.c - predicts the time of a step: the strategy and walk of training on a simulated clock.
  *
  *   computing    |F0 F1 … Fh|Bh …        B1 B0|        |norm, update|          units, sums of gradients, passes over memory
  *   collectives        |bucket| |bucket|   |bucket|                  |gather   one at a time, in the order of posts
  *                                             waits ►|  exposed
  *
- * Nothing here says when a strategy posts and waits: src/parallel does it, with dry communicators that take the cluster's seconds
- * (comm/dry_clock.c), a walk whose units take theirs (ls_hooks.unit), and a backend whose passes over memory take so much an element.
- * Buffers have addresses and no memory. Two steps are taken and the second one counts, as gathers of parameters reach into the next one.
+ * src/parallel decides when a strategy posts and waits. Dry communicators advance the clock by the times of the cluster (comm/dry_clock.c), so
+ * do units of the walk (ls_hooks.unit) and passes over memory of the backend. Buffers have addresses but no memory. The second of two steps
+ * is used, because parameter gathers extend into the next step.
  *
- * Hiding has a price: a hidden collective takes (1 - overlap) of its time from computing. On CPU cores that is most of it.
+ * Overlap has a cost: an overlapped collective slows compute by (1 - overlap) of its time. On CPU cores that is most of it.
  *
- * Units have the times of the worker that was slowest in a micro-batch. Where workers meet after each of them (zero2, zero3, shards of a
- * layer) those add up. Where they meet once a step, who was late in one may be early in the next: of n micro-batches the part that
- * is chance, and not a slower core, grows with the root of n. So it is with the replicas of a stage, whose neighbours wait for it where
- * the simulation says so, and with replicas of shards.
+ * Unit times are those of the slowest worker in a micro-batch. If workers synchronize after each micro-batch (zero2, zero3, tensor
+ * parallelism) they add up. If workers synchronize once per step, random delays average out: over n micro-batches the random part grows
+ * with the square root of n. The same holds for replicas of a stage, whose neighbours wait in the simulation, and for replicas of
+ * shards.
  *
  * Not modelled: input, checkpoints, validation. */
 #include "plan/planner_impl.h"
@@ -30,7 +30,7 @@ static void spend(planner_worker *w, double sec, double *part)
     *part += sec;
 }
 
-/* ---- a backend that takes time ---- */
+/* ---- a backend that advances the clock ---- */
 
 static planner_worker *worker_of(ls_compute *c)
 {
@@ -67,7 +67,7 @@ static ls_status take_adamw(ls_compute *c, void *p, void *master, const void *g,
     return LS_OK;
 }
 
-/* What strategies call; the rest of the table is the backend's, and has nothing to do here. */
+/* Operations that strategies call; the others are those of the backend and are not called. */
 static void take_over(planner_worker *w)
 {
     w->ops = *w->compute.ops;
@@ -86,13 +86,13 @@ static double seconds(void *ctx, const ls_comm *c, ls_coll kind, int64_t n, ls_d
     const planner_worker *w = ctx;
     const ls_mesh *m = &w->c->mesh;
     const bool stages = c == w->g.pp || c == w->g.pp_acts || c == w->g.pp_grads;
-    /* a stage's shards lie side by side, its replicas one behind the other: a group reaches as far as all that lies in between */
+    /* shards of a stage have adjacent ranks, replicas a stride: a group spans all ranks between */
     const int span = c == w->g.tp ? m->n[LS_AXIS_TP] : stages ? m->n[LS_AXIS_PP] * m->n[LS_AXIS_TP] : m->world;
     const double each = dt == LS_F32 ? w->cl->wire_bytes : (double)ls_dtype_nbytes(dt);
     return planner_collective_sec(w, kind, ls_comm_size(c), span, (double)n * each);
 }
 
-/* The sums of squares are added up for real: they are 0. */
+/* The sums of squares are really computed: they are 0. */
 static ls_status bind(planner_worker *w)
 {
     ls_run_parts *p = &w->parts;
@@ -152,7 +152,7 @@ static ls_status grad_ready(void *ctx, int u)
     return ls_strategy_grad_ready(((planner_worker *)ctx)->parts.strategy, u);
 }
 
-/* Shards of a layer wait for each other's sums. */
+/* Shards of a layer wait for their all-reduces. */
 static ls_status compute(void *ctx, int u, ls_pass pass)
 {
     planner_worker *w = ctx;
@@ -165,7 +165,7 @@ static ls_status compute(void *ctx, int u, ls_pass pass)
     return LS_OK;
 }
 
-/* The units of this worker, in a pipeline part by part as if it had the micro-batch for itself. */
+/* The units of this worker; in a pipeline each part separately, as without other stages. */
 static ls_status micro_batch(planner_worker *w, int m)
 {
     const ls_hooks hooks = {
@@ -189,7 +189,7 @@ static ls_status micro_batch(planner_worker *w, int m)
     return LS_OK;
 }
 
-/* What the trainer's sum_losses sends (train/step.c). */
+/* The message of sum_losses in the trainer (train/step.c). */
 static ls_status losses(planner_worker *w)
 {
     const int64_t n = 2 * (int64_t)w->c->grad_accum;

@@ -1,4 +1,4 @@
-/* planner_text.c - the ranking for people and as JSON. */
+/* planner_text.c - prints the ranking as text and as JSON. */
 #include "plan/planner.h"
 
 #include "core/argv.h"
@@ -23,7 +23,7 @@ void ls_crowd_words(const ls_cluster *cl, int world, char buf[128])
     const int on_host = ls_cluster_crowd(cl, world).on_host;
     buf[0] = '\0';
     if (!cl->cpu || on_host <= cl->devices) return;
-    snprintf(buf, 128, "%d workers share %d core%s of a host: cores are oversubscribed, and more workers gain nothing",
+    snprintf(buf, 128, "%d workers share %d core%s per host: the cores are oversubscribed; more workers do not help",
              on_host, cl->devices, cl->devices == 1 ? "" : "s");
 }
 
@@ -31,11 +31,11 @@ static void head_of(const ls_cluster *cl, const ls_planner_query *q, ls_str *out
 {
     char size[96], a[32], crowd[128];
     const int64_t have = q->memory ? q->memory : cl->memory;
-    ls_str_addf(
-        out, "model %s (%s, %d ids in its vocabulary), %lld sequences of %d ids a step, %s, %d worker%s of %s (%s%s)\n",
-        q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
-        q->seq_len, ls_precision_word(q->cuda ? q->dtype : LS_F32), q->workers, q->workers == 1 ? "" : "s", cl->name,
-        ls_human_bytes(a, (double)have), cl->cpu ? " a host" : " a device");
+    ls_str_addf(out,
+                "model %s (%s, vocabulary %d), %lld sequences of %d tokens per step, %s, %d worker%s of %s (%s%s)\n",
+                q->model.name, ls_model_size_words(&q->model, size), q->model.vocab_size, (long long)q->global_batch,
+                q->seq_len, ls_precision_word(q->cuda ? q->dtype : LS_F32), q->workers, q->workers == 1 ? "" : "s",
+                cl->name, ls_human_bytes(a, (double)have), cl->cpu ? " per host" : " per device");
     ls_str_addf(out, "%s\n", cl->source);
     ls_crowd_words(cl, q->workers, crowd);
     if (crowd[0]) ls_str_addf(out, "%s\n", crowd);
@@ -77,17 +77,17 @@ static void others(const ls_planner_result *r, int top, ls_str *out)
     const int n = r->n - r->n_fit, shown = top && n > 5 ? 5 : n;
     if (n)
         ls_str_addf(out, "\n%d layout%s do%s not fit%s\n", n, n == 1 ? "" : "s", n == 1 ? "es" : "",
-                    shown < n ? "; the nearest:" : ":");
+                    shown < n ? "; those that need least:" : ":");
     for (int i = r->n_fit; i < r->n_fit + shown; i++) {
         ls_planned_words(&r->layout[i].cfg, words);
         ls_str_addf(out, "  %s: %s\n", words, r->layout[i].why);
     }
     if (!r->n_bad) return;
-    ls_str_addf(out, "\n%d combination%s cannot be:\n", r->n_bad, r->n_bad == 1 ? "" : "s");
+    ls_str_addf(out, "\n%d combination%s not possible:\n", r->n_bad, r->n_bad == 1 ? "" : "s");
     for (size_t k = 0; k < sizeof r->bad / sizeof r->bad[0] && r->bad[k][0]; k++) ls_str_addf(out, "  %s\n", r->bad[k]);
 }
 
-/* A word as a shell takes it. */
+/* Appends an argument, quoted for the shell. */
 static void add_word(const char *flag, const char *word, ls_str *out)
 {
     char *one[] = {(char *)(uintptr_t)word};
@@ -121,21 +121,21 @@ static void command(const ls_cluster *cl, const ls_planner_query *q, const ls_tr
     if (q->model.variant != LS_VARIANT_HF) ls_str_addf(out, " --variant %s", ls_variant_word(q->model.variant));
 }
 
-/* The best one's MFU, and the time and energy of the whole training where they were asked for. */
+/* MFU of the best layout, and time and energy of the whole training if requested. */
 static void totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l, ls_str *out)
 {
     const ls_plan_totals t = ls_planner_totals(cl, q, l);
     const int W = l->cfg.world_size;
     if (t.mfu >= 0)
-        ls_str_addf(out, "MFU %.1f %% of %g TFLOP/s a device (%s, dense peak)\n", 100 * t.mfu,
+        ls_str_addf(out, "MFU %.1f %% of %g TFLOP/s per device (%s, dense peak)\n", 100 * t.mfu,
                     ls_cluster_peak(cl, l->cfg.dtype) / 1e12, ls_precision_word(l->cfg.dtype));
     if (t.seconds < 0) return;
     ls_str_addf(out, "%.4g tokens: %.4g hours", q->tokens, t.seconds / 3600);
     if (t.kwh >= 0)
         ls_str_addf(out,
-                    ", %.4g kWh (estimate: %d x %g W, the board's power limit, all the time; no host, no cooling)\n",
+                    ", %.4g kWh (estimate: %d x %g W, the board power limit, throughout; without hosts and cooling)\n",
                     t.kwh, W, cl->power);
-    else ls_str_addf(out, "; energy is not known: cluster %s has no power_watts\n", cl->name);
+    else ls_str_addf(out, "; energy unknown: cluster %s has no power_watts\n", cl->name);
 }
 
 static void put_known(ls_jsonw *w, const char *key, double v)

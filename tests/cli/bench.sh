@@ -42,7 +42,7 @@ for n, v in r["runs"].items():
         assert {"compute_slowdown", "exposed_communication", "pipeline_bubble", "stragglers", "input", "other"} <= set(f), f
 PY
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir s
-expect 2 "is there already: add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
+expect 2 "exists; add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
 expect 0 "\[2/6\] 2gpu_ddp run_1  is there" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --resume -- "${train[@]}"
 expect 2 "another command" bench scaling -n 1,2,4 --repeat 2 --steps 7 --warmup 2 --out s --resume -- "${train[@]}"
 expect 0 "\"scaling\": \"weak\"" bench scaling -n 1,2 --repeat 1 --steps 5 --warmup 1 --weak --out weak --json -- "${train[@]}"
@@ -56,7 +56,7 @@ kill -INT $pid
 wait $pid
 code=$?
 [ $code = 143 ] || bad "stopped: exit code $code: $(cat err)"
-grep -q "stopped by SIGINT.*runs are finished and stay in stop.*--resume" err || bad "stopped: $(cat err)"
+grep -q "stopped by SIGINT.*runs are finished and kept in stop.*--resume" err || bad "stopped: $(cat err)"
 [ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run is gone"
 expect 0 "run_1  is there" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
 
@@ -112,7 +112,7 @@ expect 2 "add --device cuda" bench comm -n 2 --comm nccl --max 1K
 expect 2 "started over local" bench comm -n 2 --comm mpi --max 1K
 expect 2 "on the CPU they always are" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
-expect 2 "there is no kernel 'nothing'" bench gemm --kernels nothing
+expect 2 "kernel 'nothing' is not available" bench gemm --kernels nothing
 if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
   export LS_PLUGIN_DIR=$LS_BUILD/emu
   expect 0 "x the time of alone" bench gemm --device cuda --batch 1 --seq 16 --width 32 --layers 1 --vocab 100 --turns 2
@@ -155,7 +155,7 @@ assert send["collective"] == "send"
 PY
   expect 2 "lockstep_nccl.so does not exist" bench comm -n 2 --device cuda --comm nccl --max 1K --rounds 1
   expect 2 "started over local" bench comm -n 2 --device cuda --comm mpi --max 1K --rounds 1
-  expect 2 "moves no device memory" bench comm -n 2 --device cuda --collectives barrier --max 1K --rounds 1
+  expect 2 "barrier cannot be measured with --device" bench comm -n 2 --device cuda --collectives barrier --max 1K --rounds 1
   expect 2 "there is no CUDA device 7" bench comm -n 2 --device cuda:7 --max 1K --rounds 1
   unset LS_PLUGIN_DIR
 fi

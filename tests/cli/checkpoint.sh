@@ -36,7 +36,7 @@ for variant in hf r1; do
     cmp out-$variant/config.json back-$variant/config.json || fail "import changed the config"
     echo "ok  $variant: exported and imported, byte for byte"
 done
-refuse 2 "exists already" "$lockstep" export --checkpoint run-hf --out out-hf
+refuse 2 "exists; choose another folder" "$lockstep" export --checkpoint run-hf --out out-hf
 "$lockstep" export --checkpoint run-hf --out out-hf --force >/dev/null
 refuse 2 "needs --checkpoint" "$lockstep" export --out x
 refuse 3 "no such folder" "$lockstep" export --checkpoint none --out x
@@ -51,7 +51,7 @@ older=$(ls -d run/step-* | sort -V | tail -2 | head -1)
 [ "$newest" != "$older" ] || fail "one checkpoint only: $newest"
 printf 'X' | dd of="$newest/optimizer.safetensors" bs=1 seek=9000 conv=notrunc 2>/dev/null
 refuse 3 "$newest/optimizer.safetensors is damaged" train --checkpoint_path run --max-steps 8 --resume
-grep -q "$older is whole" err.txt || { cat err.txt; fail "the older checkpoint is not named"; }
+grep -q "the newest complete checkpoint is $older" err.txt || { cat err.txt; fail "the older checkpoint is not named"; }
 rm -r "$newest"
 train --checkpoint_path run --max-steps 8 --resume >out.txt 2>&1 || { cat out.txt; fail "could not resume from $older"; }
 grep -q "resumed from $older" out.txt || { cat out.txt; fail "did not resume from $older"; }

@@ -50,5 +50,5 @@ O
 LS_PLUGIN_DIR=$build/emu LS_GEMM_TUNE=0 LOCKSTEP=$SCRATCH/other python3 "$LS_SOURCE/perf/gpu_nccl.py" tiny --only '^tiny-2-ddp$' --work "$SCRATCH/w" --limit 3 >"$SCRATCH/hangs" 2>&1
 [ $? = 1 ] && grep -q "^== tiny-2-ddp: FAILED, .*has not ended" "$SCRATCH/hangs" || bad "a case that hangs: $(cat "$SCRATCH/hangs")"
 pgrep -f "sleep 1000" >/dev/null && bad "a process of a case outlived it"
-expect 2 "there is no part none" "$session" none
+expect 2 "unknown part none" "$session" none
 done_tests

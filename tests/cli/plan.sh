@@ -89,11 +89,11 @@ expect 3 "cannot make the folder /proc/no" plan --schedule gpipe --pp 2 --micro 
 # layouts
 expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global-batch 16 --cluster v100
 expect 0 "bubble  exposed" plan --model gpt2 --global-batch 16 --cluster v100 --top 3
-expect 0 "do not fit; the nearest:" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster a100 --memory 16
+expect 0 "do not fit; those that need least:" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster a100 --memory 16
 expect 5 "no layout of 4 workers fits; the least: needs " plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
-expect 0 "a global batch of 6 sequences leaves 2 over" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
+expect 0 "the global batch of 6 sequences is not a multiple of 4" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
 expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global-batch 16 --cluster h100
-expect 2 "no such file, and no preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
+expect 2 "neither a file nor a preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
 expect 2 "gpt2 has 1024 positions" plan --model gpt2 --global-batch 8 --seq-length 2048 --cluster v100
 expect 2 "a number from 1 up" plan --model gpt2 --global-batch -8 --cluster v100
 echo '{"format": "lockstep-cluster 1", "devices_per_host": 2}' >"$SCRATCH/bad.json"
@@ -109,13 +109,13 @@ expect 0 "best: mpirun -np 128 lockstep train" plan --model tiny --seq-length 64
 grep -q -- " -n " "$SCRATCH/out" && bad "-n beside mpirun: $(grep best "$SCRATCH/out")"
 
 # precisions, and what a whole training takes
-expect 0 "16 sequences of 512 ids a step, bf16, 8 workers of h200" plan --model gpt2 --global-batch 16 --cluster h200
-expect 0 "ids a step, fp16, 4 workers of v100" plan --model gpt2 --global-batch 16 --cluster v100
+expect 0 "16 sequences of 512 tokens per step, bf16, 8 workers of h200" plan --model gpt2 --global-batch 16 --cluster h200
+expect 0 "tokens per step, fp16, 4 workers of v100" plan --model gpt2 --global-batch 16 --cluster v100
 grep -q -- "best: .*--device cuda --precision fp16 " "$SCRATCH/out" || bad "fp16 is left out of the command: $(grep best "$SCRATCH/out")"
 expect 0 "best: .*--device cuda --precision fp32" plan --model gpt2 --global-batch 16 --cluster b200 --precision fp32 --workers 1
 expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global-batch 16 --cluster h200 --no_deterministic --workers 1
-expect 2 "--precision bf16: cluster v100 has no times of it; known there: fp32, fp16" plan --model gpt2 --global-batch 16 --cluster v100 --precision bf16
-expect 2 "--precision fp16: cores compute in fp32" plan --measure --precision fp16
+expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global-batch 16 --cluster v100 --precision bf16
+expect 2 "--precision fp16: CPUs compute in fp32" plan --measure --precision fp16
 expect 2 "precision" plan --model gpt2 --global-batch 16 --cluster h200 --precision fp8
 expect 2 "--precision is for a ranking or --measure" plan --check "$SCRATCH" --precision bf16
 expect 2 "--device is for --measure and --cluster this" plan --model gpt2 --global-batch 16 --cluster h200 --device cuda
@@ -123,8 +123,8 @@ expect 2 "is 'tpu' and must be cpu, cuda" plan --measure --device tpu
 expect 2 "is 'tpu' and must be cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq-length 8
 expect 2 "--tokens is for a ranking" plan --measure --tokens 1e9
 expect 2 "--tokens -1: at least 1" plan --model gpt2 --global-batch 16 --cluster h200 --tokens -1
-expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board's power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
-grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s a device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
+expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
+grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s per device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
 for p in fp32 bf16; do plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9 --precision $p --json >"$SCRATCH/$p.json" || bad "$p"; done
 python3 - "$SCRATCH" <<'PY' || bad "JSON of precisions"
 import json, sys
@@ -139,8 +139,8 @@ assert n["optimizer"] * 2 == m["optimizer"] * 3 and 1.9 < m["activations"] / n["
 PY
 
 # what cannot be says why; what is not used is refused
-expect 2 "no layout of 1 worker can be: dp 1: a replica's 2053 sequences are no product of a micro-batch and an accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
-expect 2 "no layout of 1 worker can be: dp 1: strategy ddp is for 2 replicas or more" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
+expect 2 "no layout of 1 worker can be: dp 1: 2053 sequences per replica are not a product micro-batch x accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
+expect 2 "no layout of 1 worker can be: dp 1: strategy ddp needs at least 2 replicas" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
 expect 2 "--out names the file of --measure" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --out "$SCRATCH/never"
 [ -e "$SCRATCH/never" ] && bad "--out wrote"
 expect 2 "--micro is for --measure and --cluster this" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --micro 2
@@ -157,13 +157,13 @@ for n in 65536 50000; do
   expect 2 "places, and at most 1024 workers are planned for: add --workers N" plan $tiny
 done
 cluster '"devices_per_host": 2147483647'
-expect 3 "made.json: devices_per_host is 2.14748e+09 and must be at most 65536" plan $tiny
+expect 3 "made.json: devices_per_host is 2.14748e+09; it must be at most 65536" plan $tiny
 cluster '"device": "gpu", "devices_per_host": 2, "link_inside_host": {"latency": 1e-5, "bandwidth": 1e9}'
-expect 3 "8 workers need 4 hosts of 2, and link_between_hosts is missing" plan $tiny --workers 8
+expect 3 "8 workers need 4 hosts of 2; set link_between_hosts.bandwidth, which is missing" plan $tiny --workers 8
 cluster '"device": "cpu", "devices_per_host": 2'
-expect 3 "nor a bandwidth in link_inside_host" plan $tiny --workers 2
+expect 3 "or set link_inside_host.bandwidth" plan $tiny --workers 2
 cluster '"device": "cpu", "devices_per_host": 2, "link_inside_host": {"latency": 1e-5, "bandwidth": 1e9}'
-expect 0 "8 workers share 2 cores of a host: cores are oversubscribed" plan $tiny --workers 8
+expect 0 "8 workers share 2 cores per host: the cores are oversubscribed" plan $tiny --workers 8
 for n in 2 8; do plan $tiny --workers $n --json >"$SCRATCH/on-$n.json" || bad "$n workers"; done
 python3 - "$SCRATCH" <<'P' || bad "workers that share cores"
 import json, sys
@@ -173,7 +173,7 @@ assert eight["layouts"][0]["tokens_per_sec"] < 1.1 * two["layouts"][0]["tokens_p
 assert all(l["memory"]["host"] == 8 * l["memory"]["planned"] for l in eight["layouts"])
 P
 cluster '"device": "cpu", "devices_per_host": 2, "overlap": 5'
-expect 3 "made.json: overlap is a share: at most 1" plan $tiny --workers 2
+expect 3 "made.json: overlap is above 1; it is a fraction" plan $tiny --workers 2
 
 plan --model gpt2 --global-batch 16 --cluster v100 --json --all >"$SCRATCH/all.json" || bad "--json"
 python3 - "$SCRATCH/all.json" <<'P' || bad "JSON of the ranking"
@@ -215,10 +215,10 @@ if [ -f "$emu/lockstep_cuda.so" ]; then
   gpu() { env LS_PLUGIN_DIR="$emu" LS_GEMM_TUNE=0 XDG_CACHE_HOME="$SCRATCH/cache" "$@"; }
   expect 2 "plan --measure, worker 0: there is no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8
   expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
-  expect 0 "1e+06 tokens: [0-9.e+]* hours; energy is not known: cluster .* has no power_watts" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
+  expect 0 "1e+06 tokens: [0-9.e+]* hours; energy unknown: cluster .* has no power_watts" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
   expect 0 '"working_space_by": "this machine.s GPU"' gpu "$LOCKSTEP" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --json
   expect 0 '"working_space_by": "formulas, without cuDNN"' gpu "$LOCKSTEP" plan --model tiny --seq-length 8 --global-batch 1 --workers 1 --cluster h200 --json
-  expect 2 "--precision fp32: cluster .* has no times of it; known there: bf16" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
+  expect 2 "--precision fp32: cluster .* has no times for it (it has: bf16)" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --precision fp32
   for f in "--precision bf16 --grad_accum_steps 2" "-n 2 --precision fp16 --strategy ddp"; do
     gpu "$LOCKSTEP" train --train_data_path "$SCRATCH/train.bin" --model tiny --seq_length 8 --micro_batch_size_per_gpu 1 --max_steps 2 \
       --device cuda --checkpoint_path "$SCRATCH/gpu run" $f >/dev/null 2>"$SCRATCH/err" || bad "train --device cuda $f: $(tail -2 "$SCRATCH/err")"
@@ -234,10 +234,10 @@ mkdir -p "$SCRATCH/my data"
 python3 -c "print(' '.join(f'word{i * 7919 % 3000} of {i}' for i in range(6000)))" >"$SCRATCH/text.txt"
 "$LOCKSTEP" prepare --input "$SCRATCH/text.txt" --out "$SCRATCH/my data" --tokenizer train --vocab-size 700 --val-fraction 0.3 >/dev/null 2>"$SCRATCH/err" ||
   bad "prepare: $(cat "$SCRATCH/err")"
-expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, 257 ids in its vocabulary)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
-expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, 300 ids in its vocabulary)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab-size 300
+expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 257)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
+expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 300)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab-size 300
 grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is left out: $(grep best "$SCRATCH/out")"
-expect 0 "700 ids in its vocabulary" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
+expect 0 "vocabulary 700)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
 expect 2 "the data's tokenizer has 700 ids, the model 300; use --vocab_size 700" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab-size 300
 expect 3 "holds no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
 plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 2 --strategy ddp --data "$SCRATCH/my data" --json >"$SCRATCH/with.json" || bad "--data --json"
@@ -254,10 +254,10 @@ P
 expect 0 "tokens/s" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 grep -q "NOT EQUAL" "$SCRATCH/out" && bad "planned is not allocated: $(cat "$SCRATCH/out")"
 cp "$SCRATCH/a run/metrics.jsonl" "$SCRATCH/steps"
-sed -E '4s/"forward_sec": *[-+.0-9e]+/"forward_sec": null/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
-expect 0 "forward .* not known" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
+sed -E 's/"forward_sec": *[-+.0-9e]+/"forward_sec": null/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
+expect 0 "forward .* unknown" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 sed '3s/.*/{junk/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
-expect 3 "metrics.jsonl:3: this line is not JSON" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
+expect 3 "metrics.jsonl:3: the line is not JSON" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 sed -E '4s/"step_time_sec": *[-+.0-9e]+/"step_time_sec": 0/' "$SCRATCH/steps" >"$SCRATCH/a run/metrics.jsonl"
-expect 3 "metrics.jsonl:4: step_time_sec is 0: a step takes time" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
+expect 3 "metrics.jsonl:4: step_time_sec is 0; it must be above 0" plan --check "$SCRATCH/a run" --cluster "$SCRATCH/cluster.json"
 done_tests

@@ -100,8 +100,8 @@ want=[open("latin.txt","rb").read().decode(errors="replace"),"a","b\ufffd","a","
 
 # ---- refusals: exit 3 for data, 2 for usage
 head -c 1000 docs.jsonl.gz >cut.jsonl.gz; head -c 1000 long.txt.zst >cut.txt.zst
-refused 3 'cut.jsonl.gz: the gzip stream is cut off' --input cut.jsonl.gz
-refused 3 'cut.txt.zst: the zstd stream is cut off' --input cut.txt.zst
+refused 3 'cut.jsonl.gz: the gzip stream is truncated' --input cut.jsonl.gz
+refused 3 'cut.txt.zst: the zstd stream is truncated' --input cut.txt.zst
 cp one.txt fake.txt.gz; refused 3 'fake.txt.gz: not a gzip file' --input fake.txt.gz
 printf '{"text":"a"}\n\n{"body":"b"}\n' >nokey.jsonl; refused 3 'nokey.jsonl: line 3 has no key "text"' --input nokey.jsonl
 printf '{"text":"a"}\n{"text":}\n' >bad.jsonl; refused 3 'bad.jsonl: line 2 is not a JSON object: byte 9' --input bad.jsonl
@@ -110,10 +110,10 @@ printf '{"text":5}\n' >five.jsonl; refused 3 'five.jsonl: line 1: the value of "
 for f in empty.txt empty.jsonl void.jsonl; do refused 3 'empty corpus' --input $f; done
 refused 3 'empty corpus' --input - --format txt </dev/null
 refused 3 'empty validation corpus' --input one.txt --val-input empty.txt
-refused 3 'nothing-here.txt: there is no such file' --input nothing-here.txt
+refused 3 'nothing-here.txt: no such file' --input nothing-here.txt
 mkdir hollow; refused 3 'no .txt or .jsonl file' --input hollow
-touch data.csv; refused 2 'data.csv: the name ends neither' --input data.csv
-refused 2 'has no name to tell its format' --input - </dev/null
+touch data.csv; refused 2 'data.csv: unknown format: the name ends neither' --input data.csv
+refused 2 'the format of standard input (-) is unknown' --input - </dev/null
 refused 2 'input is missing'
 refused 2 'val-fraction 1.5' --input one.txt --val-fraction 1.5
 refused 2 'exclude each other' --input one.txt --val-input one.txt --val-fraction 0.1
@@ -132,7 +132,7 @@ t["added_tokens"] = []
 del t["model"]["vocab"]["<|endoftext|>"]
 json.dump(t, open("noeot.json", "w"))
 PY
-refused 2 'does not fit the token files' --input one.txt --tokenizer big.json
+refused 2 'does not fit the 16-bit token files' --input one.txt --tokenizer big.json
 refused 2 'no <|endoftext|>' --input one.txt --tokenizer noeot.json
 # the first bad line in the order of the corpus is the one reported, however many threads there are
 { cat docs.jsonl; echo '{"nope":1}'; cat docs.jsonl; echo '{"broken'; } >late.jsonl

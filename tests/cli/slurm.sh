@@ -100,7 +100,7 @@ for t in 1node 2node; do
   has "--lr 1$" "$t, later flags win"
 done
 RESUME=1 job 10 0 train_1node.sbatch && bad "RESUME=1 without a folder"
-said "RUN_DIR has to name it"
+said "RESUME=1 needs RUN_DIR"
 RESUME=1 RUN_DIR=$SCRATCH/mine job 10 0 train_1node.sbatch
 has "--checkpoint_path $SCRATCH/mine --resume " "RESUME=1"
 
@@ -108,7 +108,7 @@ has "--checkpoint_path $SCRATCH/mine --resume " "RESUME=1"
 has "^lockstep train .*-n 4 --run_type" "without GPUs"
 SLURM_GPUS_ON_NODE=8 job 11 0 train_1node.sbatch
 has "-n 8 --run_type" "eight GPUs"
-said "8 workers and 8 GPUs on a node"
+said "8 workers and 8 GPUs per node"
 SLURM_JOB_GPUS=0,3 job 11 0 train_1node.sbatch
 has "-n 2 --run_type" "two GPUs by their numbers"
 SLURM_GPUS_ON_NODE=0 job 11 0 train_1node.sbatch
@@ -141,7 +141,7 @@ limit 0 0 31 0 train_2node.sbatch # done while the shell was in its trap
 has_not scontrol "a run that is done"
 : >"$LOG"
 SCONTROL=1 limit 143 143 32 0 train_1node.sbatch
-said "scontrol did not take it: RESUME=1 RUN_DIR="
+said "scontrol requeue failed; continue with RESUME=1 RUN_DIR="
 
 # --- other commands in the same place ---
 : >"$LOG"
@@ -156,10 +156,10 @@ for words in "bench comm" "doctor"; do
   : >"$LOG"
   limit 143 0 42 0 train_1node.sbatch $words
   has_not "scontrol\|scancel" "$words at the limit"
-  said "'${words%% *}' cannot resume: it runs to the limit and is not queued again"
+  said "'${words%% *}' cannot resume, so it runs to the limit and is not requeued"
   job 42 1 train_1node.sbatch $words
   has "lockstep $words$" "$words, queued again by Slurm"
-  said "'${words%% *}' cannot resume: it starts from the beginning"
+  said "'${words%% *}' cannot resume; it starts from the beginning"
 done
 # lockstep itself takes the words that a second attempt adds
 tokens t.bin 3000

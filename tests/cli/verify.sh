@@ -33,8 +33,8 @@ hang --timeout 20
 wait $pid
 code=$?
 [ $code = 1 ] || bad "a layout that hangs: exit code $code: $(tail -n 2 "$SCRATCH/hang")"
-grep -q "^single .*failed: no answer in 20 s" "$SCRATCH/hang" || bad "a layout that hangs has no row: $(cat "$SCRATCH/hang")"
-[ "$(grep -c ": loss\|no answer" "$SCRATCH/hang")" = 4 ] || bad "the others do not go on: $(cat "$SCRATCH/hang")"
+grep -q "^single .*failed: timed out after 20 s" "$SCRATCH/hang" || bad "a layout that hangs has no row: $(cat "$SCRATCH/hang")"
+[ "$(grep -c ": loss\|timed out" "$SCRATCH/hang")" = 4 ] || bad "the others do not go on: $(cat "$SCRATCH/hang")"
 gone "a layout that hangs"
 
 hang --jobs 2

@@ -9,6 +9,7 @@
 
 #include "core/str.h"
 #include "data/loader.h"
+#include "support/st_write.h"
 #include "ckpt/hf.h"
 #include "ckpt/safetensors.h"
 
@@ -57,7 +58,7 @@ static ls_status write_gradients(const fixture *f, const char *path)
         }
     }
     ls_sum sum = {0};
-    ls_status st = ls_st_write(path, t, n, &sum);
+    ls_status st = test_st_write(path, t, n, &sum);
     ls_sum_fini(&sum);
     ls_free(t);
     return st;

@@ -21,7 +21,7 @@ ids=$(od -An -v -tu2 small/train.bin | xargs)
 [ "$ids" = "17250 22197 0 50256" ] || bad "ids by GPT-2's vocabulary: $ids"
 g "file://$SCRATCH/nothing" >/dev/null 2>err || bad "the cache was not used: $(cat err)"
 printf x >>cache/gpt2/vocab.bpe
-expect 3 "is not GPT-2's vocab.bpe" "$LOCKSTEP" prepare --quiet --input one.txt --out small
+expect 3 "is not the vocab.bpe of GPT-2" "$LOCKSTEP" prepare --quiet --input one.txt --out small
 unset LOCKSTEP_CACHE
 
 TIKTOKEN_CACHE_DIR=$SCRATCH/tiktoken "$python" "$here/tokenizer.py" "$LOCKSTEP" gpt2 "$LS_SOURCE/tests/data/bpe" "$SCRATCH" \

@@ -224,7 +224,7 @@ static void damage(void **state)
             }
             assert_non_null(strstr(w[0].words, file[i]));
             assert_non_null(strstr(w[0].words, "is damaged: bytes "));
-            assert_non_null(strstr(w[0].words, "step-1 is whole"));
+            assert_non_null(strstr(w[0].words, "the newest complete checkpoint is "));
             if (i < 2 && at > n / 4) assert_non_null(strstr(w[0].words, ".weight"));
             assert_true(test_cut_untouched(into, s.m.m));
             test_flip(path, (long)at);
@@ -275,12 +275,9 @@ static void bad_pieces(void **state)
     scene s;
     team_worker w[TEAM_MAX];
     open_scene(&s, 3);
-    static const char *const words[] = {"the pieces of all workers have",
-                                        "is not of this model",
-                                        "has no parameters",
-                                        "leave holes in model.safetensors and overlap",
-                                        "would be written twice",
-                                        "cannot be the name"};
+    static const char *const words[] = {"all workers together write", "is outside this model",
+                                        "has no parameters",          "overlap and leave holes in model.safetensors",
+                                        "would be written twice",     "invalid checkpoint name"};
     for (size_t k = 0; k < N_OF(words); k++) {
         test_cut bent = *s.cut;
         task t = s.t;

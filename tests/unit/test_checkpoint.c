@@ -1,4 +1,5 @@
 /* Checkpoint folders: what is saved comes back bit for bit, damage is named, folders come and go in one step. */
+#include "support/st_write.h"
 #include "ckpt/checkpoint.h"
 
 #include "ckpt_support.h"
@@ -114,7 +115,7 @@ static void flipped_bytes(void **state)
             ls_status st = ls_ckpt_load(b.m, test_path(dir, "step-3", NULL), true, NULL, 0, NULL, NULL, NULL);
             assert_int_equal(st, LS_E_FORMAT);
             assert_words(file[i]);
-            if (strcmp(file[i], "trainer_state.json")) assert_words("step-1 is whole");
+            if (strcmp(file[i], "trainer_state.json")) assert_words("step-1");
             test_flip(path, (long)at);
         }
         ls_free(path);
@@ -154,11 +155,11 @@ static void missing_and_cut(void **state)
             assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-9", NULL), true, NULL, 0, NULL, NULL, NULL),
                              LS_E_FORMAT);
             assert_words(file[i]);
-            assert_words("no older checkpoint");
+            assert_words("no older complete checkpoint");
         }
     assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "none", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_IO);
     assert_int_equal(ls_ckpt_load(a.m, dir, true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
-    assert_words("not a checkpoint");
+    assert_words("not a lockstep checkpoint");
     test_model_close(&a);
     test_dir_close(dir);
 }
@@ -172,14 +173,10 @@ static void other_models(void **state)
     save(&a, dir, "step-9", 9, 0);
     for (int k = 0; k < 8; k++) {
         ls_model_config c = test_config(LS_VARIANT_HF);
-        const char *words[] = {"2 layers, this model has 3",
-                               "2 heads, this model has 3",
-                               "12 channels, this model has 24",
-                               "10 positions, this model has 11",
-                               "33 ids",
-                               "a tied head",
-                               "F32, this run keeps them as F64",
-                               "tanh GELU"};
+        const char *words[] = {"2 layers; this model has 3",     "2 heads; this model has 3",
+                               "12 channels; this model has 24", "10 positions; this model has 11",
+                               "33 tokens in the vocabulary",    "a tied head",
+                               "F32; this run uses F64",         "tanh GELU"};
         if (k == 0) c.n_layer = 3;
         if (k == 1) c.n_head = 3;
         if (k == 2) c.n_embd = 24;
@@ -200,7 +197,7 @@ static void other_models(void **state)
     job.optimizer = false;
     assert_int_equal(ls_ckpt_save(&job), LS_OK);
     assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_CONFIG);
-    assert_words("without optimizer state");
+    assert_words("has no optimizer state");
     assert_int_equal(ls_ckpt_load(a.m, test_path(dir, "step-10", NULL), false, NULL, 0, NULL, NULL, NULL), LS_OK);
     test_model_close(&a);
     test_dir_close(dir);
@@ -245,13 +242,14 @@ static void newest_and_pruned(void **state)
     assert_string_equal(path, test_path(dir, "epoch-1", NULL));
     ls_free(path);
     assert_int_equal(ls_ckpt_resolve(test_path(dir, "step-999", NULL), &path), LS_E_IO);
-    assert_words("no checkpoint here");
+    assert_words("no checkpoint found");
     assert_int_equal(truncate(test_path(dir, "epoch-2", "trainer_state.json"), 20), 0);
     path = NULL;
     assert_int_equal(ls_ckpt_latest(dir, &path), LS_E_FORMAT); /* never silently the older one */
     assert_null(path);
     assert_words("epoch-2/trainer_state.json");
-    assert_words("step-100 is whole");
+    assert_words("the newest complete checkpoint is ");
+    assert_words("step-100");
     test_model_close(&a);
     test_dir_close(dir);
 }
@@ -365,7 +363,6 @@ static void background(void **state)
         memset(name, 'x', sizeof name); /* the strings were copied */
         if (i % 2) {
             assert_int_equal(ls_ckpt_wait(w), LS_OK);
-            assert_false(ls_ckpt_busy(w));
             int64_t count = ls_mem_count();
             assert_int_equal(ls_ckpt_wait(w), LS_OK);
             assert_int_equal(ls_mem_count(), count);
@@ -429,7 +426,7 @@ static void write_variation(const test_model *t, const char *path, const char *w
                                 .n_dim = 2,
                                 .dim = {t->m->cfg.vocab_size, t->m->cfg.n_embd},
                                 .data = t->m->unit[0].param};
-    assert_int_equal(ls_st_write(path, e, n, &sum), LS_OK);
+    assert_int_equal(test_st_write(path, e, n, &sum), LS_OK);
     ls_sum_fini(&sum);
 }
 
@@ -447,11 +444,11 @@ static void hugging_face_folders(void **state)
         {NULL, "lm_head.weight", 1, LS_OK, ""}, /* equal to wte */
         {NULL, "h.0.attn.bias", 1, LS_OK, ""},
         {NULL, "transformer.h.1.attn.masked_bias", 0, LS_OK, ""},
-        {"transformer.h.1.ln_2.bias", NULL, 0, LS_E_FORMAT, "no tensor transformer.h.1.ln_2.bias"},
-        {"transformer.wte.weight", NULL, 1, LS_E_FORMAT, "no tensor transformer.wte.weight"},
-        {NULL, "transformer.h.2.ln_1.weight", 0, LS_E_CONFIG, "transformer.h.2.ln_1.weight has no place"},
-        {NULL, "wte.weight", 0, LS_E_FORMAT, "twice"},
-        {"transformer.ln_f.weight", "transformer.ln_f.weight", 0, LS_E_CONFIG, "(33, 12), this model's is (12)"},
+        {"transformer.h.1.ln_2.bias", NULL, 0, LS_E_FORMAT, "tensor transformer.h.1.ln_2.bias is missing"},
+        {"transformer.wte.weight", NULL, 1, LS_E_FORMAT, "tensor transformer.wte.weight is missing"},
+        {NULL, "transformer.h.2.ln_1.weight", 0, LS_E_CONFIG, "transformer.h.2.ln_1.weight is not part of this model"},
+        {NULL, "wte.weight", 0, LS_E_FORMAT, "is a duplicate of"},
+        {"transformer.ln_f.weight", "transformer.ln_f.weight", 0, LS_E_CONFIG, "(33, 12); this model needs (12)"},
     };
     char *dir = test_dir();
     test_model a, b;
@@ -474,7 +471,7 @@ static void hugging_face_folders(void **state)
     assert_words("lm_head.weight differs");
     write_variation(&b, test_path(dir, "model.safetensors", NULL), NULL, NULL, 0);
     assert_int_equal(ls_hf_load(a.m, dir, NULL, 0, NULL), LS_E_FORMAT);
-    assert_words("its head is tied");
+    assert_words("the head is tied");
     test_model_close(&a);
 
     /* float weights in a double model are exact */
@@ -571,7 +568,7 @@ static void version_1(void **state)
     assert_int_equal(ls_ckpt_load(b.m, test_path(dir, "step-2", NULL), true, NULL, 0, NULL, NULL, NULL), LS_E_FORMAT);
     assert_words("model.safetensors is damaged: bytes 0 to ");
     assert_words("transformer.wte.weight");
-    assert_words("step-1 is whole");
+    assert_words("step-1");
     test_model_close(&a);
     test_model_close(&b);
     test_dir_close(dir);

@@ -1,12 +1,12 @@
 /* The planner: its bytes are the run's bytes on every rank, its collectives are the run's collectives; cluster files come back as they
  * were; presets agree with the runs that they were fitted on, and with others. (On GPUs: test_plugin_cuda_plan.c.) */
 #include "cmocka_all.h"
+#include "support/token_files.h"
 #include "plan/planner.h"
 #include "plan/planner_measure.h"
 #include "comm/launch.h"
 #include "core/fs.h"
 #include "core/mem.h"
-#include "core/rng.h"
 #include "train/trainer.h"
 
 #include <math.h>
@@ -19,18 +19,7 @@ static char dir[256];
 static int make_data(void **state)
 {
     (void)state;
-    snprintf(dir, sizeof dir, "%s/ls_planner_XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    if (!mkdtemp(dir)) return 1;
-    unsigned char bytes[2 * 6000];
-    for (int i = 0; i < 6000; i++) {
-        bytes[2 * i] = (unsigned char)(ls_rng_u64(3, (uint64_t)i) % 200);
-        bytes[2 * i + 1] = 0;
-    }
-    char path[300];
-    snprintf(path, sizeof path, "%s/train.bin", dir);
-    if (ls_fs_write(path, bytes, sizeof bytes) != LS_OK) return 1;
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    return ls_fs_write(path, bytes, 2 * 700) != LS_OK;
+    return token_files_make(dir, "ls_planner");
 }
 
 static int remove_data(void **state)
@@ -291,7 +280,7 @@ static void presets_know_their_precisions(void **state)
     }
     assert_true(ls_cluster_preset("v100", &cl));
     assert_int_equal(ls_cluster_check_precision(&cl, LS_BF16), LS_E_UNSUPPORTED);
-    assert_non_null(strstr(ls_err_words(), "known there: fp32, fp16"));
+    assert_non_null(strstr(ls_err_words(), "it has: fp32, fp16"));
     assert_true(ls_cluster_preset_of("NVIDIA H200", &cl) && !strcmp(cl.name, "h200"));
     assert_true(ls_cluster_preset_of("NVIDIA A100-SXM4-80GB", &cl) && !strcmp(cl.name, "a100"));
     assert_false(ls_cluster_preset_of("the emulated device", &cl));
@@ -560,12 +549,12 @@ static void reasons_are_given(void **state)
     ls_planner_result r;
     assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
     assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
-    assert_true(r.n == 0 && strstr(r.bad[0], "2053 sequences are no product"));
+    assert_true(r.n == 0 && strstr(r.bad[0], "2053 sequences per replica are not a product"));
     ls_planner_result_fini(&r);
     q.global_batch = 4;
     q.strategy = "ddp";
     assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
-    assert_true(r.n == 0 && strstr(r.bad[0], "strategy ddp is for 2 replicas or more"));
+    assert_true(r.n == 0 && strstr(r.bad[0], "strategy ddp needs at least 2 replicas"));
     ls_planner_result_fini(&r);
 }
 
@@ -599,7 +588,7 @@ static void search_ranks_what_fits(void **state)
     ls_planner_result_fini(&r);
     q.global_batch = 6; /* 6 over 4 replicas */
     assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
-    assert_non_null(strstr(r.bad[0], "a global batch of 6 sequences leaves 2 over"));
+    assert_non_null(strstr(r.bad[0], "the global batch of 6 sequences is not a multiple of 4"));
     ls_planner_result_fini(&r);
 }
 
@@ -658,30 +647,30 @@ static void bad_files_are_named(void **state)
     } all[] = {
         {"[]", "one JSON object"},
         {"{}", "format is missing"},
-        {"{\"format\":\"x\"}", "its format is 'x'"},
+        {"{\"format\":\"x\"}", "format is 'x'; this program reads"},
         {"{\"format\":\"lockstep-cluster 1\"}", "devices_per_host is missing"},
         {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9}",
-         "neither units nor matmul_flops"},
+         "add either units, or matmul_flops"},
         {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":0,\"memory_bytes\":1e9}", "must be at least 1"},
         {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"units\":[{\"workers\":1}]}",
          "units[0].n_embd is missing"},
         {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"passes\":[{\"workers\":1,"
          "\"adamw\":1,\"sum_of_squares\":1,\"add\":1,\"overlap\":0,\"beside\":2}]}",
-         "passes[0].beside is a share"},
+         "passes[0].beside is above 1"},
         {"{\"format\":\"lockstep-cluster "
          "1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"collectives\":[{\"kind\":\"x\"}]}",
-         "collectives[0].kind is no collective"},
-        {TWO "\"overlap\":5}", "overlap is a share: at most 1"},
-        {CURVE("1") "[1]}]}", "collectives[0].workers is 1: a collective has at least 2"},
+         "collectives[0].kind is not a collective"},
+        {TWO "\"overlap\":5}", "overlap is above 1; it is a fraction"},
+        {CURVE("1") "[1]}]}", "collectives[0].workers is 1; a collective needs at least 2"},
         {CURVE("2") "[\"a\"]}]}", "collectives[0].seconds must be numbers above 0"},
         {CURVE("2") "[null]}]}", "collectives[0].seconds must be numbers above 0"},
         {CURVE("2") "[true]}]}", "collectives[0].seconds must be numbers above 0"},
         {CURVE("2") "[0]}]}", "collectives[0].seconds must be numbers above 0"},
         {UNITS("1") ",\"embed_forward\":0}]}", "units[0].embed_forward is 0"},
-        {UNITS("1e29") "}]}", "units[0].micro_batch is 1e+29 and must be at most"},
+        {UNITS("1e29") "}]}", "units[0].micro_batch is 1e+29; it must be at most"},
         {UNITS("1.5") "}]}", "units[0].micro_batch is not a whole number"},
-        {FILE_HEAD ",\"devices_per_host\":2147483647}", "devices_per_host is 2.14748e+09 and must be at most 65536"},
-        {TWO "\"hosts\":70000}", "hosts is 70000 and must be at most 65536"},
+        {FILE_HEAD ",\"devices_per_host\":2147483647}", "devices_per_host is 2.14748e+09; it must be at most 65536"},
+        {TWO "\"hosts\":70000}", "hosts is 70000; it must be at most 65536"},
         {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e29}", "memory_bytes is 1e+29"},
     };
     ls_cluster c;

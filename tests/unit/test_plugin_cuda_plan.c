@@ -1,6 +1,7 @@
 /* The planner and GPUs, on the emulated device: its bytes are the run's bytes in every precision and on every rank, scratch without a device is
  * the device's, and a device is measured into a file that predicts. */
 #include "cmocka_all.h"
+#include "support/token_files.h"
 #include "plan/planner.h"
 #include "plan/planner_measure.h"
 #include "comm/launch.h"
@@ -24,20 +25,10 @@ static int make_data(void **state)
     snprintf(emu, sizeof emu, "%s/emu", build ? build : "build");
     setenv("LS_PLUGIN_DIR", emu, 1);
     setenv("LS_GEMM_TUNE", "0", 1);
-    snprintf(dir, sizeof dir, "%s/ls_plan_gpu_XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
-    if (!mkdtemp(dir)) return 1;
+    if (token_files_make(dir, "ls_plan_gpu")) return 1;
     snprintf(cache, sizeof cache, "%s/cache", dir);
     setenv("XDG_CACHE_HOME", cache, 1);
-    unsigned char bytes[2 * 6000];
-    for (int i = 0; i < 6000; i++) {
-        bytes[2 * i] = (unsigned char)(ls_rng_u64(3, (uint64_t)i) % 200);
-        bytes[2 * i + 1] = 0;
-    }
-    char path[300];
-    snprintf(path, sizeof path, "%s/train.bin", dir);
-    if (ls_fs_write(path, bytes, sizeof bytes) != LS_OK) return 1;
-    snprintf(path, sizeof path, "%s/val.bin", dir);
-    return ls_fs_write(path, bytes, 2 * 700) != LS_OK;
+    return 0;
 }
 
 static int remove_data(void **state)

@@ -1,4 +1,5 @@
 /* The weight file format: what we write reads back, and no header can lie to the reader. */
+#include "support/st_write.h"
 #include "ckpt/safetensors.h"
 
 #include "ckpt_support.h"
@@ -33,8 +34,8 @@ static void round_trip(void **state)
     };
     ls_sum sum[2];
     const char *path = test_path(dir, "x.safetensors", NULL), *again = test_path(dir, "y.safetensors", NULL);
-    assert_int_equal(ls_st_write(path, t, 4, &sum[0]), LS_OK);
-    assert_int_equal(ls_st_write(again, t, 4, &sum[1]), LS_OK);
+    assert_int_equal(test_st_write(path, t, 4, &sum[0]), LS_OK);
+    assert_int_equal(test_st_write(again, t, 4, &sum[1]), LS_OK);
 
     char *x, *y;
     size_t nx, ny;
@@ -119,13 +120,11 @@ static void lying_headers(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8, "not a size"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", 8, "not a size"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,2],\"data_offsets\":[0,8]}}", 8, "9 dimensions"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", 0,
-         "larger than any file"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0,
-         "larger than any file"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,12]}}", 12, "8 bytes, and its offsets span 12"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "claims bytes 8 to 0"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "claims bytes -8 to 0"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,4],\"data_offsets\":[0,0]}}", 0, "overflows"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, "overflows"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,12]}}", 12, "8 bytes, but its offsets span 12"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8, "has offsets 8 to 0"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[-8,0]}}", 8, "has offsets -8 to 0"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 4, "the file has 4 bytes"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 9, "end at byte 8 of 9"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}", 8, "hole"},
@@ -157,10 +156,10 @@ static void lying_headers(void **state)
         unsigned char bytes[10] = {0, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
         memcpy(bytes, &len[i], 8);
         assert_int_equal(ls_st_open_bytes(&f, bytes, sizeof bytes, "lie"), LS_E_FORMAT);
-        assert_words("header claims");
+        assert_words("header length is");
     }
     assert_int_equal(ls_st_open_bytes(&f, "1234567", 7, "short"), LS_E_FORMAT);
-    assert_words("too few");
+    assert_words("it has only");
     assert_int_equal(ls_st_open_bytes(&f, "\0\0\0\0\0\0\0\0", 8, "zero"), LS_E_FORMAT);
     assert_int_equal(ls_st_open(&f, test_path(dir, "none", NULL)), LS_E_IO);
     assert_int_equal(ls_st_open(&f, dir), LS_E_IO);
@@ -186,7 +185,7 @@ static void odd_but_right(void **state)
     assert_string_equal(f.tensor[1].name, "e");
     assert_true(f.tensor[2].other_dtype);
     float x[3];
-    assert_false(ls_st_copy(&f.tensor[2], x, LS_F32));
+    assert_false(ls_st_copy_part(&f.tensor[2], 0, ls_st_n(&f.tensor[2]), 0, x, LS_F32));
     ls_st_close(&f);
     write_raw(path, "{}", 0);
     assert_int_equal(ls_st_open(&f, path), LS_OK);
@@ -217,8 +216,8 @@ static void conversions(void **state)
     memcpy(shifted + 1, bits, N * 2);
     for (int bf = 0; bf < 2; bf++) {
         ls_st_tensor t = {.dt = bf ? LS_BF16 : LS_F16, .n_dim = 1, .dim = {N}, .data = shifted + 1, .nbytes = N * 2};
-        assert_true(ls_st_copy(&t, f, LS_F32));
-        assert_true(ls_st_copy(&t, d, LS_F64));
+        assert_true(ls_st_copy_part(&t, 0, ls_st_n(&t), 0, f, LS_F32));
+        assert_true(ls_st_copy_part(&t, 0, ls_st_n(&t), 0, d, LS_F64));
         for (unsigned i = 0; i < N; i++) {
             double want = value16(i, bf ? 8 : 5, bf ? 7 : 10);
             if (isnan(want)) {
@@ -230,7 +229,7 @@ static void conversions(void **state)
     }
     double third = 1.0 / 3;
     ls_st_tensor t = {.dt = LS_F64, .n_dim = 0, .data = &third, .nbytes = 8};
-    assert_true(ls_st_copy(&t, f, LS_F32));
+    assert_true(ls_st_copy_part(&t, 0, ls_st_n(&t), 0, f, LS_F32));
     assert_true(f[0] == (float)third);
     ls_free(bits);
     ls_free(shifted);
