@@ -1,6 +1,7 @@
 /* checkpoint.c - what comes out of a folder again: the trainer's state, and weights once everything about them was compared. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -229,6 +230,7 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
     if (st != LS_OK)
         return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path), LS_SITE); /* one looks for others */
 
+    ls_debug("checkpoint", "checksums of %s match", path);
     st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
     if (st == LS_OK) { /* from here on nothing can fail, save a device */
         st = hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
@@ -242,6 +244,8 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
             s.text = NULL;
         }
         if (step) *step = s.h.step;
+        ls_info("checkpoint", "loaded %s: step %lld, %s optimizer state", path, (long long)s.h.step,
+                optimizer ? "with" : "without");
     }
     source_close(&s);
     return st;

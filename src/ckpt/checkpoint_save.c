@@ -7,6 +7,7 @@
  * After each of them the workers agree, and a failure of one removes the folder. Alone (comm NULL) agreeing costs nothing. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <inttypes.h>
@@ -294,6 +295,7 @@ static ls_status publish(ckpt_save *s)
     const ls_ckpt_job *j = &s->job;
     LS_TRY(put_sums(s));
     LS_TRY(ckpt_publish(j->dir, s->tmp, j->name, s->later));
+    ls_info("checkpoint", "saved %s/%s (step %lld)", j->dir, j->name, (long long)j->step);
     ckpt_prune(j->dir, j->name, j->step, j->keep_last, s->later);
     return LS_OK;
 }

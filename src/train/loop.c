@@ -136,6 +136,11 @@ static ls_status epoch_steps(ls_trainer *t)
         ls_step_result r;
         LS_TRY(ls_trainer_step(t, &r));
         ls_comm_expect(t->comm, r.t_total);
+        ls_debug("train",
+                 "step %lld: loss %.4f, %.4f s (input %.4f, forward %.4f, backward %.4f, exposed communication %.4f, "
+                 "optimizer %.4f)",
+                 (long long)s->step, r.loss, r.t_total, r.split.input, r.split.forward, r.split.backward,
+                 r.split.comm_exposed, r.split.optimizer);
         ls_telemetry_step(t->gpu);
         t->watched_tokens += c->global_batch * c->seq_len;
         const double step_time = r.t_total - r.t_wait;
@@ -380,6 +385,8 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
          "global_batch_size=%lld\n",
          c->micro_batch, c->grad_accum, t->device.count, (long long)c->global_batch);
     const bool writes = ls_comm_rank(t->comm) == 0;
+    ls_info("train", "%lld epochs of %lld steps, from step %lld to %lld", (long long)c->epochs,
+            (long long)c->steps_per_epoch, (long long)s->step, (long long)c->total_steps);
     LS_TRY(begin_files(t));
     LS_TRY(log_begin(t));
     if (writes) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);

@@ -9,6 +9,7 @@
 
 #include "core/clock.h"
 #include "core/deadline.h"
+#include "core/log.h"
 #include "core/nvtx.h"
 #include "core/rng.h"
 #include "core/stop.h"
@@ -631,6 +632,7 @@ static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
     }
     LS_TRY(share_loss(t, &sum, &counted));
     *loss = counted > 0 ? sum / counted : 0;
+    ls_debug("train", "validation: loss %.4f over %lld batches", *loss, (long long)n);
     phase_end(p, -1);
     return LS_OK;
 }
