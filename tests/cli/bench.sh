@@ -91,7 +91,7 @@ assert m["collective_calls_per_step"]["a"] > m["collective_calls_per_step"]["b"]
 assert m["bytes_moved_per_step"]["a"] == m["bytes_moved_per_step"]["b"]
 assert json.load(open("ab2/ab_report.json")) == json.load(open("out"))
 PY
-expect 0 "B against A" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b
+expect 0 "B compared with A" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b
 expect 1 "invalid_comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
 
 # --- ceilings ---
@@ -110,7 +110,7 @@ expect 0 "send " bench comm -n 3 --max 4K --rounds 2
 expect 0 "sendrecv " bench comm -n 3 --max 4K --rounds 2 --collectives sendrecv
 expect 2 "add --device cuda" bench comm -n 2 --comm nccl --max 1K
 expect 2 "started over local" bench comm -n 2 --comm mpi --max 1K
-expect 2 "on the CPU they always are" bench comm -n 2 --deterministic --max 1K
+expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "there is no kernel 'nothing'" bench gemm --kernels nothing
 if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
@@ -161,11 +161,11 @@ PY
 fi
 
 # --- refusals ---
-expect 2 "say what to train behind --" bench scaling
-expect 2 "workers are given to bench" bench scaling -- "${train[@]}" -n 2
-expect 2 "is no layout" bench scaling --layout zero9 -- "${train[@]}"
-expect 2 "no multiple of micro batch" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 3
-expect 2 "leaves nothing of --steps" bench scaling --steps 3 --warmup 3 -- "${train[@]}"
+expect 2 "train options are missing; add them after --" bench scaling
+expect 2 "give -n to bench instead" bench scaling -- "${train[@]}" -n 2
+expect 2 "is not a layout" bench scaling --layout zero9 -- "${train[@]}"
+expect 2 "not a multiple of micro-batch size" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 3
+expect 2 "leaves no steps to measure of --steps" bench scaling --steps 3 --warmup 3 -- "${train[@]}"
 expect 2 "did you mean scaling" bench scalin
 expect 2 "needs --a" bench ab --a "" -- "${train[@]}"
 expect 3 "no run" bench scaling d

@@ -29,7 +29,7 @@ grep -q "^A .*(the common options)$" out && grep -q "^B .*  -n 1 --grad_accum_st
 grep -q nan out && bad "nan in the table: $(cat out)"
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir o
 for flags in "--checkpoint_path x" --resume --json --print_config; do
-  expect 2 "is not for the train options of a benchmark" bench ab --dry-run --a "" --b "$flags" -- "${train[@]}"
+  expect 2 "is not allowed in the train options of a benchmark" bench ab --dry-run --a "" --b "$flags" -- "${train[@]}"
 done
 expect 2 "one number of workers" bench ab -n 1,2 --dry-run --a "" --b "" -- "${train[@]}"
 
@@ -51,9 +51,9 @@ mkdir other && cp -r o/1gpu_b/run_1 other/first && cp -r o/1gpu_b/run_2 other/se
 ab_json o/2gpu_a other || bad "no names in common: $(cat err)"
 grep -q '"pairs": 2' json || bad "no names in common: $(cat json)"
 rm -r few/run_4 && head -c 400 o/1gpu_b/run_2/training_metrics.json >few/run_2/training_metrics.json
-expect 3 "there is no pair of runs to compare" bench ab --warmup 2 o/2gpu_a few
+expect 3 "no pair of runs to compare" bench ab --warmup 2 o/2gpu_a few
 expect 3 "nowhere: there is no run to compare" bench ab nowhere o/1gpu_b
 expect 3 "no step is left behind the warm-up" bench ab --warmup 6 o/2gpu_a o/1gpu_b
-expect 2 "two folders of runs" bench ab o/2gpu_a
+expect 2 "needs two folders" bench ab o/2gpu_a
 expect 2 "without --a, --b and train options" bench ab o/2gpu_a o/1gpu_b --a ""
 done_tests

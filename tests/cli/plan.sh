@@ -71,7 +71,7 @@ expect 0 "replica 1    8  9     10 11     12 13     14 15" plan --schedule gpipe
 expect 0 "between each stage's first and last action 0.00 %" plan --schedule zb --pp 4 --micro 8 --live 7
 expect 0 "wider than" plan --schedule gpipe --pp 2 --micro 500
 
-expect 2 "plan needs --model NAME and --global_batch N" plan
+expect 2 "plan needs one of: --model NAME with --global_batch N" plan
 expect 2 "did you mean gpipe?" plan --schedule gpip --pp 2 --micro 2
 expect 2 "needs --pp P and --micro M" plan --schedule gpipe --pp 2
 expect 2 "1f1b has one chunk a stage, and 2 were asked for" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
@@ -79,7 +79,7 @@ expect 2 "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts" plan --sche
 expect 2 "a gap: unit 4 is on no stage" plan --schedule 1f1b --pp 2 --micro 2 --model gpt2 --stages 0-3,5-13
 expect 2 "made for 2 stages and 2 micro-batches, and there are 3 and 2" plan --schedule "$SCRATCH/mine.txt" --pp 3
 expect 2 "'x=1' is not understood\|'x' is not understood" plan --schedule gpipe --pp 2 --micro 2 --costs x=1
-expect 2 "a number from 1 up" plan --schedule gpipe --pp -2 --micro 2
+expect 2 "must be at least" plan --schedule gpipe --pp -2 --micro 2
 sed "8s/.*/F0 B0 F1 B1/; 10s/.*/F0 F1 B0 B1/" "$SCRATCH/mine.txt" >"$SCRATCH/stuck.txt"
 expect 2 "deadlock: rank 0, action 2 (rg0@1) waits for rank 1" plan --schedule "$SCRATCH/stuck.txt"
 sed 's/B1/B9/' "$SCRATCH/mine.txt" >"$SCRATCH/wrong.txt"
@@ -95,7 +95,7 @@ expect 0 "a global batch of 6 sequences leaves 2 over" plan --model tiny --seq-l
 expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global-batch 16 --cluster h100
 expect 2 "no such file, and no preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
 expect 2 "gpt2 has 1024 positions" plan --model gpt2 --global-batch 8 --seq-length 2048 --cluster v100
-expect 2 "a number from 1 up" plan --model gpt2 --global-batch -8 --cluster v100
+expect 2 "must be at least" plan --model gpt2 --global-batch -8 --cluster v100
 echo '{"format": "lockstep-cluster 1", "devices_per_host": 2}' >"$SCRATCH/bad.json"
 expect 3 "bad.json: memory_bytes is missing" plan --model tiny --seq-length 64 --global-batch 8 --cluster "$SCRATCH/bad.json"
 expect 3 "training_metrics.json" plan --check "$SCRATCH"
@@ -239,7 +239,7 @@ expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, 300 ids in its vocabulary)" pla
 grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is left out: $(grep best "$SCRATCH/out")"
 expect 0 "700 ids in its vocabulary" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
 expect 2 "the data's tokenizer has 700 ids, the model 300; use --vocab_size 700" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab-size 300
-expect 3 "holds no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
+expect 3 "has no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
 plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 2 --strategy ddp --data "$SCRATCH/my data" --json >"$SCRATCH/with.json" || bad "--data --json"
 best=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][0]["command"])' "$SCRATCH/with.json")
 eval "\"\$LOCKSTEP\" ${best#lockstep } --max_steps 8 --checkpoint_path \"\$SCRATCH/a run\"" >/dev/null 2>"$SCRATCH/err" || bad "$best: $(tail -2 "$SCRATCH/err")"

@@ -27,7 +27,7 @@ done
 # the command of its own, and a lane that is too short
 run p profile -- train -n 2 --profile_spans 64 || bad "profile -- train: $(tail -3 "$SCRATCH/p.log")"
 python3 "$check" "$SCRATCH/p/profiles/trace.json" 2 unit collective >"$SCRATCH/check" 2>&1 || bad "short lanes: $(tail -3 "$SCRATCH/check")"
-grep -q "older spans did not fit" "$SCRATCH/p.log" || bad "dropped spans were not told"
+grep -q "older spans were dropped" "$SCRATCH/p.log" || bad "dropped spans were not told"
 python3 - "$SCRATCH/p" <<'PY' || bad "the summary"
 import json, sys
 s = json.load(open(sys.argv[1] + "/profiles/profile_summary.json"))
