@@ -43,7 +43,7 @@ for n, v in r["runs"].items():
 PY
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir s
 expect 2 "is there already: add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
-expect 0 "\[2/6\] 2gpu_ddp run_1  is there" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --resume -- "${train[@]}"
+expect 0 "\[2/6\] 2gpu_ddp run_1  exists" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --resume -- "${train[@]}"
 expect 2 "another command" bench scaling -n 1,2,4 --repeat 2 --steps 7 --warmup 2 --out s --resume -- "${train[@]}"
 expect 0 "\"scaling\": \"weak\"" bench scaling -n 1,2 --repeat 1 --steps 5 --warmup 1 --weak --out weak --json -- "${train[@]}"
 grep -q '"status": "ok"' weak/scaling_report.json || bad "weak: $(head -c 300 weak/scaling_report.json)"
@@ -58,12 +58,12 @@ code=$?
 [ $code = 143 ] || bad "stopped: exit code $code: $(cat err)"
 grep -q "stopped by SIGINT.*runs are finished and stay in stop.*--resume" err || bad "stopped: $(cat err)"
 [ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run is gone"
-expect 0 "run_1  is there" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
+expect 0 "run_1  exists" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
 
 # --- strategies ---
 bench strategies -n 1,2 --repeat 2 --steps 5 --warmup 1 --layouts ddp,zero3,pp-1f1b,ddp+pp2 --out t -- "${train[@]}" --global_batch_size 4 >out 2>err ||
   bad "strategies: $(cat err)"
-grep -q "left out: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "what does not fit is not said: $(cat err)"
+grep -q "skipped: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "what does not fit is not said: $(cat err)"
 python3 - <<'PY' || bad "strategies_report.json"
 import json
 r = json.load(open("t/strategies_report.json"))
