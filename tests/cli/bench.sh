@@ -14,7 +14,7 @@ bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --dry-run -- "${t
 [ ! -e s ] || bad "a dry run leaves something"
 bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}" >out 2>err || bad "scaling: $(cat err)"
 grep -q "^\[6/6\] " err || bad "no progress: $(cat err)"
-grep -q "Where a step's time went" out || bad "no waterfall: $(cat out)"
+grep -q "Time of a step in %" out || bad "no waterfall: $(cat out)"
 python3 - <<'PY' || bad "scaling_report.json"
 import json, pathlib
 r = json.load(open("s/scaling_report.json"))
@@ -78,7 +78,7 @@ PY
 # --- ab: many times the work is found; counts are the mechanism ---
 bench ab -n 1 --repeat 4 --steps 30 --warmup 5 --by median --a "--vocab_size 256" --b "--vocab_size 40000" --out ab -- "${train[@]}" --threads 1 >out 2>err ||
   bad "ab: $(cat err)"
-grep -q "^B against A: worse" out || bad "a vocabulary of 40000 is not slower than one of 256: $(cat out)"
+grep -q "^B compared with A: worse" out || bad "a vocabulary of 40000 is not slower than one of 256: $(cat out)"
 grep -q "^What changed: " out || bad "ab does not say why: $(cat out)"
 [ "$(sed -n 's/^\[[0-9]*\/8\] 1gpu_\([ab]\).*/\1/p' err | tr -d '\n')" = abbaabba ] || bad "not in turns: $(cat err)"
 bench ab -n 2 --repeat 2 --steps 5 --warmup 1 --a "--bucket 1000" --b "" --out ab2 --json -- "${train[@]}" >out 2>err || bad "ab buckets: $(cat err)"

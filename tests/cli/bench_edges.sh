@@ -60,7 +60,7 @@ expect 0 "2gpu_zero3/" bench scaling -n 1,2 --dry-run -- "${train[@]}" --strateg
 expect 2 "leave one out" bench scaling -n 1,2 --layout ddp --dry-run -- "${train[@]}" --strategy zero3
 expect 2 "leave one out" bench strategies -n 1,2 --dry-run -- "${train[@]}" --strategy zero3
 expect 0 "--grad_accum_steps 2 --enforce_global_batch_size 4" bench scaling -n 2 --dry-run -- "${train[@]}" --enforce_global_batch_size 4
-expect 2 "--enforce_global_batch_size 2 does not match" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
+expect 2 "--enforce_global_batch_size 2: the global batch is" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
 expect 2 "--enforce_global_batch_size 1 does not match the step of 2" bench scaling -n 1,2 --weak --dry-run -- "${train[@]}" --enforce_global_batch_size 1
 
 # --- one round has no interval ---
