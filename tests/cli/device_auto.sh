@@ -102,7 +102,7 @@ first both "device: CUDA, emulated device (2 of 2 visible)"
 once both
 ranks mixed 1 0
 is "$(tr '\n' ' ' <mixed.codes)" "2 2 " "one rank without a GPU"
-is "$(grep -c 'rank 1 on .* would take the CPU (there is no CUDA device.*and 1 of 2 workers a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
+is "$(grep -c 'rank 1 on .* would use CPU (there is no CUDA device.*but 1 of 2 workers have a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
 ranks neither 0 0 --deepspeed_config bf16.json
 is "$(tr '\n' ' ' <neither.codes)" "2 2 " "16 bits without a GPU"
 is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "told once: $(cat neither.log)"

@@ -64,7 +64,7 @@ PY
   listing >"$SCRATCH/before"
   expect 2 "" timeout 60 "${over[@]}" --device cuda:1
   expect 3 "nowhere" timeout 60 "${over[@]}" --data "$SCRATCH/nowhere"
-  expect 2 "at train.resolve.c" timeout 60 "${over[@]}" --global_batch_size 16384 --nccl_proof full # refused when NCCL is there
+  expect 2 "a step needs 16384 sequences" timeout 60 "${over[@]}" --global_batch_size 16384 --nccl_proof full # refused when NCCL is there
   listing | cmp -s "$SCRATCH/before" - || bad "a refused start changed a finished run: $(listing | diff "$SCRATCH/before" - | head -5)"
   mv "$SCRATCH/bin/nvidia-smi" "$SCRATCH/nvidia-smi"
   printf '#!/bin/sh\nexit 6\n' >"$SCRATCH/bin/nvidia-smi"
