@@ -8,7 +8,7 @@ layouts=(-n 1,2,4 --steps 1); [ "${LS_TEST_ALL:-0}" = 1 ] && layouts=(-n 1,2,4,8
 "$LOCKSTEP" verify "${layouts[@]}" --jobs 2 >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
 tail -n 1 "$SCRATCH/verify"
 [ "${LS_TEST_ALL:-0}" = 1 ] || grep -q "^119 of 139 layouts identical, 20 within" "$SCRATCH/verify" || bad "verify: $(tail -n 1 "$SCRATCH/verify")"
-expect 2 "is 'moon' and must be cpu, cuda" "$LOCKSTEP" verify --device moon -n 1,2 --steps 1 # told by a worker, in its words
+expect 2 "'moon': must be auto, cpu, cuda" "$LOCKSTEP" verify --device moon -n 1,2 --steps 1 # told by a worker, in its words
 
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
