@@ -47,7 +47,7 @@ t variable LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu --
 is "$(metric variable device)" cpu LS_DEVICE
 t flag LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu -- --device auto
 is "$(metric flag device)" cuda "--device over LS_DEVICE"
-expect 2 "LS_DEVICE is 'moon' and must be cpu, cuda" env LS_DEVICE=moon "$LOCKSTEP" "${base[@]}"
+expect 2 "LS_DEVICE 'moon': must be auto, cpu, cuda" env LS_DEVICE=moon "$LOCKSTEP" "${base[@]}"
 expect 0 "device  *cpu  *environment (LS_DEVICE)" env LS_DEVICE=cpu "$LOCKSTEP" "${base[@]}" --print_config
 expect 0 "device  *cuda  *default (auto: CUDA, emulated device (1 of 1 visible))" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --print_config
 grep -q '^device: ' err && bad "--print_config has the line, too"

@@ -53,7 +53,7 @@ python3 "$check" "$SCRATCH/term/profiles/trace.json" 2 step >"$SCRATCH/check" 2>
 
 # nsys: missing is said, and the trace is there; a stand-in sees the command line of docs/PROFILE.md
 NSYS=1 NSYS_BIN=no-such-nsys run n profile -- train || bad "NSYS=1 without nsys: $(tail -3 "$SCRATCH/n.log")"
-[ "$(grep -c "there is no no-such-nsys" "$SCRATCH/n.log")" = 1 ] || bad "a missing nsys was not told once"
+[ "$(grep -c "no-such-nsys not found" "$SCRATCH/n.log")" = 1 ] || bad "a missing nsys was not told once"
 [ -s "$SCRATCH/n/profiles/trace.json" ] || bad "no trace without nsys"
 cat >"$SCRATCH/nsys" <<'SH'
 #!/bin/bash
