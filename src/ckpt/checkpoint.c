@@ -1,6 +1,7 @@
 /* checkpoint.c - reads a checkpoint: the state of the trainer, and the weights after all checks. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -228,6 +229,7 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
         return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path),
                            LS_SITE); /* rank 0 looks for other checkpoints */
 
+    ls_debug("checkpoint", "checksums of %s match", path);
     st = ckpt_agree(team, source_open(&s, m, path, optimizer), LS_SITE);
     if (st == LS_OK) { /* from here on only device copies can fail */
         st = hf_fill(s.set.src, m, LS_FLAT_PARAM, piece, n_piece);
@@ -241,6 +243,8 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
             s.text = NULL;
         }
         if (step) *step = s.h.step;
+        ls_info("checkpoint", "loaded %s: step %lld, %s optimizer state", path, (long long)s.h.step,
+                optimizer ? "with" : "without");
     }
     source_close(&s);
     return st;

@@ -176,6 +176,7 @@ ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name, b
 
 static void prune_one(const char *run_dir, const char *name, bool later)
 {
+    ls_debug("checkpoint", "removing %s/%s (--keep_last)", run_dir, name);
     char *from = ls_path_join(run_dir, name), *to = ls_asprintf("%s/.del-%s-%ld", run_dir, name, (long)getpid());
     if (!from || !to) ls_warn("checkpoint", "cannot remove %s/%s: out of memory", run_dir, name);
     else if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
@@ -256,6 +257,7 @@ ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
         if (number_of(names[i], "step-") < 0 && number_of(names[i], "epoch-") < 0) continue;
         if (!dir) st = ls_ckpt_earlier_folder(run_dir, &dir);
         if (st == LS_OK) st = set_one_aside(run_dir, names[i], dir, step);
+        if (st == LS_OK) ls_debug("checkpoint", "moved %s/%s to %s", run_dir, names[i], dir);
     }
     ls_fs_list_free(names, n);
     if (st == LS_OK && dir) st = ls_fs_sync_dir(run_dir);
@@ -328,6 +330,7 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path)
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(sweep(run_dir, false));
     LS_TRY(newest(run_dir, NULL, INT64_MAX, false, path));
+    ls_info("checkpoint", "newest checkpoint in %s: %s", run_dir, *path ? *path : "none");
     return LS_OK;
 }
 

@@ -7,6 +7,7 @@
  * After each step the workers agree on the status; a failure of one removes the folder. A single worker (comm NULL) needs no agreement. */
 #include "ckpt/checkpoint_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <inttypes.h>
@@ -295,6 +296,7 @@ static ls_status publish(ckpt_save *s)
     const ls_ckpt_job *j = &s->job;
     LS_TRY(put_sums(s));
     LS_TRY(ckpt_publish(j->dir, s->tmp, j->name, s->later));
+    ls_info("checkpoint", "saved %s/%s (step %lld)", j->dir, j->name, (long long)j->step);
     ckpt_prune(j->dir, j->name, j->step, j->keep_last, s->later);
     return LS_OK;
 }

@@ -206,6 +206,8 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
     pthread_mutex_unlock(&w->mutex);
     ls_status st = copy_job(w, job);
+    ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
+             (double)piece_bytes(job) / 1048576.0);
     if (st == LS_OK && !w->stage.device)
         st = ckpt_stage_open(&w->stage, job->model->compute); /* if there was no model yet */
     if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* the thread does not wait for later operations */

@@ -1,6 +1,7 @@
 /* hf.c - loads weights of a Hugging Face folder; all tensors are matched with the model before the first one is copied. */
 #include "ckpt/hf.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 #include "ckpt/checkpoint_impl.h"
 
@@ -267,6 +268,7 @@ ls_status ls_hf_load(const ls_model *m, const char *dir, const ls_piece *piece, 
     ls_status st = ckpt_check_pieces(m, piece, n_piece, false);
     if (st == LS_OK) st = open_compared(&s, m, dir, team);
     st = ckpt_agree(team, st, LS_SITE);
+    if (st == LS_OK) ls_info("model", "weights from %s", dir);
     if (st == LS_OK) {
         st = hf_fill(s.src, m, LS_FLAT_PARAM, piece, n_piece);
         if (m->compute->device) st = ckpt_agree(team, st, LS_SITE);

@@ -16,24 +16,22 @@ typedef struct options {
 
 static const ls_opt table[] = {
     BENCH_ROWS("2", "8"),
-    {"pairs", LS_OPT_INT, BENCH_AT(repeat), "N", NULL, "the same as --repeat", NULL},
-    {"a", LS_OPT_STR, offsetof(options, a), "\"FLAGS\"", NULL, "train options of setting A, behind the common ones",
+    {"pairs", LS_OPT_INT, BENCH_AT(repeat), "N", NULL, "same as --repeat", NULL},
+    {"a", LS_OPT_STR, offsetof(options, a), "\"FLAGS\"", NULL, "train options of setting A, added to the common ones",
      "Settings"},
     {"b", LS_OPT_STR, offsetof(options, b), "\"FLAGS\"", NULL, "train options of setting B", NULL},
     {"by", LS_OPT_CHOICE, offsetof(options, by), "mean|median", "mean",
-     "a run's speed: of its mean step, or of its median step (a busy machine's hiccups do not count)", NULL},
+     "speed of a run: from its mean or its median step (the median is robust against outliers)", NULL},
 };
 enum { N_OPT = sizeof table / sizeof table[0] };
 
-static const char help_text[] = "Trains setting A and setting B by turns (A B B A …), --repeat pairs, and compares "
-                                "neighbours in time. Says the difference with\n"
-                                "its 95 % interval, a verdict on B - better, worse, or no difference shown; a "
-                                "difference is claimed when the 99 % interval\n"
-                                "excludes zero - and what changed inside: calls, bytes, waits, the parts of a step. "
-                                "Writes ab_report.json beside the runs.\n\n"
-                                "  lockstep bench ab -n 2 --a \"--bucket 100000\" --b \"--bucket 6553600\" -- --data "
-                                "data --model tiny --seq_length 128\n"
-                                "  lockstep bench ab runs/x/2gpu_a runs/x/2gpu_b";
+static const char help_text[] =
+    "Train setting A and setting B in turns (A B B A ...), --repeat pairs, and compare neighbouring runs. Print the "
+    "difference with its 95 % confidence interval, a verdict on B (better, worse, or no difference shown; a difference "
+    "needs a 99 % interval that excludes zero), and what changed: collective calls, bytes, waits, the parts of a step. "
+    "ab_report.json is written next to the runs.\n\n  lockstep bench ab -n 2 --a \"--bucket 100000\" --b \"--bucket "
+    "6553600\" \\\n      -- --data data --model tiny --seq_length 128\n"
+    "  lockstep bench ab runs/x/2gpu_a runs/x/2gpu_b";
 
 /* --- facts of a run --- */
 
@@ -52,7 +50,7 @@ static const struct {
     const char *key, *words;
     double scale; /* for people */
 } fact[N_FACT] = {
-    [FACT_STEP] = {"step_sec", "a step, ms", 1e3},
+    [FACT_STEP] = {"step_sec", "step, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_FORWARD] = {"forward_sec", "  forward, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_BACKWARD] = {"backward_sec", "  backward, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_OPTIMIZER] = {"optimizer_sec", "  optimizer, ms", 1e3},
@@ -61,9 +59,9 @@ static const struct {
     [FACT_SPLIT + LS_SPLIT_STRAGGLER] = {"straggler_sec", "  waiting for slower workers, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_INPUT] = {"input_sec", "  input, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_OTHER] = {"other_sec", "  other, ms", 1e3},
-    [FACT_CALLS] = {"collective_calls_per_step", "collective calls a step, rank 0", 1},
-    [FACT_BYTES] = {"bytes_moved_per_step", "MiB moved a step, rank 0", 1 / 1048576.0},
-    [FACT_BUSY] = {"collective_busy_sec", "collectives at work a step, ms", 1e3},
+    [FACT_CALLS] = {"collective_calls_per_step", "collective calls per step, rank 0", 1},
+    [FACT_BYTES] = {"bytes_moved_per_step", "MiB moved per step, rank 0", 1 / 1048576.0},
+    [FACT_BUSY] = {"collective_busy_sec", "collectives busy per step, ms", 1e3},
     [FACT_MEMORY] = {"planned_bytes", "planned memory, MiB", 1 / 1048576.0},
     [FACT_CPU] = {"cpu_utilisation", "CPU utilisation, %", 100},
 };
@@ -158,7 +156,7 @@ static void why(const outcome *o, ls_str *out)
         told[best] = true;
         ls_str_addf(out, "%s%s %+.3f ms", n++ ? ", " : "", ls_split_words(best), 1e3 * o->diff[FACT_SPLIT + best].mean);
     }
-    if (!n) ls_str_add(out, "no part of a step differs by more than its interval");
+    if (!n) ls_str_add(out, "no part of a step differs by more than its confidence interval");
     static const int counts[] = {FACT_CALLS, FACT_BYTES};
     for (int i = 0; i < 2; i++) {
         const int f = counts[i];
@@ -166,10 +164,10 @@ static void why(const outcome *o, ls_str *out)
         const double a = o->side[0][f].mean, b = o->side[1][f].mean;
         const bool alike = fabs(b - a) <= 1e-9 * fabs(a);
         if (!(a > 0) && !(b > 0)) continue;
-        if (alike) ls_str_addf(out, "; %s alike", i ? "bytes" : "calls");
+        if (alike) ls_str_addf(out, "; %s equal", i ? "bytes" : "calls");
         else if (i && a > 0) ls_str_addf(out, "; bytes %+.1f %%", 100 * (b / a - 1));
-        else if (i) ls_str_addf(out, "; MiB moved a step %.2f, not 0", b / 1048576);
-        else ls_str_addf(out, "; collective calls a step %.1f, not %.1f", b, a);
+        else if (i) ls_str_addf(out, "; MiB moved per step %.2f instead of 0", b / 1048576);
+        else ls_str_addf(out, "; collective calls per step %.1f instead of %.1f", b, a);
     }
 }
 
@@ -205,16 +203,16 @@ static void print_outcome(const outcome *o, const options *x, const side_name *n
         if (o->diff[f].half >= 0) printf(" \xc2\xb1%11.3f%s\n", k * o->diff[f].half, shown(&o->diff[f]) ? " *" : "");
         else printf("\n");
     }
-    printf("\nB against A: %s", ls_ab_words(t->verdict));
+    printf("\nB compared with A: %s", ls_ab_words(t->verdict));
     if (t->n > 1)
         printf(": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, by the %s step)\n", 100 * t->change,
                100 * t->low, 100 * t->high, t->p, t->n, x->by);
-    else printf(" (one pair shows nothing; give --repeat 2 or more)\n");
+    else printf(" (one pair is not enough; use --repeat 2 or more)\n");
     if (t->n > 1 && t->verdict == LS_AB_NONE) {
         if (t->visible < 1)
-            printf("A difference of %.1f %% would have been seen four times in five; ", 100 * t->visible);
-        else printf("Less than a factor of two would not have been seen in this noise; ");
-        printf("%d pairs like these would show 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
+            printf("A difference of %.1f %% would be detected with 80 %% probability; ", 100 * t->visible);
+        else printf("The noise hides any change below 2x; ");
+        printf("%d pairs are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
     }
     if (t->verdict != LS_AB_NONE) {
         ls_str s = {0};
@@ -222,7 +220,7 @@ static void print_outcome(const outcome *o, const options *x, const side_name *n
         printf("What changed: %s.\n", s.data ? s.data : "");
         ls_str_fini(&s);
     }
-    printf("Losses of all runs: %s.\n", o->same_loss ? "equal bit for bit" : "not equal bit for bit");
+    printf("Losses of all runs: %s.\n", o->same_loss ? "identical" : "not identical");
 }
 
 static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
@@ -304,7 +302,8 @@ static ls_status finish(const bench_session *s, const options *x, const ls_opt_l
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, done, cli_bench_read_pairs(s, paths, &set, &a, &p));
     if (a.several_commits) {
-        st = ls_fail(LS_E_CONFIG, "two settings are compared at one commit; these runs come from several");
+        st =
+            ls_fail(LS_E_CONFIG, "the runs come from several commits; two settings can only be compared at one commit");
         goto done;
     }
     if (!a.comparable && a.n_mismatch) {
@@ -337,7 +336,7 @@ static ls_status own_options(side_name *name, const char *flags, int *workers)
     if (st == LS_OK) st = ls_train_options_parse(copy.n, copy.word, &o);
     if (st == LS_OK) st = cli_bench_refuse(&o, true);
     if (st == LS_OK && ls_train_given(&o, "n")) {
-        if (o.n < 1 || o.n > 1024) st = ls_fail(LS_E_ARG, "%s: -n is 1 to 1024 workers", flags);
+        if (o.n < 1 || o.n > 1024) st = ls_fail(LS_E_ARG, "%s: -n must be 1 to 1024", flags);
         *workers = (int)o.n;
     }
     ls_argv_fini(&copy);
@@ -353,26 +352,28 @@ static ls_status run(bench_session *s, options *x, side_name *name, int argc, ch
     LS_TRY(ls_opt_defaults(table, N_OPT, x));
     LS_TRY(ls_opt_parse(table, N_OPT, x, NULL, n, argv, &paths, &help));
     if (help) {
-        cli_help("bench ab --a \"FLAGS\" --b \"FLAGS\" [OPTIONS] -- TRAIN OPTIONS   (or: bench ab DIR_A DIR_B)",
-                 help_text, table, N_OPT);
+        cli_help(
+            "bench ab --a \"FLAGS\" --b \"FLAGS\" [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench ab DIR_A DIR_B",
+            help_text, table, N_OPT);
         return LS_OK;
     }
     s->o = x->o;
     if (paths.n && (s->given.n || x->a || x->b))
-        return ls_fail(LS_E_ARG, "%s: runs that are there are compared without --a, --b and train options",
+        return ls_fail(LS_E_ARG, "%s: existing runs are compared without --a, --b and train options; leave them out",
                        paths.word[0]);
     if (paths.n && paths.n != 2)
-        return ls_fail(LS_E_ARG, "bench ab compares two folders of runs, DIR_A and DIR_B; %d %s given", paths.n,
+        return ls_fail(LS_E_ARG, "bench ab needs two folders, DIR_A and DIR_B; %d %s given", paths.n,
                        paths.n == 1 ? "is" : "are");
     if (!paths.n && (!x->a || !x->b))
-        return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (an empty one is \"\")");
+        return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (use \"\" for no flags)");
     for (int k = 0; k < 2 && !paths.n; k++) LS_TRY(own_options(&name[k], k ? x->b : x->a, &own[k]));
     s->most = own[0] > own[1] ? own[0] : own[1]; /* threads are cores / most workers, of either side */
     LS_TRY(cli_bench_begin(s));
     for (int k = 0; k < 2 && paths.n; k++) name[k].folder = paths.word[k];
     if (paths.n) return finish(s, x, &paths, name);
     if (s->n_worker != 1)
-        return ls_fail(LS_E_ARG, "-n %s: one number of workers; a side's own stands in its --a or --b", s->o.n);
+        return ls_fail(LS_E_ARG, "-n %s: must be one number; put a different -n for each setting inside --a or --b",
+                       s->o.n);
     for (int k = 0; k < 2; k++)
         LS_TRY(cli_bench_side(s, k ? "b" : "a", own[k] ? own[k] : s->worker[0], NULL, &name[k].words, 0, false));
     LS_TRY(cli_bench_go(s));

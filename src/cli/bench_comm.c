@@ -19,23 +19,22 @@ typedef struct comm_options {
 
 #define COMM_AT(field) offsetof(comm_options, field)
 static const ls_opt comm_table[] = {
-    {"n", LS_OPT_INT, COMM_AT(n), "N", "2", "workers on this machine; under mpirun: all that it started", "What"},
+    {"n", LS_OPT_INT, COMM_AT(n), "N", "2", "number of workers on this machine; under mpirun: all ranks", "Settings"},
     {"device", LS_OPT_STR, COMM_AT(device), "cpu|cuda[:N]", "cpu",
-     "whose memory; cuda: one GPU per worker, cuda:N: the N-th for all", NULL},
+     "memory to use: cpu (host memory); cuda (one GPU per worker); cuda:N (GPU N for all)", NULL},
     {"comm", LS_OPT_CHOICE, COMM_AT(comm), "auto|local|mpi|nccl", "auto",
-     "how workers communicate; local and mpi with --device cuda: through the host's memory", NULL},
+     "communication backend; with --device cuda, local and mpi go through host memory", NULL},
     {"deterministic", LS_OPT_SWITCH, COMM_AT(deterministic), NULL, NULL,
-     "with NCCL: sums in the order that training has by default, instead of NCCL's own", NULL},
+     "with NCCL: use the fixed summation order of training instead of the reductions of NCCL", NULL},
     {"collectives", LS_OPT_STR, COMM_AT(kinds), "LIST", NULL,
-     "all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier [all but sendrecv; with "
-     "--device "
-     "cuda all but send and barrier]",
+     "collectives to measure: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier [all "
+     "except sendrecv; with --device cuda all except send and barrier]",
      NULL},
-    {"min", LS_OPT_STR, COMM_AT(min), "BYTES", "1K", "smallest buffer (K, M, G: powers of 1024)", NULL},
-    {"max", LS_OPT_STR, COMM_AT(max), "BYTES", "64M", "largest buffer", NULL},
-    {"factor", LS_OPT_INT, COMM_AT(factor), "F", "4", "from one size to the next", NULL},
-    {"rounds", LS_OPT_INT, COMM_AT(rounds), "N", "10", "timed rounds of each size", NULL},
-    {"json", LS_OPT_SWITCH, COMM_AT(json), NULL, NULL, "one JSON object instead of the table", NULL},
+    {"min", LS_OPT_STR, COMM_AT(min), "BYTES", "1K", "smallest buffer size (K, M, G: powers of 1024)", NULL},
+    {"max", LS_OPT_STR, COMM_AT(max), "BYTES", "64M", "largest buffer size", NULL},
+    {"factor", LS_OPT_INT, COMM_AT(factor), "F", "4", "ratio between successive sizes", NULL},
+    {"rounds", LS_OPT_INT, COMM_AT(rounds), "N", "10", "timed rounds per size", NULL},
+    {"json", LS_OPT_SWITCH, COMM_AT(json), NULL, NULL, "print one JSON object instead of the table", NULL},
 };
 enum { N_COMM = sizeof comm_table / sizeof comm_table[0] };
 
@@ -326,8 +325,7 @@ static ls_status comm_work(void *ctx, ls_comm *c, int n_core)
 static void comm_speak(void *ctx, int rank, ls_status st)
 {
     (void)ctx;
-    if (st != LS_OK)
-        fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, ls_status_words(st), ls_err_words(), ls_err_trail());
+    if (st != LS_OK) cli_print_error(rank, st);
 }
 
 /* As a worker of mpirun, srun or torchrun. */
@@ -335,7 +333,9 @@ static ls_status comm_started(const ls_start_env *e, comm_job *j)
 {
     ls_comm *c = NULL;
     if (e->by == LS_STARTED_SRUN)
-        return ls_fail(LS_E_CONFIG, "srun started %d tasks that cannot find each other: use srun --mpi=pmix", e->size);
+        return ls_fail(LS_E_CONFIG,
+                       "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix",
+                       e->size);
     LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
     ls_status st = comm_work(j, c, ls_comm_take_cores(c));
     if (st != LS_OK && st != LS_E_COMM) ls_comm_abort(c, "a worker failed");
@@ -353,48 +353,49 @@ static ls_status parse_bytes(const char *name, const char *text, int64_t *out)
     const size_t len = n - (u != NULL);
     snprintf(digits, sizeof digits, "%.*s", (int)(len < 31 ? len : 31), text);
     if (!ls_parse_i64(digits, out) || *out < 1 || *out > (int64_t)1 << 40)
-        return ls_fail(LS_E_ARG, "--%s %s: a number of bytes, such as 4096, 64K or 16M", name, text);
+        return ls_fail(LS_E_ARG, "--%s %s: must be a number of bytes, such as 4096, 64K or 16M", name, text);
     for (int i = 0; u && i <= (int)(u - units); i++) *out *= 1024;
-    return *out <= (int64_t)1 << 36 ? LS_OK : ls_fail(LS_E_ARG, "--%s %s: at most 64G", name, text);
+    return *out <= (int64_t)1 << 36 ? LS_OK : ls_fail(LS_E_ARG, "--%s %s: must be at most 64G", name, text);
 }
 
 static void comm_help(void)
 {
-    cli_help("bench comm [-n N] [OPTIONS]",
-             "Times every collective over sizes, as nccl-tests does. algbw = bytes / time;\n"
-             "busbw = algbw x 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter and\n"
-             "all_gather, 1 for the others. Results are checked. Under mpirun the workers\n"
-             "are those of MPI. On GPUs the table has nccl-tests' columns.\n"
-             "  mpirun -n 4 lockstep bench comm --max 16M\n"
-             "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M",
-             comm_table, N_COMM);
+    cli_help(
+        "bench comm [-n N] [OPTIONS]",
+        "Time collectives over a range of sizes, as nccl-tests does, and check their results. algbw = bytes / time; "
+        "busbw = algbw x 2(n-1)/n for all_reduce, x (n-1)/n for reduce_scatter and all_gather, x 1 for the others. "
+        "Under mpirun, the ranks of MPI are the workers. On GPUs, the table has the columns of nccl-tests.\n\n"
+        "  mpirun -n 4 lockstep bench comm --max 16M\n"
+        "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M",
+        comm_table, N_COMM);
 }
 
 static ls_status comm_settle(const comm_options *o, comm_job *j)
 {
-    if (o->n < 1 || o->n > 1024) return ls_fail(LS_E_ARG, "-n %lld: 1 to 1024 workers", (long long)o->n);
+    if (o->n < 1 || o->n > 1024) return ls_fail(LS_E_ARG, "-n %lld: must be 1 to 1024", (long long)o->n);
     j->o = o;
     j->bench = (ls_comm_bench){.factor = o->factor, .rounds = (int)o->rounds, .row = comm_row, .ctx = j};
     ls_device_choice d;
     LS_TRY(ls_device_parse("--device", o->device, &d));
     if (d.automatic)
-        return ls_fail(LS_E_ARG,
-                       "--device auto: choose the memory to measure, the host's (cpu) or that of GPUs (cuda)");
+        return ls_fail(LS_E_ARG, "--device auto: not supported here; choose cpu (host memory) or cuda (GPU memory)");
     j->cuda = d.cuda;
     j->device = d.index;
     LS_TRY(parse_bytes("min", o->min, &j->bench.min_bytes));
     LS_TRY(parse_bytes("max", o->max, &j->bench.max_bytes));
-    if (j->bench.min_bytes > j->bench.max_bytes) return ls_fail(LS_E_ARG, "--min %s is above --max %s", o->min, o->max);
+    if (j->bench.min_bytes > j->bench.max_bytes)
+        return ls_fail(LS_E_ARG, "--min %s is larger than --max %s", o->min, o->max);
     LS_TRY(ls_comm_bench_kinds(o->kinds ? o->kinds : "", &j->bench.kinds));
     if (o->rounds < 1 || o->rounds > 1000 || o->factor < 2)
-        return ls_fail(LS_E_ARG, "--rounds is 1 to 1000, --factor at least 2");
+        return ls_fail(LS_E_ARG, "--rounds must be 1 to 1000, --factor at least 2");
     if (o->deterministic && !j->cuda)
-        return ls_fail(LS_E_ARG, "--deterministic is for NCCL's sums (--device cuda): on the CPU they always are");
+        return ls_fail(LS_E_ARG, "--deterministic is only for NCCL (--device cuda); on the CPU, sums are always "
+                                 "deterministic; leave it out");
     if (o->deterministic && (!strcmp(o->comm, "local") || !strcmp(o->comm, "mpi")))
-        return ls_fail(LS_E_ARG, "--deterministic is for NCCL's sums: over --comm %s they always are; leave it out",
+        return ls_fail(LS_E_ARG,
+                       "--deterministic is only for NCCL; with --comm %s, sums are always deterministic; leave it out",
                        o->comm);
-    if (!strcmp(o->comm, "nccl") && !j->cuda)
-        return ls_fail(LS_E_ARG, "--comm nccl moves memory of GPUs: add --device cuda");
+    if (!strcmp(o->comm, "nccl") && !j->cuda) return ls_fail(LS_E_ARG, "--comm nccl needs GPUs; add --device cuda");
     return LS_OK;
 }
 

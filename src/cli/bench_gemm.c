@@ -16,25 +16,24 @@ typedef struct gemm_options {
 
 #define GEMM_AT(field) offsetof(gemm_options, field)
 static const ls_opt gemm_table[] = {
-    {"threads", LS_OPT_INT, GEMM_AT(threads), "N", "0", "threads; 0 = all cores", "Options"},
+    {"threads", LS_OPT_INT, GEMM_AT(threads), "N", "0", "CPU threads; 0 = all cores", "Options"},
     {"device", LS_OPT_STR, GEMM_AT(device), "auto|cpu|cuda[:N]", NULL,
-     "where to compute; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
+     "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]", NULL},
     {"precision", LS_OPT_CHOICE, GEMM_AT(precision), "fp32|bf16|fp16", NULL,
-     "16 bits need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
-    {"tf32", LS_OPT_SWITCH, GEMM_AT(tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
-    {"turns", LS_OPT_INT, GEMM_AT(turns), "N", "5", "times each side runs each shape", NULL},
-    {"batch", LS_OPT_INT, GEMM_AT(batch), "B", "4", "sequences", NULL},
-    {"seq", LS_OPT_INT, GEMM_AT(seq), "T", "512", "tokens of a sequence", NULL},
+     "number format; bf16 and fp16 need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
+    {"tf32", LS_OPT_SWITCH, GEMM_AT(tf32), NULL, NULL, "use TF32 for matrix products (fp32 on a GPU)", NULL},
+    {"turns", LS_OPT_INT, GEMM_AT(turns), "N", "5", "runs of each kernel per shape", NULL},
+    {"batch", LS_OPT_INT, GEMM_AT(batch), "B", "4", "sequences per batch", NULL},
+    {"seq", LS_OPT_INT, GEMM_AT(seq), "T", "512", "tokens per sequence", NULL},
     {"chunk", LS_OPT_INT, GEMM_AT(chunk), "R", "0",
-     "rows of the classifier at a time; 0 = 512 on the CPU, 16384 on a GPU", NULL},
-    {"width", LS_OPT_INT, GEMM_AT(width), "C", "768", "of the model", NULL},
-    {"layers", LS_OPT_INT, GEMM_AT(layers), "L", "12", "of the model", NULL},
-    {"vocab", LS_OPT_INT, GEMM_AT(vocab), "V", "50257", "of the model", NULL},
+     "rows of the output layer per product; 0 = 512 on the CPU, 16384 on a GPU", NULL},
+    {"width", LS_OPT_INT, GEMM_AT(width), "C", "768", "model width", NULL},
+    {"layers", LS_OPT_INT, GEMM_AT(layers), "L", "12", "number of layers", NULL},
+    {"vocab", LS_OPT_INT, GEMM_AT(vocab), "V", "50257", "vocabulary size", NULL},
     {"cpu-time", LS_OPT_SWITCH, GEMM_AT(cpu_time), "", NULL,
-     "count this process's processor time, not the clock's (with one thread, on a busy machine)", NULL},
-    {"kernels", LS_OPT_LIST, GEMM_AT(kernels), "NAME...", NULL, "kernels to compare; default: the best, and blas-own",
-     NULL},
-    {"json", LS_OPT_SWITCH, GEMM_AT(json), NULL, NULL, "one JSON object instead of the table", NULL},
+     "measure CPU time instead of wall time (one thread, on a busy machine)", NULL},
+    {"kernels", LS_OPT_LIST, GEMM_AT(kernels), "NAME...", NULL, "kernels to compare [the fastest, and blas-own]", NULL},
+    {"json", LS_OPT_SWITCH, GEMM_AT(json), NULL, NULL, "print one JSON object instead of the table", NULL},
 };
 enum { N_GEMM = sizeof gemm_table / sizeof gemm_table[0] };
 
@@ -142,14 +141,11 @@ ls_status cli_bench_gemm(int argc, char **argv)
     LS_TRY(ls_opt_parse(gemm_table, N_GEMM, &o, NULL, argc, argv, NULL, &help));
     if (help) {
         cli_help("bench gemm [OPTIONS]",
-                 "Times the matrix products of a GPT-2 training step (124M unless told) in our kernels and in the "
-                 "linked CBLAS, in turns:\n"
-                 "GFLOP/s of the best turn and of the median one, then the time of all products of a step. blas-own is "
-                 "CBLAS with its\n"
-                 "own threads.\n"
-                 "On a GPU: through the device's operations, by its own clock, in TFLOP/s; alone is the product, "
-                 "step what a\n"
-                 "training step makes of it, with bias, GELU, residual and the bias's gradient.",
+                 "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of "
+                 "Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of "
+                 "all products of a step. blas-own is CBLAS with its own threads.\n\nOn a GPU the times come from the "
+                 "clock of the device, in TFLOP/s; \"alone\" is the bare product, \"step\" includes what a training "
+                 "step fuses with it: bias, GELU, residual and bias gradient.",
                  gemm_table, N_GEMM);
         return LS_OK;
     }
@@ -161,7 +157,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
     const bool device = strcmp(where.compute, "cpu") != 0;
     if (device && (o.kernels.n || o.cpu_time || o.threads))
         return ls_fail(LS_E_ARG,
-                       "--kernels, --threads and --cpu-time are the CPU's, and --device is %s: leave them out",
+                       "--kernels, --threads and --cpu-time are only for the CPU, but --device is %s; leave them out",
                        chosen.asked);
     cli_say_device(&chosen);
     j.json = o.json;

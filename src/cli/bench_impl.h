@@ -24,33 +24,36 @@ typedef struct bench_opts {
 
 /* Rows of the option table of a structure that begins with bench_opts. */
 #define BENCH_AT(field) offsetof(bench_opts, field)
-#define BENCH_ROWS(n_default, repeat_default)                                                                          \
-    {"n", LS_OPT_STR, BENCH_AT(n), "LIST", n_default, "numbers of workers", "What"},                                   \
-        {"repeat", LS_OPT_INT, BENCH_AT(repeat), "N", repeat_default, "runs of each setting, taken in turns", NULL},   \
-        {"steps", LS_OPT_INT, BENCH_AT(steps),                                                                         \
-         "N",     "30",       "optimizer steps of a run, unless the train options say --max_steps or --epochs",        \
-         NULL},                                                                                                        \
-        {"warmup", LS_OPT_INT, BENCH_AT(warmup), "N", "5", "first steps that are not counted", NULL},                  \
-        {"out", LS_OPT_STR, BENCH_AT(out), "DIR", NULL, "folder for the runs and the result [runs/<time>]", "Runs"},   \
-        {"out_dir", LS_OPT_STR, BENCH_AT(out), "DIR", NULL, NULL, NULL},                                               \
-        {"resume", LS_OPT_SWITCH, BENCH_AT(resume), NULL, NULL, "keep the finished runs of --out, do the rest", NULL}, \
-        {"dry-run", LS_OPT_SWITCH, BENCH_AT(dry_run), NULL, NULL, "print the commands, run nothing", NULL},            \
-        {"keep-checkpoints",                                                                                           \
-         LS_OPT_SWITCH,                                                                                                \
-         BENCH_AT(keep_checkpoints),                                                                                   \
-         NULL,                                                                                                         \
-         NULL,                                                                                                         \
-         "do not remove the checkpoints of finished runs",                                                             \
-         NULL},                                                                                                        \
-        {"allow-mismatch",                                                                                             \
-         LS_OPT_SWITCH,                                                                                                \
-         BENCH_AT(allow_mismatch),                                                                                     \
-         NULL,                                                                                                         \
-         NULL,                                                                                                         \
-         "compare runs that are not alike, and mark the result",                                                       \
-         NULL},                                                                                                        \
-    {                                                                                                                  \
-        "json", LS_OPT_SWITCH, BENCH_AT(json), NULL, NULL, "the result as JSON on stdout, instead of the table", NULL  \
+#define BENCH_ROWS(n_default, repeat_default)                                                                         \
+    {"n", LS_OPT_STR, BENCH_AT(n), "LIST", n_default, "numbers of workers", "Settings"},                              \
+        {"repeat", LS_OPT_INT, BENCH_AT(repeat), "N", repeat_default, "runs per setting; the settings run in turns",  \
+         NULL},                                                                                                       \
+        {"steps", LS_OPT_INT, BENCH_AT(steps),                                                                        \
+         "N",     "30",       "optimizer steps per run, unless the train options have --max_steps or --epochs",       \
+         NULL},                                                                                                       \
+        {"warmup", LS_OPT_INT, BENCH_AT(warmup), "N", "5", "warm-up steps to exclude", NULL},                         \
+        {"out", LS_OPT_STR, BENCH_AT(out), "DIR", NULL, "output folder for runs and results [runs/<time>]", "Runs"},  \
+        {"out_dir", LS_OPT_STR, BENCH_AT(out), "DIR", NULL, NULL, NULL},                                              \
+        {"resume", LS_OPT_SWITCH, BENCH_AT(resume), NULL, NULL, "keep the finished runs of --out and run the rest",   \
+         NULL},                                                                                                       \
+        {"dry-run", LS_OPT_SWITCH, BENCH_AT(dry_run), NULL, NULL, "print the commands without running them", NULL},   \
+        {"keep-checkpoints",                                                                                          \
+         LS_OPT_SWITCH,                                                                                               \
+         BENCH_AT(keep_checkpoints),                                                                                  \
+         NULL,                                                                                                        \
+         NULL,                                                                                                        \
+         "keep the checkpoints of finished runs",                                                                     \
+         NULL},                                                                                                       \
+        {"allow-mismatch",                                                                                            \
+         LS_OPT_SWITCH,                                                                                               \
+         BENCH_AT(allow_mismatch),                                                                                    \
+         NULL,                                                                                                        \
+         NULL,                                                                                                        \
+         "compare runs that are not comparable, and mark the result",                                                 \
+         NULL},                                                                                                       \
+    {                                                                                                                 \
+        "json", LS_OPT_SWITCH, BENCH_AT(json), NULL, NULL, "print the result as JSON on stdout instead of the table", \
+            NULL                                                                                                      \
     }
 
 typedef struct bench_session {

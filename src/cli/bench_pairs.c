@@ -67,7 +67,7 @@ static const char *trouble(const ls_run *r)
 static void leave_out(bench_pairs *p, const ls_run *r, const char *why)
 {
     ls_notes_add(&p->left_out, "%s: %s", r->dir, why);
-    fprintf(stderr, "left out: %s: %s\n", r->dir, why);
+    fprintf(stderr, "skipped: %s: %s\n", r->dir, why);
 }
 
 /* Takes the runs without a partner, and pairs with one that is in trouble, out of the set; origins move along. */
@@ -107,8 +107,7 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
     cli_bench_notes(set);
     for (int k = 0; k < 2; k++)
         if (begin[k] == begin[k + 1])
-            return ls_fail(LS_E_FORMAT, "%s: there is no run to compare",
-                           paths->n ? paths->word[k] : s->bench.side[k].name);
+            return ls_fail(LS_E_FORMAT, "%s: no run to compare", paths->n ? paths->word[k] : s->bench.side[k].name);
     origin *o = ls_alloc((size_t)(set->n + 1) * sizeof *o);
     if (!o) return ls_nomem((size_t)set->n * sizeof *o, "pairs");
     for (int i = 0; i < set->n; i++) {
@@ -125,7 +124,7 @@ ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths,
     p->run = ls_alloc((size_t)(n_pair + 1) * sizeof *p->run);
     if (!p->run) st = ls_nomem((size_t)n_pair * sizeof *p->run, "pairs");
     if (st == LS_OK && !n_run)
-        st = ls_fail(LS_E_FORMAT, "there is no pair of runs to compare%s%s", p->left_out.n ? ": " : "",
+        st = ls_fail(LS_E_FORMAT, "no pair of runs to compare%s%s", p->left_out.n ? ": " : "",
                      p->left_out.n ? p->left_out.text[0] : "");
     if (st == LS_OK) st = cli_bench_compare(s, false, set, a);
     for (int i = 0; i < n_run && st == LS_OK; i++) { /* the comparison sorts by workers: ask each run who it is */

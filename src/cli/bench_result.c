@@ -17,12 +17,12 @@ static void say_mismatches(const ls_analysis *a)
         ls_jsonw_value(&w, m->baseline);
         ls_jsonw_init(&w, &y, 0);
         ls_jsonw_value(&w, m->other);
-        fprintf(stderr, "unlike: %s: %s is %s, but %s has %s\n", a->set->run[m->run].name, m->field,
+        fprintf(stderr, "not comparable: %s: %s is %s, but %s has %s\n", a->set->run[m->run].name, m->field,
                 y.data ? y.data : "?", a->set->run[a->baseline].name, x.data ? x.data : "?");
         ls_str_fini(&x);
         ls_str_fini(&y);
     }
-    if (a->n_mismatch > 12) fprintf(stderr, "unlike: and %d more\n", a->n_mismatch - 12);
+    if (a->n_mismatch > 12) fprintf(stderr, "not comparable: %d more differences\n", a->n_mismatch - 12);
 }
 
 static bool ends_in(const char *name, const char *end)
@@ -76,7 +76,7 @@ ls_status cli_bench_compare(const bench_session *s, bool weak, ls_run_set *set, 
     ls_run_set_sort(set);
     for (int i = 0; i < set->n; i++) any = any || (set->run[i].metrics && set->run[i].world > 0);
     if (!any)
-        return ls_fail(LS_E_FORMAT, "there is no run to compare%s%s", set->notes.n ? ": " : "",
+        return ls_fail(LS_E_FORMAT, "no run to compare%s%s", set->notes.n ? ": " : "",
                        set->notes.n ? set->notes.text[0] : "");
     LS_TRY(ls_analyse_with(set, &(ls_compare_opts){.allow_mismatch = s->o.allow_mismatch, .weak = weak, .steady = true},
                            a));
@@ -98,11 +98,11 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
 {
     if (a->comparable && !a->n_mismatch) return LS_OK;
     if (a->comparable) {
-        fprintf(stderr,
-                "note: the runs are not alike and were compared all the same: the result is marked mismatch_allowed\n");
+        fprintf(stderr, "note: the runs are not comparable; the result is marked mismatch_allowed\n");
         return LS_OK;
     }
-    fprintf(stderr, "lockstep: invalid_comparison: the runs are not alike, see %s (--allow-mismatch compares them)\n",
+    fprintf(stderr,
+            "lockstep: invalid_comparison: the runs are not comparable, see %s (--allow-mismatch compares them)\n",
             file);
     ls_err_clear();
     return LS_E_NUMERIC; /* exit code 1, as R1's runner; everything has been said */
@@ -168,9 +168,8 @@ void cli_bench_print_waterfall(const ls_analysis *a)
         double sum = w->useful;
         if (!w->known) continue;
         if (!head) {
-            printf("\nWhere a step's time went, %% of it (useful is the efficiency; the rest was lost to the part "
-                   "named, below 0 is a "
-                   "gain)\n%-*s workers   useful",
+            printf("\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, "
+                   "negative: gained)\n%-*s workers   useful",
                    wide, "setting");
             for (int k = 0; k < n; k++) printf(" %12s", col[k].head);
             printf("    sum\n");

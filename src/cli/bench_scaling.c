@@ -20,48 +20,47 @@ static const ls_opt scaling_table[] = {
     BENCH_ROWS("1,2,4", "3"),
     {"gpus", LS_OPT_STR, BENCH_AT(n), "LIST", NULL, NULL, NULL},
     {"layout", LS_OPT_STR, offsetof(options, layout), "LAYOUT", NULL,
-     "how several workers share the work: dp, ddp, zero1, zero2, zero3, pp[-SCHEDULE], tp, or a hybrid: ddp+pp2-1f1b "
-     "[what the train options or their DeepSpeed JSON say, else ddp]",
+     "layout for several workers: dp, ddp, zero1, zero2, zero3, pp[-SCHEDULE], tp, or a hybrid such as ddp+pp2-1f1b "
+     "[from the train options or their DeepSpeed JSON, else ddp]",
      "Scaling"},
     {"weak", LS_OPT_SWITCH, offsetof(options, weak), NULL, NULL,
-     "weak scaling: every worker has the batch that one has; else the global batch is constant", NULL},
-    {"epochs", LS_OPT_INT, offsetof(options, epochs), "N", NULL, "as train's", "As the reference's runner"},
-    {"seq_len", LS_OPT_INT, offsetof(options, seq_len), "N", NULL, "train's --seq_length", NULL},
+     "weak scaling: constant batch per worker [constant global batch]", NULL},
+    {"epochs", LS_OPT_INT, offsetof(options, epochs), "N", NULL, "same as in train", "Options of the reference runner"},
+    {"seq_len", LS_OPT_INT, offsetof(options, seq_len), "N", NULL, "same as --seq_length of train", NULL},
     {"dataset_mode", LS_OPT_CHOICE, offsetof(options, dataset_mode), "small|full", NULL,
-     "train_small.bin and val_small.bin, or train.bin and val.bin, of this folder", NULL},
-    {"deepspeed_config", LS_OPT_STR, offsetof(options, deepspeed_config), "FILE", NULL, "as train's", NULL},
+     "use train_small.bin and val_small.bin, or train.bin and val.bin, of the current folder", NULL},
+    {"deepspeed_config", LS_OPT_STR, offsetof(options, deepspeed_config), "FILE", NULL, "same as in train", NULL},
     {"no_use_slurm_tmpdir", LS_OPT_SWITCH, offsetof(options, in_place), NULL, NULL, NULL, NULL},
 };
 enum { N_SCALING = sizeof scaling_table / sizeof scaling_table[0] };
 
 static const char scaling_help[] =
-    "Trains the same work on several numbers of workers, --repeat times in turns, and says how speed scales: the "
-    "reference's\n"
-    "scaling_report.json with means, 95 % intervals, every repeat, and where the lost part of ideal went. The global "
-    "batch is\n"
-    "constant, by accumulation; a worker has the same threads everywhere (cores / most workers); the first --warmup "
-    "steps are\n"
-    "not counted; unlike runs are refused with the fields that differ. With RUN_DIRs or metrics files it compares "
-    "those.\n\n"
-    "  lockstep bench scaling -n 1,2,4 -- --data data --model tiny --seq_length 128 --micro_batch_size_per_gpu 2\n"
-    "  lockstep bench scaling --weak --layout zero2 --out runs/weak -- --data data --model gpt2 --seq_length 512\n"
+    "Train the same work on several numbers of workers, --repeat times in turns, and measure how the speed scales. The "
+    "result (scaling_report.json) has means, 95 % confidence intervals, every repeat, and the lost time by "
+    "cause.\n\nThe global batch is constant (by gradient accumulation) and every worker has the same number of threads "
+    "(cores / largest number of workers). The first --warmup steps are excluded. Runs that are not comparable are "
+    "rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
+    "  lockstep bench scaling -n 1,2,4 -- --data data --model tiny \\\n      --seq_length 128 "
+    "--micro_batch_size_per_gpu 2\n  lockstep bench scaling --weak --layout zero2 --out runs/weak \\\n      -- --data "
+    "data --model gpt2 --seq_length 512\n"
     "  lockstep bench scaling runs/mine";
 
 static const ls_opt strategies_table[] = {
     BENCH_ROWS("1,2,4", "3"),
     {"layouts", LS_OPT_STR, offsetof(options, layouts), "LIST",
      "dp,ddp,zero1,zero2,zero3,pp-naive,pp-gpipe,pp-1f1b,pp-interleaved,pp-zb,tp,ddp+pp2-1f1b,ddp+tp2",
-     "layouts to compare; one that does not fit is left out with the reason", "Strategies"},
+     "layouts to compare; a layout that is not possible is skipped, with the reason [dp, ddp, zero1, zero2, zero3, pp "
+     "with every schedule, tp, ddp+pp2-1f1b, ddp+tp2]",
+     "Strategies"},
 };
 enum { N_STRATEGIES = sizeof strategies_table / sizeof strategies_table[0] };
 
 static const char strategies_help[] =
-    "Trains the same work under every layout and number of workers, --repeat times in turns, and puts them side by "
-    "side by six\n"
-    "metrics, each with its 95 % interval: communication overhead (waits), throughput, training time, CPU utilisation, "
-    "memory of\n"
-    "the fullest worker, scalability. One worker alone is the base. Writes strategies_report.json beside the runs.\n\n"
-    "  lockstep bench strategies -n 1,2 --layouts ddp,zero2,pp-1f1b -- --data data --model tiny --seq_length 128";
+    "Train the same work under every layout and number of workers, --repeat times in turns, and compare six metrics "
+    "with 95 % confidence intervals: communication overhead (waits), throughput, training time, CPU utilisation, "
+    "memory of the worker that needs most, and scalability. A single worker is the baseline. strategies_report.json is "
+    "written next to the runs.\n\n  lockstep bench strategies -n 1,2 --layouts ddp,zero2,pp-1f1b \\\n      -- --data "
+    "data --model tiny --seq_length 128";
 
 /* Flags of R1's runner (docs/REFERENCES.md), as train options. */
 static ls_status reference_flags(const options *x, ls_argv *w)
@@ -114,7 +113,7 @@ static ls_status strategy_sides(bench_session *s, const char *layouts)
             char word[80];
             const size_t n = strcspn(p, ",");
             ls_layout l;
-            if (n >= sizeof word) return ls_fail(LS_E_ARG, "--layouts: '%.30s…' is too long", p);
+            if (n >= sizeof word) return ls_fail(LS_E_ARG, "--layouts: '%.30s...' is too long", p);
             memcpy(word, p, n);
             word[n] = '\0';
             LS_TRY(ls_layout_parse(word, &l));
@@ -146,10 +145,10 @@ static void print_scaling(const ls_analysis *a)
             repeats = repeats || a->group[i].n_run > 1;
             within = within || a->group[i].tokens.within;
         }
-        printf("(steps behind the first %d; %s)\n", a->set->run[a->baseline].n_warm,
-               repeats && within ? "intervals over repeats, of single runs over their steps"
+        printf("(steps after a warm-up of %d; %s)\n", a->set->run[a->baseline].n_warm,
+               repeats && within ? "intervals over repeats; for single runs, over their steps"
                : repeats         ? "intervals over repeats"
-               : within          ? "intervals over the steps of a run: --repeat 2 or more tells runs apart"
+               : within          ? "intervals over the steps of a run; use --repeat 2 or more for intervals over runs"
                                  : "no intervals without repeats");
         return;
     }
@@ -157,9 +156,8 @@ static void print_scaling(const ls_analysis *a)
     for (int i = 0; i < a->set->n && !few; i++)
         if (a->set->run[i].n_step && a->set->run[i].n_step <= a->set->run[i].n_warm) few = &a->set->run[i];
     if (few)
-        printf("(whole epochs, as the runs recorded them: %s has %d steps, none behind a warm-up of %d)\n", few->name,
-               few->n_step, few->n_warm);
-    else printf("(whole epochs, as the runs recorded them: not all have a metrics.jsonl to leave a warm-up out)\n");
+        printf("(whole epochs: %s has %d steps, none after a warm-up of %d)\n", few->name, few->n_step, few->n_warm);
+    else printf("(whole epochs: not all runs have a metrics.jsonl, so warm-up cannot be excluded)\n");
 }
 
 static ls_status finish_scaling(const bench_session *s, const options *x, const ls_opt_list *paths)
@@ -179,7 +177,7 @@ static ls_status finish_scaling(const bench_session *s, const options *x, const 
     else snprintf(file, sizeof file, "the lines above, or --json");
     st = cli_bench_verdict(&a, file);
     if (st == LS_OK && s->bench.n_side)
-        fprintf(stderr, "A page of it: lockstep report %s --out %s/report\n", s->out, s->out);
+        fprintf(stderr, "To write a report page: lockstep report %s --out %s/report\n", s->out, s->out);
 done:
     ls_str_fini(&text);
     ls_analysis_fini(&a);
@@ -224,7 +222,7 @@ static ls_status finish_strategies(const bench_session *s, const options *x, con
             st = ls_fail(side->failed, "%s", side->left_out);
     }
     if (st == LS_OK && s->bench.n_side)
-        fprintf(stderr, "A page of it: lockstep report %s --out %s/report\n", s->out, s->out);
+        fprintf(stderr, "To write a report page: lockstep report %s --out %s/report\n", s->out, s->out);
 done:
     ls_str_fini(&text);
     ls_str_fini(&table);
@@ -254,17 +252,16 @@ static ls_status run(bench_session *s, options *x, const kind *k, int argc, char
     }
     LS_TRY(reference_flags(x, &s->given));
     if (paths.n && s->given.n)
-        return ls_fail(LS_E_ARG, "%s: runs that are there are compared without train options (behind --)",
+        return ls_fail(LS_E_ARG, "%s: existing runs are compared without train options; leave out everything after --",
                        paths.word[0]);
     if (!paths.n && !cut && !s->given.n)
-        return ls_fail(
-            LS_E_ARG,
-            "say what to train behind --, such as: -- --data data --model tiny (or give run folders to compare)");
+        return ls_fail(LS_E_ARG, "train options are missing; add them after --, such as: -- --data data --model tiny "
+                                 "(or give run folders to compare)");
     s->o = x->o;
     LS_TRY(cli_bench_begin(s));
     if (s->own_strategy && (k->strategies || x->layout))
-        return ls_fail(LS_E_ARG, "--strategy %s of the train options is not what --layout%s says: leave one out",
-                       s->layout, k->strategies ? "s" : "");
+        return ls_fail(LS_E_ARG, "--strategy %s in the train options contradicts --layout%s; leave one out", s->layout,
+                       k->strategies ? "s" : "");
     if (!paths.n) {
         /* one worker says how large a micro-batch is; a dry look at it costs nothing */
         LS_TRY(cli_bench_learn(s));
@@ -277,8 +274,9 @@ static ls_status run(bench_session *s, options *x, const kind *k, int argc, char
 
 ls_status cli_bench_scaling(int argc, char **argv)
 {
-    const kind k = {scaling_table, N_SCALING, "bench scaling [OPTIONS] -- TRAIN OPTIONS   (or: bench scaling RUN_DIR…)",
-                    scaling_help, false};
+    const kind k = {scaling_table, N_SCALING,
+                    "bench scaling [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench scaling RUN_DIR...", scaling_help,
+                    false};
     options x = {0};
     bench_session s = {0};
     ls_status st = run(&s, &x, &k, argc, argv);
@@ -289,8 +287,8 @@ ls_status cli_bench_scaling(int argc, char **argv)
 ls_status cli_bench_strategies(int argc, char **argv)
 {
     const kind k = {strategies_table, N_STRATEGIES,
-                    "bench strategies [OPTIONS] -- TRAIN OPTIONS   (or: bench strategies RUN_DIR…)", strategies_help,
-                    true};
+                    "bench strategies [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench strategies RUN_DIR...",
+                    strategies_help, true};
     options x = {0};
     bench_session s = {0};
     ls_status st = run(&s, &x, &k, argc, argv);

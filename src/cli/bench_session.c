@@ -34,9 +34,10 @@ static ls_status parse_workers(bench_session *s)
         int64_t v;
         snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), p);
         if (!ls_parse_i64(word, &v) || v < 1 || v > 1024 || s->n_worker == BENCH_MAX_N)
-            return ls_fail(LS_E_ARG, "-n %s: up to %d numbers from 1 to 1024, such as 1,2,4", s->o.n, BENCH_MAX_N);
+            return ls_fail(LS_E_ARG, "-n %s: must be up to %d numbers from 1 to 1024, such as 1,2,4", s->o.n,
+                           BENCH_MAX_N);
         for (int i = 0; i < s->n_worker; i++)
-            if (s->worker[i] == v) return ls_fail(LS_E_ARG, "-n %s: %d comes twice", s->o.n, (int)v);
+            if (s->worker[i] == v) return ls_fail(LS_E_ARG, "-n %s: %d occurs twice", s->o.n, (int)v);
         s->worker[s->n_worker++] = (int)v;
         s->most = v > s->most ? (int)v : s->most;
         p += n + (p[n] == ',');
@@ -49,15 +50,16 @@ ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers)
     static const struct {
         const char *name, *why;
     } ours[] = {
-        {"n", "workers are given to bench: -n"}, /* first: a side of ab may have its own */
-        {"checkpoint_path", "every run gets a folder of its own below --out"},
-        {"resume", "runs begin anew; bench --resume keeps finished ones"},
+        {"n", "give -n to bench instead"}, /* first: a side of ab may have its own */
+        {"checkpoint_path", "every run gets its own folder in --out"},
+        {"resume", "use --resume of bench to keep finished runs"},
         {"print_config", "bench --dry-run prints the commands"},
         {"json", "bench --json prints the result"},
     };
     for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
         if (ls_train_given(o, ours[i].name) && (i || !own_workers))
-            return ls_fail(LS_E_ARG, "--%s is not for the train options of a benchmark: %s", ours[i].name, ours[i].why);
+            return ls_fail(LS_E_ARG, "--%s is not allowed in the train options of a benchmark; %s", ours[i].name,
+                           ours[i].why);
     return LS_OK;
 }
 
@@ -67,7 +69,7 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
     LS_TRY(ls_argv_add_all(b, &s->given));
     if (!ls_train_given(o, "max_steps") && !ls_train_given(o, "epochs") && !ls_train_given(o, "max_train_steps")) {
         if (s->o.warmup >= s->o.steps)
-            return ls_fail(LS_E_ARG, "--warmup %lld leaves nothing of --steps %lld", (long long)s->o.warmup,
+            return ls_fail(LS_E_ARG, "--warmup %lld leaves no steps to measure of --steps %lld", (long long)s->o.warmup,
                            (long long)s->o.steps);
         LS_TRY(ls_argv_add(b, "--max_steps"));
         LS_TRY(ls_argv_addf(b, "%lld", (long long)s->o.steps));
@@ -104,9 +106,8 @@ ls_status cli_bench_begin(bench_session *s)
     ls_argv copy = {0}; /* parsing moves words */
     char stamp[24];
     if (s->o.repeat < 1 || s->o.repeat > 1000 || s->o.steps < 1 || s->o.warmup < 1)
-        return ls_fail(
-            LS_E_ARG,
-            "--repeat is 1 to 1000, --steps and --warmup are at least 1 (the first step touches fresh memory)");
+        return ls_fail(LS_E_ARG,
+                       "--repeat must be 1 to 1000, --steps and --warmup at least 1 (the first step is always slower)");
     LS_TRY(parse_workers(s));
     LS_TRY(ls_program_path(s->program));
     s->cores = ls_cores_usable();
@@ -117,7 +118,7 @@ ls_status cli_bench_begin(bench_session *s)
     else snprintf(s->out, sizeof s->out, "runs/%s", stamp);
     LS_TRY(ls_argv_add_all(&copy, &s->given));
     ls_status st = ls_train_options_parse(copy.n, copy.word, &o);
-    if (st == LS_OK && o.help) st = ls_fail(LS_E_ARG, "the train options are explained by lockstep train --help");
+    if (st == LS_OK && o.help) st = ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
     if (st == LS_OK) st = cli_bench_refuse(&o, false);
     if (st == LS_OK) st = with_defaults(s, &o);
     if (st == LS_OK) st = learn_wishes(s, &o);
@@ -152,11 +153,11 @@ static ls_status accumulate(bench_session *s, ls_bench_side *side, int dp, int64
 {
     const int64_t each = s->micro * dp;
     if (s->enforce && s->enforce != global)
-        return ls_fail(LS_E_CONFIG, "%s: --enforce_global_batch_size %lld, but a step has %lld sequences", side->name,
-                       (long long)s->enforce, (long long)global);
+        return ls_fail(LS_E_CONFIG, "%s: --enforce_global_batch_size %lld does not match the step of %lld sequences",
+                       side->name, (long long)s->enforce, (long long)global);
     if (global % each)
         return ls_fail(LS_E_CONFIG,
-                       "%s: a step of %lld sequences is no multiple of micro batch %lld x %d replicas; %lld would be",
+                       "%s: a step of %lld sequences is not a multiple of micro-batch size %lld x %d replicas; %lld is",
                        side->name, (long long)global, (long long)s->micro, dp, (long long)((global / each + 1) * each));
     LS_TRY(ls_argv_add(&side->words, "--grad_accum_steps"));
     LS_TRY(ls_argv_addf(&side->words, "%lld", (long long)(global / each)));
@@ -182,7 +183,8 @@ static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *la
     if (global) LS_TRY(accumulate(s, side, ls_layout_dp(&l, side->workers), global));
     LS_TRY(ls_bench_check(&s->bench, side));
     if (side->steps && side->steps <= s->o.warmup)
-        return ls_fail(LS_E_ARG, "%s: --warmup %lld leaves nothing of %lld steps (--max_steps, --max_train_steps)",
+        return ls_fail(LS_E_ARG,
+                       "%s: --warmup %lld leaves no steps to measure of %lld steps (--max_steps, --max_train_steps)",
                        side->name, (long long)s->o.warmup, (long long)side->steps);
     return LS_OK;
 }
@@ -227,10 +229,10 @@ static void on_progress(void *ctx, const ls_bench_progress *p)
         fputc('\n', stderr);
         break;
     case LS_BENCH_REUSED:
-        fprintf(stderr, "[%d/%d] %s run_%d  is there%s\n", p->run, p->n_run, p->side->name, p->turn, rate);
+        fprintf(stderr, "[%d/%d] %s run_%d  exists%s\n", p->run, p->n_run, p->side->name, p->turn, rate);
         break;
     case LS_BENCH_FAILED:
-        fprintf(stderr, "[%d/%d] %s run_%d  left out: %s\n", p->run, p->n_run, p->side->name, p->turn,
+        fprintf(stderr, "[%d/%d] %s run_%d  skipped: %s\n", p->run, p->n_run, p->side->name, p->turn,
                 p->side->left_out);
         break;
     }
@@ -256,10 +258,10 @@ static void say_plan(const bench_session *s)
     const ls_bench *b = &s->bench;
     const ls_bench_side *worst = cli_bench_crowded(s);
     for (int i = 0; i < b->n_side; i++)
-        if (b->side[i].left_out) fprintf(stderr, "left out: %s: %s\n", b->side[i].name, b->side[i].left_out);
+        if (b->side[i].left_out) fprintf(stderr, "skipped: %s: %s\n", b->side[i].name, b->side[i].left_out);
     if (s->load > 0.5 * s->cores)
-        fprintf(stderr, "note: the machine is busy (load %.1f on %d cores): expect wide intervals\n", s->load,
-                s->cores);
+        fprintf(stderr, "note: the machine is busy (load %.1f on %d cores); expect wide confidence intervals\n",
+                s->load, s->cores);
     if (worst) {
         const int threads = worst->threads > 1 ? worst->threads : 1;
         fprintf(stderr, "note: %d worker%s of %d thread%s share%s %d cores: expect no more than ", worst->workers,

@@ -95,7 +95,7 @@ static void look_cpu(part *p)
     if (uname(&u)) u = (struct utsname){.machine = "?"};
     if (ls_fs_read("/proc/cpuinfo", &text, &n) != LS_OK) {
         ls_err_clear();
-        doctor_put(p, PART_OK, "%s, %d cores usable (no /proc/cpuinfo to say more)", u.machine, usable);
+        doctor_put(p, PART_OK, "%s, %d cores usable (/proc/cpuinfo is not readable)", u.machine, usable);
         return;
     }
     field(text, "model name", model, sizeof model);
@@ -114,7 +114,7 @@ static void look_cpu(part *p)
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (has_word(flags, wanted[i])) ls_str_addf(&s, " %s", wanted[i]);
     doctor_put(p, PART_OK, "%s, %s, %d of %ld cores usable;%s", u.machine, model, usable, sysconf(_SC_NPROCESSORS_ONLN),
-               s.data ? s.data : " no vector extension that we use");
+               s.data ? s.data : " no supported vector extension");
     ls_str_fini(&s);
 }
 
@@ -141,7 +141,7 @@ static void look_memory(part *p)
     bool enough = avail_b >= 256.0 * 1024 * 1024;
     doctor_put(p, enough ? PART_OK : PART_FAILED, "%s, %s available%s", ls_human_bytes(a, total_b),
                ls_human_bytes(b, avail_b), limit);
-    if (!enough) doctor_hint(p, "a small model needs 256 MiB; end other programs");
+    if (!enough) doctor_hint(p, "a small model needs 256 MiB; stop other programs");
 }
 
 static void look_openmp(part *p)
@@ -152,7 +152,7 @@ static void look_openmp(part *p)
 #pragma omp atomic
         n++;
     }
-    doctor_put(p, n > 0 ? PART_OK : PART_FAILED, "version %d, %d thread%s answer (OMP_NUM_THREADS=%s)", _OPENMP, n,
+    doctor_put(p, n > 0 ? PART_OK : PART_FAILED, "version %d, %d thread%s (OMP_NUM_THREADS=%s)", _OPENMP, n,
                n == 1 ? "" : "s", getenv("OMP_NUM_THREADS") ? getenv("OMP_NUM_THREADS") : "unset");
 }
 
@@ -209,10 +209,10 @@ static void look_compute(part *p)
     }
     /* 70 products of two normal numbers: float sums differ from double ones by about 1e-5. */
     bool right = worst < 1e-4;
-    doctor_put(p, right ? PART_OK : PART_FAILED, "%s; a small matmul differs from sums in double by at most %.1e",
+    doctor_put(p, right ? PART_OK : PART_FAILED, "%s; test product: largest difference to double precision %.1e",
                ls_compute_describe(&c, words), worst);
     if (!right)
-        doctor_hint(p, "a kernel of this CPU computes wrongly: LS_GEMM=plain avoids it; please report this line");
+        doctor_hint(p, "a kernel gives wrong results on this CPU; use LS_GEMM=plain and please report this line");
 }
 
 static void look_ref(part *p)
@@ -224,7 +224,7 @@ static void look_ref(part *p)
         ls_err_clear();
         return;
     }
-    doctor_put(p, PART_OK, "%s; also in float", ls_compute_describe(&c, words));
+    doctor_put(p, PART_OK, "%s; also in fp32", ls_compute_describe(&c, words));
 }
 
 static void look_blas(part *p)
@@ -236,7 +236,7 @@ static void look_blas(part *p)
     Dl_info where = {0};
     f.p = dlsym(RTLD_DEFAULT, "cblas_sgemm");
     if (!f.p) {
-        doctor_put(p, PART_MISSING, "no CBLAS is linked into this program; its own matmul kernels are used");
+        doctor_put(p, PART_MISSING, "built without CBLAS; the own matmul kernels are used");
         return;
     }
     const char *path = dladdr(f.p, &where) && where.dli_fname ? where.dli_fname : "?";
@@ -257,11 +257,12 @@ static void look_files(part *p)
     char *path = ls_asprintf("%s/lockstep-doctor-%d", dir, (int)getpid()), *back = NULL, room[32];
     size_t n = 0;
     ls_status st = path ? LS_OK : ls_nomem(64, "a path");
-    if (st == LS_OK && !ls_fs_is_dir(dir)) st = ls_fail(LS_E_IO, "there is no folder %s", dir); /* not ours to make */
+    if (st == LS_OK && !ls_fs_is_dir(dir))
+        st = ls_fail(LS_E_IO, "folder %s does not exist", dir); /* not ours to make */
     if (st == LS_OK) st = ls_fs_write(path, data, sizeof data);
     if (st == LS_OK) st = ls_fs_read(path, &back, &n);
     if (st == LS_OK && (n != sizeof data || memcmp(back, data, n) != 0))
-        st = ls_fail(LS_E_IO, "%s: what was written is not what is read", path);
+        st = ls_fail(LS_E_IO, "%s: the data read differs from the data written", path);
     struct statvfs v;
     if (st == LS_OK) {
         double free_b = statvfs(dir, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : 0;
@@ -269,7 +270,7 @@ static void look_files(part *p)
                    ls_human_bytes(room, free_b));
     } else {
         doctor_put(p, PART_FAILED, "%s", ls_err_words());
-        doctor_hint(p, "set TMPDIR to a folder that can be written");
+        doctor_hint(p, "set TMPDIR to a writable folder");
         ls_err_clear();
     }
     if (path) unlink(path);
@@ -297,8 +298,8 @@ static void look_mpi(part *p)
     char run[256], path[512], words[600];
     const bool has_run = in_path("mpirun", run, sizeof run);
     if (ls_comm_mpi_look(path, sizeof path, words, sizeof words)) {
-        doctor_put(p, PART_OK, "%.100s by %.200s, %s%.200s", words, path, has_run ? "started by " : "no mpirun in PATH",
-                   has_run ? run : "");
+        doctor_put(p, PART_OK, "%.100s from %.200s, %s%.200s", words, path,
+                   has_run ? "started by " : "no mpirun in PATH", has_run ? run : "");
         return;
     }
     doctor_put(p, PART_MISSING, "%.500s", words);
@@ -311,7 +312,7 @@ static void look_slurm(part *p)
     const char *job = getenv("SLURM_JOB_ID");
     if (!in_path("srun", path, sizeof path)) {
         doctor_put(p, PART_MISSING, "no srun in PATH");
-        doctor_hint(p, "log in to a node of the cluster; a single machine needs no Slurm");
+        doctor_hint(p, "needed on Slurm clusters only; log in to a node of the cluster");
         return;
     }
     doctor_put(p, PART_OK, "found %.200s, %s%s", path, job ? "inside job " : "outside a job", job ? job : "");
@@ -387,7 +388,7 @@ typedef struct doctor_options {
 static const ls_opt options[] = {
     {"json", LS_OPT_SWITCH, offsetof(doctor_options, json), NULL, NULL, "print one JSON object", "Options"},
     {"device", LS_OPT_CHOICE, offsetof(doctor_options, device), "auto|cpu|cuda", NULL,
-     "compute something small on it and compare; fails when that does not work", "Options"},
+     "run a small computation on the device and check the result; exit code 4 if it fails", "Options"},
 };
 
 #define N_OPTION (sizeof options / sizeof options[0])
@@ -407,14 +408,11 @@ ls_status cmd_doctor(int argc, char **argv)
     bool help = false;
     LS_TRY(ls_opt_parse(options, N_OPTION, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help(
-            "doctor [--json] [--device auto|cpu|cuda]",
-            "Says what this machine can do: CPU, memory, threads, compute backends and BLAS, files, and whether MPI, "
-            "GPUs (driver,\n"
-            "plugin, libraries, NVML, NCCL) and Slurm are there. Fails only when a part that every run needs, or a "
-            "device that was\n"
-            "asked for, does not work.",
-            options, N_OPTION);
+        cli_help("doctor [--json] [--device auto|cpu|cuda]",
+                 "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs "
+                 "(driver, plugin, libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run "
+                 "needs, or the device given with --device, does not work.",
+                 options, N_OPTION);
         return LS_OK;
     }
     part row[N_PART + 1];
@@ -434,6 +432,6 @@ ls_status cmd_doctor(int argc, char **argv)
     }
     if (o.json) print_json(row, n, !broken);
     else print_rows(row, n);
-    if (broken) return ls_fail(LS_E_DEVICE, "%s does not work here (see its row)", broken);
+    if (broken) return ls_fail(LS_E_DEVICE, "%s does not work on this machine (see its row)", broken);
     return LS_OK;
 }

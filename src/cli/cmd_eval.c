@@ -21,22 +21,23 @@ typedef struct options {
 
 static const ls_opt table[] = {
     {"checkpoint", LS_OPT_STR, offsetof(options, checkpoint), "DIR", NULL,
-     "checkpoint, Hugging Face folder, or run folder (its latest)", "What"},
-    {"data", LS_OPT_STR, offsetof(options, data), "PATH", NULL, "token file, or a folder made by prepare (its val.bin)",
-     NULL},
-    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "0", "ids a sequence; 0 = the model's positions",
-     "How"},
-    {"micro_batch_size", LS_OPT_INT, offsetof(options, micro_batch), "N", "4", "sequences at a time", NULL},
-    {"max_steps", LS_OPT_INT, offsetof(options, max_steps), "N", "-1", "at most so many batches; -1 = all of the file",
-     NULL},
-    {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
+     "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"},
+    {"data", LS_OPT_STR, offsetof(options, data), "PATH", NULL,
+     "token file, or a folder written by prepare (uses its val.bin)", NULL},
+    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "0",
+     "tokens per sequence; 0 = the number of positions of the model", "Execution"},
+    {"micro_batch_size", LS_OPT_INT, offsetof(options, micro_batch), "N", "4", "sequences per batch", NULL},
+    {"max_steps", LS_OPT_INT, offsetof(options, max_steps), "N", "-1",
+     "evaluate at most N batches; -1 = the whole file", NULL},
+    {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "CPU threads; 0 = all cores", NULL},
     {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
-     "where to compute; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
+     "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
-     "16 bits need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
-    {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
-    {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
-    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of lines", NULL},
+     "number format; bf16 and fp16 need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
+    {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "use TF32 for matrix products (fp32 on a GPU)", NULL},
+    {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu",
+     "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "print one JSON object instead of lines", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
 
@@ -106,8 +107,8 @@ ls_status cmd_eval(int argc, char **argv)
     LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
     if (help) {
         cli_help("eval --checkpoint DIR --data PATH [OPTIONS]",
-                 "Mean cross-entropy a token and its exponential, over every whole sequence of the file.", table,
-                 N_OPT);
+                 "Compute the mean cross-entropy per token and the perplexity over all complete sequences of the file.",
+                 table, N_OPT);
         return LS_OK;
     }
     if (!o.checkpoint || !o.data) return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
@@ -130,7 +131,7 @@ ls_status cmd_eval(int argc, char **argv)
     cli_say_device(&device);
     LS_TRY_GOTO(st, done, ls_session_open(&s, &how));
     if (o.seq_length > s.model->cfg.n_ctx) {
-        st = ls_fail(LS_E_CONFIG, "--seq_length %lld, but the model has %d positions", (long long)o.seq_length,
+        st = ls_fail(LS_E_CONFIG, "--seq_length %lld: the model has only %d positions", (long long)o.seq_length,
                      s.model->cfg.n_ctx);
         goto done;
     }

@@ -13,8 +13,8 @@ typedef struct options {
 
 static const ls_opt table[] = {
     {"checkpoint", LS_OPT_STR, offsetof(options, checkpoint), "DIR", NULL,
-     "a checkpoint, or a run folder (its latest one is taken)", "Input"},
-    {"out", LS_OPT_STR, offsetof(options, out), "DIR", NULL, "the folder to write", "Output"},
+     "checkpoint, or run folder (uses its newest checkpoint)", "Input"},
+    {"out", LS_OPT_STR, offsetof(options, out), "DIR", NULL, "folder to write", "Output"},
     {"force", LS_OPT_SWITCH, offsetof(options, force), NULL, "false", "replace the folder if it exists", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
@@ -27,9 +27,8 @@ ls_status cmd_export(int argc, char **argv)
     LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
     if (help) {
         cli_help("export --checkpoint DIR --out DIR",
-                 "Writes config.json, generation_config.json, model.safetensors and tokenizer.json, nothing else, "
-                 "after comparing\n"
-                 "the checkpoint with its checksums.",
+                 "Verify the checksums of a checkpoint and write config.json, generation_config.json, "
+                 "model.safetensors and tokenizer.json.",
                  table, N_OPT);
         return LS_OK;
     }

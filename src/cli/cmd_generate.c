@@ -20,35 +20,35 @@ typedef struct options {
 
 static const ls_opt table[] = {
     {"checkpoint", LS_OPT_STR, offsetof(options, checkpoint), "DIR", NULL,
-     "checkpoint, Hugging Face folder, or run folder (its latest)", "What"},
-    {"prompt", LS_OPT_STR, offsetof(options, prompt), "TEXT", NULL,
-     "text to go on from; without one, the end of a text", NULL},
-    {"prompt-file", LS_OPT_STR, offsetof(options, prompt_file), "FILE", NULL, "the prompt from a file", NULL},
-    {"max-new-tokens", LS_OPT_INT, offsetof(options, max_new), "N", "128", "at most so many", NULL},
-    {"num-samples", LS_OPT_INT, offsetof(options, n_sample), "N", "1", "texts, each with the seed after the last",
+     "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"},
+    {"prompt", LS_OPT_STR, offsetof(options, prompt), "TEXT", NULL, "text to continue [start after <|endoftext|>]",
      NULL},
-    {"greedy", LS_OPT_SWITCH, offsetof(options, greedy), NULL, NULL, "always the likeliest id (temperature 0)", "How"},
-    {"temperature", LS_OPT_REAL, offsetof(options, temperature), "X", "0.8", "below 1 bolder, above 1 wilder, 0 greedy",
-     NULL},
-    {"top-k", LS_OPT_INT, offsetof(options, top_k), "N", "50", "draw among the N likeliest; 0 = all", NULL},
-    {"top-p", LS_OPT_REAL, offsetof(options, top_p), "X", "1", "draw among the likeliest that make up this probability",
-     NULL},
-    {"seed", LS_OPT_INT, offsetof(options, seed), "N", "0", "the same seed gives the same text", NULL},
-    {"no-stop", LS_OPT_SWITCH, offsetof(options, no_stop), NULL, NULL, "go on behind <|endoftext|>", NULL},
+    {"prompt-file", LS_OPT_STR, offsetof(options, prompt_file), "FILE", NULL, "read the prompt from a file", NULL},
+    {"max-new-tokens", LS_OPT_INT, offsetof(options, max_new), "N", "128", "generate at most N tokens", NULL},
+    {"num-samples", LS_OPT_INT, offsetof(options, n_sample), "N", "1",
+     "number of texts; the seed increases by 1 for each", NULL},
+    {"greedy", LS_OPT_SWITCH, offsetof(options, greedy), NULL, NULL,
+     "always take the most likely token (temperature 0)", "Sampling"},
+    {"temperature", LS_OPT_REAL, offsetof(options, temperature), "X", "0.8", "sampling temperature; 0 = greedy", NULL},
+    {"top-k", LS_OPT_INT, offsetof(options, top_k), "N", "50", "sample from the N most likely tokens; 0 = all", NULL},
+    {"top-p", LS_OPT_REAL, offsetof(options, top_p), "X", "1",
+     "sample from the most likely tokens with total probability X", NULL},
+    {"seed", LS_OPT_INT, offsetof(options, seed), "N", "0", "random seed; the same seed gives the same text", NULL},
+    {"no-stop", LS_OPT_SWITCH, offsetof(options, no_stop), NULL, NULL, "continue after <|endoftext|>", NULL},
     {"speculate", LS_OPT_INT, offsetof(options, speculate), "N", "-1",
-     "draft N ids with int8 weights and verify them in one pass (0 to 8); the text is the same. -1 = 4 where the "
-     "weights take "
-     "more than 64 MiB, else 0",
+     "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the "
+     "weights are larger than 64 MiB, else 0",
      NULL},
-    {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "0 = all cores", NULL},
+    {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "CPU threads; 0 = all cores", NULL},
     {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
-     "where to compute; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
+     "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
-     "16 bits need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
-    {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "fp32 on a GPU: matrix products in TF32", NULL},
-    {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu", "backend", NULL},
-    {"stats", LS_OPT_SWITCH, offsetof(options, stats), NULL, NULL, "tokens/s on stderr", "Output"},
-    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of text", NULL},
+     "number format; bf16 and fp16 need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
+    {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "use TF32 for matrix products (fp32 on a GPU)", NULL},
+    {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu",
+     "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)", NULL},
+    {"stats", LS_OPT_SWITCH, offsetof(options, stats), NULL, NULL, "print tokens/s on stderr", "Output"},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "print one JSON object instead of text", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
 
@@ -165,7 +165,7 @@ static ls_status read_prompt(ls_session *s, const options *o, ls_ids *ids)
     LS_TRY(st);
     if (ids->n) return LS_OK;
     int eot = ls_tokenizer_eot(s->tokenizer);
-    if (eot < 0) return ls_fail(LS_E_ARG, "an empty prompt needs a tokenizer with <|endoftext|>; give --prompt");
+    if (eot < 0) return ls_fail(LS_E_ARG, "the prompt is empty and the tokenizer has no <|endoftext|>; give --prompt");
     return ls_ids_push(ids, eot);
 }
 
@@ -181,14 +181,15 @@ static ls_status generate(ls_session *s, const options *o)
     const int64_t room = s->acts->cache_len;
     if ((int64_t)ids.n >= room) {
         st = ls_fail(LS_E_ARG,
-                     "the prompt has %zu ids and the model %lld positions: a prompt must leave room for at least one",
+                     "the prompt has %zu tokens and the model %lld positions; shorten the prompt to leave room for at "
+                     "least one token",
                      ids.n, (long long)room);
         goto done;
     }
     for (size_t i = 0; i < ids.n; i++) {
         if (ids.id[i] < s->model->cfg.vocab_size) continue;
-        st = ls_fail(LS_E_FORMAT, "%s: its tokenizer.json gives id %d, its model has %d", s->path, ids.id[i],
-                     s->model->cfg.vocab_size);
+        st = ls_fail(LS_E_FORMAT, "%s: tokenizer.json produced token %d, but the vocabulary of the model has %d",
+                     s->path, ids.id[i], s->model->cfg.vocab_size);
         goto done;
     }
     const int64_t limit = (int64_t)ids.n + o->max_new < room ? (int64_t)ids.n + o->max_new : room;
@@ -211,11 +212,12 @@ static ls_status generate(ls_session *s, const options *o)
         if (o->json) LS_TRY_GOTO(st, done, write_json(&w, s, &t));
         else putchar('\n');
         if (o->stats)
-            fprintf(stderr,
-                    "%lld prompt ids in %.3f s, %lld new in %.3f s: %.1f tokens/s, %lld of %lld drafts accepted (%s)\n",
-                    (long long)t.n_prompt, t.prompt_seconds, (long long)(t.n - t.n_prompt), t.seconds,
-                    (double)(t.n - t.n_prompt) / (t.prompt_seconds + t.seconds), (long long)t.accepted,
-                    (long long)t.drafted, t.stop);
+            fprintf(
+                stderr,
+                "%lld prompt tokens in %.3f s, %lld new in %.3f s: %.1f tokens/s, %lld of %lld drafts accepted (%s)\n",
+                (long long)t.n_prompt, t.prompt_seconds, (long long)(t.n - t.n_prompt), t.seconds,
+                (double)(t.n - t.n_prompt) / (t.prompt_seconds + t.seconds), (long long)t.accepted,
+                (long long)t.drafted, t.stop);
     }
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
@@ -236,16 +238,17 @@ ls_status cmd_generate(int argc, char **argv)
     LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
     if (help) {
         cli_help("generate --checkpoint DIR --prompt TEXT [OPTIONS]",
-                 "Text from a trained model, with a key-value cache, streamed as it is made.", table, N_OPT);
+                 "Generate text with a trained model. Output is streamed.", table, N_OPT);
         return LS_OK;
     }
     if (!o.checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
-    if (o.prompt && o.prompt_file) return ls_fail(LS_E_ARG, "--prompt and --prompt-file: one of them");
+    if (o.prompt && o.prompt_file)
+        return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");
     if (o.max_new < 1 || o.n_sample < 1 || o.temperature < 0 || o.top_k < 0 || o.top_p <= 0 || o.top_p > 1)
-        return ls_fail(LS_E_ARG, "--max-new-tokens and --num-samples are at least 1, --temperature and --top-k at "
+        return ls_fail(LS_E_ARG, "--max-new-tokens and --num-samples must be at least 1, --temperature and --top-k at "
                                  "least 0, --top-p in (0, 1]");
     if (o.speculate < LS_SPECULATE_AUTO || o.speculate > LS_SPECULATE_MAX)
-        return ls_fail(LS_E_ARG, "--speculate %lld: 0 (off) to %d, or -1 to choose by the model's size",
+        return ls_fail(LS_E_ARG, "--speculate %lld: must be 0 (off) to %d, or -1 (chosen by the size of the model)",
                        (long long)o.speculate, LS_SPECULATE_MAX);
     ls_session s = {0};
     ls_session_opts how = {.checkpoint = o.checkpoint,
@@ -260,8 +263,7 @@ ls_status cmd_generate(int argc, char **argv)
     LS_TRY(ls_device_choose(o.device, cpu_only, 1, 0, &device));
     LS_TRY(ls_session_where(&how, &device, o.precision, o.compute, o.tf32));
     if (o.speculate > 0 && !strcmp(how.compute, "cuda"))
-        return ls_fail(LS_E_CONFIG,
-                       "--speculate %lld drafts with int8 weights of the CPU, and --device is %s: leave it out",
+        return ls_fail(LS_E_CONFIG, "--speculate %lld: only supported on the CPU, but --device is %s; leave it out",
                        (long long)o.speculate, device.asked);
     ls_stop_install();
     cli_say_device(&device);

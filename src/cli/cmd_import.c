@@ -11,10 +11,10 @@ typedef struct options {
 
 static const ls_opt table[] = {
     {"from", LS_OPT_STR, offsetof(options, from), "DIR", NULL,
-     "a Hugging Face GPT-2 folder, single or sharded safetensors", "Input"},
-    {"variant", LS_OPT_CHOICE, offsetof(options, variant), "hf|r1", NULL, "the variant, when config.json does not say",
-     NULL},
-    {"out", LS_OPT_STR, offsetof(options, out), "DIR", NULL, "the checkpoint to write", "Output"},
+     "Hugging Face GPT-2 folder with single or sharded safetensors", "Input"},
+    {"variant", LS_OPT_CHOICE, offsetof(options, variant), "hf|r1", NULL,
+     "model variant, if config.json does not name it", NULL},
+    {"out", LS_OPT_STR, offsetof(options, out), "DIR", NULL, "checkpoint folder to write", "Output"},
     {"force", LS_OPT_SWITCH, offsetof(options, force), NULL, "false", "replace the folder if it exists", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
@@ -28,9 +28,8 @@ ls_status cmd_import(int argc, char **argv)
     if (help) {
         cli_help(
             "import --from DIR --out DIR",
-            "Reads model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16 or F64), checks "
-            "every name\n"
-            "and shape, and writes a checkpoint in float. `train --init-from` reads such folders directly as well.",
+            "Read model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16 or F64), check every "
+            "name and shape, and write an fp32 checkpoint. `train --init-from` can also read such folders directly.",
             table, N_OPT);
         return LS_OK;
     }

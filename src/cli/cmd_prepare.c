@@ -30,43 +30,41 @@ enum { INPUT, VAL_INPUT, OUT, TOKENIZER, VOCAB_DIR, VOCAB_URL, VOCAB_SIZE, MIN_F
 #define AT(field) offsetof(options, field)
 static const ls_opt table[] = {
     [INPUT] = {"input", LS_OPT_LIST, AT(input), "PATH...", NULL,
-               "files (.txt is one document, .jsonl one a line; plain, .gz or .zst), folders of them, or - for "
+               "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for "
                "standard input",
-               "In and out"},
-    [VAL_INPUT] = {"val-input", LS_OPT_LIST, AT(val_input), "PATH...", NULL, "the same, for validation", NULL},
-    [OUT] = {"out", LS_OPT_STR, AT(out), "DIR", NULL, "where train.bin, val.bin, tokenizer.json and meta.json go",
-             NULL},
+               "Input and output"},
+    [VAL_INPUT] = {"val-input", LS_OPT_LIST, AT(val_input), "PATH...", NULL, "input files for validation", NULL},
+    [OUT] = {"out", LS_OPT_STR, AT(out), "DIR", NULL,
+             "output folder for train.bin, val.bin, tokenizer.json and meta.json", NULL},
     [TOKENIZER] = {"tokenizer", LS_OPT_STR, AT(tokenizer), "gpt2|bytes|train|PATH", "gpt2",
-                   "GPT-2's vocabulary; 257 ids for bytes; one trained on the input; or a folder or tokenizer.json",
+                   "vocabulary: gpt2, bytes (257 ids), train (trained on the input), or a folder or a tokenizer.json",
                    "Tokens"},
-    [VOCAB_DIR] =
-        {"vocab-dir", LS_OPT_STR, AT(vocab_dir), "DIR", NULL,
-         "for gpt2: the folder of vocab.bpe + encoder.json, or of tokenizer.json; else the cache, else it is fetched",
-         NULL},
-    [VOCAB_URL] = {"vocab-url", LS_OPT_STR, AT(vocab_url), "URL", NULL,
-                   "for gpt2: fetch the two files from here (also LOCKSTEP_VOCAB_URL); they are checked by SHA-256",
+    [VOCAB_DIR] = {"vocab-dir", LS_OPT_STR, AT(vocab_dir), "DIR", NULL,
+                   "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]",
                    NULL},
+    [VOCAB_URL] = {"vocab-url", LS_OPT_STR, AT(vocab_url), "URL", NULL,
+                   "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked", NULL},
     [VOCAB_SIZE] = {"vocab-size", LS_OPT_INT, AT(vocab_size), "N", "8192",
-                    "for train: ids in all, the 256 bytes and end-of-text included; at most 65536", NULL},
+                    "train: vocabulary size, including 256 bytes and end-of-text; at most 65536", NULL},
     [MIN_FREQUENCY] = {"min-frequency", LS_OPT_INT, AT(min_frequency), "N", "2",
-                       "for train: least count of a merged pair", NULL},
-    [TRAIN_MB] = {"train-mb", LS_OPT_INT, AT(train_mb), "N", "1024",
-                  "for train: learn from so many MiB of text, from the front; 0 = all of it", NULL},
-    [VAL_FRACTION] =
-        {"val-fraction", LS_OPT_REAL, AT(val_fraction), "X", "0.05",
-         "every (1/X)-th document is for validation; with fewer documents, the last part X of the tokens; 0 = none",
-         "Documents"},
-    {"text-key", LS_OPT_STR, AT(text_key), "KEY", "text", "the string of a JSON line to take", NULL},
-    {"format", LS_OPT_CHOICE, AT(format), "auto|txt|jsonl", "auto", "what the inputs are; auto goes by their names",
-     NULL},
+                       "train: merge only pairs that occur at least N times", NULL},
+    [TRAIN_MB] = {"train-mb", LS_OPT_INT, AT(train_mb), "N", "1024", "train: use only the first N MiB of text; 0 = all",
+                  NULL},
+    [VAL_FRACTION] = {"val-fraction", LS_OPT_REAL, AT(val_fraction), "X", "0.05",
+                      "use every (1/X)-th document for validation; with too few documents, the last fraction X of the "
+                      "tokens; 0 = no validation",
+                      "Documents"},
+    {"text-key", LS_OPT_STR, AT(text_key), "KEY", "text", "key of the text in a JSON line", NULL},
+    {"format", LS_OPT_CHOICE, AT(format), "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name", NULL},
     {"invalid-utf8", LS_OPT_CHOICE, AT(bad_utf8), "error|replace|keep", "error",
-     "bytes that are not UTF-8: refuse the file, put U+FFFD for them, or encode them as they are", NULL},
-    {"limit-docs", LS_OPT_INT, AT(limit_docs), "N", "0", "only the first N documents of --input; 0 = all", NULL},
-    {"limit-val-docs", LS_OPT_INT, AT(limit_val_docs), "N", "0", "only the first N documents of --val-input; 0 = all",
-     NULL},
-    {"threads", LS_OPT_INT, AT(threads), "N", "0", "0 = all cores; the files do not depend on it", "How"},
-    {"json", LS_OPT_SWITCH, AT(json), NULL, NULL, "the summary as one JSON object", NULL},
-    {"quiet", LS_OPT_SWITCH, AT(quiet), NULL, NULL, "no progress on stderr", NULL},
+     "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged", NULL},
+    {"limit-docs", LS_OPT_INT, AT(limit_docs), "N", "0", "use only the first N documents of --input; 0 = all", NULL},
+    {"limit-val-docs", LS_OPT_INT, AT(limit_val_docs), "N", "0",
+     "use only the first N documents of --val-input; 0 = all", NULL},
+    {"threads", LS_OPT_INT, AT(threads), "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
+     "Execution"},
+    {"json", LS_OPT_SWITCH, AT(json), NULL, NULL, "print the summary as one JSON object", NULL},
+    {"quiet", LS_OPT_SWITCH, AT(quiet), NULL, NULL, "print no progress on stderr", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
 
@@ -150,27 +148,26 @@ static ls_status spool_stdin(ls_inputs *list, int *fd)
 static ls_status check(const options *o, const unsigned char *given)
 {
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
-    if (!o->input.n) return ls_fail(LS_E_ARG, "--input is missing: the text to prepare (--help shows the options)");
-    if (!o->out || !*o->out) return ls_fail(LS_E_ARG, "--out is missing: the folder for the token files");
+    if (!o->input.n)
+        return ls_fail(LS_E_ARG, "--input is missing; give the text files to prepare (--help lists the options)");
+    if (!o->out || !*o->out) return ls_fail(LS_E_ARG, "--out is missing; give a folder for the token files");
     if (!(o->val_fraction >= 0 && o->val_fraction < 1))
-        return ls_fail(LS_E_ARG, "--val-fraction %g: it is a part of the documents, from 0 up to but not 1",
-                       o->val_fraction);
+        return ls_fail(LS_E_ARG, "--val-fraction %g: must be at least 0 and less than 1", o->val_fraction);
     if (o->val_input.n && given[VAL_FRACTION] && o->val_fraction > 0)
-        return ls_fail(LS_E_ARG,
-                       "--val-input and --val-fraction exclude each other: validation comes from one of them");
+        return ls_fail(LS_E_ARG, "--val-input and --val-fraction cannot be combined; leave one out");
     if (o->limit_docs < 0 || o->limit_val_docs < 0 || o->threads < 0 || o->train_mb < 0 || o->min_frequency < 1)
-        return ls_fail(LS_E_ARG, "limits and counts cannot be negative, and --min-frequency is at least 1");
+        return ls_fail(LS_E_ARG, "limits and counts must not be negative, and --min-frequency must be at least 1");
     if (o->limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
     if (o->threads > 1024) return ls_fail(LS_E_ARG, "--threads %lld: at most 1024", (long long)o->threads);
     if (trains && (o->vocab_size < LS_BPE_MIN_VOCAB || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,
-                       "--vocab-size %lld: %d (the bytes and end-of-text) to 65536 (16 bits in the token files)",
+                       "--vocab-size %lld: must be %d (bytes and end-of-text) to 65536 (token files have 16 bits)",
                        (long long)o->vocab_size, LS_BPE_MIN_VOCAB);
     if (!trains && (given[VOCAB_SIZE] || given[MIN_FREQUENCY] || given[TRAIN_MB]))
-        return ls_fail(LS_E_ARG, "--vocab-size, --min-frequency and --train-mb go with --tokenizer train");
+        return ls_fail(LS_E_ARG, "--vocab-size, --min-frequency and --train-mb need --tokenizer train");
     if (!gpt2 && (given[VOCAB_DIR] || given[VOCAB_URL]))
         return ls_fail(LS_E_ARG,
-                       "--vocab-dir and --vocab-url go with --tokenizer gpt2; --tokenizer DIR names a folder itself");
+                       "--vocab-dir and --vocab-url need --tokenizer gpt2; for another folder use --tokenizer DIR");
     return LS_OK;
 }
 
@@ -181,7 +178,7 @@ static ls_status find_tokenizer(const options *o, ls_tokenizer **out)
     if (!strcmp(o->tokenizer, "bytes")) return ls_tokenizer_bytes(out);
     if (!strcmp(o->tokenizer, "gpt2")) return ls_gpt2_find(o->vocab_dir, url && *url ? url : NULL, out);
     if (!ls_fs_exists(o->tokenizer))
-        return ls_fail(LS_E_ARG, "--tokenizer %s: neither gpt2, bytes or train nor a folder or file", o->tokenizer);
+        return ls_fail(LS_E_ARG, "--tokenizer %s: not gpt2, bytes or train, and no such file or folder", o->tokenizer);
     return ls_tokenizer_load(o->tokenizer, out);
 }
 
@@ -244,12 +241,12 @@ static ls_status print_summary(const options *o, const ls_prepare_result *r)
            o->out);
     if (!r->val_token) printf("val    none\n");
     else if (r->val_is_tail)
-        printf("val    %12lld tokens  the last of the stream  %s/val.bin\n", (long long)r->val_token, o->out);
+        printf("val    %12lld tokens  the end of the stream  %s/val.bin\n", (long long)r->val_token, o->out);
     else
         printf("val    %12lld tokens  %lld documents  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
                o->out);
     printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->out);
-    printf("text   %s, %.3f bytes a token, encoded in %.2f s (%s/s)", ls_human_bytes(bytes, (double)r->text_bytes),
+    printf("text   %s, %.3f bytes per token, encoded in %.2f s (%s/s)", ls_human_bytes(bytes, (double)r->text_bytes),
            (double)r->text_bytes / (double)(r->train_token + r->val_token), s,
            ls_human_bytes(rate, (double)r->text_bytes / s));
     if (!strcmp(o->tokenizer, "train")) printf(", vocabulary trained in %.2f s", r->train_seconds);
@@ -272,7 +269,8 @@ ls_status cmd_prepare(int argc, char **argv)
     LS_TRY_GOTO(st, done, ls_opt_parse(table, N_OPT, &o, given, argc, argv, NULL, &help));
     if (help) {
         cli_help("prepare --input PATH... --out DIR [OPTIONS]",
-                 "Turns text into token files: each document's ids, then <|endoftext|>, as unsigned 16-bit numbers.",
+                 "Convert text to token files: the tokens of each document, followed by <|endoftext|>, as unsigned "
+                 "16-bit integers.",
                  table, N_OPT);
         goto done;
     }

@@ -19,7 +19,7 @@ typedef struct options {
 
 static const ls_opt table[] = {
     {"run-dir", LS_OPT_STR, offsetof(options, run_dir), "DIR", NULL,
-     "run folder with profiles/nsys_stats_*.txt or profiles/trace.json", "What"},
+     "run folder with profiles/nsys_stats_*.txt or profiles/trace.json", "Input"},
 };
 #define N_OPT (sizeof table / sizeof table[0])
 
@@ -77,7 +77,7 @@ ls_status cli_profile_summarize(const char *run_dir)
     char *path = NULL;
     ls_status st = summary_text(run_dir, &text, &n);
     if (st == LS_OK && !n) {
-        fprintf(stderr, "No nsys_stats_*.txt files found under %s/profiles, nor a trace.json\n", run_dir);
+        fprintf(stderr, "No nsys_stats_*.txt files and no trace.json found under %s/profiles\n", run_dir);
         ls_err_clear();
         st = LS_E_NUMERIC; /* exit code 1, as R1's parser */
     } else if (st == LS_OK) {
@@ -100,22 +100,19 @@ ls_status cmd_profile(int argc, char **argv)
     LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, &words, &help));
     if (help) {
         cli_help("profile -- train ...\n       lockstep profile summarize --run-dir DIR",
-                 "The first trains and writes a trace of every worker, profiles/trace.json of the run folder "
-                 "(ui.perfetto.dev opens "
-                 "it), and\nprofiles/profile_summary.json. With NSYS=1 it also runs under nsys, where that is "
-                 "installed (NSYS_BIN, "
-                 "NSYS_TRACE, ...).\n\n"
-                 "The second reads what `nsys stats` printed (profiles/nsys_stats_*.txt) and writes "
-                 "profiles/profile_summary.json: the five largest NVTX\n"
-                 "ranges and system calls, over all files and for each, and whether reducing gradients takes more than "
-                 "a fifth.",
+                 "The first form trains and writes a trace of every worker to profiles/trace.json in the run folder "
+                 "(open it with ui.perfetto.dev) and a summary to profiles/profile_summary.json. With NSYS=1 the run "
+                 "is also profiled with nsys, if it is installed (NSYS_BIN, NSYS_TRACE, ...).\n\nThe second form reads "
+                 "the output of `nsys stats` (profiles/nsys_stats_*.txt) and writes profiles/profile_summary.json: the "
+                 "five largest NVTX ranges and system calls, for all files and for each file, and whether gradient "
+                 "reduction takes more than 20 %.",
                  table, N_OPT);
         return LS_OK;
     }
     if (words.n != 1 || strcmp(words.word[0], "summarize"))
-        return ls_fail(LS_E_ARG,
-                       "profile takes summarize (lockstep profile summarize --run-dir DIR) or a run (lockstep "
-                       "profile -- train ...)");
-    if (!o.run_dir) return ls_fail(LS_E_ARG, "profile summarize needs --run-dir, a run folder");
+        return ls_fail(
+            LS_E_ARG,
+            "profile needs a command; use lockstep profile -- train ... or lockstep profile summarize --run-dir DIR");
+    if (!o.run_dir) return ls_fail(LS_E_ARG, "profile summarize needs --run-dir DIR");
     return cli_profile_summarize(o.run_dir);
 }

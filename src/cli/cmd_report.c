@@ -32,9 +32,10 @@ typedef struct table_options {
 } table_options;
 
 static const ls_opt table_opts[] = {
-    {"gpu1", LS_OPT_STR, offsetof(table_options, gpu1), "FILE", NULL, "training_metrics.json of one worker", "Files"},
-    {"gpu2", LS_OPT_STR, offsetof(table_options, gpu2), "FILE", NULL, "of two", NULL},
-    {"gpu4", LS_OPT_STR, offsetof(table_options, gpu4), "FILE", NULL, "of four", NULL},
+    {"gpu1", LS_OPT_STR, offsetof(table_options, gpu1), "FILE", NULL,
+     "training_metrics.json of the run with one worker", "Files"},
+    {"gpu2", LS_OPT_STR, offsetof(table_options, gpu2), "FILE", NULL, "... with two workers", NULL},
+    {"gpu4", LS_OPT_STR, offsetof(table_options, gpu4), "FILE", NULL, "... with four workers", NULL},
 };
 
 static ls_status run_table(int argc, char **argv)
@@ -44,13 +45,13 @@ static ls_status run_table(int argc, char **argv)
     LS_TRY(ls_opt_parse(table_opts, 3, &o, NULL, argc, argv, NULL, &help));
     if (help) {
         cli_help("report table --gpu1 FILE --gpu2 FILE --gpu4 FILE",
-                 "Prints the reference's scaling table as Markdown. Numbers are taken as they are: `report` checks "
-                 "that runs are alike.",
+                 "Print the scaling table of the reference trainer as Markdown. The runs are not checked for "
+                 "comparability; `lockstep report` does that.",
                  table_opts, 3);
         return LS_OK;
     }
     if (!o.gpu1 || !o.gpu2 || !o.gpu4)
-        return ls_fail(LS_E_ARG, "report table needs --gpu1, --gpu2 and --gpu4, each a training_metrics.json");
+        return ls_fail(LS_E_ARG, "report table needs --gpu1, --gpu2 and --gpu4 (training_metrics.json files)");
     ls_str s = {0};
     ls_status st = ls_report_table(o.gpu1, o.gpu2, o.gpu4, &s);
     if (st != LS_OK) ls_str_fini(&s);
@@ -66,10 +67,10 @@ typedef struct chart_options {
 
 static const ls_opt chart_opts[] = {
     {"baseline-json", LS_OPT_STR, offsetof(chart_options, baseline), "FILE", NULL,
-     "training_metrics.json to compare with", "Files"},
+     "training_metrics.json of the baseline", "Files"},
     {"optimized-json", LS_OPT_STR, offsetof(chart_options, optimized), "FILE", NULL,
-     "training_metrics.json of the faster run", NULL},
-    {"out", LS_OPT_STR, offsetof(chart_options, out), "DIR", "docs", "folder for the charts", NULL},
+     "training_metrics.json of the optimized run", NULL},
+    {"out", LS_OPT_STR, offsetof(chart_options, out), "DIR", "docs", "output folder for the charts", NULL},
 };
 
 static ls_status run_charts(int argc, char **argv)
@@ -79,10 +80,10 @@ static ls_status run_charts(int argc, char **argv)
     LS_TRY(ls_opt_defaults(chart_opts, 3, &o));
     LS_TRY(ls_opt_parse(chart_opts, 3, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help("report charts --baseline-json FILE --optimized-json FILE [--out DIR]",
-                 "Two bars each for time and throughput of the last epoch: training_time_comparison and\n"
-                 "training_throughput_comparison, as SVG and, with gnuplot, PNG. A file that cannot be read is said, "
-                 "and no chart made.",
+        cli_help("report charts --baseline-json FILE --optimized-json FILE",
+                 "Draw bar charts of time and throughput of the last epoch (training_time_comparison, "
+                 "training_throughput_comparison) as SVG and, if gnuplot is installed, as PNG. Unreadable files are "
+                 "reported; the exit code stays 0 and no chart is written.",
                  chart_opts, 3);
         return LS_OK;
     }
@@ -101,7 +102,8 @@ typedef struct verify_options {
 } verify_options;
 
 static const ls_opt verify_opts[] = {
-    {"dir", LS_OPT_STR, offsetof(verify_options, dir), "DIR", NULL, "folder with run_* folders, at any depth", "What"},
+    {"dir", LS_OPT_STR, offsetof(verify_options, dir), "DIR", NULL, "folder that contains run_* folders, at any depth",
+     "Input"},
 };
 
 static ls_status run_verify(int argc, char **argv)
@@ -112,14 +114,13 @@ static ls_status run_verify(int argc, char **argv)
     LS_TRY(ls_opt_parse(verify_opts, 1, &o, NULL, argc, argv, NULL, &help));
     if (help) {
         cli_help("report verify --dir DIR",
-                 "Checks every run_* folder: training_metrics.json is there and has its keys, train.log is not empty, "
-                 "and the number of\n"
-                 "workers is the one of the path (1gpu_, 2gpu_, 4gpu_). Exit code 1 when one is not ok, or when there "
-                 "is none.",
+                 "Check every run_* folder: training_metrics.json exists and has all keys, train.log is not empty, and "
+                 "the number of workers matches the path (1gpu_, 2gpu_, 4gpu_). The exit code is 1 if a check fails or "
+                 "no run is found.",
                  verify_opts, 1);
         return LS_OK;
     }
-    if (!o.dir) return ls_fail(LS_E_ARG, "report verify needs --dir, a folder with run_* folders");
+    if (!o.dir) return ls_fail(LS_E_ARG, "report verify needs --dir DIR (a folder with run_* folders)");
     ls_str s = {0};
     ls_status st = ls_report_verify(o.dir, &s, &n_run, &n_bad);
     ls_status printed = print_and_free(&s);
@@ -139,15 +140,16 @@ typedef struct options {
 
 static const ls_opt opts[] = {
     {"out", LS_OPT_STR, offsetof(options, out), "DIR", "report",
-     "folder for report.html, report.md, scaling_report.json and charts/", "Report"},
+     "output folder for report.html, report.md, scaling_report.json and charts/", "Report"},
     {"allow-mismatch", LS_OPT_SWITCH, offsetof(options, allow_mismatch), NULL, NULL,
-     "compares runs that are not alike, and marks the page", NULL},
+     "compare runs that are not comparable, and mark the page", NULL},
     {"weak", LS_OPT_SWITCH, offsetof(options, weak), NULL, NULL,
-     "weak scaling: the global batch may grow with the workers [when the bench's report beside the runs says so]",
+     "weak scaling: the global batch may grow with the number of workers [taken from the bench report next to the "
+     "runs]",
      NULL},
     {"warmup", LS_OPT_INT, offsetof(options, warmup), "N", NULL,
-     "first steps that are not counted [what the bench's report beside the runs says, else 5]", NULL},
-    {"no-png", LS_OPT_SWITCH, offsetof(options, no_png), NULL, NULL, "SVG charts only, without gnuplot", NULL},
+     "number of warm-up steps to exclude [taken from the bench report next to the runs, else 5]", NULL},
+    {"no-png", LS_OPT_SWITCH, offsetof(options, no_png), NULL, NULL, "write SVG charts only, do not use gnuplot", NULL},
 };
 #define N_OPT (sizeof opts / sizeof opts[0])
 
@@ -157,7 +159,7 @@ static void print_result(const ls_report_result *r, const options *o, bool writt
     if (r->table.data) fputs(r->table.data, stdout);
     if (!written) return;
     if (r->no_gnuplot)
-        fprintf(stderr, "note: gnuplot is not installed: charts are SVG files only (package gnuplot-nox)\n");
+        fprintf(stderr, "note: gnuplot is not installed; only SVG charts are written (package gnuplot-nox)\n");
     printf("Wrote %s/report.html (%d runs, %d charts)\n", o->out, r->n_run, r->n_chart);
 }
 
@@ -169,26 +171,21 @@ static ls_status run_report(int argc, char **argv)
     LS_TRY(ls_opt_defaults(opts, N_OPT, &o));
     LS_TRY(ls_opt_parse(opts, N_OPT, &o, NULL, argc, argv, &paths, &help));
     if (help) {
-        cli_help(
-            "report RUN_DIR... [--out DIR] [--weak] [--allow-mismatch]   (or: report table | charts | verify, each "
-            "with --help)",
-            "Reads run folders of this program or of the reference trainer, metrics files, or folders of run folders, "
-            "and writes one\n"
-            "page that needs no network: report.html, with report.md and the charts beside it. Only like runs are "
-            "compared (sequence\n"
-            "length, data, global batch, epochs, model, precision): with unlike ones each is reported for itself, the "
-            "differences are\n"
-            "named and the exit code is 1. What cannot be read is said with its file and key; the rest is still "
-            "reported, and\n"
-            "with nothing left the exit code is 3. Speeds are of the steps behind the warm-up where every run has them "
-            "(metrics.jsonl),\n"
-            "else of whole epochs; the page says which.",
-            opts, N_OPT);
+        cli_help("report RUN_DIR... [--out DIR] [--weak] [--allow-mismatch]\n       lockstep report "
+                 "table|charts|verify [OPTIONS]    (each has --help)",
+                 "Read run folders of Lockstep or of the reference trainer, metrics files, or folders of run folders, "
+                 "and write a self-contained page report.html, with report.md and the charts next to it.\n\nOnly "
+                 "comparable runs are compared: same sequence length, data, global batch, epochs, model and precision. "
+                 "If runs are not comparable, each run is reported separately, the differences are listed and the exit "
+                 "code is 1. Unreadable files are reported with file and key and skipped; if no run is left, the exit "
+                 "code is 3. Speed is measured over the steps after warm-up if every run has them (metrics.jsonl), "
+                 "else over whole epochs; the page states which.",
+                 opts, N_OPT);
         return LS_OK;
     }
     if (!paths.n) return ls_fail(LS_E_ARG, "report needs at least one run folder (lockstep report RUN_DIR...)");
     if (o.warmup < 0 || o.warmup > 1000000)
-        return ls_fail(LS_E_ARG, "--warmup is a number of steps from 1, not %lld", (long long)o.warmup);
+        return ls_fail(LS_E_ARG, "--warmup %lld: must be at least 1", (long long)o.warmup);
     ls_report_opts ro = {.path = paths.word,
                          .n_path = paths.n,
                          .out = o.out,
@@ -203,8 +200,9 @@ static ls_status run_report(int argc, char **argv)
     ls_report_result_fini(&r);
     LS_TRY(st);
     if (!unlike) return LS_OK;
-    fprintf(stderr, "lockstep: invalid_comparison: the runs are not alike, see %s/scaling_report.json (%s)\n", o.out,
-            weak ? "every worker has the same batch: --weak compares them as weak scaling"
+    fprintf(stderr, "lockstep: invalid_comparison: the runs are not comparable, see %s/scaling_report.json (%s)\n",
+            o.out,
+            weak ? "the batch per worker is constant; --weak compares them as weak scaling"
                  : "--allow-mismatch compares them");
     return verdict_no();
 }

@@ -127,7 +127,7 @@ static void worker_report(void *ctx, int rank, ls_status st)
     if (j->reported || st == LS_OK || (st == LS_E_STOPPED && rank)) return;
     j->reported = true;
     if (!strncmp(ls_err_words(), "another worker failed", 21)) return;
-    fprintf(stderr, "lockstep: rank %d: %s: %s\n%s", rank, cli_status_words(st), ls_err_words(), ls_err_trail());
+    cli_print_error(rank, st);
 }
 
 /* A failure is printed and announced before anything is closed: closing may wait for a device or for peers that do not know yet. */
@@ -155,8 +155,8 @@ static void close_trainer(ls_trainer **t, ls_status st)
 {
     const int d =
         ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(st), "%s, but closing the device and its communicators",
-                        st == LS_OK          ? "the run is complete and its files are whole"
-                        : st == LS_E_STOPPED ? "the run is stopped and its checkpoint is whole"
+                        st == LS_OK          ? "the run is complete and its files are written"
+                        : st == LS_E_STOPPED ? "the run is stopped and its checkpoint is written"
                                              : "the run has failed");
     ls_trainer_destroy(t);
     ls_deadline_disarm(d);
@@ -183,6 +183,10 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         if (c.profile_mode) (void)ls_nvtx_open();
         if (!rank && !j->device_said) cli_say_device(&j->device);
         if (!rank) say_notes(j->o, &c);
+        ls_info("config",
+                "strategy %s, dp %d x pp %d x tp %d, %s; batch %lld = %d per micro-batch x %d accumulated x dp",
+                c.strategy, c.mesh.n[LS_AXIS_DP], c.mesh.n[LS_AXIS_PP], c.mesh.n[LS_AXIS_TP], c.precision,
+                (long long)c.global_batch, c.micro_batch, c.grad_accum);
         startup_line(&c, size, j->device.visible);
         st = ls_trainer_create(&t, &c, comm, &io);
     }
@@ -223,19 +227,22 @@ static ls_status check_configuration(const job *j, int world)
 static ls_status check_start(const job *j, const ls_start_env *e)
 {
     if (ls_train_given(j->o, "n") && j->o->n != e->size)
-        return ls_fail(LS_E_CONFIG, "-n %lld, but %s started %d workers; leave -n out", (long long)j->o->n, e->words,
+        return ls_fail(LS_E_CONFIG, "-n %lld: %s started %d workers; leave -n out", (long long)j->o->n, e->words,
                        e->size);
     if (e->by == LS_STARTED_SRUN)
         return ls_fail(LS_E_CONFIG,
-                       "srun started %d tasks that cannot find each other: use srun --mpi=pmix (with Open MPI), or "
-                       "mpirun inside the allocation",
+                       "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix "
+                       "(with Open MPI), or mpirun inside the allocation",
                        e->size);
     if (e->by == LS_STARTED_MPI && !strcmp(j->o->comm, "local"))
-        return ls_fail(LS_E_CONFIG, "--comm local under %s: leave it out, workers of one host share memory anyway",
-                       e->words);
+        return ls_fail(
+            LS_E_CONFIG,
+            "--comm local: not supported under %s; leave it out (workers on one host use shared memory anyway)",
+            e->words);
     if (e->by == LS_STARTED_TORCH && !strcmp(j->o->comm, "mpi"))
-        return ls_fail(LS_E_CONFIG,
-                       "--comm mpi with RANK and WORLD_SIZE alone: start the workers with mpirun or srun --mpi=pmix");
+        return ls_fail(
+            LS_E_CONFIG,
+            "--comm mpi: the workers were started with RANK and WORLD_SIZE; start them with mpirun or srun --mpi=pmix");
     return j->device.automatic ? LS_OK : check_configuration(j, e->size); /* what auto is, the workers agree on first */
 }
 
@@ -347,8 +354,10 @@ ls_status cmd_train(int argc, char **argv)
         st = run_started(&j, &env);
     } else if (o.n > 1) {
         if (!strcmp(o.comm, "mpi")) {
-            st = ls_fail(LS_E_CONFIG, "--comm mpi -n %lld: mpirun or srun start the workers of MPI; leave -n out",
-                         (long long)o.n);
+            st = ls_fail(
+                LS_E_CONFIG,
+                "--comm mpi: -n %lld does not start MPI workers; use mpirun or srun --mpi=pmix and leave -n out",
+                (long long)o.n);
             goto done;
         }
         st = launch(&j);

@@ -21,22 +21,25 @@ typedef struct options {
 
 static const ls_opt table[] = {
     {"n", LS_OPT_STR, offsetof(options, n), "LIST", NULL,
-     "numbers of workers, each a divisor of the largest [1,2,4; under mpirun: up to all]", "What"},
+     "numbers of workers to test; each must divide the largest [1,2,4; under mpirun: up to all]", "Layouts"},
     {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
-     "where to compute; auto: cuda where there is a GPU, else cpu; workers may share a GPU [LS_DEVICE, else auto]",
+     "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else auto]",
      NULL},
     {"comm", LS_OPT_CHOICE, offsetof(options, comm), "auto|local|mpi|nccl", "auto",
-     "how workers communicate, as for train; nccl: between GPUs", NULL},
-    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL, "as train has it", NULL},
-    {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps of each layout", NULL},
-    {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "of data, weights and dropout", NULL},
-    {"only-tp", LS_OPT_SWITCH, offsetof(options, only_tp), NULL, NULL, "only layouts with split layers", NULL},
+     "communication backend; nccl: between GPUs", NULL},
+    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
+     "number format; bf16 and fp16 need a GPU [as in train]", NULL},
+    {"steps", LS_OPT_INT, offsetof(options, steps), "N", "3", "optimizer steps per layout", NULL},
+    {"seed", LS_OPT_INT, offsetof(options, seed), "N", "1", "random seed of data, weights and dropout", NULL},
+    {"only-tp", LS_OPT_SWITCH, offsetof(options, only_tp), NULL, NULL, "test only layouts with tensor parallelism",
+     NULL},
     {"jobs", LS_OPT_INT, offsetof(options, jobs), "N", NULL,
-     "layouts at the same time, each in its own processes; 0: start the workers once for all layouts [CPU: 1; GPU: 0]",
+     "layouts to run at the same time, each in its own processes; 0 = start the workers once for all layouts [CPU: 1; "
+     "GPU: 0]",
      NULL},
     {"timeout", LS_OPT_REAL, offsetof(options, timeout), "SECONDS", "120",
-     "a layout that takes longer is ended and has failed; where workers run all layouts: of a collective", NULL},
-    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the table", NULL},
+     "time limit per layout; with --jobs 0, per collective", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "print one JSON object instead of the table", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
 
@@ -92,7 +95,7 @@ static ls_status parse_list(const char *text, ls_verify_opts *o)
         int64_t v;
         snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), p);
         if (!ls_parse_i64(word, &v) || v < 1 || v > 64 || o->n_world == LS_VERIFY_MAX_WORLD)
-            return ls_fail(LS_E_ARG, "-n %s: a list of up to %d numbers from 1 to 64, such as 1,2,4", text,
+            return ls_fail(LS_E_ARG, "-n %s: must be a list of up to %d numbers from 1 to 64, such as 1,2,4", text,
                            LS_VERIFY_MAX_WORLD);
         o->world[o->n_world++] = (int)v;
         most = v > most ? (int)v : most;
@@ -100,8 +103,9 @@ static ls_status parse_list(const char *text, ls_verify_opts *o)
     }
     for (int i = 0; i < o->n_world; i++)
         if (most % o->world[i] || (o->world[i] & (o->world[i] - 1)))
-            return ls_fail(LS_E_ARG, "-n %s: %d workers cannot share the leaves of %d (powers of two can)", text,
-                           o->world[i], most);
+            return ls_fail(LS_E_ARG,
+                           "-n %s: the micro-batches of %d workers do not divide over those of %d; use powers of two",
+                           text, o->world[i], most);
     return o->n_world ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
 }
 
@@ -110,9 +114,11 @@ static ls_status join(const ls_start_env *e, const ls_verify_opts *v, ls_comm **
 {
     for (int i = 0; i < v->n_world; i++)
         if (v->world[i] > e->size)
-            return ls_fail(LS_E_ARG, "-n has %d workers, and %s started %d", v->world[i], e->words, e->size);
+            return ls_fail(LS_E_ARG, "-n has %d workers, but %s started %d", v->world[i], e->words, e->size);
     if (e->by == LS_STARTED_SRUN)
-        return ls_fail(LS_E_CONFIG, "srun started %d tasks that cannot find each other: use srun --mpi=pmix", e->size);
+        return ls_fail(LS_E_CONFIG,
+                       "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix",
+                       e->size);
     ls_stack_install("a worker of verify");
     return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, out);
 }
@@ -126,15 +132,15 @@ static bool has_launcher(const ls_start_env *e)
 static ls_status check(const options *o, const ls_start_env *e)
 {
     const bool mpi = has_launcher(e) && e->by == LS_STARTED_MPI;
-    if (!(o->timeout > 0)) return ls_fail(LS_E_ARG, "--timeout %g: a number of seconds, more than 0", o->timeout);
-    if (o->jobs < 0 || o->jobs > 64) return ls_fail(LS_E_ARG, "--jobs %lld: 0 to 64", (long long)o->jobs);
+    if (!(o->timeout > 0)) return ls_fail(LS_E_ARG, "--timeout %g: must be more than 0 seconds", o->timeout);
+    if (o->jobs < 0 || o->jobs > 64) return ls_fail(LS_E_ARG, "--jobs %lld: must be 0 to 64", (long long)o->jobs);
     if (o->jobs > 1 && has_launcher(e))
-        return ls_fail(LS_E_ARG, "--jobs %lld: the workers of %s run one layout at a time; leave it out",
+        return ls_fail(LS_E_ARG, "--jobs %lld: workers started by %s run one layout at a time; leave --jobs out",
                        (long long)o->jobs, e->words);
     if (!strcmp(o->comm, "mpi") && !mpi)
         return ls_fail(LS_E_CONFIG, "--comm mpi: start the workers with mpirun or srun --mpi=pmix");
     if (!strcmp(o->comm, "local") && mpi)
-        return ls_fail(LS_E_CONFIG, "--comm local, but %s started these workers over mpi", e->words);
+        return ls_fail(LS_E_CONFIG, "--comm local: %s started these workers over MPI; leave --comm out", e->words);
     return LS_OK;
 }
 
@@ -152,10 +158,9 @@ static ls_status choose_device(const options *o, const ls_start_env *e, ls_verif
     }
     v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";
     if (!strcmp(o->comm, "nccl") && !chosen->cuda)
-        return ls_fail(
-            LS_E_CONFIG,
-            "--comm nccl moves memory of GPUs, and the device is the %s; use --device cuda, or --comm local or mpi",
-            chosen->words);
+        return ls_fail(LS_E_CONFIG,
+                       "--comm nccl: needs GPUs, but the device is %s; use --device cuda, or --comm local or mpi",
+                       chosen->words);
     return LS_OK;
 }
 
@@ -224,8 +229,7 @@ static ls_status together_worker(void *ctx, ls_comm *comm, int n_core)
 static void together_report(void *ctx, int rank, ls_status st)
 {
     (void)ctx;
-    if (st != LS_OK && *ls_err_words())
-        fprintf(stderr, "lockstep: rank %d: %s: %s\n", rank, cli_status_words(st), ls_err_words());
+    if (st != LS_OK && *ls_err_words()) cli_print_error(rank, st);
 }
 
 /* Workers are started once and run one layout after the other. */
@@ -250,16 +254,13 @@ ls_status cmd_verify(int argc, char **argv)
     unsigned char given[N_OPT] = {0};
     LS_TRY(ls_opt_parse(table, N_OPT, &o, given, argc, argv, NULL, &help));
     if (help) {
-        cli_help(
-            "verify [-n LIST] [OPTIONS]",
-            "Trains a small model for a few steps under every strategy and number of workers, with and without "
-            "dropout and with 1, 2 and 4\n"
-            "micro-batches, and compares losses, gradients and weights with one worker, bit by bit. Layers that are "
-            "split (tp 2 and 4)\n"
-            "change the order of sums: over 20 steps their losses stay within 1e-5 and their gradients within 1e-4\n"
-            "(2s: with --sequence_parallel). With 16-bit operations the bounds are 5e-3 and 5e-2. On a "
-            "CPU each layout has processes of its own.",
-            table, N_OPT);
+        cli_help("verify [-n LIST] [OPTIONS]",
+                 "Train a small model for a few steps under every strategy and number of workers, with and without "
+                 "dropout and with 1, 2 and 4 micro-batches, and compare losses, gradients and weights with a single "
+                 "worker, bit by bit.\n\nTensor parallelism (tp 2 and 4; 2s: with --sequence_parallel) changes the "
+                 "order of sums: over 20 steps, losses must stay within 1e-5 and gradients within 1e-4; with bf16 or "
+                 "fp16, within 5e-3 and 5e-2. On the CPU, each layout runs in its own processes.",
+                 table, N_OPT);
         return LS_OK;
     }
     char list[64];

@@ -73,29 +73,29 @@ static void explain_init(part *p, int rc)
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     switch (rc) {
     case 100:
-        doctor_put(p, PART_MISSING, "the NVIDIA driver is there and sees no GPU (CUDA_VISIBLE_DEVICES %s%s)",
+        doctor_put(p, PART_MISSING, "the NVIDIA driver is installed but finds no GPU (CUDA_VISIBLE_DEVICES %s%s)",
                    visible ? "is " : "is not set", visible ? visible : "");
-        doctor_hint(p, visible ? "CUDA_VISIBLE_DEVICES names which GPUs a program sees: unset it, or set it to 0"
+        doctor_hint(p, visible ? "CUDA_VISIBLE_DEVICES selects the visible GPUs; unset it, or set it to 0"
                                : "nvidia-smi lists GPUs; in a container, pass them in (docker run --gpus all)");
         break;
     case 803:
         doctor_put(p, PART_FAILED,
-                   "the driver's library and its kernel module have different versions (cuInit gives 803)");
-        doctor_hint(p, "the driver was updated while it was loaded: restart the machine, or load the new module");
+                   "the driver library and the kernel module have different versions (cuInit returned 803)");
+        doctor_hint(p, "the driver was updated while it was loaded; restart the machine, or load the new module");
         break;
     case 802:
-        doctor_put(p, PART_FAILED, "the GPUs are not ready (cuInit gives 802)");
-        doctor_hint(p, "machines with NVSwitch need the service nvidia-fabricmanager, of the driver's version");
+        doctor_put(p, PART_FAILED, "the GPUs are not ready (cuInit returned 802)");
+        doctor_hint(p, "machines with NVSwitch need the service nvidia-fabricmanager in the version of the driver");
         break;
     case 3:
     case 999:
-        doctor_put(p, PART_FAILED, "the NVIDIA driver is there and does not start (cuInit gives %d)", rc);
+        doctor_put(p, PART_FAILED, "the NVIDIA driver is installed but does not start (cuInit returned %d)", rc);
         doctor_hint(p,
-                    "look at dmesg for NVRM; nvidia-modprobe loads the module; after a suspended session restart it");
+                    "look for NVRM in dmesg; nvidia-modprobe loads the module; after a suspend, restart the machine");
         break;
     default:
-        doctor_put(p, PART_FAILED, "the NVIDIA driver is there and does not start (cuInit gives %d)", rc);
-        doctor_hint(p, "nvidia-smi says more; the driver may need a restart");
+        doctor_put(p, PART_FAILED, "the NVIDIA driver is installed but does not start (cuInit returned %d)", rc);
+        doctor_hint(p, "run nvidia-smi for details; the driver may need a restart");
     }
 }
 
@@ -129,7 +129,7 @@ void doctor_look_cuda(part *p)
 {
     void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (!lib) {
-        doctor_put(p, PART_MISSING, "no NVIDIA driver (libcuda.so.1 is not found)");
+        doctor_put(p, PART_MISSING, "no NVIDIA driver (libcuda.so.1 not found)");
         doctor_hint(
             p, "a machine with an NVIDIA GPU needs the driver package (nvidia-driver); a container gets it from its "
                "host (docker run --gpus all)");
@@ -149,7 +149,7 @@ void doctor_look_cuda(part *p)
     ls_str s = {0};
     list_devices(lib, n, &s);
     if (runtime / 1000 > driver / 1000) {
-        doctor_put(p, PART_FAILED, "the driver runs CUDA up to %s, this program was built with %s",
+        doctor_put(p, PART_FAILED, "the driver supports CUDA up to %s, but this program was built with %s",
                    cuda_version(driver, a), cuda_version(runtime, b));
         doctor_hint(p, "install driver %s or newer, or build with CUDA %d", driver_for(runtime), driver / 1000);
     } else {
@@ -177,26 +177,25 @@ void doctor_look_plugin(part *p)
         const bool there = ls_fs_exists(lib.path);
         doctor_put(p, there ? PART_FAILED : PART_MISSING, "%.500s", ls_err_words());
         if (there)
-            doctor_hint(
-                p, "a library of CUDA's is missing here or has another version: install CUDA's runtime, cuBLAS and "
-                   "cuDNN, or add their folder to LD_LIBRARY_PATH");
-        else doctor_hint(p, "it is built where nvcc is found: install CUDA's toolkit, then build again");
+            doctor_hint(p, "a CUDA library is missing or has a different version; install the CUDA runtime, cuBLAS and "
+                           "cuDNN, or add their folder to LD_LIBRARY_PATH");
+        else doctor_hint(p, "the plugin is built if nvcc is found; install the CUDA toolkit and build again");
         ls_err_clear();
         return;
     }
     const ls_compute_plugin *table = ((ls_compute_plugin_fn)lib.entry)();
     if (!table || table->abi != LS_COMPUTE_ABI) {
-        doctor_put(p, PART_FAILED, "%.300s is of another version (%d, this program has %d)", lib.path,
+        doctor_put(p, PART_FAILED, "%.300s has interface version %d, but this program has %d", lib.path,
                    table ? table->abi : -1, LS_COMPUTE_ABI);
-        doctor_hint(p, "build program and plugin together");
+        doctor_hint(p, "build the program and the plugin together");
         return;
     }
     const int n = table->probe ? table->probe(words, sizeof words) : 0;
     one_line(words);
     if (n > 0) doctor_put(p, PART_OK, "%.200s loads; %s", lib.path, words);
     else {
-        doctor_put(p, PART_MISSING, "%.200s loads, and there is no device for it: %.300s", lib.path, words);
-        doctor_hint(p, "see the row cuda; --device cpu needs none of it");
+        doctor_put(p, PART_MISSING, "%.200s loads, but there is no device: %.300s", lib.path, words);
+        doctor_hint(p, "see the row cuda; not needed for --device cpu");
     }
 }
 
@@ -233,9 +232,8 @@ void doctor_look_libraries(part *p)
     }
     doctor_put(p, found == 4 ? PART_OK : PART_MISSING, "%s", s.data ? s.data : "?");
     if (found && found < 4)
-        doctor_hint(
-            p, "without cuDNN attention runs in our own kernels; without CUPTI a profile has times of units alone");
-    if (!found) doctor_hint(p, "CUDA's toolkit has them; needed for --device cuda alone");
+        doctor_hint(p, "without cuDNN, attention uses the own kernels; without CUPTI, profiles have no kernel times");
+    if (!found) doctor_hint(p, "install the CUDA toolkit; only needed for --device cuda");
     ls_str_fini(&s);
 }
 
@@ -247,7 +245,7 @@ void doctor_look_nvml(part *p)
     char total[32], used[32], why[160];
     if (ls_nvml_open(&n, NULL) != LS_OK) {
         doctor_put(p, PART_MISSING, "%.400s", ls_err_words());
-        doctor_hint(p, "it comes with the driver; without it a run has no utilisation, power and energy");
+        doctor_hint(p, "part of the driver; without it, utilisation, power and energy are not recorded");
         ls_err_clear();
         return;
     }
@@ -255,7 +253,7 @@ void doctor_look_nvml(part *p)
     ls_nvml_read(n, &now);
     doctor_put(p, PART_OK,
                "driver %s; first GPU: %s at %s, %s of %s used, %.0f W of %.0f, SM clock %.0f of %.0f MHz, %.0f C, "
-               "held by: %s%s%.150s",
+               "processes: %s%s%.150s",
                f.driver, f.name, f.bus, ls_human_bytes(used, now.used), ls_human_bytes(total, f.total), now.power,
                f.power_limit, now.sm_mhz, f.sm_mhz_max, now.celsius, ls_gpu_slowed_words(now.slowed, why),
                *ls_nvml_refused(n) ? "; refused: " : "", ls_nvml_refused(n));
@@ -268,21 +266,21 @@ void doctor_look_nccl(part *p)
     int v = 0;
     char path[512], words[600];
     if (ls_comm_nccl_look(path, sizeof path, words, sizeof words)) {
-        doctor_put(p, PART_OK, "%.200s by %.300s", words, path);
+        doctor_put(p, PART_OK, "%.200s from %.300s", words, path);
         return;
     }
     void *lib = library("libnccl.so.2");
     if (!lib) {
         doctor_put(p, PART_MISSING, "no libnccl.so.2");
         doctor_hint(p, "NVIDIA's package libnccl2, or PyPI's nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH; "
-                       "several GPUs talk through the host without it");
+                       "without it, GPUs communicate through host memory");
         return;
     }
     if (find(lib, "ncclGetVersion", &f)) f.take_int(&v);
-    doctor_put(p, PART_MISSING, "found version %d.%d.%d, and the plugin does not load: %.400s", v / 10000,
+    doctor_put(p, PART_MISSING, "found version %d.%d.%d, but the plugin does not load: %.400s", v / 10000,
                v / 100 % 100, v % 100, words);
-    doctor_hint(p,
-                "it is built where nccl.h and CUDA's runtime are found; several GPUs talk through the host without it");
+    doctor_hint(p, "the plugin is built if nccl.h and the CUDA runtime are found; without it, GPUs communicate through "
+                   "host memory");
 }
 
 /* ---- trying it ------------------------------------------------------------------------------------------------------ */
@@ -401,8 +399,8 @@ void doctor_try_device(part *p, const char *device)
     if (st == LS_OK && gpu) st = try_type(device, LS_BF16, &half, words, &info);
     if (st != LS_OK) {
         doctor_put(p, PART_FAILED, "%s: %.500s", device, ls_err_words());
-        doctor_hint(p, st == LS_E_NOMEM ? "other programs hold the device's memory: nvidia-smi lists them"
-                                        : "the rows above say which part is missing");
+        doctor_hint(p, st == LS_E_NOMEM ? "other programs use the memory of the device; nvidia-smi lists them"
+                                        : "see the rows above for the missing part");
         ls_err_clear();
         return;
     }

@@ -1,4 +1,4 @@
-/* main.c - the command table; the only place that prints a failure's trail and chooses an exit code. */
+/* main.c - the command table; prints the error of a failed command and chooses the exit code. */
 #include "cli/commands.h"
 #include "core/deadline.h"
 #include "core/log.h"
@@ -18,26 +18,28 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"prepare", "text or jsonl to token files and a tokenizer", cmd_prepare},
-    {"train", "trains a GPT-2", cmd_train},
-    {"eval", "validation loss and perplexity of a checkpoint", cmd_eval},
-    {"generate", "text from a prompt", cmd_generate},
-    {"export", "a checkpoint as a plain Hugging Face folder", cmd_export},
-    {"import", "a Hugging Face folder as a checkpoint to start from", cmd_import},
-    {"verify", "holds every strategy against one worker, bit by bit", cmd_verify},
-    {"bench", "scaling, strategies, A/B, collectives, matmul: measured with intervals", cmd_bench},
-    {"plan", "which layouts fit and which is fastest; a pipeline schedule, drawn", cmd_plan},
-    {"report", "run folders to one page, tables and charts", cmd_report},
-    {"profile", "trains with a trace of every worker; what nsys printed, to a summary", cmd_profile},
-    {"doctor", "what this machine can do, and why a part does not work", cmd_doctor},
+    {"prepare", "convert text or JSON lines to token files and a tokenizer", cmd_prepare},
+    {"train", "train a GPT-2 model", cmd_train},
+    {"eval", "compute validation loss and perplexity of a checkpoint", cmd_eval},
+    {"generate", "generate text from a prompt", cmd_generate},
+    {"export", "export a checkpoint as a Hugging Face folder", cmd_export},
+    {"import", "import a Hugging Face folder as a checkpoint", cmd_import},
+    {"verify", "check every strategy against a single worker, bit by bit", cmd_verify},
+    {"bench", "measure scaling, strategies, A/B pairs, collectives, matmul", cmd_bench},
+    {"plan", "rank layouts by speed and memory; draw pipeline schedules", cmd_plan},
+    {"report", "turn run folders into a report page, tables and charts", cmd_report},
+    {"profile", "train with a trace of every worker; summarize nsys output", cmd_profile},
+    {"doctor", "check what this machine supports and what is missing", cmd_doctor},
 };
 #define N_COMMAND (sizeof commands / sizeof commands[0])
 
 void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n)
 {
     ls_str s = {0};
+    ls_opt_text(text, &s);
+    ls_str_addc(&s, '\n');
     ls_opt_help(table, n, &s);
-    printf("usage: lockstep %s\n\n%s\n\n%s", usage, text, s.data ? s.data : "");
+    printf("usage: lockstep %s\n\n%s", usage, s.data ? s.data : "");
     ls_str_fini(&s);
 }
 
@@ -49,18 +51,29 @@ void cli_say_device(const ls_device_choice *d)
 static void overview(FILE *f)
 {
     fprintf(f, "usage: lockstep COMMAND [OPTIONS]\n\n"
-               "Trains GPT-2 and shows the evidence. Commands (each has --help):\n\n");
+               "Train GPT-2 under data, tensor and pipeline parallelism on CPUs and GPUs.\n"
+               "Every command has its own --help.\n\n"
+               "Commands:\n");
     for (size_t i = 0; i < N_COMMAND; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
-    fprintf(
-        f, "\nA first run:\n\n"
-           "  lockstep prepare --input book.txt --out data --tokenizer train --vocab-size 2048\n"
-           "  lockstep train --data data --model tiny --max-steps 200 --checkpoint_path run\n"
-           "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n\n"
-           "Exit codes: 0 done, 1 a loss or gradient is not a number, 2 bad usage or configuration, 3 bad input data,\n"
-           "4 a worker, a collective or a device failed, 5 out of memory by plan,\n"
-           "143 stopped by SIGTERM with a checkpoint saved (a second SIGTERM: at once, without saving).\n"
-           "LS_DEVICE=cpu (or cuda) is the --device of commands that are not given one.\n"
-           "LS_LOG=debug (or subsystem=level) prints more on stderr.\n");
+    fprintf(f, "\nFirst run:\n"
+               "  lockstep prepare --input book.txt --out data --tokenizer train \\\n"
+               "      --vocab-size 2048\n"
+               "  lockstep train --data data --model tiny --max-steps 200 \\\n"
+               "      --checkpoint_path run\n"
+               "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n"
+               "\nExit codes:\n"
+               "  0    success\n"
+               "  1    the loss or a gradient is not finite, or a comparison failed\n"
+               "  2    invalid option or configuration\n"
+               "  3    invalid input data, or a file cannot be read or written\n"
+               "  4    a worker, a collective or a device failed\n"
+               "  5    not enough memory for the plan\n"
+               "  143  stopped by SIGTERM after saving a checkpoint (a second SIGTERM stops\n"
+               "       at once, without saving)\n"
+               "\nEnvironment:\n"
+               "  LS_DEVICE=auto|cpu|cuda    default of --device\n"
+               "  LS_LOG=info|debug|trace    print log lines on stderr (docs/LOGGING.md);\n"
+               "                             by subsystem: LS_LOG=info,comm=debug\n");
 }
 
 static ls_status dispatch(int argc, char **argv)
@@ -71,19 +84,27 @@ static ls_status dispatch(int argc, char **argv)
         names[i] = commands[i].name;
     }
     const char *near = ls_nearest_word(name, names, N_COMMAND);
-    return ls_fail(LS_E_ARG, "there is no command '%s'%s%s%s (lockstep --help lists them)", name,
+    return ls_fail(LS_E_ARG, "unknown command '%s'%s%s%s (lockstep --help lists the commands)", name,
                    near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 ls_status cli_flush(void)
 {
     if (!fflush(stdout) && !ferror(stdout)) return LS_OK;
-    return ls_fail(LS_E_IO, "stdout did not take everything that was written: a full disk, or a closed pipe");
+    return ls_fail(LS_E_IO, "cannot write to stdout: the disk is full or the pipe is closed");
 }
 
 const char *cli_status_words(ls_status st)
 {
     return st == LS_E_STOPPED && ls_stop_signal() == SIGINT ? "stopped by SIGINT (Ctrl-C)" : ls_status_words(st);
+}
+
+void cli_print_error(int rank, ls_status st)
+{
+    char from[32] = "";
+    if (rank >= 0) snprintf(from, sizeof from, "rank %d: ", rank);
+    fprintf(stderr, "lockstep: %s%s: %s\n%s", from, cli_status_words(st), ls_err_words(),
+            ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");
 }
 
 static ls_status obey(int argc, char **argv)
@@ -109,8 +130,8 @@ int main(int argc, char **argv)
     }
     ls_status st = obey(argc, argv);
     if (st == LS_OK) st = cli_flush();
-    if (st != LS_OK && *ls_err_words()) /* empty: a worker has said it already */
-        fprintf(stderr, "lockstep: %s: %s\n%s", cli_status_words(st), ls_err_words(), ls_err_trail());
+    if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
+        cli_print_error(-1, st);
     const int code = st == LS_E_STOPPED && ls_stop_at_once() ? 128 + ls_stop_signal() : ls_status_exit_code(st);
     (void)ls_deadline_arm(EXIT_TIME, code, "leaving the program (exit handlers of libraries)");
     return code;

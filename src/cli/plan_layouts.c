@@ -26,52 +26,55 @@ typedef struct options {
 
 static const ls_opt table[] = {
     {"model", LS_OPT_STR, offsetof(options, model), "NAME|PATH", NULL,
-     "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, or a Hugging Face config.json", "What to plan"},
-    {"variant", LS_OPT_CHOICE, offsetof(options, variant), "hf|r1", NULL, "as for train [hf]", NULL},
+     "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, or a Hugging Face config.json", "Input"},
+    {"variant", LS_OPT_CHOICE, offsetof(options, variant), "hf|r1", NULL, "model variant, as in train [hf]", NULL},
     {"data", LS_OPT_STR, offsetof(options, data), "DIR", NULL,
-     "folder of the run's data: its tokenizer's ids and its val.bin count, as for train", NULL},
+     "data folder; its vocabulary size and its val.bin are used, as in train", NULL},
     {"vocab_size", LS_OPT_INT, offsetof(options, vocab_size), "N", NULL,
-     "ids [of the model; tiny: of the data's tokenizer]", NULL},
-    {"dropout", LS_OPT_REAL, offsetof(options, dropout), "P", "-1", "one rate for every place [of the model]", NULL},
-    {"global_batch", LS_OPT_INT, offsetof(options, global_batch), "N", "0", "sequences of a step, over all workers",
-     NULL},
-    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512", "ids in a sequence", NULL},
+     "vocabulary size [from the model; tiny: from the tokenizer of the data]", NULL},
+    {"dropout", LS_OPT_REAL, offsetof(options, dropout), "P", "-1",
+     "dropout rate, the same everywhere [from the model]", NULL},
+    {"global_batch", LS_OPT_INT, offsetof(options, global_batch), "N", "0",
+     "sequences per optimizer step over all workers", NULL},
+    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512", "tokens per sequence", NULL},
     {"cluster", LS_OPT_STR, offsetof(options, cluster), "FILE|PRESET|this", "this",
-     "a cluster file, v100, a100, h100, h200, b200, or this machine, measured now", NULL},
+     "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)", NULL},
     {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
-     "type of parameters and activations [as train: bf16 on GPUs, fp32 on cores; v100: fp16]", NULL},
+     "number format of parameters and activations [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]", NULL},
     {"tokens", LS_OPT_REAL, offsetof(options, tokens), "N", NULL,
-     "tokens of the whole training: print its hours and, where the power is known, its energy", NULL},
-    {"workers", LS_OPT_INT, offsetof(options, workers), "N", "0", "[all devices of the cluster; cpu: a worker a core]",
-     NULL},
-    {"memory", LS_OPT_REAL, offsetof(options, memory), "GiB", "0", "of a device, or (cpu) of a host [the cluster's]",
-     NULL},
-    {"strategy", LS_OPT_CHOICE, offsetof(options, strategy), "single|dp|ddp|zero1|zero2|zero3", NULL, "only this one",
-     NULL},
-    {"max_tp", LS_OPT_INT, offsetof(options, max_tp), "T", "0", "split layers over at most so many workers [no limit]",
-     NULL},
+     "tokens of the whole training; prints its time and, if the power is known, its energy", NULL},
+    {"workers", LS_OPT_INT, offsetof(options, workers), "N", "0",
+     "number of workers [all devices of the cluster; CPU: one worker per core]", NULL},
+    {"memory", LS_OPT_REAL, offsetof(options, memory), "GiB", "0",
+     "memory per device or, for the CPU, per host [from the cluster]", NULL},
+    {"strategy", LS_OPT_CHOICE, offsetof(options, strategy), "single|dp|ddp|zero1|zero2|zero3", NULL,
+     "consider only this strategy", NULL},
+    {"max_tp", LS_OPT_INT, offsetof(options, max_tp), "T", "0",
+     "use tensor parallelism over at most T workers [no limit]", NULL},
     {"bucket", LS_OPT_INT, offsetof(options, bucket), "N", "0",
-     "elements of a gradient bucket, as for train [1048576; on GPUs 6553600]", NULL},
-    {"recompute", LS_OPT_SWITCH, offsetof(options, recompute), NULL, NULL, "blocks keep their input only", NULL},
+     "gradient bucket size in elements, as in train [1048576; on GPUs 6553600]", NULL},
+    {"recompute", LS_OPT_SWITCH, offsetof(options, recompute), NULL, NULL, "recompute activations in the backward pass",
+     NULL},
     {"no_deterministic", LS_OPT_SWITCH, offsetof(options, no_deterministic), NULL, NULL,
-     "as for train: GPUs may use sums and kernels without one order", NULL},
-    {"top", LS_OPT_INT, offsetof(options, top), "N", "15", "layouts to show", "Output"},
+     "allow GPU kernels whose summation order varies, as in train", NULL},
+    {"top", LS_OPT_INT, offsetof(options, top), "N", "15", "number of layouts to print", "Output"},
     {"all", LS_OPT_SWITCH, offsetof(options, all), NULL, NULL,
-     "show every layout, and why each of the others does not fit", NULL},
-    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object", NULL},
+     "print every layout, and the reason for those that do not fit", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "print one JSON object", NULL},
     {"measure", LS_OPT_SWITCH, offsetof(options, measure), NULL, NULL,
-     "time this machine and write a cluster file (docs/PLAN.md)", "Cluster files"},
+     "measure this machine and write a cluster file (docs/PLAN.md)", "Cluster files"},
     {"device", LS_OPT_STR, offsetof(options, device), "cpu|cuda[:N]|auto", NULL,
-     "what of this machine to measure; auto: cuda where there is a GPU, else cpu [LS_DEVICE, else auto]", NULL},
-    {"out", LS_OPT_STR, offsetof(options, out), "FILE", NULL, "where [stdout]", NULL},
-    {"seconds", LS_OPT_REAL, offsetof(options, seconds), "S", "20", "about how long to measure", NULL},
-    {"micro", LS_OPT_LIST, offsetof(options, micro), "B ...", NULL, "micro-batches to measure, at most 4 [1 4]", NULL},
+     "device to measure; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]", NULL},
+    {"out", LS_OPT_STR, offsetof(options, out), "FILE", NULL, "output file [stdout]", NULL},
+    {"seconds", LS_OPT_REAL, offsetof(options, seconds), "S", "20", "approximate duration of the measurement", NULL},
+    {"micro", LS_OPT_LIST, offsetof(options, micro), "B ...", NULL, "micro-batch sizes to measure, at most 4 [1 4]",
+     NULL},
     {"measure_workers", LS_OPT_LIST, offsetof(options, measure_workers), "W ...", NULL,
-     "numbers of workers to measure, at most 8 [1 2 4 … up to the cores or GPUs]", NULL},
+     "numbers of workers to measure, at most 8 [1 2 4 ... up to the number of cores or GPUs]", NULL},
     {"fastest", LS_OPT_SWITCH, offsetof(options, fastest), NULL, NULL,
-     "of repetitions and steps the fastest tenth, not nearly all: others use this machine, too", NULL},
+     "use the fastest 10 % of repetitions (for a shared machine)", NULL},
     {"check", LS_OPT_STR, offsetof(options, check), "RUN_DIR", NULL,
-     "prediction and measurement of a finished run, side by side", "Trust"},
+     "compare the prediction with the measurements of a finished run", "Check"},
 };
 #define GIB          (1024.0 * 1024 * 1024)
 #define MOST_WORKERS 1024
@@ -84,24 +87,24 @@ static const struct {
     const char *name, *words;
     int modes;
 } only[] = {
-    {"out", "names the file of --measure", MEASURE},
-    {"micro", "is for --measure and --cluster this", MEASURE | TIMES},
-    {"measure_workers", "is for --measure and --cluster this", MEASURE | TIMES},
-    {"seconds", "is for --measure and --cluster this", MEASURE | TIMES},
-    {"data", "is for a ranking or --measure: a run says itself what it read", RANK | MEASURE},
-    {"vocab_size", "is for a ranking or --measure: a run says itself what it had", RANK | MEASURE},
-    {"cluster", "is for a ranking or --check: --measure makes one", RANK | CHECK},
-    {"global_batch", "is for a ranking", RANK},
-    {"tokens", "is for a ranking", RANK},
-    {"device", "is for --measure and --cluster this: a cluster file or preset names its own", MEASURE | TIMES},
-    {"precision", "is for a ranking or --measure: a run names its own", RANK | MEASURE},
-    {"no_deterministic", "is for a ranking or --measure: a run names its own", RANK | MEASURE},
-    {"workers", "is for a ranking", RANK},
-    {"memory", "is for a ranking", RANK},
-    {"strategy", "is for a ranking", RANK},
-    {"max_tp", "is for a ranking", RANK},
-    {"top", "is for a ranking", RANK},
-    {"all", "is for a ranking", RANK},
+    {"out", "is only for --measure", MEASURE},
+    {"micro", "is only for --measure and --cluster this", MEASURE | TIMES},
+    {"measure_workers", "is only for --measure and --cluster this", MEASURE | TIMES},
+    {"seconds", "is only for --measure and --cluster this", MEASURE | TIMES},
+    {"data", "is not for --check (the run records its data)", RANK | MEASURE},
+    {"vocab_size", "is not for --check (the run records it)", RANK | MEASURE},
+    {"cluster", "is not for --measure, which writes a cluster file", RANK | CHECK},
+    {"global_batch", "is not for --measure and --check", RANK},
+    {"tokens", "is not for --measure and --check", RANK},
+    {"device", "is only for --measure and --cluster this (a cluster file or preset defines it)", MEASURE | TIMES},
+    {"precision", "is not for --check (the run records it)", RANK | MEASURE},
+    {"no_deterministic", "is not for --check (the run records it)", RANK | MEASURE},
+    {"workers", "is not for --measure and --check", RANK},
+    {"memory", "is not for --measure and --check", RANK},
+    {"strategy", "is not for --measure and --check", RANK},
+    {"max_tp", "is not for --measure and --check", RANK},
+    {"top", "is not for --measure and --check", RANK},
+    {"all", "is not for --measure and --check", RANK},
 };
 
 static bool is_given(const unsigned char *given, const char *name)
@@ -118,13 +121,13 @@ static ls_status check_modes(const options *o, const unsigned char *given)
         if (is_given(given, only[i].name) && !(mode & only[i].modes))
             return ls_fail(LS_E_ARG, "--%s %s; leave it out", only[i].name, only[i].words);
     if (is_given(given, "memory") && !(o->memory * GIB >= 1 && o->memory * GIB < 4e18))
-        return ls_fail(LS_E_ARG, "--memory %g GiB: at least a byte, and less than 4e9 GiB", o->memory);
+        return ls_fail(LS_E_ARG, "--memory %g: must be at least one byte and less than 4e9 GiB", o->memory);
     if (is_given(given, "tokens") && !(o->tokens >= 1 && o->tokens <= 1e18))
-        return ls_fail(LS_E_ARG, "--tokens %g: at least 1, and at most 1e18", o->tokens);
+        return ls_fail(LS_E_ARG, "--tokens %g: must be 1 to 1e18", o->tokens);
     if (is_given(given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
-        return ls_fail(LS_E_ARG, "--dropout %g: a rate is at least 0 and below 1", o->dropout);
+        return ls_fail(LS_E_ARG, "--dropout %g: must be at least 0 and less than 1", o->dropout);
     if (is_given(given, "vocab_size") && (o->vocab_size < 1 || o->vocab_size > INT_MAX))
-        return ls_fail(LS_E_ARG, "--vocab_size %lld: a number from 1 up is expected", (long long)o->vocab_size);
+        return ls_fail(LS_E_ARG, "--vocab_size %lld: must be at least 1", (long long)o->vocab_size);
     return LS_OK;
 }
 
@@ -154,11 +157,11 @@ static ls_status check_numbers(const options *o)
                {"top", o->top, 1}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].v < all[i].lo || all[i].v > INT_MAX)
-            return ls_fail(LS_E_ARG, "--%s %lld: a number from %lld up is expected", all[i].name, (long long)all[i].v,
+            return ls_fail(LS_E_ARG, "--%s %lld: must be at least %lld", all[i].name, (long long)all[i].v,
                            (long long)(all[i].lo ? all[i].lo : 1));
     if (o->workers > MOST_WORKERS)
-        return ls_fail(LS_E_ARG, "--workers %lld: at most %d", (long long)o->workers, MOST_WORKERS);
-    if (!(o->seconds > 0)) return ls_fail(LS_E_ARG, "--seconds %g: how long to measure, above 0", o->seconds);
+        return ls_fail(LS_E_ARG, "--workers %lld: must be at most %d", (long long)o->workers, MOST_WORKERS);
+    if (!(o->seconds > 0)) return ls_fail(LS_E_ARG, "--seconds %g: must be more than 0", o->seconds);
     return LS_OK;
 }
 
@@ -195,7 +198,7 @@ static ls_status read_data(const options *o, const char *name, ls_model_config *
     if (st == LS_OK && paths.train && val_seqs) st = count_sequences(o, paths.train, m, &train_seqs);
     if (st == LS_OK && paths.val && val_seqs) st = count_sequences(o, paths.val, m, val_seqs);
     if (st == LS_OK && paths.train && val_seqs && train_seqs < o->global_batch)
-        st = ls_fail(LS_E_CONFIG, "a step needs %lld sequences, and %s holds %lld of %lld ids",
+        st = ls_fail(LS_E_CONFIG, "a step needs %lld sequences, but %s has only %lld (of %lld tokens)",
                      (long long)o->global_batch, paths.train, (long long)train_seqs, (long long)o->seq_length);
     ls_train_paths_fini(&paths);
     return st;
@@ -212,18 +215,19 @@ static ls_status read_model(const options *o, const char *name, ls_model_config 
     if (o->dropout >= 0) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
     LS_TRY(ls_model_config_check(m));
     if (o->seq_length > m->n_ctx)
-        return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has %d positions", (long long)o->seq_length, name, m->n_ctx);
+        return ls_fail(LS_E_CONFIG, "--seq_length %lld: %s has only %d positions", (long long)o->seq_length, name,
+                       m->n_ctx);
     LS_TRY(read_data(o, name, m, val_seqs));
     return ls_model_config_check(m);
 }
 
 static ls_status numbers(const ls_opt_list *l, const char *name, int most, int *to, int *n)
 {
-    if (l->n > most) return ls_fail(LS_E_ARG, "--%s: at most %d numbers", name, most);
+    if (l->n > most) return ls_fail(LS_E_ARG, "--%s: takes at most %d numbers", name, most);
     for (*n = 0; *n < l->n; (*n)++) {
         int64_t v;
         if (!ls_parse_i64(l->word[*n], &v) || v < 1 || v > 4096)
-            return ls_fail(LS_E_ARG, "--%s %s: a whole number from 1 up is expected", name, l->word[*n]);
+            return ls_fail(LS_E_ARG, "--%s %s: must be a whole number of at least 1", name, l->word[*n]);
         to[*n] = (int)v;
     }
     return LS_OK;
@@ -341,8 +345,8 @@ static ls_status rank(const options *o)
                           .vocab_given = o->vocab_size > 0,
                           .dropout_given = o->dropout >= 0};
     if (!o->model || !o->global_batch)
-        return ls_fail(LS_E_ARG, "plan needs --model NAME and --global_batch N (layouts are ranked), --schedule "
-                                 "NAME|FILE (a pipeline is drawn), --measure or --check RUN_DIR");
+        return ls_fail(LS_E_ARG, "plan needs one of: --model NAME with --global_batch N (rank layouts), --schedule "
+                                 "NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
     LS_TRY(read_model(o, o->model, &q.model, &q.val_seqs));
     snprintf(q.model.name, sizeof q.model.name, "%s", o->model);
     ls_cluster cl = {0};
@@ -369,7 +373,7 @@ static ls_status rank(const options *o)
     q.workers = (int)workers;
     if (workers > MOST_WORKERS) {
         q.workers = 0;
-        st = ls_fail(LS_E_ARG, "cluster %s has %lld places, and at most %d workers are planned for: add --workers N",
+        st = ls_fail(LS_E_ARG, "cluster %s has %lld devices, but at most %d workers can be planned; add --workers N",
                      cl.name, (long long)places, MOST_WORKERS);
     }
     ls_compute gpu;
@@ -381,10 +385,10 @@ static ls_status rank(const options *o)
         else ls_planner_text(&cl, &q, &r, top, &text);
         st = put(&text);
         if (st == LS_OK && !r.n_fit && r.n)
-            st = ls_fail(LS_E_NOMEM, "no layout of %d worker%s fits; the least: %s", q.workers,
+            st = ls_fail(LS_E_NOMEM, "no layout of %d worker%s fits in memory; the smallest: %s", q.workers,
                          q.workers == 1 ? "" : "s", r.layout[0].why);
         else if (st == LS_OK && !r.n)
-            st = ls_fail(LS_E_CONFIG, "no layout of %d worker%s can be: %s", q.workers, q.workers == 1 ? "" : "s",
+            st = ls_fail(LS_E_CONFIG, "no layout of %d worker%s is possible: %s", q.workers, q.workers == 1 ? "" : "s",
                          r.bad[0]);
         ls_planner_result_fini(&r);
     }
@@ -402,26 +406,25 @@ ls_status plan_layouts(int argc, char **argv)
     unsigned char given[N_OPT] = {0};
     LS_TRY(ls_opt_parse(table, N_OPT, &o, given, argc, argv, NULL, &help));
     if (help) {
-        cli_help(
-            "plan --model NAME --global-batch N --cluster FILE|PRESET|this [OPTIONS]\n"
-            "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
-            "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
-            "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]     (its own --help)",
-            "Ranks every layout of a model over a cluster's workers that fits: strategy, replicas, stages, schedule, "
-            "micro-batch.\nMemory is the plan that the run allocates, byte for byte; time adds up the units, actions "
-            "and collectives of a step\nwith the cluster's seconds.\n\n"
-            "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n"
-            "  lockstep plan --model gpt2 --global-batch 64 --seq-length 256 --cluster here.json --workers 8\n"
-            "  lockstep plan --model gpt2-xl --global-batch 512 --seq-length 1024 --cluster a100 --workers 8\n"
-            "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens "
-            "10e9\n"
-            "  lockstep plan --measure --device cuda --model gpt2 --seq-length 1024 --micro 64 --out gpu.json\n"
-            "  lockstep plan --check runs/zero2 --cluster here.json",
-            table, N_OPT);
+        cli_help("plan --model NAME --global-batch N [--cluster NAME] [OPTIONS]\n"
+                 "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
+                 "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
+                 "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
+                 "Rank the layouts of a model on a cluster that fit in memory: strategy, replicas, stages, schedule "
+                 "and micro-batch size. Memory is exactly what the run allocates. Time is the sum of the measured "
+                 "times of the units, actions and collectives of a step. `lockstep plan --schedule 1f1b --help` "
+                 "explains pipeline schedules.\n\n"
+                 "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n  lockstep plan --model "
+                 "gpt2 --global-batch 64 --seq-length 256 \\\n      --cluster here.json --workers 8\n  lockstep plan "
+                 "--model gpt2-xl --global-batch 512 --seq-length 1024 \\\n      --cluster a100 --workers 8\n  "
+                 "lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 \\\n      --cluster h200 --workers 1 "
+                 "--tokens 10e9\n  lockstep plan --measure --device cuda --model gpt2 --seq-length 1024 \\\n      "
+                 "--micro 64 --out gpu.json\n  lockstep plan --check runs/zero2 --cluster here.json",
+                 table, N_OPT);
         return LS_OK;
     }
     LS_TRY(check_numbers(&o));
-    if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check: one at a time");
+    if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check cannot be combined; leave one out");
     LS_TRY(check_modes(&o, given));
     return o.measure ? measure(&o) : o.check ? check_run(&o) : rank(&o);
 }

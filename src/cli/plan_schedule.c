@@ -29,26 +29,29 @@ typedef struct options {
 static const ls_opt table[] = {
     {"schedule", LS_OPT_STR, offsetof(options, schedule), "NAME|FILE", NULL,
      "naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md)", "Pipeline"},
-    {"pp", LS_OPT_INT, offsetof(options, pp), "P", "0", "stages [of the file]", NULL},
-    {"micro", LS_OPT_INT, offsetof(options, micro), "M", "0", "micro-batches of a step [of the file]", NULL},
+    {"pp", LS_OPT_INT, offsetof(options, pp), "P", "0", "number of stages [from the file]", NULL},
+    {"micro", LS_OPT_INT, offsetof(options, micro), "M", "0", "micro-batches per step [from the file]", NULL},
     {"interleave", LS_OPT_INT, offsetof(options, interleave), "V", "0",
-     "chunks a stage [interleaved: 2, others: 1, or of the file]", NULL},
+     "chunks per stage [interleaved: 2; others: 1; or from the file]", NULL},
     {"live", LS_OPT_INT, offsetof(options, live), "N", "0",
-     "zb: most activations a stage may hold [P]; with 2P-1 no stage stands still once it has begun", NULL},
-    {"dp", LS_OPT_INT, offsetof(options, dp), "D", "1", "replicas, for the picture of the mesh", NULL},
-    {"tp", LS_OPT_INT, offsetof(options, tp), "T", "1", "slices of a layer, for the picture of the mesh", NULL},
+     "zb: number of activations that a stage may hold; with 2P-1 no stage is idle once it has started [P]", NULL},
+    {"dp", LS_OPT_INT, offsetof(options, dp), "D", "1", "data-parallel replicas, shown in the mesh", NULL},
+    {"tp", LS_OPT_INT, offsetof(options, tp), "T", "1", "tensor-parallel workers, shown in the mesh", NULL},
     {"costs", LS_OPT_STR, offsetof(options, costs), "F,B", NULL,
-     "time of a part's forward and backward, or any of fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 [1,2]",
+     "time of the forward and backward pass of a chunk, or any of fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 "
+     "[1,2]",
      "Costs"},
     {"model", LS_OPT_STR, offsetof(options, model), "NAME|PATH", NULL,
-     "cut this model into parts and take its floating-point operations as costs", NULL},
+     "split this model and use its floating-point operations as costs", NULL},
     {"stages", LS_OPT_STR, offsetof(options, stages), "LIST", NULL,
-     "units of each part, such as 0-3,4-9,10-13 (0 embed, then blocks, then head) [balanced]", NULL},
-    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512", "ids in a sequence, for the model's costs",
+     "units of each chunk, such as 0-3,4-9,10-13 (0 is the embedding, then the blocks, then the output layer) "
+     "[balanced]",
      NULL},
-    {"draw", LS_OPT_STR, offsetof(options, draw), "FILE", NULL, "write the picture as SVG", "Output"},
-    {"export", LS_OPT_STR, offsetof(options, export), "FILE", NULL, "write the schedule as text", NULL},
-    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "one JSON object instead of the picture", NULL},
+    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512",
+     "tokens per sequence, for the costs of --model", NULL},
+    {"draw", LS_OPT_STR, offsetof(options, draw), "FILE", NULL, "draw the schedule to an SVG file", "Output"},
+    {"export", LS_OPT_STR, offsetof(options, export), "FILE", NULL, "write the schedule to a text file", NULL},
+    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "print one JSON object instead of the drawing", NULL},
 };
 #define N_OPT (sizeof table / sizeof table[0])
 
@@ -72,8 +75,8 @@ static ls_status check_numbers(const options *o)
                {"dp", o->dp}, {"tp", o->tp},       {"seq_length", o->seq_length}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].v < 0 || all[i].v > INT_MAX)
-            return ls_fail(LS_E_ARG, "--%s %lld: a number from 1 up is expected", all[i].name, (long long)all[i].v);
-    return o->dp && o->tp ? LS_OK : ls_fail(LS_E_ARG, "--dp and --tp are 1 or more");
+            return ls_fail(LS_E_ARG, "--%s %lld: must be at least 1", all[i].name, (long long)all[i].v);
+    return o->dp && o->tp ? LS_OK : ls_fail(LS_E_ARG, "--dp and --tp must be at least 1");
 }
 
 /* "1,2" or "fwd=1,bwd_in=1.5,bwd_w=0.5". */
@@ -92,7 +95,7 @@ static ls_status parse_costs(const char *text, ls_pipe_costs *c)
         const size_t n = strcspn(p, ",");
         snprintf(word, sizeof word, "%.*s", (int)(n < 63 ? n : 63), p);
         p += n + (p[n] == ',' && p[n + 1]);
-        if (*p == ',') return ls_fail(LS_E_ARG, "--costs %s: it ends in a comma", text);
+        if (*p == ',') return ls_fail(LS_E_ARG, "--costs %s: ends with a comma", text);
         char *eq = strchr(word, '=');
         double *to = !eq && place < 2 ? keys[place].to : NULL;
         if (eq) *eq = '\0';
@@ -100,22 +103,23 @@ static ls_status parse_costs(const char *text, ls_pipe_costs *c)
             if (!strcmp(word, keys[k].key)) to = keys[k].to;
         if (!to || !ls_parse_f64(eq ? eq + 1 : word, to) || *to < 0 || *to > 1e12)
             return ls_fail(LS_E_ARG,
-                           "--costs %s: '%s' is not understood: two numbers (1,2), or some of fwd=, bwd=, bwd_in=, "
+                           "--costs %s: cannot parse '%s'; give two numbers (1,2) or some of fwd=, bwd=, bwd_in=, "
                            "bwd_w=, latency=, transfer=",
                            text, word);
     }
     if (bwd >= 0 && in >= 0 && w >= 0 && bwd != in + w)
-        return ls_fail(LS_E_ARG, "--costs %s: bwd is bwd_in + bwd_w, and %g is not %g + %g", text, bwd, in, w);
+        return ls_fail(LS_E_ARG, "--costs %s: bwd must be bwd_in + bwd_w, but %g is not %g + %g", text, bwd, in, w);
     if (bwd >= 0) {
         if (in < 0 && w < 0) in = bwd / 2;
         if (in < 0) in = bwd - w;
         if (w < 0) w = bwd - in;
-        if (in < 0 || w < 0) return ls_fail(LS_E_ARG, "--costs %s: a part of bwd is larger than bwd", text);
+        if (in < 0 || w < 0) return ls_fail(LS_E_ARG, "--costs %s: bwd_in and bwd_w must not be larger than bwd", text);
     }
     if (in >= 0) c->each.bwd_in = in;
     if (w >= 0) c->each.bwd_w = w;
-    return c->each.fwd + c->each.bwd_in + c->each.bwd_w > 0 ? LS_OK
-                                                            : ls_fail(LS_E_ARG, "--costs %s: nothing takes time", text);
+    return c->each.fwd + c->each.bwd_in + c->each.bwd_w > 0
+               ? LS_OK
+               : ls_fail(LS_E_ARG, "--costs %s: at least one cost must be more than 0", text);
 }
 
 /* Parts of the model and what they cost, in units of the mean part's forward. */
@@ -124,7 +128,7 @@ static ls_status model_costs(const options *o, int n_stage, int n_chunk, plan *p
     ls_model_config cfg;
     LS_TRY(ls_model_config_named(o->model, &cfg));
     if (o->seq_length < 1 || o->seq_length > cfg.n_ctx)
-        return ls_fail(LS_E_CONFIG, "--seq_length %lld: the model has %d positions", (long long)o->seq_length,
+        return ls_fail(LS_E_CONFIG, "--seq_length %lld: the model has only %d positions", (long long)o->seq_length,
                        cfg.n_ctx);
     const int n_unit = cfg.n_layer + 2;
     static const char what[] = "costs of the model's units";
@@ -168,11 +172,11 @@ static ls_status make_schedule(const options *o, plan *p)
         LS_TRY(ls_schedule_create(&p->s, o->schedule, &po));
         return ls_schedule_check(p->s, 0);
     }
-    if (o->live) return ls_fail(LS_E_ARG, "--live is for --schedule zb: the file says what each stage holds");
+    if (o->live) return ls_fail(LS_E_ARG, "--live is only for --schedule zb (a file defines it); leave it out");
     LS_TRY(ls_schedule_load(&p->s, o->schedule, (int)o->pp, (int)o->micro));
     if (o->interleave && o->interleave != p->s->n_chunk)
-        return ls_fail(LS_E_CONFIG, "%s is made for %d chunks a stage, and --interleave is %lld", o->schedule,
-                       p->s->n_chunk, (long long)o->interleave);
+        return ls_fail(LS_E_CONFIG, "%s has %d chunks per stage, but --interleave is %lld", o->schedule, p->s->n_chunk,
+                       (long long)o->interleave);
     return o->model ? model_costs(o, p->s->n_stage, p->s->n_chunk, p) : LS_OK;
 }
 
@@ -255,7 +259,7 @@ static void print_text(const plan *p, const picture *v, ls_str *out)
     if (p->words.data) ls_str_add(out, p->words.data);
     ls_str_addc(out, '\n');
     if (!ls_gantt_text(&v->g, GRID_WIDTH, out))
-        ls_str_addf(out, "(the clock grid would be wider than %d columns: --draw FILE makes an SVG of any width)\n",
+        ls_str_addf(out, "(the drawing is wider than %d columns; --draw FILE writes an SVG of any width)\n",
                     GRID_WIDTH);
     ls_str_add(out, "\nstage      busy      idle   activations held\n");
     for (int r = 0; r < s->n_stage; r++) {
@@ -268,7 +272,7 @@ static void print_text(const plan *p, const picture *v, ls_str *out)
     }
     ls_str_addf(out, "\nmakespan %g, bubble %.2f %%; between each stage's first and last action %.2f %%\n",
                 p->sim.makespan, 100 * p->sim.bubble, 100 * p->sim.inner);
-    ls_str_addf(out, "mailboxes of %d message%s are enough\n", p->mailbox, p->mailbox == 1 ? "" : "s");
+    ls_str_addf(out, "message buffers per link: %d message%s\n", p->mailbox, p->mailbox == 1 ? "" : "s");
 }
 
 static void print_json(const plan *p, ls_str *out)
@@ -337,8 +341,8 @@ static ls_status show(const options *o, const plan *p)
         st = out.failed ? ls_nomem(out.len, "the plan's text") : LS_OK;
     }
     if (st == LS_OK) fputs(out.data, stdout);
-    if (st == LS_OK && !o->json && o->draw) printf("drawn in %s\n", o->draw);
-    if (st == LS_OK && !o->json && o->export) printf("exported to %s\n", o->export);
+    if (st == LS_OK && !o->json && o->draw) printf("Wrote %s\n", o->draw);
+    if (st == LS_OK && !o->json && o->export) printf("Wrote %s\n", o->export);
     ls_str_fini(&out);
     picture_fini(&v);
     return st;
@@ -351,21 +355,20 @@ ls_status plan_schedule(int argc, char **argv)
     LS_TRY(ls_opt_defaults(table, N_OPT, &o));
     LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
     if (help) {
-        cli_help("plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
-                 "Checks a pipeline schedule, simulates it and prints who computes what when (F forward, B backward, I "
-                 "and W "
-                 "its two\nparts, a column a unit of time), the bubble (idle share of all stages until the last one "
-                 "ends), and "
-                 "how many\nmicro-batches' activations each stage holds at most.\n\n"
-                 "  lockstep plan --schedule 1f1b --pp 4 --micro 8 --draw 1f1b.svg\n"
-                 "  lockstep plan --schedule interleaved --pp 4 --micro 8 --interleave 2 --export mine.txt\n"
-                 "  lockstep plan --schedule mine.txt --costs fwd=1,bwd=2",
-                 table, N_OPT);
+        cli_help(
+            "plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
+            "Check and simulate a pipeline schedule. Print the timeline of each stage (F forward, B backward, I and W "
+            "the input and weight parts of backward; one column per unit of time), the bubble (idle fraction of all "
+            "stages) and the largest number of micro-batches whose activations each stage holds.\n\n"
+            "  lockstep plan --schedule 1f1b --pp 4 --micro 8 --draw 1f1b.svg\n"
+            "  lockstep plan --schedule interleaved --pp 4 --micro 8 --interleave 2 \\\n      --export mine.txt\n"
+            "  lockstep plan --schedule mine.txt --costs fwd=1,bwd=2",
+            table, N_OPT);
         return LS_OK;
     }
     if (!o.schedule) return ls_fail(LS_E_ARG, "plan needs --schedule NAME|FILE (%s, or a file)", ls_schedule_names);
-    if (o.stages && !o.model) return ls_fail(LS_E_ARG, "--stages cuts a model: --model NAME is missing");
-    if (o.costs && o.model) return ls_fail(LS_E_ARG, "--costs and --model both say what parts cost: give one");
+    if (o.stages && !o.model) return ls_fail(LS_E_ARG, "--stages needs --model NAME");
+    if (o.costs && o.model) return ls_fail(LS_E_ARG, "--costs and --model cannot be combined; leave one out");
     plan p = {0};
     LS_TRY(check_numbers(&o));
     LS_TRY(parse_costs(o.costs, &p.costs));

@@ -30,12 +30,13 @@ ls_status cli_profile_end(ls_profile **p, ls_comm *comm, const char *run_dir, ls
     ls_status st = ls_profile_end(p, comm, run, &dropped);
     if (st == LS_OK && speaks) st = cli_profile_summarize(run_dir);
     if (st == LS_OK && speaks) {
-        fprintf(stderr, "trace: %s/profiles/trace.json (ui.perfetto.dev or chrome://tracing opens it)\n", run_dir);
+        fprintf(stderr, "trace: %s/profiles/trace.json (open it with ui.perfetto.dev or chrome://tracing)\n", run_dir);
         if (dropped)
-            fprintf(stderr, "trace: %lld older spans did not fit and are missing; --profile_spans keeps more\n",
+            fprintf(stderr, "trace: %lld older spans were dropped; increase --profile_spans to keep more\n",
                     (long long)dropped);
     } else if (!ended && speaks) {
-        fprintf(stderr, "trace: the run failed; each worker that could left %s/profiles/trace.rank<R>.json\n", run_dir);
+        fprintf(stderr, "trace: the run failed; the traces of single workers are in %s/profiles/trace.rank<R>.json\n",
+                run_dir);
     }
     if (ended && run != LS_OK && st == LS_OK) st = ls_fail(run, "%s", words ? words : "stopped");
     ls_free(words);
@@ -90,7 +91,7 @@ static bool find_program(const char *name, char path[PATH_MAX])
 /* Runs the words; output (may be NULL): a file for stdout and stderr together. The exit code. */
 static ls_status run_words(words *w, const char *output, int *code)
 {
-    if (w->failed) return ls_fail(LS_E_ARG, "too many words for one command");
+    if (w->failed) return ls_fail(LS_E_ARG, "the command has too many arguments");
     fflush(NULL);
     const pid_t pid = fork();
     if (pid < 0) return ls_fail(LS_E_IO, "cannot start %s: %s", w->word[0], strerror(errno));
@@ -103,7 +104,7 @@ static ls_status run_words(words *w, const char *output, int *code)
     }
     int status = 0;
     while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR) return ls_fail(LS_E_IO, "wait for %s: %s", w->word[0], strerror(errno));
+        if (errno != EINTR) return ls_fail(LS_E_IO, "cannot wait for %s: %s", w->word[0], strerror(errno));
     *code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     return LS_OK;
 }
@@ -131,7 +132,7 @@ static ls_status export_stats(const char *nsys, const char *profiles, const char
         fini(&w);
     }
     if (st == LS_OK && code) {
-        fprintf(stderr, "nsys stats failed: no nsys_stats_%s.txt\n", host);
+        fprintf(stderr, "nsys stats failed; nsys_stats_%s.txt was not written\n", host);
         unlink(out);
     }
     ls_free(out);
@@ -224,7 +225,7 @@ ls_status cli_profile_run(int argc, char **argv)
 {
     if (argc && !strcmp(argv[0], "--")) argc--, argv++;
     if (!argc || strcmp(argv[0], "train"))
-        return ls_fail(LS_E_ARG, "profile runs `train` (lockstep profile -- train --data DIR ...), not '%s'",
+        return ls_fail(LS_E_ARG, "'%s' cannot be profiled; use lockstep profile -- train --data DIR ...",
                        argc ? argv[0] : "");
     argc--, argv++;
     char *run_dir = NULL, nsys[PATH_MAX];
@@ -234,7 +235,7 @@ ls_status cli_profile_run(int argc, char **argv)
     if (only_words || strcmp(env_or("NSYS", "0"), "1")) {
         st = run_traced(argc, argv);
     } else if (!find_program(env_or("NSYS_BIN", "nsys"), nsys)) {
-        fprintf(stderr, "NSYS=1, but there is no %s: the trace is written without it\n", env_or("NSYS_BIN", "nsys"));
+        fprintf(stderr, "NSYS=1: %s not found; writing the trace without it\n", env_or("NSYS_BIN", "nsys"));
         st = run_traced(argc, argv);
     } else {
         int code = 0;

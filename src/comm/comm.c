@@ -9,6 +9,7 @@
 #include "core/clock.h"
 #include "core/cores.h"
 #include "core/deadline.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/stop.h"
 
@@ -209,6 +210,8 @@ static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
     comm_lane *l = &c->lane[k];
     r->label = c->label;
     r->held = c->held;
+    ls_log(LS_LOG_TRACE, "comm", "%s of %lld elements, %d ranks, at %s", ls_coll_word(r->kind),
+           (long long)(r->in.n ? r->in.n : r->out.n), c->size, r->site);
     if (c->told) {
         r->seq = ++l->posted;
         comm_clock_post(c, l, r);

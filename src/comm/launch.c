@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/deadline.h"
+#include "core/log.h"
 #include "core/stack.h"
 #include "core/stop.h"
 
@@ -143,6 +144,7 @@ static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
         }
         close(pipe_fd[1]);
         ch[r].pid = pid;
+        ls_debug("comm", "worker %d has pid %d", r, (int)pid);
         ch[r].err = pipe_fd[0];
     }
     return LS_OK;
@@ -356,6 +358,7 @@ ls_status ls_launch_local(const ls_launch *l)
     ls_status st = start(l, world, ch);
     if (st == LS_OK) {
         family f = {.ch = ch, .n = l->n, .left = l->n, .world = world};
+        ls_info("comm", "started %d workers on this host; they communicate through shared memory", l->n);
         ls_deadline_start(); /* after the fork */
         watch(&f);
         st = outcome(&f);

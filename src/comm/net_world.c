@@ -7,6 +7,7 @@
 #include "comm/net_impl.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -205,6 +206,8 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
         return st;
     }
     ls_local_world_join(w->world, w->local_rank);
+    ls_debug("comm", "%s: rank %d of %d, local rank %d of %d on %s, %d hosts", t->name, w->rank, w->size, w->local_rank,
+             w->n_local, w->hostname, w->n_host);
     st = ls_barrier(*out, LS_SITE); /* everyone has joined */
     if (st == LS_OK) st = learn_hosts(*out);
     if (st == LS_OK) st = net_watch_start(w->world, w->local_rank, peer_gone, w, &w->watch);

@@ -4,6 +4,7 @@
 #include "comm/start.h"
 
 #include "core/cores.h"
+#include "core/log.h"
 
 int comm_take_cores(int r, int n, const int *share, bool pin)
 {
@@ -17,6 +18,8 @@ int comm_take_cores(int r, int n, const int *share, bool pin)
         last = first + share[r];
     }
     if (pin) ls_cores_own(first, last);
+    ls_debug("comm", "worker %d of %d uses cores %d to %d of %d%s", r, n, first, last - 1, total,
+             pin ? ", pinned" : "");
     return last - first;
 }
 

@@ -1,6 +1,8 @@
 /* start_env.c - who started this process, by its environment. */
 #include "comm/start.h"
 
+#include "core/log.h"
+
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +59,7 @@ ls_status ls_start_env_read(ls_start_env *out)
         LS_TRY(number(s->local_size, 1, &e.local_size, &ignored));
         if (e.rank >= e.size)
             return ls_fail(LS_E_CONFIG, "%s is %d in a world of %d (%s)", s->rank, e.rank, e.size, s->size);
+        ls_debug("comm", "started by %s: rank %d of %d, local rank %d", e.words, e.rank, e.size, e.local_rank);
         *out = e;
         return LS_OK;
     }

@@ -8,6 +8,7 @@
 #include "comm/start.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -186,6 +187,7 @@ ls_status ls_comm_meet(const ls_start_env *e, ls_comm **out)
     if (e->size > MAX_RANK)
         return ls_fail(LS_E_CONFIG, "WORLD_SIZE is %d: 1 to %d workers are possible on one host", e->size, MAX_RANK);
     LS_TRY(e->rank ? visit(e, &w) : host(e, &w));
+    ls_info("comm", "%d workers, started by %s, communicate through shared memory", e->size, e->words);
     ls_local_world_join(w, e->rank);
     LS_TRY(ls_comm_local(w, e->rank, out));
     ls_status st = ls_barrier(*out, LS_SITE); /* everyone has joined */

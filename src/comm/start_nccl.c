@@ -2,6 +2,7 @@
 #include "comm/nccl_impl.h"
 #include "comm/start.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/plugin.h"
 
@@ -152,6 +153,8 @@ ls_status ls_comm_for_device(ls_comm *boot, const ls_device *dev, const char *as
     ls_comm *staged = NULL;
     LS_TRY(stage(boot, dev, &staged));
     const ls_status st = may ? start(staged, dev, deterministic, out) : LS_OK;
+    ls_info("comm", "%d workers with GPUs communicate over %s", boot->size,
+            may && st == LS_OK ? "NCCL" : ls_comm_name(staged));
     if (may && st == LS_OK) return LS_OK;
     if (st != LS_OK && (must || comm_aborted(staged, (char[8]){0}, 8))) {
         comm_unstage(&staged);

@@ -5,6 +5,7 @@
 #include "compute/load.h"
 #include "compute/sizes.h"
 #include "core/cores.h"
+#include "core/log.h"
 
 #include <omp.h>
 #include <stddef.h>
@@ -82,6 +83,7 @@ static const backend *backend_of(const ls_compute *c)
 static void settle_team(int n_thread)
 {
     if (!ls_cores_owned()) return;
+    ls_debug("device", "threads pinned to the cores of this worker: %d", n_thread);
 #pragma omp parallel num_threads(n_thread)
     ls_cores_keep(omp_get_thread_num());
 }
@@ -98,11 +100,13 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
         omp_set_dynamic(0); /* the number of threads asked for is the number that works */
         *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : ls_cores_usable()};
         settle_team(c->n_thread);
+        ls_info("device", "kernels %s", ls_compute_describe(c, (char[LS_COMPUTE_WORDS]){0}));
         return LS_OK;
     }
     if (strncmp(name, "cpu", 3) != 0) {
         LS_TRY(compute_load_plugin(name, o, c));
         c->n_thread = n_thread > 0 ? n_thread : ls_cores_usable(); /* of what the host does for it */
+        ls_info("device", "kernels %s", ls_compute_describe(c, (char[LS_COMPUTE_WORDS]){0}));
         return LS_OK;
     }
     return ls_fail(LS_E_UNSUPPORTED,

@@ -148,6 +148,7 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz)
     ls_nvml_facts(w->nvml, &w->facts);
     ls_nvml_read(w->nvml, &now);
     w->last = now;
+    ls_debug("gpu", "reading NVML every %.2f s", w->every);
     if (*ls_nvml_refused(w->nvml)) ls_warn("gpu", "NVML does not tell (%s)", ls_nvml_refused(w->nvml));
     st = start(w);
     *out = w;

@@ -1,6 +1,7 @@
 #include "config/device_choice.h"
 
 #include "compute/look.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -15,11 +16,9 @@ ls_status ls_device_parse(const char *from, const char *text, ls_device_choice *
     ls_device_choice d = {.from = from, .automatic = !strcmp(text, "auto"), .cuda = !strncmp(text, "cuda", 4)};
     const char *rest = d.automatic || d.cuda ? text + 4 : text + 3;
     if (!d.automatic && !d.cuda && strncmp(text, "cpu", 3))
-        return ls_fail(LS_E_ARG, "%s is '%.40s' and must be cpu, cuda, or cuda:N for the N-th GPU, or auto", from,
-                       text);
+        return ls_fail(LS_E_ARG, "%s '%.40s': must be auto, cpu, cuda, or cuda:N (GPU number N)", from, text);
     if (*rest && (!d.cuda || *rest != ':' || !ls_parse_i64(rest + 1, &n) || n < 0 || n > 1023))
-        return ls_fail(LS_E_ARG, "%s is '%.40s' and must be cpu, cuda, or cuda:N for the N-th GPU, from 0 on, or auto",
-                       from, text);
+        return ls_fail(LS_E_ARG, "%s '%.40s': must be auto, cpu, cuda, or cuda:N (GPU number N, from 0)", from, text);
     d.index = (int)n;
     snprintf(d.asked, sizeof d.asked, "%.15s", text);
     if (d.automatic) snprintf(d.words, sizeof d.words, "CPU");
@@ -47,6 +46,7 @@ static void look(ls_device_choice *d, const char *cpu_only, int workers, int loc
         return;
     }
     ls_gpu_look(local_rank, &found);
+    ls_debug("device", "looked for a GPU: %s", found.there ? found.info.name : found.why);
     d->cuda = found.there;
     if (!d->cuda) {
         snprintf(d->why, sizeof d->why, "%s", found.why);
@@ -67,13 +67,14 @@ ls_status ls_device_choose(const char *asked, const char *cpu_only, int workers,
     else if (!text) text = "auto", from = "";
     LS_TRY(ls_device_parse(from, text, out));
     if (out->automatic) look(out, cpu_only, workers > 1 ? workers : 1, local_rank > 0 ? local_rank : 0);
+    ls_info("device", "device '%s': %s", text, out->words);
     return LS_OK;
 }
 
 const char *ls_device_no_gpu(const ls_device_choice *d, char buf[LS_DEVICE_WORDS])
 {
     if (*d->why) snprintf(buf, LS_DEVICE_WORDS, "--device auto found no GPU: %.300s", d->why);
-    else snprintf(buf, LS_DEVICE_WORDS, "a GPU can (--device cuda)");
+    else snprintf(buf, LS_DEVICE_WORDS, "a GPU is needed (--device cuda)");
     return buf;
 }
 
@@ -118,8 +119,8 @@ static ls_status judge(ls_device_choice *d, ls_comm *c, const seat *all)
         if (!all[r].cuda) odd = r;
     if (on_gpu && on_gpu < size)
         return ls_fail(LS_E_CONFIG,
-                       "workers compute on one kind of device: rank %d on %s would take the %.199s, and %d of %d "
-                       "workers a GPU; give every worker a GPU, or choose for all of them (--device cpu)",
+                       "all workers must use the same kind of device: rank %d on %s would use %.199s, but %d of %d "
+                       "workers have a GPU; give every worker a GPU, or use --device cpu",
                        odd, host_of(c, odd), all[odd].words, on_gpu, size);
     if (!d->automatic || !d->cuda) return LS_OK;
     for (int r = 0; r < size; r++) used += is_first(c, all, r);

@@ -4,6 +4,7 @@
 #include "config/dsconfig_impl.h"
 #include "core/fs.h"
 #include "core/hash.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -68,8 +69,7 @@ static ls_status unknown_key(ds_reader *r, const char *place, const ds_row *row,
         return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key; the nearest one is '%s'", r->what,
                        dotted(where, place, key), dotted(full, place, near));
     }
-    return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key, and no key of DeepSpeed is like it", r->what,
-                   dotted(where, place, key));
+    return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key", r->what, dotted(where, place, key));
 }
 
 /* Whether the value, or anything in it, says "enabled": true. */
@@ -100,9 +100,8 @@ static bool is_nothing(const json_t *v)
 static ls_status wrong_type(ds_reader *r, const char *place, const json_t *v, const char *wanted)
 {
     if (json_is_string(v) && !strcmp(json_string_value(v), "auto"))
-        return ls_fail(LS_E_CONFIG,
-                       "%s: '%s' is \"auto\", which another tool was to replace; give %s or leave the key out", r->what,
-                       place, wanted);
+        return ls_fail(LS_E_CONFIG, "%s: '%s' is \"auto\", which is not resolved here; give %s or leave the key out",
+                       r->what, place, wanted);
     return ls_fail(LS_E_CONFIG, "%s: '%s' must be %s", r->what, place, wanted);
 }
 
@@ -115,12 +114,12 @@ static ls_status read_number(ds_reader *r, const char *place, const json_t *v, c
         return wrong_type(r, place, v, whole ? "a whole number" : "a number");
     bool inside = (row->lo == 0 && row->hi == 0) || (x >= row->lo && x <= row->hi);
     if (!inside && row->effect == DS_REFUSE)
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is %g; this feature is not supported here (leave the key out)",
-                       r->what, place, x);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is %g: this feature is not supported; leave the key out", r->what,
+                       place, x);
     if (!inside && isinf(row->hi))
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is %g and must be at least %g", r->what, place, x, row->lo);
+        return ls_fail(LS_E_CONFIG, "%s: '%s' is %g, but must be at least %g", r->what, place, x, row->lo);
     if (!inside)
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is %g and must lie in %g..%g", r->what, place, x, row->lo, row->hi);
+        return ls_fail(LS_E_CONFIG, "%s: '%s' is %g, but must be in %g..%g", r->what, place, x, row->lo, row->hi);
     *out = x;
     return LS_OK;
 }
@@ -142,7 +141,7 @@ static ls_status read_text(ds_reader *r, const char *place, const json_t *v, con
     if (!json_is_string(v)) return wrong_type(r, place, v, "text");
     const char *s = json_string_value(v);
     if (row->words && !one_of(row->words, s))
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is '%.60s' and must be one of %s", r->what, place, s, row->words);
+        return ls_fail(LS_E_CONFIG, "%s: '%s' is '%.60s', but must be one of %s", r->what, place, s, row->words);
     if (!row->at) return LS_OK;
     char *dst = (char *)r->c + row->at; /* stored texts are choices of at most 7 bytes, in lower case */
     size_t i = 0;
@@ -160,8 +159,7 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
     }
     if (row->effect == DS_REFUSE && (row->kind == DS_BOOL || row->kind == DS_ANY || row->kind == DS_BLOCK) &&
         asks_for_something(v, 0))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is switched on and not supported here; remove it or switch it off",
-                       r->what, place);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is enabled but not supported; remove or disable it", r->what, place);
     if (row->effect == DS_INERT && row->kind != DS_BLOCK && row->kind != DS_CALL && !is_nothing(v))
         LS_TRY(train_ds_note(r, "%s", place));
     double x = 0;
@@ -232,7 +230,7 @@ ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds
     train_ds_defaults(&c);
     if (!json_is_object(root)) {
         json_decref(root);
-        return ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration is a JSON object", what);
+        return ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", what);
     }
     ls_sha256_init(&sha);
     ls_sha256_add(&sha, text, n);
@@ -260,6 +258,7 @@ ls_status ls_ds_config_load(const char *path, ls_ds_config *out)
         ls_ds_config_fini(&c);
         return ls_nomem(strlen(path), "a path");
     }
+    ls_debug("config", "read the DeepSpeed configuration %s (%zu bytes)", path, n);
     *out = c;
     return LS_OK;
 }
@@ -270,10 +269,10 @@ ls_status ls_ds_batch_triple(int64_t *batch, int64_t *micro, int64_t *accum, int
     LS_ASSERT(world > 0);
     if (!b && !m)
         return ls_fail(LS_E_CONFIG, "neither train_batch_size nor train_micro_batch_size_per_gpu is given%s",
-                       a ? "; gradient_accumulation_steps alone does not say how many sequences a step has" : "");
+                       a ? "; gradient_accumulation_steps alone does not define the batch size" : "");
     if (b < 0 || m < 0 || a < 0)
         return ls_fail(LS_E_CONFIG,
-                       "batch sizes must be positive: train_batch_size %lld, micro batch %lld, accumulation %lld",
+                       "batch sizes must be positive: train_batch_size %lld, micro-batch size %lld, accumulation %lld",
                        (long long)b, (long long)m, (long long)a);
     if (b && m && !a) a = b / m / world;
     else if (b && !m && a) m = b / world / a;
@@ -281,13 +280,13 @@ ls_status ls_ds_batch_triple(int64_t *batch, int64_t *micro, int64_t *accum, int
     else if (b && !m) a = 1, m = b / world;
     if (!b) {
         if ((double)m * (double)a * (double)world > 9.0e15)
-            return ls_fail(LS_E_CONFIG, "a batch of %lld * %lld * %lld sequences is more than can be counted",
-                           (long long)m, (long long)a, (long long)world);
+            return ls_fail(LS_E_CONFIG, "a batch of %lld * %lld * %lld sequences is too large", (long long)m,
+                           (long long)a, (long long)world);
         b = m * a * world;
     }
     if (m <= 0 || a <= 0 || (double)m * (double)a * (double)world > 9.0e15 || m * a * world != b)
         return ls_fail(LS_E_CONFIG,
-                       "train_batch_size %lld is not micro batch %lld * accumulation %lld * %lld worker%s = %lld; "
+                       "train_batch_size %lld is not micro-batch size %lld * accumulation %lld * %lld worker%s = %lld; "
                        "change one of them",
                        (long long)b, (long long)m, (long long)a, (long long)world, world == 1 ? "" : "s",
                        (double)m * (double)a * (double)world > 9.0e15 ? -1LL : (long long)(m * a * world));

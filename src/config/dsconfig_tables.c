@@ -319,7 +319,7 @@ static ls_status read_type(ds_reader *r, const char *place, const json_t *v, con
 {
     *type = json_string_value(json_object_get(v, "type"));
     *params = json_object_get(v, "params");
-    if (!*type || !**type) return ls_fail(LS_E_CONFIG, "%s: '%s.type' must name one", r->what, place);
+    if (!*type || !**type) return ls_fail(LS_E_CONFIG, "%s: '%s.type' must be a name", r->what, place);
     if (json_is_null(*params)) *params = NULL;
     if (*params && !json_is_object(*params))
         return ls_fail(LS_E_CONFIG, "%s: '%s.params' must be an object", r->what, place);
@@ -333,7 +333,7 @@ static ls_status read_betas(ds_reader *r, const json_t *v)
     for (size_t i = 0; i < 2; i++)
         if (json_is_number(json_array_get(v, i))) b[i] = json_number_value(json_array_get(v, i));
     if (json_array_size(v) != 2 || !(b[0] >= 0 && b[0] < 1 && b[1] >= 0 && b[1] < 1))
-        return ls_fail(LS_E_CONFIG, "%s: 'optimizer.params.betas' must be two numbers from 0 up to but not including 1",
+        return ls_fail(LS_E_CONFIG, "%s: 'optimizer.params.betas' must be two numbers, at least 0 and less than 1",
                        r->what);
     r->c->optimizer.beta1 = b[0];
     r->c->optimizer.beta2 = b[1];
@@ -357,18 +357,16 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
     else {
         for (size_t i = 0; i < COUNT(others); i++)
             if (!strcasecmp(type, others[i]))
-                return ls_fail(LS_E_UNSUPPORTED,
-                               "%s: optimizer %s is one of DeepSpeed's that are not supported here; Adam and AdamW are",
+                return ls_fail(LS_E_UNSUPPORTED, "%s: optimizer %s of DeepSpeed is not supported; use Adam or AdamW",
                                r->what, others[i]);
-        return ls_fail(LS_E_UNSUPPORTED, "%s: there is no optimizer '%.60s' here; Adam and AdamW are supported",
-                       r->what, type);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: unknown optimizer '%.60s'; use Adam or AdamW", r->what, type);
     }
     o->given = true;
     if (params) {
         if (json_object_get(params, "max_grad_norm"))
             return ls_fail(
                 LS_E_CONFIG,
-                "%s: 'optimizer.params.max_grad_norm' is not taken; use the top-level key 'gradient_clipping'",
+                "%s: 'optimizer.params.max_grad_norm' is not supported; use the top-level key 'gradient_clipping'",
                 r->what);
         LS_TRY(train_ds_block(r, "optimizer.params", params, adam_rows, COUNT(adam_rows), false));
         LS_TRY(read_betas(r, json_object_get(params, "betas")));
@@ -406,16 +404,16 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
     if (t == COUNT(types)) {
         if (!strcmp(type, "OneCycle"))
             return ls_fail(LS_E_UNSUPPORTED,
-                           "%s: scheduler OneCycle also cycles the optimizer's momentum and is not supported here; "
-                           "WarmupDecayLR and WarmupCosineLR rise and fall likewise",
+                           "%s: scheduler OneCycle is not supported (it also changes the momentum); use WarmupDecayLR "
+                           "or WarmupCosineLR",
                            r->what);
         const char *near = ls_nearest_word(type, names, COUNT(names));
         for (size_t i = 0; i < COUNT(names); i++)
             if (!strcasecmp(type, names[i])) near = names[i];
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: there is no scheduler '%.60s' here%s%s%s; there are WarmupLR, WarmupDecayLR, "
-                       "WarmupCosineLR and LRRangeTest",
-                       r->what, type, near ? " (did you mean '" : "", near ? near : "", near ? "'? case matters)" : "");
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "%s: unknown scheduler '%.60s'%s%s%s; use WarmupLR, WarmupDecayLR, WarmupCosineLR or LRRangeTest", r->what,
+            type, near ? " (did you mean '" : "", near ? near : "", near ? "'? case matters)" : "");
     }
     *s = (ls_lr_schedule){.kind = types[t].kind,
                           .max = 0.001,
@@ -435,8 +433,7 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
             return ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what);
         s->linear = !strcmp(word, "linear");
         if (!s->linear && strcmp(word, "log")) /* as DeepSpeed does, and says */
-            LS_TRY(train_ds_note(r, "scheduler.params.warmup_type ('%.40s' is neither log nor linear: log is used)",
-                                 word));
+            LS_TRY(train_ds_note(r, "scheduler.params.warmup_type ('%.40s' is not log or linear; log is used)", word));
     }
     r->c->scheduler_given = true;
     return LS_OK;
@@ -475,7 +472,7 @@ static ls_status read_zero(ds_reader *r, const char *place, const json_t *v)
     LS_TRY(train_ds_block(r, place, v, zero_rows, COUNT(zero_rows), true));
     if (!z->overlap_comm_given) z->overlap_comm = z->stage == 3;
     if (z->allgather_bucket_size % 2)
-        return ls_fail(LS_E_CONFIG, "%s: 'zero_optimization.allgather_bucket_size' is %lld and must be even", r->what,
+        return ls_fail(LS_E_CONFIG, "%s: 'zero_optimization.allgather_bucket_size' is %lld, but must be even", r->what,
                        (long long)z->allgather_bucket_size);
     return LS_OK;
 }
@@ -487,8 +484,8 @@ static ls_status read_offload(ds_reader *r, const char *place, const json_t *v)
     LS_TRY(train_ds_block(r, place, v, offload_rows, COUNT(offload_rows), true));
     const char *device = json_string_value(json_object_get(v, "device"));
     if (device && strcasecmp(device, "none") && strcmp(device, "auto"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s.device' is '%s'; offloading is not supported here (use none)",
-                       r->what, place, device);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s.device' is '%s'; offloading is not supported; use none", r->what,
+                       place, device);
     return LS_OK;
 }
 
@@ -523,7 +520,7 @@ static ls_status read_must_be_true(ds_reader *r, const char *place, const json_t
 {
     if (json_is_null(v) || json_is_true(v)) return LS_OK;
     if (json_is_false(v))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' false is not supported here (leave the key out)", r->what, place);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' false is not supported; leave the key out", r->what, place);
     return ls_fail(LS_E_CONFIG, "%s: '%s' must be true or false", r->what, place);
 }
 
@@ -532,7 +529,7 @@ static ls_status read_reduce_op(ds_reader *r, const char *place, const json_t *v
     const char *op = json_string_value(v);
     if (json_is_null(v) || (op && !strcmp(op, "mean"))) return LS_OK;
     if (op && !strcmp(op, "sum"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is sum; gradients are averaged here (mean)", r->what, place);
+        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is sum, which is not supported; use mean", r->what, place);
     return ls_fail(LS_E_CONFIG, "%s: '%s' must be \"mean\" or \"sum\"", r->what, place);
 }
 
@@ -542,7 +539,7 @@ static ls_status read_stages(ds_reader *r, const char *place, const json_t *v)
     if (json_is_null(v)) return LS_OK;
     if (json_is_string(v) && !strcmp(json_string_value(v), "auto")) return LS_OK;
     if (!json_is_integer(v) || json_integer_value(v) < 1)
-        return ls_fail(LS_E_CONFIG, "%s: '%s' must be \"auto\" or a whole number from 1 on", r->what, place);
+        return ls_fail(LS_E_CONFIG, "%s: '%s' must be \"auto\" or a whole number of at least 1", r->what, place);
     r->c->pipeline_stages = json_integer_value(v);
     LS_TRY(train_ds_note(r, "%s", place));
     return LS_OK;
@@ -552,7 +549,7 @@ static ls_status read_stages(ds_reader *r, const char *place, const json_t *v)
 static ls_status read_refused(ds_reader *r, const char *place, const json_t *v)
 {
     if (json_is_null(v) || (json_is_object(v) && json_object_size(v) == 0)) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is not supported here; remove the block", r->what, place);
+    return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is not supported; remove the block", r->what, place);
 }
 
 static ls_status read_tensor_parallel(ds_reader *r, const char *place, const json_t *v)
@@ -562,8 +559,10 @@ static ls_status read_tensor_parallel(ds_reader *r, const char *place, const jso
     double size = json_number_value(json_object_get(v, "autotp_size"));
     double tp = json_number_value(json_object_get(json_object_get(v, "tp"), "tp_size"));
     if (size > 1 || tp > 1)
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' asks for %g workers a layer, which is not supported here; use 1",
-                       r->what, place, size > tp ? size : tp);
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "%s: '%s' requests %g tensor-parallel workers, which is not supported; use 1, and --tp on the command line",
+            r->what, place, size > tp ? size : tp);
     if (json_object_size(v)) LS_TRY(train_ds_note(r, "%s", place));
     return LS_OK;
 }
@@ -575,15 +574,18 @@ ls_status train_ds_check(ds_reader *r)
         return ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what);
     if (c->fp16.master_weights_and_grads)
         return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer offloaded to the CPU, which is not "
-                       "supported here",
+                       "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer that is offloaded to the CPU, "
+                       "which is not supported",
                        r->what);
     if (c->bf16.master_weights_and_grads || c->bf16.optimizer_states)
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is true; master weights, gradients and moments are fp32 here",
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s: '%s' is true, but master weights, gradients and moments are always fp32; set it to false",
                        r->what,
                        c->bf16.optimizer_states ? "bf16.bf16_optimizer_states" : "bf16.bf16_master_weights_and_grads");
     if (c->zero.stage == 2 && (c->prescale_gradients || c->gradient_predivide_factor != 1.0))
-        return ls_fail(LS_E_CONFIG,
-                       "%s: ZeRO stage 2 takes neither 'prescale_gradients' nor 'gradient_predivide_factor'", r->what);
+        return ls_fail(
+            LS_E_CONFIG,
+            "%s: ZeRO stage 2 does not support 'prescale_gradients' and 'gradient_predivide_factor'; remove them",
+            r->what);
     return LS_OK;
 }

@@ -14,15 +14,15 @@ static double lowered(const ls_loss_scale *s)
 static ls_status overflowed(ls_loss_scale *s)
 {
     const ls_loss_scale_config *c = &s->cfg;
-    if (c->rule == LS_SCALE_NONE) return ls_fail(LS_E_NUMERIC, "a gradient is not finite, and no loss scale is in use");
+    if (c->rule == LS_SCALE_NONE) return ls_fail(LS_E_NUMERIC, "a gradient is not finite, and no loss scaling is used");
     if (c->rule == LS_SCALE_AMP) s->scale /= 2;
     if (c->rule == LS_SCALE_STAGE0) s->scale = lowered(s);
     if (c->rule == LS_SCALE_ZERO) {
         const bool lower = c->hysteresis == 1 || s->hysteresis == 1;
         if (lower && s->scale == c->min)
             return ls_fail(LS_E_NUMERIC,
-                           "gradients overflow in fp16 at the smallest loss scale, %g (fp16.min_loss_scale): the run "
-                           "diverges; a lower --lr, warm-up, --clip or --precision bf16 may help",
+                           "gradients overflow in fp16 at the smallest loss scale %g (fp16.min_loss_scale); try a "
+                           "lower --lr, more warm-up, --clip, or --precision bf16",
                            c->min);
         if (lower) s->scale = lowered(s);
         else s->hysteresis--;

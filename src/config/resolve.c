@@ -45,19 +45,18 @@ ls_status ls_train_find_paths(const ls_train_options *o, ls_train_paths *out)
     char *dir = NULL;
     ls_status st = LS_OK;
     if (o->data && o->train_data_path)
-        return ls_fail(LS_E_ARG, "--data and --train_data_path both name the training data; give one of them");
+        return ls_fail(LS_E_ARG, "--data and --train_data_path cannot be combined; leave one out");
     if (!o->data && !o->train_data_path)
-        return ls_fail(
-            LS_E_ARG,
-            "there is no training data: give --data DIR (made by `lockstep prepare`) or --train_data_path FILE");
-    if (o->data && !ls_fs_is_dir(o->data)) return ls_fail(LS_E_IO, "--data %s is not a folder", o->data);
+        return ls_fail(LS_E_ARG,
+                       "no training data; give --data DIR (written by `lockstep prepare`) or --train_data_path FILE");
+    if (o->data && !ls_fs_is_dir(o->data)) return ls_fail(LS_E_IO, "--data %s: not a folder", o->data);
     dir = o->data ? ls_strdup(o->data) : folder_of(o->train_data_path);
     if (!dir) return ls_nomem(256, "a path");
     if (o->data) {
         LS_TRY_GOTO(st, done, beside(dir, "train.bin", &p.train));
         if (!p.train) {
-            st = ls_fail(LS_E_IO, "%s holds no train.bin; `lockstep prepare --input TEXT --out %s` makes one", o->data,
-                         o->data);
+            st = ls_fail(LS_E_IO, "%s has no train.bin; create it with `lockstep prepare --input TEXT --out %s`",
+                         o->data, o->data);
             goto done;
         }
         if (!o->val_data_path) LS_TRY_GOTO(st, done, beside(dir, "val.bin", &p.val));
@@ -84,8 +83,8 @@ static ls_status env_int(const char *name, int lo, int *out, bool *set)
     *set = text && *text;
     if (!*set) return LS_OK;
     if (!ls_parse_i64(text, &v) || v < lo || v > INT_MAX)
-        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s' and must be a whole number from %d on", name,
-                       text, lo);
+        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s', but must be a whole number of at least %d",
+                       name, text, lo);
     *out = (int)v;
     return LS_OK;
 }
@@ -98,13 +97,13 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
     LS_TRY(env_int("WORLD_SIZE", 1, &world, &has_world));
     LS_TRY(env_int("RANK", 0, &c->rank, &has_rank));
     LS_TRY(env_int("LOCAL_RANK", 0, &c->local_rank, &has_local));
-    if (o->n < 1 || o->n > 65536) return ls_fail(LS_E_CONFIG, "-n %lld: there is at least one worker", (long long)o->n);
+    if (o->n < 1 || o->n > 65536) return ls_fail(LS_E_CONFIG, "-n %lld: must be 1 to 65536", (long long)o->n);
     if (ls_train_given(o, "n") && has_world && o->n != world)
-        return ls_fail(LS_E_CONFIG, "-n %lld, but WORLD_SIZE is %d; under a launcher leave -n out", (long long)o->n,
-                       world);
+        return ls_fail(LS_E_CONFIG, "-n %lld: WORLD_SIZE is %d; leave -n out under a launcher", (long long)o->n, world);
     c->world_size = facts->world_size > 0 ? facts->world_size : has_world ? world : (int)o->n;
     if (c->rank >= c->world_size)
-        return ls_fail(LS_E_CONFIG, "RANK is %d in a world of %d (WORLD_SIZE)", c->rank, c->world_size);
+        return ls_fail(LS_E_CONFIG, "RANK is %d, but must be less than WORLD_SIZE, which is %d", c->rank,
+                       c->world_size);
     c->run_type = o->run_type;
     c->engine = (o->run_type && !strcmp(o->run_type, "optimized")) || c->world_size > 1 || has_rank || has_local;
     const bool given = ls_train_given(o, "n"), launcher = !has_world && !given && c->world_size > 1;
@@ -126,7 +125,7 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
 static ls_status positive(const ls_train_options *o, const char *name, int64_t value)
 {
     if (ls_train_given(o, name) && (value < 1 || value > INT_MAX))
-        return ls_fail(LS_E_CONFIG, "--%s is %lld and must be from 1 to %d", name, (long long)value, INT_MAX);
+        return ls_fail(LS_E_CONFIG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
     return LS_OK;
 }
 
@@ -160,7 +159,7 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
         if (o->global_batch_size % (B * G))
             return ls_fail(
                 LS_E_CONFIG,
-                "--global_batch_size %lld is not a multiple of micro batch %lld * %lld worker%s = %lld; %lld and "
+                "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = %lld; %lld and "
                 "%lld are",
                 (long long)o->global_batch_size, (long long)B, (long long)G, G == 1 ? "" : "s", (long long)(B * G),
                 (long long)(o->global_batch_size / (B * G) * B * G),
@@ -183,30 +182,30 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
         a_from = LS_FROM_DEFAULT, a_detail = "";
     }
     if (B > INT_MAX || A > INT_MAX || (double)B * (double)A * (double)G > 1e15)
-        return ls_fail(LS_E_CONFIG, "micro batch %lld * accumulation %lld * %lld workers is more than can be counted",
+        return ls_fail(LS_E_CONFIG, "micro-batch size %lld * accumulation %lld * %lld workers is too large",
                        (long long)B, (long long)A, (long long)G);
     if (total && total != B * A * G)
         return ls_fail(LS_E_CONFIG,
-                       "train_batch_size %lld of the DeepSpeed JSON is not micro batch %lld * accumulation %lld * %lld "
-                       "worker%s = %lld; change or remove it",
+                       "train_batch_size %lld of the DeepSpeed JSON is not micro-batch size %lld * accumulation %lld * "
+                       "%lld worker%s = %lld; change or remove it",
                        (long long)total, (long long)B, (long long)A, (long long)G, G == 1 ? "" : "s",
                        (long long)(B * A * G));
     c->micro_batch = (int)B;
     c->grad_accum = (int)A;
     c->global_batch = B * A * G;
     if (ls_train_given(o, "enforce_global_batch_size") && c->global_batch != o->enforce_global_batch_size)
-        return ls_fail(
-            LS_E_CONFIG,
-            "--enforce_global_batch_size %lld, but micro batch %lld * accumulation %lld * %lld worker%s = %lld",
-            (long long)o->enforce_global_batch_size, (long long)B, (long long)A, (long long)G, G == 1 ? "" : "s",
-            (long long)c->global_batch);
+        return ls_fail(LS_E_CONFIG,
+                       "--enforce_global_batch_size %lld: the global batch is micro-batch size %lld * accumulation "
+                       "%lld * %lld worker%s = %lld",
+                       (long long)o->enforce_global_batch_size, (long long)B, (long long)A, (long long)G,
+                       G == 1 ? "" : "s", (long long)c->global_batch);
     train_put_int(c, "micro_batch_size_per_gpu", B, b_from, b_detail);
     train_put_int(c, "grad_accum_steps", A, a_from, a_detail);
     const int64_t R = B * c->seq_len, T = c->mesh.n[LS_AXIS_TP];
     if (c->sequence_parallel && R % T)
         return ls_fail(LS_E_CONFIG,
-                       "--sequence_parallel: micro batch %lld * %d positions = %lld rows over tp %lld leave %lld over; "
-                       "a micro batch that is a multiple of %lld works",
+                       "--sequence_parallel: micro-batch size %lld * %d positions = %lld rows do not divide by tp %lld "
+                       "(remainder %lld); use a micro-batch size that is a multiple of %lld",
                        (long long)B, c->seq_len, (long long)R, (long long)T, (long long)(R % T), (long long)T);
     train_put_int(c, "global_batch_size", c->global_batch, LS_FROM_RULE, "B*A*W sequences");
     return LS_OK;
@@ -216,10 +215,10 @@ static ls_status resolve_length(const ls_train_options *o, ls_train_config *c)
 {
     bool given = ls_train_given(o, "seq_length");
     int64_t S = o->seq_length;
-    if (S < 1) return ls_fail(LS_E_CONFIG, "--seq_length is %lld and must be at least 1", (long long)S);
+    if (S < 1) return ls_fail(LS_E_CONFIG, "--seq_length %lld: must be at least 1", (long long)S);
     if (given && S > c->model.n_ctx)
         return ls_fail(LS_E_CONFIG,
-                       "--seq_length %lld is longer than the model's %d positions; use --seq_length %d or "
+                       "--seq_length %lld: the model has only %d positions; use --seq_length %d or "
                        "--max_position_embeddings %lld",
                        (long long)S, c->model.n_ctx, c->model.n_ctx, (long long)S);
     bool cut = S > c->model.n_ctx;
@@ -267,16 +266,13 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
         snprintf(flag, sizeof flag, "--%s", p->name);
         *p->field = given ? p->value : p->unset;
         if (given && p->value < p->lo)
-            return ls_fail(LS_E_CONFIG, "%s is %lld and must be at least %lld", flag, (long long)p->value,
-                           (long long)p->lo);
+            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least %lld", flag, (long long)p->value, (long long)p->lo);
         bool none = !given && (p->unset == -1 || p->field == &c->max_steps);
         if (none) train_put_text(c, p->name, NULL, LS_FROM_DEFAULT, "no limit");
         else train_put_int(c, p->name, *p->field, given ? LS_FROM_CLI : LS_FROM_DEFAULT, given ? flag : "");
     }
-    if (threads > 4096)
-        return ls_fail(LS_E_CONFIG, "--threads %lld is more than any machine here has", (long long)threads);
-    if (c->keep_last > INT_MAX)
-        return ls_fail(LS_E_CONFIG, "--keep_last %lld is out of range", (long long)c->keep_last);
+    if (threads > 4096) return ls_fail(LS_E_CONFIG, "--threads %lld: too many", (long long)threads);
+    if (c->keep_last > INT_MAX) return ls_fail(LS_E_CONFIG, "--keep_last %lld: too large", (long long)c->keep_last);
     c->threads = c->threads_asked = (int)threads;
     c->seed = (uint64_t)seed;
     c->epochs_auto = c->max_steps && !ls_train_given(o, "epochs");
@@ -323,8 +319,8 @@ static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *d
         snprintf(flag, sizeof flag, "--%s", all[i].name);
         *all[i].field = json ? all[i].json : all[i].typed;
         if (*all[i].field < all[i].lo)
-            return ls_fail(LS_E_CONFIG, "%s of %lld elements: at least %lld", all[i].what, (long long)*all[i].field,
-                           (long long)all[i].lo);
+            return ls_fail(LS_E_CONFIG, "%s of %lld elements: must be at least %lld", all[i].what,
+                           (long long)*all[i].field, (long long)all[i].lo);
         train_put_int(c, all[i].name, *all[i].field,
                       given  ? LS_FROM_CLI
                       : json ? LS_FROM_JSON
@@ -341,11 +337,11 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
 {
     const bool pipe = o->pp > 1, given = ls_train_given(o, "interleave");
     if (o->pp < 1 || o->tp < 1 || o->pp > 65536 || o->tp > 65536)
-        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both are 1 to 65536", (long long)o->pp, (long long)o->tp);
+        return ls_fail(LS_E_CONFIG, "--pp %lld --tp %lld: both must be 1 to 65536", (long long)o->pp, (long long)o->tp);
     LS_TRY(ls_mesh_build(&c->mesh, c->world_size, 0, (int)o->pp, (int)o->tp));
     if (o->tp > 1) LS_TRY(ls_shard_check(&c->model, (int)o->tp));
     if (!pipe && (o->schedule || o->stages || given))
-        return ls_fail(LS_E_CONFIG, "--%s belongs to a pipeline: add --pp P, or leave it out",
+        return ls_fail(LS_E_CONFIG, "--%s needs a pipeline; add --pp P, or leave it out",
                        o->schedule ? "schedule"
                        : o->stages ? "stages"
                                    : "interleave");
@@ -353,14 +349,14 @@ static ls_status resolve_mesh(const ls_train_options *o, ls_train_config *c)
     c->interleave = (int)o->interleave;
     c->stages = o->stages;
     if (o->interleave < 1 || o->interleave > 64)
-        return ls_fail(LS_E_CONFIG, "--interleave %lld: 1 to 64 parts a stage", (long long)o->interleave);
+        return ls_fail(LS_E_CONFIG, "--interleave %lld: must be 1 to 64 chunks per stage", (long long)o->interleave);
     if (pipe && o->interleave > 1 && ls_schedule_is_builtin(c->schedule) && strcmp(c->schedule, "interleaved"))
-        return ls_fail(LS_E_CONFIG, "--interleave %lld with --schedule %s, which has one part a stage: use interleaved",
+        return ls_fail(LS_E_CONFIG,
+                       "--interleave %lld: --schedule %s supports one chunk per stage; use --schedule interleaved",
                        (long long)o->interleave, c->schedule);
     c->sequence_parallel = o->sequence_parallel;
     if (c->sequence_parallel && o->tp == 1)
-        return ls_fail(LS_E_CONFIG,
-                       "--sequence_parallel cuts what lies between split layers: add --tp T, or leave it out");
+        return ls_fail(LS_E_CONFIG, "--sequence_parallel needs tensor parallelism; add --tp T, or leave it out");
     train_put_int(c, "dp", c->mesh.n[LS_AXIS_DP], LS_FROM_RULE, "workers / (pp * tp)");
     train_put_int(c, "pp", o->pp, pipe ? LS_FROM_CLI : LS_FROM_DEFAULT, pipe ? "--pp" : "");
     train_put_int(c, "tp", o->tp, o->tp > 1 ? LS_FROM_CLI : LS_FROM_DEFAULT, o->tp > 1 ? "--tp" : "");
@@ -393,20 +389,20 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->recompute = o->recompute;
     c->comm_timeout = ls_train_given(o, "comm_timeout") ? o->comm_timeout : -1;
     if (ls_train_given(o, "comm_timeout") && !(o->comm_timeout >= 0))
-        return ls_fail(LS_E_CONFIG, "--comm_timeout is %g: seconds, or 0 for no limit", o->comm_timeout);
+        return ls_fail(LS_E_CONFIG, "--comm_timeout %g: must be a number of seconds, or 0 for no limit",
+                       o->comm_timeout);
     c->resume = o->resume;
     c->quiet_nccl_monitor = o->quiet_nccl_monitor;
     c->json = o->json;
     c->print_config = o->print_config;
     if (o->deterministic && o->no_deterministic)
-        return ls_fail(LS_E_ARG, "--deterministic and --no_deterministic contradict each other");
+        return ls_fail(LS_E_ARG, "--deterministic and --no_deterministic cannot be combined; leave one out");
     c->deterministic = !o->no_deterministic || (cpu && c->world_size == 1);
     if (o->no_deterministic && c->deterministic)
-        LS_TRY(train_note(
-            c, "--no_deterministic changes nothing: one worker's sums have one order, and it costs nothing"));
+        LS_TRY(train_note(c, "--no_deterministic has no effect: one worker is always deterministic"));
     else if (o->no_deterministic)
-        LS_TRY(train_note(c, cpu ? "--no_deterministic: another number of workers may give other bits"
-                                 : "--no_deterministic: the same run may give other bits"));
+        LS_TRY(train_note(c, cpu ? "--no_deterministic: results may differ between numbers of workers"
+                                 : "--no_deterministic: results may differ between runs"));
     const char *env = getenv("PROFILE_MODE");
     bool env_on = env && !strcmp(env, "1");
     c->profile_mode = o->profile_mode || env_on;
@@ -415,8 +411,7 @@ static ls_status resolve_machine(const ls_train_options *o, ls_train_config *c)
     c->profile = o->profile;
     c->profile_spans = o->profile_spans;
     if (c->profile_spans < 1 || c->profile_spans > 1 << 24)
-        return ls_fail(LS_E_CONFIG, "--profile_spans %lld: 1 to %d spans are kept", (long long)o->profile_spans,
-                       1 << 24);
+        return ls_fail(LS_E_CONFIG, "--profile_spans %lld: must be 1 to %d", (long long)o->profile_spans, 1 << 24);
     const char *slurm = getenv("SLURM_JOB_ID"), *cluster = getenv("SLURM_CLUSTER_NAME");
     c->cluster = o->cluster ? o->cluster : slurm && *slurm && cluster && *cluster ? cluster : NULL;
 
@@ -475,26 +470,24 @@ static ls_status note_json(const ls_train_options *o, const ls_ds_config *ds, ls
     train_put_int(c, "zero_stage", c->zero_stage, c->zero_given ? LS_FROM_JSON : LS_FROM_DEFAULT,
                   c->zero_given ? "zero_optimization.stage" : "");
     if (c->zero_stage > 0 && c->world_size == 1 && !o->strategy)
-        LS_TRY(train_note(c, "ZeRO stage %d with one worker is the computation of one worker: nothing is shared out",
-                          c->zero_stage));
+        LS_TRY(train_note(c, "ZeRO stage %d has no effect with one worker: nothing is sharded", c->zero_stage));
     const char *bits = ds->fp16.enabled ? "fp16" : ds->bf16.enabled ? "bf16" : NULL;
     if (bits && strcmp(bits, c->precision))
         LS_TRY(train_note(c, "%s of the DeepSpeed JSON is overridden by --precision %s", bits, c->precision));
     if (*ds->communication_data_type && strcmp(ds->communication_data_type, "fp32"))
-        LS_TRY(train_note(c, "communication_data_type %s of the DeepSpeed JSON: gradients are summed in fp32 here",
-                          ds->communication_data_type));
+        LS_TRY(train_note(
+            c, "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32",
+            ds->communication_data_type));
     if (ds->scheduler_given && o->lr_schedule)
         LS_TRY(train_note(c, "the scheduler of the DeepSpeed JSON is overridden by --lr_schedule %s", o->lr_schedule));
     else if (ds->scheduler_given && o->run_type && !c->engine)
-        LS_TRY(train_note(
-            c,
-            "the scheduler of the DeepSpeed JSON is used; the reference's baseline ignores it (--lr_schedule constant "
-            "does the same)"));
+        LS_TRY(train_note(c, "the scheduler of the DeepSpeed JSON is used; the baseline of the reference trainer "
+                             "ignores it (use --lr_schedule constant for the same result)"));
     if (!ds->n_no_effect) return LS_OK;
     ls_str s = {0};
     for (int i = 0; i < ds->n_no_effect; i++) ls_str_addf(&s, "%s%s", i ? ", " : "", ds->no_effect[i]);
-    ls_status st = s.failed ? ls_nomem(s.cap, "a note")
-                            : train_note(c, "keys of the DeepSpeed JSON that change nothing here: %s", s.data);
+    ls_status st =
+        s.failed ? ls_nomem(s.cap, "a note") : train_note(c, "keys of the DeepSpeed JSON without effect: %s", s.data);
     ls_str_fini(&s);
     return st;
 }
@@ -519,8 +512,7 @@ ls_status ls_train_resolve(const ls_train_options *o, const ls_ds_config *ds, co
     LS_TRY_GOTO(st, done, resolve_bucket(o, ds, &c));
     resolve_strategy(o, ds, &c);
     if (ds) LS_TRY_GOTO(st, done, note_json(o, ds, &c));
-    if (!c.val_path)
-        LS_TRY_GOTO(st, done, train_note(&c, "there is no validation data: only training loss is reported"));
+    if (!c.val_path) LS_TRY_GOTO(st, done, train_note(&c, "no validation data; only the training loss is reported"));
     LS_TRY_GOTO(st, done, train_settings_check(&c));
 done:
     if (st != LS_OK) ls_train_config_fini(&c);
@@ -531,27 +523,27 @@ done:
 ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t val_seqs)
 {
     if (train_seqs < 1)
-        return ls_fail(LS_E_CONFIG, "%s holds not one sequence of %d ids; use more text or a smaller --seq_length",
+        return ls_fail(LS_E_CONFIG,
+                       "%s is shorter than one sequence (%d tokens); use more text or a smaller --seq_length",
                        c->train_path, c->seq_len);
     int64_t full = train_seqs / c->global_batch;
     if (!full)
-        return ls_fail(
-            LS_E_CONFIG,
-            "a step needs %lld sequences (micro batch %d * accumulation %d * %d worker%s), the training data holds "
-            "%lld of %d ids; use a smaller batch or --seq_length",
-            (long long)c->global_batch, c->micro_batch, c->grad_accum, c->mesh.n[LS_AXIS_DP],
-            c->mesh.n[LS_AXIS_DP] == 1 ? "" : "s", (long long)train_seqs, c->seq_len);
+        return ls_fail(LS_E_CONFIG,
+                       "a step needs %lld sequences (micro-batch size %d * accumulation %d * %d worker%s), but the "
+                       "training data has only %lld (of %d tokens); use a smaller batch or --seq_length",
+                       (long long)c->global_batch, c->micro_batch, c->grad_accum, c->mesh.n[LS_AXIS_DP],
+                       c->mesh.n[LS_AXIS_DP] == 1 ? "" : "s", (long long)train_seqs, c->seq_len);
     int64_t steps = full;
     if (c->max_train_steps >= 0 && c->max_train_steps / c->grad_accum < steps)
         steps = c->max_train_steps / c->grad_accum;
     if (!steps)
         return ls_fail(LS_E_CONFIG,
-                       "--max_train_steps %lld micro steps are less than one optimizer step of %d (grad_accum_steps)",
+                       "--max_train_steps %lld is less than one optimizer step of %d micro-batches (grad_accum_steps)",
                        (long long)c->max_train_steps, c->grad_accum);
     if (c->epochs_auto) c->epochs = (c->max_steps + steps - 1) / steps;
     if ((double)c->epochs * (double)steps > 9.0e15)
-        return ls_fail(LS_E_CONFIG, "%lld epochs of %lld steps are more than can be counted", (long long)c->epochs,
-                       (long long)steps);
+        return ls_fail(LS_E_CONFIG, "%lld epochs of %lld steps overflow the step counter (limit 9e15)",
+                       (long long)c->epochs, (long long)steps);
     c->train_seqs = train_seqs;
     c->val_seqs = val_seqs;
     c->steps_per_epoch = steps;

@@ -49,12 +49,11 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     c->dtype = ls_precision_dtype(c->precision);
     if (!cuda && json)
         return ls_fail(LS_E_UNSUPPORTED,
-                       "%s enables %s, and the CPU computes in fp32 here; add --precision fp32 to train in fp32 with "
-                       "this file%s%s",
+                       "%s enables %s, but the CPU supports only fp32; add --precision fp32 to train in fp32%s%s",
                        ds->path ? ds->path : "the DeepSpeed JSON", c->precision,
                        *d->why ? "; --device auto found no GPU: " : ", or --device cuda", d->why);
     if (!cuda && c->dtype != LS_F32)
-        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU computes in fp32 here (--precision fp32); %s",
+        return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU supports only fp32 (--precision fp32); %s",
                        c->precision, ls_device_no_gpu(d, no_gpu));
     train_put_text(c, "precision", c->precision,
                    o->precision ? LS_FROM_CLI
@@ -67,13 +66,11 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
                                         : "");
     if (o->tf32 && (!cuda || c->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG,
-                       "--tf32 is for fp32 products on a GPU (--device cuda --precision fp32); this run computes "
-                       "in %s on the %s: leave it out",
+                       "--tf32 needs --device cuda --precision fp32, but this run uses %s on the %s; leave it out",
                        c->precision, cuda ? "GPU" : "CPU");
     if (o->stochastic_rounding && c->dtype != LS_BF16)
         return ls_fail(LS_E_CONFIG,
-                       "--stochastic_rounding rounds master weights to bf16 (--device cuda --precision bf16); this run "
-                       "computes in %s: leave it out",
+                       "--stochastic_rounding needs --device cuda --precision bf16, but this run uses %s; leave it out",
                        c->precision);
     c->tf32 = o->tf32;
     c->stochastic = o->stochastic_rounding;
@@ -138,12 +135,12 @@ static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice 
 {
     c->comm = o->comm;
     if (!strcmp(o->comm, "nccl") && *d->why)
-        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl moves memory of GPUs, and --device auto found none: %s", d->why);
+        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl needs GPUs, but --device auto found none: %s", d->why);
     if (!strcmp(o->comm, "nccl") && !d->cuda)
-        return ls_fail(LS_E_UNSUPPORTED, "--comm nccl moves memory of GPUs: add --device cuda, or use local (on one "
-                                         "machine) or mpi");
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "--comm nccl needs GPUs; add --device cuda, or use --comm local (one machine) or --comm mpi");
     if (strcmp(o->comm, "auto") && c->world_size == 1)
-        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: one worker has nobody to talk to; leave it out%s", o->comm,
+        return ls_fail(LS_E_UNSUPPORTED, "--comm %s: a single worker does not communicate; leave it out%s", o->comm,
                        strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
     train_put_text(c, "comm", o->comm, ls_train_given(o, "comm") ? LS_FROM_CLI : LS_FROM_DEFAULT,
                    ls_train_given(o, "comm") ? "--comm" : "");
@@ -151,8 +148,8 @@ static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice 
     const bool may = d->cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
     if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may)
         return ls_fail(LS_E_CONFIG,
-                       "--nccl_proof %s: this run cannot use NCCL, which needs --device cuda, several workers and "
-                       "--comm nccl or auto; leave it out",
+                       "--nccl_proof %s: this run does not use NCCL (it needs --device cuda, several workers, and "
+                       "--comm nccl or auto); leave it out",
                        o->nccl_proof);
     return LS_OK;
 }
@@ -179,7 +176,7 @@ ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds
     else LS_TRY(ls_device_parse(ls_train_given(o, "device") ? "--device" : "", o->device, &d));
     const bool cuda = d.cuda;
     if (cuda && compute)
-        return ls_fail(LS_E_CONFIG, "--compute %s is a backend of the CPU, and --device is %s: leave one of them out",
+        return ls_fail(LS_E_CONFIG, "--compute %s is only for the CPU, but --device is %s; leave one of them out",
                        o->compute, d.asked);
     put_device(&d, c);
     c->compute = cuda ? "cuda" : o->compute;
@@ -193,7 +190,9 @@ ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds
     LS_TRY(resolve_precision(o, ds, &d, c));
     LS_TRY(resolve_comm(o, &d, c));
     if (ds && ds->grad_accum_dtype[0] && strcmp(ds->grad_accum_dtype, "fp32"))
-        return ls_fail(LS_E_UNSUPPORTED, "data_types.grad_accum_dtype is %s; gradients are accumulated in fp32 here",
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "data_types.grad_accum_dtype is %s, but gradients are always accumulated in fp32; use fp32 or "
+                       "remove the key",
                        ds->grad_accum_dtype);
     resolve_loss_scale(ds, c);
     c->precision_label = label_of(c);

@@ -29,9 +29,10 @@ static ls_status same_shape(const ls_model_config *a, const char *a_is, const ls
                 {"tied head", a->tied, b->tied}};
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
         if (size[i].a != size[i].b)
-            return ls_fail(LS_E_CONFIG,
-                           "%s has %s %d, %s has %d; leave --model and size flags out and the weights decide", a_is,
-                           size[i].name, size[i].a, b_is, size[i].b);
+            return ls_fail(
+                LS_E_CONFIG,
+                "%s has %s %d, but %s has %d; leave --model and the size options out to use the sizes of the weights",
+                a_is, size[i].name, size[i].a, b_is, size[i].b);
     return LS_OK;
 }
 
@@ -40,8 +41,8 @@ ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows)
     if (follows && ids) m->vocab_size = ids;
     if (ids <= m->vocab_size) return LS_OK;
     return ls_fail(LS_E_CONFIG,
-                   "the data's tokenizer has %d ids, the model %d; use --vocab_size %d or prepare the data with the "
-                   "model's tokenizer",
+                   "the tokenizer of the data has %d tokens, but the vocabulary of the model %d; use --vocab_size %d, "
+                   "or prepare the data with the tokenizer of the model",
                    ids, m->vocab_size, ids);
 }
 
@@ -94,8 +95,10 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
         v_from = LS_FROM_RULE, v_detail = "--run_type without --model";
     }
     if (o->init_from && v != weights.variant)
-        return ls_fail(LS_E_CONFIG, "%s holds variant %s, not %s; a variant cannot be changed once there are weights",
-                       o->init_from, ls_variant_word(weights.variant), ls_variant_word(v));
+        return ls_fail(
+            LS_E_CONFIG,
+            "%s has variant %s, not %s; the variant of existing weights cannot be changed; leave --variant out",
+            o->init_from, ls_variant_word(weights.variant), ls_variant_word(v));
     if (v != m->variant) ls_model_config_set_variant(m, v);
 
     train_put_text(c, "model", c->model_from, from, detail);
@@ -112,7 +115,7 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
         char where[40];
         snprintf(where, sizeof where, "--%s", flags[i].flag);
         if (given && (flags[i].value < 1 || flags[i].value > INT_MAX))
-            return ls_fail(LS_E_CONFIG, "%s is %lld and must be at least 1", where, (long long)flags[i].value);
+            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least 1", where, (long long)flags[i].value);
         if (given) *flags[i].field = (int)flags[i].value;
         if (given && flags[i].field == &m->vocab_size) vocab_from = LS_FROM_CLI, vocab_detail = "--vocab_size";
         else if (flags[i].field != &m->vocab_size)

@@ -38,7 +38,7 @@ static ls_status read_betas(const ls_train_options *o, double b[2])
         ok = ls_parse_f64(words, &b[0]) && ls_parse_f64(comma + 1, &b[1]);
     }
     if (!ok || !(b[0] >= 0 && b[0] < 1 && b[1] >= 0 && b[1] < 1))
-        return ls_fail(LS_E_ARG, "--betas needs two numbers from 0 up to but not including 1, as 0.9 0.95 or 0.9,0.95");
+        return ls_fail(LS_E_ARG, "--betas must be two numbers, at least 0 and less than 1, as 0.9 0.95 or 0.9,0.95");
     return LS_OK;
 }
 
@@ -63,7 +63,7 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     const char *const names[] = {"learning rate", "weight decay", "eps"};
     for (int i = 0; i < 3; i++)
         if (!(checked[i]->value >= 0 && checked[i]->value <= 1e6))
-            return ls_fail(LS_E_CONFIG, "the %s is %g and must be a number from 0 on", names[i], checked[i]->value);
+            return ls_fail(LS_E_CONFIG, "the %s is %g, but must be at least 0", names[i], checked[i]->value);
     double b[2] = {j->beta1, j->beta2};
     ls_source b_from = j->betas_given ? LS_FROM_JSON : LS_FROM_DEFAULT;
     const char *b_detail = j->betas_given ? "optimizer.params.betas" : "";
@@ -119,7 +119,7 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
             max_detail = ls_train_given(o, "lr") ? "--lr" : "the optimizer's lr";
         }
         if (s->kind == LS_LR_RANGE_TEST && ls_train_given(o, "lr"))
-            return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest sets its own rates; --lr would have no effect");
+            return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest sets its own learning rates; leave --lr out");
     } else {
         ls_lr_kind kind = o->lr_schedule ? kind_of(o->lr_schedule) : ds ? LS_LR_CONSTANT : LS_LR_COSINE;
         *s = (ls_lr_schedule){.kind = kind,
@@ -137,9 +137,10 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
     }
     if (s->kind == LS_LR_RANGE_TEST) train_put_real(c, "lr_min", s->min, from, "scheduler.params.lr_range_test_min_lr");
     if (ls_train_given(o, "warmup_steps")) {
-        if (o->warmup_steps < 0) return ls_fail(LS_E_CONFIG, "--warmup_steps is %lld", (long long)o->warmup_steps);
+        if (o->warmup_steps < 0)
+            return ls_fail(LS_E_CONFIG, "--warmup_steps %lld: must be at least 0", (long long)o->warmup_steps);
         if (s->kind == LS_LR_RANGE_TEST)
-            return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest has no warm-up; remove --warmup_steps");
+            return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest has no warm-up; leave --warmup_steps out");
         s->warmup = o->warmup_steps;
         c->warmup_auto = false;
     }
@@ -151,10 +152,10 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
     bool has_floor = s->kind == LS_LR_COSINE || s->kind == LS_LR_WARMUP_COSINE;
     bool ratio = ls_train_given(o, "min_lr_ratio");
     if (ratio && !has_floor)
-        return ls_fail(LS_E_CONFIG, "--min_lr_ratio belongs to the cosine schedules; this run has %s",
+        return ls_fail(LS_E_CONFIG, "--min_lr_ratio is only for cosine schedules, but this run uses %s; leave it out",
                        ls_lr_word(s->kind));
     if (ratio && !(o->min_lr_ratio >= 0 && o->min_lr_ratio <= 1))
-        return ls_fail(LS_E_CONFIG, "--min_lr_ratio is %g and must lie in 0..1", o->min_lr_ratio);
+        return ls_fail(LS_E_CONFIG, "--min_lr_ratio %g: must be 0 to 1", o->min_lr_ratio);
     if (ratio) s->floor_ratio = o->min_lr_ratio;
     if (has_floor)
         train_put_real(c, "min_lr_ratio", s->floor_ratio, ratio ? LS_FROM_CLI : from,
@@ -172,7 +173,7 @@ ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config 
     choice clip = pick(ls_train_given(o, "clip"), o->clip, "--clip", ds && ds->gradient_clipping_given,
                        ds ? ds->gradient_clipping : 0, "gradient_clipping", ds ? 0.0 : 1.0);
     if (!(clip.value >= 0 && isfinite(clip.value)))
-        return ls_fail(LS_E_CONFIG, "the clipping norm is %g and must be a number from 0 on (0 = off)", clip.value);
+        return ls_fail(LS_E_CONFIG, "the clipping norm is %g, but must be at least 0 (0 = off)", clip.value);
     c->clip = clip.value;
     train_put_real(c, "gradient_clipping", clip.value, clip.source, clip.detail);
     return LS_OK;

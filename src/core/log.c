@@ -1,3 +1,4 @@
+/* log.c - which log lines are printed, and their form. */
 #include "core/log.h"
 
 #include <stdarg.h>
@@ -10,7 +11,11 @@
 
 static const char *const level_word[] = {"error", "warn", "info", "debug", "trace"};
 
-/* Set once by ls_log_init before threads start, then read only. */
+const char *const ls_log_subsystems[] = {"checkpoint", "comm",  "config", "data",    "device", "error",
+                                         "gpu",        "infer", "log",    "memory",  "model",  "parallel",
+                                         "pipeline",   "plan",  "plugin", "profile", "train",  NULL};
+
+/* Set by ls_log_init before threads start, then read only. */
 static struct {
     int rank;
     ls_level base;
@@ -19,7 +24,7 @@ static struct {
         char subsystem[24];
         ls_level level;
     } rule[RULES_MAX];
-} conf = {.base = LS_LOG_INFO};
+} conf = {.base = LS_LOG_WARN};
 
 static bool parse_level(const char *text, size_t n, ls_level *out)
 {
@@ -32,10 +37,17 @@ static bool parse_level(const char *text, size_t n, ls_level *out)
     return false;
 }
 
+static bool known_subsystem(const char *text, size_t n)
+{
+    for (int i = 0; ls_log_subsystems[i]; i++)
+        if (strlen(ls_log_subsystems[i]) == n && !strncmp(text, ls_log_subsystems[i], n)) return true;
+    return false;
+}
+
 void ls_log_init(int rank)
 {
     conf.rank = rank;
-    conf.base = LS_LOG_INFO;
+    conf.base = LS_LOG_WARN;
     conf.n_rule = 0;
     const char *spec = getenv("LS_LOG");
     while (spec && *spec) {
@@ -44,13 +56,15 @@ void ls_log_init(int rank)
         ls_level level;
         if (!eq && parse_level(spec, n, &level)) {
             conf.base = level;
-        } else if (eq && (size_t)(eq - spec) < sizeof conf.rule[0].subsystem && conf.n_rule < RULES_MAX &&
+        } else if (eq && known_subsystem(spec, (size_t)(eq - spec)) && conf.n_rule < RULES_MAX &&
                    parse_level(eq + 1, n - (size_t)(eq + 1 - spec), &level)) {
             memcpy(conf.rule[conf.n_rule].subsystem, spec, (size_t)(eq - spec));
             conf.rule[conf.n_rule].subsystem[eq - spec] = '\0';
             conf.rule[conf.n_rule++].level = level;
-        } else {
-            ls_warn("log", "LS_LOG: '%.*s' is no level or subsystem=level (error warn info debug trace)", (int)n, spec);
+        } else if (!rank) {
+            ls_warn("log",
+                    "LS_LOG: '%.*s' is not a level or subsystem=level; levels are error, warn, info, debug, trace",
+                    (int)n, spec);
         }
         spec += n;
         if (*spec == ',') spec++;
@@ -74,7 +88,7 @@ void ls_log(ls_level level, const char *subsystem, const char *fmt, ...)
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &t);
     localtime_r(&t.tv_sec, &tm);
-    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03d r%d %-7s %-5s ", tm.tm_hour, tm.tm_min, tm.tm_sec,
+    int n = snprintf(line, sizeof line, "%02d:%02d:%02d.%03d r%d %-10s %-5s ", tm.tm_hour, tm.tm_min, tm.tm_sec,
                      (int)(t.tv_nsec / 1000000), conf.rank, subsystem, level_word[level]);
     va_list ap;
     va_start(ap, fmt);

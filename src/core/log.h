@@ -1,7 +1,8 @@
-/* log.h - words for people, on stderr: "time rank subsystem level text".
+/* log.h - log lines on stderr: "time rank subsystem level text".
  *
- * LS_LOG=info,comm=trace sets the level, globally and by subsystem (error warn info debug trace). Info comes from rank 0
- * alone, warnings from all. Libraries are silent when all is well. */
+ * LS_LOG=info,comm=trace sets the level, for all subsystems and for one (error warn info debug trace). The default is
+ * warn, so a run without problems logs nothing. Rank 0 alone prints info lines; every rank prints the other levels.
+ * docs/LOGGING.md lists the subsystems and what each of them prints. */
 #ifndef LS_CORE_LOG_H
 #define LS_CORE_LOG_H
 
@@ -9,7 +10,11 @@
 
 typedef enum ls_level { LS_LOG_ERROR, LS_LOG_WARN, LS_LOG_INFO, LS_LOG_DEBUG, LS_LOG_TRACE } ls_level;
 
-/* Reads LS_LOG; called by the program at its start. A spec that cannot be read is reported as a warning. */
+/* Every subsystem that a log line may name, ended by NULL. LS_LOG with another name is reported. */
+extern const char *const ls_log_subsystems[];
+
+/* Reads LS_LOG. Called when the program starts, and again by a worker once it knows its rank. Rank 0 prints a warning for
+ * each part of LS_LOG that is not valid; the other parts apply. */
 void ls_log_init(int rank);
 bool ls_log_on(ls_level level, const char *subsystem);
 void ls_log(ls_level level, const char *subsystem, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -29,7 +29,9 @@ static ls_status find(const ls_opt *table, size_t n_row, const char *text, size_
         if (hit) second = &table[i];
         else hit = &table[i];
     }
-    if (hit && second) return ls_fail(LS_E_ARG, "--%.*s could be --%s or --%s", (int)n, text, hit->name, second->name);
+    if (hit && second)
+        return ls_fail(LS_E_ARG, "ambiguous option --%.*s: it could be --%s or --%s", (int)n, text, hit->name,
+                       second->name);
     if (hit) {
         *out = hit;
         return LS_OK;
@@ -43,7 +45,7 @@ static ls_status find(const ls_opt *table, size_t n_row, const char *text, size_
     bool under = k && strchr(names[0], '_');
     for (char *p = folded; *p; p++) *p = under && *p == '-' ? '_' : *p;
     const char *near = ls_nearest_word(folded, names, k);
-    return ls_fail(LS_E_ARG, "there is no option --%.*s%s%s%s (--help lists them)", (int)n, text,
+    return ls_fail(LS_E_ARG, "unknown option --%.*s%s%s%s (--help lists the options)", (int)n, text,
                    near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
 }
 
@@ -65,19 +67,18 @@ ls_status ls_opt_set(const ls_opt *row, void *target, const char *text)
     case LS_OPT_SWITCH:
         if (!strcmp(text, "true") || !strcmp(text, "1")) *(bool *)(void *)at = true;
         else if (!strcmp(text, "false") || !strcmp(text, "0")) *(bool *)(void *)at = false;
-        else return ls_fail(LS_E_ARG, "--%s is a switch: true or false, not '%s'", row->name, text);
+        else return ls_fail(LS_E_ARG, "--%s %s: this switch takes true or false", row->name, text);
         return LS_OK;
     case LS_OPT_INT:
         if (!ls_parse_i64(text, (int64_t *)(void *)at))
-            return ls_fail(LS_E_ARG, "--%s needs a whole number, not '%s'", row->name, text);
+            return ls_fail(LS_E_ARG, "--%s %s: not a whole number", row->name, text);
         return LS_OK;
     case LS_OPT_REAL:
         if (!ls_parse_f64(text, (double *)(void *)at))
-            return ls_fail(LS_E_ARG, "--%s needs a number, not '%s'", row->name, text);
+            return ls_fail(LS_E_ARG, "--%s %s: not a number", row->name, text);
         return LS_OK;
     case LS_OPT_CHOICE:
-        if (!choice_has(row->arg, text))
-            return ls_fail(LS_E_ARG, "--%s is one of %s, not '%s'", row->name, row->arg, text);
+        if (!choice_has(row->arg, text)) return ls_fail(LS_E_ARG, "--%s %s: not one of %s", row->name, text, row->arg);
         *(const char **)(void *)at = text;
         return LS_OK;
     case LS_OPT_STR: *(const char **)(void *)at = text; return LS_OK;
@@ -124,11 +125,11 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         }
         if (ended || a[0] != '-' || !a[1]) {
             if (!rest)
-                return ls_fail(LS_E_ARG, "'%s' is not an option and nothing takes it (--help lists the options)", a);
+                return ls_fail(LS_E_ARG, "unexpected argument '%s': it is not an option (--help lists the options)", a);
             keep_word(table, n, target, argv, n_rest++, i);
             continue;
         }
-        if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': long options begin with --", a);
+        if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': options start with two dashes (--name)", a);
         const char *name = a + 1 + (a[1] == '-');
         size_t len = strcspn(name, "=");
         const ls_opt *row;
@@ -181,6 +182,7 @@ void ls_opt_show(const ls_opt *row, const void *target, ls_str *out)
     }
 }
 
+/* Adds `text` and a line end. Lines are broken at blanks before column `width`; the next line begins at `indent`. */
 static void wrapped(ls_str *out, const char *text, size_t indent, size_t column, size_t width)
 {
     bool first = true;
@@ -202,9 +204,22 @@ static void wrapped(ls_str *out, const char *text, size_t indent, size_t column,
     ls_str_addc(out, '\n');
 }
 
+void ls_opt_text(const char *text, ls_str *out)
+{
+    while (*text) {
+        const size_t n = strcspn(text, "\n");
+        ls_str line = {0};
+        ls_str_addn(&line, text, n);
+        if (n && *text != ' ') wrapped(out, line.data ? line.data : "", 0, 0, LS_OPT_COLUMNS);
+        else ls_str_addf(out, "%s\n", line.data ? line.data : "");
+        ls_str_fini(&line);
+        text += n + (text[n] == '\n');
+    }
+}
+
 void ls_opt_help(const ls_opt *table, size_t n, ls_str *out)
 {
-    const size_t indent = 34;
+    const size_t indent = 28;
     for (size_t i = 0; i < n; i++) {
         const ls_opt *o = &table[i];
         if (o->section) ls_str_addf(out, "%s%s:\n", out->len ? "\n" : "", o->section);
@@ -220,9 +235,9 @@ void ls_opt_help(const ls_opt *table, size_t n, ls_str *out)
         ls_str text = {0};
         ls_str_add(&text, o->help);
         const size_t len = strlen(o->help);
-        const bool stated = len && o->help[len - 1] == ']'; /* the text has the default, in words */
+        const bool stated = len && o->help[len - 1] == ']'; /* the text names the default itself */
         if (o->def && !stated && o->kind != LS_OPT_SWITCH) ls_str_addf(&text, " [%s]", o->def);
-        wrapped(out, text.data ? text.data : "", indent, indent, 100);
+        wrapped(out, text.data ? text.data : "", indent, indent, LS_OPT_COLUMNS);
         ls_str_fini(&text);
     }
 }

@@ -1,6 +1,6 @@
 /* opt.h - command-line options as rows of a table: parsing, help, defaults and the printed configuration come from one row.
  *
- * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are alike; an unambiguous prefix is enough; the
+ * Long options only (and -h), `--name value` or `--name=value`; `-` and `_` are equal in names; an unambiguous prefix is enough; the
  * last occurrence wins; a list takes every following word up to the next option. An unknown option, a missing or bad value is
  * LS_E_ARG with the nearest option named. */
 #ifndef LS_CORE_OPT_H
@@ -30,7 +30,7 @@ typedef struct ls_opt {
     const char *name; /* as shown, e.g. "seq_length" or "val-fraction"          */
     ls_opt_kind kind;
     size_t offset;       /* of the value in the target structure                   */
-    const char *arg;     /* what the help shows behind the name; the words of a choice */
+    const char *arg;     /* what the help shows after the name; the words of a choice */
     const char *def;     /* default, as text; NULL leaves the target as it was     */
     const char *help;    /* one line; NULL hides the row (old spellings)           */
     const char *section; /* heading in the help, given on its first row            */
@@ -51,7 +51,13 @@ ls_status ls_opt_set(const ls_opt *row, void *target, const char *text);
 /* The value in target as text ("unset" for a NULL string). */
 void ls_opt_show(const ls_opt *row, const void *target, ls_str *out);
 
-/* The option part of a help page, wrapped at 100 columns. */
+#define LS_OPT_COLUMNS 80 /* of help pages */
+
+/* The option part of a help page, wrapped at LS_OPT_COLUMNS. */
 void ls_opt_help(const ls_opt *table, size_t n, ls_str *out);
+
+/* Paragraphs of a help page, one per line of `text`, wrapped at LS_OPT_COLUMNS. Lines that begin with a blank (examples)
+ * are kept as they are. */
+void ls_opt_text(const char *text, ls_str *out);
 
 #endif

@@ -1,3 +1,4 @@
+#include "core/log.h"
 #include "core/plan.h"
 #include "core/mem.h"
 
@@ -120,6 +121,7 @@ ls_status ls_plan_layout(ls_plan *p)
                 at = o->offset + o->nbytes;
         }
         r->offset = at;
+        ls_log(LS_LOG_TRACE, "memory", "%s: %lld bytes at offset %lld", r->name, (long long)r->nbytes, (long long)at);
         placed[next] = 1;
         int j = k;
         for (; j && p->row[order[j - 1]].offset > at; j--) order[j] = order[j - 1];
@@ -185,6 +187,9 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
 {
     const int64_t have = available_bytes(), n_copy = p->n_copy > 1 ? p->n_copy : 1;
     const int64_t need = ls_plan_host_bytes(p) * n_copy;
+    ls_info("memory",
+            "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",
+            (double)p->total / 1048576.0, (double)need / 1048576.0, (double)have / 1048576.0);
     if (need > have) return too_much(p, need, have, "this machine");
     if (p->device) LS_TRY(check_device(p));
     if (check_only) return LS_OK;

@@ -1,3 +1,4 @@
+#include "core/log.h"
 #include "core/plugin.h"
 
 #include "core/fs.h"
@@ -31,6 +32,7 @@ static ls_status load(ls_plugin *p, const char *symbol)
     f.object = dlsym(lib, symbol);
     if (!f.object) return ls_fail(LS_E_UNSUPPORTED, "%s has no %s", p->path, symbol);
     p->entry = f.entry;
+    ls_debug("plugin", "loaded %s", p->path);
     return LS_OK;
 }
 

@@ -1,4 +1,5 @@
 #include "data/loader.h"
+#include "core/log.h"
 #include "core/rng.h"
 
 #include <stdio.h>
@@ -36,6 +37,7 @@ ls_status ls_tokens_open(ls_tokens *t, const char *path, int seq_len, int vocab_
         st = ls_fail(LS_E_FORMAT,
                      "%s has %lld tokens, but one sequence of %d needs %d; use a smaller --seq_length or more text",
                      path, (long long)t->n_token, seq_len, seq_len + 1);
+    ls_info("data", "%s: %lld tokens, %lld sequences of %d", path, (long long)t->n_token, (long long)t->n_seq, seq_len);
     int64_t n = t->n_token < SCAN_MAX ? t->n_token : SCAN_MAX;
     for (int64_t i = 0; i < n && st == LS_OK; i++)
         if (token_at(t, i) >= vocab_size) st = bad_id(t, i);
@@ -65,6 +67,8 @@ ls_status ls_tokens_batch(const ls_tokens *t, uint64_t seed, int64_t epoch, int6
                           int32_t *target)
 {
     const uint64_t key = ls_rng_key(seed, LS_RNG_ORDER, (uint64_t)epoch, 0);
+    ls_log(LS_LOG_TRACE, "data", "epoch %lld: sequences %lld to %lld of the shuffled order", (long long)epoch,
+           (long long)p, (long long)(p + n - 1));
     for (int64_t b = 0; b < n; b++) {
         int64_t k = (int64_t)ls_rng_permute(key, (uint64_t)t->n_seq, (uint64_t)(p + b));
         LS_TRY(ls_tokens_sequence(t, k, ids + b * t->seq_len, target + b * t->seq_len));

@@ -6,6 +6,7 @@
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -310,6 +311,8 @@ ls_status ls_prepare(const ls_prepare_opts *o, ls_prepare_result *result)
     res.encode_seconds = ls_now() - r.start;
     LS_TRY_GOTO(st, done, finish(&r, tok, &res));
     res.seconds = ls_now() - start;
+    ls_info("data", "%s: %lld training tokens and %lld validation tokens in %.1f s", o->out_dir,
+            (long long)res.train_token, (long long)res.val_token, res.seconds);
     *result = res;
 done:
     if (r.train.open) ls_fs_out_abort(&r.train.out);

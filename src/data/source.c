@@ -1,5 +1,6 @@
 /* source.c - one read function for plain, gzip and zstd files. */
 #include "data/source.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <errno.h>
@@ -130,6 +131,8 @@ ls_status ls_byte_stream_open(const char *path, int fd, ls_byte_stream **out)
             st = ls_fail(LS_E_IO, "cannot read %s: it is a folder", path);
     }
     if (st == LS_OK) st = start(s);
+    if (st == LS_OK)
+        ls_debug("data", "%s: %s", s->path, s->kind == GZIP ? "gzip" : s->kind == ZSTD ? "zstd" : "not compressed");
     if (st != LS_OK) {
         ls_byte_stream_close(&s);
         return st;

@@ -6,6 +6,7 @@
 #include "data/unicode.h"
 #include "core/fs.h"
 #include "core/json.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <string.h>
@@ -315,6 +316,7 @@ ls_status ls_tokenizer_load(const char *path, ls_tokenizer **out)
     static const char *const form[][2] = {
         {"tokenizer.json", NULL}, {"vocab.bpe", "encoder.json"}, {"merges.txt", "vocab.json"}};
     if (!ls_fs_exists(path)) return ls_fail(LS_E_IO, "%s: no such file or folder", path);
+    ls_debug("data", "tokenizer from %s", path);
     if (!ls_fs_is_dir(path)) return load_json(path, out);
     for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
         char *a = ls_path_join(path, form[i][0]), *b = form[i][1] ? ls_path_join(path, form[i][1]) : NULL;

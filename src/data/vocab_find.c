@@ -2,6 +2,7 @@
 #include "data/vocab_find.h"
 #include "core/fs.h"
 #include "core/hash.h"
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <curl/curl.h>
@@ -120,6 +121,7 @@ ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **ou
         return ls_fail(
             LS_E_IO,
             "no cache folder: HOME is not set; use --vocab-dir for the folder with vocab.bpe and encoder.json");
+    ls_debug("data", "the GPT-2 vocabulary is cached in %s", dir);
     ls_status st = LS_OK;
     for (int i = 0; i < 2 && st == LS_OK; i++) {
         bool here = false;

@@ -2,6 +2,7 @@
 
 #include "core/fs.h"
 #include "core/half.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/rng.h"
 #include "ckpt/checkpoint.h"
@@ -125,6 +126,7 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     if (st == LS_OK) st = bind_memory(s, &r);
     ls_free(r.unit);
     LS_TRY(st);
+    ls_info("infer", "weights from %s; %d tokens are drafted ahead", s->path, s->speculate);
     LS_TRY(load_weights(s));
     return s->draft ? ls_draft_fill(s->draft, s->model) : LS_OK;
 }

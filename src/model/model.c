@@ -1,6 +1,7 @@
 /* model.c - the list of units: the tensors of each, their layout in the flat buffers, their initial values. */
 #include "model/model_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -151,6 +152,8 @@ ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_c
     ls_model *m = ls_alloc(sizeof *m);
     if (!m) return ls_nomem(sizeof *m, "the model's table");
     *m = (ls_model){.cfg = *cfg, .compute = compute, .shard = shard, .n_unit = cfg->n_layer + 2};
+    ls_debug("model", "%s: %d layers, %d heads, width %d, vocabulary %d; tensor-parallel shard %d of %d", cfg->name,
+             (int)cfg->n_layer, (int)cfg->n_head, (int)cfg->n_embd, (int)cfg->vocab_size, shard.rank, shard.size);
     m->unit = ls_alloc((size_t)m->n_unit * sizeof *m->unit);
     if (!m->unit) {
         ls_free(m);

@@ -1,6 +1,7 @@
 #include "parallel/pipe_exec.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/nvtx.h"
 #include "core/trace.h"
@@ -71,6 +72,8 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
                  .n_seat = p->list->peak[c],
                  .n_grad = p->list->grad_peak[c]};
     k->head = k->last == o->model->n_unit;
+    ls_debug("pipeline", "stage %d, part %d: units %d to %d, at most %d micro-batches in flight", p->rank, c, k->first,
+             k->last - 1, k->n_seat);
     k->seat = ls_alloc((size_t)k->n_seat * sizeof *k->seat);
     k->grad = ls_alloc((size_t)k->n_grad * sizeof *k->grad);
     if (!k->seat || !k->grad) return ls_nomem((size_t)k->n_seat * sizeof *k->seat, "a pipeline's buffers");
@@ -132,6 +135,7 @@ ls_status ls_pipe_create(ls_pipe **out, const ls_pipe_setup *o, ls_plan *plan)
         ls_pipe_destroy(&p);
         return st;
     }
+    ls_debug("pipeline", "stage %d runs %d actions per step", rank, list->n_action);
     *out = p;
     return LS_OK;
 }

@@ -1,6 +1,7 @@
 /* strategy.c - what every strategy shares: memory, the tree, buckets, the order of a step. */
 #include "parallel/parallel_impl.h"
 
+#include "core/log.h"
 #include "core/mem.h"
 #include "parallel/tensor.h"
 
@@ -197,6 +198,8 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
     s->params_at = at(plan, s->params_row);
     s->grads_at = at(plan, s->grads_row);
     ls_gradtree_bind(s->tree, plan);
+    ls_debug("parallel", "%s: %lld gradient elements may be in flight, %lld parameter elements gathered", s->ops->name,
+             (long long)s->grads.capacity, (long long)s->params.capacity);
 }
 
 void ls_strategy_destroy(ls_strategy **sp)
@@ -253,6 +256,8 @@ ls_status ls_strategy_release(ls_strategy *s, int u, ls_pass pass)
 /* Posts the units that wait: from `waiting` - 1 down to `u`. */
 static ls_status flush(ls_strategy *s, int u)
 {
+    ls_log(LS_LOG_TRACE, "parallel", "bucket of %lld elements: units %d to %d", (long long)s->n_waiting, u,
+           s->waiting - 1);
     for (int k = s->waiting - 1; k >= u; k--)
         if (parallel_here(s, k)) LS_TRY(s->ops->post(s, k));
     s->waiting = u;

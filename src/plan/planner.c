@@ -2,6 +2,7 @@
 #include "plan/planner.h"
 
 #include "comm/start.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "model/model.h"
 #include "train/trainer.h"
@@ -260,6 +261,8 @@ ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_
             st = ls_mesh_build(&mesh, q->workers, 0, pp, tp);
             if (st == LS_OK) st = all_strategies(&s, mesh);
         }
+    ls_info("plan", "%d layouts of %d workers, %d fit in memory; %d combinations are not possible", out->n, q->workers,
+            out->n_fit, out->n_bad);
     if (st != LS_OK) ls_planner_result_fini(out);
     else if (out->n) qsort(out->layout, (size_t)out->n, sizeof *out->layout, by_rank);
     return st;

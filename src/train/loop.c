@@ -10,6 +10,7 @@
 #include "train/train_impl.h"
 
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/stop.h"
 
 #include <math.h>
@@ -54,6 +55,8 @@ static ls_status one_step(ls_trainer *t)
     ls_event e = {.kind = LS_ON_STEP_LOG, .step = &r};
     LS_TRY(ls_trainer_step(t, &r));
     ls_comm_expect(t->comm, r.t_total);
+    ls_debug("train", "step %lld: loss %.4f, %.4f s (input %.4f, forward %.4f, backward %.4f, exposed communication %.4f, optimizer %.4f)",
+             (long long)s->step, r.loss, r.t_total, r.split.input, r.split.forward, r.split.backward, r.split.comm_exposed, r.split.optimizer);
     account(t, &r);
     const bool ends = s->epoch_step == c->steps_per_epoch || reached_limit(t);
     if (c->eval_every > 0 && s->step % c->eval_every == 0 && !ends && t->val.n_seq)
@@ -162,6 +165,8 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
     ls_run_state *s = &t->state;
     const double begin = ls_now() - s->total_time;
+    ls_info("train", "%lld epochs of %lld steps, from step %lld to %lld", (long long)t->cfg->epochs,
+            (long long)t->cfg->steps_per_epoch, (long long)s->step, (long long)t->cfg->total_steps);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_BEGIN}));
     LS_TRY(train_begin_files(t));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_READY}));

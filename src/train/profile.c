@@ -133,6 +133,7 @@ ls_status ls_profile_begin(ls_profile **out, ls_trainer *t)
         destroy(&p);
         return st;
     }
+    ls_info("profile", "tracing every worker; the last %lld spans are kept", (long long)t->cfg->profile_spans);
     ls_trace_enter(main_lane);
     *out = p;
     return LS_OK;

@@ -70,6 +70,8 @@ static ls_status set_up_groups(ls_trainer *t)
     const ls_mesh *mesh = &t->cfg->mesh;
     const int rank = ls_comm_rank(t->comm);
     t->at = ls_mesh_coord(mesh, rank);
+    ls_debug("parallel", "rank %d has dp %d, pp %d, tp %d", rank, t->at.at[LS_AXIS_DP], t->at.at[LS_AXIS_PP],
+             t->at.at[LS_AXIS_TP]);
     t->dp = t->comm;
     if (mesh->n[LS_AXIS_DP] == mesh->world) return LS_OK;
     int color, key;
@@ -300,12 +302,25 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     if (cfg->val_path) LS_TRY(ls_tokens_open(&t->val, cfg->val_path, cfg->seq_len, cfg->model.vocab_size));
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
+    if (t->schedule)
+        ls_info("pipeline", "schedule %s: %d stages, %d parts per stage, %d micro-batches", t->schedule->name,
+                t->schedule->n_stage, t->schedule->n_chunk, t->schedule->n_micro);
     LS_TRY(set_up_groups(t));
+    ls_info("parallel",
+            "strategy %s over %d data-parallel workers: buckets of %lld elements (gather %lld, prefetch %lld)",
+            cfg->strategy, ls_comm_size(t->dp), (long long)cfg->bucket, (long long)cfg->gather_bucket,
+            (long long)cfg->prefetch_bucket);
     ls_comm_stats_reset(t->comm);
     ls_trainer_count(t, false);
     ls_run_rows r;
     LS_TRY(plan_memory(t, &r));
-    say_plan(t); /* before the allocation: if it does not fit, the user sees why */
+    ls_debug("memory", "MiB: parameters %.1f, gradients %.1f, optimizer %.1f, activations %.1f, buckets %.1f",
+             (double)ls_plan_part_bytes(&t->plan, LS_PART_PARAM) / 1048576.0,
+             (double)ls_plan_part_bytes(&t->plan, LS_PART_GRAD) / 1048576.0,
+             (double)ls_plan_part_bytes(&t->plan, LS_PART_OPT) / 1048576.0,
+             (double)ls_plan_part_bytes(&t->plan, LS_PART_ACT) / 1048576.0,
+             (double)ls_plan_part_bytes(&t->plan, LS_PART_BUCKET) / 1048576.0);
+    say_plan(t); /* before it is taken: if it does not fit, the reader sees why */
     LS_TRY(take_memory(t));
     LS_TRY(bind_memory(t, &r));
 
@@ -460,6 +475,7 @@ static ls_status load_weights(ls_trainer *t)
         say(t, "weights from ", c->init_from);
         return LS_OK;
     }
+    ls_info("model", "random initial weights, seed %lld", (long long)c->seed);
     for (int i = 0; i < t->n_hold; i++)
         if (t->hold[i].what == LS_FLAT_PARAM) LS_TRY(ls_model_init_piece(t->model, c->seed, &t->hold[i]));
     return LS_OK;

@@ -1,6 +1,8 @@
 /* validate.c - the mean loss over the validation sequences. */
 #include "train/train_impl.h"
 
+#include "core/log.h"
+
 /* The validation batch of this replica in turn k: in the order of the file, replica r takes the batches r, r + W, … In the last turn some
  * replicas have none left; they compute the last batch again without counting it, since parameters may have to be gathered from all. */
 typedef struct val_turn {
@@ -64,6 +66,7 @@ static ls_status mean_loss(ls_trainer *t, int64_t n, int64_t turns, double *loss
     }
     LS_TRY(train_share_loss(t, &sum, &counted));
     *loss = counted > 0 ? sum / counted : 0;
+    ls_debug("train", "validation: loss %.4f over %lld batches", *loss, (long long)n);
     return ls_phase_end(t, LS_PHASE_VAL_LOSS, -1);
 }
 

@@ -14,7 +14,7 @@ bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --dry-run -- "${t
 [ ! -e s ] || bad "a dry run leaves something"
 bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}" >out 2>err || bad "scaling: $(cat err)"
 grep -q "^\[6/6\] " err || bad "no progress: $(cat err)"
-grep -q "Where a step's time went" out || bad "no waterfall: $(cat out)"
+grep -q "Time of a step in %" out || bad "no waterfall: $(cat out)"
 python3 - <<'PY' || bad "scaling_report.json"
 import json, pathlib
 r = json.load(open("s/scaling_report.json"))
@@ -42,8 +42,8 @@ for n, v in r["runs"].items():
         assert {"compute_slowdown", "exposed_communication", "pipeline_bubble", "stragglers", "input", "other"} <= set(f), f
 PY
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir s
-expect 2 "exists; add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
-expect 0 "\[2/6\] 2gpu_ddp run_1  is there" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --resume -- "${train[@]}"
+expect 2 "is there already: add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
+expect 0 "\[2/6\] 2gpu_ddp run_1  exists" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --resume -- "${train[@]}"
 expect 2 "another command" bench scaling -n 1,2,4 --repeat 2 --steps 7 --warmup 2 --out s --resume -- "${train[@]}"
 expect 0 "\"scaling\": \"weak\"" bench scaling -n 1,2 --repeat 1 --steps 5 --warmup 1 --weak --out weak --json -- "${train[@]}"
 grep -q '"status": "ok"' weak/scaling_report.json || bad "weak: $(head -c 300 weak/scaling_report.json)"
@@ -58,12 +58,12 @@ code=$?
 [ $code = 143 ] || bad "stopped: exit code $code: $(cat err)"
 grep -q "stopped by SIGINT.*runs are finished and kept in stop.*--resume" err || bad "stopped: $(cat err)"
 [ -e stop/1gpu_single/run_1/RUN_COMPLETE.txt ] || bad "the finished run is gone"
-expect 0 "run_1  is there" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
+expect 0 "run_1  exists" bench scaling -n 1,2 --repeat 2 --steps 100 --warmup 2 --out stop --resume -- "${train[@]}"
 
 # --- strategies ---
 bench strategies -n 1,2 --repeat 2 --steps 5 --warmup 1 --layouts ddp,zero3,pp-1f1b,ddp+pp2 --out t -- "${train[@]}" --global_batch_size 4 >out 2>err ||
   bad "strategies: $(cat err)"
-grep -q "left out: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "what does not fit is not said: $(cat err)"
+grep -q "skipped: 2gpu_ddp+pp2: ddp needs at least two replicas" err || bad "what does not fit is not said: $(cat err)"
 python3 - <<'PY' || bad "strategies_report.json"
 import json
 r = json.load(open("t/strategies_report.json"))
@@ -78,7 +78,7 @@ PY
 # --- ab: many times the work is found; counts are the mechanism ---
 bench ab -n 1 --repeat 4 --steps 30 --warmup 5 --by median --a "--vocab_size 256" --b "--vocab_size 40000" --out ab -- "${train[@]}" --threads 1 >out 2>err ||
   bad "ab: $(cat err)"
-grep -q "^B against A: worse" out || bad "a vocabulary of 40000 is not slower than one of 256: $(cat out)"
+grep -q "^B compared with A: worse" out || bad "a vocabulary of 40000 is not slower than one of 256: $(cat out)"
 grep -q "^What changed: " out || bad "ab does not say why: $(cat out)"
 [ "$(sed -n 's/^\[[0-9]*\/8\] 1gpu_\([ab]\).*/\1/p' err | tr -d '\n')" = abbaabba ] || bad "not in turns: $(cat err)"
 bench ab -n 2 --repeat 2 --steps 5 --warmup 1 --a "--bucket 1000" --b "" --out ab2 --json -- "${train[@]}" >out 2>err || bad "ab buckets: $(cat err)"
@@ -91,7 +91,7 @@ assert m["collective_calls_per_step"]["a"] > m["collective_calls_per_step"]["b"]
 assert m["bytes_moved_per_step"]["a"] == m["bytes_moved_per_step"]["b"]
 assert json.load(open("ab2/ab_report.json")) == json.load(open("out"))
 PY
-expect 0 "B against A" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b
+expect 0 "B compared with A" bench ab --warmup 1 ab2/2gpu_a ab2/2gpu_b
 expect 1 "invalid_comparison" bench ab -n 1 --repeat 1 --steps 3 --warmup 1 --a "" --b "--num_layers 1" --out ab3 -- "${train[@]}"
 
 # --- ceilings ---
@@ -110,7 +110,7 @@ expect 0 "send " bench comm -n 3 --max 4K --rounds 2
 expect 0 "sendrecv " bench comm -n 3 --max 4K --rounds 2 --collectives sendrecv
 expect 2 "add --device cuda" bench comm -n 2 --comm nccl --max 1K
 expect 2 "started over local" bench comm -n 2 --comm mpi --max 1K
-expect 2 "on the CPU they always are" bench comm -n 2 --deterministic --max 1K
+expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "kernel 'nothing' is not available" bench gemm --kernels nothing
 if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
@@ -161,11 +161,11 @@ PY
 fi
 
 # --- refusals ---
-expect 2 "say what to train behind --" bench scaling
-expect 2 "workers are given to bench" bench scaling -- "${train[@]}" -n 2
-expect 2 "is no layout" bench scaling --layout zero9 -- "${train[@]}"
-expect 2 "no multiple of micro batch" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 3
-expect 2 "leaves nothing of --steps" bench scaling --steps 3 --warmup 3 -- "${train[@]}"
+expect 2 "train options are missing; add them after --" bench scaling
+expect 2 "give -n to bench instead" bench scaling -- "${train[@]}" -n 2
+expect 2 "is not a layout" bench scaling --layout zero9 -- "${train[@]}"
+expect 2 "not a multiple of micro-batch size" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 3
+expect 2 "leaves no steps to measure of --steps" bench scaling --steps 3 --warmup 3 -- "${train[@]}"
 expect 2 "did you mean scaling" bench scalin
 expect 2 "needs --a" bench ab --a "" -- "${train[@]}"
 expect 3 "no run" bench scaling d

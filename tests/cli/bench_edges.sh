@@ -14,7 +14,7 @@ bench scaling -n 1,2 --repeat 1 --steps 14 --warmup 2 --out s -- "${train[@]}" -
 grep -q "note: 2 workers of $cores threads* share $cores cores: expect no more than the speed of one" err || bad "crowded, not said: $(cat err)"
 grep -q '"oversubscribed": true' s/scaling_report.json || bad "oversubscribed: $(grep -A8 '"cores"' s/scaling_report.json)"
 grep -q "\"threads_per_worker\": $cores," s/scaling_report.json || bad "threads: $(grep -A8 '"cores"' s/scaling_report.json)"
-grep -q "intervals over the steps of a run: --repeat 2" out || bad "one repeat: $(cat out)"
+grep -q "intervals over the steps of a run; use --repeat 2" out || bad "one repeat: $(cat out)"
 bench scaling -n 1 --repeat 1 --steps 4 --warmup 2 --out s1 -- "${train[@]}" --threads 1 >out 2>err || bad "one thread: $(cat err)"
 grep -q '"oversubscribed": false' s1/scaling_report.json || bad "one thread is not too many"
 grep -q "no intervals without repeats" out || bad "one repeat of few steps: $(cat out)"
@@ -28,27 +28,27 @@ if [ -w /dev/full ]; then
     bench $words >/dev/full 2>err
     code=$?
     [ $code = 3 ] || bad "bench $words > /dev/full: exit code $code"
-    [ "$(grep -c "^lockstep: .*reading or writing failed: stdout" err)" = 1 ] || bad "bench $words > /dev/full: $(cat err)"
+    [ "$(grep -c "^lockstep: .*reading or writing failed: cannot write to stdout" err)" = 1 ] || bad "bench $words > /dev/full: $(cat err)"
   done
   for n in 1 2; do
     "$LOCKSTEP" train "${train[@]}" --threads 1 -n $n --max_steps 2 --checkpoint_path r$n >/dev/full 2>err
     code=$?
-    [ $code = 3 ] && [ "$(grep -c "reading or writing failed: stdout" err)" = 1 ] || bad "train -n $n > /dev/full: exit code $code: $(cat err)"
+    [ $code = 3 ] && [ "$(grep -c "reading or writing failed: cannot write to stdout" err)" = 1 ] || bad "train -n $n > /dev/full: exit code $code: $(cat err)"
   done
   "$LOCKSTEP" --version >/dev/full 2>err && bad "--version > /dev/full ends well"
 fi
 
 # --- a warm-up that leaves nothing ---
-expect 2 "--warmup 5 leaves nothing of 3 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_steps 3
-expect 2 "--warmup 5 leaves nothing of 4 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_train_steps 8 --epochs 1
-expect 2 "1gpu_b: --warmup 5 leaves nothing of 5 steps" bench ab -n 1 --out w --a "" --b "--max_steps 5" -- "${train[@]}"
+expect 2 "--warmup 5 leaves no steps to measure of 3 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_steps 3
+expect 2 "--warmup 5 leaves no steps to measure of 4 steps" bench scaling -n 1,2 --out w -- "${train[@]}" --max_train_steps 8 --epochs 1
+expect 2 "1gpu_b: --warmup 5 leaves no steps to measure of 5 steps" bench ab -n 1 --out w --a "" --b "--max_steps 5" -- "${train[@]}"
 [ ! -e w ] || bad "a refused benchmark leaves something"
-expect 0 "run_1 has 14 steps, none behind a warm-up of 14" bench scaling --warmup 14 s
+expect 0 "run_1 has 14 steps, none after a warm-up of 14" bench scaling --warmup 14 s
 
 # --- cut files ---
 mkdir cut && head -c 300 s/1gpu_single/run_1/training_metrics.json >cut/x.json
-expect 3 "bad input data: there is no run to compare: cut/x.json: line" bench scaling cut
-expect 3 "bad input data: there is no run to compare: cut/x.json: line" bench strategies --json cut
+expect 3 "bad input data: no run to compare: cut/x.json: line" bench scaling cut
+expect 3 "bad input data: no run to compare: cut/x.json: line" bench strategies --json cut
 
 # --- the DeepSpeed JSON's strategy and batch ---
 echo '{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}' >ds.json
@@ -60,8 +60,8 @@ expect 0 "2gpu_zero3/" bench scaling -n 1,2 --dry-run -- "${train[@]}" --strateg
 expect 2 "leave one out" bench scaling -n 1,2 --layout ddp --dry-run -- "${train[@]}" --strategy zero3
 expect 2 "leave one out" bench strategies -n 1,2 --dry-run -- "${train[@]}" --strategy zero3
 expect 0 "--grad_accum_steps 2 --enforce_global_batch_size 4" bench scaling -n 2 --dry-run -- "${train[@]}" --enforce_global_batch_size 4
-expect 2 "--enforce_global_batch_size 2, but" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
-expect 2 "--enforce_global_batch_size 1, but a step has 2" bench scaling -n 1,2 --weak --dry-run -- "${train[@]}" --enforce_global_batch_size 1
+expect 2 "--enforce_global_batch_size 2: the global batch is" bench scaling -n 1,2 --dry-run -- "${train[@]}" --global_batch_size 4 --enforce_global_batch_size 2
+expect 2 "--enforce_global_batch_size 1 does not match the step of 2" bench scaling -n 1,2 --weak --dry-run -- "${train[@]}" --enforce_global_batch_size 1
 
 # --- one round has no interval ---
 bench comm -n 2 --max 1K --rounds 1 >out 2>err || bad "one round: $(cat err)"

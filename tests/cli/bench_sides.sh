@@ -29,9 +29,9 @@ grep -q "^A .*(the common options)$" out && grep -q "^B .*  -n 1 --grad_accum_st
 grep -q nan out && bad "nan in the table: $(cat out)"
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir o
 for flags in "--checkpoint_path x" --resume --json --print_config; do
-  expect 2 "is not for the train options of a benchmark" bench ab --dry-run --a "" --b "$flags" -- "${train[@]}"
+  expect 2 "is not allowed in the train options of a benchmark" bench ab --dry-run --a "" --b "$flags" -- "${train[@]}"
 done
-expect 2 "one number of workers" bench ab -n 1,2 --dry-run --a "" --b "" -- "${train[@]}"
+expect 2 "must be one number" bench ab -n 1,2 --dry-run --a "" --b "" -- "${train[@]}"
 
 # --- folders: either order, unequal numbers, a cut file ---
 ab_json() { bench ab --warmup 2 --json "$@" >json 2>err; }
@@ -41,19 +41,19 @@ expect 0 "^A .*  o/2gpu_a$" bench ab --warmup 2 o/2gpu_a o/1gpu_b
 expect 0 "^B .*  o/1gpu_b$" bench ab --warmup 2 o/2gpu_a o/1gpu_b
 cp -r o/1gpu_b few && rm -r few/run_1 few/run_3
 ab_json o/2gpu_a few && python3 check.py o/2gpu_a few 2,4 json || bad "4 runs against 2: $(cat err)"
-grep -q "left out: o/2gpu_a/run_3: the other side has no run to pair it with" err || bad "left out, not said: $(cat err)"
+grep -q "skipped: o/2gpu_a/run_3: the other side has no run to pair it with" err || bad "left out, not said: $(cat err)"
 grep -q '"o/2gpu_a/run_1: the other side' json || bad "left out, not in the report: $(cat json)"
 cp -r o/1gpu_b cut && head -c 400 o/1gpu_b/run_2/training_metrics.json >cut/run_2/training_metrics.json
 ab_json o/2gpu_a cut && python3 check.py o/2gpu_a cut 1,3,4 json || bad "a cut file: $(cat err)"
 grep -q "note: cut/run_2/training_metrics.json: line" err || bad "the cut file is not named: $(cat err)"
-grep -q "left out: o/2gpu_a/run_2: its partner is left out" err || bad "the cut file's partner: $(cat err)"
+grep -q "skipped: o/2gpu_a/run_2: its partner is left out" err || bad "the cut file's partner: $(cat err)"
 mkdir other && cp -r o/1gpu_b/run_1 other/first && cp -r o/1gpu_b/run_2 other/second # no name in common: by order
 ab_json o/2gpu_a other || bad "no names in common: $(cat err)"
 grep -q '"pairs": 2' json || bad "no names in common: $(cat json)"
 rm -r few/run_4 && head -c 400 o/1gpu_b/run_2/training_metrics.json >few/run_2/training_metrics.json
-expect 3 "there is no pair of runs to compare" bench ab --warmup 2 o/2gpu_a few
-expect 3 "nowhere: there is no run to compare" bench ab nowhere o/1gpu_b
+expect 3 "no pair of runs to compare" bench ab --warmup 2 o/2gpu_a few
+expect 3 "nowhere: no run to compare" bench ab nowhere o/1gpu_b
 expect 3 "no step is left behind the warm-up" bench ab --warmup 6 o/2gpu_a o/1gpu_b
-expect 2 "two folders of runs" bench ab o/2gpu_a
+expect 2 "needs two folders" bench ab o/2gpu_a
 expect 2 "without --a, --b and train options" bench ab o/2gpu_a o/1gpu_b --a ""
 done_tests

@@ -47,7 +47,7 @@ t variable LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu --
 is "$(metric variable device)" cpu LS_DEVICE
 t flag LS_PLUGIN_DIR="$emu" LS_DEVICE=cpu -- --device auto
 is "$(metric flag device)" cuda "--device over LS_DEVICE"
-expect 2 "LS_DEVICE is 'moon' and must be cpu, cuda" env LS_DEVICE=moon "$LOCKSTEP" "${base[@]}"
+expect 2 "LS_DEVICE 'moon': must be auto, cpu, cuda" env LS_DEVICE=moon "$LOCKSTEP" "${base[@]}"
 expect 0 "device  *cpu  *environment (LS_DEVICE)" env LS_DEVICE=cpu "$LOCKSTEP" "${base[@]}" --print_config
 expect 0 "device  *cuda  *default (auto: CUDA, emulated device (1 of 1 visible))" env LS_PLUGIN_DIR="$emu" "$LOCKSTEP" "${base[@]}" --print_config
 grep -q '^device: ' err && bad "--print_config has the line, too"
@@ -102,7 +102,7 @@ first both "device: CUDA, emulated device (2 of 2 visible)"
 once both
 ranks mixed 1 0
 is "$(tr '\n' ' ' <mixed.codes)" "2 2 " "one rank without a GPU"
-is "$(grep -c 'rank 1 on .* would take the CPU (there is no CUDA device.*and 1 of 2 workers a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
+is "$(grep -c 'rank 1 on .* would use CPU (there is no CUDA device.*but 1 of 2 workers have a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
 ranks neither 0 0 --deepspeed_config bf16.json
 is "$(tr '\n' ' ' <neither.codes)" "2 2 " "16 bits without a GPU"
 is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "told once: $(cat neither.log)"

@@ -36,8 +36,8 @@ P
 rc=0
 TMPDIR=$work/none "$LOCKSTEP" doctor >"$work/out" 2>"$work/err" || rc=$?
 [[ $rc -eq 4 ]] || fail "a folder that is not there gives exit code $rc, not 4"
-grep -Eq "^  files +failed +there is no folder" "$work/out" || fail "the row does not say why"
-grep -q "files does not work here" "$work/err" || fail "the error does not name the part"
+grep -Eq "^  files +failed +folder .* does not exist" "$work/out" || fail "the row does not say why"
+grep -q "files does not work on this machine" "$work/err" || fail "the error does not name the part"
 [[ ! -e $work/none ]] || fail "doctor made TMPDIR"
 
 rc=0
@@ -102,18 +102,18 @@ C
         grep -A1 -E "^  $part +$state " "$work/out" | grep -q -- "$words" || fail "$part $*: $(grep -A1 -E "^  $part " "$work/out")"
     }
     look cuda ok "1 GPU, driver for CUDA 13.0: 0: Fake H200, capability 9.0, 141.0 GiB"
-    look cuda missing "sees no GPU" FAKE_INIT=100
+    look cuda missing "finds no GPU" FAKE_INIT=100
     look cuda missing "unset it, or set it to 0" FAKE_INIT=100 CUDA_VISIBLE_DEVICES=
     look cuda failed "different versions" FAKE_INIT=803
     look cuda failed "restart the machine" FAKE_INIT=803
     look cuda failed "nvidia-fabricmanager" FAKE_INIT=802
-    look cuda failed "the driver runs CUDA up to 12.4, this program was built with 13.0" FAKE_DRIVER=12040
+    look cuda failed "the driver supports CUDA up to 12.4, but this program was built with 13.0" FAKE_DRIVER=12040
     look cuda failed "install driver 580 or newer" FAKE_DRIVER=12040
-    look cuda missing "sees no GPU" FAKE_COUNT=0
+    look cuda missing "finds no GPU" FAKE_COUNT=0
     look libraries '(ok|missing)' "runtime 13.0"
     look plugin ok "loads; 0: Fake H200, 141 GiB;attention by cuDNN 9.14"
-    look plugin missing "there is no device for it" FAKE_NONE=1
-    look plugin failed "is of another version (77" FAKE_ABI=1
+    look plugin missing "there is no device" FAKE_NONE=1
+    look plugin failed "has interface version 77" FAKE_ABI=1
     echo 'garbage' >"$work/plugin/lockstep_cuda.so"
     look plugin failed "does not load"
     rm "$work/plugin/lockstep_cuda.so"

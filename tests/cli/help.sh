@@ -19,8 +19,16 @@ for c in $commands; do
     [[ ! -s $work/err ]] || fail "$c --help writes to stderr"
     head -n 1 "$work/out" | grep -q "^usage: lockstep $c" || fail "$c --help begins with: $(head -n 1 "$work/out")"
     grep -q -- "--" "$work/out" || fail "$c --help lists no option"
-    awk 'length($0) > 140 { print FILENAME ": " $0; bad = 1 } END { exit bad }' "$work/out" || fail "$c --help has very long lines"
+    awk 'length($0) > 80 { print FILENAME ": " $0; bad = 1 } END { exit bad }' "$work/out" || fail "$c --help has lines of more than 80 columns"
 done
+
+for c in "bench scaling" "bench strategies" "bench ab" "bench comm" "bench gemm" "report table" "report charts" "report verify" \
+    "plan --schedule 1f1b"; do
+    # shellcheck disable=SC2086
+    "$LOCKSTEP" $c --help >"$work/out" 2>"$work/err" || fail "$c --help does not exit 0: $(cat "$work/err")"
+    awk 'length($0) > 80 { print; bad = 1 } END { exit bad }' "$work/out" || fail "$c --help has lines of more than 80 columns"
+done
+"$LOCKSTEP" --help | awk 'length($0) > 80 { print; bad = 1 } END { exit bad }' || fail "--help has lines of more than 80 columns"
 
 "$LOCKSTEP" --version | grep -Eqx 'lockstep [0-9]+\.[0-9]+\.[0-9]+' || fail "--version"
 
@@ -33,7 +41,11 @@ rc=0
 "$LOCKSTEP" trian >"$work/out" 2>"$work/err" || rc=$?
 [[ $rc -eq 2 && ! -s $work/out ]] || fail "a wrong command: exit code $rc, or text on stdout"
 head -n 1 "$work/err" | grep -q "^lockstep: bad usage: .*'trian'.*did you mean train?" || fail "wrong words: $(cat "$work/err")"
-sed -n 2p "$work/err" | grep -q "^  at cli/main.c:" || fail "no trail: $(cat "$work/err")"
+[[ $(wc -l <"$work/err") -eq 1 ]] || fail "an error prints more than one line: $(cat "$work/err")"
+LS_LOG=debug "$LOCKSTEP" trian 2>"$work/err" && fail "a wrong command exits 0"
+grep -q "^  at cli/main.c:" "$work/err" || fail "LS_LOG=debug prints no call trace: $(cat "$work/err")"
+LS_LOG=info,error=trace "$LOCKSTEP" trian 2>"$work/err" && fail "a wrong command exits 0"
+grep -q "^  at cli/main.c:" "$work/err" || fail "LS_LOG=error=trace prints no call trace: $(cat "$work/err")"
 
 # The error of a full disk reaches the exit code.
 if [[ -w /dev/full ]]; then

@@ -8,16 +8,16 @@ for v in ${!NCCL_@}; do unset "$v"; done
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 2000
 train=("$LOCKSTEP" train --data "$SCRATCH/d" --model tiny --seq_length 16 --micro_batch_size_per_gpu 1 --max_steps 1)
 
-expect 2 "cannot use NCCL" "${train[@]}" --nccl_proof log --checkpoint_path "$SCRATCH/cpu"
-expect 2 "cannot use NCCL" "${train[@]}" -n 2 --nccl_proof full --checkpoint_path "$SCRATCH/cpu"
+expect 2 "does not use NCCL" "${train[@]}" --nccl_proof log --checkpoint_path "$SCRATCH/cpu"
+expect 2 "does not use NCCL" "${train[@]}" -n 2 --nccl_proof full --checkpoint_path "$SCRATCH/cpu"
 expect 2 "nccl_proof" "${train[@]}" --nccl_proof some --checkpoint_path "$SCRATCH/cpu"
 expect 0 "" "${train[@]}" --nccl_proof off --checkpoint_path "$SCRATCH/cpu"
 [ ! -e "$SCRATCH/cpu/nccl" ] || bad "a folder nccl of a run on the CPU"
 
 if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then
   export LS_PLUGIN_DIR=$LS_BUILD/emu
-  expect 2 "cannot use NCCL" "${train[@]}" -n 2 --device cuda --comm local --nccl_proof log --checkpoint_path "$SCRATCH/gpu"
-  expect 2 "cannot use NCCL" "${train[@]}" --device cuda --nccl_proof full --checkpoint_path "$SCRATCH/gpu"
+  expect 2 "does not use NCCL" "${train[@]}" -n 2 --device cuda --comm local --nccl_proof log --checkpoint_path "$SCRATCH/gpu"
+  expect 2 "does not use NCCL" "${train[@]}" --device cuda --nccl_proof full --checkpoint_path "$SCRATCH/gpu"
   [ ! -e "$SCRATCH/gpu" ] || bad "a refused run left a folder"
   for mode in log full; do # there is no NCCL here: through the host's memory
     expect 0 "through the host's memory" "${train[@]}" -n 2 --device cuda --nccl_proof $mode --checkpoint_path "$SCRATCH/staged_$mode"

@@ -19,7 +19,7 @@ stage      busy      idle   activations held
     2         8     33.3%   1
 
 makespan 12, bubble 33.33 %; between each stage's first and last action 20.00 %
-mailboxes of 1 message are enough
+message buffers per link: 1 message
 X
 diff "$SCRATCH/expect" "$SCRATCH/out" || bad "the picture of 1f1b is another"
 [ -s "$SCRATCH/err" ] && bad "stderr is not empty"
@@ -71,15 +71,15 @@ expect 0 "replica 1    8  9     10 11     12 13     14 15" plan --schedule gpipe
 expect 0 "between each stage's first and last action 0.00 %" plan --schedule zb --pp 4 --micro 8 --live 7
 expect 0 "wider than" plan --schedule gpipe --pp 2 --micro 500
 
-expect 2 "plan needs --model NAME and --global_batch N" plan
+expect 2 "plan needs one of: --model NAME with --global_batch N" plan
 expect 2 "did you mean gpipe?" plan --schedule gpip --pp 2 --micro 2
 expect 2 "needs --pp P and --micro M" plan --schedule gpipe --pp 2
 expect 2 "1f1b has one chunk a stage, and 2 were asked for" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
 expect 2 "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts" plan --schedule interleaved --pp 5 --micro 5 --interleave 3 --model gpt2
 expect 2 "a gap: unit 4 is on no stage" plan --schedule 1f1b --pp 2 --micro 2 --model gpt2 --stages 0-3,5-13
 expect 2 "made for 2 stages and 2 micro-batches, and there are 3 and 2" plan --schedule "$SCRATCH/mine.txt" --pp 3
-expect 2 "'x=1' is not understood\|'x' is not understood" plan --schedule gpipe --pp 2 --micro 2 --costs x=1
-expect 2 "a number from 1 up" plan --schedule gpipe --pp -2 --micro 2
+expect 2 "cannot parse 'x" plan --schedule gpipe --pp 2 --micro 2 --costs x=1
+expect 2 "must be at least" plan --schedule gpipe --pp -2 --micro 2
 sed "8s/.*/F0 B0 F1 B1/; 10s/.*/F0 F1 B0 B1/" "$SCRATCH/mine.txt" >"$SCRATCH/stuck.txt"
 expect 2 "deadlock: rank 0, action 2 (rg0@1) waits for rank 1" plan --schedule "$SCRATCH/stuck.txt"
 sed 's/B1/B9/' "$SCRATCH/mine.txt" >"$SCRATCH/wrong.txt"
@@ -89,13 +89,13 @@ expect 3 "cannot make the folder /proc/no" plan --schedule gpipe --pp 2 --micro 
 # layouts
 expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global-batch 16 --cluster v100
 expect 0 "bubble  exposed" plan --model gpt2 --global-batch 16 --cluster v100 --top 3
-expect 0 "do not fit; those that need least:" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster a100 --memory 16
-expect 5 "no layout of 4 workers fits; the least: needs " plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
-expect 0 "the global batch of 6 sequences is not a multiple of 4" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
+expect 0 "do not fit; the nearest:" plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster a100 --memory 16
+expect 5 "no layout of 4 workers fits in memory; the smallest: needs " plan --model gpt2-xl --global-batch 64 --seq-length 1024 --cluster v100 --memory 2
+expect 0 "a global batch of 6 sequences leaves 2 over" plan --model tiny --seq-length 64 --global-batch 6 --cluster v100
 expect 0 "5 heads over tp\|12 heads over tp 8" plan --model gpt2 --global-batch 16 --cluster h100
-expect 2 "neither a file nor a preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
-expect 2 "gpt2 has 1024 positions" plan --model gpt2 --global-batch 8 --seq-length 2048 --cluster v100
-expect 2 "a number from 1 up" plan --model gpt2 --global-batch -8 --cluster v100
+expect 2 "no such file, and no preset (v100, a100, h100, h200, b200)" plan --model tiny --seq-length 64 --global-batch 6 --cluster v10
+expect 2 "gpt2 has only 1024 positions" plan --model gpt2 --global-batch 8 --seq-length 2048 --cluster v100
+expect 2 "must be at least" plan --model gpt2 --global-batch -8 --cluster v100
 echo '{"format": "lockstep-cluster 1", "devices_per_host": 2}' >"$SCRATCH/bad.json"
 expect 3 "bad.json: memory_bytes is missing" plan --model tiny --seq-length 64 --global-batch 8 --cluster "$SCRATCH/bad.json"
 expect 3 "training_metrics.json" plan --check "$SCRATCH"
@@ -117,14 +117,14 @@ expect 0 "best: .*--device cuda --no_deterministic" plan --model gpt2 --global-b
 expect 2 "--precision bf16: cluster v100 has no times for it (it has: fp32, fp16)" plan --model gpt2 --global-batch 16 --cluster v100 --precision bf16
 expect 2 "--precision fp16: CPUs compute in fp32" plan --measure --precision fp16
 expect 2 "precision" plan --model gpt2 --global-batch 16 --cluster h200 --precision fp8
-expect 2 "--precision is for a ranking or --measure" plan --check "$SCRATCH" --precision bf16
-expect 2 "--device is for --measure and --cluster this" plan --model gpt2 --global-batch 16 --cluster h200 --device cuda
-expect 2 "is 'tpu' and must be cpu, cuda" plan --measure --device tpu
-expect 2 "is 'tpu' and must be cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq-length 8
-expect 2 "--tokens is for a ranking" plan --measure --tokens 1e9
-expect 2 "--tokens -1: at least 1" plan --model gpt2 --global-batch 16 --cluster h200 --tokens -1
-expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
-grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s per device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
+expect 2 "--precision is not for --check" plan --check "$SCRATCH" --precision bf16
+expect 2 "--device is only for --measure and --cluster this" plan --model gpt2 --global-batch 16 --cluster h200 --device cuda
+expect 2 "'tpu': must be auto, cpu, cuda" plan --measure --device tpu
+expect 2 "'tpu': must be auto, cpu, cuda" env LS_DEVICE=tpu "$LOCKSTEP" plan --measure --model tiny --seq-length 8
+expect 2 "--tokens is not for --measure and --check" plan --measure --tokens 1e9
+expect 2 "--tokens -1: must be 1 to 1e18" plan --model gpt2 --global-batch 16 --cluster h200 --tokens -1
+expect 0 "^1e+10 tokens: [0-9.]* hours, [0-9.]* kWh (estimate: 1 x 700 W, the board's power limit" plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9
+grep -q "^MFU 5[0-9.]* % of 989.5 TFLOP/s a device (bf16, dense peak)" "$SCRATCH/out" || bad "MFU: $(tail -3 "$SCRATCH/out")"
 for p in fp32 bf16; do plan --model gpt2 --global-batch 64 --seq-length 1024 --cluster h200 --workers 1 --tokens 10e9 --precision $p --json >"$SCRATCH/$p.json" || bad "$p"; done
 python3 - "$SCRATCH" <<'PY' || bad "JSON of precisions"
 import json, sys
@@ -139,22 +139,22 @@ assert n["optimizer"] * 2 == m["optimizer"] * 3 and 1.9 < m["activations"] / n["
 PY
 
 # what cannot be says why; what is not used is refused
-expect 2 "no layout of 1 worker can be: dp 1: 2053 sequences per replica are not a product micro-batch x accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
-expect 2 "no layout of 1 worker can be: dp 1: strategy ddp needs at least 2 replicas" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
-expect 2 "--out names the file of --measure" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --out "$SCRATCH/never"
+expect 2 "no layout of 1 worker is possible: dp 1: a replica's 2053 sequences are no product of a micro-batch and an accumulation" plan --model tiny --seq-length 64 --global-batch 2053 --cluster v100 --workers 1
+expect 2 "no layout of 1 worker is possible: dp 1: strategy ddp is for 2 replicas or more" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --workers 1 --strategy ddp
+expect 2 "--out is only for --measure" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --out "$SCRATCH/never"
 [ -e "$SCRATCH/never" ] && bad "--out wrote"
-expect 2 "--micro is for --measure and --cluster this" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --micro 2
-expect 2 "--workers is for a ranking" plan --measure --model tiny --seq-length 64 --workers 2
-expect 2 "--vocab_size is for a ranking or --measure" plan --check "$SCRATCH" --vocab-size 300
-expect 2 "--memory 1e-12 GiB: at least a byte" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --memory 1e-12
-expect 2 "--dropout -0.5: a rate" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
+expect 2 "--micro is only for --measure and --cluster this" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --micro 2
+expect 2 "--workers is not for --measure and --check" plan --measure --model tiny --seq-length 64 --workers 2
+expect 2 "--vocab_size is not for --check" plan --check "$SCRATCH" --vocab-size 300
+expect 2 "--memory 1e-12: must be at least one byte" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --memory 1e-12
+expect 2 "--dropout -0.5: must be at least 0" plan --model tiny --seq-length 64 --global-batch 8 --cluster v100 --dropout -0.5
 
 # clusters: as many places as cannot be counted, hosts without a link, more workers than cores
 cluster() { echo "{\"format\": \"lockstep-cluster 1\", \"memory_bytes\": 1e12, \"matmul_flops\": 1e11, \"memory_bandwidth\": 1e10, $1}" >"$SCRATCH/made.json"; }
 tiny="--model tiny --seq-length 64 --global-batch 8 --cluster $SCRATCH/made.json"
 for n in 65536 50000; do
   cluster "\"hosts\": $n, \"devices_per_host\": $n"
-  expect 2 "places, and at most 1024 workers are planned for: add --workers N" plan $tiny
+  expect 2 "devices, but at most 1024 workers can be planned; add --workers N" plan $tiny
 done
 cluster '"devices_per_host": 2147483647'
 expect 3 "made.json: devices_per_host is 2.14748e+09; it must be at most 65536" plan $tiny
@@ -237,9 +237,9 @@ python3 -c "print(' '.join(f'word{i * 7919 % 3000} of {i}' for i in range(6000))
 expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 257)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1
 expect 0 "tiny (n_layer=4, n_head=4, n_embd=128, vocabulary 300)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --vocab-size 300
 grep -q -- "best: .*--vocab_size 300" "$SCRATCH/out" || bad "--vocab_size is left out: $(grep best "$SCRATCH/out")"
-expect 0 "vocabulary 700)" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
-expect 2 "the data's tokenizer has 700 ids, the model 300; use --vocab_size 700" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab-size 300
-expect 3 "holds no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
+expect 0 "700 ids in its vocabulary" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data"
+expect 2 "the tokenizer of the data has 700 tokens, but the vocabulary of the model 300; use --vocab_size 700" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH/my data" --vocab-size 300
+expect 3 "has no train.bin" plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 1 --data "$SCRATCH"/run
 plan --model tiny --seq-length 32 --global-batch 4 --cluster "$SCRATCH/cluster.json" --workers 2 --strategy ddp --data "$SCRATCH/my data" --json >"$SCRATCH/with.json" || bad "--data --json"
 best=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["layouts"][0]["command"])' "$SCRATCH/with.json")
 eval "\"\$LOCKSTEP\" ${best#lockstep } --max_steps 8 --checkpoint_path \"\$SCRATCH/a run\"" >/dev/null 2>"$SCRATCH/err" || bad "$best: $(tail -2 "$SCRATCH/err")"

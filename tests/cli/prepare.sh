@@ -116,9 +116,9 @@ touch data.csv; refused 2 'data.csv: unknown format: the name ends neither' --in
 refused 2 'the format of standard input (-) is unknown' --input - </dev/null
 refused 2 'input is missing'
 refused 2 'val-fraction 1.5' --input one.txt --val-fraction 1.5
-refused 2 'exclude each other' --input one.txt --val-input one.txt --val-fraction 0.1
-refused 2 'go with --tokenizer train' --input one.txt --vocab-size 500
-refused 2 'go with --tokenizer gpt2' --input one.txt --vocab-dir .
+refused 2 'cannot be combined' --input one.txt --val-input one.txt --val-fraction 0.1
+refused 2 'need --tokenizer train' --input one.txt --vocab-size 500
+refused 2 'need --tokenizer gpt2' --input one.txt --vocab-dir .
 refused 2 'no-such-place' --input one.txt --tokenizer no-such-place
 refused 2 'vocab-size 70000' --input one.txt --tokenizer train --vocab-size 70000
 refused 2 'did you mean\|nearest\|--limit-docs' --input one.txt --limit-dcos 3

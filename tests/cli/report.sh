@@ -72,7 +72,7 @@ for page, bench in (("page/scaling_report.json", "bench.json"), ("weak/report/sc
         for key in ("tokens_per_sec", "speedup_vs_mean", "waterfall"): assert a["runs"][n].get(key) == r.get(key), (page, n, key)
 PY
 mv "$SCRATCH/weak/scaling_report.json" "$SCRATCH/weak.json"
-expect 1 "every worker has the same batch: --weak compares" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
+expect 1 "the batch per worker is constant; --weak compares" "$LOCKSTEP" report "$SCRATCH/weak" --no-png --out "$out"
 expect 0 "the first 2 of each run are left out" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 2 --no-png --out "$out"
 expect 0 "Speeds are of whole epochs" "$LOCKSTEP" report "$SCRATCH/weak" --weak --warmup 7 --no-png --out "$out"
 expect 2 "warmup" "$LOCKSTEP" report "$SCRATCH/weak" --warmup -1

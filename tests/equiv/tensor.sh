@@ -59,6 +59,6 @@ for name in again alone wider; do grep -q "resumed from" "$SCRATCH/$name.log" ||
 
 expect 2 "4 heads over tp 3" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 3
 expect 2 "2 workers a replica" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 2
-expect 2 "leave 1 over" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 2 --tp 2 --sequence_parallel --seq_length 31
+expect 2 "remainder 1" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 2 --tp 2 --sequence_parallel --seq_length 31
 [ -e "$SCRATCH/no" ] && bad "a refused run left a folder"
 done_tests

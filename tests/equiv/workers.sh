@@ -7,7 +7,7 @@ layouts=(-n 1,2,4 --steps 1); [ "${LS_TEST_ALL:-0}" = 1 ] && layouts=(-n 1,2,4,8
 "$LOCKSTEP" verify "${layouts[@]}" --jobs 2 >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
 tail -n 1 "$SCRATCH/verify"
 [ "${LS_TEST_ALL:-0}" = 1 ] || grep -q "^119 of 139 layouts identical, 20 within" "$SCRATCH/verify" || bad "verify: $(tail -n 1 "$SCRATCH/verify")"
-expect 2 "is 'moon' and must be cpu, cuda" "$LOCKSTEP" verify --device moon -n 1,2 --steps 1 # told by a worker, in its words
+expect 2 "'moon': must be auto, cpu, cuda" "$LOCKSTEP" verify --device moon -n 1,2 --steps 1 # told by a worker, in its words
 
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 base=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 2
@@ -79,7 +79,7 @@ done
 
 # refusals
 expect 2 "power\|1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 2
-expect 0 "may give other bits" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/free" --global_batch_size 6 -n 2 --no_deterministic --max_steps 3
+expect 0 "results may differ between numbers of workers" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/free" --global_batch_size 6 -n 2 --no_deterministic --max_steps 3
 expect 2 "single" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 2 --strategy single
 expect 2 "1, 2, 4, 8" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" --global_batch_size 6 -n 3 --strategy zero2
 expect 3 "none.bin" "$LOCKSTEP" train --train_data_path "$SCRATCH/none.bin" --model tiny -n 2 --checkpoint_path "$SCRATCH/x"

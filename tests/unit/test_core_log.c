@@ -12,6 +12,10 @@ static void levels(void **state)
     (void)state;
     unsetenv("LS_LOG");
     ls_log_init(0);
+    assert_true(ls_log_on(LS_LOG_WARN, "comm"));
+    assert_false(ls_log_on(LS_LOG_INFO, "comm"));
+    setenv("LS_LOG", "info", 1);
+    ls_log_init(0);
     assert_true(ls_log_on(LS_LOG_INFO, "comm"));
     assert_false(ls_log_on(LS_LOG_DEBUG, "comm"));
     setenv("LS_LOG", "warn,comm=trace,data=error", 1);
@@ -21,8 +25,9 @@ static void levels(void **state)
     assert_true(ls_log_on(LS_LOG_TRACE, "comm"));
     assert_false(ls_log_on(LS_LOG_WARN, "data"));
     assert_true(ls_log_on(LS_LOG_ERROR, "data"));
-    unsetenv("LS_LOG");
+    setenv("LS_LOG", "debug", 1);
     ls_log_init(3);
+    assert_true(ls_log_on(LS_LOG_DEBUG, "train"));
     assert_false(ls_log_on(LS_LOG_INFO, "train")); /* info from rank 0 alone, warnings from all */
     assert_true(ls_log_on(LS_LOG_WARN, "train"));
 }
@@ -60,7 +65,7 @@ static void long_line(void)
 
 static void bad_spec(void)
 {
-    setenv("LS_LOG", "loud,info", 1);
+    setenv("LS_LOG", "loud,comms=debug,info", 1);
     ls_log_init(0);
     unsetenv("LS_LOG");
 }
@@ -73,14 +78,16 @@ static void lines(void **state)
     ls_log_init(2);
     capture(short_line, text, sizeof text);
     assert_int_equal(text[2], ':');
-    assert_non_null(strstr(text, " r2 data    warn  row 7\n"));
+    assert_non_null(strstr(text, " r2 data       warn  row 7\n"));
     capture(long_line, text, sizeof text); /* cut, still one line */
     assert_int_equal(text[strlen(text) - 1], '\n');
     assert_true(strchr(text, '\n') == text + strlen(text) - 1);
     assert_true(strlen(text) <= 1024);
     capture(bad_spec, text, sizeof text);
-    assert_non_null(strstr(text, "'loud' is no level"));
-    assert_true(ls_log_on(LS_LOG_INFO, "x")); /* the good part of the spec holds */
+    assert_non_null(strstr(text, "'loud' is not a level"));
+    assert_non_null(strstr(text, "'comms=debug' is not a level"));
+    assert_true(ls_log_on(LS_LOG_INFO, "comm")); /* the valid part applies */
+    assert_false(ls_log_on(LS_LOG_DEBUG, "comm"));
 }
 
 int main(void)

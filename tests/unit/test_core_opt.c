@@ -112,7 +112,7 @@ static void refusals(void **state)
     static const char *const bad[][3] = {
         {"--seq_length", "12x", "whole number"}, {"--learning_rate", "fast", "a number"},
         {"--device", "tpu", "cpu|cuda"},         {"--verbose=maybe", "", "switch"},
-        {"word", "", "not an option"},           {"-verbose", "", "begin with --"}};
+        {"word", "", "not an option"},           {"-verbose", "", "two dashes"}};
     for (size_t i = 0; i < N_OF(bad); i++) {
         const char *argv[] = {bad[i][0], bad[i][1]};
         assert_int_equal(parse(&t, NULL, NULL, NULL, bad[i][1][0] ? 2 : 1, argv), LS_E_ARG);
@@ -138,7 +138,7 @@ static void help_and_show(void **state)
     assert_null(strstr(s.data, "seq_len_old")); /* hidden */
     for (const char *p = s.data; *p;) {
         size_t n = strcspn(p, "\n");
-        assert_true(n <= 100);
+        assert_true(n <= LS_OPT_COLUMNS);
         assert_true(!n || p[n - 1] != ' ');
         p += n + 1;
     }

@@ -35,7 +35,7 @@ static void parsed(void **state)
                                "cuda:-1", "cuda:1024", "cpu:0", "auto:1", "autos"};
     for (size_t i = 0; i < N_OF(bad); i++) {
         if (ls_device_parse("--device", bad[i], &d) != LS_E_ARG) fail_msg("'%s' is taken", bad[i]);
-        says(ls_err_words(), "must be cpu, cuda, or cuda:N");
+        says(ls_err_words(), "must be auto, cpu, cuda, or cuda:N");
     }
 }
 
@@ -58,13 +58,13 @@ static void who_wins(void **state)
     assert_string_equal(d.words, "CUDA (LS_DEVICE cuda:1)");
     assert_int_equal(ls_device_choose("cpu", NULL, 1, 0, &d), LS_OK); /* the command line wins */
     assert_string_equal(d.words, "CPU (--device cpu)");
-    says(ls_device_no_gpu(&d, words), "a GPU can (--device cuda)");
+    says(ls_device_no_gpu(&d, words), "a GPU is needed (--device cuda)");
     assert_int_equal(ls_device_choose("auto", "--compute", 1, 0, &d), LS_OK); /* nobody looked */
     assert_true(!d.cuda && d.automatic && !*d.why);
     assert_string_equal(d.words, "CPU (for --compute)");
     setenv("LS_DEVICE", "moon", 1);
     assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_E_ARG);
-    says(ls_err_words(), "LS_DEVICE is 'moon'");
+    says(ls_err_words(), "LS_DEVICE 'moon': must be");
     setenv("LS_DEVICE", "", 1);
     assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_OK);
     assert_true(d.automatic);
@@ -218,14 +218,14 @@ static void refusal(void **state)
     for (int r = 0; r < 4; r++) {
         assert_int_equal(w[r].st, LS_E_CONFIG);
         says(w[r].error, "rank 2 on ");
-        says(w[r].error, "would take the CPU (no driver), and 3 of 4 workers a GPU");
+        says(w[r].error, "would use CPU (no driver), but 3 of 4 workers have a GPU");
     }
     for (int r = 0; r < 2; r++) /* LS_DEVICE of one host alone */
         assert_int_equal(ls_device_parse(r ? "LS_DEVICE" : "--device", r ? "cpu" : "cuda", &w[r].d), LS_OK);
     agree((int[]){2, 0}, w);
     assert_int_equal(w[0].st, LS_E_CONFIG);
     says(w[0].error, "rank 1 on ");
-    says(w[0].error, "the CPU (LS_DEVICE cpu)");
+    says(w[0].error, "would use CPU (LS_DEVICE cpu)");
 }
 
 int main(void)

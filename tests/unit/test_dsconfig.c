@@ -154,7 +154,7 @@ static void unknown_keys(void **state)
     /* at home in another block */
     must_fail("{\"stage\": 2}", LS_E_CONFIG, "'zero_optimization.stage', inside that block");
     must_fail("{\"fp16\": {\"gradient_clipping\": 1}}", LS_E_CONFIG, "'gradient_clipping' at the top level");
-    must_fail("{\"qqqqqqqqqqqq\": 2}", LS_E_CONFIG, "no key of DeepSpeed is like it");
+    must_fail("{\"qqqqqqqqqqqq\": 2}", LS_E_CONFIG, "is not a DeepSpeed key");
 }
 
 static void bad_values(void **state)
@@ -168,7 +168,7 @@ static void bad_values(void **state)
     must_fail("{\"train_batch_size\": 0}", LS_E_CONFIG, "train_batch_size");
     must_fail("{\"train_batch_size\": 1.5}", LS_E_CONFIG, "whole");
     must_fail("{\"train_batch_size\": true}", LS_E_CONFIG, "whole");
-    must_fail("{\"train_batch_size\": \"auto\"}", LS_E_CONFIG, "another tool");
+    must_fail("{\"train_batch_size\": \"auto\"}", LS_E_CONFIG, "not resolved here");
     must_fail("{\"gradient_clipping\": -1}", LS_E_CONFIG, "gradient_clipping");
     must_fail("{\"fp16\": {\"loss_scale\": -2}}", LS_E_CONFIG, "loss_scale");
     must_fail("{\"fp16\": {\"loss_scale\": true}}", LS_E_CONFIG, "loss_scale");
@@ -178,7 +178,7 @@ static void bad_values(void **state)
     must_fail("{\"fp16\": true}", LS_E_CONFIG, "object");
     must_fail("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", LS_E_CONFIG, "both");
     must_fail("{\"bf16\": {}, \"bfloat16\": {}}", LS_E_CONFIG, "same block");
-    must_fail("{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", LS_E_UNSUPPORTED, "fp32 here");
+    must_fail("{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", LS_E_UNSUPPORTED, "always fp32");
     must_fail("{\"bf16\": {\"bf16_master_weights_and_grads\": true}}", LS_E_UNSUPPORTED,
               "bf16_master_weights_and_grads");
     must_fail("{\"zero_optimization\": {\"stage\": 4}}", LS_E_CONFIG, "0..3");
@@ -215,7 +215,7 @@ static void refused(void **state)
     must_fail("{\"compression_training\": {\"weight_quantization\": {\"shared_parameters\": {\"enabled\": true}}}}",
               LS_E_UNSUPPORTED, "compression_training");
     must_fail("{\"sparse_attention\": {\"mode\": \"fixed\"}}", LS_E_UNSUPPORTED, "sparse_attention");
-    must_fail("{\"tensor_parallel\": {\"autotp_size\": 4}}", LS_E_UNSUPPORTED, "4 workers");
+    must_fail("{\"tensor_parallel\": {\"autotp_size\": 4}}", LS_E_UNSUPPORTED, "4 tensor-parallel workers");
     must_fail("{\"sparse_gradients\": true}", LS_E_UNSUPPORTED, "sparse_gradients");
     must_fail("{\"gradient_allreduce_op\": \"sum\"}", LS_E_UNSUPPORTED, "mean");
     ls_ds_config c; /* the same, switched off */
@@ -249,9 +249,9 @@ static void triple(void **state)
     } bad[] = {
         {{0, 0, 0}, 1, "neither"},
         {{0, 0, 4}, 1, "gradient_accumulation_steps alone"},
-        {{32, 3, 0}, 8, "32 is not micro batch 3 * accumulation 1 * 8 workers = 24"},
+        {{32, 3, 0}, 8, "32 is not micro-batch size 3 * accumulation 1 * 8 workers = 24"},
         {{30, 0, 0}, 8, "30 is not"},
-        {{4, 0, 0}, 8, "4 is not micro batch 0"},
+        {{4, 0, 0}, 8, "4 is not micro-batch size 0"},
         {{32, 2, 3}, 8, "= 48"},
         {{16, 8, 0}, 4, "16 is not"},
     };

@@ -81,7 +81,7 @@ static void ends_at_the_minimum(void **state)
     assert_true(s.scale == 3);
     const ls_loss_scale before = s;
     assert_int_equal(ls_loss_scale_update(&s, true), LS_E_NUMERIC);
-    assert_non_null(strstr(ls_err_words(), "smallest loss scale, 3"));
+    assert_non_null(strstr(ls_err_words(), "smallest loss scale 3"));
     assert_memory_equal(&s, &before, sizeof s);
     c.rule = LS_SCALE_STAGE0; /* without ZeRO it goes on there */
     s = ls_loss_scale_init(&c);

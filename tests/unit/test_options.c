@@ -104,11 +104,13 @@ static void old_flags_warn(void **state)
                            "1.0", "--pipeline_stages", "2", "--use_flash_attention", "--weight_decay", "0.01"),
                      LS_OK);
     ls_train_options_warnings(&o, &s);
-    assert_string_equal(s.data, "--gradient_accumulation_steps has no effect; use --grad_accum_steps\n"
-                                "--learning_rate has no effect; use --lr\n"
-                                "--gradient_clipping has no effect; use --clip\n"
-                                "--pipeline_stages has no effect; pipelines are asked for with --pp\n"
-                                "--use_flash_attention has no effect; attention never holds the whole matrix here\n");
+    assert_string_equal(
+        s.data,
+        "--gradient_accumulation_steps has no effect; use --grad_accum_steps\n"
+        "--learning_rate has no effect; use --lr\n"
+        "--gradient_clipping has no effect; use --clip\n"
+        "--pipeline_stages has no effect; use --pp\n"
+        "--use_flash_attention has no effect; attention is always computed without storing the whole score matrix\n");
     ls_str_fini(&s);
     assert_true(o.weight_decay == 0.01 && ls_train_given(&o, "weight_decay")); /* one of ours, and effective */
     assert_int_equal(parse(&o, 0, NULL), LS_OK);

@@ -128,8 +128,10 @@ static void with_the_references_json(void **state)
     assert_source(&c, "lr", LS_FROM_JSON, "optimizer.params.lr");
     assert_source(&c, "gradient_clipping", LS_FROM_JSON, "gradient_clipping");
     assert_source(&c, "precision", LS_FROM_CLI, "--precision");
-    assert_true(noted(&c, "ZeRO stage 1 with one worker") && noted(&c, "fp16 of the DeepSpeed JSON is overridden"));
-    assert_true(noted(&c, "steps_per_print, wall_clock_breakdown") && noted(&c, "baseline ignores it"));
+    assert_true(noted(&c, "ZeRO stage 1 has no effect with one worker") &&
+                noted(&c, "fp16 of the DeepSpeed JSON is overridden"));
+    assert_true(noted(&c, "steps_per_print, wall_clock_breakdown") &&
+                noted(&c, "baseline of the reference trainer ignores it"));
     assert_false(noted(&c, "validation"));
     ls_train_config_fini(&c);
     must(r1_json,
@@ -192,13 +194,13 @@ static void batch_rule(void **state)
         ls_train_config_fini(&c);
     }
     must_fail(NULL, "--global_batch_size 10", LS_E_CONFIG,
-              "10 is not a multiple of micro batch 4 * 1 worker = 4; 8 and 12 are");
-    must_fail(NULL, "--enforce_global_batch_size 5", LS_E_CONFIG, "micro batch 4 * accumulation 1 * 1 worker = 4");
+              "10 is not a multiple of micro-batch size 4 * 1 worker = 4; 8 and 12 are");
+    must_fail(NULL, "--enforce_global_batch_size 5", LS_E_CONFIG, "micro-batch size 4 * accumulation 1 * 1 worker = 4");
     must_fail("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 3}",
-              "", LS_E_CONFIG, "32 of the DeepSpeed JSON is not micro batch 2 * accumulation 3 * 1 worker = 6");
+              "", LS_E_CONFIG, "32 of the DeepSpeed JSON is not micro-batch size 2 * accumulation 3 * 1 worker = 6");
     must_fail("{\"train_batch_size\": 30, \"train_micro_batch_size_per_gpu\": 4}", "", LS_E_CONFIG,
-              "30 is not micro batch 4");
-    must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_CONFIG, "micro_batch_size_per_gpu is 0");
+              "30 is not micro-batch size 4");
+    must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_CONFIG, "micro_batch_size_per_gpu 0: must be 1 to");
     must_fail(NULL, "--grad_accum_steps -2", LS_E_CONFIG, "-2");
 }
 
@@ -216,10 +218,10 @@ static void models(void **state)
     assert_source(&c, "vocab_size", LS_FROM_CLI, "--vocab_size");
     assert_source(&c, "attn_pdrop", LS_FROM_CLI, "--dropout");
     ls_train_config_fini(&c);
-    must_fail(NULL, "--num_heads 5", LS_E_CONFIG, "768 is not a multiple of n_head 5");
-    must_fail(NULL, "--num_layers 0", LS_E_CONFIG, "--num_layers is 0");
+    must_fail(NULL, "--num_heads 5", LS_E_CONFIG, "768 does not divide by n_head 5");
+    must_fail(NULL, "--num_layers 0", LS_E_CONFIG, "--num_layers 0: must be at least 1");
     must_fail(NULL, "--model gpt5", LS_E_ARG, "gpt2-xl");
-    must_fail(NULL, "--model tiny --seq_length 512", LS_E_CONFIG, "512 is longer than the model's 256 positions");
+    must_fail(NULL, "--model tiny --seq_length 512", LS_E_CONFIG, "--seq_length 512: the model has only 256 positions");
     must_fail(NULL, "--seq_length 0", LS_E_CONFIG, "seq_length");
     must_fail(NULL, "--dropout 1", LS_E_CONFIG, "dropout");
     must_fail(NULL, "--init-from /nonexistent", LS_E_IO, "/nonexistent");
@@ -233,7 +235,7 @@ static void models(void **state)
     assert_true(c.model.vocab_size == 50257 && c.model.eos_id == 0);
     ls_train_config_fini(&c);
     assert_int_equal(resolve_with(NULL, "--model tiny --vocab_size 300", &bpe, &c), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(), "4096 ids, the model 300"));
+    assert_non_null(strstr(ls_err_words(), "4096 tokens, but the vocabulary of the model 300"));
 }
 
 static void model_of_the_weights(void **state)
@@ -259,7 +261,7 @@ static void model_of_the_weights(void **state)
     assert_source(&c, "n_layer", LS_FROM_MODEL, "config.json of --init_from");
     ls_train_config_fini(&c);
     snprintf(line, sizeof line, "--init-from %s --num_layers 4", dir);
-    must_fail(NULL, line, LS_E_CONFIG, "n_layer 3, the command line has 4");
+    must_fail(NULL, line, LS_E_CONFIG, "n_layer 3, but the command line has 4");
     snprintf(line, sizeof line, "--init-from %s --model tiny", dir);
     must_fail(NULL, line, LS_E_CONFIG, "n_layer 3");
     snprintf(line, sizeof line, "--init-from %s --variant r1", dir);
@@ -364,7 +366,7 @@ static void chosen_by_auto(void **state)
     assert_source(&c, "device", LS_FROM_CLI, "--device auto: CPU (no driver)");
     ls_train_config_fini(&c);
     const char *const cases[][2] = {
-        {"", "add --precision fp32 to train in fp32 with this file; --device auto found no GPU: no driver"},
+        {"", "add --precision fp32 to train in fp32; --device auto found no GPU: no driver"},
         {"--precision bf16", "(--precision fp32); --device auto found no GPU: no driver"},
         {"-n 2 --precision fp32 --comm nccl", "--device auto found none: no driver"},
     };
@@ -435,7 +437,7 @@ static void refused(void **state)
         const char *line, *part;
     } all[] = {
         {"--precision bf16", "--precision fp32"},
-        {"--precision fp16", "a GPU can (--device cuda)"},
+        {"--precision fp16", "a GPU is needed (--device cuda)"},
         {"--device cpu --precision fp16", "fp16"},
         {"-n 2 --comm nccl", "add --device cuda"},
         {"--comm mpi", "mpi"},
@@ -452,12 +454,12 @@ static void refused(void **state)
     must_fail(NULL, "--device cuda:-1", LS_E_ARG, "cuda:N");
     must_fail(NULL, "--device cuda1", LS_E_ARG, "cuda:N");
     must_fail(NULL, "--device cpu:1", LS_E_ARG, "cuda:N");
-    must_fail(NULL, "--device cuda --compute cpu", LS_E_CONFIG, "a backend of the CPU");
-    must_fail(NULL, "--device cuda --comm nccl", LS_E_UNSUPPORTED, "one worker");
+    must_fail(NULL, "--device cuda --compute cpu", LS_E_CONFIG, "only for the CPU");
+    must_fail(NULL, "--device cuda --comm nccl", LS_E_UNSUPPORTED, "a single worker does not communicate");
     must_fail(NULL, "--tf32", LS_E_CONFIG, "fp32 on the CPU");
     must_fail(NULL, "--device cuda --tf32", LS_E_CONFIG, "bf16 on the GPU");
-    must_fail(NULL, "--stochastic_rounding", LS_E_CONFIG, "computes in fp32");
-    must_fail(NULL, "--device cuda --precision fp16 --stochastic_rounding", LS_E_CONFIG, "computes in fp16");
+    must_fail(NULL, "--stochastic_rounding", LS_E_CONFIG, "this run uses fp32");
+    must_fail(NULL, "--device cuda --precision fp16 --stochastic_rounding", LS_E_CONFIG, "this run uses fp16");
     must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
     must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
     must_fail(NULL, "--profile --profile_spans 0", LS_E_CONFIG, "profile_spans");
@@ -467,17 +469,17 @@ static void refused(void **state)
     must_fail(NULL, "-n 5 --tp 5", LS_E_CONFIG, "12 heads over tp 5");
     must_fail(NULL, "-n 2 --sequence_parallel", LS_E_CONFIG, "add --tp");
     must_fail(NULL, "-n 2 --tp 2 --sequence_parallel --seq_length 7 --micro_batch_size_per_gpu 1", LS_E_CONFIG,
-              "leave 1 over");
+              "remainder 1");
     must_fail(NULL, "--schedule 1f1b", LS_E_CONFIG, "add --pp");
     must_fail(NULL, "-n 2 --pp 2 --schedule gpipe --interleave 2", LS_E_CONFIG, "interleaved");
-    must_fail(NULL, "--epochs 0", LS_E_CONFIG, "--epochs is 0");
+    must_fail(NULL, "--epochs 0", LS_E_CONFIG, "--epochs 0: must be at least 1");
     must_fail(NULL, "--timing_sample_every 0", LS_E_CONFIG, "timing_sample_every");
     must_fail(NULL, "--lr -1", LS_E_CONFIG, "learning rate");
     must_fail(NULL, "--clip -1", LS_E_CONFIG, "clipping");
     must_fail(NULL, "--betas 0.9", LS_E_ARG, "betas");
     must_fail(NULL, "--betas 0.9 1.5", LS_E_ARG, "betas");
     must_fail(NULL, "--lr-schedule constant --min-lr-ratio 0.2", LS_E_CONFIG, "constant");
-    must_fail(NULL, "--deterministic --no-deterministic", LS_E_ARG, "contradict");
+    must_fail(NULL, "--deterministic --no-deterministic", LS_E_ARG, "cannot be combined");
     must_fail("{\"scheduler\": {\"type\": \"LRRangeTest\"}}", "--lr 1", LS_E_CONFIG, "LRRangeTest");
 }
 
@@ -544,7 +546,7 @@ static void environment(void **state)
     must_fail(NULL, "", LS_E_CONFIG, "WORLD_SIZE");
     setenv("WORLD_SIZE", "1", 1);
     setenv("RANK", "1", 1);
-    must_fail(NULL, "", LS_E_CONFIG, "RANK is 1 in a world of 1");
+    must_fail(NULL, "", LS_E_CONFIG, "RANK is 1, but must be less than WORLD_SIZE, which is 1");
     clean_environment(NULL);
 }
 
@@ -573,7 +575,7 @@ static void fit(void **state)
     ls_train_config_fini(&c);
     must(NULL, "--grad_accum_steps 4 --max_train_steps 3", &c);
     assert_int_equal(ls_train_config_fit(&c, 400, 0), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(), "3 micro steps"));
+    assert_non_null(strstr(ls_err_words(), "--max_train_steps 3 is less than one optimizer step"));
     ls_train_config_fini(&c);
     must("{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 77, \"warmup_num_steps\": "
          "5}}}",
