@@ -323,13 +323,13 @@ bool ls_test(const ls_comm *c, ls_ticket t)
 static ls_status check_sum_type(ls_view x)
 {
     if (x.dt == LS_F32 || x.dt == LS_F64 || x.dt == LS_BF16 || x.dt == LS_F16 || x.dt == LS_I64) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED, "sums of %s are not offered: F32, F64, BF16, F16 or I64", ls_dtype_word(x.dt));
+    return ls_fail(LS_E_UNSUPPORTED, "cannot sum elements of type %s; supported are F32, F64, BF16, F16 and I64", ls_dtype_word(x.dt));
 }
 
 static ls_status check_peer(const ls_comm *c, int peer, const char *what)
 {
     if (peer >= 0 && peer < c->size) return LS_OK;
-    return ls_fail(LS_E_ARG, "%s %d, but ranks are 0 to %d", what, peer, c->size - 1);
+    return ls_fail(LS_E_ARG, "%s %d: no such rank; ranks are 0 to %d", what, peer, c->size - 1);
 }
 
 ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t)
@@ -445,7 +445,7 @@ ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name)
     memcpy(c->hostname, inner->hostname, sizeof c->hostname);
     if (!inner->hosts) return LS_OK;
     c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
-    if (!c->hosts) return ls_nomem((size_t)c->size * sizeof *c->hosts, "names of hosts");
+    if (!c->hosts) return ls_nomem((size_t)c->size * sizeof *c->hosts, "the host names");
     memcpy(c->hosts, inner->hosts, (size_t)c->size * sizeof *c->hosts);
     return LS_OK;
 }

@@ -110,7 +110,7 @@ ls_status local_trouble(ls_comm *c, const comm_req *r, double waited)
 {
     local *l = c->impl;
     if (atomic_load(&l->world->aborted) > 0)
-        return ls_fail(LS_E_COMM, "%s", l->world->abort_words[0] ? l->world->abort_words : "another worker is gone");
+        return ls_fail(LS_E_COMM, "%s", l->world->abort_words[0] ? l->world->abort_words : "another worker exited");
     const double limit = atomic_load(&l->outer->limit->seconds);
     return limit > 0 && waited > limit ? hang(c, r, waited) : LS_OK;
 }

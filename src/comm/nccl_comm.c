@@ -42,7 +42,7 @@ static bool give_up(void *ctx)
     if (atomic_load(&m->w->stopped)) return true; /* its words are the world's */
     if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
-    snprintf(t->words, sizeof t->words, "rank %d: the peers of %s at %s did not come in %.1f s", m->w->rank,
+    snprintf(t->words, sizeof t->words, "rank %d: the other ranks did not reach %s at %s within %.1f s", m->w->rank,
              ls_coll_word(t->r->kind), t->r->site, waited);
     return true;
 }
@@ -57,7 +57,7 @@ ls_status nccl_status(nccl_try *t, void *group, int code)
     nccl_comm *m = t->c->impl;
     char why[400];
     if (!code) return LS_OK;
-    if (code == LS_NCCL_GAVE_UP) return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run has been given up");
+    if (code == LS_NCCL_GAVE_UP) return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run was aborted");
     m->w->t->words(group, code, why, sizeof why);
     return ls_fail(LS_E_COMM, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(t->r->kind),
                    (unsigned long long)t->r->seq, t->r->site, why);

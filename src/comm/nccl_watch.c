@@ -86,7 +86,7 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
         const char *host = ls_comm_host(c, p, &seat);
         char site[sizeof o->site + 1] = "";
         if (!o) {
-            n += (size_t)snprintf(table + n, sizeof table - n, "\n  rank %d on %s is not seen from here", p, host);
+            n += (size_t)snprintf(table + n, sizeof table - n, "\n  rank %d on %s: its state is not visible from this host", p, host);
             continue;
         }
         for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);
@@ -96,11 +96,11 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
         if (late && culprit < 0) culprit = p;
         if (stopped) snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", p, atomic_load(&o->pid));
         n += (size_t)snprintf(
-            table + n, sizeof table - n, "\n  rank %d on %s %s (its newest is #%llu, %s at %s, %.1f s ago)", p, host,
+            table + n, sizeof table - n, "\n  rank %d on %s %s (its latest is #%llu, %s at %s, %.1f s ago)", p, host,
             queued < u->k  ? "is late: it has not posted this"
-            : late         ? "is late: its device has not come to this"
-            : done >= u->k ? "is done with this"
-                           : "is in it",
+            : late         ? "is late: its device has not reached this"
+            : done >= u->k ? "has completed this"
+                           : "is waiting in it",
             (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
             local_short_site(site), ls_now() - atomic_load(&o->since));
     }
@@ -240,7 +240,7 @@ static void *watch_main(void *arg)
 ls_status nccl_watch_start(nccl_world *w)
 {
     w->watching = !pthread_create(&w->watch, NULL, watch_main, w);
-    return w->watching ? LS_OK : ls_fail(LS_E_COMM, "cannot start the thread that watches NCCL");
+    return w->watching ? LS_OK : ls_fail(LS_E_COMM, "cannot start the NCCL watchdog thread");
 }
 
 void nccl_watch_stop(nccl_world *w)

@@ -199,7 +199,7 @@ static ls_status post_inner(job *j, int64_t k)
     case LS_COLL_REDUCE: return ls_reduce(c, whole, r->peer, r->site, t);
     case LS_COLL_SEND: return ls_send(c, whole, r->peer, r->site, t);
     case LS_COLL_RECV: return ls_recv(c, whole, r->peer, r->site, t);
-    default: return ls_fail(LS_E_ARG, "%s has no device memory", ls_coll_word(r->kind));
+    default: return ls_fail(LS_E_ARG, "%s does not take device memory", ls_coll_word(r->kind));
     }
 }
 
@@ -427,7 +427,7 @@ static ls_status over(ls_comm *inner, station *at, ls_comm **out)
     }
     for (int k = 0; k < N_LANE && !alone && st == LS_OK; k++) {
         s->memory[k] = ls_comm_alloc(inner, nbytes_of(k));
-        if (!s->memory[k]) st = ls_nomem(nbytes_of(k), "staging of device memory");
+        if (!s->memory[k]) st = ls_nomem(nbytes_of(k), "the staging buffers");
     }
     if (st == LS_OK) st = comm_over(c, inner, name_of(inner));
     if (st == LS_OK) st = comm_device_open(c, at->dev);

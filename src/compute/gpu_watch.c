@@ -129,7 +129,7 @@ static ls_status start(ls_gpu_watch *w)
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&w->lock, NULL);
     const int rc = pthread_create(&w->thread, NULL, watch, w);
-    if (rc) return ls_fail(LS_E_NOMEM, "no thread to watch the GPU: %s", strerror(rc));
+    if (rc) return ls_fail(LS_E_NOMEM, "cannot start the GPU monitor thread: %s", strerror(rc));
     w->started = true;
     return LS_OK;
 }
@@ -138,7 +138,7 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz)
 {
     ls_gpu_watch *w = ls_alloc(sizeof *w);
     ls_gpu_now now;
-    if (!w) return ls_nomem(sizeof *w, "watching the GPU");
+    if (!w) return ls_nomem(sizeof *w, "the GPU monitor");
     w->every = 1.0 / (hz > 0 ? hz : 10.0);
     ls_status st = ls_nvml_open(&w->nvml, which);
     if (st != LS_OK) {
@@ -148,7 +148,7 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz)
     ls_nvml_facts(w->nvml, &w->facts);
     ls_nvml_read(w->nvml, &now);
     w->last = now;
-    if (*ls_nvml_refused(w->nvml)) ls_warn("gpu", "NVML does not tell (%s)", ls_nvml_refused(w->nvml));
+    if (*ls_nvml_refused(w->nvml)) ls_warn("gpu", "NVML does not report these values: %s", ls_nvml_refused(w->nvml));
     st = start(w);
     *out = w;
     if (st != LS_OK) ls_gpu_watch_end(out);

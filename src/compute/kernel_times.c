@@ -227,8 +227,8 @@ static ls_status begin_marks(ls_kernel_times *k, const char *why)
 {
     snprintf(
         k->words, sizeof k->words,
-        "times of units from marks on the device, no kernels, graphs off (%.160s): a unit's time includes what the "
-        "device waited in it",
+        "per-unit times from CUDA events, no kernel times, CUDA graphs off (%.160s); a unit's time includes "
+        "idle time of the device",
         why);
     k->source = NULL;
     k->named.enter = enter_marked;
@@ -241,13 +241,13 @@ static ls_status begin(ls_kernel_times **out, ls_compute *c, const ls_kernel_sou
                        int64_t n_record)
 {
     ls_kernel_times *k = ls_alloc(sizeof *k);
-    if (!k) return ls_nomem(sizeof *k, "the device's times");
+    if (!k) return ls_nomem(sizeof *k, "the kernel times");
     k->c = c;
     k->source = source;
     k->limit = n_record;
     k->named = (compute_named){.ctx = k, .enter = enter, .leave = leave};
     k->unit = ls_alloc(N_UNIT * sizeof *k->unit);
-    ls_status st = k->unit ? LS_OK : ls_nomem(N_UNIT * sizeof *k->unit, "the device's times");
+    ls_status st = k->unit ? LS_OK : ls_nomem(N_UNIT * sizeof *k->unit, "the kernel times");
     char words[200] = "";
     if (st == LS_OK && source && source->begin(n_record, words, sizeof words))
         snprintf(k->words, sizeof k->words, "kernel times from %s", words);
@@ -362,7 +362,7 @@ static ls_status put_lanes(ls_kernel_times *k, ls_trace *t)
 {
     ls_status st = LS_OK;
     tables *x = ls_alloc(sizeof *x);
-    if (!x) return ls_nomem(sizeof *x, "the device's times");
+    if (!x) return ls_nomem(sizeof *x, "the kernel times");
     if (k->n) qsort(k->record, (size_t)k->n, sizeof *k->record, by_stream);
     for (int64_t from = 0, to; from < k->n && st == LS_OK; from = to) {
         for (to = from + 1; to < k->n && k->record[to].stream == k->record[from].stream;) to++;

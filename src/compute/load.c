@@ -50,7 +50,7 @@ static ls_status load(const char *name, const ls_compute_plugin **out)
     LS_TRY(ls_plugin_load(name, LS_COMPUTE_SYMBOL, &file));
     const ls_compute_plugin *p = ((ls_compute_plugin_fn)file.entry)();
     if (p->abi != LS_COMPUTE_ABI)
-        return ls_fail(LS_E_UNSUPPORTED, "%s speaks version %d of the interface, this program %d: build them together",
+        return ls_fail(LS_E_UNSUPPORTED, "%s has interface version %d, this program %d; build both from the same source",
                        file.path, p->abi, LS_COMPUTE_ABI);
     if (strcmp(p->name, name) != 0) return ls_fail(LS_E_UNSUPPORTED, "%s is the plugin \"%s\"", file.path, p->name);
     keep(p);

@@ -61,5 +61,5 @@ ls_status ls_compute_open_sizes(ls_compute *c, ls_dtype dtype)
         *c = (ls_compute){.ops = &ops[i], .n_thread = 1, .device = &nowhere};
         return LS_OK;
     }
-    return ls_fail(LS_E_UNSUPPORTED, "cuda computes in F32, BF16 or F16, not in %s", ls_dtype_word(dtype));
+    return ls_fail(LS_E_UNSUPPORTED, "cuda does not support the type %s; use F32, BF16 or F16", ls_dtype_word(dtype));
 }

@@ -67,7 +67,7 @@ static void on_signal(int sig)
 void ls_stack_install(const char *label)
 {
     void *frame[2];
-    snprintf(head, sizeof head, "lockstep: the stack of %s (pid %d):\n", label, (int)getpid());
+    snprintf(head, sizeof head, "lockstep: stack trace of %s (pid %d):\n", label, (int)getpid());
     (void)backtrace(frame, 2); /* loads what it needs now: a handler must not */
     struct sigaction a;
     memset(&a, 0, sizeof a);

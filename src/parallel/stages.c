@@ -29,12 +29,12 @@ static double total(const ls_part_cost *c)
 static ls_status check_shape(int n_unit, int n_stage, int n_chunk)
 {
     if (n_stage < 1 || n_chunk < 1)
-        return ls_fail(LS_E_CONFIG, "pp=%d, interleaving %d: both are 1 or more", n_stage, n_chunk);
+        return ls_fail(LS_E_CONFIG, "pp=%d, interleaving %d: both must be 1 or more", n_stage, n_chunk);
     const int64_t part = (int64_t)n_stage * n_chunk;
     if (part > n_unit || part > LS_STAGES_MAX_PART)
         return ls_fail(
             LS_E_CONFIG,
-            "%d blocks over pp=%d with interleaving %d: %d x %d = %lld parts, and there are %d units (embed, "
+            "%d blocks over pp=%d with interleaving %d: %d x %d = %lld parts, but the model has %d units (embed, "
             "%d blocks, head); pp x interleaving can be at most %d",
             n_unit - 2, n_stage, n_chunk, n_stage, n_chunk, (long long)part, n_unit, n_unit - 2,
             n_unit < LS_STAGES_MAX_PART ? n_unit : LS_STAGES_MAX_PART);
@@ -178,7 +178,7 @@ static ls_status parse_run(const char *text, const char **p, int *a, int *b)
 {
     const int column = (int)(*p - text) + 1;
     if (!unit_number(p, a))
-        return ls_fail(LS_E_ARG, "--stages %s: column %d: a unit's number is expected", text, column);
+        return ls_fail(LS_E_ARG, "--stages %s: column %d: expected a unit number", text, column);
     *b = *a;
     if (**p == '-') {
         ++*p;
@@ -187,8 +187,8 @@ static ls_status parse_run(const char *text, const char **p, int *a, int *b)
     }
     if (**p == ',' && (*p)[1]) ++*p;
     else if (**p)
-        return ls_fail(LS_E_ARG, "--stages %s: column %d: '%c' is not expected", text, (int)(*p - text) + 1, **p);
-    return *a <= *b ? LS_OK : ls_fail(LS_E_ARG, "--stages %s: %d-%d runs backwards", text, *a, *b);
+        return ls_fail(LS_E_ARG, "--stages %s: column %d: unexpected '%c'", text, (int)(*p - text) + 1, **p);
+    return *a <= *b ? LS_OK : ls_fail(LS_E_ARG, "--stages %s: %d-%d: the first unit must not be after the last", text, *a, *b);
 }
 
 ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_stage, int n_chunk)
@@ -202,20 +202,20 @@ ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_st
         int a, b;
         LS_TRY(parse_run(text, &p, &a, &b));
         if (b >= n_unit)
-            return ls_fail(LS_E_ARG, "--stages %s: there is no unit %d: they are 0 to %d (embed, %d blocks, head)",
+            return ls_fail(LS_E_ARG, "--stages %s: unit %d does not exist; units are 0 to %d (embed, %d blocks, head)",
                            text, b, n_unit - 1, n_unit - 2);
         if (a > next)
-            return ls_fail(LS_E_ARG, "--stages %s: a gap: %s on no stage", text, units_words(next, a - 1, words));
+            return ls_fail(LS_E_ARG, "--stages %s: %s on no stage", text, units_words(next, a - 1, words));
         if (a < next)
-            return ls_fail(LS_E_ARG, "--stages %s: an overlap: %s on two stages", text,
+            return ls_fail(LS_E_ARG, "--stages %s: %s on two stages", text,
                            units_words(a, b < next - 1 ? b : next - 1, words));
         if (g < n_part) s.first[g] = a;
         next = b + 1;
     }
     if (next != n_unit)
-        return ls_fail(LS_E_ARG, "--stages %s: a gap: %s on no stage", text, units_words(next, n_unit - 1, words));
+        return ls_fail(LS_E_ARG, "--stages %s: %s on no stage", text, units_words(next, n_unit - 1, words));
     if (g != n_part)
-        return ls_fail(LS_E_ARG, "--stages %s: %d parts, and pp=%d x interleaving %d makes %d", text, g, n_stage,
+        return ls_fail(LS_E_ARG, "--stages %s: %d parts, but pp=%d x interleaving %d needs %d", text, g, n_stage,
                        n_chunk, n_part);
     s.first[n_part] = n_unit;
     *out = s;

@@ -308,7 +308,7 @@ static void stops(void **)
 {
     ended e = apart("some_leave");
     says(e, "kernel the_kernel, block (1,0,0)");
-    says(e, "nobody can go on");
+    says(e, "deadlock: not all threads reach");
     says(e, "threads 0 to 39: has ended");
     says(e, "threads 40 to 63: waits at barrier 0 of the block");
     e = apart("two_places");

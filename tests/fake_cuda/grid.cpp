@@ -174,8 +174,8 @@ static void wait(const unsigned *word, const char *what, int barrier)
 static barrier &come(int id, int n, bool pred)
 {
     engine &g = e();
-    if (!g.now) emu_stop("a barrier outside a kernel");
-    if (id < 0 || id >= MOST_BARRIERS) emu_stop("barrier %d: there are %d", id, MOST_BARRIERS);
+    if (!g.now) emu_stop("a barrier was called outside a kernel");
+    if (id < 0 || id >= MOST_BARRIERS) emu_stop("barrier %d does not exist: there are %d", id, MOST_BARRIERS);
     barrier &b = g.bars[id];
     const int need = n > 0 ? n : g.n;
     if (need % LANES && need != g.n) emu_stop("barrier %d wants %d threads: not whole warps", id, need);
@@ -430,7 +430,7 @@ static void run_block()
         bool any = false;
         shuffle(g.warp_order);
         for (int w : g.warp_order) any |= run_warp(w);
-        if (!any) emu_stop("nobody can go on: a barrier or a collective that not all threads reach");
+        if (!any) emu_stop("deadlock: not all threads reach a barrier or a collective");
     }
     for (int id = 0; id < MOST_BARRIERS; id++)
         if (g.bars[id].came)

@@ -284,7 +284,7 @@ static void free_ops(op *o)
 ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
     pthread_mutex_lock(&lock);
-    need(!c->pending, "nothing is under way when a communicator is finalized");
+    need(!c->pending, "no operation is pending when a communicator is finalized");
     if (!c->finalized) atomic_fetch_add(&c->b->finalized, 1);
     c->finalized = true;
     pthread_mutex_unlock(&lock);
@@ -592,7 +592,7 @@ static ncclResult_t note(op what)
 {
     op *o = malloc(sizeof *o);
     need(depth == 1, "every call is in a group");
-    need(what.peer >= 0 && what.peer < what.comm->size, "a peer of this world");
+    need(what.peer >= 0 && what.peer < what.comm->size, "the peer is a rank of the communicator");
     *o = what;
     *noted_end = o;
     noted_end = &o->next;

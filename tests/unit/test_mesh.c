@@ -69,15 +69,15 @@ static void refusals(void **state)
         int world, dp, pp, tp;
         const char *words;
     } bad[] = {
-        {8, 2, 3, 1, "dp=2 x pp=3 x tp=1 = 6, and there are 8 workers"},
-        {4, 2, 2, 2, "dp=2 x pp=2 x tp=2 = 8, and there are 4 workers"},
-        {10, 0, 4, 1, "10 workers are 2 replicas and 2 left over; 8 or 12 workers would work"},
-        {3, 0, 2, 2, "3 workers are 0 replicas and 3 left over; 4 or 8 workers would work"},
-        {8, 1, 0, 1, "every number is 1 to"},
-        {8, -1, 1, 1, "every number is 1 to"},
-        {0, 1, 1, 1, "every number is 1 to"},
-        {8, 1 << 20, 1 << 20, 1 << 20, "= 1152921504606846976, and there are 8"},
-        {8, 1, 1 << 21, 1, "every number is 1 to"},
+        {8, 2, 3, 1, "dp=2 x pp=3 x tp=1 = 6, but this run has 8 workers"},
+        {4, 2, 2, 2, "dp=2 x pp=2 x tp=2 = 8, but this run has 4 workers"},
+        {10, 0, 4, 1, "10 workers make 2 replicas with 2 left over; use 8 or 12 workers"},
+        {3, 0, 2, 2, "3 workers make 0 replicas with 3 left over; use 4 or 8 workers"},
+        {8, 1, 0, 1, "every number must be 1 to"},
+        {8, -1, 1, 1, "every number must be 1 to"},
+        {0, 1, 1, 1, "every number must be 1 to"},
+        {8, 1 << 20, 1 << 20, 1 << 20, "= 1152921504606846976, but this run has 8"},
+        {8, 1, 1 << 21, 1, "every number must be 1 to"},
     };
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_mesh m = {.world = -7};

@@ -107,21 +107,21 @@ static void by_hand(void **state)
     static const struct {
         const char *text, *words;
     } bad[] = {
-        {"0-3,5-9,10-13", "a gap: unit 4 is on no stage"},
-        {"0-3,7-9,10-13", "a gap: units 4-6 are on no stage"},
-        {"1-3,4-9,10-13", "a gap: unit 0 is on no stage"},
-        {"0-3,4-9,10-12", "a gap: unit 13 is on no stage"},
-        {"0-3,3-9,10-13", "an overlap: unit 3 is on two stages"},
-        {"0-9,4-6,10-13", "an overlap: units 4-6 are on two stages"},
-        {"0-3,4-13", "2 parts, and pp=3 x interleaving 1 makes 3"},
-        {"0-3,4-5,6-7,8-13", "4 parts, and pp=3 x interleaving 1 makes 3"},
-        {"0-3,4-9,10-14", "there is no unit 14: they are 0 to 13 (embed, 12 blocks, head)"},
-        {"3-0,4-9,10-13", "3-0 runs backwards"},
-        {"", "column 1: a unit's number is expected"},
-        {"0-3,,4-13", "column 5: a unit's number is expected"},
+        {"0-3,5-9,10-13", "unit 4 is on no stage"},
+        {"0-3,7-9,10-13", "units 4-6 are on no stage"},
+        {"1-3,4-9,10-13", "unit 0 is on no stage"},
+        {"0-3,4-9,10-12", "unit 13 is on no stage"},
+        {"0-3,3-9,10-13", "unit 3 is on two stages"},
+        {"0-9,4-6,10-13", "units 4-6 are on two stages"},
+        {"0-3,4-13", "2 parts, but pp=3 x interleaving 1 needs 3"},
+        {"0-3,4-5,6-7,8-13", "4 parts, but pp=3 x interleaving 1 needs 3"},
+        {"0-3,4-9,10-14", "unit 14 does not exist; units are 0 to 13 (embed, 12 blocks, head)"},
+        {"3-0,4-9,10-13", "3-0: the first unit must not be after the last"},
+        {"", "column 1: expected a unit number"},
+        {"0-3,,4-13", "column 5: expected a unit number"},
         {"0-,4-13", "column 1: the last unit of 0- is missing"},
-        {"0-3;4-13", "column 4: ';' is not expected"},
-        {"0-3,4-9,10-13,", "column 14: ',' is not expected"},
+        {"0-3;4-13", "column 4: unexpected ';'"},
+        {"0-3,4-9,10-13,", "column 14: unexpected ','"},
         {"0-99999999999999999999", "the last unit of 0- is missing"},
         {"a", "column 1"},
     };
@@ -138,7 +138,7 @@ static void impossible(void **state)
     ls_stages s;
     assert_int_equal(ls_stages_balance(&s, unit, 14, 5, 3), LS_E_CONFIG);
     assert_non_null(strstr(ls_err_words(),
-                           "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts, and there are 14 "
+                           "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts, but the model has 14 "
                            "units (embed, 12 blocks, head); pp x interleaving can be at most 14"));
     assert_int_equal(ls_stages_balance(&s, unit, 14, 0, 1), LS_E_CONFIG);
     assert_int_equal(ls_stages_parse(&s, "0-13", 14, 15, 1), LS_E_CONFIG);

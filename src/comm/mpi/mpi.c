@@ -105,7 +105,7 @@ static int begin(net *n)
 {
     int provided = MPI_THREAD_SINGLE, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     if (code == MPI_SUCCESS && provided < MPI_THREAD_FUNNELED) {
-        snprintf(n->words, sizeof n->words, "this MPI library does not work in a program with threads");
+        snprintf(n->words, sizeof n->words, "this MPI library lacks thread support (MPI_THREAD_FUNNELED is required)");
         return -1;
     }
     if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &n->comm);

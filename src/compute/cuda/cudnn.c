@@ -92,7 +92,7 @@ static ls_status load(api *f)
     LS_TRY(find(f->lib, "cudnnGetErrorString", &f->status_words));
     LS_TRY(find(f->lib, "cudnnGetLastErrorString", &f->last_words));
     if (f->version() < OLDEST)
-        return ls_fail(LS_E_UNSUPPORTED, "cuDNN %zu is too old: attention wants 9.6", f->version());
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN %zu is too old; attention needs 9.6 or later", f->version());
     return LS_OK;
 }
 
@@ -109,7 +109,7 @@ static ls_status told(const api *f, cudnnStatus_t st, const char *what)
 static ls_status open_lib(cu_sdpa **out, ls_dtype dt, bool deterministic)
 {
     if (dt != LS_BF16 && dt != LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "cuDNN's attention is for BF16 and F16, not %s", ls_dtype_word(dt));
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention does not support %s; it supports BF16 and F16", ls_dtype_word(dt));
     cu_sdpa *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, "attention by cuDNN");
     s->dt = dt, s->deterministic = deterministic;
@@ -154,7 +154,7 @@ ls_status cu_sdpa_open_for(cu_sdpa **out, ls_dtype dt, bool deterministic, const
     return LS_OK;
 #else
     (void)json;
-    LS_TRY_GOTO(st, fail, ls_fail(LS_E_UNSUPPORTED, "built with a cuDNN before 9.8: no plans without a device"));
+    LS_TRY_GOTO(st, fail, ls_fail(LS_E_UNSUPPORTED, "built with cuDNN before 9.8: plans without a device need 9.8 or later"));
 #endif
 fail:
     cu_sdpa_close(&s);
@@ -204,7 +204,7 @@ static desc make(build *b, cudnnBackendDescriptorType_t type, const char *what)
 {
     desc d = NULL;
     if (b->st != LS_OK) return NULL;
-    if (b->p->n == MAX_DESC) b->st = ls_fail(LS_E_UNSUPPORTED, "attention's graph needs more than %d parts", MAX_DESC);
+    if (b->p->n == MAX_DESC) b->st = ls_fail(LS_E_UNSUPPORTED, "the attention graph needs more than %d descriptors", MAX_DESC);
     else b->st = told(b->f, b->f->desc_create(type, &d), what);
     if (b->st == LS_OK) b->p->all[b->p->n++] = d;
     return d;
@@ -472,7 +472,7 @@ static void choose(build *b, const cu_sdpa *s, desc graph, cudnnBackendHeurMode_
         while (b->p->n > kept) b->f->desc_destroy(b->p->all[--b->p->n]);
         b->st = LS_OK;
         if (s->deterministic && any_order(b, cfg[i]))
-            b->st = ls_fail(LS_E_UNSUPPORTED, "cuDNN's engines for this attention do not keep an order of sums");
+            b->st = ls_fail(LS_E_UNSUPPORTED, "cuDNN has no deterministic engine for this attention");
         else plan_with(b, s, cfg[i]);
     }
 }
@@ -542,7 +542,7 @@ ls_status cu_sdpa_ready(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t
     plan *p = NULL;
     LS_TRY(plan_of(s, backward, B, T, H, D, &p));
     if (scratch_of(p) > s->room)
-        return ls_fail(LS_E_UNSUPPORTED, "attention by cuDNN wants %zu bytes of scratch here, and %zu were asked for",
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention needs %zu bytes of scratch here, but %zu were reserved",
                        scratch_of(p), s->room);
     return LS_OK;
 }

@@ -284,7 +284,7 @@ static bool load(collection *c, char *words, size_t room)
 #undef X
     uint32_t version = 0;
     if (c->f.cuptiGetVersion(&version) != CUPTI_SUCCESS || version / 10000 != CUPTI_API_VERSION / 10000) {
-        snprintf(words, room, "this CUPTI is version %u, built against %d: other records", version, CUPTI_API_VERSION);
+        snprintf(words, room, "CUPTI has version %u, but this program was built for %d: its records differ", version, CUPTI_API_VERSION);
         return false;
     }
     return true;
@@ -370,7 +370,7 @@ static bool collect(collection *c, char *words, size_t room)
     const char *how = getenv("LS_CUPTI");
     c->whole_graphs = how && !strcmp(how, "graph");
     if (c->f.cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed) != CUPTI_SUCCESS) {
-        snprintf(words, room, "CUPTI takes no buffers");
+        snprintf(words, room, "CUPTI does not accept buffers");
         return false;
     }
     subscribe(c);
@@ -385,7 +385,7 @@ static bool collect(collection *c, char *words, size_t room)
     if (c->whole_graphs) c->whole_graphs = enable(c, K_GRAPH, NULL, 0);
     c->fix[0] = compare_clocks(c);
     if (c->fix[0].error == INT64_MAX) {
-        snprintf(words, room, "CUPTI does not tell the time");
+        snprintf(words, room, "CUPTI does not report timestamps");
         return false;
     }
     return true;
@@ -395,7 +395,7 @@ static bool cupti_begin(int64_t n_record, char *words, size_t room)
 {
     const char *how = getenv("LS_CUPTI");
     if (how && !strcmp(how, "off")) return snprintf(words, room, "LS_CUPTI=off"), false;
-    if (here) return snprintf(words, room, "CUPTI is collecting already"), false;
+    if (here) return snprintf(words, room, "CUPTI is already collecting"), false;
     collection *c = calloc(1, sizeof *c);
     if (!c) return snprintf(words, room, "no memory for CUPTI's records"), false;
     pthread_mutex_init(&c->lock, NULL);

@@ -201,7 +201,7 @@ ls_status cu_gemm_cache_lock(cu_gemm_cache *c, double seconds)
             cu_gemm_cache_unlock(c);
             return ls_fail(
                 LS_E_DEVICE,
-                "another process has held %s for %.0f s; is it stopped? LS_GEMM_TUNE=0 does without this file",
+                "another process has locked %s for %.0f s; end that process, or set LS_GEMM_TUNE=0 to run without this file",
                 c->lock_path, seconds);
         }
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);

@@ -185,13 +185,13 @@ static ls_status sum(ls_compute *c, double *out, const double *in, int64_t n)
 static ls_status quantise(ls_compute *c, void *q, const void *w, int64_t K, int64_t N, bool by_column)
 {
     (void)c, (void)q, (void)w, (void)K, (void)N, (void)by_column;
-    return ls_fail(LS_E_UNSUPPORTED, "int8 copies of weights (drafts) exist on the CPU only");
+    return ls_fail(LS_E_UNSUPPORTED, "int8 copies of weights (drafts) are supported on the CPU only");
 }
 
 static ls_status linear_q8(ls_compute *c, void *y, const void *in, const void *q, const void *b, int64_t K, int64_t N)
 {
     (void)c, (void)y, (void)in, (void)q, (void)b, (void)K, (void)N;
-    return ls_fail(LS_E_UNSUPPORTED, "int8 products (drafts) exist on the CPU only");
+    return ls_fail(LS_E_UNSUPPORTED, "int8 matrix products (drafts) are supported on the CPU only");
 }
 
 /* ---- regions ---- */
