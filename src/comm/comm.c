@@ -30,11 +30,6 @@ const char *ls_coll_word(ls_coll kind)
     return "?";
 }
 
-static int lane_of(ls_coll kind)
-{
-    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
-}
-
 static ls_ticket ticket_of(int lane, uint64_t seq)
 {
     return seq << 2 | (uint64_t)lane;
@@ -141,7 +136,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                         .to = r->after,
                                         .kind = r->kind,
                                         .label = r->label,
-                                        .lane = lane_of(r->kind),
+                                        .lane = comm_lane_of(r->kind),
                                         .held = r->held,
                                         .bytes = r->moved,
                                         .payload = payload,
@@ -205,7 +200,7 @@ static ls_status start_lane(ls_comm *c, int lane)
 
 static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
 {
-    const int k = lane_of(r->kind);
+    const int k = comm_lane_of(r->kind);
     comm_lane *l = &c->lane[k];
     r->label = c->label;
     r->held = c->held;
@@ -323,7 +318,8 @@ bool ls_test(const ls_comm *c, ls_ticket t)
 static ls_status check_sum_type(ls_view x)
 {
     if (x.dt == LS_F32 || x.dt == LS_F64 || x.dt == LS_BF16 || x.dt == LS_F16 || x.dt == LS_I64) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED, "cannot sum elements of type %s; supported are F32, F64, BF16, F16 and I64", ls_dtype_word(x.dt));
+    return ls_fail(LS_E_UNSUPPORTED, "cannot sum elements of type %s; supported are F32, F64, BF16, F16 and I64",
+                   ls_dtype_word(x.dt));
 }
 
 static ls_status check_peer(const ls_comm *c, int peer, const char *what)

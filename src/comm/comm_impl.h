@@ -49,6 +49,11 @@ typedef struct comm_ops {
 enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
 #define LANE_RING 256
 
+static inline int comm_lane_of(ls_coll kind)
+{
+    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
+}
+
 typedef struct comm_lane {
     pthread_t thread;
     bool running;

@@ -160,7 +160,8 @@ static void died(const child *c, int rank, char words[512])
     char host[64] = "?";
     gethostname(host, sizeof host - 1);
     const int sig = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    snprintf(words, 512, "rank %d on %s (pid %d) was killed by signal %d (%s)", rank, host, (int)c->pid, sig, strsignal(sig));
+    snprintf(words, 512, "rank %d on %s (pid %d) was killed by signal %d (%s)", rank, host, (int)c->pid, sig,
+             strsignal(sig));
 }
 
 /* ---- watching ---- */
@@ -280,7 +281,8 @@ static void enforce(family *f)
         else if (f->left && now - f->trouble_at > GRACE) finish(f, "did not exit after the run failed");
     } else if (f->ended_at > 0) {
         if (f->left && now - f->ended_at > END_GRACE && name_stopped(f) == f->left) end_late(f, "is stopped");
-        else if (f->left && now - f->ended_at > LS_COMM_CLOSE_TIME + GRACE) end_late(f, "did not exit after the other workers");
+        else if (f->left && now - f->ended_at > LS_COMM_CLOSE_TIME + GRACE)
+            end_late(f, "did not exit after the other workers");
     } else if (now - f->asked_at > GRACE && name_stopped(f)) {
         give_up(f, 0, "a worker is stopped (SIGSTOP) and cannot handle SIGTERM");
     }
@@ -323,8 +325,10 @@ static ls_status outcome(const family *f)
     if (f->given_up) {
         int r = 0;
         while (!may_end(&f->ch[r])) r++;
-        return ls_fail(LS_E_COMM, "rank %d (pid %d) does not exit after SIGKILL: it is blocked in the kernel, waiting for a device or a file",
-                       r, (int)f->ch[r].pid);
+        return ls_fail(
+            LS_E_COMM,
+            "rank %d (pid %d) does not exit after SIGKILL: it is blocked in the kernel, waiting for a device or a file",
+            r, (int)f->ch[r].pid);
     }
     if (ls_stop_at_once())
         return ls_fail(LS_E_STOPPED, "stopped by a second signal: the workers were killed and no checkpoint was saved");

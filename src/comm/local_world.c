@@ -88,7 +88,8 @@ ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **
 static ls_status map(int fd, size_t nbytes, ls_local_world **out)
 {
     void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (p == MAP_FAILED) return ls_fail(LS_E_NOMEM, "cannot map %zu bytes of shared memory: %s", nbytes, strerror(errno));
+    if (p == MAP_FAILED)
+        return ls_fail(LS_E_NOMEM, "cannot map %zu bytes of shared memory: %s", nbytes, strerror(errno));
     *out = p;
     return LS_OK;
 }
@@ -114,7 +115,8 @@ ls_status ls_local_world_open(int fd, ls_local_world **out)
     LS_TRY(map(fd, (size_t)s.st_size, &w));
     if (w->magic != MAGIC || w->map_nbytes != (size_t)s.st_size) {
         munmap(w, (size_t)s.st_size);
-        return ls_fail(LS_E_COMM, "the workers run different versions of lockstep; start all of them from the same build");
+        return ls_fail(LS_E_COMM,
+                       "the workers run different versions of lockstep; start all of them from the same build");
     }
     *out = w;
     return LS_OK;

@@ -86,7 +86,8 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
         const char *host = ls_comm_host(c, p, &seat);
         char site[sizeof o->site + 1] = "";
         if (!o) {
-            n += (size_t)snprintf(table + n, sizeof table - n, "\n  rank %d on %s: its state is not visible from this host", p, host);
+            n += (size_t)snprintf(table + n, sizeof table - n,
+                                  "\n  rank %d on %s: its state is not visible from this host", p, host);
             continue;
         }
         for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);

@@ -148,7 +148,8 @@ static ls_status direct(ls_comm *c, comm_req *r)
     net_post(m, first, sends, &l, sizeof l, r->peer, TAG_DIRECT);
     LS_TRY(net_wait(c, r, &first, 1)); /* a head this small leaves at once */
     if (!sends && (l.n != v.n || l.dt != (int32_t)v.dt))
-        return ls_fail(LS_E_COMM, "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %.*s", c->rank,
+        return ls_fail(LS_E_COMM,
+                       "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %.*s", c->rank,
                        (long long)v.n, r->site, r->peer, (long long)l.n, SITE_MAX, l.site);
     LS_TRY(pieces(c, r, sends, v.data, nbytes));
     if (sends) r->wire = nbytes;
@@ -376,7 +377,8 @@ static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
     int64_t my_block = -1, *blocks = (int64_t *)(void *)all;
     if (st == LS_OK && head == c->rank) my_block = local_take_control(w->world);
     if (st == LS_OK) st = gather(c, &my_block, 1, blocks);
-    if (st == LS_OK && blocks[head] < 0) st = ls_fail(LS_E_COMM, "too many communicators on one host; the limit is %d", N_CONTROL);
+    if (st == LS_OK && blocks[head] < 0)
+        st = ls_fail(LS_E_COMM, "too many communicators on one host; the limit is %d", N_CONTROL);
     if (st == LS_OK) {
         st = make(w, member, n, rank, id, (int)blocks[head], out);
         member = NULL;

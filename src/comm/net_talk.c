@@ -63,10 +63,12 @@ static ls_status check(ls_comm *c, const comm_req *r, int team, const head *mine
     if (h.seq == mine->seq && h.kind == mine->kind && h.n_in == mine->n_in && h.n_out == mine->n_out &&
         h.dt == mine->dt && h.peer == mine->peer && (r->kind == LS_COLL_BROADCAST || got == (int)(sizeof h + nbytes)))
         return LS_OK;
-    return ls_fail(
-        LS_E_COMM, "collective mismatch: rank %d calls #%llu %s of %lld elements at %s, rank %d calls #%llu %s of %lld elements at %.*s",
-        c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site, team * m->L + m->l,
-        (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in, SITE_MAX, h.site);
+    return ls_fail(LS_E_COMM,
+                   "collective mismatch: rank %d calls #%llu %s of %lld elements at %s, rank %d calls #%llu %s of %lld "
+                   "elements at %.*s",
+                   c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site,
+                   team * m->L + m->l, (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in,
+                   SITE_MAX, h.site);
 }
 
 ls_status net_talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes, int value)

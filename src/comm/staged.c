@@ -64,19 +64,9 @@ typedef struct job {
     slot slot[SLOTS];
 } job;
 
-static int lane_of(ls_coll kind)
-{
-    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
-}
-
 static size_t nbytes_of(int lane)
 {
     return (size_t)(SLOTS * (lane == LANE_COLL ? ROOM : ROOM_PAIR));
-}
-
-size_t ls_comm_staged_nbytes(bool collectives, bool sends, bool receives)
-{
-    return collectives * nbytes_of(LANE_COLL) + sends * nbytes_of(LANE_SEND) + receives * nbytes_of(LANE_RECV);
 }
 
 /* ---- copies ---- */
@@ -259,7 +249,7 @@ static ls_status stage(ls_comm *c, comm_req *r)
     const ls_device *d = s->at->dev;
     const bool parted = r->kind == LS_COLL_REDUCE_SCATTER || r->kind == LS_COLL_ALL_GATHER;
     const ls_view v = r->in.data ? r->in : r->out;
-    job j = {.c = c, .s = s, .r = r, .lane = lane_of(r->kind), .parts = parted ? c->size : 1};
+    job j = {.c = c, .s = s, .r = r, .lane = comm_lane_of(r->kind), .parts = parted ? c->size : 1};
     j.e = (int64_t)ls_dtype_nbytes(v.dt);
     j.n = parted && r->out.n < r->in.n ? r->out.n : v.n;
     j.room = j.lane == LANE_COLL ? ROOM : ROOM_PAIR;

@@ -13,8 +13,8 @@ static ls_status number(const char *name, int lo, int *out, bool *set)
     *set = text && *text;
     if (!*set) return LS_OK;
     if (!ls_parse_i64(text, &v) || v < lo || v > INT_MAX)
-        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s'; it must be a whole number >= %d", name,
-                       text, lo);
+        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s'; it must be a whole number >= %d", name, text,
+                       lo);
     *out = (int)v;
     return LS_OK;
 }
@@ -56,7 +56,8 @@ ls_status ls_start_env_read(ls_start_env *out)
         LS_TRY(number(s->local_rank, 0, &e.local_rank, &ignored));
         LS_TRY(number(s->local_size, 1, &e.local_size, &ignored));
         if (e.rank >= e.size)
-            return ls_fail(LS_E_CONFIG, "%s is %d, but must be below the number of workers, %d (%s)", s->rank, e.rank, e.size, s->size);
+            return ls_fail(LS_E_CONFIG, "%s is %d, but must be below the number of workers, %d (%s)", s->rank, e.rank,
+                           e.size, s->size);
         *out = e;
         return LS_OK;
     }

@@ -36,10 +36,11 @@ static ls_status check_one_host(const ls_start_env *e)
     const char *address = getenv("MASTER_ADDR");
     const bool one = e->local_size ? e->local_size == e->size : !address || !*address || is_here(address);
     if (one) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED,
-                   "WORLD_SIZE is %d, which spans several hosts (LOCAL_WORLD_SIZE %d, MASTER_ADDR %s); start such a run with "
-                   "mpirun or srun --mpi=pmix",
-                   e->size, e->local_size, address ? address : "not set");
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "WORLD_SIZE is %d, which spans several hosts (LOCAL_WORLD_SIZE %d, MASTER_ADDR %s); start such a run with "
+        "mpirun or srun --mpi=pmix",
+        e->size, e->local_size, address ? address : "not set");
 }
 
 static socklen_t name_socket(struct sockaddr_un *a)
@@ -116,9 +117,9 @@ static ls_status receive_all(int door, const ls_start_env *e, int fd)
             continue;
         }
         if (words[1] != e->size || words[0] < 1 || words[0] >= e->size || came[words[0]])
-            st =
-                ls_fail(LS_E_CONFIG, "a worker with RANK %d and WORLD_SIZE %d tried to join a run of %d workers%s", words[0], words[1],
-                        e->size, words[0] >= 0 && words[0] < e->size && came[words[0]] ? "; this rank is already taken" : "");
+            st = ls_fail(LS_E_CONFIG, "a worker with RANK %d and WORLD_SIZE %d tried to join a run of %d workers%s",
+                         words[0], words[1], e->size,
+                         words[0] >= 0 && words[0] < e->size && came[words[0]] ? "; this rank is already taken" : "");
         if (st == LS_OK) st = hand_over(guest, fd);
         close(guest);
         LS_TRY(st);

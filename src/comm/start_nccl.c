@@ -14,8 +14,9 @@ static ls_status find(const ls_nccl **out, ls_plugin *p)
     LS_TRY(ls_plugin_load("nccl", LS_NCCL_SYMBOL, p));
     const ls_nccl *t = ((ls_nccl_fn)p->entry)();
     if (t->abi != LS_NCCL_ABI)
-        return ls_fail(LS_E_UNSUPPORTED, "%s was built for another version of lockstep (interface %d, expected %d); rebuild it", p->path, t->abi,
-                       LS_NCCL_ABI);
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s was built for another version of lockstep (interface %d, expected %d); rebuild it", p->path,
+                       t->abi, LS_NCCL_ABI);
     *out = t;
     return LS_OK;
 }
@@ -69,12 +70,11 @@ static ls_status check_pair(const gpu_of *all, int q, int p)
 {
     const int why = may_share(&all[q]) ? p : q;
     if (may_share(&all[why])) return LS_OK;
-    return ls_fail(
-        LS_E_UNSUPPORTED,
-        "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded "
-        "%s, and the variable is %s there); set it, or use one GPU per rank",
-        q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
-        all[why].allowed ? "set" : "not set");
+    return ls_fail(LS_E_UNSUPPORTED,
+                   "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded "
+                   "%s, and the variable is %s there); set it, or use one GPU per rank",
+                   q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
+                   all[why].allowed ? "set" : "not set");
 }
 
 /* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */
@@ -134,9 +134,11 @@ static ls_status check_asked(const ls_comm *boot, const ls_device *dev, const ch
 {
     const char *name = ls_comm_name(boot);
     if (!strcmp(asked, "nccl") && !dev)
-        return ls_fail(LS_E_CONFIG, "--comm nccl needs GPUs, but this run uses the CPU; remove --comm nccl or use --device cuda");
+        return ls_fail(LS_E_CONFIG,
+                       "--comm nccl needs GPUs, but this run uses the CPU; remove --comm nccl or use --device cuda");
     if ((!strcmp(asked, "local") || !strcmp(asked, "mpi")) && boot->size > 1 && strcmp(asked, name) != 0)
-        return ls_fail(LS_E_CONFIG, "--comm %s does not match the launcher: these workers were started with %s", asked, name);
+        return ls_fail(LS_E_CONFIG, "--comm %s does not match the launcher: these workers were started with %s", asked,
+                       name);
     return LS_OK;
 }
 

@@ -178,13 +178,6 @@ const ls_gpu_facts *ls_gpu_watch_facts(const ls_gpu_watch *w)
     return &w->facts;
 }
 
-void ls_gpu_watch_now(ls_gpu_watch *w, ls_gpu_now *out)
-{
-    pthread_mutex_lock(&w->lock);
-    ls_nvml_read(w->nvml, out);
-    pthread_mutex_unlock(&w->lock);
-}
-
 void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out)
 {
     pthread_mutex_lock(&w->lock);

@@ -31,7 +31,6 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz);
 void ls_gpu_watch_end(ls_gpu_watch **w);
 
 const ls_gpu_facts *ls_gpu_watch_facts(const ls_gpu_watch *w);
-void ls_gpu_watch_now(ls_gpu_watch *w, ls_gpu_now *out);  /* a sample between the others             */
 void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out); /* the newest one, without asking the GPU  */
 
 /* A window's number, or -1 when LS_GPU_WINDOWS are open. Any thread. */

@@ -103,7 +103,8 @@ static ls_status open_library(void **library, calls *f)
 #undef X
     if (!f->init || !f->shutdown || !f->count || !f->by_index) {
         dlclose(lib);
-        return ls_fail(LS_E_UNSUPPORTED, "%s is not a supported NVML (nvmlInit_v2 or a device function is missing)", path);
+        return ls_fail(LS_E_UNSUPPORTED, "%s is not a supported NVML (nvmlInit_v2 or a device function is missing)",
+                       path);
     }
     const int rc = f->init();
     if (rc) {
@@ -198,20 +199,6 @@ void ls_nvml_close(ls_nvml **np)
     ls_str_fini(&n->reasons);
     ls_free(n);
     *np = NULL;
-}
-
-ls_status ls_nvml_count(int *out)
-{
-    void *library;
-    calls f;
-    unsigned n = 0;
-    LS_TRY(open_library(&library, &f));
-    const int rc = f.count(&n);
-    ls_status st = LS_OK;
-    if (rc) st = ls_fail(LS_E_UNSUPPORTED, "NVML cannot count the GPUs: %s", error_words(&f, rc));
-    close_library(library, &f, true);
-    *out = (int)n;
-    return st;
 }
 
 /* ---- values ---- */

@@ -62,9 +62,6 @@ void ls_nvml_read(ls_nvml *n, ls_gpu_now *out);
 /* What was refused so far, "power: Not Supported, energy: …"; empty when nothing was. */
 const char *ls_nvml_refused(const ls_nvml *n);
 
-/* How many GPUs the machine has, whatever CUDA_VISIBLE_DEVICES says. Same statuses. */
-ls_status ls_nvml_count(int *out);
-
 /* "power cap, heat"; "none" for no bit. */
 const char *ls_gpu_slowed_words(uint64_t bits, char buf[160]);
 

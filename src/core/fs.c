@@ -49,7 +49,8 @@ ls_status ls_fs_mkdirs(const char *path)
         *s = c;
         if (!c) break;
     }
-    if (st == LS_OK && !ls_fs_is_dir(path)) st = ls_fail(LS_E_IO, "cannot create the folder %s: a file of that name exists", path);
+    if (st == LS_OK && !ls_fs_is_dir(path))
+        st = ls_fail(LS_E_IO, "cannot create the folder %s: a file of that name exists", path);
     ls_free(p);
     return st;
 }

@@ -17,8 +17,7 @@ char *ls_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ls_free(void *p); /* takes NULL */
 
 /* Needs core/err.h: reports a failed allocation. */
-#define ls_nomem(nbytes, what) \
-    ls_fail(LS_E_NOMEM, "cannot allocate %.0f bytes for %s", (double)(nbytes), (what))
+#define ls_nomem(nbytes, what) ls_fail(LS_E_NOMEM, "cannot allocate %.0f bytes for %s", (double)(nbytes), (what))
 
 /* For tests and for the memory plan. */
 int64_t ls_mem_live(void);       /* blocks not freed                     */

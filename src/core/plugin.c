@@ -29,7 +29,8 @@ static ls_status load(ls_plugin *p, const char *symbol)
     void *lib = dlopen(p->path, RTLD_NOW | RTLD_GLOBAL); /* global: MPI libraries load parts of themselves later */
     if (!lib) return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: %s", p->path, dlerror());
     f.object = dlsym(lib, symbol);
-    if (!f.object) return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: the symbol %s is missing", p->path, symbol);
+    if (!f.object)
+        return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: the symbol %s is missing", p->path, symbol);
     p->entry = f.entry;
     return LS_OK;
 }
@@ -64,7 +65,8 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
     if (dir && *dir) {
         snprintf(p.path, sizeof p.path, "%.400s/lockstep_%s.so", dir, name);
         *out = p;
-        if (!ls_fs_exists(p.path)) return ls_fail(LS_E_UNSUPPORTED, "plugin not found: %s (searched LS_PLUGIN_DIR)", p.path);
+        if (!ls_fs_exists(p.path))
+            return ls_fail(LS_E_UNSUPPORTED, "plugin not found: %s (searched LS_PLUGIN_DIR)", p.path);
         LS_TRY(load(&p, symbol));
         *out = p;
         return LS_OK;
@@ -78,8 +80,9 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
         *out = p;
         return LS_OK;
     }
-    return ls_fail(LS_E_UNSUPPORTED,
-                   "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers and rebuild, "
-                   "or set LS_PLUGIN_DIR to the folder that has it",
-                   name);
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers and rebuild, "
+        "or set LS_PLUGIN_DIR to the folder that has it",
+        name);
 }

@@ -177,11 +177,6 @@ void ls_pipe_roles(const ls_stages *stages, bool tied, int stage, unsigned char 
     if (tied && role[stages->n_unit - 1] == LS_ROLE_HERE && role[0] == LS_ROLE_AWAY) role[0] = LS_ROLE_COPY;
 }
 
-bool ls_pipe_has_loss(const ls_pipe *p)
-{
-    return p->chunk[p->n_chunk - 1].head;
-}
-
 const ls_pipe_stats *ls_pipe_measured(const ls_pipe *p)
 {
     return &p->stats;

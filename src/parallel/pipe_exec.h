@@ -77,7 +77,6 @@ ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *s);
 ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,
                           double (*pair)[2]);
 
-bool ls_pipe_has_loss(const ls_pipe *p);
 const ls_pipe_stats *ls_pipe_measured(const ls_pipe *p);
 const ls_pipe_span *ls_pipe_spans(const ls_pipe *p, int *n); /* of the last step */
 

@@ -87,13 +87,14 @@ static ls_status check_action(checker *c, const ls_action *a)
     const ls_schedule *s = c->s;
     if ((int)a->kind < 0 || a->kind >= LS_N_PIPE) return wrong(c, "unknown action");
     if (a->kind == LS_PIPE_STEP)
-        return c->i == s->rank[c->rank].n_action - 1 ? LS_OK : wrong(c, "the step must be the last action, and appear once");
+        return c->i == s->rank[c->rank].n_action - 1 ? LS_OK
+                                                     : wrong(c, "the step must be the last action, and appear once");
     if (a->chunk < 0 || a->chunk >= s->n_chunk) return wrong(c, "chunks are 0 to %d", s->n_chunk - 1);
     if (a->kind == LS_PIPE_REDUCE) {
         if (c->n_red[a->chunk]++) return wrong(c, "it is a duplicate");
-        return c->n_weight[a->chunk] == s->n_micro
-                   ? LS_OK
-                   : wrong(c, "only %d of %d weight gradients are computed before it", c->n_weight[a->chunk], s->n_micro);
+        return c->n_weight[a->chunk] == s->n_micro ? LS_OK
+                                                   : wrong(c, "only %d of %d weight gradients are computed before it",
+                                                           c->n_weight[a->chunk], s->n_micro);
     }
     if (a->micro < 0 || a->micro >= s->n_micro) return wrong(c, "micro-batches are 0 to %d", s->n_micro - 1);
     return check_cell_action(c, a);
@@ -200,8 +201,7 @@ static ls_status check_order(checker *c, int r, bool grads)
         char token[LS_TOKEN];
         c->rank = to;
         c->i = j;
-        return wrong(c, "at this position, rank %d sends %s (its action %d)", r, ls_action_text(s, a, token),
-                     i);
+        return wrong(c, "at this position, rank %d sends %s (its action %d)", r, ls_action_text(s, a, token), i);
     }
     return LS_OK;
 }

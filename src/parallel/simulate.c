@@ -92,8 +92,8 @@ static ls_status check_shape(const ls_schedule *s)
             const bool up = a->kind == LS_PIPE_SEND_ACT || a->kind == LS_PIPE_RECV_GRAD;
             const int peer = up ? ls_pipe_next(s, r, a->chunk) : ls_pipe_prev(s, r, a->chunk);
             if (peer < 0 || a->peer != peer || ++n[a->kind] > n_cell)
-                return ls_fail(LS_E_CONFIG, "rank %d, action %d: its peer must be rank %d, and it must appear once",
-                               r, i, peer);
+                return ls_fail(LS_E_CONFIG, "rank %d, action %d: its peer must be rank %d, and it must appear once", r,
+                               i, peer);
         }
     }
     return LS_OK;

@@ -177,8 +177,7 @@ static const char *units_words(int a, int b, char buf[64])
 static ls_status parse_run(const char *text, const char **p, int *a, int *b)
 {
     const int column = (int)(*p - text) + 1;
-    if (!unit_number(p, a))
-        return ls_fail(LS_E_ARG, "--stages %s: column %d: expected a unit number", text, column);
+    if (!unit_number(p, a)) return ls_fail(LS_E_ARG, "--stages %s: column %d: expected a unit number", text, column);
     *b = *a;
     if (**p == '-') {
         ++*p;
@@ -186,9 +185,9 @@ static ls_status parse_run(const char *text, const char **p, int *a, int *b)
             return ls_fail(LS_E_ARG, "--stages %s: column %d: the last unit of %d- is missing", text, column, *a);
     }
     if (**p == ',' && (*p)[1]) ++*p;
-    else if (**p)
-        return ls_fail(LS_E_ARG, "--stages %s: column %d: unexpected '%c'", text, (int)(*p - text) + 1, **p);
-    return *a <= *b ? LS_OK : ls_fail(LS_E_ARG, "--stages %s: %d-%d: the first unit must not be after the last", text, *a, *b);
+    else if (**p) return ls_fail(LS_E_ARG, "--stages %s: column %d: unexpected '%c'", text, (int)(*p - text) + 1, **p);
+    return *a <= *b ? LS_OK
+                    : ls_fail(LS_E_ARG, "--stages %s: %d-%d: the first unit must not be after the last", text, *a, *b);
 }
 
 ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_stage, int n_chunk)
@@ -204,8 +203,7 @@ ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_st
         if (b >= n_unit)
             return ls_fail(LS_E_ARG, "--stages %s: unit %d does not exist; units are 0 to %d (embed, %d blocks, head)",
                            text, b, n_unit - 1, n_unit - 2);
-        if (a > next)
-            return ls_fail(LS_E_ARG, "--stages %s: %s on no stage", text, units_words(next, a - 1, words));
+        if (a > next) return ls_fail(LS_E_ARG, "--stages %s: %s on no stage", text, units_words(next, a - 1, words));
         if (a < next)
             return ls_fail(LS_E_ARG, "--stages %s: %s on two stages", text,
                            units_words(a, b < next - 1 ? b : next - 1, words));
@@ -259,39 +257,4 @@ void ls_stages_print(const ls_stages *s, const ls_part_cost *unit, ls_str *out)
         if (s->first[g + 1] - s->first[g] > 1) ls_str_addf(out, " to %s", b);
         ls_str_addf(out, ", %.1f %% of the work\n", all > 0 ? 100 * part / all : 0);
     }
-}
-
-/* ---- R3's rules (docs/REFERENCES.md) ---- */
-
-int ls_partition_blocks(int n_block, int n_device, int *count)
-{
-    const int each = (n_block + n_device - 1) / n_device;
-    int used = 0;
-    for (int d = 0; d < n_device; d++) {
-        const int left = n_block - d * each;
-        count[d] = left < 0 ? 0 : left < each ? left : each;
-        used += count[d] > 0;
-    }
-    return used;
-}
-
-ls_status ls_partition_modules(const ls_module_place *module, int n, int *first, int *device, int *n_part)
-{
-    int k = 0;
-    for (int i = 0; i < n; i++) {
-        const ls_module_place *m = &module[i];
-        int at = m->declared;
-        if (at == LS_DEVICE_NONE) {
-            at = m->n_param ? m->param_device[0] : LS_DEVICE_CPU;
-            for (int j = 1; j < m->n_param; j++)
-                if (m->param_device[j] != at)
-                    return ls_fail(LS_E_CONFIG, "module %d has parameters on devices %d and %d: a module lies on one",
-                                   i, at, m->param_device[j]);
-        }
-        if (k && device[k - 1] == at) continue;
-        first[k] = i;
-        device[k++] = at;
-    }
-    *n_part = k;
-    return LS_OK;
 }

@@ -38,20 +38,23 @@ static int power_below(int n)
 static ls_status check_layout(const ls_strategy_ops *ops, int W, const ls_strategy_opts *o)
 {
     if (ops == &ls_strategy_single && W > 1)
-        return ls_fail(LS_E_CONFIG, "--strategy single needs one worker (got %d); use ddp, dp, zero1, zero2 or zero3", W);
+        return ls_fail(LS_E_CONFIG, "--strategy single needs one worker (got %d); use ddp, dp, zero1, zero2 or zero3",
+                       W);
     if (W == 1 || o->n_micro == 1 || !o->deterministic) return LS_OK;
     const bool at_once = ops->parts & LS_SHARD_GRAD;
     if (!at_once && !power_of_two(o->n_micro))
-        return ls_fail(LS_E_CONFIG,
-                       "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
-                       "micro-batches per worker; use %d or %d, or --no_deterministic",
-                       W, o->n_micro, W * o->n_micro, power_below(o->n_micro), 2 * power_below(o->n_micro));
+        return ls_fail(
+            LS_E_CONFIG,
+            "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
+            "micro-batches per worker; use %d or %d, or --no_deterministic",
+            W, o->n_micro, W * o->n_micro, power_below(o->n_micro), 2 * power_below(o->n_micro));
     if (at_once && !power_of_two(W))
-        return ls_fail(LS_E_CONFIG,
-                       "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a "
-                       "power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or "
-                       "--no_deterministic",
-                       ops->name, W, o->n_micro, W * o->n_micro, ops->name, power_below(W), 2 * power_below(W));
+        return ls_fail(
+            LS_E_CONFIG,
+            "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a "
+            "power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or "
+            "--no_deterministic",
+            ops->name, W, o->n_micro, W * o->n_micro, ops->name, power_below(W), 2 * power_below(W));
     return LS_OK;
 }
 
@@ -81,8 +84,7 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
     ls_free(n);
     if (!cut) return st;
     s->grads.capacity = parallel_flight_capacity(s);
-    s->grads_row =
-        ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients in flight");
+    s->grads_row = ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients in flight");
     return st;
 }
 
@@ -138,7 +140,8 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
             ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
     }
     if (s->opts.pipe && m->cfg.tied && parallel_here(s, 0) && moments)
-        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS, "tied embedding gradient of the last stage");
+        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS,
+                                 "tied embedding gradient of the last stage");
     return plan_gradients(s, plan);
 }
 

@@ -58,7 +58,6 @@ template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cud
 /* ---- collectives ---- */
 /* Waits for n threads at barrier id (n 0: all of the block); the number of those that came with pred. */
 int emu_barrier(int id, int n, bool pred);
-void emu_barrier_arrive(int id, int n);
 /* Every lane of mask gives n bytes, and gets those of all 32 (row i: lane i's; lanes outside mask: undefined). The rows are the warp's own
  * copy: valid until this lane's next collective of the warp. `what` names the collective for messages, and must be everyone's. */
 const void *emu_warp_exchange(const void *mine, size_t n, unsigned mask, const char *what);

@@ -202,11 +202,6 @@ int emu_barrier(int id, int n, bool pred)
     return b.result;
 }
 
-void emu_barrier_arrive(int id, int n)
-{
-    complete(come(id, n, false));
-}
-
 unsigned emu_lane(void)
 {
     return (unsigned)e().now->lane;

@@ -154,60 +154,6 @@ static void impossible(void **state)
     }
 }
 
-/* ---- R3's rules (docs/REFERENCES.md) ---- */
-
-static void blocks_over_devices(void **state)
-{
-    (void)state;
-    static const struct {
-        int n_block, n_device, used, count[8];
-    } table[] = {
-        {12, 5, 4, {3, 3, 3, 3, 0}},
-        {12, 4, 4, {3, 3, 3, 3}},
-        {12, 1, 1, {12}},
-        {12, 8, 6, {2, 2, 2, 2, 2, 2, 0, 0}},
-        {12, 7, 6, {2, 2, 2, 2, 2, 2, 0}},
-        {10, 4, 4, {3, 3, 3, 1}},
-        {2, 4, 2, {1, 1, 0, 0}},
-        {7, 2, 2, {4, 3}},
-    };
-    for (size_t i = 0; i < N_OF(table); i++) {
-        int count[8] = {0};
-        assert_int_equal(ls_partition_blocks(table[i].n_block, table[i].n_device, count), table[i].used);
-        assert_memory_equal(count, table[i].count, (size_t)table[i].n_device * sizeof(int));
-    }
-}
-
-static void modules_by_device(void **state)
-{
-    (void)state;
-    static const int zero[] = {0, 0}, one[] = {1}, mixed[] = {0, 1};
-    static const struct {
-        int n, n_part;
-        ls_module_place module[4];
-        int first[4], device[4];
-    } table[] = {
-        /* three modules on devices 0, 0, 1 are two partitions */
-        {3, 2, {{LS_DEVICE_NONE, zero, 2}, {LS_DEVICE_NONE, zero, 1}, {LS_DEVICE_NONE, one, 1}}, {0, 2}, {0, 1}},
-        /* one without parameters joins the device it was wrapped with, else it lies on the CPU */
-        {3, 2, {{LS_DEVICE_NONE, zero, 2}, {0, NULL, 0}, {LS_DEVICE_NONE, one, 1}}, {0, 2}, {0, 1}},
-        {3, 3, {{LS_DEVICE_NONE, zero, 2}, {LS_DEVICE_NONE, NULL, 0}, {LS_DEVICE_NONE, one, 1}}, {0, 1, 2}, {0, -1, 1}},
-        /* equal devices that are not neighbours stay apart; a wrapping wins over parameters, mixed ones too */
-        {3, 3, {{LS_DEVICE_NONE, zero, 1}, {LS_DEVICE_NONE, one, 1}, {LS_DEVICE_NONE, zero, 1}}, {0, 1, 2}, {0, 1, 0}},
-        {2, 1, {{1, mixed, 2}, {LS_DEVICE_NONE, one, 1}}, {0}, {1}},
-    };
-    int first[4], device[4], n_part;
-    for (size_t i = 0; i < N_OF(table); i++) {
-        assert_int_equal(ls_partition_modules(table[i].module, table[i].n, first, device, &n_part), LS_OK);
-        assert_int_equal(n_part, table[i].n_part);
-        assert_memory_equal(first, table[i].first, (size_t)n_part * sizeof(int));
-        assert_memory_equal(device, table[i].device, (size_t)n_part * sizeof(int));
-    }
-    const ls_module_place bad = {LS_DEVICE_NONE, mixed, 2};
-    assert_int_equal(ls_partition_modules(&bad, 1, first, device, &n_part), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(), "module 0 has parameters on devices 0 and 1"));
-}
-
 static double stage_time(const ls_stages *s, const ls_part_cost *unit, int k, int thread)
 {
     double sum = 0;
@@ -251,12 +197,7 @@ static void threads(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads),
-                                       cmocka_unit_test(balanced_is_optimal),
-                                       cmocka_unit_test(gpt2),
-                                       cmocka_unit_test(by_hand),
-                                       cmocka_unit_test(impossible),
-                                       cmocka_unit_test(blocks_over_devices),
-                                       cmocka_unit_test(modules_by_device)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(threads), cmocka_unit_test(balanced_is_optimal),
+                                       cmocka_unit_test(gpt2), cmocka_unit_test(by_hand), cmocka_unit_test(impossible)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,8 @@ static ls_status choose(choice want[2], const char *kind)
         while (k < 3 && !(strlen(word[k]) == n && !strncmp(word[k], from, n))) k++;
         if (k == 3)
             return ls_fail(LS_E_CONFIG,
-                           "unknown attention '%s'; use auto, cudnn or flash, or two of them as forward,backward", kind);
+                           "unknown attention '%s'; use auto, cudnn or flash, or two of them as forward,backward",
+                           kind);
         want[pass] = (choice)k;
     }
     return LS_OK;
@@ -51,7 +52,8 @@ ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool 
     const char *env = getenv("LS_ATTENTION");
     if (!kind || !strcmp(kind, "auto")) kind = env && *env ? env : "auto";
     if (dt != LS_F32 && dt != LS_BF16 && dt != LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "attention does not support %s on the device; use F32, BF16 or F16", ls_dtype_word(dt));
+        return ls_fail(LS_E_UNSUPPORTED, "attention does not support %s on the device; use F32, BF16 or F16",
+                       ls_dtype_word(dt));
     cu_attention *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "attention");
     a->stream = stream, a->dt = dt, a->deterministic = deterministic;
@@ -124,7 +126,8 @@ size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t
 static ls_status run_flash(const cu_attention *a, bool backward, const cu_attention_job *j)
 {
     if (j->D < 1 || j->D > LS_FLASH_D_MAX)
-        return ls_fail(LS_E_UNSUPPORTED, "attention with head size %lld is not supported on the device; the limit is %d", (long long)j->D,
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "attention with head size %lld is not supported on the device; the limit is %d", (long long)j->D,
                        LS_FLASH_D_MAX);
     if (j->B * j->T * j->H < 1) return LS_OK;
     const bool drop = j->drop.p > 0;

@@ -19,17 +19,13 @@
 #include "compute/cuda/kernels/point.h"
 #include "compute/cuda/kernels/softmax.h"
 #include "compute/cuda/scratch.h"
+#include "core/minmax.h"
 #include "core/str.h"
 
 #include <stdlib.h>
 
 #define PAD   CU_LOGITS_PAD
 #define ROUND CU_LOGITS_ROUND
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static int64_t up(int64_t n, int64_t to)
 {
@@ -136,7 +132,7 @@ static ls_status classifier(ls_compute *c, const ls_classifier *a)
     double *parts =
         (double *)(void *)((char *)logits + cuda_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(u->dt)));
     if (a->R == 0 && a->dw && !a->acc) CU_TRY(cu_zero(u->stream, a->dw, (size_t)(a->V * a->C) * sizeof(float)));
-    for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, least(rows, a->R - r0), logits, parts));
+    for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, LS_MIN(rows, a->R - r0), logits, parts));
     return LS_OK;
 }
 

@@ -33,7 +33,8 @@ static void close_all(cuda *x)
 ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
 {
     if (o->dtype != LS_F32 && o->dtype != LS_BF16 && o->dtype != LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "cuda does not support the type %s; use F32, BF16 or F16", ls_dtype_word(o->dtype));
+        return ls_fail(LS_E_UNSUPPORTED, "cuda does not support the type %s; use F32, BF16 or F16",
+                       ls_dtype_word(o->dtype));
     cuda *x = ls_alloc(sizeof *x);
     if (!x) return ls_nomem(sizeof *x, "the CUDA backend");
     x->dt = o->dtype;

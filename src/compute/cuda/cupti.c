@@ -284,7 +284,8 @@ static bool load(collection *c, char *words, size_t room)
 #undef X
     uint32_t version = 0;
     if (c->f.cuptiGetVersion(&version) != CUPTI_SUCCESS || version / 10000 != CUPTI_API_VERSION / 10000) {
-        snprintf(words, room, "CUPTI has version %u, but this program was built for %d: its records differ", version, CUPTI_API_VERSION);
+        snprintf(words, room, "CUPTI has version %u, but this program was built for %d: its records differ", version,
+                 CUPTI_API_VERSION);
         return false;
     }
     return true;

@@ -42,9 +42,7 @@ void cuda_no_device(int code, char *words, size_t room)
     else if (code == cudaErrorInsufficientDriver)
         snprintf(words, room, "the NVIDIA driver is too old: it supports CUDA %s, this plugin was built with %s", has,
                  wants);
-    else
-        snprintf(words, room,
-                 "no CUDA device: the driver (CUDA %s) finds none; check CUDA_VISIBLE_DEVICES", has);
+    else snprintf(words, room, "no CUDA device: the driver (CUDA %s) finds none; check CUDA_VISIBLE_DEVICES", has);
 }
 
 /* The function's name alone. */
@@ -64,8 +62,8 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
     if (code == cudaErrorMemoryAllocation) {
         size_t left = 0, total = 0;
         (void)cudaMemGetInfo(&left, &total);
-        return ls_fail_at(LS_E_NOMEM, file, line, "%s: out of device memory (%.0f of %.0f MiB are free)",
-                          name, (double)left / 1048576, (double)total / 1048576);
+        return ls_fail_at(LS_E_NOMEM, file, line, "%s: out of device memory (%.0f of %.0f MiB are free)", name,
+                          (double)left / 1048576, (double)total / 1048576);
     }
     if (is_absent(code)) {
         cuda_no_device(code, words, sizeof words);

@@ -318,17 +318,6 @@ LS_DEVICE float ex2(float x) /* 2^x, 2 ulp; 2^-inf = 0 */
 #endif
 }
 
-LS_DEVICE float tanh_fast(float x) /* about 2^-11 relative */
-{
-#ifdef LS_EMU
-    return tanhf(x);
-#else
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
 LS_DEVICE unsigned shared_address(const void *p)
 {
 #ifdef LS_EMU
@@ -365,25 +354,6 @@ template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING g
     emu_cp_async_wait(PENDING);
 #else
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-/* Barrier `id` (1 to 15) of n threads, whole warps. */
-LS_DEVICE void barrier_sync(int id, int n)
-{
-#ifdef LS_EMU
-    emu_barrier(id, n, false);
-#else
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
-#endif
-}
-
-LS_DEVICE void barrier_arrive(int id, int n)
-{
-#ifdef LS_EMU
-    emu_barrier_arrive(id, n);
-#else
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory");
 #endif
 }
 

@@ -6,6 +6,7 @@
 #include "compute/cuda/kernels/norm.h"
 #include "compute/cuda/kernels/optim.h"
 #include "compute/cuda/kernels/point.h"
+#include "core/minmax.h"
 
 /* ---- embedding ---- */
 
@@ -234,17 +235,12 @@ void cuda_fill_ops(ls_compute_ops *ops)
     ops->region_end = region_end;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 size_t cuda_ops_scratch(const cuda *x, const ls_compute_shapes *s)
 {
     const int64_t R = s->B * s->T;
     size_t n = 0;
     if (s->H) n = cu_attention_scratch(x->attention, s->B, s->T, s->H, s->C / s->H, s->backward);
     if (!s->backward) return n;
-    n = larger(n, cu_embed_bwd_scratch(R, s->C));
-    return larger(n, cu_layernorm_bwd_scratch(R, s->C));
+    n = LS_MAX(n, cu_embed_bwd_scratch(R, s->C));
+    return LS_MAX(n, cu_layernorm_bwd_scratch(R, s->C));
 }

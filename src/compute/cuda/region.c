@@ -104,8 +104,7 @@ static ls_status finish(cu_regions *r, region *e, bool keep)
     if (code != cudaSuccess) {
         if (exec) (void)cudaGraphExecDestroy(exec);
         (void)cudaGetLastError();
-        return ls_fail(LS_E_DEVICE,
-                       "CUDA graph capture failed: %s (error %d); LS_CUDA_GRAPHS=0 disables graphs",
+        return ls_fail(LS_E_DEVICE, "CUDA graph capture failed: %s (error %d); LS_CUDA_GRAPHS=0 disables graphs",
                        cudaGetErrorString((cudaError_t)code), code);
     }
     r->n_recorded++;
