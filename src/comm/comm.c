@@ -401,7 +401,7 @@ ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site)
 {
     int worst = 0;
     ls_status st = ls_agree(c, (int)mine, site, &worst);
-    if (mine != LS_OK) return mine; /* its own words are the ones to keep */
+    if (mine != LS_OK) return mine; /* keep its own message */
     LS_TRY(st);
     if (worst == LS_OK) return LS_OK;
     return ls_fail((ls_status)worst, "another worker failed: %s", ls_status_words((ls_status)worst));

@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TAIL      600                 /* bytes of a worker's last words     */
+#define TAIL      600                 /* bytes of a worker's last output    */
 #define GRACE     (ABORT_GRACE + 2.0) /* seconds between the abort and SIGKILL: a worker ends itself before */
 #define KILL_TIME 10.0                /* seconds for SIGKILL to work */
 #define END_GRACE 2.0                 /* seconds after the first worker has ended, for those that are stopped */
@@ -154,7 +154,7 @@ static void kill_all(child *ch, int n, int sig)
         if (ch[r].pid > 0 && !ch[r].gone) kill(ch[r].pid, sig);
 }
 
-/* The words for a worker that did not end by itself. */
+/* The message for a worker that did not end by itself. */
 static void died(const child *c, int rank, char words[512])
 {
     char host[64] = "?";
@@ -238,7 +238,7 @@ static void reap(family *f)
             char words[512];
             died(c, r, words);
             give_up(f, r, words);
-        } else if (!c->killed && !atomic_load(&f->world->ended[r])) { /* it has told nobody */
+        } else if (!c->killed && !atomic_load(&f->world->ended[r])) { /* it reported nothing */
             char words[96];
             snprintf(words, sizeof words, "rank %d (pid %d) exited with code %d", r, (int)c->pid,
                      WEXITSTATUS(c->status));
@@ -307,7 +307,7 @@ static void watch(family *f)
 
 /* ---- how it went ---- */
 
-/* How much a worker's end tells about the cause: its own failure, a death, a stop, what it only heard of, being killed by the parent. */
+/* How much a worker's end reveals about the cause: its own failure, a death, a stop, what it only heard of, being killed by the parent. */
 static int weight(const family *f, int r)
 {
     const child *c = &f->ch[r];

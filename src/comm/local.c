@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Offset of a buffer in this worker's arena; -1 when it is small and lies elsewhere. */
+/* Offset of a buffer in this worker's arena; -1 when it is small and is elsewhere. */
 static ls_status locate(ls_comm *c, const comm_req *r, ls_view v, int64_t *at)
 {
     local *l = c->impl;

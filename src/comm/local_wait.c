@@ -1,4 +1,4 @@
-/* local_wait.c - waiting in shared memory: short spins, then sleep; and what is said when a wait ends badly.
+/* local_wait.c - waiting in shared memory: short spins, then sleep; and the report of a failed wait.
  *
  * Invariants
  *   1. a waiter looks at the abort flag and at its limit at least every 20 ms;

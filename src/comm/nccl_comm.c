@@ -34,7 +34,7 @@ static bool give_up(void *ctx)
     nccl_try *t = ctx;
     nccl_comm *m = t->c->impl;
     const double limit = t->most > 0 ? t->most : atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
-    if (atomic_load(&m->w->stopped)) return true; /* its words are the world's */
+    if (atomic_load(&m->w->stopped)) return true; /* the message is the world's */
     if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
     snprintf(t->words, sizeof t->words, "rank %d: the other ranks did not reach %s at %s within %.1f s", m->w->rank,
@@ -144,7 +144,7 @@ static int native(nccl_comm *m, const comm_req *r, void *g, void *stream)
     }
 }
 
-/* Its own part of a gather that lies apart, or of a world of one. */
+/* Its own part of a gather that is apart, or of a world of one. */
 static ls_status own_part(nccl_comm *m, const comm_req *r, int lane)
 {
     const ls_device *d = m->w->dev;

@@ -110,7 +110,7 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
 /* ---- sends and receives ---- */
 
 #define PIECE  ((int64_t)1 << 20) /* bytes of a message */
-#define WINDOW 4                  /* messages under way */
+#define WINDOW 4                  /* messages in flight */
 
 typedef struct letter {
     int64_t n;
@@ -325,7 +325,7 @@ static void net_destroy(ls_comm *c)
     if (clean || last) free_comm(m);
     else
         m->next_dead = w->dead,
-        w->dead = m; /* a message may still be on its way into it: until the transport has stopped */
+        w->dead = m; /* a message may still be in flight into it: until the transport has stopped */
     while (last && w->dead) {
         net_comm *d = w->dead;
         w->dead = d->next_dead;
@@ -334,7 +334,7 @@ static void net_destroy(ls_comm *c)
     if (last) net_world_free(w);
 }
 
-/* Everyone's words (n each) side by side; `all` lies in the arena when it is large. */
+/* Everyone's words (n each) side by side; `all` is in the arena when it is large. */
 static ls_status gather(ls_comm *c, int64_t *mine, int n, int64_t *all)
 {
     return ls_all_gather(c, (ls_view){all, (int64_t)n * c->size, LS_I64}, (ls_view){mine, n, LS_I64}, LS_SITE, NULL);

@@ -100,7 +100,7 @@ void net_service_close(net_world *w)
 
 void net_abort(net_world *w, const char *words)
 {
-    if (!ls_local_world_abort(w->world, w->local_rank, words)) return; /* who was first tells the others */
+    if (!ls_local_world_abort(w->world, w->local_rank, words)) return; /* the first one notifies the others */
     net_msg m = {.type = GONE, .from = w->rank};
     snprintf(m.words, sizeof m.words, "%s", words);
     for (int p = 0; p < w->size; p++)
@@ -147,7 +147,7 @@ static void ask(net_comm *m)
 
 enum { LATE, SILENT, THERE };
 
-/* What rank p of c is doing, in words. */
+/* What rank p of c is doing, as text. */
 static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t room)
 {
     const net_world *w = m->w;

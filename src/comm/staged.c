@@ -5,7 +5,7 @@
  *   lane to the device                out(0) out(1) …
  *
  * A request's thread waits for the mark of its post, then takes it in chunks through SLOTS slots: while one chunk is summed by the inner
- * communicator (its own thread), the next is on its way to the host and the one before on its way back. A slot holds a chunk of every
+ * communicator (its own thread), the next is in transit to the host and the one before in transit back. A slot holds a chunk of every
  * part, so sums happen in place there. The request is done when the last chunk is in device memory.
  *
  * Invariants
@@ -14,7 +14,7 @@
  *      first waits until all is done;
  *   3. copies are queued when nothing holds them back any more: communicators share two lanes of the device, and none can block another;
  *   4. staging memory is reserved with the communicator and pinned at its first use; then nothing is allocated;
- *   5. a device that fails ends the run for everyone, with this worker's rank in the words. */
+ *   5. a device failure aborts the run, with this worker's rank in the message. */
 #include "comm/comm_impl.h"
 
 #include "core/clock.h"
@@ -34,7 +34,7 @@
 /* What all communicators of a worker share. */
 typedef struct station {
     const ls_device *dev;
-    int rank; /* in words */
+    int rank; /* in messages */
     int to_host, to_device;
     atomic_int users;
 } station;
@@ -52,7 +52,7 @@ typedef struct slot {
     ls_ticket t;
 } slot;
 
-/* A request under way. */
+/* A request in flight. */
 typedef struct job {
     ls_comm *c;
     staged *s;

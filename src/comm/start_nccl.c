@@ -43,7 +43,7 @@ size_t ls_comm_nccl_nbytes(int size)
 #define SHARE_MINOR    30
 #define SHARE_VARIABLE "NCCL_MULTI_RANK_GPU_ENABLE"
 
-/* What a rank tells the others before groups are made. */
+/* What each rank sends to the others before groups are created. */
 typedef struct gpu_of {
     char host[56], gpu[56];
     char version[48]; /* of the NCCL that it has loaded */

@@ -1,4 +1,4 @@
-/* gpu_watch.h - a thread that looks at a GPU a few times a second, and what it saw inside a window of time.
+/* gpu_watch.h - a thread that looks at a GPU a few times per second, and what it saw inside a window of time.
  *
  *   ls_gpu_watch_begin(&w, "0000:1b:00.0", 10);
  *   int k = ls_gpu_window_open(w);   …the steps of an epoch…   ls_gpu_window_close(w, k, &seen);

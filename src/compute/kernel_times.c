@@ -12,7 +12,7 @@
 
 enum { N_UNIT = 1 << 16, N_PENDING = 128, SHOWN = 108, N_SHOWN = 1024, EXTRA = 4 };
 
-typedef struct boundary { /* a mark, and for whom everything behind it was queued */
+typedef struct boundary { /* a mark, and for whom everything after it was queued */
     ls_mark mark;
     uint32_t place;
 } boundary;
@@ -323,7 +323,7 @@ typedef struct tables {
 } tables;
 
 /* A stream's records, begins in order. Kernels of one stream may overlap (parts of a graph do): what begins before the last one of a lane
- * has ended goes to the next lane; behind the last lane its begin is moved. */
+ * has ended goes to the next lane; after the last lane its begin is moved. */
 static ls_status put_stream(ls_kernel_times *k, ls_trace *t, tables *x, int64_t from, int64_t to)
 {
     ls_lane *lane[EXTRA] = {0};

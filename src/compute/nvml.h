@@ -51,7 +51,7 @@ enum {
     LS_GPU_DISPLAY = 0x100
 };
 
-/* which: a bus id, a UUID, or an index; NULL is index 0. LS_E_UNSUPPORTED: no library, it does not start, no such GPU (the words say
+/* which: a bus id, a UUID, or an index; NULL is index 0. LS_E_UNSUPPORTED: no library, it does not start, no such GPU (the message says
  * which); LS_E_NOMEM. */
 ls_status ls_nvml_open(ls_nvml **out, const char *which);
 void ls_nvml_close(ls_nvml **n);

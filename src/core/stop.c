@@ -17,11 +17,11 @@ static volatile sig_atomic_t stop_signal, again;
 static _Atomic int mode;
 static _Atomic double first_at;
 static _Atomic int bound;
-static _Atomic double expected = -1; /* seconds; -1: nobody has said */
+static _Atomic double expected = -1; /* seconds; -1: not set */
 
 static void say(const char *text)
 {
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nobody listens: nothing to do about it */
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* the error has no reader; ignore it */
 }
 
 static bool at_first(int m)

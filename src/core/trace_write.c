@@ -179,7 +179,7 @@ static void put_span(part *p, const ls_trace *t, int tid, const ls_trace_span *s
     ls_str_add(o, "}}");
 }
 
-/* Spans lie in the order of their ends. In the file: of their begins, and the outer one of two that begin together first. */
+/* Spans are in the order of their ends. In the file: of their begins, and the outer one of two that begin together first. */
 static int by_begin(const void *a, const void *b)
 {
     const ls_trace_span *x = *(const ls_trace_span *const *)a, *y = *(const ls_trace_span *const *)b;

@@ -36,7 +36,7 @@ typedef struct ls_gradtree {
 } ls_gradtree;
 
 /* Plans the sums of all units. n: elements of a leaf of each unit, 0 for a unit that is not here; NULL: whole gradients. elsewhere: leaves
- * are handed to ls_gradtree_add wherever they lie. paired: leaves are added to in place (not with elsewhere). With one leaf a gradient lives
+ * are handed to ls_gradtree_add wherever they are. paired: leaves are added to in place (not with elsewhere). With one leaf a gradient lives
  * only from its backward to the step, so that it can share memory with activations that are gone by then. */
 ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, bool paired,
                            ls_plan *plan);
@@ -46,7 +46,7 @@ void ls_gradtree_destroy(ls_gradtree **t);
 /* Where this leaf of unit u is to be written, or added to what is there. */
 void *ls_gradtree_place(const ls_gradtree *t, int u, int leaf);
 bool ls_gradtree_adds(const ls_gradtree *t, int leaf);
-/* The leaf of u lies at x (its place, or elsewhere; may be overwritten): carries. */
+/* The leaf of u is at x (its place, or elsewhere; may be overwritten): carries. */
 ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x);
 void *ls_gradtree_sum(const ls_gradtree *t, int u);
 

@@ -297,7 +297,7 @@ static void book(ls_pipe *p, const ls_pipe_span *s)
     p->stats.calls[s->chunk][column]++;
 }
 
-/* A device works later than the calls are made: there, an action lies between two marks, which ls_pipe_settle reads. */
+/* A device works later than the calls are made: there, an action is between two marks, which ls_pipe_settle reads. */
 static ls_status put_mark(ls_pipe *p, ls_mark *m)
 {
     const ls_device *d = p->o.model->compute->device;
@@ -397,7 +397,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     return LS_OK;
 }
 
-/* The last thing that needs a micro-batch's buffers on this worker: its backward, and the send behind it. */
+/* The last thing that needs a micro-batch's buffers on this worker: its backward, and the send after it. */
 static bool ends(const ls_rank_list *l, int i)
 {
     const ls_action *a = &l->action[i];

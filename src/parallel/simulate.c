@@ -99,7 +99,7 @@ static ls_status check_shape(const ls_schedule *s)
     return LS_OK;
 }
 
-/* Where everybody stands. */
+/* The position of each rank. */
 static ls_status stuck(const world *w)
 {
     const ls_schedule *s = w->s;

@@ -152,7 +152,7 @@ ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit,
     return LS_OK;
 }
 
-/* ---- by hand ---- */
+/* ---- --stages ---- */
 
 static bool unit_number(const char **p, int *out)
 {
@@ -173,7 +173,7 @@ static const char *units_words(int a, int b, char buf[64])
     return buf;
 }
 
-/* One "a-b" or "a" and the comma behind it. */
+/* One "a-b" or "a" and the comma after it. */
 static ls_status parse_run(const char *text, const char **p, int *a, int *b)
 {
     const int column = (int)(*p - text) + 1;
@@ -220,7 +220,7 @@ ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_st
     return LS_OK;
 }
 
-/* ---- what it comes to ---- */
+/* ---- costs ---- */
 
 void ls_stages_costs(const ls_stages *s, const ls_part_cost *unit, ls_part_cost *part)
 {

@@ -129,7 +129,7 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         if (ls_compute_mixed(m->compute))
             s->row[3][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d master weights", u);
     }
-    /* and one place behind them, for sums of a shard */
+    /* and one place after them, for sums of a shard */
     s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "blocks of the norm");
     const int64_t n_stage = s->opts.pipe ? ls_comm_size(s->opts.pipe) : 1;
     s->unit_sum_row =
@@ -404,7 +404,7 @@ static void add_in_turns(double *turn, int64_t first, const double *x, int64_t n
     for (; i < n; i++) turn[(first + i) % TURNS] += x[i];
 }
 
-/* Worker r's blocks of all units lie together, so that one gather brings everyone's. */
+/* Worker r's blocks of all units are together, so that one gather brings everyone's. */
 ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
 {
     const ls_model *m = s->model;
@@ -481,7 +481,7 @@ static void put(piece_list *l, ls_flat what, int u, range r, void *data)
     l->piece[l->n++] = (ls_piece){what, u, r.first, r.n, data};
 }
 
-/* Weights: those that the optimizer keeps, which lie with the moments, or the parameters themselves. */
+/* Weights: those that the optimizer keeps, which are with the moments, or the parameters themselves. */
 static void put_weights(const ls_strategy *s, int u, bool save, range share, piece_list *l)
 {
     const ls_compute *c = s->model->compute;

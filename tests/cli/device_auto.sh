@@ -57,7 +57,7 @@ python3 -c 'import json; d = json.load(open("out"))["device"]; assert d["value"]
 # --- asked for and not there ---
 expect 2 "no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 "$LOCKSTEP" "${base[@]}" --device cuda
 expect 2 "no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 LS_DEVICE=cuda "$LOCKSTEP" "${base[@]}"
-expect 2 "plugin not found: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --device cuda
+expect 2 "does not exist; check LS_PLUGIN_DIR" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --device cuda
 
 # --- 16 bits of a DeepSpeed JSON ---
 for p in bf16 fp16; do

@@ -4,8 +4,8 @@
  * other. Nothing runs at the same time, so `__shared__` is `static` and an atomic is a plain operation.
  *
  * What it finds that a device may not show
- *   - a barrier or a collective of a warp that not all reach: it stops, naming kernel, block and where every thread stands
- *   - reads of shared memory that nobody wrote: LS_SHARED and dynamic shared memory are NaN bytes when a block begins
+ *   - a barrier or a collective of a warp that not all reach: it stops, naming kernel, block and the position of each thread
+ *   - reads of unwritten shared memory: LS_SHARED and dynamic shared memory are NaN bytes when a block begins
  *   - accesses beside shared and device memory, under AddressSanitizer; vector accesses that are not aligned
  *   - a missing barrier: LS_EMU_ORDER=<number> shuffles the order in which threads run (several numbers should give equal results)
  *   - a missing cp_async_wait: asynchronous copies happen as late as they may
@@ -174,7 +174,7 @@ template <class T> struct emu_shared {
 };
 
 /* ---- asynchronous copies: done when they are waited for, or never ---- */
-void emu_cp_async(void *dst, const void *src, size_t nbytes, size_t nread); /* bytes behind nread become 0 */
+void emu_cp_async(void *dst, const void *src, size_t nbytes, size_t nread); /* bytes after nread become 0 */
 void emu_cp_async_commit(void);
 void emu_cp_async_wait(int pending); /* until at most so many groups are left */
 

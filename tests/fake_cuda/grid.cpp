@@ -3,7 +3,7 @@
  *   for each block:  for each warp:  run lanes until all of them wait at a barrier of the block or are done;  until all are done
  *
  * A fiber whose thread is done takes the next thread of its warp that has not begun, so a kernel without collectives costs one call a
- * thread. When nobody can go on, everybody waits for somebody who does not come: stop and say who stands where. */
+ * thread. When no thread can continue, there is a deadlock: stop and print the position of each thread. */
 #include "fake_cuda/grid.h"
 #include "fake_cuda/fiber.h"
 

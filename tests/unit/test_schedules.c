@@ -292,7 +292,7 @@ static void text_errors(void **state)
         {"lockstep-schedule 1\nname x\nstages 2\nmicro 2\nchunks 2\nmessages auto\nrank 0\nF0.2",
          "the chunk is missing or wrong: .0 to .1"},
         {"lockstep-schedule 1\nname x\nstages 1024\nmicro 1048576\nchunks 64\nmessages auto\n",
-         "= 68719476736, above 1048576"},
+         "= 68719476736 is too large; the limit is 1048576"},
     };
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_schedule *s = NULL;

@@ -3,7 +3,7 @@
  *   post ─► queue ─► [ MPI thread: Isend/Irecv, Testsome, sleep ] ─► done ─► wait
  *
  * One thread makes all MPI calls (MPI_THREAD_FUNNELED: it is the one that starts MPI). MPI makes no progress without calls, and ranks
- * may outnumber cores, so the thread polls a little, then sleeps between polls: 20 to 100 us while messages are under way (the
+ * may outnumber cores, so the thread polls a little, then sleeps between polls: 20 to 100 us while messages are in flight (the
  * sockets' buffers hold milliseconds of a fast link), 5 ms when only the receive from anyone is left. A post wakes it. */
 #include "comm/transport.h"
 
@@ -166,7 +166,7 @@ static void launch(net *n, ls_net_op *op)
     n->op[n->n_active++] = op;
 }
 
-/* Tests what is under way; the number of operations that ended. */
+/* Tests what is in flight; the number of operations that ended. */
 static int poll_once(net *n)
 {
     int n_done = 0;

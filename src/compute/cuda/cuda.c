@@ -1,6 +1,6 @@
 /* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for.
  *
- * The scratch that the caller lends begins with the products' workspace (cuda_workspace); behind it is room for the operation that
+ * The scratch that the caller lends begins with the products' workspace (cuda_workspace); after it is room for the operation that
  * runs (cuda_room), of which there is one at a time, so the largest need counts. */
 #include "compute/cuda/cuda_impl.h"
 

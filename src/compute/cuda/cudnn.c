@@ -47,7 +47,7 @@ typedef struct api {
 typedef struct plan {
     bool backward;
     int64_t B, T, H, D;
-    ls_status st; /* of building it, with words */
+    ls_status st; /* of building it, with a message */
     char words[256];
     float scale, low, one; /* scalars of the graph, read when it runs */
     size_t sum_nbytes, acc_nbytes, work_nbytes;

@@ -8,7 +8,7 @@
  * it gets the place of the thread, when it is cloned (instantiation) that of its original; records name the node.
  *
  * Times are CUPTI's clock. It is compared with ours at the begin and at the end, 16 times each, the narrowest pair of readings counts; what
- * lies between is interpolated.
+ * is between is interpolated.
  *
  * libcupti is loaded when it is asked for (LS_CUPTI_LIBRARY names another file). LS_CUPTI=graph sees graphs as one span (less work for
  * CUPTI), LS_CUPTI=off leaves it out. CUPTI calls back without a context: one collection a process.
@@ -144,7 +144,7 @@ static const char *copy_word(unsigned kind)
     }
 }
 
-/* Only members that every version of a record has at this place are read: newer ones are added behind. */
+/* Only members that every version of a record has at this place are read: newer ones are added after. */
 static void take(collection *c, const CUpti_Activity *a)
 {
     record *r;
@@ -380,7 +380,7 @@ static bool collect(collection *c, char *words, size_t room)
     (void)enable(c, K_MEMSET, NULL, 0);
     if (c->f.cuptiActivityPushExternalCorrelationId && c->f.cuptiActivityPopExternalCorrelationId &&
         enable(c, K_EXTERNAL, NULL, 0)) {
-        (void)enable(c, K_RUNTIME, NULL, 0); /* a correlation is told for calls that are recorded */
+        (void)enable(c, K_RUNTIME, NULL, 0); /* a correlation is reported for calls that are recorded */
         (void)enable(c, K_DRIVER, NULL, 0);
     }
     if (c->whole_graphs) c->whole_graphs = enable(c, K_GRAPH, NULL, 0);

@@ -62,7 +62,7 @@ extern __shared__ __align__(128) unsigned char ls_shared_dynamic[];
 #define LS_ALLOW_SHARED(kernel, nbytes) \
     ((int)cudaFuncSetAttribute((kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(nbytes)))
 
-/* The statements with T being the type of dt; falls through to what is behind it for other types.
+/* The statements with T being the type of dt; falls through to what is after it for other types.
  *   LS_DISPATCH(dt, T, return LS_LAUNCH(gelu<T>, ...));  return cudaErrorInvalidValue; */
 #define LS_DISPATCH(dt, T, ...) \
     switch (dt) {               \
@@ -327,7 +327,7 @@ LS_DEVICE unsigned shared_address(const void *p)
 #endif
 }
 
-/* 16 bytes from global to shared memory behind the caller's back; there after cp_async_wait and a barrier. !take: 16 bytes of 0. */
+/* 16 bytes from global to shared memory asynchronously; complete after cp_async_wait and a barrier. !take: 16 bytes of 0. */
 LS_DEVICE void cp_async16(void *dst, const void *src, bool take = true)
 {
 #ifdef LS_EMU
@@ -348,7 +348,7 @@ LS_DEVICE void cp_async_commit()
 #endif
 }
 
-template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are under way */
+template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are in flight */
 {
 #ifdef LS_EMU
     emu_cp_async_wait(PENDING);

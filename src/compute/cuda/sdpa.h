@@ -1,4 +1,4 @@
-/* sdpa.h - attention's products by cuDNN's own fused operations, behind plain C lines. The library is looked for when it is opened: a machine
+/* sdpa.h - attention's products by cuDNN's own fused operations, behind a plain C interface. The library is looked for when it is opened: a machine
  * without it, and the emulator, have attention all the same (kernels/flash.h). */
 #ifndef LS_CUDA_SDPA_H
 #define LS_CUDA_SDPA_H
