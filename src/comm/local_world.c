@@ -146,7 +146,8 @@ void ls_local_world_leave(ls_local_world *w, int rank)
 bool ls_comm_should_tell(ls_comm *c)
 {
     int nobody = 0;
-    if (!strncmp(ls_err_words(), "another worker failed", 21)) return false; /* ls_comm_agree: that one has the message */
+    if (!strncmp(ls_err_words(), "another worker failed", 21))
+        return false; /* ls_comm_agree: that one has the message */
     if (!c->world) return true;
     return atomic_compare_exchange_strong(&c->world->told, &nobody, c->world_rank + 1) || nobody == c->world_rank + 1;
 }

@@ -65,8 +65,7 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
     if (dir && *dir) {
         snprintf(p.path, sizeof p.path, "%.400s/lockstep_%s.so", dir, name);
         *out = p;
-        if (!ls_fs_exists(p.path))
-            return ls_fail(LS_E_UNSUPPORTED, "%s does not exist; check LS_PLUGIN_DIR", p.path);
+        if (!ls_fs_exists(p.path)) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist; check LS_PLUGIN_DIR", p.path);
         LS_TRY(load(&p, symbol));
         *out = p;
         return LS_OK;

@@ -76,7 +76,7 @@ expect 2 "did you mean gpipe?" plan --schedule gpip --pp 2 --micro 2
 expect 2 "needs --pp P and --micro M" plan --schedule gpipe --pp 2
 expect 2 "1f1b supports one chunk per stage (got 2)" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
 expect 2 "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts" plan --schedule interleaved --pp 5 --micro 5 --interleave 3 --model gpt2
-expect 2 "a gap: unit 4 is on no stage" plan --schedule 1f1b --pp 2 --micro 2 --model gpt2 --stages 0-3,5-13
+expect 2 "unit 4 is on no stage" plan --schedule 1f1b --pp 2 --micro 2 --model gpt2 --stages 0-3,5-13
 expect 2 "is for 2 stages and 2 micro-batches, but this run has 3 and 2" plan --schedule "$SCRATCH/mine.txt" --pp 3
 expect 2 "'x=1' is not understood\|'x' is not understood" plan --schedule gpipe --pp 2 --micro 2 --costs x=1
 expect 2 "a number from 1 up" plan --schedule gpipe --pp -2 --micro 2
