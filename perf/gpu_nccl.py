@@ -555,7 +555,7 @@ def finish(case, verdict, words, seconds):
 
 
 # A GPU has channels for a few dozen processes: further ones fail to open the device. These are retried.
-FULL_GPU = re.compile(r"cudaSetDevice: (CUDA-capable device\(s\) is/are busy|the device has no memory for it)")
+FULL_GPU = re.compile(r"cudaSetDevice: (CUDA-capable device\(s\) is/are busy|out of device memory)")
 
 
 def no_room(name):

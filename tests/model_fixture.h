@@ -97,9 +97,13 @@ static inline void fixture_close(fixture *f)
     ls_plan_fini(&f->plan);
 }
 
+/* The grad_ready hook: carries unit u's gradient of this micro-batch; after the last one, grad is the sum. */
 static inline ls_status fixture_ready(void *ctx, int u)
 {
-    return ls_gradtree_ready(ctx, u);
+    ls_gradtree *t = ctx;
+    LS_TRY(ls_gradtree_add(t, u, t->leaf, t->model->unit[u].grad));
+    if (t->leaf == t->n_leaf - 1) t->model->unit[u].grad = ls_gradtree_sum(t, u);
+    return LS_OK;
 }
 
 /* Forward and, with grads, backward of leaf `leaf` of n; the loss is the mean over counted rows. */

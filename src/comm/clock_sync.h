@@ -3,7 +3,7 @@
  *   rank 0           t0 ──────►            ──────► t1          the first worker of every other clock, one after the other,
  *   worker r              t = now, back                        LS_CLOCK_ROUNDS times; the round with the shortest way counts
  *
- *   offset = t - (t0 + t1) / 2        error = (t1 - t0) / 2    The true offset lies within offset +- error, whatever the network did: t
+ *   offset = t - (t0 + t1) / 2        error = (t1 - t0) / 2    The true offset is within offset +- error, whatever the network did: t
  *                                                              was read between t0 and t1. Ways of equal length make it exact.
  *
  * Workers of one kernel have one CLOCK_MONOTONIC, and workers with the same clock are not asked twice. */

@@ -31,11 +31,6 @@ const char *ls_coll_word(ls_coll kind)
     return "?";
 }
 
-static int lane_of(ls_coll kind)
-{
-    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
-}
-
 static ls_ticket ticket_of(int lane, uint64_t seq)
 {
     return seq << 2 | (uint64_t)lane;
@@ -142,7 +137,7 @@ static ls_status run_one(ls_comm *c, comm_req *r)
                                         .to = r->after,
                                         .kind = r->kind,
                                         .label = r->label,
-                                        .lane = lane_of(r->kind),
+                                        .lane = comm_lane_of(r->kind),
                                         .held = r->held,
                                         .bytes = r->moved,
                                         .payload = payload,
@@ -206,7 +201,7 @@ static ls_status start_lane(ls_comm *c, int lane)
 
 static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
 {
-    const int k = lane_of(r->kind);
+    const int k = comm_lane_of(r->kind);
     comm_lane *l = &c->lane[k];
     r->label = c->label;
     r->held = c->held;
@@ -326,13 +321,14 @@ bool ls_test(const ls_comm *c, ls_ticket t)
 static ls_status check_sum_type(ls_view x)
 {
     if (x.dt == LS_F32 || x.dt == LS_F64 || x.dt == LS_BF16 || x.dt == LS_F16 || x.dt == LS_I64) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED, "sums of %s are not offered: F32, F64, BF16, F16 or I64", ls_dtype_word(x.dt));
+    return ls_fail(LS_E_UNSUPPORTED, "cannot sum elements of type %s; supported are F32, F64, BF16, F16 and I64",
+                   ls_dtype_word(x.dt));
 }
 
 static ls_status check_peer(const ls_comm *c, int peer, const char *what)
 {
     if (peer >= 0 && peer < c->size) return LS_OK;
-    return ls_fail(LS_E_ARG, "%s %d, but ranks are 0 to %d", what, peer, c->size - 1);
+    return ls_fail(LS_E_ARG, "%s %d: no such rank; ranks are 0 to %d", what, peer, c->size - 1);
 }
 
 ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t)
@@ -408,7 +404,7 @@ ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site)
 {
     int worst = 0;
     ls_status st = ls_agree(c, (int)mine, site, &worst);
-    if (mine != LS_OK) return mine; /* its own words are the ones to keep */
+    if (mine != LS_OK) return mine; /* keep its own message */
     LS_TRY(st);
     if (worst == LS_OK) return LS_OK;
     return ls_fail((ls_status)worst, "another worker failed: %s", ls_status_words((ls_status)worst));
@@ -448,7 +444,7 @@ ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name)
     memcpy(c->hostname, inner->hostname, sizeof c->hostname);
     if (!inner->hosts) return LS_OK;
     c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
-    if (!c->hosts) return ls_nomem((size_t)c->size * sizeof *c->hosts, "names of hosts");
+    if (!c->hosts) return ls_nomem((size_t)c->size * sizeof *c->hosts, "the host names");
     memcpy(c->hosts, inner->hosts, (size_t)c->size * sizeof *c->hosts);
     return LS_OK;
 }

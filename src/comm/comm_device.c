@@ -3,8 +3,8 @@
  *   compute queue   … op op │ready                op op │idle ~~ hold ~~│end  op …        exposed = end - idle
  *   request                 └► from ═══ work ═══ after ────────────────┘                 busy    = after - from
  *
- * The caller runs ahead of the device: what it waits for says nothing. What counts is how long the queue of operations stood still for a
- * request: two marks, one when the caller began to wait and one behind the hold. They are read later, when both have passed. */
+ * The caller runs ahead of the device: what it waits for says nothing. What counts is how long the queue of operations waited for a
+ * request: two marks, one when the caller began to wait and one after the hold. They are read later, when both have passed. */
 #include "comm/comm_impl.h"
 
 #include "core/clock.h"

@@ -35,7 +35,7 @@ typedef struct comm_ops {
     const char *name;
     bool inline_run; /* requests are carried out by the caller: nothing to overlap */
     ls_status (*run)(ls_comm *c, comm_req *r);
-    ls_status (*check)(ls_comm *c); /* (optional) whether what is under way on the device will end well */
+    ls_status (*check)(ls_comm *c); /* (optional) whether what is in flight on the device will end well */
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
     size_t (*device_nbytes)(const ls_comm *c);    /* (optional) of ls_comm_device_nbytes */
@@ -48,6 +48,11 @@ typedef struct comm_ops {
 /* Sends and receives have lanes of their own, so that a send can wait for its receiver while collectives go on. */
 enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
 #define LANE_RING 256
+
+static inline int comm_lane_of(ls_coll kind)
+{
+    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
+}
 
 typedef struct comm_lane {
     pthread_t thread;
@@ -65,7 +70,7 @@ typedef struct comm_lane {
 /* A stretch of the device's time whose end may not have come yet. */
 typedef struct comm_time {
     ls_mark from, to;
-    int kind, label, lane; /* lane -1: somebody waited; else a request of this lane was under way */
+    int kind, label, lane; /* lane -1: somebody waited; else a request of this lane was in flight */
     bool held;             /* not counted */
     int64_t bytes, payload;
     uint64_t seq;
@@ -113,7 +118,7 @@ struct ls_comm {
     uint64_t n_time, n_timed;
     int64_t n_untimed;            /* stretches whose time was lost                     */
     double exposed, exposed_host; /* of all kinds and labels; of them, on the host */
-    comm_stretch *stood;          /* COMM_TIMES: when the queue of operations stood still, the newest at n_stood - 1 */
+    comm_stretch *stood;          /* COMM_TIMES: when the queue of operations waited, the newest at n_stood - 1 */
     uint64_t n_stood;
     ls_dry_clock *told; /* of a dry one that tells the time; else NULL    */
 };
@@ -166,7 +171,7 @@ ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, in
 /* With the lock held: notes a stretch, and books those that are over. */
 void comm_device_note(ls_comm *c, comm_time t);
 void comm_device_settle(ls_comm *c);
-/* After a failure: until nothing under way touches anybody's buffers (or some seconds have passed: a device may hang). */
+/* After a failure: until nothing in flight touches anybody's buffers (or some seconds have passed: a device may hang). */
 void comm_device_quiet(const ls_device *dev, ls_mark m);
 /* A mark of a lane, after `after` and what the lane holds; out NULL: the lane only waits for `after`. */
 ls_status comm_lane_mark(const ls_device *dev, int lane, ls_mark after, ls_mark *out);

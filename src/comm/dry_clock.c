@@ -1,9 +1,9 @@
-/* dry_clock.c - dry communicators that tell the time: requests of a lane one behind the other, waits that move the clock.
+/* dry_clock.c - dry communicators with a clock: requests of a lane one after the other, waits that move the clock.
  *
  *   now       ──post a──post b──────wait a──►─────wait b──►        the caller's time, moved by computing and by waits
  *   lane            |── a ──────────────|── b ──────|              seconds of each, from its post or the end of the one before
  *
- * A lane remembers the ends of its newest LANE_RING requests. As in a run, no more than that are under way: a post beyond them waits. */
+ * A lane remembers the ends of its newest LANE_RING requests. As in a run, no more than that are in flight: a post beyond them waits. */
 #include "comm/comm_impl.h"
 
 #include "core/mem.h"

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TAIL      600                 /* bytes of a worker's last words     */
+#define TAIL      600                 /* bytes of a worker's last output    */
 #define GRACE     (ABORT_GRACE + 2.0) /* seconds between the abort and SIGKILL: a worker ends itself before */
 #define KILL_TIME 10.0                /* seconds for SIGKILL to work */
 #define END_GRACE 2.0                 /* seconds after the first worker has ended, for those that are stopped */
@@ -129,7 +129,7 @@ static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
         int pipe_fd[2];
         ch[r] = (child){.pid = -1, .err = -1};
         if (pipe2(pipe_fd, O_CLOEXEC))
-            return ls_fail(LS_E_COMM, "cannot make a pipe for worker %d: %s", r, strerror(errno));
+            return ls_fail(LS_E_COMM, "cannot create a pipe for worker %d: %s", r, strerror(errno));
         const pid_t pid = fork();
         if (pid < 0) {
             close(pipe_fd[0]);
@@ -156,13 +156,14 @@ static void kill_all(child *ch, int n, int sig)
         if (ch[r].pid > 0 && !ch[r].gone) kill(ch[r].pid, sig);
 }
 
-/* The words for a worker that did not end by itself. */
+/* The message for a worker that did not end by itself. */
 static void died(const child *c, int rank, char words[512])
 {
     char host[64] = "?";
     gethostname(host, sizeof host - 1);
     const int sig = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    snprintf(words, 512, "rank %d on %s (pid %d) died by signal %d (%s)", rank, host, (int)c->pid, sig, strsignal(sig));
+    snprintf(words, 512, "rank %d on %s (pid %d) was killed by signal %d (%s)", rank, host, (int)c->pid, sig,
+             strsignal(sig));
 }
 
 /* ---- watching ---- */
@@ -195,7 +196,7 @@ static void finish(family *f, const char *why)
         child *c = &f->ch[r];
         if (!may_end(c)) continue;
         if (why)
-            fprintf(stderr, "lockstep: rank %d (pid %d) %s and is killed\n", r, (int)c->pid,
+            fprintf(stderr, "lockstep: rank %d (pid %d) %s; killing it\n", r, (int)c->pid,
                     c->named ? "is stopped" : why);
         c->killed = true;
         kill(c->pid, SIGKILL);
@@ -239,9 +240,9 @@ static void reap(family *f)
             char words[512];
             died(c, r, words);
             give_up(f, r, words);
-        } else if (!c->killed && !atomic_load(&f->world->ended[r])) { /* it has told nobody */
+        } else if (!c->killed && !atomic_load(&f->world->ended[r])) { /* it reported nothing */
             char words[96];
-            snprintf(words, sizeof words, "rank %d (pid %d) ended with exit code %d", r, (int)c->pid,
+            snprintf(words, sizeof words, "rank %d (pid %d) exited with code %d", r, (int)c->pid,
                      WEXITSTATUS(c->status));
             give_up(f, r, words);
         }
@@ -279,12 +280,13 @@ static void enforce(family *f)
     if (f->trouble_at > 0) {
         const int n_stopped = name_stopped(f);
         if (f->left && n_stopped == f->left) finish(f, "is stopped"); /* nobody else to wait for */
-        else if (f->left && now - f->trouble_at > GRACE) finish(f, "did not end after the run failed");
+        else if (f->left && now - f->trouble_at > GRACE) finish(f, "did not exit after the run failed");
     } else if (f->ended_at > 0) {
         if (f->left && now - f->ended_at > END_GRACE && name_stopped(f) == f->left) end_late(f, "is stopped");
-        else if (f->left && now - f->ended_at > LS_COMM_CLOSE_TIME + GRACE) end_late(f, "did not end after the others");
+        else if (f->left && now - f->ended_at > LS_COMM_CLOSE_TIME + GRACE)
+            end_late(f, "did not exit after the other workers");
     } else if (now - f->asked_at > GRACE && name_stopped(f)) {
-        give_up(f, 0, "a worker is stopped (SIGSTOP) and cannot obey SIGTERM");
+        give_up(f, 0, "a worker is stopped (SIGSTOP) and cannot handle SIGTERM");
     }
 }
 
@@ -307,7 +309,7 @@ static void watch(family *f)
 
 /* ---- how it went ---- */
 
-/* How much a worker's end tells about the cause: its own failure, a death, a stop, what it only heard of, being killed by the parent. */
+/* How much a worker's end reveals about the cause: its own failure, a death, a stop, what it only heard of, being killed by the parent. */
 static int weight(const family *f, int r)
 {
     const child *c = &f->ch[r];
@@ -325,11 +327,13 @@ static ls_status outcome(const family *f)
     if (f->given_up) {
         int r = 0;
         while (!may_end(&f->ch[r])) r++;
-        return ls_fail(LS_E_COMM, "rank %d (pid %d) does not end, not even by SIGKILL: it waits for a device or a file",
-                       r, (int)f->ch[r].pid);
+        return ls_fail(
+            LS_E_COMM,
+            "rank %d (pid %d) does not exit after SIGKILL: it is blocked in the kernel, waiting for a device or a file",
+            r, (int)f->ch[r].pid);
     }
     if (ls_stop_at_once())
-        return ls_fail(LS_E_STOPPED, "a second signal: the workers were killed, and nothing was saved");
+        return ls_fail(LS_E_STOPPED, "stopped by a second signal: the workers were killed and no checkpoint was saved");
     if (f->late) return LS_OK; /* what was left is named */
     for (int r = 1; r < f->n; r++)
         if (weight(f, r) > weight(f, at)) at = r;
@@ -338,7 +342,7 @@ static ls_status outcome(const family *f)
     if (WIFSIGNALED(c->status)) {
         char words[512];
         died(c, at, words);
-        return ls_fail(LS_E_COMM, "%s%s%s%.*s", words, c->killed ? ": the run had failed, and it did not end" : "",
+        return ls_fail(LS_E_COMM, "%s%s%s%.*s", words, c->killed ? ": it did not exit after the run failed" : "",
                        c->n_tail ? "; its last lines:\n" : "", (int)c->n_tail, c->tail);
     }
     ls_err_clear(); /* the worker has spoken */
@@ -350,7 +354,7 @@ ls_status ls_launch_local(const ls_launch *l)
     ls_local_world *world = NULL;
     child ch[LS_LAUNCH_MOST];
     if (l->n > LS_LAUNCH_MOST)
-        return ls_fail(LS_E_CONFIG, "-n %d: at most %d workers on one host", l->n, LS_LAUNCH_MOST);
+        return ls_fail(LS_E_CONFIG, "-n %d: too many workers; one host runs at most %d", l->n, LS_LAUNCH_MOST);
     const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : memory, &world));
     ls_stop_install(); /* before the fork: workers inherit it, and a signal in between is not lost */

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Offset of a buffer in this worker's arena; -1 when it is small and lies elsewhere. */
+/* Offset of a buffer in this worker's arena; -1 when it is small and is elsewhere. */
 static ls_status locate(ls_comm *c, const comm_req *r, ls_view v, int64_t *at)
 {
     local *l = c->impl;
@@ -31,8 +31,9 @@ static ls_status locate(ls_comm *c, const comm_req *r, ls_view v, int64_t *at)
         return LS_OK;
     }
     if (nbytes <= LS_COMM_SMALL && extent == v.n) return LS_OK;
-    return ls_fail(LS_E_COMM, "%s at %s: %lld bytes outside the shared memory (ls_comm_alloc)", ls_coll_word(r->kind),
-                   r->site, (long long)nbytes);
+    return ls_fail(LS_E_COMM,
+                   "%s at %s: a buffer of %lld bytes is not in shared memory; allocate it with ls_comm_alloc",
+                   ls_coll_word(r->kind), r->site, (long long)nbytes);
 }
 
 /* The slot of request r, as far as words need it. */
@@ -81,7 +82,8 @@ ls_status local_publish(ls_comm *c, comm_req *r)
         const slot *o = &l->ctl->at[p].slot[r->seq & 1];
         if (o->kind != s->kind || o->n_in != s->n_in || o->n_out != s->n_out || o->dt != s->dt || o->peer != s->peer)
             return ls_fail(LS_E_COMM,
-                           "workers disagree at #%llu: rank %d is in %s of %lld at %s, rank %d in %s of %lld at %s",
+                           "collective mismatch at #%llu: rank %d calls %s of %lld elements at %s, rank %d calls %s of "
+                           "%lld elements at %s",
                            (unsigned long long)r->seq, l->label[c->rank], ls_coll_word(r->kind), (long long)r->in.n,
                            r->site, l->label[p], ls_coll_word((ls_coll)o->kind), (long long)o->n_in, o->site);
     }
@@ -213,8 +215,8 @@ static ls_status recv_one(ls_comm *c, comm_req *r)
     r->site = local_short_site(r->site);
     LS_TRY(local_wait_for(c, r, &m->sent, k));
     if (m->n != r->out.n || m->dt != (int32_t)r->out.dt)
-        return ls_fail(LS_E_COMM, "rank %d receives %lld elements at %s, rank %d sent %lld at %s", c->rank,
-                       (long long)r->out.n, r->site, r->peer, (long long)m->n, m->site);
+        return ls_fail(LS_E_COMM, "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %s",
+                       c->rank, (long long)r->out.n, r->site, r->peer, (long long)m->n, m->site);
     memcpy(r->out.data, m->at < 0 ? (const char *)m->small : local_arena(l->world, l->member[r->peer]) + m->at, nbytes);
     r->moved = (int64_t)nbytes;
     atomic_store_explicit(&m->taken, k, memory_order_release);

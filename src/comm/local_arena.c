@@ -1,5 +1,5 @@
 /* local_arena.c - a worker's part of the shared memory: a stack of blocks, each of the communicator that took it. A block is given back
- * when its communicator has ended and nothing lies above it any more; its pages return to the machine and are zero when they come again. */
+ * when its communicator has ended and nothing is above it any more; its pages return to the machine and are zero when they come again. */
 #include "comm/local_impl.h"
 
 #include "core/mem.h"

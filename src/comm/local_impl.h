@@ -54,8 +54,8 @@ struct ls_local_world {
     size_t control_off, mailbox_off, arena_off;
     _Atomic uint64_t free_control; /* a bit a block: 1 = free            */
     _Atomic int aborted;           /* rank + 1                           */
-    _Atomic int told;              /* who prints why the run ended: rank + 1, or -1: the parent of -n */
-    _Atomic int reported;          /* a hang has been told, stacks asked */
+    _Atomic int told;              /* the worker that prints why the run ended: rank + 1, or -1: the parent of -n */
+    _Atomic int reported;          /* a hang was reported, stack traces requested */
     _Atomic int pid[MAX_RANK];     /* of workers that said so            */
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */
     _Atomic int ended[MAX_RANK];   /* their status + 1                   */
@@ -79,7 +79,7 @@ typedef struct local {
     control *ctl;
     int id;               /* of the control block (mailboxes are per block); -1: a block of its own, off the world */
     int member[MAX_RANK]; /* ranks in the world: whose arena           */
-    int label[MAX_RANK];  /* ranks to name in words                    */
+    int label[MAX_RANK];  /* ranks in messages                        */
     local_use *used;      /* of this worker's arena, shared by its communicators */
     bool owns_used;
     struct net_watch *watch; /* of a world that this worker opened itself: both end with the communicator */
@@ -114,12 +114,12 @@ void local_keep_watch(ls_comm *c, struct net_watch *watch);
 
 /* ---- the steps of a collective (seq of r counts them, from 1) ---- */
 ls_status local_wait_for(ls_comm *c, const comm_req *r, _Atomic uint64_t *word, uint64_t target);
-/* The words of an abort, or a hang that has lasted longer than the limit. */
+/* The message of an abort, or a hang that has lasted longer than the limit. */
 ls_status local_trouble(ls_comm *c, const comm_req *r, double waited);
-void local_note(ls_comm *c, const comm_req *r, bool done); /* says where this worker is, waits for nobody */
+void local_note(ls_comm *c, const comm_req *r, bool done); /* publishes the position of this worker, does not wait */
 ls_status local_publish(ls_comm *c, comm_req *r);
 ls_status local_finish(ls_comm *c, comm_req *r);
-const char *local_in(ls_comm *c, const comm_req *r, int p); /* the input of rank p, wherever it lies          */
+const char *local_in(ls_comm *c, const comm_req *r, int p); /* the input of rank p, wherever it is          */
 char *local_out(ls_comm *c, const comm_req *r, int p);      /* its output; NULL when it is not in the arena   */
 ls_status local_run(ls_comm *c, comm_req *r);
 const char *local_short_site(const char *site);

@@ -70,7 +70,7 @@ static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
     if (rank == 0) my_id = local_take_control(l.world);
     LS_TRY(ls_all_gather(c, (ls_view){id, c->size, LS_I64}, (ls_view){&my_id, 1, LS_I64}, LS_SITE, NULL));
     l.id = (int)id[order[0]];
-    if (l.id < 0) return ls_fail(LS_E_COMM, "more than %d communicators on one host", N_CONTROL);
+    if (l.id < 0) return ls_fail(LS_E_COMM, "too many communicators on one host; the limit is %d", N_CONTROL);
     l.ctl = local_control(l.world, l.id);
     LS_TRY(make(&l, rank, n, out));
     (*out)->limit = c->limit;

@@ -1,4 +1,4 @@
-/* local_wait.c - waiting in shared memory: short spins, then sleep; and what is said when a wait ends badly.
+/* local_wait.c - waiting in shared memory: short spins, then sleep; and the report of a failed wait.
  *
  * Invariants
  *   1. a waiter looks at the abort flag and at its limit at least every 20 ms;
@@ -110,7 +110,7 @@ ls_status local_trouble(ls_comm *c, const comm_req *r, double waited)
 {
     local *l = c->impl;
     if (atomic_load(&l->world->aborted) > 0)
-        return ls_fail(LS_E_COMM, "%s", l->world->abort_words[0] ? l->world->abort_words : "another worker is gone");
+        return ls_fail(LS_E_COMM, "%s", l->world->abort_words[0] ? l->world->abort_words : "another worker exited");
     const double limit = atomic_load(&l->outer->limit->seconds);
     return limit > 0 && waited > limit ? hang(c, r, waited) : LS_OK;
 }

@@ -61,7 +61,7 @@ void local_drop_control(ls_local_world *w, int id, int n_member)
 static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
 {
     if (size < 1 || size > MAX_RANK)
-        return ls_fail(LS_E_CONFIG, "%d workers on one host: 1 to %d are possible", size, MAX_RANK);
+        return ls_fail(LS_E_CONFIG, "%d workers on one host are not supported; use 1 to %d", size, MAX_RANK);
     *head = (ls_local_world){
         .magic = MAGIC, .size = size, .arena_nbytes = round_up(arena_nbytes, (size_t)2 << 20), .free_control = ~1ULL};
     head->id = (uint64_t)(ls_now() * 1e9) ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)head;
@@ -88,7 +88,8 @@ ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **
 static ls_status map(int fd, size_t nbytes, ls_local_world **out)
 {
     void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (p == MAP_FAILED) return ls_fail(LS_E_NOMEM, "cannot map %zu shared bytes: %s", nbytes, strerror(errno));
+    if (p == MAP_FAILED)
+        return ls_fail(LS_E_NOMEM, "cannot map %zu bytes of shared memory: %s", nbytes, strerror(errno));
     *out = p;
     return LS_OK;
 }
@@ -98,7 +99,7 @@ ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_
     ls_local_world head, *w = NULL;
     LS_TRY(lay_out(size, arena_nbytes, &head));
     if (ftruncate(fd, (off_t)head.map_nbytes))
-        return ls_fail(LS_E_NOMEM, "cannot make %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
+        return ls_fail(LS_E_NOMEM, "cannot create %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
     LS_TRY(map(fd, head.map_nbytes, &w));
     memcpy(w, &head, sizeof head);
     *out = w;
@@ -109,12 +110,13 @@ ls_status ls_local_world_open(int fd, ls_local_world **out)
 {
     struct stat s;
     if (fstat(fd, &s) || s.st_size < (off_t)sizeof(ls_local_world))
-        return ls_fail(LS_E_COMM, "what was handed over is not a shared world of workers");
+        return ls_fail(LS_E_COMM, "the file descriptor from the launcher is not the shared memory of a run");
     ls_local_world *w = NULL;
     LS_TRY(map(fd, (size_t)s.st_size, &w));
     if (w->magic != MAGIC || w->map_nbytes != (size_t)s.st_size) {
         munmap(w, (size_t)s.st_size);
-        return ls_fail(LS_E_COMM, "the workers are of different versions of lockstep: their shared memory differs");
+        return ls_fail(LS_E_COMM,
+                       "the workers run different versions of lockstep; start all of them from the same build");
     }
     *out = w;
     return LS_OK;
@@ -144,7 +146,8 @@ void ls_local_world_leave(ls_local_world *w, int rank)
 bool ls_comm_should_tell(ls_comm *c)
 {
     int nobody = 0;
-    if (!strncmp(ls_err_words(), "another worker failed", 21)) return false; /* ls_comm_agree: that one has the words */
+    if (!strncmp(ls_err_words(), "another worker failed", 21))
+        return false; /* ls_comm_agree: that one has the message */
     if (!c->world) return true;
     return atomic_compare_exchange_strong(&c->world->told, &nobody, c->world_rank + 1) || nobody == c->world_rank + 1;
 }
@@ -152,7 +155,7 @@ bool ls_comm_should_tell(ls_comm *c)
 bool comm_aborted(const ls_comm *c, char *words, size_t room)
 {
     if (!c->world || atomic_load(&c->world->aborted) <= 0) return false;
-    snprintf(words, room, "%s", c->world->abort_words[0] ? c->world->abort_words : "another worker is gone");
+    snprintf(words, room, "%s", c->world->abort_words[0] ? c->world->abort_words : "another worker exited");
     return true;
 }
 

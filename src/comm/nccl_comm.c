@@ -27,11 +27,6 @@ static bool sums(ls_coll kind)
     return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE;
 }
 
-static int lane_of(ls_coll kind)
-{
-    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
-}
-
 /* ---- giving up ---- */
 
 static bool give_up(void *ctx)
@@ -39,10 +34,10 @@ static bool give_up(void *ctx)
     nccl_try *t = ctx;
     nccl_comm *m = t->c->impl;
     const double limit = t->most > 0 ? t->most : atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
-    if (atomic_load(&m->w->stopped)) return true; /* its words are the world's */
+    if (atomic_load(&m->w->stopped)) return true; /* the message is the world's */
     if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
-    snprintf(t->words, sizeof t->words, "rank %d: the peers of %s at %s did not come in %.1f s", m->w->rank,
+    snprintf(t->words, sizeof t->words, "rank %d: the other ranks did not reach %s at %s within %.1f s", m->w->rank,
              ls_coll_word(t->r->kind), t->r->site, waited);
     return true;
 }
@@ -57,7 +52,7 @@ ls_status nccl_status(nccl_try *t, void *group, int code)
     nccl_comm *m = t->c->impl;
     char why[400];
     if (!code) return LS_OK;
-    if (code == LS_NCCL_GAVE_UP) return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run has been given up");
+    if (code == LS_NCCL_GAVE_UP) return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run was aborted");
     m->w->t->words(group, code, why, sizeof why);
     return ls_fail(LS_E_COMM, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(t->r->kind),
                    (unsigned long long)t->r->seq, t->r->site, why);
@@ -149,7 +144,7 @@ static int native(nccl_comm *m, const comm_req *r, void *g, void *stream)
     }
 }
 
-/* Its own part of a gather that lies apart, or of a world of one. */
+/* Its own part of a gather that is apart, or of a world of one. */
 static ls_status own_part(nccl_comm *m, const comm_req *r, int lane)
 {
     const ls_device *d = m->w->dev;
@@ -167,7 +162,7 @@ static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
     const ls_device *d = m->w->dev;
     void *g = NULL, *stream = d->lane_stream(d->ctx, lane);
     if (t->c->size == 1) return own_part(m, r, lane);
-    LS_TRY(lane_of(r->kind) == LANE_COLL ? nccl_all(t, &g) : nccl_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
+    LS_TRY(comm_lane_of(r->kind) == LANE_COLL ? nccl_all(t, &g) : nccl_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
     if (m->w->deterministic && sums(r->kind)) return nccl_tree(t, r, g);
     if (r->kind == LS_COLL_ALL_GATHER && r->stride != r->in.n) LS_TRY(own_part(m, r, lane));
     int code = m->w->t->begin(g);
@@ -214,13 +209,13 @@ static ls_status between_marks(nccl_try *t, comm_req *r)
 {
     nccl_comm *m = t->c->impl;
     const ls_device *d = m->w->dev;
-    int *lane = &m->lane[lane_of(r->kind)];
+    int *lane = &m->lane[comm_lane_of(r->kind)];
     if (!*lane) LS_TRY(d->lane_open(d->ctx, lane));
     LS_TRY(comm_lane_mark(d, *lane, r->ready, &r->from));
     LS_TRY(queue_request(t, r, *lane));
     LS_TRY(comm_lane_mark(d, *lane, 0, &r->after));
     r->moved = t->c->size > 1 ? comm_law_bytes(t->c, r) : 0;
-    nccl_under(m, r, lane_of(r->kind));
+    nccl_under(m, r, comm_lane_of(r->kind));
     return LS_OK;
 }
 
@@ -244,10 +239,10 @@ static ls_status run(ls_comm *c, comm_req *r)
     nccl_world *w = m->w;
     nccl_try t = {.c = c, .r = r, .begin = ls_now()};
     if (!between_gpus(m, r)) return nccl_boot_run(m, r);
-    ls_status st = lane_of(r->kind) == LANE_COLL || c->size == 1 ? LS_OK : meet_peer(&t, r);
-    pthread_mutex_lock(&m->lock[lane_of(r->kind)]);
+    ls_status st = comm_lane_of(r->kind) == LANE_COLL || c->size == 1 ? LS_OK : meet_peer(&t, r);
+    pthread_mutex_lock(&m->lock[comm_lane_of(r->kind)]);
     if (st == LS_OK) st = atomic_load(&w->stopped) ? ls_fail(w->status, "%s", w->words) : between_marks(&t, r);
-    pthread_mutex_unlock(&m->lock[lane_of(r->kind)]);
+    pthread_mutex_unlock(&m->lock[comm_lane_of(r->kind)]);
     if (st == LS_OK) return LS_OK;
     char words[2048];
     if (st == LS_E_COMM) snprintf(words, sizeof words, "%s", ls_err_words());
@@ -255,7 +250,7 @@ static ls_status run(ls_comm *c, comm_req *r)
         snprintf(words, sizeof words, "rank %d, %s at %s: %.1500s", w->rank, ls_coll_word(r->kind), r->site,
                  ls_err_words());
     nccl_stop(w, st, words, st == LS_E_COMM);
-    quiet(m, lane_of(r->kind));
+    quiet(m, comm_lane_of(r->kind));
     return ls_fail(w->status, "%s", w->words); /* of the first failure */
 }
 

@@ -11,8 +11,8 @@
  * over boot (decision 17). A kernel that waits for a peer on the device would keep multiprocessors, and whatever synchronises the device on
  * the host (loading a kernel, making a graph, freeing memory) would wait for it and so for the peer: a deadlock when the peer does the same.
  *
- * A request is queued on the device by its lane's thread and is done, for the lane, with the mark behind it; ls_wait makes the queue of
- * operations hold for that mark. nccl_watch.c sees to it that what is under way ends. */
+ * A request is queued on the device by its lane's thread and is done, for the lane, with the mark after it; ls_wait makes the queue of
+ * operations hold for that mark. nccl_watch.c ensures that what is in flight ends. */
 #ifndef LS_COMM_NCCL_IMPL_H
 #define LS_COMM_NCCL_IMPL_H
 
@@ -49,7 +49,7 @@ typedef struct nccl_queue { /* what the watch looks at, in order; under the comm
 typedef struct nccl_world {
     const ls_nccl *t;
     const ls_device *dev;
-    int device, rank; /* index of the GPU; rank in words */
+    int device, rank; /* index of the GPU; rank in messages */
     bool deterministic;
     char version[32]; /* of NCCL; "": it does not say */
     atomic_int users;
@@ -88,7 +88,7 @@ typedef struct nccl_try {
 } nccl_try;
 
 ls_nccl_poll nccl_poll(nccl_try *t);
-/* A result of the plugin as a status, with words. */
+/* A result of the plugin as a status, with a message. */
 ls_status nccl_status(nccl_try *t, void *group, int code);
 
 /* The groups, met at their first use; with the lane's lock held. */
@@ -109,7 +109,7 @@ void nccl_watch_stop(nccl_world *w);
 void nccl_watch_enter(nccl_comm *m);
 void nccl_watch_leave(nccl_comm *m);
 void nccl_under(nccl_comm *m, const comm_req *r, int lane); /* it has been queued */
-/* Ends everything with these words, or those that were first: groups are aborted, other workers are told. `heard`: a peer's end may be the
+/* Aborts with this message, or the first one: groups are aborted, other workers are notified. `heard`: a peer's end may be the
  * cause; who saw it die says it better, and is given a second. */
 void nccl_stop(nccl_world *w, ls_status st, const char *words, bool heard);
 void nccl_abort_groups(nccl_comm *m);

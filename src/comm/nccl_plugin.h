@@ -1,7 +1,7 @@
 /* nccl_plugin.h - messages and sums between GPUs, as the plugin `nccl` offers them: plain C, no symbol of ours is needed to build it.
  *
  * Everything but join, end and close queues and returns. A call of one group is made by one thread at a time (the caller's lock); only
- * `poll` is asked while a call takes long: true makes it give up. Results are 0 or NCCL's number; words() says what it means. */
+ * `poll` is asked while a call takes long: true makes it give up. Results are 0 or NCCL's number; words() describes it. */
 #ifndef LS_COMM_NCCL_PLUGIN_H
 #define LS_COMM_NCCL_PLUGIN_H
 
@@ -45,7 +45,7 @@ typedef struct ls_nccl {
     int (*check)(void *g);                                     /* whether something went wrong in the background */
     void (*words)(void *g, int code, char *text, size_t room); /* g may be NULL */
     void (*abort)(void *g);                                    /* ends its kernels and the group */
-    void (*close)(void *g, ls_nccl_poll poll);                 /* when nothing is under way      */
+    void (*close)(void *g, ls_nccl_poll poll);                 /* when nothing is in flight      */
 } ls_nccl;
 
 typedef const ls_nccl *(*ls_nccl_fn)(void);

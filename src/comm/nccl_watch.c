@@ -1,10 +1,10 @@
-/* nccl_watch.c - a thread that sees to it that what is under way between GPUs ends. Nobody else does: callers go on, and a kernel that waits
- * for a peer that is gone waits for ever.
+/* nccl_watch.c - a watchdog thread: ensures that requests in flight between GPUs end. Callers do not wait for them, and a kernel that waits
+ * for a peer that has exited waits forever.
  *
  *   every 10 ms   has the run been given up on the host (a worker died)?  does NCCL report an error?  has the oldest request of a lane
- *                 been under way for longer than the limit?
- *   then          the groups are aborted, so that kernels end and the device's queue goes on; the other workers are told; every wait
- *                 from then on fails with the same words.
+ *                 been in flight for longer than the limit?
+ *   then          the groups are aborted, so that kernels end and the device's queue goes on; the other workers are notified; every wait
+ *                 from then on fails with the same message.
  *
  * Workers note in shared memory which collective they have queued, begun and done: who is late is named. */
 #include "comm/nccl_impl.h"
@@ -69,7 +69,7 @@ void nccl_under(nccl_comm *m, const comm_req *r, int lane)
     pthread_mutex_unlock(&m->self->lock);
 }
 
-/* Who is where, in words. */
+/* The position of each rank, as text. */
 static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *words, size_t room)
 {
     const ls_comm *c = m->self;
@@ -86,7 +86,8 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
         const char *host = ls_comm_host(c, p, &seat);
         char site[sizeof o->site + 1] = "";
         if (!o) {
-            n += (size_t)snprintf(table + n, sizeof table - n, "\n  rank %d on %s is not seen from here", p, host);
+            n += (size_t)snprintf(table + n, sizeof table - n,
+                                  "\n  rank %d on %s: its state is not visible from this host", p, host);
             continue;
         }
         for (size_t i = 0; i < sizeof o->site; i++) site[i] = atomic_load_explicit(&o->site[i], memory_order_relaxed);
@@ -96,11 +97,11 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
         if (late && culprit < 0) culprit = p;
         if (stopped) snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", p, atomic_load(&o->pid));
         n += (size_t)snprintf(
-            table + n, sizeof table - n, "\n  rank %d on %s %s (its newest is #%llu, %s at %s, %.1f s ago)", p, host,
+            table + n, sizeof table - n, "\n  rank %d on %s %s (its latest is #%llu, %s at %s, %.1f s ago)", p, host,
             queued < u->k  ? "is late: it has not posted this"
-            : late         ? "is late: its device has not come to this"
-            : done >= u->k ? "is done with this"
-                           : "is in it",
+            : late         ? "is late: its device has not reached this"
+            : done >= u->k ? "has completed this"
+                           : "is waiting in it",
             (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
             local_short_site(site), ls_now() - atomic_load(&o->since));
     }
@@ -111,7 +112,7 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
 
 /* ---- the watch ---- */
 
-/* A lane's oldest request: how long it has been under way. */
+/* A lane's oldest request: how long it has been in flight. */
 static double oldest(nccl_comm *m, int lane, nccl_under_way *u)
 {
     const ls_device *d = m->w->dev;
@@ -147,7 +148,7 @@ static int check_groups(nccl_comm *m, int lane, void **bad)
     return code;
 }
 
-/* Whether something is wrong with m, in words. With the world's lock held. `heard`: a peer may have ended. */
+/* Whether something is wrong with m, as text. With the world's lock held. `heard`: a peer may have ended. */
 static bool look(nccl_comm *m, char *words, size_t room, bool *heard)
 {
     const double limit = atomic_load(&m->self->limit->seconds);
@@ -240,7 +241,7 @@ static void *watch_main(void *arg)
 ls_status nccl_watch_start(nccl_world *w)
 {
     w->watching = !pthread_create(&w->watch, NULL, watch_main, w);
-    return w->watching ? LS_OK : ls_fail(LS_E_COMM, "cannot start the thread that watches NCCL");
+    return w->watching ? LS_OK : ls_fail(LS_E_COMM, "cannot start the NCCL watchdog thread");
 }
 
 void nccl_watch_stop(nccl_world *w)

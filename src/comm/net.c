@@ -110,7 +110,7 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
 /* ---- sends and receives ---- */
 
 #define PIECE  ((int64_t)1 << 20) /* bytes of a message */
-#define WINDOW 4                  /* messages under way */
+#define WINDOW 4                  /* messages in flight */
 
 typedef struct letter {
     int64_t n;
@@ -148,7 +148,8 @@ static ls_status direct(ls_comm *c, comm_req *r)
     net_post(m, first, sends, &l, sizeof l, r->peer, TAG_DIRECT);
     LS_TRY(net_wait(c, r, &first, 1)); /* a head this small leaves at once */
     if (!sends && (l.n != v.n || l.dt != (int32_t)v.dt))
-        return ls_fail(LS_E_COMM, "rank %d receives %lld elements at %s, rank %d sent %lld at %.*s", c->rank,
+        return ls_fail(LS_E_COMM,
+                       "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %.*s", c->rank,
                        (long long)v.n, r->site, r->peer, (long long)l.n, SITE_MAX, l.site);
     LS_TRY(pieces(c, r, sends, v.data, nbytes));
     if (sends) r->wire = nbytes;
@@ -324,7 +325,7 @@ static void net_destroy(ls_comm *c)
     if (clean || last) free_comm(m);
     else
         m->next_dead = w->dead,
-        w->dead = m; /* a message may still be on its way into it: until the transport has stopped */
+        w->dead = m; /* a message may still be in flight into it: until the transport has stopped */
     while (last && w->dead) {
         net_comm *d = w->dead;
         w->dead = d->next_dead;
@@ -333,7 +334,7 @@ static void net_destroy(ls_comm *c)
     if (last) net_world_free(w);
 }
 
-/* Everyone's words (n each) side by side; `all` lies in the arena when it is large. */
+/* Everyone's words (n each) side by side; `all` is in the arena when it is large. */
 static ls_status gather(ls_comm *c, int64_t *mine, int n, int64_t *all)
 {
     return ls_all_gather(c, (ls_view){all, (int64_t)n * c->size, LS_I64}, (ls_view){mine, n, LS_I64}, LS_SITE, NULL);
@@ -376,7 +377,8 @@ static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
     int64_t my_block = -1, *blocks = (int64_t *)(void *)all;
     if (st == LS_OK && head == c->rank) my_block = local_take_control(w->world);
     if (st == LS_OK) st = gather(c, &my_block, 1, blocks);
-    if (st == LS_OK && blocks[head] < 0) st = ls_fail(LS_E_COMM, "more than %d communicators on one host", N_CONTROL);
+    if (st == LS_OK && blocks[head] < 0)
+        st = ls_fail(LS_E_COMM, "too many communicators on one host; the limit is %d", N_CONTROL);
     if (st == LS_OK) {
         st = make(w, member, n, rank, id, (int)blocks[head], out);
         member = NULL;

@@ -8,7 +8,7 @@
  *   broadcast         the root's team      copy                    everyone else        (the root's owns nothing)
  *
  * Rank (h, l) does this for its own slice l with its counterparts (j, l): its contribution is the team's sub-tree, summed in shared
- * memory, and what it receives it writes into the buffers of its team. Parts are cut into chunks, and three of them are under way:
+ * memory, and what it receives it writes into the buffers of its team. Parts are cut into chunks, and three of them are in flight:
  *
  *   give(k+2)      sum the team's chunk, send it to its owner
  *   combine(k+1)   wait for the others' contributions, sum them in the tree, send the result
@@ -37,7 +37,7 @@ typedef struct exchange {
     int64_t e_given;
     char *dst[MAX_RANK]; /* where results go, this rank's first      */
     int n_dst;
-    int n_op[DEPTH][2]; /* give and combine: operations under way   */
+    int n_op[DEPTH][2]; /* give and combine: operations in flight   */
 } exchange;
 
 typedef struct part {

@@ -31,7 +31,7 @@ typedef struct net_world {
     net_watch *watch;
     pthread_mutex_t lock;  /* of what follows */
     ls_comm *first;        /* communicators of this process */
-    struct net_comm *dead; /* those that ended with requests under way */
+    struct net_comm *dead; /* those that ended with requests in flight */
     ls_net_op service;
     struct net_msg *inbox;
     net_status *status; /* by world rank: answers to a question that is open */
@@ -76,7 +76,7 @@ void net_world_free(net_world *w);
 /* ---- between transports' threads ---- */
 ls_status net_service_open(net_world *w);
 void net_service_close(net_world *w); /* after the transport has stopped */
-/* Ends the run: waits on this host and on the others end with these words. */
+/* Ends the run: waits on this host and on the others end with this message. */
 void net_abort(net_world *w, const char *words);
 ls_status net_hang(void *ctx, const comm_req *r, double waited);
 

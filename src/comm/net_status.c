@@ -100,7 +100,7 @@ void net_service_close(net_world *w)
 
 void net_abort(net_world *w, const char *words)
 {
-    if (!ls_local_world_abort(w->world, w->local_rank, words)) return; /* who was first tells the others */
+    if (!ls_local_world_abort(w->world, w->local_rank, words)) return; /* the first one notifies the others */
     net_msg m = {.type = GONE, .from = w->rank};
     snprintf(m.words, sizeof m.words, "%s", words);
     for (int p = 0; p < w->size; p++)
@@ -147,7 +147,7 @@ static void ask(net_comm *m)
 
 enum { LATE, SILENT, THERE };
 
-/* What rank p of c is doing, in words. */
+/* What rank p of c is doing, as text. */
 static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t room)
 {
     const net_world *w = m->w;
@@ -166,14 +166,14 @@ static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t
         return SILENT;
     }
     if (a->rank < 0) { /* it may have ended the same way, a moment ago */
-        snprintf(text, room, "\n  rank %d on %s has no such communicator (any more)", p, a->host);
+        snprintf(text, room, "\n  rank %d on %s no longer has this communicator", p, a->host);
         return SILENT;
     }
     if (!a->posted) snprintf(text, room, "\n  rank %d on %s has not posted anything", p, a->host);
     else {
         behind = a->posted < r->seq || a->done + 1 < r->seq;
         snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", p, a->host,
-                 behind ? "is late: its newest is" : "is in", (unsigned long long)a->posted,
+                 behind ? "is late: its latest is" : "is in", (unsigned long long)a->posted,
                  ls_coll_word((ls_coll)a->kind), SITE_MAX, a->site, a->ago);
     }
     return behind ? LATE : THERE;

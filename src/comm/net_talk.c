@@ -38,7 +38,7 @@ ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
                            words);
         }
         if (!op[i]->send && op[i]->got != op[i]->nbytes && op[i]->tag != m->tag + TAG_TALK)
-            return ls_fail(LS_E_COMM, "%s #%llu at %s: %d bytes came where %d were expected", ls_coll_word(r->kind),
+            return ls_fail(LS_E_COMM, "%s #%llu at %s: received %d bytes, expected %d", ls_coll_word(r->kind),
                            (unsigned long long)r->seq, r->site, op[i]->got, op[i]->nbytes);
     }
     return LS_OK;
@@ -63,10 +63,12 @@ static ls_status check(ls_comm *c, const comm_req *r, int team, const head *mine
     if (h.seq == mine->seq && h.kind == mine->kind && h.n_in == mine->n_in && h.n_out == mine->n_out &&
         h.dt == mine->dt && h.peer == mine->peer && (r->kind == LS_COLL_BROADCAST || got == (int)(sizeof h + nbytes)))
         return LS_OK;
-    return ls_fail(
-        LS_E_COMM, "workers disagree: rank %d is in #%llu %s of %lld at %s, rank %d in #%llu %s of %lld at %.*s",
-        c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site, team * m->L + m->l,
-        (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in, SITE_MAX, h.site);
+    return ls_fail(LS_E_COMM,
+                   "collective mismatch: rank %d calls #%llu %s of %lld elements at %s, rank %d calls #%llu %s of %lld "
+                   "elements at %.*s",
+                   c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site,
+                   team * m->L + m->l, (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in,
+                   SITE_MAX, h.site);
 }
 
 ls_status net_talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes, int value)

@@ -71,7 +71,7 @@ ls_status net_watch_start(ls_local_world *world, int rank, void (*gone)(void *ct
         for (int p = 0; p <= w->n; p++)
             if (w->fd[p].fd >= 0) close(w->fd[p].fd);
         ls_free(w);
-        return ls_fail(LS_E_COMM, "cannot start the thread that watches workers");
+        return ls_fail(LS_E_COMM, "cannot start the watchdog thread");
     }
     *out = w;
     return LS_OK;

@@ -30,7 +30,7 @@ static ls_status pass(net_world *w, int peer, bool send, void *p, size_t n)
     w->t->post(w->net, &op);
     if (!w->t->wait(w->net, &one, 1, START_TIME) || op.failed)
         /* op is on this stack and may still be written to: the process ends soon, with this status */
-        return ls_fail(LS_E_COMM, "rank %d did not hear from rank %d in %.0f s while starting", w->rank, peer,
+        return ls_fail(LS_E_COMM, "rank %d got no message from rank %d within %.0f s during start-up", w->rank, peer,
                        START_TIME);
     return LS_OK;
 }
@@ -40,7 +40,7 @@ static ls_status make_offer(int method, int size, size_t arena, offer *o, ls_loc
     *o = (offer){.pid = (int)getpid()};
     snprintf(o->name, sizeof o->name, "/lockstep.%d.%llx", o->pid, (unsigned long long)(ls_now() * 1e9));
     o->fd = method == 0 ? memfd_create("lockstep", MFD_CLOEXEC) : shm_open(o->name, O_RDWR | O_CREAT | O_EXCL, 0600);
-    if (o->fd < 0) return ls_fail(LS_E_COMM, "cannot make shared memory: %s", strerror(errno));
+    if (o->fd < 0) return ls_fail(LS_E_COMM, "cannot create shared memory: %s", strerror(errno));
     LS_TRY(ls_local_world_format(o->fd, size, arena, out));
     o->ok = 1;
     return LS_OK;
@@ -118,7 +118,7 @@ static ls_status share_memory(net_world *w, size_t arena)
     number(w);
     while (w->host[lead] != w->host[w->rank]) lead++;
     if (w->n_local > MAX_RANK)
-        return ls_fail(LS_E_CONFIG, "%d workers on one host: 1 to %d are possible", w->n_local, MAX_RANK);
+        return ls_fail(LS_E_CONFIG, "%d workers on one host are not supported; use 1 to %d", w->n_local, MAX_RANK);
     for (int method = 0; method < 2 && !shared; method++) LS_TRY(try_method(w, lead, method, arena, &shared));
     int *all = ls_alloc((size_t)w->size * sizeof *all);
     if (!all) return ls_nomem((size_t)w->size * sizeof *all, "starting");
@@ -141,7 +141,7 @@ static void peer_gone(void *ctx, int local_rank, int pid)
     char words[256];
     int rank = 0;
     while (w->host[rank] != w->host[w->rank] || w->local_of[rank] != local_rank) rank++;
-    snprintf(words, sizeof words, "rank %d on %s (pid %d) is gone", rank, w->hostname, pid);
+    snprintf(words, sizeof words, "rank %d on %s (pid %d) exited", rank, w->hostname, pid);
     net_abort(w, words);
 }
 
@@ -169,7 +169,7 @@ static ls_status learn_hosts(ls_comm *c)
     comm_host mine = {.local_rank = c->place.local_rank}, *all = ls_comm_alloc(c, (size_t)c->size * sizeof *all);
     snprintf(mine.name, sizeof mine.name, "%.*s", (int)sizeof mine.name - 1, c->hostname);
     c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
-    ls_status st = all && c->hosts ? LS_OK : ls_nomem((size_t)c->size * sizeof *all, "names of hosts");
+    ls_status st = all && c->hosts ? LS_OK : ls_nomem((size_t)c->size * sizeof *all, "the host names");
     LS_TRY(ls_comm_agree(c, st, LS_SITE));
     LS_ASSERT(all && c->hosts); /* all agree: this worker, too */
     LS_TRY(ls_all_gather(c, (ls_view){all, n * c->size, LS_I64}, (ls_view){&mine, n, LS_I64}, LS_SITE, NULL));

@@ -55,7 +55,8 @@ static ls_status alone(ls_comm *c, comm_req *r)
 static ls_status self_run(ls_comm *c, comm_req *r)
 {
     if (r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV)
-        return ls_fail(LS_E_COMM, "%s at %s: a world of one has nobody to talk to", ls_coll_word(r->kind), r->site);
+        return ls_fail(LS_E_COMM, "%s at %s: point-to-point calls need 2 or more workers; this run has one",
+                       ls_coll_word(r->kind), r->site);
     return alone(c, r);
 }
 
@@ -100,9 +101,10 @@ static ls_status self_split(ls_comm *c, int color, int key, ls_comm **out)
 static ls_status dry_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     (void)color, (void)key, (void)out;
-    return ls_fail(LS_E_UNSUPPORTED,
-                   "dry: rank %d of %d does not know the others' colors; make the group with ls_comm_dry", c->rank,
-                   c->size);
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "dry: rank %d of %d cannot split without the colors of the other ranks; create the group with ls_comm_dry",
+        c->rank, c->size);
 }
 
 static const comm_ops self_ops = {

@@ -5,7 +5,7 @@
  *   lane to the device                out(0) out(1) …
  *
  * A request's thread waits for the mark of its post, then takes it in chunks through SLOTS slots: while one chunk is summed by the inner
- * communicator (its own thread), the next is on its way to the host and the one before on its way back. A slot holds a chunk of every
+ * communicator (its own thread), the next is in transit to the host and the one before in transit back. A slot holds a chunk of every
  * part, so sums happen in place there. The request is done when the last chunk is in device memory.
  *
  * Invariants
@@ -14,7 +14,7 @@
  *      first waits until all is done;
  *   3. copies are queued when nothing holds them back any more: communicators share two lanes of the device, and none can block another;
  *   4. staging memory is reserved with the communicator and pinned at its first use; then nothing is allocated;
- *   5. a device that fails ends the run for everyone, with this worker's rank in the words. */
+ *   5. a device failure aborts the run, with this worker's rank in the message. */
 #include "comm/comm_impl.h"
 
 #include "core/clock.h"
@@ -34,7 +34,7 @@
 /* What all communicators of a worker share. */
 typedef struct station {
     const ls_device *dev;
-    int rank; /* in words */
+    int rank; /* in messages */
     int to_host, to_device;
     atomic_int users;
 } station;
@@ -52,7 +52,7 @@ typedef struct slot {
     ls_ticket t;
 } slot;
 
-/* A request under way. */
+/* A request in flight. */
 typedef struct job {
     ls_comm *c;
     staged *s;
@@ -64,19 +64,9 @@ typedef struct job {
     slot slot[SLOTS];
 } job;
 
-static int lane_of(ls_coll kind)
-{
-    return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
-}
-
 static size_t nbytes_of(int lane)
 {
     return (size_t)(SLOTS * (lane == LANE_COLL ? ROOM : ROOM_PAIR));
-}
-
-size_t ls_comm_staged_nbytes(bool collectives, bool sends, bool receives)
-{
-    return collectives * nbytes_of(LANE_COLL) + sends * nbytes_of(LANE_SEND) + receives * nbytes_of(LANE_RECV);
 }
 
 /* ---- copies ---- */
@@ -199,7 +189,7 @@ static ls_status post_inner(job *j, int64_t k)
     case LS_COLL_REDUCE: return ls_reduce(c, whole, r->peer, r->site, t);
     case LS_COLL_SEND: return ls_send(c, whole, r->peer, r->site, t);
     case LS_COLL_RECV: return ls_recv(c, whole, r->peer, r->site, t);
-    default: return ls_fail(LS_E_ARG, "%s has no device memory", ls_coll_word(r->kind));
+    default: return ls_fail(LS_E_ARG, "%s does not take device memory", ls_coll_word(r->kind));
     }
 }
 
@@ -259,7 +249,7 @@ static ls_status stage(ls_comm *c, comm_req *r)
     const ls_device *d = s->at->dev;
     const bool parted = r->kind == LS_COLL_REDUCE_SCATTER || r->kind == LS_COLL_ALL_GATHER;
     const ls_view v = r->in.data ? r->in : r->out;
-    job j = {.c = c, .s = s, .r = r, .lane = lane_of(r->kind), .parts = parted ? c->size : 1};
+    job j = {.c = c, .s = s, .r = r, .lane = comm_lane_of(r->kind), .parts = parted ? c->size : 1};
     j.e = (int64_t)ls_dtype_nbytes(v.dt);
     j.n = parted && r->out.n < r->in.n ? r->out.n : v.n;
     j.room = j.lane == LANE_COLL ? ROOM : ROOM_PAIR;
@@ -427,7 +417,7 @@ static ls_status over(ls_comm *inner, station *at, ls_comm **out)
     }
     for (int k = 0; k < N_LANE && !alone && st == LS_OK; k++) {
         s->memory[k] = ls_comm_alloc(inner, nbytes_of(k));
-        if (!s->memory[k]) st = ls_nomem(nbytes_of(k), "staging of device memory");
+        if (!s->memory[k]) st = ls_nomem(nbytes_of(k), "the staging buffers");
     }
     if (st == LS_OK) st = comm_over(c, inner, name_of(inner));
     if (st == LS_OK) st = comm_device_open(c, at->dev);

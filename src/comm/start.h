@@ -1,4 +1,4 @@
-/* start.h - workers that somebody else started: who this process is by its environment, and how it finds the others.
+/* start.h - workers that an external launcher started: reads rank and size from the environment and connects to the others.
  *
  *   mpirun, srun --mpi=pmix     OMPI_*, PMI_*, MV2_*, PMIX_* with SLURM_*       the plugin `mpi`
  *   torchrun and its like       RANK, WORLD_SIZE, LOCAL_RANK, MASTER_PORT …     one host: shared memory, found over a local socket

@@ -15,8 +15,8 @@ static ls_status number(const char *name, int lo, int *out, bool *set)
     *set = text && *text;
     if (!*set) return LS_OK;
     if (!ls_parse_i64(text, &v) || v < lo || v > INT_MAX)
-        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s' and must be a whole number from %d on", name,
-                       text, lo);
+        return ls_fail(LS_E_CONFIG, "environment variable %s is '%.40s'; it must be a whole number >= %d", name, text,
+                       lo);
     *out = (int)v;
     return LS_OK;
 }
@@ -51,14 +51,15 @@ ls_status ls_start_env_read(ls_start_env *out)
         LS_TRY(number(s->size, 1, &e.size, &size));
         if (s->by == LS_STARTED_TORCH && size && e.size > 1 && !rank)
             return ls_fail(LS_E_CONFIG,
-                           "WORLD_SIZE is %d and RANK is not set: a launcher gives each worker both, or use "
+                           "WORLD_SIZE is %d but RANK is not set; a launcher sets both for each worker; or use "
                            "-n %d",
                            e.size, e.size);
         if (!rank || !size || e.size < 2) continue;
         LS_TRY(number(s->local_rank, 0, &e.local_rank, &ignored));
         LS_TRY(number(s->local_size, 1, &e.local_size, &ignored));
         if (e.rank >= e.size)
-            return ls_fail(LS_E_CONFIG, "%s is %d in a world of %d (%s)", s->rank, e.rank, e.size, s->size);
+            return ls_fail(LS_E_CONFIG, "%s is %d, but must be below the number of workers, %d (%s)", s->rank, e.rank,
+                           e.size, s->size);
         ls_debug("comm", "started by %s: rank %d of %d, local rank %d", e.words, e.rank, e.size, e.local_rank);
         *out = e;
         return LS_OK;

@@ -37,10 +37,11 @@ static ls_status check_one_host(const ls_start_env *e)
     const char *address = getenv("MASTER_ADDR");
     const bool one = e->local_size ? e->local_size == e->size : !address || !*address || is_here(address);
     if (one) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED,
-                   "WORLD_SIZE is %d over several hosts (LOCAL_WORLD_SIZE %d, MASTER_ADDR %s): start such a run with "
-                   "mpirun or srun --mpi=pmix",
-                   e->size, e->local_size, address ? address : "not set");
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "WORLD_SIZE is %d, which spans several hosts (LOCAL_WORLD_SIZE %d, MASTER_ADDR %s); start such a run with "
+        "mpirun or srun --mpi=pmix",
+        e->size, e->local_size, address ? address : "not set");
 }
 
 static socklen_t name_socket(struct sockaddr_un *a)
@@ -68,7 +69,7 @@ static ls_status hand_over(int to, int fd)
     h->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(h), &fd, sizeof fd);
     if (sendmsg(to, &m, MSG_NOSIGNAL) != 1)
-        return ls_fail(LS_E_COMM, "a worker left while starting: %s", strerror(errno));
+        return ls_fail(LS_E_COMM, "a worker exited during start-up: %s", strerror(errno));
     return LS_OK;
 }
 
@@ -100,7 +101,7 @@ static ls_status receive_all(int door, const ls_start_env *e, int fd)
             int missing = 1;
             while (came[missing]) missing++;
             return ls_fail(LS_E_COMM,
-                           "rank %d of %d (and %d more) did not come in %.0f s: each needs its own RANK and the "
+                           "rank %d of %d (and %d more) did not connect within %.0f s; each needs its own RANK and the "
                            "same MASTER_PORT",
                            missing, e->size, left - 1, MEET_TIME);
         }
@@ -117,9 +118,9 @@ static ls_status receive_all(int door, const ls_start_env *e, int fd)
             continue;
         }
         if (words[1] != e->size || words[0] < 1 || words[0] >= e->size || came[words[0]])
-            st =
-                ls_fail(LS_E_CONFIG, "a worker with RANK %d, WORLD_SIZE %d came to a world of %d%s", words[0], words[1],
-                        e->size, words[0] >= 0 && words[0] < e->size && came[words[0]] ? "; this rank is taken" : "");
+            st = ls_fail(LS_E_CONFIG, "a worker with RANK %d and WORLD_SIZE %d tried to join a run of %d workers%s",
+                         words[0], words[1], e->size,
+                         words[0] >= 0 && words[0] < e->size && came[words[0]] ? "; this rank is already taken" : "");
         if (st == LS_OK) st = hand_over(guest, fd);
         close(guest);
         LS_TRY(st);
@@ -136,9 +137,9 @@ static ls_status host(const ls_start_env *e, ls_local_world **out)
     const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     const int fd = memfd_create("lockstep", MFD_CLOEXEC), door = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ls_status st = LS_OK;
-    if (fd < 0 || door < 0) st = ls_fail(LS_E_COMM, "cannot make shared memory or a socket: %s", strerror(errno));
+    if (fd < 0 || door < 0) st = ls_fail(LS_E_COMM, "cannot create shared memory or a socket: %s", strerror(errno));
     else if (bind(door, (struct sockaddr *)&a, n) || listen(door, 64))
-        st = ls_fail(LS_E_COMM, "another run of this user meets at MASTER_PORT %s: give this one another port (%s)",
+        st = ls_fail(LS_E_COMM, "MASTER_PORT %s is used by another run of this user; set another port (%s)",
                      getenv("MASTER_PORT") ? getenv("MASTER_PORT") : "29500", strerror(errno));
     if (st == LS_OK) st = ls_local_world_format(fd, e->size, memory, out);
     if (st == LS_OK) st = receive_all(door, e, fd);
@@ -167,7 +168,7 @@ static ls_status visit(const ls_start_env *e, ls_local_world **out)
         nanosleep(&(struct timespec){0, 20000000}, NULL);
     }
     return ls_fail(LS_E_COMM,
-                   "rank %d did not find rank 0 in %.0f s: all workers need the same MASTER_PORT and one host", e->rank,
+                   "rank %d found no rank 0 within %.0f s; all workers need the same MASTER_PORT and one host", e->rank,
                    MEET_TIME);
 }
 
@@ -175,7 +176,7 @@ static void peer_gone(void *ctx, int rank, int pid)
 {
     char words[200], name[64] = "?";
     gethostname(name, sizeof name - 1);
-    snprintf(words, sizeof words, "rank %d on %s (pid %d) is gone", rank, name, pid);
+    snprintf(words, sizeof words, "rank %d on %s (pid %d) exited", rank, name, pid);
     ls_local_world_abort(ctx, rank, words);
 }
 
@@ -185,7 +186,7 @@ ls_status ls_comm_meet(const ls_start_env *e, ls_comm **out)
     net_watch *watch = NULL;
     LS_TRY(check_one_host(e));
     if (e->size > MAX_RANK)
-        return ls_fail(LS_E_CONFIG, "WORLD_SIZE is %d: 1 to %d workers are possible on one host", e->size, MAX_RANK);
+        return ls_fail(LS_E_CONFIG, "WORLD_SIZE is %d; one host runs 1 to %d workers", e->size, MAX_RANK);
     LS_TRY(e->rank ? visit(e, &w) : host(e, &w));
     ls_info("comm", "%d workers, started by %s, communicate through shared memory", e->size, e->words);
     ls_local_world_join(w, e->rank);

@@ -13,8 +13,9 @@ static ls_status find(const ls_transport **out, ls_plugin *p)
     LS_TRY(ls_plugin_load("mpi", LS_TRANSPORT_SYMBOL, p));
     const ls_transport *t = ((ls_transport_fn)p->entry)();
     if (t->abi != LS_TRANSPORT_ABI)
-        return ls_fail(LS_E_UNSUPPORTED, "%s is of another version of lockstep (%d, not %d)", p->path, t->abi,
-                       LS_TRANSPORT_ABI);
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s was built for another version of lockstep (interface %d, expected %d); rebuild it", p->path,
+                       t->abi, LS_TRANSPORT_ABI);
     *out = t;
     return LS_OK;
 }

@@ -15,8 +15,9 @@ static ls_status find(const ls_nccl **out, ls_plugin *p)
     LS_TRY(ls_plugin_load("nccl", LS_NCCL_SYMBOL, p));
     const ls_nccl *t = ((ls_nccl_fn)p->entry)();
     if (t->abi != LS_NCCL_ABI)
-        return ls_fail(LS_E_UNSUPPORTED, "%s is of another version of lockstep (%d, not %d)", p->path, t->abi,
-                       LS_NCCL_ABI);
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s was built for another version of lockstep (interface %d, expected %d); rebuild it", p->path,
+                       t->abi, LS_NCCL_ABI);
     *out = t;
     return LS_OK;
 }
@@ -43,7 +44,7 @@ size_t ls_comm_nccl_nbytes(int size)
 #define SHARE_MINOR    30
 #define SHARE_VARIABLE "NCCL_MULTI_RANK_GPU_ENABLE"
 
-/* What a rank tells the others before groups are made. */
+/* What each rank sends to the others before groups are created. */
 typedef struct gpu_of {
     char host[56], gpu[56];
     char version[48]; /* of the NCCL that it has loaded */
@@ -70,12 +71,11 @@ static ls_status check_pair(const gpu_of *all, int q, int p)
 {
     const int why = may_share(&all[q]) ? p : q;
     if (may_share(&all[why])) return LS_OK;
-    return ls_fail(
-        LS_E_UNSUPPORTED,
-        "ranks %d and %d share the GPU %s on %s: this needs NCCL %d.%d or later and %s=1 (rank %d has loaded "
-        "%s, its variable is %s); else use one GPU for each rank",
-        q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
-        all[why].allowed ? "set" : "not set");
+    return ls_fail(LS_E_UNSUPPORTED,
+                   "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded "
+                   "%s, and the variable is %s there); set it, or use one GPU per rank",
+                   q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
+                   all[why].allowed ? "set" : "not set");
 }
 
 /* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */
@@ -86,9 +86,9 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
     ls_device_info info = {0};
     gpu_of mine = {0}, *all = ls_alloc((size_t)c->size * sizeof *all),
            *each = ls_comm_alloc(c, (size_t)c->size * sizeof *each);
-    ls_status st = all && each ? dev->info(dev->ctx, &info) : ls_nomem((size_t)c->size * sizeof *all, "names of GPUs");
+    ls_status st = all && each ? dev->info(dev->ctx, &info) : ls_nomem((size_t)c->size * sizeof *all, "the GPU names");
     int code = st == LS_OK ? t->gpu(info.index, mine.gpu, sizeof mine.gpu) : 0;
-    if (code) st = ls_fail(LS_E_UNSUPPORTED, "GPU %d of rank %d does not say who it is", info.index, c->rank);
+    if (code) st = ls_fail(LS_E_UNSUPPORTED, "cannot read the bus address of GPU %d of rank %d", info.index, c->rank);
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
     describe_nccl(t, &mine);
     st = ls_comm_agree(c, st, LS_SITE);
@@ -135,9 +135,11 @@ static ls_status check_asked(const ls_comm *boot, const ls_device *dev, const ch
 {
     const char *name = ls_comm_name(boot);
     if (!strcmp(asked, "nccl") && !dev)
-        return ls_fail(LS_E_CONFIG, "--comm nccl is for GPUs: this run computes on the CPU; leave it out");
+        return ls_fail(LS_E_CONFIG,
+                       "--comm nccl needs GPUs, but this run uses the CPU; remove --comm nccl or use --device cuda");
     if ((!strcmp(asked, "local") || !strcmp(asked, "mpi")) && boot->size > 1 && strcmp(asked, name) != 0)
-        return ls_fail(LS_E_CONFIG, "--comm %s, but these workers were started over %s", asked, name);
+        return ls_fail(LS_E_CONFIG, "--comm %s does not match the launcher: these workers were started with %s", asked,
+                       name);
     return LS_OK;
 }
 
@@ -162,7 +164,7 @@ ls_status ls_comm_for_device(ls_comm *boot, const ls_device *dev, const char *as
     }
     if (st != LS_OK) {
         if (boot->rank == 0)
-            ls_str_addf(said, "GPUs talk through the host's memory (%s): %s", ls_comm_name(staged), ls_err_words());
+            ls_str_addf(said, "GPUs communicate through host memory (%s): %s", ls_comm_name(staged), ls_err_words());
         ls_err_clear();
     }
     *out = staged;

@@ -39,7 +39,7 @@ typedef struct ls_transport {
     /* true when all n are done; false after `seconds`. */
     bool (*wait)(void *net, ls_net_op *const *op, int n, double seconds);
     void (*trouble)(void *net, char *words, size_t room); /* of the last failed operation */
-    /* clean: everyone stops, nothing is under way but receives from anyone. Otherwise sends get a moment to leave. */
+    /* clean: everyone stops, nothing is in flight but receives from anyone. Otherwise sends get a moment to leave. */
     void (*stop)(void *net, bool clean);
 } ls_transport;
 

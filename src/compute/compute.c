@@ -90,7 +90,7 @@ static void settle_team(int n_thread)
 
 ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread)
 {
-    if (n_thread < 0) return ls_fail(LS_E_ARG, "%d threads: give a positive number, or 0 for all cores", n_thread);
+    if (n_thread < 0) return ls_fail(LS_E_ARG, "%d threads: use a positive number, or 0 for all cores", n_thread);
     for (int i = 0; i < N_BACKEND; i++) {
         const ls_compute_ops *ops = backends[i].ops;
         const char *missing = compute_missing_slot(ops);
@@ -110,7 +110,7 @@ ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open
         return LS_OK;
     }
     return ls_fail(LS_E_UNSUPPORTED,
-                   "no compute backend \"%s\" for %s; there are cpu (F32), cpu-ref (F32, F64) and the plugins' (cuda)",
+                   "no compute backend \"%s\" for %s; available are cpu (F32), cpu-ref (F32, F64) and plugins (cuda)",
                    name, ls_dtype_word(o->dtype));
 }
 

@@ -2,23 +2,23 @@
  *
  * Legend   B batch, T positions, C width, H heads, D = C/H, R = B*T rows, V vocabulary, K in, N out.
  *          Arrays are row-major and dense: (R,C) is R rows of C elements.
- *          Two types (equal on the CPU): `dtype` is that of parameters, activations and what flows back through them, `wide` that
- *          of gradients of parameters, moments, master weights, and of the statistics of norms and attention. Where nothing is
- *          said, an array is of `dtype`; dw, db, dwte, dwpe, mean, rstd, lse, m, v, g and master are wide.
- *          A gradient argument d<name> is written when acc is false and added to when acc is true (adds_alike: with which bits).
+ *          Two element types (equal on the CPU): `dtype` for parameters, activations and activation gradients; `wide` (fp32
+ *          on GPUs) for parameter gradients, Adam moments, master weights, and the statistics of norms and attention. An array
+ *          has type `dtype` unless stated otherwise; dw, db, dwte, dwpe, mean, rstd, lse, m, v, g and master are `wide`.
+ *          A gradient argument d<name> is overwritten when acc is false and added to when acc is true (see adds_alike).
  *
- * Where      operations of a device (c->device, core/device.h) are queued: they run in the order of the calls, and later. Their arrays
- *          are device memory, save those marked "host": memory of the host that the device reaches (alloc_host), whose contents are
- *          there after ls_compute_sync. On the CPU an operation is done when it returns.
+ * Memory   The operations of a device (c->device, core/device.h) are asynchronous: they are queued and run later, in call order.
+ *          Their arrays are device memory, except those marked "host": pinned host memory (alloc_host), whose contents are valid
+ *          after ls_compute_sync. On the CPU an operation is complete when it returns.
  *
  * Invariants
- *   1. results do not depend on the number of threads: every sum has one order, fixed by the shapes alone;
- *   2. no operation allocates: scratch is given by the caller, sized by ls_compute_scratch before step 1;
- *   3. arguments are checked by the caller's plan, not again here;
- *   4. up to LS_FEW_ROWS rows, linear_fwd, logits and attention_cached compute each row as they compute one row alone, bit for
- *      bit, and so do the norms, GELU and sums at any number: a draft can be verified in one pass.
+ *   1. results do not depend on the number of threads: the order of every sum depends on the shapes only;
+ *   2. no operation allocates: the caller provides scratch memory, sized by ls_compute_scratch before step 1;
+ *   3. the caller checks arguments when it plans memory; operations do not check them again;
+ *   4. with up to LS_FEW_ROWS rows, linear_fwd, logits and attention_cached give each row the same bits as a call with that row
+ *      only; norms, GELU and additions do so with any number of rows. So a draft can be verified in one pass.
  *
- * `cpu-ref` reads like the equations and exists in float and in double (the judge); `cpu` is the fast one. */
+ * `cpu-ref` follows the equations, in float and in double (the reference of the tests); `cpu` is the optimized backend. */
 #ifndef LS_COMPUTE_COMPUTE_H
 #define LS_COMPUTE_COMPUTE_H
 
@@ -31,60 +31,59 @@
 
 typedef enum ls_gelu { LS_GELU_TANH, LS_GELU_ERF } ls_gelu;
 
-/* What differs between two runs of one recording; lies in front of a micro-batch's ids, in memory that operations read. */
+/* Values that change between two replays of a recorded pass. Stored before a micro-batch's ids, in memory that operations read. */
 typedef struct ls_pass_head {
     uint64_t drop_key;
     double dloss;
 } ls_pass_head;
 
 /* Inverted dropout: element i survives iff ls_rng_u32(key, i) >= p * 2^32, and is then divided by 1-p. p == 0 is off.
- * The mask is never stored: backward makes it again from the key. */
+ * The mask is not stored: the backward pass recomputes it from the key. */
 typedef struct ls_drop {
     float p;
     uint64_t key;
-    /* Operations that are recorded and run again (region_begin) cannot know their key: with `at`, the key is
-     * ls_rng_key(at->drop_key, LS_RNG_DROPOUT, unit, site), read when they run. NULL: it is `key`. */
+    /* Recorded operations (region_begin) are replayed with other keys: with `at`, the key is
+     * ls_rng_key(at->drop_key, LS_RNG_DROPOUT, unit, site), read when the operation runs. If NULL, `key` is used. */
     const struct ls_pass_head *at;
     uint32_t unit, site;
-    int64_t first;        /* add_fwd, drop_bwd, add_layernorm_fwd: the index of the first element here */
-    int64_t head, n_head; /* attention: the first head here, and how many there are in all; 0: those here are all */
+    int64_t first;        /* add_fwd, drop_bwd, add_layernorm_fwd: global index of the first local element */
+    int64_t head, n_head; /* attention: the first local head and the number of heads in all; 0: all heads are local */
 } ls_drop;
 
-/* Which elements of a range are gains of norms: [first, end) each, in order. In a 16-bit dtype a gain w is kept as w - 1 (adamw and narrow write
- * it so, the norms add the 1): it lies around 1, where bf16 has steps of 2^-8, and would otherwise not move for many steps of training and then
- * leap. */
+/* The elements of a range that are gains of norms: ranges [first, end), in order. In a 16-bit dtype a gain w is stored as w - 1 (adamw and
+ * narrow write it, the norms add 1): gains are near 1, where bf16 has a spacing of 2^-8, so small updates would be lost by rounding. */
 #define LS_MOST_GAINS 2
 typedef struct ls_gains {
     int n;
     int64_t at[LS_MOST_GAINS][2];
 } ls_gains;
 
-#define LS_ADAMW_PLAIN 12 /* as many as a unit has tensors */
+#define LS_ADAMW_PLAIN 12 /* the number of tensors of a unit */
 
 typedef struct ls_adamw {
     double lr, beta1, beta2, eps, weight_decay;
     double bias1, bias2; /* 1 - beta^t of the applied step t, or 1 without bias correction                           */
-    double grad_scale;   /* gradients are multiplied by it first (1/loss scale, clipping)                            */
+    double grad_scale;   /* factor of the gradients (1/loss scale, clipping)                                         */
     bool coupled;        /* L2 form: weight_decay*p is added to the gradient                                         */
     /* [first, end) of elements without weight decay, in order: `n_plain` pairs */
     int n_plain;
     int64_t plain[LS_ADAMW_PLAIN][2];
     ls_gains gains;
-    /* stochastic rounding (ls_compute_open_opts): random bits of element i are named by (round_key, round_first + i) */
+    /* stochastic rounding (ls_compute_open_opts): the random bits of element i come from (round_key, round_first + i) */
     uint64_t round_key;
     int64_t round_first;
 } ls_adamw;
 
 typedef struct ls_compute ls_compute;
 
-#define LS_FEW_ROWS 9 /* up to so many rows a product is bound by reading the weights, once (invariant 4) */
+#define LS_FEW_ROWS 9 /* up to this many rows, reading the weights limits a matrix product (invariant 4) */
 
-/* One call of the classifier: logits = x w^T, softmax cross-entropy against target, and its gradient. Rows are taken in
- * chunks so that only (chunk, V) logits exist. Rows with target < 0 count nothing.
+/* One call of the classifier: logits = x w^T, softmax cross-entropy against target, and its gradient. Rows are processed
+ * in chunks, so that only (chunk, V) logits exist. Rows with target < 0 are ignored.
  *
- * A vocabulary that is cut over n_part workers: w holds V rows from `first` on, part `part`. Of every row each worker knows its largest
- * logit, the sum of exponentials below it and the target's logit if it is here; gather brings everyone's, and all of them compute the same
- * loss from them. dx is then this part's share of the gradient: their sum is the whole. */
+ * If the vocabulary is sharded over n_part workers, w holds V rows starting at id `first` (shard `part`). For each row a worker computes the
+ * largest logit, the sum of exponentials relative to it, and the target's logit if it is local; gather collects these from all workers, and
+ * each computes the same loss from them. dx is then a partial gradient; the sum over the workers is the whole. */
 typedef struct ls_classifier {
     double *row_loss;      /* (R) out: -log p(target), 0 for ignored rows                                            */
     void *dx;              /* (R,C) out, or NULL: loss only                                                          */
@@ -94,35 +93,35 @@ typedef struct ls_classifier {
     double dloss;          /* factor of every row's gradient, e.g. 1/R; with `at`, at->dloss is read instead         */
     const ls_pass_head *at;
     int64_t R, C, V;
-    int64_t V_room; /* rows of w that may be read, V or more: what lies behind w is finite, too. 0: V                */
+    int64_t V_room; /* readable rows of w, >= V: the values after row V are finite, too. 0: V                        */
     bool acc;
-    int64_t first; /* id of w's first row; targets are ids of the whole vocabulary */
+    int64_t first; /* id of w's first row; targets are global ids */
     int part, n_part;
-    /* x (n_part * n): part `part` of it is filled in, and all are when it returns; n_part <= 1: not called. x lies in scratch. */
+    /* All-gather of x (n_part * n), in place: part `part` is filled in by the caller. Not called if n_part <= 1. x is in scratch. */
     ls_status (*gather)(void *ctx, double *x, int64_t n);
     void *gather_ctx;
 } ls_classifier;
 
-/* Largest shapes that will be asked for; 0 where an operation is not used. */
+/* Largest shapes that will be used; 0 for operations that are not used. */
 typedef struct ls_compute_shapes {
     int64_t B, T, C, H, V, ffn; /* ffn = 4C */
     bool backward;
-    int n_part; /* of the vocabulary, V being this part's */
+    int n_part; /* shards of the vocabulary; V is the size of this one */
 } ls_compute_shapes;
 
 typedef struct ls_compute_ops {
     const char *name; /* --compute NAME */
     ls_dtype dtype, wide;
 
-    /* y = drop(wte[ids - first] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C) or NULL: 0, y (R,C). Ids outside first … first+V-1 (a
-     * vocabulary cut over workers) have a row of 0 in place of wte's. */
+    /* y = drop(wte[ids - first] + wpe[t]);  ids (R), wte (V,C), wpe (>=T,C) or NULL (no positions), y (R,C). Ids outside
+     * first … first+V-1 (a sharded vocabulary) use a row of zeros instead of wte's. */
     ls_status (*embed_fwd)(ls_compute *c, void *y, const int32_t *ids, int64_t first, int64_t V, const void *wte,
                            const void *wpe, int64_t B, int64_t T, int64_t C, ls_drop drop);
-    /* dwte (V,C) and dwpe (P,C): whole arrays are written (rows not seen become 0) unless acc; ids outside give dwpe alone */
+    /* dwte (V,C) and dwpe (P,C): the whole arrays are written (unused rows become 0) unless acc; ids outside the shard add to dwpe only */
     ls_status (*embed_bwd)(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t first,
                            int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc);
 
-    /* y = (x - mean)*rstd*w + b;  mean, rstd (R); w as ls_gains says, in the next three, too */
+    /* y = (x - mean)*rstd*w + b;  mean, rstd (R); in 16-bit types w is stored as w - 1 (ls_gains), here and in the next three */
     ls_status (*layernorm_fwd)(ls_compute *c, void *y, void *mean, void *rstd, const void *x, const void *w,
                                const void *b, int64_t R, int64_t C, double eps);
     /* res = x + drop(delta), then layernorm of res; res may be x or delta */
@@ -133,19 +132,18 @@ typedef struct ls_compute_ops {
     ls_status (*layernorm_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *dres,
                                const void *x, const void *w, const void *mean, const void *rstd, int64_t R, int64_t C,
                                bool acc);
-    /* y again from x and the stored statistics (backward does not keep y) */
+    /* recomputes y from x and the stored statistics (y is not kept for the backward pass) */
     ls_status (*layernorm_again)(ls_compute *c, void *y, const void *x, const void *mean, const void *rstd,
                                  const void *w, const void *b, int64_t R, int64_t C);
 
     /* y = x w + b;  x (R,K), w (K,N), b (N) or NULL, y (R,N) */
     ls_status (*linear_fwd)(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K,
                             int64_t N);
-    /* dx = dy w^T, dw = x^T dy, db = column sums of dy; each may be NULL: not wanted. dx is always written. */
+    /* dx = dy w^T, dw = x^T dy, db = column sums of dy; each may be NULL (not computed). dx is always overwritten. */
     ls_status (*linear_bwd)(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w,
                             int64_t R, int64_t K, int64_t N, bool acc);
 
-    /* (optional, all three) Products with what follows or precedes them, when the backend has them in one pass; NULL: they are made of
-     * the operations above and below.  y = gelu(pre), pre = x w + b */
+    /* (optional, all three) Fused operations. If NULL, the caller uses the separate operations.  y = gelu(pre), pre = x w + b */
     ls_status (*linear_gelu_fwd)(ls_compute *c, void *y, void *pre, const void *x, const void *w, const void *b,
                                  int64_t R, int64_t K, int64_t N, ls_gelu kind);
     /* y = res + x w + b; y may be res */
@@ -163,14 +161,14 @@ typedef struct ls_compute_ops {
     ls_status (*add_fwd)(ls_compute *c, void *y, const void *x, const void *delta, int64_t n, ls_drop drop);
     ls_status (*drop_bwd)(ls_compute *c, void *dx, const void *dy, int64_t n, ls_drop drop);
 
-    /* Causal attention, softmax(q k^T / sqrt(D)) v, the T x T matrix never held. qkv (B,T,3C): q, k, v of all heads side by
-     * side; y (B,T,C); lse (B,H,T) = log of the sum of exponentials of each row. Dropout falls on the probabilities; the
-     * element index of (b,h,i,j) is ((b*H+h)*T+i)*T+j modulo 2^32, h and H counting all heads, also those that are elsewhere. */
+    /* Causal attention, softmax(q k^T / sqrt(D)) v, the T x T matrix is never stored. qkv (B,T,3C): q, k, v of all heads side by
+     * side; y (B,T,C); lse (B,H,T) = log of the sum of exponentials of each row. Dropout applies to the probabilities; the
+     * element index of (b,h,i,j) is ((b*H+h)*T+i)*T+j modulo 2^32, where h and H count the heads of all workers. */
     ls_status (*attention_fwd)(ls_compute *c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H,
                                int64_t D, ls_drop drop);
     ls_status (*attention_bwd)(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse,
                                const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop);
-    /* The same for Tq new positions behind a cache: qkv (B,Tq,3C) are positions pos..pos+Tq-1 of each sequence; their keys and
+    /* The same for Tq new positions after those in a cache: qkv (B,Tq,3C) are positions pos..pos+Tq-1 of each sequence; their keys and
      * values are first written into kcache, vcache (B,H,Tmax,D); y (B,Tq,C). */
     ls_status (*attention_cached)(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
                                   int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D);
@@ -179,32 +177,33 @@ typedef struct ls_compute_ops {
     /* logits (R,V) = x (R,C) w (V,C)^T, for generation */
     ls_status (*logits)(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V);
 
-    /* An int8 copy of a matrix, for drafts: scales of its own for 64 neighbours along K, in a layout that is the backend's
+    /* An int8 copy of a matrix, for drafts: one scale per 64 consecutive elements along K, in a layout private to the backend
      * (ls_q8_nbytes bytes, 64-byte aligned). w (K,N), or (N,K) by_column. */
     ls_status (*quantise)(ls_compute *c, void *q, const void *w, int64_t K, int64_t N, bool by_column);
-    /* y (N) = x (K) w + b for one row and such a copy; x is rounded to int8 too, 64 neighbours with one scale. b or NULL. */
+    /* y (N) = x (K) w + b for one row and an int8 copy; x is quantized the same way. b may be NULL. */
     ls_status (*linear_q8)(ls_compute *c, void *y, const void *x, const void *q, const void *b, int64_t K, int64_t N);
 
-    /* One pass: master, m, v updated from g; p = master, rounded to dtype. Where the two types are one, p is master. */
+    /* Updates master, m and v from g in one pass; p = master rounded to dtype. If dtype == wide, p is master. */
     ls_status (*adamw)(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
                        const ls_adamw *h);
     /* p (dtype) = x (wide), rounded to the nearest */
     ls_status (*narrow)(ls_compute *c, void *p, const void *x, int64_t n, const ls_gains *gains);
-    /* block_sum[i] (host) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double; one order inside */
+    /* block_sum[i] (host) = sum of squares of wide x[i*block .. (i+1)*block), ceil(n/block) of them, in double, in a fixed order */
     ls_status (*sumsq)(ls_compute *c, double *block_sum, const void *x, int64_t n, int64_t block);
-    /* *out (host) = the sum of x, in one order */
+    /* *out (host) = the sum of x, in a fixed order */
     ls_status (*sum)(ls_compute *c, double *out, const double *x, int64_t n);
     ls_status (*add)(ls_compute *c, void *y, const void *a, const void *b,
                      int64_t n); /* wide y = a + b; y may be a or b */
     ls_status (*zero)(ls_compute *c, void *y, size_t nbytes);
     ls_status (*copy)(ls_compute *c, void *y, const void *x, size_t nbytes);
 
-    /* (optional) Whether, for these shapes, what is added to a gradient (acc) has the bits of the gradient by itself and then `add`, in
-     * every operation above. NULL: it has not. */
+    /* (optional) Whether, for these shapes, accumulating into a gradient (acc) gives the same bits as computing the gradient and calling
+     * `add`, in every operation above. If NULL, it does not. */
     bool (*adds_alike)(const ls_compute *c, const ls_compute_shapes *s);
 
-    /* (optional) A row of operations that will come again with equal arguments. *queued: it was recorded and has been queued, so neither
-     * issue it nor end it; else issue it, then region_end. Inside a region another one is part of it. */
+    /* (optional) Marks a sequence of operations that is repeated with equal arguments (CUDA graphs). If *queued, the recorded sequence was
+     * launched: do not issue the operations and do not call region_end. Otherwise issue them, then call region_end. Nested regions are
+     * part of the outer one. */
     ls_status (*region_begin)(ls_compute *c, uint64_t name, bool *queued);
     ls_status (*region_end)(ls_compute *c);
 } ls_compute_ops;
@@ -212,28 +211,28 @@ typedef struct ls_compute_ops {
 struct ls_compute {
     const ls_compute_ops *ops;
     int n_thread;
-    void *scratch; /* ls_compute_scratch bytes, borrowed; the operations' working space */
+    void *scratch; /* workspace of ls_compute_scratch bytes, owned by the caller */
     size_t scratch_nbytes;
-    const ls_device *device; /* NULL: the host's own memory */
+    const ls_device *device; /* NULL: host memory           */
     void *impl;              /* the backend's               */
 };
 
 typedef struct ls_compute_open_opts {
     ls_dtype dtype; /* "cpu": LS_F32; "cpu-ref": LS_F32, LS_F64; "cuda": LS_F32, LS_BF16, LS_F16 */
-    /* the rest is for devices */
-    int device;         /* index; -1: by the local rank, round robin                        */
+    /* the remaining fields apply to devices */
+    int device;         /* index; -1: chosen by local rank, round robin                     */
     int local_rank;     /* of this worker on its host                                       */
-    bool tf32;          /* fp32 products in TF32                                            */
+    bool tf32;          /* fp32 matrix products use TF32                                    */
     bool stochastic;    /* master weights are rounded stochastically, keyed by (seed, step) and element */
-    bool deterministic; /* every sum has one order: equal runs give equal bits              */
+    bool deterministic; /* every sum has a fixed order: equal runs give equal bits          */
 } ls_compute_open_opts;
 
-/* name: "cpu", "cpu-ref" or that of a plugin (compute/plugin.h): "cuda". n_thread 0 = all cores this process may use. LS_E_UNSUPPORTED
- * names what exists, or why a plugin does not work here. */
+/* name: "cpu", "cpu-ref", or a plugin (compute/plugin.h): "cuda". n_thread 0 = all cores this process may use. LS_E_UNSUPPORTED lists the
+ * available backends, or the reason why a plugin does not work. */
 ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread);
 
-/* The CUDA backend without a device: its types and sizes and no operation, so that a plan can be made for a GPU on a machine that has none
- * (compute/sizes.c). What differs from the real one: scratch of cuDNN, where it is the largest. Nothing is held: no need to close it. */
+/* The CUDA backend without a device: types and sizes but no operations, to plan memory for a GPU on a machine without one
+ * (compute/sizes.c). It differs from the real backend if cuDNN needs the largest scratch. It owns nothing and need not be closed. */
 ls_status ls_compute_open_sizes(ls_compute *c, ls_dtype dtype);
 
 /* Scratch bytes that the operations need for these shapes with this backend and thread count. */
@@ -248,25 +247,25 @@ const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 
 void ls_compute_close(ls_compute *c);
 
-/* nbytes between the host's memory and that of the operations; they wait. */
+/* Copies nbytes between host memory and the memory of the operations. Blocking. */
 ls_status ls_compute_read(const ls_compute *c, void *host, const void *x, size_t nbytes);
 ls_status ls_compute_write(const ls_compute *c, void *x, const void *host, size_t nbytes);
-/* Waits for every operation that was queued. */
+/* Waits for all queued operations. */
 ls_status ls_compute_sync(const ls_compute *c);
 
-/* Whether operations compute in fewer bits than the optimizer keeps: parameters are then copies of master weights. */
+/* Mixed precision: parameters are rounded copies of the master weights. */
 static inline bool ls_compute_mixed(const ls_compute *c)
 {
     return c->ops->dtype != c->ops->wide;
 }
 
-/* Addresses: element i of an array of wide numbers, … */
+/* Address of element i of an array of type `wide`. */
 static inline void *ls_at_wide(const ls_compute *c, const void *base, int64_t i)
 {
     return (char *)(uintptr_t)base + (size_t)i * ls_dtype_nbytes(c->ops->wide);
 }
 
-/* … and of the backend's type. */
+/* Address of element i of an array of type `dtype`. */
 static inline void *ls_at(const ls_compute *c, const void *base, int64_t i)
 {
     return (char *)(uintptr_t)base + (size_t)i * ls_dtype_nbytes(c->ops->dtype);

@@ -129,7 +129,7 @@ static ls_status start(ls_gpu_watch *w)
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&w->lock, NULL);
     const int rc = pthread_create(&w->thread, NULL, watch, w);
-    if (rc) return ls_fail(LS_E_NOMEM, "no thread to watch the GPU: %s", strerror(rc));
+    if (rc) return ls_fail(LS_E_NOMEM, "cannot start the GPU monitor thread: %s", strerror(rc));
     w->started = true;
     return LS_OK;
 }
@@ -138,7 +138,7 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz)
 {
     ls_gpu_watch *w = ls_alloc(sizeof *w);
     ls_gpu_now now;
-    if (!w) return ls_nomem(sizeof *w, "watching the GPU");
+    if (!w) return ls_nomem(sizeof *w, "the GPU monitor");
     w->every = 1.0 / (hz > 0 ? hz : 10.0);
     ls_status st = ls_nvml_open(&w->nvml, which);
     if (st != LS_OK) {
@@ -149,7 +149,7 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz)
     ls_nvml_read(w->nvml, &now);
     w->last = now;
     ls_debug("gpu", "reading NVML every %.2f s", w->every);
-    if (*ls_nvml_refused(w->nvml)) ls_warn("gpu", "NVML does not tell (%s)", ls_nvml_refused(w->nvml));
+    if (*ls_nvml_refused(w->nvml)) ls_warn("gpu", "NVML does not report these values: %s", ls_nvml_refused(w->nvml));
     st = start(w);
     *out = w;
     if (st != LS_OK) ls_gpu_watch_end(out);
@@ -177,13 +177,6 @@ void ls_gpu_watch_end(ls_gpu_watch **wp)
 const ls_gpu_facts *ls_gpu_watch_facts(const ls_gpu_watch *w)
 {
     return &w->facts;
-}
-
-void ls_gpu_watch_now(ls_gpu_watch *w, ls_gpu_now *out)
-{
-    pthread_mutex_lock(&w->lock);
-    ls_nvml_read(w->nvml, out);
-    pthread_mutex_unlock(&w->lock);
 }
 
 void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out)

@@ -1,4 +1,4 @@
-/* gpu_watch.h - a thread that looks at a GPU a few times a second, and what it saw inside a window of time.
+/* gpu_watch.h - a thread that looks at a GPU a few times per second, and what it saw inside a window of time.
  *
  *   ls_gpu_watch_begin(&w, "0000:1b:00.0", 10);
  *   int k = ls_gpu_window_open(w);   …the steps of an epoch…   ls_gpu_window_close(w, k, &seen);
@@ -31,7 +31,6 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz);
 void ls_gpu_watch_end(ls_gpu_watch **w);
 
 const ls_gpu_facts *ls_gpu_watch_facts(const ls_gpu_watch *w);
-void ls_gpu_watch_now(ls_gpu_watch *w, ls_gpu_now *out);  /* a sample between the others             */
 void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out); /* the newest one, without asking the GPU  */
 
 /* A window's number, or -1 when LS_GPU_WINDOWS are open. Any thread. */

@@ -1,6 +1,6 @@
-/* kernel_source.h - who knows when a device ran what: a table that a plugin may offer beside its operations (symbol LS_KERNEL_SYMBOL).
+/* kernel_source.h - when a device ran which kernel: a table that a plugin may offer next to its operations (symbol LS_KERNEL_SYMBOL).
  *
- * A place says for whom something was queued: pass, unit and operation in one number (ls_kernel_place). Whoever queues work tells the
+ * A place names the origin of queued work: pass, unit and operation in one number (ls_kernel_place). Whoever queues work tells the
  * source where it is (`at`, a thread's own); what was recorded (a graph) keeps the places of its recording. */
 #ifndef LS_COMPUTE_KERNEL_SOURCE_H
 #define LS_COMPUTE_KERNEL_SOURCE_H
@@ -40,7 +40,7 @@ typedef void ls_kernel_sink(void *ctx, const ls_kernel_record *r);
 
 typedef struct ls_kernel_source {
     const char *name; /* "CUPTI" */
-    /* Room for n_record records, of which the newest are kept. false: words say why not. */
+    /* Room for n_record records, of which the newest are kept. On false, `words` has the reason. */
     bool (*begin)(int64_t n_record, char *words, size_t room);
     /* What this thread queues from now on is for `place`; the place before. */
     uint32_t (*at)(uint32_t place);

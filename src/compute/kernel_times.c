@@ -12,7 +12,7 @@
 
 enum { N_UNIT = 1 << 16, N_PENDING = 128, SHOWN = 108, N_SHOWN = 1024, EXTRA = 4 };
 
-typedef struct boundary { /* a mark, and for whom everything behind it was queued */
+typedef struct boundary { /* a mark, and for whom everything after it was queued */
     ls_mark mark;
     uint32_t place;
 } boundary;
@@ -225,11 +225,10 @@ static void destroy(ls_kernel_times **kp)
 
 static ls_status begin_marks(ls_kernel_times *k, const char *why)
 {
-    snprintf(
-        k->words, sizeof k->words,
-        "times of units from marks on the device, no kernels, graphs off (%.160s): a unit's time includes what the "
-        "device waited in it",
-        why);
+    snprintf(k->words, sizeof k->words,
+             "per-unit times from CUDA events, no kernel times, CUDA graphs off (%.160s); a unit's time includes "
+             "idle time of the device",
+             why);
     k->source = NULL;
     k->named.enter = enter_marked;
     k->named.leave = leave_marked;
@@ -241,13 +240,13 @@ static ls_status begin(ls_kernel_times **out, ls_compute *c, const ls_kernel_sou
                        int64_t n_record)
 {
     ls_kernel_times *k = ls_alloc(sizeof *k);
-    if (!k) return ls_nomem(sizeof *k, "the device's times");
+    if (!k) return ls_nomem(sizeof *k, "the kernel times");
     k->c = c;
     k->source = source;
     k->limit = n_record;
     k->named = (compute_named){.ctx = k, .enter = enter, .leave = leave};
     k->unit = ls_alloc(N_UNIT * sizeof *k->unit);
-    ls_status st = k->unit ? LS_OK : ls_nomem(N_UNIT * sizeof *k->unit, "the device's times");
+    ls_status st = k->unit ? LS_OK : ls_nomem(N_UNIT * sizeof *k->unit, "the kernel times");
     char words[200] = "";
     if (st == LS_OK && source && source->begin(n_record, words, sizeof words))
         snprintf(k->words, sizeof k->words, "kernel times from %s", words);
@@ -324,7 +323,7 @@ typedef struct tables {
 } tables;
 
 /* A stream's records, begins in order. Kernels of one stream may overlap (parts of a graph do): what begins before the last one of a lane
- * has ended goes to the next lane; behind the last lane its begin is moved. */
+ * has ended goes to the next lane; after the last lane its begin is moved. */
 static ls_status put_stream(ls_kernel_times *k, ls_trace *t, tables *x, int64_t from, int64_t to)
 {
     ls_lane *lane[EXTRA] = {0};
@@ -362,7 +361,7 @@ static ls_status put_lanes(ls_kernel_times *k, ls_trace *t)
 {
     ls_status st = LS_OK;
     tables *x = ls_alloc(sizeof *x);
-    if (!x) return ls_nomem(sizeof *x, "the device's times");
+    if (!x) return ls_nomem(sizeof *x, "the kernel times");
     if (k->n) qsort(k->record, (size_t)k->n, sizeof *k->record, by_stream);
     for (int64_t from = 0, to; from < k->n && st == LS_OK; from = to) {
         for (to = from + 1; to < k->n && k->record[to].stream == k->record[from].stream;) to++;

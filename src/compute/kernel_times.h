@@ -6,7 +6,7 @@
  *
  * Times come from the plugin's source (CUPTI) where it has one and it works. Else from marks (core/device.h) between units: they have no
  * kernels, a unit's time includes what the device waited in it, and rows of operations that would be recorded (graphs) are queued one by
- * one, which the words say.
+ * one, which the message says.
  *
  * Not for the CPU: its operations are done when they return, and the trace's own spans have their times. */
 #ifndef LS_COMPUTE_KERNEL_TIMES_H

@@ -50,8 +50,9 @@ static ls_status load(const char *name, const ls_compute_plugin **out)
     LS_TRY(ls_plugin_load(name, LS_COMPUTE_SYMBOL, &file));
     const ls_compute_plugin *p = ((ls_compute_plugin_fn)file.entry)();
     if (p->abi != LS_COMPUTE_ABI)
-        return ls_fail(LS_E_UNSUPPORTED, "%s speaks version %d of the interface, this program %d: build them together",
-                       file.path, p->abi, LS_COMPUTE_ABI);
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s has interface version %d, this program %d; build both from the same source", file.path,
+                       p->abi, LS_COMPUTE_ABI);
     if (strcmp(p->name, name) != 0) return ls_fail(LS_E_UNSUPPORTED, "%s is the plugin \"%s\"", file.path, p->name);
     keep(p);
     *out = p;
@@ -81,13 +82,4 @@ ls_status compute_look_plugin(const char *name, const ls_compute_open_opts *o, b
 const ls_compute_plugin *compute_plugin_of(const ls_compute *c)
 {
     return c->ops && c->impl ? find(c->ops->name) : NULL;
-}
-
-int compute_probe_plugin(const char *name, char *words, size_t room)
-{
-    const ls_compute_plugin *p;
-    if (load(name, &p) == LS_OK) return p->probe(words, room);
-    snprintf(words, room, "%s", ls_err_words());
-    ls_err_clear();
-    return -1;
 }

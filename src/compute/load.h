@@ -13,7 +13,4 @@ const ls_compute_plugin *compute_plugin_of(const ls_compute *c);
 /* The same without opening it: which device it would take. *is_loaded says how far it came when it fails. */
 ls_status compute_look_plugin(const char *name, const ls_compute_open_opts *o, bool *is_loaded, ls_device_info *out);
 
-/* For doctor: loads it and asks for its devices. The number of usable ones, or -1: it does not load; words say what there is, or why not. */
-int compute_probe_plugin(const char *name, char *words, size_t room);
-
 #endif

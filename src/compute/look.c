@@ -66,10 +66,10 @@ ls_look look_in_child(look_fn *look, int local_rank, double limit)
     char words[96];
     ls_look r = {0};
     bool late = false;
-    if (pipe2(fd, O_CLOEXEC)) return not_there("cannot look for a GPU: ", strerror(errno));
+    if (pipe2(fd, O_CLOEXEC)) return not_there("cannot search for a GPU: ", strerror(errno));
     const pid_t pid = fork();
     if (pid == 0) child_main(fd[1], look, local_rank);
-    if (pid < 0) r = not_there("cannot look for a GPU: ", strerror(errno));
+    if (pid < 0) r = not_there("cannot search for a GPU: ", strerror(errno));
     close(fd[1]);
     const bool heard = pid > 0 && hear(fd[0], limit, &r, &late);
     close(fd[0]);
@@ -80,10 +80,10 @@ ls_look look_in_child(look_fn *look, int local_rank, double limit)
         nanosleep(&(struct timespec){0, 10000000}, NULL); /* a driver may keep even a killed process: it is left */
     }
     if (heard) return r;
-    if (late) snprintf(words, sizeof words, "the CUDA driver did not answer in %.0f s", limit);
+    if (late) snprintf(words, sizeof words, "the CUDA driver did not answer within %.0f s", limit);
     else if (WIFSIGNALED(status))
         snprintf(words, sizeof words, "the CUDA driver crashed (%s)", strsignal(WTERMSIG(status)));
-    else snprintf(words, sizeof words, "the CUDA driver ended the process that asked for a GPU");
+    else snprintf(words, sizeof words, "the CUDA driver ended the process that searched for a GPU");
     return not_there("", words);
 }
 

@@ -1,4 +1,4 @@
-/* named_ops.h - a backend's table behind one that says which operation is about to be queued: for profiles. Without it nothing is paid. */
+/* named_ops.h - wraps a backend's table to record which operation is about to be queued: for profiles. Without it nothing is paid. */
 #ifndef LS_COMPUTE_NAMED_OPS_H
 #define LS_COMPUTE_NAMED_OPS_H
 

@@ -92,7 +92,7 @@ static ls_status open_library(void **library, calls *f)
     const char *path = getenv("LS_NVML");
     if (!path || !*path) path = "libnvidia-ml.so.1";
     void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!lib) return ls_fail(LS_E_UNSUPPORTED, "no NVML: %s", dlerror());
+    if (!lib) return ls_fail(LS_E_UNSUPPORTED, "cannot load NVML: %s", dlerror());
     memset(f, 0, sizeof *f);
 #define X(member, symbol, type)                                                     \
     do {                                                                            \
@@ -103,11 +103,12 @@ static ls_status open_library(void **library, calls *f)
 #undef X
     if (!f->init || !f->shutdown || !f->count || !f->by_index) {
         dlclose(lib);
-        return ls_fail(LS_E_UNSUPPORTED, "%s is no NVML that we know (nvmlInit_v2 or a device call is missing)", path);
+        return ls_fail(LS_E_UNSUPPORTED, "%s is not a supported NVML (nvmlInit_v2 or a device function is missing)",
+                       path);
     }
     const int rc = f->init();
     if (rc) {
-        ls_status st = ls_fail(LS_E_UNSUPPORTED, "NVML does not start: %s (%d)", error_words(f, rc), rc);
+        ls_status st = ls_fail(LS_E_UNSUPPORTED, "cannot initialize NVML: %s (%d)", error_words(f, rc), rc);
         dlclose(lib);
         return st;
     }
@@ -169,7 +170,7 @@ static ls_status find_gpu(const calls *f, const char *which, handle *out)
     int rc = -1;
     if (all_digits(which)) rc = f->by_index((unsigned)strtoul(which, NULL, 10), out);
     else if (f->by_bus) rc = f->by_bus(which, out);
-    if (rc) return ls_fail(LS_E_UNSUPPORTED, "NVML does not know GPU %s: %s", which, error_words(f, rc));
+    if (rc) return ls_fail(LS_E_UNSUPPORTED, "NVML does not find GPU %s: %s", which, error_words(f, rc));
     return LS_OK;
 }
 
@@ -198,20 +199,6 @@ void ls_nvml_close(ls_nvml **np)
     ls_str_fini(&n->reasons);
     ls_free(n);
     *np = NULL;
-}
-
-ls_status ls_nvml_count(int *out)
-{
-    void *library;
-    calls f;
-    unsigned n = 0;
-    LS_TRY(open_library(&library, &f));
-    const int rc = f.count(&n);
-    ls_status st = LS_OK;
-    if (rc) st = ls_fail(LS_E_UNSUPPORTED, "NVML does not count GPUs: %s", error_words(&f, rc));
-    close_library(library, &f, true);
-    *out = (int)n;
-    return st;
 }
 
 /* ---- values ---- */

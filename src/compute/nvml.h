@@ -51,7 +51,7 @@ enum {
     LS_GPU_DISPLAY = 0x100
 };
 
-/* which: a bus id, a UUID, or an index; NULL is index 0. LS_E_UNSUPPORTED: no library, it does not start, no such GPU (the words say
+/* which: a bus id, a UUID, or an index; NULL is index 0. LS_E_UNSUPPORTED: no library, it does not start, no such GPU (the message says
  * which); LS_E_NOMEM. */
 ls_status ls_nvml_open(ls_nvml **out, const char *which);
 void ls_nvml_close(ls_nvml **n);
@@ -61,9 +61,6 @@ void ls_nvml_read(ls_nvml *n, ls_gpu_now *out);
 
 /* What was refused so far, "power: Not Supported, energy: …"; empty when nothing was. */
 const char *ls_nvml_refused(const ls_nvml *n);
-
-/* How many GPUs the machine has, whatever CUDA_VISIBLE_DEVICES says. Same statuses. */
-ls_status ls_nvml_count(int *out);
 
 /* "power cap, heat"; "none" for no bit. */
 const char *ls_gpu_slowed_words(uint64_t bits, char buf[160]);

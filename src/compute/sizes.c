@@ -3,24 +3,20 @@
 #include "compute/sizes.h"
 
 #include "compute/cuda/scratch.h"
+#include "core/minmax.h"
 
 #include <stdio.h>
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 size_t compute_sizes_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
     const ls_dtype dt = c->ops->dtype;
     const int64_t R = s->B * s->T, rows = s->V ? cu_logits_rows(dt, R, s->V, s->n_part, CU_LOGITS_BYTES) : 0;
     size_t most = cu_logits_nbytes(dt, rows, s->V, s->n_part);
-    if (s->H) most = larger(most, cu_flash_nbytes(s->B, s->T, s->H, s->backward));
+    if (s->H) most = LS_MAX(most, cu_flash_nbytes(s->B, s->T, s->H, s->backward));
     if (!s->backward) return cu_scratch_nbytes(most);
-    most = larger(most, cu_embed_bwd_nbytes(R, s->C));
-    most = larger(most, cu_norm_bwd_nbytes(R, s->C));
-    return cu_scratch_nbytes(larger(most, cu_sums_nbytes(R, s->ffn > 3 * s->C ? s->ffn : 3 * s->C)));
+    most = LS_MAX(most, cu_embed_bwd_nbytes(R, s->C));
+    most = LS_MAX(most, cu_norm_bwd_nbytes(R, s->C));
+    return cu_scratch_nbytes(LS_MAX(most, cu_sums_nbytes(R, s->ffn > 3 * s->C ? s->ffn : 3 * s->C)));
 }
 
 static bool adds_alike(const ls_compute *c, const ls_compute_shapes *s)
@@ -61,5 +57,5 @@ ls_status ls_compute_open_sizes(ls_compute *c, ls_dtype dtype)
         *c = (ls_compute){.ops = &ops[i], .n_thread = 1, .device = &nowhere};
         return LS_OK;
     }
-    return ls_fail(LS_E_UNSUPPORTED, "cuda computes in F32, BF16 or F16, not in %s", ls_dtype_word(dtype));
+    return ls_fail(LS_E_UNSUPPORTED, "cuda does not support the type %s; use F32, BF16 or F16", ls_dtype_word(dtype));
 }

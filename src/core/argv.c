@@ -70,7 +70,7 @@ ls_status ls_argv_split(ls_argv *w, const char *text)
         }
         if (!*p) break;
     }
-    if (quote) st = ls_fail(LS_E_ARG, "%s: a quote %c is not closed", text, quote);
+    if (quote) st = ls_fail(LS_E_ARG, "%s: unclosed quote %c", text, quote);
 done:
     ls_str_fini(&word);
     return st;

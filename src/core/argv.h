@@ -1,4 +1,4 @@
-/* argv.h - a list of words: the command line of a run that is to be started. */
+/* argv.h - a list of arguments: the command line of a run to be started. */
 #ifndef LS_CORE_ARGV_H
 #define LS_CORE_ARGV_H
 
@@ -6,7 +6,7 @@
 #include "core/str.h"
 
 typedef struct ls_argv {
-    char **word; /* NULL behind the last */
+    char **word; /* NULL after the last */
     int n, cap;
 } ls_argv;
 
@@ -15,7 +15,7 @@ ls_status ls_argv_addf(ls_argv *w, const char *fmt, ...) __attribute__((format(p
 ls_status ls_argv_add_all(ls_argv *w, const ls_argv *more);
 /* Splits at blanks; '…' and "…" keep blanks inside a word. LS_E_ARG when a quote is not closed. */
 ls_status ls_argv_split(ls_argv *w, const char *text);
-/* As a shell would take it: words with anything unusual in them are quoted. */
+/* Quoted for a shell where needed. */
 void ls_argv_show(const ls_argv *w, ls_str *out);
 void ls_argv_fini(ls_argv *w);
 

@@ -80,7 +80,7 @@ void ls_cores_prompt(void)
         uint64_t turn, deadline, period; /* ns; turn: 0.1 to 100 ms */
     } a = {.size = 48};
     if (syscall(SYS_sched_getattr, 0, &a, 48U, 0U)) return;
-    if (a.policy != SCHED_OTHER && a.policy != SCHED_BATCH) return; /* somebody has decided for this process */
+    if (a.policy != SCHED_OTHER && a.policy != SCHED_BATCH) return; /* the user chose a policy */
     a.turn = 100000;
     (void)syscall(SYS_sched_setattr, 0, &a, 0U);
 }

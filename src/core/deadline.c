@@ -107,7 +107,7 @@ static _Noreturn void fire(const char *words, const char *about, double seconds,
     add_seconds(line, sizeof line, seconds);
     add(line, sizeof line, " s");
     if (about && about[0]) add(line, sizeof line, " ("), add(line, sizeof line, about), add(line, sizeof line, ")");
-    add(line, sizeof line, "; the process ends now with exit code ");
+    add(line, sizeof line, "; the process exits now with code ");
     add_number(line, sizeof line, code);
     add(line, sizeof line, "\n");
     say(line);
@@ -192,7 +192,7 @@ static void *deadline_main(void *arg)
         const bool any = anything();
         pthread_mutex_unlock(&lock);
         if (slot_over) fire(over.words, NULL, over.seconds, over.code);
-        if (watch_over) fire("the run was aborted, and this process did not end", over.words, over.seconds, over.code);
+        if (watch_over) fire("the run was aborted, but this process did not exit", over.words, over.seconds, over.code);
         look_stall(now);
         if (next < 0.001) next = 0.001;
         const struct timespec t = {(time_t)next, (long)((next - (double)(time_t)next) * 1e9)};

@@ -34,7 +34,7 @@ ls_status ls_fs_size(const char *path, int64_t *nbytes)
 
 ls_status ls_fs_mkdirs(const char *path)
 {
-    if (!*path) return ls_fail(LS_E_IO, "cannot make a folder without a name");
+    if (!*path) return ls_fail(LS_E_IO, "cannot create a folder: the path is empty");
     char *p = ls_strdup(path);
     if (!p) return ls_nomem(strlen(path), "a path");
     ls_status st = LS_OK;
@@ -43,13 +43,14 @@ ls_status ls_fs_mkdirs(const char *path)
         char c = *s;
         *s = '\0';
         if (mkdir(p, 0777) && errno != EEXIST) {
-            st = ls_fail(LS_E_IO, "cannot make the folder %s: %s", p, strerror(errno));
+            st = ls_fail(LS_E_IO, "cannot create the folder %s: %s", p, strerror(errno));
             break;
         }
         *s = c;
         if (!c) break;
     }
-    if (st == LS_OK && !ls_fs_is_dir(path)) st = ls_fail(LS_E_IO, "%s is in the way: it is not a folder", path);
+    if (st == LS_OK && !ls_fs_is_dir(path))
+        st = ls_fail(LS_E_IO, "cannot create the folder %s: a file of that name exists", path);
     ls_free(p);
     return st;
 }
@@ -126,13 +127,13 @@ static ls_status sync_parent(const char *path)
     return st;
 }
 
-/* What path stands for: *file (ls_free) behind any link; *direct: it is there and no plain file, so that a rename would destroy it. */
+/* What path stands for: *file (ls_free) with links resolved; *direct: it is there and no plain file, so that a rename would destroy it. */
 static ls_status out_target(const char *path, char **file, bool *direct)
 {
     struct stat s;
     char real[PATH_MAX];
     const bool there = !stat(path, &s), link = !lstat(path, &(struct stat){0});
-    if (!there && link) return ls_fail(LS_E_IO, "cannot write %s: it is a link to nothing", path);
+    if (!there && link) return ls_fail(LS_E_IO, "cannot write %s: the symbolic link is broken", path);
     if (there && S_ISDIR(s.st_mode)) return ls_fail(LS_E_IO, "cannot write %s: it is a folder", path);
     *direct = there && !S_ISREG(s.st_mode);
     /* a pipe's name below /proc leads nowhere */
@@ -175,7 +176,7 @@ ls_status ls_fs_out_append(ls_fs_out *o, const void *data, size_t n)
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0)
             return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", o->path, (long long)o->nbytes,
-                           k ? strerror(errno) : "nothing was taken");
+                           k ? strerror(errno) : "write returned 0 bytes");
         p += k;
         n -= (size_t)k;
         o->nbytes += k;
@@ -190,7 +191,7 @@ ls_status ls_fs_out_commit(ls_fs_out *o)
     if (close(o->fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", o->path, strerror(errno));
     o->fd = -1;
     if (st == LS_OK && o->tmp && rename(o->tmp, o->file))
-        st = ls_fail(LS_E_IO, "cannot rename %s into place: %s", o->path, strerror(errno));
+        st = ls_fail(LS_E_IO, "cannot rename the temporary file to %s: %s", o->path, strerror(errno));
     if (st == LS_OK && o->tmp) {
         ls_free(o->tmp);
         o->tmp = NULL;
@@ -230,7 +231,7 @@ ls_status ls_fs_map_open(ls_fs_map *m, const char *path)
     if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
     if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
         close(fd);
-        return ls_fail(LS_E_IO, "cannot read %s: it is not a plain file", path);
+        return ls_fail(LS_E_IO, "cannot read %s: it is not a regular file", path);
     }
     if (s.st_size) {
         void *p = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0);

@@ -27,7 +27,7 @@ ls_status ls_fs_write(const char *path, const void *data, size_t n);
 typedef struct ls_fs_out {
     int fd;
     char *path;     /* as given                                              */
-    char *file;     /* what is written, behind any link                      */
+    char *file;     /* what is written, links resolved                      */
     char *tmp;      /* what is renamed to file; NULL: file takes the bytes itself */
     int64_t nbytes; /* appended so far */
 } ls_fs_out;

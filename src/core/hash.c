@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#define XXH_STATIC_LINKING_ONLY /* the state lies in our own memory */
+#define XXH_STATIC_LINKING_ONLY /* the state is in our own memory */
 #include <xxhash.h>
 
 /* SHA-256 as FIPS 180-4 states it: round constants are the fractional parts of cube roots of the first 64 primes. */

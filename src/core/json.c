@@ -50,7 +50,7 @@ char *ls_json_real(char buf[32], double value)
     for (; digits < 17; digits++) { /* the fewest digits that read back the same */
         snprintf(buf, 32, "%.*e", digits - 1, value);
         if (strtod(buf, NULL) == value) break;
-        /* Below a power of two doubles lie closer than above it: the nearest decimal may then read back as the
+        /* Below a power of two doubles are closer than above it: the nearest decimal may then read back as the
          * neighbour below although the next one up, a little farther away, reads back as value. */
         next_decimal(buf);
         if (strtod(buf, NULL) == value) break;

@@ -12,7 +12,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* Parses strict JSON (duplicate keys are errors). The words name the file, line, column and reason. LS_E_IO, LS_E_FORMAT.
+/* Parses strict JSON (duplicate keys are errors). The message names the file, line, column and reason. LS_E_IO, LS_E_FORMAT.
  * The caller owns one reference (json_decref). */
 ls_status ls_json_load(const char *path, json_t **out);
 ls_status ls_json_parse(const char *text, size_t n, const char *what, json_t **out);

@@ -16,9 +16,8 @@ char *ls_strndup(const char *s, size_t n);
 char *ls_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ls_free(void *p); /* takes NULL */
 
-/* Needs core/err.h: the failure of an allocation, in words. */
-#define ls_nomem(nbytes, what) \
-    ls_fail(LS_E_NOMEM, "%s needs %.1f MiB and there is none", (what), (double)(nbytes) / 1048576.0)
+/* Needs core/err.h: reports a failed allocation. */
+#define ls_nomem(nbytes, what) ls_fail(LS_E_NOMEM, "cannot allocate %.0f bytes for %s", (double)(nbytes), (what))
 
 /* For tests and for the memory plan. */
 int64_t ls_mem_live(void);       /* blocks not freed                     */

@@ -21,7 +21,7 @@ enum { TABLE_CALLBACKS = 1, TABLE_VERSION = 3 };
 typedef void (*slot)(void);
 
 static slot slots[N_MODULE][N_SLOT];      /* what the profiler wrote                                      */
-static slot *table[N_MODULE][N_SLOT + 1]; /* pointers to them, entry 0 empty, an empty one behind the last */
+static slot *table[N_MODULE][N_SLOT + 1]; /* pointers to them, entry 0 empty, an empty one after the last */
 static int (*push)(const char *name);
 static int (*pop)(void);
 

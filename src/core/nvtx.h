@@ -1,7 +1,7 @@
 /* nvtx.h - named ranges for a profiler that watches from outside (nsys), by NVTX's own protocol: no header and no library of it is needed.
  *
  * nsys names a library in NVTX_INJECTION64_PATH. We load it and hand it tables of empty slots; it fills those of the calls that it wants
- * to see. Ranges of a thread are pushed and popped like brackets. Not opened, or nobody there: one load and one branch a call. */
+ * to see. Ranges of a thread are pushed and popped like brackets. Not opened, or nobody there: one load and one branch per call. */
 #ifndef LS_CORE_NVTX_H
 #define LS_CORE_NVTX_H
 

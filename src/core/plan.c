@@ -159,8 +159,8 @@ static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ch
     char need_s[32], have_s[32], act_s[32], par_s[32];
     return ls_fail(
         LS_E_NOMEM,
-        "the plan needs %s and %s has %s: parameters, gradients and optimizer take %s, activations %s; "
-        "a smaller micro batch, --recompute or a smaller model would fit",
+        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s); "
+        "use a smaller micro-batch, --recompute or a smaller model",
         ls_human_bytes(need_s, (double)need), who, ls_human_bytes(have_s, (double)have),
         ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
                                        ls_plan_part_bytes(p, LS_PART_OPT))),
@@ -260,11 +260,11 @@ void ls_plan_print(const ls_plan *p, ls_str *out)
         if (n) ls_str_addf(out, "  %-12s %10.1f   %7d\n", ls_part_word((ls_part)part), (double)b / 1048576.0, n);
     }
     if (sum > p->total)
-        ls_str_addf(out, "  %-12s %10.1f   (buffers that are never alive together)\n", "shared",
+        ls_str_addf(out, "  %-12s %10.1f   (memory shared by buffers that are never in use together)\n", "shared",
                     -(double)(sum - p->total) / 1048576.0);
     ls_str_addf(out, "  %-12s %10.1f   one allocation of %lld bytes\n", "total", (double)p->total / 1048576.0,
                 (long long)p->total);
     if (p->device)
-        ls_str_addf(out, "  %-12s %10.1f   on the host: inputs, losses, sums\n", "beside it",
+        ls_str_addf(out, "  %-12s %10.1f   in host memory: inputs, losses, sums\n", "host",
                     (double)p->host_total / 1048576.0);
 }

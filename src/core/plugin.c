@@ -28,9 +28,10 @@ static ls_status load(ls_plugin *p, const char *symbol)
         void (*entry)(void);
     } f;
     void *lib = dlopen(p->path, RTLD_NOW | RTLD_GLOBAL); /* global: MPI libraries load parts of themselves later */
-    if (!lib) return ls_fail(LS_E_UNSUPPORTED, "%s does not load: %s", p->path, dlerror());
+    if (!lib) return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: %s", p->path, dlerror());
     f.object = dlsym(lib, symbol);
-    if (!f.object) return ls_fail(LS_E_UNSUPPORTED, "%s has no %s", p->path, symbol);
+    if (!f.object)
+        return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: the symbol %s is missing", p->path, symbol);
     p->entry = f.entry;
     ls_debug("plugin", "loaded %s", p->path);
     return LS_OK;
@@ -46,7 +47,7 @@ bool ls_plugin_there(const char *name, char *words, size_t room)
     char here[400], path[512];
     if (dir && *dir) {
         snprintf(path, sizeof path, "%.400s/lockstep_%s.so", dir, name);
-        snprintf(words, room, "there is no lockstep_%s.so in LS_PLUGIN_DIR (%.200s)", name, dir);
+        snprintf(words, room, "lockstep_%s.so not found in LS_PLUGIN_DIR (%.200s)", name, dir);
         return ls_fs_exists(path);
     }
     folder_of_program(here, sizeof here);
@@ -54,7 +55,7 @@ bool ls_plugin_there(const char *name, char *words, size_t room)
         snprintf(path, sizeof path, "%s%s/lockstep_%s.so", here, below[i], name);
         if (ls_fs_exists(path)) return true;
     }
-    snprintf(words, room, "there is no lockstep_%s.so beside the program or in lib/lockstep", name);
+    snprintf(words, room, "lockstep_%s.so not found next to the program or in lib/lockstep", name);
     return false;
 }
 
@@ -66,7 +67,7 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
     if (dir && *dir) {
         snprintf(p.path, sizeof p.path, "%.400s/lockstep_%s.so", dir, name);
         *out = p;
-        if (!ls_fs_exists(p.path)) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist (LS_PLUGIN_DIR)", p.path);
+        if (!ls_fs_exists(p.path)) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist; check LS_PLUGIN_DIR", p.path);
         LS_TRY(load(&p, symbol));
         *out = p;
         return LS_OK;
@@ -80,8 +81,9 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
         *out = p;
         return LS_OK;
     }
-    return ls_fail(LS_E_UNSUPPORTED,
-                   "there is no lockstep_%s.so beside the program or in lib/lockstep: it is built where the library's "
-                   "headers are installed (LS_PLUGIN_DIR names another folder)",
-                   name);
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers and rebuild, "
+        "or set LS_PLUGIN_DIR to the folder that has it",
+        name);
 }

@@ -1,5 +1,5 @@
-/* plugin.h - parts that need libraries which may not be there: shared objects lockstep_<name>.so, looked for in LS_PLUGIN_DIR, beside the
- * program (and beside its parent folder's programs: build trees), and in <prefix>/lib/lockstep. */
+/* plugin.h - parts that need optional libraries: shared objects lockstep_<name>.so, searched in LS_PLUGIN_DIR, next to the
+ * program (and next to its parent folder's programs: build trees), and in <prefix>/lib/lockstep. */
 #ifndef LS_CORE_PLUGIN_H
 #define LS_CORE_PLUGIN_H
 
@@ -13,7 +13,7 @@ typedef struct ls_plugin {
     void (*entry)(void); /* its symbol                           */
 } ls_plugin;
 
-/* Whether the file is there, without loading it; if not, `words` say where it was looked for, in short. */
+/* Whether the file is there, without loading it; if not, `words` receives a short list of the searched places. */
 bool ls_plugin_there(const char *name, char *words, size_t room);
 
 /* Loads it for good. LS_E_UNSUPPORTED with what was missing. */

@@ -23,7 +23,7 @@ static _Atomic bool installed;
 
 static void say(const char *text)
 {
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nobody listens: nothing to do about it */
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* the error has no reader; ignore it */
 }
 
 /* Without the first `skip` frames: the handler's and the kernel's. */
@@ -52,7 +52,7 @@ static void on_signal(int sig)
         answer_all();
         return;
     }
-    if (syscall(SYS_gettid) != getpid()) { /* some thread got it: the main thread is the one that tells where work is */
+    if (syscall(SYS_gettid) != getpid()) { /* forward it to the main thread, whose stack shows the work */
         syscall(SYS_tgkill, getpid(), getpid(), sig);
         return;
     }
@@ -67,7 +67,7 @@ static void on_signal(int sig)
 void ls_stack_install(const char *label)
 {
     void *frame[2];
-    snprintf(head, sizeof head, "lockstep: the stack of %s (pid %d):\n", label, (int)getpid());
+    snprintf(head, sizeof head, "lockstep: stack trace of %s (pid %d):\n", label, (int)getpid());
     (void)backtrace(frame, 2); /* loads what it needs now: a handler must not */
     struct sigaction a;
     memset(&a, 0, sizeof a);

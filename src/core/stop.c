@@ -17,11 +17,11 @@ static volatile sig_atomic_t stop_signal, again;
 static _Atomic int mode;
 static _Atomic double first_at;
 static _Atomic int bound;
-static _Atomic double expected = -1; /* seconds; -1: nobody has said */
+static _Atomic double expected = -1; /* seconds; -1: not set */
 
 static void say(const char *text)
 {
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* nobody listens: nothing to do about it */
+    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* the error has no reader; ignore it */
 }
 
 static bool at_first(int m)
@@ -43,7 +43,7 @@ static void arm(bool stopping)
     const int b = atomic_load(&bound);
     if (stopping && b != LS_BOUND_OFF)
         ls_deadline_stall(e > 0 ? least : LS_STOP_LIMIT, 4,
-                          "stopping after SIGTERM or SIGINT: nothing was saved, no progress");
+                          "stopping after SIGTERM or SIGINT: no checkpoint was saved and the run made no progress");
     else if (!stopping && b == LS_BOUND_RUN)
         ls_deadline_stall(e == 0 ? 0 : (e > 0 ? least : LS_RUN_LIMIT) + 10, 4, "the run made no progress");
     else ls_deadline_stall(0, 0, NULL);
@@ -53,7 +53,7 @@ static void first(int signal)
 {
     stop_signal = signal;
     atomic_store(&first_at, ls_now());
-    if (at_first(atomic_load(&mode))) end_now(signal, "before the first step: there was nothing to save\n");
+    if (at_first(atomic_load(&mode))) end_now(signal, "before the first step; nothing to save\n");
     if (atomic_load(&bound) != LS_BOUND_OFF) arm(true);
 }
 
@@ -63,7 +63,7 @@ static void second(int signal)
     again = 1;
     if (atomic_load(&mode) == LS_STOP_PARENT)
         ls_deadline_stall(LAST_END, 128 + signal, "ending the workers after a second signal");
-    else end_now(signal, "a second time: the process ends at once, without saving\n");
+    else end_now(signal, "a second time: the process exits now without saving\n");
 }
 
 static void on_signal(int signal)
@@ -89,7 +89,7 @@ void ls_stop_install(void)
 ls_stop_mode ls_stop_set_mode(ls_stop_mode to)
 {
     const ls_stop_mode before = (ls_stop_mode)atomic_exchange(&mode, (int)to);
-    if (at_first((int)to) && stop_signal) end_now(stop_signal, "before the first step: there was nothing to save\n");
+    if (at_first((int)to) && stop_signal) end_now(stop_signal, "before the first step; nothing to save\n");
     return before;
 }
 

@@ -1,6 +1,6 @@
 /* trace.h - what a worker did when: typed spans and counters, by thread, on one clock.
  *
- *   trace (one a worker) ── lane "main"             [span span span …     ]   written by one thread, the newest are kept
+ *   trace (one per worker) ── lane "main"             [span span span …     ]   written by one thread, the newest are kept
  *                        ├─ lane "dp collectives"   [span …               ]
  *                        └─ lane "checkpoint"       [span                 ]
  *
@@ -50,7 +50,7 @@ typedef enum ls_span_kind {
         LS_N_SPAN
 } ls_span_kind;
 
-/* What is known of a span; what does not apply stays 0. Strings are borrowed for ever: literals. */
+/* What is known of a span; what does not apply stays 0. Strings are borrowed forever: literals. */
 typedef struct ls_trace_span {
     const char *name;
     const char *site; /* who asked for it: LS_SITE; of kernels and copies, for which unit and operation it ran */
@@ -58,7 +58,7 @@ typedef struct ls_trace_span {
     int64_t bytes;  /* moved or written                                */
     double value;   /* of a counter                                    */
     uint64_t seq;   /* of a request in its lane, or of a step; 0: none */
-    int32_t index;  /* behind the name; 0: none (so from 1 on)         */
+    int32_t index;  /* after the name; 0: none (so from 1 on)         */
     int32_t micro;  /* micro-batch, from 1 on; 0: none                 */
     uint16_t label; /* bucket, or a pipeline's chunk from 1 on; 0: none                                 */
     uint8_t kind;
@@ -79,7 +79,7 @@ static inline int64_t ls_span_begin(void)
     return __builtin_expect(ls_trace_here_ != NULL, 0) ? ls_trace_now() : 0;
 }
 
-/* Ends what began at `begin_at`; the span behind it is made only when it is recorded. */
+/* Ends what began at `begin_at`; the span after it is made only when it is recorded. */
 #define ls_span_end(begin_at, ...)                      \
     do {                                                \
         const int64_t ls_begin_ = (begin_at);           \
@@ -143,7 +143,7 @@ void ls_trace_enter(ls_lane *l);
 /* When the trace began on rank 0's clock: times in the files count from it. */
 void ls_trace_set_base(ls_trace *t, int64_t base);
 /* This clock is ahead of rank 0's by `offset` at the moment `at` (of this clock), give or take `error`; all in nanoseconds. Told
- * at the begin and at the end of a run: what lies between is interpolated. Not told: the clocks are one. */
+ * at the begin and at the end of a run: what is between is interpolated. Not told: the clocks are one. */
 void ls_trace_clock(ls_trace *t, int64_t at, int64_t offset, int64_t error);
 
 /* ---- reading; the writers must be at rest ---- */

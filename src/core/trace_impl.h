@@ -34,7 +34,7 @@ struct ls_trace {
     trace_text *text;
 };
 
-/* The lane's oldest readable span and one behind its newest. */
+/* The lane's oldest readable span and one after its newest. */
 void trace_range(const ls_lane *l, uint64_t *first, uint64_t *end);
 
 #endif

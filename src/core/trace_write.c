@@ -179,7 +179,7 @@ static void put_span(part *p, const ls_trace *t, int tid, const ls_trace_span *s
     ls_str_add(o, "}}");
 }
 
-/* Spans lie in the order of their ends. In the file: of their begins, and the outer one of two that begin together first. */
+/* Spans are in the order of their ends. In the file: of their begins, and the outer one of two that begin together first. */
 static int by_begin(const void *a, const void *b)
 {
     const ls_trace_span *x = *(const ls_trace_span *const *)a, *y = *(const ls_trace_span *const *)b;
@@ -252,7 +252,7 @@ static ls_status copy_part(ls_fs_out *out, const char *path, bool first)
     ls_status st = LS_OK;
     const char *data = map.data;
     if (map.n < edge || memcmp(data, HEAD, strlen(HEAD)) || memcmp(data + map.n - strlen(FOOT), FOOT, strlen(FOOT)))
-        st = ls_fail(LS_E_FORMAT, "%s is not a part of a trace as this version writes it", path);
+        st = ls_fail(LS_E_FORMAT, "%s is not a trace part written by this version of lockstep", path);
     if (st == LS_OK && !first) st = ls_fs_out_append(out, ",\n", 2);
     for (size_t at = strlen(HEAD); st == LS_OK && at < map.n - strlen(FOOT);) {
         const size_t left = map.n - strlen(FOOT) - at, n = left < 1 << 20 ? left : 1 << 20;

@@ -1,4 +1,4 @@
-/* dp.c - a master steps for everyone: torch's DataParallel, with processes.
+/* dp.c - rank 0 updates for all workers, like torch's DataParallel but with processes.
  *
  *   P parameters, G gradient elements (P, and embed once more for a tied head), N workers; fp32
  *   bytes held   master 4P + 4G + 8P,  the others 4P + 4G

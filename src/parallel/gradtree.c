@@ -140,10 +140,3 @@ void ls_gradtree_begin(ls_gradtree *t, int leaf)
         t->model->unit[u].acc = ls_gradtree_adds(t, leaf);
     }
 }
-
-ls_status ls_gradtree_ready(ls_gradtree *t, int u)
-{
-    LS_TRY(ls_gradtree_add(t, u, t->leaf, t->model->unit[u].grad));
-    if (t->leaf == t->n_leaf - 1) t->model->unit[u].grad = ls_gradtree_sum(t, u);
-    return LS_OK;
-}

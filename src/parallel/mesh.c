@@ -5,30 +5,24 @@
 
 #define MOST (1 << 20) /* of each axis, so that a product stays below 2^63 */
 
-const char *ls_axis_word(ls_axis a)
-{
-    static const char *const words[LS_N_AXIS] = {"dp", "pp", "tp"};
-    return words[a];
-}
-
 ls_status ls_mesh_build(ls_mesh *out, int world, int dp, int pp, int tp)
 {
     if (world < 1 || dp < 0 || pp < 1 || tp < 1 || dp > MOST || pp > MOST || tp > MOST)
-        return ls_fail(LS_E_CONFIG, "a mesh of dp=%d x pp=%d x tp=%d over %d workers: every number is 1 to %d", dp, pp,
-                       tp, world, MOST);
+        return ls_fail(LS_E_CONFIG, "a mesh of dp=%d x pp=%d x tp=%d over %d workers: every number must be 1 to %d", dp,
+                       pp, tp, world, MOST);
     const int64_t inner = (int64_t)pp * tp;
     if (dp == 0) {
         if (world % inner)
             return ls_fail(LS_E_CONFIG,
-                           "pp=%d x tp=%d is %lld workers a replica, and %d workers are %lld replicas and %lld left "
-                           "over; %lld or %lld workers would work",
+                           "pp=%d x tp=%d needs %lld workers per replica; %d workers make %lld replicas with %lld "
+                           "left over; use %lld or %lld workers",
                            pp, tp, (long long)inner, world, (long long)(world / inner), (long long)(world % inner),
                            (long long)(world < inner ? inner : world / inner * inner),
                            (long long)((world / inner + 1 + (world < inner)) * inner));
         dp = (int)(world / inner);
     }
     if (dp * inner != world)
-        return ls_fail(LS_E_CONFIG, "dp=%d x pp=%d x tp=%d = %lld, and there are %d workers", dp, pp, tp,
+        return ls_fail(LS_E_CONFIG, "dp=%d x pp=%d x tp=%d = %lld, but this run has %d workers", dp, pp, tp,
                        (long long)(dp * inner), world);
     *out = (ls_mesh){.n = {dp, pp, tp}, .world = world};
     return LS_OK;
@@ -52,15 +46,6 @@ void ls_mesh_split(const ls_mesh *m, ls_axis a, int rank, int *color, int *key)
     *color = 0; /* the other two coordinates, as digits */
     for (int x = 0; x < LS_N_AXIS; x++)
         if (x != (int)a) *color = *color * m->n[x] + c.at[x];
-}
-
-void ls_mesh_group(const ls_mesh *m, ls_axis a, int rank, int *ranks)
-{
-    ls_coord c = ls_mesh_coord(m, rank);
-    for (int k = 0; k < m->n[a]; k++) {
-        c.at[a] = k;
-        ranks[k] = ls_mesh_rank(m, c);
-    }
 }
 
 void ls_mesh_print(const ls_mesh *m, ls_str *out)

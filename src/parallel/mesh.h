@@ -1,4 +1,4 @@
-/* mesh.h - who is where: dp replicas x pp stages x tp slices over one world.
+/* mesh.h - the position of each rank: dp replicas x pp stages x tp shards.
  *
  *   rank = (d * pp + p) * tp + t
  *
@@ -6,11 +6,11 @@
  *   replica 0   0  1      2  3      4  5
  *   replica 1   6  7      8  9     10 11
  *
- * tp talks in every layer, so its ranks are neighbours; pp talks once a micro-batch, between ranks tp apart; dp talks
- * once a step and is outermost, so it is what crosses hosts first.
+ * tp communicates in every layer, so its ranks are neighbours; pp communicates once per micro-batch, between ranks tp apart; dp
+ * communicates once per step and is outermost, so it crosses hosts first.
  *
- * An axis' group of a rank holds the ranks that differ from it along that axis alone, in the order of that
- * coordinate. Colors and keys are for ls_comm_split over the world. */
+ * The group of a rank along an axis consists of the ranks that differ from it in that coordinate only, ordered by it.
+ * Colors and keys are for ls_comm_split over all workers. */
 #ifndef LS_PARALLEL_MESH_H
 #define LS_PARALLEL_MESH_H
 
@@ -28,20 +28,16 @@ typedef struct ls_coord {
     int at[LS_N_AXIS];
 } ls_coord;
 
-const char *ls_axis_word(ls_axis a); /* "dp", "pp", "tp" */
-
-/* LS_E_CONFIG with the arithmetic when dp * pp * tp is not world. dp = 0 takes what pp and tp leave over. */
+/* LS_E_CONFIG, with the arithmetic, if dp * pp * tp != world. dp = 0 means world / (pp * tp). */
 ls_status ls_mesh_build(ls_mesh *out, int world, int dp, int pp, int tp);
 
 int ls_mesh_rank(const ls_mesh *m, ls_coord c);
 ls_coord ls_mesh_coord(const ls_mesh *m, int rank);
 
-/* The group of `rank` along an axis: its color among all such groups, this rank's key in it. */
+/* The group of `rank` along an axis: the color of the group, and the key of this rank in it. */
 void ls_mesh_split(const ls_mesh *m, ls_axis a, int rank, int *color, int *key);
-/* Its ranks; rank[] has room for m->n[a]. */
-void ls_mesh_group(const ls_mesh *m, ls_axis a, int rank, int *ranks);
 
-/* The picture above. */
+/* Appends the table above. */
 void ls_mesh_print(const ls_mesh *m, ls_str *out);
 
 #endif

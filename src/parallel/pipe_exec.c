@@ -106,8 +106,8 @@ ls_status ls_pipe_check(const ls_schedule *s, bool recompute)
         if (splits(&s->rank[r]))
             return ls_fail(
                 LS_E_CONFIG,
-                "--recompute with a backward pass in two halves (--schedule %s): activations would have to be "
-                "made twice; use 1f1b or interleaved, or leave --recompute out",
+                "--recompute does not work with a split backward pass (--schedule %s): activations would be recomputed "
+                "twice; use 1f1b or interleaved, or remove --recompute",
                 s->name);
     return LS_OK;
 }
@@ -179,11 +179,6 @@ void ls_pipe_roles(const ls_stages *stages, bool tied, int stage, unsigned char 
         for (int u = stages->first[g]; u < stages->first[g + 1]; u++)
             role[u] = g % stages->n_stage == stage ? LS_ROLE_HERE : LS_ROLE_AWAY;
     if (tied && role[stages->n_unit - 1] == LS_ROLE_HERE && role[0] == LS_ROLE_AWAY) role[0] = LS_ROLE_COPY;
-}
-
-bool ls_pipe_has_loss(const ls_pipe *p)
-{
-    return p->chunk[p->n_chunk - 1].head;
 }
 
 const ls_pipe_stats *ls_pipe_measured(const ls_pipe *p)
@@ -306,7 +301,7 @@ static void book(ls_pipe *p, const ls_pipe_span *s)
     p->stats.calls[s->chunk][column]++;
 }
 
-/* A device works later than the calls are made: there, an action lies between two marks, which ls_pipe_settle reads. */
+/* A device works later than the calls are made: there, an action is between two marks, which ls_pipe_settle reads. */
 static ls_status put_mark(ls_pipe *p, ls_mark *m)
 {
     const ls_device *d = p->o.model->compute->device;
@@ -406,7 +401,7 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     return LS_OK;
 }
 
-/* The last thing that needs a micro-batch's buffers on this worker: its backward, and the send behind it. */
+/* The last thing that needs a micro-batch's buffers on this worker: its backward, and the send after it. */
 static bool ends(const ls_rank_list *l, int i)
 {
     const ls_action *a = &l->action[i];

@@ -3,7 +3,7 @@
  *   list     ra0 F0 sa0  ra1 F1 sa1 …  rg0 B0 sg0 …            in order
  *   receives are posted ahead, as soon as their buffer is free    sends are posted and left
  *
- * Activations and gradients have two communicators of the stages, so that the two directions never stand in each other's way: on each,
+ * Activations and gradients have two communicators of the stages, so that the two directions do not block each other: on each,
  * a worker sends to one neighbour and receives from the other, in the order of the lists.
  *
  * The classifier computes loss and gradient together, so that logits are never held whole. Head's forward therefore belongs to the
@@ -73,11 +73,10 @@ ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pip
 /* On a device, which has passed the step's actions: reads when each of them ran. Without it the step is in no statistic. Elsewhere it
  * does nothing. The waits of s's hooks for other workers do not count as computing. */
 ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *s);
-/* Forward alone of n batches. */
+/* Forward pass only, of n batches. */
 ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,
                           double (*pair)[2]);
 
-bool ls_pipe_has_loss(const ls_pipe *p);
 const ls_pipe_stats *ls_pipe_measured(const ls_pipe *p);
 const ls_pipe_span *ls_pipe_spans(const ls_pipe *p, int *n); /* of the last step */
 

@@ -8,11 +8,11 @@
  * Two orders are made, and the one that takes less time under the given costs is kept (by hand if equal and live is p):
  *   by hand   "H1": 1f1b's forwards and input gradients; rank r lets its weight gradients lag r micro-batches behind.
  *             At most p activations, as 1f1b. Where f >= i = w and m >= p its time is (p-1) f + m (f + i + w): the
- *             last rank cannot begin before (p-1) f and never stands still, so no order of these stages is shorter
+ *             last rank cannot begin before (p-1) f and is never idle, so no order of these stages is shorter
  *             when the step waits for all ranks.
  *   greedy    at every moment the rank that can begin first takes an input gradient, else a forward while it holds
  *             fewer than `live` activations, else a weight gradient. With live = 2p-1 ("H2") and m >= 2p-1 no rank
- *             stands still between its first and its last action: the bubble is zero where ranks need not wait for
+ *             waits between its first and its last action: the bubble is zero where ranks need not wait for
  *             each other at the step.
  *
  *   bubble of the whole: (p-1)/(3m+p-1) with equal costs, a third of 1f1b's: below 2 % from m = 17p on */
@@ -114,7 +114,7 @@ static ls_status greedy(ls_schedule *s, int live, const ls_pipe_costs *costs)
                 best = c;
                 who = r;
             }
-        if (who < 0) break; /* all is done: while a micro-batch is under way, its furthest rank can go on */
+        if (who < 0) break; /* all is done: while a micro-batch is in flight, its furthest rank can go on */
         act(s, &state[who], who, best, ls_pipe_cost(costs, who));
     }
     ls_free(state);

@@ -59,36 +59,22 @@ int ls_pipe_prev(const ls_schedule *s, int rank, int chunk)
     return g >= 0 ? g % s->n_stage : -1;
 }
 
-int ls_pipe_clock(int n_micro, int n_stage, int clock, int (*pair)[2])
-{
-    int n = 0;
-    for (int i = 0; i < n_micro; i++) {
-        const int j = clock - i;
-        if (j < 0 || j >= n_stage) continue;
-        pair[n][0] = i;
-        pair[n++][1] = j;
-    }
-    return n;
-}
-
 /* ---- making and ending ---- */
 
 ls_status ls_schedule_empty(ls_schedule **out, const char *name, int n_stage, int n_micro, int n_chunk)
 {
     if (n_stage < 1 || n_stage > LS_PIPE_MAX_STAGE || n_chunk < 1 || n_chunk > LS_PIPE_MAX_CHUNK || n_micro < 1)
-        return ls_fail(LS_E_CONFIG,
-                       "a pipeline of %d stages x %d chunks with %d micro-batches: stages are 1 to %d, chunks 1 to %d, "
-                       "micro-batches 1 or more",
-                       n_stage, n_chunk, n_micro, LS_PIPE_MAX_STAGE, LS_PIPE_MAX_CHUNK);
+        return ls_fail(
+            LS_E_CONFIG,
+            "a pipeline of %d stages x %d chunks with %d micro-batches is not supported; use 1 to %d stages, 1 to %d "
+            "chunks and 1 or more micro-batches",
+            n_stage, n_chunk, n_micro, LS_PIPE_MAX_STAGE, LS_PIPE_MAX_CHUNK);
     const int64_t cells = (int64_t)n_stage * n_chunk * n_micro;
     if (cells > LS_PIPE_MAX_CELL)
-        return ls_fail(LS_E_CONFIG, "%d stages x %d chunks x %d micro-batches = %lld, above %d", n_stage, n_chunk,
-                       n_micro, (long long)cells, LS_PIPE_MAX_CELL);
+        return ls_fail(LS_E_CONFIG, "%d stages x %d chunks x %d micro-batches = %lld is too large; the limit is %d",
+                       n_stage, n_chunk, n_micro, (long long)cells, LS_PIPE_MAX_CELL);
     if (n_stage == 1 && n_chunk > 1)
-        return ls_fail(LS_E_CONFIG,
-                       "%d chunks on one stage: there is nobody to pass micro-batches to in between; "
-                       "interleaving needs pp=2 or more",
-                       n_chunk);
+        return ls_fail(LS_E_CONFIG, "%d chunks on one stage: interleaving needs pp=2 or more", n_chunk);
     ls_schedule *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, "a schedule");
     *s = (ls_schedule){.n_stage = n_stage, .n_micro = n_micro, .n_chunk = n_chunk};
@@ -160,16 +146,16 @@ ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_
     }
     if (!emit) {
         const char *near = ls_nearest_word(name, names, N_BUILTIN);
-        return ls_fail(LS_E_ARG, "there is no schedule '%s'%s%s%s (%s, or a file)", name, near ? "; did you mean " : "",
+        return ls_fail(LS_E_ARG, "unknown schedule '%s'%s%s%s; use %s, or a file", name, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "", ls_schedule_names);
     }
     if (emit != ls_pipe_interleaved && o->n_chunk > 1)
-        return ls_fail(LS_E_CONFIG, "%s has one chunk a stage, and %d were asked for: interleaved has several", name,
-                       o->n_chunk);
+        return ls_fail(LS_E_CONFIG, "%s supports one chunk per stage (got %d); use interleaved", name, o->n_chunk);
     if (emit == ls_pipe_interleaved && o->n_chunk < 2)
-        return ls_fail(LS_E_CONFIG, "interleaved needs 2 or more chunks a stage; with one it would be 1f1b");
+        return ls_fail(LS_E_CONFIG, "interleaved needs 2 or more chunks per stage; for one chunk use 1f1b");
     if (o->live < 0 || (o->live && emit != ls_pipe_zb))
-        return ls_fail(LS_E_CONFIG, "%d live activations: only zb takes such a bound, of 1 or more", o->live);
+        return ls_fail(LS_E_CONFIG,
+                       "%d live activations: only the schedule zb takes this limit, and it must be 1 or more", o->live);
     ls_schedule *s = NULL;
     LS_TRY(ls_schedule_empty(&s, name, o->n_stage, o->n_micro, o->n_chunk));
     ls_status st = emit(s, o);

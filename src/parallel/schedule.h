@@ -1,6 +1,6 @@
-/* schedule.h - a pipeline schedule: for every rank, the list of what it does in a step, in order.
+/* schedule.h - a pipeline schedule: for every rank, the ordered list of its actions in a step.
  *
- * A model is cut into n_stage * n_chunk consecutive parts (stages.h). Part g lies on rank g mod n_stage as its chunk
+ * A model is split into n_stage * n_chunk consecutive parts (stages.h). Part g is on rank g mod n_stage as its chunk
  * g / n_stage: with one chunk a rank is a stage; with more, micro-batches pass every rank more than once.
  *
  *   1f1b, 3 stages, 3 micro-batches            interleaved, 2 stages x 2 chunks, 2 micro-batches
@@ -8,23 +8,23 @@
  *     1  .. F0 F1 .. B0 F2 B1 .. B2 ..           1  .... F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0 ....
  *     2  .. .. F0 B0 F1 B1 F2 B2 .. ..
  *
- * A generator is a pure function that says in which order ranks compute (pipe_*.c). ls_schedule_finish adds the rest
- * by one rule: a receive stands right before what needs it, a send right after what made it, REDUCE after a chunk's
- * last gradient, STEP at the end; then it numbers buffers. One checker (schedule_check.h), one simulator (simulate.h)
+ * A generator is a pure function that returns the order in which ranks compute (pipe_*.c). ls_schedule_finish adds the
+ * rest by one rule: a receive directly before the action that needs it, a send directly after the action that made the
+ * data, REDUCE after a chunk's last gradient, STEP at the end; then it numbers buffers. One checker (schedule_check.h), one simulator (simulate.h)
  * and one executor take any list.
  *
  * For an executor
- *   1. Actions are carried out in order. A send may be posted and left; a receive is waited for at its place and may
+ *   1. Actions run in order. A send may be asynchronous; a receive is waited for at its position in the list and may
  *      be posted earlier. Messages of one (source, destination, direction) arrive in the order of the list on both
  *      sides.
  *   2. slot names the activations of (micro, chunk) on this rank: held from RECV_ACT (or FWD) to BWD (or BWD_W). At
  *      no time do two micro-batches of a chunk share one; slots of chunk c are 0 … peak[c]-1, no more than are alive
- *      at once. The activation that SEND_ACT sends lies in it too: whoever receives it does so before the slot is
+ *      at once. The activation that SEND_ACT sends is in it, too: the receiver takes it before the slot is
  *      free again.
  *   3. grad_slot names the gradient of the chunk's output, and of its input once made: held from RECV_GRAD (or the
  *      backward) to SEND_GRAD and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used
  *      again.
- *   4. A chunk's weight gradients (BWD or BWD_W) come in the order of micro-batches, as parallel/gradtree.h wants them.
+ *   4. A chunk's weight gradients (BWD or BWD_W) are computed in micro-batch order, as parallel/gradtree.h requires.
  *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the
  *      first and last part exchange the tied embedding's. */
 #ifndef LS_PARALLEL_SCHEDULE_H
@@ -61,7 +61,7 @@ typedef struct ls_action {
     int micro;           /* -1 for REDUCE and STEP                    */
     int chunk;           /* -1 for STEP                               */
     int peer;            /* rank of a send or receive, else -1        */
-    int slot, grad_slot; /* -1 where the action does not touch one    */
+    int slot, grad_slot; /* -1 if the action does not use one         */
 } ls_action;
 
 typedef struct ls_rank_list {
@@ -82,7 +82,7 @@ typedef struct ls_schedule {
 #define LS_PIPE_MAX_CHUNK 64
 #define LS_PIPE_MAX_CELL  (1 << 20) /* n_stage * n_chunk * n_micro */
 
-/* What one part costs, in any one unit of time; act in any one unit of memory. BWD is bwd_in + bwd_w. */
+/* The cost of a part, in any unit of time; act in any unit of memory. BWD is bwd_in + bwd_w. */
 typedef struct ls_part_cost {
     double fwd, bwd_in, bwd_w, act;
 } ls_part_cost;
@@ -94,20 +94,20 @@ typedef struct ls_pipe_costs {
         transfer; /* of a message: it arrives latency + transfer after it could start; a link carries one at a time */
     double reduce, step;
     const double *const
-        *action; /* [rank][place in its list]: what each computing action took, in place of its part's; or NULL */
+        *action; /* [rank][place in its list]: measured time of each computing action, replaces the part's; or NULL */
 } ls_pipe_costs;
 
-extern const ls_pipe_costs ls_pipe_equal; /* fwd 1, bwd 2 (1 and 1 when split), one activation a part, messages free */
+extern const ls_pipe_costs
+    ls_pipe_equal; /* fwd 1, bwd 2 (1 and 1 when split), one activation per part, messages free */
 
 typedef struct ls_pipe_opts {
     int n_stage, n_micro, n_chunk;
-    int live; /* zb: most activations a rank may hold; 0 = n_stage, as 1f1b does     */
-    const ls_pipe_costs
-        *costs; /* zb: what its order is made for; NULL = ls_pipe_equal. All ranks must give the same. */
+    int live;                   /* zb: maximum of live activations per rank; 0 = n_stage, as in 1f1b   */
+    const ls_pipe_costs *costs; /* zb: the costs to optimize for; NULL = ls_pipe_equal. Must be equal on all ranks. */
 } ls_pipe_opts;
 
-/* The built-in schedule of this name, finished. LS_E_ARG names the built-ins; LS_E_CONFIG for a shape it cannot have,
- * with the arithmetic. A pure function of its arguments: every rank makes the same lists. */
+/* The built-in schedule of this name, finished. LS_E_ARG lists the built-in names; LS_E_CONFIG for an unsupported shape, with
+ * the arithmetic. A pure function of its arguments: every rank gets the same lists. */
 ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_opts *o);
 void ls_schedule_destroy(ls_schedule **s);
 bool ls_schedule_is_builtin(const char *name);
@@ -126,7 +126,7 @@ ls_status ls_pipe_1f1b(ls_schedule *s, const ls_pipe_opts *o);
 ls_status ls_pipe_interleaved(ls_schedule *s, const ls_pipe_opts *o);
 ls_status ls_pipe_zb(ls_schedule *s, const ls_pipe_opts *o);
 
-/* ---- small questions ---- */
+/* ---- helpers ---- */
 const char *ls_pipe_word(ls_pipe_kind kind);
 const char *ls_pipe_token(ls_pipe_kind kind);
 static inline int ls_pipe_part(const ls_schedule *s, int rank, int chunk)
@@ -149,12 +149,8 @@ static inline bool ls_pipe_receives(ls_pipe_kind k)
 {
     return k == LS_PIPE_RECV_ACT || k == LS_PIPE_RECV_GRAD;
 }
-/* Where an activation of a part goes (a gradient comes from there), and the other way; -1 at the ends. */
+/* The rank that an activation of a part is sent to (a gradient comes from there), and the previous one; -1 at the ends. */
 int ls_pipe_next(const ls_schedule *s, int rank, int chunk);
 int ls_pipe_prev(const ls_schedule *s, int rank, int chunk);
-
-/* The pairs (micro-batch i, stage j) with i + j = clock, by ascending i: clock 0 … n_micro + n_stage - 2 of a forward
- * pass. pair has room for the smaller of the two numbers; returns how many. */
-int ls_pipe_clock(int n_micro, int n_stage, int clock, int (*pair)[2]);
 
 #endif

@@ -26,13 +26,13 @@ static ls_status wrong_at(const checker *c, char *why)
 
 static ls_status before(const checker *c, ls_pipe_kind kind, int cell)
 {
-    return c->done[kind][cell] ? LS_OK : wrong(c, "there is no %s of it before", ls_pipe_word(kind));
+    return c->done[kind][cell] ? LS_OK : wrong(c, "its %s is missing before this", ls_pipe_word(kind));
 }
 
 static ls_status peer_is(const checker *c, const ls_action *a, int peer)
 {
-    if (peer < 0) return wrong(c, "this part has nobody on that side");
-    return a->peer == peer ? LS_OK : wrong(c, "its peer is rank %d", peer);
+    if (peer < 0) return wrong(c, "this stage has no neighbor on that side");
+    return a->peer == peer ? LS_OK : wrong(c, "its peer must be rank %d", peer);
 }
 
 static ls_status weight_in_order(checker *c, const ls_action *a)
@@ -40,7 +40,7 @@ static ls_status weight_in_order(checker *c, const ls_action *a)
     const int next = c->n_weight[a->chunk]++;
     return a->micro == next
                ? LS_OK
-               : wrong(c, "weight gradients are summed in the order of micro-batches, and %d is next", next);
+               : wrong(c, "weight gradients are summed in micro-batch order; micro-batch %d is next", next);
 }
 
 /* What must have come before a computing action or a message. */
@@ -49,7 +49,7 @@ static ls_status check_cell_action(checker *c, const ls_action *a)
     const ls_schedule *s = c->s;
     const int cell = a->chunk * s->n_micro + a->micro;
     const int next = ls_pipe_next(s, c->rank, a->chunk), prev = ls_pipe_prev(s, c->rank, a->chunk);
-    if (c->done[a->kind][cell]) return wrong(c, "it was done before, as action %d", c->done[a->kind][cell] - 1);
+    if (c->done[a->kind][cell]) return wrong(c, "it is a duplicate of action %d", c->done[a->kind][cell] - 1);
     const bool whole = c->done[LS_PIPE_BWD][cell], parts = c->done[LS_PIPE_BWD_IN][cell];
     switch (a->kind) {
     case LS_PIPE_FWD:
@@ -57,7 +57,7 @@ static ls_status check_cell_action(checker *c, const ls_action *a)
         break;
     case LS_PIPE_BWD:
     case LS_PIPE_BWD_IN:
-        if (whole || parts) return wrong(c, "its backward was done before");
+        if (whole || parts) return wrong(c, "its backward pass was done before");
         LS_TRY(before(c, LS_PIPE_FWD, cell));
         if (next >= 0) LS_TRY(before(c, LS_PIPE_RECV_GRAD, cell));
         if (a->kind == LS_PIPE_BWD) LS_TRY(weight_in_order(c, a));
@@ -85,15 +85,16 @@ static ls_status check_cell_action(checker *c, const ls_action *a)
 static ls_status check_action(checker *c, const ls_action *a)
 {
     const ls_schedule *s = c->s;
-    if ((int)a->kind < 0 || a->kind >= LS_N_PIPE) return wrong(c, "there is no such action");
+    if ((int)a->kind < 0 || a->kind >= LS_N_PIPE) return wrong(c, "unknown action");
     if (a->kind == LS_PIPE_STEP)
-        return c->i == s->rank[c->rank].n_action - 1 ? LS_OK : wrong(c, "the step comes last, once");
+        return c->i == s->rank[c->rank].n_action - 1 ? LS_OK
+                                                     : wrong(c, "the step must be the last action, and appear once");
     if (a->chunk < 0 || a->chunk >= s->n_chunk) return wrong(c, "chunks are 0 to %d", s->n_chunk - 1);
     if (a->kind == LS_PIPE_REDUCE) {
-        if (c->n_red[a->chunk]++) return wrong(c, "it was done before");
-        return c->n_weight[a->chunk] == s->n_micro
-                   ? LS_OK
-                   : wrong(c, "%d of %d weight gradients are there", c->n_weight[a->chunk], s->n_micro);
+        if (c->n_red[a->chunk]++) return wrong(c, "it is a duplicate");
+        return c->n_weight[a->chunk] == s->n_micro ? LS_OK
+                                                   : wrong(c, "only %d of %d weight gradients are computed before it",
+                                                           c->n_weight[a->chunk], s->n_micro);
     }
     if (a->micro < 0 || a->micro >= s->n_micro) return wrong(c, "micro-batches are 0 to %d", s->n_micro - 1);
     return check_cell_action(c, a);
@@ -125,7 +126,7 @@ static ls_status check_complete(const checker *c)
                            c->rank, l->n_action - 1, ch);
     }
     if (!l->n_action || l->action[l->n_action - 1].kind != LS_PIPE_STEP)
-        return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: there is no step", s->name, c->rank,
+        return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: the step is missing", s->name, c->rank,
                        l->n_action - 1);
     return LS_OK;
 }
@@ -152,12 +153,12 @@ static ls_status check_slots(checker *c, bool grads, int *last, int *holder)
             const int slot = grads ? a->grad_slot : a->slot, peak = grads ? l->grad_peak[a->chunk] : l->peak[a->chunk];
             const char *what = grads ? "gradient" : "activation";
             if (slot < 0 || slot >= peak || peak > s->n_micro)
-                return wrong(c, "its %s slot is %d, and there are %d", what, slot, peak);
+                return wrong(c, "its %s slot is %d, but there are %d slots", what, slot, peak);
             int *h = &holder[a->chunk * s->n_micro + slot];
             if (*h >= 0 && *h != a->micro) return wrong(c, "its %s slot %d still holds micro-batch %d", what, slot, *h);
             for (int k = 0; *h < 0 && k < peak; k++)
                 if (holder[a->chunk * s->n_micro + k] == a->micro)
-                    return wrong(c, "its %s slot is %d, and it lies in %d", what, slot, k);
+                    return wrong(c, "its %s slot is %d, but the data is in slot %d", what, slot, k);
             *h = last[cell] == c->i ? -1 : a->micro;
         }
     return LS_OK;
@@ -200,8 +201,7 @@ static ls_status check_order(checker *c, int r, bool grads)
         char token[LS_TOKEN];
         c->rank = to;
         c->i = j;
-        return wrong(c, "rank %d sends %s (its action %d) at this place in the order", r, ls_action_text(s, a, token),
-                     i);
+        return wrong(c, "at this position, rank %d sends %s (its action %d)", r, ls_action_text(s, a, token), i);
     }
     return LS_OK;
 }

@@ -9,7 +9,7 @@
  *   4. STEP is the last action, once
  *   5. no two living micro-batches share a slot, and slots are below the peaks
  *   6. between two ranks, messages are received in the order in which they are sent
- *   7. with mailboxes of so many places, everybody comes to the end
+ *   7. with mailboxes of that many slots, every rank reaches the end
  */
 #ifndef LS_PARALLEL_SCHEDULE_CHECK_H
 #define LS_PARALLEL_SCHEDULE_CHECK_H
@@ -19,7 +19,7 @@
 /* mailbox as in ls_simulate: 0 = a send never waits. LS_E_CONFIG names rank, action and why. */
 ls_status ls_schedule_check(const ls_schedule *s, int mailbox);
 
-/* The fewest places of a mailbox with which it comes to the end (at least 1). For a checked schedule. */
+/* The smallest mailbox with which it completes (at least 1). For a checked schedule. */
 ls_status ls_schedule_mailbox(const ls_schedule *s, int *least);
 
 #endif

@@ -95,7 +95,7 @@ static char *shown(const reader *r, char buf[40])
 static ls_status bad_at(const reader *r, char *why)
 {
     char word[40];
-    ls_status st = ls_fail(LS_E_FORMAT, "%s:%d:%d: %s, and here is %s", r->what, r->word_line, r->word_column,
+    ls_status st = ls_fail(LS_E_FORMAT, "%s:%d:%d: %s; found %s", r->what, r->word_line, r->word_column,
                            why ? why : "not a schedule", shown(r, word));
     ls_free(why);
     return st;
@@ -115,7 +115,7 @@ static bool digits(const reader *r, size_t *at, int most, int *out)
 static ls_status header_int(reader *r, const char *key, int most, int *out)
 {
     next_word(r);
-    if (!is_word(r, key)) return bad(r, "the line '%s N' is expected", key);
+    if (!is_word(r, key)) return bad(r, "expected the line '%s N'", key);
     next_word(r);
     size_t at = 0;
     if (!digits(r, &at, most, out) || at != r->n_word || *out < 1)
@@ -126,7 +126,7 @@ static ls_status header_int(reader *r, const char *key, int most, int *out)
 static ls_status header_name(reader *r, char name[32])
 {
     next_word(r);
-    if (!is_word(r, "name")) return bad(r, "the line 'name WORD' is expected");
+    if (!is_word(r, "name")) return bad(r, "expected the line 'name WORD'");
     next_word(r);
     bool good = r->n_word > 0 && r->n_word < 32;
     for (size_t i = 0; good && i < r->n_word; i++)
@@ -161,7 +161,7 @@ static ls_status read_action(reader *r, const ls_schedule *s, bool listed, ls_ac
     size_t at = 0;
     ls_action a = {.kind = kind_of(r, &at), .micro = -1, .chunk = -1, .peer = -1, .slot = -1, .grad_slot = -1};
     if (a.kind == LS_N_PIPE)
-        return bad(r, "an action is expected (F3, B3, I3, W3, ra3@0, sa3@1, rg3@1, sg3@0, R0, step), or 'rank N'");
+        return bad(r, "expected an action (F3, B3, I3, W3, ra3@0, sa3@1, rg3@1, sg3@0, R0, step), or 'rank N'");
     if (!listed && !ls_pipe_computes(a.kind)) return bad(r, "with 'messages auto' only F, B, I and W are listed");
     if (a.kind == LS_PIPE_REDUCE) {
         if (!digits(r, &at, s->n_chunk - 1, &a.chunk)) return bad(r, "chunks are 0 to %d", s->n_chunk - 1);
@@ -172,14 +172,14 @@ static ls_status read_action(reader *r, const ls_schedule *s, bool listed, ls_ac
         if (dot) at++;
         if (dot != (s->n_chunk > 1) || (dot && !digits(r, &at, s->n_chunk - 1, &a.chunk)))
             return s->n_chunk > 1 ? bad(r, "the chunk is missing or wrong: .0 to .%d", s->n_chunk - 1)
-                                  : bad(r, "there is one chunk, and it is not named");
+                                  : bad(r, "with one chunk, the chunk is not written");
     }
     const bool message = ls_pipe_sends(a.kind) || ls_pipe_receives(a.kind);
     if (message) {
         if (at >= r->n_word || r->word[at++] != '@' || !digits(r, &at, s->n_stage - 1, &a.peer))
-            return bad(r, "a message names its peer: @0 to @%d", s->n_stage - 1);
+            return bad(r, "the peer is missing or wrong: @0 to @%d", s->n_stage - 1);
     }
-    if (at != r->n_word) return bad(r, "nothing may follow the action");
+    if (at != r->n_word) return bad(r, "unexpected text after the action");
     *out = a;
     return LS_OK;
 }
@@ -190,7 +190,7 @@ static ls_status read_lists(reader *r, ls_schedule *s, bool listed)
     for (int rank = 0; rank < s->n_stage; rank++) {
         int number = -1;
         size_t at = 0;
-        if (!is_word(r, "rank")) return bad(r, "'rank %d' is expected", rank);
+        if (!is_word(r, "rank")) return bad(r, "expected 'rank %d'", rank);
         next_word(r);
         if (!digits(r, &at, LS_PIPE_MAX_STAGE, &number) || at != r->n_word || number != rank)
             return bad(r, "rank %d is next (ranks 0 to %d in order)", rank, s->n_stage - 1);
@@ -201,7 +201,7 @@ static ls_status read_lists(reader *r, ls_schedule *s, bool listed)
             if (s->failed) return ls_nomem(sizeof a, "a schedule");
         }
     }
-    return r->n_word ? bad(r, "there are %d stages, so rank %d is the last", s->n_stage, s->n_stage - 1) : LS_OK;
+    return r->n_word ? bad(r, "with %d stages, rank %d is the last", s->n_stage, s->n_stage - 1) : LS_OK;
 }
 
 ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const char *what)
@@ -210,7 +210,7 @@ ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const 
     char name[32];
     int n_stage = 0, n_micro = 0, n_chunk = 0;
     next_word(&r);
-    if (!is_word(&r, "lockstep-schedule")) return bad(&r, "a schedule begins with 'lockstep-schedule 1'");
+    if (!is_word(&r, "lockstep-schedule")) return bad(&r, "a schedule must begin with 'lockstep-schedule 1'");
     next_word(&r);
     if (!is_word(&r, "1")) return bad(&r, "this version reads format 1");
     LS_TRY(header_name(&r, name));
@@ -218,10 +218,10 @@ ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const 
     LS_TRY(header_int(&r, "micro", LS_PIPE_MAX_CELL, &n_micro));
     LS_TRY(header_int(&r, "chunks", LS_PIPE_MAX_CHUNK, &n_chunk));
     next_word(&r);
-    if (!is_word(&r, "messages")) return bad(&r, "the line 'messages listed' or 'messages auto' is expected");
+    if (!is_word(&r, "messages")) return bad(&r, "expected the line 'messages listed' or 'messages auto'");
     next_word(&r);
     const bool listed = is_word(&r, "listed");
-    if (!listed && !is_word(&r, "auto")) return bad(&r, "messages are listed or auto");
+    if (!listed && !is_word(&r, "auto")) return bad(&r, "messages must be listed or auto");
     ls_schedule *s = NULL;
     LS_TRY(ls_schedule_empty(&s, name, n_stage, n_micro, n_chunk));
     ls_status st = read_lists(&r, s, listed);
@@ -241,7 +241,7 @@ ls_status ls_schedule_load(ls_schedule **out, const char *path, int n_stage, int
     ls_free(text);
     LS_TRY(st);
     if ((n_stage && n_stage != s->n_stage) || (n_micro && n_micro != s->n_micro))
-        st = ls_fail(LS_E_CONFIG, "%s is made for %d stages and %d micro-batches, and there are %d and %d", path,
+        st = ls_fail(LS_E_CONFIG, "%s is for %d stages and %d micro-batches, but this run has %d and %d", path,
                      s->n_stage, s->n_micro, n_stage ? n_stage : s->n_stage, n_micro ? n_micro : s->n_micro);
     if (st == LS_OK) st = ls_schedule_check(s, 0);
     if (st == LS_OK) *out = s;

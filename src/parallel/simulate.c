@@ -92,14 +92,14 @@ static ls_status check_shape(const ls_schedule *s)
             const bool up = a->kind == LS_PIPE_SEND_ACT || a->kind == LS_PIPE_RECV_GRAD;
             const int peer = up ? ls_pipe_next(s, r, a->chunk) : ls_pipe_prev(s, r, a->chunk);
             if (peer < 0 || a->peer != peer || ++n[a->kind] > n_cell)
-                return ls_fail(LS_E_CONFIG, "rank %d, action %d: its peer is not rank %d, or there are too many of it",
-                               r, i, peer);
+                return ls_fail(LS_E_CONFIG, "rank %d, action %d: its peer must be rank %d, and it must appear once", r,
+                               i, peer);
         }
     }
     return LS_OK;
 }
 
-/* Where everybody stands. */
+/* The position of each rank. */
 static ls_status stuck(const world *w)
 {
     const ls_schedule *s = w->s;
@@ -111,7 +111,7 @@ static ls_status stuck(const world *w)
         const ls_action *a = &l->action[w->at[r]];
         char token[LS_TOKEN];
         ls_str_addf(&t, "%srank %d, action %d (%s) waits %s rank %d", told++ ? "; " : "", r, w->at[r],
-                    ls_action_text(s, a, token), ls_pipe_sends(a->kind) ? "for room at" : "for", a->peer);
+                    ls_action_text(s, a, token), ls_pipe_sends(a->kind) ? "for a free slot at" : "for", a->peer);
     }
     char places[48] = "";
     if (w->mailbox) snprintf(places, sizeof places, " with mailboxes of %d", w->mailbox);

@@ -1,12 +1,12 @@
-/* simulate.h - what a schedule takes: every rank works through its list; who waits, waits.
+/* simulate.h - simulates the duration of a schedule.
  *
- *   a computing action   lasts what its part costs
- *   a send               lasts nothing; its message leaves when the link (source, destination, direction) is free,
- *                        and arrives latency + transfer later. With mailboxes of k places it waits until the receiver
- *                        has taken all but k-1 of those before it
- *   a receive            lasts until its message is there
+ *   a computing action   takes the cost of its part
+ *   a send               takes no time; its message leaves when the link (source, destination, direction) is free,
+ *                        and arrives latency + transfer later. With mailboxes of k slots it waits until the receiver
+ *                        has taken all but k-1 of the messages before it
+ *   a receive            waits until its message has arrived
  *
- * bubble = 1 - work / (ranks * makespan): the step waits for all, so everybody's idle time counts from 0 to the end.
+ * bubble = 1 - work / (ranks * makespan): the step waits for all ranks, so the idle time of every rank counts from 0 to the end.
  * inner  = idle time between each rank's own first and last action, over the sum of these spans: what would be lost if
  *          no rank waited for another at the step (the measure of the zero-bubble papers). */
 #ifndef LS_PARALLEL_SIMULATE_H
@@ -15,14 +15,14 @@
 #include "parallel/schedule.h"
 
 typedef struct ls_span {
-    int rank, action; /* its place in the rank's list */
+    int rank, action; /* its index in the rank's list */
     double begin, end;
 } ls_span;
 
 typedef struct ls_sim_rank {
     double first, last; /* begin of the first, end of the last computing action */
     double busy;
-    double peak; /* of held activations, in units of ls_part_cost.act */
+    double peak; /* of live activations, in units of ls_part_cost.act */
 } ls_sim_rank;
 
 typedef struct ls_sim {
@@ -30,15 +30,15 @@ typedef struct ls_sim {
     ls_sim_rank *rank; /* [n_stage]                                             */
     ls_span *span;     /* all actions, rank by rank, in the order of their list */
     int n_span;
-    int depth; /* places of a mailbox that were needed at most (unbounded mailboxes) */
+    int depth; /* largest number of mailbox slots in use (unbounded mailboxes) */
 } ls_sim;
 
-/* mailbox: places of each (source, destination, direction); 0 = as many as there are messages. costs NULL =
- * ls_pipe_equal. LS_E_CONFIG when ranks wait for each other: the words say where each stands. */
+/* mailbox: slots per (source, destination, direction); 0 = unbounded. costs NULL = ls_pipe_equal. LS_E_CONFIG on a deadlock,
+ * with the position of each rank. */
 ls_status ls_simulate(ls_sim *out, const ls_schedule *s, const ls_pipe_costs *costs, int mailbox);
 void ls_sim_fini(ls_sim *r);
 
-/* While a rank computes: the share of ranks that do not, on average. */
+/* The average share of idle ranks while a rank computes. */
 ls_status ls_sim_waiting(const ls_sim *r, const ls_schedule *s, double *share);
 
 #endif

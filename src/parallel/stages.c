@@ -29,12 +29,12 @@ static double total(const ls_part_cost *c)
 static ls_status check_shape(int n_unit, int n_stage, int n_chunk)
 {
     if (n_stage < 1 || n_chunk < 1)
-        return ls_fail(LS_E_CONFIG, "pp=%d, interleaving %d: both are 1 or more", n_stage, n_chunk);
+        return ls_fail(LS_E_CONFIG, "pp=%d, interleaving %d: both must be 1 or more", n_stage, n_chunk);
     const int64_t part = (int64_t)n_stage * n_chunk;
     if (part > n_unit || part > LS_STAGES_MAX_PART)
         return ls_fail(
             LS_E_CONFIG,
-            "%d blocks over pp=%d with interleaving %d: %d x %d = %lld parts, and there are %d units (embed, "
+            "%d blocks over pp=%d with interleaving %d: %d x %d = %lld parts, but the model has %d units (embed, "
             "%d blocks, head); pp x interleaving can be at most %d",
             n_unit - 2, n_stage, n_chunk, n_stage, n_chunk, (long long)part, n_unit, n_unit - 2,
             n_unit < LS_STAGES_MAX_PART ? n_unit : LS_STAGES_MAX_PART);
@@ -152,7 +152,7 @@ ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit,
     return LS_OK;
 }
 
-/* ---- by hand ---- */
+/* ---- --stages ---- */
 
 static bool unit_number(const char **p, int *out)
 {
@@ -173,12 +173,11 @@ static const char *units_words(int a, int b, char buf[64])
     return buf;
 }
 
-/* One "a-b" or "a" and the comma behind it. */
+/* One "a-b" or "a" and the comma after it. */
 static ls_status parse_run(const char *text, const char **p, int *a, int *b)
 {
     const int column = (int)(*p - text) + 1;
-    if (!unit_number(p, a))
-        return ls_fail(LS_E_ARG, "--stages %s: column %d: a unit's number is expected", text, column);
+    if (!unit_number(p, a)) return ls_fail(LS_E_ARG, "--stages %s: column %d: expected a unit number", text, column);
     *b = *a;
     if (**p == '-') {
         ++*p;
@@ -186,9 +185,9 @@ static ls_status parse_run(const char *text, const char **p, int *a, int *b)
             return ls_fail(LS_E_ARG, "--stages %s: column %d: the last unit of %d- is missing", text, column, *a);
     }
     if (**p == ',' && (*p)[1]) ++*p;
-    else if (**p)
-        return ls_fail(LS_E_ARG, "--stages %s: column %d: '%c' is not expected", text, (int)(*p - text) + 1, **p);
-    return *a <= *b ? LS_OK : ls_fail(LS_E_ARG, "--stages %s: %d-%d runs backwards", text, *a, *b);
+    else if (**p) return ls_fail(LS_E_ARG, "--stages %s: column %d: unexpected '%c'", text, (int)(*p - text) + 1, **p);
+    return *a <= *b ? LS_OK
+                    : ls_fail(LS_E_ARG, "--stages %s: %d-%d: the first unit must not be after the last", text, *a, *b);
 }
 
 ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_stage, int n_chunk)
@@ -202,27 +201,26 @@ ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_st
         int a, b;
         LS_TRY(parse_run(text, &p, &a, &b));
         if (b >= n_unit)
-            return ls_fail(LS_E_ARG, "--stages %s: there is no unit %d: they are 0 to %d (embed, %d blocks, head)",
+            return ls_fail(LS_E_ARG, "--stages %s: unit %d does not exist; units are 0 to %d (embed, %d blocks, head)",
                            text, b, n_unit - 1, n_unit - 2);
-        if (a > next)
-            return ls_fail(LS_E_ARG, "--stages %s: a gap: %s on no stage", text, units_words(next, a - 1, words));
+        if (a > next) return ls_fail(LS_E_ARG, "--stages %s: %s on no stage", text, units_words(next, a - 1, words));
         if (a < next)
-            return ls_fail(LS_E_ARG, "--stages %s: an overlap: %s on two stages", text,
+            return ls_fail(LS_E_ARG, "--stages %s: %s on two stages", text,
                            units_words(a, b < next - 1 ? b : next - 1, words));
         if (g < n_part) s.first[g] = a;
         next = b + 1;
     }
     if (next != n_unit)
-        return ls_fail(LS_E_ARG, "--stages %s: a gap: %s on no stage", text, units_words(next, n_unit - 1, words));
+        return ls_fail(LS_E_ARG, "--stages %s: %s on no stage", text, units_words(next, n_unit - 1, words));
     if (g != n_part)
-        return ls_fail(LS_E_ARG, "--stages %s: %d parts, and pp=%d x interleaving %d makes %d", text, g, n_stage,
+        return ls_fail(LS_E_ARG, "--stages %s: %d parts, but pp=%d x interleaving %d needs %d", text, g, n_stage,
                        n_chunk, n_part);
     s.first[n_part] = n_unit;
     *out = s;
     return LS_OK;
 }
 
-/* ---- what it comes to ---- */
+/* ---- costs ---- */
 
 void ls_stages_costs(const ls_stages *s, const ls_part_cost *unit, ls_part_cost *part)
 {
@@ -259,39 +257,4 @@ void ls_stages_print(const ls_stages *s, const ls_part_cost *unit, ls_str *out)
         if (s->first[g + 1] - s->first[g] > 1) ls_str_addf(out, " to %s", b);
         ls_str_addf(out, ", %.1f %% of the work\n", all > 0 ? 100 * part / all : 0);
     }
-}
-
-/* ---- R3's rules (docs/REFERENCES.md) ---- */
-
-int ls_partition_blocks(int n_block, int n_device, int *count)
-{
-    const int each = (n_block + n_device - 1) / n_device;
-    int used = 0;
-    for (int d = 0; d < n_device; d++) {
-        const int left = n_block - d * each;
-        count[d] = left < 0 ? 0 : left < each ? left : each;
-        used += count[d] > 0;
-    }
-    return used;
-}
-
-ls_status ls_partition_modules(const ls_module_place *module, int n, int *first, int *device, int *n_part)
-{
-    int k = 0;
-    for (int i = 0; i < n; i++) {
-        const ls_module_place *m = &module[i];
-        int at = m->declared;
-        if (at == LS_DEVICE_NONE) {
-            at = m->n_param ? m->param_device[0] : LS_DEVICE_CPU;
-            for (int j = 1; j < m->n_param; j++)
-                if (m->param_device[j] != at)
-                    return ls_fail(LS_E_CONFIG, "module %d has parameters on devices %d and %d: a module lies on one",
-                                   i, at, m->param_device[j]);
-        }
-        if (k && device[k - 1] == at) continue;
-        first[k] = i;
-        device[k++] = at;
-    }
-    *n_part = k;
-    return LS_OK;
 }

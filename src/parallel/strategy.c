@@ -39,21 +39,23 @@ static int power_below(int n)
 static ls_status check_layout(const ls_strategy_ops *ops, int W, const ls_strategy_opts *o)
 {
     if (ops == &ls_strategy_single && W > 1)
-        return ls_fail(LS_E_CONFIG, "--strategy single has one worker, and there are %d: use ddp, dp, zero1 …", W);
+        return ls_fail(LS_E_CONFIG, "--strategy single needs one worker (got %d); use ddp, dp, zero1, zero2 or zero3",
+                       W);
     if (W == 1 || o->n_micro == 1 || !o->deterministic) return LS_OK;
     const bool at_once = ops->parts & LS_SHARD_GRAD;
     if (!at_once && !power_of_two(o->n_micro))
-        return ls_fail(LS_E_CONFIG,
-                       "%d workers x %d micro-batches: the sum of %d gradients has one order, and workers can follow "
-                       "it only with 1, 2, 4, 8 … "
-                       "micro-batches each; %d or %d would work, or --no_deterministic",
-                       W, o->n_micro, W * o->n_micro, power_below(o->n_micro), 2 * power_below(o->n_micro));
+        return ls_fail(
+            LS_E_CONFIG,
+            "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
+            "micro-batches per worker; use %d or %d, or --no_deterministic",
+            W, o->n_micro, W * o->n_micro, power_below(o->n_micro), 2 * power_below(o->n_micro));
     if (at_once && !power_of_two(W))
-        return ls_fail(LS_E_CONFIG,
-                       "--strategy %s on %d workers x %d micro-batches: the sum of %d gradients has one order, and "
-                       "%s can follow it only on 1, 2, 4, 8 … workers, or with one micro-batch each; %d or %d workers "
-                       "would work, or --no_deterministic",
-                       ops->name, W, o->n_micro, W * o->n_micro, ops->name, power_below(W), 2 * power_below(W));
+        return ls_fail(
+            LS_E_CONFIG,
+            "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a "
+            "power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or "
+            "--no_deterministic",
+            ops->name, W, o->n_micro, W * o->n_micro, ops->name, power_below(W), 2 * power_below(W));
     return LS_OK;
 }
 
@@ -61,7 +63,7 @@ ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool de
 {
     const ls_strategy_ops *ops = find(name);
     if (!ops)
-        return ls_fail(LS_E_UNSUPPORTED, "--strategy %s is not one of single, dp, ddp, zero1, zero2 and zero3", name);
+        return ls_fail(LS_E_UNSUPPORTED, "unknown strategy '%s'; use single, dp, ddp, zero1, zero2 or zero3", name);
     return check_layout(ops, n_worker, &(ls_strategy_opts){.n_micro = n_micro, .deterministic = deterministic});
 }
 
@@ -83,8 +85,7 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
     ls_free(n);
     if (!cut) return st;
     s->grads.capacity = parallel_flight_capacity(s);
-    s->grads_row =
-        ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients on their way");
+    s->grads_row = ls_plan_add(plan, LS_PART_BUCKET, s->grads.capacity * esize, LS_PLAN_ALWAYS, "gradients in flight");
     return st;
 }
 
@@ -129,7 +130,7 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         if (ls_compute_mixed(m->compute))
             s->row[3][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d master weights", u);
     }
-    /* and one place behind them, for sums of a shard */
+    /* and one place after them, for sums of a shard */
     s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "blocks of the norm");
     const int64_t n_stage = s->opts.pipe ? ls_comm_size(s->opts.pipe) : 1;
     s->unit_sum_row =
@@ -140,7 +141,8 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
             ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
     }
     if (s->opts.pipe && m->cfg.tied && parallel_here(s, 0) && moments)
-        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS, "tied, from the last stage");
+        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS,
+                                 "tied embedding gradient of the last stage");
     return plan_gradients(s, plan);
 }
 
@@ -407,7 +409,7 @@ static void add_in_turns(double *turn, int64_t first, const double *x, int64_t n
     for (; i < n; i++) turn[(first + i) % TURNS] += x[i];
 }
 
-/* Worker r's blocks of all units lie together, so that one gather brings everyone's. */
+/* Worker r's blocks of all units are together, so that one gather brings everyone's. */
 ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
 {
     const ls_model *m = s->model;
@@ -484,7 +486,7 @@ static void put(piece_list *l, ls_flat what, int u, range r, void *data)
     l->piece[l->n++] = (ls_piece){what, u, r.first, r.n, data};
 }
 
-/* Weights: those that the optimizer keeps, which lie with the moments, or the parameters themselves. */
+/* Weights: those that the optimizer keeps, which are with the moments, or the parameters themselves. */
 static void put_weights(const ls_strategy *s, int u, bool save, range share, piece_list *l)
 {
     const ls_compute *c = s->model->compute;

@@ -10,7 +10,7 @@ static void insert(ls_window *w, int k, int64_t at, int64_t n)
 int64_t ls_window_take(ls_window *w, int64_t n, bool high)
 {
     if (w->n == LS_WINDOW_MAX) return -1;
-    for (int i = 0; i <= w->n; i++) { /* gap k lies before live[k] */
+    for (int i = 0; i <= w->n; i++) { /* gap k is before live[k] */
         const int k = high ? w->n - i : i;
         const int64_t begin = k ? w->live[k - 1].at + w->live[k - 1].n : 0;
         const int64_t end = k < w->n ? w->live[k].at : w->capacity;

@@ -1,4 +1,4 @@
-/* zero1.c - moments by parts: every worker updates its part of each unit and gathers the others'.
+/* zero1.c - moments sharded: every worker updates its part of each unit and gathers the others'.
  *
  *   P parameters, G gradient elements (P, and embed once more for a tied head), N workers; fp32
  *   bytes held   4P + 4G + 8P/N

@@ -1,4 +1,4 @@
-/* zero2.c - moments and gradients by parts: a gradient is reduced as soon as backward has written it.
+/* zero2.c - moments and gradients sharded: a gradient is reduced as soon as backward has written it.
  *
  *   P parameters, G gradient elements (P, and embed once more for a tied head), N workers, M micro-batches each; fp32
  *   bytes held   4P + 4G/N + 8P/N, and gradients in flight: two neighbouring units, or reduce_bucket_size elements if that is more

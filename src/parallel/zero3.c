@@ -1,4 +1,4 @@
-/* zero3.c - parameters, gradients and moments by parts: a unit is gathered before its use and dropped after it.
+/* zero3.c - parameters, gradients and moments sharded: a unit is gathered before its use and dropped after it.
  *
  *   P parameters, E those of embed, B those of all blocks, G = P + E (tied; else G = P), N workers, M micro-batches each; fp32
  *   bytes held   16P/N (and 4E/N, the tied embedding's second gradient), the units that are gathered (two neighbouring uses, and
@@ -77,7 +77,7 @@ static ls_status drop(ls_strategy *s, int u)
     return LS_OK;
 }
 
-/* Posts the gather of u unless it is here or on its way; false: there is no room. */
+/* Posts the gather of u unless it is here or in flight; false: there is no room. */
 static ls_status fetch(ls_strategy *s, int u, bool *room)
 {
     const ls_compute *c = s->model->compute;

@@ -1,4 +1,4 @@
-/* shard.c - what the zero strategies share: cutting into buckets, gathering after an update, gradients on their way.
+/* zero_common.c - shared by the ZeRO strategies: buckets, gathering after an update, gradients in flight.
  *
  * A bucket of b elements of a unit that is cut into W parts is elements [k, k + b/W) of every part: each worker gets the same share of
  * every bucket, and buckets can be as small as one likes. */
@@ -32,7 +32,7 @@ ls_status parallel_scatter_unit(ls_strategy *s, int u, void *grad, void *out)
                             ls_at_wide(c, out, parallel_part(s, unit->n_pad)));
 }
 
-/* ---- parameters that lie whole ---- */
+/* ---- parameters that are whole ---- */
 
 ls_status parallel_gather_post(ls_strategy *s, int u)
 {
@@ -62,7 +62,7 @@ ls_status parallel_gather_wait(ls_strategy *s, int u, ls_pass pass)
     return arrived(s, u);
 }
 
-/* ---- gradients on their way ---- */
+/* ---- gradients in flight ---- */
 
 /* Elements that a unit takes in the window: its gradient, and this worker's part of the sum where that is not added at once. */
 static int64_t room_of(const ls_strategy *s, int u)

@@ -264,14 +264,14 @@ static void failures(void **state)
     cu_device *d = NULL;
     ls_compute_open_opts o = {.dtype = LS_F32, .device = 3};
     char words[400];
-    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "there is no CUDA device 3: there is 1, counted from 0");
+    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "CUDA device 3 does not exist: there is 1, numbered from 0");
     setenv("LS_EMU_DEVICES", "0", 1);
     o.device = -1;
-    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "there is no CUDA device");
+    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "no CUDA device");
     assert_int_equal(cuda_probe(words, sizeof words), 0);
-    assert_non_null(strstr(words, "there is no CUDA device"));
+    assert_non_null(strstr(words, "no CUDA device"));
     setenv("LS_EMU_DEVICES", "-1", 1);
-    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "the NVIDIA driver is too old: it knows CUDA 13.0");
+    says(cu_device_open(&d, &o), LS_E_UNSUPPORTED, "the NVIDIA driver is too old: it supports CUDA 13.0");
     setenv("LS_EMU_DEVICES", "2", 1);
     assert_int_equal(cuda_probe(words, sizeof words), 2);
     assert_non_null(strstr(words, "\ndevice 1: emulated device, 8 GiB"));
@@ -288,10 +288,10 @@ static void failures(void **state)
     d = opened(0);
     void *p = NULL;
     setenv("LS_EMU_MEMORY", "4194304", 1);
-    says(d->table.alloc(d, 5 << 20, &p), LS_E_NOMEM, "device 0: 5 MiB are needed at once, 4 of its 4 MiB are free");
+    says(d->table.alloc(d, 5 << 20, &p), LS_E_NOMEM, "device 0: cannot allocate 5 MiB; 4 of its 4 MiB are free");
     unsetenv("LS_EMU_MEMORY");
     emu_fail("cudaHostAlloc", cudaErrorMemoryAllocation, 0);
-    says(d->table.alloc_host(d, 5 << 20, &p), LS_E_NOMEM, "host memory that the device reaches needs 5.0 MiB");
+    says(d->table.alloc_host(d, 5 << 20, &p), LS_E_NOMEM, "cannot allocate 5242880 bytes for pinned host memory");
     emu_fail("cudaMemsetAsync", cudaErrorInvalidValue, 0);
     says(d->table.alloc(d, 100, &p), LS_E_DEVICE, "cudaMemsetAsync");
     assert_int_equal(emu_count().allocations, 0);
@@ -301,8 +301,8 @@ static void failures(void **state)
     queue_sum(d, &n);
     OK(d->table.mark(d, &m));
     emu_break(cudaErrorIllegalAddress);
-    says(d->table.wait(d, m), LS_E_DEVICE, "the device was lost to this process");
-    says(d->table.sync(d), LS_E_DEVICE, "the device was lost to this process");
+    says(d->table.wait(d, m), LS_E_DEVICE, "the device is no longer usable");
+    says(d->table.sync(d), LS_E_DEVICE, "the device is no longer usable");
     assert_true(d->table.test(d, m)); /* nobody waits for ever */
     emu_break(cudaSuccess);
     /* a recording that breaks */
@@ -312,7 +312,7 @@ static void failures(void **state)
         queue_sum(d, &n);
         if (time) emu_fail("cudaStreamEndCapture", cudaErrorStreamCaptureInvalidated, 0);
         const ls_status st = cu_region_end(d->regions);
-        if (time) says(st, LS_E_DEVICE, "LS_CUDA_GRAPHS=0 does without");
+        if (time) says(st, LS_E_DEVICE, "LS_CUDA_GRAPHS=0 disables graphs");
         else OK(st);
     }
     drop_numbers(d, &n);

@@ -123,7 +123,7 @@ if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
   bench comm -n 2 --device cuda --min 64 --max 4K --factor 8 --rounds 2 >out 2>err || bad "comm on a device: $(cat err)"
   python3 - <<'PY' || bad "comm on a device: $(head -c 400 out)"
 text = open("out").read()
-assert "# GPUs talk through the host's memory" in text and "#  Rank  1 on " in text, text
+assert "# GPUs communicate through host memory" in text and "#  Rank  1 on " in text, text
 tables = text.split("# Avg bus bandwidth    : ")
 assert len(tables) == 7 and all(float(t.split()[0]) > 0 for t in tables[1:]), len(tables)
 sizes = {"all_reduce": (16, "sum", "-1"), "reduce_scatter": (8, "sum", "-1"), "all_gather": (8, "none", "-1"),
@@ -156,7 +156,7 @@ PY
   expect 2 "lockstep_nccl.so does not exist" bench comm -n 2 --device cuda --comm nccl --max 1K --rounds 1
   expect 2 "started over local" bench comm -n 2 --device cuda --comm mpi --max 1K --rounds 1
   expect 2 "barrier cannot be measured with --device" bench comm -n 2 --device cuda --collectives barrier --max 1K --rounds 1
-  expect 2 "there is no CUDA device 7" bench comm -n 2 --device cuda:7 --max 1K --rounds 1
+  expect 2 "CUDA device 7 does not exist" bench comm -n 2 --device cuda:7 --max 1K --rounds 1
   unset LS_PLUGIN_DIR
 fi
 

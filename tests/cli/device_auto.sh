@@ -25,10 +25,10 @@ is() { [ "$1" = "$2" ] || bad "'$1' is not '$2' ($3)"; }
 
 # --- one worker ---
 t no-plugin LS_PLUGIN_DIR="$SCRATCH/none" --
-first no-plugin "device: CPU (no CUDA plugin: there is no lockstep_cuda.so in LS_PLUGIN_DIR ($SCRATCH/none))"
+first no-plugin "device: CPU (no CUDA plugin: lockstep_cuda.so not found in LS_PLUGIN_DIR ($SCRATCH/none))"
 is "$(metric no-plugin device) $(metric no-plugin precision)" "cpu fp32" "no plugin"
 t no-device LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 --
-grep -q '^device: CPU (there is no CUDA device: ' <(head -n 1 no-device.log) || bad "no device: $(head -n 1 no-device.log)"
+grep -q '^device: CPU (no CUDA device: ' <(head -n 1 no-device.log) || bad "no device: $(head -n 1 no-device.log)"
 t old LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=-1 --
 grep -q '^device: CPU (the NVIDIA driver is too old' <(head -n 1 old.log) || bad "an old driver: $(head -n 1 old.log)"
 t gpu LS_PLUGIN_DIR="$emu" --
@@ -55,9 +55,9 @@ expect 0 "auto: CPU (no CUDA plugin: " env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKS
 python3 -c 'import json; d = json.load(open("out"))["device"]; assert d["value"] == "cpu" and d["source"] == "default", d' || bad "--print_config --json"
 
 # --- asked for and not there ---
-expect 2 "there is no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 "$LOCKSTEP" "${base[@]}" --device cuda
-expect 2 "there is no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 LS_DEVICE=cuda "$LOCKSTEP" "${base[@]}"
-expect 2 "does not exist (LS_PLUGIN_DIR)" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --device cuda
+expect 2 "no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 "$LOCKSTEP" "${base[@]}" --device cuda
+expect 2 "no CUDA device" env LS_PLUGIN_DIR="$emu" LS_EMU_DEVICES=0 LS_DEVICE=cuda "$LOCKSTEP" "${base[@]}"
+expect 2 "does not exist; check LS_PLUGIN_DIR" env LS_PLUGIN_DIR="$SCRATCH/none" "$LOCKSTEP" "${base[@]}" --device cuda
 
 # --- 16 bits of a DeepSpeed JSON ---
 for p in bf16 fp16; do
@@ -102,7 +102,7 @@ first both "device: CUDA, emulated device (2 of 2 visible)"
 once both
 ranks mixed 1 0
 is "$(tr '\n' ' ' <mixed.codes)" "2 2 " "one rank without a GPU"
-is "$(grep -c 'rank 1 on .* would use CPU (there is no CUDA device.*but 1 of 2 workers have a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
+is "$(grep -c 'rank 1 on .* would use CPU (no CUDA device.*but 1 of 2 workers have a GPU' mixed.log)" 1 "the refusal: $(cat mixed.log)"
 ranks neither 0 0 --deepspeed_config bf16.json
 is "$(tr '\n' ' ' <neither.codes)" "2 2 " "16 bits without a GPU"
 is "$(grep -c -- '--device auto found no GPU' neither.log)" 1 "told once: $(cat neither.log)"
@@ -123,7 +123,7 @@ kill -KILL $pid 2>/dev/null
 wait $pid 2>/dev/null
 said '^device: CUDA, emulated device'
 LS_EMU_DEVICES=0 cmd verify -n 1 --steps 1 --json
-said '^device: CPU (there is no CUDA device'
+said '^device: CPU (no CUDA device'
 LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu >out 2>err && bad "generate without a tokenizer"
 said '^device: CUDA, emulated device'
 LS_PLUGIN_DIR=$emu "$LOCKSTEP" generate --checkpoint gpu --speculate 2 >out 2>err && bad "generate without a tokenizer"

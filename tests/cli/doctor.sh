@@ -115,7 +115,7 @@ C
     look plugin missing "there is no device" FAKE_NONE=1
     look plugin failed "has interface version 77" FAKE_ABI=1
     echo 'garbage' >"$work/plugin/lockstep_cuda.so"
-    look plugin failed "does not load"
+    look plugin failed "cannot load the plugin"
     rm "$work/plugin/lockstep_cuda.so"
     look plugin missing "does not exist"
 fi

@@ -19,8 +19,8 @@ if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then
   expect 2 "does not use NCCL" "${train[@]}" -n 2 --device cuda --comm local --nccl_proof log --checkpoint_path "$SCRATCH/gpu"
   expect 2 "does not use NCCL" "${train[@]}" --device cuda --nccl_proof full --checkpoint_path "$SCRATCH/gpu"
   [ ! -e "$SCRATCH/gpu" ] || bad "a refused run left a folder"
-  for mode in log full; do # there is no NCCL here: through the host's memory
-    expect 0 "through the host's memory" "${train[@]}" -n 2 --device cuda --nccl_proof $mode --checkpoint_path "$SCRATCH/staged_$mode"
+  for mode in log full; do # there is no NCCL here: through host memory
+    expect 0 "through host memory" "${train[@]}" -n 2 --device cuda --nccl_proof $mode --checkpoint_path "$SCRATCH/staged_$mode"
     [ ! -e "$SCRATCH/staged_$mode/nccl" ] || bad "a folder nccl without NCCL"
     python3 - "$SCRATCH/staged_$mode" <<'PY' || bad "metrics of a run without NCCL"
 import json, sys

@@ -74,17 +74,17 @@ expect 0 "wider than" plan --schedule gpipe --pp 2 --micro 500
 expect 2 "plan needs one of: --model NAME with --global_batch N" plan
 expect 2 "did you mean gpipe?" plan --schedule gpip --pp 2 --micro 2
 expect 2 "needs --pp P and --micro M" plan --schedule gpipe --pp 2
-expect 2 "1f1b has one chunk a stage, and 2 were asked for" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
+expect 2 "1f1b supports one chunk per stage (got 2)" plan --schedule 1f1b --pp 2 --micro 2 --interleave 2
 expect 2 "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts" plan --schedule interleaved --pp 5 --micro 5 --interleave 3 --model gpt2
-expect 2 "a gap: unit 4 is on no stage" plan --schedule 1f1b --pp 2 --micro 2 --model gpt2 --stages 0-3,5-13
-expect 2 "made for 2 stages and 2 micro-batches, and there are 3 and 2" plan --schedule "$SCRATCH/mine.txt" --pp 3
+expect 2 "unit 4 is on no stage" plan --schedule 1f1b --pp 2 --micro 2 --model gpt2 --stages 0-3,5-13
+expect 2 "is for 2 stages and 2 micro-batches, but this run has 3 and 2" plan --schedule "$SCRATCH/mine.txt" --pp 3
 expect 2 "cannot parse 'x" plan --schedule gpipe --pp 2 --micro 2 --costs x=1
 expect 2 "must be at least" plan --schedule gpipe --pp -2 --micro 2
 sed "8s/.*/F0 B0 F1 B1/; 10s/.*/F0 F1 B0 B1/" "$SCRATCH/mine.txt" >"$SCRATCH/stuck.txt"
 expect 2 "deadlock: rank 0, action 2 (rg0@1) waits for rank 1" plan --schedule "$SCRATCH/stuck.txt"
 sed 's/B1/B9/' "$SCRATCH/mine.txt" >"$SCRATCH/wrong.txt"
-expect 3 "wrong.txt:8:10: micro-batches are 0 to 1, and here is 'B9'" plan --schedule "$SCRATCH/wrong.txt"
-expect 3 "cannot make the folder /proc/no" plan --schedule gpipe --pp 2 --micro 2 --draw /proc/no/such/folder/x.svg
+expect 3 "wrong.txt:8:10: micro-batches are 0 to 1; found 'B9'" plan --schedule "$SCRATCH/wrong.txt"
+expect 3 "cannot create the folder /proc/no" plan --schedule gpipe --pp 2 --micro 2 --draw /proc/no/such/folder/x.svg
 
 # layouts
 expect 0 "best: lockstep train --data DIR --model gpt2 " plan --model gpt2 --global-batch 16 --cluster v100
@@ -213,7 +213,7 @@ done
 emu=${LS_BUILD:-$LS_SOURCE/build}/emu
 if [ -f "$emu/lockstep_cuda.so" ]; then
   gpu() { env LS_PLUGIN_DIR="$emu" LS_GEMM_TUNE=0 XDG_CACHE_HOME="$SCRATCH/cache" "$@"; }
-  expect 2 "plan --measure, worker 0: there is no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8
+  expect 2 "plan --measure, worker 0: no CUDA device" gpu env LS_EMU_DEVICES=0 "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8
   expect 0 "gpu.json: measured .* 1 x emulated device, bf16, cuda: emulated device" gpu "$LOCKSTEP" plan --measure --device cuda --model tiny --seq-length 8 --micro 1 --measure_workers 1 --seconds 0.1 --out "$SCRATCH/gpu.json"
   expect 0 "1e+06 tokens: [0-9.e+]* hours; energy unknown: cluster .* has no power_watts" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --tokens 1e6
   expect 0 '"working_space_by": "this machine.s GPU"' gpu "$LOCKSTEP" plan --model tiny --seq-length 8 --global-batch 1 --cluster "$SCRATCH/gpu.json" --json

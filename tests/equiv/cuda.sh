@@ -41,9 +41,9 @@ LS_CUDA_GRAPHS=0 run direct --device cuda --precision bf16 && bits bf16 direct
 LS_EMU_ORDER=3 run shuffled --device cuda --precision bf16 && bits bf16 shuffled
 LS_EMU_PROTECT=1 run protected --device cuda --precision bf16 && bits bf16 protected
 
-expect 2 "there is no CUDA device" env LS_EMU_DEVICES=0 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda
+expect 2 "no CUDA device" env LS_EMU_DEVICES=0 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda
 expect 2 "the NVIDIA driver is too old" env LS_EMU_DEVICES=-1 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda
-expect 2 "there is no CUDA device 7: there is 1" "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda:7
-expect 5 "the plan needs" env LS_EMU_MEMORY=9000000 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda \
+expect 2 "CUDA device 7 does not exist: there is 1" "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda:7
+expect 5 "not enough memory: the run needs" env LS_EMU_MEMORY=9000000 "$LOCKSTEP" train --data "$d" --model tiny --max-steps 1 --device cuda \
   --seq_length 32 --micro_batch_size_per_gpu 1 --checkpoint_path "$SCRATCH/none"
 done_tests

@@ -65,14 +65,14 @@ for hosts in $divisions; do
   took=$(($(date +%s) - begin))
   [ $took -lt 60 ] || bad "kill -9, hosts of $hosts: the others took $took s"
   [ "$(cat "$SCRATCH"/code.* | sort | tr '\n' ' ')" = "137 4 4 4 " ] || bad "kill -9, hosts of $hosts: exit codes $(cat "$SCRATCH"/code.* | tr '\n' ' ')"
-  grep -q "is gone" "$SCRATCH/killed.log" || bad "kill -9: nobody says who is gone: $(tail -3 "$SCRATCH/killed.log")"
+  grep -q ") exited" "$SCRATCH/killed.log" || bad "kill -9: nobody says who is gone: $(tail -3 "$SCRATCH/killed.log")"
   pgrep -f "checkpoint_path $SCRATCH/killed" >/dev/null && bad "a worker outlived the run"
 done
 
 # a hang: who, where, since when, and the stacks
 mpi 4 -x LS_MPI_HOSTS=2 "$LS_BUILD/mpi_tool" late >"$SCRATCH/late" 2>&1 && bad "a hang is not noticed"
 grep -q "look at rank 3" "$SCRATCH/late" || bad "the hang's table does not name rank 3: $(head -20 "$SCRATCH/late")"
-grep -q "the stack of rank 3" "$SCRATCH/late" || bad "the stack of the rank that is late is missing: $(head -20 "$SCRATCH/late")"
+grep -q "stack trace of rank 3" "$SCRATCH/late" || bad "the stack of the rank that is late is missing: $(head -20 "$SCRATCH/late")"
 
 # torchrun's variables
 torch() { # NAME WORLD MORE...: one process a rank
@@ -95,7 +95,7 @@ await $job grep -qs "Step 10," "$SCRATCH/gone.0" || bad "torchrun's variables: n
 kill -9 "$(pgrep -f "^$LOCKSTEP .*checkpoint_path $SCRATCH/gone" | shuf -n 1)"
 begin=$(date +%s); wait $job
 [ $(($(date +%s) - begin)) -lt 60 ] || bad "torchrun's variables: the other worker did not notice"
-grep -q "is gone" "$SCRATCH"/gone.[01] || bad "torchrun's variables: nobody says who is gone"
+grep -q ") exited" "$SCRATCH"/gone.[01] || bad "torchrun's variables: nobody says who is gone"
 
 # refusals
 expect 2 "leave -n out" mpi 2 "$LOCKSTEP" "${base[@]}" -n 3 --checkpoint_path "$SCRATCH/x"

@@ -45,7 +45,7 @@ resumes() { # [options]: to the bits of one worker
 
 start killed -n 2 --strategy ddp && first_checkpoint
 kill -9 "$(rank 1)"
-ends 4 "rank 1.*died by signal 9"
+ends 4 "rank 1.*was killed by signal 9"
 resumes -n 2 --strategy ddp
 
 # streams are full: threads wait for room in them, and the watch still ends the run and names the rank

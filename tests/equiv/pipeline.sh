@@ -67,7 +67,7 @@ await $parent [ -s "$SCRATCH/killed/metrics.jsonl" ] || bad "a dead stage: no st
 victim=$(pgrep -P $parent | sed -n 3p); kill -9 "$victim"; begin=$SECONDS; wait $parent; code=$?
 [ $code = 4 ] || bad "a dead stage: exit code $code"
 [ $((SECONDS - begin)) -lt 60 ] || bad "a dead stage: $((SECONDS - begin)) s"
-grep -q "rank 2.*died by signal 9" "$SCRATCH/killed.err" || bad "a dead stage is not named: $(tail -2 "$SCRATCH/killed.err")"
+grep -q "rank 2.*was killed by signal 9" "$SCRATCH/killed.err" || bad "a dead stage is not named: $(tail -2 "$SCRATCH/killed.err")"
 
 # refusals, before anything is allocated
 expect 2 "units" "$LOCKSTEP" "${base[@]}" --checkpoint_path "$SCRATCH/x" -n 8 --pp 8

@@ -58,7 +58,7 @@ from alone step-12 wider && run wider -n 4 --tp 4 --sequence_parallel --resume &
 for name in again alone wider; do grep -q "resumed from" "$SCRATCH/$name.log" || bad "$name did not resume"; done
 
 expect 2 "4 heads over tp 3" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 3
-expect 2 "2 workers a replica" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 2
+expect 2 "2 workers per replica" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 3 --tp 2
 expect 2 "remainder 1" "$LOCKSTEP" "${args[@]}" --checkpoint_path "$SCRATCH/no" -n 2 --tp 2 --sequence_parallel --seq_length 31
 [ -e "$SCRATCH/no" ] && bad "a refused run left a folder"
 done_tests

@@ -70,7 +70,7 @@ for _ in $(seq $kills); do
   if [ -n "$victim" ] && [ $code != 0 ]; then
     [ $code = 4 ] || bad "kill -9: exit code $code: $(tail -2 "$SCRATCH/killed.err")"
     [ $took -lt 60 ] || bad "kill -9: the others took $took s" # a run that was not hit takes as long as it takes
-    grep -q "died by signal 9" "$SCRATCH/killed.err" || bad "kill -9: the rank is not named: $(tail -2 "$SCRATCH/killed.err")"
+    grep -q "was killed by signal 9" "$SCRATCH/killed.err" || bad "kill -9: the rank is not named: $(tail -2 "$SCRATCH/killed.err")"
   fi
   pgrep -f "checkpoint_path $SCRATCH/killed" >/dev/null && bad "a worker outlived the run"
   run killed -n 4 --resume || bad "resume after a kill: $(tail -3 "$SCRATCH/killed.log")"

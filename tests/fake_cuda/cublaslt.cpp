@@ -61,7 +61,7 @@ void put(void *x, int type, int64_t i, float v)
     else static_cast<float *>(x)[i] = v;
 }
 
-/* 10 bits behind the point, to the nearest. */
+/* 10 bits after the point, to the nearest. */
 float tf32(float x)
 {
     return emu_bits<float>((emu_bits<uint32_t>(x) + 0x1000u) & ~0x1fffu);

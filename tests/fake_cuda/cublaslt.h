@@ -1,5 +1,5 @@
 /* cublaslt.h - the part of cuBLASLt's interface that cublaslt.c uses, for the emulator: names, values and meaning are the library's.
- * cublaslt.cpp has plain loops behind it. */
+ * cublaslt.cpp implements it with plain loops. */
 #ifndef LS_EMU_CUBLASLT_H
 #define LS_EMU_CUBLASLT_H
 

@@ -4,8 +4,8 @@
  * other. Nothing runs at the same time, so `__shared__` is `static` and an atomic is a plain operation.
  *
  * What it finds that a device may not show
- *   - a barrier or a collective of a warp that not all reach: it stops, naming kernel, block and where every thread stands
- *   - reads of shared memory that nobody wrote: LS_SHARED and dynamic shared memory are NaN bytes when a block begins
+ *   - a barrier or a collective of a warp that not all reach: it stops, naming kernel, block and the position of each thread
+ *   - reads of unwritten shared memory: LS_SHARED and dynamic shared memory are NaN bytes when a block begins
  *   - accesses beside shared and device memory, under AddressSanitizer; vector accesses that are not aligned
  *   - a missing barrier: LS_EMU_ORDER=<number> shuffles the order in which threads run (several numbers should give equal results)
  *   - a missing cp_async_wait: asynchronous copies happen as late as they may
@@ -58,7 +58,6 @@ template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cud
 /* ---- collectives ---- */
 /* Waits for n threads at barrier id (n 0: all of the block); the number of those that came with pred. */
 int emu_barrier(int id, int n, bool pred);
-void emu_barrier_arrive(int id, int n);
 /* Every lane of mask gives n bytes, and gets those of all 32 (row i: lane i's; lanes outside mask: undefined). The rows are the warp's own
  * copy: valid until this lane's next collective of the warp. `what` names the collective for messages, and must be everyone's. */
 const void *emu_warp_exchange(const void *mine, size_t n, unsigned mask, const char *what);
@@ -175,7 +174,7 @@ template <class T> struct emu_shared {
 };
 
 /* ---- asynchronous copies: done when they are waited for, or never ---- */
-void emu_cp_async(void *dst, const void *src, size_t nbytes, size_t nread); /* bytes behind nread become 0 */
+void emu_cp_async(void *dst, const void *src, size_t nbytes, size_t nread); /* bytes after nread become 0 */
 void emu_cp_async_commit(void);
 void emu_cp_async_wait(int pending); /* until at most so many groups are left */
 

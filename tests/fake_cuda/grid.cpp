@@ -3,7 +3,7 @@
  *   for each block:  for each warp:  run lanes until all of them wait at a barrier of the block or are done;  until all are done
  *
  * A fiber whose thread is done takes the next thread of its warp that has not begun, so a kernel without collectives costs one call a
- * thread. When nobody can go on, everybody waits for somebody who does not come: stop and say who stands where. */
+ * thread. When no thread can continue, there is a deadlock: stop and print the position of each thread. */
 #include "fake_cuda/grid.h"
 #include "fake_cuda/fiber.h"
 
@@ -174,8 +174,8 @@ static void wait(const unsigned *word, const char *what, int barrier)
 static barrier &come(int id, int n, bool pred)
 {
     engine &g = e();
-    if (!g.now) emu_stop("a barrier outside a kernel");
-    if (id < 0 || id >= MOST_BARRIERS) emu_stop("barrier %d: there are %d", id, MOST_BARRIERS);
+    if (!g.now) emu_stop("a barrier was called outside a kernel");
+    if (id < 0 || id >= MOST_BARRIERS) emu_stop("barrier %d does not exist: there are %d", id, MOST_BARRIERS);
     barrier &b = g.bars[id];
     const int need = n > 0 ? n : g.n;
     if (need % LANES && need != g.n) emu_stop("barrier %d wants %d threads: not whole warps", id, need);
@@ -200,11 +200,6 @@ int emu_barrier(int id, int n, bool pred)
     barrier &b = come(id, n, pred);
     if (!complete(b)) wait(&b.turn, "a barrier", id);
     return b.result;
-}
-
-void emu_barrier_arrive(int id, int n)
-{
-    complete(come(id, n, false));
 }
 
 unsigned emu_lane(void)
@@ -430,7 +425,7 @@ static void run_block()
         bool any = false;
         shuffle(g.warp_order);
         for (int w : g.warp_order) any |= run_warp(w);
-        if (!any) emu_stop("nobody can go on: a barrier or a collective that not all threads reach");
+        if (!any) emu_stop("deadlock: not all threads reach a barrier or a collective");
     }
     for (int id = 0; id < MOST_BARRIERS; id++)
         if (g.bars[id].came)

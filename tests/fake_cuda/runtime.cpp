@@ -5,7 +5,7 @@
  *   graph:  the row of operations that a stream was given while it captured.
  *   kernel that waits (emu_stream_poll): stays at the head of its row, and so of its hardware queue, until it says that it is over.
  *
- * One lock for everything; who waits runs what he waits for, with the lock held. What stands still because of a kernel that waits lets the
+ * One lock for everything; who waits runs what he waits for, with the lock held. What waits because of a kernel that waits lets the
  * lock go and looks again. Peers in other processes need such kernels and what is before them without anybody here waiting: a thread
  * of its own (drive) runs those, and only those, so that everything else stays lazy. */
 #include "fake_cuda/grid.h"
@@ -420,7 +420,7 @@ bool is_pinned(const void *p)
     return holder(w().pinned, p) != w().pinned.end();
 }
 
-/* Whether nbytes from p on lie in one region, or are plain host memory. */
+/* Whether nbytes from p on are in one region, or are plain host memory. */
 bool inside(const void *p, size_t nbytes)
 {
     auto i = holder(w().device_memory, p);

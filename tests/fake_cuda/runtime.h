@@ -1,7 +1,7 @@
 /* runtime.h - the part of CUDA's run-time interface that this project uses, as the emulator has it. C and C++; names, values and meaning
  * are CUDA's, so that host code compiles against either.
  *
- * A hard test of order: streams are LAZY. What is put on a stream runs only when somebody waits for it (synchronize, an event's wait,
+ * A hard test of order: streams are LAZY. What is put on a stream runs only when a thread waits for it (synchronize, an event's wait,
  * one operation a query), so that code which forgets to wait sees what was there before.
  *
  *   LS_EMU_DEVICES  how many devices there are (1; 0: none, and cudaGetDeviceCount says so)
@@ -12,7 +12,7 @@
  *   LS_EMU_FAIL     NAME:N: the N-th call of this function in a process fails (cudaErrorUnknown)
  *   LS_EMU_DEPTH    operations that a stream holds (0: any number): a call that queues one more waits for room, as CUDA's do after some 1,000
  *   LS_EMU_QUEUES   hardware queues of a device (CUDA_DEVICE_MAX_CONNECTIONS; 0: one for each stream). Streams share them in turn: what is
- *                   queued later in any of them stands behind a kernel that waits
+ *                   queued later in any of them comes after a kernel that waits
  *   LS_EMU_SYNC     calls that wait until the device is idle, besides cudaFree, cudaFreeHost, cudaHostUnregister and
  *                   cudaDeviceSynchronize, which do always. CUDA may in all of these, at times: cudaMalloc, cudaHostAlloc,
  *                   cudaHostRegister, cudaGraphInstantiate, cudaGraphExecDestroy, launch (the first of a kernel: its code is loaded
@@ -188,7 +188,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t g, void **nodes, size_t *n); /* nodes:
 /* ---- for libraries that put kernels of their own on streams (tests/fake_nccl finds these with dlsym) ---- */
 #define EMU_SHOWN __attribute__((visibility("default")))
 /* A kernel that waits for other processes: asked in its stream's turn until it is over (not 0), with the emulator's lock held. The stream,
- * and what shares its hardware queue, stands still until then; the host does not. */
+ * and what shares its hardware queue, waits until then; the host does not. */
 EMU_SHOWN cudaError_t emu_stream_poll(cudaStream_t s, int (*over)(void *), void *arg);
 EMU_SHOWN void emu_sync_point(const char *name); /* LS_EMU_SYNC */
 EMU_SHOWN int emu_holds(const void *p,

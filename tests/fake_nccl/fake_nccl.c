@@ -7,16 +7,16 @@
  *   - messages of a pair match in order and must be of equal size, collectives in order and of one kind and size: else the test aborts;
  *   - sums are made in an order of their own (from the last rank down), so that who uses them for the tree is found out;
  *   - a communicator is finalized and destroyed when all its ranks do it: until then finalize is in progress, and destroy blocks;
- *   - an abort ends what this rank has under way, and only that. Peers hear nothing of it;
+ *   - an abort ends what this rank has in flight, and only that. Peers hear nothing of it;
  *   - memory that is not there when the operation runs is an illegal access: the device is lost.
  *
  * A rank of a communicator writes to a peer through a pipe in shared memory; the unique id names it. A stream is one of the device's
  * double (stream.h) or of the emulated device (compute/cuda/emu), whichever the process has.
  *
- *   FAKE_NCCL_FAIL=RANK:N     from its N-th group of calls on, rank RANK's communicators report an error, and what it has under way
- *                             stands still. A rank is that of the first communicator the process joins
+ *   FAKE_NCCL_FAIL=RANK:N     from its N-th group of calls on, rank RANK's communicators report an error, and what it has in flight
+ *                             waits. A rank is that of the first communicator the process joins
  *   FAKE_NCCL_HANG_ABORT=RANK ncclCommAbort of that rank never returns
- *   FAKE_NCCL_SLOW=US         a group of calls is taken so much later: requests pile up behind it
+ *   FAKE_NCCL_SLOW=US         a group of calls is taken so much later: requests pile up after it
  *   FAKE_NCCL_VERSION=NUMBER  what ncclGetVersion says */
 #include <nccl.h>
 
@@ -284,7 +284,7 @@ static void free_ops(op *o)
 ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
     pthread_mutex_lock(&lock);
-    need(!c->pending, "nothing is under way when a communicator is finalized");
+    need(!c->pending, "no operation is pending when a communicator is finalized");
     if (!c->finalized) atomic_fetch_add(&c->b->finalized, 1);
     c->finalized = true;
     pthread_mutex_unlock(&lock);
@@ -418,7 +418,7 @@ static void end_op(const op *o)
     }
 }
 
-/* Bytes of a part from `at` on that lie together: in its header, then in its memory. */
+/* Bytes of a part from `at` on that are together: in its header, then in its memory. */
 static char *bytes_at(part *m, uint64_t at, uint64_t *n)
 {
     if (at < sizeof m->h) {
@@ -592,7 +592,7 @@ static ncclResult_t note(op what)
 {
     op *o = malloc(sizeof *o);
     need(depth == 1, "every call is in a group");
-    need(what.peer >= 0 && what.peer < what.comm->size, "a peer of this world");
+    need(what.peer >= 0 && what.peer < what.comm->size, "the peer is a rank of the communicator");
     *o = what;
     *noted_end = o;
     noted_end = &o->next;

@@ -3,7 +3,7 @@
 #define LS_TESTS_FAKE_STREAM_H
 
 typedef struct fake_stream {
-    void (*queue)(struct fake_stream *s, void (*call)(void *), void *arg); /* call(arg) behind what the stream holds */
+    void (*queue)(struct fake_stream *s, void (*call)(void *), void *arg); /* call(arg) after what the stream holds */
 } fake_stream;
 
 #endif

@@ -40,7 +40,7 @@ static void words(void **state)
     check(ls_argv_split(&w, "   "));
     assert_int_equal(w.n, 0);
     assert_int_equal(ls_argv_split(&w, "a 'b"), LS_E_ARG);
-    said("not closed");
+    said("unclosed quote");
     ls_argv_fini(&w);
     ls_str_fini(&s);
 }

@@ -126,7 +126,7 @@ static void mismatched(worker *w, ls_comm *c)
     w->st = w->rank ? ls_all_reduce(c, (ls_view){x, 4, LS_F32}, LS_SITE, NULL)
                     : ls_all_reduce(c, (ls_view){x, 3, LS_F32}, LS_SITE, NULL);
     CHECK(&w->error, w->st == LS_E_COMM);
-    CHECK(&w->error, strstr(ls_err_words(), "disagree"));
+    CHECK(&w->error, strstr(ls_err_words(), "collective mismatch"));
 }
 
 static void mismatched_between(worker *w, ls_comm *c) /* a host agrees in itself */
@@ -134,7 +134,7 @@ static void mismatched_between(worker *w, ls_comm *c) /* a host agrees in itself
     float x[4] = {0};
     w->st = ls_all_reduce(c, (ls_view){x, w->rank < 2 ? 3 : 4, LS_F32}, LS_SITE, NULL);
     CHECK(&w->error, w->st == LS_E_COMM);
-    CHECK(&w->error, strstr(ls_err_words(), "disagree"));
+    CHECK(&w->error, strstr(ls_err_words(), "collective mismatch"));
 }
 
 static atomic_int n_waiting; /* workers that wait for the late one */
@@ -160,12 +160,12 @@ static void abandoned(worker *w, ls_comm *c)
 {
     if (w->rank == 1) {
         usleep(100000);
-        ls_comm_abort(c, "rank 1 died by signal 9");
+        ls_comm_abort(c, "rank 1 was killed by signal 9");
         return;
     }
     w->st = ls_barrier(c, LS_SITE);
     CHECK(&w->error, w->st == LS_E_COMM);
-    CHECK(&w->error, strstr(ls_err_words(), "rank 1 died by signal 9"));
+    CHECK(&w->error, strstr(ls_err_words(), "rank 1 was killed by signal 9"));
 }
 
 static void trouble(void **state)

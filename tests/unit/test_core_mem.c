@@ -93,7 +93,7 @@ static void texts(void **state)
     ls_free(c);
     ls_free(d);
     assert_int_equal(ls_nomem(3 << 20, "a thing"), LS_E_NOMEM);
-    assert_string_equal(ls_err_words(), "a thing needs 3.0 MiB and there is none");
+    assert_string_equal(ls_err_words(), "cannot allocate 3145728 bytes for a thing");
 }
 
 int main(void)

@@ -137,7 +137,7 @@ static void limits(void **state)
     (void)state;
     const ended e = in_child(fires, NULL);
     holds(e, 7, 0.25, 10, "rank 3 (pid ");
-    holds(e, 7, 0.25, 10, "closing the device did not return within 0.3 s; the process ends now with exit code 7");
+    holds(e, 7, 0.25, 10, "closing the device did not return within 0.3 s; the process exits now with code 7");
     holds(in_child(disarmed, NULL), 0, 0.4, 10, "");
     holds(in_child(inner_first, NULL), 7, 0.15, 10, "the inner call");
     holds(in_child(outer_first, NULL), 7, 0.15, 10, "the outer call");
@@ -200,7 +200,7 @@ static void flags(void **state)
 {
     (void)state;
     holds(in_child(watched, NULL), 4, 0.75, 10,
-          "the run was aborted, and this process did not end within 0.3 s (rank 1 died)");
+          "the run was aborted, but this process did not exit within 0.3 s (rank 1 died)");
     holds(in_child(unwatched, NULL), 0, 0.4, 10, "");
 }
 
@@ -332,7 +332,7 @@ static void workers_that_do_not_end(void **state)
     holds(e, 4, 7, 25, "report of rank 1: device failed");
     holds(e, 4, 7, 25, "rank 0 (pid ");
     holds(e, 4, 7, 25,
-          "the run was aborted, and this process did not end within 8 s (rank 1 failed: the device was lost)");
+          "the run was aborted, but this process did not exit within 8 s (rank 1 failed: the device was lost)");
     holds(e, 4, 7, 25, ") is stopped (SIGSTOP)");
     holds(e, 4, 7, 25, "status: device failed"); /* not "bad usage", and not what the others heard */
 }
@@ -365,7 +365,7 @@ static void signal_twice(pid_t pid)
 static void second_signal_to_a_parent(void **state)
 {
     (void)state;
-    holds(in_child(endless_family, signal_twice), 143, 1.4, 10, "nothing was saved");
+    holds(in_child(endless_family, signal_twice), 143, 1.4, 10, "no checkpoint was saved");
 }
 
 /* ---- closing ---- */

@@ -44,7 +44,7 @@ static void every_number_of_leaves(bool pairs)
                 float *g = f.model->unit[u].grad;
                 for (int64_t i = 0; i < f.model->unit[u].n_grad; i++)
                     g[i] = (f.model->unit[u].acc ? g[i] : 0) + leaf[l][(i + u) % 64];
-                assert_int_equal(ls_gradtree_ready(f.tree, u), LS_OK);
+                assert_int_equal(fixture_ready(f.tree, u), LS_OK);
             }
         }
         for (int u = 0; u < f.model->n_unit; u++) {

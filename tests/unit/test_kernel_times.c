@@ -360,7 +360,7 @@ static void test_marks(void **state)
     ls_kernel_times *k = NULL;
     ls_compute c = {.ops = &ops, .device = &table};
     assert_int_equal(ls_kernel_times_begin_with(&k, &c, NULL, 10000), LS_OK);
-    assert_non_null(strstr(ls_kernel_times_words(k), "times of units from marks"));
+    assert_non_null(strstr(ls_kernel_times_words(k), "per-unit times from CUDA events"));
     check_marks(k, &c);
     /* a plugin that is not there, or has no such table */
     setenv("LS_PLUGIN_DIR", dir, 1);

@@ -218,7 +218,7 @@ static void late(worker *w, on_device *o)
         (void)double_sync(o->d); /* ends, though rank 2 does not come */
         CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_E_COMM);
         CHECK(&w->error, strstr(ls_err_words(), "look at rank 2"));
-        CHECK(&w->error, strstr(ls_err_words(), "rank 0 on ") && strstr(ls_err_words(), "is in it"));
+        CHECK(&w->error, strstr(ls_err_words(), "rank 0 on ") && strstr(ls_err_words(), "is waiting in it"));
     }
     double_release(o->d, x);
 }
@@ -248,12 +248,12 @@ static void gone(worker *w, on_device *o)
     CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
     if (w->rank == 1) {
         usleep(100000);
-        ls_comm_abort(o->c, "rank 1 died by signal 9");
+        ls_comm_abort(o->c, "rank 1 was killed by signal 9");
     } else {
         const ls_view v = {x, 1 << 20, LS_F32};
         (void)ls_recv(o->c, (ls_view){x, 1 << 10, LS_F32}, 1, LS_SITE, &t[0]);
         (void)ls_all_reduce(o->c, v, LS_SITE, &t[1]);
-        CHECK(&w->error, ls_wait(o->c, t[0]) == LS_E_COMM && strstr(ls_err_words(), "rank 1 died by signal 9"));
+        CHECK(&w->error, ls_wait(o->c, t[0]) == LS_E_COMM && strstr(ls_err_words(), "rank 1 was killed by signal 9"));
         (void)ls_wait(o->c, t[1]);
         (void)double_sync(o->d); /* its kernels have ended */
         CHECK(&w->error, ls_all_reduce(o->c, v, LS_SITE, NULL) == LS_E_COMM && strstr(ls_err_words(), "signal 9"));
@@ -311,7 +311,7 @@ static void the_rule(void **state)
         {"auto", "nccl", NULL, false, false, LS_OK},
         {"nccl", "nccl", NULL, false, false, LS_OK},
         {"local", "local, staged", NULL, false, false, LS_OK},
-        {"mpi", NULL, "started over local", false, false, LS_E_CONFIG},
+        {"mpi", NULL, "started with local", false, false, LS_E_CONFIG},
         {"auto", "local, staged", "ranks 0 and 1 share the GPU 0000:00:00.0", true, false, LS_OK},
         {"nccl", NULL, "share the GPU", true, false, LS_E_UNSUPPORTED},
         {"auto", "local, staged", "invalid usage", false, true, LS_OK},

@@ -69,15 +69,16 @@ static void who_may_share(void **state)
          NULL,
          "nccl",
          NULL,
-         {"share the GPU", "NCCL_MULTI_RANK_GPU_ENABLE=1", "rank 0 has loaded NCCL 2.30.7, its variable is not set"}},
+         {"share the GPU", "NCCL_MULTI_RANK_GPU_ENABLE=1",
+          "rank 0 loaded NCCL 2.30.7, and the variable is not set there"}},
         {"23007", "0", "auto", "local, staged", {"share the GPU", "NCCL_MULTI_RANK_GPU_ENABLE=1", "NCCL 2.30.7"}},
         {"22909",
          "1",
          "nccl",
          NULL,
-         {"share the GPU", "NCCL 2.30 or later", "rank 0 has loaded NCCL 2.29.9, its variable is set"}},
+         {"share the GPU", "NCCL 2.30 or later", "rank 0 loaded NCCL 2.29.9, and the variable is set there"}},
         {"22909", "1", "auto", "local, staged", {"share the GPU", "NCCL 2.30 or later", "NCCL 2.29.9"}},
-        {"22803", NULL, "nccl", NULL, {"share the GPU", "NCCL 2.30 or later", "rank 0 has loaded NCCL 2.28.3"}},
+        {"22803", NULL, "nccl", NULL, {"share the GPU", "NCCL 2.30 or later", "rank 0 loaded NCCL 2.28.3"}},
     };
     for (size_t i = 0; i < N_OF(all); i++) {
         chosen = &all[i];

@@ -44,9 +44,6 @@ static void test_which(void **state)
 {
     (void)state;
     ls_nvml *n = NULL;
-    int count = 0;
-    assert_int_equal(ls_nvml_count(&count), LS_OK);
-    assert_int_equal(count, 2);
     ASSERT_GPU(NULL, "GPU-aaaa");
     ASSERT_GPU("1", "GPU-bbbb");
     ASSERT_GPU("0000:3d:00.0", "GPU-bbbb");
@@ -106,11 +103,11 @@ static void test_refusals(void **state)
     ls_nvml_close(&n);
     setenv("FAKE_NVML_REFUSE", "init", 1);
     assert_int_equal(ls_nvml_open(&n, "0"), LS_E_UNSUPPORTED);
-    assert_string_equal(ls_err_words(), "NVML does not start: Driver Not Loaded (9)");
+    assert_string_equal(ls_err_words(), "cannot initialize NVML: Driver Not Loaded (9)");
     unsetenv("FAKE_NVML_REFUSE");
     setenv("LS_NVML", "/nonexistent/libnvidia-ml.so.1", 1);
     assert_int_equal(ls_nvml_open(&n, "0"), LS_E_UNSUPPORTED);
-    assert_non_null(strstr(ls_err_words(), "no NVML: /nonexistent"));
+    assert_non_null(strstr(ls_err_words(), "cannot load NVML: /nonexistent"));
     ls_gpu_watch *w = NULL;
     assert_int_equal(ls_gpu_watch_begin(&w, NULL, 0), LS_E_UNSUPPORTED);
     assert_null(w);
@@ -195,7 +192,7 @@ static void said(void *ctx, const char *text)
 {
     (void)ctx;
     n_said++;
-    assert_non_null(strstr(text, "no utilisation, power and energy of the GPU: no NVML"));
+    assert_non_null(strstr(text, "no utilisation, power and energy of the GPU: cannot load NVML"));
 }
 
 static void test_telemetry(void **state)

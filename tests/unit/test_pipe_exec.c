@@ -134,7 +134,7 @@ static ls_status run_stage(stage *s)
             if (ls_strategy_here(strategy, u))
                 memcpy(j->grad[u], ls_strategy_own(strategy, u).grad, (size_t)m->unit[u].n * sizeof(float));
     } else LS_TRY(ls_pipe_forward(pipe, strategy, &h, j->n_micro, load, j, pair));
-    if (ls_pipe_has_loss(pipe)) memcpy(j->pair, pair, sizeof pair);
+    if (ls_strategy_here(strategy, m->n_unit - 1)) memcpy(j->pair, pair, sizeof pair);
     LS_TRY(ls_barrier(all, LS_SITE));
     ls_pipe_destroy(&pipe);
     ls_strategy_destroy(&strategy);

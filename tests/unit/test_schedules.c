@@ -30,51 +30,23 @@ static ls_status read_text(ls_schedule **out, const char *text)
 
 /* ---- R3's clocks ---- */
 
+/* gpipe's forward pass: micro-batch i runs on stage j at clock i + j, and each pair runs once. */
 static void clocks(void **state)
 {
     (void)state;
-    static const struct {
-        int m, n;
-        int pair[7][3][2]; /* per clock; -1 ends it */
-    } table[] = {
-        {6,
-         2,
-         {{{0, 0}, {-1}},
-          {{0, 1}, {1, 0}, {-1}},
-          {{1, 1}, {2, 0}, {-1}},
-          {{2, 1}, {3, 0}, {-1}},
-          {{3, 1}, {4, 0}, {-1}},
-          {{4, 1}, {5, 0}, {-1}},
-          {{5, 1}, {-1}}}},
-        {3,
-         3,
-         {{{0, 0}, {-1}}, {{0, 1}, {1, 0}, {-1}}, {{0, 2}, {1, 1}, {2, 0}}, {{1, 2}, {2, 1}, {-1}}, {{2, 2}, {-1}}}},
-    };
-    for (size_t t = 0; t < N_OF(table); t++)
-        for (int k = 0; k < table[t].m + table[t].n - 1; k++) {
-            int pair[6][2], expect = 0;
-            while (expect < 3 && table[t].pair[k][expect][0] >= 0) expect++;
-            assert_int_equal(ls_pipe_clock(table[t].m, table[t].n, k, pair), expect);
-            assert_memory_equal(pair, table[t].pair[k], (size_t)expect * sizeof pair[0]);
-        }
-    /* any shape: m + n - 1 clocks hold each pair once, and gpipe's forwards run at these clocks */
     for (int m = 1; m <= 7; m++)
         for (int n = 1; n <= 5; n++) {
             ls_schedule *s = make("gpipe", n, m, 1);
             ls_sim sim;
             assert_int_equal(ls_simulate(&sim, s, NULL, 0), LS_OK);
-            int total = 0;
-            for (int k = 0; k < m + n - 1; k++) {
-                int pair[7][2];
-                const int here = ls_pipe_clock(m, n, k, pair);
-                total += here;
-                for (int i = 0; i < sim.n_span; i++) {
-                    const ls_action *a = &s->rank[sim.span[i].rank].action[sim.span[i].action];
-                    if (a->kind != LS_PIPE_FWD || (int)sim.span[i].begin != k) continue;
-                    int found = 0;
-                    for (int q = 0; q < here; q++) found += pair[q][0] == a->micro && pair[q][1] == sim.span[i].rank;
-                    assert_int_equal(found, 1);
-                }
+            int seen[7][5] = {{0}}, total = 0;
+            for (int i = 0; i < sim.n_span; i++) {
+                const int stage = sim.span[i].rank;
+                const ls_action *a = &s->rank[stage].action[sim.span[i].action];
+                if (a->kind != LS_PIPE_FWD) continue;
+                assert_true(sim.span[i].begin == a->micro + stage);
+                assert_int_equal(seen[a->micro][stage]++, 0);
+                total++;
             }
             assert_int_equal(total, m * n);
             ls_sim_fini(&sim);
@@ -155,18 +127,18 @@ static void refusals(void **state)
         ls_status st;
         const char *words;
     } bad[] = {
-        {"1f2b", {4, 8, 1, 0, NULL}, LS_E_ARG, "there is no schedule '1f2b'; did you mean 1f1b?"},
-        {"1f1b", {4, 8, 2, 0, NULL}, LS_E_CONFIG, "1f1b has one chunk a stage, and 2 were asked for"},
+        {"1f2b", {4, 8, 1, 0, NULL}, LS_E_ARG, "unknown schedule '1f2b'; did you mean 1f1b?"},
+        {"1f1b", {4, 8, 2, 0, NULL}, LS_E_CONFIG, "1f1b supports one chunk per stage (got 2); use interleaved"},
         {"interleaved", {4, 8, 1, 0, NULL}, LS_E_CONFIG, "interleaved needs 2 or more chunks"},
         {"interleaved", {1, 8, 2, 0, NULL}, LS_E_CONFIG, "interleaving needs pp=2 or more"},
         {"1f1b", {0, 8, 1, 0, NULL}, LS_E_CONFIG, "0 stages x 1 chunks with 8 micro-batches"},
-        {"1f1b", {4, 0, 1, 0, NULL}, LS_E_CONFIG, "micro-batches 1 or more"},
+        {"1f1b", {4, 0, 1, 0, NULL}, LS_E_CONFIG, "1 or more micro-batches"},
         {"gpipe",
          {1024, 1 << 20, 1, 0, NULL},
          LS_E_CONFIG,
          "1024 stages x 1 chunks x 1048576 micro-batches = 1073741824"},
-        {"1f1b", {4, 8, 1, 3, NULL}, LS_E_CONFIG, "only zb takes such a bound"},
-        {"zb", {4, 8, 1, -1, NULL}, LS_E_CONFIG, "of 1 or more"},
+        {"1f1b", {4, 8, 1, 3, NULL}, LS_E_CONFIG, "only the schedule zb takes this limit"},
+        {"zb", {4, 8, 1, -1, NULL}, LS_E_CONFIG, "it must be 1 or more"},
     };
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_schedule *s = NULL;
@@ -289,39 +261,38 @@ static void text_errors(void **state)
     static const struct {
         const char *text, *words;
     } bad[] = {
-        {"", "t:1:1: a schedule begins with 'lockstep-schedule 1', and here is the end"},
-        {"hello", "t:1:1: a schedule begins with 'lockstep-schedule 1', and here is 'hello'"},
+        {"", "t:1:1: a schedule must begin with 'lockstep-schedule 1'; found the end"},
+        {"hello", "t:1:1: a schedule must begin with 'lockstep-schedule 1'; found 'hello'"},
         {"lockstep-schedule 2", "t:1:19: this version reads format 1"},
-        {"lockstep-schedule 1\nnam x", "t:2:1: the line 'name WORD' is expected"},
+        {"lockstep-schedule 1\nnam x", "t:2:1: expected the line 'name WORD'"},
         {"lockstep-schedule 1\nname a/b", "t:2:6: a name has 1 to 31 letters"},
-        {"lockstep-schedule 1\nname x\nstages 0", "t:3:8: stages needs a number from 1 to 1024, and here is '0'"},
+        {"lockstep-schedule 1\nname x\nstages 0", "t:3:8: stages needs a number from 1 to 1024; found '0'"},
         {"lockstep-schedule 1\nname x\nstages 2x", "t:3:8: stages needs a number"},
-        {"lockstep-schedule 1\nname x\nstages 2\nchunks 1",
-         "t:4:1: the line 'micro N' is expected, and here is 'chunks'"},
-        {HEAD "no", "t:6:10: messages are listed or auto"},
-        {HEAD "auto\nF0", "t:7:1: 'rank 0' is expected, and here is 'F0'"},
+        {"lockstep-schedule 1\nname x\nstages 2\nchunks 1", "t:4:1: expected the line 'micro N'; found 'chunks'"},
+        {HEAD "no", "t:6:10: messages must be listed or auto"},
+        {HEAD "auto\nF0", "t:7:1: expected 'rank 0'; found 'F0'"},
         {HEAD "auto\nrank 1", "t:7:6: rank 0 is next (ranks 0 to 1 in order)"},
         {HEAD "auto\nrank 0\nF0 B0\nrank 0", "t:9:6: rank 1 is next"},
-        {HEAD "auto\nrank 0\nF0 B0", "t:8:6: 'rank 1' is expected, and here is the end"},
-        {HEAD "auto\nrank 0\nrank 1\nrank 2", "t:9:1: there are 2 stages, so rank 1 is the last"},
-        {HEAD "auto\nrank 0\nF0 Q1", "t:8:4: an action is expected"},
-        {HEAD "auto\nrank 0\nF", "t:8:1: an action is expected"},
-        {HEAD "auto\nrank 0\nF2", "t:8:1: micro-batches are 0 to 1, and here is 'F2'"},
+        {HEAD "auto\nrank 0\nF0 B0", "t:8:6: expected 'rank 1'; found the end"},
+        {HEAD "auto\nrank 0\nrank 1\nrank 2", "t:9:1: with 2 stages, rank 1 is the last"},
+        {HEAD "auto\nrank 0\nF0 Q1", "t:8:4: expected an action"},
+        {HEAD "auto\nrank 0\nF", "t:8:1: expected an action"},
+        {HEAD "auto\nrank 0\nF2", "t:8:1: micro-batches are 0 to 1; found 'F2'"},
         {HEAD "auto\nrank 0\nF01", "t:8:1: micro-batches are 0 to 1"},
         {HEAD "auto\nrank 0\nF99999999999999999999", "t:8:1: micro-batches are 0 to 1"},
-        {HEAD "auto\nrank 0\nF0.0", "t:8:1: there is one chunk, and it is not named"},
-        {HEAD "auto\nrank 0\nF0@1", "t:8:1: nothing may follow the action"},
+        {HEAD "auto\nrank 0\nF0.0", "t:8:1: with one chunk, the chunk is not written"},
+        {HEAD "auto\nrank 0\nF0@1", "t:8:1: unexpected text after the action"},
         {HEAD "auto\nrank 0\nF0 sa0@1", "t:8:4: with 'messages auto' only F, B, I and W are listed"},
-        {HEAD "listed\nrank 0\nsa0", "t:8:1: a message names its peer: @0 to @1"},
-        {HEAD "listed\nrank 0\nsa0@2", "t:8:1: a message names its peer: @0 to @1"},
+        {HEAD "listed\nrank 0\nsa0", "t:8:1: the peer is missing or wrong: @0 to @1"},
+        {HEAD "listed\nrank 0\nsa0@2", "t:8:1: the peer is missing or wrong: @0 to @1"},
         {HEAD "listed\nrank 0\nR1", "t:8:1: chunks are 0 to 0"},
-        {HEAD "listed\nrank 0\nstep1", "t:8:1: an action is expected"},
+        {HEAD "listed\nrank 0\nstep1", "t:8:1: expected an action"},
         {"lockstep-schedule 1\nname x\nstages 2\nmicro 2\nchunks 2\nmessages auto\nrank 0\nF0",
          "the chunk is missing or wrong: .0 to .1"},
         {"lockstep-schedule 1\nname x\nstages 2\nmicro 2\nchunks 2\nmessages auto\nrank 0\nF0.2",
          "the chunk is missing or wrong: .0 to .1"},
         {"lockstep-schedule 1\nname x\nstages 1024\nmicro 1048576\nchunks 64\nmessages auto\n",
-         "= 68719476736, above 1048576"},
+         "= 68719476736 is too large; the limit is 1048576"},
     };
     for (size_t i = 0; i < N_OF(bad); i++) {
         ls_schedule *s = NULL;
@@ -332,7 +303,7 @@ static void text_errors(void **state)
     }
     ls_schedule *s = NULL; /* a NUL byte is a word of its own, not the end */
     assert_int_equal(ls_schedule_read(&s, "lockstep-schedule 1\n\0name", 25, "t"), LS_E_FORMAT);
-    words_have("t:2:1: the line 'name WORD' is expected, and here is '?'");
+    words_have("t:2:1: expected the line 'name WORD'; found '?'");
 }
 
 /* ---- every rule broken ---- */
@@ -379,42 +350,42 @@ static void broken(void **state)
         int to;
         const char *words;
     } table[] = {
-        {0, 0, DROP, 0, "rank 0, action 0 (sa0@1): there is no forward of it before"},
-        {1, 1, DROP, 0, "rank 1, action 1 (B0): there is no forward of it before"},
-        {1, 0, DROP, 0, "rank 1, action 0 (F0): there is no receive activation of it before"},
-        {0, 4, DROP, 0, "rank 0, action 4 (B0): there is no receive gradient of it before"},
+        {0, 0, DROP, 0, "rank 0, action 0 (sa0@1): its forward is missing before this"},
+        {1, 1, DROP, 0, "rank 1, action 1 (B0): its forward is missing before this"},
+        {1, 0, DROP, 0, "rank 1, action 0 (F0): its receive activation is missing before this"},
+        {0, 4, DROP, 0, "rank 0, action 4 (B0): its receive gradient is missing before this"},
         {0, 7, DROP, 0, "rank 0, after action 12: the send activation of micro-batch 2, chunk 0 is missing"},
         {1, 11, DROP, 0, "rank 1, after action 12: the send gradient of micro-batch 2, chunk 0 is missing"},
-        {0, 11, DROP, 0, "rank 0, action 11 (R0): 2 of 3 weight gradients are there"},
+        {0, 11, DROP, 0, "rank 0, action 11 (R0): only 2 of 3 weight gradients are computed before it"},
         {0, 5, DROP, 0,
-         "rank 0, action 8 (B1): weight gradients are summed in the order of micro-batches, and 0 is next"},
+         "rank 0, action 8 (B1): weight gradients are summed in micro-batch order; micro-batch 0 is next"},
         {0, 12, DROP, 0, "rank 0, after action 12: chunk 0 is never reduced"},
-        {0, 13, DROP, 0, "rank 0, after action 12: there is no step"},
-        {0, 0, TWICE, 0, "rank 0, action 1 (F0): it was done before, as action 0"},
-        {0, 5, TWICE, 0, "rank 0, action 6 (B0): it was done before, as action 5"},
-        {0, 1, TWICE, 0, "rank 0, action 2 (sa0@1): it was done before, as action 1"},
-        {0, 12, TWICE, 0, "rank 0, action 13 (R0): it was done before"},
-        {0, 13, TWICE, 0, "rank 0, action 13 (step): the step comes last, once"},
-        {0, 0, SWAP, 1, "rank 0, action 0 (sa0@1): there is no forward of it before"},
-        {1, 2, SWAP, 1, "rank 1, action 2 (sg0@0): there is no backward of it before"},
-        {1, 1, SWAP, 1, "rank 1, action 1 (B0): there is no forward of it before"},
-        {0, 11, SWAP, 1, "rank 0, action 11 (R0): 2 of 3 weight gradients are there"},
-        {0, 1, SWAP, 2, "rank 0, action 1 (sa1@1): there is no forward of it before"},
+        {0, 13, DROP, 0, "rank 0, after action 12: the step is missing"},
+        {0, 0, TWICE, 0, "rank 0, action 1 (F0): it is a duplicate of action 0"},
+        {0, 5, TWICE, 0, "rank 0, action 6 (B0): it is a duplicate of action 5"},
+        {0, 1, TWICE, 0, "rank 0, action 2 (sa0@1): it is a duplicate of action 1"},
+        {0, 12, TWICE, 0, "rank 0, action 13 (R0): it is a duplicate"},
+        {0, 13, TWICE, 0, "rank 0, action 13 (step): the step must be the last action, and appear once"},
+        {0, 0, SWAP, 1, "rank 0, action 0 (sa0@1): its forward is missing before this"},
+        {1, 2, SWAP, 1, "rank 1, action 2 (sg0@0): its backward is missing before this"},
+        {1, 1, SWAP, 1, "rank 1, action 1 (B0): its forward is missing before this"},
+        {0, 11, SWAP, 1, "rank 0, action 11 (R0): only 2 of 3 weight gradients are computed before it"},
+        {0, 1, SWAP, 2, "rank 0, action 1 (sa1@1): its forward is missing before this"},
         {0, 6, MICRO, 7, "rank 0, action 6 (F7): micro-batches are 0 to 2"},
         {0, 6, MICRO, -1, "micro-batches are 0 to 2"},
         {0, 6, CHUNK, 1, "chunks are 0 to 0"},
-        {0, 1, PEER, 0, "rank 0, action 1 (sa0@0): its peer is rank 1"},
-        {1, 0, PEER, 1, "rank 1, action 0 (ra0@1): its peer is rank 0"},
-        {0, 0, KIND, LS_PIPE_RECV_ACT, "this part has nobody on that side"},
-        {1, 1, KIND, LS_PIPE_SEND_ACT, "rank 1, action 1 (sa0): this part has nobody on that side"},
-        {0, 5, KIND, LS_PIPE_BWD_IN, "weight gradients are summed in the order of micro-batches, and 0 is next"},
-        {0, 11, KIND, LS_PIPE_BWD_IN, "rank 0, action 12 (R0): 2 of 3 weight gradients are there"},
-        {0, 5, KIND, LS_PIPE_BWD_W, "rank 0, action 5 (W0): there is no backward of the input of it before"},
-        {0, 5, KIND, LS_N_PIPE, "there is no such action"},
+        {0, 1, PEER, 0, "rank 0, action 1 (sa0@0): its peer must be rank 1"},
+        {1, 0, PEER, 1, "rank 1, action 0 (ra0@1): its peer must be rank 0"},
+        {0, 0, KIND, LS_PIPE_RECV_ACT, "this stage has no neighbor on that side"},
+        {1, 1, KIND, LS_PIPE_SEND_ACT, "rank 1, action 1 (sa0): this stage has no neighbor on that side"},
+        {0, 5, KIND, LS_PIPE_BWD_IN, "weight gradients are summed in micro-batch order; micro-batch 0 is next"},
+        {0, 11, KIND, LS_PIPE_BWD_IN, "rank 0, action 12 (R0): only 2 of 3 weight gradients are computed before it"},
+        {0, 5, KIND, LS_PIPE_BWD_W, "rank 0, action 5 (W0): its backward of the input is missing before this"},
+        {0, 5, KIND, LS_N_PIPE, "unknown action"},
         {0, 2, SLOT, 0, "rank 0, action 2 (F1): its activation slot 0 still holds micro-batch 0"},
-        {0, 2, SLOT, 2, "its activation slot is 2, and there are 2"},
+        {0, 2, SLOT, 2, "its activation slot is 2, but there are 2 slots"},
         {0, 5, SLOT, 1, "rank 0, action 5 (B0): its activation slot 1 still holds micro-batch 1"},
-        {0, 5, GRAD_SLOT, -1, "its gradient slot is -1, and there are 1"},
+        {0, 5, GRAD_SLOT, -1, "its gradient slot is -1, but there are 1 slots"},
     };
     for (size_t t = 0; t < N_OF(table); t++) {
         ls_schedule *s = make("1f1b", 2, 3, 1);
@@ -433,7 +404,7 @@ static void broken(void **state)
     for (int i = 0; i < s->rank[0].n_action; i++)
         if (s->rank[0].action[i].kind == LS_PIPE_BWD_W) s->rank[0].action[i].kind = LS_PIPE_BWD;
     assert_int_equal(ls_schedule_check(s, 0), LS_E_CONFIG);
-    words_have("its backward was done before");
+    words_have("its backward pass was done before");
     ls_schedule_destroy(&s);
 }
 
@@ -445,10 +416,10 @@ static void broken_between_ranks(void **state)
     } table[] = {
         /* each rank is right by itself */
         {HEAD "auto rank 0 F1 F0 B0 B1 rank 1 F0 F1 B0 B1",
-         "rank 1, action 0 (ra0@0): rank 0 sends sa1@1 (its action 1) at this place in the order"},
+         "rank 1, action 0 (ra0@0): at this position, rank 0 sends sa1@1 (its action 1)"},
         {HEAD
          "listed rank 0 F0 sa0@1 F1 sa1@1 rg1@1 rg0@1 B0 B1 R0 step rank 1 ra0@0 F0 ra1@0 F1 B0 sg0@0 B1 sg1@0 R0 step",
-         "rank 0, action 4 (rg1@1): rank 1 sends sg0@0 (its action 5) at this place in the order"},
+         "rank 0, action 4 (rg1@1): at this position, rank 1 sends sg0@0 (its action 5)"},
         {HEAD "auto rank 0 F0 B0 F1 B1 rank 1 F0 F1 B0 B1",
          "deadlock: rank 0, action 2 (rg0@1) waits for rank 1; rank 1, action 2 (ra1@0) waits for rank 0"},
     };
@@ -469,7 +440,8 @@ static void broken_between_ranks(void **state)
         LS_OK);
     assert_int_equal(ls_schedule_check(s, 0), LS_OK);
     assert_int_equal(ls_schedule_check(s, 1), LS_E_CONFIG);
-    words_have("deadlock with mailboxes of 1: rank 0, action 7 (sa3.0@1) waits for room at rank 1; rank 1, action ");
+    words_have(
+        "deadlock with mailboxes of 1: rank 0, action 7 (sa3.0@1) waits for a free slot at rank 1; rank 1, action ");
     assert_int_equal(ls_schedule_mailbox(s, &least), LS_OK);
     assert_int_equal(least, 2);
     assert_int_equal(ls_schedule_check(s, 2), LS_OK);

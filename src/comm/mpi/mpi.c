@@ -3,7 +3,7 @@
  *   post ─► queue ─► [ MPI thread: Isend/Irecv, Testsome, sleep ] ─► done ─► wait
  *
  * One thread makes all MPI calls (MPI_THREAD_FUNNELED: it is the one that starts MPI). MPI makes no progress without calls, and ranks
- * may outnumber cores, so the thread polls a little, then sleeps between polls: 20 to 100 us while messages are under way (the
+ * may outnumber cores, so the thread polls a little, then sleeps between polls: 20 to 100 us while messages are in flight (the
  * sockets' buffers hold milliseconds of a fast link), 5 ms when only the receive from anyone is left. A post wakes it. */
 #include "comm/transport.h"
 
@@ -105,7 +105,7 @@ static int begin(net *n)
 {
     int provided = MPI_THREAD_SINGLE, code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
     if (code == MPI_SUCCESS && provided < MPI_THREAD_FUNNELED) {
-        snprintf(n->words, sizeof n->words, "this MPI library does not work in a program with threads");
+        snprintf(n->words, sizeof n->words, "this MPI library lacks thread support (MPI_THREAD_FUNNELED is required)");
         return -1;
     }
     if (code == MPI_SUCCESS) code = MPI_Comm_dup(MPI_COMM_WORLD, &n->comm);
@@ -166,7 +166,7 @@ static void launch(net *n, ls_net_op *op)
     n->op[n->n_active++] = op;
 }
 
-/* Tests what is under way; the number of operations that ended. */
+/* Tests what is in flight; the number of operations that ended. */
 static int poll_once(net *n)
 {
     int n_done = 0;

@@ -22,7 +22,7 @@ typedef struct group {
 static void version(char *text, size_t room)
 {
     int v = 0;
-    if (ncclGetVersion(&v) != ncclSuccess) snprintf(text, room, "NCCL does not say its version");
+    if (ncclGetVersion(&v) != ncclSuccess) snprintf(text, room, "NCCL of unknown version");
     else snprintf(text, room, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 

@@ -11,6 +11,7 @@
 #include "compute/cpu/gemm.h"
 #include "compute/cpu/q8.h"
 #include "compute/cpu/simd.h"
+#include "core/minmax.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -53,22 +54,17 @@ size_t fast_gemm_scratch(int n_thread)
     return (gemm_scratch(gemm_pick(NULL), n_thread) + 63) & ~(size_t)63;
 }
 
-static int64_t most(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 size_t cpu_fast_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
-    int64_t R = s->B * s->T, D = s->H > 0 ? s->C / s->H : 0, N = most(3 * s->C, s->ffn);
+    int64_t R = s->B * s->T, D = s->H > 0 ? s->C / s->H : 0, N = LS_MAX(3 * s->C, s->ffn);
     int64_t rows = R < FAST_LOGIT_ROWS ? R : FAST_LOGIT_ROWS;
     int64_t after_gemm = rows * fast_logit_ld(s->V);
     if (s->n_part > 1) after_gemm += s->n_part * rows * (int64_t)(sizeof(cpu_row) / sizeof(float));
-    int64_t alone = D > 0 ? c->n_thread * most(simd_attn_floats(s->T, D, s->backward), s->T + 16) : 0;
-    alone = most(alone, 2 * q8_groups(most(s->C, s->ffn)) * Q8_GROUP); /* bytes and scales: far less */
+    int64_t alone = D > 0 ? c->n_thread * LS_MAX(simd_attn_floats(s->T, D, s->backward), s->T + 16) : 0;
+    alone = LS_MAX(alone, 2 * q8_groups(LS_MAX(s->C, s->ffn)) * Q8_GROUP); /* bytes and scales: far less */
     if (s->backward) {
-        after_gemm = most(after_gemm, fast_blocks(R) * N);
-        alone = most(alone, fast_blocks(R) * 2 * s->C);
+        after_gemm = LS_MAX(after_gemm, fast_blocks(R) * N);
+        alone = LS_MAX(alone, fast_blocks(R) * 2 * s->C);
     }
     size_t with_gemm = fast_gemm_scratch(c->n_thread) + (size_t)after_gemm * sizeof(float);
     size_t without = (size_t)alone * sizeof(float);

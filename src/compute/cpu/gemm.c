@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Best first. AMX stands behind AVX-512 because it was slower where both were measured (docs/decisions/0003): LS_GEMM=amx asks for it. */
+/* Best first. AMX comes after AVX-512 because it was slower where both were measured (docs/decisions/0003): LS_GEMM=amx asks for it. */
 static const gemm_kernel *const kernels[] = {
 #if defined(__aarch64__)
     &gemm_kernel_neon,
@@ -159,7 +159,7 @@ typedef struct span {
     int64_t at, n;
 } span;
 
-/* Steps of K of one turn: n of them in blocks of kb. Packed block q of A lies q * a_block bytes behind the first. */
+/* Steps of K of one turn: n of them in blocks of kb. Packed block q of A is q * a_block bytes after the first. */
 typedef struct k_turn {
     int64_t at, n, kb, n_block;
     size_t a_block, b_block;

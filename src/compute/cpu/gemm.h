@@ -46,7 +46,7 @@ void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scra
  * gemm_scratch(k, 1) bytes, private to the thread. */
 void gemm_run_serial(const gemm_kernel *k, const gemm_args *a, void *scratch);
 
-/* The CBLAS behind the kernel `blas`, for benchmarks and doctor: its name and version, and how many threads of its own it uses
+/* The CBLAS used by the kernel `blas`, for benchmarks and doctor: its name and version, and how many threads of its own it uses
  * when called directly (gemm_run sets 1). */
 const char *gemm_blas_describe(void);
 void gemm_blas_threads(int n_thread);

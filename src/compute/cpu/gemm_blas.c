@@ -28,7 +28,7 @@ const char *gemm_blas_describe(void)
     if ((f.p = dlsym(RTLD_DEFAULT, "openblas_get_config"))) return f.get();
     if ((f.p = dlsym(RTLD_DEFAULT, "bli_info_get_version_str")))
         return f.get(); /* a bare number: BLIS names itself nowhere */
-    return "a CBLAS that does not tell its name";
+    return "a CBLAS without a name";
 }
 
 static void library_threads_off(void)

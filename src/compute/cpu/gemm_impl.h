@@ -5,7 +5,7 @@
  *        panel of A: k=0: mr values | k=1: mr values | ...        panel of B: k=0: nr values | k=1: nr values | ...
  *
  *   (AMX has a layout of its own; the driver only knows the bytes.) Panels at the edge are padded with zeros, so every element
- *   of C goes through the same operations wherever it lies. */
+ *   of C goes through the same operations wherever it is. */
 #ifndef LS_COMPUTE_CPU_GEMM_IMPL_H
 #define LS_COMPUTE_CPU_GEMM_IMPL_H
 
@@ -23,7 +23,7 @@ typedef struct gemm_block {
     float *tmp; /* tmp_nbytes of the thread's own                                  */
 } gemm_block;
 
-/* Packs w rows of op(A) (columns of op(B)) and kb steps of K into consecutive panels. Element (k, i) lies at src[i*ld + k]
+/* Packs w rows of op(A) (columns of op(B)) and kb steps of K into consecutive panels. Element (k, i) is at src[i*ld + k]
  * when k_contig, else at src[k*ld + i]. panel: bytes from one panel to the next. */
 typedef void gemm_pack_fn(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb);
 

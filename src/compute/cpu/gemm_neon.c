@@ -14,10 +14,10 @@ enum { GEMM_MR = 8, GEMM_NR = 12 };
 #pragma GCC diagnostic ignored "-Woverlength-strings" /* the loop below is one string of more than 4095 characters */
 
 /* The loop is assembly: gcc 12 spills part of the 24 sums (47 GFLOP/s a core instead of 74), and a step's operands must be
- * loaded one step ahead, because waiting multiply-adds fill the issue queues and hold back the loads behind them. Beside the
+ * loaded one step ahead, because waiting multiply-adds fill the issue queues and hold back the loads after them. Beside the
  * sums there are 8 registers: two pairs for A in turn, and four for the three vectors of B, where each load takes the register
  * that the vector before has just left. After four steps every role is back where it began. A panel's last step loads what
- * lies behind the panel (at most 32 and 48 bytes, inside the scratch) and drops it. */
+ * is after the panel (at most 32 and 48 bytes, inside the scratch) and drops it. */
 #define COLUMN(j, b, a0, a1)                                                                 \
     "fmla %[c0" j "].4s, " b ".4s, " a0 ".s[0]\nfmla %[c1" j "].4s, " b ".4s, " a0 ".s[1]\n" \
     "fmla %[c2" j "].4s, " b ".4s, " a0 ".s[2]\nfmla %[c3" j "].4s, " b ".4s, " a0 ".s[3]\n" \

@@ -1,4 +1,4 @@
-/* gemm_small.h - products with a few rows (generation): the weights are read once, where they lie, at the memory's speed.
+/* gemm_small.h - products with a few rows (generation): the weights are read once, where they are, at the memory's speed.
  * The including file defines the vector: V (type), V_N (floats in it), V_LOAD, V_STORE, V_SET1, V_FMA(a,b,c) = a*b+c, and
  * S_FMA, the same for one float with the same rounding.
  *

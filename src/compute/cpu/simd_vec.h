@@ -40,11 +40,6 @@ V_INLINE vf vf_set(float x)
     return x - (vf){0};
 }
 
-V_INLINE vu vu_set(uint32_t x)
-{
-    return x - (vu){0};
-}
-
 V_INLINE vf vf_load(const float *p)
 {
     return *(const vf_at *)p;

@@ -40,7 +40,8 @@ static ls_status choose(choice want[2], const char *kind)
         while (k < 3 && !(strlen(word[k]) == n && !strncmp(word[k], from, n))) k++;
         if (k == 3)
             return ls_fail(LS_E_CONFIG,
-                           "attention '%s': it is auto, cudnn or flash, or two of them for forward,backward", kind);
+                           "unknown attention '%s'; use auto, cudnn or flash, or two of them as forward,backward",
+                           kind);
         want[pass] = (choice)k;
     }
     return LS_OK;
@@ -51,14 +52,15 @@ ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool 
     const char *env = getenv("LS_ATTENTION");
     if (!kind || !strcmp(kind, "auto")) kind = env && *env ? env : "auto";
     if (dt != LS_F32 && dt != LS_BF16 && dt != LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "attention in %s: the device has F32, BF16 and F16", ls_dtype_word(dt));
+        return ls_fail(LS_E_UNSUPPORTED, "attention does not support %s on the device; use F32, BF16 or F16",
+                       ls_dtype_word(dt));
     cu_attention *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "attention");
     a->stream = stream, a->dt = dt, a->deterministic = deterministic;
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, fail, choose(a->want, kind));
     if (a->want[0] == FLASH && a->want[1] == FLASH) {
-        snprintf(a->why, sizeof a->why, "not asked for");
+        snprintf(a->why, sizeof a->why, "not requested");
     } else {
         st = cu_sdpa_open(&a->sdpa, stream, dt, deterministic);
         if (st != LS_OK && (a->want[0] == CUDNN || a->want[1] == CUDNN || st != LS_E_UNSUPPORTED)) goto fail;
@@ -124,7 +126,8 @@ size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t
 static ls_status run_flash(const cu_attention *a, bool backward, const cu_attention_job *j)
 {
     if (j->D < 1 || j->D > LS_FLASH_D_MAX)
-        return ls_fail(LS_E_UNSUPPORTED, "attention with heads of %lld: the device has up to %d", (long long)j->D,
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "attention with head size %lld is not supported on the device; the limit is %d", (long long)j->D,
                        LS_FLASH_D_MAX);
     if (j->B * j->T * j->H < 1) return LS_OK;
     const bool drop = j->drop.p > 0;
@@ -189,7 +192,7 @@ void cu_attention_version(const cu_attention *a, char *words, size_t room)
 
 void cu_attention_describe(const cu_attention *a, char *words, size_t room)
 {
-    static const char *const how[] = {"cuDNN where it can", "cuDNN", "flash"};
+    static const char *const how[] = {"cuDNN where possible", "cuDNN", "flash"};
     const choice fwd = a->want[0], bwd = by_flash(a, true) ? FLASH : a->want[1];
     char lib[256], version[16];
     if (a->sdpa) {

@@ -2,8 +2,8 @@
  *
  *   logits (n, ld) = x w^T        softmax over them in place: losses, dlogits        dx = dlogits w        dw (+)= dlogits^T x, in float
  *
- * Logits lie in scratch with rows padded to 64 elements, so that all three products have aligned strides whatever V is. Where w may be read
- * behind its last row (V_room), the products take the padded width, too: what comes out behind V is not looked at by the softmax, which
+ * Logits are in scratch with rows padded to 64 elements, so that all three products have aligned strides whatever V is. Where w may be read
+ * after its last row (V_room), the products take the padded width, too: what comes out after V is not looked at by the softmax, which
  * writes zeros there, and zeros times finite rows add nothing to dx.
  *
  * Chunks     a chunk more reads and writes dw once more (8VC bytes: 309 MB or 0.07 ms of an H200 for GPT-2), a row takes 2V bytes of scratch
@@ -14,22 +14,18 @@
  *
  * A vocabulary that is cut (n_part > 1): between the softmax's two halves the parts of every row meet in `gather`, once a chunk; so
  * chunks must not depend on V, which differs between parts: they are of CU_LOGITS_CUT_ROWS rows. The callback waits for the device, hence such a call
- * must not lie inside a recorded region (region_begin). */
+ * must not be inside a recorded region (region_begin). */
 #include "compute/cuda/cuda_impl.h"
 #include "compute/cuda/kernels/point.h"
 #include "compute/cuda/kernels/softmax.h"
 #include "compute/cuda/scratch.h"
+#include "core/minmax.h"
 #include "core/str.h"
 
 #include <stdlib.h>
 
 #define PAD   CU_LOGITS_PAD
 #define ROUND CU_LOGITS_ROUND
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static int64_t up(int64_t n, int64_t to)
 {
@@ -58,7 +54,7 @@ size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s)
     return cu_logits_nbytes(x->dt, rows, s->V, s->n_part);
 }
 
-/* dw (V,C) (+)= dlogits^T x. V lies along the rows of dlogits in memory, and Hopper's kernels want a multiple of 8 of it: what is left over
+/* dw (V,C) (+)= dlogits^T x. V is along the rows of dlogits in memory, and Hopper's kernels want a multiple of 8 of it: what is left over
  * of an odd vocabulary is a small product of its own (GPT-2's 50257 rows in one: 448 TFLOP/s of an H200, 50240 of them: 660). */
 static ls_status add_to_dw(ls_compute *c, const ls_classifier *a, const void *dlogits, const void *x, int64_t n,
                            int64_t ld, bool acc)
@@ -81,7 +77,7 @@ static ls_status add_to_dw(ls_compute *c, const ls_classifier *a, const void *dl
     return LS_OK;
 }
 
-/* Rows r0 … r0+n-1 of a; logits and parts lie in scratch. */
+/* Rows r0 … r0+n-1 of a; logits and parts are in scratch. */
 static ls_status chunk(ls_compute *c, const ls_classifier *a, int64_t r0, int64_t n, void *logits, double *parts)
 {
     const cuda *u = cuda_of(c);
@@ -136,7 +132,7 @@ static ls_status classifier(ls_compute *c, const ls_classifier *a)
     double *parts =
         (double *)(void *)((char *)logits + cuda_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(u->dt)));
     if (a->R == 0 && a->dw && !a->acc) CU_TRY(cu_zero(u->stream, a->dw, (size_t)(a->V * a->C) * sizeof(float)));
-    for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, least(rows, a->R - r0), logits, parts));
+    for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, LS_MIN(rows, a->R - r0), logits, parts));
     return LS_OK;
 }
 

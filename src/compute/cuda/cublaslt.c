@@ -1,12 +1,12 @@
 /* cublaslt.c - a product as cuBLASLt's: what it is asked for, what it proposes, and carrying it out.
  *
- * Row-major products as the library's column-major ones: what lies as (M,N) in rows is (N,M) in columns, so
+ * Row-major products as the library's column-major ones: an (M,N) row-major matrix is an (N,M) column-major one, so
  *     out = op(a) op(b)      is asked for as      out' = op(b)' op(a)',   A = b, B = a, m = N, n = M, k = K
  * and a matrix is transposed for the library exactly where it is for us. A bias of N is then one of the library's rows (EPILOGUE_BIAS), and
  * sums of op(b) over K are the gradient of a bias "of A" (BGRADA).
  *
  * Fused      bias; GELU with its argument kept; GELU's slope; `add` as beta = 1 (in place or not); sums. What the library refuses for a
- *            shape (its heuristic proposes nothing) is made by kernels behind the product, and where it offers both, the faster of the two
+ *            shape (its heuristic proposes nothing) is made by kernels after the product, and where it offers both, the faster of the two
  *            ways is taken: its GELU epilogues are not always kernels of one pass. */
 #include "compute/cuda/gemm_impl.h"
 #include "compute/compute.h"
@@ -37,7 +37,7 @@ ls_status gemm_cuda_fail(int e, const char *what)
 
 typedef struct lt_call {
     cublasLtMatmulDescOpaque_t op;
-    cublasLtMatrixLayoutOpaque_t a, b, d; /* C lies as D does */
+    cublasLtMatrixLayoutOpaque_t a, b, d; /* C has the layout of D */
     void *out;
     const void *add; /* NULL: beta = 0 */
 } lt_call;
@@ -146,7 +146,7 @@ bool gemm_few_rows(const cu_product *p)
     return p->M <= LS_FEW_ROWS && !p->ta && !p->b_sums;
 }
 
-/* Sums cut over K are added in order, in float; and the result may lie beside what is added, where it does. */
+/* Sums cut over K are added in order, in float; and the result may share memory with the addend. */
 static bool orderly(const cu_gemm *g, const cu_product *p, const cublasLtMatmulAlgo_t *algo)
 {
     const bool apart = p->add && p->add != p->out && possible(p) & GEMM_ADD;
@@ -273,7 +273,7 @@ bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice)
 
 static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 {
-    if (p->tb || p->ldb != p->N) return ls_fail(LS_E_ARG, "sums of b want it dense and as it lies (not transposed)");
+    if (p->tb || p->ldb != p->N) return ls_fail(LS_E_ARG, "column sums of b need b dense and not transposed");
     int64_t rows = p->K; /* at a time */
     while (rows > 1 && cu_column_sums_scratch(rows, p->N) > (size_t)GEMM_SIDE_MIB << 20) rows = (rows + 1) / 2;
     for (int64_t k = 0; k < p->K; k += rows) {
@@ -286,7 +286,7 @@ static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
     return LS_OK;
 }
 
-/* What stands behind the product: bias, GELU, add, sums, as far as they were not fused. */
+/* What follows the product: bias, GELU, add, sums, as far as they were not fused. */
 static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, bool sums_aside, void *workspace)
 {
     const uint32_t rest = gemm_wanted(p) & ~fused;

@@ -1,6 +1,6 @@
 /* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for.
  *
- * The scratch that the caller lends begins with the products' workspace (cuda_workspace); behind it is room for the operation that
+ * The scratch that the caller lends begins with the products' workspace (cuda_workspace); after it is room for the operation that
  * runs (cuda_room), of which there is one at a time, so the largest need counts. */
 #include "compute/cuda/cuda_impl.h"
 
@@ -33,7 +33,8 @@ static void close_all(cuda *x)
 ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
 {
     if (o->dtype != LS_F32 && o->dtype != LS_BF16 && o->dtype != LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "cuda computes in F32, BF16 or F16, not in %s", ls_dtype_word(o->dtype));
+        return ls_fail(LS_E_UNSUPPORTED, "cuda does not support the type %s; use F32, BF16 or F16",
+                       ls_dtype_word(o->dtype));
     cuda *x = ls_alloc(sizeof *x);
     if (!x) return ls_nomem(sizeof *x, "the CUDA backend");
     x->dt = o->dtype;

@@ -3,7 +3,7 @@
  *   plugin.c   the edge: the table that the program finds      host.c     words of failures go to the program
  *   cuda.c     opens and closes a backend, sizes its scratch    ops.c, linear.c, classifier.c   the operations
  *   device.c   memory, lanes, copies                            marks.c    points in queues
- *   region.c   rows of operations that come again, as graphs    errors.c   failures in words */
+ *   region.c   rows of operations that come again, as graphs    errors.c   failures as text */
 #ifndef LS_CUDA_IMPL_H
 #define LS_CUDA_IMPL_H
 
@@ -16,7 +16,7 @@
 
 /* ---- errors.c ---- */
 
-/* The failure of `what` ("cudaMalloc") in words; LS_OK for 0. */
+/* The failure of `what` ("cudaMalloc") as text; LS_OK for 0. */
 ls_status cuda_said(int code, const char *what, const char *file, int line);
 #define CU_TRY(call)                                                                    \
     do {                                                                                \

@@ -47,7 +47,7 @@ typedef struct api {
 typedef struct plan {
     bool backward;
     int64_t B, T, H, D;
-    ls_status st; /* of building it, with words */
+    ls_status st; /* of building it, with a message */
     char words[256];
     float scale, low, one; /* scalars of the graph, read when it runs */
     size_t sum_nbytes, acc_nbytes, work_nbytes;
@@ -58,8 +58,7 @@ typedef struct plan {
 
 struct cu_sdpa {
     api f;
-    cudnnHandle_t handle; /* NULL: plans for the device that `prop` describes, to look at */
-    desc prop;
+    cudnnHandle_t handle;
     ls_dtype dt;
     bool deterministic;
     size_t room; /* the most scratch that was asked for */
@@ -92,7 +91,7 @@ static ls_status load(api *f)
     LS_TRY(find(f->lib, "cudnnGetErrorString", &f->status_words));
     LS_TRY(find(f->lib, "cudnnGetLastErrorString", &f->last_words));
     if (f->version() < OLDEST)
-        return ls_fail(LS_E_UNSUPPORTED, "cuDNN %zu is too old: attention wants 9.6", f->version());
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN %zu is too old; attention needs 9.6 or later", f->version());
     return LS_OK;
 }
 
@@ -109,7 +108,8 @@ static ls_status told(const api *f, cudnnStatus_t st, const char *what)
 static ls_status open_lib(cu_sdpa **out, ls_dtype dt, bool deterministic)
 {
     if (dt != LS_BF16 && dt != LS_F16)
-        return ls_fail(LS_E_UNSUPPORTED, "cuDNN's attention is for BF16 and F16, not %s", ls_dtype_word(dt));
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention does not support %s; it supports BF16 and F16",
+                       ls_dtype_word(dt));
     cu_sdpa *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, "attention by cuDNN");
     s->dt = dt, s->deterministic = deterministic;
@@ -136,31 +136,6 @@ fail:
     return st;
 }
 
-ls_status cu_sdpa_open_for(cu_sdpa **out, ls_dtype dt, bool deterministic, const char *json)
-{
-    cu_sdpa *s = NULL;
-    ls_status st = LS_OK;
-    LS_TRY(open_lib(&s, dt, deterministic));
-#if CUDNN_VERSION >= 90800
-    LS_TRY_GOTO(st, fail,
-                told(&s->f, s->f.desc_create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &s->prop), "a described device"));
-    LS_TRY_GOTO(st, fail,
-                told(&s->f,
-                     s->f.set(s->prop, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-                              (int64_t)strlen(json) + 1, json),
-                     "a device's description"));
-    LS_TRY_GOTO(st, fail, told(&s->f, s->f.finalize(s->prop), "a described device"));
-    *out = s;
-    return LS_OK;
-#else
-    (void)json;
-    LS_TRY_GOTO(st, fail, ls_fail(LS_E_UNSUPPORTED, "built with a cuDNN before 9.8: no plans without a device"));
-#endif
-fail:
-    cu_sdpa_close(&s);
-    return st;
-}
-
 static void clear(const api *f, plan *p)
 {
     while (p->n > 0) f->desc_destroy(p->all[--p->n]);
@@ -174,7 +149,6 @@ void cu_sdpa_close(cu_sdpa **s)
         clear(&(*s)->f, p);
         ls_free(p);
     }
-    if ((*s)->prop) (*s)->f.desc_destroy((*s)->prop);
     if ((*s)->handle) (*s)->f.destroy((*s)->handle);
     if ((*s)->f.lib) dlclose((*s)->f.lib);
     ls_free(*s);
@@ -204,7 +178,8 @@ static desc make(build *b, cudnnBackendDescriptorType_t type, const char *what)
 {
     desc d = NULL;
     if (b->st != LS_OK) return NULL;
-    if (b->p->n == MAX_DESC) b->st = ls_fail(LS_E_UNSUPPORTED, "attention's graph needs more than %d parts", MAX_DESC);
+    if (b->p->n == MAX_DESC)
+        b->st = ls_fail(LS_E_UNSUPPORTED, "the attention graph needs more than %d descriptors", MAX_DESC);
     else b->st = told(b->f, b->f->desc_create(type, &d), what);
     if (b->st == LS_OK) b->p->all[b->p->n++] = d;
     return d;
@@ -437,11 +412,8 @@ static void plan_with(build *b, const cu_sdpa *s, desc cfg)
     const char *what = "a plan";
     desc run = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, what);
     int64_t n = 0, work = 0;
-    if (s->handle) set(b, run, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle, what);
+    set(b, run, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle, what);
     set_desc(b, run, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, cfg, what);
-#if CUDNN_VERSION >= 90800
-    set_desc(b, run, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, s->prop, what);
-#endif
     done(b, run, what);
     if (b->st == LS_OK)
         b->st =
@@ -456,9 +428,6 @@ static void choose(build *b, const cu_sdpa *s, desc graph, cudnnBackendHeurMode_
     int64_t n = 0;
     set_desc(b, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, what);
     set(b, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, what);
-#if CUDNN_VERSION >= 90800
-    set_desc(b, heur, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, s->prop, what);
-#endif
     done(b, heur, what);
     for (int i = 0; i < MAX_ENGINE; i++) cfg[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
     if (b->st == LS_OK)
@@ -472,7 +441,7 @@ static void choose(build *b, const cu_sdpa *s, desc graph, cudnnBackendHeurMode_
         while (b->p->n > kept) b->f->desc_destroy(b->p->all[--b->p->n]);
         b->st = LS_OK;
         if (s->deterministic && any_order(b, cfg[i]))
-            b->st = ls_fail(LS_E_UNSUPPORTED, "cuDNN's engines for this attention do not keep an order of sums");
+            b->st = ls_fail(LS_E_UNSUPPORTED, "cuDNN has no deterministic engine for this attention");
         else plan_with(b, s, cfg[i]);
     }
 }
@@ -495,7 +464,7 @@ static void build_plan(cu_sdpa *s, plan *p)
     }
     desc graph = make(&b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, what);
     set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, b.n_op, b.op, what);
-    if (s->handle) set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle, what);
+    set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle, what);
     done(&b, graph, what);
     if (b.st == LS_OK) choose(&b, s, graph, CUDNN_HEUR_MODE_A);
     p->st = b.st;
@@ -514,9 +483,9 @@ static ls_status plan_of(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_
         p->backward = backward, p->B = B, p->T = T, p->H = H, p->D = D;
         /* Building loads code, which may happen while this thread records; it is no part of the recording. */
         enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-        if (s->handle) cudaThreadExchangeStreamCaptureMode(&mode);
+        cudaThreadExchangeStreamCaptureMode(&mode);
         build_plan(s, p);
-        if (s->handle) cudaThreadExchangeStreamCaptureMode(&mode);
+        cudaThreadExchangeStreamCaptureMode(&mode);
         p->next = s->plans, s->plans = p;
     }
     *out = p;
@@ -542,7 +511,7 @@ ls_status cu_sdpa_ready(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t
     plan *p = NULL;
     LS_TRY(plan_of(s, backward, B, T, H, D, &p));
     if (scratch_of(p) > s->room)
-        return ls_fail(LS_E_UNSUPPORTED, "attention by cuDNN wants %zu bytes of scratch here, and %zu were asked for",
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention needs %zu bytes of scratch here, but %zu were reserved",
                        scratch_of(p), s->room);
     return LS_OK;
 }

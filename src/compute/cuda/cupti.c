@@ -8,7 +8,7 @@
  * it gets the place of the thread, when it is cloned (instantiation) that of its original; records name the node.
  *
  * Times are CUPTI's clock. It is compared with ours at the begin and at the end, 16 times each, the narrowest pair of readings counts; what
- * lies between is interpolated.
+ * is between is interpolated.
  *
  * libcupti is loaded when it is asked for (LS_CUPTI_LIBRARY names another file). LS_CUPTI=graph sees graphs as one span (less work for
  * CUPTI), LS_CUPTI=off leaves it out. CUPTI calls back without a context: one collection a process.
@@ -144,7 +144,7 @@ static const char *copy_word(unsigned kind)
     }
 }
 
-/* Only members that every version of a record has at this place are read: newer ones are added behind. */
+/* Only members that every version of a record has at this place are read: newer ones are added after. */
 static void take(collection *c, const CUpti_Activity *a)
 {
     record *r;
@@ -284,7 +284,8 @@ static bool load(collection *c, char *words, size_t room)
 #undef X
     uint32_t version = 0;
     if (c->f.cuptiGetVersion(&version) != CUPTI_SUCCESS || version / 10000 != CUPTI_API_VERSION / 10000) {
-        snprintf(words, room, "this CUPTI is version %u, built against %d: other records", version, CUPTI_API_VERSION);
+        snprintf(words, room, "CUPTI has version %u, but this program was built for %d: its records differ", version,
+                 CUPTI_API_VERSION);
         return false;
     }
     return true;
@@ -370,7 +371,7 @@ static bool collect(collection *c, char *words, size_t room)
     const char *how = getenv("LS_CUPTI");
     c->whole_graphs = how && !strcmp(how, "graph");
     if (c->f.cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed) != CUPTI_SUCCESS) {
-        snprintf(words, room, "CUPTI takes no buffers");
+        snprintf(words, room, "CUPTI does not accept buffers");
         return false;
     }
     subscribe(c);
@@ -379,13 +380,13 @@ static bool collect(collection *c, char *words, size_t room)
     (void)enable(c, K_MEMSET, NULL, 0);
     if (c->f.cuptiActivityPushExternalCorrelationId && c->f.cuptiActivityPopExternalCorrelationId &&
         enable(c, K_EXTERNAL, NULL, 0)) {
-        (void)enable(c, K_RUNTIME, NULL, 0); /* a correlation is told for calls that are recorded */
+        (void)enable(c, K_RUNTIME, NULL, 0); /* a correlation is reported for calls that are recorded */
         (void)enable(c, K_DRIVER, NULL, 0);
     }
     if (c->whole_graphs) c->whole_graphs = enable(c, K_GRAPH, NULL, 0);
     c->fix[0] = compare_clocks(c);
     if (c->fix[0].error == INT64_MAX) {
-        snprintf(words, room, "CUPTI does not tell the time");
+        snprintf(words, room, "CUPTI does not report timestamps");
         return false;
     }
     return true;
@@ -395,7 +396,7 @@ static bool cupti_begin(int64_t n_record, char *words, size_t room)
 {
     const char *how = getenv("LS_CUPTI");
     if (how && !strcmp(how, "off")) return snprintf(words, room, "LS_CUPTI=off"), false;
-    if (here) return snprintf(words, room, "CUPTI is collecting already"), false;
+    if (here) return snprintf(words, room, "CUPTI is already collecting"), false;
     collection *c = calloc(1, sizeof *c);
     if (!c) return snprintf(words, room, "no memory for CUPTI's records"), false;
     pthread_mutex_init(&c->lock, NULL);

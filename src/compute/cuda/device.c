@@ -95,9 +95,9 @@ static ls_status no_room(const cu_device *d, size_t nbytes)
     size_t left = 0, total = 0;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&left, &total);
-    return ls_fail(LS_E_NOMEM, "device %d: %.0f MiB are needed at once, %.0f of its %.0f MiB are free%s", d->index,
+    return ls_fail(LS_E_NOMEM, "device %d: cannot allocate %.0f MiB; %.0f of its %.0f MiB are free%s", d->index,
                    (double)nbytes / 1048576, (double)left / 1048576, (double)total / 1048576,
-                   d->shared ? " (other workers use it, too)" : "");
+                   d->shared ? " (the device is shared with other workers)" : "");
 }
 
 static ls_status clear(const cu_device *d, void *p, size_t nbytes)
@@ -138,7 +138,7 @@ static ls_status device_alloc_host(void *ctx, size_t nbytes, void **out)
     const int code = (int)cudaHostAlloc(&p, nbytes ? nbytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
-        return ls_nomem(nbytes, "host memory that the device reaches");
+        return ls_nomem(nbytes, "pinned host memory");
     }
     CU_TRY(code);
     memset(p, 0, nbytes ? nbytes : 1);
@@ -246,7 +246,7 @@ static ls_status device_lane_open(void *ctx, int *lane)
     if (i < LS_DEVICE_LANES) st = make_lane(&d->lane[i]);
     pthread_mutex_unlock(&d->lock);
     if (i == LS_DEVICE_LANES)
-        return ls_fail(LS_E_UNSUPPORTED, "all %d lanes of the device are in use", LS_DEVICE_LANES);
+        return ls_fail(LS_E_UNSUPPORTED, "all %d copy queues of the device are in use", LS_DEVICE_LANES);
     if (st == LS_OK) *lane = i;
     return st;
 }
@@ -332,7 +332,7 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
         return ls_fail(LS_E_UNSUPPORTED, "%s", words);
     }
     if (o->device >= n)
-        return ls_fail(LS_E_UNSUPPORTED, "there is no CUDA device %d: there %s %d, counted from 0", o->device,
+        return ls_fail(LS_E_UNSUPPORTED, "CUDA device %d does not exist: there %s %d, numbered from 0", o->device,
                        n == 1 ? "is" : "are", n);
     d->index = o->device >= 0 ? o->device : o->local_rank % n;
     d->shared = o->device < 0 && (o->local_rank >= n || local_size() > n);
@@ -341,7 +341,7 @@ static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "this plugin holds no code for device %d (%.80s, capability %d.%d): build it with -DLS_CUDA_ARCH=%d%d",
+        "this plugin has no code for device %d (%.80s, compute capability %d.%d); build it with -DLS_CUDA_ARCH=%d%d",
         d->index, p.name, p.major, p.minor, p.major, p.minor);
 }
 

@@ -37,14 +37,12 @@ void cuda_no_device(int code, char *words, size_t room)
     version(driver, has, sizeof has);
     version(CUDART_VERSION, wants, sizeof wants);
     if (!is_absent(code))
-        snprintf(words, room, "the CUDA driver does not start: %s", cudaGetErrorString((cudaError_t)code));
-    else if (!driver) snprintf(words, room, "there is no CUDA device: no NVIDIA driver is loaded");
+        snprintf(words, room, "cannot initialize the CUDA driver: %s", cudaGetErrorString((cudaError_t)code));
+    else if (!driver) snprintf(words, room, "no CUDA device: no NVIDIA driver is loaded");
     else if (code == cudaErrorInsufficientDriver)
-        snprintf(words, room, "the NVIDIA driver is too old: it knows CUDA %s, this plugin was built with %s", has,
+        snprintf(words, room, "the NVIDIA driver is too old: it supports CUDA %s, this plugin was built with %s", has,
                  wants);
-    else
-        snprintf(words, room,
-                 "there is no CUDA device: the driver, for CUDA %s, sees none; look at CUDA_VISIBLE_DEVICES", has);
+    else snprintf(words, room, "no CUDA device: the driver (CUDA %s) finds none; check CUDA_VISIBLE_DEVICES", has);
 }
 
 /* The function's name alone. */
@@ -64,8 +62,8 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
     if (code == cudaErrorMemoryAllocation) {
         size_t left = 0, total = 0;
         (void)cudaMemGetInfo(&left, &total);
-        return ls_fail_at(LS_E_NOMEM, file, line, "%s: the device has no memory for it (%.0f of %.0f MiB are free)",
-                          name, (double)left / 1048576, (double)total / 1048576);
+        return ls_fail_at(LS_E_NOMEM, file, line, "%s: out of device memory (%.0f of %.0f MiB are free)", name,
+                          (double)left / 1048576, (double)total / 1048576);
     }
     if (is_absent(code)) {
         cuda_no_device(code, words, sizeof words);
@@ -73,12 +71,12 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
     }
     if (code == cudaErrorNoKernelImageForDevice)
         return ls_fail_at(LS_E_UNSUPPORTED, file, line,
-                          "this plugin holds no code for this device: build it with -DLS_CUDA_ARCH=<its capability>");
+                          "this plugin has no code for this device; build it with -DLS_CUDA_ARCH=<compute capability>");
     if (is_lost(code))
         return ls_fail_at(
             LS_E_DEVICE, file, line,
-            "the device was lost to this process (%s, error %d, shown by %s): an operation before it failed, or the "
-            "hardware did; compute-sanitizer finds the former, dmesg the latter",
+            "the device is no longer usable (%s, error %d, reported by %s): an earlier operation or the hardware "
+            "failed; run compute-sanitizer to find the operation, and check dmesg for hardware errors",
             text, code, name);
     return ls_fail_at(LS_E_DEVICE, file, line, "%s: %s (CUDA error %d)", name, text, code);
 }
@@ -101,7 +99,7 @@ int cuda_probe(char *words, size_t room)
         const int wrote =
             snprintf(words + at, room - at, "%sdevice %d: %.80s, %.0f GiB, %d multiprocessors, capability %d.%d%s",
                      at ? "\n" : "", i, p.name, (double)p.totalGlobalMem / 1073741824, p.multiProcessorCount, p.major,
-                     p.minor, runs ? "" : " (this plugin holds no code for it: -DLS_CUDA_ARCH)");
+                     p.minor, runs ? "" : " (this plugin has no code for it: -DLS_CUDA_ARCH)");
         at += wrote > 0 ? (size_t)wrote : 0;
         usable += runs;
     }

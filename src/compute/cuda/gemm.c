@@ -152,7 +152,7 @@ static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key,
                         void *workspace, cu_gemm_choice *choice, bool *queued)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "is the stream captured?"));
+    LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "asking whether the stream is captured"));
     if (known && capture != cudaStreamCaptureStatusNone) { /* proposed in an earlier capture */
         *choice = *known;
         return LS_OK;
@@ -180,8 +180,8 @@ ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministi
     char name[300];
     int device = 0;
     ls_status st = LS_OK;
-    LS_TRY(gemm_cuda_fail(cudaGetDevice(&device), "which device?"));
-    LS_TRY(gemm_cuda_fail(cudaGetDeviceProperties(&gpu, device), "the device's properties"));
+    LS_TRY(gemm_cuda_fail(cudaGetDevice(&device), "asking for the current device"));
+    LS_TRY(gemm_cuda_fail(cudaGetDeviceProperties(&gpu, device), "reading the device properties"));
     cu_gemm *g = ls_alloc(sizeof *g);
     if (!g) return ls_nomem(sizeof *g, "products");
     *g = (cu_gemm){.stream = stream, .tf32 = tf32, .deterministic = deterministic, .tune = TUNE_ON, .only = -1};
@@ -189,7 +189,7 @@ ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministi
     if (tune && !strcmp(tune, "again") && !deterministic) g->tune = TUNE_AGAIN;
     const cublasStatus_t e = cublasLtCreate(&g->lt);
     if (e) {
-        st = ls_fail(LS_E_DEVICE, "cuBLASLt does not start on %s: %s", gpu.name, cublasLtGetStatusString(e));
+        st = ls_fail(LS_E_DEVICE, "cannot initialize cuBLASLt on %s: %s", gpu.name, cublasLtGetStatusString(e));
         goto failed;
     }
     snprintf(name, sizeof name, "%s %d", gpu.name, gpu.multiProcessorCount);
@@ -219,8 +219,8 @@ static ls_status check(const cu_product *p)
 {
     const bool gelu = p->epilogue != CU_PLAIN;
     if (gelu && (p->out_dt != p->dt || p->ldo != p->N || !p->aux || p->aux == p->out))
-        return ls_fail(LS_E_ARG, "GELU in a product wants a dense result of the inputs' type, and aux beside it");
-    if (gelu && p->add && p->add == p->out) return ls_fail(LS_E_ARG, "GELU and adding in place do not go together");
+        return ls_fail(LS_E_ARG, "a fused GELU needs a dense result of the inputs' type and an aux buffer");
+    if (gelu && p->add && p->add == p->out) return ls_fail(LS_E_ARG, "a fused GELU cannot add to its output in place");
     return LS_OK;
 }
 

@@ -3,7 +3,7 @@
  *   out (M,N) = epilogue( op(a) op(b) + bias ) + add         a (M,K) or, transposed, (K,M);  b (K,N) or (N,K)
  *
  * gemm.c and cublaslt.c make them with cuBLASLt, algorithms chosen by timing once for a shape and kept (in this process, and in a file of the
- * user's cache folder); the emulator of the tests has plain loops behind the library's functions (emu/cublaslt.cpp). */
+ * user's cache folder); the emulator of the tests implements the library's functions with plain loops (emu/cublaslt.cpp). */
 #ifndef LS_CUDA_GEMM_H
 #define LS_CUDA_GEMM_H
 
@@ -25,7 +25,7 @@ typedef struct cu_product {
     void *out;
     const void *a, *b;
     int64_t M, N, K;
-    int64_t lda, ldb, ldo; /* elements from one row to the next as they lie; 0: dense */
+    int64_t lda, ldb, ldo; /* elements from one row to the next as they are; 0: dense */
     bool ta, tb;
     ls_dtype dt;      /* of a, b, bias and aux; LS_F32 is TF32 where the handle was opened so */
     ls_dtype out_dt;  /* dt, or LS_F32                                    */
@@ -38,7 +38,7 @@ typedef struct cu_product {
     bool b_sums_add; /* added to */
 } cu_product;
 
-/* stream: cudaStream_t. workspace lies in device memory. */
+/* stream: cudaStream_t. workspace is in device memory. */
 ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic);
 void cu_gemm_close(cu_gemm **g);
 size_t cu_gemm_workspace(void); /* bytes that cu_gemm_run wants */

@@ -1,6 +1,6 @@
 /* gemm_cache.h - which algorithm a product uses: a table by shape, and its file.
  *
- * The file is text, one line a shape: the key's numbers, what is fused, microseconds, the library's eight words. It lies in the user's
+ * The file is text, one line per shape: the key's numbers, what is fused, microseconds, the library's eight words. It is in the user's
  * cache folder ($LOCKSTEP_CACHE, or ${XDG_CACHE_HOME:-~/.cache}/lockstep) and is named after the GPU and the library's version, because
  * the words mean nothing to another one. It is replaced as a whole, under a lock beside it; a line that does not read is left out.
  *

@@ -55,7 +55,7 @@ int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice
 int gemm_propose_rows(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most);
 /* Whether a choice (of a file) is one that this library takes for p. */
 bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c);
-/* Behind the library's workspace: sums on their way, partial sums, fingerprints. */
+/* After the library's workspace: sums in flight, partial sums, fingerprints. */
 static inline void *gemm_side(void *workspace)
 {
     return (char *)workspace + ((size_t)GEMM_LIBRARY_MIB << 20);

@@ -1,8 +1,8 @@
 /* gemm_tune.c - the fastest of the algorithms that the library proposes for a product, by running them.
  *
- * Candidates are the proposals for every way to fuse, each run with whatever kernels stand behind it: what is compared is the whole product.
+ * Candidates are the proposals for every way to fuse, each run with whatever kernels follow it: what is compared is the whole product.
  * They take turns, so that a clock that rises or a busy neighbour hits all of them alike; the first turn loads kernels and is not counted;
- * those far behind wait aside; the others are judged by medians. Before each run L2 (50 MB) is filled with something else.
+ * those far slower are set aside; the others are judged by medians. Before each run L2 (50 MB) is filled with something else.
  * Results go where the product's own result will go (it is written afterwards anyway), or, where that is added to, into scratch memory
  * that lives as long as the measurement; without it nothing is measured.
  *

@@ -62,7 +62,7 @@ extern __shared__ __align__(128) unsigned char ls_shared_dynamic[];
 #define LS_ALLOW_SHARED(kernel, nbytes) \
     ((int)cudaFuncSetAttribute((kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(nbytes)))
 
-/* The statements with T being the type of dt; falls through to what is behind it for other types.
+/* The statements with T being the type of dt; falls through to what is after it for other types.
  *   LS_DISPATCH(dt, T, return LS_LAUNCH(gelu<T>, ...));  return cudaErrorInvalidValue; */
 #define LS_DISPATCH(dt, T, ...) \
     switch (dt) {               \
@@ -318,17 +318,6 @@ LS_DEVICE float ex2(float x) /* 2^x, 2 ulp; 2^-inf = 0 */
 #endif
 }
 
-LS_DEVICE float tanh_fast(float x) /* about 2^-11 relative */
-{
-#ifdef LS_EMU
-    return tanhf(x);
-#else
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
 LS_DEVICE unsigned shared_address(const void *p)
 {
 #ifdef LS_EMU
@@ -338,7 +327,7 @@ LS_DEVICE unsigned shared_address(const void *p)
 #endif
 }
 
-/* 16 bytes from global to shared memory behind the caller's back; there after cp_async_wait and a barrier. !take: 16 bytes of 0. */
+/* 16 bytes from global to shared memory asynchronously; complete after cp_async_wait and a barrier. !take: 16 bytes of 0. */
 LS_DEVICE void cp_async16(void *dst, const void *src, bool take = true)
 {
 #ifdef LS_EMU
@@ -359,31 +348,12 @@ LS_DEVICE void cp_async_commit()
 #endif
 }
 
-template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are under way */
+template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are in flight */
 {
 #ifdef LS_EMU
     emu_cp_async_wait(PENDING);
 #else
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-/* Barrier `id` (1 to 15) of n threads, whole warps. */
-LS_DEVICE void barrier_sync(int id, int n)
-{
-#ifdef LS_EMU
-    emu_barrier(id, n, false);
-#else
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
-#endif
-}
-
-LS_DEVICE void barrier_arrive(int id, int n)
-{
-#ifdef LS_EMU
-    emu_barrier_arrive(id, n);
-#else
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory");
 #endif
 }
 

@@ -39,6 +39,6 @@ void ls_err_clear(void)
 
 void ls_assert_failed(const char *cond, const char *file, int line)
 {
-    fprintf(stderr, "lockstep (cuda): %s does not hold at %s:%d\n", cond, file, line);
+    fprintf(stderr, "lockstep (cuda): assertion failed: %s at %s:%d\n", cond, file, line);
     abort(); /* check-source: allowed, because LS_ASSERT is for our own bugs */
 }

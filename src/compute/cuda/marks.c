@@ -7,7 +7,7 @@
  * queues what the mark is waiting for. Only a ring of N_SLOT pending marks makes its caller wait, without the lock.
  *
  * No call that queues is made with the lock held: CUDA lets it wait while a stream has no room, and the watch of the communicators, which has
- * to end a run that stands still, asks for marks, too.
+ * to end a run that waits, asks for marks, too.
  *
  * A mark that is no longer in its slot has passed. Every question about it but one has that answer; its time is not known any more
  * (NAN), which the caller counts. The ring has RING slots before the first is used again, so that the times of a step can be read at its end.

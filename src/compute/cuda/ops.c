@@ -6,6 +6,7 @@
 #include "compute/cuda/kernels/norm.h"
 #include "compute/cuda/kernels/optim.h"
 #include "compute/cuda/kernels/point.h"
+#include "core/minmax.h"
 
 /* ---- embedding ---- */
 
@@ -185,13 +186,13 @@ static ls_status sum(ls_compute *c, double *out, const double *in, int64_t n)
 static ls_status quantise(ls_compute *c, void *q, const void *w, int64_t K, int64_t N, bool by_column)
 {
     (void)c, (void)q, (void)w, (void)K, (void)N, (void)by_column;
-    return ls_fail(LS_E_UNSUPPORTED, "int8 copies of weights (drafts) exist on the CPU only");
+    return ls_fail(LS_E_UNSUPPORTED, "int8 copies of weights (drafts) are supported on the CPU only");
 }
 
 static ls_status linear_q8(ls_compute *c, void *y, const void *in, const void *q, const void *b, int64_t K, int64_t N)
 {
     (void)c, (void)y, (void)in, (void)q, (void)b, (void)K, (void)N;
-    return ls_fail(LS_E_UNSUPPORTED, "int8 products (drafts) exist on the CPU only");
+    return ls_fail(LS_E_UNSUPPORTED, "int8 matrix products (drafts) are supported on the CPU only");
 }
 
 /* ---- regions ---- */
@@ -234,17 +235,12 @@ void cuda_fill_ops(ls_compute_ops *ops)
     ops->region_end = region_end;
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 size_t cuda_ops_scratch(const cuda *x, const ls_compute_shapes *s)
 {
     const int64_t R = s->B * s->T;
     size_t n = 0;
     if (s->H) n = cu_attention_scratch(x->attention, s->B, s->T, s->H, s->C / s->H, s->backward);
     if (!s->backward) return n;
-    n = larger(n, cu_embed_bwd_scratch(R, s->C));
-    return larger(n, cu_layernorm_bwd_scratch(R, s->C));
+    n = LS_MAX(n, cu_embed_bwd_scratch(R, s->C));
+    return LS_MAX(n, cu_layernorm_bwd_scratch(R, s->C));
 }

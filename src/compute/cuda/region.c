@@ -41,7 +41,7 @@ ls_status cu_regions_open(cu_regions **out, cudaStream_t stream)
     if (r) r->all = ls_alloc(MOST * sizeof *r->all);
     if (!r || !r->all) {
         ls_free(r);
-        return ls_nomem(sizeof *r + MOST * sizeof *r->all, "the table of recorded operations");
+        return ls_nomem(sizeof *r + MOST * sizeof *r->all, "the table of CUDA graphs");
     }
     const char *text = getenv("LS_CUDA_GRAPHS");
     r->off = text && text[0] == '0';
@@ -104,8 +104,7 @@ static ls_status finish(cu_regions *r, region *e, bool keep)
     if (code != cudaSuccess) {
         if (exec) (void)cudaGraphExecDestroy(exec);
         (void)cudaGetLastError();
-        return ls_fail(LS_E_DEVICE,
-                       "a row of operations could not be recorded: %s (error %d); LS_CUDA_GRAPHS=0 does without",
+        return ls_fail(LS_E_DEVICE, "CUDA graph capture failed: %s (error %d); LS_CUDA_GRAPHS=0 disables graphs",
                        cudaGetErrorString((cudaError_t)code), code);
     }
     r->n_recorded++;

@@ -1,4 +1,4 @@
-/* sdpa.h - attention's products by cuDNN's own fused operations, behind plain C lines. The library is looked for when it is opened: a machine
+/* sdpa.h - attention's products by cuDNN's own fused operations, behind a plain C interface. The library is looked for when it is opened: a machine
  * without it, and the emulator, have attention all the same (kernels/flash.h). */
 #ifndef LS_CUDA_SDPA_H
 #define LS_CUDA_SDPA_H
@@ -9,8 +9,6 @@ typedef struct cu_sdpa cu_sdpa;
 
 /* LS_E_UNSUPPORTED: there is no such library, it is too old, or it has none for this type. */
 ls_status cu_sdpa_open(cu_sdpa **out, void *stream, ls_dtype dt, bool deterministic);
-/* Plans for a device that is described in cuDNN's words (JSON) and need not be there: to see whether there are any. Nothing can run. */
-ls_status cu_sdpa_open_for(cu_sdpa **out, ls_dtype dt, bool deterministic, const char *json);
 void cu_sdpa_close(cu_sdpa **s);
 
 /* Builds the plan of this shape, once; plans stay. *nbytes: the scratch it works in, which every later run may use. A failure is kept, too,

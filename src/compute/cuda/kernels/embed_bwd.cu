@@ -19,8 +19,8 @@
 namespace {
 
 #define PIECE CU_EMBED_PIECE /* the lanes of a warp: masks below are of two windows */
-#define AHEAD 4              /* rows under way */
-#define FEW   8192           /* positions; a window of fewer is cut in PARTS, that the rows under way are many */
+#define AHEAD 4              /* rows in flight */
+#define FEW   8192           /* positions; a window of fewer is cut in PARTS, that the rows in flight are many */
 #define PARTS 8
 
 template <class E> struct job {
@@ -47,7 +47,7 @@ LS_DEVICE int low_bit(uint64_t m)
     return low ? low - 1 : 31 + __ffs((int)(m >> 32));
 }
 
-/* First i with key[i] >= k, all lanes of a warp together: 32 probes a turn. */
+/* First i with key[i] >= k, all lanes of a warp together: 32 probes per turn. */
 LS_DEVICE int lower_bound(const int32_t *key, int end, int k)
 {
     int lo = 0, hi = end;

@@ -1,7 +1,7 @@
 /* flash_bwd.cuh - the gradient of flash_fwd.cuh, as two kernels that each own what they write; see flash.h.
  *
  *   flash_dq    a block has rows of queries: delta_i = dy_i.y_i first (kept for the other kernel), then dq over the keys before them
- *   flash_dkv   a block has rows of keys: dk and dv over the queries behind them. Rows of its matrices are keys: p and ds are made transposed, which
+ *   flash_dkv   a block has rows of keys: dk and dv over the queries after them. Rows of its matrices are keys: p and ds are made transposed, which
  *               is how the sums over queries want them
  *   both        take tiles of the other side through two places in shared memory, and make p a few columns at a time: lse is known, so no
  *               column waits for another
@@ -68,7 +68,7 @@ FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, in
     __syncwarp();
 }
 
-/* PART columns from key j1 on, which is row c1 of the tiles. EDGE: some lie ahead of some of the warp's rows. */
+/* PART columns from key j1 on, which is row c1 of the tiles. EDGE: some are ahead of some of the warp's rows. */
 template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
 FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP * sizeof(E) / 32][4],
                         uint32_t (*dy)[DP * sizeof(E) / 32][4], const float (*lse2)[2], const float (*delta)[2],
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
 
 /* ---- keys and values --------------------------------------------------------------------------------------------- */
 
-/* 16 columns, which are queries: from i1 on, row c1 of the tiles. EDGE: some of the warp's keys lie ahead of some of them. */
+/* 16 columns, which are queries: from i1 on, row c1 of the tiles. EDGE: some of the warp's keys are ahead of some of them. */
 template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
 FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_t (*held)[DP * sizeof(E) / 32][4],
                          const float *stat, saddr mem, saddr q, saddr dy, int row0, int first_row, int i1, int c1,
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
                 for (int c = 0; c < DP / mm::K; c++) tl::load(held[m][c], smem + sh::A, la, row0 + m * 16, c);
         }
         const saddr qt = smem + (sh::X + at * sh::ONE), dyt = smem + (sh::Y + at * sh::ONE);
-        const float *stat = (const float *)(mem + sh::S) + at * sh::PASS; /* lse, and delta 2 PASS behind */
+        const float *stat = (const float *)(mem + sh::S) + at * sh::PASS; /* lse, and delta 2 PASS after */
         if (i0 >= first_row + MT * 16 - 1) {
 #pragma unroll 1
             for (int c1 = 0; c1 < sh::PASS; c1 += 16)

@@ -1,6 +1,6 @@
 /* flash_fwd.cuh - y_i = sum_j drop(softmax_j(scale q_i.k_j)) v_j over j <= i, and lse_i; see flash.h.
  *
- *   a block   BM rows of queries of one head; tiles of BN keys and values pass through two places in shared memory, the next one on its way
+ *   a block   BM rows of queries of one head; tiles of BN keys and values pass through two places in shared memory, the next one in flight
  *             while this one is worked on; the sum is held relative to the largest score so far, and rescaled when that grows
  *   moves     qkv once and y once from and to memory (keys and values come from the second-level cache): 4 x B x T x C elements
  *   makes     2 x B x H x T x T x D products and sums (half of the square is left out) */
@@ -17,7 +17,7 @@ template <class E, int DP, bool EXACT, bool DROP> struct fwd_shape {
                      NBYTES = V + 2 * ONE;
 };
 
-/* One tile of keys and values. first_row: of the warp; j0: the tile's first key. EDGE: some of them lie ahead of some of the rows. */
+/* One tile of keys and values. first_row: of the warp; j0: the tile's first key. EDGE: some of them are ahead of some of the rows. */
 template <class E, int PASSES, int DP, bool EXACT, bool DROP, bool EDGE>
 FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2], uint32_t (*q)[DP * sizeof(E) / 32][4],
                          saddr mem, saddr k, saddr v, int row0, int first_row, int j0, float scale2,

@@ -1,6 +1,6 @@
 /* flash_tile.cuh - what the attention kernels share: tiles of rows in shared memory, their parts as operands, dropout, the order of blocks.
  *
- * A tile is rows of one head, DP >= D elements each, the rest zeros; chunk c (16 bytes) of row r lies at place c ^ (r % 8) of its row, so that
+ * A tile is rows of one head, DP >= D elements each, the rest zeros; chunk c (16 bytes) of row r is at place c ^ (r % 8) of its row, so that
  * eight rows of one chunk are in different banks. Four warps a block; a warp has MT times 16 rows of its own, sums in registers. */
 #ifndef LS_CUDA_FLASH_TILE_CUH
 #define LS_CUDA_FLASH_TILE_CUH
@@ -17,7 +17,7 @@
 #define FLASH_THREADS 128
 #define FLASH_LOG2E   1.4426950408889634f
 
-/* Where a lane's row of an ldmatrix lies: `row` bytes in, chunk `x` of it once the step along the row is folded in by ^. */
+/* Where a lane's row of an ldmatrix is: `row` bytes in, chunk `x` of it once the step along the row is folded in by ^. */
 struct lane_at {
     int row, x;
 };

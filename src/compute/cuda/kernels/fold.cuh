@@ -5,7 +5,7 @@
 #include "compute/cuda/kernels/vec.cuh"
 
 /* out[j] (+)= the sum of part[i*n + j] over i < rows, for j < n; from column `cut` on they go to out2[j - cut]. part
- * lies in L2. */
+ * is in L2. */
 int cu_fold(void *stream, float *out, float *out2, int64_t cut, const float *part, int64_t rows, int64_t n, bool acc);
 
 #endif

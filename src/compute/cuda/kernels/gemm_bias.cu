@@ -8,7 +8,7 @@ namespace {
 
 #define THREADS 256
 
-/* P elements a thread; P 1 where rows do not come in packs. */
+/* P elements per thread; P 1 where rows do not come in packs. */
 template <class O, class T, int P>
 __global__ void __launch_bounds__(THREADS) add_bias(O *out, const T *bias, int64_t M, int64_t N, int64_t ld)
 {

@@ -1,4 +1,4 @@
-/* gemm_bias.h - launchers of what stands behind a product that the library does not finish, and of the fingerprint that judges one. They
+/* gemm_bias.h - launchers of what follows a product that the library does not finish, and of the fingerprint that judges one. They
  * return a cudaError_t (0: queued). */
 #ifndef LS_CUDA_KERNELS_GEMM_BIAS_H
 #define LS_CUDA_KERNELS_GEMM_BIAS_H

@@ -4,7 +4,7 @@
  *   dw (+)= sum over rows of dy h,      db (+)= sum over rows of dy
  *
  * Bytes   6RC, 8RC with dres (16-bit types), and the partial sums: 8C a block, written once and read out of L2.
- * Shape   as forward: a row lies in the registers of W warps, which walk over rows and keep their columns' sums in
+ * Shape   as forward: a row is in the registers of W warps, which walk over rows and keep their columns' sums in
  *         registers as well.
  * Order   every block sums its rows in order, then its warps' sums in order, into a row of scratch; fold.cu adds those.
  *         R and C alone decide how many blocks there are. */
@@ -31,7 +31,7 @@ template <class T> struct job {
     int C;
 };
 
-/* Of the sums of a row's warps in shared memory, those of a lane's elements lie so far apart: lanes write side by side, and who reads
+/* Of the sums of a row's warps in shared memory, those of a lane's elements are so far apart: lanes write side by side, and who reads
  * columns side by side, N of a lane, meets no bank twice. */
 template <class T> constexpr int sums_stride(int W)
 {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(NORM_THREADS, NP <= 3 ? 2 : 1) norm_bwd_rows(c
                     gh += d[i] * h[i];
                 }
             }
-        /* both sums behind one barrier; the next turn writes the other room */
+        /* both sums after one barrier; the next turn writes the other room */
         g = warp_sum(g), gh = warp_sum(gh);
         if (W > 1) {
             const int warp = threadIdx.x / 32;
@@ -153,7 +153,7 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_any(
     }
 }
 
-/* … and before it the sums (dx may lie over what they read): a thread owns a column, a block a share of the rows. */
+/* … and before it the sums (dx may overlap what they read): a thread owns a column, a block a share of the rows. */
 template <class T> __global__ void __launch_bounds__(NORM_THREADS) norm_bwd_columns(const job<T> a)
 {
     const int64_t share = ceil_div<int64_t>(a.R, gridDim.y), from = blockIdx.y * share;

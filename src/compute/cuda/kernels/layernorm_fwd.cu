@@ -4,7 +4,7 @@
  *   y   = (x - mean) rstd w + b,   rstd = 1 / sqrt(mean of (x - mean)^2 + eps)
  *
  * Bytes   4RC alone, 8RC with the sum (16-bit types): each array once, the row stays in registers between the passes.
- * Shape   W warps own a row, NP packs of 16 bytes a lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1.
+ * Shape   W warps own a row, NP packs of 16 bytes per lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1.
  *         Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
  * Order   sums run over a lane's elements, then over lanes, then over warps: the width alone decides it. */
 #include "compute/cuda/kernels/norm.cuh"

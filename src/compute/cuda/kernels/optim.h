@@ -24,7 +24,7 @@ int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const float *g, 
 int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains,
               const cu_rounding *round);
 
-/* block_sum lies in memory of the host that the device reaches. */
+/* block_sum is in memory of the host that the device reaches. */
 int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t n, int64_t block);
 int cu_sum(void *stream, double *out, const double *x, int64_t n);
 

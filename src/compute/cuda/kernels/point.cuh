@@ -5,8 +5,8 @@
  *     template <int N> struct in;                                        what N neighbours need
  *     template <int N> in<N> load(int64_t at) const;                     reads them, …
  *     template <int N> void make(int64_t at, const in<N> &) const;       … computes, and writes
- * A thread has POINT_TURNS packs, all read before the first is written, so that enough bytes are under way; outputs may
- * lie over inputs. */
+ * A thread has POINT_TURNS packs, all read before the first is written, so that enough bytes are in flight; outputs may
+ * overlap inputs. */
 #ifndef LS_CUDA_KERNELS_POINT_CUH
 #define LS_CUDA_KERNELS_POINT_CUH
 

@@ -3,7 +3,7 @@
  *   loss = log(sum exp x) - x[target]        dx = (exp(x) / sum exp x - [target]) dloss
  *
  * Bytes   4 rows*ld (16-bit types): read once, written once. 50304 columns of bf16 are 98 KiB, so two rows fit into
- *         shared memory: while a block works on one, the next is on its way (cp.async), and reading never stops. A
+ *         shared memory: while a block works on one, the next is in flight (cp.async), and reading never stops. A
  *         thread copies, sums and writes the same packs, so the one barrier of a row is that of the two sums.
  *         GPT-2's own vocabulary, whole or cut, is softmax_held.cuh's, with half the instructions.
  * Numbers   everything in units of log 2: with m = max * log2(e) rounded, sum 2^(x log2(e) - m) and log2(sum) + m
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(THREADS) softmax_rows(const job<T> a)
                 vec_store<N>(out + p * N, d);
             }
             if (mine) {
-                compiler_fence(); /* behind the pack, whose type is another */
+                compiler_fence(); /* after the pack, whose type is another */
                 out[target] = from_float<T>(ex2(fmaf(x_target, LOG2_E, -top)) * scale - dloss);
             }
         }

@@ -39,7 +39,7 @@ template <int K, class T> LS_DEVICE void fetch_held(T *to, const job<T> &a, int 
             cp_async16(to + k * HELD_THREADS * 8, from + k * HELD_THREADS * 8);
 }
 
-/* Rows of more than K-1 packs a thread (of V) and at most K (of ld); rows and what lies ahead of them fit into an int.
+/* Rows of more than K-1 packs a thread (of V) and at most K (of ld); rows and what is ahead of them fit into an int.
  * Few numbers live beside e: what can be had again is not kept. */
 template <class T, int K, int WHAT>
 __global__ void __launch_bounds__(HELD_THREADS, K <= 4 ? 2 : 1) softmax_held(const job<T> a)
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(HELD_THREADS, K <= 4 ? 2 : 1) softmax_held(con
                 vec_store<8>(out + k * HELD_THREADS * 8, vec_of<T>(e[k]));
             }
             if (has_target) {
-                compiler_fence(); /* behind the pack, whose type is another */
+                compiler_fence(); /* after the pack, whose type is another */
                 a.logits[(int64_t)r * a.ld + target] =
                     from_float<T>(ex2(fmaf(right[turn], LOG2_E, -top)) * scale - dloss[0]);
             }

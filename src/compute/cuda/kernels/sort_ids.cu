@@ -6,7 +6,7 @@
  *
  *   count   each tile of 2048 positions: how many of each digit                         hist (tiles, 256)
  *   place   where a tile's digits begin: the digits below it everywhere, and equal ones in earlier tiles; inside the
- *           tile a position's place is behind its warp's and the warps' before it (ballots tell who has the same digit)
+ *           tile a position's place is after its warp's and the warps' before it (ballots tell who has the same digit)
  *
  * Bytes   24R a pass; ids below 65536 take two passes: four launches of a few microseconds, no look from the host. */
 #include "compute/cuda/kernels/embed.h"

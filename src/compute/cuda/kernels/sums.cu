@@ -14,7 +14,7 @@ namespace {
 #define WARPS 8
 #define SUMS  32 /* blocks of the caller that one of ours has */
 
-/* Four neighbours; the order of the sum is that of whole packs wherever they lie. */
+/* Four neighbours; the order of the sum is that of whole packs wherever they are. */
 template <bool WHOLE> LS_DEVICE float4 four(const float *x)
 {
     if (WHOLE) return *reinterpret_cast<const float4 *>(x);

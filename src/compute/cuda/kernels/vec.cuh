@@ -22,7 +22,7 @@ template <> struct word_of<16> {
     typedef uint4 type;
 };
 
-/* As they lie in memory, in as few registers: a compiler gives single 16-bit numbers a register each. */
+/* As they are in memory, in as few registers: a compiler gives single 16-bit numbers a register each. */
 template <class T, int N> struct vec {
     typename word_of<(int)sizeof(T) * N>::type u;
 };
