@@ -42,7 +42,7 @@ for n, v in r["runs"].items():
         assert {"compute_slowdown", "exposed_communication", "pipeline_bubble", "stragglers", "input", "other"} <= set(f), f
 PY
 expect 0 "Verification passed." "$LOCKSTEP" report verify --dir s
-expect 2 "is there already: add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
+expect 2 "exists; add --resume" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s -- "${train[@]}"
 expect 0 "\[2/6\] 2gpu_ddp run_1  exists" bench scaling -n 1,2,4 --repeat 2 --steps 6 --warmup 2 --out s --resume -- "${train[@]}"
 expect 2 "another command" bench scaling -n 1,2,4 --repeat 2 --steps 7 --warmup 2 --out s --resume -- "${train[@]}"
 expect 0 "\"scaling\": \"weak\"" bench scaling -n 1,2 --repeat 1 --steps 5 --warmup 1 --weak --out weak --json -- "${train[@]}"
@@ -109,7 +109,7 @@ PY
 expect 0 "send " bench comm -n 3 --max 4K --rounds 2
 expect 0 "sendrecv " bench comm -n 3 --max 4K --rounds 2 --collectives sendrecv
 expect 2 "add --device cuda" bench comm -n 2 --comm nccl --max 1K
-expect 2 "started over local" bench comm -n 2 --comm mpi --max 1K
+expect 2 "were started with local" bench comm -n 2 --comm mpi --max 1K
 expect 2 "on the CPU, sums are always deterministic" bench comm -n 2 --deterministic --max 1K
 expect 0 "all products of a step" bench gemm --batch 1 --seq 8 --width 64 --layers 1 --vocab 100 --chunk 8 --turns 2
 expect 2 "kernel 'nothing' is not available" bench gemm --kernels nothing
@@ -117,7 +117,7 @@ if [ -e "$LS_BUILD/emu/lockstep_cuda.so" ]; then # a device, emulated
   export LS_PLUGIN_DIR=$LS_BUILD/emu
   expect 0 "x the time of alone" bench gemm --device cuda --batch 1 --seq 16 --width 32 --layers 1 --vocab 100 --turns 2
   expect 0 '"device": "cuda: ' bench gemm --device cuda --precision fp16 --batch 1 --seq 8 --width 16 --layers 1 --vocab 70 --turns 2 --json
-  expect 2 "are the CPU's" bench gemm --device cuda --threads 2
+  expect 2 "are only for the CPU" bench gemm --device cuda --threads 2
 
   # collectives of device memory: nccl-tests' columns
   bench comm -n 2 --device cuda --min 64 --max 4K --factor 8 --rounds 2 >out 2>err || bad "comm on a device: $(cat err)"
@@ -154,7 +154,7 @@ assert around["collective"] == "sendrecv" and around["in_place"] is None and aro
 assert send["collective"] == "send"
 PY
   expect 2 "lockstep_nccl.so does not exist" bench comm -n 2 --device cuda --comm nccl --max 1K --rounds 1
-  expect 2 "started over local" bench comm -n 2 --device cuda --comm mpi --max 1K --rounds 1
+  expect 2 "were started with local" bench comm -n 2 --device cuda --comm mpi --max 1K --rounds 1
   expect 2 "barrier cannot be measured with --device" bench comm -n 2 --device cuda --collectives barrier --max 1K --rounds 1
   expect 2 "CUDA device 7 does not exist" bench comm -n 2 --device cuda:7 --max 1K --rounds 1
   unset LS_PLUGIN_DIR

@@ -62,7 +62,7 @@ PY
   echo "old" >"$run/ibstat.txt"
   listing() { (cd "$run" && find . -type f -exec sha256sum {} + | sort -k 2); }
   listing >"$SCRATCH/before"
-  expect 2 "cuda:1\|CUDA device 1" timeout 60 "${over[@]}" --device cuda:1
+  expect 2 "ranks 0 and 1 share" timeout 60 "${over[@]}" --device cuda:1
   expect 3 "nowhere" timeout 60 "${over[@]}" --data "$SCRATCH/nowhere"
   expect 2 "a step needs 16384 sequences" timeout 60 "${over[@]}" --global_batch_size 16384 --nccl_proof full # refused when NCCL is there
   listing | cmp -s "$SCRATCH/before" - || bad "a refused start changed a finished run: $(listing | diff "$SCRATCH/before" - | head -5)"

@@ -12,11 +12,11 @@ expect 3 "none.bin" t "${base[@]}" --train_data_path "$SCRATCH/none.bin"
 head -c 4001 "$d/train.bin" >"$SCRATCH/odd.bin"
 expect 3 "odd number" t "${base[@]}" --train_data_path "$SCRATCH/odd.bin"
 head -c 100 "$d/train.bin" >"$SCRATCH/short.bin"
-expect 3 "50 ids" t "${base[@]}" --train_data_path "$SCRATCH/short.bin"
+expect 3 "50 tokens" t "${base[@]}" --train_data_path "$SCRATCH/short.bin"
 python3 -c 'import struct,sys; open(sys.argv[1],"wb").write(struct.pack("<4000H",*[5]*3999,300))' "$SCRATCH/big.bin"
 expect 3 "id 300 at position 3999" t "${base[@]}" --train_data_path "$SCRATCH/big.bin"
 : >"$SCRATCH/empty.bin"
-expect 3 "0 ids" t "${base[@]}" --train_data_path "$SCRATCH/empty.bin"
+expect 3 "0 tokens" t "${base[@]}" --train_data_path "$SCRATCH/empty.bin"
 
 # flags and configuration
 expect 2 "did you mean --epochs" t --data "$d" --epoks 3
