@@ -256,7 +256,7 @@ static void allocations_of_post(void **state)
         assert_int_equal(ls_mem_live(), live);
         if (st != LS_OK) {
             assert_int_equal(st, LS_E_NOMEM);
-            assert_words("needs");
+            assert_words("cannot allocate");
         }
     }
     test_dir_close(dir);
@@ -509,7 +509,7 @@ static void faults_of_team(void **state)
                 continue;
             }
             refused++;
-            team_assert_failed(w, W, calls ? LS_E_IO : LS_E_NOMEM, calls ? "Input/output error" : "needs");
+            team_assert_failed(w, W, calls ? LS_E_IO : LS_E_NOMEM, calls ? "Input/output error" : "cannot allocate");
             for (int r = 0; r < W; r++) by[r] += strncmp(w[r].words, "worker ", 7) != 0;
             char *path = NULL;
             assert_int_equal(ls_ckpt_latest(dir, &path), LS_OK);
@@ -589,7 +589,7 @@ static void faults_of_team_load(void **state)
         else {
             for (int r = 0; r < W; r++) {
                 assert_int_equal(w[r].st, LS_E_NOMEM);
-                assert_non_null(strstr(w[r].words, "needs"));
+                assert_non_null(strstr(w[r].words, "cannot allocate"));
             }
             assert_true(test_cut_untouched(t.cut, old_model.m));
         }

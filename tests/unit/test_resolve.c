@@ -218,7 +218,7 @@ static void models(void **state)
     assert_source(&c, "vocab_size", LS_FROM_CLI, "--vocab_size");
     assert_source(&c, "attn_pdrop", LS_FROM_CLI, "--dropout");
     ls_train_config_fini(&c);
-    must_fail(NULL, "--num_heads 5", LS_E_CONFIG, "768 does not divide by n_head 5");
+    must_fail(NULL, "--num_heads 5", LS_E_CONFIG, "768 is not a multiple of n_head 5");
     must_fail(NULL, "--num_layers 0", LS_E_CONFIG, "--num_layers 0: must be at least 1");
     must_fail(NULL, "--model gpt5", LS_E_ARG, "gpt2-xl");
     must_fail(NULL, "--model tiny --seq_length 512", LS_E_CONFIG, "--seq_length 512: the model has only 256 positions");
