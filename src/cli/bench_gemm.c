@@ -170,7 +170,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
         ls_jsonw_put_str(&j.w, "cblas", ls_gemm_bench_blas());
     }
     ls_jsonw_put_int(&j.w, "turns", o.turns);
-    if (!device) begin_rows(&j); /* of a device: behind its name */
+    if (!device) begin_rows(&j); /* with a device, its name is printed first */
     ls_status st = ls_gemm_bench_run(&(ls_gemm_bench){.threads = (int)o.threads,
                                                       .turns = (int)o.turns,
                                                       .rows = o.batch * o.seq,

@@ -1,7 +1,7 @@
-/* bench_impl.h - what the benchmarks that train have in common: options, the words of the runs, progress, the end.
+/* bench_impl.h - shared by the benchmarks that train: options, the commands of the runs, progress, the result.
  *
  *   lockstep bench scaling [BENCH OPTIONS] -- [TRAIN OPTIONS]       runs, then compares
- *   lockstep bench scaling RUN_DIR…                                 compares what is there
+ *   lockstep bench scaling RUN_DIR…                                 compares existing runs
  *
  * bench/ knows how to run and to test, report/ how to read and to compare; they meet here. */
 #ifndef LS_CLI_BENCH_IMPL_H
@@ -59,7 +59,7 @@ typedef struct bench_opts {
 typedef struct bench_session {
     bench_opts o;
     ls_argv given; /* the train options, as given */
-    ls_argv base;  /* and with our defaults behind them */
+    ls_argv base;  /* the same, followed by our defaults */
     int worker[BENCH_MAX_N], n_worker, most;
     int64_t micro, one; /* sequences of a micro-batch, and of a step on one worker */
     int64_t global;     /* of all, when the train options say it; else 0 */
@@ -73,7 +73,7 @@ typedef struct bench_session {
     bool tty;
 } bench_session;
 
-/* Cuts argv at "--": the words behind it go to *train. Returns how many are before it. */
+/* Splits argv at "--": the arguments after it go to *train. Returns the number of arguments before it. */
 ls_status cli_bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut);
 /* Refuses train options that are the benchmark's to say; own_workers: -n is not among them. */
 ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers);
@@ -81,7 +81,7 @@ ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers);
 ls_status cli_bench_begin(bench_session *s);
 /* Fills micro and one: what the train options come to on one worker. What cannot work there is refused. */
 ls_status cli_bench_learn(bench_session *s);
-/* Adds <workers>gpu_<name>: the base, `layout` (may be NULL), the words behind, accumulation such that a step has `global` sequences
+/* Adds <workers>gpu_<name>: the base, `layout` (may be NULL), the further arguments, accumulation such that a step has `global` sequences
  * (0: as the words say). What cannot work is LS_E_CONFIG, or with `or_leave_out` a side that is left out with the reason. */
 ls_status cli_bench_side(bench_session *s, const char *name, int workers, const char *layout, const ls_argv *more,
                          int64_t global, bool or_leave_out);
@@ -111,7 +111,7 @@ void cli_bench_pairs_fini(bench_pairs *p);
 
 /* Reads the runs of the session's sides (or of paths) and compares them. */
 ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a);
-/* After the result was written: says unlike runs and returns R1's exit code 1. */
+/* Called after the result is written: lists runs that are not comparable and returns exit code 1, as R1 does. */
 ls_status cli_bench_verdict(const ls_analysis *a, const char *file);
 void cli_bench_protocol(const void *session, ls_jsonw *w);                        /* members of `protocol` */
 ls_status cli_bench_write(const char *dir, const char *file, const ls_str *text); /* with a line on stderr */

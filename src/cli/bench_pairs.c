@@ -1,7 +1,7 @@
-/* bench_pairs.c - which run of A stands beside which run of B.
+/* bench_pairs.c - which run of A is paired with which run of B.
  *
  *   A   run_1  run_2  run_3  run_4
- *   B   run_1  run_2   broken          pairs (1,1) (2,2); the others are left out, and it is said
+ *   B   run_1  run_2   broken          pairs (1,1) (2,2); the others are left out, with a note
  *
  * 1. A run belongs to the side whose path or command it came from; no sorting moves it over.
  * 2. Runs with the same path below their side are a pair; when no two have the same, the k-th are, in the order of the paths.

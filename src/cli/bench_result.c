@@ -105,7 +105,7 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
             "lockstep: invalid_comparison: the runs are not comparable, see %s (--allow-mismatch compares them)\n",
             file);
     ls_err_clear();
-    return LS_E_NUMERIC; /* exit code 1, as R1's runner; everything has been said */
+    return LS_E_NUMERIC; /* exit code 1, as R1's runner; the reasons have been printed */
 }
 
 void cli_bench_protocol(const void *session, ls_jsonw *w)

@@ -47,7 +47,7 @@ void doctor_hint(part *p, const char *fmt, ...)
 
 /* ---- the machine ---------------------------------------------------------------------------------------------------- */
 
-/* The value behind "key<blanks>: " in the first such line of text, cut at the line's end; empty when there is none. */
+/* The value after "key<blanks>: " in the first such line of text, cut at the line's end; empty when there is none. */
 static void field(const char *text, const char *key, char *out, size_t cap)
 {
     size_t n = strlen(key);
@@ -318,7 +318,7 @@ static void look_slurm(part *p)
     doctor_put(p, PART_OK, "found %.200s, %s%s", path, job ? "inside job " : "outside a job", job ? job : "");
 }
 
-/* What a command takes that is not told where to compute. */
+/* The device that a command without --device uses. */
 static void look_default(part *p)
 {
     ls_device_choice d;

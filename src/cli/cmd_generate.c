@@ -106,7 +106,7 @@ static ls_status make_text(ls_session *s, const options *o, int64_t sample, text
     t->prompt_seconds = ls_now() - begin;
     begin = ls_now();
     t->id[t->n] = ls_sample(&how, s->logits, V, t->n, work);
-    for (int64_t made = t->n + 1;;) { /* ids behind t->n are made and not yet shown */
+    for (int64_t made = t->n + 1;;) { /* ids after t->n are generated but not printed yet */
         if (t->id[t->n] == eot && !o->no_stop) {
             t->stop = "end of text";
             break;
@@ -150,7 +150,7 @@ static ls_status write_json(ls_jsonw *w, const ls_session *s, const text *t)
     return st;
 }
 
-/* The prompt's ids; an empty one begins behind the end of a text, as documents do. */
+/* The prompt's ids; an empty prompt starts after an end-of-text token, as documents do. */
 static ls_status read_prompt(ls_session *s, const options *o, ls_ids *ids)
 {
     char *file = NULL;

@@ -298,7 +298,7 @@ static ls_status print_settings(const job *j, int world)
     return LS_OK;
 }
 
-/* -n N: what cannot work is said once, before anything starts. */
+/* -n N: an impossible configuration is reported once, before workers start. */
 static ls_status launch(job *j)
 {
     ls_train_config c = {0};

@@ -144,7 +144,7 @@ static ls_status check(const options *o, const ls_start_env *e)
     return LS_OK;
 }
 
-/* Before workers are forked; those of a launcher agree (v->comm). What was chosen stands in *chosen. */
+/* Before workers are forked; those of a launcher agree (v->comm). *chosen receives the choice. */
 static ls_status choose_device(const options *o, const ls_start_env *e, ls_verify_opts *v, ls_device_choice *chosen)
 {
     int most = 1;
@@ -186,7 +186,7 @@ static bool jobs_given(const unsigned char *given)
     return false;
 }
 
-/* Runs all layouts and prints them; by rank 0 where workers are there. */
+/* Runs all layouts and prints them; among workers that already run, rank 0 prints. */
 static ls_status verify_and_print(const options *o, const ls_verify_opts *v)
 {
     ls_str out = {0};

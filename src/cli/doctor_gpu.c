@@ -1,4 +1,4 @@
-/* doctor_gpu.c - the rows of `lockstep doctor` about GPUs. Every library is optional: what is missing is said with what would help. */
+/* doctor_gpu.c - the rows of `lockstep doctor` about GPUs. Every library is optional: a missing one is reported with a hint. */
 #include "cli/doctor_impl.h"
 
 #include "comm/start.h"

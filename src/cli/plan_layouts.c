@@ -295,7 +295,7 @@ static ls_status check_run(const options *o)
                               .device = r.cfg.device_index,
                               .dtype = r.cfg.dtype,
                               .no_deterministic = !r.cfg.deterministic};
-        const int cores = ls_cores_usable(), asked = r.cfg.threads; /* as many cores a worker as it had */
+        const int cores = ls_cores_usable(), asked = r.cfg.threads; /* the run's cores per worker */
         if (asked && cores / asked > r.cfg.world_size) mo.workers[mo.n_workers++] = cores / asked;
         st = measure_this(o, &mo, &cl);
     } else {

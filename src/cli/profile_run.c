@@ -4,7 +4,7 @@
  *   NSYS=1    nsys profile … lockstep train --profile --profile_mode   the same, and profiles/nsys_<job>_<host>.nsys-rep
  *             nsys stats … > profiles/nsys_stats_<host>.txt            and the summary made from it
  *
- * A missing nsys is said once; the trace does not need it. */
+ * A missing nsys is reported once; the trace does not need it. */
 #include "cli/profile_run.h"
 #include "cli/commands.h"
 

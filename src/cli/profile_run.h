@@ -11,7 +11,7 @@ ls_status cli_profile_end(ls_profile **p, ls_comm *comm, const char *run_dir, ls
 /* profiles/profile_summary.json from what there is: nsys text, a trace, or both. Neither: exit code 1, in words. */
 ls_status cli_profile_summarize(const char *run_dir);
 
-/* The words behind `profile`: -- train …, or train …. The run is traced; with NSYS=1 also under nsys, where there is one. */
+/* The arguments after `profile`: -- train …, or train …. The run is traced; with NSYS=1 also under nsys, where there is one. */
 ls_status cli_profile_run(int argc, char **argv);
 
 #endif

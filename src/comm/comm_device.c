@@ -69,7 +69,7 @@ static void book(ls_comm *c, const comm_time *t)
 {
     double begin = 0, seconds = 0;
     if (comm_between(c->dev, t->from, t->to, &begin, &seconds) != LS_OK) {
-        ls_err_clear(); /* a device that failed says so where its work is waited for */
+        ls_err_clear(); /* a failure of the device is reported where its work is waited for */
         return;
     }
     ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->label];

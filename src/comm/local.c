@@ -7,7 +7,7 @@
  * once and written once for each peer, and no two ranks write the same place.
  *
  * Invariants
- *   1. slot s & 1 is written again (request s+2) only after everyone was done with s: step 4 of s+1 says so;
+ *   1. slot s & 1 is written again (request s+2) only after everyone was done with s, which step 4 of s+1 shows;
  *   2. a large buffer is named by its offset in its rank's arena; up to LS_COMM_SMALL bytes travel inside the slot. */
 #include "comm/local_impl.h"
 

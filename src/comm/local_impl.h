@@ -52,11 +52,11 @@ struct ls_local_world {
     int size;
     size_t arena_nbytes, map_nbytes;
     size_t control_off, mailbox_off, arena_off;
-    _Atomic uint64_t free_control; /* a bit a block: 1 = free            */
+    _Atomic uint64_t free_control; /* one bit per block: 1 = free        */
     _Atomic int aborted;           /* rank + 1                           */
     _Atomic int told;              /* the worker that prints why the run ended: rank + 1, or -1: the parent of -n */
     _Atomic int reported;          /* a hang was reported, stack traces requested */
-    _Atomic int pid[MAX_RANK];     /* of workers that said so            */
+    _Atomic int pid[MAX_RANK];     /* 0: not known yet                   */
     _Atomic bool left[MAX_RANK];   /* ended by themselves                */
     _Atomic int ended[MAX_RANK];   /* their status + 1                   */
     cpu_set_t cpus[MAX_RANK];      /* cores each of them was given       */

@@ -1,5 +1,5 @@
 /* net_watch.c - a thread that sleeps until a worker of the host ends. A worker that has said that it leaves may; for any other one
- * gone() is called. Kernels without pidfd are asked twice a second. */
+ * gone() is called. Without pidfd the processes are checked every 0.5 s. */
 #include "comm/net_impl.h"
 
 #include "core/mem.h"

@@ -15,7 +15,7 @@ typedef struct ls_start_env {
     ls_started_by by;
     const char *words; /* "mpirun", "srun", … */
     int rank, size;
-    int local_rank, local_size; /* -1, 0: not said */
+    int local_rank, local_size; /* -1, 0: not known */
 } ls_start_env;
 
 /* LS_E_CONFIG when a variable is no number or the variables contradict each other. */

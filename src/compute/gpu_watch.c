@@ -205,19 +205,24 @@ int ls_gpu_window_open(ls_gpu_watch *w)
     return k < LS_GPU_WINDOWS ? k : -1;
 }
 
+/* Of a window that was not observed: every value is unknown. */
+static const ls_gpu_window unknown = {.seconds = NAN,
+                                      .busy = NAN,
+                                      .power = NAN,
+                                      .sm_mhz = NAN,
+                                      .mem_mhz = NAN,
+                                      .busy_min = NAN,
+                                      .sm_mhz_min = NAN,
+                                      .power_max = NAN,
+                                      .used_max = NAN,
+                                      .heat_max = NAN,
+                                      .energy = NAN};
+
 void ls_gpu_window_close(ls_gpu_watch *w, int k, ls_gpu_window *out)
 {
     if (k < 0) {
-        *out = (ls_gpu_window){.busy = NAN,
-                               .power = NAN,
-                               .sm_mhz = NAN,
-                               .mem_mhz = NAN,
-                               .busy_min = NAN,
-                               .sm_mhz_min = NAN,
-                               .power_max = NAN,
-                               .used_max = NAN,
-                               .heat_max = NAN,
-                               .energy = NAN};
+        *out = unknown;
+        out->seconds = 0;
         return;
     }
     pthread_mutex_lock(&w->lock);
@@ -239,18 +244,7 @@ void ls_gpu_window_close(ls_gpu_watch *w, int k, ls_gpu_window *out)
 void ls_gpu_window_write(const ls_gpu_window *x, int64_t tokens, ls_jsonw *w)
 {
     char words[160];
-    const ls_gpu_window none = {.seconds = NAN,
-                                .busy = NAN,
-                                .power = NAN,
-                                .sm_mhz = NAN,
-                                .mem_mhz = NAN,
-                                .busy_min = NAN,
-                                .sm_mhz_min = NAN,
-                                .power_max = NAN,
-                                .used_max = NAN,
-                                .heat_max = NAN,
-                                .energy = NAN};
-    if (!x) x = &none;
+    if (!x) x = &unknown;
     ls_jsonw_put_real(w, "seconds", x->seconds);
     ls_jsonw_put_int(w, "samples", x->n_sample);
     ls_jsonw_put_real(w, "utilization_mean", x->busy);

@@ -86,7 +86,7 @@ typedef struct seat {
 } seat;
 
 enum { SEAT_WORDS = sizeof(seat) / sizeof(int64_t) };
-_Static_assert(sizeof(seat) % sizeof(int64_t) == 0, "a seat travels as whole numbers");
+_Static_assert(sizeof(seat) % sizeof(int64_t) == 0, "it is sent as 64-bit integers");
 
 static const char *host_of(const ls_comm *c, int rank)
 {

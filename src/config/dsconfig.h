@@ -3,7 +3,7 @@
  * Strict JSON without duplicate keys. A key that DeepSpeed does not know, at any depth, is LS_E_CONFIG and names the nearest
  * known key and the place. A known key that changes nothing here is collected in `no_effect`; a feature that is switched on and
  * that we do not have is LS_E_UNSUPPORTED. "auto" in the strict blocks means the default; 5e8 is a whole number. Values are those
- * of DeepSpeed 0.18.3 when a key is missing; `given` flags say which were there, because the command line and our own defaults
+ * of DeepSpeed 0.18.3 when a key is missing; `given` flags record which keys were present, because the command line and our own defaults
  * have to know. */
 #ifndef LS_CONFIG_DSCONFIG_H
 #define LS_CONFIG_DSCONFIG_H

@@ -458,7 +458,7 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
     return LS_OK;
 }
 
-/* What a reader of the JSON has to be told, once. */
+/* Notes about the JSON, each printed once. */
 static ls_status note_json(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     c->zero_given = ds->zero.given;

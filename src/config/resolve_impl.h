@@ -4,7 +4,7 @@
 
 #include "config/resolve.h"
 
-/* Adds a row, or replaces the one of that name. Out of memory is remembered (cap_setting = -1) and told by
+/* Adds a row, or replaces the one of that name. Out of memory is remembered (cap_setting = -1) and reported by
  * train_settings_check. */
 void train_put_int(ls_train_config *c, const char *name, int64_t value, ls_source source, const char *detail);
 void train_put_real(ls_train_config *c, const char *name, double value, ls_source source, const char *detail);

@@ -15,7 +15,7 @@
 int ls_cores_usable(void);
 /* Of those, [first, last) are this worker's from now on. Call it before threads are started. */
 void ls_cores_own(int first, int last);
-/* Are there cores of its own? */
+/* Whether this worker has cores that no other worker uses. */
 bool ls_cores_owned(void);
 /* The calling thread: stays on the i-th of them, or may use all where there are not as many. Nothing when none are owned. */
 void ls_cores_keep(int i);

@@ -1,6 +1,6 @@
 /* err.h - one status, words where it breaks, a trail on the way up.
  *
- * A function that can fail returns ls_status. Where the failure happens it says so in words (ls_fail), and every frame
+ * A function that can fail returns ls_status. The function where the failure happens sets a message (ls_fail), and every frame
  * above adds itself to the trail (LS_TRY). The trail belongs to the thread. Only cli/main.c prints it and turns the
  * status into an exit code.
  *
@@ -77,7 +77,7 @@ const char *ls_err_words(void);
 const char *ls_err_trail(void);
 void ls_err_clear(void);
 
-/* Makes words and trail that another thread kept this thread's own, so that a failure in the background is told in full. */
+/* Makes words and trail that another thread kept this thread's own, so that a failure in the background is reported in full. */
 void ls_err_adopt(const char *other_words, const char *other_trail);
 
 /* For our own bugs only, never for a file, a flag or a peer: prints and aborts. */

@@ -127,7 +127,7 @@ static ls_status sync_parent(const char *path)
     return st;
 }
 
-/* What path stands for: *file (ls_free) with links resolved; *direct: it is there and no plain file, so that a rename would destroy it. */
+/* What path stands for: *file (ls_free) with links resolved; *direct: it exists and is not a regular file, so a rename would destroy it. */
 static ls_status out_target(const char *path, char **file, bool *direct)
 {
     struct stat s;

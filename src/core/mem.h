@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* NULL when memory is out (or the test says so); the caller returns ls_nomem(nbytes, "what for"). */
+/* NULL when memory is out (or a test simulates that); the caller returns ls_nomem(nbytes, "what for"). */
 void *ls_alloc(size_t nbytes);
 void *ls_realloc(void *p, size_t nbytes); /* on NULL, p is still owned; grown bytes are zero */
 char *ls_strdup(const char *s);

@@ -30,7 +30,7 @@ typedef struct ls_opt {
     const char *name; /* as shown, e.g. "seq_length" or "val-fraction"          */
     ls_opt_kind kind;
     size_t offset;       /* of the value in the target structure                   */
-    const char *arg;     /* what the help shows after the name; the words of a choice */
+    const char *arg;     /* what the help shows after the name; the values of a choice */
     const char *def;     /* default, as text; NULL leaves the target as it was     */
     const char *help;    /* one line; NULL hides the row (old spellings)           */
     const char *section; /* heading in the help, given on its first row            */

@@ -13,7 +13,7 @@ typedef struct ls_plugin {
     void (*entry)(void); /* its symbol                           */
 } ls_plugin;
 
-/* Whether the file is there, without loading it; if not, `words` receives a short list of the searched places. */
+/* Whether the file exists, without loading it; if not, `words` receives a short list of the searched places. */
 bool ls_plugin_there(const char *name, char *words, size_t room);
 
 /* Loads it for good. LS_E_UNSUPPORTED with what was missing. */

@@ -1,7 +1,7 @@
 /* rng.h - randomness is a function, not a state.
  *
  * A number is named by a key and an index; who asks for it, and in which order, does not change it. Keys are made from
- * the seed and whatever names the place (step, leaf, tensor). The function is SplitMix64's output of the counter; the
+ * the seed and whatever names the place (step, micro-batch, tensor). The function is SplitMix64's output of the counter; the
  * 32-bit form below it is for dropout masks, where vector code must produce the same values lane by lane.
  *
  *   uint64_t key = ls_rng_key(seed, LS_RNG_INIT, tensor, 0);

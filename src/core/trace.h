@@ -123,7 +123,7 @@ static inline int64_t ls_unit_begin(int u, const ls_trace_span *s)
 
 void ls_unit_end(int64_t begin, const ls_trace_span *s);
 
-/* "forward h.3": the words of a span's kind, its name and index. */
+/* "forward h.3": the label of a span, from its kind, name and index. */
 const char *ls_span_words(const ls_trace_span *s, char buf[64]);
 
 /* ---- set-up ---- */
@@ -142,15 +142,15 @@ void ls_trace_enter(ls_lane *l);
 
 /* When the trace began on rank 0's clock: times in the files count from it. */
 void ls_trace_set_base(ls_trace *t, int64_t base);
-/* This clock is ahead of rank 0's by `offset` at the moment `at` (of this clock), give or take `error`; all in nanoseconds. Told
- * at the begin and at the end of a run: what is between is interpolated. Not told: the clocks are one. */
+/* This clock is ahead of rank 0's by `offset` at the moment `at` (of this clock), give or take `error`; all in nanoseconds. Called
+ * at the begin and at the end of a run: times between are interpolated. Without a call the clocks are taken as equal. */
 void ls_trace_clock(ls_trace *t, int64_t at, int64_t offset, int64_t error);
 
 /* ---- reading; the writers must be at rest ---- */
 int64_t ls_trace_dropped(const ls_trace *t);
 int64_t ls_trace_spans(const ls_trace *t);
 
-/* ---- files (Chrome's trace format, which Perfetto opens: one event a line) ---- */
+/* ---- files (Chrome's trace format, which Perfetto opens: one event per line) ---- */
 
 /* This worker's part, whole by itself: <dir>/trace.rank<R>.json, pid = rank, tid = lane. host is for its name. */
 ls_status ls_trace_write(const ls_trace *t, const char *dir, const char *host);

@@ -7,7 +7,7 @@
  *   {"name": "lockstep", "ph": "M", …}
  *   ]}
  *
- * One event a line, so that parts are merged and summaries are made without holding a trace in memory. Times are microseconds with
+ * One event per line, so that parts are merged and summaries are made without holding a trace in memory. Times are microseconds with
  * three decimals: nanoseconds, exactly, so that what was nested stays nested. */
 #include "core/trace_impl.h"
 

@@ -202,7 +202,7 @@ static ls_status check_spelling(const json_t *root, const char *what)
     return LS_OK;
 }
 
-/* The first of the names that is there and not null. */
+/* The first of the names that is present and not null. */
 static json_t *get(const json_t *root, const char *a, const char *b, const char *c, const char **name)
 {
     const char *const names[] = {a, b, c};

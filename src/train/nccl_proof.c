@@ -31,7 +31,7 @@ struct ls_nccl_proof {
     int rank, local_rank;
     double tool_seconds;
     bool ours[N_VARIABLE];         /* set by us */
-    bool made_run, full;           /* the run folder was not there */
+    bool made_run, full;           /* the run folder did not exist */
     bool in_use, begun, ended;     /* NCCL carries the run; its first step is next; its summary is written */
     char log_file[PATH_MAX + 400]; /* where NCCL writes this worker's log */
     char **before;                 /* rank 0: what lay in nccl/ before this start */

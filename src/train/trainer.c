@@ -468,7 +468,7 @@ static ls_status load_weights(ls_trainer *t)
             ls_free(path);
             return st;
         }
-        say(t, "--resume: no checkpoint yet, so this run begins afresh in ", c->run_dir);
+        say(t, "--resume: no checkpoint found; this run starts from step 0 in ", c->run_dir);
     }
     if (c->init_from) {
         LS_TRY(ls_hf_load(t->whole, c->init_from, t->load, t->n_load, t->comm));

@@ -51,7 +51,7 @@ kill -TERM $pid; wait $pid
 [ $? = 143 ] || bad "SIGTERM in a traced run: $(tail -3 "$SCRATCH/term.log")"
 python3 "$check" "$SCRATCH/term/profiles/trace.json" 2 step >"$SCRATCH/check" 2>&1 || bad "after SIGTERM: $(tail -3 "$SCRATCH/check")"
 
-# nsys: missing is said, and the trace is there; a stand-in sees the command line of docs/PROFILE.md
+# nsys: a missing nsys is reported and the trace is still written; a stand-in sees the command line of docs/PROFILE.md
 NSYS=1 NSYS_BIN=no-such-nsys run n profile -- train || bad "NSYS=1 without nsys: $(tail -3 "$SCRATCH/n.log")"
 [ "$(grep -c "no-such-nsys not found" "$SCRATCH/n.log")" = 1 ] || bad "a missing nsys was not told once"
 [ -s "$SCRATCH/n/profiles/trace.json" ] || bad "no trace without nsys"

@@ -254,6 +254,6 @@ PY
 mkdir -p "$SCRATCH/left" && cp -r "$SCRATCH/runs/2gpu_x/run_1" "$SCRATCH/left/run" && cp -r "$gpu/ours/nccl" "$SCRATCH/left/run/nccl"
 grep -q "| gpu/ours |" "$SCRATCH/gpu_page/report.md" || bad "no row of the run over NCCL"
 expect 0 "left/run: the run did not communicate over NCCL (local)" "$LOCKSTEP" report "$SCRATCH/left" --no-png --out "$SCRATCH/left_page"
-! grep -q "Communication between GPUs" "$SCRATCH/left_page/report.md" || bad "an earlier run's NCCL files are said of a run on the CPU"
+! grep -q "Communication between GPUs" "$SCRATCH/left_page/report.md" || bad "the report of a CPU run shows the NCCL files of an earlier run"
 
 done_tests

@@ -984,7 +984,7 @@ static void peak_of_rank0(void **state)
     ls_run_set_fini(&s);
 }
 
-/* A wait is charged to what was waited for, so one kind may have waited longer than it worked: hidden is told of a communicator. */
+/* A wait is charged to what was waited for, so one kind may have waited longer than it worked: hidden time is reported per communicator. */
 static void hidden_time(void **state)
 {
     (void)state;

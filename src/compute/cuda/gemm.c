@@ -95,7 +95,7 @@ static ls_status first_proposal(cu_gemm *g, const cu_product *p, void *workspace
     return LS_OK;
 }
 
-/* What the file says, if it says something that can be used. The lock is held. */
+/* Reads the choice from the file; false if it has none that this product can use. The lock is held. */
 static bool filed(cu_gemm *g, const cu_product *p, const cu_gemm_key *key, cu_gemm_choice *choice)
 {
     const cu_gemm_choice *c = g->tune == TUNE_AGAIN ? NULL : cu_gemm_cache_filed(g->cache, key);
