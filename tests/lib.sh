@@ -5,7 +5,11 @@ set -u
 LOCKSTEP=${LOCKSTEP:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build/lockstep}
 LS_SOURCE=${LS_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)}
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
-trap 'chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"' EXIT
+# Cleans up when the test itself ends, and only then: a background child that gets SIGTERM before its exec runs this trap, too.
+# A test that has more to clean up defines at_end.
+at_end() { :; }
+clean_up() { [ "$BASHPID" = $$ ] || return 0; at_end; chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"; }
+trap clean_up EXIT
 # The CPU, unless a test says --device: a machine with a GPU tests the same.
 export LS_DEVICE=cpu
 n_bad=0

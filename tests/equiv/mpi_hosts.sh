@@ -5,7 +5,7 @@
 . "$(dirname "$0")/../mpi.sh"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
 tool=("$LS_SOURCE/tests/support/hosts" "$SCRATCH/net")
-trap '"${tool[@]}" down >/dev/null 2>&1; rm -rf "$SCRATCH"' EXIT
+at_end() { "${tool[@]}" down >/dev/null 2>&1; }
 "${tool[@]}" up 2 --rate 1gbit --ttl 600 >"$SCRATCH/up" 2>&1 || skip "no hosts: $(tail -1 "$SCRATCH/up")"
 hosts() { timeout -k 5 120 "${tool[@]}" mpirun "$@"; }
 

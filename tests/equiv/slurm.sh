@@ -9,8 +9,7 @@
 for k in slurmctld slurmd srun munged; do command -v $k >/dev/null || skip "$k is missing (packages slurmctld, slurmd, slurm-client, munge)"; done
 . "$(dirname "$0")/../mpi.sh"
 box=("$LS_SOURCE/tests/support/slurm" "/tmp/lockstep-slurm.$$") # munged wants a path that all may search
-end() { "${box[@]}" down >/dev/null 2>&1; rm -rf "$SCRATCH"; }
-trap end EXIT
+at_end() { "${box[@]}" down >/dev/null 2>&1; }
 "${box[@]}" up 2 --cpus 4 --gpus 2 --ttl 900 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
 chmod 755 "$SCRATCH"
 
