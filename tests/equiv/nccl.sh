@@ -2,7 +2,7 @@
 # Workers with a device each that talk over NCCL: the real program and the real plugins, on the emulated device and a stand-in for libnccl
 # that is as strict as hardware (docs/decisions/0013). Every layout has the bits of one worker (split layers: within their bound), ends by
 # itself with exit code 0, and leaves nothing behind. LS_TEST_ALL=1: more sizes, and calls that wait for an idle device.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"

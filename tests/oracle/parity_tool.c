@@ -9,7 +9,7 @@
 
 #include "core/str.h"
 #include "data/loader.h"
-#include "support/st_write.h"
+#include "st_write.h"
 #include "ckpt/hf.h"
 #include "ckpt/safetensors.h"
 
