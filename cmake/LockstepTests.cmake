@@ -34,6 +34,7 @@ function(ls_test_marks name file)
   file(STRINGS ${file} _long REGEX "ls-test: long")
   if(_long)
     set_property(TEST ${name} APPEND PROPERTY LABELS long)
+    set_tests_properties(${name} PROPERTIES COST 50) # after the scripts, before the short ones
     set_property(GLOBAL APPEND PROPERTY LS_LONG_TESTS ${name})
   endif()
 endfunction()

@@ -48,22 +48,15 @@ each() {
 }
 
 run one --strategy single || done_tests
+# ddp, zero1-3, gpipe and 1f1b follow below, under harder conditions
 each 0 <<'E2'
 -n 2 --strategy dp
--n 2 --strategy ddp
--n 2 --strategy zero1
--n 2 --strategy zero2
--n 2 --strategy zero3
 -n 4 --strategy zero2
--n 2 --pp 2 --schedule naive
--n 2 --pp 2 --schedule gpipe
--n 2 --pp 2 --schedule 1f1b
 -n 2 --pp 2 --schedule zb
 -n 2 --pp 2 --interleave 2
 -n 4 --pp 2 --strategy zero1
 E2
 each 1e-4 <<'E2'
--n 2 --tp 2
 -n 2 --tp 2 --sequence_parallel
 -n 2 --strategy ddp --no_deterministic
 E2
@@ -100,6 +93,13 @@ if [ "${LS_TEST_ALL:-0}" = 1 ]; then
 -n 4 --pp 2 --strategy zero2
 E2
   each 0 <<'E2'
+-n 2 --strategy ddp
+-n 2 --strategy zero1
+-n 2 --strategy zero2
+-n 2 --strategy zero3
+-n 2 --pp 2 --schedule naive
+-n 2 --pp 2 --schedule gpipe
+-n 2 --pp 2 --schedule 1f1b
 -n 4 --strategy dp
 -n 4 --strategy ddp
 -n 4 --strategy zero1
@@ -109,6 +109,7 @@ E2
 -n 4 --pp 2 --schedule gpipe --strategy zero2
 E2
   each 1e-4 <<'E2'
+-n 2 --tp 2
 -n 4 --tp 4
 -n 4 --pp 2 --tp 2
 -n 4 --tp 2 --strategy zero2
