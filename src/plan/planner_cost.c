@@ -64,9 +64,9 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
     const int T = c->mesh.n[LS_AXIS_TP];
-    const double whole = ls_cluster_unit(w->cl, workers, c->dtype, &c->model, c->micro_batch, c->seq_len, k);
+    const double whole = ls_cluster_unit(w->cl, workers, 1, c->dtype, &c->model, c->micro_batch, c->seq_len, k);
     if (T == 1) return whole;
-    const double with = ls_cluster_shard(w->cl, workers, 2, c->dtype, &c->model, c->micro_batch, c->seq_len, k),
+    const double with = ls_cluster_unit(w->cl, workers, 2, c->dtype, &c->model, c->micro_batch, c->seq_len, k),
                  two = fmax(0, with - seam(w, 2, false, k));
     const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmin(two, fmax(0, 2 * two - whole)),
                  shared = with < 0 ? whole - each : 2 * (two - each);
@@ -99,20 +99,18 @@ static int threads_asked(const planner_worker *w)
 
 static void unit_times(planner_worker *w)
 {
+    static const ls_unit_time fwd_of[] = {LS_TIME_EMBED_FWD, LS_TIME_BLOCK_FWD, LS_TIME_HEAD_FWD},
+                              bwd_of[] = {LS_TIME_EMBED_BWD, LS_TIME_BLOCK_BWD, LS_TIME_HEAD_BWD};
     const ls_train_config *c = w->c;
     const int T = c->mesh.n[LS_AXIS_TP];
-    const bool rows = c->sequence_parallel;
-    w->fwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_FWD);
-    w->bwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_BWD);
-    w->fwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_FWD);
-    w->bwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_BWD) + (c->recompute ? w->fwd[LS_UNIT_BLOCK] : 0);
-    w->fwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_FWD);
-    w->bwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_BWD);
-    if (T == 1) return;
-    w->seam_fwd[LS_UNIT_EMBED] = seam(w, T, rows, LS_TIME_EMBED_FWD);
-    w->seam_fwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_FWD);
-    w->seam_bwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_BWD) + (c->recompute ? w->seam_fwd[LS_UNIT_BLOCK] : 0);
-    w->seam_fwd[LS_UNIT_HEAD] = seam(w, T, rows, LS_TIME_HEAD_FWD);
+    for (int k = LS_UNIT_EMBED; k <= LS_UNIT_HEAD; k++) {
+        const bool twice = k == LS_UNIT_BLOCK && c->recompute;
+        w->fwd[k] = unit_sec(w, fwd_of[k]);
+        w->bwd[k] = unit_sec(w, bwd_of[k]) + (twice ? w->fwd[k] : 0);
+        if (T == 1) continue;
+        w->seam_fwd[k] = seam(w, T, c->sequence_parallel, fwd_of[k]);
+        w->seam_bwd[k] = seam(w, T, c->sequence_parallel, bwd_of[k]) + (twice ? w->seam_fwd[k] : 0);
+    }
 }
 
 /* ---- pipelines ---- */

@@ -29,13 +29,6 @@ typedef struct planner_worker {
     ls_prediction p;
 } planner_worker;
 
-/* A backend that only reports sizes, of a CPU or of a GPU that need not be present. */
-ls_status planner_sizes(const ls_train_config *c, int threads, ls_compute *out);
-
-/* The dry process groups of worker `rank`, with a clock if given. Close them even after a failure. */
-ls_status planner_groups(const ls_mesh *mesh, int rank, ls_dry_clock *clock, ls_run_groups *g);
-void planner_groups_close(ls_run_groups *g);
-
 /* Worker `rank` of the run; its strategy is bound to addresses without memory. Close it even after a failure. */
 ls_status planner_open(planner_worker *w, int rank);
 void planner_close(planner_worker *w);
