@@ -250,9 +250,12 @@ static ls_status need_object(ds_reader *r, const char *place, const json_t *v)
     return ls_fail(LS_E_CONFIG, "%s: '%s' must be an object", r->what, place);
 }
 
-/* "type" and "params" of optimizer and scheduler. */
-static ls_status read_type(ds_reader *r, const char *place, const json_t *v, const char **type, const json_t **params)
+/* A block of optimizer or scheduler: its "type", and its "params" or NULL. */
+static ls_status read_type(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n,
+                           const char **type, const json_t **params)
 {
+    LS_TRY(need_object(r, place, v));
+    LS_TRY(train_ds_block(r, place, v, row, n, false));
     *type = json_string_value(json_object_get(v, "type"));
     *params = json_object_get(v, "params");
     if (!*type || !**type) return ls_fail(LS_E_CONFIG, "%s: '%s.type' must be a name", r->what, place);
@@ -279,23 +282,20 @@ static ls_status read_betas(ds_reader *r, const json_t *v)
 
 static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v)
 {
-    static const char *const others[] = {"Adagrad",     "Lamb", "Lion",   "OneBitAdam", "OneBitLamb",
-                                         "ZeroOneAdam", "Muon", "MuAdam", "MuAdamW",    "MuSGD"};
+    static const char *const known[] = {"Adam",       "AdamW",       "Adagrad", "Lamb",   "Lion",    "OneBitAdam",
+                                        "OneBitLamb", "ZeroOneAdam", "Muon",    "MuAdam", "MuAdamW", "MuSGD"};
     ls_ds_optimizer *o = &r->c->optimizer;
     const char *type;
     const json_t *params;
-    LS_TRY(need_object(r, place, v));
-    LS_TRY(train_ds_block(r, place, v, optimizer_rows, COUNT(optimizer_rows), false));
-    LS_TRY(read_type(r, place, v, &type, &params));
-    if (!strcasecmp(type, "adamw")) snprintf(o->type, sizeof o->type, "AdamW");
-    else if (!strcasecmp(type, "adam")) snprintf(o->type, sizeof o->type, "Adam");
-    else {
-        for (size_t i = 0; i < COUNT(others); i++)
-            if (!strcasecmp(type, others[i]))
-                return ls_fail(LS_E_UNSUPPORTED, "%s: optimizer %s of DeepSpeed is not supported; use Adam or AdamW",
-                               r->what, others[i]);
+    LS_TRY(read_type(r, place, v, optimizer_rows, COUNT(optimizer_rows), &type, &params));
+    size_t i = 0;
+    while (i < COUNT(known) && strcasecmp(type, known[i])) i++;
+    if (i == COUNT(known))
         return ls_fail(LS_E_UNSUPPORTED, "%s: unknown optimizer '%.60s'; use Adam or AdamW", r->what, type);
-    }
+    if (i > 1)
+        return ls_fail(LS_E_UNSUPPORTED, "%s: optimizer %s of DeepSpeed is not supported; use Adam or AdamW", r->what,
+                       known[i]);
+    snprintf(o->type, sizeof o->type, "%s", known[i]);
     o->given = true;
     if (params) {
         if (json_object_get(params, "max_grad_norm"))
@@ -306,7 +306,7 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
         LS_TRY(train_ds_block(r, "optimizer.params", params, adam_rows, COUNT(adam_rows), false));
         LS_TRY(read_betas(r, json_object_get(params, "betas")));
     }
-    bool is_adamw = !strcmp(o->type, "AdamW");
+    const bool is_adamw = i == 1;
     if (is_adamw && !o->adam_w_mode)
         train_ds_note(r, "optimizer.params.adam_w_mode (AdamW always decouples weight decay)");
     o->coupled = !is_adamw && !o->adam_w_mode;
@@ -315,32 +315,24 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
 
 static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v)
 {
-    static const struct {
-        const char *name;
-        ls_lr_kind kind;
-        const ds_row *row;
-        size_t n;
-    } types[] = {
-        {"WarmupLR", LS_LR_WARMUP, warmup_rows + 1, COUNT(warmup_rows) - 1},
-        {"WarmupDecayLR", LS_LR_WARMUP_DECAY, warmup_rows, COUNT(warmup_rows)},
-        {"WarmupCosineLR", LS_LR_WARMUP_COSINE, warmup_cosine_rows, COUNT(warmup_cosine_rows)},
-        {"LRRangeTest", LS_LR_RANGE_TEST, range_test_rows, COUNT(range_test_rows)},
-    };
+    enum { ONE_CYCLE = 4 };
     static const char *const names[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
+    static const ls_lr_kind kinds[] = {LS_LR_WARMUP, LS_LR_WARMUP_DECAY, LS_LR_WARMUP_COSINE, LS_LR_RANGE_TEST};
+    static const ds_row *const rows[] = {warmup_rows + 1, warmup_rows, warmup_cosine_rows, range_test_rows};
+    static const size_t n_row[] = {COUNT(warmup_rows) - 1, COUNT(warmup_rows), COUNT(warmup_cosine_rows),
+                                   COUNT(range_test_rows)};
     ls_lr_schedule *s = &r->c->scheduler;
     const char *type;
     const json_t *params;
-    LS_TRY(need_object(r, place, v));
-    LS_TRY(train_ds_block(r, place, v, scheduler_rows, COUNT(scheduler_rows), false));
-    LS_TRY(read_type(r, place, v, &type, &params));
+    LS_TRY(read_type(r, place, v, scheduler_rows, COUNT(scheduler_rows), &type, &params));
     size_t t = 0;
-    while (t < COUNT(types) && strcmp(types[t].name, type)) t++;
-    if (t == COUNT(types)) {
-        if (!strcmp(type, "OneCycle"))
-            return ls_fail(LS_E_UNSUPPORTED,
-                           "%s: scheduler OneCycle is not supported (it also changes the momentum); use WarmupDecayLR "
-                           "or WarmupCosineLR",
-                           r->what);
+    while (t < COUNT(names) && strcmp(names[t], type)) t++;
+    if (t == ONE_CYCLE)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s: scheduler OneCycle is not supported (it also changes the momentum); use WarmupDecayLR "
+                       "or WarmupCosineLR",
+                       r->what);
+    if (t == COUNT(names)) {
         const char *near = ls_nearest_word(type, names, COUNT(names));
         for (size_t i = 0; i < COUNT(names); i++)
             if (!strcasecmp(type, names[i])) near = names[i];
@@ -349,7 +341,7 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
             "%s: unknown scheduler '%.60s'%s%s%s; use WarmupLR, WarmupDecayLR, WarmupCosineLR or LRRangeTest", r->what,
             type, near ? " (did you mean '" : "", near ? near : "", near ? "'? case matters)" : "");
     }
-    *s = (ls_lr_schedule){.kind = types[t].kind,
+    *s = (ls_lr_schedule){.kind = kinds[t],
                           .max = 0.001,
                           .warmup = 1000,
                           .floor_ratio = 0.0001,
@@ -357,7 +349,7 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
                           .range_rate = 1.0,
                           .last_batch_iteration = -1};
     if (s->kind == LS_LR_RANGE_TEST) s->min = 1e-3;
-    if (params) LS_TRY(train_ds_block(r, "scheduler.params", params, types[t].row, types[t].n, false));
+    if (params) LS_TRY(train_ds_block(r, "scheduler.params", params, rows[t], n_row[t], false));
     if ((s->kind == LS_LR_WARMUP_DECAY || s->kind == LS_LR_WARMUP_COSINE) && !s->total)
         return ls_fail(LS_E_CONFIG, "%s: scheduler %s needs 'scheduler.params.total_num_steps'", r->what, type);
     const json_t *warm = json_object_get(params, "warmup_type");

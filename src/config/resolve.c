@@ -108,20 +108,10 @@ static ls_status resolve_world(const ls_train_options *o, const ls_train_facts *
 
 /* --- batch --- */
 
-static ls_status check_batch_options(const ls_train_options *o)
+static ls_status positive(const ls_train_options *o, const char *name, int64_t value)
 {
-    const struct {
-        const char *name;
-        int64_t value;
-    } all[] = {{"micro_batch_size_per_gpu", o->micro_batch_size_per_gpu},
-               {"train_micro_batch_size_per_gpu", o->train_micro_batch_size_per_gpu},
-               {"grad_accum_steps", o->grad_accum_steps},
-               {"global_batch_size", o->global_batch_size},
-               {"enforce_global_batch_size", o->enforce_global_batch_size}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (ls_train_given(o, all[i].name) && (all[i].value < 1 || all[i].value > INT_MAX))
-            return ls_fail(LS_E_CONFIG, "--%s %lld: must be 1 to %d", all[i].name, (long long)all[i].value, INT_MAX);
-    return LS_OK;
+    if (!ls_train_given(o, name) || (value >= 1 && value <= INT_MAX)) return LS_OK;
+    return ls_fail(LS_E_CONFIG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
 }
 
 /* Sizes of a batch: sequences per micro-batch, micro-batches per step, replicas; each with its source. */
@@ -184,7 +174,11 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
     static const ls_ds_config none;
     batch b = {.G =
                    c->engine ? c->mesh.n[LS_AXIS_DP] : 1}; /* workers of a pipeline or of a split layer share a batch */
-    LS_TRY(check_batch_options(o));
+    LS_TRY(positive(o, "micro_batch_size_per_gpu", o->micro_batch_size_per_gpu));
+    LS_TRY(positive(o, "train_micro_batch_size_per_gpu", o->train_micro_batch_size_per_gpu));
+    LS_TRY(positive(o, "grad_accum_steps", o->grad_accum_steps));
+    LS_TRY(positive(o, "global_batch_size", o->global_batch_size));
+    LS_TRY(positive(o, "enforce_global_batch_size", o->enforce_global_batch_size));
     LS_TRY(size_batch(o, ds ? ds : &none, &b));
     if (ls_train_given(o, "grad_accum_steps") && ls_train_given(o, "global_batch_size"))
         ls_str_addf(&c->notes, "--global_batch_size %lld is ignored because --grad_accum_steps is given\n",
@@ -231,38 +225,36 @@ static ls_status resolve_length(const ls_train_options *o, ls_train_config *c)
 
 static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
 {
-    enum { NO_LIMIT = 1 };
     int64_t threads = 0, seed = 0;
     const struct {
         const char *flag;
         int64_t value, lo, *field;
-        int64_t unset; /* value when not given */
-        int limit;     /* NO_LIMIT: printed so when not given */
+        int64_t unset; /* value when not given; -1: no limit */
     } rows[] = {
-        {"--epochs", o->epochs, 1, &c->epochs, 1, 0},
-        {"--max_steps", o->max_steps, 1, &c->max_steps, 0, NO_LIMIT},
-        {"--max_train_steps", o->max_train_steps, 1, &c->max_train_steps, -1, NO_LIMIT},
-        {"--max_val_steps", o->max_val_steps, 0, &c->max_val_steps, -1, NO_LIMIT},
-        {"--eval_every", o->eval_every, 0, &c->eval_every, 0, 0},
-        {"--save_every", o->save_every, 0, &c->save_every, 0, 0},
-        {"--keep_last", o->keep_last, 0, &c->keep_last, 0, 0},
-        {"--threads", o->threads, 0, &threads, 0, 0},
-        {"--seed", o->seed, 0, &seed, 1337, 0},
-        {"--steps_per_print", o->steps_per_print, 1, &c->steps_per_print, 10, 0},
-        {"--timing_warmup_steps", o->timing_warmup_steps, 0, &c->timing_warmup_steps, 5, 0},
-        {"--timing_sample_every", o->timing_sample_every, 1, &c->timing_sample_every, 50, 0},
+        {"--epochs", o->epochs, 1, &c->epochs, 1},
+        {"--max_steps", o->max_steps, 1, &c->max_steps, -1},
+        {"--max_train_steps", o->max_train_steps, 1, &c->max_train_steps, -1},
+        {"--max_val_steps", o->max_val_steps, 0, &c->max_val_steps, -1},
+        {"--eval_every", o->eval_every, 0, &c->eval_every, 0},
+        {"--save_every", o->save_every, 0, &c->save_every, 0},
+        {"--keep_last", o->keep_last, 0, &c->keep_last, 0},
+        {"--threads", o->threads, 0, &threads, 0},
+        {"--seed", o->seed, 0, &seed, 1337},
+        {"--steps_per_print", o->steps_per_print, 1, &c->steps_per_print, 10},
+        {"--timing_warmup_steps", o->timing_warmup_steps, 0, &c->timing_warmup_steps, 5},
+        {"--timing_sample_every", o->timing_sample_every, 1, &c->timing_sample_every, 50},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const char *flag = rows[i].flag, *name = flag + 2;
-        const bool given = ls_train_given(o, name);
+        const train_origin from = train_from(o, rows[i].flag, NULL);
+        const bool given = from.source == LS_FROM_CLI;
         *rows[i].field = given ? rows[i].value : rows[i].unset;
         if (given && rows[i].value < rows[i].lo)
-            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least %lld", flag, (long long)rows[i].value,
+            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least %lld", rows[i].flag, (long long)rows[i].value,
                            (long long)rows[i].lo);
-        if (!given && rows[i].limit == NO_LIMIT)
-            train_put_text(c, name, NULL, (train_origin){LS_FROM_DEFAULT, "no limit"});
-        else train_put_int(c, name, *rows[i].field, train_from(o, flag, NULL));
+        if (*rows[i].field >= 0) train_put_int(c, rows[i].flag + 2, *rows[i].field, from);
+        else train_put_text(c, rows[i].flag + 2, NULL, (train_origin){LS_FROM_DEFAULT, "no limit"});
     }
+    if (c->max_steps < 0) c->max_steps = 0;
     if (threads > 4096) return ls_fail(LS_E_CONFIG, "--threads %lld: too many", (long long)threads);
     if (c->keep_last > INT_MAX) return ls_fail(LS_E_CONFIG, "--keep_last %lld: too large", (long long)c->keep_last);
     c->threads = c->threads_asked = (int)threads;

@@ -14,10 +14,10 @@ typedef struct planner_worker {
     ls_crowd crowd;        /* placement of workers, and how many share a core */
     bool by_parts, master; /* strategy: gradients are sharded; one worker updates */
     ls_cluster_passes pass;
-    int threads;                     /* of this worker; 0: as measured */
-    double fwd[3], bwd[3];           /* seconds by ls_unit_kind */
-    double alike;                    /* factor on them; below 1 if workers synchronize once per step */
-    double seam_fwd[3], seam_bwd[3]; /* all-reduces of tensor parallelism */
+    int threads;                 /* of this worker; 0: as measured */
+    double fwd[3], bwd[3];       /* seconds by ls_unit_kind */
+    double alike;                /* factor on them; below 1 if workers synchronize once per step */
+    double tp_fwd[3], tp_bwd[3]; /* all-reduces of tensor parallelism */
 
     ls_dry_clock clock;
     ls_run_groups g;

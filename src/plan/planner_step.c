@@ -238,11 +238,11 @@ static ls_status compute(void *ctx, int u, ls_pass pass)
 {
     planner_worker *w = ctx;
     const ls_unit_kind k = w->parts.model->unit[u].kind;
-    const double seam = pass == LS_FWD ? w->seam_fwd[k] : w->seam_bwd[k];
+    const double wait = pass == LS_FWD ? w->tp_fwd[k] : w->tp_bwd[k];
     if (pass == LS_FWD) spend(w, w->fwd[k] * w->alike, &w->p.forward);
     else spend(w, w->bwd[k] * w->alike, &w->p.backward);
-    w->clock.busy += seam;
-    spend(w, seam, &w->clock.waited);
+    w->clock.busy += wait;
+    spend(w, wait, &w->clock.waited);
     return LS_OK;
 }
 
@@ -252,21 +252,18 @@ static ls_status micro_batch(planner_worker *w, int m)
     const ls_hooks hooks = {
         .ctx = w, .acquire = acquire, .release = release, .grad_ready = grad_ready, .unit = compute};
     const ls_schedule *s = w->parts.schedule;
-    const int P = s ? s->n_stage : 1, n_chunk = s ? s->n_chunk : 1, stage = s ? w->g.at.at[LS_AXIS_PP] : 0;
     ls_model *model = w->parts.model;
     ls_acts acts = {.B = w->c->micro_batch, .T = w->c->seq_len};
     ls_micro mb = {.B = acts.B, .T = acts.T, .train = true};
     ls_strategy_begin(w->parts.strategy, m);
-    for (int k = 0; k < n_chunk; k++) {
-        const int g = stage + k * P;
-        LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, s ? w->stages.first[g] : 0,
-                           s ? w->stages.first[g + 1] : model->n_unit));
+    if (!s) {
+        LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, 0, model->n_unit));
+        return ls_walk_bwd(model, &acts, &mb, &hooks, 0, model->n_unit);
     }
-    for (int k = n_chunk - 1; k >= 0; k--) {
-        const int g = stage + k * P;
-        LS_TRY(ls_walk_bwd(model, &acts, &mb, &hooks, s ? w->stages.first[g] : 0,
-                           s ? w->stages.first[g + 1] : model->n_unit));
-    }
+    const int *first = w->stages.first + w->g.at.at[LS_AXIS_PP], P = s->n_stage; /* of each chunk of this stage */
+    for (int k = 0; k < s->n_chunk; k++) LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, first[k * P], first[k * P + 1]));
+    for (int k = s->n_chunk - 1; k >= 0; k--)
+        LS_TRY(ls_walk_bwd(model, &acts, &mb, &hooks, first[k * P], first[k * P + 1]));
     return LS_OK;
 }
 
