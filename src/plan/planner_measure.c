@@ -90,7 +90,7 @@ ls_status planner_over_workers(ls_comm *c, double *x, int n)
 /* Memory that collectives use piece by piece, so that it is not in the cache. */
 typedef struct buffers {
     const ls_compute *compute;
-    char *whole, *part;
+    void *whole, *part;
     int64_t at; /* bytes: the next piece of `whole` */
 } buffers;
 
@@ -98,9 +98,8 @@ static ls_status collective(ls_comm *c, ls_coll kind, buffers *b, int64_t nbytes
 {
     const int64_t W = ls_comm_size(c), r = ls_comm_rank(c), part = nbytes / 4 / W, n = part * W;
     if (b->at + nbytes > BUFFER) b->at = 0;
-    char *x = b->whole + b->at;
+    const ls_view all = {(char *)b->whole + b->at, n, LS_F32};
     b->at += nbytes;
-    const ls_view all = {x, n, LS_F32};
     switch (kind) {
     case LS_COLL_ALL_REDUCE: return ls_all_reduce(c, all, LS_SITE, t);
     case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter(c, (ls_view){b->part, part, LS_F32}, all, LS_SITE, t);
@@ -259,17 +258,13 @@ static ls_status take_buffers(ls_comm *comm, const ls_compute *compute, buffers 
     const ls_device *d = compute->device;
     buf->compute = compute;
     if (d) { /* zeroed */
-        void *whole, *piece;
-        LS_TRY(d->alloc(d->ctx, BUFFER, &whole));
-        buf->whole = whole;
-        LS_TRY(d->alloc(d->ctx, part, &piece));
-        buf->part = piece;
-        return LS_OK;
+        LS_TRY(d->alloc(d->ctx, BUFFER, &buf->whole));
+        return d->alloc(d->ctx, part, &buf->part);
     }
     buf->whole = ls_comm_alloc(comm, BUFFER);
     buf->part = ls_comm_alloc(comm, part);
     if (!buf->whole || !buf->part) return ls_nomem(BUFFER, "the buffers of the collectives");
-    for (int64_t i = 0; i < BUFFER / 4; i++) ((float *)(void *)buf->whole)[i] = 1e-6F;
+    for (int64_t i = 0; i < BUFFER / 4; i++) ((float *)buf->whole)[i] = 1e-6F;
     memset(buf->part, 0, part);
     return LS_OK;
 }

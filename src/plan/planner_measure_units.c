@@ -73,14 +73,10 @@ static ls_status take_memory(planner_bench *b)
     return memory ? ls_plan_take(p, memory) : ls_nomem(ls_plan_host_bytes(p), "the memory plan");
 }
 
-/* Random weights, also on a device: a device that multiplies zeros draws less power and runs faster. */
+/* Random weights: a device that multiplies zeros draws less power and runs faster. */
 static ls_status fill(planner_bench *b)
 {
     ls_run_parts *p = &b->parts;
-    if (!b->compute.device) {
-        ls_model_init(p->model, 1);
-        return LS_OK;
-    }
     ls_piece *piece = ls_alloc(3 * (size_t)p->model->n_unit * sizeof *piece);
     if (!piece) return ls_nomem(3 * (size_t)p->model->n_unit * sizeof *piece, "the parts of the model");
     const int n = ls_strategy_pieces(p->strategy, false, piece);
