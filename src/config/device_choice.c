@@ -89,12 +89,6 @@ typedef struct entry {
 enum { ENTRY_WORDS = sizeof(entry) / sizeof(int64_t) };
 _Static_assert(sizeof(entry) % sizeof(int64_t) == 0, "it is sent as 64-bit integers");
 
-static const char *host_of(const ls_comm *c, int rank)
-{
-    int local;
-    return ls_comm_host(c, rank, &local);
-}
-
 /* Two ranks have one GPU. Hosts may have equal names, but no two workers of a host one local rank. */
 static bool one_gpu(const ls_comm *c, const entry *all, int p, int q)
 {
@@ -114,15 +108,14 @@ static bool is_first(const ls_comm *c, const entry *all, int r)
 static ls_status judge(ls_device_choice *d, ls_comm *c, const entry *all)
 {
     const int size = ls_comm_size(c);
-    int on_gpu = 0, odd = -1, used = 0;
+    int on_gpu = 0, odd = 0, used = 0, local;
     for (int r = 0; r < size; r++) on_gpu += all[r].cuda != 0;
-    for (int r = 0; r < size && odd < 0; r++)
-        if (!all[r].cuda) odd = r;
+    while (odd < size && all[odd].cuda) odd++;
     if (on_gpu && on_gpu < size)
         return ls_fail(LS_E_CONFIG,
                        "all workers must use the same kind of device: rank %d on %s would use %.199s, but %d of %d "
                        "workers have a GPU; give every worker a GPU, or use --device cpu",
-                       odd, host_of(c, odd), all[odd].words, on_gpu, size);
+                       odd, ls_comm_host(c, odd, &local), all[odd].words, on_gpu, size);
     if (!d->automatic || !d->cuda) return LS_OK;
     for (int r = 0; r < size; r++) used += is_first(c, all, r);
     name_gpus(d, used, size, ls_comm_where(c).n_host);

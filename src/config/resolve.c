@@ -114,9 +114,9 @@ static ls_status positive(const ls_train_options *o, const char *name, int64_t v
     return ls_fail(LS_E_CONFIG, "--%s %lld: must be 1 to %d", name, (long long)value, INT_MAX);
 }
 
-/* Sizes of a batch: sequences per micro-batch, micro-batches per step, replicas; each with its source. */
+/* Sizes of a batch, of a type that is printed without casts. */
 typedef struct batch {
-    int64_t B, A, G;
+    long long B, A, G; /* sequences per micro-batch, micro-batches per step, replicas */
     train_origin b_from, a_from;
 } batch;
 
@@ -124,8 +124,9 @@ typedef struct batch {
  * --train_micro_batch_size_per_gpu and 1. */
 static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, batch *b)
 {
-    const int64_t total = ds->train_batch_size;
+    const long long total = ds->train_batch_size, asked = o->global_batch_size;
     const bool cli_a = ls_train_given(o, "grad_accum_steps"), cli_g = ls_train_given(o, "global_batch_size");
+    const char *s = b->G == 1 ? "" : "s";
     bool derived = false;
     b->b_from = train_from(o, "--micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu");
     b->a_from = train_from(o, "--grad_accum_steps", "gradient_accumulation_steps");
@@ -136,14 +137,12 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
         b->b_from = train_from(o, "--train_micro_batch_size_per_gpu", NULL);
     }
     if (!b->A && cli_g) {
-        const int64_t step = b->B * b->G, n = o->global_batch_size / step;
-        if (o->global_batch_size % step)
-            return ls_fail(
-                LS_E_CONFIG,
-                "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = %lld; %lld and "
-                "%lld are",
-                (long long)o->global_batch_size, (long long)b->B, (long long)b->G, b->G == 1 ? "" : "s",
-                (long long)step, (long long)(n * step), (long long)((n + 1) * step));
+        const long long step = b->B * b->G, n = asked / step;
+        if (asked % step)
+            return ls_fail(LS_E_CONFIG,
+                           "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = "
+                           "%lld; %lld and %lld are",
+                           asked, b->B, b->G, s, step, n * step, (n + 1) * step);
         b->A = n;
         b->a_from = train_rule("--global_batch_size / (B*W)");
     }
@@ -157,14 +156,13 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
         b->a_from = (train_origin){LS_FROM_DEFAULT, ""};
     }
     if (b->B > INT_MAX || b->A > INT_MAX || (double)b->B * (double)b->A * (double)b->G > 1e15)
-        return ls_fail(LS_E_CONFIG, "micro-batch size %lld * accumulation %lld * %lld workers is too large",
-                       (long long)b->B, (long long)b->A, (long long)b->G);
+        return ls_fail(LS_E_CONFIG, "micro-batch size %lld * accumulation %lld * %lld workers is too large", b->B, b->A,
+                       b->G);
     if (total && total != b->B * b->A * b->G)
         return ls_fail(LS_E_CONFIG,
                        "train_batch_size %lld%s is not micro-batch size %lld * accumulation %lld * %lld worker%s = "
                        "%lld; change %s",
-                       (long long)total, derived ? "" : " of the DeepSpeed JSON", (long long)b->B, (long long)b->A,
-                       (long long)b->G, b->G == 1 ? "" : "s", (long long)(b->B * b->A * b->G),
+                       total, derived ? "" : " of the DeepSpeed JSON", b->B, b->A, b->G, s, b->B * b->A * b->G,
                        derived ? "one of them" : "or remove it");
     return LS_OK;
 }
@@ -180,27 +178,27 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
     LS_TRY(positive(o, "global_batch_size", o->global_batch_size));
     LS_TRY(positive(o, "enforce_global_batch_size", o->enforce_global_batch_size));
     LS_TRY(size_batch(o, ds ? ds : &none, &b));
+    const long long all = b.B * b.A * b.G, asked = o->enforce_global_batch_size, R = b.B * c->seq_len,
+                    T = c->mesh.n[LS_AXIS_TP];
+    if (ls_train_given(o, "enforce_global_batch_size") && all != asked)
+        return ls_fail(LS_E_CONFIG,
+                       "--enforce_global_batch_size %lld: the global batch is micro-batch size %lld * accumulation "
+                       "%lld * %lld worker%s = %lld",
+                       asked, b.B, b.A, b.G, b.G == 1 ? "" : "s", all);
+    if (c->sequence_parallel && R % T)
+        return ls_fail(LS_E_CONFIG,
+                       "--sequence_parallel: micro-batch size %lld * %d positions = %lld rows do not divide by tp %lld "
+                       "(remainder %lld); use a micro-batch size that is a multiple of %lld",
+                       b.B, c->seq_len, R, T, R % T, T);
     if (ls_train_given(o, "grad_accum_steps") && ls_train_given(o, "global_batch_size"))
         ls_str_addf(&c->notes, "--global_batch_size %lld is ignored because --grad_accum_steps is given\n",
                     (long long)o->global_batch_size);
     c->micro_batch = (int)b.B;
     c->grad_accum = (int)b.A;
-    c->global_batch = b.B * b.A * b.G;
-    if (ls_train_given(o, "enforce_global_batch_size") && c->global_batch != o->enforce_global_batch_size)
-        return ls_fail(LS_E_CONFIG,
-                       "--enforce_global_batch_size %lld: the global batch is micro-batch size %lld * accumulation "
-                       "%lld * %lld worker%s = %lld",
-                       (long long)o->enforce_global_batch_size, (long long)b.B, (long long)b.A, (long long)b.G,
-                       b.G == 1 ? "" : "s", (long long)c->global_batch);
-    const int64_t R = b.B * c->seq_len, T = c->mesh.n[LS_AXIS_TP];
-    if (c->sequence_parallel && R % T)
-        return ls_fail(LS_E_CONFIG,
-                       "--sequence_parallel: micro-batch size %lld * %d positions = %lld rows do not divide by tp %lld "
-                       "(remainder %lld); use a micro-batch size that is a multiple of %lld",
-                       (long long)b.B, c->seq_len, (long long)R, (long long)T, (long long)(R % T), (long long)T);
+    c->global_batch = all;
     train_put_int(c, "micro_batch_size_per_gpu", b.B, b.b_from);
     train_put_int(c, "grad_accum_steps", b.A, b.a_from);
-    train_put_int(c, "global_batch_size", c->global_batch, train_rule("B*A*W sequences"));
+    train_put_int(c, "global_batch_size", all, train_rule("B*A*W sequences"));
     return LS_OK;
 }
 
