@@ -56,7 +56,7 @@ static void say_notes(const ls_train_options *o, const ls_train_config *c)
 {
     ls_str s = {0};
     ls_train_options_warnings(o, &s);
-    for (int i = 0; i < c->n_note; i++) ls_str_addf(&s, "%s\n", c->note[i]);
+    if (c->notes.data) ls_str_add(&s, c->notes.data);
     if (s.data) fputs(s.data, stderr);
     ls_str_fini(&s);
 }

@@ -36,6 +36,7 @@ void ls_jsonw_int(ls_jsonw *w, int64_t value);
 void ls_jsonw_real(ls_jsonw *w, double value);
 void ls_jsonw_bool(ls_jsonw *w, int value);
 void ls_jsonw_null(ls_jsonw *w);
+void ls_jsonw_raw(ls_jsonw *w, const char *text); /* a number or word that is JSON already */
 /* A member: key and value. */
 void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value);
 void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value);

@@ -61,14 +61,12 @@ static void assert_source(const ls_train_config *c, const char *name, ls_source 
 {
     const ls_setting *s = setting(c, name);
     if (s->source != source || strcmp(s->detail, detail))
-        fail_msg("%s is from %s (%s)", name, ls_source_word(s->source), s->detail);
+        fail_msg("%s is from source %d (%s)", name, (int)s->source, s->detail);
 }
 
 static bool noted(const ls_train_config *c, const char *part)
 {
-    for (int i = 0; i < c->n_note; i++)
-        if (strstr(c->note[i], part)) return true;
-    return false;
+    return c->notes.data && strstr(c->notes.data, part);
 }
 
 static int clean_environment(void **state)
@@ -200,6 +198,10 @@ static void batch_rule(void **state)
               "", LS_E_CONFIG, "32 of the DeepSpeed JSON is not micro-batch size 2 * accumulation 3 * 1 worker = 6");
     must_fail("{\"train_batch_size\": 30, \"train_micro_batch_size_per_gpu\": 4}", "", LS_E_CONFIG,
               "30 is not micro-batch size 4");
+    must_fail("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 3}", "-n 8", LS_E_CONFIG,
+              "32 is not micro-batch size 3 * accumulation 1 * 8 workers = 24; change one of them");
+    must_fail("{\"train_batch_size\": 4}", "-n 8", LS_E_CONFIG, "4 is not micro-batch size 0");
+    must_fail("{\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 8}", "-n 4", LS_E_CONFIG, "16 is not");
     must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_CONFIG, "micro_batch_size_per_gpu 0: must be 1 to");
     must_fail(NULL, "--grad_accum_steps -2", LS_E_CONFIG, "-2");
 }

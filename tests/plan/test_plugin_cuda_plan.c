@@ -62,9 +62,9 @@ static ls_status same_memory(ls_trainer *t)
 {
     ls_plan_memory m;
     const int rank = ls_comm_rank(t->comm);
-    LS_TRY(ls_planner_memory(t->cfg, 1, rank, t->val.n_seq, &m));
+    LS_TRY(ls_planner_memory(t->cfg, NULL, 1, rank, t->val.n_seq, &m));
     LS_TRY(same("without a device", &m, &t->plan));
-    LS_TRY(ls_planner_memory_on(t->cfg, &t->compute, rank, t->val.n_seq, &m));
+    LS_TRY(ls_planner_memory(t->cfg, &t->compute, 1, rank, t->val.n_seq, &m));
     return same("by the device", &m, &t->plan);
 }
 
