@@ -227,3 +227,37 @@ bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double les
         }
     return true;
 }
+
+/* ---- writing ---- */
+
+void ls_st_header(const ls_st_tensor *t, int64_t n, ls_str *out, int64_t *nbytes)
+{
+    ls_jsonw w;
+    int64_t at = 0;
+    ls_str_addn(out, "\0\0\0\0\0\0\0", 8); /* the length comes last */
+    ls_jsonw_init(&w, out, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_open(&w, "__metadata__", '{');
+    ls_jsonw_put_str(&w, "format", "pt");
+    ls_jsonw_close(&w);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = ls_st_n(&t[i]) * (int64_t)ls_dtype_nbytes(t[i].dt);
+        ls_jsonw_put_open(&w, t[i].name, '{');
+        ls_jsonw_put_str(&w, "dtype", ls_dtype_word(t[i].dt));
+        ls_jsonw_put_open(&w, "shape", '[');
+        for (int d = 0; d < t[i].n_dim; d++) ls_jsonw_int(&w, t[i].dim[d]);
+        ls_jsonw_close(&w);
+        ls_jsonw_put_open(&w, "data_offsets", '[');
+        ls_jsonw_int(&w, at);
+        ls_jsonw_int(&w, at + k);
+        ls_jsonw_close(&w);
+        ls_jsonw_close(&w);
+        at += k;
+    }
+    ls_jsonw_close(&w);
+    while (!out->failed && out->len % 8) ls_str_addc(out, ' ');
+    if (out->failed) return;
+    const uint64_t len = out->len - 8;
+    memcpy(out->data, &len, 8);
+    *nbytes = (int64_t)out->len + at;
+}

@@ -4,7 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +53,15 @@ ls_status ls_fs_mkdirs(const char *path)
         st = ls_fail(LS_E_IO, "cannot create the folder %s: a file of that name exists", path);
     ls_free(p);
     return st;
+}
+
+ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_MAX])
+{
+    for (int k = 1;; k++) {
+        LS_TRY(ls_path_in(path, dir, "%s%d", prefix, k));
+        if (!mkdir(path, 0777)) return LS_OK;
+        if (errno != EEXIST) return ls_fail(LS_E_IO, "cannot create the folder %s: %s", path, strerror(errno));
+    }
 }
 
 ls_status ls_fs_read(const char *path, char **data, size_t *n)
@@ -325,6 +334,19 @@ ls_status ls_fs_remove_tree(const char *path)
     if (S_ISDIR(s.st_mode) ? rmdir(path) : unlink(path))
         return ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     return LS_OK;
+}
+
+ls_status ls_path_in(char path[PATH_MAX], const char *dir, const char *name, ...)
+{
+    const size_t n = strlen(dir);
+    const int at = snprintf(path, PATH_MAX, "%s%s", dir, n && dir[n - 1] == '/' ? "" : "/");
+    int more = 0;
+    va_list ap;
+    va_start(ap, name);
+    if (at >= 0 && at < PATH_MAX) more = vsnprintf(path + at, (size_t)(PATH_MAX - at), name, ap);
+    va_end(ap);
+    if (at >= 0 && more >= 0 && at + more < PATH_MAX) return LS_OK;
+    return ls_fail(LS_E_IO, "the path of a file in %.200s... is too long", dir);
 }
 
 char *ls_path_join(const char *dir, const char *name)

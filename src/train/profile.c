@@ -108,14 +108,12 @@ static ls_status watch_device(ls_profile *p, ls_trainer *t)
 void ls_profile_device_end(ls_profile *p)
 {
     ls_kernel_facts f = {0};
+    ls_err_kept error; /* of a failed run: the one to report */
     if (!p || !p->kernels) return;
-    char *words = ls_strdup(ls_err_words()),
-         *trail = ls_strdup(ls_err_trail()); /* the error of a failed run is the one to report */
+    ls_err_keep(&error);
     if (ls_kernel_times_end(&p->kernels, p->trace, &f) != LS_OK)
         ls_warn("profile", "the device's times are not in the trace: %s", ls_err_words());
-    if (words && trail) ls_err_adopt(words, trail);
-    ls_free(words);
-    ls_free(trail);
+    ls_err_restore(&error);
     p->kernels_dropped = f.dropped + f.lost;
 }
 
@@ -165,11 +163,10 @@ static ls_status write_part(const ls_profile *p)
 /* The part of a run that failed. The error of the run is reported, even when the part cannot be written. */
 static void write_quietly(const ls_profile *p)
 {
-    char *words = ls_strdup(ls_err_words()), *trail = ls_strdup(ls_err_trail());
+    ls_err_kept error;
+    ls_err_keep(&error);
     if (write_part(p) != LS_OK) ls_warn("profile", "no trace of this worker: %s", ls_err_words());
-    if (words && trail) ls_err_adopt(words, trail);
-    ls_free(words);
-    ls_free(trail);
+    ls_err_restore(&error);
 }
 
 /* The parts of all workers exist, or all workers fail. */

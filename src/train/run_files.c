@@ -22,27 +22,29 @@ int64_t train_peak_rss(void)
     return (int64_t)u.ru_maxrss * 1024;
 }
 
-static ls_status set_earlier_aside(ls_trainer *t)
+static void note_earlier(const ls_trainer *t, const char *where, bool checkpoints, int64_t step)
 {
-    char *where = NULL, upto[40] = "", text[1280];
-    int64_t step;
-    if (t->cfg->resume) return ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, true, &where);
-    LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, &where, &step));
-    const bool saved = where;
-    ls_status st = ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, false, &where);
-    if (where && !saved && t->io.note) {
-        snprintf(text, sizeof text, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n",
-                 t->cfg->run_dir, where);
-        t->io.note(t->io.ctx, text);
-    } else if (where && t->io.note) {
-        if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+    char upto[40] = "", text[1280];
+    if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+    if (checkpoints)
         snprintf(
             text, sizeof text,
             "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
             t->cfg->run_dir, upto, where);
-        t->io.note(t->io.ctx, text);
-    }
-    ls_free(where);
+    else
+        snprintf(text, sizeof text, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n",
+                 t->cfg->run_dir, where);
+    t->io.note(t->io.ctx, text);
+}
+
+static ls_status set_earlier_aside(ls_trainer *t)
+{
+    char where[PATH_MAX] = "";
+    int64_t step = -1;
+    if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, where, &step));
+    const bool checkpoints = *where;
+    ls_status st = ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, t->cfg->resume, where);
+    if (*where && t->io.note) note_earlier(t, where, checkpoints, step);
     return st;
 }
 
