@@ -177,19 +177,27 @@ ls_status ls_fs_out_open(ls_fs_out *o, const char *path)
     return st;
 }
 
+ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        const size_t left = n - at;
+        const ssize_t k = write(fd, (const char *)data + at, left > ((size_t)1 << 30) ? (size_t)1 << 30 : left);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) {
+            const char *why = k ? strerror(errno) : "write returned 0 bytes";
+            const off_t pos = lseek(fd, 0, SEEK_CUR); /* -1 for a pipe */
+            return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)(pos < 0 ? (off_t)at : pos),
+                           why);
+        }
+        at += (size_t)k;
+    }
+    return LS_OK;
+}
+
 ls_status ls_fs_out_append(ls_fs_out *o, const void *data, size_t n)
 {
-    const char *p = data;
-    while (n) {
-        ssize_t k = write(o->fd, p, n > ((size_t)1 << 30) ? (size_t)1 << 30 : n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0)
-            return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", o->path, (long long)o->nbytes,
-                           k ? strerror(errno) : "write returned 0 bytes");
-        p += k;
-        n -= (size_t)k;
-        o->nbytes += k;
-    }
+    LS_TRY(ls_fs_append(o->fd, o->path, data, n));
+    o->nbytes += (int64_t)n;
     return LS_OK;
 }
 

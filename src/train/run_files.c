@@ -52,12 +52,10 @@ static ls_status set_earlier_aside(ls_trainer *t)
 ls_status train_begin_files(ls_trainer *t)
 {
     ls_status st = LS_OK;
-    char path[1024];
     if (ls_comm_rank(t->comm) == 0) {
         LS_TRY_GOTO(st, done, set_earlier_aside(t));
         LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
-        snprintf(path, sizeof path, "%s/metrics.jsonl", t->cfg->run_dir);
-        LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, path, t->state.step));
+        LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, t->cfg->run_dir, t->state.step));
     }
 done:
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
@@ -83,73 +81,35 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     return LS_OK;
 }
 
-typedef struct more {
-    const ls_trainer *t;
-    const ls_pipe_report *pipe;
-} more;
-
-static void write_more(const void *ctx, ls_jsonw *w)
-{
-    const more *m = ctx;
-    ls_pipe_report_write(m->pipe, m->t, w);
-    if (m->t->compute.device) ls_telemetry_write(m->t->gpu, m->t->watched_tokens, w);
-    ls_nccl_proof_write(m->t->proof, w);
-}
-
 static ls_status write_pipeline(const ls_trainer *t, const ls_pipe_report *pipe)
 {
-    char path[1024];
+    char path[PATH_MAX];
     if (!pipe->rows.data) return LS_OK;
-    snprintf(path, sizeof path, "%s/pipeline.json", t->cfg->run_dir);
+    LS_TRY(ls_path_in(path, t->cfg->run_dir, "pipeline.json"));
     return ls_fs_write(path, pipe->rows.data, pipe->rows.len);
-}
-
-static ls_status write_artifacts(ls_trainer *t, const ls_run_metrics *m)
-{
-    ls_str markers = {0};
-    ls_status st = ls_artifacts_write(m, &markers);
-    /* also after a failure: markers of the files that are complete */
-    const ls_status end =
-        markers.data ? ls_observe(t, &(ls_event){.kind = LS_ON_RUN_END, .text = markers.data}) : LS_OK;
-    ls_str_fini(&markers);
-    return st != LS_OK ? st : end;
 }
 
 static ls_status write_all(ls_trainer *t, const ls_run_identity *id, const ls_worker_facts *facts,
                            const ls_pipe_report *pipe, double begin)
 {
-    const ls_run_state *s = &t->state;
     char words[LS_COMPUTE_WORDS];
+    ls_str markers = {0};
     LS_TRY(ls_metrics_log_close(&t->log));
     ls_nccl_proof_end(t->proof);
-    ls_run_metrics m = {.id = id,
-                        .cfg = t->cfg,
-                        .epoch = s->done,
-                        .n_epoch = (int)s->epoch,
-                        .total_wall_time = ls_now() - begin,
-                        .compute_words = ls_compute_describe(&t->compute, words),
-                        .plan_bytes = t->plan.total,
-                        .device = t->compute.device ? &t->device : NULL,
-                        .n_device = t->device.count,
-                        .nccl = ls_comm_library(t->comm),
-                        .scale = ls_loss_scale_skips(&s->scale) ? &s->scale : NULL,
-                        .resumed_from_step = t->resumed_from,
-                        .process_group = ls_comm_size(t->comm) > 1,
-                        .comm = t->dp,
-                        .tensor = t->tp,
-                        .acts = t->pp_acts,
-                        .grads = t->pp_grads,
-                        .split = ls_step_clock_mean(&t->clock),
-                        .n_split = t->clock.n_step,
-                        .n_untimed = t->clock.n_untimed,
-                        .worker = facts,
-                        .n_worker = ls_comm_size(t->comm),
-                        .more = write_more,
-                        .more_ctx = &(more){t, pipe}};
-    ls_utc_stamp(m.end_utc);
-    const ls_status st = write_artifacts(t, &m);
+    ls_run_end m = {.id = id,
+                    .total_wall_time = ls_now() - begin,
+                    .compute_words = ls_compute_describe(&t->compute, words),
+                    .nccl = ls_comm_library(t->comm),
+                    .worker = facts,
+                    .pipe = pipe};
+    ls_utc_stamp(m.utc);
+    const ls_status st = ls_artifacts_write(t, &m, &markers);
+    /* also after a failure: markers of the files that are complete */
+    const ls_status end =
+        markers.data ? ls_observe(t, &(ls_event){.kind = LS_ON_RUN_END, .text = markers.data}) : LS_OK;
+    ls_str_fini(&markers);
     ls_pipe_report_print(pipe, t);
-    return st;
+    return st != LS_OK ? st : end;
 }
 
 ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin)

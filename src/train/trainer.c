@@ -349,7 +349,6 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     t->cfg = cfg;
     t->io = *io;
     t->state.scale = ls_loss_scale_init(&cfg->loss_scale);
-    t->log.fd = -1;
     t->comm = comm;
     t->owns_comm = !comm;
     ls_status st = comm ? LS_OK : ls_comm_self(&t->comm);
