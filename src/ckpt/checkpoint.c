@@ -70,7 +70,7 @@ ls_status ls_ckpt_state(const char *path, char **state_json, int64_t *step)
 
 ls_status ls_ckpt_verify(const char *path, bool optimizer)
 {
-    return ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, 0, 1);
+    return ckpt_sums_verify(path, optimizer, 0, 1);
 }
 
 /* Repeats the failure and adds the newest complete checkpoint. */
@@ -216,7 +216,7 @@ ls_status ls_ckpt_load(const ls_model *m, const char *path, bool optimizer, cons
     ls_status st = ckpt_check_pieces(m, piece, n_piece, optimizer);
     if (st == LS_OK) st = check_folder(path);
     LS_TRY(ckpt_agree(team, st, LS_SITE));
-    st = ckpt_sums_verify(path, optimizer ? NULL : ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team));
+    st = ckpt_sums_verify(path, optimizer, ckpt_rank(team), ckpt_size(team));
     st = ckpt_agree(team, st, LS_SITE);
     if (st != LS_OK)
         return ckpt_follow(team, ckpt_rank(team) ? st : tell_older(st, path),

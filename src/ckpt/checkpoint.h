@@ -32,7 +32,7 @@
 
 typedef struct ls_ckpt_job {
     const ls_model *model;
-    const ls_piece *piece; /* what this worker writes (copied); NULL: all buffers of the model. All workers together
+    const ls_piece *piece; /* what this worker writes; NULL: all buffers of the model. All workers together
                                  * write every element below unit->n exactly once; padding is skipped. The data is read
                                  * while the job runs; m and v only with `optimizer`                 */
     int n_piece;
@@ -66,7 +66,7 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm
  * dropped and its temporary folder removed. */
 void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
 
-/* Copies the strings and pieces of the job and returns. Waits for a running job first; if that job failed, returns its
+/* Copies name and state_json and returns; what else the job points to must stay until the next post or destroy. Waits for a running job first; if that job failed, returns its
  * status and posts nothing. */
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 

@@ -277,7 +277,7 @@ static ls_status newest(const char *run_dir, const char *skip, int64_t below, bo
         const ls_status read = ls_ckpt_state(one, NULL, &step);
         if (read != LS_OK && !whole) st = tell_complete(read, one);
         if (read != LS_OK || step >= below || step < best_step) continue;
-        if (whole && ckpt_sums_verify(one, NULL, 0, 1) != LS_OK) continue;
+        if (whole && ckpt_sums_verify(one, true, 0, 1) != LS_OK) continue;
         memcpy(best, one, sizeof best);
         best_step = step;
     }

@@ -40,9 +40,8 @@ typedef struct ckpt_sums {
 void ckpt_sums_begin(ckpt_sums *s);
 /* known: the hashes of its blocks; NULL: they are computed from data. */
 void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbytes, const int64_t *known);
-/* Checks share `rank` of `size` of the blocks of the listed files; `only` (may be NULL) selects file names. */
-ls_status ckpt_sums_verify(const char *dir, bool (*only)(const char *name), int rank, int size);
-bool ckpt_not_optimizer(const char *name);
+/* Checks share `rank` of `size` of the blocks of the listed files, with or without the optimizer's. */
+ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size);
 
 /* ---- folders of a run (checkpoint_dir.c) ---- */
 

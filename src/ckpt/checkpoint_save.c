@@ -91,14 +91,13 @@ int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer)
 
 static ls_status check_job(const ls_ckpt_job *job, json_t **state)
 {
-    const char *text = job->state_json ? job->state_json : "{}";
     if (!ckpt_name_ok(job->name))
         return ls_fail(LS_E_ARG, "invalid checkpoint name \"%s\"; use a plain name such as step-40", job->name);
     LS_TRY(ckpt_check_pieces(job->model, job->piece, job->n_piece, job->optimizer));
     if (!job->piece && ls_compute_mixed(job->model->compute) && !job->model->unit[0].master)
         return ls_fail(LS_E_ARG, "the model has only %s parameters and no master weights to save",
                        ls_dtype_word(job->model->compute->ops->dtype));
-    LS_TRY(ls_json_parse(text, strlen(text), "the trainer state", state));
+    LS_TRY(ls_json_parse(job->state_json, strlen(job->state_json), "the trainer state", state));
     return json_is_object(*state) ? LS_OK : ls_fail(LS_E_ARG, "the trainer state must be a JSON object");
 }
 

@@ -31,17 +31,16 @@ struct ls_ckpt_writer {
     ckpt_layout layout;
     ckpt_stage stage;
     ckpt_save save;
-    void *own[5]; /* strings and pieces of the job, owned from post to its end */
+    char *name, *state_json; /* copies of the job's, from post to its end */
     ls_status status;
     ls_err_kept error; /* of the thread */
 };
 
 static void free_job(ls_ckpt_writer *w)
 {
-    for (size_t i = 0; i < sizeof w->own / sizeof *w->own; i++) {
-        ls_free(w->own[i]);
-        w->own[i] = NULL;
-    }
+    ls_free(w->name);
+    ls_free(w->state_json);
+    w->name = w->state_json = NULL;
 }
 
 /* Bytes of tensors that this worker writes. */
@@ -182,32 +181,12 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
     *out = NULL;
 }
 
-static bool copy_text(void **slot, const char **field)
-{
-    if (!*field) return true;
-    *slot = ls_strdup(*field);
-    *field = *slot;
-    return *slot != NULL;
-}
-
-static bool copy_pieces(void **slot, ls_ckpt_job *j)
-{
-    if (!j->piece) return true;
-    const size_t nbytes = (size_t)j->n_piece * sizeof *j->piece;
-    ls_piece *copy = ls_alloc(nbytes);
-    if (copy) memcpy(copy, j->piece, nbytes);
-    *slot = copy;
-    j->piece = copy;
-    return copy != NULL;
-}
-
 static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
-    ls_ckpt_job *j = &w->save.job; /* the thread sleeps: phase is IDLE */
-    *j = *job;
-    if (copy_text(&w->own[0], &j->dir) && copy_text(&w->own[1], &j->name) && copy_text(&w->own[2], &j->state_json) &&
-        copy_text(&w->own[3], &j->tokenizer_path) && copy_pieces(&w->own[4], j))
-        return LS_OK;
+    w->save.job = *job; /* the thread sleeps: phase is IDLE */
+    w->save.job.name = w->name = ls_strdup(job->name);
+    w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
+    if (w->name && w->state_json) return LS_OK;
     return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint job");
 }
 

@@ -256,7 +256,7 @@ static ls_status open_compared(hf_set *s, const ls_model *m, const char *dir, ls
     char sums[PATH_MAX];
     LS_TRY(ls_path_in(sums, dir, CKPT_SUMS));
     if (ls_fs_exists(sums)) /* a lockstep checkpoint: check for damage */
-        LS_TRY(ckpt_sums_verify(dir, ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team)));
+        LS_TRY(ckpt_sums_verify(dir, false, ckpt_rank(team), ckpt_size(team)));
     return hf_open(s, m, dir);
 }
 

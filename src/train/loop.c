@@ -34,16 +34,38 @@ static ls_status save(ls_trainer *t, bool at_epoch)
     return ls_observe(t, &e);
 }
 
+bool ls_spread_add(ls_spread *s, double x)
+{
+    const double far = s->mean + fmax(6 * sqrt(s->var), 0.25 * fabs(s->mean));
+    const bool spike = s->n >= 50 && x > far;
+    const double w = s->n < 20 ? 1.0 / (double)(s->n + 1) : 0.05, d = x - s->mean;
+    s->mean += w * d;
+    s->var = (1 - w) * (s->var + w * d * d);
+    s->n++;
+    return spike;
+}
+
+/* Warns about a value far above the recent ones. */
+static void watch(ls_trainer *t, ls_spread *s, const char *what, double x)
+{
+    const ls_spread past = *s;
+    if (!ls_spread_add(s, x)) return;
+    t->state.n_spike++;
+    ls_warn("train", "step %lld: %s %.4g is a spike (recent mean %.4g, deviation %.3g)", (long long)t->state.step, what,
+            x, past.mean, sqrt(past.var));
+}
+
 /* What the state keeps of a step besides its position. */
 static void account(ls_trainer *t, const ls_step_result *r)
 {
     ls_run_state *s = &t->state;
     s->epoch_time += r->t_total - r->t_wait;
-    if (!r->skipped) {
-        s->norm_last = r->grad_norm;
-        s->norm_max = fmax(s->norm_max, r->grad_norm);
-    }
-    train_watch_spikes(t, r);
+    if (r->skipped) return;
+    s->norm_last = r->grad_norm;
+    s->norm_max = fmax(s->norm_max, r->grad_norm);
+    if (ls_comm_rank(t->comm)) return;
+    watch(t, &s->loss_spread, "the loss", r->loss);
+    watch(t, &s->norm_spread, "the gradient norm", r->grad_norm);
 }
 
 /* One step with the validation and the checkpoint that are due after it. */

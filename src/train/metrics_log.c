@@ -109,8 +109,7 @@ ls_status ls_metrics_log_close(ls_metrics_log *l)
     return st;
 }
 
-ls_status train_see_metrics(void *ctx, ls_trainer *t, const ls_event *e)
+ls_status train_see_metrics(ls_trainer *t, const ls_event *e)
 {
-    (void)ctx;
     return e->kind == LS_ON_STEP_LOG && ls_comm_rank(t->comm) == 0 ? ls_metrics_log_add(&t->log, t, e) : LS_OK;
 }

@@ -22,29 +22,20 @@ int64_t train_peak_rss(void)
     return (int64_t)u.ru_maxrss * 1024;
 }
 
-static void note_earlier(const ls_trainer *t, const char *where, bool checkpoints, int64_t step)
-{
-    char upto[40] = "", text[1280];
-    if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
-    if (checkpoints)
-        snprintf(
-            text, sizeof text,
-            "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
-            t->cfg->run_dir, upto, where);
-    else
-        snprintf(text, sizeof text, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n",
-                 t->cfg->run_dir, where);
-    t->io.note(t->io.ctx, text);
-}
-
 static ls_status set_earlier_aside(ls_trainer *t)
 {
-    char where[PATH_MAX] = "";
+    const char *run_dir = t->cfg->run_dir;
+    char where[PATH_MAX] = "", upto[40] = "";
     int64_t step = -1;
-    if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, where, &step));
+    if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(run_dir, where, &step));
     const bool checkpoints = *where;
-    ls_status st = ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, t->cfg->resume, where);
-    if (*where && t->io.note) note_earlier(t, where, checkpoints, step);
+    ls_status st = ls_nccl_proof_set_aside(t->proof, run_dir, t->cfg->resume, where);
+    if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+    if (checkpoints)
+        train_tell(
+            t, "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
+            run_dir, upto, where);
+    else if (*where) train_tell(t, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n", run_dir, where);
     return st;
 }
 
@@ -122,6 +113,6 @@ ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin
     LS_TRY_GOTO(st, done, write_pipeline(t, &pipe));
     if (ls_comm_rank(t->comm) == 0) LS_TRY_GOTO(st, done, write_all(t, id, facts, &pipe, begin));
 done:
-    ls_pipe_report_fini(&pipe);
+    ls_str_fini(&pipe.rows);
     return st;
 }

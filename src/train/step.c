@@ -190,25 +190,11 @@ static ls_status pipeline(ls_trainer *t)
     return ls_phase_end(t, LS_PHASE_PIPELINE, -1);
 }
 
-static ls_status start(ls_trainer *t)
-{
-    LS_TRY(ls_phase_begin(t, LS_PHASE_START, -1));
-    LS_TRY(train_agree_to_stop(t));
-    return ls_phase_end(t, LS_PHASE_START, -1);
-}
-
 static ls_status micro_batches(ls_trainer *t)
 {
     if (t->pipe) return pipeline(t);
     for (int m = 0; m < t->cfg->grad_accum; m++) LS_TRY(micro_batch(t, m));
     return LS_OK;
-}
-
-static ls_status reduce_gradients(ls_trainer *t)
-{
-    LS_TRY(ls_phase_begin(t, LS_PHASE_REDUCE, -1));
-    LS_TRY(ls_strategy_step_due(t->strategy));
-    return ls_phase_end(t, LS_PHASE_REDUCE, -1);
 }
 
 /* The host waits for a device at this one point of a step; the device is idle from here until the update is queued. */
@@ -248,14 +234,6 @@ static ls_status check_numbers(ls_trainer *t, ls_step_result *r)
     return LS_OK;
 }
 
-/* The writer reads the parameters that the update changes. */
-static ls_status wait_for_checkpoint(ls_trainer *t)
-{
-    LS_TRY(ls_phase_begin(t, LS_PHASE_WAIT, -1));
-    LS_TRY(ls_ckpt_wait(t->writer));
-    return ls_phase_end(t, LS_PHASE_WAIT, -1);
-}
-
 static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
 {
     const ls_train_config *c = t->cfg;
@@ -287,12 +265,24 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     double loss_sum = 0;
     *r = (ls_step_result){0};
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
-    LS_TRY(start(t));
+
+    LS_TRY(ls_phase_begin(t, LS_PHASE_START, -1));
+    LS_TRY(train_agree_to_stop(t));
+    LS_TRY(ls_phase_end(t, LS_PHASE_START, -1));
+
     LS_TRY(micro_batches(t));
-    LS_TRY(reduce_gradients(t));
+
+    LS_TRY(ls_phase_begin(t, LS_PHASE_REDUCE, -1));
+    LS_TRY(ls_strategy_step_due(t->strategy));
+    LS_TRY(ls_phase_end(t, LS_PHASE_REDUCE, -1));
+
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     LS_TRY(check_numbers(t, r));
-    LS_TRY(wait_for_checkpoint(t));
+
+    LS_TRY(ls_phase_begin(t, LS_PHASE_WAIT, -1));
+    LS_TRY(ls_ckpt_wait(t->writer)); /* the writer reads the parameters that the update changes */
+    LS_TRY(ls_phase_end(t, LS_PHASE_WAIT, -1));
+
     LS_TRY(clip_and_update(t, r));
     LS_TRY(count_step(t, r, loss_sum));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});

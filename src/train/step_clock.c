@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
-#include "train/trainer.h"
+#include "train/train_impl.h"
 
 #include <math.h>
 #include <time.h>
@@ -283,10 +283,9 @@ static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
     return LS_OK;
 }
 
-ls_status ls_see_clock(void *ctx, ls_trainer *t, const ls_event *e)
+ls_status train_see_clock(ls_trainer *t, const ls_event *e)
 {
     ls_step_clock *k = &t->clock;
-    (void)ctx;
     switch (e->kind) {
     case LS_ON_STEP_BEGIN: step_begin(t, e->step); break;
     case LS_ON_STEP_END: return step_end(t, e->step);

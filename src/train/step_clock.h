@@ -44,6 +44,4 @@ void ls_step_clock_fini(ls_step_clock *k);
 ls_step_split ls_step_clock_mean(const ls_step_clock *k); /* not a number without a timed step: null in files */
 double ls_step_clock_cpu(const struct ls_trainer *t);     /* CPU utilisation since the first step; 0 without one */
 
-ls_status ls_see_clock(void *ctx, struct ls_trainer *t, const ls_event *e);
-
 #endif

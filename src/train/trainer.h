@@ -20,7 +20,6 @@
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
-#include "train/coll_log.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -69,6 +68,14 @@ static inline int64_t ls_next_update(const ls_run_state *s)
     return s->step - s->skipped + 1;
 }
 
+/* The log of collectives (reference_log.c). Zeroed: off. */
+typedef struct ls_coll_log {
+    bool on;
+    int fd, rank;
+    int64_t seq;
+    double *room; /* for the values of all workers; owned by the communicator */
+} ls_coll_log;
+
 /* Where the open spans of a step began, for the trace. */
 typedef struct ls_step_spans {
     int64_t step, phase[LS_N_PHASE];
@@ -110,7 +117,7 @@ typedef struct ls_trainer {
     int64_t resumed_from;
     bool broken; /* a step failed on this worker                                       */
     /* what the observers keep, in the order in which they are called (observe.h) */
-    ls_observers observers;
+    ls_observer observer; /* a further one */
     ls_step_clock clock;
     ls_step_spans span; /* of the trace */
     ls_metrics_log log; /* rank 0's */
