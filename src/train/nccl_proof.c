@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOGS         "nccl_rank_%%h_%%p%s.log"
 #define TOOL_SECONDS 8.0
 #define FIRST_TOPO   "topo_first.xml"
 
@@ -29,11 +28,11 @@ struct ls_nccl_proof {
     char host[72];
     int rank, local_rank;
     double tool_seconds;
-    bool ours[N_VARIABLE];         /* set by us */
-    bool made_run, full;           /* the run folder did not exist */
-    bool in_use, begun, ended;     /* NCCL carries the run; its first step is next; its summary is written */
-    char log_file[PATH_MAX + 400]; /* where NCCL writes this worker's log */
-    char **before;                 /* rank 0: what lay in nccl/ before this start */
+    bool ours[N_VARIABLE];     /* set by us */
+    bool made_run, full;       /* the run folder did not exist */
+    bool in_use, begun, ended; /* NCCL carries the run; its first step is next; its summary is written */
+    char log_file[PATH_MAX];   /* where NCCL writes this worker's log */
+    char **before;             /* rank 0: what lay in nccl/ before this start */
     size_t n_before;
     time_t since;
     ls_evidence *tools;
@@ -62,19 +61,17 @@ static void set(ls_nccl_proof *p, int which, const char *value)
 
 /* % is NCCL's: twice in a path. NCCL empties the file that it finds under its name, and process numbers come again: a name that an earlier
  * run has used gets a number. */
-static void log_pattern(ls_nccl_proof *p, ls_str *out)
+static ls_status log_pattern(ls_nccl_proof *p, ls_str *out)
 {
     char more[16] = "";
-    for (int k = 2;; k++) {
-        snprintf(p->log_file, sizeof p->log_file, "%s/nccl_rank_%s_%d%s.log", p->dir, p->host, (int)getpid(), more);
-        if (!ls_fs_exists(p->log_file)) break;
+    LS_TRY(ls_path_in(p->log_file, p->dir, "nccl_rank_%s_%d.log", p->host, (int)getpid()));
+    for (int k = 2; ls_fs_exists(p->log_file); k++) {
         snprintf(more, sizeof more, "-%d", k);
+        LS_TRY(ls_path_in(p->log_file, p->dir, "nccl_rank_%s_%d%s.log", p->host, (int)getpid(), more));
     }
-    for (const char *c = p->dir; *c; c++) {
-        if (*c == '%') ls_str_addc(out, '%');
-        ls_str_addc(out, *c);
-    }
-    ls_str_addf(out, "/" LOGS, more);
+    for (const char *c = p->dir; *c; c++) ls_str_add(out, *c == '%' ? "%%" : (char[]){*c, '\0'});
+    ls_str_addf(out, "/nccl_rank_%%h_%%p%s.log", more);
+    return out->failed ? ls_nomem(out->cap, "a path") : LS_OK;
 }
 
 static void set_environment(ls_nccl_proof *p)
@@ -91,8 +88,8 @@ static void set_environment(ls_nccl_proof *p)
                                             : "NCCL_DEBUG was set without NCCL_DEBUG_FILE: NCCL's log is not kept");
         return;
     }
-    log_pattern(p, &pattern);
-    if (!pattern.failed && ls_fs_is_dir(p->dir)) {
+    if (log_pattern(p, &pattern) != LS_OK) note_error(p);
+    else if (ls_fs_is_dir(p->dir)) {
         set(p, FILE_NAME, pattern.data);
         set(p, SUBSYS, "INIT,GRAPH,ENV,NET");
         set(p, DEBUG, "INFO");

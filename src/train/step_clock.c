@@ -199,7 +199,7 @@ static void sample(ls_trainer *t, int micro, double data, double step)
 static void sample_pipeline(ls_trainer *t)
 {
     const int M = t->cfg->grad_accum;
-    for (int m = 0; m < M; m++) sample(t, m, 0, (ls_now() - t->clock.pipe_begin) / M);
+    for (int m = 0; m < M; m++) sample(t, m, 0, (ls_now() - t->clock.began[LS_PHASE_PIPELINE]) / M);
 }
 
 /* ---- events ---- */
@@ -208,10 +208,10 @@ static void step_begin(ls_trainer *t, ls_step_result *r)
 {
     ls_step_clock *k = &t->clock;
     k->r = r;
-    k->begin = k->at = k->wall = ls_now();
+    k->begin = k->at = ls_now();
     k->cpu = cpu_seconds();
     ls_trainer_count(t, true);
-    if (!k->n_step) k->cpu_begin = k->cpu, k->wall_begin = k->wall;
+    if (!k->n_step) k->cpu_begin = k->cpu, k->wall_begin = k->begin;
     k->lost = false;
     k->n_mark = 0;
     k->exposed = exposed_now(t);
@@ -223,8 +223,8 @@ static ls_status step_end(ls_trainer *t, ls_step_result *r)
     LS_TRY(settle(t));
     /* a sampled micro-batch that ends an update includes it; the state already counts this step */
     if (sampled(t, t->state.epoch_step * t->cfg->grad_accum - 1))
-        k->sample_step[k->n_sample - 1] += ls_now() - k->reduce_begin - r->t_wait;
-    r->cpu = utilisation(t, k->cpu, k->wall);
+        k->sample_step[k->n_sample - 1] += ls_now() - k->began[LS_PHASE_REDUCE] - r->t_wait;
+    r->cpu = utilisation(t, k->cpu, k->begin);
     close_split(t);
     r->t_total = k->at - k->begin;
     ls_trainer_count(t, false);
@@ -236,25 +236,17 @@ static ls_status phase_begin(ls_trainer *t, ls_phase p)
 {
     ls_step_clock *k = &t->clock;
     const ls_device *d = t->compute.device;
-    switch (p) {
-    case LS_PHASE_READ: k->read_begin = ls_now(); break;
-    case LS_PHASE_PIPELINE: {
+    k->began[p] = ls_now();
+    if (p == LS_PHASE_PIPELINE) {
         const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
         k->pipe = 0;
-        k->pipe_begin = ls_now();
         k->pipe_forward = column(s, t->schedule->n_chunk, 0, 0);
         k->pipe_backward = column(s, t->schedule->n_chunk, 1, 3);
-        break;
     }
-    case LS_PHASE_REDUCE: k->reduce_begin = ls_now(); break;
-    case LS_PHASE_WAIT: k->wait_begin = ls_now(); break;
-    case LS_PHASE_UPDATE:
-        k->last_update[0] = k->update[0];
-        k->last_update[1] = k->update[1];
-        return d ? d->mark(d->ctx, &k->update[0]) : mark(t, &k->r->split.other, false);
-    default: break;
-    }
-    return LS_OK;
+    if (p != LS_PHASE_UPDATE) return LS_OK;
+    k->last_update[0] = k->update[0];
+    k->last_update[1] = k->update[1];
+    return d ? d->mark(d->ctx, &k->update[0]) : mark(t, &k->r->split.other, false);
 }
 
 static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
@@ -268,7 +260,7 @@ static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
     case LS_PHASE_PASS: return mark(t, &k->r->split.forward, true);
     case LS_PHASE_BACKWARD:
         LS_TRY(mark(t, &k->r->split.backward, true));
-        sample(t, micro, k->read_end - k->read_begin, ls_now() - k->read_end);
+        sample(t, micro, k->read_end - k->began[LS_PHASE_READ], ls_now() - k->read_end);
         break;
     case LS_PHASE_PIPELINE:
         LS_TRY(mark(t, &k->pipe, false));
@@ -276,7 +268,7 @@ static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
         sample_pipeline(t);
         break;
     case LS_PHASE_SQUARES: return mark(t, &k->r->split.optimizer, false);
-    case LS_PHASE_WAIT: k->r->t_wait = ls_now() - k->wait_begin; break;
+    case LS_PHASE_WAIT: k->r->t_wait = ls_now() - k->began[LS_PHASE_WAIT]; break;
     case LS_PHASE_UPDATE: return d ? d->mark(d->ctx, &k->update[1]) : mark(t, &k->r->split.optimizer, false);
     default: break;
     }

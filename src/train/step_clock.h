@@ -25,9 +25,9 @@ typedef struct ls_step_clock {
     int64_t n_sample, n_update;
     /* this step */
     ls_step_result *r;
-    double begin, cpu, wall;
+    double begin, cpu;
     double at, exposed; /* the last mark; the total exposed time then */
-    double read_begin, read_end, pipe_begin, reduce_begin, wait_begin;
+    double began[LS_N_PHASE], read_end;
     double pipe, pipe_forward, pipe_backward; /* a pipeline: its time; its totals before this step */
     bool lost;                                /* a time of the device is not known                 */
     int n_mark;
