@@ -90,21 +90,17 @@ int ckpt_n_piece(const ls_model *m, const ls_piece *piece, int n_piece)
     return piece ? n_piece : m->n_unit * LS_N_FLAT;
 }
 
-/* Master weights if there are any. A 16-bit model without master weights can be loaded but not saved. */
-static void *own_params(const ls_model *m, const ls_unit *x)
-{
-    return ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
-}
-
 ls_piece ckpt_piece(const ls_model *m, const ls_piece *piece, int i)
 {
     if (piece) return piece[i];
     const int u = i % m->n_unit, what = i / m->n_unit;
     const ls_unit *x = &m->unit[u];
+    /* master weights if there are any; a 16-bit model without them can be loaded but not saved */
+    void *const param = ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
     return (ls_piece){.what = (ls_flat)what,
                       .unit = u,
                       .n = x->n_pad,
-                      .data = what == LS_FLAT_PARAM ? own_params(m, x)
+                      .data = what == LS_FLAT_PARAM ? param
                               : what == LS_FLAT_M   ? x->m
                                                     : x->v};
 }

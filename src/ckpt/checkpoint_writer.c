@@ -58,17 +58,13 @@ static void clean(const ls_ckpt_writer *w)
 
 static ls_status do_job(ls_ckpt_writer *w)
 {
-    if (w->comm) return ckpt_save_write(&w->save);
-    LS_TRY(ckpt_save_begin(&w->save, LS_OK));
-    LS_TRY(ckpt_save_finish(&w->save, ckpt_save_write(&w->save)));
-    clean(w);
-    return LS_OK;
-}
-
-static ls_status traced_job(ls_ckpt_writer *w)
-{
     const int64_t traced = ls_span_begin();
-    const ls_status st = do_job(w);
+    ls_status st = w->comm ? LS_OK : ckpt_save_begin(&w->save, LS_OK);
+    if (st == LS_OK) {
+        st = ckpt_save_write(&w->save);
+        if (!w->comm) st = ckpt_save_finish(&w->save, st);
+    }
+    if (st == LS_OK && !w->comm) clean(w);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT,
                                         .name = "write step",
                                         .index = (int32_t)w->save.job.step + 1,
@@ -89,7 +85,7 @@ static void *run(void *arg)
         ls_trace_enter(w->lane);
         pthread_mutex_unlock(&w->mutex);
         if (tidy) clean(w);
-        else st = traced_job(w);
+        else st = do_job(w);
         pthread_mutex_lock(&w->mutex);
         if (tidy || !w->comm) free_job(w);
         if (tidy) w->tidy = false;
@@ -181,15 +177,6 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
     *out = NULL;
 }
 
-static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
-{
-    w->save.job = *job; /* the thread sleeps: phase is IDLE */
-    w->save.job.name = w->name = ls_strdup(job->name);
-    w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
-    if (w->name && w->state_json) return LS_OK;
-    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint job");
-}
-
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
@@ -197,7 +184,10 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     pthread_mutex_lock(&w->mutex);
     while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
     pthread_mutex_unlock(&w->mutex);
-    ls_status st = copy_job(w, job);
+    w->save.job = *job; /* the thread sleeps: phase is IDLE */
+    w->save.job.name = w->name = ls_strdup(job->name);
+    w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
+    ls_status st = w->name && w->state_json ? LS_OK : ls_nomem(strlen(job->name), "a checkpoint job");
     ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
              (double)piece_bytes(job) / 1048576.0);
     if (st == LS_OK) st = ckpt_stage_mark(&w->stage); /* the thread does not wait for later operations */

@@ -39,19 +39,6 @@ static bool is_buffer(const char *name)
     return false;
 }
 
-static bool is_float(const ls_st_tensor *t)
-{
-    return !t->other_dtype && (t->dt == LS_F32 || t->dt == LS_F16 || t->dt == LS_BF16 || t->dt == LS_F64);
-}
-
-/* Index of a tensor of the model in the flat list. */
-static int flat_index(const ls_model *m, int unit, const ls_tensor *t)
-{
-    int k = (int)(t - m->unit[unit].tensor);
-    for (int u = 0; u < unit; u++) k += m->unit[u].n_tensor;
-    return k;
-}
-
 static ls_status bind_one(hf_set *s, const ls_model *m, const char *file, const ls_st_tensor *src,
                           const ls_st_tensor **tied_head)
 {
@@ -65,9 +52,10 @@ static ls_status bind_one(hf_set *s, const ls_model *m, const char *file, const 
     if (!t)
         return ls_fail(LS_E_CONFIG, "%s: tensor %s is not part of this model (%d layers, %s head)", file, src->name,
                        m->cfg.n_layer, m->cfg.tied ? "tied" : "untied");
-    int k = flat_index(m, unit, t);
+    int k = (int)(t - m->unit[unit].tensor);
+    for (int u = 0; u < unit; u++) k += m->unit[u].n_tensor;
     if (s->src[k]) return ls_fail(LS_E_FORMAT, "%s: tensor %s is a duplicate of %s", file, src->name, s->src[k]->name);
-    if (!is_float(src))
+    if (!ls_st_is_float(src))
         return ls_fail(LS_E_FORMAT, "%s: tensor %s has type %s; supported types: F32, F16, BF16, F64", file, src->name,
                        src->dt_word);
     LS_TRY(hf_check_shape(file, src, t));
@@ -201,8 +189,8 @@ static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dty
         const ls_tensor_range r = ls_tensor_within(t, p->first, p->n);
         const double less = ls_tensor_gain(t) && e == 2 ? 1 : 0; /* compute.h, ls_gains */
         if (r.from < r.to)
-            (void)ls_st_copy_part(src[i], r.from - t->offset, r.to - r.from, less,
-                                  (char *)p->data + (r.from - p->first) * e, dt);
+            ls_st_copy_part(src[i], r.from - t->offset, r.to - r.from, less, (char *)p->data + (r.from - p->first) * e,
+                            dt);
     }
     const int64_t pad = p->first > x->n ? p->first : x->n;
     if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));

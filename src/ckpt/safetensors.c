@@ -28,6 +28,11 @@ int64_t ls_st_n(const ls_st_tensor *t)
     return n;
 }
 
+bool ls_st_is_float(const ls_st_tensor *t)
+{
+    return !t->other_dtype && (t->dt == LS_F32 || t->dt == LS_F16 || t->dt == LS_BF16 || t->dt == LS_F64);
+}
+
 char *ls_st_shape(const ls_st_tensor *t, char buf[96])
 {
     size_t at = 0;
@@ -211,9 +216,8 @@ static double load(const ls_st_tensor *t, int64_t i)
     }
 }
 
-bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt)
+void ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt)
 {
-    if (t->other_dtype || (t->dt != LS_F32 && t->dt != LS_F64 && t->dt != LS_F16 && t->dt != LS_BF16)) return false;
     const size_t e = ls_dtype_nbytes(dt);
     if (t->dt == dt && less == 0) memcpy(dst, (const char *)t->data + (size_t)first * e, (size_t)n * e);
     else if (dt == LS_F64)
@@ -225,7 +229,6 @@ bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double les
             const float x = (float)(load(t, first + i) - less);
             ((uint16_t *)dst)[i] = dt == LS_F16 ? ls_to_f16(x) : ls_to_bf16(x);
         }
-    return true;
 }
 
 /* ---- writing ---- */

@@ -50,11 +50,12 @@ const ls_st_tensor *ls_st_find(const ls_st_file *f, const char *name);
 
 /* Elements of a tensor; 1 for a scalar. */
 int64_t ls_st_n(const ls_st_tensor *t);
+bool ls_st_is_float(const ls_st_tensor *t); /* F32, F16, BF16 or F64 */
 /* "(2, 3)" */
 char *ls_st_shape(const ls_st_tensor *t, char buf[96]);
-/* Copies the elements [first, first + n) of t, minus `less`, into dst of type dt (F32, F64, BF16 or F16). Converts from any of
- * these types, through float for the 16-bit ones. Returns false if t has another type. */
-bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt);
+/* Copies the elements [first, first + n) of t, minus `less`, into dst of type dt (F32, F64, BF16 or F16). t is a float tensor
+ * (ls_st_is_float); 16-bit ones are converted through float. */
+void ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt);
 
 /* The header of a file of these tensors in the given order (data is not read): length, JSON, padding. *nbytes: size of the
  * whole file. out->failed is set if out of memory. */

@@ -31,11 +31,16 @@ static void put_real_or_null(ls_jsonw *w, const char *key, bool there, double v)
     ls_jsonw_put_real(w, key, there ? v : (double)NAN);
 }
 
+static void put_int_or_null(ls_jsonw *w, const char *key, bool there, int64_t v)
+{
+    if (there) ls_jsonw_put_int(w, key, v);
+    else ls_jsonw_put_str(w, key, NULL);
+}
+
 static void put_bool_or_null(ls_jsonw *w, const char *key, bool there, bool v)
 {
-    ls_jsonw_key(w, key);
-    if (there) ls_jsonw_bool(w, v);
-    else ls_jsonw_null(w);
+    if (there) ls_jsonw_put_bool(w, key, v);
+    else ls_jsonw_put_str(w, key, NULL);
 }
 
 /* --- training_metrics.json --- */
@@ -65,19 +70,12 @@ static void write_hardware(ls_jsonw *w, const ls_trainer *t)
     ls_jsonw_close(w);
 }
 
-/* "data/train_small.bin" -> "train_small" */
-static void dataset_name(const char *path, char *buf, size_t n)
-{
-    snprintf(buf, n, "%s", ls_path_base(path));
-    char *dot = strrchr(buf, '.');
-    if (dot && dot != buf) *dot = '\0';
-}
-
 static void write_config(ls_jsonw *w, const ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
-    char size[96], name[256];
-    dataset_name(c->train_path, name, sizeof name);
+    const char *base = ls_path_base(c->train_path), *dot = strrchr(base, '.');
+    char size[96], name[256]; /* "data/train_small.bin" -> "train_small" */
+    snprintf(name, sizeof name, "%.*s", dot && dot != base ? (int)(dot - base) : (int)sizeof name, base);
     ls_jsonw_put_open(w, "training_config", '{');
     ls_jsonw_put_str(w, "model_name", "gpt2");
     ls_jsonw_put_str(w, "model_size", ls_model_size_words(&c->model, size));
@@ -90,9 +88,7 @@ static void write_config(ls_jsonw *w, const ls_trainer *t)
     ls_jsonw_put_str(w, "optimizer", c->optimizer);
     ls_jsonw_put_str(w, "precision", c->precision_label);
     ls_jsonw_put_bool(w, "deepspeed_enabled", c->engine);
-    ls_jsonw_key(w, "zero_stage");
-    if (c->engine && !c->zero_given) ls_jsonw_null(w);
-    else ls_jsonw_int(w, c->engine ? c->zero_stage : 0);
+    put_int_or_null(w, "zero_stage", !c->engine || c->zero_given, c->engine ? c->zero_stage : 0);
     ls_jsonw_put_str(w, "dataset_name", name);
     ls_jsonw_put_open(w, "dataset_subset_sizes", '{');
     ls_jsonw_put_int(w, "train", c->train_seqs);
@@ -106,11 +102,7 @@ static void write_config(ls_jsonw *w, const ls_trainer *t)
     ls_jsonw_put_open(w, "selected", '{');
     put_bool_or_null(w, "fp16_enabled", c->fp16_given, c->fp16_enabled);
     put_bool_or_null(w, "wall_clock_breakdown", c->wall_clock_given, c->wall_clock_breakdown);
-    if (c->engine) {
-        ls_jsonw_key(w, "zero_stage");
-        if (c->zero_given) ls_jsonw_int(w, c->zero_stage);
-        else ls_jsonw_null(w);
-    }
+    if (c->engine) put_int_or_null(w, "zero_stage", c->zero_given, c->zero_stage);
     ls_jsonw_close(w);
     ls_jsonw_close(w);
 }

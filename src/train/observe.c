@@ -20,39 +20,31 @@ const char *ls_phase_name(ls_phase p)
 
 /* ---- trace: steps and their phases as spans (core/trace.h) and as NVTX ranges (core/nvtx.h) ---- */
 
-static void phase_begin(ls_trainer *t, ls_phase p)
-{
-    const char *name = ls_phase_name(p);
-    if (!name) return;
-    ls_nvtx_push(name);
-    t->span.phase[p] = ls_span_begin();
-}
-
-static void phase_end(ls_trainer *t, ls_phase p, int micro)
-{
-    const char *name = ls_phase_name(p);
-    if (!name) return;
-    ls_span_end(t->span.phase[p], (ls_trace_span){.kind = LS_SPAN_PHASE, .name = name, .micro = micro + 1});
-    ls_nvtx_pop();
-}
-
-static void step_end(ls_trainer *t, const ls_step_result *r)
-{
-    const int64_t step = t->state.step;
-    ls_span_end(
-        t->span.step,
-        (ls_trace_span){.kind = LS_SPAN_STEP, .name = "step", .index = (int32_t)step + 1, .seq = (uint64_t)step});
-    ls_trace_count("loss", r->loss);
-    if (!isnan(r->split.comm_exposed)) ls_trace_count("exposed communication (ms)", 1e3 * r->split.comm_exposed);
-}
-
 static ls_status see_trace(ls_trainer *t, const ls_event *e)
 {
+    const bool phase = e->kind == LS_ON_PHASE_BEGIN || e->kind == LS_ON_PHASE_END;
+    const char *name = phase ? ls_phase_name(e->phase) : NULL;
+    const int64_t step = t->state.step;
+    if (phase && !name) return LS_OK;
     switch (e->kind) {
     case LS_ON_STEP_BEGIN: t->span.step = ls_span_begin(); break;
-    case LS_ON_STEP_END: step_end(t, e->step); break;
-    case LS_ON_PHASE_BEGIN: phase_begin(t, e->phase); break;
-    case LS_ON_PHASE_END: phase_end(t, e->phase, e->micro); break;
+    case LS_ON_STEP_END:
+        ls_span_end(
+            t->span.step,
+            (ls_trace_span){.kind = LS_SPAN_STEP, .name = "step", .index = (int32_t)step + 1, .seq = (uint64_t)step});
+        ls_trace_count("loss", e->step->loss);
+        if (!isnan(e->step->split.comm_exposed))
+            ls_trace_count("exposed communication (ms)", 1e3 * e->step->split.comm_exposed);
+        break;
+    case LS_ON_PHASE_BEGIN:
+        ls_nvtx_push(name);
+        t->span.phase[e->phase] = ls_span_begin();
+        break;
+    case LS_ON_PHASE_END:
+        ls_span_end(t->span.phase[e->phase],
+                    (ls_trace_span){.kind = LS_SPAN_PHASE, .name = name, .micro = e->micro + 1});
+        ls_nvtx_pop();
+        break;
     default: break;
     }
     return LS_OK;
@@ -60,13 +52,14 @@ static ls_status see_trace(ls_trainer *t, const ls_event *e)
 
 /* ---- progress: one line on stderr, every step on a terminal, else every 10 seconds ---- */
 
-static void show(ls_trainer *t, const ls_step_result *r)
+static ls_status see_progress(ls_trainer *t, const ls_event *e)
 {
     const ls_train_config *c = t->cfg;
+    const ls_step_result *r = e->step;
+    if (e->kind != LS_ON_STEP_LOG || !t->io.progress || c->profile_mode) return LS_OK;
     const double now = ls_now();
     const bool last = t->state.step >= c->total_steps;
-    if (!t->io.progress || c->profile_mode) return;
-    if (!last && !t->io.frequent && now - t->tick < 10 && t->state.step > 1) return;
+    if (!last && !t->io.frequent && now - t->tick < 10 && t->state.step > 1) return LS_OK;
     t->tick = now;
     char text[200], eta[32];
     const double tokens = (double)(c->global_batch * c->seq_len), tps = tokens / r->t_total;
@@ -75,11 +68,6 @@ static void show(ls_trainer *t, const ls_step_result *r)
              tps * ls_flops_per_token(&c->model, c->seq_len) / 1e12,
              ls_human_time(eta, (double)(c->total_steps - t->state.step) * r->t_total));
     t->io.progress(t->io.ctx, text, last);
-}
-
-static ls_status see_progress(ls_trainer *t, const ls_event *e)
-{
-    if (e->kind == LS_ON_STEP_LOG) show(t, e->step);
     return LS_OK;
 }
 

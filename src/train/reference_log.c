@@ -40,12 +40,6 @@ static ls_status open_log(ls_trainer *t)
     return LS_OK;
 }
 
-static void close_log(ls_coll_log *l)
-{
-    if (l->on && l->fd >= 0) close(l->fd);
-    *l = (ls_coll_log){0};
-}
-
 static void log_line(ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Writes "[Rank r] " and the text. When the file cannot be written, it is closed with a warning and the run continues. */
@@ -124,21 +118,6 @@ static void show_step(ls_trainer *t, const ls_step_result *r)
                  held / 1048576.0, peak / 1048576.0);
 }
 
-static void show_run(ls_trainer *t)
-{
-    line(t,
-         "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, "
-         "global_batch_size=%lld\n",
-         t->cfg->micro_batch, t->cfg->grad_accum, t->device.count, (long long)t->cfg->global_batch);
-}
-
-static void show_epoch(ls_trainer *t, const ls_epoch_metrics *e)
-{
-    line(t, "[Rank 0] Epoch %lld finished. Avg Loss: %.4f, Time: %.2fs, Throughput: %.2f tokens/sec\n",
-         (long long)e->epoch_idx, e->train_loss, e->wall_time,
-         e->wall_time > 0 ? (double)e->tokens / e->wall_time : 0.0);
-}
-
 static ls_status log_ready(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -176,12 +155,6 @@ static ls_status validated(ls_trainer *t, const ls_event *e)
     return LS_OK;
 }
 
-static ls_status epoch_begin(ls_trainer *t)
-{
-    LS_TRY(log_barrier(t, t->state.epoch + 1, "start"));
-    return log_barrier(t, t->state.epoch + 1, "loop_start");
-}
-
 /* R1 saves at the end of an epoch only; the state counts that epoch already. */
 static ls_status checkpoint(ls_trainer *t, const ls_event *e, const char *what)
 {
@@ -190,13 +163,25 @@ static ls_status checkpoint(ls_trainer *t, const ls_event *e, const char *what)
 
 ls_status train_see_reference(ls_trainer *t, const ls_event *e)
 {
+    const ls_epoch_metrics *done = e->epoch;
     switch (e->kind) {
-    case LS_ON_RUN_BEGIN: show_run(t); break;
+    case LS_ON_RUN_BEGIN:
+        line(t,
+             "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, "
+             "global_batch_size=%lld\n",
+             t->cfg->micro_batch, t->cfg->grad_accum, t->device.count, (long long)t->cfg->global_batch);
+        break;
     case LS_ON_RUN_READY: return log_ready(t);
-    case LS_ON_EPOCH_BEGIN: return epoch_begin(t);
+    case LS_ON_EPOCH_BEGIN:
+        LS_TRY(log_barrier(t, t->state.epoch + 1, "start"));
+        return log_barrier(t, t->state.epoch + 1, "loop_start");
     case LS_ON_STEP_LOG: show_step(t, e->step); break;
     case LS_ON_EPOCH_TRAINED: return log_trained(t);
-    case LS_ON_EPOCH_END: show_epoch(t, e->epoch); return log_barrier(t, e->epoch->epoch_idx, "pre_validation");
+    case LS_ON_EPOCH_END:
+        line(t, "[Rank 0] Epoch %lld finished. Avg Loss: %.4f, Time: %.2fs, Throughput: %.2f tokens/sec\n",
+             (long long)done->epoch_idx, done->train_loss, done->wall_time,
+             done->wall_time > 0 ? (double)done->tokens / done->wall_time : 0.0);
+        return log_barrier(t, done->epoch_idx, "pre_validation");
     case LS_ON_VALIDATED: return validated(t, e);
     case LS_ON_CHECKPOINT_BEGIN: return checkpoint(t, e, "pre_checkpoint");
     case LS_ON_CHECKPOINT_END: return checkpoint(t, e, "end");
@@ -204,7 +189,8 @@ ls_status train_see_reference(ls_trainer *t, const ls_event *e)
     case LS_ON_SHUTDOWN_BEGIN: log_line(t, "SHUTDOWN_ENTER"); break;
     case LS_ON_SHUTDOWN_END:
         log_line(t, "SHUTDOWN_EXIT");
-        close_log(&t->coll);
+        if (t->coll.on && t->coll.fd >= 0) close(t->coll.fd);
+        t->coll = (ls_coll_log){0};
         break;
     default: break;
     }

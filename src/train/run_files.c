@@ -63,21 +63,13 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
                             .peak_rss_bytes = (double)train_peak_rss(),
                             .device_bytes = t->compute.device ? (double)t->plan.total : 0,
                             .cpu_utilisation = ls_step_clock_cpu(t),
-                            .exposed = ls_trainer_exposed(t)};
+                            .exposed = ls_trainer_exposed(t, false)};
     for (int p = 0; p < LS_N_PART; p++) mine.part_bytes[p] = (double)ls_plan_part_bytes(&t->plan, (ls_part)p);
     ls_worker_facts *all = ls_comm_alloc(t->comm, (size_t)W * sizeof *all);
     if (!all) return ls_nomem((size_t)W * sizeof *all, "the workers' facts");
     LS_TRY(ls_all_gather(t->comm, (ls_view){all, (int64_t)W * N, LS_F64}, (ls_view){&mine, N, LS_F64}, LS_SITE, NULL));
     *out = all;
     return LS_OK;
-}
-
-static ls_status write_pipeline(const ls_trainer *t, const ls_pipe_report *pipe)
-{
-    char path[PATH_MAX];
-    if (!pipe->rows.data) return LS_OK;
-    LS_TRY(ls_path_in(path, t->cfg->run_dir, "pipeline.json"));
-    return ls_fs_write(path, pipe->rows.data, pipe->rows.len);
 }
 
 static ls_status write_all(ls_trainer *t, const ls_run_identity *id, const ls_worker_facts *facts,
@@ -107,10 +99,12 @@ ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin
 {
     ls_worker_facts *facts = NULL;
     ls_pipe_report pipe = {0};
+    char path[PATH_MAX];
     ls_status st = LS_OK;
     LS_TRY(gather_facts(t, &facts)); /* also: no worker leaves before all have finished the last step */
     LS_TRY_GOTO(st, done, ls_pipe_report_gather(t, &pipe));
-    LS_TRY_GOTO(st, done, write_pipeline(t, &pipe));
+    LS_TRY_GOTO(st, done, ls_path_in(path, t->cfg->run_dir, "pipeline.json"));
+    if (pipe.rows.data) LS_TRY_GOTO(st, done, ls_fs_write(path, pipe.rows.data, pipe.rows.len));
     if (ls_comm_rank(t->comm) == 0) LS_TRY_GOTO(st, done, write_all(t, id, facts, &pipe, begin));
 done:
     ls_str_fini(&pipe.rows);

@@ -56,33 +56,24 @@ ls_step_split ls_step_clock_mean(const ls_step_clock *k)
 
 /* ---- marks ---- */
 
-/* Of a device only what the host waited: waits of its queue are read later, by its own clock. */
-static double exposed_now(const ls_trainer *t)
-{
-    return t->compute.device ? ls_trainer_exposed_host(t) : ls_trainer_exposed(t);
-}
-
-static ls_status queue_mark(ls_trainer *t, double *part, double waited, bool micro)
+/* The time since the last mark belongs to this part, except what was spent waiting for other workers. A device gets a mark, which is
+ * read later. */
+static ls_status mark(ls_trainer *t, double *part, bool micro)
 {
     ls_step_clock *k = &t->clock;
     const ls_device *d = t->compute.device;
+    const double now = ls_now(), exposed = ls_trainer_exposed(t, d != NULL), waited = exposed - k->exposed;
+    k->r->split.comm_exposed += waited;
+    k->exposed = exposed;
+    if (!d) {
+        *part += now - k->at - waited;
+        k->at = now;
+        return LS_OK;
+    }
     if (k->n_mark >= LS_STEP_MAX_MARK - (micro ? LAST_MARKS : 0)) return LS_OK;
     LS_TRY(d->mark(d->ctx, &k->mark[k->n_mark].mark));
     k->mark[k->n_mark].part = part;
     k->mark[k->n_mark++].waited = waited;
-    return LS_OK;
-}
-
-/* The time since the last mark belongs to this part, except what was spent waiting for other workers. */
-static ls_status mark(ls_trainer *t, double *part, bool micro)
-{
-    ls_step_clock *k = &t->clock;
-    const double now = ls_now(), exposed = exposed_now(t), waited = exposed - k->exposed;
-    k->r->split.comm_exposed += waited;
-    k->exposed = exposed;
-    if (t->compute.device) return queue_mark(t, part, waited, micro);
-    *part += now - k->at - waited;
-    k->at = now;
     return LS_OK;
 }
 
@@ -195,13 +186,6 @@ static void sample(ls_trainer *t, int micro, double data, double step)
     k->sample_step[k->n_sample++] = step;
 }
 
-/* A micro-batch of a pipeline has no time of its own: each gets an equal share. */
-static void sample_pipeline(ls_trainer *t)
-{
-    const int M = t->cfg->grad_accum;
-    for (int m = 0; m < M; m++) sample(t, m, 0, (ls_now() - t->clock.began[LS_PHASE_PIPELINE]) / M);
-}
-
 /* ---- events ---- */
 
 static void step_begin(ls_trainer *t, ls_step_result *r)
@@ -214,7 +198,7 @@ static void step_begin(ls_trainer *t, ls_step_result *r)
     if (!k->n_step) k->cpu_begin = k->cpu, k->wall_begin = k->begin;
     k->lost = false;
     k->n_mark = 0;
-    k->exposed = exposed_now(t);
+    k->exposed = ls_trainer_exposed(t, t->compute.device != NULL);
 }
 
 static ls_status step_end(ls_trainer *t, ls_step_result *r)
@@ -252,6 +236,7 @@ static ls_status phase_begin(ls_trainer *t, ls_phase p)
 static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
 {
     ls_step_clock *k = &t->clock;
+    const int M = t->cfg->grad_accum;
     const ls_device *d = t->compute.device;
     switch (p) {
     case LS_PHASE_START: return mark(t, &k->r->split.other, false);
@@ -265,7 +250,7 @@ static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
     case LS_PHASE_PIPELINE:
         LS_TRY(mark(t, &k->pipe, false));
         if (!d) LS_TRY(settle_pipeline(t));
-        sample_pipeline(t);
+        for (int m = 0; m < M; m++) sample(t, m, 0, (ls_now() - k->began[p]) / M); /* each has an equal share */
         break;
     case LS_PHASE_SQUARES: return mark(t, &k->r->split.optimizer, false);
     case LS_PHASE_WAIT: k->r->t_wait = ls_now() - k->began[LS_PHASE_WAIT]; break;

@@ -76,29 +76,30 @@ static ls_status take_memory(ls_trainer *t)
     return ls_plan_take(&t->plan, memory);
 }
 
+static ls_status split(ls_trainer *t, ls_axis axis, ls_comm **out)
+{
+    int color, key;
+    ls_mesh_split(&t->cfg->mesh, axis, ls_comm_rank(t->comm), &color, &key);
+    return ls_comm_split(t->comm, color, key, out);
+}
+
 /* The groups that this worker belongs to. */
 static ls_status set_up_groups(ls_trainer *t)
 {
     const ls_mesh *mesh = &t->cfg->mesh;
-    const int rank = ls_comm_rank(t->comm);
-    t->at = ls_mesh_coord(mesh, rank);
-    ls_debug("parallel", "rank %d has dp %d, pp %d, tp %d", rank, t->at.at[LS_AXIS_DP], t->at.at[LS_AXIS_PP],
-             t->at.at[LS_AXIS_TP]);
-    t->dp = t->comm;
-    if (mesh->n[LS_AXIS_DP] == mesh->world) return LS_OK;
-    int color, key;
-    ls_mesh_split(mesh, LS_AXIS_DP, rank, &color, &key);
-    t->dp = NULL;
-    LS_TRY(ls_comm_split(t->comm, color, key, &t->dp));
-    if (mesh->n[LS_AXIS_TP] > 1) {
-        ls_mesh_split(mesh, LS_AXIS_TP, rank, &color, &key);
-        LS_TRY(ls_comm_split(t->comm, color, key, &t->tp));
+    t->at = ls_mesh_coord(mesh, ls_comm_rank(t->comm));
+    ls_debug("parallel", "rank %d has dp %d, pp %d, tp %d", ls_comm_rank(t->comm), t->at.at[LS_AXIS_DP],
+             t->at.at[LS_AXIS_PP], t->at.at[LS_AXIS_TP]);
+    if (mesh->n[LS_AXIS_DP] == mesh->world) {
+        t->dp = t->comm;
+        return LS_OK;
     }
+    LS_TRY(split(t, LS_AXIS_DP, &t->dp));
+    if (mesh->n[LS_AXIS_TP] > 1) LS_TRY(split(t, LS_AXIS_TP, &t->tp));
     if (mesh->n[LS_AXIS_PP] == 1) return LS_OK;
-    ls_mesh_split(mesh, LS_AXIS_PP, rank, &color, &key);
-    LS_TRY(ls_comm_split(t->comm, color, key, &t->pp));
-    LS_TRY(ls_comm_split(t->comm, color, key, &t->pp_acts));
-    return ls_comm_split(t->comm, color, key, &t->pp_grads);
+    LS_TRY(split(t, LS_AXIS_PP, &t->pp));
+    LS_TRY(split(t, LS_AXIS_PP, &t->pp_acts));
+    return split(t, LS_AXIS_PP, &t->pp_grads);
 }
 
 enum { N_COMM = 6 };
@@ -118,23 +119,14 @@ void ls_trainer_count(ls_trainer *t, bool on)
         if (c[i]) ls_comm_hold_stats(c[i], !on);
 }
 
-static double sum_over(const ls_trainer *t, double (*of)(const ls_comm *))
+double ls_trainer_exposed(const ls_trainer *t, bool host_alone)
 {
     ls_comm *c[N_COMM];
     double sum = 0;
     comms_of(t, c);
-    for (int i = 0; i < N_COMM; i++) sum += c[i] ? of(c[i]) : 0;
+    for (int i = 0; i < N_COMM; i++)
+        if (c[i]) sum += host_alone ? ls_comm_exposed_host(c[i]) : ls_comm_exposed(c[i]);
     return sum;
-}
-
-double ls_trainer_exposed(const ls_trainer *t)
-{
-    return sum_over(t, ls_comm_exposed);
-}
-
-double ls_trainer_exposed_host(const ls_trainer *t)
-{
-    return sum_over(t, ls_comm_exposed_host);
 }
 
 double ls_trainer_exposed_between(const ls_trainer *t, double from, double to)

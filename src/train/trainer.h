@@ -143,9 +143,8 @@ void ls_trainer_destroy(ls_trainer **t);
  * ls_comm_alloc. Collective; for tests. */
 ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, const void **whole);
 
-/* Seconds this worker waited for others, over all its groups. */
-double ls_trainer_exposed(const ls_trainer *t);
-double ls_trainer_exposed_host(const ls_trainer *t);                            /* of them, on the host alone */
+/* Seconds this worker waited for others, over all its groups. host_alone: without the waits of its device. */
+double ls_trainer_exposed(const ls_trainer *t, bool host_alone);
 double ls_trainer_exposed_between(const ls_trainer *t, double from, double to); /* of its device, by its clock */
 /* Whether its communicators count what they do: in steps only, not in start-up, validation and checkpoints. */
 void ls_trainer_count(ls_trainer *t, bool on);
