@@ -126,23 +126,23 @@ static void write_epoch(ls_jsonw *w, const ls_trainer *t, const ls_epoch_metrics
     ls_jsonw_put_real(w, "tokens_per_sec_global", tokens_per_sec(e));
     ls_jsonw_put_real(w, "train_loss_avg_global", e->tokens > 0 ? e->train_loss : 0.0);
     put_real_or_null(w, "val_loss_avg_global", e->has_val, e->val_loss);
-    ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_allocated);
-    ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_reserved);
-    put_real_or_null(w, "step_time_mean_sec", timed, e->step_mean);
-    put_real_or_null(w, "step_time_p50_sec", timed, e->step_p50);
-    put_real_or_null(w, "step_time_p95_sec", timed, e->step_p95);
-    put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload_mean);
+    ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_bytes);
+    ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_bytes);
+    put_real_or_null(w, "step_time_mean_sec", timed, e->step.mean);
+    put_real_or_null(w, "step_time_p50_sec", timed, e->step.p50);
+    put_real_or_null(w, "step_time_p95_sec", timed, e->step.p95);
+    put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload.mean);
     if (t->compute.device && t->cfg->world_size > 1) {
-        ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_global", e->cuda_allocated_global);
-        ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_global", e->cuda_reserved_global);
+        ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_global", e->cuda_bytes_global);
+        ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_global", e->cuda_bytes_global);
     }
     /* ours */
     ls_jsonw_put_int(w, "updates_applied", e->updates_applied);
     ls_jsonw_put_int(w, "updates_skipped", e->updates_skipped);
     ls_jsonw_put_int(w, "sequences_dropped", e->sequences_dropped);
-    put_real_or_null(w, "update_time_mean_sec", updates, e->update_mean);
-    put_real_or_null(w, "update_time_p50_sec", updates, e->update_p50);
-    put_real_or_null(w, "update_time_p95_sec", updates, e->update_p95);
+    put_real_or_null(w, "update_time_mean_sec", updates, e->update.mean);
+    put_real_or_null(w, "update_time_p50_sec", updates, e->update.p50);
+    put_real_or_null(w, "update_time_p95_sec", updates, e->update.p95);
     ls_jsonw_put_real(w, "grad_norm_max", e->grad_norm_max);
     ls_jsonw_put_real(w, "grad_norm_last", e->grad_norm_last);
     ls_jsonw_put_int(w, "peak_rss_bytes_rank0", e->peak_rss_bytes);

@@ -34,6 +34,11 @@ void ls_run_identity_fini(ls_run_identity *id);
 /* HEAD of the repository that contains `start` (a folder), found by reading .git; false when there is none. */
 bool ls_git_head(const char *start, char commit[80]);
 
+/* Seconds; zeros when nothing was measured. */
+typedef struct ls_stats {
+    double mean, p50, p95;
+} ls_stats;
+
 /* One finished epoch. Times in seconds. */
 typedef struct ls_epoch_metrics {
     int64_t epoch_idx; /* from 1 */
@@ -42,14 +47,13 @@ typedef struct ls_epoch_metrics {
     int64_t tokens;
     bool has_val; /* false: null (no validation batch ran)                        */
     double val_loss;
-    int64_t cuda_allocated, cuda_reserved; /* device bytes of rank 0: planned, held; 0 without CUDA         */
-    int64_t cuda_allocated_global, cuda_reserved_global; /* the most of any worker                          */
-    int64_t n_sample; /* sampled micro steps; 0: the four times below are null        */
-    double step_mean, step_p50, step_p95, dataload_mean;
+    int64_t cuda_bytes, cuda_bytes_global; /* of rank 0's device, the most of any worker's; 0 without CUDA  */
+    int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */
+    ls_stats step, dataload;
     /* ours, after R1's keys */
     int64_t updates_applied, updates_skipped, sequences_dropped;
     int64_t n_update; /* timed optimizer steps; 0: null                               */
-    double update_mean, update_p50, update_p95;
+    ls_stats update;
     double grad_norm_max, grad_norm_last;
     int64_t peak_rss_bytes;
 } ls_epoch_metrics;
@@ -102,10 +106,7 @@ ls_status ls_artifacts_begin(const char *run_dir);
 /* Sampling and statistics. */
 bool ls_step_sampled(int64_t s, int64_t warmup, int64_t every);  /* s >= warmup and s % every == 0 */
 double ls_percentile(const double *sorted, int64_t n, double q); /* linear between closest ranks; n > 0 */
-typedef struct ls_stats {
-    double mean, p50, p95;
-} ls_stats;
-ls_stats ls_stats_of(double *x, int64_t n); /* sorts x; zeros when n == 0 */
+ls_stats ls_stats_of(double *x, int64_t n);                      /* sorts x; zeros when n == 0 */
 
 struct ls_event;
 

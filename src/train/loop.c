@@ -123,8 +123,6 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
     const double bytes = t->compute.device ? (double)t->plan.total : 0; /* the plan is the only allocation */
     double most_bytes;
     LS_TRY(max_over_workers(t, bytes, &most_bytes));
-    const ls_stats step = ls_stats_of(k->sample_step, k->n_sample), data = ls_stats_of(k->sample_data, k->n_sample),
-                   update = ls_stats_of(k->update_time, k->n_update);
     *e = (ls_epoch_metrics){.epoch_idx = s->epoch + 1,
                             .wall_time = s->epoch_time,
                             .train_loss = s->tokens ? s->loss_sum / (double)s->tokens : 0,
@@ -132,23 +130,17 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
                             .grad_accum = c->grad_accum,
                             .tokens = s->tokens,
                             .n_sample = k->n_sample,
-                            .step_mean = step.mean,
-                            .step_p50 = step.p50,
-                            .step_p95 = step.p95,
-                            .dataload_mean = data.mean,
+                            .step = ls_stats_of(k->sample_step, k->n_sample),
+                            .dataload = ls_stats_of(k->sample_data, k->n_sample),
                             .updates_applied = s->epoch_step - s->epoch_skipped,
                             .updates_skipped = s->epoch_skipped,
                             .sequences_dropped = c->dropped_seqs,
                             .n_update = k->n_update,
-                            .update_mean = update.mean,
-                            .update_p50 = update.p50,
-                            .update_p95 = update.p95,
+                            .update = ls_stats_of(k->update_time, k->n_update),
                             .grad_norm_max = s->norm_max,
                             .grad_norm_last = s->norm_last,
-                            .cuda_allocated = (int64_t)bytes,
-                            .cuda_reserved = (int64_t)bytes,
-                            .cuda_allocated_global = (int64_t)most_bytes,
-                            .cuda_reserved_global = (int64_t)most_bytes,
+                            .cuda_bytes = (int64_t)bytes,
+                            .cuda_bytes_global = (int64_t)most_bytes,
                             .peak_rss_bytes = train_peak_rss()};
     return LS_OK;
 }

@@ -1,6 +1,7 @@
 #include "train/plan_run.h"
 
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 
@@ -110,17 +111,6 @@ ls_status ls_run_plan_strategy(const ls_train_config *c, ls_compute *compute, co
     return plan_strategy(c, g, out);
 }
 
-/* Elements of the largest unit, in blocks of the norm. */
-static int64_t norm_blocks(const ls_model *m)
-{
-    int64_t most = 0;
-    for (int u = 0; u < m->n_unit; u++) {
-        const int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-        if (blocks > most) most = blocks;
-    }
-    return most;
-}
-
 ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, int64_t val_seqs,
                       ls_run_parts *out)
 {
@@ -134,8 +124,11 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
     /* on a device all micro-batches of a step are in flight at once */
     const int n_slot = out->schedule || !compute->device ? 1 : c->grad_accum;
     p->device = compute->device;
+    int64_t blocks = 0; /* of the norm, in the largest unit */
+    for (int u = 0; u < out->model->n_unit; u++)
+        blocks = LS_MAX(blocks, (out->model->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK);
     LS_TRY(ls_input_plan(&out->input, compute, R, n_slot, p));
-    r->norm = ls_plan_add_host(p, LS_PART_WORK, norm_blocks(out->model) * (int64_t)sizeof(double), "norm blocks");
+    r->norm = ls_plan_add_host(p, LS_PART_WORK, blocks * (int64_t)sizeof(double), "norm blocks");
     r->leaf_loss = ls_plan_add_host(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, "losses");
     r->val_loss = ls_plan_add_host(p, LS_PART_WORK, (val_batches + W - 1) / W * W * pair, "validation losses");
     return LS_OK;

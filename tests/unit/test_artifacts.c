@@ -89,16 +89,12 @@ static void fill(void)
                                   .has_val = true,
                                   .val_loss = 4.5,
                                   .n_sample = 3,
-                                  .step_mean = 0.25,
-                                  .step_p50 = 0.2,
-                                  .step_p95 = 0.5,
-                                  .dataload_mean = 8.757201820270906e-05,
+                                  .step = {0.25, 0.2, 0.5},
+                                  .dataload = {.mean = 8.757201820270906e-05},
                                   .updates_applied = 7,
                                   .sequences_dropped = 2,
                                   .n_update = 7,
-                                  .update_mean = 1.0,
-                                  .update_p50 = 1.0,
-                                  .update_p95 = 1.5,
+                                  .update = {1.0, 1.0, 1.5},
                                   .grad_norm_max = 3.0,
                                   .grad_norm_last = 1.5,
                                   .peak_rss_bytes = 123456789};
@@ -405,8 +401,8 @@ static void on_gpus(void **state)
     trainer.state.scale.scale = 32768;
     run.worker = facts;
     epoch[0].updates_skipped = 2;
-    epoch[0].cuda_allocated = epoch[0].cuda_reserved = 5000000000;
-    epoch[0].cuda_allocated_global = epoch[0].cuda_reserved_global = 6000000000;
+    epoch[0].cuda_bytes = 5000000000;
+    epoch[0].cuda_bytes_global = 6000000000;
     ls_training_metrics_text(&trainer, &run, &s);
     assert_null(strstr(s.data, "bytes_global")); /* one worker has no process group */
     ls_str_fini(&s);
