@@ -89,9 +89,8 @@ void ls_telemetry_end(ls_telemetry **gp)
     *gp = NULL;
 }
 
-ls_status train_see_telemetry(void *ctx, ls_trainer *t, const ls_event *e)
+ls_status train_see_telemetry(ls_trainer *t, const ls_event *e)
 {
-    (void)ctx;
     switch (e->kind) {
     case LS_ON_RUN_READY:
         if (ls_comm_rank(t->comm) == 0) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);

@@ -249,12 +249,13 @@ static void allocations_of_post(void **state)
     for (int64_t k = 0; k < 60; k++) {
         ls_ckpt_writer *w = NULL;
         ls_mem_fail_at(k);
-        ls_status st = ls_ckpt_writer_create(&w, NULL, NULL);
+        ls_status st = ls_ckpt_writer_create(&w, new_model.m, NULL);
         if (st == LS_OK) st = ls_ckpt_post(w, &job);
         if (st == LS_OK) st = ls_ckpt_wait(w);
         ls_mem_fail_at(-1);
         ls_ckpt_writer_destroy(&w);
         assert_int_equal(ls_mem_live(), live);
+        assert_int_equal(ls_ckpt_clean(dir), LS_OK);
         if (st != LS_OK) {
             assert_int_equal(st, LS_E_NOMEM);
             assert_words("cannot allocate");

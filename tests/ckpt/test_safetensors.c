@@ -3,7 +3,6 @@
 #include "ckpt/safetensors.h"
 
 #include "ckpt_support.h"
-#include "core/hash.h"
 
 #include <math.h>
 
@@ -32,10 +31,9 @@ static void round_trip(void **state)
         {.name = "empty", .dt = LS_F32, .n_dim = 2, .dim = {0, 7}, .data = a},
         {.name = "scalar", .dt = LS_I64, .n_dim = 0, .data = ids},
     };
-    ls_sum sum[2];
     const char *path = test_path(dir, "x.safetensors", NULL), *again = test_path(dir, "y.safetensors", NULL);
-    assert_int_equal(test_st_write(path, t, 4, &sum[0]), LS_OK);
-    assert_int_equal(test_st_write(again, t, 4, &sum[1]), LS_OK);
+    assert_int_equal(test_st_write(path, t, 4), LS_OK);
+    assert_int_equal(test_st_write(again, t, 4), LS_OK);
 
     char *x, *y;
     size_t nx, ny;
@@ -43,10 +41,6 @@ static void round_trip(void **state)
     assert_int_equal(ls_fs_read(again, &y, &ny), LS_OK);
     assert_int_equal(nx, ny);
     assert_memory_equal(x, y, nx); /* equal arguments, equal bytes */
-    assert_int_equal(sum[0].nbytes, nx);
-    assert_int_equal(sum[0].n_block, 1);
-    assert_true(sum[0].block[0] == ls_xxh64(x, nx));
-    assert_true(sum[0].hash == ls_xxh64(sum[0].block, 8));
     uint64_t len;
     memcpy(&len, x, 8);
     assert_int_equal(len % 8, 0);
@@ -68,36 +62,6 @@ static void round_trip(void **state)
     ls_st_close(&f);
     ls_free(x);
     ls_free(y);
-    ls_sum_fini(&sum[0]);
-    ls_sum_fini(&sum[1]);
-    test_dir_close(dir);
-}
-
-/* Pieces of every size give the same sums as the file read at once. */
-static void sums_of_pieces(void **state)
-{
-    (void)state;
-    char *dir = test_dir();
-    size_t n = 3 * LS_SUM_BLOCK + 12345;
-    unsigned char *data = ls_alloc(n);
-    for (size_t i = 0; i < n; i++) data[i] = (unsigned char)ls_rng_u32(7, (uint32_t)i);
-    const size_t piece[] = {n, LS_SUM_BLOCK, LS_SUM_BLOCK - 1, 4097, LS_SUM_BLOCK * 2 + 3};
-    for (size_t k = 0; k < N_OF(piece); k++) {
-        ls_sum_out *o = NULL;
-        ls_sum sum;
-        assert_int_equal(ls_sum_open(&o, test_path(dir, "f", NULL), k % 2 ? (int64_t)n : 0), LS_OK);
-        for (size_t at = 0; at < n; at += piece[k])
-            assert_int_equal(ls_sum_add(o, data + at, n - at < piece[k] ? n - at : piece[k]), LS_OK);
-        assert_int_equal(ls_sum_commit(&o, &sum), LS_OK);
-        assert_null(o);
-        assert_int_equal(sum.nbytes, n);
-        assert_int_equal(sum.n_block, 4);
-        assert_true(sum.hash == ls_xxh64(sum.block, 32));
-        for (int b = 0; b < 4; b++)
-            assert_true(sum.block[b] == ls_xxh64(data + (size_t)b * LS_SUM_BLOCK, b < 3 ? LS_SUM_BLOCK : 12345));
-        ls_sum_fini(&sum);
-    }
-    ls_free(data);
     test_dir_close(dir);
 }
 
@@ -184,8 +148,7 @@ static void odd_but_right(void **state)
     assert_string_equal(f.tensor[0].name, "a");
     assert_string_equal(f.tensor[1].name, "e");
     assert_true(f.tensor[2].other_dtype);
-    float x[3];
-    assert_false(ls_st_copy_part(&f.tensor[2], 0, ls_st_n(&f.tensor[2]), 0, x, LS_F32));
+    assert_false(ls_st_is_float(&f.tensor[2]));
     ls_st_close(&f);
     write_raw(path, "{}", 0);
     assert_int_equal(ls_st_open(&f, path), LS_OK);
@@ -216,8 +179,8 @@ static void conversions(void **state)
     memcpy(shifted + 1, bits, N * 2);
     for (int bf = 0; bf < 2; bf++) {
         ls_st_tensor t = {.dt = bf ? LS_BF16 : LS_F16, .n_dim = 1, .dim = {N}, .data = shifted + 1, .nbytes = N * 2};
-        assert_true(ls_st_copy_part(&t, 0, ls_st_n(&t), 0, f, LS_F32));
-        assert_true(ls_st_copy_part(&t, 0, ls_st_n(&t), 0, d, LS_F64));
+        ls_st_copy_part(&t, 0, ls_st_n(&t), 0, f, LS_F32);
+        ls_st_copy_part(&t, 0, ls_st_n(&t), 0, d, LS_F64);
         for (unsigned i = 0; i < N; i++) {
             double want = value16(i, bf ? 8 : 5, bf ? 7 : 10);
             if (isnan(want)) {
@@ -229,7 +192,7 @@ static void conversions(void **state)
     }
     double third = 1.0 / 3;
     ls_st_tensor t = {.dt = LS_F64, .n_dim = 0, .data = &third, .nbytes = 8};
-    assert_true(ls_st_copy_part(&t, 0, ls_st_n(&t), 0, f, LS_F32));
+    ls_st_copy_part(&t, 0, ls_st_n(&t), 0, f, LS_F32);
     assert_true(f[0] == (float)third);
     ls_free(bits);
     ls_free(shifted);
@@ -239,8 +202,7 @@ static void conversions(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(sums_of_pieces),
-                                       cmocka_unit_test(lying_headers), cmocka_unit_test(odd_but_right),
-                                       cmocka_unit_test(conversions)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(round_trip), cmocka_unit_test(lying_headers),
+                                       cmocka_unit_test(odd_but_right), cmocka_unit_test(conversions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

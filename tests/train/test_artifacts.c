@@ -1,6 +1,6 @@
 /* The run's files: exact text, key order against files in the form of docs/REFERENCES.md (R1), markers, step log with resume,
  * identity, sampling and percentiles. */
-#include "train/artifacts.h"
+#include "train/trainer.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "cmocka_all.h"
@@ -39,7 +39,8 @@ static int tear_down(void **state)
 static ls_run_identity id;
 static ls_train_config cfg;
 static ls_epoch_metrics epoch[2];
-static ls_run_metrics run;
+static ls_trainer trainer;
+static ls_run_end run;
 
 #define WORDS(s) ((char *)(uintptr_t)(s))
 
@@ -88,16 +89,12 @@ static void fill(void)
                                   .has_val = true,
                                   .val_loss = 4.5,
                                   .n_sample = 3,
-                                  .step_mean = 0.25,
-                                  .step_p50 = 0.2,
-                                  .step_p95 = 0.5,
-                                  .dataload_mean = 8.757201820270906e-05,
+                                  .step = {0.25, 0.2, 0.5},
+                                  .dataload = {.mean = 8.757201820270906e-05},
                                   .updates_applied = 7,
                                   .sequences_dropped = 2,
                                   .n_update = 7,
-                                  .update_mean = 1.0,
-                                  .update_p50 = 1.0,
-                                  .update_p95 = 1.5,
+                                  .update = {1.0, 1.0, 1.5},
                                   .grad_norm_max = 3.0,
                                   .grad_norm_last = 1.5,
                                   .peak_rss_bytes = 123456789};
@@ -109,14 +106,8 @@ static void fill(void)
                                   .tokens = 7168,
                                   .updates_applied = 7,
                                   .sequences_dropped = 2};
-    run = (ls_run_metrics){.id = &id,
-                           .cfg = &cfg,
-                           .epoch = epoch,
-                           .n_epoch = 2,
-                           .total_wall_time = 16.5,
-                           .end_utc = "2026-01-28T01:24:14Z",
-                           .compute_words = "cpu",
-                           .plan_bytes = 1000};
+    trainer = (ls_trainer){.cfg = &cfg, .state = {.done = epoch, .epoch = 2}, .plan = {.total = 1000}};
+    run = (ls_run_end){.id = &id, .total_wall_time = 16.5, .utc = "2026-01-28T01:24:14Z", .compute_words = "cpu"};
 }
 
 static const char golden[] = "{\n"
@@ -269,19 +260,19 @@ static void metrics_text(void **state)
     (void)state;
     ls_str s = {0};
     fill();
-    ls_training_metrics_text(&run, &s);
+    ls_training_metrics_text(&trainer, &run, &s);
     assert_string_equal(s.data, golden);
     ls_str_fini(&s);
 
     cfg.engine = true; /* with the engine the stage is told, null when the JSON has none */
-    ls_training_metrics_text(&run, &s);
+    ls_training_metrics_text(&trainer, &run, &s);
     assert_non_null(strstr(s.data, "\"zero_stage\": 1,\n    \"dataset_name\""));
     assert_non_null(strstr(s.data, "\"wall_clock_breakdown\": null,\n      \"zero_stage\": 1\n"));
     ls_str_fini(&s);
     cfg.zero_given = false;
     cfg.deepspeed_path = NULL;
-    run.n_epoch = 0;
-    ls_training_metrics_text(&run, &s);
+    trainer.state.epoch = 0;
+    ls_training_metrics_text(&trainer, &run, &s);
     assert_non_null(strstr(s.data, "\"zero_stage\": null,\n    \"dataset_name\""));
     assert_non_null(strstr(s.data, "\"path\": \"none\",\n    \"sha256\": \"unknown\""));
     assert_non_null(strstr(s.data, "\"epochs\": []"));
@@ -295,7 +286,7 @@ static void slurm_and_instance(void **state)
     ls_str s = {0};
     fill();
     setenv("EC2_INSTANCE_TYPE", "g4dn.12xlarge", 1);
-    ls_training_metrics_text(&run, &s);
+    ls_training_metrics_text(&trainer, &run, &s);
     assert_non_null(strstr(s.data, "\"cuda_version\": \"none\",\n    \"instance_type\": \"g4dn.12xlarge\"\n"));
     assert_null(strstr(s.data, "\"scheduler\""));
     ls_str_fini(&s);
@@ -305,7 +296,7 @@ static void slurm_and_instance(void **state)
     setenv("SLURM_GPUS", "", 1); /* empty is absent */
     setenv("SLURM_JOB_PARTITION", "gpu4_short", 1);
     cfg.cluster = "Big";
-    ls_training_metrics_text(&run, &s);
+    ls_training_metrics_text(&trainer, &run, &s);
     assert_null(strstr(s.data, "instance_type"));
     assert_non_null(strstr(s.data, "\"cluster\": \"Big\""));
     assert_non_null(
@@ -328,7 +319,7 @@ static void launcher_text(void **state)
     setenv("MASTER_PORT", "42907", 1);
     setenv("NCCL_LOGS", "0", 1);
     setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", 1);
-    ls_launcher_metadata_text(&run, &s);
+    ls_launcher_metadata_text(&trainer, &run, &s);
     assert_int_equal(ls_json_parse(s.data, s.len, "launcher", &j), LS_OK);
     const char *const keys[] = {"checkpoint_path", "rank0_host", "world_size", "git_commit",
                                 "slurm",           "env",        "nccl_env"};
@@ -382,7 +373,9 @@ static void same_order(const json_t *ours, const json_t *theirs, const char *con
     json_decref(common);
 }
 
-static const ls_device_info gpu = {.name = "NVIDIA H200",
+static const ls_device device;
+static const ls_device_info gpu = {.count = 8,
+                                   .name = "NVIDIA H200",
                                    .cudnn = "9.14.0",
                                    .driver = "580.1",
                                    .api = "CUDA 13.0",
@@ -396,29 +389,26 @@ static void on_gpus(void **state)
     (void)state;
     const ls_loss_scale_config zero = {
         .rule = LS_SCALE_ZERO, .initial = 65536, .min = 1, .window = 1000, .hysteresis = 2};
-    ls_loss_scale scale = ls_loss_scale_init(&zero);
     ls_worker_facts facts[2] = {{.device_bytes = 5e9}, {.device_bytes = 6e9}};
     ls_str s = {0};
     fill();
     cfg.device = "cuda";
     cfg.precision = "fp16";
     cfg.precision_label = "fp16_deepspeed";
-    cfg.world_size = 2;
-    run.device = &gpu;
-    run.n_device = 8;
-    run.scale = &scale;
+    trainer.compute.device = &device;
+    trainer.device = gpu;
+    trainer.state.scale = ls_loss_scale_init(&zero);
+    trainer.state.scale.scale = 32768;
     run.worker = facts;
-    run.n_worker = 2;
-    scale.scale = 32768;
     epoch[0].updates_skipped = 2;
-    epoch[0].cuda_allocated = epoch[0].cuda_reserved = 5000000000;
-    epoch[0].cuda_allocated_global = epoch[0].cuda_reserved_global = 6000000000;
-    ls_training_metrics_text(&run, &s);
+    epoch[0].cuda_bytes = 5000000000;
+    epoch[0].cuda_bytes_global = 6000000000;
+    ls_training_metrics_text(&trainer, &run, &s);
     assert_null(strstr(s.data, "bytes_global")); /* one worker has no process group */
     ls_str_fini(&s);
     run.nccl = "2.28.3";
-    run.process_group = true;
-    ls_training_metrics_text(&run, &s);
+    cfg.world_size = 2;
+    ls_training_metrics_text(&trainer, &run, &s);
     static const char *const parts[] = {
         "\"deepspeed_version\": \"none\",\n    \"cuda_version\": \"13.0\"\n",
         "\"gpu_name\": \"NVIDIA H200\",\n    \"gpu_count_visible\": 8,\n    \"world_size\": 2,\n    \"cuda_version\": "
@@ -459,11 +449,12 @@ static void order_of_keys(void **state)
     setenv("MASTER_PORT", "1", 1);
     fill();
     cfg.engine = true;
-    run.device = &gpu;
-    run.process_group = true;
+    cfg.world_size = 2;
+    trainer.compute.device = &device;
+    trainer.device = gpu;
     ls_str s = {0};
     json_t *ours = NULL, *theirs = NULL;
-    ls_training_metrics_text(&run, &s);
+    ls_training_metrics_text(&trainer, &run, &s);
     assert_int_equal(ls_json_parse(s.data, s.len, "ours", &ours), LS_OK);
     for (size_t i = 0; i < N_OF(files); i++) {
         char *path = ls_path_join(base, files[i]);
@@ -477,7 +468,7 @@ static void order_of_keys(void **state)
     json_decref(ours);
     ls_str_fini(&s);
     const char *const nccl[] = {"NCCL_LOGS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", NULL};
-    ls_launcher_metadata_text(&run, &s);
+    ls_launcher_metadata_text(&trainer, &run, &s);
     assert_int_equal(ls_json_parse(s.data, s.len, "ours", &ours), LS_OK);
     char *path = ls_path_join(base, "launcher_metadata.json");
     assert_int_equal(ls_json_load(path, &theirs), LS_OK);
@@ -497,7 +488,7 @@ static void files_and_markers(void **state)
     size_t n;
     regex_t re;
     fill();
-    assert_int_equal(ls_artifacts_write(&run, &m), LS_OK);
+    assert_int_equal(ls_artifacts_write(&trainer, &run, &m), LS_OK);
     ls_exit_marker(0, &m);
     snprintf(want, sizeof want,
              "[Rank 0] LAUNCHER_METADATA_WRITE_DONE path=%s/launcher_metadata.json\n"
@@ -524,8 +515,8 @@ static void files_and_markers(void **state)
     assert_int_equal(regexec(&re, text, 0, NULL, 0), 0);
     regfree(&re);
     ls_free(text);
-    run.n_epoch = 0;
-    ls_run_complete_text(&run, false, &s);
+    trainer.state.epoch = 0;
+    ls_run_complete_text(&trainer, &run, false, &s);
     assert_non_null(strstr(s.data, "tokens_per_sec=None total_wall_time_sec=None"));
     ls_str_fini(&s);
 
@@ -537,7 +528,7 @@ static void files_and_markers(void **state)
     snprintf(path, sizeof path, "%s/launcher_metadata.json", dir);
     assert_true(ls_fs_exists(path));
     cfg.run_dir = WORDS("/proc/nowhere");
-    assert_int_equal(ls_artifacts_write(&run, &m), LS_E_IO);
+    assert_int_equal(ls_artifacts_write(&trainer, &run, &m), LS_E_IO);
     assert_int_equal(m.len, 0); /* no marker for a file that is not there */
     ls_str_fini(&m);
 }
@@ -558,16 +549,14 @@ static void step_log(void **state)
     ls_metrics_log l = {0};
     assert_int_equal(ls_metrics_log_close(&l), LS_OK); /* a zeroed one */
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
-    assert_int_equal(ls_metrics_log_open(&l, path, 0), LS_OK);
-    ls_step_metrics s = {.epoch = 1,
-                         .tokens = 1024,
-                         .loss = 10.825,
-                         .lr = 2.5e-5,
-                         .grad_norm = NAN,
-                         .step_time = 0.5,
-                         .tokens_per_sec = 2048};
+    assert_int_equal(ls_metrics_log_open(&l, dir, 0), LS_OK);
+    fill();
+    trainer.state.epoch = 0;
+    ls_step_result r = {.loss = 10.825, .lr = 2.5e-5, .grad_norm = NAN, .t_total = 0.5};
+    ls_event e = {.kind = LS_ON_STEP_LOG, .step = &r};
+    int64_t *step = &trainer.state.step;
     int64_t before = ls_mem_count();
-    for (s.step = 1; s.step <= 10; s.step++) assert_int_equal(ls_metrics_log_add(&l, &s), LS_OK);
+    for (*step = 1; *step <= 10; ++*step) assert_int_equal(ls_metrics_log_add(&l, &trainer, &e), LS_OK);
     assert_int_equal(ls_mem_count(), before);       /* nothing allocated */
     assert_int_equal(count_lines(path, &text), 10); /* visible before close */
     assert_int_equal(
@@ -585,16 +574,16 @@ static void step_log(void **state)
     assert_non_null(f);
     fputs("{\"step\": 11, \"ep", f);
     fclose(f);
-    assert_int_equal(ls_metrics_log_open(&l, path, 11), LS_OK);
+    assert_int_equal(ls_metrics_log_open(&l, dir, 11), LS_OK);
     assert_int_equal(count_lines(path, &text), 10);
     assert_null(strstr(text, "\"step\": 11"));
     ls_free(text);
-    s.step = 11;
-    s.has_val = true;
-    s.val_loss = 3.0;
-    s.loss_scale = 512;
-    s.skipped = true;
-    assert_int_equal(ls_metrics_log_add(&l, &s), LS_OK);
+    *step = 11;
+    e.n_val = 1;
+    e.val_loss = 3.0;
+    r.loss_scale = 512;
+    r.skipped = true;
+    assert_int_equal(ls_metrics_log_add(&l, &trainer, &e), LS_OK);
     assert_int_equal(ls_metrics_log_close(&l), LS_OK);
     assert_int_equal(count_lines(path, &text), 11);
     assert_non_null(strstr(text, "\"val_loss\": 3.0"));
@@ -602,17 +591,17 @@ static void step_log(void **state)
     assert_true(strstr(text, "loss_scale") > strstr(text, "\"step\": 11,")); /* the others have none */
     ls_free(text);
 
-    assert_int_equal(ls_metrics_log_open(&l, path, 7), LS_OK); /* resumed from step 7 */
+    assert_int_equal(ls_metrics_log_open(&l, dir, 7), LS_OK); /* resumed from step 7 */
     assert_int_equal(count_lines(path, &text), 7);
     assert_non_null(strstr(text, "{\"step\": 7,"));
     assert_null(strstr(text, "{\"step\": 8,"));
     ls_free(text);
     assert_int_equal(ls_metrics_log_close(&l), LS_OK);
-    assert_int_equal(ls_metrics_log_open(&l, path, 0), LS_OK); /* a new run */
+    assert_int_equal(ls_metrics_log_open(&l, dir, 0), LS_OK); /* a new run */
     assert_int_equal(count_lines(path, &text), 0);
     ls_free(text);
     assert_int_equal(ls_metrics_log_close(&l), LS_OK);
-    assert_int_equal(ls_metrics_log_open(&l, "/proc/nowhere/x", 0), LS_E_IO);
+    assert_int_equal(ls_metrics_log_open(&l, "/proc/nowhere", 0), LS_E_IO);
 }
 
 static void put_file(const char *name, const char *text)

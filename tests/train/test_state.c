@@ -50,12 +50,12 @@ static void scale_goes_on(void **state)
     a.t.state.epoch_step = 20;
     a.t.state.epoch_skipped = 1;
     a.done[0] = (ls_epoch_metrics){
-        .epoch_idx = 1, .updates_applied = 47, .updates_skipped = 3, .cuda_allocated = 5, .cuda_reserved_global = 7};
+        .epoch_idx = 1, .updates_applied = 47, .updates_skipped = 3, .cuda_bytes = 5, .cuda_bytes_global = 7};
     assert_int_equal(ls_next_update(&a.t.state), 67);
     write_into(&a, &b);
     assert_memory_equal(&b.t.state.scale, &a.t.state.scale, sizeof a.t.state.scale);
     assert_true(b.t.state.skipped == 4 && b.t.state.epoch_skipped == 1 && ls_next_update(&b.t.state) == 67);
-    assert_true(b.done[0].updates_skipped == 3 && b.done[0].cuda_allocated == 5 && b.done[0].cuda_reserved_global == 7);
+    assert_true(b.done[0].updates_skipped == 3 && b.done[0].cuda_bytes == 5 && b.done[0].cuda_bytes_global == 7);
     for (int i = 0; i < 3000; i++) { /* and from there on alike */
         const bool overflow = i % 97 == 5;
         assert_int_equal(ls_loss_scale_update(&a.t.state.scale, overflow),
