@@ -1,7 +1,7 @@
 /* prepare.c - counts words (to train a vocabulary), encodes, splits and writes a corpus. */
 #include "data/prepare.h"
 #include "data/bpe_train.h"
-#include "data/worker_pool.h"
+#include "data/job.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/hash.h"
@@ -10,7 +10,6 @@
 #include "core/mem.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -46,6 +45,12 @@ static void report(run *r, const ls_blocks *at)
                              .n_token = r->train.n_token + r->val.n_token,
                              .seconds = ls_now() - r->start};
     r->o->progress(r->o->progress_ctx, &p);
+}
+
+static ls_status path_in(const char *dir, const char *name, char **path)
+{
+    *path = ls_path_join(dir, name);
+    return *path ? LS_OK : ls_nomem(strlen(dir), "a path");
 }
 
 /* ---- training the vocabulary ---- */
@@ -85,8 +90,8 @@ static ls_status train_vocab(run *r, ls_tokenizer **out)
 
 static ls_status sink_open(sink *s, const char *dir, const char *name)
 {
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
+    char *path;
+    LS_TRY(path_in(dir, name, &path));
     ls_status st = ls_fs_out_open(&s->out, path);
     ls_free(path);
     LS_TRY(st);
@@ -141,38 +146,23 @@ static ls_status encode_pass(run *r, const ls_tokenizer *tok, const ls_inputs *i
 /* Moves the last tokens of train to val: reads the temporary file back, then truncates it. */
 static ls_status move_tail(run *r, double fraction)
 {
-    int64_t n_val = (int64_t)floor((double)r->train.n_token * fraction), keep = r->train.n_token - n_val;
+    sink *train = &r->train;
+    const size_t n_val = (size_t)floor((double)train->n_token * fraction), keep = (size_t)train->n_token - n_val;
     if (!n_val) return LS_OK;
-    if (!r->train.out.tmp)
+    if (!train->out.tmp)
         return ls_fail(LS_E_IO, "cannot take validation data from the end of %s: it is not a regular file",
-                       r->train.out.path);
-    ls_sha256_init(&r->train.sha);
-    int fd = open(r->train.out.tmp, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", r->train.out.tmp, strerror(errno));
-    size_t cap = (size_t)1 << 20;
-    uint16_t *buf = ls_alloc(cap * sizeof *buf);
-    ls_status st = buf ? LS_OK : ls_nomem(cap * sizeof *buf, "moving tokens");
-    for (int64_t at = 0; st == LS_OK && at < r->train.n_token;) {
-        int64_t stop = at < keep ? keep : r->train.n_token;
-        size_t want = stop - at < (int64_t)cap ? (size_t)(stop - at) : cap, have = 0;
-        while (st == LS_OK && have < want * sizeof *buf) {
-            ssize_t k = pread(fd, (char *)buf + have, want * sizeof *buf - have, (off_t)at * 2 + (off_t)have);
-            if (k < 0 && errno == EINTR) continue;
-            if (k <= 0)
-                st = ls_fail(LS_E_IO, "cannot read back %s: %s", r->train.out.tmp,
-                             k ? strerror(errno) : "the file is too short");
-            else have += (size_t)k;
-        }
-        if (st == LS_OK && at < keep) ls_sha256_add(&r->train.sha, buf, have);
-        else if (st == LS_OK) st = sink_add(&r->val, buf, want);
-        at += (int64_t)want;
-    }
-    ls_free(buf);
-    close(fd);
+                       train->out.path);
+    ls_fs_map written;
+    LS_TRY(ls_fs_map_open(&written, train->out.tmp));
+    const uint16_t *token = written.data;
+    ls_sha256_init(&train->sha);
+    ls_sha256_add(&train->sha, token, keep * sizeof *token);
+    ls_status st = sink_add(&r->val, token + keep, n_val);
+    ls_fs_map_close(&written);
     LS_TRY(st);
-    if (ftruncate(r->train.out.fd, (off_t)keep * 2))
-        return ls_fail(LS_E_IO, "cannot truncate %s: %s", r->train.out.tmp, strerror(errno));
-    r->train.n_token = keep;
+    if (ftruncate(train->out.fd, (off_t)(keep * sizeof *token)))
+        return ls_fail(LS_E_IO, "cannot truncate %s: %s", train->out.tmp, strerror(errno));
+    train->n_token = (int64_t)keep;
     return LS_OK;
 }
 
@@ -239,8 +229,9 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
     ls_jsonw_put_str(&w, "version", LS_VERSION);
     ls_jsonw_close(&w);
     ls_str_addc(&s, '\n');
-    char *path = ls_path_join(o->out_dir, "meta.json");
-    ls_status st = s.failed || !path ? ls_nomem(s.len, "meta.json") : ls_fs_write(path, s.data, s.len);
+    char *path = NULL;
+    ls_status st = s.failed ? ls_nomem(s.len, "meta.json") : path_in(o->out_dir, "meta.json", &path);
+    if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
     ls_free(path);
     ls_str_fini(&s);
     return st;
@@ -249,8 +240,8 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
 /* Removes val.bin of an earlier run, which would be mistaken for new data. */
 static ls_status remove_old_val(const char *dir)
 {
-    char *path = ls_path_join(dir, "val.bin");
-    if (!path) return ls_nomem(strlen(dir), "a path");
+    char *path;
+    LS_TRY(path_in(dir, "val.bin", &path));
     ls_status st = LS_OK;
     if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     ls_free(path);
@@ -269,8 +260,8 @@ static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
     res->n_merge = ls_tokenizer_n_merge(tok);
     ls_sha256_hex(&r->train.sha, res->train_sha256);
     if (res->val_token) ls_sha256_hex(&r->val.sha, res->val_sha256);
-    char *path = ls_path_join(o->out_dir, "tokenizer.json");
-    if (!path) return ls_nomem(strlen(o->out_dir), "a path");
+    char *path;
+    LS_TRY(path_in(o->out_dir, "tokenizer.json", &path));
     ls_status st = ls_tokenizer_save(tok, path);
     ls_free(path);
     LS_TRY(st);

@@ -27,7 +27,6 @@ typedef struct ls_words {
     size_t n, cap;
     uint32_t *slot; /* word number + 1, or 0 */
     size_t n_slot;
-    int64_t n_left_out; /* occurrences that were skipped */
 } ls_words;
 
 void ls_words_fini(ls_words *w);
