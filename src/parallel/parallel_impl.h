@@ -9,14 +9,9 @@ static inline bool parallel_cuts(const ls_strategy *s, unsigned part)
     return (s->ops->parts & part) != 0;
 }
 
-static inline bool parallel_here(const ls_strategy *s, int u)
-{
-    return s->role[u] == LS_ROLE_HERE;
-}
-
 static inline bool parallel_present(const ls_strategy *s, int u)
 {
-    return s->role[u] != LS_ROLE_AWAY;
+    return s->unit[u].role != LS_ROLE_AWAY;
 }
 
 /* Elements of one worker's shard of n. */

@@ -27,12 +27,11 @@ typedef struct ls_stages {
  * (pipe_exec.h), so all of head is counted there. */
 void ls_stages_model(const ls_model_config *c, int64_t B, int64_t T, ls_part_cost *cost);
 
-/* LS_E_CONFIG, with the arithmetic, if there are fewer units than parts. */
-ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk);
+/* thread: the threads of each stage; NULL: equal. LS_E_CONFIG, with the arithmetic, if there are fewer units than parts. */
+ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
+                            const int *thread);
 /* The same with n_thread threads to distribute over the stages: thread[k] for stage k, and the matching split. A local search from equal
  * shares minimizes the time of the slowest stage. The classifier alone may cost more than an equal share of the work. */
-ls_status ls_stages_balance_on(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
-                               const int *thread); /* the split for given threads of each stage */
 ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
                           int n_thread);
 /* LS_E_ARG names the units on no stage or on two stages, or the wrong number of parts. */

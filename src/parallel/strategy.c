@@ -80,7 +80,7 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
     if (!n) return ls_nomem((size_t)m->n_unit * sizeof *n, "a strategy");
     const bool cut = parallel_cuts(s, LS_SHARD_GRAD);
     for (int u = 0; u < m->n_unit; u++)
-        if (parallel_here(s, u)) n[u] = cut ? parallel_part(s, m->unit[u].n_grad) : m->unit[u].n_grad;
+        if (ls_strategy_here(s, u)) n[u] = cut ? parallel_part(s, m->unit[u].n_grad) : m->unit[u].n_grad;
     ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, s->opts.adds_alike && !cut, plan);
     ls_free(n);
     if (!cut) return st;
@@ -116,19 +116,18 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
     int64_t n_block = 0;
     for (int u = 0; u < m->n_unit; u++) {
         const int64_t whole = m->unit[u].n_pad * esize, part = parallel_part(s, whole);
-        s->row[0][u] = s->row[1][u] = s->row[2][u] = s->row[3][u] = -1;
         if (!parallel_present(s, u)) continue;
-        s->row[0][u] = ls_plan_add(plan, LS_PART_PARAM, parallel_cuts(s, LS_SHARD_PARAM) ? part : whole, LS_PLAN_ALWAYS,
-                                   "unit %d", u);
-        if (!parallel_here(s, u)) continue;
+        s->unit[u].row[0] = ls_plan_add(plan, LS_PART_PARAM, parallel_cuts(s, LS_SHARD_PARAM) ? part : whole,
+                                        LS_PLAN_ALWAYS, "unit %d", u);
+        if (!ls_strategy_here(s, u)) continue;
         n_block += m->unit[u].n_pad / LS_NORM_BLOCK;
         if (!moments) continue;
         const int64_t n_pad = m->unit[u].n_pad;
         const int64_t nbytes = (parallel_cuts(s, LS_SHARD_OPT) ? parallel_part(s, n_pad) : n_pad) * wsize;
-        s->row[1][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
-        s->row[2][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
+        s->unit[u].row[1] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
+        s->unit[u].row[2] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
         if (ls_compute_mixed(m->compute))
-            s->row[3][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d master weights", u);
+            s->unit[u].row[3] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d master weights", u);
     }
     /* and one place after them, for sums of a shard */
     s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "blocks of the norm");
@@ -140,7 +139,7 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         s->params_row =
             ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
     }
-    if (s->opts.pipe && m->cfg.tied && parallel_here(s, 0) && moments)
+    if (s->opts.pipe && m->cfg.tied && ls_strategy_here(s, 0) && moments)
         s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS,
                                  "tied embedding gradient of the last stage");
     return plan_gradients(s, plan);
@@ -156,26 +155,14 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     if (!s) return ls_nomem(sizeof *s, "a strategy");
     *s = (ls_strategy){.ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1};
     s->params_row = s->grads_row = s->tie_row = -1;
-    s->role = ls_alloc(U);
-    if (s->role && o->role) memcpy(s->role, o->role, U);
-    for (int k = 0; k < 4; k++) s->row[k] = ls_alloc(U * sizeof *s->row[k]);
-    s->gather = ls_alloc(U * sizeof *s->gather);
-    s->part = ls_alloc(U * sizeof *s->part);
-    s->held = ls_alloc(U * sizeof *s->held);
-    s->flight = ls_alloc(LS_WINDOW_MAX * sizeof *s->flight);
-    ls_status st =
-        s->role && s->row[0] && s->row[1] && s->row[2] && s->row[3] && s->gather && s->part && s->held && s->flight
-            ? LS_OK
-            : ls_nomem(4096, "a strategy");
-    if (st == LS_OK)
-        for (size_t u = 0; u < U; u++) s->held[u] = -1;
-    if (st == LS_OK) st = plan_rows(s, plan);
-    if (st != LS_OK) {
-        ls_strategy_destroy(&s);
-        return st;
-    }
-    *out = s;
-    return LS_OK;
+    s->unit = ls_alloc(U * sizeof *s->unit);
+    for (size_t u = 0; s->unit && u < U; u++)
+        s->unit[u] =
+            (ls_strategy_unit){.role = o->role ? o->role[u] : LS_ROLE_HERE, .row = {-1, -1, -1, -1}, .held = -1};
+    ls_status st = s->unit ? plan_rows(s, plan) : ls_nomem(U * sizeof *s->unit, "a strategy");
+    if (st == LS_OK) *out = s;
+    else ls_strategy_destroy(&s);
+    return st;
 }
 
 static void *at(const ls_plan *plan, int row)
@@ -187,12 +174,12 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
 {
     for (int u = 0; u < s->model->n_unit; u++) {
         ls_unit *unit = &s->model->unit[u];
-        void *param = at(plan, s->row[0][u]);
-        if (parallel_cuts(s, LS_SHARD_PARAM)) s->part[u] = param;
+        void *param = at(plan, s->unit[u].row[0]);
+        if (parallel_cuts(s, LS_SHARD_PARAM)) s->unit[u].part = param;
         else unit->param = param;
-        unit->m = at(plan, s->row[1][u]);
-        unit->v = at(plan, s->row[2][u]);
-        unit->master = ls_compute_mixed(s->model->compute) ? at(plan, s->row[3][u]) : NULL;
+        unit->m = at(plan, s->unit[u].row[1]);
+        unit->v = at(plan, s->unit[u].row[2]);
+        unit->master = ls_compute_mixed(s->model->compute) ? at(plan, s->unit[u].row[3]) : NULL;
     }
     s->norm = at(plan, s->norm_row);
     s->unit_sum = at(plan, s->unit_sum_row);
@@ -209,12 +196,7 @@ void ls_strategy_destroy(ls_strategy **sp)
     ls_strategy *s = *sp;
     if (!s) return;
     ls_gradtree_destroy(&s->tree);
-    for (int k = 0; k < 4; k++) ls_free(s->row[k]);
-    ls_free(s->role);
-    ls_free(s->gather);
-    ls_free(s->part);
-    ls_free(s->held);
-    ls_free(s->flight);
+    ls_free(s->unit);
     ls_free(s);
     *sp = NULL;
 }
@@ -261,7 +243,7 @@ static ls_status flush(ls_strategy *s, int u)
     ls_log(LS_LOG_TRACE, "parallel", "bucket of %lld elements: units %d to %d", (long long)s->n_waiting, u,
            s->waiting - 1);
     for (int k = s->waiting - 1; k >= u; k--)
-        if (parallel_here(s, k)) LS_TRY(s->ops->post(s, k));
+        if (ls_strategy_here(s, k)) LS_TRY(s->ops->post(s, k));
     s->waiting = u;
     s->n_waiting = 0;
     return LS_OK;
@@ -293,7 +275,7 @@ static void *tied_part(const ls_strategy *s)
 static ls_status fold_tied(ls_strategy *s)
 {
     ls_model *m = s->model;
-    const bool embed = parallel_here(s, 0), head = parallel_here(s, m->n_unit - 1);
+    const bool embed = ls_strategy_here(s, 0), head = ls_strategy_here(s, m->n_unit - 1);
     const ls_dtype dt = m->compute->ops->wide;
     const range r = copied(s);
     if (!m->cfg.tied || !r.n || (!embed && !head)) return LS_OK;
@@ -310,11 +292,11 @@ static ls_status renew_copy(ls_strategy *s)
     ls_comm *pipe = s->opts.pipe;
     const range r = copied(s);
     if (!pipe || !m->cfg.tied || !r.n) return LS_OK;
-    void *at = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[0] : ls_at(m->compute, m->unit[0].param, r.first);
+    void *at = parallel_cuts(s, LS_SHARD_PARAM) ? s->unit[0].part : ls_at(m->compute, m->unit[0].param, r.first);
     const ls_view x = {at, r.n, m->compute->ops->dtype};
-    if (parallel_here(s, 0) && !parallel_here(s, m->n_unit - 1))
+    if (ls_strategy_here(s, 0) && !ls_strategy_here(s, m->n_unit - 1))
         return ls_send(pipe, x, ls_comm_size(pipe) - 1, LS_SITE, NULL);
-    if (s->role[0] != LS_ROLE_COPY) return LS_OK;
+    if (s->unit[0].role != LS_ROLE_COPY) return LS_OK;
     LS_TRY(ls_recv(pipe, x, 0, LS_SITE, NULL));
     return ls_strategy_unit_done(s, 0);
 }
@@ -345,7 +327,7 @@ ls_status ls_strategy_publish(ls_strategy *s)
     if (!ls_compute_mixed(c)) return LS_OK;
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
-        if (!parallel_here(s, u)) continue;
+        if (!ls_strategy_here(s, u)) continue;
         const ls_gains gains = ls_unit_gains(&s->model->unit[u], o.first, o.n);
         if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains));
         LS_TRY(ls_strategy_unit_done(s, u));
@@ -364,19 +346,14 @@ ls_status ls_strategy_step_done(ls_strategy *s)
 
 /* ---- who has what ---- */
 
-bool ls_strategy_here(const ls_strategy *s, int u)
-{
-    return parallel_here(s, u);
-}
-
 ls_own ls_strategy_own(const ls_strategy *s, int u)
 {
     const ls_model *m = s->model;
     const ls_unit *unit = &m->unit[u];
     const range r = share_of(s, u);
     ls_own o = {.first = r.first, .n = r.n, .m = unit->m, .v = unit->v};
-    if (!r.n || !parallel_here(s, u)) return (ls_own){0};
-    o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[u] : ls_at(m->compute, unit->param, o.first);
+    if (!r.n || !ls_strategy_here(s, u)) return (ls_own){0};
+    o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->unit[u].part : ls_at(m->compute, unit->param, o.first);
     o.grad = ls_gradtree_sum(s->tree, u);
     if (!parallel_cuts(s, LS_SHARD_GRAD)) o.grad = ls_at_wide(m->compute, o.grad, o.first);
     o.master = ls_compute_mixed(m->compute) ? unit->master : o.param;
@@ -418,7 +395,7 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
     *sum = 0;
     if (!updates(s)) return LS_OK;
     for (int u = 0; u < m->n_unit; u++)
-        if (parallel_here(s, u)) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
+        if (ls_strategy_here(s, u)) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         if (!o.n) continue;
@@ -437,7 +414,7 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
     at_unit = 0;
     for (int u = 0; u < m->n_unit; u++) {
         unit[u] = 0;
-        if (!parallel_here(s, u)) continue;
+        if (!ls_strategy_here(s, u)) continue;
         const int64_t n = m->unit[u].n_pad / LS_NORM_BLOCK / W;
         double turn[TURNS] = {0};
         for (int64_t p = 0; p < W; p++) add_in_turns(turn, p * n, s->norm + p * mine + at_unit, n);
@@ -509,11 +486,11 @@ int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
     for (int u = 0; u < m->n_unit; u++) {
         const ls_unit *unit = &m->unit[u];
         const ls_own o = ls_strategy_own(s, u);
-        if (s->role[u] == LS_ROLE_COPY && !save && !ls_compute_mixed(m->compute)) {
-            if (parallel_cuts(s, LS_SHARD_PARAM)) put(&l, LS_FLAT_PARAM, u, share_of(s, u), s->part[u]);
+        if (s->unit[u].role == LS_ROLE_COPY && !save && !ls_compute_mixed(m->compute)) {
+            if (parallel_cuts(s, LS_SHARD_PARAM)) put(&l, LS_FLAT_PARAM, u, share_of(s, u), s->unit[u].part);
             else put(&l, LS_FLAT_PARAM, u, (range){0, unit->n_pad}, unit->param);
         }
-        if (!parallel_here(s, u)) continue;
+        if (!ls_strategy_here(s, u)) continue;
         /* replicas are equal: each worker writes its share of them */
         const int64_t first = unit->n_pad * r / W;
         const range share = {first, unit->n_pad * (r + 1) / W - first};

@@ -44,15 +44,15 @@ ls_status parallel_gather_post(ls_strategy *s, int u)
         const int64_t k = part - at < step ? part - at : step;
         ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_all_gather_apart(s->comm, parallel_param(s, unit->param, at, k * W), part,
-                                   parallel_param(s, mine, at, k), LS_SITE, &s->gather[u]));
+                                   parallel_param(s, mine, at, k), LS_SITE, &s->unit[u].gather));
     }
     return LS_OK;
 }
 
 static ls_status arrived(ls_strategy *s, int u)
 {
-    LS_TRY(ls_wait(s->comm, s->gather[u]));
-    s->gather[u] = 0;
+    LS_TRY(ls_wait(s->comm, s->unit[u].gather));
+    s->unit[u].gather = 0;
     return LS_OK;
 }
 
@@ -67,7 +67,7 @@ ls_status parallel_gather_wait(ls_strategy *s, int u, ls_pass pass)
 /* Elements that a unit takes in the window: its gradient, and this worker's part of the sum where that is not added at once. */
 static int64_t room_of(const ls_strategy *s, int u)
 {
-    const int64_t n = parallel_here(s, u) ? s->model->unit[u].n_grad : 0;
+    const int64_t n = ls_strategy_here(s, u) ? s->model->unit[u].n_grad : 0;
     return n + (s->opts.n_micro > 1 ? parallel_part(s, n) : 0);
 }
 
@@ -122,7 +122,8 @@ ls_status parallel_flight_ready(ls_strategy *s, int u)
 {
     ls_flight *f = &s->flight[s->n_flight - 1];
     LS_ASSERT(s->n_flight && f->unit == u && !f->posted);
-    if (u + 1 == s->model->n_unit || !parallel_here(s, u + 1)) s->n_bucket = 0; /* counted anew in every micro-batch */
+    if (u + 1 == s->model->n_unit || !ls_strategy_here(s, u + 1))
+        s->n_bucket = 0; /* counted anew in every micro-batch */
     LS_TRY(parallel_scatter_unit(s, u, s->model->unit[u].grad, f->part));
     f->ticket = s->last;
     f->posted = true;
