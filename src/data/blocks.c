@@ -1,5 +1,5 @@
 /* blocks.c - reads a corpus, splits it into blocks and counts documents. */
-#include "data/blocks.h"
+#include "data/corpus.h"
 #include "data/pretokenize.h"
 #include "core/mem.h"
 

@@ -1,5 +1,5 @@
 /* inputs.c - files, folders and standard input as a flat list. */
-#include "data/inputs.h"
+#include "data/corpus.h"
 #include "core/fs.h"
 #include "core/mem.h"
 

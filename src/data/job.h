@@ -2,9 +2,8 @@
 #ifndef LS_DATA_JOB_H
 #define LS_DATA_JOB_H
 
-#include "data/blocks.h"
-#include "data/tokenizer.h"
-#include "data/words.h"
+#include "data/bpe_train.h"
+#include "data/corpus.h"
 
 typedef enum ls_bad_utf8 {
     LS_BAD_UTF8_ERROR,

@@ -1,5 +1,5 @@
 /* source.c - one read function for plain, gzip and zstd files. */
-#include "data/source.h"
+#include "data/corpus.h"
 #include "core/log.h"
 #include "core/mem.h"
 

@@ -1,5 +1,5 @@
 /* words.c - a hash table of pieces in the order of first occurrence. */
-#include "data/words.h"
+#include "data/bpe_train.h"
 #include "data/pretokenize.h"
 #include "core/hash.h"
 #include "core/mem.h"

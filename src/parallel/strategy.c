@@ -24,11 +24,7 @@ int64_t ls_strategy_pad(const char *name, int n_worker)
     return LS_NORM_BLOCK * (int64_t)(ops && ops->parts ? n_worker : 1);
 }
 
-static bool power_of_two(int n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
+/* The largest power of two below n > 1. */
 static int power_below(int n)
 {
     int below = 1;
@@ -36,35 +32,30 @@ static int power_below(int n)
     return below;
 }
 
-static ls_status check_layout(const ls_strategy_ops *ops, int W, const ls_strategy_opts *o)
+ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic)
 {
+    const ls_strategy_ops *ops = find(name);
+    const int W = n_worker;
+    if (!ops)
+        return ls_fail(LS_E_UNSUPPORTED, "unknown strategy '%s'; use single, dp, ddp, zero1, zero2 or zero3", name);
     if (ops == &ls_strategy_single && W > 1)
         return ls_fail(LS_E_CONFIG, "--strategy single needs one worker (got %d); use ddp, dp, zero1, zero2 or zero3",
                        W);
-    if (W == 1 || o->n_micro == 1 || !o->deterministic) return LS_OK;
+    if (W == 1 || n_micro == 1 || !deterministic) return LS_OK;
     const bool at_once = ops->parts & LS_SHARD_GRAD;
-    if (!at_once && !power_of_two(o->n_micro))
-        return ls_fail(
-            LS_E_CONFIG,
-            "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
-            "micro-batches per worker; use %d or %d, or --no_deterministic",
-            W, o->n_micro, W * o->n_micro, power_below(o->n_micro), 2 * power_below(o->n_micro));
-    if (at_once && !power_of_two(W))
+    const int below = power_below(at_once ? W : n_micro);
+    if (2 * below == (at_once ? W : n_micro)) return LS_OK;
+    if (at_once)
         return ls_fail(
             LS_E_CONFIG,
             "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a "
             "power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or "
             "--no_deterministic",
-            ops->name, W, o->n_micro, W * o->n_micro, ops->name, power_below(W), 2 * power_below(W));
-    return LS_OK;
-}
-
-ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic)
-{
-    const ls_strategy_ops *ops = find(name);
-    if (!ops)
-        return ls_fail(LS_E_UNSUPPORTED, "unknown strategy '%s'; use single, dp, ddp, zero1, zero2 or zero3", name);
-    return check_layout(ops, n_worker, &(ls_strategy_opts){.n_micro = n_micro, .deterministic = deterministic});
+            name, W, n_micro, W * n_micro, name, below, 2 * below);
+    return ls_fail(LS_E_CONFIG,
+                   "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
+                   "micro-batches per worker; use %d or %d, or --no_deterministic",
+                   W, n_micro, W * n_micro, below, 2 * below);
 }
 
 static bool updates(const ls_strategy *s)
@@ -101,33 +92,26 @@ static range share_of(const ls_strategy *s, int u)
     return parallel_cuts(s, LS_SHARD_OPT) ? (range){part * ls_comm_rank(s->comm), part} : (range){0, n_pad};
 }
 
-/* Of the tied embedding, between the stage that updates it and the one that has a copy. */
-static range copied(const ls_strategy *s)
-{
-    return share_of(s, 0);
-}
-
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype),
                   wsize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
-    const bool moments = updates(s);
     int64_t n_block = 0;
     for (int u = 0; u < m->n_unit; u++) {
-        const int64_t whole = m->unit[u].n_pad * esize, part = parallel_part(s, whole);
+        const int64_t n_pad = m->unit[u].n_pad, n_own = share_of(s, u).n;
+        ls_strategy_unit *unit = &s->unit[u];
         if (!parallel_present(s, u)) continue;
-        s->unit[u].row[0] = ls_plan_add(plan, LS_PART_PARAM, parallel_cuts(s, LS_SHARD_PARAM) ? part : whole,
-                                        LS_PLAN_ALWAYS, "unit %d", u);
+        unit->row[0] = ls_plan_add(plan, LS_PART_PARAM,
+                                   (parallel_cuts(s, LS_SHARD_PARAM) ? parallel_part(s, n_pad) : n_pad) * esize,
+                                   LS_PLAN_ALWAYS, "unit %d", u);
         if (!ls_strategy_here(s, u)) continue;
-        n_block += m->unit[u].n_pad / LS_NORM_BLOCK;
-        if (!moments) continue;
-        const int64_t n_pad = m->unit[u].n_pad;
-        const int64_t nbytes = (parallel_cuts(s, LS_SHARD_OPT) ? parallel_part(s, n_pad) : n_pad) * wsize;
-        s->unit[u].row[1] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
-        s->unit[u].row[2] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
+        n_block += n_pad / LS_NORM_BLOCK;
+        if (!n_own) continue;
+        unit->row[1] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d first moment", u);
+        unit->row[2] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d second moment", u);
         if (ls_compute_mixed(m->compute))
-            s->unit[u].row[3] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d master weights", u);
+            unit->row[3] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d master weights", u);
     }
     /* and one place after them, for sums of a shard */
     s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "blocks of the norm");
@@ -139,8 +123,8 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         s->params_row =
             ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
     }
-    if (s->opts.pipe && m->cfg.tied && ls_strategy_here(s, 0) && moments)
-        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS,
+    if (s->opts.pipe && m->cfg.tied && ls_strategy_here(s, 0) && updates(s))
+        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, share_of(s, 0).n * wsize, LS_PLAN_ALWAYS,
                                  "tied embedding gradient of the last stage");
     return plan_gradients(s, plan);
 }
@@ -268,7 +252,7 @@ static void *tied_part(const ls_strategy *s)
     const int head = m->n_unit - 1;
     char *sum = ls_gradtree_sum(s->tree, head);
     if (parallel_cuts(s, LS_SHARD_GRAD)) return ls_at_wide(m->compute, sum, parallel_part(s, m->unit[head].n_pad));
-    return ls_at_wide(m->compute, sum, m->unit[head].n_pad + copied(s).first);
+    return ls_at_wide(m->compute, sum, m->unit[head].n_pad + share_of(s, 0).first);
 }
 
 /* embed's gradient += head's, wherever the two are. */
@@ -277,7 +261,7 @@ static ls_status fold_tied(ls_strategy *s)
     ls_model *m = s->model;
     const bool embed = ls_strategy_here(s, 0), head = ls_strategy_here(s, m->n_unit - 1);
     const ls_dtype dt = m->compute->ops->wide;
-    const range r = copied(s);
+    const range r = share_of(s, 0);
     if (!m->cfg.tied || !r.n || (!embed && !head)) return LS_OK;
     if (!embed) return ls_send(s->opts.pipe, (ls_view){tied_part(s), r.n, dt}, 0, LS_SITE, NULL);
     if (!head) LS_TRY(ls_recv(s->opts.pipe, (ls_view){s->tie, r.n, dt}, ls_comm_size(s->opts.pipe) - 1, LS_SITE, NULL));
@@ -290,7 +274,7 @@ static ls_status renew_copy(ls_strategy *s)
 {
     ls_model *m = s->model;
     ls_comm *pipe = s->opts.pipe;
-    const range r = copied(s);
+    const range r = share_of(s, 0);
     if (!pipe || !m->cfg.tied || !r.n) return LS_OK;
     void *at = parallel_cuts(s, LS_SHARD_PARAM) ? s->unit[0].part : ls_at(m->compute, m->unit[0].param, r.first);
     const ls_view x = {at, r.n, m->compute->ops->dtype};
@@ -453,55 +437,48 @@ ls_status ls_strategy_whole(ls_strategy *s, int u, bool gradient, void *scratch,
     return LS_OK;
 }
 
-typedef struct piece_list {
-    ls_piece *piece;
-    int n;
-} piece_list;
-
-static void put(piece_list *l, ls_flat what, int u, range r, void *data)
-{
-    l->piece[l->n++] = (ls_piece){what, u, r.first, r.n, data};
-}
-
-/* Weights: those that the optimizer keeps, which are with the moments, or the parameters themselves. */
-static void put_weights(const ls_strategy *s, int u, bool save, range share, piece_list *l)
+/* Weights: those that the optimizer keeps, which are with the moments, or the parameters themselves. n = 0: none. */
+static ls_piece weights_of(const ls_strategy *s, int u, bool save, range share)
 {
     const ls_compute *c = s->model->compute;
     const ls_unit *unit = &s->model->unit[u];
     const ls_own o = ls_strategy_own(s, u);
     const bool cut = parallel_cuts(s, LS_SHARD_OPT), mixed = ls_compute_mixed(c);
-    if (mixed && !o.n) return;
+    if (mixed && !o.n) return (ls_piece){.n = 0};
     if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && (save || mixed)) || (mixed && (!save || s->ops->master)))
-        put(l, LS_FLAT_PARAM, u, (range){o.first, o.n}, o.master);
-    else if (save) put(l, LS_FLAT_PARAM, u, share, ls_at_wide(c, mixed ? o.master : unit->param, share.first));
-    else put(l, LS_FLAT_PARAM, u, (range){0, unit->n_pad}, unit->param);
+        return (ls_piece){LS_FLAT_PARAM, u, o.first, o.n, o.master};
+    if (!save) return (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
+    return (ls_piece){LS_FLAT_PARAM, u, share.first, share.n,
+                      ls_at_wide(c, mixed ? o.master : unit->param, share.first)};
 }
 
 int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
 {
     const ls_model *m = s->model;
     const int64_t W = ls_comm_size(s->comm), r = ls_comm_rank(s->comm);
-    const bool cut = parallel_cuts(s, LS_SHARD_OPT);
-    piece_list l = {piece, 0};
+    int n = 0;
     for (int u = 0; u < m->n_unit; u++) {
         const ls_unit *unit = &m->unit[u];
         const ls_own o = ls_strategy_own(s, u);
         if (s->unit[u].role == LS_ROLE_COPY && !save && !ls_compute_mixed(m->compute)) {
-            if (parallel_cuts(s, LS_SHARD_PARAM)) put(&l, LS_FLAT_PARAM, u, share_of(s, u), s->unit[u].part);
-            else put(&l, LS_FLAT_PARAM, u, (range){0, unit->n_pad}, unit->param);
+            const bool cut = parallel_cuts(s, LS_SHARD_PARAM);
+            const range held = cut ? share_of(s, u) : (range){0, unit->n_pad};
+            piece[n++] = (ls_piece){LS_FLAT_PARAM, u, held.first, held.n, cut ? s->unit[u].part : unit->param};
         }
         if (!ls_strategy_here(s, u)) continue;
         /* replicas are equal: each worker writes its share of them */
         const int64_t first = unit->n_pad * r / W;
         const range share = {first, unit->n_pad * (r + 1) / W - first};
-        put_weights(s, u, save, share, &l);
+        piece[n] = weights_of(s, u, save, share);
+        n += piece[n].n > 0;
         if (!o.n) continue;
-        const bool own = cut || !save || s->ops->master;
+        const bool own = parallel_cuts(s, LS_SHARD_OPT) || !save || s->ops->master;
         const range moments = own ? (range){o.first, o.n} : share;
-        put(&l, LS_FLAT_M, u, moments, own ? o.m : ls_at_wide(m->compute, o.m, share.first));
-        put(&l, LS_FLAT_V, u, moments, own ? o.v : ls_at_wide(m->compute, o.v, share.first));
+        const int64_t skip = moments.first - o.first;
+        piece[n++] = (ls_piece){LS_FLAT_M, u, moments.first, moments.n, ls_at_wide(m->compute, o.m, skip)};
+        piece[n++] = (ls_piece){LS_FLAT_V, u, moments.first, moments.n, ls_at_wide(m->compute, o.v, skip)};
     }
-    return l.n;
+    return n;
 }
 
 /* ---- single ---- */

@@ -30,7 +30,6 @@
 #include "comm/comm.h"
 #include "model/model.h"
 #include "parallel/gradtree.h"
-#include "parallel/window.h"
 
 #define LS_NORM_BLOCK 1024 /* elements per partial sum of the gradient norm, on any number of workers */
 
@@ -71,6 +70,19 @@ typedef struct ls_strategy_opts {
     ls_comm *pipe;             /* the stages of this replica, first to last; NULL: one      */
     ls_comm *tensor;           /* the tensor-parallel group (parallel/tensor.h); NULL: layers are whole */
 } ls_strategy_opts;
+
+/* Buffers in flight: a region of fixed capacity for a few buffers at a time. Offsets are first fit from the low end (or the high end, for
+ * buffers that stay longer). Buffers are taken and given back in the same order on every worker, so the offsets are the same, too. */
+#define LS_WINDOW_MAX 64
+typedef struct ls_window {
+    int64_t capacity; /* elements */
+    int n;
+    struct {
+        int64_t at, n;
+    } live[LS_WINDOW_MAX]; /* by offset */
+} ls_window;
+int64_t ls_window_take(ls_window *w, int64_t n, bool high); /* offset of n free elements, or -1 if there is no room */
+void ls_window_give(ls_window *w, int64_t at);
 
 /* A unit's gradient whose reduce_scatter is pending (zero2, zero3). */
 typedef struct ls_flight {

@@ -70,8 +70,7 @@ int64_t parallel_fetch_capacity(const ls_strategy *s)
 static ls_status drop(ls_strategy *s, int u)
 {
     if (s->unit[u].held < 0) return LS_OK;
-    LS_TRY(ls_wait(s->comm, s->unit[u].gather));
-    s->unit[u].gather = 0;
+    LS_TRY(parallel_arrived(s, u));
     ls_window_give(&s->params, s->unit[u].held);
     s->unit[u].held = -1;
     return LS_OK;
@@ -132,10 +131,7 @@ static ls_status acquire(ls_strategy *s, int u, ls_pass pass)
     const int n = needs(s, now, unit);
     for (int i = 0; i < n; i++) LS_TRY(fetch_now(s, now, unit[i]));
     LS_TRY(fetch_ahead(s, now));
-    for (int i = 0; i < n; i++) {
-        LS_TRY(ls_wait(s->comm, s->unit[unit[i]].gather));
-        s->unit[unit[i]].gather = 0;
-    }
+    for (int i = 0; i < n; i++) LS_TRY(parallel_arrived(s, unit[i]));
     return LS_OK;
 }
 
