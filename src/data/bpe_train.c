@@ -4,7 +4,7 @@
  *   pairs    hash table (left, right) -> count and a list of the words that may contain it
  *   heap     pairs by count; an entry with an outdated count is reinserted with the current one when it is popped
  * Invariants
- *   1. a pair's count is the sum over words of occurrences x word count (occurrences in a run like "aaa" overlap);
+ *   1. the count of a pair is the sum over words of occurrences x word count (occurrences in a run like "aaa" overlap);
  *   2. the list of a pair has every word that contains it, and possibly words that no longer do;
  *   3. counts only decrease, except those of pairs with the new token: these are pushed after each merge. */
 #include "data/bpe_train.h"
@@ -32,7 +32,7 @@ typedef struct candidate {
     uint32_t pair;
 } candidate;
 
-/* The words of a corpus are at most 16 MiB (prepare.c), which make far fewer pairs and nodes than 2^32. */
+/* prepare.c limits a corpus to 16 MiB of different words, which make far fewer pairs and nodes than 2^32. */
 typedef struct trainer {
     const ls_words *words;
     ls_tokenizer *tok; /* n_vocab and n_merge: learned so far */

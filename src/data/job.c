@@ -101,26 +101,21 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
                        "%s: line %lld, byte %zu (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep", path,
                        (long long)number, good + 1, line[good]);
     ls_jsonl_result r = ls_jsonl_text((const char *)line, len, rules->text_key, &j->text, &at, &why);
-    switch (r) {
-    case LS_JSONL_OK: break;
-    case LS_JSONL_NOMEM: return ls_nomem(len, "a line of JSON");
-    case LS_JSONL_BAD:
+    if (r == LS_JSONL_NOMEM) return ls_nomem(len, "a line of JSON");
+    if (r == LS_JSONL_BAD)
         return ls_fail(LS_E_FORMAT, "%s: line %lld is not a JSON object: byte %zu: expected %s", path,
-                       (long long)number, at + 1, why ? why : "JSON");
-    case LS_JSONL_NO_KEY:
+                       (long long)number, at + 1, why);
+    if (r == LS_JSONL_NO_KEY)
         return ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; use --text-key for another key", path,
                        (long long)number, rules->text_key);
-    case LS_JSONL_NOT_TEXT:
+    if (r == LS_JSONL_NOT_TEXT)
         return ls_fail(LS_E_FORMAT, "%s: line %lld: the value of \"%s\" is not a string", path, (long long)number,
                        rules->text_key);
-    case LS_JSONL_LONE:
-        if (rules->bad_utf8 == LS_BAD_UTF8_ERROR)
-            return ls_fail(LS_E_FORMAT,
-                           "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 "
-                           "replace or keep",
-                           path, (long long)number, rules->text_key);
-        break;
-    }
+    if (r == LS_JSONL_LONE && rules->bad_utf8 == LS_BAD_UTF8_ERROR)
+        return ls_fail(LS_E_FORMAT,
+                       "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 "
+                       "replace or keep",
+                       path, (long long)number, rules->text_key);
     return LS_OK;
 }
 

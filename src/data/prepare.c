@@ -53,6 +53,27 @@ static ls_status path_in(const char *dir, const char *name, char **path)
     return *path ? LS_OK : ls_nomem(strlen(dir), "a path");
 }
 
+/* Runs the blocks of the inputs through the worker pool. tok NULL: counts words. */
+static ls_status pass(run *r, const ls_inputs *inputs, const ls_tokenizer *tok, int64_t limit_docs, int64_t limit_bytes,
+                      data_take take)
+{
+    ls_blocks blocks;
+    ls_blocks_init(&blocks, inputs, limit_docs, limit_bytes);
+    ls_status st =
+        data_pipeline_run(&blocks, &(data_job_rules){tok, r->o->text_key, r->o->bad_utf8}, r->o->threads, take, r);
+    r->done_before += ls_blocks_taken(&blocks);
+    ls_blocks_fini(&blocks);
+    return st;
+}
+
+static void begin_phase(run *r, const char *phase, int64_t total)
+{
+    r->phase = phase;
+    r->start = ls_now();
+    r->total = total;
+    r->done_before = r->text_bytes = 0;
+}
+
 /* ---- training the vocabulary ---- */
 
 static ls_status take_words(void *ctx, const data_job *j, const ls_blocks *at)
@@ -67,19 +88,11 @@ static ls_status take_words(void *ctx, const data_job *j, const ls_blocks *at)
 static ls_status train_vocab(run *r, ls_tokenizer **out)
 {
     const ls_prepare_opts *o = r->o;
-    data_job_rules rules = {NULL, o->text_key, o->bad_utf8};
-    ls_blocks blocks;
-    r->phase = "counting words";
-    r->start = ls_now();
-    r->total = ls_inputs_nbytes(o->train);
+    begin_phase(r, "counting words", ls_inputs_nbytes(o->train));
     r->words.max_bytes = WORD_BYTES;
-    ls_blocks_init(&blocks, o->train, o->limit_docs, o->train_bytes);
-    ls_status st = data_pipeline_run(&blocks, &rules, o->threads, take_words, r);
-    ls_blocks_fini(&blocks);
-    LS_TRY(st);
+    LS_TRY(pass(r, o->train, NULL, o->limit_docs, o->train_bytes, take_words));
     if (!r->words.n) return ls_fail(LS_E_FORMAT, "empty corpus: no text to train a vocabulary on");
-    r->phase = "training the vocabulary";
-    r->start = ls_now();
+    begin_phase(r, "training the vocabulary", r->total);
     report(r, NULL);
     LS_TRY(ls_bpe_train(&r->words, o->train_vocab, o->train_min_count, out));
     ls_words_fini(&r->words);
@@ -132,17 +145,6 @@ static ls_status take_tokens(void *ctx, const data_job *j, const ls_blocks *at)
     return LS_OK;
 }
 
-static ls_status encode_pass(run *r, const ls_tokenizer *tok, const ls_inputs *inputs, int64_t limit)
-{
-    data_job_rules rules = {tok, r->o->text_key, r->o->bad_utf8};
-    ls_blocks blocks;
-    ls_blocks_init(&blocks, inputs, limit, 0);
-    ls_status st = data_pipeline_run(&blocks, &rules, r->o->threads, take_tokens, r);
-    r->done_before += ls_blocks_taken(&blocks);
-    ls_blocks_fini(&blocks);
-    return st;
-}
-
 /* Moves the last tokens of train to val: reads the temporary file back, then truncates it. */
 static ls_status move_tail(run *r, double fraction)
 {
@@ -170,23 +172,17 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok, ls_prepare_result *
 {
     const ls_prepare_opts *o = r->o;
     bool val_inputs = o->val && o->val->n;
-    r->phase = "encoding";
-    r->start = ls_now();
-    r->text_bytes = 0;
-    r->total = ls_inputs_nbytes(o->train);
-    if (val_inputs && r->total >= 0) {
-        int64_t more = ls_inputs_nbytes(o->val);
-        r->total = more < 0 ? -1 : r->total + more;
-    }
+    const int64_t total = ls_inputs_nbytes(o->train), more = val_inputs ? ls_inputs_nbytes(o->val) : 0;
+    begin_phase(r, "encoding", total < 0 || more < 0 ? -1 : total + more);
     LS_TRY(sink_open(&r->train, o->out_dir, "train.bin"));
     if (val_inputs || o->val_fraction > 0) LS_TRY(sink_open(&r->val, o->out_dir, "val.bin"));
-    LS_TRY(encode_pass(r, tok, o->train, o->limit_docs));
+    LS_TRY(pass(r, o->train, tok, o->limit_docs, 0, take_tokens));
     if (r->train.n_token + r->val.n_token <= r->train.n_doc + r->val.n_doc)
         return ls_fail(LS_E_FORMAT, "empty corpus: %lld documents without text",
                        (long long)(r->train.n_doc + r->val.n_doc));
     if (val_inputs) {
         r->to_val = true;
-        LS_TRY(encode_pass(r, tok, o->val, o->limit_val_docs));
+        LS_TRY(pass(r, o->val, tok, o->limit_val_docs, 0, take_tokens));
         if (r->val.n_token <= r->val.n_doc)
             return ls_fail(LS_E_FORMAT, "empty validation corpus: %lld documents without text",
                            (long long)r->val.n_doc);

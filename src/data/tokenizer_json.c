@@ -1,4 +1,4 @@
-/* tokenizer_json.c - reads and writes vocabulary files: tokenizer.json of Hugging Face, vocab.bpe + encoder.json of GPT-2.
+/* tokenizer_json.c - reads and writes vocabulary files: tokenizer.json of Hugging Face, and the vocab.bpe + encoder.json of the original release.
  *
  * A file with an unsupported setting (another model, a normalizer, a prefix space) is rejected and the setting named, so that ids
  * never differ silently from those of the original library. */

@@ -60,12 +60,13 @@ ls_status ls_schedule_empty(ls_schedule **out, const char *name, int n_stage, in
     *s = (ls_schedule){.n_stage = n_stage, .n_micro = n_micro, .n_chunk = n_chunk};
     snprintf(s->name, sizeof s->name, "%s", name);
     s->rank = ls_alloc((size_t)n_stage * sizeof *s->rank);
-    for (int r = 0; s->rank && r < n_stage; r++) {
-        s->rank[r].peak = ls_alloc((size_t)n_chunk * sizeof(int));
-        s->rank[r].grad_peak = ls_alloc((size_t)n_chunk * sizeof(int));
-        if (!s->rank[r].peak || !s->rank[r].grad_peak) s->failed = true;
+    s->failed = !s->rank;
+    for (int r = 0; !s->failed && r < n_stage; r++) {
+        s->rank[r].peak = ls_alloc(2 * (size_t)n_chunk * sizeof(int));
+        s->failed = !s->rank[r].peak;
+        s->rank[r].grad_peak = s->failed ? NULL : s->rank[r].peak + n_chunk;
     }
-    if (!s->rank || s->failed) {
+    if (s->failed) {
         ls_schedule_destroy(&s);
         return ls_nomem((size_t)n_stage * sizeof(ls_rank_list), "a schedule");
     }
@@ -79,8 +80,7 @@ void ls_schedule_destroy(ls_schedule **sp)
     if (!s) return;
     for (int r = 0; s->rank && r < s->n_stage; r++) {
         ls_free(s->rank[r].action);
-        ls_free(s->rank[r].peak);
-        ls_free(s->rank[r].grad_peak);
+        ls_free(s->rank[r].peak); /* and grad_peak */
     }
     ls_free(s->rank);
     ls_free(s);

@@ -100,34 +100,31 @@ static ls_status check_action(checker *c, const ls_action *a)
     return check_cell_action(c, a);
 }
 
-static ls_status missing(const checker *c, ls_pipe_kind kind, int micro, int chunk)
-{
-    return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: the %s of micro-batch %d, chunk %d is missing",
-                   c->s->name, c->rank, c->s->rank[c->rank].n_action - 1, ls_pipe_names[kind].words, micro, chunk);
-}
+/* "rank 2, after action 30: what" */
+#define lacks(c, format, ...)                                                                                   \
+    ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: " format, (c)->s->name, (c)->rank, (c)->i - 1, \
+            __VA_ARGS__)
 
+/* After the last action. */
 static ls_status check_complete(const checker *c)
 {
     const ls_schedule *s = c->s;
-    const ls_rank_list *l = &s->rank[c->rank];
     for (int ch = 0; ch < s->n_chunk; ch++) {
         const bool next = ls_pipe_next(s, c->rank, ch) >= 0, prev = ls_pipe_prev(s, c->rank, ch) >= 0;
         for (int m = 0; m < s->n_micro; m++) {
             const int cell = ch * s->n_micro + m;
-            const bool parts = c->done[LS_PIPE_BWD_IN][cell];
-            if (!c->done[LS_PIPE_FWD][cell]) return missing(c, LS_PIPE_FWD, m, ch);
-            if (next && !c->done[LS_PIPE_SEND_ACT][cell]) return missing(c, LS_PIPE_SEND_ACT, m, ch);
-            if (!parts && !c->done[LS_PIPE_BWD][cell]) return missing(c, LS_PIPE_BWD, m, ch);
-            if (parts && !c->done[LS_PIPE_BWD_W][cell]) return missing(c, LS_PIPE_BWD_W, m, ch);
-            if (prev && !c->done[LS_PIPE_SEND_GRAD][cell]) return missing(c, LS_PIPE_SEND_GRAD, m, ch);
+            const ls_pipe_kind needed[] = {LS_PIPE_FWD, next ? LS_PIPE_SEND_ACT : LS_PIPE_FWD,
+                                           c->done[LS_PIPE_BWD_IN][cell] ? LS_PIPE_BWD_W : LS_PIPE_BWD,
+                                           prev ? LS_PIPE_SEND_GRAD : LS_PIPE_FWD};
+            for (int k = 0; k < 4; k++)
+                if (!c->done[needed[k]][cell])
+                    return lacks(c, "the %s of micro-batch %d, chunk %d is missing", ls_pipe_names[needed[k]].words, m,
+                                 ch);
         }
-        if (!c->n_red[ch])
-            return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: chunk %d is never reduced", s->name,
-                           c->rank, l->n_action - 1, ch);
+        if (!c->n_red[ch]) return lacks(c, "chunk %d is never reduced", ch);
     }
-    if (!l->n_action || l->action[l->n_action - 1].kind != LS_PIPE_STEP)
-        return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: the step is missing", s->name, c->rank,
-                       l->n_action - 1);
+    if (!c->i || s->rank[c->rank].action[c->i - 1].kind != LS_PIPE_STEP)
+        return lacks(c, "the %s is missing", ls_pipe_names[LS_PIPE_STEP].words);
     return LS_OK;
 }
 

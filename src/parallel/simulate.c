@@ -30,18 +30,13 @@ typedef struct world {
 
 static double duration(const world *w, int r, const ls_action *a)
 {
-    if (w->costs->action && ls_pipe_computes(a->kind)) return w->costs->action[r][a - w->s->rank[r].action];
-    const int part = ls_pipe_computes(a->kind) ? ls_pipe_part(w->s, r, a->chunk) : 0;
-    const ls_part_cost *c = ls_pipe_cost(w->costs, part);
-    switch (a->kind) {
-    case LS_PIPE_FWD: return c->fwd;
-    case LS_PIPE_BWD: return c->bwd_in + c->bwd_w;
-    case LS_PIPE_BWD_IN: return c->bwd_in;
-    case LS_PIPE_BWD_W: return c->bwd_w;
-    case LS_PIPE_REDUCE: return w->costs->reduce;
-    case LS_PIPE_STEP: return w->costs->step;
-    default: return 0;
-    }
+    if (!ls_pipe_computes(a->kind))
+        return a->kind == LS_PIPE_REDUCE ? w->costs->reduce : a->kind == LS_PIPE_STEP ? w->costs->step : 0;
+    if (w->costs->action) return w->costs->action[r][a - w->s->rank[r].action];
+    const ls_part_cost *c = ls_pipe_cost(w->costs, ls_pipe_part(w->s, r, a->chunk));
+    return (a->kind == LS_PIPE_FWD ? c->fwd : 0) +
+           (a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_IN ? c->bwd_in : 0) +
+           (a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_W ? c->bwd_w : 0);
 }
 
 static double later(double a, double b)
