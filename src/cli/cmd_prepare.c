@@ -7,7 +7,6 @@
 #include "core/stop.h"
 #include "data/bpe_train.h"
 #include "data/prepare.h"
-#include "data/vocab_find.h"
 
 #include <fcntl.h>
 #include <errno.h>

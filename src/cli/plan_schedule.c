@@ -137,7 +137,7 @@ static ls_status model_costs(const options *o, int n_stage, int n_chunk, plan *p
     ls_stages_model(&cfg, 1, o->seq_length, unit);
     ls_stages cut;
     ls_status st = o->stages ? ls_stages_parse(&cut, o->stages, n_unit, n_stage, n_chunk)
-                             : ls_stages_balance(&cut, unit, n_unit, n_stage, n_chunk);
+                             : ls_stages_balance(&cut, unit, n_unit, n_stage, n_chunk, NULL);
     const int n_part = n_stage * n_chunk;
     if (st == LS_OK && !(p->part = ls_alloc((size_t)n_part * sizeof *p->part)))
         st = ls_nomem((size_t)n_part * sizeof *p->part, what);
@@ -227,7 +227,7 @@ static ls_status picture_make(const plan *p, picture *v)
     v->g.lane = v->lane;
     v->g.note = v->note;
     for (int k = LS_PIPE_FWD; k <= LS_PIPE_BWD_W; k++)
-        v->g.kind[k] = (ls_gantt_kind){ls_pipe_token((ls_pipe_kind)k), ls_pipe_word((ls_pipe_kind)k)};
+        v->g.kind[k] = (ls_gantt_kind){ls_pipe_names[k].token, ls_pipe_names[k].words};
     v->g.n_kind = LS_PIPE_BWD_W + 1;
     v->g.row = v->row;
     for (int i = 0; i < p->sim.n_span; i++) {

@@ -28,8 +28,7 @@ ls_status ls_run_stages(const ls_train_config *c, const ls_part_cost *measured, 
     if (st == LS_OK && c->stages && !ls_run_measures_stages(c))
         st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
     else if (st == LS_OK)
-        st =
-            ls_stages_balance_on(stages, cost, U, P, (*schedule)->n_chunk, c->stage_thread[0] ? c->stage_thread : NULL);
+        st = ls_stages_balance(stages, cost, U, P, (*schedule)->n_chunk, c->stage_thread[0] ? c->stage_thread : NULL);
     if (st == LS_OK) st = ls_pipe_check(*schedule, c->recompute);
     ls_free(cost);
     return st;

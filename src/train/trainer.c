@@ -4,7 +4,7 @@
 #include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "parallel/measure.h"
+#include "parallel/stages.h"
 #include "parallel/tensor.h"
 #include "ckpt/hf.h"
 #include "train/plan_run.h"

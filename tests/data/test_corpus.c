@@ -3,11 +3,9 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "core/rng.h"
-#include "data/blocks.h"
-#include "data/inputs.h"
+#include "data/corpus.h"
 #include "data/jsonl.h"
 #include "data/prepare.h"
-#include "data/source.h"
 #include "data/pretokenize.h"
 
 #include <stdio.h>

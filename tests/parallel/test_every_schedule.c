@@ -73,6 +73,30 @@ static void read_back(const ls_schedule *s)
     ls_schedule_destroy(&again);
 }
 
+/* Slots of activations (or gradients) of a rank: one per micro-batch from its first to its last use, never shared, below the peak. */
+static void slots_are_exclusive(const ls_schedule *s, const ls_rank_list *l, bool grads)
+{
+    int holder[64][MAX_MICRO], last[64][MAX_MICRO];
+    memset(holder, -1, sizeof holder);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < l->n_action; i++) {
+            const ls_action *a = &l->action[i];
+            const bool in_grads = a->kind == LS_PIPE_RECV_GRAD || a->kind == LS_PIPE_SEND_GRAD;
+            const bool in_acts = a->kind == LS_PIPE_FWD || a->kind == LS_PIPE_RECV_ACT || a->kind == LS_PIPE_SEND_ACT;
+            if (a->kind >= LS_PIPE_REDUCE || (grads ? in_acts : in_grads)) continue;
+            if (pass == 0) {
+                last[a->chunk][a->micro] = i;
+                continue;
+            }
+            const int slot = grads ? a->grad_slot : a->slot, peak = grads ? l->grad_peak[a->chunk] : l->peak[a->chunk];
+            assert_true(slot >= 0 && slot < peak && peak <= s->n_micro);
+            int *h = &holder[a->chunk][slot];
+            assert_true(*h < 0 || *h == a->micro);
+            for (int k = 0; *h < 0 && k < peak; k++) assert_int_not_equal(holder[a->chunk][k], a->micro);
+            *h = last[a->chunk][a->micro] == i ? -1 : a->micro;
+        }
+}
+
 typedef struct facts {
     double makespan, bubble, inner, work;
     int peak, mailbox;
@@ -93,6 +117,10 @@ static facts examine(const char *name, int p, int m, int v, int live, const ls_p
     f.bubble = sim.bubble;
     f.inner = sim.inner;
     for (int r = 0; r < p; r++) f.peak = s->rank[r].peak_all > f.peak ? s->rank[r].peak_all : f.peak;
+    for (int r = 0; r < p; r++) {
+        slots_are_exclusive(s, &s->rank[r], false);
+        slots_are_exclusive(s, &s->rank[r], true);
+    }
     ls_sim_fini(&sim);
     if (m <= 12 || m % 16 == 0) read_back(s);
     ls_schedule_destroy(&s);

@@ -176,7 +176,7 @@ static ls_stages cut(const ls_model_config *cfg, int n_stage, int n_chunk)
     ls_part_cost cost[16];
     ls_stages st;
     ls_stages_model(cfg, 1, LEN, cost);
-    assert_int_equal(ls_stages_balance(&st, cost, cfg->n_layer + 2, n_stage, n_chunk), LS_OK);
+    assert_int_equal(ls_stages_balance(&st, cost, cfg->n_layer + 2, n_stage, n_chunk, NULL), LS_OK);
     return st;
 }
 

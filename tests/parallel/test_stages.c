@@ -50,7 +50,7 @@ static void balanced_is_optimal(void **state)
             unit[u] = (ls_part_cost){.fwd = whole, .bwd_in = t % 3 ? ls_rng_uniform(t, (uint64_t)(40 + u)) : 0};
         }
         ls_stages s;
-        assert_int_equal(ls_stages_balance(&s, unit, n, k, 1), LS_OK);
+        assert_int_equal(ls_stages_balance(&s, unit, n, k, 1, NULL), LS_OK);
         assert_int_equal(s.first[0], 0);
         assert_int_equal(s.first[k], n);
         for (int g = 0; g < k; g++) assert_true(s.first[g] < s.first[g + 1]);
@@ -71,12 +71,12 @@ static void gpt2(void **state)
     const double blocks = (unit[13].fwd + unit[13].bwd_in) / (unit[1].fwd + unit[1].bwd_in + unit[1].bwd_w);
     assert_true(blocks > 4.5 && blocks < 5.5); /* 6 V C / (72 C^2 + attention) */
     ls_stages s;
-    assert_int_equal(ls_stages_balance(&s, unit, 14, 4, 1), LS_OK);
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 4, 1, NULL), LS_OK);
     assert_memory_equal(s.first, ((int[]){0, 5, 9, 13, 14}), 5 * sizeof(int));
-    assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 1), LS_OK);
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 1, NULL), LS_OK);
     assert_memory_equal(s.first, ((int[]){0, 10, 14}), 3 * sizeof(int)); /* 9 blocks; 3 and the head */
     /* 2 ranks x 2 chunks: the same four parts, two a rank */
-    assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 2), LS_OK);
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 2, 2, NULL), LS_OK);
     assert_memory_equal(s.first, ((int[]){0, 5, 9, 13, 14}), 5 * sizeof(int));
     ls_stages_costs(&s, unit, part);
     double sum = 0, all = cost_of(unit, 0, 14);
@@ -89,7 +89,7 @@ static void gpt2(void **state)
     ls_str_fini(&t);
     /* equal costs in equal numbers are cut evenly, also where the largest part alone would leave a choice */
     for (int u = 0; u < 7; u++) unit[u] = (ls_part_cost){.fwd = 1};
-    assert_int_equal(ls_stages_balance(&s, unit, 7, 3, 1), LS_OK);
+    assert_int_equal(ls_stages_balance(&s, unit, 7, 3, 1, NULL), LS_OK);
     int count[4] = {0};
     for (int g = 0; g < 3; g++) count[s.first[g + 1] - s.first[g]]++;
     assert_int_equal(count[2], 2);
@@ -136,17 +136,17 @@ static void impossible(void **state)
     (void)state;
     ls_part_cost unit[14] = {{0}};
     ls_stages s;
-    assert_int_equal(ls_stages_balance(&s, unit, 14, 5, 3), LS_E_CONFIG);
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 5, 3, NULL), LS_E_CONFIG);
     assert_non_null(strstr(ls_err_words(),
                            "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts, but the model has 14 "
                            "units (embed, 12 blocks, head); pp x interleaving can be at most 14"));
-    assert_int_equal(ls_stages_balance(&s, unit, 14, 0, 1), LS_E_CONFIG);
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 0, 1, NULL), LS_E_CONFIG);
     assert_int_equal(ls_stages_parse(&s, "0-13", 14, 15, 1), LS_E_CONFIG);
-    assert_int_equal(ls_stages_balance(&s, unit, 14, 14, 1), LS_OK); /* as many as there are, all of them free */
+    assert_int_equal(ls_stages_balance(&s, unit, 14, 14, 1, NULL), LS_OK); /* as many as there are, all of them free */
     const int64_t live = ls_mem_live();
     for (int k = 0;; k++) {
         ls_mem_fail_at(k);
-        ls_status st = ls_stages_balance(&s, unit, 14, 3, 2);
+        ls_status st = ls_stages_balance(&s, unit, 14, 3, 2, NULL);
         ls_mem_fail_at(-1);
         assert_int_equal(ls_mem_live(), live);
         if (st == LS_OK) break;
@@ -179,7 +179,7 @@ static void threads(void **state)
                 int equal[4], thread[4], sum = 0;
                 double before = 0, after = 0;
                 for (int k = 0; k < P; k++) equal[k] = n / P + (k >= P - n % P);
-                assert_int_equal(ls_stages_balance_on(&even, unit, c.n_layer + 2, P, 1, equal), LS_OK);
+                assert_int_equal(ls_stages_balance(&even, unit, c.n_layer + 2, P, 1, equal), LS_OK);
                 assert_int_equal(ls_stages_share(&shared, thread, unit, c.n_layer + 2, P, 1, n), LS_OK);
                 for (int k = 0; k < P; k++) {
                     const double a = stage_time(&even, unit, k, equal[k]), b = stage_time(&shared, unit, k, thread[k]);
