@@ -104,8 +104,7 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
     fprintf(stderr,
             "lockstep: invalid_comparison: the runs are not comparable, see %s (--allow-mismatch compares them)\n",
             file);
-    ls_err_clear();
-    return LS_E_NUMERIC; /* exit code 1, as R1's runner; the reasons have been printed */
+    return cli_negative(); /* as R1's runner */
 }
 
 void cli_bench_protocol(const void *session, ls_jsonw *w)
@@ -136,20 +135,23 @@ void cli_bench_protocol(const void *session, ls_jsonw *w)
     ls_jsonw_close(w);
 }
 
-ls_status cli_bench_write(const char *dir, const char *file, const ls_str *text)
+ls_status cli_bench_publish(const bench_session *s, const ls_analysis *a, const char *file, const ls_str *json,
+                            const ls_str *table)
 {
-    char *path = ls_path_join(dir, file);
-    if (!path || text->failed) {
-        ls_free(path);
-        return ls_nomem(text->len, file);
-    }
-    ls_status st = ls_fs_write(path, text->data ? text->data : "", text->len);
+    const ls_str *shown = s->o.json ? json : table;
+    if (json->failed || table->failed) return ls_nomem(json->len, file);
+    if (s->o.json || a->comparable) printf("%s%s", shown->data ? shown->data : "", s->o.json ? "\n" : "");
+    fflush(stdout);
+    if (!s->bench.n_side && !s->o.out) return cli_bench_verdict(a, "the lines above, or --json");
+    char *path = ls_path_join(s->out, file);
+    ls_status st = path ? ls_fs_write(path, json->data, json->len) : ls_nomem(strlen(s->out), "a path");
     if (st == LS_OK) fprintf(stderr, "Wrote %s\n", path);
+    if (st == LS_OK) st = cli_bench_verdict(a, path);
     ls_free(path);
     return st;
 }
 
-void cli_bench_print_waterfall(const ls_analysis *a)
+void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
 {
     static const struct {
         int part;
@@ -157,7 +159,6 @@ void cli_bench_print_waterfall(const ls_analysis *a)
     } col[] = {{LS_SPLIT_FORWARD, "compute"}, {LS_SPLIT_OPTIMIZER, "optimizer"},  {LS_SPLIT_EXPOSED, "exposed comm"},
                {LS_SPLIT_BUBBLE, "bubble"},   {LS_SPLIT_STRAGGLER, "stragglers"}, {LS_SPLIT_INPUT, "input"},
                {LS_SPLIT_OTHER, "other"}};
-    const int n = sizeof col / sizeof col[0];
     bool head = false;
     int wide = 7;
     for (int i = 0; i < a->n_group; i++)
@@ -168,20 +169,21 @@ void cli_bench_print_waterfall(const ls_analysis *a)
         double sum = w->useful;
         if (!w->known) continue;
         if (!head) {
-            printf("\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, "
-                   "negative: gained)\n%-*s workers   useful",
-                   wide, "setting");
-            for (int k = 0; k < n; k++) printf(" %12s", col[k].head);
-            printf("    sum\n");
+            ls_str_addf(out,
+                        "\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, "
+                        "negative: gained)\n%-*s workers   useful",
+                        wide, "setting");
+            for (size_t k = 0; k < CLI_COUNT(col); k++) ls_str_addf(out, " %12s", col[k].head);
+            ls_str_add(out, "    sum\n");
             head = true;
         }
-        printf("%-*s %7d %8.1f", wide, g->short_name, g->world, 100 * w->useful);
-        for (int k = 0; k < n; k++) {
+        ls_str_addf(out, "%-*s %7d %8.1f", wide, g->short_name, g->world, 100 * w->useful);
+        for (size_t k = 0; k < CLI_COUNT(col); k++) {
             const double x = w->lost[col[k].part];
             sum += x;
-            if (w->split || col[k].part == LS_SPLIT_OTHER) printf(" %12.1f", 100 * x);
-            else printf(" %12s", "-");
+            if (w->split || col[k].part == LS_SPLIT_OTHER) ls_str_addf(out, " %12.1f", 100 * x);
+            else ls_str_addf(out, " %12s", "-");
         }
-        printf(" %6.1f\n", 100 * sum);
+        ls_str_addf(out, " %6.1f\n", 100 * sum);
     }
 }
