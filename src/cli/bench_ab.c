@@ -226,8 +226,7 @@ static void outcome_table(const outcome *o, const options *x, ls_str *out)
 static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
 {
     ls_jsonw_put_open(w, key, '{');
-    ls_jsonw_put_real(w, "mean", e->mean);
-    ls_jsonw_put_real(w, "half95", e->half);
+    ls_jsonw_members(w, LS_KV("mean", e->mean), LS_KV("half95", e->half));
     ls_jsonw_close(w);
 }
 
@@ -256,17 +255,15 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
     const ls_ab *t = &o->test;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "status", !a->comparable ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
-    ls_jsonw_put_str(&w, "verdict", ls_ab_words(t->verdict));
+    ls_jsonw_members(&w,
+                     LS_KV("status", !a->comparable  ? "invalid_comparison"
+                                     : a->n_mismatch ? "mismatch_allowed"
+                                                     : "ok"),
+                     LS_KV("verdict", ls_ab_words(t->verdict)));
     ls_jsonw_put_open(&w, "difference", '{');
-    ls_jsonw_put_real(&w, "change", t->change);
-    ls_jsonw_put_real(&w, "low95", t->low);
-    ls_jsonw_put_real(&w, "high95", t->high);
-    ls_jsonw_put_real(&w, "p", t->p);
-    ls_jsonw_put_real(&w, "confidence_of_verdict", LS_AB_CONFIDENCE);
-    ls_jsonw_put_int(&w, "pairs", t->n);
-    ls_jsonw_put_real(&w, "noise", t->noise);
-    ls_jsonw_put_real(&w, "visible", t->visible);
+    ls_jsonw_members(&w, LS_KV("change", t->change), LS_KV("low95", t->low), LS_KV("high95", t->high), LS_KV("p", t->p),
+                     LS_KV("confidence_of_verdict", LS_AB_CONFIDENCE), LS_KV("pairs", t->n), LS_KV("noise", t->noise),
+                     LS_KV("visible", t->visible));
     ls_jsonw_close(&w);
     for (int k = 0; k < 2; k++) put_side(&w, o, &x->name[k], p, k);
     ls_jsonw_put_open(&w, "left_out", '[');
@@ -276,8 +273,7 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
     for (int f = 0; f < N_FACT; f++) {
         if (isnan(o->side[0][f].mean) && isnan(o->side[1][f].mean)) continue;
         ls_jsonw_put_open(&w, fact[f].key, '{');
-        ls_jsonw_put_real(&w, "a", o->side[0][f].mean);
-        ls_jsonw_put_real(&w, "b", o->side[1][f].mean);
+        ls_jsonw_members(&w, LS_KV("a", o->side[0][f].mean), LS_KV("b", o->side[1][f].mean));
         put(&w, "difference", &o->diff[f]);
         ls_jsonw_close(&w);
     }
@@ -287,8 +283,7 @@ static void outcome_json(const outcome *o, const options *x, const ls_analysis *
     ls_str_fini(&line);
     ls_jsonw_put_bool(&w, "same_losses", o->same_loss);
     ls_jsonw_put_open(&w, "protocol", '{');
-    ls_jsonw_put_str(&w, "by", x->by);
-    ls_jsonw_put_int(&w, "warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0);
+    ls_jsonw_members(&w, LS_KV("by", x->by), LS_KV("warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0));
     cli_bench_protocol(&x->s, &w);
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);

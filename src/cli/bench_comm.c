@@ -5,7 +5,6 @@
 #include "comm/launch.h"
 #include "compute/compute.h"
 #include "core/mem.h"
-#include "config/resolve.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -68,11 +67,9 @@ static const ls_comm_bench_side *main_side(const ls_comm_bench_row *r)
 
 static void json_numbers(ls_jsonw *w, const ls_comm_bench_side *s)
 {
-    ls_jsonw_put_real(w, "time_sec", s->time.mean);
-    ls_jsonw_put_real(w, "time_sec_half95", s->time.half);
-    ls_jsonw_put_real(w, "algbw_bytes_per_sec", s->algbw);
-    ls_jsonw_put_real(w, "busbw_bytes_per_sec", s->busbw);
-    ls_jsonw_put_int(w, "wrong", s->wrong);
+    ls_jsonw_members(w, LS_KV("time_sec", s->time.mean), LS_KV("time_sec_half95", s->time.half),
+                     LS_KV("algbw_bytes_per_sec", s->algbw), LS_KV("busbw_bytes_per_sec", s->busbw),
+                     LS_KV("wrong", s->wrong));
 }
 
 static void json_side(ls_jsonw *w, const char *key, const ls_comm_bench_side *s)
@@ -91,14 +88,11 @@ static void json_row(comm_job *j, const ls_comm_bench_row *r)
 {
     ls_jsonw *w = j->w;
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "collective", ls_comm_bench_word(r->kind));
-    ls_jsonw_put_int(w, "bytes", r->nbytes);
+    ls_jsonw_members(w, LS_KV("collective", ls_comm_bench_word(r->kind)), LS_KV("bytes", r->nbytes));
     json_numbers(w, main_side(r));
     if (j->cuda) {
-        ls_jsonw_put_int(w, "count", r->count);
-        ls_jsonw_put_str(w, "type", "float");
-        ls_jsonw_put_str(w, "redop", r->sums ? "sum" : "none");
-        ls_jsonw_put_int(w, "root", r->root);
+        ls_jsonw_members(w, LS_KV("count", r->count), LS_KV("type", "float"), LS_KV("redop", r->sums ? "sum" : "none"),
+                         LS_KV("root", r->root));
         json_side(w, "out_of_place", &r->side[LS_BENCH_OUT_OF_PLACE]);
         json_side(w, "in_place", &r->side[LS_BENCH_IN_PLACE]);
     }
@@ -234,13 +228,11 @@ static void device_head(const comm_job *j, const ls_comm *c)
 
 static void json_head(const comm_job *j, const ls_comm *c)
 {
-    ls_jsonw_put_str(j->w, "backend", ls_comm_name(c));
-    ls_jsonw_put_int(j->w, "workers", ls_comm_size(c));
-    ls_jsonw_put_int(j->w, "rounds", j->bench.rounds);
+    ls_jsonw_members(j->w, LS_KV("backend", ls_comm_name(c)), LS_KV("workers", ls_comm_size(c)),
+                     LS_KV("rounds", j->bench.rounds));
     if (!j->cuda) return;
-    ls_jsonw_put_str(j->w, "device", "cuda");
-    ls_jsonw_put_str(j->w, "library", ls_comm_library(c));
-    ls_jsonw_put_bool(j->w, "deterministic", j->o->deterministic);
+    ls_jsonw_members(j->w, LS_KV("device", "cuda"), LS_KV("library", ls_comm_library(c)),
+                     LS_KV("deterministic", j->o->deterministic));
 }
 
 /* Rank 0 prints. dev NULL: host memory. */

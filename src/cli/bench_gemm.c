@@ -8,10 +8,11 @@
 #include <string.h>
 
 typedef struct options {
-    int64_t turns, batch, seq, chunk, width, layers, vocab;
+    ls_gemm_bench b;
+    int64_t turns, batch, seq;
     ls_opt_list kernels;
     cli_device on;
-    bool cpu_time, json;
+    bool json;
 } options;
 
 static const ls_opt table[] = {
@@ -20,11 +21,11 @@ static const ls_opt table[] = {
     CLI_INT("turns", turns, "N", "5", "runs of each kernel per shape"),
     CLI_INT("batch", batch, "B", "4", "sequences per batch"),
     CLI_INT("seq", seq, "T", "512", "tokens per sequence"),
-    CLI_INT("chunk", chunk, "R", "0", "rows of the output layer per product; 0 = 512 on the CPU, 16384 on a GPU"),
-    CLI_INT("width", width, "C", "768", "model width"),
-    CLI_INT("layers", layers, "L", "12", "number of layers"),
-    CLI_INT("vocab", vocab, "V", "50257", "vocabulary size"),
-    CLI_SWITCH("cpu-time", cpu_time, "measure CPU time instead of wall time (one thread, on a busy machine)"),
+    CLI_INT("chunk", b.chunk, "R", "0", "rows of the output layer per product; 0 = 512 on the CPU, 16384 on a GPU"),
+    CLI_INT("width", b.width, "C", "768", "model width"),
+    CLI_INT("layers", b.layers, "L", "12", "number of layers"),
+    CLI_INT("vocab", b.vocab, "V", "50257", "vocabulary size"),
+    CLI_SWITCH("cpu-time", b.cpu_time, "measure CPU time instead of wall time (one thread, on a busy machine)"),
     CLI_LIST("kernels", kernels, "NAME...", "kernels to compare [the fastest, and blas-own]"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
@@ -97,19 +98,12 @@ static void json_row(ls_jsonw *w, const ls_gemm_row *r, bool sum)
 {
     ls_jsonw_open(w, '{');
     ls_jsonw_put_str(w, "product", r->what);
-    if (!sum) {
-        ls_jsonw_put_int(w, "m", r->M);
-        ls_jsonw_put_int(w, "n", r->N);
-        ls_jsonw_put_int(w, "k", r->K);
-        ls_jsonw_put_str(w, "op", r->op);
-    }
-    ls_jsonw_put_int(w, "calls", r->count);
-    ls_jsonw_put_real(w, "flop", r->flop);
+    if (!sum) { ls_jsonw_members(w, LS_KV("m", r->M), LS_KV("n", r->N), LS_KV("k", r->K), LS_KV("op", r->op)); }
+    ls_jsonw_members(w, LS_KV("calls", r->count), LS_KV("flop", r->flop));
     for (int s = 0; s < r->n_side; s++) {
         ls_jsonw_put_open(w, r->side[s], '{');
-        ls_jsonw_put_real(w, "best_sec", r->best[s]);
-        ls_jsonw_put_real(w, "median_sec", r->median[s]);
-        ls_jsonw_put_real(w, "gflops", r->flop / r->median[s] * 1e-9);
+        ls_jsonw_members(w, LS_KV("best_sec", r->best[s]), LS_KV("median_sec", r->median[s]),
+                         LS_KV("gflops", r->flop / r->median[s] * 1e-9));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -145,7 +139,7 @@ ls_status cli_bench_gemm(int argc, char **argv)
     if (help) return LS_OK;
     ls_session_opts where = {0};
     ls_device_choice chosen;
-    const char *cpu_only = o.kernels.n ? "--kernels" : o.cpu_time ? "--cpu-time" : o.on.threads ? "--threads" : NULL;
+    const char *cpu_only = o.kernels.n ? "--kernels" : o.b.cpu_time ? "--cpu-time" : o.on.threads ? "--threads" : NULL;
     LS_TRY(ls_device_choose(o.on.device, cpu_only, 1, 0, &chosen));
     LS_TRY(ls_session_where(&where, &chosen, o.on.precision, "cpu", o.on.tf32));
     const bool device = strcmp(where.compute, "cpu") != 0;
@@ -157,28 +151,25 @@ ls_status cli_bench_gemm(int argc, char **argv)
     gemm_job j = {.o = &o, .unit = device ? 1e12 : 1e9};
     j.w = cli_json_begin(&j.j);
     if (!device) {
-        ls_jsonw_put_int(j.w, "threads", o.on.threads ? o.on.threads : ls_gemm_bench_cores());
-        ls_jsonw_put_str(j.w, "cblas", ls_gemm_bench_blas());
+        ls_jsonw_members(j.w, LS_KV("threads", o.on.threads ? o.on.threads : ls_gemm_bench_cores()),
+                         LS_KV("cblas", ls_gemm_bench_blas()));
     }
     ls_jsonw_put_int(j.w, "turns", o.turns);
     if (!device) begin_rows(&j); /* with a device, its name is printed first */
-    ls_status st = ls_gemm_bench_run(&(ls_gemm_bench){.threads = (int)o.on.threads,
-                                                      .turns = (int)o.turns,
-                                                      .rows = o.batch * o.seq,
-                                                      .width = o.width,
-                                                      .layers = o.layers,
-                                                      .vocab = o.vocab,
-                                                      .chunk = o.chunk,
-                                                      .kernel = o.kernels.word,
-                                                      .n_kernel = o.kernels.n,
-                                                      .device = device ? where.compute : NULL,
-                                                      .index = where.device,
-                                                      .dtype = where.dtype,
-                                                      .tf32 = o.on.tf32,
-                                                      .where = gemm_where,
-                                                      .cpu_time = o.cpu_time,
-                                                      .row = gemm_row,
-                                                      .ctx = &j});
+    ls_gemm_bench *b = &o.b;
+    b->threads = (int)o.on.threads;
+    b->turns = (int)o.turns;
+    b->rows = o.batch * o.seq;
+    b->kernel = o.kernels.word;
+    b->n_kernel = o.kernels.n;
+    b->device = device ? where.compute : NULL;
+    b->index = where.device;
+    b->dtype = where.dtype;
+    b->tf32 = o.on.tf32;
+    b->where = gemm_where;
+    b->row = gemm_row;
+    b->ctx = &j;
+    ls_status st = ls_gemm_bench_run(b);
     begin_rows(&j);
     ls_jsonw_close(j.w);
     if (o.json && st == LS_OK) st = cli_json_end(&j.j);

@@ -71,16 +71,11 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
                          int64_t global, bool or_leave_out);
 /* The side with the most threads, if it has more threads than the machine has cores; else NULL. */
 const ls_bench_side *cli_bench_crowded(const bench_session *s);
+/* Appends the command line of a run. */
+ls_status cli_bench_command(const bench_session *s, const ls_bench_side *side, int turn, ls_str *out);
 /* Prints the commands (--dry-run), or runs them with progress on stderr. */
 ls_status cli_bench_go(bench_session *s);
 void cli_bench_end(bench_session *s);
-
-/* Adds the runs at a path of the command line, or those of a side of the session. */
-ls_status cli_bench_add_path(ls_run_set *set, const char *path);
-ls_status cli_bench_add_side(const bench_session *s, const ls_bench_side *side, ls_run_set *set);
-/* Sorts and compares the runs of a set; prints mismatches to stderr. LS_E_FORMAT if no run can be compared. */
-ls_status cli_bench_compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a);
-void cli_bench_notes(const ls_run_set *set); /* to stderr */
 
 typedef struct bench_pair { /* of A and B */
     const char *dir[2];

@@ -167,8 +167,7 @@ static void put_left_out(const void *ctx, ls_jsonw *w)
     for (int i = 0; i < s->bench.n_side; i++) {
         if (!s->bench.side[i].left_out) continue;
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "setting", s->bench.side[i].name);
-        ls_jsonw_put_str(w, "why", s->bench.side[i].left_out);
+        ls_jsonw_members(w, LS_KV("setting", s->bench.side[i].name), LS_KV("why", s->bench.side[i].left_out));
         ls_jsonw_close(w);
     }
 }

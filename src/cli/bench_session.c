@@ -246,23 +246,31 @@ static void say_plan(const bench_session *s)
     }
 }
 
+ls_status cli_bench_command(const bench_session *s, const ls_bench_side *side, int turn, ls_str *out)
+{
+    ls_argv w = {0};
+    const ls_status st = ls_bench_command(&s->bench, side, turn, &w);
+    if (st == LS_OK) ls_argv_show(&w, out);
+    ls_argv_fini(&w);
+    return st;
+}
+
 static ls_status print_commands(const bench_session *s)
 {
     const ls_bench *b = &s->bench;
+    ls_str out = {0};
+    ls_status st = LS_OK;
     for (int turn = 1; turn <= b->repeat; turn++)
-        for (int k = 0; k < b->n_side; k++) {
+        for (int k = 0; k < b->n_side && st == LS_OK; k++) {
             const ls_bench_side *side = &b->side[turn % 2 ? k : b->n_side - 1 - k];
-            ls_argv w = {0};
-            ls_str line = {0};
             if (side->left_out) continue;
-            ls_status st = ls_bench_command(b, side, turn, &w);
-            if (st == LS_OK) ls_argv_show(&w, &line);
-            if (st == LS_OK) printf("DRY RUN: %s\n", line.data ? line.data : "");
-            ls_argv_fini(&w);
-            ls_str_fini(&line);
-            LS_TRY(st);
+            ls_str_add(&out, "DRY RUN: ");
+            st = cli_bench_command(s, side, turn, &out);
+            ls_str_addc(&out, '\n');
         }
-    return LS_OK;
+    if (st == LS_OK) st = cli_print(&out);
+    ls_str_fini(&out);
+    return st;
 }
 
 ls_status cli_bench_go(bench_session *s)

@@ -286,16 +286,13 @@ static ls_status print_json(const part *p, size_t n, bool ok)
 {
     cli_json j;
     ls_jsonw *w = cli_json_begin(&j);
-    ls_jsonw_put_str(w, "version", LS_VERSION);
-    ls_jsonw_put_bool(w, "ok", ok);
+    ls_jsonw_members(w, LS_KV("version", LS_VERSION), LS_KV("ok", ok));
     ls_jsonw_put_open(w, "parts", '[');
     for (size_t i = 0; i < n; i++) {
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "name", p[i].name);
-        ls_jsonw_put_str(w, "state", state_word[p[i].state]);
-        ls_jsonw_put_bool(w, "required", p[i].basic);
-        ls_jsonw_put_str(w, "text", p[i].text);
-        ls_jsonw_put_str(w, "hint", p[i].hint[0] ? p[i].hint : NULL);
+        ls_jsonw_members(w, LS_KV("name", p[i].name), LS_KV("state", state_word[p[i].state]),
+                         LS_KV("required", p[i].basic), LS_KV("text", p[i].text),
+                         LS_KV("hint", p[i].hint[0] ? p[i].hint : NULL));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);

@@ -80,14 +80,9 @@ static ls_status print(const options *o, const char *checkpoint, const char *dat
         return LS_OK;
     }
     ls_jsonw *w = cli_json_begin(&j);
-    ls_jsonw_put_str(w, "checkpoint", checkpoint);
-    ls_jsonw_put_str(w, "data", data);
-    ls_jsonw_put_real(w, "loss", r->loss);
-    ls_jsonw_put_real(w, "perplexity", perplexity);
-    ls_jsonw_put_int(w, "tokens", r->tokens);
-    ls_jsonw_put_int(w, "sequences", r->sequences);
-    ls_jsonw_put_real(w, "seconds", r->seconds);
-    ls_jsonw_put_real(w, "tokens_per_sec", rate);
+    ls_jsonw_members(w, LS_KV("checkpoint", checkpoint), LS_KV("data", data), LS_KV("loss", r->loss),
+                     LS_KV("perplexity", perplexity), LS_KV("tokens", r->tokens), LS_KV("sequences", r->sequences),
+                     LS_KV("seconds", r->seconds), LS_KV("tokens_per_sec", rate));
     return cli_json_end(&j);
 }
 

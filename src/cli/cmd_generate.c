@@ -130,13 +130,10 @@ static ls_status write_json(ls_jsonw *w, const ls_session *s, const text *t)
     ls_jsonw_put_open(w, "ids", '[');
     for (int64_t i = t->n_prompt; i < t->n; i++) ls_jsonw_int(w, t->id[i]);
     ls_jsonw_close(w);
-    ls_jsonw_put_str(w, "stop", t->stop);
-    ls_jsonw_put_int(w, "prompt_tokens", t->n_prompt);
-    ls_jsonw_put_real(w, "prompt_seconds", t->prompt_seconds);
-    ls_jsonw_put_real(w, "seconds", t->seconds);
-    ls_jsonw_put_int(w, "drafted", t->drafted);
-    ls_jsonw_put_int(w, "accepted", t->accepted);
-    ls_jsonw_put_real(w, "tokens_per_sec", (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds));
+    ls_jsonw_members(w, LS_KV("stop", t->stop), LS_KV("prompt_tokens", t->n_prompt),
+                     LS_KV("prompt_seconds", t->prompt_seconds), LS_KV("seconds", t->seconds),
+                     LS_KV("drafted", t->drafted), LS_KV("accepted", t->accepted),
+                     LS_KV("tokens_per_sec", (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds)));
     ls_jsonw_close(w);
     ls_str_fini(&body);
     return st;

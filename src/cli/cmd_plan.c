@@ -7,7 +7,6 @@
 #include "plan/planner_measure.h"
 #include "core/cores.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "data/loader.h"
 #include "data/tokenizer.h"
 
@@ -18,38 +17,39 @@
 #define MOST_WORKERS 1024
 
 typedef struct options {
-    const char *model, *variant, *data, *cluster, *strategy, *out, *check, *precision, *device;
-    int64_t vocab_size, global_batch, seq_length, workers, bucket, top, max_tp;
-    double memory, seconds, dropout, tokens;
+    ls_planner_query q;
+    const char *variant, *cluster, *out, *check, *precision, *device;
+    int64_t vocab_size, seq_length, workers, top, max_tp;
+    double memory, seconds, dropout;
     ls_opt_list micro, measure_workers;
-    bool recompute, measure, json, all, fastest, no_deterministic;
+    bool measure, json, all, fastest;
 } options;
 
 static const ls_opt table[] = {
-    CLI_STR("model", model, "NAME|PATH", NULL,
+    CLI_STR("model", q.from, "NAME|PATH", NULL,
             "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, or a Hugging Face config.json", "Input"),
     CLI_CHOICE("variant", variant, "hf|r1", NULL, "model variant, as in train [hf]"),
-    CLI_STR("data", data, "DIR", NULL, "data folder; its vocabulary size and its val.bin are used, as in train"),
+    CLI_STR("data", q.data, "DIR", NULL, "data folder; its vocabulary size and its val.bin are used, as in train"),
     CLI_INT_IN(1, INT32_MAX, "vocab_size", vocab_size, "N", NULL,
                "vocabulary size [from the model; tiny: from the tokenizer of the data]"),
     CLI_REAL("dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
-    CLI_INT_IN(0, INT32_MAX, "global_batch", global_batch, "N", "0", "sequences per optimizer step over all workers"),
+    CLI_INT_IN(0, INT32_MAX, "global_batch", q.global_batch, "N", "0", "sequences per optimizer step over all workers"),
     CLI_INT_IN(1, INT32_MAX, "seq_length", seq_length, "N", "512", "tokens per sequence"),
     CLI_STR("cluster", cluster, "FILE|PRESET|this", "this",
             "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)"),
     CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL,
                "number format of parameters and activations [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
-    CLI_REAL("tokens", tokens, "N", NULL,
+    CLI_REAL("tokens", q.tokens, "N", NULL,
              "tokens of the whole training; prints its time and, if the power is known, its energy"),
     CLI_INT_IN(0, MOST_WORKERS, "workers", workers, "N", "0",
                "number of workers [all devices of the cluster; CPU: one worker per core]"),
     CLI_REAL("memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),
-    CLI_CHOICE("strategy", strategy, "single|dp|ddp|zero1|zero2|zero3", NULL, "consider only this strategy"),
+    CLI_CHOICE("strategy", q.strategy, "single|dp|ddp|zero1|zero2|zero3", NULL, "consider only this strategy"),
     CLI_INT_IN(0, INT32_MAX, "max_tp", max_tp, "T", "0", "use tensor parallelism over at most T workers [no limit]"),
-    CLI_INT_IN(0, INT32_MAX, "bucket", bucket, "N", "0",
+    CLI_INT_IN(0, INT32_MAX, "bucket", q.bucket, "N", "0",
                "gradient bucket size in elements, as in train [1048576; on GPUs 6553600]"),
-    CLI_SWITCH("recompute", recompute, "recompute activations in the backward pass"),
-    CLI_SWITCH("no_deterministic", no_deterministic, "allow GPU kernels whose summation order varies, as in train"),
+    CLI_SWITCH("recompute", q.recompute, "recompute activations in the backward pass"),
+    CLI_SWITCH("no_deterministic", q.no_deterministic, "allow GPU kernels whose summation order varies, as in train"),
     CLI_INT_IN(1, INT32_MAX, "top", top, "N", "15", "number of layouts to print", "Output"),
     CLI_SWITCH("all", all, "print every layout, and the reason for those that do not fit"),
     CLI_SWITCH("json", json, "print one JSON object"),
@@ -109,8 +109,8 @@ static ls_status check_modes(const options *o, const unsigned char *given)
             if (cli_given(&page, given, *name)) return ls_fail(LS_E_ARG, "--%s %s; leave it out", *name, only[i].words);
     if (cli_given(&page, given, "memory") && !(o->memory * GIB >= 1 && o->memory * GIB < 4e18))
         return ls_fail(LS_E_ARG, "--memory %g: must be at least one byte and less than 4e9 GiB", o->memory);
-    if (cli_given(&page, given, "tokens") && !(o->tokens >= 1 && o->tokens <= 1e18))
-        return ls_fail(LS_E_ARG, "--tokens %g: must be 1 to 1e18", o->tokens);
+    if (cli_given(&page, given, "tokens") && !(o->q.tokens >= 1 && o->q.tokens <= 1e18))
+        return ls_fail(LS_E_ARG, "--tokens %g: must be 1 to 1e18", o->q.tokens);
     if (cli_given(&page, given, "dropout") && !(o->dropout >= 0 && o->dropout < 1))
         return ls_fail(LS_E_ARG, "--dropout %g: must be at least 0 and less than 1", o->dropout);
     if (!(o->seconds > 0)) return ls_fail(LS_E_ARG, "--seconds %g: must be more than 0", o->seconds);
@@ -149,15 +149,15 @@ static ls_status count_sequences(const options *o, const char *path, const ls_mo
 static ls_status read_data(const options *o, const char *name, ls_model_config *m, int64_t *val_seqs)
 {
     ls_train_paths paths = {0};
-    const ls_train_options as_train = {.data = o->data};
+    const ls_train_options as_train = {.data = o->q.data};
     int64_t train_seqs = 0;
-    if (o->data) LS_TRY(ls_train_find_paths(&as_train, &paths));
+    if (o->q.data) LS_TRY(ls_train_find_paths(&as_train, &paths));
     ls_status st = read_vocabulary(o, name, &paths, m);
     if (st == LS_OK && paths.train && val_seqs) st = count_sequences(o, paths.train, m, &train_seqs);
     if (st == LS_OK && paths.val && val_seqs) st = count_sequences(o, paths.val, m, val_seqs);
-    if (st == LS_OK && paths.train && val_seqs && train_seqs < o->global_batch)
+    if (st == LS_OK && paths.train && val_seqs && train_seqs < o->q.global_batch)
         st = ls_fail(LS_E_CONFIG, "a step needs %lld sequences, but %s has only %lld (of %lld tokens)",
-                     (long long)o->global_batch, paths.train, (long long)train_seqs, (long long)o->seq_length);
+                     (long long)o->q.global_batch, paths.train, (long long)train_seqs, (long long)o->seq_length);
     ls_train_paths_fini(&paths);
     return st;
 }
@@ -195,7 +195,7 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
 {
     mo->say = say;
     mo->seconds = o->seconds;
-    mo->bucket = o->bucket;
+    mo->bucket = o->q.bucket;
     mo->fastest = o->fastest;
     if (!o->check) { /* else as the run */
         ls_device_choice d;
@@ -204,7 +204,7 @@ static ls_status measure_this(const options *o, ls_measure_opts *mo, ls_cluster 
         mo->cuda = d.cuda;
         mo->device = d.index;
         mo->dtype = d.cuda ? LS_BF16 : LS_F32; /* as train */
-        mo->no_deterministic = o->no_deterministic;
+        mo->no_deterministic = o->q.no_deterministic;
         if (o->precision) (void)ls_precision_parse(o->precision, &mo->dtype);
     }
     if (o->micro.n) LS_TRY(numbers(&o->micro, "micro", LS_MEASURE_MICRO, mo->micro, &mo->n_micro));
@@ -223,7 +223,7 @@ static ls_status measure(const options *o)
     ls_measure_opts mo = {.seq_len = (int)o->seq_length};
     ls_cluster cl = {0};
     ls_str text = {0};
-    LS_TRY(read_model(o, o->model ? o->model : "gpt2", &mo.model, NULL));
+    LS_TRY(read_model(o, o->q.from ? o->q.from : "gpt2", &mo.model, NULL));
     LS_TRY(measure_this(o, &mo, &cl));
     ls_cluster_text(&cl, &text);
     ls_status st = LS_OK;
@@ -284,25 +284,18 @@ static bool open_same_gpu(const ls_cluster *cl, const ls_planner_query *q, ls_co
 
 static ls_status rank(const options *o)
 {
-    ls_planner_query q = {.global_batch = o->global_batch,
-                          .seq_len = (int)o->seq_length,
-                          .memory = (int64_t)(o->memory * GIB),
-                          .bucket = o->bucket,
-                          .max_tp = (int)o->max_tp,
-                          .strategy = o->strategy,
-                          .recompute = o->recompute,
-                          .no_deterministic = o->no_deterministic,
-                          .tokens = o->tokens,
-                          .precision_given = o->precision != NULL,
-                          .data = o->data,
-                          .from = o->model,
-                          .vocab_given = o->vocab_size > 0,
-                          .dropout_given = o->dropout >= 0};
-    if (!o->model || !o->global_batch)
+    ls_planner_query q = o->q;
+    if (!q.from || !q.global_batch)
         return ls_fail(LS_E_ARG, "plan needs one of: --model NAME with --global_batch N (rank layouts), --schedule "
                                  "NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
-    LS_TRY(read_model(o, o->model, &q.model, &q.val_seqs));
-    snprintf(q.model.name, sizeof q.model.name, "%s", o->model);
+    q.seq_len = (int)o->seq_length;
+    q.memory = (int64_t)(o->memory * GIB);
+    q.max_tp = (int)o->max_tp;
+    q.precision_given = o->precision != NULL;
+    q.vocab_given = o->vocab_size > 0;
+    q.dropout_given = o->dropout >= 0;
+    LS_TRY(read_model(o, o->q.from, &q.model, &q.val_seqs));
+    snprintf(q.model.name, sizeof q.model.name, "%s", o->q.from);
     ls_cluster cl = {0};
     ls_measure_opts mo = {.model = q.model, .seq_len = q.seq_len};
     if (o->workers) mo.workers[mo.n_workers++] = (int)o->workers;

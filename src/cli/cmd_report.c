@@ -12,8 +12,8 @@ typedef struct options {
     const char *gpu1, *gpu2, *gpu4;   /* table */
     const char *baseline, *optimized; /* charts */
     const char *dir;                  /* verify */
-    const char *out;
-    bool allow_mismatch, no_png, weak;
+    ls_report_opts r;
+    bool no_png;
     int64_t warmup;
 } options;
 
@@ -51,7 +51,7 @@ static ls_status run_table(int argc, char **argv)
 static const ls_opt chart_opts[] = {
     CLI_STR("baseline-json", baseline, "FILE", NULL, "training_metrics.json of the baseline", "Files"),
     CLI_STR("optimized-json", optimized, "FILE", NULL, "training_metrics.json of the optimized run"),
-    CLI_STR("out", out, "DIR", "docs", "output folder for the charts"),
+    CLI_STR("out", r.out, "DIR", "docs", "output folder for the charts"),
 };
 
 static const cli_page chart_page = {
@@ -69,7 +69,7 @@ static ls_status run_charts(int argc, char **argv)
     if (!o.baseline || !o.optimized)
         return ls_fail(LS_E_ARG, "report charts needs --baseline-json and --optimized-json");
     ls_str s = {0};
-    const ls_status st = ls_report_pair(o.baseline, o.optimized, o.out, &s), printed = cli_print(&s);
+    const ls_status st = ls_report_pair(o.baseline, o.optimized, o.r.out, &s), printed = cli_print(&s);
     return st != LS_OK ? st : printed;
 }
 
@@ -103,11 +103,11 @@ static ls_status run_verify(int argc, char **argv)
 /* --- report RUN_DIR... --- */
 
 static const ls_opt opts[] = {
-    CLI_STR("out", out, "DIR", "report", "output folder for report.html, report.md, scaling_report.json and charts/",
+    CLI_STR("out", r.out, "DIR", "report", "output folder for report.html, report.md, scaling_report.json and charts/",
             "Report"),
-    CLI_SWITCH("allow-mismatch", allow_mismatch, "compare runs that are not comparable, and mark the page"),
+    CLI_SWITCH("allow-mismatch", r.allow_mismatch, "compare runs that are not comparable, and mark the page"),
     CLI_SWITCH(
-        "weak", weak,
+        "weak", r.weak,
         "weak scaling: the global batch may grow with the number of workers [taken from the bench report next to "
         "the runs]"),
     CLI_INT_IN(0, 1000000, "warmup", warmup, "N", NULL,
@@ -136,7 +136,7 @@ static void print_result(const ls_report_result *r, const options *o, bool writt
     if (!written) return;
     if (r->no_gnuplot)
         fprintf(stderr, "note: gnuplot is not installed; only SVG charts are written (package gnuplot-nox)\n");
-    printf("Wrote %s/report.html (%d runs, %d charts)\n", o->out, r->n_run, r->n_chart);
+    printf("Wrote %s/report.html (%d runs, %d charts)\n", o->r.out, r->n_run, r->n_chart);
 }
 
 static ls_status run_report(int argc, char **argv)
@@ -147,22 +147,19 @@ static ls_status run_report(int argc, char **argv)
     LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL, &help));
     if (help) return LS_OK;
     if (!paths.n) return ls_fail(LS_E_ARG, "report needs at least one run folder (lockstep report RUN_DIR...)");
-    ls_report_opts ro = {.path = paths.word,
-                         .n_path = paths.n,
-                         .out = o.out,
-                         .allow_mismatch = o.allow_mismatch,
-                         .png = !o.no_png,
-                         .weak = o.weak,
-                         .warm = (int)o.warmup};
+    o.r.path = paths.word;
+    o.r.n_path = paths.n;
+    o.r.png = !o.no_png;
+    o.r.warm = (int)o.warmup;
     ls_report_result r = {0};
-    ls_status st = ls_report_write(&ro, &r);
+    ls_status st = ls_report_write(&o.r, &r);
     bool unlike = r.n_mismatch && !r.comparable, weak = r.looks_weak;
     print_result(&r, &o, st == LS_OK);
     ls_report_result_fini(&r);
     LS_TRY(st);
     if (!unlike) return LS_OK;
     fprintf(stderr, "lockstep: invalid_comparison: the runs are not comparable, see %s/scaling_report.json (%s)\n",
-            o.out,
+            o.r.out,
             weak ? "the batch per worker is constant; --weak compares them as weak scaling"
                  : "--allow-mismatch compares them");
     return cli_negative();

@@ -4,7 +4,6 @@
 #include "core/cores.h"
 #include "core/deadline.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/nvtx.h"
 #include "core/stack.h"
 #include "core/stop.h"

@@ -10,10 +10,10 @@
 #include <string.h>
 
 typedef struct options {
-    const char *n, *device, *precision, *comm;
+    ls_verify_opts v;
+    const char *n, *device;
     int64_t steps, seed, jobs;
-    double timeout;
-    bool json, only_tp;
+    bool json;
 } options;
 
 static const ls_opt table[] = {
@@ -22,15 +22,16 @@ static const ls_opt table[] = {
     CLI_STR("device", device, "auto|cpu|cuda[:N]", NULL,
             "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else "
             "auto]"),
-    CLI_CHOICE("comm", comm, "auto|local|mpi|nccl", "auto", "communication backend; nccl: between GPUs"),
-    CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL, "number format; bf16 and fp16 need a GPU [as in train]"),
+    CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|nccl", "auto", "communication backend; nccl: between GPUs"),
+    CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16", NULL,
+               "number format; bf16 and fp16 need a GPU [as in train]"),
     CLI_INT("steps", steps, "N", "3", "optimizer steps per layout"),
     CLI_INT("seed", seed, "N", "1", "random seed of data, weights and dropout"),
-    CLI_SWITCH("only-tp", only_tp, "test only layouts with tensor parallelism"),
+    CLI_SWITCH("only-tp", v.only_tp, "test only layouts with tensor parallelism"),
     CLI_INT_IN(0, 64, "jobs", jobs, "N", NULL,
                "layouts to run at the same time, each in its own processes; 0 = start the workers once for all layouts "
                "[CPU: 1; GPU: 0]"),
-    CLI_REAL("timeout", timeout, "SECONDS", "120", "time limit per layout; with --jobs 0, per collective"),
+    CLI_REAL("timeout", v.limit, "SECONDS", "120", "time limit per layout; with --jobs 0, per collective"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
 
@@ -44,7 +45,6 @@ static const cli_page page = {
 
 typedef struct printer {
     const options *o;
-    const ls_verify_opts *v;
     ls_jsonw *w;
     int n, n_identical, n_within;
 } printer;
@@ -52,17 +52,11 @@ typedef struct printer {
 static void json_row(ls_jsonw *w, const ls_verify_row *r, const char *verdict)
 {
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "strategy", r->s.strategy);
-    ls_jsonw_put_str(w, "comm", r->comm);
-    ls_jsonw_put_int(w, "workers", r->s.world);
-    ls_jsonw_put_int(w, "tp", r->s.tp);
-    ls_jsonw_put_int(w, "pp", r->s.pp);
+    ls_jsonw_members(w, LS_KV("strategy", r->s.strategy), LS_KV("comm", r->comm), LS_KV("workers", r->s.world),
+                     LS_KV("tp", r->s.tp), LS_KV("pp", r->s.pp));
     if (r->s.schedule) ls_jsonw_put_str(w, "schedule", r->s.schedule);
-    ls_jsonw_put_bool(w, "sequence_parallel", r->s.by_rows);
-    ls_jsonw_put_int(w, "micro_batches", r->n_micro);
-    ls_jsonw_put_real(w, "dropout", r->dropout);
-    ls_jsonw_put_real(w, "seconds", r->seconds);
-    ls_jsonw_put_str(w, "result", verdict);
+    ls_jsonw_members(w, LS_KV("sequence_parallel", r->s.by_rows), LS_KV("micro_batches", r->n_micro),
+                     LS_KV("dropout", r->dropout), LS_KV("seconds", r->seconds), LS_KV("result", verdict));
     if (r->words[0]) ls_jsonw_put_str(w, "words", r->words);
     ls_jsonw_close(w);
 }
@@ -81,8 +75,8 @@ static void print_row(void *ctx, const ls_verify_row *r)
         return;
     }
     if (close)
-        snprintf(bounds, sizeof bounds, " loss %g, gradients %g", ls_verify_loss_limit(p->v),
-                 ls_verify_grad_limit(p->v));
+        snprintf(bounds, sizeof bounds, " loss %g, gradients %g", ls_verify_loss_limit(&p->o->v),
+                 ls_verify_grad_limit(&p->o->v));
     printf("%-8s %-6s %7d  %2d %-11s %2d%s %12d %8.1f %7.2f s   %s%s%s%s\n", r->s.strategy, r->comm, r->s.world,
            r->s.pp, r->s.schedule ? r->s.schedule : "", r->s.tp, r->s.by_rows ? "s" : " ", r->n_micro, r->dropout,
            r->seconds, verdict, bounds, r->words[0] ? ": " : "", r->words);
@@ -90,8 +84,9 @@ static void print_row(void *ctx, const ls_verify_row *r)
 }
 
 /* Parses -n; without it: powers of two up to all workers of a launcher, else 1,2,4. *most is the largest. */
-static ls_status parse_list(const options *o, const ls_start_env *e, ls_verify_opts *v, int *most)
+static ls_status parse_list(options *o, const ls_start_env *e, int *most)
 {
+    ls_verify_opts *v = &o->v;
     const int all = e->size > 1 ? e->size : 4;
     *most = 1;
     if (o->n) LS_TRY(cli_parse_workers(o->n, 64, v->world, LS_VERIFY_MAX_WORLD, &v->n_world, most));
@@ -118,30 +113,30 @@ static ls_status join(const ls_start_env *e, int most, ls_comm **out)
 static ls_status check(const options *o, const ls_start_env *e)
 {
     const bool launched = e->size > 1, mpi = launched && e->by == LS_STARTED_MPI;
-    if (!(o->timeout > 0)) return ls_fail(LS_E_ARG, "--timeout %g: must be more than 0 seconds", o->timeout);
+    if (!(o->v.limit > 0)) return ls_fail(LS_E_ARG, "--timeout %g: must be more than 0 seconds", o->v.limit);
     if (o->jobs > 1 && launched)
         return ls_fail(LS_E_ARG, "--jobs %lld: workers started by %s run one layout at a time; leave --jobs out",
                        (long long)o->jobs, e->words);
-    if (!strcmp(o->comm, "mpi") && !mpi)
+    if (!strcmp(o->v.comm_name, "mpi") && !mpi)
         return ls_fail(LS_E_CONFIG, "--comm mpi: start the workers with mpirun or srun --mpi=pmix");
-    if (!strcmp(o->comm, "local") && mpi)
+    if (!strcmp(o->v.comm_name, "local") && mpi)
         return ls_fail(LS_E_CONFIG, "--comm local: %s started these workers over MPI; leave --comm out", e->words);
     return LS_OK;
 }
 
 /* Chooses the device before workers are forked; the workers of a launcher join first and agree. */
-static ls_status choose_device(const options *o, const ls_start_env *e, int most, ls_verify_opts *v,
-                               ls_device_choice *chosen)
+static ls_status choose_device(options *o, const ls_start_env *e, int most, ls_device_choice *chosen)
 {
+    ls_verify_opts *v = &o->v;
     LS_TRY(ls_device_choose(o->device, NULL, most, e->local_rank, chosen));
     if (e->size > 1) {
         LS_TRY(join(e, most, &v->comm));
-        ls_comm_set_limit(v->comm, o->timeout);
+        ls_comm_set_limit(v->comm, o->v.limit);
         unsetenv("WORLD_SIZE"); /* train would compare it with the number of workers of a layout */
         LS_TRY(ls_device_agree(chosen, v->comm));
     }
     v->device = !chosen->automatic ? chosen->asked : chosen->cuda ? "cuda" : "cpu";
-    if (!strcmp(o->comm, "nccl") && !chosen->cuda)
+    if (!strcmp(o->v.comm_name, "nccl") && !chosen->cuda)
         return ls_fail(LS_E_CONFIG,
                        "--comm nccl: needs GPUs, but the device is %s; use --device cuda, or --comm local or mpi",
                        chosen->words);
@@ -149,10 +144,11 @@ static ls_status choose_device(const options *o, const ls_start_env *e, int most
 }
 
 /* Runs all layouts and, on rank 0, prints them. */
-static ls_status verify_and_print(const options *o, const ls_verify_opts *v)
+static ls_status verify_and_print(const options *o)
 {
+    const ls_verify_opts *v = &o->v;
     cli_json j;
-    printer p = {.o = o, .v = v, .w = cli_json_begin(&j)};
+    printer p = {.o = o, .w = cli_json_begin(&j)};
     if (v->comm && ls_comm_rank(v->comm)) {
         const ls_status other = ls_verify(v, NULL, NULL);
         ls_err_clear(); /* rank 0 prints it */
@@ -164,9 +160,7 @@ static ls_status verify_and_print(const options *o, const ls_verify_opts *v)
         printf("strategy comm   workers  pp schedule    tp  micro-batches  dropout      time   against one worker\n");
     const ls_status st = ls_verify(v, print_row, &p);
     ls_jsonw_close(p.w);
-    ls_jsonw_put_int(p.w, "identical", p.n_identical);
-    ls_jsonw_put_int(p.w, "within", p.n_within);
-    ls_jsonw_put_int(p.w, "of", p.n);
+    ls_jsonw_members(p.w, LS_KV("identical", p.n_identical), LS_KV("within", p.n_within), LS_KV("of", p.n));
     if (o->json) LS_TRY(cli_json_end(&j));
     else if (p.n_within) printf("%d of %d layouts identical, %d within\n", p.n_identical, p.n, p.n_within);
     else printf("%d of %d layouts identical\n", p.n_identical, p.n);
@@ -175,21 +169,15 @@ static ls_status verify_and_print(const options *o, const ls_verify_opts *v)
     return st;
 }
 
-/* Workers that are started once and run one layout after the other. */
-typedef struct together {
-    const options *o;
-    const ls_verify_opts *v;
-} together;
-
+/* In a worker that is started once and runs one layout after the other. */
 static ls_status together_worker(void *ctx, ls_comm *comm, int n_core)
 {
-    const together *t = ctx;
-    ls_verify_opts v = *t->v;
+    options o = *(const options *)ctx;
     (void)n_core;
-    v.comm = comm;
-    v.jobs = 1;
-    ls_comm_set_limit(comm, t->o->timeout);
-    return verify_and_print(t->o, &v);
+    o.v.comm = comm;
+    o.v.jobs = 1;
+    ls_comm_set_limit(comm, o.v.limit);
+    return verify_and_print(&o);
 }
 
 static void together_report(void *ctx, int rank, ls_status st)
@@ -207,28 +195,22 @@ ls_status cmd_verify(int argc, char **argv)
     LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given, &help));
     if (help) return LS_OK;
     ls_start_env env = {0};
-    ls_verify_opts v = {.steps = (int)o.steps,
-                        .seed = (uint64_t)o.seed,
-                        .only_tp = o.only_tp,
-                        .jobs = o.jobs ? (int)o.jobs : 1,
-                        .limit = o.timeout,
-                        .precision = o.precision,
-                        .comm_name = o.comm};
+    ls_verify_opts *v = &o.v;
+    v->steps = (int)o.steps;
+    v->seed = (uint64_t)o.seed;
+    v->jobs = o.jobs ? (int)o.jobs : 1;
     LS_TRY(ls_start_env_read(&env));
     LS_TRY(check(&o, &env));
-    LS_TRY(parse_list(&o, &env, &v, &most));
+    LS_TRY(parse_list(&o, &env, &most));
     ls_device_choice device;
-    ls_status st = choose_device(&o, &env, most, &v, &device);
+    ls_status st = choose_device(&o, &env, most, &device);
     const bool once = cli_given(&page, given, "jobs") ? !o.jobs : st == LS_OK && device.cuda;
     if (st == LS_OK && !env.rank) cli_say_device(&device);
     if (st != LS_OK && env.rank) ls_err_clear(); /* rank 0 prints it */
-    if (st == LS_OK && once && !v.comm)
-        st = ls_launch_local(&(ls_launch){.n = most,
-                                          .arena_nbytes = (size_t)1 << 34,
-                                          .body = together_worker,
-                                          .report = together_report,
-                                          .ctx = &(together){&o, &v}});
-    else if (st == LS_OK) st = verify_and_print(&o, &v);
-    ls_comm_close(&v.comm, st);
+    if (st == LS_OK && once && !v->comm)
+        st = ls_launch_local(&(ls_launch){
+            .n = most, .arena_nbytes = (size_t)1 << 34, .body = together_worker, .report = together_report, .ctx = &o});
+    else if (st == LS_OK) st = verify_and_print(&o);
+    ls_comm_close(&v->comm, st);
     return st;
 }

@@ -2,7 +2,6 @@
 #include "cli/commands.h"
 #include "core/deadline.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/stop.h"
 
 #include <signal.h>

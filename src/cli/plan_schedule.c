@@ -279,25 +279,16 @@ static ls_status print_json(const plan *p)
     const ls_schedule *s = p->s;
     cli_json j;
     ls_jsonw *w = cli_json_begin(&j);
-    ls_jsonw_put_str(w, "schedule", s->name);
-    ls_jsonw_put_int(w, "stages", s->n_stage);
-    ls_jsonw_put_int(w, "micro_batches", s->n_micro);
-    ls_jsonw_put_int(w, "chunks", s->n_chunk);
-    ls_jsonw_put_real(w, "makespan", p->sim.makespan);
-    ls_jsonw_put_real(w, "bubble", p->sim.bubble);
-    ls_jsonw_put_real(w, "inner_bubble", p->sim.inner);
-    ls_jsonw_put_int(w, "mailbox", p->mailbox);
+    ls_jsonw_members(w, LS_KV("schedule", s->name), LS_KV("stages", s->n_stage), LS_KV("micro_batches", s->n_micro),
+                     LS_KV("chunks", s->n_chunk), LS_KV("makespan", p->sim.makespan), LS_KV("bubble", p->sim.bubble),
+                     LS_KV("inner_bubble", p->sim.inner), LS_KV("mailbox", p->mailbox));
     ls_jsonw_put_open(w, "ranks", '[');
     for (int r = 0; r < s->n_stage; r++) {
         const ls_sim_rank *me = &p->sim.rank[r];
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_int(w, "rank", r);
-        ls_jsonw_put_real(w, "first", me->first);
-        ls_jsonw_put_real(w, "last", me->last);
-        ls_jsonw_put_real(w, "busy", me->busy);
-        ls_jsonw_put_real(w, "idle", p->sim.makespan - me->busy);
-        ls_jsonw_put_int(w, "peak_activations", s->rank[r].peak_all);
-        ls_jsonw_put_real(w, "peak_memory", me->peak);
+        ls_jsonw_members(w, LS_KV("rank", r), LS_KV("first", me->first), LS_KV("last", me->last),
+                         LS_KV("busy", me->busy), LS_KV("idle", p->sim.makespan - me->busy),
+                         LS_KV("peak_activations", s->rank[r].peak_all), LS_KV("peak_memory", me->peak));
         put_ints(w, "slots", s->rank[r].peak, s->n_chunk);
         put_ints(w, "gradient_slots", s->rank[r].grad_peak, s->n_chunk);
         ls_jsonw_close(w);

@@ -102,8 +102,8 @@ static ls_status check_range(const ls_opt *row, const void *target)
         row->kind == LS_OPT_INT ? (double)*(const int64_t *)(const void *)at : *(const double *)(const void *)at;
     if (v >= row->lo && v <= row->hi) return LS_OK;
     if (v < row->lo && row->hi >= INT32_MAX)
-        return ls_fail(LS_E_ARG, "--%s %.10g: must be at least %g", row->name, v, row->lo);
-    return ls_fail(LS_E_ARG, "--%s %.10g: must be %g to %.10g", row->name, v, row->lo, row->hi);
+        return ls_fail(LS_E_ARG, "--%s %.15g: must be at least %g", row->name, v, row->lo);
+    return ls_fail(LS_E_ARG, "--%s %.15g: must be %g to %.15g", row->name, v, row->lo, row->hi);
 }
 
 /* Moves argv[i] to place `at` (<= i) and what lay between one place up, lists that point there included. */
