@@ -1,7 +1,7 @@
 /* The CUDA plugin on the emulated device, loaded as the program loads it: every operation of its table against cpu-ref in double, in every type;
  * recorded operations that come again; what the loader says. The kernels' own odd shapes and orders are tested beside (test_cuda_*). */
 #include "cmocka_all.h"
-#include "compute/load.h"
+#include "compute/compute.h"
 #include "core/half.h"
 #include "core/mem.h"
 #include "core/rng.h"
