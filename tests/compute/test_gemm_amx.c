@@ -1,7 +1,41 @@
 /* test_gemm_amx.c - the AMX kernel with its tile instructions emulated: packing, splitting, indexing and accuracy are checked on
  * every machine, those with the instructions or without. */
-#define GEMM_AMX_EMULATE
 /* ls-test: long */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* What the instructions do, as the manual's pseudo-code says it: in a product the even and the odd steps of K are summed
+ * apart, from zero, and join the accumulator together. */
+static _Thread_local struct {
+    float f[256];
+} emu_tile[8];
+
+static void emu_dp(int c, int a, int b)
+{
+    uint16_t x[16][16][2], y[16][16][2];
+    memcpy(x, &emu_tile[a], sizeof x);
+    memcpy(y, &emu_tile[b], sizeof y);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++) {
+            float part[2] = {0, 0};
+            for (int p = 0; p < 16; p++)
+                for (int e = 0; e < 2; e++) {
+                    uint32_t u = (uint32_t)x[i][p][e] << 16, v = (uint32_t)y[p][j][e] << 16;
+                    float fu, fv;
+                    memcpy(&fu, &u, sizeof fu);
+                    memcpy(&fv, &v, sizeof fv);
+                    part[e] = fmaf(fu, fv, part[e]);
+                }
+            emu_tile[c].f[i * 16 + j] += part[0] + part[1];
+        }
+}
+#define GEMM_AMX_EMULATE
+#define gemm_kernel_amx  gemm_amx_emulated
+#define tile_zero(t)     memset(&emu_tile[t], 0, TILE)
+#define tile_load(t, p)  memcpy(&emu_tile[t], (p), TILE)
+#define tile_store(t, p) memcpy((p), &emu_tile[t], TILE)
+#define tile_dp(c, a, b) emu_dp(c, a, b)
 #include "compute/cpu/gemm_amx.c"
 
 #include "gemm_check.h"

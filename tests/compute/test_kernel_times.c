@@ -112,9 +112,9 @@ static void unit_of(ls_compute *c, int u, ls_span_kind kind)
     const ls_trace_span s = {.kind = (uint8_t)kind, .name = u ? "h" : "embed", .index = u};
     bool queued;
     const int64_t t0 = ls_unit_begin(u, &s);
-    assert_int_equal(c->ops->region_begin(c, 1, &queued), LS_OK);
+    if (c->ops->region_begin) assert_int_equal(c->ops->region_begin(c, 1, &queued), LS_OK);
     assert_int_equal(c->ops->linear_fwd(c, NULL, NULL, NULL, NULL, 1, 1, 1), LS_OK);
-    assert_int_equal(c->ops->region_end(c), LS_OK);
+    if (c->ops->region_begin) assert_int_equal(c->ops->region_end(c), LS_OK);
     ls_unit_end(t0, &s);
     assert_int_equal(ls_trace_unit.id, 0);
 }
@@ -359,13 +359,9 @@ static void test_marks(void **state)
     (void)state;
     ls_kernel_times *k = NULL;
     ls_compute c = {.ops = &ops, .device = &table};
-    assert_int_equal(ls_kernel_times_begin_with(&k, &c, NULL, 10000), LS_OK);
-    assert_non_null(strstr(ls_kernel_times_words(k), "per-unit times from CUDA events"));
-    check_marks(k, &c);
-    /* a plugin that is not there, or has no such table */
-    setenv("LS_PLUGIN_DIR", dir, 1);
-    memset(&device, 0, sizeof device);
+    setenv("LS_PLUGIN_DIR", dir, 1); /* a plugin that is not there */
     assert_int_equal(ls_kernel_times_begin(&k, &c, "nothing", 10000), LS_OK);
+    assert_non_null(strstr(ls_kernel_times_words(k), "per-unit times from CUDA events"));
     assert_non_null(strstr(ls_kernel_times_words(k), "does not exist"));
     check_marks(k, &c);
     unsetenv("LS_PLUGIN_DIR");
@@ -400,7 +396,7 @@ static void test_no_leak(void **state)
         ls_compute c = {.ops = &ops, .device = &table};
         assert_int_equal(ls_trace_create(&t, 0), LS_OK);
         ls_mem_fail_at(n);
-        ls_status st = ls_kernel_times_begin_with(&k, &c, NULL, 1000);
+        ls_status st = ls_kernel_times_begin(&k, &c, "nothing", 1000);
         if (st == LS_OK) {
             unit_of(&c, 1, LS_SPAN_FWD);
             unit_of(&c, 2, LS_SPAN_FWD);

@@ -1,4 +1,4 @@
-/* NVML by its entry points, over a library of our own (tests/fake_nvml): which GPU, values and refusals, the sampler's windows.
+/* NVML by its entry points, over a library of our own (tests/fake_nvml): which GPU, values and refusals, what the sampler saw.
  * ls-test: serial */
 #include "compute/gpu_watch.h"
 #include "core/mem.h"
@@ -119,30 +119,24 @@ static void rest(double seconds)
     nanosleep(&t, NULL);
 }
 
-static void test_windows(void **state)
+static void test_window(void **state)
 {
     (void)state;
     ls_gpu_watch *w = NULL;
-    ls_gpu_window all, part;
+    ls_gpu_now now;
     assert_int_equal(ls_gpu_watch_begin(&w, "1", 100), LS_OK);
-    const int a = ls_gpu_window_open(w);
-    rest(0.2);
-    const int b = ls_gpu_window_open(w);
-    rest(0.3);
-    ls_gpu_window_close(w, b, &part);
-    ls_gpu_window_close(w, a, &all);
-    assert_true(part.seconds > 0.29 && all.seconds > part.seconds + 0.19 && all.seconds < 5);
-    assert_true(part.n_sample >= 5 && all.n_sample > part.n_sample);
-    assert_true(all.energy_counted && fabs(all.energy - 500 * all.seconds) < 0.02 * 500 * all.seconds + 1);
-    assert_true(fabs(part.energy - 500 * part.seconds) < 0.02 * 500 * part.seconds + 1);
-    assert_true(fabs(all.busy - 0.40) < 1e-9 && fabs(all.power - 500) < 1e-9 && fabs(all.sm_mhz - 1755) < 1e-9);
-    assert_true(all.used_max >= part.used_max && part.used_max > 10.0 * 1073741824.0);
-    assert_true(all.slowed == (LS_GPU_POWER_CAP | LS_GPU_HEAT_SW));
-    for (int i = 0; i < LS_GPU_WINDOWS; i++) assert_int_equal(ls_gpu_window_open(w), i);
-    const int none = ls_gpu_window_open(w);
-    assert_int_equal(none, -1);
-    ls_gpu_window_close(w, none, &part);
-    assert_true(isnan(part.energy) && isnan(part.busy) && part.n_sample == 0);
+    rest(0.5);
+    const ls_gpu_window *x = ls_gpu_watch_close(w);
+    assert_true(x->seconds > 0.49 && x->seconds < 5 && x->n_sample >= 5);
+    assert_true(x->energy_counted && fabs(x->energy - 500 * x->seconds) < 0.02 * 500 * x->seconds + 1);
+    assert_true(fabs(x->busy - 0.40) < 1e-9 && fabs(x->power - 500) < 1e-9 && fabs(x->sm_mhz - 1755) < 1e-9);
+    assert_true(x->used_max > 10.0 * 1073741824.0);
+    assert_true(x->slowed == (LS_GPU_POWER_CAP | LS_GPU_HEAT_SW));
+    const ls_gpu_window first = *x;
+    rest(0.05);
+    assert_memory_equal(ls_gpu_watch_close(w), &first, sizeof first); /* closed once */
+    ls_gpu_watch_last(w, &now);
+    assert_true(now.power == 500);
     ls_gpu_watch_end(&w);
     assert_null(w);
 }
@@ -151,31 +145,25 @@ static void test_power_for_energy(void **state)
 {
     (void)state;
     ls_gpu_watch *w = NULL;
-    ls_gpu_window x;
     setenv("FAKE_NVML_REFUSE", "energy", 1);
     assert_int_equal(ls_gpu_watch_begin(&w, "0", 50), LS_OK);
-    const int k = ls_gpu_window_open(w);
     rest(0.1);
-    ls_gpu_window_close(w, k, &x);
-    assert_true(!x.energy_counted && fabs(x.energy - 300 * x.seconds) < 1e-6);
+    const ls_gpu_window *x = ls_gpu_watch_close(w);
+    assert_true(!x->energy_counted && fabs(x->energy - 300 * x->seconds) < 1e-6);
+    ls_gpu_watch_end(&w);
     setenv("FAKE_NVML_REFUSE", "energy,power,busy,clock,heat,memory,slowed", 1);
-    const int m = ls_gpu_window_open(w);
+    assert_int_equal(ls_gpu_watch_begin(&w, "0", 50), LS_OK);
     rest(0.05);
-    ls_gpu_window_close(w, m, &x);
-    assert_true(isnan(x.energy) && isnan(x.busy) && isnan(x.sm_mhz) && isnan(x.used_max) && x.n_sample >= 2);
+    x = ls_gpu_watch_close(w);
+    assert_true(isnan(x->energy) && isnan(x->busy) && isnan(x->sm_mhz) && isnan(x->used_max) && x->n_sample >= 2);
     ls_str s = {0};
     ls_jsonw j;
     ls_jsonw_init(&j, &s, 0);
     ls_jsonw_open(&j, '{');
-    ls_gpu_window_write(&x, 1000, &j);
-    ls_jsonw_close(&j);
-    assert_non_null(strstr(s.data, "\"energy_j\": null, \"energy_from\": null, \"energy_per_token_j\": null"));
-    s.len = 0;
-    ls_jsonw_init(&j, &s, 0);
-    ls_jsonw_open(&j, '{');
-    ls_gpu_window_write(NULL, 0, &j);
+    ls_gpu_window_write(x, 1000, &j);
     ls_jsonw_close(&j);
     assert_non_null(strstr(s.data, "\"power_mean_w\": null"));
+    assert_non_null(strstr(s.data, "\"energy_j\": null, \"energy_from\": null, \"energy_per_token_j\": null"));
     ls_str_fini(&s);
     ls_gpu_watch_end(&w);
 }
@@ -280,7 +268,7 @@ int main(void)
         cmocka_unit_test_setup(test_which, use_fake),
         cmocka_unit_test_setup(test_values, use_fake),
         cmocka_unit_test_setup(test_refusals, use_fake),
-        cmocka_unit_test_setup(test_windows, use_fake),
+        cmocka_unit_test_setup(test_window, use_fake),
         cmocka_unit_test_setup(test_power_for_energy, use_fake),
         cmocka_unit_test_setup(test_telemetry, use_fake),
         cmocka_unit_test_setup(test_telemetry_bus, use_fake),

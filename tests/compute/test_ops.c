@@ -9,6 +9,7 @@
  * stated beside each. */
 /* ls-test: long */
 #include "compute/compute.h"
+#include "compute/compute_impl.h"
 #include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/simd.h"
 #include "core/mem.h"
@@ -654,9 +655,9 @@ static void test_opening(void **state)
     assert_true(c.n_thread >= 1);
     printf("%s\n", ls_compute_describe(&c, buf));
     ls_compute_ops broken = *c.ops;
-    assert_null(compute_missing_slot(&broken));
+    assert_null(compute_missing_op(&broken));
     broken.attention_bwd = NULL;
-    assert_string_equal(compute_missing_slot(&broken), "attention_bwd");
+    assert_string_equal(compute_missing_op(&broken), "attention_bwd");
 }
 
 int main(void)

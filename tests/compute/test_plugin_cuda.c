@@ -2,7 +2,7 @@
  * recorded operations that come again; what the loader says. The kernels' own odd shapes and orders are tested beside (test_cuda_*). */
 /* ls-test: long */
 #include "cmocka_all.h"
-#include "compute/load.h"
+#include "compute/compute.h"
 #include "core/half.h"
 #include "core/mem.h"
 #include "core/rng.h"

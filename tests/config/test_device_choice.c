@@ -3,7 +3,7 @@
 #include "config/device_choice.h"
 #include "cmocka_all.h"
 #include "comm/net_impl.h"
-#include "compute/look_impl.h"
+#include "compute/look.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "fake_transport.h"

@@ -19,7 +19,7 @@ static void check(ls_variant variant, double pdrop, bool recompute)
     assert_int_equal(fixture_open(&f, &cfg, "cpu-ref", LS_F64, 1, 2, 7, 1, recompute, 1), LS_OK);
     double loss, up = 0, down = 0, worst = 0;
     assert_int_equal(fixture_pass(&f, 0, 1, true, &loss), LS_OK);
-    assert_int_equal(ls_model_fold_tied(f.model), LS_OK);
+    assert_int_equal(fixture_fold_tied(f.model), LS_OK);
 
     int n_checked = 0;
     for (int u = 0; u < f.model->n_unit; u++) {
@@ -28,7 +28,7 @@ static void check(ls_variant variant, double pdrop, bool recompute)
             double *grad = ls_alloc((size_t)t->n * sizeof *grad); /* another pass overwrites the buffers */
             assert_non_null(grad);
             assert_int_equal(fixture_pass(&f, 0, 1, true, &loss), LS_OK);
-            assert_int_equal(ls_model_fold_tied(f.model), LS_OK);
+            assert_int_equal(fixture_fold_tied(f.model), LS_OK);
             for (int64_t i = 0; i < t->n; i++) grad[i] = ((double *)f.model->unit[u].grad)[t->offset + i];
             double scale = 0;
             for (int64_t i = 0; i < t->n; i++) scale = fmax(scale, fabs(grad[i]));

@@ -42,7 +42,7 @@ static grads run(const ls_model_config *cfg, const char *backend, ls_dtype dt, i
         assert_int_equal(fixture_pass(&f, leaf, 2, true, &loss), LS_OK);
         r.loss += loss / 2;
     }
-    assert_int_equal(ls_model_fold_tied(f.model), LS_OK);
+    assert_int_equal(fixture_fold_tied(f.model), LS_OK);
     for (int u = 0; u < f.model->n_unit; u++) r.n += f.model->unit[u].n;
     r.g = ls_alloc((size_t)r.n * sizeof *r.g);
     assert_non_null(r.g);

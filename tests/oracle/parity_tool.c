@@ -36,7 +36,7 @@ static ls_status run_leaves(fixture *f, const ls_tokens *data, int n_leaf, doubl
         counted += mb.n_counted;
     }
     *loss = sum / (double)counted;
-    return ls_model_fold_tied(f->model);
+    return fixture_fold_tied(f->model);
 }
 
 static ls_status write_gradients(const fixture *f, const char *path)

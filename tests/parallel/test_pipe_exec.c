@@ -251,7 +251,7 @@ static void check_step(const ls_model_config *cfg, const char *schedule, int n_s
         assert_int_equal(ls_walk_bwd(one.model, one.acts, &mb, &h, 0, one.model->n_unit), LS_OK);
         assert_true(mb.loss_sum == j.pair[k][0]);
     }
-    assert_int_equal(ls_model_fold_tied(one.model), LS_OK);
+    assert_int_equal(fixture_fold_tied(one.model), LS_OK);
     for (int u = 0; u < one.model->n_unit; u++) {
         if (memcmp(j.grad[u], one.model->unit[u].grad, (size_t)one.model->unit[u].n * sizeof(float)))
             fail_msg("%s, %d stages x %d, %d micro-batches: the gradient of unit %d differs", schedule, n_stage,

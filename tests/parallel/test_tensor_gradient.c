@@ -80,7 +80,7 @@ static void differences(worker *w, fixture *f)
                 const int64_t i =
                     place_of(t, (int64_t)(ls_rng_u64(93, (uint64_t)(u * 1000 + k * 10 + p)) % (uint64_t)n));
                 double *x = (double *)f->model->unit[u].param + t->offset + i, old = 0, scale;
-                CHECK(w, fixture_pass(f, 0, 1, true, &loss) == LS_OK && ls_model_fold_tied(f->model) == LS_OK);
+                CHECK(w, fixture_pass(f, 0, 1, true, &loss) == LS_OK && fixture_fold_tied(f->model) == LS_OK);
                 const double *grad = (double *)f->model->unit[u].grad + t->offset;
                 const double backward = i < 0 ? 0 : grad[i];
                 scale = fmax(largest(grad, t->n), 1e-3);
@@ -111,7 +111,7 @@ static void *worker_main(void *arg)
     CHECK(w, fixture_open_shard(&f, w->cfg, "cpu-ref", LS_F64, 1, 2, 8, 1, w->recompute, 1,
                                 (ls_shard){.rank = w->rank, .size = w->size, .rows = w->by_rows}) == LS_OK);
     ls_tensor_join(f.model, c);
-    CHECK(w, fixture_pass(&f, 0, 1, true, &loss) == LS_OK && ls_model_fold_tied(f.model) == LS_OK);
+    CHECK(w, fixture_pass(&f, 0, 1, true, &loss) == LS_OK && fixture_fold_tied(f.model) == LS_OK);
     CHECK(w, fabs(loss - w->one_loss) <= 1e-13 * fabs(loss));
     against_one(w, &f);
     differences(w, &f);
@@ -131,7 +131,7 @@ static void check(ls_variant variant, int T, double pdrop, bool recompute, bool 
     cfg.n_head = 4;
     assert_int_equal(fixture_open(&one, &cfg, "cpu-ref", LS_F64, 1, 2, 8, 1, false, 1), LS_OK);
     assert_int_equal(fixture_pass(&one, 0, 1, true, &loss), LS_OK);
-    assert_int_equal(ls_model_fold_tied(one.model), LS_OK);
+    assert_int_equal(fixture_fold_tied(one.model), LS_OK);
     assert_int_equal(ls_local_world_create(T, (size_t)1 << 20, &world), LS_OK);
     for (int r = 0; r < T; r++) {
         w[r] = (worker){.world = world,

@@ -4,7 +4,7 @@
 
 #include "core/mem.h"
 #include "core/rng.h"
-#include "model/model.h"
+#include "model/model_impl.h"
 #include "parallel/gradtree.h"
 
 #include <stdlib.h>
@@ -104,6 +104,14 @@ static inline ls_status fixture_ready(void *ctx, int u)
     LS_TRY(ls_gradtree_add(t, u, t->leaf, t->model->unit[u].grad));
     if (t->leaf == t->n_leaf - 1) t->model->unit[u].grad = ls_gradtree_sum(t, u);
     return LS_OK;
+}
+
+/* Adds head's gradient of a tied token embedding to embed's, as a strategy does. */
+static inline ls_status fixture_fold_tied(ls_model *m)
+{
+    if (!m->cfg.tied) return LS_OK;
+    void *dwte = model_grad(m, &m->unit[0], EMBED_WTE);
+    return m->compute->ops->add(m->compute, dwte, dwte, model_tied_grad(m), m->unit[0].tensor[EMBED_WTE].n);
 }
 
 /* Forward and, with grads, backward of leaf `leaf` of n; the loss is the mean over counted rows. */
