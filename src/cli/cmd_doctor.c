@@ -297,7 +297,7 @@ static void look_mpi(part *p)
 {
     char run[256], path[512], words[600];
     const bool has_run = in_path("mpirun", run, sizeof run);
-    if (ls_comm_mpi_look(path, sizeof path, words, sizeof words)) {
+    if (ls_comm_look("mpi", path, sizeof path, words, sizeof words)) {
         doctor_put(p, PART_OK, "%.100s from %.200s, %s%.200s", words, path,
                    has_run ? "started by " : "no mpirun in PATH", has_run ? run : "");
         return;

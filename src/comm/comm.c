@@ -17,18 +17,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define COMM_TRACE_SPANS 16384 /* of each lane */
-
 const char *ls_coll_word(ls_coll kind)
 {
-    switch (kind) {
-#define X(k, word) \
-    case k: return word;
+    static const char *const word[] = {
+#define X(k, text) text,
         LS_COLL_LIST(X)
 #undef X
-    case LS_N_COLL: break;
-    }
-    return "?";
+    };
+    return (unsigned)kind < LS_N_COLL ? word[kind] : "?";
 }
 
 static ls_ticket ticket_of(int lane, uint64_t seq)
@@ -97,7 +93,7 @@ const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
 }
 void *ls_comm_alloc(ls_comm *c, size_t nbytes)
 {
-    return c->ops->alloc(c, nbytes);
+    return c->ops->alloc ? c->ops->alloc(c, nbytes) : ls_comm_alloc(c->inner, nbytes);
 }
 
 size_t ls_comm_device_nbytes(const ls_comm *c)
@@ -434,8 +430,9 @@ ls_status comm_forward(ls_comm *c, comm_req *r)
     return LS_OK;
 }
 
-ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name)
+ls_status comm_over(ls_comm *c, ls_comm *inner, const char *name)
 {
+    c->inner = inner;
     c->name = name;
     c->place = inner->place;
     c->world = inner->world;
@@ -451,12 +448,20 @@ ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name)
 
 ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
 {
-    return c->ops->split(c, color, key, out);
+    ls_comm *part = NULL;
+    if (c->ops->split) return c->ops->split(c, color, key, out);
+    LS_TRY(comm_drain(c));
+    LS_TRY(ls_comm_split(c->inner, color, key, &part));
+    const ls_status mine = c->ops->over(c, part, out), st = ls_comm_agree(c->inner, mine, LS_SITE);
+    if (mine != LS_OK) ls_comm_destroy(&part);
+    else if (st != LS_OK) ls_comm_destroy(out);
+    return st;
 }
 
 void ls_comm_abort(ls_comm *c, const char *words)
 {
     if (c->ops->abort) c->ops->abort(c, words);
+    else if (c->inner) ls_comm_abort(c->inner, words);
 }
 
 void ls_comm_quiet(ls_comm *c)
@@ -520,11 +525,18 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
     sum->staged_seconds += s->staged_seconds;
 }
 
-ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
+/* Locks c, which the lock is no part of, and books what the device has done. */
+static ls_comm *lock_settled(const ls_comm *c)
 {
     ls_comm *m = (ls_comm *)(uintptr_t)c;
     pthread_mutex_lock(&m->lock);
     comm_device_settle(m);
+    return m;
+}
+
+ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
+{
+    ls_comm *m = lock_settled(c);
     ls_comm_stat s = c->stat[kind][label];
     pthread_mutex_unlock(&m->lock);
     return s;
@@ -532,10 +544,8 @@ ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
 
 ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    ls_comm *m = lock_settled(c);
     ls_comm_stat sum = {0};
-    pthread_mutex_lock(&m->lock);
-    comm_device_settle(m);
     for (int k = 0; k < LS_COMM_LABELS; k++) add_stat(&sum, &c->stat[kind][k]);
     pthread_mutex_unlock(&m->lock);
     return sum;
@@ -543,9 +553,7 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 
 double ls_comm_exposed(const ls_comm *c)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
-    pthread_mutex_lock(&m->lock);
-    comm_device_settle(m);
+    ls_comm *m = lock_settled(c);
     const double sum = c->exposed;
     pthread_mutex_unlock(&m->lock);
     return sum;
@@ -553,8 +561,7 @@ double ls_comm_exposed(const ls_comm *c)
 
 double ls_comm_exposed_host(const ls_comm *c)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
-    pthread_mutex_lock(&m->lock);
+    ls_comm *m = lock_settled(c);
     const double sum = c->exposed_host;
     pthread_mutex_unlock(&m->lock);
     return sum;
@@ -562,8 +569,7 @@ double ls_comm_exposed_host(const ls_comm *c)
 
 int64_t ls_comm_untimed(const ls_comm *c)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
-    pthread_mutex_lock(&m->lock);
+    ls_comm *m = lock_settled(c);
     const int64_t n = c->n_untimed;
     pthread_mutex_unlock(&m->lock);
     return n;
@@ -601,7 +607,7 @@ ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name)
         snprintf(text, sizeof text, "%s %s", name, word[k]);
         LS_TRY(ls_trace_lane_again(t, text, COMM_TRACE_SPANS, &lane[k]));
     }
-    if (c->ops->trace) LS_TRY(c->ops->trace(c, t, name));
+    if (c->inner && !c->ops->inline_run) LS_TRY(comm_device_trace(c, t, name));
     pthread_mutex_lock(&c->lock);
     memcpy(c->trace, lane, sizeof lane);
     pthread_mutex_unlock(&c->lock);

@@ -11,6 +11,8 @@
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #define QUIET 30.0 /* seconds for kernels to end, aborted ones at the latest */
@@ -35,6 +37,30 @@ void comm_device_close(ls_comm *c)
     ls_free(c->stood);
     c->time = NULL;
     c->stood = NULL;
+}
+
+ls_status comm_device_trace(ls_comm *c, ls_trace *t, const char *name)
+{
+    const ls_device *d = c->dev;
+    ls_lane *lane[N_LANE] = {0};
+    ls_mark now = 0;
+    double there = 0;
+    char text[64] = "";
+    for (int k = 0; t && k < N_LANE && c->ops->device_row[k]; k++) {
+        snprintf(text, sizeof text, "%.24s %s", name, c->ops->device_row[k]);
+        LS_TRY(ls_trace_lane(t, text, COMM_TRACE_SPANS, &lane[k]));
+    }
+    if (t) snprintf(text, sizeof text, "%.24s %s", name, c->ops->inner_row);
+    LS_TRY(ls_comm_trace(c->inner, t, text));
+    LS_TRY(comm_lane_mark(d, 0, 0, &now));
+    LS_TRY(d->wait(d->ctx, now));
+    const double here = ls_now();
+    LS_TRY(d->seconds(d->ctx, now, &there));
+    pthread_mutex_lock(&c->lock);
+    c->clock = here - there;
+    memcpy(c->trace_device, lane, sizeof lane);
+    pthread_mutex_unlock(&c->lock);
+    return LS_OK;
 }
 
 ls_status comm_device_post(ls_comm *c, comm_req *r)

@@ -31,6 +31,11 @@ typedef struct comm_req {
     double staged_seconds; /* out                                                                             */
 } comm_req;
 
+/* Sends and receives have lanes of their own, so that a send can wait for its receiver while collectives go on. */
+enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
+#define LANE_RING        256
+#define COMM_TRACE_SPANS 16384 /* of each row of a trace */
+
 typedef struct comm_ops {
     const char *name;
     bool inline_run; /* requests are carried out by the caller: nothing to overlap */
@@ -40,14 +45,13 @@ typedef struct comm_ops {
     void *(*alloc)(ls_comm *c, size_t nbytes);
     size_t (*device_nbytes)(const ls_comm *c);    /* (optional) of ls_comm_device_nbytes */
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
-    ls_status (*trace)(ls_comm *c, ls_trace *t,
-                       const char *name); /* (optional) lanes beside those of every communicator */
+    /* A communicator over another one, c->inner, has no split; alloc and abort are those of inner if they are NULL. */
+    ls_status (*over)(ls_comm *c, ls_comm *part,
+                      ls_comm **out); /* one like c over `part`, which it takes if it succeeds */
+    const char *inner_row;            /* its name in a trace, after that of c                          */
+    const char *device_row[N_LANE];   /* and of what the device does for c; NULL: no more (trace_device) */
     void (*destroy)(ls_comm *c);
 } comm_ops;
-
-/* Sends and receives have lanes of their own, so that a send can wait for its receiver while collectives go on. */
-enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
-#define LANE_RING 256
 
 static inline int comm_lane_of(ls_coll kind)
 {
@@ -91,6 +95,7 @@ typedef struct comm_limit {
 
 struct ls_comm {
     const comm_ops *ops;
+    ls_comm *inner; /* that it is made over, and owns; NULL: none */
     int rank, size;
     ls_comm_place place;
     ls_local_world *world; /* memory that its workers of this host share, and this worker's rank there; NULL: none */
@@ -130,7 +135,7 @@ typedef struct comm_host {
 
 ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
 
-/* A request, a wait and a look by the clock (dry_clock.c). */
+/* A request, a wait and a look by the clock (self.c). */
 void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r);
 void comm_clock_wait(ls_comm *c, comm_lane *l, uint64_t seq);
 bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq);
@@ -156,8 +161,8 @@ ls_status comm_await(ls_comm *c, ls_ticket t);
 ls_status comm_drain(ls_comm *c);
 /* A request of another communicator's lane, again: posts it on c and waits; its results and counts go into r. */
 ls_status comm_forward(ls_comm *c, comm_req *r);
-/* Takes over what c says of its place, hosts, limit and name from `inner`, which it is made over. LS_E_NOMEM. */
-ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name);
+/* Makes c one over `inner`, with its place, hosts and limit. LS_E_NOMEM. */
+ls_status comm_over(ls_comm *c, ls_comm *inner, const char *name);
 ls_comm *comm_unstage(ls_comm **c); /* ends a staged communicator that has not been used, not its inner one */
 /* Whether the run of c's workers has been given up, and the words. */
 bool comm_aborted(const ls_comm *c, char *words, size_t room);
@@ -165,7 +170,8 @@ bool comm_aborted(const ls_comm *c, char *words, size_t room);
 /* ---- comm_device.c: communicators over device memory ---- */
 ls_status comm_device_open(ls_comm *c, const ls_device *dev);
 void comm_device_close(ls_comm *c);
-ls_status comm_device_post(ls_comm *c, comm_req *r); /* before it is queued */
+ls_status comm_device_trace(ls_comm *c, ls_trace *t, const char *name); /* its part of ls_comm_trace */
+ls_status comm_device_post(ls_comm *c, comm_req *r);                    /* before it is queued */
 /* The compute queue holds for `after` (0: nothing); `idle`: a mark from when the caller began to wait (0: it did not). */
 ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, int label);
 /* With the lock held: notes a stretch, and books those that are over. */

@@ -355,8 +355,7 @@ ls_status ls_launch_local(const ls_launch *l)
     child ch[LS_LAUNCH_MOST];
     if (l->n > LS_LAUNCH_MOST)
         return ls_fail(LS_E_CONFIG, "-n %d: too many workers; one host runs at most %d", l->n, LS_LAUNCH_MOST);
-    const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : memory, &world));
+    LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : local_machine_nbytes(), &world));
     ls_stop_install(); /* before the fork: workers inherit it, and a signal in between is not lost */
     const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
     ls_status st = start(l, world, ch);

@@ -47,7 +47,7 @@ static slot *describe(ls_comm *c, const comm_req *r)
     s->value = r->value;
     s->n_in = r->in.n;
     s->n_out = r->out.n;
-    snprintf(s->site, sizeof s->site, "%s", local_short_site(r->site));
+    snprintf(s->site, sizeof s->site, "%s", ls_short_path(r->site));
     return s;
 }
 
@@ -68,7 +68,7 @@ ls_status local_publish(ls_comm *c, comm_req *r)
 {
     local *l = c->impl;
     place *me = &l->ctl->at[c->rank];
-    r->site = local_short_site(r->site);
+    r->site = ls_short_path(r->site);
     slot *s = describe(c, r);
     LS_TRY(locate(c, r, r->in, &s->in));
     if (r->copy) s->in = -1;
@@ -194,7 +194,7 @@ static ls_status send_one(ls_comm *c, comm_req *r)
     local *l = c->impl;
     mailbox *m = local_mailbox(l->world, l->id, c->rank, r->peer);
     const uint64_t k = ++l->n_sent[r->peer];
-    r->site = local_short_site(r->site);
+    r->site = ls_short_path(r->site);
     LS_TRY(locate(c, r, r->in, &m->at));
     m->n = r->in.n;
     m->dt = (int32_t)r->in.dt;
@@ -212,7 +212,7 @@ static ls_status recv_one(ls_comm *c, comm_req *r)
     mailbox *m = local_mailbox(l->world, l->id, r->peer, c->rank);
     const uint64_t k = ++l->n_taken[r->peer];
     const size_t nbytes = (size_t)r->out.n * ls_dtype_nbytes(r->out.dt);
-    r->site = local_short_site(r->site);
+    r->site = ls_short_path(r->site);
     LS_TRY(local_wait_for(c, r, &m->sent, k));
     if (m->n != r->out.n || m->dt != (int32_t)r->out.dt)
         return ls_fail(LS_E_COMM, "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %s",

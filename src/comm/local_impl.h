@@ -97,6 +97,8 @@ int local_take_control(ls_local_world *w); /* -1: none is free */
 void local_drop_control(ls_local_world *w, int id, int n_member);
 void local_wake(control *c);
 
+size_t local_machine_nbytes(void); /* its memory: the default size of an arena */
+
 /* ---- a worker's arena ---- */
 void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner); /* NULL: no room */
 void local_arena_drop(local_use *u, char *base, const void *owner);
@@ -122,7 +124,6 @@ ls_status local_finish(ls_comm *c, comm_req *r);
 const char *local_in(ls_comm *c, const comm_req *r, int p); /* the input of rank p, wherever it is          */
 char *local_out(ls_comm *c, const comm_req *r, int p);      /* its output; NULL when it is not in the arena   */
 ls_status local_run(ls_comm *c, comm_req *r);
-const char *local_short_site(const char *site);
 
 /* A line of the table: what rank `label` of a control block is doing. */
 size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,

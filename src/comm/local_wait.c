@@ -16,13 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *local_short_site(const char *site)
-{
-    const char *s = strstr(site, "src/"), *next;
-    while (s && (next = strstr(s + 4, "src/"))) s = next;
-    return s ? s + 4 : site;
-}
-
 size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
                    bool *behind)
 {

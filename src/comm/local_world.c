@@ -58,6 +58,11 @@ void local_drop_control(ls_local_world *w, int id, int n_member)
     atomic_fetch_or(&w->free_control, 1ULL << id);
 }
 
+size_t local_machine_nbytes(void)
+{
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
 static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
 {
     if (size < 1 || size > MAX_RANK)

@@ -35,7 +35,7 @@ static bool give_up(void *ctx)
     nccl_comm *m = t->c->impl;
     const double limit = t->most > 0 ? t->most : atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
     if (atomic_load(&m->w->stopped)) return true; /* the message is the world's */
-    if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
+    if (comm_aborted(m->self->inner, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
     snprintf(t->words, sizeof t->words, "rank %d: the other ranks did not reach %s at %s within %.1f s", m->w->rank,
              ls_coll_word(t->r->kind), t->r->site, waited);
@@ -62,7 +62,7 @@ ls_status nccl_status(nccl_try *t, void *group, int code)
 
 ls_status nccl_boot_run(nccl_comm *m, comm_req *r)
 {
-    return m->boot->ops->run(m->boot, r);
+    return m->self->inner->ops->run(m->self->inner, r);
 }
 
 ls_status nccl_all(nccl_try *t, void **g)
@@ -264,23 +264,6 @@ static ls_status check(ls_comm *c)
 
 static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out);
 
-static ls_status split(ls_comm *c, int color, int key, ls_comm **out)
-{
-    nccl_comm *m = c->impl;
-    ls_comm *part = NULL;
-    LS_TRY(comm_drain(c));
-    LS_TRY(ls_comm_split(m->boot, color, key, &part));
-    const ls_status mine = over(part, m->w, out), st = ls_comm_agree(m->boot, mine, LS_SITE);
-    if (mine != LS_OK) ls_comm_destroy(&part);
-    else if (st != LS_OK) ls_comm_destroy(out);
-    return st;
-}
-
-static void *alloc(ls_comm *c, size_t nbytes)
-{
-    return ls_comm_alloc(((nccl_comm *)c->impl)->boot, nbytes);
-}
-
 static size_t device_nbytes(const ls_comm *c)
 {
     const nccl_comm *m = c->impl;
@@ -290,31 +273,6 @@ static size_t device_nbytes(const ls_comm *c)
 static void abort_all(ls_comm *c, const char *words)
 {
     nccl_stop(((nccl_comm *)c->impl)->w, LS_E_COMM, words, false);
-}
-
-static ls_status trace(ls_comm *c, ls_trace *t, const char *name)
-{
-    static const char *const word[N_LANE] = {"collectives", "send", "receive"};
-    const ls_device *d = c->dev;
-    ls_lane *lane[N_LANE] = {0};
-    ls_mark now = 0;
-    double there = 0;
-    char text[64];
-    for (int k = 0; t && k < N_LANE; k++) {
-        snprintf(text, sizeof text, "%.24s device %s", name, word[k]);
-        LS_TRY(ls_trace_lane(t, text, 16384, &lane[k]));
-    }
-    snprintf(text, sizeof text, "%.24s boot", name);
-    LS_TRY(ls_comm_trace(((nccl_comm *)c->impl)->boot, t, text));
-    LS_TRY(comm_lane_mark(d, 0, 0, &now));
-    LS_TRY(d->wait(d->ctx, now));
-    const double here = ls_now();
-    LS_TRY(d->seconds(d->ctx, now, &there));
-    pthread_mutex_lock(&c->lock);
-    c->clock = here - there;
-    memcpy(c->trace_device, lane, sizeof lane);
-    pthread_mutex_unlock(&c->lock);
-    return LS_OK;
 }
 
 static void leave(nccl_world *w)
@@ -358,7 +316,7 @@ static void destroy(ls_comm *c)
         pthread_mutex_destroy(&m->lock[k]);
     }
     if (m->adds) d->lane_close(d->ctx, m->adds);
-    ls_comm_destroy(&m->boot);
+    ls_comm_destroy(&c->inner);
     ls_free(m->to);
     ls_free(m->from);
     ls_free(m->notes);
@@ -366,14 +324,19 @@ static void destroy(ls_comm *c)
     leave(w);
 }
 
+static ls_status over_part(ls_comm *c, ls_comm *part, ls_comm **out)
+{
+    return over(part, ((nccl_comm *)c->impl)->w, out);
+}
+
 static const comm_ops nccl_ops = {.name = "nccl",
                                   .run = run,
                                   .check = check,
-                                  .split = split,
-                                  .alloc = alloc,
+                                  .over = over_part,
                                   .device_nbytes = device_nbytes,
                                   .abort = abort_all,
-                                  .trace = trace,
+                                  .inner_row = "boot",
+                                  .device_row = {"device collectives", "device send", "device receive"},
                                   .destroy = destroy};
 
 /* Takes boot when it succeeds. Collective over it. */
@@ -392,7 +355,6 @@ static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
     atomic_fetch_add(&w->users, 1);
     for (int k = 0; k < N_LANE; k++) pthread_mutex_init(&m->lock[k], NULL);
     m->self = c;
-    m->boot = boot;
     c->library = w->version[0] ? w->version : NULL;
     m->to = ls_alloc(n * sizeof *m->to);
     m->from = ls_alloc(n * sizeof *m->from);
@@ -405,7 +367,7 @@ static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
     if (st == LS_OK) st = nccl_share_notes(m);
     if (st == LS_OK) nccl_watch_enter(m);
     if (st != LS_OK) {
-        m->boot = NULL; /* still the caller's */
+        c->inner = NULL; /* still the caller's */
         ls_comm_destroy(&c);
         return st;
     }
@@ -423,7 +385,7 @@ static ls_status meet(ls_comm *c)
     pthread_mutex_lock(&m->lock[LANE_COLL]);
     ls_status st = c->size > 1 ? nccl_all(&t, &g) : LS_OK;
     pthread_mutex_unlock(&m->lock[LANE_COLL]);
-    return ls_comm_agree(m->boot, st, LS_SITE);
+    return ls_comm_agree(c->inner, st, LS_SITE);
 }
 
 ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, bool deterministic, ls_comm **out)
@@ -434,7 +396,7 @@ ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, 
     if (!w) return ls_nomem(sizeof *w, "a communicator");
     *w = (nccl_world){.t = plugin, .dev = dev, .rank = boot->rank, .deterministic = deterministic};
     char words[64] = "";
-    plugin->version(words, sizeof words);
+    plugin->head.version(words, sizeof words);
     if (sscanf(words, "NCCL %31[0-9.]", w->version) != 1) w->version[0] = '\0';
     atomic_init(&w->users, 1);
     pthread_mutex_init(&w->lock, NULL);
@@ -449,7 +411,7 @@ ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, 
         if (st != LS_OK) {
             nccl_abort_groups(c->impl);
             nccl_watch_leave(c->impl);
-            ((nccl_comm *)c->impl)->boot = NULL; /* still the caller's */
+            c->inner = NULL; /* still the caller's */
             ls_comm_destroy(&c);
         }
     }

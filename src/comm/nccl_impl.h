@@ -66,7 +66,7 @@ typedef struct nccl_world {
 
 typedef struct nccl_comm {
     nccl_world *w;
-    ls_comm *self, *boot;
+    ls_comm *self; /* self->inner: boot */
     struct nccl_comm *next;
     pthread_mutex_t lock[N_LANE]; /* calls of its groups, and their end */
     void *all;                    /* the group of everyone; NULL: not made yet */

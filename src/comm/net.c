@@ -160,7 +160,7 @@ static ls_status net_run(ls_comm *c, comm_req *r)
 {
     net_comm *m = c->impl;
     r->moved = comm_law_bytes(c, r);
-    r->site = local_short_site(r->site);
+    r->site = ls_short_path(r->site);
     if (r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) {
         if (m->w->host[m->member[r->peer]] != m->w->host[m->w->rank]) return direct(c, r);
         const local *here = m->host->impl;

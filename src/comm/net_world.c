@@ -186,7 +186,7 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
     *w = (net_world){.t = t};
     if (t->start(&w->net, &info, words, sizeof words)) {
         ls_free(w);
-        return ls_fail(LS_E_COMM, "%s cannot start: %s", t->name, words);
+        return ls_fail(LS_E_COMM, "%s cannot start: %s", t->head.name, words);
     }
     w->rank = info.rank;
     w->size = info.size;
@@ -206,8 +206,8 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
         return st;
     }
     ls_local_world_join(w->world, w->local_rank);
-    ls_debug("comm", "%s: rank %d of %d, local rank %d of %d on %s, %d hosts", t->name, w->rank, w->size, w->local_rank,
-             w->n_local, w->hostname, w->n_host);
+    ls_debug("comm", "%s: rank %d of %d, local rank %d of %d on %s, %d hosts", t->head.name, w->rank, w->size,
+             w->local_rank, w->n_local, w->hostname, w->n_host);
     st = ls_barrier(*out, LS_SITE); /* everyone has joined */
     if (st == LS_OK) st = learn_hosts(*out);
     if (st == LS_OK) st = net_watch_start(w->world, w->local_rank, peer_gone, w, &w->watch);

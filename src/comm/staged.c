@@ -29,7 +29,6 @@
 #define ROOM_PAIR ((int64_t)1 << 20)   /* of a send's or a receive's          */
 #define CHUNK_MIN ((int64_t)256 << 10) /* bytes; smaller requests are not cut */
 #define CHUNKS    4                    /* at least so many of larger ones     */
-#define SPANS     16384
 
 /* What all communicators of a worker share. */
 typedef struct station {
@@ -40,11 +39,9 @@ typedef struct station {
 } station;
 
 typedef struct staged {
-    ls_comm *inner;
     station *at;
     char *memory[N_LANE];
     bool pinned[N_LANE];
-    ls_lane *trace[2]; /* copies to the host, to the device; under the communicator's lock */
 } staged;
 
 typedef struct slot {
@@ -161,7 +158,7 @@ static ls_status arrived(job *j, ls_mark m[2], bool to_host)
     if (isnan(seconds)) return LS_OK;
     j->r->staged_seconds += seconds;
     pthread_mutex_lock(&j->c->lock);
-    comm_device_span(j->c, j->s->trace[!to_host], begin, seconds,
+    comm_device_span(j->c, j->c->trace_device[!to_host], begin, seconds,
                      (ls_trace_span){.kind = LS_SPAN_COLL,
                                      .name = to_host ? "to the host" : "to the device",
                                      .label = (uint16_t)j->r->label,
@@ -176,7 +173,7 @@ static ls_status arrived(job *j, ls_mark m[2], bool to_host)
 static ls_status post_inner(job *j, int64_t k)
 {
     const comm_req *r = j->r;
-    ls_comm *c = j->s->inner;
+    ls_comm *c = j->c->inner;
     const int64_t n = n_of(j, k), all = n * j->parts;
     const ls_dtype dt = r->in.data ? r->in.dt : r->out.dt;
     const ls_view whole = {slot_of(j, k, 0), all, dt}, mine = {slot_of(j, k, c->rank), n, dt};
@@ -207,7 +204,7 @@ static ls_status pass(job *j, int64_t k)
 
 static ls_status give_back(job *j, int64_t k)
 {
-    LS_TRY(comm_await(j->s->inner, j->slot[k % SLOTS].t));
+    LS_TRY(comm_await(j->c->inner, j->slot[k % SLOTS].t));
     return takes_back(j) ? between(j, k, false) : LS_OK;
 }
 
@@ -255,7 +252,7 @@ static ls_status stage(ls_comm *c, comm_req *r)
     j.room = j.lane == LANE_COLL ? ROOM : ROOM_PAIR;
     j.chunk = chunk_of(j.n, j.parts * j.e, j.room);
     j.memory = s->memory[j.lane];
-    const ls_comm_stat before = ls_comm_label_stats(s->inner, r->kind, 0);
+    const ls_comm_stat before = ls_comm_label_stats(c->inner, r->kind, 0);
     LS_TRY(d->wait(d->ctx, r->ready));
     r->began = ls_now();
     LS_TRY(pin(s, j.lane));
@@ -265,7 +262,7 @@ static ls_status stage(ls_comm *c, comm_req *r)
         if (j.slot[i].out[1]) (void)d->wait(d->ctx, j.slot[i].out[1]);
     }
     r->moved = comm_law_bytes(c, r);
-    r->wire = ls_comm_label_stats(s->inner, r->kind, 0).wire - before.wire;
+    r->wire = ls_comm_label_stats(c->inner, r->kind, 0).wire - before.wire;
     return st;
 }
 
@@ -273,12 +270,12 @@ static ls_status run(ls_comm *c, comm_req *r)
 {
     staged *s = c->impl;
     char words[400], why[300];
-    if (!r->device) return comm_forward(s->inner, r);
+    if (!r->device) return comm_forward(c->inner, r);
     const ls_status st = stage(c, r);
     if (st == LS_OK || st == LS_E_COMM) return st;
     snprintf(why, sizeof why, "%s", ls_err_words());
     snprintf(words, sizeof words, "rank %d, %s at %s: %s", s->at->rank, ls_coll_word(r->kind), r->site, why);
-    ls_comm_abort(s->inner, words); /* the others wait for this worker */
+    ls_comm_abort(c->inner, words); /* the others wait for this worker */
     return ls_fail(st, "%s", words);
 }
 
@@ -291,7 +288,7 @@ static ls_status run_alone(ls_comm *c, comm_req *r)
     char *to = NULL;
     ls_view v = r->in;
     ls_mark done = 0;
-    if (!r->device || r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) return comm_forward(s->inner, r);
+    if (!r->device || r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) return comm_forward(c->inner, r);
     const int64_t e = (int64_t)ls_dtype_nbytes(v.dt);
     if (r->kind == LS_COLL_REDUCE_SCATTER) {
         v = r->out;
@@ -309,56 +306,6 @@ static ls_status run_alone(ls_comm *c, comm_req *r)
 
 /* ---- making and ending ---- */
 
-static ls_status over(ls_comm *inner, station *at, ls_comm **out);
-
-static ls_status split(ls_comm *c, int color, int key, ls_comm **out)
-{
-    staged *s = c->impl;
-    ls_comm *part = NULL;
-    LS_TRY(comm_drain(c));
-    LS_TRY(ls_comm_split(s->inner, color, key, &part));
-    const ls_status mine = over(part, s->at, out), st = ls_comm_agree(s->inner, mine, LS_SITE);
-    if (mine != LS_OK) ls_comm_destroy(&part);
-    else if (st != LS_OK) ls_comm_destroy(out);
-    return st;
-}
-
-static void *alloc(ls_comm *c, size_t nbytes)
-{
-    return ls_comm_alloc(((staged *)c->impl)->inner, nbytes);
-}
-
-static void abort_all(ls_comm *c, const char *words)
-{
-    ls_comm_abort(((staged *)c->impl)->inner, words);
-}
-
-static ls_status trace(ls_comm *c, ls_trace *t, const char *name)
-{
-    staged *s = c->impl;
-    const ls_device *d = s->at->dev;
-    ls_lane *lane[2] = {0};
-    char text[48];
-    ls_mark now = 0;
-    double there = 0;
-    if (c->ops->inline_run) return LS_OK;
-    for (int k = 0; t && k < 2; k++) {
-        snprintf(text, sizeof text, "%.24s %s", name, k ? "to the device" : "to the host");
-        LS_TRY(ls_trace_lane(t, text, SPANS, &lane[k]));
-    }
-    snprintf(text, sizeof text, "%.24s host", name);
-    LS_TRY(ls_comm_trace(s->inner, t, text));
-    LS_TRY(comm_lane_mark(d, s->at->to_host, 0, &now));
-    LS_TRY(d->wait(d->ctx, now));
-    const double here = ls_now();
-    LS_TRY(d->seconds(d->ctx, now, &there));
-    pthread_mutex_lock(&c->lock);
-    c->clock = here - there;
-    memcpy(s->trace, lane, sizeof lane);
-    pthread_mutex_unlock(&c->lock);
-    return LS_OK;
-}
-
 static void leave(station *at)
 {
     if (atomic_fetch_sub(&at->users, 1) > 1) return;
@@ -372,25 +319,26 @@ static void destroy(ls_comm *c)
     staged *s = c->impl;
     for (int k = 0; k < N_LANE; k++)
         if (s->pinned[k]) s->at->dev->unpin(s->at->dev->ctx, s->memory[k]);
-    ls_comm_destroy(&s->inner);
+    ls_comm_destroy(&c->inner);
     leave(s->at);
     ls_free(s);
 }
 
+static ls_status over(ls_comm *inner, station *at, ls_comm **out);
+
+static ls_status over_part(ls_comm *c, ls_comm *part, ls_comm **out)
+{
+    return over(part, ((staged *)c->impl)->at, out);
+}
+
 static const comm_ops staged_ops = {.name = "staged",
                                     .run = run,
-                                    .split = split,
-                                    .alloc = alloc,
-                                    .abort = abort_all,
-                                    .trace = trace,
+                                    .over = over_part,
+                                    .inner_row = "host",
+                                    .device_row = {"to the host", "to the device"},
                                     .destroy = destroy};
-static const comm_ops alone_ops = {.name = "staged",
-                                   .inline_run = true,
-                                   .run = run_alone,
-                                   .split = split,
-                                   .alloc = alloc,
-                                   .trace = trace,
-                                   .destroy = destroy};
+static const comm_ops alone_ops = {
+    .name = "staged", .inline_run = true, .run = run_alone, .over = over_part, .destroy = destroy};
 
 static const char *name_of(const ls_comm *inner)
 {
@@ -422,10 +370,10 @@ static ls_status over(ls_comm *inner, station *at, ls_comm **out)
     if (st == LS_OK) st = comm_over(c, inner, name_of(inner));
     if (st == LS_OK) st = comm_device_open(c, at->dev);
     if (st != LS_OK) {
-        ls_comm_destroy(&c); /* inner is still the caller's */
+        c->inner = NULL; /* still the caller's */
+        ls_comm_destroy(&c);
         return st;
     }
-    s->inner = inner;
     *out = c;
     return LS_OK;
 }
@@ -445,9 +393,8 @@ ls_status ls_comm_staged(ls_comm *inner, const ls_device *dev, ls_comm **out)
 
 ls_comm *comm_unstage(ls_comm **c)
 {
-    staged *s = (*c)->impl;
-    ls_comm *inner = s->inner;
-    s->inner = NULL;
+    ls_comm *inner = (*c)->inner;
+    (*c)->inner = NULL;
     ls_comm_destroy(c);
     return inner;
 }

@@ -4,35 +4,10 @@
 
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/plugin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static ls_status find(const ls_nccl **out, ls_plugin *p)
-{
-    LS_TRY(ls_plugin_load("nccl", LS_NCCL_SYMBOL, p));
-    const ls_nccl *t = ((ls_nccl_fn)p->entry)();
-    if (t->abi != LS_NCCL_ABI)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s was built for another version of lockstep (interface %d, expected %d); rebuild it", p->path,
-                       t->abi, LS_NCCL_ABI);
-    *out = t;
-    return LS_OK;
-}
-
-bool ls_comm_nccl_look(char *path, size_t n_path, char *words, size_t n_words)
-{
-    const ls_nccl *t = NULL;
-    ls_plugin p = {0};
-    const bool there = find(&t, &p) == LS_OK;
-    snprintf(path, n_path, "%s", p.path);
-    if (there) t->version(words, n_words);
-    else snprintf(words, n_words, "%s", ls_err_words());
-    if (!there) ls_err_clear();
-    return there;
-}
 
 size_t ls_comm_nccl_nbytes(int size)
 {
@@ -55,7 +30,7 @@ static void describe_nccl(const ls_nccl *t, gpu_of *mine)
 {
     const char *value = getenv(SHARE_VARIABLE);
     int major = 0, minor = 0;
-    t->version(mine->version, sizeof mine->version);
+    t->head.version(mine->version, sizeof mine->version);
     mine->new_enough = sscanf(mine->version, "NCCL %d.%d", &major, &minor) == 2 &&
                        (major > SHARE_MAJOR || (major == SHARE_MAJOR && minor >= SHARE_MINOR));
     mine->allowed = value && !strcmp(value, "1");
@@ -107,9 +82,10 @@ static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
 /* Over a staged communicator, which it takes when it succeeds. */
 static ls_status start(ls_comm *staged, const ls_device *dev, bool deterministic, ls_comm **out)
 {
-    const ls_nccl *t = NULL;
+    const ls_plugin_head *h = NULL;
     ls_plugin p = {0};
-    LS_TRY(ls_comm_agree(staged, find(&t, &p), LS_SITE));
+    LS_TRY(ls_comm_agree(staged, ls_plugin_table("nccl", LS_NCCL_SYMBOL, LS_NCCL_ABI, &p, &h), LS_SITE));
+    const ls_nccl *t = (const ls_nccl *)(const void *)h;
     LS_TRY(check_gpus(staged, t, dev));
     return nccl_over(staged, dev, t, deterministic, out);
 }

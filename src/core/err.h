@@ -80,6 +80,9 @@ void ls_err_clear(void);
 /* Makes words and trail that another thread kept this thread's own, so that a failure in the background is reported in full. */
 void ls_err_adopt(const char *other_words, const char *other_trail);
 
+/* "…/src/train/loop.c" -> "train/loop.c": points into `file`. */
+const char *ls_short_path(const char *file);
+
 /* For our own bugs only, never for a file, a flag or a peer: prints and aborts. */
 #define LS_ASSERT(cond) ((cond) ? (void)0 : ls_assert_failed(#cond, __FILE__, __LINE__))
 void ls_assert_failed(const char *cond, const char *file, int line) __attribute__((noreturn));

@@ -30,15 +30,9 @@ int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name)
 
 int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, const char *name, ...)
 {
-    if (p->n_row == p->cap) {
-        int cap = p->cap ? p->cap * 2 : 64;
-        ls_plan_row *rows = ls_realloc(p->row, (size_t)cap * sizeof *rows);
-        if (!rows) {
-            p->total = -1;
-            return -1;
-        }
-        p->row = rows;
-        p->cap = cap;
+    if (!ls_grow(&p->row, p->n_row, &p->cap, sizeof *p->row)) {
+        p->total = -1;
+        return -1;
     }
     ls_plan_row *r = &p->row[p->n_row];
     *r = (ls_plan_row){.part = part, .nbytes = (nbytes + 63) & ~(int64_t)63, .first = first, .last = last};

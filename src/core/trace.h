@@ -147,8 +147,7 @@ void ls_trace_set_base(ls_trace *t, int64_t base);
 void ls_trace_clock(ls_trace *t, int64_t at, int64_t offset, int64_t error);
 
 /* ---- reading; the writers must be at rest ---- */
-int64_t ls_trace_dropped(const ls_trace *t);
-int64_t ls_trace_spans(const ls_trace *t);
+int64_t ls_trace_spans(const ls_trace *t, int64_t *dropped); /* dropped (may be NULL): those that were forgotten */
 
 /* ---- files (Chrome's trace format, which Perfetto opens: one event per line) ---- */
 

@@ -190,7 +190,8 @@ ls_status ls_profile_end(ls_profile **pp, ls_comm *comm, ls_status run, int64_t 
     if (!p) return LS_OK;
     ls_trace_enter(NULL);
     if (comm) (void)ls_comm_trace(comm, NULL, NULL);
-    *dropped = ls_trace_dropped(p->trace) + p->kernels_dropped;
+    (void)ls_trace_spans(p->trace, dropped);
+    *dropped += p->kernels_dropped;
     ls_status st = run;
     if (run == LS_OK || run == LS_E_STOPPED) {
         st = compare_clocks(p, comm);

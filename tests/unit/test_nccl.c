@@ -318,7 +318,7 @@ static void the_rule(void **state)
         {"nccl", NULL, "invalid usage", false, true, LS_E_COMM},
     };
     char path[512], words[512];
-    assert_true(ls_comm_nccl_look(path, sizeof path, words, sizeof words));
+    assert_true(ls_comm_look("nccl", path, sizeof path, words, sizeof words));
     assert_string_equal(words, "NCCL 2.30.7");
     for (size_t i = 0; i < N_OF(all); i++) {
         chosen = &all[i];

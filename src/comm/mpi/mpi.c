@@ -361,17 +361,15 @@ static void stop(void *net_p, bool clean)
     drop(n);
 }
 
-const ls_transport *ls_transport_plugin(void);
+const ls_plugin_head *ls_transport_plugin(void);
 
-const ls_transport *ls_transport_plugin(void)
+const ls_plugin_head *ls_transport_plugin(void)
 {
-    static const ls_transport t = {.abi = LS_TRANSPORT_ABI,
-                                   .name = "mpi",
-                                   .version = version,
+    static const ls_transport t = {.head = {LS_TRANSPORT_ABI, "mpi", version},
                                    .start = start,
                                    .post = post,
                                    .wait = wait_all,
                                    .trouble = trouble,
                                    .stop = stop};
-    return &t;
+    return &t.head;
 }
