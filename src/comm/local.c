@@ -180,7 +180,7 @@ static void broadcast(ls_comm *c, comm_req *r)
     r->moved = (int64_t)nbytes;
 }
 
-static void agree(ls_comm *c, comm_req *r)
+void local_agree(ls_comm *c, comm_req *r)
 {
     local *l = c->impl;
     for (int p = 0; p < c->size; p++) {
@@ -236,7 +236,7 @@ ls_status local_run(ls_comm *c, comm_req *r)
     case LS_COLL_ALL_GATHER: all_gather(c, r); break;
     case LS_COLL_REDUCE: reduce(c, r); break;
     case LS_COLL_BROADCAST: broadcast(c, r); break;
-    case LS_COLL_AGREE: agree(c, r); break;
+    case LS_COLL_AGREE: local_agree(c, r); break;
     default: break;
     }
     return local_finish(c, r);

@@ -105,6 +105,12 @@ void local_arena_drop(local_use *u, char *base, const void *owner);
 void local_arena_fini(local_use *u);
 
 /* ---- a communicator ---- */
+/* What a rank asks of a split. */
+typedef struct local_wish {
+    int64_t color, key, next_id; /* next_id: of net.c */
+} local_wish;
+/* order = the ranks with this color, by (key, rank); their number. */
+int local_order(const local_wish *all, int n, int color, int *order);
 extern const comm_ops local_ops;
 void *local_alloc(ls_comm *c, size_t nbytes);
 /* A communicator of host workers for a larger one: no lanes of its own, `outer` has the limit and the words. */
@@ -123,10 +129,18 @@ ls_status local_publish(ls_comm *c, comm_req *r);
 ls_status local_finish(ls_comm *c, comm_req *r);
 const char *local_in(ls_comm *c, const comm_req *r, int p); /* the input of rank p, wherever it is          */
 char *local_out(ls_comm *c, const comm_req *r, int p);      /* its output; NULL when it is not in the arena   */
+void local_agree(ls_comm *c, comm_req *r);                  /* r->value = the largest of all ranks       */
 ls_status local_run(ls_comm *c, comm_req *r);
 
-/* A line of the table: what rank `label` of a control block is doing. */
-size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
+/* What a rank is doing in a communicator, and a line of the table about it. */
+typedef struct local_position {
+    uint64_t posted, done;
+    double ago; /* seconds since the newest post */
+    int kind;
+    char site[SITE_MAX];
+} local_position;
+local_position local_position_of(const place *at);
+size_t local_where(const local_position *p, int label, const char *host, const comm_req *r, char *text, size_t room,
                    bool *behind);
 void local_ask_stacks(ls_local_world *w);
 /* Whether a process is stopped (SIGSTOP): it neither works nor ends. */

@@ -94,18 +94,26 @@ static ls_status make(const local *from, int rank, int n, ls_comm **out)
     return LS_OK;
 }
 
+int local_order(const local_wish *all, int n, int color, int *order)
+{
+    int n_same = 0;
+    for (int p = 0; p < n; p++) {
+        if (all[p].color != color) continue;
+        int k = n_same++;
+        for (; k && all[order[k - 1]].key > all[p].key; k--) order[k] = order[k - 1];
+        order[k] = p;
+    }
+    return n_same;
+}
+
 static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     local *parent = c->impl, l = {.world = parent->world, .used = parent->used};
-    int64_t mine[2] = {color, key}, all[2 * MAX_RANK], id[MAX_RANK], my_id = -1;
-    LS_TRY(ls_all_gather(c, (ls_view){all, 2 * c->size, LS_I64}, (ls_view){mine, 2, LS_I64}, LS_SITE, NULL));
-    int order[MAX_RANK], n = 0, rank = -1;
-    for (int p = 0; p < c->size; p++) {
-        if (all[2 * p] != color) continue;
-        int k = n++;
-        for (; k && all[2 * order[k - 1] + 1] > all[2 * p + 1]; k--) order[k] = order[k - 1];
-        order[k] = p;
-    }
+    local_wish mine = {.color = color, .key = key}, all[MAX_RANK];
+    int64_t id[MAX_RANK], my_id = -1;
+    LS_TRY(ls_all_gather(c, (ls_view){all, 3 * c->size, LS_I64}, (ls_view){&mine, 3, LS_I64}, LS_SITE, NULL));
+    int order[MAX_RANK], rank = -1;
+    const int n = local_order(all, c->size, color, order);
     for (int k = 0; k < n; k++) {
         l.member[k] = parent->member[order[k]];
         l.label[k] = k;

@@ -16,19 +16,25 @@
 #include <time.h>
 #include <unistd.h>
 
-size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
+local_position local_position_of(const place *at)
+{
+    local_position p = {.posted = atomic_load(&at->posted), .done = atomic_load(&at->done)};
+    p.kind = at->slot[p.posted & 1].kind;
+    p.ago = ls_now() - atomic_load(&at->since);
+    memcpy(p.site, at->slot[p.posted & 1].site, sizeof p.site);
+    return p;
+}
+
+size_t local_where(const local_position *p, int label, const char *host, const comm_req *r, char *text, size_t room,
                    bool *behind)
 {
-    const place *at = &ctl->at[p];
-    const uint64_t posted = atomic_load(&at->posted);
-    const slot *s = &at->slot[posted & 1];
-    *behind = posted < r->seq || atomic_load(&at->done) + 1 < r->seq;
     int n;
-    if (!posted) n = snprintf(text, room, "\n  rank %d on %s has not posted anything", label, host);
+    *behind = p->posted < r->seq || p->done + 1 < r->seq;
+    if (!p->posted) n = snprintf(text, room, "\n  rank %d on %s has not posted anything", label, host);
     else
         n = snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", label, host,
-                     *behind ? "is late: its newest is" : "is in", (unsigned long long)posted,
-                     ls_coll_word((ls_coll)s->kind), SITE_MAX, s->site, ls_now() - atomic_load(&at->since));
+                     *behind ? "is late: its latest is" : "is in", (unsigned long long)p->posted,
+                     ls_coll_word((ls_coll)p->kind), SITE_MAX, p->site, p->ago);
     return n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
 }
 
@@ -84,7 +90,8 @@ static ls_status hang(ls_comm *c, const comm_req *r, double waited)
     gethostname(host, sizeof host - 1);
     table[0] = '\0';
     for (int p = 0; p < c->size && n < sizeof table - 200 && !message; p++) {
-        n += local_where(l->ctl, p, l->label[p], host, r, table + n, sizeof table - n, &behind);
+        const local_position at = local_position_of(&l->ctl->at[p]);
+        n += local_where(&at, l->label[p], host, r, table + n, sizeof table - n, &behind);
         n += local_note_stopped(l->world, l->member[p], table + n, sizeof table - n);
         if (behind && culprit < 0) culprit = l->label[p];
     }

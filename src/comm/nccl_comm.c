@@ -60,45 +60,45 @@ ls_status nccl_status(nccl_try *t, void *group, int code)
 
 /* ---- groups ---- */
 
-ls_status nccl_boot_run(nccl_comm *m, comm_req *r)
+static ls_status boot_run(nccl_comm *m, comm_req *r) /* over boot, by this thread */
 {
     return m->self->inner->ops->run(m->self->inner, r);
 }
 
-ls_status nccl_all(nccl_try *t, void **g)
+/* The group *g, met at its first use: rank 0 makes its id, which `tell` (a broadcast, a send, a receive) takes to the others. */
+static ls_status meet_group(nccl_try *t, void **g, comm_req *tell, int rank, int size, int max_blocks)
 {
     nccl_comm *m = t->c->impl;
     nccl_world *w = m->w;
     ls_nccl_id id = {0};
     const ls_view v = {&id, sizeof id, LS_U8};
-    if (!m->all) {
-        if (t->c->rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
-        comm_req tell = {.kind = LS_COLL_BROADCAST, .in = v, .out = v, .site = t->r->site};
-        LS_TRY(nccl_boot_run(m, &tell));
-        LS_TRY(nccl_status(t, NULL, w->t->join(&m->all, w->device, &id, t->c->rank, t->c->size, 0, nccl_poll(t))));
-    }
+    if (*g) return LS_OK;
+    if (rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
+    if (tell->kind != LS_COLL_RECV) tell->in = v;
+    if (tell->kind != LS_COLL_SEND) tell->out = v;
+    LS_TRY(boot_run(m, tell));
+    void *made = NULL;
+    LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, rank, size, max_blocks, nccl_poll(t))));
+    *g = made;
+    return LS_OK;
+}
+
+/* With the lane's lock held. */
+static ls_status meet_all(nccl_try *t, void **g)
+{
+    nccl_comm *m = t->c->impl;
+    comm_req tell = {.kind = LS_COLL_BROADCAST, .site = t->r->site};
+    LS_TRY(meet_group(t, &m->all, &tell, t->c->rank, t->c->size, 0));
     *g = m->all;
     return LS_OK;
 }
 
-ls_status nccl_pair(nccl_try *t, int peer, bool sends, void **g)
+static ls_status meet_pair(nccl_try *t, int peer, bool sends, void **g)
 {
     nccl_comm *m = t->c->impl;
-    nccl_world *w = m->w;
     void **pair = sends ? &m->to[peer] : &m->from[peer];
-    ls_nccl_id id = {0};
-    const ls_view v = {&id, sizeof id, LS_U8};
-    if (!*pair) { /* the sender makes it */
-        comm_req tell = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .peer = peer, .site = t->r->site};
-        void *made = NULL;
-        if (sends) {
-            LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
-            tell.in = v;
-        } else tell.out = v;
-        LS_TRY(nccl_boot_run(m, &tell));
-        LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, !sends, 2, PAIR_BLOCKS, nccl_poll(t))));
-        *pair = made;
-    }
+    comm_req tell = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .peer = peer, .site = t->r->site};
+    LS_TRY(meet_group(t, pair, &tell, !sends, 2, PAIR_BLOCKS)); /* the sender is rank 0 */
     *g = *pair;
     return LS_OK;
 }
@@ -162,7 +162,7 @@ static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
     const ls_device *d = m->w->dev;
     void *g = NULL, *stream = d->lane_stream(d->ctx, lane);
     if (t->c->size == 1) return own_part(m, r, lane);
-    LS_TRY(comm_lane_of(r->kind) == LANE_COLL ? nccl_all(t, &g) : nccl_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
+    LS_TRY(comm_lane_of(r->kind) == LANE_COLL ? meet_all(t, &g) : meet_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
     if (m->w->deterministic && sums(r->kind)) return nccl_tree(t, r, g);
     if (r->kind == LS_COLL_ALL_GATHER && r->stride != r->in.n) LS_TRY(own_part(m, r, lane));
     int code = m->w->t->begin(g);
@@ -202,7 +202,7 @@ static ls_status meet_peer(nccl_try *t, const comm_req *r)
     if (r->kind == LS_COLL_SEND) tell.in = v;
     else tell.out = v;
     LS_TRY(passed(t, r->ready));
-    return nccl_boot_run(t->c->impl, &tell);
+    return boot_run(t->c->impl, &tell);
 }
 
 static ls_status between_marks(nccl_try *t, comm_req *r)
@@ -238,7 +238,7 @@ static ls_status run(ls_comm *c, comm_req *r)
     nccl_comm *m = c->impl;
     nccl_world *w = m->w;
     nccl_try t = {.c = c, .r = r, .begin = ls_now()};
-    if (!between_gpus(m, r)) return nccl_boot_run(m, r);
+    if (!between_gpus(m, r)) return boot_run(m, r);
     ls_status st = comm_lane_of(r->kind) == LANE_COLL || c->size == 1 ? LS_OK : meet_peer(&t, r);
     pthread_mutex_lock(&m->lock[comm_lane_of(r->kind)]);
     if (st == LS_OK) st = atomic_load(&w->stopped) ? ls_fail(w->status, "%s", w->words) : between_marks(&t, r);
@@ -383,7 +383,7 @@ static ls_status meet(ls_comm *c)
     nccl_try t = {.c = c, .r = &r, .begin = ls_now()};
     void *g = NULL;
     pthread_mutex_lock(&m->lock[LANE_COLL]);
-    ls_status st = c->size > 1 ? nccl_all(&t, &g) : LS_OK;
+    ls_status st = c->size > 1 ? meet_all(&t, &g) : LS_OK;
     pthread_mutex_unlock(&m->lock[LANE_COLL]);
     return ls_comm_agree(c->inner, st, LS_SITE);
 }

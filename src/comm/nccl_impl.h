@@ -91,11 +91,6 @@ ls_nccl_poll nccl_poll(nccl_try *t);
 /* A result of the plugin as a status, with a message. */
 ls_status nccl_status(nccl_try *t, void *group, int code);
 
-/* The groups, met at their first use; with the lane's lock held. */
-ls_status nccl_all(nccl_try *t, void **g);
-ls_status nccl_pair(nccl_try *t, int peer, bool sends, void **g);
-ls_status nccl_boot_run(nccl_comm *m, comm_req *r); /* over boot, by this thread */
-
 /* A sum in the tree: queued on the device lanes of collectives. */
 ls_status nccl_tree(nccl_try *t, comm_req *r, void *g);
 size_t nccl_tree_nbytes(int size); /* device memory it takes */

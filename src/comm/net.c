@@ -1,7 +1,7 @@
 /* net.c - communicators over several hosts: shared memory inside a host, messages between hosts.
  *
- * A request: publish in the team's memory → a small message to the counterparts (who is there, do all mean the same; small payloads
- * travel with it) → large ones: net_exchange.c → finish in the team's memory. A communicator whose workers are all on one host is
+ * A request: publish in the team's memory → a small message to the counterparts (it checks that all post the same request; small
+ * payloads travel with it) → large ones: net_exchange.c → finish in the team's memory. A communicator whose workers are all on one host is
  * local.c's.
  *
  * Sent to other hosts by rank (h, l) (ls_comm_stat.wire; n elements, H teams, L ranks in a team; s = its slice, n/L; s_o = owner o's
@@ -16,10 +16,108 @@
  * ls_comm_stat.bytes follows the law of every backend (self.c). */
 #include "comm/net_impl.h"
 
+#include "core/clock.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* ---- messages to all counterparts: whether everyone means the same, and payloads that fit beside that ---- */
+
+#define SLICE 0.02 /* seconds between looks at the abort flag */
+
+typedef struct head {
+    uint64_t seq;
+    int64_t n_in, n_out;
+    int32_t kind, dt, peer, value;
+    char site[SITE_MAX];
+} head;
+#define STRIDE (sizeof(head) + LS_COMM_SMALL)
+
+void net_post(net_comm *m, ls_net_op *op, bool send, void *buf, int64_t nbytes, int rank, int tag)
+{
+    LS_ASSERT(nbytes <= INT32_MAX);
+    *op = (ls_net_op){.buf = buf, .nbytes = (int)nbytes, .peer = m->member[rank], .tag = m->tag + tag, .send = send};
+    m->w->t->post(m->w->net, op);
+}
+
+ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
+{
+    net_comm *m = c->impl;
+    const double begin = ls_now();
+    while (!m->w->t->wait(m->w->net, op, n, SLICE)) LS_TRY(local_trouble(m->host, r, ls_now() - begin));
+    for (int i = 0; i < n; i++) {
+        char words[400];
+        if (op[i]->failed) {
+            m->w->t->trouble(m->w->net, words, sizeof words);
+            return ls_fail(LS_E_COMM, "%s #%llu at %s: %s", ls_coll_word(r->kind), (unsigned long long)r->seq, r->site,
+                           words);
+        }
+        if (!op[i]->send && op[i]->got != op[i]->nbytes && op[i]->tag != m->tag + TAG_TALK)
+            return ls_fail(LS_E_COMM, "%s #%llu at %s: received %d bytes, expected %d", ls_coll_word(r->kind),
+                           (unsigned long long)r->seq, r->site, op[i]->got, op[i]->nbytes);
+    }
+    return LS_OK;
+}
+
+/* What the counterpart in `team` sent in the last talk. */
+static const char *heard(const net_comm *m, int team, int *value)
+{
+    const char *p = m->talk_in + (size_t)team * STRIDE;
+    if (value) {
+        head h;
+        memcpy(&h, p, sizeof h);
+        *value = h.value;
+    }
+    return p + sizeof(head);
+}
+
+static ls_status check(ls_comm *c, const comm_req *r, int team, const head *mine, int got, size_t nbytes)
+{
+    net_comm *m = c->impl;
+    head h;
+    memcpy(&h, m->talk_in + (size_t)team * STRIDE, sizeof h);
+    if (h.seq == mine->seq && h.kind == mine->kind && h.n_in == mine->n_in && h.n_out == mine->n_out &&
+        h.dt == mine->dt && h.peer == mine->peer && (r->kind == LS_COLL_BROADCAST || got == (int)(sizeof h + nbytes)))
+        return LS_OK;
+    return ls_fail(LS_E_COMM,
+                   "collective mismatch: rank %d calls #%llu %s of %lld elements at %s, rank %d calls #%llu %s of %lld "
+                   "elements at %.*s",
+                   c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site,
+                   team * m->L + m->l, (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in,
+                   SITE_MAX, h.site);
+}
+
+/* A payload of up to LS_COMM_SMALL bytes to every counterpart and one from each (heard); who disagrees is named. */
+static ls_status talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes, int value)
+{
+    net_comm *m = c->impl;
+    head h = {.seq = r->seq,
+              .n_in = r->in.n,
+              .n_out = r->out.n,
+              .kind = (int32_t)r->kind,
+              .dt = (int32_t)r->in.dt,
+              .peer = r->peer,
+              .value = value};
+    LS_ASSERT(nbytes <= LS_COMM_SMALL);
+    snprintf(h.site, sizeof h.site, "%s", r->site);
+    memcpy(m->talk_out, &h, sizeof h);
+    if (nbytes) memcpy(m->talk_out + sizeof h, payload, nbytes);
+    int n = 0;
+    for (int i = 1; i < m->H; i++) {
+        const int j = (m->h + i) % m->H;
+        ls_net_op *in = &m->op[2 * j], *out = &m->op[2 * j + 1];
+        net_post(m, in, false, m->talk_in + (size_t)j * STRIDE, (int64_t)STRIDE, j * m->L + m->l, TAG_TALK);
+        net_post(m, out, true, m->talk_out, (int64_t)(sizeof h + nbytes), j * m->L + m->l, TAG_TALK);
+        m->list[n++] = in;
+        m->list[n++] = out;
+        r->wire += (int64_t)nbytes;
+    }
+    LS_TRY(net_wait(c, r, m->list, n));
+    for (int j = 0; j < m->H; j++)
+        if (j != m->h) LS_TRY(check(c, r, j, &h, m->op[2 * j].got, nbytes));
+    return LS_OK;
+}
 
 /* ---- collectives ---- */
 
@@ -45,9 +143,9 @@ static ls_status small_sum(ls_comm *c, comm_req *r)
     const ls_dtype wide = comm_sum_type(r->in.dt);
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     team_sum(m, r, mine);
-    LS_TRY(net_talk(c, r, mine, (size_t)r->in.n * ls_dtype_nbytes(wide), 0));
+    LS_TRY(talk(c, r, mine, (size_t)r->in.n * ls_dtype_nbytes(wide), 0));
     if (r->kind == LS_COLL_REDUCE && c->rank != r->peer) return LS_OK;
-    for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? (const void *)mine : net_heard(m, j, NULL);
+    for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? (const void *)mine : heard(m, j, NULL);
     comm_tree_cast(r->out.data, r->in.dt, m->src, m->H, r->in.n, wide);
     return LS_OK;
 }
@@ -58,10 +156,10 @@ static ls_status small_gather(ls_comm *c, comm_req *r, size_t nbytes)
     const size_t block = nbytes * (size_t)m->L;
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     for (int q = 0; q < m->L; q++) memcpy(mine + (size_t)q * nbytes, local_in(m->team, r, q), nbytes);
-    LS_TRY(net_talk(c, r, mine, block, 0));
+    LS_TRY(talk(c, r, mine, block, 0));
     const size_t stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
     for (int p = 0; p < c->size; p++) {
-        const char *team = p / m->L == m->h ? (const char *)mine : net_heard(m, p / m->L, NULL);
+        const char *team = p / m->L == m->h ? (const char *)mine : heard(m, p / m->L, NULL);
         memcpy((char *)r->out.data + (size_t)p * stride, team + (size_t)(p % m->L) * nbytes, nbytes);
     }
     return LS_OK;
@@ -72,8 +170,8 @@ static ls_status small_broadcast(ls_comm *c, comm_req *r, size_t nbytes)
     net_comm *m = c->impl;
     const int root_team = r->peer / m->L;
     const char *from = m->h == root_team ? local_in(m->team, r, r->peer % m->L) : NULL;
-    LS_TRY(net_talk(c, r, from, from ? nbytes : 0, 0));
-    if (!from) from = net_heard(m, root_team, NULL);
+    LS_TRY(talk(c, r, from, from ? nbytes : 0, 0));
+    if (!from) from = heard(m, root_team, NULL);
     if (c->rank != r->peer) memcpy(r->out.data, from, nbytes);
     return LS_OK;
 }
@@ -81,15 +179,11 @@ static ls_status small_broadcast(ls_comm *c, comm_req *r, size_t nbytes)
 static ls_status agree(ls_comm *c, comm_req *r)
 {
     net_comm *m = c->impl;
-    const local *l = m->team->impl;
-    for (int q = 0; q < m->L; q++) {
-        const int v = l->ctl->at[q].slot[r->seq & 1].value;
-        if (v > r->value) r->value = v;
-    }
-    LS_TRY(net_talk(c, r, NULL, 0, r->value));
+    local_agree(m->team, r);
+    LS_TRY(talk(c, r, NULL, 0, r->value));
     for (int j = 0; j < m->H; j++) {
         int v = r->value;
-        if (j != m->h) (void)net_heard(m, j, &v);
+        if (j != m->h) (void)heard(m, j, &v);
         if (v > r->value) r->value = v;
     }
     return LS_OK;
@@ -99,11 +193,11 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
 {
     const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt);
     if (r->kind == LS_COLL_AGREE) return agree(c, r);
-    if (r->kind == LS_COLL_BARRIER) return net_talk(c, r, NULL, 0, 0);
+    if (r->kind == LS_COLL_BARRIER) return talk(c, r, NULL, 0, 0);
     if (small(r) && (r->kind == LS_COLL_ALL_REDUCE || r->kind == LS_COLL_REDUCE)) return small_sum(c, r);
     if (small(r) && r->kind == LS_COLL_ALL_GATHER) return small_gather(c, r, nbytes);
     if (small(r) && r->kind == LS_COLL_BROADCAST) return small_broadcast(c, r, nbytes);
-    LS_TRY(net_talk(c, r, NULL, 0, 0));
+    LS_TRY(talk(c, r, NULL, 0, 0));
     return net_exchange(c, r);
 }
 
@@ -284,8 +378,8 @@ static ls_status make(net_world *w, int *member, int n, int rank, int id, int bl
     m->h = rank / m->L;
     m->l = rank % m->L;
     const size_t H = (size_t)m->H;
-    m->talk_out = ls_alloc(128 + LS_COMM_SMALL);
-    m->talk_in = ls_alloc(H * (128 + LS_COMM_SMALL));
+    m->talk_out = ls_alloc(STRIDE);
+    m->talk_in = ls_alloc(H * STRIDE);
     m->op = ls_alloc(12 * H * sizeof *m->op);
     m->list = ls_alloc(2 * H * sizeof *m->list);
     m->src = ls_alloc(H * sizeof *m->src);
@@ -340,47 +434,39 @@ static ls_status gather(ls_comm *c, int64_t *mine, int n, int64_t *all)
     return ls_all_gather(c, (ls_view){all, (int64_t)n * c->size, LS_I64}, (ls_view){mine, n, LS_I64}, LS_SITE, NULL);
 }
 
-typedef struct wish {
-    int64_t color, key, next_id;
-} wish;
-
 static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     net_comm *parent = c->impl;
     net_world *w = parent->w;
-    const size_t nbytes = (size_t)c->size * sizeof(wish);
+    const size_t nbytes = (size_t)c->size * sizeof(local_wish);
     /* more than LS_COMM_SMALL bytes must be shared memory; it is given back below */
     char *base = local_arena(w->world, w->local_rank);
-    wish *all = nbytes > LS_COMM_SMALL ? local_arena_take(&w->used, base, w->world->arena_nbytes, nbytes, &nbytes)
-                                       : ls_alloc(nbytes);
+    local_wish *all = nbytes > LS_COMM_SMALL ? local_arena_take(&w->used, base, w->world->arena_nbytes, nbytes, &nbytes)
+                                             : ls_alloc(nbytes);
     int *member = ls_alloc((size_t)c->size * sizeof *member), n = 0, rank = -1, id = 0;
     int *order = ls_alloc((size_t)c->size * sizeof *order);
     ls_status st = all && member && order ? LS_OK : ls_nomem(nbytes, "a communicator");
     st = ls_comm_agree(c, st, LS_SITE);
     LS_ASSERT(st != LS_OK || (all && member && order)); /* all agree: this worker, too */
-    wish mine = {color, key, w->next_id};
+    local_wish mine = {color, key, w->next_id};
     if (st == LS_OK) st = gather(c, &mine.color, 3, &all[0].color);
-    for (int p = 0; p < c->size && st == LS_OK; p++) {
+    for (int p = 0; p < c->size && st == LS_OK; p++)
         if (all[p].next_id > id) id = (int)all[p].next_id;
-        if (all[p].color != color) continue;
-        int k = n++;
-        for (; k && all[order[k - 1]].key > all[p].key; k--) order[k] = order[k - 1];
-        order[k] = p;
-    }
+    if (st == LS_OK) n = local_order(all, c->size, color, order);
     w->next_id = id + 1;
-    int head = -1; /* the first member on this host takes the control block */
+    int first = -1; /* the first member on this host takes the control block */
     for (int k = 0; k < n; k++) {
         member[k] = parent->member[order[k]];
         if (order[k] == c->rank) rank = k;
-        if (head < 0 && w->host[member[k]] == w->host[w->rank]) head = order[k];
+        if (first < 0 && w->host[member[k]] == w->host[w->rank]) first = order[k];
     }
     int64_t my_block = -1, *blocks = (int64_t *)(void *)all;
-    if (st == LS_OK && head == c->rank) my_block = local_take_control(w->world);
+    if (st == LS_OK && first == c->rank) my_block = local_take_control(w->world);
     if (st == LS_OK) st = gather(c, &my_block, 1, blocks);
-    if (st == LS_OK && blocks[head] < 0)
+    if (st == LS_OK && blocks[first] < 0)
         st = ls_fail(LS_E_COMM, "too many communicators on one host; the limit is %d", N_CONTROL);
     if (st == LS_OK) {
-        st = make(w, member, n, rank, id, (int)blocks[head], out);
+        st = make(w, member, n, rank, id, (int)blocks[first], out);
         member = NULL;
     }
     if (st == LS_OK) (*out)->limit = c->limit;

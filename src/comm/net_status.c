@@ -53,13 +53,8 @@ static void answer(net_world *w, const net_msg *q)
     for (ls_comm *c = w->first; c; c = ((net_comm *)c->impl)->next) {
         const net_comm *m = c->impl;
         if (m->id != q->comm) continue;
-        const place *p = &((local *)m->host->impl)->ctl->at[m->host->rank];
         a.rank = c->rank;
-        a.posted = atomic_load(&p->posted);
-        a.done = atomic_load(&p->done);
-        a.kind = p->slot[a.posted & 1].kind;
-        a.ago = ls_now() - atomic_load(&p->since);
-        memcpy(a.site, p->slot[a.posted & 1].site, sizeof a.site);
+        a.at = local_position_of(&((local *)m->host->impl)->ctl->at[m->host->rank]);
     }
     pthread_mutex_unlock(&w->lock);
     tell(w, q->from, &a);
@@ -155,7 +150,8 @@ static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t
     bool behind = true;
     for (int q = 0; q < m->host->size; q++)
         if (here->label[q] == p) {
-            const size_t n = local_where(here->ctl, q, p, w->hostname, r, text, room, &behind);
+            const local_position at = local_position_of(&here->ctl->at[q]);
+            const size_t n = local_where(&at, p, w->hostname, r, text, room, &behind);
             local_note_stopped(w->world, here->member[q], text + n, room - n);
             return behind ? LATE : THERE;
         }
@@ -169,13 +165,7 @@ static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t
         snprintf(text, room, "\n  rank %d on %s no longer has this communicator", p, a->host);
         return SILENT;
     }
-    if (!a->posted) snprintf(text, room, "\n  rank %d on %s has not posted anything", p, a->host);
-    else {
-        behind = a->posted < r->seq || a->done + 1 < r->seq;
-        snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", p, a->host,
-                 behind ? "is late: its latest is" : "is in", (unsigned long long)a->posted,
-                 ls_coll_word((ls_coll)a->kind), SITE_MAX, a->site, a->ago);
-    }
+    (void)local_where(&a->at, p, a->host, r, text, room, &behind);
     return behind ? LATE : THERE;
 }
 

@@ -57,6 +57,14 @@ static ls_status take_offer(int method, const offer *o, ls_local_world **out)
     return st;
 }
 
+/* From rank `lead` to every other rank of its host. */
+static ls_status send_all(net_world *w, int lead, void *p, size_t n)
+{
+    for (int r = 0; r < w->size; r++)
+        if (r != lead && w->host[r] == w->host[lead]) LS_TRY(pass(w, r, true, p, n));
+    return LS_OK;
+}
+
 /* The host's first rank `lead` and the others agree on a mapping; 0 in *shared when this way does not work. */
 static ls_status try_method(net_world *w, int lead, int method, size_t arena, int *shared)
 {
@@ -64,16 +72,14 @@ static ls_status try_method(net_world *w, int lead, int method, size_t arena, in
     int ok;
     if (w->rank == lead) {
         ok = make_offer(method, w->n_local, arena, &o, &w->world) == LS_OK;
-        for (int p = 0; p < w->size; p++)
-            if (p != lead && w->host[p] == w->host[lead]) LS_TRY(pass(w, p, true, &o, sizeof o));
+        LS_TRY(send_all(w, lead, &o, sizeof o));
         for (int p = 0; p < w->size; p++) {
             int theirs = 0;
             if (p == lead || w->host[p] != w->host[lead]) continue;
             LS_TRY(pass(w, p, false, &theirs, sizeof theirs));
             ok = ok && theirs;
         }
-        for (int p = 0; p < w->size; p++)
-            if (p != lead && w->host[p] == w->host[lead]) LS_TRY(pass(w, p, true, &ok, sizeof ok));
+        LS_TRY(send_all(w, lead, &ok, sizeof ok));
         if (o.fd > 0) close(o.fd);
         if (method == 1) shm_unlink(o.name);
     } else {

@@ -98,15 +98,6 @@ static ls_status stage(ls_comm *boot, const ls_device *dev, ls_comm **out)
     return st;
 }
 
-ls_status ls_comm_nccl(ls_comm *boot, const ls_device *dev, bool deterministic, ls_comm **out)
-{
-    ls_comm *staged = NULL;
-    LS_TRY(stage(boot, dev, &staged));
-    ls_status st = start(staged, dev, deterministic, out);
-    if (st != LS_OK) comm_unstage(&staged);
-    return st;
-}
-
 static ls_status check_asked(const ls_comm *boot, const ls_device *dev, const char *asked)
 {
     const char *name = ls_comm_name(boot);

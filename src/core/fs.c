@@ -214,25 +214,20 @@ ls_status ls_fs_write(const char *path, const void *data, size_t n)
 
 ls_status ls_fs_map_open(ls_fs_map *m, const char *path)
 {
-    *m = (ls_fs_map){"", 0};
     struct stat s;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ls_status st = LS_OK;
+    *m = (ls_fs_map){"", 0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
     if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
-        close(fd);
-        return ls_fail(LS_E_IO, "cannot read %s: it is not a regular file", path);
-    }
-    if (s.st_size) {
+        st = ls_fail(LS_E_IO, "cannot read %s: it is not a regular file", path);
+    } else if (s.st_size) {
         void *p = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (p == MAP_FAILED) {
-            ls_status st = ls_fail(LS_E_IO, "cannot map %s: %s", path, strerror(errno));
-            close(fd);
-            return st;
-        }
-        *m = (ls_fs_map){p, (size_t)s.st_size};
+        if (p == MAP_FAILED) st = ls_fail(LS_E_IO, "cannot map %s: %s", path, strerror(errno));
+        else *m = (ls_fs_map){p, (size_t)s.st_size};
     }
     close(fd);
-    return LS_OK;
+    return st;
 }
 
 void ls_fs_map_close(ls_fs_map *m)

@@ -1,5 +1,6 @@
 #include "core/nccl_log.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -348,30 +349,27 @@ int ls_nccl_log_nvls(const ls_nccl_log *l)
 
 /* ---- writing ---- */
 
-static void put_count(ls_jsonw *w, const char *key, int n) /* < 0: null */
+/* A number below 0 is not known: null. */
+static void put_count(ls_jsonw *w, const char *key, int n)
 {
-    ls_jsonw_key(w, key);
-    if (n < 0) ls_jsonw_null(w);
-    else ls_jsonw_int(w, n);
+    if (n < 0) ls_jsonw_put_str(w, key, NULL);
+    else ls_jsonw_put_int(w, key, n);
 }
 
 static void put_used(ls_jsonw *w, const char *key, int used)
 {
-    ls_jsonw_key(w, key);
-    if (used < 0) ls_jsonw_null(w);
-    else ls_jsonw_bool(w, used);
+    if (used < 0) ls_jsonw_put_str(w, key, NULL);
+    else ls_jsonw_put_bool(w, key, used);
+}
+
+static void put_rate(ls_jsonw *w, const char *key, double x)
+{
+    ls_jsonw_put_real(w, key, x < 0 ? (double)NAN : x); /* written as null */
 }
 
 static void put_text(ls_jsonw *w, const char *key, const char *text)
 {
     ls_jsonw_put_str(w, key, text[0] ? text : NULL);
-}
-
-static void put_rate(ls_jsonw *w, const char *key, double x)
-{
-    ls_jsonw_key(w, key);
-    if (x < 0) ls_jsonw_null(w);
-    else ls_jsonw_real(w, x);
 }
 
 static void write_transports(const ls_nccl_log *l, ls_jsonw *w)

@@ -11,14 +11,12 @@
 
 const char *ls_part_word(ls_part part)
 {
-    switch (part) {
-#define X(p, word) \
-    case p: return word;
+    static const char *const word[] = {
+#define X(p, text) text,
         LS_PART_LIST(X)
 #undef X
-    case LS_N_PART: break;
-    }
-    return "?";
+    };
+    return (unsigned)part < LS_N_PART ? word[part] : "?";
 }
 
 int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name)
@@ -161,14 +159,6 @@ static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ch
         ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
 }
 
-/* Workers of one host may share a device or have their own: what is free now must do for this one. */
-static ls_status check_device(const ls_plan *p)
-{
-    ls_device_info info;
-    LS_TRY(p->device->info(p->device->ctx, &info));
-    return p->total > info.free ? too_much(p, p->total, info.free, info.name) : LS_OK;
-}
-
 static ls_status alloc_device(ls_plan *p)
 {
     void *memory;
@@ -185,7 +175,11 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
             "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",
             (double)p->total / 1048576.0, (double)need / 1048576.0, (double)have / 1048576.0);
     if (need > have) return too_much(p, need, have, "this machine");
-    if (p->device) LS_TRY(check_device(p));
+    if (p->device) { /* workers of one host may share it or have their own: what is free now must do for this one */
+        ls_device_info info;
+        LS_TRY(p->device->info(p->device->ctx, &info));
+        if (p->total > info.free) return too_much(p, p->total, info.free, info.name);
+    }
     if (check_only) return LS_OK;
     if (!p->device) {
         p->arena = ls_alloc((size_t)p->total);

@@ -28,7 +28,7 @@ static void *worker_main(void *arg)
     CHECK(&w->error, ls_comm_local(w->ref, w->rank, &o.ref) == LS_OK);
     if (w->before) w->before(w, boot, o.d);
     else {
-        CHECK(&w->error, ls_comm_nccl(boot, &o.d->table, !w->any_order, &o.c) == LS_OK);
+        CHECK(&w->error, ls_comm_for_device(boot, &o.d->table, "nccl", !w->any_order, &o.c, NULL) == LS_OK);
         if (o.c) w->body(w, &o);
         ls_comm_destroy(&o.c);
     }
