@@ -31,14 +31,6 @@ ls_status comm_device_open(ls_comm *c, const ls_device *dev)
     return LS_OK;
 }
 
-void comm_device_close(ls_comm *c)
-{
-    ls_free(c->time);
-    ls_free(c->stood);
-    c->time = NULL;
-    c->stood = NULL;
-}
-
 ls_status comm_device_trace(ls_comm *c, ls_trace *t, const char *name)
 {
     const ls_device *d = c->dev;
@@ -98,7 +90,7 @@ static void book(ls_comm *c, const comm_time *t)
         ls_err_clear(); /* a failure of the device is reported where its work is waited for */
         return;
     }
-    ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->label];
+    ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->span.label];
     if (isnan(seconds)) {
         c->n_untimed += !t->held;
         return;
@@ -112,13 +104,7 @@ static void book(ls_comm *c, const comm_time *t)
     }
     s->busy += seconds;
     s->timed += t->payload;
-    comm_device_span(c, c->trace_device[t->lane], begin, seconds,
-                     (ls_trace_span){.kind = LS_SPAN_COLL,
-                                     .name = ls_coll_word((ls_coll)t->kind),
-                                     .label = (uint16_t)t->label,
-                                     .seq = t->seq,
-                                     .bytes = t->bytes,
-                                     .site = t->site});
+    comm_device_span(c, c->trace_device[t->lane], begin, seconds, t->span);
 }
 
 void comm_device_settle(ls_comm *c)
@@ -173,8 +159,9 @@ ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, in
     if (after) LS_TRY(d->hold(d->ctx, after));
     LS_TRY(d->mark(d->ctx, &end));
     pthread_mutex_lock(&c->lock);
-    comm_device_note(c,
-                     (comm_time){.from = idle, .to = end, .kind = kind, .label = label, .lane = -1, .held = c->held});
+    comm_device_note(
+        c,
+        (comm_time){.from = idle, .to = end, .kind = kind, .lane = -1, .held = c->held, .span.label = (uint16_t)label});
     pthread_mutex_unlock(&c->lock);
     return LS_OK;
 }

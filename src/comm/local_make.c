@@ -69,28 +69,16 @@ static void local_destroy(ls_comm *c)
         net_watch_stop(&l->watch);
         ls_local_world_destroy(&l->world);
     }
-    ls_free(l);
-}
-
-void local_keep_watch(ls_comm *c, net_watch *watch)
-{
-    ((local *)c->impl)->watch = watch;
 }
 
 static ls_status make(const local *from, int rank, int n, ls_comm **out)
 {
-    local *l = ls_alloc(sizeof *l);
-    if (!l) return ls_nomem(sizeof *l, "a communicator");
+    LS_TRY(comm_create(&local_ops, rank, n, sizeof *from, out));
+    local *l = (*out)->impl;
     *l = *from;
-    ls_status st = comm_create(&local_ops, rank, n, l, out);
-    if (st != LS_OK) {
-        ls_free(l);
-        return st;
-    }
     (*out)->world = l->world;
     (*out)->world_rank = l->member[rank];
     if (!l->outer) l->outer = *out;
-    (*out)->place = (ls_comm_place){.local_rank = rank, .local_size = n, .n_host = 1};
     return LS_OK;
 }
 

@@ -22,11 +22,6 @@
 
 #define CLOSE_LIMIT 10.0 /* seconds to wait for peers at the end; then a group is aborted, which needs nobody */
 
-static bool sums(ls_coll kind)
-{
-    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE;
-}
-
 /* ---- giving up ---- */
 
 static bool give_up(void *ctx)
@@ -65,41 +60,28 @@ static ls_status boot_run(nccl_comm *m, comm_req *r) /* over boot, by this threa
     return m->self->inner->ops->run(m->self->inner, r);
 }
 
-/* The group *g, met at its first use: rank 0 makes its id, which `tell` (a broadcast, a send, a receive) takes to the others. */
-static ls_status meet_group(nccl_try *t, void **g, comm_req *tell, int rank, int size, int max_blocks)
+/* The group for a request of this kind, met at its first use: its first rank makes the id, which a broadcast or a message over boot takes to the
+ * others. With the lane's lock held. */
+static ls_status meet_group(nccl_try *t, ls_coll kind, int peer, void **g)
 {
     nccl_comm *m = t->c->impl;
     nccl_world *w = m->w;
-    ls_nccl_id id = {0};
-    const ls_view v = {&id, sizeof id, LS_U8};
-    if (*g) return LS_OK;
-    if (rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
-    if (tell->kind != LS_COLL_RECV) tell->in = v;
-    if (tell->kind != LS_COLL_SEND) tell->out = v;
-    LS_TRY(boot_run(m, tell));
-    void *made = NULL;
-    LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, rank, size, max_blocks, nccl_poll(t))));
-    *g = made;
-    return LS_OK;
-}
-
-/* With the lane's lock held. */
-static ls_status meet_all(nccl_try *t, void **g)
-{
-    nccl_comm *m = t->c->impl;
-    comm_req tell = {.kind = LS_COLL_BROADCAST, .site = t->r->site};
-    LS_TRY(meet_group(t, &m->all, &tell, t->c->rank, t->c->size, 0));
-    *g = m->all;
-    return LS_OK;
-}
-
-static ls_status meet_pair(nccl_try *t, int peer, bool sends, void **g)
-{
-    nccl_comm *m = t->c->impl;
-    void **pair = sends ? &m->to[peer] : &m->from[peer];
-    comm_req tell = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .peer = peer, .site = t->r->site};
-    LS_TRY(meet_group(t, pair, &tell, !sends, 2, PAIR_BLOCKS)); /* the sender is rank 0 */
-    *g = *pair;
+    const bool pair = comm_lane_of(kind) != LANE_COLL;
+    const int rank = pair ? kind == LS_COLL_RECV : t->c->rank; /* of two, the sender is the first */
+    void **group = &m->group[comm_lane_of(kind)][pair ? peer : 0], *made = NULL;
+    if (!*group) {
+        ls_nccl_id id = {0};
+        const ls_view v = {&id, sizeof id, LS_U8};
+        comm_req tell = {.kind = pair ? kind : LS_COLL_BROADCAST, .peer = pair ? peer : 0, .site = t->r->site};
+        if (kind != LS_COLL_RECV) tell.in = v;
+        if (kind != LS_COLL_SEND) tell.out = v;
+        if (rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
+        LS_TRY(boot_run(m, &tell));
+        const int size = pair ? 2 : t->c->size, blocks = pair ? PAIR_BLOCKS : 0;
+        LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, rank, size, blocks, nccl_poll(t))));
+        *group = made;
+    }
+    *g = *group;
     return LS_OK;
 }
 
@@ -148,12 +130,10 @@ static int native(nccl_comm *m, const comm_req *r, void *g, void *stream)
 static ls_status own_part(nccl_comm *m, const comm_req *r, int lane)
 {
     const ls_device *d = m->w->dev;
-    const int64_t e = (int64_t)ls_dtype_nbytes(r->in.dt), at = r->stride * m->self->rank * e;
-    const bool scatter = r->kind == LS_COLL_REDUCE_SCATTER;
-    char *to = (char *)r->out.data + (scatter ? 0 : at);
-    const char *from = (const char *)r->in.data + (scatter ? at : 0);
-    if ((!scatter && r->kind != LS_COLL_ALL_GATHER) || to == from) return LS_OK;
-    return d->copy(d->ctx, lane, to, from, (size_t)((scatter ? r->out.n : r->in.n) * e), 0, NULL);
+    const char *from;
+    char *to;
+    const size_t nbytes = comm_own_part(m->self, r, &to, &from);
+    return nbytes ? d->copy(d->ctx, lane, to, from, nbytes, 0, NULL) : LS_OK;
 }
 
 static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
@@ -162,8 +142,8 @@ static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
     const ls_device *d = m->w->dev;
     void *g = NULL, *stream = d->lane_stream(d->ctx, lane);
     if (t->c->size == 1) return own_part(m, r, lane);
-    LS_TRY(comm_lane_of(r->kind) == LANE_COLL ? meet_all(t, &g) : meet_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
-    if (m->w->deterministic && sums(r->kind)) return nccl_tree(t, r, g);
+    LS_TRY(meet_group(t, r->kind, r->peer, &g));
+    if (m->w->deterministic && comm_sums(r->kind)) return nccl_tree(t, r, g);
     if (r->kind == LS_COLL_ALL_GATHER && r->stride != r->in.n) LS_TRY(own_part(m, r, lane));
     int code = m->w->t->begin(g);
     if (!code) {
@@ -221,7 +201,7 @@ static ls_status between_marks(nccl_try *t, comm_req *r)
 
 static bool between_gpus(const nccl_comm *m, const comm_req *r)
 {
-    return r->device && !(m->w->deterministic && sums(r->kind) && r->in.dt != LS_F32 && m->self->size > 1);
+    return r->device && !(m->w->deterministic && comm_sums(r->kind) && r->in.dt != LS_F32 && m->self->size > 1);
 }
 
 /* Until what a failed request left in its lanes has ended. */
@@ -264,12 +244,6 @@ static ls_status check(ls_comm *c)
 
 static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out);
 
-static size_t device_nbytes(const ls_comm *c)
-{
-    const nccl_comm *m = c->impl;
-    return m->w->deterministic ? ls_comm_nccl_nbytes(c->size) : 0;
-}
-
 static void abort_all(ls_comm *c, const char *words)
 {
     nccl_stop(((nccl_comm *)c->impl)->w, LS_E_COMM, words, false);
@@ -296,10 +270,11 @@ static void close_groups(nccl_comm *m)
         if (m->self->lane[k].newest) (void)d->wait(d->ctx, m->self->lane[k].newest);
     t.begin = ls_now();
     nccl_watch_leave(m);
-    if (m->all) m->w->t->close(m->all, nccl_poll(&t));
-    for (int sender = 0; m->to && m->from && sender < m->self->size; sender++)
+    void **all = m->group[LANE_COLL], **to = m->group[LANE_SEND], **from = m->group[LANE_RECV];
+    if (all && all[0]) m->w->t->close(all[0], nccl_poll(&t));
+    for (int sender = 0; to && from && sender < m->self->size; sender++)
         for (int receiver = 0; receiver < m->self->size; receiver++) {
-            void *pair = sender == me ? m->to[receiver] : receiver == me ? m->from[sender] : NULL;
+            void *pair = sender == me ? to[receiver] : receiver == me ? from[sender] : NULL;
             if (pair) m->w->t->close(pair, nccl_poll(&t));
         }
 }
@@ -313,14 +288,12 @@ static void destroy(ls_comm *c)
     if (m->scratch) d->release(d->ctx, m->scratch);
     for (int k = 0; k < N_LANE; k++) {
         if (m->lane[k]) d->lane_close(d->ctx, m->lane[k]);
+        ls_free(m->group[k]);
         pthread_mutex_destroy(&m->lock[k]);
     }
     if (m->adds) d->lane_close(d->ctx, m->adds);
     ls_comm_destroy(&c->inner);
-    ls_free(m->to);
-    ls_free(m->from);
     ls_free(m->notes);
-    ls_free(m);
     leave(w);
 }
 
@@ -333,7 +306,6 @@ static const comm_ops nccl_ops = {.name = "nccl",
                                   .run = run,
                                   .check = check,
                                   .over = over_part,
-                                  .device_nbytes = device_nbytes,
                                   .abort = abort_all,
                                   .inner_row = "boot",
                                   .device_row = {"device collectives", "device send", "device receive"},
@@ -342,26 +314,24 @@ static const comm_ops nccl_ops = {.name = "nccl",
 /* Takes boot when it succeeds. Collective over it. */
 static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
 {
-    nccl_comm *m = ls_alloc(sizeof *m);
     ls_comm *c = NULL;
-    if (!m) return ls_nomem(sizeof *m, "a communicator");
-    *m = (nccl_comm){.w = w};
-    ls_status st = comm_create(&nccl_ops, boot->rank, boot->size, m, &c);
-    if (st != LS_OK) {
-        ls_free(m);
-        return st;
-    }
+    LS_TRY(comm_create(&nccl_ops, boot->rank, boot->size, sizeof(nccl_comm), &c));
+    nccl_comm *m = c->impl;
     const size_t n = (size_t)boot->size;
     atomic_fetch_add(&w->users, 1);
-    for (int k = 0; k < N_LANE; k++) pthread_mutex_init(&m->lock[k], NULL);
+    bool ok = true;
+    for (int k = 0; k < N_LANE; k++) {
+        pthread_mutex_init(&m->lock[k], NULL);
+        ok = (m->group[k] = ls_alloc(n * sizeof(void *))) && ok;
+    }
+    m->w = w;
     m->self = c;
     c->library = w->version[0] ? w->version : NULL;
-    m->to = ls_alloc(n * sizeof *m->to);
-    m->from = ls_alloc(n * sizeof *m->from);
+    c->device_nbytes = w->deterministic ? ls_comm_nccl_nbytes(c->size) : 0;
     m->notes = ls_alloc(n * sizeof *m->notes);
     m->note = ls_comm_alloc(boot, sizeof *m->note);
-    st = m->to && m->from && m->notes && m->note ? LS_OK : ls_nomem(n * 3 * sizeof(void *), "a communicator");
-    if (st == LS_OK) st = comm_over(c, boot, NULL);
+    ls_status st = ok && m->notes && m->note ? LS_OK : ls_nomem(n * 4 * sizeof(void *), "a communicator");
+    comm_over(c, boot, NULL);
     if (st == LS_OK) st = comm_device_open(c, w->dev);
     st = ls_comm_agree(boot, st, LS_SITE);
     if (st == LS_OK) st = nccl_share_notes(m);
@@ -383,7 +353,7 @@ static ls_status meet(ls_comm *c)
     nccl_try t = {.c = c, .r = &r, .begin = ls_now()};
     void *g = NULL;
     pthread_mutex_lock(&m->lock[LANE_COLL]);
-    ls_status st = c->size > 1 ? meet_all(&t, &g) : LS_OK;
+    ls_status st = c->size > 1 ? meet_group(&t, r.kind, 0, &g) : LS_OK;
     pthread_mutex_unlock(&m->lock[LANE_COLL]);
     return ls_comm_agree(c->inner, st, LS_SITE);
 }

@@ -12,7 +12,6 @@
 #include "comm/local_impl.h"
 #include "core/clock.h"
 #include "core/deadline.h"
-#include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -32,14 +31,12 @@ typedef struct where {
 ls_status nccl_share_notes(nccl_comm *m)
 {
     ls_comm *c = m->self->inner;
-    const size_t nbytes = (size_t)c->size * sizeof(where);
-    where mine = {.rank = c->world_rank}, *all = ls_comm_alloc(c, nbytes);
-    LS_TRY(ls_comm_agree(c, all ? LS_OK : ls_nomem(nbytes, "a communicator"), LS_SITE));
+    where mine = {.rank = c->world_rank}, *all = NULL;
     if (c->world) {
         mine.world = (int64_t)c->world->id;
         mine.offset = (char *)m->note - local_arena(c->world, c->world_rank);
     }
-    LS_TRY(ls_all_gather(c, (ls_view){all, 3 * c->size, LS_I64}, (ls_view){&mine, 3, LS_I64}, LS_SITE, NULL));
+    LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
     for (int p = 0; p < c->size; p++)
         if (c->world && all[p].world == mine.world)
             m->notes[p] = (nccl_note *)(void *)(local_arena(c->world, (int)all[p].rank) + all[p].offset);
@@ -139,11 +136,8 @@ static int check_groups(nccl_comm *m, int lane, void **bad)
 {
     int code = 0;
     if (pthread_mutex_trylock(&m->lock[lane])) return 0; /* its thread looks itself */
-    if (lane == LANE_COLL && m->all) code = m->w->t->check(*bad = m->all);
-    for (int p = 0; p < m->self->size && lane != LANE_COLL && !code; p++) {
-        void *g = lane == LANE_SEND ? m->to[p] : m->from[p];
-        if (g) code = m->w->t->check(*bad = g);
-    }
+    for (int p = 0; p < nccl_n_group(m, lane) && !code; p++)
+        if (m->group[lane][p]) code = m->w->t->check(*bad = m->group[lane][p]);
     pthread_mutex_unlock(&m->lock[lane]);
     return code;
 }
@@ -180,14 +174,9 @@ void nccl_abort_groups(nccl_comm *m)
     const ls_nccl *t = m->w->t;
     for (int lane = 0; lane < N_LANE; lane++) {
         pthread_mutex_lock(&m->lock[lane]);
-        if (lane == LANE_COLL && m->all) {
-            t->abort(m->all);
-            m->all = NULL;
-        }
-        for (int p = 0; p < m->self->size && lane != LANE_COLL; p++) {
-            void **g = lane == LANE_SEND ? &m->to[p] : &m->from[p];
-            if (*g) t->abort(*g);
-            *g = NULL;
+        for (int p = 0; p < nccl_n_group(m, lane); p++) {
+            if (m->group[lane][p]) t->abort(m->group[lane][p]);
+            m->group[lane][p] = NULL;
         }
         pthread_mutex_unlock(&m->lock[lane]);
     }

@@ -26,13 +26,7 @@
 
 #define SLICE 0.02 /* seconds between looks at the abort flag */
 
-typedef struct head {
-    uint64_t seq;
-    int64_t n_in, n_out;
-    int32_t kind, dt, peer, value;
-    char site[SITE_MAX];
-} head;
-#define STRIDE (sizeof(head) + LS_COMM_SMALL)
+#define STRIDE (sizeof(local_head) + LS_COMM_SMALL)
 
 void net_post(net_comm *m, ls_net_op *op, bool send, void *buf, int64_t nbytes, int rank, int tag)
 {
@@ -60,47 +54,21 @@ ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
     return LS_OK;
 }
 
-/* What the counterpart in `team` sent in the last talk. */
-static const char *heard(const net_comm *m, int team, int *value)
+/* What the counterpart in `team` sent in the last talk: its payload and its head (may be NULL). */
+static const char *heard(const net_comm *m, int team, local_head *head)
 {
     const char *p = m->talk_in + (size_t)team * STRIDE;
-    if (value) {
-        head h;
-        memcpy(&h, p, sizeof h);
-        *value = h.value;
-    }
-    return p + sizeof(head);
-}
-
-static ls_status check(ls_comm *c, const comm_req *r, int team, const head *mine, int got, size_t nbytes)
-{
-    net_comm *m = c->impl;
-    head h;
-    memcpy(&h, m->talk_in + (size_t)team * STRIDE, sizeof h);
-    if (h.seq == mine->seq && h.kind == mine->kind && h.n_in == mine->n_in && h.n_out == mine->n_out &&
-        h.dt == mine->dt && h.peer == mine->peer && (r->kind == LS_COLL_BROADCAST || got == (int)(sizeof h + nbytes)))
-        return LS_OK;
-    return ls_fail(LS_E_COMM,
-                   "collective mismatch: rank %d calls #%llu %s of %lld elements at %s, rank %d calls #%llu %s of %lld "
-                   "elements at %.*s",
-                   c->rank, (unsigned long long)r->seq, ls_coll_word(r->kind), (long long)r->in.n, r->site,
-                   team * m->L + m->l, (unsigned long long)h.seq, ls_coll_word((ls_coll)h.kind), (long long)h.n_in,
-                   SITE_MAX, h.site);
+    if (head) memcpy(head, p, sizeof *head);
+    return p + sizeof *head;
 }
 
 /* A payload of up to LS_COMM_SMALL bytes to every counterpart and one from each (heard); who disagrees is named. */
-static ls_status talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes, int value)
+static ls_status talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes)
 {
     net_comm *m = c->impl;
-    head h = {.seq = r->seq,
-              .n_in = r->in.n,
-              .n_out = r->out.n,
-              .kind = (int32_t)r->kind,
-              .dt = (int32_t)r->in.dt,
-              .peer = r->peer,
-              .value = value};
+    local_head h, theirs;
     LS_ASSERT(nbytes <= LS_COMM_SMALL);
-    snprintf(h.site, sizeof h.site, "%s", r->site);
+    local_describe(r, &h);
     memcpy(m->talk_out, &h, sizeof h);
     if (nbytes) memcpy(m->talk_out + sizeof h, payload, nbytes);
     int n = 0;
@@ -114,8 +82,12 @@ static ls_status talk(ls_comm *c, comm_req *r, const void *payload, size_t nbyte
         r->wire += (int64_t)nbytes;
     }
     LS_TRY(net_wait(c, r, m->list, n));
-    for (int j = 0; j < m->H; j++)
-        if (j != m->h) LS_TRY(check(c, r, j, &h, m->op[2 * j].got, nbytes));
+    for (int j = 0; j < m->H; j++) {
+        if (j == m->h) continue;
+        (void)heard(m, j, &theirs);
+        const bool whole = r->kind == LS_COLL_BROADCAST || m->op[2 * j].got == (int)(sizeof h + nbytes);
+        if (!local_same(&h, &theirs) || !whole) return local_mismatch(&h, c->rank, &theirs, j * m->L + m->l);
+    }
     return LS_OK;
 }
 
@@ -134,7 +106,7 @@ static void team_sum(net_comm *m, const comm_req *r, void *out)
 {
     const void *src[MAX_RANK];
     for (int q = 0; q < m->L; q++) src[q] = local_in(m->team, r, q);
-    comm_tree_cast(out, comm_sum_type(r->in.dt), src, m->L, r->in.n, r->in.dt);
+    comm_tree_sum(out, comm_sum_type(r->in.dt), src, m->L, r->in.n, r->in.dt);
 }
 
 static ls_status small_sum(ls_comm *c, comm_req *r)
@@ -143,10 +115,10 @@ static ls_status small_sum(ls_comm *c, comm_req *r)
     const ls_dtype wide = comm_sum_type(r->in.dt);
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     team_sum(m, r, mine);
-    LS_TRY(talk(c, r, mine, (size_t)r->in.n * ls_dtype_nbytes(wide), 0));
+    LS_TRY(talk(c, r, mine, (size_t)r->in.n * ls_dtype_nbytes(wide)));
     if (r->kind == LS_COLL_REDUCE && c->rank != r->peer) return LS_OK;
     for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? (const void *)mine : heard(m, j, NULL);
-    comm_tree_cast(r->out.data, r->in.dt, m->src, m->H, r->in.n, wide);
+    comm_tree_sum(r->out.data, r->in.dt, m->src, m->H, r->in.n, wide);
     return LS_OK;
 }
 
@@ -156,7 +128,7 @@ static ls_status small_gather(ls_comm *c, comm_req *r, size_t nbytes)
     const size_t block = nbytes * (size_t)m->L;
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     for (int q = 0; q < m->L; q++) memcpy(mine + (size_t)q * nbytes, local_in(m->team, r, q), nbytes);
-    LS_TRY(talk(c, r, mine, block, 0));
+    LS_TRY(talk(c, r, mine, block));
     const size_t stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
     for (int p = 0; p < c->size; p++) {
         const char *team = p / m->L == m->h ? (const char *)mine : heard(m, p / m->L, NULL);
@@ -170,7 +142,7 @@ static ls_status small_broadcast(ls_comm *c, comm_req *r, size_t nbytes)
     net_comm *m = c->impl;
     const int root_team = r->peer / m->L;
     const char *from = m->h == root_team ? local_in(m->team, r, r->peer % m->L) : NULL;
-    LS_TRY(talk(c, r, from, from ? nbytes : 0, 0));
+    LS_TRY(talk(c, r, from, from ? nbytes : 0));
     if (!from) from = heard(m, root_team, NULL);
     if (c->rank != r->peer) memcpy(r->out.data, from, nbytes);
     return LS_OK;
@@ -180,11 +152,11 @@ static ls_status agree(ls_comm *c, comm_req *r)
 {
     net_comm *m = c->impl;
     local_agree(m->team, r);
-    LS_TRY(talk(c, r, NULL, 0, r->value));
+    LS_TRY(talk(c, r, NULL, 0));
     for (int j = 0; j < m->H; j++) {
-        int v = r->value;
-        if (j != m->h) (void)heard(m, j, &v);
-        if (v > r->value) r->value = v;
+        local_head theirs = {.value = r->value};
+        if (j != m->h) (void)heard(m, j, &theirs);
+        if (theirs.value > r->value) r->value = theirs.value;
     }
     return LS_OK;
 }
@@ -193,11 +165,11 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
 {
     const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt);
     if (r->kind == LS_COLL_AGREE) return agree(c, r);
-    if (r->kind == LS_COLL_BARRIER) return talk(c, r, NULL, 0, 0);
+    if (r->kind == LS_COLL_BARRIER) return talk(c, r, NULL, 0);
     if (small(r) && (r->kind == LS_COLL_ALL_REDUCE || r->kind == LS_COLL_REDUCE)) return small_sum(c, r);
     if (small(r) && r->kind == LS_COLL_ALL_GATHER) return small_gather(c, r, nbytes);
     if (small(r) && r->kind == LS_COLL_BROADCAST) return small_broadcast(c, r, nbytes);
-    LS_TRY(talk(c, r, NULL, 0, 0));
+    LS_TRY(talk(c, r, NULL, 0));
     return net_exchange(c, r);
 }
 
@@ -205,12 +177,6 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
 
 #define PIECE  ((int64_t)1 << 20) /* bytes of a message */
 #define WINDOW 4                  /* messages in flight */
-
-typedef struct letter {
-    int64_t n;
-    int32_t dt;
-    char site[SITE_MAX];
-} letter;
 
 static ls_status pieces(ls_comm *c, comm_req *r, bool sends, char *data, int64_t nbytes)
 {
@@ -236,15 +202,12 @@ static ls_status direct(ls_comm *c, comm_req *r)
     const bool sends = r->kind == LS_COLL_SEND;
     const ls_view v = sends ? r->in : r->out;
     const int64_t nbytes = v.n * (int64_t)ls_dtype_nbytes(v.dt);
-    letter l = {.n = v.n, .dt = (int32_t)v.dt};
+    local_head h;
     ls_net_op *first = m->direct[sends];
-    snprintf(l.site, sizeof l.site, "%s", r->site);
-    net_post(m, first, sends, &l, sizeof l, r->peer, TAG_DIRECT);
+    local_describe(r, &h); /* of a receive: overwritten by what comes */
+    net_post(m, first, sends, &h, sizeof h, r->peer, TAG_DIRECT);
     LS_TRY(net_wait(c, r, &first, 1)); /* a head this small leaves at once */
-    if (!sends && (l.n != v.n || l.dt != (int32_t)v.dt))
-        return ls_fail(LS_E_COMM,
-                       "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %.*s", c->rank,
-                       (long long)v.n, r->site, r->peer, (long long)l.n, SITE_MAX, l.site);
+    if (!sends) LS_TRY(local_check_message(r, c->rank, &h));
     LS_TRY(pieces(c, r, sends, v.data, nbytes));
     if (sends) r->wire = nbytes;
     return LS_OK;
@@ -365,13 +328,14 @@ static ls_status join_host(net_comm *m, ls_comm *c, int block)
 /* Takes `member`. */
 static ls_status make(net_world *w, int *member, int n, int rank, int id, int block, ls_comm **out)
 {
-    net_comm *m = ls_alloc(sizeof *m);
     ls_comm *c = NULL;
-    if (!m) {
+    ls_status st = comm_create(&mpi_ops, rank, n, sizeof(net_comm), &c);
+    if (st != LS_OK) {
         ls_free(member);
-        return ls_nomem(sizeof *m, "a communicator");
+        return st;
     }
-    *m = (net_comm){.w = w, .member = member, .id = id, .tag = TAG_FIRST + id * TAGS_OF_ONE};
+    net_comm *m = c->impl;
+    *m = (net_comm){.w = w, .self = c, .member = member, .id = id, .tag = TAG_FIRST + id * TAGS_OF_ONE};
     m->L = team_size(w, member, n);
     m->H = n / m->L;
     m->one_host = m->H == 1;
@@ -383,13 +347,8 @@ static ls_status make(net_world *w, int *member, int n, int rank, int id, int bl
     m->op = ls_alloc(12 * H * sizeof *m->op);
     m->list = ls_alloc(2 * H * sizeof *m->list);
     m->src = ls_alloc(H * sizeof *m->src);
-    ls_status st =
-        m->talk_out && m->talk_in && m->op && m->list && m->src ? LS_OK : ls_nomem(8192 * H, "a communicator");
-    if (st == LS_OK) st = comm_create(&mpi_ops, rank, n, m, &c);
-    if (st == LS_OK) {
-        m->self = c;
-        st = join_host(m, c, block);
-    }
+    if (m->talk_out && m->talk_in && m->op && m->list && m->src) st = join_host(m, c, block);
+    else st = ls_nomem(8192 * H, "a communicator");
     if (st != LS_OK) {
         free_comm(m);
         ls_free(c);
@@ -412,14 +371,13 @@ static void net_destroy(ls_comm *c)
     while (*at != c) at = &((net_comm *)(*at)->impl)->next;
     *at = m->next;
     pthread_mutex_unlock(&w->lock);
+    c->impl = NULL; /* it may outlive c: a message may be in flight into it until the transport has stopped */
     bool clean = atomic_load(&w->world->aborted) == 0;
     for (int k = 0; k < N_LANE; k++) clean = clean && c->lane[k].failed == LS_OK;
     const bool last = m->id == 0;
     if (last) net_world_stop(w, clean);
     if (clean || last) free_comm(m);
-    else
-        m->next_dead = w->dead,
-        w->dead = m; /* a message may still be in flight into it: until the transport has stopped */
+    else m->next_dead = w->dead, w->dead = m;
     while (last && w->dead) {
         net_comm *d = w->dead;
         w->dead = d->next_dead;

@@ -74,7 +74,6 @@ void net_world_free(net_world *w);
 
 /* ---- between transports' threads ---- */
 ls_status net_service_open(net_world *w);
-void net_service_close(net_world *w); /* after the transport has stopped */
 /* Ends the run: waits on this host and on the others end with this message. */
 void net_abort(net_world *w, const char *words);
 ls_status net_hang(void *ctx, const comm_req *r, double waited);

@@ -162,7 +162,8 @@ void net_world_free(net_world *w)
 {
     local_arena_fini(&w->used);
     ls_local_world_destroy(&w->world);
-    net_service_close(w);
+    ls_free(w->inbox);
+    ls_free(w->status);
     ls_free(w->host);
     ls_free(w->local_of);
     pthread_mutex_destroy(&w->lock);
@@ -171,16 +172,9 @@ void net_world_free(net_world *w)
 
 static ls_status learn_hosts(ls_comm *c)
 {
-    const int64_t n = sizeof(comm_host) / sizeof(int64_t);
-    comm_host mine = {.local_rank = c->place.local_rank}, *all = ls_comm_alloc(c, (size_t)c->size * sizeof *all);
+    comm_host mine = {.local_rank = c->place.local_rank};
     snprintf(mine.name, sizeof mine.name, "%.*s", (int)sizeof mine.name - 1, c->hostname);
-    c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
-    ls_status st = all && c->hosts ? LS_OK : ls_nomem((size_t)c->size * sizeof *all, "the host names");
-    LS_TRY(ls_comm_agree(c, st, LS_SITE));
-    LS_ASSERT(all && c->hosts); /* all agree: this worker, too */
-    LS_TRY(ls_all_gather(c, (ls_view){all, n * c->size, LS_I64}, (ls_view){&mine, n, LS_I64}, LS_SITE, NULL));
-    memcpy(c->hosts, all, (size_t)c->size * sizeof *all);
-    return LS_OK;
+    return ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &c->hosts);
 }
 
 ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **out)

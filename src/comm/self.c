@@ -30,19 +30,23 @@ static void drop_blocks(ls_comm *c)
     blocks *b = c->impl;
     for (int i = 0; i < b->n; i++) ls_free(b->p[i]);
     ls_free(b->p);
-    ls_free(b);
+}
+
+size_t comm_own_part(const ls_comm *c, const comm_req *r, char **to, const char **from)
+{
+    const int64_t e = (int64_t)ls_dtype_nbytes(r->in.dt), mine = r->stride * c->rank * e;
+    const bool scatter = r->kind == LS_COLL_REDUCE_SCATTER, gather = r->kind == LS_COLL_ALL_GATHER;
+    *from = (const char *)r->in.data + (scatter ? mine : 0);
+    *to = (char *)r->out.data + (gather ? mine : 0);
+    return (scatter || gather) && *to != *from ? (size_t)((scatter ? r->out.n : r->in.n) * e) : 0;
 }
 
 static ls_status alone(ls_comm *c, comm_req *r)
 {
-    const size_t e = ls_dtype_nbytes(r->in.dt);
-    if (r->kind == LS_COLL_REDUCE_SCATTER) {
-        const char *mine = (const char *)r->in.data + (size_t)(r->stride * c->rank) * e;
-        if (mine != r->out.data) memcpy(r->out.data, mine, (size_t)r->out.n * e);
-    } else if (r->kind == LS_COLL_ALL_GATHER) {
-        char *mine = (char *)r->out.data + (size_t)(r->stride * c->rank) * e;
-        if (mine != r->in.data) memcpy(mine, r->in.data, (size_t)r->in.n * e);
-    }
+    const char *from;
+    char *to;
+    const size_t nbytes = comm_own_part(c, r, &to, &from);
+    if (nbytes) memcpy(to, from, nbytes);
     return LS_OK;
 }
 
@@ -77,19 +81,10 @@ static ls_status dry_run(ls_comm *c, comm_req *r)
     return alone(c, r);
 }
 
-static ls_status make(const comm_ops *ops, int rank, int size, ls_comm **out)
-{
-    blocks *b = ls_alloc(sizeof *b);
-    if (!b) return ls_nomem(sizeof *b, "a communicator");
-    ls_status st = comm_create(ops, rank, size, b, out);
-    if (st != LS_OK) ls_free(b);
-    return st;
-}
-
 static ls_status self_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     (void)color, (void)key;
-    return make(c->ops, 0, 1, out);
+    return comm_create(c->ops, 0, 1, sizeof(blocks), out);
 }
 
 static ls_status dry_split(ls_comm *c, int color, int key, ls_comm **out)
@@ -108,12 +103,12 @@ static const comm_ops dry_ops = {
 
 ls_status ls_comm_self(ls_comm **out)
 {
-    return make(&self_ops, 0, 1, out);
+    return comm_create(&self_ops, 0, 1, sizeof(blocks), out);
 }
 
 ls_status ls_comm_dry(int rank, int size, ls_comm **out)
 {
-    return make(&dry_ops, rank, size, out);
+    return comm_create(&dry_ops, rank, size, sizeof(blocks), out);
 }
 
 /* ---- dry communicators with a clock ----

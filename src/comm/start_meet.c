@@ -193,6 +193,6 @@ ls_status ls_comm_meet(const ls_start_env *e, ls_comm **out)
     ls_status st = ls_barrier(*out, LS_SITE); /* everyone has joined */
     if (st == LS_OK) st = net_watch_start(w, e->rank, peer_gone, w, &watch);
     if (st != LS_OK) ls_comm_destroy(out);
-    else local_keep_watch(*out, watch);
+    else ((local *)(*out)->impl)->watch = watch;
     return st;
 }

@@ -3,16 +3,10 @@
 #include "comm/start.h"
 
 #include "core/log.h"
-#include "core/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-size_t ls_comm_nccl_nbytes(int size)
-{
-    return size > 1 ? nccl_tree_nbytes(size) : 0;
-}
 
 /* The first NCCL whose ranks may share a GPU, and the variable of NCCL's own that allows it. */
 #define SHARE_MAJOR    2
@@ -56,27 +50,19 @@ static ls_status check_pair(const gpu_of *all, int q, int p)
 /* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */
 static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
 {
-    enum { WORDS = sizeof(gpu_of) / sizeof(int64_t) };
-    LS_ASSERT(t);
     ls_device_info info = {0};
-    gpu_of mine = {0}, *all = ls_alloc((size_t)c->size * sizeof *all),
-           *each = ls_comm_alloc(c, (size_t)c->size * sizeof *each);
-    ls_status st = all && each ? dev->info(dev->ctx, &info) : ls_nomem((size_t)c->size * sizeof *all, "the GPU names");
-    int code = st == LS_OK ? t->gpu(info.index, mine.gpu, sizeof mine.gpu) : 0;
-    if (code) st = ls_fail(LS_E_UNSUPPORTED, "cannot read the bus address of GPU %d of rank %d", info.index, c->rank);
+    gpu_of mine = {0}, *all = NULL;
+    ls_status st = dev->info(dev->ctx, &info);
+    if (st == LS_OK && t->gpu(info.index, mine.gpu, sizeof mine.gpu))
+        st = ls_fail(LS_E_UNSUPPORTED, "cannot read the bus address of GPU %d of rank %d", info.index, c->rank);
+    LS_TRY(ls_comm_agree(c, st, LS_SITE));
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
     describe_nccl(t, &mine);
-    st = ls_comm_agree(c, st, LS_SITE);
-    LS_ASSERT(st != LS_OK || (all && each)); /* all agree: this worker, too */
-    if (st == LS_OK)
-        st = ls_all_gather(c, (ls_view){each, (int64_t)WORDS * c->size, LS_I64}, (ls_view){&mine, WORDS, LS_I64},
-                           LS_SITE, NULL);
-    if (st == LS_OK) memcpy(all, each, (size_t)c->size * sizeof *all);
-    for (int p = 0; p < c->size && st == LS_OK; p++)
-        for (int q = 0; q < p && st == LS_OK; q++)
-            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) st = check_pair(all, q, p);
-    ls_free(all);
-    return st;
+    LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
+    for (int p = 0; p < c->size; p++)
+        for (int q = 0; q < p; q++)
+            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) LS_TRY(check_pair(all, q, p));
+    return LS_OK;
 }
 
 /* Over a staged communicator, which it takes when it succeeds. */

@@ -7,10 +7,19 @@
 
 enum { PATTERN_RING = 4, LINE = 1536 };
 
+static void forget_largest(ls_nccl_log *l)
+{
+    l->n_node = l->rings = l->trees = l->channels = l->nvls_channels = l->p2p_channels = -1;
+    l->n_rank_logged = 0;
+    l->ring[0] = l->path[0] = '\0';
+    l->bw_intra = l->bw_inter = -1;
+    memset(l->came, 0, sizeof l->came);
+}
+
 void ls_nccl_log_init(ls_nccl_log *l)
 {
-    *l = (ls_nccl_log){.n_rank = -1, .n_node = -1, .rings = -1, .trees = -1, .bw_intra = -1, .bw_inter = -1};
-    l->channels = l->nvls_channels = l->p2p_channels = -1;
+    *l = (ls_nccl_log){.n_rank = -1};
+    forget_largest(l);
 }
 
 /* ---- lines ---- */
@@ -49,15 +58,6 @@ static bool read_line(char *buf, line *out)
 }
 
 /* ---- communicators ---- */
-
-static void forget_largest(ls_nccl_log *l)
-{
-    l->n_node = l->rings = l->trees = l->channels = l->nvls_channels = l->p2p_channels = -1;
-    l->n_rank_logged = 0;
-    l->ring[0] = l->path[0] = '\0';
-    l->bw_intra = l->bw_inter = -1;
-    memset(l->came, 0, sizeof l->came);
-}
 
 static void thread_starts(ls_nccl_log *l, const line *x, int n_rank)
 {
@@ -265,18 +265,13 @@ static bool take_version(ls_nccl_log *l, const line *x)
     return true;
 }
 
-static void take_warning(ls_nccl_log *l, const line *x)
-{
-    if (!l->n_warn++) snprintf(l->warn, sizeof l->warn, "%.239s", x->say);
-}
-
 static void take(ls_nccl_log *l, const line *x)
 {
     static bool (*const kind[])(ls_nccl_log *, const line *) = {take_connection, take_ring,    take_trees,
                                                                 take_channels,   take_pattern, take_comm,
                                                                 take_devices,    take_system,  take_version};
     if (x->warns) {
-        take_warning(l, x);
+        if (!l->n_warn++) snprintf(l->warn, sizeof l->warn, "%.239s", x->say);
         return;
     }
     for (size_t i = 0; i < sizeof kind / sizeof kind[0]; i++)
@@ -388,21 +383,6 @@ static void write_transports(const ls_nccl_log *l, ls_jsonw *w)
     ls_jsonw_close(w);
 }
 
-static void write_rings(const ls_nccl_log *l, ls_jsonw *w)
-{
-    put_count(w, "rings", l->rings);
-    put_text(w, "first_ring", l->ring);
-    put_text(w, "ring_path", l->path);
-    put_rate(w, "ring_bw_intra_gb_per_sec", l->bw_intra);
-    put_rate(w, "ring_bw_inter_gb_per_sec", l->bw_inter);
-    put_count(w, "trees", l->trees);
-    put_count(w, "channels", l->channels);
-    put_count(w, "nvls_channels", l->nvls_channels);
-    put_count(w, "p2p_channels", l->p2p_channels);
-    ls_jsonw_put_int(w, "rings_connected", l->rings_connected);
-    ls_jsonw_put_int(w, "trees_connected", l->trees_connected);
-}
-
 void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
 {
     put_text(w, "version", l->version);
@@ -417,7 +397,17 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
     for (int i = 0; i < l->n_device; i++) ls_jsonw_str(w, l->device[i]);
     ls_jsonw_close(w);
     write_transports(l, w);
-    write_rings(l, w);
+    put_count(w, "rings", l->rings);
+    put_text(w, "first_ring", l->ring);
+    put_text(w, "ring_path", l->path);
+    put_rate(w, "ring_bw_intra_gb_per_sec", l->bw_intra);
+    put_rate(w, "ring_bw_inter_gb_per_sec", l->bw_inter);
+    put_count(w, "trees", l->trees);
+    put_count(w, "channels", l->channels);
+    put_count(w, "nvls_channels", l->nvls_channels);
+    put_count(w, "p2p_channels", l->p2p_channels);
+    ls_jsonw_put_int(w, "rings_connected", l->rings_connected);
+    ls_jsonw_put_int(w, "trees_connected", l->trees_connected);
     put_used(w, "gpudirect_rdma", ls_nccl_log_gpudirect(l));
     put_used(w, "nvlink", ls_nccl_log_nvlink(l));
     put_used(w, "nvls", ls_nccl_log_nvls(l));

@@ -85,26 +85,20 @@ ls_status ls_plan_layout(ls_plan *p)
 {
     if (p->total < 0) return ls_nomem(sizeof *p->row * 128, "the memory plan");
     int *order = ls_alloc((size_t)(p->n_row + 1) * sizeof *order); /* rows placed so far, by offset */
-    char *placed = ls_alloc((size_t)p->n_row + 1);
-    if (!order || !placed) {
-        ls_free(order);
-        ls_free(placed);
-        return ls_nomem((size_t)p->n_row * 5, "the memory plan");
-    }
+    if (!order) return ls_nomem((size_t)p->n_row * sizeof *order, "the memory plan");
     const int fullest = fullest_moment(p);
     int n = 0;
     p->total = p->host_total = 0;
     for (int i = 0; i < p->n_row; i++) {
-        placed[i] = apart(p, &p->row[i]);
-        n += !placed[i];
-        if (!placed[i]) continue;
-        p->row[i].offset = p->host_total;
-        p->host_total += p->row[i].nbytes;
+        ls_plan_row *r = &p->row[i];
+        r->offset = apart(p, r) ? p->host_total : -1; /* -1: not placed yet */
+        if (apart(p, r)) p->host_total += r->nbytes;
+        else n++;
     }
     for (int k = 0; k < n; k++) {
         int next = -1;
         for (int i = 0; i < p->n_row; i++)
-            if (!placed[i] && (next < 0 || goes_before(&p->row[i], &p->row[next], fullest))) next = i;
+            if (p->row[i].offset < 0 && (next < 0 || goes_before(&p->row[i], &p->row[next], fullest))) next = i;
         ls_plan_row *r = &p->row[next];
         int64_t at = 0;
         for (int j = 0; j < k; j++) { /* by ascending offset: step over every living neighbour that is in the way */
@@ -114,14 +108,12 @@ ls_status ls_plan_layout(ls_plan *p)
         }
         r->offset = at;
         ls_log(LS_LOG_TRACE, "memory", "%s: %lld bytes at offset %lld", r->name, (long long)r->nbytes, (long long)at);
-        placed[next] = 1;
         int j = k;
         for (; j && p->row[order[j - 1]].offset > at; j--) order[j] = order[j - 1];
         order[j] = next;
         if (at + r->nbytes > p->total) p->total = at + r->nbytes;
     }
     ls_free(order);
-    ls_free(placed);
     return LS_OK;
 }
 

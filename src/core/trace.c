@@ -69,15 +69,12 @@ void ls_trace_end_(int64_t begin, const ls_trace_span *s)
     ls_trace_push_(ls_trace_here_, &whole);
 }
 
-bool ls_unit_ranges_(void)
-{
-    return ls_nvtx_on();
-}
-
-void ls_unit_range_push_(const ls_trace_span *s)
+int64_t ls_unit_begin(int u, const ls_trace_span *s)
 {
     char words[64];
-    ls_nvtx_push(ls_span_words(s, words));
+    ls_trace_unit = (ls_trace_place){(uint32_t)s->kind << 12 | ((uint32_t)u + 1), s->index, s->name};
+    if (ls_nvtx_on()) ls_nvtx_push(ls_span_words(s, words));
+    return ls_span_begin();
 }
 
 void ls_unit_end(int64_t begin, const ls_trace_span *s)
@@ -139,6 +136,8 @@ void ls_trace_destroy(ls_trace **tp)
 ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane **out)
 {
     uint64_t cap = 2 * TRACE_SLACK;
+    for (*out = t->lane; *out; *out = (*out)->next)
+        if (!strcmp((*out)->name, name)) return LS_OK;
     while (cap < (uint64_t)n_span) cap *= 2;
     ls_lane *l = ls_alloc(sizeof *l);
     ls_trace_span *span = ls_alloc(cap * sizeof *span);
@@ -167,13 +166,6 @@ const char *ls_trace_text(ls_trace *t, const char *text)
     x->next = t->text;
     t->text = x;
     return x->text;
-}
-
-ls_status ls_trace_lane_again(ls_trace *t, const char *name, int64_t n_span, ls_lane **out)
-{
-    for (*out = t->lane; *out; *out = (*out)->next)
-        if (!strcmp((*out)->name, name)) return LS_OK;
-    return ls_trace_lane(t, name, n_span, out);
 }
 
 void ls_trace_set_base(ls_trace *t, int64_t base)

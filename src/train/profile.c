@@ -49,7 +49,7 @@ static ls_status add_lanes(ls_profile *p, ls_trainer *t, ls_lane **main_lane)
 {
     const bool groups = t->dp != t->comm;
     ls_lane *writer = NULL;
-    LS_TRY(ls_trace_lane_again(p->trace, "main", t->cfg->profile_spans, main_lane));
+    LS_TRY(ls_trace_lane(p->trace, "main", t->cfg->profile_spans, main_lane));
     if (ls_comm_size(t->comm) > 1) LS_TRY(ls_comm_trace(t->comm, p->trace, groups ? "world" : "dp"));
     if (groups && ls_comm_size(t->dp) > 1) LS_TRY(ls_comm_trace(t->dp, p->trace, "dp"));
     if (t->pp) {
@@ -58,7 +58,7 @@ static ls_status add_lanes(ls_profile *p, ls_trainer *t, ls_lane **main_lane)
         LS_TRY(ls_comm_trace(t->pp_grads, p->trace, "gradients"));
     }
     if (t->tp) LS_TRY(ls_comm_trace(t->tp, p->trace, "tensor"));
-    LS_TRY(ls_trace_lane_again(p->trace, "checkpoint", CKPT_SPANS, &writer));
+    LS_TRY(ls_trace_lane(p->trace, "checkpoint", CKPT_SPANS, &writer));
     ls_ckpt_writer_trace(t->writer, writer);
     return LS_OK;
 }
