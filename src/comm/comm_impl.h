@@ -45,10 +45,10 @@ typedef struct comm_ops {
     void *(*alloc)(ls_comm *c, size_t nbytes);
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
     /* A communicator over another one, c->inner, has no split; alloc and abort are those of inner if they are NULL. */
-    ls_status (*over)(ls_comm *c, ls_comm *part,
-                      ls_comm **out); /* one like c over `part`, which it takes if it succeeds */
-    const char *inner_row;            /* its name in a trace, after that of c                          */
-    const char *device_row[N_LANE];   /* and of what the device does for c; NULL: no more (trace_device) */
+    /* One like c over `part`, which it takes if it succeeds. */
+    ls_status (*over)(ls_comm *c, ls_comm *part, ls_comm **out);
+    const char *inner_row;          /* its name in a trace, after that of c                          */
+    const char *device_row[N_LANE]; /* and of what the device does for c; NULL: no more (trace_device) */
     void (*destroy)(ls_comm *c);
 } comm_ops;
 
@@ -97,6 +97,11 @@ typedef struct comm_limit {
     uint64_t n_step;
 } comm_limit;
 
+typedef struct comm_host {
+    int64_t local_rank;
+    char name[56];
+} comm_host;
+
 struct ls_comm {
     const comm_ops *ops;
     ls_comm *inner; /* that it is made over, and owns; NULL: none */
@@ -105,8 +110,7 @@ struct ls_comm {
     ls_local_world *world; /* memory that its workers of this host share, and this worker's rank there; NULL: none */
     int world_rank;
     comm_limit own_limit, *limit; /* those split from a communicator share its limit */
-    struct comm_host
-        *hosts; /* of every rank, in memory of c or inner; NULL: all on this host, in the order of their ranks */
+    comm_host *hosts;             /* of every rank, in memory of c or inner; NULL: this one, in the order of ranks */
     char hostname[64];
     void *impl;
     pthread_mutex_t lock;
@@ -133,11 +137,6 @@ struct ls_comm {
     uint64_t n_stood;
     ls_dry_clock *told; /* of a dry one that tells the time; else NULL    */
 };
-
-typedef struct comm_host {
-    int64_t local_rank;
-    char name[56];
-} comm_host;
 
 /* c->impl: zeroed memory of the backend, freed with c. */
 ls_status comm_create(const comm_ops *ops, int rank, int size, size_t impl_nbytes, ls_comm **out);
@@ -173,7 +172,7 @@ ls_status comm_drain(ls_comm *c);
 ls_status comm_forward(ls_comm *c, comm_req *r);
 /* Makes c one over `inner`, with its place, hosts and limit. */
 void comm_over(ls_comm *c, ls_comm *inner, const char *name);
-ls_comm *comm_unstage(ls_comm **c); /* ends a staged communicator that has not been used, not its inner one */
+void comm_unstage(ls_comm **c); /* ends a staged communicator that has not been used, not its inner one */
 /* Whether the run of c's workers has been given up, and the words. */
 bool comm_aborted(const ls_comm *c, char *words, size_t room);
 

@@ -4,7 +4,6 @@
 
 #include "core/clock.h"
 #include "core/deadline.h"
-#include "core/mem.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -14,7 +14,6 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #define PAIR_BLOCKS \

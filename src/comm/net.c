@@ -19,7 +19,6 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- messages to all counterparts: whether everyone means the same, and payloads that fit beside that ---- */

@@ -11,7 +11,6 @@
 #include "core/mem.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #define ANSWER_TIME 2.0  /* seconds */

@@ -372,10 +372,8 @@ ls_status ls_comm_staged(ls_comm *inner, const ls_device *dev, ls_comm **out)
     return st;
 }
 
-ls_comm *comm_unstage(ls_comm **c)
+void comm_unstage(ls_comm **c)
 {
-    ls_comm *inner = (*c)->inner;
     (*c)->inner = NULL;
     ls_comm_destroy(c);
-    return inner;
 }

@@ -9,7 +9,6 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/mem.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -8,8 +8,6 @@
 
 #include "core/half.h"
 
-#include <string.h>
-
 #define BLOCK 1024
 
 #define SAME(x) (x)

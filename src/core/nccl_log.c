@@ -98,17 +98,10 @@ static bool take_comm(ls_nccl_log *l, const line *x)
     const char *rest;
     int rank, n_rank, nodes;
     if (!read_comm(x->say, &rank, &n_rank, &rest)) return false;
-    if (strstr(rest, "Init START")) {
-        thread_starts(l, x, n_rank);
-        return true;
-    }
-    if (sscanf(rest, " nNodes %d", &nodes) == 1) {
-        thread_starts(l, x, n_rank);
-        if (n_rank == l->n_rank && l->n_node < 0) l->n_node = nodes;
-        return true;
-    }
-    if (!strstr(rest, "Init COMPLETE")) return true; /* its end */
-    thread_starts(l, x, n_rank);
+    const bool counted = sscanf(rest, " nNodes %d", &nodes) == 1, complete = strstr(rest, "Init COMPLETE") != NULL;
+    if (counted || complete || strstr(rest, "Init START")) thread_starts(l, x, n_rank); /* else: its end */
+    if (counted && n_rank == l->n_rank && l->n_node < 0) l->n_node = nodes;
+    if (!complete) return true;
     l->n_comm += rank == 0;
     if (n_rank == l->n_rank && rank < LS_NCCL_LOG_RANKS && !(l->came[rank / 8] & 1 << rank % 8)) {
         l->came[rank / 8] = (unsigned char)(l->came[rank / 8] | 1 << rank % 8);

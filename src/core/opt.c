@@ -1,5 +1,4 @@
 #include "core/opt.h"
-#include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "core/plan.h"
 #include "core/mem.h"
 
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
