@@ -228,7 +228,7 @@ static void look_files(part *p)
 static void look_mpi(part *p)
 {
     char run[4096], path[512], words[600];
-    if (!ls_comm_mpi_look(path, sizeof path, words, sizeof words)) {
+    if (!ls_comm_look("mpi", path, sizeof path, words, sizeof words)) {
         doctor_put(p, PART_MISSING, "apt-get install openmpi-bin libopenmpi-dev, then build again", "%.500s", words);
         return;
     }

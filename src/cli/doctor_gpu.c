@@ -262,7 +262,7 @@ void doctor_look_nccl(part *p)
     function f;
     int v = 0;
     char path[512], words[600];
-    if (ls_comm_nccl_look(path, sizeof path, words, sizeof words)) {
+    if (ls_comm_look("nccl", path, sizeof path, words, sizeof words)) {
         doctor_put(p, PART_OK, NULL, "%.200s from %.300s", words, path);
         return;
     }

@@ -85,6 +85,9 @@ typedef struct ls_err_kept {
 void ls_err_keep(ls_err_kept *k);
 void ls_err_restore(const ls_err_kept *k); /* makes it the failure of the calling thread */
 
+/* "…/src/train/loop.c" -> "train/loop.c": points into `file`. */
+const char *ls_short_path(const char *file);
+
 /* For our own bugs only, never for a file, a flag or a peer: prints and aborts. */
 #define LS_ASSERT(cond) ((cond) ? (void)0 : ls_assert_failed(#cond, __FILE__, __LINE__))
 void ls_assert_failed(const char *cond, const char *file, int line) __attribute__((noreturn));

@@ -46,12 +46,6 @@ ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target);
 ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
                        ls_opt_list *rest, bool *help);
 
-/* Sets one row from text, as the command line would; the words name the option. */
-ls_status ls_opt_set(const ls_opt *row, void *target, const char *text);
-
-/* The value in target as text ("unset" for a NULL string). */
-void ls_opt_show(const ls_opt *row, const void *target, ls_str *out);
-
 #define LS_OPT_COLUMNS 80 /* of help pages */
 
 /* The option part of a help page, wrapped at LS_OPT_COLUMNS. */

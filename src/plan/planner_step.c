@@ -6,7 +6,7 @@
  *   collectives        |bucket| |bucket|   |bucket|                  |gather   one at a time, in the order of posts
  *                                             waits ►|  exposed
  *
- * src/parallel decides when a strategy posts and waits. Dry communicators advance the clock by the times of the cluster (comm/dry_clock.c), so
+ * src/parallel decides when a strategy posts and waits. Dry communicators advance the clock by the times of the cluster (comm/self.c), so
  * do units of the walk (ls_hooks.unit) and passes over memory of the backend. Buffers have addresses but no memory. The second of two steps
  * is used, because parameter gathers extend into the next step.
  *

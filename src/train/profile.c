@@ -50,7 +50,7 @@ static ls_status add_lanes(ls_profile *p, ls_trainer *t, ls_lane **main_lane)
 {
     const bool groups = t->dp != t->comm;
     ls_lane *writer = NULL;
-    LS_TRY(ls_trace_lane_again(p->trace, "main", t->cfg->profile_spans, main_lane));
+    LS_TRY(ls_trace_lane(p->trace, "main", t->cfg->profile_spans, main_lane));
     if (ls_comm_size(t->comm) > 1) LS_TRY(ls_comm_trace(t->comm, p->trace, groups ? "world" : "dp"));
     if (groups && ls_comm_size(t->dp) > 1) LS_TRY(ls_comm_trace(t->dp, p->trace, "dp"));
     if (t->pp) {
@@ -59,7 +59,7 @@ static ls_status add_lanes(ls_profile *p, ls_trainer *t, ls_lane **main_lane)
         LS_TRY(ls_comm_trace(t->pp_grads, p->trace, "gradients"));
     }
     if (t->tp) LS_TRY(ls_comm_trace(t->tp, p->trace, "tensor"));
-    LS_TRY(ls_trace_lane_again(p->trace, "checkpoint", CKPT_SPANS, &writer));
+    LS_TRY(ls_trace_lane(p->trace, "checkpoint", CKPT_SPANS, &writer));
     ls_ckpt_writer_trace(t->writer, writer);
     return LS_OK;
 }
@@ -184,7 +184,8 @@ ls_status ls_profile_end(ls_profile **pp, ls_comm *comm, ls_status run, int64_t 
     if (!p) return LS_OK;
     ls_trace_enter(NULL);
     if (comm) (void)ls_comm_trace(comm, NULL, NULL);
-    *dropped = ls_trace_dropped(p->trace) + p->kernels_dropped;
+    (void)ls_trace_spans(p->trace, dropped);
+    *dropped += p->kernels_dropped;
     ls_status st = run;
     if (run == LS_OK || run == LS_E_STOPPED) {
         st = compare_clocks(p, comm);

@@ -29,7 +29,7 @@ static void *worker_main(void *arg)
     CHECK(&w->error, ls_comm_local(w->ref, w->rank, &o.ref) == LS_OK);
     if (w->before) w->before(w, boot, o.d);
     else {
-        CHECK(&w->error, ls_comm_nccl(boot, &o.d->table, !w->any_order, &o.c) == LS_OK);
+        CHECK(&w->error, ls_comm_for_device(boot, &o.d->table, "nccl", !w->any_order, &o.c, NULL) == LS_OK);
         if (o.c) w->body(w, &o);
         ls_comm_destroy(&o.c);
     }
@@ -319,7 +319,7 @@ static void the_rule(void **state)
         {"nccl", NULL, "invalid usage", false, true, LS_E_COMM},
     };
     char path[512], words[512];
-    assert_true(ls_comm_nccl_look(path, sizeof path, words, sizeof words));
+    assert_true(ls_comm_look("nccl", path, sizeof path, words, sizeof words));
     assert_string_equal(words, "NCCL 2.30.7");
     for (size_t i = 0; i < N_OF(all); i++) {
         chosen = &all[i];

@@ -297,7 +297,7 @@ static void test_newest(void **state)
     assert_int_equal(ls_kernel_times_end(&k, t, &f), LS_OK);
     assert_int_equal(f.seen, 5000);
     assert_int_equal(f.dropped, 3000);
-    assert_int_equal(ls_trace_spans(t), 2000);
+    assert_int_equal(ls_trace_spans(t, NULL), 2000);
     ls_trace_destroy(&t);
 }
 

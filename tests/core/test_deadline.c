@@ -381,7 +381,7 @@ static void closes(void)
 {
     static const comm_ops ops = {.name = "hangs", .destroy = hanging_destroy};
     ls_comm *c = NULL;
-    if (comm_create(&ops, 0, 1, NULL, &c) != LS_OK) _exit(1);
+    if (comm_create(&ops, 0, 1, 0, &c) != LS_OK) _exit(1);
     comm_close_within(&c, LS_OK, 0.3);
     _exit(2);
 }

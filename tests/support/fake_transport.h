@@ -141,9 +141,7 @@ static void fake_stop(void *net, bool clean)
     free(n);
 }
 
-static const ls_transport fake_transport = {.abi = LS_TRANSPORT_ABI,
-                                            .name = "fake",
-                                            .version = fake_version,
+static const ls_transport fake_transport = {.head = {LS_TRANSPORT_ABI, "fake", fake_version},
                                             .start = fake_start,
                                             .post = fake_post,
                                             .wait = fake_wait,

@@ -1,12 +1,18 @@
-/* start_env.c - who started this process, by its environment. */
+/* start.c - workers that a launcher started: what the environment tells about this one, its cores, and the plugin `mpi`. */
 #include "comm/start.h"
+#include "comm/nccl_plugin.h"
+#include "comm/net_impl.h"
 
+#include "core/cores.h"
 #include "core/log.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* ---- the environment ---- */
 
 static ls_status number(const char *name, int lo, int *out, bool *set)
 {
@@ -23,7 +29,7 @@ static ls_status number(const char *name, int lo, int *out, bool *set)
 
 typedef struct source {
     ls_started_by by;
-    const char *words, *must; /* a variable that must be there, too; NULL: none */
+    const char *words, *must; /* must: a variable that must be set, too; NULL: none */
     const char *rank, *size, *local_rank, *local_size;
 } source;
 
@@ -66,4 +72,62 @@ ls_status ls_start_env_read(ls_start_env *out)
     }
     *out = (ls_start_env){.by = LS_STARTED_ALONE, .words = "nobody", .size = 1, .local_rank = -1};
     return LS_OK;
+}
+
+/* ---- cores ---- */
+
+int comm_take_cores(int r, int n, const int *share, bool pin)
+{
+    const int total = ls_cores_usable();
+    LS_ASSERT(n > 0);
+    int first = total * r / n, last = total * (r + 1) / n;
+    if (total < n) return 1;
+    if (share) {
+        first = 0;
+        for (int k = 0; k < r; k++) first += share[k];
+        last = first + share[r];
+    }
+    if (pin) ls_cores_own(first, last);
+    ls_debug("comm", "worker %d of %d uses cores %d to %d of %d%s", r, n, first, last - 1, total,
+             pin ? ", pinned" : "");
+    return last - first;
+}
+
+int ls_comm_take_cores(ls_comm *c)
+{
+    const ls_local_world *w = c->world;
+    int r = 0, n = 0; /* this worker among those with the same cores */
+    if (!w) return comm_take_cores(0, 1, NULL, false);
+    for (int p = 0; p < w->size; p++) {
+        if (!CPU_EQUAL(&w->cpus[p], &w->cpus[c->world_rank])) continue;
+        if (p < c->world_rank) r++;
+        n++;
+    }
+    return comm_take_cores(r, n, NULL, true);
+}
+
+/* ---- plugins ---- */
+
+bool ls_comm_look(const char *name, char *path, size_t n_path, char *words, size_t n_words)
+{
+    const ls_plugin_head *h = NULL;
+    ls_plugin p = {0};
+    const bool nccl = !strcmp(name, "nccl");
+    const bool found = ls_plugin_table(name, nccl ? LS_NCCL_SYMBOL : LS_TRANSPORT_SYMBOL,
+                                       nccl ? LS_NCCL_ABI : LS_TRANSPORT_ABI, &p, &h) == LS_OK;
+    snprintf(path, n_path, "%s", p.path);
+    if (found) h->version(words, n_words);
+    else snprintf(words, n_words, "%s", ls_err_words());
+    if (!found) ls_err_clear();
+    return found;
+}
+
+ls_status ls_comm_mpi(ls_comm **out)
+{
+    const ls_plugin_head *h = NULL;
+    ls_plugin p = {0};
+    LS_TRY(ls_plugin_table("mpi", LS_TRANSPORT_SYMBOL, LS_TRANSPORT_ABI, &p, &h));
+    /* ranks may outnumber cores: Open MPI should not spin where it waits by itself (at its start and end) */
+    setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    return net_world_open((const ls_transport *)(const void *)h, local_machine_nbytes(), out);
 }
