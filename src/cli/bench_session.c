@@ -83,8 +83,9 @@ static ls_status learn_common(bench_session *s, const ls_train_options *o)
     if (o->strategy) snprintf(s->layout, sizeof s->layout, "%s", o->strategy);
     if (!o->deepspeed_config) return LS_OK;
     LS_TRY(ls_ds_config_load(o->deepspeed_config, &ds));
-    if (!s->global) s->global = ds.train_batch_size;
-    if (!s->layout[0] && ds.zero.given) snprintf(s->layout, sizeof s->layout, "%s", stage[ds.zero.stage]);
+    if (!s->global) s->global = ls_ds_int(&ds, "train_batch_size", 0);
+    if (!s->layout[0] && ls_ds_get(&ds, "zero_optimization"))
+        snprintf(s->layout, sizeof s->layout, "%s", stage[ls_ds_int(&ds, "zero_optimization.stage", 0)]);
     ls_ds_config_fini(&ds);
     return LS_OK;
 }

@@ -83,15 +83,20 @@ static bool is_nothing(const json_t *v)
     return json_is_string(v) && !*json_string_value(v);
 }
 
+static bool is_auto(const json_t *v)
+{
+    return json_is_string(v) && !strcmp(json_string_value(v), "auto");
+}
+
 static ls_status wrong_type(ds_reader *r, const char *place, const json_t *v, const char *wanted)
 {
-    if (json_is_string(v) && !strcmp(json_string_value(v), "auto"))
+    if (is_auto(v))
         return ls_fail(LS_E_CONFIG, "%s: '%s' is \"auto\", which is not resolved here; give %s or leave the key out",
                        r->what, place, wanted);
     return ls_fail(LS_E_CONFIG, "%s: '%s' must be %s", r->what, place, wanted);
 }
 
-static ls_status read_number(ds_reader *r, const char *place, const json_t *v, const ds_row *row, double *out)
+static ls_status read_number(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
 {
     bool whole = row->kind == DS_INT;
     if (!json_is_number(v)) return wrong_type(r, place, v, whole ? "a whole number" : "a number");
@@ -106,7 +111,6 @@ static ls_status read_number(ds_reader *r, const char *place, const json_t *v, c
         return ls_fail(LS_E_CONFIG, "%s: '%s' is %g, but must be at least %g", r->what, place, x, row->lo);
     if (!inside)
         return ls_fail(LS_E_CONFIG, "%s: '%s' is %g, but must be in %g..%g", r->what, place, x, row->lo, row->hi);
-    *out = x;
     return LS_OK;
 }
 
@@ -127,49 +131,28 @@ static ls_status read_text(ds_reader *r, const char *place, const json_t *v, con
     const char *s = json_string_value(v);
     if (row->words && !one_of(row->words, s))
         return ls_fail(LS_E_CONFIG, "%s: '%s' is '%.60s', but must be one of %s", r->what, place, s, row->words);
-    if (!row->at) return LS_OK;
-    char *dst = (char *)r->c + row->at; /* stored texts are choices of at most 7 bytes, in lower case */
-    size_t i = 0;
-    for (; s[i] && i < 7; i++) dst[i] = (char)(s[i] >= 'A' && s[i] <= 'Z' ? s[i] + 32 : s[i]);
-    dst[i] = '\0';
     return LS_OK;
 }
 
 static ls_status read_row(ds_reader *r, const char *place, const json_t *v, const ds_row *row, bool strict)
 {
-    char *base = (char *)r->c;
-    if (strict && json_is_string(v) && !strcmp(json_string_value(v), "auto")) {
-        if (!strcmp(place, "fp16.enabled") || !strcmp(place, "bf16.enabled")) r->c->precision_auto = true;
-        return LS_OK;
-    }
-    if (json_is_null(v)) return LS_OK; /* the default */
+    if (json_is_null(v) || (strict && is_auto(v))) return LS_OK; /* the default */
     if (row->effect == DS_REFUSE && (row->kind == DS_BOOL || row->kind == DS_ANY || row->kind == DS_BLOCK) &&
         asks_for_something(v, 0))
         return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is enabled but not supported; remove or disable it", r->what, place);
     if (row->effect == DS_INERT && row->kind != DS_BLOCK && row->kind != DS_CALL && !is_nothing(v))
         train_ds_note(r, "%s", place);
-    double x = 0;
     switch (row->kind) {
-    case DS_BOOL:
-        if (!json_is_boolean(v)) return wrong_type(r, place, v, "true or false");
-        if (row->at) *(bool *)(void *)(base + row->at) = json_is_true(v);
-        break;
+    case DS_BOOL: return json_is_boolean(v) ? LS_OK : wrong_type(r, place, v, "true or false");
     case DS_INT:
-    case DS_REAL:
-        LS_TRY(read_number(r, place, v, row, &x));
-        if (row->at && row->kind == DS_INT)
-            *(int64_t *)(void *)(base + row->at) = json_is_integer(v) ? (int64_t)json_integer_value(v) : (int64_t)x;
-        if (row->at && row->kind == DS_REAL) *(double *)(void *)(base + row->at) = x;
-        break;
-    case DS_TEXT: LS_TRY(read_text(r, place, v, row)); break;
+    case DS_REAL: return read_number(r, place, v, row);
+    case DS_TEXT: return read_text(r, place, v, row);
     case DS_BLOCK:
         if (!json_is_object(v)) return wrong_type(r, place, v, "an object");
-        LS_TRY(train_ds_block(r, place, v, row->sub, row->n_sub, strict || row->strict));
-        break;
-    case DS_CALL: LS_TRY(row->call(r, place, v)); break;
+        return train_ds_block(r, place, v, row->sub, row->n_sub, strict || row->strict);
+    case DS_CALL: return row->call(r, place, v);
     case DS_ANY: break;
     }
-    if (row->given) *(bool *)(void *)(base + row->given) = true;
     return LS_OK;
 }
 
@@ -190,40 +173,88 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
     return LS_OK;
 }
 
+/* ---- values ---- */
+
+const json_t *ls_ds_get(const ls_ds_config *ds, const char *key)
+{
+    const json_t *v = ds ? ls_json_at(ds->root, key) : NULL;
+    return json_is_null(v) || is_auto(v) ? NULL : v;
+}
+
+bool ls_ds_bool(const ls_ds_config *ds, const char *key, bool missing)
+{
+    const json_t *v = ls_ds_get(ds, key);
+    return v ? json_is_true(v) : missing;
+}
+
+int64_t ls_ds_int(const ls_ds_config *ds, const char *key, int64_t missing)
+{
+    const json_t *v = ls_ds_get(ds, key);
+    return !v ? missing : json_is_integer(v) ? json_integer_value(v) : (int64_t)json_number_value(v);
+}
+
+double ls_ds_real(const ls_ds_config *ds, const char *key, double missing)
+{
+    const json_t *v = ls_ds_get(ds, key);
+    return v ? json_number_value(v) : missing;
+}
+
+const char *ls_ds_text(const ls_ds_config *ds, const char *key, const char *missing)
+{
+    const json_t *v = ls_ds_get(ds, key);
+    return v ? json_string_value(v) : missing;
+}
+
+/* ---- the file ---- */
+
 void ls_ds_config_fini(ls_ds_config *c)
 {
+    json_decref(c->root);
     ls_str_fini(&c->no_effect);
     ls_free(c->path);
     *c = (ls_ds_config){0};
 }
 
+/* The old form of zero_optimization becomes a block. */
+static int rewrite_boolean(json_t *root)
+{
+    const json_t *zero = json_object_get(root, "zero_optimization");
+    if (!json_is_boolean(zero)) return 0;
+    return json_object_set_new(root, "zero_optimization", json_pack("{s:i}", "stage", json_is_true(zero) ? 1 : 0));
+}
+
+/* Keys with two names get the first one. */
+static int rewrite_names(json_t *root)
+{
+    json_t *zero = json_object_get(root, "zero_optimization"), *bf16 = json_object_get(root, "bfloat16"),
+           *prefetch = json_object_get(zero, "prefetch_bucket_size");
+    const int first = bf16 ? json_object_set(root, "bf16", bf16) : 0;
+    return first || (prefetch && json_object_set(zero, "stage3_prefetch_bucket_size", prefetch));
+}
+
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out)
 {
-    ls_ds_config c;
+    ls_ds_config c = {0};
     ds_reader r = {&c, what};
-    json_t *root = NULL;
     ls_sha256 sha;
-    ls_status st = ls_json_parse(text, n, what, &root);
-    if (st != LS_OK) { /* a configuration that is no JSON is a bad configuration, not bad data */
+    ls_status st = ls_json_parse(text, n, what, &c.root);
+    if (st != LS_OK) { /* a configuration that is not JSON is a bad configuration, not bad data */
         char words[512];
         snprintf(words, sizeof words, "%s", ls_err_words());
         return ls_fail(LS_E_CONFIG, "%s (comments and trailing commas are not JSON; a key may occur once)", words);
     }
-    train_ds_defaults(&c);
-    if (!json_is_object(root)) {
-        json_decref(root);
-        return ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", what);
-    }
     ls_sha256_init(&sha);
     ls_sha256_add(&sha, text, n);
     ls_sha256_hex(&sha, c.sha256);
-    LS_TRY_GOTO(st, done, train_ds_block(&r, "", root, train_ds_tables[0].row, train_ds_tables[0].n, false));
-    LS_TRY_GOTO(st, done, train_ds_check(&r, root));
-    if (c.no_effect.failed) st = ls_nomem(c.no_effect.cap, "the list of keys without effect");
-done:
+    if (!json_is_object(c.root)) st = ls_fail(LS_E_CONFIG, "%s: a DeepSpeed configuration must be a JSON object", what);
+    if (st == LS_OK && rewrite_boolean(c.root)) st = ls_nomem(n, "a DeepSpeed configuration");
+    if (st == LS_OK) st = train_ds_block(&r, "", c.root, train_ds_tables[0].row, train_ds_tables[0].n, false);
+    if (st == LS_OK && json_is_object(json_object_get(c.root, "bf16")) && ls_ds_get(&c, "bfloat16"))
+        st = ls_fail(LS_E_CONFIG, "%s: 'bf16' and 'bfloat16' are the same block; give one of them", what);
+    if (st == LS_OK && (rewrite_names(c.root) || c.no_effect.failed)) st = ls_nomem(n, "a DeepSpeed configuration");
+    if (st == LS_OK) st = train_ds_check(&r);
     if (st != LS_OK) ls_ds_config_fini(&c);
     else *out = c;
-    json_decref(root);
     return st;
 }
 

@@ -30,8 +30,6 @@ typedef struct ds_row {
     const char *key;
     ds_kind kind;
     ds_effect effect;
-    size_t at;    /* offset in ls_ds_config; 0 = not stored               */
-    size_t given; /* offset of a bool that notes the key's presence, or 0 */
     double lo, hi;
     const char *words; /* choices of DS_TEXT */
     bool strict;       /* a block where "auto" means the default */
@@ -54,8 +52,7 @@ extern const size_t train_ds_n_tables;
 ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict);
 /* Adds to the list of keys without effect. */
 void train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void train_ds_defaults(ls_ds_config *c);
 /* Rules between keys, after everything was read. */
-ls_status train_ds_check(ds_reader *r, const json_t *root);
+ls_status train_ds_check(const ds_reader *r);
 
 #endif

@@ -11,53 +11,45 @@
 #include <strings.h>
 
 /* clang-format off */
-#define AT(field) offsetof(ls_ds_config, field)
 #define COUNT(a)  (sizeof(a) / sizeof((a)[0]))
 #define HUGE_INT  9.2e18
 
-#define BOOL(k, f)           {.key = k, .kind = DS_BOOL, .at = AT(f)}
-#define INT(k, f, lo_, hi_)  {.key = k, .kind = DS_INT, .at = AT(f), .lo = lo_, .hi = hi_}
-#define REAL(k, f, lo_, hi_) {.key = k, .kind = DS_REAL, .at = AT(f), .lo = lo_, .hi = hi_}
-#define INT_G(k, f, g, lo_)  {.key = k, .kind = DS_INT, .at = AT(f), .given = AT(g), .lo = lo_, .hi = HUGE_INT}
-#define REAL_G(k, f, g, hi_) {.key = k, .kind = DS_REAL, .at = AT(f), .given = AT(g), .lo = 0, .hi = hi_}
-#define TAKEN(k, kind_)      {.key = k, .kind = kind_} /* its type is checked; every value gives the same run */
-#define TAKEN_SIZE(k)        {.key = k, .kind = DS_INT, .lo = 0, .hi = HUGE_INT}
+#define ROW(k, kind_)        {.key = k, .kind = kind_}
+#define BOOL(k)              ROW(k, DS_BOOL)
+#define INT(k, lo_, hi_)     {.key = k, .kind = DS_INT, .lo = lo_, .hi = hi_}
+#define SIZE(k)              INT(k, 0, HUGE_INT)
+#define REAL(k, lo_, hi_)    {.key = k, .kind = DS_REAL, .lo = lo_, .hi = hi_}
 #define INERT(k, kind_)      {.key = k, .kind = kind_, .effect = DS_INERT}
 #define REFUSE(k, kind_)     {.key = k, .kind = kind_, .effect = DS_REFUSE}
 #define BLOCK(k, rows)       {.key = k, .kind = DS_BLOCK, .sub = rows, .n_sub = COUNT(rows)}
 #define STRICT(k, rows)      {.key = k, .kind = DS_BLOCK, .strict = true, .sub = rows, .n_sub = COUNT(rows)}
-#define STRICT_G(k, rows, g) {.key = k, .kind = DS_BLOCK, .strict = true, .given = AT(g), .sub = rows, .n_sub = COUNT(rows)}
 #define CALL(k, f)           {.key = k, .kind = DS_CALL, .call = f}
 
 static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v);
 static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v);
-static ls_status read_zero(ds_reader *r, const char *place, const json_t *v);
-static ls_status read_offload(ds_reader *r, const char *place, const json_t *v);
 static ls_status read_drop_last(ds_reader *r, const char *place, const json_t *v);
-static ls_status read_must_be_true(ds_reader *r, const char *place, const json_t *v);
-static ls_status read_reduce_op(ds_reader *r, const char *place, const json_t *v);
 static ls_status read_stages(ds_reader *r, const char *place, const json_t *v);
 static ls_status read_refused(ds_reader *r, const char *place, const json_t *v);
 static ls_status read_tensor_parallel(ds_reader *r, const char *place, const json_t *v);
 
 static const ds_row fp16_rows[] = {
-    BOOL("enabled", fp16.enabled),
+    BOOL("enabled"),
     INERT("auto_cast", DS_BOOL), /* inputs are ids */
-    REAL("loss_scale", fp16.loss_scale, 0, 1e300),
-    INT("initial_scale_power", fp16.initial_scale_power, 0, 1000),
-    INT("loss_scale_window", fp16.loss_scale_window, 1, HUGE_INT),
-    INT("hysteresis", fp16.hysteresis, 1, HUGE_INT),
-    BOOL("consecutive_hysteresis", fp16.consecutive_hysteresis),
-    REAL("min_loss_scale", fp16.min_loss_scale, 1e-300, 1e300),
-    BOOL("fp16_master_weights_and_grads", fp16.master_weights_and_grads),
+    REAL("loss_scale", 0, 1e300),
+    INT("initial_scale_power", 0, 1000),
+    INT("loss_scale_window", 1, HUGE_INT),
+    INT("hysteresis", 1, HUGE_INT),
+    BOOL("consecutive_hysteresis"),
+    REAL("min_loss_scale", 1e-300, 1e300),
+    BOOL("fp16_master_weights_and_grads"),
 };
 
 static const ds_row bf16_rows[] = {
-    BOOL("enabled", bf16.enabled),
+    BOOL("enabled"),
     INERT("immediate_grad_update", DS_BOOL),
-    BOOL("check_grad_overflow", bf16.check_grad_overflow),
-    BOOL("bf16_master_weights_and_grads", bf16.master_weights_and_grads),
-    BOOL("bf16_optimizer_states", bf16.optimizer_states),
+    BOOL("check_grad_overflow"),
+    BOOL("bf16_master_weights_and_grads"),
+    BOOL("bf16_optimizer_states"),
 };
 
 static const ds_row offload_rows[] = {
@@ -69,25 +61,25 @@ static const ds_row offload_rows[] = {
 
 /* DeepSpeed takes the keys of stage 3 with and without their prefix. */
 static const ds_row zero_rows[] = {
-    INT("stage", zero.stage, 0, 3),
-    TAKEN("contiguous_gradients", DS_BOOL), TAKEN("reduce_scatter", DS_BOOL), TAKEN("use_multi_rank_bucket_allreduce", DS_BOOL),
-    INT_G("reduce_bucket_size", zero.reduce_bucket_size, zero.reduce_bucket_given, 1),
-    TAKEN("allgather_partitions", DS_BOOL),
-    INT_G("allgather_bucket_size", zero.allgather_bucket_size, zero.allgather_bucket_given, 1),
-    TAKEN("overlap_comm", DS_BOOL), TAKEN("round_robin_gradients", DS_BOOL), TAKEN("ignore_unused_parameters", DS_BOOL),
-    TAKEN("load_from_fp32_weights", DS_BOOL), INERT("elastic_checkpoint", DS_BOOL), REFUSE("legacy_stage1", DS_BOOL),
-    CALL("offload_optimizer", read_offload), CALL("offload_param", read_offload),
+    INT("stage", 0, 3),
+    BOOL("contiguous_gradients"), BOOL("reduce_scatter"), BOOL("use_multi_rank_bucket_allreduce"),
+    INT("reduce_bucket_size", 1, HUGE_INT),
+    BOOL("allgather_partitions"),
+    INT("allgather_bucket_size", 1, HUGE_INT),
+    BOOL("overlap_comm"), BOOL("round_robin_gradients"), BOOL("ignore_unused_parameters"),
+    BOOL("load_from_fp32_weights"), INERT("elastic_checkpoint", DS_BOOL), REFUSE("legacy_stage1", DS_BOOL),
+    BLOCK("offload_optimizer", offload_rows), BLOCK("offload_param", offload_rows),
     REFUSE("cpu_offload", DS_BOOL), REFUSE("cpu_offload_param", DS_BOOL), INERT("cpu_offload_use_pin_memory", DS_BOOL),
-    TAKEN_SIZE("sub_group_size"),
-    INT_G("stage3_prefetch_bucket_size", zero.prefetch_bucket_size, zero.prefetch_bucket_given, 0),
-    INT_G("prefetch_bucket_size", zero.prefetch_bucket_size, zero.prefetch_bucket_given, 0),
-    TAKEN_SIZE("stage3_param_persistence_threshold"), TAKEN_SIZE("param_persistence_threshold"),
-    TAKEN_SIZE("stage3_model_persistence_threshold"), TAKEN_SIZE("model_persistence_threshold"),
-    TAKEN_SIZE("stage3_max_live_parameters"), TAKEN_SIZE("max_live_parameters"),
-    TAKEN_SIZE("stage3_max_reuse_distance"), TAKEN_SIZE("max_reuse_distance"),
-    TAKEN("stage3_gather_16bit_weights_on_model_save", DS_BOOL), TAKEN("stage3_gather_fp16_weights_on_model_save", DS_BOOL),
-    TAKEN("gather_16bit_weights_on_model_save", DS_BOOL),
-    TAKEN_SIZE("stage3_module_granularity_threshold"), TAKEN_SIZE("module_granularity_threshold"),
+    SIZE("sub_group_size"),
+    INT("stage3_prefetch_bucket_size", 0, HUGE_INT),
+    INT("prefetch_bucket_size", 0, HUGE_INT),
+    SIZE("stage3_param_persistence_threshold"), SIZE("param_persistence_threshold"),
+    SIZE("stage3_model_persistence_threshold"), SIZE("model_persistence_threshold"),
+    SIZE("stage3_max_live_parameters"), SIZE("max_live_parameters"),
+    SIZE("stage3_max_reuse_distance"), SIZE("max_reuse_distance"),
+    BOOL("stage3_gather_16bit_weights_on_model_save"), BOOL("stage3_gather_fp16_weights_on_model_save"),
+    BOOL("gather_16bit_weights_on_model_save"),
+    SIZE("stage3_module_granularity_threshold"), SIZE("module_granularity_threshold"),
     INERT("stage3_use_all_reduce_for_fetch_params", DS_BOOL), INERT("use_all_reduce_for_fetch_params", DS_BOOL),
     INERT("memory_efficient_linear", DS_BOOL), INERT("override_module_apply", DS_BOOL),
     {.key = "zero_hpz_partition_size", .kind = DS_INT, .effect = DS_REFUSE, .lo = 0, .hi = 1},
@@ -99,43 +91,43 @@ static const ds_row zero_rows[] = {
 };
 
 static const ds_row adam_rows[] = {
-    REAL_G("lr", optimizer.lr, optimizer.lr_given, 1e6),
-    TAKEN("betas", DS_ANY), /* read_optimizer looks at it */
-    REAL_G("eps", optimizer.eps, optimizer.eps_given, 1e6),
-    REAL_G("weight_decay", optimizer.weight_decay, optimizer.weight_decay_given, 1e6),
-    BOOL("bias_correction", optimizer.bias_correction),
-    BOOL("adam_w_mode", optimizer.adam_w_mode),
+    REAL("lr", 0, 1e6),
+    ROW("betas", DS_ANY), /* read_optimizer looks at it */
+    REAL("eps", 0, 1e6),
+    REAL("weight_decay", 0, 1e6),
+    BOOL("bias_correction"),
+    BOOL("adam_w_mode"),
     INERT("torch_adam", DS_BOOL), /* another implementation of the same update */
     INERT("set_grad_none", DS_BOOL),
     REFUSE("amsgrad", DS_BOOL),
 };
-static const ds_row optimizer_rows[] = {TAKEN("type", DS_TEXT), TAKEN("params", DS_ANY), INERT("legacy_fusion", DS_BOOL)};
+static const ds_row optimizer_rows[] = {ROW("type", DS_TEXT), ROW("params", DS_ANY), INERT("legacy_fusion", DS_BOOL)};
 
 /* WarmupDecayLR; WarmupLR has all but the first. */
 static const ds_row warmup_rows[] = {
-    INT("total_num_steps", scheduler.total, 1, HUGE_INT),
-    REAL("warmup_min_lr", scheduler.min, 0, 1e6),
-    REAL_G("warmup_max_lr", scheduler.max, scheduler_max_given, 1e6),
-    INT("warmup_num_steps", scheduler.warmup, 1, HUGE_INT),
-    TAKEN("warmup_type", DS_ANY), /* read_scheduler looks at it */
-    INT("last_batch_iteration", scheduler.last_batch_iteration, -1, HUGE_INT),
+    INT("total_num_steps", 1, HUGE_INT),
+    REAL("warmup_min_lr", 0, 1e6),
+    REAL("warmup_max_lr", 0, 1e6),
+    INT("warmup_num_steps", 1, HUGE_INT),
+    ROW("warmup_type", DS_ANY), /* read_scheduler looks at it */
+    INT("last_batch_iteration", -1, HUGE_INT),
 };
 static const ds_row warmup_cosine_rows[] = {
-    INT("total_num_steps", scheduler.total, 1, HUGE_INT),
-    REAL("warmup_min_ratio", scheduler.warmup_min_ratio, 0, 1),
-    INT("warmup_num_steps", scheduler.warmup, 1, HUGE_INT),
-    REAL("cos_min_ratio", scheduler.floor_ratio, 0, 1),
-    TAKEN("warmup_type", DS_ANY),
-    INT("last_batch_iteration", scheduler.last_batch_iteration, -1, HUGE_INT),
+    INT("total_num_steps", 1, HUGE_INT),
+    REAL("warmup_min_ratio", 0, 1),
+    INT("warmup_num_steps", 1, HUGE_INT),
+    REAL("cos_min_ratio", 0, 1),
+    ROW("warmup_type", DS_ANY),
+    INT("last_batch_iteration", -1, HUGE_INT),
 };
 static const ds_row range_test_rows[] = {
-    REAL("lr_range_test_min_lr", scheduler.min, 0, 1e6),
-    REAL("lr_range_test_step_size", scheduler.range_size, 1, 1e18),
-    REAL("lr_range_test_step_rate", scheduler.range_rate, -1e6, 1e6),
-    BOOL("lr_range_test_staircase", scheduler.range_staircase),
-    INT("last_batch_iteration", scheduler.last_batch_iteration, -1, HUGE_INT),
+    REAL("lr_range_test_min_lr", 0, 1e6),
+    REAL("lr_range_test_step_size", 1, 1e18),
+    REAL("lr_range_test_step_rate", -1e6, 1e6),
+    BOOL("lr_range_test_staircase"),
+    INT("last_batch_iteration", -1, HUGE_INT),
 };
-static const ds_row scheduler_rows[] = {TAKEN("type", DS_TEXT), TAKEN("params", DS_ANY)};
+static const ds_row scheduler_rows[] = {ROW("type", DS_TEXT), ROW("params", DS_ANY)};
 
 static const ds_row activation_rows[] = {
     INERT("partition_activations", DS_BOOL), INERT("cpu_checkpointing", DS_BOOL),
@@ -162,7 +154,7 @@ static const ds_row checkpoint_rows[] = {
     INERT("load_universal", DS_BOOL), INERT("use_node_local_storage", DS_BOOL), BLOCK("parallel_write", parallel_write_rows),
 };
 static const ds_row data_types_rows[] = {
-    {.key = "grad_accum_dtype", .kind = DS_TEXT, .at = AT(grad_accum_dtype), .words = "fp32|fp16|bf16"},
+    {.key = "grad_accum_dtype", .kind = DS_TEXT, .words = "fp32|fp16|bf16"},
 };
 /* The last four are those of R1's own old block (docs/REFERENCES.md), which had no effect there either. */
 static const ds_row pipeline_rows[] = {
@@ -171,32 +163,30 @@ static const ds_row pipeline_rows[] = {
     INERT("enabled", DS_BOOL), INERT("micro_batch_size", DS_INT), INERT("num_stages", DS_INT), INERT("balance", DS_ANY),
 };
 static const ds_row autocast_rows[] = {
-    TAKEN("enabled", DS_BOOL), INERT("dtype", DS_TEXT), INERT("lower_precision_safe_modules", DS_ANY),
+    BOOL("enabled"), INERT("dtype", DS_TEXT), INERT("lower_precision_safe_modules", DS_ANY),
 };
 
 static const ds_row top_rows[] = {
-    INT("train_batch_size", train_batch_size, 1, 9e15),
-    INT("train_micro_batch_size_per_gpu", train_micro_batch_size_per_gpu, 1, 9e15),
-    INT("gradient_accumulation_steps", gradient_accumulation_steps, 1, 9e15),
+    INT("train_batch_size", 1, 9e15),
+    INT("train_micro_batch_size_per_gpu", 1, 9e15),
+    INT("gradient_accumulation_steps", 1, 9e15),
     CALL("optimizer", read_optimizer),
     CALL("scheduler", read_scheduler),
-    STRICT_G("fp16", fp16_rows, fp16.given),
+    STRICT("fp16", fp16_rows),
     STRICT("bf16", bf16_rows),
     STRICT("bfloat16", bf16_rows),
-    CALL("zero_optimization", read_zero),
-    REAL_G("gradient_clipping", gradient_clipping, gradient_clipping_given, 1e300),
-    {.key = "communication_data_type", .kind = DS_TEXT, .at = AT(communication_data_type), .words = "fp16|bf16|fp32"},
+    STRICT("zero_optimization", zero_rows),
+    REAL("gradient_clipping", 0, 1e300),
+    {.key = "communication_data_type", .kind = DS_TEXT, .words = "fp16|bf16|fp32"},
     INERT("seq_parallel_communication_data_type", DS_TEXT),
-    BOOL("prescale_gradients", prescale_gradients),
-    REAL("gradient_predivide_factor", gradient_predivide_factor, 1e-300, 1e300),
-    CALL("gradient_allreduce_op", read_reduce_op),
+    BOOL("prescale_gradients"),
+    REAL("gradient_predivide_factor", 1e-300, 1e300),
+    {.key = "gradient_allreduce_op", .kind = DS_TEXT, .words = "mean|sum"},
     REFUSE("sparse_gradients", DS_BOOL),
     INERT("disable_allgather", DS_BOOL),
-    CALL("managed_gradient_accumulation", read_must_be_true),
+    BOOL("managed_gradient_accumulation"),
     {.key = "steps_per_print", .kind = DS_INT, .effect = DS_INERT, .lo = 0, .hi = HUGE_INT},
-    {.key = "wall_clock_breakdown", .kind = DS_BOOL, .effect = DS_INERT, .at = AT(wall_clock_breakdown),
-     .given = AT(wall_clock_breakdown_given)},
-    INERT("memory_breakdown", DS_BOOL), INERT("dump_state", DS_BOOL),
+    INERT("wall_clock_breakdown", DS_BOOL), INERT("memory_breakdown", DS_BOOL), INERT("dump_state", DS_BOOL),
     BLOCK("activation_checkpointing", activation_rows), BLOCK("flops_profiler", flops_rows),
     STRICT("comms_logger", comms_rows), STRICT("tensorboard", monitor_rows), STRICT("csv_monitor", monitor_rows),
     STRICT("wandb", monitor_rows), REFUSE("comet", DS_ANY),
@@ -233,17 +223,6 @@ const ds_table train_ds_tables[] = {
 const size_t train_ds_n_tables = COUNT(train_ds_tables);
 /* clang-format on */
 
-void train_ds_defaults(ls_ds_config *c)
-{
-    *c = (ls_ds_config){
-        .optimizer =
-            {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .bias_correction = true, .adam_w_mode = true},
-        .fp16 = {.initial_scale_power = 16, .loss_scale_window = 1000, .hysteresis = 2, .min_loss_scale = 1},
-        .scheduler = {.last_batch_iteration = -1},
-        .gradient_predivide_factor = 1.0,
-    };
-}
-
 static ls_status need_object(ds_reader *r, const char *place, const json_t *v)
 {
     if (json_is_object(v)) return LS_OK;
@@ -274,9 +253,6 @@ static ls_status read_betas(ds_reader *r, const json_t *v)
     if (json_array_size(v) != 2 || !(b[0] >= 0 && b[0] < 1 && b[1] >= 0 && b[1] < 1))
         return ls_fail(LS_E_CONFIG, "%s: 'optimizer.params.betas' must be two numbers, at least 0 and less than 1",
                        r->what);
-    r->c->optimizer.beta1 = b[0];
-    r->c->optimizer.beta2 = b[1];
-    r->c->optimizer.betas_given = true;
     return LS_OK;
 }
 
@@ -284,7 +260,6 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
 {
     static const char *const known[] = {"Adam",       "AdamW",       "Adagrad", "Lamb",   "Lion",    "OneBitAdam",
                                         "OneBitLamb", "ZeroOneAdam", "Muon",    "MuAdam", "MuAdamW", "MuSGD"};
-    ls_ds_optimizer *o = &r->c->optimizer;
     const char *type;
     const json_t *params;
     LS_TRY(read_type(r, place, v, optimizer_rows, COUNT(optimizer_rows), &type, &params));
@@ -295,8 +270,6 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
     if (i > 1)
         return ls_fail(LS_E_UNSUPPORTED, "%s: optimizer %s of DeepSpeed is not supported; use Adam or AdamW", r->what,
                        known[i]);
-    snprintf(o->type, sizeof o->type, "%s", known[i]);
-    o->given = true;
     if (params) {
         if (json_object_get(params, "max_grad_norm"))
             return ls_fail(
@@ -306,10 +279,8 @@ static ls_status read_optimizer(ds_reader *r, const char *place, const json_t *v
         LS_TRY(train_ds_block(r, "optimizer.params", params, adam_rows, COUNT(adam_rows), false));
         LS_TRY(read_betas(r, json_object_get(params, "betas")));
     }
-    const bool is_adamw = i == 1;
-    if (is_adamw && !o->adam_w_mode)
+    if (i == 1 && json_is_false(json_object_get(params, "adam_w_mode")))
         train_ds_note(r, "optimizer.params.adam_w_mode (AdamW always decouples weight decay)");
-    o->coupled = !is_adamw && !o->adam_w_mode;
     return LS_OK;
 }
 
@@ -317,11 +288,9 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
 {
     enum { ONE_CYCLE = 4 };
     static const char *const names[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest", "OneCycle"};
-    static const ls_lr_kind kinds[] = {LS_LR_WARMUP, LS_LR_WARMUP_DECAY, LS_LR_WARMUP_COSINE, LS_LR_RANGE_TEST};
     static const ds_row *const rows[] = {warmup_rows + 1, warmup_rows, warmup_cosine_rows, range_test_rows};
     static const size_t n_row[] = {COUNT(warmup_rows) - 1, COUNT(warmup_rows), COUNT(warmup_cosine_rows),
                                    COUNT(range_test_rows)};
-    ls_lr_schedule *s = &r->c->scheduler;
     const char *type;
     const json_t *params;
     LS_TRY(read_type(r, place, v, scheduler_rows, COUNT(scheduler_rows), &type, &params));
@@ -341,49 +310,18 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
             "%s: unknown scheduler '%.60s'%s%s%s; use WarmupLR, WarmupDecayLR, WarmupCosineLR or LRRangeTest", r->what,
             type, near ? " (did you mean '" : "", near ? near : "", near ? "'? case matters)" : "");
     }
-    *s = (ls_lr_schedule){.kind = kinds[t],
-                          .max = 0.001,
-                          .warmup = 1000,
-                          .floor_ratio = 0.0001,
-                          .range_size = 2000,
-                          .range_rate = 1.0,
-                          .last_batch_iteration = -1};
-    if (s->kind == LS_LR_RANGE_TEST) s->min = 1e-3;
     if (params) LS_TRY(train_ds_block(r, "scheduler.params", params, rows[t], n_row[t], false));
-    if ((s->kind == LS_LR_WARMUP_DECAY || s->kind == LS_LR_WARMUP_COSINE) && !s->total)
+    if ((rows[t] == warmup_rows || rows[t] == warmup_cosine_rows) &&
+        !ls_ds_get(r->c, "scheduler.params.total_num_steps"))
         return ls_fail(LS_E_CONFIG, "%s: scheduler %s needs 'scheduler.params.total_num_steps'", r->what, type);
     const json_t *warm = json_object_get(params, "warmup_type");
     if (warm && !json_is_null(warm)) {
         const char *word = json_string_value(warm);
         if (!word)
             return ls_fail(LS_E_CONFIG, "%s: 'scheduler.params.warmup_type' must be \"log\" or \"linear\"", r->what);
-        s->linear = !strcmp(word, "linear");
-        if (!s->linear && strcmp(word, "log")) /* as DeepSpeed does, and says */
+        if (strcmp(word, "linear") && strcmp(word, "log")) /* as DeepSpeed does, and says */
             train_ds_note(r, "scheduler.params.warmup_type ('%.40s' is not log or linear; log is used)", word);
     }
-    r->c->scheduler_given = true;
-    return LS_OK;
-}
-
-static ls_status read_zero(ds_reader *r, const char *place, const json_t *v)
-{
-    r->c->zero.given = true;
-    if (json_is_boolean(v)) { /* the old form */
-        r->c->zero.stage = json_is_true(v);
-        return LS_OK;
-    }
-    LS_TRY(need_object(r, place, v));
-    return train_ds_block(r, place, v, zero_rows, COUNT(zero_rows), true);
-}
-
-static ls_status read_offload(ds_reader *r, const char *place, const json_t *v)
-{
-    LS_TRY(need_object(r, place, v));
-    LS_TRY(train_ds_block(r, place, v, offload_rows, COUNT(offload_rows), true));
-    const char *device = json_string_value(json_object_get(v, "device"));
-    if (device && strcasecmp(device, "none") && strcmp(device, "auto"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s.device' is '%s'; offloading is not supported; use none", r->what,
-                       place, device);
     return LS_OK;
 }
 
@@ -393,23 +331,6 @@ static ls_status read_drop_last(ds_reader *r, const char *place, const json_t *v
     if (!json_is_boolean(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be true or false", r->what, place);
     if (json_is_false(v)) train_ds_note(r, "%s (the last partial batch of an epoch is always dropped)", place);
     return LS_OK;
-}
-
-static ls_status read_must_be_true(ds_reader *r, const char *place, const json_t *v)
-{
-    if (json_is_true(v)) return LS_OK;
-    if (json_is_false(v))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' false is not supported; leave the key out", r->what, place);
-    return ls_fail(LS_E_CONFIG, "%s: '%s' must be true or false", r->what, place);
-}
-
-static ls_status read_reduce_op(ds_reader *r, const char *place, const json_t *v)
-{
-    const char *op = json_string_value(v);
-    if (op && !strcmp(op, "mean")) return LS_OK;
-    if (op && !strcmp(op, "sum"))
-        return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is sum, which is not supported; use mean", r->what, place);
-    return ls_fail(LS_E_CONFIG, "%s: '%s' must be \"mean\" or \"sum\"", r->what, place);
 }
 
 /* "auto" or a number; a pipeline is asked for with --pp, so this has no effect. */
@@ -443,33 +364,39 @@ static ls_status read_tensor_parallel(ds_reader *r, const char *place, const jso
     return LS_OK;
 }
 
-static bool has(const json_t *root, const char *key)
+ls_status train_ds_check(const ds_reader *r)
 {
-    const json_t *v = json_object_get(root, key);
-    return v && !json_is_null(v);
-}
-
-ls_status train_ds_check(ds_reader *r, const json_t *root)
-{
+    static const char *const offload[] = {"zero_optimization.offload_optimizer.device",
+                                          "zero_optimization.offload_param.device"};
     const ls_ds_config *c = r->c;
-    if (has(root, "bf16") && has(root, "bfloat16"))
-        return ls_fail(LS_E_CONFIG, "%s: 'bf16' and 'bfloat16' are the same block; give one of them", r->what);
-    if (c->zero.allgather_bucket_size % 2)
+    const int64_t bucket = ls_ds_int(c, "zero_optimization.allgather_bucket_size", 0);
+    const bool states = ls_ds_bool(c, "bf16.bf16_optimizer_states", false);
+    if (bucket % 2)
         return ls_fail(LS_E_CONFIG, "%s: 'zero_optimization.allgather_bucket_size' is %lld, but must be even", r->what,
-                       (long long)c->zero.allgather_bucket_size);
-    if (c->fp16.enabled && c->bf16.enabled)
+                       (long long)bucket);
+    if (!ls_ds_bool(c, "managed_gradient_accumulation", true))
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s: 'managed_gradient_accumulation' false is not supported; leave the key out", r->what);
+    if (!strcasecmp(ls_ds_text(c, "gradient_allreduce_op", "mean"), "sum"))
+        return ls_fail(LS_E_UNSUPPORTED, "%s: 'gradient_allreduce_op' is sum, which is not supported; use mean",
+                       r->what);
+    for (size_t i = 0; i < COUNT(offload); i++)
+        if (strcasecmp(ls_ds_text(c, offload[i], "none"), "none"))
+            return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is '%s'; offloading is not supported; use none", r->what,
+                           offload[i], ls_ds_text(c, offload[i], ""));
+    if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false))
         return ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what);
-    if (c->fp16.master_weights_and_grads)
+    if (ls_ds_bool(c, "fp16.fp16_master_weights_and_grads", false))
         return ls_fail(LS_E_UNSUPPORTED,
                        "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer that is offloaded to the CPU, "
                        "which is not supported",
                        r->what);
-    if (c->bf16.master_weights_and_grads || c->bf16.optimizer_states)
+    if (states || ls_ds_bool(c, "bf16.bf16_master_weights_and_grads", false))
         return ls_fail(LS_E_UNSUPPORTED,
                        "%s: '%s' is true, but master weights, gradients and moments are always fp32; set it to false",
-                       r->what,
-                       c->bf16.optimizer_states ? "bf16.bf16_optimizer_states" : "bf16.bf16_master_weights_and_grads");
-    if (c->zero.stage == 2 && (c->prescale_gradients || c->gradient_predivide_factor != 1.0))
+                       r->what, states ? "bf16.bf16_optimizer_states" : "bf16.bf16_master_weights_and_grads");
+    if (ls_ds_int(c, "zero_optimization.stage", 0) == 2 &&
+        (ls_ds_bool(c, "prescale_gradients", false) || ls_ds_real(c, "gradient_predivide_factor", 1) != 1))
         return ls_fail(
             LS_E_CONFIG,
             "%s: ZeRO stage 2 does not support 'prescale_gradients' and 'gradient_predivide_factor'; remove them",

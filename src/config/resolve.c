@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 /* --- data paths --- */
 
@@ -124,14 +125,15 @@ typedef struct batch {
  * --train_micro_batch_size_per_gpu and 1. */
 static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, batch *b)
 {
-    const long long total = ds->train_batch_size, asked = o->global_batch_size;
+    const long long total = ls_ds_int(ds, "train_batch_size", 0), asked = o->global_batch_size;
     const bool cli_a = ls_train_given(o, "grad_accum_steps"), cli_g = ls_train_given(o, "global_batch_size");
     const char *s = b->G == 1 ? "" : "s";
     bool derived = false;
     b->b_from = train_from(o, "--micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu");
     b->a_from = train_from(o, "--grad_accum_steps", "gradient_accumulation_steps");
-    b->B = b->b_from.source == LS_FROM_CLI ? o->micro_batch_size_per_gpu : ds->train_micro_batch_size_per_gpu;
-    b->A = cli_a ? o->grad_accum_steps : cli_g ? 0 : ds->gradient_accumulation_steps;
+    b->B = b->b_from.source == LS_FROM_CLI ? o->micro_batch_size_per_gpu
+                                           : ls_ds_int(ds, "train_micro_batch_size_per_gpu", 0);
+    b->A = cli_a ? o->grad_accum_steps : cli_g ? 0 : ls_ds_int(ds, "gradient_accumulation_steps", 0);
     if (!b->B && (!total || cli_g)) {
         b->B = o->train_micro_batch_size_per_gpu;
         b->b_from = train_from(o, "--train_micro_batch_size_per_gpu", NULL);
@@ -169,7 +171,6 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
 
 static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    static const ls_ds_config none;
     batch b = {.G =
                    c->engine ? c->mesh.n[LS_AXIS_DP] : 1}; /* workers of a pipeline or of a split layer share a batch */
     LS_TRY(positive(o, "micro_batch_size_per_gpu", o->micro_batch_size_per_gpu));
@@ -177,7 +178,7 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
     LS_TRY(positive(o, "grad_accum_steps", o->grad_accum_steps));
     LS_TRY(positive(o, "global_batch_size", o->global_batch_size));
     LS_TRY(positive(o, "enforce_global_batch_size", o->enforce_global_batch_size));
-    LS_TRY(size_batch(o, ds ? ds : &none, &b));
+    LS_TRY(size_batch(o, ds, &b));
     const long long all = b.B * b.A * b.G, asked = o->enforce_global_batch_size, R = b.B * c->seq_len,
                     T = c->mesh.n[LS_AXIS_TP];
     if (ls_train_given(o, "enforce_global_batch_size") && all != asked)
@@ -263,23 +264,21 @@ static ls_status resolve_plain(const ls_train_options *o, ls_train_config *c)
 
 static ls_status resolve_bucket(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    static const ls_ds_zero none;
-    const ls_ds_zero *z = ds ? &ds->zero : &none;
     const int64_t by_device = !strcmp(c->device, "cuda") ? LS_BUCKET_GPU : LS_BUCKET;
     const struct {
         const char *flag, *key, *what;
-        int64_t typed, json, lo, *field;
+        int64_t typed, lo, *field;
     } all[] = {
-        {"--bucket", z->reduce_bucket_given ? "zero_optimization.reduce_bucket_size" : NULL, "a gradient bucket",
-         ls_train_given(o, "bucket") ? o->bucket : by_device, z->reduce_bucket_size, 1, &c->bucket},
-        {"--gather_bucket", z->allgather_bucket_given ? "zero_optimization.allgather_bucket_size" : NULL,
-         "a parameter bucket", o->gather_bucket, z->allgather_bucket_size, 1, &c->gather_bucket},
-        {"--prefetch_bucket", z->prefetch_bucket_given ? "zero_optimization.stage3_prefetch_bucket_size" : NULL,
-         "a prefetch", o->prefetch_bucket, z->prefetch_bucket_size, 0, &c->prefetch_bucket},
+        {"--bucket", "zero_optimization.reduce_bucket_size", "a gradient bucket",
+         ls_train_given(o, "bucket") ? o->bucket : by_device, 1, &c->bucket},
+        {"--gather_bucket", "zero_optimization.allgather_bucket_size", "a parameter bucket", o->gather_bucket, 1,
+         &c->gather_bucket},
+        {"--prefetch_bucket", "zero_optimization.stage3_prefetch_bucket_size", "a prefetch", o->prefetch_bucket, 0,
+         &c->prefetch_bucket},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        const train_origin from = train_from(o, all[i].flag, all[i].key);
-        *all[i].field = from.source == LS_FROM_JSON ? all[i].json : all[i].typed;
+        const train_origin from = train_from_json(o, all[i].flag, ds, all[i].key);
+        *all[i].field = from.source == LS_FROM_JSON ? ls_ds_int(ds, all[i].key, 0) : all[i].typed;
         if (*all[i].field < all[i].lo)
             return ls_fail(LS_E_CONFIG, "%s of %lld elements: must be at least %lld", all[i].what,
                            (long long)*all[i].field, (long long)all[i].lo);
@@ -327,8 +326,9 @@ static void resolve_strategy(const ls_train_options *o, const ls_ds_config *ds, 
 {
     static const char *const stage[] = {"ddp", "zero1", "zero2", "zero3"};
     const int n = c->mesh.n[LS_AXIS_DP];
-    const bool json = n > 1 && ds && ds->zero.given;
-    c->strategy = o->strategy ? o->strategy : json ? stage[ds->zero.stage] : n > 1 ? "ddp" : "single";
+    const bool json = n > 1 && ls_ds_get(ds, "zero_optimization");
+    const char *by_stage = stage[ls_ds_int(ds, "zero_optimization.stage", 0)];
+    c->strategy = o->strategy ? o->strategy : json ? by_stage : n > 1 ? "ddp" : "single";
     train_put_text(c, "strategy", c->strategy, train_from(o, "--strategy", json ? "zero_optimization.stage" : NULL));
 }
 
@@ -402,28 +402,30 @@ static ls_status resolve_paths(const ls_train_options *o, const ls_ds_config *ds
 /* Notes about the JSON, each printed once. */
 static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    c->zero_given = ds->zero.given;
-    c->zero_stage = (int)ds->zero.stage;
-    c->fp16_given = ds->fp16.given;
-    c->fp16_enabled = ds->fp16.enabled;
-    c->wall_clock_given = ds->wall_clock_breakdown_given;
-    c->wall_clock_breakdown = ds->wall_clock_breakdown;
+    c->zero_given = ls_ds_get(ds, "zero_optimization");
+    c->zero_stage = (int)ls_ds_int(ds, "zero_optimization.stage", 0);
+    c->fp16_given = ls_ds_get(ds, "fp16");
+    c->fp16_enabled = ls_ds_bool(ds, "fp16.enabled", false);
+    c->wall_clock_given = ls_ds_get(ds, "wall_clock_breakdown");
+    c->wall_clock_breakdown = ls_ds_bool(ds, "wall_clock_breakdown", false);
     train_put_int(c, "zero_stage", c->zero_stage,
                   c->zero_given ? (train_origin){LS_FROM_JSON, "zero_optimization.stage"}
                                 : (train_origin){LS_FROM_DEFAULT, ""});
     if (c->zero_stage > 0 && c->world_size == 1 && !o->strategy)
         ls_str_addf(&c->notes, "ZeRO stage %d has no effect with one worker: nothing is sharded\n", c->zero_stage);
-    const char *bits = ds->fp16.enabled ? "fp16" : ds->bf16.enabled ? "bf16" : NULL;
+    const char *bits = c->fp16_enabled ? "fp16" : ls_ds_bool(ds, "bf16.enabled", false) ? "bf16" : NULL;
+    const char *sent = ls_ds_text(ds, "communication_data_type", "fp32");
+    const bool scheduler = ls_ds_get(ds, "scheduler");
     if (bits && strcmp(bits, c->precision))
         ls_str_addf(&c->notes, "%s of the DeepSpeed JSON is overridden by --precision %s\n", bits, c->precision);
-    if (*ds->communication_data_type && strcmp(ds->communication_data_type, "fp32"))
+    if (strcasecmp(sent, "fp32"))
         ls_str_addf(&c->notes,
                     "communication_data_type %s of the DeepSpeed JSON has no effect: gradients are summed in fp32\n",
-                    ds->communication_data_type);
-    if (ds->scheduler_given && o->lr_schedule)
+                    sent);
+    if (scheduler && o->lr_schedule)
         ls_str_addf(&c->notes, "the scheduler of the DeepSpeed JSON is overridden by --lr_schedule %s\n",
                     o->lr_schedule);
-    else if (ds->scheduler_given && o->run_type && !c->engine)
+    else if (scheduler && o->run_type && !c->engine)
         ls_str_add(&c->notes, "the scheduler of the DeepSpeed JSON is used; the baseline of the reference trainer "
                               "ignores it (use --lr_schedule constant for the same result)\n");
     if (ds->no_effect.len)

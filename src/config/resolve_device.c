@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 ls_dtype ls_precision_dtype(const char *precision)
 {
@@ -27,17 +28,21 @@ ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
                                   .deterministic = c->deterministic};
 }
 
+static bool is_auto(const ls_ds_config *ds, const char *key)
+{
+    const char *text = json_string_value(ls_json_at(ds->root, key));
+    return text && !strcmp(text, "auto");
+}
+
 static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
                                    ls_train_config *c)
 {
     const bool cuda = d->cuda;
     char no_gpu[LS_DEVICE_WORDS];
-    const bool json = ds && !o->precision && (ds->fp16.enabled || ds->bf16.enabled);
-    const bool left_open = !ds || ds->precision_auto;
-    c->precision = o->precision        ? o->precision
-                   : json              ? (ds->fp16.enabled ? "fp16" : "bf16")
-                   : cuda && left_open ? "bf16"
-                                       : "fp32";
+    const bool fp16 = ls_ds_bool(ds, "fp16.enabled", false),
+               json = !o->precision && (fp16 || ls_ds_bool(ds, "bf16.enabled", false)),
+               left_open = !ds || is_auto(ds, "fp16.enabled") || is_auto(ds, "bf16.enabled");
+    c->precision = o->precision ? o->precision : json ? (fp16 ? "fp16" : "bf16") : cuda && left_open ? "bf16" : "fp32";
     c->dtype = ls_precision_dtype(c->precision);
     if (!cuda && json)
         return ls_fail(LS_E_UNSUPPORTED,
@@ -47,8 +52,7 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     if (!cuda && c->dtype != LS_F32)
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU supports only fp32 (--precision fp32); %s",
                        c->precision, ls_device_no_gpu(d, no_gpu));
-    train_origin from =
-        train_from(o, "--precision", json ? (ds->fp16.enabled ? "fp16.enabled" : "bf16.enabled") : NULL);
+    train_origin from = train_from(o, "--precision", json ? (fp16 ? "fp16.enabled" : "bf16.enabled") : NULL);
     if (from.source == LS_FROM_DEFAULT && cuda && ds)
         from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables neither fp16 nor bf16";
     train_put_text(c, "precision", c->precision, from);
@@ -71,7 +75,7 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
 /* A value of the fp16 block, or of its defaults. */
 static train_origin from_fp16(const ls_ds_config *ds, const char *key)
 {
-    return ds && ds->fp16.given ? (train_origin){LS_FROM_JSON, key} : (train_origin){LS_FROM_DEFAULT, ""};
+    return ls_ds_get(ds, "fp16") ? (train_origin){LS_FROM_JSON, key} : (train_origin){LS_FROM_DEFAULT, ""};
 }
 
 static void resolve_amp_scale(ls_train_config *c)
@@ -85,11 +89,11 @@ static void resolve_amp_scale(ls_train_config *c)
 
 static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
 {
-    const ls_ds_fp16 none = {
-        .initial_scale_power = 16, .loss_scale_window = 1000, .hysteresis = 2, .min_loss_scale = 1};
-    const ls_ds_fp16 *j = ds && ds->fp16.given ? &ds->fp16 : &none;
+    const double asked = ls_ds_real(ds, "fp16.loss_scale", 0);
+    const int64_t stage = ds ? ls_ds_int(ds, "zero_optimization.stage", 0) : 1;
     ls_loss_scale_config *s = &c->loss_scale;
-    if (c->dtype == LS_BF16 && ds && ds->bf16.enabled && ds->bf16.check_grad_overflow) {
+    if (c->dtype == LS_BF16 && ls_ds_bool(ds, "bf16.enabled", false) &&
+        ls_ds_bool(ds, "bf16.check_grad_overflow", false)) {
         *s = (ls_loss_scale_config){.rule = LS_SCALE_FIXED, .initial = 1, .min = 1}; /* bad gradients skip a step */
         train_put_bool(c, "check_grad_overflow", true, (train_origin){LS_FROM_JSON, "bf16.check_grad_overflow"});
     }
@@ -98,13 +102,13 @@ static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
         resolve_amp_scale(c);
         return;
     }
-    *s = (ls_loss_scale_config){.rule = ds && !ds->zero.stage ? LS_SCALE_STAGE0 : LS_SCALE_ZERO,
-                                .initial = ldexp(1, (int)j->initial_scale_power),
-                                .min = j->min_loss_scale,
-                                .window = j->loss_scale_window,
-                                .hysteresis = j->hysteresis,
-                                .consecutive = j->consecutive_hysteresis};
-    if (j->loss_scale > 0) s->rule = LS_SCALE_FIXED, s->initial = j->loss_scale;
+    *s = (ls_loss_scale_config){.rule = stage ? LS_SCALE_ZERO : LS_SCALE_STAGE0,
+                                .initial = ldexp(1, (int)ls_ds_int(ds, "fp16.initial_scale_power", 16)),
+                                .min = ls_ds_real(ds, "fp16.min_loss_scale", 1),
+                                .window = ls_ds_int(ds, "fp16.loss_scale_window", 1000),
+                                .hysteresis = ls_ds_int(ds, "fp16.hysteresis", 2),
+                                .consecutive = ls_ds_bool(ds, "fp16.consecutive_hysteresis", false)};
+    if (asked > 0) s->rule = LS_SCALE_FIXED, s->initial = asked;
     const bool fixed = s->rule == LS_SCALE_FIXED;
     train_origin rule = from_fp16(ds, ""), start = from_fp16(ds, "fp16.initial_scale_power, at the start");
     rule.detail = fixed ? "fp16.loss_scale" : s->rule == LS_SCALE_STAGE0 ? "zero_optimization.stage 0" : "";
@@ -178,11 +182,12 @@ ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds
     train_put_text(c, "compute", c->compute, cuda ? train_rule("--device") : train_from(o, "--compute", NULL));
     LS_TRY(resolve_precision(o, ds, &d, c));
     LS_TRY(resolve_comm(o, &d, c));
-    if (ds && ds->grad_accum_dtype[0] && strcmp(ds->grad_accum_dtype, "fp32"))
+    const char *sums = ls_ds_text(ds, "data_types.grad_accum_dtype", "fp32");
+    if (strcasecmp(sums, "fp32"))
         return ls_fail(LS_E_UNSUPPORTED,
                        "data_types.grad_accum_dtype is %s, but gradients are always accumulated in fp32; use fp32 or "
                        "remove the key",
-                       ds->grad_accum_dtype);
+                       sums);
     resolve_loss_scale(ds, c);
     c->precision_label = label_of(c);
     return LS_OK;

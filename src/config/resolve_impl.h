@@ -12,6 +12,8 @@ typedef struct train_origin {
 
 /* The command line if it has `flag` ("--lr"), else the JSON if it has `key` (NULL: it has not), else the default. */
 train_origin train_from(const ls_train_options *o, const char *flag, const char *key);
+/* Same, if the JSON has the key. */
+train_origin train_from_json(const ls_train_options *o, const char *flag, const ls_ds_config *ds, const char *key);
 train_origin train_rule(const char *detail);
 
 /* Adds a row, or replaces the one of that name. Out of memory is reported by train_settings_check. */

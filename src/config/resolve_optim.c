@@ -9,11 +9,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
-/* Adds a setting: the value of the command line, or otherwise that of the JSON or the default. */
-static double pick(ls_train_config *c, const char *name, train_origin from, double cli, double otherwise)
+/* Adds a setting: the value of the command line, of the JSON, or a default. */
+static double pick(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c, const char *name,
+                   const char *flag, double cli, const char *key, double missing)
 {
-    const double value = from.source == LS_FROM_CLI ? cli : otherwise;
+    const train_origin from = train_from_json(o, flag, ds, key);
+    const double value = from.source == LS_FROM_CLI ? cli : ls_ds_real(ds, key, missing);
     train_put_real(c, name, value, from);
     return value;
 }
@@ -37,34 +40,34 @@ static ls_status read_betas(const ls_train_options *o, double b[2])
 
 static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    const ls_ds_optimizer none = {
-        .lr = 3e-4, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .bias_correction = true};
-    const ls_ds_optimizer baseline = {
-        .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.01, .bias_correction = true};
-    const ls_ds_optimizer *j = !ds ? &none : ds->optimizer.given ? &ds->optimizer : &baseline;
-    const train_origin block =
-        j->given ? (train_origin){LS_FROM_JSON, "optimizer"} : (train_origin){LS_FROM_DEFAULT, ""};
-    const train_origin betas = train_from(o, "--betas", j->betas_given ? "optimizer.params.betas" : NULL);
-    double b[2] = {j->beta1, j->beta2};
+    static const struct {
+        double lr, beta2, weight_decay;
+    } defaults[] = {{3e-4, 0.95, 0.1}, {1e-4, 0.999, 0.01}, {1e-3, 0.999, 0}}; /* ours, R1's baseline, DeepSpeed's */
+    const bool block = ls_ds_get(ds, "optimizer"),
+               adam = !strcasecmp(ls_ds_text(ds, "optimizer.type", "AdamW"), "Adam");
+    const int k = !ds ? 0 : !block ? 1 : 2;
+    const json_t *betas = ls_ds_get(ds, "optimizer.params.betas");
+    const train_origin from = block ? (train_origin){LS_FROM_JSON, "optimizer"} : (train_origin){LS_FROM_DEFAULT, ""},
+                       betas_from = train_from_json(o, "--betas", ds, "optimizer.params.betas");
+    double b[2] = {0.9, defaults[k].beta2};
+    for (size_t i = 0; betas && i < 2; i++) b[i] = json_number_value(json_array_get(betas, i));
     if (o->betas.n) LS_TRY(read_betas(o, b));
-    snprintf(c->optimizer, sizeof c->optimizer, "%s", j->given ? j->type : "AdamW");
-    c->bias_correction = j->bias_correction;
-    c->coupled = j->coupled;
+    snprintf(c->optimizer, sizeof c->optimizer, "%s", adam ? "Adam" : "AdamW");
+    c->bias_correction = ls_ds_bool(ds, "optimizer.params.bias_correction", true);
+    c->coupled = adam && !ls_ds_bool(ds, "optimizer.params.adam_w_mode", true);
     c->decay_matrices_only = !strcmp(o->decay, "matrices");
     c->beta1 = b[0];
     c->beta2 = b[1];
-    train_put_text(c, "optimizer", c->optimizer, (train_origin){block.source, j->given ? "optimizer.type" : ""});
-    c->lr.base = pick(c, "lr", train_from(o, "--lr", j->lr_given ? "optimizer.params.lr" : NULL), o->lr, j->lr);
-    train_put_real(c, "beta1", b[0], betas);
-    train_put_real(c, "beta2", b[1], betas);
-    c->eps = pick(c, "eps", train_from(o, "--eps", j->eps_given ? "optimizer.params.eps" : NULL), o->eps, j->eps);
-    c->weight_decay =
-        pick(c, "weight_decay",
-             train_from(o, "--weight_decay", j->weight_decay_given ? "optimizer.params.weight_decay" : NULL),
-             o->weight_decay, j->weight_decay);
+    train_put_text(c, "optimizer", c->optimizer, (train_origin){from.source, block ? "optimizer.type" : ""});
+    c->lr.base = pick(o, ds, c, "lr", "--lr", o->lr, "optimizer.params.lr", defaults[k].lr);
+    train_put_real(c, "beta1", b[0], betas_from);
+    train_put_real(c, "beta2", b[1], betas_from);
+    c->eps = pick(o, ds, c, "eps", "--eps", o->eps, "optimizer.params.eps", 1e-8);
+    c->weight_decay = pick(o, ds, c, "weight_decay", "--weight_decay", o->weight_decay, "optimizer.params.weight_decay",
+                           defaults[k].weight_decay);
     train_put_text(c, "decay", o->decay, train_from(o, "--decay", NULL));
-    train_put_bool(c, "decoupled_decay", !c->coupled, block);
-    train_put_bool(c, "bias_correction", c->bias_correction, block);
+    train_put_bool(c, "decoupled_decay", !c->coupled, from);
+    train_put_bool(c, "bias_correction", c->bias_correction, from);
     const double checked[] = {c->lr.base, c->weight_decay, c->eps};
     const char *const names[] = {"learning rate", "weight decay", "eps"};
     for (int i = 0; i < 3; i++)
@@ -73,12 +76,32 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     return LS_OK;
 }
 
-/* One of the choices of --lr_schedule. */
+/* One of the names of ls_lr_word. */
 static ls_lr_kind kind_of(const char *word)
 {
     int k = 0;
     while (k < LS_LR_RANGE_TEST && strcmp(word, ls_lr_word((ls_lr_kind)k))) k++;
     return (ls_lr_kind)k;
+}
+
+/* The scheduler of the JSON, with DeepSpeed's defaults. */
+static ls_lr_schedule read_schedule(const ls_ds_config *ds)
+{
+    const ls_lr_kind kind = kind_of(ls_ds_text(ds, "scheduler.type", ""));
+    return (ls_lr_schedule){.kind = kind,
+                            .min = kind == LS_LR_RANGE_TEST
+                                       ? ls_ds_real(ds, "scheduler.params.lr_range_test_min_lr", 1e-3)
+                                       : ls_ds_real(ds, "scheduler.params.warmup_min_lr", 0),
+                            .max = ls_ds_real(ds, "scheduler.params.warmup_max_lr", 0.001),
+                            .warmup = ls_ds_int(ds, "scheduler.params.warmup_num_steps", 1000),
+                            .total = ls_ds_int(ds, "scheduler.params.total_num_steps", 0),
+                            .linear = !strcmp(ls_ds_text(ds, "scheduler.params.warmup_type", "log"), "linear"),
+                            .warmup_min_ratio = ls_ds_real(ds, "scheduler.params.warmup_min_ratio", 0),
+                            .floor_ratio = ls_ds_real(ds, "scheduler.params.cos_min_ratio", 0.0001),
+                            .range_size = ls_ds_real(ds, "scheduler.params.lr_range_test_step_size", 2000),
+                            .range_rate = ls_ds_real(ds, "scheduler.params.lr_range_test_step_rate", 1),
+                            .range_staircase = ls_ds_bool(ds, "scheduler.params.lr_range_test_staircase", false),
+                            .last_batch_iteration = ls_ds_int(ds, "scheduler.params.last_batch_iteration", -1)};
 }
 
 /* The kind and its rates; warm-up and floor of the command line follow. */
@@ -89,12 +112,12 @@ static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *
     const train_origin from = train_from(o, "--lr_schedule", json ? "scheduler.type" : NULL);
     train_origin min_from = from, max_from = from;
     if (json) {
-        *s = ds->scheduler;
+        *s = read_schedule(ds);
         if (s->kind == LS_LR_RANGE_TEST && ls_train_given(o, "lr"))
             return ls_fail(LS_E_CONFIG, "scheduler LRRangeTest sets its own learning rates; leave --lr out");
         min_from.detail = "scheduler.params.warmup_min_lr";
         max_from.detail = "scheduler.params.warmup_max_lr";
-        const bool takes_lr = s->kind == LS_LR_WARMUP && !ds->scheduler_max_given;
+        const bool takes_lr = s->kind == LS_LR_WARMUP && !ls_ds_get(ds, "scheduler.params.warmup_max_lr");
         if (takes_lr) max_from = train_rule("the optimizer's lr");
         if (ls_train_given(o, "lr")) max_from = train_from(o, "--lr", NULL);
         if (takes_lr || ls_train_given(o, "lr")) s->max = base;
@@ -120,7 +143,7 @@ static ls_status choose_schedule(const ls_train_options *o, const ls_ds_config *
 static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
     ls_lr_schedule *s = &c->lr;
-    const bool json = ds && ds->scheduler_given && !o->lr_schedule, steps = ls_train_given(o, "warmup_steps"),
+    const bool json = ls_ds_get(ds, "scheduler") && !o->lr_schedule, steps = ls_train_given(o, "warmup_steps"),
                ratio = ls_train_given(o, "min_lr_ratio");
     LS_TRY(choose_schedule(o, ds, json, c));
     if (steps && o->warmup_steps < 0)
@@ -149,11 +172,9 @@ static ls_status resolve_schedule(const ls_train_options *o, const ls_ds_config 
 
 ls_status train_resolve_optimizer(const ls_train_options *o, const ls_ds_config *ds, ls_train_config *c)
 {
-    const bool json = ds && ds->gradient_clipping_given;
     LS_TRY(resolve_adam(o, ds, c));
     LS_TRY(resolve_schedule(o, ds, c));
-    c->clip = pick(c, "gradient_clipping", train_from(o, "--clip", json ? "gradient_clipping" : NULL), o->clip,
-                   ds ? ds->gradient_clipping : 1.0);
+    c->clip = pick(o, ds, c, "gradient_clipping", "--clip", o->clip, "gradient_clipping", ds ? 0 : 1);
     if (c->clip >= 0 && isfinite(c->clip)) return LS_OK;
     return ls_fail(LS_E_CONFIG, "the clipping norm is %g, but must be at least 0 (0 = off)", c->clip);
 }

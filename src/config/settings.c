@@ -18,6 +18,11 @@ train_origin train_from(const ls_train_options *o, const char *flag, const char 
     return key ? (train_origin){LS_FROM_JSON, key} : (train_origin){LS_FROM_DEFAULT, ""};
 }
 
+train_origin train_from_json(const ls_train_options *o, const char *flag, const ls_ds_config *ds, const char *key)
+{
+    return train_from(o, flag, ls_ds_get(ds, key) ? key : NULL);
+}
+
 train_origin train_rule(const char *detail)
 {
     return (train_origin){LS_FROM_RULE, detail};

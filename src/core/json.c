@@ -26,6 +26,18 @@ ls_status ls_json_load(const char *path, json_t **out)
     return st;
 }
 
+const json_t *ls_json_at(const json_t *root, const char *path)
+{
+    char key[64];
+    for (const char *p = path; root && *p;) {
+        const size_t n = strcspn(p, ".");
+        snprintf(key, sizeof key, "%.*s", (int)n, p);
+        root = json_object_get(root, key);
+        p += n + (p[n] == '.');
+    }
+    return root;
+}
+
 /* "d.dddde-14" -> the next decimal away from zero with as many digits. */
 static void next_decimal(char *buf)
 {

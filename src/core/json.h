@@ -17,6 +17,9 @@
 ls_status ls_json_load(const char *path, json_t **out);
 ls_status ls_json_parse(const char *text, size_t n, const char *what, json_t **out);
 
+/* The value at a dotted path ("lockstep.memory.per_rank"); NULL if there is none. */
+const json_t *ls_json_at(const json_t *root, const char *path);
+
 /* Zero-initialise with the string to append to; indent 0 writes one line. Misuse (a key outside an object) asserts. */
 #define LS_JSON_DEPTH 2049 /* one more than jansson reads, so that any parsed value can be written */
 typedef struct ls_jsonw {

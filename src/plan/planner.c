@@ -163,24 +163,22 @@ static ls_status consider(search *s, const ls_train_config *c)
     return LS_OK;
 }
 
-/* All micro-batch sizes that divide the sequences per replica. */
+/* The next micro-batch size above b of `mine` sequences per replica, a product micro-batch x accumulation; 0: none. */
+static int64_t next_size(int64_t mine, int64_t b)
+{
+    while (++b <= mine && b <= MOST_SIZE)
+        if (mine % b == 0 && mine / b <= MOST_SIZE) return b;
+    return 0;
+}
+
 static ls_status all_sizes(search *s, const char *strategy, ls_mesh mesh, const char *schedule, int interleave)
 {
     const int64_t mine = s->q->global_batch / mesh.n[LS_AXIS_DP];
-    for (int64_t b = 1; b <= mine && b <= MOST_SIZE; b++) {
-        if (mine % b || mine / b > MOST_SIZE) continue;
+    for (int64_t b = next_size(mine, 0); b; b = next_size(mine, b)) {
         const ls_train_config c = ls_planner_config(s->q, strategy, mesh, schedule, interleave, (int)b);
         LS_TRY(consider(s, &c));
     }
     return LS_OK;
-}
-
-/* True if the sequences per replica are a product of a micro-batch size and accumulation steps. */
-static bool can_be_cut(int64_t mine)
-{
-    for (int64_t b = 1; b <= mine && b <= MOST_SIZE; b++)
-        if (mine % b == 0 && mine / b <= MOST_SIZE) return true;
-    return false;
 }
 
 static ls_status all_schedules(search *s, const char *strategy, ls_mesh mesh)
@@ -197,9 +195,11 @@ static ls_status all_schedules(search *s, const char *strategy, ls_mesh mesh)
     return LS_OK;
 }
 
-/* The reason why this mesh is not possible, or NULL. */
-static const char *impossible(const ls_planner_query *q, const ls_mesh *mesh, char words[240])
+/* Refuses a mesh that is not possible, with the reason. */
+static bool impossible(search *s, const ls_mesh *mesh)
 {
+    const ls_planner_query *q = s->q;
+    char words[240];
     const int dp = mesh->n[LS_AXIS_DP], pp = mesh->n[LS_AXIS_PP], U = q->model.n_layer + 2;
     if (ls_shard_check(&q->model, mesh->n[LS_AXIS_TP]) != LS_OK) snprintf(words, 240, "%s", ls_err_words());
     else if (pp > U)
@@ -207,27 +207,23 @@ static const char *impossible(const ls_planner_query *q, const ls_mesh *mesh, ch
     else if (q->global_batch % dp)
         snprintf(words, 240, "dp %d: the global batch of %lld sequences is not a multiple of %d", dp,
                  (long long)q->global_batch, dp);
-    else if (!can_be_cut(q->global_batch / dp))
+    else if (!next_size(q->global_batch / dp, 0))
         snprintf(words, 240,
                  "dp %d: %lld sequences per replica are not a product micro-batch x accumulation with both at most %d",
                  dp, (long long)(q->global_batch / dp), MOST_SIZE);
     else if (q->strategy && (dp == 1) != !strcmp(q->strategy, "single"))
         snprintf(words, 240, "dp %d: strategy %s needs %s", dp, q->strategy,
                  dp == 1 ? "at least 2 replicas; use single for one replica" : "one replica");
-    else return NULL;
+    else return false;
     ls_err_clear();
-    return words;
+    refuse(s, words);
+    return true;
 }
 
 static ls_status all_strategies(search *s, ls_mesh mesh)
 {
     static const char *const strategy[] = {"single", "dp", "ddp", "zero1", "zero2", "zero3"};
-    char words[240];
-    const char *why = impossible(s->q, &mesh, words);
-    if (why) {
-        refuse(s, why);
-        return LS_OK;
-    }
+    if (impossible(s, &mesh)) return LS_OK;
     for (size_t i = 0; i < sizeof strategy / sizeof strategy[0]; i++) {
         /* with one replica every strategy is `single` */
         if ((mesh.n[LS_AXIS_DP] == 1) != (i == 0)) continue;

@@ -15,21 +15,9 @@
 
 /* ---- reading ---- */
 
-static const json_t *under(const json_t *root, const char *path)
-{
-    char key[64];
-    for (const char *p = path; root && *p;) {
-        const size_t n = strcspn(p, ".");
-        snprintf(key, sizeof key, "%.*s", (int)n, p);
-        root = json_object_get(root, key);
-        p += n + (p[n] == '.');
-    }
-    return root;
-}
-
 static ls_status number(const char *file, const json_t *root, const char *path, int64_t *to)
 {
-    const json_t *v = under(root, path);
+    const json_t *v = ls_json_at(root, path);
     if (!json_is_number(v)) return ls_fail(LS_E_FORMAT, "%s: %s is missing or not a number", file, path);
     *to = (int64_t)json_number_value(v);
     return LS_OK;
@@ -57,7 +45,7 @@ static int cut_words(char *line, char **argv, int most)
 /* The arguments after `train`; the options borrow them. */
 static ls_status read_command(const char *file, const json_t *root, ls_run_record *r)
 {
-    const char *line = json_string_value(under(root, "command_line"));
+    const char *line = json_string_value(ls_json_at(root, "command_line"));
     const char *train = line ? strstr(line, " train ") : NULL;
     if (!train)
         return ls_fail(LS_E_FORMAT, "%s: command_line is not a `lockstep train` command; this run cannot be planned",
@@ -81,7 +69,7 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
     const ls_train_paths paths = {.train = none, .val = r->val_seqs ? none : NULL};
     const ls_train_facts facts = {.world_size = (int)world, .data_eos_id = -1};
     const char *device =
-        json_string_value(under(root, "lockstep.device")); /* what auto was then, whatever it is here */
+        json_string_value(ls_json_at(root, "lockstep.device")); /* what auto was then, whatever it is here */
     if (device && !strncmp(device, "cuda", 4) && strncmp(r->options.device, "cuda", 4)) r->options.device = "cuda";
     if (device && !strcmp(device, "cpu")) r->options.device = "cpu";
     ls_status st = ls_train_resolve(&r->options, json ? &ds : NULL, &paths, &facts, &r->cfg);
@@ -94,7 +82,7 @@ static ls_status resolve(const char *file, const json_t *root, ls_run_record *r)
 /* --stages measured: the stage boundaries of the run, as a value of --stages. */
 static ls_status read_cut(const char *file, const json_t *root, ls_run_record *r)
 {
-    const json_t *stages = under(root, "lockstep.pipeline.per_stage");
+    const json_t *stages = ls_json_at(root, "lockstep.pipeline.per_stage");
     const size_t P = json_array_size(stages), V = json_array_size(json_object_get(json_array_get(stages, 0), "units"));
     if (!r->cfg.stages || strcmp(r->cfg.stages, "measured")) return LS_OK;
     ls_str s = {0};
@@ -113,7 +101,7 @@ static ls_status read_cut(const char *file, const json_t *root, ls_run_record *r
 
 static ls_status read_memory(const char *file, const json_t *root, ls_run_record *r)
 {
-    const json_t *all = under(root, "lockstep.memory.per_rank");
+    const json_t *all = ls_json_at(root, "lockstep.memory.per_rank");
     const int W = r->cfg.world_size;
     if ((int)json_array_size(all) != W)
         return ls_fail(LS_E_FORMAT, "%s: lockstep.memory.per_rank has %zu entries; the run had %d workers", file,
@@ -203,7 +191,7 @@ ls_status ls_run_record_load(const char *dir, bool fastest, ls_run_record *r)
     if (st == LS_OK) st = read_cut(path, root, r);
     if (st == LS_OK) st = read_memory(path, root, r);
     if (st == LS_OK) st = read_steps(r, fastest);
-    const json_t *bubble = under(root, "lockstep.pipeline.bubble_measured");
+    const json_t *bubble = ls_json_at(root, "lockstep.pipeline.bubble_measured");
     r->pipeline = json_is_number(bubble);
     r->seen.bubble = json_number_value(bubble);
     json_decref(root);

@@ -234,17 +234,6 @@ static ls_status pipeline(planner_worker *w, ls_prediction *out)
     return st;
 }
 
-/* Passes over memory; workers that share a core run one after the other. */
-static ls_cluster_passes passes(const ls_cluster *cl, ls_crowd crowd, ls_dtype dt)
-{
-    ls_cluster_passes p = ls_cluster_pass(cl, crowd.timed, dt);
-    p.adamw *= crowd.slower;
-    p.sumsq *= crowd.slower;
-    p.add *= crowd.slower;
-    p.step *= crowd.slower;
-    return p;
-}
-
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out)
 {
     if (c->tf32)
@@ -258,7 +247,11 @@ ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_
     w->c = c;
     w->D = c->mesh.n[LS_AXIS_DP];
     w->crowd = ls_cluster_crowd(cl, c->mesh.world);
-    w->pass = passes(cl, w->crowd, c->dtype);
+    w->pass = ls_cluster_pass(cl, w->crowd.timed, c->dtype);
+    w->pass.adamw *= w->crowd.slower; /* workers that share a core run one after the other */
+    w->pass.sumsq *= w->crowd.slower;
+    w->pass.add *= w->crowd.slower;
+    w->pass.step *= w->crowd.slower;
     w->threads = threads_asked(w);
     ls_status st;
     if (c->mesh.n[LS_AXIS_PP] > 1) {

@@ -109,7 +109,6 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
 
 ls_dtype ls_cluster_default_precision(const ls_cluster *c)
 {
-    if (c->cpu) return LS_F32;
     return computes(c, LS_BF16) ? LS_BF16 : computes(c, LS_F16) ? LS_F16 : LS_F32;
 }
 

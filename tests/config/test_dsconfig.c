@@ -43,20 +43,24 @@ static int n_listed(const ls_ds_config *c)
     return n;
 }
 
-static void defaults(void **state)
+static double num(const ls_ds_config *c, const char *key)
+{
+    return ls_ds_real(c, key, -1);
+}
+
+static void missing_keys(void **state)
 {
     (void)state;
     ls_ds_config c;
-    must_parse("{}", &c);
-    assert_true(c.train_batch_size == 0 && c.train_micro_batch_size_per_gpu == 0 && c.gradient_accumulation_steps == 0);
-    assert_true(c.optimizer.lr == 1e-3 && c.optimizer.beta1 == 0.9 && c.optimizer.beta2 == 0.999 &&
-                c.optimizer.eps == 1e-8);
-    assert_true(c.optimizer.weight_decay == 0 && c.optimizer.bias_correction && !c.optimizer.coupled &&
-                !c.optimizer.given);
-    assert_true(c.gradient_clipping == 0 && !c.gradient_clipping_given);
-    assert_true(c.fp16.initial_scale_power == 16 && c.fp16.loss_scale_window == 1000 && c.fp16.hysteresis == 2);
-    assert_true(c.fp16.min_loss_scale == 1 && c.fp16.loss_scale == 0 && !c.fp16.enabled && !c.bf16.enabled);
-    assert_true(c.zero.stage == 0 && !c.zero.given && !c.zero.reduce_bucket_given);
+    must_parse("{\"fp16\": {\"enabled\": \"auto\", \"hysteresis\": null}}", &c);
+    assert_null(ls_ds_get(&c, "optimizer.params.lr"));
+    assert_null(ls_ds_get(&c, "fp16.enabled"));
+    assert_null(ls_ds_get(&c, "fp16.hysteresis"));
+    assert_null(ls_ds_get(NULL, "fp16"));
+    assert_non_null(ls_ds_get(&c, "fp16"));
+    assert_true(ls_ds_bool(&c, "fp16.enabled", true) && ls_ds_int(&c, "fp16.hysteresis", 2) == 2);
+    assert_true(ls_ds_real(&c, "gradient_clipping", 0.5) == 0.5);
+    assert_string_equal(ls_ds_text(&c, "optimizer.type", "none"), "none");
     assert_int_equal(n_listed(&c), 0);
     ls_ds_config_fini(&c);
 }
@@ -79,30 +83,22 @@ static void everything(void **state)
         "\"gradient_clipping\": 0.5, \"communication_data_type\": \"FP32\", \"data_types\": {\"grad_accum_dtype\": "
         "\"fp32\"}}",
         &c);
-    assert_true(c.train_batch_size == 64 && c.train_micro_batch_size_per_gpu == 4 &&
-                c.gradient_accumulation_steps == 2);
-    assert_string_equal(c.optimizer.type, "Adam");
-    assert_true(c.optimizer.given && c.optimizer.lr == 2e-4 && c.optimizer.beta1 == 0.8 && c.optimizer.beta2 == 0.95);
-    assert_true(c.optimizer.eps == 1e-7 && c.optimizer.weight_decay == 0.1 && c.optimizer.coupled &&
-                !c.optimizer.bias_correction);
-    assert_true(c.scheduler_given && c.scheduler.kind == LS_LR_WARMUP_DECAY && c.scheduler.total == 10000);
-    assert_true(c.scheduler.warmup == 100 && c.scheduler.linear && c.scheduler.min == 1e-6 && c.scheduler.max == 0.001);
-    assert_true(c.fp16.enabled && c.fp16.loss_scale == 128 && c.fp16.hysteresis == 2 &&
-                c.fp16.initial_scale_power == 12);
-    assert_true(c.zero.stage == 3 && c.zero.reduce_bucket_size == 200000000 && c.zero.reduce_bucket_given);
-    assert_true(c.zero.prefetch_bucket_size == 9 && !c.zero.allgather_bucket_given);
-    assert_true(c.gradient_clipping == 0.5 && c.gradient_clipping_given);
-    assert_string_equal(c.communication_data_type, "fp32");
-    assert_string_equal(c.grad_accum_dtype, "fp32");
+    assert_true(num(&c, "train_batch_size") == 64 && num(&c, "train_micro_batch_size_per_gpu") == 4);
+    assert_int_equal(ls_ds_int(&c, "gradient_accumulation_steps", 0), 2); /* written as 2e0 */
+    assert_string_equal(ls_ds_text(&c, "optimizer.type", ""), "ADAM");
+    assert_true(num(&c, "optimizer.params.lr") == 2e-4 && num(&c, "optimizer.params.weight_decay") == 0.1);
+    assert_false(ls_ds_bool(&c, "optimizer.params.bias_correction", true));
+    assert_true(num(&c, "scheduler.params.total_num_steps") == 10000 && num(&c, "fp16.loss_scale") == 128);
+    assert_int_equal(ls_ds_int(&c, "zero_optimization.reduce_bucket_size", 0), 200000000);
+    assert_null(ls_ds_get(&c, "zero_optimization.allgather_bucket_size"));
+    assert_true(num(&c, "zero_optimization.stage3_prefetch_bucket_size") == 9); /* given without its prefix */
     ls_ds_config_fini(&c);
     must_parse(
         "{\"zero_optimization\": true, \"bfloat16\": {\"enabled\": true}, \"scheduler\": {\"type\": \"LRRangeTest\"}}",
         &c);
-    assert_true(c.zero.stage == 1 && c.zero.given && c.bf16.enabled);
-    assert_true(c.scheduler.min == 1e-3 && c.scheduler.range_size == 2000 && c.scheduler.range_rate == 1);
+    assert_true(num(&c, "zero_optimization.stage") == 1 && ls_ds_bool(&c, "bf16.enabled", false));
     ls_ds_config_fini(&c);
     must_parse("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}}", &c);
-    assert_false(c.optimizer.coupled); /* AdamW always decouples */
     assert_true(listed(&c, "optimizer.params.adam_w_mode"));
     ls_ds_config_fini(&c);
 }
@@ -129,7 +125,7 @@ static void without_effect(void **state)
     assert_false(listed(&c, "activation_checkpointing.cpu_checkpointing"));
     assert_false(listed(&c, "comms_logger") || listed(&c, "timers") || listed(&c, "elasticity"));
     assert_int_equal(n_listed(&c), 9);
-    assert_true(c.wall_clock_breakdown && c.wall_clock_breakdown_given);
+    assert_true(ls_ds_bool(&c, "wall_clock_breakdown", false));
     ls_ds_config_fini(&c);
 }
 
@@ -260,12 +256,14 @@ static void whole_file(void **state)
     assert_int_equal(ls_ds_config_load(path, &c), LS_OK);
     assert_string_equal(c.sha256, "88b9348f2b679cea5ba0653fe4db195f587164ed6208b54cb1b70e94323d3a8f");
     assert_string_equal(c.path, path);
-    assert_true(c.train_micro_batch_size_per_gpu == 4 && c.gradient_accumulation_steps == 8 && c.train_batch_size == 0);
-    assert_string_equal(c.optimizer.type, "AdamW");
-    assert_true(c.optimizer.lr == 3e-4 && c.optimizer.weight_decay == 0.1 && c.fp16.enabled && c.zero.stage == 1);
-    assert_true(c.zero.reduce_bucket_size == 100000000 && c.gradient_clipping == 1.0);
-    assert_true(c.scheduler.kind == LS_LR_WARMUP && c.scheduler.max == 3e-4 && c.scheduler.warmup == 400 &&
-                !c.scheduler.linear);
+    assert_true(num(&c, "train_micro_batch_size_per_gpu") == 4 && num(&c, "gradient_accumulation_steps") == 8);
+    assert_null(ls_ds_get(&c, "train_batch_size"));
+    assert_string_equal(ls_ds_text(&c, "optimizer.type", ""), "AdamW");
+    assert_true(num(&c, "optimizer.params.lr") == 3e-4 && num(&c, "optimizer.params.weight_decay") == 0.1);
+    assert_true(ls_ds_bool(&c, "fp16.enabled", false) && num(&c, "zero_optimization.stage") == 1);
+    assert_true(num(&c, "zero_optimization.reduce_bucket_size") == 100000000 && num(&c, "gradient_clipping") == 1);
+    assert_true(num(&c, "scheduler.params.warmup_max_lr") == 3e-4 &&
+                num(&c, "scheduler.params.warmup_num_steps") == 400);
     assert_int_equal(n_listed(&c), 2); /* steps_per_print, wall_clock_breakdown */
     ls_ds_config_fini(&c);
     assert_int_equal(ls_ds_config_load("/nonexistent.json", &c), LS_E_IO);
@@ -274,7 +272,7 @@ static void whole_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),      cmocka_unit_test(everything), cmocka_unit_test(without_effect),
+        cmocka_unit_test(missing_keys),  cmocka_unit_test(everything), cmocka_unit_test(without_effect),
         cmocka_unit_test(unknown_keys),  cmocka_unit_test(bad_values), cmocka_unit_test(refused),
         cmocka_unit_test(out_of_memory), cmocka_unit_test(whole_file),
     };

@@ -196,9 +196,25 @@ static void any_value_goes_through(void **state)
     json_decref(j);
 }
 
+static void value_at_a_path(void **state)
+{
+    (void)state;
+    json_t *j = NULL;
+    const char *text = "{\"a\": {\"b\": {\"c\": 7}, \"n\": null}, \"l\": [1]}";
+    assert_int_equal(ls_json_parse(text, strlen(text), "text", &j), LS_OK);
+    assert_int_equal(json_integer_value(ls_json_at(j, "a.b.c")), 7);
+    assert_true(json_is_null(ls_json_at(j, "a.n")));
+    assert_null(ls_json_at(j, "a.x"));
+    assert_null(ls_json_at(j, "a.b.c.d"));
+    assert_null(ls_json_at(j, "l.a"));
+    assert_null(ls_json_at(NULL, "a"));
+    json_decref(j);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(value_at_a_path),
         cmocka_unit_test(reals),
         cmocka_unit_test(reals_like_python),
         cmocka_unit_test(objects),

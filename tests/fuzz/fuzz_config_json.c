@@ -43,7 +43,9 @@ static void deepspeed(const char *text, size_t n)
     char *argv[] = {flag, fp32};
     const ls_train_paths paths = {.train = train};
     if (ls_ds_config_parse(text, n, "fuzz", &ds) != LS_OK) return;
-    must(ds.zero.stage >= 0 && ds.zero.stage <= 3 && !(ds.fp16.enabled && ds.bf16.enabled));
+    const int64_t stage = ls_ds_int(&ds, "zero_optimization.stage", 0);
+    must(stage >= 0 && stage <= 3);
+    must(!ls_ds_bool(&ds, "fp16.enabled", false) || !ls_ds_bool(&ds, "bf16.enabled", false));
     must(ls_train_options_parse(2, argv, &o) == LS_OK);
     if (ls_train_resolve(&o, &ds, &paths, NULL, &c) == LS_OK) {
         must(c.micro_batch > 0 && c.grad_accum > 0 && c.global_batch == (int64_t)c.micro_batch * c.grad_accum);
