@@ -178,7 +178,9 @@ static void *one_rank(void *arg)
     ls_trace_set_base(w->trace, 0);
     for (int k = 0; k < THREADS; k++) {
         ls_lane *lane = NULL;
-        assert_int_equal(ls_trace_lane(w->trace, "lane", 1000, &lane), LS_OK);
+        char name[16];
+        snprintf(name, sizeof name, "lane %d", k);
+        assert_int_equal(ls_trace_lane(w->trace, name, 1000, &lane), LS_OK);
         assert_int_equal(pthread_create(&thread[k], NULL, in_lane, lane), 0);
     }
     for (int k = 0; k < THREADS; k++) pthread_join(thread[k], NULL);
