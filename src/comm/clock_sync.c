@@ -68,10 +68,10 @@ static int first_with(const int64_t *id, int r)
 ls_status ls_comm_clock(ls_comm *c, const ls_clock *clock, ls_clock_fix *out)
 {
     const int size = ls_comm_size(c), rank = ls_comm_rank(c);
-    int64_t *id = ls_comm_alloc(c, (size_t)size * sizeof *id), mine = clock->id;
+    int64_t *id = NULL;
     ls_clock_fix *fix = ls_comm_alloc(c, (size_t)size * sizeof *fix);
-    if (!id || !fix) return ls_nomem((size_t)size * sizeof *fix, "the clocks of all workers");
-    LS_TRY(ls_all_gather(c, (ls_view){id, size, LS_I64}, (ls_view){&mine, 1, LS_I64}, LS_SITE, NULL));
+    if (!fix) return ls_nomem((size_t)size * sizeof *fix, "the clocks of all workers");
+    LS_TRY(ls_comm_gather(c, &clock->id, sizeof clock->id, LS_SITE, &id));
     for (int r = 1; r < size; r++) {
         if (first_with(id, r) != r) continue; /* rank 0's own, or asked already */
         if (rank == 0) LS_TRY(ask(c, clock, r, &fix[r]));

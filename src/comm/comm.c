@@ -17,18 +17,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#define COMM_TRACE_SPANS 16384 /* of each lane */
-
 const char *ls_coll_word(ls_coll kind)
 {
-    switch (kind) {
-#define X(k, word) \
-    case k: return word;
+    static const char *const word[] = {
+#define X(k, text) text,
         LS_COLL_LIST(X)
 #undef X
-    case LS_N_COLL: break;
-    }
-    return "?";
+    };
+    return (unsigned)kind < LS_N_COLL ? word[kind] : "?";
 }
 
 static ls_ticket ticket_of(int lane, uint64_t seq)
@@ -36,10 +32,15 @@ static ls_ticket ticket_of(int lane, uint64_t seq)
     return seq << 2 | (uint64_t)lane;
 }
 
-ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out)
+ls_status comm_create(const comm_ops *ops, int rank, int size, size_t impl_nbytes, ls_comm **out)
 {
     ls_comm *c = ls_alloc(sizeof *c);
-    if (!c) return ls_nomem(sizeof *c, "a communicator");
+    void *impl = ls_alloc(impl_nbytes);
+    if (!c || !impl) {
+        ls_free(c);
+        ls_free(impl);
+        return ls_nomem(sizeof *c + impl_nbytes, "a communicator");
+    }
     c->ops = ops;
     c->rank = rank;
     c->size = size;
@@ -47,6 +48,7 @@ ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_co
     c->place = (ls_comm_place){.local_rank = rank, .local_size = size, .n_host = 1};
     atomic_init(&c->own_limit.seconds, 600);
     c->limit = &c->own_limit;
+    for (int k = 0; k < N_LANE; k++) c->lane[k].c = c;
     gethostname(c->hostname, sizeof c->hostname - 1);
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
@@ -97,12 +99,12 @@ const char *ls_comm_host(const ls_comm *c, int rank, int *local_rank)
 }
 void *ls_comm_alloc(ls_comm *c, size_t nbytes)
 {
-    return c->ops->alloc(c, nbytes);
+    return c->ops->alloc ? c->ops->alloc(c, nbytes) : ls_comm_alloc(c->inner, nbytes);
 }
 
 size_t ls_comm_device_nbytes(const ls_comm *c)
 {
-    return c->ops->device_nbytes ? c->ops->device_nbytes(c) : 0;
+    return c->device_nbytes;
 }
 
 /* Carries out one request and books it; called with the lock not held. */
@@ -113,12 +115,13 @@ static ls_status run_one(ls_comm *c, comm_req *r)
     ls_status st = c->ops->run(c, r);
     if (st == LS_OK) ls_deadline_tick();
     const double busy = r->from ? 0 : ls_now() - (r->began > 0 ? r->began : begin);
-    ls_span_end(r->from ? 0 : traced, (ls_trace_span){.kind = LS_SPAN_COLL,
-                                                      .name = ls_coll_word(r->kind),
-                                                      .label = (uint16_t)r->label,
-                                                      .seq = r->seq,
-                                                      .bytes = r->moved,
-                                                      .site = r->site});
+    const ls_trace_span span = {.kind = LS_SPAN_COLL,
+                                .name = ls_coll_word(r->kind),
+                                .label = (uint16_t)r->label,
+                                .seq = r->seq,
+                                .bytes = r->moved,
+                                .site = r->site};
+    ls_span_end(r->from ? 0 : traced, span);
     pthread_mutex_lock(&c->lock);
     ls_comm_stat *s = r->held ? &c->aside : &c->stat[r->kind][r->label];
     s->calls++;
@@ -136,29 +139,19 @@ static ls_status run_one(ls_comm *c, comm_req *r)
         comm_device_note(c, (comm_time){.from = r->from,
                                         .to = r->after,
                                         .kind = r->kind,
-                                        .label = r->label,
                                         .lane = comm_lane_of(r->kind),
                                         .held = r->held,
-                                        .bytes = r->moved,
                                         .payload = payload,
-                                        .seq = r->seq,
-                                        .site = r->site});
+                                        .span = span});
     if (r->kind == LS_COLL_AGREE) c->last_worst = r->value;
     pthread_mutex_unlock(&c->lock);
     return st;
 }
 
-typedef struct lane_arg {
-    ls_comm *c;
-    int lane;
-} lane_arg;
-
 static void *lane_main(void *arg)
 {
-    lane_arg a = *(lane_arg *)arg;
-    ls_free(arg);
-    ls_comm *c = a.c;
-    comm_lane *l = &c->lane[a.lane];
+    comm_lane *l = arg;
+    ls_comm *c = l->c;
     ls_cores_roam();
     ls_cores_prompt();
     pthread_mutex_lock(&c->lock);
@@ -168,7 +161,7 @@ static void *lane_main(void *arg)
         comm_req r = l->ring[(l->done + 1) % LANE_RING]; /* its own: who waits looks at the ring's */
         ls_status st = l->failed;
         if (st == LS_OK) {
-            ls_trace_enter(c->trace[a.lane]);
+            ls_trace_enter(c->trace[l - c->lane]);
             pthread_mutex_unlock(&c->lock);
             st = run_one(c, &r);
             pthread_mutex_lock(&c->lock);
@@ -186,20 +179,14 @@ static void *lane_main(void *arg)
     return NULL;
 }
 
-static ls_status start_lane(ls_comm *c, int lane)
+static ls_status start_lane(comm_lane *l)
 {
-    lane_arg *a = ls_alloc(sizeof *a);
-    if (!a) return ls_nomem(sizeof *a, "a progress thread");
-    *a = (lane_arg){c, lane};
-    if (pthread_create(&c->lane[lane].thread, NULL, lane_main, a)) {
-        ls_free(a);
-        return ls_fail(LS_E_COMM, "cannot start a progress thread");
-    }
-    c->lane[lane].running = true;
+    if (pthread_create(&l->thread, NULL, lane_main, l)) return ls_fail(LS_E_COMM, "cannot start a progress thread");
+    l->running = true;
     return LS_OK;
 }
 
-static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
+ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
 {
     const int k = comm_lane_of(r->kind);
     comm_lane *l = &c->lane[k];
@@ -221,7 +208,7 @@ static ls_status post(ls_comm *c, comm_req *r, ls_ticket *t)
         if (t) *t = 0;
         return run_one(c, r);
     }
-    if (!l->running) LS_TRY(start_lane(c, k));
+    if (!l->running) LS_TRY(start_lane(l));
     pthread_mutex_lock(&c->lock);
     while (l->posted - l->done >= LANE_RING - 1) pthread_cond_wait(&c->changed, &c->lock);
     r->seq = ++l->posted;
@@ -249,7 +236,7 @@ static ls_status wait_done(ls_comm *c, ls_ticket t, bool quiet, comm_time *what,
     const comm_req *r = &l->ring[seq % LANE_RING]; /* the ring may turn while we wait */
     const ls_trace_span span = {
         .kind = LS_SPAN_WAIT, .name = ls_coll_word(r->kind), .label = (uint16_t)r->label, .seq = seq, .site = r->site};
-    *what = (comm_time){.kind = r->kind, .label = r->label};
+    *what = (comm_time){.kind = r->kind, .span = span};
     if (l->done < seq) {
         ls_comm_stat *s = c->held ? &c->aside : &c->stat[r->kind][r->label];
         const bool device = r->device;
@@ -286,7 +273,7 @@ ls_status ls_wait(ls_comm *c, ls_ticket t)
         comm_device_quiet(c->dev, what.to); /* the caller may free its buffers now */
         return st;
     }
-    return idle || what.to ? comm_device_wait(c, idle, what.to, what.kind, what.label) : LS_OK;
+    return idle || what.to ? comm_device_wait(c, idle, what.to, what.kind, what.span.label) : LS_OK;
 }
 
 ls_status comm_await(ls_comm *c, ls_ticket t)
@@ -334,21 +321,22 @@ static ls_status check_peer(const ls_comm *c, int peer, const char *what)
 ls_status ls_all_reduce(ls_comm *c, ls_view x, const char *site, ls_ticket *t)
 {
     LS_TRY(check_sum_type(x));
-    return post(c, &(comm_req){.kind = LS_COLL_ALL_REDUCE, .in = x, .out = x, .site = site}, t);
+    return comm_post(c, &(comm_req){.kind = LS_COLL_ALL_REDUCE, .in = x, .out = x, .site = site}, t);
 }
 
 ls_status ls_reduce_scatter_apart(ls_comm *c, ls_view out, ls_view in, int64_t stride, const char *site, ls_ticket *t)
 {
     LS_TRY(check_sum_type(in));
     LS_ASSERT(in.n == out.n * c->size && in.dt == out.dt && stride >= out.n);
-    return post(c, &(comm_req){.kind = LS_COLL_REDUCE_SCATTER, .in = in, .out = out, .stride = stride, .site = site},
-                t);
+    return comm_post(
+        c, &(comm_req){.kind = LS_COLL_REDUCE_SCATTER, .in = in, .out = out, .stride = stride, .site = site}, t);
 }
 
 ls_status ls_all_gather_apart(ls_comm *c, ls_view out, int64_t stride, ls_view in, const char *site, ls_ticket *t)
 {
     LS_ASSERT(out.n == in.n * c->size && in.dt == out.dt && stride >= in.n);
-    return post(c, &(comm_req){.kind = LS_COLL_ALL_GATHER, .in = in, .out = out, .stride = stride, .site = site}, t);
+    return comm_post(c, &(comm_req){.kind = LS_COLL_ALL_GATHER, .in = in, .out = out, .stride = stride, .site = site},
+                     t);
 }
 
 ls_status ls_reduce_scatter(ls_comm *c, ls_view out, ls_view in, const char *site, ls_ticket *t)
@@ -364,36 +352,36 @@ ls_status ls_all_gather(ls_comm *c, ls_view out, ls_view in, const char *site, l
 ls_status ls_broadcast(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t)
 {
     LS_TRY(check_peer(c, root, "broadcast from rank"));
-    return post(c, &(comm_req){.kind = LS_COLL_BROADCAST, .in = x, .out = x, .peer = root, .site = site}, t);
+    return comm_post(c, &(comm_req){.kind = LS_COLL_BROADCAST, .in = x, .out = x, .peer = root, .site = site}, t);
 }
 
 ls_status ls_reduce(ls_comm *c, ls_view x, int root, const char *site, ls_ticket *t)
 {
     LS_TRY(check_sum_type(x));
     LS_TRY(check_peer(c, root, "reduce to rank"));
-    return post(c, &(comm_req){.kind = LS_COLL_REDUCE, .in = x, .out = x, .peer = root, .site = site}, t);
+    return comm_post(c, &(comm_req){.kind = LS_COLL_REDUCE, .in = x, .out = x, .peer = root, .site = site}, t);
 }
 
 ls_status ls_send(ls_comm *c, ls_view x, int to, const char *site, ls_ticket *t)
 {
     LS_TRY(check_peer(c, to, "send to rank"));
-    return post(c, &(comm_req){.kind = LS_COLL_SEND, .in = x, .peer = to, .site = site}, t);
+    return comm_post(c, &(comm_req){.kind = LS_COLL_SEND, .in = x, .peer = to, .site = site}, t);
 }
 
 ls_status ls_recv(ls_comm *c, ls_view x, int from, const char *site, ls_ticket *t)
 {
     LS_TRY(check_peer(c, from, "receive from rank"));
-    return post(c, &(comm_req){.kind = LS_COLL_RECV, .out = x, .peer = from, .site = site}, t);
+    return comm_post(c, &(comm_req){.kind = LS_COLL_RECV, .out = x, .peer = from, .site = site}, t);
 }
 
 ls_status ls_barrier(ls_comm *c, const char *site)
 {
-    return post(c, &(comm_req){.kind = LS_COLL_BARRIER, .site = site}, NULL);
+    return comm_post(c, &(comm_req){.kind = LS_COLL_BARRIER, .site = site}, NULL);
 }
 
 ls_status ls_agree(ls_comm *c, int mine, const char *site, int *worst)
 {
-    LS_TRY(post(c, &(comm_req){.kind = LS_COLL_AGREE, .value = mine, .site = site}, NULL));
+    LS_TRY(comm_post(c, &(comm_req){.kind = LS_COLL_AGREE, .value = mine, .site = site}, NULL));
     pthread_mutex_lock(&c->lock);
     *worst = c->last_worst;
     pthread_mutex_unlock(&c->lock);
@@ -410,6 +398,19 @@ ls_status ls_comm_agree(ls_comm *c, ls_status mine, const char *site)
     return ls_fail((ls_status)worst, "another worker failed: %s", ls_status_words((ls_status)worst));
 }
 
+ls_status ls_comm_gather(ls_comm *c, const void *mine, size_t nbytes, const char *site, void *all)
+{
+    const int64_t n = (int64_t)(nbytes / sizeof(int64_t));
+    const size_t total = (size_t)c->size * nbytes;
+    void *p = ls_comm_alloc(c, total);
+    LS_ASSERT(nbytes % sizeof(int64_t) == 0 && nbytes <= LS_COMM_SMALL);
+    LS_TRY(ls_comm_agree(c, p ? LS_OK : ls_nomem(total, "values of all ranks"), site));
+    const ls_view in = {(void *)(uintptr_t)mine, n, LS_I64};
+    LS_TRY(ls_all_gather(c, (ls_view){p, n * c->size, LS_I64}, in, site, NULL));
+    memcpy(all, &p, sizeof p); /* any pointer to objects has the representation of void * */
+    return LS_OK;
+}
+
 ls_status comm_forward(ls_comm *c, comm_req *r)
 {
     const ls_comm_stat before = ls_comm_label_stats(c, r->kind, 0);
@@ -421,7 +422,7 @@ ls_status comm_forward(ls_comm *c, comm_req *r)
                       .value = r->value,
                       .site = r->site};
     ls_ticket t = 0;
-    LS_TRY(post(c, &again, &t));
+    LS_TRY(comm_post(c, &again, &t));
     LS_TRY(comm_await(c, t));
     const ls_comm_stat after = ls_comm_label_stats(c, r->kind, 0);
     r->moved += after.bytes - before.bytes;
@@ -434,29 +435,34 @@ ls_status comm_forward(ls_comm *c, comm_req *r)
     return LS_OK;
 }
 
-ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name)
+void comm_over(ls_comm *c, ls_comm *inner, const char *name)
 {
+    c->inner = inner;
     c->name = name;
     c->place = inner->place;
     c->world = inner->world;
     c->world_rank = inner->world_rank;
     c->limit = inner->limit;
+    c->hosts = inner->hosts;
     memcpy(c->hostname, inner->hostname, sizeof c->hostname);
-    if (!inner->hosts) return LS_OK;
-    c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
-    if (!c->hosts) return ls_nomem((size_t)c->size * sizeof *c->hosts, "the host names");
-    memcpy(c->hosts, inner->hosts, (size_t)c->size * sizeof *c->hosts);
-    return LS_OK;
 }
 
 ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out)
 {
-    return c->ops->split(c, color, key, out);
+    ls_comm *part = NULL;
+    if (c->ops->split) return c->ops->split(c, color, key, out);
+    LS_TRY(comm_drain(c));
+    LS_TRY(ls_comm_split(c->inner, color, key, &part));
+    const ls_status mine = c->ops->over(c, part, out), st = ls_comm_agree(c->inner, mine, LS_SITE);
+    if (mine != LS_OK) ls_comm_destroy(&part);
+    else if (st != LS_OK) ls_comm_destroy(out);
+    return st;
 }
 
 void ls_comm_abort(ls_comm *c, const char *words)
 {
     if (c->ops->abort) c->ops->abort(c, words);
+    else if (c->inner) ls_comm_abort(c->inner, words);
 }
 
 void ls_comm_quiet(ls_comm *c)
@@ -484,9 +490,10 @@ void ls_comm_destroy(ls_comm **cp)
     for (int k = 0; k < N_LANE; k++)
         if (c->lane[k].running) pthread_join(c->lane[k].thread, NULL);
     if (c->ops->destroy) c->ops->destroy(c);
+    ls_free(c->impl);
     ls_free(c->lane[0].end); /* of all lanes */
-    comm_device_close(c);
-    ls_free(c->hosts);
+    ls_free(c->time);
+    ls_free(c->stood);
     pthread_cond_destroy(&c->changed);
     pthread_mutex_destroy(&c->lock);
     ls_free(c);
@@ -520,11 +527,18 @@ static void add_stat(ls_comm_stat *sum, const ls_comm_stat *s)
     sum->staged_seconds += s->staged_seconds;
 }
 
-ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
+/* Locks c, which the lock is no part of, and books what the device has done. */
+static ls_comm *lock_settled(const ls_comm *c)
 {
     ls_comm *m = (ls_comm *)(uintptr_t)c;
     pthread_mutex_lock(&m->lock);
     comm_device_settle(m);
+    return m;
+}
+
+ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
+{
+    ls_comm *m = lock_settled(c);
     ls_comm_stat s = c->stat[kind][label];
     pthread_mutex_unlock(&m->lock);
     return s;
@@ -532,10 +546,8 @@ ls_comm_stat ls_comm_label_stats(const ls_comm *c, ls_coll kind, int label)
 
 ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
+    ls_comm *m = lock_settled(c);
     ls_comm_stat sum = {0};
-    pthread_mutex_lock(&m->lock);
-    comm_device_settle(m);
     for (int k = 0; k < LS_COMM_LABELS; k++) add_stat(&sum, &c->stat[kind][k]);
     pthread_mutex_unlock(&m->lock);
     return sum;
@@ -543,9 +555,7 @@ ls_comm_stat ls_comm_stats(const ls_comm *c, ls_coll kind)
 
 double ls_comm_exposed(const ls_comm *c)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
-    pthread_mutex_lock(&m->lock);
-    comm_device_settle(m);
+    ls_comm *m = lock_settled(c);
     const double sum = c->exposed;
     pthread_mutex_unlock(&m->lock);
     return sum;
@@ -553,8 +563,7 @@ double ls_comm_exposed(const ls_comm *c)
 
 double ls_comm_exposed_host(const ls_comm *c)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
-    pthread_mutex_lock(&m->lock);
+    ls_comm *m = lock_settled(c);
     const double sum = c->exposed_host;
     pthread_mutex_unlock(&m->lock);
     return sum;
@@ -562,8 +571,7 @@ double ls_comm_exposed_host(const ls_comm *c)
 
 int64_t ls_comm_untimed(const ls_comm *c)
 {
-    ls_comm *m = (ls_comm *)(uintptr_t)c;
-    pthread_mutex_lock(&m->lock);
+    ls_comm *m = lock_settled(c);
     const int64_t n = c->n_untimed;
     pthread_mutex_unlock(&m->lock);
     return n;
@@ -599,9 +607,9 @@ ls_status ls_comm_trace(ls_comm *c, ls_trace *t, const char *name)
     for (int k = 0; t && k < N_LANE; k++) {
         char text[48];
         snprintf(text, sizeof text, "%s %s", name, word[k]);
-        LS_TRY(ls_trace_lane_again(t, text, COMM_TRACE_SPANS, &lane[k]));
+        LS_TRY(ls_trace_lane(t, text, COMM_TRACE_SPANS, &lane[k]));
     }
-    if (c->ops->trace) LS_TRY(c->ops->trace(c, t, name));
+    if (c->inner && !c->ops->inline_run) LS_TRY(comm_device_trace(c, t, name));
     pthread_mutex_lock(&c->lock);
     memcpy(c->trace, lane, sizeof lane);
     pthread_mutex_unlock(&c->lock);

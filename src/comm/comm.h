@@ -108,6 +108,9 @@ ls_status ls_comm_split(ls_comm *c, int color, int key, ls_comm **out);
 /* Memory that peers on the host can read in place: zeroed, 64-byte aligned, freed with the communicator. NULL if out of memory. */
 void *ls_comm_alloc(ls_comm *c, size_t nbytes);
 
+/* *all (a pointer to a pointer) = `mine` of every rank, nbytes each, a multiple of 8 and small; in memory of ls_comm_alloc. Collective over c. */
+ls_status ls_comm_gather(ls_comm *c, const void *mine, size_t nbytes, const char *site, void *all);
+
 /* Device memory that c allocates at its first sum, not counting the caller's buffers and the library's own memory. */
 size_t ls_comm_device_nbytes(const ls_comm *c);
 

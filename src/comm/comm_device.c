@@ -11,6 +11,8 @@
 #include "core/mem.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #define QUIET 30.0 /* seconds for kernels to end, aborted ones at the latest */
@@ -29,12 +31,28 @@ ls_status comm_device_open(ls_comm *c, const ls_device *dev)
     return LS_OK;
 }
 
-void comm_device_close(ls_comm *c)
+ls_status comm_device_trace(ls_comm *c, ls_trace *t, const char *name)
 {
-    ls_free(c->time);
-    ls_free(c->stood);
-    c->time = NULL;
-    c->stood = NULL;
+    const ls_device *d = c->dev;
+    ls_lane *lane[N_LANE] = {0};
+    ls_mark now = 0;
+    double there = 0;
+    char text[64] = "";
+    for (int k = 0; t && k < N_LANE && c->ops->device_row[k]; k++) {
+        snprintf(text, sizeof text, "%.24s %s", name, c->ops->device_row[k]);
+        LS_TRY(ls_trace_lane(t, text, COMM_TRACE_SPANS, &lane[k]));
+    }
+    if (t) snprintf(text, sizeof text, "%.24s %s", name, c->ops->inner_row);
+    LS_TRY(ls_comm_trace(c->inner, t, text));
+    LS_TRY(comm_lane_mark(d, 0, 0, &now));
+    LS_TRY(d->wait(d->ctx, now));
+    const double here = ls_now();
+    LS_TRY(d->seconds(d->ctx, now, &there));
+    pthread_mutex_lock(&c->lock);
+    c->clock = here - there;
+    memcpy(c->trace_device, lane, sizeof lane);
+    pthread_mutex_unlock(&c->lock);
+    return LS_OK;
 }
 
 ls_status comm_device_post(ls_comm *c, comm_req *r)
@@ -72,7 +90,7 @@ static void book(ls_comm *c, const comm_time *t)
         ls_err_clear(); /* a failure of the device is reported where its work is waited for */
         return;
     }
-    ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->label];
+    ls_comm_stat *s = t->held ? &c->aside : &c->stat[t->kind][t->span.label];
     if (isnan(seconds)) {
         c->n_untimed += !t->held;
         return;
@@ -86,13 +104,7 @@ static void book(ls_comm *c, const comm_time *t)
     }
     s->busy += seconds;
     s->timed += t->payload;
-    comm_device_span(c, c->trace_device[t->lane], begin, seconds,
-                     (ls_trace_span){.kind = LS_SPAN_COLL,
-                                     .name = ls_coll_word((ls_coll)t->kind),
-                                     .label = (uint16_t)t->label,
-                                     .seq = t->seq,
-                                     .bytes = t->bytes,
-                                     .site = t->site});
+    comm_device_span(c, c->trace_device[t->lane], begin, seconds, t->span);
 }
 
 void comm_device_settle(ls_comm *c)
@@ -147,8 +159,9 @@ ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, in
     if (after) LS_TRY(d->hold(d->ctx, after));
     LS_TRY(d->mark(d->ctx, &end));
     pthread_mutex_lock(&c->lock);
-    comm_device_note(c,
-                     (comm_time){.from = idle, .to = end, .kind = kind, .label = label, .lane = -1, .held = c->held});
+    comm_device_note(
+        c,
+        (comm_time){.from = idle, .to = end, .kind = kind, .lane = -1, .held = c->held, .span.label = (uint16_t)label});
     pthread_mutex_unlock(&c->lock);
     return LS_OK;
 }

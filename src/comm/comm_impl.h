@@ -31,6 +31,11 @@ typedef struct comm_req {
     double staged_seconds; /* out                                                                             */
 } comm_req;
 
+/* Sends and receives have lanes of their own, so that a send can wait for its receiver while collectives go on. */
+enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
+#define LANE_RING        256
+#define COMM_TRACE_SPANS 16384 /* of each row of a trace */
+
 typedef struct comm_ops {
     const char *name;
     bool inline_run; /* requests are carried out by the caller: nothing to overlap */
@@ -38,23 +43,27 @@ typedef struct comm_ops {
     ls_status (*check)(ls_comm *c); /* (optional) whether what is in flight on the device will end well */
     ls_status (*split)(ls_comm *c, int color, int key, ls_comm **out);
     void *(*alloc)(ls_comm *c, size_t nbytes);
-    size_t (*device_nbytes)(const ls_comm *c);    /* (optional) of ls_comm_device_nbytes */
     void (*abort)(ls_comm *c, const char *words); /* (optional) ends everyone's waits */
-    ls_status (*trace)(ls_comm *c, ls_trace *t,
-                       const char *name); /* (optional) lanes beside those of every communicator */
+    /* A communicator over another one, c->inner, has no split; alloc and abort are those of inner if they are NULL. */
+    /* One like c over `part`, which it takes if it succeeds. */
+    ls_status (*over)(ls_comm *c, ls_comm *part, ls_comm **out);
+    const char *inner_row;          /* its name in a trace, after that of c                          */
+    const char *device_row[N_LANE]; /* and of what the device does for c; NULL: no more (trace_device) */
     void (*destroy)(ls_comm *c);
 } comm_ops;
-
-/* Sends and receives have lanes of their own, so that a send can wait for its receiver while collectives go on. */
-enum { LANE_COLL, LANE_SEND, LANE_RECV, N_LANE };
-#define LANE_RING 256
 
 static inline int comm_lane_of(ls_coll kind)
 {
     return kind == LS_COLL_SEND ? LANE_SEND : kind == LS_COLL_RECV ? LANE_RECV : LANE_COLL;
 }
 
+static inline bool comm_sums(ls_coll kind)
+{
+    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE;
+}
+
 typedef struct comm_lane {
+    ls_comm *c;
     pthread_t thread;
     bool running;
     bool stop;
@@ -70,11 +79,10 @@ typedef struct comm_lane {
 /* A stretch of the device's time whose end may not have come yet. */
 typedef struct comm_time {
     ls_mark from, to;
-    int kind, label, lane; /* lane -1: somebody waited; else a request of this lane was in flight */
-    bool held;             /* not counted */
-    int64_t bytes, payload;
-    uint64_t seq;
-    const char *site;
+    int kind, lane; /* lane -1: somebody waited; else a request of this lane was in flight */
+    bool held;      /* not counted */
+    int64_t payload;
+    ls_trace_span span;
 } comm_time;
 #define COMM_TIMES 4096
 
@@ -89,14 +97,20 @@ typedef struct comm_limit {
     uint64_t n_step;
 } comm_limit;
 
+typedef struct comm_host {
+    int64_t local_rank;
+    char name[56];
+} comm_host;
+
 struct ls_comm {
     const comm_ops *ops;
+    ls_comm *inner; /* that it is made over, and owns; NULL: none */
     int rank, size;
     ls_comm_place place;
     ls_local_world *world; /* memory that its workers of this host share, and this worker's rank there; NULL: none */
     int world_rank;
     comm_limit own_limit, *limit; /* those split from a communicator share its limit */
-    struct comm_host *hosts;      /* of every rank; NULL: all on this host, in the order of their ranks */
+    comm_host *hosts;             /* of every rank, in memory of c or inner; NULL: this one, in the order of ranks */
     char hostname[64];
     void *impl;
     pthread_mutex_t lock;
@@ -110,6 +124,7 @@ struct ls_comm {
     ls_lane *trace[N_LANE]; /* where lanes record what they do; NULL: nowhere */
     const char *name;       /* NULL: that of its ops */
     const char *library;    /* its version; NULL: none */
+    size_t device_nbytes;   /* of ls_comm_device_nbytes */
     /* over device memory */
     const ls_device *dev;          /* NULL: host memory only               */
     ls_lane *trace_device[N_LANE]; /* what the device did; under `lock`    */
@@ -123,14 +138,10 @@ struct ls_comm {
     ls_dry_clock *told; /* of a dry one that tells the time; else NULL    */
 };
 
-typedef struct comm_host {
-    int64_t local_rank;
-    char name[56];
-} comm_host;
+/* c->impl: zeroed memory of the backend, freed with c. */
+ls_status comm_create(const comm_ops *ops, int rank, int size, size_t impl_nbytes, ls_comm **out);
 
-ls_status comm_create(const comm_ops *ops, int rank, int size, void *impl, ls_comm **out);
-
-/* A request, a wait and a look by the clock (dry_clock.c). */
+/* A request, a wait and a look by the clock (self.c). */
 void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r);
 void comm_clock_wait(ls_comm *c, comm_lane *l, uint64_t seq);
 bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq);
@@ -141,31 +152,34 @@ int comm_take_cores(int r, int n, const int *share, bool pin); /* share: cores o
 /* ls_comm_close with another limit. */
 void comm_close_within(ls_comm **c, ls_status st, double seconds);
 
+/* The part that a worker moves without the others, from one of its buffers to the other: bytes, 0: nothing. */
+size_t comm_own_part(const ls_comm *c, const comm_req *r, char **to, const char **from);
+
 /* Bytes that each worker moves by the law of the strategies (self.c has the formulas). */
 int64_t comm_law_bytes(const ls_comm *c, const comm_req *r);
 
-/* out = sum of n sources in the tree; any out may be one of the sources. */
-void comm_tree_sum(void *out, const void *const *src, int n_src, int64_t n, ls_dtype dt);
-/* The same with sources and result of different types: float or 16-bit reals. */
-void comm_tree_cast(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t n, ls_dtype dt);
+/* out = sum of n sources of type dt in the tree; out may be one of the sources. Its type is dt, or another one of float and 16-bit reals. */
+void comm_tree_sum(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t n, ls_dtype dt);
 ls_dtype comm_sum_type(ls_dtype dt); /* of partial sums: float for 16-bit reals, else dt */
 
+/* Posts a request (kind, in, out, stride, peer, value, site); t == NULL: waits. */
+ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t);
 /* Waits for a ticket as ls_wait does; nobody's exposed time, no trace. */
 ls_status comm_await(ls_comm *c, ls_ticket t);
 /* Waits until every collective that was posted is done. */
 ls_status comm_drain(ls_comm *c);
 /* A request of another communicator's lane, again: posts it on c and waits; its results and counts go into r. */
 ls_status comm_forward(ls_comm *c, comm_req *r);
-/* Takes over what c says of its place, hosts, limit and name from `inner`, which it is made over. LS_E_NOMEM. */
-ls_status comm_over(ls_comm *c, const ls_comm *inner, const char *name);
-ls_comm *comm_unstage(ls_comm **c); /* ends a staged communicator that has not been used, not its inner one */
+/* Makes c one over `inner`, with its place, hosts and limit. */
+void comm_over(ls_comm *c, ls_comm *inner, const char *name);
+void comm_unstage(ls_comm **c); /* ends a staged communicator that has not been used, not its inner one */
 /* Whether the run of c's workers has been given up, and the words. */
 bool comm_aborted(const ls_comm *c, char *words, size_t room);
 
 /* ---- comm_device.c: communicators over device memory ---- */
 ls_status comm_device_open(ls_comm *c, const ls_device *dev);
-void comm_device_close(ls_comm *c);
-ls_status comm_device_post(ls_comm *c, comm_req *r); /* before it is queued */
+ls_status comm_device_trace(ls_comm *c, ls_trace *t, const char *name); /* its part of ls_comm_trace */
+ls_status comm_device_post(ls_comm *c, comm_req *r);                    /* before it is queued */
 /* The compute queue holds for `after` (0: nothing); `idle`: a mark from when the caller began to wait (0: it did not). */
 ls_status comm_device_wait(ls_comm *c, ls_mark idle, ls_mark after, int kind, int label);
 /* With the lock held: notes a stretch, and books those that are over. */

@@ -125,9 +125,9 @@ static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
 {
     const pid_t parent = getpid();
     fflush(NULL);
+    for (int r = 0; r < l->n; r++) ch[r] = (child){.pid = -1, .err = -1};
     for (int r = 0; r < l->n; r++) {
         int pipe_fd[2];
-        ch[r] = (child){.pid = -1, .err = -1};
         if (pipe2(pipe_fd, O_CLOEXEC))
             return ls_fail(LS_E_COMM, "cannot create a pipe for worker %d: %s", r, strerror(errno));
         const pid_t pid = fork();
@@ -150,20 +150,26 @@ static ls_status start(const ls_launch *l, ls_local_world *world, child *ch)
     return LS_OK;
 }
 
+static bool may_end(const child *c)
+{
+    return c->pid > 0 && !c->gone;
+}
+
 static void kill_all(child *ch, int n, int sig)
 {
     for (int r = 0; r < n; r++)
-        if (ch[r].pid > 0 && !ch[r].gone) kill(ch[r].pid, sig);
+        if (may_end(&ch[r])) kill(ch[r].pid, sig);
 }
 
-/* The message for a worker that did not end by itself. */
+/* The message for a worker that did not report its own end. */
 static void died(const child *c, int rank, char words[512])
 {
     char host[64] = "?";
     gethostname(host, sizeof host - 1);
-    const int sig = WIFSIGNALED(c->status) ? WTERMSIG(c->status) : 0;
-    snprintf(words, 512, "rank %d on %s (pid %d) was killed by signal %d (%s)", rank, host, (int)c->pid, sig,
-             strsignal(sig));
+    if (WIFSIGNALED(c->status))
+        snprintf(words, 512, "rank %d on %s (pid %d) was killed by signal %d (%s)", rank, host, (int)c->pid,
+                 WTERMSIG(c->status), strsignal(WTERMSIG(c->status)));
+    else snprintf(words, 512, "rank %d (pid %d) exited with code %d", rank, (int)c->pid, WEXITSTATUS(c->status));
 }
 
 /* ---- watching ---- */
@@ -181,11 +187,6 @@ typedef struct family {
     double ended_at;   /* when the first worker had ended well, or 0  */
     bool late;         /* the others did not end and were killed: the run was complete */
 } family;
-
-static bool may_end(const child *c)
-{
-    return c->pid > 0 && !c->gone;
-}
 
 /* Ends those that are left. `why` (may be NULL) names them. */
 static void finish(family *f, const char *why)
@@ -236,14 +237,9 @@ static void reap(family *f)
             if (f->ended_at == 0) f->ended_at = ls_now();
             continue;
         }
-        if (WIFSIGNALED(c->status) && !c->killed) {
+        if (!c->killed && (WIFSIGNALED(c->status) || !atomic_load(&f->world->ended[r]))) { /* it reported nothing */
             char words[512];
             died(c, r, words);
-            give_up(f, r, words);
-        } else if (!c->killed && !atomic_load(&f->world->ended[r])) { /* it reported nothing */
-            char words[96];
-            snprintf(words, sizeof words, "rank %d (pid %d) exited with code %d", r, (int)c->pid,
-                     WEXITSTATUS(c->status));
             give_up(f, r, words);
         }
         if (f->trouble_at == 0) f->trouble_at = ls_now();
@@ -260,47 +256,37 @@ static void pass_on_stop(family *f)
 }
 
 /* Workers end by themselves (core/deadline.h); this is for those that cannot: stopped ones, and whatever else is left. */
-/* The run is complete, as one worker has ended well: all of them agree before they close. */
-static void end_late(family *f, const char *why)
-{
-    f->late = true;
-    finish(f, why);
-}
-
 static void enforce(family *f)
 {
     const double now = ls_now();
+    const char *why = NULL;
     if (f->trouble_at == 0 && atomic_load(&f->world->aborted) > 0) f->trouble_at = now;
     if (f->killed_at > 0) {
         f->given_up = f->left && now - f->killed_at > KILL_TIME;
         return;
     }
-    if ((f->trouble_at == 0 && !f->asked && f->ended_at == 0) || now - f->looked_at < 0.2) return;
+    if (!f->left || (f->trouble_at == 0 && !f->asked && f->ended_at == 0) || now - f->looked_at < 0.2) return;
     f->looked_at = now;
     if (f->trouble_at > 0) {
-        const int n_stopped = name_stopped(f);
-        if (f->left && n_stopped == f->left) finish(f, "is stopped"); /* nobody else to wait for */
-        else if (f->left && now - f->trouble_at > GRACE) finish(f, "did not exit after the run failed");
-    } else if (f->ended_at > 0) {
-        if (f->left && now - f->ended_at > END_GRACE && name_stopped(f) == f->left) end_late(f, "is stopped");
-        else if (f->left && now - f->ended_at > LS_COMM_CLOSE_TIME + GRACE)
-            end_late(f, "did not exit after the other workers");
+        if (name_stopped(f) == f->left) why = "is stopped"; /* nobody else to wait for */
+        else if (now - f->trouble_at > GRACE) why = "did not exit after the run failed";
+    } else if (f->ended_at > 0) { /* the run is complete: all of them agree before they close */
+        if (now - f->ended_at > END_GRACE && name_stopped(f) == f->left) why = "is stopped";
+        else if (now - f->ended_at > LS_COMM_CLOSE_TIME + GRACE) why = "did not exit after the other workers";
+        f->late = why != NULL;
     } else if (now - f->asked_at > GRACE && name_stopped(f)) {
         give_up(f, 0, "a worker is stopped (SIGSTOP) and cannot handle SIGTERM");
     }
+    if (why) finish(f, why);
 }
 
 static void watch(family *f)
 {
-    bool open = true;
-    while ((f->left || open) && !f->given_up) {
+    while (f->left && !f->given_up) { /* pipes that a grandchild may hold open are not waited for */
         relay(f->ch, f->n, 50);
-        open = false;
-        for (int r = 0; r < f->n; r++) open = open || f->ch[r].err >= 0;
         pass_on_stop(f);
         reap(f);
         enforce(f);
-        if (!f->left) break; /* pipes that a grandchild may hold open are not waited for */
     }
     for (int i = 0; i < 1000 && relay(f->ch, f->n, 0);) i++;
     for (int r = 0; r < f->n; r++)
@@ -355,8 +341,7 @@ ls_status ls_launch_local(const ls_launch *l)
     child ch[LS_LAUNCH_MOST];
     if (l->n > LS_LAUNCH_MOST)
         return ls_fail(LS_E_CONFIG, "-n %d: too many workers; one host runs at most %d", l->n, LS_LAUNCH_MOST);
-    const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : memory, &world));
+    LS_TRY(ls_local_world_create(l->n, l->arena_nbytes ? l->arena_nbytes : local_machine_nbytes(), &world));
     ls_stop_install(); /* before the fork: workers inherit it, and a signal in between is not lost */
     const ls_stop_mode before = ls_stop_set_mode(LS_STOP_PARENT);
     ls_status st = start(l, world, ch);
@@ -367,10 +352,8 @@ ls_status ls_launch_local(const ls_launch *l)
         watch(&f);
         st = outcome(&f);
     } else {
-        int started = 0;
-        while (started < l->n && ch[started].pid > 0) started++;
-        kill_all(ch, started, SIGKILL);
-        for (int r = 0; r < started; r++) waitpid(ch[r].pid, NULL, 0), close(ch[r].err);
+        kill_all(ch, l->n, SIGKILL);
+        for (int r = 0; r < l->n && ch[r].pid > 0; r++) waitpid(ch[r].pid, NULL, 0), close(ch[r].err);
     }
     ls_stop_set_mode(before);
     ls_local_world_destroy(&world);

@@ -36,19 +36,40 @@ static ls_status locate(ls_comm *c, const comm_req *r, ls_view v, int64_t *at)
                    ls_coll_word(r->kind), r->site, (long long)nbytes);
 }
 
-/* The slot of request r, as far as words need it. */
-static slot *describe(ls_comm *c, const comm_req *r)
+void local_describe(const comm_req *r, local_head *out)
 {
-    local *l = c->impl;
-    slot *s = &l->ctl->at[c->rank].slot[r->seq & 1];
-    s->kind = (int32_t)r->kind;
-    s->dt = (int32_t)r->in.dt;
-    s->peer = r->peer;
-    s->value = r->value;
-    s->n_in = r->in.n;
-    s->n_out = r->out.n;
-    snprintf(s->site, sizeof s->site, "%s", local_short_site(r->site));
-    return s;
+    *out = (local_head){.seq = r->seq,
+                        .n_in = r->in.n,
+                        .n_out = r->out.n,
+                        .kind = (int32_t)r->kind,
+                        .dt = (int32_t)r->in.dt,
+                        .peer = r->peer,
+                        .value = r->value};
+    snprintf(out->site, sizeof out->site, "%s", ls_short_path(r->site));
+}
+
+bool local_same(const local_head *a, const local_head *b)
+{
+    return a->seq == b->seq && a->kind == b->kind && a->n_in == b->n_in && a->n_out == b->n_out && a->dt == b->dt &&
+           a->peer == b->peer;
+}
+
+ls_status local_mismatch(const local_head *mine, int rank, const local_head *theirs, int peer)
+{
+    return ls_fail(
+        LS_E_COMM,
+        "collective mismatch: rank %d calls #%llu %s of %lld elements at %.*s, rank %d calls #%llu %s of %lld "
+        "elements at %.*s",
+        rank, (unsigned long long)mine->seq, ls_coll_word((ls_coll)mine->kind), (long long)mine->n_in, SITE_MAX,
+        mine->site, peer, (unsigned long long)theirs->seq, ls_coll_word((ls_coll)theirs->kind), (long long)theirs->n_in,
+        SITE_MAX, theirs->site);
+}
+
+ls_status local_check_message(const comm_req *r, int rank, const local_head *sent)
+{
+    if (sent->n_in == r->out.n && sent->dt == (int32_t)r->out.dt) return LS_OK;
+    return ls_fail(LS_E_COMM, "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %.*s",
+                   rank, (long long)r->out.n, r->site, r->peer, (long long)sent->n_in, SITE_MAX, sent->site);
 }
 
 void local_note(ls_comm *c, const comm_req *r, bool done)
@@ -59,7 +80,7 @@ void local_note(ls_comm *c, const comm_req *r, bool done)
         atomic_store(&me->done, r->seq);
         return;
     }
-    describe(c, r);
+    local_describe(r, &me->slot[r->seq & 1].head);
     atomic_store(&me->since, ls_now());
     atomic_store(&me->posted, r->seq);
 }
@@ -68,8 +89,9 @@ ls_status local_publish(ls_comm *c, comm_req *r)
 {
     local *l = c->impl;
     place *me = &l->ctl->at[c->rank];
-    r->site = local_short_site(r->site);
-    slot *s = describe(c, r);
+    r->site = ls_short_path(r->site);
+    slot *s = &me->slot[r->seq & 1];
+    local_describe(r, &s->head);
     LS_TRY(locate(c, r, r->in, &s->in));
     if (r->copy) s->in = -1;
     LS_TRY(locate(c, r, r->out, &s->out));
@@ -79,13 +101,8 @@ ls_status local_publish(ls_comm *c, comm_req *r)
     local_wake(l->ctl);
     for (int p = 0; p < c->size; p++) {
         LS_TRY(local_wait_for(c, r, &l->ctl->at[p].posted, r->seq));
-        const slot *o = &l->ctl->at[p].slot[r->seq & 1];
-        if (o->kind != s->kind || o->n_in != s->n_in || o->n_out != s->n_out || o->dt != s->dt || o->peer != s->peer)
-            return ls_fail(LS_E_COMM,
-                           "collective mismatch at #%llu: rank %d calls %s of %lld elements at %s, rank %d calls %s of "
-                           "%lld elements at %s",
-                           (unsigned long long)r->seq, l->label[c->rank], ls_coll_word(r->kind), (long long)r->in.n,
-                           r->site, l->label[p], ls_coll_word((ls_coll)o->kind), (long long)o->n_in, o->site);
+        const local_head *o = &l->ctl->at[p].slot[r->seq & 1].head;
+        if (!local_same(&s->head, o)) return local_mismatch(&s->head, l->label[c->rank], o, l->label[p]);
     }
     return LS_OK;
 }
@@ -119,7 +136,7 @@ static void all_reduce(ls_comm *c, comm_req *r)
     const void *src[MAX_RANK];
     if (r->copy) { /* small, anywhere: everyone sums copies for itself */
         for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p);
-        comm_tree_sum(r->out.data, src, c->size, n, r->in.dt);
+        comm_tree_sum(r->out.data, r->in.dt, src, c->size, n, r->in.dt);
         r->moved = comm_law_bytes(c, r);
         return;
     }
@@ -129,7 +146,7 @@ static void all_reduce(ls_comm *c, comm_req *r)
         const int64_t k = first + len - at < piece ? first + len - at : piece;
         for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p) + at * e;
         char *mine = local_out(c, r, c->rank) + at * e;
-        comm_tree_sum(mine, src, c->size, k, r->in.dt);
+        comm_tree_sum(mine, r->in.dt, src, c->size, k, r->in.dt);
         for (int p = 0; p < c->size; p++)
             if (p != c->rank) memcpy(local_out(c, r, p) + at * e, mine, (size_t)(k * e));
     }
@@ -141,7 +158,7 @@ static void reduce_scatter(ls_comm *c, comm_req *r)
     const int64_t n = r->out.n, e = (int64_t)ls_dtype_nbytes(r->in.dt);
     const void *src[MAX_RANK];
     for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p) + r->stride * c->rank * e;
-    comm_tree_sum(r->out.data, src, c->size, n, r->in.dt);
+    comm_tree_sum(r->out.data, r->in.dt, src, c->size, n, r->in.dt);
     r->moved = (c->size - 1) * n * e;
 }
 
@@ -168,7 +185,7 @@ static void reduce(ls_comm *c, comm_req *r)
         len = n * (c->rank + 1) / W - first;
     } else if (c->rank != r->peer) return;
     for (int p = 0; p < c->size; p++) src[p] = local_in(c, r, p) + first * e;
-    comm_tree_sum(root ? root + first * e : r->out.data, src, c->size, len, r->in.dt);
+    comm_tree_sum(root ? root + first * e : r->out.data, r->in.dt, src, c->size, len, r->in.dt);
     r->moved = (W - 1) * len * e + (root && c->rank != r->peer ? len * e : 0);
 }
 
@@ -180,11 +197,11 @@ static void broadcast(ls_comm *c, comm_req *r)
     r->moved = (int64_t)nbytes;
 }
 
-static void agree(ls_comm *c, comm_req *r)
+void local_agree(ls_comm *c, comm_req *r)
 {
     local *l = c->impl;
     for (int p = 0; p < c->size; p++) {
-        const int v = l->ctl->at[p].slot[r->seq & 1].value;
+        const int v = l->ctl->at[p].slot[r->seq & 1].head.value;
         if (v > r->value) r->value = v;
     }
 }
@@ -194,11 +211,9 @@ static ls_status send_one(ls_comm *c, comm_req *r)
     local *l = c->impl;
     mailbox *m = local_mailbox(l->world, l->id, c->rank, r->peer);
     const uint64_t k = ++l->n_sent[r->peer];
-    r->site = local_short_site(r->site);
+    r->site = ls_short_path(r->site);
     LS_TRY(locate(c, r, r->in, &m->at));
-    m->n = r->in.n;
-    m->dt = (int32_t)r->in.dt;
-    snprintf(m->site, sizeof m->site, "%s", r->site);
+    local_describe(r, &m->head);
     if (m->at < 0) memcpy(m->small, r->in.data, (size_t)r->in.n * ls_dtype_nbytes(r->in.dt));
     atomic_store_explicit(&m->sent, k, memory_order_release);
     local_wake(l->ctl);
@@ -212,11 +227,9 @@ static ls_status recv_one(ls_comm *c, comm_req *r)
     mailbox *m = local_mailbox(l->world, l->id, r->peer, c->rank);
     const uint64_t k = ++l->n_taken[r->peer];
     const size_t nbytes = (size_t)r->out.n * ls_dtype_nbytes(r->out.dt);
-    r->site = local_short_site(r->site);
+    r->site = ls_short_path(r->site);
     LS_TRY(local_wait_for(c, r, &m->sent, k));
-    if (m->n != r->out.n || m->dt != (int32_t)r->out.dt)
-        return ls_fail(LS_E_COMM, "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %s",
-                       c->rank, (long long)r->out.n, r->site, r->peer, (long long)m->n, m->site);
+    LS_TRY(local_check_message(r, c->rank, &m->head));
     memcpy(r->out.data, m->at < 0 ? (const char *)m->small : local_arena(l->world, l->member[r->peer]) + m->at, nbytes);
     r->moved = (int64_t)nbytes;
     atomic_store_explicit(&m->taken, k, memory_order_release);
@@ -236,7 +249,7 @@ ls_status local_run(ls_comm *c, comm_req *r)
     case LS_COLL_ALL_GATHER: all_gather(c, r); break;
     case LS_COLL_REDUCE: reduce(c, r); break;
     case LS_COLL_BROADCAST: broadcast(c, r); break;
-    case LS_COLL_AGREE: agree(c, r); break;
+    case LS_COLL_AGREE: local_agree(c, r); break;
     default: break;
     }
     return local_finish(c, r);

@@ -19,19 +19,24 @@
 /* Seconds from the abort of a run to the end of each of its processes, whatever their threads are doing (core/deadline.h). */
 #define ABORT_GRACE 8.0
 
-typedef struct slot {
-    int32_t kind, dt, peer, value;
-    int64_t in, out; /* offsets in the arena, -1: `small` */
+/* What a rank has posted, as the others see it. */
+typedef struct local_head {
+    uint64_t seq;
     int64_t n_in, n_out;
+    int32_t kind, dt, peer, value;
     char site[SITE_MAX];
+} local_head;
+
+typedef struct slot {
+    local_head head;
+    int64_t in, out; /* offsets in the arena, -1: `small` */
     _Alignas(64) unsigned char small[LS_COMM_SMALL];
 } slot;
 
 typedef struct mailbox { /* from one rank to another */
     _Alignas(64) _Atomic uint64_t sent, taken;
-    int64_t at, n;
-    int32_t dt;
-    char site[SITE_MAX];
+    local_head head;
+    int64_t at; /* as `in` of a slot */
     _Alignas(64) unsigned char small[LS_COMM_SMALL];
 } mailbox;
 
@@ -82,7 +87,7 @@ typedef struct local {
     int label[MAX_RANK];  /* ranks in messages                        */
     local_use *used;      /* of this worker's arena, shared by its communicators */
     bool owns_used;
-    struct net_watch *watch; /* of a world that this worker opened itself: both end with the communicator */
+    struct net_watch *watch; /* of a world that this process opened itself: both end with the communicator; else NULL */
     const ls_comm *outer;    /* the communicator that this one serves, or itself: whose limit holds */
     uint64_t n_sent[MAX_RANK], n_taken[MAX_RANK];
     ls_status (*hang)(void *ctx, const comm_req *r, double waited); /* (optional) a wider table */
@@ -97,40 +102,56 @@ int local_take_control(ls_local_world *w); /* -1: none is free */
 void local_drop_control(ls_local_world *w, int id, int n_member);
 void local_wake(control *c);
 
+size_t local_machine_nbytes(void); /* its memory: the default size of an arena */
+
 /* ---- a worker's arena ---- */
 void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner); /* NULL: no room */
 void local_arena_drop(local_use *u, char *base, const void *owner);
 void local_arena_fini(local_use *u);
 
 /* ---- a communicator ---- */
+/* What a rank asks of a split. */
+typedef struct local_wish {
+    int64_t color, key, next_id; /* next_id: of net.c */
+} local_wish;
+/* order = the ranks with this color, by (key, rank); their number. */
+int local_order(const local_wish *all, int n, int color, int *order);
 extern const comm_ops local_ops;
 void *local_alloc(ls_comm *c, size_t nbytes);
 /* A communicator of host workers for a larger one: no lanes of its own, `outer` has the limit and the words. */
 ls_status local_group(ls_local_world *w, int id, const int *member, const int *label, int n, int rank, local_use *used,
                       ls_comm *outer, ls_comm **out);
 
-/* The communicator of a world that was opened by this process: it ends both. */
-void local_keep_watch(ls_comm *c, struct net_watch *watch);
-
 /* ---- the steps of a collective (seq of r counts them, from 1) ---- */
 ls_status local_wait_for(ls_comm *c, const comm_req *r, _Atomic uint64_t *word, uint64_t target);
 /* The message of an abort, or a hang that has lasted longer than the limit. */
 ls_status local_trouble(ls_comm *c, const comm_req *r, double waited);
 void local_note(ls_comm *c, const comm_req *r, bool done); /* publishes the position of this worker, does not wait */
+void local_describe(const comm_req *r, local_head *out);
+/* Whether two ranks have posted the same collective, and the failure where they have not. */
+bool local_same(const local_head *a, const local_head *b);
+ls_status local_mismatch(const local_head *mine, int rank, const local_head *theirs, int peer);
+/* Whether the message that r->peer sent to `rank` is what r expects. */
+ls_status local_check_message(const comm_req *r, int rank, const local_head *sent);
 ls_status local_publish(ls_comm *c, comm_req *r);
 ls_status local_finish(ls_comm *c, comm_req *r);
 const char *local_in(ls_comm *c, const comm_req *r, int p); /* the input of rank p, wherever it is          */
 char *local_out(ls_comm *c, const comm_req *r, int p);      /* its output; NULL when it is not in the arena   */
+void local_agree(ls_comm *c, comm_req *r);                  /* r->value = the largest of all ranks       */
 ls_status local_run(ls_comm *c, comm_req *r);
-const char *local_short_site(const char *site);
 
-/* A line of the table: what rank `label` of a control block is doing. */
-size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
-                   bool *behind);
+/* What a rank is doing in a communicator; a line of the table about it, and whether it is late. */
+typedef struct local_position {
+    uint64_t posted, done;
+    double ago; /* seconds since the newest post */
+    local_head head;
+} local_position;
+local_position local_position_of(const place *at);
+bool local_where(ls_str *out, const local_position *p, int label, const char *host, const comm_req *r);
 void local_ask_stacks(ls_local_world *w);
 /* Whether a process is stopped (SIGSTOP): it neither works nor ends. */
 bool local_is_stopped(int pid);
-/* Appends " (stopped by SIGSTOP, pid N)" when world rank `rank` is; returns bytes added. */
-size_t local_note_stopped(ls_local_world *w, int rank, char *text, size_t room);
+/* Adds " (stopped by SIGSTOP, pid N)" when world rank `rank` is. */
+void local_note_stopped(ls_str *out, ls_local_world *w, int rank);
 
 #endif

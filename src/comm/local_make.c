@@ -1,7 +1,52 @@
-/* local_make.c - making, splitting and ending communicators over one host's shared memory. */
+/* local_make.c - communicators over one host's shared memory: a worker's arena; making, splitting and ending them.
+ *
+ * An arena is a stack of blocks, each of the communicator that took it. A block is given back when its communicator has ended and nothing is
+ * above it any more; its pages return to the machine and are zero when they come again. */
 #include "comm/net_impl.h"
 
 #include "core/mem.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, const void *owner)
+{
+    /* whole pages: a block may be pinned for a device, and a page can be pinned once */
+    const size_t huge = (size_t)2 << 20, to = nbytes >= huge ? huge : (size_t)sysconf(_SC_PAGESIZE), at = u->used,
+                 need = ((nbytes ? nbytes : 1) + to - 1) / to * to;
+    if (need > room - at) return NULL;
+    if (!ls_grow(&u->block, u->n, &u->cap, sizeof *u->block)) return NULL;
+    u->block[u->n++] = (local_block){at, owner};
+    u->used = at + need;
+    return base + at;
+}
+
+static void clear(char *base, size_t from, size_t to)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), first = (from + page - 1) / page * page, end = to / page * page;
+    if (first >= end || madvise(base + first, end - first, MADV_REMOVE)) {
+        memset(base + from, 0, to - from);
+        return;
+    }
+    memset(base + from, 0, first - from);
+    memset(base + end, 0, to - end);
+}
+
+void local_arena_drop(local_use *u, char *base, const void *owner)
+{
+    const size_t top = u->used;
+    for (int i = 0; i < u->n; i++)
+        if (u->block[i].owner == owner) u->block[i].owner = NULL;
+    while (u->n && !u->block[u->n - 1].owner) u->used = u->block[--u->n].at;
+    if (u->used < top) clear(base, u->used, top);
+}
+
+void local_arena_fini(local_use *u)
+{
+    ls_free(u->block);
+    *u = (local_use){0};
+}
 
 void *local_alloc(ls_comm *c, size_t nbytes)
 {
@@ -24,43 +69,39 @@ static void local_destroy(ls_comm *c)
         net_watch_stop(&l->watch);
         ls_local_world_destroy(&l->world);
     }
-    ls_free(l);
-}
-
-void local_keep_watch(ls_comm *c, net_watch *watch)
-{
-    ((local *)c->impl)->watch = watch;
 }
 
 static ls_status make(const local *from, int rank, int n, ls_comm **out)
 {
-    local *l = ls_alloc(sizeof *l);
-    if (!l) return ls_nomem(sizeof *l, "a communicator");
+    LS_TRY(comm_create(&local_ops, rank, n, sizeof *from, out));
+    local *l = (*out)->impl;
     *l = *from;
-    ls_status st = comm_create(&local_ops, rank, n, l, out);
-    if (st != LS_OK) {
-        ls_free(l);
-        return st;
-    }
     (*out)->world = l->world;
     (*out)->world_rank = l->member[rank];
     if (!l->outer) l->outer = *out;
-    (*out)->place = (ls_comm_place){.local_rank = rank, .local_size = n, .n_host = 1};
     return LS_OK;
+}
+
+int local_order(const local_wish *all, int n, int color, int *order)
+{
+    int n_same = 0;
+    for (int p = 0; p < n; p++) {
+        if (all[p].color != color) continue;
+        int k = n_same++;
+        for (; k && all[order[k - 1]].key > all[p].key; k--) order[k] = order[k - 1];
+        order[k] = p;
+    }
+    return n_same;
 }
 
 static ls_status local_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     local *parent = c->impl, l = {.world = parent->world, .used = parent->used};
-    int64_t mine[2] = {color, key}, all[2 * MAX_RANK], id[MAX_RANK], my_id = -1;
-    LS_TRY(ls_all_gather(c, (ls_view){all, 2 * c->size, LS_I64}, (ls_view){mine, 2, LS_I64}, LS_SITE, NULL));
-    int order[MAX_RANK], n = 0, rank = -1;
-    for (int p = 0; p < c->size; p++) {
-        if (all[2 * p] != color) continue;
-        int k = n++;
-        for (; k && all[2 * order[k - 1] + 1] > all[2 * p + 1]; k--) order[k] = order[k - 1];
-        order[k] = p;
-    }
+    local_wish mine = {.color = color, .key = key}, all[MAX_RANK];
+    int64_t id[MAX_RANK], my_id = -1;
+    LS_TRY(ls_all_gather(c, (ls_view){all, 3 * c->size, LS_I64}, (ls_view){&mine, 3, LS_I64}, LS_SITE, NULL));
+    int order[MAX_RANK], rank = -1;
+    const int n = local_order(all, c->size, color, order);
     for (int k = 0; k < n; k++) {
         l.member[k] = parent->member[order[k]];
         l.label[k] = k;

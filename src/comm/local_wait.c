@@ -16,27 +16,23 @@
 #include <time.h>
 #include <unistd.h>
 
-const char *local_short_site(const char *site)
+local_position local_position_of(const place *at)
 {
-    const char *s = strstr(site, "src/"), *next;
-    while (s && (next = strstr(s + 4, "src/"))) s = next;
-    return s ? s + 4 : site;
+    local_position p = {.posted = atomic_load(&at->posted), .done = atomic_load(&at->done)};
+    p.ago = ls_now() - atomic_load(&at->since);
+    p.head = at->slot[p.posted & 1].head;
+    return p;
 }
 
-size_t local_where(const control *ctl, int p, int label, const char *host, const comm_req *r, char *text, size_t room,
-                   bool *behind)
+bool local_where(ls_str *out, const local_position *p, int label, const char *host, const comm_req *r)
 {
-    const place *at = &ctl->at[p];
-    const uint64_t posted = atomic_load(&at->posted);
-    const slot *s = &at->slot[posted & 1];
-    *behind = posted < r->seq || atomic_load(&at->done) + 1 < r->seq;
-    int n;
-    if (!posted) n = snprintf(text, room, "\n  rank %d on %s has not posted anything", label, host);
+    const bool late = p->posted < r->seq || p->done + 1 < r->seq;
+    if (!p->posted) ls_str_addf(out, "\n  rank %d on %s has not posted anything", label, host);
     else
-        n = snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", label, host,
-                     *behind ? "is late: its newest is" : "is in", (unsigned long long)posted,
-                     ls_coll_word((ls_coll)s->kind), SITE_MAX, s->site, ls_now() - atomic_load(&at->since));
-    return n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+        ls_str_addf(out, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", label, host,
+                    late ? "is late: its latest is" : "is in", (unsigned long long)p->posted,
+                    ls_coll_word((ls_coll)p->head.kind), SITE_MAX, p->head.site, p->ago);
+    return late;
 }
 
 void local_ask_stacks(ls_local_world *w)
@@ -61,12 +57,10 @@ bool local_is_stopped(int pid)
     return name_end && name_end[1] == ' ' && name_end[2] == 'T';
 }
 
-size_t local_note_stopped(ls_local_world *w, int rank, char *text, size_t room)
+void local_note_stopped(ls_str *out, ls_local_world *w, int rank)
 {
     const int pid = atomic_load(&w->pid[rank]);
-    if (!room || !local_is_stopped(pid)) return 0;
-    const int n = snprintf(text, room, " (stopped by SIGSTOP, pid %d)", pid);
-    return n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+    if (local_is_stopped(pid)) ls_str_addf(out, " (stopped by SIGSTOP, pid %d)", pid);
 }
 
 /* The first worker of the host whose process is stopped; -1: none is. It may be outside of the communicator that waits. */
@@ -84,26 +78,26 @@ static ls_status hang(ls_comm *c, const comm_req *r, double waited)
     local *l = c->impl;
     if (l->hang) return l->hang(l->ctx, r, waited);
     const bool message = r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV;
-    char table[1600], host[64] = "?";
-    size_t n = 0;
     int culprit = message ? l->label[r->peer] : -1;
-    bool behind;
-    gethostname(host, sizeof host - 1);
-    table[0] = '\0';
-    for (int p = 0; p < c->size && n < sizeof table - 200 && !message; p++) {
-        n += local_where(l->ctl, p, l->label[p], host, r, table + n, sizeof table - n, &behind);
-        n += local_note_stopped(l->world, l->member[p], table + n, sizeof table - n);
-        if (behind && culprit < 0) culprit = l->label[p];
+    char who[80] = "";
+    ls_str table = {0};
+    for (int p = 0; p < c->size && !message; p++) {
+        const local_position at = local_position_of(&l->ctl->at[p]);
+        const bool late = local_where(&table, &at, l->label[p], c->hostname, r);
+        local_note_stopped(&table, l->world, l->member[p]);
+        if (late && culprit < 0) culprit = l->label[p];
     }
     const int stopped = first_stopped(l->world);
-    char who[80] = "";
     if (stopped >= 0)
         snprintf(who, sizeof who, "; rank %d is stopped (SIGSTOP, pid %d)", stopped,
                  atomic_load(&l->world->pid[stopped]));
     else if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
     local_ask_stacks(l->world);
-    return ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),
-                   (unsigned long long)r->seq, r->site, who, table);
+    const ls_status st =
+        ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(r->kind),
+                (unsigned long long)r->seq, r->site, who, table.data ? table.data : "");
+    ls_str_fini(&table);
+    return st;
 }
 
 ls_status local_trouble(ls_comm *c, const comm_req *r, double waited)

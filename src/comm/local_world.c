@@ -4,7 +4,6 @@
 
 #include "core/clock.h"
 #include "core/deadline.h"
-#include "core/mem.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -58,6 +57,11 @@ void local_drop_control(ls_local_world *w, int id, int n_member)
     atomic_fetch_or(&w->free_control, 1ULL << id);
 }
 
+size_t local_machine_nbytes(void)
+{
+    return (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+}
+
 static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
 {
     if (size < 1 || size > MAX_RANK)
@@ -73,23 +77,12 @@ static ls_status lay_out(int size, size_t arena_nbytes, ls_local_world *head)
     return LS_OK;
 }
 
-ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out)
+static ls_status map(int fd, size_t nbytes, ls_local_world **out) /* fd -1: no file */
 {
-    ls_local_world head;
-    LS_TRY(lay_out(size, arena_nbytes, &head));
-    void *p = mmap(NULL, head.map_nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const int flags = MAP_SHARED | MAP_NORESERVE | (fd < 0 ? MAP_ANONYMOUS : 0);
+    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, flags, fd, 0);
     if (p == MAP_FAILED)
-        return ls_fail(LS_E_NOMEM, "cannot reserve %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
-    memcpy(p, &head, sizeof head);
-    *out = p;
-    return LS_OK;
-}
-
-static ls_status map(int fd, size_t nbytes, ls_local_world **out)
-{
-    void *p = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (p == MAP_FAILED)
-        return ls_fail(LS_E_NOMEM, "cannot map %zu bytes of shared memory: %s", nbytes, strerror(errno));
+        return ls_fail(LS_E_NOMEM, "cannot reserve %zu bytes of shared memory: %s", nbytes, strerror(errno));
     *out = p;
     return LS_OK;
 }
@@ -98,12 +91,17 @@ ls_status ls_local_world_format(int fd, int size, size_t arena_nbytes, ls_local_
 {
     ls_local_world head, *w = NULL;
     LS_TRY(lay_out(size, arena_nbytes, &head));
-    if (ftruncate(fd, (off_t)head.map_nbytes))
+    if (fd >= 0 && ftruncate(fd, (off_t)head.map_nbytes))
         return ls_fail(LS_E_NOMEM, "cannot create %zu bytes of shared memory: %s", head.map_nbytes, strerror(errno));
     LS_TRY(map(fd, head.map_nbytes, &w));
     memcpy(w, &head, sizeof head);
     *out = w;
     return LS_OK;
+}
+
+ls_status ls_local_world_create(int size, size_t arena_nbytes, ls_local_world **out)
+{
+    return ls_local_world_format(-1, size, arena_nbytes, out);
 }
 
 ls_status ls_local_world_open(int fd, ls_local_world **out)

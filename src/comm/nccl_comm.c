@@ -14,18 +14,12 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #define PAIR_BLOCKS \
     8 /* of the GPU that messages of a pair may take: kernels of several groups must fit beside each other */
 
 #define CLOSE_LIMIT 10.0 /* seconds to wait for peers at the end; then a group is aborted, which needs nobody */
-
-static bool sums(ls_coll kind)
-{
-    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE;
-}
 
 /* ---- giving up ---- */
 
@@ -35,7 +29,7 @@ static bool give_up(void *ctx)
     nccl_comm *m = t->c->impl;
     const double limit = t->most > 0 ? t->most : atomic_load(&t->c->limit->seconds), waited = ls_now() - t->begin;
     if (atomic_load(&m->w->stopped)) return true; /* the message is the world's */
-    if (comm_aborted(m->boot, t->words, sizeof t->words)) return true;
+    if (comm_aborted(m->self->inner, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
     snprintf(t->words, sizeof t->words, "rank %d: the other ranks did not reach %s at %s within %.1f s", m->w->rank,
              ls_coll_word(t->r->kind), t->r->site, waited);
@@ -60,46 +54,33 @@ ls_status nccl_status(nccl_try *t, void *group, int code)
 
 /* ---- groups ---- */
 
-ls_status nccl_boot_run(nccl_comm *m, comm_req *r)
+static ls_status boot_run(nccl_comm *m, comm_req *r) /* over boot, by this thread */
 {
-    return m->boot->ops->run(m->boot, r);
+    return m->self->inner->ops->run(m->self->inner, r);
 }
 
-ls_status nccl_all(nccl_try *t, void **g)
+/* The group for a request of this kind, met at its first use: its first rank makes the id, which a broadcast or a message over boot takes to the
+ * others. With the lane's lock held. */
+static ls_status meet_group(nccl_try *t, ls_coll kind, int peer, void **g)
 {
     nccl_comm *m = t->c->impl;
     nccl_world *w = m->w;
-    ls_nccl_id id = {0};
-    const ls_view v = {&id, sizeof id, LS_U8};
-    if (!m->all) {
-        if (t->c->rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
-        comm_req tell = {.kind = LS_COLL_BROADCAST, .in = v, .out = v, .site = t->r->site};
-        LS_TRY(nccl_boot_run(m, &tell));
-        LS_TRY(nccl_status(t, NULL, w->t->join(&m->all, w->device, &id, t->c->rank, t->c->size, 0, nccl_poll(t))));
+    const bool pair = comm_lane_of(kind) != LANE_COLL;
+    const int rank = pair ? kind == LS_COLL_RECV : t->c->rank; /* of two, the sender is the first */
+    void **group = &m->group[comm_lane_of(kind)][pair ? peer : 0], *made = NULL;
+    if (!*group) {
+        ls_nccl_id id = {0};
+        const ls_view v = {&id, sizeof id, LS_U8};
+        comm_req tell = {.kind = pair ? kind : LS_COLL_BROADCAST, .peer = pair ? peer : 0, .site = t->r->site};
+        if (kind != LS_COLL_RECV) tell.in = v;
+        if (kind != LS_COLL_SEND) tell.out = v;
+        if (rank == 0) LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
+        LS_TRY(boot_run(m, &tell));
+        const int size = pair ? 2 : t->c->size, blocks = pair ? PAIR_BLOCKS : 0;
+        LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, rank, size, blocks, nccl_poll(t))));
+        *group = made;
     }
-    *g = m->all;
-    return LS_OK;
-}
-
-ls_status nccl_pair(nccl_try *t, int peer, bool sends, void **g)
-{
-    nccl_comm *m = t->c->impl;
-    nccl_world *w = m->w;
-    void **pair = sends ? &m->to[peer] : &m->from[peer];
-    ls_nccl_id id = {0};
-    const ls_view v = {&id, sizeof id, LS_U8};
-    if (!*pair) { /* the sender makes it */
-        comm_req tell = {.kind = sends ? LS_COLL_SEND : LS_COLL_RECV, .peer = peer, .site = t->r->site};
-        void *made = NULL;
-        if (sends) {
-            LS_TRY(nccl_status(t, NULL, w->t->id(&id)));
-            tell.in = v;
-        } else tell.out = v;
-        LS_TRY(nccl_boot_run(m, &tell));
-        LS_TRY(nccl_status(t, NULL, w->t->join(&made, w->device, &id, !sends, 2, PAIR_BLOCKS, nccl_poll(t))));
-        *pair = made;
-    }
-    *g = *pair;
+    *g = *group;
     return LS_OK;
 }
 
@@ -148,12 +129,10 @@ static int native(nccl_comm *m, const comm_req *r, void *g, void *stream)
 static ls_status own_part(nccl_comm *m, const comm_req *r, int lane)
 {
     const ls_device *d = m->w->dev;
-    const int64_t e = (int64_t)ls_dtype_nbytes(r->in.dt), at = r->stride * m->self->rank * e;
-    const bool scatter = r->kind == LS_COLL_REDUCE_SCATTER;
-    char *to = (char *)r->out.data + (scatter ? 0 : at);
-    const char *from = (const char *)r->in.data + (scatter ? at : 0);
-    if ((!scatter && r->kind != LS_COLL_ALL_GATHER) || to == from) return LS_OK;
-    return d->copy(d->ctx, lane, to, from, (size_t)((scatter ? r->out.n : r->in.n) * e), 0, NULL);
+    const char *from;
+    char *to;
+    const size_t nbytes = comm_own_part(m->self, r, &to, &from);
+    return nbytes ? d->copy(d->ctx, lane, to, from, nbytes, 0, NULL) : LS_OK;
 }
 
 static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
@@ -162,8 +141,8 @@ static ls_status queue_request(nccl_try *t, comm_req *r, int lane)
     const ls_device *d = m->w->dev;
     void *g = NULL, *stream = d->lane_stream(d->ctx, lane);
     if (t->c->size == 1) return own_part(m, r, lane);
-    LS_TRY(comm_lane_of(r->kind) == LANE_COLL ? nccl_all(t, &g) : nccl_pair(t, r->peer, r->kind == LS_COLL_SEND, &g));
-    if (m->w->deterministic && sums(r->kind)) return nccl_tree(t, r, g);
+    LS_TRY(meet_group(t, r->kind, r->peer, &g));
+    if (m->w->deterministic && comm_sums(r->kind)) return nccl_tree(t, r, g);
     if (r->kind == LS_COLL_ALL_GATHER && r->stride != r->in.n) LS_TRY(own_part(m, r, lane));
     int code = m->w->t->begin(g);
     if (!code) {
@@ -202,7 +181,7 @@ static ls_status meet_peer(nccl_try *t, const comm_req *r)
     if (r->kind == LS_COLL_SEND) tell.in = v;
     else tell.out = v;
     LS_TRY(passed(t, r->ready));
-    return nccl_boot_run(t->c->impl, &tell);
+    return boot_run(t->c->impl, &tell);
 }
 
 static ls_status between_marks(nccl_try *t, comm_req *r)
@@ -221,7 +200,7 @@ static ls_status between_marks(nccl_try *t, comm_req *r)
 
 static bool between_gpus(const nccl_comm *m, const comm_req *r)
 {
-    return r->device && !(m->w->deterministic && sums(r->kind) && r->in.dt != LS_F32 && m->self->size > 1);
+    return r->device && !(m->w->deterministic && comm_sums(r->kind) && r->in.dt != LS_F32 && m->self->size > 1);
 }
 
 /* Until what a failed request left in its lanes has ended. */
@@ -238,7 +217,7 @@ static ls_status run(ls_comm *c, comm_req *r)
     nccl_comm *m = c->impl;
     nccl_world *w = m->w;
     nccl_try t = {.c = c, .r = r, .begin = ls_now()};
-    if (!between_gpus(m, r)) return nccl_boot_run(m, r);
+    if (!between_gpus(m, r)) return boot_run(m, r);
     ls_status st = comm_lane_of(r->kind) == LANE_COLL || c->size == 1 ? LS_OK : meet_peer(&t, r);
     pthread_mutex_lock(&m->lock[comm_lane_of(r->kind)]);
     if (st == LS_OK) st = atomic_load(&w->stopped) ? ls_fail(w->status, "%s", w->words) : between_marks(&t, r);
@@ -264,57 +243,9 @@ static ls_status check(ls_comm *c)
 
 static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out);
 
-static ls_status split(ls_comm *c, int color, int key, ls_comm **out)
-{
-    nccl_comm *m = c->impl;
-    ls_comm *part = NULL;
-    LS_TRY(comm_drain(c));
-    LS_TRY(ls_comm_split(m->boot, color, key, &part));
-    const ls_status mine = over(part, m->w, out), st = ls_comm_agree(m->boot, mine, LS_SITE);
-    if (mine != LS_OK) ls_comm_destroy(&part);
-    else if (st != LS_OK) ls_comm_destroy(out);
-    return st;
-}
-
-static void *alloc(ls_comm *c, size_t nbytes)
-{
-    return ls_comm_alloc(((nccl_comm *)c->impl)->boot, nbytes);
-}
-
-static size_t device_nbytes(const ls_comm *c)
-{
-    const nccl_comm *m = c->impl;
-    return m->w->deterministic ? ls_comm_nccl_nbytes(c->size) : 0;
-}
-
 static void abort_all(ls_comm *c, const char *words)
 {
     nccl_stop(((nccl_comm *)c->impl)->w, LS_E_COMM, words, false);
-}
-
-static ls_status trace(ls_comm *c, ls_trace *t, const char *name)
-{
-    static const char *const word[N_LANE] = {"collectives", "send", "receive"};
-    const ls_device *d = c->dev;
-    ls_lane *lane[N_LANE] = {0};
-    ls_mark now = 0;
-    double there = 0;
-    char text[64];
-    for (int k = 0; t && k < N_LANE; k++) {
-        snprintf(text, sizeof text, "%.24s device %s", name, word[k]);
-        LS_TRY(ls_trace_lane(t, text, 16384, &lane[k]));
-    }
-    snprintf(text, sizeof text, "%.24s boot", name);
-    LS_TRY(ls_comm_trace(((nccl_comm *)c->impl)->boot, t, text));
-    LS_TRY(comm_lane_mark(d, 0, 0, &now));
-    LS_TRY(d->wait(d->ctx, now));
-    const double here = ls_now();
-    LS_TRY(d->seconds(d->ctx, now, &there));
-    pthread_mutex_lock(&c->lock);
-    c->clock = here - there;
-    memcpy(c->trace_device, lane, sizeof lane);
-    pthread_mutex_unlock(&c->lock);
-    return LS_OK;
 }
 
 static void leave(nccl_world *w)
@@ -338,10 +269,11 @@ static void close_groups(nccl_comm *m)
         if (m->self->lane[k].newest) (void)d->wait(d->ctx, m->self->lane[k].newest);
     t.begin = ls_now();
     nccl_watch_leave(m);
-    if (m->all) m->w->t->close(m->all, nccl_poll(&t));
-    for (int sender = 0; m->to && m->from && sender < m->self->size; sender++)
+    void **all = m->group[LANE_COLL], **to = m->group[LANE_SEND], **from = m->group[LANE_RECV];
+    if (all && all[0]) m->w->t->close(all[0], nccl_poll(&t));
+    for (int sender = 0; to && from && sender < m->self->size; sender++)
         for (int receiver = 0; receiver < m->self->size; receiver++) {
-            void *pair = sender == me ? m->to[receiver] : receiver == me ? m->from[sender] : NULL;
+            void *pair = sender == me ? to[receiver] : receiver == me ? from[sender] : NULL;
             if (pair) m->w->t->close(pair, nccl_poll(&t));
         }
 }
@@ -355,57 +287,56 @@ static void destroy(ls_comm *c)
     if (m->scratch) d->release(d->ctx, m->scratch);
     for (int k = 0; k < N_LANE; k++) {
         if (m->lane[k]) d->lane_close(d->ctx, m->lane[k]);
+        ls_free(m->group[k]);
         pthread_mutex_destroy(&m->lock[k]);
     }
     if (m->adds) d->lane_close(d->ctx, m->adds);
-    ls_comm_destroy(&m->boot);
-    ls_free(m->to);
-    ls_free(m->from);
+    ls_comm_destroy(&c->inner);
     ls_free(m->notes);
-    ls_free(m);
     leave(w);
+}
+
+static ls_status over_part(ls_comm *c, ls_comm *part, ls_comm **out)
+{
+    return over(part, ((nccl_comm *)c->impl)->w, out);
 }
 
 static const comm_ops nccl_ops = {.name = "nccl",
                                   .run = run,
                                   .check = check,
-                                  .split = split,
-                                  .alloc = alloc,
-                                  .device_nbytes = device_nbytes,
+                                  .over = over_part,
                                   .abort = abort_all,
-                                  .trace = trace,
+                                  .inner_row = "boot",
+                                  .device_row = {"device collectives", "device send", "device receive"},
                                   .destroy = destroy};
 
 /* Takes boot when it succeeds. Collective over it. */
 static ls_status over(ls_comm *boot, nccl_world *w, ls_comm **out)
 {
-    nccl_comm *m = ls_alloc(sizeof *m);
     ls_comm *c = NULL;
-    if (!m) return ls_nomem(sizeof *m, "a communicator");
-    *m = (nccl_comm){.w = w};
-    ls_status st = comm_create(&nccl_ops, boot->rank, boot->size, m, &c);
-    if (st != LS_OK) {
-        ls_free(m);
-        return st;
-    }
+    LS_TRY(comm_create(&nccl_ops, boot->rank, boot->size, sizeof(nccl_comm), &c));
+    nccl_comm *m = c->impl;
     const size_t n = (size_t)boot->size;
     atomic_fetch_add(&w->users, 1);
-    for (int k = 0; k < N_LANE; k++) pthread_mutex_init(&m->lock[k], NULL);
+    bool ok = true;
+    for (int k = 0; k < N_LANE; k++) {
+        pthread_mutex_init(&m->lock[k], NULL);
+        ok = (m->group[k] = ls_alloc(n * sizeof(void *))) && ok;
+    }
+    m->w = w;
     m->self = c;
-    m->boot = boot;
     c->library = w->version[0] ? w->version : NULL;
-    m->to = ls_alloc(n * sizeof *m->to);
-    m->from = ls_alloc(n * sizeof *m->from);
+    c->device_nbytes = w->deterministic ? ls_comm_nccl_nbytes(c->size) : 0;
     m->notes = ls_alloc(n * sizeof *m->notes);
     m->note = ls_comm_alloc(boot, sizeof *m->note);
-    st = m->to && m->from && m->notes && m->note ? LS_OK : ls_nomem(n * 3 * sizeof(void *), "a communicator");
-    if (st == LS_OK) st = comm_over(c, boot, NULL);
+    ls_status st = ok && m->notes && m->note ? LS_OK : ls_nomem(n * 4 * sizeof(void *), "a communicator");
+    comm_over(c, boot, NULL);
     if (st == LS_OK) st = comm_device_open(c, w->dev);
     st = ls_comm_agree(boot, st, LS_SITE);
     if (st == LS_OK) st = nccl_share_notes(m);
     if (st == LS_OK) nccl_watch_enter(m);
     if (st != LS_OK) {
-        m->boot = NULL; /* still the caller's */
+        c->inner = NULL; /* still the caller's */
         ls_comm_destroy(&c);
         return st;
     }
@@ -421,9 +352,9 @@ static ls_status meet(ls_comm *c)
     nccl_try t = {.c = c, .r = &r, .begin = ls_now()};
     void *g = NULL;
     pthread_mutex_lock(&m->lock[LANE_COLL]);
-    ls_status st = c->size > 1 ? nccl_all(&t, &g) : LS_OK;
+    ls_status st = c->size > 1 ? meet_group(&t, r.kind, 0, &g) : LS_OK;
     pthread_mutex_unlock(&m->lock[LANE_COLL]);
-    return ls_comm_agree(m->boot, st, LS_SITE);
+    return ls_comm_agree(c->inner, st, LS_SITE);
 }
 
 ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, bool deterministic, ls_comm **out)
@@ -434,7 +365,7 @@ ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, 
     if (!w) return ls_nomem(sizeof *w, "a communicator");
     *w = (nccl_world){.t = plugin, .dev = dev, .rank = boot->rank, .deterministic = deterministic};
     char words[64] = "";
-    plugin->version(words, sizeof words);
+    plugin->head.version(words, sizeof words);
     if (sscanf(words, "NCCL %31[0-9.]", w->version) != 1) w->version[0] = '\0';
     atomic_init(&w->users, 1);
     pthread_mutex_init(&w->lock, NULL);
@@ -449,7 +380,7 @@ ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, 
         if (st != LS_OK) {
             nccl_abort_groups(c->impl);
             nccl_watch_leave(c->impl);
-            ((nccl_comm *)c->impl)->boot = NULL; /* still the caller's */
+            c->inner = NULL; /* still the caller's */
             ls_comm_destroy(&c);
         }
     }

@@ -66,17 +66,21 @@ typedef struct nccl_world {
 
 typedef struct nccl_comm {
     nccl_world *w;
-    ls_comm *self, *boot;
+    ls_comm *self; /* self->inner: boot */
     struct nccl_comm *next;
     pthread_mutex_t lock[N_LANE]; /* calls of its groups, and their end */
-    void *all;                    /* the group of everyone; NULL: not made yet */
-    void **to, **from;            /* the groups of two, by peer */
+    void **group[N_LANE];         /* by lane: the group of everyone; the groups of two, by peer. NULL: not met yet */
     int lane[N_LANE], adds;       /* of the device; 0: not open */
     char *scratch;                /* of sums in the tree: device memory, made at the first */
     nccl_queue queue[N_LANE];     /* under self->lock */
     nccl_note *note, **notes;     /* its own, and everyone's (NULL: on another host) */
     uint64_t n_note;
 } nccl_comm;
+
+static inline int nccl_n_group(const nccl_comm *m, int lane)
+{
+    return lane == LANE_COLL ? 1 : m->self->size;
+}
 
 /* A request that is being queued: how long that may take, and why it was given up. */
 typedef struct nccl_try {
@@ -91,14 +95,8 @@ ls_nccl_poll nccl_poll(nccl_try *t);
 /* A result of the plugin as a status, with a message. */
 ls_status nccl_status(nccl_try *t, void *group, int code);
 
-/* The groups, met at their first use; with the lane's lock held. */
-ls_status nccl_all(nccl_try *t, void **g);
-ls_status nccl_pair(nccl_try *t, int peer, bool sends, void **g);
-ls_status nccl_boot_run(nccl_comm *m, comm_req *r); /* over boot, by this thread */
-
 /* A sum in the tree: queued on the device lanes of collectives. */
 ls_status nccl_tree(nccl_try *t, comm_req *r, void *g);
-size_t nccl_tree_nbytes(int size); /* device memory it takes */
 
 /* A communicator over boot, which is staged and which it takes when it succeeds. Collective over boot. */
 ls_status nccl_over(ls_comm *boot, const ls_device *dev, const ls_nccl *plugin, bool deterministic, ls_comm **out);

@@ -6,12 +6,10 @@
 #define LS_COMM_NCCL_PLUGIN_H
 
 #include "core/buf.h"
-
-#include <stdbool.h>
-#include <stddef.h>
+#include "core/plugin.h"
 
 #define LS_NCCL_ABI     1
-#define LS_NCCL_SYMBOL  "ls_nccl_plugin"
+#define LS_NCCL_SYMBOL  "ls_nccl_plugin" /* const ls_plugin_head *ls_nccl_plugin(void) */
 #define LS_NCCL_GAVE_UP (-1)
 
 typedef struct ls_nccl_id {
@@ -24,9 +22,7 @@ typedef struct ls_nccl_poll {
 } ls_nccl_poll;
 
 typedef struct ls_nccl {
-    int abi;
-    const char *name;
-    void (*version)(char *text, size_t room);
+    ls_plugin_head head;
     int (*gpu)(int device, char *text, size_t room); /* what tells this GPU from the others of its host */
     int (*id)(ls_nccl_id *out);                      /* of a group to be; made by one member, which tells the others */
     /* max_blocks: of the GPU that the group's kernels may take; 0: NCCL's choice. Collective over the group. */
@@ -47,7 +43,5 @@ typedef struct ls_nccl {
     void (*abort)(void *g);                                    /* ends its kernels and the group */
     void (*close)(void *g, ls_nccl_poll poll);                 /* when nothing is in flight      */
 } ls_nccl;
-
-typedef const ls_nccl *(*ls_nccl_fn)(void);
 
 #endif

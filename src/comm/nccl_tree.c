@@ -12,10 +12,11 @@
  *   sums              +(0,0) +(1,0)        +(2,0)+(0,1)  …          beside the next step's messages
  *
  * Invariants
- *   1. a step's messages wait for the sums of two steps before, its sums for its messages;
- *   2. a chunk's scratch (W parts) is used again 2 rounds + 1 chunks later: its last message was queued one step before;
+ *   1. the messages of a step wait for the sums of two steps before, its sums for its messages;
+ *   2. the scratch of a chunk (W parts) is used again 2 rounds + 1 chunks later: its last message was queued one step before;
  *   3. the input is not written, save by all_reduce, whose parts hold the partial sums. */
 #include "comm/nccl_impl.h"
+#include "comm/start.h"
 
 /* A chunk takes one kernel for its messages in every round, so it must be worth a launch: at 100 GB/s, 8 MiB take 80 us. */
 #define CHUNK     ((int64_t)16 << 20) /* bytes at most, of all parts */
@@ -49,9 +50,9 @@ static int rounds_of(int W)
     return k ? k : 1;
 }
 
-size_t nccl_tree_nbytes(int size)
+size_t ls_comm_nccl_nbytes(int size)
 {
-    return (size_t)((2 * rounds_of(size) + 1) * CHUNK);
+    return size < 2 ? 0 : (size_t)((2 * rounds_of(size) + 1) * CHUNK);
 }
 
 static piece piece_of(const tree *t, int64_t c, int p)
@@ -229,7 +230,7 @@ ls_status nccl_tree(nccl_try *t, comm_req *r, void *g)
     const int W = t->c->size;
     tree x = {.t = t, .r = r, .m = m, .g = g, .W = W, .me = t->c->rank, .halves = power_of_two(W)};
     if (!m->adds) LS_TRY(d->lane_open(d->ctx, &m->adds));
-    if (!m->scratch) LS_TRY(d->alloc(d->ctx, nccl_tree_nbytes(W), (void **)&m->scratch));
+    if (!m->scratch) LS_TRY(d->alloc(d->ctx, ls_comm_nccl_nbytes(W), (void **)&m->scratch));
     x.rounds = rounds_of(W);
     int64_t want = r->in.n * 4 / CHUNKS;
     if (want < CHUNK_MIN) want = CHUNK_MIN;

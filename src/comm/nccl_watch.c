@@ -12,7 +12,6 @@
 #include "comm/local_impl.h"
 #include "core/clock.h"
 #include "core/deadline.h"
-#include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -31,15 +30,13 @@ typedef struct where {
 
 ls_status nccl_share_notes(nccl_comm *m)
 {
-    ls_comm *c = m->boot;
-    const size_t nbytes = (size_t)c->size * sizeof(where);
-    where mine = {.rank = c->world_rank}, *all = ls_comm_alloc(c, nbytes);
-    LS_TRY(ls_comm_agree(c, all ? LS_OK : ls_nomem(nbytes, "a communicator"), LS_SITE));
+    ls_comm *c = m->self->inner;
+    where mine = {.rank = c->world_rank}, *all = NULL;
     if (c->world) {
         mine.world = (int64_t)c->world->id;
         mine.offset = (char *)m->note - local_arena(c->world, c->world_rank);
     }
-    LS_TRY(ls_all_gather(c, (ls_view){all, 3 * c->size, LS_I64}, (ls_view){&mine, 3, LS_I64}, LS_SITE, NULL));
+    LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
     for (int p = 0; p < c->size; p++)
         if (c->world && all[p].world == mine.world)
             m->notes[p] = (nccl_note *)(void *)(local_arena(c->world, (int)all[p].rank) + all[p].offset);
@@ -103,11 +100,11 @@ static void hang(nccl_comm *m, const nccl_under_way *u, double waited, char *wor
             : done >= u->k ? "has completed this"
                            : "is waiting in it",
             (unsigned long long)queued, queued ? ls_coll_word((ls_coll)atomic_load(&o->kind)) : "nothing",
-            local_short_site(site), ls_now() - atomic_load(&o->since));
+            ls_short_path(site), ls_now() - atomic_load(&o->since));
     }
     if (culprit >= 0 && !who[0]) snprintf(who, sizeof who, "; look at rank %d", culprit);
     snprintf(words, room, "no progress for %.1f s in %s #%llu at %s%s%s", waited, ls_coll_word(u->kind),
-             (unsigned long long)u->seq, local_short_site(u->site), who, table);
+             (unsigned long long)u->seq, ls_short_path(u->site), who, table);
 }
 
 /* ---- the watch ---- */
@@ -139,11 +136,8 @@ static int check_groups(nccl_comm *m, int lane, void **bad)
 {
     int code = 0;
     if (pthread_mutex_trylock(&m->lock[lane])) return 0; /* its thread looks itself */
-    if (lane == LANE_COLL && m->all) code = m->w->t->check(*bad = m->all);
-    for (int p = 0; p < m->self->size && lane != LANE_COLL && !code; p++) {
-        void *g = lane == LANE_SEND ? m->to[p] : m->from[p];
-        if (g) code = m->w->t->check(*bad = g);
-    }
+    for (int p = 0; p < nccl_n_group(m, lane) && !code; p++)
+        if (m->group[lane][p]) code = m->w->t->check(*bad = m->group[lane][p]);
     pthread_mutex_unlock(&m->lock[lane]);
     return code;
 }
@@ -153,7 +147,7 @@ static bool look(nccl_comm *m, char *words, size_t room, bool *heard)
 {
     const double limit = atomic_load(&m->self->limit->seconds);
     *heard = false;
-    if (comm_aborted(m->boot, words, room)) return true;
+    if (comm_aborted(m->self->inner, words, room)) return true;
     for (int lane = 0; lane < N_LANE; lane++) {
         nccl_under_way u = {0};
         void *bad = NULL;
@@ -163,7 +157,7 @@ static bool look(nccl_comm *m, char *words, size_t room, bool *heard)
             char why[400];
             m->w->t->words(bad, code, why, sizeof why);
             snprintf(words, room, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(u.kind),
-                     (unsigned long long)u.seq, u.site ? local_short_site(u.site) : "?", why);
+                     (unsigned long long)u.seq, u.site ? ls_short_path(u.site) : "?", why);
             *heard = true;
             return true;
         }
@@ -180,14 +174,9 @@ void nccl_abort_groups(nccl_comm *m)
     const ls_nccl *t = m->w->t;
     for (int lane = 0; lane < N_LANE; lane++) {
         pthread_mutex_lock(&m->lock[lane]);
-        if (lane == LANE_COLL && m->all) {
-            t->abort(m->all);
-            m->all = NULL;
-        }
-        for (int p = 0; p < m->self->size && lane != LANE_COLL; p++) {
-            void **g = lane == LANE_SEND ? &m->to[p] : &m->from[p];
-            if (*g) t->abort(*g);
-            *g = NULL;
+        for (int p = 0; p < nccl_n_group(m, lane); p++) {
+            if (m->group[lane][p]) t->abort(m->group[lane][p]);
+            m->group[lane][p] = NULL;
         }
         pthread_mutex_unlock(&m->lock[lane]);
     }
@@ -200,12 +189,12 @@ void nccl_stop(nccl_world *w, ls_status st, const char *words, bool heard)
     pthread_mutex_lock(&w->lock);
     if (!atomic_load(&w->stopped) && w->first) {
         const double end = ls_now() + (heard ? GRACE : 0);
-        while (!(known = comm_aborted(w->first->boot, told, sizeof told)) && ls_now() < end)
+        while (!(known = comm_aborted(w->first->self->inner, told, sizeof told)) && ls_now() < end)
             nanosleep(&(struct timespec){0, LOOK}, NULL);
         snprintf(w->words, sizeof w->words, "%s", known ? told : words);
         w->status = known ? LS_E_COMM : st;
         atomic_store(&w->stopped, true);
-        if (!known) ls_comm_abort(w->first->boot, w->words);
+        if (!known) ls_comm_abort(w->first->self->inner, w->words);
         /* NCCL may wait for its own kernels, and these for a device that does not answer */
         const int limit = ls_deadline_arm(ABORT_TIME, ls_status_exit_code(LS_E_COMM), "aborting NCCL's communicators");
         for (nccl_comm *m = w->first; m; m = m->next) nccl_abort_groups(m);

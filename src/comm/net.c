@@ -1,7 +1,7 @@
 /* net.c - communicators over several hosts: shared memory inside a host, messages between hosts.
  *
- * A request: publish in the team's memory → a small message to the counterparts (who is there, do all mean the same; small payloads
- * travel with it) → large ones: net_exchange.c → finish in the team's memory. A communicator whose workers are all on one host is
+ * A request: publish in the team's memory → a small message to the counterparts (it checks that all post the same request; small
+ * payloads travel with it) → large ones: net_exchange.c → finish in the team's memory. A communicator whose workers are all on one host is
  * local.c's.
  *
  * Sent to other hosts by rank (h, l) (ls_comm_stat.wire; n elements, H teams, L ranks in a team; s = its slice, n/L; s_o = owner o's
@@ -16,10 +16,79 @@
  * ls_comm_stat.bytes follows the law of every backend (self.c). */
 #include "comm/net_impl.h"
 
+#include "core/clock.h"
 #include "core/mem.h"
 
-#include <stdio.h>
 #include <string.h>
+
+/* ---- messages to all counterparts: whether everyone means the same, and payloads that fit beside that ---- */
+
+#define SLICE 0.02 /* seconds between looks at the abort flag */
+
+#define STRIDE (sizeof(local_head) + LS_COMM_SMALL)
+
+void net_post(net_comm *m, ls_net_op *op, bool send, void *buf, int64_t nbytes, int rank, int tag)
+{
+    LS_ASSERT(nbytes <= INT32_MAX);
+    *op = (ls_net_op){.buf = buf, .nbytes = (int)nbytes, .peer = m->member[rank], .tag = m->tag + tag, .send = send};
+    m->w->t->post(m->w->net, op);
+}
+
+ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n)
+{
+    net_comm *m = c->impl;
+    const double begin = ls_now();
+    while (!m->w->t->wait(m->w->net, op, n, SLICE)) LS_TRY(local_trouble(m->host, r, ls_now() - begin));
+    for (int i = 0; i < n; i++) {
+        char words[400];
+        if (op[i]->failed) {
+            m->w->t->trouble(m->w->net, words, sizeof words);
+            return ls_fail(LS_E_COMM, "%s #%llu at %s: %s", ls_coll_word(r->kind), (unsigned long long)r->seq, r->site,
+                           words);
+        }
+        if (!op[i]->send && op[i]->got != op[i]->nbytes && op[i]->tag != m->tag + TAG_TALK)
+            return ls_fail(LS_E_COMM, "%s #%llu at %s: received %d bytes, expected %d", ls_coll_word(r->kind),
+                           (unsigned long long)r->seq, r->site, op[i]->got, op[i]->nbytes);
+    }
+    return LS_OK;
+}
+
+/* What the counterpart in `team` sent in the last talk: its payload and its head (may be NULL). */
+static const char *heard(const net_comm *m, int team, local_head *head)
+{
+    const char *p = m->talk_in + (size_t)team * STRIDE;
+    if (head) memcpy(head, p, sizeof *head);
+    return p + sizeof *head;
+}
+
+/* A payload of up to LS_COMM_SMALL bytes to every counterpart and one from each (heard); who disagrees is named. */
+static ls_status talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes)
+{
+    net_comm *m = c->impl;
+    local_head h, theirs;
+    LS_ASSERT(nbytes <= LS_COMM_SMALL);
+    local_describe(r, &h);
+    memcpy(m->talk_out, &h, sizeof h);
+    if (nbytes) memcpy(m->talk_out + sizeof h, payload, nbytes);
+    int n = 0;
+    for (int i = 1; i < m->H; i++) {
+        const int j = (m->h + i) % m->H;
+        ls_net_op *in = &m->op[2 * j], *out = &m->op[2 * j + 1];
+        net_post(m, in, false, m->talk_in + (size_t)j * STRIDE, (int64_t)STRIDE, j * m->L + m->l, TAG_TALK);
+        net_post(m, out, true, m->talk_out, (int64_t)(sizeof h + nbytes), j * m->L + m->l, TAG_TALK);
+        m->list[n++] = in;
+        m->list[n++] = out;
+        r->wire += (int64_t)nbytes;
+    }
+    LS_TRY(net_wait(c, r, m->list, n));
+    for (int j = 0; j < m->H; j++) {
+        if (j == m->h) continue;
+        (void)heard(m, j, &theirs);
+        const bool whole = r->kind == LS_COLL_BROADCAST || m->op[2 * j].got == (int)(sizeof h + nbytes);
+        if (!local_same(&h, &theirs) || !whole) return local_mismatch(&h, c->rank, &theirs, j * m->L + m->l);
+    }
+    return LS_OK;
+}
 
 /* ---- collectives ---- */
 
@@ -36,7 +105,7 @@ static void team_sum(net_comm *m, const comm_req *r, void *out)
 {
     const void *src[MAX_RANK];
     for (int q = 0; q < m->L; q++) src[q] = local_in(m->team, r, q);
-    comm_tree_cast(out, comm_sum_type(r->in.dt), src, m->L, r->in.n, r->in.dt);
+    comm_tree_sum(out, comm_sum_type(r->in.dt), src, m->L, r->in.n, r->in.dt);
 }
 
 static ls_status small_sum(ls_comm *c, comm_req *r)
@@ -45,10 +114,10 @@ static ls_status small_sum(ls_comm *c, comm_req *r)
     const ls_dtype wide = comm_sum_type(r->in.dt);
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     team_sum(m, r, mine);
-    LS_TRY(net_talk(c, r, mine, (size_t)r->in.n * ls_dtype_nbytes(wide), 0));
+    LS_TRY(talk(c, r, mine, (size_t)r->in.n * ls_dtype_nbytes(wide)));
     if (r->kind == LS_COLL_REDUCE && c->rank != r->peer) return LS_OK;
-    for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? (const void *)mine : net_heard(m, j, NULL);
-    comm_tree_cast(r->out.data, r->in.dt, m->src, m->H, r->in.n, wide);
+    for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? (const void *)mine : heard(m, j, NULL);
+    comm_tree_sum(r->out.data, r->in.dt, m->src, m->H, r->in.n, wide);
     return LS_OK;
 }
 
@@ -58,10 +127,10 @@ static ls_status small_gather(ls_comm *c, comm_req *r, size_t nbytes)
     const size_t block = nbytes * (size_t)m->L;
     _Alignas(64) unsigned char mine[LS_COMM_SMALL];
     for (int q = 0; q < m->L; q++) memcpy(mine + (size_t)q * nbytes, local_in(m->team, r, q), nbytes);
-    LS_TRY(net_talk(c, r, mine, block, 0));
+    LS_TRY(talk(c, r, mine, block));
     const size_t stride = (size_t)r->stride * ls_dtype_nbytes(r->in.dt);
     for (int p = 0; p < c->size; p++) {
-        const char *team = p / m->L == m->h ? (const char *)mine : net_heard(m, p / m->L, NULL);
+        const char *team = p / m->L == m->h ? (const char *)mine : heard(m, p / m->L, NULL);
         memcpy((char *)r->out.data + (size_t)p * stride, team + (size_t)(p % m->L) * nbytes, nbytes);
     }
     return LS_OK;
@@ -72,8 +141,8 @@ static ls_status small_broadcast(ls_comm *c, comm_req *r, size_t nbytes)
     net_comm *m = c->impl;
     const int root_team = r->peer / m->L;
     const char *from = m->h == root_team ? local_in(m->team, r, r->peer % m->L) : NULL;
-    LS_TRY(net_talk(c, r, from, from ? nbytes : 0, 0));
-    if (!from) from = net_heard(m, root_team, NULL);
+    LS_TRY(talk(c, r, from, from ? nbytes : 0));
+    if (!from) from = heard(m, root_team, NULL);
     if (c->rank != r->peer) memcpy(r->out.data, from, nbytes);
     return LS_OK;
 }
@@ -81,16 +150,12 @@ static ls_status small_broadcast(ls_comm *c, comm_req *r, size_t nbytes)
 static ls_status agree(ls_comm *c, comm_req *r)
 {
     net_comm *m = c->impl;
-    const local *l = m->team->impl;
-    for (int q = 0; q < m->L; q++) {
-        const int v = l->ctl->at[q].slot[r->seq & 1].value;
-        if (v > r->value) r->value = v;
-    }
-    LS_TRY(net_talk(c, r, NULL, 0, r->value));
+    local_agree(m->team, r);
+    LS_TRY(talk(c, r, NULL, 0));
     for (int j = 0; j < m->H; j++) {
-        int v = r->value;
-        if (j != m->h) (void)net_heard(m, j, &v);
-        if (v > r->value) r->value = v;
+        local_head theirs = {.value = r->value};
+        if (j != m->h) (void)heard(m, j, &theirs);
+        if (theirs.value > r->value) r->value = theirs.value;
     }
     return LS_OK;
 }
@@ -99,11 +164,11 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
 {
     const size_t nbytes = (size_t)r->in.n * ls_dtype_nbytes(r->in.dt);
     if (r->kind == LS_COLL_AGREE) return agree(c, r);
-    if (r->kind == LS_COLL_BARRIER) return net_talk(c, r, NULL, 0, 0);
+    if (r->kind == LS_COLL_BARRIER) return talk(c, r, NULL, 0);
     if (small(r) && (r->kind == LS_COLL_ALL_REDUCE || r->kind == LS_COLL_REDUCE)) return small_sum(c, r);
     if (small(r) && r->kind == LS_COLL_ALL_GATHER) return small_gather(c, r, nbytes);
     if (small(r) && r->kind == LS_COLL_BROADCAST) return small_broadcast(c, r, nbytes);
-    LS_TRY(net_talk(c, r, NULL, 0, 0));
+    LS_TRY(talk(c, r, NULL, 0));
     return net_exchange(c, r);
 }
 
@@ -111,12 +176,6 @@ static ls_status between_hosts(ls_comm *c, comm_req *r)
 
 #define PIECE  ((int64_t)1 << 20) /* bytes of a message */
 #define WINDOW 4                  /* messages in flight */
-
-typedef struct letter {
-    int64_t n;
-    int32_t dt;
-    char site[SITE_MAX];
-} letter;
 
 static ls_status pieces(ls_comm *c, comm_req *r, bool sends, char *data, int64_t nbytes)
 {
@@ -142,15 +201,12 @@ static ls_status direct(ls_comm *c, comm_req *r)
     const bool sends = r->kind == LS_COLL_SEND;
     const ls_view v = sends ? r->in : r->out;
     const int64_t nbytes = v.n * (int64_t)ls_dtype_nbytes(v.dt);
-    letter l = {.n = v.n, .dt = (int32_t)v.dt};
+    local_head h;
     ls_net_op *first = m->direct[sends];
-    snprintf(l.site, sizeof l.site, "%s", r->site);
-    net_post(m, first, sends, &l, sizeof l, r->peer, TAG_DIRECT);
+    local_describe(r, &h); /* of a receive: overwritten by what comes */
+    net_post(m, first, sends, &h, sizeof h, r->peer, TAG_DIRECT);
     LS_TRY(net_wait(c, r, &first, 1)); /* a head this small leaves at once */
-    if (!sends && (l.n != v.n || l.dt != (int32_t)v.dt))
-        return ls_fail(LS_E_COMM,
-                       "message size mismatch: rank %d expects %lld elements at %s, rank %d sent %lld at %.*s", c->rank,
-                       (long long)v.n, r->site, r->peer, (long long)l.n, SITE_MAX, l.site);
+    if (!sends) LS_TRY(local_check_message(r, c->rank, &h));
     LS_TRY(pieces(c, r, sends, v.data, nbytes));
     if (sends) r->wire = nbytes;
     return LS_OK;
@@ -160,7 +216,7 @@ static ls_status net_run(ls_comm *c, comm_req *r)
 {
     net_comm *m = c->impl;
     r->moved = comm_law_bytes(c, r);
-    r->site = local_short_site(r->site);
+    r->site = ls_short_path(r->site);
     if (r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) {
         if (m->w->host[m->member[r->peer]] != m->w->host[m->w->rank]) return direct(c, r);
         const local *here = m->host->impl;
@@ -271,31 +327,27 @@ static ls_status join_host(net_comm *m, ls_comm *c, int block)
 /* Takes `member`. */
 static ls_status make(net_world *w, int *member, int n, int rank, int id, int block, ls_comm **out)
 {
-    net_comm *m = ls_alloc(sizeof *m);
     ls_comm *c = NULL;
-    if (!m) {
+    ls_status st = comm_create(&mpi_ops, rank, n, sizeof(net_comm), &c);
+    if (st != LS_OK) {
         ls_free(member);
-        return ls_nomem(sizeof *m, "a communicator");
+        return st;
     }
-    *m = (net_comm){.w = w, .member = member, .id = id, .tag = TAG_FIRST + id * TAGS_OF_ONE};
+    net_comm *m = c->impl;
+    *m = (net_comm){.w = w, .self = c, .member = member, .id = id, .tag = TAG_FIRST + id * TAGS_OF_ONE};
     m->L = team_size(w, member, n);
     m->H = n / m->L;
     m->one_host = m->H == 1;
     m->h = rank / m->L;
     m->l = rank % m->L;
     const size_t H = (size_t)m->H;
-    m->talk_out = ls_alloc(128 + LS_COMM_SMALL);
-    m->talk_in = ls_alloc(H * (128 + LS_COMM_SMALL));
+    m->talk_out = ls_alloc(STRIDE);
+    m->talk_in = ls_alloc(H * STRIDE);
     m->op = ls_alloc(12 * H * sizeof *m->op);
     m->list = ls_alloc(2 * H * sizeof *m->list);
     m->src = ls_alloc(H * sizeof *m->src);
-    ls_status st =
-        m->talk_out && m->talk_in && m->op && m->list && m->src ? LS_OK : ls_nomem(8192 * H, "a communicator");
-    if (st == LS_OK) st = comm_create(&mpi_ops, rank, n, m, &c);
-    if (st == LS_OK) {
-        m->self = c;
-        st = join_host(m, c, block);
-    }
+    if (m->talk_out && m->talk_in && m->op && m->list && m->src) st = join_host(m, c, block);
+    else st = ls_nomem(8192 * H, "a communicator");
     if (st != LS_OK) {
         free_comm(m);
         ls_free(c);
@@ -318,14 +370,13 @@ static void net_destroy(ls_comm *c)
     while (*at != c) at = &((net_comm *)(*at)->impl)->next;
     *at = m->next;
     pthread_mutex_unlock(&w->lock);
+    c->impl = NULL; /* it may outlive c: a message may be in flight into it until the transport has stopped */
     bool clean = atomic_load(&w->world->aborted) == 0;
     for (int k = 0; k < N_LANE; k++) clean = clean && c->lane[k].failed == LS_OK;
     const bool last = m->id == 0;
     if (last) net_world_stop(w, clean);
     if (clean || last) free_comm(m);
-    else
-        m->next_dead = w->dead,
-        w->dead = m; /* a message may still be in flight into it: until the transport has stopped */
+    else m->next_dead = w->dead, w->dead = m;
     while (last && w->dead) {
         net_comm *d = w->dead;
         w->dead = d->next_dead;
@@ -340,47 +391,39 @@ static ls_status gather(ls_comm *c, int64_t *mine, int n, int64_t *all)
     return ls_all_gather(c, (ls_view){all, (int64_t)n * c->size, LS_I64}, (ls_view){mine, n, LS_I64}, LS_SITE, NULL);
 }
 
-typedef struct wish {
-    int64_t color, key, next_id;
-} wish;
-
 static ls_status net_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     net_comm *parent = c->impl;
     net_world *w = parent->w;
-    const size_t nbytes = (size_t)c->size * sizeof(wish);
+    const size_t nbytes = (size_t)c->size * sizeof(local_wish);
     /* more than LS_COMM_SMALL bytes must be shared memory; it is given back below */
     char *base = local_arena(w->world, w->local_rank);
-    wish *all = nbytes > LS_COMM_SMALL ? local_arena_take(&w->used, base, w->world->arena_nbytes, nbytes, &nbytes)
-                                       : ls_alloc(nbytes);
+    local_wish *all = nbytes > LS_COMM_SMALL ? local_arena_take(&w->used, base, w->world->arena_nbytes, nbytes, &nbytes)
+                                             : ls_alloc(nbytes);
     int *member = ls_alloc((size_t)c->size * sizeof *member), n = 0, rank = -1, id = 0;
     int *order = ls_alloc((size_t)c->size * sizeof *order);
     ls_status st = all && member && order ? LS_OK : ls_nomem(nbytes, "a communicator");
     st = ls_comm_agree(c, st, LS_SITE);
     LS_ASSERT(st != LS_OK || (all && member && order)); /* all agree: this worker, too */
-    wish mine = {color, key, w->next_id};
+    local_wish mine = {color, key, w->next_id};
     if (st == LS_OK) st = gather(c, &mine.color, 3, &all[0].color);
-    for (int p = 0; p < c->size && st == LS_OK; p++) {
+    for (int p = 0; p < c->size && st == LS_OK; p++)
         if (all[p].next_id > id) id = (int)all[p].next_id;
-        if (all[p].color != color) continue;
-        int k = n++;
-        for (; k && all[order[k - 1]].key > all[p].key; k--) order[k] = order[k - 1];
-        order[k] = p;
-    }
+    if (st == LS_OK) n = local_order(all, c->size, color, order);
     w->next_id = id + 1;
-    int head = -1; /* the first member on this host takes the control block */
+    int first = -1; /* the first member on this host takes the control block */
     for (int k = 0; k < n; k++) {
         member[k] = parent->member[order[k]];
         if (order[k] == c->rank) rank = k;
-        if (head < 0 && w->host[member[k]] == w->host[w->rank]) head = order[k];
+        if (first < 0 && w->host[member[k]] == w->host[w->rank]) first = order[k];
     }
     int64_t my_block = -1, *blocks = (int64_t *)(void *)all;
-    if (st == LS_OK && head == c->rank) my_block = local_take_control(w->world);
+    if (st == LS_OK && first == c->rank) my_block = local_take_control(w->world);
     if (st == LS_OK) st = gather(c, &my_block, 1, blocks);
-    if (st == LS_OK && blocks[head] < 0)
+    if (st == LS_OK && blocks[first] < 0)
         st = ls_fail(LS_E_COMM, "too many communicators on one host; the limit is %d", N_CONTROL);
     if (st == LS_OK) {
-        st = make(w, member, n, rank, id, (int)blocks[head], out);
+        st = make(w, member, n, rank, id, (int)blocks[first], out);
         member = NULL;
     }
     if (st == LS_OK) (*out)->limit = c->limit;

@@ -44,11 +44,6 @@ typedef struct part {
     int64_t src, dst, n; /* elements */
 } part;
 
-static bool sums(ls_coll kind)
-{
-    return kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE;
-}
-
 static bool contributes(const exchange *x, int team, int owner)
 {
     if (x->r->kind == LS_COLL_ALL_GATHER) return team == owner;
@@ -116,7 +111,7 @@ static char *contribution(const exchange *x, part p, char *sum)
     if (m->L == 1) return (char *)x->r->in.data + p.src * x->e;
     const void *src[MAX_RANK];
     for (int q = 0; q < m->L; q++) src[q] = local_in(team, x->r, q) + p.src * x->e;
-    comm_tree_cast(sum, x->given, src, m->L, p.n, x->r->in.dt);
+    comm_tree_sum(sum, x->given, src, m->L, p.n, x->r->in.dt);
     return sum;
 }
 
@@ -159,7 +154,8 @@ static void give(exchange *x, int64_t k)
     const part own = chunk_of(x, m->h, k);
     for (int j = 0; j < m->H && own.n; j++)
         if (j != m->h && contributes(x, j, m->h))
-            receive(x, k, 0, sums(x->r->kind) ? scratch(x, TAKEN, k, j) : result_at(x, own, k), own.n, j, TAG_GIVE);
+            receive(x, k, 0, comm_sums(x->r->kind) ? scratch(x, TAKEN, k, j) : result_at(x, own, k), own.n, j,
+                    TAG_GIVE);
     for (int i = 1; i < m->H; i++) { /* each begins with its neighbour, so that not all send to the same one */
         const int o = (m->h + i) % m->H;
         const part p = chunk_of(x, o, k);
@@ -187,9 +183,9 @@ static ls_status combine(exchange *x, int64_t k)
     char *to = result_at(x, own, k);
     if (contributes(x, m->h, m->h)) {
         char *mine = contribution(x, own, scratch(x, MINE, 0, 0));
-        if (sums(x->r->kind)) {
+        if (comm_sums(x->r->kind)) {
             for (int j = 0; j < m->H; j++) m->src[j] = j == m->h ? mine : scratch(x, TAKEN, k, j);
-            comm_tree_cast(to, x->r->in.dt, m->src, m->H, own.n, x->given);
+            comm_tree_sum(to, x->r->in.dt, m->src, m->H, own.n, x->given);
         } else if (to != mine) memcpy(to, mine, (size_t)(own.n * x->e));
     }
     for (int i = 1; i < m->H; i++) {
@@ -245,7 +241,7 @@ ls_status net_exchange(ls_comm *c, comm_req *r)
         x.root_team = r->peer / m->L;
         x.root_l = r->peer % m->L;
     }
-    x.given = sums(r->kind) && m->L > 1 ? comm_sum_type(r->in.dt) : r->in.dt;
+    x.given = comm_sums(r->kind) && m->L > 1 ? comm_sum_type(r->in.dt) : r->in.dt;
     x.e_given = (int64_t)ls_dtype_nbytes(x.given);
     LS_TRY(make_scratch(m));
     x.chunk = m->chunk_nbytes / x.e_given;

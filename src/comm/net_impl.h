@@ -59,10 +59,9 @@ typedef struct net_comm {
 /* Messages between transports' threads: questions where somebody is, answers, and that a worker is gone. */
 typedef struct net_msg {
     int type, from, comm, rank;
-    int kind, stack;
-    uint64_t posted, done;
-    double ago;
-    char site[SITE_MAX], host[64];
+    int stack;
+    local_position at;
+    char host[64];
     char words[NET_MSG_WORDS];
 } net_msg;
 
@@ -75,7 +74,6 @@ void net_world_free(net_world *w);
 
 /* ---- between transports' threads ---- */
 ls_status net_service_open(net_world *w);
-void net_service_close(net_world *w); /* after the transport has stopped */
 /* Ends the run: waits on this host and on the others end with this message. */
 void net_abort(net_world *w, const char *words);
 ls_status net_hang(void *ctx, const comm_req *r, double waited);
@@ -85,10 +83,7 @@ ls_status net_hang(void *ctx, const comm_req *r, double waited);
 ls_status net_wait(ls_comm *c, const comm_req *r, ls_net_op *const *op, int n);
 void net_post(net_comm *m, ls_net_op *op, bool send, void *buf, int64_t nbytes, int rank, int tag);
 
-/* A payload of up to LS_COMM_SMALL bytes to every counterpart and one from each (net_heard); who disagrees is named. */
-ls_status net_talk(ls_comm *c, comm_req *r, const void *payload, size_t nbytes, int value);
-const char *net_heard(const net_comm *m, int team, int *value);
-/* A large request: after net_talk, between publish and finish. */
+/* A large request, after all have met: between publish and finish. */
 ls_status net_exchange(ls_comm *c, comm_req *r);
 
 /* Calls gone() once when a worker of the host ends without having left. */

@@ -11,10 +11,10 @@
 #include "core/mem.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
-#define ANSWER_TIME 2.0 /* seconds */
+#define ANSWER_TIME 2.0  /* seconds */
+#define TABLE_MAX   1500 /* bytes: an error message is cut at 2000 */
 
 enum { QUESTION = 1, ANSWER, GONE };
 
@@ -53,13 +53,8 @@ static void answer(net_world *w, const net_msg *q)
     for (ls_comm *c = w->first; c; c = ((net_comm *)c->impl)->next) {
         const net_comm *m = c->impl;
         if (m->id != q->comm) continue;
-        const place *p = &((local *)m->host->impl)->ctl->at[m->host->rank];
         a.rank = c->rank;
-        a.posted = atomic_load(&p->posted);
-        a.done = atomic_load(&p->done);
-        a.kind = p->slot[a.posted & 1].kind;
-        a.ago = ls_now() - atomic_load(&p->since);
-        memcpy(a.site, p->slot[a.posted & 1].site, sizeof a.site);
+        a.at = local_position_of(&((local *)m->host->impl)->ctl->at[m->host->rank]);
     }
     pthread_mutex_unlock(&w->lock);
     tell(w, q->from, &a);
@@ -92,12 +87,6 @@ ls_status net_service_open(net_world *w)
     return LS_OK;
 }
 
-void net_service_close(net_world *w)
-{
-    ls_free(w->inbox);
-    ls_free(w->status);
-}
-
 void net_abort(net_world *w, const char *words)
 {
     if (!ls_local_world_abort(w->world, w->local_rank, words)) return; /* the first one notifies the others */
@@ -108,24 +97,6 @@ void net_abort(net_world *w, const char *words)
 }
 
 /* ---- the table ---- */
-
-typedef struct table {
-    char text[1500];
-    size_t n;
-    int culprit, n_left_out;
-} table;
-
-static void line(table *t, const char *text, bool behind, int rank)
-{
-    if (behind && t->culprit < 0) t->culprit = rank;
-    const size_t n = strlen(text);
-    if (t->n + n >= sizeof t->text) {
-        t->n_left_out++;
-        return;
-    }
-    memcpy(t->text + t->n, text, n + 1);
-    t->n += n;
-}
 
 static void ask(net_comm *m)
 {
@@ -147,51 +118,53 @@ static void ask(net_comm *m)
 
 enum { LATE, SILENT, THERE };
 
-/* What rank p of c is doing, as text. */
-static int where(const net_comm *m, int p, const comm_req *r, char *text, size_t room)
+/* What rank p of c is doing, as a line of the table. */
+static int where(const net_comm *m, int p, const comm_req *r, ls_str *out)
 {
     const net_world *w = m->w;
     const local *here = m->host->impl;
-    bool behind = true;
     for (int q = 0; q < m->host->size; q++)
         if (here->label[q] == p) {
-            const size_t n = local_where(here->ctl, q, p, w->hostname, r, text, room, &behind);
-            local_note_stopped(w->world, here->member[q], text + n, room - n);
-            return behind ? LATE : THERE;
+            const local_position at = local_position_of(&here->ctl->at[q]);
+            const bool late = local_where(out, &at, p, w->hostname, r);
+            local_note_stopped(out, w->world, here->member[q]);
+            return late ? LATE : THERE;
         }
     const net_status *s = &w->status[m->member[p]];
-    const net_msg *a = &s->msg;
     if (!atomic_load(&s->here)) {
-        snprintf(text, room, "\n  rank %d on host %d does not answer", p, w->host[m->member[p]]);
+        ls_str_addf(out, "\n  rank %d on host %d does not answer", p, w->host[m->member[p]]);
         return SILENT;
     }
-    if (a->rank < 0) { /* it may have ended the same way, a moment ago */
-        snprintf(text, room, "\n  rank %d on %s no longer has this communicator", p, a->host);
+    if (s->msg.rank < 0) { /* it may have ended the same way, a moment ago */
+        ls_str_addf(out, "\n  rank %d on %s no longer has this communicator", p, s->msg.host);
         return SILENT;
     }
-    if (!a->posted) snprintf(text, room, "\n  rank %d on %s has not posted anything", p, a->host);
-    else {
-        behind = a->posted < r->seq || a->done + 1 < r->seq;
-        snprintf(text, room, "\n  rank %d on %s %s #%llu %s at %.*s, %.1f s ago", p, a->host,
-                 behind ? "is late: its latest is" : "is in", (unsigned long long)a->posted,
-                 ls_coll_word((ls_coll)a->kind), SITE_MAX, a->site, a->ago);
-    }
-    return behind ? LATE : THERE;
+    return local_where(out, &s->msg.at, p, s->msg.host, r) ? LATE : THERE;
 }
 
 ls_status net_hang(void *ctx, const comm_req *r, double waited)
 {
     ls_comm *c = ctx;
     net_comm *m = c->impl;
-    table t = {.culprit = -1};
-    char text[256], who[64] = "", more[64] = "";
+    ls_str table = {0}, line = {0};
+    int culprit = -1, n_left_out = 0;
+    char who[64] = "", more[64] = "";
     ask(m);
     local_ask_stacks(m->w->world);
     for (int group = LATE; group <= THERE; group++) /* those to look at first */
-        for (int p = 0; p < c->size; p++)
-            if (where(m, p, r, text, sizeof text) == group) line(&t, text, group != THERE, p);
-    if (t.culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", t.culprit);
-    if (t.n_left_out) snprintf(more, sizeof more, "\n  … and %d more", t.n_left_out);
-    return ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s%s", waited, ls_coll_word(r->kind),
-                   (unsigned long long)r->seq, r->site, who, t.text, more);
+        for (int p = 0; p < c->size; p++) {
+            line.len = 0;
+            if (where(m, p, r, &line) != group) continue;
+            if (group != THERE && culprit < 0) culprit = p;
+            if (table.len + line.len < TABLE_MAX) ls_str_addn(&table, line.data, line.len);
+            else n_left_out++;
+        }
+    if (culprit >= 0) snprintf(who, sizeof who, "; look at rank %d", culprit);
+    if (n_left_out) snprintf(more, sizeof more, "\n  … and %d more", n_left_out);
+    const ls_status st =
+        ls_fail(LS_E_COMM, "no progress for %.1f s in %s #%llu at %s%s%s%s", waited, ls_coll_word(r->kind),
+                (unsigned long long)r->seq, r->site, who, table.data ? table.data : "", more);
+    ls_str_fini(&table);
+    ls_str_fini(&line);
+    return st;
 }

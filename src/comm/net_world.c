@@ -57,6 +57,14 @@ static ls_status take_offer(int method, const offer *o, ls_local_world **out)
     return st;
 }
 
+/* From rank `lead` to every other rank of its host. */
+static ls_status send_all(net_world *w, int lead, void *p, size_t n)
+{
+    for (int r = 0; r < w->size; r++)
+        if (r != lead && w->host[r] == w->host[lead]) LS_TRY(pass(w, r, true, p, n));
+    return LS_OK;
+}
+
 /* The host's first rank `lead` and the others agree on a mapping; 0 in *shared when this way does not work. */
 static ls_status try_method(net_world *w, int lead, int method, size_t arena, int *shared)
 {
@@ -64,16 +72,14 @@ static ls_status try_method(net_world *w, int lead, int method, size_t arena, in
     int ok;
     if (w->rank == lead) {
         ok = make_offer(method, w->n_local, arena, &o, &w->world) == LS_OK;
-        for (int p = 0; p < w->size; p++)
-            if (p != lead && w->host[p] == w->host[lead]) LS_TRY(pass(w, p, true, &o, sizeof o));
+        LS_TRY(send_all(w, lead, &o, sizeof o));
         for (int p = 0; p < w->size; p++) {
             int theirs = 0;
             if (p == lead || w->host[p] != w->host[lead]) continue;
             LS_TRY(pass(w, p, false, &theirs, sizeof theirs));
             ok = ok && theirs;
         }
-        for (int p = 0; p < w->size; p++)
-            if (p != lead && w->host[p] == w->host[lead]) LS_TRY(pass(w, p, true, &ok, sizeof ok));
+        LS_TRY(send_all(w, lead, &ok, sizeof ok));
         if (o.fd > 0) close(o.fd);
         if (method == 1) shm_unlink(o.name);
     } else {
@@ -156,7 +162,8 @@ void net_world_free(net_world *w)
 {
     local_arena_fini(&w->used);
     ls_local_world_destroy(&w->world);
-    net_service_close(w);
+    ls_free(w->inbox);
+    ls_free(w->status);
     ls_free(w->host);
     ls_free(w->local_of);
     pthread_mutex_destroy(&w->lock);
@@ -165,16 +172,9 @@ void net_world_free(net_world *w)
 
 static ls_status learn_hosts(ls_comm *c)
 {
-    const int64_t n = sizeof(comm_host) / sizeof(int64_t);
-    comm_host mine = {.local_rank = c->place.local_rank}, *all = ls_comm_alloc(c, (size_t)c->size * sizeof *all);
+    comm_host mine = {.local_rank = c->place.local_rank};
     snprintf(mine.name, sizeof mine.name, "%.*s", (int)sizeof mine.name - 1, c->hostname);
-    c->hosts = ls_alloc((size_t)c->size * sizeof *c->hosts);
-    ls_status st = all && c->hosts ? LS_OK : ls_nomem((size_t)c->size * sizeof *all, "the host names");
-    LS_TRY(ls_comm_agree(c, st, LS_SITE));
-    LS_ASSERT(all && c->hosts); /* all agree: this worker, too */
-    LS_TRY(ls_all_gather(c, (ls_view){all, n * c->size, LS_I64}, (ls_view){&mine, n, LS_I64}, LS_SITE, NULL));
-    memcpy(c->hosts, all, (size_t)c->size * sizeof *all);
-    return LS_OK;
+    return ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &c->hosts);
 }
 
 ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **out)
@@ -186,7 +186,7 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
     *w = (net_world){.t = t};
     if (t->start(&w->net, &info, words, sizeof words)) {
         ls_free(w);
-        return ls_fail(LS_E_COMM, "%s cannot start: %s", t->name, words);
+        return ls_fail(LS_E_COMM, "%s cannot start: %s", t->head.name, words);
     }
     w->rank = info.rank;
     w->size = info.size;
@@ -206,8 +206,8 @@ ls_status net_world_open(const ls_transport *t, size_t arena_nbytes, ls_comm **o
         return st;
     }
     ls_local_world_join(w->world, w->local_rank);
-    ls_debug("comm", "%s: rank %d of %d, local rank %d of %d on %s, %d hosts", t->name, w->rank, w->size, w->local_rank,
-             w->n_local, w->hostname, w->n_host);
+    ls_debug("comm", "%s: rank %d of %d, local rank %d of %d on %s, %d hosts", t->head.name, w->rank, w->size,
+             w->local_rank, w->n_local, w->hostname, w->n_host);
     st = ls_barrier(*out, LS_SITE); /* everyone has joined */
     if (st == LS_OK) st = learn_hosts(*out);
     if (st == LS_OK) st = net_watch_start(w->world, w->local_rank, peer_gone, w, &w->watch);

@@ -20,13 +20,7 @@ typedef struct blocks {
 static void *keep(ls_comm *c, size_t nbytes)
 {
     blocks *b = c->impl;
-    if (b->n == b->cap) {
-        void **p = ls_realloc(b->p, (size_t)(b->cap + 8) * sizeof *p);
-        if (!p) return NULL;
-        b->p = p;
-        b->cap += 8;
-    }
-    void *p = ls_alloc(nbytes);
+    void *p = ls_grow(&b->p, b->n, &b->cap, sizeof *b->p) ? ls_alloc(nbytes) : NULL;
     if (p) b->p[b->n++] = p;
     return p;
 }
@@ -36,19 +30,23 @@ static void drop_blocks(ls_comm *c)
     blocks *b = c->impl;
     for (int i = 0; i < b->n; i++) ls_free(b->p[i]);
     ls_free(b->p);
-    ls_free(b);
+}
+
+size_t comm_own_part(const ls_comm *c, const comm_req *r, char **to, const char **from)
+{
+    const int64_t e = (int64_t)ls_dtype_nbytes(r->in.dt), mine = r->stride * c->rank * e;
+    const bool scatter = r->kind == LS_COLL_REDUCE_SCATTER, gather = r->kind == LS_COLL_ALL_GATHER;
+    *from = (const char *)r->in.data + (scatter ? mine : 0);
+    *to = (char *)r->out.data + (gather ? mine : 0);
+    return (scatter || gather) && *to != *from ? (size_t)((scatter ? r->out.n : r->in.n) * e) : 0;
 }
 
 static ls_status alone(ls_comm *c, comm_req *r)
 {
-    const size_t e = ls_dtype_nbytes(r->in.dt);
-    if (r->kind == LS_COLL_REDUCE_SCATTER) {
-        const char *mine = (const char *)r->in.data + (size_t)(r->stride * c->rank) * e;
-        if (mine != r->out.data) memcpy(r->out.data, mine, (size_t)r->out.n * e);
-    } else if (r->kind == LS_COLL_ALL_GATHER) {
-        char *mine = (char *)r->out.data + (size_t)(r->stride * c->rank) * e;
-        if (mine != r->in.data) memcpy(mine, r->in.data, (size_t)r->in.n * e);
-    }
+    const char *from;
+    char *to;
+    const size_t nbytes = comm_own_part(c, r, &to, &from);
+    if (nbytes) memcpy(to, from, nbytes);
     return LS_OK;
 }
 
@@ -83,19 +81,10 @@ static ls_status dry_run(ls_comm *c, comm_req *r)
     return alone(c, r);
 }
 
-static ls_status make(const comm_ops *ops, int rank, int size, ls_comm **out)
-{
-    blocks *b = ls_alloc(sizeof *b);
-    if (!b) return ls_nomem(sizeof *b, "a communicator");
-    ls_status st = comm_create(ops, rank, size, b, out);
-    if (st != LS_OK) ls_free(b);
-    return st;
-}
-
 static ls_status self_split(ls_comm *c, int color, int key, ls_comm **out)
 {
     (void)color, (void)key;
-    return make(c->ops, 0, 1, out);
+    return comm_create(c->ops, 0, 1, sizeof(blocks), out);
 }
 
 static ls_status dry_split(ls_comm *c, int color, int key, ls_comm **out)
@@ -114,10 +103,69 @@ static const comm_ops dry_ops = {
 
 ls_status ls_comm_self(ls_comm **out)
 {
-    return make(&self_ops, 0, 1, out);
+    return comm_create(&self_ops, 0, 1, sizeof(blocks), out);
 }
 
 ls_status ls_comm_dry(int rank, int size, ls_comm **out)
 {
-    return make(&dry_ops, rank, size, out);
+    return comm_create(&dry_ops, rank, size, sizeof(blocks), out);
+}
+
+/* ---- dry communicators with a clock ----
+ *
+ *   now       ──post a──post b──────wait a──►─────wait b──►        the caller's time, moved by computing and by waits
+ *   lane            |── a ──────────────|── b ──────|              seconds of each, from its post or the end of the one before
+ *
+ * A lane remembers the ends of its newest LANE_RING requests. As in a run, no more than that are in flight: a post beyond them waits. */
+
+static double *end_of(const comm_lane *l, uint64_t seq)
+{
+    return &l->end[seq % LANE_RING];
+}
+
+static void wait_until(ls_dry_clock *k, double end)
+{
+    if (end <= k->now) return;
+    k->waited += end - k->now;
+    k->now = end;
+}
+
+void comm_clock_post(ls_comm *c, comm_lane *l, const comm_req *r)
+{
+    ls_dry_clock *k = c->told;
+    const int64_t n = r->in.n > r->out.n ? r->in.n : r->out.n;
+    const double sec = c->size > 1 ? k->seconds(k->ctx, c, r->kind, n, r->in.n ? r->in.dt : r->out.dt) : 0;
+    ls_comm_stat *s = &c->stat[r->kind][r->label];
+    if (r->seq >= LANE_RING) wait_until(k, *end_of(l, r->seq + 1)); /* the oldest one's, whose place b takes next */
+    const double before = *end_of(l, r->seq - 1);
+    *end_of(l, r->seq) = (before > k->now ? before : k->now) + sec;
+    k->busy += sec;
+    s->calls++;
+    s->elements += n;
+    s->bytes += comm_law_bytes(c, r);
+    s->busy += sec;
+}
+
+/* Of requests older than the ring everyone knows that they have ended. */
+void comm_clock_wait(ls_comm *c, comm_lane *l, uint64_t seq)
+{
+    if (seq + LANE_RING > l->posted) wait_until(c->told, *end_of(l, seq));
+}
+
+bool comm_clock_test(const ls_comm *c, const comm_lane *l, uint64_t seq)
+{
+    return seq + LANE_RING <= l->posted || *end_of(l, seq) <= c->told->now;
+}
+
+ls_status ls_comm_dry_clocked(int rank, int size, ls_dry_clock *clock, ls_comm **out)
+{
+    LS_TRY(ls_comm_dry(rank, size, out));
+    double *end = ls_alloc(N_LANE * LANE_RING * sizeof *end);
+    if (!end) {
+        ls_comm_destroy(out);
+        return ls_nomem(N_LANE * LANE_RING * sizeof *end, "a communicator's clock");
+    }
+    for (int i = 0; i < N_LANE; i++) (*out)->lane[i].end = end + (size_t)i * LANE_RING;
+    (*out)->told = clock;
+    return LS_OK;
 }

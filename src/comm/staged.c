@@ -9,7 +9,7 @@
  * part, so sums happen in place there. The request is done when the last chunk is in device memory.
  *
  * Invariants
- *   1. a chunk's size follows from the request alone: every worker posts the same inner requests in the same order;
+ *   1. the size of a chunk follows from the request alone: every worker posts the same inner requests in the same order;
  *   2. the thread of a kind (collectives, sends, receives) is the only one that posts on that lane of the inner communicator; a split
  *      first waits until all is done;
  *   3. copies are queued when nothing holds them back any more: communicators share two lanes of the device, and none can block another;
@@ -29,26 +29,26 @@
 #define ROOM_PAIR ((int64_t)1 << 20)   /* of a send's or a receive's          */
 #define CHUNK_MIN ((int64_t)256 << 10) /* bytes; smaller requests are not cut */
 #define CHUNKS    4                    /* at least so many of larger ones     */
-#define SPANS     16384
+
+enum { TO_HOST, TO_DEVICE }; /* ways of a copy */
+static const char *const way_words[] = {"to the host", "to the device"};
 
 /* What all communicators of a worker share. */
 typedef struct station {
     const ls_device *dev;
-    int rank; /* in messages */
-    int to_host, to_device;
+    int rank;    /* in messages */
+    int lane[2]; /* of the device, by way; 0: not open */
     atomic_int users;
 } station;
 
 typedef struct staged {
-    ls_comm *inner;
     station *at;
     char *memory[N_LANE];
     bool pinned[N_LANE];
-    ls_lane *trace[2]; /* copies to the host, to the device; under the communicator's lock */
 } staged;
 
 typedef struct slot {
-    ls_mark in[2], out[2]; /* begin and end of copies to the host, to the device; 0: none */
+    ls_mark copy[2][2]; /* by way: begin and end of its copies; 0: none */
     ls_ticket t;
 } slot;
 
@@ -72,24 +72,19 @@ static size_t nbytes_of(int lane)
 /* ---- copies ---- */
 
 /* Elements [from, from + n) of a view to or from a slot, queued; host memory is copied at once. */
-static ls_status move(job *j, bool to_host, ls_view v, int64_t from, char *here, int64_t n)
+static ls_status move(job *j, int way, ls_view v, int64_t from, char *here, int64_t n)
 {
     const ls_device *d = j->s->at->dev;
-    char *p = (char *)v.data + from * j->e;
+    char *there = (char *)v.data + from * j->e, *src = way == TO_HOST ? there : here,
+         *dst = way == TO_HOST ? here : there;
     const size_t nbytes = (size_t)(n * j->e);
     if (!nbytes) return LS_OK;
-    if (!d->owns(d->ctx, p)) {
-        memcpy(to_host ? here : p, to_host ? p : here, nbytes);
+    if (!d->owns(d->ctx, there)) {
+        memcpy(dst, src, nbytes);
         return LS_OK;
     }
     j->r->staged += (int64_t)nbytes;
-    return d->copy(d->ctx, to_host ? j->s->at->to_host : j->s->at->to_device, to_host ? here : p, to_host ? p : here,
-                   nbytes, 0, NULL);
-}
-
-static int64_t begin_of(const job *j, int64_t k)
-{
-    return k * j->chunk;
+    return d->copy(d->ctx, j->s->at->lane[way], dst, src, nbytes, 0, NULL);
 }
 
 static int64_t n_of(const job *j, int64_t k)
@@ -119,40 +114,40 @@ static bool takes_back(const job *j)
 static ls_status queue_in(job *j, int64_t k)
 {
     const comm_req *r = j->r;
-    const int64_t at = begin_of(j, k), n = n_of(j, k);
-    if (r->kind == LS_COLL_ALL_GATHER) return move(j, true, r->in, at, slot_of(j, k, j->c->rank), n);
-    for (int p = 0; p < j->parts; p++) LS_TRY(move(j, true, r->in, p * r->stride + at, slot_of(j, k, p), n));
+    const int64_t at = k * j->chunk, n = n_of(j, k);
+    if (r->kind == LS_COLL_ALL_GATHER) return move(j, TO_HOST, r->in, at, slot_of(j, k, j->c->rank), n);
+    for (int p = 0; p < j->parts; p++) LS_TRY(move(j, TO_HOST, r->in, p * r->stride + at, slot_of(j, k, p), n));
     return LS_OK;
 }
 
 static ls_status queue_out(job *j, int64_t k)
 {
     const comm_req *r = j->r;
-    const int64_t at = begin_of(j, k), n = n_of(j, k);
-    if (r->kind == LS_COLL_REDUCE_SCATTER) return move(j, false, r->out, at, slot_of(j, k, j->c->rank), n);
+    const int64_t at = k * j->chunk, n = n_of(j, k);
+    if (r->kind == LS_COLL_REDUCE_SCATTER) return move(j, TO_DEVICE, r->out, at, slot_of(j, k, j->c->rank), n);
     for (int p = 0; p < j->parts; p++) {
         const char *here = (const char *)r->out.data + p * r->stride * j->e;
         if (r->kind == LS_COLL_ALL_GATHER && p == j->c->rank && here == r->in.data) continue;
-        LS_TRY(move(j, false, r->out, p * r->stride + at, slot_of(j, k, p), n));
+        LS_TRY(move(j, TO_DEVICE, r->out, p * r->stride + at, slot_of(j, k, p), n));
     }
     return LS_OK;
 }
 
 /* Copies between two marks of their lane. */
-static ls_status between(job *j, int64_t k, bool to_host)
+static ls_status between(job *j, int64_t k, int way)
 {
     const station *at = j->s->at;
-    const int lane = to_host ? at->to_host : at->to_device;
-    ls_mark *m = to_host ? j->slot[k % SLOTS].in : j->slot[k % SLOTS].out;
-    LS_TRY(comm_lane_mark(at->dev, lane, 0, &m[0]));
-    LS_TRY(to_host ? queue_in(j, k) : queue_out(j, k));
-    return comm_lane_mark(at->dev, lane, 0, &m[1]);
+    ls_mark *m = j->slot[k % SLOTS].copy[way];
+    LS_TRY(comm_lane_mark(at->dev, at->lane[way], 0, &m[0]));
+    LS_TRY(way == TO_HOST ? queue_in(j, k) : queue_out(j, k));
+    return comm_lane_mark(at->dev, at->lane[way], 0, &m[1]);
 }
 
 /* Waits until the copies between two marks have ended, and books their time. */
-static ls_status arrived(job *j, ls_mark m[2], bool to_host)
+static ls_status arrived(job *j, int64_t k, int way)
 {
     const ls_device *d = j->s->at->dev;
+    ls_mark *m = j->slot[k % SLOTS].copy[way];
     double begin = 0, seconds = 0;
     if (!m[1]) return LS_OK;
     LS_TRY(d->wait(d->ctx, m[1]));
@@ -160,13 +155,13 @@ static ls_status arrived(job *j, ls_mark m[2], bool to_host)
     m[0] = m[1] = 0;
     if (isnan(seconds)) return LS_OK;
     j->r->staged_seconds += seconds;
+    const ls_trace_span span = {.kind = LS_SPAN_COLL,
+                                .name = way_words[way],
+                                .label = (uint16_t)j->r->label,
+                                .seq = j->r->seq,
+                                .site = j->r->site};
     pthread_mutex_lock(&j->c->lock);
-    comm_device_span(j->c, j->s->trace[!to_host], begin, seconds,
-                     (ls_trace_span){.kind = LS_SPAN_COLL,
-                                     .name = to_host ? "to the host" : "to the device",
-                                     .label = (uint16_t)j->r->label,
-                                     .seq = j->r->seq,
-                                     .site = j->r->site});
+    comm_device_span(j->c, j->c->trace_device[way], begin, seconds, span);
     pthread_mutex_unlock(&j->c->lock);
     return LS_OK;
 }
@@ -176,39 +171,37 @@ static ls_status arrived(job *j, ls_mark m[2], bool to_host)
 static ls_status post_inner(job *j, int64_t k)
 {
     const comm_req *r = j->r;
-    ls_comm *c = j->s->inner;
+    ls_comm *c = j->c->inner;
     const int64_t n = n_of(j, k), all = n * j->parts;
     const ls_dtype dt = r->in.data ? r->in.dt : r->out.dt;
     const ls_view whole = {slot_of(j, k, 0), all, dt}, mine = {slot_of(j, k, c->rank), n, dt};
-    ls_ticket *t = &j->slot[k % SLOTS].t;
+    comm_req part = {.kind = r->kind, .in = whole, .out = whole, .stride = j->chunk, .peer = r->peer, .site = r->site};
     switch (r->kind) {
-    case LS_COLL_ALL_REDUCE: return ls_all_reduce(c, whole, r->site, t);
-    case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter_apart(c, mine, whole, j->chunk, r->site, t);
-    case LS_COLL_ALL_GATHER: return ls_all_gather_apart(c, whole, j->chunk, mine, r->site, t);
-    case LS_COLL_BROADCAST: return ls_broadcast(c, whole, r->peer, r->site, t);
-    case LS_COLL_REDUCE: return ls_reduce(c, whole, r->peer, r->site, t);
-    case LS_COLL_SEND: return ls_send(c, whole, r->peer, r->site, t);
-    case LS_COLL_RECV: return ls_recv(c, whole, r->peer, r->site, t);
-    default: return ls_fail(LS_E_ARG, "%s does not take device memory", ls_coll_word(r->kind));
+    case LS_COLL_REDUCE_SCATTER: part.out = mine; break;
+    case LS_COLL_ALL_GATHER: part.in = mine; break;
+    case LS_COLL_SEND: part.out = (ls_view){0}; break;
+    case LS_COLL_RECV: part.in = (ls_view){0}; break;
+    default: break;
     }
+    return comm_post(c, &part, &j->slot[k % SLOTS].t);
 }
 
 static ls_status take(job *j, int64_t k)
 {
-    LS_TRY(arrived(j, j->slot[k % SLOTS].out, false)); /* the slot's last user */
-    return offers(j) ? between(j, k, true) : LS_OK;
+    LS_TRY(arrived(j, k, TO_DEVICE)); /* the slot's last user */
+    return offers(j) ? between(j, k, TO_HOST) : LS_OK;
 }
 
 static ls_status pass(job *j, int64_t k)
 {
-    LS_TRY(arrived(j, j->slot[k % SLOTS].in, true));
+    LS_TRY(arrived(j, k, TO_HOST));
     return post_inner(j, k);
 }
 
 static ls_status give_back(job *j, int64_t k)
 {
-    LS_TRY(comm_await(j->s->inner, j->slot[k % SLOTS].t));
-    return takes_back(j) ? between(j, k, false) : LS_OK;
+    LS_TRY(comm_await(j->c->inner, j->slot[k % SLOTS].t));
+    return takes_back(j) ? between(j, k, TO_DEVICE) : LS_OK;
 }
 
 static ls_status chunks(job *j)
@@ -219,7 +212,7 @@ static ls_status chunks(job *j)
         if (k >= 1 && k - 1 < K) LS_TRY(pass(j, k - 1));
         if (k >= 2) LS_TRY(give_back(j, k - 2));
     }
-    for (int64_t k = K > SLOTS ? K - SLOTS : 0; k < K; k++) LS_TRY(arrived(j, j->slot[k % SLOTS].out, false));
+    for (int64_t k = K > SLOTS ? K - SLOTS : 0; k < K; k++) LS_TRY(arrived(j, k, TO_DEVICE));
     return LS_OK;
 }
 
@@ -255,17 +248,17 @@ static ls_status stage(ls_comm *c, comm_req *r)
     j.room = j.lane == LANE_COLL ? ROOM : ROOM_PAIR;
     j.chunk = chunk_of(j.n, j.parts * j.e, j.room);
     j.memory = s->memory[j.lane];
-    const ls_comm_stat before = ls_comm_label_stats(s->inner, r->kind, 0);
+    const ls_comm_stat before = ls_comm_label_stats(c->inner, r->kind, 0);
     LS_TRY(d->wait(d->ctx, r->ready));
     r->began = ls_now();
     LS_TRY(pin(s, j.lane));
     ls_status st = chunks(&j);
-    for (int i = 0; i < SLOTS && st != LS_OK; i++) { /* nothing may write here when this is gone */
-        if (j.slot[i].in[1]) (void)d->wait(d->ctx, j.slot[i].in[1]);
-        if (j.slot[i].out[1]) (void)d->wait(d->ctx, j.slot[i].out[1]);
+    for (int i = 0; i < 2 * SLOTS && st != LS_OK; i++) { /* nothing may write here when this is gone */
+        const ls_mark end = j.slot[i / 2].copy[i % 2][1];
+        if (end) (void)d->wait(d->ctx, end);
     }
     r->moved = comm_law_bytes(c, r);
-    r->wire = ls_comm_label_stats(s->inner, r->kind, 0).wire - before.wire;
+    r->wire = ls_comm_label_stats(c->inner, r->kind, 0).wire - before.wire;
     return st;
 }
 
@@ -273,12 +266,12 @@ static ls_status run(ls_comm *c, comm_req *r)
 {
     staged *s = c->impl;
     char words[400], why[300];
-    if (!r->device) return comm_forward(s->inner, r);
+    if (!r->device) return comm_forward(c->inner, r);
     const ls_status st = stage(c, r);
     if (st == LS_OK || st == LS_E_COMM) return st;
     snprintf(why, sizeof why, "%s", ls_err_words());
     snprintf(words, sizeof words, "rank %d, %s at %s: %s", s->at->rank, ls_coll_word(r->kind), r->site, why);
-    ls_comm_abort(s->inner, words); /* the others wait for this worker */
+    ls_comm_abort(c->inner, words); /* the others wait for this worker */
     return ls_fail(st, "%s", words);
 }
 
@@ -287,83 +280,24 @@ static ls_status run_alone(ls_comm *c, comm_req *r)
 {
     staged *s = c->impl;
     const ls_device *d = s->at->dev;
-    const char *from = NULL;
-    char *to = NULL;
-    ls_view v = r->in;
+    const char *from;
+    char *to;
     ls_mark done = 0;
-    if (!r->device || r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) return comm_forward(s->inner, r);
-    const int64_t e = (int64_t)ls_dtype_nbytes(v.dt);
-    if (r->kind == LS_COLL_REDUCE_SCATTER) {
-        v = r->out;
-        from = (const char *)r->in.data + r->stride * c->rank * e;
-        to = r->out.data;
-    } else if (r->kind == LS_COLL_ALL_GATHER) {
-        from = r->in.data;
-        to = (char *)r->out.data + r->stride * c->rank * e;
-    }
+    if (!r->device || r->kind == LS_COLL_SEND || r->kind == LS_COLL_RECV) return comm_forward(c->inner, r);
     if (c->size > 1) r->moved = comm_law_bytes(c, r);
-    if (from == to) return LS_OK;
-    LS_TRY(d->copy(d->ctx, s->at->to_device, to, from, (size_t)(v.n * e), r->ready, &done));
+    const size_t nbytes = comm_own_part(c, r, &to, &from);
+    if (!nbytes) return LS_OK;
+    LS_TRY(d->copy(d->ctx, s->at->lane[TO_DEVICE], to, from, nbytes, r->ready, &done));
     return d->hold(d->ctx, done);
 }
 
 /* ---- making and ending ---- */
 
-static ls_status over(ls_comm *inner, station *at, ls_comm **out);
-
-static ls_status split(ls_comm *c, int color, int key, ls_comm **out)
-{
-    staged *s = c->impl;
-    ls_comm *part = NULL;
-    LS_TRY(comm_drain(c));
-    LS_TRY(ls_comm_split(s->inner, color, key, &part));
-    const ls_status mine = over(part, s->at, out), st = ls_comm_agree(s->inner, mine, LS_SITE);
-    if (mine != LS_OK) ls_comm_destroy(&part);
-    else if (st != LS_OK) ls_comm_destroy(out);
-    return st;
-}
-
-static void *alloc(ls_comm *c, size_t nbytes)
-{
-    return ls_comm_alloc(((staged *)c->impl)->inner, nbytes);
-}
-
-static void abort_all(ls_comm *c, const char *words)
-{
-    ls_comm_abort(((staged *)c->impl)->inner, words);
-}
-
-static ls_status trace(ls_comm *c, ls_trace *t, const char *name)
-{
-    staged *s = c->impl;
-    const ls_device *d = s->at->dev;
-    ls_lane *lane[2] = {0};
-    char text[48];
-    ls_mark now = 0;
-    double there = 0;
-    if (c->ops->inline_run) return LS_OK;
-    for (int k = 0; t && k < 2; k++) {
-        snprintf(text, sizeof text, "%.24s %s", name, k ? "to the device" : "to the host");
-        LS_TRY(ls_trace_lane(t, text, SPANS, &lane[k]));
-    }
-    snprintf(text, sizeof text, "%.24s host", name);
-    LS_TRY(ls_comm_trace(s->inner, t, text));
-    LS_TRY(comm_lane_mark(d, s->at->to_host, 0, &now));
-    LS_TRY(d->wait(d->ctx, now));
-    const double here = ls_now();
-    LS_TRY(d->seconds(d->ctx, now, &there));
-    pthread_mutex_lock(&c->lock);
-    c->clock = here - there;
-    memcpy(s->trace, lane, sizeof lane);
-    pthread_mutex_unlock(&c->lock);
-    return LS_OK;
-}
-
 static void leave(station *at)
 {
     if (atomic_fetch_sub(&at->users, 1) > 1) return;
-    if (at->to_host) at->dev->lane_close(at->dev->ctx, at->to_host);
-    if (at->to_device) at->dev->lane_close(at->dev->ctx, at->to_device);
+    for (int way = 0; way < 2; way++)
+        if (at->lane[way]) at->dev->lane_close(at->dev->ctx, at->lane[way]);
     ls_free(at);
 }
 
@@ -372,25 +306,25 @@ static void destroy(ls_comm *c)
     staged *s = c->impl;
     for (int k = 0; k < N_LANE; k++)
         if (s->pinned[k]) s->at->dev->unpin(s->at->dev->ctx, s->memory[k]);
-    ls_comm_destroy(&s->inner);
+    ls_comm_destroy(&c->inner);
     leave(s->at);
-    ls_free(s);
+}
+
+static ls_status over(ls_comm *inner, station *at, ls_comm **out);
+
+static ls_status over_part(ls_comm *c, ls_comm *part, ls_comm **out)
+{
+    return over(part, ((staged *)c->impl)->at, out);
 }
 
 static const comm_ops staged_ops = {.name = "staged",
                                     .run = run,
-                                    .split = split,
-                                    .alloc = alloc,
-                                    .abort = abort_all,
-                                    .trace = trace,
+                                    .over = over_part,
+                                    .inner_row = "host",
+                                    .device_row = {"to the host", "to the device"},
                                     .destroy = destroy};
-static const comm_ops alone_ops = {.name = "staged",
-                                   .inline_run = true,
-                                   .run = run_alone,
-                                   .split = split,
-                                   .alloc = alloc,
-                                   .trace = trace,
-                                   .destroy = destroy};
+static const comm_ops alone_ops = {
+    .name = "staged", .inline_run = true, .run = run_alone, .over = over_part, .destroy = destroy};
 
 static const char *name_of(const ls_comm *inner)
 {
@@ -404,28 +338,23 @@ static const char *name_of(const ls_comm *inner)
 static ls_status over(ls_comm *inner, station *at, ls_comm **out)
 {
     const bool alone = inner->ops->inline_run;
-    staged *s = ls_alloc(sizeof *s);
     ls_comm *c = NULL;
-    if (!s) return ls_nomem(sizeof *s, "a communicator");
-    *s = (staged){.at = at};
+    LS_TRY(comm_create(alone ? &alone_ops : &staged_ops, inner->rank, inner->size, sizeof(staged), &c));
+    staged *s = c->impl;
+    ls_status st = LS_OK;
+    s->at = at;
     atomic_fetch_add(&at->users, 1);
-    ls_status st = comm_create(alone ? &alone_ops : &staged_ops, inner->rank, inner->size, s, &c);
-    if (st != LS_OK) {
-        leave(at);
-        ls_free(s);
-        return st;
-    }
     for (int k = 0; k < N_LANE && !alone && st == LS_OK; k++) {
         s->memory[k] = ls_comm_alloc(inner, nbytes_of(k));
         if (!s->memory[k]) st = ls_nomem(nbytes_of(k), "the staging buffers");
     }
-    if (st == LS_OK) st = comm_over(c, inner, name_of(inner));
+    comm_over(c, inner, name_of(inner));
     if (st == LS_OK) st = comm_device_open(c, at->dev);
     if (st != LS_OK) {
-        ls_comm_destroy(&c); /* inner is still the caller's */
+        c->inner = NULL; /* still the caller's */
+        ls_comm_destroy(&c);
         return st;
     }
-    s->inner = inner;
     *out = c;
     return LS_OK;
 }
@@ -436,18 +365,15 @@ ls_status ls_comm_staged(ls_comm *inner, const ls_device *dev, ls_comm **out)
     if (!at) return ls_nomem(sizeof *at, "a communicator");
     *at = (station){.dev = dev, .rank = inner->rank};
     atomic_init(&at->users, 1);
-    ls_status st = dev->lane_open(dev->ctx, &at->to_host);
-    if (st == LS_OK) st = dev->lane_open(dev->ctx, &at->to_device);
+    ls_status st = dev->lane_open(dev->ctx, &at->lane[TO_HOST]);
+    if (st == LS_OK) st = dev->lane_open(dev->ctx, &at->lane[TO_DEVICE]);
     if (st == LS_OK) st = over(inner, at, out);
     leave(at);
     return st;
 }
 
-ls_comm *comm_unstage(ls_comm **c)
+void comm_unstage(ls_comm **c)
 {
-    staged *s = (*c)->impl;
-    ls_comm *inner = s->inner;
-    s->inner = NULL;
+    (*c)->inner = NULL;
     ls_comm_destroy(c);
-    return inner;
 }

@@ -24,20 +24,17 @@ ls_status ls_start_env_read(ls_start_env *out);
 /* Becomes a worker of the job that mpirun or srun started; LS_E_UNSUPPORTED with the reason where the plugin does not load.
  * Collective over the job. */
 ls_status ls_comm_mpi(ls_comm **out);
-/* Whether the plugin loads, and which MPI it found (or why not); `path` is the file. */
-bool ls_comm_mpi_look(char *path, size_t n_path, char *words, size_t n_words);
+/* Whether the plugin `name` ("mpi", "nccl") loads, and which library it found (or why not); `path` is the file. */
+bool ls_comm_look(const char *name, char *path, size_t n_path, char *words, size_t n_words);
 
-/* Device memory between GPUs over NCCL (the plugin `nccl`), host memory over boot, which it owns when it succeeds; so does what is split from
- * it. deterministic: sums in the tree of every other backend; else in NCCL's own order. LS_E_UNSUPPORTED with the reason where the plugin
- * does not load or workers share a GPU; LS_E_COMM where NCCL does not start. Collective over boot. */
-ls_status ls_comm_nccl(ls_comm *boot, const ls_device *dev, bool deterministic, ls_comm **out);
-bool ls_comm_nccl_look(char *path, size_t n_path, char *words, size_t n_words);
 /* Device memory that a communicator of so many workers takes for sums in a fixed order, beside NCCL's own. */
 size_t ls_comm_nccl_nbytes(int size);
 
 /* The communicator for a run's workers, who have met in boot, by --comm (auto, local, mpi, nccl): boot itself without a device, else one that
- * takes device memory. auto is nccl when every worker has a GPU of its own and NCCL starts, else staged; `said` then has the reason, in one
- * line for a person (rank 0's; else empty). Owns boot when it succeeds. LS_E_CONFIG: asked for what cannot be. Collective over boot. */
+ * takes device memory. nccl: device memory between GPUs over NCCL (the plugin `nccl`), host memory over boot; deterministic: sums in the tree
+ * of every other backend, else in NCCL's own order. auto: nccl when every worker has a GPU of its own and NCCL starts, else staged; `said` then
+ * has the reason, in one line for a person (rank 0's; else empty). Owns boot when it succeeds. LS_E_CONFIG: asked for what cannot be.
+ * LS_E_UNSUPPORTED: the plugin does not load, or workers share a GPU; LS_E_COMM: NCCL does not start. Collective over boot. */
 ls_status ls_comm_for_device(ls_comm *boot, const ls_device *dev, const char *asked, bool deterministic, ls_comm **out,
                              ls_str *said);
 

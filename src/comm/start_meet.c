@@ -9,7 +9,6 @@
 
 #include "core/clock.h"
 #include "core/log.h"
-#include "core/mem.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -134,14 +133,13 @@ static ls_status host(const ls_start_env *e, ls_local_world **out)
 {
     struct sockaddr_un a;
     const socklen_t n = name_socket(&a);
-    const size_t memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     const int fd = memfd_create("lockstep", MFD_CLOEXEC), door = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ls_status st = LS_OK;
     if (fd < 0 || door < 0) st = ls_fail(LS_E_COMM, "cannot create shared memory or a socket: %s", strerror(errno));
     else if (bind(door, (struct sockaddr *)&a, n) || listen(door, 64))
         st = ls_fail(LS_E_COMM, "MASTER_PORT %s is used by another run of this user; set another port (%s)",
                      getenv("MASTER_PORT") ? getenv("MASTER_PORT") : "29500", strerror(errno));
-    if (st == LS_OK) st = ls_local_world_format(fd, e->size, memory, out);
+    if (st == LS_OK) st = ls_local_world_format(fd, e->size, local_machine_nbytes(), out);
     if (st == LS_OK) st = receive_all(door, e, fd);
     if (door >= 0) close(door);
     if (fd >= 0) close(fd);
@@ -194,6 +192,6 @@ ls_status ls_comm_meet(const ls_start_env *e, ls_comm **out)
     ls_status st = ls_barrier(*out, LS_SITE); /* everyone has joined */
     if (st == LS_OK) st = net_watch_start(w, e->rank, peer_gone, w, &watch);
     if (st != LS_OK) ls_comm_destroy(out);
-    else local_keep_watch(*out, watch);
+    else ((local *)(*out)->impl)->watch = watch;
     return st;
 }

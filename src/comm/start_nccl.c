@@ -3,41 +3,10 @@
 #include "comm/start.h"
 
 #include "core/log.h"
-#include "core/mem.h"
-#include "core/plugin.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-static ls_status find(const ls_nccl **out, ls_plugin *p)
-{
-    LS_TRY(ls_plugin_load("nccl", LS_NCCL_SYMBOL, p));
-    const ls_nccl *t = ((ls_nccl_fn)p->entry)();
-    if (t->abi != LS_NCCL_ABI)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s was built for another version of lockstep (interface %d, expected %d); rebuild it", p->path,
-                       t->abi, LS_NCCL_ABI);
-    *out = t;
-    return LS_OK;
-}
-
-bool ls_comm_nccl_look(char *path, size_t n_path, char *words, size_t n_words)
-{
-    const ls_nccl *t = NULL;
-    ls_plugin p = {0};
-    const bool there = find(&t, &p) == LS_OK;
-    snprintf(path, n_path, "%s", p.path);
-    if (there) t->version(words, n_words);
-    else snprintf(words, n_words, "%s", ls_err_words());
-    if (!there) ls_err_clear();
-    return there;
-}
-
-size_t ls_comm_nccl_nbytes(int size)
-{
-    return size > 1 ? nccl_tree_nbytes(size) : 0;
-}
 
 /* The first NCCL whose ranks may share a GPU, and the variable of NCCL's own that allows it. */
 #define SHARE_MAJOR    2
@@ -55,7 +24,7 @@ static void describe_nccl(const ls_nccl *t, gpu_of *mine)
 {
     const char *value = getenv(SHARE_VARIABLE);
     int major = 0, minor = 0;
-    t->version(mine->version, sizeof mine->version);
+    t->head.version(mine->version, sizeof mine->version);
     mine->new_enough = sscanf(mine->version, "NCCL %d.%d", &major, &minor) == 2 &&
                        (major > SHARE_MAJOR || (major == SHARE_MAJOR && minor >= SHARE_MINOR));
     mine->allowed = value && !strcmp(value, "1");
@@ -81,35 +50,28 @@ static ls_status check_pair(const gpu_of *all, int q, int p)
 /* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */
 static ls_status check_gpus(ls_comm *c, const ls_nccl *t, const ls_device *dev)
 {
-    enum { WORDS = sizeof(gpu_of) / sizeof(int64_t) };
-    LS_ASSERT(t);
     ls_device_info info = {0};
-    gpu_of mine = {0}, *all = ls_alloc((size_t)c->size * sizeof *all),
-           *each = ls_comm_alloc(c, (size_t)c->size * sizeof *each);
-    ls_status st = all && each ? dev->info(dev->ctx, &info) : ls_nomem((size_t)c->size * sizeof *all, "the GPU names");
-    int code = st == LS_OK ? t->gpu(info.index, mine.gpu, sizeof mine.gpu) : 0;
-    if (code) st = ls_fail(LS_E_UNSUPPORTED, "cannot read the bus address of GPU %d of rank %d", info.index, c->rank);
+    gpu_of mine = {0}, *all = NULL;
+    ls_status st = dev->info(dev->ctx, &info);
+    if (st == LS_OK && t->gpu(info.index, mine.gpu, sizeof mine.gpu))
+        st = ls_fail(LS_E_UNSUPPORTED, "cannot read the bus address of GPU %d of rank %d", info.index, c->rank);
+    LS_TRY(ls_comm_agree(c, st, LS_SITE));
     snprintf(mine.host, sizeof mine.host, "%.*s", (int)sizeof mine.host - 1, c->hostname);
     describe_nccl(t, &mine);
-    st = ls_comm_agree(c, st, LS_SITE);
-    LS_ASSERT(st != LS_OK || (all && each)); /* all agree: this worker, too */
-    if (st == LS_OK)
-        st = ls_all_gather(c, (ls_view){each, (int64_t)WORDS * c->size, LS_I64}, (ls_view){&mine, WORDS, LS_I64},
-                           LS_SITE, NULL);
-    if (st == LS_OK) memcpy(all, each, (size_t)c->size * sizeof *all);
-    for (int p = 0; p < c->size && st == LS_OK; p++)
-        for (int q = 0; q < p && st == LS_OK; q++)
-            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) st = check_pair(all, q, p);
-    ls_free(all);
-    return st;
+    LS_TRY(ls_comm_gather(c, &mine, sizeof mine, LS_SITE, &all));
+    for (int p = 0; p < c->size; p++)
+        for (int q = 0; q < p; q++)
+            if (!strcmp(all[p].host, all[q].host) && !strcmp(all[p].gpu, all[q].gpu)) LS_TRY(check_pair(all, q, p));
+    return LS_OK;
 }
 
 /* Over a staged communicator, which it takes when it succeeds. */
 static ls_status start(ls_comm *staged, const ls_device *dev, bool deterministic, ls_comm **out)
 {
-    const ls_nccl *t = NULL;
+    const ls_plugin_head *h = NULL;
     ls_plugin p = {0};
-    LS_TRY(ls_comm_agree(staged, find(&t, &p), LS_SITE));
+    LS_TRY(ls_comm_agree(staged, ls_plugin_table("nccl", LS_NCCL_SYMBOL, LS_NCCL_ABI, &p, &h), LS_SITE));
+    const ls_nccl *t = (const ls_nccl *)(const void *)h;
     LS_TRY(check_gpus(staged, t, dev));
     return nccl_over(staged, dev, t, deterministic, out);
 }
@@ -119,15 +81,6 @@ static ls_status stage(ls_comm *boot, const ls_device *dev, ls_comm **out)
 {
     const ls_status mine = ls_comm_staged(boot, dev, out), st = ls_comm_agree(boot, mine, LS_SITE);
     if (st != LS_OK && mine == LS_OK) comm_unstage(out);
-    return st;
-}
-
-ls_status ls_comm_nccl(ls_comm *boot, const ls_device *dev, bool deterministic, ls_comm **out)
-{
-    ls_comm *staged = NULL;
-    LS_TRY(stage(boot, dev, &staged));
-    ls_status st = start(staged, dev, deterministic, out);
-    if (st != LS_OK) comm_unstage(&staged);
     return st;
 }
 

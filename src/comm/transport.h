@@ -5,12 +5,12 @@
 #ifndef LS_COMM_TRANSPORT_H
 #define LS_COMM_TRANSPORT_H
 
+#include "core/plugin.h"
+
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
 
 #define LS_TRANSPORT_ABI    1
-#define LS_TRANSPORT_SYMBOL "ls_transport_plugin"
+#define LS_TRANSPORT_SYMBOL "ls_transport_plugin" /* const ls_plugin_head *ls_transport_plugin(void) */
 
 typedef struct ls_net_op {
     void *buf; /* of the transport until it is done */
@@ -30,9 +30,7 @@ typedef struct ls_net_info {
 } ls_net_info;
 
 typedef struct ls_transport {
-    int abi;
-    const char *name;
-    void (*version)(char *text, size_t room); /* of the library; may be called before start */
+    ls_plugin_head head; /* its version may be called before start */
     /* 0, or another number and words. Once in a process. Collective over the job. */
     int (*start)(void **net, ls_net_info *info, char *words, size_t room);
     void (*post)(void *net, ls_net_op *op);
@@ -42,7 +40,5 @@ typedef struct ls_transport {
     /* clean: everyone stops, nothing is in flight but receives from anyone. Otherwise sends get a moment to leave. */
     void (*stop)(void *net, bool clean);
 } ls_transport;
-
-typedef const ls_transport *(*ls_transport_fn)(void);
 
 #endif

@@ -8,8 +8,6 @@
 
 #include "core/half.h"
 
-#include <string.h>
-
 #define BLOCK 1024
 
 #define SAME(x) (x)
@@ -68,7 +66,7 @@ static void real_block(void *out, ls_dtype out_dt, const void *const *src, int n
     if (out_dt != LS_F32) narrow((uint16_t *)out + at, wide, n, out_dt);
 }
 
-void comm_tree_cast(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t n, ls_dtype dt)
+void comm_tree_sum(void *out, ls_dtype out_dt, const void *const *src, int n_src, int64_t n, ls_dtype dt)
 {
     LS_ASSERT(out_dt == dt || comm_sum_type(out_dt) == comm_sum_type(dt));
     for (int64_t at = 0; at < n; at += BLOCK) {
@@ -82,9 +80,4 @@ void comm_tree_cast(void *out, ls_dtype out_dt, const void *const *src, int n_sr
         default: LS_ASSERT(dt == LS_F32); /* no other type is summed */
         }
     }
-}
-
-void comm_tree_sum(void *out, const void *const *src, int n_src, int64_t n, ls_dtype dt)
-{
-    comm_tree_cast(out, dt, src, n_src, n, dt);
 }

@@ -8,15 +8,9 @@
 static ls_status take(ls_argv *w, char *word)
 {
     if (!word) return ls_nomem(64, "a command line");
-    if (w->n + 1 >= w->cap) {
-        const int cap = w->cap ? 2 * w->cap : 16;
-        char **p = ls_realloc(w->word, (size_t)cap * sizeof *p);
-        if (!p) {
-            ls_free(word);
-            return ls_nomem((size_t)cap * sizeof *p, "a command line");
-        }
-        w->word = p;
-        w->cap = cap;
+    if (!ls_grow(&w->word, w->n + 1, &w->cap, sizeof *w->word)) {
+        ls_free(word);
+        return ls_nomem((size_t)w->n * sizeof *w->word, "a command line");
     }
     w->word[w->n++] = word;
     w->word[w->n] = NULL;

@@ -4,7 +4,6 @@
 #include "core/stack.h"
 
 #include <linux/futex.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -15,31 +14,23 @@
 #include <time.h>
 #include <unistd.h>
 
-#define N_SLOT    16
-#define N_WATCH   16
+#define N_LIMIT   32
 #define LOOK      0.1 /* seconds between looks while something is armed */
 #define LONGEST   0.5 /* a look that comes later than this: the process did not run */
 #define WORDS_MAX 300
 
-typedef struct slot {
+typedef struct limit {
     bool armed;
+    const _Atomic int *flag;    /* time passes while it is positive; NULL: always */
+    const char *about;          /* printed with the line; may be NULL. In shared memory: read with the lock held */
     double seconds, left, seen; /* seen: the last look, or the arming */
     int code;
     char words[WORDS_MAX];
-} slot;
-
-typedef struct watch {
-    const _Atomic int *flag;
-    const char *words;
-    double seconds, left, seen;
-    int code;
-    bool raised;
-} watch;
+} limit;
 
 /* A watchdog of the process can only be process-wide state. `lock` is taken for a few instructions, and never by a signal handler. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static slot slots[N_SLOT];
-static watch watches[N_WATCH];
+static limit limits[N_LIMIT];
 static char who[64];
 static _Atomic int owner; /* pid whose thread runs: a forked child has none */
 static _Atomic uint32_t bell;
@@ -57,60 +48,15 @@ static void ring(void)
 
 /* ---- firing ---- */
 
-static void say(const char *text)
-{
-    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
-    size_t n = strlen(text);
-    while (n && poll(&p, 1, 500) == 1) { /* a reader that hangs must not keep this process */
-        const ssize_t k = write(STDERR_FILENO, text, n < 512 ? n : 512);
-        if (k <= 0) return;
-        text += k;
-        n -= (size_t)k;
-    }
-}
-
-/* Appends decimal digits without the C library's formatting. */
-static void add_number(char *text, size_t room, long v)
-{
-    char digits[24];
-    size_t n = 0, at = strlen(text);
-    do digits[n++] = (char)('0' + v % 10);
-    while ((v /= 10) > 0);
-    while (n && at + 1 < room) text[at++] = digits[--n];
-    text[at] = '\0';
-}
-
-static void add(char *text, size_t room, const char *more)
-{
-    const size_t at = strlen(text), n = strlen(more);
-    const size_t k = n < room - at - 1 ? n : room - at - 1;
-    memcpy(text + at, more, k);
-    text[at + k] = '\0';
-}
-
-static void add_seconds(char *text, size_t room, double seconds)
-{
-    const long tenths = (long)(seconds * 10 + 0.5);
-    add_number(text, room, tenths / 10);
-    if (tenths % 10) add(text, room, "."), add_number(text, room, tenths % 10);
-}
-
+/* snprintf of text and short numbers neither allocates nor takes a lock. */
 static _Noreturn void fire(const char *words, const char *about, double seconds, int code)
 {
-    char line[1200] = "lockstep: ";
-    if (who[0]) add(line, sizeof line, who), add(line, sizeof line, " ");
-    add(line, sizeof line, "(pid ");
-    add_number(line, sizeof line, (long)getpid());
-    add(line, sizeof line, "): ");
-    add(line, sizeof line, words);
-    add(line, sizeof line, " within ");
-    add_seconds(line, sizeof line, seconds);
-    add(line, sizeof line, " s");
-    if (about && about[0]) add(line, sizeof line, " ("), add(line, sizeof line, about), add(line, sizeof line, ")");
-    add(line, sizeof line, "; the process exits now with code ");
-    add_number(line, sizeof line, code);
-    add(line, sizeof line, "\n");
-    say(line);
+    char line[1200];
+    const bool more = about && about[0];
+    snprintf(line, sizeof line, "lockstep: %s%s(pid %d): %s within %g s%s%s%s; the process exits now with code %d\n",
+             who, who[0] ? " " : "", (int)getpid(), words, (double)(long)(seconds * 10 + 0.5) / 10, more ? " (" : "",
+             more ? about : "", more ? ")" : "", code);
+    ls_stack_say(line);
     ls_stack_all();
     _exit(code);
 }
@@ -124,41 +70,26 @@ static double passed(double *seen, double now)
     return d < LONGEST ? d : LONGEST;
 }
 
-/* With the lock held. The soonest end; a copy of what is over in *over. */
-static double look_slots(double now, slot *over, bool *found)
+/* With the lock held: counts down. Whether anything is armed; the seconds to the next end; copies of the limit that ended first. */
+static bool look(double now, double *next, limit *over, char about[WORDS_MAX])
 {
-    double next = LOOK;
-    for (int i = 0; i < N_SLOT; i++) {
-        slot *s = &slots[i];
-        if (!s->armed) continue;
-        s->left -= passed(&s->seen, now);
-        if (s->left <= 0 && !*found) *over = *s, *found = true;
-        if (s->left < next) next = s->left;
+    bool any = atomic_load(&stall_seconds) > 0;
+    *next = LOOK;
+    for (int i = 0; i < N_LIMIT; i++) {
+        limit *l = &limits[i];
+        any = any || l->armed;
+        if (!l->armed) continue;
+        if (l->flag && atomic_load(l->flag) <= 0) {
+            l->seen = now;
+            continue;
+        }
+        l->left -= passed(&l->seen, now);
+        if (l->left < *next) *next = l->left;
+        if (l->left > 0 || (over->armed && over->left <= l->left)) continue;
+        *over = *l;
+        snprintf(about, WORDS_MAX, "%s", l->about ? l->about : "");
     }
-    return next;
-}
-
-static void look_watches(double now, slot *over, bool *found)
-{
-    for (int i = 0; i < N_WATCH; i++) {
-        watch *w = &watches[i];
-        if (!w->flag || atomic_load(w->flag) <= 0) continue;
-        if (!w->raised) w->raised = true, w->left = w->seconds, w->seen = now;
-        w->left -= passed(&w->seen, now);
-        if (w->left > 0 || *found) continue;
-        *found = true;
-        *over = (slot){.seconds = w->seconds, .code = w->code};
-        if (w->words) add(over->words, sizeof over->words, w->words); /* the shared memory may go */
-    }
-}
-
-static bool anything(void)
-{
-    for (int i = 0; i < N_SLOT; i++)
-        if (slots[i].armed) return true;
-    for (int i = 0; i < N_WATCH; i++)
-        if (watches[i].flag) return true;
-    return atomic_load(&stall_seconds) > 0;
+    return any;
 }
 
 static void look_stall(double now)
@@ -166,16 +97,16 @@ static void look_stall(double now)
     static double left, seen; /* of the thread alone */
     static uint64_t ticks;
     static bool on;
-    const double limit = atomic_load(&stall_seconds);
+    const double most = atomic_load(&stall_seconds);
     const uint64_t n = atomic_load_explicit(&ls_deadline_ticks, memory_order_relaxed);
-    if (limit <= 0) {
+    if (most <= 0) {
         on = false;
         return;
     }
-    if (!on || n != ticks || atomic_load(&held) > 0) left = limit, seen = now, ticks = n, on = true;
+    if (!on || n != ticks || atomic_load(&held) > 0) left = most, seen = now, ticks = n, on = true;
     left -= passed(&seen, now);
     const char *text = atomic_load(&stall_text);
-    if (left <= 0) fire(text ? text : "no progress", NULL, limit, atomic_load(&stall_code));
+    if (left <= 0) fire(text ? text : "no progress", NULL, most, atomic_load(&stall_code));
 }
 
 static void *deadline_main(void *arg)
@@ -184,15 +115,13 @@ static void *deadline_main(void *arg)
     for (;;) {
         const uint32_t heard = atomic_load(&bell);
         const double now = ls_now();
-        slot over = {0};
-        bool slot_over = false, watch_over = false;
+        limit over = {0};
+        double next;
+        char about[WORDS_MAX];
         pthread_mutex_lock(&lock);
-        double next = look_slots(now, &over, &slot_over);
-        if (!slot_over) look_watches(now, &over, &watch_over);
-        const bool any = anything();
+        const bool any = look(now, &next, &over, about);
         pthread_mutex_unlock(&lock);
-        if (slot_over) fire(over.words, NULL, over.seconds, over.code);
-        if (watch_over) fire("the run was aborted, but this process did not exit", over.words, over.seconds, over.code);
+        if (over.armed) fire(over.words, about, over.seconds, over.code);
         look_stall(now);
         if (next < 0.001) next = 0.001;
         const struct timespec t = {(time_t)next, (long)((next - (double)(time_t)next) * 1e9)};
@@ -208,8 +137,7 @@ void ls_deadline_start(void)
     if (had == me || !atomic_compare_exchange_strong(&owner, &had, me)) return;
     if (had) { /* a forked child: what the parent had armed is the parent's */
         pthread_mutex_init(&lock, NULL);
-        memset(slots, 0, sizeof slots);
-        memset(watches, 0, sizeof watches);
+        memset(limits, 0, sizeof limits);
         atomic_store(&stall_seconds, 0);
         atomic_store(&held, 0);
     }
@@ -232,51 +160,50 @@ void ls_deadline_name(const char *name)
     snprintf(who, sizeof who, "%s", name);
 }
 
-int ls_deadline_arm(double seconds, int exit_code, const char *fmt, ...)
+static int arm(limit l)
 {
-    char words[WORDS_MAX];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(words, sizeof words - 20, fmt, ap);
-    va_end(ap);
-    add(words, sizeof words, " did not return");
+    int id = -1;
     ls_deadline_start();
     if (atomic_load(&owner) != (int)getpid()) return -1;
-    int id = -1;
+    l.armed = true;
+    l.left = l.seconds;
+    l.seen = ls_now();
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < N_SLOT && id < 0; i++)
-        if (!slots[i].armed) id = i;
-    if (id >= 0) {
-        slots[id] = (slot){.armed = true, .seconds = seconds, .left = seconds, .seen = ls_now(), .code = exit_code};
-        memcpy(slots[id].words, words, sizeof words);
-    }
+    for (int i = 0; i < N_LIMIT && id < 0; i++)
+        if (!limits[i].armed) id = i;
+    if (id >= 0) limits[id] = l;
     pthread_mutex_unlock(&lock);
     ring();
     return id;
+}
+
+int ls_deadline_arm(double seconds, int exit_code, const char *fmt, ...)
+{
+    limit l = {.seconds = seconds, .code = exit_code};
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(l.words, sizeof l.words - 20, fmt, ap);
+    va_end(ap);
+    snprintf(l.words + strlen(l.words), 20, " did not return");
+    return arm(l);
 }
 
 void ls_deadline_disarm(int id)
 {
-    if (id < 0 || id >= N_SLOT) return;
+    if (id < 0 || id >= N_LIMIT) return;
     pthread_mutex_lock(&lock);
-    slots[id].armed = false;
+    limits[id].armed = false;
     pthread_mutex_unlock(&lock);
 }
 
-int ls_deadline_watch(const _Atomic int *flag, const char *words, double seconds, int exit_code)
+void ls_deadline_watch(const _Atomic int *flag, const char *words, double seconds, int exit_code)
 {
-    int id = -1;
-    ls_deadline_start();
-    if (atomic_load(&owner) != (int)getpid()) return -1;
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < N_WATCH; i++) {
-        if (watches[i].flag == flag) id = i;
-        if (!watches[i].flag && id < 0) id = i;
-    }
-    if (id >= 0) watches[id] = (watch){.flag = flag, .words = words, .seconds = seconds, .code = exit_code};
-    pthread_mutex_unlock(&lock);
-    ring();
-    return id;
+    ls_deadline_unwatch(flag);
+    (void)arm((limit){.flag = flag,
+                      .about = words,
+                      .seconds = seconds,
+                      .code = exit_code,
+                      .words = "the run was aborted, but this process did not exit"});
 }
 
 void ls_deadline_unwatch(const _Atomic int *flag)
@@ -284,8 +211,8 @@ void ls_deadline_unwatch(const _Atomic int *flag)
     if (atomic_load(&owner) != (int)getpid())
         return; /* never watched here, or by the process this one was forked from */
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < N_WATCH; i++)
-        if (watches[i].flag == flag) watches[i] = (watch){0};
+    for (int i = 0; i < N_LIMIT; i++)
+        if (limits[i].flag == flag) limits[i] = (limit){0};
     pthread_mutex_unlock(&lock);
 }
 

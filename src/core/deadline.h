@@ -15,14 +15,14 @@
 void ls_deadline_name(const char *who);
 
 /* From now on the process has `seconds` until ls_deadline_disarm; then it ends with `exit_code`. The message says what did not return:
- * "closing the communicators". They are formatted here and cut at 300 bytes. Returns an id for ls_deadline_disarm; -1: not armed
- * (16 are, or there is no thread). Limits that are armed stay as they are: an outer, shorter one fires first. */
+ * "closing the communicators". It is formatted here and cut at 280 bytes. Returns an id for ls_deadline_disarm; -1: not armed
+ * (32 are, or there is no thread). Limits that are armed stay as they are: an outer, shorter one fires first. */
 int ls_deadline_arm(double seconds, int exit_code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void ls_deadline_disarm(int id); /* -1: nothing */
 
 /* Ends the process with `exit_code` when *flag has been positive for `seconds`; `words` (may be NULL) are printed with it. Both may be
  * in shared memory; they are read until ls_deadline_unwatch. One flag per process and address. */
-int ls_deadline_watch(const _Atomic int *flag, const char *words, double seconds, int exit_code);
+void ls_deadline_watch(const _Atomic int *flag, const char *words, double seconds, int exit_code);
 void ls_deadline_unwatch(const _Atomic int *flag);
 
 /* Ends the process with `exit_code` when `seconds` pass without an ls_deadline_tick. For signal handlers: nothing but atomic stores and

@@ -6,18 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORDS_MAX 2048
-#define TRAIL_MAX 4096
-
-static _Thread_local char words[WORDS_MAX];
-static _Thread_local char trail[TRAIL_MAX];
+static _Thread_local char words[LS_ERR_WORDS];
+static _Thread_local char trail[LS_ERR_TRAIL];
 static _Thread_local size_t trail_len;
 
-/* "…/src/train/loop.c" -> "train/loop.c": places are given from src/ on, wherever the tree was built. */
-static const char *short_path(const char *file)
+const char *ls_short_path(const char *file)
 {
-    const char *src = strstr(file, "src/");
-    const char *next;
+    const char *src = strstr(file, "src/"), *next;
     while (src && (next = strstr(src + 4, "src/"))) src = next;
     return src ? src + 4 : file;
 }
@@ -25,7 +20,7 @@ static const char *short_path(const char *file)
 static void trail_add(const char *how, const char *file, int line, const char *expr)
 {
     if (trail_len >= sizeof trail - 1) return;
-    int n = snprintf(trail + trail_len, sizeof trail - trail_len, "  %s %s:%d%s%s\n", how, short_path(file), line,
+    int n = snprintf(trail + trail_len, sizeof trail - trail_len, "  %s %s:%d%s%s\n", how, ls_short_path(file), line,
                      expr ? "  " : "", expr ? expr : "");
     if (n < 0) return;
     trail_len += (size_t)n;
@@ -34,7 +29,7 @@ static void trail_add(const char *how, const char *file, int line, const char *e
 
 ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt, ...)
 {
-    char fresh[WORDS_MAX]; /* arguments may point into the old words */
+    char fresh[LS_ERR_WORDS]; /* arguments may point into the old words */
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(fresh, sizeof fresh, fmt, ap);
@@ -52,26 +47,24 @@ ls_status ls_fail_via(ls_status st, const char *file, int line, const char *expr
     return st;
 }
 
+static const struct {
+    const char *words;
+    int exit_code;
+} status[] = {
+#define X(code, text, exit_code) {text, exit_code},
+    LS_STATUS_LIST(X)
+#undef X
+};
+#define N_STATUS (sizeof status / sizeof status[0])
+
 const char *ls_status_words(ls_status st)
 {
-    switch (st) {
-#define X(code, text, exit_code) \
-    case code: return text;
-        LS_STATUS_LIST(X)
-#undef X
-    }
-    return "unknown status";
+    return (size_t)st < N_STATUS ? status[st].words : "unknown status";
 }
 
 int ls_status_exit_code(ls_status st)
 {
-    switch (st) {
-#define X(code, text, exit_code) \
-    case code: return exit_code;
-        LS_STATUS_LIST(X)
-#undef X
-    }
-    return 1;
+    return (size_t)st < N_STATUS ? status[st].exit_code : 1;
 }
 
 const char *ls_err_words(void)
@@ -90,15 +83,21 @@ void ls_err_clear(void)
     trail_len = 0;
 }
 
-void ls_err_adopt(const char *other_words, const char *other_trail)
+void ls_err_keep(ls_err_kept *k)
 {
-    snprintf(words, sizeof words, "%s", other_words);
-    snprintf(trail, sizeof trail, "%s", other_trail);
+    memcpy(k->words, words, sizeof words);
+    memcpy(k->trail, trail, sizeof trail);
+}
+
+void ls_err_restore(const ls_err_kept *k)
+{
+    memcpy(words, k->words, sizeof words);
+    memcpy(trail, k->trail, sizeof trail);
     trail_len = strlen(trail);
 }
 
 void ls_assert_failed(const char *cond, const char *file, int line)
 {
-    fprintf(stderr, "lockstep: internal error: %s at %s:%d (please report this)\n", cond, short_path(file), line);
+    fprintf(stderr, "lockstep: internal error: %s at %s:%d (please report this)\n", cond, ls_short_path(file), line);
     abort();
 }

@@ -4,7 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,48 +55,49 @@ ls_status ls_fs_mkdirs(const char *path)
     return st;
 }
 
+ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_MAX])
+{
+    for (int k = 1;; k++) {
+        LS_TRY(ls_path_in(path, dir, "%s%d", prefix, k));
+        if (!mkdir(path, 0777)) return LS_OK;
+        if (errno != EEXIST) return ls_fail(LS_E_IO, "cannot create the folder %s: %s", path, strerror(errno));
+    }
+}
+
+ls_status ls_fs_read(const char *path, char **data, size_t *n)
+}
+
+static ls_status read_all(int fd, const char *path, char **data, size_t *n)
+{
+    struct stat s;
+    if (fstat(fd, &s) || S_ISDIR(s.st_mode))
+        return ls_fail(LS_E_IO, "cannot read %s: %s", path, S_ISDIR(s.st_mode) ? "it is a folder" : strerror(errno));
+    size_t cap = 0, more = (size_t)s.st_size + 2; /* the NUL, and one byte to see the end without growing */
+    for (*n = 0;;) {
+        if (*n + 1 >= cap) { /* again: the file grew meanwhile, or is a pipe */
+            char *p = ls_realloc(*data, cap + more);
+            if (!p) return ls_nomem(cap + more, path);
+            *data = p;
+            cap += more;
+            more = cap / 2 + 4096;
+        }
+        const ssize_t k = read(fd, *data + *n, cap - *n - 1);
+        if (k < 0 && errno != EINTR) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
+        if (!k) break;
+        if (k > 0) *n += (size_t)k;
+    }
+    (*data)[*n] = '\0';
+    return LS_OK;
+}
+
 ls_status ls_fs_read(const char *path, char **data, size_t *n)
 {
-    ls_status st = LS_OK;
     char *buf = NULL;
-    struct stat s;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
-    if (fstat(fd, &s) || S_ISDIR(s.st_mode)) {
-        st = ls_fail(LS_E_IO, "cannot read %s: %s", path, S_ISDIR(s.st_mode) ? "it is a folder" : strerror(errno));
-        goto done;
-    }
-    size_t cap = (size_t)s.st_size + 2, len = 0; /* the NUL, and one byte to see the end without growing */
-    buf = ls_alloc(cap);
-    if (!buf) {
-        st = ls_nomem(cap, path);
-        goto done;
-    }
-    for (;;) {
-        if (len + 1 == cap) { /* grew meanwhile, or a pipe */
-            char *p = ls_realloc(buf, cap + cap / 2 + 4096);
-            if (!p) {
-                st = ls_nomem(cap, path);
-                goto done;
-            }
-            buf = p;
-            cap += cap / 2 + 4096;
-        }
-        ssize_t k = read(fd, buf + len, cap - len - 1);
-        if (k < 0 && errno == EINTR) continue;
-        if (k < 0) {
-            st = ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
-            goto done;
-        }
-        if (!k) break;
-        len += (size_t)k;
-    }
-    buf[len] = '\0';
-    *data = buf;
-    *n = len;
-    buf = NULL;
-done:
-    ls_free(buf);
+    const ls_status st = read_all(fd, path, &buf, n);
+    if (st == LS_OK) *data = buf;
+    else ls_free(buf);
     close(fd);
     return st;
 }
@@ -168,19 +169,27 @@ ls_status ls_fs_out_open(ls_fs_out *o, const char *path)
     return st;
 }
 
+ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        const size_t left = n - at;
+        const ssize_t k = write(fd, (const char *)data + at, left > ((size_t)1 << 30) ? (size_t)1 << 30 : left);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) {
+            const char *why = k ? strerror(errno) : "write returned 0 bytes";
+            const off_t pos = lseek(fd, 0, SEEK_CUR); /* -1 for a pipe */
+            return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)(pos < 0 ? (off_t)at : pos),
+                           why);
+        }
+        at += (size_t)k;
+    }
+    return LS_OK;
+}
+
 ls_status ls_fs_out_append(ls_fs_out *o, const void *data, size_t n)
 {
-    const char *p = data;
-    while (n) {
-        ssize_t k = write(o->fd, p, n > ((size_t)1 << 30) ? (size_t)1 << 30 : n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0)
-            return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", o->path, (long long)o->nbytes,
-                           k ? strerror(errno) : "write returned 0 bytes");
-        p += k;
-        n -= (size_t)k;
-        o->nbytes += k;
-    }
+    LS_TRY(ls_fs_append(o->fd, o->path, data, n));
+    o->nbytes += (int64_t)n;
     return LS_OK;
 }
 
@@ -225,25 +234,20 @@ ls_status ls_fs_write(const char *path, const void *data, size_t n)
 
 ls_status ls_fs_map_open(ls_fs_map *m, const char *path)
 {
-    *m = (ls_fs_map){"", 0};
     struct stat s;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ls_status st = LS_OK;
+    *m = (ls_fs_map){"", 0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
     if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
-        close(fd);
-        return ls_fail(LS_E_IO, "cannot read %s: it is not a regular file", path);
-    }
-    if (s.st_size) {
+        st = ls_fail(LS_E_IO, "cannot read %s: it is not a regular file", path);
+    } else if (s.st_size) {
         void *p = mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0);
-        if (p == MAP_FAILED) {
-            ls_status st = ls_fail(LS_E_IO, "cannot map %s: %s", path, strerror(errno));
-            close(fd);
-            return st;
-        }
-        *m = (ls_fs_map){p, (size_t)s.st_size};
+        if (p == MAP_FAILED) st = ls_fail(LS_E_IO, "cannot map %s: %s", path, strerror(errno));
+        else *m = (ls_fs_map){p, (size_t)s.st_size};
     }
     close(fd);
-    return LS_OK;
+    return st;
 }
 
 void ls_fs_map_close(ls_fs_map *m)
@@ -268,34 +272,22 @@ ls_status ls_fs_list(const char *path, char ***names, size_t *n)
     DIR *d = opendir(path);
     if (!d) return ls_fail(LS_E_IO, "cannot list %s: %s", path, strerror(errno));
     char **list = NULL;
-    size_t len = 0, cap = 0;
+    int len = 0, cap = 0;
     ls_status st = LS_OK;
     struct dirent *e;
-    while ((e = readdir(d))) {
+    while (st == LS_OK && (e = readdir(d))) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        if (len == cap) {
-            cap = cap ? cap * 2 : 16;
-            char **p = ls_realloc(list, cap * sizeof *p);
-            if (!p) {
-                st = ls_nomem(cap * sizeof *p, "a folder listing");
-                break;
-            }
-            list = p;
-        }
-        if (!(list[len] = ls_strdup(e->d_name))) {
-            st = ls_nomem(strlen(e->d_name), "a folder listing");
-            break;
-        }
-        len++;
+        if (ls_grow(&list, len, &cap, sizeof *list) && (list[len] = ls_strdup(e->d_name))) len++;
+        else st = ls_nomem(strlen(e->d_name), "a folder listing");
     }
     closedir(d);
     if (st != LS_OK) {
-        ls_fs_list_free(list, len);
+        ls_fs_list_free(list, (size_t)len);
         return st;
     }
-    if (len) qsort(list, len, sizeof *list, by_bytes);
+    if (len) qsort(list, (size_t)len, sizeof *list, by_bytes);
     *names = list;
-    *n = len;
+    *n = (size_t)len;
     return LS_OK;
 }
 
@@ -325,6 +317,19 @@ ls_status ls_fs_remove_tree(const char *path)
     if (S_ISDIR(s.st_mode) ? rmdir(path) : unlink(path))
         return ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     return LS_OK;
+}
+
+ls_status ls_path_in(char path[PATH_MAX], const char *dir, const char *name, ...)
+{
+    const size_t n = strlen(dir);
+    const int at = snprintf(path, PATH_MAX, "%s%s", dir, n && dir[n - 1] == '/' ? "" : "/");
+    int more = 0;
+    va_list ap;
+    va_start(ap, name);
+    if (at >= 0 && at < PATH_MAX) more = vsnprintf(path + at, (size_t)(PATH_MAX - at), name, ap);
+    va_end(ap);
+    if (at >= 0 && more >= 0 && at + more < PATH_MAX) return LS_OK;
+    return ls_fail(LS_E_IO, "the path of a file in %.200s... is too long", dir);
 }
 
 char *ls_path_join(const char *dir, const char *name)

@@ -137,15 +137,12 @@ static unsigned decode_utf8(const unsigned char **s)
 
 static void quoted(ls_str *out, const char *text)
 {
+    static const char plain[] = "\"\\\n\r\t\b\f", escaped[] = "\"\\nrtbf";
     ls_str_addc(out, '"');
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
         unsigned c = decode_utf8(&p);
-        if (c == '"' || c == '\\') ls_str_addf(out, "\\%c", (int)c);
-        else if (c == '\n') ls_str_add(out, "\\n");
-        else if (c == '\r') ls_str_add(out, "\\r");
-        else if (c == '\t') ls_str_add(out, "\\t");
-        else if (c == '\b') ls_str_add(out, "\\b");
-        else if (c == '\f') ls_str_add(out, "\\f");
+        const char *e = c < 0x7f ? memchr(plain, (int)c, sizeof plain - 1) : NULL;
+        if (e) ls_str_addf(out, "\\%c", escaped[e - plain]);
         else if (c >= 0x20 && c < 0x7f) ls_str_addc(out, (char)c);
         else if (c < 0x10000) ls_str_addf(out, "\\u%04x", c);
         else ls_str_addf(out, "\\u%04x\\u%04x", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + ((c - 0x10000) & 0x3ff));
@@ -177,23 +174,26 @@ void ls_jsonw_int(ls_jsonw *w, int64_t value)
     ls_str_addf(w->out, "%lld", (long long)value);
 }
 
+void ls_jsonw_raw(ls_jsonw *w, const char *text)
+{
+    before_value(w);
+    ls_str_add(w->out, text);
+}
+
 void ls_jsonw_real(ls_jsonw *w, double value)
 {
     char buf[32];
-    before_value(w);
-    ls_str_add(w->out, ls_json_real(buf, value));
+    ls_jsonw_raw(w, ls_json_real(buf, value));
 }
 
 void ls_jsonw_bool(ls_jsonw *w, int value)
 {
-    before_value(w);
-    ls_str_add(w->out, value ? "true" : "false");
+    ls_jsonw_raw(w, value ? "true" : "false");
 }
 
 void ls_jsonw_null(ls_jsonw *w)
 {
-    before_value(w);
-    ls_str_add(w->out, "null");
+    ls_jsonw_raw(w, "null");
 }
 
 void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value)

@@ -1,6 +1,7 @@
 /* log.c - which log lines are printed, and their form. */
 #include "core/log.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,22 +27,12 @@ static struct {
     } rule[RULES_MAX];
 } conf = {.base = LS_LOG_WARN};
 
-static bool parse_level(const char *text, size_t n, ls_level *out)
+/* The place of a word of n bytes in a list; -1: none. */
+static int place_in(const char *const *list, int n_list, const char *text, size_t n)
 {
-    for (int i = 0; i < 5; i++) {
-        if (strlen(level_word[i]) == n && !strncmp(text, level_word[i], n)) {
-            *out = (ls_level)i;
-            return true;
-        }
-    }
-    return false;
-}
-
-static bool known_subsystem(const char *text, size_t n)
-{
-    for (int i = 0; ls_log_subsystems[i]; i++)
-        if (strlen(ls_log_subsystems[i]) == n && !strncmp(text, ls_log_subsystems[i], n)) return true;
-    return false;
+    for (int i = 0; i < n_list && list[i]; i++)
+        if (strlen(list[i]) == n && !strncmp(text, list[i], n)) return i;
+    return -1;
 }
 
 void ls_log_init(int rank)
@@ -53,14 +44,15 @@ void ls_log_init(int rank)
     while (spec && *spec) {
         size_t n = strcspn(spec, ",");
         const char *eq = memchr(spec, '=', n);
-        ls_level level;
-        if (!eq && parse_level(spec, n, &level)) {
-            conf.base = level;
-        } else if (eq && known_subsystem(spec, (size_t)(eq - spec)) && conf.n_rule < RULES_MAX &&
-                   parse_level(eq + 1, n - (size_t)(eq + 1 - spec), &level)) {
+        const char *word = eq ? eq + 1 : spec;
+        const int level = place_in(level_word, 5, word, n - (size_t)(word - spec));
+        if (!eq && level >= 0) {
+            conf.base = (ls_level)level;
+        } else if (eq && level >= 0 && conf.n_rule < RULES_MAX &&
+                   place_in(ls_log_subsystems, INT_MAX, spec, (size_t)(eq - spec)) >= 0) {
             memcpy(conf.rule[conf.n_rule].subsystem, spec, (size_t)(eq - spec));
             conf.rule[conf.n_rule].subsystem[eq - spec] = '\0';
-            conf.rule[conf.n_rule++].level = level;
+            conf.rule[conf.n_rule++].level = (ls_level)level;
         } else if (!rank) {
             ls_warn("log",
                     "LS_LOG: '%.*s' is not a level or subsystem=level; levels are error, warn, info, debug, trace",

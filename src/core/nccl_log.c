@@ -1,15 +1,25 @@
 #include "core/nccl_log.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PATTERN_RING = 4, LINE = 1536 };
 
+static void forget_largest(ls_nccl_log *l)
+{
+    l->n_node = l->rings = l->trees = l->channels = l->nvls_channels = l->p2p_channels = -1;
+    l->n_rank_logged = 0;
+    l->ring[0] = l->path[0] = '\0';
+    l->bw_intra = l->bw_inter = -1;
+    memset(l->came, 0, sizeof l->came);
+}
+
 void ls_nccl_log_init(ls_nccl_log *l)
 {
-    *l = (ls_nccl_log){.n_rank = -1, .n_node = -1, .rings = -1, .trees = -1, .bw_intra = -1, .bw_inter = -1};
-    l->channels = l->nvls_channels = l->p2p_channels = -1;
+    *l = (ls_nccl_log){.n_rank = -1};
+    forget_largest(l);
 }
 
 /* ---- lines ---- */
@@ -48,15 +58,6 @@ static bool read_line(char *buf, line *out)
 }
 
 /* ---- communicators ---- */
-
-static void forget_largest(ls_nccl_log *l)
-{
-    l->n_node = l->rings = l->trees = l->channels = l->nvls_channels = l->p2p_channels = -1;
-    l->n_rank_logged = 0;
-    l->ring[0] = l->path[0] = '\0';
-    l->bw_intra = l->bw_inter = -1;
-    memset(l->came, 0, sizeof l->came);
-}
 
 static void thread_starts(ls_nccl_log *l, const line *x, int n_rank)
 {
@@ -97,17 +98,10 @@ static bool take_comm(ls_nccl_log *l, const line *x)
     const char *rest;
     int rank, n_rank, nodes;
     if (!read_comm(x->say, &rank, &n_rank, &rest)) return false;
-    if (strstr(rest, "Init START")) {
-        thread_starts(l, x, n_rank);
-        return true;
-    }
-    if (sscanf(rest, " nNodes %d", &nodes) == 1) {
-        thread_starts(l, x, n_rank);
-        if (n_rank == l->n_rank && l->n_node < 0) l->n_node = nodes;
-        return true;
-    }
-    if (!strstr(rest, "Init COMPLETE")) return true; /* its end */
-    thread_starts(l, x, n_rank);
+    const bool counted = sscanf(rest, " nNodes %d", &nodes) == 1, complete = strstr(rest, "Init COMPLETE") != NULL;
+    if (counted || complete || strstr(rest, "Init START")) thread_starts(l, x, n_rank); /* else: its end */
+    if (counted && n_rank == l->n_rank && l->n_node < 0) l->n_node = nodes;
+    if (!complete) return true;
     l->n_comm += rank == 0;
     if (n_rank == l->n_rank && rank < LS_NCCL_LOG_RANKS && !(l->came[rank / 8] & 1 << rank % 8)) {
         l->came[rank / 8] = (unsigned char)(l->came[rank / 8] | 1 << rank % 8);
@@ -264,18 +258,13 @@ static bool take_version(ls_nccl_log *l, const line *x)
     return true;
 }
 
-static void take_warning(ls_nccl_log *l, const line *x)
-{
-    if (!l->n_warn++) snprintf(l->warn, sizeof l->warn, "%.239s", x->say);
-}
-
 static void take(ls_nccl_log *l, const line *x)
 {
     static bool (*const kind[])(ls_nccl_log *, const line *) = {take_connection, take_ring,    take_trees,
                                                                 take_channels,   take_pattern, take_comm,
                                                                 take_devices,    take_system,  take_version};
     if (x->warns) {
-        take_warning(l, x);
+        if (!l->n_warn++) snprintf(l->warn, sizeof l->warn, "%.239s", x->say);
         return;
     }
     for (size_t i = 0; i < sizeof kind / sizeof kind[0]; i++)
@@ -348,30 +337,27 @@ int ls_nccl_log_nvls(const ls_nccl_log *l)
 
 /* ---- writing ---- */
 
-static void put_count(ls_jsonw *w, const char *key, int n) /* < 0: null */
+/* A number below 0 is not known: null. */
+static void put_count(ls_jsonw *w, const char *key, int n)
 {
-    ls_jsonw_key(w, key);
-    if (n < 0) ls_jsonw_null(w);
-    else ls_jsonw_int(w, n);
+    if (n < 0) ls_jsonw_put_str(w, key, NULL);
+    else ls_jsonw_put_int(w, key, n);
 }
 
 static void put_used(ls_jsonw *w, const char *key, int used)
 {
-    ls_jsonw_key(w, key);
-    if (used < 0) ls_jsonw_null(w);
-    else ls_jsonw_bool(w, used);
+    if (used < 0) ls_jsonw_put_str(w, key, NULL);
+    else ls_jsonw_put_bool(w, key, used);
+}
+
+static void put_rate(ls_jsonw *w, const char *key, double x)
+{
+    ls_jsonw_put_real(w, key, x < 0 ? (double)NAN : x); /* written as null */
 }
 
 static void put_text(ls_jsonw *w, const char *key, const char *text)
 {
     ls_jsonw_put_str(w, key, text[0] ? text : NULL);
-}
-
-static void put_rate(ls_jsonw *w, const char *key, double x)
-{
-    ls_jsonw_key(w, key);
-    if (x < 0) ls_jsonw_null(w);
-    else ls_jsonw_real(w, x);
 }
 
 static void write_transports(const ls_nccl_log *l, ls_jsonw *w)
@@ -390,21 +376,6 @@ static void write_transports(const ls_nccl_log *l, ls_jsonw *w)
     ls_jsonw_close(w);
 }
 
-static void write_rings(const ls_nccl_log *l, ls_jsonw *w)
-{
-    put_count(w, "rings", l->rings);
-    put_text(w, "first_ring", l->ring);
-    put_text(w, "ring_path", l->path);
-    put_rate(w, "ring_bw_intra_gb_per_sec", l->bw_intra);
-    put_rate(w, "ring_bw_inter_gb_per_sec", l->bw_inter);
-    put_count(w, "trees", l->trees);
-    put_count(w, "channels", l->channels);
-    put_count(w, "nvls_channels", l->nvls_channels);
-    put_count(w, "p2p_channels", l->p2p_channels);
-    ls_jsonw_put_int(w, "rings_connected", l->rings_connected);
-    ls_jsonw_put_int(w, "trees_connected", l->trees_connected);
-}
-
 void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
 {
     put_text(w, "version", l->version);
@@ -419,7 +390,17 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
     for (int i = 0; i < l->n_device; i++) ls_jsonw_str(w, l->device[i]);
     ls_jsonw_close(w);
     write_transports(l, w);
-    write_rings(l, w);
+    put_count(w, "rings", l->rings);
+    put_text(w, "first_ring", l->ring);
+    put_text(w, "ring_path", l->path);
+    put_rate(w, "ring_bw_intra_gb_per_sec", l->bw_intra);
+    put_rate(w, "ring_bw_inter_gb_per_sec", l->bw_inter);
+    put_count(w, "trees", l->trees);
+    put_count(w, "channels", l->channels);
+    put_count(w, "nvls_channels", l->nvls_channels);
+    put_count(w, "p2p_channels", l->p2p_channels);
+    ls_jsonw_put_int(w, "rings_connected", l->rings_connected);
+    ls_jsonw_put_int(w, "trees_connected", l->trees_connected);
     put_used(w, "gpudirect_rdma", ls_nccl_log_gpudirect(l));
     put_used(w, "nvlink", ls_nccl_log_nvlink(l));
     put_used(w, "nvls", ls_nccl_log_nvls(l));

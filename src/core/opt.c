@@ -1,5 +1,4 @@
 #include "core/opt.h"
-#include "core/mem.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -60,7 +59,8 @@ static bool choice_has(const char *choices, const char *text)
     return false;
 }
 
-ls_status ls_opt_set(const ls_opt *row, void *target, const char *text)
+/* Sets one row from text; the words name the option. */
+static ls_status set(const ls_opt *row, void *target, const char *text)
 {
     char *at = (char *)target + row->offset;
     switch (row->kind) {
@@ -90,8 +90,20 @@ ls_status ls_opt_set(const ls_opt *row, void *target, const char *text)
 ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
 {
     for (size_t i = 0; i < n; i++)
-        if (table[i].def && table[i].kind != LS_OPT_LIST) LS_TRY(ls_opt_set(&table[i], target, table[i].def));
+        if (table[i].def && table[i].kind != LS_OPT_LIST) LS_TRY(set(&table[i], target, table[i].def));
     return LS_OK;
+}
+
+static ls_status check_range(const ls_opt *row, const void *target)
+{
+    const char *at = (const char *)target + row->offset;
+    if (row->lo >= row->hi) return LS_OK;
+    const double v =
+        row->kind == LS_OPT_INT ? (double)*(const int64_t *)(const void *)at : *(const double *)(const void *)at;
+    if (v >= row->lo && v <= row->hi) return LS_OK;
+    if (v < row->lo && row->hi >= INT32_MAX)
+        return ls_fail(LS_E_ARG, "--%s %.15g: must be at least %g", row->name, v, row->lo);
+    return ls_fail(LS_E_ARG, "--%s %.15g: must be %g to %.15g", row->name, v, row->lo, row->hi);
 }
 
 /* Moves argv[i] to place `at` (<= i) and what lay between one place up, lists that point there included. */
@@ -154,32 +166,11 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         else if (row->kind == LS_OPT_SWITCH) value = "true";
         else if (i + 1 < argc) value = argv[++i];
         if (!value) return ls_fail(LS_E_ARG, "--%s needs a value (%s)", row->name, row->arg ? row->arg : "text");
-        LS_TRY(ls_opt_set(row, target, value));
+        LS_TRY(set(row, target, value));
+        LS_TRY(check_range(row, target));
     }
     if (rest) *rest = (ls_opt_list){(const char *const *)argv, n_rest};
     return LS_OK;
-}
-
-void ls_opt_show(const ls_opt *row, const void *target, ls_str *out)
-{
-    const char *at = (const char *)target + row->offset;
-    char buf[32];
-    switch (row->kind) {
-    case LS_OPT_SWITCH: ls_str_add(out, *(const bool *)(const void *)at ? "true" : "false"); break;
-    case LS_OPT_INT: ls_str_addf(out, "%lld", (long long)*(const int64_t *)(const void *)at); break;
-    case LS_OPT_REAL: snprintf(buf, sizeof buf, "%.9g", *(const double *)(const void *)at), ls_str_add(out, buf); break;
-    case LS_OPT_STR:
-    case LS_OPT_CHOICE: {
-        const char *s = *(const char *const *)(const void *)at;
-        ls_str_add(out, s ? s : "unset");
-        break;
-    }
-    case LS_OPT_LIST: {
-        const ls_opt_list *l = (const ls_opt_list *)(const void *)at;
-        for (int i = 0; i < l->n; i++) ls_str_addf(out, "%s%s", i ? " " : "", l->word[i]);
-        break;
-    }
-    }
 }
 
 /* Adds `text` and a line end. Lines are broken at blanks before column `width`; the next line begins at `indent`. */

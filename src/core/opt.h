@@ -34,6 +34,7 @@ typedef struct ls_opt {
     const char *def;     /* default, as text; NULL leaves the target as it was     */
     const char *help;    /* one line; NULL hides the row (old spellings)           */
     const char *section; /* heading in the help, given on its first row            */
+    double lo, hi;       /* range of a number on the command line; equal: any. A default may be outside */
 } ls_opt;
 
 /* Sets the defaults of all rows in target. */
@@ -44,12 +45,6 @@ ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target);
  * "--help" and "-h" set *help (may be NULL: then it is an unknown option). */
 ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned char *given, int argc, char **argv,
                        ls_opt_list *rest, bool *help);
-
-/* Sets one row from text, as the command line would; the words name the option. */
-ls_status ls_opt_set(const ls_opt *row, void *target, const char *text);
-
-/* The value in target as text ("unset" for a NULL string). */
-void ls_opt_show(const ls_opt *row, const void *target, ls_str *out);
 
 #define LS_OPT_COLUMNS 80 /* of help pages */
 

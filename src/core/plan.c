@@ -2,7 +2,6 @@
 #include "core/plan.h"
 #include "core/mem.h"
 
-#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +10,12 @@
 
 const char *ls_part_word(ls_part part)
 {
-    switch (part) {
-#define X(p, word) \
-    case p: return word;
+    static const char *const word[] = {
+#define X(p, text) text,
         LS_PART_LIST(X)
 #undef X
-    case LS_N_PART: break;
-    }
-    return "?";
+    };
+    return (unsigned)part < LS_N_PART ? word[part] : "?";
 }
 
 int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name)
@@ -30,15 +27,9 @@ int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name)
 
 int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, const char *name, ...)
 {
-    if (p->n_row == p->cap) {
-        int cap = p->cap ? p->cap * 2 : 64;
-        ls_plan_row *rows = ls_realloc(p->row, (size_t)cap * sizeof *rows);
-        if (!rows) {
-            p->total = -1;
-            return -1;
-        }
-        p->row = rows;
-        p->cap = cap;
+    if (!ls_grow(&p->row, p->n_row, &p->cap, sizeof *p->row)) {
+        p->total = -1;
+        return -1;
     }
     ls_plan_row *r = &p->row[p->n_row];
     *r = (ls_plan_row){.part = part, .nbytes = (nbytes + 63) & ~(int64_t)63, .first = first, .last = last};
@@ -93,26 +84,20 @@ ls_status ls_plan_layout(ls_plan *p)
 {
     if (p->total < 0) return ls_nomem(sizeof *p->row * 128, "the memory plan");
     int *order = ls_alloc((size_t)(p->n_row + 1) * sizeof *order); /* rows placed so far, by offset */
-    char *placed = ls_alloc((size_t)p->n_row + 1);
-    if (!order || !placed) {
-        ls_free(order);
-        ls_free(placed);
-        return ls_nomem((size_t)p->n_row * 5, "the memory plan");
-    }
+    if (!order) return ls_nomem((size_t)p->n_row * sizeof *order, "the memory plan");
     const int fullest = fullest_moment(p);
     int n = 0;
     p->total = p->host_total = 0;
     for (int i = 0; i < p->n_row; i++) {
-        placed[i] = apart(p, &p->row[i]);
-        n += !placed[i];
-        if (!placed[i]) continue;
-        p->row[i].offset = p->host_total;
-        p->host_total += p->row[i].nbytes;
+        ls_plan_row *r = &p->row[i];
+        r->offset = apart(p, r) ? p->host_total : -1; /* -1: not placed yet */
+        if (apart(p, r)) p->host_total += r->nbytes;
+        else n++;
     }
     for (int k = 0; k < n; k++) {
         int next = -1;
         for (int i = 0; i < p->n_row; i++)
-            if (!placed[i] && (next < 0 || goes_before(&p->row[i], &p->row[next], fullest))) next = i;
+            if (p->row[i].offset < 0 && (next < 0 || goes_before(&p->row[i], &p->row[next], fullest))) next = i;
         ls_plan_row *r = &p->row[next];
         int64_t at = 0;
         for (int j = 0; j < k; j++) { /* by ascending offset: step over every living neighbour that is in the way */
@@ -122,14 +107,12 @@ ls_status ls_plan_layout(ls_plan *p)
         }
         r->offset = at;
         ls_log(LS_LOG_TRACE, "memory", "%s: %lld bytes at offset %lld", r->name, (long long)r->nbytes, (long long)at);
-        placed[next] = 1;
         int j = k;
         for (; j && p->row[order[j - 1]].offset > at; j--) order[j] = order[j - 1];
         order[j] = next;
         if (at + r->nbytes > p->total) p->total = at + r->nbytes;
     }
     ls_free(order);
-    ls_free(placed);
     return LS_OK;
 }
 
@@ -167,14 +150,6 @@ static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ch
         ls_human_bytes(act_s, (double)ls_plan_part_bytes(p, LS_PART_ACT)));
 }
 
-/* Workers of one host may share a device or have their own: what is free now must do for this one. */
-static ls_status check_device(const ls_plan *p)
-{
-    ls_device_info info;
-    LS_TRY(p->device->info(p->device->ctx, &info));
-    return p->total > info.free ? too_much(p, p->total, info.free, info.name) : LS_OK;
-}
-
 static ls_status alloc_device(ls_plan *p)
 {
     void *memory;
@@ -191,7 +166,11 @@ ls_status ls_plan_alloc(ls_plan *p, int check_only)
             "the plan needs %.1f MiB per worker, %.1f MiB of host memory for all workers; %.1f MiB are available",
             (double)p->total / 1048576.0, (double)need / 1048576.0, (double)have / 1048576.0);
     if (need > have) return too_much(p, need, have, "this machine");
-    if (p->device) LS_TRY(check_device(p));
+    if (p->device) { /* workers of one host may share it or have their own: what is free now must do for this one */
+        ls_device_info info;
+        LS_TRY(p->device->info(p->device->ctx, &info));
+        if (p->total > info.free) return too_much(p, p->total, info.free, info.name);
+    }
     if (check_only) return LS_OK;
     if (!p->device) {
         p->arena = ls_alloc((size_t)p->total);

@@ -21,12 +21,50 @@ static void folder_of_program(char *dir, size_t room)
     else snprintf(dir, room, ".");
 }
 
-static ls_status load(ls_plugin *p, const char *symbol)
+/* The file; false: it does not exist, and `path` is the last one looked for. */
+static bool find(const char *name, char path[512])
 {
+    /* beside the program, and where an installed one has it */
+    static const char *const below[] = {"", "/../lib/lockstep", "/../lib64/lockstep", "/.."};
+    const char *dir = getenv("LS_PLUGIN_DIR");
+    char here[400];
+    if (dir && *dir) {
+        snprintf(path, 512, "%.400s/lockstep_%s.so", dir, name);
+        return ls_fs_exists(path);
+    }
+    folder_of_program(here, sizeof here);
+    for (size_t i = 0; i < sizeof below / sizeof below[0]; i++) {
+        snprintf(path, 512, "%s%s/lockstep_%s.so", here, below[i], name);
+        if (ls_fs_exists(path)) return true;
+    }
+    return false;
+}
+
+bool ls_plugin_there(const char *name, char *words, size_t room)
+{
+    const char *dir = getenv("LS_PLUGIN_DIR");
+    char path[512];
+    if (find(name, path)) return true;
+    if (dir && *dir) snprintf(words, room, "lockstep_%s.so not found in LS_PLUGIN_DIR (%.200s)", name, dir);
+    else snprintf(words, room, "lockstep_%s.so not found next to the program or in lib/lockstep", name);
+    return false;
+}
+
+ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *p)
+{
+    const char *dir = getenv("LS_PLUGIN_DIR");
     union { /* ISO C has no way from an object pointer to a function pointer */
         void *object;
         void (*entry)(void);
     } f;
+    *p = (ls_plugin){0};
+    if (!find(name, p->path)) {
+        if (dir && *dir) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist; check LS_PLUGIN_DIR", p->path);
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers "
+                       "and rebuild, or set LS_PLUGIN_DIR to the folder that has it",
+                       name);
+    }
     void *lib = dlopen(p->path, RTLD_NOW | RTLD_GLOBAL); /* global: MPI libraries load parts of themselves later */
     if (!lib) return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: %s", p->path, dlerror());
     f.object = dlsym(lib, symbol);
@@ -37,53 +75,14 @@ static ls_status load(ls_plugin *p, const char *symbol)
     return LS_OK;
 }
 
-/* Beside the program, and where an installed one has it. */
-static const char *const below[] = {"", "/../lib/lockstep", "/../lib64/lockstep", "/.."};
-#define N_BELOW (sizeof below / sizeof below[0])
-
-bool ls_plugin_there(const char *name, char *words, size_t room)
+ls_status ls_plugin_table(const char *name, const char *symbol, int abi, ls_plugin *p, const ls_plugin_head **out)
 {
-    const char *dir = getenv("LS_PLUGIN_DIR");
-    char here[400], path[512];
-    if (dir && *dir) {
-        snprintf(path, sizeof path, "%.400s/lockstep_%s.so", dir, name);
-        snprintf(words, room, "lockstep_%s.so not found in LS_PLUGIN_DIR (%.200s)", name, dir);
-        return ls_fs_exists(path);
-    }
-    folder_of_program(here, sizeof here);
-    for (size_t i = 0; i < N_BELOW; i++) {
-        snprintf(path, sizeof path, "%s%s/lockstep_%s.so", here, below[i], name);
-        if (ls_fs_exists(path)) return true;
-    }
-    snprintf(words, room, "lockstep_%s.so not found next to the program or in lib/lockstep", name);
-    return false;
-}
-
-ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out)
-{
-    const char *dir = getenv("LS_PLUGIN_DIR");
-    char here[400];
-    ls_plugin p = {0};
-    if (dir && *dir) {
-        snprintf(p.path, sizeof p.path, "%.400s/lockstep_%s.so", dir, name);
-        *out = p;
-        if (!ls_fs_exists(p.path)) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist; check LS_PLUGIN_DIR", p.path);
-        LS_TRY(load(&p, symbol));
-        *out = p;
-        return LS_OK;
-    }
-    folder_of_program(here, sizeof here);
-    for (size_t i = 0; i < N_BELOW; i++) {
-        snprintf(p.path, sizeof p.path, "%s%s/lockstep_%s.so", here, below[i], name);
-        *out = p;
-        if (!ls_fs_exists(p.path)) continue;
-        LS_TRY(load(&p, symbol));
-        *out = p;
-        return LS_OK;
-    }
-    return ls_fail(
-        LS_E_UNSUPPORTED,
-        "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers and rebuild, "
-        "or set LS_PLUGIN_DIR to the folder that has it",
-        name);
+    LS_TRY(ls_plugin_load(name, symbol, p));
+    const ls_plugin_head *h = ((const ls_plugin_head *(*)(void))p->entry)();
+    if (h->abi != abi)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s was built for another version of lockstep (interface %d, expected %d); rebuild it", p->path,
+                       h->abi, abi);
+    *out = h;
+    return LS_OK;
 }

@@ -19,4 +19,14 @@ bool ls_plugin_there(const char *name, char *words, size_t room);
 /* Loads it for good. LS_E_UNSUPPORTED with what was missing. */
 ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *out);
 
+/* The first member of the table that an entry returns. */
+typedef struct ls_plugin_head {
+    int abi;
+    const char *name;
+    void (*version)(char *text, size_t room); /* of the library that it uses */
+} ls_plugin_head;
+
+/* Loads a plugin whose table begins with a head of interface `abi`. */
+ls_status ls_plugin_table(const char *name, const char *symbol, int abi, ls_plugin *p, const ls_plugin_head **out);
+
 #endif

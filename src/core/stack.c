@@ -2,6 +2,7 @@
 
 #include <execinfo.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -21,9 +22,16 @@ static _Atomic long last_answer;
 static _Atomic int asked; /* the thread that ls_stack_all waits for */
 static _Atomic bool installed;
 
-static void say(const char *text)
+void ls_stack_say(const char *text)
 {
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* the error has no reader; ignore it */
+    struct pollfd p = {.fd = STDERR_FILENO, .events = POLLOUT};
+    size_t n = strlen(text);
+    while (n && poll(&p, 1, 500) == 1) {
+        const ssize_t k = write(STDERR_FILENO, text, n < 512 ? n : 512);
+        if (k <= 0) return;
+        text += k;
+        n -= (size_t)k;
+    }
 }
 
 /* Without the first `skip` frames: the handler's and the kernel's. */
@@ -39,9 +47,9 @@ static __attribute__((noinline)) void answer_all(void)
 {
     char name[20] = "";
     prctl(PR_GET_NAME, name);
-    say("lockstep: thread ");
-    say(name);
-    say(":\n");
+    ls_stack_say("lockstep: thread ");
+    ls_stack_say(name);
+    ls_stack_say(":\n");
     write_stack(4);
     atomic_store(&asked, 0);
 }
@@ -60,7 +68,7 @@ static void on_signal(int sig)
     clock_gettime(CLOCK_MONOTONIC, &now);
     if (atomic_load(&last_answer) && (long)now.tv_sec < atomic_load(&last_answer) + 10) return;
     atomic_store(&last_answer, (long)now.tv_sec + 1);
-    say(head);
+    ls_stack_say(head);
     write_stack(3);
 }
 

@@ -9,5 +9,7 @@ void ls_stack_ask(int pid);
 /* Of every thread of this process but the caller's (at most 16), one after the other; nothing when it is not installed. A thread that does
  * not answer in 0.2 s is left out. Allocates nothing and takes no lock: for a process that is about to end. */
 void ls_stack_all(void);
+/* Writes to stderr, for signal handlers and watchdogs. Gives up when nobody reads stderr for 0.5 s. */
+void ls_stack_say(const char *text);
 
 #endif

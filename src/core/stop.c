@@ -2,10 +2,10 @@
 
 #include "core/clock.h"
 #include "core/deadline.h"
+#include "core/stack.h"
 
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -19,11 +19,6 @@ static _Atomic double first_at;
 static _Atomic int bound;
 static _Atomic double expected = -1; /* seconds; -1: not set */
 
-static void say(const char *text)
-{
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) return; /* the error has no reader; ignore it */
-}
-
 static bool at_first(int m)
 {
     return m == LS_STOP_NOW || m == LS_STOP_NOW_QUIET;
@@ -32,8 +27,8 @@ static bool at_first(int m)
 static _Noreturn void end_now(int signal, const char *why)
 {
     if (atomic_load(&mode) == LS_STOP_NOW_QUIET) _exit(128 + signal);
-    say(signal == SIGINT ? "lockstep: stopped by SIGINT " : "lockstep: stopped by SIGTERM ");
-    say(why);
+    ls_stack_say(signal == SIGINT ? "lockstep: stopped by SIGINT " : "lockstep: stopped by SIGTERM ");
+    ls_stack_say(why);
     _exit(128 + signal);
 }
 

@@ -108,19 +108,8 @@ typedef struct ls_trace_place {
 
 extern _Thread_local ls_trace_place ls_trace_unit;
 
-#define LS_TRACE_UNIT(kind, u) ((uint32_t)(kind) << 12 | ((uint32_t)(u) + 1))
-
-void ls_unit_range_push_(const ls_trace_span *s);
-bool ls_unit_ranges_(void);
-
 /*   const int64_t t0 = ls_unit_begin(u, &span);   … the unit …   ls_unit_end(t0, &span);       span: kind, name, index */
-static inline int64_t ls_unit_begin(int u, const ls_trace_span *s)
-{
-    ls_trace_unit = (ls_trace_place){LS_TRACE_UNIT(s->kind, u), s->index, s->name};
-    if (__builtin_expect(ls_unit_ranges_(), 0)) ls_unit_range_push_(s);
-    return ls_span_begin();
-}
-
+int64_t ls_unit_begin(int u, const ls_trace_span *s);
 void ls_unit_end(int64_t begin, const ls_trace_span *s);
 
 /* "forward h.3": the label of a span, from its kind, name and index. */
@@ -131,12 +120,11 @@ const char *ls_span_words(const ls_trace_span *s, char buf[64]);
 ls_status ls_trace_create(ls_trace **out, int rank);
 void ls_trace_destroy(ls_trace **t); /* when no thread is in one of its lanes any more */
 
-/* A new lane; order is its place in the picture. LS_E_NOMEM. Not from several threads at once. */
+/* The lane of this name; where there is none, a new one for n_span spans, after the others in the picture. LS_E_NOMEM. Not from several threads
+ * at once. */
 ls_status ls_trace_lane(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
 /* A string of the trace's own, for spans whose names are not literals. NULL: no memory. */
 const char *ls_trace_text(ls_trace *t, const char *text);
-/* The lane of this name, for a thread that goes on recording where it had stopped; a new one where there is none. */
-ls_status ls_trace_lane_again(ls_trace *t, const char *name, int64_t n_span, ls_lane **out);
 /* From now on this thread records into the lane; NULL: it does not record. */
 void ls_trace_enter(ls_lane *l);
 
@@ -147,8 +135,7 @@ void ls_trace_set_base(ls_trace *t, int64_t base);
 void ls_trace_clock(ls_trace *t, int64_t at, int64_t offset, int64_t error);
 
 /* ---- reading; the writers must be at rest ---- */
-int64_t ls_trace_dropped(const ls_trace *t);
-int64_t ls_trace_spans(const ls_trace *t);
+int64_t ls_trace_spans(const ls_trace *t, int64_t *dropped); /* dropped (may be NULL): those that were forgotten */
 
 /* ---- files (Chrome's trace format, which Perfetto opens: one event per line) ---- */
 

@@ -12,17 +12,18 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 
-#define BUSY_POLLS 30      /* polls before the first sleep          */
-#define NAP_FIRST  20000   /* ns                                    */
-#define NAP_LONG   100000  /* ns                                    */
-#define NAP_IDLE   5000000 /* ns; only service messages can come    */
-#define LAST_WORDS 0.3     /* seconds for sends when things go wrong */
+#define BUSY_POLLS 30     /* polls before the first sleep          */
+#define NAP_FIRST  20e-6  /* seconds                               */
+#define NAP_LONG   100e-6 /* seconds                               */
+#define NAP_IDLE   5e-3   /* seconds; only service messages can come */
+#define LAST_WORDS 0.3    /* seconds for sends when things go wrong */
 
 typedef struct net {
     pthread_t thread;
@@ -41,10 +42,17 @@ typedef struct net {
     int *index, n_active, cap, n_anyone; /* n_anyone: receives from anyone among the active */
 } net;
 
-static double now(void)
+static struct timespec in(double seconds) /* from now, CLOCK_MONOTONIC */
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
+    const int64_t ns = t.tv_nsec + (int64_t)(seconds * 1e9);
+    return (struct timespec){t.tv_sec + ns / 1000000000, ns % 1000000000};
+}
+
+static double now(void)
+{
+    const struct timespec t = in(0);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -199,15 +207,6 @@ static int poll_once(net *n)
     return total;
 }
 
-static void nap(net *n, long ns)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += ns;
-    if (t.tv_nsec >= 1000000000) t.tv_nsec -= 1000000000, t.tv_sec++;
-    pthread_cond_timedwait(&n->posted, &n->lock, &t);
-}
-
 static void finish(net *n, bool clean)
 {
     if (!clean) {
@@ -236,8 +235,12 @@ static void *thread_main(void *arg)
         n->first = NULL;
         n->last = &n->first;
         if (!take && n->stop != RUN) break;
-        if (!take && quiet >= BUSY_POLLS)
-            nap(n, n->n_active == n->n_anyone ? NAP_IDLE : quiet < 2 * BUSY_POLLS ? NAP_FIRST : NAP_LONG);
+        if (!take && quiet >= BUSY_POLLS) {
+            const struct timespec until = in(n->n_active == n->n_anyone ? NAP_IDLE
+                                             : quiet < 2 * BUSY_POLLS   ? NAP_FIRST
+                                                                        : NAP_LONG);
+            pthread_cond_timedwait(&n->posted, &n->lock, &until);
+        }
         pthread_mutex_unlock(&n->lock);
         if (take) quiet = 0;
         while (take) {
@@ -324,11 +327,7 @@ static void post(void *net_p, ls_net_op *op)
 static bool wait_all(void *net_p, ls_net_op *const *op, int count, double seconds)
 {
     net *n = net_p;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += (time_t)seconds;
-    t.tv_nsec += (long)((seconds - (double)(time_t)seconds) * 1e9);
-    if (t.tv_nsec >= 1000000000) t.tv_nsec -= 1000000000, t.tv_sec++;
+    const struct timespec t = in(seconds);
     int i = 0;
     while (i < count && atomic_load_explicit(&op[i]->done, memory_order_acquire)) i++;
     if (i == count) return true;
@@ -361,17 +360,15 @@ static void stop(void *net_p, bool clean)
     drop(n);
 }
 
-const ls_transport *ls_transport_plugin(void);
+const ls_plugin_head *ls_transport_plugin(void);
 
-const ls_transport *ls_transport_plugin(void)
+const ls_plugin_head *ls_transport_plugin(void)
 {
-    static const ls_transport t = {.abi = LS_TRANSPORT_ABI,
-                                   .name = "mpi",
-                                   .version = version,
+    static const ls_transport t = {.head = {LS_TRANSPORT_ABI, "mpi", version},
                                    .start = start,
                                    .post = post,
                                    .wait = wait_all,
                                    .trouble = trouble,
                                    .stop = stop};
-    return &t;
+    return &t.head;
 }

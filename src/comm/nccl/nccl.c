@@ -175,13 +175,11 @@ static void close_group(void *gp, ls_nccl_poll poll)
     free(g);
 }
 
-const ls_nccl *ls_nccl_plugin(void);
+const ls_plugin_head *ls_nccl_plugin(void);
 
-const ls_nccl *ls_nccl_plugin(void)
+const ls_plugin_head *ls_nccl_plugin(void)
 {
-    static const ls_nccl t = {.abi = LS_NCCL_ABI,
-                              .name = "nccl",
-                              .version = version,
+    static const ls_nccl t = {.head = {LS_NCCL_ABI, "nccl", version},
                               .gpu = gpu,
                               .id = make_id,
                               .join = join_group,
@@ -198,5 +196,5 @@ const ls_nccl *ls_nccl_plugin(void)
                               .words = words,
                               .abort = abort_group,
                               .close = close_group};
-    return &t;
+    return &t.head;
 }

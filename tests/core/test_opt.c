@@ -1,0 +1,156 @@
+/* Options: every kind, both spellings, prefixes, lists, refusals with the nearest name, help and printing. */
+#include "core/opt.h"
+#include "core/mem.h"
+#include "cmocka_all.h"
+
+#include <string.h>
+
+typedef struct target {
+    bool on;
+    int64_t n;
+    double lr;
+    const char *name, *device;
+    ls_opt_list in;
+} target;
+
+static const ls_opt table[] = {
+    {"verbose", LS_OPT_SWITCH, offsetof(target, on), NULL, NULL, "say more", "General"},
+    {"seq_length", LS_OPT_INT, offsetof(target, n), "N", "1024", "positions of a sample", NULL},
+    {"learning_rate", LS_OPT_REAL, offsetof(target, lr), "X", "6e-4", "peak rate", "Training"},
+    {"name", LS_OPT_STR, offsetof(target, name), "TEXT", NULL,
+     "what to call the run, in words that are long enough to need a second line of the help page, or even a third "
+     "one",
+     NULL},
+    {"device", LS_OPT_CHOICE, offsetof(target, device), "cpu|cuda", "cpu", "where to compute", NULL},
+    {"input", LS_OPT_LIST, offsetof(target, in), "PATH...", NULL, "files", NULL},
+    {"seq_len_old", LS_OPT_INT, offsetof(target, n), "N", NULL, NULL, NULL},
+};
+#define N_ROW N_OF(table)
+
+static ls_status parse(target *t, unsigned char *given, ls_opt_list *rest, bool *help, int argc, const char **argv)
+{
+    *t = (target){0};
+    assert_int_equal(ls_opt_defaults(table, N_ROW, t), LS_OK);
+    return ls_opt_parse(table, N_ROW, t, given, argc, (char **)(uintptr_t)argv, rest, help);
+}
+
+#define PARSE(t, given, rest, help, ...) \
+    parse(t, given, rest, help, (int)N_OF(((const char *[]){__VA_ARGS__})), (const char *[]){__VA_ARGS__})
+
+static void every_kind(void **state)
+{
+    (void)state;
+    target t;
+    unsigned char given[N_ROW] = {0};
+    assert_int_equal(PARSE(&t, given, NULL, NULL, "--verbose", "--seq-length", "512", "--learning_rate=1e-3", "--name",
+                           "a b", "--device", "cuda"),
+                     LS_OK);
+    assert_true(t.on);
+    assert_int_equal(t.n, 512);
+    assert_true(t.lr == 1e-3);
+    assert_string_equal(t.name, "a b");
+    assert_string_equal(t.device, "cuda");
+    assert_memory_equal(given, "\1\1\1\1\1\0\0", N_ROW);
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--verbose=false"), LS_OK);
+    assert_false(t.on);
+    assert_int_equal(t.n, 1024); /* the default */
+    assert_null(t.name);
+}
+
+static void spellings(void **state)
+{
+    (void)state;
+    target t;
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learn", "0.5", "--seq_length=5", "--seq-length", "6"), LS_OK);
+    assert_true(t.lr == 0.5);
+    assert_int_equal(t.n, 6); /* the last one wins */
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate", "-1"), LS_OK);
+    assert_true(t.lr == -1); /* a value may begin with a minus */
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq", "6"), LS_E_ARG);
+    assert_non_null(strstr(ls_err_words(), "could be --seq_length or --seq_len_old"));
+}
+
+static void lists(void **state)
+{
+    (void)state;
+    target t;
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--input", "a", "-", "b", "--verbose"), LS_OK);
+    assert_int_equal(t.in.n, 3);
+    assert_string_equal(t.in.word[1], "-"); /* stdin */
+    assert_string_equal(t.in.word[2], "b");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--input=x"), LS_OK);
+    assert_int_equal(t.in.n, 1);
+    assert_string_equal(t.in.word[0], "x");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--input"), LS_E_ARG);
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--input", "--verbose"), LS_E_ARG);
+}
+
+static void rest_and_lists_keep_apart(void **state)
+{
+    (void)state;
+    target t;
+    ls_opt_list rest = {0};
+    const char *argv[] = {"r0", "--input", "a", "b", "--verbose", "r1", "--name", "n", "r2", "--", "--r3", "r4"};
+    assert_int_equal(parse(&t, NULL, &rest, NULL, (int)N_OF(argv), argv), LS_OK);
+    assert_int_equal(t.in.n, 2);
+    assert_string_equal(t.in.word[0], "a");
+    assert_string_equal(t.in.word[1], "b");
+    assert_string_equal(t.name, "n");
+    static const char *const want[] = {"r0", "r1", "r2", "--r3", "r4"};
+    assert_int_equal(rest.n, N_OF(want));
+    for (int i = 0; i < rest.n; i++) assert_string_equal(rest.word[i], want[i]);
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    target t;
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq_lenth", "3"), LS_E_ARG);
+    assert_non_null(strstr(ls_err_words(), "did you mean --seq_length?"));
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--qqqqqqqq"), LS_E_ARG);
+    assert_null(strstr(ls_err_words(), "did you mean"));
+    static const char *const bad[][3] = {
+        {"--seq_length", "12x", "whole number"}, {"--learning_rate", "fast", "a number"},
+        {"--device", "tpu", "cpu|cuda"},         {"--verbose=maybe", "", "switch"},
+        {"word", "", "not an option"},           {"-verbose", "", "two dashes"}};
+    for (size_t i = 0; i < N_OF(bad); i++) {
+        const char *argv[] = {bad[i][0], bad[i][1]};
+        assert_int_equal(parse(&t, NULL, NULL, NULL, bad[i][1][0] ? 2 : 1, argv), LS_E_ARG);
+        if (!strstr(ls_err_words(), bad[i][2])) fail_msg("%s: %s", bad[i][0], ls_err_words());
+    }
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--name"), LS_E_ARG);
+    assert_non_null(strstr(ls_err_words(), "--name needs a value"));
+}
+
+static void help_page(void **state)
+{
+    (void)state;
+    target t;
+    bool help = false;
+    assert_int_equal(PARSE(&t, NULL, NULL, &help, "--help"), LS_OK);
+    assert_true(help);
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--help"), LS_E_ARG);
+    ls_str s = {0};
+    ls_opt_help(table, N_ROW, &s);
+    assert_non_null(strstr(s.data, "General:\n  --verbose "));
+    assert_non_null(strstr(s.data, "\nTraining:\n"));
+    assert_non_null(strstr(s.data, "[6e-4]"));
+    assert_null(strstr(s.data, "seq_len_old")); /* hidden */
+    for (const char *p = s.data; *p;) {
+        size_t n = strcspn(p, "\n");
+        assert_true(n <= LS_OPT_COLUMNS);
+        assert_true(!n || p[n - 1] != ' ');
+        p += n + 1;
+    }
+    ls_str_fini(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_kind), cmocka_unit_test(spellings),
+        cmocka_unit_test(lists),      cmocka_unit_test(rest_and_lists_keep_apart),
+        cmocka_unit_test(refusals),   cmocka_unit_test(help_page),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
