@@ -64,9 +64,6 @@ ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_M
     }
 }
 
-ls_status ls_fs_read(const char *path, char **data, size_t *n)
-}
-
 static ls_status read_all(int fd, const char *path, char **data, size_t *n)
 {
     struct stat s;
