@@ -192,10 +192,8 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok, ls_prepare_result *
 static void write_part(ls_jsonw *w, const char *name, int64_t n_token, int64_t n_doc, const char *sha)
 {
     ls_jsonw_put_open(w, name, '{');
-    ls_jsonw_put_str(w, "file", strcmp(name, "train") ? "val.bin" : "train.bin");
-    ls_jsonw_put_int(w, "tokens", n_token);
-    ls_jsonw_put_int(w, "documents", n_doc);
-    ls_jsonw_put_str(w, "sha256", sha);
+    ls_jsonw_members(w, LS_KV("file", strcmp(name, "train") ? "val.bin" : "train.bin"), LS_KV("tokens", n_token),
+                     LS_KV("documents", n_doc), LS_KV("sha256", sha));
     ls_jsonw_close(w);
 }
 
@@ -205,16 +203,12 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
     ls_jsonw w;
     ls_jsonw_init(&w, &s, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "format", "lockstep-tokens-1");
-    ls_jsonw_put_str(&w, "dtype", "uint16");
-    ls_jsonw_put_int(&w, "vocab_size", res->n_vocab);
-    ls_jsonw_put_int(&w, "eot_id", ls_tokenizer_eot(tok));
+    ls_jsonw_members(&w, LS_KV("format", "lockstep-tokens-1"), LS_KV("dtype", "uint16"),
+                     LS_KV("vocab_size", res->n_vocab), LS_KV("eot_id", ls_tokenizer_eot(tok)));
     write_part(&w, "train", res->train_token, res->train_doc, res->train_sha256);
     if (res->val_token) write_part(&w, "val", res->val_token, res->val_doc, res->val_sha256);
-    ls_jsonw_put_bool(&w, "val_is_tail_of_stream", res->val_is_tail);
-    ls_jsonw_put_int(&w, "text_bytes", res->text_bytes);
-    ls_jsonw_put_str(&w, "command", o->command);
-    ls_jsonw_put_str(&w, "version", LS_VERSION);
+    ls_jsonw_members(&w, LS_KV("val_is_tail_of_stream", res->val_is_tail), LS_KV("text_bytes", res->text_bytes),
+                     LS_KV("command", o->command), LS_KV("version", LS_VERSION));
     ls_jsonw_close(&w);
     ls_str_addc(&s, '\n');
     char path[PATH_MAX];
