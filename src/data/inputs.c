@@ -46,16 +46,13 @@ static ls_status add_folder(ls_inputs *list, const char *path, ls_text_format fo
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         if (name[i][0] == '.') continue;
-        char *p = ls_path_join(path, name[i]);
-        if (!p) {
-            st = ls_nomem(strlen(path), "the list of inputs");
-            break;
-        }
-        ls_text_format f = format_of(p);
+        char p[PATH_MAX];
+        LS_TRY_GOTO(st, done, ls_path_in(p, path, "%s", name[i]));
+        ls_text_format f = format != LS_TEXT_AUTO ? format : format_of(p);
         if (ls_fs_is_dir(p)) st = add_folder(list, p, format, depth + 1);
-        else if (f != LS_TEXT_AUTO || format != LS_TEXT_AUTO) st = push(list, p, format != LS_TEXT_AUTO ? format : f);
-        ls_free(p);
+        else if (f != LS_TEXT_AUTO) st = push(list, p, f);
     }
+done:
     ls_fs_list_free(name, n);
     return st;
 }

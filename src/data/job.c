@@ -18,7 +18,6 @@ void data_job_fini(data_job *j)
     ls_free(j->doc_end);
     ls_str_fini(&j->text);
     ls_str_fini(&j->fixed);
-    ls_free(j->error);
     *j = (data_job){0};
 }
 
@@ -144,8 +143,7 @@ static ls_status to_tokens(data_job *j)
 void data_job_end(data_job *j, ls_status st)
 {
     j->st = st;
-    ls_free(j->error);
-    j->error = st == LS_OK ? NULL : ls_strdup(ls_err_words());
+    if (st != LS_OK) ls_err_keep(&j->error);
 }
 
 void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e)

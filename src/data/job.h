@@ -28,7 +28,7 @@ typedef struct data_job {
     int64_t n_text_byte; /* of documents, after unpacking JSON */
     ls_str text, fixed;
     ls_status st;
-    char *error; /* error message; owned */
+    ls_err_kept error;
     bool done;
 } data_job;
 
@@ -37,7 +37,7 @@ void data_job_fini(data_job *j);
 /* Fills the results from j->block, on any thread with its own encoder. A failure is stored in j->st and j->error and reported in the order
  * of the jobs. A job that has failed before (its block could not be read) stays as it is. */
 void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e);
-void data_job_end(data_job *j, ls_status st); /* stores st and, for a failure, this thread's message */
+void data_job_end(data_job *j, ls_status st); /* stores st and, for a failure, this thread's error */
 
 /* Consumes one finished job; called in order on the thread of the caller. */
 typedef ls_status (*data_take)(void *ctx, const data_job *j, const ls_blocks *at);

@@ -47,12 +47,6 @@ static void report(run *r, const ls_blocks *at)
     r->o->progress(r->o->progress_ctx, &p);
 }
 
-static ls_status path_in(const char *dir, const char *name, char **path)
-{
-    *path = ls_path_join(dir, name);
-    return *path ? LS_OK : ls_nomem(strlen(dir), "a path");
-}
-
 /* Runs the blocks of the inputs through the worker pool. tok NULL: counts words. */
 static ls_status pass(run *r, const ls_inputs *inputs, const ls_tokenizer *tok, int64_t limit_docs, int64_t limit_bytes,
                       data_take take)
@@ -103,11 +97,9 @@ static ls_status train_vocab(run *r, ls_tokenizer **out)
 
 static ls_status sink_open(sink *s, const char *dir, const char *name)
 {
-    char *path;
-    LS_TRY(path_in(dir, name, &path));
-    ls_status st = ls_fs_out_open(&s->out, path);
-    ls_free(path);
-    LS_TRY(st);
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, dir, "%s", name));
+    LS_TRY(ls_fs_out_open(&s->out, path));
     s->open = true;
     ls_sha256_init(&s->sha);
     return LS_OK;
@@ -200,10 +192,8 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok, ls_prepare_result *
 static void write_part(ls_jsonw *w, const char *name, int64_t n_token, int64_t n_doc, const char *sha)
 {
     ls_jsonw_put_open(w, name, '{');
-    ls_jsonw_put_str(w, "file", strcmp(name, "train") ? "val.bin" : "train.bin");
-    ls_jsonw_put_int(w, "tokens", n_token);
-    ls_jsonw_put_int(w, "documents", n_doc);
-    ls_jsonw_put_str(w, "sha256", sha);
+    ls_jsonw_members(w, LS_KV("file", strcmp(name, "train") ? "val.bin" : "train.bin"), LS_KV("tokens", n_token),
+                     LS_KV("documents", n_doc), LS_KV("sha256", sha));
     ls_jsonw_close(w);
 }
 
@@ -213,22 +203,17 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
     ls_jsonw w;
     ls_jsonw_init(&w, &s, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "format", "lockstep-tokens-1");
-    ls_jsonw_put_str(&w, "dtype", "uint16");
-    ls_jsonw_put_int(&w, "vocab_size", res->n_vocab);
-    ls_jsonw_put_int(&w, "eot_id", ls_tokenizer_eot(tok));
+    ls_jsonw_members(&w, LS_KV("format", "lockstep-tokens-1"), LS_KV("dtype", "uint16"),
+                     LS_KV("vocab_size", res->n_vocab), LS_KV("eot_id", ls_tokenizer_eot(tok)));
     write_part(&w, "train", res->train_token, res->train_doc, res->train_sha256);
     if (res->val_token) write_part(&w, "val", res->val_token, res->val_doc, res->val_sha256);
-    ls_jsonw_put_bool(&w, "val_is_tail_of_stream", res->val_is_tail);
-    ls_jsonw_put_int(&w, "text_bytes", res->text_bytes);
-    ls_jsonw_put_str(&w, "command", o->command);
-    ls_jsonw_put_str(&w, "version", LS_VERSION);
+    ls_jsonw_members(&w, LS_KV("val_is_tail_of_stream", res->val_is_tail), LS_KV("text_bytes", res->text_bytes),
+                     LS_KV("command", o->command), LS_KV("version", LS_VERSION));
     ls_jsonw_close(&w);
     ls_str_addc(&s, '\n');
-    char *path = NULL;
-    ls_status st = s.failed ? ls_nomem(s.len, "meta.json") : path_in(o->out_dir, "meta.json", &path);
+    char path[PATH_MAX];
+    ls_status st = s.failed ? ls_nomem(s.len, "meta.json") : ls_path_in(path, o->out_dir, "meta.json");
     if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
-    ls_free(path);
     ls_str_fini(&s);
     return st;
 }
@@ -236,12 +221,10 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
 /* Removes val.bin of an earlier run, which would be mistaken for new data. */
 static ls_status remove_old_val(const char *dir)
 {
-    char *path;
-    LS_TRY(path_in(dir, "val.bin", &path));
-    ls_status st = LS_OK;
-    if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
-    ls_free(path);
-    return st;
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, dir, "val.bin"));
+    if (unlink(path) && errno != ENOENT) return ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
+    return LS_OK;
 }
 
 static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
@@ -256,11 +239,9 @@ static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
     res->n_merge = ls_tokenizer_n_merge(tok);
     ls_sha256_hex(&r->train.sha, res->train_sha256);
     if (res->val_token) ls_sha256_hex(&r->val.sha, res->val_sha256);
-    char *path;
-    LS_TRY(path_in(o->out_dir, "tokenizer.json", &path));
-    ls_status st = ls_tokenizer_save(tok, path);
-    ls_free(path);
-    LS_TRY(st);
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, o->out_dir, "tokenizer.json"));
+    LS_TRY(ls_tokenizer_save(tok, path));
     if (res->val_token) {
         r->val.open = false;
         LS_TRY(ls_fs_out_commit(&r->val.out));

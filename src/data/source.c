@@ -137,79 +137,63 @@ void ls_byte_stream_close(ls_byte_stream **sp)
     *sp = NULL;
 }
 
-static ls_status cut_off(const ls_byte_stream *s)
+static ls_status damaged(const ls_byte_stream *s, const char *why)
 {
-    return ls_fail(LS_E_FORMAT, "%s: the %s stream is truncated after %lld bytes", s->path,
-                   s->kind == GZIP ? "gzip" : "zstd", (long long)s->taken);
+    return ls_fail(LS_E_FORMAT, "%s: damaged %s data before byte %lld: %s", s->path, s->kind == GZIP ? "gzip" : "zstd",
+                   (long long)ls_byte_stream_taken(s), why);
 }
 
-/* Some archivers pad with zeros after the last member. */
-static bool only_zeros(ls_byte_stream *s)
+/* Unpacks raw[at, n) into buf; *n bytes of text come out, possibly none. */
+static ls_status step_gzip(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
 {
-    while (s->at < s->n && !s->raw[s->at]) s->at++;
-    return s->at == s->n;
-}
-
-static ls_status read_gzip(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
-{
-    *n = 0;
-    while (*n == 0) {
-        LS_TRY(fill(s));
-        if (!s->inside) {
-            if (s->at == s->n && s->eof) return LS_OK;
-            if (s->taken > (int64_t)(s->n - s->at) && only_zeros(s)) continue;
-            inflateReset(&s->z);
-            s->inside = true;
-        } else if (s->at == s->n) {
-            return cut_off(s);
-        }
-        s->z.next_in = s->raw + s->at;
-        s->z.avail_in = (unsigned)(s->n - s->at);
-        s->z.next_out = buf;
-        s->z.avail_out = (unsigned)(cap < (1u << 30) ? cap : 1u << 30);
-        unsigned room = s->z.avail_out;
-        int rc = inflate(&s->z, Z_NO_FLUSH);
-        s->at = s->n - s->z.avail_in;
-        *n = room - s->z.avail_out;
-        if (rc == Z_STREAM_END) s->inside = false;
-        else if (rc == Z_MEM_ERROR) return ls_nomem(65536, "unpacking gzip");
-        else if (rc != Z_OK && rc != Z_BUF_ERROR)
-            return ls_fail(LS_E_FORMAT, "%s: damaged gzip data before byte %lld: %s", s->path,
-                           (long long)(s->taken - (int64_t)(s->n - s->at)), s->z.msg ? s->z.msg : "unknown error");
+    if (!s->inside) {
+        if (ls_byte_stream_taken(s)) /* some archivers pad with zeros after the last member */
+            while (s->at < s->n && !s->raw[s->at]) s->at++;
+        if (s->at == s->n) return LS_OK;
+        inflateReset(&s->z);
     }
-    return LS_OK;
+    const unsigned room = (unsigned)(cap < (1u << 30) ? cap : 1u << 30);
+    s->z.next_in = s->raw + s->at;
+    s->z.avail_in = (unsigned)(s->n - s->at);
+    s->z.next_out = buf;
+    s->z.avail_out = room;
+    const int rc = inflate(&s->z, Z_NO_FLUSH);
+    s->at = s->n - s->z.avail_in;
+    s->inside = rc != Z_STREAM_END;
+    *n = room - s->z.avail_out;
+    if (rc == Z_MEM_ERROR) return ls_nomem(65536, "unpacking gzip");
+    if (rc == Z_OK || rc == Z_BUF_ERROR || rc == Z_STREAM_END) return LS_OK;
+    return damaged(s, s->z.msg ? s->z.msg : "unknown error");
 }
 
-static ls_status read_zstd(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
+static ls_status step_zstd(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
 {
-    *n = 0;
-    while (*n == 0) {
-        LS_TRY(fill(s));
-        bool drained = s->at == s->n;
-        if (drained && s->eof && !s->inside) return LS_OK;
-        ZSTD_inBuffer in = {s->raw, s->n, s->at};
-        ZSTD_outBuffer o = {buf, cap, 0};
-        size_t rc = ZSTD_decompressStream(s->zd, &o, &in);
-        if (ZSTD_isError(rc))
-            return ls_fail(LS_E_FORMAT, "%s: damaged zstd data before byte %lld: %s", s->path,
-                           (long long)(s->taken - (int64_t)(s->n - in.pos)), ZSTD_getErrorName(rc));
-        if (drained && s->eof && o.pos == 0 && rc) return cut_off(s);
-        s->at = in.pos;
-        s->inside = rc != 0;
-        *n = o.pos;
-    }
-    return LS_OK;
+    ZSTD_inBuffer in = {s->raw, s->n, s->at};
+    ZSTD_outBuffer o = {buf, cap, 0};
+    const size_t rc = ZSTD_decompressStream(s->zd, &o, &in);
+    s->at = in.pos;
+    s->inside = rc != 0;
+    *n = o.pos;
+    return ZSTD_isError(rc) ? damaged(s, ZSTD_getErrorName(rc)) : LS_OK;
 }
 
 ls_status ls_byte_stream_read(ls_byte_stream *s, unsigned char *buf, size_t cap, size_t *n)
 {
-    if (s->kind == GZIP) return read_gzip(s, buf, cap, n);
-    if (s->kind == ZSTD) return read_zstd(s, buf, cap, n);
-    LS_TRY(fill(s));
-    size_t k = s->n - s->at < cap ? s->n - s->at : cap;
-    memcpy(buf, s->raw + s->at, k);
-    s->at += k;
-    *n = k;
+    for (*n = 0; *n == 0;) {
+        LS_TRY(fill(s));
+        const bool drained = s->at == s->n; /* the file has no more bytes */
+        if (drained && !s->inside) return LS_OK;
+        if (s->kind == PLAIN) {
+            *n = s->n - s->at < cap ? s->n - s->at : cap;
+            memcpy(buf, s->raw + s->at, *n);
+            s->at += *n;
+            return LS_OK;
+        }
+        LS_TRY(s->kind == GZIP ? step_gzip(s, buf, cap, n) : step_zstd(s, buf, cap, n));
+        if (drained && !*n && s->inside)
+            return ls_fail(LS_E_FORMAT, "%s: the %s stream is truncated after %lld bytes", s->path,
+                           s->kind == GZIP ? "gzip" : "zstd", (long long)s->taken);
+    }
     return LS_OK;
 }
 

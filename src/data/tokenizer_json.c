@@ -284,13 +284,12 @@ ls_status ls_tokenizer_load(const char *path, ls_tokenizer **out)
     ls_debug("data", "tokenizer from %s", path);
     if (!ls_fs_is_dir(path)) return load_json(path, out);
     for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
-        char *a = ls_path_join(path, form[i][0]), *b = form[i][1] ? ls_path_join(path, form[i][1]) : NULL;
-        ls_status st = a && (b || !form[i][1]) ? LS_OK : ls_nomem(strlen(path), "a path");
-        bool here = st == LS_OK && ls_fs_exists(a) && (!b || ls_fs_exists(b));
-        if (here) st = b ? load_gpt2(a, b, out) : load_json(a, out);
-        ls_free(a);
-        ls_free(b);
-        if (here || st != LS_OK) return st;
+        char a[PATH_MAX], b[PATH_MAX];
+        const bool pair = form[i][1];
+        LS_TRY(ls_path_in(a, path, "%s", form[i][0]));
+        if (pair) LS_TRY(ls_path_in(b, path, "%s", form[i][1]));
+        if (!ls_fs_exists(a) || (pair && !ls_fs_exists(b))) continue;
+        return pair ? load_gpt2(a, b, out) : load_json(a, out);
     }
     return ls_fail(LS_E_IO,
                    "%s: the folder has neither tokenizer.json nor vocab.bpe + encoder.json nor merges.txt + vocab.json",

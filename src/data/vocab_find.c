@@ -20,14 +20,15 @@ static const struct {
     {"encoder.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"},
 };
 
-/* $LOCKSTEP_CACHE/gpt2, or ${XDG_CACHE_HOME:-~/.cache}/lockstep/gpt2. The caller frees it with ls_free. NULL if out of memory or without a
- * home folder. */
-static char *cache_dir(void)
+/* $LOCKSTEP_CACHE/gpt2, or ${XDG_CACHE_HOME:-~/.cache}/lockstep/gpt2. */
+static ls_status cache_dir(char dir[PATH_MAX])
 {
     const char *own = getenv("LOCKSTEP_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (own && *own) return ls_asprintf("%s/gpt2", own);
-    if (xdg && *xdg) return ls_asprintf("%s/lockstep/gpt2", xdg);
-    return home && *home ? ls_asprintf("%s/.cache/lockstep/gpt2", home) : NULL;
+    if (own && *own) return ls_path_in(dir, own, "gpt2");
+    if (xdg && *xdg) return ls_path_in(dir, xdg, "lockstep/gpt2");
+    if (home && *home) return ls_path_in(dir, home, ".cache/lockstep/gpt2");
+    return ls_fail(LS_E_IO, "no cache folder: HOME is not set; use --vocab-dir for the folder with vocab.bpe and "
+                            "encoder.json");
 }
 
 static bool is_genuine(int i, const void *data, size_t n, char hex[65])
@@ -74,16 +75,14 @@ static ls_status fetch(const char *url, ls_str *body)
 static ls_status download(const char *url, const char *dir, int i)
 {
     ls_str body = {0};
-    char hex[65];
-    char *from = ls_path_join(url, part[i].name), *to = ls_path_join(dir, part[i].name);
-    ls_status st = from && to ? LS_OK : ls_nomem(strlen(url), "a path");
-    if (st == LS_OK) st = fetch(from, &body);
+    char hex[65], from[PATH_MAX], to[PATH_MAX];
+    LS_TRY(ls_path_in(from, url, "%s", part[i].name));
+    LS_TRY(ls_path_in(to, dir, "%s", part[i].name));
+    ls_status st = fetch(from, &body);
     if (st == LS_OK && !is_genuine(i, body.data, body.len, hex))
         st = ls_fail(LS_E_FORMAT, "%s: %zu bytes with SHA-256 %.16s..., expected %.16s... (GPT-2)", from, body.len, hex,
                      part[i].sha256);
     if (st == LS_OK) st = ls_fs_write(to, body.data, body.len);
-    ls_free(from);
-    ls_free(to);
     ls_str_fini(&body);
     return st;
 }
@@ -91,48 +90,38 @@ static ls_status download(const char *url, const char *dir, int i)
 /* *here is false if the file does not exist; a file with another checksum is an error. */
 static ls_status check_cached(const char *dir, int i, bool *here)
 {
-    char *path = ls_path_join(dir, part[i].name), *data = NULL, hex[65];
-    if (!path) return ls_nomem(strlen(dir), "a path");
+    char path[PATH_MAX], *data = NULL, hex[65];
     size_t n = 0;
-    ls_status st = LS_OK;
+    LS_TRY(ls_path_in(path, dir, "%s", part[i].name));
     *here = ls_fs_exists(path);
-    if (*here) st = ls_fs_read(path, &data, &n);
-    if (*here && st == LS_OK && !is_genuine(i, data, n, hex))
-        st = ls_fail(LS_E_FORMAT,
-                     "%s is not the %s of GPT-2 (SHA-256 %.16s..., expected %.16s...); remove or replace it", path,
-                     part[i].name, hex, part[i].sha256);
+    if (!*here) return LS_OK;
+    LS_TRY(ls_fs_read(path, &data, &n));
+    const bool genuine = is_genuine(i, data, n, hex);
     ls_free(data);
-    ls_free(path);
-    return st;
+    if (genuine) return LS_OK;
+    return ls_fail(LS_E_FORMAT, "%s is not the %s of GPT-2 (SHA-256 %.16s..., expected %.16s...); remove or replace it",
+                   path, part[i].name, hex, part[i].sha256);
 }
 
 ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **out)
 {
     if (vocab_dir) return ls_tokenizer_load(vocab_dir, out);
     if (!url) url = URL;
-    char *dir = cache_dir();
-    if (!dir)
-        return ls_fail(
-            LS_E_IO,
-            "no cache folder: HOME is not set; use --vocab-dir for the folder with vocab.bpe and encoder.json");
+    char dir[PATH_MAX];
+    LS_TRY(cache_dir(dir));
     ls_debug("data", "the GPT-2 vocabulary is cached in %s", dir);
-    ls_status st = LS_OK;
-    for (int i = 0; i < 2 && st == LS_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         bool here = false;
-        st = check_cached(dir, i, &here);
-        if (st != LS_OK || here) continue;
-        st = download(url, dir, i);
-        if (st != LS_OK) {
-            char *why = ls_strdup(ls_err_words());
-            st = ls_fail(
-                st,
-                "the GPT-2 vocabulary was not found in %s and the download failed (%s); put vocab.bpe and encoder.json "
-                "from %s in that folder, or use --vocab-dir for their folder",
-                dir, why ? why : "no memory", url);
-            ls_free(why);
-        }
+        LS_TRY(check_cached(dir, i, &here));
+        const ls_status st = here ? LS_OK : download(url, dir, i);
+        if (st == LS_OK) continue;
+        ls_err_kept why;
+        ls_err_keep(&why);
+        return ls_fail(
+            st,
+            "the GPT-2 vocabulary was not found in %s and the download failed (%s); put vocab.bpe and encoder.json "
+            "from %s in that folder, or use --vocab-dir for their folder",
+            dir, why.words, url);
     }
-    if (st == LS_OK) st = ls_tokenizer_load(dir, out);
-    ls_free(dir);
-    return st;
+    return ls_tokenizer_load(dir, out);
 }

@@ -82,7 +82,10 @@ static ls_status drive(pool *p, ls_blocks *blocks, data_take take, void *ctx)
         pthread_mutex_lock(&p->lock);
         while (!j->done) pthread_cond_wait(&p->is_done, &p->lock);
         pthread_mutex_unlock(&p->lock);
-        if (j->st != LS_OK) return ls_fail(j->st, "%s", j->error ? j->error : "out of memory for the error message");
+        if (j->st != LS_OK) {
+            ls_err_restore(&j->error);
+            return j->st;
+        }
         LS_TRY(take(ctx, j, blocks));
     }
     return LS_OK;

@@ -41,33 +41,25 @@ void ls_schedule_write(const ls_schedule *s, ls_str *out)
 /* ---- reading ---- */
 
 typedef struct reader {
-    const char *what, *p, *end;
-    const char *line_start;
-    int line;
+    const char *what, *text, *p, *end;
     const char *word; /* the one last read; n_word 0 at the end */
     size_t n_word;
-    int word_line, word_column;
 } reader;
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
 
 /* The next word, across lines; '#' begins a comment. */
 static void next_word(reader *r)
 {
-    for (; r->p < r->end; r->p++) {
-        if (*r->p == '#')
-            while (r->p < r->end && *r->p != '\n') r->p++;
-        if (r->p == r->end) break;
-        if (*r->p == '\n') {
-            r->line++;
-            r->line_start = r->p + 1;
-        } else if (*r->p != ' ' && *r->p != '\t' && *r->p != '\r') {
-            break;
-        }
+    while (r->p < r->end && (*r->p == '#' || is_blank(*r->p))) {
+        if (*r->p++ != '#') continue;
+        while (r->p < r->end && *r->p != '\n') r->p++;
     }
     r->word = r->p;
-    r->word_line = r->line;
-    r->word_column = (int)(r->p - r->line_start) + 1;
-    while (r->p < r->end && *r->p != '#' && !strchr(" \t\r\n", *r->p)) r->p++;
-    if (r->p < r->end && !*r->p && r->p == r->word) r->p++; /* strchr finds the NUL: a word of its own */
+    while (r->p < r->end && *r->p != '#' && !is_blank(*r->p)) r->p++;
     r->n_word = (size_t)(r->p - r->word);
 }
 
@@ -101,7 +93,14 @@ static char *shown(const reader *r, char buf[40])
 static ls_status bad_at(const reader *r, char *why)
 {
     char word[40];
-    ls_status st = ls_fail(LS_E_FORMAT, "%s:%d:%d: %s; found %s", r->what, r->word_line, r->word_column,
+    const char *line = r->text;
+    int number = 1;
+    for (const char *p = r->text; p < r->word; p++) {
+        if (*p != '\n') continue;
+        line = p + 1;
+        number++;
+    }
+    ls_status st = ls_fail(LS_E_FORMAT, "%s:%d:%d: %s; found %s", r->what, number, (int)(r->word - line) + 1,
                            why ? why : "not a schedule", shown(r, word));
     ls_free(why);
     return st;
@@ -203,7 +202,7 @@ static ls_status read_lists(reader *r, ls_schedule *s, bool listed)
 
 ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const char *what)
 {
-    reader r = {.what = what, .p = text, .end = text + n, .line_start = text, .line = 1};
+    reader r = {.what = what, .text = text, .p = text, .end = text + n};
     char name[32];
     int n_stage = 0, n_micro = 0, n_chunk = 0;
     if (!next_is(&r, "lockstep-schedule")) return bad(&r, "a schedule must begin with 'lockstep-schedule 1'");

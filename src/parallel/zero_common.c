@@ -22,16 +22,6 @@ ls_status parallel_scatter(ls_strategy *s, void *x, int64_t n, void *out)
     return LS_OK;
 }
 
-ls_status parallel_scatter_unit(ls_strategy *s, int u, void *grad, void *out)
-{
-    const ls_compute *c = s->model->compute;
-    const ls_unit *unit = &s->model->unit[u];
-    LS_TRY(parallel_scatter(s, grad, unit->n_pad, out));
-    if (unit->n_grad == unit->n_pad) return LS_OK;
-    return parallel_scatter(s, ls_at_wide(c, grad, unit->n_pad), unit->n_grad - unit->n_pad,
-                            ls_at_wide(c, out, parallel_part(s, unit->n_pad)));
-}
-
 /* ---- parameters that are whole ---- */
 
 ls_status parallel_gather_post(ls_strategy *s, int u)
@@ -144,11 +134,16 @@ ls_status parallel_flight_begin(ls_strategy *s, int u)
 
 ls_status parallel_flight_ready(ls_strategy *s, int u)
 {
+    const ls_compute *c = s->model->compute;
+    const ls_unit *unit = &s->model->unit[u];
     ls_flight *f = &s->flight[s->n_flight - 1];
     LS_ASSERT(s->n_flight && f->unit == u && !f->posted);
     if (u + 1 == s->model->n_unit || !ls_strategy_here(s, u + 1))
         s->n_bucket = 0; /* counted anew in every micro-batch */
-    LS_TRY(parallel_scatter_unit(s, u, s->model->unit[u].grad, f->part));
+    LS_TRY(parallel_scatter(s, unit->grad, unit->n_pad, f->part));
+    if (unit->n_grad > unit->n_pad) /* the tied elements come after the unit's own, in the sum, too */
+        LS_TRY(parallel_scatter(s, ls_at_wide(c, unit->grad, unit->n_pad), unit->n_grad - unit->n_pad,
+                                ls_at_wide(c, f->part, parallel_part(s, unit->n_pad))));
     f->ticket = s->last;
     f->posted = true;
     return LS_OK;

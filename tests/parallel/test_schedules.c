@@ -299,9 +299,9 @@ static void text_errors(void **state)
         assert_null(s);
         words_have(bad[i].words);
     }
-    ls_schedule *s = NULL; /* a NUL byte is a word of its own, not the end */
+    ls_schedule *s = NULL; /* a NUL byte is not the end */
     assert_int_equal(ls_schedule_read(&s, "lockstep-schedule 1\n\0name", 25, "t"), LS_E_FORMAT);
-    words_have("t:2:1: expected the line 'name WORD'; found '?'");
+    words_have("t:2:1: expected the line 'name WORD'; found '?name'");
 }
 
 /* ---- every rule broken ---- */
