@@ -27,8 +27,9 @@ typedef struct texts {
 } texts;
 
 struct ls_kernel_times {
+    ls_compute_ops ops; /* first: c->ops points here */
+    const ls_compute_ops *inner;
     ls_compute *c;
-    compute_named named;
     const ls_kernel_source *source; /* NULL: marks */
     char words[300];
     ls_trace_place *unit; /* by id, those that were seen */
@@ -122,17 +123,6 @@ static uint32_t here(ls_kernel_times *k, int op)
     return ls_kernel_place(at.id < N_UNIT ? at.id : 0, (uint32_t)op);
 }
 
-static uint32_t enter(void *ctx, int op)
-{
-    ls_kernel_times *k = ctx;
-    return k->source->at(here(k, op));
-}
-
-static void leave(void *ctx, uint32_t before)
-{
-    (void)((ls_kernel_times *)ctx)->source->at(before);
-}
-
 /* ---- marks ---- */
 
 /* The device has nothing to do: now on both clocks. */
@@ -182,14 +172,6 @@ static void bound(ls_kernel_times *k, uint32_t place)
     k->pending[k->n_pending++] = (boundary){m, place};
 }
 
-static uint32_t enter_marked(void *ctx, int op)
-{
-    ls_kernel_times *k = ctx;
-    const uint32_t place = here(k, op), unit = place >> 8;
-    bound(k, unit ? ls_kernel_place(unit, 0) : place); /* outside units every operation is its own */
-    return 0;
-}
-
 /* From nanoseconds since begin on the device's clock to ours; the two may drift apart. */
 static void place_marks(ls_kernel_times *k)
 {
@@ -202,13 +184,92 @@ static void place_marks(ls_kernel_times *k)
     }
 }
 
+/* ---- operations, with their names ---- */
+
+enum {
+    OP_NONE,
+#define X(name, params, args) OP_##name,
+    NAMED_OPS(X)
+#undef X
+};
+
+/* Before an operation is queued; what leave wants back. With marks, a unit is one row; outside units every operation is its own. */
+static uint32_t enter(ls_kernel_times *k, int op)
+{
+    const uint32_t place = here(k, op), unit = place >> 8;
+    if (k->source) return k->source->at(place);
+    bound(k, unit ? ls_kernel_place(unit, 0) : place);
+    return 0;
+}
+
+static void leave(ls_kernel_times *k, uint32_t before)
+{
+    if (k->source) (void)k->source->at(before);
+}
+
+static ls_kernel_times *times_of(const ls_compute *c)
+{
+    return (ls_kernel_times *)(uintptr_t)c->ops;
+}
+
+#define X(name, params, args)                         \
+    static ls_status named_##name params              \
+    {                                                 \
+        ls_kernel_times *k_ = times_of(c);            \
+        const uint32_t before = enter(k_, OP_##name); \
+        const ls_status st = k_->inner->name args;    \
+        leave(k_, before);                            \
+        return st;                                    \
+    }
+NAMED_OPS(X)
+#undef X
+
+/* A recording that runs again is queued here: for its unit, and no operation in particular. */
+static ls_status region_begin(ls_compute *c, uint64_t name, bool *queued)
+{
+    ls_kernel_times *k = times_of(c);
+    const uint32_t before = enter(k, OP_NONE);
+    const ls_status st = k->inner->region_begin(c, name, queued);
+    leave(k, before);
+    return st;
+}
+
+/* What is not in the list stays as it is. With marks nothing is recorded to run again: every operation is queued by a call. */
+static void wrap(ls_kernel_times *k)
+{
+    k->inner = k->c->ops;
+    k->ops = *k->inner;
+#define X(name, params, args) \
+    if (k->ops.name) k->ops.name = named_##name;
+    NAMED_OPS(X)
+#undef X
+    if (k->ops.region_begin) k->ops.region_begin = k->source ? region_begin : NULL;
+    k->c->ops = &k->ops;
+}
+
+static void unwrap(ls_kernel_times *k)
+{
+    if (k->c->ops == &k->ops) k->c->ops = k->inner;
+}
+
+/* "linear_fwd"; op from 1 on. */
+static const char *op_word(uint32_t op)
+{
+    static const char *const word[] = {"",
+#define X(name, params, args) #name,
+                                       NAMED_OPS(X)
+#undef X
+    };
+    return op < sizeof word / sizeof word[0] ? word[op] : "";
+}
+
 /* ---- begin ---- */
 
 static void destroy(ls_kernel_times **kp)
 {
     ls_kernel_times *k = *kp;
     if (!k) return;
-    compute_named_end(&k->named, k->c);
+    unwrap(k);
     ls_free(k->texts);
     ls_free(k->unit);
     ls_free(k->record);
@@ -223,9 +284,6 @@ static ls_status begin_marks(ls_kernel_times *k, const char *why)
              "idle time of the device",
              why);
     k->source = NULL;
-    k->named.enter = enter_marked;
-    k->named.leave = NULL;
-    k->named.no_regions = true;
     return compare(k, 0);
 }
 
@@ -235,7 +293,7 @@ ls_status ls_kernel_times_begin(ls_kernel_times **out, ls_compute *c, const char
     char words[200] = "";
     ls_kernel_times *k = ls_alloc(sizeof *k);
     if (!k) return ls_nomem(sizeof *k, "the kernel times");
-    *k = (ls_kernel_times){.c = c, .limit = n_record, .named = {.ctx = k, .enter = enter, .leave = leave}};
+    *k = (ls_kernel_times){.c = c, .limit = n_record};
     k->unit = ls_alloc(N_UNIT * sizeof *k->unit);
     ls_status st = k->unit ? LS_OK : ls_nomem(N_UNIT * sizeof *k->unit, "the kernel times");
     if (st == LS_OK && ls_plugin_load(plugin, LS_KERNEL_SYMBOL, &p) == LS_OK) {
@@ -248,7 +306,7 @@ ls_status ls_kernel_times_begin(ls_kernel_times **out, ls_compute *c, const char
         snprintf(k->words, sizeof k->words, "kernel times from %s", words);
     else if (st == LS_OK) st = begin_marks(k, words);
     if (st == LS_OK) {
-        compute_named_begin(&k->named, c);
+        wrap(k);
         *out = k;
     } else destroy(&k);
     return st;
@@ -269,7 +327,7 @@ static const char *show_place(const ls_kernel_times *k, uint32_t place)
     char text[128], unit[64] = "";
     const ls_trace_place *u = &k->unit[place >> 8];
     const ls_trace_span span = {.kind = (uint8_t)(u->id >> 12), .name = u->name, .index = u->index};
-    const char *op = compute_named_word((int)(place & 255));
+    const char *op = op_word(place & 255);
     snprintf(text, sizeof text, "%s%s%s", u->id ? ls_span_words(&span, unit) : "", u->id && *op ? " " : "", op);
     s->text = ls_trace_text(k->trace, text);
     if (s->text) s->key = (const void *)(uintptr_t)place;
@@ -337,7 +395,7 @@ ls_status ls_kernel_times_end(ls_kernel_times **kp, ls_trace *trace, ls_kernel_f
     ls_status st = LS_OK;
     if (!k) return LS_OK;
     const ls_device *d = k->c->device;
-    compute_named_end(&k->named, k->c);
+    unwrap(k);
     k->trace = trace;
     k->texts = trace ? ls_alloc(sizeof *k->texts) : NULL;
     if (k->source) {

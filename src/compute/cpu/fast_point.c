@@ -135,8 +135,11 @@ ls_status fast_embed_bwd(ls_compute *c, void *dwte_, void *dwpe_, const void *dy
         fast_range s = fast_share(C, 16);
         for (int64_t r = 0; r < B * T && s.hi > s.lo; r++) {
             const int64_t at = r * C + s.lo, n = s.hi - s.lo, id = cpu_id(ids[r], first, V);
-            if (id >= 0) k->acc_drop(dwte + id * C + s.lo, dy + at, n, &d, (uint32_t)at);
-            k->acc_drop(dwpe + r % T * C + s.lo, dy + at, n, &d, (uint32_t)at);
+            float *wpe_row = dwpe + r % T * C + s.lo;
+            k->add_drop(wpe_row, wpe_row, dy + at, n, &d, (uint32_t)at);
+            if (id < 0) continue;
+            float *wte_row = dwte + id * C + s.lo;
+            k->add_drop(wte_row, wte_row, dy + at, n, &d, (uint32_t)at);
         }
     }
     return LS_OK;
@@ -159,19 +162,6 @@ ls_status fast_adamw(ls_compute *c, void *p_, void *master, const void *g_, void
                      const ls_adamw *h)
 {
     const simd_ops *k = simd_pick();
-    const simd_adamw a = {.beta1 = (float)h->beta1,
-                          .beta2 = (float)h->beta2,
-                          .one_beta1 = (float)(1.0 - h->beta1),
-                          .one_beta2 = (float)(1.0 - h->beta2),
-                          .inv_bias1 = (float)(1.0 / h->bias1),
-                          .inv_bias2 = (float)(1.0 / h->bias2),
-                          .eps = (float)h->eps,
-                          .lr = (float)h->lr,
-                          .decay = (float)h->weight_decay,
-                          .grad_scale = (float)h->grad_scale,
-                          .coupled = h->coupled};
-    simd_adamw no_decay = a;
-    no_decay.decay = 0;
     LS_ASSERT(p_ == master);
     float *p = p_, *m = m_, *v = v_;
     const float *g = g_;
@@ -181,7 +171,7 @@ ls_status fast_adamw(ls_compute *c, void *p_, void *master, const void *g_, void
         for (int64_t i = r.lo, len; i < r.hi; i += len) {
             bool plain;
             len = alike(h, i, r.hi, &plain);
-            k->adamw(p + i, g + i, m + i, v + i, len, plain ? &no_decay : &a);
+            k->adamw(p + i, g + i, m + i, v + i, len, h, plain);
         }
     }
     return LS_OK;

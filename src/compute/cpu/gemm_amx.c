@@ -244,18 +244,11 @@ static void write_tile(const gemm_block *b, const float *t, int64_t row, int64_t
     float *c = b->c + row * b->ldc + col;
     const float *bias = b->bias ? b->bias + col : NULL;
     for (int64_t i = 0; i < m; i++, c += b->ldc, t += 16) {
-        if (n == 16) {
-            vf v = *(const vf_at *)t;
-            if (b->add) v = *(const vf_at *)c + v;
-            if (bias) v = v + *(const vf_at *)bias;
-            *(vf_at *)c = v;
-        } else {
-            for (int64_t j = 0; j < n; j++) {
-                float v = t[j];
-                if (b->add) v = c[j] + v;
-                if (bias) v = v + bias[j];
-                c[j] = v;
-            }
+        for (int64_t j = 0; j < n; j++) {
+            float v = t[j];
+            if (b->add) v = c[j] + v;
+            if (bias) v = v + bias[j];
+            c[j] = v;
         }
     }
 }

@@ -18,20 +18,7 @@ int64_t ls_q8_nbytes(int64_t K, int64_t N)
     return q8_panels(N) * q8_groups(K) * (int64_t)sizeof(q8_group);
 }
 
-q8_kernel q8_pick(void)
-{
-    const simd_ops *table = simd_pick();
-    if (table == &simd_generic) return q8_panel_plain;
-#if defined(__aarch64__)
-    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? q8_panel_neon : q8_panel_plain;
-#elif defined(__x86_64__)
-    return table == &simd_avx512 && __builtin_cpu_supports("avx512vnni") ? q8_panel_avx512 : q8_panel_avx2;
-#else
-    return q8_panel_plain;
-#endif
-}
-
-void q8_panel_plain(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group)
+static void panel_plain(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group)
 {
     float sum[Q8_PANEL] = {0};
     for (int64_t g = 0; g < n_group; g++, x += Q8_GROUP) {
@@ -42,6 +29,20 @@ void q8_panel_plain(float *y, const q8_group *w, const int8_t *x, const float *x
         for (int j = 0; j < Q8_PANEL; j++) sum[j] += (float)s[j] * (w[g].scale[j] * xs[g]);
     }
     memcpy(y, sum, sizeof sum);
+}
+
+/* The kernel that goes with the vector table in use. */
+static q8_kernel *pick(void)
+{
+    const simd_ops *table = simd_pick();
+    if (table == &simd_generic) return panel_plain;
+#if defined(__aarch64__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? q8_panel_neon : panel_plain;
+#elif defined(__x86_64__)
+    return table == &simd_avx512 && __builtin_cpu_supports("avx512vnni") ? q8_panel_avx512 : q8_panel_avx2;
+#else
+    return panel_plain;
+#endif
 }
 
 /* x/scale to the nearest integer, ties to even, |x/scale| <= 127: what is added pushes the fraction out of the float. */
@@ -104,7 +105,7 @@ ls_status fast_quantise(ls_compute *c, void *q, const void *w_, int64_t K, int64
 
 ls_status fast_linear_q8(ls_compute *c, void *y_, const void *x_, const void *q, const void *b_, int64_t K, int64_t N)
 {
-    const q8_kernel panel = q8_pick();
+    q8_kernel *panel = pick();
     const q8_group *w = q;
     const float *x = x_, *b = b_;
     const int64_t n_group = q8_groups(K);

@@ -36,17 +36,11 @@ static inline int64_t q8_panels(int64_t N)
 }
 
 /* y[16] = one panel times a quantised row: x holds n_group * 64 bytes, xs n_group scales. */
-typedef void (*q8_kernel)(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group);
-
-/* The kernel that goes with the vector table in use (simd_pick). */
-q8_kernel q8_pick(void);
-
-void q8_panel_plain(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group);
+typedef void q8_kernel(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group);
 #if defined(__aarch64__)
-void q8_panel_neon(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group);
+q8_kernel q8_panel_neon;
 #elif defined(__x86_64__)
-void q8_panel_avx2(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group);
-void q8_panel_avx512(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group);
+q8_kernel q8_panel_avx2, q8_panel_avx512;
 #endif
 
 #endif

@@ -20,11 +20,6 @@ typedef struct simd_drop {
 
 simd_drop simd_drop_of(ls_drop d);
 
-typedef struct simd_adamw {
-    float beta1, beta2, one_beta1, one_beta2, inv_bias1, inv_bias2, eps, lr, decay, grad_scale;
-    bool coupled;
-} simd_adamw;
-
 /* One head of one sequence. Rows of q, k, v (and their gradients) are ld apart, rows of y ldy apart. */
 typedef struct simd_attn {
     const float *q, *k, *v;
@@ -46,11 +41,10 @@ typedef struct simd_ops {
     void (*gelu_bwd)(float *dx, const float *dy, const float *x, int64_t n, ls_gelu kind);
 
     void (*add)(float *y, const float *a, const float *b, int64_t n);
-    /* y = x + drop(delta); i0 is dropout's index of the first element */
+    /* y = x + drop(delta), y may be x; i0 is dropout's index of the first element */
     void (*add_drop)(float *y, const float *x, const float *delta, int64_t n, const simd_drop *d, uint32_t i0);
     void (*drop)(float *y, const float *x, int64_t n, const simd_drop *d, uint32_t i0);
     void (*add_then_drop)(float *y, const float *a, const float *b, int64_t n, const simd_drop *d, uint32_t i0);
-    void (*acc_drop)(float *y, const float *x, int64_t n, const simd_drop *d, uint32_t i0); /* y += drop(x) */
 
     void (*norm_row)(float *y, float *mean, float *rstd, const float *x, const float *w, const float *b, int64_t C,
                      float eps);
@@ -70,7 +64,8 @@ typedef struct simd_ops {
     void (*dots_few)(float *y, int64_t ldy, const float *x, const float *w, int64_t R, int64_t C, int64_t v0,
                      int64_t v1);
 
-    void (*adamw)(float *p, const float *g, float *m, float *v, int64_t n, const simd_adamw *h);
+    /* plain: without weight decay */
+    void (*adamw)(float *p, const float *g, float *m, float *v, int64_t n, const ls_adamw *h, bool plain);
     double (*sumsq)(const float *x, int64_t n);
 
     void (*attn_fwd)(const simd_attn *a);
