@@ -360,7 +360,7 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
     if (t->clock.n_step) write_split(w, &t->clock);
     if (m->worker) write_workers(w, m->worker, c->world_size);
     if (m->pipe) ls_pipe_report_write(m->pipe, t, w);
-    if (t->compute.device) ls_telemetry_write(t->gpu, t->watched_tokens, w);
+    if (t->compute.device) ls_telemetry_write(&t->gpu, t->watched_tokens, w);
     ls_nccl_proof_write(t->proof, w);
     if (t->dp && ls_comm_size(t->dp) > 1) write_comm(w, t, "comm", t->dp);
     write_comm(w, t, "tensor_comm", t->tp);

@@ -123,7 +123,7 @@ typedef struct ls_trainer {
     ls_metrics_log log; /* rank 0's */
     ls_coll_log coll;   /* DIST_DEBUG=1 */
     double tick;        /* last progress line */
-    ls_telemetry *gpu;  /* rank 0's; NULL: not watched */
+    ls_telemetry gpu;   /* rank 0's */
     int64_t watched_tokens;
 } ls_trainer;
 
