@@ -83,9 +83,7 @@ static ls_status create(ls_profile **out, ls_trainer *t)
 
 static void detach(ls_trainer *t)
 {
-    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) (void)ls_comm_trace(all[i], NULL, NULL);
+    for (int i = 0; i < t->n_each; i++) (void)ls_comm_trace(t->each[i], NULL, NULL);
     ls_ckpt_writer_trace(t->writer, NULL);
 }
 
