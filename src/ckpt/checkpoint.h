@@ -30,18 +30,17 @@
 
 #define LS_CKPT_VERSION 2 /* 1, which hashed whole files, is read too */
 
+/* All workers together write every element below unit->n exactly once; padding is skipped. */
 typedef struct ls_ckpt_job {
     const ls_model *model;
-    const ls_piece *piece; /* what this worker writes; NULL: all buffers of the model. All workers together
-                                 * write every element below unit->n exactly once; padding is skipped. The data is read
-                                 * while the job runs; m and v only with `optimizer`                 */
+    const ls_piece *piece; /* what this worker writes, read while the job runs; NULL: all buffers of the model */
     int n_piece;
-    const char *dir;            /* run folder, created if missing*/
+    const char *dir;            /* run folder, created if missing                                    */
     const char *name;           /* "step-40", "epoch-2"; a plain name without '/' or leading '.'      */
-    int64_t step;               /* optimizer steps done; `latest` uses it*/
-    const char *state_json;     /* JSON object of the trainer, stored unchanged; NULL: {}*/
+    int64_t step;               /* optimizer steps done; `latest` uses it                            */
+    const char *state_json;     /* JSON object of the trainer, stored unchanged; NULL: {}            */
     const char *tokenizer_path; /* a tokenizer.json to copy, or NULL                                 */
-    bool optimizer;             /* include optimizer state, needed to resume*/
+    bool optimizer;             /* include the moments, which a resumed run needs                    */
     int keep_last;              /* number of step-N folders to keep, with this one; 0: all. epoch-N are always kept */
 } ls_ckpt_job;
 
@@ -66,8 +65,8 @@ ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm
  * dropped and its temporary folder removed. */
 void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
 
-/* Copies name and state_json and returns; what else the job points to must stay until the next post or destroy. Waits for a running job first; if that job failed, returns its
- * status and posts nothing. */
+/* Waits for a running job first; if that job failed, returns its status and posts nothing. Copies name and state_json; what else the
+ * job points to must stay until the next post or destroy. */
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 
 /* Waits for the last job and returns its status once; LS_OK if there is none or it was already returned. The error message and

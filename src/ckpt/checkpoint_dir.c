@@ -185,22 +185,15 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
     char **names;
     size_t n;
     if (keep <= 0 || ls_fs_list(run_dir, &names, &n) != LS_OK) return;
-    for (;;) { /* remove the oldest until `keep` are left; there are few */
-        int64_t oldest = INT64_MAX;
-        int count = 0;
-        size_t at = 0;
-        for (size_t i = 0; i < n; i++) {
-            int64_t k = number_of(names[i], "step-");
-            if (k < 0 || k > step) continue;
-            count++;
-            if (k < oldest && strcmp(names[i], name)) {
-                oldest = k;
-                at = i;
-            }
+    for (size_t i = 0; i < n; i++) {
+        const int64_t k = number_of(names[i], "step-");
+        int newer = 0; /* the one that was just written counts as such */
+        if (k < 0 || k > step || !strcmp(names[i], name)) continue;
+        for (size_t j = 0; j < n; j++) {
+            const int64_t other = number_of(names[j], "step-");
+            newer += other >= 0 && other <= step && (other > k || !strcmp(names[j], name));
         }
-        if (count <= keep || oldest == INT64_MAX) break;
-        prune_one(run_dir, names[at]);
-        names[at][0] = '\0'; /* no name any more */
+        if (newer >= keep) prune_one(run_dir, names[i]);
     }
     ls_fs_list_free(names, n);
 }

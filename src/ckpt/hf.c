@@ -30,13 +30,8 @@ ls_status hf_check_shape(const char *file, const ls_st_tensor *src, const ls_ten
 /* Buffers that old versions of transformers saved: the causal mask and its fill value. */
 static bool is_buffer(const char *name)
 {
-    static const char *const tail[] = {".attn.bias", ".attn.masked_bias"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < 2; i++) {
-        size_t k = strlen(tail[i]);
-        if (n > k && !strcmp(name + n - k, tail[i])) return true;
-    }
-    return false;
+    const char *tail = strstr(name, ".attn.");
+    return tail && (!strcmp(tail, ".attn.bias") || !strcmp(tail, ".attn.masked_bias"));
 }
 
 static ls_status bind_one(hf_set *s, const ls_model *m, const char *file, const ls_st_tensor *src,
@@ -70,12 +65,10 @@ static ls_status check_all(const hf_set *s, const ls_model *m, const char *dir, 
         for (int i = 0; i < m->unit[u].n_tensor; i++, k++) {
             if (s->src[k]) continue;
             const char *name = m->unit[u].tensor[i].name;
-            if (!strcmp(name, "lm_head.weight"))
-                return ls_fail(
-                    LS_E_FORMAT,
-                    "%s: tensor %s is missing: the head is tied to wte, that of this model is not; use --variant hf",
-                    dir, name);
-            return ls_fail(LS_E_FORMAT, "%s: tensor %s is missing", dir, name);
+            return ls_fail(LS_E_FORMAT, "%s: tensor %s is missing%s", dir, name,
+                           strcmp(name, "lm_head.weight")
+                               ? ""
+                               : ": the head is tied to wte, that of this model is not; use --variant hf");
         }
     const ls_st_tensor *wte = s->src[0]; /* unit 0 begins with it */
     if (tied_head && (tied_head->other_dtype != wte->other_dtype || tied_head->dt != wte->dt ||

@@ -237,14 +237,10 @@ static void write_comm(ls_jsonw *w, const ls_trainer *t, const char *key, const 
 
 static void write_split(ls_jsonw *w, const ls_step_clock *k)
 {
-    const ls_step_split s = ls_step_clock_mean(k);
+    static const char *const key[LS_N_SPLIT] = {"input", "forward", "backward", "exposed_comm", "optimizer", "other"};
+    const ls_step_split mean = ls_step_clock_mean(k);
     ls_jsonw_put_open(w, "step_split", '{');
-    ls_jsonw_put_real(w, "input", s.input);
-    ls_jsonw_put_real(w, "forward", s.forward);
-    ls_jsonw_put_real(w, "backward", s.backward);
-    ls_jsonw_put_real(w, "exposed_comm", s.comm_exposed);
-    ls_jsonw_put_real(w, "optimizer", s.optimizer);
-    ls_jsonw_put_real(w, "other", s.other);
+    for (int i = 0; i < LS_N_SPLIT; i++) ls_jsonw_put_real(w, key[i], mean.part[i]);
     if (k->n_untimed) ls_jsonw_put_int(w, "steps_without_times", k->n_untimed);
     ls_jsonw_close(w);
 }
@@ -360,7 +356,7 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
     if (t->clock.n_step) write_split(w, &t->clock);
     if (m->worker) write_workers(w, m->worker, c->world_size);
     if (m->pipe) ls_pipe_report_write(m->pipe, t, w);
-    if (t->compute.device) ls_telemetry_write(t->gpu, t->watched_tokens, w);
+    if (t->compute.device) ls_telemetry_write(&t->gpu, t->watched_tokens, w);
     ls_nccl_proof_write(t->proof, w);
     if (t->dp && ls_comm_size(t->dp) > 1) write_comm(w, t, "comm", t->dp);
     write_comm(w, t, "tensor_comm", t->tp);

@@ -60,8 +60,12 @@ typedef struct ls_epoch_metrics {
 
 /* Where a step's time went, in seconds: the parts add up to the step. Waits for other workers are in `comm_exposed` alone, whatever
  * part they fell into. */
-typedef struct ls_step_split {
-    double input, forward, backward, comm_exposed, optimizer, other;
+enum { LS_N_SPLIT = 6 };
+typedef union ls_step_split {
+    struct {
+        double input, forward, backward, comm_exposed, optimizer, other;
+    };
+    double part[LS_N_SPLIT];
 } ls_step_split;
 
 /* What each worker reports at the end of a run. */

@@ -1,11 +1,9 @@
 #include "train/evidence.h"
 
 #include "core/clock.h"
-#include "core/mem.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/prctl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,16 +13,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-struct ls_evidence {
-    ls_evidence_row row[LS_EVIDENCE_MAX];
-    int n;
-    double limit;       /* seconds          */
-    _Atomic double end; /* on ls_now's clock */
-    _Atomic bool cut;   /* the end was moved, since the run ends */
-    pthread_t thread;
-    bool joined;
-};
 
 /* Runs in the child of vfork: replaces it by the program, which is killed when the thread that started it ends. Returns only on failure. */
 static int become(char *const argv[], const char *file)
@@ -114,46 +102,27 @@ static void *run_all(void *arg)
     return NULL;
 }
 
-void ls_evidence_begin(ls_evidence **out, const ls_evidence_row *row, int n, double seconds)
+void ls_evidence_begin(ls_evidence *e, double seconds)
 {
-    ls_evidence *e = ls_alloc(sizeof *e);
-    *out = NULL;
-    if (!e) return;
-    e->n = n < LS_EVIDENCE_MAX ? n : LS_EVIDENCE_MAX;
-    memcpy(e->row, row, (size_t)e->n * sizeof *row);
     e->limit = seconds;
     e->end = ls_now() + seconds;
     sigset_t all, was; /* signals are for the threads that know them */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &was);
-    const int code = pthread_create(&e->thread, NULL, run_all, e);
+    e->running = !pthread_create(&e->thread, NULL, run_all, e);
     pthread_sigmask(SIG_SETMASK, &was, NULL);
-    if (code) ls_free(e);
-    else *out = e;
+    if (!e->running) e->n = 0;
 }
 
-const ls_evidence_row *ls_evidence_end(ls_evidence *e, int *n)
+void ls_evidence_end(ls_evidence *e)
 {
-    *n = 0;
-    if (!e) return NULL;
-    if (!e->joined) pthread_join(e->thread, NULL);
-    e->joined = true;
-    *n = e->n;
-    return e->row;
+    if (e->running) pthread_join(e->thread, NULL);
+    e->running = false;
 }
 
 void ls_evidence_stop(ls_evidence *e)
 {
-    if (!e || e->joined) return;
+    if (!e->running) return;
     e->cut = true;
     e->end = ls_now();
-}
-
-void ls_evidence_destroy(ls_evidence **ep)
-{
-    int n;
-    ls_evidence_stop(*ep);
-    (void)ls_evidence_end(*ep, &n);
-    ls_free(*ep);
-    *ep = NULL;
 }

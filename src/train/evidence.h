@@ -1,15 +1,11 @@
 /* evidence.h - output of system tools, kept as files: one command after the other, in the background, within a time limit.
  *
- *   ls_evidence_begin(&e, rows, n, 8.0)    starts a thread and returns
- *   ls_evidence_end(e, &n)                 waits for it, at most until the limit; a command that runs then is killed
- *   ls_evidence_stop(e)                    kills the running command and skips the others; then end returns at once
- *   ls_evidence_destroy(&e)                stops, and frees
- *
  * A file appears when its command has ended with exit code 0 and has printed something. Nothing here fails a run: errors are in the
  * `result` of a command. */
 #ifndef LS_TRAIN_EVIDENCE_H
 #define LS_TRAIN_EVIDENCE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #define LS_EVIDENCE_MAX  4
@@ -21,13 +17,22 @@ typedef struct ls_evidence_row {
     char result[96]; /* "ok", "not installed", "exit code 9", "no answer in 8 s" ...; when it has ended */
 } ls_evidence_row;
 
-typedef struct ls_evidence ls_evidence;
+/* Zero-initialise, set row and n, and begin. */
+typedef struct ls_evidence {
+    ls_evidence_row row[LS_EVIDENCE_MAX];
+    int n;
+    double limit;       /* seconds           */
+    _Atomic double end; /* on ls_now's clock */
+    _Atomic bool cut;   /* the end was moved, since the run ends */
+    pthread_t thread;
+    bool running;
+} ls_evidence;
 
-/* *out is NULL when it cannot be started; ls_evidence_end accepts NULL. */
-void ls_evidence_begin(ls_evidence **out, const ls_evidence_row *row, int n, double seconds);
-/* The rows with their results; NULL when nothing was started. Borrowed until ls_evidence_destroy. */
-const ls_evidence_row *ls_evidence_end(ls_evidence *e, int *n);
+/* Starts a thread that runs the commands, and returns; n is 0 afterwards if it cannot be started. */
+void ls_evidence_begin(ls_evidence *e, double seconds);
+/* Waits for the thread, at most until the limit; a command that runs then is killed. */
+void ls_evidence_end(ls_evidence *e);
+/* Kills the running command and skips the others; then end returns at once. */
 void ls_evidence_stop(ls_evidence *e);
-void ls_evidence_destroy(ls_evidence **e);
 
 #endif

@@ -35,7 +35,7 @@ struct ls_nccl_proof {
     char **before;             /* rank 0: what lay in nccl/ before this start */
     size_t n_before;
     time_t since;
-    ls_evidence *tools;
+    ls_evidence tools;
     ls_nccl_log log;
     json_t *notes; /* of strings */
 };
@@ -133,25 +133,21 @@ void ls_nccl_proof_begin(ls_nccl_proof **out, const ls_nccl_proof_opts *o)
 
 /* ---- with NCCL ---- */
 
-static void file_of(const ls_nccl_proof *p, const char *name, char *path, size_t room)
-{
-    if (!p->rank) snprintf(path, room, "%.900s/%s.txt", p->run, name);
-    else snprintf(path, room, "%.900s/%s_%s.txt", p->dir, name, p->host);
-}
-
 static void start_tools(ls_nccl_proof *p)
 {
-    ls_evidence_row row[] = {
-        {.word = {"nvidia-smi", "topo", "-m"}},
-        {.word = {"nvidia-smi",
-                  "--query-gpu=index,name,uuid,pci.bus_id,driver_version,memory.total,power.limit,clocks.max.sm",
-                  "--format=csv"}},
-        {.word = {"ibstat"}},
-    };
-    file_of(p, "topo", row[0].path, sizeof row[0].path);
-    snprintf(row[1].path, sizeof row[1].path, "%.900s/gpus_%s.csv", p->dir, p->host);
-    file_of(p, "ibstat", row[2].path, sizeof row[2].path);
-    ls_evidence_begin(&p->tools, row, (int)(sizeof row / sizeof *row), p->tool_seconds);
+    ls_evidence *e = &p->tools;
+    const char *dir = p->rank ? p->dir : p->run, *mark = p->rank ? "_" : "", *host = p->rank ? p->host : "";
+    e->row[0] = (ls_evidence_row){.word = {"nvidia-smi", "topo", "-m"}};
+    e->row[1] = (ls_evidence_row){
+        .word = {"nvidia-smi",
+                 "--query-gpu=index,name,uuid,pci.bus_id,driver_version,memory.total,power.limit,clocks.max.sm",
+                 "--format=csv"}};
+    e->row[2] = (ls_evidence_row){.word = {"ibstat"}};
+    e->n = 3;
+    snprintf(e->row[0].path, sizeof e->row[0].path, "%.900s/topo%s%s.txt", dir, mark, host);
+    snprintf(e->row[1].path, sizeof e->row[1].path, "%.900s/gpus_%s.csv", p->dir, p->host);
+    snprintf(e->row[2].path, sizeof e->row[2].path, "%.900s/ibstat%s%s.txt", dir, mark, host);
+    ls_evidence_begin(e, p->tool_seconds);
 }
 
 /* The first communicator is the one of all workers; later ones write their dump to the same name again. It gets its own name with the
@@ -335,12 +331,12 @@ static const char *inside(const ls_nccl_proof *p, const char *path)
     return !strncmp(path, p->run, n) && path[n] == '/' ? path + n + 1 : path;
 }
 
-static void write_tools(const ls_nccl_proof *p, ls_jsonw *w)
+static void write_tools(ls_nccl_proof *p, ls_jsonw *w)
 {
-    int n = 0;
-    const ls_evidence_row *row = ls_evidence_end(p->tools, &n);
+    const ls_evidence_row *row = p->tools.row;
+    ls_evidence_end(&p->tools);
     ls_jsonw_put_open(w, "tools", '[');
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < p->tools.n; i++) {
         char command[400] = "";
         for (int k = 0; k < LS_EVIDENCE_WORD && row[i].word[k]; k++) {
             const size_t at = strlen(command);
@@ -396,7 +392,7 @@ void ls_nccl_proof_cut(ls_nccl_proof *p)
     if (!p || !p->in_use || !p->begun || p->ended || p->rank) return;
     ls_err_kept error; /* of what ends the run */
     ls_err_keep(&error);
-    ls_evidence_stop(p->tools);
+    ls_evidence_stop(&p->tools);
     note(p, "the run ended before it was complete");
     sum_up(p);
     ls_err_restore(&error);
@@ -415,7 +411,8 @@ void ls_nccl_proof_destroy(ls_nccl_proof **pp)
     ls_nccl_proof *p = *pp;
     char path[PATH_MAX + 32];
     if (!p) return;
-    ls_evidence_destroy(&p->tools);
+    ls_evidence_stop(&p->tools);
+    ls_evidence_end(&p->tools);
     snprintf(path, sizeof path, "%s/topo_rank%d.xml", p->dir, p->rank);
     if (p->ours[TOPO]) (void)unlink(path);
     snprintf(path, sizeof path, "%s/" FIRST_TOPO, p->dir);

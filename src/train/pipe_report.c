@@ -1,9 +1,11 @@
 #include "train/pipe_report.h"
 
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "parallel/simulate.h"
 #include "train/train_impl.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +18,7 @@ typedef struct ls_stage_facts {
     double predicted;                  /* bubble; filled by rank 0 */
 } facts;
 
-enum { FACTS = sizeof(facts) / sizeof(double), BOX = 5 };
+enum { FACTS = sizeof(facts) / sizeof(double) };
 
 static void own_facts(const ls_trainer *t, facts *f)
 {
@@ -55,7 +57,8 @@ static ls_status predict(const ls_trainer *t, facts *all, ls_pipe_report *r)
     return LS_OK;
 }
 
-static void write_boxes(const ls_trainer *t, const double *box, int n_each, ls_str *out)
+/* span: n_each for each stage. */
+static void write_spans(const ls_trainer *t, const ls_pipe_span *span, int n_each, ls_str *out)
 {
     static const char *const word[] = {"forward", "backward", "backward (input)", "backward (weights)"};
     ls_jsonw w;
@@ -63,43 +66,40 @@ static void write_boxes(const ls_trainer *t, const double *box, int n_each, ls_s
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "schedule", t->schedule->name);
     ls_jsonw_put_open(&w, "rows", '[');
-    for (int k = 0; k < t->schedule->n_stage; k++) {
-        for (int i = 0; i < n_each; i++) {
-            const double *b = box + ((int64_t)k * n_each + i) * BOX;
-            char label[32];
-            if (b[4] <= b[3]) continue;
-            const int kind = (int)b[0], chunk = (int)b[2];
-            if (t->schedule->n_chunk > 1) snprintf(label, sizeof label, "%d.%d", (int)b[1], chunk);
-            else snprintf(label, sizeof label, "%d", (int)b[1]);
-            ls_jsonw_open(&w, '{');
-            ls_jsonw_put_int(&w, "lane", k);
-            ls_jsonw_put_real(&w, "begin", b[3]);
-            ls_jsonw_put_real(&w, "end", b[4]);
-            ls_jsonw_put_str(&w, "kind", word[kind < 4 ? kind : 0]);
-            ls_jsonw_put_str(&w, "label", label);
-            ls_jsonw_close(&w);
-        }
+    for (int i = 0; i < t->schedule->n_stage * n_each; i++) {
+        const ls_pipe_span *b = &span[i];
+        char label[32];
+        if (b->end <= b->begin) continue;
+        if (t->schedule->n_chunk > 1) snprintf(label, sizeof label, "%d.%d", b->micro, b->chunk);
+        else snprintf(label, sizeof label, "%d", b->micro);
+        ls_jsonw_open(&w, '{');
+        ls_jsonw_put_int(&w, "lane", i / n_each);
+        ls_jsonw_put_real(&w, "begin", b->begin);
+        ls_jsonw_put_real(&w, "end", b->end);
+        ls_jsonw_put_str(&w, "kind", word[(int)b->kind < 4 ? (int)b->kind : 0]);
+        ls_jsonw_put_str(&w, "label", label);
+        ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
 }
 
 /* Simulates the last step again, with the measured time of each action. */
-static ls_status replay(const ls_trainer *t, const double *box, int n_each, ls_pipe_report *out)
+static ls_status replay(const ls_trainer *t, const ls_pipe_span *span, int n_each, ls_pipe_report *out)
 {
     const ls_schedule *s = t->schedule;
     const double *action[LS_PIPE_MAX_STAGE];
     double *cost = ls_alloc((size_t)(s->n_stage * n_each) * sizeof *cost), busy = 0, end = 0;
     if (!cost) return ls_nomem((size_t)(s->n_stage * n_each) * sizeof *cost, "the picture of a step");
     for (int k = 0; k < s->n_stage; k++) {
-        int b = 0; /* boxes are the computing actions, in order */
-        action[k] = cost + (int64_t)k * n_each;
+        const ls_pipe_span *x = span + k * n_each; /* spans are the computing actions, in order */
+        action[k] = cost + k * n_each;
         for (int i = 0; i < s->rank[k].n_action; i++) {
             if (!ls_pipe_computes(s->rank[k].action[i].kind)) continue;
-            const double *x = box + ((int64_t)k * n_each + b++) * BOX;
-            cost[(int64_t)k * n_each + i] = x[4] - x[3];
-            busy += x[4] - x[3];
-            end = x[4] > end ? x[4] : end;
+            cost[k * n_each + i] = x->end - x->begin;
+            busy += x->end - x->begin;
+            end = fmax(end, x->end);
+            x++;
         }
     }
     const ls_pipe_costs costs = {.each = {.act = 1}, .action = action};
@@ -113,26 +113,23 @@ static ls_status replay(const ls_trainer *t, const double *box, int n_each, ls_p
     return LS_OK;
 }
 
-/* The boxes of the last step of all stages of this replica. */
-static ls_status gather_boxes(ls_trainer *t, ls_pipe_report *out)
+/* The spans of the last step of all stages of this replica. */
+static ls_status gather_spans(ls_trainer *t, ls_pipe_report *out)
 {
     const ls_schedule *s = t->schedule;
     const int rank = ls_comm_rank(t->pp);
     int most = 0, n = 0;
-    for (int k = 0; k < s->n_stage; k++) most = s->rank[k].n_action > most ? s->rank[k].n_action : most;
-    const int64_t each = (int64_t)most * BOX;
-    double *box = ls_comm_alloc(t->pp, (size_t)(each * s->n_stage) * sizeof *box);
-    if (!box) return ls_nomem((size_t)(each * s->n_stage) * sizeof *box, "the picture of a step");
+    for (int k = 0; k < s->n_stage; k++) most = LS_MAX(most, s->rank[k].n_action);
+    const int64_t each = most * (int64_t)sizeof(ls_pipe_span);
+    ls_pipe_span *all = ls_comm_alloc(t->pp, (size_t)(each * s->n_stage));
+    if (!all) return ls_nomem(each * s->n_stage, "the picture of a step");
     const ls_pipe_span *span = ls_pipe_spans(t->pipe, &n);
-    for (int i = 0; i < n; i++) {
-        const double one[BOX] = {(double)span[i].kind, span[i].micro, span[i].chunk, span[i].begin, span[i].end};
-        memcpy(box + rank * each + (int64_t)i * BOX, one, sizeof one);
-    }
-    LS_TRY(ls_all_gather(t->pp, (ls_view){box, each * s->n_stage, LS_F64}, (ls_view){box + rank * each, each, LS_F64},
+    memcpy(all + rank * most, span, (size_t)n * sizeof *span);
+    LS_TRY(ls_all_gather(t->pp, (ls_view){all, each * s->n_stage, LS_U8}, (ls_view){all + rank * most, each, LS_U8},
                          LS_SITE, NULL));
     if (ls_comm_rank(t->comm)) return LS_OK;
-    write_boxes(t, box, most, &out->rows);
-    return replay(t, box, most, out);
+    write_spans(t, all, most, &out->rows);
+    return replay(t, all, most, out);
 }
 
 ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out)
@@ -145,11 +142,11 @@ ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out)
     own_facts(t, &all[rank]);
     LS_TRY(ls_all_gather(t->pp, (ls_view){all, (int64_t)P * FACTS, LS_F64}, (ls_view){&all[rank], FACTS, LS_F64},
                          LS_SITE, NULL));
-    LS_TRY(gather_boxes(t, out));
+    LS_TRY(gather_spans(t, out));
     if (ls_comm_rank(t->comm)) return LS_OK;
     double busy = 0;
     for (int k = 0; k < P; k++) {
-        out->makespan = all[k].span > out->makespan ? all[k].span : out->makespan;
+        out->makespan = fmax(out->makespan, all[k].span);
         busy += all[k].busy;
     }
     out->stage = all;

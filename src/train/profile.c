@@ -27,7 +27,6 @@ struct ls_profile {
 /* At the begin and at the end; times between them are interpolated. */
 static ls_status compare_clocks(ls_profile *p, ls_comm *comm)
 {
-    LS_ASSERT(p);
     const ls_clock clock = ls_clock_monotonic();
     ls_clock_fix fix = {0};
     if (!comm || ls_comm_size(comm) == 1) return LS_OK;
@@ -39,7 +38,6 @@ static ls_status compare_clocks(ls_profile *p, ls_comm *comm)
 /* Times count from the moment when rank 0 begins. No worker records before that: it gets the number later. */
 static ls_status share_base(ls_profile *p, ls_comm *comm)
 {
-    LS_ASSERT(p);
     int64_t base = ls_trace_now();
     if (ls_comm_size(comm) > 1) LS_TRY(ls_broadcast(comm, (ls_view){&base, 1, LS_I64}, 0, LS_SITE, NULL));
     ls_trace_set_base(p->trace, base);
@@ -85,9 +83,7 @@ static ls_status create(ls_profile **out, ls_trainer *t)
 
 static void detach(ls_trainer *t)
 {
-    ls_comm *const all[] = {t->comm, t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]) (void)ls_comm_trace(all[i], NULL, NULL);
+    for (int i = 0; i < t->n_each; i++) (void)ls_comm_trace(t->each[i], NULL, NULL);
     ls_ckpt_writer_trace(t->writer, NULL);
 }
 

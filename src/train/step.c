@@ -41,49 +41,19 @@ static ls_status grad_ready(void *ctx, int u)
     return ls_strategy_grad_ready(((ls_trainer *)ctx)->strategy, u);
 }
 
-ls_status train_share_loss(ls_trainer *t, double *loss, double *counted)
-{
-    double both[2] = {*loss, *counted};
-    if (!t->pp) return LS_OK;
-    LS_TRY(ls_broadcast(t->pp, (ls_view){both, 2, LS_F64}, ls_comm_size(t->pp) - 1, LS_SITE, NULL));
-    *loss = both[0];
-    *counted = both[1];
-    return LS_OK;
-}
-
-/* Every worker gets the (loss, rows) pairs of all, n from each, and adds them in the order of the step's micro-batches: the sum is the same
- * on any layout. */
-static ls_status sum_losses(ls_trainer *t, double *pairs, int64_t n, double *loss, double *counted)
+ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t n, bool strided, double sum[2])
 {
     const int64_t W = ls_comm_size(t->dp), r = ls_comm_rank(t->dp);
-    /* micro-batch m of rank p is number pM + m of the step, or mW + p */
-    const bool strided = n > 1 && ls_strategy_leaf(t->strategy, 1) != ls_strategy_leaf(t->strategy, 0) + 1;
-    LS_TRY(ls_all_gather(t->dp, (ls_view){pairs, 2 * n * W, LS_F64}, (ls_view){pairs + 2 * n * r, 2 * n, LS_F64},
-                         LS_SITE, NULL));
-    *loss = *counted = 0;
-    for (int64_t i = 0; i < n * W; i++) {
-        const double *pair = pairs + 2 * (strided ? i % W * n + i / W : i);
-        *loss += pair[0];
-        *counted += pair[1];
+    LS_TRY(ls_all_gather(t->dp, (ls_view){pairs, 2 * n_each * W, LS_F64},
+                         (ls_view){pairs + 2 * n_each * r, 2 * n_each, LS_F64}, LS_SITE, NULL));
+    sum[0] = sum[1] = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double *pair = pairs + 2 * (strided ? i % W * n_each + i / W : i);
+        sum[0] += pair[0];
+        sum[1] += pair[1];
     }
-    return train_share_loss(t, loss, counted);
-}
-
-/* The pass of a single worker is the same sequence of operations in every step, so a device may record it as a whole, if the strategy's
- * hooks do nothing on the host (ls_strategy_records). Otherwise the passes of single units are recorded (model/walk.c). */
-static ls_status begin_whole(ls_trainer *t, int m, ls_pass pass, bool *region, bool *queued)
-{
-    ls_compute *c = &t->compute;
-    *region = c->ops->region_begin && ls_comm_size(t->comm) == 1 && !t->pipe && ls_strategy_records(t->strategy);
-    *queued = false;
-    if (ls_comm_size(t->comm) == 1 && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
-    return *region ? c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), queued) : LS_OK;
-}
-
-static ls_status end_whole(ls_trainer *t, bool region, ls_status st)
-{
-    const ls_status end = region ? t->compute.ops->region_end(&t->compute) : LS_OK;
-    return st != LS_OK ? st : end;
+    if (!t->pp) return LS_OK; /* in a pipeline the last stage has the losses */
+    return ls_broadcast(t->pp, (ls_view){sum, 2, LS_F64}, ls_comm_size(t->pp) - 1, LS_SITE, NULL);
 }
 
 static ls_status walk_to_loss(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
@@ -97,50 +67,43 @@ static ls_status walk_to_loss(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks
     return ls_phase_end(t, LS_PHASE_LOSS, m);
 }
 
-static ls_status forward(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
+/* The pass of a single worker is the same sequence of operations in every step, so a device may record it as a whole, if the strategy's
+ * hooks do nothing on the host (ls_strategy_records). Otherwise the passes of single units are recorded (model/walk.c). */
+static ls_status run_pass(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m, ls_pass pass)
 {
-    bool region, queued;
-    LS_TRY(begin_whole(t, m, LS_FWD, &region, &queued));
-    return queued ? LS_OK : end_whole(t, region, walk_to_loss(t, mb, hooks, m));
+    ls_compute *c = &t->compute;
+    const bool alone = ls_comm_size(t->comm) == 1;
+    const bool region = c->ops->region_begin && alone && !t->pipe && ls_strategy_records(t->strategy);
+    bool queued = false;
+    if (alone && ls_stop_requested()) return ls_fail(LS_E_STOPPED, "signal %d", ls_stop_signal());
+    if (region) LS_TRY(c->ops->region_begin(c, 2 * (uint64_t)m + (pass == LS_FWD), &queued));
+    if (queued) return LS_OK;
+    const ls_status st =
+        pass == LS_FWD ? walk_to_loss(t, mb, hooks, m) : ls_walk_bwd(t->model, t->acts, mb, hooks, 0, t->model->n_unit);
+    const ls_status end = region ? c->ops->region_end(c) : LS_OK;
+    return st != LS_OK ? st : end;
 }
 
-static ls_status backward(ls_trainer *t, ls_micro *mb, const ls_hooks *hooks, int m)
+/* Sets what depends on the number of micro-batch m in the step; returns the position of its first sample in the epoch. */
+static int64_t place_micro(const ls_trainer *t, int m, ls_micro *mb)
 {
-    bool region, queued;
-    LS_TRY(begin_whole(t, m, LS_BWD, &region, &queued));
-    return queued ? LS_OK : end_whole(t, region, ls_walk_bwd(t->model, t->acts, mb, hooks, 0, t->model->n_unit));
-}
-
-/* What makes micro-batch m of this worker: the position of its first sample in the epoch, and the number of the micro-batch in the step. */
-static int64_t first_sample(const ls_trainer *t, int64_t number)
-{
-    const int64_t G = (int64_t)t->cfg->grad_accum * ls_comm_size(t->dp);
-    return (t->state.epoch_step * G + number) * t->cfg->micro_batch;
-}
-
-static double loss_factor(const ls_trainer *t)
-{
-    const int64_t G = (int64_t)t->cfg->grad_accum * ls_comm_size(t->dp);
-    return ls_loss_scale_now(&t->state.scale) / (double)(t->cfg->micro_batch * t->cfg->seq_len * G);
-}
-
-static uint64_t drop_key(const ls_trainer *t, int64_t number)
-{
-    return ls_rng_key(t->cfg->seed, LS_RNG_DROPOUT, (uint64_t)t->state.step, (uint64_t)number);
+    const ls_train_config *c = t->cfg;
+    const int64_t number = ls_strategy_leaf(t->strategy, m), G = (int64_t)c->grad_accum * ls_comm_size(t->dp);
+    mb->dloss = ls_loss_scale_now(&t->state.scale) / (double)(c->micro_batch * c->seq_len * G);
+    mb->drop_key = ls_rng_key(c->seed, LS_RNG_DROPOUT, (uint64_t)t->state.step, (uint64_t)number);
+    return (t->state.epoch_step * G + number) * c->micro_batch;
 }
 
 static ls_status load(ls_trainer *t, int m, int slot, ls_micro *mb)
 {
     const ls_train_config *c = t->cfg;
-    const int64_t number = ls_strategy_leaf(t->strategy, m);
+    const int64_t first = place_micro(t, m, mb);
     int32_t *ids, *target;
     LS_TRY(ls_phase_begin(t, LS_PHASE_INPUT, m));
     LS_TRY(ls_phase_begin(t, LS_PHASE_READ, m));
     LS_TRY(ls_input_open(&t->input, slot, &ids, &target));
-    LS_TRY(ls_tokens_batch(&t->train, c->seed, t->state.epoch, first_sample(t, number), c->micro_batch, ids, target));
+    LS_TRY(ls_tokens_batch(&t->train, c->seed, t->state.epoch, first, c->micro_batch, ids, target));
     LS_TRY(ls_phase_end(t, LS_PHASE_READ, m));
-    mb->dloss = loss_factor(t);
-    mb->drop_key = drop_key(t, number);
     LS_TRY(ls_input_send(&t->input, slot, mb));
     return ls_phase_end(t, LS_PHASE_INPUT, m);
 }
@@ -155,13 +118,13 @@ static ls_status micro_batch(ls_trainer *t, int m)
     pair[1] = (double)mb.n_counted;
     ls_strategy_begin(t->strategy, m);
     LS_TRY(ls_phase_begin(t, LS_PHASE_PASS, m));
-    LS_TRY(forward(t, &mb, &hooks, m));
+    LS_TRY(run_pass(t, &mb, &hooks, m, LS_FWD));
     LS_TRY(ls_phase_end(t, LS_PHASE_PASS, m));
     const bool known = !t->compute.device; /* a device has not computed it yet */
     if (known && ls_comm_size(t->comm) == 1 && !isfinite(*pair))
         return train_numbers_failed(t, "the loss", *pair, false);
     LS_TRY(ls_phase_begin(t, LS_PHASE_BACKWARD, m));
-    LS_TRY(backward(t, &mb, &hooks, m));
+    LS_TRY(run_pass(t, &mb, &hooks, m, LS_BWD));
     LS_TRY(ls_phase_end(t, LS_PHASE_BACKWARD, m));
     return ls_input_used(&t->input, slot);
 }
@@ -171,13 +134,11 @@ static ls_status load_micro(void *ctx, int m, int32_t *ids, int32_t *target, ls_
 {
     ls_trainer *t = ctx;
     const ls_train_config *c = t->cfg;
-    const int64_t number = ls_strategy_leaf(t->strategy, m);
-    mb->dloss = loss_factor(t);
-    mb->drop_key = drop_key(t, number);
+    const int64_t first = place_micro(t, m, mb);
     if (!ids && !target) return LS_OK;
     LS_TRY(ls_phase_begin(t, LS_PHASE_STAGE_INPUT, m));
-    LS_TRY(ls_tokens_batch(&t->train, c->seed, t->state.epoch, first_sample(t, number), c->micro_batch,
-                           ids ? ids : t->ids, target ? target : t->target));
+    LS_TRY(ls_tokens_batch(&t->train, c->seed, t->state.epoch, first, c->micro_batch, ids ? ids : t->ids,
+                           target ? target : t->target));
     return ls_phase_end(t, LS_PHASE_STAGE_INPUT, m);
 }
 
@@ -194,15 +155,19 @@ static ls_status pipeline(ls_trainer *t)
  * counted tokens of the step. */
 static ls_status norm_and_loss(ls_trainer *t, ls_step_result *r, double *loss_sum)
 {
-    double counted = 0, squares = 0;
+    const int64_t M = t->cfg->grad_accum;
+    double sum[2], squares = 0;
+    /* micro-batch m of rank p is number pM + m of the step, or mW + p */
+    const bool strided = M > 1 && ls_strategy_leaf(t->strategy, 1) != ls_strategy_leaf(t->strategy, 0) + 1;
     LS_TRY(ls_phase_begin(t, LS_PHASE_NORM, -1));
     LS_TRY(ls_phase_begin(t, LS_PHASE_SQUARES, -1));
     LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
     r->grad_norm = sqrt(squares) * (1 / ls_loss_scale_now(&t->state.scale));
     LS_TRY(ls_compute_sync(&t->compute));
     LS_TRY(ls_phase_end(t, LS_PHASE_SQUARES, -1));
-    LS_TRY(sum_losses(t, t->leaf_loss, t->cfg->grad_accum, loss_sum, &counted));
-    r->loss = counted > 0 ? *loss_sum / counted : 0;
+    LS_TRY(train_sum_losses(t, t->leaf_loss, M, M * ls_comm_size(t->dp), strided, sum));
+    *loss_sum = sum[0];
+    r->loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
     return ls_phase_end(t, LS_PHASE_NORM, -1);
 }
 

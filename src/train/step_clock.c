@@ -48,10 +48,9 @@ double ls_step_clock_cpu(const ls_trainer *t)
 
 ls_step_split ls_step_clock_mean(const ls_step_clock *k)
 {
-    const double n = (double)(k->n_step - k->n_untimed);
-    const ls_step_split s = k->sum;
-    return (ls_step_split){s.input / n,        s.forward / n,   s.backward / n,
-                           s.comm_exposed / n, s.optimizer / n, s.other / n};
+    ls_step_split mean = k->sum;
+    for (int i = 0; i < LS_N_SPLIT; i++) mean.part[i] /= (double)(k->n_step - k->n_untimed);
+    return mean;
 }
 
 /* ---- marks ---- */
@@ -136,38 +135,18 @@ static ls_status settle(ls_trainer *t)
 /* On a device, time that belongs to no part is `other`. A step with an unknown time has no split at all. */
 static void close_split(ls_trainer *t)
 {
-    const double none = (double)NAN;
     ls_step_clock *k = &t->clock;
     ls_step_split *s = &k->r->split;
+    double known = 0;
     if (!t->compute.device) return;
     k->at = ls_now();
-    if (k->lost) {
-        *s = (ls_step_split){none, none, none, none, none, none};
-        return;
-    }
-    const double rest =
-        k->at - k->begin - (s->input + s->forward + s->backward + s->comm_exposed + s->optimizer + s->other);
-    s->other += rest;
+    for (int i = 0; i < LS_N_SPLIT; i++) known += s->part[i];
+    s->other += k->at - k->begin - known;
     if (s->other < 0) { /* the update that was read is that of the step before, which took longer */
         s->optimizer = fmax(0, s->optimizer + s->other);
         s->other = 0;
     }
-}
-
-static void add_split(ls_step_clock *k, const ls_step_split *x)
-{
-    ls_step_split *sum = &k->sum;
-    k->n_step++;
-    if (isnan(x->other)) {
-        k->n_untimed++;
-        return;
-    }
-    sum->input += x->input;
-    sum->forward += x->forward;
-    sum->backward += x->backward;
-    sum->comm_exposed += x->comm_exposed;
-    sum->optimizer += x->optimizer;
-    sum->other += x->other;
+    for (int i = 0; i < LS_N_SPLIT && k->lost; i++) s->part[i] = (double)NAN;
 }
 
 /* ---- samples ---- */
@@ -212,7 +191,9 @@ static ls_status step_end(ls_trainer *t, ls_step_result *r)
     close_split(t);
     r->t_total = k->at - k->begin;
     ls_trainer_count(t, false);
-    add_split(k, &r->split);
+    k->n_step++;
+    k->n_untimed += isnan(r->split.other);
+    for (int i = 0; i < LS_N_SPLIT && !isnan(r->split.other); i++) k->sum.part[i] += r->split.part[i];
     return LS_OK;
 }
 

@@ -1,7 +1,5 @@
 #include "train/telemetry.h"
 
-#include "compute/gpu_watch.h"
-#include "core/mem.h"
 #include "core/trace.h"
 #include "train/train_impl.h"
 
@@ -10,18 +8,13 @@
 
 #define HZ 10
 
-struct ls_telemetry {
-    ls_gpu_watch *watch;
-};
-
-void ls_telemetry_begin(ls_telemetry **out, const ls_compute *c, void (*why)(void *ctx, const char *text), void *ctx)
+void ls_telemetry_begin(ls_telemetry *g, const ls_compute *c, void (*why)(void *ctx, const char *text), void *ctx)
 {
     char which[16], text[512];
     ls_device_info info = {0};
-    *out = NULL;
+    *g = (ls_telemetry){.watch = NULL};
     if (!c->device) return;
-    ls_telemetry *g = ls_alloc(sizeof *g);
-    ls_status st = g ? c->device->info(c->device->ctx, &info) : ls_nomem(sizeof *g, "watching the GPU");
+    ls_status st = c->device->info(c->device->ctx, &info);
     snprintf(which, sizeof which, "%d", info.index);
     if (st == LS_OK) {
         /* the bus address identifies the GPU, whatever CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER do to indices */
@@ -31,14 +24,11 @@ void ls_telemetry_begin(ls_telemetry **out, const ls_compute *c, void (*why)(voi
             st = ls_gpu_watch_begin(&g->watch, which, HZ);
         }
     }
-    if (st != LS_OK) {
-        snprintf(text, sizeof text, "no utilisation, power and energy of the GPU: %.400s\n", ls_err_words());
-        if (why) why(ctx, text);
-        ls_err_clear();
-        ls_free(g);
-        return;
-    }
-    *out = g;
+    if (st == LS_OK) return;
+    snprintf(text, sizeof text, "no utilisation, power and energy of the GPU: %.400s\n", ls_err_words());
+    if (why) why(ctx, text);
+    ls_err_clear();
+    g->watch = NULL;
 }
 
 static void count(const char *name, double value)
@@ -46,20 +36,20 @@ static void count(const char *name, double value)
     if (!isnan(value)) ls_trace_count(name, value);
 }
 
-void ls_telemetry_step(ls_telemetry *g)
+void ls_telemetry_step(const ls_telemetry *g)
 {
     ls_gpu_now now;
-    if (!g || !ls_trace_here_) return;
+    if (!g->watch || !ls_trace_here_) return;
     ls_gpu_watch_last(g->watch, &now);
     count("gpu power W", now.power);
     count("gpu utilisation", now.busy);
     count("gpu SM clock MHz", now.sm_mhz);
 }
 
-void ls_telemetry_write(ls_telemetry *g, int64_t tokens, ls_jsonw *w)
+void ls_telemetry_write(const ls_telemetry *g, int64_t tokens, ls_jsonw *w)
 {
     ls_jsonw_key(w, "gpu_watch");
-    if (!g) {
+    if (!g->watch) {
         ls_jsonw_null(w);
         return;
     }
@@ -75,13 +65,9 @@ void ls_telemetry_write(ls_telemetry *g, int64_t tokens, ls_jsonw *w)
     ls_jsonw_close(w);
 }
 
-void ls_telemetry_end(ls_telemetry **gp)
+void ls_telemetry_end(ls_telemetry *g)
 {
-    ls_telemetry *g = *gp;
-    if (!g) return;
-    ls_gpu_watch_end(&g->watch);
-    ls_free(g);
-    *gp = NULL;
+    if (g->watch) ls_gpu_watch_end(&g->watch);
 }
 
 ls_status train_see_telemetry(ls_trainer *t, const ls_event *e)
@@ -91,7 +77,7 @@ ls_status train_see_telemetry(ls_trainer *t, const ls_event *e)
         if (ls_comm_rank(t->comm) == 0) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);
         break;
     case LS_ON_STEP_END:
-        ls_telemetry_step(t->gpu);
+        ls_telemetry_step(&t->gpu);
         t->watched_tokens += t->cfg->global_batch * t->cfg->seq_len;
         break;
     default: break;

@@ -14,8 +14,9 @@ ls_status train_agree_to_stop(ls_trainer *t);
 /* Remembers that this worker failed. A stop is common to all workers, and a failed collective has been reported to all. */
 ls_status train_own_failure(ls_trainer *t, ls_status st);
 
-/* In a pipeline the last stage has the losses. */
-ls_status train_share_loss(ls_trainer *t, double *loss, double *counted);
+/* Every worker gets the (loss, rows) pairs of all replicas, n_each from each, and adds the first n in their order, so that the sum is the
+ * same on any layout. Pair k of replica r is number r * n_each + k, or strided k * W + r. */
+ls_status train_sum_losses(ls_trainer *t, double *pairs, int64_t n_each, int64_t n, bool strided, double sum[2]);
 
 /* One AdamW pass over the elements that this worker owns. grad_scale: factor of every gradient. */
 ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale);

@@ -80,7 +80,9 @@ static ls_status split(ls_trainer *t, ls_axis axis, ls_comm **out)
 {
     int color, key;
     ls_mesh_split(&t->cfg->mesh, axis, ls_comm_rank(t->comm), &color, &key);
-    return ls_comm_split(t->comm, color, key, out);
+    LS_TRY(ls_comm_split(t->comm, color, key, out));
+    t->each[t->n_each++] = *out;
+    return LS_OK;
 }
 
 /* The groups that this worker belongs to. */
@@ -102,39 +104,23 @@ static ls_status set_up_groups(ls_trainer *t)
     return split(t, LS_AXIS_PP, &t->pp_grads);
 }
 
-enum { N_COMM = 6 };
-
-/* The communicators of this worker, each once; the others are NULL. */
-static void comms_of(const ls_trainer *t, ls_comm *out[N_COMM])
-{
-    ls_comm *const all[N_COMM] = {t->comm, t->dp == t->comm ? NULL : t->dp, t->pp, t->pp_acts, t->pp_grads, t->tp};
-    memcpy(out, all, sizeof all);
-}
-
 void ls_trainer_count(ls_trainer *t, bool on)
 {
-    ls_comm *c[N_COMM];
-    comms_of(t, c);
-    for (int i = 0; i < N_COMM; i++)
-        if (c[i]) ls_comm_hold_stats(c[i], !on);
+    for (int i = 0; i < t->n_each; i++) ls_comm_hold_stats(t->each[i], !on);
 }
 
 double ls_trainer_exposed(const ls_trainer *t, bool host_alone)
 {
-    ls_comm *c[N_COMM];
     double sum = 0;
-    comms_of(t, c);
-    for (int i = 0; i < N_COMM; i++)
-        if (c[i]) sum += host_alone ? ls_comm_exposed_host(c[i]) : ls_comm_exposed(c[i]);
+    for (int i = 0; i < t->n_each; i++)
+        sum += host_alone ? ls_comm_exposed_host(t->each[i]) : ls_comm_exposed(t->each[i]);
     return sum;
 }
 
 double ls_trainer_exposed_between(const ls_trainer *t, double from, double to)
 {
-    ls_comm *c[N_COMM];
     double sum = 0;
-    comms_of(t, c);
-    for (int i = 0; i < N_COMM; i++) sum += c[i] ? ls_comm_exposed_between(c[i], from, to) : 0;
+    for (int i = 0; i < t->n_each; i++) sum += ls_comm_exposed_between(t->each[i], from, to);
     return sum;
 }
 
@@ -272,7 +258,7 @@ static ls_status join_device(ls_trainer *t)
         if (!t->owns_comm) ls_comm_destroy(&boot);
         return st;
     }
-    t->comm = with;
+    t->comm = t->each[0] = with;
     t->owns_comm = true;
     return LS_OK;
 }
@@ -340,7 +326,10 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     t->comm = comm;
     t->owns_comm = !comm;
     ls_status st = comm ? LS_OK : ls_comm_self(&t->comm);
-    if (st == LS_OK) st = set_up(t, cfg);
+    if (st == LS_OK) {
+        t->each[t->n_each++] = t->comm;
+        st = set_up(t, cfg);
+    }
     if (st != LS_OK) {
         ls_trainer_destroy(&t);
         return st;
@@ -353,15 +342,13 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
  * error message. */
 static void end_requests(ls_trainer *t)
 {
-    ls_comm *c[N_COMM];
-    comms_of(t, c);
     if (t->broken && t->comm) {
         ls_str words = {0};
         ls_str_addf(&words, "rank %d failed: %.300s", ls_comm_rank(t->comm), ls_err_words());
         ls_comm_abort(t->comm, words.data ? words.data : "a worker failed");
         ls_str_fini(&words);
     }
-    for (int i = 0; i < N_COMM; i++) ls_comm_quiet(c[i]);
+    for (int i = 0; i < t->n_each; i++) ls_comm_quiet(t->each[i]);
 }
 
 void ls_trainer_destroy(ls_trainer **tp)
@@ -385,12 +372,7 @@ void ls_trainer_destroy(ls_trainer **tp)
     ls_model_destroy(&t->model);
     ls_input_fini(&t->input);
     ls_plan_fini(&t->plan);
-    ls_comm_destroy(&t->pp);
-    ls_comm_destroy(&t->pp_acts);
-    ls_comm_destroy(&t->pp_grads);
-    ls_comm_destroy(&t->tp);
-    if (t->dp != t->comm) ls_comm_destroy(&t->dp);
-    if (t->owns_comm) ls_comm_destroy(&t->comm);
+    for (int i = t->n_each - 1; i >= (t->owns_comm ? 0 : 1); i--) ls_comm_destroy(&t->each[i]);
     ls_step_clock_fini(&t->clock);
     ls_free(t->state.done);
     if (t->load != t->hold) ls_free(t->load);

@@ -94,7 +94,9 @@ typedef struct ls_trainer {
     ls_comm *tp; /* the workers with the other shards of its layers, or NULL         */
     ls_coord at; /* this worker's place in the mesh                                  */
     ls_comm *pp, *pp_acts,
-        *pp_grads; /* the stages of this replica: for the step, for activations, for gradients; or NULL */
+        *pp_grads;    /* the stages of this replica: for the step, for activations, for gradients; or NULL */
+    ls_comm *each[6]; /* all of them, each once: comm first */
+    int n_each;
     ls_stages stages;
     ls_schedule *schedule; /* of a pipeline, or NULL                                       */
     ls_pipe *pipe;
@@ -123,7 +125,7 @@ typedef struct ls_trainer {
     ls_metrics_log log; /* rank 0's */
     ls_coll_log coll;   /* DIST_DEBUG=1 */
     double tick;        /* last progress line */
-    ls_telemetry *gpu;  /* rank 0's; NULL: not watched */
+    ls_telemetry gpu;   /* rank 0's */
     int64_t watched_tokens;
 } ls_trainer;
 

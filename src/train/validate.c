@@ -51,25 +51,6 @@ static ls_status forward(val_turn *v, int64_t turns, double (*pair)[2])
     return ls_phase_end(t, LS_PHASE_VAL_FORWARD, -1);
 }
 
-/* Adds the losses in the order of batches, as one worker adds them. */
-static ls_status mean_loss(ls_trainer *t, int64_t n, int64_t turns, double *loss)
-{
-    const int64_t W = ls_comm_size(t->dp), rank = ls_comm_rank(t->dp);
-    double sum = 0, counted = 0;
-    LS_TRY(ls_phase_begin(t, LS_PHASE_VAL_LOSS, -1));
-    LS_TRY(ls_all_gather(t->dp, (ls_view){t->val_loss, 2 * turns * W, LS_F64},
-                         (ls_view){t->val_loss + 2 * rank * turns, 2 * turns, LS_F64}, LS_SITE, NULL));
-    for (int64_t i = 0; i < n; i++) {
-        const double *one = t->val_loss + 2 * (i % W * turns + i / W);
-        sum += one[0];
-        counted += one[1];
-    }
-    LS_TRY(train_share_loss(t, &sum, &counted));
-    *loss = counted > 0 ? sum / counted : 0;
-    ls_debug("train", "validation: loss %.4f over %lld batches", *loss, (long long)n);
-    return ls_phase_end(t, LS_PHASE_VAL_LOSS, -1);
-}
-
 static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
 {
     const ls_train_config *c = t->cfg;
@@ -77,11 +58,17 @@ static ls_status validate(ls_trainer *t, double *loss, int64_t *n_batch)
     int64_t n = t->val.n_seq / c->micro_batch;
     if (c->max_val_steps >= 0 && n > c->max_val_steps * W) n = c->max_val_steps * W;
     const int64_t turns = (n + W - 1) / W;
+    double sum[2];
     LS_TRY(train_agree_to_stop(t));
     LS_TRY(forward(&(val_turn){t, n}, turns, (double(*)[2])(t->val_loss + 2 * ls_comm_rank(t->dp) * turns)));
     *n_batch = n;
     *loss = 0;
-    return turns ? mean_loss(t, n, turns, loss) : LS_OK;
+    if (!turns) return LS_OK;
+    LS_TRY(ls_phase_begin(t, LS_PHASE_VAL_LOSS, -1));
+    LS_TRY(train_sum_losses(t, t->val_loss, turns, n, true, sum));
+    *loss = sum[1] > 0 ? sum[0] / sum[1] : 0;
+    ls_debug("train", "validation: loss %.4f over %lld batches", *loss, (long long)n);
+    return ls_phase_end(t, LS_PHASE_VAL_LOSS, -1);
 }
 
 ls_status ls_trainer_validate(ls_trainer *t, double *loss, int64_t *n_batch)

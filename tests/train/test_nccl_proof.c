@@ -6,7 +6,6 @@
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/mem.h"
-#include "train/evidence.h"
 #include "train/nccl_proof.h"
 
 #include <stdio.h>
