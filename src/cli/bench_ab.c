@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A side, for people: its own options, or the folder it was read from. */
+/* The description of a side: its own options, or the folder it was read from. */
 typedef struct side_name {
     ls_argv words;
     const char *folder; /* NULL: it was run here */
@@ -55,7 +55,7 @@ enum {
 
 static const struct {
     const char *key, *words;
-    double scale; /* for people */
+    double scale; /* of the printed value */
 } fact[N_FACT] = {
     [FACT_STEP] = {"step_sec", "step, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_FORWARD] = {"forward_sec", "  forward, ms", 1e3},

@@ -26,7 +26,7 @@
 
 /* ---- the summary ---- */
 
-/* The nsys summary with what the trace of the same run says, under "lockstep". */
+/* The summary of nsys with the member "lockstep" of the summary of the trace. */
 static ls_status join(const ls_str *nsys, const ls_str *trace, ls_str *out)
 {
     json_t *a = NULL, *b = NULL, *value;
@@ -223,7 +223,7 @@ static ls_status status_of(int code)
 
 static ls_status run_traced(int argc, char **argv)
 {
-    char **more = ls_alloc(((size_t)argc + 4) * sizeof *more); /* cmd_train reads the two words before its own */
+    char **more = ls_alloc(((size_t)argc + 4) * sizeof *more); /* cmd_train reads the two arguments before its own */
     if (!more) return ls_nomem((size_t)argc * sizeof *more, "the command line");
     static char flag[] = "--profile", program[] = "lockstep", command[] = "train";
     more[0] = program;

@@ -26,11 +26,11 @@ typedef struct options {
 static const ls_opt table[] = {
     CLI_STR("schedule", schedule, "NAME|FILE", NULL,
             "naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md)", "Pipeline"),
-    CLI_INT_IN(0, INT32_MAX, "pp", pp, "P", "0", "number of stages [from the file]"),
-    CLI_INT_IN(0, INT32_MAX, "micro", micro, "M", "0", "micro-batches per step [from the file]"),
-    CLI_INT_IN(0, INT32_MAX, "interleave", interleave, "V", "0",
+    CLI_INT_IN(1, INT32_MAX, "pp", pp, "P", "0", "number of stages [from the file]"),
+    CLI_INT_IN(1, INT32_MAX, "micro", micro, "M", "0", "micro-batches per step [from the file]"),
+    CLI_INT_IN(1, INT32_MAX, "interleave", interleave, "V", "0",
                "chunks per stage [interleaved: 2; others: 1; or from the file]"),
-    CLI_INT_IN(0, INT32_MAX, "live", live, "N", "0",
+    CLI_INT_IN(1, INT32_MAX, "live", live, "N", "0",
                "zb: number of activations that a stage may hold; with 2P-1 no stage is idle once it has started [P]"),
     CLI_INT_IN(1, INT32_MAX, "dp", dp, "D", "1", "data-parallel replicas, shown in the mesh"),
     CLI_INT_IN(1, INT32_MAX, "tp", tp, "T", "1", "tensor-parallel workers, shown in the mesh"),
@@ -63,7 +63,7 @@ typedef struct plan {
     ls_sim sim;
     ls_pipe_costs costs;
     ls_part_cost *part; /* with --model */
-    ls_str words;       /* the stages, in words */
+    ls_str words;       /* the stages as text */
     int mailbox;
 } plan;
 
