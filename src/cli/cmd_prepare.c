@@ -39,8 +39,7 @@ static const ls_opt table[] = {
             "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked"),
     CLI_INT("vocab-size", vocab_size, "N", "8192",
             "train: vocabulary size, including 256 bytes and end-of-text; at most 65536"),
-    CLI_INT_IN(1, INT32_MAX, "min-frequency", p.train_min_count, "N", "2",
-               "train: merge only pairs that occur at least N times"),
+    CLI_POSITIVE("min-frequency", p.train_min_count, "N", "2", "train: merge only pairs that occur at least N times"),
     CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
     CLI_REAL(
         "val-fraction", p.val_fraction, "X", "0.05",

@@ -29,22 +29,14 @@
 /* The summary of nsys with the member "lockstep" of the summary of the trace. */
 static ls_status join(const ls_str *nsys, const ls_str *trace, ls_str *out)
 {
-    json_t *a = NULL, *b = NULL, *value;
-    const char *key;
+    json_t *a = NULL, *b = NULL;
     ls_jsonw w;
     ls_status st = ls_json_parse(nsys->data, nsys->len, "the summary of nsys", &a);
     if (st == LS_OK) st = ls_json_parse(trace->data, trace->len, "the summary of the trace", &b);
+    if (st == LS_OK && json_object_set(a, "lockstep", json_object_get(b, "lockstep"))) st = ls_nomem(0, "a summary");
     if (st == LS_OK) {
         ls_jsonw_init(&w, out, 2);
-        ls_jsonw_open(&w, '{');
-        json_object_foreach(a, key, value)
-        {
-            ls_jsonw_key(&w, key);
-            ls_jsonw_value(&w, value);
-        }
-        ls_jsonw_key(&w, "lockstep");
-        ls_jsonw_value(&w, json_object_get(b, "lockstep"));
-        ls_jsonw_close(&w);
+        ls_jsonw_value(&w, a);
         if (out->failed) st = ls_nomem(out->cap, "a profile summary");
     }
     json_decref(a);

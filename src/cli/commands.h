@@ -6,7 +6,7 @@
 #include "core/json.h"
 #include "core/opt.h"
 #include "comm/start.h"
-#include "config/device_choice.h"
+#include "infer/session.h"
 #include "train/profile.h"
 
 #include <stddef.h>
@@ -35,6 +35,7 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
 #define CLI_SWITCH(name, field, ...)                     CLI_ROW(SWITCH, 0, 0, name, field, NULL, NULL, __VA_ARGS__)
 #define CLI_INT(name, field, arg, def, ...)              CLI_ROW(INT, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_INT_IN(lo, hi, name, field, arg, def, ...)   CLI_ROW(INT, lo, hi, name, field, arg, def, __VA_ARGS__)
+#define CLI_POSITIVE(...)                                CLI_INT_IN(1, INT32_MAX, __VA_ARGS__)
 #define CLI_REAL(name, field, arg, def, ...)             CLI_ROW(REAL, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_STR(name, field, arg, def, ...)              CLI_ROW(STR, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_CHOICE(name, field, arg, def, ...)           CLI_ROW(CHOICE, 0, 0, name, field, arg, def, __VA_ARGS__)
@@ -72,6 +73,9 @@ typedef struct cli_device {
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \
                "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)")
+
+/* Chooses the device and sets it in `how`. cpu_only: an option that only the CPU supports, if given; NULL: none. */
+ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);
 
 /* Prints the text to stdout and frees it. LS_E_NOMEM if it is incomplete. */
 ls_status cli_print(ls_str *s);

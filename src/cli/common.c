@@ -119,7 +119,15 @@ ls_status cli_negative(void)
     return LS_E_NUMERIC;
 }
 
-/* ---- workers and programs ---- */
+/* ---- devices, workers, programs ---- */
+
+ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device)
+{
+    const bool reference = on->compute && strcmp(on->compute, "cpu");
+    how->threads = (int)on->threads;
+    LS_TRY(ls_device_choose(on->device, reference ? "--compute" : cpu_only, 1, 0, device));
+    return ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32);
+}
 
 ls_status cli_check_launcher(const ls_start_env *e)
 {
