@@ -3,9 +3,6 @@
 
 #include "bench/gemm_bench.h"
 
-#include <stdio.h>
-#include <string.h>
-
 typedef struct options {
     ls_gemm_bench b;
     int64_t turns, batch, seq;
@@ -133,9 +130,7 @@ static void gemm_row(void *ctx, const ls_gemm_row *r)
 ls_status cli_bench_gemm(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     ls_session_opts where = {0};
     ls_device_choice chosen;
     const char *cpu_only = o.kernels.n ? "--kernels" : o.b.cpu_time ? "--cpu-time" : o.on.threads ? "--threads" : NULL;

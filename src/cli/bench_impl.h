@@ -55,7 +55,7 @@ typedef struct bench_session {
 
 /* Parses the arguments before "--" into options; those after it are the train options (s->given). *cut: there is a "--". */
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
-                          bool *cut, bool *help);
+                          bool *cut);
 /* Appends "--name value". */
 ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value);
 /* Parses train options. Rejects those that the benchmark sets itself; own_workers: -n is allowed. */

@@ -9,10 +9,6 @@
 #include "cli/bench_impl.h"
 
 #include "core/fs.h"
-#include "core/mem.h"
-
-#include <stdio.h>
-#include <string.h>
 
 static void say_mismatches(const ls_analysis *a)
 {

@@ -10,14 +10,11 @@
 #include "cli/doctor_impl.h"
 #include "core/cores.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "core/rng.h"
 
 #include <dlfcn.h>
 #include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -320,9 +317,7 @@ static const cli_page page = {
 ls_status cmd_doctor(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     part row[N_PART + 1];
     const size_t n = N_PART + (o.device != NULL);
     const char *broken = NULL, *device = o.device;

@@ -2,12 +2,9 @@
 #include "cli/commands.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "data/loader.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -111,9 +108,7 @@ done:
 ls_status cmd_eval(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     if (!o.checkpoint || !o.data) return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
 
     ls_session_opts how = {

@@ -2,11 +2,7 @@
 #include "cli/commands.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "core/stop.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct options {
     const char *checkpoint, *prompt, *prompt_file;
@@ -240,9 +236,7 @@ static ls_status check(const options *o)
 ls_status cmd_generate(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     LS_TRY(check(&o));
     ls_session s = {0};
     ls_session_opts how = {.checkpoint = o.checkpoint,

@@ -10,9 +10,6 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define GIB          (1024.0 * 1024 * 1024)
 #define MOST_WORKERS 1024
 
@@ -353,10 +350,8 @@ ls_status cmd_plan(int argc, char **argv)
 {
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
-    bool help;
     if (has(argc, argv, "--schedule")) return cli_plan_schedule(argc, argv);
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
     if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check cannot be combined; leave one out");
     LS_TRY(check_modes(&o, given));
     return o.measure ? measure(&o) : o.check ? check_run(&o) : rank(&o);

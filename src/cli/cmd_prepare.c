@@ -3,16 +3,13 @@
 #include "core/argv.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "core/stop.h"
 #include "data/bpe_train.h"
 #include "data/prepare.h"
 #include "data/vocab_find.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -272,11 +269,10 @@ ls_status cmd_prepare(int argc, char **argv)
 {
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
-    bool help = false;
     char *command = command_line(argc, argv); /* parsing moves arguments */
-    ls_status st = cli_parse(&page, &o, argc, argv, NULL, given, &help);
-    if (st == LS_OK && !help) st = check(&o, given);
-    if (st == LS_OK && !help) st = prepare(&o, command);
+    ls_status st = cli_parse(&page, &o, argc, argv, NULL, given);
+    if (st == LS_OK) st = check(&o, given);
+    if (st == LS_OK) st = prepare(&o, command);
     ls_free(command);
     return st;
 }

@@ -10,7 +10,6 @@
 
 #include "bench/child.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "config/options.h"
 #include "report/compat/nsys.h"
 #include "report/compat/trace_summary.h"
@@ -18,9 +17,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -271,15 +268,13 @@ static const cli_page page = {
 ls_status cmd_profile(int argc, char **argv)
 {
     options o = {0};
-    bool help;
     ls_opt_list words = {0};
     const bool dashes = argc && !strcmp(argv[0], "--");
     if (argc > dashes && !strcmp(argv[dashes], "train")) return profile_train(argc - dashes - 1, argv + dashes + 1);
     if (dashes)
         return ls_fail(LS_E_ARG, "'%s' cannot be profiled; use lockstep profile -- train --data DIR ...",
                        argc > 1 ? argv[1] : "");
-    LS_TRY(cli_parse(&page, &o, argc, argv, &words, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, &words, NULL));
     if (words.n != 1 || strcmp(words.word[0], "summarize"))
         return ls_fail(
             LS_E_ARG,

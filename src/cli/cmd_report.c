@@ -4,9 +4,6 @@
 #include "report/page/report.h"
 #include "report/compat/tools.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Options of all forms; the tools of R1 (docs/REFERENCES.md) have their own. Their exit code is 1 after a negative result. */
 typedef struct options {
     const char *gpu1, *gpu2, *gpu4;   /* table */
@@ -131,9 +128,7 @@ static ls_status run_report(int argc, char **argv)
 {
     options o = {0};
     ls_opt_list paths = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL));
     if (!paths.n) return ls_fail(LS_E_ARG, "report needs at least one run folder (lockstep report RUN_DIR...)");
     o.r.path = paths.word;
     o.r.n_path = paths.n;
@@ -163,10 +158,9 @@ ls_status cmd_report(int argc, char **argv)
         {"table", &table_page, run_table}, {"charts", &chart_page, run_charts}, {"verify", &verify_page, run_verify}};
     for (size_t i = 0; argc && i < CLI_COUNT(tool); i++) {
         options o = {0};
-        bool help;
         if (strcmp(argv[0], tool[i].name)) continue;
-        LS_TRY(cli_parse(tool[i].page, &o, argc - 1, argv + 1, NULL, NULL, &help));
-        return help ? LS_OK : tool[i].run(&o);
+        LS_TRY(cli_parse(tool[i].page, &o, argc - 1, argv + 1, NULL, NULL));
+        return tool[i].run(&o);
     }
     return run_report(argc, argv);
 }

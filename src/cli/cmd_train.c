@@ -11,9 +11,7 @@
 #include "train/profile.h"
 #include "train/trainer.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static void to_stdout(void *ctx, const char *text)

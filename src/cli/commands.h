@@ -1,15 +1,19 @@
-/* commands.h - the commands, one file each, and what they share. argv has the arguments after the command's name. */
+/* commands.h - the commands, one file each, and what they share, including the headers that nearly all of them need. argv has the
+ * arguments after the command's name. */
 #ifndef LS_CLI_COMMANDS_H
 #define LS_CLI_COMMANDS_H
 
 #include "core/err.h"
 #include "core/json.h"
+#include "core/mem.h"
 #include "core/opt.h"
 #include "comm/start.h"
 #include "infer/session.h"
 #include "train/profile.h"
 
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #define CLI_COUNT(array) (sizeof array / sizeof array[0])
 
@@ -49,9 +53,9 @@ typedef struct cli_page {
     const char *usage, *text;
 } cli_page;
 
-/* Sets the defaults and parses argv; rest and given: as ls_opt_parse. --help prints the page and sets *help. */
-ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given,
-                    bool *help);
+/* Sets the defaults and parses argv; rest and given: as ls_opt_parse. --help prints the page and returns LS_E_HELP, which ends the
+ * program with exit code 0. */
+ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given);
 /* Whether the row of this name was on the command line. */
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name);
 

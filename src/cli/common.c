@@ -1,13 +1,10 @@
 /* common.c - what the commands share: options and help pages, output, workers of a launcher. */
 #include "cli/commands.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/stop.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* ---- commands and options ---- */
@@ -35,13 +32,14 @@ static ls_status print_page(const cli_page *p)
     return cli_print(&s);
 }
 
-ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given,
-                    bool *help)
+ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given)
 {
-    *help = false;
+    bool help = false;
     LS_TRY(ls_opt_defaults(p->table, p->n, options));
-    LS_TRY(ls_opt_parse(p->table, p->n, options, given, argc, argv, rest, help));
-    return *help ? print_page(p) : LS_OK;
+    LS_TRY(ls_opt_parse(p->table, p->n, options, given, argc, argv, rest, &help));
+    if (!help) return LS_OK;
+    LS_TRY(print_page(p));
+    return LS_E_HELP;
 }
 
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name)

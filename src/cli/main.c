@@ -5,9 +5,7 @@
 #include "core/stop.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define EXIT_TIME 10.0 /* seconds from the end of main to the end of the process */
 
@@ -77,7 +75,7 @@ int main(int argc, char **argv)
         return 2;
     }
     ls_status st = obey(argc, argv);
-    if (st == LS_OK) st = cli_flush();
+    if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
         cli_print_error(-1, st);
     const int code = st == LS_E_STOPPED && ls_stop_at_once() ? 128 + ls_stop_signal() : ls_status_exit_code(st);

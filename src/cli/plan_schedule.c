@@ -3,7 +3,6 @@
 #include "cli/commands.h"
 
 #include "core/fs.h"
-#include "core/mem.h"
 #include "parallel/mesh.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
@@ -12,8 +11,6 @@
 #include "report/chart/gantt.h"
 
 #include <limits.h>
-#include <stdio.h>
-#include <string.h>
 
 #define GRID_WIDTH 200
 
@@ -338,9 +335,7 @@ static ls_status show(const options *o, const plan *p)
 ls_status cli_plan_schedule(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     if (!o.schedule) return ls_fail(LS_E_ARG, "plan needs --schedule NAME|FILE (%s, or a file)", ls_schedule_names);
     if (o.stages && !o.model) return ls_fail(LS_E_ARG, "--stages needs --model NAME");
     if (o.costs && o.model) return ls_fail(LS_E_ARG, "--costs and --model cannot be combined; leave one out");
