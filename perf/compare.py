@@ -1,10 +1,19 @@
-"""Shared by the comparison benchmarks: statistics of interleaved rounds, and a description of the machine."""
+"""Shared by the comparison benchmarks: sizes of the models, statistics of interleaved rounds, and a description of the machine."""
 import math
 import os
 import platform
 import statistics
 
 T95 = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131]
+
+
+SIZES = {  # layers, heads, width, positions
+    "tiny": (4, 4, 128, 256),
+    "gpt2": (12, 12, 768, 1024),
+    "gpt2-medium": (24, 16, 1024, 1024),
+    "gpt2-large": (36, 20, 1280, 1024),
+    "gpt2-xl": (48, 25, 1600, 1024),
+}
 
 
 def interval(ratios):

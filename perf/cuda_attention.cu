@@ -18,16 +18,9 @@ extern "C" {
 #include <string>
 #include <vector>
 
-#define CU(call)                                                                                                \
-    do {                                                                                                        \
-        const int e_ = (int)(call);                                                                             \
-        if (e_) {                                                                                               \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString((cudaError_t)e_)); \
-            exit(1);                                                                                            \
-        }                                                                                                       \
-    } while (0)
+#include "cuda_check.h"
 
-/* ---- plain loops, one thread a row, in double ------------------------------------------------------------------- */
+/* ---- plain loops in double, one thread per row ------------------------------------------------------------------- */
 
 struct plain_job {
     int B, T, H, D;
@@ -122,7 +115,7 @@ struct memory { /* of the device */
     }
 };
 
-static bool no_cudnn; /* its kernels alone cannot be told from races (compute-sanitizer) */
+static bool no_cudnn; /* compute-sanitizer cannot distinguish its kernels from races */
 
 struct way {
     const char *name, *kind;

@@ -22,14 +22,7 @@
 #include <string>
 #include <vector>
 
-#define CU(call)                                                                                                \
-    do {                                                                                                        \
-        const int e_ = (int)(call);                                                                             \
-        if (e_) {                                                                                               \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString((cudaError_t)e_)); \
-            exit(1);                                                                                            \
-        }                                                                                                       \
-    } while (0)
+#include "cuda_check.h"
 
 /* Element i of array `key`: uniform in (-1, 1) * scale + shift, as the device and the host make it alike. */
 LS_HOST_DEVICE float made(uint32_t key, int64_t i, float scale, float shift)

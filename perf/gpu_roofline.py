@@ -141,7 +141,7 @@ def main():
         with open(os.path.join(o.profile, "profiles", "profile_summary.json")) as f:
             ours = json.load(f)["lockstep"]
         steps = max(1, ours["per_rank"][0]["steps"])
-        lines += ["", f"By operation in a profile of {steps} steps (CUPTI):", "", "| operation | ms a step | calls a step |", "| --- | --- | --- |"]
+        lines += ["", f"By operation in a profile of {steps} steps (CUPTI):", "", "| operation | ms per step | calls per step |", "| --- | --- | --- |"]
         lines += [f"| {r['name']} | {1e3 * r['total_sec'] / steps:.2f} | {r['calls'] / steps:.0f} |" for r in ours.get("device_operations", [])]
         result["operations"] = ours.get("device_operations", [])
     if missing:

@@ -262,7 +262,7 @@ import json, sys
 s = json.load(open(sys.argv[1]))["lockstep"]
 steps = max(1, s["per_rank"][0]["steps"])
 rows = s.get("device_operations", [])
-print(f"{len(s.get('device_kernels', []))} kernels, {len(rows)} operations in {steps} steps, ms a step:")
+print(f"{len(s.get('device_kernels', []))} kernels, {len(rows)} operations in {steps} steps, ms per step:")
 for r in rows[:14]:
     print(f"  {r['name']:<20} {1e3 * r['total_sec'] / steps:9.3f}  {100 * r['share']:5.1f} %  {r['calls'] / steps:6.1f} calls")
 P

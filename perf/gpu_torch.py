@@ -27,57 +27,10 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from compare import SIZES
+from torch_gpt2 import GPT2
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "oracle"))
-
-SIZES = {  # layers, heads, width, positions
-    "tiny": (4, 4, 128, 256),
-    "gpt2": (12, 12, 768, 1024),
-    "gpt2-medium": (24, 16, 1024, 1024),
-    "gpt2-large": (36, 20, 1280, 1024),
-    "gpt2-xl": (48, 25, 1600, 1024),
-}
-
-
-class Block(nn.Module):
-    def __init__(self, heads, width):
-        super().__init__()
-        self.heads = heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.fc, self.out = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        B, T, C = x.shape
-        q, k, v = (y.view(B, T, self.heads, C // self.heads).transpose(1, 2) for y in self.qkv(self.ln_1(x)).split(C, dim=2))
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(a.transpose(1, 2).reshape(B, T, C))
-        return x + self.out(F.gelu(self.fc(self.ln_2(x)), approximate="tanh"))
-
-
-class GPT2(nn.Module):
-    """Rows of ids above the real vocabulary exist for speed. Where results are compared (mask) they are left out of the softmax."""
-
-    def __init__(self, layers, heads, width, positions, vocab, padded, checkpoint):
-        super().__init__()
-        self.vocab, self.padded, self.checkpoint, self.mask = vocab, padded, checkpoint, False
-        self.wte, self.wpe = nn.Embedding(padded, width), nn.Embedding(positions, width)
-        self.blocks = nn.ModuleList(Block(heads, width) for _ in range(layers))
-        self.ln_f = nn.LayerNorm(width)
-        for name, p in self.named_parameters():
-            if p.dim() == 2:
-                last = name.endswith(("proj.weight", "out.weight"))
-                nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if last else 1))
-            elif name.endswith("bias"):
-                nn.init.zeros_(p)
-
-    def forward(self, ids, target):
-        x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
-        for block in self.blocks:
-            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpoint else block(x)
-        logits = F.linear(self.ln_f(x), self.wte.weight)
-        if self.mask:
-            logits = logits[..., : self.vocab]
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.view(-1))
 
 
 def load_folder(model, folder):

@@ -31,7 +31,6 @@ import time
 import compare
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-SIZES = {"tiny": (4, 4, 128), "gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-large": (36, 20, 1280), "gpt2-xl": (48, 25, 1600)}
 
 # bar: required tokens/s; aim: target; over: required ratio to PyTorch (mode); memory: maximum GiB
 CASES = {
@@ -51,7 +50,7 @@ def say(text):
 
 
 def flops_per_token(case):
-    L, _, C = SIZES[case["model"]]
+    L, _, C, _ = compare.SIZES[case["model"]]
     return 6 * (12 * L * C * C + case.get("vocab", 50257) * C) + 12 * L * C * case["T"]
 
 
@@ -124,7 +123,7 @@ class Ours:
             raise SystemExit(f"lockstep ended ({self.process.returncode}): {' '.join(self.command)}\n{words}")
 
     def wait_for(self, n, limit):
-        """Until n more lines are there."""
+        """Waits for n more lines."""
         goal, until = len(self.rows) + n, time.time() + limit
         while len(self.rows) < goal:
             if not self.read():

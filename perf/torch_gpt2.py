@@ -1,4 +1,4 @@
-"""PyTorch side of the training benchmark: GPT-2 written for speed on a CPU.
+"""PyTorch side of the training benchmark on CPUs, and the GPT-2 of all PyTorch benchmarks.
 (ls-bench: by name; started by other scripts.)
 
 Fused query-key-value projection, F.scaled_dot_product_attention, tanh GELU, tied head, cross_entropy over all rows at once,
@@ -19,12 +19,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-SIZES = {  # layers, heads, width
-    "gpt2": (12, 12, 768),
-    "gpt2-medium": (24, 16, 1024),
-    "gpt2-large": (36, 20, 1280),
-    "gpt2-xl": (48, 25, 1600),
-}
+from compare import SIZES
 
 
 class Block(nn.Module):
@@ -45,9 +40,13 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    def __init__(self, n_layer, n_head, width, n_ctx=1024, vocab=50257):
+    """padded: rows of the embedding, more than the vocabulary for speed. If results are compared (mask), the additional rows are left
+    out of the softmax. checkpoint: recompute the activations of blocks."""
+
+    def __init__(self, n_layer, n_head, width, n_ctx=1024, vocab=50257, padded=0, checkpoint=False):
         super().__init__()
-        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(n_ctx, width)
+        self.vocab, self.checkpoint, self.mask = vocab, checkpoint, False
+        self.wte, self.wpe = nn.Embedding(padded or vocab, width), nn.Embedding(n_ctx, width)
         self.blocks = nn.ModuleList(Block(n_head, width) for _ in range(n_layer))
         self.ln_f = nn.LayerNorm(width)
         for name, p in self.named_parameters():
@@ -60,9 +59,11 @@ class GPT2(nn.Module):
     def forward(self, ids, target):
         x = self.wte(ids) + self.wpe.weight[: ids.shape[1]]
         for block in self.blocks:
-            x = block(x)
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if self.checkpoint else block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.view(-1))
+        if self.mask:
+            logits = logits[..., : self.vocab]
+        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), target.view(-1))
 
 
 def make_optimizer(model, lr=3e-4):

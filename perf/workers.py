@@ -156,7 +156,7 @@ def ours(o, data, work, strategy, workers, threads, batch=None, steps=None, copi
         args = train_args(o, data, run, strategy, workers, threads, batch, need + 1000) + list(extra)
         mine = sorted(os.sched_getaffinity(0))[i * each : (i + 1) * each] or cores(each)
         g.start(args, mine)
-    # ended by us when the lines are there: the checkpoint at its end is not what is measured
+    # stopped here when the lines are written: the checkpoint at the end of a run is not measured
     well = g.wait(limit, enough=lambda: all(len(metrics(r)) >= need for r in runs))
     rows = [metrics(r)[:need] for r in runs]
     for r in runs:

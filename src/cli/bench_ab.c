@@ -2,14 +2,11 @@
 #include "cli/bench_impl.h"
 
 #include "bench/ab.h"
-#include "core/mem.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-/* A side, for people: its own options, or the folder it was read from. */
+/* The description of a side: its own options, or the folder it was read from. */
 typedef struct side_name {
     ls_argv words;
     const char *folder; /* NULL: it was run here */
@@ -55,7 +52,7 @@ enum {
 
 static const struct {
     const char *key, *words;
-    double scale; /* for people */
+    double scale; /* of the printed value */
 } fact[N_FACT] = {
     [FACT_STEP] = {"step_sec", "step, ms", 1e3},
     [FACT_SPLIT + LS_SPLIT_FORWARD] = {"forward_sec", "  forward, ms", 1e3},
@@ -333,10 +330,9 @@ static ls_status run(options *x, int argc, char **argv)
 {
     bench_session *s = &x->s;
     ls_opt_list paths = {0};
-    bool help, cut;
+    bool cut;
     int own[2] = {0, 0};
-    LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut));
     if (paths.n && (s->given.n || x->a || x->b))
         return ls_fail(LS_E_ARG, "%s: existing runs are compared without --a, --b and train options; leave them out",
                        paths.word[0]);

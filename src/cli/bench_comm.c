@@ -4,10 +4,6 @@
 #include "bench/comm_bench.h"
 #include "comm/launch.h"
 #include "compute/compute.h"
-#include "core/mem.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct options {
     int64_t n, rounds, factor;
@@ -366,9 +362,7 @@ ls_status cli_bench_comm(int argc, char **argv)
 {
     options o = {0};
     comm_job j = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     LS_TRY(comm_settle(&o, &j));
     ls_start_env env = {0};
     LS_TRY(ls_start_env_read(&env));

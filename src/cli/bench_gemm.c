@@ -2,10 +2,6 @@
 #include "cli/bench_impl.h"
 
 #include "bench/gemm_bench.h"
-#include "infer/session.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct options {
     ls_gemm_bench b;
@@ -134,14 +130,11 @@ static void gemm_row(void *ctx, const ls_gemm_row *r)
 ls_status cli_bench_gemm(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     ls_session_opts where = {0};
     ls_device_choice chosen;
     const char *cpu_only = o.kernels.n ? "--kernels" : o.b.cpu_time ? "--cpu-time" : o.on.threads ? "--threads" : NULL;
-    LS_TRY(ls_device_choose(o.on.device, cpu_only, 1, 0, &chosen));
-    LS_TRY(ls_session_where(&where, &chosen, o.on.precision, "cpu", o.on.tf32));
+    LS_TRY(cli_choose_device(&o.on, cpu_only, &where, &chosen));
     const bool device = strcmp(where.compute, "cpu") != 0;
     if (device && cpu_only)
         return ls_fail(LS_E_ARG,

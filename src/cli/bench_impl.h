@@ -42,9 +42,9 @@ typedef struct bench_session {
 #define BENCH_ROWS(n_default, repeat_default)                                                                          \
     CLI_STR("n", s.o.n, "LIST", n_default, "numbers of workers", "Settings"),                                          \
         CLI_INT_IN(1, 1000, "repeat", s.o.repeat, "N", repeat_default, "runs per setting; the settings run in turns"), \
-        CLI_INT_IN(1, INT32_MAX, "steps", s.o.steps, "N", "30",                                                        \
-                   "optimizer steps per run, unless the train options have --max_steps or --epochs"),                  \
-        CLI_INT_IN(1, INT32_MAX, "warmup", s.o.warmup, "N", "5", "warm-up steps to exclude"),                          \
+        CLI_POSITIVE("steps", s.o.steps, "N", "30",                                                                    \
+                     "optimizer steps per run, unless the train options have --max_steps or --epochs"),                \
+        CLI_POSITIVE("warmup", s.o.warmup, "N", "5", "warm-up steps to exclude"),                                      \
         CLI_STR("out", s.o.out, "DIR", NULL, "output folder for runs and results [runs/<time>]", "Runs"),              \
         CLI_STR("out_dir", s.o.out, "DIR", NULL, NULL),                                                                \
         CLI_SWITCH("resume", s.o.resume, "keep the finished runs of --out and run the rest"),                          \
@@ -55,7 +55,7 @@ typedef struct bench_session {
 
 /* Parses the arguments before "--" into options; those after it are the train options (s->given). *cut: there is a "--". */
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
-                          bool *cut, bool *help);
+                          bool *cut);
 /* Appends "--name value". */
 ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value);
 /* Parses train options. Rejects those that the benchmark sets itself; own_workers: -n is allowed. */

@@ -1,18 +1,14 @@
 /* bench_result.c - from run folders to a comparison: reading, pairing, printing, writing.
  *
  *   A   run_1  run_2  run_3  run_4
- *   B   run_1  run_2   broken          pairs (1,1) (2,2); the others are left out, with a note
+ *   B   run_1  run_2   broken          pairs (1,1) (2,2); the others are left out and listed
  *
- * A run belongs to the side whose path or command it came from. Runs with the same path below their side are a pair; if no two have the
+ * Each run belongs to the side whose path or command it came from. Runs with the same path below their side are a pair; if no two have the
  * same, the k-th run of A and the k-th run of B are, in the order of the paths. A run that cannot be compared is left out together with
  * its partner. */
 #include "cli/bench_impl.h"
 
 #include "core/fs.h"
-#include "core/mem.h"
-
-#include <stdio.h>
-#include <string.h>
 
 static void say_mismatches(const ls_analysis *a)
 {
@@ -239,7 +235,7 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
 void cli_bench_protocol(const void *session, ls_jsonw *w)
 {
     const bench_session *s = session;
-    if (!s->bench.n_side) return; /* folders that somebody else made */
+    if (!s->bench.n_side) return; /* existing runs */
     int threads = s->bench.side[0].threads;
     for (int i = 1; i < s->bench.n_side; i++)
         if (!s->bench.side[i].left_out && s->bench.side[i].threads != threads) threads = 0;

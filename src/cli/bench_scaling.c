@@ -4,8 +4,6 @@
 #include "report/compare/strategies.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 typedef struct options {
     bench_session s;
@@ -213,9 +211,8 @@ static ls_status run(options *x, int argc, char **argv)
 {
     bench_session *s = &x->s;
     ls_opt_list paths = {0};
-    bool help, cut;
-    LS_TRY(cli_bench_parse(x->strategies ? &strategies_page : &scaling_page, x, s, argc, argv, &paths, &cut, &help));
-    if (help) return LS_OK;
+    bool cut;
+    LS_TRY(cli_bench_parse(x->strategies ? &strategies_page : &scaling_page, x, s, argc, argv, &paths, &cut));
     LS_TRY(reference_flags(x, &s->given));
     if (paths.n && s->given.n)
         return ls_fail(LS_E_ARG, "%s: existing runs are compared without train options; leave out everything after --",

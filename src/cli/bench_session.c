@@ -4,26 +4,23 @@
 #include "bench/child.h"
 #include "core/clock.h"
 #include "core/cores.h"
-#include "core/mem.h"
 #include "core/stop.h"
 #include "config/dsconfig.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* --- options --- */
 
 ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
-                          bool *cut, bool *help)
+                          bool *cut)
 {
     int at = 0;
     while (at < argc && strcmp(argv[at], "--") != 0) at++;
     *cut = at < argc;
     for (int i = at + 1; i < argc; i++) LS_TRY(ls_argv_add(&s->given, argv[i]));
-    return cli_parse(p, options, at, argv, paths, NULL, help);
+    return cli_parse(p, options, at, argv, paths, NULL);
 }
 
 ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value)

@@ -1,9 +1,6 @@
 /* cmd_bench.c - `lockstep bench`: the benchmarks, one file each (bench_*.c). */
 #include "cli/bench_impl.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static const cli_command benches[] = {
     {"scaling", "measure speed-up, efficiency and lost time on 1, 2, 4 ... workers", cli_bench_scaling},
     {"strategies", "compare all layouts on the same work by six metrics", cli_bench_strategies},

@@ -1,10 +1,7 @@
 /* cmd_convert.c - `lockstep export` and `lockstep import`: between checkpoints and plain Hugging Face folders. */
 #include "cli/commands.h"
-#include "core/mem.h"
 #include "ckpt/checkpoint.h"
 #include "ckpt/hf.h"
-
-#include <stdio.h>
 
 typedef struct options {
     const char *from, *out, *variant;
@@ -27,9 +24,7 @@ static const cli_page export_page = {
 ls_status cmd_export(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&export_page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&export_page, &o, argc, argv, NULL, NULL));
     if (!o.from || !o.out) return ls_fail(LS_E_ARG, "export needs --checkpoint DIR and --out DIR");
     char *path = NULL;
     LS_TRY(ls_ckpt_resolve(o.from, &path));
@@ -55,9 +50,7 @@ static const cli_page import_page = {
 ls_status cmd_import(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&import_page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&import_page, &o, argc, argv, NULL, NULL));
     if (!o.from || !o.out) return ls_fail(LS_E_ARG, "import needs --from DIR and --out DIR");
     LS_TRY(ls_hf_import(o.from, o.out, o.variant, o.force));
     printf("imported %s to %s\n", o.from, o.out);

@@ -10,14 +10,11 @@
 #include "cli/doctor_impl.h"
 #include "core/cores.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "core/rng.h"
 
 #include <dlfcn.h>
 #include <omp.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -153,16 +150,7 @@ static void look_openmp(part *p)
 
 static void look_compute(part *p)
 {
-    char words[LS_COMPUTE_WORDS];
-    double worst = 0;
-    if (doctor_multiply("cpu", LS_F32, &worst, words, NULL) != LS_OK) {
-        doctor_put_error(p, PART_FAILED, NULL);
-        return;
-    }
-    const bool right = worst < DOCTOR_F32;
-    doctor_put(p, right ? PART_OK : PART_FAILED,
-               right ? NULL : "a kernel gives wrong results on this CPU; use LS_GEMM=plain and please report this line",
-               "%s; test product: largest relative difference to double precision %.1e", words, worst);
+    doctor_try_device(p, "cpu");
 }
 
 static void look_ref(part *p)
@@ -262,7 +250,7 @@ static void look_default(part *p)
 static const struct {
     const char *name;
     bool basic;
-    void (*look)(part *);
+    doctor_look *look;
 } parts[] = {
     {"default", false, look_default}, /* first: it forks, and the rows below start threads and CUDA */
     {"cpu", true, look_cpu},
@@ -329,9 +317,7 @@ static const cli_page page = {
 ls_status cmd_doctor(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     part row[N_PART + 1];
     const size_t n = N_PART + (o.device != NULL);
     const char *broken = NULL, *device = o.device;

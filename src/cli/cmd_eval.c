@@ -2,13 +2,9 @@
 #include "cli/commands.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "data/loader.h"
-#include "infer/session.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -24,7 +20,7 @@ static const ls_opt table[] = {
     CLI_STR("data", data, "PATH", NULL, "token file, or a folder written by prepare (uses its val.bin)"),
     CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "0",
                "tokens per sequence; 0 = the number of positions of the model", "Execution"),
-    CLI_INT_IN(1, INT32_MAX, "micro_batch_size", micro_batch, "N", "4", "sequences per batch"),
+    CLI_POSITIVE("micro_batch_size", micro_batch, "N", "4", "sequences per batch"),
     CLI_INT("max_steps", max_steps, "N", "-1", "evaluate at most N batches; -1 = the whole file"),
     CLI_INT("threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS,
@@ -112,18 +108,13 @@ done:
 ls_status cmd_eval(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     if (!o.checkpoint || !o.data) return ls_fail(LS_E_ARG, "eval needs --checkpoint DIR and --data PATH");
 
-    ls_session_opts how = {.checkpoint = o.checkpoint,
-                           .threads = (int)o.on.threads,
-                           .B = o.micro_batch,
-                           .T = o.seq_length ? o.seq_length : INT32_MAX};
+    ls_session_opts how = {
+        .checkpoint = o.checkpoint, .B = o.micro_batch, .T = o.seq_length ? o.seq_length : INT32_MAX};
     ls_device_choice device;
-    LS_TRY(ls_device_choose(o.on.device, strcmp(o.on.compute, "cpu") ? "--compute" : NULL, 1, 0, &device));
-    LS_TRY(ls_session_where(&how, &device, o.on.precision, o.on.compute, o.on.tf32));
+    LS_TRY(cli_choose_device(&o.on, NULL, &how, &device));
     char *path = ls_fs_is_dir(o.data) ? ls_path_join(o.data, "val.bin") : ls_strdup(o.data);
     if (!path) return ls_nomem(256, "a path");
     cli_say_device(&device);

@@ -2,12 +2,7 @@
 #include "cli/commands.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "core/stop.h"
-#include "infer/session.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct options {
     const char *checkpoint, *prompt, *prompt_file;
@@ -22,8 +17,8 @@ static const ls_opt table[] = {
             "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"),
     CLI_STR("prompt", prompt, "TEXT", NULL, "text to continue [start after <|endoftext|>]"),
     CLI_STR("prompt-file", prompt_file, "FILE", NULL, "read the prompt from a file"),
-    CLI_INT_IN(1, INT32_MAX, "max-new-tokens", max_new, "N", "128", "generate at most N tokens"),
-    CLI_INT_IN(1, INT32_MAX, "num-samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
+    CLI_POSITIVE("max-new-tokens", max_new, "N", "128", "generate at most N tokens"),
+    CLI_POSITIVE("num-samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
     CLI_SWITCH("greedy", greedy, "always take the most likely token (temperature 0)", "Sampling"),
     CLI_REAL("temperature", temperature, "X", "0.8", "sampling temperature; 0 = greedy"),
     CLI_INT_IN(0, INT32_MAX, "top-k", top_k, "N", "50", "sample from the N most likely tokens; 0 = all"),
@@ -241,22 +236,17 @@ static ls_status check(const options *o)
 ls_status cmd_generate(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     LS_TRY(check(&o));
     ls_session s = {0};
     ls_session_opts how = {.checkpoint = o.checkpoint,
-                           .threads = (int)o.on.threads,
                            .B = 1,
                            .T = 128,
                            .cache_len = INT32_MAX,
                            .speculate = (int)o.speculate,
                            .tokenizer = true};
     ls_device_choice device;
-    const char *cpu_only = strcmp(o.on.compute, "cpu") ? "--compute" : o.speculate > 0 ? "--speculate" : NULL;
-    LS_TRY(ls_device_choose(o.on.device, cpu_only, 1, 0, &device));
-    LS_TRY(ls_session_where(&how, &device, o.on.precision, o.on.compute, o.on.tf32));
+    LS_TRY(cli_choose_device(&o.on, o.speculate > 0 ? "--speculate" : NULL, &how, &device));
     if (o.speculate > 0 && !strcmp(how.compute, "cuda"))
         return ls_fail(LS_E_CONFIG, "--speculate %lld: only supported on the CPU, but --device is %s; leave it out",
                        (long long)o.speculate, device.asked);

@@ -10,9 +10,6 @@
 #include "data/loader.h"
 #include "data/tokenizer.h"
 
-#include <stdio.h>
-#include <string.h>
-
 #define GIB          (1024.0 * 1024 * 1024)
 #define MOST_WORKERS 1024
 
@@ -30,27 +27,27 @@ static const ls_opt table[] = {
             "gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, or a Hugging Face config.json", "Input"),
     CLI_CHOICE("variant", variant, "hf|r1", NULL, "model variant, as in train [hf]"),
     CLI_STR("data", q.data, "DIR", NULL, "data folder; its vocabulary size and its val.bin are used, as in train"),
-    CLI_INT_IN(1, INT32_MAX, "vocab_size", vocab_size, "N", NULL,
-               "vocabulary size [from the model; tiny: from the tokenizer of the data]"),
+    CLI_POSITIVE("vocab_size", vocab_size, "N", NULL,
+                 "vocabulary size [from the model; tiny: from the tokenizer of the data]"),
     CLI_REAL("dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
-    CLI_INT_IN(0, INT32_MAX, "global_batch", q.global_batch, "N", "0", "sequences per optimizer step over all workers"),
-    CLI_INT_IN(1, INT32_MAX, "seq_length", seq_length, "N", "512", "tokens per sequence"),
+    CLI_POSITIVE("global_batch", q.global_batch, "N", "0", "sequences per optimizer step over all workers"),
+    CLI_POSITIVE("seq_length", seq_length, "N", "512", "tokens per sequence"),
     CLI_STR("cluster", cluster, "FILE|PRESET|this", "this",
             "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)"),
     CLI_CHOICE("precision", precision, "fp32|bf16|fp16", NULL,
                "number format of parameters and activations [as in train: bf16 on GPUs, fp32 on the CPU; v100: fp16]"),
     CLI_REAL("tokens", q.tokens, "N", NULL,
              "tokens of the whole training; prints its time and, if the power is known, its energy"),
-    CLI_INT_IN(0, MOST_WORKERS, "workers", workers, "N", "0",
+    CLI_INT_IN(1, MOST_WORKERS, "workers", workers, "N", "0",
                "number of workers [all devices of the cluster; CPU: one worker per core]"),
     CLI_REAL("memory", memory, "GiB", "0", "memory per device or, for the CPU, per host [from the cluster]"),
     CLI_CHOICE("strategy", q.strategy, "single|dp|ddp|zero1|zero2|zero3", NULL, "consider only this strategy"),
-    CLI_INT_IN(0, INT32_MAX, "max_tp", max_tp, "T", "0", "use tensor parallelism over at most T workers [no limit]"),
-    CLI_INT_IN(0, INT32_MAX, "bucket", q.bucket, "N", "0",
-               "gradient bucket size in elements, as in train [1048576; on GPUs 6553600]"),
+    CLI_POSITIVE("max_tp", max_tp, "T", "0", "use tensor parallelism over at most T workers [no limit]"),
+    CLI_POSITIVE("bucket", q.bucket, "N", "0",
+                 "gradient bucket size in elements, as in train [1048576; on GPUs 6553600]"),
     CLI_SWITCH("recompute", q.recompute, "recompute activations in the backward pass"),
     CLI_SWITCH("no_deterministic", q.no_deterministic, "allow GPU kernels whose summation order varies, as in train"),
-    CLI_INT_IN(1, INT32_MAX, "top", top, "N", "15", "number of layouts to print", "Output"),
+    CLI_POSITIVE("top", top, "N", "15", "number of layouts to print", "Output"),
     CLI_SWITCH("all", all, "print every layout, and the reason for those that do not fit"),
     CLI_SWITCH("json", json, "print one JSON object"),
     CLI_SWITCH("measure", measure, "measure this machine and write a cluster file (docs/PLAN.md)", "Cluster files"),
@@ -353,10 +350,8 @@ ls_status cmd_plan(int argc, char **argv)
 {
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
-    bool help;
     if (has(argc, argv, "--schedule")) return cli_plan_schedule(argc, argv);
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
     if (o.measure && o.check) return ls_fail(LS_E_ARG, "--measure and --check cannot be combined; leave one out");
     LS_TRY(check_modes(&o, given));
     return o.measure ? measure(&o) : o.check ? check_run(&o) : rank(&o);

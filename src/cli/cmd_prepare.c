@@ -3,15 +3,12 @@
 #include "core/argv.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "core/stop.h"
 #include "data/bpe_train.h"
 #include "data/prepare.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct options {
@@ -38,8 +35,7 @@ static const ls_opt table[] = {
             "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked"),
     CLI_INT("vocab-size", vocab_size, "N", "8192",
             "train: vocabulary size, including 256 bytes and end-of-text; at most 65536"),
-    CLI_INT_IN(1, INT32_MAX, "min-frequency", p.train_min_count, "N", "2",
-               "train: merge only pairs that occur at least N times"),
+    CLI_POSITIVE("min-frequency", p.train_min_count, "N", "2", "train: merge only pairs that occur at least N times"),
     CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
     CLI_REAL(
         "val-fraction", p.val_fraction, "X", "0.05",
@@ -272,11 +268,10 @@ ls_status cmd_prepare(int argc, char **argv)
 {
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
-    bool help = false;
     char *command = command_line(argc, argv); /* parsing moves arguments */
-    ls_status st = cli_parse(&page, &o, argc, argv, NULL, given, &help);
-    if (st == LS_OK && !help) st = check(&o, given);
-    if (st == LS_OK && !help) st = prepare(&o, command);
+    ls_status st = cli_parse(&page, &o, argc, argv, NULL, given);
+    if (st == LS_OK) st = check(&o, given);
+    if (st == LS_OK) st = prepare(&o, command);
     ls_free(command);
     return st;
 }

@@ -10,7 +10,6 @@
 
 #include "bench/child.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "config/options.h"
 #include "report/compat/nsys.h"
 #include "report/compat/trace_summary.h"
@@ -18,33 +17,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- the summary ---- */
 
-/* The nsys summary with what the trace of the same run says, under "lockstep". */
+/* The summary of nsys with the member "lockstep" of the summary of the trace. */
 static ls_status join(const ls_str *nsys, const ls_str *trace, ls_str *out)
 {
-    json_t *a = NULL, *b = NULL, *value;
-    const char *key;
+    json_t *a = NULL, *b = NULL;
     ls_jsonw w;
     ls_status st = ls_json_parse(nsys->data, nsys->len, "the summary of nsys", &a);
     if (st == LS_OK) st = ls_json_parse(trace->data, trace->len, "the summary of the trace", &b);
+    if (st == LS_OK && json_object_set(a, "lockstep", json_object_get(b, "lockstep"))) st = ls_nomem(0, "a summary");
     if (st == LS_OK) {
         ls_jsonw_init(&w, out, 2);
-        ls_jsonw_open(&w, '{');
-        json_object_foreach(a, key, value)
-        {
-            ls_jsonw_key(&w, key);
-            ls_jsonw_value(&w, value);
-        }
-        ls_jsonw_key(&w, "lockstep");
-        ls_jsonw_value(&w, json_object_get(b, "lockstep"));
-        ls_jsonw_close(&w);
+        ls_jsonw_value(&w, a);
         if (out->failed) st = ls_nomem(out->cap, "a profile summary");
     }
     json_decref(a);
@@ -223,7 +212,7 @@ static ls_status status_of(int code)
 
 static ls_status run_traced(int argc, char **argv)
 {
-    char **more = ls_alloc(((size_t)argc + 4) * sizeof *more); /* cmd_train reads the two words before its own */
+    char **more = ls_alloc(((size_t)argc + 4) * sizeof *more); /* cmd_train reads the two arguments before its own */
     if (!more) return ls_nomem((size_t)argc * sizeof *more, "the command line");
     static char flag[] = "--profile", program[] = "lockstep", command[] = "train";
     more[0] = program;
@@ -279,15 +268,13 @@ static const cli_page page = {
 ls_status cmd_profile(int argc, char **argv)
 {
     options o = {0};
-    bool help;
     ls_opt_list words = {0};
     const bool dashes = argc && !strcmp(argv[0], "--");
     if (argc > dashes && !strcmp(argv[dashes], "train")) return profile_train(argc - dashes - 1, argv + dashes + 1);
     if (dashes)
         return ls_fail(LS_E_ARG, "'%s' cannot be profiled; use lockstep profile -- train --data DIR ...",
                        argc > 1 ? argv[1] : "");
-    LS_TRY(cli_parse(&page, &o, argc, argv, &words, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, &words, NULL));
     if (words.n != 1 || strcmp(words.word[0], "summarize"))
         return ls_fail(
             LS_E_ARG,

@@ -4,9 +4,6 @@
 #include "report/page/report.h"
 #include "report/compat/tools.h"
 
-#include <stdio.h>
-#include <string.h>
-
 /* Options of all forms; the tools of R1 (docs/REFERENCES.md) have their own. Their exit code is 1 after a negative result. */
 typedef struct options {
     const char *gpu1, *gpu2, *gpu4;   /* table */
@@ -31,16 +28,12 @@ static const cli_page table_page = {table_opts, CLI_COUNT(table_opts),
                                     "checked for comparability; `lockstep "
                                     "report` does that."};
 
-static ls_status run_table(int argc, char **argv)
+static ls_status run_table(const options *o)
 {
-    options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&table_page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
-    if (!o.gpu1 || !o.gpu2 || !o.gpu4)
+    if (!o->gpu1 || !o->gpu2 || !o->gpu4)
         return ls_fail(LS_E_ARG, "report table needs --gpu1, --gpu2 and --gpu4 (training_metrics.json files)");
     ls_str s = {0};
-    const ls_status st = ls_report_table(o.gpu1, o.gpu2, o.gpu4, &s);
+    const ls_status st = ls_report_table(o->gpu1, o->gpu2, o->gpu4, &s);
     if (st == LS_OK) return cli_print(&s);
     ls_str_fini(&s);
     return st;
@@ -60,16 +53,12 @@ static const cli_page chart_page = {
     "training_throughput_comparison) as SVG and, if gnuplot is installed, as PNG. Unreadable files are reported; the "
     "exit code stays 0 and no chart is written."};
 
-static ls_status run_charts(int argc, char **argv)
+static ls_status run_charts(const options *o)
 {
-    options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&chart_page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
-    if (!o.baseline || !o.optimized)
+    if (!o->baseline || !o->optimized)
         return ls_fail(LS_E_ARG, "report charts needs --baseline-json and --optimized-json");
     ls_str s = {0};
-    const ls_status st = ls_report_pair(o.baseline, o.optimized, o.r.out, &s), printed = cli_print(&s);
+    const ls_status st = ls_report_pair(o->baseline, o->optimized, o->r.out, &s), printed = cli_print(&s);
     return st != LS_OK ? st : printed;
 }
 
@@ -85,18 +74,14 @@ static const cli_page verify_page = {
     "of "
     "workers matches the path (1gpu_, 2gpu_, 4gpu_). The exit code is 1 if a check fails or no run is found."};
 
-static ls_status run_verify(int argc, char **argv)
+static ls_status run_verify(const options *o)
 {
-    options o = {0};
-    bool help;
     int n_run = 0, n_bad = 0;
-    LS_TRY(cli_parse(&verify_page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
-    if (!o.dir) return ls_fail(LS_E_ARG, "report verify needs --dir DIR (a folder with run_* folders)");
+    if (!o->dir) return ls_fail(LS_E_ARG, "report verify needs --dir DIR (a folder with run_* folders)");
     ls_str s = {0};
-    const ls_status st = ls_report_verify(o.dir, &s, &n_run, &n_bad), printed = cli_print(&s);
+    const ls_status st = ls_report_verify(o->dir, &s, &n_run, &n_bad), printed = cli_print(&s);
     LS_TRY(st != LS_OK ? st : printed);
-    if (!n_run) printf("No run_* directories found under %s\n", o.dir);
+    if (!n_run) printf("No run_* directories found under %s\n", o->dir);
     return n_run && !n_bad ? LS_OK : cli_negative();
 }
 
@@ -143,9 +128,7 @@ static ls_status run_report(int argc, char **argv)
 {
     options o = {0};
     ls_opt_list paths = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, &paths, NULL));
     if (!paths.n) return ls_fail(LS_E_ARG, "report needs at least one run folder (lockstep report RUN_DIR...)");
     o.r.path = paths.word;
     o.r.n_path = paths.n;
@@ -167,8 +150,17 @@ static ls_status run_report(int argc, char **argv)
 
 ls_status cmd_report(int argc, char **argv)
 {
-    if (argc && !strcmp(argv[0], "table")) return run_table(argc - 1, argv + 1);
-    if (argc && !strcmp(argv[0], "charts")) return run_charts(argc - 1, argv + 1);
-    if (argc && !strcmp(argv[0], "verify")) return run_verify(argc - 1, argv + 1);
+    static const struct {
+        const char *name;
+        const cli_page *page;
+        ls_status (*run)(const options *o);
+    } tool[] = {
+        {"table", &table_page, run_table}, {"charts", &chart_page, run_charts}, {"verify", &verify_page, run_verify}};
+    for (size_t i = 0; argc && i < CLI_COUNT(tool); i++) {
+        options o = {0};
+        if (strcmp(argv[0], tool[i].name)) continue;
+        LS_TRY(cli_parse(tool[i].page, &o, argc - 1, argv + 1, NULL, NULL));
+        return tool[i].run(&o);
+    }
     return run_report(argc, argv);
 }

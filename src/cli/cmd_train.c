@@ -11,9 +11,7 @@
 #include "train/profile.h"
 #include "train/trainer.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static void to_stdout(void *ctx, const char *text)
@@ -37,7 +35,7 @@ static void progress(void *ctx, const char *text, bool last)
     else fprintf(stderr, "%s\n", text);
 }
 
-/* What the tokenizer beside the data says about the vocabulary. */
+/* Vocabulary size and end-of-text id of the tokenizer next to the data. */
 static ls_status learn_facts(const ls_train_paths *paths, ls_train_facts *f)
 {
     if (!paths->tokenizer) return LS_OK;
@@ -63,15 +61,15 @@ typedef struct job {
     const ls_ds_config *ds;
     const ls_run_identity *id;
     int stage_thread[LS_MAX_STAGE_THREAD]; /* the same for every worker */
-    bool reported;                         /* this worker's failure is printed */
-    ls_device_choice device;               /* likewise                  */
+    bool reported;                         /* the failure of this worker is printed */
+    ls_device_choice device;               /* the same for every worker */
     bool device_said;
 } job;
 
 #define MAX_SHARE  256
 #define WRITE_TIME 120.0 /* seconds that the other workers wait for rank 0's last files, at least */
 
-/* visible: GPUs, where they were counted; else 0. */
+/* visible: number of GPUs; 0: not counted. */
 static void startup_line(const ls_train_config *c, int size, int visible)
 {
     const char *devices = getenv("CUDA_VISIBLE_DEVICES");
@@ -105,7 +103,7 @@ static ls_status configure(const job *j, int world, ls_train_config *c)
     return st;
 }
 
-/* A worker's own failure in its own words; those that only heard of it stay silent. */
+/* Prints the failure of this worker once. A worker that only learned of the failure of another one prints nothing. */
 static void worker_report(void *ctx, int rank, ls_status st)
 {
     job *j = ctx;
@@ -115,7 +113,7 @@ static void worker_report(void *ctx, int rank, ls_status st)
     cli_print_error(rank, st);
 }
 
-/* A failure is printed and announced before anything is closed: closing may wait for a device or for peers that do not know yet. */
+/* Prints and announces a failure before anything is closed: closing may wait for a device or for peers that do not know of it yet. */
 static void announce(job *j, ls_comm *comm, ls_status st)
 {
     char words[400];
@@ -126,7 +124,7 @@ static void announce(job *j, ls_comm *comm, ls_status st)
     if (speaks) worker_report(j, ls_comm_rank(comm), st);
 }
 
-/* Nobody closes anything before rank 0 has written everything: closing has a limit, writing to a slow disk has none. */
+/* Waits until rank 0 has written everything: closing has a time limit, writing to a slow disk has none. */
 static ls_status everyone_is_done(ls_comm *comm, double timeout, ls_status st)
 {
     if (!comm || (st != LS_OK && st != LS_E_STOPPED)) return st;
@@ -135,7 +133,7 @@ static ls_status everyone_is_done(ls_comm *comm, double timeout, ls_status st)
     return all != LS_OK ? all : st;
 }
 
-/* Closes what computes within a limit: a driver or a peer that hangs must not keep a run whose files are whole. */
+/* Closes the trainer within a time limit: a driver or a peer that hangs must not keep a run whose files are complete. */
 static void close_trainer(ls_trainer **t, ls_status st)
 {
     const int d =
@@ -147,7 +145,7 @@ static void close_trainer(ls_trainer **t, ls_status st)
     ls_deadline_disarm(d);
 }
 
-/* One worker, from configuration to artifacts; rank 0 speaks for all. n_core 0: as many threads as there are cores. */
+/* One worker, from configuration to artifacts; rank 0 prints. n_core 0: as many threads as there are cores. */
 static ls_status work(job *j, ls_comm *comm, int n_core)
 {
     const int rank = comm ? ls_comm_rank(comm) : 0, size = comm ? ls_comm_size(comm) : 1;
@@ -175,7 +173,7 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
         startup_line(&c, size, j->device.visible);
         st = ls_trainer_create(&t, &c, comm, &io);
     }
-    if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* a failure at set-up is everyone's */
+    if (comm) st = ls_comm_agree(comm, st, LS_SITE); /* all workers fail together */
     ls_profile *profile = NULL;
     if (st == LS_OK && c.profile) st = ls_profile_begin(&profile, t);
     ls_stop_set_mode(LS_STOP_ASK);
@@ -196,10 +194,10 @@ static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
 {
     ls_log_init(ls_comm_rank(comm));
     ls_status st = work(ctx, comm, n_core);
-    return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: a worker's stdout is not main's */
+    return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: main flushes only its own stdout */
 }
 
-/* Whether the options can work on so many workers, with the device that was chosen. */
+/* Checks that the options work on so many workers, with the chosen device. */
 static ls_status check_configuration(const job *j, int world)
 {
     ls_train_config c = {0};
@@ -208,7 +206,7 @@ static ls_status check_configuration(const job *j, int world)
     return LS_OK;
 }
 
-/* What a launcher's world allows. */
+/* Checks the options of a run that a launcher started. */
 static ls_status check_start(const job *j, const ls_start_env *e)
 {
     if (ls_train_given(j->o, "n") && j->o->n != e->size)
@@ -224,29 +222,30 @@ static ls_status check_start(const job *j, const ls_start_env *e)
         return ls_fail(
             LS_E_CONFIG,
             "--comm mpi: the workers were started with RANK and WORLD_SIZE; start them with mpirun or srun --mpi=pmix");
-    return j->device.automatic ? LS_OK : check_configuration(j, e->size); /* what auto is, the workers agree on first */
+    return j->device.automatic ? LS_OK
+                               : check_configuration(j, e->size); /* the workers first agree on the device of auto */
 }
 
-/* Workers on several hosts may have found different devices. The same answer on every rank. */
+/* Workers on several hosts may have found different devices: all use one kind. The same result on every rank. */
 static ls_status check_device(job *j, ls_comm *c)
 {
     LS_TRY(ls_device_agree(&j->device, c));
     return j->device.automatic ? check_configuration(j, ls_comm_size(c)) : LS_OK;
 }
 
-/* What every rank finds wrong, rank 0 says. */
+/* An error that every rank finds is printed by rank 0 only. */
 static ls_status said_by_first(int rank, ls_status st)
 {
     if (rank) ls_err_clear();
     return st;
 }
 
-/* This process is one worker of a run that a launcher started. */
+/* Runs this process as one worker of a run that a launcher started. */
 static ls_status run_started(job *j, const ls_start_env *e)
 {
     char label[32];
     ls_comm *c = NULL;
-    ls_stop_install(); /* launchers end everyone at the first failure: rank 0 must not be cut off in its sentence */
+    ls_stop_install(); /* launchers stop all ranks at the first failure: rank 0 must finish printing its error */
     ls_status st = check_start(j, e);
     if (st != LS_OK) return said_by_first(e->rank, st);
     snprintf(label, sizeof label, "rank %d", e->rank);
@@ -287,6 +286,10 @@ static ls_status launch(job *j)
 {
     ls_train_config c = {0};
     int share[MAX_SHARE] = {0};
+    if (!strcmp(j->o->comm, "mpi"))
+        return ls_fail(LS_E_CONFIG,
+                       "--comm mpi: -n %lld does not start MPI workers; use mpirun or srun --mpi=pmix and leave -n out",
+                       (long long)j->o->n);
     LS_TRY(configure(j, (int)j->o->n, &c));
     ls_status st = ls_train_check_layout(&c);
     const bool shared = st == LS_OK && c.mesh.world <= MAX_SHARE && ls_train_share_cores(&c, ls_cores_usable(), share);
@@ -303,7 +306,7 @@ static ls_status launch(job *j)
                                         .ctx = j});
 }
 
-/* Before anything is forked: GPUs are looked for in a process of their own, and workers inherit the answer. */
+/* Before workers are forked: a separate process looks for GPUs, and workers inherit the result. */
 static ls_status choose_device(job *j, const ls_start_env *e)
 {
     const ls_train_options *o = j->o;
@@ -319,7 +322,7 @@ ls_status cmd_train(int argc, char **argv)
     ls_run_identity id = {0};
     ls_start_env env = {0};
     ls_status st = LS_OK;
-    LS_TRY(ls_run_identity_capture(&id, argc + 2, argv - 2)); /* before parsing: it moves words */
+    LS_TRY(ls_run_identity_capture(&id, argc + 2, argv - 2)); /* before parsing, which moves arguments */
     LS_TRY_GOTO(st, done, ls_train_options_parse(argc, argv, &o));
     if (o.help) {
         ls_str s = {0};
@@ -336,13 +339,6 @@ ls_status cmd_train(int argc, char **argv)
     } else if (env.size > 1) {
         st = run_started(&j, &env);
     } else if (o.n > 1) {
-        if (!strcmp(o.comm, "mpi")) {
-            st = ls_fail(
-                LS_E_CONFIG,
-                "--comm mpi: -n %lld does not start MPI workers; use mpirun or srun --mpi=pmix and leave -n out",
-                (long long)o.n);
-            goto done;
-        }
         st = launch(&j);
     } else {
         ls_stop_install();

@@ -5,9 +5,7 @@
 #include "comm/launch.h"
 #include "core/stack.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct options {
     ls_verify_opts v;
@@ -190,10 +188,8 @@ ls_status cmd_verify(int argc, char **argv)
 {
     options o = {0};
     unsigned char given[CLI_COUNT(table)] = {0};
-    bool help;
     int most;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, given));
     ls_start_env env = {0};
     ls_verify_opts *v = &o.v;
     v->steps = (int)o.steps;

@@ -1,15 +1,19 @@
-/* commands.h - the commands, one file each, and what they share. argv has the arguments after the command's name. */
+/* commands.h - the commands, one file each, and what they share, including the headers that nearly all of them need. argv has the
+ * arguments after the command's name. */
 #ifndef LS_CLI_COMMANDS_H
 #define LS_CLI_COMMANDS_H
 
 #include "core/err.h"
 #include "core/json.h"
+#include "core/mem.h"
 #include "core/opt.h"
 #include "comm/start.h"
-#include "config/device_choice.h"
+#include "infer/session.h"
 #include "train/profile.h"
 
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
 #define CLI_COUNT(array) (sizeof array / sizeof array[0])
 
@@ -35,6 +39,7 @@ ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, con
 #define CLI_SWITCH(name, field, ...)                     CLI_ROW(SWITCH, 0, 0, name, field, NULL, NULL, __VA_ARGS__)
 #define CLI_INT(name, field, arg, def, ...)              CLI_ROW(INT, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_INT_IN(lo, hi, name, field, arg, def, ...)   CLI_ROW(INT, lo, hi, name, field, arg, def, __VA_ARGS__)
+#define CLI_POSITIVE(...)                                CLI_INT_IN(1, INT32_MAX, __VA_ARGS__)
 #define CLI_REAL(name, field, arg, def, ...)             CLI_ROW(REAL, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_STR(name, field, arg, def, ...)              CLI_ROW(STR, 0, 0, name, field, arg, def, __VA_ARGS__)
 #define CLI_CHOICE(name, field, arg, def, ...)           CLI_ROW(CHOICE, 0, 0, name, field, arg, def, __VA_ARGS__)
@@ -48,9 +53,9 @@ typedef struct cli_page {
     const char *usage, *text;
 } cli_page;
 
-/* Sets the defaults and parses argv; rest and given: as ls_opt_parse. --help prints the page and sets *help. */
-ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given,
-                    bool *help);
+/* Sets the defaults and parses argv; rest and given: as ls_opt_parse. --help prints the page and returns LS_E_HELP, which ends the
+ * program with exit code 0. */
+ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given);
 /* Whether the row of this name was on the command line. */
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name);
 
@@ -72,6 +77,9 @@ typedef struct cli_device {
 #define CLI_COMPUTE_ROW                                     \
     CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \
                "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)")
+
+/* Chooses the device and sets it in `how`. cpu_only: an option that only the CPU supports, if given; NULL: none. */
+ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device);
 
 /* Prints the text to stdout and frees it. LS_E_NOMEM if it is incomplete. */
 ls_status cli_print(ls_str *s);

@@ -1,13 +1,10 @@
 /* common.c - what the commands share: options and help pages, output, workers of a launcher. */
 #include "cli/commands.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/stop.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* ---- commands and options ---- */
@@ -35,13 +32,14 @@ static ls_status print_page(const cli_page *p)
     return cli_print(&s);
 }
 
-ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given,
-                    bool *help)
+ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given)
 {
-    *help = false;
+    bool help = false;
     LS_TRY(ls_opt_defaults(p->table, p->n, options));
-    LS_TRY(ls_opt_parse(p->table, p->n, options, given, argc, argv, rest, help));
-    return *help ? print_page(p) : LS_OK;
+    LS_TRY(ls_opt_parse(p->table, p->n, options, given, argc, argv, rest, &help));
+    if (!help) return LS_OK;
+    LS_TRY(print_page(p));
+    return LS_E_HELP;
 }
 
 bool cli_given(const cli_page *p, const unsigned char *given, const char *name)
@@ -119,7 +117,15 @@ ls_status cli_negative(void)
     return LS_E_NUMERIC;
 }
 
-/* ---- workers and programs ---- */
+/* ---- devices, workers, programs ---- */
+
+ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_session_opts *how, ls_device_choice *device)
+{
+    const bool reference = on->compute && strcmp(on->compute, "cpu");
+    how->threads = (int)on->threads;
+    LS_TRY(ls_device_choose(on->device, reference ? "--compute" : cpu_only, 1, 0, device));
+    return ls_session_where(how, device, on->precision, on->compute ? on->compute : "cpu", on->tf32);
+}
 
 ls_status cli_check_launcher(const ls_start_env *e)
 {

@@ -5,9 +5,7 @@
 #include "core/stop.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define EXIT_TIME 10.0 /* seconds from the end of main to the end of the process */
 
@@ -36,7 +34,7 @@ static void overview(FILE *f)
     fprintf(f, "\nFirst run:\n"
                "  lockstep prepare --input book.txt --out data --tokenizer train \\\n"
                "      --vocab-size 2048\n"
-               "  lockstep train --data data --model tiny --max-steps 200 \\\n"
+               "  lockstep train --data data --model tiny --max_steps 200 \\\n"
                "      --checkpoint_path run\n"
                "  lockstep generate --checkpoint run --prompt \"Once upon a time\"\n"
                "\nExit codes:\n"
@@ -44,10 +42,10 @@ static void overview(FILE *f)
                "  1    the loss or a gradient is not finite, or a comparison failed\n"
                "  2    invalid option or configuration\n"
                "  3    invalid input data, or a file cannot be read or written\n"
-               "  4    a worker, a collective or a device failed\n"
-               "  5    not enough memory for the plan\n"
-               "  143  stopped by SIGTERM after saving a checkpoint (a second SIGTERM stops\n"
-               "       at once, without saving)\n"
+               "  4    failure of a worker, a collective or a device\n"
+               "  5    not enough memory for the run\n"
+               "  143  stopped by SIGTERM or Ctrl-C after saving a checkpoint (a second signal\n"
+               "       stops at once, without saving)\n"
                "\nEnvironment:\n"
                "  LS_DEVICE=auto|cpu|cuda    default of --device\n"
                "  LS_LOG=info|debug|trace    print log lines on stderr (docs/LOGGING.md);\n"
@@ -77,7 +75,7 @@ int main(int argc, char **argv)
         return 2;
     }
     ls_status st = obey(argc, argv);
-    if (st == LS_OK) st = cli_flush();
+    if (st == LS_OK || st == LS_E_HELP) st = cli_flush();
     if (st != LS_OK && *ls_err_words()) /* empty: a worker has printed it already */
         cli_print_error(-1, st);
     const int code = st == LS_E_STOPPED && ls_stop_at_once() ? 128 + ls_stop_signal() : ls_status_exit_code(st);

@@ -3,7 +3,6 @@
 #include "cli/commands.h"
 
 #include "core/fs.h"
-#include "core/mem.h"
 #include "parallel/mesh.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
@@ -12,8 +11,6 @@
 #include "report/chart/gantt.h"
 
 #include <limits.h>
-#include <stdio.h>
-#include <string.h>
 
 #define GRID_WIDTH 200
 
@@ -26,14 +23,13 @@ typedef struct options {
 static const ls_opt table[] = {
     CLI_STR("schedule", schedule, "NAME|FILE", NULL,
             "naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md)", "Pipeline"),
-    CLI_INT_IN(0, INT32_MAX, "pp", pp, "P", "0", "number of stages [from the file]"),
-    CLI_INT_IN(0, INT32_MAX, "micro", micro, "M", "0", "micro-batches per step [from the file]"),
-    CLI_INT_IN(0, INT32_MAX, "interleave", interleave, "V", "0",
-               "chunks per stage [interleaved: 2; others: 1; or from the file]"),
-    CLI_INT_IN(0, INT32_MAX, "live", live, "N", "0",
-               "zb: number of activations that a stage may hold; with 2P-1 no stage is idle once it has started [P]"),
-    CLI_INT_IN(1, INT32_MAX, "dp", dp, "D", "1", "data-parallel replicas, shown in the mesh"),
-    CLI_INT_IN(1, INT32_MAX, "tp", tp, "T", "1", "tensor-parallel workers, shown in the mesh"),
+    CLI_POSITIVE("pp", pp, "P", "0", "number of stages [from the file]"),
+    CLI_POSITIVE("micro", micro, "M", "0", "micro-batches per step [from the file]"),
+    CLI_POSITIVE("interleave", interleave, "V", "0", "chunks per stage [interleaved: 2; others: 1; or from the file]"),
+    CLI_POSITIVE("live", live, "N", "0",
+                 "zb: number of activations that a stage may hold; with 2P-1 no stage is idle once it has started [P]"),
+    CLI_POSITIVE("dp", dp, "D", "1", "data-parallel replicas, shown in the mesh"),
+    CLI_POSITIVE("tp", tp, "T", "1", "tensor-parallel workers, shown in the mesh"),
     CLI_STR("costs", costs, "F,B", NULL,
             "time of the forward and backward pass of a chunk, or any of "
             "fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 [1,2]",
@@ -63,7 +59,7 @@ typedef struct plan {
     ls_sim sim;
     ls_pipe_costs costs;
     ls_part_cost *part; /* with --model */
-    ls_str words;       /* the stages, in words */
+    ls_str words;       /* the stages as text */
     int mailbox;
 } plan;
 
@@ -339,9 +335,7 @@ static ls_status show(const options *o, const plan *p)
 ls_status cli_plan_schedule(int argc, char **argv)
 {
     options o = {0};
-    bool help;
-    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
-    if (help) return LS_OK;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL));
     if (!o.schedule) return ls_fail(LS_E_ARG, "plan needs --schedule NAME|FILE (%s, or a file)", ls_schedule_names);
     if (o.stages && !o.model) return ls_fail(LS_E_ARG, "--stages needs --model NAME");
     if (o.costs && o.model) return ls_fail(LS_E_ARG, "--costs and --model cannot be combined; leave one out");

@@ -26,7 +26,8 @@
     X(LS_E_DEVICE,      "device failed",                  4) \
     X(LS_E_NUMERIC,     "the numbers went wrong",         1) \
     X(LS_E_UNSUPPORTED, "not supported here",             2) \
-    X(LS_E_STOPPED,     "stopped by SIGTERM",           143)
+    X(LS_E_STOPPED,     "stopped by SIGTERM",           143) \
+    X(LS_E_HELP,        "the help was printed",           0)
 /* clang-format on */
 
 typedef enum ls_status {

@@ -96,14 +96,14 @@ ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
 
 static ls_status check_range(const ls_opt *row, const void *target)
 {
-    const char *at = (const char *)target + row->offset;
+    const void *at = (const char *)target + row->offset;
     if (row->lo >= row->hi) return LS_OK;
-    const double v =
-        row->kind == LS_OPT_INT ? (double)*(const int64_t *)(const void *)at : *(const double *)(const void *)at;
+    const double v = row->kind == LS_OPT_INT ? (double)*(const int64_t *)at : *(const double *)at;
+    const char *dash = row->name[1] ? "--" : "-";
     if (v >= row->lo && v <= row->hi) return LS_OK;
     if (v < row->lo && row->hi >= INT32_MAX)
-        return ls_fail(LS_E_ARG, "--%s %.15g: must be at least %g", row->name, v, row->lo);
-    return ls_fail(LS_E_ARG, "--%s %.15g: must be %g to %.15g", row->name, v, row->lo, row->hi);
+        return ls_fail(LS_E_ARG, "%s%s %.15g: must be at least %g", dash, row->name, v, row->lo);
+    return ls_fail(LS_E_ARG, "%s%s %.15g: must be %g to %.15g", dash, row->name, v, row->lo, row->hi);
 }
 
 /* Moves argv[i] to place `at` (<= i) and what lay between one place up, lists that point there included. */

@@ -34,7 +34,9 @@ typedef struct ls_opt {
     const char *def;     /* default, as text; NULL leaves the target as it was     */
     const char *help;    /* one line; NULL hides the row (old spellings)           */
     const char *section; /* heading in the help, given on its first row            */
-    double lo, hi;       /* range of a number on the command line; equal: any. A default may be outside */
+    /* Range of a number on the command line; lo = hi: any number. If hi is INT32_MAX or more, errors name only lo. The default may
+     * be outside. */
+    double lo, hi;
 } ls_opt;
 
 /* Sets the defaults of all rows in target. */

@@ -53,7 +53,7 @@ grep -q '"pairs": 2' json || bad "no names in common: $(cat json)"
 rm -r few/run_4 && head -c 400 o/1gpu_b/run_2/training_metrics.json >few/run_2/training_metrics.json
 expect 3 "no pair of runs to compare" bench ab --warmup 2 o/2gpu_a few
 expect 3 "nowhere: no run to compare" bench ab nowhere o/1gpu_b
-expect 3 "no step is left behind the warm-up" bench ab --warmup 6 o/2gpu_a o/1gpu_b
+expect 3 "no step is left after the warm-up" bench ab --warmup 6 o/2gpu_a o/1gpu_b
 expect 2 "needs two folders" bench ab o/2gpu_a
 expect 2 "without --a, --b and train options" bench ab o/2gpu_a o/1gpu_b --a ""
 done_tests

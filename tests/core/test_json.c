@@ -128,6 +128,22 @@ static void objects(void **state)
     ls_str_fini(&s);
 }
 
+static void members_by_type(void **state)
+{
+    (void)state;
+    ls_str s = {0};
+    ls_jsonw w;
+    const char name[] = "x";
+    ls_jsonw_init(&w, &s, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_members(&w, LS_KV("text", name), LS_KV("yes", (bool)true), LS_KV("int", -3),
+                     LS_KV("wide", INT64_C(1) << 40), LS_KV("whole", 2.0), LS_KV("float", 0.5f));
+    ls_jsonw_close(&w);
+    assert_string_equal(s.data, "{\"text\": \"x\", \"yes\": true, \"int\": -3, \"wide\": 1099511627776, "
+                                "\"whole\": 2.0, \"float\": 0.5}");
+    ls_str_fini(&s);
+}
+
 static void strings(void **state)
 {
     (void)state;
@@ -215,6 +231,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(value_at_a_path),
+        cmocka_unit_test(members_by_type),
         cmocka_unit_test(reals),
         cmocka_unit_test(reals_like_python),
         cmocka_unit_test(objects),

@@ -14,16 +14,16 @@ typedef struct target {
 } target;
 
 static const ls_opt table[] = {
-    {"verbose", LS_OPT_SWITCH, offsetof(target, on), NULL, NULL, "say more", "General"},
-    {"seq_length", LS_OPT_INT, offsetof(target, n), "N", "1024", "positions of a sample", NULL},
-    {"learning_rate", LS_OPT_REAL, offsetof(target, lr), "X", "6e-4", "peak rate", "Training"},
+    {"verbose", LS_OPT_SWITCH, offsetof(target, on), NULL, NULL, "say more", "General", 0, 0},
+    {"seq_length", LS_OPT_INT, offsetof(target, n), "N", "1024", "positions of a sample", NULL, 1, 512},
+    {"learning_rate", LS_OPT_REAL, offsetof(target, lr), "X", "6e-4", "peak rate", "Training", -1, 1e12},
     {"name", LS_OPT_STR, offsetof(target, name), "TEXT", NULL,
      "what to call the run, in words that are long enough to need a second line of the help page, or even a third "
      "one",
-     NULL},
-    {"device", LS_OPT_CHOICE, offsetof(target, device), "cpu|cuda", "cpu", "where to compute", NULL},
-    {"input", LS_OPT_LIST, offsetof(target, in), "PATH...", NULL, "files", NULL},
-    {"seq_len_old", LS_OPT_INT, offsetof(target, n), "N", NULL, NULL, NULL},
+     NULL, 0, 0},
+    {"device", LS_OPT_CHOICE, offsetof(target, device), "cpu|cuda", "cpu", "where to compute", NULL, 0, 0},
+    {"input", LS_OPT_LIST, offsetof(target, in), "PATH...", NULL, "files", NULL, 0, 0},
+    {"seq_len_old", LS_OPT_INT, offsetof(target, n), "N", NULL, NULL, NULL, 0, 0},
 };
 #define N_ROW N_OF(table)
 
@@ -68,6 +68,18 @@ static void spellings(void **state)
     assert_true(t.lr == -1); /* a value may begin with a minus */
     assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq", "6"), LS_E_ARG);
     assert_non_null(strstr(ls_err_words(), "could be --seq_length or --seq_len_old"));
+}
+
+static void ranges(void **state)
+{
+    (void)state;
+    target t;
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate=1"), LS_OK);
+    assert_int_equal(t.n, 1024); /* a default may be outside of the range */
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--seq_length", "0"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "--seq_length 0: must be 1 to 512");
+    assert_int_equal(PARSE(&t, NULL, NULL, NULL, "--learning_rate", "-2"), LS_E_ARG);
+    assert_string_equal(ls_err_words(), "--learning_rate -2: must be at least -1");
 }
 
 static void lists(void **state)
@@ -148,9 +160,13 @@ static void help_page(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind), cmocka_unit_test(spellings),
-        cmocka_unit_test(lists),      cmocka_unit_test(rest_and_lists_keep_apart),
-        cmocka_unit_test(refusals),   cmocka_unit_test(help_page),
+        cmocka_unit_test(every_kind),
+        cmocka_unit_test(spellings),
+        cmocka_unit_test(ranges),
+        cmocka_unit_test(lists),
+        cmocka_unit_test(rest_and_lists_keep_apart),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(help_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
