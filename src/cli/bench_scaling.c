@@ -168,7 +168,7 @@ static ls_status finish_scaling(const bench_session *s, const options *x, const 
     ls_status st = LS_OK;
     char file[4352];
     LS_TRY_GOTO(st, done, cli_bench_read(s, paths, x->weak, &set, &a));
-    ls_scaling_text_with(&a, NULL, cli_bench_protocol, s, &text);
+    ls_scaling_text(&a, NULL, cli_bench_protocol, s, &text);
     if (s->o.json) puts(text.data ? text.data : "");
     else if (a.comparable) print_scaling(&a), cli_bench_print_waterfall(&a);
     fflush(stdout);

@@ -327,6 +327,15 @@ ls_status ls_fs_remove_tree(const char *path)
     return LS_OK;
 }
 
+ls_path ls_path_in(const char *dir, const char *name)
+{
+    ls_path p;
+    const size_t n = strlen(dir);
+    const int len = snprintf(p.text, sizeof p.text, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+    if (len < 0 || (size_t)len >= sizeof p.text) p.text[0] = '\0';
+    return p;
+}
+
 char *ls_path_join(const char *dir, const char *name)
 {
     size_t n = strlen(dir);

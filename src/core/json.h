@@ -42,6 +42,7 @@ void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value);
 void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
 void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
 void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket);
+void ls_jsonw_put_value(ls_jsonw *w, const char *key, const json_t *value);
 void ls_jsonw_value(ls_jsonw *w, const json_t *value); /* any jansson value, as it is */
 
 /* The float format above, alone: for RUN_COMPLETE.txt and tables. */

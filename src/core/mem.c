@@ -72,6 +72,19 @@ char *ls_strndup(const char *s, size_t n)
     return p;
 }
 
+bool ls_grow(void *list, int n, int *cap, size_t size)
+{
+    void *p;
+    if (n < *cap) return true;
+    const int more = *cap ? 2 * *cap : 8;
+    memcpy(&p, list, sizeof p);
+    p = ls_realloc(p, (size_t)more * size);
+    if (!p) return false;
+    memcpy(list, &p, sizeof p);
+    *cap = more;
+    return true;
+}
+
 char *ls_strdup(const char *s)
 {
     return ls_strndup(s, strlen(s));

@@ -5,12 +5,16 @@
 #ifndef LS_CORE_MEM_H
 #define LS_CORE_MEM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* NULL when memory is out (or a test simulates that); the caller returns ls_nomem(nbytes, "what for"). */
 void *ls_alloc(size_t nbytes);
 void *ls_realloc(void *p, size_t nbytes); /* on NULL, p is still owned; grown bytes are zero */
+/* Makes room for element n of the list *(T **)list, which has room for *cap elements of `size` bytes. False: memory is out, and the list is
+ * as it was. */
+bool ls_grow(void *list, int n, int *cap, size_t size);
 char *ls_strdup(const char *s);
 char *ls_strndup(const char *s, size_t n);
 char *ls_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

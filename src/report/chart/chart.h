@@ -70,6 +70,18 @@ double ls_nice_step(double lo, double hi, int n);
 /* 12345.678 -> "12,346"; small numbers keep `decimals`. */
 char *ls_number_text(char buf[40], double x, int decimals);
 
+/* The state of gnuplot: a chart that it cannot draw is written as SVG only, and the first failure is reported. */
+typedef struct report_pen {
+    bool there; /* asked for, and installed as far as is known */
+    int n_png, n_failed;
+    char words[400]; /* message of the first failure */
+} report_pen;
+ls_status report_write_text(const char *dir, const char *name, const ls_str *text);
+/* <dir>/<file>.svg, and .png by way of a script that is removed again. A gnuplot that fails is no failure: the pen remembers it. */
+ls_status report_write_chart(const ls_chart *c, const char *dir, report_pen *pen);
+/* What gnuplot did not do, in one line without its end; nothing when all went well. */
+void report_pen_words(const report_pen *pen, ls_str *out);
+
 /* Script for gnuplot that writes <file>.png next to itself. */
 void ls_gnuplot_text(const ls_chart *c, const char *png, ls_str *out);
 /* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its message when it fails. */

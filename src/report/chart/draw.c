@@ -1,7 +1,7 @@
 /* draw.c - charts as files: our SVG always, PNG if gnuplot can draw it. */
 #include "core/fs.h"
 #include "core/mem.h"
-#include "report/page/report_impl.h"
+#include "report/chart/chart.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,37 +10,28 @@
 ls_status report_write_text(const char *dir, const char *name, const ls_str *text)
 {
     if (text->failed) return ls_nomem(text->cap, name);
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_fs_write(path, text->data ? text->data : "", text->len);
-    ls_free(path);
-    return st;
+    return ls_fs_write(ls_path_in(dir, name).text, text->data ? text->data : "", text->len);
 }
 
 static ls_status draw_png(const ls_chart *c, const char *dir, report_pen *pen)
 {
     ls_str script = {0};
-    ls_status st = LS_OK;
-    char *png = ls_asprintf("%s/%s.png", dir, c->file), *gp = ls_asprintf("%s/.%s.gp", dir, c->file);
-    if (!png || !gp) {
-        st = ls_nomem(strlen(dir), "a path");
-        goto done;
-    }
-    ls_gnuplot_text(c, png, &script);
-    if (script.failed) st = ls_nomem(script.cap, "a script for gnuplot");
-    if (st != LS_OK) goto done;
-    LS_TRY_GOTO(st, done, ls_fs_write(gp, script.data, script.len));
-    if (ls_gnuplot_run(gp, &pen->there) != LS_OK) {
+    char name[64];
+    snprintf(name, sizeof name, "%.50s.png", c->file);
+    const ls_path png = ls_path_in(dir, name);
+    snprintf(name, sizeof name, ".%.50s.gp", c->file);
+    const ls_path gp = ls_path_in(dir, name);
+    ls_gnuplot_text(c, png.text, &script);
+    ls_status st = report_write_text(dir, name, &script);
+    ls_str_fini(&script);
+    LS_TRY(st);
+    if (ls_gnuplot_run(gp.text, &pen->there) != LS_OK) {
         if (!pen->n_failed++) snprintf(pen->words, sizeof pen->words, "%s", ls_err_words());
         ls_err_clear();
-        unlink(png); /* half a picture, or an earlier report's */
+        unlink(png.text); /* half a picture, or an earlier report's */
     } else if (pen->there) pen->n_png++;
-done:
-    if (gp) unlink(gp);
-    ls_str_fini(&script);
-    ls_free(png);
-    ls_free(gp);
-    return st;
+    unlink(gp.text);
+    return LS_OK;
 }
 
 ls_status report_write_chart(const ls_chart *c, const char *dir, report_pen *pen)

@@ -40,7 +40,7 @@ double svg_x(const svg_frame *f, double x)
     return f->left + t * (f->right - f->left);
 }
 
-double svg_y(const svg_frame *f, double y)
+static double svg_y(const svg_frame *f, double y)
 {
     double t = f->y1 > f->y0 ? (y - f->y0) / (f->y1 - f->y0) : 0.5;
     return f->bottom - t * (f->bottom - f->top);
@@ -59,6 +59,11 @@ void svg_text(ls_str *out, double x, double y, const char *anchor, const char *c
     ls_str_addf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">", x, y, anchor, cls);
     ls_xml_text(out, text);
     ls_str_add(out, "</text>");
+}
+
+void svg_line(ls_str *out, const char *cls, double x1, double y1, double x2, double y2)
+{
+    ls_str_addf(out, "<line class=\"%s\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", cls, x1, x2, y1, y2);
 }
 
 void svg_fit_text(ls_str *out, double x, double y, const char *cls, const char *text, double width)
@@ -105,8 +110,7 @@ void svg_x_axis(const ls_chart *c, const svg_frame *f, int n_tick, ls_str *out)
         char t[40];
         double v = (from + i) * step, x = svg_x(f, v / k);
         tick_text(t, v, step);
-        ls_str_addf(out, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x, f->top,
-                    f->bottom);
+        svg_line(out, "grid", x, f->top, x, f->bottom);
         svg_text(out, x, f->bottom + 17, "middle", "soft", t);
     }
     if (c->x_label) svg_text(out, (f->left + f->right) / 2, f->bottom + 36, "middle", "soft", c->x_label);
@@ -124,7 +128,7 @@ static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
     }
 }
 
-static double legend_walk(const ls_chart *c, double x, double y, double width, ls_str *out)
+double svg_legend(const ls_chart *c, double x, double y, double width, ls_str *out)
 {
     double at = x, row = y;
     for (int i = 0; i < c->n_series; i++) {
@@ -133,9 +137,7 @@ static double legend_walk(const ls_chart *c, double x, double y, double width, l
         if (!s->n) continue;
         if (at > x && at + w > x + width) at = x, row += 19;
         if (out) {
-            if (s->ideal)
-                ls_str_addf(out, "<line class=\"ideal\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", at, at + 16,
-                            row - 4, row - 4);
+            if (s->ideal) svg_line(out, "ideal", at, row - 4, at + 16, row - 4);
             else if (c->kind == LS_CHART_LINES) draw_mark(out, svg_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
             else
                 ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
@@ -145,16 +147,6 @@ static double legend_walk(const ls_chart *c, double x, double y, double width, l
         at += w;
     }
     return row - y + 19;
-}
-
-double svg_legend(const ls_chart *c, double x, double y, double width, ls_str *out)
-{
-    return legend_walk(c, x, y, width, out);
-}
-
-double svg_legend_height(const ls_chart *c, double width)
-{
-    return legend_walk(c, 0, 0, width, NULL);
 }
 
 /* --- lines --- */
@@ -267,21 +259,19 @@ static void end_labels(const ls_chart *c, const svg_frame *f, double width, ls_s
     }
     for (int i = 0; i < n; i++) {
         const ls_series *s = &c->series[l[i].series];
-        if (s->ideal)
-            ls_str_addf(out, "<line class=\"ideal\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", f->right + 8,
-                        f->right + 20, l[i].at, l[i].at);
+        if (s->ideal) svg_line(out, "ideal", f->right + 8, l[i].at, f->right + 20, l[i].at);
         else draw_mark(out, svg_hue(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
         svg_fit_text(out, f->right + 24, l[i].at + 4, "ink", s->name, width - f->right - 26);
     }
 }
 
-void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
+static void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
 {
     bool narrow = width < SVG_NARROW;
     double longest = 0, value[8];
     int n_value;
     for (int i = 0; i < c->n_series; i++) longest = fmax(longest, svg_text_width(c->series[i].name));
-    double room = fmin(longest + 34, 0.36 * width), legend = narrow ? svg_legend_height(c, width - 8) : 0;
+    double room = fmin(longest + 34, 0.36 * width), legend = narrow ? svg_legend(c, 0, 0, width - 8, NULL) : 0;
     svg_frame f = {.left = 56,
                    .right = narrow ? width - 16 : width - room,
                    .top = 32 + legend,
@@ -294,8 +284,7 @@ void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
         char t[40];
         double y = svg_y(&f, f.y0 + i * step);
         tick_text(t, f.y0 + i * step, step);
-        ls_str_addf(out, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", f.left, f.right, y,
-                    y);
+        svg_line(out, "grid", f.left, y, f.right, y);
         svg_text(out, f.left - 7, y + 4, "end", "soft", t);
     }
     if (few_values(c, value, &n_value)) {
@@ -307,8 +296,7 @@ void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
     } else {
         svg_x_axis(c, &f, narrow ? 4 : 7, out);
     }
-    ls_str_addf(out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", f.left, f.right,
-                f.bottom, f.bottom);
+    svg_line(out, "axis", f.left, f.bottom, f.right, f.bottom);
     for (int i = 0; i < c->n_series; i++) draw_series(c, &f, i, out);
     if (!narrow) end_labels(c, &f, width, out);
     *height = (int)f.bottom + 44;

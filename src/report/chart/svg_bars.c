@@ -91,7 +91,7 @@ void svg_bars(const ls_chart *c, int width, ls_str *out, int *height)
     double longest = 0;
     for (int k = 0; k < c->n_category; k++) longest = fmax(longest, svg_text_width(c->category[k]));
     bool above = narrow || longest > 0.3 * width; /* names above their bars */
-    double legend = stack ? svg_legend_height(c, width - 8) + 6 : 0, row = above ? 46 : 34, h = 20;
+    double legend = stack ? svg_legend(c, 0, 0, width - 8, NULL) + 6 : 0, row = above ? 46 : 34, h = 20;
     svg_frame f = {.left = above ? 4 : longest + 14,
                    .right = width - (stack    ? 70
                                      : narrow ? 118
@@ -108,16 +108,14 @@ void svg_bars(const ls_chart *c, int width, ls_str *out, int *height)
         draw_bar(c, &f, k, y, h, out);
     }
     double zero = svg_x(&f, 0);
-    if (!above || f.x0 < 0)
-        ls_str_addf(out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", zero, zero, f.top,
-                    f.bottom);
+    if (!above || f.x0 < 0) svg_line(out, "axis", zero, f.top, zero, f.bottom);
     *height = (int)f.bottom + (stack || !narrow ? 44 : 10);
 }
 
 void svg_gantt(const ls_chart *c, int width, ls_str *out, int *height)
 {
     bool narrow = width < SVG_NARROW;
-    double longest = 0, row = 30, h = 24, legend = svg_legend_height(c, width - 8) + 6;
+    double longest = 0, row = 30, h = 24, legend = svg_legend(c, 0, 0, width - 8, NULL) + 6;
     for (int k = 0; k < c->n_category; k++) longest = fmax(longest, svg_text_width(c->category[k]));
     svg_frame f = {.left = fmin(longest + 14, 0.25 * width), .right = width - 12, .top = 6 + legend};
     f.bottom = f.top + row * c->n_category;

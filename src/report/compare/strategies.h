@@ -12,12 +12,20 @@
 
 #include "report/compare/analysis.h"
 
-typedef struct ls_six {
-    ls_estimate communication, bubble, tokens, wall, utilisation, memory, speedup, efficiency;
-} ls_six;
+enum {
+    LS_METRIC_COMMUNICATION,
+    LS_METRIC_BUBBLE,
+    LS_METRIC_TOKENS,
+    LS_METRIC_WALL,
+    LS_METRIC_UTILISATION,
+    LS_METRIC_MEMORY,
+    LS_METRIC_SPEEDUP,
+    LS_METRIC_EFFICIENCY,
+    LS_N_METRIC
+};
 
-/* LS_E_NOMEM alone. */
-ls_status ls_six_of(const ls_analysis *a, const ls_group *g, ls_six *out);
+/* The metrics of a group. LS_E_NOMEM alone. */
+ls_status ls_metrics_of(const ls_analysis *a, const ls_group *g, ls_estimate out[LS_N_METRIC]);
 /* For a terminal. */
 ls_status ls_strategies_table(const ls_analysis *a, ls_str *out);
 /* strategies_report.json; more adds members to `protocol`, left_out to the list of what was not run. */

@@ -129,21 +129,22 @@ static char *total_of(field f, bool *ok)
     return out;
 }
 
-static ls_status add_row(ls_nsys_rows *rows, double percent, field total, field name, const char *line, const char *end)
+static void row_fini(ls_nsys_row *r)
 {
-    if (rows->n == rows->cap) {
-        size_t cap = rows->cap ? 2 * rows->cap : 32;
-        ls_nsys_row *p = ls_realloc(rows->row, cap * sizeof *p);
-        if (!p) return ls_nomem(cap * sizeof *p, "rows of nsys");
-        rows->row = p;
-        rows->cap = cap;
+    ls_free(r->name);
+    ls_free(r->total);
+    ls_free(r->raw);
+}
+
+ls_status ls_nsys_add(ls_nsys_rows *rows, ls_nsys_row r)
+{
+    if (!r.name || !r.raw || !ls_grow(&rows->row, rows->n, &rows->cap, sizeof r)) {
+        row_fini(&r);
+        return ls_nomem(sizeof r, "a row of a summary");
     }
-    ls_nsys_row *r = &rows->row[rows->n];
-    bool ok;
-    *r = (ls_nsys_row){.percent = percent, .order = rows->n++, .total = total_of(total, &ok)};
-    r->name = ls_strndup(name.at, (size_t)(name.end - name.at));
-    r->raw = ls_strndup(line, (size_t)(end - line));
-    return ok && r->name && r->raw ? LS_OK : ls_nomem((size_t)(end - line), "a row of nsys");
+    r.order = rows->n;
+    rows->row[rows->n++] = r;
+    return LS_OK;
 }
 
 ls_status ls_nsys_parse(const char *text, size_t n, const char *marker, ls_nsys_rows *rows)
@@ -164,7 +165,12 @@ ls_status ls_nsys_parse(const char *text, size_t n, const char *marker, ls_nsys_
         if (begins(at, to, "**") || begins(at, to, "Processing [")) inside = false;
         if (!inside || at == to || *at == '-' || *at == '=') continue;
         if (split(at, to, f) < 3 || !percent_of(f[0], &percent)) continue;
-        LS_TRY(add_row(rows, percent, f[1], f[2], whole, end));
+        bool ok;
+        LS_TRY(ls_nsys_add(rows, (ls_nsys_row){.percent = percent,
+                                               .total = total_of(f[1], &ok),
+                                               .name = ls_strndup(f[2].at, (size_t)(f[2].end - f[2].at)),
+                                               .raw = ls_strndup(whole, (size_t)(end - whole))}));
+        if (!ok) return ls_nomem((size_t)(end - whole), "a row of a summary");
     }
     return LS_OK;
 }
@@ -178,16 +184,12 @@ static int by_share(const void *a, const void *b)
 
 void ls_nsys_rank(ls_nsys_rows *rows)
 {
-    if (rows->n) qsort(rows->row, rows->n, sizeof *rows->row, by_share);
+    if (rows->n) qsort(rows->row, (size_t)rows->n, sizeof *rows->row, by_share);
 }
 
 void ls_nsys_rows_fini(ls_nsys_rows *rows)
 {
-    for (size_t i = 0; i < rows->n; i++) {
-        ls_free(rows->row[i].name);
-        ls_free(rows->row[i].total);
-        ls_free(rows->row[i].raw);
-    }
+    for (int i = 0; i < rows->n; i++) row_fini(&rows->row[i]);
     ls_free(rows->row);
     *rows = (ls_nsys_rows){0};
 }

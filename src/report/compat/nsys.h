@@ -13,17 +13,19 @@
 
 typedef struct ls_nsys_row {
     double percent;
-    size_t order;             /* as read */
+    int order;                /* as read */
     char *name, *total, *raw; /* total: "621 ns", or NULL */
 } ls_nsys_row;
 
 typedef struct ls_nsys_rows {
     ls_nsys_row *row;
-    size_t n, cap;
+    int n, cap;
 } ls_nsys_rows;
 
 /* Appends the rows of one section ("NVTX Range Summary", "OS Runtime Summary") of a stats text. LS_E_NOMEM. */
 ls_status ls_nsys_parse(const char *text, size_t n, const char *marker, ls_nsys_rows *rows);
+/* Appends a row and takes over its texts, also when it fails. LS_E_NOMEM: also if name or raw is NULL. */
+ls_status ls_nsys_add(ls_nsys_rows *rows, ls_nsys_row r);
 void ls_nsys_rank(ls_nsys_rows *rows); /* stable, descending */
 void ls_nsys_rows_fini(ls_nsys_rows *rows);
 

@@ -1,7 +1,7 @@
 /* pair.c - R1's pair of charts (docs/REFERENCES.md). */
 #include "core/fs.h"
+#include "report/chart/chart.h"
 #include "report/page/report.h"
-#include "report/page/report_impl.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -116,7 +116,7 @@ static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
     ls_status st = text.failed ? ls_nomem(text.cap, "a run of the translation scripts") : LS_OK;
-    const ls_run_texts t = {.metrics = text.data, .n_metrics = text.len};
+    const ls_run_texts t = {.file[LS_RUN_METRICS] = {text.data, text.len}};
     ls_notes silent = {0}; /* of a file that does not exist */
     if (st == LS_OK) st = ls_run_read_texts(&t, dir, &silent, out);
     ls_notes_fini(&silent);

@@ -1,6 +1,5 @@
 #include "report/compat/tools.h"
 #include "core/fs.h"
-#include "core/mem.h"
 #include "report/read/keys.h"
 
 #include <math.h>
@@ -60,11 +59,9 @@ static int expected_world(const char *path)
 
 static bool has_bytes(const char *dir, const char *name)
 {
-    char *path = ls_path_join(dir, name);
+    const ls_path path = ls_path_in(dir, name);
     int64_t n = 0;
-    bool ok = path && ls_fs_exists(path) && !ls_fs_is_dir(path) && ls_fs_size(path, &n) == LS_OK && n > 0;
-    ls_free(path);
-    return ok;
+    return ls_fs_exists(path.text) && !ls_fs_is_dir(path.text) && ls_fs_size(path.text, &n) == LS_OK && n > 0;
 }
 
 static bool schema_fits(const json_t *root)
@@ -92,16 +89,9 @@ static ls_status verify_run(const char *dir, ls_str *out, int *n_bad)
     const char *status = "ok";
     int expected = expected_world(dir);
     json_t *root = NULL;
-    ls_notes bad = {0};
-    LS_TRY(report_load(dir, "training_metrics.json", &bad, &root));
+    LS_TRY(report_load(dir, "training_metrics.json", NULL, &root));
     const json_t *world = json_object_get(json_object_get(root, "hardware"), "world_size");
-    char *metrics = ls_path_join(dir, "training_metrics.json");
-    if (!metrics) {
-        json_decref(root);
-        ls_notes_fini(&bad);
-        return ls_nomem(strlen(dir), "a path");
-    }
-    if (!ls_fs_exists(metrics)) status = "missing_metrics";
+    if (!ls_fs_exists(ls_path_in(dir, "training_metrics.json").text)) status = "missing_metrics";
     else if (!has_bytes(dir, "train.log")) status = "missing_log";
     else if (!schema_fits(root)) status = "invalid_schema";
     else if (expected && !(json_is_number(world) && json_number_value(world) == expected))
@@ -111,9 +101,7 @@ static ls_status verify_run(const char *dir, ls_str *out, int *n_bad)
     if (expected) ls_str_addf(out, "\t%d\n", expected);
     else ls_str_add(out, "\tNone\n");
     *n_bad += strcmp(status, "ok") != 0;
-    ls_free(metrics);
     json_decref(root);
-    ls_notes_fini(&bad);
     return LS_OK;
 }
 
@@ -124,14 +112,10 @@ static ls_status verify_below(const char *dir, int depth, ls_str *out, int *n_ru
     LS_TRY(ls_fs_list(dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        char *path = ls_path_join(dir, names[i]);
-        if (!path) {
-            st = ls_nomem(strlen(dir), "a path");
-        } else if (names[i][0] != '.' && ls_fs_is_dir(path)) {
-            if (!strncmp(names[i], "run_", 4)) ++*n_run, st = verify_run(path, out, n_bad);
-            else if (depth < 8) st = verify_below(path, depth + 1, out, n_run, n_bad);
-        }
-        ls_free(path);
+        const ls_path path = ls_path_in(dir, names[i]);
+        if (names[i][0] == '.' || !ls_fs_is_dir(path.text)) continue;
+        if (!strncmp(names[i], "run_", 4)) ++*n_run, st = verify_run(path.text, out, n_bad);
+        else if (depth < 8) st = verify_below(path.text, depth + 1, out, n_run, n_bad);
     }
     ls_fs_list_free(names, n);
     return st;

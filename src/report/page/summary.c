@@ -74,7 +74,7 @@ static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
     ls_doc_add(
         d, LS_BLOCK_TEXT,
         "Why: a step of %s takes %.1f ms, one of %s %.1f ms. The largest part of the difference is %s (%+.1f ms).",
-        best->label, 1000 * best->step_time, second->label, 1000 * second->step_time, ls_split_words(most),
+        best->label, 1000 * best->step_time, second->label, 1000 * second->step_time, ls_split[most].words,
         1000 * diff[most]);
 }
 
@@ -117,35 +117,25 @@ static void cards(const ls_analysis *a, ls_doc *d)
 {
     const ls_group *g = &a->group[a->best];
     ls_block *b = ls_doc_add(d, LS_BLOCK_CARDS, NULL);
-    char buf[40];
-    ls_doc_cell(d, b, "Highest");
-    ls_doc_cell(d, b, "%s", g->label);
-    ls_doc_cell(d, b, "%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs");
-    ls_doc_cell(d, b, "Tokens per second");
-    ls_doc_cell(d, b, "%s", ls_number_text(buf, g->tokens.mean, g->tokens.mean < 100 ? 1 : 0));
-    if (g->tokens.half >= 0)
-        ls_doc_cell(d, b, "\xc2\xb1 %.1f %% (95 %%, over %s)", 100 * g->tokens.half / g->tokens.mean,
-                    g->tokens.within ? "the steps of one run" : "repeats");
-    else ls_doc_cell(d, b, "one run, no interval");
-    if (!isnan(g->speedup.mean) && g->world > 1) {
-        ls_doc_cell(d, b, "Speed-up");
-        ls_doc_cell(d, b, "%.2f \xc3\x97", g->speedup.mean);
-        ls_doc_cell(d, b, "%.0f %% of ideal", 100 * g->efficiency.mean);
-    }
-    if (!isnan(g->first->train_loss)) {
-        ls_doc_cell(d, b, "Training loss");
-        ls_doc_cell(d, b, "%.4f", g->first->train_loss);
-        if (isnan(g->first->val_loss)) ls_doc_cell(d, b, "mean of the last epoch");
-        else ls_doc_cell(d, b, "validation %.4f", g->first->val_loss);
-    }
-    if (g->first->peak_bytes > 0) {
-        ls_doc_cell(d, b, "Peak memory");
-        ls_doc_cell(d, b, "%s", ls_human_bytes(buf, g->first->peak_bytes));
-        ls_doc_cell(d, b, "of rank 0");
-    }
+    ls_doc_cells(d, b, "Highest", g->label,
+                 LS_TEXT("%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs"),
+                 "Tokens per second", LS_NUM(g->tokens.mean, g->tokens.mean < 100 ? 1 : 0),
+                 g->tokens.half >= 0
+                     ? LS_TEXT("\xc2\xb1 %.1f %% (95 %%, over %s)", 100 * g->tokens.half / g->tokens.mean,
+                               g->tokens.within ? "the steps of one run" : "repeats")
+                     : "one run, no interval");
+    if (!isnan(g->speedup.mean) && g->world > 1)
+        ls_doc_cells(d, b, "Speed-up", LS_TEXT("%.2f \xc3\x97", g->speedup.mean),
+                     LS_TEXT("%.0f %% of ideal", 100 * g->efficiency.mean));
+    if (!isnan(g->first->train_loss))
+        ls_doc_cells(d, b, "Training loss", LS_TEXT("%.4f", g->first->train_loss),
+                     isnan(g->first->val_loss) ? "mean of the last epoch"
+                                               : LS_TEXT("validation %.4f", g->first->val_loss));
+    if (g->first->peak_bytes > 0)
+        ls_doc_cells(d, b, "Peak memory", ls_human_bytes((char[32]){0}, g->first->peak_bytes), "of rank 0");
 }
 
-static void json_words(const json_t *v, char *buf, size_t n)
+char *content_json_text(char *buf, size_t n, const json_t *v)
 {
     ls_str s = {0};
     ls_jsonw w;
@@ -153,6 +143,7 @@ static void json_words(const json_t *v, char *buf, size_t n)
     ls_jsonw_value(&w, v);
     snprintf(buf, n, "%s", s.data ? s.data : "?");
     ls_str_fini(&s);
+    return buf;
 }
 
 static void say_mismatches(const ls_analysis *a, ls_doc *d)
@@ -167,14 +158,12 @@ static void say_mismatches(const ls_analysis *a, ls_doc *d)
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
     if (!b) return;
     b->n_col = 4;
-    ls_doc_cell(d, b, "run"), ls_doc_cell(d, b, "field"), ls_doc_cell(d, b, "baseline"), ls_doc_cell(d, b, "this run");
+    ls_doc_cells(d, b, "run", "field", "baseline", "this run");
     for (int i = 0; i < a->n_mismatch && i < 40; i++) {
         const ls_mismatch *m = &a->mismatch[i];
-        char x[120], y[120];
-        json_words(m->baseline, x, sizeof x);
-        json_words(m->other, y, sizeof y);
-        ls_doc_cell(d, b, "%s", a->set->run[m->run].name);
-        ls_doc_cell(d, b, "%s", m->field), ls_doc_cell(d, b, "%s", x), ls_doc_cell(d, b, "%s", y);
+        char base[120], other[120];
+        ls_doc_cells(d, b, a->set->run[m->run].name, m->field, content_json_text(base, sizeof base, m->baseline),
+                     content_json_text(other, sizeof other, m->other));
     }
     if (a->n_mismatch > 40) ls_doc_add(d, LS_BLOCK_TEXT, "And %d more.", a->n_mismatch - 40);
 }

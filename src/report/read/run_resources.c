@@ -6,26 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const comm_key[] = {
-#define X(name, key, before, words) "lockstep." key,
-    LS_RUN_COMM_LIST(X)
-#undef X
+const ls_run_comm ls_run_comms[LS_N_RUN_COMM] = {
+    [LS_RUN_COMM_REPLICAS] = {"comm", "", "replicas"},
+    [LS_RUN_COMM_TENSOR] = {"tensor_comm", "tensor ", "tensor parallel"},
+    [LS_RUN_COMM_ACTS] = {"activations_comm", "activations ", "pipeline, activations"},
+    [LS_RUN_COMM_GRADS] = {"gradients_comm", "gradients ", "pipeline, gradients"},
 };
-
-const char *ls_run_comm_words(int comm)
-{
-    static const char *const text[] = {
-#define X(name, key, before, words) words,
-        LS_RUN_COMM_LIST(X)
-#undef X
-    };
-    return comm >= 0 && comm < LS_N_RUN_COMM ? text[comm] : "?";
-}
 
 static const char *backend_of(const ls_run *r, int comm)
 {
     char key[64];
-    snprintf(key, sizeof key, "%s.backend", comm_key[comm]);
+    snprintf(key, sizeof key, "lockstep.%s.backend", ls_run_comms[comm].key);
     return report_str(&(report_doc){r->metrics, "", NULL}, key);
 }
 
@@ -63,12 +54,8 @@ bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out)
 
 static void read_comm(const report_doc *d, int comm, ls_run *r)
 {
-    static const char *const before[] = {
-#define X(name, key, first, words) first,
-        LS_RUN_COMM_LIST(X)
-#undef X
-    };
-    const char *group = comm_key[comm];
+    char group[64];
+    snprintf(group, sizeof group, "lockstep.%s", ls_run_comms[comm].key);
     const json_t *all = report_object(d, group), *v;
     const double steps = report_num(&(report_doc){all, d->file, d->notes}, "steps");
     const char *key;
@@ -83,7 +70,7 @@ static void read_comm(const report_doc *d, int comm, ls_run *r)
                          .busy = report_num(&k, "busy_sec"),
                          .exposed = report_num(&k, "exposed_sec"),
                          .busbw = report_num(&k, "busbw_bytes_per_sec")};
-        snprintf(c.kind, sizeof c.kind, "%s%.24s", before[comm], key);
+        snprintf(c.kind, sizeof c.kind, "%s%.24s", ls_run_comms[comm].before, key);
         if (c.busy >= 0 || json_is_null(json_object_get(v, "busy_sec")))
             r->coll[r->n_coll++] = c; /* null: not measured */
         else ls_notes_add(d->notes, "%s: key %s.%.40s.busy_sec: a time was expected", d->file, group, key);
