@@ -5,6 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+ls_chart ls_chart_bars(ls_chart_kind kind, const char *file, const char *title, const char *x, const char *unit,
+                       double scale, int decimals)
+{
+    return (ls_chart){kind, file, title, x, .unit = unit, .scale = scale, .decimals = decimals};
+}
+
 ls_series *ls_chart_series(ls_chart *c, const char *name)
 {
     if (!ls_grow(&c->series, c->n_series, &c->cap_series, sizeof *c->series)) {

@@ -50,6 +50,9 @@ typedef struct ls_chart {
 /* Lines that can be told apart: 8 colours with 4 marks and dashes each. */
 enum { LS_CHART_MAX_LINE = 24 };
 
+/* A chart of bars, segments or boxes without any yet. */
+ls_chart ls_chart_bars(ls_chart_kind kind, const char *file, const char *title, const char *x, const char *unit,
+                       double scale, int decimals);
 ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory is out (then failed is set) */
 void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
 int ls_chart_category(ls_chart *c, const char *name);       /* its index */

@@ -27,13 +27,6 @@ static ls_chart new_lines(const char *file, const char *title, const char *x, co
     return (ls_chart){LS_CHART_LINES, file, title, x, y, unit, .decimals = decimals};
 }
 
-/* Values are multiplied by `scale` when they are written. */
-static ls_chart new_bars(ls_chart_kind kind, const char *file, const char *title, const char *x, const char *unit,
-                         double scale, int decimals)
-{
-    return (ls_chart){kind, file, title, x, .unit = unit, .scale = scale, .decimals = decimals};
-}
-
 static ls_series *new_series(ls_chart *c, const char *name, int hue)
 {
     ls_series *s = ls_chart_series(c, name);
@@ -129,10 +122,10 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
 {
     double most = 0;
     for (int i = 0; i < a->n_group; i++) most = fmax(most, a->group[i].tokens.mean);
-    *c = new_bars(LS_CHART_BARS, "throughput", "Throughput",
-                  a->steady ? "tokens per second, all workers, after the warm-up"
-                            : "tokens per second, all workers, of whole epochs",
-                  "tokens/s", 1, most < 100 ? 1 : 0);
+    *c = ls_chart_bars(LS_CHART_BARS, "throughput", "Throughput",
+                       a->steady ? "tokens per second, all workers, after the warm-up"
+                                 : "tokens per second, all workers, of whole epochs",
+                       "tokens/s", 1, most < 100 ? 1 : 0);
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
     for (int best = 1; best >= 0; best--) { /* the winner in colour, the others beside it in grey */
         bool stands_out = a->best >= 0 && a->n_group > 1;
@@ -192,8 +185,8 @@ void chart_step_split(const ls_analysis *a, ls_chart *c)
 {
     double longest = 0;
     for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time); /* NaN: no parts */
-    *c = new_bars(LS_CHART_STACK, "step_split", "Where a step's time goes", "milliseconds per step", "ms", 1000,
-                  longest < 0.1 ? 1 : 0);
+    *c = ls_chart_bars(LS_CHART_STACK, "step_split", "Where a step's time goes", "milliseconds per step", "ms", 1000,
+                       longest < 0.1 ? 1 : 0);
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
     for (int k = 0; k < LS_N_SPLIT; k++) {
         ls_series *s = new_series(c, ls_split[k].words, part_hue[k]);
@@ -211,7 +204,7 @@ const char *content_part_words(int part)
 
 void chart_waterfall(const ls_analysis *a, ls_chart *c)
 {
-    *c = new_bars(LS_CHART_STACK, "waterfall", "Where the ideal went", "% of a step's time", "%", 100, 1);
+    *c = ls_chart_bars(LS_CHART_STACK, "waterfall", "Where the ideal went", "% of a step's time", "%", 100, 1);
     for (int i = 0; i < a->n_group; i++)
         if (a->group[i].waterfall.known) ls_chart_category(c, a->group[i].label);
     for (int k = -1; k < LS_N_SPLIT; k++) {
@@ -246,11 +239,11 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
     double longest = 0, out, in;
     for (int i = 0; i < a->n_group; i++)
         for (int k = 0; k < LS_N_RUN_COMM; k++) longest = fmax(longest, shown_time(a->group[i].first, k, &out, &in));
-    *c = new_bars(LS_CHART_STACK, "communication", "Exposed and hidden time, by communicator",
-                  "milliseconds per step, rank 0", "ms", 1000,
-                  longest < 0.01  ? 2
-                  : longest < 0.1 ? 1
-                                  : 0);
+    *c = ls_chart_bars(LS_CHART_STACK, "communication", "Exposed and hidden time, by communicator",
+                       "milliseconds per step, rank 0", "ms", 1000,
+                       longest < 0.01  ? 2
+                       : longest < 0.1 ? 1
+                                       : 0);
     for (int exposed = 1; exposed >= 0; exposed--) {
         ls_series *s = new_series(c, exposed ? "exposed: compute waits" : "hidden behind compute", exposed);
         for (int i = 0, row = 0; i < a->n_group; i++) {
@@ -275,7 +268,7 @@ void chart_memory(const ls_analysis *a, ls_chart *c)
 {
     const char *name[LS_RUN_MAX_PART];
     int n_name = 0, n = 0, row[512];
-    *c = new_bars(LS_CHART_STACK, "memory", "Memory by part, rank 0", "MiB", "MiB", 1 / 1048576.0, 1);
+    *c = ls_chart_bars(LS_CHART_STACK, "memory", "Memory by part, rank 0", "MiB", "MiB", 1 / 1048576.0, 1);
     for (int i = 0; i < a->n_group && i < 512; i++, n++) {
         const ls_run *r = a->group[i].first;
         row[i] = r->n_part ? ls_chart_category(c, a->group[i].label) : -1;
@@ -326,25 +319,25 @@ static double tflops(const ls_run *r)
 
 void chart_peak(const ls_analysis *a, ls_chart *c)
 {
-    *c = new_bars(LS_CHART_BARS, "peak_memory", "Peak memory of rank 0", "MiB", "MiB", 1 / 1048576.0, 0);
+    *c = ls_chart_bars(LS_CHART_BARS, "peak_memory", "Peak memory of rank 0", "MiB", "MiB", 1 / 1048576.0, 0);
     bars(a, c, peak);
 }
 
 void chart_utilisation(const ls_analysis *a, ls_chart *c)
 {
-    *c = new_bars(LS_CHART_BARS, "utilisation", "Utilisation", "% of the cores or devices given", "%", 100, 0);
+    *c = ls_chart_bars(LS_CHART_BARS, "utilisation", "Utilisation", "% of the cores or devices given", "%", 100, 0);
     bars(a, c, utilisation);
 }
 
 void chart_tflops(const ls_analysis *a, ls_chart *c)
 {
-    *c = new_bars(LS_CHART_BARS, "tflops", "Model floating-point rate", "TFLOP/s, all workers", "TFLOP/s", 1, 3);
+    *c = ls_chart_bars(LS_CHART_BARS, "tflops", "Model floating-point rate", "TFLOP/s, all workers", "TFLOP/s", 1, 3);
     bars(a, c, tflops);
 }
 
 void chart_gantt(const ls_run *r, ls_chart *c)
 {
-    *c = new_bars(LS_CHART_GANTT, "pipeline", "One step of the pipeline", "milliseconds", "ms", 1000, 2);
+    *c = ls_chart_bars(LS_CHART_GANTT, "pipeline", "One step of the pipeline", "milliseconds", "ms", 1000, 2);
     for (int i = 0; i < r->n_lane; i++) {
         char name[32];
         snprintf(name, sizeof name, "stage %d", i);

@@ -15,8 +15,8 @@ enum { LANE = 30, BAR = 26, TOP = 76, BOTTOM = 78, RIGHT = 16, CHAR = 7, WIDEST 
  * the light ones. */
 static const char style[] =
     "<style>\n"
-    "text{font:12px system-ui,'DejaVu "
-    "Sans',sans-serif;fill:#1c2733}.t{font-size:16px;font-weight:600}.s{fill:#5b6875}\n"
+    "text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1c2733}.t{font-size:16px;font-weight:600}.s{fill:#5b6875}"
+    "\n"
     ".b{fill:#14212e;font-size:11px;text-anchor:middle;pointer-events:none}.m{text-anchor:middle}.e{text-anchor:end}\n"
     ".paper{fill:#fff}.back{fill:#f1f3f5}.idle{fill:url(#hatch)}.hatch{stroke:#d9dfe5}.grid{stroke:#cfd6dd}\n"
     ".k0{fill:#b9d5f1}.k1{fill:#f7c697}.k2{fill:#f2aaa4}.k3{fill:#b9dfb4}\n"

@@ -2,130 +2,91 @@
 #include "report/compat/nsys.h"
 #include "core/mem.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Bytes of the white space at p (ASCII, and the Unicode blanks that locales put between digits), 0 when there is none. */
-static size_t blank(const char *p, const char *end)
+static size_t blank(const char *p)
 {
     const unsigned char *u = (const unsigned char *)p;
-    if (p >= end) return 0;
     if (*u == ' ' || (*u >= '\t' && *u <= '\r') || (*u >= 0x1c && *u <= 0x1f)) return 1;
-    if (end - p >= 2 && u[0] == 0xc2 && (u[1] == 0xa0 || u[1] == 0x85)) return 2;
-    if (end - p >= 3 && u[0] == 0xe2 && u[1] == 0x80 &&
-        ((u[2] >= 0x80 && u[2] <= 0x8a) || u[2] == 0xa8 || u[2] == 0xaf))
-        return 3;
-    if (end - p >= 3 && u[0] == 0xe3 && u[1] == 0x80 && u[2] == 0x80) return 3;
-    return 0;
+    if (u[0] == 0xc2) return u[1] == 0xa0 || u[1] == 0x85 ? 2 : 0;
+    if (u[0] == 0xe3) return u[1] == 0x80 && u[2] == 0x80 ? 3 : 0;
+    if (u[0] != 0xe2 || u[1] != 0x80) return 0;
+    return (u[2] >= 0x80 && u[2] <= 0x8a) || u[2] == 0xa8 || u[2] == 0xaf ? 3 : 0;
 }
 
-static const char *trim_left(const char *p, const char *end)
-{
-    for (size_t k; (k = blank(p, end));) p += k;
-    return p;
-}
-
-static const char *trim_right(const char *p, const char *end)
-{
-    const char *last = p; /* after the last byte that is no blank */
-    while (p < end) {
-        size_t k = blank(p, end);
-        p += k ? k : 1;
-        if (!k) last = p;
-    }
-    return last;
-}
-
-static bool holds(const char *p, const char *end, const char *word)
-{
-    return memmem(p, (size_t)(end - p), word, strlen(word)) != NULL;
-}
-
-static bool begins(const char *p, const char *end, const char *word)
-{
-    size_t n = strlen(word);
-    return (size_t)(end - p) >= n && !memcmp(p, word, n);
-}
-
-typedef struct field {
-    const char *at, *end;
-} field;
-
-/* Fields between runs of two or more blanks: the first two, and the last. Returns their number. */
-static int split(const char *p, const char *end, field f[3])
+/* Cuts a line into fields at runs of two or more blanks, and drops blanks at both ends: the first two fields, and the last. Returns their
+ * number. */
+static int split(char *line, char *f[3])
 {
     int n = 0;
-    const char *start = p;
-    while (p <= end) {
-        size_t k = blank(p, end), k2 = k ? blank(p + k, end) : 0;
-        if (p == end || k2) {
-            if (n < 2) f[n] = (field){start, p};
-            f[2] = (field){start, p};
-            n++;
-            if (p == end) break;
-            start = p = trim_left(p, end);
-        } else {
-            p += k ? k : 1;
+    bool open = false; /* inside a field */
+    for (char *p = line; *p;) {
+        char *run = p;
+        int n_blank = 0;
+        for (size_t k; (k = blank(p)); p += k) n_blank++;
+        if (open && (n_blank > 1 || (n_blank && !*p))) {
+            *run = '\0';
+            open = false;
         }
+        if (!*p) break;
+        if (!open) {
+            if (n < 2) f[n] = p;
+            f[2] = p;
+            n++;
+            open = true;
+        }
+        p++;
     }
     return n;
 }
 
-static bool percent_of(field f, double *out)
+static bool percent_of(char *text, double *out)
 {
-    char buf[64];
-    size_t n = (size_t)(f.end - f.at);
-    if (n && f.end[-1] == '%') n--;
-    if (!n || n >= sizeof buf) return false;
-    memcpy(buf, f.at, n);
-    buf[n] = '\0';
-    return !strpbrk(buf, "xX") && ls_parse_f64(buf, out);
+    const size_t n = strlen(text);
+    if (n && text[n - 1] == '%') text[n - 1] = '\0';
+    return !strpbrk(text, "xX") && ls_parse_f64(text, out);
 }
 
-static bool unit_at(const char *p, const char **unit)
+static const char *unit_at(const char *p)
 {
     static const char *const units[] = {"ns", "us", "ms", "s"};
     for (size_t i = 0; i < 4; i++) {
-        size_t n = strlen(units[i]);
-        unsigned char after = (unsigned char)(strncmp(p, units[i], n) ? 'x' : p[n]);
-        if (after == '_' || (after >= '0' && after <= '9') || ((after | 32) >= 'a' && (after | 32) <= 'z')) continue;
-        *unit = units[i];
-        return true;
+        const size_t n = strlen(units[i]);
+        if (!strncmp(p, units[i], n) && p[n] != '_' && !isalnum((unsigned char)p[n])) return units[i];
     }
-    return false;
+    return NULL;
 }
 
 /* "62,14,25" -> "621425 ns"; "1.5 ms" as it is; else NULL. *ok is false when memory is out. */
-static char *total_of(field f, bool *ok)
+static char *total_of(char *s, bool *ok)
 {
-    char *s = ls_strndup(f.at, (size_t)(f.end - f.at)), *out = NULL;
-    *ok = s;
-    if (!s) return NULL;
+    static const char digits[] = "0123456789";
+    char *out = NULL;
     size_t n = 0;
     for (const char *p = s; *p; p++)
         if (*p != ',') s[n++] = *p;
     s[n] = '\0';
-    if (n && strspn(s, "0123456789") == n) {
+    *ok = true;
+    if (n && strspn(s, digits) == n) {
         out = ls_asprintf("%s ns", s);
         *ok = out;
-    } else {
-        for (const char *p = s; *p && !out && *ok;) {
-            size_t digits = strspn(p, "0123456789");
-            if (!digits) {
-                p++;
-                continue;
-            }
-            if (p[digits] == '.' && strspn(p + digits + 1, "0123456789"))
-                digits += 1 + strspn(p + digits + 1, "0123456789");
-            const char *unit, *at = trim_left(p + digits, s + n);
-            if (unit_at(at, &unit)) {
-                out = ls_asprintf("%.*s %s", (int)digits, p, unit);
-                *ok = out;
-            }
-            p += digits;
-        }
     }
-    ls_free(s);
+    for (const char *p = s; !out && *ok && (p = strpbrk(p, digits));) {
+        size_t len = strspn(p, digits);
+        const size_t more = p[len] == '.' ? strspn(p + len + 1, digits) : 0;
+        if (more) len += 1 + more;
+        const char *at = p + len;
+        for (size_t k; (k = blank(at));) at += k;
+        const char *unit = unit_at(at);
+        if (unit) {
+            out = ls_asprintf("%.*s %s", (int)len, p, unit);
+            *ok = out;
+        }
+        p += len;
+    }
     return out;
 }
 
@@ -147,32 +108,39 @@ ls_status ls_nsys_add(ls_nsys_rows *rows, ls_nsys_row r)
     return LS_OK;
 }
 
+/* Adds a line of a section, if it is a row. It is cut. */
+static ls_status add_line(const char *raw, char *line, ls_nsys_rows *rows)
+{
+    char *f[3];
+    double percent;
+    bool ok;
+    if (split(line, f) < 3 || *f[0] == '-' || *f[0] == '=' || !percent_of(f[0], &percent)) return LS_OK;
+    LS_TRY(ls_nsys_add(
+        rows, (ls_nsys_row){
+                  .percent = percent, .total = total_of(f[1], &ok), .name = ls_strdup(f[2]), .raw = ls_strdup(raw)}));
+    return ok ? LS_OK : ls_nomem(strlen(raw), "a row of a summary");
+}
+
 ls_status ls_nsys_parse(const char *text, size_t n, const char *marker, ls_nsys_rows *rows)
 {
     bool inside = false;
-    for (const char *line = text, *stop = text + n; line < stop;) {
-        const char *nl = memchr(line, '\n', (size_t)(stop - line)), *end = nl ? nl : stop, *next = nl ? nl + 1 : stop;
-        if (end > line && end[-1] == '\r') end--;
-        const char *at = trim_left(line, end), *to = trim_right(at, end);
-        const char *whole = line;
-        field f[3];
-        double percent;
-        line = next;
-        if (holds(at, to, marker)) {
-            inside = true;
-            continue;
+    ls_status st = LS_OK;
+    for (const char *p = text, *stop = text + n, *end; p < stop && st == LS_OK; p = end + 1) {
+        end = memchr(p, '\n', (size_t)(stop - p));
+        if (!end) end = stop;
+        const size_t len = (size_t)(end - p) - (end > p && end[-1] == '\r');
+        char *raw = ls_strndup(p, len), *line = ls_strndup(p, len), *at = line;
+        if (!raw || !line) st = ls_nomem(len, "a line of nsys");
+        for (size_t k; st == LS_OK && (k = blank(at));) at += k;
+        if (st == LS_OK && strstr(at, marker)) inside = true;
+        else if (st == LS_OK) {
+            inside = inside && strncmp(at, "**", 2) && strncmp(at, "Processing [", 12);
+            if (inside) st = add_line(raw, at, rows);
         }
-        if (begins(at, to, "**") || begins(at, to, "Processing [")) inside = false;
-        if (!inside || at == to || *at == '-' || *at == '=') continue;
-        if (split(at, to, f) < 3 || !percent_of(f[0], &percent)) continue;
-        bool ok;
-        LS_TRY(ls_nsys_add(rows, (ls_nsys_row){.percent = percent,
-                                               .total = total_of(f[1], &ok),
-                                               .name = ls_strndup(f[2].at, (size_t)(f[2].end - f[2].at)),
-                                               .raw = ls_strndup(whole, (size_t)(end - whole))}));
-        if (!ok) return ls_nomem((size_t)(end - whole), "a row of a summary");
+        ls_free(raw);
+        ls_free(line);
     }
-    return LS_OK;
+    return st;
 }
 
 static int by_share(const void *a, const void *b)

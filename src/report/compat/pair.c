@@ -30,17 +30,11 @@ ls_status ls_report_pair(const char *baseline, const char *optimized, const char
     ls_run_set set = {0};
     ls_status st = LS_OK;
     report_pen pen = {.there = true};
-    ls_chart chart[2] = {{.kind = LS_CHART_BARS,
-                          .file = "training_time_comparison",
-                          .x_label = "seconds of the last epoch",
-                          .unit = "s",
-                          .decimals = 1},
-                         {.kind = LS_CHART_BARS,
-                          .file = "training_throughput_comparison",
-                          .title = "Training throughput",
-                          .x_label = "tokens per second",
-                          .unit = "tokens/s"}};
     char title[96] = "Training time";
+    ls_chart chart[2] = {
+        ls_chart_bars(LS_CHART_BARS, "training_time_comparison", title, "seconds of the last epoch", "s", 1, 1),
+        ls_chart_bars(LS_CHART_BARS, "training_throughput_comparison", "Training throughput", "tokens per second",
+                      "tokens/s", 1, 0)};
     LS_TRY_GOTO(st, done, ls_run_set_add(&set, baseline));
     LS_TRY_GOTO(st, done, ls_run_set_add(&set, optimized));
     if (set.n != 2 || !set.run[0].metrics || !set.run[1].metrics) {
@@ -65,7 +59,6 @@ ls_status ls_report_pair(const char *baseline, const char *optimized, const char
         snprintf(title, sizeof title, "Training time: %.0f %% less", 100 * (time[0] - time[1]) / time[0]);
         ls_str_addf(words, "%s\n", title);
     }
-    chart[0].title = title;
     LS_TRY_GOTO(st, done, ls_fs_mkdirs(out));
     for (int k = 0; k < 2; k++) {
         if (ls_chart_empty(&chart[k])) continue;

@@ -86,8 +86,8 @@ static void put_epochs(ls_jsonw *w, const result *all, int n, int first, double 
         time /= end - i;
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "epoch", all[i].epoch + 1);
-        if (!isnan(loss)) ls_jsonw_put_real(w, "val_loss_avg_global", loss);
-        if (!isnan(time) && all[i].epoch >= first) ls_jsonw_put_real(w, "epoch_wall_time_sec", time);
+        ls_jsonw_put_real(w, "val_loss_avg_global", loss);
+        ls_jsonw_put_real(w, "epoch_wall_time_sec", all[i].epoch >= first ? time : NAN); /* NaN is written as null */
         ls_jsonw_close(w);
         if (!isnan(loss) && !(*best <= loss)) *best = loss;
     }
@@ -107,12 +107,12 @@ static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "schema_version", "2.0");
     ls_jsonw_put_open(&w, "hardware", '{');
-    if (world) ls_jsonw_put_int(&w, "world_size", world);
+    ls_jsonw_put_int(&w, "world_size", world);
     ls_jsonw_close(&w);
     put_epochs(&w, all, n, first, &best);
     ls_jsonw_put_open(&w, "summary", '{');
-    if (!isnan(rate)) ls_jsonw_put_real(&w, "mean_tokens_per_sec_global", rate);
-    if (!isnan(best)) ls_jsonw_put_real(&w, "best_val_loss", best);
+    ls_jsonw_put_real(&w, "mean_tokens_per_sec_global", rate);
+    ls_jsonw_put_real(&w, "best_val_loss", best);
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
     ls_status st = text.failed ? ls_nomem(text.cap, "a run of the translation scripts") : LS_OK;

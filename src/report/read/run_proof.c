@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_TEXT = 16 << 10, MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20, MAX_GPU = 32, MAX_LINK = 16 };
+enum { MAX_TEXT = 16 << 10, MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20, MAX_GPU = 32 };
 
 /* ---- logs of NCCL ---- */
 
@@ -102,22 +102,8 @@ static void append(char *to, size_t room, const char *text)
 
 /* ---- topo.txt: links between GPUs, each pair once ---- */
 
-typedef struct links {
-    char name[MAX_LINK][12];
-    int count[MAX_LINK], n;
-} links;
-
-static void count_link(links *l, const char *word)
-{
-    int i = 0;
-    while (i < l->n && strcmp(l->name[i], word)) i++;
-    if (i == MAX_LINK) return;
-    if (i == l->n) snprintf(l->name[l->n++], sizeof l->name[i], "%.11s", word);
-    l->count[i]++;
-}
-
 /* "GPU1  NV18  X  SYS …": the cells of GPUs before its own X. */
-static void read_gpu_row(const char *line, links *l)
+static void read_gpu_row(const char *line, json_t *count)
 {
     int gpu = -1, column = -1;
     for (const char *p = line; *(p += strspn(p, " \t")); p += strcspn(p, " \t"), column++) {
@@ -126,23 +112,23 @@ static void read_gpu_row(const char *line, links *l)
         if (column < 0) {
             if (sscanf(word, "GPU%d", &gpu) != 1 || gpu < 0 || gpu >= MAX_GPU) return;
         } else if (!strcmp(word, "X") || column >= gpu) return;
-        else count_link(l, word);
+        else json_object_set_new(count, word, json_integer(json_integer_value(json_object_get(count, word)) + 1));
     }
 }
 
 static void read_topo(ls_run_proof *p)
 {
     char line[1024], text[40];
-    const char *at = p->topo;
-    links l = {0};
-    while (at && next_line(&at, line, sizeof line)) {
-        const char *first = line + strspn(line, " \t");
-        if (!strncmp(first, "GPU", 3) && !strstr(line, "CPU Affinity") && first == line) read_gpu_row(line, &l);
-    }
-    for (int i = 0; i < l.n; i++) {
-        snprintf(text, sizeof text, "%s x %d", l.name[i], l.count[i]);
+    const char *at = p->topo, *name;
+    json_t *count = json_object(), *n;
+    while (at && next_line(&at, line, sizeof line))
+        if (!strncmp(line, "GPU", 3) && !strstr(line, "CPU Affinity")) read_gpu_row(line, count);
+    json_object_foreach(count, name, n)
+    {
+        snprintf(text, sizeof text, "%s x %d", name, (int)json_integer_value(n));
         append(p->links, sizeof p->links, text);
     }
+    json_decref(count);
 }
 
 /* ---- ibstat.txt ---- */
