@@ -1,8 +1,6 @@
 /* bench_scaling.c - `lockstep bench scaling` and `lockstep bench strategies`. */
 #include "cli/bench_impl.h"
 
-#include "report/compare/strategies.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

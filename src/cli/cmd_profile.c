@@ -6,8 +6,7 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
-#include "report/compat/nsys.h"
-#include "report/compat/trace_summary.h"
+#include "report/compat/profile_summary.h"
 
 #include <stddef.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * ibstat, topology; "run" begins another run):
  * whatever they hold, there is a page, it is closed, nothing in it is a mark of its own, and nothing leaks. */
 #include "core/mem.h"
-#include "report/compat/nsys.h"
+#include "report/compat/profile_summary.h"
 #include "report_fixture.h"
 
 #include <stdlib.h>

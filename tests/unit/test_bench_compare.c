@@ -1,5 +1,4 @@
 /* Comparing runs of a benchmark: the warm-up left out, weak scaling, a pipeline's bubble, the six metrics. */
-#include "report/compare/strategies.h"
 #include "report_checks.h"
 
 static const ls_compare_opts steady = {.steady = true};

@@ -1,6 +1,6 @@
 /* Formats of other tools: nsys, R3's work folders, R1's verifier (docs/REFERENCES.md). */
 #include "report_checks.h"
-#include "report/compat/nsys.h"
+#include "report/compat/profile_summary.h"
 #include "report/compat/tools.h"
 
 #include <stdlib.h>

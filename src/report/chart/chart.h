@@ -1,5 +1,5 @@
 /* chart.h - a chart as data with two renderers: our own SVG (svg.c; on the page, light and dark, wide and narrow) and a gnuplot
- * script (gnuplot.c; PNG files). The content of a chart is decided once, in chart_sets.c.
+ * script (draw.c; PNG files). The content of a chart is decided once, in chart_sets.c.
  *
  *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked
  *   BARS    one horizontal bar a category; lo and hi make an error bar
@@ -84,10 +84,5 @@ ls_status report_write_text(const char *dir, const char *name, const ls_str *tex
 ls_status report_write_chart(const ls_chart *c, const char *dir, report_pen *pen);
 /* What gnuplot did not do, in one line without its end; nothing when all went well. */
 void report_pen_words(const report_pen *pen, ls_str *out);
-
-/* Script for gnuplot that writes <file>.png next to itself. */
-void ls_gnuplot_text(const ls_chart *c, const char *png, ls_str *out);
-/* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its message when it fails. */
-ls_status ls_gnuplot_run(const char *script, bool *there);
 
 #endif

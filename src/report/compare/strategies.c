@@ -1,4 +1,5 @@
-#include "report/compare/strategies.h"
+/* strategies.c - settings side by side: the table of `bench strategies`, and strategies_report.json. */
+#include "report/compare/analysis.h"
 #include "core/mem.h"
 
 #include <math.h>

@@ -1,4 +1,3 @@
-#include "report/compat/trace_summary.h"
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/compat/profile_summary.h"
