@@ -2,7 +2,6 @@
 #include "core/clock.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { MAX_ROUND = 1000, MAX_WORLD = 4096, PERIOD = 1021 };
@@ -43,11 +42,10 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
             found = true;
         }
         if (!found)
-            return ls_fail(
-                LS_E_ARG,
-                "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, "
-                "send or barrier",
-                (int)n, p);
+            return ls_fail(LS_E_ARG,
+                           "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, "
+                           "sendrecv, send or barrier",
+                           (int)n, p);
         p += n + (p[n] == ',');
     }
     return LS_OK;
@@ -181,16 +179,13 @@ static float value(int rank, int64_t i)
     return (float)((i % PERIOD * 7 + rank % PERIOD * 13) % PERIOD);
 }
 
-static void values_of(int rank, float *table)
+/* Sums of the values of the ranks from `first` up to, but not, `end`. */
+static void sums_of(int first, int end, float *table)
 {
-    for (int i = 0; i < PERIOD; i++) table[i] = value(rank, i);
-}
-
-static void sums_of(int size, float *table)
-{
-    for (int i = 0; i < PERIOD; i++) table[i] = 0;
-    for (int r = 0; r < size; r++)
-        for (int i = 0; i < PERIOD; i++) table[i] += value(r, i);
+    for (int i = 0; i < PERIOD; i++) {
+        table[i] = 0;
+        for (int r = first; r < end; r++) table[i] += value(r, i);
+    }
 }
 
 static void put(float *to, int64_t n, int64_t first, const float *table)
@@ -208,7 +203,7 @@ static int64_t differ(const float *x, int64_t n, int64_t first, const float *tab
 static ls_status fill(const work *w, ls_coll kind, bool in_place)
 {
     float table[PERIOD];
-    values_of(w->rank, table);
+    sums_of(w->rank, w->rank + 1, table);
     put(w->hx, w->n, 0, table);
     put(w->hy, w->n, 0, table);
     if (kind == LS_COLL_ALL_GATHER && in_place) put(w->hx + w->rank * n_part(w), n_part(w), 0, table);
@@ -225,18 +220,18 @@ static ls_status check(const work *w, ls_coll kind, bool in_place, int64_t *bad)
     if (kind == LS_COLL_BARRIER) return LS_OK;
     if (kind == LS_COLL_ALL_GATHER) {
         for (int r = 0; r < w->size; r++) {
-            values_of(r, table);
+            sums_of(r, r + 1, table);
             *bad += differ(w->hx + r * m, m, 0, table);
         }
         return LS_OK;
     }
-    if (kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || (kind == LS_COLL_REDUCE && !w->rank))
-        sums_of(w->size, table);
-    else if (kind == LS_COLL_BROADCAST) values_of(0, table);
-    else if (kind == LS_BENCH_SENDRECV) values_of(rank_before(w), table);
-    else if (kind == LS_COLL_SEND)
-        values_of((w->rank ^ 1) < w->size ? w->rank & ~1 : w->rank, table); /* values of the even worker */
-    else values_of(w->rank, table);                                         /* a reduce does not change other workers */
+    const bool sum =
+        kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || (kind == LS_COLL_REDUCE && !w->rank);
+    int from = w->rank; /* a reduce does not change other workers */
+    if (sum || kind == LS_COLL_BROADCAST) from = 0;
+    else if (kind == LS_BENCH_SENDRECV) from = rank_before(w);
+    else if (kind == LS_COLL_SEND && (w->rank ^ 1) < w->size) from = w->rank & ~1; /* values of the even worker */
+    sums_of(from, sum ? w->size : from + 1, table);
     if (kind == LS_COLL_REDUCE_SCATTER) *bad = differ(in_place ? w->hx + w->rank * m : w->hy, m, w->rank * m, table);
     else *bad = differ(kind == LS_BENCH_SENDRECV ? w->hy : w->hx, w->n, 0, table);
     return LS_OK;

@@ -32,33 +32,27 @@ static int64_t most(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static ls_status take(job *j, void **p, int64_t n, ls_dtype dt)
-{
-    const ls_device *d = j->c.device;
-    return d->alloc(d->ctx, (size_t)n * ls_dtype_nbytes(dt), p);
-}
-
-static ls_status take_random(job *j, void **p, int64_t n)
-{
-    return ls_random_buffer(&j->c, j->wide, BLOCK, n, p);
-}
-
 static ls_status take_all(job *j)
 {
     const ls_gemm_bench *o = j->o;
+    const ls_device *d = j->c.device;
     const int64_t R = o->rows, C = o->width, n = o->chunk < R ? o->chunk : R;
     const int64_t tall = most(R * 4 * C, n * j->V), weights = most(4 * C * C, j->V * C);
     LS_TRY(ls_random_block(&j->c, BLOCK, &j->wide));
-    LS_TRY(take_random(j, &j->x, tall));
-    LS_TRY(take_random(j, &j->w, most(weights, R * 4 * C))); /* the right operand of dw has as many rows as the input */
-    LS_TRY(take_random(j, &j->more, R * 4 * C));
-    LS_TRY(take_random(j, &j->b, most(4 * C, j->V)));
-    LS_TRY(take(j, &j->y, tall, j->c.ops->dtype));
-    LS_TRY(take(j, &j->dw, weights, LS_F32));
-    LS_TRY(take(j, &j->db, most(4 * C, j->V), LS_F32));
+    const struct {
+        void **at;
+        int64_t n;
+    } random[] = {{&j->x, tall},
+                  {&j->w, most(weights, R * 4 * C)}, /* the right operand of dw has as many rows as the input */
+                  {&j->more, R * 4 * C},
+                  {&j->b, most(4 * C, j->V)}};
+    for (int i = 0; i < 4; i++) LS_TRY(ls_random_buffer(&j->c, j->wide, BLOCK, random[i].n, random[i].at));
+    LS_TRY(d->alloc(d->ctx, (size_t)tall * ls_dtype_nbytes(j->c.ops->dtype), &j->y));
+    LS_TRY(d->alloc(d->ctx, (size_t)weights * sizeof(float), &j->dw));
+    LS_TRY(d->alloc(d->ctx, (size_t)most(4 * C, j->V) * sizeof(float), &j->db));
     const ls_compute_shapes shapes = {.B = 1, .T = R, .C = C, .ffn = 4 * C, .backward = true};
     j->c.scratch_nbytes = ls_compute_scratch(&j->c, &shapes);
-    return j->c.device->alloc(j->c.device->ctx, j->c.scratch_nbytes, &j->c.scratch);
+    return d->alloc(d->ctx, j->c.scratch_nbytes, &j->c.scratch);
 }
 
 static void give_all(job *j)

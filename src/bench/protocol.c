@@ -41,13 +41,13 @@ static ls_path run_dir(const ls_bench *b, const ls_bench_side *s, int turn)
 {
     char name[128];
     snprintf(name, sizeof name, "%s/run_%d", s->name, turn);
-    return ls_path_in(b->out, name);
+    return ls_path_of(b->out, name);
 }
 
 static bool finished(const char *dir)
 {
-    return ls_fs_exists(ls_path_in(dir, "RUN_COMPLETE.txt").text) &&
-           ls_fs_exists(ls_path_in(dir, "training_metrics.json").text);
+    return ls_fs_exists(ls_path_of(dir, "RUN_COMPLETE.txt").text) &&
+           ls_fs_exists(ls_path_of(dir, "training_metrics.json").text);
 }
 
 /* The speed that a run recorded; NaN if none. */
@@ -56,7 +56,7 @@ static double recorded_rate(const char *dir)
     char *text = NULL;
     size_t n = 0;
     double rate = NAN;
-    if (ls_fs_read(ls_path_in(dir, "RUN_COMPLETE.txt").text, &text, &n) == LS_OK) {
+    if (ls_fs_read(ls_path_of(dir, "RUN_COMPLETE.txt").text, &text, &n) == LS_OK) {
         const char *p = strstr(text, " tokens_per_sec=");
         if (p) rate = strtod(p + 16, NULL);
     }
@@ -73,7 +73,7 @@ static ls_status drop_checkpoints(const char *dir)
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         if (strncmp(name[i], "epoch-", 6) && strncmp(name[i], "step-", 5)) continue;
-        st = ls_fs_remove_tree(ls_path_in(dir, name[i]).text);
+        st = ls_fs_remove_tree(ls_path_of(dir, name[i]).text);
     }
     ls_fs_list_free(name, n);
     return st;
@@ -106,7 +106,7 @@ static char *after_name(char *said)
     return colon ? colon + 2 : p;
 }
 
-/* The status for an exit code of `train`. Where two statuses share the code, the words of its error line decide. */
+/* The status for an exit code of `train`. Where two statuses share the code, its error line decides. */
 static ls_status status_of(int code, char *said)
 {
     static const struct {
@@ -183,7 +183,7 @@ ls_status ls_bench_check(const ls_bench *b, ls_bench_side *s)
     ls_status st = LS_OK;
     snprintf(dir, sizeof dir, "%.4000s/lockstep-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "mkdtemp %s: %s", dir, strerror(errno));
-    const ls_path out = ls_path_in(dir, "out"), err = ls_path_in(dir, "err");
+    const ls_path out = ls_path_of(dir, "out"), err = ls_path_of(dir, "err");
     const ls_child c = {.program = b->program, .out_path = out.text, .err_path = err.text, .words = &w, .grace = 1};
     LS_TRY_GOTO(st, done, train_words(s, "none", &w));
     LS_TRY_GOTO(st, done, ls_argv_split(&w, "--print_config --json"));
@@ -202,12 +202,11 @@ static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
 {
     json_t *root = NULL;
     ls_str mine = {0};
-    LS_TRY(ls_json_load(ls_path_in(dir, "training_metrics.json").text, &root));
+    LS_TRY(ls_json_load(ls_path_of(dir, "training_metrics.json").text, &root));
     for (int i = 0; i < w->n; i++)
         ls_str_addf(&mine, " %s", w->word[i]); /* as the metrics write it: joined by blanks */
     const char *line = json_string_value(json_object_get(root, "command_line"));
-    const size_t n = line ? strlen(line) : 0;
-    *same = line && mine.data && n >= mine.len && !strcmp(line + n - mine.len, mine.data);
+    *same = line && mine.data && ls_ends_in(line, mine.data);
     json_decref(root);
     ls_str_fini(&mine);
     return LS_OK;
@@ -248,7 +247,7 @@ static void on_tick(void *ctx, double seconds)
 
 static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_argv *w)
 {
-    const ls_path out = ls_path_in(dir, "train.log"), err = ls_path_in(dir, "stderr.log");
+    const ls_path out = ls_path_of(dir, "train.log"), err = ls_path_of(dir, "stderr.log");
     const ls_child c = {.program = t->b->program,
                         .out_path = out.text,
                         .err_path = err.text,

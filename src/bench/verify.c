@@ -17,7 +17,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define SEQ      64
 #define N_TOKEN  40000
@@ -72,9 +71,9 @@ static ls_status resolve(const task *t, ls_argv *w, ls_train_config *c)
     ls_train_paths paths = {0};
     ls_str line = {0};
     ls_str_addf(&line,
-                "--model tiny --seq_length %d --micro_batch_size_per_gpu 1 "
-                "--grad_accum_steps %d --n %d --tp %d --pp %d --strategy %s --dropout %g --seed %llu --lr 1e-3 "
-                "--bucket 50000 --gather_bucket 30000 --prefetch_bucket 100000 --max_steps 100",
+                "--model tiny --seq_length %d --micro_batch_size_per_gpu 1 --grad_accum_steps %d --n %d --tp %d --pp "
+                "%d --strategy %s --dropout %g --seed %llu --lr 1e-3 --bucket 50000 --gather_bucket 30000 "
+                "--prefetch_bucket 100000 --max_steps 100",
                 SEQ, t->e->n_micro, s->world, s->tp, s->pp, s->strategy, t->e->dropout, (unsigned long long)o->seed);
     if (o->device) ls_str_addf(&line, " --device '%s'", o->device);
     if (o->precision) ls_str_addf(&line, " --precision '%s'", o->precision);
@@ -286,7 +285,7 @@ static ls_status make_data(const char *dir, uint64_t seed)
         bytes[2 * i] = (unsigned char)(ls_rng_u64(key, (uint64_t)(i / 3)) % 200 + (uint64_t)(i % 3));
     ls_status st = LS_OK;
     for (int k = 0; k < 2 && st == LS_OK; k++)
-        st = ls_fs_write(ls_path_in(dir, name[k]).text, bytes, k ? 2 * 2000 : 2 * N_TOKEN);
+        st = ls_fs_write(ls_path_of(dir, name[k]).text, bytes, k ? 2 * 2000 : 2 * N_TOKEN);
     ls_free(bytes);
     return st;
 }

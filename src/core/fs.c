@@ -327,7 +327,7 @@ ls_status ls_fs_remove_tree(const char *path)
     return LS_OK;
 }
 
-ls_path ls_path_in(const char *dir, const char *name)
+ls_path ls_path_of(const char *dir, const char *name)
 {
     ls_path p;
     const size_t n = strlen(dir);

@@ -52,12 +52,12 @@ ls_status ls_fs_remove_tree(const char *path);            /* a missing one is fi
 ls_status ls_fs_list(const char *path, char ***names, size_t *n);
 void ls_fs_list_free(char **names, size_t n);
 
-/* dir/name as a value, for one call: ls_fs_exists(ls_path_in(dir, name).text). A path that is longer than the system allows is "", which no
+/* dir/name as a value, for one call: ls_fs_exists(ls_path_of(dir, name).text). A path that is longer than the system allows is "", which no
  * call can open. */
 typedef struct ls_path {
     char text[4096];
 } ls_path;
-ls_path ls_path_in(const char *dir, const char *name);
+ls_path ls_path_of(const char *dir, const char *name);
 char *ls_path_join(const char *dir, const char *name); /* ls_free; NULL when out of memory */
 const char *ls_path_base(const char *path);            /* points into path */
 

@@ -220,6 +220,38 @@ void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value)
     ls_jsonw_bool(w, value);
 }
 
+ls_json_member ls_member_str(const char *key, const char *value)
+{
+    return (ls_json_member){.key = key, .kind = LS_MEMBER_STR, .text = value};
+}
+
+ls_json_member ls_member_int(const char *key, int64_t value)
+{
+    return (ls_json_member){.key = key, .kind = LS_MEMBER_INT, .integer = value};
+}
+
+ls_json_member ls_member_real(const char *key, double value)
+{
+    return (ls_json_member){.key = key, .kind = LS_MEMBER_REAL, .real = value};
+}
+
+ls_json_member ls_member_bool(const char *key, bool value)
+{
+    return (ls_json_member){.key = key, .kind = LS_MEMBER_BOOL, .integer = value};
+}
+
+void ls_jsonw_put_members(ls_jsonw *w, const ls_json_member *m)
+{
+    for (; m->key; m++) {
+        switch (m->kind) {
+        case LS_MEMBER_STR: ls_jsonw_put_str(w, m->key, m->text); break;
+        case LS_MEMBER_INT: ls_jsonw_put_int(w, m->key, m->integer); break;
+        case LS_MEMBER_REAL: ls_jsonw_put_real(w, m->key, m->real); break;
+        case LS_MEMBER_BOOL: ls_jsonw_put_bool(w, m->key, m->integer != 0); break;
+        }
+    }
+}
+
 void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket)
 {
     ls_jsonw_key(w, key);

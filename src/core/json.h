@@ -43,7 +43,25 @@ void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
 void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
 void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket);
 void ls_jsonw_put_value(ls_jsonw *w, const char *key, const json_t *value);
-void ls_jsonw_value(ls_jsonw *w, const json_t *value); /* any jansson value, as it is */
+/* Several members: ls_jsonw_members(w, LS_KV("loss", loss), LS_KV("tokens", n)). The type of each value chooses its form: text, bool,
+ * float and double, else an integer. */
+#define ls_jsonw_members(w, ...) ls_jsonw_put_members(w, (const ls_json_member[]){__VA_ARGS__, {.key = NULL}})
+#define LS_KV(key, value) \
+    _Generic((value), char * : ls_member_str, const char * : ls_member_str, bool : ls_member_bool,                 \
+             float : ls_member_real, double : ls_member_real, default : ls_member_int)(key, value)
+typedef struct ls_json_member {
+    const char *key;
+    enum { LS_MEMBER_STR, LS_MEMBER_INT, LS_MEMBER_REAL, LS_MEMBER_BOOL } kind;
+    const char *text;
+    int64_t integer;
+    double real;
+} ls_json_member;
+ls_json_member ls_member_str(const char *key, const char *value);
+ls_json_member ls_member_int(const char *key, int64_t value);
+ls_json_member ls_member_real(const char *key, double value);
+ls_json_member ls_member_bool(const char *key, bool value);
+void ls_jsonw_put_members(ls_jsonw *w, const ls_json_member *member); /* up to one without a key */
+void ls_jsonw_value(ls_jsonw *w, const json_t *value);                /* any jansson value, as it is */
 
 /* The float format above, alone: for RUN_COMPLETE.txt and tables. */
 char *ls_json_real(char buf[32], double value);

@@ -96,7 +96,7 @@ static void problems(void **state)
              "bad3/training_metrics.json: key summary.mean_tokens_per_sec_global: a number was expected, not text");
     has_note(&s.notes, "bad3/training_metrics.json: key epochs[0]: an object was expected");
     for (int i = 0; i < s.notes.n; i++) assert_null(strstr(s.notes.text[i], "key :")); /* each names its key */
-    assert_true(s.run[4].legacy);
+    assert_string_equal(s.run[4].strategy, "older schema");
     near(s.run[4].tokens_per_sec, 105, 0);
     near(s.run[4].val_loss, 2.5, 0);
     add(&s, "good", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1}, NULL); /* and is still reported */

@@ -59,6 +59,12 @@ void ls_chart_leave_out(ls_chart *c, const char *name)
     c->n_named++;
 }
 
+int ls_chart_hue(const ls_chart *c, int series)
+{
+    const int hue = c->series[series].hue;
+    return (hue >= 0 ? hue : series) % 8;
+}
+
 int ls_chart_mark(int series)
 {
     return (series + series / 8) % 4;

@@ -57,6 +57,7 @@ ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory 
 void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
 int ls_chart_category(ls_chart *c, const char *name);       /* its index */
 void ls_chart_leave_out(ls_chart *c, const char *name);     /* listed below the chart */
+int ls_chart_hue(const ls_chart *c, int series);            /* 0 to 7 */
 int ls_chart_mark(int series);                              /* 0 to 3: with its colour no other line's */
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);

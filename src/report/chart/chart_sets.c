@@ -244,46 +244,39 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
                        longest < 0.01  ? 2
                        : longest < 0.1 ? 1
                                        : 0);
-    for (int exposed = 1; exposed >= 0; exposed--) {
-        ls_series *s = new_series(c, exposed ? "exposed: compute waits" : "hidden behind compute", exposed);
-        for (int i = 0, row = 0; i < a->n_group; i++) {
-            for (int k = 0; k < LS_N_RUN_COMM; k++) {
-                char name[160];
-                if (!(shown_time(a->group[i].first, k, &out, &in) > 0.01 * longest)) continue;
-                snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, ls_run_comms[k].words);
-                if (row == 60) {
-                    if (exposed) ls_chart_leave_out(c, name);
-                    continue;
-                }
-                const double y = exposed ? out : in;
-                if (exposed) ls_chart_category(c, name);
-                if (y > 0) ls_chart_point(c, s, at(row, y));
-                row++;
+    new_series(c, "exposed: compute waits", 1);
+    new_series(c, "hidden behind compute", 0);
+    for (int i = 0; i < a->n_group && !c->failed; i++)
+        for (int k = 0; k < LS_N_RUN_COMM; k++) {
+            char name[160];
+            if (!(shown_time(a->group[i].first, k, &out, &in) > 0.01 * longest)) continue;
+            snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, ls_run_comms[k].words);
+            if (c->n_category == 60) {
+                ls_chart_leave_out(c, name);
+                continue;
             }
+            const int row = ls_chart_category(c, name);
+            if (out > 0) ls_chart_point(c, &c->series[0], at(row, out));
+            if (in > 0) ls_chart_point(c, &c->series[1], at(row, in));
         }
-    }
+}
+
+/* The series of a name, made if it is new; NULL when there are too many. */
+static ls_series *series_of(ls_chart *c, const char *name, int most)
+{
+    for (int m = 0; m < c->n_series; m++)
+        if (!strcmp(c->series[m].name, name)) return &c->series[m];
+    return c->n_series < most ? ls_chart_series(c, name) : NULL;
 }
 
 void chart_memory(const ls_analysis *a, ls_chart *c)
 {
-    const char *name[LS_RUN_MAX_PART];
-    int n_name = 0, n = 0, row[512];
     *c = ls_chart_bars(LS_CHART_STACK, "memory", "Memory by part, rank 0", "MiB", "MiB", 1 / 1048576.0, 1);
-    for (int i = 0; i < a->n_group && i < 512; i++, n++) {
+    for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
-        row[i] = r->n_part ? ls_chart_category(c, a->group[i].label) : -1;
-        for (int k = 0; k < r->n_part; k++) {
-            int m = 0;
-            while (m < n_name && strcmp(name[m], r->part[k].name)) m++;
-            if (m == n_name && n_name < LS_RUN_MAX_PART) name[n_name++] = r->part[k].name;
-        }
-    }
-    for (int m = 0; m < n_name; m++) {
-        ls_series *s = ls_chart_series(c, name[m]);
-        for (int i = 0; i < n; i++)
-            for (int k = 0; k < a->group[i].first->n_part && row[i] >= 0; k++)
-                if (!strcmp(a->group[i].first->part[k].name, name[m]))
-                    ls_chart_point(c, s, at(row[i], a->group[i].first->part[k].nbytes));
+        const int row = r->n_part ? ls_chart_category(c, a->group[i].label) : 0;
+        for (int k = 0; k < r->n_part; k++)
+            ls_chart_point(c, series_of(c, r->part[k].name, LS_RUN_MAX_PART), at(row, r->part[k].nbytes));
     }
 }
 
@@ -344,14 +337,10 @@ void chart_gantt(const ls_run *r, ls_chart *c)
         ls_chart_category(c, name);
     }
     for (int i = 0; i < r->n_span; i++) {
-        int m = 0;
-        while (m < c->n_series && strcmp(c->series[m].name, r->span[i].kind)) m++;
-        ls_series *s = m < c->n_series   ? &c->series[m]
-                       : c->n_series < 8 ? ls_chart_series(c, r->span[i].kind)
-                                         : &c->series[7];
         ls_point p = at(r->span[i].begin, r->span[i].end);
         p.lane = r->span[i].lane;
         p.label = r->span[i].label;
-        ls_chart_point(c, s, p);
+        ls_series *s = series_of(c, r->span[i].kind, 8);
+        ls_chart_point(c, s || c->failed ? s : &c->series[7], p); /* the last colour takes the rest */
     }
 }

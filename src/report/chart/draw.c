@@ -6,8 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <spawn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,11 +26,6 @@ static void quoted(ls_str *out, const char *text)
         else ls_str_addc(out, *p);
     }
     ls_str_addc(out, '"');
-}
-
-static const char *hue_of(const ls_chart *c, int i)
-{
-    return colour[(c->series[i].hue >= 0 ? c->series[i].hue : i) % 8];
 }
 
 static void put_number(ls_str *out, double x)
@@ -83,7 +78,7 @@ static void plot_lines(const ls_chart *c, ls_str *out)
                         s->dots                 ? "points"
                         : s->n > 40 || s->ideal ? "lines"
                                                 : "linespoints",
-                        s->ideal ? "#9aa5b1" : hue_of(c, i), s->ideal ? "dt 2" : look[ls_chart_mark(i)]);
+                        s->ideal ? "#9aa5b1" : colour[ls_chart_hue(c, i)], s->ideal ? "dt 2" : look[ls_chart_mark(i)]);
             quoted(out, s->name);
         }
     }
@@ -122,7 +117,7 @@ static void plot_bars(const ls_chart *c, ls_str *out)
                 if ((gantt ? p->lane : (int)p->x) != k) continue;
                 double *at = p->y < 0 ? &minus : &plus;
                 double from = gantt ? p->x : *at, to = gantt ? p->y : *at + p->y;
-                box(out, &id, scaled(c, from), scaled(c, to), k, hue_of(c, i));
+                box(out, &id, scaled(c, from), scaled(c, to), k, colour[ls_chart_hue(c, i)]);
                 if (!gantt) *at += p->y;
                 hi = fmax(hi, scaled(c, !isnan(p->hi) ? p->hi : to)), lo = fmin(lo, scaled(c, to));
             }
@@ -134,7 +129,7 @@ static void plot_bars(const ls_chart *c, ls_str *out)
         if (c->kind == LS_CHART_BARS) {
             ls_str_addf(out, ", \\\n  $s%d using 2:1:3:4 with xerrorbars lc rgb \"#1c2430\" pt 0 lw 1.5 notitle", i);
         } else {
-            ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\" title ", hue_of(c, i));
+            ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\" title ", colour[ls_chart_hue(c, i)]);
             quoted(out, c->series[i].name);
         }
     }
@@ -161,45 +156,37 @@ static void gnuplot_text(const ls_chart *c, const char *png, ls_str *out)
 /* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its message when it fails. */
 static ls_status gnuplot_run(const char *script, bool *there)
 {
-    int fd[2];
-    char words[512] = "";
-    size_t n = 0;
-    *there = true;
+    char *argv[] = {"gnuplot", "-d", (char *)(uintptr_t)script, NULL}, words[512] = "", sink[512];
+    posix_spawn_file_actions_t to_pipe;
+    int fd[2], rc = 0;
+    pid_t pid;
     if (pipe2(fd, O_CLOEXEC)) return ls_fail(LS_E_IO, "a pipe to gnuplot: %s", strerror(errno));
-    pid_t pid = fork();
-    if (pid < 0) {
-        close(fd[0]), close(fd[1]);
-        return ls_fail(LS_E_IO, "starting gnuplot: %s", strerror(errno));
-    }
-    if (!pid) {
-        dup2(fd[1], STDOUT_FILENO);
-        dup2(fd[1], STDERR_FILENO);
-        execlp("gnuplot", "gnuplot", "-d", script, (char *)NULL);
-        _exit(127);
-    }
+    posix_spawn_file_actions_init(&to_pipe);
+    posix_spawn_file_actions_adddup2(&to_pipe, fd[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&to_pipe, fd[1], STDERR_FILENO);
+    const int failed = posix_spawnp(&pid, "gnuplot", &to_pipe, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&to_pipe);
     close(fd[1]);
-    for (;;) { /* all of it, or gnuplot would wait */
-        char sink[512];
-        ssize_t k = read(fd[0], sink, sizeof sink);
+    *there = failed != ENOENT;
+    if (failed) close(fd[0]);
+    if (!*there) return LS_OK;
+    if (failed) return ls_fail(LS_E_IO, "starting gnuplot: %s", strerror(failed));
+    for (size_t n = 0;;) { /* all of it, or gnuplot would wait */
+        const size_t room = sizeof words - 1 - n;
+        const ssize_t k = read(fd[0], room ? words + n : sink, room ? room : sizeof sink);
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) break;
-        size_t take = (size_t)k < sizeof words - 1 - n ? (size_t)k : sizeof words - 1 - n;
-        memcpy(words + n, sink, take);
-        n += take;
+        if (room) n += (size_t)k;
     }
     close(fd[0]);
-    int rc = 0;
     while (waitpid(pid, &rc, 0) < 0 && errno == EINTR) {}
-    if (WIFEXITED(rc) && WEXITSTATUS(rc) == 127 && !n)
-        *there = false; /* with a message: installed, but it cannot start */
-    else if (rc) return ls_fail(LS_E_IO, "gnuplot could not draw %s: %.300s", script, words);
-    return LS_OK;
+    return rc ? ls_fail(LS_E_IO, "gnuplot could not draw %s: %.300s", script, words) : LS_OK;
 }
 
 ls_status report_write_text(const char *dir, const char *name, const ls_str *text)
 {
     if (text->failed) return ls_nomem(text->cap, name);
-    return ls_fs_write(ls_path_in(dir, name).text, text->data ? text->data : "", text->len);
+    return ls_fs_write(ls_path_of(dir, name).text, text->data ? text->data : "", text->len);
 }
 
 static ls_status draw_png(const ls_chart *c, const char *dir, report_pen *pen)
@@ -207,9 +194,9 @@ static ls_status draw_png(const ls_chart *c, const char *dir, report_pen *pen)
     ls_str script = {0};
     char name[64];
     snprintf(name, sizeof name, "%.50s.png", c->file);
-    const ls_path png = ls_path_in(dir, name);
+    const ls_path png = ls_path_of(dir, name);
     snprintf(name, sizeof name, ".%.50s.gp", c->file);
-    const ls_path gp = ls_path_in(dir, name);
+    const ls_path gp = ls_path_of(dir, name);
     gnuplot_text(c, png.text, &script);
     ls_status st = report_write_text(dir, name, &script);
     ls_str_fini(&script);

@@ -82,18 +82,9 @@ static void add_fitting(ls_str *out, double x, double y, const char *cls, const 
     add_text(out, x, y, "start", cls, cut);
 }
 
-static int hue_of(const ls_chart *c, int series)
+static char *value_of(char buf[40], const ls_chart *c, double v)
 {
-    int hue = c->series[series].hue;
-    return hue >= 0 ? hue % 8 : series % 8;
-}
-
-static char *value_of(char buf[64], const ls_chart *c, double v)
-{
-    char number[40];
-    double x = v * (c->scale != 0 ? c->scale : 1);
-    snprintf(buf, 64, "%s", ls_number_text(number, x, c->decimals));
-    return buf;
+    return ls_number_text(buf, v * (c->scale != 0 ? c->scale : 1), c->decimals);
 }
 
 static void tick_text(char buf[40], double x, double step)
@@ -130,16 +121,6 @@ static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
     }
 }
 
-/* The mark, line or colour of a series, before its name. */
-static void add_key(const ls_chart *c, int i, double x, double y, ls_str *out)
-{
-    if (c->series[i].ideal) add_line(out, "ideal", x - 6, y, x + 10, y);
-    else if (c->kind == LS_CHART_LINES) draw_mark(out, hue_of(c, i), ls_chart_mark(i), x, y);
-    else
-        ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
-                    hue_of(c, i), x - 6, y - 6);
-}
-
 /* One row of marks and names per line; returns its height. out NULL: nothing is drawn. */
 static double add_legend(const ls_chart *c, double x, double y, double width, ls_str *out)
 {
@@ -150,7 +131,11 @@ static double add_legend(const ls_chart *c, double x, double y, double width, ls
         if (!s->n) continue;
         if (at > x && at + w > x + width) at = x, row += 19;
         if (out) {
-            add_key(c, i, at + 6, row - 4, out);
+            if (s->ideal) add_line(out, "ideal", at, row - 4, at + 16, row - 4);
+            else if (c->kind == LS_CHART_LINES) draw_mark(out, ls_chart_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
+            else
+                ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
+                            ls_chart_hue(c, i), at, row - 10);
             add_fitting(out, at + 20, row, "ink", s->name, width - 20);
         }
         at += w;
@@ -210,7 +195,7 @@ static void draw_series(const ls_chart *c, const frame *f, int i, ls_str *out)
     static const char *const dash[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\"",
                                        " stroke-dasharray=\"9 3 2 3\""};
     const ls_series *s = &c->series[i];
-    int hue = hue_of(c, i);
+    int hue = ls_chart_hue(c, i);
     if (s->n > 1 && !s->dots) {
         if (s->ideal) ls_str_add(out, "<path class=\"ideal\" d=\"");
         else ls_str_addf(out, "<path class=\"line h%d\"%s d=\"", hue, dash[ls_chart_mark(i)]);
@@ -221,7 +206,7 @@ static void draw_series(const ls_chart *c, const frame *f, int i, ls_str *out)
     if (s->ideal || (s->n > 40 && !s->dots)) return;
     for (int k = 0; k < s->n; k++) {
         const ls_point *p = &s->point[k];
-        char t[64];
+        char t[40];
         double x = at_x(f, p->x), y = at_y(f, p->y);
         ls_str_add(out, "<g>");
         if (!isnan(p->lo) && !isnan(p->hi)) { /* an end outside has no cap */
@@ -269,7 +254,7 @@ static void end_labels(const ls_chart *c, const frame *f, double width, ls_str *
     for (int i = 0; i < n; i++) {
         const ls_series *s = &c->series[l[i].series];
         if (s->ideal) add_line(out, "ideal", f->right + 8, l[i].at, f->right + 20, l[i].at);
-        else draw_mark(out, hue_of(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
+        else draw_mark(out, ls_chart_hue(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
         add_fitting(out, f->right + 24, l[i].at + 4, "ink", s->name, width - f->right - 26);
     }
 }
@@ -349,25 +334,25 @@ static void begin_box(const ls_chart *c, int i, double x, double y, double w, do
 {
     ls_str_addf(out,
                 "<g><rect class=\"box h%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"2\"/><title>",
-                hue_of(c, i), x, y, w, h);
+                ls_chart_hue(c, i), x, y, w, h);
     ls_xml_text(out, c->series[i].name);
 }
 
 static void segment(const ls_chart *c, const frame *f, int i, const ls_point *p, double from, double y, double h,
                     ls_str *out)
 {
-    char t[64];
+    char t[40];
     double a = at_x(f, from), b = at_x(f, from + p->y), left = fmin(a, b), w = fabs(b - a);
     begin_box(c, i, left, y, w, h, out);
     ls_str_addf(out, ": %s %s</title>", value_of(t, c, p->y), c->unit ? c->unit : "");
     if (c->kind == LS_CHART_STACK && w > text_width(t) + 4)
-        add_text(out, left + w / 2, y + h / 2 + 4, "middle", inside[hue_of(c, i)], t);
+        add_text(out, left + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], t);
     ls_str_add(out, "</g>");
 }
 
 static void value_text(const ls_chart *c, const ls_point *p, char *buf, size_t n)
 {
-    char v[64], h[64];
+    char v[40], h[40];
     if (isnan(p->hi)) snprintf(buf, n, "%s", value_of(v, c, p->y));
     else snprintf(buf, n, "%s \xc2\xb1 %s", value_of(v, c, p->y), value_of(h, c, p->hi - p->y));
 }
@@ -441,7 +426,7 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
     for (int i = 0; i < c->n_series; i++) {
         for (int k = 0; k < c->series[i].n; k++) {
             const ls_point *p = &c->series[i].point[k];
-            char a[64], b[64];
+            char a[40], b[40];
             double x = at_x(&f, p->x), w = fmax(at_x(&f, p->y) - x, 0.8), y = f.top + p->lane * row + (row - h) / 2;
             begin_box(c, i, x, y, w, h, out);
             ls_str_add(out, " ");
@@ -449,7 +434,7 @@ static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
             ls_str_addf(out, ": %s to %s %s</title>", value_of(a, c, p->x), value_of(b, c, p->y),
                         c->unit ? c->unit : "");
             if (p->label && *p->label && w > text_width(p->label) + 2)
-                add_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[hue_of(c, i)], p->label);
+                add_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], p->label);
             ls_str_add(out, "</g>");
         }
     }

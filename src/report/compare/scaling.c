@@ -2,7 +2,6 @@
 #include "core/fs.h"
 #include "report/compare/analysis.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,28 +62,23 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
     ls_jsonw_put_open(w, "metrics_paths", '[');
     for (int i = 0; i < g->n_run; i++) {
         const char *dir = a->set->run[g->run[i]].dir;
-        const size_t n = strlen(dir);
-        const bool file = (n > 5 && !strcmp(dir + n - 5, ".json")) || (ls_fs_exists(dir) && !ls_fs_is_dir(dir));
+        const bool file = ls_ends_in(dir, ".json") || (ls_fs_exists(dir) && !ls_fs_is_dir(dir));
         char path[4352];
         snprintf(path, sizeof path, "%.4096s%s", dir, file ? "" : "/training_metrics.json");
         ls_jsonw_str(w, path);
     }
     ls_jsonw_close(w);
-    ls_jsonw_put_real(w, "mean_tokens_per_sec_global", g->recorded.mean);
-    ls_jsonw_put_real(w, "stdev_tokens_per_sec_global", g->recorded.stdev);
-    ls_jsonw_put_real(w, "mean_epoch_wall_time_sec", g->epoch_time.mean);
-    ls_jsonw_put_real(w, "stdev_epoch_wall_time_sec", g->epoch_time.stdev);
-    ls_jsonw_put_real(w, "speedup_vs_1gpu", g->speedup_r1);
-    ls_jsonw_put_real(w, "scaling_efficiency", g->speedup_r1 / g->world);
+    ls_jsonw_members(w, LS_KV("mean_tokens_per_sec_global", g->recorded.mean),
+                     LS_KV("stdev_tokens_per_sec_global", g->recorded.stdev),
+                     LS_KV("mean_epoch_wall_time_sec", g->epoch_time.mean),
+                     LS_KV("stdev_epoch_wall_time_sec", g->epoch_time.stdev), LS_KV("speedup_vs_1gpu", g->speedup_r1),
+                     LS_KV("scaling_efficiency", g->speedup_r1 / g->world));
     /* ours */
-    ls_jsonw_put_str(w, "setting", g->short_name);
-    ls_jsonw_put_real(w, "speedup_vs_mean", g->speedup.mean);
-    ls_jsonw_put_real(w, "speedup_vs_mean_half95", g->speedup.half);
-    ls_jsonw_put_real(w, "efficiency_vs_mean", g->efficiency.mean);
-    ls_jsonw_put_real(w, "efficiency_vs_mean_half95", g->efficiency.half);
-    ls_jsonw_put_real(w, "tokens_per_sec", g->tokens.mean);
-    ls_jsonw_put_real(w, "tokens_per_sec_half95", g->tokens.half);
-    ls_jsonw_put_bool(w, "interval_within_one_run", g->tokens.within);
+    ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("speedup_vs_mean", g->speedup.mean),
+                     LS_KV("speedup_vs_mean_half95", g->speedup.half), LS_KV("efficiency_vs_mean", g->efficiency.mean),
+                     LS_KV("efficiency_vs_mean_half95", g->efficiency.half), LS_KV("tokens_per_sec", g->tokens.mean),
+                     LS_KV("tokens_per_sec_half95", g->tokens.half),
+                     ls_member_bool("interval_within_one_run", g->tokens.within));
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
@@ -119,9 +113,8 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
         if (!any) ls_jsonw_put_open(w, "left_out", '[');
         any = true;
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "setting", g->short_name);
-        ls_jsonw_put_int(w, "workers", g->world);
-        ls_jsonw_put_str(w, "why", "`runs` has one setting per number of workers");
+        ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("workers", g->world),
+                         LS_KV("why", "`runs` has one setting per number of workers"));
         ls_jsonw_close(w);
     }
     if (any) ls_jsonw_close(w);

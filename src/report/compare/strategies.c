@@ -115,10 +115,8 @@ ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
 static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
 {
     ls_jsonw_put_open(w, key, '{');
-    ls_jsonw_put_real(w, "mean", e->mean); /* NaN is written as null */
-    ls_jsonw_put_real(w, "half95", e->half);
-    ls_jsonw_put_real(w, "stdev", e->stdev);
-    ls_jsonw_put_int(w, "n", e->n);
+    /* NaN is written as null */
+    ls_jsonw_members(w, LS_KV("mean", e->mean), LS_KV("half95", e->half), LS_KV("stdev", e->stdev), LS_KV("n", e->n));
     ls_jsonw_close(w);
 }
 
@@ -141,11 +139,8 @@ static ls_status put_setting(ls_jsonw *w, const ls_analysis *a, const ls_group *
     for (int i = 0; i < g->first->n_coll; i++) {
         const ls_run_coll *c = &g->first->coll[i];
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "kind", c->kind);
-        ls_jsonw_put_real(w, "calls", c->calls);
-        ls_jsonw_put_real(w, "bytes_moved", c->nbytes);
-        ls_jsonw_put_real(w, "busy_sec", c->busy);
-        ls_jsonw_put_real(w, "exposed_sec", c->exposed);
+        ls_jsonw_members(w, LS_KV("kind", c->kind), LS_KV("calls", c->calls), LS_KV("bytes_moved", c->nbytes),
+                         LS_KV("busy_sec", c->busy), LS_KV("exposed_sec", c->exposed));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);

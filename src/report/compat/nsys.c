@@ -170,20 +170,14 @@ void ls_nsys_rows_fini(ls_nsys_rows *rows)
 #define NVTX "NVTX Range Summary"
 #define OSRT "OS Runtime Summary"
 
-static bool ends_in(const char *name, const char *end)
-{
-    const size_t n = strlen(name), m = strlen(end);
-    return n > m && !strcmp(name + n - m, end);
-}
-
 static bool is_report(const char *name)
 {
-    return !strncmp(name, "nsys_", 5) && (ends_in(name, ".nsys-rep") || ends_in(name, ".qdrep"));
+    return !strncmp(name, "nsys_", 5) && (ls_ends_in(name, ".nsys-rep") || ls_ends_in(name, ".qdrep"));
 }
 
 static bool is_stats(const char *name)
 {
-    return !strncmp(name, "nsys_stats_", 11) && strlen(name) >= 15 && ends_in(name, ".txt");
+    return !strncmp(name, "nsys_stats_", 11) && strlen(name) >= 15 && ls_ends_in(name, ".txt");
 }
 
 /* nsys_<digits>_<host>.nsys-rep: adds the host to a sorted list. */
@@ -223,7 +217,7 @@ static ls_status read_stats(const char *profiles, profile_file *f, ls_nsys_rows 
 {
     char *text = NULL;
     size_t n = 0;
-    ls_status st = ls_fs_read(ls_path_in(profiles, f->name).text, &text, &n);
+    ls_status st = ls_fs_read(ls_path_of(profiles, f->name).text, &text, &n);
     if (st == LS_OK) st = ls_nsys_parse(text, n, NVTX, &f->nvtx);
     if (st == LS_OK) st = ls_nsys_parse(text, n, OSRT, &f->osrt);
     if (st == LS_OK) st = ls_nsys_parse(text, n, NVTX, nvtx);
@@ -250,7 +244,7 @@ static ls_status write_summary(profile_summary *p, const char *run_dir, char **n
 
 ls_status ls_nsys_summary_text(const char *run_dir, ls_str *out, size_t *n_file)
 {
-    const ls_path profiles = ls_path_in(run_dir, "profiles");
+    const ls_path profiles = ls_path_of(run_dir, "profiles");
     char **names = NULL;
     size_t n = 0;
     ls_nsys_rows nvtx = {0}, osrt = {0};

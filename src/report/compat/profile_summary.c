@@ -57,11 +57,8 @@ static void put_top5(ls_jsonw *w, const char *kind, const ls_nsys_rows *rows)
     for (int i = 0; i < rows->n && i < 5; i++) {
         const ls_nsys_row *r = &rows->row[i];
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "kind", kind);
-        ls_jsonw_put_str(w, "name", r->name);
-        ls_jsonw_put_real(w, "time_percent", r->percent);
-        ls_jsonw_put_str(w, "total_time", r->total);
-        ls_jsonw_put_str(w, "raw", r->raw);
+        ls_jsonw_members(w, LS_KV("kind", kind), LS_KV("name", r->name), LS_KV("time_percent", r->percent),
+                         LS_KV("total_time", r->total), LS_KV("raw", r->raw));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -76,9 +73,8 @@ static void put_bottleneck(ls_jsonw *w, const ls_nsys_rows *nvtx)
     ls_jsonw_put_bool(w, "allreduce_gradients_over_20pct", hit != NULL);
     if (hit) {
         ls_jsonw_put_open(w, "matched", '{');
-        ls_jsonw_put_str(w, "name", hit->name);
-        ls_jsonw_put_real(w, "time_percent", hit->percent);
-        ls_jsonw_put_str(w, "total_time", hit->total);
+        ls_jsonw_members(w, LS_KV("name", hit->name), LS_KV("time_percent", hit->percent),
+                         LS_KV("total_time", hit->total));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);

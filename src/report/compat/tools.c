@@ -61,7 +61,7 @@ static int expected_world(const char *path)
 
 static bool has_bytes(const char *dir, const char *name)
 {
-    const ls_path path = ls_path_in(dir, name);
+    const ls_path path = ls_path_of(dir, name);
     int64_t n = 0;
     return ls_fs_exists(path.text) && !ls_fs_is_dir(path.text) && ls_fs_size(path.text, &n) == LS_OK && n > 0;
 }
@@ -93,7 +93,7 @@ static ls_status verify_run(const char *dir, ls_str *out, int *n_bad)
     json_t *root = NULL;
     LS_TRY(report_load(dir, "training_metrics.json", NULL, &root));
     const json_t *world = json_object_get(json_object_get(root, "hardware"), "world_size");
-    if (!ls_fs_exists(ls_path_in(dir, "training_metrics.json").text)) status = "missing_metrics";
+    if (!ls_fs_exists(ls_path_of(dir, "training_metrics.json").text)) status = "missing_metrics";
     else if (!has_bytes(dir, "train.log")) status = "missing_log";
     else if (!schema_fits(root)) status = "invalid_schema";
     else if (expected && !(json_is_number(world) && json_number_value(world) == expected))
@@ -114,7 +114,7 @@ static ls_status verify_below(const char *dir, int depth, ls_str *out, int *n_ru
     LS_TRY(ls_fs_list(dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        const ls_path path = ls_path_in(dir, names[i]);
+        const ls_path path = ls_path_of(dir, names[i]);
         if (names[i][0] == '.' || !ls_fs_is_dir(path.text)) continue;
         if (!strncmp(names[i], "run_", 4)) ++*n_run, st = verify_run(path.text, out, n_bad);
         else if (depth < 8) st = verify_below(path.text, depth + 1, out, n_run, n_bad);

@@ -64,13 +64,9 @@ static void put_ranks(ls_jsonw *w, const trace_facts *f)
         const trace_rank *k = &f->rank[r];
         const bool device = k->us[TRACE_US_KERNEL] > 0 || k->us[TRACE_US_COPY] > 0;
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_int(w, "rank", r);
-        ls_jsonw_put_str(w, "host", k->host);
-        ls_jsonw_put_int(w, "spans", k->spans);
-        ls_jsonw_put_int(w, "dropped_spans", k->dropped);
-        ls_jsonw_put_int(w, "clock_offset_ns", k->clock_offset_ns);
-        ls_jsonw_put_int(w, "clock_error_ns", k->clock_error_ns);
-        ls_jsonw_put_int(w, "steps", k->steps);
+        ls_jsonw_members(w, LS_KV("rank", r), LS_KV("host", k->host), LS_KV("spans", k->spans),
+                         LS_KV("dropped_spans", k->dropped), LS_KV("clock_offset_ns", k->clock_offset_ns),
+                         LS_KV("clock_error_ns", k->clock_error_ns), LS_KV("steps", k->steps));
         for (int i = 0; i < (device ? TRACE_N_US : TRACE_US_KERNEL); i++) ls_jsonw_put_real(w, key[i], k->us[i] / 1e6);
         ls_jsonw_close(w);
     }
@@ -90,12 +86,9 @@ static void put_collectives(ls_jsonw *w, const trace_table *coll, const trace_ta
     for (int i = 0; i < coll->n; i++) {
         const trace_row *r = &coll->row[i], *wait = find(waits, r->name);
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "name", r->name);
-        ls_jsonw_put_int(w, "calls", r->calls);
-        ls_jsonw_put_int(w, "bytes_moved", r->bytes);
-        ls_jsonw_put_real(w, "busy_sec", r->us / 1e6);
-        ls_jsonw_put_int(w, "waits", wait ? wait->calls : 0);
-        ls_jsonw_put_real(w, "waited_sec", wait ? wait->us / 1e6 : 0);
+        ls_jsonw_members(w, LS_KV("name", r->name), LS_KV("calls", r->calls), LS_KV("bytes_moved", r->bytes),
+                         LS_KV("busy_sec", r->us / 1e6), LS_KV("waits", wait ? wait->calls : 0),
+                         LS_KV("waited_sec", wait ? wait->us / 1e6 : 0));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -109,10 +102,8 @@ static void put_table(ls_jsonw *w, const char *key, const trace_table *t, bool d
     for (int i = 0; i < t->n; i++) {
         const trace_row *r = &t->row[i];
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "name", r->name);
-        ls_jsonw_put_int(w, "calls", r->calls);
-        ls_jsonw_put_real(w, "total_sec", r->us / 1e6);
-        ls_jsonw_put_real(w, "mean_sec", r->us / 1e6 / (double)r->calls);
+        ls_jsonw_members(w, LS_KV("name", r->name), LS_KV("calls", r->calls), LS_KV("total_sec", r->us / 1e6),
+                         LS_KV("mean_sec", r->us / 1e6 / (double)r->calls));
         if (device) ls_jsonw_put_real(w, "share", sum > 0 ? r->us / sum : 0);
         if (device && r->bytes) ls_jsonw_put_int(w, "bytes", r->bytes);
         ls_jsonw_close(w);
@@ -129,11 +120,8 @@ static void put_ours(ls_jsonw *w, const trace_facts *f)
         error = f->rank[r].clock_error_ns > error ? f->rank[r].clock_error_ns : error;
     }
     ls_jsonw_put_open(w, "lockstep", '{');
-    ls_jsonw_put_str(w, "trace", TRACE);
-    ls_jsonw_put_int(w, "ranks", f->n_rank);
-    ls_jsonw_put_int(w, "spans", spans);
-    ls_jsonw_put_int(w, "dropped_spans", dropped);
-    ls_jsonw_put_int(w, "clock_error_ns", error);
+    ls_jsonw_members(w, LS_KV("trace", TRACE), LS_KV("ranks", f->n_rank), LS_KV("spans", spans),
+                     LS_KV("dropped_spans", dropped), LS_KV("clock_error_ns", error));
     put_ranks(w, f);
     put_collectives(w, &f->table[TRACE_COLL], &f->table[TRACE_WAIT]);
     put_table(w, "units", &f->table[TRACE_UNIT], false);
@@ -151,7 +139,7 @@ ls_status ls_trace_summary_text(const char *run_dir, ls_str *out)
     profile_summary p = {.file = &file, .n_file = 1, .nvtx = &file.nvtx, .osrt = &file.osrt};
     ls_jsonw w;
     ls_status st;
-    LS_TRY_GOTO(st, done, trace_read(ls_path_in(run_dir, "profiles/" TRACE).text, &f));
+    LS_TRY_GOTO(st, done, trace_read(ls_path_of(run_dir, "profiles/" TRACE).text, &f));
     LS_TRY_GOTO(st, done, profile_summary_begin(&p, run_dir));
     LS_TRY_GOTO(st, done, rows_of(&f.table[TRACE_PHASE], &file.nvtx));
     p.hosts = hosts_of(&f);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *estimate_text(char buf[96], const ls_estimate *e, int decimals)
+const char *content_estimate_text(char buf[96], const ls_estimate *e, int decimals)
 {
     char v[40], h[40];
     if (e->half >= 0)
@@ -23,8 +23,8 @@ static void groups_table(const ls_analysis *a, ls_doc *d)
         const ls_group *g = &a->group[i];
         char tokens[96], speedup[96];
         ls_doc_cells(d, b, g->short_name, LS_TEXT("%d", g->world), LS_TEXT("%d", g->n_run),
-                     estimate_text(tokens, &g->tokens, g->tokens.mean < 100 ? 2 : 1), LS_NUM(g->wall.mean, 2),
-                     estimate_text(speedup, &g->speedup, 2), LS_NUM(100 * g->efficiency.mean, 1),
+                     content_estimate_text(tokens, &g->tokens, g->tokens.mean < 100 ? 2 : 1), LS_NUM(g->wall.mean, 2),
+                     content_estimate_text(speedup, &g->speedup, 2), LS_NUM(100 * g->efficiency.mean, 1),
                      LS_NUM(g->first->train_loss, 4), LS_NUM(g->first->val_loss, 4));
     }
 }
@@ -135,8 +135,7 @@ static void time_parts(const ls_analysis *a, ls_doc *d)
     ls_str_fini(&words);
     ls_doc_chart(d, &fall,
                  "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is "
-                 "lost time. "
-                 "A part to the left of zero is a gain. Time that a run did not measure is in other.");
+                 "lost time. A part to the left of zero is a gain. Time that a run did not measure is in other.");
     if (falls) waterfall_table(a, d);
 }
 
@@ -253,6 +252,7 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
         }
         if (!r->n_span || !first) continue;
         if (n == MOST) {
+            if (!left.len) ls_str_addf(&left, "Only the first %d pipelines are drawn; left out: ", MOST);
             ls_str_addf(&left, "%s%s", n_left++ ? ", " : "", words);
             continue;
         }
@@ -261,11 +261,8 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
         c.file = file[n++];
         ls_doc_chart(d, &c, words);
     }
-    if (n_left)
-        ls_doc_add(d, LS_BLOCK_TEXT, "Only the first %d pipelines are drawn; left out: %s.", MOST,
-                   left.data ? left.data : "");
-    if (left.failed) d->failed = true;
-    ls_str_fini(&left);
+    if (left.len) ls_str_addc(&left, '.');
+    ls_doc_take(d, LS_BLOCK_TEXT, &left);
 }
 
 static void profiles(const ls_analysis *a, ls_doc *d)

@@ -33,6 +33,13 @@ ls_block *ls_doc_add(ls_doc *d, ls_block_kind kind, const char *fmt, ...)
     return &d->block[d->n++];
 }
 
+void ls_doc_take(ls_doc *d, ls_block_kind kind, ls_str *text)
+{
+    d->failed = d->failed || text->failed;
+    if (text->len) ls_doc_add(d, kind, "%s", text->data);
+    ls_str_fini(text);
+}
+
 void ls_doc_cell(ls_doc *d, ls_block *b, const char *fmt, ...)
 {
     if (!b) return;

@@ -34,6 +34,8 @@ typedef struct ls_doc {
 /* NULL when memory is out. text may be NULL. Borrowed until the next block is added. */
 ls_block *ls_doc_add(ls_doc *d, ls_block_kind kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void ls_doc_cell(ls_doc *d, ls_block *b, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* A block with this text, which is freed; nothing is added for an empty one. */
+void ls_doc_take(ls_doc *d, ls_block_kind kind, ls_str *text);
 /* Several cells, each a text; NULL is a dash. */
 #define ls_doc_cells(d, b, ...)                                    \
     ls_doc_cell_list((d), (b), (const char *const[]){__VA_ARGS__}, \

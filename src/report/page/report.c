@@ -9,7 +9,7 @@
 
 static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result *r, bool png)
 {
-    const ls_path dir = ls_path_in(out, "charts");
+    const ls_path dir = ls_path_of(out, "charts");
     report_pen pen = {.there = png};
     ls_str words = {0};
     for (int i = 0; i < d->n; i++) {

@@ -3,24 +3,18 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static const char *workers_word(int n)
 {
     return n == 1 ? "worker" : "workers";
 }
 
-static char *rate_text(char buf[96], const ls_estimate *e)
+static const char *rate_text(char buf[96], const ls_estimate *e)
 {
-    char v[40], h[40];
-    int decimals = e->mean < 100 ? 1 : 0;
-    if (e->half >= 0)
-        snprintf(buf, 96, "%s \xc2\xb1 %s", ls_number_text(v, e->mean, decimals), ls_number_text(h, e->half, decimals));
-    else snprintf(buf, 96, "%s", ls_number_text(v, e->mean, decimals));
-    return buf;
+    return content_estimate_text(buf, e, e->mean < 100 ? 1 : 0);
 }
 
-/* The largest lost shares as text: "4.1 % exposed communication, 2.0 % compute slowdown". */
+/* The useful share and the largest lost ones: "... the rest is: 4.1 % exposed communication, 2.0 % compute slowdown." */
 static void lost_words(const ls_waterfall *w, ls_str *out)
 {
     bool used[LS_N_SPLIT] = {0};
@@ -28,10 +22,12 @@ static void lost_words(const ls_waterfall *w, ls_str *out)
         int most = -1;
         for (int k = 0; k < LS_N_SPLIT; k++)
             if (!used[k] && w->lost[k] >= 0.002 && (most < 0 || w->lost[k] > w->lost[most])) most = k;
-        if (most < 0) return;
+        if (most < 0) break;
         used[most] = true;
+        if (!n) ls_str_addf(out, "%.1f %% of the time of its steps is useful work; the rest is: ", 100 * w->useful);
         ls_str_addf(out, "%s%.1f %% %s", n ? ", " : "", 100 * w->lost[most], content_part_words(most));
     }
+    if (out->len) ls_str_addc(out, '.');
 }
 
 static void say_lost(const ls_group *g, ls_doc *d)
@@ -46,17 +42,12 @@ static void say_lost(const ls_group *g, ls_doc *d)
         return;
     }
     ls_str s = {0};
-    lost_words(w, &s);
-    if (w->useful >= 1) {
-        ls_doc_add(
-            d, LS_BLOCK_TEXT,
-            "This is above ideal. The share of a worker may fit its caches better than the whole problem, or the runs "
-            "on one worker were disturbed: check their intervals.");
-    } else if (s.len) {
-        ls_doc_add(d, LS_BLOCK_TEXT, "%.1f %% of the time of its steps is useful work; the rest is: %s.",
-                   100 * w->useful, s.data);
-    }
-    ls_str_fini(&s);
+    if (w->useful >= 1)
+        ls_str_add(&s,
+                   "This is above ideal. The share of a worker may fit its caches better than the whole problem, or "
+                   "the runs on one worker were disturbed: check their intervals.");
+    else lost_words(w, &s);
+    ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
 
 /* Which part makes the runner-up slower; both must have recorded their steps. */
@@ -98,13 +89,12 @@ static void say_winner(const ls_analysis *a, ls_doc *d)
                 g->short_name, g->world, workers_word(g->world), rate_text(rate, &g->tokens));
     if (g->world > 1 && !isnan(g->speedup.mean))
         ls_str_addf(&s, ", %.2f times one worker (%.0f %% of ideal)", g->speedup.mean, 100 * g->efficiency.mean);
-    if (s.data) ls_doc_add(d, LS_BLOCK_LEAD, "%s.", s.data);
-    ls_str_fini(&s);
+    ls_str_addc(&s, '.');
+    ls_doc_take(d, LS_BLOCK_LEAD, &s);
     if (!clear)
         ls_doc_add(d, LS_BLOCK_WARN,
                    "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside the "
-                   "95 %% interval of "
-                   "\xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
+                   "95 %% interval of \xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
                    o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
     else if (next)
         ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.", o->label,
@@ -150,11 +140,10 @@ static void say_mismatches(const ls_analysis *a, ls_doc *d)
 {
     if (!a->n_mismatch) return;
     ls_doc_add(d, LS_BLOCK_WARN, "%s",
-               a->allowed ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. "
-                            "Speed-ups between them include different work."
+               a->allowed ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. Speed-ups "
+                            "between them include different work."
                           : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is "
-                            "reported separately; "
-                            "--allow-mismatch compares them anyway and marks the page.");
+                            "reported separately; --allow-mismatch compares them anyway and marks the page.");
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
     if (!b) return;
     b->n_col = 4;
@@ -173,12 +162,9 @@ static void say_basis(const ls_analysis *a, ls_doc *d)
     ls_str s = {0};
     ls_basis_words(a, &s);
     if (a->weak)
-        ls_str_add(&s,
-                   " Weak scaling: every worker has the batch of one, so the work grows with the workers, and ideal "
-                   "is the time of one worker.");
-    ls_doc_add(d, LS_BLOCK_TEXT, "%s", s.data ? s.data : "");
-    if (s.failed) d->failed = true;
-    ls_str_fini(&s);
+        ls_str_add(&s, " Weak scaling: every worker has the batch of one, so the work grows with the workers, and "
+                       "ideal is the time of one worker.");
+    ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
 
 static void doubts(const ls_analysis *a, ls_doc *d)
@@ -198,8 +184,7 @@ static void doubts(const ls_analysis *a, ls_doc *d)
     if (within)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "Where a setting was run once, its interval comes from the steps of that run and does not cover the "
-                   "difference from run to "
-                   "run; repeats (three or more) would.");
+                   "difference from run to run; repeats (three or more) would.");
     else if (single && a->n_group > 1)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "A setting that was run once has no interval; three or more repeats would give one.");

@@ -6,21 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-static report_doc nccl_of(const ls_run *r)
-{
-    return (report_doc){r->proof.nccl, "nccl/summary.json", NULL};
-}
-
-static report_doc metrics_of(const ls_run *r)
-{
-    return (report_doc){r->metrics, "training_metrics.json", NULL};
-}
-
 /* Our own finished run records whether its communicators used NCCL; files next to it may be those of an earlier run. For R1's
  * runs, and for a run that has not finished, only the files are available. */
 static bool has_gpus(const ls_run *r)
 {
-    const report_doc m = metrics_of(r);
+    const report_doc m = {.root = r->metrics};
     const ls_run_proof *p = &r->proof;
     if (report_object(&m, "lockstep")) return ls_run_over_nccl(r);
     return p->nccl || p->topo || p->ibstat || p->nets[0];
@@ -79,7 +69,7 @@ static void transports(const ls_analysis *a, ls_doc *d)
                                "transports (connections)", "rings", "NVLink", "NVLS", "GPUDirect RDMA", "InfiniBand");
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        const report_doc s = nccl_of(r), m = metrics_of(r);
+        const report_doc s = {.root = r->proof.nccl}, m = {.root = r->metrics};
         const char *backend = ls_run_backend(r), *version = report_str(&s, "version");
         char ranks[96], links[400], rings[200];
         if (!backend && r->proof.nccl) backend = "nccl";
@@ -95,7 +85,7 @@ static void warnings(const ls_analysis *a, ls_doc *d)
 {
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        const report_doc s = nccl_of(r);
+        const report_doc s = {.root = r->proof.nccl};
         const int64_t n = report_int(&s, "warnings");
         const char *first = report_str(&s, "first_warning");
         if (n > 0 && has_gpus(r))
@@ -161,7 +151,7 @@ static void untimed(const ls_analysis *a, ls_doc *d)
 {
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        const report_doc m = metrics_of(r);
+        const report_doc m = {.root = r->metrics};
         const int64_t steps = report_int(&m, "lockstep.step_split.steps_without_times");
         int64_t requests = 0;
         for (int k = 0; k < LS_N_RUN_COMM; k++) {
@@ -171,11 +161,10 @@ static void untimed(const ls_analysis *a, ls_doc *d)
             requests += n > 0 ? n : 0;
         }
         if (has_gpus(r) && (steps > 0 || requests > 0))
-            ls_doc_add(
-                d, LS_BLOCK_TEXT,
-                "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths are of "
-                "the others.",
-                r->name, (long long)(steps > 0 ? steps : 0), (long long)requests);
+            ls_doc_add(d, LS_BLOCK_TEXT,
+                       "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths "
+                       "are of the others.",
+                       r->name, (long long)(steps > 0 ? steps : 0), (long long)requests);
     }
 }
 

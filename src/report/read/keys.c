@@ -116,7 +116,7 @@ void report_parse(const char *text, size_t n, const char *file, ls_notes *notes,
 
 ls_status report_load(const char *dir, const char *name, ls_notes *notes, json_t **out)
 {
-    const ls_path path = ls_path_in(dir, name);
+    const ls_path path = ls_path_of(dir, name);
     char *text = NULL;
     size_t n = 0;
     if (!ls_fs_exists(path.text)) return LS_OK;

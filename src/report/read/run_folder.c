@@ -89,7 +89,7 @@ static ls_status add_folder(ls_run_set *s, const char *dir)
     ls_text *nccl = &t.file[LS_RUN_NCCL];
     ls_status st = LS_OK;
     for (int i = 0; i < LS_N_RUN_FILE && st == LS_OK; i++)
-        st = text_of(ls_path_in(dir, ls_run_file[i]).text, &s->notes, &t.file[i]);
+        st = text_of(ls_path_of(dir, ls_run_file[i]).text, &s->notes, &t.file[i]);
     if (st == LS_OK && !nccl->data) { /* a run that has not finished, or R1's */
         st = run_sum_logs(dir, nccl);
         t.nccl_of_logs = nccl->data != NULL;
@@ -111,7 +111,7 @@ static ls_status add_file(ls_run_set *s, const char *path)
 
 static bool has_file(const char *dir, const char *name)
 {
-    const ls_path path = ls_path_in(dir, name);
+    const ls_path path = ls_path_of(dir, name);
     return ls_fs_exists(path.text) && !ls_fs_is_dir(path.text);
 }
 
@@ -160,7 +160,7 @@ static ls_status search(ls_run_set *s, const char *dir, int depth)
     size_t n = 0;
     ls_status st = ls_notes_failure(&s->notes, ls_fs_list(dir, &names, &n));
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        const ls_path path = ls_path_in(dir, names[i]);
+        const ls_path path = ls_path_of(dir, names[i]);
         if (names[i][0] != '.' && !is_checkpoint(names[i]) && ls_fs_is_dir(path.text))
             st = search(s, path.text, depth + 1);
     }

@@ -74,7 +74,7 @@ typedef struct ls_run {
     char *name;                           /* short, for people: the last two parts of dir    */
     json_t *metrics, *launcher, *profile; /* NULL: missing                                   */
     ls_run_proof proof;
-    bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt exists and fits */
+    bool complete;                           /* RUN_COMPLETE.txt exists and fits                */
     int world;                               /* 0: unknown                                     */
     char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
     char *setting;                           /* "key value" lines: what makes runs repeats of one another */

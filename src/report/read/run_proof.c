@@ -14,8 +14,7 @@ enum { MAX_TEXT = 16 << 10, MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20, MAX_GPU = 
 
 static bool is_log(const char *name)
 {
-    const size_t n = strlen(name);
-    return n > 4 && !strncmp(name, "nccl_rank", 9) && !strcmp(name + n - 4, ".log");
+    return !strncmp(name, "nccl_rank", 9) && ls_ends_in(name, ".log");
 }
 
 static ls_status add_logs(ls_nccl_log *l, const char *dir)
@@ -24,7 +23,7 @@ static ls_status add_logs(ls_nccl_log *l, const char *dir)
     size_t n = 0;
     ls_status st = ls_fs_is_dir(dir) ? ls_fs_list(dir, &names, &n) : LS_OK;
     for (size_t i = 0; i < n && i < MAX_LOG && st == LS_OK; i++) {
-        const ls_path path = ls_path_in(dir, names[i]);
+        const ls_path path = ls_path_of(dir, names[i]);
         char *text = NULL;
         size_t len = 0;
         int64_t size = 0;
@@ -45,7 +44,7 @@ ls_status run_sum_logs(const char *dir, ls_text *out)
     ls_str s = {0};
     ls_jsonw w;
     ls_nccl_log_init(&l);
-    LS_TRY(add_logs(&l, ls_path_in(dir, "nccl").text));
+    LS_TRY(add_logs(&l, ls_path_of(dir, "nccl").text));
     LS_TRY(add_logs(&l, dir));
     if (!l.n_file) return LS_OK;
     ls_jsonw_init(&w, &s, 0);

@@ -93,17 +93,15 @@ static double legacy_last(const report_doc *d, const char *key, bool mean)
 
 static void read_legacy(const report_doc *d, ls_run *r)
 {
-    r->legacy = true;
     r->epoch_time = legacy_last(d, "train_time_per_epoch", true);
     r->tokens_per_sec = legacy_last(d, "train_throughput", true);
     r->train_loss = legacy_last(d, "train_loss_per_epoch", false);
     r->val_loss = legacy_last(d, "val_loss_per_epoch", false);
     snprintf(r->strategy, sizeof r->strategy, "older schema");
-    ls_notes_add(
-        d->notes,
-        "%s: older schema without schema_version: the number of workers is not recorded, and the run is left out of "
-        "comparisons",
-        d->file);
+    ls_notes_add(d->notes,
+                 "%s: older schema without schema_version: the number of workers is not recorded, and the run is left "
+                 "out of comparisons",
+                 d->file);
 }
 
 static void read_strategy(const report_doc *d, ls_run *r)
@@ -136,9 +134,8 @@ static bool is_setting(const char *key, const json_t *v)
 {
     static const char *const not_one[] = {"version",    "compute", "seed", "resumed_from_step",
                                           "parameters", "hosts",   "cpus", "device_choice"};
-    size_t n = strlen(key);
     if (!json_is_string(v) && !json_is_integer(v) && !json_is_boolean(v)) return false;
-    if (n > 6 && !strcmp(key + n - 6, "_bytes")) return false;
+    if (ls_ends_in(key, "_bytes")) return false;
     for (size_t i = 0; i < sizeof not_one / sizeof not_one[0]; i++)
         if (!strcmp(key, not_one[i])) return false;
     return true;
@@ -235,12 +232,6 @@ static void compare_launcher(const report_doc *d, const ls_run *r)
                      r->world);
 }
 
-static bool is_file(const char *path) /* a metrics file alone, not a folder */
-{
-    const size_t n = strlen(path);
-    return n > 5 && !strcmp(path + n - 5, ".json");
-}
-
 static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
 {
     json_t **const parsed[LS_N_RUN_FILE] = {[LS_RUN_METRICS] = &r->metrics,
@@ -248,14 +239,15 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
                                             [LS_RUN_PROFILE] = &r->profile,
                                             [LS_RUN_NCCL] = &r->proof.nccl};
     const ls_text *file = t->file;
+    const bool alone = ls_ends_in(r->dir, ".json"); /* a metrics file, not a folder */
     for (int i = 0; i < LS_N_RUN_FILE; i++) {
-        const ls_path path = ls_path_in(r->dir, ls_run_file[i]);
+        const ls_path path = ls_path_of(r->dir, ls_run_file[i]);
         if (parsed[i] && file[i].data)
-            report_parse(file[i].data, file[i].n, is_file(r->dir) ? r->dir : path.text, notes, parsed[i]);
+            report_parse(file[i].data, file[i].n, alone ? r->dir : path.text, notes, parsed[i]);
     }
-    const ls_path metrics = ls_path_in(r->dir, ls_run_file[LS_RUN_METRICS]),
-                  launcher = ls_path_in(r->dir, ls_run_file[LS_RUN_LAUNCHER]);
-    const report_doc d = {r->metrics, is_file(r->dir) ? r->dir : metrics.text, notes};
+    const ls_path metrics = ls_path_of(r->dir, ls_run_file[LS_RUN_METRICS]),
+                  launcher = ls_path_of(r->dir, ls_run_file[LS_RUN_LAUNCHER]);
+    const report_doc d = {r->metrics, alone ? r->dir : metrics.text, notes};
     if (r->metrics) LS_TRY(read_metrics(&d, r));
     else if (!file[LS_RUN_METRICS].data)
         ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; its steps are shown", r->dir);

@@ -92,7 +92,7 @@ static void copy(char *to, size_t cap, const json_t *v)
 
 ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
 {
-    const ls_path path = ls_path_in(dir, "pipeline.json");
+    const ls_path path = ls_path_of(dir, "pipeline.json");
     const char *file = path.text;
     json_t *root = NULL;
     LS_TRY(ls_notes_failure(notes, ls_json_parse(t.data, t.n, file, &root)));

@@ -9,27 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ls_status row_of(trace_table *t, const char *name, trace_row **out)
-{
-    for (int i = 0; i < t->n; i++)
-        if (!strncmp(t->row[i].name, name, TRACE_NAME - 1)) {
-            *out = &t->row[i];
-            return LS_OK;
-        }
-    if (!ls_grow(&t->row, t->n, &t->cap, sizeof *t->row)) return ls_nomem(sizeof *t->row, "a trace's summary");
-    *out = &t->row[t->n++];
-    **out = (trace_row){0};
-    snprintf((*out)->name, TRACE_NAME, "%s", name);
-    return LS_OK;
-}
-
 static ls_status add(trace_table *t, const char *name, double us, int64_t bytes)
 {
-    trace_row *r;
-    LS_TRY(row_of(t, name, &r));
-    r->calls++;
-    r->us += us;
-    r->bytes += bytes;
+    int i = 0;
+    while (i < t->n && strncmp(t->row[i].name, name, TRACE_NAME - 1)) i++;
+    if (i == t->n) {
+        if (!ls_grow(&t->row, t->n, &t->cap, sizeof *t->row)) return ls_nomem(sizeof *t->row, "a trace's summary");
+        snprintf(t->row[t->n++].name, TRACE_NAME, "%s", name);
+    }
+    t->row[i].calls++;
+    t->row[i].us += us;
+    t->row[i].bytes += bytes;
     return LS_OK;
 }
 
