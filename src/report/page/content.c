@@ -29,30 +29,33 @@ static void groups_table(const ls_analysis *a, ls_doc *d)
     }
 }
 
+/* A chart and what to see in it; false: it is empty, and nothing was added. */
+static bool draw(const ls_analysis *a, ls_doc *d, void (*fill)(const ls_analysis *a, ls_chart *c), const char *words)
+{
+    const int before = d->n;
+    ls_chart c;
+    fill(a, &c);
+    ls_doc_chart(d, &c, words);
+    return d->n > before;
+}
+
 static void speed(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart c;
     if (!a->n_group) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Throughput and scaling");
-    chart_throughput(a, &c);
-    ls_doc_chart(d, &c, "Longer is faster. The thin line is the 95 % interval of the mean.");
+    draw(a, d, chart_throughput, "Longer is faster. The thin line is the 95 % interval of the mean.");
     groups_table(a, d);
-    chart_speedup(a, &c);
-    ls_doc_chart(d, &c, "The grey line without marks is ideal: twice the workers, twice the speed.");
-    chart_efficiency(a, &c);
-    ls_doc_chart(d, &c, "Speed-up divided by the number of workers.");
+    draw(a, d, chart_speedup, "The grey line without marks is ideal: twice the workers, twice the speed.");
+    draw(a, d, chart_efficiency, "Speed-up divided by the number of workers.");
 }
 
 static void losses(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart step, epoch;
-    chart_loss(a, &step);
-    chart_epoch_loss(a, &epoch);
-    if (!ls_chart_empty(&step) || !ls_chart_empty(&epoch)) ls_doc_add(d, LS_BLOCK_SECTION, "Loss");
-    ls_doc_chart(d, &step,
-                 a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
-                              : "Means over neighbouring steps. Runs with equal losses share a line.");
-    ls_doc_chart(d, &epoch, "Runs without a file of steps.");
+    ls_doc_section(d, "Loss");
+    draw(a, d, chart_loss,
+         a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
+                      : "Means over neighbouring steps. Runs with equal losses share a line.");
+    draw(a, d, chart_epoch_loss, "Runs without a file of steps.");
 }
 
 static void waterfall_table(const ls_analysis *a, ls_doc *d)
@@ -124,19 +127,15 @@ static void split_words(const ls_analysis *a, ls_str *out)
 static void time_parts(const ls_analysis *a, ls_doc *d)
 {
     ls_str words = {0};
-    ls_chart split, fall;
-    chart_step_split(a, &split);
-    chart_waterfall(a, &fall);
-    bool any = !ls_chart_empty(&split), falls = !ls_chart_empty(&fall);
-    if (any || falls) ls_doc_add(d, LS_BLOCK_SECTION, "Where the time went");
+    ls_doc_section(d, "Where the time went");
     split_words(a, &words);
-    ls_doc_chart(d, &split, words.data ? words.data : "");
-    if (words.failed) d->failed = true;
+    draw(a, d, chart_step_split, words.data ? words.data : "");
+    d->failed = d->failed || words.failed;
     ls_str_fini(&words);
-    ls_doc_chart(d, &fall,
-                 "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is "
-                 "lost time. A part to the left of zero is a gain. Time that a run did not measure is in other.");
-    if (falls) waterfall_table(a, d);
+    const char *see =
+        "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is lost "
+        "time. A part to the left of zero is a gain. Time that a run did not measure is in other.";
+    if (draw(a, d, chart_waterfall, see)) waterfall_table(a, d);
 }
 
 /* Busy, exposed and hidden time of one row are over the same steps: all that the collectives were counted over. */
@@ -178,16 +177,14 @@ const char *content_wait_words(void)
 
 static void communication(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart c;
     bool any = false;
     for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->n_coll;
     if (!any) return;
-    chart_comm(a, &c);
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    ls_doc_chart(d, &c,
-                 "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute "
-                 "waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the "
-                 "longest are in the table only.");
+    draw(a, d, chart_comm,
+         "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute waited. "
+         "Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in "
+         "the table only.");
     ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
     hidden_table(a, d);
     collectives_table(a, d);
@@ -203,30 +200,22 @@ static void memory_table(const ls_analysis *a, ls_doc *d)
                      "all ranks: most planned, MiB", "all ranks: highest peak, MiB");
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
-        double lo = NAN, hi = NAN;
-        for (int k = 0; k < r->n_rank; k++) lo = fmin(lo, r->rank_bytes[k]), hi = fmax(hi, r->rank_bytes[k]);
         ls_doc_cells(d, b, a->group[i].label, LS_NUM(r->planned_bytes / 1048576, 1), LS_NUM(r->peak_bytes / 1048576, 1),
-                     LS_NUM(lo / 1048576, 1), LS_NUM(hi / 1048576, 1), LS_NUM(r->peak_most / 1048576, 1));
+                     LS_NUM(r->rank_least / 1048576, 1), LS_NUM(r->rank_most / 1048576, 1),
+                     LS_NUM(r->peak_most / 1048576, 1));
     }
 }
 
 static void resources(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart part, top, use, rate;
-    chart_memory(a, &part);
-    chart_peak(a, &top);
-    chart_utilisation(a, &use);
-    chart_tflops(a, &rate);
-    if (!ls_chart_empty(&part) || !ls_chart_empty(&top)) {
-        ls_doc_add(d, LS_BLOCK_SECTION, "Memory");
-        ls_doc_chart(d, &part, "As planned before the first step.");
-        ls_doc_chart(d, &top,
-                     "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
-        memory_table(a, d);
-    } else ls_chart_fini(&part), ls_chart_fini(&top);
-    if (!ls_chart_empty(&use) || !ls_chart_empty(&rate)) ls_doc_add(d, LS_BLOCK_SECTION, "Utilisation");
-    ls_doc_chart(d, &use, "Busy share of the cores or devices of the workers.");
-    ls_doc_chart(d, &rate, "Floating-point operations of the model per second.");
+    ls_doc_section(d, "Memory");
+    const bool parts = draw(a, d, chart_memory, "As planned before the first step.");
+    const bool peak = draw(a, d, chart_peak,
+                           "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
+    if (parts || peak) memory_table(a, d);
+    ls_doc_section(d, "Utilisation");
+    draw(a, d, chart_utilisation, "Busy share of the cores or devices of the workers.");
+    draw(a, d, chart_tflops, "Floating-point operations of the model per second.");
 }
 
 /* One picture per setting: the first of its repeats. */
@@ -239,6 +228,7 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
     enum { MOST = sizeof file / sizeof file[0] };
     ls_str left = {0};
     int n = 0, n_left = 0;
+    ls_doc_section(d, "Pipeline");
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         ls_chart c;
@@ -256,7 +246,6 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
             ls_str_addf(&left, "%s%s", n_left++ ? ", " : "", words);
             continue;
         }
-        if (!n) ls_doc_add(d, LS_BLOCK_SECTION, "Pipeline");
         chart_gantt(r, &c);
         c.file = file[n++];
         ls_doc_chart(d, &c, words);

@@ -15,9 +15,17 @@ static char *format(const char *fmt, va_list ap)
     return s;
 }
 
+void ls_doc_section(ls_doc *d, const char *title)
+{
+    d->section = title;
+}
+
 ls_block *ls_doc_add(ls_doc *d, ls_block_kind kind, const char *fmt, ...)
 {
     char *text = NULL;
+    const char *section = d->section;
+    d->section = NULL;
+    if (section && kind != LS_BLOCK_SECTION) ls_doc_add(d, LS_BLOCK_SECTION, "%s", section);
     if (fmt) {
         va_list ap;
         va_start(ap, fmt);

@@ -28,11 +28,13 @@ typedef struct ls_doc {
     char title[128];
     ls_block *block;
     int n, cap;
-    bool failed; /* memory ran out */
+    const char *section; /* begins with the next block; NULL: none waits */
+    bool failed;         /* memory ran out */
 } ls_doc;
 
 /* NULL when memory is out. text may be NULL. Borrowed until the next block is added. */
 ls_block *ls_doc_add(ls_doc *d, ls_block_kind kind, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void ls_doc_section(ls_doc *d, const char *title); /* a section that is left out when no block follows */
 void ls_doc_cell(ls_doc *d, ls_block *b, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* A block with this text, which is freed; nothing is added for an empty one. */
 void ls_doc_take(ls_doc *d, ls_block_kind kind, ls_str *text);

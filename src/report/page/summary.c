@@ -43,9 +43,8 @@ static void say_lost(const ls_group *g, ls_doc *d)
     }
     ls_str s = {0};
     if (w->useful >= 1)
-        ls_str_add(&s,
-                   "This is above ideal. The share of a worker may fit its caches better than the whole problem, or "
-                   "the runs on one worker were disturbed: check their intervals.");
+        ls_str_add(&s, "This is above ideal. The share of a worker may fit its caches better than the whole problem, "
+                       "or the runs on one worker were disturbed: check their intervals.");
     else lost_words(w, &s);
     ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }

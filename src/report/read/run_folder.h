@@ -27,7 +27,7 @@ extern const ls_split_part ls_split[LS_N_SPLIT];
 
 typedef struct ls_run_step {
     int64_t step;
-    double loss, val_loss, time, tokens_per_sec, tflops;
+    double loss, val_loss, time, tflops;
     double part[LS_N_SPLIT];
 } ls_run_step;
 
@@ -95,10 +95,8 @@ typedef struct ls_run {
     int n_coll;
     ls_run_part part[LS_RUN_MAX_PART]; /* memory                                          */
     int n_part;
-    double *rank_bytes; /* memory by rank                                  */
+    double rank_least, rank_most; /* planned bytes by rank; NaN: unknown             */
     int n_rank;
-    double *rank_cpu; /* utilisation by rank, 0 to 1                     */
-    int n_rank_cpu;
     double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
     int n_epoch;
     ls_run_span *span;

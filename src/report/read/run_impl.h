@@ -4,7 +4,7 @@
 
 #include "report/read/run_folder.h"
 
-ls_status run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
+void run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
 void run_tell_waits(const report_doc *d,
                     ls_run *r); /* last: splits the waiting into communication, stragglers, bubble */
 ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r); /* metrics.jsonl */

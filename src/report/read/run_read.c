@@ -207,7 +207,7 @@ static ls_status read_metrics(const report_doc *d, ls_run *r)
         r->split[i] = report_num(d, key);
     }
     read_strategy(d, r);
-    LS_TRY(run_read_resources(d, r));
+    run_read_resources(d, r);
     return read_setting(d, r);
 }
 
@@ -262,11 +262,9 @@ static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
 ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out)
 {
     ls_run r = {.n_warm = t->warm, .dir = ls_strdup(dir), .name = short_name(dir)};
-    double *const unknown[] = {&r.tokens_per_sec, &r.wall,           &r.epoch_time,      &r.train_loss,
-                               &r.val_loss,       &r.peak_bytes,     &r.planned_bytes,   &r.tokens_per_update,
-                               &r.peak_most,      &r.step_time,      &r.cpu_utilisation, &r.gpu_utilisation,
-                               &r.tflops,         &r.straggler_share};
-    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) *unknown[i] = NAN;
+    r.tokens_per_sec = r.wall = r.epoch_time = r.train_loss = r.val_loss = r.tokens_per_update = NAN;
+    r.peak_bytes = r.planned_bytes = r.peak_most = r.rank_least = r.rank_most = NAN;
+    r.step_time = r.straggler_share = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
     ls_status st = r.dir && r.name ? read_files(t, notes, &r) : ls_nomem(strlen(dir), "a path");
     if (st == LS_OK && notes->failed) st = ls_nomem(1024, "notes");
@@ -282,8 +280,6 @@ void ls_run_fini(ls_run *r)
     ls_free(r->name);
     ls_free(r->setting);
     ls_free(r->step);
-    ls_free(r->rank_bytes);
-    ls_free(r->rank_cpu);
     ls_free(r->epoch_loss);
     ls_free(r->epoch_val);
     ls_free(r->span);
