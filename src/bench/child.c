@@ -42,7 +42,7 @@ static void nap(double seconds)
 static ls_status watch(const ls_child *c, pid_t pid, int *code)
 {
     const double begin = ls_now();
-    double asked = INFINITY, told = begin; /* asked: time of the stop request; told: time of the last tick */
+    double asked = INFINITY, tick = begin; /* times of the stop request and of the last tick */
     for (int status;;) {
         const pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid) {
@@ -56,7 +56,7 @@ static ls_status watch(const ls_child *c, pid_t pid, int *code)
             asked = now;
         }
         if (now - asked > c->grace) kill(-pid, SIGKILL);
-        if (c->tick && now - told > 0.25) c->tick(c->ctx, now - begin), told = now;
+        if (c->tick && now - tick > 0.25) c->tick(c->ctx, now - begin), tick = now;
         nap(now - begin < 1 ? 0.002 : 0.02); /* short runs are not rounded up */
     }
     return ls_stop_requested() ? ls_fail(LS_E_STOPPED, "stopped") : LS_OK;

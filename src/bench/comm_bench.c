@@ -2,13 +2,26 @@
 #include "core/clock.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { MAX_ROUND = 1000, MAX_WORLD = 4096, PERIOD = 1021 };
 
-static const ls_coll benched[] = {LS_COLL_ALL_REDUCE, LS_COLL_REDUCE_SCATTER, LS_COLL_ALL_GATHER, LS_COLL_BROADCAST,
-                                  LS_COLL_REDUCE,     LS_BENCH_SENDRECV,      LS_COLL_SEND,       LS_COLL_BARRIER};
+/* Variants of a kind, and the memory in which it is measured by default. */
+enum { OUT = 1 << LS_BENCH_OUT_OF_PLACE, IN = 1 << LS_BENCH_IN_PLACE, HOST = 4, DEVICE = 8 };
+/* Kinds that add, that have a root, that distribute or collect parts, that send messages. */
+enum { SUMS = 16, ROOTED = 32, PARTS = 64, MESSAGE = 128 };
+
+static const struct {
+    ls_coll kind;
+    unsigned traits;
+} benched[] = {{LS_COLL_ALL_REDUCE, IN | HOST | DEVICE | SUMS},
+               {LS_COLL_REDUCE_SCATTER, OUT | IN | HOST | DEVICE | SUMS | PARTS},
+               {LS_COLL_ALL_GATHER, OUT | IN | HOST | DEVICE | PARTS},
+               {LS_COLL_BROADCAST, IN | HOST | DEVICE | ROOTED},
+               {LS_COLL_REDUCE, IN | HOST | DEVICE | SUMS | ROOTED},
+               {LS_BENCH_SENDRECV, OUT | DEVICE | MESSAGE},
+               {LS_COLL_SEND, OUT | HOST | MESSAGE},
+               {LS_COLL_BARRIER, IN | HOST}};
 enum { N_BENCHED = sizeof benched / sizeof benched[0] };
 
 const char *ls_comm_bench_word(ls_coll kind)
@@ -23,17 +36,16 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
         const size_t n = strcspn(p, ",");
         bool found = false;
         for (int i = 0; i < N_BENCHED; i++) {
-            const char *w = ls_comm_bench_word(benched[i]);
+            const char *w = ls_comm_bench_word(benched[i].kind);
             if (strlen(w) != n || memcmp(w, p, n) != 0) continue;
-            *kinds |= 1u << benched[i];
+            *kinds |= 1u << benched[i].kind;
             found = true;
         }
         if (!found)
-            return ls_fail(
-                LS_E_ARG,
-                "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, "
-                "send or barrier",
-                (int)n, p);
+            return ls_fail(LS_E_ARG,
+                           "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, "
+                           "sendrecv, send or barrier",
+                           (int)n, p);
         p += n + (p[n] == ',');
     }
     return LS_OK;
@@ -85,19 +97,12 @@ static ls_status copy(const work *w, void *to, const void *from, int64_t n)
     return d->wait(d->ctx, done);
 }
 
-/* Copies the host buffers to the device, if there is one. */
-static ls_status send_images(const work *w)
+/* Copies the host buffers to the device, if there is one, or back. */
+static ls_status copy_images(const work *w, bool back)
 {
     if (!w->dev) return LS_OK;
-    LS_TRY(copy(w, w->x, w->hx, w->n));
-    return copy(w, w->y, w->hy, w->n);
-}
-
-static ls_status fetch_images(const work *w)
-{
-    if (!w->dev) return LS_OK;
-    LS_TRY(copy(w, w->hx, w->x, w->n));
-    return copy(w, w->hy, w->y, w->n);
+    LS_TRY(back ? copy(w, w->hx, w->x, w->n) : copy(w, w->x, w->hx, w->n));
+    return back ? copy(w, w->hy, w->y, w->n) : copy(w, w->y, w->hy, w->n);
 }
 
 /* Waits until the device has finished its queue. */
@@ -167,14 +172,6 @@ static ls_status call(const work *w, ls_coll kind, bool in_place)
     }
 }
 
-/* The variants of a kind, as bits 1 << side. */
-static unsigned sides(ls_coll kind)
-{
-    const unsigned out = 1u << LS_BENCH_OUT_OF_PLACE, in = 1u << LS_BENCH_IN_PLACE;
-    if (kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_ALL_GATHER) return out | in;
-    return kind == LS_BENCH_SENDRECV || kind == LS_COLL_SEND ? out : in;
-}
-
 /* ---- values: small whole numbers, whose sums are exact in any order; they come again after PERIOD elements ---- */
 
 static float value(int rank, int64_t i)
@@ -182,16 +179,13 @@ static float value(int rank, int64_t i)
     return (float)((i % PERIOD * 7 + rank % PERIOD * 13) % PERIOD);
 }
 
-static void values_of(int rank, float *table)
+/* Sums of the values of the ranks from `first` up to, but not, `end`. */
+static void sums_of(int first, int end, float *table)
 {
-    for (int i = 0; i < PERIOD; i++) table[i] = value(rank, i);
-}
-
-static void sums_of(int size, float *table)
-{
-    for (int i = 0; i < PERIOD; i++) table[i] = 0;
-    for (int r = 0; r < size; r++)
-        for (int i = 0; i < PERIOD; i++) table[i] += value(r, i);
+    for (int i = 0; i < PERIOD; i++) {
+        table[i] = 0;
+        for (int r = first; r < end; r++) table[i] += value(r, i);
+    }
 }
 
 static void put(float *to, int64_t n, int64_t first, const float *table)
@@ -209,11 +203,11 @@ static int64_t differ(const float *x, int64_t n, int64_t first, const float *tab
 static ls_status fill(const work *w, ls_coll kind, bool in_place)
 {
     float table[PERIOD];
-    values_of(w->rank, table);
+    sums_of(w->rank, w->rank + 1, table);
     put(w->hx, w->n, 0, table);
     put(w->hy, w->n, 0, table);
     if (kind == LS_COLL_ALL_GATHER && in_place) put(w->hx + w->rank * n_part(w), n_part(w), 0, table);
-    return send_images(w);
+    return copy_images(w, false);
 }
 
 /* Number of wrong elements of this worker after one call on filled buffers. */
@@ -221,23 +215,23 @@ static ls_status check(const work *w, ls_coll kind, bool in_place, int64_t *bad)
 {
     const int64_t m = n_part(w);
     float table[PERIOD];
-    LS_TRY(fetch_images(w));
+    LS_TRY(copy_images(w, true));
     *bad = 0;
     if (kind == LS_COLL_BARRIER) return LS_OK;
     if (kind == LS_COLL_ALL_GATHER) {
         for (int r = 0; r < w->size; r++) {
-            values_of(r, table);
+            sums_of(r, r + 1, table);
             *bad += differ(w->hx + r * m, m, 0, table);
         }
         return LS_OK;
     }
-    if (kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || (kind == LS_COLL_REDUCE && !w->rank))
-        sums_of(w->size, table);
-    else if (kind == LS_COLL_BROADCAST) values_of(0, table);
-    else if (kind == LS_BENCH_SENDRECV) values_of(rank_before(w), table);
-    else if (kind == LS_COLL_SEND)
-        values_of((w->rank ^ 1) < w->size ? w->rank & ~1 : w->rank, table); /* values of the even worker */
-    else values_of(w->rank, table);                                         /* a reduce does not change other workers */
+    const bool sum =
+        kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || (kind == LS_COLL_REDUCE && !w->rank);
+    int from = w->rank; /* a reduce does not change other workers */
+    if (sum || kind == LS_COLL_BROADCAST) from = 0;
+    else if (kind == LS_BENCH_SENDRECV) from = rank_before(w);
+    else if (kind == LS_COLL_SEND && (w->rank ^ 1) < w->size) from = w->rank & ~1; /* values of the even worker */
+    sums_of(from, sum ? w->size : from + 1, table);
     if (kind == LS_COLL_REDUCE_SCATTER) *bad = differ(in_place ? w->hx + w->rank * m : w->hy, m, w->rank * m, table);
     else *bad = differ(kind == LS_BENCH_SENDRECV ? w->hy : w->hx, w->n, 0, table);
     return LS_OK;
@@ -268,18 +262,13 @@ static ls_status round_of(const work *w, ls_coll kind, bool in_place, int calls,
 {
     double sum;
     if (!w->dev) memset(w->x, 0, (size_t)w->n * sizeof(float));
-    else LS_TRY(send_images(w));
+    else LS_TRY(copy_images(w, false));
     LS_TRY(settle(w));
     LS_TRY(ls_barrier(w->c, LS_SITE));
     const double begin = ls_now();
     for (int i = 0; i < calls; i++) LS_TRY(call(w, kind, in_place));
     LS_TRY(settle(w));
     return of_all(w, (ls_now() - begin) / calls / (kind == LS_COLL_SEND ? 2 : 1), seconds, &sum);
-}
-
-static double bus_bandwidth(const work *w, ls_coll kind, double nbytes, double seconds)
-{
-    return kind == LS_BENCH_SENDRECV ? nbytes / seconds : ls_comm_busbw(kind, w->size, nbytes, seconds);
 }
 
 static ls_status measure(const work *w, ls_coll kind, bool in_place, int rounds, ls_comm_bench_side *s)
@@ -297,27 +286,21 @@ static ls_status measure(const work *w, ls_coll kind, bool in_place, int rounds,
     *s = (ls_comm_bench_side){.measured = true, .time = ls_estimate_of(time, rounds), .wrong = (int64_t)bad};
     if (kind == LS_COLL_BARRIER || !(s->time.mean > 0)) return LS_OK;
     s->algbw = (double)nbytes / s->time.mean;
-    s->busbw = bus_bandwidth(w, kind, (double)nbytes, s->time.mean);
+    s->busbw = kind == LS_BENCH_SENDRECV ? s->algbw : ls_comm_busbw(kind, w->size, (double)nbytes, s->time.mean);
     return LS_OK;
 }
 
-static ls_status one_size(const work *w, const ls_comm_bench *o, ls_coll kind)
+static ls_status one_size(const work *w, const ls_comm_bench *o, ls_coll kind, unsigned traits)
 {
-    const bool cut = kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_ALL_GATHER;
-    const bool rooted = kind == LS_COLL_BROADCAST || kind == LS_COLL_REDUCE;
-    unsigned wanted = sides(kind);
     int64_t wrong = 0;
-    ls_comm_bench_row r = {.kind = kind,
-                           .nbytes = kind == LS_COLL_BARRIER ? 0 : w->n * (int64_t)sizeof(float),
-                           .count = kind == LS_COLL_BARRIER ? 0
-                                    : cut                   ? n_part(w)
-                                                            : w->n,
-                           .root = rooted ? 0 : -1,
-                           .sums =
-                               kind == LS_COLL_ALL_REDUCE || kind == LS_COLL_REDUCE_SCATTER || kind == LS_COLL_REDUCE};
-    if (!w->dev && wanted & 1u << LS_BENCH_OUT_OF_PLACE) wanted = 1u << LS_BENCH_OUT_OF_PLACE;
+    ls_comm_bench_row r = {.kind = kind, .root = traits & ROOTED ? 0 : -1, .sums = traits & SUMS};
+    if (kind != LS_COLL_BARRIER) {
+        r.nbytes = w->n * (int64_t)sizeof(float);
+        r.count = traits & PARTS ? n_part(w) : w->n;
+    }
+    if (!w->dev && traits & OUT) traits &= ~(unsigned)IN;
     for (int s = 0; s < LS_BENCH_SIDES; s++) {
-        if (wanted & 1u << s) LS_TRY(measure(w, kind, s == LS_BENCH_IN_PLACE, o->rounds, &r.side[s]));
+        if (traits & 1u << s) LS_TRY(measure(w, kind, s == LS_BENCH_IN_PLACE, o->rounds, &r.side[s]));
         wrong += r.side[s].wrong;
     }
     if (!w->rank && o->row) o->row(o->ctx, &r);
@@ -326,25 +309,18 @@ static ls_status one_size(const work *w, const ls_comm_bench *o, ls_coll kind)
                    (long long)r.nbytes, (long long)wrong);
 }
 
-/* True if a kind is measured by default. */
-static bool by_default(const work *w, ls_coll kind)
-{
-    if (w->dev) return kind != LS_COLL_SEND && kind != LS_COLL_BARRIER;
-    return kind != LS_BENCH_SENDRECV;
-}
-
 static ls_status run(work *w, const ls_comm_bench *o)
 {
     const int64_t unit = (int64_t)sizeof(float) * w->size, most = (o->max_bytes + unit - 1) / unit * unit;
     LS_TRY(ls_comm_agree(w->c, take_memory(w, most), LS_SITE));
     for (int i = 0; i < N_BENCHED; i++) {
-        const ls_coll kind = benched[i];
-        const bool message = kind == LS_COLL_SEND || kind == LS_BENCH_SENDRECV;
-        if (o->kinds ? !(o->kinds & 1u << kind) : !by_default(w, kind)) continue;
-        if (message && w->size < 2) continue;
+        const ls_coll kind = benched[i].kind;
+        const unsigned traits = benched[i].traits;
+        if (!(o->kinds ? o->kinds & 1u << kind : traits & (w->dev ? DEVICE : HOST))) continue;
+        if (traits & MESSAGE && w->size < 2) continue;
         for (int64_t b = o->min_bytes; b <= o->max_bytes; b *= o->factor) {
             w->n = (b + unit - 1) / unit * w->size;
-            LS_TRY(one_size(w, o, kind));
+            LS_TRY(one_size(w, o, kind, traits));
             if (kind == LS_COLL_BARRIER) break;
         }
     }

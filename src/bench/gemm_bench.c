@@ -10,11 +10,91 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- rows: the same for the CPU and a device ---- */
+
+static ls_status time_shape(const ls_gemm_bench *o, const gemm_timer *t, const gemm_shape *q, ls_gemm_row *r)
+{
+    double time[LS_GEMM_MAX_SIDE][LS_GEMM_MAX_TURN], unused;
+    for (int k = 0; k < t->warm; k++)
+        for (int s = 0; s < t->n_side; s++) LS_TRY(t->once(t->ctx, q, s, &unused));
+    for (int k = 0; k < o->turns; k++)
+        for (int s = 0; s < t->n_side; s++) LS_TRY(t->once(t->ctx, q, s, &time[s][k]));
+    for (int s = 0; s < t->n_side; s++) {
+        qsort(time[s], (size_t)o->turns, sizeof(double), ls_by_value);
+        r->best[s] = time[s][0];
+        r->median[s] = ls_median(time[s], o->turns);
+    }
+    return LS_OK;
+}
+
+ls_status gemm_bench_rows(const ls_gemm_bench *o, const gemm_timer *t)
+{
+    static const char *const op[2][2] = {{"NN", "NT"}, {"TN", "TT"}};
+    gemm_shape shapes[GEMM_STEP_SHAPES];
+    ls_gemm_row step = {.what = "step", .op = "", .n_side = t->n_side};
+    memcpy(step.side, t->side, sizeof step.side);
+    gemm_step_shapes(shapes, o->rows, o->width, o->layers, t->vocab, o->chunk);
+    for (int i = 0; i < GEMM_STEP_SHAPES; i++) {
+        const gemm_shape *q = &shapes[i];
+        const double real = strstr(q->what, "logits") ? (double)o->vocab / (double)t->vocab : 1; /* without padding */
+        ls_gemm_row r = step;
+        r.what = q->what;
+        r.op = op[q->ta != 0][q->tb != 0];
+        r.M = q->M, r.N = q->N, r.K = q->K, r.count = q->count;
+        r.flop = 2.0 * (double)q->M * (double)q->N * (double)q->K * real;
+        LS_TRY(time_shape(o, t, q, &r));
+        for (int s = 0; s < t->n_side; s++) {
+            step.best[s] += r.best[s] * (double)r.count;
+            step.median[s] += r.median[s] * (double)r.count;
+        }
+        step.flop += r.flop * (double)r.count;
+        step.count += r.count;
+        o->row(o->ctx, &r);
+    }
+    o->row(o->ctx, &step);
+    return LS_OK;
+}
+
+/* ---- the CPU ---- */
+
 typedef struct side {
-    const char *name;
     const gemm_kernel *kernel; /* NULL: CBLAS with its own threads */
     void *scratch;
 } side;
+
+typedef struct job {
+    const ls_gemm_bench *o;
+    side side[LS_GEMM_MAX_SIDE];
+    const gemm_shape *shape; /* that the matrices are of */
+    float *x, *y, *z;
+} job;
+
+static float *filled(int64_t n)
+{
+    float *p = ls_alloc((size_t)n * sizeof *p);
+    for (int64_t i = 0; p && i < n; i++) p[i] = (float)((i * 7919) % 2017 - 1008) * 1e-3f;
+    return p;
+}
+
+static void free_matrices(job *j)
+{
+    ls_free(j->x);
+    ls_free(j->y);
+    ls_free(j->z);
+    j->x = j->y = j->z = NULL;
+}
+
+static ls_status make_matrices(job *j, const gemm_shape *q)
+{
+    if (j->shape == q) return LS_OK;
+    free_matrices(j);
+    j->x = filled(q->M * q->K);
+    j->y = filled(q->K * q->N);
+    j->z = filled(q->M * q->N);
+    j->shape = q;
+    if (j->x && j->y && j->z) return LS_OK;
+    return ls_nomem((size_t)(q->M * q->K + q->K * q->N + q->M * q->N) * sizeof(float), q->what);
+}
 
 static void run_side(const side *s, const gemm_args *a, int n_thread)
 {
@@ -28,65 +108,31 @@ static void run_side(const side *s, const gemm_args *a, int n_thread)
                 (int)a->ldc);
 }
 
-static float *filled(int64_t n)
+static ls_status time_once(void *ctx, const gemm_shape *q, int s, double *seconds)
 {
-    float *p = ls_alloc((size_t)n * sizeof *p);
-    for (int64_t i = 0; p && i < n; i++) p[i] = (float)((i * 7919) % 2017 - 1008) * 1e-3f;
-    return p;
-}
-
-static void time_shape(const gemm_args *a, const side *sides, const ls_gemm_bench *o, ls_gemm_row *r)
-{
-    double time[LS_GEMM_MAX_SIDE][LS_GEMM_MAX_TURN];
-    for (int s = 0; s < r->n_side; s++) run_side(&sides[s], a, o->threads); /* warm-up */
-    for (int t = 0; t < o->turns; t++)
-        for (int s = 0; s < r->n_side; s++) {
-            const double begin = o->cpu_time ? ls_cpu_seconds() : ls_now();
-            run_side(&sides[s], a, o->threads);
-            time[s][t] = (o->cpu_time ? ls_cpu_seconds() : ls_now()) - begin;
-        }
-    for (int s = 0; s < r->n_side; s++) {
-        qsort(time[s], (size_t)o->turns, sizeof(double), ls_by_value);
-        r->best[s] = time[s][0];
-        r->median[s] = ls_median(time[s], o->turns);
-    }
-}
-
-static ls_status bench_shape(const gemm_shape *q, const side *sides, const ls_gemm_bench *o, ls_gemm_row *r)
-{
-    float *x = filled(q->M * q->K), *y = filled(q->K * q->N), *z = filled(q->M * q->N);
-    ls_status st = LS_OK;
-    if (!x || !y || !z) {
-        st = ls_nomem((size_t)(q->M * q->K + q->K * q->N + q->M * q->N) * sizeof(float), q->what);
-    } else {
-        static const char *const op[2][2] = {{"NN", "NT"}, {"TN", "TT"}};
-        const gemm_args a = {.ta = q->ta,
-                             .tb = q->tb,
-                             .acc = q->acc,
-                             .M = q->M,
-                             .N = q->N,
-                             .K = q->K,
-                             .A = x,
-                             .B = y,
-                             .C = z,
-                             .lda = q->ta ? q->M : q->K,
-                             .ldb = q->tb ? q->K : q->N,
-                             .ldc = q->N};
-        r->what = q->what;
-        r->op = op[q->ta != 0][q->tb != 0];
-        r->M = q->M, r->N = q->N, r->K = q->K, r->count = q->count;
-        r->flop = 2.0 * (double)q->M * (double)q->N * (double)q->K;
-        time_shape(&a, sides, o, r);
-    }
-    ls_free(x);
-    ls_free(y);
-    ls_free(z);
-    return st;
+    job *j = ctx;
+    double (*const clock)(void) = j->o->cpu_time ? ls_cpu_seconds : ls_now;
+    LS_TRY(make_matrices(j, q));
+    const gemm_args a = {.ta = q->ta,
+                         .tb = q->tb,
+                         .acc = q->acc,
+                         .M = q->M,
+                         .N = q->N,
+                         .K = q->K,
+                         .A = j->x,
+                         .B = j->y,
+                         .C = j->z,
+                         .lda = q->ta ? q->M : q->K,
+                         .ldb = q->tb ? q->K : q->N,
+                         .ldc = q->N};
+    const double begin = clock();
+    run_side(&j->side[s], &a, j->o->threads);
+    *seconds = clock() - begin;
+    return LS_OK;
 }
 
 static ls_status pick(side *s, const char *name, int n_thread)
 {
-    s->name = name;
     if (!strcmp(name, "blas-own")) return LS_OK;
     s->kernel = gemm_pick(name);
     if (!s->kernel) {
@@ -104,32 +150,10 @@ static ls_status pick(side *s, const char *name, int n_thread)
     return s->scratch ? LS_OK : ls_nomem(gemm_scratch(s->kernel, n_thread), "the scratch memory of a kernel");
 }
 
-static ls_status run_shapes(const ls_gemm_bench *o, const side *sides, int n_side)
-{
-    gemm_shape shapes[GEMM_STEP_SHAPES];
-    ls_gemm_row step = {.what = "step", .op = "", .n_side = n_side};
-    gemm_step_shapes(shapes, o->rows, o->width, o->layers, o->vocab, o->chunk);
-    for (int i = 0; i < GEMM_STEP_SHAPES; i++) {
-        ls_gemm_row r = {.n_side = n_side};
-        for (int s = 0; s < n_side; s++) r.side[s] = step.side[s] = sides[s].name;
-        LS_TRY(bench_shape(&shapes[i], sides, o, &r));
-        for (int s = 0; s < n_side; s++) {
-            step.best[s] += r.best[s] * (double)r.count;
-            step.median[s] += r.median[s] * (double)r.count;
-        }
-        step.flop += r.flop * (double)r.count;
-        step.count += r.count;
-        o->row(o->ctx, &r);
-    }
-    o->row(o->ctx, &step);
-    return LS_OK;
-}
-
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
 {
     ls_gemm_bench o = *given;
     const char *const usual[] = {gemm_name(gemm_pick(NULL)), "blas-own"};
-    side sides[LS_GEMM_MAX_SIDE] = {0};
     ls_status st = LS_OK;
     if (o.cpu_time && o.threads != 1)
         return ls_fail(LS_E_ARG, "--cpu-time needs --threads 1: it adds up the time of all threads");
@@ -142,11 +166,16 @@ ls_status ls_gemm_bench_run(const ls_gemm_bench *given)
             LS_E_ARG,
             "--turns must be 1 to %d, at most %d kernels can be compared, and all other numbers must be at least 1",
             LS_GEMM_MAX_TURN, LS_GEMM_MAX_SIDE);
-    if (o.device) return ls_gemm_bench_device(&o);
-    for (int s = 0; s < o.n_kernel; s++) LS_TRY_GOTO(st, done, pick(&sides[s], o.kernel[s], o.threads));
-    st = run_shapes(&o, sides, o.n_kernel);
-done:
-    for (int s = 0; s < LS_GEMM_MAX_SIDE; s++) ls_free(sides[s].scratch);
+    if (o.device) return gemm_bench_device(&o);
+    job j = {.o = &o};
+    gemm_timer t = {.n_side = o.n_kernel, .warm = 1, .vocab = o.vocab, .once = time_once, .ctx = &j};
+    for (int s = 0; s < o.n_kernel && st == LS_OK; s++) {
+        t.side[s] = o.kernel[s];
+        st = pick(&j.side[s], o.kernel[s], o.threads);
+    }
+    if (st == LS_OK) st = gemm_bench_rows(&o, &t);
+    for (int s = 0; s < LS_GEMM_MAX_SIDE; s++) ls_free(j.side[s].scratch);
+    free_matrices(&j);
     return st;
 }
 

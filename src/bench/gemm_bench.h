@@ -39,8 +39,19 @@ typedef struct ls_gemm_bench {
 } ls_gemm_bench;
 
 ls_status ls_gemm_bench_run(const ls_gemm_bench *given);
-ls_status ls_gemm_bench_device(const ls_gemm_bench *o); /* called by ls_gemm_bench_run with checked values */
-const char *ls_gemm_bench_blas(void);                   /* which CBLAS */
+const char *ls_gemm_bench_blas(void); /* which CBLAS */
 int ls_gemm_bench_cores(void);
+
+/* inside the folder */
+struct gemm_shape;
+typedef struct gemm_timer {
+    int n_side, warm; /* warm: calls per side before the clock runs */
+    const char *side[LS_GEMM_MAX_SIDE];
+    int64_t vocab; /* rows of the classifier, with padding */
+    ls_status (*once)(void *ctx, const struct gemm_shape *q, int side, double *seconds);
+    void *ctx;
+} gemm_timer;
+ls_status gemm_bench_rows(const ls_gemm_bench *o, const gemm_timer *t); /* times every shape and calls o->row */
+ls_status gemm_bench_device(const ls_gemm_bench *o);                    /* with checked values */
 
 #endif

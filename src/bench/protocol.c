@@ -1,11 +1,11 @@
 #include "bench/protocol.h"
 #include "bench/child.h"
-#include "bench/protocol_impl.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,13 +15,7 @@ static const double grace = 20; /* seconds for a run to save and stop */
 
 ls_bench_side *ls_bench_add(ls_bench *b, const char *name, int workers)
 {
-    if (b->n_side == b->cap_side) {
-        const int cap = b->cap_side ? 2 * b->cap_side : 8;
-        ls_bench_side *p = ls_realloc(b->side, (size_t)cap * sizeof *p);
-        if (!p) return NULL;
-        b->side = p;
-        b->cap_side = cap;
-    }
+    if (!ls_grow(&b->side, b->n_side, &b->cap_side, sizeof *b->side)) return NULL;
     ls_bench_side *s = &b->side[b->n_side++];
     *s = (ls_bench_side){.workers = workers};
     snprintf(s->name, sizeof s->name, "%s", name);
@@ -43,61 +37,31 @@ void ls_bench_fini(ls_bench *b)
 
 /* --- folders --- */
 
-static char *run_dir(const ls_bench *b, const ls_bench_side *s, int turn)
+static ls_path run_dir(const ls_bench *b, const ls_bench_side *s, int turn)
 {
-    return ls_asprintf("%s/%s/run_%d", b->out, s->name, turn);
+    char name[128];
+    snprintf(name, sizeof name, "%s/run_%d", s->name, turn);
+    return ls_path_of(b->out, name);
 }
 
-static bool has(const char *dir, const char *name)
+static bool finished(const char *dir)
 {
-    char *path = ls_path_join(dir, name);
-    const bool there = path && ls_fs_exists(path);
-    ls_free(path);
-    return there;
-}
-
-/* The last lines of a file. */
-void bench_tail(const char *dir, const char *name, int lines, ls_str *out)
-{
-    char *path = ls_path_join(dir, name), *text = NULL;
-    size_t n = 0;
-    if (path && ls_fs_exists(path) && ls_fs_read(path, &text, &n) == LS_OK) {
-        while (n && text[n - 1] == '\n') text[--n] = '\0';
-        size_t at = n;
-        while (at && (text[at - 1] != '\n' || --lines)) at--;
-        ls_str_add(out, text + at);
-    }
-    ls_free(text);
-    ls_free(path);
-}
-
-/* "lockstep: [rank 2: ]configuration cannot work: MESSAGE\n  at …" -> MESSAGE; other text is unchanged. */
-void bench_own_words(ls_str *text)
-{
-    char *from = text->data ? strstr(text->data, "lockstep: ") : NULL;
-    if (!from) return;
-    from += 10;
-    char *colon = strstr(from, ": ");
-    if (colon && !strncmp(from, "rank ", 5)) from = colon + 2, colon = strstr(from, ": ");
-    if (colon) from = colon + 2;
-    from[strcspn(from, "\n")] = '\0';
-    text->len = strlen(from);
-    memmove(text->data, from, text->len + 1);
+    return ls_fs_exists(ls_path_of(dir, "RUN_COMPLETE.txt").text) &&
+           ls_fs_exists(ls_path_of(dir, "training_metrics.json").text);
 }
 
 /* The speed that a run recorded; NaN if none. */
 static double recorded_rate(const char *dir)
 {
-    char *path = ls_path_join(dir, "RUN_COMPLETE.txt"), *text = NULL;
+    char *text = NULL;
     size_t n = 0;
     double rate = NAN;
-    if (path && ls_fs_exists(path) && ls_fs_read(path, &text, &n) == LS_OK) {
+    if (ls_fs_read(ls_path_of(dir, "RUN_COMPLETE.txt").text, &text, &n) == LS_OK) {
         const char *p = strstr(text, " tokens_per_sec=");
         if (p) rate = strtod(p + 16, NULL);
     }
     ls_err_clear();
     ls_free(text);
-    ls_free(path);
     return rate > 0 ? rate : NAN;
 }
 
@@ -109,9 +73,7 @@ static ls_status drop_checkpoints(const char *dir)
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
         if (strncmp(name[i], "epoch-", 6) && strncmp(name[i], "step-", 5)) continue;
-        char *path = ls_path_join(dir, name[i]);
-        st = path ? ls_fs_remove_tree(path) : ls_nomem(strlen(dir), "a path");
-        ls_free(path);
+        st = ls_fs_remove_tree(ls_path_of(dir, name[i]).text);
     }
     ls_fs_list_free(name, n);
     return st;
@@ -119,7 +81,8 @@ static ls_status drop_checkpoints(const char *dir)
 
 /* --- commands --- */
 
-ls_status bench_words(const ls_bench_side *s, const char *dir, ls_argv *out)
+/* train, the arguments of the side, --checkpoint_path dir */
+static ls_status train_words(const ls_bench_side *s, const char *dir, ls_argv *out)
 {
     LS_TRY(ls_argv_add(out, "train"));
     LS_TRY(ls_argv_add_all(out, &s->words));
@@ -129,33 +92,107 @@ ls_status bench_words(const ls_bench_side *s, const char *dir, ls_argv *out)
 
 ls_status ls_bench_command(const ls_bench *b, const ls_bench_side *s, int turn, ls_argv *out)
 {
-    char *dir = run_dir(b, s, turn);
-    if (!dir) return ls_nomem(strlen(b->out), "a path");
-    ls_status st = ls_argv_add(out, b->program);
-    if (st == LS_OK) st = bench_words(s, dir, out);
-    ls_free(dir);
+    LS_TRY(ls_argv_add(out, b->program));
+    return train_words(s, run_dir(b, s, turn).text, out);
+}
+
+/* The words after "lockstep: [rank 2: ]" in what `train` printed; NULL: there are none. */
+static char *after_name(char *said)
+{
+    char *p = said ? strstr(said, "lockstep: ") : NULL;
+    if (!p) return NULL;
+    p += 10;
+    char *colon = strncmp(p, "rank ", 5) ? NULL : strstr(p, ": ");
+    return colon ? colon + 2 : p;
+}
+
+/* The status for an exit code of `train`. Where two statuses share the code, its error line decides. */
+static ls_status status_of(int code, char *said)
+{
+    static const struct {
+        int code;
+        ls_status usual, other;
+    } known[] = {{1, LS_E_NUMERIC, LS_E_NUMERIC},
+                 {2, LS_E_CONFIG, LS_E_CONFIG},
+                 {3, LS_E_IO, LS_E_FORMAT},
+                 {4, LS_E_COMM, LS_E_DEVICE},
+                 {5, LS_E_NOMEM, LS_E_NOMEM}};
+    const char *words = after_name(said);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        const char *other = ls_status_words(known[i].other);
+        if (code == known[i].code)
+            return words && !strncmp(words, other, strlen(other)) ? known[i].other : known[i].usual;
+    }
+    return LS_E_COMM;
+}
+
+/* The failure of `train` with this exit code. Of its last lines in the file, the message counts:
+ * "lockstep: [rank 2: ]configuration cannot work: MESSAGE\n  at …". */
+static ls_status child_failed(int code, const char *file, const char *what, const char *otherwise)
+{
+    char *text = NULL, *last = NULL;
+    size_t n = 0;
+    if (ls_fs_read(file, &text, &n) == LS_OK) {
+        int lines = 40;
+        while (n && text[n - 1] == '\n') text[--n] = '\0';
+        while (n && (text[n - 1] != '\n' || --lines)) n--;
+        last = text + n;
+    }
+    const ls_status why = status_of(code, last);
+    char *words = after_name(last);
+    if (words) {
+        char *colon = strstr(words, ": ");
+        if (colon) words = colon + 2;
+        words[strcspn(words, "\n")] = '\0';
+        last = words;
+    }
+    ls_status st = ls_fail(why, "%s: %s", what, last && *last ? last : otherwise);
+    ls_free(text);
     return st;
 }
 
-/* True if the error line of a run begins with the text of this status: "lockstep: [rank 2: ]reading or writing failed: …" */
-static bool called_it(const char *said, ls_status st)
+/* --- checking the arguments of a side --- */
+
+static int64_t whole(const json_t *root, const char *key)
 {
-    const char *p = said ? strstr(said, "lockstep: ") : NULL;
-    if (!p) return false;
-    p += 10;
-    if (!strncmp(p, "rank ", 5) && strstr(p, ": ")) p = strstr(p, ": ") + 2;
-    return !strncmp(p, ls_status_words(st), strlen(ls_status_words(st)));
+    const json_t *v = json_object_get(json_object_get(root, key), "value");
+    return json_is_integer(v) ? json_integer_value(v) : 0;
 }
 
-ls_status bench_status(int code, const char *said)
+static ls_status read_settings(const char *path, ls_bench_side *s)
 {
-    if (code == ls_status_exit_code(LS_E_IO) && !called_it(said, LS_E_FORMAT)) return LS_E_IO; /* or has no message */
-    if (code == ls_status_exit_code(LS_E_DEVICE) && called_it(said, LS_E_DEVICE)) return LS_E_DEVICE;
-    return code == 2   ? LS_E_CONFIG
-           : code == 3 ? LS_E_FORMAT
-           : code == 5 ? LS_E_NOMEM
-           : code == 1 ? LS_E_NUMERIC
-                       : LS_E_COMM;
+    json_t *root = NULL;
+    LS_TRY(ls_json_load(path, &root));
+    s->micro_batch = whole(root, "micro_batch_size_per_gpu");
+    s->grad_accum = whole(root, "grad_accum_steps");
+    s->global_batch = whole(root, "global_batch_size");
+    s->threads = (int)whole(root, "threads");
+    s->steps = whole(root, "max_steps");
+    if (!s->steps && s->grad_accum) s->steps = whole(root, "epochs") * (whole(root, "max_train_steps") / s->grad_accum);
+    json_decref(root);
+    if (!s->micro_batch || !s->grad_accum) return ls_fail(LS_E_FORMAT, "train --print_config printed no batch size");
+    return LS_OK;
+}
+
+ls_status ls_bench_check(const ls_bench *b, ls_bench_side *s)
+{
+    const char *tmp = getenv("TMPDIR");
+    char dir[4096];
+    ls_argv w = {0};
+    int code = 0;
+    ls_status st = LS_OK;
+    snprintf(dir, sizeof dir, "%.4000s/lockstep-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "mkdtemp %s: %s", dir, strerror(errno));
+    const ls_path out = ls_path_of(dir, "out"), err = ls_path_of(dir, "err");
+    const ls_child c = {.program = b->program, .out_path = out.text, .err_path = err.text, .words = &w, .grace = 1};
+    LS_TRY_GOTO(st, done, train_words(s, "none", &w));
+    LS_TRY_GOTO(st, done, ls_argv_split(&w, "--print_config --json"));
+    LS_TRY_GOTO(st, done, ls_child_run(&c, &code));
+    st = code ? child_failed(code, err.text, s->name, "train rejects the configuration") : read_settings(out.text, s);
+done:
+    ls_argv_fini(&w);
+    (void)ls_fs_remove_tree(dir);
+    return st;
 }
 
 /* --- running --- */
@@ -163,18 +200,13 @@ ls_status bench_status(int code, const char *said)
 /* *same is false if the finished folder is from another command. */
 static ls_status same_command(const char *dir, const ls_argv *w, bool *same)
 {
-    char *path = ls_path_join(dir, "training_metrics.json");
     json_t *root = NULL;
     ls_str mine = {0};
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_json_load(path, &root);
-    ls_free(path);
-    LS_TRY(st);
+    LS_TRY(ls_json_load(ls_path_of(dir, "training_metrics.json").text, &root));
     for (int i = 0; i < w->n; i++)
         ls_str_addf(&mine, " %s", w->word[i]); /* as the metrics write it: joined by blanks */
     const char *line = json_string_value(json_object_get(root, "command_line"));
-    const size_t n = line ? strlen(line) : 0;
-    *same = line && mine.data && n >= mine.len && !strcmp(line + n - mine.len, mine.data);
+    *same = line && mine.data && ls_ends_in(line, mine.data);
     json_decref(root);
     ls_str_fini(&mine);
     return LS_OK;
@@ -213,70 +245,56 @@ static void on_tick(void *ctx, double seconds)
     tell(ctx, LS_BENCH_TICK, seconds, NAN);
 }
 
-static ls_status failed(const ls_bench_side *s, const char *dir, int turn, int code)
-{
-    ls_str last = {0};
-    bench_tail(dir, "stderr.log", 40, &last);
-    const ls_status why = bench_status(code, last.data);
-    bench_own_words(&last);
-    ls_status st = ls_fail(why, "%s run_%d ended with exit code %d (%s/stderr.log): %s", s->name, turn, code, dir,
-                           last.data ? last.data : "(empty)");
-    ls_str_fini(&last);
-    return st;
-}
-
 static ls_status start(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_argv *w)
 {
-    char *out = ls_path_join(dir, "train.log"), *err = ls_path_join(dir, "stderr.log");
+    const ls_path out = ls_path_of(dir, "train.log"), err = ls_path_of(dir, "stderr.log");
+    const ls_child c = {.program = t->b->program,
+                        .out_path = out.text,
+                        .err_path = err.text,
+                        .words = w,
+                        .grace = grace,
+                        .tick = on_tick,
+                        .ctx = t};
     int code = 0;
-    double took = 0;
-    ls_status st = out && err ? LS_OK : ls_nomem(strlen(dir), "a path");
-    if (st == LS_OK) st = ls_fs_remove_tree(dir); /* left over from an interrupted run */
-    if (st == LS_OK) st = ls_fs_mkdirs(dir);
-    if (st == LS_OK) {
-        const double begin = ls_now();
-        tell(t, LS_BENCH_BEGIN, 0, NAN);
-        st = ls_child_run(&(ls_child){.program = t->b->program,
-                                      .out_path = out,
-                                      .err_path = err,
-                                      .words = w,
-                                      .grace = grace,
-                                      .tick = on_tick,
-                                      .ctx = t},
-                          &code);
-        took = ls_now() - begin;
+    LS_TRY(ls_fs_remove_tree(dir)); /* left over from an interrupted run */
+    LS_TRY(ls_fs_mkdirs(dir));
+    tell(t, LS_BENCH_BEGIN, 0, NAN);
+    const double begin = ls_now();
+    LS_TRY(ls_child_run(&c, &code));
+    const double took = ls_now() - begin;
+    if (code) {
+        char what[4352];
+        snprintf(what, sizeof what, "%s run_%d ended with exit code %d (%s)", s->name, t->p.turn, code, err.text);
+        return child_failed(code, err.text, what, "(empty)");
     }
-    ls_free(out);
-    ls_free(err);
-    LS_TRY(st);
-    if (code) return failed(s, dir, t->p.turn, code);
-    if (!has(dir, "training_metrics.json") || !has(dir, "RUN_COMPLETE.txt"))
+    if (!finished(dir))
         return ls_fail(LS_E_FORMAT, "%s: the run ended without an error but wrote no training_metrics.json", dir);
+    if (!t->b->keep_checkpoints) LS_TRY(drop_checkpoints(dir));
     s->seconds += took;
     s->n_timed++;
-    return t->b->keep_checkpoints ? LS_OK : drop_checkpoints(dir);
+    s->n_done++;
+    tell(t, LS_BENCH_DONE, took, recorded_rate(dir));
+    return LS_OK;
+}
+
+static ls_status reuse(turn_ctx *t, ls_bench_side *s, const char *dir, const ls_argv *w)
+{
+    bool same;
+    LS_TRY(same_command(dir, w, &same));
+    if (!same)
+        return ls_fail(LS_E_CONFIG,
+                       "%s is from another command (see command_line in its training_metrics.json); use another --out",
+                       dir);
+    s->n_done++;
+    tell(t, LS_BENCH_REUSED, 0, recorded_rate(dir));
+    return LS_OK;
 }
 
 static ls_status one_run(turn_ctx *t, ls_bench_side *s, const char *dir)
 {
     ls_argv w = {0};
-    ls_status st = bench_words(s, dir, &w);
-    const bool finished = has(dir, "RUN_COMPLETE.txt") && has(dir, "training_metrics.json");
-    bool same = true;
-    if (st == LS_OK && finished) {
-        st = same_command(dir, &w, &same);
-        if (st == LS_OK && !same)
-            st = ls_fail(
-                LS_E_CONFIG,
-                "%s is from another command (see command_line in its training_metrics.json); use another --out", dir);
-        s->n_done += st == LS_OK;
-        if (st == LS_OK) tell(t, LS_BENCH_REUSED, 0, recorded_rate(dir));
-    } else if (st == LS_OK) {
-        const double before = s->seconds;
-        st = start(t, s, dir, &w);
-        s->n_done += st == LS_OK;
-        if (st == LS_OK) tell(t, LS_BENCH_DONE, s->seconds - before, recorded_rate(dir));
-    }
+    ls_status st = train_words(s, dir, &w);
+    if (st == LS_OK) st = finished(dir) ? reuse(t, s, dir, &w) : start(t, s, dir, &w);
     ls_argv_fini(&w);
     return st;
 }
@@ -291,25 +309,24 @@ static ls_status stopped(const ls_bench *b)
                    done, all, b->out, b->out);
 }
 
+/* Without --resume nothing may be there yet. */
+static ls_status refuse_old(const ls_bench *b)
+{
+    for (int i = 0; i < b->n_side && !b->resume; i++)
+        for (int turn = 1; turn <= b->repeat; turn++) {
+            const ls_path dir = run_dir(b, &b->side[i], turn);
+            if (ls_fs_exists(dir.text))
+                return ls_fail(LS_E_CONFIG, "%s exists; add --resume to keep finished runs, or use another --out",
+                               dir.text);
+        }
+    return LS_OK;
+}
+
 ls_status ls_bench_run(ls_bench *b)
 {
-    int n_run = 0;
     turn_ctx t = {.b = b};
-    for (int i = 0; i < b->n_side; i++) n_run += b->side[i].left_out ? 0 : b->repeat;
-    if (!b->resume)
-        for (int i = 0; i < b->n_side; i++)
-            for (int turn = 1; turn <= b->repeat; turn++) {
-                char *dir = run_dir(b, &b->side[i], turn);
-                if (!dir) return ls_nomem(64, "a path");
-                const bool there = ls_fs_exists(dir);
-                ls_status st = there
-                                   ? ls_fail(LS_E_CONFIG,
-                                             "%s exists; add --resume to keep finished runs, or use another --out", dir)
-                                   : LS_OK;
-                ls_free(dir);
-                LS_TRY(st);
-            }
-    t.p.n_run = n_run;
+    LS_TRY(refuse_old(b));
+    for (int i = 0; i < b->n_side; i++) t.p.n_run += b->side[i].left_out ? 0 : b->repeat;
     for (int turn = 1; turn <= b->repeat; turn++)
         for (int k = 0; k < b->n_side; k++) {
             ls_bench_side *s = &b->side[turn % 2 ? k : b->n_side - 1 - k];
@@ -317,10 +334,7 @@ ls_status ls_bench_run(ls_bench *b)
             t.p.run++;
             t.p.turn = turn;
             t.p.side = s;
-            char *dir = run_dir(b, s, turn);
-            if (!dir) return ls_nomem(64, "a path");
-            ls_status st = one_run(&t, s, dir);
-            ls_free(dir);
+            ls_status st = one_run(&t, s, run_dir(b, s, turn).text);
             if (st == LS_E_STOPPED) return stopped(b);
             if (st != LS_OK && b->go_on && st != LS_E_NOMEM && !s->n_done) {
                 s->failed = st;

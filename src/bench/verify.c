@@ -2,6 +2,7 @@
 
 #include "bench/jobs.h"
 #include "comm/launch.h"
+#include "core/argv.h"
 #include "core/clock.h"
 #include "core/deadline.h"
 #include "core/fs.h"
@@ -16,7 +17,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define SEQ      64
 #define N_TOKEN  40000
@@ -33,98 +33,63 @@ typedef struct outcome {
     float data[];     /* n gradients, then n weights           */
 } outcome;
 
-typedef struct layout {
+/* A layout of the list; judge: index of the reference layout, which is before it; -1: this is a reference. */
+typedef struct entry {
+    ls_verify_shape s;
+    int judge, n_micro, steps;
+    double dropout;
+    outcome *out; /* of a reference */
+    bool done;
+    ls_verify_row row;
+} entry;
+
+typedef struct list {
     const ls_verify_opts *o;
     const char *dir;
-    ls_verify_shape s;
-    int n_micro; /* of each replica */
-    int steps;
-    double dropout;
-    outcome *out;
-} layout;
+    int most; /* workers */
+    entry *at;
+    int n, room;
+    outcome *other[LS_JOBS_MOST]; /* of the running layouts, by slot */
+    void (*row)(void *, const ls_verify_row *);
+    void *ctx;
+    int n_row, n_bad, n_printed; /* n_printed: entries whose rows are printed */
+} list;
 
-static ls_status resolve(const layout *l, ls_train_config *c)
+/* One run of a layout. */
+typedef struct task {
+    const list *v;
+    const entry *e;
+    outcome *out;
+} task;
+
+/* The configuration of a layout, from a command line, which the configuration borrows from. Buckets are small, so that units are split. */
+static ls_status resolve(const task *t, ls_argv *w, ls_train_config *c)
 {
-    char data[300], world[16], tp[16], pp[16], chunks[16], micro[16], drop[32], seed[32];
-    snprintf(data, sizeof data, "%s", l->dir);
-    snprintf(world, sizeof world, "%d", l->s.world);
-    snprintf(tp, sizeof tp, "%d", l->s.tp);
-    snprintf(pp, sizeof pp, "%d", l->s.pp);
-    snprintf(chunks, sizeof chunks, "%d", l->s.interleave);
-    snprintf(micro, sizeof micro, "%d", l->n_micro);
-    snprintf(drop, sizeof drop, "%g", l->dropout);
-    snprintf(seed, sizeof seed, "%llu", (unsigned long long)l->o->seed);
-    char *argv[] = {"--data",
-                    data,
-                    "--model",
-                    "tiny",
-                    "--seq_length",
-                    "64",
-                    "--micro_batch_size_per_gpu",
-                    "1",
-                    "--grad_accum_steps",
-                    micro,
-                    "--n",
-                    world,
-                    "--tp",
-                    tp,
-                    "--pp",
-                    pp,
-                    "--strategy",
-                    (char *)(uintptr_t)l->s.strategy,
-                    "--dropout",
-                    drop,
-                    "--seed",
-                    seed,
-                    "--lr",
-                    "1e-3",
-                    "--bucket", /* small, so that units are split */
-                    "50000",
-                    "--gather_bucket",
-                    "30000",
-                    "--prefetch_bucket",
-                    "100000",
-                    "--checkpoint_path",
-                    data,
-                    "--max_steps",
-                    "100",
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL,
-                    NULL};
-    int argc = (int)(sizeof argv / sizeof argv[0]) - 11;
-    if (l->o->device) {
-        argv[argc++] = "--device";
-        argv[argc++] = (char *)(uintptr_t)l->o->device;
-    }
-    if (l->o->precision) {
-        argv[argc++] = "--precision";
-        argv[argc++] = (char *)(uintptr_t)l->o->precision;
-    }
-    if (l->o->comm_name && l->s.world > 1) { /* a single worker does not communicate */
-        argv[argc++] = "--comm";
-        argv[argc++] = (char *)(uintptr_t)l->o->comm_name;
-    }
-    if (l->s.by_rows) argv[argc++] = "--sequence_parallel";
-    if (l->s.pp > 1) {
-        argv[argc++] = "--schedule";
-        argv[argc++] = (char *)(uintptr_t)l->s.schedule;
-        argv[argc++] = "--interleave";
-        argv[argc++] = chunks;
-    }
-    ls_train_options o;
+    const ls_verify_opts *o = t->v->o;
+    const ls_verify_shape *s = &t->e->s;
+    ls_train_options options;
     ls_train_paths paths = {0};
-    LS_TRY(ls_train_options_parse(argc, argv, &o));
-    LS_TRY(ls_train_find_paths(&o, &paths));
-    ls_status st =
-        ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = l->s.world, .data_eos_id = -1}, c);
+    ls_str line = {0};
+    ls_str_addf(&line,
+                "--model tiny --seq_length %d --micro_batch_size_per_gpu 1 --grad_accum_steps %d --n %d --tp %d --pp "
+                "%d --strategy %s --dropout %g --seed %llu --lr 1e-3 --bucket 50000 --gather_bucket 30000 "
+                "--prefetch_bucket 100000 --max_steps 100",
+                SEQ, t->e->n_micro, s->world, s->tp, s->pp, s->strategy, t->e->dropout, (unsigned long long)o->seed);
+    if (o->device) ls_str_addf(&line, " --device '%s'", o->device);
+    if (o->precision) ls_str_addf(&line, " --precision '%s'", o->precision);
+    if (o->comm_name && s->world > 1) ls_str_addf(&line, " --comm '%s'", o->comm_name);
+    if (s->by_rows) ls_str_add(&line, " --sequence_parallel");
+    if (s->pp > 1) ls_str_addf(&line, " --schedule %s --interleave %d", s->schedule, s->interleave);
+    ls_status st = line.failed ? ls_nomem(line.cap, "a command line") : ls_argv_split(w, line.data);
+    ls_str_fini(&line);
+    LS_TRY(st);
+    for (int i = 0; i < 2; i++) {
+        LS_TRY(ls_argv_add(w, i ? "--checkpoint_path" : "--data"));
+        LS_TRY(ls_argv_add(w, t->v->dir));
+    }
+    LS_TRY(ls_train_options_parse(w->n, w->word, &options));
+    LS_TRY(ls_train_find_paths(&options, &paths));
+    st = ls_train_resolve(&options, NULL, &paths, &(ls_train_facts){.world_size = s->world, .data_eos_id = -1}, c);
     ls_train_paths_fini(&paths);
     c->nccl_proof = "off"; /* nothing is kept of these runs */
     return st;
@@ -195,52 +160,52 @@ static ls_status keep(ls_trainer *t, outcome *out, bool judge)
     return st;
 }
 
-static ls_status steps(const layout *l, ls_comm *comm, int threads)
+static ls_status steps(const task *k, ls_comm *comm)
 {
     ls_train_config c = {0};
+    ls_argv words = {0};
     ls_trainer *t = NULL;
     ls_step_result r;
-    ls_status st = resolve(l, &c);
+    outcome *out = k->out;
+    ls_status st = resolve(k, &words, &c);
     if (st == LS_OK) {
-        c.threads = threads;
+        c.threads = 1;
         st = ls_trainer_create(&t, &c, comm, &(ls_train_io){0});
     }
     if (comm) st = ls_comm_agree(comm, st, LS_SITE);
     const bool judge = !comm || ls_comm_rank(comm) == 0;
     if (t && judge) { /* "local, staged" is local */
         const char *name = t->comm ? ls_comm_name(t->comm) : "self";
-        snprintf(l->out->comm, sizeof l->out->comm, "%.*s", (int)strcspn(name, ","), name);
+        snprintf(out->comm, sizeof out->comm, "%.*s", (int)strcspn(name, ","), name);
     }
-    for (int k = 0; k < l->steps && st == LS_OK; k++) {
+    for (int i = 0; i < k->e->steps && st == LS_OK; i++) {
         st = ls_trainer_step(t, &r);
-        if (st == LS_OK && judge) {
-            l->out->loss[k] = r.loss;
-            l->out->norm[k] = r.grad_norm;
-        }
+        if (st == LS_OK && judge) out->loss[i] = r.loss, out->norm[i] = r.grad_norm;
     }
-    if (st == LS_OK) st = keep(t, l->out, judge);
+    if (st == LS_OK) st = keep(t, out, judge);
     if (st == LS_OK && comm) st = ls_barrier(comm, LS_SITE);
-    if (st != LS_OK) snprintf(l->out->failed, sizeof l->out->failed, "%.190s", ls_err_words());
+    if (st != LS_OK) snprintf(out->failed, sizeof out->failed, "%.190s", ls_err_words());
     const int d = ls_deadline_arm(LS_COMM_CLOSE_TIME, ls_status_exit_code(LS_E_DEVICE), "closing a layout in verify");
     ls_trainer_destroy(&t);
     ls_deadline_disarm(d);
     ls_train_config_fini(&c);
+    ls_argv_fini(&words);
     return st;
 }
 
 static ls_status worker(void *ctx, ls_comm *comm, int n_core)
 {
     (void)n_core;
-    return steps(ctx, comm, 1);
+    return steps(ctx, comm);
 }
 
-/* Uses the first l->s.world workers of the launcher; the others wait. Rank 0 is always one of them and gets the results. */
-static ls_status run_together(layout *l)
+/* Uses as many workers of the launcher as the layout has; the others wait. Rank 0 is always one of them and gets the results. */
+static ls_status run_together(const task *t)
 {
-    ls_comm *all = l->o->comm, *group = NULL;
-    const bool member = ls_comm_rank(all) < l->s.world;
+    ls_comm *all = t->v->o->comm, *group = NULL;
+    const bool member = ls_comm_rank(all) < t->e->s.world;
     ls_status st = ls_comm_split(all, member, 0, &group); /* one per layout: its memory is freed with it */
-    if (st == LS_OK && member) st = steps(l, l->s.world == 1 ? NULL : group, 1);
+    if (st == LS_OK && member) st = steps(t, t->e->s.world == 1 ? NULL : group);
     ls_comm_destroy(&group);
     return ls_comm_agree(all, st, LS_SITE);
 }
@@ -267,20 +232,18 @@ double ls_verify_grad_limit(const ls_verify_opts *o)
 
 static void clear(outcome *out)
 {
-    memset(out->loss, 0, sizeof out->loss);
-    memset(out->norm, 0, sizeof out->norm);
-    out->st = LS_E_COMM; /* until the result is known */
-    out->failed[0] = out->comm[0] = '\0';
+    *out = (outcome){.n = out->n, .st = LS_E_COMM};              /* until the result is known */
     memset(out->data, 0xff, 2 * (size_t)out->n * sizeof(float)); /* NaNs: missing results compare as different */
 }
 
 /* Runs in a separate process: a single CPU worker is this process; on a device a worker is always a child, whose last lines are kept. */
-static ls_status run_alone(layout *l)
+static ls_status run_alone(task *t)
 {
-    if (l->s.world == 1 && !on_device(l->o)) return steps(l, NULL, 1);
+    const int world = t->e->s.world;
+    if (world == 1 && !on_device(t->v->o)) return steps(t, NULL);
     const ls_status st = ls_launch_local(
-        &(ls_launch){.n = l->s.world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = l});
-    return st != LS_OK && l->out->failed[0] ? ls_fail(st, "%s", l->out->failed) : st; /* the message of the worker */
+        &(ls_launch){.n = world, .arena_nbytes = (size_t)1 << 32, .pin = false, .body = worker, .ctx = t});
+    return st != LS_OK && t->out->failed[0] ? ls_fail(st, "%s", t->out->failed) : st; /* the message of the worker */
 }
 
 static double largest_difference(const float *a, const float *b, int64_t n)
@@ -321,11 +284,8 @@ static ls_status make_data(const char *dir, uint64_t seed)
     for (int64_t i = 0; i < N_TOKEN; i++)
         bytes[2 * i] = (unsigned char)(ls_rng_u64(key, (uint64_t)(i / 3)) % 200 + (uint64_t)(i % 3));
     ls_status st = LS_OK;
-    for (int k = 0; k < 2 && st == LS_OK; k++) {
-        char path[300];
-        snprintf(path, sizeof path, "%s/%s", dir, name[k]);
-        st = ls_fs_write(path, bytes, k ? 2 * 2000 : 2 * N_TOKEN);
-    }
+    for (int k = 0; k < 2 && st == LS_OK; k++)
+        st = ls_fs_write(ls_path_of(dir, name[k]).text, bytes, k ? 2 * 2000 : 2 * N_TOKEN);
     ls_free(bytes);
     return st;
 }
@@ -346,39 +306,9 @@ static void unshare(outcome *o)
 
 /* ---- the layouts ---- */
 
-/* A layout of the list; judge: index of the reference layout, which is before it; -1: this is a reference. */
-typedef struct entry {
-    ls_verify_shape s;
-    int judge, n_micro, steps;
-    double dropout;
-    outcome *out; /* of a reference */
-    bool done;
-    ls_verify_row row;
-} entry;
-
-typedef struct list {
-    const ls_verify_opts *o;
-    const char *dir;
-    int most; /* workers */
-    entry *at;
-    int n, room;
-    outcome *other[LS_JOBS_MOST]; /* of the running layouts, by slot */
-    void (*row)(void *, const ls_verify_row *);
-    void *ctx;
-    int n_row, n_bad, n_printed; /* n_printed: entries whose rows are printed */
-} list;
-
 static ls_status put(list *v, entry e)
 {
-    if (v->n == v->room) {
-        const int room = v->room ? 2 * v->room : 128;
-        entry *more = ls_alloc((size_t)room * sizeof *more);
-        if (!more) return ls_nomem((size_t)room * sizeof *more, "the list of layouts");
-        if (v->n) memcpy(more, v->at, (size_t)v->n * sizeof *more);
-        ls_free(v->at);
-        v->at = more;
-        v->room = room;
-    }
+    if (!ls_grow(&v->at, v->n, &v->room, sizeof e)) return ls_nomem(sizeof e, "the list of layouts");
     v->at[v->n++] = e;
     return LS_OK;
 }
@@ -387,7 +317,7 @@ static ls_status put(list *v, entry e)
 static ls_status put_judge(list *v, int n_micro, int n_step, double dropout, int *judge)
 {
     *judge = v->n;
-    return put(v, (entry){.s = {.strategy = "single", .world = 1, .pp = 1, .interleave = 1, .tp = 1},
+    return put(v, (entry){.s = {"single", 1, 1, 1, 1, NULL, false},
                           .judge = -1,
                           .n_micro = n_micro,
                           .steps = n_step,
@@ -400,95 +330,83 @@ static ls_status put_layout(list *v, int judge, ls_verify_shape shape)
     entry e = v->at[judge];
     e.s = shape;
     e.judge = judge;
-    e.n_micro = v->at[judge].n_micro / (shape.world / shape.tp / shape.pp);
+    e.n_micro /= shape.world / shape.tp / shape.pp;
     return put(v, e);
 }
+
+/* Strategies: of one replica, then of several. */
+static const char *const strategy[] = {"single", "ddp", "zero1", "zero2", "zero3"};
 
 /* Layouts without tensor parallelism, which must match bit for bit. */
 static ls_status replicas(list *v)
 {
-    static const char *const strategy[] = {"dp", "ddp", "zero1", "zero2", "zero3"};
     int judge;
-    for (int accum = 1; accum <= 4; accum *= 2) {
+    for (int accum = 1; accum <= 4; accum *= 2)
         for (int drop = 0; drop < 2; drop++) {
             LS_TRY(put_judge(v, v->most * accum, v->o->steps, drop ? 0.1 : 0, &judge));
             for (int s = 0; s < 5; s++)
                 for (int i = 0; i < v->o->n_world; i++)
-                    if (v->most % v->o->world[i] == 0)
-                        LS_TRY(
-                            put_layout(v, judge, (ls_verify_shape){strategy[s], v->o->world[i], 1, 1, 1, NULL, false}));
+                    LS_TRY(put_layout(v, judge,
+                                      (ls_verify_shape){s ? strategy[s] : "dp", v->o->world[i], 1, 1, 1, NULL, false}));
         }
-    }
     return LS_OK;
 }
 
 /* Pipelines, which must match bit for bit, too: 2 and 4 stages under every schedule, with every strategy among their replicas. */
 static ls_status pipelines(list *v)
 {
-    static const char *const schedule[] = {"naive", "gpipe", "1f1b", "interleaved", "zb"}, *const strategy[] = {
-                                                                                               "single", "ddp", "zero1",
-                                                                                               "zero2", "zero3"};
+    static const char *const schedule[] = {"naive", "gpipe", "1f1b", "interleaved", "zb"};
     int judge;
     if (v->most == 1) return LS_OK;
     LS_TRY(put_judge(v, 2 * v->most, v->o->steps, 0.1, &judge));
-    for (int pp = 2; pp <= 4; pp *= 2) {
-        for (int i = 0; i < v->o->n_world; i++) {
-            const int world = v->o->world[i];
-            if (v->most % world || world % pp) continue;
-            for (int k = 0; k < 5; k++) {
-                const bool inter = k == 3;
+    for (int pp = 2; pp <= 4; pp *= 2)
+        for (int i = 0; i < v->o->n_world; i++)
+            for (int k = 0; k < 5 && v->o->world[i] % pp == 0; k++) {
+                const bool inter = k == 3, several = v->o->world[i] > pp;
                 if (inter && pp == 4) continue; /* 6 units are too few for 8 parts */
-                for (int s = 0; s < 5; s++)
-                    if (s ? world > pp : world == pp) /* one replica has no strategy; several have all the others */
-                        LS_TRY(put_layout(
-                            v, judge, (ls_verify_shape){strategy[s], world, pp, inter ? 2 : 1, 1, schedule[k], false}));
+                /* one replica has no strategy; several have all of them */
+                for (int s = several; s < (several ? 5 : 1); s++)
+                    LS_TRY(put_layout(
+                        v, judge,
+                        (ls_verify_shape){strategy[s], v->o->world[i], pp, inter ? 2 : 1, 1, schedule[k], false}));
             }
-        }
-    }
     return LS_OK;
 }
 
-/* Tensor parallelism, which must match within limits: tp 2 and 4, alone and under every strategy of their replicas, and in a pipeline; by rows alone and
- * under zero3. */
+/* One number of workers of which tp split each layer: under every strategy of their replicas, and in a pipeline; by rows alone and under
+ * zero3. */
+static ls_status shards_of(list *v, int judge, int world, int tp)
+{
+    const bool several = world > tp;
+    for (int s = several; s < (several ? 5 : 1); s++) {
+        LS_TRY(put_layout(v, judge, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, false}));
+        if (s == 0 || s == 4) LS_TRY(put_layout(v, judge, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, true}));
+    }
+    for (int pp = 2; pp <= 4; pp *= 2)
+        if (world % (tp * pp) == 0)
+            LS_TRY(put_layout(
+                v, judge, (ls_verify_shape){world > tp * pp ? "zero2" : "single", world, pp, 1, tp, "1f1b", false}));
+    return LS_OK;
+}
+
+/* Tensor parallelism over 2 and 4 workers, which must match within limits. */
 static ls_status shards(list *v)
 {
-    static const char *const strategy[] = {"single", "ddp", "zero1", "zero2", "zero3"};
     int judge;
     for (int drop = 0; drop < 2 && v->most > 1; drop++) {
         LS_TRY(put_judge(v, v->most, LS_VERIFY_TP_STEPS, drop ? 0.1 : 0, &judge));
-        for (int tp = 2; tp <= LS_VERIFY_MAX_TP; tp *= 2) {
-            for (int i = 0; i < v->o->n_world; i++) {
-                const int world = v->o->world[i];
-                if (v->most % world || world % tp) continue;
-                for (int s = 0; s < 5; s++) {
-                    if (s ? world == tp : world > tp) continue;
-                    LS_TRY(put_layout(v, judge, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, false}));
-                    if (s == 0 || s == 4)
-                        LS_TRY(put_layout(v, judge, (ls_verify_shape){strategy[s], world, 1, 1, tp, NULL, true}));
-                }
-                for (int pp = 2; pp <= 4; pp *= 2)
-                    if (world % (tp * pp) == 0)
-                        LS_TRY(put_layout(
-                            v, judge,
-                            (ls_verify_shape){world > tp * pp ? "zero2" : "single", world, pp, 1, tp, "1f1b", false}));
-            }
-        }
+        for (int tp = 2; tp <= LS_VERIFY_MAX_TP; tp *= 2)
+            for (int i = 0; i < v->o->n_world; i++)
+                if (v->o->world[i] % tp == 0) LS_TRY(shards_of(v, judge, v->o->world[i], tp));
     }
     return LS_OK;
 }
 
 /* ---- running them ---- */
 
-static layout layout_of(const list *v, int k, int slot)
+static task task_of(const list *v, int k, int slot)
 {
-    const entry *e = &v->at[k];
-    return (layout){.o = v->o,
-                    .dir = v->dir,
-                    .s = e->s,
-                    .n_micro = e->n_micro,
-                    .steps = e->steps,
-                    .dropout = e->dropout,
-                    .out = e->judge < 0 ? e->out : v->other[slot]};
+    return (task){v, &v->at[k], v->at[k].judge < 0 ? v->at[k].out : v->other[slot]};
 }
 
 static const char *comm_of(const list *v, const entry *e, const outcome *out)
@@ -540,19 +458,19 @@ static bool job_ready(void *ctx, int k)
 
 static void job_body(void *ctx, int k, int slot)
 {
-    layout l = layout_of(ctx, k, slot);
-    clear(l.out);
-    const ls_status st = run_alone(&l);
-    if (st != LS_OK && !l.out->failed[0]) snprintf(l.out->failed, sizeof l.out->failed, "%.190s", ls_err_words());
-    l.out->st = st;
+    task t = task_of(ctx, k, slot);
+    clear(t.out);
+    const ls_status st = run_alone(&t);
+    if (st != LS_OK && !t.out->failed[0]) snprintf(t.out->failed, sizeof t.out->failed, "%.190s", ls_err_words());
+    t.out->st = st;
 }
 
 static ls_status job_ended(void *ctx, int k, int slot, const ls_job_end *e)
 {
     list *v = ctx;
-    const layout l = layout_of(v, k, slot);
+    const outcome *out = task_of(v, k, slot).out;
     char words[200] = "";
-    ls_status st = l.out->st;
+    ls_status st = out->st;
     if (!e->in_time) {
         st = LS_E_COMM;
         snprintf(words, sizeof words, "timed out after %g s", v->o->limit);
@@ -560,7 +478,7 @@ static ls_status job_ended(void *ctx, int k, int slot, const ls_job_end *e)
         st = LS_E_COMM;
         snprintf(words, sizeof words, "the process was killed by signal %d (%s)", WTERMSIG(e->status),
                  strsignal(WTERMSIG(e->status)));
-    } else snprintf(words, sizeof words, "%.190s", l.out->failed[0] ? l.out->failed : ls_status_words(st));
+    } else snprintf(words, sizeof words, "%.190s", out->failed[0] ? out->failed : ls_status_words(st));
     return settle(v, k, slot, st, words, e->seconds);
 }
 
@@ -569,12 +487,12 @@ static ls_status run_in_turn(list *v)
 {
     const bool judge = ls_comm_rank(v->o->comm) == 0;
     for (int k = 0; k < v->n; k++) {
-        layout l = layout_of(v, k, 0);
-        clear(l.out);
+        const task t = task_of(v, k, 0);
+        clear(t.out);
         const double begin = ls_now();
-        const ls_status st = run_together(&l);
+        const ls_status st = run_together(&t);
         if (judge || (v->at[k].judge < 0 && st != LS_OK))
-            LS_TRY(settle(v, k, 0, st, l.out->failed[0] ? l.out->failed : ls_err_words(), ls_now() - begin));
+            LS_TRY(settle(v, k, 0, st, t.out->failed[0] ? t.out->failed : ls_err_words(), ls_now() - begin));
         if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped by signal %d", ls_stop_signal());
         if (st == LS_E_COMM) return st; /* the workers cannot continue together */
     }

@@ -20,7 +20,7 @@
 #define LS_VERIFY_TP_STEPS  20 /* of layouts with split layers, however many the others take      */
 
 typedef struct ls_verify_opts {
-    int world[LS_VERIFY_MAX_WORLD]; /* numbers of workers */
+    int world[LS_VERIFY_MAX_WORLD]; /* numbers of workers; each divides the largest */
     int n_world;
     int steps;
     uint64_t seed;

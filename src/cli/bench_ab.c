@@ -152,7 +152,7 @@ static void why(const outcome *o, ls_str *out)
         }
         if (best < 0 || n == 4) break;
         told[best] = true;
-        ls_str_addf(out, "%s%s %+.3f ms", n++ ? ", " : "", ls_split_words(best), 1e3 * o->diff[FACT_SPLIT + best].mean);
+        ls_str_addf(out, "%s%s %+.3f ms", n++ ? ", " : "", ls_split[best].words, 1e3 * o->diff[FACT_SPLIT + best].mean);
     }
     if (!n) ls_str_add(out, "no part of a step differs by more than its confidence interval");
     static const int counts[] = {FACT_CALLS, FACT_BYTES};

@@ -82,8 +82,7 @@ static ls_status compare(const bench_session *s, bool weak, ls_run_set *set, ls_
     if (!any)
         return ls_fail(LS_E_FORMAT, "no run to compare%s%s", set->notes.n ? ": " : "",
                        set->notes.n ? set->notes.text[0] : "");
-    LS_TRY(ls_analyse_with(set, &(ls_compare_opts){.allow_mismatch = s->o.allow_mismatch, .weak = weak, .steady = true},
-                           a));
+    LS_TRY(ls_analyse(set, &(ls_compare_opts){.allow_mismatch = s->o.allow_mismatch, .weak = weak, .steady = true}, a));
     say_mismatches(a);
     if (a->several_commits) fprintf(stderr, "note: the runs come from more than one commit\n");
     return LS_OK;

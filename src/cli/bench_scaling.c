@@ -1,8 +1,6 @@
 /* bench_scaling.c - `lockstep bench scaling` and `lockstep bench strategies`. */
 #include "cli/bench_impl.h"
 
-#include "report/compare/strategies.h"
-
 #include <math.h>
 
 typedef struct options {
@@ -174,7 +172,7 @@ static void put_left_out(const void *ctx, ls_jsonw *w)
 static ls_status compose(const options *x, const ls_analysis *a, ls_str *json, ls_str *table)
 {
     if (x->strategies) LS_TRY(ls_strategies_text(a, cli_bench_protocol, put_left_out, &x->s, json));
-    else ls_scaling_text_with(a, NULL, cli_bench_protocol, &x->s, json);
+    else ls_scaling_text(a, NULL, cli_bench_protocol, &x->s, json);
     if (!a->comparable) return LS_OK;
     if (x->strategies) LS_TRY(ls_strategies_table(a, table));
     else scaling_text(a, table);

@@ -11,8 +11,7 @@
 #include "bench/child.h"
 #include "core/fs.h"
 #include "config/options.h"
-#include "report/compat/nsys.h"
-#include "report/compat/trace_summary.h"
+#include "report/compat/profile_summary.h"
 #include "train/profile.h"
 
 #include <errno.h>

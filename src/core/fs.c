@@ -329,6 +329,15 @@ ls_status ls_path_in(char path[PATH_MAX], const char *dir, const char *name, ...
     return ls_fail(LS_E_IO, "the path of a file in %.200s... is too long", dir);
 }
 
+ls_path ls_path_of(const char *dir, const char *name)
+{
+    ls_path p;
+    const size_t n = strlen(dir);
+    const int len = snprintf(p.text, sizeof p.text, "%s%s%s", dir, n && dir[n - 1] == '/' ? "" : "/", name);
+    if (len < 0 || (size_t)len >= sizeof p.text) p.text[0] = '\0';
+    return p;
+}
+
 char *ls_path_join(const char *dir, const char *name)
 {
     size_t n = strlen(dir);

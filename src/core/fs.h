@@ -59,6 +59,12 @@ void ls_fs_list_free(char **names, size_t n);
 
 /* dir/<name>, where the name is formatted. LS_E_IO when the path is longer than the system allows. */
 ls_status ls_path_in(char path[PATH_MAX], const char *dir, const char *name, ...) __attribute__((format(printf, 3, 4)));
+/* dir/name as a value, for one call: ls_fs_exists(ls_path_of(dir, name).text). A path that is longer than the system allows is "", which no
+ * call can open. */
+typedef struct ls_path {
+    char text[4096];
+} ls_path;
+ls_path ls_path_of(const char *dir, const char *name);
 char *ls_path_join(const char *dir, const char *name); /* ls_free; NULL when out of memory */
 const char *ls_path_base(const char *path);            /* points into path */
 

@@ -238,6 +238,12 @@ void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket)
     ls_jsonw_open(w, bracket);
 }
 
+void ls_jsonw_put_value(ls_jsonw *w, const char *key, const json_t *value)
+{
+    ls_jsonw_key(w, key);
+    ls_jsonw_value(w, value);
+}
+
 void ls_jsonw_value(ls_jsonw *w, const json_t *v)
 {
     switch (v ? json_typeof(v) : JSON_NULL) {

@@ -46,6 +46,7 @@ void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value);
 void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
 void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
 void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket);
+void ls_jsonw_put_value(ls_jsonw *w, const char *key, const json_t *value);
 /* Several members: ls_jsonw_members(w, LS_KV("loss", loss), LS_KV("tokens", n)). The type of a value chooses the function. */
 #define ls_jsonw_members(w, ...)     \
     do {                             \

@@ -14,8 +14,6 @@
 /* NULL when memory is out (or a test simulates that); the caller returns ls_nomem(nbytes, "what for"). */
 void *ls_alloc(size_t nbytes);
 void *ls_realloc(void *p, size_t nbytes); /* on NULL, p is still owned; grown bytes are zero */
-/* Makes room for element n of *array (a pointer), which has *cap elements of `size` bytes. false: out of memory, nothing has changed. */
-bool ls_grow(void *array, int n, int *cap, size_t size);
 char *ls_strdup(const char *s);
 char *ls_strndup(const char *s, size_t n);
 char *ls_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -24,6 +22,8 @@ void ls_free(void *p); /* takes NULL */
 /* Makes room for n elements of nbytes each. p is the address of the pointer, *cap the elements that fit now; a larger block has room for
  * half as many again, so that appending one by one is cheap. LS_E_NOMEM. */
 ls_status ls_reserve(void *p, size_t *cap, size_t n, size_t nbytes, const char *what);
+/* The same for lists that count in int: room for element n. false: out of memory, nothing has changed. */
+bool ls_grow(void *array, int n, int *cap, size_t size);
 
 /* Reports a failed allocation. */
 #define ls_nomem(nbytes, what) ls_fail(LS_E_NOMEM, "cannot allocate %.0f bytes for %s", (double)(nbytes), (what))

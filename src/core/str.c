@@ -73,6 +73,12 @@ bool ls_parse_f64(const char *text, double *out)
     return true;
 }
 
+bool ls_ends_in(const char *text, const char *end)
+{
+    const size_t n = strlen(text), m = strlen(end);
+    return n > m && !strcmp(text + n - m, end);
+}
+
 bool ls_parse_i64(const char *text, int64_t *out)
 {
     if (!text || !*text || isspace((unsigned char)*text)) return false;

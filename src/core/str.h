@@ -20,6 +20,8 @@ void ls_str_addc(ls_str *s, char c);
 void ls_str_addf(ls_str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ls_str_fini(ls_str *s);
 
+bool ls_ends_in(const char *text, const char *end); /* and is longer */
+
 /* Whole-string numbers: false when the text is empty, has trailing bytes or is out of range. Integers also take forms
  * like 5e8 when they are whole. */
 bool ls_parse_i64(const char *text, int64_t *out);

@@ -237,10 +237,10 @@ static void write_comm(ls_jsonw *w, const ls_trainer *t, const char *key, const 
 
 static void write_split(ls_jsonw *w, const ls_step_clock *k)
 {
-    static const char *const key[LS_N_SPLIT] = {"input", "forward", "backward", "exposed_comm", "optimizer", "other"};
+    static const char *const key[LS_N_STEP_SPLIT] = {"input", "forward", "backward", "exposed_comm", "optimizer", "other"};
     const ls_step_split mean = ls_step_clock_mean(k);
     ls_jsonw_put_open(w, "step_split", '{');
-    for (int i = 0; i < LS_N_SPLIT; i++) ls_jsonw_put_real(w, key[i], mean.part[i]);
+    for (int i = 0; i < LS_N_STEP_SPLIT; i++) ls_jsonw_put_real(w, key[i], mean.part[i]);
     if (k->n_untimed) ls_jsonw_put_int(w, "steps_without_times", k->n_untimed);
     ls_jsonw_close(w);
 }

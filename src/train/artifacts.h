@@ -60,12 +60,12 @@ typedef struct ls_epoch_metrics {
 
 /* Where a step's time went, in seconds: the parts add up to the step. Waits for other workers are in `comm_exposed` alone, whatever
  * part they fell into. */
-enum { LS_N_SPLIT = 6 };
+enum { LS_N_STEP_SPLIT = 6 };
 typedef union ls_step_split {
     struct {
         double input, forward, backward, comm_exposed, optimizer, other;
     };
-    double part[LS_N_SPLIT];
+    double part[LS_N_STEP_SPLIT];
 } ls_step_split;
 
 /* What each worker reports at the end of a run. */

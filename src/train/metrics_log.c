@@ -54,7 +54,7 @@ ls_status ls_metrics_log_open(ls_metrics_log *l, const char *run_dir, int64_t ke
     return st;
 }
 
-static const char *const split_key[LS_N_SPLIT] = {"data_sec",         "forward_sec",   "backward_sec",
+static const char *const split_key[LS_N_STEP_SPLIT] = {"data_sec",         "forward_sec",   "backward_sec",
                                                   "comm_exposed_sec", "optimizer_sec", "other_sec"};
 
 static void step_line(ls_str *line, const ls_trainer *t, const ls_event *e)
@@ -81,7 +81,7 @@ static void step_line(ls_str *line, const ls_trainer *t, const ls_event *e)
     ls_jsonw_put_real(&w, "tokens_per_sec", rate);
     ls_jsonw_put_real(&w, "tflops", rate * ls_flops_per_token(&c->model, c->seq_len) / 1e12);
     ls_jsonw_put_real(&w, "step_time_sec", r->t_total);
-    for (int i = 0; i < LS_N_SPLIT; i++) ls_jsonw_put_real(&w, split_key[i], r->split.part[i]);
+    for (int i = 0; i < LS_N_STEP_SPLIT; i++) ls_jsonw_put_real(&w, split_key[i], r->split.part[i]);
     ls_jsonw_put_real(&w, "cpu_utilisation", r->cpu);
     if (e->n_val > 0) ls_jsonw_put_real(&w, "val_loss", e->val_loss);
     ls_jsonw_put_int(&w, "time_unix_ms", (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000);

@@ -49,7 +49,7 @@ double ls_step_clock_cpu(const ls_trainer *t)
 ls_step_split ls_step_clock_mean(const ls_step_clock *k)
 {
     ls_step_split mean = k->sum;
-    for (int i = 0; i < LS_N_SPLIT; i++) mean.part[i] /= (double)(k->n_step - k->n_untimed);
+    for (int i = 0; i < LS_N_STEP_SPLIT; i++) mean.part[i] /= (double)(k->n_step - k->n_untimed);
     return mean;
 }
 
@@ -140,13 +140,13 @@ static void close_split(ls_trainer *t)
     double known = 0;
     if (!t->compute.device) return;
     k->at = ls_now();
-    for (int i = 0; i < LS_N_SPLIT; i++) known += s->part[i];
+    for (int i = 0; i < LS_N_STEP_SPLIT; i++) known += s->part[i];
     s->other += k->at - k->begin - known;
     if (s->other < 0) { /* the update that was read is that of the step before, which took longer */
         s->optimizer = fmax(0, s->optimizer + s->other);
         s->other = 0;
     }
-    for (int i = 0; i < LS_N_SPLIT && k->lost; i++) s->part[i] = (double)NAN;
+    for (int i = 0; i < LS_N_STEP_SPLIT && k->lost; i++) s->part[i] = (double)NAN;
 }
 
 /* ---- samples ---- */
@@ -193,7 +193,7 @@ static ls_status step_end(ls_trainer *t, ls_step_result *r)
     ls_trainer_count(t, false);
     k->n_step++;
     k->n_untimed += isnan(r->split.other);
-    for (int i = 0; i < LS_N_SPLIT && !isnan(r->split.other); i++) k->sum.part[i] += r->split.part[i];
+    for (int i = 0; i < LS_N_STEP_SPLIT && !isnan(r->split.other); i++) k->sum.part[i] += r->split.part[i];
     return LS_OK;
 }
 

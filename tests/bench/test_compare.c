@@ -1,34 +1,5 @@
 /* Comparing runs of a benchmark: the warm-up left out, weak scaling, a pipeline's bubble, the six metrics. */
-#include "cmocka_all.h"
-#include "core/mem.h"
-#include "report/compare/strategies.h"
-#include "report_fixture.h"
-
-#include <math.h>
-
-enum { MOST = 16 };
-
-static void near(double got, double want, double tolerance)
-{
-    if (!(fabs(got - want) <= tolerance)) fail_msg("got %.17g, wanted %.17g within %g", got, want, tolerance);
-}
-
-static void add(ls_run_set *s, const char *dir, made_run r, const ls_str *steps)
-{
-    ls_str text = {0};
-    ls_run_texts t = {.warm = s->warm};
-    if (!s->run) {
-        s->run = ls_alloc(MOST * sizeof(ls_run));
-        s->cap = MOST;
-    }
-    assert_true(s->run && s->n < MOST);
-    made_metrics(&r, &text);
-    t.metrics = text.data, t.n_metrics = text.len;
-    if (steps) t.steps = steps->data, t.n_steps = steps->len;
-    assert_int_equal(ls_run_read_texts(&t, dir, &s->notes, &s->run[s->n]), LS_OK);
-    s->n++;
-    ls_str_fini(&text);
-}
+#include "report_checks.h"
 
 static const ls_compare_opts steady = {.steady = true};
 
@@ -36,7 +7,8 @@ static const ls_compare_opts steady = {.steady = true};
 static void warm_up(void **state)
 {
     (void)state;
-    ls_run_set s = {.warm = 3};
+    ls_run_set s = new_set();
+    s.warm = 3;
     ls_analysis a;
     ls_str one = {0}, two = {0};
     const double tokens = 16 * 64;
@@ -51,7 +23,7 @@ static void warm_up(void **state)
         &one);
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 15, .epoch_time = 1, .strategy = "ddp", .ours = ours},
         &two);
-    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
     assert_true(a.steady);
     near(a.group[0].tokens.mean, tokens / 0.020, 1e-6);
     near(a.group[1].tokens.mean, tokens / 0.0125, 1e-6);
@@ -64,13 +36,13 @@ static void warm_up(void **state)
     near(w->lost[LS_SPLIT_STRAGGLER], 0.0015 / 0.0125, 1e-9);
     near(w->lost[LS_SPLIT_OPTIMIZER], 0, 1e-9);
     ls_str text = {0};
-    ls_scaling_text(&a, NULL, &text);
+    ls_scaling_text(&a, NULL, NULL, NULL, &text);
     assert_non_null(strstr(text.data, "\"warmup_steps_excluded\": 3"));
     assert_non_null(strstr(text.data, "\"waterfall\": {\n        \"useful\": 0."));
     ls_str_fini(&text);
     ls_analysis_fini(&a);
     add(&s, "four", (made_run){.world = 4, .tokens_per_sec = 30, .epoch_time = 1, .strategy = "ddp"}, NULL);
-    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
     assert_false(a.steady); /* one run has no steps: then all are taken as recorded */
     near(a.group[2].speedup.mean, 3, 1e-12);
     ls_analysis_fini(&a);
@@ -81,7 +53,8 @@ static void warm_up(void **state)
 static void weak(void **state)
 {
     (void)state;
-    ls_run_set s = {.warm = 1};
+    ls_run_set s = new_set();
+    s.warm = 1;
     ls_analysis a;
     ls_str one = {0}, two = {0};
     made_steps(11, 0.006, 0.012, 0, 0.002, &one);
@@ -90,12 +63,12 @@ static void weak(void **state)
         (made_run){.world = 1, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .global_batch = 16}, &one);
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "ddp", .global_batch = 32},
         &two);
-    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
     assert_int_equal(a.n_mismatch, 1); /* not alike, unless that is what is measured */
     assert_string_equal(a.mismatch[0].field, "global_batch_size");
     ls_analysis_fini(&a);
     const ls_compare_opts o = {.weak = true, .steady = true};
-    assert_int_equal(ls_analyse_with(&s, &o, &a), LS_OK);
+    assert_int_equal(ls_analyse(&s, &o, &a), LS_OK);
     assert_int_equal(a.n_mismatch, 0);
     const ls_waterfall *w = &a.group[1].waterfall;
     near(a.group[1].efficiency.mean, 0.8, 1e-9);
@@ -106,7 +79,7 @@ static void weak(void **state)
     ls_analysis_fini(&a);
     add(&s, "four", (made_run){.world = 4, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "ddp", .global_batch = 32},
         NULL);
-    assert_int_equal(ls_analyse_with(&s, &o, &a), LS_OK);
+    assert_int_equal(ls_analyse(&s, &o, &a), LS_OK);
     assert_int_equal(a.n_mismatch, 1); /* half a batch for each */
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);
@@ -117,7 +90,8 @@ static void weak(void **state)
 static void bubble(void **state)
 {
     (void)state;
-    ls_run_set s = {.warm = 1};
+    ls_run_set s = new_set();
+    s.warm = 1;
     ls_analysis a;
     ls_str one = {0}, two = {0}, table = {0};
     made_steps(11, 0.006, 0.012, 0, 0.002, &one);
@@ -131,7 +105,7 @@ static void bubble(void **state)
     add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single"}, &one);
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .ours = ours},
         &two);
-    assert_int_equal(ls_analyse_with(&s, &steady, &a), LS_OK);
+    assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
     assert_string_equal(a.group[1].short_name, "pp (1f1b)");
     const double T = 0.021;
     const ls_waterfall *w = &a.group[1].waterfall;
@@ -141,12 +115,12 @@ static void bubble(void **state)
     near(w->lost[LS_SPLIT_STRAGGLER], 0, 0); /* stages wait for each other by plan */
     near(w->useful, 0.010 / T, 1e-9);
     near(w->lost[LS_SPLIT_OTHER], 0, 1e-9);
-    ls_six six;
-    assert_int_equal(ls_six_of(&a, &a.group[1], &six), LS_OK);
-    near(six.bubble.mean, 0.006 / T, 1e-9);
-    near(six.communication.mean, 0.004 / T, 1e-9);
-    near(six.speedup.mean, 0.020 / T, 1e-9);
-    assert_true(isnan(six.memory.mean) && isnan(six.utilisation.mean));
+    ls_estimate six[LS_N_METRIC];
+    assert_int_equal(ls_metrics_of(&a, &a.group[1], six), LS_OK);
+    near(six[LS_METRIC_BUBBLE].mean, 0.006 / T, 1e-9);
+    near(six[LS_METRIC_COMMUNICATION].mean, 0.004 / T, 1e-9);
+    near(six[LS_METRIC_SPEEDUP].mean, 0.020 / T, 1e-9);
+    assert_true(isnan(six[LS_METRIC_MEMORY].mean) && isnan(six[LS_METRIC_UTILISATION].mean));
     assert_int_equal(ls_strategies_table(&a, &table), LS_OK);
     assert_non_null(strstr(table.data, "pp (1f1b)"));
     ls_str_fini(&table);

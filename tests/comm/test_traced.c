@@ -109,11 +109,11 @@ static void lanes(void **state)
         snprintf(path, sizeof path, "%s/trace.json", dir);
         assert_int_equal(trace_read(path, &f), LS_OK);
         assert_int_equal(f.n_rank, W);
-        const trace_row *sum = find(&f.coll, "all_reduce"), *send = find(&f.coll, "send"),
-                        *recv = find(&f.coll, "recv");
+        const trace_row *sum = find(&f.table[TRACE_COLL], "all_reduce"), *send = find(&f.table[TRACE_COLL], "send"),
+                        *recv = find(&f.table[TRACE_COLL], "recv");
         assert_true(sum && sum->calls == W * ROUNDS && sum->bytes > 0);
         assert_true(send && send->calls == W / 2 * ROUNDS && recv && recv->calls == W / 2 * ROUNDS);
-        assert_null(find(&f.coll, "barrier")); /* before and after */
+        assert_null(find(&f.table[TRACE_COLL], "barrier")); /* before and after */
         for (int r = 0; r < W; r++) assert_int_equal(f.rank[r].steps, ROUNDS);
         trace_facts_fini(&f);
         assert_int_equal(ls_fs_remove_tree(dir), LS_OK);

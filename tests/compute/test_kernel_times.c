@@ -274,10 +274,10 @@ static void test_cupti(void **state)
     char path[256];
     snprintf(path, sizeof path, "%s/trace.rank0.json", dir);
     assert_int_equal(trace_read(path, &sums), LS_OK);
-    assert_string_equal(sums.device_op.row[0].name, "linear_fwd");
-    assert_int_equal(sums.device_op.row[0].calls, 7);
-    assert_int_equal(sums.kernel.n, 6);
-    assert_true(fabs(sums.rank[0].copy_us - 2) < 0.1);
+    assert_string_equal(sums.table[TRACE_DEVICE_OP].row[0].name, "linear_fwd");
+    assert_int_equal(sums.table[TRACE_DEVICE_OP].row[0].calls, 7);
+    assert_int_equal(sums.table[TRACE_KERNEL].n, 6);
+    assert_true(fabs(sums.rank[0].us[TRACE_US_COPY] - 2) < 0.1);
     trace_facts_fini(&sums);
     ls_trace_destroy(&t);
 }

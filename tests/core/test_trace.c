@@ -4,7 +4,7 @@
 #include "core/mem.h"
 #include "core/trace.h"
 #include "report/read/trace_read.h"
-#include "report/compat/trace_summary.h"
+#include "report/compat/profile_summary.h"
 #include "cmocka_all.h"
 
 #include <pthread.h>

@@ -2,8 +2,8 @@
  * ibstat, topology; "run" begins another run):
  * whatever they hold, there is a page, it is closed, nothing in it is a mark of its own, and nothing leaks. */
 #include "core/mem.h"
-#include "report/compat/nsys.h"
-#include "report/page/report.h"
+#include "report/compat/profile_summary.h"
+#include "report_fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,24 +15,14 @@ static void must(int ok)
     if (!ok) abort();
 }
 
-typedef struct part {
-    const char **text;
-    size_t *n;
-} part;
-
-static part part_of(ls_run_texts *t, const char *name, size_t n)
+/* The text that a head line names; NULL: no file of a run. */
+static ls_text *text_of(ls_run_texts *t, const char *name, size_t n)
 {
-    if (n == 7 && !memcmp(name, "metrics", 7)) return (part){&t->metrics, &t->n_metrics};
-    if (n == 5 && !memcmp(name, "steps", 5)) return (part){&t->steps, &t->n_steps};
-    if (n == 8 && !memcmp(name, "launcher", 8)) return (part){&t->launcher, &t->n_launcher};
-    if (n == 8 && !memcmp(name, "complete", 8)) return (part){&t->complete, &t->n_complete};
-    if (n == 8 && !memcmp(name, "pipeline", 8)) return (part){&t->pipeline, &t->n_pipeline};
-    if (n == 7 && !memcmp(name, "profile", 7)) return (part){&t->profile, &t->n_profile};
-    if (n == 4 && !memcmp(name, "nccl", 4)) return (part){&t->nccl, &t->n_nccl};
-    if (n == 4 && !memcmp(name, "topo", 4)) return (part){&t->topo, &t->n_topo};
-    if (n == 6 && !memcmp(name, "ibstat", 6)) return (part){&t->ibstat, &t->n_ibstat};
-    if (n == 8 && !memcmp(name, "topology", 8)) return (part){&t->topology, &t->n_topology};
-    return (part){NULL, NULL};
+    static const char *const word[LS_N_RUN_FILE] = {"metrics", "steps", "launcher", "complete", "pipeline",
+                                                    "profile", "topo",  "ibstat",   "topology", "nccl"};
+    for (int i = 0; i < LS_N_RUN_FILE; i++)
+        if (strlen(word[i]) == n && !memcmp(name, word[i], n)) return &t->file[i];
+    return NULL;
 }
 
 static void parse_nsys(const char *text, size_t n)
@@ -40,7 +30,7 @@ static void parse_nsys(const char *text, size_t n)
     ls_nsys_rows rows = {0};
     must(ls_nsys_parse(text, n, "NVTX Range Summary", &rows) == LS_OK);
     ls_nsys_rank(&rows);
-    for (size_t i = 1; i < rows.n; i++) must(rows.row[i - 1].percent >= rows.row[i].percent);
+    for (int i = 1; i < rows.n; i++) must(rows.row[i - 1].percent >= rows.row[i].percent);
     ls_nsys_rows_fini(&rows);
 }
 
@@ -71,8 +61,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             char *next = memchr(text + end, '\n', size - end);
             end = next ? (size_t)(next - text) + 1 : size;
         }
-        part p = part_of(&t, name, len - 4);
-        if (p.text) *p.text = text + body, *p.n = end - body;
+        ls_text *file = text_of(&t, name, len - 4);
+        if (file) *file = (ls_text){text + body, end - body};
         else if (len == 8 && !memcmp(name, "nsys", 4)) parse_nsys(text + body, end - body);
         else if (len == 7 && !memcmp(name, "run", 3)) take(&s, &t);
         at = end;
@@ -82,9 +72,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int allow = 0; allow < 2; allow++) {
         ls_analysis a;
         ls_str html = {0}, md = {0}, scaling = {0};
-        must(ls_analyse(&s, allow, &a) == LS_OK);
-        ls_report_page(&a, &html, &md);
-        ls_scaling_text(&a, NULL, &scaling);
+        must(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = allow}, &a) == LS_OK);
+        report_page(&a, &html, &md);
+        ls_scaling_text(&a, NULL, NULL, NULL, &scaling);
         must(!html.failed && html.len > 16 && !strcmp(html.data + html.len - 8, "</html>\n"));
         must(!strstr(html.data, "<u>") && !strstr(html.data, "<script") && !strstr(html.data, "=\"nan") &&
              !strstr(html.data, "=\"inf"));

@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const ls_status st = trace_read_text((const char *)data, n, "t.json", &f);
     must(st == LS_OK || (st == LS_E_FORMAT && strstr(ls_err_words(), "t.json")));
     must(st != LS_OK || (f.n_rank > 0 && f.n_rank <= TRACE_MAX_RANK));
-    for (int i = 0; i < f.unit.n; i++) must(f.unit.row[i].calls > 0 && f.unit.row[i].us >= 0);
+    const trace_table *unit = &f.table[TRACE_UNIT];
+    for (int i = 0; i < unit->n; i++) must(unit->row[i].calls > 0 && unit->row[i].us >= 0);
     trace_facts_fini(&f);
     must(ls_mem_live() == live);
     return 0;

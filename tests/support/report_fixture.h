@@ -3,7 +3,7 @@
 #define LS_TESTS_REPORT_FIXTURE_H
 
 #include "core/str.h"
-#include "report/read/run_folder.h"
+#include "report/page/content.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -56,11 +56,23 @@ static inline void made_steps(int n, double forward, double backward, double exp
 /* Appends a run to a set, as the files of a folder would. */
 static inline ls_status add_made(ls_run_set *s, const char *dir, const ls_str *metrics, const ls_str *steps)
 {
-    ls_run_texts t = {.metrics = metrics ? metrics->data : NULL, .n_metrics = metrics ? metrics->len : 0};
-    if (steps) t.steps = steps->data, t.n_steps = steps->len;
+    ls_run_texts t = {.warm = s->warm};
+    if (metrics) t.file[LS_RUN_METRICS] = (ls_text){metrics->data, metrics->len};
+    if (steps) t.file[LS_RUN_STEPS] = (ls_text){steps->data, steps->len};
     LS_TRY(ls_run_read_texts(&t, dir, &s->notes, &s->run[s->n]));
     s->n++;
     return LS_OK;
+}
+
+/* The page as text, in both forms. */
+static inline void report_page(const ls_analysis *a, ls_str *html, ls_str *markdown)
+{
+    ls_doc d = {0};
+    ls_report_doc(a, &d);
+    ls_doc_html(&d, html);
+    ls_doc_markdown(&d, "charts", markdown);
+    if (d.failed) html->failed = markdown->failed = true;
+    ls_doc_fini(&d);
 }
 
 #endif

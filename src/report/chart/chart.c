@@ -5,17 +5,17 @@
 #include <stdio.h>
 #include <string.h>
 
+ls_chart ls_chart_bars(ls_chart_kind kind, const char *file, const char *title, const char *x, const char *unit,
+                       double scale, int decimals)
+{
+    return (ls_chart){kind, file, title, x, .unit = unit, .scale = scale, .decimals = decimals};
+}
+
 ls_series *ls_chart_series(ls_chart *c, const char *name)
 {
-    if (c->n_series == c->cap_series) {
-        int cap = c->cap_series ? 2 * c->cap_series : 4;
-        ls_series *p = ls_realloc(c->series, (size_t)cap * sizeof *p);
-        if (!p) {
-            c->failed = true;
-            return NULL;
-        }
-        c->series = p;
-        c->cap_series = cap;
+    if (!ls_grow(&c->series, c->n_series, &c->cap_series, sizeof *c->series)) {
+        c->failed = true;
+        return NULL;
     }
     ls_series *s = &c->series[c->n_series++];
     *s = (ls_series){.hue = -1};
@@ -33,30 +33,18 @@ void ls_chart_point(ls_chart *c, ls_series *s, ls_point p)
 {
     if (!s || !drawable(p.x) || !drawable(p.y)) return;
     if (!drawable(p.lo) || !drawable(p.hi)) p.lo = p.hi = NAN;
-    if (s->n == s->cap) {
-        int cap = s->cap ? 2 * s->cap : 8;
-        ls_point *q = ls_realloc(s->point, (size_t)cap * sizeof *q);
-        if (!q) {
-            c->failed = true;
-            return;
-        }
-        s->point = q;
-        s->cap = cap;
+    if (!ls_grow(&s->point, s->n, &s->cap, sizeof p)) {
+        c->failed = true;
+        return;
     }
     s->point[s->n++] = p;
 }
 
 int ls_chart_category(ls_chart *c, const char *name)
 {
-    if (c->n_category == c->cap_category) {
-        int cap = c->cap_category ? 2 * c->cap_category : 8;
-        void *p = ls_realloc(c->category, (size_t)cap * sizeof *c->category);
-        if (!p) {
-            c->failed = true;
-            return 0;
-        }
-        c->category = p;
-        c->cap_category = cap;
+    if (!ls_grow(&c->category, c->n_category, &c->cap_category, sizeof *c->category)) {
+        c->failed = true;
+        return 0;
     }
     snprintf(c->category[c->n_category], sizeof *c->category, "%s", name);
     return c->n_category++;
@@ -69,6 +57,12 @@ void ls_chart_leave_out(ls_chart *c, const char *name)
     if (c->n_named + 1 < c->n_left_out || n + strlen(name) + 3 > sizeof c->left_out) return;
     snprintf(c->left_out + n, sizeof c->left_out - n, "%s%s", n ? ", " : "", name);
     c->n_named++;
+}
+
+int ls_chart_hue(const ls_chart *c, int series)
+{
+    const int hue = c->series[series].hue;
+    return (hue >= 0 ? hue : series) % 8;
 }
 
 int ls_chart_mark(int series)

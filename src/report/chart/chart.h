@@ -1,5 +1,5 @@
 /* chart.h - a chart as data with two renderers: our own SVG (svg.c; on the page, light and dark, wide and narrow) and a gnuplot
- * script (gnuplot.c; PNG files). The content of a chart is decided once, in chart_sets.c.
+ * script (draw.c; PNG files). The content of a chart is decided once, in chart_sets.c.
  *
  *   LINES   x is a number, a series is a line; an ideal one is drawn dashed and unmarked
  *   BARS    one horizontal bar a category; lo and hi make an error bar
@@ -50,10 +50,14 @@ typedef struct ls_chart {
 /* Lines that can be told apart: 8 colours with 4 marks and dashes each. */
 enum { LS_CHART_MAX_LINE = 24 };
 
+/* A chart of bars, segments or boxes without any yet. */
+ls_chart ls_chart_bars(ls_chart_kind kind, const char *file, const char *title, const char *x, const char *unit,
+                       double scale, int decimals);
 ls_series *ls_chart_series(ls_chart *c, const char *name);  /* NULL when memory is out (then failed is set) */
 void ls_chart_point(ls_chart *c, ls_series *s, ls_point p); /* takes a NULL series; beyond 1e30 nothing is drawn */
 int ls_chart_category(ls_chart *c, const char *name);       /* its index */
 void ls_chart_leave_out(ls_chart *c, const char *name);     /* listed below the chart */
+int ls_chart_hue(const ls_chart *c, int series);            /* 0 to 7 */
 int ls_chart_mark(int series);                              /* 0 to 3: with its colour no other line's */
 void ls_chart_fini(ls_chart *c);
 bool ls_chart_empty(const ls_chart *c);
@@ -70,9 +74,16 @@ double ls_nice_step(double lo, double hi, int n);
 /* 12345.678 -> "12,346"; small numbers keep `decimals`. */
 char *ls_number_text(char buf[40], double x, int decimals);
 
-/* Script for gnuplot that writes <file>.png next to itself. */
-void ls_gnuplot_text(const ls_chart *c, const char *png, ls_str *out);
-/* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its message when it fails. */
-ls_status ls_gnuplot_run(const char *script, bool *there);
+/* The state of gnuplot: a chart that it cannot draw is written as SVG only, and the first failure is reported. */
+typedef struct report_pen {
+    bool there; /* asked for, and installed as far as is known */
+    int n_png, n_failed;
+    char words[400]; /* message of the first failure */
+} report_pen;
+ls_status report_write_text(const char *dir, const char *name, const ls_str *text);
+/* <dir>/<file>.svg, and .png by way of a script that is removed again. A gnuplot that fails is no failure: the pen remembers it. */
+ls_status report_write_chart(const ls_chart *c, const char *dir, report_pen *pen);
+/* What gnuplot did not do, in one line without its end; nothing when all went well. */
+void report_pen_words(const report_pen *pen, ls_str *out);
 
 #endif

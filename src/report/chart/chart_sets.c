@@ -9,13 +9,9 @@ enum { BINS = 240 };
 
 static const int part_hue[LS_N_SPLIT] = {0, 4, 2, 1, 5, 3, 7, 6};
 
-static const ls_point no_interval = {.lo = NAN, .hi = NAN};
-
 static ls_point at(double x, double y)
 {
-    ls_point p = no_interval;
-    p.x = x, p.y = y;
-    return p;
+    return (ls_point){.x = x, .y = y, .lo = NAN, .hi = NAN};
 }
 
 static ls_point with_interval(double x, const ls_estimate *e)
@@ -25,13 +21,25 @@ static ls_point with_interval(double x, const ls_estimate *e)
     return p;
 }
 
+static ls_chart new_lines(const char *file, const char *title, const char *x, const char *y, const char *unit,
+                          int decimals)
+{
+    return (ls_chart){LS_CHART_LINES, file, title, x, y, unit, .decimals = decimals};
+}
+
+static ls_series *new_series(ls_chart *c, const char *name, int hue)
+{
+    ls_series *s = ls_chart_series(c, name);
+    if (s) s->hue = hue;
+    return s;
+}
+
 /* --- loss --- */
 
 /* Mean of each of BINS parts of the steps, at the part's last step. */
 static void add_curve(ls_chart *c, const ls_run *r, const char *name, int hue)
 {
-    ls_series *s = ls_chart_series(c, name);
-    if (s) s->hue = hue;
+    ls_series *s = new_series(c, name, hue);
     int bins = r->n_step < BINS ? r->n_step : BINS;
     for (int b = 0; b < bins; b++) {
         int64_t from = (int64_t)b * r->n_step / bins, to = (int64_t)(b + 1) * r->n_step / bins;
@@ -50,8 +58,8 @@ static void add_validation(ls_chart *c, const ls_run *r, const char *name, int h
     for (int i = 0; i < r->n_step; i++) n += !isnan(r->step[i].val_loss);
     if (!n) return;
     snprintf(text, sizeof text, "%.70s, validation", name);
-    ls_series *s = ls_chart_series(c, text);
-    if (s) s->dots = true, s->hue = hue;
+    ls_series *s = new_series(c, text, hue);
+    if (s) s->dots = true;
     for (int i = 0; i < r->n_step; i++) ls_chart_point(c, s, at((double)r->step[i].step, r->step[i].val_loss));
 }
 
@@ -68,12 +76,7 @@ void chart_loss(const ls_analysis *a, ls_chart *c)
     enum { MOST = LS_CHART_MAX_LINE / 2 }; /* each may have its validation beside it */
     const ls_run *shown[MOST];
     int n = 0;
-    *c = (ls_chart){.kind = LS_CHART_LINES,
-                    .file = "loss",
-                    .title = "Training loss",
-                    .x_label = "step",
-                    .y_label = "loss",
-                    .decimals = 4};
+    *c = new_lines("loss", "Training loss", "step", "loss", NULL, 4);
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         int same = 0, k = 0;
@@ -96,12 +99,7 @@ void chart_loss(const ls_analysis *a, ls_chart *c)
 
 void chart_epoch_loss(const ls_analysis *a, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_LINES,
-                    .file = "loss_epochs",
-                    .title = "Loss by epoch",
-                    .x_label = "epoch",
-                    .y_label = "loss",
-                    .decimals = 4};
+    *c = new_lines("loss_epochs", "Loss by epoch", "epoch", "loss", NULL, 4);
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         char name[96];
@@ -124,18 +122,14 @@ void chart_throughput(const ls_analysis *a, ls_chart *c)
 {
     double most = 0;
     for (int i = 0; i < a->n_group; i++) most = fmax(most, a->group[i].tokens.mean);
-    *c = (ls_chart){.kind = LS_CHART_BARS,
-                    .file = "throughput",
-                    .title = "Throughput",
-                    .x_label = a->steady ? "tokens per second, all workers, after the warm-up"
-                                         : "tokens per second, all workers, of whole epochs",
-                    .unit = "tokens/s",
-                    .decimals = most < 100 ? 1 : 0};
+    *c = ls_chart_bars(LS_CHART_BARS, "throughput", "Throughput",
+                       a->steady ? "tokens per second, all workers, after the warm-up"
+                                 : "tokens per second, all workers, of whole epochs",
+                       "tokens/s", 1, most < 100 ? 1 : 0);
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
     for (int best = 1; best >= 0; best--) { /* the winner in colour, the others beside it in grey */
         bool stands_out = a->best >= 0 && a->n_group > 1;
-        ls_series *s = ls_chart_series(c, best ? "fastest" : "others");
-        if (s) s->hue = best || !stands_out ? 0 : 6;
+        ls_series *s = new_series(c, best ? "fastest" : "others", best || !stands_out ? 0 : 6);
         for (int i = 0; i < a->n_group; i++)
             if ((stands_out && i == a->best) == best) ls_chart_point(c, s, with_interval(i, &a->group[i].tokens));
     }
@@ -175,27 +169,15 @@ static void add_scaling(const ls_analysis *a, ls_chart *c, double factor, bool e
 
 void chart_speedup(const ls_analysis *a, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_LINES,
-                    .file = "speedup",
-                    .title = "Speed-up over one worker",
-                    .x_label = "workers",
-                    .y_label = "times one worker",
-                    .unit = "times",
-                    .decimals = 2,
-                    .zero = true};
+    *c = new_lines("speedup", "Speed-up over one worker", "workers", "times one worker", "times", 2);
+    c->zero = true;
     add_scaling(a, c, 1, false);
 }
 
 void chart_efficiency(const ls_analysis *a, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_LINES,
-                    .file = "efficiency",
-                    .title = "Scaling efficiency",
-                    .x_label = "workers",
-                    .y_label = "% of ideal",
-                    .unit = "%",
-                    .decimals = 1,
-                    .zero = true};
+    *c = new_lines("efficiency", "Scaling efficiency", "workers", "% of ideal", "%", 1);
+    c->zero = true;
     add_scaling(a, c, 100, true);
 }
 
@@ -203,17 +185,11 @@ void chart_step_split(const ls_analysis *a, ls_chart *c)
 {
     double longest = 0;
     for (int i = 0; i < a->n_group; i++) longest = fmax(longest, a->group[i].step_time); /* NaN: no parts */
-    *c = (ls_chart){.kind = LS_CHART_STACK,
-                    .file = "step_split",
-                    .title = "Where a step's time goes",
-                    .x_label = "milliseconds per step",
-                    .unit = "ms",
-                    .scale = 1000,
-                    .decimals = longest < 0.1 ? 1 : 0};
+    *c = ls_chart_bars(LS_CHART_STACK, "step_split", "Where a step's time goes", "milliseconds per step", "ms", 1000,
+                       longest < 0.1 ? 1 : 0);
     for (int i = 0; i < a->n_group; i++) ls_chart_category(c, a->group[i].label);
     for (int k = 0; k < LS_N_SPLIT; k++) {
-        ls_series *s = ls_chart_series(c, ls_split_words(k));
-        if (s) s->hue = part_hue[k];
+        ls_series *s = new_series(c, ls_split[k].words, part_hue[k]);
         for (int i = 0; i < a->n_group; i++)
             if (a->group[i].split[k] > 0) ls_chart_point(c, s, at(i, a->group[i].split[k]));
     }
@@ -223,23 +199,17 @@ const char *content_part_words(int part)
 {
     return part == LS_SPLIT_FORWARD     ? "compute slowdown"
            : part == LS_SPLIT_OPTIMIZER ? "optimizer not shared"
-                                        : ls_split_words(part);
+                                        : ls_split[part].words;
 }
 
 void chart_waterfall(const ls_analysis *a, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_STACK,
-                    .file = "waterfall",
-                    .title = "Where the ideal went",
-                    .x_label = "% of a step's time",
-                    .unit = "%",
-                    .scale = 100,
-                    .decimals = 1};
+    *c = ls_chart_bars(LS_CHART_STACK, "waterfall", "Where the ideal went", "% of a step's time", "%", 100, 1);
     for (int i = 0; i < a->n_group; i++)
         if (a->group[i].waterfall.known) ls_chart_category(c, a->group[i].label);
     for (int k = -1; k < LS_N_SPLIT; k++) {
-        ls_series *s = k < 0 ? ls_chart_series(c, "useful work") : ls_chart_series(c, content_part_words(k));
-        if (s) s->hue = k < 0 ? 0 : k == LS_SPLIT_FORWARD ? 4 : part_hue[k];
+        ls_series *s = k < 0 ? new_series(c, "useful work", 0)
+                             : new_series(c, content_part_words(k), k == LS_SPLIT_FORWARD ? 4 : part_hue[k]);
         for (int i = 0, row = 0; i < a->n_group; i++) {
             const ls_waterfall *w = &a->group[i].waterfall;
             if (!w->known) continue;
@@ -269,68 +239,54 @@ void chart_comm(const ls_analysis *a, ls_chart *c)
     double longest = 0, out, in;
     for (int i = 0; i < a->n_group; i++)
         for (int k = 0; k < LS_N_RUN_COMM; k++) longest = fmax(longest, shown_time(a->group[i].first, k, &out, &in));
-    *c = (ls_chart){.kind = LS_CHART_STACK,
-                    .file = "communication",
-                    .title = "Exposed and hidden time, by communicator",
-                    .x_label = "milliseconds per step, rank 0",
-                    .unit = "ms",
-                    .scale = 1000,
-                    .decimals = longest < 0.01  ? 2
-                                : longest < 0.1 ? 1
-                                                : 0};
-    for (int exposed = 1; exposed >= 0; exposed--) {
-        ls_series *s = ls_chart_series(c, exposed ? "exposed: compute waits" : "hidden behind compute");
-        if (s) s->hue = exposed ? 1 : 0;
-        for (int i = 0, row = 0; i < a->n_group; i++) {
-            for (int k = 0; k < LS_N_RUN_COMM; k++) {
-                char name[160];
-                if (!(shown_time(a->group[i].first, k, &out, &in) > 0.01 * longest)) continue;
-                snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, ls_run_comm_words(k));
-                if (row == 60) {
-                    if (exposed) ls_chart_leave_out(c, name);
-                    continue;
-                }
-                const double y = exposed ? out : in;
-                if (exposed) ls_chart_category(c, name);
-                if (y > 0) ls_chart_point(c, s, at(row, y));
-                row++;
+    *c = ls_chart_bars(LS_CHART_STACK, "communication", "Exposed and hidden time, by communicator",
+                       "milliseconds per step, rank 0", "ms", 1000,
+                       longest < 0.01  ? 2
+                       : longest < 0.1 ? 1
+                                       : 0);
+    new_series(c, "exposed: compute waits", 1);
+    new_series(c, "hidden behind compute", 0);
+    for (int i = 0; i < a->n_group && !c->failed; i++)
+        for (int k = 0; k < LS_N_RUN_COMM; k++) {
+            char name[160];
+            if (!(shown_time(a->group[i].first, k, &out, &in) > 0.01 * longest)) continue;
+            snprintf(name, sizeof name, "%s, %.40s", a->group[i].label, ls_run_comms[k].words);
+            if (c->n_category == 60) {
+                ls_chart_leave_out(c, name);
+                continue;
             }
+            const int row = ls_chart_category(c, name);
+            if (out > 0) ls_chart_point(c, &c->series[0], at(row, out));
+            if (in > 0) ls_chart_point(c, &c->series[1], at(row, in));
         }
-    }
+}
+
+/* The series of a name, made if it is new; NULL when there are too many. */
+static ls_series *series_of(ls_chart *c, const char *name, int most)
+{
+    for (int m = 0; m < c->n_series; m++)
+        if (!strcmp(c->series[m].name, name)) return &c->series[m];
+    return c->n_series < most ? ls_chart_series(c, name) : NULL;
 }
 
 void chart_memory(const ls_analysis *a, ls_chart *c)
 {
-    const char *name[LS_RUN_MAX_PART];
-    int n_name = 0, n = 0, row[512];
-    *c = (ls_chart){.kind = LS_CHART_STACK,
-                    .file = "memory",
-                    .title = "Memory by part, rank 0",
-                    .x_label = "MiB",
-                    .unit = "MiB",
-                    .scale = 1 / 1048576.0,
-                    .decimals = 1};
-    for (int i = 0; i < a->n_group && i < 512; i++, n++) {
+    *c = ls_chart_bars(LS_CHART_STACK, "memory", "Memory by part, rank 0", "MiB", "MiB", 1 / 1048576.0, 1);
+    for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
-        row[i] = r->n_part ? ls_chart_category(c, a->group[i].label) : -1;
-        for (int k = 0; k < r->n_part; k++) {
-            int m = 0;
-            while (m < n_name && strcmp(name[m], r->part[k].name)) m++;
-            if (m == n_name && n_name < LS_RUN_MAX_PART) name[n_name++] = r->part[k].name;
-        }
-    }
-    for (int m = 0; m < n_name; m++) {
-        ls_series *s = ls_chart_series(c, name[m]);
-        for (int i = 0; i < n; i++)
-            for (int k = 0; k < a->group[i].first->n_part && row[i] >= 0; k++)
-                if (!strcmp(a->group[i].first->part[k].name, name[m]))
-                    ls_chart_point(c, s, at(row[i], a->group[i].first->part[k].nbytes));
+        const int row = r->n_part ? ls_chart_category(c, a->group[i].label) : 0;
+        for (int k = 0; k < r->n_part; k++)
+            ls_chart_point(c, series_of(c, r->part[k].name, LS_RUN_MAX_PART), at(row, r->part[k].nbytes));
     }
 }
 
-typedef double (*value_of)(const ls_run *r);
+static double utilisation(const ls_run *r)
+{
+    return r->gpu_utilisation > 0 ? r->gpu_utilisation : r->cpu_utilisation;
+}
 
-static void bars(const ls_analysis *a, ls_chart *c, value_of get)
+/* The mean over the runs of each group that have the number. */
+static void bars(const ls_analysis *a, ls_chart *c, double (*get)(const ls_run *r))
 {
     ls_series *s = ls_chart_series(c, c->title);
     for (int i = 0; i < a->n_group; i++) {
@@ -348,73 +304,43 @@ static double peak(const ls_run *r)
 {
     return r->peak_bytes;
 }
+
 static double tflops(const ls_run *r)
 {
     return r->tflops;
 }
-static double utilisation(const ls_run *r)
-{
-    return r->gpu_utilisation > 0 ? r->gpu_utilisation : r->cpu_utilisation;
-}
 
 void chart_peak(const ls_analysis *a, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_BARS,
-                    .file = "peak_memory",
-                    .title = "Peak memory of rank 0",
-                    .x_label = "MiB",
-                    .unit = "MiB",
-                    .scale = 1 / 1048576.0,
-                    .decimals = 0};
+    *c = ls_chart_bars(LS_CHART_BARS, "peak_memory", "Peak memory of rank 0", "MiB", "MiB", 1 / 1048576.0, 0);
     bars(a, c, peak);
 }
 
 void chart_utilisation(const ls_analysis *a, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_BARS,
-                    .file = "utilisation",
-                    .title = "Utilisation",
-                    .x_label = "% of the cores or devices given",
-                    .unit = "%",
-                    .scale = 100,
-                    .decimals = 0};
+    *c = ls_chart_bars(LS_CHART_BARS, "utilisation", "Utilisation", "% of the cores or devices given", "%", 100, 0);
     bars(a, c, utilisation);
 }
 
 void chart_tflops(const ls_analysis *a, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_BARS,
-                    .file = "tflops",
-                    .title = "Model floating-point rate",
-                    .x_label = "TFLOP/s, all workers",
-                    .unit = "TFLOP/s",
-                    .decimals = 3};
+    *c = ls_chart_bars(LS_CHART_BARS, "tflops", "Model floating-point rate", "TFLOP/s, all workers", "TFLOP/s", 1, 3);
     bars(a, c, tflops);
 }
 
 void chart_gantt(const ls_run *r, ls_chart *c)
 {
-    *c = (ls_chart){.kind = LS_CHART_GANTT,
-                    .file = "pipeline",
-                    .title = "One step of the pipeline",
-                    .x_label = "milliseconds",
-                    .unit = "ms",
-                    .scale = 1000,
-                    .decimals = 2};
+    *c = ls_chart_bars(LS_CHART_GANTT, "pipeline", "One step of the pipeline", "milliseconds", "ms", 1000, 2);
     for (int i = 0; i < r->n_lane; i++) {
         char name[32];
         snprintf(name, sizeof name, "stage %d", i);
         ls_chart_category(c, name);
     }
     for (int i = 0; i < r->n_span; i++) {
-        int m = 0;
-        while (m < c->n_series && strcmp(c->series[m].name, r->span[i].kind)) m++;
-        ls_series *s = m < c->n_series   ? &c->series[m]
-                       : c->n_series < 8 ? ls_chart_series(c, r->span[i].kind)
-                                         : &c->series[7];
         ls_point p = at(r->span[i].begin, r->span[i].end);
         p.lane = r->span[i].lane;
         p.label = r->span[i].label;
-        ls_chart_point(c, s, p);
+        ls_series *s = series_of(c, r->span[i].kind, 8);
+        ls_chart_point(c, s || c->failed ? s : &c->series[7], p); /* the last colour takes the rest */
     }
 }

@@ -1,46 +1,213 @@
-/* draw.c - charts as files: our SVG always, PNG if gnuplot can draw it. */
+/* draw.c - charts as files: our SVG always, PNG if gnuplot can draw it. The script contains its data. */
 #include "core/fs.h"
 #include "core/mem.h"
-#include "report/page/report_impl.h"
+#include "report/chart/chart.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+static const char *const colour[] = {"#0072b2", "#d55e00", "#009e73", "#a84880",
+                                     "#56b4e9", "#e69f00", "#7b8794", "#a89600"};
+
+/* A text inside double quotes of gnuplot: marks that it would read are taken out. */
+static void quoted(ls_str *out, const char *text)
+{
+    ls_str_addc(out, '"');
+    for (const char *p = text; *p; p++) {
+        unsigned char ch = (unsigned char)*p;
+        if (ch == '"') ls_str_addc(out, '\'');
+        else if (ch == '\\' || ch == '`' || ch < 0x20 || ch == 0x7f) ls_str_addc(out, ' ');
+        else ls_str_addc(out, *p);
+    }
+    ls_str_addc(out, '"');
+}
+
+static void put_number(ls_str *out, double x)
+{
+    if (isnan(x)) ls_str_add(out, " NaN");
+    else ls_str_addf(out, " %.9g", x);
+}
+
+static double scaled(const ls_chart *c, double x)
+{
+    return x * (c->scale != 0 ? c->scale : 1);
+}
+
+static void data_blocks(const ls_chart *c, ls_str *out)
+{
+    for (int i = 0; i < c->n_series; i++) {
+        const ls_series *s = &c->series[i];
+        ls_str_addf(out, "$s%d << EOD\n", i);
+        for (int k = 0; k < s->n; k++) {
+            const ls_point *p = &s->point[k];
+            bool gantt = c->kind == LS_CHART_GANTT;
+            put_number(out, gantt ? scaled(c, p->x) : p->x);
+            put_number(out, scaled(c, p->y));
+            put_number(out, isnan(p->lo) ? scaled(c, p->y) : scaled(c, p->lo));
+            put_number(out, isnan(p->hi) ? scaled(c, p->y) : scaled(c, p->hi));
+            ls_str_addf(out, " %d\n", p->lane);
+        }
+        if (!s->n) ls_str_add(out, " NaN NaN NaN NaN 0\n");
+        ls_str_add(out, "EOD\n");
+    }
+}
+
+static void plot_lines(const ls_chart *c, ls_str *out)
+{
+    static const char *const look[] = {"pt 7", "dt 2 pt 5", "dt 3 pt 9", "dt 4 pt 13"}; /* as in the SVG */
+    const char *between = "";
+    if (c->zero) ls_str_add(out, "set yrange [0:*]\n");
+    ls_str_add(out, "set key below\nplot ");
+    for (int bars = 1; bars >= 0; bars--) { /* intervals first, so that marks lie on them */
+        for (int i = 0; i < c->n_series; i++) {
+            const ls_series *s = &c->series[i];
+            if (!s->n || (bars && (s->ideal || s->dots || s->n > 40))) continue;
+            ls_str_addf(out, "%s$s%d using 1:2", between, i);
+            between = ", \\\n  ";
+            if (bars) {
+                ls_str_add(out, ":3:4 with yerrorbars lc rgb \"#1c2430\" pt 0 notitle");
+                continue;
+            }
+            ls_str_addf(out, " with %s lc rgb \"%s\" lw 2 %s title ",
+                        s->dots                 ? "points"
+                        : s->n > 40 || s->ideal ? "lines"
+                                                : "linespoints",
+                        s->ideal ? "#9aa5b1" : colour[ls_chart_hue(c, i)], s->ideal ? "dt 2" : look[ls_chart_mark(i)]);
+            quoted(out, s->name);
+        }
+    }
+    ls_str_addc(out, '\n');
+}
+
+static void category_tics(const ls_chart *c, ls_str *out)
+{
+    ls_str_add(out, "set ytics (");
+    for (int k = 0; k < c->n_category; k++) {
+        ls_str_add(out, k ? ", " : "");
+        quoted(out, c->category[k]);
+        ls_str_addf(out, " %d", k);
+    }
+    ls_str_addf(out, ")\nset yrange [%g:-0.5]\nset style fill solid 1 noborder\n", c->n_category - 0.5);
+}
+
+/* A box from a to b in row k. */
+static void box(ls_str *out, int *id, double a, double b, double row, const char *hue)
+{
+    ls_str_addf(out, "set object %d rect from %.9g,%g to %.9g,%g fc rgb \"%s\" fs solid noborder\n", (*id)++, a,
+                row - 0.32, b, row + 0.32, hue);
+}
+
+static void plot_bars(const ls_chart *c, ls_str *out)
+{
+    int id = 1;
+    double lo = 0, hi = 0;
+    category_tics(c, out);
+    for (int k = 0; k < c->n_category; k++) {
+        double plus = 0, minus = 0;
+        for (int i = 0; i < c->n_series; i++) {
+            for (int j = 0; j < c->series[i].n; j++) {
+                const ls_point *p = &c->series[i].point[j];
+                bool gantt = c->kind == LS_CHART_GANTT;
+                if ((gantt ? p->lane : (int)p->x) != k) continue;
+                double *at = p->y < 0 ? &minus : &plus;
+                double from = gantt ? p->x : *at, to = gantt ? p->y : *at + p->y;
+                box(out, &id, scaled(c, from), scaled(c, to), k, colour[ls_chart_hue(c, i)]);
+                if (!gantt) *at += p->y;
+                hi = fmax(hi, scaled(c, !isnan(p->hi) ? p->hi : to)), lo = fmin(lo, scaled(c, to));
+            }
+        }
+    }
+    ls_str_addf(out, "set xrange [%.9g:%.9g]\nset key below\nplot NaN notitle", lo, hi > lo ? hi * 1.08 : lo + 1);
+    for (int i = 0; i < c->n_series; i++) {
+        if (!c->series[i].n) continue;
+        if (c->kind == LS_CHART_BARS) {
+            ls_str_addf(out, ", \\\n  $s%d using 2:1:3:4 with xerrorbars lc rgb \"#1c2430\" pt 0 lw 1.5 notitle", i);
+        } else {
+            ls_str_addf(out, ", \\\n  NaN with boxes lc rgb \"%s\" title ", colour[ls_chart_hue(c, i)]);
+            quoted(out, c->series[i].name);
+        }
+    }
+    ls_str_addc(out, '\n');
+}
+
+static void gnuplot_text(const ls_chart *c, const char *png, ls_str *out)
+{
+    int height = c->kind == LS_CHART_LINES ? 480 : 160 + 44 * (c->n_category < 60 ? c->n_category : 60);
+    ls_str_addf(out, "set terminal pngcairo size 960,%d font \"sans,11\" noenhanced\nset output ", height);
+    quoted(out, png);
+    ls_str_add(out, "\nset title ");
+    quoted(out, c->title ? c->title : "");
+    ls_str_add(out, "\nset xlabel ");
+    quoted(out, c->x_label ? c->x_label : "");
+    ls_str_add(out, "\nset ylabel ");
+    quoted(out, c->kind == LS_CHART_LINES && c->y_label ? c->y_label : "");
+    ls_str_add(out, "\nset border 3\nset tics nomirror out\nset grid lc rgb \"#e3e7ec\"\n");
+    data_blocks(c, out);
+    if (c->kind == LS_CHART_LINES) plot_lines(c, out);
+    else plot_bars(c, out);
+}
+
+/* Runs gnuplot on a script. *there false: it is not installed (no failure). LS_E_IO with its message when it fails. */
+static ls_status gnuplot_run(const char *script, bool *there)
+{
+    char *argv[] = {"gnuplot", "-d", (char *)(uintptr_t)script, NULL}, words[512] = "", sink[512];
+    posix_spawn_file_actions_t to_pipe;
+    int fd[2], rc = 0;
+    pid_t pid;
+    if (pipe2(fd, O_CLOEXEC)) return ls_fail(LS_E_IO, "a pipe to gnuplot: %s", strerror(errno));
+    posix_spawn_file_actions_init(&to_pipe);
+    posix_spawn_file_actions_adddup2(&to_pipe, fd[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&to_pipe, fd[1], STDERR_FILENO);
+    const int failed = posix_spawnp(&pid, "gnuplot", &to_pipe, NULL, argv, environ);
+    posix_spawn_file_actions_destroy(&to_pipe);
+    close(fd[1]);
+    *there = failed != ENOENT;
+    if (failed) close(fd[0]);
+    if (!*there) return LS_OK;
+    if (failed) return ls_fail(LS_E_IO, "starting gnuplot: %s", strerror(failed));
+    for (size_t n = 0;;) { /* all of it, or gnuplot would wait */
+        const size_t room = sizeof words - 1 - n;
+        const ssize_t k = read(fd[0], room ? words + n : sink, room ? room : sizeof sink);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) break;
+        if (room) n += (size_t)k;
+    }
+    close(fd[0]);
+    while (waitpid(pid, &rc, 0) < 0 && errno == EINTR) {}
+    return rc ? ls_fail(LS_E_IO, "gnuplot could not draw %s: %.300s", script, words) : LS_OK;
+}
 
 ls_status report_write_text(const char *dir, const char *name, const ls_str *text)
 {
     if (text->failed) return ls_nomem(text->cap, name);
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_fs_write(path, text->data ? text->data : "", text->len);
-    ls_free(path);
-    return st;
+    return ls_fs_write(ls_path_of(dir, name).text, text->data ? text->data : "", text->len);
 }
 
 static ls_status draw_png(const ls_chart *c, const char *dir, report_pen *pen)
 {
     ls_str script = {0};
-    ls_status st = LS_OK;
-    char *png = ls_asprintf("%s/%s.png", dir, c->file), *gp = ls_asprintf("%s/.%s.gp", dir, c->file);
-    if (!png || !gp) {
-        st = ls_nomem(strlen(dir), "a path");
-        goto done;
-    }
-    ls_gnuplot_text(c, png, &script);
-    if (script.failed) st = ls_nomem(script.cap, "a script for gnuplot");
-    if (st != LS_OK) goto done;
-    LS_TRY_GOTO(st, done, ls_fs_write(gp, script.data, script.len));
-    if (ls_gnuplot_run(gp, &pen->there) != LS_OK) {
+    char name[64];
+    snprintf(name, sizeof name, "%.50s.png", c->file);
+    const ls_path png = ls_path_of(dir, name);
+    snprintf(name, sizeof name, ".%.50s.gp", c->file);
+    const ls_path gp = ls_path_of(dir, name);
+    gnuplot_text(c, png.text, &script);
+    ls_status st = report_write_text(dir, name, &script);
+    ls_str_fini(&script);
+    LS_TRY(st);
+    if (gnuplot_run(gp.text, &pen->there) != LS_OK) {
         if (!pen->n_failed++) snprintf(pen->words, sizeof pen->words, "%s", ls_err_words());
         ls_err_clear();
-        unlink(png); /* half a picture, or an earlier report's */
+        unlink(png.text); /* half a picture, or an earlier report's */
     } else if (pen->there) pen->n_png++;
-done:
-    if (gp) unlink(gp);
-    ls_str_fini(&script);
-    ls_free(png);
-    ls_free(gp);
-    return st;
+    unlink(gp.text);
+    return LS_OK;
 }
 
 ls_status report_write_chart(const ls_chart *c, const char *dir, report_pen *pen)

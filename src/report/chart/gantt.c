@@ -1,6 +1,7 @@
 #include "report/chart/gantt.h"
 
 #include "core/mem.h"
+#include "report/chart/chart.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +15,8 @@ enum { LANE = 30, BAR = 26, TOP = 76, BOTTOM = 78, RIGHT = 16, CHAR = 7, WIDEST 
  * the light ones. */
 static const char style[] =
     "<style>\n"
-    "text{font:12px system-ui,'DejaVu "
-    "Sans',sans-serif;fill:#1c2733}.t{font-size:16px;font-weight:600}.s{fill:#5b6875}\n"
+    "text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1c2733}.t{font-size:16px;font-weight:600}.s{fill:#5b6875}"
+    "\n"
     ".b{fill:#14212e;font-size:11px;text-anchor:middle;pointer-events:none}.m{text-anchor:middle}.e{text-anchor:end}\n"
     ".paper{fill:#fff}.back{fill:#f1f3f5}.idle{fill:url(#hatch)}.hatch{stroke:#d9dfe5}.grid{stroke:#cfd6dd}\n"
     ".k0{fill:#b9d5f1}.k1{fill:#f7c697}.k2{fill:#f2aaa4}.k3{fill:#b9dfb4}\n"
@@ -25,21 +26,10 @@ static const char style[] =
     ".k0{fill:#2f6199}.k1{fill:#9c5a1c}.k2{fill:#97403a}.k3{fill:#34733a}.edge{stroke:#14191f}}\n"
     "</style>\n";
 
-static void add_escaped(ls_str *out, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '<') ls_str_add(out, "&lt;");
-        else if (*s == '>') ls_str_add(out, "&gt;");
-        else if (*s == '&') ls_str_add(out, "&amp;");
-        else if (*s == '"') ls_str_add(out, "&quot;");
-        else ls_str_addc(out, *s);
-    }
-}
-
 static void add_text(ls_str *out, double x, double y, const char *class, const char *text)
 {
     ls_str_addf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\">", x, y, class);
-    add_escaped(out, text);
+    ls_xml_text(out, text);
     ls_str_add(out, "</text>\n");
 }
 
@@ -62,22 +52,15 @@ static double shortest(const ls_gantt *g)
     return least > 0 ? least : 1;
 }
 
-/* 1, 2 or 5 times a power of ten, at least `least`. */
-static double nice_step(double least)
-{
-    const double ten = pow(10, floor(log10(least)));
-    return least <= ten ? ten : least <= 2 * ten ? 2 * ten : least <= 5 * ten ? 5 * ten : 10 * ten;
-}
-
 static void add_bar(const ls_gantt *g, const ls_gantt_row *r, double left, double scale, ls_str *out)
 {
     const double x = left + r->begin * scale, w = (r->end - r->begin) * scale, y = TOP + r->lane * LANE + 2;
     const int kind = r->kind % LS_GANTT_MAX_KIND, shade = r->shade % 4;
     ls_str_addf(out, "<g><rect class=\"k%d\" x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%d\"><title>", kind, x, y, w,
                 BAR);
-    add_escaped(out, g->kind[kind].words);
+    ls_xml_text(out, g->kind[kind].words);
     ls_str_addc(out, ' ');
-    add_escaped(out, r->label);
+    ls_xml_text(out, r->label);
     ls_str_addf(out, ", %g to %g</title></rect>", r->begin, r->end);
     if (shade)
         ls_str_addf(out,
@@ -90,7 +73,7 @@ static void add_bar(const ls_gantt *g, const ls_gantt_row *r, double left, doubl
 
 static void add_axis(const ls_gantt *g, double left, double scale, ls_str *out)
 {
-    const double bottom = TOP + g->n_lane * LANE, step = nice_step(56 / scale);
+    const double bottom = TOP + g->n_lane * LANE, step = ls_nice_step(0, 56 / scale, 1);
     for (int k = 0; k * step <= g->end * (1 + 1e-9); k++) {
         const double t = k * step;
         char number[32];
@@ -141,7 +124,7 @@ void ls_gantt_svg(const ls_gantt *g, ls_str *out)
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
                 "role=\"img\">\n<title>",
                 width, height, width, height);
-    add_escaped(out, g->title);
+    ls_xml_text(out, g->title);
     ls_str_add(out, "</title>\n");
     ls_str_add(out, style);
     ls_str_add(out, "<defs><pattern id=\"hatch\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" "

@@ -1,52 +1,54 @@
-/* svg.c - the frame around every chart, its style, and line charts. */
-#include "report/chart/svg_impl.h"
+/* svg.c - charts as SVG. Coordinates are user units, y down; fonts are 13 units. */
+#include "report/chart/chart.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { NARROW = 480 }; /* below this width labels go above bars and legends below titles */
+
+typedef struct frame { /* where data lies on the page */
+    double left, right, top, bottom, x0, x1, y0, y1;
+} frame;
+
 /* Okabe and Ito's colours, which people with any colour vision can tell apart, made lighter for dark pages. */
 const char *ls_svg_style(void)
 {
-    return ".chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;--h7:#"
-           "a89600;"
-           "--ink:#1c2430;--soft:#5a6675;--grid:#e3e7ec;--axis:#9aa5b1;--paper:#fff;"
-           "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu "
-           "Sans',sans-serif;font-size:13px;display:block}\n"
-           "@media (prefers-color-scheme:dark){.chart{--h0:#4da3e0;--h1:#ff8a4c;--h2:#2fc69a;--h3:#e6a0c8;--h4:#8acdf5;"
-           "--h5:#f2b84b;--h6:#9aa3af;--h7:#dccb45;--ink:#e8ecf1;--soft:#a3adba;--grid:#2b333d;--axis:#66717e;"
-           "--paper:#151a20}}\n"
-           "@media "
-           "print{.chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;"
-           "--h7:#a89600;--ink:#000;--soft:#444;--grid:#ddd;--axis:#888;--paper:#fff}}\n"
+    return ".chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;"
+           "--h7:#a89600;--ink:#1c2430;--soft:#5a6675;--grid:#e3e7ec;--axis:#9aa5b1;--paper:#fff;"
+           "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:13px;"
+           "display:block}\n"
+           "@media (prefers-color-scheme:dark){.chart{--h0:#4da3e0;--h1:#ff8a4c;--h2:#2fc69a;--h3:#e6a0c8;"
+           "--h4:#8acdf5;--h5:#f2b84b;--h6:#9aa3af;--h7:#dccb45;--ink:#e8ecf1;--soft:#a3adba;--grid:#2b333d;"
+           "--axis:#66717e;--paper:#151a20}}\n"
+           "@media print{.chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;"
+           "--h6:#7b8794;--h7:#a89600;--ink:#000;--soft:#444;--grid:#ddd;--axis:#888;--paper:#fff}}\n"
            ".chart .h0{color:var(--h0)}.chart .h1{color:var(--h1)}.chart .h2{color:var(--h2)}.chart "
-           ".h3{color:var(--h3)}"
-           ".chart .h4{color:var(--h4)}.chart .h5{color:var(--h5)}.chart .h6{color:var(--h6)}.chart "
-           ".h7{color:var(--h7)}\n"
+           ".h3{color:var(--h3)}.chart .h4{color:var(--h4)}.chart .h5{color:var(--h5)}.chart .h6{color:var(--h6)}"
+           ".chart .h7{color:var(--h7)}\n"
            ".chart .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}"
-           ".chart .fill{fill:currentColor}.chart .box{fill:currentColor;stroke:var(--paper);stroke-width:1}"
-           ".chart .ideal{fill:none;stroke:var(--axis);stroke-width:1.5;stroke-dasharray:5 4}"
-           ".chart .bar95{stroke:var(--ink);stroke-width:1.5;fill:none}.chart .band{fill:currentColor;opacity:.15}"
-           ".chart .grid{stroke:var(--grid);stroke-width:1}.chart .axis{stroke:var(--axis);stroke-width:1}"
-           ".chart .ink{fill:var(--ink)}.chart .soft{fill:var(--soft)}.chart .in{fill:#0d151d;font-size:11px}.chart "
-           ".on0,.chart .on3{fill:var(--paper)}"
+           ".chart .fill{fill:currentColor}.chart .box{fill:currentColor;stroke:var(--paper);stroke-width:1}.chart "
+           ".ideal{fill:none;stroke:var(--axis);stroke-width:1.5;stroke-dasharray:5 4}.chart .bar95{stroke:var(--ink);"
+           "stroke-width:1.5;fill:none}.chart .band{fill:currentColor;opacity:.15}.chart .grid{stroke:var(--grid);"
+           "stroke-width:1}.chart .axis{stroke:var(--axis);stroke-width:1}.chart .ink{fill:var(--ink)}.chart "
+           ".soft{fill:var(--soft)}.chart .in{fill:#0d151d;font-size:11px}.chart .on0,.chart .on3{fill:var(--paper)}"
            ".chart text{font-variant-numeric:tabular-nums}\n";
 }
 
-double svg_x(const svg_frame *f, double x)
+static double at_x(const frame *f, double x)
 {
     double t = f->x1 > f->x0 ? (x - f->x0) / (f->x1 - f->x0) : 0.5;
     return f->left + t * (f->right - f->left);
 }
 
-double svg_y(const svg_frame *f, double y)
+static double at_y(const frame *f, double y)
 {
     double t = f->y1 > f->y0 ? (y - f->y0) / (f->y1 - f->y0) : 0.5;
     return f->bottom - t * (f->bottom - f->top);
 }
 
-double svg_text_width(const char *text)
+static double text_width(const char *text)
 {
     double w = 0;
     for (const unsigned char *p = (const unsigned char *)text; *p; p++)
@@ -54,39 +56,35 @@ double svg_text_width(const char *text)
     return w;
 }
 
-void svg_text(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text)
+static void add_text(ls_str *out, double x, double y, const char *anchor, const char *cls, const char *text)
 {
     ls_str_addf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\" class=\"%s\">", x, y, anchor, cls);
     ls_xml_text(out, text);
     ls_str_add(out, "</text>");
 }
 
-void svg_fit_text(ls_str *out, double x, double y, const char *cls, const char *text, double width)
+static void add_line(ls_str *out, const char *cls, double x1, double y1, double x2, double y2)
+{
+    ls_str_addf(out, "<line class=\"%s\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", cls, x1, x2, y1, y2);
+}
+
+static void add_fitting(ls_str *out, double x, double y, const char *cls, const char *text, double width)
 {
     char cut[100];
     snprintf(cut, sizeof cut, "%s", text);
     size_t n = strlen(cut);
-    while (n && svg_text_width(cut) > width) {
+    while (n && text_width(cut) > width) {
         do n--;
         while (n && (cut[n] & 0xc0) == 0x80);
         snprintf(cut + n, sizeof cut - n, n + 4 < sizeof cut ? "\xe2\x80\xa6" : "");
         if (n < 2) break;
     }
-    svg_text(out, x, y, "start", cls, cut);
+    add_text(out, x, y, "start", cls, cut);
 }
 
-int svg_hue(const ls_chart *c, int series)
+static char *value_of(char buf[40], const ls_chart *c, double v)
 {
-    int hue = c->series[series].hue;
-    return hue >= 0 ? hue % 8 : series % 8;
-}
-
-char *svg_value(char buf[64], const ls_chart *c, double v)
-{
-    char number[40];
-    double x = v * (c->scale != 0 ? c->scale : 1);
-    snprintf(buf, 64, "%s", ls_number_text(number, x, c->decimals));
-    return buf;
+    return ls_number_text(buf, v * (c->scale != 0 ? c->scale : 1), c->decimals);
 }
 
 static void tick_text(char buf[40], double x, double step)
@@ -96,20 +94,19 @@ static void tick_text(char buf[40], double x, double step)
     else ls_number_text(buf, fabs(x) < step / 1e6 ? 0 : x, decimals);
 }
 
-void svg_x_axis(const ls_chart *c, const svg_frame *f, int n_tick, ls_str *out)
+static void x_axis(const ls_chart *c, const frame *f, int n_tick, ls_str *out)
 {
     double k = c->scale != 0 && c->kind != LS_CHART_LINES ? c->scale : 1;
     double step = ls_nice_step(f->x0 * k, f->x1 * k, n_tick);
     double from = ceil(f->x0 * k / step - 1e-9);
     for (int i = 0; i < 40 && (from + i) * step <= f->x1 * k * (1 + 1e-12) + step * 1e-9; i++) {
         char t[40];
-        double v = (from + i) * step, x = svg_x(f, v / k);
+        double v = (from + i) * step, x = at_x(f, v / k);
         tick_text(t, v, step);
-        ls_str_addf(out, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x, f->top,
-                    f->bottom);
-        svg_text(out, x, f->bottom + 17, "middle", "soft", t);
+        add_line(out, "grid", x, f->top, x, f->bottom);
+        add_text(out, x, f->bottom + 17, "middle", "soft", t);
     }
-    if (c->x_label) svg_text(out, (f->left + f->right) / 2, f->bottom + 36, "middle", "soft", c->x_label);
+    if (c->x_label) add_text(out, (f->left + f->right) / 2, f->bottom + 36, "middle", "soft", c->x_label);
 }
 
 static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
@@ -124,42 +121,31 @@ static void draw_mark(ls_str *out, int hue, int shape, double x, double y)
     }
 }
 
-static double legend_walk(const ls_chart *c, double x, double y, double width, ls_str *out)
+/* One row of marks and names per line; returns its height. out NULL: nothing is drawn. */
+static double add_legend(const ls_chart *c, double x, double y, double width, ls_str *out)
 {
     double at = x, row = y;
     for (int i = 0; i < c->n_series; i++) {
         const ls_series *s = &c->series[i];
-        double w = 22 + svg_text_width(s->name) + 14;
+        double w = 22 + text_width(s->name) + 14;
         if (!s->n) continue;
         if (at > x && at + w > x + width) at = x, row += 19;
         if (out) {
-            if (s->ideal)
-                ls_str_addf(out, "<line class=\"ideal\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", at, at + 16,
-                            row - 4, row - 4);
-            else if (c->kind == LS_CHART_LINES) draw_mark(out, svg_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
+            if (s->ideal) add_line(out, "ideal", at, row - 4, at + 16, row - 4);
+            else if (c->kind == LS_CHART_LINES) draw_mark(out, ls_chart_hue(c, i), ls_chart_mark(i), at + 6, row - 4);
             else
                 ls_str_addf(out, "<rect class=\"fill h%d\" x=\"%.1f\" y=\"%.1f\" width=\"12\" height=\"12\" rx=\"2\"/>",
-                            svg_hue(c, i), at, row - 10);
-            svg_fit_text(out, at + 20, row, "ink", s->name, width - 20);
+                            ls_chart_hue(c, i), at, row - 10);
+            add_fitting(out, at + 20, row, "ink", s->name, width - 20);
         }
         at += w;
     }
     return row - y + 19;
 }
 
-double svg_legend(const ls_chart *c, double x, double y, double width, ls_str *out)
-{
-    return legend_walk(c, x, y, width, out);
-}
-
-double svg_legend_height(const ls_chart *c, double width)
-{
-    return legend_walk(c, 0, 0, width, NULL);
-}
-
 /* --- lines --- */
 
-static void range(const ls_chart *c, svg_frame *f)
+static void range(const ls_chart *c, frame *f)
 {
     f->x0 = f->y0 = INFINITY;
     f->x1 = f->y1 = -INFINITY;
@@ -204,27 +190,27 @@ static bool few_values(const ls_chart *c, double value[8], int *n)
     return *n > 0;
 }
 
-static void draw_series(const ls_chart *c, const svg_frame *f, int i, ls_str *out)
+static void draw_series(const ls_chart *c, const frame *f, int i, ls_str *out)
 {
     static const char *const dash[] = {"", " stroke-dasharray=\"7 4\"", " stroke-dasharray=\"2 4\"",
                                        " stroke-dasharray=\"9 3 2 3\""};
     const ls_series *s = &c->series[i];
-    int hue = svg_hue(c, i);
+    int hue = ls_chart_hue(c, i);
     if (s->n > 1 && !s->dots) {
         if (s->ideal) ls_str_add(out, "<path class=\"ideal\" d=\"");
         else ls_str_addf(out, "<path class=\"line h%d\"%s d=\"", hue, dash[ls_chart_mark(i)]);
         for (int k = 0; k < s->n; k++)
-            ls_str_addf(out, "%c%.1f %.1f", k ? 'L' : 'M', svg_x(f, s->point[k].x), svg_y(f, s->point[k].y));
+            ls_str_addf(out, "%c%.1f %.1f", k ? 'L' : 'M', at_x(f, s->point[k].x), at_y(f, s->point[k].y));
         ls_str_add(out, "\"/>");
     }
     if (s->ideal || (s->n > 40 && !s->dots)) return;
     for (int k = 0; k < s->n; k++) {
         const ls_point *p = &s->point[k];
-        char t[64];
-        double x = svg_x(f, p->x), y = svg_y(f, p->y);
+        char t[40];
+        double x = at_x(f, p->x), y = at_y(f, p->y);
         ls_str_add(out, "<g>");
         if (!isnan(p->lo) && !isnan(p->hi)) { /* an end outside has no cap */
-            double low = svg_y(f, p->lo), high = fmax(svg_y(f, p->hi), f->top);
+            double low = at_y(f, p->lo), high = fmax(at_y(f, p->hi), f->top);
             ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fV%.1fM%.1f %.1fh8", x, low, high, x - 4, low);
             if (p->hi <= f->y1) ls_str_addf(out, "M%.1f %.1fh8", x - 4, high);
             ls_str_add(out, "\"/>");
@@ -232,7 +218,7 @@ static void draw_series(const ls_chart *c, const svg_frame *f, int i, ls_str *ou
         draw_mark(out, hue, ls_chart_mark(i), x, y);
         ls_str_add(out, "<title>");
         ls_xml_text(out, s->name);
-        ls_str_addf(out, ": %s %s</title></g>", svg_value(t, c, p->y), c->unit ? c->unit : "");
+        ls_str_addf(out, ": %s %s</title></g>", value_of(t, c, p->y), c->unit ? c->unit : "");
     }
 }
 
@@ -250,13 +236,13 @@ static int by_y(const void *a, const void *b)
 enum { GAP = 16 }; /* between end labels */
 
 /* Names at the ends of their lines, pushed apart so that none covers another. */
-static void end_labels(const ls_chart *c, const svg_frame *f, double width, ls_str *out)
+static void end_labels(const ls_chart *c, const frame *f, double width, ls_str *out)
 {
     end_label l[LS_CHART_MAX_LINE];
     int n = 0;
     for (int i = 0; i < c->n_series && n < LS_CHART_MAX_LINE; i++) {
         const ls_series *s = &c->series[i];
-        if (s->n) l[n++] = (end_label){svg_y(f, s->point[s->n - 1].y), 0, i};
+        if (s->n) l[n++] = (end_label){at_y(f, s->point[s->n - 1].y), 0, i};
     }
     if (!n) return;
     qsort(l, (size_t)n, sizeof *l, by_y);
@@ -267,50 +253,191 @@ static void end_labels(const ls_chart *c, const svg_frame *f, double width, ls_s
     }
     for (int i = 0; i < n; i++) {
         const ls_series *s = &c->series[l[i].series];
-        if (s->ideal)
-            ls_str_addf(out, "<line class=\"ideal\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", f->right + 8,
-                        f->right + 20, l[i].at, l[i].at);
-        else draw_mark(out, svg_hue(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
-        svg_fit_text(out, f->right + 24, l[i].at + 4, "ink", s->name, width - f->right - 26);
+        if (s->ideal) add_line(out, "ideal", f->right + 8, l[i].at, f->right + 20, l[i].at);
+        else draw_mark(out, ls_chart_hue(c, l[i].series), ls_chart_mark(l[i].series), f->right + 14, l[i].at);
+        add_fitting(out, f->right + 24, l[i].at + 4, "ink", s->name, width - f->right - 26);
     }
 }
 
-void svg_lines(const ls_chart *c, int width, ls_str *out, int *height)
+static void draw_lines(const ls_chart *c, int width, ls_str *out, int *height)
 {
-    bool narrow = width < SVG_NARROW;
+    bool narrow = width < NARROW;
     double longest = 0, value[8];
     int n_value;
-    for (int i = 0; i < c->n_series; i++) longest = fmax(longest, svg_text_width(c->series[i].name));
-    double room = fmin(longest + 34, 0.36 * width), legend = narrow ? svg_legend_height(c, width - 8) : 0;
-    svg_frame f = {.left = 56,
-                   .right = narrow ? width - 16 : width - room,
-                   .top = 32 + legend,
-                   .bottom = 32 + legend + (narrow ? 200 : fmax(250, GAP * (c->n_series + 1)))}; /* room for names */
+    for (int i = 0; i < c->n_series; i++) longest = fmax(longest, text_width(c->series[i].name));
+    double room = fmin(longest + 34, 0.36 * width), legend = narrow ? add_legend(c, 0, 0, width - 8, NULL) : 0;
+    frame f = {.left = 56,
+               .right = narrow ? width - 16 : width - room,
+               .top = 32 + legend,
+               .bottom = 32 + legend + (narrow ? 200 : fmax(250, GAP * (c->n_series + 1)))}; /* room for names */
     range(c, &f);
-    if (c->y_label) svg_text(out, 2, 14, "start", "soft", c->y_label);
-    if (narrow) svg_legend(c, 4, 36, width - 8, out);
+    if (c->y_label) add_text(out, 2, 14, "start", "soft", c->y_label);
+    if (narrow) add_legend(c, 4, 36, width - 8, out);
     double step = ls_nice_step(f.y0, f.y1, 5);
     for (int i = 0; i <= 12 && f.y0 + i * step <= f.y1 + step / 2; i++) {
         char t[40];
-        double y = svg_y(&f, f.y0 + i * step);
+        double y = at_y(&f, f.y0 + i * step);
         tick_text(t, f.y0 + i * step, step);
-        ls_str_addf(out, "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", f.left, f.right, y,
-                    y);
-        svg_text(out, f.left - 7, y + 4, "end", "soft", t);
+        add_line(out, "grid", f.left, y, f.right, y);
+        add_text(out, f.left - 7, y + 4, "end", "soft", t);
     }
     if (few_values(c, value, &n_value)) {
         for (int i = 0; i < n_value; i++) {
             char t[40];
-            svg_text(out, svg_x(&f, value[i]), f.bottom + 17, "middle", "soft", ls_number_text(t, value[i], 0));
+            add_text(out, at_x(&f, value[i]), f.bottom + 17, "middle", "soft", ls_number_text(t, value[i], 0));
         }
-        if (c->x_label) svg_text(out, (f.left + f.right) / 2, f.bottom + 36, "middle", "soft", c->x_label);
+        if (c->x_label) add_text(out, (f.left + f.right) / 2, f.bottom + 36, "middle", "soft", c->x_label);
     } else {
-        svg_x_axis(c, &f, narrow ? 4 : 7, out);
+        x_axis(c, &f, narrow ? 4 : 7, out);
     }
-    ls_str_addf(out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", f.left, f.right,
-                f.bottom, f.bottom);
+    add_line(out, "axis", f.left, f.bottom, f.right, f.bottom);
     for (int i = 0; i < c->n_series; i++) draw_series(c, &f, i, out);
     if (!narrow) end_labels(c, &f, width, out);
+    *height = (int)f.bottom + 44;
+}
+
+/* --- bars and boxes --- */
+
+/* Classes of a text on each colour: white or black, whichever can be read. */
+static const char *const inside[] = {"in on0", "in", "in", "in on3", "in", "in", "in", "in"};
+
+/* Sums of the segments of a category to the right and to the left of zero. */
+static void sums(const ls_chart *c, int category, double *plus, double *minus)
+{
+    *plus = *minus = 0;
+    for (int i = 0; i < c->n_series; i++) {
+        for (int k = 0; k < c->series[i].n; k++) {
+            const ls_point *p = &c->series[i].point[k];
+            if ((int)p->x != category) continue;
+            *(p->y < 0 ? minus : plus) += p->y;
+        }
+    }
+}
+
+static void bar_range(const ls_chart *c, frame *f)
+{
+    f->x0 = f->x1 = 0;
+    for (int k = 0; k < c->n_category; k++) {
+        double plus, minus;
+        sums(c, k, &plus, &minus);
+        f->x1 = fmax(f->x1, plus), f->x0 = fmin(f->x0, minus);
+    }
+    double room = 1.6 * f->x1; /* wider intervals run out of the picture */
+    for (int i = 0; i < c->n_series && c->kind == LS_CHART_BARS; i++)
+        for (int k = 0; k < c->series[i].n; k++)
+            if (!isnan(c->series[i].point[k].hi)) f->x1 = fmax(f->x1, fmin(c->series[i].point[k].hi, room));
+    if (f->x1 <= f->x0) f->x1 = f->x0 + 1;
+}
+
+/* A box of a series that begins with its tooltip, which is open until </title>. */
+static void begin_box(const ls_chart *c, int i, double x, double y, double w, double h, ls_str *out)
+{
+    ls_str_addf(out,
+                "<g><rect class=\"box h%d\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" rx=\"2\"/><title>",
+                ls_chart_hue(c, i), x, y, w, h);
+    ls_xml_text(out, c->series[i].name);
+}
+
+static void segment(const ls_chart *c, const frame *f, int i, const ls_point *p, double from, double y, double h,
+                    ls_str *out)
+{
+    char t[40];
+    double a = at_x(f, from), b = at_x(f, from + p->y), left = fmin(a, b), w = fabs(b - a);
+    begin_box(c, i, left, y, w, h, out);
+    ls_str_addf(out, ": %s %s</title>", value_of(t, c, p->y), c->unit ? c->unit : "");
+    if (c->kind == LS_CHART_STACK && w > text_width(t) + 4)
+        add_text(out, left + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], t);
+    ls_str_add(out, "</g>");
+}
+
+static void value_text(const ls_chart *c, const ls_point *p, char *buf, size_t n)
+{
+    char v[40], h[40];
+    if (isnan(p->hi)) snprintf(buf, n, "%s", value_of(v, c, p->y));
+    else snprintf(buf, n, "%s \xc2\xb1 %s", value_of(v, c, p->y), value_of(h, c, p->hi - p->y));
+}
+
+static void draw_bar(const ls_chart *c, const frame *f, int k, double y, double h, ls_str *out)
+{
+    double plus = 0, minus = 0, end = at_x(f, 0);
+    char t[160] = "";
+    for (int i = 0; i < c->n_series; i++) {
+        for (int j = 0; j < c->series[i].n; j++) {
+            const ls_point *p = &c->series[i].point[j];
+            if ((int)p->x != k) continue;
+            double *at = p->y < 0 ? &minus : &plus;
+            segment(c, f, i, p, *at, y, h, out);
+            *at += p->y;
+            end = fmax(end, at_x(f, plus));
+            if (c->kind == LS_CHART_STACK) continue;
+            value_text(c, p, t, sizeof t);
+            if (isnan(p->lo) || isnan(p->hi)) continue;
+            double a = at_x(f, fmax(p->lo, f->x0)), b = at_x(f, fmin(p->hi, f->x1)), m = y + h / 2;
+            ls_str_addf(out, "<path class=\"bar95\" d=\"M%.1f %.1fH%.1fM%.1f %.1fv8", a, m, b, a, m - 4);
+            if (p->hi <= f->x1) ls_str_addf(out, "M%.1f %.1fv8", b, m - 4); /* an end outside has no cap */
+            ls_str_add(out, "\"/>");
+            end = fmax(end, b);
+        }
+    }
+    if (c->kind == LS_CHART_STACK && c->unit && strcmp(c->unit, "%"))
+        value_of(t, c, plus + minus); /* shares sum to 100 */
+    if (*t) add_text(out, end + 7, y + h / 2 + 4, "start", "ink", t);
+}
+
+static void draw_bars(const ls_chart *c, int width, ls_str *out, int *height)
+{
+    bool narrow = width < NARROW, stack = c->kind == LS_CHART_STACK;
+    double longest = 0;
+    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, text_width(c->category[k]));
+    bool above = narrow || longest > 0.3 * width; /* names above their bars */
+    double legend = stack ? add_legend(c, 0, 0, width - 8, NULL) + 6 : 0, row = above ? 46 : 34, h = 20;
+    frame f = {.left = above ? 4 : longest + 14, .right = width - (stack ? 70 : narrow ? 118 : 130), .top = 6 + legend};
+    f.bottom = f.top + row * c->n_category;
+    bar_range(c, &f);
+    if (stack) add_legend(c, 4, 14, width - 8, out);
+    if (c->kind == LS_CHART_STACK || !narrow) x_axis(c, &f, narrow ? 3 : 5, out);
+    for (int k = 0; k < c->n_category; k++) {
+        double y = f.top + k * row + (above ? 20 : (row - h) / 2);
+        if (above) add_fitting(out, 4, y - 5, "ink", c->category[k], width - 8);
+        else add_text(out, f.left - 9, y + h / 2 + 4, "end", "ink", c->category[k]);
+        draw_bar(c, &f, k, y, h, out);
+    }
+    double zero = at_x(&f, 0);
+    if (!above || f.x0 < 0) add_line(out, "axis", zero, f.top, zero, f.bottom);
+    *height = (int)f.bottom + (stack || !narrow ? 44 : 10);
+}
+
+static void draw_gantt(const ls_chart *c, int width, ls_str *out, int *height)
+{
+    bool narrow = width < NARROW;
+    double longest = 0, row = 30, h = 24, legend = add_legend(c, 0, 0, width - 8, NULL) + 6;
+    for (int k = 0; k < c->n_category; k++) longest = fmax(longest, text_width(c->category[k]));
+    frame f = {.left = fmin(longest + 14, 0.25 * width), .right = width - 12, .top = 6 + legend};
+    f.bottom = f.top + row * c->n_category;
+    f.x0 = INFINITY, f.x1 = -INFINITY;
+    for (int i = 0; i < c->n_series; i++)
+        for (int k = 0; k < c->series[i].n; k++)
+            f.x0 = fmin(f.x0, c->series[i].point[k].x), f.x1 = fmax(f.x1, c->series[i].point[k].y);
+    if (!(f.x1 > f.x0)) f.x0 = isfinite(f.x0) ? f.x0 : 0, f.x1 = f.x0 + 1;
+    add_legend(c, 4, 14, width - 8, out);
+    x_axis(c, &f, narrow ? 3 : 6, out);
+    for (int k = 0; k < c->n_category; k++)
+        add_fitting(out, 4, f.top + k * row + 19, "ink", c->category[k], f.left - 8);
+    for (int i = 0; i < c->n_series; i++) {
+        for (int k = 0; k < c->series[i].n; k++) {
+            const ls_point *p = &c->series[i].point[k];
+            char a[40], b[40];
+            double x = at_x(&f, p->x), w = fmax(at_x(&f, p->y) - x, 0.8), y = f.top + p->lane * row + (row - h) / 2;
+            begin_box(c, i, x, y, w, h, out);
+            ls_str_add(out, " ");
+            ls_xml_text(out, p->label ? p->label : "");
+            ls_str_addf(out, ": %s to %s %s</title>", value_of(a, c, p->x), value_of(b, c, p->y),
+                        c->unit ? c->unit : "");
+            if (p->label && *p->label && w > text_width(p->label) + 2)
+                add_text(out, x + w / 2, y + h / 2 + 4, "middle", inside[ls_chart_hue(c, i)], p->label);
+            ls_str_add(out, "</g>");
+        }
+    }
     *height = (int)f.bottom + 44;
 }
 
@@ -318,9 +445,9 @@ void ls_svg_draw(const ls_chart *c, int width, bool alone, ls_str *out)
 {
     ls_str body = {0};
     int height = 100;
-    if (c->kind == LS_CHART_LINES) svg_lines(c, width, &body, &height);
-    else if (c->kind == LS_CHART_GANTT) svg_gantt(c, width, &body, &height);
-    else svg_bars(c, width, &body, &height);
+    if (c->kind == LS_CHART_LINES) draw_lines(c, width, &body, &height);
+    else if (c->kind == LS_CHART_GANTT) draw_gantt(c, width, &body, &height);
+    else draw_bars(c, width, &body, &height);
     ls_str_addf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", width, height);
     ls_xml_text(out, c->title ? c->title : "chart");
     ls_str_add(out, "\"");

@@ -321,14 +321,10 @@ static void look_at_all(ls_analysis *a)
     a->same_loss = a->same_loss && a->n_loss > 1;
 }
 
-ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out)
+ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out)
 {
-    return ls_analyse_with(set, &(ls_compare_opts){.allow_mismatch = allow_mismatch}, out);
-}
-
-ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out)
-{
-    const bool allow_mismatch = o->allow_mismatch;
+    const ls_compare_opts off = {0};
+    o = o ? o : &off;
     ls_analysis a = {.set = set, .baseline = -1, .best = -1, .second = -1, .weak = o->weak, .steady = o->steady};
     ls_status st = LS_OK;
     for (int i = 0, n = 0; i < set->n; i++) {
@@ -343,8 +339,8 @@ ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_an
     LS_TRY_GOTO(st, fail, find_mismatches(&a));
     for (int i = 0; i < set->n; i++)
         if (in_comparison(&set->run[i])) LS_TRY_GOTO(st, fail, add_to_group(&a, i));
-    a.allowed = allow_mismatch && a.n_mismatch;
-    a.comparable = a.n_group > 0 && (!a.n_mismatch || allow_mismatch);
+    a.allowed = o->allow_mismatch && a.n_mismatch;
+    a.comparable = a.n_group > 0 && (!a.n_mismatch || o->allow_mismatch);
     for (int i = 0; i < a.n_group; i++) {
         name_group(&a, &a.group[i]);
         LS_TRY_GOTO(st, fail, measure_group(&a, &a.group[i]));

@@ -71,8 +71,7 @@ typedef struct ls_compare_opts {
 } ls_compare_opts;
 
 /* set must be sorted and outlive the analysis. Fails only with LS_E_NOMEM. */
-ls_status ls_analyse(const ls_run_set *set, bool allow_mismatch, ls_analysis *out);
-ls_status ls_analyse_with(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out);
+ls_status ls_analyse(const ls_run_set *set, const ls_compare_opts *o, ls_analysis *out); /* o NULL: all off */
 void ls_analysis_fini(ls_analysis *a);
 void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f); /* member `waterfall`; none when it is not known */
 /* Which steps the tokens/s are of, as a sentence. */
@@ -81,10 +80,38 @@ double ls_run_rate(const ls_analysis *a, const ls_run *r); /* tokens/s, of the k
 bool ls_same_losses(const ls_run *a, const ls_run *b);     /* at every step, bit for bit; false without steps */
 
 /* scaling_report.json (docs/FORMATS.md, our keys after R1's) over the groups of one strategy and its one-worker group; every group
- * when strategy is NULL. Without comparable runs: status and mismatches alone. */
-void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out);
-/* The same; more (may be NULL) adds members to `protocol`, after R1's: how the runs were made. */
-void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
-                          const void *ctx, ls_str *out);
+ * when strategy is NULL. Without comparable runs: status and mismatches alone. more (may be NULL) adds members to `protocol`, after R1's:
+ * how the runs were made. */
+void ls_scaling_text(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
+                     const void *ctx, ls_str *out);
+
+/* Settings side by side by the six metrics of a framework comparison, each with its interval over repeats.
+ *
+ *   communication   share of a step that was waited for other workers' data (and, apart, for the pipeline's bubble)
+ *   throughput      tokens/s
+ *   time            wall seconds of the fixed work
+ *   utilisation     CPU seconds / (wall seconds x threads), mean over workers
+ *   memory          peak resident bytes, of the worker that had most
+ *   scalability     speed-up over one worker, and efficiency
+ */
+enum {
+    LS_METRIC_COMMUNICATION,
+    LS_METRIC_BUBBLE,
+    LS_METRIC_TOKENS,
+    LS_METRIC_WALL,
+    LS_METRIC_UTILISATION,
+    LS_METRIC_MEMORY,
+    LS_METRIC_SPEEDUP,
+    LS_METRIC_EFFICIENCY,
+    LS_N_METRIC
+};
+
+/* The metrics of a group. LS_E_NOMEM alone. */
+ls_status ls_metrics_of(const ls_analysis *a, const ls_group *g, ls_estimate out[LS_N_METRIC]);
+/* For a terminal. */
+ls_status ls_strategies_table(const ls_analysis *a, ls_str *out);
+/* strategies_report.json; more adds members to `protocol`, left_out to the list of what was not run. */
+ls_status ls_strategies_text(const ls_analysis *a, void (*more)(const void *ctx, ls_jsonw *w),
+                             void (*left_out)(const void *ctx, ls_jsonw *w), const void *ctx, ls_str *out);
 
 #endif

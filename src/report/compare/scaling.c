@@ -2,22 +2,8 @@
 #include "core/fs.h"
 #include "report/compare/analysis.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static void put_real(ls_jsonw *w, const char *key, double x)
-{
-    ls_jsonw_key(w, key);
-    if (isnan(x)) ls_jsonw_null(w);
-    else ls_jsonw_real(w, x);
-}
-
-static void put_value(ls_jsonw *w, const char *key, const json_t *v)
-{
-    ls_jsonw_key(w, key);
-    ls_jsonw_value(w, v);
-}
 
 static void put_mismatches(ls_jsonw *w, const ls_analysis *a)
 {
@@ -25,19 +11,14 @@ static void put_mismatches(ls_jsonw *w, const ls_analysis *a)
     for (int i = 0; i < a->n_mismatch; i++) {
         ls_jsonw_open(w, '{');
         ls_jsonw_put_str(w, "field", a->mismatch[i].field);
-        put_value(w, "baseline", a->mismatch[i].baseline);
-        put_value(w, "mismatch", a->mismatch[i].other);
+        ls_jsonw_put_value(w, "baseline", a->mismatch[i].baseline);
+        ls_jsonw_put_value(w, "mismatch", a->mismatch[i].other);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
 }
 
-typedef struct extra {
-    void (*more)(const void *ctx, ls_jsonw *w);
-    const void *ctx;
-} extra;
-
-static void put_protocol(ls_jsonw *w, const ls_analysis *a, const extra *x)
+static void put_protocol(ls_jsonw *w, const ls_analysis *a, void (*more)(const void *ctx, ls_jsonw *w), const void *ctx)
 {
     const ls_run *base = &a->set->run[a->baseline];
     const json_t *config = json_object_get(base->metrics, "training_config");
@@ -45,13 +26,13 @@ static void put_protocol(ls_jsonw *w, const ls_analysis *a, const extra *x)
     const char *data = json_string_value(json_object_get(config, "dataset_name"));
     ls_jsonw_put_open(w, "protocol", '{');
     ls_jsonw_put_str(w, "instance_type", type ? type : "unknown");
-    put_value(w, "seq_len", json_object_get(config, "seq_len"));
+    ls_jsonw_put_value(w, "seq_len", json_object_get(config, "seq_len"));
     ls_jsonw_put_str(w, "dataset_mode", data && strstr(data, "small") ? "small" : "full");
-    put_value(w, "training_config", config);
+    ls_jsonw_put_value(w, "training_config", config);
     ls_jsonw_put_str(w, "scaling", a->weak ? "weak" : "strong"); /* ours, from here on */
     ls_jsonw_put_str(w, "tokens_per_sec_of", a->steady ? "steps after the warm-up" : "whole epochs");
     if (a->steady) ls_jsonw_put_int(w, "warmup_steps_excluded", base->n_warm);
-    if (x->more) x->more(x->ctx, w);
+    if (more) more(ctx, w);
     ls_jsonw_close(w);
 }
 
@@ -67,9 +48,9 @@ void ls_waterfall_put(ls_jsonw *w, const ls_waterfall *f)
                                                 [LS_SPLIT_OTHER] = "other"};
     if (!f->known) return;
     ls_jsonw_put_open(w, "waterfall", '{');
-    put_real(w, "useful", f->useful);
+    ls_jsonw_put_real(w, "useful", f->useful);
     for (int k = 0; k < LS_N_SPLIT; k++)
-        if (key[k] && (f->split || k == LS_SPLIT_OTHER)) put_real(w, key[k], f->lost[k]);
+        if (key[k] && (f->split || k == LS_SPLIT_OTHER)) ls_jsonw_put_real(w, key[k], f->lost[k]);
     ls_jsonw_close(w);
 }
 
@@ -81,28 +62,23 @@ static void put_group(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
     ls_jsonw_put_open(w, "metrics_paths", '[');
     for (int i = 0; i < g->n_run; i++) {
         const char *dir = a->set->run[g->run[i]].dir;
-        size_t n = strlen(dir);
+        const bool file = ls_ends_in(dir, ".json") || (ls_fs_exists(dir) && !ls_fs_is_dir(dir));
         char path[4352];
-        bool file = (n > 5 && !strcmp(dir + n - 5, ".json")) || (ls_fs_exists(dir) && !ls_fs_is_dir(dir));
         snprintf(path, sizeof path, "%.4096s%s", dir, file ? "" : "/training_metrics.json");
         ls_jsonw_str(w, path);
     }
     ls_jsonw_close(w);
-    put_real(w, "mean_tokens_per_sec_global", g->recorded.mean);
-    put_real(w, "stdev_tokens_per_sec_global", g->recorded.stdev);
-    put_real(w, "mean_epoch_wall_time_sec", g->epoch_time.mean);
-    put_real(w, "stdev_epoch_wall_time_sec", g->epoch_time.stdev);
-    put_real(w, "speedup_vs_1gpu", g->speedup_r1);
-    put_real(w, "scaling_efficiency", g->speedup_r1 / g->world);
+    ls_jsonw_members(w, LS_KV("mean_tokens_per_sec_global", g->recorded.mean),
+                     LS_KV("stdev_tokens_per_sec_global", g->recorded.stdev),
+                     LS_KV("mean_epoch_wall_time_sec", g->epoch_time.mean),
+                     LS_KV("stdev_epoch_wall_time_sec", g->epoch_time.stdev), LS_KV("speedup_vs_1gpu", g->speedup_r1),
+                     LS_KV("scaling_efficiency", g->speedup_r1 / g->world));
     /* ours */
-    ls_jsonw_put_str(w, "setting", g->short_name);
-    put_real(w, "speedup_vs_mean", g->speedup.mean);
-    put_real(w, "speedup_vs_mean_half95", g->speedup.half);
-    put_real(w, "efficiency_vs_mean", g->efficiency.mean);
-    put_real(w, "efficiency_vs_mean_half95", g->efficiency.half);
-    put_real(w, "tokens_per_sec", g->tokens.mean);
-    put_real(w, "tokens_per_sec_half95", g->tokens.half);
-    ls_jsonw_put_bool(w, "interval_within_one_run", g->tokens.within);
+    ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("speedup_vs_mean", g->speedup.mean),
+                     LS_KV("speedup_vs_mean_half95", g->speedup.half), LS_KV("efficiency_vs_mean", g->efficiency.mean),
+                     LS_KV("efficiency_vs_mean_half95", g->efficiency.half), LS_KV("tokens_per_sec", g->tokens.mean),
+                     LS_KV("tokens_per_sec_half95", g->tokens.half),
+                     LS_KV("interval_within_one_run", (bool)g->tokens.within));
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
@@ -137,21 +113,15 @@ static void put_left_out(ls_jsonw *w, const ls_analysis *a, const char *strategy
         if (!any) ls_jsonw_put_open(w, "left_out", '[');
         any = true;
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "setting", g->short_name);
-        ls_jsonw_put_int(w, "workers", g->world);
-        ls_jsonw_put_str(w, "why", "`runs` has one setting per number of workers");
+        ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("workers", g->world),
+                         LS_KV("why", "`runs` has one setting per number of workers"));
         ls_jsonw_close(w);
     }
     if (any) ls_jsonw_close(w);
 }
 
-void ls_scaling_text(const ls_analysis *a, const char *strategy, ls_str *out)
-{
-    ls_scaling_text_with(a, strategy, NULL, NULL, out);
-}
-
-void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
-                          const void *ctx, ls_str *out)
+void ls_scaling_text(const ls_analysis *a, const char *strategy, void (*more)(const void *ctx, ls_jsonw *w),
+                     const void *ctx, ls_str *out)
 {
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
@@ -159,7 +129,7 @@ void ls_scaling_text_with(const ls_analysis *a, const char *strategy, void (*mor
     bool ok = a->comparable && a->baseline >= 0;
     ls_jsonw_put_str(&w, "status", !ok ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
     if (ok) {
-        put_protocol(&w, a, &(extra){more, ctx});
+        put_protocol(&w, a, more, ctx);
         ls_jsonw_put_open(&w, "runs", '{');
         for (int i = 0; i < a->n_group; i++)
             if (choose(a, strategy, a->group[i].world) == i) put_group(&w, a, &a->group[i]);

@@ -1,4 +1,5 @@
-#include "report/compare/strategies.h"
+/* strategies.c - settings side by side: the table of `bench strategies`, and strategies_report.json. */
+#include "report/compare/analysis.h"
 #include "core/mem.h"
 
 #include <math.h>
@@ -32,29 +33,46 @@ static double most_memory(const ls_run *r)
     return isnan(most) ? fmax(r->peak_bytes, r->peak_most) : most;
 }
 
-ls_status ls_six_of(const ls_analysis *a, const ls_group *g, ls_six *out)
+static double run_metric(const ls_run *r, int metric)
 {
-    double *x = ls_alloc((size_t)g->n_run * 4 * sizeof *x);
-    if (!x) return ls_nomem((size_t)g->n_run * 4 * sizeof *x, "repeats");
-    const int n = g->n_run;
-    for (int i = 0; i < n; i++) {
-        const ls_run *r = &a->set->run[g->run[i]];
-        x[i] = wait_share(r);
-        x[n + i] = bubble_share(r);
-        x[2 * n + i] = isnan(r->gpu_utilisation) ? r->cpu_utilisation : r->gpu_utilisation;
-        x[3 * n + i] = most_memory(r);
+    switch (metric) {
+    case LS_METRIC_COMMUNICATION: return wait_share(r);
+    case LS_METRIC_BUBBLE: return bubble_share(r);
+    case LS_METRIC_UTILISATION: return isnan(r->gpu_utilisation) ? r->cpu_utilisation : r->gpu_utilisation;
+    default: return most_memory(r);
     }
-    *out = (ls_six){.communication = ls_estimate_of(x, n),
-                    .bubble = ls_estimate_of(x + n, n),
-                    .tokens = g->tokens,
-                    .wall = g->wall,
-                    .utilisation = ls_estimate_of(x + 2 * n, n),
-                    .memory = ls_estimate_of(x + 3 * n, n),
-                    .speedup = g->speedup,
-                    .efficiency = g->efficiency};
+}
+
+ls_status ls_metrics_of(const ls_analysis *a, const ls_group *g, ls_estimate out[LS_N_METRIC])
+{
+    static const int of_runs[] = {LS_METRIC_COMMUNICATION, LS_METRIC_BUBBLE, LS_METRIC_UTILISATION, LS_METRIC_MEMORY};
+    double *x = ls_alloc((size_t)g->n_run * sizeof *x);
+    if (!x) return ls_nomem((size_t)g->n_run * sizeof *x, "repeats");
+    for (int k = 0; k < 4; k++) {
+        for (int i = 0; i < g->n_run; i++) x[i] = run_metric(&a->set->run[g->run[i]], of_runs[k]);
+        out[of_runs[k]] = ls_estimate_of(x, g->n_run);
+    }
+    out[LS_METRIC_TOKENS] = g->tokens;
+    out[LS_METRIC_WALL] = g->wall;
+    out[LS_METRIC_SPEEDUP] = g->speedup;
+    out[LS_METRIC_EFFICIENCY] = g->efficiency;
     ls_free(x);
     return LS_OK;
 }
+
+/* In strategies_report.json, and in the table: a column's name, the factor of its unit, decimals and width. */
+static const struct {
+    const char *key, *column;
+    double factor;
+    int decimals, width;
+} shown[LS_N_METRIC] = {[LS_METRIC_COMMUNICATION] = {"communication_overhead", "waits, %", 100, 1, 12},
+                        [LS_METRIC_BUBBLE] = {"pipeline_bubble", "bubble, %", 100, 1, 12},
+                        [LS_METRIC_TOKENS] = {"tokens_per_sec", "tokens/s", 1, 0, 17},
+                        [LS_METRIC_WALL] = {"training_time_sec", "time, s", 1, 2, 12},
+                        [LS_METRIC_UTILISATION] = {"cpu_utilisation", "CPU/GPU, %", 100, 1, 12},
+                        [LS_METRIC_MEMORY] = {"peak_memory_bytes", "memory, MiB", 1 / 1048576.0, 1, 12},
+                        [LS_METRIC_SPEEDUP] = {"speedup", "speed-up", 1, 2, 14},
+                        [LS_METRIC_EFFICIENCY] = {"scaling_efficiency", "efficiency, %", 100, 1, 14}};
 
 /* "12.3 ±0.4"; the sign takes two bytes and one column. */
 static void cell(ls_str *out, const ls_estimate *e, double factor, int decimals, int width)
@@ -70,25 +88,25 @@ static void cell(ls_str *out, const ls_estimate *e, double factor, int decimals,
 
 ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
 {
+    static const int column[LS_N_METRIC] = {LS_METRIC_TOKENS,  LS_METRIC_WALL,        LS_METRIC_COMMUNICATION,
+                                            LS_METRIC_BUBBLE,  LS_METRIC_UTILISATION, LS_METRIC_MEMORY,
+                                            LS_METRIC_SPEEDUP, LS_METRIC_EFFICIENCY};
     int wide = 7;
     for (int i = 0; i < a->n_group; i++)
         wide = (int)strlen(a->group[i].short_name) > wide ? (int)strlen(a->group[i].short_name) : wide;
-    ls_str_addf(out, "%-*s %7s %4s %17s %12s %12s %12s %12s %12s %14s %14s\n", wide, "setting", "workers", "runs",
-                "tokens/s", "time, s", "waits, %", "bubble, %", "CPU/GPU, %", "memory, MiB", "speed-up",
-                "efficiency, %");
+    ls_str_addf(out, "%-*s %7s %4s", wide, "setting", "workers", "runs");
+    for (int k = 0; k < LS_N_METRIC; k++) ls_str_addf(out, " %*s", shown[column[k]].width, shown[column[k]].column);
+    ls_str_addc(out, '\n');
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        ls_six s;
-        LS_TRY(ls_six_of(a, g, &s));
+        ls_estimate e[LS_N_METRIC];
+        LS_TRY(ls_metrics_of(a, g, e));
         ls_str_addf(out, "%-*s %7d %4d", wide, g->short_name, g->world, g->n_run);
-        cell(out, &s.tokens, 1, s.tokens.mean < 1000 ? 1 : 0, 17);
-        cell(out, &s.wall, 1, 2, 12);
-        cell(out, &s.communication, 100, 1, 12);
-        cell(out, &s.bubble, 100, 1, 12);
-        cell(out, &s.utilisation, 100, 1, 12);
-        cell(out, &s.memory, 1 / 1048576.0, 1, 12);
-        cell(out, &s.speedup, 1, 2, 14);
-        cell(out, &s.efficiency, 100, 1, 14);
+        for (int k = 0; k < LS_N_METRIC; k++) {
+            const int m = column[k];
+            const int decimals = m == LS_METRIC_TOKENS && e[m].mean < 1000 ? 1 : shown[m].decimals;
+            cell(out, &e[m], shown[m].factor, decimals, shown[m].width);
+        }
         ls_str_addc(out, '\n');
     }
     return LS_OK;
@@ -97,31 +115,22 @@ ls_status ls_strategies_table(const ls_analysis *a, ls_str *out)
 static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
 {
     ls_jsonw_put_open(w, key, '{');
-    ls_jsonw_put_real(w, "mean", e->mean); /* NaN is written as null */
-    ls_jsonw_put_real(w, "half95", e->half);
-    ls_jsonw_put_real(w, "stdev", e->stdev);
-    ls_jsonw_put_int(w, "n", e->n);
+    /* NaN is written as null */
+    ls_jsonw_members(w, LS_KV("mean", e->mean), LS_KV("half95", e->half), LS_KV("stdev", e->stdev), LS_KV("n", e->n));
     ls_jsonw_close(w);
 }
 
 static ls_status put_setting(ls_jsonw *w, const ls_analysis *a, const ls_group *g)
 {
-    ls_six s;
-    LS_TRY(ls_six_of(a, g, &s));
+    ls_estimate e[LS_N_METRIC];
+    LS_TRY(ls_metrics_of(a, g, e));
     ls_jsonw_open(w, '{');
     ls_jsonw_put_str(w, "setting", g->short_name);
     ls_jsonw_put_int(w, "workers", g->world);
     ls_jsonw_put_open(w, "runs", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_str(w, a->set->run[g->run[i]].dir);
     ls_jsonw_close(w);
-    put(w, "communication_overhead", &s.communication);
-    put(w, "pipeline_bubble", &s.bubble);
-    put(w, "tokens_per_sec", &s.tokens);
-    put(w, "training_time_sec", &s.wall);
-    put(w, "cpu_utilisation", &s.utilisation);
-    put(w, "peak_memory_bytes", &s.memory);
-    put(w, "speedup", &s.speedup);
-    put(w, "scaling_efficiency", &s.efficiency);
+    for (int k = 0; k < LS_N_METRIC; k++) put(w, shown[k].key, &e[k]);
     ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_real(w, ls_run_rate(a, &a->set->run[g->run[i]]));
     ls_jsonw_close(w);
@@ -130,11 +139,8 @@ static ls_status put_setting(ls_jsonw *w, const ls_analysis *a, const ls_group *
     for (int i = 0; i < g->first->n_coll; i++) {
         const ls_run_coll *c = &g->first->coll[i];
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "kind", c->kind);
-        ls_jsonw_put_real(w, "calls", c->calls);
-        ls_jsonw_put_real(w, "bytes_moved", c->nbytes);
-        ls_jsonw_put_real(w, "busy_sec", c->busy);
-        ls_jsonw_put_real(w, "exposed_sec", c->exposed);
+        ls_jsonw_members(w, LS_KV("kind", c->kind), LS_KV("calls", c->calls), LS_KV("bytes_moved", c->nbytes),
+                         LS_KV("busy_sec", c->busy), LS_KV("exposed_sec", c->exposed));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);

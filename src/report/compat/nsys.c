@@ -1,172 +1,149 @@
-/* nsys.c - one pass over the text per section; a row is a line whose first field is a number. The summary is in nsys_summary.c. */
-#include "report/compat/nsys.h"
+/* nsys.c - the text of `nsys stats`: a row is a line whose first field is a number; then the summary of all files. */
+#include "core/fs.h"
 #include "core/mem.h"
+#include "report/compat/profile_summary.h"
+#include "report/read/keys.h"
 
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Bytes of the white space at p (ASCII, and the Unicode blanks that locales put between digits), 0 when there is none. */
-static size_t blank(const char *p, const char *end)
+static size_t blank(const char *p)
 {
     const unsigned char *u = (const unsigned char *)p;
-    if (p >= end) return 0;
     if (*u == ' ' || (*u >= '\t' && *u <= '\r') || (*u >= 0x1c && *u <= 0x1f)) return 1;
-    if (end - p >= 2 && u[0] == 0xc2 && (u[1] == 0xa0 || u[1] == 0x85)) return 2;
-    if (end - p >= 3 && u[0] == 0xe2 && u[1] == 0x80 &&
-        ((u[2] >= 0x80 && u[2] <= 0x8a) || u[2] == 0xa8 || u[2] == 0xaf))
-        return 3;
-    if (end - p >= 3 && u[0] == 0xe3 && u[1] == 0x80 && u[2] == 0x80) return 3;
-    return 0;
+    if (u[0] == 0xc2) return u[1] == 0xa0 || u[1] == 0x85 ? 2 : 0;
+    if (u[0] == 0xe3) return u[1] == 0x80 && u[2] == 0x80 ? 3 : 0;
+    if (u[0] != 0xe2 || u[1] != 0x80) return 0;
+    return (u[2] >= 0x80 && u[2] <= 0x8a) || u[2] == 0xa8 || u[2] == 0xaf ? 3 : 0;
 }
 
-static const char *trim_left(const char *p, const char *end)
-{
-    for (size_t k; (k = blank(p, end));) p += k;
-    return p;
-}
-
-static const char *trim_right(const char *p, const char *end)
-{
-    const char *last = p; /* after the last byte that is no blank */
-    while (p < end) {
-        size_t k = blank(p, end);
-        p += k ? k : 1;
-        if (!k) last = p;
-    }
-    return last;
-}
-
-static bool holds(const char *p, const char *end, const char *word)
-{
-    return memmem(p, (size_t)(end - p), word, strlen(word)) != NULL;
-}
-
-static bool begins(const char *p, const char *end, const char *word)
-{
-    size_t n = strlen(word);
-    return (size_t)(end - p) >= n && !memcmp(p, word, n);
-}
-
-typedef struct field {
-    const char *at, *end;
-} field;
-
-/* Fields between runs of two or more blanks: the first two, and the last. Returns their number. */
-static int split(const char *p, const char *end, field f[3])
+/* Cuts a line into fields at runs of two or more blanks, and drops blanks at both ends: the first two fields, and the last. Returns their
+ * number. */
+static int split(char *line, char *f[3])
 {
     int n = 0;
-    const char *start = p;
-    while (p <= end) {
-        size_t k = blank(p, end), k2 = k ? blank(p + k, end) : 0;
-        if (p == end || k2) {
-            if (n < 2) f[n] = (field){start, p};
-            f[2] = (field){start, p};
-            n++;
-            if (p == end) break;
-            start = p = trim_left(p, end);
-        } else {
-            p += k ? k : 1;
+    bool open = false; /* inside a field */
+    for (char *p = line; *p;) {
+        char *run = p;
+        int n_blank = 0;
+        for (size_t k; (k = blank(p)); p += k) n_blank++;
+        if (open && (n_blank > 1 || (n_blank && !*p))) {
+            *run = '\0';
+            open = false;
         }
+        if (!*p) break;
+        if (!open) {
+            if (n < 2) f[n] = p;
+            f[2] = p;
+            n++;
+            open = true;
+        }
+        p++;
     }
     return n;
 }
 
-static bool percent_of(field f, double *out)
+static bool percent_of(char *text, double *out)
 {
-    char buf[64];
-    size_t n = (size_t)(f.end - f.at);
-    if (n && f.end[-1] == '%') n--;
-    if (!n || n >= sizeof buf) return false;
-    memcpy(buf, f.at, n);
-    buf[n] = '\0';
-    return !strpbrk(buf, "xX") && ls_parse_f64(buf, out);
+    const size_t n = strlen(text);
+    if (n && text[n - 1] == '%') text[n - 1] = '\0';
+    return !strpbrk(text, "xX") && ls_parse_f64(text, out);
 }
 
-static bool unit_at(const char *p, const char **unit)
+static const char *unit_at(const char *p)
 {
     static const char *const units[] = {"ns", "us", "ms", "s"};
     for (size_t i = 0; i < 4; i++) {
-        size_t n = strlen(units[i]);
-        unsigned char after = (unsigned char)(strncmp(p, units[i], n) ? 'x' : p[n]);
-        if (after == '_' || (after >= '0' && after <= '9') || ((after | 32) >= 'a' && (after | 32) <= 'z')) continue;
-        *unit = units[i];
-        return true;
+        const size_t n = strlen(units[i]);
+        if (!strncmp(p, units[i], n) && p[n] != '_' && !isalnum((unsigned char)p[n])) return units[i];
     }
-    return false;
+    return NULL;
 }
 
 /* "62,14,25" -> "621425 ns"; "1.5 ms" as it is; else NULL. *ok is false when memory is out. */
-static char *total_of(field f, bool *ok)
+static char *total_of(char *s, bool *ok)
 {
-    char *s = ls_strndup(f.at, (size_t)(f.end - f.at)), *out = NULL;
-    *ok = s;
-    if (!s) return NULL;
+    static const char digits[] = "0123456789";
+    char *out = NULL;
     size_t n = 0;
     for (const char *p = s; *p; p++)
         if (*p != ',') s[n++] = *p;
     s[n] = '\0';
-    if (n && strspn(s, "0123456789") == n) {
+    *ok = true;
+    if (n && strspn(s, digits) == n) {
         out = ls_asprintf("%s ns", s);
         *ok = out;
-    } else {
-        for (const char *p = s; *p && !out && *ok;) {
-            size_t digits = strspn(p, "0123456789");
-            if (!digits) {
-                p++;
-                continue;
-            }
-            if (p[digits] == '.' && strspn(p + digits + 1, "0123456789"))
-                digits += 1 + strspn(p + digits + 1, "0123456789");
-            const char *unit, *at = trim_left(p + digits, s + n);
-            if (unit_at(at, &unit)) {
-                out = ls_asprintf("%.*s %s", (int)digits, p, unit);
-                *ok = out;
-            }
-            p += digits;
-        }
     }
-    ls_free(s);
+    for (const char *p = s; !out && *ok && (p = strpbrk(p, digits));) {
+        size_t len = strspn(p, digits);
+        const size_t more = p[len] == '.' ? strspn(p + len + 1, digits) : 0;
+        if (more) len += 1 + more;
+        const char *at = p + len;
+        for (size_t k; (k = blank(at));) at += k;
+        const char *unit = unit_at(at);
+        if (unit) {
+            out = ls_asprintf("%.*s %s", (int)len, p, unit);
+            *ok = out;
+        }
+        p += len;
+    }
     return out;
 }
 
-static ls_status add_row(ls_nsys_rows *rows, double percent, field total, field name, const char *line, const char *end)
+static void row_fini(ls_nsys_row *r)
 {
-    if (rows->n == rows->cap) {
-        size_t cap = rows->cap ? 2 * rows->cap : 32;
-        ls_nsys_row *p = ls_realloc(rows->row, cap * sizeof *p);
-        if (!p) return ls_nomem(cap * sizeof *p, "rows of nsys");
-        rows->row = p;
-        rows->cap = cap;
+    ls_free(r->name);
+    ls_free(r->total);
+    ls_free(r->raw);
+}
+
+ls_status ls_nsys_add(ls_nsys_rows *rows, ls_nsys_row r)
+{
+    if (!r.name || !r.raw || !ls_grow(&rows->row, rows->n, &rows->cap, sizeof r)) {
+        row_fini(&r);
+        return ls_nomem(sizeof r, "a row of a summary");
     }
-    ls_nsys_row *r = &rows->row[rows->n];
+    r.order = rows->n;
+    rows->row[rows->n++] = r;
+    return LS_OK;
+}
+
+/* Adds a line of a section, if it is a row. It is cut. */
+static ls_status add_line(const char *raw, char *line, ls_nsys_rows *rows)
+{
+    char *f[3];
+    double percent;
     bool ok;
-    *r = (ls_nsys_row){.percent = percent, .order = rows->n++, .total = total_of(total, &ok)};
-    r->name = ls_strndup(name.at, (size_t)(name.end - name.at));
-    r->raw = ls_strndup(line, (size_t)(end - line));
-    return ok && r->name && r->raw ? LS_OK : ls_nomem((size_t)(end - line), "a row of nsys");
+    if (split(line, f) < 3 || *f[0] == '-' || *f[0] == '=' || !percent_of(f[0], &percent)) return LS_OK;
+    LS_TRY(ls_nsys_add(
+        rows, (ls_nsys_row){
+                  .percent = percent, .total = total_of(f[1], &ok), .name = ls_strdup(f[2]), .raw = ls_strdup(raw)}));
+    return ok ? LS_OK : ls_nomem(strlen(raw), "a row of a summary");
 }
 
 ls_status ls_nsys_parse(const char *text, size_t n, const char *marker, ls_nsys_rows *rows)
 {
     bool inside = false;
-    for (const char *line = text, *stop = text + n; line < stop;) {
-        const char *nl = memchr(line, '\n', (size_t)(stop - line)), *end = nl ? nl : stop, *next = nl ? nl + 1 : stop;
-        if (end > line && end[-1] == '\r') end--;
-        const char *at = trim_left(line, end), *to = trim_right(at, end);
-        const char *whole = line;
-        field f[3];
-        double percent;
-        line = next;
-        if (holds(at, to, marker)) {
-            inside = true;
-            continue;
+    ls_status st = LS_OK;
+    for (const char *p = text, *stop = text + n, *end; p < stop && st == LS_OK; p = end + 1) {
+        end = memchr(p, '\n', (size_t)(stop - p));
+        if (!end) end = stop;
+        const size_t len = (size_t)(end - p) - (end > p && end[-1] == '\r');
+        char *raw = ls_strndup(p, len), *line = ls_strndup(p, len), *at = line;
+        if (!raw || !line) st = ls_nomem(len, "a line of nsys");
+        for (size_t k; st == LS_OK && (k = blank(at));) at += k;
+        if (st == LS_OK && strstr(at, marker)) inside = true;
+        else if (st == LS_OK) {
+            inside = inside && strncmp(at, "**", 2) && strncmp(at, "Processing [", 12);
+            if (inside) st = add_line(raw, at, rows);
         }
-        if (begins(at, to, "**") || begins(at, to, "Processing [")) inside = false;
-        if (!inside || at == to || *at == '-' || *at == '=') continue;
-        if (split(at, to, f) < 3 || !percent_of(f[0], &percent)) continue;
-        LS_TRY(add_row(rows, percent, f[1], f[2], whole, end));
+        ls_free(raw);
+        ls_free(line);
     }
-    return LS_OK;
+    return st;
 }
 
 static int by_share(const void *a, const void *b)
@@ -178,16 +155,121 @@ static int by_share(const void *a, const void *b)
 
 void ls_nsys_rank(ls_nsys_rows *rows)
 {
-    if (rows->n) qsort(rows->row, rows->n, sizeof *rows->row, by_share);
+    if (rows->n) qsort(rows->row, (size_t)rows->n, sizeof *rows->row, by_share);
 }
 
 void ls_nsys_rows_fini(ls_nsys_rows *rows)
 {
-    for (size_t i = 0; i < rows->n; i++) {
-        ls_free(rows->row[i].name);
-        ls_free(rows->row[i].total);
-        ls_free(rows->row[i].raw);
-    }
+    for (int i = 0; i < rows->n; i++) row_fini(&rows->row[i]);
     ls_free(rows->row);
     *rows = (ls_nsys_rows){0};
+}
+
+/* ---- the summary ---- */
+
+#define NVTX "NVTX Range Summary"
+#define OSRT "OS Runtime Summary"
+
+static bool is_report(const char *name)
+{
+    return !strncmp(name, "nsys_", 5) && (ls_ends_in(name, ".nsys-rep") || ls_ends_in(name, ".qdrep"));
+}
+
+static bool is_stats(const char *name)
+{
+    return !strncmp(name, "nsys_stats_", 11) && strlen(name) >= 15 && ls_ends_in(name, ".txt");
+}
+
+/* nsys_<digits>_<host>.nsys-rep: adds the host to a sorted list. */
+static void add_host(const char *name, json_t *list)
+{
+    char host[256];
+    const char *p = name + 5 + strspn(name + 5, "0123456789"), *dot = strrchr(name, '.');
+    size_t i = 0, n = json_array_size(list);
+    if (p == name + 5 || *p != '_' || dot <= p + 1) return;
+    snprintf(host, sizeof host, "%.*s", (int)(dot - p - 1), p + 1);
+    while (i < n && strcmp(json_string_value(json_array_get(list, i)), host) < 0) i++;
+    if (i == n || strcmp(json_string_value(json_array_get(list, i)), host))
+        json_array_insert_new(list, i, json_string_nocheck(host));
+}
+
+/* As the launcher recorded them, one per line; else those that the names of the reports contain; else null. */
+static json_t *hosts_of(const json_t *launcher, char **names, size_t n)
+{
+    const report_doc d = {.root = launcher};
+    const char *text = report_str(&d, "slurm.hosts");
+    json_t *list = json_array();
+    if (!text) text = report_str(&d, "hosts");
+    for (const char *p = text ? text : ""; *p;) {
+        const size_t len = strcspn(p, "\n");
+        if (strspn(p, " \t\r\v\f") < len) json_array_append_new(list, json_stringn_nocheck(p, len));
+        p += len + (p[len] == '\n');
+    }
+    const bool recorded = json_array_size(list) > 0;
+    for (size_t i = 0; i < n && !recorded; i++)
+        if (is_report(names[i])) add_host(names[i], list);
+    if (json_array_size(list)) return list;
+    json_decref(list);
+    return json_null();
+}
+
+static ls_status read_stats(const char *profiles, profile_file *f, ls_nsys_rows *nvtx, ls_nsys_rows *osrt)
+{
+    char *text = NULL;
+    size_t n = 0;
+    ls_status st = ls_fs_read(ls_path_of(profiles, f->name).text, &text, &n);
+    if (st == LS_OK) st = ls_nsys_parse(text, n, NVTX, &f->nvtx);
+    if (st == LS_OK) st = ls_nsys_parse(text, n, OSRT, &f->osrt);
+    if (st == LS_OK) st = ls_nsys_parse(text, n, NVTX, nvtx);
+    if (st == LS_OK) st = ls_nsys_parse(text, n, OSRT, osrt);
+    ls_nsys_rank(&f->nvtx);
+    ls_nsys_rank(&f->osrt);
+    ls_free(text);
+    return st;
+}
+
+static ls_status write_summary(profile_summary *p, const char *run_dir, char **names, size_t n, ls_str *out)
+{
+    ls_jsonw w;
+    LS_TRY(profile_summary_begin(p, run_dir));
+    p->hosts = hosts_of(p->launcher, names, n);
+    for (size_t i = 0; i < n; i++)
+        if (is_report(names[i])) json_array_append_new(p->reports, json_string_nocheck(names[i]));
+    ls_jsonw_init(&w, out, 2);
+    ls_jsonw_open(&w, '{');
+    profile_summary_put(p, &w);
+    ls_jsonw_close(&w);
+    return out->failed ? ls_nomem(out->cap, "a profile summary") : LS_OK;
+}
+
+ls_status ls_nsys_summary_text(const char *run_dir, ls_str *out, size_t *n_file)
+{
+    const ls_path profiles = ls_path_of(run_dir, "profiles");
+    char **names = NULL;
+    size_t n = 0;
+    ls_nsys_rows nvtx = {0}, osrt = {0};
+    profile_summary p = {.nvtx = &nvtx, .osrt = &osrt};
+    ls_status st = LS_OK;
+    if (ls_fs_is_dir(profiles.text)) LS_TRY(ls_fs_list(profiles.text, &names, &n));
+    p.file = ls_alloc((n + 1) * sizeof *p.file);
+    if (!p.file) st = ls_nomem(n * sizeof *p.file, "a list of files");
+    for (size_t i = 0; i < n && st == LS_OK; i++) {
+        if (!is_stats(names[i])) continue;
+        p.file[p.n_file].name = names[i];
+        st = read_stats(profiles.text, &p.file[p.n_file++], &nvtx, &osrt);
+    }
+    ls_nsys_rank(&nvtx);
+    ls_nsys_rank(&osrt);
+    *n_file = (size_t)p.n_file;
+    if (st == LS_OK && p.n_file) st = write_summary(&p, run_dir, names, n, out);
+    for (int i = 0; i < p.n_file; i++) {
+        ls_nsys_rows_fini(&p.file[i].nvtx);
+        ls_nsys_rows_fini(&p.file[i].osrt);
+    }
+    ls_nsys_rows_fini(&nvtx);
+    ls_nsys_rows_fini(&osrt);
+    ls_free(p.file);
+    ls_fs_list_free(names, n);
+    profile_summary_fini(&p);
+    return st;
 }

@@ -75,23 +75,26 @@ static double rate_of(const result *all, int n, int world, int first)
     return world ? sum : NAN;
 }
 
-static void put_epochs(ls_jsonw *w, const result *all, int n, int first, double *best)
+static json_t *real_or_null(double x)
 {
+    return isnan(x) ? json_null() : json_real(x);
+}
+
+/* The list `epochs`: means over the ranks. *best: the lowest loss. */
+static json_t *epochs_of(const result *all, int n, int first, double *best)
+{
+    json_t *list = json_array();
     *best = NAN;
-    ls_jsonw_put_open(w, "epochs", '[');
     for (int i = 0, end; i < n; i = end) {
         double loss = 0, time = 0;
         for (end = i; end < n && all[end].epoch == all[i].epoch; end++) loss += all[end].loss, time += all[end].time;
         loss /= end - i;
-        time /= end - i;
-        ls_jsonw_open(w, '{');
-        ls_jsonw_put_int(w, "epoch", all[i].epoch + 1);
-        if (!isnan(loss)) ls_jsonw_put_real(w, "val_loss_avg_global", loss);
-        if (!isnan(time) && all[i].epoch >= first) ls_jsonw_put_real(w, "epoch_wall_time_sec", time);
-        ls_jsonw_close(w);
-        if (!isnan(loss) && !(*best <= loss)) *best = loss;
+        time = all[i].epoch >= first ? time / (end - i) : NAN;
+        *best = fmin(*best, loss); /* ignores NaN */
+        json_array_append_new(list, json_pack("{si so so}", "epoch", all[i].epoch + 1, "val_loss_avg_global",
+                                              real_or_null(loss), "epoch_wall_time_sec", real_or_null(time)));
     }
-    ls_jsonw_close(w);
+    return list;
 }
 
 static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes, ls_run *out)
@@ -101,32 +104,23 @@ static ls_status tell(const char *dir, const result *all, int n, ls_notes *notes
     const int first = all[n - 1].epoch > all[0].epoch ? 1 : 0;
     const double rate = rate_of(all, n, world, first);
     double best;
-    ls_str text = {0};
-    ls_jsonw w;
-    ls_jsonw_init(&w, &text, 1);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "schema_version", "2.0");
-    ls_jsonw_put_open(&w, "hardware", '{');
-    if (world) ls_jsonw_put_int(&w, "world_size", world);
-    ls_jsonw_close(&w);
-    put_epochs(&w, all, n, first, &best);
-    ls_jsonw_put_open(&w, "summary", '{');
-    if (!isnan(rate)) ls_jsonw_put_real(&w, "mean_tokens_per_sec_global", rate);
-    if (!isnan(best)) ls_jsonw_put_real(&w, "best_val_loss", best);
-    ls_jsonw_close(&w);
-    ls_jsonw_close(&w);
-    ls_status st = text.failed ? ls_nomem(text.cap, "a run of the translation scripts") : LS_OK;
-    const ls_run_texts t = {.metrics = text.data, .n_metrics = text.len};
+    json_t *epochs = epochs_of(all, n, first, &best);
+    json_t *root =
+        json_pack("{ss s{si} so s{so so}}", "schema_version", "2.0", "hardware", "world_size", world, "epochs", epochs,
+                  "summary", "mean_tokens_per_sec_global", real_or_null(rate), "best_val_loss", real_or_null(best));
+    char *text = json_dumps(root, 0);
+    json_decref(root);
     ls_notes silent = {0}; /* of a file that does not exist */
-    if (st == LS_OK) st = ls_run_read_texts(&t, dir, &silent, out);
+    const ls_run_texts t = {.file[LS_RUN_METRICS] = {text, text ? strlen(text) : 0}};
+    ls_status st = text ? ls_run_read_texts(&t, dir, &silent, out) : ls_nomem(1024, "a run of the translation scripts");
     ls_notes_fini(&silent);
-    ls_str_fini(&text);
+    free(text);
     LS_TRY(st);
     if (!world)
-        ls_notes_add(notes,
-                     "%s: eval_results_epoch*.json do not contain the number of workers, so the run is left out of "
-                     "comparisons",
-                     dir);
+        ls_notes_add(
+            notes,
+            "%s: eval_results_epoch*.json do not contain the number of workers, so the run is left out of comparisons",
+            dir);
     else if (isnan(rate))
         ls_notes_add(notes, "%s: key tokens_per_sec: not of every rank from 0 to %d, so the run has no speed", dir,
                      world - 1);

@@ -1,9 +1,10 @@
 #include "report/compat/tools.h"
 #include "core/fs.h"
-#include "core/mem.h"
-#include "report/read/keys.h"
+#include "report/chart/chart.h"
+#include "report/read/run_folder.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* --- table --- */
@@ -60,11 +61,9 @@ static int expected_world(const char *path)
 
 static bool has_bytes(const char *dir, const char *name)
 {
-    char *path = ls_path_join(dir, name);
+    const ls_path path = ls_path_of(dir, name);
     int64_t n = 0;
-    bool ok = path && ls_fs_exists(path) && !ls_fs_is_dir(path) && ls_fs_size(path, &n) == LS_OK && n > 0;
-    ls_free(path);
-    return ok;
+    return ls_fs_exists(path.text) && !ls_fs_is_dir(path.text) && ls_fs_size(path.text, &n) == LS_OK && n > 0;
 }
 
 static bool schema_fits(const json_t *root)
@@ -92,16 +91,9 @@ static ls_status verify_run(const char *dir, ls_str *out, int *n_bad)
     const char *status = "ok";
     int expected = expected_world(dir);
     json_t *root = NULL;
-    ls_notes bad = {0};
-    LS_TRY(report_load(dir, "training_metrics.json", &bad, &root));
+    LS_TRY(report_load(dir, "training_metrics.json", NULL, &root));
     const json_t *world = json_object_get(json_object_get(root, "hardware"), "world_size");
-    char *metrics = ls_path_join(dir, "training_metrics.json");
-    if (!metrics) {
-        json_decref(root);
-        ls_notes_fini(&bad);
-        return ls_nomem(strlen(dir), "a path");
-    }
-    if (!ls_fs_exists(metrics)) status = "missing_metrics";
+    if (!ls_fs_exists(ls_path_of(dir, "training_metrics.json").text)) status = "missing_metrics";
     else if (!has_bytes(dir, "train.log")) status = "missing_log";
     else if (!schema_fits(root)) status = "invalid_schema";
     else if (expected && !(json_is_number(world) && json_number_value(world) == expected))
@@ -111,9 +103,7 @@ static ls_status verify_run(const char *dir, ls_str *out, int *n_bad)
     if (expected) ls_str_addf(out, "\t%d\n", expected);
     else ls_str_add(out, "\tNone\n");
     *n_bad += strcmp(status, "ok") != 0;
-    ls_free(metrics);
     json_decref(root);
-    ls_notes_fini(&bad);
     return LS_OK;
 }
 
@@ -124,14 +114,10 @@ static ls_status verify_below(const char *dir, int depth, ls_str *out, int *n_ru
     LS_TRY(ls_fs_list(dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        char *path = ls_path_join(dir, names[i]);
-        if (!path) {
-            st = ls_nomem(strlen(dir), "a path");
-        } else if (names[i][0] != '.' && ls_fs_is_dir(path)) {
-            if (!strncmp(names[i], "run_", 4)) ++*n_run, st = verify_run(path, out, n_bad);
-            else if (depth < 8) st = verify_below(path, depth + 1, out, n_run, n_bad);
-        }
-        ls_free(path);
+        const ls_path path = ls_path_of(dir, names[i]);
+        if (names[i][0] == '.' || !ls_fs_is_dir(path.text)) continue;
+        if (!strncmp(names[i], "run_", 4)) ++*n_run, st = verify_run(path.text, out, n_bad);
+        else if (depth < 8) st = verify_below(path.text, depth + 1, out, n_run, n_bad);
     }
     ls_fs_list_free(names, n);
     return st;
@@ -149,5 +135,75 @@ ls_status ls_report_verify(const char *dir, ls_str *out, int *n_run, int *n_bad)
         else ls_str_add(out, "Verification passed.\n");
     }
     ls_str_fini(&rows);
+    return st;
+}
+
+/* --- pair of charts --- */
+
+static void pair_label(const ls_run *r, const char *what, char buf[96])
+{
+    report_doc d = {r->metrics, "", NULL};
+    const char *gpu = report_str(&d, "hardware.gpu_name");
+    if (!r->world) snprintf(buf, 96, "%s", what);
+    else
+        snprintf(buf, 96, "%d \xc3\x97 %.40s, %.30s", r->world, gpu && strcmp(gpu, "none") ? gpu : "worker",
+                 r->strategy);
+}
+
+static double last_epoch(const ls_run *r, const char *key, double otherwise)
+{
+    const json_t *epochs = json_object_get(r->metrics, "epochs");
+    size_t n = json_array_size(epochs);
+    double x = n ? report_num(&(report_doc){json_array_get(epochs, n - 1), "", NULL}, key) : NAN;
+    return isnan(x) ? otherwise : x;
+}
+
+ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words)
+{
+    ls_run_set set = {0};
+    ls_status st = LS_OK;
+    report_pen pen = {.there = true};
+    char title[96] = "Training time";
+    ls_chart chart[2] = {
+        ls_chart_bars(LS_CHART_BARS, "training_time_comparison", title, "seconds of the last epoch", "s", 1, 1),
+        ls_chart_bars(LS_CHART_BARS, "training_throughput_comparison", "Training throughput", "tokens per second",
+                      "tokens/s", 1, 0)};
+    LS_TRY_GOTO(st, done, ls_run_set_add(&set, baseline));
+    LS_TRY_GOTO(st, done, ls_run_set_add(&set, optimized));
+    if (set.n != 2 || !set.run[0].metrics || !set.run[1].metrics) {
+        ls_str_add(words, "no charts:\n");
+        for (int i = 0; i < set.notes.n; i++) ls_str_addf(words, "  %s\n", set.notes.text[i]);
+        goto done;
+    }
+    double time[2], rate[2];
+    for (int i = 0; i < 2; i++) {
+        char label[96];
+        pair_label(&set.run[i], i ? "optimized" : "baseline", label);
+        time[i] = last_epoch(&set.run[i], "epoch_wall_time_sec", set.run[i].epoch_time);
+        rate[i] = last_epoch(&set.run[i], "tokens_per_sec_global", set.run[i].tokens_per_sec);
+        for (int k = 0; k < 2; k++) {
+            ls_series *s = i ? chart[k].series : ls_chart_series(&chart[k], "run");
+            ls_chart_point(
+                &chart[k], s,
+                (ls_point){.x = ls_chart_category(&chart[k], label), .y = k ? rate[i] : time[i], .lo = NAN, .hi = NAN});
+        }
+    }
+    if (time[0] > 0 && !isnan(time[1])) {
+        snprintf(title, sizeof title, "Training time: %.0f %% less", 100 * (time[0] - time[1]) / time[0]);
+        ls_str_addf(words, "%s\n", title);
+    }
+    LS_TRY_GOTO(st, done, ls_fs_mkdirs(out));
+    for (int k = 0; k < 2; k++) {
+        if (ls_chart_empty(&chart[k])) continue;
+        const int before = pen.n_png;
+        LS_TRY_GOTO(st, done, report_write_chart(&chart[k], out, &pen));
+        ls_str_addf(words, "Wrote %s/%s.%s\n", out, chart[k].file, pen.n_png > before ? "png" : "svg");
+    }
+    if (!pen.there) ls_str_add(words, "gnuplot is not installed: charts are SVG files only\n");
+    report_pen_words(&pen, words);
+    if (pen.n_failed) ls_str_addc(words, '\n');
+done:
+    for (int k = 0; k < 2; k++) ls_chart_fini(&chart[k]);
+    ls_run_set_fini(&set);
     return st;
 }

@@ -1,4 +1,4 @@
-/* tools.h - R1's table tool and artifact verifier (docs/REFERENCES.md#r1), with their rules, verdicts and output. */
+/* tools.h - R1's tools (docs/REFERENCES.md#r1): table, verifier and pair of charts, with their rules, verdicts and output. */
 #ifndef LS_REPORT_TOOLS_H
 #define LS_REPORT_TOOLS_H
 
@@ -11,5 +11,9 @@ ls_status ls_report_table(const char *gpu1, const char *gpu2, const char *gpu4, 
 /* Every run_* folder below dir, at any depth (R1 reads only the first level). Tab-separated table and verdict go to
  * out; *n_run 0: there was none, *n_bad: those that are not ok. LS_E_IO when dir cannot be listed. */
 ls_status ls_report_verify(const char *dir, ls_str *out, int *n_run, int *n_bad);
+
+/* Two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
+ * training_throughput_comparison (.svg, and .png with gnuplot). words: the files written and the saving. */
+ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words);
 
 #endif

@@ -6,73 +6,56 @@
 #include <stdio.h>
 #include <string.h>
 
-static void cell_num(ls_doc *d, ls_block *b, double x, int decimals)
-{
-    char buf[40];
-    ls_doc_cell(d, b, "%s", ls_number_text(buf, x, decimals));
-}
-
-static void cell_estimate(ls_doc *d, ls_block *b, const ls_estimate *e, double factor, int decimals)
+const char *content_estimate_text(char buf[96], const ls_estimate *e, int decimals)
 {
     char v[40], h[40];
     if (e->half >= 0)
-        ls_doc_cell(d, b, "%s \xc2\xb1 %s", ls_number_text(v, factor * e->mean, decimals),
-                    ls_number_text(h, factor * e->half, decimals));
-    else cell_num(d, b, factor * e->mean, decimals);
-}
-
-static ls_block *table(ls_doc *d, const char *title, const char *const *head, int n)
-{
-    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, title ? "%s" : NULL, title);
-    if (!b) return NULL;
-    b->n_col = n;
-    for (int i = 0; i < n; i++) ls_doc_cell(d, b, "%s", head[i]);
-    return b;
+        snprintf(buf, 96, "%s \xc2\xb1 %s", ls_number_text(v, e->mean, decimals), ls_number_text(h, e->half, decimals));
+    else ls_number_text(buf, e->mean, decimals);
+    return buf;
 }
 
 static void groups_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"setting",  "workers",       "runs",       "tokens/s", "wall time, s",
-                                       "speed-up", "efficiency, %", "train loss", "val loss"};
-    ls_block *b = table(d, NULL, head, 9);
+    ls_block *b = ls_doc_table(d, NULL, "setting", "workers", "runs", "tokens/s", "wall time, s", "speed-up",
+                               "efficiency, %", "train loss", "val loss");
     for (int i = 0; i < a->n_group; i++) {
         const ls_group *g = &a->group[i];
-        ls_doc_cell(d, b, "%s", g->short_name);
-        ls_doc_cell(d, b, "%d", g->world);
-        ls_doc_cell(d, b, "%d", g->n_run);
-        cell_estimate(d, b, &g->tokens, 1, g->tokens.mean < 100 ? 2 : 1);
-        cell_num(d, b, g->wall.mean, 2);
-        cell_estimate(d, b, &g->speedup, 1, 2);
-        cell_num(d, b, 100 * g->efficiency.mean, 1);
-        cell_num(d, b, g->first->train_loss, 4);
-        cell_num(d, b, g->first->val_loss, 4);
+        char tokens[96], speedup[96];
+        ls_doc_cells(d, b, g->short_name, LS_TEXT("%d", g->world), LS_TEXT("%d", g->n_run),
+                     content_estimate_text(tokens, &g->tokens, g->tokens.mean < 100 ? 2 : 1), LS_NUM(g->wall.mean, 2),
+                     content_estimate_text(speedup, &g->speedup, 2), LS_NUM(100 * g->efficiency.mean, 1),
+                     LS_NUM(g->first->train_loss, 4), LS_NUM(g->first->val_loss, 4));
     }
+}
+
+/* A chart and what to see in it; false: it is empty, and nothing was added. */
+static bool draw(const ls_analysis *a, ls_doc *d, void (*fill)(const ls_analysis *a, ls_chart *c), const char *words)
+{
+    const int before = d->n;
+    ls_chart c;
+    fill(a, &c);
+    ls_doc_chart(d, &c, words);
+    return d->n > before;
 }
 
 static void speed(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart c;
     if (!a->n_group) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Throughput and scaling");
-    chart_throughput(a, &c);
-    ls_doc_chart(d, &c, "Longer is faster. The thin line is the 95 % interval of the mean.");
+    draw(a, d, chart_throughput, "Longer is faster. The thin line is the 95 % interval of the mean.");
     groups_table(a, d);
-    chart_speedup(a, &c);
-    ls_doc_chart(d, &c, "The grey line without marks is ideal: twice the workers, twice the speed.");
-    chart_efficiency(a, &c);
-    ls_doc_chart(d, &c, "Speed-up divided by the number of workers.");
+    draw(a, d, chart_speedup, "The grey line without marks is ideal: twice the workers, twice the speed.");
+    draw(a, d, chart_efficiency, "Speed-up divided by the number of workers.");
 }
 
 static void losses(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart step, epoch;
-    chart_loss(a, &step);
-    chart_epoch_loss(a, &epoch);
-    if (!ls_chart_empty(&step) || !ls_chart_empty(&epoch)) ls_doc_add(d, LS_BLOCK_SECTION, "Loss");
-    ls_doc_chart(d, &step,
-                 a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
-                              : "Means over neighbouring steps. Runs with equal losses share a line.");
-    ls_doc_chart(d, &epoch, "Runs without a file of steps.");
+    ls_doc_section(d, "Loss");
+    draw(a, d, chart_loss,
+         a->same_loss ? "One line represents all runs: their losses are equal bit for bit."
+                      : "Means over neighbouring steps. Runs with equal losses share a line.");
+    draw(a, d, chart_epoch_loss, "Runs without a file of steps.");
 }
 
 static void waterfall_table(const ls_analysis *a, ls_doc *d)
@@ -87,21 +70,20 @@ static void waterfall_table(const ls_analysis *a, ls_doc *d)
         n += used[k];
     }
     b->n_col = n + 3;
-    ls_doc_cell(d, b, "setting"), ls_doc_cell(d, b, "useful work");
+    ls_doc_cells(d, b, "setting", "useful work");
     for (int k = 0; k < LS_N_SPLIT; k++)
-        if (used[k]) ls_doc_cell(d, b, "%s", content_part_words(k));
-    ls_doc_cell(d, b, "sum");
+        if (used[k]) ls_doc_cells(d, b, content_part_words(k));
+    ls_doc_cells(d, b, "sum");
     for (int i = 0; i < a->n_group; i++) {
         const ls_waterfall *w = &a->group[i].waterfall;
         double sum = w->useful;
         if (!w->known) continue;
-        ls_doc_cell(d, b, "%s", a->group[i].label);
-        cell_num(d, b, 100 * w->useful, 1);
+        ls_doc_cells(d, b, a->group[i].label, LS_NUM(100 * w->useful, 1));
         for (int k = 0; k < LS_N_SPLIT; k++) {
             sum += w->lost[k];
-            if (used[k]) cell_num(d, b, 100 * w->lost[k], 1);
+            if (used[k]) ls_doc_cells(d, b, LS_NUM(100 * w->lost[k], 1));
         }
-        cell_num(d, b, 100 * sum, 1);
+        ls_doc_cells(d, b, LS_NUM(100 * sum, 1));
     }
 }
 
@@ -145,58 +127,43 @@ static void split_words(const ls_analysis *a, ls_str *out)
 static void time_parts(const ls_analysis *a, ls_doc *d)
 {
     ls_str words = {0};
-    ls_chart split, fall;
-    chart_step_split(a, &split);
-    chart_waterfall(a, &fall);
-    bool any = !ls_chart_empty(&split), falls = !ls_chart_empty(&fall);
-    if (any || falls) ls_doc_add(d, LS_BLOCK_SECTION, "Where the time went");
+    ls_doc_section(d, "Where the time went");
     split_words(a, &words);
-    ls_doc_chart(d, &split, words.data ? words.data : "");
-    if (words.failed) d->failed = true;
+    draw(a, d, chart_step_split, words.data ? words.data : "");
+    d->failed = d->failed || words.failed;
     ls_str_fini(&words);
-    ls_doc_chart(d, &fall,
-                 "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is "
-                 "lost time. "
-                 "A part to the left of zero is a gain. Time that a run did not measure is in other.");
-    if (falls) waterfall_table(a, d);
+    const char *see =
+        "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is lost "
+        "time. A part to the left of zero is a gain. Time that a run did not measure is in other.";
+    if (draw(a, d, chart_waterfall, see)) waterfall_table(a, d);
 }
 
 /* Busy, exposed and hidden time of one row are over the same steps: all that the collectives were counted over. */
 static void hidden_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {
-        "setting", "communicator", "busy, ms per step", "exposed, ms per step", "hidden, ms per step", "hidden, %"};
-    ls_block *b = table(d, "Exposed and hidden, by communicator", head, 6);
+    ls_block *b = ls_doc_table(d, "Exposed and hidden, by communicator", "setting", "communicator", "busy, ms per step",
+                               "exposed, ms per step", "hidden, ms per step", "hidden, %");
     for (int i = 0; i < a->n_group; i++)
         for (int k = 0; k < LS_N_RUN_COMM; k++) {
             ls_run_comm_time t;
             if (!ls_run_comm_time_of(a->group[i].first, k, &t)) continue;
-            ls_doc_cell(d, b, "%s", a->group[i].label);
-            ls_doc_cell(d, b, "%s", ls_run_comm_words(k));
-            cell_num(d, b, 1000 * t.busy, 3);
-            cell_num(d, b, 1000 * t.exposed, 3);
-            cell_num(d, b, 1000 * t.hidden, 3);
-            cell_num(d, b, t.busy > 0 ? 100 * t.hidden / t.busy : NAN, 0);
+            ls_doc_cells(d, b, a->group[i].label, ls_run_comms[k].words, LS_NUM(1000 * t.busy, 3),
+                         LS_NUM(1000 * t.exposed, 3), LS_NUM(1000 * t.hidden, 3),
+                         LS_NUM(t.busy > 0 ? 100 * t.hidden / t.busy : NAN, 0));
         }
 }
 
 static void collectives_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"setting",           "collective",           "calls",    "MiB a step",
-                                       "busy, ms per step", "exposed, ms per step", "bus, GB/s"};
-    ls_block *b = table(d, "By collective", head, 7);
+    ls_block *b = ls_doc_table(d, "By collective", "setting", "collective", "calls", "MiB a step", "busy, ms per step",
+                               "exposed, ms per step", "bus, GB/s");
     for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
         for (int k = 0; k < r->n_coll; k++) {
             const ls_run_coll *x = &r->coll[k];
             const double n = r->n_comm_step > 0 ? r->n_comm_step : NAN;
-            ls_doc_cell(d, b, "%s", a->group[i].label);
-            ls_doc_cell(d, b, "%s", x->kind);
-            cell_num(d, b, x->calls, 0);
-            cell_num(d, b, x->nbytes / n / 1048576, 2);
-            cell_num(d, b, 1000 * x->busy / n, 3);
-            cell_num(d, b, 1000 * x->exposed / n, 3);
-            cell_num(d, b, x->busbw / 1e9, 2);
+            ls_doc_cells(d, b, a->group[i].label, x->kind, LS_NUM(x->calls, 0), LS_NUM(x->nbytes / n / 1048576, 2),
+                         LS_NUM(1000 * x->busy / n, 3), LS_NUM(1000 * x->exposed / n, 3), LS_NUM(x->busbw / 1e9, 2));
         }
     }
 }
@@ -210,16 +177,14 @@ const char *content_wait_words(void)
 
 static void communication(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart c;
     bool any = false;
     for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->n_coll;
     if (!any) return;
-    chart_comm(a, &c);
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    ls_doc_chart(d, &c,
-                 "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute "
-                 "waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the "
-                 "longest are in the table only.");
+    draw(a, d, chart_comm,
+         "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute waited. "
+         "Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in "
+         "the table only.");
     ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
     hidden_table(a, d);
     collectives_table(a, d);
@@ -227,45 +192,30 @@ static void communication(const ls_analysis *a, ls_doc *d)
 
 static void memory_table(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"setting",
-                                       "rank 0: planned, MiB",
-                                       "rank 0: peak, MiB",
-                                       "all ranks: least planned, MiB",
-                                       "all ranks: most planned, MiB",
-                                       "all ranks: highest peak, MiB"};
     bool any = false;
     for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->planned_bytes > 0 || a->group[i].first->n_rank;
-    ls_block *b = any ? table(d, NULL, head, 6) : NULL;
-    for (int i = 0; i < a->n_group && b; i++) {
+    if (!any) return;
+    ls_block *b =
+        ls_doc_table(d, NULL, "setting", "rank 0: planned, MiB", "rank 0: peak, MiB", "all ranks: least planned, MiB",
+                     "all ranks: most planned, MiB", "all ranks: highest peak, MiB");
+    for (int i = 0; i < a->n_group; i++) {
         const ls_run *r = a->group[i].first;
-        double lo = NAN, hi = NAN;
-        for (int k = 0; k < r->n_rank; k++) lo = fmin(lo, r->rank_bytes[k]), hi = fmax(hi, r->rank_bytes[k]);
-        ls_doc_cell(d, b, "%s", a->group[i].label);
-        cell_num(d, b, r->planned_bytes / 1048576, 1);
-        cell_num(d, b, r->peak_bytes / 1048576, 1);
-        cell_num(d, b, lo / 1048576, 1);
-        cell_num(d, b, hi / 1048576, 1);
-        cell_num(d, b, r->peak_most / 1048576, 1);
+        ls_doc_cells(d, b, a->group[i].label, LS_NUM(r->planned_bytes / 1048576, 1), LS_NUM(r->peak_bytes / 1048576, 1),
+                     LS_NUM(r->rank_least / 1048576, 1), LS_NUM(r->rank_most / 1048576, 1),
+                     LS_NUM(r->peak_most / 1048576, 1));
     }
 }
 
 static void resources(const ls_analysis *a, ls_doc *d)
 {
-    ls_chart part, top, use, rate;
-    chart_memory(a, &part);
-    chart_peak(a, &top);
-    chart_utilisation(a, &use);
-    chart_tflops(a, &rate);
-    if (!ls_chart_empty(&part) || !ls_chart_empty(&top)) {
-        ls_doc_add(d, LS_BLOCK_SECTION, "Memory");
-        ls_doc_chart(d, &part, "As planned before the first step.");
-        ls_doc_chart(d, &top,
-                     "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
-        memory_table(a, d);
-    } else ls_chart_fini(&part), ls_chart_fini(&top);
-    if (!ls_chart_empty(&use) || !ls_chart_empty(&rate)) ls_doc_add(d, LS_BLOCK_SECTION, "Utilisation");
-    ls_doc_chart(d, &use, "Busy share of the cores or devices of the workers.");
-    ls_doc_chart(d, &rate, "Floating-point operations of the model per second.");
+    ls_doc_section(d, "Memory");
+    const bool parts = draw(a, d, chart_memory, "As planned before the first step.");
+    const bool peak = draw(a, d, chart_peak,
+                           "Peak memory of rank 0, including the program; on a GPU, memory allocated by the program.");
+    if (parts || peak) memory_table(a, d);
+    ls_doc_section(d, "Utilisation");
+    draw(a, d, chart_utilisation, "Busy share of the cores or devices of the workers.");
+    draw(a, d, chart_tflops, "Floating-point operations of the model per second.");
 }
 
 /* One picture per setting: the first of its repeats. */
@@ -278,6 +228,7 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
     enum { MOST = sizeof file / sizeof file[0] };
     ls_str left = {0};
     int n = 0, n_left = 0;
+    ls_doc_section(d, "Pipeline");
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         ls_chart c;
@@ -291,49 +242,40 @@ static void pipelines(const ls_analysis *a, ls_doc *d)
         }
         if (!r->n_span || !first) continue;
         if (n == MOST) {
+            if (!left.len) ls_str_addf(&left, "Only the first %d pipelines are drawn; left out: ", MOST);
             ls_str_addf(&left, "%s%s", n_left++ ? ", " : "", words);
             continue;
         }
-        if (!n) ls_doc_add(d, LS_BLOCK_SECTION, "Pipeline");
         chart_gantt(r, &c);
         c.file = file[n++];
         ls_doc_chart(d, &c, words);
     }
-    if (n_left)
-        ls_doc_add(d, LS_BLOCK_TEXT, "Only the first %d pipelines are drawn; left out: %s.", MOST,
-                   left.data ? left.data : "");
-    if (left.failed) d->failed = true;
-    ls_str_fini(&left);
+    if (left.len) ls_str_addc(&left, '.');
+    ls_doc_take(d, LS_BLOCK_TEXT, &left);
 }
 
 static void profiles(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"run", "range", "share of time, %", "total"};
     ls_block *b = NULL;
     for (int i = 0; i < a->set->n; i++) {
         const json_t *top = json_object_get(a->set->run[i].profile, "nvtx_top5");
         for (size_t k = 0; k < json_array_size(top); k++) {
-            const json_t *row = json_array_get(top, k);
-            const char *name = json_string_value(json_object_get(row, "name")),
-                       *total = json_string_value(json_object_get(row, "total_time"));
+            const report_doc row = {.root = json_array_get(top, k)};
+            const char *name = report_str(&row, "name");
             if (!b) {
                 ls_doc_add(d, LS_BLOCK_SECTION, "Profile");
                 ls_doc_add(d, LS_BLOCK_TEXT,
                            "Ranges recorded by nsys. Shares are of the sum over all ranges, nested ones included.");
-                b = table(d, NULL, head, 4);
+                b = ls_doc_table(d, NULL, "run", "range", "share of time, %", "total");
             }
-            ls_doc_cell(d, b, "%s", a->set->run[i].name);
-            ls_doc_cell(d, b, "%s", name ? name : "?");
-            const json_t *share = json_object_get(row, "time_percent");
-            cell_num(d, b, json_is_number(share) ? json_number_value(share) : NAN, 1);
-            ls_doc_cell(d, b, "%s", total ? total : "\xe2\x80\x93");
+            ls_doc_cells(d, b, a->set->run[i].name, name ? name : "?", LS_NUM(report_num(&row, "time_percent"), 1),
+                         report_str(&row, "total_time"));
         }
     }
 }
 
 static void scaling_files(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"workers", "tokens/s", "stdev", "epoch, s", "speed-up", "efficiency"};
     static const char *const key[] = {"mean_tokens_per_sec_global", "stdev_tokens_per_sec_global",
                                       "mean_epoch_wall_time_sec", "speedup_vs_1gpu", "scaling_efficiency"};
     for (int i = 0; i < a->set->n_scaling; i++) {
@@ -342,14 +284,11 @@ static void scaling_files(const ls_analysis *a, ls_doc *d)
         if (!i) ls_doc_add(d, LS_BLOCK_SECTION, "Scaling reports found");
         ls_doc_add(d, LS_BLOCK_TEXT, "%s: %s", a->set->scaling[i].path, status ? status : "no status");
         if (!json_is_object(runs)) continue;
-        ls_block *b = table(d, NULL, head, 6);
+        ls_block *b = ls_doc_table(d, NULL, "workers", "tokens/s", "stdev", "epoch, s", "speed-up", "efficiency");
         json_object_foreach((json_t *)(uintptr_t)runs, name, v)
         {
             ls_doc_cell(d, b, "%.20s", name);
-            for (int k = 0; k < 5; k++) {
-                const json_t *x = json_object_get(v, key[k]);
-                cell_num(d, b, json_is_number(x) ? json_number_value(x) : NAN, 2);
-            }
+            for (int k = 0; k < 5; k++) ls_doc_cells(d, b, LS_NUM(report_num(&(report_doc){.root = v}, key[k]), 2));
         }
     }
 }

@@ -12,8 +12,10 @@ void ls_report_doc(const ls_analysis *a, ls_doc *d);
 void content_summary(const ls_analysis *a, ls_doc *d);
 void content_provenance(const ls_analysis *a, ls_doc *d);
 void content_transport(const ls_analysis *a, ls_doc *d);
-const char *content_part_words(int part); /* of the waterfall */
-const char *content_wait_words(void);     /* how waits are charged, and what hidden time is */
+const char *content_estimate_text(char buf[96], const ls_estimate *e, int decimals); /* "12.3 ± 0.4" */
+const char *content_part_words(int part);                                            /* of the waterfall */
+char *content_json_text(char *buf, size_t n, const json_t *v); /* as JSON on one line, cut where it is longer */
+const char *content_wait_words(void);                          /* how waits are charged, and what hidden time is */
 
 void chart_loss(const ls_analysis *a, ls_chart *c);
 void chart_epoch_loss(const ls_analysis *a, ls_chart *c);

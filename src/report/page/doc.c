@@ -15,53 +15,71 @@ static char *format(const char *fmt, va_list ap)
     return s;
 }
 
+void ls_doc_section(ls_doc *d, const char *title)
+{
+    d->section = title;
+}
+
 ls_block *ls_doc_add(ls_doc *d, ls_block_kind kind, const char *fmt, ...)
 {
-    if (d->n == d->cap) {
-        int cap = d->cap ? 2 * d->cap : 32;
-        ls_block *p = ls_realloc(d->block, (size_t)cap * sizeof *p);
-        if (!p) {
-            d->failed = true;
-            return NULL;
-        }
-        d->block = p;
-        d->cap = cap;
-    }
-    ls_block *b = &d->block[d->n];
-    *b = (ls_block){.kind = kind};
+    char *text = NULL;
+    const char *section = d->section;
+    d->section = NULL;
+    if (section && kind != LS_BLOCK_SECTION) ls_doc_add(d, LS_BLOCK_SECTION, "%s", section);
     if (fmt) {
         va_list ap;
         va_start(ap, fmt);
-        b->text = format(fmt, ap);
+        text = format(fmt, ap);
         va_end(ap);
-        if (!b->text) {
-            d->failed = true;
-            return NULL;
-        }
     }
-    d->n++;
-    return b;
+    if ((fmt && !text) || !ls_grow(&d->block, d->n, &d->cap, sizeof *d->block)) {
+        d->failed = true;
+        ls_free(text);
+        return NULL;
+    }
+    d->block[d->n] = (ls_block){.kind = kind, .text = text};
+    return &d->block[d->n++];
+}
+
+void ls_doc_take(ls_doc *d, ls_block_kind kind, ls_str *text)
+{
+    d->failed = d->failed || text->failed;
+    if (text->len) ls_doc_add(d, kind, "%s", text->data);
+    ls_str_fini(text);
 }
 
 void ls_doc_cell(ls_doc *d, ls_block *b, const char *fmt, ...)
 {
     if (!b) return;
-    if (b->n_cell == b->cap_cell) {
-        int cap = b->cap_cell ? 2 * b->cap_cell : 16;
-        char **p = ls_realloc(b->cell, (size_t)cap * sizeof *p);
-        if (!p) {
-            d->failed = true;
-            return;
-        }
-        b->cell = p;
-        b->cap_cell = cap;
-    }
     va_list ap;
     va_start(ap, fmt);
-    char *s = format(fmt, ap);
+    char *s = ls_grow(&b->cell, b->n_cell, &b->cap_cell, sizeof *b->cell) ? format(fmt, ap) : NULL;
     va_end(ap);
     if (s) b->cell[b->n_cell++] = s;
     else d->failed = true;
+}
+
+void ls_doc_cell_list(ls_doc *d, ls_block *b, const char *const *text, int n)
+{
+    for (int i = 0; i < n; i++) ls_doc_cell(d, b, "%s", text[i] ? text[i] : "\xe2\x80\x93"); /* an en dash */
+}
+
+ls_block *ls_doc_table_of(ls_doc *d, const char *title, const char *const *column, int n)
+{
+    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, title ? "%s" : NULL, title);
+    if (!b) return NULL;
+    b->n_col = n;
+    ls_doc_cell_list(d, b, column, n);
+    return b;
+}
+
+char *ls_doc_text(char buf[96], const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(buf, 96, fmt, ap);
+    va_end(ap);
+    return buf;
 }
 
 void ls_doc_chart(ls_doc *d, ls_chart *chart, const char *words)

@@ -1,8 +1,6 @@
 /* markdown.c - the same report as Markdown, for a terminal, a review or a repository. */
 #include "report/page/doc.h"
 
-#include <string.h>
-
 /* Text with Markdown's special characters escaped; a bar would end a cell, and a newline would end a row. */
 static void plain(ls_str *out, const char *text, bool cell)
 {

@@ -2,7 +2,6 @@
 #include "core/fs.h"
 #include "core/mem.h"
 #include "report/page/content.h"
-#include "report/page/report_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,13 +9,12 @@
 
 static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result *r, bool png)
 {
-    char *dir = ls_path_join(out, "charts");
+    const ls_path dir = ls_path_of(out, "charts");
     report_pen pen = {.there = png};
     ls_str words = {0};
-    ls_status st = dir ? LS_OK : ls_nomem(strlen(out), "a path");
-    for (int i = 0; i < d->n && st == LS_OK; i++) {
+    for (int i = 0; i < d->n; i++) {
         if (d->block[i].kind != LS_BLOCK_CHART) continue;
-        st = report_write_chart(&d->block[i].chart, dir, &pen);
+        LS_TRY(report_write_chart(&d->block[i].chart, dir.text, &pen));
         r->n_chart++;
     }
     report_pen_words(&pen, &words);
@@ -24,8 +22,7 @@ static ls_status write_charts(const ls_doc *d, const char *out, ls_report_result
     r->n_png = pen.n_png;
     r->no_gnuplot = png && !pen.there;
     ls_str_fini(&words);
-    ls_free(dir);
-    return st;
+    return LS_OK;
 }
 
 /* "pp (1f1b)" -> scaling_report_pp_1f1b.json */
@@ -62,7 +59,7 @@ static ls_status write_scaling(const ls_analysis *a, const char *out)
         char file[128] = "scaling_report.json";
         if (several && !first_of_setting(a, i)) continue;
         if (several) scaling_file(a->group[i].short_name, file, sizeof file);
-        ls_scaling_text(a, several ? a->group[i].short_name : NULL, &text);
+        ls_scaling_text(a, several ? a->group[i].short_name : NULL, NULL, NULL, &text);
         ls_status st = report_write_text(out, file, &text);
         ls_str_fini(&text);
         LS_TRY(st);
@@ -89,16 +86,6 @@ static void terminal_table(const ls_analysis *a, ls_str *out)
     }
     ls_basis_words(a, out);
     ls_str_addc(out, '\n');
-}
-
-void ls_report_page(const ls_analysis *a, ls_str *html, ls_str *markdown)
-{
-    ls_doc d = {0};
-    ls_report_doc(a, &d);
-    ls_doc_html(&d, html);
-    ls_doc_markdown(&d, "charts", markdown);
-    if (d.failed) html->failed = markdown->failed = true;
-    ls_doc_fini(&d);
 }
 
 static ls_status write_all(const ls_analysis *a, const ls_report_opts *o, ls_report_result *r)
@@ -130,17 +117,11 @@ static void tell(const ls_analysis *a, ls_report_result *r)
     const ls_run_set *set = a->set;
     for (int i = 0; i < set->notes.n; i++) ls_notes_add(&r->notes, "%s", set->notes.text[i]);
     for (int i = 0; i < a->n_mismatch && i < 8; i++) {
-        ls_str s = {0};
-        ls_jsonw w;
         const ls_mismatch *m = &a->mismatch[i];
-        ls_jsonw_init(&w, &s, 0);
-        ls_jsonw_value(&w, m->other);
-        ls_str_add(&s, ", not ");
-        ls_jsonw_init(&w, &s, 0);
-        ls_jsonw_value(&w, m->baseline);
-        ls_notes_add(&r->notes, "%s: %s differs from %s: %s", set->run[m->run].name, m->field,
-                     set->run[a->baseline].name, s.data ? s.data : "?");
-        ls_str_fini(&s);
+        char base[400], other[400];
+        ls_notes_add(&r->notes, "%s: %s differs from %s: %s, not %s", set->run[m->run].name, m->field,
+                     set->run[a->baseline].name, content_json_text(other, sizeof other, m->other),
+                     content_json_text(base, sizeof base, m->baseline));
     }
     if (a->n_mismatch > 8) ls_notes_add(&r->notes, "and %d more differences", a->n_mismatch - 8);
 }
@@ -170,13 +151,10 @@ static ls_status find_protocol(const ls_run_set *set, const ls_report_opts *o, p
     for (int i = 0; i < set->n_scaling; i++) read_protocol(set->scaling[i].root, p);
     for (int i = 0; i < o->n_path; i++)
         for (int k = 0; k < 2 && ls_fs_is_dir(o->path[i]); k++) {
-            ls_notes unread = {0}; /* no run: nothing is lost with it */
-            json_t *root = NULL;
-            ls_status st = report_load(o->path[i], file[k], &unread, &root);
+            json_t *root = NULL; /* one that cannot be read is no run: nothing is lost with it */
+            LS_TRY(report_load(o->path[i], file[k], NULL, &root));
             read_protocol(root, p);
             json_decref(root);
-            ls_notes_fini(&unread);
-            LS_TRY(st);
         }
     return LS_OK;
 }
@@ -223,7 +201,7 @@ static ls_status looks_weak(const ls_analysis *a, bool *yes)
     ls_analysis b = {0};
     *yes = false;
     if (a->comparable || a->weak || !a->n_mismatch) return LS_OK;
-    LS_TRY(ls_analyse_with(a->set, &(ls_compare_opts){.weak = true}, &b));
+    LS_TRY(ls_analyse(a->set, &(ls_compare_opts){.weak = true}, &b));
     *yes = b.comparable;
     ls_analysis_fini(&b);
     return LS_OK;
@@ -237,7 +215,7 @@ ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result)
     ls_report_result r = {0};
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, done, read_alike(o, &set, &c));
-    LS_TRY_GOTO(st, done, ls_analyse_with(&set, &c, &a));
+    LS_TRY_GOTO(st, done, ls_analyse(&set, &c, &a));
     LS_TRY_GOTO(st, done, looks_weak(&a, &r.looks_weak));
     r.n_run = set.n;
     r.n_group = a.n_group;

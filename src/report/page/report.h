@@ -27,11 +27,4 @@ typedef struct ls_report_result {
 ls_status ls_report_write(const ls_report_opts *o, ls_report_result *result);
 void ls_report_result_fini(ls_report_result *r);
 
-/* The page alone, as text: for tests. */
-void ls_report_page(const ls_analysis *a, ls_str *html, ls_str *markdown);
-
-/* The chart tool of R1 (docs/REFERENCES.md): two bars each for time and tokens/s of the last epoch, into <out>/training_time_comparison and
- * training_throughput_comparison (.svg, and .png with gnuplot). words: the files written and the saving. */
-ls_status ls_report_pair(const char *baseline, const char *optimized, const char *out, ls_str *words);
-
 #endif

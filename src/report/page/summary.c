@@ -3,24 +3,18 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static const char *workers_word(int n)
 {
     return n == 1 ? "worker" : "workers";
 }
 
-static char *rate_text(char buf[96], const ls_estimate *e)
+static const char *rate_text(char buf[96], const ls_estimate *e)
 {
-    char v[40], h[40];
-    int decimals = e->mean < 100 ? 1 : 0;
-    if (e->half >= 0)
-        snprintf(buf, 96, "%s \xc2\xb1 %s", ls_number_text(v, e->mean, decimals), ls_number_text(h, e->half, decimals));
-    else snprintf(buf, 96, "%s", ls_number_text(v, e->mean, decimals));
-    return buf;
+    return content_estimate_text(buf, e, e->mean < 100 ? 1 : 0);
 }
 
-/* The largest lost shares as text: "4.1 % exposed communication, 2.0 % compute slowdown". */
+/* The useful share and the largest lost ones: "... the rest is: 4.1 % exposed communication, 2.0 % compute slowdown." */
 static void lost_words(const ls_waterfall *w, ls_str *out)
 {
     bool used[LS_N_SPLIT] = {0};
@@ -28,10 +22,12 @@ static void lost_words(const ls_waterfall *w, ls_str *out)
         int most = -1;
         for (int k = 0; k < LS_N_SPLIT; k++)
             if (!used[k] && w->lost[k] >= 0.002 && (most < 0 || w->lost[k] > w->lost[most])) most = k;
-        if (most < 0) return;
+        if (most < 0) break;
         used[most] = true;
+        if (!n) ls_str_addf(out, "%.1f %% of the time of its steps is useful work; the rest is: ", 100 * w->useful);
         ls_str_addf(out, "%s%.1f %% %s", n ? ", " : "", 100 * w->lost[most], content_part_words(most));
     }
+    if (out->len) ls_str_addc(out, '.');
 }
 
 static void say_lost(const ls_group *g, ls_doc *d)
@@ -46,17 +42,11 @@ static void say_lost(const ls_group *g, ls_doc *d)
         return;
     }
     ls_str s = {0};
-    lost_words(w, &s);
-    if (w->useful >= 1) {
-        ls_doc_add(
-            d, LS_BLOCK_TEXT,
-            "This is above ideal. The share of a worker may fit its caches better than the whole problem, or the runs "
-            "on one worker were disturbed: check their intervals.");
-    } else if (s.len) {
-        ls_doc_add(d, LS_BLOCK_TEXT, "%.1f %% of the time of its steps is useful work; the rest is: %s.",
-                   100 * w->useful, s.data);
-    }
-    ls_str_fini(&s);
+    if (w->useful >= 1)
+        ls_str_add(&s, "This is above ideal. The share of a worker may fit its caches better than the whole problem, "
+                       "or the runs on one worker were disturbed: check their intervals.");
+    else lost_words(w, &s);
+    ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
 
 /* Which part makes the runner-up slower; both must have recorded their steps. */
@@ -74,7 +64,7 @@ static void say_why(const ls_group *best, const ls_group *second, ls_doc *d)
     ls_doc_add(
         d, LS_BLOCK_TEXT,
         "Why: a step of %s takes %.1f ms, one of %s %.1f ms. The largest part of the difference is %s (%+.1f ms).",
-        best->label, 1000 * best->step_time, second->label, 1000 * second->step_time, ls_split_words(most),
+        best->label, 1000 * best->step_time, second->label, 1000 * second->step_time, ls_split[most].words,
         1000 * diff[most]);
 }
 
@@ -98,13 +88,12 @@ static void say_winner(const ls_analysis *a, ls_doc *d)
                 g->short_name, g->world, workers_word(g->world), rate_text(rate, &g->tokens));
     if (g->world > 1 && !isnan(g->speedup.mean))
         ls_str_addf(&s, ", %.2f times one worker (%.0f %% of ideal)", g->speedup.mean, 100 * g->efficiency.mean);
-    if (s.data) ls_doc_add(d, LS_BLOCK_LEAD, "%s.", s.data);
-    ls_str_fini(&s);
+    ls_str_addc(&s, '.');
+    ls_doc_take(d, LS_BLOCK_LEAD, &s);
     if (!clear)
         ls_doc_add(d, LS_BLOCK_WARN,
                    "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside the "
-                   "95 %% interval of "
-                   "\xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
+                   "95 %% interval of \xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
                    o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
     else if (next)
         ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.", o->label,
@@ -117,35 +106,25 @@ static void cards(const ls_analysis *a, ls_doc *d)
 {
     const ls_group *g = &a->group[a->best];
     ls_block *b = ls_doc_add(d, LS_BLOCK_CARDS, NULL);
-    char buf[40];
-    ls_doc_cell(d, b, "Highest");
-    ls_doc_cell(d, b, "%s", g->label);
-    ls_doc_cell(d, b, "%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs");
-    ls_doc_cell(d, b, "Tokens per second");
-    ls_doc_cell(d, b, "%s", ls_number_text(buf, g->tokens.mean, g->tokens.mean < 100 ? 1 : 0));
-    if (g->tokens.half >= 0)
-        ls_doc_cell(d, b, "\xc2\xb1 %.1f %% (95 %%, over %s)", 100 * g->tokens.half / g->tokens.mean,
-                    g->tokens.within ? "the steps of one run" : "repeats");
-    else ls_doc_cell(d, b, "one run, no interval");
-    if (!isnan(g->speedup.mean) && g->world > 1) {
-        ls_doc_cell(d, b, "Speed-up");
-        ls_doc_cell(d, b, "%.2f \xc3\x97", g->speedup.mean);
-        ls_doc_cell(d, b, "%.0f %% of ideal", 100 * g->efficiency.mean);
-    }
-    if (!isnan(g->first->train_loss)) {
-        ls_doc_cell(d, b, "Training loss");
-        ls_doc_cell(d, b, "%.4f", g->first->train_loss);
-        if (isnan(g->first->val_loss)) ls_doc_cell(d, b, "mean of the last epoch");
-        else ls_doc_cell(d, b, "validation %.4f", g->first->val_loss);
-    }
-    if (g->first->peak_bytes > 0) {
-        ls_doc_cell(d, b, "Peak memory");
-        ls_doc_cell(d, b, "%s", ls_human_bytes(buf, g->first->peak_bytes));
-        ls_doc_cell(d, b, "of rank 0");
-    }
+    ls_doc_cells(d, b, "Highest", g->label,
+                 LS_TEXT("%d %s, %d %s", g->world, workers_word(g->world), g->n_run, g->n_run == 1 ? "run" : "runs"),
+                 "Tokens per second", LS_NUM(g->tokens.mean, g->tokens.mean < 100 ? 1 : 0),
+                 g->tokens.half >= 0
+                     ? LS_TEXT("\xc2\xb1 %.1f %% (95 %%, over %s)", 100 * g->tokens.half / g->tokens.mean,
+                               g->tokens.within ? "the steps of one run" : "repeats")
+                     : "one run, no interval");
+    if (!isnan(g->speedup.mean) && g->world > 1)
+        ls_doc_cells(d, b, "Speed-up", LS_TEXT("%.2f \xc3\x97", g->speedup.mean),
+                     LS_TEXT("%.0f %% of ideal", 100 * g->efficiency.mean));
+    if (!isnan(g->first->train_loss))
+        ls_doc_cells(d, b, "Training loss", LS_TEXT("%.4f", g->first->train_loss),
+                     isnan(g->first->val_loss) ? "mean of the last epoch"
+                                               : LS_TEXT("validation %.4f", g->first->val_loss));
+    if (g->first->peak_bytes > 0)
+        ls_doc_cells(d, b, "Peak memory", ls_human_bytes((char[32]){0}, g->first->peak_bytes), "of rank 0");
 }
 
-static void json_words(const json_t *v, char *buf, size_t n)
+char *content_json_text(char *buf, size_t n, const json_t *v)
 {
     ls_str s = {0};
     ls_jsonw w;
@@ -153,28 +132,26 @@ static void json_words(const json_t *v, char *buf, size_t n)
     ls_jsonw_value(&w, v);
     snprintf(buf, n, "%s", s.data ? s.data : "?");
     ls_str_fini(&s);
+    return buf;
 }
 
 static void say_mismatches(const ls_analysis *a, ls_doc *d)
 {
     if (!a->n_mismatch) return;
     ls_doc_add(d, LS_BLOCK_WARN, "%s",
-               a->allowed ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. "
-                            "Speed-ups between them include different work."
+               a->allowed ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. Speed-ups "
+                            "between them include different work."
                           : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is "
-                            "reported separately; "
-                            "--allow-mismatch compares them anyway and marks the page.");
+                            "reported separately; --allow-mismatch compares them anyway and marks the page.");
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
     if (!b) return;
     b->n_col = 4;
-    ls_doc_cell(d, b, "run"), ls_doc_cell(d, b, "field"), ls_doc_cell(d, b, "baseline"), ls_doc_cell(d, b, "this run");
+    ls_doc_cells(d, b, "run", "field", "baseline", "this run");
     for (int i = 0; i < a->n_mismatch && i < 40; i++) {
         const ls_mismatch *m = &a->mismatch[i];
-        char x[120], y[120];
-        json_words(m->baseline, x, sizeof x);
-        json_words(m->other, y, sizeof y);
-        ls_doc_cell(d, b, "%s", a->set->run[m->run].name);
-        ls_doc_cell(d, b, "%s", m->field), ls_doc_cell(d, b, "%s", x), ls_doc_cell(d, b, "%s", y);
+        char base[120], other[120];
+        ls_doc_cells(d, b, a->set->run[m->run].name, m->field, content_json_text(base, sizeof base, m->baseline),
+                     content_json_text(other, sizeof other, m->other));
     }
     if (a->n_mismatch > 40) ls_doc_add(d, LS_BLOCK_TEXT, "And %d more.", a->n_mismatch - 40);
 }
@@ -184,12 +161,9 @@ static void say_basis(const ls_analysis *a, ls_doc *d)
     ls_str s = {0};
     ls_basis_words(a, &s);
     if (a->weak)
-        ls_str_add(&s,
-                   " Weak scaling: every worker has the batch of one, so the work grows with the workers, and ideal "
-                   "is the time of one worker.");
-    ls_doc_add(d, LS_BLOCK_TEXT, "%s", s.data ? s.data : "");
-    if (s.failed) d->failed = true;
-    ls_str_fini(&s);
+        ls_str_add(&s, " Weak scaling: every worker has the batch of one, so the work grows with the workers, and "
+                       "ideal is the time of one worker.");
+    ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
 
 static void doubts(const ls_analysis *a, ls_doc *d)
@@ -209,8 +183,7 @@ static void doubts(const ls_analysis *a, ls_doc *d)
     if (within)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "Where a setting was run once, its interval comes from the steps of that run and does not cover the "
-                   "difference from run to "
-                   "run; repeats (three or more) would.");
+                   "difference from run to run; repeats (three or more) would.");
     else if (single && a->n_group > 1)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "A setting that was run once has no interval; three or more repeats would give one.");

@@ -15,18 +15,17 @@ void ls_notes_add(ls_notes *notes, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    if (notes->n == notes->cap) {
-        int cap = notes->cap ? 2 * notes->cap : 8;
-        char **p = ls_realloc(notes->text, (size_t)cap * sizeof *p);
-        if (!p) {
-            notes->failed = true;
-            return;
-        }
-        notes->text = p;
-        notes->cap = cap;
-    }
-    if ((notes->text[notes->n] = ls_strdup(line))) notes->n++;
+    char *text = ls_grow(&notes->text, notes->n, &notes->cap, sizeof *notes->text) ? ls_strdup(line) : NULL;
+    if (text) notes->text[notes->n++] = text;
     else notes->failed = true;
+}
+
+ls_status ls_notes_failure(ls_notes *notes, ls_status st)
+{
+    if (st == LS_OK || st == LS_E_NOMEM) return st;
+    ls_notes_add(notes, "%s", ls_err_words());
+    ls_err_clear();
+    return LS_OK;
 }
 
 void ls_notes_fini(ls_notes *notes)
@@ -36,24 +35,15 @@ void ls_notes_fini(ls_notes *notes)
     *notes = (ls_notes){0};
 }
 
-static const char *kind_word(const json_t *v)
-{
-    switch (v ? json_typeof(v) : JSON_NULL) {
-    case JSON_OBJECT: return "an object";
-    case JSON_ARRAY: return "a list";
-    case JSON_STRING: return "text";
-    case JSON_INTEGER:
-    case JSON_REAL: return "a number";
-    case JSON_TRUE:
-    case JSON_FALSE: return "true or false";
-    case JSON_NULL: break;
-    }
-    return "null";
-}
+static const char *const type_words[] = {
+    [JSON_OBJECT] = "an object",    [JSON_ARRAY] = "a list",  [JSON_STRING] = "text",
+    [JSON_INTEGER] = "a number",    [JSON_REAL] = "a number", [JSON_TRUE] = "true or false",
+    [JSON_FALSE] = "true or false", [JSON_NULL] = "null"};
 
-static void wrong(const report_doc *d, const char *path, size_t n, const char *wanted, const json_t *v)
+static void wrong(const report_doc *d, const char *path, size_t n, json_type wanted, const json_t *v)
 {
-    ls_notes_add(d->notes, "%s: key %.*s: %s was expected, not %s", d->file, (int)n, path, wanted, kind_word(v));
+    ls_notes_add(d->notes, "%s: key %.*s: %s was expected, not %s", d->file, (int)n, path, type_words[wanted],
+                 type_words[json_typeof(v)]);
 }
 
 const json_t *report_get(const report_doc *d, const char *path)
@@ -63,7 +53,7 @@ const json_t *report_get(const report_doc *d, const char *path)
         char key[64];
         size_t n = strcspn(p, ".");
         if (!json_is_object(v)) {
-            wrong(d, path, p > path ? (size_t)(p - path - 1) : 0, "an object", v);
+            wrong(d, path, p > path ? (size_t)(p - path - 1) : 0, JSON_OBJECT, v);
             return NULL;
         }
         snprintf(key, sizeof key, "%.*s", (int)n, p);
@@ -74,15 +64,18 @@ const json_t *report_get(const report_doc *d, const char *path)
     return v;
 }
 
-double report_num(const report_doc *d, const char *path)
+static const json_t *of_type(const report_doc *d, const char *path, json_type type)
 {
     const json_t *v = report_get(d, path);
-    if (!v) return NAN;
-    if (!json_is_number(v)) {
-        wrong(d, path, strlen(path), "a number", v);
-        return NAN;
-    }
-    double x = json_number_value(v);
+    const bool fits = v && (json_typeof(v) == type || (type == JSON_REAL && json_is_integer(v)));
+    if (v && !fits) wrong(d, path, strlen(path), type, v);
+    return fits ? v : NULL;
+}
+
+double report_num(const report_doc *d, const char *path)
+{
+    const json_t *v = of_type(d, path, JSON_REAL);
+    const double x = v ? json_number_value(v) : NAN;
     return isfinite(x) ? x : NAN;
 }
 
@@ -99,45 +92,36 @@ int64_t report_int(const report_doc *d, const char *path)
 
 const char *report_str(const report_doc *d, const char *path)
 {
-    const json_t *v = report_get(d, path);
-    if (!v || json_is_string(v)) return json_string_value(v);
-    wrong(d, path, strlen(path), "text", v);
-    return NULL;
+    return json_string_value(of_type(d, path, JSON_STRING));
 }
 
 const json_t *report_object(const report_doc *d, const char *path)
 {
-    const json_t *v = report_get(d, path);
-    if (!v || json_is_object(v)) return v;
-    wrong(d, path, strlen(path), "an object", v);
-    return NULL;
+    return of_type(d, path, JSON_OBJECT);
 }
 
 const json_t *report_array(const report_doc *d, const char *path)
 {
-    const json_t *v = report_get(d, path);
-    if (!v || json_is_array(v)) return v;
-    wrong(d, path, strlen(path), "a list", v);
-    return NULL;
+    return of_type(d, path, JSON_ARRAY);
+}
+
+void report_parse(const char *text, size_t n, const char *file, ls_notes *notes, json_t **out)
+{
+    (void)ls_notes_failure(notes, ls_json_parse(text, n, file, out));
+    if (!*out || json_is_object(*out)) return;
+    ls_notes_add(notes, "%s: an object was expected, not %s", file, type_words[json_typeof(*out)]);
+    json_decref(*out);
+    *out = NULL;
 }
 
 ls_status report_load(const char *dir, const char *name, ls_notes *notes, json_t **out)
 {
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = LS_OK;
-    if (ls_fs_exists(path)) {
-        st = ls_json_load(path, out);
-        if (st == LS_E_FORMAT || st == LS_E_IO) { /* the others are still reported */
-            ls_notes_add(notes, "%s", ls_err_words());
-            ls_err_clear();
-            st = LS_OK;
-        } else if (st == LS_OK && !json_is_object(*out)) {
-            ls_notes_add(notes, "%s: an object was expected, not %s", path, kind_word(*out));
-            json_decref(*out);
-            *out = NULL;
-        }
-    }
-    ls_free(path);
-    return st;
+    const ls_path path = ls_path_of(dir, name);
+    char *text = NULL;
+    size_t n = 0;
+    if (!ls_fs_exists(path.text)) return LS_OK;
+    LS_TRY(ls_notes_failure(notes, ls_fs_read(path.text, &text, &n)));
+    if (text) report_parse(text, n, path.text, notes, out);
+    ls_free(text);
+    return LS_OK;
 }

@@ -10,13 +10,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What was wrong with what we read: one line each. Zero-initialise; fini when done. Out of memory sets `failed`. */
+/* Problems of the files that were read: one line each. Zero-initialise; fini when done. Out of memory sets `failed`. */
 typedef struct ls_notes {
     char **text;
     int n, cap;
     bool failed;
 } ls_notes;
 void ls_notes_add(ls_notes *notes, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* A file that cannot be read or parsed does not fail the report: notes the message of the failure `st` and returns LS_OK. Out of memory is
+ * returned. */
+ls_status ls_notes_failure(ls_notes *notes, ls_status st);
 void ls_notes_fini(ls_notes *notes);
 
 /* A parsed file and where to report problems. root may be NULL: then nothing is reported. */
@@ -34,7 +37,9 @@ const char *report_str(const report_doc *d, const char *path);   /* NULL: unknow
 const json_t *report_object(const report_doc *d, const char *path);
 const json_t *report_array(const report_doc *d, const char *path);
 
-/* Loads dir/name if it exists: *out stays NULL if it does not, or if it cannot be read (then noted). */
+/* Parses a text that should be a JSON object: *out stays NULL for any other text, and the problem is noted. */
+void report_parse(const char *text, size_t n, const char *file, ls_notes *notes, json_t **out);
+/* The same for dir/name, if it exists. */
 ls_status report_load(const char *dir, const char *name, ls_notes *notes, json_t **out);
 
 #endif

@@ -4,32 +4,32 @@
 #include "core/mem.h"
 #include "report/read/run_impl.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_DEPTH = 5, MAX_RUN = 2000 };
 
-/* The text of dir/name, NULL if it does not exist or cannot be read (noted). */
-static ls_status text_of(const char *dir, const char *name, ls_notes *notes, const char **text, size_t *n)
-{
-    char *path = ls_path_join(dir, name), *data = NULL;
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_fs_exists(path) ? ls_fs_read(path, &data, n) : LS_OK;
-    if (st == LS_E_IO) {
-        ls_notes_add(notes, "%s", ls_err_words());
-        ls_err_clear();
-        st = LS_OK;
-    }
-    *text = data;
-    ls_free(path);
-    return st;
-}
+const char *const ls_run_file[LS_N_RUN_FILE] = {
+    [LS_RUN_METRICS] = "training_metrics.json",
+    [LS_RUN_STEPS] = "metrics.jsonl",
+    [LS_RUN_LAUNCHER] = "launcher_metadata.json",
+    [LS_RUN_COMPLETE] = "RUN_COMPLETE.txt",
+    [LS_RUN_PIPELINE] = "pipeline.json",
+    [LS_RUN_PROFILE] = "profiles/profile_summary.json",
+    [LS_RUN_TOPO] = "topo.txt",
+    [LS_RUN_IBSTAT] = "ibstat.txt",
+    [LS_RUN_TOPOLOGY] = "nccl_topo.xml",
+    [LS_RUN_NCCL] = "nccl/summary.json",
+};
 
-static void free_texts(ls_run_texts *t)
+/* The text of a file; none if it does not exist or cannot be read (noted). */
+static ls_status text_of(const char *path, ls_notes *notes, ls_text *out)
 {
-    const char *const all[] = {t->metrics, t->steps, t->launcher, t->complete, t->pipeline,
-                               t->profile, t->nccl,  t->topo,     t->ibstat,   t->topology};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) ls_free((void *)(uintptr_t)all[i]);
+    char *data = NULL;
+    ls_status st = ls_fs_exists(path) ? ls_notes_failure(notes, ls_fs_read(path, &data, &out->n)) : LS_OK;
+    out->data = data;
+    return st;
 }
 
 /* Room for one more run; NULL when there are too many (noted). */
@@ -40,13 +40,7 @@ static ls_status next_run(ls_run_set *s, const char *path, ls_run **out)
         ls_notes_add(&s->notes, "%s: left out, there are more than %d runs", path, MAX_RUN);
         return LS_OK;
     }
-    if (s->n == s->cap) {
-        int cap = s->cap ? 2 * s->cap : 8;
-        ls_run *p = ls_realloc(s->run, (size_t)cap * sizeof *p);
-        if (!p) return ls_nomem((size_t)cap * sizeof *p, "a list of runs");
-        s->run = p;
-        s->cap = cap;
-    }
+    if (!ls_grow(&s->run, s->n, &s->cap, sizeof *s->run)) return ls_nomem(sizeof *s->run, "a list of runs");
     *out = &s->run[s->n];
     return LS_OK;
 }
@@ -55,11 +49,10 @@ static ls_status next_run(ls_run_set *s, const char *path, ls_run **out)
 static char *real_name(const char *path)
 {
     static const char metrics[] = "/training_metrics.json";
-    char *real = realpath(path, NULL);
-    const size_t n = real ? strlen(real) : 0, m = sizeof metrics - 1;
-    char *name = !real ? NULL : n > m && !strcmp(real + n - m, metrics) ? ls_strndup(real, n - m) : ls_strdup(real);
-    free(real);
-    return name;
+    char real[PATH_MAX];
+    if (!realpath(path, real)) return NULL;
+    const size_t n = strlen(real), m = sizeof metrics - 1;
+    return ls_strndup(real, n > m && !strcmp(real + n - m, metrics) ? n - m : n);
 }
 
 /* A run counts once, however often it is given: a repeat is another run. */
@@ -78,12 +71,9 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
 {
     ls_run *r;
     LS_TRY(next_run(s, path, &r));
-    if (!r) return LS_OK;
-    ls_run_texts all = *t;
-    all.warm = s->warm;
     char *real = real_name(path);
-    const bool again = is_there(s, real, path);
-    ls_status st = again ? LS_OK : ls_run_read_texts(&all, path, &s->notes, r);
+    const bool again = !r || is_there(s, real, path);
+    ls_status st = again ? LS_OK : ls_run_read_texts(t, path, &s->notes, r);
     if (again || st != LS_OK) {
         ls_free(real);
         return st;
@@ -95,50 +85,34 @@ static ls_status take_run(ls_run_set *s, const ls_run_texts *t, const char *path
 
 static ls_status add_folder(ls_run_set *s, const char *dir)
 {
-    ls_run_texts t = {0};
-    ls_status st;
-    LS_TRY_GOTO(st, done, text_of(dir, "training_metrics.json", &s->notes, &t.metrics, &t.n_metrics));
-    LS_TRY_GOTO(st, done, text_of(dir, "metrics.jsonl", &s->notes, &t.steps, &t.n_steps));
-    LS_TRY_GOTO(st, done, text_of(dir, "launcher_metadata.json", &s->notes, &t.launcher, &t.n_launcher));
-    LS_TRY_GOTO(st, done, text_of(dir, "RUN_COMPLETE.txt", &s->notes, &t.complete, &t.n_complete));
-    LS_TRY_GOTO(st, done, text_of(dir, "pipeline.json", &s->notes, &t.pipeline, &t.n_pipeline));
-    LS_TRY_GOTO(st, done, text_of(dir, "profiles/profile_summary.json", &s->notes, &t.profile, &t.n_profile));
-    LS_TRY_GOTO(st, done, text_of(dir, "topo.txt", &s->notes, &t.topo, &t.n_topo));
-    LS_TRY_GOTO(st, done, text_of(dir, "ibstat.txt", &s->notes, &t.ibstat, &t.n_ibstat));
-    LS_TRY_GOTO(st, done, text_of(dir, "nccl_topo.xml", &s->notes, &t.topology, &t.n_topology));
-    LS_TRY_GOTO(st, done, text_of(dir, "nccl/summary.json", &s->notes, &t.nccl, &t.n_nccl));
-    if (!t.nccl) { /* a run that has not finished, or R1's */
-        LS_TRY_GOTO(st, done, run_sum_logs(dir, &t.nccl, &t.n_nccl));
-        t.nccl_of_logs = t.nccl != NULL;
+    ls_run_texts t = {.warm = s->warm};
+    ls_text *nccl = &t.file[LS_RUN_NCCL];
+    ls_status st = LS_OK;
+    for (int i = 0; i < LS_N_RUN_FILE && st == LS_OK; i++)
+        st = text_of(ls_path_of(dir, ls_run_file[i]).text, &s->notes, &t.file[i]);
+    if (st == LS_OK && !nccl->data) { /* a run that has not finished, or R1's */
+        st = run_sum_logs(dir, nccl);
+        t.nccl_of_logs = nccl->data != NULL;
     }
-    st = take_run(s, &t, dir);
-done:
-    free_texts(&t);
+    if (st == LS_OK) st = take_run(s, &t, dir);
+    for (int i = 0; i < LS_N_RUN_FILE; i++) ls_free((void *)(uintptr_t)t.file[i].data);
     return st;
 }
 
 static ls_status add_file(ls_run_set *s, const char *path)
 {
-    char *data = NULL;
-    ls_run_texts t = {0};
-    ls_status st = ls_fs_read(path, &data, &t.n_metrics);
-    if (st == LS_E_IO) {
-        ls_notes_add(&s->notes, "%s", ls_err_words());
-        ls_err_clear();
-        return LS_OK;
-    }
-    t.metrics = data;
-    if (st == LS_OK) st = take_run(s, &t, path);
-    ls_free(data);
+    ls_run_texts t = {.warm = s->warm};
+    ls_text *metrics = &t.file[LS_RUN_METRICS];
+    LS_TRY(text_of(path, &s->notes, metrics));
+    ls_status st = metrics->data ? take_run(s, &t, path) : LS_OK;
+    ls_free((void *)(uintptr_t)metrics->data);
     return st;
 }
 
 static bool has_file(const char *dir, const char *name)
 {
-    char *path = ls_path_join(dir, name);
-    bool there = path && ls_fs_exists(path) && !ls_fs_is_dir(path);
-    ls_free(path);
-    return there;
+    const ls_path path = ls_path_of(dir, name);
+    return ls_fs_exists(path.text) && !ls_fs_is_dir(path.text);
 }
 
 static ls_status take_scaling(ls_run_set *s, const char *dir)
@@ -146,13 +120,11 @@ static ls_status take_scaling(ls_run_set *s, const char *dir)
     json_t *root = NULL;
     LS_TRY(report_load(dir, "scaling_report.json", &s->notes, &root));
     if (!root) return LS_OK;
-    struct ls_scaling_file *p = ls_realloc(s->scaling, (size_t)(s->n_scaling + 1) * sizeof *p);
-    char *path = ls_path_join(dir, "scaling_report.json");
-    if (p) s->scaling = p;
-    if (!p || !path) {
+    const bool room = ls_grow(&s->scaling, s->n_scaling, &s->cap_scaling, sizeof *s->scaling);
+    char *path = room ? ls_path_join(dir, "scaling_report.json") : NULL;
+    if (!path) {
         json_decref(root);
-        ls_free(path);
-        return ls_nomem(sizeof *p, "a scaling report");
+        return ls_nomem(sizeof *s->scaling, "a scaling report");
     }
     s->scaling[s->n_scaling].path = path;
     s->scaling[s->n_scaling++].root = root;
@@ -186,17 +158,11 @@ static ls_status search(ls_run_set *s, const char *dir, int depth)
     if (depth == MAX_DEPTH) return LS_OK;
     char **names = NULL;
     size_t n = 0;
-    ls_status st = ls_fs_list(dir, &names, &n);
-    if (st == LS_E_IO) {
-        ls_notes_add(&s->notes, "%s", ls_err_words());
-        ls_err_clear();
-        return LS_OK;
-    }
+    ls_status st = ls_notes_failure(&s->notes, ls_fs_list(dir, &names, &n));
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        char *path = ls_path_join(dir, names[i]);
-        if (!path) st = ls_nomem(strlen(dir), "a path");
-        else if (names[i][0] != '.' && !is_checkpoint(names[i]) && ls_fs_is_dir(path)) st = search(s, path, depth + 1);
-        ls_free(path);
+        const ls_path path = ls_path_of(dir, names[i]);
+        if (names[i][0] != '.' && !is_checkpoint(names[i]) && ls_fs_is_dir(path.text))
+            st = search(s, path.text, depth + 1);
     }
     ls_fs_list_free(names, n);
     return st;

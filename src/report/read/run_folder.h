@@ -8,45 +8,35 @@
 
 #include "report/read/keys.h"
 
-/* clang-format off */
-/* Parts of a step, in seconds. X(name, key in lockstep.step_split, key in metrics.jsonl, words) */
-#define LS_SPLIT_LIST(X)                                                             \
-    X(FORWARD,   "forward",      "forward_sec",   "forward")                         \
-    X(BACKWARD,  "backward",     "backward_sec",  "backward")                        \
-    X(OPTIMIZER, "optimizer",    "optimizer_sec", "optimizer")                       \
-    X(EXPOSED,   "exposed_comm", "comm_exposed_sec", "exposed communication")        \
-    X(BUBBLE,    "bubble",       "bubble_sec",    "pipeline bubble")                 \
-    X(STRAGGLER, "straggler",    "straggler_sec", "waiting for slower workers")      \
-    X(INPUT,     "input",        "data_sec",      "input")                           \
-    X(OTHER,     "other",        "other_sec",     "other")
-/* clang-format on */
+/* Parts of a step. */
 enum {
-#define X(name, key, step_key, words) LS_SPLIT_##name,
-    LS_SPLIT_LIST(X)
-#undef X
-        LS_N_SPLIT
+    LS_SPLIT_FORWARD,
+    LS_SPLIT_BACKWARD,
+    LS_SPLIT_OPTIMIZER,
+    LS_SPLIT_EXPOSED,
+    LS_SPLIT_BUBBLE,
+    LS_SPLIT_STRAGGLER,
+    LS_SPLIT_INPUT,
+    LS_SPLIT_OTHER,
+    LS_N_SPLIT
 };
-const char *ls_split_words(int part);
+typedef struct ls_split_part {
+    const char *key, *step_key, *words; /* in lockstep.step_split, in metrics.jsonl, for people */
+} ls_split_part;
+extern const ls_split_part ls_split[LS_N_SPLIT];
 
 typedef struct ls_run_step {
     int64_t step;
-    double loss, val_loss, time, tokens_per_sec, tflops;
+    double loss, val_loss, time, tflops;
     double part[LS_N_SPLIT];
 } ls_run_step;
 
-/* Communicators of a run. X(name, key in lockstep, words before its kinds of collectives, words) */
-#define LS_RUN_COMM_LIST(X)                                              \
-    X(REPLICAS, "comm", "", "replicas")                                  \
-    X(TENSOR, "tensor_comm", "tensor ", "tensor parallel")               \
-    X(ACTS, "activations_comm", "activations ", "pipeline, activations") \
-    X(GRADS, "gradients_comm", "gradients ", "pipeline, gradients")
-enum {
-#define X(name, key, before, words) LS_RUN_COMM_##name,
-    LS_RUN_COMM_LIST(X)
-#undef X
-        LS_N_RUN_COMM
-};
-const char *ls_run_comm_words(int comm);
+/* Communicators of a run. */
+enum { LS_RUN_COMM_REPLICAS, LS_RUN_COMM_TENSOR, LS_RUN_COMM_ACTS, LS_RUN_COMM_GRADS, LS_N_RUN_COMM };
+typedef struct ls_run_comm {
+    const char *key, *before, *words; /* below `lockstep`, before the names of its collectives, for people */
+} ls_run_comm;
+extern const ls_run_comm ls_run_comms[LS_N_RUN_COMM];
 
 typedef struct ls_run_coll { /* one kind of collective, rank 0's, over n_comm_step steps */
     char kind[40];           /* "all_reduce"; of other groups than the replicas': "tensor all_reduce" */
@@ -84,7 +74,7 @@ typedef struct ls_run {
     char *name;                           /* short, for people: the last two parts of dir    */
     json_t *metrics, *launcher, *profile; /* NULL: missing                                   */
     ls_run_proof proof;
-    bool legacy, complete, has_report;       /* older schema; RUN_COMPLETE.txt exists and fits */
+    bool complete;                           /* RUN_COMPLETE.txt exists and fits                */
     int world;                               /* 0: unknown                                     */
     char strategy[64];                       /* "ddp", "zero1", "baseline" ...                  */
     char *setting;                           /* "key value" lines: what makes runs repeats of one another */
@@ -105,23 +95,39 @@ typedef struct ls_run {
     int n_coll;
     ls_run_part part[LS_RUN_MAX_PART]; /* memory                                          */
     int n_part;
-    double *rank_bytes; /* memory by rank                                  */
+    double rank_least, rank_most; /* planned bytes by rank; NaN: unknown             */
     int n_rank;
-    double *rank_cpu; /* utilisation by rank, 0 to 1                     */
-    int n_rank_cpu;
     double *epoch_loss, *epoch_val; /* for runs without metrics.jsonl                  */
     int n_epoch;
     ls_run_span *span;
     int n_span, n_lane;
 } ls_run;
 
-/* The texts of a run's files; NULL where there is none. */
+/* Files of a run folder, in the order in which they are read. */
+enum {
+    LS_RUN_METRICS,
+    LS_RUN_STEPS,
+    LS_RUN_LAUNCHER,
+    LS_RUN_COMPLETE,
+    LS_RUN_PIPELINE,
+    LS_RUN_PROFILE,
+    LS_RUN_TOPO,
+    LS_RUN_IBSTAT,
+    LS_RUN_TOPOLOGY,
+    LS_RUN_NCCL,
+    LS_N_RUN_FILE
+};
+extern const char *const ls_run_file[LS_N_RUN_FILE]; /* "training_metrics.json" */
+
+typedef struct ls_text {
+    const char *data; /* NULL: there is none */
+    size_t n;
+} ls_text;
+
+/* The texts of a run's files. */
 typedef struct ls_run_texts {
-    const char *metrics, *steps, *launcher, *complete, *pipeline, *profile;
-    size_t n_metrics, n_steps, n_launcher, n_complete, n_pipeline, n_profile;
-    const char *nccl, *topo, *ibstat, *topology; /* nccl/summary.json, topo.txt, ibstat.txt, nccl_topo.xml */
-    size_t n_nccl, n_topo, n_ibstat, n_topology;
-    bool nccl_of_logs; /* nccl was made of NCCL's logs */
+    ls_text file[LS_N_RUN_FILE];
+    bool nccl_of_logs; /* the summary of NCCL was made of its logs */
     int warm; /* steps of warm-up, and then the parts of a step are means of the steps after them; 0: a rule of ours */
 } ls_run_texts;
 
@@ -150,7 +156,7 @@ typedef struct ls_run_set {
         char *path;
         json_t *root;
     } * scaling; /* scaling_report.json files that were found */
-    int n_scaling;
+    int n_scaling, cap_scaling;
 } ls_run_set;
 
 /* Adds the runs at path: a run folder, a metrics file, or a folder of such folders (at most five deep). A path without any run is

@@ -4,19 +4,19 @@
 
 #include "report/read/run_folder.h"
 
-ls_status run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
+void run_read_resources(const report_doc *d, ls_run *r); /* communication, memory, utilisation: below `lockstep` */
 void run_tell_waits(const report_doc *d,
                     ls_run *r); /* last: splits the waiting into communication, stragglers, bubble */
-ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* metrics.jsonl */
-ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r);
-void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */
+ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r); /* metrics.jsonl */
+ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run *r);
+void run_read_complete(ls_text t, const char *dir, ls_notes *notes, ls_run *r); /* RUN_COMPLETE.txt */
 
 /* Files next to a run: NCCL's summary is parsed already, and left out with a note if the run recorded that it did not use NCCL; reads
  * the rest. */
 ls_status run_read_proof(const ls_run_texts *t, ls_notes *notes, ls_run *r);
 void run_proof_fini(ls_run_proof *p);
 /* The summary of the NCCL logs in a run folder (nccl_rank_*.log there or in nccl/), as the text of a summary.json; NULL: there are none. */
-ls_status run_sum_logs(const char *dir, const char **text, size_t *n);
+ls_status run_sum_logs(const char *dir, ls_text *out);
 
 /* A folder of R3's translation scripts (docs/REFERENCES.md); *found: it is one with results. */
 ls_status run_read_workdir(const char *dir, ls_notes *notes, ls_run *out, bool *found);

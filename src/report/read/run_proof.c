@@ -8,14 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_TEXT = 16 << 10, MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20, MAX_GPU = 32, MAX_LINK = 16 };
+enum { MAX_TEXT = 16 << 10, MAX_LOG = 4096, MAX_LOG_BYTES = 64 << 20, MAX_GPU = 32 };
 
 /* ---- logs of NCCL ---- */
 
 static bool is_log(const char *name)
 {
-    const size_t n = strlen(name);
-    return n > 4 && !strncmp(name, "nccl_rank", 9) && !strcmp(name + n - 4, ".log");
+    return !strncmp(name, "nccl_rank", 9) && ls_ends_in(name, ".log");
 }
 
 static ls_status add_logs(ls_nccl_log *l, const char *dir)
@@ -24,13 +23,14 @@ static ls_status add_logs(ls_nccl_log *l, const char *dir)
     size_t n = 0;
     ls_status st = ls_fs_is_dir(dir) ? ls_fs_list(dir, &names, &n) : LS_OK;
     for (size_t i = 0; i < n && i < MAX_LOG && st == LS_OK; i++) {
-        char *path = is_log(names[i]) ? ls_path_join(dir, names[i]) : NULL, *text = NULL;
+        const ls_path path = ls_path_of(dir, names[i]);
+        char *text = NULL;
         size_t len = 0;
         int64_t size = 0;
-        if (path && ls_fs_size(path, &size) == LS_OK && size <= MAX_LOG_BYTES) st = ls_fs_read(path, &text, &len);
+        if (is_log(names[i]) && ls_fs_size(path.text, &size) == LS_OK && size <= MAX_LOG_BYTES)
+            st = ls_fs_read(path.text, &text, &len);
         if (text) ls_nccl_log_add(l, text, len);
         ls_free(text);
-        ls_free(path);
     }
     ls_fs_list_free(names, n);
     if (st == LS_E_NOMEM) return st;
@@ -38,18 +38,14 @@ static ls_status add_logs(ls_nccl_log *l, const char *dir)
     return LS_OK;
 }
 
-ls_status run_sum_logs(const char *dir, const char **text, size_t *n)
+ls_status run_sum_logs(const char *dir, ls_text *out)
 {
     ls_nccl_log l;
     ls_str s = {0};
     ls_jsonw w;
-    char *inner = ls_path_join(dir, "nccl");
-    if (!inner) return ls_nomem(strlen(dir), "a path");
     ls_nccl_log_init(&l);
-    ls_status st = add_logs(&l, inner);
-    if (st == LS_OK) st = add_logs(&l, dir);
-    ls_free(inner);
-    LS_TRY(st);
+    LS_TRY(add_logs(&l, ls_path_of(dir, "nccl").text));
+    LS_TRY(add_logs(&l, dir));
     if (!l.n_file) return LS_OK;
     ls_jsonw_init(&w, &s, 0);
     ls_jsonw_open(&w, '{');
@@ -59,21 +55,20 @@ ls_status run_sum_logs(const char *dir, const char **text, size_t *n)
         ls_str_fini(&s);
         return ls_nomem(1024, "a summary");
     }
-    *text = s.data;
-    *n = s.len;
+    *out = (ls_text){s.data, s.len};
     return LS_OK;
 }
 
 /* ---- texts ---- */
 
 /* Without colours of a terminal and what is no plain character; at most MAX_TEXT bytes. */
-static ls_status plain(const char *text, size_t n, char **out)
+static ls_status plain(ls_text t, char **out)
 {
     ls_str s = {0};
-    for (size_t i = 0; i < n && s.len < MAX_TEXT; i++) {
-        const unsigned char c = (unsigned char)text[i];
-        if (c == 27 && i + 1 < n && text[i + 1] == '[') {
-            for (i += 2; i < n && (text[i] < '@' || text[i] > '~'); i++) {}
+    for (size_t i = 0; i < t.n && s.len < MAX_TEXT; i++) {
+        const unsigned char c = (unsigned char)t.data[i];
+        if (c == 27 && i + 1 < t.n && t.data[i + 1] == '[') {
+            for (i += 2; i < t.n && (t.data[i] < '@' || t.data[i] > '~'); i++) {}
             continue;
         }
         if (c == '\r') continue;
@@ -81,7 +76,7 @@ static ls_status plain(const char *text, size_t n, char **out)
     }
     if (s.failed) {
         ls_str_fini(&s);
-        return ls_nomem(n, "evidence of a run");
+        return ls_nomem(t.n, "evidence of a run");
     }
     *out = s.data;
     return LS_OK;
@@ -106,22 +101,8 @@ static void append(char *to, size_t room, const char *text)
 
 /* ---- topo.txt: links between GPUs, each pair once ---- */
 
-typedef struct links {
-    char name[MAX_LINK][12];
-    int count[MAX_LINK], n;
-} links;
-
-static void count_link(links *l, const char *word)
-{
-    int i = 0;
-    while (i < l->n && strcmp(l->name[i], word)) i++;
-    if (i == MAX_LINK) return;
-    if (i == l->n) snprintf(l->name[l->n++], sizeof l->name[i], "%.11s", word);
-    l->count[i]++;
-}
-
 /* "GPU1  NV18  X  SYS …": the cells of GPUs before its own X. */
-static void read_gpu_row(const char *line, links *l)
+static void read_gpu_row(const char *line, json_t *count)
 {
     int gpu = -1, column = -1;
     for (const char *p = line; *(p += strspn(p, " \t")); p += strcspn(p, " \t"), column++) {
@@ -130,23 +111,23 @@ static void read_gpu_row(const char *line, links *l)
         if (column < 0) {
             if (sscanf(word, "GPU%d", &gpu) != 1 || gpu < 0 || gpu >= MAX_GPU) return;
         } else if (!strcmp(word, "X") || column >= gpu) return;
-        else count_link(l, word);
+        else json_object_set_new(count, word, json_integer(json_integer_value(json_object_get(count, word)) + 1));
     }
 }
 
 static void read_topo(ls_run_proof *p)
 {
     char line[1024], text[40];
-    const char *at = p->topo;
-    links l = {0};
-    while (at && next_line(&at, line, sizeof line)) {
-        const char *first = line + strspn(line, " \t");
-        if (!strncmp(first, "GPU", 3) && !strstr(line, "CPU Affinity") && first == line) read_gpu_row(line, &l);
-    }
-    for (int i = 0; i < l.n; i++) {
-        snprintf(text, sizeof text, "%s x %d", l.name[i], l.count[i]);
+    const char *at = p->topo, *name;
+    json_t *count = json_object(), *n;
+    while (at && next_line(&at, line, sizeof line))
+        if (!strncmp(line, "GPU", 3) && !strstr(line, "CPU Affinity")) read_gpu_row(line, count);
+    json_object_foreach(count, name, n)
+    {
+        snprintf(text, sizeof text, "%s x %d", name, (int)json_integer_value(n));
         append(p->links, sizeof p->links, text);
     }
+    json_decref(count);
 }
 
 /* ---- ibstat.txt ---- */
@@ -209,8 +190,10 @@ static bool attribute(const char *tag, size_t n, const char *name, char *value, 
     return false;
 }
 
-static void read_topology(const char *text, size_t n, ls_run_proof *p)
+static void read_topology(ls_text t, ls_run_proof *p)
 {
+    const char *text = t.data;
+    const size_t n = t.n;
     for (size_t i = 0; i + 5 < n; i++) {
         char name[32], speed[24], line[80];
         if (memcmp(text + i, "<net ", 5)) continue;
@@ -241,11 +224,11 @@ ls_status run_read_proof(const ls_run_texts *t, ls_notes *notes, ls_run *r)
     }
     p->of_logs = p->nccl && t->nccl_of_logs;
     if (!p->nccl && ours) p->nccl = json_incref((json_t *)(uintptr_t)ours);
-    if (t->topo) LS_TRY(plain(t->topo, t->n_topo, &p->topo));
-    if (t->ibstat) LS_TRY(plain(t->ibstat, t->n_ibstat, &p->ibstat));
+    if (t->file[LS_RUN_TOPO].data) LS_TRY(plain(t->file[LS_RUN_TOPO], &p->topo));
+    if (t->file[LS_RUN_IBSTAT].data) LS_TRY(plain(t->file[LS_RUN_IBSTAT], &p->ibstat));
     read_topo(p);
     read_ibstat(p);
-    if (t->topology) read_topology(t->topology, t->n_topology, p);
+    if (t->file[LS_RUN_TOPOLOGY].data) read_topology(t->file[LS_RUN_TOPOLOGY], p);
     return LS_OK;
 }
 

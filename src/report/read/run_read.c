@@ -3,6 +3,7 @@
  * training_metrics.json has identity and speed; metrics.jsonl has the steps; the other files confirm them. Numbers that occur in two
  * files are compared, and a difference is a note. */
 #include "report/read/run_folder.h"
+#include "core/fs.h"
 #include "core/mem.h"
 #include "report/read/run_impl.h"
 
@@ -12,20 +13,15 @@
 
 enum { MAX_WORLD = 1000000 };
 
-const char *ls_split_words(int part)
-{
-    static const char *const words[] = {
-#define X(name, key, step_key, text) text,
-        LS_SPLIT_LIST(X)
-#undef X
-    };
-    return part >= 0 && part < LS_N_SPLIT ? words[part] : "?";
-}
-
-static const char *const split_key[] = {
-#define X(name, key, step_key, text) "lockstep.step_split." key,
-    LS_SPLIT_LIST(X)
-#undef X
+const ls_split_part ls_split[LS_N_SPLIT] = {
+    [LS_SPLIT_FORWARD] = {"forward", "forward_sec", "forward"},
+    [LS_SPLIT_BACKWARD] = {"backward", "backward_sec", "backward"},
+    [LS_SPLIT_OPTIMIZER] = {"optimizer", "optimizer_sec", "optimizer"},
+    [LS_SPLIT_EXPOSED] = {"exposed_comm", "comm_exposed_sec", "exposed communication"},
+    [LS_SPLIT_BUBBLE] = {"bubble", "bubble_sec", "pipeline bubble"},
+    [LS_SPLIT_STRAGGLER] = {"straggler", "straggler_sec", "waiting for slower workers"},
+    [LS_SPLIT_INPUT] = {"input", "data_sec", "input"},
+    [LS_SPLIT_OTHER] = {"other", "other_sec", "other"},
 };
 
 /* Mean over the epochs that have the value; NaN when none has. */
@@ -97,17 +93,15 @@ static double legacy_last(const report_doc *d, const char *key, bool mean)
 
 static void read_legacy(const report_doc *d, ls_run *r)
 {
-    r->legacy = true;
     r->epoch_time = legacy_last(d, "train_time_per_epoch", true);
     r->tokens_per_sec = legacy_last(d, "train_throughput", true);
     r->train_loss = legacy_last(d, "train_loss_per_epoch", false);
     r->val_loss = legacy_last(d, "val_loss_per_epoch", false);
     snprintf(r->strategy, sizeof r->strategy, "older schema");
-    ls_notes_add(
-        d->notes,
-        "%s: older schema without schema_version: the number of workers is not recorded, and the run is left out of "
-        "comparisons",
-        d->file);
+    ls_notes_add(d->notes,
+                 "%s: older schema without schema_version: the number of workers is not recorded, and the run is left "
+                 "out of comparisons",
+                 d->file);
 }
 
 static void read_strategy(const report_doc *d, ls_run *r)
@@ -127,15 +121,12 @@ static void read_strategy(const report_doc *d, ls_run *r)
     else if (stage > 0 && stage < 4) snprintf(r->strategy, cap, "zero%d", (int)stage);
     else if (json_is_true(engine) || r->world > 1) snprintf(r->strategy, cap, "engine");
     else snprintf(r->strategy, cap, "baseline");
-    if (pp > 1) {
-        size_t n = strlen(r->strategy);
+    size_t n = strlen(r->strategy);
+    if (pp > 1)
         snprintf(r->strategy + n, cap - n, "%spp%d%s%.12s", n ? " " : "", (int)(pp < 9999 ? pp : 9999),
                  schedule ? " " : "", schedule ? schedule : "");
-    }
-    if (tp > 1) {
-        size_t n = strlen(r->strategy);
-        snprintf(r->strategy + n, cap - n, "%stp%d", n ? " " : "", (int)(tp < 9999 ? tp : 9999));
-    }
+    n = strlen(r->strategy);
+    if (tp > 1) snprintf(r->strategy + n, cap - n, "%stp%d", n ? " " : "", (int)(tp < 9999 ? tp : 9999));
 }
 
 /* Facts and results under `lockstep`, by name; every other string, boolean or integer there is a setting. */
@@ -143,9 +134,8 @@ static bool is_setting(const char *key, const json_t *v)
 {
     static const char *const not_one[] = {"version",    "compute", "seed", "resumed_from_step",
                                           "parameters", "hosts",   "cpus", "device_choice"};
-    size_t n = strlen(key);
     if (!json_is_string(v) && !json_is_integer(v) && !json_is_boolean(v)) return false;
-    if (n > 6 && !strcmp(key + n - 6, "_bytes")) return false;
+    if (ls_ends_in(key, "_bytes")) return false;
     for (size_t i = 0; i < sizeof not_one / sizeof not_one[0]; i++)
         if (!strcmp(key, not_one[i])) return false;
     return true;
@@ -211,9 +201,13 @@ static ls_status read_metrics(const report_doc *d, ls_run *r)
     double batch = report_num(d, "training_config.global_batch_size"), seq = report_num(d, "training_config.seq_len");
     r->tokens_per_update = batch > 0 && seq > 0 ? batch * seq : NAN;
     r->planned_bytes = report_num(d, "lockstep.planned_bytes");
-    for (int i = 0; i < LS_N_SPLIT; i++) r->split[i] = report_num(d, split_key[i]);
+    for (int i = 0; i < LS_N_SPLIT; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "lockstep.step_split.%s", ls_split[i].key);
+        r->split[i] = report_num(d, key);
+    }
     read_strategy(d, r);
-    LS_TRY(run_read_resources(d, r));
+    run_read_resources(d, r);
     return read_setting(d, r);
 }
 
@@ -230,20 +224,6 @@ static char *short_name(const char *dir)
     return ls_strndup(dir + at, n - at);
 }
 
-/* Parses a text that should be a JSON object; a bad one is noted and *out stays NULL. */
-static void parse(const char *text, size_t n, const char *file, ls_notes *notes, json_t **out)
-{
-    if (!text) return;
-    if (ls_json_parse(text, n, file, out) != LS_OK) {
-        ls_notes_add(notes, "%s", ls_err_words());
-        ls_err_clear();
-    } else if (!json_is_object(*out)) {
-        ls_notes_add(notes, "%s: an object was expected", file);
-        json_decref(*out);
-        *out = NULL;
-    }
-}
-
 static void compare_launcher(const report_doc *d, const ls_run *r)
 {
     int64_t world = report_int(d, "world_size");
@@ -252,53 +232,45 @@ static void compare_launcher(const report_doc *d, const ls_run *r)
                      r->world);
 }
 
+static ls_status read_files(const ls_run_texts *t, ls_notes *notes, ls_run *r)
+{
+    json_t **const parsed[LS_N_RUN_FILE] = {[LS_RUN_METRICS] = &r->metrics,
+                                            [LS_RUN_LAUNCHER] = &r->launcher,
+                                            [LS_RUN_PROFILE] = &r->profile,
+                                            [LS_RUN_NCCL] = &r->proof.nccl};
+    const ls_text *file = t->file;
+    const bool alone = ls_ends_in(r->dir, ".json"); /* a metrics file, not a folder */
+    for (int i = 0; i < LS_N_RUN_FILE; i++) {
+        const ls_path path = ls_path_of(r->dir, ls_run_file[i]);
+        if (parsed[i] && file[i].data)
+            report_parse(file[i].data, file[i].n, alone ? r->dir : path.text, notes, parsed[i]);
+    }
+    const ls_path metrics = ls_path_of(r->dir, ls_run_file[LS_RUN_METRICS]),
+                  launcher = ls_path_of(r->dir, ls_run_file[LS_RUN_LAUNCHER]);
+    const report_doc d = {r->metrics, alone ? r->dir : metrics.text, notes};
+    if (r->metrics) LS_TRY(read_metrics(&d, r));
+    else if (!file[LS_RUN_METRICS].data)
+        ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; its steps are shown", r->dir);
+    if (file[LS_RUN_STEPS].data) LS_TRY(run_read_steps(file[LS_RUN_STEPS], r->dir, notes, r));
+    if (file[LS_RUN_PIPELINE].data) LS_TRY(run_read_pipeline(file[LS_RUN_PIPELINE], r->dir, notes, r));
+    if (file[LS_RUN_COMPLETE].data) run_read_complete(file[LS_RUN_COMPLETE], r->dir, notes, r);
+    run_tell_waits(&d, r);
+    compare_launcher(&(report_doc){r->launcher, launcher.text, notes}, r);
+    return run_read_proof(t, notes, r);
+}
+
 ls_status ls_run_read_texts(const ls_run_texts *t, const char *dir, ls_notes *notes, ls_run *out)
 {
-    ls_run r = {.tokens_per_sec = NAN, .wall = NAN, .epoch_time = NAN, .train_loss = NAN, .val_loss = NAN};
-    r.tokens_per_update = r.peak_bytes = r.peak_most = r.planned_bytes = r.cpu_utilisation = r.gpu_utilisation =
-        r.tflops = NAN;
-    r.step_time = r.straggler_share = NAN;
-    r.n_warm = t->warm;
+    ls_run r = {.n_warm = t->warm, .dir = ls_strdup(dir), .name = short_name(dir)};
+    r.tokens_per_sec = r.wall = r.epoch_time = r.train_loss = r.val_loss = r.tokens_per_update = NAN;
+    r.peak_bytes = r.planned_bytes = r.peak_most = r.rank_least = r.rank_most = NAN;
+    r.step_time = r.straggler_share = r.cpu_utilisation = r.gpu_utilisation = r.tflops = NAN;
     for (int i = 0; i < LS_N_SPLIT; i++) r.split[i] = NAN;
-    ls_status st = LS_OK;
-    size_t n = strlen(dir);
-    bool file = n > 5 && !strcmp(dir + n - 5, ".json"); /* a metrics file alone, not a folder */
-    char *name = file ? ls_strdup(dir) : ls_asprintf("%s/training_metrics.json", dir);
-    char *path = ls_asprintf("%s/launcher_metadata.json", dir),
-         *profile = ls_asprintf("%s/profiles/profile_summary.json", dir),
-         *nccl = ls_asprintf("%s/nccl/summary.json", dir);
-    r.dir = ls_strdup(dir);
-    r.name = short_name(dir);
-    if (!name || !path || !profile || !nccl || !r.dir || !r.name) {
-        st = ls_nomem(n, "a path");
-        goto done;
-    }
-    parse(t->metrics, t->n_metrics, name, notes, &r.metrics);
-    parse(t->launcher, t->n_launcher, path, notes, &r.launcher);
-    parse(t->profile, t->n_profile, profile, notes, &r.profile);
-    parse(t->nccl, t->n_nccl, nccl, notes, &r.proof.nccl);
-    report_doc d = {r.metrics, name, notes}, l = {r.launcher, path, notes};
-    if (r.metrics) LS_TRY_GOTO(st, done, read_metrics(&d, &r));
-    else if (!t->metrics)
-        ls_notes_add(notes, "%s: no training_metrics.json: the run has not finished; its steps are shown", dir);
-    if (t->steps) LS_TRY_GOTO(st, done, run_read_steps(t->steps, t->n_steps, dir, notes, &r));
-    if (t->pipeline) LS_TRY_GOTO(st, done, run_read_pipeline(t->pipeline, t->n_pipeline, dir, notes, &r));
-    if (t->complete) run_read_complete(t->complete, t->n_complete, dir, notes, &r);
-    run_tell_waits(&d, &r);
-    compare_launcher(&l, &r);
-    st = run_read_proof(t, notes, &r);
-done:
-    ls_free(name);
-    ls_free(path);
-    ls_free(profile);
-    ls_free(nccl);
+    ls_status st = r.dir && r.name ? read_files(t, notes, &r) : ls_nomem(strlen(dir), "a path");
     if (st == LS_OK && notes->failed) st = ls_nomem(1024, "notes");
-    if (st != LS_OK) {
-        ls_run_fini(&r);
-        return st;
-    }
-    *out = r;
-    return LS_OK;
+    if (st == LS_OK) *out = r;
+    else ls_run_fini(&r);
+    return st;
 }
 
 void ls_run_fini(ls_run *r)
@@ -308,8 +280,6 @@ void ls_run_fini(ls_run *r)
     ls_free(r->name);
     ls_free(r->setting);
     ls_free(r->step);
-    ls_free(r->rank_bytes);
-    ls_free(r->rank_cpu);
     ls_free(r->epoch_loss);
     ls_free(r->epoch_val);
     ls_free(r->span);

@@ -1,31 +1,21 @@
 /* run_resources.c - what a run used: lockstep.comm and those of its other groups, lockstep.memory, lockstep.cpu_utilisation, lockstep.gpu_watch. */
-#include "core/mem.h"
 #include "report/read/run_impl.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static const char *const comm_key[] = {
-#define X(name, key, before, words) "lockstep." key,
-    LS_RUN_COMM_LIST(X)
-#undef X
+const ls_run_comm ls_run_comms[LS_N_RUN_COMM] = {
+    [LS_RUN_COMM_REPLICAS] = {"comm", "", "replicas"},
+    [LS_RUN_COMM_TENSOR] = {"tensor_comm", "tensor ", "tensor parallel"},
+    [LS_RUN_COMM_ACTS] = {"activations_comm", "activations ", "pipeline, activations"},
+    [LS_RUN_COMM_GRADS] = {"gradients_comm", "gradients ", "pipeline, gradients"},
 };
-
-const char *ls_run_comm_words(int comm)
-{
-    static const char *const text[] = {
-#define X(name, key, before, words) words,
-        LS_RUN_COMM_LIST(X)
-#undef X
-    };
-    return comm >= 0 && comm < LS_N_RUN_COMM ? text[comm] : "?";
-}
 
 static const char *backend_of(const ls_run *r, int comm)
 {
     char key[64];
-    snprintf(key, sizeof key, "%s.backend", comm_key[comm]);
+    snprintf(key, sizeof key, "lockstep.%s.backend", ls_run_comms[comm].key);
     return report_str(&(report_doc){r->metrics, "", NULL}, key);
 }
 
@@ -63,12 +53,8 @@ bool ls_run_comm_time_of(const ls_run *r, int comm, ls_run_comm_time *out)
 
 static void read_comm(const report_doc *d, int comm, ls_run *r)
 {
-    static const char *const before[] = {
-#define X(name, key, first, words) first,
-        LS_RUN_COMM_LIST(X)
-#undef X
-    };
-    const char *group = comm_key[comm];
+    char group[64];
+    snprintf(group, sizeof group, "lockstep.%s", ls_run_comms[comm].key);
     const json_t *all = report_object(d, group), *v;
     const double steps = report_num(&(report_doc){all, d->file, d->notes}, "steps");
     const char *key;
@@ -83,7 +69,7 @@ static void read_comm(const report_doc *d, int comm, ls_run *r)
                          .busy = report_num(&k, "busy_sec"),
                          .exposed = report_num(&k, "exposed_sec"),
                          .busbw = report_num(&k, "busbw_bytes_per_sec")};
-        snprintf(c.kind, sizeof c.kind, "%s%.24s", before[comm], key);
+        snprintf(c.kind, sizeof c.kind, "%s%.24s", ls_run_comms[comm].before, key);
         if (c.busy >= 0 || json_is_null(json_object_get(v, "busy_sec")))
             r->coll[r->n_coll++] = c; /* null: not measured */
         else ls_notes_add(d->notes, "%s: key %s.%.40s.busy_sec: a time was expected", d->file, group, key);
@@ -105,20 +91,20 @@ static double bytes_of(const json_t *v)
     return sum;
 }
 
-static ls_status read_list(const json_t *list, double **out, int *n_out)
+static void read_ranks(const json_t *list, ls_run *r)
 {
-    size_t n = json_array_size(list);
-    if (!n || n > 65536 || *out) return LS_OK;
-    double *x = ls_alloc(n * sizeof *x);
-    if (!x) return ls_nomem(n * sizeof *x, "a list of ranks");
-    for (size_t i = 0; i < n; i++) x[i] = bytes_of(json_array_get(list, i));
-    *out = x;
-    *n_out = (int)n;
-    return LS_OK;
+    const size_t n = json_array_size(list);
+    if (r->n_rank || n > 65536) return;
+    for (size_t i = 0; i < n; i++) {
+        const double nbytes = bytes_of(json_array_get(list, i));
+        r->rank_least = fmin(r->rank_least, nbytes); /* ignores NaN */
+        r->rank_most = fmax(r->rank_most, nbytes);
+    }
+    r->n_rank = (int)n;
 }
 
 /* {"weights": bytes, ...}, perhaps below "parts"; a list in it is by rank. Totals are no parts. */
-static ls_status read_memory(const json_t *m, ls_run *r)
+static void read_memory(const json_t *m, ls_run *r)
 {
     static const char *const total[] = {"total", "peak", "planned", "arena", "rank"};
     const json_t *v;
@@ -130,25 +116,19 @@ static ls_status read_memory(const json_t *m, ls_run *r)
             sum = sum || !strncmp(key, total[i], strlen(total[i]));
         if (json_is_number(v) && !sum && json_number_value(v) > 0 && r->n_part < LS_RUN_MAX_PART)
             r->part[r->n_part++] = (ls_run_part){key, json_number_value(v)};
-        else if (json_is_array(v)) LS_TRY(read_list(v, &r->rank_bytes, &r->n_rank));
-        else if (json_is_object(v)) LS_TRY(read_memory(v, r));
+        else if (json_is_array(v)) read_ranks(v, r);
+        else if (json_is_object(v)) read_memory(v, r);
     }
-    return LS_OK;
 }
 
-static ls_status read_utilisation(const report_doc *d, ls_run *r)
+/* A number, or one per worker. */
+static double mean_utilisation(const report_doc *d)
 {
     const json_t *v = report_get(d, "lockstep.cpu_utilisation");
-    if (json_is_array(v)) {
-        LS_TRY(read_list(v, &r->rank_cpu, &r->n_rank_cpu));
-        double sum = 0;
-        for (int i = 0; i < r->n_rank_cpu; i++) sum += r->rank_cpu[i];
-        if (r->n_rank_cpu) r->cpu_utilisation = sum / r->n_rank_cpu;
-    } else {
-        r->cpu_utilisation = report_num(d, "lockstep.cpu_utilisation");
-    }
-    r->gpu_utilisation = report_num(d, "lockstep.gpu_watch.utilization_mean");
-    return LS_OK;
+    const size_t n = json_array_size(v);
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += bytes_of(json_array_get(v, i));
+    return n ? sum / (double)n : json_is_array(v) ? NAN : report_num(d, "lockstep.cpu_utilisation");
 }
 
 /* All workers wait for the slowest one, which waits only for communication: the shortest wait. The rest of rank 0's wait was
@@ -244,11 +224,12 @@ void run_tell_waits(const report_doc *d, ls_run *r)
     r->split[LS_SPLIT_EXPOSED] *= 1 - r->straggler_share;
 }
 
-ls_status run_read_resources(const report_doc *d, ls_run *r)
+void run_read_resources(const report_doc *d, ls_run *r)
 {
     r->n_comm_step = r->n_update; /* older files do not have it */
     for (int i = 0; i < LS_N_RUN_COMM; i++) read_comm(d, i, r);
     find_stragglers(d, r);
-    LS_TRY(read_memory(report_object(d, "lockstep.memory"), r));
-    return read_utilisation(d, r);
+    r->cpu_utilisation = mean_utilisation(d);
+    r->gpu_utilisation = report_num(d, "lockstep.gpu_watch.utilization_mean");
+    read_memory(report_object(d, "lockstep.memory"), r);
 }

@@ -1,23 +1,15 @@
 /* run_steps.c - metrics.jsonl (one line per step), pipeline.json (boxes of one step), RUN_COMPLETE.txt (one line). */
+#include "core/fs.h"
 #include "core/mem.h"
 #include "report/read/run_impl.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-static const char *const part_key[] = {
-#define X(name, key, step_key, text) step_key,
-    LS_SPLIT_LIST(X)
-#undef X
-};
 
 static double number(const json_t *o, const char *key)
 {
-    const json_t *v = json_object_get(o, key);
-    double x = json_is_number(v) ? json_number_value(v) : NAN;
-    return isfinite(x) ? x : NAN;
+    return report_num(&(report_doc){o, "", NULL}, key);
 }
 
 static bool read_step(const char *line, size_t n, ls_run_step *s)
@@ -31,9 +23,8 @@ static bool read_step(const char *line, size_t n, ls_run_step *s)
         s->loss = number(o, "loss");
         s->val_loss = number(o, "val_loss");
         s->time = number(o, "step_time_sec");
-        s->tokens_per_sec = number(o, "tokens_per_sec");
         s->tflops = number(o, "tflops");
-        for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = number(o, part_key[i]);
+        for (int i = 0; i < LS_N_SPLIT; i++) s->part[i] = number(o, ls_split[i].step_key);
         if (isnan(s->part[LS_SPLIT_EXPOSED])) s->part[LS_SPLIT_EXPOSED] = number(o, "reduce_sec"); /* its older name */
     }
     json_decref(o);
@@ -73,25 +64,18 @@ static void average(ls_run *r)
     if (r->split[LS_SPLIT_OTHER] < 0) r->split[LS_SPLIT_OTHER] = 0; /* the difference of two clocks: noise */
 }
 
-ls_status run_read_steps(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)
+ls_status run_read_steps(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
 {
     int cap = 0, line_no = 0, n_bad = 0;
-    for (const char *p = text, *end = text + n; p < end;) {
-        const char *nl = memchr(p, '\n', (size_t)(end - p)), *stop = nl ? nl : end;
+    for (const char *p = t.data, *end = p + t.n, *stop; p < end; p = stop + 1) {
+        const char *nl = memchr(p, '\n', (size_t)(end - p));
+        stop = nl ? nl : end;
         line_no++;
-        if (r->n_step == cap) {
-            cap = cap ? 2 * cap : 256;
-            ls_run_step *s = ls_realloc(r->step, (size_t)cap * sizeof *s);
-            if (!s) return ls_nomem((size_t)cap * sizeof *s, "steps");
-            r->step = s;
-        }
-        if (stop > p && !read_step(p, (size_t)(stop - p), &r->step[r->n_step])) {
-            if (nl && ++n_bad <= 3) /* a killed run may leave an incomplete last line */
-                ls_notes_add(notes, "%s/metrics.jsonl: line %d is not an object with a key step", dir, line_no);
-        } else if (stop > p) {
-            r->n_step++;
-        }
-        p = nl ? nl + 1 : end;
+        if (stop == p) continue;
+        if (!ls_grow(&r->step, r->n_step, &cap, sizeof *r->step)) return ls_nomem(sizeof *r->step, "steps");
+        if (read_step(p, (size_t)(stop - p), &r->step[r->n_step])) r->n_step++;
+        else if (nl && ++n_bad <= 3) /* a killed run may leave an incomplete last line */
+            ls_notes_add(notes, "%s/metrics.jsonl: line %d is not an object with a key step", dir, line_no);
     }
     if (n_bad > 3) ls_notes_add(notes, "%s/metrics.jsonl: %d more such lines", dir, n_bad - 3);
     average(r);
@@ -105,16 +89,13 @@ static void copy(char *to, size_t cap, const json_t *v)
     snprintf(to, cap, "%s", json_is_string(v) ? json_string_value(v) : "");
 }
 
-ls_status run_read_pipeline(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)
+ls_status run_read_pipeline(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
 {
-    char file[600];
+    const ls_path path = ls_path_of(dir, "pipeline.json");
+    const char *file = path.text;
     json_t *root = NULL;
-    snprintf(file, sizeof file, "%.580s/pipeline.json", dir);
-    if (ls_json_parse(text, n, file, &root) != LS_OK) {
-        ls_notes_add(notes, "%s", ls_err_words());
-        ls_err_clear();
-        return LS_OK;
-    }
+    LS_TRY(ls_notes_failure(notes, ls_json_parse(t.data, t.n, file, &root)));
+    if (!root) return LS_OK;
     const json_t *rows = json_is_array(root) ? root : json_object_get(root, "rows");
     size_t n_row = json_array_size(rows);
     if (!json_is_array(rows)) ls_notes_add(notes, "%s: a list of rows was expected", file);
@@ -158,13 +139,13 @@ static char *cut_value(char *line, const char *key)
     return hit + strlen(key);
 }
 
-void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *notes, ls_run *r)
+void run_read_complete(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
 {
     static const char begin[] = "[Rank 0] RUN_COMPLETE checkpoint_path=";
     char line[4096], *value[4];
-    size_t len = 0;
-    while (len < n && text[len] != '\n') len++;
-    snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), text);
+    const char *end = memchr(t.data, '\n', t.n);
+    const size_t len = end ? (size_t)(end - t.data) : t.n;
+    snprintf(line, sizeof line, "%.*s", (int)(len < sizeof line ? len : sizeof line - 1), t.data);
     static const char *const key[] = {" timestamp_utc=", " total_wall_time_sec=", " tokens_per_sec=", " world_size="};
     bool fits = !strncmp(line, begin, sizeof begin - 1);
     for (int i = 0; i < 4 && fits; i++) fits = (value[i] = cut_value(line, key[i])) != NULL;
@@ -181,10 +162,12 @@ void run_read_complete(const char *text, size_t n, const char *dir, ls_notes *no
     if (r->world && (!ls_parse_i64(value[3], &world) || world != r->world))
         ls_notes_add(notes, "%s/RUN_COMPLETE.txt: world_size=%.20s, but training_metrics.json has %d", dir, value[3],
                      r->world);
-    if (ls_parse_f64(value[2], &x) && !isnan(r->tokens_per_sec) && x != r->tokens_per_sec)
-        ls_notes_add(notes, "%s/RUN_COMPLETE.txt: tokens_per_sec=%.30s, but training_metrics.json has %.17g", dir,
-                     value[2], r->tokens_per_sec);
-    if (ls_parse_f64(value[1], &x) && !isnan(r->wall) && x != r->wall)
-        ls_notes_add(notes, "%s/RUN_COMPLETE.txt: total_wall_time_sec=%.30s, but training_metrics.json has %.17g", dir,
-                     value[1], r->wall);
+    const struct {
+        const char *key, *value;
+        double known;
+    } number[] = {{"tokens_per_sec", value[2], r->tokens_per_sec}, {"total_wall_time_sec", value[1], r->wall}};
+    for (int i = 0; i < 2; i++)
+        if (ls_parse_f64(number[i].value, &x) && !isnan(number[i].known) && x != number[i].known)
+            ls_notes_add(notes, "%s/RUN_COMPLETE.txt: %s=%.30s, but training_metrics.json has %.17g", dir,
+                         number[i].key, number[i].value, number[i].known);
 }

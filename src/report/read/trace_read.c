@@ -9,33 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-static ls_status row_of(trace_table *t, const char *name, trace_row **out)
-{
-    for (int i = 0; i < t->n; i++)
-        if (!strncmp(t->row[i].name, name, TRACE_NAME - 1)) {
-            *out = &t->row[i];
-            return LS_OK;
-        }
-    if (t->n == t->cap) {
-        const int cap = t->cap ? 2 * t->cap : 32;
-        trace_row *row = ls_realloc(t->row, (size_t)cap * sizeof *row);
-        if (!row) return ls_nomem((size_t)cap * sizeof *row, "a trace's summary");
-        t->row = row;
-        t->cap = cap;
-    }
-    *out = &t->row[t->n++];
-    **out = (trace_row){0};
-    snprintf((*out)->name, TRACE_NAME, "%s", name);
-    return LS_OK;
-}
-
 static ls_status add(trace_table *t, const char *name, double us, int64_t bytes)
 {
-    trace_row *r;
-    LS_TRY(row_of(t, name, &r));
-    r->calls++;
-    r->us += us;
-    r->bytes += bytes;
+    int i = 0;
+    while (i < t->n && strncmp(t->row[i].name, name, TRACE_NAME - 1)) i++;
+    if (i == t->n) {
+        if (!ls_grow(&t->row, t->n, &t->cap, sizeof *t->row)) return ls_nomem(sizeof *t->row, "a trace's summary");
+        snprintf(t->row[t->n++].name, TRACE_NAME, "%s", name);
+    }
+    t->row[i].calls++;
+    t->row[i].us += us;
+    t->row[i].bytes += bytes;
     return LS_OK;
 }
 
@@ -81,46 +65,44 @@ static const char *operation(const char *place)
     return blank ? blank + 1 : place;
 }
 
-static ls_status add_kernel(trace_facts *f, const char *name, double us, const json_t *args)
+/* The time of a kernel or a copy, under what it ran for. */
+static ls_status add_device_op(trace_facts *f, const char *name, double us, const json_t *args)
 {
     const char *place = json_string_value(json_object_get(args, "for"));
-    LS_TRY(add(&f->kernel, name, us, int_of(args, "bytes")));
     if (place && strcmp(place, name)) place = operation(place); /* equal: a unit's time as a whole */
-    return add(&f->device_op, place ? place : "(unknown)", us, int_of(args, "bytes"));
+    return add(&f->table[TRACE_DEVICE_OP], place ? place : "(unknown)", us, int_of(args, "bytes"));
 }
 
 static ls_status add_span(trace_facts *f, trace_rank *r, const char *name, const char *cat, double us,
                           const json_t *args)
 {
+    static const struct {
+        const char *cat;
+        int us, table; /* -1: none */
+    } known[] = {{"step", TRACE_US_STEP, -1},
+                 {"phase", -1, TRACE_PHASE},
+                 {"pipeline", -1, TRACE_PHASE},
+                 {"unit", TRACE_US_UNIT, TRACE_UNIT},
+                 {"collective", TRACE_US_COLL, TRACE_COLL},
+                 {"wait", TRACE_US_WAIT, TRACE_WAIT},
+                 {"kernel", TRACE_US_KERNEL, TRACE_KERNEL},
+                 {"copy", TRACE_US_COPY, TRACE_KERNEL},
+                 {"checkpoint", TRACE_US_CKPT, -1}};
+    const size_t n = sizeof known / sizeof *known;
+    size_t k = 0;
+    while (k < n && strcmp(known[k].cat, cat)) k++;
     r->spans++;
-    if (!strcmp(cat, "step")) {
-        r->steps++;
-        r->step_us += us;
-    } else if (!strcmp(cat, "phase")) {
-        if (!strcmp(name, "train/dataload")) r->input_us += us;
-        if (!strcmp(name, "train/optimizer_step")) r->optimizer_us += us;
-        return add(&f->phase, name, us, 0);
-    } else if (!strcmp(cat, "pipeline")) { /* a pipeline's phases are its actions */
-        return add(&f->phase, *name == 'F' ? "train/forward" : "train/backward", us, 0);
-    } else if (!strcmp(cat, "unit")) {
-        r->unit_us += us;
-        return add(&f->unit, name, us, 0);
-    } else if (!strcmp(cat, "collective")) {
-        r->coll_us += us;
-        return add(&f->coll, name, us, int_of(args, "bytes"));
-    } else if (!strcmp(cat, "wait")) {
-        r->wait_us += us;
-        return add(&f->wait, !strncmp(name, "wait ", 5) ? name + 5 : name, us, 0);
-    } else if (!strcmp(cat, "kernel")) {
-        r->kernel_us += us;
-        return add_kernel(f, name, us, args);
-    } else if (!strcmp(cat, "copy")) {
-        r->copy_us += us;
-        return add_kernel(f, name, us, args);
-    } else if (!strcmp(cat, "checkpoint")) {
-        r->ckpt_us += us;
-    }
-    return LS_OK;
+    if (k == n) return LS_OK;
+    int kind = known[k].us;
+    const int table = known[k].table;
+    if (kind == TRACE_US_STEP) r->steps++;
+    if (table == TRACE_PHASE && !strcmp(name, "train/dataload")) kind = TRACE_US_INPUT;
+    if (table == TRACE_PHASE && !strcmp(name, "train/optimizer_step")) kind = TRACE_US_OPTIMIZER;
+    if (kind >= 0) r->us[kind] += us;
+    if (!strcmp(cat, "pipeline")) name = *name == 'F' ? "train/forward" : "train/backward"; /* its phases are actions */
+    if (table == TRACE_WAIT && !strncmp(name, "wait ", 5)) name += 5;
+    if (table == TRACE_KERNEL) LS_TRY(add_device_op(f, name, us, args));
+    return table < 0 ? LS_OK : add(&f->table[table], name, us, int_of(args, "bytes"));
 }
 
 static ls_status add_event(trace_facts *f, const json_t *e)
@@ -157,11 +139,6 @@ static int by_time(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static void sort(trace_table *t)
-{
-    if (t->n) qsort(t->row, (size_t)t->n, sizeof *t->row, by_time);
-}
-
 ls_status trace_read_text(const char *text, size_t n, const char *path, trace_facts *out)
 {
     const char *at = text, *end = at + n;
@@ -177,12 +154,8 @@ ls_status trace_read_text(const char *text, size_t n, const char *path, trace_fa
         at = newline ? stop + 1 : end;
     }
     if (st == LS_OK && !out->n_rank) st = ls_fail(LS_E_FORMAT, "%s has no event; it is not a trace of lockstep", path);
-    sort(&out->phase);
-    sort(&out->unit);
-    sort(&out->coll);
-    sort(&out->wait);
-    sort(&out->kernel);
-    sort(&out->device_op);
+    for (int i = 0; i < TRACE_N_TABLE; i++)
+        if (out->table[i].n) qsort(out->table[i].row, (size_t)out->table[i].n, sizeof(trace_row), by_time);
     return st;
 }
 
@@ -198,11 +171,6 @@ ls_status trace_read(const char *path, trace_facts *out)
 void trace_facts_fini(trace_facts *f)
 {
     ls_free(f->rank);
-    ls_free(f->phase.row);
-    ls_free(f->unit.row);
-    ls_free(f->coll.row);
-    ls_free(f->wait.row);
-    ls_free(f->kernel.row);
-    ls_free(f->device_op.row);
+    for (int i = 0; i < TRACE_N_TABLE; i++) ls_free(f->table[i].row);
     *f = (trace_facts){0};
 }

@@ -6,119 +6,78 @@
 #include <stdio.h>
 #include <string.h>
 
-#define DASH "\xe2\x80\x93"
-
-static report_doc nccl_of(const ls_run *r)
-{
-    return (report_doc){r->proof.nccl, "nccl/summary.json", NULL};
-}
-
-static report_doc metrics_of(const ls_run *r)
-{
-    return (report_doc){r->metrics, "training_metrics.json", NULL};
-}
-
 /* Our own finished run records whether its communicators used NCCL; files next to it may be those of an earlier run. For R1's
  * runs, and for a run that has not finished, only the files are available. */
 static bool has_gpus(const ls_run *r)
 {
-    const report_doc m = metrics_of(r);
+    const report_doc m = {.root = r->metrics};
     const ls_run_proof *p = &r->proof;
     if (report_object(&m, "lockstep")) return ls_run_over_nccl(r);
     return p->nccl || p->topo || p->ibstat || p->nets[0];
 }
 
-static ls_block *begin_table(ls_doc *d, const char *title, const char *const *head, int n)
-{
-    ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "%s", title);
-    if (!b) return NULL;
-    b->n_col = n;
-    for (int i = 0; i < n; i++) ls_doc_cell(d, b, "%s", head[i]);
-    return b;
-}
+/* ---- what NCCL states: texts of cells, NULL where it states nothing ---- */
 
-static void cell_num(ls_doc *d, ls_block *b, double x, int decimals)
-{
-    char buf[40];
-    ls_doc_cell(d, b, "%s", ls_number_text(buf, x, decimals));
-}
-
-/* ---- what NCCL states ---- */
-
-static void cell_used(ls_doc *d, ls_block *b, const report_doc *s, const char *key)
+static const char *used(const report_doc *s, const char *key)
 {
     const json_t *v = report_get(s, key);
-    ls_doc_cell(d, b, "%s", json_is_true(v) ? "yes" : json_is_false(v) ? "no" : DASH);
+    return json_is_true(v) ? "yes" : json_is_false(v) ? "no" : NULL;
 }
 
-static void cell_ranks(ls_doc *d, ls_block *b, const report_doc *s)
+static const char *ranks_text(const report_doc *s, char buf[96])
 {
     const int64_t n = report_int(s, "n_ranks"), logged = report_int(s, "n_ranks_logged"),
                   nodes = report_int(s, "n_nodes");
     char missing[40] = "", hosts[40] = "";
-    if (n < 0) {
-        ls_doc_cell(d, b, DASH);
-        return;
-    }
+    if (n < 0) return NULL;
     if (logged >= 0 && logged < n) snprintf(missing, sizeof missing, " (logs of %lld)", (long long)logged);
     if (nodes > 0) snprintf(hosts, sizeof hosts, " on %lld %s", (long long)nodes, nodes == 1 ? "host" : "hosts");
-    ls_doc_cell(d, b, "%lld%s%s", (long long)n, hosts, missing);
+    return ls_doc_text(buf, "%lld%s%s", (long long)n, hosts, missing);
 }
 
-static void cell_transports(ls_doc *d, ls_block *b, const report_doc *s)
+static const char *transports_text(const report_doc *s, char text[400])
 {
-    char text[400] = "";
     const json_t *all = report_object(s, "transports"), *v;
     const char *name;
+    text[0] = '\0';
     json_object_foreach((json_t *)(uintptr_t)all, name, v)
     {
         const size_t n = strlen(text);
         if (json_is_integer(v))
-            snprintf(text + n, sizeof text - n, "%s%.40s x %lld", n ? ", " : "", name,
-                     (long long)json_integer_value(v));
+            snprintf(text + n, 400 - n, "%s%.40s x %lld", n ? ", " : "", name, (long long)json_integer_value(v));
     }
-    ls_doc_cell(d, b, "%s", *text ? text : DASH);
+    return *text ? text : NULL;
 }
 
-static void cell_rings(ls_doc *d, ls_block *b, const report_doc *s)
+static const char *rings_text(const report_doc *s, char text[200])
 {
     const int64_t rings = report_int(s, "rings"), channels = report_int(s, "channels");
     const char *path = report_str(s, "ring_path"), *order = report_str(s, "first_ring");
-    char text[200] = "";
-    if (rings >= 0) snprintf(text, sizeof text, "%lld", (long long)rings);
-    else if (channels >= 0) snprintf(text, sizeof text, "%lld channels", (long long)channels);
+    text[0] = '\0';
+    if (rings >= 0) snprintf(text, 200, "%lld", (long long)rings);
+    else if (channels >= 0) snprintf(text, 200, "%lld channels", (long long)channels);
     size_t n = strlen(text);
-    if (path) snprintf(text + n, sizeof text - n, "%sover %.7s", n ? " " : "", path);
+    if (path) snprintf(text + n, 200 - n, "%sover %.7s", n ? " " : "", path);
     n = strlen(text);
-    if (order) snprintf(text + n, sizeof text - n, "%sfirst: %.60s", n ? "; " : "", order);
-    ls_doc_cell(d, b, "%s", *text ? text : DASH);
+    if (order) snprintf(text + n, 200 - n, "%sfirst: %.60s", n ? "; " : "", order);
+    return *text ? text : NULL;
 }
 
 static void transports(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {
-        "run",   "communicator", "NCCL", "ranks",          "network",   "transports (connections)",
-        "rings", "NVLink",       "NVLS", "GPUDirect RDMA", "InfiniBand"};
-    ls_block *b = begin_table(d, "Transport", head, (int)(sizeof head / sizeof *head));
-    for (int i = 0; i < a->set->n && b; i++) {
+    ls_block *b = ls_doc_table(d, "Transport", "run", "communicator", "NCCL", "ranks", "network",
+                               "transports (connections)", "rings", "NVLink", "NVLS", "GPUDirect RDMA", "InfiniBand");
+    for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        const report_doc s = nccl_of(r), m = metrics_of(r);
-        const char *backend = ls_run_backend(r), *version = report_str(&s, "version"),
-                   *network = report_str(&s, "network");
+        const report_doc s = {.root = r->proof.nccl}, m = {.root = r->metrics};
+        const char *backend = ls_run_backend(r), *version = report_str(&s, "version");
+        char ranks[96], links[400], rings[200];
         if (!backend && r->proof.nccl) backend = "nccl";
         if (!version) version = report_str(&m, "lockstep.gpu.nccl_version");
-        if (!has_gpus(r)) continue;
-        ls_doc_cell(d, b, "%s", r->name);
-        ls_doc_cell(d, b, "%s", backend ? backend : DASH);
-        ls_doc_cell(d, b, "%s", version ? version : DASH);
-        cell_ranks(d, b, &s);
-        ls_doc_cell(d, b, "%s", network ? network : DASH);
-        cell_transports(d, b, &s);
-        cell_rings(d, b, &s);
-        cell_used(d, b, &s, "nvlink");
-        cell_used(d, b, &s, "nvls");
-        cell_used(d, b, &s, "gpudirect_rdma");
-        cell_used(d, b, &s, "infiniband");
+        if (has_gpus(r))
+            ls_doc_cells(d, b, r->name, backend, version, ranks_text(&s, ranks), report_str(&s, "network"),
+                         transports_text(&s, links), rings_text(&s, rings), used(&s, "nvlink"), used(&s, "nvls"),
+                         used(&s, "gpudirect_rdma"), used(&s, "infiniband"));
     }
 }
 
@@ -126,7 +85,7 @@ static void warnings(const ls_analysis *a, ls_doc *d)
 {
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        const report_doc s = nccl_of(r);
+        const report_doc s = {.root = r->proof.nccl};
         const int64_t n = report_int(&s, "warnings");
         const char *first = report_str(&s, "first_warning");
         if (n > 0 && has_gpus(r))
@@ -137,16 +96,17 @@ static void warnings(const ls_analysis *a, ls_doc *d)
 
 /* ---- what it cost ---- */
 
-static void cell_step(ls_doc *d, ls_block *b, const ls_run *r)
+static void cells_step(ls_doc *d, ls_block *b, const ls_run *r)
 {
     double sum = 0;
     bool any = false;
     for (int k = 0; k < LS_N_SPLIT; k++)
         if (!isnan(r->split[k])) sum += r->split[k], any = true;
-    cell_num(d, b, 1000 * (any ? sum : r->step_time), 3);
-    if (any && !r->split_of_steps) ls_doc_cell(d, b, "all steps");
-    else if (r->n_step > r->n_warm && r->n_warm) ls_doc_cell(d, b, "steps after the first %d", r->n_warm);
-    else ls_doc_cell(d, b, "%s", r->n_step > r->n_warm ? "all steps" : DASH);
+    const char *over = any && !r->split_of_steps            ? "all steps"
+                       : r->n_step > r->n_warm && r->n_warm ? LS_TEXT("steps after the first %d", r->n_warm)
+                       : r->n_step > r->n_warm              ? "all steps"
+                                                            : NULL;
+    ls_doc_cells(d, b, LS_NUM(1000 * (any ? sum : r->step_time), 3), over);
 }
 
 /* The step is the sum of its parts; without any, as metrics.jsonl has it. */
@@ -156,22 +116,21 @@ static void step_parts(const ls_analysis *a, ls_doc *d)
         d, LS_BLOCK_TABLE, "A step of rank 0, ms: the parts add up to the step (of a pipeline, means over its stages)");
     if (!b) return;
     b->n_col = LS_N_SPLIT + 3;
-    ls_doc_cell(d, b, "run");
-    for (int k = 0; k < LS_N_SPLIT; k++) ls_doc_cell(d, b, "%s", ls_split_words(k));
-    ls_doc_cell(d, b, "step"), ls_doc_cell(d, b, "mean over");
+    ls_doc_cells(d, b, "run");
+    for (int k = 0; k < LS_N_SPLIT; k++) ls_doc_cells(d, b, ls_split[k].words);
+    ls_doc_cells(d, b, "step", "mean over");
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         if (!has_gpus(r)) continue;
-        ls_doc_cell(d, b, "%s", r->name);
-        for (int k = 0; k < LS_N_SPLIT; k++) cell_num(d, b, 1000 * r->split[k], 3);
-        cell_step(d, b, r);
+        ls_doc_cells(d, b, r->name);
+        for (int k = 0; k < LS_N_SPLIT; k++) ls_doc_cells(d, b, LS_NUM(1000 * r->split[k], 3));
+        cells_step(d, b, r);
     }
 }
 
 /* Exposed and hidden time of one row are over the same steps. */
 static void hidden_time(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"run", "communicator", "busy", "exposed communication", "hidden communication"};
     ls_block *b = NULL;
     for (int i = 0; i < a->set->n; i++)
         for (int k = 0; k < LS_N_RUN_COMM; k++) {
@@ -179,13 +138,10 @@ static void hidden_time(const ls_analysis *a, ls_doc *d)
             ls_run_comm_time t;
             if (!has_gpus(r) || !ls_run_comm_time_of(r, k, &t)) continue;
             if (!b)
-                b = begin_table(d, "Exposed and hidden communication of rank 0, ms per step, mean over all steps", head,
-                                5);
-            ls_doc_cell(d, b, "%s", r->name);
-            ls_doc_cell(d, b, "%s", ls_run_comm_words(k));
-            cell_num(d, b, 1000 * t.busy, 3);
-            cell_num(d, b, 1000 * t.exposed, 3);
-            cell_num(d, b, 1000 * t.hidden, 3);
+                b = ls_doc_table(d, "Exposed and hidden communication of rank 0, ms per step, mean over all steps",
+                                 "run", "communicator", "busy", "exposed communication", "hidden communication");
+            ls_doc_cells(d, b, r->name, ls_run_comms[k].words, LS_NUM(1000 * t.busy, 3), LS_NUM(1000 * t.exposed, 3),
+                         LS_NUM(1000 * t.hidden, 3));
         }
     if (b) ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
 }
@@ -193,42 +149,38 @@ static void hidden_time(const ls_analysis *a, ls_doc *d)
 /* Telemetry that was lost: means are of what is left. */
 static void untimed(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const group[] = {"comm", "tensor_comm", "activations_comm", "gradients_comm"};
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
-        const report_doc m = metrics_of(r);
+        const report_doc m = {.root = r->metrics};
         const int64_t steps = report_int(&m, "lockstep.step_split.steps_without_times");
         int64_t requests = 0;
-        for (size_t k = 0; k < sizeof group / sizeof *group; k++) {
+        for (int k = 0; k < LS_N_RUN_COMM; k++) {
             char key[64];
-            snprintf(key, sizeof key, "lockstep.%s.requests_without_times", group[k]);
+            snprintf(key, sizeof key, "lockstep.%s.requests_without_times", ls_run_comms[k].key);
             const int64_t n = report_int(&m, key);
             requests += n > 0 ? n : 0;
         }
         if (has_gpus(r) && (steps > 0 || requests > 0))
-            ls_doc_add(
-                d, LS_BLOCK_TEXT,
-                "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths are of "
-                "the others.",
-                r->name, (long long)(steps > 0 ? steps : 0), (long long)requests);
+            ls_doc_add(d, LS_BLOCK_TEXT,
+                       "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths "
+                       "are of the others.",
+                       r->name, (long long)(steps > 0 ? steps : 0), (long long)requests);
     }
 }
 
 static void bandwidth(const ls_analysis *a, ls_doc *d)
 {
-    static const char *const head[] = {"run", "collective", "bus, GB/s", "busy, ms per step", "exposed, ms per step"};
     ls_block *b = NULL;
     for (int i = 0; i < a->set->n; i++) {
         const ls_run *r = &a->set->run[i];
         const double n = r->n_comm_step > 0 ? r->n_comm_step : NAN;
         for (int k = 0; k < r->n_coll && has_gpus(r); k++) {
             const ls_run_coll *x = &r->coll[k];
-            if (!b) b = begin_table(d, "Bus bandwidth of rank 0's collectives", head, 5);
-            ls_doc_cell(d, b, "%s", r->name);
-            ls_doc_cell(d, b, "%s", x->kind);
-            cell_num(d, b, x->busbw > 0 ? x->busbw / 1e9 : NAN, 2);
-            cell_num(d, b, 1000 * x->busy / n, 3);
-            cell_num(d, b, 1000 * x->exposed / n, 3);
+            if (!b)
+                b = ls_doc_table(d, "Bus bandwidth of rank 0's collectives", "run", "collective", "bus, GB/s",
+                                 "busy, ms per step", "exposed, ms per step");
+            ls_doc_cells(d, b, r->name, x->kind, LS_NUM(x->busbw > 0 ? x->busbw / 1e9 : NAN, 2),
+                         LS_NUM(1000 * x->busy / n, 3), LS_NUM(1000 * x->exposed / n, 3));
         }
     }
 }

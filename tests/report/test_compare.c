@@ -1,0 +1,300 @@
+/* Comparing runs: intervals, R1's statistics (docs/REFERENCES.md), groups, runs that are not comparable, the waterfall, which steps count. */
+#include "report_checks.h"
+
+static void intervals(void **state)
+{
+    (void)state;
+    const double x[] = {100, 95, NAN, 105};
+    ls_estimate e = ls_estimate_of(x, 4);
+    assert_int_equal(e.n, 3);
+    near(e.mean, 100, 0);
+    near(e.stdev, 5, 1e-12);
+    near(e.half, 4.3027 * 5 / sqrt(3), 1e-3);
+    e = ls_estimate_of(x, 1);
+    near(e.stdev, 0, 0);
+    assert_true(isnan(e.half));
+    assert_true(isnan(ls_estimate_of(x, 0).mean));
+    near(ls_t95(1), 12.706, 1e-3);
+    near(ls_t95(30), 2.0423, 3e-4); /* published quantiles */
+    near(ls_t95(100), 1.9840, 2e-4);
+}
+
+/* 100/180/320 tokens/s, three repeats each with other means: R1's numbers, and ours beside them. */
+static void scaling(void **state)
+{
+    (void)state;
+    static const double rate[3][3] = {{100, 95, 105}, {180, 190, 175}, {320, 330, 310}};
+    static const int world[3] = {1, 2, 4};
+    ls_run_set s = new_set();
+    char dir[32];
+    for (int k = 2; k >= 0; k--) /* any order of paths */
+        for (int i = 0; i < 3; i++) {
+            snprintf(dir, sizeof dir, "%dgpu/run_%d", world[k], i + 1);
+            add(&s, dir,
+                (made_run){.world = world[k],
+                           .tokens_per_sec = rate[k][i],
+                           .epoch_time = 1000 / rate[k][i],
+                           .strategy = "ddp"},
+                NULL);
+        }
+    ls_run_set_sort(&s);
+    ls_analysis a;
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 3);
+    assert_int_equal(a.n_mismatch, 0);
+    assert_true(a.comparable);
+    near(a.group[1].tokens.mean, 181.66666666666666, 0);
+    near(a.group[1].tokens.stdev, 7.637626158259733, 1e-14);
+    near(a.group[1].speedup_r1, 1.8166666666666667, 1e-15);
+    near(a.group[2].speedup.mean, 3.2, 1e-15);
+    near(a.group[2].efficiency.mean, 0.8, 1e-15);
+    assert_true(a.group[2].speedup.half > 0);
+    assert_int_equal(a.best, 2);
+    assert_int_equal(a.second, 1);
+    ls_str text = {0};
+    json_t *root = NULL;
+    ls_scaling_text(&a, NULL, NULL, NULL, &text);
+    assert_int_equal(ls_json_parse(text.data, text.len, "scaling", &root), LS_OK);
+    assert_string_equal(json_string_value(json_object_get(root, "status")), "ok");
+    const json_t *runs = json_object_get(root, "runs"), *two = json_object_get(runs, "2");
+    assert_int_equal(json_object_size(runs), 3);
+    near(json_number_value(json_object_get(two, "scaling_efficiency")), 0.9083333333333333, 1e-15);
+    assert_int_equal(json_array_size(json_object_get(two, "metrics_paths")), 3);
+    assert_null(json_object_get(root, "mismatches"));
+    json_decref(root);
+    ls_str_fini(&text);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+static void unlike(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1, .precision = "fp16_torch_amp"}, NULL);
+    add(&s, "two",
+        (made_run){
+            .world = 2, .tokens_per_sec = 190, .epoch_time = 1, .precision = "fp16_deepspeed", .global_batch = 32},
+        NULL);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_mismatch, 2); /* in the order of docs/FORMATS.md#comparable-runs */
+    assert_string_equal(a.mismatch[0].field, "global_batch_size");
+    assert_string_equal(a.mismatch[1].field, "precision");
+    assert_false(a.comparable);
+    assert_true(isnan(a.group[1].speedup.mean));
+    ls_str text = {0}, html = {0}, md = {0};
+    ls_scaling_text(&a, NULL, NULL, NULL, &text);
+    has(text.data, "\"status\": \"invalid_comparison\"");
+    has(text.data,
+        "\"field\": \"precision\",\n      \"baseline\": \"fp16_torch_amp\",\n      \"mismatch\": \"fp16_deepspeed\"");
+    assert_null(strstr(text.data, "runs"));
+    report_page(&a, &html, &md);
+    has(html.data, "invalid_comparison");
+    assert_null(strstr(html.data, "is the fastest"));
+    ls_analysis_fini(&a);
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
+    assert_int_equal(ls_analyse(&s, &(ls_compare_opts){.allow_mismatch = true}, &a),
+                     LS_OK); /* allowed: compared, and marked */
+    assert_true(a.comparable);
+    near(a.group[1].speedup.mean, 1.9, 1e-15);
+    report_page(&a, &html, &md);
+    has(html.data, "mismatch_allowed");
+    has(md.data, "mismatch_allowed");
+    ls_scaling_text(&a, NULL, NULL, NULL, &text);
+    has(text.data, "\"status\": \"mismatch_allowed\"");
+    ls_analysis_fini(&a);
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&text);
+    ls_run_set_fini(&s);
+}
+
+/* A step of one worker: 6 + 12 + 2 ms; of two: 3.5 + 7 + 1.5 exposed + 2. Every share can be worked out by hand. */
+static void waterfall(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str one = {0}, two = {0};
+    made_steps(20, 0.006, 0.012, 0, 0.002, &one);
+    made_steps(20, 0.0035, 0.007, 0.0015, 0.002, &two);
+    double tokens = 16 * 64; /* a step */
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = tokens / 0.020, .epoch_time = 1, .strategy = "single"},
+        &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = tokens / 0.015, .epoch_time = 1, .strategy = "ddp"}, &two);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    const ls_waterfall *w = &a.group[1].waterfall;
+    assert_true(w->known && w->split && !a.group[0].waterfall.known);
+    near(w->useful, 0.010 / 0.015, 1e-12);
+    near(w->lost[LS_SPLIT_FORWARD], (0.0005 + 0.001) / 0.015, 1e-12); /* both passes */
+    near(w->lost[LS_SPLIT_EXPOSED], 0.0015 / 0.015, 1e-12);
+    near(w->lost[LS_SPLIT_OPTIMIZER], 0.001 / 0.015, 1e-12);
+    near(w->lost[LS_SPLIT_OTHER], 0.001 / 0.015, 1e-12); /* 15 ms, of which the parts explain 14 */
+    double sum = w->useful;
+    for (int k = 0; k < LS_N_SPLIT; k++) sum += w->lost[k];
+    near(sum, 1, 1e-12);
+    assert_true(a.same_loss); /* both made the same losses */
+    ls_str html = {0}, md = {0};
+    report_page(&a, &html, &md);
+    has(html.data, "same loss at every step, bit for bit");
+    has(md.data, "| ddp × 2 | 66.7 | 10.0 | 6.7 | 10.0 | 6.7 | 100.0 |");
+    ls_str_fini(&html), ls_str_fini(&md), ls_str_fini(&one), ls_str_fini(&two);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* Two settings of one strategy are told apart by what differs. */
+static void settings(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    add(&s, "a",
+        (made_run){.world = 2, .tokens_per_sec = 5, .epoch_time = 1, .strategy = "ddp", .ours = ", \"bucket\": 7"},
+        NULL);
+    add(&s, "b",
+        (made_run){.world = 2, .tokens_per_sec = 6, .epoch_time = 1, .strategy = "ddp", .ours = ", \"bucket\": 9"},
+        NULL);
+    add(&s, "c",
+        (made_run){.world = 2, .tokens_per_sec = 6, .epoch_time = 1, .strategy = "ddp", .ours = ", \"bucket\": 9"},
+        NULL);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 2);
+    assert_string_equal(a.group[0].label, "ddp (bucket 7) × 2");
+    assert_string_equal(a.group[1].short_name, "ddp (bucket 9)");
+    assert_int_equal(a.group[1].n_run, 2);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* One run's interval is of all steps behind the warm-up: 18 here, of which the last 8 are three times as slow. */
+static void interval_of_one(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str steps = {0};
+    made_steps(13, 0.5, 0.5, 0, 0, &steps);
+    made_steps(8, 1.5, 1.5, 0, 0, &steps);
+    add(&s, "r", (made_run){.world = 1, .tokens_per_sec = 100, .epoch_time = 1, .strategy = "single"}, &steps);
+    assert_int_equal(s.run[0].n_warm, 3);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_true(a.group[0].tokens.within);
+    /* blocks of 1, 2, 2, 2, 2 steps and again: steps a second of each, of which the first ten steps alone know one */
+    const double block[] = {1, 1, 1, 1, 1, 1, 1.0 / 3, 1.0 / 3, 1.0 / 3, 1.0 / 3};
+    const ls_estimate e = ls_estimate_of(block, 10);
+    near(a.group[0].tokens.half, 100 * e.half / e.mean, 1e-9);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&steps);
+}
+
+/* Which steps the numbers are of is said, on the page and in the file; words and chart have the same time of a step. */
+static void basis(void **state)
+{
+    (void)state;
+    static const char recorded[] = ", \"step_split\": {\"forward\": 0.7, \"backward\": 0.1}";
+    const ls_compare_opts steady = {.steady = true};
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str one = {0}, two = {0}, html = {0}, md = {0};
+    s.warm = 4;
+    for (int i = 0; i < 2; i++) {
+        ls_str *text = i ? &two : &one;
+        made_steps(4, 5, 5, 0, 0, text);
+        made_steps(8, i ? 0.003 : 0.006, i ? 0.005 : 0.010, i ? 0.001 : 0, 0.0001, text);
+        add(&s, i ? "two" : "one",
+            (made_run){.world = i + 1,
+                       .tokens_per_sec = 10,
+                       .epoch_time = 1,
+                       .strategy = i ? "ddp" : "single",
+                       .ours = recorded},
+            text);
+    }
+    assert_int_equal(ls_analyse(&s, &steady, &a), LS_OK);
+    assert_true(a.steady && a.group[1].split_of_steps);
+    report_page(&a, &html, &md);
+    has(md.data, "Speeds are of the steps after the warm-up: the first 4 of each run are left out.");
+    has(html.data, "Speeds are of the steps after the warm-up: the first 4 of each run are left out.");
+    has(md.data, "a step of ddp × 2 takes 9.1 ms, one of single × 1 16.1 ms");
+    has(md.data, "Mean over the steps after the warm-up (the first 4 are left out). Times are those of rank 0.");
+    has(html.data, ">9.1</text>"); /* the bar's sum */
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+
+    s = new_set(); /* no warm-up is asked for: a tenth of a short run, and its recorded parts of all steps give way */
+    add(&s, "one",
+        (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single", .ours = recorded}, &one);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "ddp", .ours = recorded},
+        NULL); /* no metrics.jsonl: as recorded */
+    near(s.run[1].split[LS_SPLIT_FORWARD], 0.7, 0);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data, "Speeds are of whole epochs as the runs recorded them, warm-up included");
+    has(md.data,
+        "Mean over the steps after the warm-up (the first 2 are left out); for ddp × 2 over all steps of a run, "
+        "warm-up included, as it recorded them. Times are those of rank 0.");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+    ls_str_fini(&one), ls_str_fini(&two);
+}
+
+/* A layout over all workers is one setting on any number of them; a hybrid is not. */
+static void over_all_workers(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str text = {0};
+    json_t *root = NULL;
+    const made_run pp2 = {.world = 2,
+                          .tokens_per_sec = 18,
+                          .epoch_time = 1,
+                          .strategy = "single",
+                          .ours = ", \"pp\": 2, \"schedule\": \"1f1b\""};
+    made_run pp4 = pp2, hybrid = pp2, tp2 = pp2, tp4 = pp2;
+    pp4.world = hybrid.world = tp4.world = 4;
+    pp4.ours = ", \"pp\": 4, \"schedule\": \"1f1b\"";
+    hybrid.strategy = "ddp";
+    tp2.ours = ", \"tp\": 2", tp4.ours = ", \"tp\": 4";
+    add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single"}, NULL);
+    add(&s, "pp2", pp2, NULL), add(&s, "pp4", pp4, NULL), add(&s, "hybrid", hybrid, NULL);
+    add(&s, "tp2", tp2, NULL), add(&s, "tp4", tp4, NULL);
+    ls_run_set_sort(&s);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 6);
+    assert_string_equal(a.group[1].label, "pp (1f1b) × 2");
+    assert_string_equal(a.group[2].label, "tp × 2");
+    assert_string_equal(a.group[3].short_name, "pp (1f1b)");
+    assert_string_equal(a.group[4].short_name, "ddp pp2 1f1b");
+    assert_string_equal(a.group[5].short_name, "tp");
+    ls_scaling_text(&a, "pp (1f1b)", NULL, NULL, &text);
+    assert_int_equal(ls_json_parse(text.data, text.len, "scaling", &root), LS_OK);
+    const json_t *runs = json_object_get(root, "runs");
+    assert_int_equal(json_object_size(runs), 3);
+    assert_string_equal(json_string_value(json_object_get(json_object_get(runs, "4"), "setting")), "pp (1f1b)");
+    assert_null(json_object_get(root, "left_out"));
+    json_decref(root), root = NULL;
+    ls_str_fini(&text);
+    ls_scaling_text(&a, NULL, NULL, NULL, &text); /* of all: one a number of workers, and what that leaves out */
+    assert_int_equal(ls_json_parse(text.data, text.len, "scaling", &root), LS_OK);
+    const json_t *left = json_object_get(root, "left_out");
+    assert_int_equal(json_object_size(json_object_get(root, "runs")), 3);
+    assert_int_equal(json_array_size(left), 3);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(left, 1), "setting")), "ddp pp2 1f1b");
+    json_decref(root);
+    ls_str_fini(&text);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(intervals), cmocka_unit_test(scaling),          cmocka_unit_test(unlike),
+        cmocka_unit_test(waterfall), cmocka_unit_test(settings),         cmocka_unit_test(interval_of_one),
+        cmocka_unit_test(basis),     cmocka_unit_test(over_all_workers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,219 @@
+/* The page: what stands in its tables, that nothing in a file can break out of it, and no leak when memory is out. */
+#include "report_checks.h"
+
+/* Names out of files cannot become marks of the page. */
+static void hostile_names(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    add(&s, "<script>alert(1)</script>/a|b",
+        (made_run){.world = 1, .tokens_per_sec = 1e300, .epoch_time = 1, .strategy = "<b>\\u0001&\\\""}, NULL);
+    add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1e-300, .epoch_time = 1, .strategy = "<i>"}, NULL);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    assert_false(html.failed);
+    assert_null(strstr(html.data, "<script"));
+    assert_null(strstr(html.data, "<b>"));
+    assert_null(strstr(html.data, "<i>"));
+    has(html.data, "&lt;script&gt;alert(1)&lt;/script&gt;");
+    has(md.data, "a\\|b");
+    assert_null(strstr(html.data, "http:")); /* nothing to fetch: not even a name space */
+    assert_null(strstr(html.data, "https:"));
+    assert_null(strstr(html.data, "nan\""));
+    assert_null(strstr(html.data, "nan "));
+    assert_null(strstr(html.data, "inf\""));
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* How a device was chosen is no setting; the backend of communicators is one, and is stated, whichever communicators a run has. */
+static void backends(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str html = {0}, md = {0};
+    made_run r = {.world = 2,
+                  .tokens_per_sec = 5,
+                  .epoch_time = 1,
+                  .strategy = "single",
+                  .ours =
+                      ", \"pp\": 2, \"activations_comm\": {\"backend\": \"nccl\"}, \"device_choice\": \"auto: cuda\""};
+    add(&s, "a", r, NULL);
+    r.ours = ", \"pp\": 2, \"activations_comm\": {\"backend\": \"nccl\"}, \"device_choice\": \"--device cuda\"";
+    add(&s, "b", r, NULL);
+    r.ours = ", \"pp\": 2, \"activations_comm\": {\"backend\": \"local\"}";
+    add(&s, "c", r, NULL);
+    r.ours = ", \"tp\": 2, \"tensor_comm\": {\"backend\": \"nccl\"}";
+    add(&s, "d", r, NULL);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    assert_int_equal(a.n_group, 3);
+    assert_int_equal(a.group[0].n_run, 2);
+    report_page(&a, &html, &md);
+    int n = 0;
+    for (const char *p = md.data; (p = strstr(p, "| 2 over nccl |")); p++) n++;
+    assert_int_equal(n, 3);
+    has(md.data, "| 2 over local |");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* Planned and peak in one row are of one rank; the highest peak of all ranks has its own column. */
+static void peak_of_rank0(void **state)
+{
+    (void)state;
+    static const char key[] = "\"optimizer_steps\": 20";
+    ls_run_set s = new_set();
+    ls_analysis a;
+    ls_str text = {0}, all = {0}, html = {0}, md = {0};
+    made_metrics(
+        &(made_run){.world = 2,
+                    .tokens_per_sec = 5,
+                    .epoch_time = 1,
+                    .strategy = "single",
+                    .ours = ", \"planned_bytes\": 73400320, \"memory\": {\"per_rank\": [{\"rank\": 0, \"planned\": "
+                            "73400320}, {\"rank\": 1, \"planned\": 146800640}]}"},
+        &text);
+    const char *at = strstr(text.data, key);
+    assert_non_null(at);
+    ls_str_addf(
+        &all,
+        "%.*s\"max_cuda_mem_allocated_bytes_rank0\": 74448896, \"max_cuda_mem_allocated_bytes_global\": 147849216, "
+        "\"peak_rss_bytes_rank0\": 999999999, %s",
+        (int)(at - text.data), text.data, at);
+    assert_int_equal(add_made(&s, "r", &all, NULL), LS_OK);
+    near(s.run[0].peak_bytes, 74448896, 0);
+    near(s.run[0].peak_most, 147849216, 0);
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data, "| setting | rank 0: planned, MiB | rank 0: peak, MiB |");
+    has(md.data, "| 70.0 | 71.0 | 70.0 | 140.0 | 141.0 |");
+    ls_str_fini(&text), ls_str_fini(&all), ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* A wait is charged to what was waited for, so one kind may have waited longer than it worked: hidden time is reported per communicator. */
+static void hidden_time(void **state)
+{
+    (void)state;
+    ls_run_set s = new_set();
+    ls_run_comm_time t;
+    ls_str html = {0}, md = {0};
+    ls_analysis a;
+    add(&s, "r",
+        (made_run){.world = 2,
+                   .tokens_per_sec = 5,
+                   .epoch_time = 1,
+                   .strategy = "zero1",
+                   .ours =
+                       ", \"comm\": {\"backend\": \"nccl\", \"steps\": 10, \"reduce_scatter\": {\"busy_sec\": 0.08, "
+                       "\"exposed_sec\": 0.01}, \"all_reduce\": {\"busy_sec\": 0.02, \"exposed_sec\": 0.05}}, "
+                       "\"tensor_comm\": {\"backend\": \"nccl\", \"steps\": 10, \"all_reduce\": {\"busy_sec\": 0.01, "
+                       "\"exposed_sec\": 0.03}}, \"gradients_comm\": {\"backend\": \"nccl\", \"steps\": 10, \"send\": "
+                       "{\"busy_sec\": null, \"exposed_sec\": null}}"},
+        NULL);
+    assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_REPLICAS, &t));
+    near(t.busy, 0.010, 1e-12);
+    near(t.exposed, 0.006, 1e-12);
+    near(t.hidden, 0.004, 1e-12); /* by kind it would be 7 ms, and busy less than exposed and hidden */
+    assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_TENSOR, &t));
+    near(t.hidden, 0, 0);
+    assert_true(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_GRADS, &t));
+    assert_true(isnan(t.hidden)); /* not measured */
+    assert_false(ls_run_comm_time_of(&s.run[0], LS_RUN_COMM_ACTS, &t));
+    assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+    report_page(&a, &html, &md);
+    has(md.data, "A wait is charged to the collective that was waited for");
+    has(md.data, "| replicas | 10.000 | 6.000 | 4.000 | 40 |");
+    has(md.data, "| tensor parallel | 1.000 | 3.000 | 0.000 | 0 |");
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_analysis_fini(&a);
+    ls_run_set_fini(&s);
+}
+
+/* What an earlier run over NCCL left in the folder is not said of a run that did not use it; R1's run states no backend. */
+static void leftover_evidence(void **state)
+{
+    (void)state;
+    static const char nccl[] = "{\"version\": \"2.30.7\", \"warnings\": 3}", topo[] = "GPU0\t X \n";
+    static const char *const ours[] = {", \"device\": \"cpu\", \"comm\": {\"backend\": \"local\"}",
+                                       ", \"device\": \"cuda\", \"activations_comm\": {\"backend\": \"local\"}",
+                                       ", \"device\": \"cuda\", \"activations_comm\": {\"backend\": \"nccl\"}", NULL};
+    for (int i = 0; i < 4; i++) {
+        const bool shown = i >= 2;
+        ls_run_set s = new_set();
+        ls_analysis a;
+        ls_str metrics = {0}, html = {0}, md = {0};
+        made_metrics(
+            &(made_run){
+                .world = 2, .tokens_per_sec = 10, .epoch_time = 1, .strategy = ours[i] ? "ddp" : NULL, .ours = ours[i]},
+            &metrics);
+        const ls_run_texts t = {.file[LS_RUN_METRICS] = {metrics.data, metrics.len},
+                                .file[LS_RUN_NCCL] = {nccl, sizeof nccl - 1},
+                                .file[LS_RUN_TOPO] = {topo, sizeof topo - 1}};
+        assert_int_equal(ls_run_read_texts(&t, "r", &s.notes, &s.run[s.n++]), LS_OK);
+        assert_int_equal(ls_analyse(&s, NULL, &a), LS_OK);
+        report_page(&a, &html, &md);
+        assert_int_equal(strstr(md.data, "## Communication between GPUs") != NULL, shown);
+        assert_int_equal(strstr(md.data, "NCCL printed 3 warnings") != NULL, shown);
+        assert_int_equal(s.notes.n, !shown);
+        if (!shown) has_note(&s.notes, "r: the run did not communicate over NCCL (local)");
+        ls_str_fini(&metrics), ls_str_fini(&html), ls_str_fini(&md);
+        ls_analysis_fini(&a);
+        ls_run_set_fini(&s);
+    }
+}
+
+/* Every allocation fails once: the words are "out of memory", or the report is whole; nothing leaks. */
+static ls_status read_and_report(const ls_str *metrics, const ls_str *steps)
+{
+    ls_run_set s = {.run = ls_alloc(2 * sizeof(ls_run)), .cap = 2};
+    ls_analysis a = {0};
+    ls_str html = {0}, md = {0};
+    ls_status st = s.run ? LS_OK : ls_nomem(1, "runs");
+    if (st == LS_OK) st = add_made(&s, "a", metrics, steps);
+    if (st == LS_OK) st = ls_analyse(&s, NULL, &a);
+    if (st == LS_OK) {
+        report_page(&a, &html, &md);
+        if (html.failed) st = ls_nomem(1, "page");
+        ls_analysis_fini(&a);
+    }
+    ls_str_fini(&html), ls_str_fini(&md);
+    ls_run_set_fini(&s);
+    return st;
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    ls_str metrics = {0}, steps = {0};
+    made_metrics(&(made_run){.world = 1, .tokens_per_sec = 10, .epoch_time = 1, .strategy = "single"}, &metrics);
+    made_steps(12, 1, 1, 0, 1, &steps);
+    int64_t live = ls_mem_live(), begin = ls_mem_count();
+    assert_int_equal(read_and_report(&metrics, &steps), LS_OK);
+    int64_t n = ls_mem_count() - begin, n_failed = 0;
+    for (int64_t k = 0; k < n; k++) {
+        ls_mem_fail_at(k);
+        ls_status st = read_and_report(&metrics, &steps);
+        ls_mem_fail_at(-1);
+        assert_true(st == LS_OK || st == LS_E_NOMEM);
+        assert_int_equal(ls_mem_live(), live);
+        n_failed += st == LS_E_NOMEM;
+    }
+    assert_true(n_failed > n / 2);
+    ls_str_fini(&metrics), ls_str_fini(&steps);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hostile_names), cmocka_unit_test(backends),          cmocka_unit_test(peak_of_rank0),
+        cmocka_unit_test(hidden_time),   cmocka_unit_test(leftover_evidence), cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
