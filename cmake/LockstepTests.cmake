@@ -1,10 +1,12 @@
-# Tests are found by name: tests/<kind>/test_<what>.c (or .cpp: those with kernels of their own for the emulated device) becomes the
-# CTest test <kind>/<what>, in its own process with a time limit (for what hangs, not for slow machines). tests/<kind>/<what>.sh runs as it is; exit code 77 means skipped, and the script says why.
+# Tests are found by name. tests/ mirrors src/: tests/<folder>/test_<what>.c (or .cpp: with kernels of its own for the emulated device)
+# tests functions of src/<folder> and becomes the CTest test <folder>/<what>, in its own process with a time limit (for what hangs, not for
+# slow machines). tests/{cli,equiv,oracle}/<what>.sh test the program as they are; exit code 77 means skipped, and the script prints why.
+# Labels: function (C tests), gradient (among them, in double), cli, equiv, oracle, fuzz; long: not part of ./run check.
 add_library(ls_test_support INTERFACE)
-target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests)
+target_include_directories(ls_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests/support ${PROJECT_SOURCE_DIR}/tests)
 target_link_libraries(ls_test_support INTERFACE ${LS_ALL_LIBS} ls_dep_cmocka)
 
-# The NCCL plugin with a stand-in for libnccl: in a folder of its own for unit/nccl, so that no program finds it by itself; and beside the
+# The NCCL plugin with a stand-in for libnccl: in a folder of its own for comm/nccl, so that no program finds it by itself; and beside the
 # emulated device (emu_nccl), where LS_PLUGIN_DIR makes a whole run of the program use both.
 add_library(fake_nccl SHARED tests/fake_nccl/fake_nccl.c)
 add_library(fake_nccl_plugin MODULE src/comm/nccl/nccl.c)
@@ -22,11 +24,18 @@ if(LS_EMULATE)
   file(CREATE_LINK ../lockstep_mpi.so ${CMAKE_BINARY_DIR}/emu_nccl/lockstep_mpi.so SYMBOLIC)
 endif()
 
-# A line "ls-test: serial" in a test's file keeps other tests from running beside it (it measures time, or fills the machine).
+# Lines in a test's file: "ls-test: serial" keeps other tests from running beside it (it measures time, or fills the machine);
+# "ls-test: long" keeps it out of ./run check.
 function(ls_test_marks name file)
   file(STRINGS ${file} _serial REGEX "ls-test: serial")
   if(_serial)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+  file(STRINGS ${file} _long REGEX "ls-test: long")
+  if(_long)
+    set_property(TEST ${name} APPEND PROPERTY LABELS long)
+    set_tests_properties(${name} PROPERTIES COST 50) # after the scripts, before the short ones
+    set_property(GLOBAL APPEND PROPERTY LS_LONG_TESTS ${name})
   endif()
 endfunction()
 
@@ -48,31 +57,35 @@ if(LS_cupti_INC AND LS_cuda_INC) # what reads CUPTI's records, alone in a plugin
   endforeach()
 endif()
 
-foreach(kind unit grad backend equiv prop fault)
-  file(GLOB _tests CONFIGURE_DEPENDS tests/${kind}/test_*.c tests/${kind}/test_*.cpp)
+foreach(folder core compute comm data model parallel ckpt config infer train plan bench report cli)
+  file(GLOB _tests CONFIGURE_DEPENDS tests/${folder}/test_*.c tests/${folder}/test_*.cpp)
   foreach(t ${_tests})
     get_filename_component(_n ${t} NAME_WE)
     string(REPLACE "test_" "" _short ${_n})
     if(_short MATCHES "^(plugin_)?cuda" AND NOT LS_EMULATE)
       continue()
     endif()
-    add_executable(${kind}_${_short} ${t})
-    target_link_libraries(${kind}_${_short} PRIVATE ls_test_support)
+    set(_target test_${folder}_${_short})
+    add_executable(${_target} ${t})
+    target_link_libraries(${_target} PRIVATE ls_test_support)
     if(_short MATCHES "^cuda_") # with the emulated device in it
-      target_link_libraries(${kind}_${_short} PRIVATE ls_cuda_emu ls_test_support)
-      set_target_properties(${kind}_${_short} PROPERTIES LINKER_LANGUAGE CXX CXX_STANDARD 17)
+      target_link_libraries(${_target} PRIVATE ls_cuda_emu ls_test_support)
+      set_target_properties(${_target} PROPERTIES LINKER_LANGUAGE CXX CXX_STANDARD 17)
     endif()
     if(_short MATCHES "^plugin_cuda")
-      add_dependencies(${kind}_${_short} lockstep_cuda_emu)
+      add_dependencies(${_target} lockstep_cuda_emu)
     endif()
-    target_compile_definitions(${kind}_${_short} PRIVATE LS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-    add_test(NAME ${kind}/${_short} COMMAND ${kind}_${_short})
-    set_tests_properties(${kind}/${_short} PROPERTIES TIMEOUT 600 LABELS ${kind}
+    target_compile_definitions(${_target} PRIVATE LS_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    add_test(NAME ${folder}/${_short} COMMAND ${_target})
+    set_tests_properties(${folder}/${_short} PROPERTIES TIMEOUT 600 LABELS function
       ENVIRONMENT "LS_BUILD=${CMAKE_BINARY_DIR};LS_SOURCE=${PROJECT_SOURCE_DIR}")
-    ls_test_marks(${kind}/${_short} ${t})
+    if(_short MATCHES "gradient$")
+      set_property(TEST ${folder}/${_short} APPEND PROPERTY LABELS gradient)
+    endif()
+    ls_test_marks(${folder}/${_short} ${t})
   endforeach()
 endforeach()
-foreach(t unit_nccl unit_nccl_shared_gpu unit_comm_bench)
+foreach(t test_comm_nccl test_comm_nccl_shared_gpu test_bench_comm_bench)
   if(TARGET ${t})
     add_dependencies(${t} fake_nccl_plugin)
   endif()
@@ -96,7 +109,7 @@ foreach(t ${_fuzz})
   endif()
 endforeach()
 
-foreach(kind cli oracle fault equiv)
+foreach(kind cli oracle equiv)
   file(GLOB _scripts CONFIGURE_DEPENDS tests/${kind}/*.sh)
   foreach(t ${_scripts})
     get_filename_component(_n ${t} NAME_WE)
@@ -119,7 +132,8 @@ file(GLOB _oracles CONFIGURE_DEPENDS tests/oracle/*.c)
 foreach(t ${_oracles})
   get_filename_component(_n ${t} NAME_WE)
   add_executable(oracle_${_n} ${t})
-  target_include_directories(oracle_${_n} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_include_directories(oracle_${_n} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support)
   target_link_libraries(oracle_${_n} PRIVATE ${LS_ALL_LIBS})
 endforeach()
 add_test(NAME layers COMMAND ${PROJECT_SOURCE_DIR}/tools/check-layers ${PROJECT_SOURCE_DIR})
+set_tests_properties(layers PROPERTIES LABELS layers)

@@ -24,6 +24,7 @@
 #include "core/err.h"
 #include "model/model.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -31,7 +32,7 @@
 
 typedef struct ls_ckpt_job {
     const ls_model *model;
-    const ls_piece *piece; /* what this worker writes (copied); NULL: all buffers of the model. All workers together
+    const ls_piece *piece; /* what this worker writes; NULL: all buffers of the model. All workers together
                                  * write every element below unit->n exactly once; padding is skipped. The data is read
                                  * while the job runs; m and v only with `optimizer`                 */
     int n_piece;
@@ -58,14 +59,14 @@ ls_status ls_ckpt_save(const ls_ckpt_job *job);
  *   rank r   its pieces checked   ┴agree   its bytes, sync              ┴agree   hashes of blocks         ┴agree
  *
  * A single worker does everything on the thread. create, post and wait are collective over comm (NULL or one worker: single);
- * all jobs are for model m (may be NULL for a single worker). */
+ * all jobs are for model m. */
 typedef struct ls_ckpt_writer ls_ckpt_writer;
 ls_status ls_ckpt_writer_create(ls_ckpt_writer **out, const ls_model *m, ls_comm *comm);
 /* A single worker finishes a posted job first; call wait before to get its status. A pending job of several workers is
  * dropped and its temporary folder removed. */
 void ls_ckpt_writer_destroy(ls_ckpt_writer **out);
 
-/* Copies the strings and pieces of the job and returns. Waits for a running job first; if that job failed, returns its
+/* Copies name and state_json and returns; what else the job points to must stay until the next post or destroy. Waits for a running job first; if that job failed, returns its
  * status and posts nothing. */
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job);
 
@@ -103,12 +104,9 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path);
 ls_status ls_ckpt_resolve(const char *path, char **out);
 
 /* Called by a new run: moves existing step-N and epoch-N folders to <run_dir>/earlier-<k>, the first unused name, where they are not
- * overwritten, pruned or resumed. *where: that folder (ls_free), NULL if there was nothing to move; *step: the highest readable step,
+ * overwritten, pruned or resumed. where: that folder, "" if there was nothing to move; *step: the highest readable step,
  * or -1. A missing run folder is not an error. After LS_E_IO some folders may not be moved. */
-ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step);
-
-/* Creates the first unused <run_dir>/earlier-<k>; free *path with ls_free. */
-ls_status ls_ckpt_earlier_folder(const char *run_dir, char **path);
+ls_status ls_ckpt_set_aside(const char *run_dir, char where[PATH_MAX], int64_t *step);
 
 /* Removes files of a killed writer (.tmp-*, .del-*, not those of a live one) and restores a folder from an interrupted rename.
  * Called by save and at the start of a run. A missing run folder is not an error. */

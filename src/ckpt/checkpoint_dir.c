@@ -26,6 +26,21 @@ bool ckpt_name_ok(const char *name)
     return *name && *name != '.' && !strchr(name, '/') && strlen(name) < 200;
 }
 
+ls_status ckpt_split_path(const char *path, char dir[PATH_MAX], char name[PATH_MAX])
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    if (n >= PATH_MAX) return ls_fail(LS_E_IO, "path too long: %.200s...", path);
+    memcpy(dir, path, n);
+    dir[n] = '\0';
+    char *slash = strrchr(dir, '/');
+    snprintf(name, PATH_MAX, "%s", slash ? slash + 1 : dir);
+    if (!slash) snprintf(dir, PATH_MAX, ".");
+    else if (slash == dir) dir[1] = '\0';
+    else *slash = '\0';
+    return LS_OK;
+}
+
 /* "step-40" with prefix "step-" -> 40; -1 for any other name. */
 static int64_t number_of(const char *name, const char *prefix)
 {
@@ -35,15 +50,18 @@ static int64_t number_of(const char *name, const char *prefix)
     return strspn(name + skip, "0123456789") == strlen(name + skip) && ls_parse_i64(name + skip, &n) ? n : -1;
 }
 
+static bool is_checkpoint_name(const char *name)
+{
+    return number_of(name, "step-") >= 0 || number_of(name, "epoch-") >= 0;
+}
+
 void ckpt_remove_quietly(const char *path)
 {
-    char words[2048], trail[4096];
-    snprintf(words, sizeof words, "%s", ls_err_words());
-    snprintf(trail, sizeof trail, "%s", ls_err_trail());
-    if (ls_fs_remove_tree(path) != LS_OK) {
-        ls_warn("checkpoint", "cannot remove %s: %s", path, ls_err_words());
-        ls_err_adopt(words, trail);
-    }
+    ls_err_kept before;
+    ls_err_keep(&before);
+    if (ls_fs_remove_tree(path) == LS_OK) return;
+    ls_warn("checkpoint", "cannot remove %s: %s", path, ls_err_words());
+    ls_err_restore(&before);
 }
 
 /* ---- leftovers ---- */
@@ -61,27 +79,23 @@ static size_t hidden_name(const char *entry, const char *prefix)
 /* Restores a folder that was renamed by a process that died before the new one was in place. */
 static ls_status put_back(const char *run_dir, const char *entry, size_t n_name)
 {
-    char *name = ls_strndup(entry + 5, n_name);
-    char *from = ls_path_join(run_dir, entry), *to = name ? ls_path_join(run_dir, name) : NULL;
-    ls_status st = LS_OK;
-    if (!from || !to) st = ls_nomem(strlen(run_dir), "a path");
-    else if (!ls_fs_exists(to)) st = ls_fs_rename(from, to);
-    else ckpt_remove_quietly(from);
-    ls_free(name);
-    ls_free(from);
-    ls_free(to);
-    return st;
+    char from[PATH_MAX], to[PATH_MAX];
+    LS_TRY(ls_path_in(from, run_dir, "%s", entry));
+    LS_TRY(ls_path_in(to, run_dir, "%.*s", (int)n_name, entry + 5));
+    if (!ls_fs_exists(to)) return ls_fs_rename(from, to);
+    ckpt_remove_quietly(from);
+    return LS_OK;
 }
 
-static void remove_dead(const char *run_dir, const char *entry)
+static ls_status remove_dead(const char *run_dir, const char *entry)
 {
-    char *path = ls_path_join(run_dir, entry);
-    if (!path) return; /* the next start removes it */
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, run_dir, "%s", entry));
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     bool alive = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
     if (!alive) ckpt_remove_quietly(path);
     if (fd >= 0) close(fd);
-    ls_free(path);
+    return LS_OK;
 }
 
 static ls_status sweep(const char *run_dir, bool remove)
@@ -95,7 +109,7 @@ static ls_status sweep(const char *run_dir, bool remove)
         size_t k = hidden_name(names[i], ".old-");
         if (k) st = put_back(run_dir, names[i], k);
         else if (remove && (hidden_name(names[i], ".tmp-") || hidden_name(names[i], ".del-")))
-            remove_dead(run_dir, names[i]);
+            st = remove_dead(run_dir, names[i]);
     }
     ls_fs_list_free(names, n);
     return st;
@@ -108,84 +122,65 @@ ls_status ls_ckpt_clean(const char *run_dir)
 
 /* ---- writing ---- */
 
-ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *lock)
+ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX], int *lock)
 {
+    char path[PATH_MAX];
     LS_TRY(ls_fs_mkdirs(run_dir));
     LS_TRY(ls_ckpt_clean(run_dir));
-    char *path = ls_asprintf("%s/.tmp-%s-%ld", run_dir, name, (long)getpid());
-    if (!path) return ls_nomem(strlen(run_dir), "a path");
-    ls_status st = LS_OK;
-    int fd = -1;
-    if (mkdir(path, 0777)) {
-        st = ls_fail(LS_E_IO, "cannot write a checkpoint in %s: %s", run_dir, strerror(errno));
-    } else if ((fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
-        st = ls_fail(LS_E_IO, "cannot open %s: %s", path, strerror(errno));
+    LS_TRY(ls_path_in(path, run_dir, ".tmp-%s-%ld", name, (long)getpid()));
+    if (mkdir(path, 0777)) return ls_fail(LS_E_IO, "cannot write a checkpoint in %s: %s", run_dir, strerror(errno));
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        ls_status st = ls_fail(LS_E_IO, "cannot open %s: %s", path, strerror(errno));
         rmdir(path);
-    } else {
-        (void)flock(fd, LOCK_EX | LOCK_NB); /* without file locks no other process can hold one either */
-    }
-    if (st != LS_OK) {
-        ls_free(path);
         return st;
     }
-    *tmp = path;
+    (void)flock(fd, LOCK_EX | LOCK_NB); /* without file locks no other process can hold one either */
+    memcpy(tmp, path, sizeof path);
     *lock = fd;
     return LS_OK;
 }
 
+static ls_status cannot_rename(const char *from, const char *to)
+{
+    return ls_fail(LS_E_IO, "cannot rename %s to %s: %s", from, to, strerror(errno));
+}
+
 /* Two renames, for file systems that cannot exchange names; sweep() repairs the state after a crash between them. */
-static ls_status replace_in_two(const char *run_dir, const char *tmp, const char *name, const char *final, bool later)
+static ls_status replace_in_two(const char *run_dir, const char *tmp, const char *name, const char *final)
 {
-    char *old = ls_asprintf("%s/.old-%s-%ld", run_dir, name, (long)getpid());
-    if (!old) return ls_nomem(strlen(run_dir), "a path");
-    ls_status st = LS_OK;
-    if (rename(final, old)) {
-        st = ls_fail(LS_E_IO, "cannot rename %s: %s", final, strerror(errno));
-    } else if (rename(tmp, final)) {
-        st = ls_fail(LS_E_IO, "cannot rename %s to %s: %s", tmp, final, strerror(errno));
-        if (rename(old, final)) ls_warn("checkpoint", "%s is kept as %s until the next start", final, old);
-    } else {
-        st = ls_fs_sync_dir(run_dir);
-        if (st == LS_OK && !later) ckpt_remove_quietly(old); /* else the next start removes it */
-    }
-    ls_free(old);
+    char old[PATH_MAX];
+    LS_TRY(ls_path_in(old, run_dir, ".old-%s-%ld", name, (long)getpid()));
+    if (rename(final, old)) return cannot_rename(final, old);
+    if (!rename(tmp, final)) return ls_fs_sync_dir(run_dir);
+    ls_status st = cannot_rename(tmp, final);
+    if (rename(old, final)) ls_warn("checkpoint", "%s is kept as %s until the next start", final, old);
     return st;
 }
 
-ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name, bool later)
+ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name)
 {
-    char *final = ls_path_join(run_dir, name);
-    if (!final) return ls_nomem(strlen(run_dir), "a path");
-    ls_status st = ls_fs_sync_dir(tmp);
-    if (st != LS_OK) {
-    } else if (!rename(tmp, final)) {
-        st = ls_fs_sync_dir(run_dir);
-    } else if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) {
-        st = ls_fail(LS_E_IO, "cannot rename %s to %s: %s", tmp, final, strerror(errno));
-    } else if (!renameat2(AT_FDCWD, tmp, AT_FDCWD, final, RENAME_EXCHANGE)) {
-        st = ls_fs_sync_dir(run_dir);
-        if (st == LS_OK && !later) ckpt_remove_quietly(tmp); /* now the old one */
-    } else if (errno == EINVAL || errno == ENOSYS) {
-        st = replace_in_two(run_dir, tmp, name, final, later);
-    } else {
-        st = ls_fail(LS_E_IO, "cannot exchange %s and %s: %s", tmp, final, strerror(errno));
-    }
-    ls_free(final);
-    return st;
+    char final[PATH_MAX];
+    LS_TRY(ls_path_in(final, run_dir, "%s", name));
+    LS_TRY(ls_fs_sync_dir(tmp));
+    if (!rename(tmp, final)) return ls_fs_sync_dir(run_dir);
+    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR) return cannot_rename(tmp, final);
+    if (!renameat2(AT_FDCWD, tmp, AT_FDCWD, final, RENAME_EXCHANGE)) return ls_fs_sync_dir(run_dir);
+    if (errno == EINVAL || errno == ENOSYS) return replace_in_two(run_dir, tmp, name, final);
+    return ls_fail(LS_E_IO, "cannot exchange %s and %s: %s", tmp, final, strerror(errno));
 }
 
-static void prune_one(const char *run_dir, const char *name, bool later)
+static void prune_one(const char *run_dir, const char *name)
 {
+    char from[PATH_MAX], to[PATH_MAX];
     ls_debug("checkpoint", "removing %s/%s (--keep_last)", run_dir, name);
-    char *from = ls_path_join(run_dir, name), *to = ls_asprintf("%s/.del-%s-%ld", run_dir, name, (long)getpid());
-    if (!from || !to) ls_warn("checkpoint", "cannot remove %s/%s: out of memory", run_dir, name);
-    else if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
-    else if (!later) ckpt_remove_quietly(to);
-    ls_free(from);
-    ls_free(to);
+    if (ls_path_in(from, run_dir, "%s", name) != LS_OK ||
+        ls_path_in(to, run_dir, ".del-%s-%ld", name, (long)getpid()) != LS_OK)
+        return;
+    if (rename(from, to)) ls_warn("checkpoint", "cannot remove %s: %s", from, strerror(errno));
 }
 
-void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, bool later)
+void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep)
 {
     char **names;
     size_t n;
@@ -204,7 +199,7 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, b
             }
         }
         if (count <= keep || oldest == INT64_MAX) break;
-        prune_one(run_dir, names[at], later);
+        prune_one(run_dir, names[at]);
         names[at][0] = '\0'; /* no name any more */
     }
     ls_fs_list_free(names, n);
@@ -212,116 +207,84 @@ void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, b
 
 /* ---- an earlier run's ---- */
 
-ls_status ls_ckpt_earlier_folder(const char *run_dir, char **path)
-{
-    for (int k = 1;; k++) {
-        char *p = ls_asprintf("%s/earlier-%d", run_dir, k);
-        if (!p) return ls_nomem(strlen(run_dir), "a path");
-        if (!mkdir(p, 0777)) {
-            *path = p;
-            return LS_OK;
-        }
-        ls_status st =
-            errno == EEXIST ? LS_OK : ls_fail(LS_E_IO, "cannot create the folder %s: %s", p, strerror(errno));
-        ls_free(p);
-        LS_TRY(st);
-    }
-}
-
 static ls_status set_one_aside(const char *run_dir, const char *name, const char *where, int64_t *step)
 {
-    char *from = ls_path_join(run_dir, name), *to = ls_path_join(where, name);
-    ls_status st = from && to ? LS_OK : ls_nomem(strlen(run_dir), "a path");
+    char from[PATH_MAX], to[PATH_MAX];
     int64_t k;
-    if (st == LS_OK && ls_ckpt_is(from)) {
+    LS_TRY(ls_path_in(from, run_dir, "%s", name));
+    LS_TRY(ls_path_in(to, where, "%s", name));
+    if (ls_ckpt_is(from)) {
         if (ls_ckpt_state(from, NULL, &k) == LS_OK) *step = k > *step ? k : *step;
         else ls_err_clear(); /* damaged folders are moved, too */
     }
-    if (st == LS_OK) st = ls_fs_rename(from, to);
-    ls_free(from);
-    ls_free(to);
-    return st;
+    LS_TRY(ls_fs_rename(from, to));
+    ls_debug("checkpoint", "moved %s to %s", from, to);
+    return LS_OK;
 }
 
-ls_status ls_ckpt_set_aside(const char *run_dir, char **where, int64_t *step)
+ls_status ls_ckpt_set_aside(const char *run_dir, char where[PATH_MAX], int64_t *step)
 {
-    char **names, *dir = NULL;
+    char **names;
     size_t n;
-    *where = NULL;
+    *where = '\0';
     *step = -1;
     if (!ls_fs_is_dir(run_dir)) return LS_OK;
     LS_TRY(ls_ckpt_clean(run_dir)); /* restores a folder from an interrupted rename */
     LS_TRY(ls_fs_list(run_dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        if (number_of(names[i], "step-") < 0 && number_of(names[i], "epoch-") < 0) continue;
-        if (!dir) st = ls_ckpt_earlier_folder(run_dir, &dir);
-        if (st == LS_OK) st = set_one_aside(run_dir, names[i], dir, step);
-        if (st == LS_OK) ls_debug("checkpoint", "moved %s/%s to %s", run_dir, names[i], dir);
+        if (!is_checkpoint_name(names[i])) continue;
+        if (!*where) st = ls_fs_mkdir_next(run_dir, "earlier-", where);
+        if (st == LS_OK) st = set_one_aside(run_dir, names[i], where, step);
     }
     ls_fs_list_free(names, n);
-    if (st == LS_OK && dir) st = ls_fs_sync_dir(run_dir);
-    if (st != LS_OK) {
-        ls_free(dir);
-        return st;
-    }
-    *where = dir;
-    return LS_OK;
+    return st == LS_OK && *where ? ls_fs_sync_dir(run_dir) : st;
 }
 
 /* ---- finding ---- */
 
 bool ls_ckpt_is(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* builds no paths, so it cannot run out of memory */
-    if (fd < 0) return false;
-    bool is = !faccessat(fd, CKPT_STATE, F_OK, 0) || !faccessat(fd, CKPT_SUMS, F_OK, 0);
-    close(fd);
-    return is;
+    char file[PATH_MAX];
+    return (ls_path_in(file, path, CKPT_STATE) == LS_OK && ls_fs_exists(file)) ||
+           (ls_path_in(file, path, CKPT_SUMS) == LS_OK && ls_fs_exists(file));
+}
+
+/* Repeats the failure to read a checkpoint and adds the newest complete one. */
+static ls_status tell_complete(ls_status st, const char *path)
+{
+    char *older = ckpt_older_whole(path, -1);
+    st = ls_fail(st == LS_E_NOMEM ? st : LS_E_FORMAT, "%s%s%s", ls_err_words(),
+                 older ? "; the newest complete checkpoint is " : "; the run has no other complete checkpoint",
+                 older ? older : "");
+    ls_free(older);
+    return st;
 }
 
 /* The newest checkpoint of a run with step < below, other than `skip`, and among equals the last by name. With whole, its
  * checksums agree too. An unreadable one is passed over when whole is set, else it ends the search. */
 static ls_status newest(const char *run_dir, const char *skip, int64_t below, bool whole, char **path)
 {
-    char **names, *best = NULL;
+    char **names, one[PATH_MAX], best[PATH_MAX] = "";
     size_t n;
-    int64_t best_step = -1;
+    int64_t best_step = -1, step;
     LS_TRY(ls_fs_list(run_dir, &names, &n));
     ls_status st = LS_OK;
     for (size_t i = 0; i < n && st == LS_OK; i++) {
-        if (number_of(names[i], "step-") < 0 && number_of(names[i], "epoch-") < 0) continue;
-        if (skip && !strcmp(skip, names[i])) continue;
-        int64_t step;
-        char *p = ls_path_join(run_dir, names[i]);
-        if (!p) {
-            st = ls_nomem(strlen(run_dir), "a path");
-        } else if (ls_ckpt_is(p)) {
-            ls_status one = ls_ckpt_state(p, NULL, &step);
-            if (one == LS_OK && step < below && step >= best_step &&
-                (!whole || ckpt_sums_verify(p, NULL, 0, 1) == LS_OK)) {
-                char *swap = best;
-                best = p;
-                best_step = step;
-                p = swap;
-            } else if (one != LS_OK && !whole) {
-                char *older = ckpt_older_whole(p, -1);
-                st = ls_fail(one == LS_E_NOMEM ? one : LS_E_FORMAT, "%s%s%s", ls_err_words(),
-                             older ? "; the newest complete checkpoint is "
-                                   : "; the run has no other complete checkpoint",
-                             older ? older : "");
-                ls_free(older);
-            }
-        }
-        ls_free(p);
+        if (!is_checkpoint_name(names[i]) || (skip && !strcmp(skip, names[i]))) continue;
+        st = ls_path_in(one, run_dir, "%s", names[i]);
+        if (st != LS_OK || !ls_ckpt_is(one)) continue;
+        const ls_status read = ls_ckpt_state(one, NULL, &step);
+        if (read != LS_OK && !whole) st = tell_complete(read, one);
+        if (read != LS_OK || step >= below || step < best_step) continue;
+        if (whole && ckpt_sums_verify(one, true, 0, 1) != LS_OK) continue;
+        memcpy(best, one, sizeof best);
+        best_step = step;
     }
     ls_fs_list_free(names, n);
-    if (st != LS_OK) {
-        ls_free(best);
-        return st;
-    }
-    *path = best;
-    return LS_OK;
+    if (st != LS_OK || !*best) return st;
+    *path = ls_strdup(best);
+    return *path ? LS_OK : ls_nomem(strlen(best), "a path");
 }
 
 ls_status ls_ckpt_latest(const char *run_dir, char **path)
@@ -336,35 +299,23 @@ ls_status ls_ckpt_latest(const char *run_dir, char **path)
 
 char *ckpt_older_whole(const char *path, int64_t step)
 {
-    char words[2048], trail[4096], *found = NULL;
-    snprintf(words, sizeof words, "%s", ls_err_words());
-    snprintf(trail, sizeof trail, "%s", ls_err_trail());
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--; /* "run/step-4/" */
-    char *own = ls_strndup(path, n);
-    if (own) {
-        const char *base = ls_path_base(own);
-        char *parent = base == own ? ls_strdup(".") : ls_strndup(own, base - own > 1 ? (size_t)(base - own - 1) : 1);
-        if (parent && newest(parent, base, step < 0 ? INT64_MAX : step, true, &found) != LS_OK) found = NULL;
-        ls_free(parent);
-    }
-    ls_free(own);
-    ls_err_adopt(words, trail);
+    ls_err_kept before;
+    char parent[PATH_MAX], name[PATH_MAX], *found = NULL;
+    ls_err_keep(&before);
+    if (ckpt_split_path(path, parent, name) == LS_OK)
+        (void)newest(parent, name, step < 0 ? INT64_MAX : step, true, &found);
+    ls_err_restore(&before);
     return found;
 }
 
 ls_status ls_ckpt_resolve(const char *path, char **out)
 {
-    char *config = ls_path_join(path, CKPT_CONFIG), *found = NULL;
-    if (!config) return ls_nomem(strlen(path), "a path");
-    bool here = ls_fs_exists(config) || (ls_ckpt_is(path) && ls_fs_is_dir(path));
-    ls_free(config);
-    if (here) {
+    char config[PATH_MAX], *found = NULL;
+    LS_TRY(ls_path_in(config, path, CKPT_CONFIG));
+    if (ls_fs_exists(config) || ls_ckpt_is(path)) {
         found = ls_strdup(path);
         if (!found) return ls_nomem(strlen(path), "a path");
-    } else {
-        LS_TRY(ls_ckpt_latest(path, &found));
-    }
+    } else LS_TRY(ls_ckpt_latest(path, &found));
     if (!found)
         return ls_fail(LS_E_IO, "%s: %s", path,
                        ls_fs_is_dir(path)

@@ -30,28 +30,30 @@ ls_status ckpt_add(ls_comm *comm, ls_view x, const char *site);
 
 /* ---- checksums.json (checkpoint_sums.c) ---- */
 
-#define CKPT_MAX_FILE 8
+#define CKPT_BLOCK ((size_t)1 << 20) /* bytes that have one hash */
+
+/* The text of checksums.json, which grows with every file of the folder; zero-initialise, and ls_str_fini(&text) when done. */
 typedef struct ckpt_sums {
-    const char *name[CKPT_MAX_FILE]; /* literals */
-    ls_sum sum[CKPT_MAX_FILE];
-    int n;
+    ls_str text;
+    ls_jsonw w;
 } ckpt_sums;
-ls_sum *ckpt_sums_next(ckpt_sums *s, const char *name);
-void ckpt_sums_text(const ckpt_sums *s, ls_str *out);
-void ckpt_sums_fini(ckpt_sums *s);
-/* Checks share `rank` of `size` of the blocks of the listed files; `only` (may be NULL) selects file names. */
-ls_status ckpt_sums_verify(const char *dir, bool (*only)(const char *name), int rank, int size);
-bool ckpt_not_optimizer(const char *name);
+void ckpt_sums_begin(ckpt_sums *s);
+/* known: the hashes of its blocks; NULL: they are computed from data. */
+void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbytes, const int64_t *known);
+/* Checks share `rank` of `size` of the blocks of the listed files, with or without the optimizer's. */
+ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size);
 
 /* ---- folders of a run (checkpoint_dir.c) ---- */
 
 bool ckpt_name_ok(const char *name);
-/* Creates and locks .tmp-<name>-<pid> in run_dir. Free *tmp with ls_free and close *lock. */
-ls_status ckpt_tmp_open(const char *run_dir, const char *name, char **tmp, int *lock);
-/* Replaces run_dir/name by tmp atomically. later: ls_ckpt_clean removes the old folder. */
-ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name, bool later);
-/* Keeps the newest `keep` step-N folders with N <= step and removes the others; failures are warnings. */
-void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep, bool later);
+/* "a/b/" -> "a", "b"; "b" -> ".", "b". */
+ls_status ckpt_split_path(const char *path, char dir[PATH_MAX], char name[PATH_MAX]);
+/* Creates and locks .tmp-<name>-<pid> in run_dir. Close *lock. */
+ls_status ckpt_tmp_open(const char *run_dir, const char *name, char tmp[PATH_MAX], int *lock);
+/* Replaces run_dir/name by tmp atomically; the old folder is hidden until ls_ckpt_clean removes it, because deleting is slow. */
+ls_status ckpt_publish(const char *run_dir, const char *tmp, const char *name);
+/* Hides all but the newest `keep` step-N folders with N <= step for ls_ckpt_clean; failures are warnings. */
+void ckpt_prune(const char *run_dir, const char *name, int64_t step, int keep);
 /* Removes a tree without touching this thread's error trail. */
 void ckpt_remove_quietly(const char *path);
 /* The newest complete checkpoint next to `path` with a lower step (any step if negative); NULL if there is none. */
@@ -107,6 +109,11 @@ ls_status ckpt_part_write(const ckpt_part *p, struct ckpt_stage *stage, const ch
 /* The hash of block b of a file, read back. */
 ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int64_t *hash);
 
+/* Creates a file and reserves its space, so that a full disk is reported at the start. */
+ls_status ckpt_file_create(const char *path, int64_t nbytes, int *fd);
+/* Creates, writes and syncs a file. */
+ls_status ckpt_file_put(const char *path, const void *data, size_t n);
+
 /* ---- transfers from and to device memory (checkpoint_stage.c) ---- */
 
 /* Copies from the device, on a separate thread while operations continue. Zeroed: no device. */
@@ -142,28 +149,21 @@ typedef struct ckpt_save {
     ls_ckpt_job job; /* borrowed, as all up to block */
     const ckpt_layout *layout;
     ls_comm *comm;  /* NULL: single worker */
-    bool later;     /* only rename old folders; call ls_ckpt_clean after finish, because deleting is slow */
     int64_t *block; /* hashes of the blocks of all files, 0 = unknown; shared memory of comm if given */
     ckpt_stage *stage;
     ckpt_part part[CKPT_N_FILE];
-    ckpt_sums sums; /* rank 0: of the small files */
+    ckpt_sums sums; /* rank 0 */
     json_t *state;
-    char *tmp;
+    char tmp[PATH_MAX]; /* the folder, or "" */
     int lock;
 } ckpt_save;
 int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer);
 /* Set job, layout, comm, block and stage first. begin and finish are collective over comm and take the status so far; write is not
- * collective. No cleanup is needed after a failed begin, finish or drop; drop abandons the checkpoint. */
+ * collective. No cleanup is needed after a failed begin, finish or drop; drop abandons the checkpoint. After finish call ls_ckpt_clean. */
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st);
 ls_status ckpt_save_write(ckpt_save *s);
 ls_status ckpt_save_finish(ckpt_save *s, ls_status st);
 void ckpt_save_drop(ckpt_save *s);
-/* All steps on a single worker; the stage must be open and marked. */
-ls_status ckpt_save_alone(const ls_ckpt_job *job, ckpt_stage *stage);
-
-/* Copies src to dir/name, hashes and syncs it, and adds it to sums. */
-ls_status ckpt_put_file(ckpt_sums *sums, const char *dir, const char *name, const char *src);
-int ckpt_depth(const json_t *v, int limit); /* nesting of a JSON value, counted up to limit */
 
 /* ---- weights of a folder, bound to a model (hf.c) ---- */
 

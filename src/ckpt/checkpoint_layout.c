@@ -17,9 +17,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
-#define BLOCK ((int64_t)LS_SUM_BLOCK)
+#define BLOCK ((int64_t)CKPT_BLOCK)
 
 /* Pieces have the fp32 master type, whatever the compute type. */
 static size_t elem_of(const ls_model *m)
@@ -89,21 +90,17 @@ int ckpt_n_piece(const ls_model *m, const ls_piece *piece, int n_piece)
     return piece ? n_piece : m->n_unit * LS_N_FLAT;
 }
 
-/* Master weights if there are any. A 16-bit model without master weights can be loaded but not saved. */
-static void *own_params(const ls_model *m, const ls_unit *x)
-{
-    return ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
-}
-
 ls_piece ckpt_piece(const ls_model *m, const ls_piece *piece, int i)
 {
     if (piece) return piece[i];
     const int u = i % m->n_unit, what = i / m->n_unit;
     const ls_unit *x = &m->unit[u];
+    /* master weights if there are any; a 16-bit model without them can be loaded but not saved */
+    void *const param = ls_compute_mixed(m->compute) && x->master ? x->master : x->param;
     return (ls_piece){.what = (ls_flat)what,
                       .unit = u,
                       .n = x->n_pad,
-                      .data = what == LS_FLAT_PARAM ? own_params(m, x)
+                      .data = what == LS_FLAT_PARAM ? param
                               : what == LS_FLAT_M   ? x->m
                                                     : x->v};
 }
@@ -166,6 +163,23 @@ ls_status ckpt_part_make(ckpt_part *p, const ckpt_layout *l, int file, const ls_
 
 /* ---- bytes ---- */
 
+ls_status ckpt_file_create(const char *path, int64_t nbytes, int *out)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
+    /* KEEP_SIZE: if the process dies, a short file is not mistaken for a complete one. If the file system cannot
+     * reserve space, the writes report a full disk. */
+    if (nbytes && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, nbytes) && errno == ENOSPC) {
+        struct statvfs v;
+        double avail = fstatvfs(fd, &v) ? 0 : (double)v.f_bavail * (double)v.f_frsize;
+        close(fd);
+        return ls_fail(LS_E_IO, "cannot write %s: it needs %.1f MiB and the disk has %.1f MiB free", path,
+                       (double)nbytes / 1048576.0, avail / 1048576.0);
+    }
+    *out = fd;
+    return LS_OK;
+}
+
 static ls_status write_at(int fd, const char *path, const char *data, size_t n, int64_t at)
 {
     while (n) {
@@ -180,6 +194,23 @@ static ls_status write_at(int fd, const char *path, const char *data, size_t n, 
         ls_deadline_tick();
     }
     return LS_OK;
+}
+
+/* st: the status of the writes. */
+static ls_status sync_and_close(int fd, const char *path, ls_status st)
+{
+    ls_deadline_hold(true);
+    if (st == LS_OK && fsync(fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(errno));
+    if (close(fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", path, strerror(errno));
+    ls_deadline_hold(false);
+    return st;
+}
+
+ls_status ckpt_file_put(const char *path, const void *data, size_t n)
+{
+    int fd = -1;
+    LS_TRY(ckpt_file_create(path, (int64_t)n, &fd));
+    return sync_and_close(fd, path, write_at(fd, path, data, n, 0));
 }
 
 /* A weight file being written. */
@@ -221,12 +252,7 @@ ls_status ckpt_part_write(const ckpt_part *p, ckpt_stage *stage, const char *pat
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return ls_fail(LS_E_IO, "cannot write %s: %s", path, strerror(errno));
     out o = {.fd = fd, .path = path, .nbytes = file_nbytes, .block = block, .next = -1};
-    ls_status st = ckpt_stage_put(stage, p, put_bytes, &o);
-    ls_deadline_hold(true);
-    if (st == LS_OK && fsync(fd) && errno != EINVAL) st = ls_fail(LS_E_IO, "cannot sync %s: %s", path, strerror(errno));
-    if (close(fd) && st == LS_OK) st = ls_fail(LS_E_IO, "cannot close %s: %s", path, strerror(errno));
-    ls_deadline_hold(false);
-    return st;
+    return sync_and_close(fd, path, ckpt_stage_put(stage, p, put_bytes, &o));
 }
 
 ls_status ckpt_block_read(const char *path, int64_t file_nbytes, int64_t b, int64_t *hash)

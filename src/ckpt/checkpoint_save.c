@@ -11,60 +11,49 @@
 #include "core/mem.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* ---- small files ---- */
 
-static ls_status put_at(const char *path, const void *data, size_t n, ls_sum *sum)
+/* Writes a file of the folder from memory and adds it to the checksums. */
+static ls_status put(ckpt_save *s, const char *name, const void *data, size_t n)
 {
-    ls_sum_out *o = NULL;
-    ls_status st;
-    LS_TRY(ls_sum_open(&o, path, (int64_t)n));
-    LS_TRY_GOTO(st, done, ls_sum_add(o, data, n));
-    LS_TRY_GOTO(st, done, ls_sum_commit(&o, sum));
-done:
-    ls_sum_abort(&o);
-    return st;
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, s->tmp, "%s", name));
+    LS_TRY(ckpt_file_put(path, data, n));
+    ckpt_sums_add(&s->sums, name, data, n, NULL);
+    return LS_OK;
 }
 
-/* Writes dir/name from memory, hashes and syncs it, and adds it to sums. */
-static ls_status put(ckpt_sums *sums, const char *dir, const char *name, const void *data, size_t n)
+static ls_status put_text(ckpt_save *s, const char *name, ls_str *text)
 {
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = put_at(path, data, n, ckpt_sums_next(sums, name));
-    ls_free(path);
-    return st;
-}
-
-ls_status ckpt_put_file(ckpt_sums *sums, const char *dir, const char *name, const char *src)
-{
-    ls_fs_map map;
-    LS_TRY(ls_fs_map_open(&map, src));
-    ls_status st = put(sums, dir, name, map.data, map.n);
-    ls_fs_map_close(&map);
-    return st;
-}
-
-static ls_status put_text(ckpt_sums *sums, const char *dir, const char *name, ls_str *text)
-{
-    ls_status st = text->failed ? ls_nomem(text->cap, name) : put(sums, dir, name, text->data, text->len);
+    ls_status st = text->failed ? ls_nomem(text->cap, name) : put(s, name, text->data, text->len);
     ls_str_fini(text);
     return st;
 }
 
-static ls_status put_small(const ls_ckpt_job *job, const json_t *state, const char *dir, ckpt_sums *sums)
+static ls_status put_tokenizer(ckpt_save *s)
 {
-    const ls_model_config *c = &job->model->cfg;
-    ls_str s = {0};
-    ls_jsonw w;
-    ls_model_config_write(c, &s);
-    LS_TRY(put_text(sums, dir, CKPT_CONFIG, &s));
+    ls_fs_map map;
+    if (!s->job.tokenizer_path) return LS_OK;
+    LS_TRY(ls_fs_map_open(&map, s->job.tokenizer_path));
+    ls_status st = put(s, CKPT_TOKENIZER, map.data, map.n);
+    ls_fs_map_close(&map);
+    return st;
+}
 
-    ls_jsonw_init(&w, &s, 2);
+static ls_status put_small(ckpt_save *s)
+{
+    const ls_ckpt_job *job = &s->job;
+    const ls_model_config *c = &job->model->cfg;
+    ls_str text = {0};
+    ls_jsonw w;
+    ckpt_sums_begin(&s->sums);
+    ls_model_config_write(c, &text);
+    LS_TRY(put_text(s, CKPT_CONFIG, &text));
+
+    ls_jsonw_init(&w, &text, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_bool(&w, "_from_model_config", 1);
     if (c->eos_id >= 0) {
@@ -72,10 +61,10 @@ static ls_status put_small(const ls_ckpt_job *job, const json_t *state, const ch
         ls_jsonw_put_int(&w, "eos_token_id", c->eos_id);
     }
     ls_jsonw_close(&w);
-    LS_TRY(put_text(sums, dir, CKPT_GEN, &s));
-    if (job->tokenizer_path) LS_TRY(ckpt_put_file(sums, dir, CKPT_TOKENIZER, job->tokenizer_path));
+    LS_TRY(put_text(s, CKPT_GEN, &text));
+    LS_TRY(put_tokenizer(s));
 
-    ls_jsonw_init(&w, &s, 2);
+    ls_jsonw_init(&w, &text, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "format", CKPT_FORMAT);
     ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
@@ -83,28 +72,9 @@ static ls_status put_small(const ls_ckpt_job *job, const json_t *state, const ch
     ls_jsonw_put_str(&w, "dtype", ls_dtype_word(job->model->compute->ops->wide));
     ls_jsonw_put_bool(&w, "optimizer", job->optimizer);
     ls_jsonw_key(&w, "trainer");
-    ls_jsonw_value(&w, state);
+    ls_jsonw_value(&w, s->state);
     ls_jsonw_close(&w);
-    LS_TRY(put_text(sums, dir, CKPT_STATE, &s));
-    return LS_OK;
-}
-
-int ckpt_depth(const json_t *v, int limit)
-{
-    int deepest = 0, d;
-    const char *key;
-    json_t *item;
-    size_t i;
-    if (limit <= 0) return 1;
-    if (json_is_array(v)) {
-        json_array_foreach(v, i, item) if ((d = ckpt_depth(item, limit - 1)) > deepest) deepest = d;
-    } else if (json_is_object(v)) {
-        json_object_foreach((json_t *)(uintptr_t)v, key, item)
-        {
-            if ((d = ckpt_depth(item, limit - 1)) > deepest) deepest = d;
-        }
-    }
-    return deepest + 1;
+    return put_text(s, CKPT_STATE, &text);
 }
 
 /* ---- begin ---- */
@@ -121,18 +91,14 @@ int64_t ckpt_n_block(const ckpt_layout *l, bool optimizer)
 
 static ls_status check_job(const ls_ckpt_job *job, json_t **state)
 {
-    const char *text = job->state_json ? job->state_json : "{}";
     if (!ckpt_name_ok(job->name))
         return ls_fail(LS_E_ARG, "invalid checkpoint name \"%s\"; use a plain name such as step-40", job->name);
     LS_TRY(ckpt_check_pieces(job->model, job->piece, job->n_piece, job->optimizer));
     if (!job->piece && ls_compute_mixed(job->model->compute) && !job->model->unit[0].master)
         return ls_fail(LS_E_ARG, "the model has only %s parameters and no master weights to save",
                        ls_dtype_word(job->model->compute->ops->dtype));
-    LS_TRY(ls_json_parse(text, strlen(text), "the trainer state", state));
-    if (json_is_object(*state) && ckpt_depth(*state, 24) < 24) return LS_OK; /* the JSON writer nests 30 deep */
-    json_decref(*state);
-    *state = NULL;
-    return ls_fail(LS_E_ARG, "the trainer state must be a JSON object with fewer than 24 levels");
+    LS_TRY(ls_json_parse(job->state_json, strlen(job->state_json), "the trainer state", state));
+    return json_is_object(*state) ? LS_OK : ls_fail(LS_E_ARG, "the trainer state must be a JSON object");
 }
 
 static ls_status prepare(ckpt_save *s)
@@ -142,20 +108,17 @@ static ls_status prepare(ckpt_save *s)
     for (int f = 0; f < n_file_of(s); f++)
         LS_TRY(ckpt_part_make(&s->part[f], s->layout, f, j->model, j->piece, j->n_piece, ckpt_rank(s->comm) == 0));
     memset(s->block, 0, (size_t)ckpt_n_block(s->layout, j->optimizer) * sizeof *s->block);
-    if (ckpt_rank(s->comm) == 0) return LS_OK;
-    s->tmp = ls_asprintf("%s/.tmp-%s-%020d", j->dir, j->name, 0); /* room for the process id of rank 0 */
-    return s->tmp ? LS_OK : ls_nomem(strlen(j->dir), "a path");
+    return LS_OK;
 }
 
 static ls_status open_folder(ckpt_save *s)
 {
-    LS_TRY(ckpt_tmp_open(s->job.dir, s->job.name, &s->tmp, &s->lock));
+    char path[PATH_MAX];
+    LS_TRY(ckpt_tmp_open(s->job.dir, s->job.name, s->tmp, &s->lock));
     for (int f = 0; f < n_file_of(s); f++) {
         int fd = -1;
-        char *path = ls_path_join(s->tmp, s->layout->file[f].name);
-        ls_status st = path ? ls_sum_create(path, s->layout->file[f].nbytes, &fd) : ls_nomem(strlen(s->tmp), "a path");
-        ls_free(path);
-        LS_TRY(st);
+        LS_TRY(ls_path_in(path, s->tmp, "%s", s->layout->file[f].name));
+        LS_TRY(ckpt_file_create(path, s->layout->file[f].nbytes, &fd));
         close(fd);
     }
     return LS_OK;
@@ -179,35 +142,25 @@ static ls_status match(ckpt_save *s)
         if (sum[EDGES + f] != ckpt_edge(file->nbytes) - ckpt_edge(0))
             return ls_fail(LS_E_ARG, "the pieces of all workers overlap and leave holes in %s", file->name);
     }
-    LS_ASSERT(s->tmp);
-    if (ckpt_rank(s->comm))
-        snprintf(s->tmp, strlen(s->tmp) + 1, "%s/.tmp-%s-%" PRId64, s->job.dir, s->job.name, sum[NUMBER]);
-    return LS_OK;
+    return ckpt_rank(s->comm) ? ls_path_in(s->tmp, s->job.dir, ".tmp-%s-%" PRId64, s->job.name, sum[NUMBER]) : LS_OK;
 }
 
 /* remove: also deletes the folder, after a failure. */
 static void release(ckpt_save *s, bool remove)
 {
-    if (remove && s->tmp && ckpt_rank(s->comm) == 0) ckpt_remove_quietly(s->tmp);
+    if (remove && *s->tmp && ckpt_rank(s->comm) == 0) ckpt_remove_quietly(s->tmp);
     if (s->lock >= 0) close(s->lock);
-    s->lock = -1;
-    ls_free(s->tmp);
-    s->tmp = NULL;
     json_decref(s->state);
-    s->state = NULL;
-    ckpt_sums_fini(&s->sums);
-    for (int f = 0; f < CKPT_N_FILE; f++) {
-        ls_free(s->part[f].span);
-        s->part[f] = (ckpt_part){0};
-    }
+    ls_str_fini(&s->sums.text);
+    for (int f = 0; f < CKPT_N_FILE; f++) ls_free(s->part[f].span);
 }
 
 ls_status ckpt_save_begin(ckpt_save *s, ls_status st)
 {
     s->lock = -1;
-    s->tmp = NULL;
+    s->tmp[0] = '\0';
     s->state = NULL;
-    s->sums.n = 0;
+    s->sums.text = (ls_str){0};
     for (int f = 0; f < CKPT_N_FILE; f++) s->part[f] = (ckpt_part){0};
     if (st == LS_OK) st = prepare(s);
     if (st == LS_OK && ckpt_rank(s->comm) == 0) st = open_folder(s);
@@ -222,15 +175,12 @@ ls_status ckpt_save_begin(ckpt_save *s, ls_status st)
 ls_status ckpt_save_write(ckpt_save *s)
 {
     int64_t *block = s->block;
-    if (ckpt_rank(s->comm) == 0)
-        LS_TRY(put_small(&s->job, s->state, s->tmp, &s->sums)); /* first, because they fail early */
+    char path[PATH_MAX];
+    if (ckpt_rank(s->comm) == 0) LS_TRY(put_small(s)); /* first, because they fail early */
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
-        char *path = ls_path_join(s->tmp, file->name);
-        ls_status st = path ? ckpt_part_write(&s->part[f], s->stage, path, file->nbytes, block)
-                            : ls_nomem(strlen(s->tmp), "a path");
-        ls_free(path);
-        LS_TRY(st);
+        LS_TRY(ls_path_in(path, s->tmp, "%s", file->name));
+        LS_TRY(ckpt_part_write(&s->part[f], s->stage, path, file->nbytes, block));
         block += file->n_block;
     }
     return LS_OK;
@@ -244,16 +194,14 @@ static ls_status hash_rest(ckpt_save *s)
 {
     const int rank = ckpt_rank(s->comm), size = ckpt_size(s->comm);
     int64_t *block = s->block, turn = 0;
+    char path[PATH_MAX];
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
-        char *path = ls_path_join(s->tmp, file->name);
-        ls_status st = path ? LS_OK : ls_nomem(strlen(s->tmp), "a path");
-        for (int64_t b = 0; b < file->n_block && st == LS_OK; b++) {
+        LS_TRY(ls_path_in(path, s->tmp, "%s", file->name));
+        for (int64_t b = 0; b < file->n_block; b++) {
             if (block[b]) block[b] = rank ? 0 : block[b];
-            else if (turn++ % size == rank) st = ckpt_block_read(path, file->nbytes, b, &block[b]);
+            else if (turn++ % size == rank) LS_TRY(ckpt_block_read(path, file->nbytes, b, &block[b]));
         }
-        ls_free(path);
-        LS_TRY(st);
         block += file->n_block;
     }
     return LS_OK;
@@ -272,32 +220,26 @@ static ls_status gather_blocks(ckpt_save *s)
 static ls_status put_sums(ckpt_save *s)
 {
     const int64_t *block = s->block;
+    char path[PATH_MAX];
     for (int f = 0; f < n_file_of(s); f++) {
         const ckpt_file *file = &s->layout->file[f];
-        ls_sum *sum = ckpt_sums_next(&s->sums, file->name);
-        sum->block = ls_alloc((size_t)file->n_block * sizeof *sum->block);
-        if (!sum->block) return ls_nomem((size_t)file->n_block * sizeof *sum->block, "checksums");
-        memcpy(sum->block, block, (size_t)file->n_block * sizeof *sum->block);
-        sum->nbytes = file->nbytes;
-        sum->n_block = file->n_block;
-        sum->hash = ls_sum_root(sum->block, sum->n_block);
+        ckpt_sums_add(&s->sums, file->name, NULL, (size_t)file->nbytes, block);
         block += file->n_block;
     }
-    ckpt_sums own = {.n = 0};
-    ls_str text = {0};
-    ckpt_sums_text(&s->sums, &text);
-    ls_status st = put_text(&own, s->tmp, CKPT_SUMS, &text);
-    ckpt_sums_fini(&own);
-    return st;
+    ls_jsonw_close(&s->sums.w);
+    ls_jsonw_close(&s->sums.w);
+    if (s->sums.text.failed) return ls_nomem(s->sums.text.cap, CKPT_SUMS);
+    LS_TRY(ls_path_in(path, s->tmp, CKPT_SUMS));
+    return ckpt_file_put(path, s->sums.text.data, s->sums.text.len);
 }
 
 static ls_status publish(ckpt_save *s)
 {
     const ls_ckpt_job *j = &s->job;
     LS_TRY(put_sums(s));
-    LS_TRY(ckpt_publish(j->dir, s->tmp, j->name, s->later));
+    LS_TRY(ckpt_publish(j->dir, s->tmp, j->name));
     ls_info("checkpoint", "saved %s/%s (step %lld)", j->dir, j->name, (long long)j->step);
-    ckpt_prune(j->dir, j->name, j->step, j->keep_last, s->later);
+    ckpt_prune(j->dir, j->name, j->step, j->keep_last);
     return LS_OK;
 }
 
@@ -313,34 +255,4 @@ ls_status ckpt_save_finish(ckpt_save *s, ls_status st)
 void ckpt_save_drop(ckpt_save *s)
 {
     release(s, true);
-}
-
-ls_status ckpt_save_alone(const ls_ckpt_job *job, ckpt_stage *stage)
-{
-    ckpt_layout layout;
-    LS_TRY(ckpt_layout_init(&layout, job->model));
-    const size_t nbytes = (size_t)ckpt_n_block(&layout, job->optimizer) * sizeof(int64_t);
-    ckpt_save *s = ls_alloc(sizeof *s + nbytes);
-    ls_status st = s ? LS_OK : ls_nomem(sizeof *s + nbytes, "a checkpoint job");
-    if (s) {
-        s->job = *job;
-        s->layout = &layout;
-        s->stage = stage;
-        s->block = (int64_t *)(void *)(s + 1);
-        st = ckpt_save_begin(s, LS_OK);
-        if (st == LS_OK) st = ckpt_save_finish(s, ckpt_save_write(s));
-    }
-    ls_free(s);
-    ckpt_layout_fini(&layout);
-    return st;
-}
-
-ls_status ls_ckpt_save(const ls_ckpt_job *job)
-{
-    ckpt_stage stage;
-    LS_TRY(ckpt_stage_open(&stage, job->model->compute));
-    ls_status st = ckpt_stage_mark(&stage);
-    if (st == LS_OK) st = ckpt_save_alone(job, &stage);
-    ckpt_stage_close(&stage);
-    return st;
 }

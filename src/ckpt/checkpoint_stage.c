@@ -50,73 +50,59 @@ bool ckpt_on_device(const ls_compute *c, const void *p)
 
 /* ---- out ---- */
 
-/* Bytes of one copy: from byte `off` of a span, and of the following spans while they are adjacent. */
-typedef struct chunk {
+/* A position in the bytes of a part: never at the end of a span. */
+typedef struct cursor {
     int span;
-    size_t off, n;
+    size_t off;
+} cursor;
+
+/* Moves on by n bytes, at most to the end of the span; returns how many they were. */
+static size_t advance(const ckpt_part *p, cursor *c, size_t n)
+{
+    const size_t left = p->span[c->span].nbytes - c->off, k = n < left ? n : left;
+    *c = k < left ? (cursor){c->span, c->off + k} : (cursor){c->span + 1, 0};
+    return k;
+}
+
+/* One copy. n == 0: there is nothing to copy. */
+typedef struct chunk {
+    size_t n;
     ls_mark there;
 } chunk;
 
-static bool chunk_at(const ckpt_part *p, int span, size_t off, chunk *c)
-{
-    if (span < p->n && off == p->span[span].nbytes) span++, off = 0;
-    if (span == p->n || !p->span[span].device) return false;
-    const char *end = (const char *)p->span[span].data + p->span[span].nbytes;
-    *c = (chunk){.span = span, .off = off, .n = p->span[span].nbytes - off};
-    for (int i = span + 1; i < p->n && c->n < CHUNK && p->span[i].device && p->span[i].data == end; i++) {
-        end += p->span[i].nbytes;
-        c->n += p->span[i].nbytes;
-    }
-    if (c->n > CHUNK) c->n = CHUNK;
-    return true;
-}
-
-static ls_status fetch(ckpt_stage *s, const ckpt_part *p, chunk *c, int which)
+/* Copies from `next` on, as far as spans are in device memory and adjacent; `next` becomes the position after it. */
+static ls_status fetch(ckpt_stage *s, const ckpt_part *p, cursor *next, int which, chunk *c)
 {
     const ls_device *d = s->device;
     const ls_mark after = s->ready;
+    const char *begin = next->span < p->n ? (const char *)p->span[next->span].data + next->off : NULL;
+    c->n = 0;
+    while (next->span < p->n && p->span[next->span].device && c->n < CHUNK &&
+           (const char *)p->span[next->span].data + next->off == begin + c->n)
+        c->n += advance(p, next, CHUNK - c->n);
+    if (!c->n) return LS_OK;
     s->ready = 0; /* the copy queue is ordered: the first copy waits for all */
-    return d->copy(d->ctx, s->lane, s->buf[which], (const char *)p->span[c->span].data + c->off, c->n, after,
-                   &c->there);
-}
-
-/* Passes a chunk on, span by span; *c becomes the position after it. */
-static ls_status put_chunk(const ckpt_part *p, chunk *c, const char *data, ckpt_put_fn *put, void *ctx)
-{
-    while (c->n) {
-        const ckpt_span *x = &p->span[c->span];
-        const size_t k = c->n < x->nbytes - c->off ? c->n : x->nbytes - c->off;
-        LS_TRY(put(ctx, x->at + (int64_t)c->off, data, k));
-        data += k;
-        c->n -= k;
-        c->off += k;
-        if (c->n) c->span++, c->off = 0;
-    }
-    return LS_OK;
+    return d->copy(d->ctx, s->lane, s->buf[which], begin, c->n, after, &c->there);
 }
 
 /* Spans from *i on while they are in device memory. */
 static ls_status put_device(ckpt_stage *s, const ckpt_part *p, int *i, ckpt_put_fn *put, void *ctx)
 {
-    chunk at, next;
-    int which = 0;
-    bool more = chunk_at(p, *i, 0, &at);
-    if (more) LS_TRY(fetch(s, p, &at, which));
-    while (more) {
-        chunk end = at; /* where this one ends, the next begins */
-        for (size_t left = at.n; left;) {
-            const size_t k = p->span[end.span].nbytes - end.off;
-            if (left <= k) end.off += left, left = 0;
-            else left -= k, end.span++, end.off = 0;
+    cursor at = {*i, 0}, next = at;
+    chunk c[2];
+    LS_TRY(fetch(s, p, &next, 0, &c[0]));
+    for (int which = 0; c[which].n; which = !which) {
+        LS_TRY(fetch(s, p, &next, !which, &c[!which]));
+        LS_TRY(s->device->wait(s->device->ctx, c[which].there));
+        for (size_t done = 0; done < c[which].n;) {
+            const int64_t to = p->span[at.span].at + (int64_t)at.off;
+            const char *data = s->buf[which] + done;
+            const size_t k = advance(p, &at, c[which].n - done);
+            LS_TRY(put(ctx, to, data, k));
+            done += k;
         }
-        more = chunk_at(p, end.span, end.off, &next);
-        if (more) LS_TRY(fetch(s, p, &next, !which));
-        LS_TRY(s->device->wait(s->device->ctx, at.there));
-        LS_TRY(put_chunk(p, &at, s->buf[which], put, ctx));
-        *i = end.span + 1;
-        at = next;
-        which = !which;
     }
+    *i = at.span;
     return LS_OK;
 }
 

@@ -17,59 +17,59 @@
 
 #define FORMAT "lockstep-checksums"
 
-ls_sum *ckpt_sums_next(ckpt_sums *s, const char *name)
+static size_t n_block_of(size_t nbytes)
 {
-    LS_ASSERT(s->n < CKPT_MAX_FILE);
-    s->name[s->n] = name;
-    s->sum[s->n] = (ls_sum){0};
-    return &s->sum[s->n++];
+    return (nbytes + CKPT_BLOCK - 1) / CKPT_BLOCK;
 }
 
-bool ckpt_not_optimizer(const char *name)
+static uint64_t block_hash(const void *data, size_t nbytes, size_t b)
 {
-    return strcmp(name, CKPT_OPTIMIZER) != 0;
+    const size_t at = b * CKPT_BLOCK;
+    return ls_xxh64((const char *)data + at, nbytes - at < CKPT_BLOCK ? nbytes - at : CKPT_BLOCK);
 }
 
-void ckpt_sums_text(const ckpt_sums *s, ls_str *out)
+static const char *hex_of(uint64_t hash, char hex[20])
 {
-    ls_jsonw w;
-    char hex[20];
-    ls_jsonw_init(&w, out, 2);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "format", FORMAT);
-    ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
-    ls_jsonw_put_str(&w, "hash", "XXH3-64");
-    ls_jsonw_put_int(&w, "block_bytes", (int64_t)LS_SUM_BLOCK);
-    ls_jsonw_put_open(&w, "files", '{');
-    for (int i = 0; i < s->n; i++) {
-        ls_jsonw_put_open(&w, s->name[i], '{');
-        ls_jsonw_put_int(&w, "bytes", s->sum[i].nbytes);
-        snprintf(hex, sizeof hex, "%016" PRIx64, s->sum[i].hash);
-        ls_jsonw_put_str(&w, "root", hex);
-        ls_jsonw_put_open(&w, "blocks", '[');
-        for (int64_t b = 0; b < s->sum[i].n_block; b++) {
-            snprintf(hex, sizeof hex, "%016" PRIx64, s->sum[i].block[b]);
-            ls_jsonw_str(&w, hex);
-        }
-        ls_jsonw_close(&w);
-        ls_jsonw_close(&w);
-    }
-    ls_jsonw_close(&w);
-    ls_jsonw_close(&w);
-}
-
-void ckpt_sums_fini(ckpt_sums *s)
-{
-    for (int i = 0; i < s->n; i++) ls_sum_fini(&s->sum[i]);
-    s->n = 0;
+    snprintf(hex, 20, "%016" PRIx64, hash);
+    return hex;
 }
 
 static bool hex_is(const json_t *v, uint64_t hash)
 {
     char hex[20];
-    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
     const char *text = json_string_value(v);
-    return text && !strcmp(text, hex);
+    return text && !strcmp(text, hex_of(hash, hex));
+}
+
+void ckpt_sums_begin(ckpt_sums *s)
+{
+    ls_jsonw_init(&s->w, &s->text, 2);
+    ls_jsonw_open(&s->w, '{');
+    ls_jsonw_put_str(&s->w, "format", FORMAT);
+    ls_jsonw_put_int(&s->w, "version", LS_CKPT_VERSION);
+    ls_jsonw_put_str(&s->w, "hash", "XXH3-64");
+    ls_jsonw_put_int(&s->w, "block_bytes", (int64_t)CKPT_BLOCK);
+    ls_jsonw_put_open(&s->w, "files", '{');
+}
+
+void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbytes, const int64_t *known)
+{
+    const size_t n = n_block_of(nbytes);
+    char hex[20];
+    ls_xxh root;
+    ls_xxh_init(&root);
+    for (size_t b = 0; b < n; b++) {
+        const uint64_t hash = known ? (uint64_t)known[b] : block_hash(data, nbytes, b);
+        ls_xxh_add(&root, &hash, sizeof hash);
+    }
+    ls_jsonw_put_open(&s->w, name, '{');
+    ls_jsonw_put_int(&s->w, "bytes", (int64_t)nbytes);
+    ls_jsonw_put_str(&s->w, "root", hex_of(ls_xxh_value(&root), hex));
+    ls_jsonw_put_open(&s->w, "blocks", '[');
+    for (size_t b = 0; b < n; b++)
+        ls_jsonw_str(&s->w, hex_of(known ? (uint64_t)known[b] : block_hash(data, nbytes, b), hex));
+    ls_jsonw_close(&s->w);
+    ls_jsonw_close(&s->w);
 }
 
 /* " (inside transformer.wte.weight, ...)" for the bytes from..to of a safetensors file. */
@@ -97,15 +97,9 @@ static void name_tensors(ls_str *out, const char *path, size_t from, size_t to)
     ls_st_close(&f);
 }
 
-static size_t n_block_of(size_t nbytes)
-{
-    return (nbytes + LS_SUM_BLOCK - 1) / LS_SUM_BLOCK;
-}
-
 static bool block_is(const ls_fs_map *map, const json_t *blocks, size_t b)
 {
-    const size_t at = b * LS_SUM_BLOCK, k = map->n - at < LS_SUM_BLOCK ? map->n - at : LS_SUM_BLOCK;
-    return hex_is(json_array_get(blocks, b), ls_xxh64((const char *)map->data + at, k));
+    return hex_is(json_array_get(blocks, b), block_hash(map->data, map->n, b));
 }
 
 static ls_status contradicts(const char *path)
@@ -122,8 +116,7 @@ static ls_status tell_damage(const char *path, const ls_fs_map *map, const json_
         last = b;
     }
     if (!n_bad) return contradicts(path);
-    size_t from = first * LS_SUM_BLOCK,
-           to = (last + 1) * LS_SUM_BLOCK < map->n ? (last + 1) * LS_SUM_BLOCK - 1 : map->n - 1;
+    size_t from = first * CKPT_BLOCK, to = (last + 1) * CKPT_BLOCK < map->n ? (last + 1) * CKPT_BLOCK - 1 : map->n - 1;
     ls_str where = {0};
     ls_str_addf(&where, "bytes %zu to %zu", from, to);
     if (n_bad > 1) ls_str_addf(&where, ", %zu of %zu blocks,", n_bad, n_block);
@@ -174,10 +167,10 @@ static ls_status verify_map(const char *path, const ls_fs_map *map, const json_t
                  to = s->last > s->at ? s->last - s->at : 0;
     s->at += n;
     if (from >= n || to <= from) return LS_OK;
-    const size_t end = to < n ? to : n, last = end * LS_SUM_BLOCK < map->n ? end * LS_SUM_BLOCK : map->n;
-    void *begin = (void *)((uintptr_t)map->data + from * LS_SUM_BLOCK); /* blocks begin where pages do */
-    (void)madvise(begin, last - from * LS_SUM_BLOCK, MADV_WILLNEED);    /* both hints: failing costs time only */
-    (void)madvise(begin, last - from * LS_SUM_BLOCK, MADV_SEQUENTIAL);
+    const size_t end = to < n ? to : n, last = end * CKPT_BLOCK < map->n ? end * CKPT_BLOCK : map->n;
+    void *begin = (void *)((uintptr_t)map->data + from * CKPT_BLOCK); /* blocks begin where pages do */
+    (void)madvise(begin, last - from * CKPT_BLOCK, MADV_WILLNEED);    /* both hints: failing costs time only */
+    (void)madvise(begin, last - from * CKPT_BLOCK, MADV_SEQUENTIAL);
     for (size_t b = from; b < end; b++)
         if (!block_is(map, blocks, b)) return tell_damage(path, map, blocks);
     return LS_OK;
@@ -186,16 +179,12 @@ static ls_status verify_map(const char *path, const ls_fs_map *map, const json_t
 static ls_status verify_file(const char *dir, const char *name, const json_t *entry, share *s)
 {
     ls_fs_map map;
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = LS_OK;
-    if (!ls_fs_exists(path)) st = ls_fail(LS_E_FORMAT, "%s is missing (" CKPT_SUMS " lists it)", path);
-    if (st == LS_OK) st = ls_fs_map_open(&map, path);
-    if (st == LS_OK) {
-        st = verify_map(path, &map, entry, s);
-        ls_fs_map_close(&map);
-    }
-    ls_free(path);
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, dir, "%s", name));
+    if (!ls_fs_exists(path)) return ls_fail(LS_E_FORMAT, "%s is missing (" CKPT_SUMS " lists it)", path);
+    LS_TRY(ls_fs_map_open(&map, path));
+    const ls_status st = verify_map(path, &map, entry, s);
+    ls_fs_map_close(&map);
     return st;
 }
 
@@ -213,8 +202,8 @@ static ls_status check_list(const char *path, const json_t *root, int *version)
                        "%s: version %lld is too new; this program reads up to %d; use the program that wrote it", path,
                        (long long)json_integer_value(number), LS_CKPT_VERSION);
     *version = (int)json_integer_value(number);
-    if (json_integer_value(json_object_get(root, "block_bytes")) != (json_int_t)LS_SUM_BLOCK)
-        return ls_fail(LS_E_FORMAT, "%s: block_bytes is not %zu", path, LS_SUM_BLOCK);
+    if (json_integer_value(json_object_get(root, "block_bytes")) != (json_int_t)CKPT_BLOCK)
+        return ls_fail(LS_E_FORMAT, "%s: block_bytes is not %zu", path, CKPT_BLOCK);
     for (size_t i = 0; i < sizeof required / sizeof *required; i++)
         if (!json_object_get(files, required[i])) return ls_fail(LS_E_FORMAT, "%s does not list %s", path, required[i]);
     json_object_foreach(files, name, entry)
@@ -227,33 +216,30 @@ static ls_status check_list(const char *path, const json_t *root, int *version)
     return LS_OK;
 }
 
-ls_status ckpt_sums_verify(const char *dir, bool (*only)(const char *name), int rank, int size)
+ls_status ckpt_sums_verify(const char *dir, bool optimizer, int rank, int size)
 {
     json_t *root = NULL, *entry;
     const char *name;
     ls_status st = LS_OK;
     share s = {.rank = rank, .size = size};
     size_t n = 0;
-    char *path = ls_path_join(dir, CKPT_SUMS);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    if (!ls_fs_exists(path)) {
-        st = ls_fail(LS_E_FORMAT, "%s is missing: the checkpoint is incomplete", path);
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, ls_json_load(path, &root));
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, dir, CKPT_SUMS));
+    if (!ls_fs_exists(path)) return ls_fail(LS_E_FORMAT, "%s is missing: the checkpoint is incomplete", path);
+    LS_TRY(ls_json_load(path, &root));
     LS_TRY_GOTO(st, done, check_list(path, root, &s.version));
+    if (!optimizer) (void)json_object_del(json_object_get(root, "files"), CKPT_OPTIMIZER);
     json_object_foreach(json_object_get(root, "files"), name, entry)
     {
-        if (!only || only(name)) n += json_array_size(json_object_get(entry, "blocks"));
+        n += json_array_size(json_object_get(entry, "blocks"));
     }
     s.first = n * (size_t)rank / (size_t)size;
     s.last = n * ((size_t)rank + 1) / (size_t)size;
     json_object_foreach(json_object_get(root, "files"), name, entry)
     {
-        if (!only || only(name)) LS_TRY_GOTO(st, done, verify_file(dir, name, entry, &s));
+        LS_TRY_GOTO(st, done, verify_file(dir, name, entry, &s));
     }
 done:
     json_decref(root);
-    ls_free(path);
     return st;
 }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #define RANKS (1 << 16)
-#define WORDS 2048 /* all words fit, and it is a small message (LS_COMM_SMALL) */
+#define WORDS LS_ERR_WORDS /* a small message (LS_COMM_SMALL) */
 
 ls_comm *ckpt_team(ls_comm *comm)
 {
@@ -25,24 +25,24 @@ int ckpt_size(const ls_comm *comm)
 ls_status ckpt_agree(ls_comm *comm, ls_status mine, const char *site)
 {
     if (!comm) return mine;
-    char words[WORDS], trail[4096], theirs[WORDS];
+    ls_err_kept own; /* a failed message would overwrite it */
+    char theirs[WORDS];
     const int rank = ls_comm_rank(comm);
     int worst = 0;
-    snprintf(words, sizeof words, "%s", ls_err_words()); /* a failed message would overwrite it */
-    snprintf(trail, sizeof trail, "%s", ls_err_trail());
+    ls_err_keep(&own);
     /* the worst status, and the lowest rank that has it */
     ls_status st = ls_agree(comm, mine == LS_OK ? 0 : (int)mine * RANKS + RANKS - 1 - rank, site, &worst);
     if (st == LS_OK && !worst) return LS_OK;
     const int who = RANKS - 1 - worst % RANKS;
     if (st == LS_OK) {
         memset(theirs, 0, sizeof theirs);
-        if (who == rank) memcpy(theirs, words, sizeof theirs);
+        if (who == rank) memcpy(theirs, own.words, sizeof theirs);
         st = ls_broadcast(comm, (ls_view){theirs, WORDS, LS_U8}, who, site, NULL);
     }
     if (st != LS_OK && mine != LS_OK) /* if a peer died, rank 0 removes the folder while others still write */
-        return ls_fail(st, "%s; first error of this worker: %s", ls_err_words(), words);
+        return ls_fail(st, "%s; first error of this worker: %s", ls_err_words(), own.words);
     if (mine != LS_OK) {
-        ls_err_adopt(words, trail); /* keep the message of this worker */
+        ls_err_restore(&own); /* keep the message of this worker */
         return mine;
     }
     LS_TRY(st);

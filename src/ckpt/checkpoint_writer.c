@@ -4,10 +4,9 @@
  *
  * For a single worker the thread does the whole job. Several workers begin it in post and finish it in wait, where they communicate. The
  * thread does not communicate, because messages must be in one order and those of the trainer are in flight. After such a job the
- * thread of rank 0 deletes the renamed folders (tidy); only the next post waits for it.
+ * thread of rank 0 deletes the replaced folders (tidy); only the next post waits for it.
  *
- * A mutex guards everything except `phase`, which the trainer may read without it. The error message is stored here, because the error
- * trail belongs to the thread of the failure. */
+ * A mutex guards everything except `phase`, which the trainer may read without it. */
 #include "ckpt/checkpoint_impl.h"
 
 #include "core/cores.h"
@@ -17,7 +16,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { IDLE, BUSY, DONE };
@@ -32,18 +30,17 @@ struct ls_ckpt_writer {
     ls_comm *comm; /* NULL: single worker */
     ckpt_layout layout;
     ckpt_stage stage;
-    ckpt_save save; /* state of a job of several workers; a single worker uses only its `job` */
-    void *own[5];   /* strings and pieces of the job, owned from post to its end */
+    ckpt_save save;
+    char *name, *state_json; /* copies of the job's, from post to its end */
     ls_status status;
-    char words[2048], trail[4096];
+    ls_err_kept error; /* of the thread */
 };
 
 static void free_job(ls_ckpt_writer *w)
 {
-    for (size_t i = 0; i < sizeof w->own / sizeof *w->own; i++) {
-        ls_free(w->own[i]);
-        w->own[i] = NULL;
-    }
+    ls_free(w->name);
+    ls_free(w->state_json);
+    w->name = w->state_json = NULL;
 }
 
 /* Bytes of tensors that this worker writes. */
@@ -52,6 +49,27 @@ static int64_t piece_bytes(const ls_ckpt_job *j)
     int64_t n = 0;
     for (int i = 0; j->piece && i < j->n_piece; i++) n += j->piece[i].n;
     return n * (int64_t)ls_dtype_nbytes(j->model->compute->ops->wide);
+}
+
+static void clean(const ls_ckpt_writer *w)
+{
+    if (ls_ckpt_clean(w->save.job.dir) != LS_OK) ls_warn("checkpoint", "cannot remove old files: %s", ls_err_words());
+}
+
+static ls_status do_job(ls_ckpt_writer *w)
+{
+    const int64_t traced = ls_span_begin();
+    ls_status st = w->comm ? LS_OK : ckpt_save_begin(&w->save, LS_OK);
+    if (st == LS_OK) {
+        st = ckpt_save_write(&w->save);
+        if (!w->comm) st = ckpt_save_finish(&w->save, st);
+    }
+    if (st == LS_OK && !w->comm) clean(w);
+    ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT,
+                                        .name = "write step",
+                                        .index = (int32_t)w->save.job.step + 1,
+                                        .bytes = traced ? piece_bytes(&w->save.job) : 0});
+    return st;
 }
 
 static void *run(void *arg)
@@ -63,29 +81,19 @@ static void *run(void *arg)
         while (!w->quit && !w->tidy && atomic_load(&w->phase) != BUSY) pthread_cond_wait(&w->changed, &w->mutex);
         if (!w->tidy && atomic_load(&w->phase) != BUSY) break; /* quit, and nothing is left to do */
         const bool tidy = w->tidy;
+        ls_status st = LS_OK;
         ls_trace_enter(w->lane);
         pthread_mutex_unlock(&w->mutex);
-        if (tidy) {
-            if (ls_ckpt_clean(w->save.job.dir) != LS_OK)
-                ls_warn("checkpoint", "cannot remove old files: %s", ls_err_words());
-            pthread_mutex_lock(&w->mutex);
-            free_job(w);
-            w->tidy = false;
-            pthread_cond_broadcast(&w->changed);
-            continue;
-        }
-        const int64_t traced = ls_span_begin();
-        ls_status st = w->comm ? ckpt_save_write(&w->save) : ckpt_save_alone(&w->save.job, &w->stage);
-        ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT,
-                                            .name = "write step",
-                                            .index = (int32_t)w->save.job.step + 1,
-                                            .bytes = traced ? piece_bytes(&w->save.job) : 0});
+        if (tidy) clean(w);
+        else st = do_job(w);
         pthread_mutex_lock(&w->mutex);
-        w->status = st;
-        snprintf(w->words, sizeof w->words, "%s", st == LS_OK ? "" : ls_err_words());
-        snprintf(w->trail, sizeof w->trail, "%s", st == LS_OK ? "" : ls_err_trail());
-        if (!w->comm) free_job(w);
-        atomic_store(&w->phase, DONE);
+        if (tidy || !w->comm) free_job(w);
+        if (tidy) w->tidy = false;
+        else {
+            w->status = st;
+            ls_err_keep(&w->error);
+            atomic_store(&w->phase, DONE);
+        }
         pthread_cond_broadcast(&w->changed);
     }
     pthread_mutex_unlock(&w->mutex);
@@ -107,16 +115,16 @@ static ls_status start(ls_ckpt_writer *w)
     return rc ? ls_fail(LS_E_IO, "cannot start the checkpoint thread: %s", strerror(rc)) : LS_OK;
 }
 
-/* For several workers: the layout, and a table of hashes in memory that peers can read. */
-static ls_status join_team(ls_ckpt_writer *w, const ls_model *m)
+/* The layout, and a table of hashes, for several workers in memory that peers can read. */
+static ls_status prepare(ls_ckpt_writer *w, const ls_model *m)
 {
+    LS_TRY(ckpt_stage_open(&w->stage, m->compute));
     LS_TRY(ckpt_layout_init(&w->layout, m));
     const size_t nbytes = (size_t)ckpt_n_block(&w->layout, true) * sizeof(int64_t);
     w->save.layout = &w->layout;
     w->save.comm = w->comm;
-    w->save.later = true;
     w->save.stage = &w->stage;
-    w->save.block = ls_comm_alloc(w->comm, nbytes);
+    w->save.block = w->comm ? ls_comm_alloc(w->comm, nbytes) : ls_alloc(nbytes);
     return w->save.block ? LS_OK : ls_nomem(nbytes, "the checksums of checkpoints");
 }
 
@@ -126,6 +134,7 @@ static void free_writer(ls_ckpt_writer *w)
     pthread_mutex_destroy(&w->mutex);
     ckpt_layout_fini(&w->layout);
     ckpt_stage_close(&w->stage);
+    if (!w->comm) ls_free(w->save.block);
     ls_free(w);
 }
 
@@ -137,8 +146,7 @@ static ls_status create(ls_ckpt_writer **out, const ls_model *m, ls_comm *team)
     pthread_cond_init(&w->changed, NULL);
     atomic_init(&w->phase, IDLE);
     w->comm = team;
-    ls_status st = m ? ckpt_stage_open(&w->stage, m->compute) : LS_OK;
-    if (st == LS_OK && team) st = join_team(w, m);
+    ls_status st = prepare(w, m);
     if (st == LS_OK) st = start(w);
     if (st == LS_OK) *out = w;
     else free_writer(w);
@@ -169,35 +177,6 @@ void ls_ckpt_writer_destroy(ls_ckpt_writer **out)
     *out = NULL;
 }
 
-static bool copy_text(void **slot, const char **field)
-{
-    if (!*field) return true;
-    *slot = ls_strdup(*field);
-    *field = *slot;
-    return *slot != NULL;
-}
-
-static bool copy_pieces(void **slot, ls_ckpt_job *j)
-{
-    if (!j->piece) return true;
-    const size_t nbytes = (size_t)j->n_piece * sizeof *j->piece;
-    ls_piece *copy = ls_alloc(nbytes);
-    if (copy) memcpy(copy, j->piece, nbytes);
-    *slot = copy;
-    j->piece = copy;
-    return copy != NULL;
-}
-
-static ls_status copy_job(ls_ckpt_writer *w, const ls_ckpt_job *job)
-{
-    ls_ckpt_job *j = &w->save.job; /* the thread sleeps: phase is IDLE */
-    *j = *job;
-    if (copy_text(&w->own[0], &j->dir) && copy_text(&w->own[1], &j->name) && copy_text(&w->own[2], &j->state_json) &&
-        copy_text(&w->own[3], &j->tokenizer_path) && copy_pieces(&w->own[4], j))
-        return LS_OK;
-    return ls_nomem(job->state_json ? strlen(job->state_json) : 0, "a checkpoint job");
-}
-
 ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
 {
     LS_TRY(ls_ckpt_wait(w));
@@ -205,12 +184,13 @@ ls_status ls_ckpt_post(ls_ckpt_writer *w, const ls_ckpt_job *job)
     pthread_mutex_lock(&w->mutex);
     while (w->tidy) pthread_cond_wait(&w->changed, &w->mutex);
     pthread_mutex_unlock(&w->mutex);
-    ls_status st = copy_job(w, job);
+    w->save.job = *job; /* the thread sleeps: phase is IDLE */
+    w->save.job.name = w->name = ls_strdup(job->name);
+    w->save.job.state_json = w->state_json = ls_strdup(job->state_json ? job->state_json : "{}");
+    ls_status st = w->name && w->state_json ? LS_OK : ls_nomem(strlen(job->name), "a checkpoint job");
     ls_debug("checkpoint", "writing %s in the background: %.1f MiB from this worker", job->name,
              (double)piece_bytes(job) / 1048576.0);
-    if (st == LS_OK && !w->stage.device)
-        st = ckpt_stage_open(&w->stage, job->model->compute); /* if there was no model yet */
-    if (st == LS_OK) st = ckpt_stage_mark(&w->stage);         /* the thread does not wait for later operations */
+    if (st == LS_OK) st = ckpt_stage_mark(&w->stage); /* the thread does not wait for later operations */
     if (w->comm) st = ckpt_save_begin(&w->save, st);
     if (st != LS_OK) {
         free_job(w);
@@ -238,7 +218,7 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     pthread_mutex_lock(&w->mutex);
     while (atomic_load(&w->phase) == BUSY) pthread_cond_wait(&w->changed, &w->mutex);
     ls_status st = w->status;
-    if (st != LS_OK) ls_err_adopt(w->words, w->trail);
+    if (st != LS_OK) ls_err_restore(&w->error);
     pthread_mutex_unlock(&w->mutex);
     if (w->comm) st = ckpt_save_finish(&w->save, st);
     pthread_mutex_lock(&w->mutex);
@@ -248,5 +228,15 @@ ls_status ls_ckpt_wait(ls_ckpt_writer *w)
     else free_job(w); /* for a single worker the thread frees it */
     pthread_mutex_unlock(&w->mutex);
     ls_span_end(traced, (ls_trace_span){.kind = LS_SPAN_CKPT, .name = "finish"});
+    return st;
+}
+
+ls_status ls_ckpt_save(const ls_ckpt_job *job)
+{
+    ls_ckpt_writer *w = NULL;
+    LS_TRY(ls_ckpt_writer_create(&w, job->model, NULL));
+    ls_status st = ls_ckpt_post(w, job);
+    if (st == LS_OK) st = ls_ckpt_wait(w);
+    ls_ckpt_writer_destroy(&w);
     return st;
 }

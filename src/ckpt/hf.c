@@ -39,19 +39,6 @@ static bool is_buffer(const char *name)
     return false;
 }
 
-static bool is_float(const ls_st_tensor *t)
-{
-    return !t->other_dtype && (t->dt == LS_F32 || t->dt == LS_F16 || t->dt == LS_BF16 || t->dt == LS_F64);
-}
-
-/* Index of a tensor of the model in the flat list. */
-static int flat_index(const ls_model *m, int unit, const ls_tensor *t)
-{
-    int k = (int)(t - m->unit[unit].tensor);
-    for (int u = 0; u < unit; u++) k += m->unit[u].n_tensor;
-    return k;
-}
-
 static ls_status bind_one(hf_set *s, const ls_model *m, const char *file, const ls_st_tensor *src,
                           const ls_st_tensor **tied_head)
 {
@@ -65,9 +52,10 @@ static ls_status bind_one(hf_set *s, const ls_model *m, const char *file, const 
     if (!t)
         return ls_fail(LS_E_CONFIG, "%s: tensor %s is not part of this model (%d layers, %s head)", file, src->name,
                        m->cfg.n_layer, m->cfg.tied ? "tied" : "untied");
-    int k = flat_index(m, unit, t);
+    int k = (int)(t - m->unit[unit].tensor);
+    for (int u = 0; u < unit; u++) k += m->unit[u].n_tensor;
     if (s->src[k]) return ls_fail(LS_E_FORMAT, "%s: tensor %s is a duplicate of %s", file, src->name, s->src[k]->name);
-    if (!is_float(src))
+    if (!ls_st_is_float(src))
         return ls_fail(LS_E_FORMAT, "%s: tensor %s has type %s; supported types: F32, F16, BF16, F64", file, src->name,
                        src->dt_word);
     LS_TRY(hf_check_shape(file, src, t));
@@ -101,49 +89,50 @@ static ls_status check_all(const hf_set *s, const ls_model *m, const char *dir, 
 }
 
 /* Opens the files of an index; every tensor must be in the file that the index names. */
-static ls_status open_shards(hf_set *s, const ls_model *m, const char *dir, const char *index,
+static ls_status open_shard(hf_set *s, const char *dir, const char *index, const char *tensor, const char *name,
+                            ls_st_file **file)
+{
+    char path[PATH_MAX];
+    if (!name || !ckpt_name_ok(name))
+        return ls_fail(LS_E_FORMAT, "%s: the file of tensor %s, \"%s\", is not a plain file name", index, tensor,
+                       name ? name : "");
+    for (int f = 0; f < s->n_file; f++) {
+        *file = &s->file[f];
+        if (!strcmp(ls_path_base(s->file[f].path), name)) return LS_OK;
+    }
+    *file = &s->file[s->n_file];
+    LS_TRY(ls_path_in(path, dir, "%s", name));
+    LS_TRY(ls_st_open(*file, path));
+    s->n_file++;
+    return LS_OK;
+}
+
+/* Opens the files of an index; every tensor must be in the file that the index names. */
+static ls_status open_shards(hf_set *s, const ls_model *m, const char *dir, const char *index, json_t *map,
                              const ls_st_tensor **tied_head)
 {
-    json_t *root = NULL, *map, *value;
+    json_t *value;
     const char *name;
-    ls_status st;
-    LS_TRY(ls_json_load(index, &root));
-    map = json_object_get(root, "weight_map");
-    if (!json_is_object(map) || !json_object_size(map)) {
-        st = ls_fail(LS_E_FORMAT, "%s has no weight_map", index);
-        goto done;
-    }
+    if (!json_is_object(map) || !json_object_size(map)) return ls_fail(LS_E_FORMAT, "%s has no weight_map", index);
     s->file = ls_alloc(json_object_size(map) * sizeof *s->file);
-    if (!s->file) {
-        st = ls_nomem(json_object_size(map) * sizeof *s->file, "the table of weight files");
-        goto done;
-    }
+    if (!s->file) return ls_nomem(json_object_size(map) * sizeof *s->file, "the table of weight files");
     json_object_foreach(map, name, value)
     {
-        const char *file = json_string_value(value);
-        if (!file || !ckpt_name_ok(file)) {
-            st = ls_fail(LS_E_FORMAT, "%s: the file of tensor %s, \"%s\", is not a plain file name", index, name,
-                         file ? file : "");
-            goto done;
-        }
-        int f = 0;
-        while (f < s->n_file && strcmp(ls_path_base(s->file[f].path), file)) f++;
-        if (f == s->n_file) {
-            char *path = ls_path_join(dir, file);
-            st = path ? ls_st_open(&s->file[f], path) : ls_nomem(strlen(dir), "a path");
-            ls_free(path);
-            if (st != LS_OK) goto done;
-            s->n_file++;
-        }
-        const ls_st_tensor *src = ls_st_find(&s->file[f], name);
-        if (!src) {
-            st = ls_fail(LS_E_FORMAT, "%s: tensor %s is missing, but %s lists it", s->file[f].path, name, CKPT_INDEX);
-            goto done;
-        }
-        LS_TRY_GOTO(st, done, bind_one(s, m, s->file[f].path, src, tied_head));
+        ls_st_file *f;
+        LS_TRY(open_shard(s, dir, index, name, json_string_value(value), &f));
+        const ls_st_tensor *src = ls_st_find(f, name);
+        if (!src) return ls_fail(LS_E_FORMAT, "%s: tensor %s is missing, but %s lists it", f->path, name, CKPT_INDEX);
+        LS_TRY(bind_one(s, m, f->path, src, tied_head));
     }
-    st = LS_OK;
-done:
+    return LS_OK;
+}
+
+static ls_status open_index(hf_set *s, const ls_model *m, const char *dir, const char *index,
+                            const ls_st_tensor **tied_head)
+{
+    json_t *root = NULL;
+    LS_TRY(ls_json_load(index, &root));
+    const ls_status st = open_shards(s, m, dir, index, json_object_get(root, "weight_map"), tied_head);
     json_decref(root);
     return st;
 }
@@ -160,32 +149,31 @@ static ls_status open_single(hf_set *s, const ls_model *m, const char *path, con
 
 static ls_status no_weights(const char *dir)
 {
-    char *bin = ls_path_join(dir, "pytorch_model.bin");
-    bool old = bin && ls_fs_exists(bin);
-    ls_free(bin);
+    char bin[PATH_MAX];
+    LS_TRY(ls_path_in(bin, dir, "pytorch_model.bin"));
     if (!ls_fs_is_dir(dir)) return ls_fail(LS_E_IO, "%s: no such folder", dir);
     return ls_fail(LS_E_IO, "%s has neither " CKPT_MODEL " nor " CKPT_INDEX "%s", dir,
-                   old ? "; convert its pytorch_model.bin with save_pretrained of transformers" : "");
+                   ls_fs_exists(bin) ? "; convert its pytorch_model.bin with save_pretrained of transformers" : "");
+}
+
+static ls_status open_and_bind(hf_set *s, const ls_model *m, const char *dir)
+{
+    const ls_st_tensor *tied_head = NULL;
+    char single[PATH_MAX], index[PATH_MAX];
+    LS_TRY(ls_path_in(single, dir, CKPT_MODEL));
+    LS_TRY(ls_path_in(index, dir, CKPT_INDEX));
+    s->src = ls_alloc((size_t)s->n_src * sizeof *s->src);
+    if (!s->src) return ls_nomem((size_t)s->n_src * sizeof *s->src, "the tensor table of a folder");
+    if (ls_fs_exists(single)) LS_TRY(open_single(s, m, single, &tied_head));
+    else if (ls_fs_exists(index)) LS_TRY(open_index(s, m, dir, index, &tied_head));
+    else LS_TRY(no_weights(dir));
+    return check_all(s, m, dir, tied_head);
 }
 
 ls_status hf_open(hf_set *s, const ls_model *m, const char *dir)
 {
-    const ls_st_tensor *tied_head = NULL;
-    char *single = ls_path_join(dir, CKPT_MODEL), *index = ls_path_join(dir, CKPT_INDEX);
-    ls_status st;
     *s = (hf_set){.n_src = hf_n_tensor(m)};
-    s->src = ls_alloc((size_t)s->n_src * sizeof *s->src);
-    if (!single || !index || !s->src) {
-        st = ls_nomem((size_t)s->n_src * sizeof *s->src, "the tensor table of a folder");
-        goto done;
-    }
-    if (ls_fs_exists(single)) LS_TRY_GOTO(st, done, open_single(s, m, single, &tied_head));
-    else if (ls_fs_exists(index)) LS_TRY_GOTO(st, done, open_shards(s, m, dir, index, &tied_head));
-    else LS_TRY_GOTO(st, done, no_weights(dir));
-    LS_TRY_GOTO(st, done, check_all(s, m, dir, tied_head));
-done:
-    ls_free(single);
-    ls_free(index);
+    const ls_status st = open_and_bind(s, m, dir);
     if (st != LS_OK) hf_close(s);
     return st;
 }
@@ -201,8 +189,8 @@ static void fill_piece(const ls_st_tensor *const *src, const ls_model *m, ls_dty
         const ls_tensor_range r = ls_tensor_within(t, p->first, p->n);
         const double less = ls_tensor_gain(t) && e == 2 ? 1 : 0; /* compute.h, ls_gains */
         if (r.from < r.to)
-            (void)ls_st_copy_part(src[i], r.from - t->offset, r.to - r.from, less,
-                                  (char *)p->data + (r.from - p->first) * e, dt);
+            ls_st_copy_part(src[i], r.from - t->offset, r.to - r.from, less, (char *)p->data + (r.from - p->first) * e,
+                            dt);
     }
     const int64_t pad = p->first > x->n ? p->first : x->n;
     if (pad < end) memset((char *)p->data + (pad - p->first) * e, 0, (size_t)((end - pad) * e));
@@ -253,11 +241,10 @@ void hf_close(hf_set *s)
 
 static ls_status open_compared(hf_set *s, const ls_model *m, const char *dir, ls_comm *team)
 {
-    char *sums = ls_path_join(dir, CKPT_SUMS);
-    if (!sums) return ls_nomem(strlen(dir), "a path");
-    bool ours = ls_fs_exists(sums); /* a lockstep checkpoint: check for damage */
-    ls_free(sums);
-    if (ours) LS_TRY(ckpt_sums_verify(dir, ckpt_not_optimizer, ckpt_rank(team), ckpt_size(team)));
+    char sums[PATH_MAX];
+    LS_TRY(ls_path_in(sums, dir, CKPT_SUMS));
+    if (ls_fs_exists(sums)) /* a lockstep checkpoint: check for damage */
+        LS_TRY(ckpt_sums_verify(dir, false, ckpt_rank(team), ckpt_size(team)));
     return hf_open(s, m, dir);
 }
 

@@ -8,57 +8,42 @@
 #include <string.h>
 #include <unistd.h>
 
-/* "a/b/" -> "a", "b"; "b" -> ".", "b". */
-static ls_status split_path(const char *path, char **dir, char **name)
+/* The folder and the name of an output folder, which may exist only with `replace`. */
+static ls_status open_output(const char *out, bool replace, char dir[PATH_MAX], char name[PATH_MAX])
 {
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/') n--;
-    char *own = ls_strndup(path, n);
-    if (!own) return ls_nomem(n, "a path");
-    char *slash = strrchr(own, '/');
-    *name = ls_strdup(slash ? slash + 1 : own);
-    if (slash) *slash = '\0';
-    *dir = ls_strdup(!slash ? "." : *own ? own : "/");
-    ls_free(own);
-    if (*dir && *name) return LS_OK;
-    ls_free(*dir);
-    ls_free(*name);
-    *dir = *name = NULL;
-    return ls_nomem(n, "a path");
+    if (!replace && ls_fs_exists(out)) return ls_fail(LS_E_ARG, "%s exists; choose another folder or add --force", out);
+    return ckpt_split_path(out, dir, name);
+}
+
+static ls_status copy_file(const char *from_dir, const char *to_dir, const char *name, bool optional)
+{
+    char from[PATH_MAX], to[PATH_MAX];
+    ls_fs_map map;
+    LS_TRY(ls_path_in(from, from_dir, "%s", name));
+    LS_TRY(ls_path_in(to, to_dir, "%s", name));
+    if (optional && !ls_fs_exists(from)) return LS_OK;
+    LS_TRY(ls_fs_map_open(&map, from));
+    const ls_status st = ckpt_file_put(to, map.data, map.n);
+    ls_fs_map_close(&map);
+    return st;
 }
 
 ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace)
 {
-    static const char *const part[] = {CKPT_CONFIG, CKPT_GEN, CKPT_TOKENIZER, CKPT_MODEL};
-    ckpt_sums sums = {.n = 0};
-    char *dir = NULL, *name = NULL, *tmp = NULL;
+    char dir[PATH_MAX], name[PATH_MAX], tmp[PATH_MAX];
     int lock = -1;
-    ls_status st;
-    if (!replace && ls_fs_exists(out)) return ls_fail(LS_E_ARG, "%s exists; choose another folder or add --force", out);
+    LS_TRY(open_output(out, replace, dir, name));
     LS_TRY(ls_ckpt_verify(checkpoint, false));
-    LS_TRY(split_path(out, &dir, &name));
-    if (!ckpt_name_ok(name)) {
-        st = ls_fail(LS_E_ARG, "%s is not a valid name for an output folder", out);
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, ckpt_tmp_open(dir, name, &tmp, &lock));
-    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
-        char *src = ls_path_join(checkpoint, part[i]);
-        st = src ? LS_OK : ls_nomem(strlen(checkpoint), "a path");
-        if (st == LS_OK && (ls_fs_exists(src) || !strcmp(part[i], CKPT_MODEL)))
-            st = ckpt_put_file(&sums, tmp, part[i], src);
-        ls_free(src);
-        if (st != LS_OK) goto done;
-    }
-    LS_TRY_GOTO(st, done, ckpt_publish(dir, tmp, name, false));
-done:
-    if (st != LS_OK && tmp) ckpt_remove_quietly(tmp);
-    if (lock >= 0) close(lock);
-    ckpt_sums_fini(&sums);
-    ls_free(tmp);
-    ls_free(dir);
-    ls_free(name);
-    return st;
+    if (!ckpt_name_ok(name)) return ls_fail(LS_E_ARG, "%s is not a valid name for an output folder", out);
+    LS_TRY(ckpt_tmp_open(dir, name, tmp, &lock));
+    ls_status st = copy_file(checkpoint, tmp, CKPT_CONFIG, true);
+    if (st == LS_OK) st = copy_file(checkpoint, tmp, CKPT_GEN, true);
+    if (st == LS_OK) st = copy_file(checkpoint, tmp, CKPT_TOKENIZER, true);
+    if (st == LS_OK) st = copy_file(checkpoint, tmp, CKPT_MODEL, false);
+    if (st == LS_OK) st = ckpt_publish(dir, tmp, name);
+    if (st != LS_OK) ckpt_remove_quietly(tmp);
+    close(lock);
+    return st == LS_OK ? ls_ckpt_clean(dir) : st; /* removes the folder that was replaced */
 }
 
 /* One block for all parameters; ls_free unit[0].param. */
@@ -95,30 +80,20 @@ ls_status ls_hf_import(const char *from, const char *out, const char *variant, b
     ls_compute compute;
     ls_model_config cfg;
     ls_model *m = NULL;
-    char *dir = NULL, *name = NULL, *tokenizer = NULL;
-    ls_status st;
-    if (!replace && ls_fs_exists(out)) return ls_fail(LS_E_ARG, "%s exists; choose another folder or add --force", out);
+    char dir[PATH_MAX], name[PATH_MAX], tokenizer[PATH_MAX];
+    LS_TRY(open_output(out, replace, dir, name));
+    LS_TRY(ls_path_in(tokenizer, from, CKPT_TOKENIZER));
     LS_TRY(ls_model_config_load(from, &cfg));
     if (variant) LS_TRY(apply_variant(&cfg, variant, from));
     LS_TRY(
         ls_compute_open(&compute, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F32}, 1)); /* only its type is used */
     LS_TRY(ls_model_create(&m, &cfg, &compute, 1));
-    LS_TRY_GOTO(st, done, take_params(m));
-    LS_TRY_GOTO(st, done, ls_hf_load(m, from, NULL, 0, NULL));
-    LS_TRY_GOTO(st, done, split_path(out, &dir, &name));
-    tokenizer = ls_path_join(from, CKPT_TOKENIZER);
-    if (!tokenizer) {
-        st = ls_nomem(strlen(from), "a path");
-        goto done;
-    }
+    ls_status st = take_params(m);
+    if (st == LS_OK) st = ls_hf_load(m, from, NULL, 0, NULL);
     const ls_ckpt_job job = {
         .model = m, .dir = dir, .name = name, .tokenizer_path = ls_fs_exists(tokenizer) ? tokenizer : NULL};
-    LS_TRY_GOTO(st, done, ls_ckpt_save(&job));
-done:
+    if (st == LS_OK) st = ls_ckpt_save(&job);
     ls_free(m->unit[0].param);
     ls_model_destroy(&m);
-    ls_free(dir);
-    ls_free(name);
-    ls_free(tokenizer);
     return st;
 }

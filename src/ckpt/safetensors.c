@@ -28,6 +28,11 @@ int64_t ls_st_n(const ls_st_tensor *t)
     return n;
 }
 
+bool ls_st_is_float(const ls_st_tensor *t)
+{
+    return !t->other_dtype && (t->dt == LS_F32 || t->dt == LS_F16 || t->dt == LS_BF16 || t->dt == LS_F64);
+}
+
 char *ls_st_shape(const ls_st_tensor *t, char buf[96])
 {
     size_t at = 0;
@@ -211,9 +216,8 @@ static double load(const ls_st_tensor *t, int64_t i)
     }
 }
 
-bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt)
+void ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt)
 {
-    if (t->other_dtype || (t->dt != LS_F32 && t->dt != LS_F64 && t->dt != LS_F16 && t->dt != LS_BF16)) return false;
     const size_t e = ls_dtype_nbytes(dt);
     if (t->dt == dt && less == 0) memcpy(dst, (const char *)t->data + (size_t)first * e, (size_t)n * e);
     else if (dt == LS_F64)
@@ -225,5 +229,38 @@ bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double les
             const float x = (float)(load(t, first + i) - less);
             ((uint16_t *)dst)[i] = dt == LS_F16 ? ls_to_f16(x) : ls_to_bf16(x);
         }
-    return true;
+}
+
+/* ---- writing ---- */
+
+void ls_st_header(const ls_st_tensor *t, int64_t n, ls_str *out, int64_t *nbytes)
+{
+    ls_jsonw w;
+    int64_t at = 0;
+    ls_str_addn(out, "\0\0\0\0\0\0\0", 8); /* the length comes last */
+    ls_jsonw_init(&w, out, 0);
+    ls_jsonw_open(&w, '{');
+    ls_jsonw_put_open(&w, "__metadata__", '{');
+    ls_jsonw_put_str(&w, "format", "pt");
+    ls_jsonw_close(&w);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = ls_st_n(&t[i]) * (int64_t)ls_dtype_nbytes(t[i].dt);
+        ls_jsonw_put_open(&w, t[i].name, '{');
+        ls_jsonw_put_str(&w, "dtype", ls_dtype_word(t[i].dt));
+        ls_jsonw_put_open(&w, "shape", '[');
+        for (int d = 0; d < t[i].n_dim; d++) ls_jsonw_int(&w, t[i].dim[d]);
+        ls_jsonw_close(&w);
+        ls_jsonw_put_open(&w, "data_offsets", '[');
+        ls_jsonw_int(&w, at);
+        ls_jsonw_int(&w, at + k);
+        ls_jsonw_close(&w);
+        ls_jsonw_close(&w);
+        at += k;
+    }
+    ls_jsonw_close(&w);
+    while (!out->failed && out->len % 8) ls_str_addc(out, ' ');
+    if (out->failed) return;
+    const uint64_t len = out->len - 8;
+    memcpy(out->data, &len, 8);
+    *nbytes = (int64_t)out->len + at;
 }

@@ -50,38 +50,12 @@ const ls_st_tensor *ls_st_find(const ls_st_file *f, const char *name);
 
 /* Elements of a tensor; 1 for a scalar. */
 int64_t ls_st_n(const ls_st_tensor *t);
+bool ls_st_is_float(const ls_st_tensor *t); /* F32, F16, BF16 or F64 */
 /* "(2, 3)" */
 char *ls_st_shape(const ls_st_tensor *t, char buf[96]);
-/* Copies the elements [first, first + n) of t, minus `less`, into dst of type dt (F32, F64, BF16 or F16). Converts from any of
- * these types, through float for the 16-bit ones. Returns false if t has another type. */
-bool ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt);
-
-/* ---- writing ---- */
-
-/* A file that is hashed in blocks of LS_SUM_BLOCK bytes while it is written. The caller makes its folder
- * complete. */
-#define LS_SUM_BLOCK ((size_t)1 << 20)
-
-typedef struct ls_sum_out ls_sum_out;
-
-typedef struct ls_sum {
-    int64_t nbytes;
-    uint64_t hash;   /* ls_sum_root of the blocks    */
-    uint64_t *block; /* XXH3 of each block, ls_free  */
-    int64_t n_block;
-} ls_sum;
-
-/* Hash of a file: XXH3 of its block hashes, so that several workers can hash blocks in any order. */
-uint64_t ls_sum_root(const uint64_t *block, int64_t n);
-
-/* Creates a file and reserves `expect` bytes, so that a full disk is reported at the start (0: size unknown). */
-ls_status ls_sum_create(const char *path, int64_t expect, int *out);
-
-ls_status ls_sum_open(ls_sum_out **out, const char *path, int64_t expect);
-ls_status ls_sum_add(ls_sum_out *o, const void *data, size_t n);
-ls_status ls_sum_commit(ls_sum_out **o, ls_sum *sum); /* syncs, closes; destroys o also on failure */
-void ls_sum_abort(ls_sum_out **o);                    /* accepts NULL; the caller removes the file */
-void ls_sum_fini(ls_sum *s);
+/* Copies the elements [first, first + n) of t, minus `less`, into dst of type dt (F32, F64, BF16 or F16). t is a float tensor
+ * (ls_st_is_float); 16-bit ones are converted through float. */
+void ls_st_copy_part(const ls_st_tensor *t, int64_t first, int64_t n, double less, void *dst, ls_dtype dt);
 
 /* The header of a file of these tensors in the given order (data is not read): length, JSON, padding. *nbytes: size of the
  * whole file. out->failed is set if out of memory. */

@@ -9,29 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A side, for people: its own options, or the folder it was read from. */
+typedef struct side_name {
+    ls_argv words;
+    const char *folder; /* NULL: it was run here */
+} side_name;
+
 typedef struct options {
-    bench_opts o; /* first: the common rows' offsets are of it */
+    bench_session s;
     const char *a, *b, *by;
+    side_name name[2];
 } options;
 
 static const ls_opt table[] = {
     BENCH_ROWS("2", "8"),
-    {"pairs", LS_OPT_INT, BENCH_AT(repeat), "N", NULL, "same as --repeat", NULL},
-    {"a", LS_OPT_STR, offsetof(options, a), "\"FLAGS\"", NULL, "train options of setting A, added to the common ones",
-     "Settings"},
-    {"b", LS_OPT_STR, offsetof(options, b), "\"FLAGS\"", NULL, "train options of setting B", NULL},
-    {"by", LS_OPT_CHOICE, offsetof(options, by), "mean|median", "mean",
-     "speed of a run: from its mean or its median step (the median is robust against outliers)", NULL},
+    CLI_INT_IN(1, 1000, "pairs", s.o.repeat, "N", NULL, "same as --repeat"),
+    CLI_STR("a", a, "\"FLAGS\"", NULL, "train options of setting A, added to the common ones", "Settings"),
+    CLI_STR("b", b, "\"FLAGS\"", NULL, "train options of setting B"),
+    CLI_CHOICE("by", by, "mean|median", "mean",
+               "speed of a run: from its mean or its median step (the median is robust against outliers)"),
 };
-enum { N_OPT = sizeof table / sizeof table[0] };
 
-static const char help_text[] =
+static const cli_page page = {
+    table, CLI_COUNT(table),
+    "bench ab --a \"FLAGS\" --b \"FLAGS\" [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench ab DIR_A DIR_B",
     "Train setting A and setting B in turns (A B B A ...), --repeat pairs, and compare neighbouring runs. Print the "
     "difference with its 95 % confidence interval, a verdict on B (better, worse, or no difference shown; a difference "
     "needs a 99 % interval that excludes zero), and what changed: collective calls, bytes, waits, the parts of a step. "
     "ab_report.json is written next to the runs.\n\n  lockstep bench ab -n 2 --a \"--bucket 100000\" --b \"--bucket "
     "6553600\" \\\n      -- --data data --model tiny --seq_length 128\n"
-    "  lockstep bench ab runs/x/2gpu_a runs/x/2gpu_b";
+    "  lockstep bench ab runs/x/2gpu_a runs/x/2gpu_b"};
 
 /* --- facts of a run --- */
 
@@ -90,12 +97,6 @@ static double median_step(const ls_run *r)
     return m;
 }
 
-/* A side, for people: its own options, or the folder it was read from. */
-typedef struct side_name {
-    ls_argv words;
-    const char *folder; /* NULL: it was run here */
-} side_name;
-
 typedef struct outcome {
     int n; /* pairs */
     double *rate[2];
@@ -114,7 +115,7 @@ static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool media
     for (int s = 0; s < 2; s++) {
         out->rate[s] = x + s * n;
         for (int i = 0; i < n; i++) {
-            const ls_run *r = &set->run[p->run[i][s]];
+            const ls_run *r = p->pair[i].run[s];
             out->rate[s][i] = r->tokens_per_update / (median ? median_step(r) : r->step_time);
         }
         out->speed[s] = ls_estimate_of(out->rate[s], n);
@@ -122,7 +123,7 @@ static ls_status measure(const ls_run_set *set, const bench_pairs *p, bool media
     out->test = ls_ab_compare(out->rate[0], out->rate[1], n);
     for (int f = 0; f < N_FACT; f++) {
         for (int i = 0; i < n; i++) {
-            for (int s = 0; s < 2; s++) v[s][i] = fact_of(&set->run[p->run[i][s]], f);
+            for (int s = 0; s < 2; s++) v[s][i] = fact_of(p->pair[i].run[s], f);
             d[i] = v[1][i] - v[0][i];
         }
         for (int s = 0; s < 2; s++) out->side[s][f] = ls_estimate_of(v[s], n);
@@ -171,101 +172,100 @@ static void why(const outcome *o, ls_str *out)
     }
 }
 
-static void say_name(const side_name *name, ls_str *out)
+static void print_fact(const outcome *o, int f, ls_str *out)
 {
-    if (name->folder) ls_str_add(out, name->folder);
-    else if (name->words.n) ls_argv_show(&name->words, out);
-    else ls_str_add(out, "(the common options)");
+    const double a = o->side[0][f].mean, b = o->side[1][f].mean, k = fact[f].scale;
+    if ((isnan(a) && isnan(b)) || (!(fabs(a) > 0) && !(fabs(b) > 0))) return;
+    if (isnan(a) || isnan(b)) { /* one side does not record it */
+        char number[24];
+        snprintf(number, sizeof number, "%.3f", k * (isnan(a) ? b : a));
+        ls_str_addf(out, "%-34s %12s %12s %12s\n", fact[f].words, isnan(a) ? "-" : number, isnan(b) ? "-" : number,
+                    "-");
+        return;
+    }
+    ls_str_addf(out, "%-34s %12.3f %12.3f %+12.3f", fact[f].words, k * a, k * b, k * o->diff[f].mean);
+    if (o->diff[f].half >= 0)
+        ls_str_addf(out, " \xc2\xb1%11.3f%s", k * o->diff[f].half, shown(&o->diff[f]) ? " *" : "");
+    ls_str_addc(out, '\n');
 }
 
-static void print_outcome(const outcome *o, const options *x, const side_name *name)
+static void outcome_table(const outcome *o, const options *x, ls_str *out)
 {
     const ls_ab *t = &o->test;
     for (int s = 0; s < 2; s++) {
-        ls_str line = {0};
-        say_name(&name[s], &line);
-        printf("%c  %12.1f tokens/s", "AB"[s], o -> speed[s].mean);
-        if (o->speed[s].half >= 0) printf(" \xc2\xb1 %.1f", o->speed[s].half);
-        printf("  %s\n", line.data ? line.data : "");
-        ls_str_fini(&line);
+        const side_name *name = &x->name[s];
+        ls_str_addf(out, "%c  %12.1f tokens/s", "AB"[s], o -> speed[s].mean);
+        if (o->speed[s].half >= 0) ls_str_addf(out, " \xc2\xb1 %.1f", o->speed[s].half);
+        ls_str_add(out, "  ");
+        if (name->folder) ls_str_add(out, name->folder);
+        else if (name->words.n) ls_argv_show(&name->words, out);
+        else ls_str_add(out, "(the common options)");
+        ls_str_addc(out, '\n');
     }
-    printf("\n%-34s %12s %12s %12s %12s\n", "means", "A", "B", "B - A", "95 %");
-    for (int f = 0; f < N_FACT; f++) {
-        const double a = o->side[0][f].mean, b = o->side[1][f].mean, k = fact[f].scale;
-        if ((isnan(a) && isnan(b)) || (!(fabs(a) > 0) && !(fabs(b) > 0))) continue;
-        if (isnan(a) || isnan(b)) { /* one side does not record it */
-            char number[24];
-            snprintf(number, sizeof number, "%.3f", k * (isnan(a) ? b : a));
-            printf("%-34s %12s %12s %12s\n", fact[f].words, isnan(a) ? "-" : number, isnan(b) ? "-" : number, "-");
-            continue;
-        }
-        printf("%-34s %12.3f %12.3f %+12.3f", fact[f].words, k * a, k * b, k * o->diff[f].mean);
-        if (o->diff[f].half >= 0) printf(" \xc2\xb1%11.3f%s\n", k * o->diff[f].half, shown(&o->diff[f]) ? " *" : "");
-        else printf("\n");
-    }
-    printf("\nB compared with A: %s", ls_ab_words(t->verdict));
+    ls_str_addf(out, "\n%-34s %12s %12s %12s %12s\n", "means", "A", "B", "B - A", "95 %");
+    for (int f = 0; f < N_FACT; f++) print_fact(o, f, out);
+    ls_str_addf(out, "\nB compared with A: %s", ls_ab_words(t->verdict));
     if (t->n > 1)
-        printf(": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, by the %s step)\n", 100 * t->change,
-               100 * t->low, 100 * t->high, t->p, t->n, x->by);
-    else printf(" (one pair is not enough; use --repeat 2 or more)\n");
+        ls_str_addf(out, ": %+.2f %% tokens/s (95 %%: %+.2f to %+.2f %%, p = %.2g, %d pairs, by the %s step)\n",
+                    100 * t->change, 100 * t->low, 100 * t->high, t->p, t->n, x->by);
+    else ls_str_add(out, " (one pair is not enough; use --repeat 2 or more)\n");
     if (t->n > 1 && t->verdict == LS_AB_NONE) {
         if (t->visible < 1)
-            printf("A difference of %.1f %% would be detected with 80 %% probability; ", 100 * t->visible);
-        else printf("The noise hides any change below 2x; ");
-        printf("%d pairs are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
+            ls_str_addf(out, "A difference of %.1f %% would be detected with 80 %% probability; ", 100 * t->visible);
+        else ls_str_add(out, "The noise hides any change below 2x; ");
+        ls_str_addf(out, "%d pairs are needed to detect 5 %%.\n", ls_ab_pairs_for(t->noise, 0.05));
     }
     if (t->verdict != LS_AB_NONE) {
-        ls_str s = {0};
-        why(o, &s);
-        printf("What changed: %s.\n", s.data ? s.data : "");
-        ls_str_fini(&s);
+        ls_str_add(out, "What changed: ");
+        why(o, out);
+        ls_str_add(out, ".\n");
     }
-    printf("Losses of all runs: %s.\n", o->same_loss ? "identical" : "not identical");
+    ls_str_addf(out, "Losses of all runs: %s.\n", o->same_loss ? "identical" : "not identical");
 }
 
 static void put(ls_jsonw *w, const char *key, const ls_estimate *e)
 {
     ls_jsonw_put_open(w, key, '{');
-    ls_jsonw_put_real(w, "mean", e->mean);
-    ls_jsonw_put_real(w, "half95", e->half);
+    ls_jsonw_members(w, LS_KV("mean", e->mean), LS_KV("half95", e->half));
     ls_jsonw_close(w);
 }
 
-static void outcome_text(const outcome *o, const bench_session *s, const options *x, const ls_analysis *a,
-                         const bench_pairs *p, const side_name *name, ls_str *out)
+static void put_side(ls_jsonw *w, const outcome *o, const side_name *name, const bench_pairs *p, int k)
+{
+    ls_str line = {0};
+    ls_argv_show(&name->words, &line);
+    ls_jsonw_put_open(w, k ? "b" : "a", '{');
+    if (name->folder) ls_jsonw_put_str(w, "folder", name->folder);
+    else ls_jsonw_put_str(w, "flags", line.data ? line.data : "");
+    put(w, "tokens_per_sec", &o->speed[k]);
+    ls_jsonw_put_open(w, "tokens_per_sec_repeats", '[');
+    for (int i = 0; i < o->n; i++) ls_jsonw_real(w, o->rate[k][i]);
+    ls_jsonw_close(w);
+    ls_jsonw_put_open(w, "runs", '[');
+    for (int i = 0; i < p->n; i++) ls_jsonw_str(w, p->pair[i].dir[k]);
+    ls_jsonw_close(w);
+    ls_jsonw_close(w);
+    ls_str_fini(&line);
+}
+
+static void outcome_json(const outcome *o, const options *x, const ls_analysis *a, const bench_pairs *p, ls_str *out)
 {
     ls_jsonw w;
     ls_str line = {0};
     const ls_ab *t = &o->test;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "status", !a->comparable ? "invalid_comparison" : a->n_mismatch ? "mismatch_allowed" : "ok");
-    ls_jsonw_put_str(&w, "verdict", ls_ab_words(t->verdict));
+    ls_jsonw_members(&w,
+                     LS_KV("status", !a->comparable  ? "invalid_comparison"
+                                     : a->n_mismatch ? "mismatch_allowed"
+                                                     : "ok"),
+                     LS_KV("verdict", ls_ab_words(t->verdict)));
     ls_jsonw_put_open(&w, "difference", '{');
-    ls_jsonw_put_real(&w, "change", t->change);
-    ls_jsonw_put_real(&w, "low95", t->low);
-    ls_jsonw_put_real(&w, "high95", t->high);
-    ls_jsonw_put_real(&w, "p", t->p);
-    ls_jsonw_put_real(&w, "confidence_of_verdict", LS_AB_CONFIDENCE);
-    ls_jsonw_put_int(&w, "pairs", t->n);
-    ls_jsonw_put_real(&w, "noise", t->noise);
-    ls_jsonw_put_real(&w, "visible", t->visible);
+    ls_jsonw_members(&w, LS_KV("change", t->change), LS_KV("low95", t->low), LS_KV("high95", t->high), LS_KV("p", t->p),
+                     LS_KV("confidence_of_verdict", LS_AB_CONFIDENCE), LS_KV("pairs", t->n), LS_KV("noise", t->noise),
+                     LS_KV("visible", t->visible));
     ls_jsonw_close(&w);
-    for (int k = 0; k < 2; k++) {
-        ls_str_fini(&line);
-        ls_argv_show(&name[k].words, &line);
-        ls_jsonw_put_open(&w, k ? "b" : "a", '{');
-        if (name[k].folder) ls_jsonw_put_str(&w, "folder", name[k].folder);
-        else ls_jsonw_put_str(&w, "flags", line.data ? line.data : "");
-        put(&w, "tokens_per_sec", &o->speed[k]);
-        ls_jsonw_put_open(&w, "tokens_per_sec_repeats", '[');
-        for (int i = 0; i < o->n; i++) ls_jsonw_real(&w, o->rate[k][i]);
-        ls_jsonw_close(&w);
-        ls_jsonw_put_open(&w, "runs", '[');
-        for (int i = 0; i < p->n; i++) ls_jsonw_str(&w, a->set->run[p->run[i][k]].dir);
-        ls_jsonw_close(&w);
-        ls_jsonw_close(&w);
-    }
+    for (int k = 0; k < 2; k++) put_side(&w, o, &x->name[k], p, k);
     ls_jsonw_put_open(&w, "left_out", '[');
     for (int i = 0; i < p->left_out.n; i++) ls_jsonw_str(&w, p->left_out.text[i]);
     ls_jsonw_close(&w);
@@ -273,91 +273,70 @@ static void outcome_text(const outcome *o, const bench_session *s, const options
     for (int f = 0; f < N_FACT; f++) {
         if (isnan(o->side[0][f].mean) && isnan(o->side[1][f].mean)) continue;
         ls_jsonw_put_open(&w, fact[f].key, '{');
-        ls_jsonw_put_real(&w, "a", o->side[0][f].mean);
-        ls_jsonw_put_real(&w, "b", o->side[1][f].mean);
+        ls_jsonw_members(&w, LS_KV("a", o->side[0][f].mean), LS_KV("b", o->side[1][f].mean));
         put(&w, "difference", &o->diff[f]);
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
-    ls_str_fini(&line);
     why(o, &line);
     ls_jsonw_put_str(&w, "words", line.data);
     ls_str_fini(&line);
     ls_jsonw_put_bool(&w, "same_losses", o->same_loss);
     ls_jsonw_put_open(&w, "protocol", '{');
-    ls_jsonw_put_str(&w, "by", x->by);
-    ls_jsonw_put_int(&w, "warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0);
-    cli_bench_protocol(s, &w);
+    ls_jsonw_members(&w, LS_KV("by", x->by), LS_KV("warmup_steps_excluded", a->set->n ? a->set->run[0].n_warm : 0));
+    cli_bench_protocol(&x->s, &w);
     ls_jsonw_close(&w);
     ls_jsonw_close(&w);
 }
 
-static ls_status finish(const bench_session *s, const options *x, const ls_opt_list *paths, const side_name *name)
+static ls_status finish(const options *x, const ls_opt_list *paths)
 {
     ls_run_set set = {0};
     ls_analysis a = {0};
     outcome o = {0};
     bench_pairs p = {0};
-    ls_str text = {0};
+    ls_str json = {0}, text = {0};
     ls_status st = LS_OK;
-    LS_TRY_GOTO(st, done, cli_bench_read_pairs(s, paths, &set, &a, &p));
-    if (a.several_commits) {
+    LS_TRY_GOTO(st, done, cli_bench_read_pairs(&x->s, paths, &set, &a, &p));
+    if (a.several_commits)
         st =
             ls_fail(LS_E_CONFIG, "the runs come from several commits; two settings can only be compared at one commit");
-        goto done;
-    }
-    if (!a.comparable && a.n_mismatch) {
-        st = cli_bench_verdict(&a, "the lines above");
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, measure(&set, &p, !strcmp(x->by, "median"), &o));
-    outcome_text(&o, s, x, &a, &p, name, &text);
-    if (s->o.json) puts(text.data ? text.data : "");
-    else print_outcome(&o, x, name);
-    fflush(stdout);
-    if (s->bench.n_side || s->o.out) LS_TRY_GOTO(st, done, cli_bench_write(s->out, "ab_report.json", &text));
-    st = cli_bench_verdict(&a, "ab_report.json");
+    else if (!a.comparable && a.n_mismatch) st = cli_bench_verdict(&a, "the lines above");
+    else st = measure(&set, &p, !strcmp(x->by, "median"), &o);
+    if (st != LS_OK) goto done;
+    outcome_json(&o, x, &a, &p, &json);
+    outcome_table(&o, x, &text);
+    st = cli_bench_publish(&x->s, &a, "ab_report.json", &json, &text);
 done:
     ls_free(o.rate[0]);
     cli_bench_pairs_fini(&p);
+    ls_str_fini(&json);
     ls_str_fini(&text);
     ls_analysis_fini(&a);
     ls_run_set_fini(&set);
     return st;
 }
 
-/* What a side's own options say of it: workers (0: the benchmark's). What is the benchmark's to say is refused. */
+/* Parses the options of a side. *workers is set to its own -n. */
 static ls_status own_options(side_name *name, const char *flags, int *workers)
 {
     ls_train_options o = {0};
-    ls_argv copy = {0}; /* parsing moves words */
     LS_TRY(ls_argv_split(&name->words, flags));
-    ls_status st = ls_argv_add_all(&copy, &name->words);
-    if (st == LS_OK) st = ls_train_options_parse(copy.n, copy.word, &o);
-    if (st == LS_OK) st = cli_bench_refuse(&o, true);
-    if (st == LS_OK && ls_train_given(&o, "n")) {
-        if (o.n < 1 || o.n > 1024) st = ls_fail(LS_E_ARG, "%s: -n must be 1 to 1024", flags);
-        *workers = (int)o.n;
-    }
-    ls_argv_fini(&copy);
-    return st;
+    LS_TRY(cli_bench_train_options(&name->words, true, &o));
+    if (!ls_train_given(&o, "n")) return LS_OK;
+    if (o.n < 1 || o.n > 1024) return ls_fail(LS_E_ARG, "%s: -n must be 1 to 1024", flags);
+    *workers = (int)o.n;
+    return LS_OK;
 }
 
-static ls_status run(bench_session *s, options *x, side_name *name, int argc, char **argv)
+static ls_status run(options *x, int argc, char **argv)
 {
+    bench_session *s = &x->s;
     ls_opt_list paths = {0};
-    bool help = false, cut = false;
-    int n = 0, own[2] = {0, 0};
-    LS_TRY(cli_bench_cut(argc, argv, &s->given, &n, &cut));
-    LS_TRY(ls_opt_defaults(table, N_OPT, x));
-    LS_TRY(ls_opt_parse(table, N_OPT, x, NULL, n, argv, &paths, &help));
-    if (help) {
-        cli_help(
-            "bench ab --a \"FLAGS\" --b \"FLAGS\" [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench ab DIR_A DIR_B",
-            help_text, table, N_OPT);
-        return LS_OK;
-    }
-    s->o = x->o;
+    bool help, cut;
+    int own[2] = {0, 0};
+    LS_TRY(cli_bench_parse(&page, x, s, argc, argv, &paths, &cut, &help));
+    if (help) return LS_OK;
     if (paths.n && (s->given.n || x->a || x->b))
         return ls_fail(LS_E_ARG, "%s: existing runs are compared without --a, --b and train options; leave them out",
                        paths.word[0]);
@@ -366,27 +345,25 @@ static ls_status run(bench_session *s, options *x, side_name *name, int argc, ch
                        paths.n == 1 ? "is" : "are");
     if (!paths.n && (!x->a || !x->b))
         return ls_fail(LS_E_ARG, "bench ab needs --a \"FLAGS\" and --b \"FLAGS\" (use \"\" for no flags)");
-    for (int k = 0; k < 2 && !paths.n; k++) LS_TRY(own_options(&name[k], k ? x->b : x->a, &own[k]));
+    for (int k = 0; k < 2 && !paths.n; k++) LS_TRY(own_options(&x->name[k], k ? x->b : x->a, &own[k]));
     s->most = own[0] > own[1] ? own[0] : own[1]; /* threads are cores / most workers, of either side */
     LS_TRY(cli_bench_begin(s));
-    for (int k = 0; k < 2 && paths.n; k++) name[k].folder = paths.word[k];
-    if (paths.n) return finish(s, x, &paths, name);
+    for (int k = 0; k < 2 && paths.n; k++) x->name[k].folder = paths.word[k];
+    if (paths.n) return finish(x, &paths);
     if (s->n_worker != 1)
         return ls_fail(LS_E_ARG, "-n %s: must be one number; put a different -n for each setting inside --a or --b",
                        s->o.n);
     for (int k = 0; k < 2; k++)
-        LS_TRY(cli_bench_side(s, k ? "b" : "a", own[k] ? own[k] : s->worker[0], NULL, &name[k].words, 0, false));
+        LS_TRY(cli_bench_side(s, k ? "b" : "a", own[k] ? own[k] : s->worker[0], NULL, &x->name[k].words, 0, false));
     LS_TRY(cli_bench_go(s));
-    return s->o.dry_run ? LS_OK : finish(s, x, &paths, name);
+    return s->o.dry_run ? LS_OK : finish(x, &paths);
 }
 
 ls_status cli_bench_ab(int argc, char **argv)
 {
     options x = {0};
-    bench_session s = {0};
-    side_name name[2] = {{{0}, NULL}, {{0}, NULL}};
-    ls_status st = run(&s, &x, name, argc, argv);
-    for (int k = 0; k < 2; k++) ls_argv_fini(&name[k].words);
-    cli_bench_end(&s);
+    const ls_status st = run(&x, argc, argv);
+    for (int k = 0; k < 2; k++) ls_argv_fini(&x.name[k].words);
+    cli_bench_end(&x.s);
     return st;
 }

@@ -1,57 +1,61 @@
-/* bench_comm.c - `lockstep bench comm`: what collectives carry, by size. On host memory a table of our own, on a device nccl-tests'. */
+/* bench_comm.c - `lockstep bench comm`: time of collectives by size. In device memory, the table is that of nccl-tests. */
 #include "cli/bench_impl.h"
 
 #include "bench/comm_bench.h"
 #include "comm/launch.h"
-#include "comm/start.h"
 #include "compute/compute.h"
 #include "core/mem.h"
-#include "config/resolve.h"
 
 #include <stdio.h>
 #include <string.h>
 
-typedef struct comm_options {
+typedef struct options {
     int64_t n, rounds, factor;
     const char *min, *max, *kinds, *device, *comm;
     bool deterministic, json;
-} comm_options;
+} options;
 
-#define COMM_AT(field) offsetof(comm_options, field)
-static const ls_opt comm_table[] = {
-    {"n", LS_OPT_INT, COMM_AT(n), "N", "2", "number of workers on this machine; under mpirun: all ranks", "Settings"},
-    {"device", LS_OPT_STR, COMM_AT(device), "cpu|cuda[:N]", "cpu",
-     "memory to use: cpu (host memory); cuda (one GPU per worker); cuda:N (GPU N for all)", NULL},
-    {"comm", LS_OPT_CHOICE, COMM_AT(comm), "auto|local|mpi|nccl", "auto",
-     "communication backend; with --device cuda, local and mpi go through host memory", NULL},
-    {"deterministic", LS_OPT_SWITCH, COMM_AT(deterministic), NULL, NULL,
-     "with NCCL: use the fixed summation order of training instead of the reductions of NCCL", NULL},
-    {"collectives", LS_OPT_STR, COMM_AT(kinds), "LIST", NULL,
-     "collectives to measure: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier [all "
-     "except sendrecv; with --device cuda all except send and barrier]",
-     NULL},
-    {"min", LS_OPT_STR, COMM_AT(min), "BYTES", "1K", "smallest buffer size (K, M, G: powers of 1024)", NULL},
-    {"max", LS_OPT_STR, COMM_AT(max), "BYTES", "64M", "largest buffer size", NULL},
-    {"factor", LS_OPT_INT, COMM_AT(factor), "F", "4", "ratio between successive sizes", NULL},
-    {"rounds", LS_OPT_INT, COMM_AT(rounds), "N", "10", "timed rounds per size", NULL},
-    {"json", LS_OPT_SWITCH, COMM_AT(json), NULL, NULL, "print one JSON object instead of the table", NULL},
+static const ls_opt table[] = {
+    CLI_INT_IN(1, 1024, "n", n, "N", "2", "number of workers on this machine; under mpirun: all ranks", "Settings"),
+    CLI_STR("device", device, "cpu|cuda[:N]", "cpu",
+            "memory to use: cpu (host memory); cuda (one GPU per worker); cuda:N (GPU N for all)"),
+    CLI_CHOICE("comm", comm, "auto|local|mpi|nccl", "auto",
+               "communication backend; with --device cuda, local and mpi go through host memory"),
+    CLI_SWITCH("deterministic", deterministic,
+               "with NCCL: use the fixed summation order of training instead of the reductions of NCCL"),
+    CLI_STR(
+        "collectives", kinds, "LIST", NULL,
+        "collectives to measure: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier "
+        "[all except sendrecv; with --device cuda all except send and barrier]"),
+    CLI_STR("min", min, "BYTES", "1K", "smallest buffer size (K, M, G: powers of 1024)"),
+    CLI_STR("max", max, "BYTES", "64M", "largest buffer size"),
+    CLI_INT_IN(2, INT32_MAX, "factor", factor, "F", "4", "ratio between successive sizes"),
+    CLI_INT_IN(1, 1000, "rounds", rounds, "N", "10", "timed rounds per size"),
+    CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
-enum { N_COMM = sizeof comm_table / sizeof comm_table[0] };
+
+static const cli_page page = {
+    table, CLI_COUNT(table), "bench comm [-n N] [OPTIONS]",
+    "Time collectives over a range of sizes, as nccl-tests does, and check their results. algbw = bytes / time; busbw "
+    "= "
+    "algbw x 2(n-1)/n for all_reduce, x (n-1)/n for reduce_scatter and all_gather, x 1 for the others. Under mpirun, "
+    "the ranks of MPI are the workers. On GPUs, the table has the columns of nccl-tests.\n\n"
+    "  mpirun -n 4 lockstep bench comm --max 16M\n"
+    "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M"};
 
 typedef struct comm_job {
-    const comm_options *o;
+    const options *o;
     ls_comm_bench bench;
     bool cuda;
-    int device;  /* index, or -1: by the local rank */
-    ls_coll now; /* whose table is being printed; -1: none */
-    double bus;  /* of its rows and sides: sum and number */
-    int n_bus, n_row;
+    int device;    /* index, or -1: by the local rank */
+    bool in_table; /* of nccl-tests, for the collective `kind` */
+    ls_coll kind;
+    int n_bus; /* measurements of this table, the sum of their bus bandwidth, and wrong elements */
+    double bus;
     int64_t wrong;
-    ls_str out;
-    ls_jsonw w;
+    cli_json j;
+    ls_jsonw *w;
 } comm_job;
-
-enum { NO_TABLE = -1 };
 
 /* The side that the flat keys are of: on host memory the only one. */
 static const ls_comm_bench_side *main_side(const ls_comm_bench_row *r)
@@ -63,11 +67,9 @@ static const ls_comm_bench_side *main_side(const ls_comm_bench_row *r)
 
 static void json_numbers(ls_jsonw *w, const ls_comm_bench_side *s)
 {
-    ls_jsonw_put_real(w, "time_sec", s->time.mean);
-    ls_jsonw_put_real(w, "time_sec_half95", s->time.half);
-    ls_jsonw_put_real(w, "algbw_bytes_per_sec", s->algbw);
-    ls_jsonw_put_real(w, "busbw_bytes_per_sec", s->busbw);
-    ls_jsonw_put_int(w, "wrong", s->wrong);
+    ls_jsonw_members(w, LS_KV("time_sec", s->time.mean), LS_KV("time_sec_half95", s->time.half),
+                     LS_KV("algbw_bytes_per_sec", s->algbw), LS_KV("busbw_bytes_per_sec", s->busbw),
+                     LS_KV("wrong", s->wrong));
 }
 
 static void json_side(ls_jsonw *w, const char *key, const ls_comm_bench_side *s)
@@ -84,16 +86,13 @@ static void json_side(ls_jsonw *w, const char *key, const ls_comm_bench_side *s)
 
 static void json_row(comm_job *j, const ls_comm_bench_row *r)
 {
-    ls_jsonw *w = &j->w;
+    ls_jsonw *w = j->w;
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "collective", ls_comm_bench_word(r->kind));
-    ls_jsonw_put_int(w, "bytes", r->nbytes);
+    ls_jsonw_members(w, LS_KV("collective", ls_comm_bench_word(r->kind)), LS_KV("bytes", r->nbytes));
     json_numbers(w, main_side(r));
     if (j->cuda) {
-        ls_jsonw_put_int(w, "count", r->count);
-        ls_jsonw_put_str(w, "type", "float");
-        ls_jsonw_put_str(w, "redop", r->sums ? "sum" : "none");
-        ls_jsonw_put_int(w, "root", r->root);
+        ls_jsonw_members(w, LS_KV("count", r->count), LS_KV("type", "float"), LS_KV("redop", r->sums ? "sum" : "none"),
+                         LS_KV("root", r->root));
         json_side(w, "out_of_place", &r->side[LS_BENCH_OUT_OF_PLACE]);
         json_side(w, "in_place", &r->side[LS_BENCH_IN_PLACE]);
     }
@@ -124,29 +123,30 @@ static void host_row(const ls_comm_bench_row *r)
 
 static void table_end(comm_job *j)
 {
-    if ((int)j->now == NO_TABLE) return;
+    if (!j->in_table) return;
     printf("# Out of bounds values : %lld %s\n", (long long)j->wrong, j->wrong ? "FAILED" : "OK");
     if (j->n_bus) printf("# Avg bus bandwidth    : %g\n", 1e-9 * j->bus / j->n_bus);
     else printf("# Avg bus bandwidth    : not measured\n");
     printf("#\n");
-    j->now = (ls_coll)NO_TABLE;
+    j->in_table = false;
 }
 
 static void table_begin(comm_job *j, ls_coll kind)
 {
     table_end(j);
-    j->now = kind;
+    j->in_table = true;
+    j->kind = kind;
     j->bus = 0;
     j->n_bus = 0;
     j->wrong = 0;
-    printf("# %s\n"
-           "#\n"
-           "# %61s %34s\n"
-           "# %10s %13s %9s %7s %7s %8s %7s %7s %6s %8s %7s %7s %6s\n"
-           "# %10s %13s %9s %7s %7s %8s %7s %7s %6s %8s %7s %7s %6s\n",
-           ls_comm_bench_word(kind), "out-of-place", "in-place", "size", "count", "type", "redop", "root", "time",
-           "algbw", "busbw", "#wrong", "time", "algbw", "busbw", "#wrong", "(B)", "(elements)", "", "", "", "(us)",
-           "(GB/s)", "(GB/s)", "", "(us)", "(GB/s)", "(GB/s)", "");
+    printf(
+        "# %s\n#\n"
+        "#                                                  out-of-place                           in-place\n"
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw "
+        "#wrong\n"
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
+        "       \n",
+        ls_comm_bench_word(kind));
 }
 
 static void table_side(comm_job *j, const ls_comm_bench_side *s)
@@ -168,7 +168,7 @@ static void table_side(comm_job *j, const ls_comm_bench_side *s)
 
 static void table_row(comm_job *j, const ls_comm_bench_row *r)
 {
-    if (j->now != r->kind) table_begin(j, r->kind);
+    if (!j->in_table || j->kind != r->kind) table_begin(j, r->kind);
     printf("  %10lld %13lld %9s %7s %7d", (long long)r->nbytes, (long long)r->count, "float", r->sums ? "sum" : "none",
            r->root);
     for (int s = 0; s < LS_BENCH_SIDES; s++) table_side(j, &r->side[s]);
@@ -178,14 +178,10 @@ static void table_row(comm_job *j, const ls_comm_bench_row *r)
 static void comm_row(void *ctx, const ls_comm_bench_row *r)
 {
     comm_job *j = ctx;
-    j->n_row++;
-    if (j->o->json) {
-        json_row(j, r);
-        return;
-    }
-    if (j->cuda) table_row(j, r);
+    if (j->o->json) json_row(j, r);
+    else if (j->cuda) table_row(j, r);
     else host_row(r);
-    fflush(stdout);
+    if (!j->o->json) fflush(stdout);
 }
 
 /* ---- one worker ---- */
@@ -209,14 +205,13 @@ static ls_status say_devices(comm_job *j, ls_comm *c, const ls_device *dev)
     LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)GPU_WORDS * W, LS_I64}, (ls_view){&mine, GPU_WORDS, LS_I64},
                          LS_SITE, NULL));
     if (r) return LS_OK;
-    if (j->o->json) ls_jsonw_put_open(&j->w, "devices", '[');
-    else printf("# Using devices\n");
-    for (int k = 0; k < W; k++) {
-        if (j->o->json) ls_jsonw_str(&j->w, all[k].text);
-        else printf("#  Rank %2d on %s\n", k, all[k].text);
-    }
-    if (j->o->json) ls_jsonw_close(&j->w);
-    else printf("#\n");
+    ls_jsonw_put_open(j->w, "devices", '[');
+    for (int k = 0; k < W; k++) ls_jsonw_str(j->w, all[k].text);
+    ls_jsonw_close(j->w);
+    if (j->o->json) return LS_OK;
+    printf("# Using devices\n");
+    for (int k = 0; k < W; k++) printf("#  Rank %2d on %s\n", k, all[k].text);
+    printf("#\n");
     return LS_OK;
 }
 
@@ -231,57 +226,43 @@ static void device_head(const comm_job *j, const ls_comm *c)
     if (nccl) printf("# sums: %s\n", j->o->deterministic ? "in the order of --deterministic" : "NCCL's own");
 }
 
-static void json_head(comm_job *j, const ls_comm *c)
+static void json_head(const comm_job *j, const ls_comm *c)
 {
-    ls_jsonw_put_str(&j->w, "backend", ls_comm_name(c));
-    ls_jsonw_put_int(&j->w, "workers", ls_comm_size(c));
-    ls_jsonw_put_int(&j->w, "rounds", j->bench.rounds);
+    ls_jsonw_members(j->w, LS_KV("backend", ls_comm_name(c)), LS_KV("workers", ls_comm_size(c)),
+                     LS_KV("rounds", j->bench.rounds));
     if (!j->cuda) return;
-    ls_jsonw_put_str(&j->w, "device", "cuda");
-    ls_jsonw_put_str(&j->w, "library", ls_comm_library(c));
-    ls_jsonw_put_bool(&j->w, "deterministic", j->o->deterministic);
+    ls_jsonw_members(j->w, LS_KV("device", "cuda"), LS_KV("library", ls_comm_library(c)),
+                     LS_KV("deterministic", j->o->deterministic));
 }
 
-/* Rank 0 prints, wherever it runs. dev NULL: host memory. */
+/* Rank 0 prints. dev NULL: host memory. */
 static ls_status comm_measure(comm_job *j, ls_comm *c, const ls_device *dev)
 {
-    const bool first = !ls_comm_rank(c), json = j->o->json;
+    const bool json = !ls_comm_rank(c) && j->o->json, text = !ls_comm_rank(c) && !j->o->json;
     j->bench.dev = dev;
-    j->now = (ls_coll)NO_TABLE;
-    ls_jsonw_init(&j->w, &j->out, 2);
-    ls_jsonw_open(&j->w, '{');
+    j->w = cli_json_begin(&j->j);
     json_head(j, c);
-    if (first && !json) {
-        if (dev) device_head(j, c);
-        else host_head(j, c);
-    }
+    if (text && dev) device_head(j, c);
+    else if (text) host_head(j, c);
     ls_status st = dev ? say_devices(j, c, dev) : LS_OK;
-    ls_jsonw_put_open(&j->w, "rows", '[');
+    ls_jsonw_put_open(j->w, "rows", '[');
     if (st == LS_OK) st = ls_comm_bench_run(c, &j->bench);
-    ls_jsonw_close(&j->w);
-    ls_jsonw_close(&j->w);
-    if (first && !json && dev) table_end(j);
-    if (first && json && st == LS_OK) puts(j->out.data ? j->out.data : "");
-    ls_str_fini(&j->out);
+    ls_jsonw_close(j->w);
+    if (text) table_end(j);
+    if (json && st == LS_OK) st = cli_json_end(&j->j);
+    ls_str_fini(&j->j.text);
     return st;
 }
 
-/* Why --comm auto is not NCCL. */
-static void say_why(const comm_job *j, const ls_str *said)
-{
-    if (!said->data || !*said->data) return;
-    if (j->o->json) fprintf(stderr, "%s\n", said->data);
-    else printf("# %s\n", said->data);
-}
-
-/* Over a communicator that takes the device's memory, made of boot, which it owns when it succeeds. */
+/* Measures over a communicator for the memory of the device, made from boot, which is destroyed. */
 static ls_status comm_on_device(comm_job *j, ls_comm *boot, const ls_device *dev)
 {
     ls_comm *c = NULL;
-    ls_str said = {0};
-    ls_status st = ls_comm_for_device(boot, dev, j->o->comm, j->o->deterministic, &c, &said);
-    say_why(j, &said);
-    ls_str_fini(&said);
+    ls_str why = {0}; /* why --comm auto is not NCCL */
+    ls_status st = ls_comm_for_device(boot, dev, j->o->comm, j->o->deterministic, &c, &why);
+    if (why.len && j->o->json) fprintf(stderr, "%s\n", why.data);
+    else if (why.len) printf("# %s\n", why.data);
+    ls_str_fini(&why);
     if (st != LS_OK) {
         ls_comm_destroy(&boot);
         return st;
@@ -306,20 +287,21 @@ static ls_status comm_with_device(comm_job *j, ls_comm *world)
     return st;
 }
 
+static ls_status comm_on_host(comm_job *j, ls_comm *c)
+{
+    ls_comm *same = NULL; /* c itself, if --comm is possible */
+    ls_str why = {0};
+    const ls_status st = ls_comm_for_device(c, NULL, j->o->comm, true, &same, &why);
+    ls_str_fini(&why);
+    return st == LS_OK ? comm_measure(j, c, NULL) : st;
+}
+
 static ls_status comm_work(void *ctx, ls_comm *c, int n_core)
 {
     comm_job *j = ctx;
-    ls_comm *same = NULL;
-    ls_str said = {0};
     (void)n_core;
-    ls_status st;
-    if (j->cuda) st = comm_with_device(j, c);
-    else {
-        st = ls_comm_for_device(c, NULL, j->o->comm, true, &same, &said); /* whether --comm can be */
-        ls_str_fini(&said);
-        if (st == LS_OK) st = comm_measure(j, c, NULL);
-    }
-    return st == LS_OK && !ls_comm_rank(c) ? cli_flush() : st; /* here: a worker's stdout is not main's */
+    const ls_status st = j->cuda ? comm_with_device(j, c) : comm_on_host(j, c);
+    return st == LS_OK && !ls_comm_rank(c) ? cli_flush() : st; /* here: main flushes only its own stdout */
 }
 
 static void comm_speak(void *ctx, int rank, ls_status st)
@@ -332,12 +314,8 @@ static void comm_speak(void *ctx, int rank, ls_status st)
 static ls_status comm_started(const ls_start_env *e, comm_job *j)
 {
     ls_comm *c = NULL;
-    if (e->by == LS_STARTED_SRUN)
-        return ls_fail(LS_E_CONFIG,
-                       "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix",
-                       e->size);
-    LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
-    ls_status st = comm_work(j, c, ls_comm_take_cores(c));
+    LS_TRY(cli_join(e, &c));
+    const ls_status st = comm_work(j, c, ls_comm_take_cores(c));
     if (st != LS_OK && st != LS_E_COMM) ls_comm_abort(c, "a worker failed");
     ls_comm_close(&c, st);
     return st;
@@ -358,21 +336,8 @@ static ls_status parse_bytes(const char *name, const char *text, int64_t *out)
     return *out <= (int64_t)1 << 36 ? LS_OK : ls_fail(LS_E_ARG, "--%s %s: must be at most 64G", name, text);
 }
 
-static void comm_help(void)
+static ls_status comm_settle(const options *o, comm_job *j)
 {
-    cli_help(
-        "bench comm [-n N] [OPTIONS]",
-        "Time collectives over a range of sizes, as nccl-tests does, and check their results. algbw = bytes / time; "
-        "busbw = algbw x 2(n-1)/n for all_reduce, x (n-1)/n for reduce_scatter and all_gather, x 1 for the others. "
-        "Under mpirun, the ranks of MPI are the workers. On GPUs, the table has the columns of nccl-tests.\n\n"
-        "  mpirun -n 4 lockstep bench comm --max 16M\n"
-        "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M",
-        comm_table, N_COMM);
-}
-
-static ls_status comm_settle(const comm_options *o, comm_job *j)
-{
-    if (o->n < 1 || o->n > 1024) return ls_fail(LS_E_ARG, "-n %lld: must be 1 to 1024", (long long)o->n);
     j->o = o;
     j->bench = (ls_comm_bench){.factor = o->factor, .rounds = (int)o->rounds, .row = comm_row, .ctx = j};
     ls_device_choice d;
@@ -386,8 +351,6 @@ static ls_status comm_settle(const comm_options *o, comm_job *j)
     if (j->bench.min_bytes > j->bench.max_bytes)
         return ls_fail(LS_E_ARG, "--min %s is larger than --max %s", o->min, o->max);
     LS_TRY(ls_comm_bench_kinds(o->kinds ? o->kinds : "", &j->bench.kinds));
-    if (o->rounds < 1 || o->rounds > 1000 || o->factor < 2)
-        return ls_fail(LS_E_ARG, "--rounds must be 1 to 1000, --factor at least 2");
     if (o->deterministic && !j->cuda)
         return ls_fail(LS_E_ARG, "--deterministic is only for NCCL (--device cuda); on the CPU, sums are always "
                                  "deterministic; leave it out");
@@ -401,15 +364,11 @@ static ls_status comm_settle(const comm_options *o, comm_job *j)
 
 ls_status cli_bench_comm(int argc, char **argv)
 {
-    comm_options o = {0};
+    options o = {0};
     comm_job j = {0};
-    bool help = false;
-    LS_TRY(ls_opt_defaults(comm_table, N_COMM, &o));
-    LS_TRY(ls_opt_parse(comm_table, N_COMM, &o, NULL, argc, argv, NULL, &help));
-    if (help) {
-        comm_help();
-        return LS_OK;
-    }
+    bool help;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
+    if (help) return LS_OK;
     LS_TRY(comm_settle(&o, &j));
     ls_start_env env = {0};
     LS_TRY(ls_start_env_read(&env));

@@ -7,42 +7,45 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct gemm_options {
-    int64_t threads, turns, batch, seq, chunk, width, layers, vocab;
+typedef struct options {
+    ls_gemm_bench b;
+    int64_t turns, batch, seq;
     ls_opt_list kernels;
-    const char *device, *precision;
-    bool cpu_time, json, tf32;
-} gemm_options;
+    cli_device on;
+    bool json;
+} options;
 
-#define GEMM_AT(field) offsetof(gemm_options, field)
-static const ls_opt gemm_table[] = {
-    {"threads", LS_OPT_INT, GEMM_AT(threads), "N", "0", "CPU threads; 0 = all cores", "Options"},
-    {"device", LS_OPT_STR, GEMM_AT(device), "auto|cpu|cuda[:N]", NULL,
-     "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]", NULL},
-    {"precision", LS_OPT_CHOICE, GEMM_AT(precision), "fp32|bf16|fp16", NULL,
-     "number format; bf16 and fp16 need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
-    {"tf32", LS_OPT_SWITCH, GEMM_AT(tf32), NULL, NULL, "use TF32 for matrix products (fp32 on a GPU)", NULL},
-    {"turns", LS_OPT_INT, GEMM_AT(turns), "N", "5", "runs of each kernel per shape", NULL},
-    {"batch", LS_OPT_INT, GEMM_AT(batch), "B", "4", "sequences per batch", NULL},
-    {"seq", LS_OPT_INT, GEMM_AT(seq), "T", "512", "tokens per sequence", NULL},
-    {"chunk", LS_OPT_INT, GEMM_AT(chunk), "R", "0",
-     "rows of the output layer per product; 0 = 512 on the CPU, 16384 on a GPU", NULL},
-    {"width", LS_OPT_INT, GEMM_AT(width), "C", "768", "model width", NULL},
-    {"layers", LS_OPT_INT, GEMM_AT(layers), "L", "12", "number of layers", NULL},
-    {"vocab", LS_OPT_INT, GEMM_AT(vocab), "V", "50257", "vocabulary size", NULL},
-    {"cpu-time", LS_OPT_SWITCH, GEMM_AT(cpu_time), "", NULL,
-     "measure CPU time instead of wall time (one thread, on a busy machine)", NULL},
-    {"kernels", LS_OPT_LIST, GEMM_AT(kernels), "NAME...", NULL, "kernels to compare [the fastest, and blas-own]", NULL},
-    {"json", LS_OPT_SWITCH, GEMM_AT(json), NULL, NULL, "print one JSON object instead of the table", NULL},
+static const ls_opt table[] = {
+    CLI_INT("threads", on.threads, "N", "0", "CPU threads; 0 = all cores", "Options"),
+    CLI_DEVICE_ROWS,
+    CLI_INT("turns", turns, "N", "5", "runs of each kernel per shape"),
+    CLI_INT("batch", batch, "B", "4", "sequences per batch"),
+    CLI_INT("seq", seq, "T", "512", "tokens per sequence"),
+    CLI_INT("chunk", b.chunk, "R", "0", "rows of the output layer per product; 0 = 512 on the CPU, 16384 on a GPU"),
+    CLI_INT("width", b.width, "C", "768", "model width"),
+    CLI_INT("layers", b.layers, "L", "12", "number of layers"),
+    CLI_INT("vocab", b.vocab, "V", "50257", "vocabulary size"),
+    CLI_SWITCH("cpu-time", b.cpu_time, "measure CPU time instead of wall time (one thread, on a busy machine)"),
+    CLI_LIST("kernels", kernels, "NAME...", "kernels to compare [the fastest, and blas-own]"),
+    CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
-enum { N_GEMM = sizeof gemm_table / sizeof gemm_table[0] };
+
+static const cli_page page = {
+    table, CLI_COUNT(table), "bench gemm [OPTIONS]",
+    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and "
+    "with "
+    "CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step. "
+    "blas-own "
+    "is CBLAS with its own threads.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
+    "the bare product, \"step\" includes what a training step fuses with it: bias, GELU, residual and bias gradient."};
 
 typedef struct gemm_job {
-    const gemm_options *o;
-    bool json, head, rows;        /* rows: their list is open */
-    char where[LS_COMPUTE_WORDS]; /* a device's words */
+    const options *o;
+    bool head, rows;              /* rows: their list is open */
+    char where[LS_COMPUTE_WORDS]; /* the device; "": the CPU */
     double unit;                  /* flop/s of a printed one: 1e9, on a device 1e12 */
-    ls_jsonw w;
+    cli_json j;
+    ls_jsonw *w;
 } gemm_job;
 
 static const char *unit_word(const gemm_job *j)
@@ -64,7 +67,7 @@ static void gemm_sum(const gemm_job *j, const ls_gemm_row *r)
 
 static void begin_rows(gemm_job *j)
 {
-    if (!j->rows) ls_jsonw_put_open(&j->w, "rows", '[');
+    if (!j->rows) ls_jsonw_put_open(j->w, "rows", '[');
     j->rows = true;
 }
 
@@ -72,49 +75,46 @@ static void gemm_where(void *ctx, const char *words)
 {
     gemm_job *j = ctx;
     snprintf(j->where, sizeof j->where, "%s", words);
-    ls_jsonw_put_str(&j->w, "device", words);
+    ls_jsonw_put_str(j->w, "device", words);
     begin_rows(j);
 }
 
 static void gemm_head(const gemm_job *j, const ls_gemm_row *r)
 {
-    const gemm_options *o = j->o;
+    const options *o = j->o;
     if (j->where[0])
         printf("B %lld, T %lld, turns %lld, %s\n", (long long)o->batch, (long long)o->seq, (long long)o->turns,
                j->where);
     else
         printf("threads %lld, B %lld, T %lld, turns %lld, CBLAS: %s\n",
-               (long long)(o->threads ? o->threads : ls_gemm_bench_cores()), (long long)o->batch, (long long)o->seq,
-               (long long)o->turns, ls_gemm_bench_blas());
+               (long long)(o->on.threads ? o->on.threads : ls_gemm_bench_cores()), (long long)o->batch,
+               (long long)o->seq, (long long)o->turns, ls_gemm_bench_blas());
     printf("%-10s %6s %6s %6s  op %4s", unit_word(j), "M", "N", "K", "n");
     for (int s = 0; s < r->n_side; s++) printf("  %8s %8s", r->side[s], "median");
     printf("\n");
+}
+
+static void json_row(ls_jsonw *w, const ls_gemm_row *r, bool sum)
+{
+    ls_jsonw_open(w, '{');
+    ls_jsonw_put_str(w, "product", r->what);
+    if (!sum) { ls_jsonw_members(w, LS_KV("m", r->M), LS_KV("n", r->N), LS_KV("k", r->K), LS_KV("op", r->op)); }
+    ls_jsonw_members(w, LS_KV("calls", r->count), LS_KV("flop", r->flop));
+    for (int s = 0; s < r->n_side; s++) {
+        ls_jsonw_put_open(w, r->side[s], '{');
+        ls_jsonw_members(w, LS_KV("best_sec", r->best[s]), LS_KV("median_sec", r->median[s]),
+                         LS_KV("gflops", r->flop / r->median[s] * 1e-9));
+        ls_jsonw_close(w);
+    }
+    ls_jsonw_close(w);
 }
 
 static void gemm_row(void *ctx, const ls_gemm_row *r)
 {
     gemm_job *j = ctx;
     const bool sum = !strcmp(r->what, "step");
-    if (j->json) {
-        ls_jsonw *w = &j->w;
-        ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "product", r->what);
-        if (!sum) {
-            ls_jsonw_put_int(w, "m", r->M);
-            ls_jsonw_put_int(w, "n", r->N);
-            ls_jsonw_put_int(w, "k", r->K);
-            ls_jsonw_put_str(w, "op", r->op);
-        }
-        ls_jsonw_put_int(w, "calls", r->count);
-        ls_jsonw_put_real(w, "flop", r->flop);
-        for (int s = 0; s < r->n_side; s++) {
-            ls_jsonw_put_open(w, r->side[s], '{');
-            ls_jsonw_put_real(w, "best_sec", r->best[s]);
-            ls_jsonw_put_real(w, "median_sec", r->median[s]);
-            ls_jsonw_put_real(w, "gflops", r->flop / r->median[s] * 1e-9);
-            ls_jsonw_close(w);
-        }
-        ls_jsonw_close(w);
+    if (j->o->json) {
+        json_row(j->w, r, sum);
         return;
     }
     if (!j->head) gemm_head(j, r);
@@ -133,65 +133,46 @@ static void gemm_row(void *ctx, const ls_gemm_row *r)
 
 ls_status cli_bench_gemm(int argc, char **argv)
 {
-    gemm_options o = {0};
-    gemm_job j = {0};
-    ls_str out = {0};
-    bool help = false;
-    LS_TRY(ls_opt_defaults(gemm_table, N_GEMM, &o));
-    LS_TRY(ls_opt_parse(gemm_table, N_GEMM, &o, NULL, argc, argv, NULL, &help));
-    if (help) {
-        cli_help("bench gemm [OPTIONS]",
-                 "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of "
-                 "Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of "
-                 "all products of a step. blas-own is CBLAS with its own threads.\n\nOn a GPU the times come from the "
-                 "clock of the device, in TFLOP/s; \"alone\" is the bare product, \"step\" includes what a training "
-                 "step fuses with it: bias, GELU, residual and bias gradient.",
-                 gemm_table, N_GEMM);
-        return LS_OK;
-    }
+    options o = {0};
+    bool help;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
+    if (help) return LS_OK;
     ls_session_opts where = {0};
     ls_device_choice chosen;
-    const char *cpu_only = o.kernels.n ? "--kernels" : o.cpu_time ? "--cpu-time" : o.threads ? "--threads" : NULL;
-    LS_TRY(ls_device_choose(o.device, cpu_only, 1, 0, &chosen));
-    LS_TRY(ls_session_where(&where, &chosen, o.precision, "cpu", o.tf32));
+    const char *cpu_only = o.kernels.n ? "--kernels" : o.b.cpu_time ? "--cpu-time" : o.on.threads ? "--threads" : NULL;
+    LS_TRY(ls_device_choose(o.on.device, cpu_only, 1, 0, &chosen));
+    LS_TRY(ls_session_where(&where, &chosen, o.on.precision, "cpu", o.on.tf32));
     const bool device = strcmp(where.compute, "cpu") != 0;
-    if (device && (o.kernels.n || o.cpu_time || o.threads))
+    if (device && cpu_only)
         return ls_fail(LS_E_ARG,
                        "--kernels, --threads and --cpu-time are only for the CPU, but --device is %s; leave them out",
                        chosen.asked);
     cli_say_device(&chosen);
-    j.json = o.json;
-    j.o = &o;
-    j.unit = device ? 1e12 : 1e9;
-    ls_jsonw_init(&j.w, &out, 2);
-    ls_jsonw_open(&j.w, '{');
+    gemm_job j = {.o = &o, .unit = device ? 1e12 : 1e9};
+    j.w = cli_json_begin(&j.j);
     if (!device) {
-        ls_jsonw_put_int(&j.w, "threads", o.threads ? o.threads : ls_gemm_bench_cores());
-        ls_jsonw_put_str(&j.w, "cblas", ls_gemm_bench_blas());
+        ls_jsonw_members(j.w, LS_KV("threads", o.on.threads ? o.on.threads : ls_gemm_bench_cores()),
+                         LS_KV("cblas", ls_gemm_bench_blas()));
     }
-    ls_jsonw_put_int(&j.w, "turns", o.turns);
+    ls_jsonw_put_int(j.w, "turns", o.turns);
     if (!device) begin_rows(&j); /* with a device, its name is printed first */
-    ls_status st = ls_gemm_bench_run(&(ls_gemm_bench){.threads = (int)o.threads,
-                                                      .turns = (int)o.turns,
-                                                      .rows = o.batch * o.seq,
-                                                      .width = o.width,
-                                                      .layers = o.layers,
-                                                      .vocab = o.vocab,
-                                                      .chunk = o.chunk,
-                                                      .kernel = o.kernels.word,
-                                                      .n_kernel = o.kernels.n,
-                                                      .device = device ? where.compute : NULL,
-                                                      .index = where.device,
-                                                      .dtype = where.dtype,
-                                                      .tf32 = o.tf32,
-                                                      .where = gemm_where,
-                                                      .cpu_time = o.cpu_time,
-                                                      .row = gemm_row,
-                                                      .ctx = &j});
+    ls_gemm_bench *b = &o.b;
+    b->threads = (int)o.on.threads;
+    b->turns = (int)o.turns;
+    b->rows = o.batch * o.seq;
+    b->kernel = o.kernels.word;
+    b->n_kernel = o.kernels.n;
+    b->device = device ? where.compute : NULL;
+    b->index = where.device;
+    b->dtype = where.dtype;
+    b->tf32 = o.on.tf32;
+    b->where = gemm_where;
+    b->row = gemm_row;
+    b->ctx = &j;
+    ls_status st = ls_gemm_bench_run(b);
     begin_rows(&j);
-    ls_jsonw_close(&j.w);
-    ls_jsonw_close(&j.w);
-    if (o.json && st == LS_OK) puts(out.data ? out.data : "");
-    ls_str_fini(&out);
+    ls_jsonw_close(j.w);
+    if (o.json && st == LS_OK) st = cli_json_end(&j.j);
+    ls_str_fini(&j.j.text);
     return st;
 }

@@ -1,4 +1,11 @@
-/* bench_result.c - from run folders to a comparison: reading, refusing, printing, writing. */
+/* bench_result.c - from run folders to a comparison: reading, pairing, printing, writing.
+ *
+ *   A   run_1  run_2  run_3  run_4
+ *   B   run_1  run_2   broken          pairs (1,1) (2,2); the others are left out, with a note
+ *
+ * A run belongs to the side whose path or command it came from. Runs with the same path below their side are a pair; if no two have the
+ * same, the k-th run of A and the k-th run of B are, in the order of the paths. A run that cannot be compared is left out together with
+ * its partner. */
 #include "cli/bench_impl.h"
 
 #include "core/fs.h"
@@ -31,31 +38,31 @@ static bool ends_in(const char *name, const char *end)
     return n >= k && !strcmp(name + n - k, end);
 }
 
-/* A folder of metrics files that has no run folders in it: each file is a run. */
-ls_status cli_bench_add_path(ls_run_set *set, const char *path)
+/* Adds the runs at a path of the command line. In a folder that has metrics files but no run folders, each file is a run. */
+static ls_status add_path(ls_run_set *set, const char *path)
 {
-    char **name = NULL, *inside = NULL;
+    char **name = NULL, inside[4352];
     size_t n = 0;
     bool files = false, folders = false;
     ls_status st = LS_OK;
     if (!ls_fs_is_dir(path)) return ls_run_set_add(set, path);
     LS_TRY(ls_fs_list(path, &name, &n));
-    for (int pass = 0; pass < 2 && st == LS_OK; pass++)
-        for (size_t i = 0; i < n && st == LS_OK; i++) {
-            if (!(inside = ls_path_join(path, name[i]))) st = ls_nomem(strlen(path), "a path");
-            else if (!pass) {
-                folders = folders || ls_fs_is_dir(inside) || !strcmp(name[i], "training_metrics.json");
-                files = files || ends_in(name[i], ".json");
-            } else if (files && !folders && ends_in(name[i], ".json") && !ends_in(name[i], "_report.json")) {
-                st = ls_run_set_add(set, inside);
-            }
-            ls_free(inside);
-        }
+    for (size_t i = 0; i < n; i++) {
+        snprintf(inside, sizeof inside, "%.4000s/%s", path, name[i]);
+        folders = folders || ls_fs_is_dir(inside) || !strcmp(name[i], "training_metrics.json");
+        files = files || ends_in(name[i], ".json");
+    }
+    const bool each = files && !folders;
+    for (size_t i = 0; i < n && each && st == LS_OK; i++) {
+        snprintf(inside, sizeof inside, "%.4000s/%s", path, name[i]);
+        if (ends_in(name[i], ".json") && !ends_in(name[i], "_report.json")) st = ls_run_set_add(set, inside);
+    }
     ls_fs_list_free(name, n);
-    return st == LS_OK && (folders || !files) ? ls_run_set_add(set, path) : st;
+    return each ? st : ls_run_set_add(set, path);
 }
 
-ls_status cli_bench_add_side(const bench_session *s, const ls_bench_side *side, ls_run_set *set)
+/* Adds the runs that the session made of a side. */
+static ls_status add_side(const bench_session *s, const ls_bench_side *side, ls_run_set *set)
 {
     for (int turn = 1; turn <= s->bench.repeat && !side->left_out; turn++) {
         char path[4352];
@@ -65,12 +72,13 @@ ls_status cli_bench_add_side(const bench_session *s, const ls_bench_side *side, 
     return LS_OK;
 }
 
-void cli_bench_notes(const ls_run_set *set)
+static void print_notes(const ls_run_set *set)
 {
     for (int i = 0; i < set->notes.n; i++) fprintf(stderr, "note: %s\n", set->notes.text[i]);
 }
 
-ls_status cli_bench_compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a)
+/* Sorts and compares the runs of a set; prints mismatches to stderr. LS_E_FORMAT if no run can be compared. */
+static ls_status compare(const bench_session *s, bool weak, ls_run_set *set, ls_analysis *a)
 {
     bool any = false;
     ls_run_set_sort(set);
@@ -88,11 +96,132 @@ ls_status cli_bench_compare(const bench_session *s, bool weak, ls_run_set *set, 
 ls_status cli_bench_read(const bench_session *s, const ls_opt_list *paths, bool weak, ls_run_set *set, ls_analysis *a)
 {
     set->warm = (int)s->o.warmup;
-    for (int i = 0; i < paths->n; i++) LS_TRY(cli_bench_add_path(set, paths->word[i]));
-    for (int i = 0; i < s->bench.n_side && !paths->n; i++) LS_TRY(cli_bench_add_side(s, &s->bench.side[i], set));
-    cli_bench_notes(set);
-    return cli_bench_compare(s, weak, set, a);
+    for (int i = 0; i < paths->n; i++) LS_TRY(add_path(set, paths->word[i]));
+    for (int i = 0; i < s->bench.n_side && !paths->n; i++) LS_TRY(add_side(s, &s->bench.side[i], set));
+    print_notes(set);
+    return compare(s, weak, set, a);
 }
+
+/* --- pairs --- */
+
+enum { NONE = -1 };
+
+/* The part of dir below its side. */
+static const char *below(const bench_session *s, const ls_opt_list *paths, int side, const char *dir)
+{
+    char root[4352];
+    if (paths->n) snprintf(root, sizeof root, "%s", paths->word[side]);
+    else snprintf(root, sizeof root, "%.4000s/%s", s->out, s->bench.side[side].name);
+    const size_t n = strlen(root);
+    return strncmp(dir, root, n) ? dir : dir + n + strspn(dir + n, "/");
+}
+
+/* Sets partner[i] to the other run of the pair of run i, or to NONE. The first n_a runs are those of A. */
+static void pair_up(const bench_session *s, const ls_opt_list *paths, const ls_run_set *set, int n_a, int *partner)
+{
+    bool by_name = false;
+    for (int i = 0; i < set->n; i++) partner[i] = NONE;
+    for (int i = 0; i < n_a; i++)
+        for (int k = n_a; k < set->n && partner[i] == NONE; k++)
+            if (partner[k] == NONE &&
+                !strcmp(below(s, paths, 0, set->run[i].dir), below(s, paths, 1, set->run[k].dir))) {
+                partner[i] = k;
+                partner[k] = i;
+                by_name = true;
+            }
+    for (int i = 0; !by_name && i < n_a && n_a + i < set->n; i++) {
+        partner[i] = n_a + i;
+        partner[n_a + i] = i;
+    }
+}
+
+/* Why a run cannot be compared; NULL: it can. */
+static const char *trouble(const ls_run *r)
+{
+    if (!r->metrics) return "its training_metrics.json is missing or broken";
+    if (!(r->world > 0)) return "its training_metrics.json does not say hardware.world_size";
+    if (!r->n_step) return "there is no metrics.jsonl with its steps";
+    if (r->n_step <= r->n_warm) return "no step is left after the warm-up (--warmup)";
+    if (!(r->tokens_per_update / r->step_time > 0)) return "tokens or times of its steps are missing";
+    return NULL;
+}
+
+/* Fills p with the folders of the pairs that can be compared. Runs that are left out get the partner NONE. */
+static void select_pairs(const ls_run_set *set, int n_a, int *partner, bench_pairs *p)
+{
+    for (int i = 0; i < set->n; i++) {
+        const ls_run *r = &set->run[i], *other = partner[i] == NONE ? NULL : &set->run[partner[i]];
+        const char *why = trouble(r);
+        if (!why && !other) why = "the other side has no run to pair it with";
+        if (!why && trouble(other)) why = "its partner is left out";
+        if (!why && i < n_a) p->pair[p->n++] = (bench_pair){.dir = {r->dir, other->dir}};
+        if (!why) continue;
+        ls_notes_add(&p->left_out, "%s: %s", r->dir, why);
+        fprintf(stderr, "skipped: %s: %s\n", r->dir, why);
+    }
+    for (int i = 0; i < set->n; i++) {
+        const int k = partner[i];
+        if (k != NONE && (trouble(&set->run[i]) || trouble(&set->run[k]))) partner[i] = partner[k] = NONE;
+    }
+}
+
+static void remove_unpaired(ls_run_set *set, const int *partner)
+{
+    int n = 0;
+    for (int i = 0; i < set->n; i++) {
+        if (partner[i] == NONE) ls_run_fini(&set->run[i]);
+        else set->run[n++] = set->run[i];
+    }
+    set->n = n;
+}
+
+/* The runs of the pairs, which the comparison has sorted by their number of workers. */
+static void find_runs(const ls_run_set *set, bench_pairs *p)
+{
+    for (int k = 0; k < p->n; k++)
+        for (int side = 0; side < 2; side++)
+            for (int i = 0; i < set->n; i++)
+                if (set->run[i].dir == p->pair[k].dir[side]) p->pair[k].run[side] = &set->run[i];
+}
+
+ls_status cli_bench_read_pairs(const bench_session *s, const ls_opt_list *paths, ls_run_set *set, ls_analysis *a,
+                               bench_pairs *p)
+{
+    int end[2];
+    set->warm = (int)s->o.warmup;
+    for (int k = 0; k < 2; k++) {
+        LS_TRY(paths->n ? add_path(set, paths->word[k]) : add_side(s, &s->bench.side[k], set));
+        end[k] = set->n;
+    }
+    print_notes(set);
+    for (int k = 0; k < 2; k++)
+        if (end[k] == (k ? end[0] : 0))
+            return ls_fail(LS_E_FORMAT, "%s: no run to compare", paths->n ? paths->word[k] : s->bench.side[k].name);
+    int *partner = ls_alloc((size_t)set->n * sizeof *partner);
+    p->pair = ls_alloc((size_t)set->n * sizeof *p->pair);
+    ls_status st = partner && p->pair ? LS_OK : ls_nomem((size_t)set->n * sizeof *p->pair, "pairs");
+    if (st == LS_OK) {
+        pair_up(s, paths, set, end[0], partner);
+        select_pairs(set, end[0], partner, p);
+        remove_unpaired(set, partner);
+        if (p->n) st = compare(s, false, set, a);
+        else
+            st = ls_fail(LS_E_FORMAT, "no pair of runs to compare%s%s", p->left_out.n ? ": " : "",
+                         p->left_out.n ? p->left_out.text[0] : "");
+        find_runs(set, p);
+    }
+    ls_free(partner);
+    return st;
+}
+
+void cli_bench_pairs_fini(bench_pairs *p)
+{
+    ls_free(p->pair);
+    ls_notes_fini(&p->left_out);
+    *p = (bench_pairs){0};
+}
+
+/* --- the result --- */
 
 ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
 {
@@ -104,8 +233,7 @@ ls_status cli_bench_verdict(const ls_analysis *a, const char *file)
     fprintf(stderr,
             "lockstep: invalid_comparison: the runs are not comparable, see %s (--allow-mismatch compares them)\n",
             file);
-    ls_err_clear();
-    return LS_E_NUMERIC; /* exit code 1, as R1's runner; the reasons have been printed */
+    return cli_negative(); /* as R1's runner */
 }
 
 void cli_bench_protocol(const void *session, ls_jsonw *w)
@@ -115,41 +243,40 @@ void cli_bench_protocol(const void *session, ls_jsonw *w)
     int threads = s->bench.side[0].threads;
     for (int i = 1; i < s->bench.n_side; i++)
         if (!s->bench.side[i].left_out && s->bench.side[i].threads != threads) threads = 0;
-    ls_jsonw_put_int(w, "repeat", s->o.repeat);
-    ls_jsonw_put_str(w, "order", "in turns, every second turn backwards");
-    ls_jsonw_put_int(w, "cores", s->cores);
-    ls_jsonw_put_real(w, "load_average_at_start", s->load);
+    ls_jsonw_members(w, LS_KV("repeat", s->o.repeat), LS_KV("order", "in turns, every second turn backwards"),
+                     LS_KV("cores", s->cores), LS_KV("load_average_at_start", s->load));
     ls_jsonw_key(w, "threads_per_worker");
     if (threads > 0) ls_jsonw_int(w, threads);
     else ls_jsonw_null(w); /* all cores of a worker, or the sides differ */
     ls_jsonw_put_bool(w, "oversubscribed", cli_bench_crowded(s) != NULL);
     ls_jsonw_put_open(w, "commands", '{');
     for (int i = 0; i < s->bench.n_side; i++) {
-        ls_argv words = {0};
         ls_str line = {0};
         if (s->bench.side[i].left_out) continue;
-        if (ls_bench_command(&s->bench, &s->bench.side[i], 1, &words) == LS_OK) ls_argv_show(&words, &line);
+        (void)cli_bench_command(s, &s->bench.side[i], 1, &line);
         ls_jsonw_put_str(w, s->bench.side[i].name, line.data);
-        ls_argv_fini(&words);
         ls_str_fini(&line);
     }
     ls_jsonw_close(w);
 }
 
-ls_status cli_bench_write(const char *dir, const char *file, const ls_str *text)
+ls_status cli_bench_publish(const bench_session *s, const ls_analysis *a, const char *file, const ls_str *json,
+                            const ls_str *table)
 {
-    char *path = ls_path_join(dir, file);
-    if (!path || text->failed) {
-        ls_free(path);
-        return ls_nomem(text->len, file);
-    }
-    ls_status st = ls_fs_write(path, text->data ? text->data : "", text->len);
+    const ls_str *shown = s->o.json ? json : table;
+    if (json->failed || table->failed) return ls_nomem(json->len, file);
+    if (s->o.json || a->comparable) printf("%s%s", shown->data ? shown->data : "", s->o.json ? "\n" : "");
+    fflush(stdout);
+    if (!s->bench.n_side && !s->o.out) return cli_bench_verdict(a, "the lines above, or --json");
+    char *path = ls_path_join(s->out, file);
+    ls_status st = path ? ls_fs_write(path, json->data, json->len) : ls_nomem(strlen(s->out), "a path");
     if (st == LS_OK) fprintf(stderr, "Wrote %s\n", path);
+    if (st == LS_OK) st = cli_bench_verdict(a, path);
     ls_free(path);
     return st;
 }
 
-void cli_bench_print_waterfall(const ls_analysis *a)
+void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
 {
     static const struct {
         int part;
@@ -157,7 +284,6 @@ void cli_bench_print_waterfall(const ls_analysis *a)
     } col[] = {{LS_SPLIT_FORWARD, "compute"}, {LS_SPLIT_OPTIMIZER, "optimizer"},  {LS_SPLIT_EXPOSED, "exposed comm"},
                {LS_SPLIT_BUBBLE, "bubble"},   {LS_SPLIT_STRAGGLER, "stragglers"}, {LS_SPLIT_INPUT, "input"},
                {LS_SPLIT_OTHER, "other"}};
-    const int n = sizeof col / sizeof col[0];
     bool head = false;
     int wide = 7;
     for (int i = 0; i < a->n_group; i++)
@@ -168,20 +294,21 @@ void cli_bench_print_waterfall(const ls_analysis *a)
         double sum = w->useful;
         if (!w->known) continue;
         if (!head) {
-            printf("\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, "
-                   "negative: gained)\n%-*s workers   useful",
-                   wide, "setting");
-            for (int k = 0; k < n; k++) printf(" %12s", col[k].head);
-            printf("    sum\n");
+            ls_str_addf(out,
+                        "\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, "
+                        "negative: gained)\n%-*s workers   useful",
+                        wide, "setting");
+            for (size_t k = 0; k < CLI_COUNT(col); k++) ls_str_addf(out, " %12s", col[k].head);
+            ls_str_add(out, "    sum\n");
             head = true;
         }
-        printf("%-*s %7d %8.1f", wide, g->short_name, g->world, 100 * w->useful);
-        for (int k = 0; k < n; k++) {
+        ls_str_addf(out, "%-*s %7d %8.1f", wide, g->short_name, g->world, 100 * w->useful);
+        for (size_t k = 0; k < CLI_COUNT(col); k++) {
             const double x = w->lost[col[k].part];
             sum += x;
-            if (w->split || col[k].part == LS_SPLIT_OTHER) printf(" %12.1f", 100 * x);
-            else printf(" %12s", "-");
+            if (w->split || col[k].part == LS_SPLIT_OTHER) ls_str_addf(out, " %12.1f", 100 * x);
+            else ls_str_addf(out, " %12s", "-");
         }
-        printf(" %6.1f\n", 100 * sum);
+        ls_str_addf(out, " %6.1f\n", 100 * sum);
     }
 }

@@ -1,4 +1,4 @@
-/* bench_session.c - from options and train words to runs. */
+/* bench_session.c - from options and train options to runs. */
 #include "cli/bench_impl.h"
 
 #include "bench/child.h"
@@ -14,38 +14,25 @@
 #include <string.h>
 #include <unistd.h>
 
-/* --- words --- */
+/* --- options --- */
 
-ls_status cli_bench_cut(int argc, char **argv, ls_argv *train, int *n_before, bool *cut)
+ls_status cli_bench_parse(const cli_page *p, void *options, bench_session *s, int argc, char **argv, ls_opt_list *paths,
+                          bool *cut, bool *help)
 {
     int at = 0;
     while (at < argc && strcmp(argv[at], "--") != 0) at++;
-    *n_before = at;
     *cut = at < argc;
-    for (int i = at + 1; i < argc; i++) LS_TRY(ls_argv_add(train, argv[i]));
-    return LS_OK;
+    for (int i = at + 1; i < argc; i++) LS_TRY(ls_argv_add(&s->given, argv[i]));
+    return cli_parse(p, options, at, argv, paths, NULL, help);
 }
 
-static ls_status parse_workers(bench_session *s)
+ls_status cli_bench_flag(ls_argv *w, const char *name, int64_t value)
 {
-    for (const char *p = s->o.n; *p;) {
-        char word[16];
-        const size_t n = strcspn(p, ",");
-        int64_t v;
-        snprintf(word, sizeof word, "%.*s", (int)(n < 15 ? n : 15), p);
-        if (!ls_parse_i64(word, &v) || v < 1 || v > 1024 || s->n_worker == BENCH_MAX_N)
-            return ls_fail(LS_E_ARG, "-n %s: must be up to %d numbers from 1 to 1024, such as 1,2,4", s->o.n,
-                           BENCH_MAX_N);
-        for (int i = 0; i < s->n_worker; i++)
-            if (s->worker[i] == v) return ls_fail(LS_E_ARG, "-n %s: %d occurs twice", s->o.n, (int)v);
-        s->worker[s->n_worker++] = (int)v;
-        s->most = v > s->most ? (int)v : s->most;
-        p += n + (p[n] == ',');
-    }
-    return s->n_worker ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
+    LS_TRY(ls_argv_addf(w, "--%s", name));
+    return ls_argv_addf(w, "%lld", (long long)value);
 }
 
-ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers)
+ls_status cli_bench_train_options(const ls_argv *words, bool own_workers, ls_train_options *o)
 {
     static const struct {
         const char *name, *why;
@@ -56,8 +43,15 @@ ls_status cli_bench_refuse(const ls_train_options *o, bool own_workers)
         {"print_config", "bench --dry-run prints the commands"},
         {"json", "bench --json prints the result"},
     };
-    for (size_t i = 0; i < sizeof ours / sizeof ours[0]; i++)
-        if (ls_train_given(o, ours[i].name) && (i || !own_workers))
+    const size_t nbytes = (size_t)words->n * sizeof(char *);
+    char **copy = ls_alloc(nbytes); /* parsing moves arguments */
+    if (!copy) return ls_nomem(nbytes, "a command line");
+    if (words->n) memcpy(copy, words->word, nbytes);
+    const ls_status st = ls_train_options_parse(words->n, copy, o);
+    ls_free(copy);
+    LS_TRY(st);
+    for (size_t i = own_workers; i < CLI_COUNT(ours); i++)
+        if (ls_train_given(o, ours[i].name))
             return ls_fail(LS_E_ARG, "--%s is not allowed in the train options of a benchmark; %s", ours[i].name,
                            ours[i].why);
     return LS_OK;
@@ -71,20 +65,15 @@ static ls_status with_defaults(bench_session *s, const ls_train_options *o)
         if (s->o.warmup >= s->o.steps)
             return ls_fail(LS_E_ARG, "--warmup %lld leaves no steps to measure of --steps %lld", (long long)s->o.warmup,
                            (long long)s->o.steps);
-        LS_TRY(ls_argv_add(b, "--max_steps"));
-        LS_TRY(ls_argv_addf(b, "%lld", (long long)s->o.steps));
+        LS_TRY(cli_bench_flag(b, "max_steps", s->o.steps));
     }
-    if (!ls_train_given(o, "max_val_steps")) {
-        LS_TRY(ls_argv_add(b, "--max_val_steps"));
-        LS_TRY(ls_argv_add(b, "0"));
-    }
+    if (!ls_train_given(o, "max_val_steps")) LS_TRY(cli_bench_flag(b, "max_val_steps", 0));
     if (ls_train_given(o, "threads")) return LS_OK;
-    LS_TRY(ls_argv_add(b, "--threads")); /* a worker is the same everywhere */
-    return ls_argv_addf(b, "%d", s->cores / s->most > 1 ? s->cores / s->most : 1);
+    return cli_bench_flag(b, "threads", s->cores / s->most > 1 ? s->cores / s->most : 1); /* the same in all runs */
 }
 
-/* What the train options fix for all runs: the global batch, and how workers share the work. The command line goes before the JSON. */
-static ls_status learn_wishes(bench_session *s, const ls_train_options *o)
+/* What the train options set for all runs: the global batch and the layout. The command line overrides the JSON. */
+static ls_status learn_common(bench_session *s, const ls_train_options *o)
 {
     static const char *const stage[] = {"ddp", "zero1", "zero2", "zero3"};
     ls_ds_config ds = {0};
@@ -100,14 +89,19 @@ static ls_status learn_wishes(bench_session *s, const ls_train_options *o)
     return LS_OK;
 }
 
+static ls_status parse_workers(bench_session *s)
+{
+    LS_TRY(cli_parse_workers(s->o.n, 1024, s->worker, BENCH_MAX_N, &s->n_worker, &s->most));
+    for (int i = 0; i < s->n_worker; i++)
+        for (int k = 0; k < i; k++)
+            if (s->worker[k] == s->worker[i]) return ls_fail(LS_E_ARG, "-n %s: %d occurs twice", s->o.n, s->worker[i]);
+    return LS_OK;
+}
+
 ls_status cli_bench_begin(bench_session *s)
 {
     ls_train_options o = {0};
-    ls_argv copy = {0}; /* parsing moves words */
     char stamp[24];
-    if (s->o.repeat < 1 || s->o.repeat > 1000 || s->o.steps < 1 || s->o.warmup < 1)
-        return ls_fail(LS_E_ARG,
-                       "--repeat must be 1 to 1000, --steps and --warmup at least 1 (the first step is always slower)");
     LS_TRY(parse_workers(s));
     LS_TRY(ls_program_path(s->program));
     s->cores = ls_cores_usable();
@@ -116,14 +110,10 @@ ls_status cli_bench_begin(bench_session *s)
     ls_utc_compact(stamp);
     if (s->o.out) snprintf(s->out, sizeof s->out, "%s", s->o.out);
     else snprintf(s->out, sizeof s->out, "runs/%s", stamp);
-    LS_TRY(ls_argv_add_all(&copy, &s->given));
-    ls_status st = ls_train_options_parse(copy.n, copy.word, &o);
-    if (st == LS_OK && o.help) st = ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
-    if (st == LS_OK) st = cli_bench_refuse(&o, false);
-    if (st == LS_OK) st = with_defaults(s, &o);
-    if (st == LS_OK) st = learn_wishes(s, &o);
-    ls_argv_fini(&copy);
-    LS_TRY(st);
+    LS_TRY(cli_bench_train_options(&s->given, false, &o));
+    if (o.help) return ls_fail(LS_E_ARG, "--help in the train options: use lockstep train --help");
+    LS_TRY(with_defaults(s, &o));
+    LS_TRY(learn_common(s, &o));
     s->bench = (ls_bench){.program = s->program,
                           .out = s->out,
                           .repeat = (int)s->o.repeat,
@@ -136,10 +126,9 @@ ls_status cli_bench_learn(bench_session *s)
 {
     ls_bench_side one = {.name = "one worker", .workers = 1};
     ls_status st = ls_argv_add_all(&one.words, &s->base);
-    if (s->enforce && !s->global) { /* what the user insists on is the batch of all runs */
+    if (s->enforce && !s->global) { /* the enforced size is the batch of all runs */
         s->global = s->enforce;
-        if (st == LS_OK) st = ls_argv_add(&one.words, "--global_batch_size");
-        if (st == LS_OK) st = ls_argv_addf(&one.words, "%lld", (long long)s->enforce);
+        if (st == LS_OK) st = cli_bench_flag(&one.words, "global_batch_size", s->enforce);
     }
     if (st == LS_OK) st = ls_bench_check(&s->bench, &one);
     ls_argv_fini(&one.words);
@@ -159,10 +148,8 @@ static ls_status accumulate(bench_session *s, ls_bench_side *side, int dp, int64
         return ls_fail(LS_E_CONFIG,
                        "%s: a step of %lld sequences is not a multiple of micro-batch size %lld x %d replicas; %lld is",
                        side->name, (long long)global, (long long)s->micro, dp, (long long)((global / each + 1) * each));
-    LS_TRY(ls_argv_add(&side->words, "--grad_accum_steps"));
-    LS_TRY(ls_argv_addf(&side->words, "%lld", (long long)(global / each)));
-    LS_TRY(ls_argv_add(&side->words, "--enforce_global_batch_size"));
-    return ls_argv_addf(&side->words, "%lld", (long long)global);
+    LS_TRY(cli_bench_flag(&side->words, "grad_accum_steps", global / each));
+    return cli_bench_flag(&side->words, "enforce_global_batch_size", global);
 }
 
 static ls_status fill_side(bench_session *s, ls_bench_side *side, const char *layout, const ls_argv *more,
@@ -200,7 +187,7 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
     if (st == LS_OK || !or_leave_out || (st != LS_E_CONFIG && st != LS_E_UNSUPPORTED)) return st;
     const char *words = ls_err_words();
     const size_t n = strlen(folder);
-    if (!strncmp(words, folder, n) && words[n] == ':') words += n + 2; /* its name stands before it anyway */
+    if (!strncmp(words, folder, n) && words[n] == ':') words += n + 2; /* the caller prints the name */
     side->left_out = ls_strdup(words);
     ls_err_clear();
     return side->left_out ? LS_OK : ls_nomem(64, "words");
@@ -211,31 +198,18 @@ ls_status cli_bench_side(bench_session *s, const char *name, int workers, const 
 static void on_progress(void *ctx, const ls_bench_progress *p)
 {
     const bench_session *s = ctx;
-    char left[32], rate[48] = "";
+    const bool running = p->event == LS_BENCH_BEGIN || p->event == LS_BENCH_TICK;
+    char left[32] = "?", rate[48] = "";
+    if (running && !s->tty) return;
     if (p->tokens_per_sec > 0) snprintf(rate, sizeof rate, ", %.1f tokens/s", p->tokens_per_sec);
     if (p->left > 0) ls_human_time(left, p->left);
-    else snprintf(left, sizeof left, "?");
     if (s->tty) fputs("\r\033[K", stderr);
-    switch (p->event) {
-    case LS_BENCH_BEGIN:
-    case LS_BENCH_TICK:
-        if (s->tty)
-            fprintf(stderr, "[%d/%d] %s run_%d  %.0f s, about %s left", p->run, p->n_run, p->side->name, p->turn,
-                    p->seconds, left);
-        break;
-    case LS_BENCH_DONE:
-        fprintf(stderr, "[%d/%d] %s run_%d  %.1f s%s", p->run, p->n_run, p->side->name, p->turn, p->seconds, rate);
-        if (p->run < p->n_run) fprintf(stderr, ", about %s left", left);
-        fputc('\n', stderr);
-        break;
-    case LS_BENCH_REUSED:
-        fprintf(stderr, "[%d/%d] %s run_%d  exists%s\n", p->run, p->n_run, p->side->name, p->turn, rate);
-        break;
-    case LS_BENCH_FAILED:
-        fprintf(stderr, "[%d/%d] %s run_%d  skipped: %s\n", p->run, p->n_run, p->side->name, p->turn,
-                p->side->left_out);
-        break;
-    }
+    fprintf(stderr, "[%d/%d] %s run_%d  ", p->run, p->n_run, p->side->name, p->turn);
+    if (running) fprintf(stderr, "%.0f s, about %s left", p->seconds, left);
+    else if (p->event == LS_BENCH_REUSED) fprintf(stderr, "exists%s\n", rate);
+    else if (p->event == LS_BENCH_FAILED) fprintf(stderr, "skipped: %s\n", p->side->left_out);
+    else if (p->run == p->n_run) fprintf(stderr, "%.1f s%s\n", p->seconds, rate);
+    else fprintf(stderr, "%.1f s%s, about %s left\n", p->seconds, rate, left);
     fflush(stderr);
 }
 
@@ -272,23 +246,31 @@ static void say_plan(const bench_session *s)
     }
 }
 
+ls_status cli_bench_command(const bench_session *s, const ls_bench_side *side, int turn, ls_str *out)
+{
+    ls_argv w = {0};
+    const ls_status st = ls_bench_command(&s->bench, side, turn, &w);
+    if (st == LS_OK) ls_argv_show(&w, out);
+    ls_argv_fini(&w);
+    return st;
+}
+
 static ls_status print_commands(const bench_session *s)
 {
     const ls_bench *b = &s->bench;
+    ls_str out = {0};
+    ls_status st = LS_OK;
     for (int turn = 1; turn <= b->repeat; turn++)
-        for (int k = 0; k < b->n_side; k++) {
+        for (int k = 0; k < b->n_side && st == LS_OK; k++) {
             const ls_bench_side *side = &b->side[turn % 2 ? k : b->n_side - 1 - k];
-            ls_argv w = {0};
-            ls_str line = {0};
             if (side->left_out) continue;
-            ls_status st = ls_bench_command(b, side, turn, &w);
-            if (st == LS_OK) ls_argv_show(&w, &line);
-            if (st == LS_OK) printf("DRY RUN: %s\n", line.data ? line.data : "");
-            ls_argv_fini(&w);
-            ls_str_fini(&line);
-            LS_TRY(st);
+            ls_str_add(&out, "DRY RUN: ");
+            st = cli_bench_command(s, side, turn, &out);
+            ls_str_addc(&out, '\n');
         }
-    return LS_OK;
+    if (st == LS_OK) st = cli_print(&out);
+    ls_str_fini(&out);
+    return st;
 }
 
 ls_status cli_bench_go(bench_session *s)

@@ -1,23 +1,19 @@
 /* cmd_doctor.c - `lockstep doctor`: what this machine can do, and why a part does not work.
  *
- * One row a part: its name, a state, words, and what to do where something is missing. States:
- *   ok       present, and tried where trying is cheap
- *   missing  not found on this machine; the words say what was looked for, the hint what to install
+ * One row per part: its name, a state, a text, and what to do if something is missing. States:
+ *   ok       present, and tested if a test is cheap
+ *   missing  not found on this machine; the text names what was searched, the hint what to install
  *   failed   found or needed, and does not work
- * Only the parts that every run needs (cpu, memory, compute, files), and a device that was asked for (--device), can make the command
- * fail. MPI, GPUs (doctor_gpu.c) and Slurm are looked for and reported. */
+ * Only the parts that every run needs (cpu, memory, compute, files), and the device of --device, can make the command fail. MPI, GPUs
+ * (doctor_gpu.c) and Slurm are only reported. */
 #include "cli/commands.h"
 #include "cli/doctor_impl.h"
-#include "comm/start.h"
-#include "compute/compute.h"
 #include "core/cores.h"
 #include "core/fs.h"
-#include "core/json.h"
 #include "core/mem.h"
 #include "core/rng.h"
 
 #include <dlfcn.h>
-#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,21 +24,20 @@
 
 static const char *const state_word[] = {"ok", "missing", "failed"};
 
-void doctor_put(part *p, part_state state, const char *fmt, ...)
+void doctor_put(part *p, part_state state, const char *hint, const char *fmt, ...)
 {
     va_list ap;
     p->state = state;
     va_start(ap, fmt);
     vsnprintf(p->text, sizeof p->text, fmt, ap);
     va_end(ap);
+    snprintf(p->hint, sizeof p->hint, "%s", hint ? hint : "");
 }
 
-void doctor_hint(part *p, const char *fmt, ...)
+void doctor_put_error(part *p, part_state state, const char *hint)
 {
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(p->hint, sizeof p->hint, fmt, ap);
-    va_end(ap);
+    doctor_put(p, state, hint, "%s", ls_err_words());
+    ls_err_clear();
 }
 
 /* ---- the machine ---------------------------------------------------------------------------------------------------- */
@@ -95,7 +90,7 @@ static void look_cpu(part *p)
     if (uname(&u)) u = (struct utsname){.machine = "?"};
     if (ls_fs_read("/proc/cpuinfo", &text, &n) != LS_OK) {
         ls_err_clear();
-        doctor_put(p, PART_OK, "%s, %d cores usable (/proc/cpuinfo is not readable)", u.machine, usable);
+        doctor_put(p, PART_OK, NULL, "%s, %d cores usable (/proc/cpuinfo is not readable)", u.machine, usable);
         return;
     }
     field(text, "model name", model, sizeof model);
@@ -113,8 +108,8 @@ static void look_cpu(part *p)
     ls_str s = {0};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
         if (has_word(flags, wanted[i])) ls_str_addf(&s, " %s", wanted[i]);
-    doctor_put(p, PART_OK, "%s, %s, %d of %ld cores usable;%s", u.machine, model, usable, sysconf(_SC_NPROCESSORS_ONLN),
-               s.data ? s.data : " no supported vector extension");
+    doctor_put(p, PART_OK, NULL, "%s, %s, %d of %ld cores usable;%s", u.machine, model, usable,
+               sysconf(_SC_NPROCESSORS_ONLN), s.data ? s.data : " no supported vector extension");
     ls_str_fini(&s);
 }
 
@@ -123,25 +118,23 @@ static void look_memory(part *p)
     char *text = NULL, total[64], avail[64], limit[64] = "", a[32], b[32], c[32];
     size_t n = 0;
     if (ls_fs_read("/proc/meminfo", &text, &n) != LS_OK) {
-        doctor_put(p, PART_FAILED, "%s", ls_err_words());
-        ls_err_clear();
+        doctor_put_error(p, PART_FAILED, NULL);
         return;
     }
     field(text, "MemTotal", total, sizeof total);
     field(text, "MemAvailable", avail, sizeof avail);
     ls_free(text);
-    double total_b = strtod(total, NULL) * 1024, avail_b = strtod(avail, NULL) * 1024;
-    if (ls_fs_read("/sys/fs/cgroup/memory.max", &text, &n) == LS_OK) { /* a container's limit */
-        double max = strtod(text, NULL);
+    const double total_b = strtod(total, NULL) * 1024, avail_b = strtod(avail, NULL) * 1024;
+    if (ls_fs_read("/sys/fs/cgroup/memory.max", &text, &n) == LS_OK) { /* the limit of a container */
+        const double max = strtod(text, NULL);
         if (max > 0 && max < total_b) snprintf(limit, sizeof limit, ", limited to %s", ls_human_bytes(c, max));
         ls_free(text);
     } else {
         ls_err_clear();
     }
-    bool enough = avail_b >= 256.0 * 1024 * 1024;
-    doctor_put(p, enough ? PART_OK : PART_FAILED, "%s, %s available%s", ls_human_bytes(a, total_b),
-               ls_human_bytes(b, avail_b), limit);
-    if (!enough) doctor_hint(p, "a small model needs 256 MiB; stop other programs");
+    const bool enough = avail_b >= 256.0 * 1024 * 1024;
+    doctor_put(p, enough ? PART_OK : PART_FAILED, enough ? NULL : "a small model needs 256 MiB; stop other programs",
+               "%s, %s available%s", ls_human_bytes(a, total_b), ls_human_bytes(b, avail_b), limit);
 }
 
 static void look_openmp(part *p)
@@ -152,79 +145,33 @@ static void look_openmp(part *p)
 #pragma omp atomic
         n++;
     }
-    doctor_put(p, n > 0 ? PART_OK : PART_FAILED, "version %d, %d thread%s (OMP_NUM_THREADS=%s)", _OPENMP, n,
+    doctor_put(p, n > 0 ? PART_OK : PART_FAILED, NULL, "version %d, %d thread%s (OMP_NUM_THREADS=%s)", _OPENMP, n,
                n == 1 ? "" : "s", getenv("OMP_NUM_THREADS") ? getenv("OMP_NUM_THREADS") : "unset");
 }
 
 /* ---- what the program computes with --------------------------------------------------------------------------------- */
 
-/* y = x w + b of the fast backend against sums in double. */
-static ls_status self_test(const ls_compute *c, double *worst)
-{
-    enum { R = 37, K = 70, N = 53 };
-    ls_compute_shapes shapes = {.B = 1, .T = R, .C = K, .H = 1, .V = N, .ffn = 4 * K};
-    ls_compute run = *c;
-    ls_status st = LS_OK;
-    run.scratch_nbytes = ls_compute_scratch(c, &shapes);
-    float *x = ls_alloc(R * K * sizeof *x), *w = ls_alloc(K * N * sizeof *w), *b = ls_alloc(N * sizeof *b),
-          *y = ls_alloc(R * N * sizeof *y);
-    run.scratch = ls_alloc(run.scratch_nbytes);
-    *worst = 0;
-    if (!x || !w || !b || !y || !run.scratch) {
-        st = ls_nomem(run.scratch_nbytes, "the self-test");
-        goto done;
-    }
-    for (uint64_t i = 0; i < R * K; i++) x[i] = (float)ls_rng_normal(1, i);
-    for (uint64_t i = 0; i < K * N; i++) w[i] = (float)ls_rng_normal(2, i);
-    for (uint64_t i = 0; i < N; i++) b[i] = (float)ls_rng_normal(3, i);
-    LS_TRY_GOTO(st, done, run.ops->linear_fwd(&run, y, x, w, b, R, K, N));
-    for (int r = 0; r < R; r++) {
-        for (int j = 0; j < N; j++) {
-            double sum = b[j];
-            for (int k = 0; k < K; k++) sum += (double)x[r * K + k] * w[k * N + j];
-            double d = fabs(sum - y[r * N + j]);
-            if (!(d <= *worst)) *worst = d; /* also when d is not a number */
-        }
-    }
-done:
-    ls_free(x);
-    ls_free(w);
-    ls_free(b);
-    ls_free(y);
-    ls_free(run.scratch);
-    return st;
-}
-
 static void look_compute(part *p)
 {
-    ls_compute c;
     char words[LS_COMPUTE_WORDS];
     double worst = 0;
-    ls_status st = ls_compute_open(&c, "cpu", &(ls_compute_open_opts){.dtype = LS_F32}, 0);
-    if (st == LS_OK) st = self_test(&c, &worst);
-    if (st != LS_OK) {
-        doctor_put(p, PART_FAILED, "%s", ls_err_words());
-        ls_err_clear();
+    if (doctor_multiply("cpu", LS_F32, &worst, words, NULL) != LS_OK) {
+        doctor_put_error(p, PART_FAILED, NULL);
         return;
     }
-    /* 70 products of two normal numbers: float sums differ from double ones by about 1e-5. */
-    bool right = worst < 1e-4;
-    doctor_put(p, right ? PART_OK : PART_FAILED, "%s; test product: largest difference to double precision %.1e",
-               ls_compute_describe(&c, words), worst);
-    if (!right)
-        doctor_hint(p, "a kernel gives wrong results on this CPU; use LS_GEMM=plain and please report this line");
+    const bool right = worst < DOCTOR_F32;
+    doctor_put(p, right ? PART_OK : PART_FAILED,
+               right ? NULL : "a kernel gives wrong results on this CPU; use LS_GEMM=plain and please report this line",
+               "%s; test product: largest relative difference to double precision %.1e", words, worst);
 }
 
 static void look_ref(part *p)
 {
     ls_compute c;
     char words[LS_COMPUTE_WORDS];
-    if (ls_compute_open(&c, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F64}, 1) != LS_OK) {
-        doctor_put(p, PART_FAILED, "%s", ls_err_words());
-        ls_err_clear();
-        return;
-    }
-    doctor_put(p, PART_OK, "%s; also in fp32", ls_compute_describe(&c, words));
+    if (ls_compute_open(&c, "cpu-ref", &(ls_compute_open_opts){.dtype = LS_F64}, 1) == LS_OK)
+        doctor_put(p, PART_OK, NULL, "%s; also in fp32", ls_compute_describe(&c, words));
+    else doctor_put_error(p, PART_FAILED, NULL);
 }
 
 static void look_blas(part *p)
@@ -236,7 +183,7 @@ static void look_blas(part *p)
     Dl_info where = {0};
     f.p = dlsym(RTLD_DEFAULT, "cblas_sgemm");
     if (!f.p) {
-        doctor_put(p, PART_MISSING, "built without CBLAS; the own matmul kernels are used");
+        doctor_put(p, PART_MISSING, NULL, "built without CBLAS; the own matmul kernels are used");
         return;
     }
     const char *path = dladdr(f.p, &where) && where.dli_fname ? where.dli_fname : "?";
@@ -244,7 +191,7 @@ static void look_blas(part *p)
     const char *version = "";
     if ((f.p = dlsym(RTLD_DEFAULT, "openblas_get_config"))) version = f.text();
     else if ((f.p = dlsym(RTLD_DEFAULT, "bli_info_get_version_str"))) version = f.text();
-    doctor_put(p, PART_OK, "%s%s%s", real ? real : path, *version ? ", version " : "", version);
+    doctor_put(p, PART_OK, NULL, "%s%s%s", real ? real : path, *version ? ", version " : "", version);
     free(real);
 }
 
@@ -265,70 +212,49 @@ static void look_files(part *p)
         st = ls_fail(LS_E_IO, "%s: the data read differs from the data written", path);
     struct statvfs v;
     if (st == LS_OK) {
-        double free_b = statvfs(dir, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : 0;
-        doctor_put(p, PART_OK, "wrote, synced, renamed and read a file in %s, %s free there", dir,
+        const double free_b = statvfs(dir, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : 0;
+        doctor_put(p, PART_OK, NULL, "wrote, synced, renamed and read a file in %s, %s free there", dir,
                    ls_human_bytes(room, free_b));
     } else {
-        doctor_put(p, PART_FAILED, "%s", ls_err_words());
-        doctor_hint(p, "set TMPDIR to a writable folder");
-        ls_err_clear();
+        doctor_put_error(p, PART_FAILED, "set TMPDIR to a writable folder");
     }
     if (path) unlink(path);
     ls_free(back);
     ls_free(path);
 }
 
-/* ---- what other versions of a machine may have ----------------------------------------------------------------------- */
-
-/* Full path of a program in PATH, or false. */
-static bool in_path(const char *name, char *out, size_t cap)
-{
-    const char *path = getenv("PATH");
-    while (path && *path) {
-        size_t n = strcspn(path, ":");
-        int k = snprintf(out, cap, "%.*s/%s", (int)n, path, name);
-        if (n && k > 0 && (size_t)k < cap && access(out, X_OK) == 0) return true;
-        path += n + (path[n] == ':');
-    }
-    return false;
-}
+/* ---- what only some machines have ------------------------------------------------------------------------------------- */
 
 static void look_mpi(part *p)
 {
-    char run[256], path[512], words[600];
-    const bool has_run = in_path("mpirun", run, sizeof run);
-    if (ls_comm_look("mpi", path, sizeof path, words, sizeof words)) {
-        doctor_put(p, PART_OK, "%.100s from %.200s, %s%.200s", words, path,
-                   has_run ? "started by " : "no mpirun in PATH", has_run ? run : "");
+    char run[4096], path[512], words[600];
+    if (!ls_comm_look("mpi", path, sizeof path, words, sizeof words)) {
+        doctor_put(p, PART_MISSING, "apt-get install openmpi-bin libopenmpi-dev, then build again", "%.500s", words);
         return;
     }
-    doctor_put(p, PART_MISSING, "%.500s", words);
-    doctor_hint(p, "apt-get install openmpi-bin libopenmpi-dev, then build again");
+    const bool has_run = cli_find_program("mpirun", run);
+    doctor_put(p, PART_OK, NULL, "%.100s from %.200s, %s%.200s", words, path,
+               has_run ? "started by " : "no mpirun in PATH", has_run ? run : "");
 }
 
 static void look_slurm(part *p)
 {
-    char path[256];
+    char path[4096];
     const char *job = getenv("SLURM_JOB_ID");
-    if (!in_path("srun", path, sizeof path)) {
-        doctor_put(p, PART_MISSING, "no srun in PATH");
-        doctor_hint(p, "needed on Slurm clusters only; log in to a node of the cluster");
-        return;
-    }
-    doctor_put(p, PART_OK, "found %.200s, %s%s", path, job ? "inside job " : "outside a job", job ? job : "");
+    if (!cli_find_program("srun", path))
+        doctor_put(p, PART_MISSING, "needed on Slurm clusters only; log in to a node of the cluster",
+                   "no srun in PATH");
+    else
+        doctor_put(p, PART_OK, NULL, "found %.200s, %s%s", path, job ? "inside job " : "outside a job", job ? job : "");
 }
 
 /* The device that a command without --device uses. */
 static void look_default(part *p)
 {
     ls_device_choice d;
-    if (ls_device_choose(NULL, NULL, 1, 0, &d) == LS_OK) {
-        doctor_put(p, PART_OK, "commands without --device compute on %s", d.words);
-        return;
-    }
-    doctor_put(p, PART_FAILED, "%.300s", ls_err_words());
-    doctor_hint(p, "unset LS_DEVICE, or set it to auto, cpu or cuda");
-    ls_err_clear();
+    if (ls_device_choose(NULL, NULL, 1, 0, &d) == LS_OK)
+        doctor_put(p, PART_OK, NULL, "commands without --device compute on %s", d.words);
+    else doctor_put_error(p, PART_FAILED, "unset LS_DEVICE, or set it to auto, cpu or cuda");
 }
 
 /* ---- the command ---------------------------------------------------------------------------------------------------- */
@@ -354,67 +280,58 @@ static const struct {
     {"nccl", false, doctor_look_nccl},
     {"slurm", false, look_slurm},
 };
-#define N_PART (sizeof parts / sizeof parts[0])
+enum { N_PART = CLI_COUNT(parts) };
 
-static void print_json(const part *p, size_t n, bool ok)
+static ls_status print_json(const part *p, size_t n, bool ok)
 {
-    ls_str s = {0};
-    ls_jsonw w;
-    ls_jsonw_init(&w, &s, 2);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "version", LS_VERSION);
-    ls_jsonw_put_bool(&w, "ok", ok);
-    ls_jsonw_put_open(&w, "parts", '[');
+    cli_json j;
+    ls_jsonw *w = cli_json_begin(&j);
+    ls_jsonw_members(w, LS_KV("version", LS_VERSION), LS_KV("ok", ok));
+    ls_jsonw_put_open(w, "parts", '[');
     for (size_t i = 0; i < n; i++) {
-        ls_jsonw_open(&w, '{');
-        ls_jsonw_put_str(&w, "name", p[i].name);
-        ls_jsonw_put_str(&w, "state", state_word[p[i].state]);
-        ls_jsonw_put_bool(&w, "required", p[i].basic);
-        ls_jsonw_put_str(&w, "text", p[i].text);
-        ls_jsonw_put_str(&w, "hint", p[i].hint[0] ? p[i].hint : NULL);
-        ls_jsonw_close(&w);
+        ls_jsonw_open(w, '{');
+        ls_jsonw_members(w, LS_KV("name", p[i].name), LS_KV("state", state_word[p[i].state]),
+                         LS_KV("required", p[i].basic), LS_KV("text", p[i].text),
+                         LS_KV("hint", p[i].hint[0] ? p[i].hint : NULL));
+        ls_jsonw_close(w);
     }
-    ls_jsonw_close(&w);
-    ls_jsonw_close(&w);
-    if (s.data) puts(s.data);
-    ls_str_fini(&s);
+    ls_jsonw_close(w);
+    return cli_json_end(&j);
 }
 
-typedef struct doctor_options {
-    bool json;
-    const char *device;
-} doctor_options;
-
-static const ls_opt options[] = {
-    {"json", LS_OPT_SWITCH, offsetof(doctor_options, json), NULL, NULL, "print one JSON object", "Options"},
-    {"device", LS_OPT_CHOICE, offsetof(doctor_options, device), "auto|cpu|cuda", NULL,
-     "run a small computation on the device and check the result; exit code 4 if it fails", "Options"},
-};
-
-#define N_OPTION (sizeof options / sizeof options[0])
-
-static void print_rows(const part *row, size_t n)
+static ls_status print_rows(const part *row, size_t n)
 {
     printf("lockstep %s\n\n", LS_VERSION);
     for (size_t i = 0; i < n; i++) {
         printf("  %-10s %-8s %s\n", row[i].name, state_word[row[i].state], row[i].text);
         if (row[i].hint[0]) printf("  %-10s %-8s -> %s\n", "", "", row[i].hint);
     }
+    return LS_OK;
 }
+
+typedef struct options {
+    bool json;
+    const char *device;
+} options;
+
+static const ls_opt table[] = {
+    CLI_SWITCH("json", json, "print one JSON object", "Options"),
+    CLI_CHOICE("device", device, "auto|cpu|cuda", NULL,
+               "run a small computation on the device and check the result; exit code 4 if it fails", "Options"),
+};
+
+static const cli_page page = {
+    table, CLI_COUNT(table), "doctor [--json] [--device auto|cpu|cuda]",
+    "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs (driver, plugin, "
+    "libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run needs, or the device given with "
+    "--device, does not work."};
 
 ls_status cmd_doctor(int argc, char **argv)
 {
-    doctor_options o = {0};
-    bool help = false;
-    LS_TRY(ls_opt_parse(options, N_OPTION, &o, NULL, argc, argv, NULL, &help));
-    if (help) {
-        cli_help("doctor [--json] [--device auto|cpu|cuda]",
-                 "Check what this machine supports: CPU, memory, threads, compute backends, BLAS, files, MPI, GPUs "
-                 "(driver, plugin, libraries, NVML, NCCL) and Slurm. The command fails only if a part that every run "
-                 "needs, or the device given with --device, does not work.",
-                 options, N_OPTION);
-        return LS_OK;
-    }
+    options o = {0};
+    bool help;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
+    if (help) return LS_OK;
     part row[N_PART + 1];
     const size_t n = N_PART + (o.device != NULL);
     const char *broken = NULL, *device = o.device;
@@ -430,8 +347,6 @@ ls_status cmd_doctor(int argc, char **argv)
         else parts[i].look(&row[i]);
         if (row[i].basic && row[i].state != PART_OK && !broken) broken = row[i].name;
     }
-    if (o.json) print_json(row, n, !broken);
-    else print_rows(row, n);
-    if (broken) return ls_fail(LS_E_DEVICE, "%s does not work on this machine (see its row)", broken);
-    return LS_OK;
+    LS_TRY(o.json ? print_json(row, n, !broken) : print_rows(row, n));
+    return broken ? ls_fail(LS_E_DEVICE, "%s does not work on this machine (see its row)", broken) : LS_OK;
 }

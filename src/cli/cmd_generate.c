@@ -2,55 +2,47 @@
 #include "cli/commands.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/json.h"
 #include "core/mem.h"
 #include "core/stop.h"
 #include "infer/session.h"
 
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 typedef struct options {
-    const char *checkpoint, *prompt, *prompt_file, *compute, *device, *precision;
-    int64_t max_new, n_sample, top_k, seed, threads, speculate;
+    const char *checkpoint, *prompt, *prompt_file;
+    cli_device on;
+    int64_t max_new, n_sample, top_k, seed, speculate;
     double temperature, top_p;
-    bool json, no_stop, stats, greedy, tf32;
+    bool json, no_stop, stats, greedy;
 } options;
 
 static const ls_opt table[] = {
-    {"checkpoint", LS_OPT_STR, offsetof(options, checkpoint), "DIR", NULL,
-     "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"},
-    {"prompt", LS_OPT_STR, offsetof(options, prompt), "TEXT", NULL, "text to continue [start after <|endoftext|>]",
-     NULL},
-    {"prompt-file", LS_OPT_STR, offsetof(options, prompt_file), "FILE", NULL, "read the prompt from a file", NULL},
-    {"max-new-tokens", LS_OPT_INT, offsetof(options, max_new), "N", "128", "generate at most N tokens", NULL},
-    {"num-samples", LS_OPT_INT, offsetof(options, n_sample), "N", "1",
-     "number of texts; the seed increases by 1 for each", NULL},
-    {"greedy", LS_OPT_SWITCH, offsetof(options, greedy), NULL, NULL,
-     "always take the most likely token (temperature 0)", "Sampling"},
-    {"temperature", LS_OPT_REAL, offsetof(options, temperature), "X", "0.8", "sampling temperature; 0 = greedy", NULL},
-    {"top-k", LS_OPT_INT, offsetof(options, top_k), "N", "50", "sample from the N most likely tokens; 0 = all", NULL},
-    {"top-p", LS_OPT_REAL, offsetof(options, top_p), "X", "1",
-     "sample from the most likely tokens with total probability X", NULL},
-    {"seed", LS_OPT_INT, offsetof(options, seed), "N", "0", "random seed; the same seed gives the same text", NULL},
-    {"no-stop", LS_OPT_SWITCH, offsetof(options, no_stop), NULL, NULL, "continue after <|endoftext|>", NULL},
-    {"speculate", LS_OPT_INT, offsetof(options, speculate), "N", "-1",
-     "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the "
-     "weights are larger than 64 MiB, else 0",
-     NULL},
-    {"threads", LS_OPT_INT, offsetof(options, threads), "N", "0", "CPU threads; 0 = all cores", NULL},
-    {"device", LS_OPT_STR, offsetof(options, device), "auto|cpu|cuda[:N]", NULL,
-     "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]", NULL},
-    {"precision", LS_OPT_CHOICE, offsetof(options, precision), "fp32|bf16|fp16", NULL,
-     "number format; bf16 and fp16 need a GPU [fp32 on the CPU, bf16 on a GPU]", NULL},
-    {"tf32", LS_OPT_SWITCH, offsetof(options, tf32), NULL, NULL, "use TF32 for matrix products (fp32 on a GPU)", NULL},
-    {"compute", LS_OPT_CHOICE, offsetof(options, compute), "cpu|cpu-ref", "cpu",
-     "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)", NULL},
-    {"stats", LS_OPT_SWITCH, offsetof(options, stats), NULL, NULL, "print tokens/s on stderr", "Output"},
-    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "print one JSON object instead of text", NULL},
+    CLI_STR("checkpoint", checkpoint, "DIR", NULL,
+            "checkpoint, Hugging Face folder, or run folder (uses its newest checkpoint)", "Input"),
+    CLI_STR("prompt", prompt, "TEXT", NULL, "text to continue [start after <|endoftext|>]"),
+    CLI_STR("prompt-file", prompt_file, "FILE", NULL, "read the prompt from a file"),
+    CLI_INT_IN(1, INT32_MAX, "max-new-tokens", max_new, "N", "128", "generate at most N tokens"),
+    CLI_INT_IN(1, INT32_MAX, "num-samples", n_sample, "N", "1", "number of texts; the seed increases by 1 for each"),
+    CLI_SWITCH("greedy", greedy, "always take the most likely token (temperature 0)", "Sampling"),
+    CLI_REAL("temperature", temperature, "X", "0.8", "sampling temperature; 0 = greedy"),
+    CLI_INT_IN(0, INT32_MAX, "top-k", top_k, "N", "50", "sample from the N most likely tokens; 0 = all"),
+    CLI_REAL("top-p", top_p, "X", "1", "sample from the most likely tokens with total probability X"),
+    CLI_INT("seed", seed, "N", "0", "random seed; the same seed gives the same text"),
+    CLI_SWITCH("no-stop", no_stop, "continue after <|endoftext|>"),
+    CLI_INT_IN(
+        LS_SPECULATE_AUTO, LS_SPECULATE_MAX, "speculate", speculate, "N", "-1",
+        "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if "
+        "the weights are larger than 64 MiB, else 0"),
+    CLI_INT("threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
+    CLI_DEVICE_ROWS,
+    CLI_COMPUTE_ROW,
+    CLI_SWITCH("stats", stats, "print tokens/s on stderr", "Output"),
+    CLI_SWITCH("json", json, "print one JSON object instead of text"),
 };
-#define N_OPT (sizeof table / sizeof table[0])
+
+static const cli_page page = {table, CLI_COUNT(table), "generate --checkpoint DIR --prompt TEXT [OPTIONS]",
+                              "Generate text with a trained model. Output is streamed."};
 
 typedef struct text {
     int32_t *id; /* prompt, then what was made */
@@ -138,13 +130,10 @@ static ls_status write_json(ls_jsonw *w, const ls_session *s, const text *t)
     ls_jsonw_put_open(w, "ids", '[');
     for (int64_t i = t->n_prompt; i < t->n; i++) ls_jsonw_int(w, t->id[i]);
     ls_jsonw_close(w);
-    ls_jsonw_put_str(w, "stop", t->stop);
-    ls_jsonw_put_int(w, "prompt_tokens", t->n_prompt);
-    ls_jsonw_put_real(w, "prompt_seconds", t->prompt_seconds);
-    ls_jsonw_put_real(w, "seconds", t->seconds);
-    ls_jsonw_put_int(w, "drafted", t->drafted);
-    ls_jsonw_put_int(w, "accepted", t->accepted);
-    ls_jsonw_put_real(w, "tokens_per_sec", (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds));
+    ls_jsonw_members(w, LS_KV("stop", t->stop), LS_KV("prompt_tokens", t->n_prompt),
+                     LS_KV("prompt_seconds", t->prompt_seconds), LS_KV("seconds", t->seconds),
+                     LS_KV("drafted", t->drafted), LS_KV("accepted", t->accepted),
+                     LS_KV("tokens_per_sec", (double)(t->n - t->n_prompt) / (t->prompt_seconds + t->seconds)));
     ls_jsonw_close(w);
     ls_str_fini(&body);
     return st;
@@ -169,31 +158,56 @@ static ls_status read_prompt(ls_session *s, const options *o, ls_ids *ids)
     return ls_ids_push(ids, eot);
 }
 
+/* Refuses a prompt that the model cannot continue. */
+static ls_status check_prompt(const ls_session *s, const ls_ids *ids)
+{
+    const int64_t room = s->acts->cache_len;
+    if ((int64_t)ids->n >= room)
+        return ls_fail(
+            LS_E_ARG,
+            "the prompt has %zu tokens and the model %lld positions; shorten the prompt to leave room for at "
+            "least one token",
+            ids->n, (long long)room);
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->id[i] >= s->model->cfg.vocab_size)
+            return ls_fail(LS_E_FORMAT, "%s: tokenizer.json produced token %d, but the vocabulary of the model has %d",
+                           s->path, ids->id[i], s->model->cfg.vocab_size);
+    return LS_OK;
+}
+
+static ls_status make_samples(ls_session *s, const options *o, text *t, ls_sample_work *work, int64_t limit,
+                              ls_jsonw *w)
+{
+    for (int64_t i = 0; i < o->n_sample && !ls_stop_requested(); i++) {
+        if (!o->json && o->n_sample > 1) printf("%s--- %lld ---\n", i ? "\n" : "", (long long)i + 1);
+        if (!o->json && o->prompt) fputs(o->prompt, stdout);
+        LS_TRY(make_text(s, o, i, t, work, limit));
+        if (o->json) LS_TRY(write_json(w, s, t));
+        else putchar('\n');
+        if (!o->stats) continue;
+        const long long n_new = t->n - t->n_prompt;
+        fprintf(stderr,
+                "%lld prompt tokens in %.3f s, %lld new in %.3f s: %.1f tokens/s, %lld of %lld drafts accepted (%s)\n",
+                (long long)t->n_prompt, t->prompt_seconds, n_new, t->seconds,
+                (double)n_new / (t->prompt_seconds + t->seconds), (long long)t->accepted, (long long)t->drafted,
+                t->stop);
+    }
+    return LS_OK;
+}
+
 static ls_status generate(ls_session *s, const options *o)
 {
     ls_ids ids = {0};
     text t = {0};
     ls_sample_work *work = NULL;
-    ls_str json = {0};
-    ls_jsonw w;
+    cli_json j;
+    ls_jsonw *w = cli_json_begin(&j);
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, done, read_prompt(s, o, &ids));
-    const int64_t room = s->acts->cache_len;
-    if ((int64_t)ids.n >= room) {
-        st = ls_fail(LS_E_ARG,
-                     "the prompt has %zu tokens and the model %lld positions; shorten the prompt to leave room for at "
-                     "least one token",
-                     ids.n, (long long)room);
-        goto done;
-    }
-    for (size_t i = 0; i < ids.n; i++) {
-        if (ids.id[i] < s->model->cfg.vocab_size) continue;
-        st = ls_fail(LS_E_FORMAT, "%s: tokenizer.json produced token %d, but the vocabulary of the model has %d",
-                     s->path, ids.id[i], s->model->cfg.vocab_size);
-        goto done;
-    }
-    const int64_t limit = (int64_t)ids.n + o->max_new < room ? (int64_t)ids.n + o->max_new : room;
-    t = (text){.n_prompt = (int64_t)ids.n};
+    LS_TRY_GOTO(st, done, check_prompt(s, &ids));
+    const int64_t room = s->acts->cache_len, wanted = (int64_t)ids.n + o->max_new,
+                  limit = wanted < room ? wanted : room;
+    t.n_prompt = (int64_t)ids.n;
     t.id = ls_alloc((size_t)limit * sizeof *t.id);
     work = ls_alloc((size_t)s->model->cfg.vocab_size * sizeof *work);
     if (!t.id || !work) {
@@ -201,74 +215,55 @@ static ls_status generate(ls_session *s, const options *o)
         goto done;
     }
     memcpy(t.id, ids.id, ids.n * sizeof *t.id);
-    ls_jsonw_init(&w, &json, 2);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "checkpoint", s->path);
-    ls_jsonw_put_open(&w, "samples", '[');
-    for (int64_t i = 0; i < o->n_sample && !ls_stop_requested(); i++) {
-        if (!o->json && o->n_sample > 1) printf("%s--- %lld ---\n", i ? "\n" : "", (long long)i + 1);
-        if (!o->json && o->prompt) fputs(o->prompt, stdout);
-        LS_TRY_GOTO(st, done, make_text(s, o, i, &t, work, limit));
-        if (o->json) LS_TRY_GOTO(st, done, write_json(&w, s, &t));
-        else putchar('\n');
-        if (o->stats)
-            fprintf(
-                stderr,
-                "%lld prompt tokens in %.3f s, %lld new in %.3f s: %.1f tokens/s, %lld of %lld drafts accepted (%s)\n",
-                (long long)t.n_prompt, t.prompt_seconds, (long long)(t.n - t.n_prompt), t.seconds,
-                (double)(t.n - t.n_prompt) / (t.prompt_seconds + t.seconds), (long long)t.accepted,
-                (long long)t.drafted, t.stop);
-    }
-    ls_jsonw_close(&w);
-    ls_jsonw_close(&w);
-    if (o->json) puts(json.data ? json.data : "");
+    ls_jsonw_put_str(w, "checkpoint", s->path);
+    ls_jsonw_put_open(w, "samples", '[');
+    LS_TRY_GOTO(st, done, make_samples(s, o, &t, work, limit, w));
+    ls_jsonw_close(w);
+    if (o->json) st = cli_json_end(&j);
 done:
-    ls_str_fini(&json);
+    ls_str_fini(&j.text);
     ls_free(work);
     ls_free(t.id);
     ls_ids_fini(&ids);
     return st;
 }
 
+static ls_status check(const options *o)
+{
+    if (!o->checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
+    if (o->prompt && o->prompt_file)
+        return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");
+    if (o->temperature < 0 || o->top_p <= 0 || o->top_p > 1)
+        return ls_fail(LS_E_ARG, "--temperature must be at least 0, --top-p in (0, 1]");
+    return LS_OK;
+}
+
 ls_status cmd_generate(int argc, char **argv)
 {
     options o = {0};
-    bool help = false;
-    LS_TRY(ls_opt_defaults(table, N_OPT, &o));
-    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
-    if (help) {
-        cli_help("generate --checkpoint DIR --prompt TEXT [OPTIONS]",
-                 "Generate text with a trained model. Output is streamed.", table, N_OPT);
-        return LS_OK;
-    }
-    if (!o.checkpoint) return ls_fail(LS_E_ARG, "generate needs --checkpoint DIR");
-    if (o.prompt && o.prompt_file)
-        return ls_fail(LS_E_ARG, "--prompt and --prompt-file cannot be combined; leave one out");
-    if (o.max_new < 1 || o.n_sample < 1 || o.temperature < 0 || o.top_k < 0 || o.top_p <= 0 || o.top_p > 1)
-        return ls_fail(LS_E_ARG, "--max-new-tokens and --num-samples must be at least 1, --temperature and --top-k at "
-                                 "least 0, --top-p in (0, 1]");
-    if (o.speculate < LS_SPECULATE_AUTO || o.speculate > LS_SPECULATE_MAX)
-        return ls_fail(LS_E_ARG, "--speculate %lld: must be 0 (off) to %d, or -1 (chosen by the size of the model)",
-                       (long long)o.speculate, LS_SPECULATE_MAX);
+    bool help;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
+    if (help) return LS_OK;
+    LS_TRY(check(&o));
     ls_session s = {0};
     ls_session_opts how = {.checkpoint = o.checkpoint,
-                           .threads = (int)o.threads,
+                           .threads = (int)o.on.threads,
                            .B = 1,
                            .T = 128,
                            .cache_len = INT32_MAX,
                            .speculate = (int)o.speculate,
                            .tokenizer = true};
     ls_device_choice device;
-    const char *cpu_only = strcmp(o.compute, "cpu") ? "--compute" : o.speculate > 0 ? "--speculate" : NULL;
-    LS_TRY(ls_device_choose(o.device, cpu_only, 1, 0, &device));
-    LS_TRY(ls_session_where(&how, &device, o.precision, o.compute, o.tf32));
+    const char *cpu_only = strcmp(o.on.compute, "cpu") ? "--compute" : o.speculate > 0 ? "--speculate" : NULL;
+    LS_TRY(ls_device_choose(o.on.device, cpu_only, 1, 0, &device));
+    LS_TRY(ls_session_where(&how, &device, o.on.precision, o.on.compute, o.on.tf32));
     if (o.speculate > 0 && !strcmp(how.compute, "cuda"))
         return ls_fail(LS_E_CONFIG, "--speculate %lld: only supported on the CPU, but --device is %s; leave it out",
                        (long long)o.speculate, device.asked);
     ls_stop_install();
     cli_say_device(&device);
     LS_TRY(ls_session_open(&s, &how));
-    ls_status st = generate(&s, &o);
+    const ls_status st = generate(&s, &o);
     ls_session_close(&s);
     return st;
 }

@@ -1,72 +1,67 @@
 /* cmd_prepare.c - `lockstep prepare`: text and JSON lines to token files and a tokenizer. */
 #include "cli/commands.h"
+#include "core/argv.h"
 #include "core/clock.h"
 #include "core/fs.h"
-#include "core/json.h"
 #include "core/mem.h"
 #include "core/stop.h"
 #include "data/bpe_train.h"
 #include "data/prepare.h"
-#include "data/vocab_find.h"
 
-#include <fcntl.h>
 #include <errno.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 typedef struct options {
+    ls_prepare_opts p;
     ls_opt_list input, val_input;
-    const char *out, *tokenizer, *vocab_dir, *vocab_url, *text_key, *format, *bad_utf8;
-    int64_t vocab_size, min_frequency, train_mb, limit_docs, limit_val_docs, threads;
-    double val_fraction;
+    const char *tokenizer, *vocab_dir, *vocab_url, *format, *bad_utf8;
+    int64_t vocab_size, train_mb, threads;
     bool json, quiet;
 } options;
 
-enum { INPUT, VAL_INPUT, OUT, TOKENIZER, VOCAB_DIR, VOCAB_URL, VOCAB_SIZE, MIN_FREQUENCY, TRAIN_MB, VAL_FRACTION };
-
-#define AT(field) offsetof(options, field)
 static const ls_opt table[] = {
-    [INPUT] = {"input", LS_OPT_LIST, AT(input), "PATH...", NULL,
-               "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for "
-               "standard input",
-               "Input and output"},
-    [VAL_INPUT] = {"val-input", LS_OPT_LIST, AT(val_input), "PATH...", NULL, "input files for validation", NULL},
-    [OUT] = {"out", LS_OPT_STR, AT(out), "DIR", NULL,
-             "output folder for train.bin, val.bin, tokenizer.json and meta.json", NULL},
-    [TOKENIZER] = {"tokenizer", LS_OPT_STR, AT(tokenizer), "gpt2|bytes|train|PATH", "gpt2",
-                   "vocabulary: gpt2, bytes (257 ids), train (trained on the input), or a folder or a tokenizer.json",
-                   "Tokens"},
-    [VOCAB_DIR] = {"vocab-dir", LS_OPT_STR, AT(vocab_dir), "DIR", NULL,
-                   "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]",
-                   NULL},
-    [VOCAB_URL] = {"vocab-url", LS_OPT_STR, AT(vocab_url), "URL", NULL,
-                   "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked", NULL},
-    [VOCAB_SIZE] = {"vocab-size", LS_OPT_INT, AT(vocab_size), "N", "8192",
-                    "train: vocabulary size, including 256 bytes and end-of-text; at most 65536", NULL},
-    [MIN_FREQUENCY] = {"min-frequency", LS_OPT_INT, AT(min_frequency), "N", "2",
-                       "train: merge only pairs that occur at least N times", NULL},
-    [TRAIN_MB] = {"train-mb", LS_OPT_INT, AT(train_mb), "N", "1024", "train: use only the first N MiB of text; 0 = all",
-                  NULL},
-    [VAL_FRACTION] = {"val-fraction", LS_OPT_REAL, AT(val_fraction), "X", "0.05",
-                      "use every (1/X)-th document for validation; with too few documents, the last fraction X of the "
-                      "tokens; 0 = no validation",
-                      "Documents"},
-    {"text-key", LS_OPT_STR, AT(text_key), "KEY", "text", "key of the text in a JSON line", NULL},
-    {"format", LS_OPT_CHOICE, AT(format), "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name", NULL},
-    {"invalid-utf8", LS_OPT_CHOICE, AT(bad_utf8), "error|replace|keep", "error",
-     "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged", NULL},
-    {"limit-docs", LS_OPT_INT, AT(limit_docs), "N", "0", "use only the first N documents of --input; 0 = all", NULL},
-    {"limit-val-docs", LS_OPT_INT, AT(limit_val_docs), "N", "0",
-     "use only the first N documents of --val-input; 0 = all", NULL},
-    {"threads", LS_OPT_INT, AT(threads), "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
-     "Execution"},
-    {"json", LS_OPT_SWITCH, AT(json), NULL, NULL, "print the summary as one JSON object", NULL},
-    {"quiet", LS_OPT_SWITCH, AT(quiet), NULL, NULL, "print no progress on stderr", NULL},
+    CLI_LIST("input", input, "PATH...",
+             "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for "
+             "standard input",
+             "Input and output"),
+    CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
+    CLI_STR("out", p.out_dir, "DIR", NULL, "output folder for train.bin, val.bin, tokenizer.json and meta.json"),
+    CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
+            "vocabulary: gpt2, bytes (257 ids), train (trained on the input), or a folder or a tokenizer.json",
+            "Tokens"),
+    CLI_STR("vocab-dir", vocab_dir, "DIR", NULL,
+            "gpt2: folder with vocab.bpe and encoder.json, or with tokenizer.json [the cache, else downloaded]"),
+    CLI_STR("vocab-url", vocab_url, "URL", NULL,
+            "gpt2: download the two files from URL (also LOCKSTEP_VOCAB_URL); their SHA-256 is checked"),
+    CLI_INT("vocab-size", vocab_size, "N", "8192",
+            "train: vocabulary size, including 256 bytes and end-of-text; at most 65536"),
+    CLI_INT_IN(1, INT32_MAX, "min-frequency", p.train_min_count, "N", "2",
+               "train: merge only pairs that occur at least N times"),
+    CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
+    CLI_REAL(
+        "val-fraction", p.val_fraction, "X", "0.05",
+        "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = "
+        "no validation",
+        "Documents"),
+    CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line"),
+    CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name"),
+    CLI_CHOICE("invalid-utf8", bad_utf8, "error|replace|keep", "error",
+               "bytes that are not UTF-8: reject the file, replace them by U+FFFD, or encode them unchanged"),
+    CLI_INT_IN(0, 1e18, "limit-docs", p.limit_docs, "N", "0", "use only the first N documents of --input; 0 = all"),
+    CLI_INT_IN(0, 1e18, "limit-val-docs", p.limit_val_docs, "N", "0",
+               "use only the first N documents of --val-input; 0 = all"),
+    CLI_INT_IN(0, 1024, "threads", threads, "N", "0", "CPU threads; 0 = all cores; the output does not depend on it",
+               "Execution"),
+    CLI_SWITCH("json", json, "print the summary as one JSON object"),
+    CLI_SWITCH("quiet", quiet, "print no progress on stderr"),
 };
-#define N_OPT (sizeof table / sizeof table[0])
+
+static const cli_page page = {table, CLI_COUNT(table), "prepare --input PATH... --out DIR [OPTIONS]",
+                              "Convert text to token files: the tokens of each document, followed by <|endoftext|>, as "
+                              "unsigned 16-bit integers."};
 
 /* ---- progress ---- */
 
@@ -150,22 +145,21 @@ static ls_status check(const options *o, const unsigned char *given)
     bool trains = !strcmp(o->tokenizer, "train"), gpt2 = !strcmp(o->tokenizer, "gpt2");
     if (!o->input.n)
         return ls_fail(LS_E_ARG, "--input is missing; give the text files to prepare (--help lists the options)");
-    if (!o->out || !*o->out) return ls_fail(LS_E_ARG, "--out is missing; give a folder for the token files");
-    if (!(o->val_fraction >= 0 && o->val_fraction < 1))
-        return ls_fail(LS_E_ARG, "--val-fraction %g: must be at least 0 and less than 1", o->val_fraction);
-    if (o->val_input.n && given[VAL_FRACTION] && o->val_fraction > 0)
+    if (!o->p.out_dir || !*o->p.out_dir)
+        return ls_fail(LS_E_ARG, "--out is missing; give a folder for the token files");
+    if (!(o->p.val_fraction >= 0 && o->p.val_fraction < 1))
+        return ls_fail(LS_E_ARG, "--val-fraction %g: must be at least 0 and less than 1", o->p.val_fraction);
+    if (o->val_input.n && cli_given(&page, given, "val-fraction") && o->p.val_fraction > 0)
         return ls_fail(LS_E_ARG, "--val-input and --val-fraction cannot be combined; leave one out");
-    if (o->limit_docs < 0 || o->limit_val_docs < 0 || o->threads < 0 || o->train_mb < 0 || o->min_frequency < 1)
-        return ls_fail(LS_E_ARG, "limits and counts must not be negative, and --min-frequency must be at least 1");
-    if (o->limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
-    if (o->threads > 1024) return ls_fail(LS_E_ARG, "--threads %lld: at most 1024", (long long)o->threads);
+    if (o->p.limit_val_docs && !o->val_input.n) return ls_fail(LS_E_ARG, "--limit-val-docs needs --val-input");
     if (trains && (o->vocab_size < LS_BPE_MIN_VOCAB || o->vocab_size > 65536))
         return ls_fail(LS_E_ARG,
                        "--vocab-size %lld: must be %d (bytes and end-of-text) to 65536 (token files have 16 bits)",
                        (long long)o->vocab_size, LS_BPE_MIN_VOCAB);
-    if (!trains && (given[VOCAB_SIZE] || given[MIN_FREQUENCY] || given[TRAIN_MB]))
+    if (!trains && (cli_given(&page, given, "vocab-size") || cli_given(&page, given, "min-frequency") ||
+                    cli_given(&page, given, "train-mb")))
         return ls_fail(LS_E_ARG, "--vocab-size, --min-frequency and --train-mb need --tokenizer train");
-    if (!gpt2 && (given[VOCAB_DIR] || given[VOCAB_URL]))
+    if (!gpt2 && (cli_given(&page, given, "vocab-dir") || cli_given(&page, given, "vocab-url")))
         return ls_fail(LS_E_ARG,
                        "--vocab-dir and --vocab-url need --tokenizer gpt2; for another folder use --tokenizer DIR");
     return LS_OK;
@@ -185,15 +179,8 @@ static ls_status find_tokenizer(const options *o, ls_tokenizer **out)
 static char *command_line(int argc, char **argv)
 {
     ls_str s = {0};
-    ls_str_add(&s, "lockstep prepare");
-    for (int i = 0; i < argc; i++) {
-        bool plain =
-            argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./,:+@%") ==
-                              strlen(argv[i]);
-        ls_str_add(&s, plain ? " " : " '");
-        for (const char *p = argv[i]; *p; p++) *p == '\'' ? ls_str_add(&s, "'\\''") : ls_str_addc(&s, *p);
-        if (!plain) ls_str_addc(&s, '\'');
-    }
+    ls_str_add(&s, "lockstep prepare ");
+    ls_argv_show(&(ls_argv){.word = argv, .n = argc}, &s);
     if (s.failed) ls_str_fini(&s);
     return s.data;
 }
@@ -203,33 +190,21 @@ static char *command_line(int argc, char **argv)
 static void print_part(ls_jsonw *w, const char *name, int64_t tokens, int64_t docs, const char *sha)
 {
     ls_jsonw_put_open(w, name, '{');
-    ls_jsonw_put_int(w, "tokens", tokens);
-    ls_jsonw_put_int(w, "documents", docs);
-    ls_jsonw_put_str(w, "sha256", sha[0] ? sha : NULL);
+    ls_jsonw_members(w, LS_KV("tokens", tokens), LS_KV("documents", docs), LS_KV("sha256", sha[0] ? sha : NULL));
     ls_jsonw_close(w);
 }
 
 static ls_status print_json(const options *o, const ls_prepare_result *r)
 {
-    ls_str s = {0};
-    ls_jsonw w;
-    ls_jsonw_init(&w, &s, 2);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "out", o->out);
-    ls_jsonw_put_str(&w, "tokenizer", o->tokenizer);
-    ls_jsonw_put_int(&w, "vocab_size", r->n_vocab);
-    print_part(&w, "train", r->train_token, r->train_doc, r->train_sha256);
-    print_part(&w, "val", r->val_token, r->val_doc, r->val_sha256);
-    ls_jsonw_put_bool(&w, "val_is_tail_of_stream", r->val_is_tail);
-    ls_jsonw_put_int(&w, "text_bytes", r->text_bytes);
-    ls_jsonw_put_real(&w, "seconds", r->seconds);
-    ls_jsonw_put_real(&w, "encode_seconds", r->encode_seconds);
-    ls_jsonw_put_real(&w, "train_vocab_seconds", r->train_seconds);
-    ls_jsonw_close(&w);
-    if (!s.failed) printf("%s\n", s.data);
-    ls_status st = s.failed ? ls_nomem(s.len, "the summary") : LS_OK;
-    ls_str_fini(&s);
-    return st;
+    cli_json j;
+    ls_jsonw *w = cli_json_begin(&j);
+    ls_jsonw_members(w, LS_KV("out", o->p.out_dir), LS_KV("tokenizer", o->tokenizer), LS_KV("vocab_size", r->n_vocab));
+    print_part(w, "train", r->train_token, r->train_doc, r->train_sha256);
+    print_part(w, "val", r->val_token, r->val_doc, r->val_sha256);
+    ls_jsonw_members(w, LS_KV("val_is_tail_of_stream", r->val_is_tail), LS_KV("text_bytes", r->text_bytes),
+                     LS_KV("seconds", r->seconds), LS_KV("encode_seconds", r->encode_seconds),
+                     LS_KV("train_vocab_seconds", r->train_seconds));
+    return cli_json_end(&j);
 }
 
 static ls_status print_summary(const options *o, const ls_prepare_result *r)
@@ -238,14 +213,14 @@ static ls_status print_summary(const options *o, const ls_prepare_result *r)
     char bytes[32], rate[32];
     double s = r->encode_seconds;
     printf("train  %12lld tokens  %lld documents  %s/train.bin\n", (long long)r->train_token, (long long)r->train_doc,
-           o->out);
+           o->p.out_dir);
     if (!r->val_token) printf("val    none\n");
     else if (r->val_is_tail)
-        printf("val    %12lld tokens  the end of the stream  %s/val.bin\n", (long long)r->val_token, o->out);
+        printf("val    %12lld tokens  the end of the stream  %s/val.bin\n", (long long)r->val_token, o->p.out_dir);
     else
         printf("val    %12lld tokens  %lld documents  %s/val.bin\n", (long long)r->val_token, (long long)r->val_doc,
-               o->out);
-    printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->out);
+               o->p.out_dir);
+    printf("vocab  %12d ids     %d merges  %s/tokenizer.json\n", r->n_vocab, r->n_merge, o->p.out_dir);
     printf("text   %s, %.3f bytes per token, encoded in %.2f s (%s/s)", ls_human_bytes(bytes, (double)r->text_bytes),
            (double)r->text_bytes / (double)(r->train_token + r->val_token), s,
            ls_human_bytes(rate, (double)r->text_bytes / s));
@@ -254,68 +229,54 @@ static ls_status print_summary(const options *o, const ls_prepare_result *r)
     return LS_OK;
 }
 
-ls_status cmd_prepare(int argc, char **argv)
+static ls_status prepare(options *o, const char *command)
 {
-    options o = {0};
-    unsigned char given[N_OPT] = {0};
-    bool help = false;
-    char *command = command_line(argc, argv);
     ls_inputs train = {0}, val = {0};
     ls_tokenizer *tok = NULL;
     int spool = -1;
     ls_prepare_result r;
     ls_status st;
-    LS_TRY_GOTO(st, done, ls_opt_defaults(table, N_OPT, &o));
-    LS_TRY_GOTO(st, done, ls_opt_parse(table, N_OPT, &o, given, argc, argv, NULL, &help));
-    if (help) {
-        cli_help("prepare --input PATH... --out DIR [OPTIONS]",
-                 "Convert text to token files: the tokens of each document, followed by <|endoftext|>, as unsigned "
-                 "16-bit integers.",
-                 table, N_OPT);
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, check(&o, given));
-    LS_TRY_GOTO(st, done, list_inputs(&train, &o.input, o.format));
-    LS_TRY_GOTO(st, done, list_inputs(&val, &o.val_input, o.format));
-    LS_TRY_GOTO(st, done, find_tokenizer(&o, &tok));
+    LS_TRY_GOTO(st, done, list_inputs(&train, &o->input, o->format));
+    LS_TRY_GOTO(st, done, list_inputs(&val, &o->val_input, o->format));
+    LS_TRY_GOTO(st, done, find_tokenizer(o, &tok));
     if (!tok) LS_TRY_GOTO(st, done, spool_stdin(&train, &spool));
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     meter m = {.terminal = isatty(STDERR_FILENO), .last = ls_now()};
-    ls_prepare_opts p = {
-        .train = &train,
-        .val = &val,
-        .tok = tok,
-        .train_vocab = (int)o.vocab_size,
-        .train_min_count = o.min_frequency,
-        .train_bytes = o.train_mb << 20,
-        .text_key = o.text_key,
-        .bad_utf8 = !strcmp(o.bad_utf8, "replace") ? LS_BAD_UTF8_REPLACE
-                    : !strcmp(o.bad_utf8, "keep")  ? LS_BAD_UTF8_KEEP
-                                                   : LS_BAD_UTF8_ERROR,
-        .val_fraction = o.val_input.n ? 0 : o.val_fraction,
-        .limit_docs = o.limit_docs,
-        .limit_val_docs = o.limit_val_docs,
-        .threads = o.threads   ? (int)o.threads
-                   : cores > 0 ? (int)cores
-                               : 1,
-        .out_dir = o.out,
-        .command = command,
-        .progress = o.quiet ? NULL : show_progress,
-        .progress_ctx = &m,
-    };
+    ls_prepare_opts *p = &o->p;
+    p->train = &train;
+    p->val = &val;
+    p->tok = tok;
+    p->train_vocab = (int)o->vocab_size;
+    p->train_bytes = o->train_mb << 20;
+    p->bad_utf8 = !strcmp(o->bad_utf8, "replace") ? LS_BAD_UTF8_REPLACE
+                  : !strcmp(o->bad_utf8, "keep")  ? LS_BAD_UTF8_KEEP
+                                                  : LS_BAD_UTF8_ERROR;
+    if (o->val_input.n) p->val_fraction = 0;
+    p->threads = (int)(o->threads ? o->threads : cores > 0 ? cores : 1);
+    p->command = command;
+    p->progress = o->quiet ? NULL : show_progress;
+    p->progress_ctx = &m;
     ls_stop_install();
-    st = ls_prepare(&p, &r);
+    st = ls_prepare(p, &r);
     if (m.terminal && m.shown) fprintf(stderr, "\r\033[K");
-    if (st != LS_OK) {
-        ls_fail_via(st, __FILE__, __LINE__, "ls_prepare(&p, &r)");
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, print_summary(&o, &r));
+    if (st == LS_OK) st = print_summary(o, &r);
 done:
     ls_inputs_fini(&train);
     ls_inputs_fini(&val);
     ls_tokenizer_destroy(&tok);
     if (spool >= 0) close(spool);
+    return st;
+}
+
+ls_status cmd_prepare(int argc, char **argv)
+{
+    options o = {0};
+    unsigned char given[CLI_COUNT(table)] = {0};
+    bool help = false;
+    char *command = command_line(argc, argv); /* parsing moves arguments */
+    ls_status st = cli_parse(&page, &o, argc, argv, NULL, given, &help);
+    if (st == LS_OK && !help) st = check(&o, given);
+    if (st == LS_OK && !help) st = prepare(&o, command);
     ls_free(command);
     return st;
 }

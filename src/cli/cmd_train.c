@@ -1,12 +1,9 @@
 /* cmd_train.c - `lockstep train`: options, configuration, run. */
 #include "cli/commands.h"
-#include "cli/profile_run.h"
 #include "comm/launch.h"
-#include "comm/start.h"
 #include "core/cores.h"
 #include "core/deadline.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/nvtx.h"
 #include "core/stack.h"
 #include "core/stop.h"
@@ -56,23 +53,12 @@ static void say_notes(const ls_train_options *o, const ls_train_config *c)
 {
     ls_str s = {0};
     ls_train_options_warnings(o, &s);
-    for (int i = 0; i < c->n_note; i++) ls_str_addf(&s, "%s\n", c->note[i]);
+    if (c->notes.data) ls_str_add(&s, c->notes.data);
     if (s.data) fputs(s.data, stderr);
     ls_str_fini(&s);
 }
 
-static void print_config(const ls_train_config *c)
-{
-    ls_str s = {0};
-    if (c->json) ls_train_config_json(c, &s);
-    else ls_train_config_table(c, &s);
-    if (s.data) puts(s.data);
-    ls_str_fini(&s);
-}
-
 typedef struct job {
-    int argc;
-    char **argv; /* the words after `train` */
     const ls_train_options *o;
     const ls_ds_config *ds;
     const ls_run_identity *id;
@@ -104,9 +90,8 @@ static void exit_line(int rank)
 {
     ls_str s = {0};
     ls_exit_marker(rank, &s);
-    if (s.data) fputs(s.data, stdout);
+    (void)cli_print(&s);
     fflush(stdout);
-    ls_str_fini(&s);
 }
 
 static ls_status configure(const job *j, int world, ls_train_config *c)
@@ -229,11 +214,7 @@ static ls_status check_start(const job *j, const ls_start_env *e)
     if (ls_train_given(j->o, "n") && j->o->n != e->size)
         return ls_fail(LS_E_CONFIG, "-n %lld: %s started %d workers; leave -n out", (long long)j->o->n, e->words,
                        e->size);
-    if (e->by == LS_STARTED_SRUN)
-        return ls_fail(LS_E_CONFIG,
-                       "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix "
-                       "(with Open MPI), or mpirun inside the allocation",
-                       e->size);
+    LS_TRY(cli_check_launcher(e));
     if (e->by == LS_STARTED_MPI && !strcmp(j->o->comm, "local"))
         return ls_fail(
             LS_E_CONFIG,
@@ -272,7 +253,7 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_stack_install(label);
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
-    LS_TRY(e->by == LS_STARTED_MPI ? ls_comm_mpi(&c) : ls_comm_meet(e, &c));
+    LS_TRY(cli_join(e, &c));
     ls_log_init(ls_comm_rank(c));
     st = check_device(j, c);
     if (st != LS_OK && st != LS_E_COMM) {
@@ -291,11 +272,14 @@ static ls_status run_started(job *j, const ls_start_env *e)
 static ls_status print_settings(const job *j, int world)
 {
     ls_train_config c = {0};
+    ls_str s = {0};
     LS_TRY(configure(j, ls_train_given(j->o, "n") ? (int)j->o->n : world, &c));
     say_notes(j->o, &c);
-    print_config(&c);
+    if (c.json) ls_train_config_json(&c, &s);
+    else ls_train_config_table(&c, &s);
+    ls_str_addc(&s, '\n');
     ls_train_config_fini(&c);
-    return LS_OK;
+    return cli_print(&s);
 }
 
 /* -n N: an impossible configuration is reported once, before workers start. */
@@ -340,12 +324,11 @@ ls_status cmd_train(int argc, char **argv)
     if (o.help) {
         ls_str s = {0};
         ls_train_options_help(&s);
-        if (s.data) fputs(s.data, stdout);
-        ls_str_fini(&s);
+        st = cli_print(&s);
         goto done;
     }
     if (o.deepspeed_config) LS_TRY_GOTO(st, done, ls_ds_config_load(o.deepspeed_config, &ds));
-    job j = {.argc = argc, .argv = argv, .o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
+    job j = {.o = &o, .ds = o.deepspeed_config ? &ds : NULL, .id = &id};
     LS_TRY_GOTO(st, done, ls_start_env_read(&env));
     LS_TRY_GOTO(st, done, said_by_first(env.rank, choose_device(&j, &env)));
     if (o.print_config) {

@@ -1,34 +1,110 @@
-/* commands.h - the commands, one file each. argv holds the words after the command's name. */
+/* commands.h - the commands, one file each, and what they share. argv has the arguments after the command's name. */
 #ifndef LS_CLI_COMMANDS_H
 #define LS_CLI_COMMANDS_H
 
 #include "core/err.h"
+#include "core/json.h"
 #include "core/opt.h"
+#include "comm/start.h"
 #include "config/device_choice.h"
+#include "train/profile.h"
 
-ls_status cmd_prepare(int argc, char **argv);
-ls_status cmd_train(int argc, char **argv);
-ls_status cmd_eval(int argc, char **argv);
-ls_status cmd_generate(int argc, char **argv);
-ls_status cmd_export(int argc, char **argv);
-ls_status cmd_import(int argc, char **argv);
-ls_status cmd_verify(int argc, char **argv);
-ls_status cmd_bench(int argc, char **argv);
-ls_status cmd_plan(int argc, char **argv);
-ls_status cmd_report(int argc, char **argv);
-ls_status cmd_profile(int argc, char **argv);
-ls_status cmd_doctor(int argc, char **argv);
+#include <stddef.h>
 
-/* Writes out what stdout holds. LS_E_IO when anything that this process printed was lost, now or before; main asks it for every command. */
+#define CLI_COUNT(array) (sizeof array / sizeof array[0])
+
+typedef ls_status cli_main(int argc, char **argv);
+cli_main cmd_prepare, cmd_train, cmd_eval, cmd_generate, cmd_export, cmd_import, cmd_verify, cmd_bench, cmd_plan,
+    cmd_report, cmd_profile, cmd_doctor;
+cli_main cli_plan_schedule; /* plan --schedule */
+
+typedef struct cli_command {
+    const char *name, *help;
+    cli_main *run;
+} cli_command;
+
+/* Runs the command that argv[0] names. If there is none: LS_E_ARG "unknown <what> 'name'; did you mean x? (<list>)". */
+ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv);
+
+/* Rows of an option table whose target is the type `options` of the file. The last arguments are the help and, in the first row of
+ * a section, its heading. CLI_INT_IN: a number from lo to hi (INT32_MAX: at least lo). */
+/* clang-format off */
+#define CLI_ROW(kind_, lo_, hi_, name_, field, arg_, def_, ...)                                                  \
+    {.name = name_, .kind = LS_OPT_##kind_, .offset = offsetof(options, field), .lo = lo_, .hi = hi_, .arg = arg_, \
+     .def = def_, .help = __VA_ARGS__}
+#define CLI_SWITCH(name, field, ...)                     CLI_ROW(SWITCH, 0, 0, name, field, NULL, NULL, __VA_ARGS__)
+#define CLI_INT(name, field, arg, def, ...)              CLI_ROW(INT, 0, 0, name, field, arg, def, __VA_ARGS__)
+#define CLI_INT_IN(lo, hi, name, field, arg, def, ...)   CLI_ROW(INT, lo, hi, name, field, arg, def, __VA_ARGS__)
+#define CLI_REAL(name, field, arg, def, ...)             CLI_ROW(REAL, 0, 0, name, field, arg, def, __VA_ARGS__)
+#define CLI_STR(name, field, arg, def, ...)              CLI_ROW(STR, 0, 0, name, field, arg, def, __VA_ARGS__)
+#define CLI_CHOICE(name, field, arg, def, ...)           CLI_ROW(CHOICE, 0, 0, name, field, arg, def, __VA_ARGS__)
+#define CLI_LIST(name, field, arg, ...)                  CLI_ROW(LIST, 0, 0, name, field, arg, NULL, __VA_ARGS__)
+/* clang-format on */
+
+/* The options of a command and the rest of its help page. */
+typedef struct cli_page {
+    const ls_opt *table;
+    size_t n;
+    const char *usage, *text;
+} cli_page;
+
+/* Sets the defaults and parses argv; rest and given: as ls_opt_parse. --help prints the page and sets *help. */
+ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given,
+                    bool *help);
+/* Whether the row of this name was on the command line. */
+bool cli_given(const cli_page *p, const unsigned char *given, const char *name);
+
+/* Parses "1,2,4" of -n to at most `cap` numbers from 1 to `most`; *largest may be set before. LS_E_ARG. */
+ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *n, int *largest);
+
+/* The options of commands that compute in this process, in a structure `on` of the options. */
+typedef struct cli_device {
+    const char *device, *precision, *compute;
+    int64_t threads;
+    bool tf32;
+} cli_device;
+#define CLI_DEVICE_ROWS                                                                           \
+    CLI_STR("device", on.device, "auto|cpu|cuda[:N]", NULL,                                       \
+            "compute device; auto: cuda if a GPU is available, else cpu [LS_DEVICE, else auto]"), \
+        CLI_CHOICE("precision", on.precision, "fp32|bf16|fp16", NULL,                             \
+                   "number format; bf16 and fp16 need a GPU [fp32 on the CPU, bf16 on a GPU]"),   \
+        CLI_SWITCH("tf32", on.tf32, "use TF32 for matrix products (fp32 on a GPU)")
+#define CLI_COMPUTE_ROW                                     \
+    CLI_CHOICE("compute", on.compute, "cpu|cpu-ref", "cpu", \
+               "CPU kernels: optimized (cpu) or plain reference loops (cpu-ref)")
+
+/* Prints the text to stdout and frees it. LS_E_NOMEM if it is incomplete. */
+ls_status cli_print(ls_str *s);
+
+/* A JSON object for stdout: cli_json_begin opens it, cli_json_end closes, prints and frees it. */
+typedef struct cli_json {
+    ls_jsonw w;
+    ls_str text;
+} cli_json;
+ls_jsonw *cli_json_begin(cli_json *j);
+ls_status cli_json_end(cli_json *j);
+
+/* Connects this process with the other workers that mpirun, srun or torchrun started. LS_E_CONFIG if the launcher cannot be used. */
+ls_status cli_check_launcher(const ls_start_env *e); /* without connecting */
+ls_status cli_join(const ls_start_env *e, ls_comm **out);
+
+/* Finds a program: a path, or a name in PATH. */
+bool cli_find_program(const char *name, char path[4096]);
+
+/* Writes what is left in the buffer of stdout. LS_E_IO if anything that this process printed was lost; main calls it after every
+ * command. */
 ls_status cli_flush(void);
-/* As ls_status_words; for a run that was stopped, the text names the signal. */
-const char *cli_status_words(ls_status st);
 /* Prints "lockstep: [rank N: ]<kind>: <message>" of this thread's last failure to stderr, without the rank if it is
  * negative. The call trace follows only if LS_LOG sets the level of the subsystem "error" to debug or trace. */
 void cli_print_error(int rank, ls_status st);
-/* The first line of a command's output, on stderr: where --device auto computes, and why. Nothing where the user said where. */
+/* Prints the device that --device auto chose, and why, to stderr. Prints nothing if the user chose the device. */
 void cli_say_device(const ls_device_choice *d);
-/* Prints usage, text and the option table to stdout. */
-void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n);
+
+/* Writes the trace of a run that ended with status `run` and, on rank 0, its summary, and prints where they are to stderr. Returns
+ * `run`, or the failure of writing if the run succeeded. Collective if the run succeeded or was stopped. */
+ls_status cli_profile_end(ls_profile **p, ls_comm *comm, const char *run_dir, ls_status run);
+
+/* Exit code 1 for a negative result that has been printed already. */
+ls_status cli_negative(void);
 
 #endif

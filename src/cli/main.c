@@ -2,7 +2,6 @@
 #include "cli/commands.h"
 #include "core/deadline.h"
 #include "core/log.h"
-#include "core/mem.h"
 #include "core/stop.h"
 
 #include <signal.h>
@@ -12,12 +11,7 @@
 
 #define EXIT_TIME 10.0 /* seconds from the end of main to the end of the process */
 
-typedef struct command {
-    const char *name, *help;
-    ls_status (*run)(int argc, char **argv);
-} command;
-
-static const command commands[] = {
+static const cli_command commands[] = {
     {"prepare", "convert text or JSON lines to token files and a tokenizer", cmd_prepare},
     {"train", "train a GPT-2 model", cmd_train},
     {"eval", "compute validation loss and perplexity of a checkpoint", cmd_eval},
@@ -31,22 +25,6 @@ static const command commands[] = {
     {"profile", "train with a trace of every worker; summarize nsys output", cmd_profile},
     {"doctor", "check what this machine supports and what is missing", cmd_doctor},
 };
-#define N_COMMAND (sizeof commands / sizeof commands[0])
-
-void cli_help(const char *usage, const char *text, const ls_opt *table, size_t n)
-{
-    ls_str s = {0};
-    ls_opt_text(text, &s);
-    ls_str_addc(&s, '\n');
-    ls_opt_help(table, n, &s);
-    printf("usage: lockstep %s\n\n%s", usage, s.data ? s.data : "");
-    ls_str_fini(&s);
-}
-
-void cli_say_device(const ls_device_choice *d)
-{
-    if (d->automatic) fprintf(stderr, "device: %s\n", d->words);
-}
 
 static void overview(FILE *f)
 {
@@ -54,7 +32,7 @@ static void overview(FILE *f)
                "Train GPT-2 under data, tensor and pipeline parallelism on CPUs and GPUs.\n"
                "Every command has its own --help.\n\n"
                "Commands:\n");
-    for (size_t i = 0; i < N_COMMAND; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
+    for (size_t i = 0; i < CLI_COUNT(commands); i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].help);
     fprintf(f, "\nFirst run:\n"
                "  lockstep prepare --input book.txt --out data --tokenizer train \\\n"
                "      --vocab-size 2048\n"
@@ -76,37 +54,6 @@ static void overview(FILE *f)
                "                             by subsystem: LS_LOG=info,comm=debug\n");
 }
 
-static ls_status dispatch(int argc, char **argv)
-{
-    const char *name = argv[1], *names[N_COMMAND];
-    for (size_t i = 0; i < N_COMMAND; i++) {
-        if (!strcmp(name, commands[i].name)) return commands[i].run(argc - 2, argv + 2);
-        names[i] = commands[i].name;
-    }
-    const char *near = ls_nearest_word(name, names, N_COMMAND);
-    return ls_fail(LS_E_ARG, "unknown command '%s'%s%s%s (lockstep --help lists the commands)", name,
-                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-}
-
-ls_status cli_flush(void)
-{
-    if (!fflush(stdout) && !ferror(stdout)) return LS_OK;
-    return ls_fail(LS_E_IO, "cannot write to stdout: the disk is full or the pipe is closed");
-}
-
-const char *cli_status_words(ls_status st)
-{
-    return st == LS_E_STOPPED && ls_stop_signal() == SIGINT ? "stopped by SIGINT (Ctrl-C)" : ls_status_words(st);
-}
-
-void cli_print_error(int rank, ls_status st)
-{
-    char from[32] = "";
-    if (rank >= 0) snprintf(from, sizeof from, "rank %d: ", rank);
-    fprintf(stderr, "lockstep: %s%s: %s\n%s", from, cli_status_words(st), ls_err_words(),
-            ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");
-}
-
 static ls_status obey(int argc, char **argv)
 {
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
@@ -117,7 +64,8 @@ static ls_status obey(int argc, char **argv)
         printf("lockstep %s\n", LS_VERSION);
         return LS_OK;
     }
-    return dispatch(argc, argv);
+    return cli_dispatch(commands, CLI_COUNT(commands), "command", "lockstep --help lists the commands", argc - 1,
+                        argv + 1);
 }
 
 int main(int argc, char **argv)

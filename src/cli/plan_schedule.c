@@ -1,11 +1,8 @@
 /* plan_schedule.c - `lockstep plan --schedule`: a pipeline schedule checked, simulated, printed as a clock grid, drawn and
  * exported. */
-#include "cli/plan.h"
-
 #include "cli/commands.h"
 
 #include "core/fs.h"
-#include "core/json.h"
 #include "core/mem.h"
 #include "parallel/mesh.h"
 #include "parallel/schedule_check.h"
@@ -27,33 +24,39 @@ typedef struct options {
 } options;
 
 static const ls_opt table[] = {
-    {"schedule", LS_OPT_STR, offsetof(options, schedule), "NAME|FILE", NULL,
-     "naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md)", "Pipeline"},
-    {"pp", LS_OPT_INT, offsetof(options, pp), "P", "0", "number of stages [from the file]", NULL},
-    {"micro", LS_OPT_INT, offsetof(options, micro), "M", "0", "micro-batches per step [from the file]", NULL},
-    {"interleave", LS_OPT_INT, offsetof(options, interleave), "V", "0",
-     "chunks per stage [interleaved: 2; others: 1; or from the file]", NULL},
-    {"live", LS_OPT_INT, offsetof(options, live), "N", "0",
-     "zb: number of activations that a stage may hold; with 2P-1 no stage is idle once it has started [P]", NULL},
-    {"dp", LS_OPT_INT, offsetof(options, dp), "D", "1", "data-parallel replicas, shown in the mesh", NULL},
-    {"tp", LS_OPT_INT, offsetof(options, tp), "T", "1", "tensor-parallel workers, shown in the mesh", NULL},
-    {"costs", LS_OPT_STR, offsetof(options, costs), "F,B", NULL,
-     "time of the forward and backward pass of a chunk, or any of fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 "
-     "[1,2]",
-     "Costs"},
-    {"model", LS_OPT_STR, offsetof(options, model), "NAME|PATH", NULL,
-     "split this model and use its floating-point operations as costs", NULL},
-    {"stages", LS_OPT_STR, offsetof(options, stages), "LIST", NULL,
-     "units of each chunk, such as 0-3,4-9,10-13 (0 is the embedding, then the blocks, then the output layer) "
-     "[balanced]",
-     NULL},
-    {"seq_length", LS_OPT_INT, offsetof(options, seq_length), "N", "512",
-     "tokens per sequence, for the costs of --model", NULL},
-    {"draw", LS_OPT_STR, offsetof(options, draw), "FILE", NULL, "draw the schedule to an SVG file", "Output"},
-    {"export", LS_OPT_STR, offsetof(options, export), "FILE", NULL, "write the schedule to a text file", NULL},
-    {"json", LS_OPT_SWITCH, offsetof(options, json), NULL, NULL, "print one JSON object instead of the drawing", NULL},
+    CLI_STR("schedule", schedule, "NAME|FILE", NULL,
+            "naive, gpipe, 1f1b, interleaved, zb, or a file (docs/SCHEDULES.md)", "Pipeline"),
+    CLI_INT_IN(0, INT32_MAX, "pp", pp, "P", "0", "number of stages [from the file]"),
+    CLI_INT_IN(0, INT32_MAX, "micro", micro, "M", "0", "micro-batches per step [from the file]"),
+    CLI_INT_IN(0, INT32_MAX, "interleave", interleave, "V", "0",
+               "chunks per stage [interleaved: 2; others: 1; or from the file]"),
+    CLI_INT_IN(0, INT32_MAX, "live", live, "N", "0",
+               "zb: number of activations that a stage may hold; with 2P-1 no stage is idle once it has started [P]"),
+    CLI_INT_IN(1, INT32_MAX, "dp", dp, "D", "1", "data-parallel replicas, shown in the mesh"),
+    CLI_INT_IN(1, INT32_MAX, "tp", tp, "T", "1", "tensor-parallel workers, shown in the mesh"),
+    CLI_STR("costs", costs, "F,B", NULL,
+            "time of the forward and backward pass of a chunk, or any of "
+            "fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 [1,2]",
+            "Costs"),
+    CLI_STR("model", model, "NAME|PATH", NULL, "split this model and use its floating-point operations as costs"),
+    CLI_STR("stages", stages, "LIST", NULL,
+            "units of each chunk, such as 0-3,4-9,10-13 (0 is the embedding, then the blocks, then the output layer) "
+            "[balanced]"),
+    CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "512", "tokens per sequence, for the costs of --model"),
+    CLI_STR("draw", draw, "FILE", NULL, "draw the schedule to an SVG file", "Output"),
+    CLI_STR("export", export, "FILE", NULL, "write the schedule to a text file"),
+    CLI_SWITCH("json", json, "print one JSON object instead of the drawing"),
 };
-#define N_OPT (sizeof table / sizeof table[0])
+
+static const cli_page page = {
+    table, CLI_COUNT(table), "plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
+    "Check and simulate a pipeline schedule. Print the timeline of each stage (F forward, B backward, I and W the "
+    "input "
+    "and weight parts of backward; one column per unit of time), the bubble (idle fraction of all stages) and the "
+    "largest number of micro-batches whose activations each stage holds.\n\n"
+    "  lockstep plan --schedule 1f1b --pp 4 --micro 8 --draw 1f1b.svg\n"
+    "  lockstep plan --schedule interleaved --pp 4 --micro 8 --interleave 2 \\\n      --export mine.txt\n"
+    "  lockstep plan --schedule mine.txt --costs fwd=1,bwd=2"};
 
 typedef struct plan {
     ls_schedule *s;
@@ -65,19 +68,6 @@ typedef struct plan {
 } plan;
 
 /* ---- options ---- */
-
-static ls_status check_numbers(const options *o)
-{
-    const struct {
-        const char *name;
-        int64_t v;
-    } all[] = {{"pp", o->pp}, {"micro", o->micro}, {"interleave", o->interleave}, {"live", o->live},
-               {"dp", o->dp}, {"tp", o->tp},       {"seq_length", o->seq_length}};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (all[i].v < 0 || all[i].v > INT_MAX)
-            return ls_fail(LS_E_ARG, "--%s %lld: must be at least 1", all[i].name, (long long)all[i].v);
-    return o->dp && o->tp ? LS_OK : ls_fail(LS_E_ARG, "--dp and --tp must be at least 1");
-}
 
 /* "1,2" or "fwd=1,bwd_in=1.5,bwd_w=0.5". */
 static ls_status parse_costs(const char *text, ls_pipe_costs *c)
@@ -99,7 +89,7 @@ static ls_status parse_costs(const char *text, ls_pipe_costs *c)
         char *eq = strchr(word, '=');
         double *to = !eq && place < 2 ? keys[place].to : NULL;
         if (eq) *eq = '\0';
-        for (size_t k = 0; eq && k < sizeof keys / sizeof keys[0]; k++)
+        for (size_t k = 0; eq && k < CLI_COUNT(keys); k++)
             if (!strcmp(word, keys[k].key)) to = keys[k].to;
         if (!to || !ls_parse_f64(eq ? eq + 1 : word, to) || *to < 0 || *to > 1e12)
             return ls_fail(LS_E_ARG,
@@ -137,7 +127,7 @@ static ls_status model_costs(const options *o, int n_stage, int n_chunk, plan *p
     ls_stages_model(&cfg, 1, o->seq_length, unit);
     ls_stages cut;
     ls_status st = o->stages ? ls_stages_parse(&cut, o->stages, n_unit, n_stage, n_chunk)
-                             : ls_stages_balance(&cut, unit, n_unit, n_stage, n_chunk);
+                             : ls_stages_balance(&cut, unit, n_unit, n_stage, n_chunk, NULL);
     const int n_part = n_stage * n_chunk;
     if (st == LS_OK && !(p->part = ls_alloc((size_t)n_part * sizeof *p->part)))
         st = ls_nomem((size_t)n_part * sizeof *p->part, what);
@@ -227,7 +217,7 @@ static ls_status picture_make(const plan *p, picture *v)
     v->g.lane = v->lane;
     v->g.note = v->note;
     for (int k = LS_PIPE_FWD; k <= LS_PIPE_BWD_W; k++)
-        v->g.kind[k] = (ls_gantt_kind){ls_pipe_token((ls_pipe_kind)k), ls_pipe_word((ls_pipe_kind)k)};
+        v->g.kind[k] = (ls_gantt_kind){ls_pipe_names[k].token, ls_pipe_names[k].words};
     v->g.n_kind = LS_PIPE_BWD_W + 1;
     v->g.row = v->row;
     for (int i = 0; i < p->sim.n_span; i++) {
@@ -243,9 +233,11 @@ static ls_status picture_make(const plan *p, picture *v)
     return LS_OK;
 }
 
-static ls_status write_str(const char *path, ls_str *s)
+/* Writes the text and frees it; path NULL: only frees it. */
+static ls_status write_file(const char *path, ls_str *s)
 {
-    ls_status st = s->failed ? ls_nomem(s->len, path) : ls_fs_write(path, s->data, s->len);
+    ls_status st = LS_OK;
+    if (path) st = s->failed ? ls_nomem(s->len, path) : ls_fs_write(path, s->data, s->len);
     ls_str_fini(s);
     return st;
 }
@@ -275,102 +267,85 @@ static void print_text(const plan *p, const picture *v, ls_str *out)
     ls_str_addf(out, "message buffers per link: %d message%s\n", p->mailbox, p->mailbox == 1 ? "" : "s");
 }
 
-static void print_json(const plan *p, ls_str *out)
+static void put_ints(ls_jsonw *w, const char *key, const int *value, int n)
+{
+    ls_jsonw_put_open(w, key, '[');
+    for (int i = 0; i < n; i++) ls_jsonw_int(w, value[i]);
+    ls_jsonw_close(w);
+}
+
+static ls_status print_json(const plan *p)
 {
     const ls_schedule *s = p->s;
-    ls_jsonw w;
-    ls_jsonw_init(&w, out, 2);
-    ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "schedule", s->name);
-    ls_jsonw_put_int(&w, "stages", s->n_stage);
-    ls_jsonw_put_int(&w, "micro_batches", s->n_micro);
-    ls_jsonw_put_int(&w, "chunks", s->n_chunk);
-    ls_jsonw_put_real(&w, "makespan", p->sim.makespan);
-    ls_jsonw_put_real(&w, "bubble", p->sim.bubble);
-    ls_jsonw_put_real(&w, "inner_bubble", p->sim.inner);
-    ls_jsonw_put_int(&w, "mailbox", p->mailbox);
-    ls_jsonw_put_open(&w, "ranks", '[');
+    cli_json j;
+    ls_jsonw *w = cli_json_begin(&j);
+    ls_jsonw_members(w, LS_KV("schedule", s->name), LS_KV("stages", s->n_stage), LS_KV("micro_batches", s->n_micro),
+                     LS_KV("chunks", s->n_chunk), LS_KV("makespan", p->sim.makespan), LS_KV("bubble", p->sim.bubble),
+                     LS_KV("inner_bubble", p->sim.inner), LS_KV("mailbox", p->mailbox));
+    ls_jsonw_put_open(w, "ranks", '[');
     for (int r = 0; r < s->n_stage; r++) {
         const ls_sim_rank *me = &p->sim.rank[r];
-        ls_jsonw_open(&w, '{');
-        ls_jsonw_put_int(&w, "rank", r);
-        ls_jsonw_put_real(&w, "first", me->first);
-        ls_jsonw_put_real(&w, "last", me->last);
-        ls_jsonw_put_real(&w, "busy", me->busy);
-        ls_jsonw_put_real(&w, "idle", p->sim.makespan - me->busy);
-        ls_jsonw_put_int(&w, "peak_activations", s->rank[r].peak_all);
-        ls_jsonw_put_real(&w, "peak_memory", me->peak);
-        ls_jsonw_put_open(&w, "slots", '[');
-        for (int c = 0; c < s->n_chunk; c++) ls_jsonw_int(&w, s->rank[r].peak[c]);
-        ls_jsonw_close(&w);
-        ls_jsonw_put_open(&w, "gradient_slots", '[');
-        for (int c = 0; c < s->n_chunk; c++) ls_jsonw_int(&w, s->rank[r].grad_peak[c]);
-        ls_jsonw_close(&w);
-        ls_jsonw_close(&w);
+        ls_jsonw_open(w, '{');
+        ls_jsonw_members(w, LS_KV("rank", r), LS_KV("first", me->first), LS_KV("last", me->last),
+                         LS_KV("busy", me->busy), LS_KV("idle", p->sim.makespan - me->busy),
+                         LS_KV("peak_activations", s->rank[r].peak_all), LS_KV("peak_memory", me->peak));
+        put_ints(w, "slots", s->rank[r].peak, s->n_chunk);
+        put_ints(w, "gradient_slots", s->rank[r].grad_peak, s->n_chunk);
+        ls_jsonw_close(w);
     }
-    ls_jsonw_close(&w);
-    ls_jsonw_close(&w);
+    ls_jsonw_close(w);
+    return cli_json_end(&j);
+}
+
+/* The position of every rank, if there are more than the stages. */
+static ls_status add_mesh(const options *o, int n_stage, ls_str *out)
+{
+    ls_mesh mesh;
+    if (o->dp * o->tp == 1) return LS_OK;
+    const int64_t world = o->dp * o->tp * n_stage;
+    LS_TRY(ls_mesh_build(&mesh, world > INT_MAX ? INT_MAX : (int)world, (int)o->dp, n_stage, (int)o->tp));
+    ls_mesh_print(&mesh, out);
     ls_str_addc(out, '\n');
+    return LS_OK;
 }
 
 static ls_status show(const options *o, const plan *p)
 {
     picture v = {0};
-    ls_str out = {0};
+    ls_str svg = {0}, text = {0}, out = {0};
     ls_status st = picture_make(p, &v);
-    if (st == LS_OK && o->draw) {
-        ls_str svg = {0};
-        ls_gantt_svg(&v.g, &svg);
-        st = write_str(o->draw, &svg);
-    }
-    if (st == LS_OK && o->export) {
-        ls_str text = {0};
-        ls_schedule_write(p->s, &text);
-        st = write_str(o->export, &text);
-    }
-    ls_mesh mesh;
-    if (st == LS_OK && !o->json && o->dp * o->tp > 1) {
-        const int64_t world = o->dp * o->tp * p->s->n_stage;
-        st = ls_mesh_build(&mesh, world > INT_MAX ? INT_MAX : (int)world, (int)o->dp, p->s->n_stage, (int)o->tp);
-        if (st == LS_OK) ls_mesh_print(&mesh, &out);
-        if (st == LS_OK) ls_str_addc(&out, '\n');
-    }
     if (st == LS_OK) {
-        if (o->json) print_json(p, &out);
-        else print_text(p, &v, &out);
-        st = out.failed ? ls_nomem(out.len, "the plan's text") : LS_OK;
+        if (o->draw) ls_gantt_svg(&v.g, &svg);
+        if (o->export) ls_schedule_write(p->s, &text);
+        st = write_file(o->draw, &svg);
+        const ls_status exported = write_file(st == LS_OK ? o->export : NULL, &text);
+        if (st == LS_OK) st = exported;
     }
-    if (st == LS_OK) fputs(out.data, stdout);
-    if (st == LS_OK && !o->json && o->draw) printf("Wrote %s\n", o->draw);
-    if (st == LS_OK && !o->json && o->export) printf("Wrote %s\n", o->export);
+    if (st == LS_OK && o->json) st = print_json(p);
+    else if (st == LS_OK) {
+        st = add_mesh(o, p->s->n_stage, &out);
+        if (st == LS_OK) {
+            print_text(p, &v, &out);
+            if (o->draw) ls_str_addf(&out, "Wrote %s\n", o->draw);
+            if (o->export) ls_str_addf(&out, "Wrote %s\n", o->export);
+            st = cli_print(&out);
+        }
+    }
     ls_str_fini(&out);
     picture_fini(&v);
     return st;
 }
 
-ls_status plan_schedule(int argc, char **argv)
+ls_status cli_plan_schedule(int argc, char **argv)
 {
     options o = {0};
-    bool help = false;
-    LS_TRY(ls_opt_defaults(table, N_OPT, &o));
-    LS_TRY(ls_opt_parse(table, N_OPT, &o, NULL, argc, argv, NULL, &help));
-    if (help) {
-        cli_help(
-            "plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
-            "Check and simulate a pipeline schedule. Print the timeline of each stage (F forward, B backward, I and W "
-            "the input and weight parts of backward; one column per unit of time), the bubble (idle fraction of all "
-            "stages) and the largest number of micro-batches whose activations each stage holds.\n\n"
-            "  lockstep plan --schedule 1f1b --pp 4 --micro 8 --draw 1f1b.svg\n"
-            "  lockstep plan --schedule interleaved --pp 4 --micro 8 --interleave 2 \\\n      --export mine.txt\n"
-            "  lockstep plan --schedule mine.txt --costs fwd=1,bwd=2",
-            table, N_OPT);
-        return LS_OK;
-    }
+    bool help;
+    LS_TRY(cli_parse(&page, &o, argc, argv, NULL, NULL, &help));
+    if (help) return LS_OK;
     if (!o.schedule) return ls_fail(LS_E_ARG, "plan needs --schedule NAME|FILE (%s, or a file)", ls_schedule_names);
     if (o.stages && !o.model) return ls_fail(LS_E_ARG, "--stages needs --model NAME");
     if (o.costs && o.model) return ls_fail(LS_E_ARG, "--costs and --model cannot be combined; leave one out");
     plan p = {0};
-    LS_TRY(check_numbers(&o));
     LS_TRY(parse_costs(o.costs, &p.costs));
     ls_status st = make_schedule(&o, &p);
     if (st == LS_OK) st = ls_simulate(&p.sim, p.s, &p.costs, 0);

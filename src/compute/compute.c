@@ -1,61 +1,71 @@
-/* compute.c - opens a backend by name, checks its table, sizes its working space. */
-#include "compute/compute.h"
+/* compute.c - opens a backend by name, loads it where it is a plugin, and copies between host memory and that of its operations. */
+#include "compute/compute_impl.h"
 
 #include "compute/cpu/cpu_impl.h"
-#include "compute/load.h"
-#include "compute/sizes.h"
 #include "core/cores.h"
 #include "core/log.h"
+#include "core/plugin.h"
 
 #include <omp.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Every slot is required. */
-#define SLOT_LIST(X)     \
-    X(embed_fwd)         \
-    X(embed_bwd)         \
-    X(layernorm_fwd)     \
-    X(add_layernorm_fwd) \
-    X(layernorm_bwd)     \
-    X(layernorm_again)   \
-    X(linear_fwd)        \
-    X(linear_bwd)        \
-    X(gelu_fwd)          \
-    X(gelu_bwd)          \
-    X(add_fwd)           \
-    X(drop_bwd)          \
-    X(attention_fwd)     \
-    X(attention_bwd)     \
-    X(attention_cached)  \
-    X(classifier)        \
-    X(logits)            \
-    X(quantise)          \
-    X(linear_q8)         \
-    X(adamw)             \
-    X(narrow)            \
-    X(sumsq)             \
-    X(sum)               \
-    X(add)               \
-    X(zero)              \
-    X(copy)
-
-const char *compute_missing_slot(const ls_compute_ops *ops)
+const char *compute_missing_op(const ls_compute_ops *ops)
 {
     if (!ops->name) return "name";
-#define X(slot) \
-    if (!ops->slot) return #slot;
-    SLOT_LIST(X)
+#define X(op) \
+    if (!ops->op) return #op;
+    COMPUTE_OPS(X)
 #undef X
     return NULL;
 }
 
-typedef struct backend {
-    const ls_compute_ops *ops;
-    size_t (*scratch)(const ls_compute *c, const ls_compute_shapes *s);
-    void (*describe)(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
-} backend;
+/* ---- plugins ---- */
+
+static ls_status host_fail(ls_status code, const char *file, int line, const char *words)
+{
+    return ls_fail_at(code, file, line, "%s", words);
+}
+
+static const ls_plugin_host host = {
+    .fail = host_fail, .via = ls_fail_via, .words = ls_err_words, .clear = ls_err_clear};
+
+static ls_status load_plugin(const char *name, const ls_compute_plugin **out)
+{
+    ls_plugin file;
+    LS_TRY(ls_plugin_load(name, LS_COMPUTE_SYMBOL, &file));
+    const ls_compute_plugin *p = ((ls_compute_plugin_fn)file.entry)();
+    if (p->abi != LS_COMPUTE_ABI)
+        return ls_fail(LS_E_UNSUPPORTED,
+                       "%s has interface version %d, this program %d; build both from the same source", file.path,
+                       p->abi, LS_COMPUTE_ABI);
+    if (strcmp(p->name, name) != 0) return ls_fail(LS_E_UNSUPPORTED, "%s is the plugin \"%s\"", file.path, p->name);
+    *out = p;
+    return LS_OK;
+}
+
+static ls_status open_plugin(const char *name, const ls_compute_open_opts *o, ls_compute *c)
+{
+    const ls_compute_plugin *p;
+    LS_TRY(load_plugin(name, &p));
+    LS_TRY(p->open(&host, o, c));
+    c->backend = p;
+    const char *missing = compute_missing_op(c->ops);
+    if (!missing) return LS_OK;
+    p->close(c);
+    return ls_fail(LS_E_UNSUPPORTED, "compute backend \"%s\" has no %s", name, missing);
+}
+
+ls_status compute_look_plugin(const char *name, const ls_compute_open_opts *o, bool *is_loaded, ls_device_info *out)
+{
+    const ls_compute_plugin *p;
+    *is_loaded = false;
+    LS_TRY(load_plugin(name, &p));
+    *is_loaded = true;
+    return p->look(&host, o, out);
+}
+
+/* ---- the CPU ---- */
 
 static void describe_ref(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
@@ -63,21 +73,8 @@ static void describe_ref(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
              c->ops->dtype == LS_F64 ? "double" : "float");
 }
 
-static const backend backends[] = {
-    {&ls_compute_cpu, cpu_fast_scratch, cpu_fast_describe},
-    {&ls_compute_ref_f32, cpu_ref_scratch, describe_ref},
-    {&ls_compute_ref_f64, cpu_ref_scratch, describe_ref},
-};
-#define N_BACKEND ((int)(sizeof backends / sizeof backends[0]))
-
-static const backend *backend_of(const ls_compute *c)
-{
-    static const backend none = {NULL, compute_sizes_scratch, compute_sizes_describe};
-    if (compute_sizes_only(c)) return &none;
-    for (int i = 0; i < N_BACKEND; i++)
-        if (backends[i].ops == c->ops) return &backends[i];
-    return NULL;
-}
+static const ls_compute_plugin fast = {.scratch = cpu_fast_scratch, .describe = cpu_fast_describe};
+static const ls_compute_plugin ref = {.scratch = cpu_ref_scratch, .describe = describe_ref};
 
 /* A worker with cores of its own: each thread of the team goes to its core, and stays. */
 static void settle_team(int n_thread)
@@ -88,79 +85,75 @@ static void settle_team(int n_thread)
     ls_cores_keep(omp_get_thread_num());
 }
 
-ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread)
+static ls_status open_cpu(const char *name, ls_dtype dtype, int n_thread, ls_compute *c)
 {
-    if (n_thread < 0) return ls_fail(LS_E_ARG, "%d threads: use a positive number, or 0 for all cores", n_thread);
-    for (int i = 0; i < N_BACKEND; i++) {
-        const ls_compute_ops *ops = backends[i].ops;
-        const char *missing = compute_missing_slot(ops);
-        if (missing) return ls_fail(LS_E_UNSUPPORTED, "compute backend %d has no %s", i, missing);
-        if (strcmp(ops->name, name) != 0 || ops->dtype != o->dtype) continue;
-        if (ops == &ls_compute_cpu) LS_TRY(cpu_fast_check());
+    static const ls_compute_ops *const table[] = {&ls_compute_cpu, &ls_compute_ref_f32, &ls_compute_ref_f64};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (strcmp(table[i]->name, name) != 0 || table[i]->dtype != dtype) continue;
+        if (i == 0) LS_TRY(cpu_fast_check());
         omp_set_dynamic(0); /* the number of threads asked for is the number that works */
-        *c = (ls_compute){.ops = ops, .n_thread = n_thread > 0 ? n_thread : ls_cores_usable()};
-        settle_team(c->n_thread);
-        ls_info("device", "kernels %s", ls_compute_describe(c, (char[LS_COMPUTE_WORDS]){0}));
-        return LS_OK;
-    }
-    if (strncmp(name, "cpu", 3) != 0) {
-        LS_TRY(compute_load_plugin(name, o, c));
-        c->n_thread = n_thread > 0 ? n_thread : ls_cores_usable(); /* of what the host does for it */
-        ls_info("device", "kernels %s", ls_compute_describe(c, (char[LS_COMPUTE_WORDS]){0}));
+        *c = (ls_compute){.ops = table[i], .backend = i == 0 ? &fast : &ref};
+        settle_team(n_thread);
         return LS_OK;
     }
     return ls_fail(LS_E_UNSUPPORTED,
                    "no compute backend \"%s\" for %s; available are cpu (F32), cpu-ref (F32, F64) and plugins (cuda)",
-                   name, ls_dtype_word(o->dtype));
+                   name, ls_dtype_word(dtype));
+}
+
+/* ---- any backend ---- */
+
+ls_status ls_compute_open(ls_compute *c, const char *name, const ls_compute_open_opts *o, int n_thread)
+{
+    if (n_thread < 0) return ls_fail(LS_E_ARG, "%d threads: use a positive number, or 0 for all cores", n_thread);
+    if (!n_thread) n_thread = ls_cores_usable();
+    if (strncmp(name, "cpu", 3) == 0) LS_TRY(open_cpu(name, o->dtype, n_thread, c));
+    else LS_TRY(open_plugin(name, o, c));
+    c->n_thread = n_thread; /* of a device: what the host does for it */
+    ls_info("device", "kernels %s", ls_compute_describe(c, (char[LS_COMPUTE_WORDS]){0}));
+    return LS_OK;
 }
 
 size_t ls_compute_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
-    const ls_compute_plugin *p = compute_plugin_of(c);
-    return p ? p->scratch(c, s) : backend_of(c)->scratch(c, s);
+    return c->backend->scratch(c, s);
 }
 
 const char *ls_compute_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
 {
-    const ls_compute_plugin *p = compute_plugin_of(c);
-    if (p) p->describe(c, buf);
-    else backend_of(c)->describe(c, buf);
+    c->backend->describe(c, buf);
     return buf;
 }
 
 void ls_compute_close(ls_compute *c)
 {
-    const ls_compute_plugin *p = c->ops ? compute_plugin_of(c) : NULL;
-    if (p) p->close(c);
+    if (c->backend && c->backend->close) c->backend->close(c);
     *c = (ls_compute){0};
 }
 
-ls_status ls_compute_read(const ls_compute *c, void *host, const void *x, size_t nbytes)
+/* On a device the copy comes after everything that is queued now, which may still use this memory. */
+static ls_status copy_blocking(const ls_compute *c, void *to, const void *from, size_t nbytes)
 {
     const ls_device *d = c->device;
     ls_mark now, there;
     if (!nbytes) return LS_OK;
     if (!d) {
-        memcpy(host, x, nbytes);
+        memcpy(to, from, nbytes);
         return LS_OK;
     }
     LS_TRY(d->mark(d->ctx, &now));
-    LS_TRY(d->copy(d->ctx, 0, host, x, nbytes, now, &there));
+    LS_TRY(d->copy(d->ctx, 0, to, from, nbytes, now, &there));
     return d->wait(d->ctx, there);
 }
 
-ls_status ls_compute_write(const ls_compute *c, void *x, const void *host, size_t nbytes)
+ls_status ls_compute_read(const ls_compute *c, void *to, const void *x, size_t nbytes)
 {
-    const ls_device *d = c->device;
-    ls_mark now, there;
-    if (!nbytes) return LS_OK;
-    if (!d) {
-        memcpy(x, host, nbytes);
-        return LS_OK;
-    }
-    LS_TRY(d->mark(d->ctx, &now)); /* what is queued may still use x */
-    LS_TRY(d->copy(d->ctx, 0, x, host, nbytes, now, &there));
-    return d->wait(d->ctx, there);
+    return copy_blocking(c, to, x, nbytes);
+}
+
+ls_status ls_compute_write(const ls_compute *c, void *x, const void *from, size_t nbytes)
+{
+    return copy_blocking(c, x, from, nbytes);
 }
 
 ls_status ls_compute_sync(const ls_compute *c)

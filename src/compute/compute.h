@@ -213,8 +213,9 @@ struct ls_compute {
     int n_thread;
     void *scratch; /* workspace of ls_compute_scratch bytes, owned by the caller */
     size_t scratch_nbytes;
-    const ls_device *device; /* NULL: host memory           */
-    void *impl;              /* the backend's               */
+    const ls_device *device;                 /* NULL: host memory           */
+    void *impl;                              /* the backend's               */
+    const struct ls_compute_plugin *backend; /* what opened it (compute/plugin.h) */
 };
 
 typedef struct ls_compute_open_opts {

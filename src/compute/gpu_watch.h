@@ -1,19 +1,13 @@
-/* gpu_watch.h - a thread that looks at a GPU a few times per second, and what it saw inside a window of time.
+/* gpu_watch.h - a thread that reads a GPU's values a few times per second, and what it saw between begin and close.
  *
- *   ls_gpu_watch_begin(&w, "0000:1b:00.0", 10);
- *   int k = ls_gpu_window_open(w);   …the steps of an epoch…   ls_gpu_window_close(w, k, &seen);
- *   ls_gpu_watch_end(&w);
- *
- * Means are over time. Energy is the difference of the GPU's own counter between the window's two ends, where it has one, else power
- * integrated over the samples; both count the whole GPU, with every program on it. NAN: the GPU does not say. */
+ * Means are over time. Energy is the difference of the GPU's own counter between the two ends, where it has one, else power integrated over
+ * the samples; both count the whole GPU, with every program on it. NAN: the GPU does not report the value. */
 #ifndef LS_COMPUTE_GPU_WATCH_H
 #define LS_COMPUTE_GPU_WATCH_H
 
 #include "compute/nvml.h"
 
 typedef struct ls_gpu_watch ls_gpu_watch;
-
-#define LS_GPU_WINDOWS 8 /* open at a time */
 
 typedef struct ls_gpu_window {
     double seconds;
@@ -31,13 +25,12 @@ ls_status ls_gpu_watch_begin(ls_gpu_watch **out, const char *which, double hz);
 void ls_gpu_watch_end(ls_gpu_watch **w);
 
 const ls_gpu_facts *ls_gpu_watch_facts(const ls_gpu_watch *w);
-void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out); /* the newest one, without asking the GPU  */
+void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out); /* the newest sample, without asking the GPU */
 
-/* A window's number, or -1 when LS_GPU_WINDOWS are open. Any thread. */
-int ls_gpu_window_open(ls_gpu_watch *w);
-void ls_gpu_window_close(ls_gpu_watch *w, int k, ls_gpu_window *out);
+/* Takes the last sample and ends the thread; later calls return the same values. */
+const ls_gpu_window *ls_gpu_watch_close(ls_gpu_watch *w);
 
-/* The members of an object: means, peaks, energy, joules per token (tokens 0: null). NULL window: every value null. */
+/* The members of an object: means, peaks, energy, joules per token (tokens 0: null). */
 void ls_gpu_window_write(const ls_gpu_window *x, int64_t tokens, ls_jsonw *w);
 
 #endif

@@ -4,23 +4,27 @@
 #include "core/mem.h"
 #include "core/plugin.h"
 
-#include <math.h>
 #include <dlfcn.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_UNIT = 1 << 16, N_PENDING = 128, SHOWN = 108, N_SHOWN = 1024, EXTRA = 4 };
+enum { N_UNIT = 1 << 16, N_PENDING = 128, SHOWN = 108, N_SHOWN = 2048, EXTRA = 4 };
 
 typedef struct boundary { /* a mark, and for whom everything after it was queued */
     ls_mark mark;
     uint32_t place;
 } boundary;
 
-typedef struct shown { /* a name or a place, and the text for it */
+typedef struct shown { /* a name or a place, and the trace's text for it */
     const void *key;
     const char *text;
 } shown;
+
+typedef struct texts {
+    shown name[N_SHOWN], place[N_UNIT];
+} texts;
 
 struct ls_kernel_times {
     ls_compute *c;
@@ -28,7 +32,8 @@ struct ls_kernel_times {
     const ls_kernel_source *source; /* NULL: marks */
     char words[300];
     ls_trace_place *unit; /* by id, those that were seen */
-    shown name[N_SHOWN];  /* the source's names, which end with it, and ours */
+    ls_trace *trace;      /* of the end; NULL: everything is dropped */
+    texts *texts;
     ls_kernel_record *record;
     int64_t n, cap, limit, missed;
     bool failed;
@@ -79,16 +84,17 @@ static shown *slot_of(shown *table, uint32_t n, const void *key)
     return NULL;
 }
 
-static const char *own_name(ls_kernel_times *k, const char *name)
+/* The trace's text for a kernel's name, which ends with the source. NULL: no memory. */
+static const char *show_kernel(ls_kernel_times *k, const char *name)
 {
     char text[SHOWN];
-    shown *s = slot_of(k->name, N_SHOWN, name);
-    if (!s) return "other kernels";
+    shown *s = k->texts ? slot_of(k->texts->name, N_SHOWN, name) : NULL;
+    if (!s) return k->texts ? "other kernels" : NULL;
     if (s->key) return s->text;
     shorten(name, text);
-    s->text = ls_strdup(text[0] ? text : "?");
+    s->text = ls_trace_text(k->trace, text[0] ? text : "?");
     if (s->text) s->key = name;
-    return s->text ? s->text : "?";
+    return s->text;
 }
 
 static void keep(void *ctx, const ls_kernel_record *r)
@@ -105,7 +111,8 @@ static void keep(void *ctx, const ls_kernel_record *r)
         k->cap = cap;
     }
     k->record[k->n] = *r;
-    k->record[k->n++].name = own_name(k, r->name);
+    if (r->kind != LS_KERNEL_UNIT) k->record[k->n].name = show_kernel(k, r->name);
+    k->n++;
 }
 
 static uint32_t here(ls_kernel_times *k, int op)
@@ -127,15 +134,6 @@ static void leave(void *ctx, uint32_t before)
 }
 
 /* ---- marks ---- */
-
-static int64_t on_host(const ls_kernel_times *k, double at)
-{
-    double part = 0;
-    if (k->device_zero[1] > k->device_zero[0])
-        part = (at - k->device_zero[0]) / (k->device_zero[1] - k->device_zero[0]);
-    else return k->host_zero[0] + (int64_t)((at - k->device_zero[0]) * 1e9);
-    return k->host_zero[0] + (int64_t)(part * (double)(k->host_zero[1] - k->host_zero[0]));
-}
 
 /* The device has nothing to do: now on both clocks. */
 static ls_status compare(ls_kernel_times *k, int end)
@@ -161,8 +159,7 @@ static void settle(ls_kernel_times *k, int n)
             k->failed = true;
             continue;
         }
-        const ls_kernel_record r = {.name = "unit",
-                                    .begin = (int64_t)((from - k->device_zero[0]) * 1e9),
+        const ls_kernel_record r = {.begin = (int64_t)((from - k->device_zero[0]) * 1e9),
                                     .end = (int64_t)((to - k->device_zero[0]) * 1e9),
                                     .place = a->place,
                                     .kind = LS_KERNEL_UNIT};
@@ -193,19 +190,15 @@ static uint32_t enter_marked(void *ctx, int op)
     return 0;
 }
 
-static void leave_marked(void *ctx, uint32_t before)
-{
-    (void)ctx;
-    (void)before;
-}
-
-/* Device time of the records to ours. */
+/* From nanoseconds since begin on the device's clock to ours; the two may drift apart. */
 static void place_marks(ls_kernel_times *k)
 {
+    const double device = k->device_zero[1] - k->device_zero[0], host = (double)(k->host_zero[1] - k->host_zero[0]);
+    const double rate = device > 0 ? 1e-9 * host / device : 1;
     for (int64_t i = 0; i < k->n; i++) {
         ls_kernel_record *r = &k->record[i];
-        r->begin = on_host(k, k->device_zero[0] + 1e-9 * (double)r->begin);
-        r->end = on_host(k, k->device_zero[0] + 1e-9 * (double)r->end);
+        r->begin = k->host_zero[0] + (int64_t)(rate * (double)r->begin);
+        r->end = k->host_zero[0] + (int64_t)(rate * (double)r->end);
     }
 }
 
@@ -216,7 +209,7 @@ static void destroy(ls_kernel_times **kp)
     ls_kernel_times *k = *kp;
     if (!k) return;
     compute_named_end(&k->named, k->c);
-    for (int i = 0; i < N_SHOWN; i++) ls_free((void *)(uintptr_t)k->name[i].text);
+    ls_free(k->texts);
     ls_free(k->unit);
     ls_free(k->record);
     ls_free(k);
@@ -231,49 +224,34 @@ static ls_status begin_marks(ls_kernel_times *k, const char *why)
              why);
     k->source = NULL;
     k->named.enter = enter_marked;
-    k->named.leave = leave_marked;
+    k->named.leave = NULL;
     k->named.no_regions = true;
     return compare(k, 0);
-}
-
-static ls_status begin(ls_kernel_times **out, ls_compute *c, const ls_kernel_source *source, const char *why,
-                       int64_t n_record)
-{
-    ls_kernel_times *k = ls_alloc(sizeof *k);
-    if (!k) return ls_nomem(sizeof *k, "the kernel times");
-    k->c = c;
-    k->source = source;
-    k->limit = n_record;
-    k->named = (compute_named){.ctx = k, .enter = enter, .leave = leave};
-    k->unit = ls_alloc(N_UNIT * sizeof *k->unit);
-    ls_status st = k->unit ? LS_OK : ls_nomem(N_UNIT * sizeof *k->unit, "the kernel times");
-    char words[200] = "";
-    if (st == LS_OK && source && source->begin(n_record, words, sizeof words))
-        snprintf(k->words, sizeof k->words, "kernel times from %s", words);
-    else if (st == LS_OK) st = begin_marks(k, source ? words : why);
-    if (st == LS_OK) compute_named_begin(&k->named, c);
-    else destroy(&k);
-    if (st == LS_OK) *out = k;
-    return st;
-}
-
-ls_status ls_kernel_times_begin_with(ls_kernel_times **out, ls_compute *c, const ls_kernel_source *source,
-                                     int64_t n_record)
-{
-    return begin(out, c, source, "no source was given", n_record);
 }
 
 ls_status ls_kernel_times_begin(ls_kernel_times **out, ls_compute *c, const char *plugin, int64_t n_record)
 {
     ls_plugin p;
-    if (ls_plugin_load(plugin, LS_KERNEL_SYMBOL, &p) != LS_OK) {
-        char why[200];
-        snprintf(why, sizeof why, "%s", ls_err_words());
+    char words[200] = "";
+    ls_kernel_times *k = ls_alloc(sizeof *k);
+    if (!k) return ls_nomem(sizeof *k, "the kernel times");
+    *k = (ls_kernel_times){.c = c, .limit = n_record, .named = {.ctx = k, .enter = enter, .leave = leave}};
+    k->unit = ls_alloc(N_UNIT * sizeof *k->unit);
+    ls_status st = k->unit ? LS_OK : ls_nomem(N_UNIT * sizeof *k->unit, "the kernel times");
+    if (st == LS_OK && ls_plugin_load(plugin, LS_KERNEL_SYMBOL, &p) == LS_OK) {
+        k->source = ((ls_kernel_source_fn)p.entry)();
+    } else if (st == LS_OK) {
+        snprintf(words, sizeof words, "%s", ls_err_words());
         ls_err_clear();
-        return begin(out, c, NULL, why, n_record);
     }
-    ls_kernel_source_fn source = (ls_kernel_source_fn)p.entry;
-    return begin(out, c, source(), "", n_record);
+    if (st == LS_OK && k->source && k->source->begin(n_record, words, sizeof words))
+        snprintf(k->words, sizeof k->words, "kernel times from %s", words);
+    else if (st == LS_OK) st = begin_marks(k, words);
+    if (st == LS_OK) {
+        compute_named_begin(&k->named, c);
+        *out = k;
+    } else destroy(&k);
+    return st;
 }
 
 const char *ls_kernel_times_words(const ls_kernel_times *k)
@@ -283,29 +261,17 @@ const char *ls_kernel_times_words(const ls_kernel_times *k)
 
 /* ---- lanes ---- */
 
-/* The trace's own copy of a name. NULL: no memory. */
-static const char *show_kernel(shown *table, ls_trace *t, const char *name)
-{
-    shown *s = slot_of(table, 2 * N_SHOWN, name);
-    if (!s) return "other kernels";
-    if (!s->key && (s->text = ls_trace_text(t, name))) s->key = name;
-    return s->text;
-}
-
 /* "forward h.3 linear_fwd" of a place; NULL: unknown. Texts are made once for each. */
-static const char *show_place(const ls_kernel_times *k, shown *table, ls_trace *t, uint32_t place)
+static const char *show_place(const ls_kernel_times *k, uint32_t place)
 {
-    shown *s = place ? slot_of(table, N_UNIT, (const void *)(uintptr_t)place) : NULL;
+    shown *s = place ? slot_of(k->texts->place, N_UNIT, (const void *)(uintptr_t)place) : NULL;
     if (!s || s->key) return s ? s->text : NULL;
-    char text[128] = "", unit[64];
+    char text[128], unit[64] = "";
     const ls_trace_place *u = &k->unit[place >> 8];
+    const ls_trace_span span = {.kind = (uint8_t)(u->id >> 12), .name = u->name, .index = u->index};
     const char *op = compute_named_word((int)(place & 255));
-    if (u->id) {
-        const ls_trace_span span = {.kind = (uint8_t)(u->id >> 12), .name = u->name, .index = u->index};
-        snprintf(text, sizeof text, "%s%s", ls_span_words(&span, unit), *op ? " " : "");
-    }
-    snprintf(text + strlen(text), sizeof text - strlen(text), "%s", op);
-    s->text = ls_trace_text(t, text);
+    snprintf(text, sizeof text, "%s%s%s", u->id ? ls_span_words(&span, unit) : "", u->id && *op ? " " : "", op);
+    s->text = ls_trace_text(k->trace, text);
     if (s->text) s->key = (const void *)(uintptr_t)place;
     return s->text;
 }
@@ -318,13 +284,9 @@ static int by_stream(const void *a, const void *b)
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-typedef struct tables {
-    shown kernel[2 * N_SHOWN], place[N_UNIT];
-} tables;
-
 /* A stream's records, begins in order. Kernels of one stream may overlap (parts of a graph do): what begins before the last one of a lane
  * has ended goes to the next lane; after the last lane its begin is moved. */
-static ls_status put_stream(ls_kernel_times *k, ls_trace *t, tables *x, int64_t from, int64_t to)
+static ls_status put_stream(ls_kernel_times *k, int64_t from, int64_t to)
 {
     ls_lane *lane[EXTRA] = {0};
     int64_t last[EXTRA] = {0};
@@ -337,15 +299,15 @@ static ls_status put_stream(ls_kernel_times *k, ls_trace *t, tables *x, int64_t 
             if (l) snprintf(more, sizeof more, " (%d)", l + 1);
             if (k->source) snprintf(name, sizeof name, "device stream %u%s", r->stream, more);
             else snprintf(name, sizeof name, "device units%s", more);
-            LS_TRY(ls_trace_lane(t, name, to - from, &lane[l]));
+            LS_TRY(ls_trace_lane(k->trace, name, to - from, &lane[l]));
         }
         if (r->begin < last[l]) r->begin = last[l];
         if (r->end < r->begin) r->end = r->begin;
         last[l] = r->end;
-        const char *place = show_place(k, x->place, t, r->place);
-        ls_trace_span s = {.kind =
-                               r->kind == LS_KERNEL_COPY || r->kind == LS_KERNEL_FILL ? LS_SPAN_COPY : LS_SPAN_KERNEL,
-                           .name = r->kind == LS_KERNEL_UNIT ? place : show_kernel(x->kernel, t, r->name),
+        const char *place = show_place(k, r->place);
+        const bool copy = r->kind == LS_KERNEL_COPY || r->kind == LS_KERNEL_FILL;
+        ls_trace_span s = {.kind = copy ? LS_SPAN_COPY : LS_SPAN_KERNEL,
+                           .name = r->kind == LS_KERNEL_UNIT ? place : r->name,
                            .site = place,
                            .begin = r->begin,
                            .end = r->end,
@@ -357,18 +319,15 @@ static ls_status put_stream(ls_kernel_times *k, ls_trace *t, tables *x, int64_t 
     return LS_OK;
 }
 
-static ls_status put_lanes(ls_kernel_times *k, ls_trace *t)
+static ls_status put_lanes(ls_kernel_times *k)
 {
-    ls_status st = LS_OK;
-    tables *x = ls_alloc(sizeof *x);
-    if (!x) return ls_nomem(sizeof *x, "the kernel times");
+    if (!k->texts) return ls_nomem(sizeof *k->texts, "the kernel times");
     if (k->n) qsort(k->record, (size_t)k->n, sizeof *k->record, by_stream);
-    for (int64_t from = 0, to; from < k->n && st == LS_OK; from = to) {
+    for (int64_t from = 0, to; from < k->n; from = to) {
         for (to = from + 1; to < k->n && k->record[to].stream == k->record[from].stream;) to++;
-        st = put_stream(k, t, x, from, to);
+        LS_TRY(put_stream(k, from, to));
     }
-    ls_free(x);
-    return st;
+    return LS_OK;
 }
 
 ls_status ls_kernel_times_end(ls_kernel_times **kp, ls_trace *trace, ls_kernel_facts *facts)
@@ -379,6 +338,8 @@ ls_status ls_kernel_times_end(ls_kernel_times **kp, ls_trace *trace, ls_kernel_f
     if (!k) return LS_OK;
     const ls_device *d = k->c->device;
     compute_named_end(&k->named, k->c);
+    k->trace = trace;
+    k->texts = trace ? ls_alloc(sizeof *k->texts) : NULL;
     if (k->source) {
         if (d) st = d->sync(d->ctx);
         k->source->end(keep, k, &f);
@@ -390,7 +351,7 @@ ls_status ls_kernel_times_end(ls_kernel_times **kp, ls_trace *trace, ls_kernel_f
         place_marks(k);
         f = (ls_kernel_facts){.seen = k->n + k->missed, .dropped = k->missed, .lost = k->failed};
     }
-    if (st == LS_OK && trace) st = put_lanes(k, trace);
+    if (st == LS_OK && trace) st = put_lanes(k);
     if (facts) *facts = f;
     destroy(kp);
     return st;

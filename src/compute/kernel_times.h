@@ -20,9 +20,6 @@ typedef struct ls_kernel_times ls_kernel_times;
 
 /* c (a device's, plugin `plugin`: "cuda") must stay where it is until the end. n_record: how many are kept, the newest. LS_E_NOMEM. */
 ls_status ls_kernel_times_begin(ls_kernel_times **out, ls_compute *c, const char *plugin, int64_t n_record);
-/* The same with a source of the caller's (NULL: marks). For tests. */
-ls_status ls_kernel_times_begin_with(ls_kernel_times **out, ls_compute *c, const ls_kernel_source *source,
-                                     int64_t n_record);
 
 /* Where times come from, and why not from elsewhere. */
 const char *ls_kernel_times_words(const ls_kernel_times *k);

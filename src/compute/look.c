@@ -1,6 +1,6 @@
-#include "compute/look_impl.h"
+#include "compute/look.h"
 
-#include "compute/load.h"
+#include "compute/compute_impl.h"
 #include "core/clock.h"
 #include "core/plugin.h"
 

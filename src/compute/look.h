@@ -21,4 +21,8 @@ typedef struct ls_look {
  * process has threads. */
 void ls_gpu_look(int local_rank, ls_look *out);
 
+/* look(local_rank) in a child process, within so many seconds: ls_gpu_look's own means, and for tests. */
+typedef ls_look look_fn(int local_rank);
+ls_look look_in_child(look_fn *look, int local_rank, double limit);
+
 #endif

@@ -82,7 +82,7 @@ enum {
         const compute_named *self = (const void *)c->ops;          \
         const uint32_t before = self->enter(self->ctx, OP_##name); \
         const ls_status st = self->inner->name args;               \
-        self->leave(self->ctx, before);                            \
+        if (self->leave) self->leave(self->ctx, before);           \
         return st;                                                 \
     }
 OPS(X)
@@ -94,22 +94,8 @@ static ls_status region_begin(ls_compute *c, uint64_t name, bool *queued)
     const compute_named *self = (const void *)c->ops;
     const uint32_t before = self->enter(self->ctx, OP_NONE);
     const ls_status st = self->inner->region_begin(c, name, queued);
-    self->leave(self->ctx, before);
+    if (self->leave) self->leave(self->ctx, before);
     return st;
-}
-
-static ls_status no_region_begin(ls_compute *c, uint64_t name, bool *queued)
-{
-    (void)c;
-    (void)name;
-    *queued = false;
-    return LS_OK;
-}
-
-static ls_status no_region_end(ls_compute *c)
-{
-    (void)c;
-    return LS_OK;
 }
 
 void compute_named_begin(compute_named *n, ls_compute *c)
@@ -120,11 +106,7 @@ void compute_named_begin(compute_named *n, ls_compute *c)
     if (n->ops.name) n->ops.name = name;
     OPS(X)
 #undef X
-    if (n->ops.region_begin) n->ops.region_begin = region_begin;
-    if (n->no_regions) {
-        n->ops.region_begin = no_region_begin;
-        n->ops.region_end = no_region_end;
-    }
+    if (n->ops.region_begin) n->ops.region_begin = n->no_regions ? NULL : region_begin;
     c->ops = &n->ops;
 }
 

@@ -8,8 +8,8 @@ typedef struct compute_named {
     ls_compute_ops ops; /* first: c->ops points here */
     const ls_compute_ops *inner;
     void *ctx;
-    uint32_t (*enter)(void *ctx, int op); /* before operation `op` is queued; what leave wants back */
-    void (*leave)(void *ctx, uint32_t before);
+    uint32_t (*enter)(void *ctx, int op);      /* before operation `op` is queued; what leave wants back */
+    void (*leave)(void *ctx, uint32_t before); /* after it, or NULL */
     bool no_regions; /* nothing is recorded to run again: every operation is queued by a call */
 } compute_named;
 

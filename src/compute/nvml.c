@@ -75,12 +75,6 @@ struct ls_nvml {
     ls_str reasons;
 };
 
-static void close_library(void *library, calls *f, bool started)
-{
-    if (started && f->shutdown) f->shutdown();
-    if (library) dlclose(library);
-}
-
 static const char *error_words(const calls *f, int rc)
 {
     const char *w = f->words ? f->words(rc) : NULL;
@@ -179,23 +173,20 @@ ls_status ls_nvml_open(ls_nvml **out, const char *which)
     ls_nvml *n = ls_alloc(sizeof *n);
     if (!n) return ls_nomem(sizeof *n, "NVML");
     ls_status st = open_library(&n->library, &n->f);
-    if (st == LS_OK) {
-        st = find_gpu(&n->f, which, &n->gpu);
-        if (st != LS_OK) close_library(n->library, &n->f, true);
-    }
-    if (st != LS_OK) {
-        ls_free(n);
-        return st;
-    }
-    *out = n;
-    return LS_OK;
+    if (st == LS_OK) st = find_gpu(&n->f, which, &n->gpu);
+    if (st == LS_OK) *out = n;
+    else ls_nvml_close(&n);
+    return st;
 }
 
 void ls_nvml_close(ls_nvml **np)
 {
     ls_nvml *n = *np;
     if (!n) return;
-    close_library(n->library, &n->f, true);
+    if (n->library) {
+        n->f.shutdown();
+        dlclose(n->library);
+    }
     ls_str_fini(&n->reasons);
     ls_free(n);
     *np = NULL;
@@ -219,35 +210,24 @@ const char *ls_nvml_refused(const ls_nvml *n)
     return n->reasons.data ? n->reasons.data : "";
 }
 
-static double number(ls_nvml *n, int value, int (*f)(handle, unsigned *), double unit)
-{
-    unsigned x = 0;
-    return given(n, value, f ? f(n->gpu, &x) : -1) ? x * unit : NAN;
-}
-
-static double clock_of(ls_nvml *n, int value, int kind)
-{
-    unsigned x = 0;
-    return given(n, value, n->f.clock ? n->f.clock(n->gpu, kind, &x) : -1) ? (double)x : NAN;
-}
+/* Calls the library for a value of this GPU; whether it was given. */
+#define READ(n, value, call, ...) given(n, value, (n)->f.call ? (n)->f.call((n)->gpu, __VA_ARGS__) : -1)
 
 void ls_nvml_read(ls_nvml *n, ls_gpu_now *out)
 {
-    const calls *f = &n->f;
     utilization u = {0};
     memory m = {0};
     unsigned long long mj = 0, bits = 0;
-    unsigned heat = 0;
-    int (*slowed)(handle, unsigned long long *) = f->slowed ? f->slowed : f->slowed_before;
-    *out = (ls_gpu_now){.power = number(n, V_POWER, f->power, 1e-3),
-                        .sm_mhz = clock_of(n, V_SM, CLOCK_SM),
-                        .mem_mhz = clock_of(n, V_MEM, CLOCK_MEM)};
-    out->busy = given(n, V_BUSY, f->utilization ? f->utilization(n->gpu, &u) : -1) ? u.gpu / 100.0 : NAN;
-    out->energy = given(n, V_ENERGY, f->energy ? f->energy(n->gpu, &mj) : -1) ? (double)mj * 1e-3 : NAN;
-    out->used = given(n, V_MEMORY, f->memory ? f->memory(n->gpu, &m) : -1) ? (double)m.used : NAN;
-    out->celsius =
-        given(n, V_HEAT, f->temperature ? f->temperature(n->gpu, SENSOR_GPU, &heat) : -1) ? (double)heat : NAN;
-    out->slowed_known = given(n, V_SLOWED, slowed ? slowed(n->gpu, &bits) : -1);
+    unsigned mw = 0, sm = 0, mem = 0, heat = 0;
+    if (!n->f.slowed) n->f.slowed = n->f.slowed_before;
+    out->power = READ(n, V_POWER, power, &mw) ? mw * 1e-3 : NAN;
+    out->sm_mhz = READ(n, V_SM, clock, CLOCK_SM, &sm) ? (double)sm : NAN;
+    out->mem_mhz = READ(n, V_MEM, clock, CLOCK_MEM, &mem) ? (double)mem : NAN;
+    out->busy = READ(n, V_BUSY, utilization, &u) ? u.gpu / 100.0 : NAN;
+    out->energy = READ(n, V_ENERGY, energy, &mj) ? (double)mj * 1e-3 : NAN;
+    out->used = READ(n, V_MEMORY, memory, &m) ? (double)m.used : NAN;
+    out->celsius = READ(n, V_HEAT, temperature, SENSOR_GPU, &heat) ? (double)heat : NAN;
+    out->slowed_known = READ(n, V_SLOWED, slowed, &bits);
     out->slowed = out->slowed_known ? bits : 0;
 }
 
@@ -255,11 +235,11 @@ void ls_nvml_facts(ls_nvml *n, ls_gpu_facts *out)
 {
     const calls *f = &n->f;
     int major = 0, minor = 0;
-    unsigned sm = 0, mem = 0;
+    unsigned sm = 0, mem = 0, mw = 0;
     memory m = {0};
     pci where = {0};
     *out = (ls_gpu_facts){.total = NAN, .sm_mhz_max = NAN, .mem_mhz_max = NAN};
-    out->power_limit = number(n, V_LIMIT, f->power_limit, 1e-3);
+    out->power_limit = READ(n, V_LIMIT, power_limit, &mw) ? mw * 1e-3 : NAN;
     if (f->name && f->name(n->gpu, out->name, sizeof out->name)) out->name[0] = '\0';
     if (f->uuid && f->uuid(n->gpu, out->uuid, sizeof out->uuid)) out->uuid[0] = '\0';
     if (f->driver && f->driver(out->driver, sizeof out->driver)) out->driver[0] = '\0';

@@ -1,10 +1,11 @@
-/* plugin.h - what a compute backend in a shared object of its own offers (core/plugin.h finds it). */
+/* plugin.h - what a compute backend offers besides its operations: a shared object of its own (core/plugin.h finds it), or the CPU's, which
+ * has scratch and describe alone. */
 #ifndef LS_COMPUTE_PLUGIN_H
 #define LS_COMPUTE_PLUGIN_H
 
 #include "compute/compute.h"
 
-#define LS_COMPUTE_ABI    3
+#define LS_COMPUTE_ABI    4
 #define LS_COMPUTE_SYMBOL "ls_compute_plugin"
 
 /* The program's side of ls_fail and LS_TRY: words and trails belong to its threads. */

@@ -80,22 +80,17 @@ const char *ls_device_no_gpu(const ls_device_choice *d, char buf[LS_DEVICE_WORDS
 
 /* ---- agreement ---- */
 
-typedef struct seat {
+/* What each worker tells the others. */
+typedef struct entry {
     int64_t cuda;
     char bus[24], words[200];
-} seat;
+} entry;
 
-enum { SEAT_WORDS = sizeof(seat) / sizeof(int64_t) };
-_Static_assert(sizeof(seat) % sizeof(int64_t) == 0, "it is sent as 64-bit integers");
-
-static const char *host_of(const ls_comm *c, int rank)
-{
-    int local;
-    return ls_comm_host(c, rank, &local);
-}
+enum { ENTRY_WORDS = sizeof(entry) / sizeof(int64_t) };
+_Static_assert(sizeof(entry) % sizeof(int64_t) == 0, "it is sent as 64-bit integers");
 
 /* Two ranks have one GPU. Hosts may have equal names, but no two workers of a host one local rank. */
-static bool one_gpu(const ls_comm *c, const seat *all, int p, int q)
+static bool one_gpu(const ls_comm *c, const entry *all, int p, int q)
 {
     int a, b;
     const char *at = ls_comm_host(c, p, &a), *bt = ls_comm_host(c, q, &b);
@@ -103,25 +98,24 @@ static bool one_gpu(const ls_comm *c, const seat *all, int p, int q)
 }
 
 /* Nobody before r has its GPU. */
-static bool is_first(const ls_comm *c, const seat *all, int r)
+static bool is_first(const ls_comm *c, const entry *all, int r)
 {
     int p = 0;
     while (p < r && !one_gpu(c, all, p, r)) p++;
     return p == r;
 }
 
-static ls_status judge(ls_device_choice *d, ls_comm *c, const seat *all)
+static ls_status judge(ls_device_choice *d, ls_comm *c, const entry *all)
 {
     const int size = ls_comm_size(c);
-    int on_gpu = 0, odd = -1, used = 0;
+    int on_gpu = 0, odd = 0, used = 0, local;
     for (int r = 0; r < size; r++) on_gpu += all[r].cuda != 0;
-    for (int r = 0; r < size && odd < 0; r++)
-        if (!all[r].cuda) odd = r;
+    while (odd < size && all[odd].cuda) odd++;
     if (on_gpu && on_gpu < size)
         return ls_fail(LS_E_CONFIG,
                        "all workers must use the same kind of device: rank %d on %s would use %.199s, but %d of %d "
                        "workers have a GPU; give every worker a GPU, or use --device cpu",
-                       odd, host_of(c, odd), all[odd].words, on_gpu, size);
+                       odd, ls_comm_host(c, odd, &local), all[odd].words, on_gpu, size);
     if (!d->automatic || !d->cuda) return LS_OK;
     for (int r = 0; r < size; r++) used += is_first(c, all, r);
     name_gpus(d, used, size, ls_comm_where(c).n_host);
@@ -131,11 +125,11 @@ static ls_status judge(ls_device_choice *d, ls_comm *c, const seat *all)
 ls_status ls_device_agree(ls_device_choice *d, ls_comm *c)
 {
     const int size = ls_comm_size(c);
-    seat mine = {.cuda = d->cuda}, *all = ls_comm_alloc(c, (size_t)size * sizeof *all);
+    entry mine = {.cuda = d->cuda}, *all = ls_comm_alloc(c, (size_t)size * sizeof *all);
     snprintf(mine.bus, sizeof mine.bus, "%s", d->bus);
     snprintf(mine.words, sizeof mine.words, "%.199s", d->words);
     LS_TRY(ls_comm_agree(c, all ? LS_OK : ls_nomem((size_t)size * sizeof *all, "the workers' devices"), LS_SITE));
-    LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)SEAT_WORDS * size, LS_I64}, (ls_view){&mine, SEAT_WORDS, LS_I64},
+    LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)ENTRY_WORDS * size, LS_I64}, (ls_view){&mine, ENTRY_WORDS, LS_I64},
                          LS_SITE, NULL));
     return judge(d, c, all);
 }

@@ -20,21 +20,14 @@ static const char *dotted(char buf[PLACE_MAX], const char *place, const char *ke
     return buf;
 }
 
-ls_status train_ds_note(ds_reader *r, const char *fmt, ...)
+void train_ds_note(ds_reader *r, const char *fmt, ...)
 {
     char text[PLACE_MAX];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    size_t n = (size_t)r->c->n_no_effect;
-    char **list = ls_realloc(r->c->no_effect, (n + 1) * sizeof *list);
-    if (!list) return ls_nomem(n * sizeof *list, "the list of keys without effect");
-    r->c->no_effect = list;
-    list[n] = ls_strdup(text);
-    if (!list[n]) return ls_nomem(strlen(text), "the list of keys without effect");
-    r->c->n_no_effect++;
-    return LS_OK;
+    ls_str_addf(&r->c->no_effect, "%s%s", r->c->no_effect.len ? ", " : "", text);
 }
 
 static const char *nearest_in(const ds_table *t, const char *key)
@@ -47,29 +40,22 @@ static const char *nearest_in(const ds_table *t, const char *key)
 
 static ls_status unknown_key(ds_reader *r, const char *place, const ds_row *row, size_t n, const char *key)
 {
-    ds_table here = {place, row, n};
-    char where[PLACE_MAX];
+    const ds_table here = {place, row, n}, *in = &here;
     const char *near = nearest_in(&here, key);
-    /* Not here by any spelling: the same word may belong to another block. */
-    const ds_table *other = NULL;
-    for (size_t i = 0; !near && !other && i < train_ds_n_tables; i++)
-        for (size_t j = 0; j < train_ds_tables[i].n; j++)
-            if (!strcmp(train_ds_tables[i].row[j].key, key)) other = &train_ds_tables[i];
-    for (size_t i = 0; !near && !other && i < train_ds_n_tables; i++)
-        if ((near = nearest_in(&train_ds_tables[i], key))) other = &train_ds_tables[i];
-    if (other) {
-        const char *word = near ? near : key;
-        char full[PLACE_MAX];
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key; the nearest one is '%s'%s%s", r->what,
-                       dotted(where, place, key), dotted(full, other->place, word),
-                       *other->place ? "" : " at the top level", *other->place ? ", inside that block" : "");
+    char where[PLACE_MAX], full[PLACE_MAX];
+    /* Not here by any spelling: the same word, or a similar one, may belong to another block. */
+    for (size_t i = 0; !near && i < train_ds_n_tables; i++) {
+        in = &train_ds_tables[i];
+        for (size_t j = 0; j < in->n && !near; j++)
+            if (!strcmp(in->row[j].key, key)) near = key;
     }
-    if (near) {
-        char full[PLACE_MAX];
-        return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key; the nearest one is '%s'", r->what,
-                       dotted(where, place, key), dotted(full, place, near));
-    }
-    return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key", r->what, dotted(where, place, key));
+    for (size_t i = 0; !near && i < train_ds_n_tables; i++) near = nearest_in(in = &train_ds_tables[i], key);
+    if (!near) return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key", r->what, dotted(where, place, key));
+    return ls_fail(LS_E_CONFIG, "%s: '%s' is not a DeepSpeed key; the nearest one is '%s'%s", r->what,
+                   dotted(where, place, key), dotted(full, in->place, near),
+                   in == &here  ? ""
+                   : *in->place ? ", inside that block"
+                                : " at the top level");
 }
 
 /* Whether the value, or anything in it, says "enabled": true. */
@@ -137,7 +123,6 @@ static bool one_of(const char *choices, const char *word)
 
 static ls_status read_text(ds_reader *r, const char *place, const json_t *v, const ds_row *row)
 {
-    if (json_is_null(v)) return LS_OK;
     if (!json_is_string(v)) return wrong_type(r, place, v, "text");
     const char *s = json_string_value(v);
     if (row->words && !one_of(row->words, s))
@@ -157,21 +142,20 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
         if (!strcmp(place, "fp16.enabled") || !strcmp(place, "bf16.enabled")) r->c->precision_auto = true;
         return LS_OK;
     }
+    if (json_is_null(v)) return LS_OK; /* the default */
     if (row->effect == DS_REFUSE && (row->kind == DS_BOOL || row->kind == DS_ANY || row->kind == DS_BLOCK) &&
         asks_for_something(v, 0))
         return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is enabled but not supported; remove or disable it", r->what, place);
     if (row->effect == DS_INERT && row->kind != DS_BLOCK && row->kind != DS_CALL && !is_nothing(v))
-        LS_TRY(train_ds_note(r, "%s", place));
+        train_ds_note(r, "%s", place);
     double x = 0;
     switch (row->kind) {
     case DS_BOOL:
-        if (json_is_null(v)) return LS_OK;
         if (!json_is_boolean(v)) return wrong_type(r, place, v, "true or false");
         if (row->at) *(bool *)(void *)(base + row->at) = json_is_true(v);
         break;
     case DS_INT:
     case DS_REAL:
-        if (json_is_null(v)) return LS_OK;
         LS_TRY(read_number(r, place, v, row, &x));
         if (row->at && row->kind == DS_INT)
             *(int64_t *)(void *)(base + row->at) = json_is_integer(v) ? (int64_t)json_integer_value(v) : (int64_t)x;
@@ -179,9 +163,8 @@ static ls_status read_row(ds_reader *r, const char *place, const json_t *v, cons
         break;
     case DS_TEXT: LS_TRY(read_text(r, place, v, row)); break;
     case DS_BLOCK:
-        if (json_is_null(v)) return LS_OK;
         if (!json_is_object(v)) return wrong_type(r, place, v, "an object");
-        LS_TRY(train_ds_block(r, place, v, row->sub, row->n_sub, strict));
+        LS_TRY(train_ds_block(r, place, v, row->sub, row->n_sub, strict || row->strict));
         break;
     case DS_CALL: LS_TRY(row->call(r, place, v)); break;
     case DS_ANY: break;
@@ -209,8 +192,7 @@ ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const
 
 void ls_ds_config_fini(ls_ds_config *c)
 {
-    for (int i = 0; i < c->n_no_effect; i++) ls_free(c->no_effect[i]);
-    ls_free(c->no_effect);
+    ls_str_fini(&c->no_effect);
     ls_free(c->path);
     *c = (ls_ds_config){0};
 }
@@ -236,10 +218,11 @@ ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds
     ls_sha256_add(&sha, text, n);
     ls_sha256_hex(&sha, c.sha256);
     LS_TRY_GOTO(st, done, train_ds_block(&r, "", root, train_ds_tables[0].row, train_ds_tables[0].n, false));
-    LS_TRY_GOTO(st, done, train_ds_check(&r));
-    *out = c;
+    LS_TRY_GOTO(st, done, train_ds_check(&r, root));
+    if (c.no_effect.failed) st = ls_nomem(c.no_effect.cap, "the list of keys without effect");
 done:
     if (st != LS_OK) ls_ds_config_fini(&c);
+    else *out = c;
     json_decref(root);
     return st;
 }
@@ -260,38 +243,5 @@ ls_status ls_ds_config_load(const char *path, ls_ds_config *out)
     }
     ls_debug("config", "read the DeepSpeed configuration %s (%zu bytes)", path, n);
     *out = c;
-    return LS_OK;
-}
-
-ls_status ls_ds_batch_triple(int64_t *batch, int64_t *micro, int64_t *accum, int64_t world)
-{
-    int64_t b = *batch, m = *micro, a = *accum;
-    LS_ASSERT(world > 0);
-    if (!b && !m)
-        return ls_fail(LS_E_CONFIG, "neither train_batch_size nor train_micro_batch_size_per_gpu is given%s",
-                       a ? "; gradient_accumulation_steps alone does not define the batch size" : "");
-    if (b < 0 || m < 0 || a < 0)
-        return ls_fail(LS_E_CONFIG,
-                       "batch sizes must be positive: train_batch_size %lld, micro-batch size %lld, accumulation %lld",
-                       (long long)b, (long long)m, (long long)a);
-    if (b && m && !a) a = b / m / world;
-    else if (b && !m && a) m = b / world / a;
-    else if (!b && !a) a = 1;
-    else if (b && !m) a = 1, m = b / world;
-    if (!b) {
-        if ((double)m * (double)a * (double)world > 9.0e15)
-            return ls_fail(LS_E_CONFIG, "a batch of %lld * %lld * %lld sequences is too large", (long long)m,
-                           (long long)a, (long long)world);
-        b = m * a * world;
-    }
-    if (m <= 0 || a <= 0 || (double)m * (double)a * (double)world > 9.0e15 || m * a * world != b)
-        return ls_fail(LS_E_CONFIG,
-                       "train_batch_size %lld is not micro-batch size %lld * accumulation %lld * %lld worker%s = %lld; "
-                       "change one of them",
-                       (long long)b, (long long)m, (long long)a, (long long)world, world == 1 ? "" : "s",
-                       (double)m * (double)a * (double)world > 9.0e15 ? -1LL : (long long)(m * a * world));
-    *batch = b;
-    *micro = m;
-    *accum = a;
     return LS_OK;
 }

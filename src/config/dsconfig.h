@@ -1,10 +1,9 @@
-/* dsconfig.h - the DeepSpeed JSON: read completely, honoured or refused, nothing dropped in silence.
+/* dsconfig.h - reads a DeepSpeed JSON: every key is used, refused or listed as without effect.
  *
- * Strict JSON without duplicate keys. A key that DeepSpeed does not know, at any depth, is LS_E_CONFIG and names the nearest
- * known key and the place. A known key that changes nothing here is collected in `no_effect`; a feature that is switched on and
- * that we do not have is LS_E_UNSUPPORTED. "auto" in the strict blocks means the default; 5e8 is a whole number. Values are those
- * of DeepSpeed 0.18.3 when a key is missing; `given` flags record which keys were present, because the command line and our own defaults
- * have to know. */
+ * Strict JSON without duplicate keys. A key that DeepSpeed does not know, at any depth, is LS_E_CONFIG; the message has the nearest known
+ * key and its place. A known key that changes nothing here is collected in `no_effect`; an enabled feature that is not supported is
+ * LS_E_UNSUPPORTED. "auto" in the strict blocks means the default; 5e8 is a whole number. Missing keys have the defaults of DeepSpeed
+ * 0.18.3; `given` flags record which keys were present. */
 #ifndef LS_CONFIG_DSCONFIG_H
 #define LS_CONFIG_DSCONFIG_H
 
@@ -30,26 +29,21 @@ typedef struct ls_ds_optimizer {
 } ls_ds_optimizer;
 
 typedef struct ls_ds_fp16 {
-    bool given, enabled, auto_cast, consecutive_hysteresis, master_weights_and_grads;
+    bool given, enabled, consecutive_hysteresis, master_weights_and_grads;
     double loss_scale; /* 0 = dynamic */
     int64_t initial_scale_power, loss_scale_window, hysteresis;
     double min_loss_scale;
 } ls_ds_fp16;
 
 typedef struct ls_ds_bf16 {
-    bool given, enabled, immediate_grad_update, check_grad_overflow, master_weights_and_grads, optimizer_states;
+    bool enabled, check_grad_overflow, master_weights_and_grads, optimizer_states;
 } ls_ds_bf16;
 
 typedef struct ls_ds_zero {
     bool given;
-    int64_t stage; /* 0..3 */
-    bool contiguous_gradients, reduce_scatter, use_multi_rank_bucket_allreduce, allgather_partitions;
-    bool overlap_comm, overlap_comm_given; /* null: true for stage 3 only */
-    bool round_robin_gradients, ignore_unused_parameters, load_from_fp32_weights, gather_16bit_weights_on_model_save;
-    int64_t reduce_bucket_size, allgather_bucket_size; /* elements */
+    int64_t stage;                                                           /* 0..3 */
+    int64_t reduce_bucket_size, allgather_bucket_size, prefetch_bucket_size; /* elements */
     bool reduce_bucket_given, allgather_bucket_given, prefetch_bucket_given;
-    int64_t sub_group_size, prefetch_bucket_size, param_persistence_threshold, model_persistence_threshold;
-    int64_t max_live_parameters, max_reuse_distance, module_granularity_threshold;
 } ls_ds_zero;
 
 typedef struct ls_ds_config {
@@ -73,24 +67,13 @@ typedef struct ls_ds_config {
     char grad_accum_dtype[8], communication_data_type[8]; /* "" = null */
     bool prescale_gradients;
     double gradient_predivide_factor;
-
-    bool steps_per_print_given, wall_clock_breakdown_given, wall_clock_breakdown, memory_breakdown, dump_state;
-    int64_t steps_per_print; /* 0 = never */
-    bool dataloader_drop_last;
-    int64_t pipeline_stages; /* of the pipeline block, 0 = not given */
-
-    char **no_effect; /* dotted names of known keys that change nothing here, in file order */
-    int n_no_effect;
+    bool wall_clock_breakdown_given, wall_clock_breakdown;
+    ls_str no_effect; /* "key, block.key": known keys that change nothing here, in file order */
 } ls_ds_config;
 
 /* LS_E_IO (no such file), LS_E_CONFIG (not JSON, duplicate key, bad value, unknown key), LS_E_UNSUPPORTED. On failure nothing is owed. */
 ls_status ls_ds_config_load(const char *path, ls_ds_config *out);
 ls_status ls_ds_config_parse(const char *text, size_t n, const char *what, ls_ds_config *out);
 void ls_ds_config_fini(ls_ds_config *c); /* takes a zeroed one */
-
-/* The batch triple (docs/REFERENCES.md#deepspeed-json) for W workers:
- * members that are 0 are derived, then all must be > 0 and batch = micro*accum*W.
- * LS_E_CONFIG with the arithmetic. */
-ls_status ls_ds_batch_triple(int64_t *batch, int64_t *micro, int64_t *accum, int64_t world);
 
 #endif

@@ -34,6 +34,7 @@ typedef struct ds_row {
     size_t given; /* offset of a bool that notes the key's presence, or 0 */
     double lo, hi;
     const char *words; /* choices of DS_TEXT */
+    bool strict;       /* a block where "auto" means the default */
     const struct ds_row *sub;
     size_t n_sub;
     ls_status (*call)(ds_reader *r, const char *place, const json_t *v);
@@ -51,9 +52,10 @@ extern const size_t train_ds_n_tables;
 
 /* Reads object v by the rows. `strict`: "auto" means the default. */
 ls_status train_ds_block(ds_reader *r, const char *place, const json_t *v, const ds_row *row, size_t n, bool strict);
-ls_status train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Adds to the list of keys without effect. */
+void train_ds_note(ds_reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void train_ds_defaults(ls_ds_config *c);
 /* Rules between keys, after everything was read. */
-ls_status train_ds_check(ds_reader *r);
+ls_status train_ds_check(ds_reader *r, const json_t *root);
 
 #endif

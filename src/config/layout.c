@@ -80,29 +80,25 @@ int ls_layout_dp(const ls_layout *l, int workers)
     return workers / (l->pp * l->tp);
 }
 
+static ls_status add_pair(ls_argv *out, const char *flag, const char *value)
+{
+    LS_TRY(ls_argv_add(out, flag));
+    return ls_argv_add(out, value);
+}
+
+static ls_status add_int(ls_argv *out, const char *flag, int value)
+{
+    LS_TRY(ls_argv_add(out, flag));
+    return ls_argv_addf(out, "%d", value);
+}
+
 ls_status ls_layout_words(const ls_layout *l, int workers, ls_argv *out)
 {
-    LS_TRY(ls_argv_add(out, "-n"));
-    LS_TRY(ls_argv_addf(out, "%d", workers));
-    if (l->strategy[0]) {
-        LS_TRY(ls_argv_add(out, "--strategy"));
-        LS_TRY(ls_argv_add(out, l->strategy));
-    }
-    if (l->pp > 1) {
-        LS_TRY(ls_argv_add(out, "--pp"));
-        LS_TRY(ls_argv_addf(out, "%d", l->pp));
-    }
-    if (l->pp > 1 && l->schedule[0]) {
-        LS_TRY(ls_argv_add(out, "--schedule"));
-        LS_TRY(ls_argv_add(out, l->schedule));
-    }
-    if (l->pp > 1 && !strcmp(l->schedule, "interleaved")) {
-        LS_TRY(ls_argv_add(out, "--interleave"));
-        LS_TRY(ls_argv_add(out, "2"));
-    }
-    if (l->tp > 1) {
-        LS_TRY(ls_argv_add(out, "--tp"));
-        LS_TRY(ls_argv_addf(out, "%d", l->tp));
-    }
-    return LS_OK;
+    const bool pipe = l->pp > 1;
+    LS_TRY(add_int(out, "-n", workers));
+    if (l->strategy[0]) LS_TRY(add_pair(out, "--strategy", l->strategy));
+    if (pipe) LS_TRY(add_int(out, "--pp", l->pp));
+    if (pipe && l->schedule[0]) LS_TRY(add_pair(out, "--schedule", l->schedule));
+    if (pipe && !strcmp(l->schedule, "interleaved")) LS_TRY(add_int(out, "--interleave", 2));
+    return l->tp > 1 ? add_int(out, "--tp", l->tp) : LS_OK;
 }

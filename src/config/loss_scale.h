@@ -27,7 +27,7 @@ typedef enum ls_scale_rule {
     LS_SCALE_FIXED,
     LS_SCALE_ZERO,
     LS_SCALE_STAGE0,
-    LS_SCALE_AMP,
+    LS_SCALE_AMP
 } ls_scale_rule;
 
 typedef struct ls_loss_scale_config {

@@ -4,15 +4,9 @@
 
 const char *ls_lr_word(ls_lr_kind kind)
 {
-    switch (kind) {
-    case LS_LR_CONSTANT: return "constant";
-    case LS_LR_COSINE: return "cosine";
-    case LS_LR_WARMUP: return "WarmupLR";
-    case LS_LR_WARMUP_DECAY: return "WarmupDecayLR";
-    case LS_LR_WARMUP_COSINE: return "WarmupCosineLR";
-    case LS_LR_RANGE_TEST: return "LRRangeTest";
-    }
-    return "?";
+    static const char *const word[] = {"constant",      "cosine",         "WarmupLR",
+                                       "WarmupDecayLR", "WarmupCosineLR", "LRRangeTest"};
+    return word[kind];
 }
 
 static double half_cosine(double x) /* 1 at x = 0, 0 from x = 1 on */

@@ -159,15 +159,11 @@ void ls_train_options_warnings(const ls_train_options *o, ls_str *out)
 
 void ls_train_options_help(ls_str *out)
 {
-    ls_str options = {0};
-    ls_opt_help(ls_train_opts, ls_train_n_opts, &options);
     ls_str_add(out, "usage: lockstep train --data DIR [OPTIONS]\n"
                     "       lockstep train --train_data_path FILE [--val_data_path FILE] [OPTIONS]\n\n"
                     "Train a GPT-2 model and write metrics, logs and checkpoints to the run folder.\n"
-                    "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n\n");
-    if (options.data) ls_str_add(out, options.data);
-    out->failed |= options.failed;
-    ls_str_fini(&options);
+                    "The default of an option is in brackets; \"JSON\" is the --deepspeed_config.\n");
+    ls_opt_help(ls_train_opts, ls_train_n_opts, out);
     ls_str_add(out, "\nEnvironment:\n"
                     "  RANK, LOCAL_RANK, WORLD_SIZE\n"
                     "                            set by launchers such as torchrun (one host); mpirun\n"

@@ -27,20 +27,10 @@ typedef enum ls_source {
     LS_FROM_RULE
 } ls_source;
 
-typedef enum ls_setting_kind {
-    LS_SETTING_TEXT,
-    LS_SETTING_INT,
-    LS_SETTING_REAL,
-    LS_SETTING_BOOL,
-    LS_SETTING_NULL
-} ls_setting_kind;
-
 typedef struct ls_setting {
     const char *name; /* static */
-    ls_setting_kind kind;
-    int64_t i;  /* INT, BOOL */
-    double r;   /* REAL      */
-    char *text; /* TEXT      */
+    char *text;       /* the value; NULL: none */
+    bool quoted;      /* in JSON: text, not a number or a boolean */
     ls_source source;
     char detail[LS_DEVICE_WORDS]; /* "--lr", "optimizer.params.lr", "config.json", "RANK", "B*A*W" ... */
 } ls_setting;
@@ -109,7 +99,7 @@ typedef struct ls_train_config {
     int threads;            /* 0 = all cores                                                     */
     int threads_asked;      /* --threads; 0: a worker's part of the cores                        */
     const char *nccl_proof; /* "off", "log", "full": what is kept of a run over NCCL (nccl_proof.h)              */
-    double comm_timeout;    /* seconds a collective may take; 0 = no limit, -1 = follows the time of steps */
+    double comm_timeout;    /* longest time of a collective in seconds; 0 = no limit, -1 = follows the time of steps */
     uint64_t seed;
     bool recompute, deterministic;
 
@@ -123,10 +113,10 @@ typedef struct ls_train_config {
     int64_t profile_spans; /* of a worker's main lane, kept by --profile                      */
     const char *cluster;   /* hardware.cluster, NULL = absent                                   */
 
-    char **note; /* said once at the start: inert keys, ZeRO on one worker ...        */
-    int n_note;
+    ls_str notes; /* lines to print at the start: keys without effect, ZeRO on one worker ... */
     ls_setting *setting;
-    int n_setting, cap_setting;
+    int n_setting;
+    bool incomplete; /* no memory for a setting */
 } ls_train_config;
 
 /* Paths of the data from --data DIR or --train_data_path/--val_data_path, and tokenizer.json beside them; absent ones NULL. The
@@ -156,6 +146,5 @@ void ls_train_config_fini(ls_train_config *c);
 /* --print-config: a table (setting, value, source) or {"setting": {"value": ..., "source": ..., "from": ...}, ...}. */
 void ls_train_config_table(const ls_train_config *c, ls_str *out);
 void ls_train_config_json(const ls_train_config *c, ls_str *out);
-const char *ls_source_word(ls_source s);
 
 #endif

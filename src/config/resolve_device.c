@@ -27,14 +27,6 @@ ls_compute_open_opts ls_train_compute_opts(const ls_train_config *c)
                                   .deterministic = c->deterministic};
 }
 
-static void put_given(ls_train_config *c, const ls_train_options *o, const char *name, bool value)
-{
-    char flag[40];
-    snprintf(flag, sizeof flag, "--%s", name);
-    const bool given = ls_train_given(o, name);
-    train_put_bool(c, name, value, given ? LS_FROM_CLI : LS_FROM_DEFAULT, given ? flag : "");
-}
-
 static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *d,
                                    ls_train_config *c)
 {
@@ -55,15 +47,11 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
     if (!cuda && c->dtype != LS_F32)
         return ls_fail(LS_E_UNSUPPORTED, "--precision %s: the CPU supports only fp32 (--precision fp32); %s",
                        c->precision, ls_device_no_gpu(d, no_gpu));
-    train_put_text(c, "precision", c->precision,
-                   o->precision ? LS_FROM_CLI
-                   : json       ? LS_FROM_JSON
-                                : LS_FROM_DEFAULT,
-                   o->precision         ? "--precision"
-                   : json               ? (ds->fp16.enabled ? "fp16.enabled" : "bf16.enabled")
-                   : cuda && !left_open ? "the JSON enables neither fp16 nor bf16"
-                   : cuda && ds         ? "the JSON has \"auto\""
-                                        : "");
+    train_origin from =
+        train_from(o, "--precision", json ? (ds->fp16.enabled ? "fp16.enabled" : "bf16.enabled") : NULL);
+    if (from.source == LS_FROM_DEFAULT && cuda && ds)
+        from.detail = left_open ? "the JSON has \"auto\"" : "the JSON enables neither fp16 nor bf16";
+    train_put_text(c, "precision", c->precision, from);
     if (o->tf32 && (!cuda || c->dtype != LS_F32))
         return ls_fail(LS_E_CONFIG,
                        "--tf32 needs --device cuda --precision fp32, but this run uses %s on the %s; leave it out",
@@ -74,24 +62,42 @@ static ls_status resolve_precision(const ls_train_options *o, const ls_ds_config
                        c->precision);
     c->tf32 = o->tf32;
     c->stochastic = o->stochastic_rounding;
-    if (cuda) put_given(c, o, "tf32", c->tf32);
-    if (cuda) put_given(c, o, "stochastic_rounding", c->stochastic);
+    if (!cuda) return LS_OK;
+    train_put_bool(c, "tf32", c->tf32, train_from(o, "--tf32", NULL));
+    train_put_bool(c, "stochastic_rounding", c->stochastic, train_from(o, "--stochastic_rounding", NULL));
     return LS_OK;
+}
+
+/* A value of the fp16 block, or of its defaults. */
+static train_origin from_fp16(const ls_ds_config *ds, const char *key)
+{
+    return ds && ds->fp16.given ? (train_origin){LS_FROM_JSON, key} : (train_origin){LS_FROM_DEFAULT, ""};
+}
+
+static void resolve_amp_scale(ls_train_config *c)
+{
+    c->loss_scale = (ls_loss_scale_config){.rule = LS_SCALE_AMP, .initial = 65536, .window = 2000};
+    train_put_text(c, "loss_scale_rule", ls_scale_rule_word(LS_SCALE_AMP),
+                   train_rule("--run_type baseline: torch's GradScaler"));
+    train_put_real(c, "loss_scale", c->loss_scale.initial, train_rule("at the start"));
+    train_put_int(c, "loss_scale_window", c->loss_scale.window, train_rule(""));
 }
 
 static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
 {
     const ls_ds_fp16 none = {
         .initial_scale_power = 16, .loss_scale_window = 1000, .hysteresis = 2, .min_loss_scale = 1};
-    const bool json = ds && ds->fp16.given, baseline = c->run_type && !strcmp(c->run_type, "baseline") && !c->engine;
-    const ls_ds_fp16 *j = json ? &ds->fp16 : &none;
-    const ls_source from = json ? LS_FROM_JSON : LS_FROM_DEFAULT;
+    const ls_ds_fp16 *j = ds && ds->fp16.given ? &ds->fp16 : &none;
     ls_loss_scale_config *s = &c->loss_scale;
     if (c->dtype == LS_BF16 && ds && ds->bf16.enabled && ds->bf16.check_grad_overflow) {
         *s = (ls_loss_scale_config){.rule = LS_SCALE_FIXED, .initial = 1, .min = 1}; /* bad gradients skip a step */
-        train_put_bool(c, "check_grad_overflow", true, LS_FROM_JSON, "bf16.check_grad_overflow");
+        train_put_bool(c, "check_grad_overflow", true, (train_origin){LS_FROM_JSON, "bf16.check_grad_overflow"});
     }
     if (c->dtype != LS_F16) return;
+    if (c->run_type && !strcmp(c->run_type, "baseline") && !c->engine) {
+        resolve_amp_scale(c);
+        return;
+    }
     *s = (ls_loss_scale_config){.rule = ds && !ds->zero.stage ? LS_SCALE_STAGE0 : LS_SCALE_ZERO,
                                 .initial = ldexp(1, (int)j->initial_scale_power),
                                 .min = j->min_loss_scale,
@@ -99,31 +105,22 @@ static void resolve_loss_scale(const ls_ds_config *ds, ls_train_config *c)
                                 .hysteresis = j->hysteresis,
                                 .consecutive = j->consecutive_hysteresis};
     if (j->loss_scale > 0) s->rule = LS_SCALE_FIXED, s->initial = j->loss_scale;
-    if (baseline) *s = (ls_loss_scale_config){.rule = LS_SCALE_AMP, .initial = 65536, .window = 2000};
     const bool fixed = s->rule == LS_SCALE_FIXED;
-    train_put_text(c, "loss_scale_rule", ls_scale_rule_word(s->rule), baseline ? LS_FROM_RULE : from,
-                   baseline                     ? "--run_type baseline: torch's GradScaler"
-                   : fixed                      ? "fp16.loss_scale"
-                   : s->rule == LS_SCALE_STAGE0 ? "zero_optimization.stage 0"
-                                                : "");
-    train_put_real(c, "loss_scale", s->initial, baseline ? LS_FROM_RULE : from,
-                   fixed      ? "fp16.loss_scale"
-                   : baseline ? "at the start"
-                   : json     ? "fp16.initial_scale_power, at the start"
-                              : "at the start");
+    train_origin rule = from_fp16(ds, ""), start = from_fp16(ds, "fp16.initial_scale_power, at the start");
+    rule.detail = fixed ? "fp16.loss_scale" : s->rule == LS_SCALE_STAGE0 ? "zero_optimization.stage 0" : "";
+    if (fixed || start.source == LS_FROM_DEFAULT) start.detail = fixed ? "fp16.loss_scale" : "at the start";
+    train_put_text(c, "loss_scale_rule", ls_scale_rule_word(s->rule), rule);
+    train_put_real(c, "loss_scale", s->initial, start);
     if (fixed) return;
-    train_put_int(c, "loss_scale_window", s->window, baseline ? LS_FROM_RULE : from,
-                  json && !baseline ? "fp16.loss_scale_window" : "");
-    if (baseline) return;
-    train_put_real(c, "min_loss_scale", s->min, from, json ? "fp16.min_loss_scale" : "");
+    train_put_int(c, "loss_scale_window", s->window, from_fp16(ds, "fp16.loss_scale_window"));
+    train_put_real(c, "min_loss_scale", s->min, from_fp16(ds, "fp16.min_loss_scale"));
     if (s->rule != LS_SCALE_ZERO) return;
-    train_put_int(c, "hysteresis", s->hysteresis, from, json ? "fp16.hysteresis" : "");
-    train_put_bool(c, "consecutive_hysteresis", s->consecutive, from, json ? "fp16.consecutive_hysteresis" : "");
+    train_put_int(c, "hysteresis", s->hysteresis, from_fp16(ds, "fp16.hysteresis"));
+    train_put_bool(c, "consecutive_hysteresis", s->consecutive, from_fp16(ds, "fp16.consecutive_hysteresis"));
 }
 
-/* training_config.precision. R1's three words (docs/REFERENCES.md)
- * for what they describe; 16-bit runs with DeepSpeed's loss scale have its word
- * on any number of workers, so that they can be compared. */
+/* training_config.precision: R1's three words (docs/REFERENCES.md) where they apply. 16-bit runs with DeepSpeed's loss scale have its
+ * word on any number of workers, so that they can be compared. */
 static const char *label_of(const ls_train_config *c)
 {
     if (c->dtype == LS_BF16) return "bf16_mixed";
@@ -142,8 +139,7 @@ static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice 
     if (strcmp(o->comm, "auto") && c->world_size == 1)
         return ls_fail(LS_E_UNSUPPORTED, "--comm %s: a single worker does not communicate; leave it out%s", o->comm,
                        strcmp(o->comm, "mpi") ? "" : ", or start several with mpirun or srun");
-    train_put_text(c, "comm", o->comm, ls_train_given(o, "comm") ? LS_FROM_CLI : LS_FROM_DEFAULT,
-                   ls_train_given(o, "comm") ? "--comm" : "");
+    train_put_text(c, "comm", o->comm, train_from(o, "--comm", NULL));
     c->nccl_proof = o->nccl_proof;
     const bool may = d->cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
     if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may)
@@ -164,29 +160,22 @@ static void put_device(const ls_device_choice *d, ls_train_config *c)
     c->device = d->cuda ? "cuda" : "cpu";
     c->device_index = d->index;
     snprintf(c->device_words, sizeof c->device_words, "%s", d->words);
-    train_put_text(c, "device", d->automatic ? c->device : d->asked, source, detail);
+    train_put_text(c, "device", d->automatic ? c->device : d->asked, (train_origin){source, detail});
 }
 
 ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds, const ls_device_choice *chosen,
                                ls_train_config *c)
 {
     ls_device_choice d;
-    const bool compute = ls_train_given(o, "compute");
     if (chosen) d = *chosen;
     else LS_TRY(ls_device_parse(ls_train_given(o, "device") ? "--device" : "", o->device, &d));
     const bool cuda = d.cuda;
-    if (cuda && compute)
+    if (cuda && ls_train_given(o, "compute"))
         return ls_fail(LS_E_CONFIG, "--compute %s is only for the CPU, but --device is %s; leave one of them out",
                        o->compute, d.asked);
     put_device(&d, c);
     c->compute = cuda ? "cuda" : o->compute;
-    train_put_text(c, "compute", c->compute,
-                   compute ? LS_FROM_CLI
-                   : cuda  ? LS_FROM_RULE
-                           : LS_FROM_DEFAULT,
-                   compute ? "--compute"
-                   : cuda  ? "--device"
-                           : "");
+    train_put_text(c, "compute", c->compute, cuda ? train_rule("--device") : train_from(o, "--compute", NULL));
     LS_TRY(resolve_precision(o, ds, &d, c));
     LS_TRY(resolve_comm(o, &d, c));
     if (ds && ds->grad_accum_dtype[0] && strcmp(ds->grad_accum_dtype, "fp32"))

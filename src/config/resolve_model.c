@@ -9,12 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct size_flag {
-    const char *flag, *setting;
-    int64_t value;
-    int *field;
-} size_flag;
-
 /* The sizes a checkpoint fixes. */
 static ls_status same_shape(const ls_model_config *a, const char *a_is, const ls_model_config *b, const char *b_is)
 {
@@ -46,53 +40,78 @@ ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows)
                    ids, m->vocab_size, ids);
 }
 
-static ls_status pick_vocabulary(const ls_train_options *o, const ls_train_facts *facts, bool follows_data,
-                                 ls_train_config *c, ls_source *source, const char **detail)
+/* The sizes of the model: those of the options where given. */
+static ls_status resolve_sizes(const ls_train_options *o, train_origin model, ls_train_config *c)
+{
+    ls_model_config *m = &c->model;
+    const struct {
+        const char *flag, *setting;
+        int64_t value;
+        int *field;
+    } size[] = {{"--num_layers", "n_layer", o->num_layers, &m->n_layer},
+                {"--num_heads", "n_head", o->num_heads, &m->n_head},
+                {"--embedding_size", "n_embd", o->embedding_size, &m->n_embd},
+                {"--max_position_embeddings", "n_positions", o->max_position_embeddings, &m->n_ctx},
+                {"--vocab_size", "vocab_size", o->vocab_size, &m->vocab_size}};
+    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++) {
+        const train_origin from = train_from(o, size[i].flag, NULL);
+        const bool given = from.source == LS_FROM_CLI;
+        if (given && (size[i].value < 1 || size[i].value > INT_MAX))
+            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least 1", size[i].flag, (long long)size[i].value);
+        if (given) *size[i].field = (int)size[i].value;
+        train_put_int(c, size[i].setting, *size[i].field, given ? from : model);
+    }
+    return LS_OK;
+}
+
+/* The vocabulary and end of text of the data, where it has a tokenizer. follows: the model takes the vocabulary of the data. */
+static ls_status resolve_vocabulary(const ls_train_facts *facts, bool follows, ls_train_config *c)
 {
     ls_model_config *m = &c->model;
     const int data = facts->data_vocab_size;
-    const bool follows = follows_data && !ls_train_given(o, "vocab_size");
-    if (follows && data) {
-        *source = LS_FROM_DATA;
-        *detail = "tokenizer.json";
-    }
     LS_TRY(ls_train_fit_vocabulary(m, data, follows));
+    if (follows && data) train_put_int(c, "vocab_size", m->vocab_size, (train_origin){LS_FROM_DATA, "tokenizer.json"});
     if (data) m->eos_id = facts->data_eos_id;
     if (m->eos_id >= m->vocab_size) m->eos_id = -1;
     return LS_OK;
 }
 
-ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c)
+/* Preset, file or the folder of --init_from, whose configuration is `weights`. detail: room for the origin's. */
+static ls_status find_model(const ls_train_options *o, ls_model_config *weights, char detail[80], train_origin *from,
+                            ls_train_config *c)
 {
-    ls_model_config *m = &c->model;
-    ls_source from = o->model ? LS_FROM_CLI : LS_FROM_DEFAULT;
     const char *name = o->model ? o->model : "gpt2";
-    char detail[80] = "";
-    if (o->model) snprintf(detail, sizeof detail, "--model %.60s", o->model);
-    ls_model_config weights;
+    *from = (train_origin){o->model ? LS_FROM_CLI : LS_FROM_DEFAULT, detail};
+    if (o->model) snprintf(detail, 80, "--model %.60s", o->model);
     if (o->init_from) {
         LS_TRY(ls_ckpt_resolve(o->init_from, &c->init_from));
-        LS_TRY(ls_model_config_load(c->init_from, &weights));
+        LS_TRY(ls_model_config_load(c->init_from, weights));
     }
     if (o->init_from && !o->model) {
-        *m = weights;
-        from = LS_FROM_MODEL;
-        snprintf(detail, sizeof detail, "config.json of --init_from");
-    } else {
-        LS_TRY(ls_model_config_named(name, m));
-        if (o->model && !ls_model_config_is_preset(name)) from = LS_FROM_MODEL;
+        c->model = *weights;
+        *from = (train_origin){LS_FROM_MODEL, "config.json of --init_from"};
+        return train_copy(&c->model_from, o->init_from);
     }
-    LS_TRY(train_copy(&c->model_from, o->init_from && !o->model ? o->init_from : name));
+    LS_TRY(ls_model_config_named(name, &c->model));
+    if (o->model && !ls_model_config_is_preset(name)) from->source = LS_FROM_MODEL;
+    return train_copy(&c->model_from, name);
+}
 
-    ls_source v_from = from;
-    const char *v_detail = detail;
+ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *facts, ls_train_config *c)
+{
+    ls_model_config *m = &c->model, weights;
+    char detail[80] = "";
+    train_origin from;
+    LS_TRY(find_model(o, &weights, detail, &from, c));
+
+    train_origin v_from = from;
     ls_variant v = m->variant;
     if (o->variant) {
         LS_TRY(ls_variant_parse(o->variant, &v));
-        v_from = LS_FROM_CLI, v_detail = "--variant";
+        v_from = train_from(o, "--variant", NULL);
     } else if (o->run_type && !o->model && !o->init_from) {
         v = LS_VARIANT_R1; /* R1's command line (docs/REFERENCES.md) asks for its model */
-        v_from = LS_FROM_RULE, v_detail = "--run_type without --model";
+        v_from = train_rule("--run_type without --model");
     }
     if (o->init_from && v != weights.variant)
         return ls_fail(
@@ -100,41 +119,23 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
             "%s has variant %s, not %s; the variant of existing weights cannot be changed; leave --variant out",
             o->init_from, ls_variant_word(weights.variant), ls_variant_word(v));
     if (v != m->variant) ls_model_config_set_variant(m, v);
-
-    train_put_text(c, "model", c->model_from, from, detail);
-    train_put_text(c, "variant", ls_variant_word(m->variant), v_from, v_detail);
-    ls_source vocab_from = from;
-    const char *vocab_detail = detail;
-    const size_flag flags[] = {{"num_layers", "n_layer", o->num_layers, &m->n_layer},
-                               {"num_heads", "n_head", o->num_heads, &m->n_head},
-                               {"embedding_size", "n_embd", o->embedding_size, &m->n_embd},
-                               {"max_position_embeddings", "n_positions", o->max_position_embeddings, &m->n_ctx},
-                               {"vocab_size", "vocab_size", o->vocab_size, &m->vocab_size}};
-    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
-        bool given = ls_train_given(o, flags[i].flag);
-        char where[40];
-        snprintf(where, sizeof where, "--%s", flags[i].flag);
-        if (given && (flags[i].value < 1 || flags[i].value > INT_MAX))
-            return ls_fail(LS_E_CONFIG, "%s %lld: must be at least 1", where, (long long)flags[i].value);
-        if (given) *flags[i].field = (int)flags[i].value;
-        if (given && flags[i].field == &m->vocab_size) vocab_from = LS_FROM_CLI, vocab_detail = "--vocab_size";
-        else if (flags[i].field != &m->vocab_size)
-            train_put_int(c, flags[i].setting, *flags[i].field, given ? LS_FROM_CLI : from, given ? where : detail);
-    }
+    train_put_text(c, "model", c->model_from, from);
+    train_put_text(c, "variant", ls_variant_word(m->variant), v_from);
+    LS_TRY(resolve_sizes(o, from, c));
     if (o->init_from) LS_TRY(same_shape(&weights, o->init_from, m, "the command line"));
-    LS_TRY(pick_vocabulary(o, facts, !o->init_from && !strcmp(name, "tiny"), c, &vocab_from, &vocab_detail));
-    train_put_int(c, "vocab_size", m->vocab_size, vocab_from, vocab_detail);
-    train_put_text(c, "activation", m->gelu == LS_GELU_TANH ? "gelu_new" : "gelu", v_from, v_detail);
-    train_put_bool(c, "tied_head", m->tied, v_from, v_detail);
-    bool drop = ls_train_given(o, "dropout");
-    if (drop) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
-    train_put_real(c, "embd_pdrop", m->embd_pdrop, drop ? LS_FROM_CLI : from, drop ? "--dropout" : detail);
-    train_put_real(c, "attn_pdrop", m->attn_pdrop, drop ? LS_FROM_CLI : from, drop ? "--dropout" : detail);
-    train_put_real(c, "resid_pdrop", m->resid_pdrop, drop ? LS_FROM_CLI : from, drop ? "--dropout" : detail);
+    const bool tiny = !o->init_from && o->model && !strcmp(o->model, "tiny");
+    LS_TRY(resolve_vocabulary(facts, tiny && !ls_train_given(o, "vocab_size"), c));
+    train_put_text(c, "activation", m->gelu == LS_GELU_TANH ? "gelu_new" : "gelu", v_from);
+    train_put_bool(c, "tied_head", m->tied, v_from);
+    train_origin drop = train_from(o, "--dropout", NULL);
+    if (drop.source == LS_FROM_CLI) m->embd_pdrop = m->attn_pdrop = m->resid_pdrop = o->dropout;
+    else drop = from;
+    train_put_real(c, "embd_pdrop", m->embd_pdrop, drop);
+    train_put_real(c, "attn_pdrop", m->attn_pdrop, drop);
+    train_put_real(c, "resid_pdrop", m->resid_pdrop, drop);
     LS_TRY(ls_model_config_check(m));
-    train_put_int(c, "parameters", ls_model_n_param(m), LS_FROM_RULE,
-                  m->tied ? "counted, head tied" : "counted, head of its own");
-    train_put_text(c, "init_from", c->init_from, o->init_from ? LS_FROM_CLI : LS_FROM_DEFAULT,
-                   o->init_from ? "--init_from" : "");
+    train_put_int(c, "parameters", ls_model_n_param(m),
+                  train_rule(m->tied ? "counted, head tied" : "counted, head of its own"));
+    train_put_text(c, "init_from", c->init_from, train_from(o, "--init_from", NULL));
     return LS_OK;
 }

@@ -6,11 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORDS_MAX 2048
-#define TRAIL_MAX 4096
-
-static _Thread_local char words[WORDS_MAX];
-static _Thread_local char trail[TRAIL_MAX];
+static _Thread_local char words[LS_ERR_WORDS];
+static _Thread_local char trail[LS_ERR_TRAIL];
 static _Thread_local size_t trail_len;
 
 const char *ls_short_path(const char *file)
@@ -32,7 +29,7 @@ static void trail_add(const char *how, const char *file, int line, const char *e
 
 ls_status ls_fail_at(ls_status code, const char *file, int line, const char *fmt, ...)
 {
-    char fresh[WORDS_MAX]; /* arguments may point into the old words */
+    char fresh[LS_ERR_WORDS]; /* arguments may point into the old words */
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(fresh, sizeof fresh, fmt, ap);
@@ -86,10 +83,16 @@ void ls_err_clear(void)
     trail_len = 0;
 }
 
-void ls_err_adopt(const char *other_words, const char *other_trail)
+void ls_err_keep(ls_err_kept *k)
 {
-    snprintf(words, sizeof words, "%s", other_words);
-    snprintf(trail, sizeof trail, "%s", other_trail);
+    memcpy(k->words, words, sizeof words);
+    memcpy(k->trail, trail, sizeof trail);
+}
+
+void ls_err_restore(const ls_err_kept *k)
+{
+    memcpy(words, k->words, sizeof words);
+    memcpy(trail, k->trail, sizeof trail);
     trail_len = strlen(trail);
 }
 

@@ -77,8 +77,13 @@ const char *ls_err_words(void);
 const char *ls_err_trail(void);
 void ls_err_clear(void);
 
-/* Makes words and trail that another thread kept this thread's own, so that a failure in the background is reported in full. */
-void ls_err_adopt(const char *other_words, const char *other_trail);
+/* Keeps this thread's failure: while something else is tried that may fail too, or to report it on another thread. */
+enum { LS_ERR_WORDS = 2048, LS_ERR_TRAIL = 4096 };
+typedef struct ls_err_kept {
+    char words[LS_ERR_WORDS], trail[LS_ERR_TRAIL];
+} ls_err_kept;
+void ls_err_keep(ls_err_kept *k);
+void ls_err_restore(const ls_err_kept *k); /* makes it the failure of the calling thread */
 
 /* "…/src/train/loop.c" -> "train/loop.c": points into `file`. */
 const char *ls_short_path(const char *file);

@@ -4,7 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +53,15 @@ ls_status ls_fs_mkdirs(const char *path)
         st = ls_fail(LS_E_IO, "cannot create the folder %s: a file of that name exists", path);
     ls_free(p);
     return st;
+}
+
+ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_MAX])
+{
+    for (int k = 1;; k++) {
+        LS_TRY(ls_path_in(path, dir, "%s%d", prefix, k));
+        if (!mkdir(path, 0777)) return LS_OK;
+        if (errno != EEXIST) return ls_fail(LS_E_IO, "cannot create the folder %s: %s", path, strerror(errno));
+    }
 }
 
 static ls_status read_all(int fd, const char *path, char **data, size_t *n)
@@ -157,19 +166,27 @@ ls_status ls_fs_out_open(ls_fs_out *o, const char *path)
     return st;
 }
 
+ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        const size_t left = n - at;
+        const ssize_t k = write(fd, (const char *)data + at, left > ((size_t)1 << 30) ? (size_t)1 << 30 : left);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) {
+            const char *why = k ? strerror(errno) : "write returned 0 bytes";
+            const off_t pos = lseek(fd, 0, SEEK_CUR); /* -1 for a pipe */
+            return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", path, (long long)(pos < 0 ? (off_t)at : pos),
+                           why);
+        }
+        at += (size_t)k;
+    }
+    return LS_OK;
+}
+
 ls_status ls_fs_out_append(ls_fs_out *o, const void *data, size_t n)
 {
-    const char *p = data;
-    while (n) {
-        ssize_t k = write(o->fd, p, n > ((size_t)1 << 30) ? (size_t)1 << 30 : n);
-        if (k < 0 && errno == EINTR) continue;
-        if (k <= 0)
-            return ls_fail(LS_E_IO, "cannot write %s at byte %lld: %s", o->path, (long long)o->nbytes,
-                           k ? strerror(errno) : "write returned 0 bytes");
-        p += k;
-        n -= (size_t)k;
-        o->nbytes += k;
-    }
+    LS_TRY(ls_fs_append(o->fd, o->path, data, n));
+    o->nbytes += (int64_t)n;
     return LS_OK;
 }
 
@@ -297,6 +314,19 @@ ls_status ls_fs_remove_tree(const char *path)
     if (S_ISDIR(s.st_mode) ? rmdir(path) : unlink(path))
         return ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     return LS_OK;
+}
+
+ls_status ls_path_in(char path[PATH_MAX], const char *dir, const char *name, ...)
+{
+    const size_t n = strlen(dir);
+    const int at = snprintf(path, PATH_MAX, "%s%s", dir, n && dir[n - 1] == '/' ? "" : "/");
+    int more = 0;
+    va_list ap;
+    va_start(ap, name);
+    if (at >= 0 && at < PATH_MAX) more = vsnprintf(path + at, (size_t)(PATH_MAX - at), name, ap);
+    va_end(ap);
+    if (at >= 0 && more >= 0 && at + more < PATH_MAX) return LS_OK;
+    return ls_fail(LS_E_IO, "the path of a file in %.200s... is too long", dir);
 }
 
 char *ls_path_join(const char *dir, const char *name)

@@ -8,6 +8,7 @@
 
 #include "core/err.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +17,8 @@ bool ls_fs_exists(const char *path);
 bool ls_fs_is_dir(const char *path);
 ls_status ls_fs_size(const char *path, int64_t *nbytes);
 ls_status ls_fs_mkdirs(const char *path); /* like mkdir -p */
+/* Creates the first unused <dir>/<prefix><k>, k = 1, 2, ... */
+ls_status ls_fs_mkdir_next(const char *dir, const char *prefix, char path[PATH_MAX]);
 
 /* The whole file, NUL-terminated (the NUL is not counted); the caller frees with ls_free. LS_E_IO, LS_E_NOMEM. */
 ls_status ls_fs_read(const char *path, char **data, size_t *n);
@@ -44,6 +47,8 @@ typedef struct ls_fs_map {
 ls_status ls_fs_map_open(ls_fs_map *m, const char *path);
 void ls_fs_map_close(ls_fs_map *m);
 
+/* Writes all bytes at the position of an open file; the path is for the message. */
+ls_status ls_fs_append(int fd, const char *path, const void *data, size_t n);
 ls_status ls_fs_sync_dir(const char *path);
 ls_status ls_fs_rename(const char *from, const char *to); /* then syncs the folder of `to` */
 ls_status ls_fs_remove_tree(const char *path);            /* a missing one is fine */
@@ -52,6 +57,8 @@ ls_status ls_fs_remove_tree(const char *path);            /* a missing one is fi
 ls_status ls_fs_list(const char *path, char ***names, size_t *n);
 void ls_fs_list_free(char **names, size_t n);
 
+/* dir/<name>, where the name is formatted. LS_E_IO when the path is longer than the system allows. */
+ls_status ls_path_in(char path[PATH_MAX], const char *dir, const char *name, ...) __attribute__((format(printf, 3, 4)));
 char *ls_path_join(const char *dir, const char *name); /* ls_free; NULL when out of memory */
 const char *ls_path_base(const char *path);            /* points into path */
 

@@ -174,23 +174,26 @@ void ls_jsonw_int(ls_jsonw *w, int64_t value)
     ls_str_addf(w->out, "%lld", (long long)value);
 }
 
+void ls_jsonw_raw(ls_jsonw *w, const char *text)
+{
+    before_value(w);
+    ls_str_add(w->out, text);
+}
+
 void ls_jsonw_real(ls_jsonw *w, double value)
 {
     char buf[32];
-    before_value(w);
-    ls_str_add(w->out, ls_json_real(buf, value));
+    ls_jsonw_raw(w, ls_json_real(buf, value));
 }
 
 void ls_jsonw_bool(ls_jsonw *w, int value)
 {
-    before_value(w);
-    ls_str_add(w->out, value ? "true" : "false");
+    ls_jsonw_raw(w, value ? "true" : "false");
 }
 
 void ls_jsonw_null(ls_jsonw *w)
 {
-    before_value(w);
-    ls_str_add(w->out, "null");
+    ls_jsonw_raw(w, "null");
 }
 
 void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value)

@@ -36,12 +36,24 @@ void ls_jsonw_int(ls_jsonw *w, int64_t value);
 void ls_jsonw_real(ls_jsonw *w, double value);
 void ls_jsonw_bool(ls_jsonw *w, int value);
 void ls_jsonw_null(ls_jsonw *w);
+void ls_jsonw_raw(ls_jsonw *w, const char *text); /* a number or word that is JSON already */
 /* A member: key and value. */
 void ls_jsonw_put_str(ls_jsonw *w, const char *key, const char *value);
 void ls_jsonw_put_int(ls_jsonw *w, const char *key, int64_t value);
 void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
 void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
 void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket);
+/* Several members: ls_jsonw_members(w, LS_KV("loss", loss), LS_KV("tokens", n)). The type of a value chooses the function. */
+#define ls_jsonw_members(w, ...)     \
+    do {                             \
+        ls_jsonw *const kv_w_ = (w); \
+        __VA_ARGS__;                 \
+    } while (0)
+/* clang-format off */
+#define LS_KV(key, value)                                                                                    \
+    _Generic((value), char *: ls_jsonw_put_str, const char *: ls_jsonw_put_str, bool: ls_jsonw_put_bool,      \
+             float: ls_jsonw_put_real, double: ls_jsonw_put_real, default: ls_jsonw_put_int)(kv_w_, key, value)
+/* clang-format on */
 void ls_jsonw_value(ls_jsonw *w, const json_t *value); /* any jansson value, as it is */
 
 /* The float format above, alone: for RUN_COMPLETE.txt and tables. */

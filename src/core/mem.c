@@ -64,6 +64,19 @@ void *ls_realloc(void *p, size_t nbytes)
     return q;
 }
 
+ls_status ls_reserve(void *p, size_t *cap, size_t n, size_t nbytes, const char *what)
+{
+    if (n <= *cap) return LS_OK;
+    const size_t more = *cap + *cap / 2 + 16, want = n > more ? n : more;
+    void *old;
+    memcpy(&old, p, sizeof old); /* any pointer type */
+    void *grown = want > SIZE_MAX / 2 / nbytes ? NULL : ls_realloc(old, want * nbytes);
+    if (!grown) return ls_nomem((double)want * (double)nbytes, what);
+    memcpy(p, &grown, sizeof grown);
+    *cap = want;
+    return LS_OK;
+}
+
 bool ls_grow(void *array, int n, int *cap, size_t size)
 {
     void *p;

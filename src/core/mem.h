@@ -5,6 +5,8 @@
 #ifndef LS_CORE_MEM_H
 #define LS_CORE_MEM_H
 
+#include "core/err.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -19,7 +21,11 @@ char *ls_strndup(const char *s, size_t n);
 char *ls_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void ls_free(void *p); /* takes NULL */
 
-/* Needs core/err.h: reports a failed allocation. */
+/* Makes room for n elements of nbytes each. p is the address of the pointer, *cap the elements that fit now; a larger block has room for
+ * half as many again, so that appending one by one is cheap. LS_E_NOMEM. */
+ls_status ls_reserve(void *p, size_t *cap, size_t n, size_t nbytes, const char *what);
+
+/* Reports a failed allocation. */
 #define ls_nomem(nbytes, what) ls_fail(LS_E_NOMEM, "cannot allocate %.0f bytes for %s", (double)(nbytes), (what))
 
 /* For tests and for the memory plan. */

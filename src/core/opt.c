@@ -94,6 +94,18 @@ ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
     return LS_OK;
 }
 
+static ls_status check_range(const ls_opt *row, const void *target)
+{
+    const char *at = (const char *)target + row->offset;
+    if (row->lo >= row->hi) return LS_OK;
+    const double v =
+        row->kind == LS_OPT_INT ? (double)*(const int64_t *)(const void *)at : *(const double *)(const void *)at;
+    if (v >= row->lo && v <= row->hi) return LS_OK;
+    if (v < row->lo && row->hi >= INT32_MAX)
+        return ls_fail(LS_E_ARG, "--%s %.15g: must be at least %g", row->name, v, row->lo);
+    return ls_fail(LS_E_ARG, "--%s %.15g: must be %g to %.15g", row->name, v, row->lo, row->hi);
+}
+
 /* Moves argv[i] to place `at` (<= i) and what lay between one place up, lists that point there included. */
 static void keep_word(const ls_opt *table, size_t n, void *target, char **argv, int at, int i)
 {
@@ -155,6 +167,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         else if (i + 1 < argc) value = argv[++i];
         if (!value) return ls_fail(LS_E_ARG, "--%s needs a value (%s)", row->name, row->arg ? row->arg : "text");
         LS_TRY(set(row, target, value));
+        LS_TRY(check_range(row, target));
     }
     if (rest) *rest = (ls_opt_list){(const char *const *)argv, n_rest};
     return LS_OK;

@@ -34,6 +34,7 @@ typedef struct ls_opt {
     const char *def;     /* default, as text; NULL leaves the target as it was     */
     const char *help;    /* one line; NULL hides the row (old spellings)           */
     const char *section; /* heading in the help, given on its first row            */
+    double lo, hi;       /* range of a number on the command line; equal: any. A default may be outside */
 } ls_opt;
 
 /* Sets the defaults of all rows in target. */

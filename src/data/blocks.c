@@ -1,5 +1,5 @@
 /* blocks.c - reads a corpus, splits it into blocks and counts documents. */
-#include "data/blocks.h"
+#include "data/corpus.h"
 #include "data/pretokenize.h"
 #include "core/mem.h"
 
@@ -37,20 +37,10 @@ bool ls_line_is_blank(const unsigned char *p, size_t n)
     return true;
 }
 
-static ls_status reserve(unsigned char **p, size_t *cap, size_t n)
-{
-    if (n <= *cap) return LS_OK;
-    unsigned char *q = ls_realloc(*p, n);
-    if (!q) return ls_nomem(n, "a block of text");
-    *p = q;
-    *cap = n;
-    return LS_OK;
-}
-
 /* Reads until the block has `want` bytes or the file ends. */
 static ls_status read_up_to(ls_blocks *b, ls_text_block *out, size_t want, bool *eof)
 {
-    LS_TRY(reserve(&out->text, &out->cap, want));
+    LS_TRY(ls_reserve(&out->text, &out->cap, want, 1, "a block of text"));
     while (out->n < want) {
         size_t k = 0;
         LS_TRY(ls_byte_stream_read(b->source, out->text + out->n, want - out->n, &k));
@@ -67,7 +57,7 @@ static ls_status read_up_to(ls_blocks *b, ls_text_block *out, size_t want, bool 
 static ls_status keep_rest(ls_blocks *b, ls_text_block *out, size_t cut)
 {
     size_t rest = out->n - cut;
-    LS_TRY(reserve(&b->carry, &b->cap_carry, rest));
+    LS_TRY(ls_reserve(&b->carry, &b->cap_carry, rest, 1, "a block of text"));
     if (rest) memcpy(b->carry, out->text + cut, rest);
     b->n_carry = rest;
     out->n = cut;
@@ -89,18 +79,12 @@ static ls_status cut_plain(ls_blocks *b, ls_text_block *out, bool eof)
     return LS_OK;
 }
 
-static size_t last_newline(const unsigned char *p, size_t n)
-{
-    const unsigned char *nl = memrchr(p, '\n', n);
-    return nl ? (size_t)(nl - p) + 1 : 0;
-}
-
 static ls_status cut_lines(ls_blocks *b, ls_text_block *out, bool eof)
 {
     while (!eof) {
-        size_t cut = last_newline(out->text, out->n);
-        if (cut) {
-            LS_TRY(keep_rest(b, out, cut));
+        const unsigned char *nl = memrchr(out->text, '\n', out->n);
+        if (nl) {
+            LS_TRY(keep_rest(b, out, (size_t)(nl - out->text) + 1));
             break;
         }
         if (out->n >= LS_LINE_MAX)
@@ -125,7 +109,7 @@ static ls_status cut_lines(ls_blocks *b, ls_text_block *out, bool eof)
 
 static ls_status next_in_file(ls_blocks *b, ls_text_block *out, bool *eof)
 {
-    LS_TRY(reserve(&out->text, &out->cap, b->n_carry > LS_BLOCK_BYTES ? b->n_carry : LS_BLOCK_BYTES));
+    LS_TRY(ls_reserve(&out->text, &out->cap, b->n_carry, 1, "a block of text"));
     if (b->n_carry) memcpy(out->text, b->carry, b->n_carry);
     out->n = b->n_carry;
     b->n_carry = 0;

@@ -4,7 +4,7 @@
  *   pairs    hash table (left, right) -> count and a list of the words that may contain it
  *   heap     pairs by count; an entry with an outdated count is reinserted with the current one when it is popped
  * Invariants
- *   1. a pair's count is the sum over words of occurrences x word count (occurrences in a run like "aaa" overlap);
+ *   1. the count of a pair is the sum over words of occurrences x word count (occurrences in a run like "aaa" overlap);
  *   2. the list of a pair has every word that contains it, and possibly words that no longer do;
  *   3. counts only decrease, except those of pairs with the new token: these are pushed after each merge. */
 #include "data/bpe_train.h"
@@ -32,43 +32,28 @@ typedef struct candidate {
     uint32_t pair;
 } candidate;
 
+/* prepare.c limits a corpus to 16 MiB of different words, which make far fewer pairs and nodes than 2^32. */
 typedef struct trainer {
     const ls_words *words;
+    ls_tokenizer *tok; /* n_vocab and n_merge: learned so far */
     int32_t *sym;
     size_t *start;
     uint32_t *len;
     pair *pairs;
-    uint32_t n_pair, cap_pair;
     uint32_t *slot; /* pair number + 1 */
-    uint32_t n_slot;
     node *nodes;
-    uint32_t n_node, cap_node, free_node;
     candidate *heap;
-    size_t n_heap, cap_heap;
-    uint32_t *raised; /* pairs raised by this merge */
-    uint32_t n_raised, cap_raised, step;
+    uint32_t *raised;   /* pairs raised by this merge */
     uint32_t *by_bytes; /* id + 1 of the token with these bytes: two merges can make the same one */
-    uint32_t n_by_bytes;
+    uint32_t n_pair, n_slot, n_node, free_node, n_raised, step, n_by_bytes;
+    size_t n_heap, cap_pair, cap_node, cap_heap, cap_raised, cap_merge;
 } trainer;
-
-/* Makes room for one more element of `nbytes`; grows by half. */
-static ls_status more(void **p, uint32_t n, uint32_t *cap, size_t nbytes, const char *what)
-{
-    if (n < *cap) return LS_OK;
-    size_t want = (size_t)*cap + *cap / 2 + 1024;
-    if (want >= NIL) return ls_fail(LS_E_UNSUPPORTED, "%s: more than %u entries", what, NIL);
-    void *q = ls_realloc(*p, want * nbytes);
-    if (!q) return ls_nomem(want * nbytes, what);
-    *p = q;
-    *cap = (uint32_t)want;
-    return LS_OK;
-}
 
 static ls_status rehash(trainer *t)
 {
     uint32_t n = t->n_slot ? t->n_slot * 2 : 1u << 16;
     uint32_t *p = ls_alloc(n * sizeof *p);
-    if (!p) return ls_nomem(n * sizeof *p, "the pairs of the BPE trainer");
+    if (!p) return ls_nomem(n * sizeof *p, "the BPE trainer");
     for (uint32_t i = 0; i < t->n_pair; i++) {
         uint32_t k = (uint32_t)data_pair_hash(t->pairs[i].left, t->pairs[i].right) & (n - 1);
         while (p[k]) k = (k + 1) & (n - 1);
@@ -92,7 +77,7 @@ static ls_status pair_at(trainer *t, int32_t left, int32_t right, uint32_t *out)
             return LS_OK;
         }
     }
-    LS_TRY(more((void **)&t->pairs, t->n_pair, &t->cap_pair, sizeof *t->pairs, "the pairs of the BPE trainer"));
+    LS_TRY(ls_reserve(&t->pairs, &t->cap_pair, t->n_pair + 1, sizeof *t->pairs, "the BPE trainer"));
     t->pairs[t->n_pair] = (pair){left, right, 0, NIL, NIL};
     *out = t->n_pair++;
     t->slot[k] = t->n_pair;
@@ -117,7 +102,7 @@ static ls_status raise_pair(trainer *t, int32_t left, int32_t right, int64_t cou
         if (k != NIL) {
             t->free_node = t->nodes[k].next;
         } else {
-            LS_TRY(more((void **)&t->nodes, t->n_node, &t->cap_node, sizeof *t->nodes, "the lists of the BPE trainer"));
+            LS_TRY(ls_reserve(&t->nodes, &t->cap_node, t->n_node + 1, sizeof *t->nodes, "the BPE trainer"));
             k = t->n_node++;
         }
         t->nodes[k] = (node){word, t->pairs[p].list};
@@ -125,8 +110,7 @@ static ls_status raise_pair(trainer *t, int32_t left, int32_t right, int64_t cou
     }
     if (t->pairs[p].fresh != t->step) {
         t->pairs[p].fresh = t->step;
-        LS_TRY(
-            more((void **)&t->raised, t->n_raised, &t->cap_raised, sizeof *t->raised, "the pairs of the BPE trainer"));
+        LS_TRY(ls_reserve(&t->raised, &t->cap_raised, t->n_raised + 1, sizeof *t->raised, "the BPE trainer"));
         t->raised[t->n_raised++] = p;
     }
     return LS_OK;
@@ -142,13 +126,7 @@ static bool before(const trainer *t, candidate a, candidate b)
 
 static ls_status push(trainer *t, candidate c)
 {
-    if (t->n_heap == t->cap_heap) {
-        size_t cap = t->cap_heap + t->cap_heap / 2 + 4096;
-        candidate *p = ls_realloc(t->heap, cap * sizeof *p);
-        if (!p) return ls_nomem(cap * sizeof *p, "the heap of the trainer");
-        t->heap = p;
-        t->cap_heap = cap;
-    }
+    LS_TRY(ls_reserve(&t->heap, &t->cap_heap, t->n_heap + 1, sizeof *t->heap, "the BPE trainer"));
     size_t i = t->n_heap++;
     for (; i && before(t, c, t->heap[(i - 1) / 2]); i = (i - 1) / 2) t->heap[i] = t->heap[(i - 1) / 2];
     t->heap[i] = c;
@@ -206,9 +184,10 @@ static ls_status merge_word(trainer *t, uint32_t w, int32_t left, int32_t right,
     return LS_OK;
 }
 
-/* The id of the token whose bytes are those of the pair: `next_id`, or an older token with the same bytes. */
-static ls_status token_of(trainer *t, ls_tokenizer *tok, const pair *p, int32_t next_id, int32_t *id)
+/* The id of the token whose bytes are those of the pair: a new one, or an older token with the same bytes. */
+static ls_status token_of(trainer *t, const pair *p, int32_t *id)
 {
+    ls_tokenizer *tok = t->tok;
     uint32_t a = tok->len[p->left], b = tok->len[p->right];
     size_t n = (size_t)a + b;
     unsigned char *joined = ls_alloc(n);
@@ -217,34 +196,29 @@ static ls_status token_of(trainer *t, ls_tokenizer *tok, const pair *p, int32_t 
     memcpy(joined + a, tok->bytes + tok->off[p->right], b);
     uint32_t mask = t->n_by_bytes - 1, k = (uint32_t)ls_xxh64(joined, n) & mask;
     ls_status st = LS_OK;
-    for (;; k = (k + 1) & mask) {
-        if (!t->by_bytes[k]) {
-            st = data_tokenizer_set(tok, next_id, joined, n);
-            t->by_bytes[k] = (uint32_t)next_id + 1;
-            *id = next_id;
-            break;
-        }
-        int32_t old = (int32_t)t->by_bytes[k] - 1;
-        if (tok->len[old] == n && !memcmp(tok->bytes + tok->off[old], joined, n)) {
-            *id = old;
-            break;
-        }
+    for (; t->by_bytes[k]; k = (k + 1) & mask) {
+        *id = (int32_t)t->by_bytes[k] - 1;
+        if (tok->len[*id] == n && !memcmp(tok->bytes + tok->off[*id], joined, n)) break;
+    }
+    if (!t->by_bytes[k]) {
+        *id = tok->n_vocab++;
+        t->by_bytes[k] = (uint32_t)tok->n_vocab;
+        st = data_tokenizer_set(tok, *id, joined, n);
     }
     ls_free(joined);
     return st;
 }
 
-static ls_status start(trainer *t, const ls_words *words, int n_vocab)
+static ls_status start(trainer *t, int n_vocab)
 {
-    *t = (trainer){.words = words, .free_node = NIL};
+    const ls_words *words = t->words;
     t->n_by_bytes = 1024;
     while (t->n_by_bytes < 2u * (uint32_t)n_vocab) t->n_by_bytes *= 2;
     t->sym = ls_alloc(words->n_bytes * sizeof *t->sym);
     t->start = ls_alloc(words->n * sizeof *t->start);
     t->len = ls_alloc(words->n * sizeof *t->len);
     t->by_bytes = ls_alloc(t->n_by_bytes * sizeof *t->by_bytes);
-    if (!t->sym || !t->start || !t->len || !t->by_bytes)
-        return ls_nomem(words->n_bytes * 8, "the words of the trainer");
+    if (!t->sym || !t->start || !t->len || !t->by_bytes) return ls_nomem(words->n_bytes * 8, "the BPE trainer");
     int32_t id_of[256];
     for (int i = 0; i < 256; i++) id_of[data_gpt2_byte(i)] = i;
     size_t at = 0;
@@ -260,10 +234,11 @@ static ls_status start(trainer *t, const ls_words *words, int n_vocab)
     return LS_OK;
 }
 
-static ls_status learn(trainer *t, ls_tokenizer *tok, int n_vocab, int64_t min_count, int *n_token, int *n_merge)
+static ls_status learn(trainer *t, int n_vocab, int64_t min_count)
 {
+    ls_tokenizer *tok = t->tok;
     LS_TRY(push_raised(t, min_count));
-    while (*n_token + 1 < n_vocab && t->n_heap) {
+    while (tok->n_vocab + 1 < n_vocab && t->n_heap) {
         candidate c = pop(t);
         pair best = t->pairs[c.pair];
         if (best.count != c.count) {
@@ -271,15 +246,10 @@ static ls_status learn(trainer *t, ls_tokenizer *tok, int n_vocab, int64_t min_c
             continue;
         }
         int32_t id = 0;
-        LS_TRY(token_of(t, tok, &best, *n_token, &id));
-        if (*n_merge == tok->n_merge) { /* tokens made twice: more merges than tokens */
-            data_merge *p = ls_realloc(tok->merge, (size_t)(tok->n_merge + 4096) * sizeof *p);
-            if (!p) return ls_nomem((size_t)tok->n_merge * sizeof *p, "the merges");
-            tok->merge = p;
-            tok->n_merge += 4096;
-        }
-        tok->merge[(*n_merge)++] = (data_merge){best.left, best.right, id};
-        if (id == *n_token) ++*n_token;
+        LS_TRY(token_of(t, &best, &id));
+        /* tokens made twice: more merges than tokens */
+        LS_TRY(ls_reserve(&tok->merge, &t->cap_merge, (size_t)tok->n_merge + 1, sizeof *tok->merge, "the merges"));
+        tok->merge[tok->n_merge++] = (data_merge){best.left, best.right, id};
         t->pairs[c.pair].list = NIL;
         for (uint32_t k = best.list; k != NIL;) {
             uint32_t w = t->nodes[k].word, next = t->nodes[k].next;
@@ -299,22 +269,16 @@ ls_status ls_bpe_train(const ls_words *words, int n_vocab, int64_t min_count, ls
     if (n_vocab < LS_BPE_MIN_VOCAB || n_vocab > DATA_MAX_VOCAB)
         return ls_fail(LS_E_ARG, "a vocabulary of %d tokens is not possible; use %d (bytes and end-of-text) to %d",
                        n_vocab, LS_BPE_MIN_VOCAB, DATA_MAX_VOCAB);
-    trainer t = {0};
     ls_tokenizer *tok = NULL;
-    int n_token = 256, n_merge = 0;
+    LS_TRY(data_tokenizer_new(n_vocab, 0, &tok));
+    trainer t = {.words = words, .tok = tok, .free_node = NIL};
+    tok->n_vocab = 256;
     ls_status st;
-    LS_TRY_GOTO(st, done, data_tokenizer_new(n_vocab, n_vocab - 257, &tok));
-    for (int i = 0; i < 256; i++) {
-        unsigned char b = data_gpt2_byte(i);
-        LS_TRY_GOTO(st, done, data_tokenizer_set(tok, i, &b, 1));
-    }
-    LS_TRY_GOTO(st, done, start(&t, words, n_vocab));
-    LS_TRY_GOTO(st, done, learn(&t, tok, n_vocab, min_count, &n_token, &n_merge));
-    tok->n_vocab = n_token + 1;
-    tok->n_merge = n_merge;
-    tok->eot = n_token;
-    tok->added[n_token] = 1;
-    LS_TRY_GOTO(st, done, data_tokenizer_set(tok, n_token, DATA_EOT_NAME, strlen(DATA_EOT_NAME)));
+    for (int i = 0; i < 256; i++)
+        LS_TRY_GOTO(st, done, data_tokenizer_set(tok, i, &(unsigned char){data_gpt2_byte(i)}, 1));
+    LS_TRY_GOTO(st, done, start(&t, n_vocab));
+    LS_TRY_GOTO(st, done, learn(&t, n_vocab, min_count));
+    LS_TRY_GOTO(st, done, data_tokenizer_set_eot(tok, tok->n_vocab++));
     LS_TRY_GOTO(st, done, data_tokenizer_finish(tok, "the trained vocabulary"));
     *out = tok;
     tok = NULL;

@@ -26,14 +26,19 @@ typedef struct memo {
 } memo;
 _Static_assert(sizeof(memo) == 64, "one cache line");
 
+typedef struct symbol {
+    int32_t id;
+    uint32_t next, prev; /* positions */
+    uint32_t rank;       /* of the pair with the next one */
+} symbol;
+
 struct ls_encoder {
     const ls_tokenizer *t;
     memo *table;
-    /* for long pieces: a list of symbols linked by position, and the heap of their pairs */
-    size_t cap;
-    int32_t *sym;
-    uint32_t *next, *prev, *rank;
+    /* for long pieces: symbols linked by position, and the heap of their pairs */
+    symbol *sym;
     uint64_t *heap;
+    size_t cap_sym, cap_heap, n_heap;
 };
 
 ls_status ls_encoder_create(const ls_tokenizer *t, ls_encoder **out)
@@ -50,24 +55,12 @@ ls_status ls_encoder_create(const ls_tokenizer *t, ls_encoder **out)
     return LS_OK;
 }
 
-static void free_lists(ls_encoder *e)
-{
-    ls_free(e->sym);
-    ls_free(e->next);
-    ls_free(e->prev);
-    ls_free(e->rank);
-    ls_free(e->heap);
-    e->sym = NULL;
-    e->next = e->prev = e->rank = NULL;
-    e->heap = NULL;
-    e->cap = 0;
-}
-
 void ls_encoder_destroy(ls_encoder **ep)
 {
     ls_encoder *e = *ep;
     if (!e) return;
-    free_lists(e);
+    ls_free(e->sym);
+    ls_free(e->heap);
     ls_free(e->table);
     ls_free(e);
     *ep = NULL;
@@ -99,19 +92,24 @@ static size_t merge_short(const ls_tokenizer *t, const unsigned char *p, size_t 
     return n;
 }
 
-static void heap_push(uint64_t *heap, size_t *n, uint64_t x)
+/* Stores the rank of the pair at position i, and in the heap if the pair can be merged. */
+static void set_rank(ls_encoder *e, uint32_t i, uint32_t rank)
 {
-    size_t i = (*n)++;
-    for (; i && heap[(i - 1) / 2] > x; i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
-    heap[i] = x;
+    e->sym[i].rank = rank;
+    if (rank == DATA_NO_RANK) return;
+    const uint64_t x = (uint64_t)rank << 32 | i;
+    uint64_t *heap = e->heap;
+    size_t k = e->n_heap++;
+    for (; k && heap[(k - 1) / 2] > x; k = (k - 1) / 2) heap[k] = heap[(k - 1) / 2];
+    heap[k] = x;
 }
 
-static uint64_t heap_pop(uint64_t *heap, size_t *n)
+static uint64_t heap_pop(ls_encoder *e)
 {
-    uint64_t top = heap[0], x = heap[--*n];
-    size_t i = 0, m = *n;
-    for (size_t c; (c = 2 * i + 1) < m; i = c) {
-        if (c + 1 < m && heap[c + 1] < heap[c]) c++;
+    uint64_t *heap = e->heap, top = heap[0], x = heap[--e->n_heap];
+    size_t i = 0, n = e->n_heap;
+    for (size_t c; (c = 2 * i + 1) < n; i = c) {
+        if (c + 1 < n && heap[c + 1] < heap[c]) c++;
         if (heap[c] >= x) break;
         heap[i] = heap[c];
     }
@@ -119,62 +117,36 @@ static uint64_t heap_pop(uint64_t *heap, size_t *n)
     return top;
 }
 
-static ls_status room_for(ls_encoder *e, size_t n)
-{
-    if (n <= e->cap) return LS_OK;
-    if (n >= UINT32_MAX) return ls_fail(LS_E_UNSUPPORTED, "a text of %zu bytes that cannot be split is too long", n);
-    size_t cap = n + n / 2 < UINT32_MAX ? n + n / 2 : n;
-    free_lists(e);
-    e->sym = ls_alloc(cap * sizeof *e->sym);
-    e->next = ls_alloc(cap * sizeof *e->next);
-    e->prev = ls_alloc(cap * sizeof *e->prev);
-    e->rank = ls_alloc(cap * sizeof *e->rank);
-    e->heap = ls_alloc(3 * cap * sizeof *e->heap); /* n pairs at first, two more with each of n - 1 merges */
-    if (!e->sym || !e->next || !e->prev || !e->rank || !e->heap) {
-        free_lists(e);
-        return ls_nomem(cap * 40, "a long word");
-    }
-    e->cap = cap;
-    return LS_OK;
-}
-
 /* The same for a piece of any length. An entry of the heap is rank << 32 | position, so that the lowest rank comes first and
- * the leftmost among equals; an entry whose pair has changed meanwhile does not match rank[position] and is dropped. */
+ * the leftmost among equals; an entry whose pair has changed meanwhile does not match the rank at its position and is dropped. */
 static ls_status merge_long(ls_encoder *e, const unsigned char *p, size_t n, int32_t *out, size_t *n_out)
 {
     const ls_tokenizer *t = e->t;
-    LS_TRY(room_for(e, n));
-    size_t n_heap = 0;
+    if (n >= UINT32_MAX) return ls_fail(LS_E_UNSUPPORTED, "a text of %zu bytes that cannot be split is too long", n);
+    LS_TRY(ls_reserve(&e->sym, &e->cap_sym, n, sizeof *e->sym, "a long word"));
+    /* n pairs at first, two more with each of n - 1 merges */
+    LS_TRY(ls_reserve(&e->heap, &e->cap_heap, 3 * n, sizeof *e->heap, "a long word"));
+    symbol *sym = e->sym;
     const uint32_t end = (uint32_t)n;
+    e->n_heap = 0;
     for (uint32_t i = 0; i < end; i++) {
-        e->sym[i] = t->byte_id[p[i]];
-        e->next[i] = i + 1;
-        e->prev[i] = i - 1; /* of the first: wraps, never read */
-        e->rank[i] = i + 1 < end ? t->first[p[i] * 256 + p[i + 1]] : DATA_NO_RANK;
-        if (e->rank[i] != DATA_NO_RANK) heap_push(e->heap, &n_heap, (uint64_t)e->rank[i] << 32 | i);
+        sym[i] = (symbol){.id = t->byte_id[p[i]], .next = i + 1, .prev = i - 1}; /* prev of the first is never read */
+        set_rank(e, i, i + 1 < end ? t->first[p[i] * 256 + p[i + 1]] : DATA_NO_RANK);
     }
-    while (n_heap) {
-        uint64_t top = heap_pop(e->heap, &n_heap);
+    while (e->n_heap) {
+        uint64_t top = heap_pop(e);
         uint32_t i = (uint32_t)top, r = (uint32_t)(top >> 32);
-        if (e->rank[i] != r) continue;
-        uint32_t gone = e->next[i], after = e->next[gone];
-        e->sym[i] = t->merge[r].id;
-        e->rank[gone] = DATA_NO_RANK;
-        e->next[i] = after;
-        e->rank[i] = DATA_NO_RANK;
-        if (after < end) {
-            e->prev[after] = i;
-            e->rank[i] = data_pair_rank(t, e->sym[i], e->sym[after]);
-            if (e->rank[i] != DATA_NO_RANK) heap_push(e->heap, &n_heap, (uint64_t)e->rank[i] << 32 | i);
-        }
-        if (i) {
-            uint32_t b = e->prev[i];
-            e->rank[b] = data_pair_rank(t, e->sym[b], e->sym[i]);
-            if (e->rank[b] != DATA_NO_RANK) heap_push(e->heap, &n_heap, (uint64_t)e->rank[b] << 32 | b);
-        }
+        if (sym[i].rank != r) continue;
+        uint32_t gone = sym[i].next, after = sym[gone].next;
+        sym[i].id = t->merge[r].id;
+        sym[i].next = after;
+        sym[gone].rank = DATA_NO_RANK;
+        if (after < end) sym[after].prev = i;
+        set_rank(e, i, after < end ? data_pair_rank(t, sym[i].id, sym[after].id) : DATA_NO_RANK);
+        if (i) set_rank(e, sym[i].prev, data_pair_rank(t, sym[sym[i].prev].id, sym[i].id));
     }
     size_t k = 0;
-    for (uint32_t i = 0; i < end; i = e->next[i]) out[k++] = e->sym[i];
+    for (uint32_t i = 0; i < end; i = sym[i].next) out[k++] = sym[i].id;
     *n_out = k;
     return LS_OK;
 }
@@ -213,14 +185,7 @@ static inline size_t memo_slot(const uint64_t key[3])
 /* Room for n more ids and for the fixed-size copy out of a memo. */
 static ls_status ids_reserve(ls_ids *ids, size_t n)
 {
-    size_t need = ids->n + n + MEMO_IDS;
-    if (need <= ids->cap) return LS_OK;
-    size_t cap = ids->cap + ids->cap / 2 > need ? ids->cap + ids->cap / 2 : need + 256;
-    int32_t *p = ls_realloc(ids->id, cap * sizeof *p);
-    if (!p) return ls_nomem(cap * sizeof *p, "a list of ids");
-    ids->id = p;
-    ids->cap = cap;
-    return LS_OK;
+    return ls_reserve(&ids->id, &ids->cap, ids->n + n + MEMO_IDS, sizeof *ids->id, "a list of ids");
 }
 
 ls_status ls_encode(ls_encoder *e, const void *text, size_t n, ls_ids *ids)

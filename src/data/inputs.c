@@ -1,5 +1,5 @@
 /* inputs.c - files, folders and standard input as a flat list. */
-#include "data/inputs.h"
+#include "data/corpus.h"
 #include "core/fs.h"
 #include "core/mem.h"
 
@@ -28,13 +28,7 @@ static ls_text_format format_of(const char *path)
 
 static ls_status push(ls_inputs *list, const char *path, ls_text_format format)
 {
-    if (list->n == list->cap) {
-        size_t cap = list->cap * 2 + 16;
-        ls_corpus_file *p = ls_realloc(list->item, cap * sizeof *p);
-        if (!p) return ls_nomem(cap * sizeof *p, "the list of inputs");
-        list->item = p;
-        list->cap = cap;
-    }
+    LS_TRY(ls_reserve(&list->item, &list->cap, list->n + 1, sizeof *list->item, "the list of inputs"));
     ls_corpus_file in = {NULL, format, -1, -1};
     if (strcmp(path, "-")) LS_TRY(ls_fs_size(path, &in.nbytes));
     in.path = ls_strdup(path);

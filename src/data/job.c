@@ -56,20 +56,15 @@ static ls_status take_text(data_job *j, const data_job_rules *rules, ls_encoder 
 static ls_status end_doc(data_job *j, const data_job_rules *rules)
 {
     if (rules->tok) LS_TRY(ls_ids_push(&j->ids, ls_tokenizer_eot(rules->tok)));
-    if (j->n_doc == j->cap_doc) {
-        size_t cap = j->cap_doc * 2 + 64;
-        size_t *p = ls_realloc(j->doc_end, cap * sizeof *p);
-        if (!p) return ls_nomem(cap * sizeof *p, "the documents of a block");
-        j->doc_end = p;
-        j->cap_doc = cap;
-    }
+    LS_TRY(ls_reserve(&j->doc_end, &j->cap_doc, j->n_doc + 1, sizeof *j->doc_end, "the documents of a block"));
     j->doc_end[j->n_doc++] = j->ids.n;
     return LS_OK;
 }
 
-/* Copies p[0, n) to j->fixed and replaces invalid UTF-8 by U+FFFD. */
-static ls_status replace_bad(data_job *j, const unsigned char *p, size_t n)
+/* Takes p[0, n) with invalid UTF-8 replaced by U+FFFD where the rules ask for it. */
+static ls_status take_fixed(data_job *j, const data_job_rules *rules, ls_encoder *e, const unsigned char *p, size_t n)
 {
+    if (rules->bad_utf8 != LS_BAD_UTF8_REPLACE || data_utf8_check(p, n) == n) return take_text(j, rules, e, p, n);
     j->fixed.len = 0;
     while (n) {
         size_t good = data_utf8_check(p, n);
@@ -80,29 +75,24 @@ static ls_status replace_bad(data_job *j, const unsigned char *p, size_t n)
         p += good + bad;
         n -= good + bad;
     }
-    return j->fixed.failed ? ls_nomem(n, "a text") : LS_OK;
+    if (j->fixed.failed) return ls_nomem(n, "a text");
+    return take_text(j, rules, e, (const unsigned char *)j->fixed.data, j->fixed.len);
 }
 
 static ls_status run_plain(data_job *j, const data_job_rules *rules, ls_encoder *e)
 {
     const ls_text_block *b = &j->block;
-    const unsigned char *p = b->text;
-    size_t n = b->n, good = rules->bad_utf8 == LS_BAD_UTF8_KEEP ? n : data_utf8_check(p, n);
-    if (good < n && rules->bad_utf8 == LS_BAD_UTF8_ERROR)
+    const size_t good = rules->bad_utf8 == LS_BAD_UTF8_ERROR ? data_utf8_check(b->text, b->n) : b->n;
+    if (good < b->n)
         return ls_fail(LS_E_FORMAT, "%s: byte %lld (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep",
-                       b->in->path, (long long)(b->offset + (int64_t)good), p[good]);
-    if (good < n) {
-        LS_TRY(replace_bad(j, p, n));
-        p = (const unsigned char *)j->fixed.data;
-        n = j->fixed.len;
-    }
-    LS_TRY(take_text(j, rules, e, p, n));
+                       b->in->path, (long long)(b->offset + (int64_t)good), b->text[good]);
+    LS_TRY(take_fixed(j, rules, e, b->text, b->n));
     return b->ends_doc ? end_doc(j, rules) : LS_OK;
 }
 
-/* The text of one line, checked by the rules, in *p and *n. */
+/* Puts the text of one line into j->text. */
 static ls_status line_text(data_job *j, const data_job_rules *rules, const unsigned char *line, size_t len,
-                           int64_t number, const unsigned char **p, size_t *n)
+                           int64_t number)
 {
     const char *path = j->block.in->path, *why = NULL;
     size_t at = 0, good = rules->bad_utf8 == LS_BAD_UTF8_ERROR ? data_utf8_check(line, len) : len;
@@ -111,33 +101,21 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
                        "%s: line %lld, byte %zu (0x%02x) is not valid UTF-8; use --invalid-utf8 replace or keep", path,
                        (long long)number, good + 1, line[good]);
     ls_jsonl_result r = ls_jsonl_text((const char *)line, len, rules->text_key, &j->text, &at, &why);
-    switch (r) {
-    case LS_JSONL_OK: break;
-    case LS_JSONL_NOMEM: return ls_nomem(len, "a line of JSON");
-    case LS_JSONL_BAD:
+    if (r == LS_JSONL_NOMEM) return ls_nomem(len, "a line of JSON");
+    if (r == LS_JSONL_BAD)
         return ls_fail(LS_E_FORMAT, "%s: line %lld is not a JSON object: byte %zu: expected %s", path,
-                       (long long)number, at + 1, why ? why : "JSON");
-    case LS_JSONL_NO_KEY:
+                       (long long)number, at + 1, why);
+    if (r == LS_JSONL_NO_KEY)
         return ls_fail(LS_E_FORMAT, "%s: line %lld has no key \"%s\"; use --text-key for another key", path,
                        (long long)number, rules->text_key);
-    case LS_JSONL_NOT_TEXT:
+    if (r == LS_JSONL_NOT_TEXT)
         return ls_fail(LS_E_FORMAT, "%s: line %lld: the value of \"%s\" is not a string", path, (long long)number,
                        rules->text_key);
-    case LS_JSONL_LONE:
-        if (rules->bad_utf8 == LS_BAD_UTF8_ERROR)
-            return ls_fail(LS_E_FORMAT,
-                           "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 "
-                           "replace or keep",
-                           path, (long long)number, rules->text_key);
-        break;
-    }
-    *p = (const unsigned char *)j->text.data;
-    *n = j->text.len;
-    if (rules->bad_utf8 == LS_BAD_UTF8_REPLACE && *n && data_utf8_check(*p, *n) < *n) {
-        LS_TRY(replace_bad(j, *p, *n));
-        *p = (const unsigned char *)j->fixed.data;
-        *n = j->fixed.len;
-    }
+    if (r == LS_JSONL_LONE && rules->bad_utf8 == LS_BAD_UTF8_ERROR)
+        return ls_fail(LS_E_FORMAT,
+                       "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 "
+                       "replace or keep",
+                       path, (long long)number, rules->text_key);
     return LS_OK;
 }
 
@@ -146,11 +124,10 @@ static ls_status run_lines(data_job *j, const data_job_rules *rules, ls_encoder 
     const ls_text_block *b = &j->block;
     int64_t number = b->line;
     for (size_t at = 0, next; at < b->n; at = next, number++) {
-        size_t len = ls_text_block_line(b, at, &next), n = 0;
-        const unsigned char *p = NULL;
+        size_t len = ls_text_block_line(b, at, &next);
         if (ls_line_is_blank(b->text + at, len)) continue;
-        LS_TRY(line_text(j, rules, b->text + at, len, number, &p, &n));
-        LS_TRY(take_text(j, rules, e, p, n));
+        LS_TRY(line_text(j, rules, b->text + at, len, number));
+        LS_TRY(take_fixed(j, rules, e, (const unsigned char *)j->text.data, j->text.len));
         LS_TRY(end_doc(j, rules));
     }
     return LS_OK;
@@ -158,29 +135,28 @@ static ls_status run_lines(data_job *j, const data_job_rules *rules, ls_encoder 
 
 static ls_status to_tokens(data_job *j)
 {
-    if (j->ids.n > j->cap_token) {
-        uint16_t *p = ls_alloc((j->ids.n + j->ids.n / 4) * sizeof *p);
-        if (!p) return ls_nomem(j->ids.n * sizeof *p, "the tokens of a block");
-        ls_free(j->token);
-        j->token = p;
-        j->cap_token = j->ids.n + j->ids.n / 4;
-    }
+    LS_TRY(ls_reserve(&j->token, &j->cap_token, j->ids.n, sizeof *j->token, "the tokens of a block"));
     for (size_t i = 0; i < j->ids.n; i++)
         j->token[i] = (uint16_t)j->ids.id[i]; /* ls_prepare has checked that the vocabulary fits */
     return LS_OK;
 }
 
+void data_job_end(data_job *j, ls_status st)
+{
+    j->st = st;
+    ls_free(j->error);
+    j->error = st == LS_OK ? NULL : ls_strdup(ls_err_words());
+}
+
 void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e)
 {
+    if (j->st != LS_OK) return;
     give_back(j);
     j->ids.n = j->n_doc = 0;
     j->n_text_byte = 0;
     j->words.max_bytes = SIZE_MAX / 2;
     ls_words_clear(&j->words);
-    j->st = j->block.in->format == LS_TEXT_JSONL ? run_lines(j, rules, e) : run_plain(j, rules, e);
-    if (j->st == LS_OK && rules->tok) j->st = to_tokens(j);
-    if (j->st != LS_OK) {
-        ls_free(j->error);
-        j->error = ls_strdup(ls_err_words());
-    }
+    ls_status st = j->block.in->format == LS_TEXT_JSONL ? run_lines(j, rules, e) : run_plain(j, rules, e);
+    if (st == LS_OK && rules->tok) st = to_tokens(j);
+    data_job_end(j, st);
 }

@@ -1,10 +1,9 @@
-/* job.h - processes one block: encodes it to tokens or counts its words. Any thread can run it, with its own encoder. */
+/* job.h - processes the blocks of a corpus on several threads: encodes them to tokens or counts their words. */
 #ifndef LS_DATA_JOB_H
 #define LS_DATA_JOB_H
 
-#include "data/blocks.h"
-#include "data/tokenizer.h"
-#include "data/words.h"
+#include "data/bpe_train.h"
+#include "data/corpus.h"
 
 typedef enum ls_bad_utf8 {
     LS_BAD_UTF8_ERROR,
@@ -30,12 +29,21 @@ typedef struct data_job {
     ls_str text, fixed;
     ls_status st;
     char *error; /* error message; owned */
-    int state;   /* used by the worker pool */
+    bool done;
 } data_job;
 
 void data_job_fini(data_job *j);
 
-/* Fills the results from j->block. A failure is stored in j->st and j->error and reported in the order of the jobs. */
+/* Fills the results from j->block, on any thread with its own encoder. A failure is stored in j->st and j->error and reported in the order
+ * of the jobs. A job that has failed before (its block could not be read) stays as it is. */
 void data_job_run(data_job *j, const data_job_rules *rules, ls_encoder *e);
+void data_job_end(data_job *j, ls_status st); /* stores st and, for a failure, this thread's message */
+
+/* Consumes one finished job; called in order on the thread of the caller. */
+typedef ls_status (*data_take)(void *ctx, const data_job *j, const ls_blocks *at);
+
+/* The calling thread reads blocks and consumes results; `threads` others process blocks. The result does not depend on their number: the
+ * first error in the order of the corpus is reported. LS_E_STOPPED after a stop request (core/stop.h). */
+ls_status data_pipeline_run(ls_blocks *blocks, const data_job_rules *rules, int threads, data_take take, void *ctx);
 
 #endif

@@ -7,15 +7,25 @@
 #define MAX_DEPTH 200
 
 typedef struct reader {
-    const char *start, *p, *end;
-    const char *why;
-    bool lone; /* of the string read last */
+    const char *p, *end;
+    const char *why; /* what was expected at p */
+    const char *key; /* of the outermost object */
+    ls_str *out;     /* its string */
+    bool lone;       /* the string read last has a lone surrogate */
+    bool found, text, text_lone;
 } reader;
 
 static bool bad(reader *r, const char *why)
 {
-    if (!r->why) r->why = why;
+    r->why = why;
     return false;
+}
+
+static bool take(reader *r, char c)
+{
+    if (r->p == r->end || *r->p != c) return false;
+    r->p++;
+    return true;
 }
 
 static void skip_blanks(reader *r)
@@ -70,21 +80,16 @@ static bool read_string(reader *r, ls_str *out)
         while (r->p < r->end && *r->p != '"' && *r->p != '\\' && (unsigned char)*r->p >= 0x20) r->p++;
         if (out) ls_str_addn(out, run, (size_t)(r->p - run));
         if (r->p == r->end) return bad(r, "the end of a string");
-        char c = *r->p;
-        if ((unsigned char)c < 0x20) return bad(r, "no control character in a string");
-        r->p++;
-        if (c == '"') return true;
+        if (take(r, '"')) return true;
+        if (!take(r, '\\')) return bad(r, "no control character in a string");
         if (r->p == r->end) return bad(r, "a character after \\");
-        c = *r->p++;
-        if (c == 'u') {
+        if (take(r, 'u')) {
             if (!read_u(r, out)) return false;
             continue;
         }
-        const char *k = c ? strchr(from, c) : NULL;
-        if (!k) {
-            r->p--;
-            return bad(r, "one of \"\\/bfnrtu after \\");
-        }
+        const char *k = *r->p ? strchr(from, *r->p) : NULL;
+        if (!k) return bad(r, "one of \"\\/bfnrtu after \\");
+        r->p++;
         if (out) ls_str_addc(out, to[k - from]);
     }
 }
@@ -98,7 +103,7 @@ static size_t digits(reader *r)
 
 static bool skip_number(reader *r)
 {
-    if (r->p < r->end && *r->p == '-') r->p++;
+    take(r, '-');
     const char *first = r->p;
     size_t k = digits(r);
     if (!k) return bad(r, "a value");
@@ -106,159 +111,105 @@ static bool skip_number(reader *r)
         r->p = first + 1;
         return bad(r, "no digit after a leading 0");
     }
-    if (r->p < r->end && *r->p == '.') {
-        r->p++;
-        if (!digits(r)) return bad(r, "a digit after the decimal point");
-    }
-    if (r->p < r->end && (*r->p == 'e' || *r->p == 'E')) {
-        r->p++;
-        if (r->p < r->end && (*r->p == '+' || *r->p == '-')) r->p++;
+    if (take(r, '.') && !digits(r)) return bad(r, "a digit after the decimal point");
+    if (take(r, 'e') || take(r, 'E')) {
+        if (!take(r, '+')) take(r, '-');
         if (!digits(r)) return bad(r, "a digit in the exponent");
     }
     return true;
 }
 
-static bool skip_word(reader *r, const char *word)
-{
-    size_t n = strlen(word);
-    if ((size_t)(r->end - r->p) < n || memcmp(r->p, word, n)) return bad(r, "a value");
-    r->p += n;
-    return true;
-}
+static bool read_list(reader *r, int depth, char close);
 
-/* Skips any value without recursion; is_object[level] is true for objects. */
-static bool skip_value(reader *r)
+/* Skips a value inside `depth` objects and arrays. */
+static bool skip_value(reader *r, int depth)
 {
-    unsigned char is_object[MAX_DEPTH];
-    int depth = 0;
-    for (;;) {
-        skip_blanks(r);
-        if (r->p == r->end) return bad(r, "a value");
-        char c = *r->p;
-        bool opened = false;
-        if (c == '{' || c == '[') {
-            if (depth == MAX_DEPTH) return bad(r, "less nesting");
-            is_object[depth++] = c == '{';
-            r->p++;
-            skip_blanks(r);
-            opened = true;
-            if (r->p < r->end && *r->p == (c == '{' ? '}' : ']')) {
-                r->p++;
-                depth--;
-                opened = false;
-            }
-        } else if (c == '"') {
-            r->p++;
-            if (!read_string(r, NULL)) return false;
-        } else if (c == 't' || c == 'f' || c == 'n') {
-            if (!skip_word(r, c == 't' ? "true" : c == 'f' ? "false" : "null")) return false;
-        } else if (!skip_number(r)) {
-            return false;
-        }
-        while (!opened) { /* after a value: the end of this level, or the next value */
-            if (!depth) return true;
-            skip_blanks(r);
-            if (r->p == r->end) return bad(r, is_object[depth - 1] ? "\",\" or \"}\"" : "\",\" or \"]\"");
-            c = *r->p;
-            if (c == ',') {
-                r->p++;
-                opened = true;
-            } else if (c == (is_object[depth - 1] ? '}' : ']')) {
-                r->p++;
-                depth--;
-            } else {
-                return bad(r, is_object[depth - 1] ? "\",\" or \"}\"" : "\",\" or \"]\"");
-            }
-        }
-        if (is_object[depth - 1]) { /* a key first */
-            skip_blanks(r);
-            if (r->p == r->end || *r->p != '"') return bad(r, "a key");
-            r->p++;
-            if (!read_string(r, NULL)) return false;
-            skip_blanks(r);
-            if (r->p == r->end || *r->p != ':') return bad(r, "\":\"");
-            r->p++;
-        }
+    static const char *const word[] = {"true", "false", "null"};
+    skip_blanks(r);
+    if (take(r, '"')) return read_string(r, NULL);
+    if (take(r, '{')) return read_list(r, depth, '}');
+    if (take(r, '[')) return read_list(r, depth, ']');
+    for (size_t i = 0; i < 3; i++) {
+        const size_t n = strlen(word[i]);
+        if ((size_t)(r->end - r->p) < n || memcmp(r->p, word[i], n)) continue;
+        r->p += n;
+        return true;
     }
+    return skip_number(r);
 }
 
-/* True if the key at p (after its quote) is the requested one; p is then after its closing quote. A key with escapes is
- * decoded at the end of *out and removed again. */
-static bool read_key(reader *r, const char *key, ls_str *out, bool *is_it)
+/* Whether the key at p (after its quote) is the requested one; p is then after its closing quote. A key with escapes is decoded at the
+ * end of *out and removed again. */
+static bool read_key(reader *r, bool *is_it)
 {
-    size_t n = strlen(key), keep = out->len;
-    if ((size_t)(r->end - r->p) > n && r->p[n] == '"' && !memcmp(r->p, key, n) && !memchr(key, '\\', n)) {
+    ls_str *out = r->out;
+    size_t n = strlen(r->key), keep = out->len;
+    *is_it = (size_t)(r->end - r->p) > n && r->p[n] == '"' && !memcmp(r->p, r->key, n) && !memchr(r->key, '\\', n);
+    if (*is_it) {
         r->p += n + 1;
-        *is_it = true;
         return true;
     }
     if (!read_string(r, out)) return false;
-    *is_it = !out->failed && out->len - keep == n && (!n || !memcmp(out->data + keep, key, n));
+    *is_it = !out->failed && out->len - keep == n && (!n || !memcmp(out->data + keep, r->key, n));
     out->len = keep;
     return true;
 }
 
+static bool read_member(reader *r, int depth)
+{
+    bool wanted = false;
+    skip_blanks(r);
+    if (!take(r, '"')) return bad(r, "a key");
+    if (!(depth == 1 ? read_key(r, &wanted) : read_string(r, NULL))) return false;
+    skip_blanks(r);
+    if (!take(r, ':')) return bad(r, "\":\"");
+    if (!wanted) return skip_value(r, depth);
+    skip_blanks(r);
+    r->found = true;
+    r->text = take(r, '"');
+    if (!r->text) return skip_value(r, depth);
+    r->out->len = 0;
+    if (!read_string(r, r->out)) return false;
+    r->text_lone = r->lone;
+    return true;
+}
+
+/* The rest of an object or array after its opening bracket; `depth` others are around it. */
+static bool read_list(reader *r, int depth, char close)
+{
+    if (depth > MAX_DEPTH) {
+        r->p--;
+        return bad(r, "less nesting");
+    }
+    skip_blanks(r);
+    if (take(r, close)) return true;
+    for (;;) {
+        if (!(close == '}' ? read_member(r, depth + 1) : skip_value(r, depth + 1))) return false;
+        skip_blanks(r);
+        if (take(r, close)) return true;
+        if (!take(r, ',')) return bad(r, close == '}' ? "\",\" or \"}\"" : "\",\" or \"]\"");
+    }
+}
+
+static bool read_line(reader *r)
+{
+    skip_blanks(r);
+    if (!take(r, '{')) return bad(r, "an object");
+    if (!read_list(r, 0, '}')) return false;
+    skip_blanks(r);
+    return r->p == r->end || bad(r, "the end of the line");
+}
+
 ls_jsonl_result ls_jsonl_text(const char *line, size_t n, const char *key, ls_str *out, size_t *at, const char **why)
 {
-    reader r = {line, line, line + n, NULL, false};
-    bool found = false, text = false, lone = false, ok = false;
+    reader r = {.p = line, .end = line + n, .key = key, .out = out};
     out->len = 0;
-    skip_blanks(&r);
-    if (r.p == r.end || *r.p != '{') {
-        bad(&r, "an object");
-        goto done;
-    }
-    r.p++;
-    skip_blanks(&r);
-    bool more = r.p == r.end || *r.p != '}';
-    if (!more) r.p++;
-    while (more) {
-        skip_blanks(&r);
-        bool is_it = false;
-        if (r.p == r.end || *r.p != '"') {
-            bad(&r, "a key");
-            goto done;
-        }
-        r.p++;
-        if (!read_key(&r, key, out, &is_it)) goto done;
-        skip_blanks(&r);
-        if (r.p == r.end || *r.p != ':') {
-            bad(&r, "\":\"");
-            goto done;
-        }
-        r.p++;
-        skip_blanks(&r);
-        if (is_it) found = true;
-        if (is_it && r.p < r.end && *r.p == '"') {
-            out->len = 0;
-            r.p++;
-            if (!read_string(&r, out)) goto done;
-            text = true;
-            lone = r.lone;
-        } else {
-            if (is_it) text = false;
-            if (!skip_value(&r)) goto done;
-        }
-        skip_blanks(&r);
-        if (r.p < r.end && *r.p == ',') {
-            r.p++;
-        } else if (r.p < r.end && *r.p == '}') {
-            r.p++;
-            more = false;
-        } else {
-            bad(&r, "\",\" or \"}\"");
-            goto done;
-        }
-    }
-    skip_blanks(&r);
-    if (r.p != r.end) bad(&r, "the end of the line");
-    else ok = true;
-done:
-    *at = (size_t)(r.p - r.start);
+    const bool ok = read_line(&r);
+    *at = (size_t)(r.p - line);
     *why = r.why;
     if (out->failed) return LS_JSONL_NOMEM;
     if (!ok) return LS_JSONL_BAD;
-    if (!found) return LS_JSONL_NO_KEY;
-    if (!text) return LS_JSONL_NOT_TEXT;
-    return lone ? LS_JSONL_LONE : LS_JSONL_OK;
+    if (!r.found) return LS_JSONL_NO_KEY;
+    if (!r.text) return LS_JSONL_NOT_TEXT;
+    return r.text_lone ? LS_JSONL_LONE : LS_JSONL_OK;
 }

@@ -1,7 +1,7 @@
 /* prepare.c - counts words (to train a vocabulary), encodes, splits and writes a corpus. */
 #include "data/prepare.h"
 #include "data/bpe_train.h"
-#include "data/worker_pool.h"
+#include "data/job.h"
 #include "core/clock.h"
 #include "core/fs.h"
 #include "core/hash.h"
@@ -10,7 +10,6 @@
 #include "core/mem.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,6 +47,33 @@ static void report(run *r, const ls_blocks *at)
     r->o->progress(r->o->progress_ctx, &p);
 }
 
+static ls_status path_in(const char *dir, const char *name, char **path)
+{
+    *path = ls_path_join(dir, name);
+    return *path ? LS_OK : ls_nomem(strlen(dir), "a path");
+}
+
+/* Runs the blocks of the inputs through the worker pool. tok NULL: counts words. */
+static ls_status pass(run *r, const ls_inputs *inputs, const ls_tokenizer *tok, int64_t limit_docs, int64_t limit_bytes,
+                      data_take take)
+{
+    ls_blocks blocks;
+    ls_blocks_init(&blocks, inputs, limit_docs, limit_bytes);
+    ls_status st =
+        data_pipeline_run(&blocks, &(data_job_rules){tok, r->o->text_key, r->o->bad_utf8}, r->o->threads, take, r);
+    r->done_before += ls_blocks_taken(&blocks);
+    ls_blocks_fini(&blocks);
+    return st;
+}
+
+static void begin_phase(run *r, const char *phase, int64_t total)
+{
+    r->phase = phase;
+    r->start = ls_now();
+    r->total = total;
+    r->done_before = r->text_bytes = 0;
+}
+
 /* ---- training the vocabulary ---- */
 
 static ls_status take_words(void *ctx, const data_job *j, const ls_blocks *at)
@@ -62,19 +88,11 @@ static ls_status take_words(void *ctx, const data_job *j, const ls_blocks *at)
 static ls_status train_vocab(run *r, ls_tokenizer **out)
 {
     const ls_prepare_opts *o = r->o;
-    data_job_rules rules = {NULL, o->text_key, o->bad_utf8};
-    ls_blocks blocks;
-    r->phase = "counting words";
-    r->start = ls_now();
-    r->total = ls_inputs_nbytes(o->train);
+    begin_phase(r, "counting words", ls_inputs_nbytes(o->train));
     r->words.max_bytes = WORD_BYTES;
-    ls_blocks_init(&blocks, o->train, o->limit_docs, o->train_bytes);
-    ls_status st = data_pipeline_run(&blocks, &rules, o->threads, take_words, r);
-    ls_blocks_fini(&blocks);
-    LS_TRY(st);
+    LS_TRY(pass(r, o->train, NULL, o->limit_docs, o->train_bytes, take_words));
     if (!r->words.n) return ls_fail(LS_E_FORMAT, "empty corpus: no text to train a vocabulary on");
-    r->phase = "training the vocabulary";
-    r->start = ls_now();
+    begin_phase(r, "training the vocabulary", r->total);
     report(r, NULL);
     LS_TRY(ls_bpe_train(&r->words, o->train_vocab, o->train_min_count, out));
     ls_words_fini(&r->words);
@@ -85,8 +103,8 @@ static ls_status train_vocab(run *r, ls_tokenizer **out)
 
 static ls_status sink_open(sink *s, const char *dir, const char *name)
 {
-    char *path = ls_path_join(dir, name);
-    if (!path) return ls_nomem(strlen(dir), "a path");
+    char *path;
+    LS_TRY(path_in(dir, name, &path));
     ls_status st = ls_fs_out_open(&s->out, path);
     ls_free(path);
     LS_TRY(st);
@@ -127,52 +145,26 @@ static ls_status take_tokens(void *ctx, const data_job *j, const ls_blocks *at)
     return LS_OK;
 }
 
-static ls_status encode_pass(run *r, const ls_tokenizer *tok, const ls_inputs *inputs, int64_t limit)
-{
-    data_job_rules rules = {tok, r->o->text_key, r->o->bad_utf8};
-    ls_blocks blocks;
-    ls_blocks_init(&blocks, inputs, limit, 0);
-    ls_status st = data_pipeline_run(&blocks, &rules, r->o->threads, take_tokens, r);
-    r->done_before += ls_blocks_taken(&blocks);
-    ls_blocks_fini(&blocks);
-    return st;
-}
-
 /* Moves the last tokens of train to val: reads the temporary file back, then truncates it. */
 static ls_status move_tail(run *r, double fraction)
 {
-    int64_t n_val = (int64_t)floor((double)r->train.n_token * fraction), keep = r->train.n_token - n_val;
+    sink *train = &r->train;
+    const size_t n_val = (size_t)floor((double)train->n_token * fraction), keep = (size_t)train->n_token - n_val;
     if (!n_val) return LS_OK;
-    if (!r->train.out.tmp)
+    if (!train->out.tmp)
         return ls_fail(LS_E_IO, "cannot take validation data from the end of %s: it is not a regular file",
-                       r->train.out.path);
-    ls_sha256_init(&r->train.sha);
-    int fd = open(r->train.out.tmp, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", r->train.out.tmp, strerror(errno));
-    size_t cap = (size_t)1 << 20;
-    uint16_t *buf = ls_alloc(cap * sizeof *buf);
-    ls_status st = buf ? LS_OK : ls_nomem(cap * sizeof *buf, "moving tokens");
-    for (int64_t at = 0; st == LS_OK && at < r->train.n_token;) {
-        int64_t stop = at < keep ? keep : r->train.n_token;
-        size_t want = stop - at < (int64_t)cap ? (size_t)(stop - at) : cap, have = 0;
-        while (st == LS_OK && have < want * sizeof *buf) {
-            ssize_t k = pread(fd, (char *)buf + have, want * sizeof *buf - have, (off_t)at * 2 + (off_t)have);
-            if (k < 0 && errno == EINTR) continue;
-            if (k <= 0)
-                st = ls_fail(LS_E_IO, "cannot read back %s: %s", r->train.out.tmp,
-                             k ? strerror(errno) : "the file is too short");
-            else have += (size_t)k;
-        }
-        if (st == LS_OK && at < keep) ls_sha256_add(&r->train.sha, buf, have);
-        else if (st == LS_OK) st = sink_add(&r->val, buf, want);
-        at += (int64_t)want;
-    }
-    ls_free(buf);
-    close(fd);
+                       train->out.path);
+    ls_fs_map written;
+    LS_TRY(ls_fs_map_open(&written, train->out.tmp));
+    const uint16_t *token = written.data;
+    ls_sha256_init(&train->sha);
+    ls_sha256_add(&train->sha, token, keep * sizeof *token);
+    ls_status st = sink_add(&r->val, token + keep, n_val);
+    ls_fs_map_close(&written);
     LS_TRY(st);
-    if (ftruncate(r->train.out.fd, (off_t)keep * 2))
-        return ls_fail(LS_E_IO, "cannot truncate %s: %s", r->train.out.tmp, strerror(errno));
-    r->train.n_token = keep;
+    if (ftruncate(train->out.fd, (off_t)(keep * sizeof *token)))
+        return ls_fail(LS_E_IO, "cannot truncate %s: %s", train->out.tmp, strerror(errno));
+    train->n_token = (int64_t)keep;
     return LS_OK;
 }
 
@@ -180,23 +172,17 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok, ls_prepare_result *
 {
     const ls_prepare_opts *o = r->o;
     bool val_inputs = o->val && o->val->n;
-    r->phase = "encoding";
-    r->start = ls_now();
-    r->text_bytes = 0;
-    r->total = ls_inputs_nbytes(o->train);
-    if (val_inputs && r->total >= 0) {
-        int64_t more = ls_inputs_nbytes(o->val);
-        r->total = more < 0 ? -1 : r->total + more;
-    }
+    const int64_t total = ls_inputs_nbytes(o->train), more = val_inputs ? ls_inputs_nbytes(o->val) : 0;
+    begin_phase(r, "encoding", total < 0 || more < 0 ? -1 : total + more);
     LS_TRY(sink_open(&r->train, o->out_dir, "train.bin"));
     if (val_inputs || o->val_fraction > 0) LS_TRY(sink_open(&r->val, o->out_dir, "val.bin"));
-    LS_TRY(encode_pass(r, tok, o->train, o->limit_docs));
+    LS_TRY(pass(r, o->train, tok, o->limit_docs, 0, take_tokens));
     if (r->train.n_token + r->val.n_token <= r->train.n_doc + r->val.n_doc)
         return ls_fail(LS_E_FORMAT, "empty corpus: %lld documents without text",
                        (long long)(r->train.n_doc + r->val.n_doc));
     if (val_inputs) {
         r->to_val = true;
-        LS_TRY(encode_pass(r, tok, o->val, o->limit_val_docs));
+        LS_TRY(pass(r, o->val, tok, o->limit_val_docs, 0, take_tokens));
         if (r->val.n_token <= r->val.n_doc)
             return ls_fail(LS_E_FORMAT, "empty validation corpus: %lld documents without text",
                            (long long)r->val.n_doc);
@@ -239,8 +225,9 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
     ls_jsonw_put_str(&w, "version", LS_VERSION);
     ls_jsonw_close(&w);
     ls_str_addc(&s, '\n');
-    char *path = ls_path_join(o->out_dir, "meta.json");
-    ls_status st = s.failed || !path ? ls_nomem(s.len, "meta.json") : ls_fs_write(path, s.data, s.len);
+    char *path = NULL;
+    ls_status st = s.failed ? ls_nomem(s.len, "meta.json") : path_in(o->out_dir, "meta.json", &path);
+    if (st == LS_OK) st = ls_fs_write(path, s.data, s.len);
     ls_free(path);
     ls_str_fini(&s);
     return st;
@@ -249,8 +236,8 @@ static ls_status write_meta(const ls_prepare_opts *o, const ls_tokenizer *tok, c
 /* Removes val.bin of an earlier run, which would be mistaken for new data. */
 static ls_status remove_old_val(const char *dir)
 {
-    char *path = ls_path_join(dir, "val.bin");
-    if (!path) return ls_nomem(strlen(dir), "a path");
+    char *path;
+    LS_TRY(path_in(dir, "val.bin", &path));
     ls_status st = LS_OK;
     if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     ls_free(path);
@@ -269,8 +256,8 @@ static ls_status finish(run *r, const ls_tokenizer *tok, ls_prepare_result *res)
     res->n_merge = ls_tokenizer_n_merge(tok);
     ls_sha256_hex(&r->train.sha, res->train_sha256);
     if (res->val_token) ls_sha256_hex(&r->val.sha, res->val_sha256);
-    char *path = ls_path_join(o->out_dir, "tokenizer.json");
-    if (!path) return ls_nomem(strlen(o->out_dir), "a path");
+    char *path;
+    LS_TRY(path_in(o->out_dir, "tokenizer.json", &path));
     ls_status st = ls_tokenizer_save(tok, path);
     ls_free(path);
     LS_TRY(st);

@@ -9,9 +9,7 @@
 #ifndef LS_DATA_PREPARE_H
 #define LS_DATA_PREPARE_H
 
-#include "data/inputs.h"
 #include "data/job.h"
-#include "data/tokenizer.h"
 
 typedef struct ls_prepare_progress {
     const char *phase;   /* "counting words", "training", "encoding"                    */

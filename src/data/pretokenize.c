@@ -77,8 +77,8 @@ static data_class class_before(const unsigned char *p, size_t at)
 }
 
 /* A piece ends before white space that follows something else, and between a letter and a number or either and an ASCII
- * character of another class. (Not between "'" and a letter, and not inside white space.) Only ASCII characters are looked
- * for behind the place: they are whole whatever the bytes before them are. */
+ * character of another class. (Not between "'" and a letter, and not inside white space.) Only an ASCII character
+ * is accepted after the position: it is complete whatever the bytes before it are. */
 size_t data_split_cut(const unsigned char *p, size_t n)
 {
     for (size_t at = n; at-- > 1;) {

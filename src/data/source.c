@@ -1,5 +1,5 @@
 /* source.c - one read function for plain, gzip and zstd files. */
-#include "data/source.h"
+#include "data/corpus.h"
 #include "core/log.h"
 #include "core/mem.h"
 
@@ -18,8 +18,7 @@
 typedef enum packing { PLAIN, GZIP, ZSTD } packing;
 
 struct ls_byte_stream {
-    const char *path; /* owned; for messages */
-    char *path_own;
+    char *path; /* for messages */
     int fd;
     bool own_fd, by_offset, eof; /* eof of the raw bytes */
     int64_t taken;
@@ -31,7 +30,7 @@ struct ls_byte_stream {
     ZSTD_DCtx *zd;
 };
 
-/* zlib and zstd allocate through core/mem too. */
+/* zlib allocates through core/mem too. */
 static void *z_alloc(void *opaque, unsigned n, unsigned nbytes)
 {
     (void)opaque;
@@ -44,67 +43,67 @@ static void z_release(void *opaque, void *p)
     ls_free(p);
 }
 
-static ls_status fill(ls_byte_stream *s)
+/* Reads once, to the end of the raw bytes. */
+static ls_status read_raw(ls_byte_stream *s)
 {
-    if (s->at < s->n || s->eof) return LS_OK;
     ssize_t k;
-    do k = s->by_offset ? pread(s->fd, s->raw, RAW_BYTES, (off_t)s->taken) : read(s->fd, s->raw, RAW_BYTES);
+    do
+        k = s->by_offset ? pread(s->fd, s->raw + s->n, RAW_BYTES - s->n, (off_t)s->taken)
+                         : read(s->fd, s->raw + s->n, RAW_BYTES - s->n);
     while (k < 0 && errno == EINTR);
     if (k < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", s->path, strerror(errno));
-    s->at = 0;
-    s->n = (size_t)k;
+    s->n += (size_t)k;
     s->taken += k;
     s->eof = k == 0;
     return LS_OK;
 }
 
-static bool ends_in(const char *path, const char *ext)
+static ls_status fill(ls_byte_stream *s)
 {
-    size_t n = strlen(path), k = strlen(ext);
-    return n >= k && !strcmp(path + n - k, ext);
+    if (s->at < s->n || s->eof) return LS_OK;
+    s->at = s->n = 0;
+    return read_raw(s);
 }
 
-/* Reads at least four bytes, or all, to detect the format. */
-static ls_status look(ls_byte_stream *s)
+/* A name that promises a format is checked against the content. */
+static ls_status check_name(const ls_byte_stream *s, const char *ext, packing kind, const char *what, size_t magic)
 {
-    LS_TRY(fill(s));
-    while (s->n < 4 && !s->eof) { /* a pipe may give them one by one */
-        ssize_t k;
-        do
-            k = s->by_offset ? pread(s->fd, s->raw + s->n, RAW_BYTES - s->n, (off_t)s->taken)
-                             : read(s->fd, s->raw + s->n, RAW_BYTES - s->n);
-        while (k < 0 && errno == EINTR);
-        if (k < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", s->path, strerror(errno));
-        s->n += (size_t)k;
-        s->taken += k;
-        s->eof = k == 0;
-    }
+    size_t n = strlen(s->path), k = strlen(ext);
+    if (s->kind == kind || n < k || strcmp(s->path + n - k, ext)) return LS_OK;
+    return ls_fail(LS_E_FORMAT, "%s: not a %s file: it %s", s->path, what,
+                   s->n < magic ? "is truncated" : "has another signature");
+}
+
+static ls_status detect(ls_byte_stream *s)
+{
+    while (s->n < 4 && !s->eof) LS_TRY(read_raw(s)); /* a pipe may give them one by one */
     const unsigned char *p = s->raw;
     if (s->n >= 2 && p[0] == 0x1f && p[1] == 0x8b) s->kind = GZIP;
     if (s->n >= 4 && p[1] == 0xb5 && p[2] == 0x2f && p[3] == 0xfd && p[0] == 0x28) s->kind = ZSTD;
     if (s->n >= 4 && p[1] == 0x2a && p[2] == 0x4d && p[3] == 0x18 && (p[0] & 0xf0) == 0x50)
         s->kind = ZSTD; /* skippable */
-    if (ends_in(s->path, ".gz") && s->kind != GZIP)
-        return ls_fail(LS_E_FORMAT, "%s: not a gzip file: it %s", s->path,
-                       s->n < 2 ? "is truncated" : "has another signature");
-    if (ends_in(s->path, ".zst") && s->kind != ZSTD)
-        return ls_fail(LS_E_FORMAT, "%s: not a zstd file: it %s", s->path,
-                       s->n < 4 ? "is truncated" : "has another signature");
-    return LS_OK;
-}
-
-static ls_status start(ls_byte_stream *s)
-{
-    LS_TRY(look(s));
+    LS_TRY(check_name(s, ".gz", GZIP, "gzip", 2));
+    LS_TRY(check_name(s, ".zst", ZSTD, "zstd", 4));
     if (s->kind == GZIP) {
         s->z.zalloc = z_alloc;
         s->z.zfree = z_release;
-        if (inflateInit2(&s->z, 15 + 16) != Z_OK) return ls_nomem(65536, "unpacking gzip");
-        s->z_on = true;
+        s->z_on = inflateInit2(&s->z, 15 + 16) == Z_OK;
+        if (!s->z_on) return ls_nomem(65536, "unpacking gzip");
     } else if (s->kind == ZSTD) {
         s->zd = ZSTD_createDCtx();
         if (!s->zd) return ls_nomem(1 << 20, "unpacking zstd");
     }
+    ls_debug("data", "%s: %s", s->path, s->kind == GZIP ? "gzip" : s->kind == ZSTD ? "zstd" : "not compressed");
+    return LS_OK;
+}
+
+static ls_status open_path(ls_byte_stream *s)
+{
+    struct stat sb;
+    s->fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    s->own_fd = s->fd >= 0;
+    if (s->fd < 0) return ls_fail(LS_E_IO, "cannot read %s: %s", s->path, strerror(errno));
+    if (fstat(s->fd, &sb) || S_ISDIR(sb.st_mode)) return ls_fail(LS_E_IO, "cannot read %s: it is a folder", s->path);
     return LS_OK;
 }
 
@@ -112,33 +111,17 @@ ls_status ls_byte_stream_open(const char *path, int fd, ls_byte_stream **out)
 {
     ls_byte_stream *s = ls_alloc(sizeof *s);
     if (!s) return ls_nomem(sizeof *s, path);
-    s->fd = -1;
-    s->path_own = ls_strdup(strcmp(path, "-") ? path : "standard input");
-    s->path = s->path_own;
+    const bool standard = !strcmp(path, "-");
+    s->fd = fd >= 0 ? fd : STDIN_FILENO;
+    s->by_offset = fd >= 0;
+    s->path = ls_strdup(standard ? "standard input" : path);
     s->raw = ls_alloc(RAW_BYTES);
     ls_status st = s->path && s->raw ? LS_OK : ls_nomem(RAW_BYTES, path);
-    struct stat sb;
-    if (st == LS_OK && fd >= 0) {
-        s->fd = fd;
-        s->by_offset = true;
-    } else if (st == LS_OK && !strcmp(path, "-")) {
-        s->fd = STDIN_FILENO;
-    } else if (st == LS_OK) {
-        s->fd = open(path, O_RDONLY | O_CLOEXEC);
-        s->own_fd = s->fd >= 0;
-        if (s->fd < 0) st = ls_fail(LS_E_IO, "cannot read %s: %s", path, strerror(errno));
-        else if (fstat(s->fd, &sb) || S_ISDIR(sb.st_mode))
-            st = ls_fail(LS_E_IO, "cannot read %s: it is a folder", path);
-    }
-    if (st == LS_OK) st = start(s);
-    if (st == LS_OK)
-        ls_debug("data", "%s: %s", s->path, s->kind == GZIP ? "gzip" : s->kind == ZSTD ? "zstd" : "not compressed");
-    if (st != LS_OK) {
-        ls_byte_stream_close(&s);
-        return st;
-    }
-    *out = s;
-    return LS_OK;
+    if (st == LS_OK && fd < 0 && !standard) st = open_path(s);
+    if (st == LS_OK) st = detect(s);
+    if (st == LS_OK) *out = s;
+    else ls_byte_stream_close(&s);
+    return st;
 }
 
 void ls_byte_stream_close(ls_byte_stream **sp)
@@ -149,7 +132,7 @@ void ls_byte_stream_close(ls_byte_stream **sp)
     ZSTD_freeDCtx(s->zd);
     if (s->own_fd) close(s->fd);
     ls_free(s->raw);
-    ls_free(s->path_own);
+    ls_free(s->path);
     ls_free(s);
     *sp = NULL;
 }

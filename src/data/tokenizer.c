@@ -17,13 +17,7 @@ void ls_ids_fini(ls_ids *ids)
 
 ls_status ls_ids_push(ls_ids *ids, int32_t id)
 {
-    if (ids->n == ids->cap) {
-        size_t cap = ids->cap ? ids->cap * 2 : 64;
-        int32_t *p = ls_realloc(ids->id, cap * sizeof *p);
-        if (!p) return ls_nomem(cap * sizeof *p, "a list of ids");
-        ids->id = p;
-        ids->cap = cap;
-    }
+    LS_TRY(ls_reserve(&ids->id, &ids->cap, ids->n + 1, sizeof *ids->id, "a list of ids"));
     ids->id[ids->n++] = id;
     return LS_OK;
 }
@@ -91,18 +85,19 @@ ls_status data_tokenizer_new(int n_vocab, int n_merge, ls_tokenizer **out)
 
 ls_status data_tokenizer_set(ls_tokenizer *t, int32_t id, const void *bytes, size_t nbytes)
 {
-    if (t->cap_bytes - t->n_bytes < nbytes) {
-        size_t cap = t->cap_bytes * 2 + nbytes + 4096;
-        unsigned char *p = ls_realloc(t->bytes, cap);
-        if (!p) return ls_nomem(cap, "a vocabulary");
-        t->bytes = p;
-        t->cap_bytes = cap;
-    }
+    LS_TRY(ls_reserve(&t->bytes, &t->cap_bytes, t->n_bytes + nbytes, 1, "a vocabulary"));
     memcpy(t->bytes + t->n_bytes, bytes, nbytes);
     t->off[id] = t->n_bytes;
     t->len[id] = (uint32_t)nbytes;
     t->n_bytes += nbytes;
     return LS_OK;
+}
+
+ls_status data_tokenizer_set_eot(ls_tokenizer *t, int32_t id)
+{
+    t->eot = id;
+    t->added[id] = 1;
+    return data_tokenizer_set(t, id, DATA_EOT_NAME, strlen(DATA_EOT_NAME));
 }
 
 /* Checks every merge: its bytes must be those of its two tokens joined. */
@@ -160,29 +155,23 @@ ls_status data_tokenizer_finish(ls_tokenizer *t, const char *what)
         if (t->byte_id[b] < 0)
             return ls_fail(LS_E_FORMAT, "%s: no token for byte 0x%02x; a byte-level vocabulary needs all 256", what, b);
     LS_TRY(check_merges(t, what));
-    LS_TRY(index_merges(t, what));
-    return LS_OK;
+    return index_merges(t, what);
 }
 
 ls_status ls_tokenizer_bytes(ls_tokenizer **out)
 {
     ls_tokenizer *t = NULL;
     LS_TRY(data_tokenizer_new(257, 0, &t));
-    ls_status st = LS_OK;
-    for (int i = 0; i < 256 && st == LS_OK; i++) {
-        unsigned char b = (unsigned char)i;
-        st = data_tokenizer_set(t, i, &b, 1);
-    }
-    if (st == LS_OK) st = data_tokenizer_set(t, 256, DATA_EOT_NAME, strlen(DATA_EOT_NAME));
-    t->eot = 256;
-    t->added[256] = 1;
-    if (st == LS_OK) st = data_tokenizer_finish(t, "the byte vocabulary");
-    if (st != LS_OK) {
-        ls_tokenizer_destroy(&t);
-        return st;
-    }
+    ls_status st;
+    for (int i = 0; i < 256; i++)
+        LS_TRY_GOTO(st, done, data_tokenizer_set(t, i, &(unsigned char){(unsigned char)i}, 1));
+    LS_TRY_GOTO(st, done, data_tokenizer_set_eot(t, 256));
+    LS_TRY_GOTO(st, done, data_tokenizer_finish(t, "the byte vocabulary"));
     *out = t;
-    return LS_OK;
+    t = NULL;
+done:
+    ls_tokenizer_destroy(&t);
+    return st;
 }
 
 int ls_tokenizer_n_vocab(const ls_tokenizer *t)

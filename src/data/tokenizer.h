@@ -29,6 +29,10 @@ ls_status ls_ids_push(ls_ids *ids, int32_t id);
  * tokenizer.json file. LS_E_IO, LS_E_FORMAT (not a vocabulary), LS_E_UNSUPPORTED (one of another kind), LS_E_NOMEM. */
 ls_status ls_tokenizer_load(const char *path, ls_tokenizer **out);
 
+/* The vocabulary of GPT-2: from vocab_dir if given, else from the cache, else downloaded from `url` (NULL: the default) into the cache, with
+ * SHA-256 checked. The error message says which files are needed and where. */
+ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **out);
+
 /* From the text of a tokenizer.json; `what` names it in messages. */
 ls_status ls_tokenizer_from_json(const char *text, size_t n, const char *what, ls_tokenizer **out);
 

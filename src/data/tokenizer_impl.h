@@ -37,6 +37,7 @@ struct ls_tokenizer {
 /* An empty tokenizer with room for n_vocab tokens and n_merge merges. */
 ls_status data_tokenizer_new(int n_vocab, int n_merge, ls_tokenizer **out);
 ls_status data_tokenizer_set(ls_tokenizer *t, int32_t id, const void *bytes, size_t nbytes);
+ls_status data_tokenizer_set_eot(ls_tokenizer *t, int32_t id);
 
 /* Call it after all tokens and merges are set: checks them and builds the tables. LS_E_FORMAT; `what` is used in messages. */
 ls_status data_tokenizer_finish(ls_tokenizer *t, const char *what);

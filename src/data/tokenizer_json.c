@@ -1,4 +1,4 @@
-/* tokenizer_json.c - reads and writes vocabulary files: tokenizer.json of Hugging Face, vocab.bpe + encoder.json of GPT-2.
+/* tokenizer_json.c - reads and writes vocabulary files: tokenizer.json of Hugging Face, and the vocab.bpe + encoder.json of the original release.
  *
  * A file with an unsupported setting (another model, a normalizer, a prefix space) is rejected and the setting named, so that ids
  * never differ silently from those of the original library. */
@@ -35,10 +35,7 @@ static ls_status set_token(ls_tokenizer *t, const char *what, const char *key, j
     size_t n = strlen(key);
     if (!n || n > 65535)
         return ls_fail(LS_E_FORMAT, "%s: the token with id %lld has %zu bytes", what, (long long)id, n);
-    if (!strcmp(key, DATA_EOT_NAME)) {
-        t->eot = (int32_t)id;
-        t->added[id] = 1;
-    }
+    if (!strcmp(key, DATA_EOT_NAME)) return data_tokenizer_set_eot(t, (int32_t)id);
     if (t->added[id]) return data_tokenizer_set(t, (int32_t)id, key, n);
     if (!token_bytes(key, n, scratch))
         return ls_fail(LS_E_FORMAT, "%s: token \"%.60s\" is not in byte-level form", what, key);
@@ -85,71 +82,97 @@ static ls_status set_vocab(ls_tokenizer *t, const char *what, const json_t *voca
     return LS_OK;
 }
 
-static ls_status check_vocab(const json_t *vocab, const char *what)
+/* One merge, "a b" or ["a", "b"]. */
+static ls_status read_merge(ls_tokenizer *t, const char *what, const json_t *vocab, size_t rank, const json_t *m,
+                            ls_str *s)
 {
-    if (!json_is_object(vocab)) return ls_fail(LS_E_FORMAT, "%s: the vocabulary must be an object of token: id", what);
-    if (json_object_size(vocab) > DATA_MAX_VOCAB)
-        return ls_fail(LS_E_UNSUPPORTED, "%s: too many tokens: %zu; the limit is %d", what, json_object_size(vocab),
-                       DATA_MAX_VOCAB);
+    const json_t *left = json_array_get(m, 0), *right = json_array_get(m, 1);
+    if (json_array_size(m) == 2 && json_is_string(left) && json_is_string(right))
+        return set_merge(t, what, vocab, rank, json_string_value(left), json_string_length(left),
+                         json_string_value(right), json_string_length(right), s);
+    if (!json_is_string(m))
+        return ls_fail(LS_E_FORMAT, "%s: merge %zu is neither \"a b\" nor [\"a\", \"b\"]", what, rank);
+    const char *line = json_string_value(m), *blank = memchr(line, ' ', json_string_length(m));
+    const char *end = line + json_string_length(m);
+    if (!blank || memchr(blank + 1, ' ', (size_t)(end - blank - 1)))
+        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.60s\", must be two tokens separated by a space", what, rank,
+                       line);
+    return set_merge(t, what, vocab, rank, line, (size_t)(blank - line), blank + 1, (size_t)(end - blank - 1), s);
+}
+
+/* Added tokens are marked before the vocabulary is read: their form is their text. Those that the vocabulary lacks are set
+ * from here. */
+static ls_status added_tokens(ls_tokenizer *t, const char *what, const json_t *added, const json_t *vocab, bool mark,
+                              ls_str *s)
+{
+    size_t i;
+    json_t *a;
+    json_array_foreach((json_t *)(uintptr_t)added, i, a)
+    {
+        const json_t *id = json_object_get(a, "id"), *name = json_object_get(a, "content");
+        if (!json_is_integer(id) || !json_is_string(name))
+            return ls_fail(LS_E_FORMAT, "%s: added token %zu has no integer id or no content", what, i);
+        const json_t *in = json_object_get(vocab, json_string_value(name));
+        if (in && json_integer_value(in) != json_integer_value(id))
+            return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has two ids", what, json_string_value(name));
+        if (mark) {
+            if (json_integer_value(id) < 0 || json_integer_value(id) >= t->n_vocab)
+                return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has id %lld, but there are only %d tokens", what,
+                               json_string_value(name), (long long)json_integer_value(id), t->n_vocab);
+            t->added[json_integer_value(id)] = 1;
+        } else if (!in) {
+            LS_TRY(set_token(t, what, json_string_value(name), json_integer_value(id), s));
+        }
+    }
     return LS_OK;
 }
 
-/* ---- vocab.bpe + encoder.json ---- */
-
-/* One line of merges: calls set_merge for it. Comments ("#version") and empty lines are counted by the caller. */
-static ls_status merge_line(ls_tokenizer *t, const char *what, const json_t *vocab, size_t rank, const char *line,
-                            size_t n, ls_str *scratch)
+static int count_outside(const json_t *added, const json_t *vocab)
 {
-    const char *blank = memchr(line, ' ', n);
-    if (!blank || memchr(blank + 1, ' ', n - (size_t)(blank + 1 - line)))
-        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.*s\", must be two tokens separated by a space", what, rank,
-                       (int)(n < 60 ? n : 60), line);
-    return set_merge(t, what, vocab, rank, line, (size_t)(blank - line), blank + 1, n - (size_t)(blank + 1 - line),
-                     scratch);
-}
-
-static bool next_merge(const char **p, const char *end, const char **line, size_t *n)
-{
-    while (*p < end) {
-        const char *nl = memchr(*p, '\n', (size_t)(end - *p));
-        const char *stop = nl ? nl : end;
-        *line = *p;
-        *n = (size_t)(stop - *p);
-        *p = nl ? nl + 1 : end;
-        if (*n && (*line)[*n - 1] == '\r') --*n;
-        if (*n && !(*n >= 8 && !memcmp(*line, "#version", 8))) return true;
+    int n = 0;
+    for (size_t i = 0; i < json_array_size(added) && n < DATA_MAX_VOCAB; i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(added, i), "content"));
+        if (name && !json_object_get(vocab, name)) n++;
     }
-    return false;
+    return n;
 }
 
-static ls_status from_gpt2(const char *merges, size_t n_merges, const char *merges_name, const char *vocab_text,
-                           size_t n_vocab, const char *vocab_name, ls_tokenizer **out)
+/* The parts of a vocabulary file, and the names of their files for messages. */
+typedef struct parts {
+    const char *vocab_name, *merges_name;
+    const json_t *vocab, *merges, *added;
+} parts;
+
+static ls_status build(const parts *in, ls_tokenizer **out)
 {
-    json_t *vocab = NULL;
+    const char *what = in->vocab_name;
+    if (!json_is_object(in->vocab))
+        return ls_fail(LS_E_FORMAT, "%s: the vocabulary must be an object of token: id", what);
+    if (json_object_size(in->vocab) > DATA_MAX_VOCAB)
+        return ls_fail(LS_E_UNSUPPORTED, "%s: too many tokens: %zu; the limit is %d", what, json_object_size(in->vocab),
+                       DATA_MAX_VOCAB);
+    if (!json_is_array(in->merges) || json_array_size(in->merges) > DATA_MAX_VOCAB ||
+        (in->added && !json_is_array(in->added)))
+        return ls_fail(LS_E_FORMAT, "%s: \"merges\" (at most %d) and \"added_tokens\" must be arrays", in->merges_name,
+                       DATA_MAX_VOCAB);
     ls_tokenizer *t = NULL;
-    ls_str scratch = {0};
+    ls_str s = {0};
     ls_status st;
-    LS_TRY_GOTO(st, done, ls_json_parse(vocab_text, n_vocab, vocab_name, &vocab));
-    LS_TRY_GOTO(st, done, check_vocab(vocab, vocab_name));
-    const char *line, *p = merges, *end = merges + n_merges;
-    size_t n, count = 0;
-    while (next_merge(&p, end, &line, &n)) count++;
-    if (count > DATA_MAX_VOCAB) {
-        st = ls_fail(LS_E_UNSUPPORTED, "%s: too many merges: %zu; the limit is %d", merges_name, count, DATA_MAX_VOCAB);
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, data_tokenizer_new((int)json_object_size(vocab), (int)count, &t));
-    LS_TRY_GOTO(st, done, set_vocab(t, vocab_name, vocab, &scratch));
-    p = merges;
-    for (size_t rank = 0; next_merge(&p, end, &line, &n); rank++)
-        LS_TRY_GOTO(st, done, merge_line(t, merges_name, vocab, rank, line, n, &scratch));
-    LS_TRY_GOTO(st, done, data_tokenizer_finish(t, vocab_name));
+    size_t rank;
+    json_t *m;
+    int n_vocab = (int)json_object_size(in->vocab) + count_outside(in->added, in->vocab);
+    LS_TRY_GOTO(st, done, data_tokenizer_new(n_vocab, (int)json_array_size(in->merges), &t));
+    LS_TRY_GOTO(st, done, added_tokens(t, what, in->added, in->vocab, true, &s));
+    LS_TRY_GOTO(st, done, set_vocab(t, what, in->vocab, &s));
+    LS_TRY_GOTO(st, done, added_tokens(t, what, in->added, in->vocab, false, &s));
+    json_array_foreach((json_t *)(uintptr_t)in->merges, rank, m)
+        LS_TRY_GOTO(st, done, read_merge(t, in->merges_name, in->vocab, rank, m, &s));
+    LS_TRY_GOTO(st, done, data_tokenizer_finish(t, what));
     *out = t;
     t = NULL;
 done:
-    json_decref(vocab);
     ls_tokenizer_destroy(&t);
-    ls_str_fini(&scratch);
+    ls_str_fini(&s);
     return st;
 }
 
@@ -196,96 +219,19 @@ static ls_status check_kind(const json_t *root, const json_t *model, const char 
     return LS_OK;
 }
 
-static ls_status set_json_merges(ls_tokenizer *t, const char *what, const json_t *vocab, const json_t *merges,
-                                 ls_str *s)
-{
-    size_t rank;
-    json_t *m;
-    json_array_foreach((json_t *)(uintptr_t)merges, rank, m)
-    {
-        if (json_is_string(m)) {
-            LS_TRY(merge_line(t, what, vocab, rank, json_string_value(m), json_string_length(m), s));
-            continue;
-        }
-        const json_t *a = json_array_get(m, 0), *b = json_array_get(m, 1);
-        if (json_array_size(m) != 2 || !json_is_string(a) || !json_is_string(b))
-            return ls_fail(LS_E_FORMAT, "%s: merge %zu is neither \"a b\" nor [\"a\", \"b\"]", what, rank);
-        LS_TRY(set_merge(t, what, vocab, rank, json_string_value(a), json_string_length(a), json_string_value(b),
-                         json_string_length(b), s));
-    }
-    return LS_OK;
-}
-
-/* Added tokens are marked before the vocabulary is read: their form is their text. Those that the vocabulary lacks are set
- * from here. */
-static ls_status added_tokens(ls_tokenizer *t, const char *what, const json_t *added, const json_t *vocab, bool mark,
-                              ls_str *s)
-{
-    size_t i;
-    json_t *a;
-    json_array_foreach((json_t *)(uintptr_t)added, i, a)
-    {
-        const json_t *id = json_object_get(a, "id"), *name = json_object_get(a, "content");
-        if (!json_is_integer(id) || !json_is_string(name))
-            return ls_fail(LS_E_FORMAT, "%s: added token %zu has no integer id or no content", what, i);
-        const json_t *in = json_object_get(vocab, json_string_value(name));
-        if (in && json_integer_value(in) != json_integer_value(id))
-            return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has two ids", what, json_string_value(name));
-        if (mark) {
-            if (json_integer_value(id) < 0 || json_integer_value(id) >= t->n_vocab)
-                return ls_fail(LS_E_FORMAT, "%s: added token \"%.60s\" has id %lld, but there are only %d tokens", what,
-                               json_string_value(name), (long long)json_integer_value(id), t->n_vocab);
-            t->added[json_integer_value(id)] = 1;
-        } else if (!in) {
-            LS_TRY(set_token(t, what, json_string_value(name), json_integer_value(id), s));
-        }
-    }
-    return LS_OK;
-}
-
-static int count_outside(const json_t *added, const json_t *vocab)
-{
-    int n = 0;
-    for (size_t i = 0; i < json_array_size(added) && n < DATA_MAX_VOCAB; i++) {
-        const char *name = json_string_value(json_object_get(json_array_get(added, i), "content"));
-        if (name && !json_object_get(vocab, name)) n++;
-    }
-    return n;
-}
-
 ls_status ls_tokenizer_from_json(const char *text, size_t n, const char *what, ls_tokenizer **out)
 {
     json_t *root = NULL;
-    ls_tokenizer *t = NULL;
-    ls_str scratch = {0};
-    ls_status st;
-    LS_TRY_GOTO(st, done, ls_json_parse(text, n, what, &root));
-    const json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
-    const json_t *merges = json_object_get(model, "merges"), *added = json_object_get(root, "added_tokens");
-    LS_TRY_GOTO(st, done, check_kind(root, model, what));
-    LS_TRY_GOTO(st, done, check_vocab(vocab, what));
-    if (!json_is_array(merges) || json_array_size(merges) > DATA_MAX_VOCAB || (added && !json_is_array(added))) {
-        st = ls_fail(LS_E_FORMAT, "%s: \"merges\" (at most %d) and \"added_tokens\" must be arrays", what,
-                     DATA_MAX_VOCAB);
-        goto done;
-    }
-    int n_vocab = (int)json_object_size(vocab) + count_outside(added, vocab);
-    LS_TRY_GOTO(st, done, data_tokenizer_new(n_vocab, (int)json_array_size(merges), &t));
-    LS_TRY_GOTO(st, done, added_tokens(t, what, added, vocab, true, &scratch));
-    LS_TRY_GOTO(st, done, set_vocab(t, what, vocab, &scratch));
-    LS_TRY_GOTO(st, done, added_tokens(t, what, added, vocab, false, &scratch));
-    LS_TRY_GOTO(st, done, set_json_merges(t, what, vocab, merges, &scratch));
-    LS_TRY_GOTO(st, done, data_tokenizer_finish(t, what));
-    *out = t;
-    t = NULL;
-done:
+    LS_TRY(ls_json_parse(text, n, what, &root));
+    const json_t *model = json_object_get(root, "model");
+    ls_status st = check_kind(root, model, what);
+    if (st == LS_OK)
+        st = build(&(parts){what, what, json_object_get(model, "vocab"), json_object_get(model, "merges"),
+                            json_object_get(root, "added_tokens")},
+                   out);
     json_decref(root);
-    ls_tokenizer_destroy(&t);
-    ls_str_fini(&scratch);
     return st;
 }
-
-/* ---- files ---- */
 
 static ls_status load_json(const char *path, ls_tokenizer **out)
 {
@@ -297,17 +243,36 @@ static ls_status load_json(const char *path, ls_tokenizer **out)
     return st;
 }
 
+/* ---- vocab.bpe + encoder.json ---- */
+
+/* The lines of a file of merges, without comments ("#version") and empty lines. */
+static ls_status merge_lines(const char *text, size_t n, json_t *out)
+{
+    for (const char *p = text, *end = text + n, *next; p < end; p = next) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop) stop = end;
+        next = stop + 1;
+        if (stop > p && stop[-1] == '\r') stop--;
+        if (stop == p || (stop - p >= 8 && !memcmp(p, "#version", 8))) continue;
+        if (json_array_append_new(out, json_stringn_nocheck(p, (size_t)(stop - p)))) return ls_nomem(n, "the merges");
+    }
+    return LS_OK;
+}
+
 static ls_status load_gpt2(const char *merges_path, const char *vocab_path, ls_tokenizer **out)
 {
-    char *merges = NULL, *vocab = NULL;
-    size_t n_merges, n_vocab;
+    char *text = NULL;
+    size_t n;
+    json_t *vocab = NULL, *merges = json_array();
     ls_status st;
-    LS_TRY_GOTO(st, done, ls_fs_read(merges_path, &merges, &n_merges));
-    LS_TRY_GOTO(st, done, ls_fs_read(vocab_path, &vocab, &n_vocab));
-    LS_TRY_GOTO(st, done, from_gpt2(merges, n_merges, merges_path, vocab, n_vocab, vocab_path, out));
+    LS_TRY_GOTO(st, done, ls_fs_read(merges_path, &text, &n));
+    LS_TRY_GOTO(st, done, ls_json_load(vocab_path, &vocab));
+    LS_TRY_GOTO(st, done, merge_lines(text, n, merges));
+    LS_TRY_GOTO(st, done, build(&(parts){vocab_path, merges_path, vocab, merges, NULL}, out));
 done:
-    ls_free(merges);
-    ls_free(vocab);
+    ls_free(text);
+    json_decref(vocab);
+    json_decref(merges);
     return st;
 }
 
@@ -369,7 +334,7 @@ static void write_added(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "id", id);
         ls_jsonw_put_str(w, "content", s->data);
-        for (size_t i = 0; i < 4; i++) { ls_jsonw_put_bool(w, flags[i], 0); }
+        for (size_t i = 0; i < 4; i++) ls_jsonw_put_bool(w, flags[i], 0);
         ls_jsonw_put_bool(w, "special", 1);
         ls_jsonw_close(w);
     }
@@ -382,11 +347,8 @@ static void write_model(ls_jsonw *w, const ls_tokenizer *t, ls_str *s)
     static const char *const no[] = {"fuse_unk", "byte_fallback", "ignore_merges"};
     ls_jsonw_put_open(w, "model", '{');
     ls_jsonw_put_str(w, "type", "BPE");
-    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
-        ls_jsonw_key(w, off[i]);
-        ls_jsonw_null(w);
-    }
-    for (size_t i = 0; i < sizeof no / sizeof *no; i++) { ls_jsonw_put_bool(w, no[i], 0); }
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) ls_jsonw_put_str(w, off[i], NULL);
+    for (size_t i = 0; i < sizeof no / sizeof *no; i++) ls_jsonw_put_bool(w, no[i], 0);
     ls_jsonw_put_open(w, "vocab", '{');
     for (int id = 0; id < t->n_vocab; id++) {
         s->len = 0;
@@ -415,13 +377,10 @@ ls_status ls_tokenizer_to_json(const ls_tokenizer *t, ls_str *out)
     if (!s.failed) {
         ls_jsonw_open(&w, '{');
         ls_jsonw_put_str(&w, "version", "1.0");
-        ls_jsonw_key(&w, "truncation");
-        ls_jsonw_null(&w);
-        ls_jsonw_key(&w, "padding");
-        ls_jsonw_null(&w);
+        ls_jsonw_put_str(&w, "truncation", NULL);
+        ls_jsonw_put_str(&w, "padding", NULL);
         write_added(&w, t, &s);
-        ls_jsonw_key(&w, "normalizer");
-        ls_jsonw_null(&w);
+        ls_jsonw_put_str(&w, "normalizer", NULL);
         write_byte_level(&w, "pre_tokenizer");
         write_byte_level(&w, "post_processor");
         write_byte_level(&w, "decoder");

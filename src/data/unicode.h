@@ -48,26 +48,11 @@ static inline int data_utf8_decode(const unsigned char *p, size_t n, uint32_t *c
 /* Writes 1 to 4 bytes; surrogates are written as three (needed to carry lone ones through). */
 static inline int data_utf8_encode(uint32_t c, unsigned char out[4])
 {
-    if (c < 0x80) {
-        out[0] = (unsigned char)c;
-        return 1;
-    }
-    if (c < 0x800) {
-        out[0] = (unsigned char)(0xc0 | c >> 6);
-        out[1] = (unsigned char)(0x80 | (c & 0x3f));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (unsigned char)(0xe0 | c >> 12);
-        out[1] = (unsigned char)(0x80 | (c >> 6 & 0x3f));
-        out[2] = (unsigned char)(0x80 | (c & 0x3f));
-        return 3;
-    }
-    out[0] = (unsigned char)(0xf0 | c >> 18);
-    out[1] = (unsigned char)(0x80 | (c >> 12 & 0x3f));
-    out[2] = (unsigned char)(0x80 | (c >> 6 & 0x3f));
-    out[3] = (unsigned char)(0x80 | (c & 0x3f));
-    return 4;
+    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    const int n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (int k = n - 1; k > 0; k--, c >>= 6) out[k] = (unsigned char)(0x80 | (c & 0x3f));
+    out[0] = (unsigned char)(lead[n] | c);
+    return n;
 }
 
 /* Number of invalid bytes at p (n > 0) that one U+FFFD replaces: the part of a character before the first byte that cannot

@@ -1,5 +1,5 @@
 /* vocab_find.c - finds or downloads the two files of the GPT-2 vocabulary and checks their SHA-256. */
-#include "data/vocab_find.h"
+#include "data/tokenizer.h"
 #include "core/fs.h"
 #include "core/hash.h"
 #include "core/log.h"
@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define MAX_BYTES ((size_t)16 << 20)
+#define URL       "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main"
 
 static const struct {
     const char *name, *sha256;
@@ -29,12 +30,13 @@ static char *cache_dir(void)
     return home && *home ? ls_asprintf("%s/.cache/lockstep/gpt2", home) : NULL;
 }
 
-static void sha256_of(const void *data, size_t n, char hex[65])
+static bool is_genuine(int i, const void *data, size_t n, char hex[65])
 {
     ls_sha256 s;
     ls_sha256_init(&s);
     ls_sha256_add(&s, data, n);
     ls_sha256_hex(&s, hex);
+    return !strcmp(hex, part[i].sha256);
 }
 
 static size_t keep(char *data, size_t size, size_t n, void *ctx)
@@ -76,12 +78,9 @@ static ls_status download(const char *url, const char *dir, int i)
     char *from = ls_path_join(url, part[i].name), *to = ls_path_join(dir, part[i].name);
     ls_status st = from && to ? LS_OK : ls_nomem(strlen(url), "a path");
     if (st == LS_OK) st = fetch(from, &body);
-    if (st == LS_OK) {
-        sha256_of(body.data, body.len, hex);
-        if (strcmp(hex, part[i].sha256))
-            st = ls_fail(LS_E_FORMAT, "%s: %zu bytes with SHA-256 %.16s..., expected %.16s... (GPT-2)", from, body.len,
-                         hex, part[i].sha256);
-    }
+    if (st == LS_OK && !is_genuine(i, body.data, body.len, hex))
+        st = ls_fail(LS_E_FORMAT, "%s: %zu bytes with SHA-256 %.16s..., expected %.16s... (GPT-2)", from, body.len, hex,
+                     part[i].sha256);
     if (st == LS_OK) st = ls_fs_write(to, body.data, body.len);
     ls_free(from);
     ls_free(to);
@@ -98,13 +97,10 @@ static ls_status check_cached(const char *dir, int i, bool *here)
     ls_status st = LS_OK;
     *here = ls_fs_exists(path);
     if (*here) st = ls_fs_read(path, &data, &n);
-    if (*here && st == LS_OK) {
-        sha256_of(data, n, hex);
-        if (strcmp(hex, part[i].sha256))
-            st = ls_fail(LS_E_FORMAT,
-                         "%s is not the %s of GPT-2 (SHA-256 %.16s..., expected %.16s...); remove or replace it", path,
-                         part[i].name, hex, part[i].sha256);
-    }
+    if (*here && st == LS_OK && !is_genuine(i, data, n, hex))
+        st = ls_fail(LS_E_FORMAT,
+                     "%s is not the %s of GPT-2 (SHA-256 %.16s..., expected %.16s...); remove or replace it", path,
+                     part[i].name, hex, part[i].sha256);
     ls_free(data);
     ls_free(path);
     return st;
@@ -112,10 +108,8 @@ static ls_status check_cached(const char *dir, int i, bool *here)
 
 ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **out)
 {
-    if (vocab_dir) {
-        LS_TRY(ls_tokenizer_load(vocab_dir, out));
-        return LS_OK;
-    }
+    if (vocab_dir) return ls_tokenizer_load(vocab_dir, out);
+    if (!url) url = URL;
     char *dir = cache_dir();
     if (!dir)
         return ls_fail(
@@ -127,7 +121,6 @@ ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **ou
         bool here = false;
         st = check_cached(dir, i, &here);
         if (st != LS_OK || here) continue;
-        if (!url) url = LS_GPT2_URL;
         st = download(url, dir, i);
         if (st != LS_OK) {
             char *why = ls_strdup(ls_err_words());

@@ -1,7 +1,7 @@
 /* worker_pool.c - a ring of jobs:  ... taken | done, working, waiting | free ...
  *                                       ^first              ^work  ^last
  * Jobs enter at `last`, workers take them at `work`, the caller consumes them at `first`; all three only increase. */
-#include "data/worker_pool.h"
+#include "data/job.h"
 #include "core/mem.h"
 #include "core/stop.h"
 
@@ -9,8 +9,6 @@
 #include <string.h>
 
 #define AHEAD_BYTES ((size_t)32 << 20) /* text in the ring, beyond the first job */
-
-enum { WAITING, DONE };
 
 typedef struct pool {
     pthread_mutex_t lock;
@@ -40,81 +38,59 @@ static void *work(void *arg)
         pthread_mutex_unlock(&p->lock);
         data_job_run(j, p->rules, w->encoder);
         pthread_mutex_lock(&p->lock);
-        j->state = DONE;
+        j->done = true;
         pthread_cond_signal(&p->is_done);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
 
-static ls_status take_first(pool *p, bool threaded, worker *self, data_take take, void *ctx, const ls_blocks *at)
+/* Reads the next block into the job at `last`. If that fails the job has failed: the jobs before it come first. */
+static void read_job(pool *p, ls_blocks *blocks, bool *end)
 {
-    data_job *j = &p->job[p->first % p->n_job];
-    if (threaded) {
-        pthread_mutex_lock(&p->lock);
-        while (j->state != DONE) pthread_cond_wait(&p->is_done, &p->lock);
-        pthread_mutex_unlock(&p->lock);
-    } else {
-        data_job_run(j, p->rules, self->encoder);
+    data_job *j = &p->job[p->last % p->n_job];
+    if (j->block.cap > 4 * LS_BLOCK_BYTES) { /* left from a very long line */
+        ls_free(j->block.text);
+        j->block.text = NULL;
+        j->block.cap = 0;
     }
-    p->first++;
-    if (j->st != LS_OK) return ls_fail(j->st, "%s", j->error ? j->error : "out of memory for the error message");
-    return take(ctx, j, at);
+    const ls_status st = ls_blocks_next(blocks, &j->block, end);
+    if (st == LS_OK && *end) return;
+    data_job_end(j, st);
+    if (st != LS_OK) *end = true;
+    pthread_mutex_lock(&p->lock);
+    j->done = false;
+    p->last++;
+    pthread_cond_signal(&p->can_work);
+    pthread_mutex_unlock(&p->lock);
 }
 
-/* Reads ahead as far as the ring and the bytes allow, then takes one; a failure to read waits for the jobs before it. */
-static ls_status drive(pool *p, bool threaded, worker *self, ls_blocks *blocks, data_take take, void *ctx)
+/* Reads ahead as far as the ring and the bytes allow, then takes one job. */
+static ls_status drive(pool *p, ls_blocks *blocks, data_take take, void *ctx)
 {
-    bool end = false;
     size_t ahead = 0;
-    ls_status read_st = LS_OK;
-    char *read_error = NULL;
-    while (!end || p->first < p->last) {
-        if (ls_stop_requested()) {
-            ls_free(read_error);
-            return ls_fail(LS_E_STOPPED, "stopped; no file was written");
-        }
+    for (bool end = false; !end || p->first < p->last;) {
+        if (ls_stop_requested()) return ls_fail(LS_E_STOPPED, "stopped; no file was written");
         while (!end && p->last - p->first < p->n_job && (p->last == p->first || ahead < AHEAD_BYTES)) {
-            data_job *j = &p->job[p->last % p->n_job];
-            if (j->block.cap > 4 * LS_BLOCK_BYTES) { /* left from a very long line */
-                ls_free(j->block.text);
-                j->block.text = NULL;
-                j->block.cap = 0;
-            }
-            read_st = ls_blocks_next(blocks, &j->block, &end);
-            if (read_st != LS_OK) {
-                read_error = ls_strdup(ls_err_words());
-                end = true;
-            }
-            if (end) break;
-            ahead += j->block.n;
-            if (threaded) pthread_mutex_lock(&p->lock);
-            j->state = WAITING;
-            p->last++;
-            if (threaded) {
-                pthread_cond_signal(&p->can_work);
-                pthread_mutex_unlock(&p->lock);
-            }
+            const uint64_t before = p->last;
+            read_job(p, blocks, &end);
+            if (p->last > before) ahead += p->job[before % p->n_job].block.n;
         }
-        if (p->first < p->last) {
-            ahead -= p->job[p->first % p->n_job].block.n;
-            ls_status st = take_first(p, threaded, self, take, ctx, blocks);
-            if (st != LS_OK) {
-                ls_free(read_error);
-                return st;
-            }
-        }
+        if (p->first == p->last) break;
+        data_job *j = &p->job[p->first++ % p->n_job];
+        ahead -= j->block.n;
+        pthread_mutex_lock(&p->lock);
+        while (!j->done) pthread_cond_wait(&p->is_done, &p->lock);
+        pthread_mutex_unlock(&p->lock);
+        if (j->st != LS_OK) return ls_fail(j->st, "%s", j->error ? j->error : "out of memory for the error message");
+        LS_TRY(take(ctx, j, blocks));
     }
-    if (read_st != LS_OK)
-        read_st = ls_fail(read_st, "%s", read_error ? read_error : "out of memory for the error message");
-    ls_free(read_error);
-    return read_st;
+    return LS_OK;
 }
 
 ls_status data_pipeline_run(ls_blocks *blocks, const data_job_rules *rules, int threads, data_take take, void *ctx)
 {
-    bool threaded = threads > 1;
-    pool p = {.rules = rules, .n_job = threaded ? 2 * (size_t)threads + 2 : 1};
+    pool p = {.rules = rules, .n_job = 2 * (size_t)threads + 2};
     int started = 0;
     ls_status st = LS_OK;
     pthread_mutex_init(&p.lock, NULL);
@@ -126,18 +102,16 @@ ls_status data_pipeline_run(ls_blocks *blocks, const data_job_rules *rules, int 
         st = ls_nomem(p.n_job * sizeof *p.job, "the worker pool");
         goto done;
     }
-    for (int i = 0; i < threads; i++) {
-        w[i].p = &p;
-        if (rules->tok) LS_TRY_GOTO(st, done, ls_encoder_create(rules->tok, &w[i].encoder));
-    }
-    for (; threaded && started < threads; started++) {
+    for (; started < threads; started++) {
+        w[started].p = &p;
+        if (rules->tok) LS_TRY_GOTO(st, done, ls_encoder_create(rules->tok, &w[started].encoder));
         int rc = pthread_create(&w[started].thread, NULL, work, &w[started]);
         if (rc) {
             st = ls_fail(LS_E_NOMEM, "cannot start thread %d of %d: %s", started + 1, threads, strerror(rc));
             goto done;
         }
     }
-    LS_TRY_GOTO(st, done, drive(&p, threaded, w, blocks, take, ctx));
+    LS_TRY_GOTO(st, done, drive(&p, blocks, take, ctx));
 done:
     pthread_mutex_lock(&p.lock);
     p.quit = true;

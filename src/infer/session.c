@@ -4,6 +4,7 @@
 #include "core/half.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "core/rng.h"
 #include "ckpt/checkpoint.h"
 #include "ckpt/hf.h"
@@ -41,52 +42,43 @@ static int resolve_speculation(const ls_session *s, const ls_session_opts *o, in
     return nbytes > (64 << 20) && strcmp(o->compute, "cpu") == 0 ? 4 : 0;
 }
 
-typedef struct rows {
-    int *unit; /* owned */
-    int loss, logits, out, out_host;
-} rows;
-
-static ls_status plan_memory(ls_session *s, const ls_session_opts *o, rows *r)
+/* Plans, allocates and assigns all memory. */
+static ls_status make_memory(ls_session *s, const ls_session_opts *o)
 {
     const ls_model_config *cfg = &s->model->cfg;
     const bool device = s->compute.device != NULL;
-    const int64_t T = o->T < cfg->n_ctx ? o->T : cfg->n_ctx,
-                  cache = o->cache_len < cfg->n_ctx ? o->cache_len : cfg->n_ctx;
+    const int64_t T = LS_MIN(o->T, cfg->n_ctx), cache = LS_MIN(o->cache_len, cfg->n_ctx);
     const int64_t esize = (int64_t)ls_dtype_nbytes(s->compute.ops->dtype);
     const int U = s->model->n_unit;
-    s->plan.device = s->compute.device;
-    r->unit = ls_alloc((size_t)U * sizeof *r->unit);
-    if (!r->unit) return ls_nomem((size_t)U * sizeof *r->unit, "the memory plan");
-    for (int u = 0; u < U; u++)
-        r->unit[u] =
-            ls_plan_add(&s->plan, LS_PART_PARAM, s->model->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
-    LS_TRY(ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = o->B, .T = T, .cache_len = cache}, &s->plan));
-    LS_TRY(ls_input_plan(&s->input, &s->compute, o->B * T, 1, &s->plan));
+    ls_plan *plan = &s->plan;
+    int out = 0, out_host = 0;
+    plan->device = s->compute.device;
+    for (int u = 0; u < U; u++) /* rows 0 … U-1 */
+        ls_plan_add(plan, LS_PART_PARAM, s->model->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
+    LS_TRY(ls_acts_plan(&s->acts, s->model, &(ls_acts_opts){.B = o->B, .T = T, .cache_len = cache}, plan));
+    LS_TRY(ls_input_plan(&s->input, &s->compute, o->B * T, 1, plan));
     s->speculate = s->ahead = resolve_speculation(s, o, cache);
     const int64_t n_logits = cache ? (o->B + s->speculate) * cfg->vocab_size : 0;
-    r->loss = ls_plan_add_host(&s->plan, LS_PART_WORK, sizeof(double), "loss");
-    r->logits = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * (device ? 4 : esize), "logits");
+    const int loss = ls_plan_add_host(plan, LS_PART_WORK, sizeof(double), "loss");
+    const int logits = ls_plan_add_host(plan, LS_PART_WORK, n_logits * (device ? 4 : esize), "logits");
     if (device) {
-        r->out = ls_plan_add(&s->plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
-        r->out_host = ls_plan_add_host(&s->plan, LS_PART_WORK, n_logits * esize, "logits of the device");
+        out = ls_plan_add(plan, LS_PART_WORK, n_logits * esize, LS_PLAN_ALWAYS, "logits");
+        out_host = ls_plan_add_host(plan, LS_PART_WORK, n_logits * esize, "logits of the device");
     }
-    if (s->speculate) LS_TRY(ls_draft_plan(&s->draft, s->model, &s->plan));
-    LS_TRY(ls_plan_layout(&s->plan));
-    return ls_plan_alloc(&s->plan, false);
-}
+    if (s->speculate) LS_TRY(ls_draft_plan(&s->draft, s->model, plan));
+    LS_TRY(ls_plan_layout(plan));
+    LS_TRY(ls_plan_alloc(plan, false));
 
-static ls_status bind_memory(ls_session *s, const rows *r)
-{
-    for (int u = 0; u < s->model->n_unit; u++) s->model->unit[u].param = ls_plan_at(&s->plan, r->unit[u]);
-    ls_acts_bind(s->acts, s->model, &s->plan);
-    ls_input_bind(&s->input, &s->plan);
-    s->loss = ls_plan_at(&s->plan, r->loss);
-    s->logits = ls_plan_at(&s->plan, r->logits);
-    if (s->compute.device) {
-        s->out = ls_plan_at(&s->plan, r->out);
-        s->out_host = ls_plan_at(&s->plan, r->out_host);
+    for (int u = 0; u < U; u++) s->model->unit[u].param = ls_plan_at(plan, u);
+    ls_acts_bind(s->acts, s->model, plan);
+    ls_input_bind(&s->input, plan);
+    s->loss = ls_plan_at(plan, loss);
+    s->logits = ls_plan_at(plan, logits);
+    if (device) {
+        s->out = ls_plan_at(plan, out);
+        s->out_host = ls_plan_at(plan, out_host);
     }
-    if (s->draft) ls_draft_bind(s->draft, &s->plan);
+    if (s->draft) ls_draft_bind(s->draft, plan);
     return ls_input_open(&s->input, 0, &s->ids, &s->target);
 }
 
@@ -121,11 +113,7 @@ static ls_status set_up(ls_session *s, const ls_session_opts *o)
     const ls_compute_open_opts how = {.dtype = o->dtype, .device = o->device, .tf32 = o->tf32, .deterministic = true};
     if (!o->opened) LS_TRY(ls_compute_open(&s->compute, o->compute, &how, o->threads));
     LS_TRY(ls_model_create(&s->model, &cfg, &s->compute, 1));
-    rows r = {0};
-    ls_status st = plan_memory(s, o, &r);
-    if (st == LS_OK) st = bind_memory(s, &r);
-    ls_free(r.unit);
-    LS_TRY(st);
+    LS_TRY(make_memory(s, o));
     ls_info("infer", "weights from %s; %d tokens are drafted ahead", s->path, s->speculate);
     LS_TRY(load_weights(s));
     return s->draft ? ls_draft_fill(s->draft, s->model) : LS_OK;
@@ -286,12 +274,6 @@ static void sift(ls_sample_work *heap, int n, int at)
     }
 }
 
-static void replace_worst(ls_sample_work *heap, int n, ls_sample_work by)
-{
-    heap[0] = by;
-    sift(heap, n, 0);
-}
-
 int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos, ls_sample_work *work)
 {
     const int best = first_best(logits, V);
@@ -304,13 +286,11 @@ int32_t ls_sample(const ls_sampling *p, const float *logits, int V, int64_t pos,
     for (int i = 0; i < V; i++) {
         if (n == most && logits[i] <= work[0].logit) continue; /* on ties keep the lower id */
         if (!(((double)logits[i] - (double)logits[best]) / t > -30)) continue;
-        const ls_sample_work x = {logits[i], i};
-        if (n == most) replace_worst(work, n, x);
-        else {
-            work[n++] = x;
-            if (n == most && most < V)
-                for (int h = n / 2 - 1; h >= 0; h--) sift(work, n, h);
-        }
+        const bool full = n == most;
+        work[full ? 0 : n++] = (ls_sample_work){logits[i], i};
+        if (full) sift(work, n, 0);
+        else if (n == most && most < V)
+            for (int h = n / 2 - 1; h >= 0; h--) sift(work, n, h);
     }
     qsort(work, (size_t)n, sizeof *work, by_logit);
     double sum = 0;

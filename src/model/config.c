@@ -3,6 +3,7 @@
 #include "core/mem.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -19,29 +20,20 @@ ls_status ls_variant_parse(const char *word, ls_variant *out)
     return LS_OK;
 }
 
-/* GPT-2's paper sizes; tiny is ours. Everything else is the same for all of them. */
-static const struct preset {
-    const char *name;
-    int n_layer, n_head, n_embd, n_ctx, vocab_size, eos_id;
-} preset[] = {
-    {"gpt2", 12, 12, 768, 1024, 50257, 50256},
-    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 50256},
-    {"gpt2-large", 36, 20, 1280, 1024, 50257, 50256},
-    {"gpt2-xl", 48, 25, 1600, 1024, 50257, 50256},
-    {"tiny", 4, 4, 128, 256, 257, 256},
+/* GPT-2's paper sizes; tiny is ours. */
+#define DEFAULTS \
+    .tied = true, .embd_pdrop = 0.1, .attn_pdrop = 0.1, .resid_pdrop = 0.1, .ln_eps = 1e-5, .init_range = 0.02
+static const ls_model_config preset[] = {
+    {"gpt2", 12, 12, 768, 1024, 50257, DEFAULTS, .eos_id = 50256},
+    {"gpt2-medium", 24, 16, 1024, 1024, 50257, DEFAULTS, .eos_id = 50256},
+    {"gpt2-large", 36, 20, 1280, 1024, 50257, DEFAULTS, .eos_id = 50256},
+    {"gpt2-xl", 48, 25, 1600, 1024, 50257, DEFAULTS, .eos_id = 50256},
+    {"tiny", 4, 4, 128, 256, 257, DEFAULTS, .eos_id = 256},
 };
-enum { N_PRESET = sizeof preset / sizeof preset[0] };
 
-static void fill_defaults(ls_model_config *c)
+static const ls_model_config *find_preset(const char *name)
 {
-    *c =
-        (ls_model_config){.embd_pdrop = 0.1, .attn_pdrop = 0.1, .resid_pdrop = 0.1, .ln_eps = 1e-5, .init_range = 0.02};
-    ls_model_config_set_variant(c, LS_VARIANT_HF);
-}
-
-static const struct preset *find_preset(const char *name)
-{
-    for (int i = 0; i < N_PRESET; i++)
+    for (size_t i = 0; i < sizeof preset / sizeof preset[0]; i++)
         if (!strcmp(preset[i].name, name)) return &preset[i];
     return NULL;
 }
@@ -51,27 +43,15 @@ bool ls_model_config_is_preset(const char *name)
     return find_preset(name) != NULL;
 }
 
-static void from_preset(const struct preset *p, ls_model_config *c)
-{
-    fill_defaults(c);
-    snprintf(c->name, sizeof c->name, "%s", p->name);
-    c->n_layer = p->n_layer;
-    c->n_head = p->n_head;
-    c->n_embd = p->n_embd;
-    c->n_ctx = p->n_ctx;
-    c->vocab_size = p->vocab_size;
-    c->eos_id = p->eos_id;
-}
-
 ls_status ls_model_config_preset(const char *name, ls_model_config *out)
 {
-    const struct preset *p = find_preset(name);
+    const ls_model_config *p = find_preset(name);
     if (!p)
         return ls_fail(
             LS_E_ARG,
             "unknown model '%s'; use gpt2, gpt2-medium, gpt2-large, gpt2-xl, tiny, a config.json or a folder with one",
             name);
-    from_preset(p, out);
+    *out = *p;
     return LS_OK;
 }
 
@@ -100,32 +80,56 @@ char *ls_model_size_words(const ls_model_config *c, char buf[96])
     return buf;
 }
 
+/* The keys of config.json that are numbers, and the member of ls_model_config that each one sets. */
+typedef struct number_key {
+    size_t at;
+    const char *name[3]; /* the second and the third mean the same as the first */
+} number_key;
+
+static const number_key size_key[] = {
+    {offsetof(ls_model_config, n_layer), {"n_layer", "num_hidden_layers"}},
+    {offsetof(ls_model_config, n_head), {"n_head", "num_attention_heads"}},
+    {offsetof(ls_model_config, n_embd), {"n_embd", "hidden_size"}},
+    {offsetof(ls_model_config, n_ctx), {"n_positions", "n_ctx", "max_position_embeddings"}},
+    {offsetof(ls_model_config, vocab_size), {"vocab_size"}},
+};
+
+static const number_key real_key[] = {
+    {offsetof(ls_model_config, embd_pdrop), {"embd_pdrop"}},
+    {offsetof(ls_model_config, attn_pdrop), {"attn_pdrop"}},
+    {offsetof(ls_model_config, resid_pdrop), {"resid_pdrop"}},
+    {offsetof(ls_model_config, ln_eps), {"layer_norm_epsilon"}},
+    {offsetof(ls_model_config, init_range), {"initializer_range"}},
+};
+enum { N_SIZE = sizeof size_key / sizeof size_key[0], N_REAL = sizeof real_key / sizeof real_key[0], N_RATE = 3 };
+
+static int size_of(const ls_model_config *c, const number_key *k)
+{
+    return *(const int *)(const void *)((const char *)c + k->at);
+}
+
+static double real_of(const ls_model_config *c, const number_key *k)
+{
+    return *(const double *)(const void *)((const char *)c + k->at);
+}
+
 ls_status ls_model_config_check(const ls_model_config *c)
 {
-    const struct {
-        const char *name;
-        int value;
-    } size[] = {{"n_layer", c->n_layer},
-                {"n_head", c->n_head},
-                {"n_embd", c->n_embd},
-                {"n_positions", c->n_ctx},
-                {"vocab_size", c->vocab_size}};
-    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
-        if (size[i].value <= 0)
-            return ls_fail(LS_E_CONFIG, "model: %s is %d; it must be at least 1", size[i].name, size[i].value);
+    for (int i = 0; i < N_SIZE; i++)
+        if (size_of(c, &size_key[i]) <= 0)
+            return ls_fail(LS_E_CONFIG, "model: %s is %d; it must be at least 1", size_key[i].name[0],
+                           size_of(c, &size_key[i]));
     if (c->n_embd % c->n_head) {
         long long heads = c->n_head, width = c->n_embd / c->n_head;
         return ls_fail(LS_E_CONFIG, "model: n_embd %d is not a multiple of n_head %d; %lld and %lld are", c->n_embd,
                        c->n_head, heads * (width ? width : 1), heads * (width ? width + 1 : 2));
     }
-    const struct {
-        const char *name;
-        double value;
-    } rate[] = {{"embd_pdrop", c->embd_pdrop}, {"attn_pdrop", c->attn_pdrop}, {"resid_pdrop", c->resid_pdrop}};
-    for (size_t i = 0; i < 3; i++)
-        if (!(rate[i].value >= 0 && rate[i].value < 1))
-            return ls_fail(LS_E_CONFIG, "model: %s is %g; a dropout rate must be at least 0 and below 1", rate[i].name,
-                           rate[i].value);
+    for (int i = 0; i < N_RATE; i++) {
+        const double rate = real_of(c, &real_key[i]);
+        if (!(rate >= 0 && rate < 1))
+            return ls_fail(LS_E_CONFIG, "model: %s is %g; a dropout rate must be at least 0 and below 1",
+                           real_key[i].name[0], rate);
+    }
     if (!(c->ln_eps > 0 && c->ln_eps < 1))
         return ls_fail(LS_E_CONFIG, "model: layer_norm_epsilon is %g; it must be between 0 and 1", c->ln_eps);
     if (!(c->init_range >= 0 && c->init_range < 100))
@@ -141,38 +145,14 @@ ls_status ls_model_config_check(const ls_model_config *c)
 
 /* Keys we read. An unknown key within one edit of one of these is a misspelling; other unknown keys belong to
  * other tools (task settings, versions) and say nothing about the computation. */
+/* clang-format off */
 static const char *const known[] = {
-    "n_layer",
-    "num_hidden_layers",
-    "n_head",
-    "num_attention_heads",
-    "n_embd",
-    "hidden_size",
-    "n_positions",
-    "n_ctx",
-    "max_position_embeddings",
-    "vocab_size",
-    "embd_pdrop",
-    "attn_pdrop",
-    "resid_pdrop",
-    "layer_norm_epsilon",
-    "initializer_range",
-    "activation_function",
-    "tie_word_embeddings",
-    "n_inner",
-    "scale_attn_weights",
-    "scale_attn_by_inverse_layer_idx",
-    "add_cross_attention",
-    "is_encoder_decoder",
-    "model_type",
-    "architectures",
-    "eos_token_id",
-    "bos_token_id",
-    "pad_token_id",
-    "lockstep_variant",
-    "pruned_heads",
-    "quantization_config",
-};
+    "n_layer", "num_hidden_layers", "n_head", "num_attention_heads", "n_embd", "hidden_size", "n_positions", "n_ctx",
+    "max_position_embeddings", "vocab_size", "embd_pdrop", "attn_pdrop", "resid_pdrop", "layer_norm_epsilon",
+    "initializer_range", "activation_function", "tie_word_embeddings", "n_inner", "scale_attn_weights",
+    "scale_attn_by_inverse_layer_idx", "add_cross_attention", "is_encoder_decoder", "model_type", "architectures",
+    "eos_token_id", "bos_token_id", "pad_token_id", "lockstep_variant", "pruned_heads", "quantization_config"};
+/* clang-format on */
 
 static bool within_one_edit(const char *a, const char *b)
 {
@@ -202,53 +182,43 @@ static ls_status check_spelling(const json_t *root, const char *what)
     return LS_OK;
 }
 
-/* The first of the names that is present and not null. */
-static json_t *get(const json_t *root, const char *a, const char *b, const char *c, const char **name)
+/* The value of a key; NULL: it is missing or null. */
+static const json_t *member(const json_t *root, const char *key)
 {
-    const char *const names[] = {a, b, c};
-    for (int i = 0; i < 3; i++) {
-        json_t *v = names[i] ? json_object_get(root, names[i]) : NULL;
-        if (v && !json_is_null(v)) {
-            *name = names[i];
-            return v;
-        }
-    }
-    return NULL;
+    const json_t *v = json_object_get(root, key);
+    return json_is_null(v) ? NULL : v;
 }
 
-static ls_status read_size(const json_t *root, const char *what, const char *a, const char *b, const char *c,
-                           int fallback, int *out)
+/* A size: whole, at least 1. default_size 0: the key must be there. */
+static ls_status read_size(const json_t *root, const char *what, const number_key *k, int default_size, int *out)
 {
-    const char *name = a;
-    const json_t *v = get(root, a, b, c, &name);
-    if (!v && fallback) *out = fallback;
-    if (!v && !fallback)
+    const json_t *v = NULL;
+    int i = -1;
+    while (!v && i < 2 && k->name[i + 1]) v = member(root, k->name[++i]);
+    if (!v && !default_size)
         return ls_fail(LS_E_CONFIG, "%s: key '%s' is missing; add it, or set model_type to \"gpt2\" to use its default",
-                       what, a);
-    if (!v) return LS_OK;
-    double x = json_number_value(v);
-    if (!json_is_number(v) || x != floor(x) || x < 1 || x > 2147483647.0)
-        return ls_fail(LS_E_CONFIG, "%s: '%s' must be a whole number from 1 to 2147483647", what, name);
+                       what, k->name[0]);
+    const double x = v ? json_number_value(v) : default_size;
+    if ((v && !json_is_number(v)) || x != floor(x) || x < 1 || x > 2147483647.0)
+        return ls_fail(LS_E_CONFIG, "%s: '%s' must be a whole number from 1 to 2147483647", what, k->name[i]);
     *out = (int)x;
     return LS_OK;
 }
 
-static ls_status read_real(const json_t *root, const char *what, const char *key, double *out)
+static ls_status read_bool(const json_t *root, const char *what, const char *key, bool *out)
 {
-    const json_t *v = json_object_get(root, key);
-    if (!v || json_is_null(v)) return LS_OK;
-    if (!json_is_number(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be a number", what, key);
-    *out = json_number_value(v);
+    const json_t *v = member(root, key);
+    if (v && !json_is_boolean(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be true or false", what, key);
+    if (v) *out = json_is_true(v);
     return LS_OK;
 }
 
 /* A switch that must have one value, because the other asks for maths we do not have. */
 static ls_status need_bool(const json_t *root, const char *what, const char *key, bool must)
 {
-    const json_t *v = json_object_get(root, key);
-    if (!v || json_is_null(v)) return LS_OK;
-    if (!json_is_boolean(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be true or false", what, key);
-    if (json_is_true(v) != must)
+    bool is = must;
+    LS_TRY(read_bool(root, what, key, &is));
+    if (is != must)
         return ls_fail(LS_E_UNSUPPORTED, "%s: '%s' is %s; this program computes GPT-2 with %s only", what, key,
                        must ? "false" : "true", must ? "true" : "false");
     return LS_OK;
@@ -256,10 +226,8 @@ static ls_status need_bool(const json_t *root, const char *what, const char *key
 
 static ls_status read_text(const json_t *root, const char *what, const char *key, const char **out)
 {
-    const json_t *v = json_object_get(root, key);
-    *out = NULL;
-    if (!v || json_is_null(v)) return LS_OK;
-    if (!json_is_string(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be a string", what, key);
+    const json_t *v = member(root, key);
+    if (v && !json_is_string(v)) return ls_fail(LS_E_CONFIG, "%s: '%s' must be a string", what, key);
     *out = json_string_value(v);
     return LS_OK;
 }
@@ -304,13 +272,34 @@ static ls_status read_activation(const json_t *root, const char *what, ls_model_
     return LS_OK;
 }
 
+static ls_status read_numbers(const json_t *root, const char *what, bool is_gpt2, ls_model_config *c)
+{
+    static const number_key n_inner = {0, {"n_inner"}};
+    for (int i = 0; i < N_SIZE; i++)
+        LS_TRY(read_size(root, what, &size_key[i], is_gpt2 ? size_of(&preset[0], &size_key[i]) : 0,
+                         (int *)(void *)((char *)c + size_key[i].at)));
+    if (member(root, "n_inner")) {
+        int inner;
+        LS_TRY(read_size(root, what, &n_inner, 0, &inner));
+        if (inner != 4LL * c->n_embd)
+            return ls_fail(LS_E_UNSUPPORTED,
+                           "%s: n_inner is %d; this program computes n_inner = 4 * n_embd = %lld only", what, inner,
+                           4LL * c->n_embd);
+    }
+    for (int i = 0; i < N_REAL; i++) {
+        const json_t *v = member(root, real_key[i].name[0]);
+        if (v && !json_is_number(v))
+            return ls_fail(LS_E_CONFIG, "%s: '%s' must be a number", what, real_key[i].name[0]);
+        if (v) *(double *)(void *)((char *)c + real_key[i].at) = json_number_value(v);
+    }
+    return LS_OK;
+}
+
 ls_status ls_model_config_from_json(const json_t *root, const char *what, ls_model_config *out)
 {
-    ls_model_config c;
+    ls_model_config c = {DEFAULTS, .eos_id = -1};
     if (!json_is_object(root)) return ls_fail(LS_E_CONFIG, "%s: a model configuration must be a JSON object", what);
-    fill_defaults(&c);
     snprintf(c.name, sizeof c.name, "%s", ls_path_base(what));
-    c.eos_id = -1;
 
     bool is_gpt2 = false;
     LS_TRY(check_spelling(root, what));
@@ -323,32 +312,9 @@ ls_status ls_model_config_from_json(const json_t *root, const char *what, ls_mod
         LS_TRY(ls_variant_parse(word, &v));
         ls_model_config_set_variant(&c, v);
     }
-    const struct preset *d = is_gpt2 ? &preset[0] : NULL;
-    LS_TRY(read_size(root, what, "n_layer", "num_hidden_layers", NULL, d ? d->n_layer : 0, &c.n_layer));
-    LS_TRY(read_size(root, what, "n_head", "num_attention_heads", NULL, d ? d->n_head : 0, &c.n_head));
-    LS_TRY(read_size(root, what, "n_embd", "hidden_size", NULL, d ? d->n_embd : 0, &c.n_embd));
-    LS_TRY(read_size(root, what, "n_positions", "n_ctx", "max_position_embeddings", d ? d->n_ctx : 0, &c.n_ctx));
-    LS_TRY(read_size(root, what, "vocab_size", NULL, NULL, d ? d->vocab_size : 0, &c.vocab_size));
-    int inner = 0;
-    const json_t *n_inner = json_object_get(root, "n_inner");
-    if (n_inner && !json_is_null(n_inner)) {
-        LS_TRY(read_size(root, what, "n_inner", NULL, NULL, 1, &inner));
-        if (inner != 4LL * c.n_embd)
-            return ls_fail(LS_E_UNSUPPORTED,
-                           "%s: n_inner is %d; this program computes n_inner = 4 * n_embd = %lld only", what, inner,
-                           4LL * c.n_embd);
-    }
-    LS_TRY(read_real(root, what, "embd_pdrop", &c.embd_pdrop));
-    LS_TRY(read_real(root, what, "attn_pdrop", &c.attn_pdrop));
-    LS_TRY(read_real(root, what, "resid_pdrop", &c.resid_pdrop));
-    LS_TRY(read_real(root, what, "layer_norm_epsilon", &c.ln_eps));
-    LS_TRY(read_real(root, what, "initializer_range", &c.init_range));
+    LS_TRY(read_numbers(root, what, is_gpt2, &c));
     LS_TRY(read_activation(root, what, &c));
-    const json_t *tie = json_object_get(root, "tie_word_embeddings");
-    if (tie && !json_is_null(tie)) {
-        if (!json_is_boolean(tie)) return ls_fail(LS_E_CONFIG, "%s: 'tie_word_embeddings' must be true or false", what);
-        c.tied = json_is_true(tie);
-    }
+    LS_TRY(read_bool(root, what, "tie_word_embeddings", &c.tied));
     const json_t *eos = json_object_get(root, "eos_token_id");
     if (json_is_array(eos)) eos = json_array_get(eos, 0);
     if (json_is_integer(eos) && json_integer_value(eos) >= 0 && json_integer_value(eos) < c.vocab_size)

@@ -32,20 +32,15 @@ const void *model_draft_matrix(const ls_draft *d, int unit, int weight)
 ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan)
 {
     const int n = m->cfg.n_layer * N_MATRIX + 1;
-    ls_draft *d = ls_alloc(sizeof *d);
-    int *row = ls_alloc((size_t)n * sizeof *row);
-    void **q = ls_alloc((size_t)n * sizeof *q);
-    if (!d || !row || !q) {
-        ls_free(d);
-        ls_free(row);
-        ls_free(q);
-        return ls_nomem((size_t)n * sizeof *q, "the int8 weights' table");
-    }
-    *d = (ls_draft){.n = n, .row = row, .q = q};
+    const size_t nbytes = sizeof(ls_draft) + (size_t)n * sizeof(void *);
+    ls_draft *d = ls_alloc(nbytes);
+    if (!d) return ls_nomem(nbytes, "the int8 weights' table");
+    d->n = n;
+    d->row = plan->n_row;
     for (int i = 0; i < n; i++) {
         const matrix x = matrix_at(m, i);
-        row[i] = ls_plan_add(plan, LS_PART_WORK, ls_q8_nbytes(x.K, x.N), LS_PLAN_ALWAYS, "unit %d int8 matrix %d",
-                             1 + i / N_MATRIX, i % N_MATRIX);
+        ls_plan_add(plan, LS_PART_WORK, ls_q8_nbytes(x.K, x.N), LS_PLAN_ALWAYS, "unit %d int8 matrix %d",
+                    1 + i / N_MATRIX, i % N_MATRIX);
     }
     *out = d;
     return LS_OK;
@@ -53,7 +48,7 @@ ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan)
 
 void ls_draft_bind(ls_draft *d, const ls_plan *plan)
 {
-    for (int i = 0; i < d->n; i++) d->q[i] = ls_plan_at(plan, d->row[i]);
+    for (int i = 0; i < d->n; i++) d->q[i] = ls_plan_at(plan, d->row + i);
 }
 
 ls_status ls_draft_fill(ls_draft *d, const ls_model *m)
@@ -68,9 +63,6 @@ ls_status ls_draft_fill(ls_draft *d, const ls_model *m)
 
 void ls_draft_destroy(ls_draft **d)
 {
-    if (!*d) return;
-    ls_free((*d)->row);
-    ls_free((*d)->q);
     ls_free(*d);
     *d = NULL;
 }

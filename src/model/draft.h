@@ -9,9 +9,9 @@
 #include "model/model.h"
 
 typedef struct ls_draft {
-    int n;    /* matrices: four per block, then the classifier's */
-    int *row; /* their plan rows                                 */
-    void **q; /* their int8 copies                               */
+    int n;     /* matrices: four per block, then the classifier's */
+    int row;   /* plan row of the first; the others follow        */
+    void *q[]; /* their int8 copies                               */
 } ls_draft;
 
 /* Adds the rows to the plan; bind sets the addresses once the plan is allocated. */

@@ -305,10 +305,3 @@ void ls_model_init(ls_model *m, uint64_t seed)
     for (int i = 0; i < m->n_unit; i++)
         init_here(m, seed, &(ls_piece){LS_FLAT_PARAM, i, 0, m->unit[i].n_pad, m->unit[i].param});
 }
-
-ls_status ls_model_fold_tied(ls_model *m)
-{
-    if (!m->cfg.tied) return LS_OK;
-    void *dwte = model_grad(m, &m->unit[0], EMBED_WTE);
-    return m->compute->ops->add(m->compute, dwte, dwte, model_tied_grad(m), m->unit[0].tensor[EMBED_WTE].n);
-}

@@ -6,8 +6,8 @@
  * on these flat buffers; only the unit's own forward and backward know what is inside.
  *
  * The token embedding of a tied model is used by embed and by head. Its two gradients are stored separately
- * (head's follows head's own tensors in its gradient buffer, laid out and padded like embed's) until
- * ls_model_fold_tied adds them once. So the order of the sum does not depend on where the two units are or how
+ * (head's follows head's own tensors in its gradient buffer, laid out and padded like embed's) until the
+ * strategy adds them once (parallel/strategy.c). So the order of the sum does not depend on where the two units are or how
  * they are sharded.
  *
  * A model can be one tensor-parallel shard of a whole model (ls_shard): its tables then describe this shard, and
@@ -194,11 +194,9 @@ typedef struct ls_slot {
     void *kcache, *vcache;                   /* (B,H,cache_len,D) when generating, else NULL */
 } ls_slot;
 
-#define LS_ACTS_SET 18
-
 typedef struct ls_acts {
     int64_t B, T, cache_len;
-    bool train, recompute;
+    bool recompute;
     ls_slot *slot;          /* n_unit                                            */
     void *ln, *tmp;         /* (R,C) output of a norm; of a row-parallel product */
     void *ffn, *ffn_again;  /* (R,4C) GELU's output in forward; in backward      */
@@ -207,8 +205,6 @@ typedef struct ls_acts {
     double *row_loss;       /* (R)                                               */
     void *work, *head_work; /* scratch of the operations: of blocks, of the classifier */
     int *row;               /* plan rows: of each slot, then the shared ones      */
-    int first, last;        /* units                                             */
-    int set[LS_ACTS_SET];   /* plan rows that all blocks share                   */
 } ls_acts;
 
 typedef struct ls_acts_opts {
@@ -228,7 +224,7 @@ typedef struct ls_acts_opts {
 } ls_acts_opts;
 
 /* Adds the rows to the plan (time points as in core/plan.h); bind sets the addresses once the plan is allocated. */
-ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *given, ls_plan *plan);
+ls_status ls_acts_plan(ls_acts **out, const ls_model *m, const ls_acts_opts *o, ls_plan *plan);
 void ls_acts_bind(ls_acts *a, const ls_model *m, const ls_plan *plan);
 void ls_acts_destroy(ls_acts **a);
 
@@ -273,8 +269,5 @@ ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h
 
 /* Logits (B*T rows of V; last_only: B rows, those of the last column) of the preceding pass, which had target NULL. */
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out);
-
-/* Adds head's gradient of the token embedding to embed's: once, after the gradients of all micro-batches are summed. */
-ls_status ls_model_fold_tied(ls_model *m);
 
 #endif

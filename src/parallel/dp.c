@@ -12,7 +12,7 @@ static ls_status collect(ls_strategy *s)
 {
     for (int u = s->model->n_unit - 1; u >= 0; u--) {
         const ls_unit *unit = &s->model->unit[u];
-        if (!parallel_here(s, u)) continue;
+        if (!ls_strategy_here(s, u)) continue;
         ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_reduce(s->comm, parallel_grad(s, unit->grad, 0, unit->n_grad), 0, LS_SITE, NULL));
     }

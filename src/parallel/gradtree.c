@@ -15,18 +15,16 @@ ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int
     const int n_level = n_leaf > 1 ? bit_length((unsigned)n_leaf - 1) : 1, U = m->n_unit;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
     ls_gradtree *t = ls_alloc(sizeof *t);
+    if (!t) return ls_nomem(sizeof *t, "the gradient plan");
     int *row = ls_alloc((size_t)(n_level * U + 1) * sizeof *row);
     void **level = ls_alloc((size_t)(n_level * U) * sizeof *level);
     int64_t *count = ls_alloc((size_t)U * sizeof *count);
-    if (!t || !row || !level || !count) {
-        ls_free(t);
-        ls_free(row);
-        ls_free(level);
-        ls_free(count);
-        return ls_nomem((size_t)(n_level * U) * 16, "the gradient plan");
-    }
     *t = (ls_gradtree){
         .model = m, .n = count, .n_leaf = n_leaf, .n_level = n_level, .paired = paired, .row = row, .level = level};
+    if (!row || !level || !count) {
+        ls_gradtree_destroy(&t);
+        return ls_nomem((size_t)(n_level * U) * 16, "the gradient plan");
+    }
     int64_t largest = 0;
     for (int u = 0; u < U; u++) {
         count[u] = n ? n[u] : m->unit[u].n_grad;
@@ -73,14 +71,9 @@ static int turn_of(const ls_gradtree *t, int leaf)
     return t->paired ? leaf >> 1 : leaf;
 }
 
-static int last_turn(const ls_gradtree *t)
-{
-    return turn_of(t, t->n_leaf - 1);
-}
-
 static bool carries(const ls_gradtree *t, int turn)
 {
-    return turn == last_turn(t) ? turn != 0 : turn & 1;
+    return turn == turn_of(t, t->n_leaf - 1) ? turn != 0 : turn & 1;
 }
 
 /* Level k of the counter, of unit u; with one turn in all there is one level. */
@@ -106,8 +99,8 @@ void *ls_gradtree_sum(const ls_gradtree *t, int u)
     return t->level[(t->n_level - 1) * t->model->n_unit + u];
 }
 
-/* Levels that hold a finished sum are the set bits of `turn`. A turn in the middle carries through the trailing ones; the
- * last one meets every level there is, lowest (its nearest neighbours) first. */
+/* Levels that hold a finished sum are the set bits of `turn`. A turn in the middle carries through the trailing ones; the last one meets
+ * every level, lowest (its nearest neighbours) first. */
 ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
 {
     ls_compute *c = t->model->compute;
@@ -118,11 +111,10 @@ ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x)
         void *to = level_at(t, 0, u);
         return x == to ? LS_OK : c->ops->copy(c, to, x, (size_t)n * ls_dtype_nbytes(c->ops->wide));
     }
-    const bool last = turn == last_turn(t);
-    int top =
-        n_level - 1; /* where the sum goes: the highest level (its bit is set in the last turn), or the first free */
-    if (!last)
-        for (top = 0; turn >> top & 1;) top++;
+    const bool last = turn == turn_of(t, t->n_leaf - 1);
+    int top = last ? n_level - 1
+                   : 0; /* where the sum goes: the highest level (its bit is set in the last turn), or the first free */
+    while (!last && turn >> top & 1) top++;
     int highest = last ? top : top - 1; /* the last level that is met */
     for (int k = 0; k <= highest; k++) {
         if (!(turn >> k & 1)) continue;

@@ -6,19 +6,19 @@
  *            (((0+1)+(2+3))+4)
  *
  * With a running sum, the result would depend on the number of workers; with the tree it does not.
- * The tree is built like a binary counter: level k holds the sum of 2^k consecutive leaves, and a new leaf carries. A leaf that
+ * The tree is built like a binary counter: level k holds the sum of 2^k consecutive micro-batch gradients, and a new one carries. One that
  * carries is written to one scratch buffer, as large as the largest unit, and added unit by unit when it is ready.
  *
- * If accumulating into a gradient gives the bits of a separate addition (adds_alike in compute.h), leaves are paired: the second one of a
+ * If accumulating into a gradient gives the bits of a separate addition (adds_alike in compute.h), they are paired: the second one of a
  * pair is accumulated into the first, and the tree is built over the pairs. A pair that carries is in the lowest level.
  *
- *   memory   bit_length(G-1) gradients (one when G is 1 or 2), and one largest unit when G > 1 and leaves are not paired
+ *   memory   bit_length(G-1) gradients (one when G is 1 or 2), and one largest unit when G > 1 and gradients are not paired
  *
- * A leaf may also be in another buffer (this worker's shard of a reduced gradient): then no scratch buffer is used.
+ * A gradient may also be in another buffer (this worker's shard of a reduced gradient): then no scratch buffer is used.
  *
  * Invariants
- *   1. the leaves of a unit are added in order; after the last one ls_gradtree_sum is the sum of all, in tree order;
- *   2. no memory is cleared or allocated between leaves. */
+ *   1. the gradients of a unit are added in order; after the last one ls_gradtree_sum is the sum of all, in tree order;
+ *   2. no memory is cleared or allocated between micro-batches. */
 #ifndef LS_PARALLEL_GRADTREE_H
 #define LS_PARALLEL_GRADTREE_H
 
@@ -26,8 +26,8 @@
 
 typedef struct ls_gradtree {
     ls_model *model;
-    int64_t *n; /* elements of a leaf, by unit       */
-    int n_leaf, n_level;
+    int64_t *n;          /* elements of a gradient, by unit   */
+    int n_leaf, n_level; /* micro-batches, levels    */
     bool paired;
     int leaf;     /* the current one, set by begin */
     int *row;     /* plan rows: level-major, then units; the last one is the carry buffer */
@@ -35,22 +35,22 @@ typedef struct ls_gradtree {
     void *carry;
 } ls_gradtree;
 
-/* Plans the sums of all units. n: elements of a leaf of each unit, 0 for a unit that is not here; NULL: whole gradients. elsewhere: leaves
- * are handed to ls_gradtree_add wherever they are. paired: leaves are added to in place (not with elsewhere). With one leaf a gradient lives
- * only from its backward to the step, so that it can share memory with activations that are gone by then. */
+/* Plans the sums of all units over n_leaf micro-batches. n: elements of the gradient of each unit, 0 for a unit of another worker; NULL:
+ * whole gradients. elsewhere: gradients are passed to ls_gradtree_add in any buffer. paired: see above (not with elsewhere). With one
+ * micro-batch a gradient lives only from its backward to the step, so that it can share memory with activations that are gone by then. */
 ls_status ls_gradtree_plan(ls_gradtree **out, ls_model *m, int n_leaf, const int64_t *n, bool elsewhere, bool paired,
                            ls_plan *plan);
 void ls_gradtree_bind(ls_gradtree *t, const ls_plan *plan);
 void ls_gradtree_destroy(ls_gradtree **t);
 
-/* Where this leaf of unit u is to be written, or added to what is there. */
+/* The buffer for the gradient of unit u in a micro-batch, and whether it is added to the content. */
 void *ls_gradtree_place(const ls_gradtree *t, int u, int leaf);
 bool ls_gradtree_adds(const ls_gradtree *t, int leaf);
-/* The leaf of u is at x (its place, or elsewhere; may be overwritten): carries. */
+/* The gradient of u in this micro-batch is at x (its place, or elsewhere; may be overwritten): carries. */
 ls_status ls_gradtree_add(ls_gradtree *t, int u, int leaf, void *x);
 void *ls_gradtree_sum(const ls_gradtree *t, int u);
 
-/* One worker's short forms. Before a leaf's forward: points every unit's grad at its place, and says whether it is added to. */
+/* For one worker, before the forward pass of a micro-batch: sets grad and acc of every unit. */
 void ls_gradtree_begin(ls_gradtree *t, int leaf);
 
 #endif

@@ -1,10 +1,10 @@
-#include "parallel/measure.h"
+/* measure.c - the cost of the units of a model on this machine, to split a pipeline. */
+#include "parallel/stages.h"
 
 #include "core/clock.h"
 #include "core/rng.h"
 #include "model/input.h"
 #include "parallel/gradtree.h"
-#include "parallel/stages.h"
 
 enum { ROUNDS = 3, UNITS = 3 };
 
@@ -55,42 +55,32 @@ ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_
 {
     ls_model_config small = *c;
     ls_model *m = NULL;
-    ls_plan plan = {0};
+    ls_plan plan = {.device = compute->device};
     ls_gradtree *tree = NULL;
     ls_acts *acts = NULL;
-    watch w = {0};
+    watch w = {.compute = compute};
     void *scratch = compute->scratch;
-    int row[UNITS], loss = -1;
+    int row[UNITS];
     ls_input in = {0};
+    ls_status st;
     small.n_layer = 1;
-    ls_status st = ls_model_create(&m, &small, compute, 1);
+    LS_TRY_GOTO(st, done, ls_model_create(&m, &small, compute, 1));
     const int64_t esize = (int64_t)ls_dtype_nbytes(compute->ops->dtype);
-    for (int u = 0; u < UNITS && st == LS_OK; u++)
+    for (int u = 0; u < UNITS; u++)
         row[u] = ls_plan_add(&plan, LS_PART_PARAM, m->unit[u].n_pad * esize, LS_PLAN_ALWAYS, "unit %d", u);
-    if (st == LS_OK) st = ls_gradtree_plan(&tree, m, 1, NULL, false, false, &plan);
-    if (st == LS_OK) st = ls_acts_plan(&acts, m, &(ls_acts_opts){.B = B, .T = T, .train = true}, &plan);
-    if (st == LS_OK) st = ls_input_plan(&in, compute, B * T, 1, &plan);
-    loss = ls_plan_add_host(&plan, LS_PART_WORK, (int64_t)sizeof(double), "loss");
-    plan.device = compute->device;
-    if (st == LS_OK) st = ls_plan_layout(&plan);
-    if (st == LS_OK) st = ls_plan_alloc(&plan, false);
-    if (st == LS_OK) {
-        for (int u = 0; u < UNITS; u++) m->unit[u].param = ls_plan_at(&plan, row[u]);
-        ls_gradtree_bind(tree, &plan);
-        ls_acts_bind(acts, m, &plan);
-        ls_input_bind(&in, &plan);
-        w.compute = compute;
-        w.loss = ls_plan_at(&plan, loss);
-        if (!compute->device) ls_model_init(m, 1); /* there, parameters of 0 cost the same */
-        st = passes(m, acts, tree, &in, B, T, &w);
-    }
-    ls_input_fini(&in);
-    ls_acts_destroy(&acts);
-    ls_gradtree_destroy(&tree);
-    ls_model_destroy(&m);
-    ls_plan_fini(&plan);
-    compute->scratch = scratch;
-    LS_TRY(st);
+    LS_TRY_GOTO(st, done, ls_gradtree_plan(&tree, m, 1, NULL, false, false, &plan));
+    LS_TRY_GOTO(st, done, ls_acts_plan(&acts, m, &(ls_acts_opts){.B = B, .T = T, .train = true}, &plan));
+    LS_TRY_GOTO(st, done, ls_input_plan(&in, compute, B * T, 1, &plan));
+    const int loss = ls_plan_add_host(&plan, LS_PART_WORK, (int64_t)sizeof(double), "loss");
+    LS_TRY_GOTO(st, done, ls_plan_layout(&plan));
+    LS_TRY_GOTO(st, done, ls_plan_alloc(&plan, false));
+    for (int u = 0; u < UNITS; u++) m->unit[u].param = ls_plan_at(&plan, row[u]);
+    ls_gradtree_bind(tree, &plan);
+    ls_acts_bind(acts, m, &plan);
+    ls_input_bind(&in, &plan);
+    w.loss = ls_plan_at(&plan, loss);
+    if (!compute->device) ls_model_init(m, 1); /* on a device, parameters of 0 cost the same */
+    LS_TRY_GOTO(st, done, passes(m, acts, tree, &in, B, T, &w));
     ls_stages_model(c, B, T, cost);
     for (int u = 0; u < c->n_layer + 2; u++) {
         const int k = u == 0 ? 0 : u <= c->n_layer ? 1 : 2;
@@ -99,5 +89,12 @@ ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_
         cost[u].bwd_in = k == 2 ? fwd + bwd : k == 1 ? bwd / 2 : 0; /* the halves of a block's backward are alike */
         cost[u].bwd_w = k == 2 ? 0 : bwd - cost[u].bwd_in;
     }
-    return LS_OK;
+done:
+    ls_input_fini(&in);
+    ls_acts_destroy(&acts);
+    ls_gradtree_destroy(&tree);
+    ls_model_destroy(&m);
+    ls_plan_fini(&plan);
+    compute->scratch = scratch;
+    return st;
 }

@@ -9,14 +9,9 @@ static inline bool parallel_cuts(const ls_strategy *s, unsigned part)
     return (s->ops->parts & part) != 0;
 }
 
-static inline bool parallel_here(const ls_strategy *s, int u)
-{
-    return s->role[u] == LS_ROLE_HERE;
-}
-
 static inline bool parallel_present(const ls_strategy *s, int u)
 {
-    return s->role[u] != LS_ROLE_AWAY;
+    return s->unit[u].role != LS_ROLE_AWAY;
 }
 
 /* Elements of one worker's shard of n. */
@@ -43,6 +38,7 @@ ls_status parallel_scatter_unit(ls_strategy *s, int u, void *grad, void *out);
 /* all_gather of a whole unit after this worker updated its shard (zero1, zero2), and the wait before its use. */
 ls_status parallel_gather_post(ls_strategy *s, int u);
 ls_status parallel_gather_wait(ls_strategy *s, int u, ls_pass pass);
+ls_status parallel_arrived(ls_strategy *s, int u); /* waits for the pending gather of u, if there is one */
 
 /* Gradients that are reduced as soon as they are ready (zero2, zero3): several are in flight, oldest first. */
 int64_t parallel_flight_capacity(const ls_strategy *s);

@@ -9,18 +9,21 @@
 
 #include <math.h>
 
+typedef struct buffer { /* memory that is received into and sent from */
+    bool busy;
+    ls_ticket sent; /* of the message that leaves from it */
+} buffer;
+
 typedef struct seat { /* one set of activations of a chunk */
     ls_acts *acts;
     ls_micro mb;
-    int micro;      /* -1: free */
-    ls_ticket sent; /* of the activation that leaves from it   */
+    buffer buf;
 } seat;
 
 typedef struct grad_seat {
     int row;
     void *d;
-    bool busy;
-    ls_ticket sent;
+    buffer buf;
 } grad_seat;
 
 typedef struct chunk {
@@ -29,7 +32,7 @@ typedef struct chunk {
     int n_seat, n_grad;
     seat *seat;
     grad_seat *grad;
-    ls_input input; /* of every seat, where ids or targets are read */
+    ls_input input; /* for every set of activations, where ids or targets are read */
 } chunk;
 
 struct ls_pipe {
@@ -91,7 +94,6 @@ static ls_status plan_chunk(ls_pipe *p, int c, const ls_acts **share, ls_plan *p
                                  .share = *share};
         LS_TRY(ls_acts_plan(&s->acts, o->model, &ao, plan));
         if (!*share || k->head) *share = s->acts; /* the one with head has the classifier's scratch, too */
-        s->micro = -1;
     }
     LS_TRY(ls_input_plan(&k->input, o->model->compute, reads(k) ? R : 0, k->n_seat, plan));
     for (int i = 0; i < k->n_grad; i++)
@@ -144,10 +146,7 @@ void ls_pipe_bind(ls_pipe *p, const ls_plan *plan)
 {
     for (int c = 0; c < p->n_chunk; c++) {
         chunk *k = &p->chunk[c];
-        for (int i = 0; i < k->n_seat; i++) {
-            seat *s = &k->seat[i];
-            ls_acts_bind(s->acts, p->o.model, plan);
-        }
+        for (int i = 0; i < k->n_seat; i++) ls_acts_bind(k->seat[i].acts, p->o.model, plan);
         ls_input_bind(&k->input, plan);
         for (int i = 0; i < k->n_grad; i++) k->grad[i].d = ls_plan_at(plan, k->grad[i].row);
     }
@@ -200,29 +199,27 @@ static ls_view view_of(const ls_pipe *p, void *x)
     return (ls_view){x, ls_model_stream(m, p->o.B * p->o.T), m->compute->ops->dtype};
 }
 
+/* Takes a buffer after what was sent from it has left. */
+static ls_status take(ls_comm *c, buffer *b)
+{
+    LS_ASSERT(!b->busy);
+    LS_TRY(ls_wait(c, b->sent));
+    *b = (buffer){.busy = true};
+    return LS_OK;
+}
+
 /* Posts the receive at place i of the list when its buffer is free; `must`: waits until it is. */
 static ls_status post_receive(ls_pipe *p, int i, bool must)
 {
     const ls_action *a = &p->list->action[i];
+    const bool grad = a->kind == LS_PIPE_RECV_GRAD;
+    ls_comm *comm = grad ? p->o.grads : p->o.acts;
     chunk *k = &p->chunk[a->chunk];
-    if (p->posted[i]) return LS_OK;
-    if (a->kind == LS_PIPE_RECV_ACT) {
-        seat *s = &k->seat[a->slot];
-        LS_ASSERT(!must || s->micro < 0);
-        if (s->micro >= 0 || (!must && !ls_test(p->o.acts, s->sent))) return LS_OK;
-        LS_TRY(ls_wait(p->o.acts, s->sent));
-        s->sent = 0;
-        s->micro = a->micro;
-        LS_TRY(ls_recv(p->o.acts, view_of(p, s->acts->slot[k->first].x), a->peer, LS_SITE, &p->ticket[i]));
-    } else {
-        grad_seat *g = &k->grad[a->grad_slot];
-        LS_ASSERT(!must || !g->busy);
-        if (g->busy || (!must && !ls_test(p->o.grads, g->sent))) return LS_OK;
-        LS_TRY(ls_wait(p->o.grads, g->sent));
-        g->sent = 0;
-        g->busy = true;
-        LS_TRY(ls_recv(p->o.grads, view_of(p, g->d), a->peer, LS_SITE, &p->ticket[i]));
-    }
+    buffer *b = grad ? &k->grad[a->grad_slot].buf : &k->seat[a->slot].buf;
+    void *to = grad ? k->grad[a->grad_slot].d : k->seat[a->slot].acts->slot[k->first].x;
+    if (p->posted[i] || (!must && (b->busy || !ls_test(comm, b->sent)))) return LS_OK;
+    LS_TRY(take(comm, b));
+    LS_TRY(ls_recv(comm, view_of(p, to), a->peer, LS_SITE, &p->ticket[i]));
     p->posted[i] = true;
     return LS_OK;
 }
@@ -257,12 +254,7 @@ static ls_status load_seat(chunk *k, int i, int micro, ls_pipe_load load, void *
 static ls_status take_seat(ls_pipe *p, chunk *k, const ls_action *a, ls_pipe_load load, void *ctx)
 {
     seat *s = &k->seat[a->slot];
-    if (k->first == 0) { /* nothing was received into it */
-        LS_ASSERT(s->micro < 0);
-        LS_TRY(ls_wait(p->o.acts, s->sent));
-        s->sent = 0;
-        s->micro = a->micro;
-    }
+    if (k->first == 0) LS_TRY(take(p->o.acts, &s->buf)); /* nothing was received into it */
     s->mb = (ls_micro){.B = p->o.B, .T = p->o.T, .train = true};
     return load_seat(k, a->slot, a->micro, load, ctx);
 }
@@ -275,9 +267,7 @@ static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hoo
     s->acts->da = g->d;
     if (a->kind == LS_PIPE_BWD_W) return ls_walk_bwd_w(m, s->acts, &s->mb, h, k->first, k->last);
     if (k->head) {
-        LS_TRY(ls_wait(p->o.grads, g->sent)); /* nothing is received into it here */
-        g->sent = 0;
-        g->busy = true;
+        LS_TRY(take(p->o.grads, &g->buf)); /* nothing is received into it here */
         s->mb.loss = &pair[a->micro][0];
         LS_TRY(ls_walk_fwd(m, s->acts, &s->mb, h, k->last - 1, k->last));
         pair[a->micro][1] = (double)s->mb.n_counted;
@@ -288,17 +278,22 @@ static ls_status backward(ls_pipe *p, chunk *k, const ls_action *a, const ls_hoo
 
 static ls_status give_up(chunk *k, const ls_action *a)
 {
-    k->seat[a->slot].micro = -1;
-    k->grad[a->grad_slot].busy = false; /* what was sent from it is still waited for */
+    k->seat[a->slot].buf.busy = false;
+    k->grad[a->grad_slot].buf.busy = false; /* what was sent from it is still waited for */
     return ls_input_used(&k->input, a->slot);
 }
 
-static void book(ls_pipe *p, const ls_pipe_span *s)
+/* Counts a step whose times are known. */
+static void book_step(ls_pipe *p, double seconds)
 {
-    const int column = (int)s->kind - (int)LS_PIPE_FWD;
-    p->stats.busy += s->end - s->begin;
-    p->stats.time[s->chunk][column] += s->end - s->begin;
-    p->stats.calls[s->chunk][column]++;
+    for (const ls_pipe_span *s = p->span; s < p->span + p->n_span; s++) {
+        const int column = (int)s->kind - (int)LS_PIPE_FWD;
+        p->stats.busy += s->end - s->begin;
+        p->stats.time[s->chunk][column] += s->end - s->begin;
+        p->stats.calls[s->chunk][column]++;
+    }
+    p->stats.steps++;
+    p->stats.span += seconds;
 }
 
 /* A device works later than the calls are made: there, an action is between two marks, which ls_pipe_settle reads. */
@@ -306,16 +301,6 @@ static ls_status put_mark(ls_pipe *p, ls_mark *m)
 {
     const ls_device *d = p->o.model->compute->device;
     return d ? d->mark(d->ctx, m) : LS_OK;
-}
-
-static ls_status finish_step(ls_pipe *p)
-{
-    const double end = ls_now();
-    if (p->o.model->compute->device) return put_mark(p, &p->last);
-    for (int i = 0; i < p->n_span; i++) book(p, &p->span[i]);
-    p->stats.steps++;
-    p->stats.span += end - p->begin;
-    return LS_OK;
 }
 
 /* What hooks waited inside the actions: for replicas, and for the other shards of a layer. */
@@ -351,9 +336,7 @@ ls_status ls_pipe_settle(ls_pipe *p, const ls_strategy *strategy)
         p->stats.untimed++;
         return LS_OK;
     }
-    for (int i = 0; i < p->n_span; i++) book(p, &p->span[i]);
-    p->stats.steps++;
-    p->stats.span += last - first;
+    book_step(p, last - first);
     return LS_OK;
 }
 
@@ -370,11 +353,11 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
         return ls_wait(a->kind == LS_PIPE_RECV_ACT ? p->o.acts : p->o.grads, p->ticket[i]);
     case LS_PIPE_SEND_ACT: {
         seat *s = &k->seat[a->slot];
-        return ls_send(p->o.acts, view_of(p, s->acts->slot[k->last].x), a->peer, LS_SITE, &s->sent);
+        return ls_send(p->o.acts, view_of(p, s->acts->slot[k->last].x), a->peer, LS_SITE, &s->buf.sent);
     }
     case LS_PIPE_SEND_GRAD: {
         grad_seat *g = &k->grad[a->grad_slot];
-        return ls_send(p->o.grads, view_of(p, g->d), a->peer, LS_SITE, &g->sent);
+        return ls_send(p->o.grads, view_of(p, g->d), a->peer, LS_SITE, &g->buf.sent);
     }
     default: break;
     }
@@ -401,13 +384,6 @@ static ls_status act(ls_pipe *p, int i, ls_strategy *strategy, const ls_hooks *h
     return LS_OK;
 }
 
-/* The last thing that needs a micro-batch's buffers on this worker: its backward, and the send after it. */
-static bool ends(const ls_rank_list *l, int i)
-{
-    const ls_action *a = &l->action[i];
-    return a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_W;
-}
-
 ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pipe_load load, void *ctx,
                        double (*pair)[2])
 {
@@ -416,21 +392,23 @@ ls_status ls_pipe_step(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, ls_pip
     p->begin = ls_now();
     LS_TRY(put_mark(p, &p->first));
     for (int i = 0; i < l->n_action; i++) p->posted[i] = false;
-    for (int c = 0; c < p->n_chunk; c++) { /* a step that was given up left its seats taken */
-        for (int k = 0; k < p->chunk[c].n_seat; k++) p->chunk[c].seat[k].micro = -1;
-        for (int k = 0; k < p->chunk[c].n_grad; k++) p->chunk[c].grad[k].busy = false;
+    for (int c = 0; c < p->n_chunk; c++) { /* a step that was given up left its buffers taken */
+        for (int k = 0; k < p->chunk[c].n_seat; k++) p->chunk[c].seat[k].buf.busy = false;
+        for (int k = 0; k < p->chunk[c].n_grad; k++) p->chunk[c].grad[k].buf.busy = false;
     }
     for (int i = 0; i < l->n_action; i++) {
         LS_TRY(look_ahead(p, i));
         LS_TRY(act(p, i, s, hooks, load, ctx, pair));
         const ls_action *a = &l->action[i];
-        if (!ends(l, i)) continue;
-        /* its gradient is sent next, from a buffer that must not be received into before */
+        if (a->kind != LS_PIPE_BWD && a->kind != LS_PIPE_BWD_W) continue;
+        /* the micro-batch is done; its gradient is sent next, from a buffer that must not be received into before */
         const bool sends = i + 1 < l->n_action && l->action[i + 1].kind == LS_PIPE_SEND_GRAD;
         if (sends) LS_TRY(act(p, ++i, s, hooks, load, ctx, pair));
         LS_TRY(give_up(&p->chunk[a->chunk], a));
     }
-    return finish_step(p);
+    if (p->o.model->compute->device) return put_mark(p, &p->last);
+    book_step(p, ls_now() - p->begin);
+    return LS_OK;
 }
 
 ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int n, ls_pipe_load load, void *ctx,
@@ -442,8 +420,8 @@ ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int
         for (int c = 0; c < p->n_chunk; c++) {
             chunk *k = &p->chunk[c];
             seat *q = &k->seat[0];
-            LS_TRY(ls_wait(p->o.acts, q->sent));
-            q->sent = 0;
+            LS_TRY(ls_wait(p->o.acts, q->buf.sent));
+            q->buf.sent = 0;
             if (k->first)
                 LS_TRY(ls_recv(p->o.acts, view_of(p, q->acts->slot[k->first].x), ls_pipe_prev(sch, p->rank, c), LS_SITE,
                                NULL));
@@ -454,7 +432,7 @@ ls_status ls_pipe_forward(ls_pipe *p, ls_strategy *s, const ls_hooks *hooks, int
             if (k->head) pair[i][1] = (double)q->mb.n_counted;
             else
                 LS_TRY(ls_send(p->o.acts, view_of(p, q->acts->slot[k->last].x), ls_pipe_next(sch, p->rank, c), LS_SITE,
-                               &q->sent));
+                               &q->buf.sent));
         }
     }
     return LS_OK;

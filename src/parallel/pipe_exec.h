@@ -36,8 +36,8 @@ typedef struct ls_pipe_setup {
     bool recompute, keep_gelu; /* as ls_acts_opts has them */
 } ls_pipe_setup;
 
-typedef struct
-    ls_pipe_span { /* what a worker did when, in seconds from the step's begin, on its device's clock if it has one */
+/* What a worker did when, in seconds from the beginning of the step, on its device's clock if it has one. */
+typedef struct ls_pipe_span {
     ls_pipe_kind kind;
     int micro, chunk;
     double begin, end;

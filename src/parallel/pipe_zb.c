@@ -6,7 +6,7 @@
  *   2  .. .. F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
  *
  * Two orders are made, and the one that takes less time under the given costs is kept (by hand if equal and live is p):
- *   by hand   "H1": 1f1b's forwards and input gradients; rank r lets its weight gradients lag r micro-batches behind.
+ *   by hand   "H1": 1f1b's forwards and input gradients; the weight gradients of rank r come r micro-batches later.
  *             At most p activations, as 1f1b. Where f >= i = w and m >= p its time is (p-1) f + m (f + i + w): the
  *             last rank cannot begin before (p-1) f and is never idle, so no order of these stages is shorter
  *             when the step waits for all ranks.
@@ -76,22 +76,12 @@ static bool choose(const ls_schedule *s, const rank_state *state, int r, int liv
 
 static void act(ls_schedule *s, rank_state *me, int r, choice c, const ls_part_cost *cost)
 {
-    switch (c.kind) {
-    case LS_PIPE_FWD:
-        me->now = c.start + cost->fwd;
-        me->fwd[me->n_fwd] = me->now;
-        ls_schedule_emit(s, r, c.kind, me->n_fwd++, 0);
-        break;
-    case LS_PIPE_BWD_IN:
-        me->now = c.start + cost->bwd_in;
-        me->in[me->n_in] = me->now;
-        ls_schedule_emit(s, r, c.kind, me->n_in++, 0);
-        break;
-    default:
-        me->now = c.start + cost->bwd_w;
-        ls_schedule_emit(s, r, LS_PIPE_BWD_W, me->n_w++, 0);
-        break;
-    }
+    const bool fwd = c.kind == LS_PIPE_FWD, in = c.kind == LS_PIPE_BWD_IN;
+    int *n = fwd ? &me->n_fwd : in ? &me->n_in : &me->n_w;
+    me->now = c.start + (fwd ? cost->fwd : in ? cost->bwd_in : cost->bwd_w);
+    if (fwd) me->fwd[*n] = me->now;
+    if (in) me->in[*n] = me->now;
+    ls_schedule_emit(s, r, c.kind, (*n)++, 0);
 }
 
 static ls_status greedy(ls_schedule *s, int live, const ls_pipe_costs *costs)

@@ -8,11 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef ls_status (*generator)(ls_schedule *s, const ls_pipe_opts *o);
-
 static const struct {
     const char *name;
-    generator emit;
+    ls_status (*emit)(ls_schedule *s, const ls_pipe_opts *o);
 } builtin[] = {{"naive", ls_pipe_naive},
                {"gpipe", ls_pipe_gpipe},
                {"1f1b", ls_pipe_1f1b},
@@ -23,29 +21,11 @@ static const struct {
 const char ls_schedule_names[] = "naive, gpipe, 1f1b, interleaved, zb";
 const ls_pipe_costs ls_pipe_equal = {.each = {1, 1, 1, 1}};
 
-const char *ls_pipe_word(ls_pipe_kind kind)
-{
-    switch (kind) {
-#define X(k, token, words) \
-    case k: return words;
-        LS_PIPE_LIST(X)
+const ls_pipe_name ls_pipe_names[LS_N_PIPE + 1] = {
+#define X(kind, token, words) {token, words},
+    LS_PIPE_LIST(X)
 #undef X
-    case LS_N_PIPE: break;
-    }
-    return "?";
-}
-
-const char *ls_pipe_token(ls_pipe_kind kind)
-{
-    switch (kind) {
-#define X(k, token, words) \
-    case k: return token;
-        LS_PIPE_LIST(X)
-#undef X
-    case LS_N_PIPE: break;
-    }
-    return "?";
-}
+        {"?", "?"}};
 
 int ls_pipe_next(const ls_schedule *s, int rank, int chunk)
 {
@@ -80,12 +60,13 @@ ls_status ls_schedule_empty(ls_schedule **out, const char *name, int n_stage, in
     *s = (ls_schedule){.n_stage = n_stage, .n_micro = n_micro, .n_chunk = n_chunk};
     snprintf(s->name, sizeof s->name, "%s", name);
     s->rank = ls_alloc((size_t)n_stage * sizeof *s->rank);
-    for (int r = 0; s->rank && r < n_stage; r++) {
-        s->rank[r].peak = ls_alloc((size_t)n_chunk * sizeof(int));
-        s->rank[r].grad_peak = ls_alloc((size_t)n_chunk * sizeof(int));
-        if (!s->rank[r].peak || !s->rank[r].grad_peak) s->failed = true;
+    s->failed = !s->rank;
+    for (int r = 0; !s->failed && r < n_stage; r++) {
+        s->rank[r].peak = ls_alloc(2 * (size_t)n_chunk * sizeof(int));
+        s->failed = !s->rank[r].peak;
+        s->rank[r].grad_peak = s->failed ? NULL : s->rank[r].peak + n_chunk;
     }
-    if (!s->rank || s->failed) {
+    if (s->failed) {
         ls_schedule_destroy(&s);
         return ls_nomem((size_t)n_stage * sizeof(ls_rank_list), "a schedule");
     }
@@ -99,8 +80,7 @@ void ls_schedule_destroy(ls_schedule **sp)
     if (!s) return;
     for (int r = 0; s->rank && r < s->n_stage; r++) {
         ls_free(s->rank[r].action);
-        ls_free(s->rank[r].peak);
-        ls_free(s->rank[r].grad_peak);
+        ls_free(s->rank[r].peak); /* and grad_peak */
     }
     ls_free(s->rank);
     ls_free(s);
@@ -110,18 +90,9 @@ void ls_schedule_destroy(ls_schedule **sp)
 void ls_schedule_put(ls_schedule *s, int rank, ls_action a)
 {
     ls_rank_list *l = &s->rank[rank];
-    if (s->failed) return;
-    if (l->n_action == l->cap) {
-        const int cap = l->cap ? 2 * l->cap : 64;
-        ls_action *p = ls_realloc(l->action, (size_t)cap * sizeof *p);
-        if (!p) {
-            s->failed = true;
-            return;
-        }
-        l->action = p;
-        l->cap = cap;
-    }
-    l->action[l->n_action++] = a;
+    if (!s->failed)
+        s->failed = ls_reserve(&l->action, &l->cap, (size_t)l->n_action + 1, sizeof a, "a schedule") != LS_OK;
+    if (!s->failed) l->action[l->n_action++] = a;
 }
 
 void ls_schedule_emit(ls_schedule *s, int rank, ls_pipe_kind kind, int micro, int chunk)
@@ -129,26 +100,29 @@ void ls_schedule_emit(ls_schedule *s, int rank, ls_pipe_kind kind, int micro, in
     ls_schedule_put(s, rank, (ls_action){kind, micro, chunk, -1, -1, -1});
 }
 
+static size_t find_builtin(const char *name)
+{
+    size_t i = 0;
+    while (i < N_BUILTIN && strcmp(name, builtin[i].name)) i++;
+    return i;
+}
+
 bool ls_schedule_is_builtin(const char *name)
 {
-    for (size_t i = 0; i < N_BUILTIN; i++)
-        if (!strcmp(name, builtin[i].name)) return true;
-    return false;
+    return find_builtin(name) < N_BUILTIN;
 }
 
 ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_opts *o)
 {
-    generator emit = NULL;
-    const char *names[N_BUILTIN];
-    for (size_t i = 0; i < N_BUILTIN; i++) {
-        if (!strcmp(name, builtin[i].name)) emit = builtin[i].emit;
-        names[i] = builtin[i].name;
-    }
-    if (!emit) {
+    const size_t which = find_builtin(name);
+    if (which == N_BUILTIN) {
+        const char *names[N_BUILTIN];
+        for (size_t i = 0; i < N_BUILTIN; i++) names[i] = builtin[i].name;
         const char *near = ls_nearest_word(name, names, N_BUILTIN);
         return ls_fail(LS_E_ARG, "unknown schedule '%s'%s%s%s; use %s, or a file", name, near ? "; did you mean " : "",
                        near ? near : "", near ? "?" : "", ls_schedule_names);
     }
+    ls_status (*const emit)(ls_schedule *, const ls_pipe_opts *) = builtin[which].emit;
     if (emit != ls_pipe_interleaved && o->n_chunk > 1)
         return ls_fail(LS_E_CONFIG, "%s supports one chunk per stage (got %d); use interleaved", name, o->n_chunk);
     if (emit == ls_pipe_interleaved && o->n_chunk < 2)
@@ -160,12 +134,9 @@ ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_
     LS_TRY(ls_schedule_empty(&s, name, o->n_stage, o->n_micro, o->n_chunk));
     ls_status st = emit(s, o);
     if (st == LS_OK) st = ls_schedule_finish(s);
-    if (st != LS_OK) {
-        ls_schedule_destroy(&s);
-        return st;
-    }
-    *out = s;
-    return LS_OK;
+    if (st == LS_OK) *out = s;
+    else ls_schedule_destroy(&s);
+    return st;
 }
 
 /* ---- messages ---- */
@@ -185,7 +156,8 @@ static ls_status surround(ls_schedule *s, int r)
     if (!left) return ls_nomem((size_t)s->n_chunk * sizeof *left, "a schedule");
     for (int c = 0; c < s->n_chunk; c++) left[c] = s->n_micro;
     l->action = NULL;
-    l->n_action = l->cap = 0;
+    l->n_action = 0;
+    l->cap = 0;
     for (int i = 0; i < n_bare; i++) {
         const ls_action *a = &bare[i];
         const int next = ls_pipe_next(s, r, a->chunk), prev = ls_pipe_prev(s, r, a->chunk);
@@ -212,55 +184,44 @@ ls_status ls_schedule_finish(ls_schedule *s)
 
 /* ---- buffers ---- */
 
-/* One kind of buffer on one rank: lives of (micro, chunk) from a first to a last action, numbered lowest free first,
- * so that no more numbers are used than are alive at once. */
+/* One kind of buffer on one rank: in use by (micro, chunk) from the first to the last action that touches it, numbered lowest free first,
+ * so that no more numbers are used than are in use at once. */
 typedef struct pool {
-    int *first, *last; /* [n_chunk * n_micro]: action numbers, -1 when never */
-    int *number;       /* [n_chunk * n_micro]                                */
+    int *last;   /* [n_chunk * n_micro]: action number        */
+    int *number; /* [n_chunk * n_micro]: -1 before first used */
     unsigned char *used;
 } pool;
 
-static bool touches_act(ls_pipe_kind k)
+static bool touches(ls_pipe_kind k, bool grads)
 {
-    return k == LS_PIPE_FWD || k == LS_PIPE_BWD || k == LS_PIPE_BWD_IN || k == LS_PIPE_BWD_W || k == LS_PIPE_RECV_ACT ||
-           k == LS_PIPE_SEND_ACT;
+    if (grads) return k < LS_PIPE_REDUCE && k != LS_PIPE_FWD && k != LS_PIPE_RECV_ACT && k != LS_PIPE_SEND_ACT;
+    return k < LS_PIPE_REDUCE && k != LS_PIPE_RECV_GRAD && k != LS_PIPE_SEND_GRAD;
 }
 
-static bool touches_grad(ls_pipe_kind k)
-{
-    return k == LS_PIPE_BWD || k == LS_PIPE_BWD_IN || k == LS_PIPE_BWD_W || k == LS_PIPE_RECV_GRAD ||
-           k == LS_PIPE_SEND_GRAD;
-}
-
-static void number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool grads)
+/* Returns the largest number in use at once over all chunks. */
+static int number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool grads)
 {
     const int n = s->n_chunk * s->n_micro;
-    int *peak = grads ? l->grad_peak : l->peak, *most = grads ? &l->peak_grads : &l->peak_all, alive = 0;
-    for (int k = 0; k < n; k++) p->first[k] = p->last[k] = -1;
+    int *peak = grads ? l->grad_peak : l->peak, most = 0, alive = 0;
+    for (int k = 0; k < n; k++) p->number[k] = -1;
     memset(p->used, 0, (size_t)n);
     memset(peak, 0, (size_t)s->n_chunk * sizeof *peak);
-    *most = 0;
-    for (int i = 0; i < l->n_action; i++) {
-        const ls_action *a = &l->action[i];
-        if (!(grads ? touches_grad(a->kind) : touches_act(a->kind))) continue;
-        const int k = a->chunk * s->n_micro + a->micro;
-        if (p->first[k] < 0) p->first[k] = i;
-        p->last[k] = i;
-    }
+    for (int i = 0; i < l->n_action; i++)
+        if (touches(l->action[i].kind, grads)) p->last[l->action[i].chunk * s->n_micro + l->action[i].micro] = i;
     for (int i = 0; i < l->n_action; i++) {
         ls_action *a = &l->action[i];
         int *slot = grads ? &a->grad_slot : &a->slot;
         *slot = -1;
-        if (!(grads ? touches_grad(a->kind) : touches_act(a->kind))) continue;
+        if (!touches(a->kind, grads)) continue;
         const int k = a->chunk * s->n_micro + a->micro;
         unsigned char *used = p->used + (size_t)a->chunk * s->n_micro;
-        if (p->first[k] == i) {
+        if (p->number[k] < 0) {
             int free_one = 0;
             while (used[free_one]) free_one++; /* at most n_micro are alive */
             used[free_one] = 1;
             p->number[k] = free_one;
             if (free_one >= peak[a->chunk]) peak[a->chunk] = free_one + 1;
-            if (++alive > *most) *most = alive;
+            if (++alive > most) most = alive;
         }
         *slot = p->number[k];
         if (p->last[k] == i) {
@@ -268,19 +229,17 @@ static void number_pool(const ls_schedule *s, ls_rank_list *l, pool *p, bool gra
             alive--;
         }
     }
+    return most;
 }
 
 ls_status ls_schedule_slots(ls_schedule *s)
 {
-    const size_t n = (size_t)s->n_chunk * (size_t)s->n_micro;
-    int *table = ls_alloc(n * (3 * sizeof *table + 1));
-    if (s->failed || !table) {
-        ls_free(table);
-        return ls_nomem(n * (3 * sizeof *table + 1), "the buffers of a schedule");
-    }
-    pool p = {table, table + n, table + 2 * n, (unsigned char *)(table + 3 * n)};
+    const size_t n = (size_t)s->n_chunk * (size_t)s->n_micro, nbytes = n * (2 * sizeof(int) + 1);
+    int *table = s->failed ? NULL : ls_alloc(nbytes);
+    if (!table) return ls_nomem(nbytes, "the buffers of a schedule");
+    pool p = {table, table + n, (unsigned char *)(table + 2 * n)};
     for (int r = 0; r < s->n_stage; r++) {
-        number_pool(s, &s->rank[r], &p, false);
+        s->rank[r].peak_all = number_pool(s, &s->rank[r], &p, false);
         number_pool(s, &s->rank[r], &p, true);
     }
     ls_free(table);

@@ -24,7 +24,7 @@
  *   3. grad_slot names the gradient of the chunk's output, and of its input once made: held from RECV_GRAD (or the
  *      backward) to SEND_GRAD and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used
  *      again.
- *   4. A chunk's weight gradients (BWD or BWD_W) are computed in micro-batch order, as parallel/gradtree.h requires.
+ *   4. The weight gradients of a chunk (BWD or BWD_W) are computed in micro-batch order, as parallel/gradtree.h requires.
  *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the
  *      first and last part exchange the tied embedding's. */
 #ifndef LS_PARALLEL_SCHEDULE_H
@@ -33,6 +33,7 @@
 #include "core/err.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 
 /* clang-format off */
 /*        kind               token  words */
@@ -66,9 +67,10 @@ typedef struct ls_action {
 
 typedef struct ls_rank_list {
     ls_action *action;
-    int n_action, cap;
-    int *peak, *grad_peak;    /* [n_chunk]: slots                      */
-    int peak_all, peak_grads; /* alive at once, over all chunks        */
+    int n_action;
+    size_t cap;
+    int *peak, *grad_peak; /* [n_chunk]: slots                              */
+    int peak_all;          /* activations alive at once, over all chunks    */
 } ls_rank_list;
 
 typedef struct ls_schedule {
@@ -91,14 +93,13 @@ typedef struct ls_pipe_costs {
     const ls_part_cost *part; /* [n_stage * n_chunk], by part g; NULL: every part costs `each` */
     ls_part_cost each;
     double latency,
-        transfer; /* of a message: it arrives latency + transfer after it could start; a link carries one at a time */
+        transfer; /* a message arrives latency + transfer after it could start; a link carries one at a time */
     double reduce, step;
-    const double *const
-        *action; /* [rank][place in its list]: measured time of each computing action, replaces the part's; or NULL */
+    const double *const *action; /* [rank][index in its list]: measured times that replace the part's; or NULL */
 } ls_pipe_costs;
 
-extern const ls_pipe_costs
-    ls_pipe_equal; /* fwd 1, bwd 2 (1 and 1 when split), one activation per part, messages free */
+/* fwd 1, bwd 2 (1 and 1 when split), one activation per part, messages free */
+extern const ls_pipe_costs ls_pipe_equal;
 
 typedef struct ls_pipe_opts {
     int n_stage, n_micro, n_chunk;
@@ -127,8 +128,10 @@ ls_status ls_pipe_interleaved(ls_schedule *s, const ls_pipe_opts *o);
 ls_status ls_pipe_zb(ls_schedule *s, const ls_pipe_opts *o);
 
 /* ---- helpers ---- */
-const char *ls_pipe_word(ls_pipe_kind kind);
-const char *ls_pipe_token(ls_pipe_kind kind);
+typedef struct ls_pipe_name {
+    const char *token, *words;
+} ls_pipe_name;
+extern const ls_pipe_name ls_pipe_names[LS_N_PIPE + 1]; /* by kind; the last one is "?" */
 static inline int ls_pipe_part(const ls_schedule *s, int rank, int chunk)
 {
     return chunk * s->n_stage + rank;

@@ -26,7 +26,7 @@ static ls_status wrong_at(const checker *c, char *why)
 
 static ls_status before(const checker *c, ls_pipe_kind kind, int cell)
 {
-    return c->done[kind][cell] ? LS_OK : wrong(c, "its %s is missing before this", ls_pipe_word(kind));
+    return c->done[kind][cell] ? LS_OK : wrong(c, "its %s is missing before this", ls_pipe_names[kind].words);
 }
 
 static ls_status peer_is(const checker *c, const ls_action *a, int peer)
@@ -100,67 +100,31 @@ static ls_status check_action(checker *c, const ls_action *a)
     return check_cell_action(c, a);
 }
 
-static ls_status missing(const checker *c, ls_pipe_kind kind, int micro, int chunk)
-{
-    return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: the %s of micro-batch %d, chunk %d is missing",
-                   c->s->name, c->rank, c->s->rank[c->rank].n_action - 1, ls_pipe_word(kind), micro, chunk);
-}
+/* "rank 2, after action 30: what" */
+#define lacks(c, format, ...)                                                                                   \
+    ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: " format, (c)->s->name, (c)->rank, (c)->i - 1, \
+            __VA_ARGS__)
 
+/* After the last action. */
 static ls_status check_complete(const checker *c)
 {
     const ls_schedule *s = c->s;
-    const ls_rank_list *l = &s->rank[c->rank];
     for (int ch = 0; ch < s->n_chunk; ch++) {
         const bool next = ls_pipe_next(s, c->rank, ch) >= 0, prev = ls_pipe_prev(s, c->rank, ch) >= 0;
         for (int m = 0; m < s->n_micro; m++) {
             const int cell = ch * s->n_micro + m;
-            const bool parts = c->done[LS_PIPE_BWD_IN][cell];
-            if (!c->done[LS_PIPE_FWD][cell]) return missing(c, LS_PIPE_FWD, m, ch);
-            if (next && !c->done[LS_PIPE_SEND_ACT][cell]) return missing(c, LS_PIPE_SEND_ACT, m, ch);
-            if (!parts && !c->done[LS_PIPE_BWD][cell]) return missing(c, LS_PIPE_BWD, m, ch);
-            if (parts && !c->done[LS_PIPE_BWD_W][cell]) return missing(c, LS_PIPE_BWD_W, m, ch);
-            if (prev && !c->done[LS_PIPE_SEND_GRAD][cell]) return missing(c, LS_PIPE_SEND_GRAD, m, ch);
+            const ls_pipe_kind needed[] = {LS_PIPE_FWD, next ? LS_PIPE_SEND_ACT : LS_PIPE_FWD,
+                                           c->done[LS_PIPE_BWD_IN][cell] ? LS_PIPE_BWD_W : LS_PIPE_BWD,
+                                           prev ? LS_PIPE_SEND_GRAD : LS_PIPE_FWD};
+            for (int k = 0; k < 4; k++)
+                if (!c->done[needed[k]][cell])
+                    return lacks(c, "the %s of micro-batch %d, chunk %d is missing", ls_pipe_names[needed[k]].words, m,
+                                 ch);
         }
-        if (!c->n_red[ch])
-            return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: chunk %d is never reduced", s->name,
-                           c->rank, l->n_action - 1, ch);
+        if (!c->n_red[ch]) return lacks(c, "chunk %d is never reduced", ch);
     }
-    if (!l->n_action || l->action[l->n_action - 1].kind != LS_PIPE_STEP)
-        return ls_fail(LS_E_CONFIG, "schedule %s: rank %d, after action %d: the step is missing", s->name, c->rank,
-                       l->n_action - 1);
-    return LS_OK;
-}
-
-/* Slots are held from the first to the last action that names them; here with an occupancy table, not as they were
- * numbered. */
-static ls_status check_slots(checker *c, bool grads, int *last, int *holder)
-{
-    const ls_schedule *s = c->s;
-    const ls_rank_list *l = &s->rank[c->rank];
-    const int n = s->n_chunk * s->n_micro;
-    for (int k = 0; k < n; k++) last[k] = holder[k] = -1;
-    for (int pass = 0; pass < 2; pass++)
-        for (c->i = 0; c->i < l->n_action; c->i++) {
-            const ls_action *a = &l->action[c->i];
-            const bool in_grads = a->kind == LS_PIPE_RECV_GRAD || a->kind == LS_PIPE_SEND_GRAD;
-            const bool in_acts = a->kind == LS_PIPE_FWD || a->kind == LS_PIPE_RECV_ACT || a->kind == LS_PIPE_SEND_ACT;
-            if (a->kind >= LS_PIPE_REDUCE || (grads ? in_acts : in_grads)) continue;
-            const int cell = a->chunk * s->n_micro + a->micro;
-            if (pass == 0) {
-                last[cell] = c->i;
-                continue;
-            }
-            const int slot = grads ? a->grad_slot : a->slot, peak = grads ? l->grad_peak[a->chunk] : l->peak[a->chunk];
-            const char *what = grads ? "gradient" : "activation";
-            if (slot < 0 || slot >= peak || peak > s->n_micro)
-                return wrong(c, "its %s slot is %d, but there are %d slots", what, slot, peak);
-            int *h = &holder[a->chunk * s->n_micro + slot];
-            if (*h >= 0 && *h != a->micro) return wrong(c, "its %s slot %d still holds micro-batch %d", what, slot, *h);
-            for (int k = 0; *h < 0 && k < peak; k++)
-                if (holder[a->chunk * s->n_micro + k] == a->micro)
-                    return wrong(c, "its %s slot is %d, but the data is in slot %d", what, slot, k);
-            *h = last[cell] == c->i ? -1 : a->micro;
-        }
+    if (!c->i || s->rank[c->rank].action[c->i - 1].kind != LS_PIPE_STEP)
+        return lacks(c, "the %s is missing", ls_pipe_names[LS_PIPE_STEP].words);
     return LS_OK;
 }
 
@@ -172,9 +136,7 @@ static ls_status check_rank(checker *c)
     memset(c->n_weight, 0, (size_t)s->n_chunk * sizeof(int));
     memset(c->n_red, 0, (size_t)s->n_chunk * sizeof(int));
     for (c->i = 0; c->i < s->rank[c->rank].n_action; c->i++) LS_TRY(check_action(c, &s->rank[c->rank].action[c->i]));
-    LS_TRY(check_complete(c));
-    LS_TRY(check_slots(c, false, c->done[0], c->done[1])); /* the tables are free again */
-    return check_slots(c, true, c->done[0], c->done[1]);
+    return check_complete(c);
 }
 
 /* The next action of this kind at or after i, or n_action. */
@@ -217,10 +179,7 @@ ls_status ls_schedule_check(const ls_schedule *s, int mailbox)
     c.n_red = c.n_weight + s->n_chunk;
     ls_status st = LS_OK;
     for (c.rank = 0; st == LS_OK && c.rank < s->n_stage; c.rank++) st = check_rank(&c);
-    for (int r = 0; st == LS_OK && r < s->n_stage; r++) {
-        st = check_order(&c, r, false);
-        if (st == LS_OK) st = check_order(&c, r, true);
-    }
+    for (int k = 0; st == LS_OK && k < 2 * s->n_stage; k++) st = check_order(&c, k / 2, k % 2);
     ls_free(table);
     LS_TRY(st);
     ls_sim sim = {0};

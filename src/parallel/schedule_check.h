@@ -1,15 +1,14 @@
-/* schedule_check.h - is this list of lists a training step? One checker for built-ins and files.
+/* schedule_check.h - checks that lists of actions are a training step. One checker for built-in schedules and files.
  *
  *   1. on every rank, every (micro-batch, chunk) is forward once and backward once, whole (B) or in two parts (I,
  *      then W)
  *   2. forward before backward; what comes from another rank is received before it is used, what another rank needs
  *      is sent after it is made; peers are the neighbours
- *   3. a chunk's weight gradients come in the order of micro-batches (they are summed in the tree's order); then its
- *      REDUCE, once
+ *   3. the weight gradients of a chunk come in the order of micro-batches (they are summed in the tree's order); then
+ *      its REDUCE, once
  *   4. STEP is the last action, once
- *   5. no two living micro-batches share a slot, and slots are below the peaks
- *   6. between two ranks, messages are received in the order in which they are sent
- *   7. with mailboxes of that many slots, every rank reaches the end
+ *   5. between two ranks, messages are received in the order in which they are sent
+ *   6. with mailboxes of that many slots, every rank reaches the end
  */
 #ifndef LS_PARALLEL_SCHEDULE_CHECK_H
 #define LS_PARALLEL_SCHEDULE_CHECK_H

@@ -19,7 +19,7 @@ char *ls_action_text(const ls_schedule *s, const ls_action *a, char buf[LS_TOKEN
     else if (a->kind != LS_PIPE_STEP) snprintf(micro, sizeof micro, "%d", a->micro);
     if (s->n_chunk > 1 && a->kind < LS_PIPE_REDUCE) snprintf(chunk, sizeof chunk, ".%d", a->chunk);
     if (a->peer >= 0) snprintf(peer, sizeof peer, "@%d", a->peer);
-    snprintf(buf, LS_TOKEN, "%s%s%s%s", ls_pipe_token(a->kind), micro, chunk, peer);
+    snprintf(buf, LS_TOKEN, "%s%s%s%s", ls_pipe_names[a->kind].token, micro, chunk, peer);
     return buf;
 }
 
@@ -76,6 +76,12 @@ static bool is_word(const reader *r, const char *w)
     return r->n_word == strlen(w) && !memcmp(r->word, w, r->n_word);
 }
 
+static bool next_is(reader *r, const char *w)
+{
+    next_word(r);
+    return is_word(r, w);
+}
+
 /* The word for messages: printable, not too long. */
 static char *shown(const reader *r, char buf[40])
 {
@@ -114,8 +120,7 @@ static bool digits(const reader *r, size_t *at, int most, int *out)
 
 static ls_status header_int(reader *r, const char *key, int most, int *out)
 {
-    next_word(r);
-    if (!is_word(r, key)) return bad(r, "expected the line '%s N'", key);
+    if (!next_is(r, key)) return bad(r, "expected the line '%s N'", key);
     next_word(r);
     size_t at = 0;
     if (!digits(r, &at, most, out) || at != r->n_word || *out < 1)
@@ -125,8 +130,7 @@ static ls_status header_int(reader *r, const char *key, int most, int *out)
 
 static ls_status header_name(reader *r, char name[32])
 {
-    next_word(r);
-    if (!is_word(r, "name")) return bad(r, "expected the line 'name WORD'");
+    if (!next_is(r, "name")) return bad(r, "expected the line 'name WORD'");
     next_word(r);
     bool good = r->n_word > 0 && r->n_word < 32;
     for (size_t i = 0; good && i < r->n_word; i++)
@@ -138,17 +142,12 @@ static ls_status header_name(reader *r, char name[32])
     return LS_OK;
 }
 
-/* The kind of the word, and how many bytes of it say so; LS_N_PIPE when none. */
+/* The kind of the word, and the length of its token; LS_N_PIPE when none. */
 static ls_pipe_kind kind_of(const reader *r, size_t *n)
 {
-    static const char *const token[LS_N_PIPE] = {
-#define X(kind, word, words) word,
-        LS_PIPE_LIST(X)
-#undef X
-    };
     for (int k = 0; k < LS_N_PIPE; k++) {
-        *n = strlen(token[k]);
-        if (r->n_word >= *n && !memcmp(r->word, token[k], *n) &&
+        *n = strlen(ls_pipe_names[k].token);
+        if (r->n_word >= *n && !memcmp(r->word, ls_pipe_names[k].token, *n) &&
             (r->n_word == *n) == (k == LS_PIPE_STEP) && /* "step" stands alone, the others have numbers */
             (k == LS_PIPE_STEP || isdigit((unsigned char)r->word[*n])))
             return (ls_pipe_kind)k;
@@ -175,10 +174,8 @@ static ls_status read_action(reader *r, const ls_schedule *s, bool listed, ls_ac
                                   : bad(r, "with one chunk, the chunk is not written");
     }
     const bool message = ls_pipe_sends(a.kind) || ls_pipe_receives(a.kind);
-    if (message) {
-        if (at >= r->n_word || r->word[at++] != '@' || !digits(r, &at, s->n_stage - 1, &a.peer))
-            return bad(r, "the peer is missing or wrong: @0 to @%d", s->n_stage - 1);
-    }
+    if (message && (at >= r->n_word || r->word[at++] != '@' || !digits(r, &at, s->n_stage - 1, &a.peer)))
+        return bad(r, "the peer is missing or wrong: @0 to @%d", s->n_stage - 1);
     if (at != r->n_word) return bad(r, "unexpected text after the action");
     *out = a;
     return LS_OK;
@@ -209,18 +206,14 @@ ls_status ls_schedule_read(ls_schedule **out, const char *text, size_t n, const 
     reader r = {.what = what, .p = text, .end = text + n, .line_start = text, .line = 1};
     char name[32];
     int n_stage = 0, n_micro = 0, n_chunk = 0;
-    next_word(&r);
-    if (!is_word(&r, "lockstep-schedule")) return bad(&r, "a schedule must begin with 'lockstep-schedule 1'");
-    next_word(&r);
-    if (!is_word(&r, "1")) return bad(&r, "this version reads format 1");
+    if (!next_is(&r, "lockstep-schedule")) return bad(&r, "a schedule must begin with 'lockstep-schedule 1'");
+    if (!next_is(&r, "1")) return bad(&r, "this version reads format 1");
     LS_TRY(header_name(&r, name));
     LS_TRY(header_int(&r, "stages", LS_PIPE_MAX_STAGE, &n_stage));
     LS_TRY(header_int(&r, "micro", LS_PIPE_MAX_CELL, &n_micro));
     LS_TRY(header_int(&r, "chunks", LS_PIPE_MAX_CHUNK, &n_chunk));
-    next_word(&r);
-    if (!is_word(&r, "messages")) return bad(&r, "expected the line 'messages listed' or 'messages auto'");
-    next_word(&r);
-    const bool listed = is_word(&r, "listed");
+    if (!next_is(&r, "messages")) return bad(&r, "expected the line 'messages listed' or 'messages auto'");
+    const bool listed = next_is(&r, "listed");
     if (!listed && !is_word(&r, "auto")) return bad(&r, "messages must be listed or auto");
     ls_schedule *s = NULL;
     LS_TRY(ls_schedule_empty(&s, name, n_stage, n_micro, n_chunk));

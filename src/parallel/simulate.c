@@ -14,7 +14,7 @@
 
 /* Messages of one (source, direction); the destination follows from them. */
 typedef struct channel {
-    double *sent, *arrive, *taken; /* [n_cell], by number of the message */
+    double *arrive, *taken; /* [n_cell], by number of the message */
     int n_sent, n_taken;
     double free; /* when the link can carry the next one */
 } channel;
@@ -22,7 +22,7 @@ typedef struct channel {
 typedef struct world {
     const ls_schedule *s;
     const ls_pipe_costs *costs;
-    int mailbox, n_cell;
+    int mailbox;
     channel *channel; /* [2 * n_stage]: activations, gradients */
     int *at;          /* [n_stage]: the next action            */
     double *now;
@@ -30,18 +30,13 @@ typedef struct world {
 
 static double duration(const world *w, int r, const ls_action *a)
 {
-    if (w->costs->action && ls_pipe_computes(a->kind)) return w->costs->action[r][a - w->s->rank[r].action];
-    const int part = ls_pipe_computes(a->kind) ? ls_pipe_part(w->s, r, a->chunk) : 0;
-    const ls_part_cost *c = ls_pipe_cost(w->costs, part);
-    switch (a->kind) {
-    case LS_PIPE_FWD: return c->fwd;
-    case LS_PIPE_BWD: return c->bwd_in + c->bwd_w;
-    case LS_PIPE_BWD_IN: return c->bwd_in;
-    case LS_PIPE_BWD_W: return c->bwd_w;
-    case LS_PIPE_REDUCE: return w->costs->reduce;
-    case LS_PIPE_STEP: return w->costs->step;
-    default: return 0;
-    }
+    if (!ls_pipe_computes(a->kind))
+        return a->kind == LS_PIPE_REDUCE ? w->costs->reduce : a->kind == LS_PIPE_STEP ? w->costs->step : 0;
+    if (w->costs->action) return w->costs->action[r][a - w->s->rank[r].action];
+    const ls_part_cost *c = ls_pipe_cost(w->costs, ls_pipe_part(w->s, r, a->chunk));
+    return (a->kind == LS_PIPE_FWD ? c->fwd : 0) +
+           (a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_IN ? c->bwd_in : 0) +
+           (a->kind == LS_PIPE_BWD || a->kind == LS_PIPE_BWD_W ? c->bwd_w : 0);
 }
 
 static double later(double a, double b)
@@ -55,15 +50,13 @@ static bool carry_out(world *w, int r, const ls_action *a, ls_span *span)
     span->begin = w->now[r];
     if (ls_pipe_sends(a->kind)) {
         channel *c = &w->channel[2 * r + (a->kind == LS_PIPE_SEND_GRAD)];
-        const int k = c->n_sent, wait_for = k - w->mailbox;
+        const int wait_for = c->n_sent - w->mailbox;
         if (w->mailbox && wait_for >= 0) {
             if (wait_for >= c->n_taken) return false;
             w->now[r] = later(w->now[r], c->taken[wait_for]);
         }
-        c->sent[k] = w->now[r];
         c->free = later(w->now[r], c->free) + w->costs->transfer;
-        c->arrive[k] = c->free + w->costs->latency;
-        c->n_sent++;
+        c->arrive[c->n_sent++] = c->free + w->costs->latency;
     } else if (ls_pipe_receives(a->kind)) {
         channel *c = &w->channel[2 * a->peer + (a->kind == LS_PIPE_RECV_GRAD)];
         if (c->n_taken >= c->n_sent) return false;
@@ -74,29 +67,6 @@ static bool carry_out(world *w, int r, const ls_action *a, ls_span *span)
     }
     span->end = w->now[r];
     return true;
-}
-
-/* Chunks exist, peers are the neighbours, and no channel holds more than a message a cell: then the tables above are
- * large enough. */
-static ls_status check_shape(const ls_schedule *s)
-{
-    const int n_cell = s->n_micro * s->n_chunk;
-    for (int r = 0; r < s->n_stage; r++) {
-        int n[LS_N_PIPE] = {0};
-        for (int i = 0; i < s->rank[r].n_action; i++) {
-            const ls_action *a = &s->rank[r].action[i];
-            if (a->kind >= LS_PIPE_REDUCE) continue;
-            if (a->chunk < 0 || a->chunk >= s->n_chunk)
-                return ls_fail(LS_E_CONFIG, "rank %d, action %d: chunks are 0 to %d", r, i, s->n_chunk - 1);
-            if (ls_pipe_computes(a->kind)) continue;
-            const bool up = a->kind == LS_PIPE_SEND_ACT || a->kind == LS_PIPE_RECV_GRAD;
-            const int peer = up ? ls_pipe_next(s, r, a->chunk) : ls_pipe_prev(s, r, a->chunk);
-            if (peer < 0 || a->peer != peer || ++n[a->kind] > n_cell)
-                return ls_fail(LS_E_CONFIG, "rank %d, action %d: its peer must be rank %d, and it must appear once", r,
-                               i, peer);
-        }
-    }
-    return LS_OK;
 }
 
 /* The position of each rank. */
@@ -159,16 +129,6 @@ static double peak_of(const world *w, int r)
     return peak;
 }
 
-static int depth_of(const channel *c)
-{
-    int depth = 0;
-    for (int k = 0, gone = 0; k < c->n_sent; k++) {
-        while (gone < c->n_taken && c->taken[gone] <= c->sent[k]) gone++;
-        if (k + 1 - gone > depth) depth = k + 1 - gone;
-    }
-    return depth;
-}
-
 static void sum_up(const world *w, ls_sim *r)
 {
     const ls_schedule *s = w->s;
@@ -188,10 +148,6 @@ static void sum_up(const world *w, ls_sim *r)
         me->peak = peak_of(w, k);
         busy += me->busy;
         spans += me->last - me->first;
-        for (int d = 0; d < 2; d++) {
-            const int depth = depth_of(&w->channel[2 * k + d]);
-            if (depth > r->depth) r->depth = depth;
-        }
     }
     r->bubble = r->makespan > 0 ? 1 - busy / (s->n_stage * r->makespan) : 0;
     r->inner = spans > 0 ? 1 - busy / spans : 0;
@@ -199,37 +155,32 @@ static void sum_up(const world *w, ls_sim *r)
 
 ls_status ls_simulate(ls_sim *out, const ls_schedule *s, const ls_pipe_costs *costs, int mailbox)
 {
-    LS_TRY(check_shape(s));
-    world w = {.s = s, .costs = costs ? costs : &ls_pipe_equal, .mailbox = mailbox, .n_cell = s->n_micro * s->n_chunk};
-    const size_t p = (size_t)s->n_stage, cells = 2 * p * (size_t)w.n_cell;
+    world w = {.s = s, .costs = costs ? costs : &ls_pipe_equal, .mailbox = mailbox};
+    const size_t p = (size_t)s->n_stage, n_cell = (size_t)s->n_micro * (size_t)s->n_chunk;
     ls_sim r = {0};
     for (int k = 0; k < s->n_stage; k++) r.n_span += s->rank[k].n_action;
-    double *times = ls_alloc(3 * cells * sizeof *times);
+    double *times = ls_alloc((4 * p * n_cell + p) * sizeof *times);
     w.channel = ls_alloc(2 * p * sizeof *w.channel);
     w.at = ls_alloc(p * sizeof *w.at);
-    w.now = ls_alloc(p * sizeof *w.now);
     r.span = ls_alloc((size_t)r.n_span * sizeof *r.span);
     r.rank = ls_alloc(p * sizeof *r.rank);
-    ls_status st = times && w.channel && w.at && w.now && r.span && r.rank
-                       ? LS_OK
-                       : ls_nomem(3 * cells * sizeof *times, "the simulation of a schedule");
-    if (st == LS_OK) {
-        for (size_t k = 0; k < 2 * p; k++)
-            w.channel[k] = (channel){.sent = times + k * (size_t)w.n_cell,
-                                     .arrive = times + cells + k * (size_t)w.n_cell,
-                                     .taken = times + 2 * cells + k * (size_t)w.n_cell};
-        st = walk(&w, r.span);
+    ls_status st = LS_OK;
+    if (!times || !w.channel || !w.at || !r.span || !r.rank) {
+        st = ls_nomem((4 * p * n_cell + p) * sizeof *times, "the simulation of a schedule");
+        goto done;
     }
-    if (st == LS_OK) {
-        sum_up(&w, &r);
-        *out = r;
-    } else {
-        ls_sim_fini(&r);
-    }
+    for (size_t k = 0; k < 2 * p; k++)
+        w.channel[k] = (channel){.arrive = times + 2 * k * n_cell, .taken = times + (2 * k + 1) * n_cell};
+    w.now = times + 4 * p * n_cell;
+    LS_TRY_GOTO(st, done, walk(&w, r.span));
+    sum_up(&w, &r);
+    *out = r;
+    r = (ls_sim){0};
+done:
+    ls_sim_fini(&r);
     ls_free(times);
     ls_free(w.channel);
     ls_free(w.at);
-    ls_free(w.now);
     return st;
 }
 

@@ -30,10 +30,9 @@ typedef struct ls_sim {
     ls_sim_rank *rank; /* [n_stage]                                             */
     ls_span *span;     /* all actions, rank by rank, in the order of their list */
     int n_span;
-    int depth; /* largest number of mailbox slots in use (unbounded mailboxes) */
 } ls_sim;
 
-/* mailbox: slots per (source, destination, direction); 0 = unbounded. costs NULL = ls_pipe_equal. LS_E_CONFIG on a deadlock,
+/* s: a built-in or checked schedule. mailbox: slots per (source, destination, direction); 0 = unbounded. costs NULL = ls_pipe_equal. LS_E_CONFIG on a deadlock,
  * with the position of each rank. */
 ls_status ls_simulate(ls_sim *out, const ls_schedule *s, const ls_pipe_costs *costs, int mailbox);
 void ls_sim_fini(ls_sim *r);

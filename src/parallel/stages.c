@@ -73,8 +73,8 @@ static void fill(cut *c, double limit)
         }
 }
 
-static ls_status balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
-                         const int *thread)
+ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
+                            const int *thread)
 {
     LS_TRY(check_shape(n_unit, n_stage, n_chunk));
     const int k = n_stage * n_chunk, w = n_unit + 1;
@@ -95,17 +95,6 @@ static ls_status balance(ls_stages *out, const ls_part_cost *unit, int n_unit, i
     ls_free(real);
     ls_free(from);
     return LS_OK;
-}
-
-ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk)
-{
-    return balance(out, unit, n_unit, n_stage, n_chunk, NULL);
-}
-
-ls_status ls_stages_balance_on(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
-                               const int *thread)
-{
-    return balance(out, unit, n_unit, n_stage, n_chunk, thread);
 }
 
 /* Time of a stage, all its chunks; the slowest one's. */
@@ -131,7 +120,7 @@ ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit,
     const int low = n_thread / n_stage > 3 ? n_thread / n_stage - n_thread / n_stage / 4 : 1,
               high = n_thread / n_stage + n_thread / n_stage / 2;
     for (int k = 0; k < n_stage; k++) thread[k] = n_thread / n_stage + (k >= n_stage - n_thread % n_stage);
-    LS_TRY(balance(out, unit, n_unit, n_stage, n_chunk, thread));
+    LS_TRY(ls_stages_balance(out, unit, n_unit, n_stage, n_chunk, thread));
     for (int turn = 0; turn < n_thread; turn++) { /* a thread goes where it helps, as long as it does */
         double best = slowest(out, unit, thread);
         int best_from = -1, best_to = -1;
@@ -140,14 +129,14 @@ ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit,
                 if (from == to || thread[from] - 1 < low || thread[to] + 1 > high) continue;
                 ls_stages trial;
                 thread[from]--, thread[to]++;
-                LS_TRY(balance(&trial, unit, n_unit, n_stage, n_chunk, thread));
+                LS_TRY(ls_stages_balance(&trial, unit, n_unit, n_stage, n_chunk, thread));
                 const double then = slowest(&trial, unit, thread);
                 thread[from]++, thread[to]--;
                 if (then < best * (1 - 1e-9)) best = then, best_from = from, best_to = to;
             }
         if (best_from < 0) return LS_OK;
         thread[best_from]--, thread[best_to]++;
-        LS_TRY(balance(out, unit, n_unit, n_stage, n_chunk, thread));
+        LS_TRY(ls_stages_balance(out, unit, n_unit, n_stage, n_chunk, thread));
     }
     return LS_OK;
 }

@@ -10,7 +10,7 @@
 #ifndef LS_PARALLEL_STAGES_H
 #define LS_PARALLEL_STAGES_H
 
-#include "core/err.h"
+#include "compute/compute.h"
 #include "core/str.h"
 #include "model/config.h"
 #include "parallel/schedule.h"
@@ -27,12 +27,16 @@ typedef struct ls_stages {
  * (pipe_exec.h), so all of head is counted there. */
 void ls_stages_model(const ls_model_config *c, int64_t B, int64_t T, ls_part_cost *cost);
 
-/* LS_E_CONFIG, with the arithmetic, if there are fewer units than parts. */
-ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk);
+/* Measures the seconds of each unit for B * T tokens on this machine, as cost has them above; act is from the cost model. A model of one
+ * block, with the widths of the real one, runs forward and backward a few times; the cost of a unit is its fastest pass. It allocates memory
+ * for embed, one block and head with their gradients, and frees it. */
+ls_status ls_units_measure(const ls_model_config *c, ls_compute *compute, int64_t B, int64_t T, ls_part_cost *cost);
+
+/* thread: the threads of each stage; NULL: equal. LS_E_CONFIG, with the arithmetic, if there are fewer units than parts. */
+ls_status ls_stages_balance(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
+                            const int *thread);
 /* The same with n_thread threads to distribute over the stages: thread[k] for stage k, and the matching split. A local search from equal
  * shares minimizes the time of the slowest stage. The classifier alone may cost more than an equal share of the work. */
-ls_status ls_stages_balance_on(ls_stages *out, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
-                               const int *thread); /* the split for given threads of each stage */
 ls_status ls_stages_share(ls_stages *out, int *thread, const ls_part_cost *unit, int n_unit, int n_stage, int n_chunk,
                           int n_thread);
 /* LS_E_ARG names the units on no stage or on two stages, or the wrong number of parts. */

@@ -24,11 +24,7 @@ int64_t ls_strategy_pad(const char *name, int n_worker)
     return LS_NORM_BLOCK * (int64_t)(ops && ops->parts ? n_worker : 1);
 }
 
-static bool power_of_two(int n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
+/* The largest power of two below n > 1. */
 static int power_below(int n)
 {
     int below = 1;
@@ -36,35 +32,30 @@ static int power_below(int n)
     return below;
 }
 
-static ls_status check_layout(const ls_strategy_ops *ops, int W, const ls_strategy_opts *o)
+ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic)
 {
+    const ls_strategy_ops *ops = find(name);
+    const int W = n_worker;
+    if (!ops)
+        return ls_fail(LS_E_UNSUPPORTED, "unknown strategy '%s'; use single, dp, ddp, zero1, zero2 or zero3", name);
     if (ops == &ls_strategy_single && W > 1)
         return ls_fail(LS_E_CONFIG, "--strategy single needs one worker (got %d); use ddp, dp, zero1, zero2 or zero3",
                        W);
-    if (W == 1 || o->n_micro == 1 || !o->deterministic) return LS_OK;
+    if (W == 1 || n_micro == 1 || !deterministic) return LS_OK;
     const bool at_once = ops->parts & LS_SHARD_GRAD;
-    if (!at_once && !power_of_two(o->n_micro))
-        return ls_fail(
-            LS_E_CONFIG,
-            "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
-            "micro-batches per worker; use %d or %d, or --no_deterministic",
-            W, o->n_micro, W * o->n_micro, power_below(o->n_micro), 2 * power_below(o->n_micro));
-    if (at_once && !power_of_two(W))
+    const int below = power_below(at_once ? W : n_micro);
+    if (2 * below == (at_once ? W : n_micro)) return LS_OK;
+    if (at_once)
         return ls_fail(
             LS_E_CONFIG,
             "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a "
             "power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or "
             "--no_deterministic",
-            ops->name, W, o->n_micro, W * o->n_micro, ops->name, power_below(W), 2 * power_below(W));
-    return LS_OK;
-}
-
-ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool deterministic)
-{
-    const ls_strategy_ops *ops = find(name);
-    if (!ops)
-        return ls_fail(LS_E_UNSUPPORTED, "unknown strategy '%s'; use single, dp, ddp, zero1, zero2 or zero3", name);
-    return check_layout(ops, n_worker, &(ls_strategy_opts){.n_micro = n_micro, .deterministic = deterministic});
+            name, W, n_micro, W * n_micro, name, below, 2 * below);
+    return ls_fail(LS_E_CONFIG,
+                   "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
+                   "micro-batches per worker; use %d or %d, or --no_deterministic",
+                   W, n_micro, W * n_micro, below, 2 * below);
 }
 
 static bool updates(const ls_strategy *s)
@@ -80,7 +71,7 @@ static ls_status plan_gradients(ls_strategy *s, ls_plan *plan)
     if (!n) return ls_nomem((size_t)m->n_unit * sizeof *n, "a strategy");
     const bool cut = parallel_cuts(s, LS_SHARD_GRAD);
     for (int u = 0; u < m->n_unit; u++)
-        if (parallel_here(s, u)) n[u] = cut ? parallel_part(s, m->unit[u].n_grad) : m->unit[u].n_grad;
+        if (ls_strategy_here(s, u)) n[u] = cut ? parallel_part(s, m->unit[u].n_grad) : m->unit[u].n_grad;
     ls_status st = ls_gradtree_plan(&s->tree, s->model, s->opts.n_micro, n, cut, s->opts.adds_alike && !cut, plan);
     ls_free(n);
     if (!cut) return st;
@@ -101,34 +92,26 @@ static range share_of(const ls_strategy *s, int u)
     return parallel_cuts(s, LS_SHARD_OPT) ? (range){part * ls_comm_rank(s->comm), part} : (range){0, n_pad};
 }
 
-/* Of the tied embedding, between the stage that updates it and the one that has a copy. */
-static range copied(const ls_strategy *s)
-{
-    return share_of(s, 0);
-}
-
 static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
 {
     const ls_model *m = s->model;
     const int64_t esize = (int64_t)ls_dtype_nbytes(m->compute->ops->dtype),
                   wsize = (int64_t)ls_dtype_nbytes(m->compute->ops->wide);
-    const bool moments = updates(s);
     int64_t n_block = 0;
     for (int u = 0; u < m->n_unit; u++) {
-        const int64_t whole = m->unit[u].n_pad * esize, part = parallel_part(s, whole);
-        s->row[0][u] = s->row[1][u] = s->row[2][u] = s->row[3][u] = -1;
+        const int64_t n_pad = m->unit[u].n_pad, n_own = share_of(s, u).n;
+        ls_strategy_unit *unit = &s->unit[u];
         if (!parallel_present(s, u)) continue;
-        s->row[0][u] = ls_plan_add(plan, LS_PART_PARAM, parallel_cuts(s, LS_SHARD_PARAM) ? part : whole, LS_PLAN_ALWAYS,
-                                   "unit %d", u);
-        if (!parallel_here(s, u)) continue;
-        n_block += m->unit[u].n_pad / LS_NORM_BLOCK;
-        if (!moments) continue;
-        const int64_t n_pad = m->unit[u].n_pad;
-        const int64_t nbytes = (parallel_cuts(s, LS_SHARD_OPT) ? parallel_part(s, n_pad) : n_pad) * wsize;
-        s->row[1][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d first moment", u);
-        s->row[2][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d second moment", u);
+        unit->row[0] = ls_plan_add(plan, LS_PART_PARAM,
+                                   (parallel_cuts(s, LS_SHARD_PARAM) ? parallel_part(s, n_pad) : n_pad) * esize,
+                                   LS_PLAN_ALWAYS, "unit %d", u);
+        if (!ls_strategy_here(s, u)) continue;
+        n_block += n_pad / LS_NORM_BLOCK;
+        if (!n_own) continue;
+        unit->row[1] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d first moment", u);
+        unit->row[2] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d second moment", u);
         if (ls_compute_mixed(m->compute))
-            s->row[3][u] = ls_plan_add(plan, LS_PART_OPT, nbytes, LS_PLAN_ALWAYS, "unit %d master weights", u);
+            unit->row[3] = ls_plan_add(plan, LS_PART_OPT, n_own * wsize, LS_PLAN_ALWAYS, "unit %d master weights", u);
     }
     /* and one place after them, for sums of a shard */
     s->norm_row = ls_plan_add_host(plan, LS_PART_WORK, (n_block + 1) * (int64_t)sizeof(double), "blocks of the norm");
@@ -140,8 +123,8 @@ static ls_status plan_rows(ls_strategy *s, ls_plan *plan)
         s->params_row =
             ls_plan_add(plan, LS_PART_BUCKET, s->params.capacity * esize, LS_PLAN_ALWAYS, "gathered parameters");
     }
-    if (s->opts.pipe && m->cfg.tied && parallel_here(s, 0) && moments)
-        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, copied(s).n * wsize, LS_PLAN_ALWAYS,
+    if (s->opts.pipe && m->cfg.tied && ls_strategy_here(s, 0) && updates(s))
+        s->tie_row = ls_plan_add(plan, LS_PART_GRAD, share_of(s, 0).n * wsize, LS_PLAN_ALWAYS,
                                  "tied embedding gradient of the last stage");
     return plan_gradients(s, plan);
 }
@@ -156,26 +139,14 @@ ls_status ls_strategy_create(ls_strategy **out, const char *name, ls_model *m, l
     if (!s) return ls_nomem(sizeof *s, "a strategy");
     *s = (ls_strategy){.ops = ops, .model = m, .comm = c, .opts = *o, .waiting = m->n_unit, .micro = -1};
     s->params_row = s->grads_row = s->tie_row = -1;
-    s->role = ls_alloc(U);
-    if (s->role && o->role) memcpy(s->role, o->role, U);
-    for (int k = 0; k < 4; k++) s->row[k] = ls_alloc(U * sizeof *s->row[k]);
-    s->gather = ls_alloc(U * sizeof *s->gather);
-    s->part = ls_alloc(U * sizeof *s->part);
-    s->held = ls_alloc(U * sizeof *s->held);
-    s->flight = ls_alloc(LS_WINDOW_MAX * sizeof *s->flight);
-    ls_status st =
-        s->role && s->row[0] && s->row[1] && s->row[2] && s->row[3] && s->gather && s->part && s->held && s->flight
-            ? LS_OK
-            : ls_nomem(4096, "a strategy");
-    if (st == LS_OK)
-        for (size_t u = 0; u < U; u++) s->held[u] = -1;
-    if (st == LS_OK) st = plan_rows(s, plan);
-    if (st != LS_OK) {
-        ls_strategy_destroy(&s);
-        return st;
-    }
-    *out = s;
-    return LS_OK;
+    s->unit = ls_alloc(U * sizeof *s->unit);
+    for (size_t u = 0; s->unit && u < U; u++)
+        s->unit[u] =
+            (ls_strategy_unit){.role = o->role ? o->role[u] : LS_ROLE_HERE, .row = {-1, -1, -1, -1}, .held = -1};
+    ls_status st = s->unit ? plan_rows(s, plan) : ls_nomem(U * sizeof *s->unit, "a strategy");
+    if (st == LS_OK) *out = s;
+    else ls_strategy_destroy(&s);
+    return st;
 }
 
 static void *at(const ls_plan *plan, int row)
@@ -187,12 +158,12 @@ void ls_strategy_bind(ls_strategy *s, const ls_plan *plan)
 {
     for (int u = 0; u < s->model->n_unit; u++) {
         ls_unit *unit = &s->model->unit[u];
-        void *param = at(plan, s->row[0][u]);
-        if (parallel_cuts(s, LS_SHARD_PARAM)) s->part[u] = param;
+        void *param = at(plan, s->unit[u].row[0]);
+        if (parallel_cuts(s, LS_SHARD_PARAM)) s->unit[u].part = param;
         else unit->param = param;
-        unit->m = at(plan, s->row[1][u]);
-        unit->v = at(plan, s->row[2][u]);
-        unit->master = ls_compute_mixed(s->model->compute) ? at(plan, s->row[3][u]) : NULL;
+        unit->m = at(plan, s->unit[u].row[1]);
+        unit->v = at(plan, s->unit[u].row[2]);
+        unit->master = ls_compute_mixed(s->model->compute) ? at(plan, s->unit[u].row[3]) : NULL;
     }
     s->norm = at(plan, s->norm_row);
     s->unit_sum = at(plan, s->unit_sum_row);
@@ -209,12 +180,7 @@ void ls_strategy_destroy(ls_strategy **sp)
     ls_strategy *s = *sp;
     if (!s) return;
     ls_gradtree_destroy(&s->tree);
-    for (int k = 0; k < 4; k++) ls_free(s->row[k]);
-    ls_free(s->role);
-    ls_free(s->gather);
-    ls_free(s->part);
-    ls_free(s->held);
-    ls_free(s->flight);
+    ls_free(s->unit);
     ls_free(s);
     *sp = NULL;
 }
@@ -261,7 +227,7 @@ static ls_status flush(ls_strategy *s, int u)
     ls_log(LS_LOG_TRACE, "parallel", "bucket of %lld elements: units %d to %d", (long long)s->n_waiting, u,
            s->waiting - 1);
     for (int k = s->waiting - 1; k >= u; k--)
-        if (parallel_here(s, k)) LS_TRY(s->ops->post(s, k));
+        if (ls_strategy_here(s, k)) LS_TRY(s->ops->post(s, k));
     s->waiting = u;
     s->n_waiting = 0;
     return LS_OK;
@@ -286,16 +252,16 @@ static void *tied_part(const ls_strategy *s)
     const int head = m->n_unit - 1;
     char *sum = ls_gradtree_sum(s->tree, head);
     if (parallel_cuts(s, LS_SHARD_GRAD)) return ls_at_wide(m->compute, sum, parallel_part(s, m->unit[head].n_pad));
-    return ls_at_wide(m->compute, sum, m->unit[head].n_pad + copied(s).first);
+    return ls_at_wide(m->compute, sum, m->unit[head].n_pad + share_of(s, 0).first);
 }
 
 /* embed's gradient += head's, wherever the two are. */
 static ls_status fold_tied(ls_strategy *s)
 {
     ls_model *m = s->model;
-    const bool embed = parallel_here(s, 0), head = parallel_here(s, m->n_unit - 1);
+    const bool embed = ls_strategy_here(s, 0), head = ls_strategy_here(s, m->n_unit - 1);
     const ls_dtype dt = m->compute->ops->wide;
-    const range r = copied(s);
+    const range r = share_of(s, 0);
     if (!m->cfg.tied || !r.n || (!embed && !head)) return LS_OK;
     if (!embed) return ls_send(s->opts.pipe, (ls_view){tied_part(s), r.n, dt}, 0, LS_SITE, NULL);
     if (!head) LS_TRY(ls_recv(s->opts.pipe, (ls_view){s->tie, r.n, dt}, ls_comm_size(s->opts.pipe) - 1, LS_SITE, NULL));
@@ -308,13 +274,13 @@ static ls_status renew_copy(ls_strategy *s)
 {
     ls_model *m = s->model;
     ls_comm *pipe = s->opts.pipe;
-    const range r = copied(s);
+    const range r = share_of(s, 0);
     if (!pipe || !m->cfg.tied || !r.n) return LS_OK;
-    void *at = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[0] : ls_at(m->compute, m->unit[0].param, r.first);
+    void *at = parallel_cuts(s, LS_SHARD_PARAM) ? s->unit[0].part : ls_at(m->compute, m->unit[0].param, r.first);
     const ls_view x = {at, r.n, m->compute->ops->dtype};
-    if (parallel_here(s, 0) && !parallel_here(s, m->n_unit - 1))
+    if (ls_strategy_here(s, 0) && !ls_strategy_here(s, m->n_unit - 1))
         return ls_send(pipe, x, ls_comm_size(pipe) - 1, LS_SITE, NULL);
-    if (s->role[0] != LS_ROLE_COPY) return LS_OK;
+    if (s->unit[0].role != LS_ROLE_COPY) return LS_OK;
     LS_TRY(ls_recv(pipe, x, 0, LS_SITE, NULL));
     return ls_strategy_unit_done(s, 0);
 }
@@ -345,7 +311,7 @@ ls_status ls_strategy_publish(ls_strategy *s)
     if (!ls_compute_mixed(c)) return LS_OK;
     for (int u = 0; u < s->model->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
-        if (!parallel_here(s, u)) continue;
+        if (!ls_strategy_here(s, u)) continue;
         const ls_gains gains = ls_unit_gains(&s->model->unit[u], o.first, o.n);
         if (o.n) LS_TRY(c->ops->narrow(c, o.param, o.master, o.n, &gains));
         LS_TRY(ls_strategy_unit_done(s, u));
@@ -364,19 +330,14 @@ ls_status ls_strategy_step_done(ls_strategy *s)
 
 /* ---- who has what ---- */
 
-bool ls_strategy_here(const ls_strategy *s, int u)
-{
-    return parallel_here(s, u);
-}
-
 ls_own ls_strategy_own(const ls_strategy *s, int u)
 {
     const ls_model *m = s->model;
     const ls_unit *unit = &m->unit[u];
     const range r = share_of(s, u);
     ls_own o = {.first = r.first, .n = r.n, .m = unit->m, .v = unit->v};
-    if (!r.n || !parallel_here(s, u)) return (ls_own){0};
-    o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->part[u] : ls_at(m->compute, unit->param, o.first);
+    if (!r.n || !ls_strategy_here(s, u)) return (ls_own){0};
+    o.param = parallel_cuts(s, LS_SHARD_PARAM) ? s->unit[u].part : ls_at(m->compute, unit->param, o.first);
     o.grad = ls_gradtree_sum(s->tree, u);
     if (!parallel_cuts(s, LS_SHARD_GRAD)) o.grad = ls_at_wide(m->compute, o.grad, o.first);
     o.master = ls_compute_mixed(m->compute) ? unit->master : o.param;
@@ -418,7 +379,7 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
     *sum = 0;
     if (!updates(s)) return LS_OK;
     for (int u = 0; u < m->n_unit; u++)
-        if (parallel_here(s, u)) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
+        if (ls_strategy_here(s, u)) mine += m->unit[u].n_pad / LS_NORM_BLOCK / W;
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(s, u);
         if (!o.n) continue;
@@ -437,7 +398,7 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
     at_unit = 0;
     for (int u = 0; u < m->n_unit; u++) {
         unit[u] = 0;
-        if (!parallel_here(s, u)) continue;
+        if (!ls_strategy_here(s, u)) continue;
         const int64_t n = m->unit[u].n_pad / LS_NORM_BLOCK / W;
         double turn[TURNS] = {0};
         for (int64_t p = 0; p < W; p++) add_in_turns(turn, p * n, s->norm + p * mine + at_unit, n);
@@ -476,55 +437,48 @@ ls_status ls_strategy_whole(ls_strategy *s, int u, bool gradient, void *scratch,
     return LS_OK;
 }
 
-typedef struct piece_list {
-    ls_piece *piece;
-    int n;
-} piece_list;
-
-static void put(piece_list *l, ls_flat what, int u, range r, void *data)
-{
-    l->piece[l->n++] = (ls_piece){what, u, r.first, r.n, data};
-}
-
-/* Weights: those that the optimizer keeps, which are with the moments, or the parameters themselves. */
-static void put_weights(const ls_strategy *s, int u, bool save, range share, piece_list *l)
+/* Weights: those that the optimizer keeps, which are with the moments, or the parameters themselves. n = 0: none. */
+static ls_piece weights_of(const ls_strategy *s, int u, bool save, range share)
 {
     const ls_compute *c = s->model->compute;
     const ls_unit *unit = &s->model->unit[u];
     const ls_own o = ls_strategy_own(s, u);
     const bool cut = parallel_cuts(s, LS_SHARD_OPT), mixed = ls_compute_mixed(c);
-    if (mixed && !o.n) return;
+    if (mixed && !o.n) return (ls_piece){.n = 0};
     if (parallel_cuts(s, LS_SHARD_PARAM) || (cut && (save || mixed)) || (mixed && (!save || s->ops->master)))
-        put(l, LS_FLAT_PARAM, u, (range){o.first, o.n}, o.master);
-    else if (save) put(l, LS_FLAT_PARAM, u, share, ls_at_wide(c, mixed ? o.master : unit->param, share.first));
-    else put(l, LS_FLAT_PARAM, u, (range){0, unit->n_pad}, unit->param);
+        return (ls_piece){LS_FLAT_PARAM, u, o.first, o.n, o.master};
+    if (!save) return (ls_piece){LS_FLAT_PARAM, u, 0, unit->n_pad, unit->param};
+    return (ls_piece){LS_FLAT_PARAM, u, share.first, share.n,
+                      ls_at_wide(c, mixed ? o.master : unit->param, share.first)};
 }
 
 int ls_strategy_pieces(const ls_strategy *s, bool save, ls_piece *piece)
 {
     const ls_model *m = s->model;
     const int64_t W = ls_comm_size(s->comm), r = ls_comm_rank(s->comm);
-    const bool cut = parallel_cuts(s, LS_SHARD_OPT);
-    piece_list l = {piece, 0};
+    int n = 0;
     for (int u = 0; u < m->n_unit; u++) {
         const ls_unit *unit = &m->unit[u];
         const ls_own o = ls_strategy_own(s, u);
-        if (s->role[u] == LS_ROLE_COPY && !save && !ls_compute_mixed(m->compute)) {
-            if (parallel_cuts(s, LS_SHARD_PARAM)) put(&l, LS_FLAT_PARAM, u, share_of(s, u), s->part[u]);
-            else put(&l, LS_FLAT_PARAM, u, (range){0, unit->n_pad}, unit->param);
+        if (s->unit[u].role == LS_ROLE_COPY && !save && !ls_compute_mixed(m->compute)) {
+            const bool cut = parallel_cuts(s, LS_SHARD_PARAM);
+            const range held = cut ? share_of(s, u) : (range){0, unit->n_pad};
+            piece[n++] = (ls_piece){LS_FLAT_PARAM, u, held.first, held.n, cut ? s->unit[u].part : unit->param};
         }
-        if (!parallel_here(s, u)) continue;
+        if (!ls_strategy_here(s, u)) continue;
         /* replicas are equal: each worker writes its share of them */
         const int64_t first = unit->n_pad * r / W;
         const range share = {first, unit->n_pad * (r + 1) / W - first};
-        put_weights(s, u, save, share, &l);
+        piece[n] = weights_of(s, u, save, share);
+        n += piece[n].n > 0;
         if (!o.n) continue;
-        const bool own = cut || !save || s->ops->master;
+        const bool own = parallel_cuts(s, LS_SHARD_OPT) || !save || s->ops->master;
         const range moments = own ? (range){o.first, o.n} : share;
-        put(&l, LS_FLAT_M, u, moments, own ? o.m : ls_at_wide(m->compute, o.m, share.first));
-        put(&l, LS_FLAT_V, u, moments, own ? o.v : ls_at_wide(m->compute, o.v, share.first));
+        const int64_t skip = moments.first - o.first;
+        piece[n++] = (ls_piece){LS_FLAT_M, u, moments.first, moments.n, ls_at_wide(m->compute, o.m, skip)};
+        piece[n++] = (ls_piece){LS_FLAT_V, u, moments.first, moments.n, ls_at_wide(m->compute, o.v, skip)};
     }
-    return l.n;
+    return n;
 }
 
 /* ---- single ---- */

@@ -30,7 +30,6 @@
 #include "comm/comm.h"
 #include "model/model.h"
 #include "parallel/gradtree.h"
-#include "parallel/window.h"
 
 #define LS_NORM_BLOCK 1024 /* elements per partial sum of the gradient norm, on any number of workers */
 
@@ -72,6 +71,19 @@ typedef struct ls_strategy_opts {
     ls_comm *tensor;           /* the tensor-parallel group (parallel/tensor.h); NULL: layers are whole */
 } ls_strategy_opts;
 
+/* Buffers in flight: a region of fixed capacity for a few buffers at a time. Offsets are first fit from the low end (or the high end, for
+ * buffers that stay longer). Buffers are taken and given back in the same order on every worker, so the offsets are the same, too. */
+#define LS_WINDOW_MAX 64
+typedef struct ls_window {
+    int64_t capacity; /* elements */
+    int n;
+    struct {
+        int64_t at, n;
+    } live[LS_WINDOW_MAX]; /* by offset */
+} ls_window;
+int64_t ls_window_take(ls_window *w, int64_t n, bool high); /* offset of n free elements, or -1 if there is no room */
+void ls_window_give(ls_window *w, int64_t at);
+
 /* A unit's gradient whose reduce_scatter is pending (zero2, zero3). */
 typedef struct ls_flight {
     int unit, micro;
@@ -81,37 +93,37 @@ typedef struct ls_flight {
     bool posted;
 } ls_flight;
 
+/* What a strategy keeps of a unit. */
+typedef struct ls_strategy_unit {
+    unsigned char role; /* LS_ROLE_*                                                     */
+    int row[4];         /* plan rows of parameters, the two moments and master weights   */
+    ls_ticket gather;   /* the pending gather of its parameters                          */
+    void *part;         /* zero3: this worker's part of the parameters                   */
+    int64_t held;       /* zero3: offset in the window if it is gathered, -1: it is not  */
+} ls_strategy_unit;
+
 struct ls_strategy {
     const ls_strategy_ops *ops;
     ls_model *model;
     ls_comm *comm;
     ls_strategy_opts opts;
     ls_gradtree *tree;
-    unsigned char *role;
-    double *unit_sum; /* of squares, of every unit and stage                      */
-    int tie_row, unit_sum_row;
-    void *tie;   /* embed's stage: head's contribution to its gradient       */
-    int micro;   /* the current one; -1: no gradients                        */
-    int *row[4]; /* plan rows of parameters, the two moments and master weights */
-    int norm_row;
+    ls_strategy_unit *unit;
+    int micro;         /* the current one; -1: no gradients                        */
     double *norm;      /* sums of squares of blocks                                */
+    double *unit_sum;  /* of squares, of every unit and stage                      */
+    void *tie;         /* embed's stage: head's contribution to its gradient       */
     int waiting;       /* ddp, zero1: units that are ready but not posted          */
     int64_t n_waiting; /* their elements                                           */
     int n_bucket;      /* posted in this step                                      */
     ls_ticket last;    /* of the latest gradient bucket                            */
-
-    ls_ticket *gather; /* by unit: the pending gather of its parameters            */
-    void **part;       /* zero3: this worker's part of the parameters, by unit     */
-    int64_t *held;     /* zero3: offset in the window of a gathered unit, -1: none */
     ls_window params;  /* zero3: gathered units                                    */
-    int params_row;
     void *params_at;
-
     ls_window grads; /* zero2, zero3: gradients in flight                        */
-    int grads_row;
     void *grads_at;
-    ls_flight *flight; /* a queue, oldest first                                    */
+    ls_flight flight[LS_WINDOW_MAX]; /* a queue, oldest first                    */
     int n_flight;
+    int norm_row, unit_sum_row, tie_row, params_row, grads_row;
 };
 
 /* Elements that a unit's buffers must be a multiple of under this strategy. */
@@ -143,7 +155,11 @@ ls_status ls_strategy_step_done(ls_strategy *s);
 /* Sets the parameters of all workers from the master weights, after these were loaded. Does nothing if dtype == wide. Collective. */
 ls_status ls_strategy_publish(ls_strategy *s);
 
-bool ls_strategy_here(const ls_strategy *s, int u); /* this worker's stage computes and updates unit u */
+/* This worker's stage computes and updates unit u. */
+static inline bool ls_strategy_here(const ls_strategy *s, int u)
+{
+    return s->unit[u].role == LS_ROLE_HERE;
+}
 
 /* Elements [first, first + n) of unit u: those that this worker updates, between step_due and unit_done. n = 0: none. */
 typedef struct ls_own {

@@ -5,7 +5,7 @@
  *   sent / step  reduce_scatter(G) + all_gather(P)  elements, in buckets
  * Invariants
  *   1. after step_due only this worker's part of a gradient is the sum;
- *   2. a unit's gather is posted when its part is updated and waited for before its next use, so it overlaps the rest of the
+ *   2. the gather of a unit is posted when its part is updated and waited for before its next use, so it overlaps the rest of the
  *      optimizer and the forward pass. */
 #include "parallel/parallel_impl.h"
 

@@ -21,7 +21,7 @@ static int needs(const ls_strategy *s, use x, int unit[2])
 {
     const bool head = x.u == s->model->n_unit - 1;
     int n = 0;
-    if (x.u < 0 || !parallel_here(s, x.u) || (x.u == 0 && x.pass != LS_FWD)) return 0;
+    if (x.u < 0 || !ls_strategy_here(s, x.u) || (x.u == 0 && x.pass != LS_FWD)) return 0;
     unit[n++] = x.u;
     if (head && x.pass == LS_FWD && s->model->cfg.tied) unit[n++] = 0;
     return n;
@@ -69,11 +69,10 @@ int64_t parallel_fetch_capacity(const ls_strategy *s)
 
 static ls_status drop(ls_strategy *s, int u)
 {
-    if (s->held[u] < 0) return LS_OK;
-    LS_TRY(ls_wait(s->comm, s->gather[u]));
-    s->gather[u] = 0;
-    ls_window_give(&s->params, s->held[u]);
-    s->held[u] = -1;
+    if (s->unit[u].held < 0) return LS_OK;
+    LS_TRY(parallel_arrived(s, u));
+    ls_window_give(&s->params, s->unit[u].held);
+    s->unit[u].held = -1;
     return LS_OK;
 }
 
@@ -84,14 +83,14 @@ static ls_status fetch(ls_strategy *s, int u, bool *room)
     ls_unit *unit = &s->model->unit[u];
     const int64_t W = ls_comm_size(s->comm);
     *room = true;
-    if (s->held[u] >= 0) return LS_OK;
-    s->held[u] = ls_window_take(&s->params, unit->n_pad, u == s->model->n_unit - 1); /* the head's stay longer */
-    *room = s->held[u] >= 0;
+    if (s->unit[u].held >= 0) return LS_OK;
+    s->unit[u].held = ls_window_take(&s->params, unit->n_pad, u == s->model->n_unit - 1); /* the head's stay longer */
+    *room = s->unit[u].held >= 0;
     if (!*room) return LS_OK;
-    unit->param = ls_at(c, s->params_at, s->held[u]);
+    unit->param = ls_at(c, s->params_at, s->unit[u].held);
     ls_comm_label(s->comm, u + 1);
     return ls_all_gather(s->comm, parallel_param(s, unit->param, 0, unit->n_pad),
-                         parallel_param(s, s->part[u], 0, unit->n_pad / W), LS_SITE, &s->gather[u]);
+                         parallel_param(s, s->unit[u].part, 0, unit->n_pad / W), LS_SITE, &s->unit[u].gather);
 }
 
 static ls_status fetch_now(ls_strategy *s, use now, int u)
@@ -112,7 +111,7 @@ static ls_status fetch_ahead(ls_strategy *s, use now)
     use x = now;
     while (n < s->opts.prefetch_bucket) {
         x = after(s, x);
-        if (x.u < 0 || !parallel_here(s, x.u)) return LS_OK;
+        if (x.u < 0 || !ls_strategy_here(s, x.u)) return LS_OK;
         int unit[2];
         const int k = needs(s, x, unit);
         for (int i = 0; i < k; i++) {
@@ -132,10 +131,7 @@ static ls_status acquire(ls_strategy *s, int u, ls_pass pass)
     const int n = needs(s, now, unit);
     for (int i = 0; i < n; i++) LS_TRY(fetch_now(s, now, unit[i]));
     LS_TRY(fetch_ahead(s, now));
-    for (int i = 0; i < n; i++) {
-        LS_TRY(ls_wait(s->comm, s->gather[unit[i]]));
-        s->gather[unit[i]] = 0;
-    }
+    for (int i = 0; i < n; i++) LS_TRY(parallel_arrived(s, unit[i]));
     return LS_OK;
 }
 

@@ -44,30 +44,54 @@ ls_status parallel_gather_post(ls_strategy *s, int u)
         const int64_t k = part - at < step ? part - at : step;
         ls_comm_label(s->comm, ++s->n_bucket);
         LS_TRY(ls_all_gather_apart(s->comm, parallel_param(s, unit->param, at, k * W), part,
-                                   parallel_param(s, mine, at, k), LS_SITE, &s->gather[u]));
+                                   parallel_param(s, mine, at, k), LS_SITE, &s->unit[u].gather));
     }
     return LS_OK;
 }
 
-static ls_status arrived(ls_strategy *s, int u)
+ls_status parallel_arrived(ls_strategy *s, int u)
 {
-    LS_TRY(ls_wait(s->comm, s->gather[u]));
-    s->gather[u] = 0;
+    LS_TRY(ls_wait(s->comm, s->unit[u].gather));
+    s->unit[u].gather = 0;
     return LS_OK;
 }
 
 ls_status parallel_gather_wait(ls_strategy *s, int u, ls_pass pass)
 {
-    if (pass == LS_FWD && u == s->model->n_unit - 1 && s->model->cfg.tied) LS_TRY(arrived(s, 0));
-    return arrived(s, u);
+    if (pass == LS_FWD && u == s->model->n_unit - 1 && s->model->cfg.tied) LS_TRY(parallel_arrived(s, 0));
+    return parallel_arrived(s, u);
 }
 
 /* ---- gradients in flight ---- */
 
+int64_t ls_window_take(ls_window *w, int64_t n, bool high)
+{
+    if (w->n == LS_WINDOW_MAX) return -1;
+    for (int i = 0; i <= w->n; i++) { /* gap k is before live[k] */
+        const int k = high ? w->n - i : i;
+        const int64_t begin = k ? w->live[k - 1].at + w->live[k - 1].n : 0;
+        const int64_t end = k < w->n ? w->live[k].at : w->capacity;
+        if (end - begin < n) continue;
+        for (int j = w->n++; j > k; j--) w->live[j] = w->live[j - 1];
+        w->live[k].at = high ? end - n : begin;
+        w->live[k].n = n;
+        return w->live[k].at;
+    }
+    return -1;
+}
+
+void ls_window_give(ls_window *w, int64_t at)
+{
+    int k = 0;
+    while (k < w->n && w->live[k].at != at) k++;
+    LS_ASSERT(k < w->n);
+    for (w->n--; k < w->n; k++) w->live[k] = w->live[k + 1];
+}
+
 /* Elements that a unit takes in the window: its gradient, and this worker's part of the sum where that is not added at once. */
 static int64_t room_of(const ls_strategy *s, int u)
 {
-    const int64_t n = parallel_here(s, u) ? s->model->unit[u].n_grad : 0;
+    const int64_t n = ls_strategy_here(s, u) ? s->model->unit[u].n_grad : 0;
     return n + (s->opts.n_micro > 1 ? parallel_part(s, n) : 0);
 }
 
@@ -97,7 +121,7 @@ static ls_status land(ls_strategy *s)
     return LS_OK;
 }
 
-static bool on_its_way(const ls_strategy *s, int u)
+static bool in_flight(const ls_strategy *s, int u)
 {
     for (int i = 0; i < s->n_flight; i++)
         if (s->flight[i].unit == u) return true;
@@ -108,11 +132,11 @@ ls_status parallel_flight_begin(ls_strategy *s, int u)
 {
     const ls_compute *c = s->model->compute;
     int64_t at;
-    while (on_its_way(s, u)) LS_TRY(land(s)); /* the tree takes a unit's leaves one after the other */
+    while (in_flight(s, u)) LS_TRY(land(s)); /* the tree adds a unit's gradients one after the other */
     while ((at = ls_window_take(&s->grads, room_of(s, u), false)) < 0 || s->n_flight == LS_WINDOW_MAX) LS_TRY(land(s));
     ls_unit *unit = &s->model->unit[u];
     unit->grad = ls_at_wide(c, s->grads_at, at);
-    void *part = ls_gradtree_place(s->tree, u, s->micro); /* NULL: this leaf carries, so its part waits in the window */
+    void *part = ls_gradtree_place(s->tree, u, s->micro); /* NULL: it carries, so its part waits in the window */
     if (!part) part = ls_at_wide(c, unit->grad, unit->n_grad);
     s->flight[s->n_flight++] = (ls_flight){.unit = u, .micro = s->micro, .at = at, .part = part};
     return LS_OK;
@@ -122,7 +146,8 @@ ls_status parallel_flight_ready(ls_strategy *s, int u)
 {
     ls_flight *f = &s->flight[s->n_flight - 1];
     LS_ASSERT(s->n_flight && f->unit == u && !f->posted);
-    if (u + 1 == s->model->n_unit || !parallel_here(s, u + 1)) s->n_bucket = 0; /* counted anew in every micro-batch */
+    if (u + 1 == s->model->n_unit || !ls_strategy_here(s, u + 1))
+        s->n_bucket = 0; /* counted anew in every micro-batch */
     LS_TRY(parallel_scatter_unit(s, u, s->model->unit[u].grad, f->part));
     f->ticket = s->last;
     f->posted = true;

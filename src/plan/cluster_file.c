@@ -40,36 +40,33 @@ void ls_cluster_fini(ls_cluster *c)
     *c = (ls_cluster){0};
 }
 
-/* Grows an array by one element and returns it; NULL if out of memory. */
-static void *one_more(void **array, int *n, size_t size)
+/* Appends a copy of `one` to an array of n; returns its new place, or NULL if out of memory. */
+static void *append(void *array, int *n, const void *one, size_t size)
 {
-    void *p = ls_realloc(*array, (size_t)(*n + 1) * size);
-    if (!p) return NULL;
-    *array = p;
-    return (char *)p + (size_t)(*n)++ * size;
+    char *p = ls_realloc(array, (size_t)(*n + 1) * size);
+    if (p) memcpy(p + (size_t)(*n)++ * size, one, size);
+    return p;
 }
-
-#define ADD(array, count, value, what)                                            \
-    do {                                                                          \
-        void *array_ = (array);                                                   \
-        void *at_ = one_more(&array_, &(count), sizeof *(value));                 \
-        if (!at_) return ls_nomem(((size_t)(count) + 1) * sizeof *(value), what); \
-        (array) = array_;                                                         \
-        memcpy(at_, (value), sizeof *(value));                                    \
-        return LS_OK;                                                             \
-    } while (0)
 
 ls_status ls_cluster_add_units(ls_cluster *c, const ls_cluster_units *u)
 {
-    ADD(c->units, c->n_units, u, "the unit times of a cluster");
+    ls_cluster_units *more = append(c->units, &c->n_units, u, sizeof *u);
+    if (more) c->units = more;
+    return more ? LS_OK : ls_nomem(sizeof *u, "the unit times of a cluster");
 }
+
 ls_status ls_cluster_add_passes(ls_cluster *c, const ls_cluster_passes *p)
 {
-    ADD(c->passes, c->n_passes, p, "the memory passes of a cluster");
+    ls_cluster_passes *more = append(c->passes, &c->n_passes, p, sizeof *p);
+    if (more) c->passes = more;
+    return more ? LS_OK : ls_nomem(sizeof *p, "the memory passes of a cluster");
 }
+
 ls_status ls_cluster_add_curve(ls_cluster *c, const ls_cluster_curve *v)
 {
-    ADD(c->curve, c->n_curve, v, "the collective times of a cluster");
+    ls_cluster_curve *more = append(c->curve, &c->n_curve, v, sizeof *v);
+    if (more) c->curve = more;
+    return more ? LS_OK : ls_nomem(sizeof *v, "the collective times of a cluster");
 }
 
 /* ---- keys ---- */
@@ -91,40 +88,28 @@ typedef struct field {
     double lo, hi;
 } field;
 
-#define AT(type, member) offsetof(type, member)
-#define WHOLE(key, at, need, most)           \
-    {                                        \
-        key, F_INT, at, need, false, 1, most \
-    }
-#define WHOLE64(key, at, need, most)           \
-    {                                          \
-        key, F_INT64, at, need, false, 1, most \
-    }
-#define REAL(key, at, need)                        \
-    {                                              \
-        key, F_REAL, at, need, false, 0, MOST_REAL \
-    }
-#define SPARSE(key, at)                            \
-    {                                              \
-        key, F_REAL, at, false, true, 0, MOST_REAL \
-    }
-#define FRACTION(key, at, need, lowest)                     \
-    {                                                       \
-        key, F_FRACTION, at, need, false, lowest, MOST_REAL \
-    }
+/* clang-format off */
+#define AT(type, member)                offsetof(type, member)
+#define WHOLE(key, at, need, most)      {key, F_INT, at, need, false, 1, most}
+#define WHOLE64(key, at, need, most)    {key, F_INT64, at, need, false, 1, most}
+#define REAL(key, at, need)             {key, F_REAL, at, need, false, 0, MOST_REAL}
+#define SECONDS(key, at)                {key, F_SECONDS, at, true, false, 0, MOST_REAL},
+#define SPARSE(key, at)                 {key, F_REAL, at, false, true, 0, MOST_REAL}
+#define FRACTION(key, at, need, lowest) {key, F_FRACTION, at, need, false, lowest, MOST_REAL}
 
-static const field unit_fields[] = {WHOLE("workers", AT(ls_cluster_units, workers), true, MOST_PLACES),
-                                    WHOLE("threads", AT(ls_cluster_units, threads), false, MOST_PLACES),
-                                    WHOLE("tp", AT(ls_cluster_units, tp), false, MOST_PLACES),
-                                    WHOLE("n_embd", AT(ls_cluster_units, n_embd), true, MOST_SIZE),
-                                    WHOLE("n_head", AT(ls_cluster_units, n_head), true, MOST_SIZE),
-                                    WHOLE("vocab_size", AT(ls_cluster_units, vocab), true, MOST_SIZE),
-                                    {.key = "dropout", .kind = F_BOOL, .at = AT(ls_cluster_units, dropout)},
-                                    {.key = "precision", .kind = F_PRECISION, .at = AT(ls_cluster_units, dtype)},
-                                    WHOLE64("micro_batch", AT(ls_cluster_units, B), true, MOST_SIZE),
-                                    WHOLE64("seq_length", AT(ls_cluster_units, T), true, MOST_SIZE),
-#define X(name, word) {word, F_SECONDS, AT(ls_cluster_units, sec) + (name) * sizeof(double), true, false, 0, MOST_REAL},
-                                    LS_UNIT_TIME_LIST(X)
+static const field unit_fields[] = {
+    WHOLE("workers", AT(ls_cluster_units, workers), true, MOST_PLACES),
+    WHOLE("threads", AT(ls_cluster_units, threads), false, MOST_PLACES),
+    WHOLE("tp", AT(ls_cluster_units, tp), false, MOST_PLACES),
+    WHOLE("n_embd", AT(ls_cluster_units, n_embd), true, MOST_SIZE),
+    WHOLE("n_head", AT(ls_cluster_units, n_head), true, MOST_SIZE),
+    WHOLE("vocab_size", AT(ls_cluster_units, vocab), true, MOST_SIZE),
+    {.key = "dropout", .kind = F_BOOL, .at = AT(ls_cluster_units, dropout)},
+    {.key = "precision", .kind = F_PRECISION, .at = AT(ls_cluster_units, dtype)},
+    WHOLE64("micro_batch", AT(ls_cluster_units, B), true, MOST_SIZE),
+    WHOLE64("seq_length", AT(ls_cluster_units, T), true, MOST_SIZE),
+#define X(name, word) SECONDS(word, AT(ls_cluster_units, sec) + (name) * sizeof(double))
+    LS_UNIT_TIME_LIST(X)
 #undef X
 };
 static const field pass_fields[] = {
@@ -163,6 +148,7 @@ static const field tail_fields[] = {
     REAL("step_overhead", AT(ls_cluster, step_overhead), false), SPARSE("power_watts", AT(ls_cluster, power)),
     FRACTION("overlap", AT(ls_cluster, overlap), false, 0),
 };
+/* clang-format on */
 #define FIELDS(table) (table), sizeof(table) / sizeof(table)[0]
 
 /* ---- writing ---- */
@@ -170,16 +156,15 @@ static const field tail_fields[] = {
 static void write_fields(ls_jsonw *w, const field *f, size_t n, const void *from)
 {
     for (size_t i = 0; i < n; i++, f++) {
-        const char *p = (const char *)from + f->at;
+        const void *p = (const char *)from + f->at;
         switch (f->kind) {
-        case F_INT: ls_jsonw_put_int(w, f->key, *(const int *)(const void *)p); break;
+        case F_INT: ls_jsonw_put_int(w, f->key, *(const int *)p); break;
         case F_INT64:
-        case F_BYTES: ls_jsonw_put_int(w, f->key, *(const int64_t *)(const void *)p); break;
+        case F_BYTES: ls_jsonw_put_int(w, f->key, *(const int64_t *)p); break;
         case F_BOOL: ls_jsonw_put_bool(w, f->key, *(const bool *)p); break;
-        case F_PRECISION: ls_jsonw_put_str(w, f->key, ls_precision_word(*(const ls_dtype *)(const void *)p)); break;
+        case F_PRECISION: ls_jsonw_put_str(w, f->key, ls_precision_word(*(const ls_dtype *)p)); break;
         default:
-            if (!f->sparse || *(const double *)(const void *)p > 0)
-                ls_jsonw_put_real(w, f->key, *(const double *)(const void *)p);
+            if (!f->sparse || *(const double *)p > 0) ls_jsonw_put_real(w, f->key, *(const double *)p);
         }
     }
 }
@@ -197,6 +182,13 @@ static void write_list(ls_jsonw *w, const char *key, const field *f, size_t n_fi
     ls_jsonw_close(w);
 }
 
+static void write_numbers(ls_jsonw *w, const char *key, const double *x, int n)
+{
+    ls_jsonw_put_open(w, key, '[');
+    for (int k = 0; k < n; k++) ls_jsonw_real(w, x[k]);
+    ls_jsonw_close(w);
+}
+
 static void write_curves(ls_jsonw *w, const ls_cluster *c)
 {
     ls_jsonw_put_open(w, "collectives", '[');
@@ -205,12 +197,8 @@ static void write_curves(ls_jsonw *w, const ls_cluster *c)
         ls_jsonw_open(w, '{');
         ls_jsonw_put_str(w, "kind", ls_coll_word(v->kind));
         ls_jsonw_put_int(w, "workers", v->workers);
-        ls_jsonw_put_open(w, "bytes", '[');
-        for (int k = 0; k < v->n; k++) ls_jsonw_real(w, v->bytes[k]);
-        ls_jsonw_close(w);
-        ls_jsonw_put_open(w, "seconds", '[');
-        for (int k = 0; k < v->n; k++) ls_jsonw_real(w, v->sec[k]);
-        ls_jsonw_close(w);
+        write_numbers(w, "bytes", v->bytes, v->n);
+        write_numbers(w, "seconds", v->sec, v->n);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -266,19 +254,6 @@ static ls_status wrong(const reader *r, const char *key, const char *words)
     return ls_fail(LS_E_FORMAT, "%s: %s%s %s", r->path, r->at, key, words);
 }
 
-/* Reads a number from lo to hi. If the key is missing, *to is unchanged, or an error if `need`. */
-static ls_status between(const reader *r, const json_t *o, const char *key, bool need, double lo, double hi, double *to)
-{
-    const json_t *v = json_object_get(o, key);
-    if (!v) return need ? wrong(r, key, "is missing") : LS_OK;
-    if (!json_is_number(v)) return wrong(r, key, "is not a number");
-    *to = json_number_value(v);
-    char words[64];
-    if (*to < lo) snprintf(words, sizeof words, "is %g; it must be at least %g", *to, lo);
-    else snprintf(words, sizeof words, "is %g; it must be at most %g", *to, hi);
-    return *to >= lo && *to <= hi ? LS_OK : wrong(r, key, words);
-}
-
 static ls_status words_of(const reader *r, const json_t *o, const char *key, bool need, const char **to)
 {
     const json_t *v = json_object_get(o, key);
@@ -296,28 +271,33 @@ static ls_status read_precision(const reader *r, const json_t *o, ls_dtype *to)
     return ls_precision_parse(word, to) ? LS_OK : wrong(r, "precision", "must be fp32, bf16 or fp16");
 }
 
-/* A number into its member. A missing key keeps the member as it is. */
+/* A number into its member. A missing key is an error, or keeps the member as it is. */
 static ls_status read_number(const reader *r, const json_t *o, const field *f, void *to)
 {
-    double v = 0;
-    LS_TRY(between(r, o, f->key, f->need, f->lo, f->hi, &v));
-    if (!json_object_get(o, f->key)) return LS_OK;
-    if (f->kind == F_FRACTION && v > 1) return wrong(r, f->key, "is above 1; it is a fraction");
-    if (f->kind == F_SECONDS && v <= 0) return wrong(r, f->key, "is 0; it must be above 0");
-    if ((f->kind == F_INT || f->kind == F_INT64) && v != (double)(int)v)
+    const json_t *v = json_object_get(o, f->key);
+    const double x = json_number_value(v);
+    const bool low = x < f->lo;
+    char words[64];
+    if (!v) return f->need ? wrong(r, f->key, "is missing") : LS_OK;
+    if (!json_is_number(v)) return wrong(r, f->key, "is not a number");
+    snprintf(words, sizeof words, "is %g; it must be at %s %g", x, low ? "least" : "most", low ? f->lo : f->hi);
+    if (low || x > f->hi) return wrong(r, f->key, words);
+    if (f->kind == F_FRACTION && x > 1) return wrong(r, f->key, "is above 1; it is a fraction");
+    if (f->kind == F_SECONDS && x <= 0) return wrong(r, f->key, "is 0; it must be above 0");
+    if ((f->kind == F_INT || f->kind == F_INT64) && x != (double)(int)x)
         return wrong(r, f->key, "is not a whole number");
-    if (f->kind == F_INT) *(int *)to = (int)v;
-    else if (f->kind == F_INT64 || f->kind == F_BYTES) *(int64_t *)to = (int64_t)v;
-    else *(double *)to = v;
+    if (f->kind == F_INT) *(int *)to = (int)x;
+    else if (f->kind == F_INT64 || f->kind == F_BYTES) *(int64_t *)to = (int64_t)x;
+    else *(double *)to = x;
     return LS_OK;
 }
 
 static ls_status read_fields(const reader *r, const json_t *o, const field *f, size_t n, void *to)
 {
     for (size_t i = 0; i < n; i++, f++) {
-        char *p = (char *)to + f->at;
+        void *p = (char *)to + f->at;
         if (f->kind == F_BOOL) *(bool *)p = json_is_true(json_object_get(o, f->key));
-        else if (f->kind == F_PRECISION) LS_TRY(read_precision(r, o, (ls_dtype *)(void *)p));
+        else if (f->kind == F_PRECISION) LS_TRY(read_precision(r, o, p));
         else LS_TRY(read_number(r, o, f, p));
     }
     return LS_OK;
@@ -382,13 +362,11 @@ static ls_status read_curve(const reader *r, const json_t *o, ls_cluster *c)
     if (v.n < 1 || v.n > LS_CURVE_MAX || (int)json_array_size(sec) != v.n)
         return wrong(r, "bytes", "and seconds must be lists of equal length with 1 to 24 numbers");
     for (int k = 0; k < v.n; k++) {
-        const json_t *b = json_array_get(bytes, (size_t)k), *t = json_array_get(sec, (size_t)k);
-        v.bytes[k] = json_number_value(b);
-        v.sec[k] = json_number_value(t);
-        if (!json_is_number(b) || v.bytes[k] <= (k ? v.bytes[k - 1] : 0) || v.bytes[k] > MOST_REAL)
+        v.bytes[k] = json_number_value(json_array_get(bytes, (size_t)k)); /* 0 if it is not a number */
+        v.sec[k] = json_number_value(json_array_get(sec, (size_t)k));
+        if (v.bytes[k] <= (k ? v.bytes[k - 1] : 0) || v.bytes[k] > MOST_REAL)
             return wrong(r, "bytes", "must be increasing numbers above 0");
-        if (!json_is_number(t) || v.sec[k] <= 0 || v.sec[k] > MOST_REAL)
-            return wrong(r, "seconds", "must be numbers above 0");
+        if (v.sec[k] <= 0 || v.sec[k] > MOST_REAL) return wrong(r, "seconds", "must be numbers above 0");
     }
     return ls_cluster_add_curve(c, &v);
 }

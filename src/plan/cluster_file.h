@@ -142,12 +142,10 @@ ls_dtype ls_cluster_default_precision(const ls_cluster *c);
 /* Data sheet FLOP/s of dense products; 0: unknown. */
 double ls_cluster_peak(const ls_cluster *c, ls_dtype dt);
 
-/* Seconds of one pass of a unit over B x T tokens, with `workers` busy workers per host. */
-double ls_cluster_unit(const ls_cluster *c, int workers, ls_dtype dt, const ls_model_config *m, int64_t B, int64_t T,
-                       ls_unit_time kind);
-/* Same for one of `tp` shards, including their all-reduces; negative if not measured. */
-double ls_cluster_shard(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
-                        int64_t T, ls_unit_time kind);
+/* Seconds of one pass of a unit over B x T tokens, with `workers` busy workers per host. tp above 1: of one of `tp` shards, including
+ * their all-reduces; negative if not measured. */
+double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
+                       int64_t T, ls_unit_time kind);
 /* For the nearest measured number of workers, or computed from the rates. */
 ls_cluster_passes ls_cluster_pass(const ls_cluster *c, int workers, ls_dtype dt);
 /* Seconds of a collective of n workers; bytes is the size of the whole buffer. between: the workers are on several hosts. */

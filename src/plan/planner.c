@@ -7,6 +7,7 @@
 #include "model/model.h"
 #include "train/trainer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,9 +90,8 @@ static ls_status worst_worker(const search *s, ls_planned *l)
     const int n = l->cfg.mesh.world / l->cfg.mesh.n[LS_AXIS_DP];
     for (int rank = 0; rank < n; rank++) { /* of the first replica: the others hold as much, or less */
         ls_plan_memory m;
-        LS_TRY(s->q->gpu
-                   ? ls_planner_memory_on(&l->cfg, s->q->gpu, rank, s->q->val_seqs, &m)
-                   : ls_planner_memory(&l->cfg, ls_planner_threads(s->cl, &l->cfg, rank), rank, s->q->val_seqs, &m));
+        const int threads = ls_planner_threads(s->cl, &l->cfg, rank);
+        LS_TRY(ls_planner_memory(&l->cfg, s->q->gpu, threads, rank, s->q->val_seqs, &m));
         if (m.total <= l->worst.total) continue;
         l->worst = m;
         l->worst_rank = rank;
@@ -102,19 +102,15 @@ static ls_status worst_worker(const search *s, ls_planned *l)
 /* Work space of ordered sums over NCCL (comm/nccl_tree.c) in addition to the plan of a GPU, for each group that sums. */
 static int64_t comm_bytes(const ls_train_config *c)
 {
-    static const ls_axis sums[] = {LS_AXIS_DP, LS_AXIS_TP};
-    int64_t nbytes = 0;
     if (strcmp(c->device, "cuda") || !c->deterministic) return 0;
-    for (size_t i = 0; i < sizeof sums / sizeof sums[0]; i++)
-        nbytes += (int64_t)ls_comm_nccl_nbytes(c->mesh.n[sums[i]]);
-    return nbytes;
+    return (int64_t)(ls_comm_nccl_nbytes(c->mesh.n[LS_AXIS_DP]) + ls_comm_nccl_nbytes(c->mesh.n[LS_AXIS_TP]));
 }
 
 ls_plan_totals ls_planner_totals(const ls_cluster *cl, const ls_planner_query *q, const ls_planned *l)
 {
     const ls_train_config *c = &l->cfg;
     const double peak = ls_cluster_peak(cl, c->dtype) * c->world_size, rate = l->time.tokens_per_sec;
-    ls_plan_totals t = {-1, -1, -1};
+    ls_plan_totals t = {NAN, NAN, NAN};
     if (peak > 0) t.mfu = rate * ls_flops_per_token(&c->model, c->seq_len) / peak;
     if (q->tokens > 0) t.seconds = q->tokens / rate;
     if (q->tokens > 0 && cl->power > 0 && !cl->cpu) t.kwh = cl->power * c->world_size * t.seconds / 3.6e6;

@@ -62,7 +62,7 @@ typedef struct ls_planner_query {
     ls_compute *gpu; /* an open backend that reports the cuDNN workspace; NULL: use formulas (compute/sizes.c) */
 } ls_planner_query;
 
-/* Totals of a whole training run; negative: unknown. */
+/* Totals of a whole training run; NaN: unknown. */
 typedef struct ls_plan_totals {
     double mfu;          /* relative to the data sheet peak*/
     double seconds, kwh; /* for q->tokens; energy at the power limit of every device*/
@@ -86,12 +86,10 @@ void ls_planner_share(const ls_cluster *cl, ls_train_config *c);
 /* Number of threads that the launcher gives worker `rank`. */
 int ls_planner_threads(const ls_cluster *cl, const ls_train_config *c, int rank);
 
-/* Memory that worker `rank` will allocate. A GPU need not be present; the cuDNN workspace is not included (compute/sizes.c). LS_E_CONFIG
- * for an impossible layout; the message has the arithmetic. */
-ls_status ls_planner_memory(const ls_train_config *c, int threads, int rank, int64_t val_seqs, ls_plan_memory *out);
-/* Same with an open backend, including the cuDNN workspace. */
-ls_status ls_planner_memory_on(const ls_train_config *c, ls_compute *compute, int rank, int64_t val_seqs,
-                               ls_plan_memory *out);
+/* Memory that worker `rank` will allocate. gpu: an open backend that reports the cuDNN workspace; NULL: a GPU need not be present, and the
+ * cuDNN workspace is not included (compute/sizes.c). LS_E_CONFIG for an impossible layout; the message has the arithmetic. */
+ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+                            ls_plan_memory *out);
 ls_status ls_planner_predict(const ls_cluster *cl, const ls_train_config *c, ls_prediction *out);
 
 ls_status ls_planner_search(const ls_cluster *cl, const ls_planner_query *q, ls_planner_result *out);

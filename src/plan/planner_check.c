@@ -4,6 +4,7 @@
 #include "core/fs.h"
 #include "core/json.h"
 #include "core/mem.h"
+#include "core/stat.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -127,70 +128,63 @@ static ls_status read_memory(const char *file, const json_t *root, ls_run_record
     return LS_OK;
 }
 
-static int by_first(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 enum { N_COLUMN = 6 };
 static const char *const column[N_COLUMN] = {"step_time_sec",    "forward_sec",   "backward_sec",
                                              "comm_exposed_sec", "optimizer_sec", "other_sec"};
 
+/* One line of metrics.jsonl. null is NaN: not known for this step. */
+static ls_status read_step(const char *path, int line, const char *text, size_t n, double x[N_COLUMN])
+{
+    json_t *one = NULL;
+    char where[640];
+    snprintf(where, sizeof where, "%s:%d", path, line);
+    ls_status st = ls_json_parse(text, n, where, &one);
+    if (st == LS_E_FORMAT) {
+        ls_err_clear(); /* its message has the line number of this text, which is 1 */
+        return ls_fail(LS_E_FORMAT, "%s: the line is not JSON", where);
+    }
+    for (int k = 0; k < N_COLUMN && st == LS_OK; k++) {
+        const json_t *v = json_object_get(one, column[k]);
+        x[k] = json_is_null(v) ? NAN : json_number_value(v);
+        if (!json_is_number(v) && !(k && json_is_null(v)))
+            st = ls_fail(LS_E_FORMAT, "%s: %s is missing or not a number", where, column[k]);
+        else if (k == 0 && !(x[k] > 0))
+            st = ls_fail(LS_E_FORMAT, "%s: %s is %g; it must be above 0", where, column[k], x[k]);
+    }
+    json_decref(one);
+    return st;
+}
+
+/* Mean times of a step, without those that warm up and those that ls_measure_rows leaves out. */
 static ls_status read_steps(ls_run_record *r, bool fastest)
 {
     char path[600], *text = NULL;
     size_t n = 0;
+    int lines = 0, rows = 0;
     snprintf(path, sizeof path, "%s/metrics.jsonl", r->dir);
     LS_TRY(ls_fs_read(path, &text, &n));
-    int rows = 0, cap = 0, lines = 0;
-    double(*x)[N_COLUMN] = NULL;
-    ls_status st = LS_OK;
-    for (char *p = text, *end; st == LS_OK && *p; p = end) {
-        json_t *one = NULL;
-        char where[640];
+    for (const char *p = text; *p; p++) lines += *p == '\n' || !p[1];
+    double(*x)[N_COLUMN] = ls_alloc((size_t)lines * sizeof *x), mean[N_COLUMN] = {0};
+    ls_status st = x ? LS_OK : ls_nomem((size_t)lines * sizeof *x, "the steps of a run");
+    for (const char *p = text, *end; st == LS_OK && *p; p = end + (*end == '\n'), rows++) {
         end = p + strcspn(p, "\n");
-        snprintf(where, sizeof where, "%s:%d", path, ++lines);
-        st = ls_json_parse(p, (size_t)(end - p), where, &one);
-        if (st == LS_E_FORMAT) {
-            ls_err_clear(); /* it would speak of line 1, of this one */
-            st = ls_fail(LS_E_FORMAT, "%s: the line is not JSON", where);
-        }
-        if (*end) end++;
-        if (rows == cap) {
-            cap = cap ? 2 * cap : 64;
-            void *more = ls_realloc(x, (size_t)cap * sizeof *x);
-            if (more) x = more;
-            else st = ls_nomem((size_t)cap * sizeof *x, "the steps of a run");
-        }
-        for (int k = 0; k < N_COLUMN && st == LS_OK; k++) {
-            const json_t *v = json_object_get(one, column[k]);
-            x[rows][k] = json_is_null(v) ? NAN : json_number_value(v); /* null: not known of this step */
-            if (k && json_is_null(v)) continue;
-            if (!json_is_number(v)) st = ls_fail(LS_E_FORMAT, "%s: %s is missing or not a number", where, column[k]);
-            else if (k == 0 && !(x[rows][k] > 0))
-                st = ls_fail(LS_E_FORMAT, "%s: %s is %g; it must be above 0", where, column[k], x[rows][k]);
-        }
-        rows++;
-        json_decref(one);
+        st = read_step(path, rows + 1, p, (size_t)(end - p), x[rows]);
     }
     ls_free(text);
     const int skip = rows > 3 * SKIP ? SKIP : 0, m = rows - skip;
     if (st == LS_OK && m < 1) st = ls_fail(LS_E_FORMAT, "%s contains no step", path);
     if (st == LS_OK) {
-        double mean[N_COLUMN] = {0};
-        qsort(x + skip, (size_t)m, sizeof *x, by_first);
+        qsort(x + skip, (size_t)m, sizeof *x, ls_by_value);
         const int count = ls_measure_rows(x[skip], N_COLUMN, m, fastest);
         for (int i = 0; i < count; i++)
             for (int k = 0; k < N_COLUMN; k++) mean[k] += x[skip + i][k] / count;
-        ls_prediction *s = &r->seen;
-        s->step = mean[0];
-        s->forward = mean[1];
-        s->backward = mean[2];
-        s->exposed = mean[3];
-        s->optimizer = mean[4];
-        s->other = s->step - s->forward - s->backward - s->exposed - s->optimizer;
-        s->tokens_per_sec = (double)(r->cfg.global_batch * r->cfg.seq_len) / s->step;
+        r->seen = (ls_prediction){.step = mean[0],
+                                  .forward = mean[1],
+                                  .backward = mean[2],
+                                  .exposed = mean[3],
+                                  .optimizer = mean[4],
+                                  .other = mean[0] - mean[1] - mean[2] - mean[3] - mean[4],
+                                  .tokens_per_sec = (double)(r->cfg.global_batch * r->cfg.seq_len) / mean[0]};
         r->n_step = m;
     }
     ls_free(x);
@@ -232,6 +226,13 @@ typedef struct line {
     double predicted, measured;
 } line;
 
+static void put_totals(ls_jsonw *w, const char *key, const ls_plan_memory *m, int n)
+{
+    ls_jsonw_put_open(w, key, '[');
+    for (int k = 0; k < n; k++) ls_jsonw_int(w, m[k].total);
+    ls_jsonw_close(w);
+}
+
 static void times_text(const line *l, int n, ls_str *out)
 {
     for (int i = 0; i < n; i++) {
@@ -265,8 +266,7 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
                     ls_str *out)
 {
     ls_jsonw w;
-    bool equal = true;
-    for (int k = 0; k < r->cfg.world_size; k++) equal = equal && !memcmp(&plan[k], &r->memory[k], sizeof *plan);
+    const bool equal = !memcmp(plan, r->memory, (size_t)r->cfg.world_size * sizeof *plan);
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "run", r->dir);
@@ -281,20 +281,11 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
     ls_jsonw_put_int(&w, "micro_batch", r->cfg.micro_batch);
     ls_jsonw_put_int(&w, "grad_accum", r->cfg.grad_accum);
     ls_jsonw_put_bool(&w, "memory_equal", equal);
-    ls_jsonw_put_open(&w, "memory_planned", '[');
-    for (int k = 0; k < r->cfg.world_size; k++) ls_jsonw_int(&w, plan[k].total);
-    ls_jsonw_close(&w);
-    ls_jsonw_put_open(&w, "memory_allocated", '[');
-    for (int k = 0; k < r->cfg.world_size; k++) ls_jsonw_int(&w, r->memory[k].total);
-    ls_jsonw_close(&w);
+    put_totals(&w, "memory_planned", plan, r->cfg.world_size);
+    put_totals(&w, "memory_allocated", r->memory, r->cfg.world_size);
     for (int side = 0; side < 2; side++) {
         ls_jsonw_put_open(&w, side ? "measured" : "predicted", '{');
-        for (int i = 0; i < n; i++) {
-            const double v = side ? l[i].measured : l[i].predicted;
-            ls_jsonw_key(&w, l[i].what);
-            if (isnan(v)) ls_jsonw_null(&w);
-            else ls_jsonw_real(&w, v);
-        }
+        for (int i = 0; i < n; i++) ls_jsonw_put_real(&w, l[i].what, side ? l[i].measured : l[i].predicted);
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
@@ -326,8 +317,7 @@ ls_status ls_planner_check(const ls_cluster *cl, const ls_run_record *r, bool js
     ls_compute gpu;
     const bool here = open_gpu(&c, &gpu);
     for (int k = 0; k < c.world_size && st == LS_OK; k++)
-        st = here ? ls_planner_memory_on(&c, &gpu, k, r->val_seqs, &plan[k])
-                  : ls_planner_memory(&c, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
+        st = ls_planner_memory(&c, here ? &gpu : NULL, ls_planner_threads(cl, &c, k), k, r->val_seqs, &plan[k]);
     if (here) ls_compute_close(&gpu);
     const line l[] = {{"tokens/s", t.tokens_per_sec, r->seen.tokens_per_sec},
                       {"step", t.step, r->seen.step},

@@ -29,7 +29,7 @@ static double width_of(const planner_worker *w)
 
 /* All-reduces between T shards that the pass of a unit waits for (parallel/tensor.h): 4L + 2 of (R,C) per micro-batch; with sequence
  * parallelism a scatter and a gather each, and 2L more gathers. */
-static double seam(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
+static double tp_sec(const planner_worker *w, int T, bool by_rows, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
     const double rows = (double)c->micro_batch * c->seq_len, bytes = rows * c->model.n_embd * width_of(w);
@@ -64,10 +64,10 @@ static double unit_on(const planner_worker *w, int workers, ls_unit_time k)
 {
     const ls_train_config *c = w->c;
     const int T = c->mesh.n[LS_AXIS_TP];
-    const double whole = ls_cluster_unit(w->cl, workers, c->dtype, &c->model, c->micro_batch, c->seq_len, k);
+    const double whole = ls_cluster_unit(w->cl, workers, 1, c->dtype, &c->model, c->micro_batch, c->seq_len, k);
     if (T == 1) return whole;
-    const double with = ls_cluster_shard(w->cl, workers, 2, c->dtype, &c->model, c->micro_batch, c->seq_len, k),
-                 two = fmax(0, with - seam(w, 2, false, k));
+    const double with = ls_cluster_unit(w->cl, workers, 2, c->dtype, &c->model, c->micro_batch, c->seq_len, k),
+                 two = fmax(0, with - tp_sec(w, 2, false, k));
     const double each = with < 0 ? fmin(whole, uncut(w, k)) : fmin(two, fmax(0, 2 * two - whole)),
                  shared = with < 0 ? whole - each : 2 * (two - each);
     return each / (c->sequence_parallel ? T : 1) + fmax(0, shared) / T;
@@ -99,20 +99,18 @@ static int threads_asked(const planner_worker *w)
 
 static void unit_times(planner_worker *w)
 {
+    static const ls_unit_time fwd_of[] = {LS_TIME_EMBED_FWD, LS_TIME_BLOCK_FWD, LS_TIME_HEAD_FWD},
+                              bwd_of[] = {LS_TIME_EMBED_BWD, LS_TIME_BLOCK_BWD, LS_TIME_HEAD_BWD};
     const ls_train_config *c = w->c;
     const int T = c->mesh.n[LS_AXIS_TP];
-    const bool rows = c->sequence_parallel;
-    w->fwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_FWD);
-    w->bwd[LS_UNIT_EMBED] = unit_sec(w, LS_TIME_EMBED_BWD);
-    w->fwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_FWD);
-    w->bwd[LS_UNIT_BLOCK] = unit_sec(w, LS_TIME_BLOCK_BWD) + (c->recompute ? w->fwd[LS_UNIT_BLOCK] : 0);
-    w->fwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_FWD);
-    w->bwd[LS_UNIT_HEAD] = unit_sec(w, LS_TIME_HEAD_BWD);
-    if (T == 1) return;
-    w->seam_fwd[LS_UNIT_EMBED] = seam(w, T, rows, LS_TIME_EMBED_FWD);
-    w->seam_fwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_FWD);
-    w->seam_bwd[LS_UNIT_BLOCK] = seam(w, T, rows, LS_TIME_BLOCK_BWD) + (c->recompute ? w->seam_fwd[LS_UNIT_BLOCK] : 0);
-    w->seam_fwd[LS_UNIT_HEAD] = seam(w, T, rows, LS_TIME_HEAD_FWD);
+    for (int k = LS_UNIT_EMBED; k <= LS_UNIT_HEAD; k++) {
+        const bool twice = k == LS_UNIT_BLOCK && c->recompute;
+        w->fwd[k] = unit_sec(w, fwd_of[k]);
+        w->bwd[k] = unit_sec(w, bwd_of[k]) + (twice ? w->fwd[k] : 0);
+        if (T == 1) continue;
+        w->tp_fwd[k] = tp_sec(w, T, c->sequence_parallel, fwd_of[k]);
+        w->tp_bwd[k] = tp_sec(w, T, c->sequence_parallel, bwd_of[k]) + (twice ? w->tp_fwd[k] : 0);
+    }
 }
 
 /* ---- pipelines ---- */
@@ -128,11 +126,11 @@ static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool
         const ls_unit_kind kind = m->unit[u].kind;
         n += (double)m->unit[u].n_grad;
         if (kind == LS_UNIT_HEAD) {
-            k.bwd_in += (w->fwd[kind] + w->bwd[kind]) * w->alike + w->seam_fwd[kind];
+            k.bwd_in += (w->fwd[kind] + w->bwd[kind]) * w->alike + w->tp_fwd[kind];
             continue;
         }
-        k.fwd += w->fwd[kind] * w->alike + w->seam_fwd[kind];
-        k.bwd_in += w->seam_bwd[kind];
+        k.fwd += w->fwd[kind] * w->alike + w->tp_fwd[kind];
+        k.bwd_in += w->tp_bwd[kind];
         if (kind == LS_UNIT_BLOCK && split) {
             k.bwd_in += unit_sec(w, LS_TIME_BLOCK_IN) * w->alike;
             k.bwd_w += unit_sec(w, LS_TIME_BLOCK_W) * w->alike;
@@ -147,11 +145,10 @@ static ls_part_cost part_cost(const planner_worker *w, int first, int last, bool
 static double rest_of(const planner_worker *w)
 {
     const ls_model *m = w->parts.model;
-    double seams = 0;
+    double sums = 0;
     for (int u = 0; u < m->n_unit; u++)
-        if (ls_strategy_here(w->parts.strategy, u))
-            seams += w->seam_fwd[m->unit[u].kind] + w->seam_bwd[m->unit[u].kind];
-    return w->p.step - w->p.forward - w->p.backward - seams * w->c->grad_accum;
+        if (ls_strategy_here(w->parts.strategy, u)) sums += w->tp_fwd[m->unit[u].kind] + w->tp_bwd[m->unit[u].kind];
+    return w->p.step - w->p.forward - w->p.backward - sums * w->c->grad_accum;
 }
 
 static bool splits(const ls_schedule *s)

@@ -14,10 +14,10 @@ typedef struct planner_worker {
     ls_crowd crowd;        /* placement of workers, and how many share a core */
     bool by_parts, master; /* strategy: gradients are sharded; one worker updates */
     ls_cluster_passes pass;
-    int threads;                     /* of this worker; 0: as measured */
-    double fwd[3], bwd[3];           /* seconds by ls_unit_kind */
-    double alike;                    /* factor on them; below 1 if workers synchronize once per step */
-    double seam_fwd[3], seam_bwd[3]; /* all-reduces of tensor parallelism */
+    int threads;                 /* of this worker; 0: as measured */
+    double fwd[3], bwd[3];       /* seconds by ls_unit_kind */
+    double alike;                /* factor on them; below 1 if workers synchronize once per step */
+    double tp_fwd[3], tp_bwd[3]; /* all-reduces of tensor parallelism */
 
     ls_dry_clock clock;
     ls_run_groups g;
@@ -28,13 +28,6 @@ typedef struct planner_worker {
     double *part; /* member of p to which passes over memory are added now */
     ls_prediction p;
 } planner_worker;
-
-/* A backend that only reports sizes, of a CPU or of a GPU that need not be present. */
-ls_status planner_sizes(const ls_train_config *c, int threads, ls_compute *out);
-
-/* The dry process groups of worker `rank`, with a clock if given. Close them even after a failure. */
-ls_status planner_groups(const ls_mesh *mesh, int rank, ls_dry_clock *clock, ls_run_groups *g);
-void planner_groups_close(ls_run_groups *g);
 
 /* Worker `rank` of the run; its strategy is bound to addresses without memory. Close it even after a failure. */
 ls_status planner_open(planner_worker *w, int rank);

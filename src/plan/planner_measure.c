@@ -1,4 +1,4 @@
-/* planner_measure.c - starts workers, which time their units, and collects the results. */
+/* planner_measure.c - starts workers, which time their units and collectives, and collects the results. */
 #include "plan/planner_measure_impl.h"
 
 #include "comm/launch.h"
@@ -15,6 +15,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+#define BUFFER (64LL << 20) /* bytes that collectives walk through */
+#define SHARDS 2            /* of a layer that is measured */
 
 /* Results of rank 0 for the parent process, in shared memory. */
 typedef struct found {
@@ -62,94 +65,163 @@ ls_status planner_enough(ls_comm *c, bool mine, bool *enough)
     return most == 2 ? ls_fail(LS_E_STOPPED, "plan --measure was stopped; nothing was written") : LS_OK;
 }
 
+ls_status planner_gather(ls_comm *c, double mine, double all[PLANNER_WORKERS])
+{
+    const int W = ls_comm_size(c);
+    LS_ASSERT(W <= PLANNER_WORKERS);
+    return ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){&mine, 1, LS_F64}, LS_SITE, NULL);
+}
+
 ls_status planner_over_workers(ls_comm *c, double *x, int n)
 {
-    double all[64 * PLANNER_TIMED];
-    const int W = ls_comm_size(c),
-              per = 4096 / 8 / W < PLANNER_TIMED ? 1 : n; /* a gather of at most 4096 bytes at once */
-    LS_ASSERT(n <= PLANNER_TIMED && W <= 64);
-    for (int at = 0; at < n; at += per) {
-        const int k = n - at < per ? n - at : per;
-        LS_TRY(ls_all_gather(c, (ls_view){all, (int64_t)W * k, LS_F64}, (ls_view){x + at, k, LS_F64}, LS_SITE, NULL));
-        for (int i = 0; i < k; i++) {
-            double sum = 0;
-            for (int r = 0; r < W; r++) sum += all[r * k + i];
-            x[at + i] = sum / W;
-        }
+    double all[PLANNER_WORKERS];
+    const int W = ls_comm_size(c);
+    for (int i = 0; i < n; i++) {
+        double sum = 0;
+        LS_TRY(planner_gather(c, x[i], all));
+        for (int r = 0; r < W; r++) sum += all[r];
+        x[i] = sum / W;
     }
+    return LS_OK;
+}
+
+/* ---- collectives ---- */
+
+/* Memory that collectives use piece by piece, so that it is not in the cache. */
+typedef struct buffers {
+    const ls_compute *compute;
+    void *whole, *part;
+    int64_t at; /* bytes: the next piece of `whole` */
+} buffers;
+
+static ls_status collective(ls_comm *c, ls_coll kind, buffers *b, int64_t nbytes, ls_ticket *t)
+{
+    const int64_t W = ls_comm_size(c), r = ls_comm_rank(c), part = nbytes / 4 / W, n = part * W;
+    if (b->at + nbytes > BUFFER) b->at = 0;
+    const ls_view all = {(char *)b->whole + b->at, n, LS_F32};
+    b->at += nbytes;
+    switch (kind) {
+    case LS_COLL_ALL_REDUCE: return ls_all_reduce(c, all, LS_SITE, t);
+    case LS_COLL_REDUCE_SCATTER: return ls_reduce_scatter(c, (ls_view){b->part, part, LS_F32}, all, LS_SITE, t);
+    case LS_COLL_ALL_GATHER: /* from elsewhere, as zero3's: a worker's own part is copied, too */
+        return ls_all_gather(c, all, (ls_view){b->part, part, LS_F32}, LS_SITE, t);
+    case LS_COLL_BROADCAST: return ls_broadcast(c, all, 0, LS_SITE, t);
+    case LS_COLL_REDUCE: return ls_reduce(c, all, 0, LS_SITE, t);
+    default: break;
+    }
+    if (r % 2 == 0) return r + 1 < W ? ls_send(c, all, (int)r + 1, LS_SITE, t) : LS_OK;
+    return ls_recv(c, all, (int)r - 1, LS_SITE, t);
+}
+
+/* A message as in a pipeline, where the receiver has waited long enough to sleep. Seconds from the send to the end of the receive. */
+static ls_status one_message(ls_comm *c, buffers *b, int64_t nbytes, double *sec)
+{
+    const int W = ls_comm_size(c), r = ls_comm_rank(c);
+    double mine = 0, all[PLANNER_WORKERS];
+    LS_TRY(ls_barrier(c, LS_SITE));
+    for (double begin = ls_now(); r % 2 == 0 && ls_now() - begin < 500e-6;) {}
+    if (r % 2 == 0) mine = ls_now();
+    LS_TRY(collective(c, LS_COLL_SEND, b, nbytes, NULL));
+    LS_TRY(ls_compute_sync(b->compute));
+    if (r % 2) mine = ls_now();
+    LS_TRY(planner_gather(c, mine, all));
+    *sec = 0;
+    const int pairs = W / 2;
+    for (int k = 0; k + 1 < W; k += 2) *sec += (all[k + 1] - all[k]) / pairs;
+    return LS_OK;
+}
+
+static ls_status time_curve(ls_comm *c, ls_coll kind, buffers *b, double seconds, bool fastest, ls_cluster_curve *v)
+{
+    static const int64_t size[] = {512, 16 << 10, 128 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20};
+    enum { N = sizeof size / sizeof size[0] };
+    *v = (ls_cluster_curve){.kind = kind, .workers = ls_comm_size(c)};
+    for (int i = 0; i < N; i++) {
+        double rep[PLANNER_REPS], begin = ls_now();
+        int n = -1;
+        bool enough = false;
+        for (; n < PLANNER_REPS && !enough; n++) {
+            double sec;
+            LS_TRY(ls_barrier(c, LS_SITE));
+            const double t = ls_now();
+            if (kind == LS_COLL_SEND) {
+                LS_TRY(one_message(c, b, size[i], &sec));
+            } else {
+                LS_TRY(collective(c, kind, b, size[i], NULL));
+                LS_TRY(ls_compute_sync(b->compute)); /* a GPU's queue waits, not this thread */
+                sec = ls_now() - t;
+            }
+            if (n >= 0) rep[n] = sec;
+            LS_TRY(planner_enough(c, n >= 4 && ls_now() - begin > seconds / N, &enough));
+        }
+        v->bytes[i] = (double)size[i];
+        v->sec[i] = planner_mean(rep, n, fastest);
+        LS_TRY(planner_over_workers(c, &v->sec[i], 1));
+    }
+    v->n = N;
     return LS_OK;
 }
 
 /* ---- overlap ---- */
 
+/* Seconds of forward and backward (compute) and of `many` all_reduces, at the same time if both. */
+static ls_status run_both(planner_bench *b, bool compute, buffers *buf, int many, int64_t nbytes, double *sec)
+{
+    double units[PLANNER_TIMED];
+    ls_ticket t = 0;
+    LS_TRY(ls_barrier(b->comm, LS_SITE));
+    const double begin = ls_now();
+    for (int k = 0; k < many; k++) LS_TRY(collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
+    if (compute) LS_TRY(planner_fwd_and_bwd(b, units));
+    if (many) LS_TRY(ls_wait(b->comm, t));
+    LS_TRY(ls_compute_sync(&b->compute));
+    *sec = ls_now() - begin;
+    return LS_OK;
+}
+
 /* Fraction of the time of the collectives that overlap saves; negative if they slow each other down. */
-static ls_status time_overlap(planner_bench *b, planner_buffers *buf, int64_t nbytes, double seconds, double *overlap)
+static ls_status time_overlap(planner_bench *b, buffers *buf, int64_t nbytes, double seconds, double *overlap)
 {
     enum { TRIES = 9 };
-    double alone[TRIES], comm[TRIES], both[TRIES], sec[PLANNER_TIMED], begin = ls_now();
+    double alone[TRIES], comm[TRIES], both[TRIES], begin = ls_now();
     int n = 0, many = 1;
     bool enough = false;
     if (nbytes > 16 << 20) nbytes = 16 << 20;
     for (; n < TRIES && !enough; n++) {
-        ls_ticket t = 0;
-        LS_TRY(ls_barrier(b->comm, LS_SITE));
-        double t0 = ls_now();
-        LS_TRY(planner_fwd_and_bwd(b, sec));
-        alone[n] = ls_now() - t0;
-        LS_TRY(ls_barrier(b->comm, LS_SITE));
-        t0 = ls_now();
-        for (int k = 0; k < many; k++) LS_TRY(planner_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
-        LS_TRY(ls_wait(b->comm, t));
-        LS_TRY(ls_compute_sync(&b->compute));
-        comm[n] = ls_now() - t0;
+        LS_TRY(run_both(b, true, buf, 0, nbytes, &alone[n]));
+        LS_TRY(run_both(b, false, buf, many, nbytes, &comm[n]));
         if (n == 0) { /* half as much to send as to compute; the same number everywhere */
             const double want = 0.5 * alone[0] / comm[0];
             LS_TRY(ls_agree(b->comm, want < 1 ? 1 : want > 24 ? 24 : (int)want, LS_SITE, &many));
             comm[0] *= many;
         }
-        LS_TRY(ls_barrier(b->comm, LS_SITE));
-        t0 = ls_now();
-        for (int k = 0; k < many; k++) LS_TRY(planner_collective(b->comm, LS_COLL_ALL_REDUCE, buf, nbytes, &t));
-        LS_TRY(planner_fwd_and_bwd(b, sec));
-        LS_TRY(ls_wait(b->comm, t));
-        LS_TRY(ls_compute_sync(&b->compute));
-        both[n] = ls_now() - t0;
+        LS_TRY(run_both(b, true, buf, many, nbytes, &both[n]));
         const double spent = ls_now() - begin;
         LS_TRY(planner_enough(b->comm, spent > seconds && (n >= 2 || spent > 2 * seconds), &enough));
     }
     double x[3] = {planner_mean(alone, n, b->fastest), planner_mean(comm, n, b->fastest),
                    planner_mean(both, n, b->fastest)};
     LS_TRY(planner_over_workers(b->comm, x, 3));
-    const double gained = (x[0] + x[1] - x[2]) / (x[1] < x[0] ? x[1] : x[0]);
-    *overlap = gained < -2 ? -2 : gained > 1 ? 1 : gained;
+    *overlap = fmax(-2, fmin(1, (x[0] + x[1] - x[2]) / fmin(x[0], x[1])));
     return LS_OK;
 }
 
 /* ---- a worker ---- */
 
-static void keep_units(const task *t, int W, int threads, int micro, int shards, const double *sec, found *f)
+static void keep_units(found *f, const ls_cluster_units *shape, int shards, const double *sec)
 {
-    const ls_measure_opts *o = t->o;
     ls_cluster_units *u = &f->units[f->n_units++];
-    *u = (ls_cluster_units){.workers = W,
-                            .threads = threads,
-                            .tp = shards,
-                            .n_embd = o->model.n_embd,
-                            .n_head = o->model.n_head,
-                            .vocab = o->model.vocab_size,
-                            .dropout = o->model.attn_pdrop > 0,
-                            .dtype = o->dtype,
-                            .B = micro,
-                            .T = o->seq_len};
+    *u = *shape;
+    u->tp = shards;
     memcpy(u->sec, sec, sizeof u->sec);
 }
 
 /* Measures units with the i-th micro-batch size and what its model also gives. last: larger sizes would take too long and are extrapolated. */
-static ls_status units(const task *t, ls_comm *comm, const ls_compute *compute, int i, double budget,
-                       planner_buffers *buf, found *f, bool *last)
+static ls_status units(const task *t, ls_comm *comm, const ls_compute *compute, int i, double budget, buffers *buf,
+                       found *f, bool *last)
 {
     const ls_measure_opts *o = t->o;
-    const int W = ls_comm_size(comm), T = PLANNER_SHARDS, micro = o->micro[i], threads = compute->n_thread;
+    const int W = ls_comm_size(comm), T = SHARDS, micro = o->micro[i];
     const bool cut = W % T == 0 && ls_shard_check(&o->model, T) == LS_OK;
     planner_bench b, shard = {0};
     planner_times x = {0};
@@ -158,45 +230,46 @@ static ls_status units(const task *t, ls_comm *comm, const ls_compute *compute, 
     if (st == LS_OK && cut) st = planner_bench_open(&shard, o, micro, T, comm, compute);
     if (st == LS_OK) st = planner_time_units(&b, cut ? &shard : NULL, budget, &x);
     *last = i + 1 == o->n_micro || x.repetition * o->micro[i + 1] / micro > budget;
-    if (st == LS_OK && W > 1 && *last) st = time_overlap(&b, buf, o->bucket * 4, 0.15 * t->seconds, &f->passes.overlap);
+    if (st == LS_OK && W > 1 && *last) st = time_overlap(&b, buf, o->bucket * 4, 0.15 * t->seconds, &x.pass.overlap);
     planner_bench_close(&shard);
     planner_bench_close(&b);
     LS_TRY(st);
-    keep_units(t, W, threads, micro, 1, x.sec, f);
-    if (cut) keep_units(t, W, threads, micro, T, x.shard, f);
-    f->passes.adamw = x.sec[T_ADAMW];
-    f->passes.alone = x.sec[T_ALONE];
-    f->passes.sumsq = x.sec[T_SUMSQ];
-    f->passes.add = x.sec[T_ADD];
-    f->passes.step = x.step;
-    f->passes.apart = x.apart;
-    f->passes.beside = x.beside;
+    const ls_cluster_units shape = {.workers = W,
+                                    .threads = compute->n_thread,
+                                    .n_embd = o->model.n_embd,
+                                    .n_head = o->model.n_head,
+                                    .vocab = o->model.vocab_size,
+                                    .dropout = o->model.attn_pdrop > 0,
+                                    .dtype = o->dtype,
+                                    .B = micro,
+                                    .T = o->seq_len};
+    keep_units(f, &shape, 1, x.sec);
+    if (cut) keep_units(f, &shape, T, x.shard);
+    f->passes = x.pass;
+    f->passes.workers = W;
+    f->passes.dtype = o->dtype;
     return LS_OK;
 }
 
 /* Buffers of collectives, in host or GPU memory. */
-static ls_status take_buffers(ls_comm *comm, const ls_compute *compute, planner_buffers *buf)
+static ls_status take_buffers(ls_comm *comm, const ls_compute *compute, buffers *buf)
 {
-    const size_t part = PLANNER_BUFFER / (size_t)ls_comm_size(comm);
+    const size_t part = BUFFER / (size_t)ls_comm_size(comm);
     const ls_device *d = compute->device;
     buf->compute = compute;
     if (d) { /* zeroed */
-        void *whole, *piece;
-        LS_TRY(d->alloc(d->ctx, PLANNER_BUFFER, &whole));
-        buf->whole = whole;
-        LS_TRY(d->alloc(d->ctx, part, &piece));
-        buf->part = piece;
-        return LS_OK;
+        LS_TRY(d->alloc(d->ctx, BUFFER, &buf->whole));
+        return d->alloc(d->ctx, part, &buf->part);
     }
-    buf->whole = ls_comm_alloc(comm, PLANNER_BUFFER);
+    buf->whole = ls_comm_alloc(comm, BUFFER);
     buf->part = ls_comm_alloc(comm, part);
-    if (!buf->whole || !buf->part) return ls_nomem(PLANNER_BUFFER, "the buffers of the collectives");
-    for (int64_t i = 0; i < PLANNER_BUFFER / 4; i++) ((float *)(void *)buf->whole)[i] = 1e-6F;
+    if (!buf->whole || !buf->part) return ls_nomem(BUFFER, "the buffers of the collectives");
+    for (int64_t i = 0; i < BUFFER / 4; i++) ((float *)buf->whole)[i] = 1e-6F;
     memset(buf->part, 0, part);
     return LS_OK;
 }
 
-static void give_buffers(const ls_compute *compute, planner_buffers *buf)
+static void give_buffers(const ls_compute *compute, buffers *buf)
 {
     const ls_device *d = compute->device;
     if (!d) return; /* the communicator's */
@@ -205,7 +278,7 @@ static void give_buffers(const ls_compute *compute, planner_buffers *buf)
     if (buf->part) d->release(d->ctx, buf->part);
 }
 
-static ls_status measure(const task *t, ls_comm *comm, ls_compute *compute, planner_buffers *buf, found *f)
+static ls_status measure(const task *t, ls_comm *comm, ls_compute *compute, buffers *buf, found *f)
 {
     static const ls_coll kind[] = {LS_COLL_ALL_REDUCE, LS_COLL_REDUCE_SCATTER, LS_COLL_ALL_GATHER,
                                    LS_COLL_BROADCAST,  LS_COLL_REDUCE,         LS_COLL_SEND};
@@ -214,11 +287,10 @@ static ls_status measure(const task *t, ls_comm *comm, ls_compute *compute, plan
     const int W = ls_comm_size(comm);
     const double budget = t->seconds * (W > 1 || o->cuda ? 0.7 : 1) / o->n_micro;
     if (W > 1) LS_TRY(take_buffers(comm, compute, buf));
-    f->passes = (ls_cluster_passes){.workers = W, .dtype = o->dtype, .overlap = 1, .apart = 1, .beside = 1};
     bool last = false;
     for (int i = 0; !last; i++) LS_TRY(units(t, comm, compute, i, budget, buf, f, &last));
     for (int k = 0; k < N && W > 1; k++)
-        LS_TRY(planner_curve(comm, kind[k], buf, 0.15 * t->seconds / N, o->fastest, &f->curve[f->n_curve++]));
+        LS_TRY(time_curve(comm, kind[k], buf, 0.15 * t->seconds / N, o->fastest, &f->curve[f->n_curve++]));
     if (W == 1 && o->cuda) LS_TRY(planner_time_rates(compute, 0.2 * t->seconds, &f->rates));
     return LS_OK;
 }
@@ -251,7 +323,7 @@ static ls_status body(void *ctx, ls_comm *comm, int n_core)
                                        .deterministic = !o->no_deterministic};
     ls_compute compute;
     ls_comm *with = NULL;
-    planner_buffers buf = {0};
+    buffers buf = {0};
     found *f = ls_alloc(sizeof *f);
     if (!f) return ls_nomem(sizeof *f, "the measurements");
     ls_status st = ls_compute_open(&compute, o->cuda ? "cuda" : "cpu", &opts, n_core);

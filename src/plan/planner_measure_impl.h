@@ -1,21 +1,17 @@
 /* planner_measure_impl.h - shared by the files of plan --measure.
  *
- *   planner_measure.c         starts the workers; overlap; statistics
+ *   planner_measure.c         starts the workers; statistics; collectives and their overlap with compute
  *   planner_measure_units.c   times of units and memory passes of a small model
- *   planner_measure_model.c   that model: its plan, memory, parameters
- *   planner_measure_rates.c   a GPU's rates
- *   planner_measure_comm.c    collectives over sizes */
+ *   planner_measure_rates.c   a GPU's rates */
 #ifndef LS_PLAN_PLANNER_MEASURE_IMPL_H
 #define LS_PLAN_PLANNER_MEASURE_IMPL_H
 
 #include "plan/planner_measure.h"
 #include "train/plan_run.h"
 
-#define PLANNER_REPS   400          /* of anything, at most               */
-#define PLANNER_BUFFER (64LL << 20) /* bytes that collectives walk through */
-#define PLANNER_SHARDS 2            /* of a layer: what is measured        */
-
-#define PLANNER_LAYERS 4 /* of the small model, at most */
+#define PLANNER_REPS    400 /* of anything, at most        */
+#define PLANNER_WORKERS 64  /* at most                     */
+#define PLANNER_LAYERS  4   /* of the small model, at most */
 
 enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, T_ALONE, PLANNER_TIMED };
 
@@ -25,7 +21,9 @@ enum { T_ADAMW = LS_N_UNIT_TIME, T_SUMSQ, T_ADD, T_ALONE, PLANNER_TIMED };
 double planner_mean(double *x, int n, bool fastest);
 /* *enough is true for all workers if one has measured enough. LS_E_STOPPED if one received a stop request. Collective. */
 ls_status planner_enough(ls_comm *c, bool mine, bool *enough);
-/* x becomes its mean over all workers; n <= PLANNER_TIMED. Collective. */
+/* The value of each worker. Collective. */
+ls_status planner_gather(ls_comm *c, double mine, double all[PLANNER_WORKERS]);
+/* Each of n numbers becomes its mean over all workers. Collective. */
 ls_status planner_over_workers(ls_comm *c, double *x, int n);
 
 /* ---- units ---- */
@@ -46,10 +44,10 @@ typedef struct planner_bench {
 } planner_bench;
 
 typedef struct planner_times {
-    double sec[PLANNER_TIMED];
-    double shard[LS_N_UNIT_TIME]; /* including the all-reduces */
-    double apart, beside, step;   /* ls_cluster_passes'           */
-    double repetition;            /* seconds of one, all of it    */
+    double sec[LS_N_UNIT_TIME];
+    double shard[LS_N_UNIT_TIME]; /* including the all-reduces         */
+    ls_cluster_passes pass;       /* overlap 1: it is measured later   */
+    double repetition;            /* seconds of one, all of it         */
 } planner_times;
 
 /* shards: number of workers that share a layer; 1: whole layers. Collective. Close it even after a failure. */
@@ -66,17 +64,5 @@ ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seco
 
 /* FLOP/s of matrix products and attention, measured for about `seconds`. The caller derives bytes/s and ramp. */
 ls_status planner_time_rates(ls_compute *compute, double seconds, ls_cluster_rates *out);
-
-/* ---- collectives ---- */
-
-typedef struct planner_buffers {
-    const ls_compute *compute;
-    char *whole, *part;
-    int64_t at; /* bytes: the next piece of `whole` */
-} planner_buffers;
-
-ls_status planner_collective(ls_comm *c, ls_coll kind, planner_buffers *b, int64_t nbytes, ls_ticket *t);
-ls_status planner_curve(ls_comm *c, ls_coll kind, planner_buffers *b, double seconds, bool fastest,
-                        ls_cluster_curve *v);
 
 #endif

@@ -1,4 +1,6 @@
-/* planner_measure_units.c - times embed, a few blocks and head, and passes over their parameters, repeatedly.
+/* planner_measure_units.c - times embed, a few blocks and head of a small model, and passes over its parameters, repeatedly.
+ *
+ * The model is planned, allocated and initialized as in the trainer, on CPU or GPU.
  *
  *   a repetition    all workers: units, passes, a backward in two halves    after a barrier, not synchronized
  *                   rank 0: AdamW                                           the others wait (dp)
@@ -6,12 +8,142 @@
  *                   all workers: units of a shard of each layer             two neighbours share each layer (tp) */
 #include "plan/planner_measure_impl.h"
 
+#include "plan/planner.h"
+
 #include "core/clock.h"
 #include "core/mem.h"
+#include "core/rng.h"
 #include "core/stat.h"
+#include "parallel/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the model ---- */
+
+static ls_status acquire(void *ctx, int u, ls_pass pass)
+{
+    return ls_strategy_acquire(((planner_bench *)ctx)->parts.strategy, u, pass);
+}
+
+void planner_bench_close(planner_bench *b)
+{
+    if (b->compute.ops) (void)ls_compute_sync(&b->compute);
+    ls_acts_destroy(&b->split);
+    ls_run_parts_fini(&b->parts);
+    ls_comm_destroy(&b->tensor);
+    ls_comm_destroy(&b->self);
+}
+
+/* The rank of this worker, and the workers that share its layers. */
+static ls_status groups(planner_bench *b, int shards, ls_run_groups *g)
+{
+    const int rank = ls_comm_rank(b->comm);
+    LS_TRY(ls_comm_self(&b->self));
+    if (shards > 1) LS_TRY(ls_comm_split(b->comm, rank / shards, rank % shards, &b->tensor));
+    *g = (ls_run_groups){.at.at[LS_AXIS_TP] = rank % shards, .dp = b->self, .tp = b->tensor};
+    return LS_OK;
+}
+
+static ls_status plan_bench(planner_bench *b, const ls_run_groups *g)
+{
+    ls_run_parts *p = &b->parts;
+    const int64_t R = (int64_t)b->cfg.micro_batch * b->cfg.seq_len;
+    const ls_acts_opts two = {.B = b->cfg.micro_batch,
+                              .T = b->cfg.seq_len,
+                              .train = true,
+                              .pipe = true,
+                              .split = true,
+                              .keep_gelu = b->compute.device != NULL};
+    LS_TRY(ls_run_plan(&b->cfg, &b->compute, g, 0, p));
+    if (b->tensor) ls_tensor_join(p->model, b->tensor);
+    LS_TRY(ls_acts_plan(&b->split, p->model, &two, &p->plan));
+    b->d_row = ls_plan_add(&p->plan, LS_PART_ACT, R * b->cfg.model.n_embd * 4, LS_PLAN_ALWAYS, "d x");
+    return ls_plan_layout(&p->plan);
+}
+
+/* As in the trainer: with several workers, memory is readable by peers. */
+static ls_status take_memory(planner_bench *b)
+{
+    ls_plan *p = &b->parts.plan;
+    p->n_copy = ls_comm_size(b->comm);
+    LS_TRY(ls_plan_alloc(p, p->n_copy > 1));
+    if (p->n_copy == 1) return LS_OK;
+    void *memory = ls_comm_alloc(b->comm, (size_t)ls_plan_host_bytes(p));
+    return memory ? ls_plan_take(p, memory) : ls_nomem(ls_plan_host_bytes(p), "the memory plan");
+}
+
+/* Random weights: a device that multiplies zeros draws less power and runs faster. */
+static ls_status fill(planner_bench *b)
+{
+    ls_run_parts *p = &b->parts;
+    ls_piece *piece = ls_alloc(3 * (size_t)p->model->n_unit * sizeof *piece);
+    if (!piece) return ls_nomem(3 * (size_t)p->model->n_unit * sizeof *piece, "the parts of the model");
+    const int n = ls_strategy_pieces(p->strategy, false, piece);
+    ls_status st = LS_OK;
+    for (int i = 0; i < n && st == LS_OK; i++)
+        if (piece[i].what == LS_FLAT_PARAM) st = ls_model_init_piece(p->model, 1, &piece[i]);
+    ls_free(piece);
+    return st == LS_OK ? ls_strategy_publish(p->strategy) : st;
+}
+
+static ls_status make_input(planner_bench *b)
+{
+    ls_run_parts *p = &b->parts;
+    const uint64_t R = (uint64_t)b->cfg.micro_batch * (uint64_t)b->cfg.seq_len, V = (uint64_t)b->cfg.model.vocab_size;
+    int32_t *ids, *target;
+    LS_TRY(ls_input_open(&p->input, 0, &ids, &target));
+    for (uint64_t i = 0; i < R; i++) {
+        ids[i] = (int32_t)(ls_rng_u64(1, i) % V);
+        target[i] = (int32_t)(ls_rng_u64(2, i) % V);
+    }
+    b->mb = (ls_micro){.B = b->cfg.micro_batch,
+                       .T = b->cfg.seq_len,
+                       .train = true,
+                       .loss = b->compute.device ? ls_plan_at(&p->plan, p->row.leaf_loss) : NULL,
+                       .dloss = 1.0 / (double)R,
+                       .drop_key = 7};
+    return ls_input_send(&p->input, 0, &b->mb);
+}
+
+static ls_status bind(planner_bench *b)
+{
+    ls_run_parts *p = &b->parts;
+    ls_strategy_bind(p->strategy, &p->plan);
+    ls_acts_bind(b->split, p->model, &p->plan);
+    ls_acts_bind(p->acts, p->model, &p->plan);
+    b->split->da = ls_plan_at(&p->plan, b->d_row);
+    ls_input_bind(&p->input, &p->plan);
+    LS_TRY(make_input(b));
+    LS_TRY(fill(b));
+    ls_strategy_begin(p->strategy, 0);
+    b->hooks = (ls_hooks){.ctx = b, .acquire = acquire};
+    return LS_OK;
+}
+
+ls_status planner_bench_open(planner_bench *b, const ls_measure_opts *o, int micro, int shards, ls_comm *comm,
+                             const ls_compute *compute)
+{
+    static uint64_t serial;
+    ls_run_groups g;
+    *b = (planner_bench){.comm = comm, .fastest = o->fastest, .serial = ++serial, .parts.stages = &b->stages};
+    const ls_planner_query q = {.model = o->model,
+                                .global_batch = micro,
+                                .seq_len = o->seq_len,
+                                .bucket = 1,
+                                .cuda = o->cuda,
+                                .dtype = o->dtype,
+                                .no_deterministic = o->no_deterministic};
+    ls_mesh mesh;
+    b->compute = *compute;
+    LS_TRY(ls_mesh_build(&mesh, shards, 1, 1, shards));
+    b->cfg = ls_planner_config(&q, "single", mesh, NULL, 1, micro);
+    if (b->cfg.model.n_layer > PLANNER_LAYERS) b->cfg.model.n_layer = PLANNER_LAYERS;
+    LS_TRY(groups(b, shards, &g));
+    LS_TRY(plan_bench(b, &g));
+    LS_TRY(take_memory(b));
+    return bind(b);
+}
 
 /* ---- the clock ---- */
 
@@ -114,6 +246,14 @@ static double whole_pass(const double *sec)
 
 /* ---- passes over memory ---- */
 
+/* Elements of the parameters that this worker updates. */
+static double n_own(const planner_bench *b)
+{
+    double n = 0;
+    for (int u = 0; u < b->parts.model->n_unit; u++) n += (double)ls_strategy_own(b->parts.strategy, u).n;
+    return n;
+}
+
 /* One update of every unit, with the same calls as the trainer. */
 static ls_status update(planner_bench *b)
 {
@@ -131,13 +271,12 @@ static ls_status passes(planner_bench *b, double *sec)
 {
     const ls_model *m = b->parts.model;
     ls_compute *c = &b->compute;
-    double n = 0;
+    const double n = n_own(b);
     stamps s = {0};
     LS_TRY(stamp(b, &s));
     for (int u = 0; u < m->n_unit; u++) {
         const ls_own o = ls_strategy_own(b->parts.strategy, u);
         LS_TRY(c->ops->sumsq(c, b->parts.strategy->norm, o.grad, o.n, LS_NORM_BLOCK));
-        n += (double)o.n;
     }
     LS_TRY(stamp(b, &s));
     LS_TRY(update(b));
@@ -160,14 +299,12 @@ static ls_status passes(planner_bench *b, double *sec)
 /* AdamW of rank 0. */
 static ls_status master(planner_bench *b, double *sec)
 {
-    const ls_model *m = b->parts.model;
-    double n = 0;
-    for (int u = 0; u < m->n_unit; u++) n += (double)m->unit[u].n_pad;
+    const bool works = ls_comm_rank(b->comm) == 0;
     LS_TRY(ls_barrier(b->comm, LS_SITE));
     const double begin = ls_now();
-    if (ls_comm_rank(b->comm) == 0) LS_TRY(update(b));
+    if (works) LS_TRY(update(b));
     LS_TRY(ls_compute_sync(&b->compute));
-    sec[T_ALONE] = ls_comm_rank(b->comm) == 0 ? (ls_now() - begin) / n : 0;
+    sec[T_ALONE] = works ? (ls_now() - begin) / n_own(b) : 0;
     return ls_barrier(b->comm, LS_SITE);
 }
 
@@ -190,10 +327,9 @@ static ls_status half(planner_bench *b, double *elapsed)
 static ls_status gap(planner_bench *b, double sumsq, double *step)
 {
     enum { STEPS = 6 };
-    double n = 0, idle = 0, squares;
+    double idle = 0, squares;
     *step = 0;
     if (!b->compute.device) return LS_OK;
-    for (int u = 0; u < b->parts.model->n_unit; u++) n += (double)ls_strategy_own(b->parts.strategy, u).n;
     for (int k = 0; k < STEPS; k++) {
         stamps units = {0}, s = {0};
         LS_TRY(queue_fwd_and_bwd(b, &units));
@@ -202,7 +338,7 @@ static ls_status gap(planner_bench *b, double sumsq, double *step)
         LS_TRY(stamp(b, &s));
         LS_TRY(update(b));
         LS_TRY(read_stamps(b, &s));
-        if (k) idle += s.at[1] - s.at[0] - n * sumsq; /* the first one warms up */
+        if (k) idle += s.at[1] - s.at[0] - n_own(b) * sumsq; /* the first one warms up */
     }
     *step = idle > 0 ? idle / (STEPS - 1) : 0;
     return LS_OK;
@@ -213,12 +349,10 @@ static ls_status gap(planner_bench *b, double sumsq, double *step)
 /* x becomes its maximum over all workers, which `who` has. */
 static ls_status largest(ls_comm *c, double *x, int *who)
 {
-    const int W = ls_comm_size(c);
-    double all[64];
-    LS_ASSERT(W <= 64);
-    LS_TRY(ls_all_gather(c, (ls_view){all, W, LS_F64}, (ls_view){x, 1, LS_F64}, LS_SITE, NULL));
+    double all[PLANNER_WORKERS];
+    LS_TRY(planner_gather(c, *x, all));
     *who = 0;
-    for (int r = 1; r < W; r++)
+    for (int r = 1; r < ls_comm_size(c); r++)
         if (all[r] > all[*who]) *who = r;
     *x = all[*who];
     return LS_OK;
@@ -285,21 +419,27 @@ static ls_status sum_up(ls_comm *c, repetition *rep, int n, bool fastest, planne
 {
     qsort(rep, (size_t)n, sizeof *rep, ls_by_value);
     const int rows = ls_measure_rows(&rep[0].all, sizeof *rep / sizeof(double), n, fastest);
-    double whole = 0, own = 0, pair[2] = {0};
+    double whole = 0, own = 0, pair[2] = {0}, sec[PLANNER_TIMED] = {0};
     *out = (planner_times){0};
     for (int i = 0; i < rows; i++) {
         whole += rep[i].whole;
         own += rep[i].own;
         pair[0] += rep[i].half;
         pair[1] += rep[i].together;
-        for (int k = 0; k < PLANNER_TIMED; k++) out->sec[k] += rep[i].sec[k] / rows;
+        for (int k = 0; k < PLANNER_TIMED; k++) sec[k] += rep[i].sec[k] / rows;
         for (int k = 0; k < LS_N_UNIT_TIME; k++) out->shard[k] += rep[i].shard[k] / rows;
     }
     int who;
     LS_TRY(largest(c, &own, &who));
     LS_TRY(planner_over_workers(c, pair, 2));
-    out->apart = own / whole;
-    out->beside = ls_comm_size(c) > 1 && pair[0] < pair[1] ? pair[0] / pair[1] : 1;
+    memcpy(out->sec, sec, sizeof out->sec);
+    out->pass = (ls_cluster_passes){.adamw = sec[T_ADAMW],
+                                    .alone = sec[T_ALONE],
+                                    .sumsq = sec[T_SUMSQ],
+                                    .add = sec[T_ADD],
+                                    .overlap = 1,
+                                    .apart = own / whole,
+                                    .beside = ls_comm_size(c) > 1 && pair[0] < pair[1] ? pair[0] / pair[1] : 1};
     return LS_OK;
 }
 
@@ -321,7 +461,7 @@ ls_status planner_time_units(planner_bench *b, planner_bench *shard, double seco
     double each = (ls_now() - begin) / (n ? n : 1);
     if (st == LS_OK) st = planner_over_workers(b->comm, &each, 1);
     if (st == LS_OK) st = sum_up(b->comm, rep, n, b->fastest, out);
-    if (st == LS_OK) st = gap(b, out->sec[T_SUMSQ], &out->step);
+    if (st == LS_OK) st = gap(b, out->pass.sumsq, &out->pass.step);
     out->repetition = each;
     ls_free(rep);
     return st;

@@ -10,37 +10,11 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct shape {
     double C, V, R, T;
 } shape;
-
-static double linear_of(shape s)
-{
-    return 24 * s.C * s.C * s.R;
-}
-
-static double attention_of(shape s)
-{
-    return 2 * s.C * s.R * s.T; /* causal: half of T x T */
-}
-
-static double work_of(shape s, ls_unit_time kind)
-{
-    const double linear = linear_of(s), attention = attention_of(s);
-    switch (kind) {
-    case LS_TIME_EMBED_FWD: return s.C * s.R;
-    case LS_TIME_EMBED_BWD: return s.C * (s.V + s.R);
-    case LS_TIME_BLOCK_FWD: return linear + attention;
-    case LS_TIME_BLOCK_BWD: return 2 * linear + 2.5 * attention; /* scores are made again */
-    case LS_TIME_BLOCK_IN: return linear + 2.5 * attention;
-    case LS_TIME_BLOCK_W: return linear;
-    case LS_TIME_HEAD_FWD: return 6 * s.V * s.C * s.R; /* with the classifier's backward */
-    default: return 10 * s.C * s.R;
-    }
-}
 
 /* ---- by rates ---- */
 
@@ -56,17 +30,29 @@ typedef struct pass_work {
 
 static pass_work pass_of(shape s, double width, ls_unit_time kind)
 {
-    const double linear = linear_of(s), attention = attention_of(s), rows = s.C * s.R * width;
+    const double linear = 24 * s.C * s.C * s.R, attention = 2 * s.C * s.R * s.T, rows = s.C * s.R * width;
     switch (kind) {
     case LS_TIME_EMBED_FWD: return (pass_work){.bytes = 2 * rows};
     case LS_TIME_EMBED_BWD: return (pass_work){.bytes = 2 * rows + 4 * s.C * s.V};
     case LS_TIME_BLOCK_FWD: return (pass_work){linear, attention, 17 * rows, 7 * s.C};
-    case LS_TIME_BLOCK_BWD: return (pass_work){2 * linear, 2.5 * attention, 29 * rows, 13 * s.C};
+    case LS_TIME_BLOCK_BWD: /* scores are made again */
+        return (pass_work){2 * linear, 2.5 * attention, 29 * rows, 13 * s.C};
     case LS_TIME_BLOCK_IN: return (pass_work){linear, 2.5 * attention, 19 * rows, 9 * s.C};
     case LS_TIME_BLOCK_W: return (pass_work){linear, 0, 10 * rows, 4 * s.C};
-    case LS_TIME_HEAD_FWD: return (pass_work){work_of(s, kind), 0, 1.7 * s.V * s.R * width, 2 * s.C + s.V};
+    case LS_TIME_HEAD_FWD: /* with the classifier's backward */
+        return (pass_work){6 * s.V * s.C * s.R, 0, 1.7 * s.V * s.R * width, 2 * s.C + s.V};
     default: return (pass_work){.bytes = 8 * rows};
     }
+}
+
+/* What the time of a pass is proportional to, without rates. */
+static double work_of(shape s, ls_unit_time kind)
+{
+    if (kind == LS_TIME_EMBED_FWD) return s.C * s.R;
+    if (kind == LS_TIME_EMBED_BWD) return s.C * (s.V + s.R);
+    if (kind == LS_TIME_HEAD_BWD) return 10 * s.C * s.R;
+    const pass_work w = pass_of(s, 1, kind);
+    return w.products + w.attention;
 }
 
 static ls_cluster_rates rates_of(const ls_cluster *c, ls_dtype dt)
@@ -182,18 +168,12 @@ static double measured(const ls_cluster *c, int workers, int tp, ls_dtype dt, co
     return (is_below ? below : above) * ratio(c, dt, want, edge, kind);
 }
 
-double ls_cluster_unit(const ls_cluster *c, int workers, ls_dtype dt, const ls_model_config *m, int64_t B, int64_t T,
-                       ls_unit_time kind)
+double ls_cluster_unit(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
+                       int64_t T, ls_unit_time kind)
 {
     const shape want = {m->n_embd, m->vocab_size, (double)(B * T), (double)T};
-    const double sec = measured(c, workers, 1, dt, m, want, kind);
-    return sec >= 0 ? sec : by_rates(c, dt, want, kind);
-}
-
-double ls_cluster_shard(const ls_cluster *c, int workers, int tp, ls_dtype dt, const ls_model_config *m, int64_t B,
-                        int64_t T, ls_unit_time kind)
-{
-    return measured(c, workers, tp, dt, m, (shape){m->n_embd, m->vocab_size, (double)(B * T), (double)T}, kind);
+    const double sec = measured(c, workers, tp, dt, m, want, kind);
+    return sec >= 0 || tp > 1 ? sec : by_rates(c, dt, want, kind);
 }
 
 /* Gradients, moments and master weights are fp32 in every precision. */

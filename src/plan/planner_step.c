@@ -1,4 +1,6 @@
-/* planner_step.c - predicts the time of a step: the strategy and walk of training on a simulated clock.
+/* planner_step.c - a worker that does not run: its memory plan, and the time of its step.
+ *
+ * Memory is the plan of the trainer with dry communicators. Time is that of the strategy and walk of training on a simulated clock:
  *
  *   computing    |F0 F1 … Fh|Bh …        B1 B0|        |norm, update|          units, sums of gradients, passes over memory
  *   collectives        |bucket| |bucket|   |bucket|                  |gather   one at a time, in the order of posts
@@ -20,17 +22,96 @@
 
 #include "core/mem.h"
 
+#include <limits.h>
 #include <math.h>
+#include <string.h>
 
 #define NOWHERE ((void *)(uintptr_t)(1 << 20)) /* the address of every buffer; nobody looks there */
+
+/* ---- memory ---- */
+
+static ls_status dry(int rank, int size, ls_dry_clock *clock, ls_comm **out)
+{
+    return clock ? ls_comm_dry_clocked(rank, size, clock, out) : ls_comm_dry(rank, size, out);
+}
+
+/* The dry process groups of worker `rank`, with a clock if given. Close them even after a failure. */
+static ls_status groups_open(const ls_mesh *mesh, int rank, ls_dry_clock *clock, ls_run_groups *g)
+{
+    g->at = ls_mesh_coord(mesh, rank);
+    const int p = g->at.at[LS_AXIS_PP], P = mesh->n[LS_AXIS_PP], T = mesh->n[LS_AXIS_TP];
+    LS_TRY(dry(g->at.at[LS_AXIS_DP], mesh->n[LS_AXIS_DP], clock, &g->dp));
+    if (T > 1) LS_TRY(dry(g->at.at[LS_AXIS_TP], T, clock, &g->tp));
+    if (P == 1) return LS_OK;
+    LS_TRY(dry(p, P, clock, &g->pp));
+    LS_TRY(dry(p, P, clock, &g->pp_acts));
+    return dry(p, P, clock, &g->pp_grads);
+}
+
+static void groups_close(ls_run_groups *g)
+{
+    ls_comm_destroy(&g->dp);
+    ls_comm_destroy(&g->tp);
+    ls_comm_destroy(&g->pp);
+    ls_comm_destroy(&g->pp_acts);
+    ls_comm_destroy(&g->pp_grads);
+}
+
+/* A backend that only reports sizes, of a CPU or of a GPU that need not be present. */
+static ls_status open_sizes(const ls_train_config *c, int threads, ls_compute *out)
+{
+    if (!strcmp(c->compute, "cuda")) return ls_compute_open_sizes(out, c->dtype);
+    return ls_compute_open(out, c->compute, &(ls_compute_open_opts){.dtype = LS_F32}, threads);
+}
+
+static bool always(const ls_plan_row *r)
+{
+    return r->first == 0 && r->last == INT32_MAX;
+}
+
+/* Permanent rows are at the bottom of the arena and overlap in time with all others: for the total they are one row. */
+static ls_status total_of(const ls_plan *p, int64_t *total)
+{
+    ls_plan few = {.device = p->device};
+    int64_t bottom = 0;
+    if (p->total < 0) return ls_fail(LS_E_NOMEM, "cannot allocate the rows of a memory plan");
+    for (int i = 0; i < p->n_row; i++)
+        if (always(&p->row[i]) && !(p->device && p->row[i].host)) bottom += p->row[i].nbytes;
+    ls_plan_add(&few, LS_PART_WORK, bottom, LS_PLAN_ALWAYS, "all permanent rows");
+    for (int i = 0; i < p->n_row; i++)
+        if (!always(&p->row[i]))
+            ls_plan_add(&few, p->row[i].part, p->row[i].nbytes, p->row[i].first, p->row[i].last, "%s", p->row[i].name);
+    ls_status st = ls_plan_layout(&few);
+    *total = few.total;
+    ls_plan_fini(&few);
+    return st;
+}
+
+ls_status ls_planner_memory(const ls_train_config *c, ls_compute *gpu, int threads, int rank, int64_t val_seqs,
+                            ls_plan_memory *out)
+{
+    ls_compute sizes;
+    ls_run_groups g = {0};
+    ls_stages stages;
+    ls_run_parts parts = {.stages = &stages};
+    *out = (ls_plan_memory){0};
+    if (!gpu) LS_TRY(open_sizes(c, threads, &sizes));
+    ls_status st = groups_open(&c->mesh, rank, NULL, &g);
+    if (st == LS_OK) st = ls_run_plan(c, gpu ? gpu : &sizes, &g, val_seqs, &parts);
+    if (st == LS_OK) st = total_of(&parts.plan, &out->total);
+    for (int p = 0; p < LS_N_PART; p++) out->part[p] = ls_plan_part_bytes(&parts.plan, (ls_part)p);
+    ls_run_parts_fini(&parts);
+    groups_close(&g);
+    return st;
+}
+
+/* ---- a backend that advances the clock ---- */
 
 static void spend(planner_worker *w, double sec, double *part)
 {
     w->clock.now += sec;
     *part += sec;
 }
-
-/* ---- a backend that advances the clock ---- */
 
 static planner_worker *worker_of(ls_compute *c)
 {
@@ -111,8 +192,8 @@ ls_status planner_open(planner_worker *w, int rank)
     w->g = (ls_run_groups){0};
     w->clock = (ls_dry_clock){.seconds = seconds, .ctx = w};
     w->world = NULL;
-    LS_TRY(planner_sizes(w->c, 1, &w->compute));
-    LS_TRY(planner_groups(&w->c->mesh, rank, &w->clock, &w->g));
+    LS_TRY(open_sizes(w->c, 1, &w->compute));
+    LS_TRY(groups_open(&w->c->mesh, rank, &w->clock, &w->g));
     LS_TRY(ls_comm_dry_clocked(rank, world, &w->clock, &w->world));
     LS_TRY(ls_run_plan_strategy(w->c, &w->compute, &w->g, &w->parts));
     take_over(w);
@@ -131,7 +212,7 @@ void planner_close(planner_worker *w)
     }
     w->parts.schedule = NULL; /* the caller's */
     ls_run_parts_fini(&w->parts);
-    planner_groups_close(&w->g);
+    groups_close(&w->g);
     ls_comm_destroy(&w->world);
 }
 
@@ -157,11 +238,11 @@ static ls_status compute(void *ctx, int u, ls_pass pass)
 {
     planner_worker *w = ctx;
     const ls_unit_kind k = w->parts.model->unit[u].kind;
-    const double seam = pass == LS_FWD ? w->seam_fwd[k] : w->seam_bwd[k];
+    const double wait = pass == LS_FWD ? w->tp_fwd[k] : w->tp_bwd[k];
     if (pass == LS_FWD) spend(w, w->fwd[k] * w->alike, &w->p.forward);
     else spend(w, w->bwd[k] * w->alike, &w->p.backward);
-    w->clock.busy += seam;
-    spend(w, seam, &w->clock.waited);
+    w->clock.busy += wait;
+    spend(w, wait, &w->clock.waited);
     return LS_OK;
 }
 
@@ -171,21 +252,18 @@ static ls_status micro_batch(planner_worker *w, int m)
     const ls_hooks hooks = {
         .ctx = w, .acquire = acquire, .release = release, .grad_ready = grad_ready, .unit = compute};
     const ls_schedule *s = w->parts.schedule;
-    const int P = s ? s->n_stage : 1, n_chunk = s ? s->n_chunk : 1, stage = s ? w->g.at.at[LS_AXIS_PP] : 0;
     ls_model *model = w->parts.model;
     ls_acts acts = {.B = w->c->micro_batch, .T = w->c->seq_len};
     ls_micro mb = {.B = acts.B, .T = acts.T, .train = true};
     ls_strategy_begin(w->parts.strategy, m);
-    for (int k = 0; k < n_chunk; k++) {
-        const int g = stage + k * P;
-        LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, s ? w->stages.first[g] : 0,
-                           s ? w->stages.first[g + 1] : model->n_unit));
+    if (!s) {
+        LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, 0, model->n_unit));
+        return ls_walk_bwd(model, &acts, &mb, &hooks, 0, model->n_unit);
     }
-    for (int k = n_chunk - 1; k >= 0; k--) {
-        const int g = stage + k * P;
-        LS_TRY(ls_walk_bwd(model, &acts, &mb, &hooks, s ? w->stages.first[g] : 0,
-                           s ? w->stages.first[g + 1] : model->n_unit));
-    }
+    const int *first = w->stages.first + w->g.at.at[LS_AXIS_PP], P = s->n_stage; /* of each chunk of this stage */
+    for (int k = 0; k < s->n_chunk; k++) LS_TRY(ls_walk_fwd(model, &acts, &mb, &hooks, first[k * P], first[k * P + 1]));
+    for (int k = s->n_chunk - 1; k >= 0; k--)
+        LS_TRY(ls_walk_bwd(model, &acts, &mb, &hooks, first[k * P], first[k * P + 1]));
     return LS_OK;
 }
 

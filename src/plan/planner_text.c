@@ -5,6 +5,7 @@
 #include "comm/launch.h"
 #include "core/json.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #define GIB (1024.0 * 1024 * 1024)
@@ -129,19 +130,13 @@ static void totals(const ls_cluster *cl, const ls_planner_query *q, const ls_pla
     if (t.mfu >= 0)
         ls_str_addf(out, "MFU %.1f %% of %g TFLOP/s per device (%s, dense peak)\n", 100 * t.mfu,
                     ls_cluster_peak(cl, l->cfg.dtype) / 1e12, ls_precision_word(l->cfg.dtype));
-    if (t.seconds < 0) return;
+    if (isnan(t.seconds)) return;
     ls_str_addf(out, "%.4g tokens: %.4g hours", q->tokens, t.seconds / 3600);
     if (t.kwh >= 0)
         ls_str_addf(out,
                     ", %.4g kWh (estimate: %d x %g W, the board power limit, throughout; without hosts and cooling)\n",
                     t.kwh, W, cl->power);
     else ls_str_addf(out, "; energy unknown: cluster %s has no power_watts\n", cl->name);
-}
-
-static void put_known(ls_jsonw *w, const char *key, double v)
-{
-    if (v >= 0) ls_jsonw_put_real(w, key, v);
-    else ls_jsonw_key(w, key), ls_jsonw_null(w);
 }
 
 void ls_planner_text(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
@@ -188,9 +183,9 @@ static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q,
     ls_jsonw_put_bool(w, "fits", l->fits);
     if (!l->fits) ls_jsonw_put_str(w, "why", l->why);
     ls_jsonw_put_real(w, "tokens_per_sec", t->tokens_per_sec);
-    put_known(w, "mfu", all.mfu);
-    put_known(w, "hours", all.seconds >= 0 ? all.seconds / 3600 : -1);
-    put_known(w, "energy_kwh", all.kwh);
+    ls_jsonw_put_real(w, "mfu", all.mfu);
+    ls_jsonw_put_real(w, "hours", all.seconds / 3600);
+    ls_jsonw_put_real(w, "energy_kwh", all.kwh);
     ls_jsonw_put_real(w, "step_sec", t->step);
     ls_jsonw_put_real(w, "forward_sec", t->forward);
     ls_jsonw_put_real(w, "backward_sec", t->backward);
@@ -208,6 +203,8 @@ static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q,
 
 void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_planner_result *r, int top, ls_str *out)
 {
+    const ls_dtype dt = q->cuda ? q->dtype : LS_F32;
+    const double peak = ls_cluster_peak(cl, dt);
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
@@ -216,12 +213,10 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     ls_jsonw_put_int(&w, "global_batch", q->global_batch);
     ls_jsonw_put_int(&w, "seq_length", q->seq_len);
     ls_jsonw_put_int(&w, "workers", q->workers);
-    ls_jsonw_put_str(&w, "precision", ls_precision_word(q->cuda ? q->dtype : LS_F32));
-    put_known(&w, "tokens", q->tokens > 0 ? q->tokens : -1);
-    put_known(&w, "power_watts", cl->power > 0 ? cl->power : -1);
-    put_known(&w, "peak_flops",
-              ls_cluster_peak(cl, q->cuda ? q->dtype : LS_F32) > 0 ? ls_cluster_peak(cl, q->cuda ? q->dtype : LS_F32)
-                                                                   : -1);
+    ls_jsonw_put_str(&w, "precision", ls_precision_word(dt));
+    ls_jsonw_put_real(&w, "tokens", q->tokens > 0 ? q->tokens : NAN);
+    ls_jsonw_put_real(&w, "power_watts", cl->power > 0 ? cl->power : NAN);
+    ls_jsonw_put_real(&w, "peak_flops", peak > 0 ? peak : NAN);
     if (cl->cpu)
         ls_jsonw_put_real(&w, "workers_per_core", (double)ls_cluster_crowd(cl, q->workers).on_host / cl->devices);
     ls_jsonw_put_str(&w, "cluster", cl->name);

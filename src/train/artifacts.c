@@ -1,6 +1,7 @@
 /* artifacts.c - text of the run's files, and their writing. Identity (commit, host) is in identity.c, metrics.jsonl in
  * metrics_log.c. */
-#include "train/artifacts.h"
+#include "train/pipe_report.h"
+#include "train/train_impl.h"
 #include "comm/start.h"
 #include "core/fs.h"
 #include "core/json.h"
@@ -15,6 +16,8 @@
 
 extern char **environ;
 
+#define N_OF(array) (sizeof(array) / sizeof *(array))
+
 static const char *env_text(const char *name) /* NULL when unset or empty */
 {
     const char *v = getenv(name);
@@ -25,22 +28,19 @@ static const char *env_text(const char *name) /* NULL when unset or empty */
 
 static void put_real_or_null(ls_jsonw *w, const char *key, bool there, double v)
 {
-    ls_jsonw_key(w, key);
-    if (there) ls_jsonw_real(w, v);
-    else ls_jsonw_null(w);
+    ls_jsonw_put_real(w, key, there ? v : (double)NAN);
+}
+
+static void put_int_or_null(ls_jsonw *w, const char *key, bool there, int64_t v)
+{
+    if (there) ls_jsonw_put_int(w, key, v);
+    else ls_jsonw_put_str(w, key, NULL);
 }
 
 static void put_bool_or_null(ls_jsonw *w, const char *key, bool there, bool v)
 {
-    ls_jsonw_key(w, key);
-    if (there) ls_jsonw_bool(w, v);
-    else ls_jsonw_null(w);
-}
-
-static void put_env(ls_jsonw *w, const char *key, const char *variable) /* omitted when empty */
-{
-    const char *v = env_text(variable);
-    if (v) ls_jsonw_put_str(w, key, v);
+    if (there) ls_jsonw_put_bool(w, key, v);
+    else ls_jsonw_put_str(w, key, NULL);
 }
 
 /* --- training_metrics.json --- */
@@ -52,37 +52,30 @@ static const char *version_of(const char *words)
     return strncmp(words, "CUDA ", 5) ? words : words + 5;
 }
 
-static const char *cuda_version(const ls_run_metrics *m)
+static const char *cuda_version(const ls_trainer *t)
 {
-    return m->device ? version_of(m->device->api) : "none";
+    return t->compute.device ? version_of(t->device.api) : "none";
 }
 
-static void write_hardware(ls_jsonw *w, const ls_run_metrics *m)
+static void write_hardware(ls_jsonw *w, const ls_trainer *t)
 {
     const char *slurm = env_text("SLURM_JOB_ID"), *instance = env_text("EC2_INSTANCE_TYPE");
     ls_jsonw_put_open(w, "hardware", '{');
-    ls_jsonw_put_str(w, "gpu_name", !m->device ? "none" : *m->device->name ? m->device->name : "unknown");
-    ls_jsonw_put_int(w, "gpu_count_visible", m->device ? m->n_device : 0);
-    ls_jsonw_put_int(w, "world_size", m->cfg->world_size);
-    ls_jsonw_put_str(w, "cuda_version", cuda_version(m));
+    ls_jsonw_put_str(w, "gpu_name", !t->compute.device ? "none" : *t->device.name ? t->device.name : "unknown");
+    ls_jsonw_put_int(w, "gpu_count_visible", t->compute.device ? t->device.count : 0);
+    ls_jsonw_put_int(w, "world_size", t->cfg->world_size);
+    ls_jsonw_put_str(w, "cuda_version", cuda_version(t));
     if (instance && !slurm) ls_jsonw_put_str(w, "instance_type", instance);
-    if (m->cfg->cluster) ls_jsonw_put_str(w, "cluster", m->cfg->cluster);
+    if (t->cfg->cluster) ls_jsonw_put_str(w, "cluster", t->cfg->cluster);
     ls_jsonw_close(w);
 }
 
-/* "data/train_small.bin" -> "train_small" */
-static void dataset_name(const char *path, char *buf, size_t n)
+static void write_config(ls_jsonw *w, const ls_trainer *t)
 {
-    snprintf(buf, n, "%s", ls_path_base(path));
-    char *dot = strrchr(buf, '.');
-    if (dot && dot != buf) *dot = '\0';
-}
-
-static void write_config(ls_jsonw *w, const ls_run_metrics *m)
-{
-    const ls_train_config *c = m->cfg;
-    char size[96], name[256];
-    dataset_name(c->train_path, name, sizeof name);
+    const ls_train_config *c = t->cfg;
+    const char *base = ls_path_base(c->train_path), *dot = strrchr(base, '.');
+    char size[96], name[256]; /* "data/train_small.bin" -> "train_small" */
+    snprintf(name, sizeof name, "%.*s", dot && dot != base ? (int)(dot - base) : (int)sizeof name, base);
     ls_jsonw_put_open(w, "training_config", '{');
     ls_jsonw_put_str(w, "model_name", "gpt2");
     ls_jsonw_put_str(w, "model_size", ls_model_size_words(&c->model, size));
@@ -95,9 +88,7 @@ static void write_config(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_str(w, "optimizer", c->optimizer);
     ls_jsonw_put_str(w, "precision", c->precision_label);
     ls_jsonw_put_bool(w, "deepspeed_enabled", c->engine);
-    ls_jsonw_key(w, "zero_stage");
-    if (c->engine && !c->zero_given) ls_jsonw_null(w);
-    else ls_jsonw_int(w, c->engine ? c->zero_stage : 0);
+    put_int_or_null(w, "zero_stage", !c->engine || c->zero_given, c->engine ? c->zero_stage : 0);
     ls_jsonw_put_str(w, "dataset_name", name);
     ls_jsonw_put_open(w, "dataset_subset_sizes", '{');
     ls_jsonw_put_int(w, "train", c->train_seqs);
@@ -111,11 +102,7 @@ static void write_config(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_open(w, "selected", '{');
     put_bool_or_null(w, "fp16_enabled", c->fp16_given, c->fp16_enabled);
     put_bool_or_null(w, "wall_clock_breakdown", c->wall_clock_given, c->wall_clock_breakdown);
-    if (c->engine) {
-        ls_jsonw_key(w, "zero_stage");
-        if (c->zero_given) ls_jsonw_int(w, c->zero_stage);
-        else ls_jsonw_null(w);
-    }
+    if (c->engine) put_int_or_null(w, "zero_stage", c->zero_given, c->zero_stage);
     ls_jsonw_close(w);
     ls_jsonw_close(w);
 }
@@ -125,7 +112,7 @@ static double tokens_per_sec(const ls_epoch_metrics *e)
     return e->wall_time > 0 ? (double)e->tokens / e->wall_time : 0.0;
 }
 
-static void write_epoch(ls_jsonw *w, const ls_run_metrics *m, const ls_epoch_metrics *e)
+static void write_epoch(ls_jsonw *w, const ls_trainer *t, const ls_epoch_metrics *e)
 {
     int64_t a = e->grad_accum > 0 ? e->grad_accum : 1;
     bool timed = e->n_sample > 0, updates = e->n_update > 0;
@@ -139,61 +126,64 @@ static void write_epoch(ls_jsonw *w, const ls_run_metrics *m, const ls_epoch_met
     ls_jsonw_put_real(w, "tokens_per_sec_global", tokens_per_sec(e));
     ls_jsonw_put_real(w, "train_loss_avg_global", e->tokens > 0 ? e->train_loss : 0.0);
     put_real_or_null(w, "val_loss_avg_global", e->has_val, e->val_loss);
-    ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_allocated);
-    ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_reserved);
-    put_real_or_null(w, "step_time_mean_sec", timed, e->step_mean);
-    put_real_or_null(w, "step_time_p50_sec", timed, e->step_p50);
-    put_real_or_null(w, "step_time_p95_sec", timed, e->step_p95);
-    put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload_mean);
-    if (m->device && m->process_group) {
-        ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_global", e->cuda_allocated_global);
-        ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_global", e->cuda_reserved_global);
+    ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_bytes);
+    ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_bytes);
+    put_real_or_null(w, "step_time_mean_sec", timed, e->step.mean);
+    put_real_or_null(w, "step_time_p50_sec", timed, e->step.p50);
+    put_real_or_null(w, "step_time_p95_sec", timed, e->step.p95);
+    put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload.mean);
+    if (t->compute.device && t->cfg->world_size > 1) {
+        ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_global", e->cuda_bytes_global);
+        ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_global", e->cuda_bytes_global);
     }
     /* ours */
     ls_jsonw_put_int(w, "updates_applied", e->updates_applied);
     ls_jsonw_put_int(w, "updates_skipped", e->updates_skipped);
     ls_jsonw_put_int(w, "sequences_dropped", e->sequences_dropped);
-    put_real_or_null(w, "update_time_mean_sec", updates, e->update_mean);
-    put_real_or_null(w, "update_time_p50_sec", updates, e->update_p50);
-    put_real_or_null(w, "update_time_p95_sec", updates, e->update_p95);
+    put_real_or_null(w, "update_time_mean_sec", updates, e->update.mean);
+    put_real_or_null(w, "update_time_p50_sec", updates, e->update.p50);
+    put_real_or_null(w, "update_time_p95_sec", updates, e->update.p95);
     ls_jsonw_put_real(w, "grad_norm_max", e->grad_norm_max);
     ls_jsonw_put_real(w, "grad_norm_last", e->grad_norm_last);
     ls_jsonw_put_int(w, "peak_rss_bytes_rank0", e->peak_rss_bytes);
     ls_jsonw_close(w);
 }
 
-/* Unweighted over epochs; false when there was none. */
-static bool mean_throughput(const ls_run_metrics *m, double *out)
+/* Unweighted over epochs; not a number when there was none. */
+static double mean_throughput(const ls_trainer *t)
 {
     double sum = 0;
-    for (int i = 0; i < m->n_epoch; i++) sum += tokens_per_sec(&m->epoch[i]);
-    if (m->n_epoch) *out = sum / m->n_epoch;
-    return m->n_epoch > 0;
+    for (int64_t i = 0; i < t->state.epoch; i++) sum += tokens_per_sec(&t->state.done[i]);
+    return t->state.epoch ? sum / (double)t->state.epoch : (double)NAN;
 }
 
-static bool best_val(const ls_run_metrics *m, double *out)
+static double best_val(const ls_trainer *t)
 {
-    bool any = false;
-    for (int i = 0; i < m->n_epoch; i++) {
-        if (!m->epoch[i].has_val || (any && !(m->epoch[i].val_loss < *out))) continue;
-        *out = m->epoch[i].val_loss;
-        any = true;
+    double best = (double)NAN;
+    for (int64_t i = 0; i < t->state.epoch; i++)
+        if (t->state.done[i].has_val) best = fmin(best, t->state.done[i].val_loss);
+    return best;
+}
+
+static void put_env_rows(ls_jsonw *w, const char *const row[][2], size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *v = env_text(row[i][1]);
+        if (v) ls_jsonw_put_str(w, row[i][0], v);
     }
-    return any;
 }
 
 static void write_scheduler(ls_jsonw *w)
 {
+    static const char *const row[][2] = {
+        {"job_id", "SLURM_JOB_ID"},           {"nodelist", "SLURM_NODELIST"}, {"nnodes", "SLURM_NNODES"},
+        {"procid", "SLURM_PROCID"},           {"localid", "SLURM_LOCALID"},   {"gpus", "SLURM_GPUS"},
+        {"partition", "SLURM_JOB_PARTITION"},
+    };
     if (!env_text("SLURM_JOB_ID")) return;
     ls_jsonw_put_open(w, "scheduler", '{');
     ls_jsonw_put_str(w, "type", "slurm");
-    put_env(w, "job_id", "SLURM_JOB_ID");
-    put_env(w, "nodelist", "SLURM_NODELIST");
-    put_env(w, "nnodes", "SLURM_NNODES");
-    put_env(w, "procid", "SLURM_PROCID");
-    put_env(w, "localid", "SLURM_LOCALID");
-    put_env(w, "gpus", "SLURM_GPUS");
-    put_env(w, "partition", "SLURM_JOB_PARTITION");
+    put_env_rows(w, row, N_OF(row));
     ls_jsonw_close(w);
 }
 
@@ -212,14 +202,14 @@ static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *
 
 /* What rank 0's collectives did in steps, by kind and by bucket: elements of the buffers, bytes it read from and wrote to others, seconds of work
  * and of waiting. Bus bandwidth is nccl-tests'. `other` is what belongs to no bucket: losses, norms, agreement. */
-static void write_comm(ls_jsonw *w, const ls_run_metrics *m, const char *key, const ls_comm *comm)
+static void write_comm(ls_jsonw *w, const ls_trainer *t, const char *key, const ls_comm *comm)
 {
     if (!comm) return;
     const int size = ls_comm_size(comm);
     ls_jsonw_put_open(w, key, '{');
     ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
     ls_jsonw_put_int(w, "workers", size);
-    ls_jsonw_put_int(w, "steps", m->n_split);
+    ls_jsonw_put_int(w, "steps", t->clock.n_step);
     if (ls_comm_untimed(comm)) ls_jsonw_put_int(w, "requests_without_times", ls_comm_untimed(comm));
     for (int k = 0; k < LS_N_COLL; k++) {
         const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
@@ -245,17 +235,17 @@ static void write_comm(ls_jsonw *w, const ls_run_metrics *m, const char *key, co
     ls_jsonw_close(w);
 }
 
-static void write_split(ls_jsonw *w, const ls_run_metrics *m)
+static void write_split(ls_jsonw *w, const ls_step_clock *k)
 {
-    const ls_step_split *s = &m->split;
+    const ls_step_split s = ls_step_clock_mean(k);
     ls_jsonw_put_open(w, "step_split", '{');
-    ls_jsonw_put_real(w, "input", s->input);
-    ls_jsonw_put_real(w, "forward", s->forward);
-    ls_jsonw_put_real(w, "backward", s->backward);
-    ls_jsonw_put_real(w, "exposed_comm", s->comm_exposed);
-    ls_jsonw_put_real(w, "optimizer", s->optimizer);
-    ls_jsonw_put_real(w, "other", s->other);
-    if (m->n_untimed) ls_jsonw_put_int(w, "steps_without_times", m->n_untimed);
+    ls_jsonw_put_real(w, "input", s.input);
+    ls_jsonw_put_real(w, "forward", s.forward);
+    ls_jsonw_put_real(w, "backward", s.backward);
+    ls_jsonw_put_real(w, "exposed_comm", s.comm_exposed);
+    ls_jsonw_put_real(w, "optimizer", s.optimizer);
+    ls_jsonw_put_real(w, "other", s.other);
+    if (k->n_untimed) ls_jsonw_put_int(w, "steps_without_times", k->n_untimed);
     ls_jsonw_close(w);
 }
 
@@ -268,36 +258,36 @@ static void write_parts(ls_jsonw *w, const ls_worker_facts *f)
 }
 
 /* Rank 0's memory by part (parts may share places: planned is the sum after that), then that of all workers. */
-static void write_workers(ls_jsonw *w, const ls_run_metrics *m)
+static void write_workers(ls_jsonw *w, const ls_worker_facts *worker, int n)
 {
     double cpu = 0;
     ls_jsonw_put_open(w, "memory", '{');
-    write_parts(w, &m->worker[0]);
+    write_parts(w, &worker[0]);
     ls_jsonw_put_open(w, "per_rank", '[');
-    for (int r = 0; r < m->n_worker; r++) {
+    for (int r = 0; r < n; r++) {
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "rank", r);
-        write_parts(w, &m->worker[r]);
+        write_parts(w, &worker[r]);
         ls_jsonw_close(w);
-        cpu += m->worker[r].cpu_utilisation;
+        cpu += worker[r].cpu_utilisation;
     }
     ls_jsonw_close(w);
     ls_jsonw_close(w);
-    ls_jsonw_put_real(w, "cpu_utilisation", cpu / m->n_worker);
+    ls_jsonw_put_real(w, "cpu_utilisation", cpu / n);
     ls_jsonw_put_open(w, "workers", '[');
-    for (int r = 0; r < m->n_worker; r++) {
+    for (int r = 0; r < n; r++) {
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "rank", r);
-        ls_jsonw_put_real(w, "cpu_utilisation", m->worker[r].cpu_utilisation);
-        ls_jsonw_put_real(w, "exposed_comm_sec", m->worker[r].exposed);
+        ls_jsonw_put_real(w, "cpu_utilisation", worker[r].cpu_utilisation);
+        ls_jsonw_put_real(w, "exposed_comm_sec", worker[r].exposed);
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
 }
 
-static void write_device(ls_jsonw *w, const ls_run_metrics *m)
+static void write_device(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
 {
-    const ls_device_info *d = m->device;
+    const ls_device_info *d = &t->device;
     char capability[24];
     snprintf(capability, sizeof capability, "%d.%d", d->capability / 10, d->capability % 10);
     ls_jsonw_put_open(w, "gpu", '{');
@@ -311,26 +301,28 @@ static void write_device(ls_jsonw *w, const ls_run_metrics *m)
     ls_jsonw_put_str(w, "cudnn_version", *d->cudnn ? d->cudnn : NULL);
     ls_jsonw_put_str(w, "nccl_version", m->nccl);
     ls_jsonw_close(w);
-    ls_jsonw_put_bool(w, "tf32", m->cfg->tf32);
-    ls_jsonw_put_bool(w, "stochastic_rounding", m->cfg->stochastic);
+    ls_jsonw_put_bool(w, "tf32", t->cfg->tf32);
+    ls_jsonw_put_bool(w, "stochastic_rounding", t->cfg->stochastic);
 }
 
-static void write_scale(ls_jsonw *w, const ls_run_metrics *m)
+static void write_scale(ls_jsonw *w, const ls_trainer *t)
 {
+    const ls_loss_scale *scale = &t->state.scale;
     int64_t skipped = 0;
-    for (int i = 0; i < m->n_epoch; i++) skipped += m->epoch[i].updates_skipped;
+    if (!ls_loss_scale_skips(scale) || scale->cfg.rule == LS_SCALE_NONE) return;
+    for (int64_t i = 0; i < t->state.epoch; i++) skipped += t->state.done[i].updates_skipped;
     ls_jsonw_put_open(w, "loss_scale", '{');
-    ls_jsonw_put_str(w, "rule", ls_scale_rule_word(m->scale->cfg.rule));
-    ls_jsonw_put_real(w, "initial", m->scale->cfg.initial);
-    ls_jsonw_put_real(w, "last", m->scale->scale);
+    ls_jsonw_put_str(w, "rule", ls_scale_rule_word(scale->cfg.rule));
+    ls_jsonw_put_real(w, "initial", scale->cfg.initial);
+    ls_jsonw_put_real(w, "last", scale->scale);
     ls_jsonw_put_int(w, "updates_skipped", skipped);
     ls_jsonw_close(w);
 }
 
 /* What R1 (docs/REFERENCES.md) has no key for. */
-static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
+static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
 {
-    const ls_train_config *c = m->cfg;
+    const ls_train_config *c = t->cfg;
     ls_jsonw_put_open(w, "lockstep", '{');
     ls_jsonw_put_str(w, "version", LS_VERSION);
     ls_jsonw_put_str(w, "model", c->model_from);
@@ -353,34 +345,35 @@ static void write_ours(ls_jsonw *w, const ls_run_metrics *m)
         if (c->mesh.n[LS_AXIS_TP] > 1) ls_jsonw_put_bool(w, "sequence_parallel", c->sequence_parallel);
     }
     ls_jsonw_put_str(w, "precision", c->precision);
-    if (m->device) write_device(w, m);
-    if (m->scale && m->scale->cfg.rule != LS_SCALE_NONE) write_scale(w, m);
+    if (t->compute.device) write_device(w, t, m);
+    write_scale(w, t);
     ls_jsonw_put_bool(w, "deterministic", c->deterministic);
     ls_jsonw_put_bool(w, "recompute", c->recompute);
     ls_jsonw_put_int(w, "seed", (int64_t)c->seed);
     ls_jsonw_put_int(w, "total_steps", c->total_steps);
     ls_jsonw_put_str(w, "lr_schedule", ls_lr_word(c->lr.kind));
-    ls_jsonw_put_int(w, "planned_bytes", m->plan_bytes);
-    ls_jsonw_put_int(w, "resumed_from_step", m->resumed_from_step);
+    ls_jsonw_put_int(w, "planned_bytes", t->plan.total);
+    ls_jsonw_put_int(w, "resumed_from_step", t->resumed_from);
     ls_jsonw_put_int(w, "bucket", c->bucket);
     ls_jsonw_put_int(w, "gather_bucket", c->gather_bucket);
     ls_jsonw_put_int(w, "prefetch_bucket", c->prefetch_bucket);
-    if (m->n_split) write_split(w, m);
-    if (m->worker) write_workers(w, m);
-    if (m->more) m->more(m->more_ctx, w);
-    if (m->comm && ls_comm_size(m->comm) > 1) write_comm(w, m, "comm", m->comm);
-    write_comm(w, m, "tensor_comm", m->tensor);
-    write_comm(w, m, "activations_comm", m->acts);
-    write_comm(w, m, "gradients_comm", m->grads);
+    if (t->clock.n_step) write_split(w, &t->clock);
+    if (m->worker) write_workers(w, m->worker, c->world_size);
+    if (m->pipe) ls_pipe_report_write(m->pipe, t, w);
+    if (t->compute.device) ls_telemetry_write(t->gpu, t->watched_tokens, w);
+    ls_nccl_proof_write(t->proof, w);
+    if (t->dp && ls_comm_size(t->dp) > 1) write_comm(w, t, "comm", t->dp);
+    write_comm(w, t, "tensor_comm", t->tp);
+    write_comm(w, t, "activations_comm", t->pp_acts);
+    write_comm(w, t, "gradients_comm", t->pp_grads);
     ls_jsonw_close(w);
 }
 
-void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
+void ls_training_metrics_text(const ls_trainer *t, const ls_run_end *m, ls_str *out)
 {
     static const char *const versions[] = {"python_version", "torch_version", "transformers_version",
                                            "deepspeed_version"};
     ls_jsonw w;
-    double x = 0;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_str(&w, "schema_version", "2.0");
@@ -389,39 +382,37 @@ void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out)
     ls_jsonw_put_str(&w, "git_commit", m->id->git_commit);
     ls_jsonw_put_str(&w, "command_line", m->id->command_line);
     ls_jsonw_put_open(&w, "env", '{');
-    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) ls_jsonw_put_str(&w, versions[i], "none");
-    ls_jsonw_put_str(&w, "cuda_version", cuda_version(m));
+    for (size_t i = 0; i < N_OF(versions); i++) ls_jsonw_put_str(&w, versions[i], "none");
+    ls_jsonw_put_str(&w, "cuda_version", cuda_version(t));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "host", '{');
     ls_jsonw_put_str(&w, "hostname", m->id->hostname);
     ls_jsonw_put_str(&w, "os", m->id->os);
     ls_jsonw_close(&w);
-    write_hardware(&w, m);
-    write_config(&w, m);
+    write_hardware(&w, t);
+    write_config(&w, t);
     ls_jsonw_put_open(&w, "schema_notes", '{');
     ls_jsonw_put_str(&w, "steps", "Deprecated: the same number as micro_steps.");
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "epochs", '[');
-    for (int i = 0; i < m->n_epoch; i++) write_epoch(&w, m, &m->epoch[i]);
+    for (int64_t i = 0; i < t->state.epoch; i++) write_epoch(&w, t, &t->state.done[i]);
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "summary", '{');
     ls_jsonw_put_real(&w, "total_wall_time_sec", m->total_wall_time);
-    bool any = best_val(m, &x);
-    put_real_or_null(&w, "best_val_loss", any, x);
-    any = mean_throughput(m, &x);
-    put_real_or_null(&w, "mean_tokens_per_sec_global", any, x);
+    ls_jsonw_put_real(&w, "best_val_loss", best_val(t));
+    ls_jsonw_put_real(&w, "mean_tokens_per_sec_global", mean_throughput(t));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "shutdown", '{');
-    ls_jsonw_put_bool(&w, "destroy_process_group_called", m->process_group);
-    ls_jsonw_put_bool(&w, "quiet_nccl_monitor", m->cfg->quiet_nccl_monitor);
+    ls_jsonw_put_bool(&w, "destroy_process_group_called", t->cfg->world_size > 1);
+    ls_jsonw_put_bool(&w, "quiet_nccl_monitor", t->cfg->quiet_nccl_monitor);
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "completion", '{');
     ls_jsonw_put_str(&w, "run_complete_file", "RUN_COMPLETE.txt");
     ls_jsonw_put_bool(&w, "printed_marker", true);
-    ls_jsonw_put_str(&w, "timestamp_utc", m->end_utc);
+    ls_jsonw_put_str(&w, "timestamp_utc", m->utc);
     ls_jsonw_close(&w);
     write_scheduler(&w);
-    write_ours(&w, m);
+    write_ours(&w, t, m);
     ls_jsonw_close(&w);
 }
 
@@ -448,25 +439,29 @@ static void write_places(ls_jsonw *w, const ls_comm *comm)
     ls_jsonw_close(w);
 }
 
-void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out)
+void ls_launcher_metadata_text(const ls_trainer *t, const ls_run_end *m, ls_str *out)
 {
     const char *commit = env_text("GIT_COMMIT");
+    const char *const slurm[][2] = {
+        {"job_id", "SLURM_JOB_ID"},
+        {"nodelist", env_text("SLURM_NODELIST") ? "SLURM_NODELIST" : "SLURM_JOB_NODELIST"},
+        {"hosts", "SLURM_HOSTS"},
+    };
+    static const char *const started[][2] = {{"CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"},
+                                             {"MASTER_ADDR", "MASTER_ADDR"},
+                                             {"MASTER_PORT", "MASTER_PORT"}};
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "checkpoint_path", m->cfg->run_dir);
+    ls_jsonw_put_str(&w, "checkpoint_path", t->cfg->run_dir);
     ls_jsonw_put_str(&w, "rank0_host", m->id->hostname);
-    ls_jsonw_put_int(&w, "world_size", m->cfg->world_size);
+    ls_jsonw_put_int(&w, "world_size", t->cfg->world_size);
     ls_jsonw_put_str(&w, "git_commit", commit ? commit : m->id->git_commit);
     ls_jsonw_put_open(&w, "slurm", '{');
-    put_env(&w, "job_id", "SLURM_JOB_ID");
-    put_env(&w, "nodelist", env_text("SLURM_NODELIST") ? "SLURM_NODELIST" : "SLURM_JOB_NODELIST");
-    put_env(&w, "hosts", "SLURM_HOSTS");
+    put_env_rows(&w, slurm, N_OF(slurm));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "env", '{');
-    put_env(&w, "CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES");
-    put_env(&w, "MASTER_ADDR", "MASTER_ADDR");
-    put_env(&w, "MASTER_PORT", "MASTER_PORT");
+    put_env_rows(&w, started, N_OF(started));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "nccl_env", '{');
     for (char **e = environ; e && *e; e++) {
@@ -478,21 +473,20 @@ void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out)
         ls_jsonw_put_str(&w, name, *e + n + 1);
     }
     ls_jsonw_close(&w);
-    if (m->comm) write_places(&w, m->comm);
+    if (t->dp) write_places(&w, t->dp);
     ls_jsonw_close(&w);
 }
 
-void ls_run_complete_text(const ls_run_metrics *m, bool stamped, ls_str *out)
+void ls_run_complete_text(const ls_trainer *t, const ls_run_end *m, bool stamped, ls_str *out)
 {
     char rate[32] = "None", time[32] = "None";
-    double x;
-    if (mean_throughput(m, &x)) {
-        ls_json_real(rate, x);
+    if (t->state.epoch) {
+        ls_json_real(rate, mean_throughput(t));
         ls_json_real(time, m->total_wall_time);
     }
     ls_str_addf(out, "[Rank 0] RUN_COMPLETE checkpoint_path=%s world_size=%d tokens_per_sec=%s total_wall_time_sec=%s",
-                m->cfg->run_dir, m->cfg->world_size, rate, time);
-    if (stamped) ls_str_addf(out, " timestamp_utc=%s", m->end_utc);
+                t->cfg->run_dir, t->cfg->world_size, rate, time);
+    if (stamped) ls_str_addf(out, " timestamp_utc=%s", m->utc);
 }
 
 void ls_exit_marker(int rank, ls_str *out)
@@ -500,52 +494,42 @@ void ls_exit_marker(int rank, ls_str *out)
     ls_str_addf(out, "[Rank %d] EXITING cleanly\n", rank);
 }
 
-/* Writes text to <run_dir>/name; frees nothing. */
-static ls_status write_file(const char *dir, const char *name, const ls_str *text, char **path)
+/* Writes a file of the run folder, frees its text, and appends a marker with its path. */
+static ls_status write_file(const char *path, ls_str *text, const char *marker, ls_str *markers)
 {
-    if (text->failed) return ls_nomem(text->cap, name);
-    *path = ls_path_join(dir, name);
-    if (!*path) return ls_nomem(strlen(dir), "a path");
-    LS_TRY(ls_fs_write(*path, text->data, text->len));
-    return LS_OK;
+    ls_status st = text->failed ? ls_nomem(text->cap, ls_path_base(path)) : ls_fs_write(path, text->data, text->len);
+    ls_str_fini(text);
+    if (st == LS_OK && marker) ls_str_addf(markers, "[Rank 0] %s path=%s\n", marker, path);
+    return st;
 }
 
-ls_status ls_artifacts_write(const ls_run_metrics *m, ls_str *markers)
+ls_status ls_artifacts_write(const ls_trainer *t, const ls_run_end *m, ls_str *markers)
 {
-    const char *dir = m->cfg->run_dir;
-    ls_str launcher = {0}, metrics = {0}, done = {0};
-    char *path[3] = {0};
-    ls_status st;
-    ls_launcher_metadata_text(m, &launcher);
-    ls_training_metrics_text(m, &metrics);
-    ls_run_complete_text(m, true, &done);
-    ls_str_addc(&done, '\n');
-    LS_TRY_GOTO(st, out, write_file(dir, "launcher_metadata.json", &launcher, &path[0]));
-    ls_str_addf(markers, "[Rank 0] LAUNCHER_METADATA_WRITE_DONE path=%s\n", path[0]);
-    LS_TRY_GOTO(st, out, write_file(dir, "training_metrics.json", &metrics, &path[1]));
-    ls_str_addf(markers, "[Rank 0] METRICS_WRITE_DONE path=%s\n", path[1]);
-    LS_TRY_GOTO(st, out, write_file(dir, "RUN_COMPLETE.txt", &done, &path[2]));
-    ls_run_complete_text(m, false, markers);
+    char launcher[PATH_MAX], metrics[PATH_MAX], done[PATH_MAX];
+    ls_str text = {0};
+    LS_TRY(ls_path_in(launcher, t->cfg->run_dir, "launcher_metadata.json"));
+    LS_TRY(ls_path_in(metrics, t->cfg->run_dir, "training_metrics.json"));
+    LS_TRY(ls_path_in(done, t->cfg->run_dir, "RUN_COMPLETE.txt"));
+    ls_launcher_metadata_text(t, m, &text);
+    LS_TRY(write_file(launcher, &text, "LAUNCHER_METADATA_WRITE_DONE", markers));
+    ls_training_metrics_text(t, m, &text);
+    LS_TRY(write_file(metrics, &text, "METRICS_WRITE_DONE", markers));
+    ls_run_complete_text(t, m, true, &text);
+    ls_str_addc(&text, '\n');
+    LS_TRY(write_file(done, &text, NULL, markers));
+    ls_run_complete_text(t, m, false, markers);
     ls_str_addc(markers, '\n');
-    if (markers->failed) st = ls_nomem(markers->cap, "markers");
-out:
-    for (int i = 0; i < 3; i++) ls_free(path[i]);
-    ls_str_fini(&launcher);
-    ls_str_fini(&metrics);
-    ls_str_fini(&done);
-    return st;
+    return markers->failed ? ls_nomem(markers->cap, "markers") : LS_OK;
 }
 
 ls_status ls_artifacts_begin(const char *run_dir)
 {
     static const char *const names[] = {"RUN_COMPLETE.txt", "training_metrics.json"};
+    char path[PATH_MAX];
     LS_TRY(ls_fs_mkdirs(run_dir));
-    for (size_t i = 0; i < 2; i++) {
-        char *path = ls_path_join(run_dir, names[i]);
-        if (!path) return ls_nomem(strlen(run_dir), "a path");
-        ls_status st = ls_fs_remove_tree(path);
-        ls_free(path);
-        LS_TRY(st);
+    for (size_t i = 0; i < N_OF(names); i++) {
+        LS_TRY(ls_path_in(path, run_dir, "%s", names[i]));
+        LS_TRY(ls_fs_remove_tree(path));
     }
     return LS_OK;
 }

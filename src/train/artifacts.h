@@ -1,7 +1,7 @@
 /* artifacts.h - the files of a run: training_metrics.json, RUN_COMPLETE.txt, launcher_metadata.json, metrics.jsonl, markers.
  *
- * Plain structures in, files out; no training logic. Keys, order and number formats are those of docs/FORMATS.md (schema 2.0); what we add
- * comes after R1's keys, under `lockstep` at the top and inside an epoch. Whole files are written atomically. */
+ * Keys, order and number formats are those of docs/FORMATS.md (schema 2.0); what we add comes after R1's keys, under `lockstep` at the
+ * top and inside an epoch. Whole files are written atomically. */
 #ifndef LS_TRAIN_ARTIFACTS_H
 #define LS_TRAIN_ARTIFACTS_H
 
@@ -13,6 +13,7 @@
 #include "core/plan.h"
 #include "config/resolve.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -33,6 +34,11 @@ void ls_run_identity_fini(ls_run_identity *id);
 /* HEAD of the repository that contains `start` (a folder), found by reading .git; false when there is none. */
 bool ls_git_head(const char *start, char commit[80]);
 
+/* Seconds; zeros when nothing was measured. */
+typedef struct ls_stats {
+    double mean, p50, p95;
+} ls_stats;
+
 /* One finished epoch. Times in seconds. */
 typedef struct ls_epoch_metrics {
     int64_t epoch_idx; /* from 1 */
@@ -41,14 +47,13 @@ typedef struct ls_epoch_metrics {
     int64_t tokens;
     bool has_val; /* false: null (no validation batch ran)                        */
     double val_loss;
-    int64_t cuda_allocated, cuda_reserved; /* device bytes of rank 0: planned, held; 0 without CUDA         */
-    int64_t cuda_allocated_global, cuda_reserved_global; /* the most of any worker                          */
-    int64_t n_sample; /* sampled micro steps; 0: the four times below are null        */
-    double step_mean, step_p50, step_p95, dataload_mean;
+    int64_t cuda_bytes, cuda_bytes_global; /* of rank 0's device, the most of any worker's; 0 without CUDA  */
+    int64_t n_sample;                      /* sampled micro steps; 0: the four times below are null        */
+    ls_stats step, dataload;
     /* ours, after R1's keys */
     int64_t updates_applied, updates_skipped, sequences_dropped;
     int64_t n_update; /* timed optimizer steps; 0: null                               */
-    double update_mean, update_p50, update_p95;
+    ls_stats update;
     double grad_norm_max, grad_norm_last;
     int64_t peak_rss_bytes;
 } ls_epoch_metrics;
@@ -69,42 +74,29 @@ typedef struct ls_worker_facts {
     double device_bytes;    /* planned memory of its device; 0: the CPU    */
 } ls_worker_facts;
 
-typedef struct ls_run_metrics {
+struct ls_trainer;
+struct ls_pipe_report;
+
+/* What the files need besides the trainer. */
+typedef struct ls_run_end {
     const ls_run_identity *id;
-    const ls_train_config *cfg;
-    const ls_epoch_metrics *epoch;
-    int n_epoch;
     double total_wall_time;
-    char end_utc[24];
-    const char *compute_words;     /* ls_compute_describe; may be NULL            */
-    const ls_device_info *device;  /* rank 0's; NULL: the CPU                     */
-    int n_device;                  /* that rank 0's process sees                  */
-    const char *nccl;              /* its version; NULL: not in use               */
-    const ls_loss_scale *scale;    /* at the end; NULL: not in use                */
-    int64_t plan_bytes;            /* planned memory                              */
-    int64_t resumed_from_step;     /* 0: not resumed                              */
-    bool process_group;            /* shutdown.destroy_process_group_called       */
-    const ls_comm *comm;           /* what its collectives moved; NULL: omitted   */
-    const ls_comm *tensor;         /* the same of tensor parallelism              */
-    const ls_comm *acts, *grads;   /* and of a pipeline's messages                */
-    ls_step_split split;           /* mean of this session's steps                */
-    int64_t n_split;               /* how many; 0: omitted                        */
-    int64_t n_untimed;             /* of them without a split: a device's times were lost */
-    const ls_worker_facts *worker; /* of each; NULL: omitted                  */
-    int n_worker;
-    void (*more)(const void *ctx, ls_jsonw *w); /* further members of `lockstep`; may be NULL */
-    const void *more_ctx;
-} ls_run_metrics;
+    char utc[24];
+    const char *compute_words;         /* ls_compute_describe                         */
+    const char *nccl;                  /* its version; NULL: not in use               */
+    const ls_worker_facts *worker;     /* of each; NULL: omitted                      */
+    const struct ls_pipe_report *pipe; /* NULL: omitted                               */
+} ls_run_end;
 
 /* Text of the files, for tests and for the writers below. */
-void ls_training_metrics_text(const ls_run_metrics *m, ls_str *out);
-void ls_launcher_metadata_text(const ls_run_metrics *m, ls_str *out);
+void ls_training_metrics_text(const struct ls_trainer *t, const ls_run_end *m, ls_str *out);
+void ls_launcher_metadata_text(const struct ls_trainer *t, const ls_run_end *m, ls_str *out);
 /* stamped: with the timestamp field, for the file; without it, for stdout. No newline. */
-void ls_run_complete_text(const ls_run_metrics *m, bool stamped, ls_str *out);
+void ls_run_complete_text(const struct ls_trainer *t, const ls_run_end *m, bool stamped, ls_str *out);
 
 /* Writes launcher_metadata.json, training_metrics.json, RUN_COMPLETE.txt into cfg->run_dir in this order; appends the stdout
  * markers (each a line) to `markers` as each file is safe. */
-ls_status ls_artifacts_write(const ls_run_metrics *m, ls_str *markers);
+ls_status ls_artifacts_write(const struct ls_trainer *t, const ls_run_end *m, ls_str *markers);
 /* "[Rank r] EXITING cleanly\n" */
 void ls_exit_marker(int rank, ls_str *out);
 
@@ -114,37 +106,22 @@ ls_status ls_artifacts_begin(const char *run_dir);
 /* Sampling and statistics. */
 bool ls_step_sampled(int64_t s, int64_t warmup, int64_t every);  /* s >= warmup and s % every == 0 */
 double ls_percentile(const double *sorted, int64_t n, double q); /* linear between closest ranks; n > 0 */
-typedef struct ls_stats {
-    double mean, p50, p95;
-} ls_stats;
-ls_stats ls_stats_of(double *x, int64_t n); /* sorts x; zeros when n == 0 */
+ls_stats ls_stats_of(double *x, int64_t n);                      /* sorts x; zeros when n == 0 */
+
+struct ls_event;
 
 /* metrics.jsonl: one line per step, written at once. No allocation after open. */
-typedef struct ls_step_metrics {
-    int64_t step, epoch; /* optimizer steps so far, skipped ones included; epoch from 1 */
-    int64_t tokens;      /* of this step, over all workers               */
-    double loss, lr, grad_norm;
-    double loss_scale;   /* factor of the loss in this step; 0: no loss scaling */
-    bool skipped;        /* the gradients overflowed: no update          */
-    double step_time;    /* seconds                                      */
-    ls_step_split split; /* parts of it; forward includes the loss       */
-    double cpu;          /* utilisation of rank 0's threads              */
-    double tokens_per_sec, tflops;
-    bool has_val;
-    double val_loss; /* validation after this step                   */
-    int64_t time_unix_ms;
-} ls_step_metrics;
-
 typedef struct ls_metrics_log {
     int fd;
-    char *path;
+    char path[PATH_MAX]; /* "": closed */
     ls_str line;
 } ls_metrics_log;
 
 /* keep_step: lines of steps up to it stay (a resumed run), the rest and a torn last line are dropped, atomically; 0 starts a new
  * file. */
-ls_status ls_metrics_log_open(ls_metrics_log *l, const char *path, int64_t keep_step);
-ls_status ls_metrics_log_add(ls_metrics_log *l, const ls_step_metrics *s);
+ls_status ls_metrics_log_open(ls_metrics_log *l, const char *run_dir, int64_t keep_step);
+/* e: LS_ON_STEP_LOG */
+ls_status ls_metrics_log_add(ls_metrics_log *l, const struct ls_trainer *t, const struct ls_event *e);
 ls_status ls_metrics_log_close(ls_metrics_log *l); /* takes a zeroed or closed one */
 
 #endif

@@ -28,73 +28,61 @@ static bool first_line(const char *path, char *buf, size_t n)
     return true;
 }
 
-static bool is_commit(const char *s)
+static bool take_commit(const char *word, char commit[80])
 {
-    size_t n = strspn(s, "0123456789abcdef");
-    return !s[n] && (n == 40 || n == 64);
+    const size_t n = strspn(word, "0123456789abcdef");
+    if (word[n] || (n != 40 && n != 64)) return false;
+    memcpy(commit, word, n + 1);
+    return true;
+}
+
+/* refs/heads/x as a file of <dir>. */
+static bool loose_ref(const char *dir, const char *ref, char commit[80])
+{
+    char path[PATH_MAX], line[1024];
+    return ls_path_in(path, dir, "%s", ref) == LS_OK && first_line(path, line, sizeof line) &&
+           take_commit(line, commit);
 }
 
 /* refs/heads/x in <dir>/packed-refs. */
 static bool packed_ref(const char *dir, const char *ref, char commit[80])
 {
-    char path[PATH_MAX], line[1024];
-    if ((size_t)snprintf(path, sizeof path, "%s/packed-refs", dir) >= sizeof path) return false;
-    FILE *f = fopen(path, "r");
+    char path[PATH_MAX], line[1024], word[80], name[940];
+    FILE *f = ls_path_in(path, dir, "packed-refs") == LS_OK ? fopen(path, "r") : NULL;
     bool hit = false;
-    while (f && !hit && fgets(line, sizeof line, f)) {
-        char *blank = strchr(line, ' ');
-        if (line[0] == '#' || line[0] == '^' || !blank) continue;
-        *blank = '\0';
-        blank[1 + strcspn(blank + 1, "\r\n")] = '\0';
-        hit = !strcmp(blank + 1, ref) && is_commit(line);
-        if (hit) snprintf(commit, 80, "%.79s", line);
-    }
+    while (f && !hit && fgets(line, sizeof line, f))
+        hit = sscanf(line, "%79s %939s", word, name) == 2 && !strcmp(name, ref) && take_commit(word, commit);
     if (f) fclose(f);
     return hit;
+}
+
+/* A path in a file of git: absolute, or from a folder. */
+static bool resolve(char path[PATH_MAX], const char *dir, const char *text)
+{
+    return ls_path_in(path, *text == '/' ? "/" : dir, "%s", text) == LS_OK;
 }
 
 /* HEAD of a repository's .git folder; a linked working tree has its refs in the common one. */
 static bool head_of(const char *git, char commit[80])
 {
     char path[PATH_MAX], head[1024], common[PATH_MAX], line[1024];
-    if ((size_t)snprintf(path, sizeof path, "%s/HEAD", git) >= sizeof path || !first_line(path, head, sizeof head))
-        return false;
-    if (strncmp(head, "ref: ", 5)) {
-        if (is_commit(head)) snprintf(commit, 80, "%.79s", head);
-        return is_commit(head);
-    }
+    if (ls_path_in(path, git, "HEAD") != LS_OK || !first_line(path, head, sizeof head)) return false;
+    if (strncmp(head, "ref: ", 5)) return take_commit(head, commit);
     const char *ref = head + 5;
-    if (strstr(ref, "..")) return false;
-    snprintf(common, sizeof common, "%s", git);
-    if ((size_t)snprintf(path, sizeof path, "%s/commondir", git) < sizeof path && first_line(path, line, sizeof line)) {
-        int n = line[0] == '/' ? snprintf(common, sizeof common, "%s", line)
-                               : snprintf(common, sizeof common, "%.2000s/%s", git, line);
-        if (n < 0 || (size_t)n >= sizeof common) return false;
-    }
-    const char *const dirs[] = {git, common};
-    for (int i = 0; i < 2; i++) {
-        if ((size_t)snprintf(path, sizeof path, "%s/%s", dirs[i], ref) >= sizeof path) continue;
-        if (first_line(path, line, sizeof line) && is_commit(line)) {
-            snprintf(commit, 80, "%.79s", line);
-            return true;
-        }
-    }
-    return packed_ref(common, ref, commit);
+    if (strstr(ref, "..") || ls_path_in(path, git, "commondir") != LS_OK) return false;
+    if (!resolve(common, git, first_line(path, line, sizeof line) ? line : "")) return false;
+    return loose_ref(git, ref, commit) || loose_ref(common, ref, commit) || packed_ref(common, ref, commit);
 }
 
 bool ls_git_head(const char *start, char commit[80])
 {
-    char dir[PATH_MAX], git[PATH_MAX + 8], line[1024];
+    char dir[PATH_MAX], git[PATH_MAX], line[1024], target[PATH_MAX];
     if (!realpath(start, dir)) return false;
     for (;;) {
-        snprintf(git, sizeof git, "%s/.git", strcmp(dir, "/") ? dir : "");
+        if (ls_path_in(git, dir, ".git") != LS_OK) return false;
         if (ls_fs_is_dir(git)) return head_of(git, commit);
-        if (first_line(git, line, sizeof line) && !strncmp(line, "gitdir: ", 8)) { /* a linked working tree */
-            char target[PATH_MAX];
-            int n = line[8] == '/' ? snprintf(target, sizeof target, "%s", line + 8)
-                                   : snprintf(target, sizeof target, "%.2000s/%s", dir, line + 8);
-            return n > 0 && (size_t)n < sizeof target && head_of(target, commit);
-        }
+        if (first_line(git, line, sizeof line) && !strncmp(line, "gitdir: ", 8)) /* a linked working tree */
+            return resolve(target, dir, line + 8) && head_of(target, commit);
         char *slash = strrchr(dir, '/');
         if (!slash || !strcmp(dir, "/")) return false;
         if (slash == dir) slash++;

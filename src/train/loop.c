@@ -34,16 +34,38 @@ static ls_status save(ls_trainer *t, bool at_epoch)
     return ls_observe(t, &e);
 }
 
+bool ls_spread_add(ls_spread *s, double x)
+{
+    const double far = s->mean + fmax(6 * sqrt(s->var), 0.25 * fabs(s->mean));
+    const bool spike = s->n >= 50 && x > far;
+    const double w = s->n < 20 ? 1.0 / (double)(s->n + 1) : 0.05, d = x - s->mean;
+    s->mean += w * d;
+    s->var = (1 - w) * (s->var + w * d * d);
+    s->n++;
+    return spike;
+}
+
+/* Warns about a value far above the recent ones. */
+static void watch(ls_trainer *t, ls_spread *s, const char *what, double x)
+{
+    const ls_spread past = *s;
+    if (!ls_spread_add(s, x)) return;
+    t->state.n_spike++;
+    ls_warn("train", "step %lld: %s %.4g is a spike (recent mean %.4g, deviation %.3g)", (long long)t->state.step, what,
+            x, past.mean, sqrt(past.var));
+}
+
 /* What the state keeps of a step besides its position. */
 static void account(ls_trainer *t, const ls_step_result *r)
 {
     ls_run_state *s = &t->state;
     s->epoch_time += r->t_total - r->t_wait;
-    if (!r->skipped) {
-        s->norm_last = r->grad_norm;
-        s->norm_max = fmax(s->norm_max, r->grad_norm);
-    }
-    train_watch_spikes(t, r);
+    if (r->skipped) return;
+    s->norm_last = r->grad_norm;
+    s->norm_max = fmax(s->norm_max, r->grad_norm);
+    if (ls_comm_rank(t->comm)) return;
+    watch(t, &s->loss_spread, "the loss", r->loss);
+    watch(t, &s->norm_spread, "the gradient norm", r->grad_norm);
 }
 
 /* One step with the validation and the checkpoint that are due after it. */
@@ -101,8 +123,6 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
     const double bytes = t->compute.device ? (double)t->plan.total : 0; /* the plan is the only allocation */
     double most_bytes;
     LS_TRY(max_over_workers(t, bytes, &most_bytes));
-    const ls_stats step = ls_stats_of(k->sample_step, k->n_sample), data = ls_stats_of(k->sample_data, k->n_sample),
-                   update = ls_stats_of(k->update_time, k->n_update);
     *e = (ls_epoch_metrics){.epoch_idx = s->epoch + 1,
                             .wall_time = s->epoch_time,
                             .train_loss = s->tokens ? s->loss_sum / (double)s->tokens : 0,
@@ -110,23 +130,17 @@ static ls_status measure_epoch(ls_trainer *t, ls_epoch_metrics *e)
                             .grad_accum = c->grad_accum,
                             .tokens = s->tokens,
                             .n_sample = k->n_sample,
-                            .step_mean = step.mean,
-                            .step_p50 = step.p50,
-                            .step_p95 = step.p95,
-                            .dataload_mean = data.mean,
+                            .step = ls_stats_of(k->sample_step, k->n_sample),
+                            .dataload = ls_stats_of(k->sample_data, k->n_sample),
                             .updates_applied = s->epoch_step - s->epoch_skipped,
                             .updates_skipped = s->epoch_skipped,
                             .sequences_dropped = c->dropped_seqs,
                             .n_update = k->n_update,
-                            .update_mean = update.mean,
-                            .update_p50 = update.p50,
-                            .update_p95 = update.p95,
+                            .update = ls_stats_of(k->update_time, k->n_update),
                             .grad_norm_max = s->norm_max,
                             .grad_norm_last = s->norm_last,
-                            .cuda_allocated = (int64_t)bytes,
-                            .cuda_reserved = (int64_t)bytes,
-                            .cuda_allocated_global = (int64_t)most_bytes,
-                            .cuda_reserved_global = (int64_t)most_bytes,
+                            .cuda_bytes = (int64_t)bytes,
+                            .cuda_bytes_global = (int64_t)most_bytes,
                             .peak_rss_bytes = train_peak_rss()};
     return LS_OK;
 }

@@ -5,7 +5,6 @@
 #include "core/mem.h"
 #include "core/nccl_log.h"
 #include "core/str.h"
-#include "ckpt/checkpoint.h"
 #include "train/evidence.h"
 
 #include <limits.h>
@@ -16,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOGS         "nccl_rank_%%h_%%p%s.log"
 #define TOOL_SECONDS 8.0
 #define FIRST_TOPO   "topo_first.xml"
 
@@ -30,24 +28,27 @@ struct ls_nccl_proof {
     char host[72];
     int rank, local_rank;
     double tool_seconds;
-    bool ours[N_VARIABLE];         /* set by us */
-    bool made_run, full;           /* the run folder did not exist */
-    bool in_use, begun, ended;     /* NCCL carries the run; its first step is next; its summary is written */
-    char log_file[PATH_MAX + 400]; /* where NCCL writes this worker's log */
-    char **before;                 /* rank 0: what lay in nccl/ before this start */
+    bool ours[N_VARIABLE];     /* set by us */
+    bool made_run, full;       /* the run folder did not exist */
+    bool in_use, begun, ended; /* NCCL carries the run; its first step is next; its summary is written */
+    char log_file[PATH_MAX];   /* where NCCL writes this worker's log */
+    char **before;             /* rank 0: what lay in nccl/ before this start */
     size_t n_before;
     time_t since;
     ls_evidence *tools;
     ls_nccl_log log;
-    ls_str notes; /* JSON strings, with commas */
+    json_t *notes; /* of strings */
 };
 
 static void note(ls_nccl_proof *p, const char *text)
 {
-    ls_jsonw w;
-    if (p->notes.len) ls_str_add(&p->notes, ", ");
-    ls_jsonw_init(&w, &p->notes, 0);
-    ls_jsonw_str(&w, text);
+    (void)json_array_append_new(p->notes, json_string(text));
+}
+
+static void note_error(ls_nccl_proof *p)
+{
+    note(p, ls_err_words());
+    ls_err_clear();
 }
 
 /* ---- before NCCL ---- */
@@ -60,19 +61,17 @@ static void set(ls_nccl_proof *p, int which, const char *value)
 
 /* % is NCCL's: twice in a path. NCCL empties the file that it finds under its name, and process numbers come again: a name that an earlier
  * run has used gets a number. */
-static void log_pattern(ls_nccl_proof *p, ls_str *out)
+static ls_status log_pattern(ls_nccl_proof *p, ls_str *out)
 {
     char more[16] = "";
-    for (int k = 2;; k++) {
-        snprintf(p->log_file, sizeof p->log_file, "%s/nccl_rank_%s_%d%s.log", p->dir, p->host, (int)getpid(), more);
-        if (!ls_fs_exists(p->log_file)) break;
+    LS_TRY(ls_path_in(p->log_file, p->dir, "nccl_rank_%s_%d.log", p->host, (int)getpid()));
+    for (int k = 2; ls_fs_exists(p->log_file); k++) {
         snprintf(more, sizeof more, "-%d", k);
+        LS_TRY(ls_path_in(p->log_file, p->dir, "nccl_rank_%s_%d%s.log", p->host, (int)getpid(), more));
     }
-    for (const char *c = p->dir; *c; c++) {
-        if (*c == '%') ls_str_addc(out, '%');
-        ls_str_addc(out, *c);
-    }
-    ls_str_addf(out, "/" LOGS, more);
+    for (const char *c = p->dir; *c; c++) ls_str_add(out, *c == '%' ? "%%" : (char[]){*c, '\0'});
+    ls_str_addf(out, "/nccl_rank_%%h_%%p%s.log", more);
+    return out->failed ? ls_nomem(out->cap, "a path") : LS_OK;
 }
 
 static void set_environment(ls_nccl_proof *p)
@@ -89,8 +88,8 @@ static void set_environment(ls_nccl_proof *p)
                                             : "NCCL_DEBUG was set without NCCL_DEBUG_FILE: NCCL's log is not kept");
         return;
     }
-    log_pattern(p, &pattern);
-    if (!pattern.failed && ls_fs_is_dir(p->dir)) {
+    if (log_pattern(p, &pattern) != LS_OK) note_error(p);
+    else if (ls_fs_is_dir(p->dir)) {
         set(p, FILE_NAME, pattern.data);
         set(p, SUBSYS, "INIT,GRAPH,ENV,NET");
         set(p, DEBUG, "INFO");
@@ -117,6 +116,7 @@ void ls_nccl_proof_begin(ls_nccl_proof **out, const ls_nccl_proof_opts *o)
     if (!strcmp(o->mode, "off") || strlen(o->run_dir) + 8 > PATH_MAX) return;
     ls_nccl_proof *p = ls_alloc(sizeof *p);
     if (!p) return;
+    p->notes = json_array();
     p->rank = o->rank;
     p->local_rank = o->local_rank;
     p->tool_seconds = o->tool_seconds > 0 ? o->tool_seconds : TOOL_SECONDS;
@@ -188,48 +188,8 @@ static bool is_dump(const char *name)
     return !strcmp(name, FIRST_TOPO) || (!strncmp(name, "topo_rank", 9) && strstr(name, ".xml"));
 }
 
-static bool is_log_or_folder(const char *dir, const char *name)
-{
-    char path[PATH_MAX + 300];
-    const size_t n = strlen(name);
-    snprintf(path, sizeof path, "%s/%.255s", dir, name);
-    return (n > 4 && !strcmp(name + n - 4, ".log")) || ls_fs_is_dir(path);
-}
-
-static ls_status move(const char *from_dir, const char *to_dir, const char *name)
-{
-    char *from = ls_path_join(from_dir, name), *to = ls_path_join(to_dir, name);
-    ls_status st = from && to ? LS_OK : ls_nomem(strlen(from_dir), "a path");
-    if (st == LS_OK && ls_fs_exists(from)) st = ls_fs_rename(from, to);
-    ls_free(from);
-    ls_free(to);
-    return st;
-}
-
-/* nccl/session-<k> for what an earlier session of a resumed run has left, the first that is free. */
-static ls_status session_folder(const char *nccl, char **path)
-{
-    for (int k = 1;; k++) {
-        char *p = ls_asprintf("%s/session-%d", nccl, k);
-        if (!p) return ls_nomem(strlen(nccl), "a path");
-        if (!ls_fs_exists(p)) {
-            *path = p;
-            return ls_fs_mkdirs(p);
-        }
-        ls_free(p);
-    }
-}
-
 static const char *const beside[] = {"topo.txt", "ibstat.txt", "nccl_topo.xml"}; /* in the run folder */
 enum { N_BESIDE = sizeof beside / sizeof *beside };
-
-static bool is_in(const char *dir, const char *name)
-{
-    char *path = ls_path_join(dir, name);
-    const bool is = path && ls_fs_exists(path);
-    ls_free(path);
-    return is;
-}
 
 typedef struct aside {
     const char *run, *nccl;
@@ -238,48 +198,63 @@ typedef struct aside {
     bool resume;
 } aside;
 
-/* Names in nccl/ that move: all, or, for a resumed run, those that the new session writes again. */
-static bool moves(const aside *a, size_t i)
+/* Names in nccl/ that move: all, or, for a resumed run, those that the new session writes again: neither logs nor folders. */
+static bool moves(const aside *a, const char *name)
 {
-    return !is_dump(a->name[i]) && !(a->resume && is_log_or_folder(a->nccl, a->name[i]));
+    char path[PATH_MAX];
+    const size_t n = strlen(name);
+    if (is_dump(name)) return false;
+    if (!a->resume) return true;
+    if (n > 4 && !strcmp(name + n - 4, ".log")) return false;
+    return ls_path_in(path, a->nccl, "%s", name) == LS_OK && !ls_fs_is_dir(path);
 }
 
-static ls_status move_all(const aside *a, char **where)
+static ls_status move(const char *from_dir, const char *to_dir, const char *name)
 {
-    char *session = NULL, *in = NULL;
-    ls_status st = a->resume ? session_folder(a->nccl, &session)
-                   : *where  ? LS_OK
-                             : ls_ckpt_earlier_folder(a->run, where);
-    const char *top = a->resume ? session : *where;
-    if (st == LS_OK && !a->resume) {
-        in = ls_path_join(top, "nccl");
-        st = in ? ls_fs_mkdirs(in) : ls_nomem(strlen(top), "a path");
+    char from[PATH_MAX], to[PATH_MAX];
+    LS_TRY(ls_path_in(from, from_dir, "%s", name));
+    LS_TRY(ls_path_in(to, to_dir, "%s", name));
+    return ls_fs_exists(from) ? ls_fs_rename(from, to) : LS_OK;
+}
+
+/* To nccl/session-<k> for what an earlier session of a resumed run has left, else to earlier-<k>. */
+static ls_status move_all(const aside *a, char where[PATH_MAX])
+{
+    char session[PATH_MAX], nccl[PATH_MAX];
+    const char *top = a->resume ? session : where;
+    if (a->resume) LS_TRY(ls_fs_mkdir_next(a->nccl, "session-", session));
+    else if (!*where) LS_TRY(ls_fs_mkdir_next(a->run, "earlier-", where));
+    LS_TRY(ls_path_in(nccl, top, "%s", a->resume ? "" : "nccl"));
+    LS_TRY(ls_fs_mkdirs(nccl));
+    for (size_t i = 0; i < a->n; i++)
+        if (moves(a, a->name[i])) LS_TRY(move(a->nccl, nccl, a->name[i]));
+    for (size_t i = 0; i < N_BESIDE; i++) LS_TRY(move(a->run, top, beside[i]));
+    return LS_OK;
+}
+
+static bool anything_moves(const aside *a)
+{
+    char path[PATH_MAX];
+    bool old = false, any = false;
+    for (size_t i = 0; i < a->n; i++) {
+        old = old || !is_dump(a->name[i]);
+        any = any || moves(a, a->name[i]);
     }
-    for (size_t i = 0; i < a->n && st == LS_OK; i++)
-        if (moves(a, i)) st = move(a->nccl, in ? in : top, a->name[i]);
-    for (size_t i = 0; i < N_BESIDE && st == LS_OK; i++) st = move(a->run, top, beside[i]);
-    ls_free(session);
-    ls_free(in);
-    return st;
+    for (size_t i = 0; i < N_BESIDE && old; i++)
+        any = any || (ls_path_in(path, a->run, "%s", beside[i]) == LS_OK && ls_fs_exists(path));
+    return any;
 }
 
-ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, bool resume, char **where)
+ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, bool resume, char where[PATH_MAX])
 {
-    char *nccl = ls_path_join(run_dir, "nccl"), **now = NULL;
-    size_t n = 0, n_old = 0, n_move = 0;
-    if (!nccl) return ls_nomem(strlen(run_dir), "a path");
-    ls_status st = LS_OK;
-    if (!p && ls_fs_is_dir(nccl)) st = ls_fs_list(nccl, &now, &n);
+    char nccl[PATH_MAX], **now = NULL;
+    size_t n = 0;
+    LS_TRY(ls_path_in(nccl, run_dir, "nccl"));
+    if (!p && ls_fs_is_dir(nccl)) LS_TRY(ls_fs_list(nccl, &now, &n));
     const aside a = {run_dir, nccl, p ? p->before : now, p ? p->n_before : n, resume};
-    for (size_t i = 0; i < a.n; i++) {
-        n_old += !is_dump(a.name[i]);
-        n_move += moves(&a, i);
-    }
-    for (size_t i = 0; i < N_BESIDE && n_old; i++) n_move += is_in(run_dir, beside[i]);
-    if (st == LS_OK && n_move) st = move_all(&a, where);
+    const ls_status st = anything_moves(&a) ? move_all(&a, where) : LS_OK;
     if (!resume && !p) (void)rmdir(nccl); /* if it exists and is empty now */
     ls_fs_list_free(now, n);
-    ls_free(nccl);
     return st;
 }
 
@@ -316,8 +291,7 @@ static void read_log(ls_nccl_proof *p, const char *path)
     if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > MAX_LOG_BYTES) return;
     if (!p->ours[FILE_NAME] && s.st_mtime + 2 < p->since) return; /* of another run */
     if (ls_fs_read(path, &text, &n) != LS_OK) {
-        note(p, ls_err_words());
-        ls_err_clear();
+        note_error(p);
         return;
     }
     ls_nccl_log_add(&p->log, text, n);
@@ -343,8 +317,7 @@ static void read_logs(ls_nccl_proof *p)
     if (p->ours[FILE_NAME]) snprintf(dir, sizeof dir, "%s", p->dir);
     else if (base) snprintf(dir, sizeof dir, "%.*s", base == pattern ? 1 : (int)(base - pattern), pattern);
     if (ls_fs_list(dir, &names, &n) != LS_OK) {
-        note(p, ls_err_words());
-        ls_err_clear();
+        note_error(p);
         return;
     }
     for (size_t i = 0; i < n && i < MAX_LOG; i++) {
@@ -383,19 +356,6 @@ static void write_tools(const ls_nccl_proof *p, ls_jsonw *w)
     ls_jsonw_close(w);
 }
 
-static void write_notes(const ls_nccl_proof *p, ls_jsonw *w)
-{
-    json_t *list = NULL;
-    ls_str text = {0};
-    ls_str_addf(&text, "[%s]", p->notes.data ? p->notes.data : "");
-    if (!text.failed && ls_json_parse(text.data, text.len, "notes", &list) == LS_OK) {
-        ls_jsonw_key(w, "notes");
-        ls_jsonw_value(w, list);
-    } else ls_err_clear();
-    json_decref(list);
-    ls_str_fini(&text);
-}
-
 static void summary_text(ls_nccl_proof *p, ls_str *out)
 {
     char now[24];
@@ -406,7 +366,8 @@ static void summary_text(ls_nccl_proof *p, ls_str *out)
     ls_jsonw_put_str(&w, "generated_at_utc", now);
     ls_nccl_log_write(&p->log, &w);
     write_tools(p, &w);
-    write_notes(p, &w);
+    ls_jsonw_key(&w, "notes");
+    ls_jsonw_value(&w, p->notes);
     ls_jsonw_close(&w);
     ls_str_addc(out, '\n');
 }
@@ -433,13 +394,12 @@ void ls_nccl_proof_end(ls_nccl_proof *p)
 void ls_nccl_proof_cut(ls_nccl_proof *p)
 {
     if (!p || !p->in_use || !p->begun || p->ended || p->rank) return;
-    char *words = ls_strdup(ls_err_words()), *trail = ls_strdup(ls_err_trail()); /* of what ends the run */
+    ls_err_kept error; /* of what ends the run */
+    ls_err_keep(&error);
     ls_evidence_stop(p->tools);
     note(p, "the run ended before it was complete");
     sum_up(p);
-    if (words && trail) ls_err_adopt(words, trail);
-    ls_free(words);
-    ls_free(trail);
+    ls_err_restore(&error);
 }
 
 void ls_nccl_proof_write(const ls_nccl_proof *p, ls_jsonw *w)
@@ -466,7 +426,7 @@ void ls_nccl_proof_destroy(ls_nccl_proof **pp)
         if (p->made_run) (void)rmdir(p->run);
     }
     ls_fs_list_free(p->before, p->n_before);
-    ls_str_fini(&p->notes);
+    json_decref(p->notes);
     ls_free(p);
     *pp = NULL;
 }

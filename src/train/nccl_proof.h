@@ -21,6 +21,7 @@
 
 #include "core/json.h"
 
+#include <limits.h>
 #include <stdbool.h>
 
 typedef struct ls_nccl_proof ls_nccl_proof; /* every function takes NULL: nothing is collected */
@@ -37,9 +38,9 @@ void ls_nccl_proof_begin(ls_nccl_proof **out, const ls_nccl_proof_opts *o);
 /* When workers have their communicator. in_use false: it is another one, and everything is taken back. */
 void ls_nccl_proof_joined(ls_nccl_proof *p, bool in_use);
 /* Rank 0, when the first step is next and before anyone's ls_nccl_proof_started: what an earlier run has left moves. p NULL: this run
- * collects nothing. *where: the folder earlier-<k> of this start (ls_free), or NULL when there is none yet and none was needed. A folder
+ * collects nothing. where: the folder earlier-<k> of this start, or "" when there is none yet; it is created where it is needed. A folder
  * without files in nccl/ has no evidence of an earlier run: a topo.txt there is a launcher's. */
-ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, bool resume, char **where);
+ls_status ls_nccl_proof_set_aside(const ls_nccl_proof *p, const char *run_dir, bool resume, char where[PATH_MAX]);
 /* Everyone, after that: the tools begin. */
 void ls_nccl_proof_started(ls_nccl_proof *p);
 /* After the last collective of all workers: rank 0 writes the summary. */

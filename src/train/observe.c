@@ -1,21 +1,12 @@
-#include "train/observe.h"
+/* observe.c - calls the observers of a run; two small ones: the trace and the progress line. */
+#include "train/train_impl.h"
 
-#include "train/trainer.h"
+#include "core/clock.h"
+#include "core/nvtx.h"
+#include "core/trace.h"
 
-ls_status ls_observer_add(ls_trainer *t, ls_observer o)
-{
-    ls_observers *all = &t->observers;
-    if (all->n == LS_MAX_OBSERVER)
-        return ls_fail(LS_E_ARG, "too many observers of a run; at most %d are allowed", LS_MAX_OBSERVER);
-    all->each[all->n++] = o;
-    return LS_OK;
-}
-
-ls_status ls_observe(ls_trainer *t, const ls_event *e)
-{
-    for (int i = 0; i < t->observers.n; i++) LS_TRY(t->observers.each[i].see(t->observers.each[i].ctx, t, e));
-    return LS_OK;
-}
+#include <math.h>
+#include <stdio.h>
 
 const char *ls_phase_name(ls_phase p)
 {
@@ -25,4 +16,67 @@ const char *ls_phase_name(ls_phase p)
 #undef X
     };
     return names[p];
+}
+
+/* ---- trace: steps and their phases as spans (core/trace.h) and as NVTX ranges (core/nvtx.h) ---- */
+
+static ls_status see_trace(ls_trainer *t, const ls_event *e)
+{
+    const bool phase = e->kind == LS_ON_PHASE_BEGIN || e->kind == LS_ON_PHASE_END;
+    const char *name = phase ? ls_phase_name(e->phase) : NULL;
+    const int64_t step = t->state.step;
+    if (phase && !name) return LS_OK;
+    switch (e->kind) {
+    case LS_ON_STEP_BEGIN: t->span.step = ls_span_begin(); break;
+    case LS_ON_STEP_END:
+        ls_span_end(
+            t->span.step,
+            (ls_trace_span){.kind = LS_SPAN_STEP, .name = "step", .index = (int32_t)step + 1, .seq = (uint64_t)step});
+        ls_trace_count("loss", e->step->loss);
+        if (!isnan(e->step->split.comm_exposed))
+            ls_trace_count("exposed communication (ms)", 1e3 * e->step->split.comm_exposed);
+        break;
+    case LS_ON_PHASE_BEGIN:
+        ls_nvtx_push(name);
+        t->span.phase[e->phase] = ls_span_begin();
+        break;
+    case LS_ON_PHASE_END:
+        ls_span_end(t->span.phase[e->phase],
+                    (ls_trace_span){.kind = LS_SPAN_PHASE, .name = name, .micro = e->micro + 1});
+        ls_nvtx_pop();
+        break;
+    default: break;
+    }
+    return LS_OK;
+}
+
+/* ---- progress: one line on stderr, every step on a terminal, else every 10 seconds ---- */
+
+static ls_status see_progress(ls_trainer *t, const ls_event *e)
+{
+    const ls_train_config *c = t->cfg;
+    const ls_step_result *r = e->step;
+    if (e->kind != LS_ON_STEP_LOG || !t->io.progress || c->profile_mode) return LS_OK;
+    const double now = ls_now();
+    const bool last = t->state.step >= c->total_steps;
+    if (!last && !t->io.frequent && now - t->tick < 10 && t->state.step > 1) return LS_OK;
+    t->tick = now;
+    char text[200], eta[32];
+    const double tokens = (double)(c->global_batch * c->seq_len), tps = tokens / r->t_total;
+    snprintf(text, sizeof text, "step %lld/%lld  loss %.4f  lr %.3g  norm %.3g  %.0f tokens/s  %.3f TFLOP/s  eta %s",
+             (long long)t->state.step, (long long)c->total_steps, r->loss, r->lr, r->grad_norm, tps,
+             tps * ls_flops_per_token(&c->model, c->seq_len) / 1e12,
+             ls_human_time(eta, (double)(c->total_steps - t->state.step) * r->t_total));
+    t->io.progress(t->io.ctx, text, last);
+    return LS_OK;
+}
+
+/* ---- all, in the order of observe.h ---- */
+
+ls_status ls_observe(ls_trainer *t, const ls_event *e)
+{
+    static ls_status (*const builtin[])(ls_trainer *, const ls_event *) = {
+        train_see_clock, see_trace, train_see_metrics, train_see_reference, see_progress, train_see_telemetry};
+    for (size_t i = 0; i < sizeof builtin / sizeof *builtin; i++) LS_TRY(builtin[i](t, e));
+    return t->observer.see ? t->observer.see(t->observer.ctx, t, e) : LS_OK;
 }

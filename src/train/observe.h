@@ -8,13 +8,13 @@
  * weights with any set of observers. The built-in observers, in the order in which they are called:
  *
  *   clock      step_clock.c       where the time of a step went; fills the times of ls_step_result at STEP_END
- *   trace      step_trace.c       phases as spans of the trace and as NVTX ranges
+ *   trace      observe.c          phases as spans of the trace and as NVTX ranges
  *   metrics    metrics_log.c      metrics.jsonl
  *   reference  reference_log.c    the stdout lines of the reference trainer R1 (docs/REFERENCES.md), and DIST_DEBUG's log of collectives
- *   progress   progress.c         the progress line
+ *   progress   observe.c          the progress line
  *   telemetry  telemetry.c        utilisation and power of the GPU
  *
- * A further observer is added with ls_observer_add. An event reaches every worker at the same point of its run, except RUN_END, which only
+ * One further observer may be set in the trainer; it is called last. An event reaches every worker at the same point of its run, except RUN_END, which only
  * rank 0 emits; between steps an observer may therefore call collectives. An observer that fails ends the run. */
 #ifndef LS_TRAIN_OBSERVE_H
 #define LS_TRAIN_OBSERVE_H
@@ -98,20 +98,10 @@ typedef struct ls_event {
     const char *text;
 } ls_event;
 
-typedef struct ls_observer {
+typedef struct ls_observer { /* zeroed: none */
     ls_status (*see)(void *ctx, struct ls_trainer *t, const ls_event *e);
     void *ctx;
 } ls_observer;
-
-enum { LS_MAX_OBSERVER = 12 };
-
-typedef struct ls_observers {
-    ls_observer each[LS_MAX_OBSERVER];
-    int n;
-} ls_observers;
-
-/* After the observers that were added before. LS_E_ARG: there are LS_MAX_OBSERVER already. */
-ls_status ls_observer_add(struct ls_trainer *t, ls_observer o);
 
 /* Calls every observer in order, until one fails. */
 ls_status ls_observe(struct ls_trainer *t, const ls_event *e);

@@ -2,14 +2,18 @@
 
 #include "core/mem.h"
 #include "parallel/simulate.h"
+#include "train/train_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* What each worker sends to rank 0. All doubles, so that it travels as F64. */
-typedef struct facts {
-    double busy, span, sent, exposed, act_bytes;
+/* What each worker sends to rank 0, per step. All doubles, so that it travels as F64. */
+typedef struct ls_stage_facts {
+    double busy, span;                 /* seconds */
+    double sent, exposed;              /* bytes to neighbours; seconds waited for them */
+    double act_bytes;                  /* planned for activations */
     double cost[LS_PIPE_MAX_CHUNK][4]; /* mean of F, B, I, W of a chunk */
+    double predicted;                  /* bubble; filled by rank 0 */
 } facts;
 
 enum { FACTS = sizeof(facts) / sizeof(double), BOX = 5 };
@@ -28,7 +32,7 @@ static void own_facts(const ls_trainer *t, facts *f)
         for (int k = 0; k < 4; k++) f->cost[c][k] = s->calls[c][k] ? s->time[c][k] / (double)s->calls[c][k] : 0;
 }
 
-static ls_status predict(const ls_trainer *t, const facts *all, ls_pipe_report *r)
+static ls_status predict(const ls_trainer *t, facts *all, ls_pipe_report *r)
 {
     const ls_schedule *s = t->schedule;
     const int n_part = s->n_stage * s->n_chunk;
@@ -46,8 +50,7 @@ static ls_status predict(const ls_trainer *t, const facts *all, ls_pipe_report *
     LS_TRY(st);
     r->predicted_makespan = sim.makespan;
     r->predicted = sim.bubble;
-    for (int k = 0; k < s->n_stage; k++)
-        r->stage[k].predicted = sim.makespan > 0 ? 1 - sim.rank[k].busy / sim.makespan : 0;
+    for (int k = 0; k < s->n_stage; k++) all[k].predicted = sim.makespan > 0 ? 1 - sim.rank[k].busy / sim.makespan : 0;
     ls_sim_fini(&sim);
     return LS_OK;
 }
@@ -144,31 +147,14 @@ ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out)
                          LS_SITE, NULL));
     LS_TRY(gather_boxes(t, out));
     if (ls_comm_rank(t->comm)) return LS_OK;
-    out->n_stage = P;
-    out->stage = ls_alloc((size_t)P * sizeof *out->stage);
-    if (!out->stage) return ls_nomem((size_t)P * sizeof *out->stage, "the facts of a pipeline");
     double busy = 0;
     for (int k = 0; k < P; k++) {
         out->makespan = all[k].span > out->makespan ? all[k].span : out->makespan;
         busy += all[k].busy;
     }
-    for (int k = 0; k < P; k++)
-        out->stage[k] = (ls_stage_report){.busy = all[k].busy,
-                                          .span = all[k].span,
-                                          .measured = out->makespan > 0 ? 1 - all[k].busy / out->makespan : 0,
-                                          .sent_bytes = (int64_t)all[k].sent,
-                                          .exposed = all[k].exposed,
-                                          .act_bytes = (int64_t)all[k].act_bytes,
-                                          .peak = t->schedule->rank[k].peak_all};
+    out->stage = all;
     out->measured = out->makespan > 0 ? 1 - busy / (P * out->makespan) : 0;
     return predict(t, all, out);
-}
-
-void ls_pipe_report_fini(ls_pipe_report *r)
-{
-    ls_free(r->stage);
-    ls_str_fini(&r->rows);
-    *r = (ls_pipe_report){0};
 }
 
 static void write_units(const ls_trainer *t, int stage, ls_jsonw *w)
@@ -185,10 +171,10 @@ static void write_units(const ls_trainer *t, int stage, ls_jsonw *w)
 
 void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw *w)
 {
-    if (!r->n_stage) return;
+    if (!r->stage) return;
     ls_jsonw_put_open(w, "pipeline", '{');
     ls_jsonw_put_str(w, "schedule", t->schedule->name);
-    ls_jsonw_put_int(w, "stages", r->n_stage);
+    ls_jsonw_put_int(w, "stages", t->schedule->n_stage);
     ls_jsonw_put_int(w, "interleave", t->schedule->n_chunk);
     ls_jsonw_put_int(w, "micro_batches", t->schedule->n_micro);
     ls_jsonw_put_real(w, "bubble_measured", r->measured);
@@ -198,17 +184,17 @@ void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw
     ls_jsonw_put_real(w, "makespan_sec", r->makespan);
     ls_jsonw_put_real(w, "makespan_predicted_sec", r->predicted_makespan);
     ls_jsonw_put_open(w, "per_stage", '[');
-    for (int k = 0; k < r->n_stage; k++) {
-        const ls_stage_report *s = &r->stage[k];
+    for (int k = 0; k < t->schedule->n_stage; k++) {
+        const facts *s = &r->stage[k];
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "stage", k);
         write_units(t, k, w);
         ls_jsonw_put_real(w, "busy_sec", s->busy);
-        ls_jsonw_put_real(w, "bubble_measured", s->measured);
+        ls_jsonw_put_real(w, "bubble_measured", r->makespan > 0 ? 1 - s->busy / r->makespan : 0);
         ls_jsonw_put_real(w, "bubble_predicted", s->predicted);
-        ls_jsonw_put_int(w, "peak_micro_batches", s->peak);
-        ls_jsonw_put_int(w, "activation_bytes", s->act_bytes);
-        ls_jsonw_put_int(w, "sent_bytes_per_step", s->sent_bytes);
+        ls_jsonw_put_int(w, "peak_micro_batches", t->schedule->rank[k].peak_all);
+        ls_jsonw_put_int(w, "activation_bytes", (int64_t)s->act_bytes);
+        ls_jsonw_put_int(w, "sent_bytes_per_step", (int64_t)s->sent);
         ls_jsonw_put_real(w, "exposed_sec_per_step", s->exposed);
         ls_jsonw_close(w);
     }
@@ -218,13 +204,10 @@ void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw
 
 void ls_pipe_report_print(const ls_pipe_report *r, const ls_trainer *t)
 {
-    if (!r->n_stage || !t->io.note) return;
-    char text[256];
-    snprintf(text, sizeof text,
-             "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for mean costs (a step %.3f s, predicted %.3f "
-             "s); last step "
-             "%.1f %% measured, %.1f %% simulated from its own actions\n",
-             t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan,
-             100 * r->last, 100 * r->replayed);
-    t->io.note(t->io.ctx, text);
+    if (!r->stage) return;
+    train_tell(t,
+               "pipeline %s: bubble %.1f %% measured, %.1f %% predicted for mean costs (a step %.3f s, predicted %.3f "
+               "s); last step %.1f %% measured, %.1f %% simulated from its own actions\n",
+               t->schedule->name, 100 * r->measured, 100 * r->predicted, r->makespan, r->predicted_makespan,
+               100 * r->last, 100 * r->replayed);
 }

@@ -13,27 +13,18 @@
 #include "core/str.h"
 #include "train/trainer.h"
 
-typedef struct ls_stage_report {
-    double busy, span;          /* seconds per step                               */
-    double measured, predicted; /* bubble                                  */
-    int64_t sent_bytes;         /* to neighbours, per step                        */
-    double exposed;             /* waited for neighbours, seconds per step        */
-    int64_t act_bytes;          /* planned for activations                        */
-    int peak;                   /* micro-batches whose activations are held       */
-} ls_stage_report;
+struct ls_stage_facts;
 
 typedef struct ls_pipe_report {
-    int n_stage;
-    ls_stage_report *stage; /* of the first replica                       */
+    const struct ls_stage_facts *stage; /* of the first replica; NULL: no pipeline, or another rank than 0 */
     double makespan, predicted_makespan;
-    double measured, predicted; /* over all stages                        */
-    double last, replayed;      /* of the last step                       */
-    ls_str rows;                /* pipeline.json: boxes of the last step                 */
+    double measured, predicted; /* bubble over all stages  */
+    double last, replayed;      /* bubble of the last step */
+    ls_str rows;                /* pipeline.json: boxes of the last step */
 } ls_pipe_report;
 
-/* Collective over the run's workers; only rank 0's is filled. Nothing without a pipeline. */
+/* Collective over the run's workers; only rank 0's is filled. Nothing without a pipeline. ls_str_fini(&rows) when done. */
 ls_status ls_pipe_report_gather(ls_trainer *t, ls_pipe_report *out);
-void ls_pipe_report_fini(ls_pipe_report *r);
 /* The object `pipeline` of training_metrics.json. */
 void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw *w);
 /* One line for io.note; nothing without a pipeline. */

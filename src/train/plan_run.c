@@ -1,16 +1,11 @@
 #include "train/plan_run.h"
 
 #include "core/mem.h"
+#include "core/minmax.h"
 #include "parallel/schedule_check.h"
 #include "parallel/schedule_text.h"
 
 #include <string.h>
-
-int64_t ls_run_val_places(const ls_train_config *c, int64_t val_seqs)
-{
-    const int64_t W = c->mesh.n[LS_AXIS_DP], n = val_seqs / c->micro_batch;
-    return (n + W - 1) / W * W;
-}
 
 bool ls_run_measures_stages(const ls_train_config *c)
 {
@@ -33,8 +28,7 @@ ls_status ls_run_stages(const ls_train_config *c, const ls_part_cost *measured, 
     if (st == LS_OK && c->stages && !ls_run_measures_stages(c))
         st = ls_stages_parse(stages, c->stages, U, P, (*schedule)->n_chunk);
     else if (st == LS_OK)
-        st =
-            ls_stages_balance_on(stages, cost, U, P, (*schedule)->n_chunk, c->stage_thread[0] ? c->stage_thread : NULL);
+        st = ls_stages_balance(stages, cost, U, P, (*schedule)->n_chunk, c->stage_thread[0] ? c->stage_thread : NULL);
     if (st == LS_OK) st = ls_pipe_check(*schedule, c->recompute);
     ls_free(cost);
     return st;
@@ -86,22 +80,16 @@ static ls_status plan_strategy(const ls_train_config *c, const ls_run_groups *g,
     return st;
 }
 
-/* On a device, where the pass over memory that makes it again costs more than the memory. */
-static bool keeps_gelu(const ls_model *m)
-{
-    return m->compute->device != NULL;
-}
-
 static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_run_parts *out)
 {
+    /* on a device the pass over memory that makes it again costs more than the memory */
+    const bool keep_gelu = out->model->compute->device != NULL;
     if (!out->schedule)
-        return ls_acts_plan(&out->acts, out->model,
-                            &(ls_acts_opts){.B = c->micro_batch,
-                                            .T = c->seq_len,
-                                            .train = true,
-                                            .recompute = c->recompute,
-                                            .keep_gelu = keeps_gelu(out->model)},
-                            &out->plan);
+        return ls_acts_plan(
+            &out->acts, out->model,
+            &(ls_acts_opts){
+                .B = c->micro_batch, .T = c->seq_len, .train = true, .recompute = c->recompute, .keep_gelu = keep_gelu},
+            &out->plan);
     return ls_pipe_create(&out->pipe,
                           &(ls_pipe_setup){.model = out->model,
                                            .schedule = out->schedule,
@@ -111,7 +99,7 @@ static ls_status plan_acts(const ls_train_config *c, const ls_run_groups *g, ls_
                                            .B = c->micro_batch,
                                            .T = c->seq_len,
                                            .recompute = c->recompute,
-                                           .keep_gelu = keeps_gelu(out->model)},
+                                           .keep_gelu = keep_gelu},
                           &out->plan);
 }
 
@@ -122,21 +110,12 @@ ls_status ls_run_plan_strategy(const ls_train_config *c, ls_compute *compute, co
     return plan_strategy(c, g, out);
 }
 
-/* Elements of the largest unit, in blocks of the norm. */
-static int64_t norm_blocks(const ls_model *m)
-{
-    int64_t most = 0;
-    for (int u = 0; u < m->n_unit; u++) {
-        const int64_t blocks = (m->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK;
-        if (blocks > most) most = blocks;
-    }
-    return most;
-}
-
 ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_run_groups *g, int64_t val_seqs,
                       ls_run_parts *out)
 {
     const int64_t R = (int64_t)c->micro_batch * c->seq_len, pair = 2 * (int64_t)sizeof(double);
+    const int64_t W = c->mesh.n[LS_AXIS_DP],
+                  val_batches = val_seqs / c->micro_batch; /* equally many for each replica */
     ls_plan *p = &out->plan;
     LS_TRY(ls_run_plan_strategy(c, compute, g, out));
     LS_TRY(plan_acts(c, g, out));
@@ -144,10 +123,13 @@ ls_status ls_run_plan(const ls_train_config *c, ls_compute *compute, const ls_ru
     /* on a device all micro-batches of a step are in flight at once */
     const int n_slot = out->schedule || !compute->device ? 1 : c->grad_accum;
     p->device = compute->device;
+    int64_t blocks = 0; /* of the norm, in the largest unit */
+    for (int u = 0; u < out->model->n_unit; u++)
+        blocks = LS_MAX(blocks, (out->model->unit[u].n_pad + LS_NORM_BLOCK - 1) / LS_NORM_BLOCK);
     LS_TRY(ls_input_plan(&out->input, compute, R, n_slot, p));
-    r->norm = ls_plan_add_host(p, LS_PART_WORK, norm_blocks(out->model) * (int64_t)sizeof(double), "norm blocks");
+    r->norm = ls_plan_add_host(p, LS_PART_WORK, blocks * (int64_t)sizeof(double), "norm blocks");
     r->leaf_loss = ls_plan_add_host(p, LS_PART_WORK, (int64_t)c->grad_accum * c->mesh.n[LS_AXIS_DP] * pair, "losses");
-    r->val_loss = ls_plan_add_host(p, LS_PART_WORK, ls_run_val_places(c, val_seqs) * pair, "validation losses");
+    r->val_loss = ls_plan_add_host(p, LS_PART_WORK, (val_batches + W - 1) / W * W * pair, "validation losses");
     return LS_OK;
 }
 

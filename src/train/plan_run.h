@@ -53,7 +53,4 @@ ls_status ls_run_stages(const ls_train_config *c, const ls_part_cost *measured, 
                         ls_schedule **schedule);
 bool ls_run_measures_stages(const ls_train_config *c); /* --stages measured */
 
-/* Validation batches, rounded up so that every replica has the same number of places. */
-int64_t ls_run_val_places(const ls_train_config *c, int64_t val_seqs);
-
 #endif

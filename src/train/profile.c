@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/trace.h"
+#include "train/train_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@
 
 struct ls_profile {
     ls_trace *trace;
-    char *dir;
+    char dir[PATH_MAX];
     ls_kernel_times *kernels; /* of a device's operations; NULL: the host's own, or over */
     int64_t kernels_dropped;
 };
@@ -69,7 +70,6 @@ static void destroy(ls_profile **pp)
     if (!p) return;
     (void)ls_kernel_times_end(&p->kernels, NULL, NULL);
     ls_trace_destroy(&p->trace);
-    ls_free(p->dir);
     ls_free(p);
     *pp = NULL;
 }
@@ -79,8 +79,7 @@ static ls_status create(ls_profile **out, ls_trainer *t)
     ls_profile *p = ls_alloc(sizeof *p);
     if (!p) return ls_nomem(sizeof *p, "a trace");
     *out = p;
-    p->dir = ls_path_join(t->cfg->run_dir, "profiles");
-    if (!p->dir) return ls_nomem(strlen(t->cfg->run_dir), "a path");
+    LS_TRY(ls_path_in(p->dir, t->cfg->run_dir, "profiles"));
     return ls_trace_create(&p->trace, ls_comm_rank(t->comm));
 }
 
@@ -99,23 +98,19 @@ static ls_status watch_device(ls_profile *p, ls_trainer *t)
     if (getenv("NSYS_PROFILING_SESSION_ID")) return LS_OK; /* nsys has CUPTI, and sees the kernels itself */
     LS_TRY(ls_kernel_times_begin(&p->kernels, &t->compute, t->compute.ops->name,
                                  KERNEL_SPANS * (int64_t)t->cfg->profile_spans));
-    char text[360];
-    snprintf(text, sizeof text, "profile: %s\n", ls_kernel_times_words(p->kernels));
-    if (t->io.note) t->io.note(t->io.ctx, text);
+    train_tell(t, "profile: %s\n", ls_kernel_times_words(p->kernels));
     return LS_OK;
 }
 
 void ls_profile_device_end(ls_profile *p)
 {
     ls_kernel_facts f = {0};
+    ls_err_kept error; /* of a failed run: the one to report */
     if (!p || !p->kernels) return;
-    char *words = ls_strdup(ls_err_words()),
-         *trail = ls_strdup(ls_err_trail()); /* the error of a failed run is the one to report */
+    ls_err_keep(&error);
     if (ls_kernel_times_end(&p->kernels, p->trace, &f) != LS_OK)
         ls_warn("profile", "the device's times are not in the trace: %s", ls_err_words());
-    if (words && trail) ls_err_adopt(words, trail);
-    ls_free(words);
-    ls_free(trail);
+    ls_err_restore(&error);
     p->kernels_dropped = f.dropped + f.lost;
 }
 
@@ -165,11 +160,10 @@ static ls_status write_part(const ls_profile *p)
 /* The part of a run that failed. The error of the run is reported, even when the part cannot be written. */
 static void write_quietly(const ls_profile *p)
 {
-    char *words = ls_strdup(ls_err_words()), *trail = ls_strdup(ls_err_trail());
+    ls_err_kept error;
+    ls_err_keep(&error);
     if (write_part(p) != LS_OK) ls_warn("profile", "no trace of this worker: %s", ls_err_words());
-    if (words && trail) ls_err_adopt(words, trail);
-    ls_free(words);
-    ls_free(trail);
+    ls_err_restore(&error);
 }
 
 /* The parts of all workers exist, or all workers fail. */

@@ -24,25 +24,18 @@ int64_t train_peak_rss(void)
 
 static ls_status set_earlier_aside(ls_trainer *t)
 {
-    char *where = NULL, upto[40] = "", text[1280];
-    int64_t step;
-    if (t->cfg->resume) return ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, true, &where);
-    LS_TRY(ls_ckpt_set_aside(t->cfg->run_dir, &where, &step));
-    const bool saved = where;
-    ls_status st = ls_nccl_proof_set_aside(t->proof, t->cfg->run_dir, false, &where);
-    if (where && !saved && t->io.note) {
-        snprintf(text, sizeof text, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n",
-                 t->cfg->run_dir, where);
-        t->io.note(t->io.ctx, text);
-    } else if (where && t->io.note) {
-        if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
-        snprintf(
-            text, sizeof text,
-            "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
-            t->cfg->run_dir, upto, where);
-        t->io.note(t->io.ctx, text);
-    }
-    ls_free(where);
+    const char *run_dir = t->cfg->run_dir;
+    char where[PATH_MAX] = "", upto[40] = "";
+    int64_t step = -1;
+    if (!t->cfg->resume) LS_TRY(ls_ckpt_set_aside(run_dir, where, &step));
+    const bool checkpoints = *where;
+    ls_status st = ls_nccl_proof_set_aside(t->proof, run_dir, t->cfg->resume, where);
+    if (step >= 0) snprintf(upto, sizeof upto, " up to step %lld", (long long)step);
+    if (checkpoints)
+        train_tell(
+            t, "%.400s holds checkpoints of an earlier run%s: moved to %.400s, since --resume would go on from them\n",
+            run_dir, upto, where);
+    else if (*where) train_tell(t, "%.400s holds files of an earlier run over NCCL: moved to %.400s\n", run_dir, where);
     return st;
 }
 
@@ -50,12 +43,10 @@ static ls_status set_earlier_aside(ls_trainer *t)
 ls_status train_begin_files(ls_trainer *t)
 {
     ls_status st = LS_OK;
-    char path[1024];
     if (ls_comm_rank(t->comm) == 0) {
         LS_TRY_GOTO(st, done, set_earlier_aside(t));
         LS_TRY_GOTO(st, done, ls_artifacts_begin(t->cfg->run_dir));
-        snprintf(path, sizeof path, "%s/metrics.jsonl", t->cfg->run_dir);
-        LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, path, t->state.step));
+        LS_TRY_GOTO(st, done, ls_metrics_log_open(&t->log, t->cfg->run_dir, t->state.step));
     }
 done:
     if (ls_comm_size(t->comm) > 1) st = ls_comm_agree(t->comm, st, LS_SITE);
@@ -72,7 +63,7 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
                             .peak_rss_bytes = (double)train_peak_rss(),
                             .device_bytes = t->compute.device ? (double)t->plan.total : 0,
                             .cpu_utilisation = ls_step_clock_cpu(t),
-                            .exposed = ls_trainer_exposed(t)};
+                            .exposed = ls_trainer_exposed(t, false)};
     for (int p = 0; p < LS_N_PART; p++) mine.part_bytes[p] = (double)ls_plan_part_bytes(&t->plan, (ls_part)p);
     ls_worker_facts *all = ls_comm_alloc(t->comm, (size_t)W * sizeof *all);
     if (!all) return ls_nomem((size_t)W * sizeof *all, "the workers' facts");
@@ -81,85 +72,41 @@ static ls_status gather_facts(ls_trainer *t, ls_worker_facts **out)
     return LS_OK;
 }
 
-typedef struct more {
-    const ls_trainer *t;
-    const ls_pipe_report *pipe;
-} more;
-
-static void write_more(const void *ctx, ls_jsonw *w)
+static ls_status write_all(ls_trainer *t, const ls_run_identity *id, const ls_worker_facts *facts,
+                           const ls_pipe_report *pipe, double begin)
 {
-    const more *m = ctx;
-    ls_pipe_report_write(m->pipe, m->t, w);
-    if (m->t->compute.device) ls_telemetry_write(m->t->gpu, m->t->watched_tokens, w);
-    ls_nccl_proof_write(m->t->proof, w);
-}
-
-static ls_status write_pipeline(const ls_trainer *t, const ls_pipe_report *pipe)
-{
-    char path[1024];
-    if (!pipe->rows.data) return LS_OK;
-    snprintf(path, sizeof path, "%s/pipeline.json", t->cfg->run_dir);
-    return ls_fs_write(path, pipe->rows.data, pipe->rows.len);
-}
-
-static ls_status write_artifacts(ls_trainer *t, const ls_run_metrics *m)
-{
+    char words[LS_COMPUTE_WORDS];
     ls_str markers = {0};
-    ls_status st = ls_artifacts_write(m, &markers);
+    LS_TRY(ls_metrics_log_close(&t->log));
+    ls_nccl_proof_end(t->proof);
+    ls_run_end m = {.id = id,
+                    .total_wall_time = ls_now() - begin,
+                    .compute_words = ls_compute_describe(&t->compute, words),
+                    .nccl = ls_comm_library(t->comm),
+                    .worker = facts,
+                    .pipe = pipe};
+    ls_utc_stamp(m.utc);
+    const ls_status st = ls_artifacts_write(t, &m, &markers);
     /* also after a failure: markers of the files that are complete */
     const ls_status end =
         markers.data ? ls_observe(t, &(ls_event){.kind = LS_ON_RUN_END, .text = markers.data}) : LS_OK;
     ls_str_fini(&markers);
-    return st != LS_OK ? st : end;
-}
-
-static ls_status write_all(ls_trainer *t, const ls_run_identity *id, const ls_worker_facts *facts,
-                           const ls_pipe_report *pipe, double begin)
-{
-    const ls_run_state *s = &t->state;
-    char words[LS_COMPUTE_WORDS];
-    LS_TRY(ls_metrics_log_close(&t->log));
-    ls_nccl_proof_end(t->proof);
-    ls_run_metrics m = {.id = id,
-                        .cfg = t->cfg,
-                        .epoch = s->done,
-                        .n_epoch = (int)s->epoch,
-                        .total_wall_time = ls_now() - begin,
-                        .compute_words = ls_compute_describe(&t->compute, words),
-                        .plan_bytes = t->plan.total,
-                        .device = t->compute.device ? &t->device : NULL,
-                        .n_device = t->device.count,
-                        .nccl = ls_comm_library(t->comm),
-                        .scale = ls_loss_scale_skips(&s->scale) ? &s->scale : NULL,
-                        .resumed_from_step = t->resumed_from,
-                        .process_group = ls_comm_size(t->comm) > 1,
-                        .comm = t->dp,
-                        .tensor = t->tp,
-                        .acts = t->pp_acts,
-                        .grads = t->pp_grads,
-                        .split = ls_step_clock_mean(&t->clock),
-                        .n_split = t->clock.n_step,
-                        .n_untimed = t->clock.n_untimed,
-                        .worker = facts,
-                        .n_worker = ls_comm_size(t->comm),
-                        .more = write_more,
-                        .more_ctx = &(more){t, pipe}};
-    ls_utc_stamp(m.end_utc);
-    const ls_status st = write_artifacts(t, &m);
     ls_pipe_report_print(pipe, t);
-    return st;
+    return st != LS_OK ? st : end;
 }
 
 ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin)
 {
     ls_worker_facts *facts = NULL;
     ls_pipe_report pipe = {0};
+    char path[PATH_MAX];
     ls_status st = LS_OK;
     LS_TRY(gather_facts(t, &facts)); /* also: no worker leaves before all have finished the last step */
     LS_TRY_GOTO(st, done, ls_pipe_report_gather(t, &pipe));
-    LS_TRY_GOTO(st, done, write_pipeline(t, &pipe));
+    LS_TRY_GOTO(st, done, ls_path_in(path, t->cfg->run_dir, "pipeline.json"));
+    if (pipe.rows.data) LS_TRY_GOTO(st, done, ls_fs_write(path, pipe.rows.data, pipe.rows.len));
     if (ls_comm_rank(t->comm) == 0) LS_TRY_GOTO(st, done, write_all(t, id, facts, &pipe, begin));
 done:
-    ls_pipe_report_fini(&pipe);
+    ls_str_fini(&pipe.rows);
     return st;
 }

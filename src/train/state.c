@@ -10,14 +10,17 @@
 
 /* The formatter folds these lists another way each time it sees them. */
 /* clang-format off */
-#define EPOCH_REALS(X)                                                                    \
-    X(wall_time) X(train_loss) X(val_loss) X(step_mean) X(step_p50) X(step_p95)           \
-    X(dataload_mean) X(update_mean) X(update_p50) X(update_p95) X(grad_norm_max)          \
-    X(grad_norm_last)
-#define EPOCH_INTS(X)                                                                     \
-    X(epoch_idx) X(micro_steps) X(grad_accum) X(tokens) X(n_sample) X(updates_applied)    \
-    X(updates_skipped) X(sequences_dropped) X(n_update) X(peak_rss_bytes)                 \
-    X(cuda_allocated) X(cuda_reserved) X(cuda_allocated_global) X(cuda_reserved_global)
+#define EPOCH_REALS(X)                                                                                        \
+    X(wall_time, wall_time) X(train_loss, train_loss) X(val_loss, val_loss) X(step_mean, step.mean)           \
+    X(step_p50, step.p50) X(step_p95, step.p95) X(dataload_mean, dataload.mean) X(update_mean, update.mean)   \
+    X(update_p50, update.p50) X(update_p95, update.p95) X(grad_norm_max, grad_norm_max)                       \
+    X(grad_norm_last, grad_norm_last)
+#define EPOCH_INTS(X)                                                                                         \
+    X(epoch_idx, epoch_idx) X(micro_steps, micro_steps) X(grad_accum, grad_accum) X(tokens, tokens)           \
+    X(n_sample, n_sample) X(updates_applied, updates_applied) X(updates_skipped, updates_skipped)             \
+    X(sequences_dropped, sequences_dropped) X(n_update, n_update) X(peak_rss_bytes, peak_rss_bytes)           \
+    X(cuda_allocated, cuda_bytes) X(cuda_reserved, cuda_bytes) X(cuda_allocated_global, cuda_bytes_global)    \
+    X(cuda_reserved_global, cuda_bytes_global)
 #define STATE_REALS(X) X(loss_sum) X(epoch_time) X(total_time) X(norm_max) X(norm_last)
 #define STATE_INTS(X) X(step) X(epoch) X(epoch_step) X(tokens) X(n_spike)
 /* clang-format on */
@@ -73,10 +76,10 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
     for (int64_t i = 0; i < s->epoch; i++) {
         const ls_epoch_metrics *e = &s->done[i];
         ls_jsonw_open(&w, '{');
-#define X(f) ls_jsonw_put_int(&w, #f, e->f);
+#define X(key, f) ls_jsonw_put_int(&w, #key, e->f);
         EPOCH_INTS(X)
 #undef X
-#define X(f) ls_jsonw_put_real(&w, #f, e->f);
+#define X(key, f) ls_jsonw_put_real(&w, #key, e->f);
         EPOCH_REALS(X)
 #undef X
         ls_jsonw_put_bool(&w, "has_val", e->has_val);
@@ -178,10 +181,10 @@ ls_status ls_run_state_read(ls_trainer *t, const char *json, const char *path)
     for (int64_t i = 0; i < s->epoch; i++) {
         const json_t *e = json_array_get(done, (size_t)i);
         ls_epoch_metrics *d = &s->done[i];
-#define X(f) d->f = get_int(e, #f);
+#define X(key, f) d->f = get_int(e, #key);
         EPOCH_INTS(X)
 #undef X
-#define X(f) d->f = get_real(e, #f);
+#define X(key, f) d->f = get_real(e, #key);
         EPOCH_REALS(X)
 #undef X
         d->has_val = json_is_true(json_object_get(e, "has_val"));

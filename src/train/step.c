@@ -190,44 +190,17 @@ static ls_status pipeline(ls_trainer *t)
     return ls_phase_end(t, LS_PHASE_PIPELINE, -1);
 }
 
-static ls_status start(ls_trainer *t)
-{
-    LS_TRY(ls_phase_begin(t, LS_PHASE_START, -1));
-    LS_TRY(train_agree_to_stop(t));
-    return ls_phase_end(t, LS_PHASE_START, -1);
-}
-
-static ls_status micro_batches(ls_trainer *t)
-{
-    if (t->pipe) return pipeline(t);
-    for (int m = 0; m < t->cfg->grad_accum; m++) LS_TRY(micro_batch(t, m));
-    return LS_OK;
-}
-
-static ls_status reduce_gradients(ls_trainer *t)
-{
-    LS_TRY(ls_phase_begin(t, LS_PHASE_REDUCE, -1));
-    LS_TRY(ls_strategy_step_due(t->strategy));
-    return ls_phase_end(t, LS_PHASE_REDUCE, -1);
-}
-
-/* The host waits for a device at this one point of a step; the device is idle from here until the update is queued. */
-static ls_status gradient_norm(ls_trainer *t, double *norm)
-{
-    double squares = 0;
-    LS_TRY(ls_phase_begin(t, LS_PHASE_SQUARES, -1));
-    LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
-    *norm = sqrt(squares) * (1 / ls_loss_scale_now(&t->state.scale));
-    LS_TRY(ls_compute_sync(&t->compute));
-    return ls_phase_end(t, LS_PHASE_SQUARES, -1);
-}
-
-/* loss_sum: over the counted tokens of the step. */
+/* The host waits for a device at this one point of a step; the device is idle from here until the update is queued. loss_sum: over the
+ * counted tokens of the step. */
 static ls_status norm_and_loss(ls_trainer *t, ls_step_result *r, double *loss_sum)
 {
-    double counted = 0;
+    double counted = 0, squares = 0;
     LS_TRY(ls_phase_begin(t, LS_PHASE_NORM, -1));
-    LS_TRY(gradient_norm(t, &r->grad_norm));
+    LS_TRY(ls_phase_begin(t, LS_PHASE_SQUARES, -1));
+    LS_TRY(ls_strategy_sum_squares(t->strategy, &squares));
+    r->grad_norm = sqrt(squares) * (1 / ls_loss_scale_now(&t->state.scale));
+    LS_TRY(ls_compute_sync(&t->compute));
+    LS_TRY(ls_phase_end(t, LS_PHASE_SQUARES, -1));
     LS_TRY(sum_losses(t, t->leaf_loss, t->cfg->grad_accum, loss_sum, &counted));
     r->loss = counted > 0 ? *loss_sum / counted : 0;
     return ls_phase_end(t, LS_PHASE_NORM, -1);
@@ -246,14 +219,6 @@ static ls_status check_numbers(ls_trainer *t, ls_step_result *r)
     if (!isfinite(r->loss)) return train_numbers_failed(t, "the loss", r->loss, false);
     if (!isfinite(r->grad_norm)) return train_numbers_failed(t, "the gradient norm", r->grad_norm, true);
     return LS_OK;
-}
-
-/* The writer reads the parameters that the update changes. */
-static ls_status wait_for_checkpoint(ls_trainer *t)
-{
-    LS_TRY(ls_phase_begin(t, LS_PHASE_WAIT, -1));
-    LS_TRY(ls_ckpt_wait(t->writer));
-    return ls_phase_end(t, LS_PHASE_WAIT, -1);
 }
 
 static ls_status clip_and_update(ls_trainer *t, ls_step_result *r)
@@ -287,12 +252,25 @@ static ls_status step(ls_trainer *t, ls_step_result *r)
     double loss_sum = 0;
     *r = (ls_step_result){0};
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_STEP_BEGIN, .step = r}));
-    LS_TRY(start(t));
-    LS_TRY(micro_batches(t));
-    LS_TRY(reduce_gradients(t));
+
+    LS_TRY(ls_phase_begin(t, LS_PHASE_START, -1));
+    LS_TRY(train_agree_to_stop(t));
+    LS_TRY(ls_phase_end(t, LS_PHASE_START, -1));
+
+    if (t->pipe) LS_TRY(pipeline(t));
+    for (int m = 0; m < t->cfg->grad_accum && !t->pipe; m++) LS_TRY(micro_batch(t, m));
+
+    LS_TRY(ls_phase_begin(t, LS_PHASE_REDUCE, -1));
+    LS_TRY(ls_strategy_step_due(t->strategy));
+    LS_TRY(ls_phase_end(t, LS_PHASE_REDUCE, -1));
+
     LS_TRY(norm_and_loss(t, r, &loss_sum));
     LS_TRY(check_numbers(t, r));
-    LS_TRY(wait_for_checkpoint(t));
+
+    LS_TRY(ls_phase_begin(t, LS_PHASE_WAIT, -1));
+    LS_TRY(ls_ckpt_wait(t->writer)); /* the writer reads the parameters that the update changes */
+    LS_TRY(ls_phase_end(t, LS_PHASE_WAIT, -1));
+
     LS_TRY(clip_and_update(t, r));
     LS_TRY(count_step(t, r, loss_sum));
     return ls_observe(t, &(ls_event){.kind = LS_ON_STEP_END, .step = r});

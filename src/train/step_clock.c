@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
-#include "train/trainer.h"
+#include "train/train_impl.h"
 
 #include <math.h>
 #include <time.h>
@@ -56,33 +56,24 @@ ls_step_split ls_step_clock_mean(const ls_step_clock *k)
 
 /* ---- marks ---- */
 
-/* Of a device only what the host waited: waits of its queue are read later, by its own clock. */
-static double exposed_now(const ls_trainer *t)
-{
-    return t->compute.device ? ls_trainer_exposed_host(t) : ls_trainer_exposed(t);
-}
-
-static ls_status queue_mark(ls_trainer *t, double *part, double waited, bool micro)
+/* The time since the last mark belongs to this part, except what was spent waiting for other workers. A device gets a mark, which is
+ * read later. */
+static ls_status mark(ls_trainer *t, double *part, bool micro)
 {
     ls_step_clock *k = &t->clock;
     const ls_device *d = t->compute.device;
+    const double now = ls_now(), exposed = ls_trainer_exposed(t, d != NULL), waited = exposed - k->exposed;
+    k->r->split.comm_exposed += waited;
+    k->exposed = exposed;
+    if (!d) {
+        *part += now - k->at - waited;
+        k->at = now;
+        return LS_OK;
+    }
     if (k->n_mark >= LS_STEP_MAX_MARK - (micro ? LAST_MARKS : 0)) return LS_OK;
     LS_TRY(d->mark(d->ctx, &k->mark[k->n_mark].mark));
     k->mark[k->n_mark].part = part;
     k->mark[k->n_mark++].waited = waited;
-    return LS_OK;
-}
-
-/* The time since the last mark belongs to this part, except what was spent waiting for other workers. */
-static ls_status mark(ls_trainer *t, double *part, bool micro)
-{
-    ls_step_clock *k = &t->clock;
-    const double now = ls_now(), exposed = exposed_now(t), waited = exposed - k->exposed;
-    k->r->split.comm_exposed += waited;
-    k->exposed = exposed;
-    if (t->compute.device) return queue_mark(t, part, waited, micro);
-    *part += now - k->at - waited;
-    k->at = now;
     return LS_OK;
 }
 
@@ -195,26 +186,19 @@ static void sample(ls_trainer *t, int micro, double data, double step)
     k->sample_step[k->n_sample++] = step;
 }
 
-/* A micro-batch of a pipeline has no time of its own: each gets an equal share. */
-static void sample_pipeline(ls_trainer *t)
-{
-    const int M = t->cfg->grad_accum;
-    for (int m = 0; m < M; m++) sample(t, m, 0, (ls_now() - t->clock.pipe_begin) / M);
-}
-
 /* ---- events ---- */
 
 static void step_begin(ls_trainer *t, ls_step_result *r)
 {
     ls_step_clock *k = &t->clock;
     k->r = r;
-    k->begin = k->at = k->wall = ls_now();
+    k->begin = k->at = ls_now();
     k->cpu = cpu_seconds();
     ls_trainer_count(t, true);
-    if (!k->n_step) k->cpu_begin = k->cpu, k->wall_begin = k->wall;
+    if (!k->n_step) k->cpu_begin = k->cpu, k->wall_begin = k->begin;
     k->lost = false;
     k->n_mark = 0;
-    k->exposed = exposed_now(t);
+    k->exposed = ls_trainer_exposed(t, t->compute.device != NULL);
 }
 
 static ls_status step_end(ls_trainer *t, ls_step_result *r)
@@ -223,8 +207,8 @@ static ls_status step_end(ls_trainer *t, ls_step_result *r)
     LS_TRY(settle(t));
     /* a sampled micro-batch that ends an update includes it; the state already counts this step */
     if (sampled(t, t->state.epoch_step * t->cfg->grad_accum - 1))
-        k->sample_step[k->n_sample - 1] += ls_now() - k->reduce_begin - r->t_wait;
-    r->cpu = utilisation(t, k->cpu, k->wall);
+        k->sample_step[k->n_sample - 1] += ls_now() - k->began[LS_PHASE_REDUCE] - r->t_wait;
+    r->cpu = utilisation(t, k->cpu, k->begin);
     close_split(t);
     r->t_total = k->at - k->begin;
     ls_trainer_count(t, false);
@@ -236,30 +220,23 @@ static ls_status phase_begin(ls_trainer *t, ls_phase p)
 {
     ls_step_clock *k = &t->clock;
     const ls_device *d = t->compute.device;
-    switch (p) {
-    case LS_PHASE_READ: k->read_begin = ls_now(); break;
-    case LS_PHASE_PIPELINE: {
+    k->began[p] = ls_now();
+    if (p == LS_PHASE_PIPELINE) {
         const ls_pipe_stats *s = ls_pipe_measured(t->pipe);
         k->pipe = 0;
-        k->pipe_begin = ls_now();
         k->pipe_forward = column(s, t->schedule->n_chunk, 0, 0);
         k->pipe_backward = column(s, t->schedule->n_chunk, 1, 3);
-        break;
     }
-    case LS_PHASE_REDUCE: k->reduce_begin = ls_now(); break;
-    case LS_PHASE_WAIT: k->wait_begin = ls_now(); break;
-    case LS_PHASE_UPDATE:
-        k->last_update[0] = k->update[0];
-        k->last_update[1] = k->update[1];
-        return d ? d->mark(d->ctx, &k->update[0]) : mark(t, &k->r->split.other, false);
-    default: break;
-    }
-    return LS_OK;
+    if (p != LS_PHASE_UPDATE) return LS_OK;
+    k->last_update[0] = k->update[0];
+    k->last_update[1] = k->update[1];
+    return d ? d->mark(d->ctx, &k->update[0]) : mark(t, &k->r->split.other, false);
 }
 
 static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
 {
     ls_step_clock *k = &t->clock;
+    const int M = t->cfg->grad_accum;
     const ls_device *d = t->compute.device;
     switch (p) {
     case LS_PHASE_START: return mark(t, &k->r->split.other, false);
@@ -268,25 +245,24 @@ static ls_status phase_end(ls_trainer *t, ls_phase p, int micro)
     case LS_PHASE_PASS: return mark(t, &k->r->split.forward, true);
     case LS_PHASE_BACKWARD:
         LS_TRY(mark(t, &k->r->split.backward, true));
-        sample(t, micro, k->read_end - k->read_begin, ls_now() - k->read_end);
+        sample(t, micro, k->read_end - k->began[LS_PHASE_READ], ls_now() - k->read_end);
         break;
     case LS_PHASE_PIPELINE:
         LS_TRY(mark(t, &k->pipe, false));
         if (!d) LS_TRY(settle_pipeline(t));
-        sample_pipeline(t);
+        for (int m = 0; m < M; m++) sample(t, m, 0, (ls_now() - k->began[p]) / M); /* each has an equal share */
         break;
     case LS_PHASE_SQUARES: return mark(t, &k->r->split.optimizer, false);
-    case LS_PHASE_WAIT: k->r->t_wait = ls_now() - k->wait_begin; break;
+    case LS_PHASE_WAIT: k->r->t_wait = ls_now() - k->began[LS_PHASE_WAIT]; break;
     case LS_PHASE_UPDATE: return d ? d->mark(d->ctx, &k->update[1]) : mark(t, &k->r->split.optimizer, false);
     default: break;
     }
     return LS_OK;
 }
 
-ls_status ls_see_clock(void *ctx, ls_trainer *t, const ls_event *e)
+ls_status train_see_clock(ls_trainer *t, const ls_event *e)
 {
     ls_step_clock *k = &t->clock;
-    (void)ctx;
     switch (e->kind) {
     case LS_ON_STEP_BEGIN: step_begin(t, e->step); break;
     case LS_ON_STEP_END: return step_end(t, e->step);

@@ -25,9 +25,9 @@ typedef struct ls_step_clock {
     int64_t n_sample, n_update;
     /* this step */
     ls_step_result *r;
-    double begin, cpu, wall;
+    double begin, cpu;
     double at, exposed; /* the last mark; the total exposed time then */
-    double read_begin, read_end, pipe_begin, reduce_begin, wait_begin;
+    double began[LS_N_PHASE], read_end;
     double pipe, pipe_forward, pipe_backward; /* a pipeline: its time; its totals before this step */
     bool lost;                                /* a time of the device is not known                 */
     int n_mark;
@@ -43,7 +43,5 @@ void ls_step_clock_fini(ls_step_clock *k);
 
 ls_step_split ls_step_clock_mean(const ls_step_clock *k); /* not a number without a timed step: null in files */
 double ls_step_clock_cpu(const struct ls_trainer *t);     /* CPU utilisation since the first step; 0 without one */
-
-ls_status ls_see_clock(void *ctx, struct ls_trainer *t, const ls_event *e);
 
 #endif

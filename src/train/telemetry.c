@@ -12,8 +12,6 @@
 
 struct ls_telemetry {
     ls_gpu_watch *watch;
-    int window;
-    ls_gpu_window seen; /* once it is closed */
 };
 
 void ls_telemetry_begin(ls_telemetry **out, const ls_compute *c, void (*why)(void *ctx, const char *text), void *ctx)
@@ -40,7 +38,6 @@ void ls_telemetry_begin(ls_telemetry **out, const ls_compute *c, void (*why)(voi
         ls_free(g);
         return;
     }
-    g->window = ls_gpu_window_open(g->watch);
     *out = g;
 }
 
@@ -67,8 +64,6 @@ void ls_telemetry_write(ls_telemetry *g, int64_t tokens, ls_jsonw *w)
         return;
     }
     const ls_gpu_facts *f = ls_gpu_watch_facts(g->watch);
-    if (g->window >= 0) ls_gpu_window_close(g->watch, g->window, &g->seen);
-    g->window = -1;
     ls_jsonw_open(w, '{');
     ls_jsonw_put_str(w, "name", f->name[0] ? f->name : NULL);
     ls_jsonw_put_str(w, "uuid", f->uuid[0] ? f->uuid : NULL);
@@ -76,7 +71,7 @@ void ls_telemetry_write(ls_telemetry *g, int64_t tokens, ls_jsonw *w)
     ls_jsonw_put_real(w, "memory_total_bytes", f->total);
     ls_jsonw_put_real(w, "power_limit_w", f->power_limit);
     ls_jsonw_put_real(w, "sm_clock_max_mhz", f->sm_mhz_max);
-    ls_gpu_window_write(&g->seen, tokens, w);
+    ls_gpu_window_write(ls_gpu_watch_close(g->watch), tokens, w);
     ls_jsonw_close(w);
 }
 
@@ -89,9 +84,8 @@ void ls_telemetry_end(ls_telemetry **gp)
     *gp = NULL;
 }
 
-ls_status train_see_telemetry(void *ctx, ls_trainer *t, const ls_event *e)
+ls_status train_see_telemetry(ls_trainer *t, const ls_event *e)
 {
-    (void)ctx;
     switch (e->kind) {
     case LS_ON_RUN_READY:
         if (ls_comm_rank(t->comm) == 0) ls_telemetry_begin(&t->gpu, &t->compute, t->io.note, t->io.ctx);

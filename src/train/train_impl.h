@@ -23,8 +23,8 @@ ls_status train_optimizer_pass(ls_trainer *t, double lr, double grad_scale);
 /* LS_E_NUMERIC, naming the first tensor with a NaN or an infinity among the elements that this worker updates. */
 ls_status train_numbers_failed(ls_trainer *t, const char *what, double value, bool gradients);
 
-/* Adds a step's loss and norm to the spreads of the state; warns about spikes. */
-void train_watch_spikes(ls_trainer *t, const ls_step_result *r);
+/* Prints a message through io.note, if it is set. */
+void train_tell(const ls_trainer *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 int64_t train_peak_rss(void);
 
@@ -34,10 +34,9 @@ ls_status train_begin_files(ls_trainer *t);
 ls_status train_end_files(ls_trainer *t, const ls_run_identity *id, double begin);
 
 /* Observers (observe.h). */
-ls_status train_see_trace(void *ctx, ls_trainer *t, const ls_event *e);
-ls_status train_see_metrics(void *ctx, ls_trainer *t, const ls_event *e);
-ls_status train_see_reference(void *ctx, ls_trainer *t, const ls_event *e);
-ls_status train_see_progress(void *ctx, ls_trainer *t, const ls_event *e);
-ls_status train_see_telemetry(void *ctx, ls_trainer *t, const ls_event *e);
+ls_status train_see_clock(ls_trainer *t, const ls_event *e);
+ls_status train_see_metrics(ls_trainer *t, const ls_event *e);
+ls_status train_see_reference(ls_trainer *t, const ls_event *e);
+ls_status train_see_telemetry(ls_trainer *t, const ls_event *e);
 
 #endif

@@ -4,16 +4,28 @@
 #include "comm/start.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "parallel/measure.h"
+#include "parallel/stages.h"
 #include "parallel/tensor.h"
 #include "ckpt/hf.h"
 #include "train/plan_run.h"
 #include "train/train_impl.h"
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+void train_tell(const ls_trainer *t, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+    if (!t->io.note) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    t->io.note(t->io.ctx, text);
+}
 
 double ls_flops_per_token(const ls_model_config *c, int64_t T)
 {
@@ -64,29 +76,30 @@ static ls_status take_memory(ls_trainer *t)
     return ls_plan_take(&t->plan, memory);
 }
 
+static ls_status split(ls_trainer *t, ls_axis axis, ls_comm **out)
+{
+    int color, key;
+    ls_mesh_split(&t->cfg->mesh, axis, ls_comm_rank(t->comm), &color, &key);
+    return ls_comm_split(t->comm, color, key, out);
+}
+
 /* The groups that this worker belongs to. */
 static ls_status set_up_groups(ls_trainer *t)
 {
     const ls_mesh *mesh = &t->cfg->mesh;
-    const int rank = ls_comm_rank(t->comm);
-    t->at = ls_mesh_coord(mesh, rank);
-    ls_debug("parallel", "rank %d has dp %d, pp %d, tp %d", rank, t->at.at[LS_AXIS_DP], t->at.at[LS_AXIS_PP],
-             t->at.at[LS_AXIS_TP]);
-    t->dp = t->comm;
-    if (mesh->n[LS_AXIS_DP] == mesh->world) return LS_OK;
-    int color, key;
-    ls_mesh_split(mesh, LS_AXIS_DP, rank, &color, &key);
-    t->dp = NULL;
-    LS_TRY(ls_comm_split(t->comm, color, key, &t->dp));
-    if (mesh->n[LS_AXIS_TP] > 1) {
-        ls_mesh_split(mesh, LS_AXIS_TP, rank, &color, &key);
-        LS_TRY(ls_comm_split(t->comm, color, key, &t->tp));
+    t->at = ls_mesh_coord(mesh, ls_comm_rank(t->comm));
+    ls_debug("parallel", "rank %d has dp %d, pp %d, tp %d", ls_comm_rank(t->comm), t->at.at[LS_AXIS_DP],
+             t->at.at[LS_AXIS_PP], t->at.at[LS_AXIS_TP]);
+    if (mesh->n[LS_AXIS_DP] == mesh->world) {
+        t->dp = t->comm;
+        return LS_OK;
     }
+    LS_TRY(split(t, LS_AXIS_DP, &t->dp));
+    if (mesh->n[LS_AXIS_TP] > 1) LS_TRY(split(t, LS_AXIS_TP, &t->tp));
     if (mesh->n[LS_AXIS_PP] == 1) return LS_OK;
-    ls_mesh_split(mesh, LS_AXIS_PP, rank, &color, &key);
-    LS_TRY(ls_comm_split(t->comm, color, key, &t->pp));
-    LS_TRY(ls_comm_split(t->comm, color, key, &t->pp_acts));
-    return ls_comm_split(t->comm, color, key, &t->pp_grads);
+    LS_TRY(split(t, LS_AXIS_PP, &t->pp));
+    LS_TRY(split(t, LS_AXIS_PP, &t->pp_acts));
+    return split(t, LS_AXIS_PP, &t->pp_grads);
 }
 
 enum { N_COMM = 6 };
@@ -106,23 +119,14 @@ void ls_trainer_count(ls_trainer *t, bool on)
         if (c[i]) ls_comm_hold_stats(c[i], !on);
 }
 
-static double sum_over(const ls_trainer *t, double (*of)(const ls_comm *))
+double ls_trainer_exposed(const ls_trainer *t, bool host_alone)
 {
     ls_comm *c[N_COMM];
     double sum = 0;
     comms_of(t, c);
-    for (int i = 0; i < N_COMM; i++) sum += c[i] ? of(c[i]) : 0;
+    for (int i = 0; i < N_COMM; i++)
+        if (c[i]) sum += host_alone ? ls_comm_exposed_host(c[i]) : ls_comm_exposed(c[i]);
     return sum;
-}
-
-double ls_trainer_exposed(const ls_trainer *t)
-{
-    return sum_over(t, ls_comm_exposed);
-}
-
-double ls_trainer_exposed_host(const ls_trainer *t)
-{
-    return sum_over(t, ls_comm_exposed_host);
 }
 
 double ls_trainer_exposed_between(const ls_trainer *t, double from, double to)
@@ -240,11 +244,8 @@ static void say_plan(ls_trainer *t)
 static void note_few_queues(const ls_trainer *t, const ls_train_config *cfg)
 {
     const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    char text[160];
-    if (strcmp(cfg->device, "cuda") || !set || strtol(set, NULL, 10) >= 8 || !t->io.note) return;
-    snprintf(text, sizeof text,
-             "CUDA_DEVICE_MAX_CONNECTIONS=%.20s is too small for messages that overlap: 16 is used\n", set);
-    t->io.note(t->io.ctx, text);
+    if (!strcmp(cfg->device, "cuda") && set && strtol(set, NULL, 10) < 8)
+        train_tell(t, "CUDA_DEVICE_MAX_CONNECTIONS=%.20s is too small for messages that overlap: 16 is used\n", set);
 }
 
 static ls_status open_compute(ls_trainer *t, const ls_train_config *cfg)
@@ -265,10 +266,7 @@ static ls_status join_device(ls_trainer *t)
     if (!t->compute.device) return LS_OK;
     if (!boot) LS_TRY(ls_comm_split(t->comm, 0, ls_comm_rank(t->comm), &boot));
     ls_status st = ls_comm_for_device(boot, t->compute.device, t->cfg->comm, t->cfg->deterministic, &with, &said);
-    if (said.data && *said.data && t->io.note) {
-        ls_str_add(&said, "\n");
-        t->io.note(t->io.ctx, said.data);
-    }
+    if (said.data && *said.data) train_tell(t, "%s\n", said.data);
     ls_str_fini(&said);
     if (st != LS_OK) {
         if (!t->owns_comm) ls_comm_destroy(&boot);
@@ -332,16 +330,6 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     return ls_trainer_load(t);
 }
 
-/* In the order of observe.h. */
-static ls_status add_observers(ls_trainer *t)
-{
-    static const ls_observer all[] = {{.see = ls_see_clock},       {.see = train_see_trace},
-                                      {.see = train_see_metrics},  {.see = train_see_reference},
-                                      {.see = train_see_progress}, {.see = train_see_telemetry}};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) LS_TRY(ls_observer_add(t, all[i]));
-    return LS_OK;
-}
-
 ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *comm, const ls_train_io *io)
 {
     ls_trainer *t = ls_alloc(sizeof *t);
@@ -349,11 +337,9 @@ ls_status ls_trainer_create(ls_trainer **out, ls_train_config *cfg, ls_comm *com
     t->cfg = cfg;
     t->io = *io;
     t->state.scale = ls_loss_scale_init(&cfg->loss_scale);
-    t->log.fd = -1;
     t->comm = comm;
     t->owns_comm = !comm;
     ls_status st = comm ? LS_OK : ls_comm_self(&t->comm);
-    if (st == LS_OK) st = add_observers(t);
     if (st == LS_OK) st = set_up(t, cfg);
     if (st != LS_OK) {
         ls_trainer_destroy(&t);
@@ -442,14 +428,6 @@ static ls_status zero_moments(ls_trainer *t)
     return LS_OK;
 }
 
-static void say(ls_trainer *t, const char *what, const char *path)
-{
-    if (!t->io.note) return;
-    char text[640];
-    snprintf(text, sizeof text, "%s%s\n", what, path);
-    t->io.note(t->io.ctx, text);
-}
-
 static ls_status load_weights(ls_trainer *t)
 {
     const ls_train_config *c = t->cfg;
@@ -462,17 +440,17 @@ static ls_status load_weights(ls_trainer *t)
         if (path) {
             ls_status st = ls_ckpt_load(t->whole, path, true, t->load, t->n_load, t->comm, &json, NULL);
             if (st == LS_OK) st = ls_run_state_read(t, json, path);
-            if (st == LS_OK) say(t, "resumed from ", path);
+            if (st == LS_OK) train_tell(t, "resumed from %s\n", path);
             t->resumed_from = t->state.step;
             ls_free(json);
             ls_free(path);
             return st;
         }
-        say(t, "--resume: no checkpoint found; this run starts from step 0 in ", c->run_dir);
+        train_tell(t, "--resume: no checkpoint found; this run starts from step 0 in %s\n", c->run_dir);
     }
     if (c->init_from) {
         LS_TRY(ls_hf_load(t->whole, c->init_from, t->load, t->n_load, t->comm));
-        say(t, "weights from ", c->init_from);
+        train_tell(t, "weights from %s\n", c->init_from);
         return LS_OK;
     }
     ls_info("model", "random initial weights, seed %lld", (long long)c->seed);

@@ -20,7 +20,6 @@
 #include "parallel/strategy.h"
 #include "train/artifacts.h"
 #include "ckpt/checkpoint.h"
-#include "train/coll_log.h"
 #include "train/nccl_proof.h"
 #include "train/observe.h"
 #include "train/step_clock.h"
@@ -69,6 +68,14 @@ static inline int64_t ls_next_update(const ls_run_state *s)
     return s->step - s->skipped + 1;
 }
 
+/* The log of collectives (reference_log.c). Zeroed: off. */
+typedef struct ls_coll_log {
+    bool on;
+    int fd, rank;
+    int64_t seq;
+    double *room; /* for the values of all workers; owned by the communicator */
+} ls_coll_log;
+
 /* Where the open spans of a step began, for the trace. */
 typedef struct ls_step_spans {
     int64_t step, phase[LS_N_PHASE];
@@ -110,7 +117,7 @@ typedef struct ls_trainer {
     int64_t resumed_from;
     bool broken; /* a step failed on this worker                                       */
     /* what the observers keep, in the order in which they are called (observe.h) */
-    ls_observers observers;
+    ls_observer observer; /* a further one */
     ls_step_clock clock;
     ls_step_spans span; /* of the trace */
     ls_metrics_log log; /* rank 0's */
@@ -136,9 +143,8 @@ void ls_trainer_destroy(ls_trainer **t);
  * ls_comm_alloc. Collective; for tests. */
 ls_status ls_trainer_whole(ls_trainer *t, int u, bool gradient, void *scratch, const void **whole);
 
-/* Seconds this worker waited for others, over all its groups. */
-double ls_trainer_exposed(const ls_trainer *t);
-double ls_trainer_exposed_host(const ls_trainer *t);                            /* of them, on the host alone */
+/* Seconds this worker waited for others, over all its groups. host_alone: without the waits of its device. */
+double ls_trainer_exposed(const ls_trainer *t, bool host_alone);
 double ls_trainer_exposed_between(const ls_trainer *t, double from, double to); /* of its device, by its clock */
 /* Whether its communicators count what they do: in steps only, not in start-up, validation and checkpoints. */
 void ls_trainer_count(ls_trainer *t, bool on);

@@ -2,7 +2,7 @@
 # bench: scaling over workers, strategies, a setting against another, collectives and matrix products on a tiny model; files of
 # R1's form (docs/REFERENCES.md) give its numbers; unlike runs are refused; Ctrl-C leaves finished runs and --resume goes on.
 # ls-test: serial
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 mkdir -p d && tokens d/train.bin 6000 && tokens d/val.bin 500 2
 bench() { timeout 300 "$LOCKSTEP" bench "$@"; }
@@ -174,7 +174,7 @@ for b in scaling strategies ab comm gemm; do expect 0 "usage: lockstep bench $b"
 
 # --- metrics files of R1's form (docs/REFERENCES.md) ---
 made=$SCRATCH/reference
-python3 "$LS_SOURCE/tests/reference_runs.py" "$made"
+python3 "$LS_SOURCE/tests/support/reference_runs.py" "$made"
 expect 1 "precision is \"fp16_deepspeed\", but .* has \"fp16_torch_amp\"" bench scaling "$made"/{1,2,4}gpu.json
 bench scaling --json "$made"/{1,2,4}gpu.json >out 2>/dev/null
 bench scaling --json --allow-mismatch "$made"/{1,2,4}gpu.json >allowed 2>/dev/null || bad "allowed mismatches fail"

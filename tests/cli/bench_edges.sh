@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench: results that cannot be written, more threads than cores, warm-ups that leave nothing, cut files, DeepSpeed's JSON, one repeat.
 # ls-test: serial
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 mkdir -p d && tokens d/train.bin 6000 && tokens d/val.bin 500 2
 bench() { timeout 300 "$LOCKSTEP" bench "$@"; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # bench ab: a run belongs to the side it came from - with other numbers of workers, unequal numbers of runs, broken files.
 # ls-test: serial
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 mkdir -p d && tokens d/train.bin 6000 && tokens d/val.bin 500 2
 bench() { timeout 300 "$LOCKSTEP" bench "$@"; }

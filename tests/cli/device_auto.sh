@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # --device auto, the default: CUDA where the (emulated) device is there, else the CPU; the first line says which and why, once; workers agree;
 # 16-bit DeepSpeed JSONs; LS_DEVICE; a device that was asked for and is not there is refused.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 unset LS_DEVICE
 emu=${LS_BUILD:-$LS_SOURCE/build}/emu
 [ -f "$emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # DIST_DEBUG=1: every worker says which collective around an epoch's steps it is in, on stdout and in rank_logs/; the weights do not change.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 mkdir -p d && tokens d/train.bin 3000 && tokens d/val.bin 500 2
 run() { # NAME FLAGS...

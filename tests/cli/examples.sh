@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every example of examples/ runs with its default settings, checks its outcome, and writes into its own folder only.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 [ -x "$LOCKSTEP" ] || skip "$LOCKSTEP is not built"
 export LOCKSTEP
 unset LARGE TEXT LAYOUTS WORKERS REPEAT SCHEDULE MODEL PYTHON THREADS

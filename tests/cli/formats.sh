@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # docs/FORMATS.md against small runs, in both directions: no key, file or flag that it does not list, and none that it lists and no run has.
 # ls-test: serial
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 list=$SCRATCH/list
 : >"$list"

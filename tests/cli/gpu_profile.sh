@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A profile of the emulated device: what it did for which unit, beside the host's rows, on one clock.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 build=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 [ -e "$build/emu/lockstep_cuda.so" ] || skip "no emulated device in $build/emu"
 export LS_PLUGIN_DIR=$build/emu
@@ -10,7 +10,7 @@ echo '{"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":32,"n_positions":32,"
 timeout 500 "$LOCKSTEP" profile -- train --device cuda --model "$SCRATCH/config.json" --train_data_path "$SCRATCH/ids.bin" \
   --checkpoint_path "$SCRATCH/run" --seq_length 8 --micro_batch_size_per_gpu 2 --max_steps 3 --dropout 0 >"$SCRATCH/log" 2>&1 || bad "$(tail -3 "$SCRATCH/log")"
 grep -q "profile: per-unit times from CUDA events" "$SCRATCH/log" || bad "it is not said where times come from: $(head -3 "$SCRATCH/log")"
-python3 "$LS_SOURCE/tests/trace_check.py" "$SCRATCH/run/profiles/trace.json" 1 step phase unit kernel || bad "the trace cannot be shown"
+python3 "$LS_SOURCE/tests/support/trace_check.py" "$SCRATCH/run/profiles/trace.json" 1 step phase unit kernel || bad "the trace cannot be shown"
 python3 - "$SCRATCH/run/profiles" <<'P' || bad "the device's rows are wrong"
 import json, sys
 s = json.load(open(f"{sys.argv[1]}/profile_summary.json"))["lockstep"]

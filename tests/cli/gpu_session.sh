@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # perf/gpu_session.sh without a GPU: parts, their exit codes and files on the emulated device; cases over several ranks that agree with one
 # worker, and one that cannot; a list of targets that is longer than a pipe.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 build=${LS_BUILD:-$LS_SOURCE/build}
 [ -f "$build/emu/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
 session=$LS_SOURCE/perf/gpu_session.sh

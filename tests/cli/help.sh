@@ -43,9 +43,9 @@ rc=0
 head -n 1 "$work/err" | grep -q "^lockstep: bad usage: .*'trian'.*did you mean train?" || fail "wrong words: $(cat "$work/err")"
 [[ $(wc -l <"$work/err") -eq 1 ]] || fail "an error prints more than one line: $(cat "$work/err")"
 LS_LOG=debug "$LOCKSTEP" trian 2>"$work/err" && fail "a wrong command exits 0"
-grep -q "^  at cli/main.c:" "$work/err" || fail "LS_LOG=debug prints no call trace: $(cat "$work/err")"
+grep -q "^  at cli/common.c:" "$work/err" || fail "LS_LOG=debug prints no call trace: $(cat "$work/err")"
 LS_LOG=info,error=trace "$LOCKSTEP" trian 2>"$work/err" && fail "a wrong command exits 0"
-grep -q "^  at cli/main.c:" "$work/err" || fail "LS_LOG=error=trace prints no call trace: $(cat "$work/err")"
+grep -q "^  at cli/common.c:" "$work/err" || fail "LS_LOG=error=trace prints no call trace: $(cat "$work/err")"
 
 # The error of a full disk reaches the exit code.
 if [[ -w /dev/full ]]; then

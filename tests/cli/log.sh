@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # LS_LOG: nothing is logged by default; each subsystem prints its lines at its level, and only the subsystems that were selected.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 unset LS_LOG
 d=$SCRATCH/d
 mkdir -p "$d" && tokens "$d/train.bin" 6000 && tokens "$d/val.bin" 1500 2

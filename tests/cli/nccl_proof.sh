@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # --nccl_proof: refused where NCCL cannot be in use; a run whose workers communicate otherwise leaves no trace of it. A folder that is used
 # again: a refused start changes nothing, a run takes no file of an earlier one for its own. Every end has a summary. (What is collected
-# over NCCL: unit/nccl_proof, and perf/gpu_session.sh on a GPU.)
-. "$(dirname "$0")/../lib.sh"
+# over NCCL: train/nccl_proof, and perf/gpu_session.sh on a GPU.)
+. "$(dirname "$0")/../support/lib.sh"
 LS_BUILD=${LS_BUILD:-$(dirname "$LOCKSTEP")}
 for v in ${!NCCL_@}; do unset "$v"; done
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 2000

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # plan --schedule: the clock grid, numbers that theory gives, JSON, SVG, export and back, and what is refused. plan --model: the ranking;
 # --measure and --check: a file that is read back, bytes that are equal.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 
 plan() { "$LOCKSTEP" plan "$@"; }
 

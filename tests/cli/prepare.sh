@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # prepare: formats, splits, limits, threads, refusals. Each refusal is one clear line, the right exit code, and nothing left.
-. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../support/lib.sh"
 [ -x "$LOCKSTEP" ] || skip "no program at $LOCKSTEP"
 for tool in python3 gzip zstd; do command -v $tool >/dev/null || skip "no $tool to make packed inputs with"; done
 cd "$SCRATCH" || exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Traced runs: every rank on one clock, the same bits as untraced, a summary from the trace; profile -- train; nsys there and missing.
-. "$(dirname "$0")/../lib.sh"
-check="$LS_SOURCE/tests/trace_check.py"
+. "$(dirname "$0")/../support/lib.sh"
+check="$LS_SOURCE/tests/support/trace_check.py"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(--data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 8 --max_steps 6 --save_every 3
       --threads 1)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # report and profile summarize: runs of 1, 2 and 4 workers become a page, pass the verifier and make the table; files of
 # R1's form (docs/REFERENCES.md) give its numbers; unlike runs are refused, broken folders named; no gnuplot and no browser are no obstacle.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 out=$SCRATCH/report
 
 # --- our own runs ---
@@ -171,7 +171,7 @@ expect 2 "summarize" "$LOCKSTEP" profile nonsense
 
 # --- metrics files of R1's form (docs/REFERENCES.md) ---
 made=$SCRATCH/reference
-python3 "$LS_SOURCE/tests/reference_runs.py" "$made"
+python3 "$LS_SOURCE/tests/support/reference_runs.py" "$made"
 "$LOCKSTEP" report table --gpu1 "$made/1gpu.json" --gpu2 "$made/2gpu.json" --gpu4 "$made/4gpu.json" >"$SCRATCH/table" || bad "report table"
 cat >"$SCRATCH/want" <<'T'
 | GPUs | Tokens/sec (global) | Wall time (s) | Speedup vs 1 GPU | Scaling efficiency |
@@ -193,7 +193,7 @@ for n, row in want["repeat"].items():
     for k, v in row.items(): assert abs(r["runs"][n][k] - v) <= 1e-12 * v, (n, k, r["runs"][n][k], v)
 PY
 # --- communication between GPUs: ours with a summary, R1's with logs and files of its launcher, one without anything ---
-logs=$LS_SOURCE/tests/nccl_logs gpu=$SCRATCH/gpu
+logs=$LS_SOURCE/tests/data/nccl_logs gpu=$SCRATCH/gpu
 mkdir -p "$gpu/ours/nccl" "$gpu/theirs" "$gpu/killed/nccl" "$gpu/bare"
 python3 - "$gpu" "$SCRATCH/runs/2gpu_x/run_1/training_metrics.json" <<'PY'
 import json, pathlib, sys

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The templates of scripts/slurm with stand-ins for Slurm and for lockstep: which folder and which words an attempt gets, what a time limit
 # does to commands that can resume and to others, whose exit code is the job's. equiv/slurm has the real Slurm.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 real=$LOCKSTEP
 mkdir -p bin root/scripts && ln -s "$LS_SOURCE/scripts/slurm" root/scripts/slurm

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `train` on bad input, each with one clear line and its exit code; and the artifacts of a good run.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 d=$SCRATCH/d
 mkdir -p "$d" && tokens "$d/train.bin" 6000 && tokens "$d/val.bin" 1500 2
 base=(--model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --max-steps 2 --checkpoint_path "$SCRATCH/run")

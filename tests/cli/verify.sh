@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # verify: several layouts at the same time print the rows of one after the other; a layout that hangs is a failed row, and the others go on;
 # SIGTERM ends everything; what cannot be honoured is refused.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export TMPDIR=$SCRATCH/tmp; mkdir -p "$TMPDIR"
 

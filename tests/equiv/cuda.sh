@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The program with --device cuda, on the emulated device: its losses beside the CPU's, the same bits whatever runs when (recorded or not, threads
 # in another order, memory that the host cannot touch), and one clear line for each way in which a device is not there.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu LS_GEMM_TUNE=0 XDG_CACHE_HOME=$SCRATCH/cache
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
 d=$SCRATCH/d

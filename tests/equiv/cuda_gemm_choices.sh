@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Workers that meet a product's shape at the same time measure its algorithms once, and all use the winner: on the emulated device, with the
 # measuring on (LS_GEMM_TUNE=1), two workers that begin without a file have the bits of one that finds it.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 cd "$SCRATCH" || exit 1
 [ -e "$LS_BUILD/emu/lockstep_cuda.so" ] || skip "there is no emulated device (emu/lockstep_cuda.so)"
 export LS_PLUGIN_DIR=$LS_BUILD/emu LOCKSTEP_CACHE=$SCRATCH/cache LS_GEMM_TUNE=1

@@ -2,7 +2,7 @@
 # Rows of operations that a device records and plays again: what a strategy keeps on the host beside them (buckets, gradients on their way,
 # where a sum lies) must follow, whatever the number of micro-batches. One worker under every strategy has the bits of `single`, and these
 # are the bits without graphs.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu XDG_CACHE_HOME=$SCRATCH/cache
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated device: built with the tests (LS_TESTS)"
 tokens "$SCRATCH/ids.bin" 3000

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The program on the emulated GPU: every precision, checkpoints that go on there and on the CPU, overflows in fp16 that are skipped and
 # resumed alike on one worker and on several, evaluation and generation, and what the run's files say of it.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] || skip "no emulated CUDA plugin in $LS_PLUGIN_DIR"
 cd "$SCRATCH" || exit 1

@@ -2,8 +2,8 @@
 # Under mpirun: every collective equals the tree computed serially, with one host and with several (LS_MPI_HOSTS divides this machine);
 # training equals one worker's bits; a killed rank ends the run in seconds with exit code 4; a hang names the rank and shows stacks;
 # variables of torchrun work on one host; what cannot work is refused in words.
-. "$(dirname "$0")/../lib.sh"
-. "$(dirname "$0")/../mpi.sh"
+. "$(dirname "$0")/../support/lib.sh"
+. "$(dirname "$0")/../support/mpi.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 
 sizes="2 5"; layouts="3:2,1 4:2 4:1,2,1"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Two hosts x 2 ranks, each host with an address, a name and a /dev/shm of its own (namespaces of tests/support/hosts; needs root):
 # collectives and training give the bits of one worker, the files name both hosts, a host that dies ends the run.
-. "$(dirname "$0")/../lib.sh"
-. "$(dirname "$0")/../mpi.sh"
+. "$(dirname "$0")/../support/lib.sh"
+. "$(dirname "$0")/../support/mpi.sh"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
 tool=("$LS_SOURCE/tests/support/hosts" "$SCRATCH/net")
 at_end() { "${tool[@]}" down >/dev/null 2>&1; }

@@ -2,7 +2,7 @@
 # Workers with a device each that talk over NCCL: the real program and the real plugins, on the emulated device and a stand-in for libnccl
 # that is as strict as hardware (docs/decisions/0013). Every layout has the bits of one worker (split layers: within their bound), ends by
 # itself with exit code 0, and leaves nothing behind. LS_TEST_ALL=1: more sizes, and calls that wait for an idle device.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"
@@ -48,22 +48,15 @@ each() {
 }
 
 run one --strategy single || done_tests
+# ddp, zero1-3, gpipe and 1f1b follow below, under harder conditions
 each 0 <<'E2'
 -n 2 --strategy dp
--n 2 --strategy ddp
--n 2 --strategy zero1
--n 2 --strategy zero2
--n 2 --strategy zero3
 -n 4 --strategy zero2
--n 2 --pp 2 --schedule naive
--n 2 --pp 2 --schedule gpipe
--n 2 --pp 2 --schedule 1f1b
 -n 2 --pp 2 --schedule zb
 -n 2 --pp 2 --interleave 2
 -n 4 --pp 2 --strategy zero1
 E2
 each 1e-4 <<'E2'
--n 2 --tp 2
 -n 2 --tp 2 --sequence_parallel
 -n 2 --strategy ddp --no_deterministic
 E2
@@ -100,6 +93,13 @@ if [ "${LS_TEST_ALL:-0}" = 1 ]; then
 -n 4 --pp 2 --strategy zero2
 E2
   each 0 <<'E2'
+-n 2 --strategy ddp
+-n 2 --strategy zero1
+-n 2 --strategy zero2
+-n 2 --strategy zero3
+-n 2 --pp 2 --schedule naive
+-n 2 --pp 2 --schedule gpipe
+-n 2 --pp 2 --schedule 1f1b
 -n 4 --strategy dp
 -n 4 --strategy ddp
 -n 4 --strategy zero1
@@ -109,6 +109,7 @@ E2
 -n 4 --pp 2 --schedule gpipe --strategy zero2
 E2
   each 1e-4 <<'E2'
+-n 2 --tp 2
 -n 4 --tp 4
 -n 4 --pp 2 --tp 2
 -n 4 --tp 2 --strategy zero2

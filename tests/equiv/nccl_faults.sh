@@ -2,7 +2,7 @@
 # Workers over NCCL (the stand-in, on the emulated device) when one of them is killed or stopped, when NCCL reports an error in the middle of a
 # step, and when its abort never comes back: everyone ends in less than 30 s, with exit code 4 and the rank's name, nothing is left, and the run
 # goes on from its checkpoint to the bits of one worker. SIGTERM saves and ends; a second one ends at once, whatever stands still.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 export LS_PLUGIN_DIR=${LS_BUILD:-$LS_SOURCE/build}/emu_nccl XDG_CACHE_HOME=$SCRATCH/cache LS_EMU_DEVICES=4
 [ -f "$LS_PLUGIN_DIR/lockstep_cuda.so" ] && [ -f "$LS_PLUGIN_DIR/lockstep_nccl.so" ] || skip "no emulated device (LS_TESTS, LS_EMULATE)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Pipelines: a run over stages has the bits of one worker, whatever the schedule and the strategy of its replicas; a run goes from one
 # layout to another; a stage that dies is named; what cannot work is refused with its arithmetic.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 base=(train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 8 --dropout 0.1 --epochs 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checkpoints do not know who wrote them: every strategy and number of workers writes the bytes of one worker, goes on from what any
 # other one wrote, and ends with the bytes of a run that was never interrupted. Workers are killed and stopped on the way.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --dropout 0.1 --epochs 1
       --max_steps 24 --save-every 6 --lr 1e-3 --threads 1)

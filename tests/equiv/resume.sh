@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Two runs, runs killed with SIGKILL at random moments and resumed, and runs with other thread counts end with the same bytes.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --grad_accum_steps 3 --dropout 0.1 --epochs 2
       --max_train_steps 36 --save-every 5 --keep-last 2 --lr 1e-3)

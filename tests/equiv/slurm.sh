@@ -3,11 +3,11 @@
 # 2 nodes x 2 workers and on 1 node. A job that is stopped near its limit, or by Slurm itself, saves, is queued again, resumes, and ends
 # with the bits of one that was not.
 # ls-test: serial
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 [ "${LS_TEST_ALL:-0}" = 1 ] || skip "takes two minutes and starts a Slurm: LS_TEST_ALL=1 runs it"
 [ "$(id -u)" = 0 ] || skip "making hosts needs root"
 for k in slurmctld slurmd srun munged; do command -v $k >/dev/null || skip "$k is missing (packages slurmctld, slurmd, slurm-client, munge)"; done
-. "$(dirname "$0")/../mpi.sh"
+. "$(dirname "$0")/../support/mpi.sh"
 box=("$LS_SOURCE/tests/support/slurm" "/tmp/lockstep-slurm.$$") # munged wants a path that all may search
 at_end() { "${box[@]}" down >/dev/null 2>&1; }
 "${box[@]}" up 2 --cpus 4 --gpus 2 --ttl 900 >"$SCRATCH/up" 2>&1 || skip "no Slurm: $(tail -1 "$SCRATCH/up")"
@@ -67,7 +67,7 @@ assert lm["world_size"] == 4 and lm["rank0_host"] == "n1" and lm["env"]["MASTER_
 assert lm["nccl_env"]["NCCL_DEBUG_FILE"] == sys.argv[1] + "/nccl_rank_%h_%p.log" and lm["nccl_env"]["NCCL_IB_HCA"] == "mlx5_0", lm["nccl_env"]
 assert tm["scheduler"]["job_id"] == sys.argv[2] and tm["scheduler"]["partition"] == "all" and tm["scheduler"]["nnodes"] == "2", tm["scheduler"]
 PY
-python3 "$LS_SOURCE/tests/trace_check.py" "$SCRATCH/whole/profiles/trace.json" 4 step unit collective >"$SCRATCH/check" 2>&1 ||
+python3 "$LS_SOURCE/tests/support/trace_check.py" "$SCRATCH/whole/profiles/trace.json" 4 step unit collective >"$SCRATCH/check" 2>&1 ||
   bad "the trace of two nodes: $(tail -3 "$SCRATCH/check")"
 grep -q "topology of n1: topo -m" "$SCRATCH/whole/topo.txt" || bad "no topo.txt of the master host"
 grep -q "State: Active" "$SCRATCH/whole/ibstat.txt" || bad "no ibstat.txt"

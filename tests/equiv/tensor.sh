@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Layers split over workers: close to one worker, whatever is around them; the same bytes as the split alone under every strategy, in a
 # pipeline and after a resume; checkpoints are the whole model's, so that a run goes from split layers to one worker and back.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000 && tokens "$SCRATCH/d/val.bin" 2000 2
 args=(train --data "$SCRATCH/d" --model tiny --seq_length 32 --micro_batch_size_per_gpu 1 --global_batch_size 4 --dropout 0.1 --epochs 1
       --max_steps 24 --save-every 6 --lr 1e-3 --threads 1)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Workers whose clocks are apart: one of them lives in a time namespace 5000 s ahead. The trace has one clock all the same: the offset is
 # found within the error it states, and both sides of a collective stand one above the other. Needs root, unshare and mpirun.
-. "$(dirname "$0")/../lib.sh"
-. "$(dirname "$0")/../mpi.sh"
+. "$(dirname "$0")/../support/lib.sh"
+. "$(dirname "$0")/../support/mpi.sh"
 [ "$(id -u)" = 0 ] || skip "another clock (a time namespace) needs root"
 ahead=(unshare --time --monotonic 5000 --fork)
 "${ahead[@]}" true 2>/dev/null || skip "there are no time namespaces here"
@@ -10,7 +10,7 @@ mkdir -p "$SCRATCH/d" && tokens "$SCRATCH/d/train.bin" 20000
 run=("$LOCKSTEP" train --train_data_path "$SCRATCH/d/train.bin" --model tiny --seq_length 64 --micro_batch_size_per_gpu 2 --global_batch_size 8
      --max_steps 8 --threads 1 --profile --checkpoint_path "$SCRATCH/r")
 timeout -k 5 120 mpirun --oversubscribe -np 1 "${run[@]}" : -np 1 "${ahead[@]}" "${run[@]}" >"$SCRATCH/log" 2>&1 || bad "$(tail -3 "$SCRATCH/log")"
-python3 "$LS_SOURCE/tests/trace_check.py" "$SCRATCH/r/profiles/trace.json" 2 step unit collective wait >"$SCRATCH/check" 2>&1 || bad "$(tail -3 "$SCRATCH/check")"
+python3 "$LS_SOURCE/tests/support/trace_check.py" "$SCRATCH/r/profiles/trace.json" 2 step unit collective wait >"$SCRATCH/check" 2>&1 || bad "$(tail -3 "$SCRATCH/check")"
 python3 - "$SCRATCH/r/profiles" <<'PY' || bad "the clocks"
 import json, sys
 events = json.load(open(sys.argv[1] + "/trace.json"))["traceEvents"]

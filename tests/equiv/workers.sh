@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Several workers: every layout computes the bits of one worker; a run with workers equals the run of one, also when it is resumed with
 # another number of them; a worker that is killed takes the run down in seconds, and nothing is left behind.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 command -v pgrep >/dev/null || skip "pgrep is missing (package procps)"
-layouts=(-n 1,2,4 --steps 1); [ "${LS_TEST_ALL:-0}" = 1 ] && layouts=(-n 1,2,4,8)
+layouts=(-n "1,2,4" --steps 1); [ "${LS_TEST_ALL:-0}" = 1 ] && layouts=(-n "1,2,4,8")
 "$LOCKSTEP" verify "${layouts[@]}" --jobs 2 >"$SCRATCH/verify" 2>&1 || bad "verify: $(grep -v identical "$SCRATCH/verify" | head -5)"
 tail -n 1 "$SCRATCH/verify"
 [ "${LS_TEST_ALL:-0}" = 1 ] || grep -q "^119 of 139 layouts identical, 20 within" "$SCRATCH/verify" || bad "verify: $(tail -n 1 "$SCRATCH/verify")"

@@ -28,9 +28,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             char shape[96];
             must(strlen(ls_st_shape(t, shape)) < sizeof shape);
             double *copy = ls_alloc((size_t)(t->nbytes ? t->nbytes : 1) * sizeof *copy);
-            if (copy) {
-                (void)ls_st_copy_part(t, 0, ls_st_n(t), 0, copy, LS_F64);
-                (void)ls_st_copy_part(t, 0, ls_st_n(t), 0, copy, LS_F32);
+            if (copy && ls_st_is_float(t)) {
+                ls_st_copy_part(t, 0, ls_st_n(t), 0, copy, LS_F64);
+                ls_st_copy_part(t, 0, ls_st_n(t), 0, copy, LS_F32);
             }
             ls_free(copy);
         }

@@ -3,7 +3,7 @@
 # are: both variants, single and sharded, float, half and bfloat16, tensors compared bit for bit.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-. "$here/../torch.sh"
+. "$here/../support/torch.sh"
 lockstep=${LOCKSTEP:-$here/../../build/lockstep}
 [ -x "$lockstep" ] || { echo "skipped: $lockstep is not built"; exit 77; }
 work=$(mktemp -d)

@@ -2,7 +2,7 @@
 # Greedy ids against transformers. LS_TEST_ALL=1 adds GPT-2 124M with the real vocabulary.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../torch.sh"
+. "$here/../support/torch.sh"
 build=${LS_BUILD:-$here/../../build}
 full=()
 export HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error

@@ -2,7 +2,7 @@
 # The GPU benchmarks' protocol without a GPU: losses and gradients through files, a run beside PyTorch's in the same order, turns.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../torch.sh"
+. "$here/../support/torch.sh"
 build=${LS_BUILD:-$here/../../build}
 export LOCKSTEP=${LOCKSTEP:-$build/lockstep} HF_HUB_OFFLINE=1 TRANSFORMERS_VERBOSITY=error PYTHONDONTWRITEBYTECODE=1
 work=$(mktemp -d)

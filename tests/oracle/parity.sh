@@ -2,7 +2,7 @@
 # Loss, gradients, AdamW, eval and initial losses against PyTorch and transformers. LS_TEST_ALL=1 adds GPT-2 124M.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-. "$here/../torch.sh"
+. "$here/../support/torch.sh"
 build=${LS_BUILD:-$here/../../build}
 full=()
 [ -z "${LS_TEST_ALL:-}" ] || full=(--full)

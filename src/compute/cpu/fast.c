@@ -17,37 +17,9 @@
 #include <string.h>
 #include <stdlib.h>
 
-const ls_compute_ops ls_compute_cpu = {
-    .name = "cpu",
-    .dtype = LS_F32,
-    .wide = LS_F32,
-    .embed_fwd = fast_embed_fwd,
-    .embed_bwd = fast_embed_bwd,
-    .layernorm_fwd = fast_layernorm_fwd,
-    .add_layernorm_fwd = fast_add_layernorm_fwd,
-    .layernorm_bwd = fast_layernorm_bwd,
-    .layernorm_again = fast_layernorm_again,
-    .linear_fwd = fast_linear_fwd,
-    .linear_bwd = fast_linear_bwd,
-    .gelu_fwd = fast_gelu_fwd,
-    .gelu_bwd = fast_gelu_bwd,
-    .add_fwd = fast_add_fwd,
-    .drop_bwd = fast_drop_bwd,
-    .attention_fwd = fast_attention_fwd,
-    .attention_bwd = fast_attention_bwd,
-    .attention_cached = fast_attention_cached,
-    .classifier = fast_classifier,
-    .logits = fast_logits,
-    .quantise = fast_quantise,
-    .linear_q8 = fast_linear_q8,
-    .adamw = fast_adamw,
-    .narrow = fast_narrow,
-    .sumsq = fast_sumsq,
-    .sum = fast_sum,
-    .add = fast_add,
-    .zero = fast_zero,
-    .copy = fast_copy,
-};
+#define X(op) .op = fast_##op,
+const ls_compute_ops ls_compute_cpu = {.name = "cpu", .dtype = LS_F32, .wide = LS_F32, COMPUTE_OPS(X)};
+#undef X
 
 size_t fast_gemm_scratch(int n_thread)
 {

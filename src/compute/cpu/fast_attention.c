@@ -11,64 +11,54 @@ static float *own_work(const ls_compute *c, int64_t n_float)
     return (float *)c->scratch + omp_get_thread_num() * n_float;
 }
 
-/* Head h of sequence b; the caller adds outputs and gradients. */
-static simd_attn head_of(const float *qkv, int64_t b, int64_t h, int64_t T, int64_t H, int64_t D, const simd_drop *d,
-                         ls_drop drop)
-{
-    const int64_t C = H * D, first = drop.n_head ? b * drop.n_head + drop.head : b * H; /* of the sequence */
-    const float *q = qkv + b * T * 3 * C + h * D;
-    return (simd_attn){.q = q,
-                       .k = q + C,
-                       .v = q + 2 * C,
-                       .ld = 3 * C,
-                       .ldy = C,
-                       .T = T,
-                       .D = D,
-                       .drop = *d,
-                       .row0 = (uint32_t)((first + h) * T)};
-}
-
-ls_status fast_attention_fwd(ls_compute *c, void *y_, void *lse_, const void *qkv, int64_t B, int64_t T, int64_t H,
-                             int64_t D, ls_drop drop)
+/* Every head of every sequence, forward or (with dqkv) backward. */
+static void each_head(ls_compute *c, simd_attn all, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop)
 {
     const simd_ops *k = simd_pick();
-    const simd_drop d = simd_drop_of(drop);
-    float *y = y_, *lse = lse_;
-    int64_t n_work = simd_attn_floats(T, D, false);
+    const bool backward = all.dq != NULL;
+    const int64_t C = H * D, n_work = simd_attn_floats(T, D, backward);
+    all.ld = 3 * C;
+    all.ldy = C;
+    all.T = T;
+    all.D = D;
+    all.drop = simd_drop_of(drop);
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * H * T * T > 256)
     for (int64_t bh = 0; bh < B * H; bh++) {
-        int64_t b = bh / H, h = bh % H;
-        simd_attn a = head_of(qkv, b, h, T, H, D, &d, drop);
-        a.out = y + b * T * H * D + h * D;
-        a.lse = lse + bh * T;
+        const int64_t b = bh / H, h = bh % H, at = b * T * C + h * D, at_qkv = b * T * 3 * C + h * D;
+        const int64_t first = drop.n_head ? b * drop.n_head + drop.head : b * H; /* head of the sequence */
+        simd_attn a = all;
+        a.q += at_qkv;
+        a.k = a.q + C;
+        a.v = a.q + 2 * C;
+        a.lse += bh * T;
+        a.row0 = (uint32_t)((first + h) * T);
         a.work = own_work(c, n_work);
-        k->attn_fwd(&a);
+        if (backward) {
+            a.dq += at_qkv;
+            a.dk = a.dq + C;
+            a.dv = a.dq + 2 * C;
+            a.dy += at;
+            a.y += at;
+            k->attn_bwd(&a);
+        } else {
+            a.out += at;
+            k->attn_fwd(&a);
+        }
     }
+}
+
+ls_status fast_attention_fwd(ls_compute *c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H,
+                             int64_t D, ls_drop drop)
+{
+    each_head(c, (simd_attn){.out = y, .lse = lse, .q = qkv}, B, T, H, D, drop);
     return LS_OK;
 }
 
-ls_status fast_attention_bwd(ls_compute *c, void *dqkv_, const void *dy_, const void *y_, const void *lse_,
-                             const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop)
+ls_status fast_attention_bwd(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse, const void *qkv,
+                             int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop)
 {
-    const simd_ops *k = simd_pick();
-    const simd_drop d = simd_drop_of(drop);
-    float *dqkv = dqkv_;
-    const float *dy = dy_, *y = y_;
-    float *lse = (float *)(uintptr_t)lse_; /* read only: the kernel's struct serves both directions */
-    int64_t C = H * D, n_work = simd_attn_floats(T, D, true);
-#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (B * H * T * T > 256)
-    for (int64_t bh = 0; bh < B * H; bh++) {
-        int64_t b = bh / H, h = bh % H;
-        simd_attn a = head_of(qkv, b, h, T, H, D, &d, drop);
-        a.dq = dqkv + b * T * 3 * C + h * D;
-        a.dk = a.dq + C;
-        a.dv = a.dq + 2 * C;
-        a.dy = dy + b * T * C + h * D;
-        a.y = y + b * T * C + h * D;
-        a.lse = lse + bh * T;
-        a.work = own_work(c, n_work);
-        k->attn_bwd(&a);
-    }
+    float *read_only = (float *)(uintptr_t)lse; /* the kernel's struct serves both directions */
+    each_head(c, (simd_attn){.dq = dqkv, .dy = dy, .y = y, .lse = read_only, .q = qkv}, B, T, H, D, drop);
     return LS_OK;
 }
 

@@ -12,8 +12,12 @@
 #include <math.h>
 #include <string.h>
 
+/* A leading dimension that is not given is that of a dense matrix. */
 static void matmul(ls_compute *c, gemm_args a)
 {
+    if (!a.lda) a.lda = a.ta ? a.M : a.K;
+    if (!a.ldb) a.ldb = a.tb ? a.K : a.N;
+    if (!a.ldc) a.ldc = a.N;
     gemm_run(gemm_pick(NULL), &a, c->n_thread, c->scratch);
 }
 
@@ -27,7 +31,7 @@ ls_status fast_linear_fwd(ls_compute *c, void *y, const void *x, const void *w, 
 {
     const simd_ops *k = simd_pick();
     if (R > LS_FEW_ROWS) {
-        matmul(c, (gemm_args){.M = R, .N = N, .K = K, .A = x, .lda = K, .B = w, .ldb = N, .C = y, .ldc = N, .bias = b});
+        matmul(c, (gemm_args){.M = R, .N = N, .K = K, .A = x, .B = w, .C = y, .bias = b});
         return LS_OK;
     }
 #pragma omp parallel num_threads(c->n_thread) if (K * N > FAST_SERIAL)
@@ -56,21 +60,8 @@ static void column_sums(ls_compute *c, float *out, const float *x, int64_t R, in
 ls_status fast_linear_bwd(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w,
                           int64_t R, int64_t K, int64_t N, bool acc)
 {
-    if (dx)
-        matmul(c,
-               (gemm_args){.tb = true, .M = R, .N = K, .K = N, .A = dy, .lda = N, .B = w, .ldb = N, .C = dx, .ldc = K});
-    if (dw)
-        matmul(c, (gemm_args){.ta = true,
-                              .M = K,
-                              .N = N,
-                              .K = R,
-                              .A = x,
-                              .lda = K,
-                              .B = dy,
-                              .ldb = N,
-                              .C = dw,
-                              .ldc = N,
-                              .acc = acc});
+    if (dx) matmul(c, (gemm_args){.tb = true, .M = R, .N = K, .K = N, .A = dy, .B = w, .C = dx});
+    if (dw) matmul(c, (gemm_args){.ta = true, .M = K, .N = N, .K = R, .A = x, .B = dy, .C = dw, .acc = acc});
     if (db) column_sums(c, db, dy, R, N, acc);
     return LS_OK;
 }
@@ -79,8 +70,7 @@ ls_status fast_logits(ls_compute *c, void *y, const void *x, const void *w, int6
 {
     const simd_ops *k = simd_pick();
     if (R > LS_FEW_ROWS) {
-        matmul(c,
-               (gemm_args){.tb = true, .M = R, .N = V, .K = C, .A = x, .lda = C, .B = w, .ldb = C, .C = y, .ldc = V});
+        matmul(c, (gemm_args){.tb = true, .M = R, .N = V, .K = C, .A = x, .B = w, .C = y});
         return LS_OK;
     }
 #pragma omp parallel num_threads(c->n_thread) if (C * V > FAST_SERIAL)
@@ -91,24 +81,7 @@ ls_status fast_logits(ls_compute *c, void *y, const void *x, const void *w, int6
     return LS_OK;
 }
 
-/* Turns a row of logits into its gradient (when wanted); returns the loss. */
-static double loss_row(const simd_ops *k, float *p, int64_t V, int32_t target, double dloss, bool gradient)
-{
-    if (target < 0) {
-        if (gradient) memset(p, 0, (size_t)V * sizeof *p);
-        return 0;
-    }
-    double right = (double)p[target];
-    float top;
-    double sum = k->exp_row(p, V, &top);
-    if (gradient) {
-        k->scale(p, V, (float)(dloss / sum));
-        p[target] -= (float)dloss;
-    }
-    return (double)top + log(sum) - right;
-}
-
-/* The same in two steps around the meeting of the parts. p becomes exponentials, */
+/* A row of V logits becomes exponentials; target: its place in the row, if it is in this part. */
 static cpu_row begin_row(const simd_ops *k, float *p, int64_t V, int64_t target)
 {
     cpu_row row = {.right = target >= 0 && target < V ? (double)p[target] : 0};
@@ -118,7 +91,7 @@ static cpu_row begin_row(const simd_ops *k, float *p, int64_t V, int64_t target)
     return row;
 }
 
-/* … then, with the whole row known, the gradient. */
+/* Then, with the whole row known, the exponentials (relative to `top`) become the gradient, where it is wanted. Returns the loss. */
 static double end_row(const simd_ops *k, float *p, int64_t V, int64_t target, double top, const cpu_row *row,
                       double dloss, bool gradient)
 {
@@ -129,36 +102,31 @@ static double end_row(const simd_ops *k, float *p, int64_t V, int64_t target, do
     return row->top + log(row->sum) - row->right;
 }
 
-/* Losses and gradients of n rows of a vocabulary that is cut. parts: n_part times n. */
-static ls_status cut_rows(ls_compute *c, const ls_classifier *a, float *p, int64_t ld, int64_t r0, int64_t n,
-                          cpu_row *parts)
+/* Losses and gradients of n rows of logits from r0 on, ld apart. parts: n_part times n rows; only one part: not used. */
+static ls_status loss_rows(ls_compute *c, const ls_classifier *a, float *logits, int64_t ld, int64_t r0, int64_t n,
+                           cpu_row *parts)
 {
     const simd_ops *k = simd_pick();
-    const bool gradient = a->dx || a->dw;
+    const bool gradient = a->dx || a->dw, cut = a->n_part > 1;
+    const int32_t *target = a->target + r0;
     cpu_row *mine = parts + a->part * n;
+    if (cut) {
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n * a->V > FAST_SERIAL)
-    for (int64_t r = 0; r < n; r++) {
-        const int64_t t = a->target[r0 + r];
-        mine[r] = t < 0 ? (cpu_row){0} : begin_row(k, p + r * ld, a->V, t - a->first);
+        for (int64_t r = 0; r < n; r++)
+            mine[r] = target[r] < 0 ? (cpu_row){0} : begin_row(k, logits + r * ld, a->V, target[r] - a->first);
+        LS_TRY(a->gather(a->gather_ctx, &parts->top, n * CPU_ROW_N));
     }
-    LS_TRY(a->gather(a->gather_ctx, &parts->top, n * CPU_ROW_N));
 #pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n * a->V > FAST_SERIAL)
     for (int64_t r = 0; r < n; r++) {
-        const int64_t t = a->target[r0 + r];
-        const cpu_row row = cpu_join_row(parts + r, a->n_part, n);
-        if (t >= 0)
-            a->row_loss[r0 + r] = end_row(k, p + r * ld, a->V, t - a->first, mine[r].top, &row, a->dloss, gradient);
-        else a->row_loss[r0 + r] = loss_row(k, p + r * ld, a->V, -1, a->dloss, gradient);
+        float *p = logits + r * ld;
+        const int64_t t = target[r] - a->first;
+        a->row_loss[r0 + r] = 0;
+        if (target[r] >= 0) {
+            const cpu_row row = cut ? cpu_join_row(parts + r, a->n_part, n) : begin_row(k, p, a->V, t);
+            a->row_loss[r0 + r] = end_row(k, p, a->V, t, cut ? mine[r].top : row.top, &row, a->dloss, gradient);
+        } else if (gradient) memset(p, 0, (size_t)a->V * sizeof *p);
     }
     return LS_OK;
-}
-
-static void whole_rows(ls_compute *c, const ls_classifier *a, float *p, int64_t ld, int64_t r0, int64_t n)
-{
-    const simd_ops *k = simd_pick();
-#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n * a->V > FAST_SERIAL)
-    for (int64_t r = 0; r < n; r++)
-        a->row_loss[r0 + r] = loss_row(k, p + r * ld, a->V, a->target[r0 + r], a->dloss, a->dx || a->dw);
 }
 
 ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
@@ -167,29 +135,16 @@ ls_status fast_classifier(ls_compute *c, const ls_classifier *a)
     float *dx = a->dx, *p = after_gemm(c);
     int64_t C = a->C, V = a->V, ld = fast_logit_ld(V);
     cpu_row *parts = (cpu_row *)(void *)(p + (a->R < FAST_LOGIT_ROWS ? a->R : FAST_LOGIT_ROWS) * ld);
-    if (a->R == 0 && a->dw && !a->acc) return fast_zero(c, a->dw, V * C);
+    if (a->R == 0 && a->dw && !a->acc) return fast_zero(c, a->dw, (size_t)(V * C) * sizeof(float));
     for (int64_t r0 = 0; r0 < a->R; r0 += FAST_LOGIT_ROWS) {
         int64_t n = a->R - r0 < FAST_LOGIT_ROWS ? a->R - r0 : FAST_LOGIT_ROWS;
         const float *xr = x + r0 * C;
-        matmul(c, (gemm_args){
-                      .tb = true, .M = n, .N = V, .K = C, .A = xr, .lda = C, .B = a->w, .ldb = C, .C = p, .ldc = ld});
-        if (a->n_part > 1) LS_TRY(cut_rows(c, a, p, ld, r0, n, parts));
-        else whole_rows(c, a, p, ld, r0, n);
-        if (dx)
-            matmul(c, (gemm_args){
-                          .M = n, .N = C, .K = V, .A = p, .lda = ld, .B = a->w, .ldb = C, .C = dx + r0 * C, .ldc = C});
-        if (a->dw)
-            matmul(c, (gemm_args){.ta = true,
-                                  .M = V,
-                                  .N = C,
-                                  .K = n,
-                                  .A = p,
-                                  .lda = ld,
-                                  .B = xr,
-                                  .ldb = C,
-                                  .C = a->dw,
-                                  .ldc = C,
-                                  .acc = a->acc || r0 > 0});
+        matmul(c, (gemm_args){.tb = true, .M = n, .N = V, .K = C, .A = xr, .B = a->w, .C = p, .ldc = ld});
+        LS_TRY(loss_rows(c, a, p, ld, r0, n, parts));
+        if (dx) matmul(c, (gemm_args){.M = n, .N = C, .K = V, .A = p, .lda = ld, .B = a->w, .C = dx + r0 * C});
+        if (!a->dw) continue;
+        const bool acc = a->acc || r0 > 0;
+        matmul(c, (gemm_args){.ta = true, .M = V, .N = C, .K = n, .A = p, .lda = ld, .B = xr, .C = a->dw, .acc = acc});
     }
     return LS_OK;
 }

@@ -1,23 +1,22 @@
 /* fast_point.c - operations on single elements: GELU, sums, dropout, embedding, AdamW. Bound by memory, so each makes one
- * pass and the threads share the elements in ranges of whole cache lines. */
+ * pass and the threads share the elements in chunks of whole cache lines. */
 #include "compute/cpu/cpu_impl.h"
 #include "compute/cpu/fast_impl.h"
 #include "compute/cpu/simd.h"
+#include "core/minmax.h"
 
 #include <string.h>
 
-#define LINE 64 /* elements: four cache lines, so that two threads never write the same one */
+#define LINE  64   /* elements: four cache lines, so that two threads never write the same one */
+#define CHUNK 1024 /* elements of one call of a kernel */
 
 ls_status fast_gelu_fwd(ls_compute *c, void *y_, const void *x_, int64_t n, ls_gelu kind)
 {
     const simd_ops *k = simd_pick();
     float *y = y_;
     const float *x = x_;
-#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
-    {
-        fast_range r = fast_share(n, LINE);
-        k->gelu_fwd(y + r.lo, x + r.lo, r.hi - r.lo, kind);
-    }
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n > FAST_SERIAL)
+    for (int64_t i = 0; i < n; i += CHUNK) k->gelu_fwd(y + i, x + i, LS_MIN(CHUNK, n - i), kind);
     return LS_OK;
 }
 
@@ -26,11 +25,8 @@ ls_status fast_gelu_bwd(ls_compute *c, void *dx_, const void *dy_, const void *x
     const simd_ops *k = simd_pick();
     float *dx = dx_;
     const float *dy = dy_, *x = x_;
-#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
-    {
-        fast_range r = fast_share(n, LINE);
-        k->gelu_bwd(dx + r.lo, dy + r.lo, x + r.lo, r.hi - r.lo, kind);
-    }
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n > FAST_SERIAL)
+    for (int64_t i = 0; i < n; i += CHUNK) k->gelu_bwd(dx + i, dy + i, x + i, LS_MIN(CHUNK, n - i), kind);
     return LS_OK;
 }
 
@@ -40,11 +36,9 @@ ls_status fast_add_fwd(ls_compute *c, void *y_, const void *x_, const void *delt
     const simd_drop d = simd_drop_of(drop);
     float *y = y_;
     const float *x = x_, *delta = delta_;
-#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
-    {
-        fast_range r = fast_share(n, LINE);
-        k->add_drop(y + r.lo, x + r.lo, delta + r.lo, r.hi - r.lo, &d, (uint32_t)(drop.first + r.lo));
-    }
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n > FAST_SERIAL)
+    for (int64_t i = 0; i < n; i += CHUNK)
+        k->add_drop(y + i, x + i, delta + i, LS_MIN(CHUNK, n - i), &d, (uint32_t)(drop.first + i));
     return LS_OK;
 }
 
@@ -55,11 +49,9 @@ ls_status fast_drop_bwd(ls_compute *c, void *dx_, const void *dy_, int64_t n, ls
     float *dx = dx_;
     const float *dy = dy_;
     if (!d.on && dx == dy) return LS_OK;
-#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
-    {
-        fast_range r = fast_share(n, LINE);
-        k->drop(dx + r.lo, dy + r.lo, r.hi - r.lo, &d, (uint32_t)(drop.first + r.lo));
-    }
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n > FAST_SERIAL)
+    for (int64_t i = 0; i < n; i += CHUNK)
+        k->drop(dx + i, dy + i, LS_MIN(CHUNK, n - i), &d, (uint32_t)(drop.first + i));
     return LS_OK;
 }
 
@@ -68,11 +60,8 @@ ls_status fast_add(ls_compute *c, void *y_, const void *a_, const void *b_, int6
     const simd_ops *k = simd_pick();
     float *y = y_;
     const float *a = a_, *b = b_;
-#pragma omp parallel num_threads(c->n_thread) if (n > FAST_SERIAL)
-    {
-        fast_range r = fast_share(n, LINE);
-        k->add(y + r.lo, a + r.lo, b + r.lo, r.hi - r.lo);
-    }
+#pragma omp parallel for num_threads(c->n_thread) schedule(static) if (n > FAST_SERIAL)
+    for (int64_t i = 0; i < n; i += CHUNK) k->add(y + i, a + i, b + i, LS_MIN(CHUNK, n - i));
     return LS_OK;
 }
 

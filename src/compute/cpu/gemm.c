@@ -10,7 +10,7 @@
  * nobody waiting long, and the A and B panels of one block fit the second cache together.
  *
  * Invariants
- *   1. an element of C is summed over k in blocks of kc, ascending; the first block writes (or adds, when acc), later ones
+ *   1. each element of C is summed over k in blocks of kc, ascending; the first block writes (or adds, when acc), later ones
  *      add, the bias comes last. Blocking in M and N and the choice of the thread touch no element's order;
  *   2. scratch: packed B, packed A, then a private piece for each thread; sizes follow from the kernel and n_thread alone. */
 #include "compute/cpu/gemm.h"
@@ -34,10 +34,15 @@ static const gemm_kernel *const kernels[] = {
 };
 enum { N_KERNEL = sizeof kernels / sizeof kernels[0] };
 
+static bool usable_here(const gemm_kernel *k)
+{
+    return !k->usable || k->usable();
+}
+
 const gemm_kernel *gemm_list(int i, bool *usable)
 {
     if (i < 0 || i >= N_KERNEL) return NULL;
-    if (usable) *usable = kernels[i]->usable();
+    if (usable) *usable = usable_here(kernels[i]);
     return kernels[i];
 }
 
@@ -51,14 +56,11 @@ const gemm_kernel *gemm_pick(const char *name)
     if (!name) name = getenv("LS_GEMM");
     if (name && !*name) name = NULL;
     for (int i = 0; i < N_KERNEL; i++)
-        if ((!name || strcmp(name, kernels[i]->name) == 0) && kernels[i]->usable()) {
-            if (kernels[i]->tile_begin) kernels[i]->tile_begin();
-            return kernels[i];
-        }
+        if ((!name || strcmp(name, kernels[i]->name) == 0) && usable_here(kernels[i])) return kernels[i];
     return NULL;
 }
 
-/* What one packed block may hold. A single thread takes less: attention gives every thread a scratch of its own. */
+/* What one packed block may hold. A single thread takes less. */
 typedef struct limits {
     int64_t mc, nc;
 } limits;
@@ -81,7 +83,7 @@ static size_t align64(size_t n)
 
 size_t gemm_scratch(const gemm_kernel *k, int n_thread)
 {
-    if (k->tile) return 64;
+    if (k->run) return 64;
     if (n_thread < 1) n_thread = 1;
     limits l = block_limits(k, n_thread);
     return align64(packed_nbytes(k, l.nc, k->kc)) + align64(packed_nbytes(k, l.mc, k->kc)) +
@@ -167,7 +169,7 @@ typedef struct k_turn {
 
 static span turn_block(const k_turn *p, int64_t q)
 {
-    return (span){p->at + q * p->kb, gemm_min(p->kb, p->n - q * p->kb)};
+    return (span){p->at + q * p->kb, LS_MIN(p->kb, p->n - q * p->kb)};
 }
 
 /* The packing phase: items are groups of panels of each block of K, first those of B (when it is new), then those of A. */
@@ -186,13 +188,13 @@ static void pack_phase(member *me, span j, span i, const k_turn *turn, bool new_
             int64_t at = it * group_b, col = j.at + at;
             const float *src = a->tb ? a->B + col * a->ldb + p.at : a->B + p.at * a->ldb + col;
             k->pack_b(t->pb + (size_t)q * turn->b_block + (size_t)(it * PACK_GROUP) * panel, panel, src, a->ldb, a->tb,
-                      gemm_min(j.n - at, group_b), p.n);
+                      LS_MIN(j.n - at, group_b), p.n);
         } else {
             size_t panel = packed_nbytes(k, k->mr, p.n);
             int64_t at = (it - items_b) * group_a, row = i.at + at;
             const float *src = a->ta ? a->A + p.at * a->lda + row : a->A + row * a->lda + p.at;
             k->pack_a(t->pa + (size_t)q * turn->a_block + (size_t)((it - items_b) * PACK_GROUP) * panel, panel, src,
-                      a->lda, !a->ta, gemm_min(i.n - at, group_a), p.n);
+                      a->lda, !a->ta, LS_MIN(i.n - at, group_a), p.n);
         }
     }
 }
@@ -215,8 +217,8 @@ static void compute_phase(member *me, span j, span i, const k_turn *turn)
                 .pb = t->pb + (size_t)q * turn->b_block + (size_t)(col / k->nr) * panel_b,
                 .a_panel = panel_a,
                 .b_panel = panel_b,
-                .m = gemm_min(c.mt, i.n - row),
-                .n = gemm_min(c.nt, j.n - col),
+                .m = LS_MIN(c.mt, i.n - row),
+                .n = LS_MIN(c.nt, j.n - col),
                 .kb = p.n,
                 .c = a->C + (i.at + row) * a->ldc + j.at + col,
                 .ldc = a->ldc,
@@ -241,14 +243,14 @@ static void work(team *t, int id)
     member me = {.t = t, .id = id};
     int64_t nc = even_part(a->N, t->l.nc, k->nr), mc = even_part(a->M, t->l.mc, k->mr);
     int64_t kb = even_part(a->K, k->kc, k->k_round); /* from K alone: it is part of the sum's order */
-    int64_t fit = gemm_min(t->l.nc / gemm_round_up(nc, k->nr), t->l.mc / gemm_round_up(mc, k->mr));
+    int64_t fit = LS_MIN(t->l.nc / gemm_round_up(nc, k->nr), t->l.mc / gemm_round_up(mc, k->mr));
     int64_t step = kb * (fit > 1 ? fit : 1);
     if (k->enter) k->enter();
     for (int64_t jc = 0; jc < a->N; jc += nc)
         for (int64_t pc = 0; pc < a->K; pc += step)
             for (int64_t ic = 0; ic < a->M; ic += mc) {
-                span j = {jc, gemm_min(nc, a->N - jc)}, i = {ic, gemm_min(mc, a->M - ic)};
-                k_turn p = {.at = pc, .n = gemm_min(step, a->K - pc), .kb = kb};
+                span j = {jc, LS_MIN(nc, a->N - jc)}, i = {ic, LS_MIN(mc, a->M - ic)};
+                k_turn p = {.at = pc, .n = LS_MIN(step, a->K - pc), .kb = kb};
                 p.n_block = gemm_ceil_div(p.n, kb);
                 p.a_block = packed_nbytes(k, gemm_round_up(mc, k->mr), kb);
                 p.b_block = packed_nbytes(k, gemm_round_up(nc, k->nr), kb);
@@ -271,64 +273,27 @@ static void no_k(const gemm_args *a) /* an empty sum is 0 */
         }
 }
 
-/* Columns of a thread in the small path: multiples of 64, so that only the last columns of all are not whole vectors. */
-static void small_part(const gemm_kernel *k, const gemm_args *a, int id, int n_thread)
-{
-    int64_t units = gemm_ceil_div(a->N, 64);
-    int64_t n0 = units * id / n_thread * 64, n1 = gemm_min(units * (id + 1) / n_thread * 64, a->N);
-    if (n0 < n1) k->small(a, n0, n1);
-}
-
-static bool is_small(const gemm_kernel *k, const gemm_args *a)
-{
-    return k->small && a->M <= GEMM_SMALL_M && (!a->ta || a->M == 0);
-}
-
-static team team_of(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch)
-{
-    team t = {.k = k, .a = a, .n_thread = n_thread};
-    if (k->tile) return t;
-    t.l = block_limits(k, n_thread);
-    t.pb = scratch;
-    t.pa = t.pb + align64(packed_nbytes(k, t.l.nc, k->kc));
-    t.tmp = t.pa + align64(packed_nbytes(k, t.l.mc, k->kc));
-    return t;
-}
-
-void gemm_run_serial(const gemm_kernel *k, const gemm_args *a, void *scratch)
+void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch)
 {
     if (a->M <= 0 || a->N <= 0) return;
     if (a->K <= 0) {
         no_k(a);
-    } else if (k->tile) {
-        for (int64_t t = 0, n = k->n_tile(a); t < n; t++) k->tile(a, t);
-    } else if (is_small(k, a)) {
-        k->small(a, 0, a->N);
-    } else {
-        team t = team_of(k, a, 1, scratch);
-        work(&t, 0);
-    }
-}
-
-void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch)
-{
-    /* below this much work waking threads costs more than it saves; the bits are the same either way */
-    if (n_thread <= 1 || (double)a->M * (double)a->N * (double)a->K < 5e5) {
-        if (k->tile_begin) k->tile_begin();
-        gemm_run_serial(k, a, scratch);
         return;
     }
-    if (k->tile) {
-        if (k->tile_begin) k->tile_begin();
-        int64_t n = k->n_tile(a);
-#pragma omp parallel for num_threads(n_thread) schedule(dynamic, 1)
-        for (int64_t t = 0; t < n; t++) k->tile(a, t);
-    } else if (is_small(k, a)) {
-#pragma omp parallel num_threads(n_thread)
-        small_part(k, a, omp_get_thread_num(), omp_get_num_threads());
-    } else {
-        team t = team_of(k, a, n_thread, scratch);
-#pragma omp parallel num_threads(n_thread)
-        work(&t, omp_get_thread_num());
+    /* below this much work waking threads costs more than it saves; the bits are the same either way */
+    if (n_thread < 1 || (double)a->M * (double)a->N * (double)a->K < 5e5) n_thread = 1;
+    if (k->run) {
+        k->run(a, n_thread);
+        return;
     }
+    team t = {.k = k, .a = a, .n_thread = n_thread, .l = block_limits(k, n_thread)};
+    t.pb = scratch;
+    t.pa = t.pb + align64(packed_nbytes(k, t.l.nc, k->kc));
+    t.tmp = t.pa + align64(packed_nbytes(k, t.l.mc, k->kc));
+    if (n_thread == 1) {
+        work(&t, 0);
+        return;
+    }
+#pragma omp parallel num_threads(n_thread)
+    work(&t, omp_get_thread_num());
 }

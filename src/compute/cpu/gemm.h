@@ -42,10 +42,6 @@ size_t gemm_scratch(const gemm_kernel *k, int n_thread);
 /* Uses n_thread OpenMP threads; call from serial code. scratch is 64-byte aligned. */
 void gemm_run(const gemm_kernel *k, const gemm_args *a, int n_thread, void *scratch);
 
-/* The same on the calling thread alone, for use inside a parallel region (attention blocks). Small shapes; scratch of
- * gemm_scratch(k, 1) bytes, private to the thread. */
-void gemm_run_serial(const gemm_kernel *k, const gemm_args *a, void *scratch);
-
 /* The CBLAS used by the kernel `blas`, for benchmarks and doctor: its name and version, and how many threads of its own it uses
  * when called directly (gemm_run sets 1). */
 const char *gemm_blas_describe(void);

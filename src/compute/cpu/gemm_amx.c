@@ -18,16 +18,15 @@
  *   1. padding is zero, and a row or column of zeros adds zeros to no element that exists;
  *   2. infinity and not-a-number go into h alone; since 0 * infinity is not a number, an element that such an operand reaches
  *      is not finite, but may be NaN where fp32 has infinity;
- *   3. a thread loads the tile configuration in enter and releases it in leave; the process asks the kernel for the state once,
+ *   3. each thread loads the tile configuration in enter and releases it in leave; the process asks the kernel for the state once,
  *      in usable.
  *
- * GEMM_AMX_EMULATE (a test) replaces the four tile instructions by loops; the rest is generic vector code and runs anywhere. */
+ * With GEMM_AMX_EMULATE (a test) the including file defines the four tile instructions; the rest is generic vector code and runs
+ * anywhere. */
 #include "compute/cpu/gemm_impl.h"
-#include "compute/cpu/gemm_pack.h"
 
-#ifdef GEMM_AMX_EMULATE
-#include <math.h>
-#else
+#include <string.h>
+#ifndef GEMM_AMX_EMULATE
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -44,37 +43,7 @@ enum {
     NT = 256 /* block of C                    */
 };
 
-#ifdef GEMM_AMX_EMULATE
-/* What the instructions do, as the manual's pseudo-code says it: in a product the even and the odd steps of K are summed
- * apart, from zero, and join the accumulator together. */
-static _Thread_local struct {
-    float f[256];
-} emu_tile[8];
-
-static inline void emu_dp(int c, int a, int b)
-{
-    uint16_t x[16][16][2], y[16][16][2];
-    memcpy(x, &emu_tile[a], sizeof x);
-    memcpy(y, &emu_tile[b], sizeof y);
-    for (int i = 0; i < 16; i++)
-        for (int j = 0; j < 16; j++) {
-            float part[2] = {0, 0};
-            for (int p = 0; p < 16; p++)
-                for (int e = 0; e < 2; e++) {
-                    uint32_t u = (uint32_t)x[i][p][e] << 16, v = (uint32_t)y[p][j][e] << 16;
-                    float fu, fv;
-                    memcpy(&fu, &u, sizeof fu);
-                    memcpy(&fv, &v, sizeof fv);
-                    part[e] = fmaf(fu, fv, part[e]);
-                }
-            emu_tile[c].f[i * 16 + j] += part[0] + part[1];
-        }
-}
-#define tile_zero(t)     memset(&emu_tile[t], 0, TILE)
-#define tile_load(t, p)  memcpy(&emu_tile[t], (p), TILE)
-#define tile_store(t, p) memcpy((p), &emu_tile[t], TILE)
-#define tile_dp(c, a, b) emu_dp(c, a, b)
-#else
+#ifndef GEMM_AMX_EMULATE
 #define tile_zero(t)     _tile_zero(t)
 #define tile_load(t, p)  _tile_loadd(t, p, 64)
 #define tile_store(t, p) _tile_stored(t, p, 64)
@@ -203,7 +172,7 @@ GEMM_INLINE void pack_panels(void *dst, size_t panel, const float *src, int64_t 
             const float *from = k_contig ? src + i * ld + k : src + k * ld + i;
             if (i >= w)
                 for (int e = 0; e < 3; e++) memset(out + 2 * TILE * e, 0, TILE);
-            else pack_tile(out, from, ld, k_contig, gemm_min(w - i, 16), gemm_min(kb - k, CHUNK), is_b);
+            else pack_tile(out, from, ld, k_contig, LS_MIN(w - i, 16), LS_MIN(kb - k, CHUNK), is_b);
         }
 }
 
@@ -271,7 +240,7 @@ static void micro(int64_t n_chunk, const char *a, const char *b, char *c, bool a
 /* One finished tile (up to 16 x 16 of it) goes to C. */
 static void write_tile(const gemm_block *b, const float *t, int64_t row, int64_t col)
 {
-    int64_t m = gemm_min(b->m - row, 16), n = gemm_min(b->n - col, 16);
+    int64_t m = LS_MIN(b->m - row, 16), n = LS_MIN(b->n - col, 16);
     float *c = b->c + row * b->ldc + col;
     const float *bias = b->bias ? b->bias + col : NULL;
     for (int64_t i = 0; i < m; i++, c += b->ldc, t += 16) {
@@ -298,7 +267,7 @@ static void block(const gemm_block *b)
     for (int64_t k = 0; k < chunks; k += SUB)
         for (int64_t i = 0; i < pm; i++)
             for (int64_t j = 0; j < pn; j++)
-                micro(gemm_min(SUB, chunks - k), b->pa + (size_t)i * b->a_panel + (size_t)(k * CHUNK_NBYTES),
+                micro(LS_MIN(SUB, chunks - k), b->pa + (size_t)i * b->a_panel + (size_t)(k * CHUNK_NBYTES),
                       b->pb + (size_t)j * b->b_panel + (size_t)(k * CHUNK_NBYTES), tiles + (i * pn + j) * 4 * TILE,
                       k > 0);
     for (int64_t i = 0; i < pm; i++)
@@ -310,13 +279,7 @@ static void block(const gemm_block *b)
             }
 }
 
-#ifdef GEMM_AMX_EMULATE
-static bool usable(void)
-{
-    return true;
-}
-#define KERNEL static const gemm_kernel gemm_amx_emulated
-#else
+#ifndef GEMM_AMX_EMULATE
 /* Palette 1, eight tiles of 16 rows x 64 bytes. In memory for good: the instruction reads all of it, whatever the compiler
  * believes. */
 static const struct {
@@ -357,12 +320,10 @@ static bool usable(void)
     enum { REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
 }
-#define KERNEL const gemm_kernel gemm_kernel_amx
 #endif
 
-KERNEL = {
+const gemm_kernel gemm_kernel_amx = {
     .name = "amx",
-    .usable = usable,
     .mr = W,
     .nr = W,
     .kc = 768,
@@ -375,7 +336,7 @@ KERNEL = {
     .pack_b = pack_b,
     .block = block,
 #ifndef GEMM_AMX_EMULATE
-    .small = gemm_small_avx512,
+    .usable = usable,
     .enter = enter,
     .leave = leave,
 #endif

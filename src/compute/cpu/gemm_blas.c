@@ -31,43 +31,25 @@ const char *gemm_blas_describe(void)
     return "a CBLAS without a name";
 }
 
-static void library_threads_off(void)
-{
-    gemm_blas_threads(1);
-}
-
-static int64_t n_tile(const gemm_args *a)
-{
-    return gemm_ceil_div(a->M, TILE_M) * gemm_ceil_div(a->N, TILE_N);
-}
-
 static void tile(const gemm_args *a, int64_t t)
 {
     int64_t tiles_m = gemm_ceil_div(a->M, TILE_M);
     int64_t i = t % tiles_m * TILE_M, j = t / tiles_m * TILE_N;
-    int64_t m = gemm_min(a->M - i, TILE_M), n = gemm_min(a->N - j, TILE_N);
+    int64_t m = LS_MIN(a->M - i, TILE_M), n = LS_MIN(a->N - j, TILE_N);
     const float *A = a->A + (a->ta ? i : i * a->lda), *B = a->B + (a->tb ? j * a->ldb : j);
     float *c = a->C + i * a->ldc + j;
-    if (a->K > 0) {
-        cblas_sgemm(CblasRowMajor, a->ta ? CblasTrans : CblasNoTrans, a->tb ? CblasTrans : CblasNoTrans, (int)m, (int)n,
-                    (int)a->K, 1.0f, A, (int)a->lda, B, (int)a->ldb, a->acc ? 1.0f : 0.0f, c, (int)a->ldc);
-    } else if (!a->acc) {
-        for (int64_t r = 0; r < m; r++)
-            for (int64_t s = 0; s < n; s++) c[r * a->ldc + s] = 0.0f;
-    }
+    cblas_sgemm(CblasRowMajor, a->ta ? CblasTrans : CblasNoTrans, a->tb ? CblasTrans : CblasNoTrans, (int)m, (int)n,
+                (int)a->K, 1.0f, A, (int)a->lda, B, (int)a->ldb, a->acc ? 1.0f : 0.0f, c, (int)a->ldc);
     for (int64_t r = 0; r < m && a->bias; r++)
         for (int64_t s = 0; s < n; s++) c[r * a->ldc + s] += a->bias[j + s];
 }
 
-static bool usable(void)
+static void run(const gemm_args *a, int n_thread)
 {
-    return true;
+    const int64_t n = gemm_ceil_div(a->M, TILE_M) * gemm_ceil_div(a->N, TILE_N);
+    gemm_blas_threads(1);
+#pragma omp parallel for num_threads(n_thread) schedule(dynamic, 1) if (n_thread > 1)
+    for (int64_t t = 0; t < n; t++) tile(a, t);
 }
 
-const gemm_kernel gemm_kernel_blas = {
-    .name = "blas",
-    .usable = usable,
-    .n_tile = n_tile,
-    .tile = tile,
-    .tile_begin = library_threads_off,
-};
+const gemm_kernel gemm_kernel_blas = {.name = "blas", .run = run};

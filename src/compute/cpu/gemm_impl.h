@@ -10,6 +10,7 @@
 #define LS_COMPUTE_CPU_GEMM_IMPL_H
 
 #include "compute/cpu/gemm.h"
+#include "core/minmax.h"
 
 /* One block of C: C (m,n) = or += panels of A x panels of B over kb steps of K, then + bias where it is not NULL. */
 typedef struct gemm_block {
@@ -29,39 +30,29 @@ typedef void gemm_pack_fn(void *dst, size_t panel, const float *src, int64_t ld,
 
 struct gemm_kernel {
     const char *name;
-    bool (*usable)(void);
-    int mr, nr;        /* micro-tile                                                          */
-    int kc;            /* steps of K in one block; fixed, because it is part of the sum's order */
-    int k_round;       /* panels are padded to a multiple of so many steps                    */
-    int elem_nbytes;   /* of one packed element                                               */
-    int mt, nt;        /* largest block of C that one thread takes at a time                  */
-    size_t tmp_nbytes; /* per thread, multiple of 64                                          */
+    bool (*usable)(void); /* whether this CPU has the instructions; NULL: every CPU has */
+    int mr, nr;           /* micro-tile                                                          */
+    int kc;               /* steps of K in one block; fixed, because it is part of the sum's order */
+    int k_round;          /* panels are padded to a multiple of so many steps                    */
+    int elem_nbytes;      /* of one packed element                                               */
+    int mt, nt;           /* largest block of C that one thread takes at a time                  */
+    size_t tmp_nbytes;    /* per thread, multiple of 64                                          */
     gemm_pack_fn *pack_a, *pack_b;
     void (*block)(const gemm_block *b);
-    /* Products with at most GEMM_SMALL_M rows, A not transposed: columns n0..n1 without packing; NULL = none. */
-    void (*small)(const gemm_args *a, int64_t n0, int64_t n1);
     void (*enter)(void); /* thread state around the work (AMX), or NULL */
     void (*leave)(void);
-    /* Whole products in another way (blas): the tile t of n_tile; then nothing above is used. */
-    int64_t (*n_tile)(const gemm_args *a);
-    void (*tile)(const gemm_args *a, int64_t t);
-    void (*tile_begin)(void); /* once, before the threads start, or NULL */
+    void (*run)(const gemm_args *a, int n_thread); /* whole products in another way (blas): nothing above is used */
 };
 
-enum { GEMM_SMALL_M = 8 };
+#define GEMM_INLINE static inline __attribute__((always_inline))
 
 extern const gemm_kernel gemm_kernel_plain, gemm_kernel_blas;
 #if defined(__aarch64__)
 extern const gemm_kernel gemm_kernel_neon;
 #elif defined(__x86_64__)
 extern const gemm_kernel gemm_kernel_avx2, gemm_kernel_avx512, gemm_kernel_amx;
-void gemm_small_avx512(const gemm_args *a, int64_t n0, int64_t n1);
 #endif
 
-static inline int64_t gemm_min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 static inline int64_t gemm_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;

@@ -2,14 +2,11 @@
  *
  * A step of K loads 2 + 3 vectors and does 24 multiply-adds; with four pipes (Neoverse-V1) that is 6 cycles, and 24 independent
  * sums hide the latency of 4. kc = 512: a panel of B (24 KiB) and one of A (16 KiB) share a first cache of 64 KiB. */
-#include "compute/cpu/gemm_impl.h"
-#include "compute/cpu/gemm_pack.h"
-
 #include <arm_neon.h>
-#include <math.h>
 
 enum { GEMM_MR = 8, GEMM_NR = 12 };
 #define GEMM_A_STAYS 0
+#include "compute/cpu/gemm_tile.h"
 
 #pragma GCC diagnostic ignored "-Woverlength-strings" /* the loop below is one string of more than 4095 characters */
 
@@ -92,45 +89,6 @@ static void micro(int64_t kb, const float *pa, const float *pb, float *c, int64_
     EACH_ROW(OUT)
 }
 
-#include "compute/cpu/gemm_tile.h"
-
-#define V              float32x4_t
-#define V_N            4
-#define V_LOAD(p)      vld1q_f32(p)
-#define V_STORE(p, v)  vst1q_f32(p, v)
-#define V_SET1(x)      vdupq_n_f32(x)
-#define V_FMA(a, b, c) vfmaq_f32(c, a, b)
-#define S_FMA(a, b, c) fmaf(a, b, c)
-#include "compute/cpu/gemm_small.h"
-
-static void pack_a(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
-{
-    gemm_pack_panels(dst, panel, src, ld, k_contig, w, kb, GEMM_MR);
-}
-
-static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k_contig, int64_t w, int64_t kb)
-{
-    gemm_pack_panels(dst, panel, src, ld, k_contig, w, kb, GEMM_NR);
-}
-
-static bool usable(void)
-{
-    return true; /* part of the arm64 base */
-}
-
 const gemm_kernel gemm_kernel_neon = {
-    .name = "neon",
-    .usable = usable,
-    .mr = GEMM_MR,
-    .nr = GEMM_NR,
-    .kc = 512,
-    .k_round = 1,
-    .elem_nbytes = 4,
-    .mt = 256,
-    .nt = 192,
-    .tmp_nbytes = 512, /* 8 x 12 floats */
-    .pack_a = pack_a,
-    .pack_b = pack_b,
-    .block = gemm_tile_block,
-    .small = small_columns,
+    .name = "neon", GEMM_TILE_KERNEL, .kc = 512, .mt = 256, .nt = 192, .tmp_nbytes = 512, /* 8 x 12 floats */
 };

@@ -66,48 +66,18 @@ static float per(float scale)
     return scale > 0 && x < INFINITY ? x : 0;
 }
 
-/* One group of one panel from a (rows, cols) part of w, read along its rows. */
-static void group_from_rows(q8_group *to, const float *w, int64_t ld, int64_t n_row, int64_t n_col)
-{
-    float top[Q8_PANEL] = {0}, inv[Q8_PANEL];
-    memset(to->w, 0, sizeof to->w);
-    for (int64_t k = 0; k < n_row; k++)
-        for (int64_t j = 0; j < n_col; j++) {
-            float a = fabsf(w[k * ld + j]);
-            if (!(a <= top[j])) top[j] = a;
-        }
-    for (int j = 0; j < Q8_PANEL; j++) {
-        to->scale[j] = scale_of(top[j]);
-        inv[j] = per(to->scale[j]);
-    }
-    for (int64_t k = 0; k < n_row; k++)
-        for (int64_t j = 0; j < n_col; j++)
-            if (inv[j] > 0) to->w[k / 4][j][k % 4] = nearest(w[k * ld + j], inv[j]);
-}
-
-/* n (<= 64) neighbours become to[0 .. 64); returns the scale. */
-static float group_of(int8_t to[Q8_GROUP], const float *x, int64_t n)
+/* n (<= 64) numbers, `step` apart, become to[0 .. 64); returns the scale. */
+static float group_of(int8_t to[Q8_GROUP], const float *x, int64_t step, int64_t n)
 {
     float top = 0;
     for (int64_t k = 0; k < n; k++) {
-        float a = fabsf(x[k]);
+        float a = fabsf(x[k * step]);
         if (!(a <= top)) top = a;
     }
     const float scale = scale_of(top), inv = per(scale);
     memset(to, 0, Q8_GROUP);
-    for (int64_t k = 0; inv > 0 && k < n; k++) to[k] = nearest(x[k], inv);
+    for (int64_t k = 0; inv > 0 && k < n; k++) to[k] = nearest(x[k * step], inv);
     return scale;
-}
-
-/* The same from rows that are columns of the product: column j is w + j*ld. */
-static void group_from_columns(q8_group *to, const float *w, int64_t ld, int64_t n_k, int64_t n_col)
-{
-    memset(to, 0, sizeof *to);
-    for (int64_t j = 0; j < n_col; j++) {
-        int8_t q[Q8_GROUP];
-        to->scale[j] = group_of(q, w + j * ld, n_k);
-        for (int k = 0; k < Q8_GROUP / 4; k++) memcpy(to->w[k][j], q + 4 * k, 4);
-    }
 }
 
 ls_status fast_quantise(ls_compute *c, void *q, const void *w_, int64_t K, int64_t N, bool by_column)
@@ -120,8 +90,13 @@ ls_status fast_quantise(ls_compute *c, void *q, const void *w_, int64_t K, int64
         for (int64_t g = 0; g < n_group; g++) {
             const int64_t k0 = g * Q8_GROUP, n_k = K - k0 < Q8_GROUP ? K - k0 : Q8_GROUP;
             q8_group *to = (q8_group *)q + p * n_group + g;
-            if (by_column) group_from_columns(to, w + n0 * K + k0, K, n_k, n_col);
-            else group_from_rows(to, w + k0 * N + n0, N, n_k, n_col);
+            const float *from = by_column ? w + n0 * K + k0 : w + k0 * N + n0;
+            memset(to, 0, sizeof *to);
+            for (int64_t j = 0; j < n_col; j++) {
+                int8_t v[Q8_GROUP];
+                to->scale[j] = by_column ? group_of(v, from + j * K, 1, n_k) : group_of(v, from + j, N, n_k);
+                for (int k = 0; k < Q8_GROUP / 4; k++) memcpy(to->w[k][j], v + 4 * k, 4);
+            }
         }
     }
     return LS_OK;
@@ -137,7 +112,7 @@ ls_status fast_linear_q8(ls_compute *c, void *y_, const void *x_, const void *q,
     int8_t *x8 = (int8_t *)(xs + (n_group + 15) / 16 * 16);
     for (int64_t g = 0; g < n_group; g++) {
         const int64_t k0 = g * Q8_GROUP;
-        xs[g] = group_of(x8 + k0, x + k0, K - k0 < Q8_GROUP ? K - k0 : Q8_GROUP);
+        xs[g] = group_of(x8 + k0, x + k0, 1, K - k0 < Q8_GROUP ? K - k0 : Q8_GROUP);
     }
 #pragma omp parallel num_threads(c->n_thread) if (K * N > FAST_SERIAL)
     {

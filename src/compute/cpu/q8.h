@@ -49,7 +49,4 @@ void q8_panel_avx2(float *y, const q8_group *w, const int8_t *x, const float *xs
 void q8_panel_avx512(float *y, const q8_group *w, const int8_t *x, const float *xs, int64_t n_group);
 #endif
 
-ls_status fast_quantise(ls_compute *c, void *q, const void *w, int64_t K, int64_t N, bool by_column);
-ls_status fast_linear_q8(ls_compute *c, void *y, const void *x, const void *q, const void *b, int64_t K, int64_t N);
-
 #endif

@@ -14,10 +14,14 @@
 #define VW 4
 #elif defined(SIMD_AVX2)
 #include <immintrin.h>
-#define VW 8
+#define VW     8
+#define MM(op) _mm256_##op##_ps
+typedef __m256 mm;
 #elif defined(SIMD_AVX512)
 #include <immintrin.h>
-#define VW 16
+#define VW     16
+#define MM(op) _mm512_##op##_ps
+typedef __m512 mm;
 #else
 #define VW 4
 #endif
@@ -123,39 +127,22 @@ V_INLINE float vf_top(vf a)
     return vmaxvq_f32((float32x4_t)a);
 }
 #else
-#if defined(SIMD_AVX2)
+#if defined(SIMD_AVX2) || defined(SIMD_AVX512)
 V_INLINE vf v_fma(vf a, vf b, vf c)
 {
-    return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+    return (vf)MM(fmadd)((mm)a, (mm)b, (mm)c);
 }
 V_INLINE vf vf_max(vf a, vf b)
 {
-    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+    return (vf)MM(max)((mm)a, (mm)b);
 }
 V_INLINE vf vf_min(vf a, vf b)
 {
-    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
+    return (vf)MM(min)((mm)a, (mm)b);
 }
 V_INLINE vf vf_sqrt(vf a)
 {
-    return (vf)_mm256_sqrt_ps((__m256)a);
-}
-#elif defined(SIMD_AVX512)
-V_INLINE vf v_fma(vf a, vf b, vf c)
-{
-    return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-}
-V_INLINE vf vf_max(vf a, vf b)
-{
-    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
-}
-V_INLINE vf vf_min(vf a, vf b)
-{
-    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
-}
-V_INLINE vf vf_sqrt(vf a)
-{
-    return (vf)_mm512_sqrt_ps((__m512)a);
+    return (vf)MM(sqrt)((mm)a);
 }
 #else
 V_INLINE vf v_fma(vf a, vf b, vf c)

@@ -4,7 +4,7 @@ text.txt      sentences of a small grammar, with numbers, contractions, white sp
 vocab.bpe     merges that the tokenizers library learns from it, after a version line
 encoder.json  every token and its id: 256 bytes in GPT-2's order, the merges, <|endoftext|>
 
-Prints what tests/unit/test_bpe.c expects: the number of ids that tiktoken finds in text.txt and the SHA-256 of these ids as 16-bit
+Prints what tests/data/test_bpe.c expects: the number of ids that tiktoken finds in text.txt and the SHA-256 of these ids as 16-bit
 little-endian integers.
 """
 import hashlib

@@ -1,0 +1,152 @@
+/* common.c - what the commands share: options and help pages, output, workers of a launcher. */
+#include "cli/commands.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/stop.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- commands and options ---- */
+
+ls_status cli_dispatch(const cli_command *table, size_t n, const char *what, const char *list, int argc, char **argv)
+{
+    const char *names[16];
+    LS_ASSERT(n <= CLI_COUNT(names));
+    for (size_t i = 0; i < n; i++) {
+        if (!strcmp(argv[0], table[i].name)) return table[i].run(argc - 1, argv + 1);
+        names[i] = table[i].name;
+    }
+    const char *near = ls_nearest_word(argv[0], names, n);
+    return ls_fail(LS_E_ARG, "unknown %s '%s'%s%s%s (%s)", what, argv[0], near ? "; did you mean " : "",
+                   near ? near : "", near ? "?" : "", list);
+}
+
+static ls_status print_page(const cli_page *p)
+{
+    ls_str s = {0};
+    ls_str_addf(&s, "usage: lockstep %s\n\n", p->usage);
+    ls_opt_text(p->text, &s);
+    ls_str_addc(&s, '\n');
+    ls_opt_help(p->table, p->n, &s);
+    return cli_print(&s);
+}
+
+ls_status cli_parse(const cli_page *p, void *options, int argc, char **argv, ls_opt_list *rest, unsigned char *given,
+                    bool *help)
+{
+    *help = false;
+    LS_TRY(ls_opt_defaults(p->table, p->n, options));
+    LS_TRY(ls_opt_parse(p->table, p->n, options, given, argc, argv, rest, help));
+    return *help ? print_page(p) : LS_OK;
+}
+
+bool cli_given(const cli_page *p, const unsigned char *given, const char *name)
+{
+    size_t i = 0;
+    while (i < p->n && strcmp(p->table[i].name, name)) i++;
+    LS_ASSERT(i < p->n);
+    return given[i];
+}
+
+ls_status cli_parse_workers(const char *text, int most, int *out, int cap, int *n, int *largest)
+{
+    for (const char *p = text; *p;) {
+        char word[16];
+        const size_t len = strcspn(p, ",");
+        int64_t v;
+        snprintf(word, sizeof word, "%.*s", (int)(len < 15 ? len : 15), p);
+        if (!ls_parse_i64(word, &v) || v < 1 || v > most || *n == cap)
+            return ls_fail(LS_E_ARG, "-n %s: must be up to %d numbers from 1 to %d, such as 1,2,4", text, cap, most);
+        out[(*n)++] = (int)v;
+        *largest = v > *largest ? (int)v : *largest;
+        p += len + (p[len] == ',');
+    }
+    return *n ? LS_OK : ls_fail(LS_E_ARG, "-n needs at least one number of workers");
+}
+
+/* ---- output ---- */
+
+ls_status cli_print(ls_str *s)
+{
+    const ls_status st = s->failed ? ls_nomem(s->len, "the text to print") : LS_OK;
+    if (st == LS_OK && s->data) fputs(s->data, stdout);
+    ls_str_fini(s);
+    return st;
+}
+
+ls_jsonw *cli_json_begin(cli_json *j)
+{
+    j->text = (ls_str){0};
+    ls_jsonw_init(&j->w, &j->text, 2);
+    ls_jsonw_open(&j->w, '{');
+    return &j->w;
+}
+
+ls_status cli_json_end(cli_json *j)
+{
+    ls_jsonw_close(&j->w);
+    ls_str_addc(&j->text, '\n');
+    return cli_print(&j->text);
+}
+
+ls_status cli_flush(void)
+{
+    if (!fflush(stdout) && !ferror(stdout)) return LS_OK;
+    return ls_fail(LS_E_IO, "cannot write to stdout: the disk is full or the pipe is closed");
+}
+
+void cli_print_error(int rank, ls_status st)
+{
+    char from[32] = "";
+    if (rank >= 0) snprintf(from, sizeof from, "rank %d: ", rank);
+    const bool ctrl_c = st == LS_E_STOPPED && ls_stop_signal() == SIGINT;
+    fprintf(stderr, "lockstep: %s%s: %s\n%s", from, ctrl_c ? "stopped by SIGINT (Ctrl-C)" : ls_status_words(st),
+            ls_err_words(), ls_log_on(LS_LOG_DEBUG, "error") ? ls_err_trail() : "");
+}
+
+void cli_say_device(const ls_device_choice *d)
+{
+    if (d->automatic) fprintf(stderr, "device: %s\n", d->words);
+}
+
+ls_status cli_negative(void)
+{
+    ls_err_clear();
+    return LS_E_NUMERIC;
+}
+
+/* ---- workers and programs ---- */
+
+ls_status cli_check_launcher(const ls_start_env *e)
+{
+    if (e->by != LS_STARTED_SRUN) return LS_OK;
+    return ls_fail(LS_E_CONFIG,
+                   "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix "
+                   "(with Open MPI), or mpirun inside the allocation",
+                   e->size);
+}
+
+ls_status cli_join(const ls_start_env *e, ls_comm **out)
+{
+    LS_TRY(cli_check_launcher(e));
+    return e->by == LS_STARTED_MPI ? ls_comm_mpi(out) : ls_comm_meet(e, out);
+}
+
+bool cli_find_program(const char *name, char path[4096])
+{
+    snprintf(path, 4096, "%s", name);
+    if (strchr(name, '/')) return access(path, X_OK) == 0;
+    const char *p = getenv("PATH");
+    if (!p) p = "/usr/bin:/bin";
+    while (*p) {
+        const size_t n = strcspn(p, ":");
+        const int len = snprintf(path, 4096, "%.*s/%s", (int)n, p, name);
+        if (n && len > 0 && len < 4096 && access(path, X_OK) == 0) return true;
+        p += n + (p[n] == ':');
+    }
+    return false;
+}

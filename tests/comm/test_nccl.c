@@ -1,0 +1,344 @@
+/* Communicators over NCCL without a GPU: the plugin is the real one, linked with a stand-in for libnccl that runs between threads on streams
+ * of the device's double (tests/fake_nccl). The same bits as local on host memory for every kind, type and size; NCCL's own sums when order
+ * does not matter; splits, pairs, time on the device's clock; errors, a peer that is late and one that is gone: one line that names it. */
+/* ls-test: long */
+#include "comm/start.h"
+#include "core/stack.h"
+#include "device_team.h"
+
+#include <dlfcn.h>
+#include <math.h>
+
+static void hook(const char *name, int value)
+{
+    union {
+        void *object;
+        void (*call)(int);
+    } f = {.object = dlsym(RTLD_DEFAULT, name)};
+    if (f.object) f.call(value);
+}
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    ls_comm *boot = NULL;
+    on_device o = {.w = &w->error, .d = double_open((uint64_t)w->rank + 5)};
+    o.d->nap_us = 60;
+    o.d->index = w->rank;
+    CHECK(&w->error, worker_host(w, &boot) == LS_OK);
+    CHECK(&w->error, ls_comm_local(w->ref, w->rank, &o.ref) == LS_OK);
+    if (w->before) w->before(w, boot, o.d);
+    else {
+        CHECK(&w->error, ls_comm_for_device(boot, &o.d->table, "nccl", !w->any_order, &o.c, NULL) == LS_OK);
+        if (o.c) w->body(w, &o);
+        ls_comm_destroy(&o.c);
+    }
+    ls_comm_destroy(&o.ref);
+    if (!w->error.words[0]) CHECK(&w->error, o.d->n_pinned == 0);
+    double_close(o.d);
+    return NULL;
+}
+
+static void every_kind(worker *w, on_device *o)
+{
+    static const int64_t sizes[] = {0, 1, 127, 1025, 60001};
+    (void)w;
+    if (!device_open(o, (size_t)4 << 20)) return;
+    device_every_kind(o, sizes, (int)N_OF(sizes));
+    device_host_memory(o);
+    device_counts(o, false);
+    device_close(o);
+}
+
+static void overlapping(worker *w, on_device *o)
+{
+    (void)w;
+    device_overlap(o, o->c, 70001);
+    device_splits(o, 3001);
+}
+
+static void many_chunks(worker *w, on_device *o)
+{
+    (void)w;
+    o->d->nap_us = 0;
+    if (!device_open(o, (size_t)40 << 20)) return;
+#ifdef SLOW
+    device_kinds(o, LS_F32, (9 << 17) / w->size, w->size - 1, 3); /* 4.5 MiB: four chunks and more */
+#else
+    device_kinds(o, LS_F32, (9 << 20) / w->size, w->size - 1, 3); /* 36 MiB: five chunks and more */
+#endif
+    device_close(o);
+}
+
+static void one_host(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 4, 8};
+    run_world(1, (worker){.body = every_kind, .alone = true});
+    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = every_kind});
+}
+
+static void lanes_and_splits(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 2, 3, 4, 8};
+    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = overlapping});
+}
+
+static void large(void **state)
+{
+    (void)state;
+#ifdef SLOW
+    static const int sizes[] = {3, 4};
+#else
+    static const int sizes[] = {2, 3, 4};
+#endif
+    for (size_t i = 0; i < N_OF(sizes); i++) run_world(sizes[i], (worker){.body = many_chunks});
+}
+
+static void several_hosts(void **state)
+{
+    (void)state;
+    static const int layouts[][5] = {{1, 1}, {2, 2}, {2, 1}};
+    for (size_t i = 0; i < N_OF(layouts); i++) {
+        run_hosts(layouts[i], (worker){.body = every_kind});
+        run_hosts(layouts[i], (worker){.body = overlapping});
+    }
+}
+
+/* ---- NCCL's own sums: near, not equal ---- */
+
+static void near_sums(worker *w, on_device *o)
+{
+    enum { PART = 3000 };
+    const int W = w->size;
+    const int64_t n = PART * W, stride = PART + 7;
+    if (!device_open(o, (size_t)1 << 20)) return;
+    for (int what = 0; what < 4; what++) {
+        const ls_view x = {o->x, n, LS_F32}, y = {o->y, PART, LS_F32};
+        device_fill(o, o->x, (W - 1) * stride + PART, LS_F32);
+        CHECK(&w->error, (what == 0   ? ls_all_reduce(o->c, x, LS_SITE, NULL)
+                          : what == 1 ? ls_reduce(o->c, x, W - 1, LS_SITE, NULL)
+                          : what == 2 ? ls_reduce_scatter(o->c, y, x, LS_SITE, NULL)
+                                      : ls_reduce_scatter_apart(o->c, y, x, stride, LS_SITE, NULL)) == LS_OK);
+        const int64_t k = what < 2 ? n : PART, at = what < 2 ? 0 : w->rank * (what == 2 ? PART : stride);
+        device_fetch(o, o->got, what < 2 ? o->x : o->y, (size_t)k * 4);
+        (void)double_sync(o->d);
+        const bool sum = what != 1 || w->rank == W - 1;
+        for (int64_t i = 0; i < k; i += 11) {
+            const float got = ((float *)(void *)o->got)[i],
+                        want = sum ? device_tree(0, W, at + i) : device_number(w->rank, i);
+            CHECK(&w->error, fabsf(got - want) <= 1e-6f * 8e5f);
+        }
+    }
+    device_close(o);
+}
+
+static void in_any_order(void **state)
+{
+    (void)state;
+    for (int size = 2; size <= 4; size++) {
+        run_world(size, (worker){.body = near_sums, .any_order = true});
+        run_world(size, (worker){.body = overlapping, .any_order = size == 2}); /* sums of two have one order */
+    }
+}
+
+/* ---- time ---- */
+
+static void nap(void *arg)
+{
+    usleep(*(const useconds_t *)arg);
+}
+
+/* The caller does not wait; the device's queue does, and only for what was not hidden behind its work. */
+static void hidden(worker *w, on_device *o)
+{
+    static const useconds_t short_work = 20000, long_work = 400000;
+    enum { N = 1 << 16 };
+    void *x = NULL;
+    o->d->nap_us = 0;
+    (void)double_alloc(o->d, N * 4, &x);
+    CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, N, LS_F32}, LS_SITE, NULL) == LS_OK); /* connects */
+    (void)double_sync(o->d);
+    for (int late = 0; late < 2; late++) { /* rank 1's device comes later: the others' queues stand still */
+        ls_ticket t = 0;
+        CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
+        ls_comm_stats_reset(o->c);
+        double_call(o->d, nap, (void *)(uintptr_t)(late && w->rank == 1 ? &long_work : &short_work));
+        CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, N, LS_F32}, LS_SITE, &t) == LS_OK);
+        if (!late) double_call(o->d, nap, (void *)(uintptr_t)&long_work);
+        const double begin = ls_now();
+        CHECK(&w->error, ls_wait(o->c, t) == LS_OK);
+        const double blocked = ls_now() - begin;
+        (void)double_sync(o->d);
+        const ls_comm_stat s = ls_comm_stats(o->c, LS_COLL_ALL_REDUCE);
+        CHECK(&w->error, blocked < 0.2);
+        CHECK(&w->error, s.busy > 0 && s.calls == 1);
+        if (!late) CHECK(&w->error, s.exposed < 0.1);
+        else if (w->rank == 0) CHECK(&w->error, s.exposed > 0.25 && s.busy > 0.25);
+    }
+    double_release(o->d, x);
+}
+
+static void time_of_the_device(void **state)
+{
+    (void)state;
+    run_world(2, (worker){.body = hidden});
+}
+
+/* ---- trouble ---- */
+
+static void broken(worker *w, on_device *o)
+{
+    void *x = NULL;
+    ls_status st = LS_OK;
+    (void)double_alloc(o->d, (size_t)4 << 20, &x);
+    CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1 << 20, LS_F32}, LS_SITE, NULL) == LS_OK);
+    CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
+    if (w->rank == 0) hook("fake_nccl_fail", 2);
+    for (int k = 0; k < 2000 && st == LS_OK; k++) {
+        st = ls_all_reduce(o->c, (ls_view){x, 1 << 20, LS_F32}, LS_SITE, NULL);
+        (void)double_sync(o->d);
+    }
+    CHECK(&w->error, st == LS_E_COMM);
+    CHECK(&w->error, strstr(ls_err_words(), "rank 2") && strstr(ls_err_words(), "remote process exited"));
+    CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_E_COMM);
+    double_release(o->d, x);
+}
+
+static void late(worker *w, on_device *o)
+{
+    void *x = NULL;
+    (void)double_alloc(o->d, 4096, &x);
+    CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK);
+    CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
+    ls_comm_set_limit(o->c, 1);
+    if (w->rank == 2) usleep(2500000);
+    else {
+        CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1024, LS_F32}, LS_SITE, NULL) == LS_OK); /* only queued */
+        (void)double_sync(o->d); /* ends, though rank 2 does not come */
+        CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_E_COMM);
+        CHECK(&w->error, strstr(ls_err_words(), "look at rank 2"));
+        CHECK(&w->error, strstr(ls_err_words(), "rank 0 on ") && strstr(ls_err_words(), "is waiting in it"));
+    }
+    double_release(o->d, x);
+}
+
+static void alone_in_a_pair(worker *w, on_device *o)
+{
+    void *x = NULL;
+    ls_ticket t = 0;
+    (void)double_alloc(o->d, 4096, &x);
+    ls_comm_set_limit(o->c, 1);
+    if (w->rank == 1) usleep(2500000);
+    else {
+        CHECK(&w->error, ls_send(o->c, (ls_view){x, 1024, LS_F32}, 1, LS_SITE, &t) == LS_OK);
+        CHECK(&w->error, ls_wait(o->c, t) == LS_E_COMM);
+        CHECK(&w->error, strstr(ls_err_words(), "no progress"));
+    }
+    double_release(o->d, x);
+}
+
+static void gone(worker *w, on_device *o)
+{
+    void *x = NULL;
+    ls_ticket t[3] = {0};
+    (void)double_alloc(o->d, (size_t)4 << 20, &x);
+    CHECK(&w->error, ls_all_reduce(o->c, (ls_view){x, 1 << 20, LS_F32}, LS_SITE, NULL) == LS_OK);
+    (void)double_sync(o->d); /* everyone has it behind it before rank 1 ends */
+    CHECK(&w->error, ls_barrier(o->c, LS_SITE) == LS_OK);
+    if (w->rank == 1) {
+        usleep(100000);
+        ls_comm_abort(o->c, "rank 1 was killed by signal 9");
+    } else {
+        const ls_view v = {x, 1 << 20, LS_F32};
+        (void)ls_recv(o->c, (ls_view){x, 1 << 10, LS_F32}, 1, LS_SITE, &t[0]);
+        (void)ls_all_reduce(o->c, v, LS_SITE, &t[1]);
+        CHECK(&w->error, ls_wait(o->c, t[0]) == LS_E_COMM && strstr(ls_err_words(), "rank 1 was killed by signal 9"));
+        (void)ls_wait(o->c, t[1]);
+        (void)double_sync(o->d); /* its kernels have ended */
+        CHECK(&w->error, ls_all_reduce(o->c, v, LS_SITE, NULL) == LS_E_COMM && strstr(ls_err_words(), "signal 9"));
+    }
+    (void)double_sync(o->d);
+    double_release(o->d, x);
+}
+
+static void trouble(void **state)
+{
+    (void)state;
+    run_world(4, (worker){.body = broken});
+    hook("fake_nccl_fail", -1);
+    run_world(3, (worker){.body = late});
+    run_world(2, (worker){.body = alone_in_a_pair});
+    run_world(3, (worker){.body = gone});
+    run_world(3, (worker){.body = gone, .any_order = true});
+    run_hosts((const int[]){2, 1, 0}, (worker){.body = gone});
+}
+
+/* ---- which one it is ---- */
+
+typedef struct choice {
+    const char *asked, *name, *words;
+    bool shared, refused;
+    ls_status st;
+} choice;
+
+static const choice *chosen; /* of the test that runs */
+
+static void choose(worker *w, ls_comm *boot, device_double *d)
+{
+    ls_comm *c = NULL;
+    ls_str said = {0};
+    if (chosen->shared) d->index = 0;
+    const ls_status st = ls_comm_for_device(boot, &d->table, chosen->asked, true, &c, &said);
+    CHECK(&w->error, st == chosen->st);
+    if (st == LS_OK) CHECK(&w->error, !strcmp(ls_comm_name(c), chosen->name));
+    const char *library = st == LS_OK ? ls_comm_library(c) : NULL;
+    CHECK(&w->error, library ? !strcmp(library, "2.30.7") : st != LS_OK || strcmp(chosen->name, "nccl") != 0);
+    if (st == LS_OK && w->rank == 0 && chosen->words) CHECK(&w->error, said.data && strstr(said.data, chosen->words));
+    if (st == LS_OK && (w->rank || !chosen->words)) CHECK(&w->error, !said.len);
+    if (st != LS_OK && chosen->words) CHECK(&w->error, strstr(ls_err_words(), chosen->words));
+    if (st == LS_OK) CHECK(&w->error, ls_barrier(c, LS_SITE) == LS_OK);
+    else CHECK(&w->error, ls_barrier(boot, LS_SITE) == LS_OK);
+    if (st != LS_OK) ls_comm_destroy(&boot);
+    ls_comm_destroy(&c);
+    ls_str_fini(&said);
+}
+
+static void the_rule(void **state)
+{
+    (void)state;
+    static const choice all[] = {
+        {"auto", "nccl", NULL, false, false, LS_OK},
+        {"nccl", "nccl", NULL, false, false, LS_OK},
+        {"local", "local, staged", NULL, false, false, LS_OK},
+        {"mpi", NULL, "started with local", false, false, LS_E_CONFIG},
+        {"auto", "local, staged", "ranks 0 and 1 share the GPU 0000:00:00.0", true, false, LS_OK},
+        {"nccl", NULL, "share the GPU", true, false, LS_E_UNSUPPORTED},
+        {"auto", "local, staged", "invalid usage", false, true, LS_OK},
+        {"nccl", NULL, "invalid usage", false, true, LS_E_COMM},
+    };
+    char path[512], words[512];
+    assert_true(ls_comm_look("nccl", path, sizeof path, words, sizeof words));
+    assert_string_equal(words, "NCCL 2.30.7");
+    for (size_t i = 0; i < N_OF(all); i++) {
+        chosen = &all[i];
+        hook("fake_nccl_refuse", all[i].refused);
+        run_world(2, (worker){.before = choose});
+        hook("fake_nccl_refuse", 0);
+    }
+}
+
+int main(void)
+{
+    const char *build = getenv("LS_BUILD");
+    char dir[600];
+    snprintf(dir, sizeof dir, "%s/fake_nccl", build ? build : "build");
+    setenv("LS_PLUGIN_DIR", dir, 1);
+    ls_stack_install("the test");
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_rule),           cmocka_unit_test(one_host),
+                                       cmocka_unit_test(lanes_and_splits),   cmocka_unit_test(large),
+                                       cmocka_unit_test(several_hosts),      cmocka_unit_test(in_any_order),
+                                       cmocka_unit_test(time_of_the_device), cmocka_unit_test(trouble)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

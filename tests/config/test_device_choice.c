@@ -1,0 +1,238 @@
+/* --device, LS_DEVICE and auto: who wins over whom, the reason in words, a look into a child process that answers, crashes or hangs, and
+ * workers of one and of several hosts that agree or refuse. */
+#include "config/device_choice.h"
+#include "cmocka_all.h"
+#include "comm/net_impl.h"
+#include "compute/look.h"
+#include "core/clock.h"
+#include "core/fs.h"
+#include "fake_transport.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void says(const char *words, const char *part)
+{
+    if (!strstr(words, part)) fail_msg("'%s' does not say '%s'", words, part);
+}
+
+static void parsed(void **state)
+{
+    (void)state;
+    ls_device_choice d;
+    assert_int_equal(ls_device_parse("--device", "cuda:12", &d), LS_OK);
+    assert_true(d.cuda && d.index == 12 && !d.automatic);
+    assert_string_equal(d.words, "CUDA (--device cuda:12)");
+    assert_int_equal(ls_device_parse("--device", "cpu", &d), LS_OK);
+    assert_true(!d.cuda && d.index == -1 && !d.automatic && !*d.why);
+    assert_int_equal(ls_device_parse("", "auto", &d), LS_OK);
+    assert_true(!d.cuda && d.index == -1 && d.automatic && !*d.why);
+    const char *const bad[] = {"",        "tpu",       "cuda1", "cuda:",  "cuda:x",
+                               "cuda:-1", "cuda:1024", "cpu:0", "auto:1", "autos"};
+    for (size_t i = 0; i < N_OF(bad); i++) {
+        if (ls_device_parse("--device", bad[i], &d) != LS_E_ARG) fail_msg("'%s' is taken", bad[i]);
+        says(ls_err_words(), "must be auto, cpu, cuda, or cuda:N");
+    }
+}
+
+static void who_wins(void **state)
+{
+    (void)state;
+    ls_device_choice d;
+    char dir[] = "/tmp/lockstep-choice-XXXXXX", file[64], words[LS_DEVICE_WORDS];
+    assert_non_null(mkdtemp(dir));
+    setenv("LS_PLUGIN_DIR", dir, 1);
+    unsetenv("LS_DEVICE");
+    assert_int_equal(ls_device_choose(NULL, NULL, 1, -1, &d), LS_OK);
+    assert_true(!d.cuda && d.automatic && !*d.from);
+    says(d.words, "CPU (no CUDA plugin: lockstep_cuda.so not found in LS_PLUGIN_DIR (");
+    says(ls_device_no_gpu(&d, words), "--device auto found no GPU: no CUDA plugin");
+
+    setenv("LS_DEVICE", "cuda:1", 1);
+    assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_OK);
+    assert_true(d.cuda && d.index == 1 && !d.automatic);
+    assert_string_equal(d.words, "CUDA (LS_DEVICE cuda:1)");
+    assert_int_equal(ls_device_choose("cpu", NULL, 1, 0, &d), LS_OK); /* the command line wins */
+    assert_string_equal(d.words, "CPU (--device cpu)");
+    says(ls_device_no_gpu(&d, words), "a GPU is needed (--device cuda)");
+    assert_int_equal(ls_device_choose("auto", "--compute", 1, 0, &d), LS_OK); /* nobody looked */
+    assert_true(!d.cuda && d.automatic && !*d.why);
+    assert_string_equal(d.words, "CPU (for --compute)");
+    setenv("LS_DEVICE", "moon", 1);
+    assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_E_ARG);
+    says(ls_err_words(), "LS_DEVICE 'moon': must be");
+    setenv("LS_DEVICE", "", 1);
+    assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_OK);
+    assert_true(d.automatic);
+    unsetenv("LS_DEVICE");
+
+    snprintf(file, sizeof file, "%s/lockstep_cuda.so", dir); /* a plugin that does not load, in one line */
+    assert_int_equal(ls_fs_write(file, "no library\n", 11), LS_OK);
+    assert_int_equal(ls_device_choose(NULL, NULL, 1, 0, &d), LS_OK);
+    assert_true(!d.cuda && !strchr(d.words, '\n'));
+    says(d.words, "CPU (no CUDA plugin: ");
+    says(d.words, "cannot load the plugin");
+    unsetenv("LS_PLUGIN_DIR");
+    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+}
+
+static ls_look answers(int local_rank)
+{
+    return (ls_look){.there = true, .info = {.name = "NVIDIA H200", .index = local_rank, .count = 8}};
+}
+
+static ls_look crashes(int local_rank)
+{
+    signal(SIGABRT, SIG_DFL);
+    raise(SIGABRT);
+    return answers(local_rank);
+}
+
+static ls_look leaves(int local_rank)
+{
+    (void)local_rank;
+    _exit(0);
+}
+
+static ls_look hangs(int local_rank)
+{
+    sleep(100);
+    return answers(local_rank);
+}
+
+static void children(void **state)
+{
+    (void)state;
+    ls_look r = look_in_child(answers, 3, 20);
+    assert_true(r.there && r.info.index == 3 && r.info.count == 8);
+    assert_string_equal(r.info.name, "NVIDIA H200");
+    r = look_in_child(crashes, 0, 20);
+    assert_false(r.there);
+    says(r.why, "the CUDA driver crashed (Aborted");
+    r = look_in_child(leaves, 0, 20);
+    assert_false(r.there);
+    says(r.why, "ended the process");
+    const double begin = ls_now();
+    r = look_in_child(hangs, 0, 0.2);
+    assert_false(r.there);
+    says(r.why, "did not answer");
+    assert_true(ls_now() - begin < 20);
+}
+
+/* ---- agreement ---- */
+
+#define MOST 8
+
+typedef struct worker {
+    ls_local_world *world;
+    fake_world *net; /* set: hosts joined by a fake transport */
+    int rank;
+    ls_device_choice d;
+    ls_status st;
+    char error[512];
+} worker;
+
+static void *worker_main(void *arg)
+{
+    worker *w = arg;
+    ls_comm *c = NULL;
+    if (w->net) {
+        fake_me = (fake_net){w->net, w->rank};
+        w->st = net_world_open(&fake_transport, (size_t)64 << 20, &c);
+    } else w->st = ls_comm_local(w->world, w->rank, &c);
+    if (w->st == LS_OK) w->st = ls_device_agree(&w->d, c);
+    snprintf(w->error, sizeof w->error, "%s", w->st == LS_OK ? "" : ls_err_words());
+    ls_comm_destroy(&c);
+    return NULL;
+}
+
+/* hosts: workers of each, ended by 0; one host is joined by memory. */
+static void agree(const int *hosts, worker *w)
+{
+    fake_world net = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    ls_local_world *world = NULL;
+    pthread_t thread[MOST];
+    for (int h = 0; hosts[h]; h++)
+        for (int k = 0; k < hosts[h]; k++) net.host[net.size++] = h;
+    if (!hosts[1]) assert_int_equal(ls_local_world_create(net.size, (size_t)64 << 20, &world), LS_OK);
+    for (int r = 0; r < net.size; r++) {
+        w[r].rank = r;
+        w[r].world = world;
+        w[r].net = world ? NULL : &net;
+        assert_int_equal(pthread_create(&thread[r], NULL, worker_main, &w[r]), 0);
+    }
+    for (int r = 0; r < net.size; r++) pthread_join(thread[r], NULL);
+    ls_local_world_destroy(&world);
+}
+
+static ls_device_choice with_gpu(int bus, int visible)
+{
+    ls_device_choice d = {.cuda = true, .automatic = true, .index = -1, .from = "", .visible = visible};
+    snprintf(d.gpu, sizeof d.gpu, "NVIDIA H200");
+    snprintf(d.bus, sizeof d.bus, "0000:%02d:00.0", bus);
+    snprintf(d.words, sizeof d.words, "CUDA, NVIDIA H200 (1 of %d visible)", visible);
+    return d;
+}
+
+static ls_device_choice without_gpu(void)
+{
+    ls_device_choice d = {.automatic = true, .index = -1, .from = "", .why = "no driver", .words = "CPU (no driver)"};
+    return d;
+}
+
+static void agreement(void **state)
+{
+    (void)state;
+    worker w[MOST] = {0};
+    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(r, 8)};
+    agree((int[]){4, 0}, w);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(w[r].st, LS_OK);
+        assert_string_equal(w[r].d.words, "CUDA, NVIDIA H200 (4 of 8 visible)");
+    }
+    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(r, 1)}; /* each was shown its own */
+    agree((int[]){4, 0}, w);
+    assert_string_equal(w[0].d.words, "CUDA, NVIDIA H200 (4 of 4 visible)");
+    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(0, 1)};
+    agree((int[]){4, 0}, w);
+    assert_string_equal(w[0].d.words, "CUDA, NVIDIA H200 (1 of 1 visible, shared by 4 workers)");
+    for (int r = 0; r < 4; r++) w[r] = (worker){.d = with_gpu(r % 2, 2)}; /* equal buses of two hosts are two GPUs */
+    agree((int[]){2, 2, 0}, w);
+    assert_string_equal(w[3].d.words, "CUDA, NVIDIA H200 (4 GPUs on 2 hosts)");
+    for (int r = 0; r < 3; r++) w[r] = (worker){.d = without_gpu()};
+    agree((int[]){3, 0}, w);
+    assert_int_equal(w[2].st, LS_OK);
+    assert_string_equal(w[0].d.words, "CPU (no driver)");
+}
+
+static void refusal(void **state)
+{
+    (void)state;
+    worker w[MOST] = {0};
+    for (int r = 0; r < 4; r++) w[r] = (worker){.d = r == 2 ? without_gpu() : with_gpu(r, 2)};
+    agree((int[]){2, 2, 0}, w);
+    for (int r = 0; r < 4; r++) {
+        assert_int_equal(w[r].st, LS_E_CONFIG);
+        says(w[r].error, "rank 2 on ");
+        says(w[r].error, "would use CPU (no driver), but 3 of 4 workers have a GPU");
+    }
+    for (int r = 0; r < 2; r++) /* LS_DEVICE of one host alone */
+        assert_int_equal(ls_device_parse(r ? "LS_DEVICE" : "--device", r ? "cpu" : "cuda", &w[r].d), LS_OK);
+    agree((int[]){2, 0}, w);
+    assert_int_equal(w[0].st, LS_E_CONFIG);
+    says(w[0].error, "rank 1 on ");
+    says(w[0].error, "would use CPU (LS_DEVICE cpu)");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parsed),    cmocka_unit_test(who_wins), cmocka_unit_test(children),
+        cmocka_unit_test(agreement), cmocka_unit_test(refusal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,282 @@
+/* The DeepSpeed JSON: values and defaults, strict keys with the nearest one named, what is refused, what is listed as without
+ * effect. */
+#include "config/dsconfig.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "cmocka_all.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ls_status parse(const char *text, ls_ds_config *c)
+{
+    return ls_ds_config_parse(text, strlen(text), "ds.json", c);
+}
+
+static void must_parse(const char *text, ls_ds_config *c)
+{
+    if (parse(text, c) != LS_OK) fail_msg("%s: %s", text, ls_err_words());
+}
+
+static void must_fail(const char *text, ls_status st, const char *part)
+{
+    ls_ds_config c;
+    int64_t live = ls_mem_live();
+    if (parse(text, &c) != st) fail_msg("%s gave '%s'", text, ls_err_words());
+    if (!strstr(ls_err_words(), part)) fail_msg("%s: '%s' does not say '%s'", text, ls_err_words(), part);
+    if (!strstr(ls_err_words(), "ds.json")) fail_msg("'%s' does not name the file", ls_err_words());
+    assert_int_equal(ls_mem_live(), live);
+}
+
+/* Whether a key is in the list of those without effect ("key, block.key (reason), ..."). */
+static bool listed(const ls_ds_config *c, const char *name)
+{
+    const char *p = c->no_effect.data ? strstr(c->no_effect.data, name) : NULL;
+    return p && (p == c->no_effect.data || p[-1] == ' ');
+}
+
+static int n_listed(const ls_ds_config *c)
+{
+    int n = c->no_effect.len > 0;
+    for (const char *p = c->no_effect.data; p && *p; p++) n += *p == ',';
+    return n;
+}
+
+static void defaults(void **state)
+{
+    (void)state;
+    ls_ds_config c;
+    must_parse("{}", &c);
+    assert_true(c.train_batch_size == 0 && c.train_micro_batch_size_per_gpu == 0 && c.gradient_accumulation_steps == 0);
+    assert_true(c.optimizer.lr == 1e-3 && c.optimizer.beta1 == 0.9 && c.optimizer.beta2 == 0.999 &&
+                c.optimizer.eps == 1e-8);
+    assert_true(c.optimizer.weight_decay == 0 && c.optimizer.bias_correction && !c.optimizer.coupled &&
+                !c.optimizer.given);
+    assert_true(c.gradient_clipping == 0 && !c.gradient_clipping_given);
+    assert_true(c.fp16.initial_scale_power == 16 && c.fp16.loss_scale_window == 1000 && c.fp16.hysteresis == 2);
+    assert_true(c.fp16.min_loss_scale == 1 && c.fp16.loss_scale == 0 && !c.fp16.enabled && !c.bf16.enabled);
+    assert_true(c.zero.stage == 0 && !c.zero.given && !c.zero.reduce_bucket_given);
+    assert_int_equal(n_listed(&c), 0);
+    ls_ds_config_fini(&c);
+}
+
+static void everything(void **state)
+{
+    (void)state;
+    ls_ds_config c;
+    must_parse(
+        "{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2e0,"
+        "\"optimizer\": {\"type\": \"ADAM\", \"params\": {\"lr\": 2e-4, \"betas\": [0.8, 0.95], \"eps\": 1e-7, "
+        "\"weight_decay\": 0.1,"
+        "\"adam_w_mode\": false, \"bias_correction\": false}},"
+        "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 1e4, \"warmup_num_steps\": 100,"
+        "\"warmup_type\": \"linear\", \"warmup_min_lr\": 1e-6}},"
+        "\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"hysteresis\": \"auto\", \"initial_scale_power\": 12},"
+        "\"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": 2e8, \"allgather_bucket_size\": \"auto\","
+        "\"stage3_max_live_parameters\": 7, \"prefetch_bucket_size\": 9, \"offload_optimizer\": {\"device\": "
+        "\"none\"}},"
+        "\"gradient_clipping\": 0.5, \"communication_data_type\": \"FP32\", \"data_types\": {\"grad_accum_dtype\": "
+        "\"fp32\"}}",
+        &c);
+    assert_true(c.train_batch_size == 64 && c.train_micro_batch_size_per_gpu == 4 &&
+                c.gradient_accumulation_steps == 2);
+    assert_string_equal(c.optimizer.type, "Adam");
+    assert_true(c.optimizer.given && c.optimizer.lr == 2e-4 && c.optimizer.beta1 == 0.8 && c.optimizer.beta2 == 0.95);
+    assert_true(c.optimizer.eps == 1e-7 && c.optimizer.weight_decay == 0.1 && c.optimizer.coupled &&
+                !c.optimizer.bias_correction);
+    assert_true(c.scheduler_given && c.scheduler.kind == LS_LR_WARMUP_DECAY && c.scheduler.total == 10000);
+    assert_true(c.scheduler.warmup == 100 && c.scheduler.linear && c.scheduler.min == 1e-6 && c.scheduler.max == 0.001);
+    assert_true(c.fp16.enabled && c.fp16.loss_scale == 128 && c.fp16.hysteresis == 2 &&
+                c.fp16.initial_scale_power == 12);
+    assert_true(c.zero.stage == 3 && c.zero.reduce_bucket_size == 200000000 && c.zero.reduce_bucket_given);
+    assert_true(c.zero.prefetch_bucket_size == 9 && !c.zero.allgather_bucket_given);
+    assert_true(c.gradient_clipping == 0.5 && c.gradient_clipping_given);
+    assert_string_equal(c.communication_data_type, "fp32");
+    assert_string_equal(c.grad_accum_dtype, "fp32");
+    ls_ds_config_fini(&c);
+    must_parse(
+        "{\"zero_optimization\": true, \"bfloat16\": {\"enabled\": true}, \"scheduler\": {\"type\": \"LRRangeTest\"}}",
+        &c);
+    assert_true(c.zero.stage == 1 && c.zero.given && c.bf16.enabled);
+    assert_true(c.scheduler.min == 1e-3 && c.scheduler.range_size == 2000 && c.scheduler.range_rate == 1);
+    ls_ds_config_fini(&c);
+    must_parse("{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"adam_w_mode\": false}}}", &c);
+    assert_false(c.optimizer.coupled); /* AdamW always decouples */
+    assert_true(listed(&c, "optimizer.params.adam_w_mode"));
+    ls_ds_config_fini(&c);
+}
+
+static void without_effect(void **state)
+{
+    (void)state;
+    ls_ds_config c;
+    must_parse("{\"steps_per_print\": 100, \"wall_clock_breakdown\": true, \"memory_breakdown\": false,"
+               "\"activation_checkpointing\": {\"partition_activations\": true, \"cpu_checkpointing\": false},"
+               "\"tensorboard\": {\"enabled\": true, \"output_path\": \"\"}, \"comms_logger\": {\"enabled\": false},"
+               "\"timers\": {\"throughput\": {\"enabled\": \"auto\"}}, \"dataloader_drop_last\": false,"
+               "\"pipeline\": {\"enabled\": true, \"num_stages\": 2}, \"elasticity\": {\"enabled\": false}, \"aio\": "
+               "{\"block_size\": 1},"
+               "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_type\": \"cubic\"}}}",
+               &c);
+    assert_true(listed(&c, "steps_per_print") && listed(&c, "wall_clock_breakdown") &&
+                listed(&c, "tensorboard.enabled"));
+    assert_true(listed(&c, "activation_checkpointing.partition_activations") && listed(&c, "pipeline.enabled") &&
+                listed(&c, "aio"));
+    assert_true(listed(&c, "pipeline.num_stages") && listed(&c, "dataloader_drop_last") &&
+                listed(&c, "scheduler.params.warmup_type"));
+    assert_false(listed(&c, "memory_breakdown")); /* asks for nothing */
+    assert_false(listed(&c, "activation_checkpointing.cpu_checkpointing"));
+    assert_false(listed(&c, "comms_logger") || listed(&c, "timers") || listed(&c, "elasticity"));
+    assert_int_equal(n_listed(&c), 9);
+    assert_true(c.wall_clock_breakdown && c.wall_clock_breakdown_given);
+    ls_ds_config_fini(&c);
+}
+
+static void unknown_keys(void **state)
+{
+    (void)state;
+    must_fail("{\"train_batch_sise\": 4}", LS_E_CONFIG, "nearest one is 'train_batch_size'");
+    must_fail("{\"fp16\": {\"enable\": true}}", LS_E_CONFIG,
+              "'fp16.enable' is not a DeepSpeed key; the nearest one is 'fp16.enabled'");
+    must_fail("{\"zero_optimization\": {\"stag\": 1}}", LS_E_CONFIG, "zero_optimization.stage");
+    must_fail("{\"zero_optimization\": {\"offload_optimizer\": {\"devise\": \"none\"}}}", LS_E_CONFIG,
+              "zero_optimization.offload_optimizer.device");
+    must_fail("{\"zero_optimization\": {\"grad_hooks\": true}}", LS_E_CONFIG,
+              "grad_hooks"); /* documented, never accepted */
+    must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"learning_rate\": 1}}}", LS_E_CONFIG,
+              "optimizer.params.learning_rate");
+    must_fail("{\"optimizer\": {\"type\": \"Adam\", \"parms\": {}}}", LS_E_CONFIG, "optimizer.params");
+    must_fail("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_step\": 3}}}", LS_E_CONFIG,
+              "scheduler.params.warmup_num_steps");
+    must_fail("{\"activation_checkpointing\": {\"profil\": true}}", LS_E_CONFIG, "activation_checkpointing.profile");
+    must_fail("{\"timers\": {\"throughput\": {\"synchronised\": true}}}", LS_E_CONFIG,
+              "timers.throughput.synchronized");
+    must_fail("{\"checkpoint\": {\"parallel_write\": {\"x\": 1}}}", LS_E_CONFIG, "checkpoint.parallel_write.x");
+    /* at home in another block */
+    must_fail("{\"stage\": 2}", LS_E_CONFIG, "'zero_optimization.stage', inside that block");
+    must_fail("{\"fp16\": {\"gradient_clipping\": 1}}", LS_E_CONFIG, "'gradient_clipping' at the top level");
+    must_fail("{\"qqqqqqqqqqqq\": 2}", LS_E_CONFIG, "is not a DeepSpeed key");
+}
+
+static void bad_values(void **state)
+{
+    (void)state;
+    must_fail("{\"a\": 1, }", LS_E_CONFIG, "line 1");
+    must_fail("{} x", LS_E_CONFIG, "line 1");
+    must_fail("{\"fp16\": {}, \"fp16\": {}}", LS_E_CONFIG, "a key may occur once");
+    must_fail("{ // no\n}", LS_E_CONFIG, "comments");
+    must_fail("[]", LS_E_CONFIG, "object");
+    must_fail("{\"train_batch_size\": 0}", LS_E_CONFIG, "train_batch_size");
+    must_fail("{\"train_batch_size\": 1.5}", LS_E_CONFIG, "whole");
+    must_fail("{\"train_batch_size\": true}", LS_E_CONFIG, "whole");
+    must_fail("{\"train_batch_size\": \"auto\"}", LS_E_CONFIG, "not resolved here");
+    must_fail("{\"gradient_clipping\": -1}", LS_E_CONFIG, "gradient_clipping");
+    must_fail("{\"fp16\": {\"loss_scale\": -2}}", LS_E_CONFIG, "loss_scale");
+    must_fail("{\"fp16\": {\"loss_scale\": true}}", LS_E_CONFIG, "loss_scale");
+    must_fail("{\"fp16\": {\"loss_scale_window\": 0}}", LS_E_CONFIG, "loss_scale_window");
+    must_fail("{\"fp16\": {\"min_loss_scale\": 0}}", LS_E_CONFIG, "min_loss_scale");
+    must_fail("{\"fp16\": {\"enabled\": 1}}", LS_E_CONFIG, "true or false");
+    must_fail("{\"fp16\": true}", LS_E_CONFIG, "object");
+    must_fail("{\"fp16\": {\"enabled\": true}, \"bf16\": {\"enabled\": true}}", LS_E_CONFIG, "both");
+    must_fail("{\"bf16\": {}, \"bfloat16\": {}}", LS_E_CONFIG, "same block");
+    must_fail("{\"bf16\": {\"enabled\": true, \"bf16_optimizer_states\": true}}", LS_E_UNSUPPORTED, "always fp32");
+    must_fail("{\"bf16\": {\"bf16_master_weights_and_grads\": true}}", LS_E_UNSUPPORTED,
+              "bf16_master_weights_and_grads");
+    must_fail("{\"zero_optimization\": {\"stage\": 4}}", LS_E_CONFIG, "0..3");
+    must_fail("{\"zero_optimization\": {\"allgather_bucket_size\": 7}}", LS_E_CONFIG, "even");
+    must_fail("{\"zero_optimization\": {\"stage\": 2}, \"prescale_gradients\": true}", LS_E_CONFIG, "stage 2");
+    must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"betas\": [0.9]}}}", LS_E_CONFIG, "betas");
+    must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"betas\": [0.9, 1]}}}", LS_E_CONFIG, "betas");
+    must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"max_grad_norm\": 1}}}", LS_E_CONFIG,
+              "gradient_clipping");
+    must_fail("{\"optimizer\": {}}", LS_E_CONFIG, "optimizer.type");
+    must_fail("{\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_num_steps\": 0}}}", LS_E_CONFIG,
+              "warmup_num_steps");
+    must_fail("{\"scheduler\": {\"type\": \"WarmupCosineLR\"}}", LS_E_CONFIG, "total_num_steps");
+    must_fail("{\"communication_data_type\": \"fp8\"}", LS_E_CONFIG, "fp16|bf16|fp32");
+    must_fail("{\"data_types\": {\"grad_accum_dtype\": \"int8\"}}", LS_E_CONFIG, "fp32|fp16|bf16");
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    must_fail("{\"optimizer\": {\"type\": \"Lamb\"}}", LS_E_UNSUPPORTED, "Lamb");
+    must_fail("{\"optimizer\": {\"type\": \"sgd\"}}", LS_E_UNSUPPORTED, "'sgd'");
+    must_fail("{\"optimizer\": {\"type\": \"Adam\", \"params\": {\"amsgrad\": true}}}", LS_E_UNSUPPORTED, "amsgrad");
+    must_fail("{\"scheduler\": {\"type\": \"OneCycle\"}}", LS_E_UNSUPPORTED, "OneCycle");
+    must_fail("{\"scheduler\": {\"type\": \"warmuplr\"}}", LS_E_UNSUPPORTED, "'WarmupLR'? case matters");
+    must_fail("{\"zero_optimization\": {\"offload_optimizer\": {\"device\": \"cpu\"}}}", LS_E_UNSUPPORTED, "offload");
+    must_fail("{\"zero_optimization\": {\"cpu_offload\": true}}", LS_E_UNSUPPORTED, "cpu_offload");
+    must_fail("{\"zero_optimization\": {\"legacy_stage1\": true}}", LS_E_UNSUPPORTED, "legacy_stage1");
+    must_fail("{\"zero_optimization\": {\"mics_shard_size\": 4}}", LS_E_UNSUPPORTED, "mics_shard_size");
+    must_fail("{\"zero_optimization\": {\"zero_quantized_weights\": true}}", LS_E_UNSUPPORTED,
+              "zero_quantized_weights");
+    must_fail("{\"amp\": {\"enabled\": true}}", LS_E_UNSUPPORTED, "amp");
+    must_fail("{\"torch_autocast\": {\"enabled\": true}}", LS_E_UNSUPPORTED, "torch_autocast");
+    must_fail("{\"compression_training\": {\"weight_quantization\": {\"shared_parameters\": {\"enabled\": true}}}}",
+              LS_E_UNSUPPORTED, "compression_training");
+    must_fail("{\"sparse_attention\": {\"mode\": \"fixed\"}}", LS_E_UNSUPPORTED, "sparse_attention");
+    must_fail("{\"tensor_parallel\": {\"autotp_size\": 4}}", LS_E_UNSUPPORTED, "4 tensor-parallel workers");
+    must_fail("{\"sparse_gradients\": true}", LS_E_UNSUPPORTED, "sparse_gradients");
+    must_fail("{\"gradient_allreduce_op\": \"sum\"}", LS_E_UNSUPPORTED, "mean");
+    ls_ds_config c; /* the same, switched off */
+    must_parse(
+        "{\"amp\": {\"enabled\": false}, \"zero_optimization\": {\"mics_shard_size\": -1, \"zero_hpz_partition_size\": "
+        "1,"
+        "\"cpu_offload\": false}, \"torch_autocast\": {\"enabled\": false}, \"tensor_parallel\": {\"autotp_size\": 1},"
+        "\"sparse_attention\": null, \"gradient_allreduce_op\": \"mean\", \"compile\": {\"enabled\": false}}",
+        &c);
+    ls_ds_config_fini(&c);
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    const char *text = "{\"steps_per_print\": 1, \"wall_clock_breakdown\": true}";
+    int64_t live = ls_mem_live();
+    for (int64_t k = 0;; k++) {
+        ls_ds_config c;
+        ls_mem_fail_at(k);
+        ls_status st = parse(text, &c);
+        ls_mem_fail_at(-1);
+        if (st == LS_OK) {
+            assert_int_equal(k, 1); /* the list */
+            ls_ds_config_fini(&c);
+            break;
+        }
+        assert_int_equal(st, LS_E_NOMEM);
+        assert_int_equal(ls_mem_live(), live);
+    }
+    assert_int_equal(ls_mem_live(), live);
+}
+
+/* A whole file of the kind that DeepSpeed studies use: every block at once, exponents for integers, the hash of its bytes. */
+static void whole_file(void **state)
+{
+    (void)state;
+    const char *path = LS_SOURCE_DIR "/tests/data/reference/deepspeed_config.json";
+    ls_ds_config c;
+    assert_int_equal(ls_ds_config_load(path, &c), LS_OK);
+    assert_string_equal(c.sha256, "88b9348f2b679cea5ba0653fe4db195f587164ed6208b54cb1b70e94323d3a8f");
+    assert_string_equal(c.path, path);
+    assert_true(c.train_micro_batch_size_per_gpu == 4 && c.gradient_accumulation_steps == 8 && c.train_batch_size == 0);
+    assert_string_equal(c.optimizer.type, "AdamW");
+    assert_true(c.optimizer.lr == 3e-4 && c.optimizer.weight_decay == 0.1 && c.fp16.enabled && c.zero.stage == 1);
+    assert_true(c.zero.reduce_bucket_size == 100000000 && c.gradient_clipping == 1.0);
+    assert_true(c.scheduler.kind == LS_LR_WARMUP && c.scheduler.max == 3e-4 && c.scheduler.warmup == 400 &&
+                !c.scheduler.linear);
+    assert_int_equal(n_listed(&c), 2); /* steps_per_print, wall_clock_breakdown */
+    ls_ds_config_fini(&c);
+    assert_int_equal(ls_ds_config_load("/nonexistent.json", &c), LS_E_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),      cmocka_unit_test(everything), cmocka_unit_test(without_effect),
+        cmocka_unit_test(unknown_keys),  cmocka_unit_test(bad_values), cmocka_unit_test(refused),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(whole_file),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

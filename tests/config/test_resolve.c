@@ -1,0 +1,699 @@
+/* Resolution: who wins over whom, the batch rule with its arithmetic, what this build refuses, the sources that --print-config
+ * shows, and steps from data sizes. */
+#include "config/resolve.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "cmocka_all.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const ls_train_paths paths = {.train = (char *)(uintptr_t) "d/train_small.bin",
+                                     .val = (char *)(uintptr_t) "d/val.bin"};
+
+/* Resolves a DeepSpeed JSON (NULL: none) with a command line of blank-separated words. */
+static ls_status resolve_with(const char *json, const char *line, const ls_train_facts *facts, ls_train_config *c)
+{
+    static char words[1024];
+    static char *argv[64];
+    int argc = 0;
+    ls_train_options o;
+    ls_ds_config ds;
+    snprintf(words, sizeof words, "%s", line);
+    for (char *p = words; *p;) {
+        argv[argc++] = p;
+        p += strcspn(p, " ");
+        if (*p) *p++ = '\0';
+    }
+    if (ls_train_options_parse(argc, argv, &o) != LS_OK) fail_msg("%s: %s", line, ls_err_words());
+    if (json && ls_ds_config_parse(json, strlen(json), "ds.json", &ds) != LS_OK)
+        fail_msg("%s: %s", json, ls_err_words());
+    ls_status st = ls_train_resolve(&o, json ? &ds : NULL, &paths, facts, c);
+    if (json) ls_ds_config_fini(&ds);
+    return st;
+}
+
+static void must(const char *json, const char *line, ls_train_config *c)
+{
+    if (resolve_with(json, line, NULL, c) != LS_OK)
+        fail_msg("%s with %s: %s", line, json ? json : "no JSON", ls_err_words());
+}
+
+static void must_fail(const char *json, const char *line, ls_status st, const char *part)
+{
+    ls_train_config c;
+    int64_t live = ls_mem_live();
+    if (resolve_with(json, line, NULL, &c) != st) fail_msg("%s: '%s'", line, ls_err_words());
+    if (!strstr(ls_err_words(), part)) fail_msg("%s: '%s' does not say '%s'", line, ls_err_words(), part);
+    assert_int_equal(ls_mem_live(), live);
+}
+
+static const ls_setting *setting(const ls_train_config *c, const char *name)
+{
+    for (int i = 0; i < c->n_setting; i++)
+        if (!strcmp(c->setting[i].name, name)) return &c->setting[i];
+    fail_msg("there is no setting %s", name);
+    return NULL;
+}
+
+static void assert_source(const ls_train_config *c, const char *name, ls_source source, const char *detail)
+{
+    const ls_setting *s = setting(c, name);
+    if (s->source != source || strcmp(s->detail, detail))
+        fail_msg("%s is from source %d (%s)", name, (int)s->source, s->detail);
+}
+
+static bool noted(const ls_train_config *c, const char *part)
+{
+    return c->notes.data && strstr(c->notes.data, part);
+}
+
+static int clean_environment(void **state)
+{
+    (void)state;
+    const char *const names[] = {"RANK",         "LOCAL_RANK",   "WORLD_SIZE",
+                                 "PROFILE_MODE", "SLURM_JOB_ID", "SLURM_CLUSTER_NAME"};
+    for (size_t i = 0; i < N_OF(names); i++) unsetenv(names[i]);
+    return 0;
+}
+
+static void without_json(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--model tiny", &c);
+    assert_true(c.micro_batch == 4 && c.grad_accum == 1 && c.global_batch == 4 && c.epochs == 1 && c.world_size == 1);
+    assert_int_equal(c.seq_len, 256); /* the model's positions cut the default of 512 */
+    assert_source(&c, "seq_length", LS_FROM_RULE, "the model's positions");
+    assert_string_equal(c.optimizer, "AdamW");
+    assert_true(c.lr.base == 3e-4 && c.beta1 == 0.9 && c.beta2 == 0.95 && c.weight_decay == 0.1 && c.clip == 1.0 &&
+                c.bias_correction);
+    assert_true(c.lr.kind == LS_LR_COSINE && c.warmup_auto && c.lr.floor_ratio == 0.1 && !c.coupled);
+    assert_true(c.max_train_steps == -1 && c.max_val_steps == -1 && c.max_steps == 0 && !c.epochs_auto && !c.engine);
+    assert_string_equal(c.precision_label, "fp32");
+    assert_string_equal(c.model_from, "tiny");
+    assert_int_equal(c.model.vocab_size, 257);
+    assert_int_equal(c.model.variant, LS_VARIANT_HF);
+    assert_int_equal(c.seed, 1337);
+    assert_source(&c, "lr", LS_FROM_DEFAULT, "");
+    ls_train_config_fini(&c);
+}
+
+static const char r1_json[] =
+    "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2, \"steps_per_print\": 100,"
+    "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.0001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, "
+    "\"weight_decay\": 0.01}},"
+    "\"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 1.0,"
+    "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": 0.0001, "
+    "\"warmup_num_steps\": 1000}},"
+    "\"wall_clock_breakdown\": true}";
+
+static void with_the_references_json(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must_fail(r1_json, "--run_type baseline", LS_E_UNSUPPORTED, "add --precision fp32");
+    must(r1_json, "--run_type baseline --precision fp32", &c);
+    assert_true(c.micro_batch == 2 && c.grad_accum == 2 && c.global_batch == 4 && c.seq_len == 512 && !c.engine);
+    assert_true(c.lr.kind == LS_LR_WARMUP && c.lr.base == 1e-4 && c.lr.max == 1e-4 && c.lr.warmup == 1000 &&
+                c.clip == 1.0);
+    assert_true(c.beta2 == 0.999 && c.weight_decay == 0.01 && c.fp16_enabled && c.zero_stage == 1 &&
+                c.wall_clock_breakdown);
+    assert_int_equal(c.model.variant, LS_VARIANT_R1); /* its command line means its model */
+    assert_int_equal(ls_model_n_param(&c.model), 163037184);
+    assert_source(&c, "variant", LS_FROM_RULE, "--run_type without --model");
+    assert_source(&c, "lr", LS_FROM_JSON, "optimizer.params.lr");
+    assert_source(&c, "gradient_clipping", LS_FROM_JSON, "gradient_clipping");
+    assert_source(&c, "precision", LS_FROM_CLI, "--precision");
+    assert_true(noted(&c, "ZeRO stage 1 has no effect with one worker") &&
+                noted(&c, "fp16 of the DeepSpeed JSON is overridden"));
+    assert_true(noted(&c, "steps_per_print, wall_clock_breakdown") &&
+                noted(&c, "baseline of the reference trainer ignores it"));
+    assert_false(noted(&c, "validation"));
+    ls_train_config_fini(&c);
+    must(r1_json,
+         "--run_type optimized --precision fp32 --lr 1e-3 --clip 0 --warmup-steps 7 --betas 0.5,0.6 --model gpt2", &c);
+    assert_true(c.engine && c.lr.base == 1e-3 && c.lr.max == 1e-3 && c.lr.warmup == 7 && c.clip == 0 &&
+                c.beta1 == 0.5 && c.beta2 == 0.6);
+    assert_int_equal(c.model.variant, LS_VARIANT_HF);
+    assert_source(&c, "lr_max", LS_FROM_CLI, "--lr");
+    assert_source(&c, "warmup_steps", LS_FROM_CLI, "--warmup_steps");
+    ls_train_config_fini(&c);
+    must(r1_json, "--precision fp32 --lr-schedule constant", &c);
+    assert_true(c.lr.kind == LS_LR_CONSTANT && c.lr.warmup == 0 && !c.warmup_auto &&
+                noted(&c, "overridden by --lr_schedule"));
+    ls_train_config_fini(&c);
+}
+
+static void json_defaults_are_deepspeeds(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must("{\"optimizer\": {\"type\": \"Adam\"}}", "", &c);
+    assert_true(c.lr.base == 1e-3 && c.weight_decay == 0 && c.clip == 0 && c.beta2 == 0.999);
+    assert_true(c.lr.kind == LS_LR_CONSTANT && c.lr.warmup == 0 && !c.warmup_auto); /* no scheduler */
+    ls_train_config_fini(&c);
+    must("{}", "", &c); /* no optimizer block: R1's baseline (docs/REFERENCES.md) */
+    assert_true(c.lr.base == 1e-4 && c.weight_decay == 0.01 && c.clip == 0);
+    ls_train_config_fini(&c);
+    must("{\"scheduler\": {\"type\": \"WarmupLR\"}, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.5}}}",
+         "", &c);
+    assert_true(c.lr.max == 0.5); /* no warmup_max_lr: the optimizer's */
+    assert_source(&c, "lr_max", LS_FROM_RULE, "the optimizer's lr");
+    ls_train_config_fini(&c);
+}
+
+static void batch_rule(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    const struct {
+        const char *json, *line;
+        int b, a;
+    } good[] = {
+        {NULL, "", 4, 1},
+        {NULL, "--train_micro_batch_size_per_gpu 3", 3, 1},
+        {"{\"train_micro_batch_size_per_gpu\": 5}", "--train_micro_batch_size_per_gpu 3", 5, 1},
+        {"{\"train_micro_batch_size_per_gpu\": 5}", "--micro_batch_size_per_gpu 3", 3, 1},
+        {"{\"gradient_accumulation_steps\": 6}", "", 4, 6},
+        {"{\"gradient_accumulation_steps\": 6}", "--global_batch_size 8", 4, 2},
+        {"{\"gradient_accumulation_steps\": 6}", "--grad_accum_steps 3 --global_batch_size 99", 4, 3},
+        {"{\"train_batch_size\": 32}", "", 32, 1},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", "", 4, 8},
+        {"{\"train_batch_size\": 32, \"gradient_accumulation_steps\": 4}", "", 8, 4},
+        {"{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 4}", "--micro_batch_size_per_gpu 16", 16, 2},
+        {NULL, "--micro_batch_size_per_gpu 2 --global_batch_size 12 --enforce_global_batch_size 12", 2, 6},
+    };
+    for (size_t i = 0; i < N_OF(good); i++) {
+        must(good[i].json, good[i].line, &c);
+        if (c.micro_batch != good[i].b || c.grad_accum != good[i].a || c.global_batch != (int64_t)good[i].a * good[i].b)
+            fail_msg("%s, %s: B %d A %d", good[i].json, good[i].line, c.micro_batch, c.grad_accum);
+        ls_train_config_fini(&c);
+    }
+    must_fail(NULL, "--global_batch_size 10", LS_E_CONFIG,
+              "10 is not a multiple of micro-batch size 4 * 1 worker = 4; 8 and 12 are");
+    must_fail(NULL, "--enforce_global_batch_size 5", LS_E_CONFIG, "micro-batch size 4 * accumulation 1 * 1 worker = 4");
+    must_fail("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 3}",
+              "", LS_E_CONFIG, "32 of the DeepSpeed JSON is not micro-batch size 2 * accumulation 3 * 1 worker = 6");
+    must_fail("{\"train_batch_size\": 30, \"train_micro_batch_size_per_gpu\": 4}", "", LS_E_CONFIG,
+              "30 is not micro-batch size 4");
+    must_fail("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 3}", "-n 8", LS_E_CONFIG,
+              "32 is not micro-batch size 3 * accumulation 1 * 8 workers = 24; change one of them");
+    must_fail("{\"train_batch_size\": 4}", "-n 8", LS_E_CONFIG, "4 is not micro-batch size 0");
+    must_fail("{\"train_batch_size\": 16, \"train_micro_batch_size_per_gpu\": 8}", "-n 4", LS_E_CONFIG, "16 is not");
+    must_fail(NULL, "--micro_batch_size_per_gpu 0", LS_E_CONFIG, "micro_batch_size_per_gpu 0: must be 1 to");
+    must_fail(NULL, "--grad_accum_steps -2", LS_E_CONFIG, "-2");
+}
+
+static void models(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL,
+         "--num_layers 2 --num_heads 4 --embedding_size 64 --vocab_size 1000 --max_position_embeddings 32 --dropout 0",
+         &c);
+    assert_true(c.model.n_layer == 2 && c.model.n_head == 4 && c.model.n_embd == 64 && c.model.vocab_size == 1000 &&
+                c.model.n_ctx == 32);
+    assert_true(c.model.attn_pdrop == 0 && c.model.embd_pdrop == 0 && c.model.resid_pdrop == 0 && c.seq_len == 32);
+    assert_source(&c, "n_layer", LS_FROM_CLI, "--num_layers");
+    assert_source(&c, "vocab_size", LS_FROM_CLI, "--vocab_size");
+    assert_source(&c, "attn_pdrop", LS_FROM_CLI, "--dropout");
+    ls_train_config_fini(&c);
+    must_fail(NULL, "--num_heads 5", LS_E_CONFIG, "768 is not a multiple of n_head 5");
+    must_fail(NULL, "--num_layers 0", LS_E_CONFIG, "--num_layers 0: must be at least 1");
+    must_fail(NULL, "--model gpt5", LS_E_ARG, "gpt2-xl");
+    must_fail(NULL, "--model tiny --seq_length 512", LS_E_CONFIG, "--seq_length 512: the model has only 256 positions");
+    must_fail(NULL, "--seq_length 0", LS_E_CONFIG, "seq_length");
+    must_fail(NULL, "--dropout 1", LS_E_CONFIG, "dropout");
+    must_fail(NULL, "--init-from /nonexistent", LS_E_IO, "/nonexistent");
+
+    const ls_train_facts bpe = {.data_vocab_size = 4096, .data_eos_id = 0};
+    assert_int_equal(resolve_with(NULL, "--model tiny", &bpe, &c), LS_OK); /* tiny follows the data */
+    assert_true(c.model.vocab_size == 4096 && c.model.eos_id == 0);
+    assert_source(&c, "vocab_size", LS_FROM_DATA, "tokenizer.json");
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(NULL, "--model gpt2", &bpe, &c), LS_OK); /* gpt2 keeps its table */
+    assert_true(c.model.vocab_size == 50257 && c.model.eos_id == 0);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(NULL, "--model tiny --vocab_size 300", &bpe, &c), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "4096 tokens, but the vocabulary of the model 300"));
+}
+
+static void model_of_the_weights(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ls-resolve-XXXXXX", file[64], line[256];
+    ls_model_config m;
+    ls_train_config c;
+    ls_str s = {0};
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(ls_model_config_preset("tiny", &m), LS_OK);
+    m.n_layer = 3;
+    ls_model_config_write(&m, &s);
+    snprintf(file, sizeof file, "%s/config.json", dir);
+    assert_int_equal(ls_fs_write(file, s.data, s.len), LS_OK);
+    snprintf(file, sizeof file, "%s/model.safetensors", dir);
+    assert_int_equal(ls_fs_write(file, "x", 1), LS_OK);
+    ls_str_fini(&s);
+    snprintf(line, sizeof line, "--init-from %s --run_type baseline", dir);
+    must(NULL, line, &c);
+    assert_true(c.model.n_layer == 3 && c.model.variant == LS_VARIANT_HF);
+    assert_string_equal(c.init_from, dir);
+    assert_source(&c, "n_layer", LS_FROM_MODEL, "config.json of --init_from");
+    ls_train_config_fini(&c);
+    snprintf(line, sizeof line, "--init-from %s --num_layers 4", dir);
+    must_fail(NULL, line, LS_E_CONFIG, "n_layer 3, but the command line has 4");
+    snprintf(line, sizeof line, "--init-from %s --model tiny", dir);
+    must_fail(NULL, line, LS_E_CONFIG, "n_layer 3");
+    snprintf(line, sizeof line, "--init-from %s --variant r1", dir);
+    must_fail(NULL, line, LS_E_CONFIG, "variant");
+    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+}
+
+static void on_a_gpu(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "", &c);
+    assert_true(c.dtype == LS_F32 && c.loss_scale.rule == LS_SCALE_NONE && !c.tf32 && !c.stochastic);
+    assert_string_equal(c.compute, "cpu");
+    assert_string_equal(c.comm, "auto");
+    ls_train_config_fini(&c);
+
+    must(NULL, "--device cuda", &c);
+    assert_true(c.dtype == LS_BF16 && c.device_index == -1 && c.loss_scale.rule == LS_SCALE_NONE && c.deterministic);
+    assert_string_equal(c.device, "cuda");
+    assert_string_equal(c.compute, "cuda");
+    assert_string_equal(c.precision, "bf16");
+    assert_string_equal(c.precision_label, "bf16_mixed");
+    assert_source(&c, "precision", LS_FROM_DEFAULT, "");
+    ls_train_config_fini(&c);
+
+    must(NULL, "-n 2 --device cuda:3 --precision fp32 --tf32 --comm nccl --no_deterministic", &c);
+    c.local_rank = 1;
+    const ls_compute_open_opts o = ls_train_compute_opts(&c);
+    assert_true(o.dtype == LS_F32 && o.device == 3 && o.local_rank == 1 && o.tf32 && !o.stochastic && !o.deterministic);
+    assert_string_equal(c.precision_label, "tf32");
+    assert_string_equal(c.comm, "nccl");
+    assert_string_equal(setting(&c, "device")->text, "cuda:3");
+    ls_train_config_fini(&c);
+
+    must(NULL, "--device cuda --no_deterministic --stochastic_rounding",
+         &c); /* one GPU has kernels without an order, too */
+    assert_true(!c.deterministic && c.stochastic && ls_train_compute_opts(&c).stochastic);
+    ls_train_config_fini(&c);
+    must("{}", "--device cuda", &c); /* as DeepSpeed: neither block, no 16 bits */
+    assert_true(c.dtype == LS_F32);
+    ls_train_config_fini(&c);
+    must("{\"bf16\": {\"enabled\": true}}", "--device cuda", &c);
+    assert_true(c.dtype == LS_BF16 && c.loss_scale.rule == LS_SCALE_NONE);
+    assert_source(&c, "precision", LS_FROM_JSON, "bf16.enabled");
+    ls_train_config_fini(&c);
+    must("{\"bf16\": {\"enabled\": true, \"check_grad_overflow\": true}}", "--device cuda", &c);
+    assert_true(c.loss_scale.rule == LS_SCALE_FIXED && c.loss_scale.initial == 1);
+    ls_train_config_fini(&c);
+    must("{\"bf16\": {\"enabled\": true}, \"communication_data_type\": \"bf16\"}", "--device cuda --precision fp16",
+         &c);
+    assert_true(c.dtype == LS_F16 && noted(&c, "bf16 of the DeepSpeed JSON is overridden by --precision fp16") &&
+                noted(&c, "summed in fp32"));
+    ls_train_config_fini(&c);
+}
+
+/* What auto chose, as the commands hand it over. */
+static void chosen_by_auto(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    ls_str s = {0};
+    const ls_device_choice gpu = {.cuda = true,
+                                  .automatic = true,
+                                  .index = -1,
+                                  .asked = "auto",
+                                  .from = "",
+                                  .words = "CUDA, NVIDIA H200 (1 of 1 visible)",
+                                  .visible = 1};
+    const ls_device_choice none = {.automatic = true,
+                                   .index = -1,
+                                   .asked = "auto",
+                                   .from = "--device",
+                                   .why = "no driver",
+                                   .words = "CPU (no driver)"};
+    const ls_train_facts on = {.data_eos_id = -1, .device = &gpu}, off = {.data_eos_id = -1, .device = &none};
+    const char *bf16 = "{\"bf16\": {\"enabled\": true}}", *fp16 = "{\"fp16\": {\"enabled\": true}}";
+
+    assert_int_equal(resolve_with(NULL, "", &on, &c), LS_OK); /* as --device cuda */
+    assert_true(c.dtype == LS_BF16 && c.device_index == -1);
+    assert_string_equal(c.device, "cuda");
+    assert_string_equal(c.compute, "cuda");
+    assert_string_equal(c.device_words, "CUDA, NVIDIA H200 (1 of 1 visible)");
+    assert_string_equal(setting(&c, "device")->text, "cuda");
+    assert_source(&c, "device", LS_FROM_DEFAULT, "auto: CUDA, NVIDIA H200 (1 of 1 visible)");
+    ls_train_config_table(&c, &s);
+    assert_non_null(strstr(s.data, "default (auto: CUDA, NVIDIA H200 (1 of 1 visible))"));
+    ls_str_fini(&s);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(bf16, "", &on, &c), LS_OK); /* a JSON with 16 bits just works */
+    assert_true(c.dtype == LS_BF16);
+    ls_train_config_fini(&c);
+    assert_int_equal(resolve_with(fp16, "", &on, &c), LS_OK);
+    assert_true(c.dtype == LS_F16);
+    ls_train_config_fini(&c);
+
+    assert_int_equal(resolve_with(NULL, "--device auto", &off, &c), LS_OK);
+    assert_true(c.dtype == LS_F32);
+    assert_string_equal(c.device, "cpu");
+    assert_string_equal(c.compute, "cpu");
+    assert_string_equal(setting(&c, "device")->text, "cpu");
+    assert_source(&c, "device", LS_FROM_CLI, "--device auto: CPU (no driver)");
+    ls_train_config_fini(&c);
+    const char *const cases[][2] = {
+        {"", "add --precision fp32 to train in fp32; --device auto found no GPU: no driver"},
+        {"--precision bf16", "(--precision fp32); --device auto found no GPU: no driver"},
+        {"-n 2 --precision fp32 --comm nccl", "--device auto found none: no driver"},
+    };
+    for (size_t i = 0; i < N_OF(cases); i++) {
+        assert_int_equal(resolve_with(bf16, cases[i][0], &off, &c), LS_E_UNSUPPORTED);
+        if (!strstr(ls_err_words(), cases[i][1])) fail_msg("'%s' does not say '%s'", ls_err_words(), cases[i][1]);
+    }
+    const ls_device_choice env = {.asked = "cpu", .index = -1, .from = "LS_DEVICE", .words = "CPU (LS_DEVICE cpu)"};
+    assert_int_equal(resolve_with(NULL, "", &(ls_train_facts){.data_eos_id = -1, .device = &env}, &c), LS_OK);
+    assert_source(&c, "device", LS_FROM_ENV, "LS_DEVICE");
+    ls_train_config_fini(&c);
+    must(NULL, "", &c); /* nobody looked */
+    assert_string_equal(c.device, "cpu");
+    ls_train_config_fini(&c);
+}
+
+static void loss_scales(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--device cuda --precision fp16", &c); /* DeepSpeed's defaults */
+    const ls_loss_scale_config *s = &c.loss_scale;
+    assert_true(s->rule == LS_SCALE_ZERO && s->initial == 65536 && s->min == 1 && s->window == 1000 &&
+                s->hysteresis == 2 && !s->consecutive);
+    assert_string_equal(c.precision_label, "fp16_deepspeed");
+    assert_string_equal(setting(&c, "loss_scale_rule")->text, "zero");
+    ls_train_config_fini(&c);
+
+    must(r1_json, "--run_type optimized --device cuda", &c);
+    assert_true(c.dtype == LS_F16 && s->rule == LS_SCALE_ZERO);
+    assert_string_equal(c.precision_label, "fp16_deepspeed");
+    assert_source(&c, "precision", LS_FROM_JSON, "fp16.enabled");
+    ls_train_config_fini(&c);
+    must(r1_json, "--run_type baseline --device cuda", &c); /* R1's own loop: torch's scaler */
+    assert_true(s->rule == LS_SCALE_AMP && s->initial == 65536 && s->window == 2000);
+    assert_string_equal(c.precision_label, "fp16_torch_amp");
+    ls_train_config_fini(&c);
+    must(r1_json, "--run_type baseline --device cuda -n 2", &c); /* its engine */
+    assert_true(s->rule == LS_SCALE_ZERO);
+    ls_train_config_fini(&c);
+
+    const char *json = "{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 8, \"loss_scale_window\": 50, "
+                       "\"hysteresis\": 4, \"consecutive_hysteresis\": true, \"min_loss_scale\": 0.5}%s}";
+    char text[512];
+    snprintf(text, sizeof text, json, ", \"zero_optimization\": {\"stage\": 2}");
+    must(text, "--device cuda", &c);
+    assert_true(s->rule == LS_SCALE_ZERO && s->initial == 256 && s->min == 0.5 && s->window == 50 &&
+                s->hysteresis == 4 && s->consecutive);
+    assert_source(&c, "hysteresis", LS_FROM_JSON, "fp16.hysteresis");
+    ls_train_config_fini(&c);
+    snprintf(text, sizeof text, json, "");
+    must(text, "--device cuda -n 2 --strategy zero1", &c); /* the strategy does not change what is computed */
+    assert_true(s->rule == LS_SCALE_STAGE0 && s->initial == 256 && s->window == 50);
+    ls_train_config_fini(&c);
+    must("{\"fp16\": {\"enabled\": true, \"loss_scale\": 128}}", "--device cuda", &c);
+    assert_true(s->rule == LS_SCALE_FIXED && s->initial == 128);
+    assert_source(&c, "loss_scale", LS_FROM_JSON, "fp16.loss_scale");
+    ls_train_config_fini(&c);
+    must(r1_json, "--device cuda --precision bf16", &c); /* bf16 has the range of a float */
+    assert_true(s->rule == LS_SCALE_NONE);
+    ls_train_config_fini(&c);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    const struct {
+        const char *line, *part;
+    } all[] = {
+        {"--precision bf16", "--precision fp32"},
+        {"--precision fp16", "a GPU is needed (--device cuda)"},
+        {"--device cpu --precision fp16", "fp16"},
+        {"-n 2 --comm nccl", "add --device cuda"},
+        {"--comm mpi", "mpi"},
+    };
+    for (size_t i = 0; i < N_OF(all); i++) {
+        must_fail(NULL, all[i].line, LS_E_UNSUPPORTED, all[i].part);
+        assert_null(strchr(ls_err_words(), '\n'));
+    }
+    must_fail("{\"bf16\": {\"enabled\": true}}", "", LS_E_UNSUPPORTED, "enables bf16");
+    must_fail("{\"bf16\": {\"enabled\": true}}", "--device cpu", LS_E_UNSUPPORTED, "or --device cuda");
+    must_fail(NULL, "--device tpu", LS_E_ARG, "cpu, cuda, or cuda:N");
+    must_fail(NULL, "--device cuda:", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda:x", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda:-1", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda1", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cpu:1", LS_E_ARG, "cuda:N");
+    must_fail(NULL, "--device cuda --compute cpu", LS_E_CONFIG, "only for the CPU");
+    must_fail(NULL, "--device cuda --comm nccl", LS_E_UNSUPPORTED, "a single worker does not communicate");
+    must_fail(NULL, "--tf32", LS_E_CONFIG, "fp32 on the CPU");
+    must_fail(NULL, "--device cuda --tf32", LS_E_CONFIG, "bf16 on the GPU");
+    must_fail(NULL, "--stochastic_rounding", LS_E_CONFIG, "this run uses fp32");
+    must_fail(NULL, "--device cuda --precision fp16 --stochastic_rounding", LS_E_CONFIG, "this run uses fp16");
+    must_fail("{\"data_types\": {\"grad_accum_dtype\": \"bf16\"}}", "", LS_E_UNSUPPORTED, "grad_accum_dtype");
+    must_fail(NULL, "-n 0", LS_E_CONFIG, "-n 0");
+    must_fail(NULL, "--profile --profile_spans 0", LS_E_CONFIG, "profile_spans");
+    must_fail(NULL, "--pp 2", LS_E_CONFIG, "pp=2");
+    must_fail(NULL, "-n 4 --pp 3", LS_E_CONFIG, "pp=3");
+    must_fail(NULL, "--tp 2", LS_E_CONFIG, "tp=2");
+    must_fail(NULL, "-n 5 --tp 5", LS_E_CONFIG, "12 heads over tp 5");
+    must_fail(NULL, "-n 2 --sequence_parallel", LS_E_CONFIG, "add --tp");
+    must_fail(NULL, "-n 2 --tp 2 --sequence_parallel --seq_length 7 --micro_batch_size_per_gpu 1", LS_E_CONFIG,
+              "remainder 1");
+    must_fail(NULL, "--schedule 1f1b", LS_E_CONFIG, "add --pp");
+    must_fail(NULL, "-n 2 --pp 2 --schedule gpipe --interleave 2", LS_E_CONFIG, "interleaved");
+    must_fail(NULL, "--epochs 0", LS_E_CONFIG, "--epochs 0: must be at least 1");
+    must_fail(NULL, "--timing_sample_every 0", LS_E_CONFIG, "timing_sample_every");
+    must_fail(NULL, "--lr -1", LS_E_CONFIG, "learning rate");
+    must_fail(NULL, "--clip -1", LS_E_CONFIG, "clipping");
+    must_fail(NULL, "--betas 0.9", LS_E_ARG, "betas");
+    must_fail(NULL, "--betas 0.9 1.5", LS_E_ARG, "betas");
+    must_fail(NULL, "--lr-schedule constant --min-lr-ratio 0.2", LS_E_CONFIG, "constant");
+    must_fail(NULL, "--deterministic --no-deterministic", LS_E_ARG, "cannot be combined");
+    must_fail("{\"scheduler\": {\"type\": \"LRRangeTest\"}}", "--lr 1", LS_E_CONFIG, "LRRangeTest");
+}
+
+static void workers(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "-n 4 --micro_batch_size_per_gpu 2 --grad_accum_steps 3", &c);
+    assert_int_equal(c.world_size, 4);
+    assert_int_equal(c.global_batch, 24);
+    assert_string_equal(c.strategy, "ddp");
+    assert_int_equal(c.bucket, 1048576);
+    ls_train_config_fini(&c);
+    must("{\"zero_optimization\": {\"stage\": 0, \"reduce_bucket_size\": 5e6}}", "-n 2 --strategy dp", &c);
+    assert_string_equal(c.strategy, "dp");
+    assert_int_equal(c.bucket, 5000000);
+    assert_source(&c, "bucket", LS_FROM_JSON, "zero_optimization.reduce_bucket_size");
+    ls_train_config_fini(&c);
+    must(
+        "{\"zero_optimization\": {\"stage\": 3, \"allgather_bucket_size\": 2e6, \"stage3_prefetch_bucket_size\": 3e6}}",
+        "-n 2", &c);
+    assert_string_equal(c.strategy, "zero3");
+    assert_source(&c, "strategy", LS_FROM_JSON, "zero_optimization.stage");
+    assert_int_equal(c.gather_bucket, 2000000);
+    assert_int_equal(c.prefetch_bucket, 3000000);
+    assert_source(&c, "prefetch_bucket", LS_FROM_JSON, "zero_optimization.stage3_prefetch_bucket_size");
+    ls_train_config_fini(&c);
+    must("{\"zero_optimization\": {\"stage\": 2}}", "-n 2 --strategy ddp --gather_bucket 5", &c);
+    assert_string_equal(c.strategy, "ddp");
+    assert_int_equal(c.gather_bucket, 5);
+    ls_train_config_fini(&c);
+    must_fail(NULL, "-n 2 --gather_bucket 0", LS_E_CONFIG, "parameter bucket");
+    must_fail(NULL, "-n 2 --bucket 0", LS_E_CONFIG, "bucket");
+    must(NULL, "-n 2 --no-deterministic", &c);
+    assert_false(c.deterministic);
+    ls_train_config_fini(&c);
+    must(NULL, "--no-deterministic", &c); /* one worker has one order anyway */
+    assert_true(c.deterministic);
+    ls_train_config_fini(&c);
+}
+
+static void environment(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    setenv("RANK", "0", 1);
+    setenv("WORLD_SIZE", "1", 1);
+    setenv("PROFILE_MODE", "1", 1);
+    must(NULL, "--local_rank 2", &c);
+    assert_true(c.engine && c.profile_mode && c.local_rank == 2);
+    assert_source(&c, "profile_mode", LS_FROM_ENV, "PROFILE_MODE");
+    assert_source(&c, "world_size", LS_FROM_ENV, "WORLD_SIZE");
+    ls_train_config_fini(&c);
+    setenv("LOCAL_RANK", "1", 1);
+    must(NULL, "--local_rank 2", &c);
+    assert_int_equal(c.local_rank, 1);
+    ls_train_config_fini(&c);
+    setenv("WORLD_SIZE", "2", 1);
+    must(NULL, "", &c);
+    assert_int_equal(c.world_size, 2);
+    ls_train_config_fini(&c);
+    must_fail(NULL, "-n 3", LS_E_CONFIG, "WORLD_SIZE is 2");
+    setenv("WORLD_SIZE", "many", 1);
+    must_fail(NULL, "", LS_E_CONFIG, "WORLD_SIZE");
+    setenv("WORLD_SIZE", "1", 1);
+    setenv("RANK", "1", 1);
+    must_fail(NULL, "", LS_E_CONFIG, "RANK is 1, but must be less than WORLD_SIZE, which is 1");
+    clean_environment(NULL);
+}
+
+static void fit(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    must(NULL, "--grad_accum_steps 2 --epochs 3", &c);
+    assert_int_equal(ls_train_config_fit(&c, 85, 7), LS_OK); /* 10 steps of 8, 5 left over */
+    assert_true(c.steps_per_epoch == 10 && c.total_steps == 30 && c.dropped_seqs == 5 && c.train_seqs == 85 &&
+                c.val_seqs == 7);
+    assert_true(c.lr.total == 30 && c.lr.warmup == 3);
+    assert_source(&c, "total_steps", LS_FROM_RULE, "optimizer steps of the run");
+    ls_train_config_fini(&c);
+    must(NULL, "--grad_accum_steps 2 --max_train_steps 7 --max-steps 10", &c);
+    assert_int_equal(ls_train_config_fit(&c, 85, 0), LS_OK); /* 7 micro steps are 3 updates; 4 epochs hold 10 */
+    assert_true(c.steps_per_epoch == 3 && c.epochs == 4 && c.total_steps == 10);
+    assert_source(&c, "epochs", LS_FROM_RULE, "as many as --max_steps takes");
+    ls_train_config_fini(&c);
+    must(NULL, "--epochs 2 --max-steps 100", &c); /* both given: whichever ends first */
+    assert_int_equal(ls_train_config_fit(&c, 40, 0), LS_OK);
+    assert_true(c.epochs == 2 && c.total_steps == 20);
+    assert_int_equal(ls_train_config_fit(&c, 3, 0), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "needs 4 sequences"));
+    assert_int_equal(ls_train_config_fit(&c, 0, 0), LS_E_CONFIG);
+    ls_train_config_fini(&c);
+    must(NULL, "--grad_accum_steps 4 --max_train_steps 3", &c);
+    assert_int_equal(ls_train_config_fit(&c, 400, 0), LS_E_CONFIG);
+    assert_non_null(strstr(ls_err_words(), "--max_train_steps 3 is less than one optimizer step"));
+    ls_train_config_fini(&c);
+    must("{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 77, \"warmup_num_steps\": "
+         "5}}}",
+         "", &c);
+    assert_int_equal(ls_train_config_fit(&c, 400, 0), LS_OK);
+    assert_true(c.lr.total == 77 && c.lr.warmup == 5); /* the JSON's stay */
+    ls_train_config_fini(&c);
+}
+
+static void printed(void **state)
+{
+    (void)state;
+    ls_train_config c;
+    ls_str s = {0};
+    json_t *j = NULL;
+    must(NULL, "--model tiny --lr 1e-5 --checkpoint_path run/a", &c);
+    assert_int_equal(ls_train_config_fit(&c, 400, 4), LS_OK);
+    ls_train_config_table(&c, &s);
+    assert_int_equal(strncmp(s.data, "setting", 7), 0);
+    assert_non_null(strstr(s.data, "1e-05"));
+    assert_non_null(strstr(s.data, "command line (--lr)"));
+    assert_non_null(strstr(s.data, "command line (--checkpoint_path)"));
+    int lines = 0;
+    for (const char *p = s.data; *p; p++) lines += *p == '\n';
+    assert_int_equal(lines, c.n_setting + 1);
+    ls_str_fini(&s);
+    ls_train_config_json(&c, &s);
+    assert_int_equal(ls_json_parse(s.data, s.len, "json", &j), LS_OK);
+    assert_int_equal(json_object_size(j), c.n_setting); /* and no name twice: duplicates are errors */
+    const json_t *lr = json_object_get(j, "lr");
+    assert_true(json_real_value(json_object_get(lr, "value")) == 1e-5);
+    assert_string_equal(json_string_value(json_object_get(lr, "source")), "command line");
+    assert_string_equal(json_string_value(json_object_get(lr, "from")), "--lr");
+    assert_true(json_is_null(json_object_get(json_object_get(j, "max_steps"), "value")));
+    json_decref(j);
+    ls_str_fini(&s);
+    ls_train_config_fini(&c);
+}
+
+static void data_paths(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/ls-paths-XXXXXX", file[64];
+    ls_train_paths p = {0};
+    ls_train_options o = {0};
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_ARG);
+    o.data = dir;
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "lockstep prepare"));
+    snprintf(file, sizeof file, "%s/train.bin", dir);
+    assert_int_equal(ls_fs_write(file, "ab", 2), LS_OK);
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_OK);
+    assert_string_equal(p.train, file);
+    assert_true(!p.val && !p.tokenizer);
+    ls_train_paths_fini(&p);
+    char tok[64];
+    snprintf(tok, sizeof tok, "%s/tokenizer.json", dir);
+    assert_int_equal(ls_fs_write(tok, "{}", 2), LS_OK);
+    o.train_data_path = file;
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_ARG); /* both */
+    o.data = NULL;
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_OK);
+    assert_string_equal(p.tokenizer, tok);
+    ls_train_paths_fini(&p);
+    o.val_data_path = "/nonexistent/val.bin";
+    assert_int_equal(ls_train_find_paths(&o, &p), LS_E_IO);
+    assert_non_null(strstr(ls_err_words(), "/nonexistent/val.bin"));
+    assert_int_equal(ls_fs_remove_tree(dir), LS_OK);
+}
+
+static void out_of_memory(void **state)
+{
+    (void)state;
+    int64_t live = ls_mem_live();
+    for (int64_t k = 0;; k++) {
+        ls_train_config c;
+        ls_ds_config ds = {0};
+        assert_int_equal(ls_ds_config_parse(r1_json, strlen(r1_json), "x", &ds), LS_OK);
+        char *argv[] = {(char *)(uintptr_t) "--precision", (char *)(uintptr_t) "fp32"};
+        ls_train_options o;
+        assert_int_equal(ls_train_options_parse(2, argv, &o), LS_OK);
+        ls_mem_fail_at(k);
+        ls_status st = ls_train_resolve(&o, &ds, &paths, NULL, &c);
+        ls_mem_fail_at(-1);
+        ls_ds_config_fini(&ds);
+        if (st == LS_OK) {
+            assert_true(k > 20);
+            ls_train_config_fini(&c);
+            break;
+        }
+        assert_int_equal(st, LS_E_NOMEM);
+        assert_int_equal(ls_mem_live(), live);
+    }
+    assert_int_equal(ls_mem_live(), live);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(without_json),
+        cmocka_unit_test(with_the_references_json),
+        cmocka_unit_test(json_defaults_are_deepspeeds),
+        cmocka_unit_test(batch_rule),
+        cmocka_unit_test(models),
+        cmocka_unit_test(model_of_the_weights),
+        cmocka_unit_test(on_a_gpu),
+        cmocka_unit_test(chosen_by_auto),
+        cmocka_unit_test(loss_scales),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(workers),
+        cmocka_unit_test(environment),
+        cmocka_unit_test(fit),
+        cmocka_unit_test(printed),
+        cmocka_unit_test(data_paths),
+        cmocka_unit_test(out_of_memory),
+    };
+    return cmocka_run_group_tests(tests, clean_environment, NULL);
+}

@@ -1,0 +1,741 @@
+/* The planner: its bytes are the run's bytes on every rank, its collectives are the run's collectives; cluster files come back as they
+ * were; presets agree with the runs that they were fitted on, and with others. (On GPUs: test_plugin_cuda_plan.c.) */
+#include "cmocka_all.h"
+#include "token_files.h"
+#include "plan/planner.h"
+#include "plan/planner_measure.h"
+#include "comm/launch.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char dir[256];
+
+static int make_data(void **state)
+{
+    (void)state;
+    return token_files_make(dir, "ls_planner");
+}
+
+static int remove_data(void **state)
+{
+    (void)state;
+    return ls_fs_remove_tree(dir) != LS_OK;
+}
+
+/* ---- memory and collectives against the trainer ---- */
+
+typedef struct layout_case {
+    int workers;
+    const char *words;
+} layout_case;
+
+static const ls_cluster toy = {.name = "toy",
+                               .hosts = 1,
+                               .devices = 64,
+                               .memory = 1LL << 40,
+                               .wire_bytes = 4,
+                               .update_bytes = 28,
+                               .matmul = 1e11,
+                               .bandwidth = 1e10,
+                               .inside = {1e-5, 1e9}};
+
+static ls_status same_memory(const ls_trainer *t, int64_t val_seqs)
+{
+    ls_plan_memory m;
+    LS_TRY(ls_planner_memory(t->cfg, NULL, t->compute.n_thread, ls_comm_rank(t->comm), val_seqs, &m));
+    if (m.total != t->plan.total)
+        return ls_fail(LS_E_CONFIG, "total: planned %lld, allocated %lld", (long long)m.total,
+                       (long long)t->plan.total);
+    for (int p = 0; p < LS_N_PART; p++)
+        if (m.part[p] != ls_plan_part_bytes(&t->plan, (ls_part)p))
+            return ls_fail(LS_E_CONFIG, "%s: planned %lld, allocated %lld", ls_part_word((ls_part)p),
+                           (long long)m.part[p], (long long)ls_plan_part_bytes(&t->plan, (ls_part)p));
+    return LS_OK;
+}
+
+/* What belongs to buckets, in the second step; of rank 0, whose stage is the one that is predicted. */
+static ls_status same_collectives(ls_trainer *t)
+{
+    ls_step_result r;
+    ls_prediction p;
+    LS_TRY(ls_trainer_step(t, &r));
+    LS_TRY(ls_barrier(t->dp, LS_SITE)); /* behind what was posted before */
+    ls_comm_stats_reset(t->dp);
+    LS_TRY(ls_trainer_step(t, &r));
+    LS_TRY(ls_barrier(t->dp, LS_SITE));
+    if (ls_comm_rank(t->comm) || ls_comm_size(t->dp) == 1) return LS_OK;
+    LS_TRY(ls_planner_predict(&toy, t->cfg, &p));
+    for (int k = 0; k < LS_COLL_SEND; k++) {
+        ls_comm_stat sum = {0};
+        for (int label = 1; label < LS_COMM_LABELS; label++) {
+            const ls_comm_stat s = ls_comm_label_stats(t->dp, (ls_coll)k, label);
+            sum.calls += s.calls;
+            sum.elements += s.elements;
+        }
+        if (sum.calls != p.calls[k] || sum.elements != p.elements[k])
+            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls of %lld elements, there were %lld of %lld",
+                           ls_coll_word((ls_coll)k), (long long)p.calls[k], (long long)p.elements[k],
+                           (long long)sum.calls, (long long)sum.elements);
+    }
+    return LS_OK;
+}
+
+static ls_status worker(void *ctx, ls_comm *comm, int n_core)
+{
+    const layout_case *lc = ctx;
+    static char text[1024];
+    static char *argv[64];
+    int argc = 0;
+    snprintf(text, sizeof text, "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 -n %d %s", dir, dir,
+             lc->workers, lc->words);
+    for (char *p = text; *p;) {
+        argv[argc++] = p;
+        p += strcspn(p, " ");
+        if (*p) *p++ = '\0';
+    }
+    ls_train_options o;
+    ls_train_paths paths = {0};
+    ls_train_config c = {0};
+    ls_trainer *t = NULL;
+    LS_TRY(ls_train_options_parse(argc, argv, &o));
+    LS_TRY(ls_train_find_paths(&o, &paths));
+    LS_TRY(ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = lc->workers, .data_eos_id = -1}, &c));
+    c.threads = n_core;
+    LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
+    LS_TRY(same_memory(t, t->val.n_seq));
+    LS_TRY(same_collectives(t));
+    ls_trainer_destroy(&t);
+    ls_train_config_fini(&c);
+    ls_train_paths_fini(&paths);
+    return LS_OK;
+}
+
+static void report(void *ctx, int rank, ls_status st)
+{
+    const layout_case *lc = ctx;
+    if (st != LS_OK && st != LS_E_COMM)
+        fprintf(stderr, "rank %d of %d, %s: %s\n", rank, lc->workers, lc->words, ls_err_words());
+}
+
+static void planned_is_allocated_and_sent(void **state)
+{
+    (void)state;
+    static const layout_case all[] = {
+        {1, "--micro_batch_size_per_gpu 2 --grad_accum_steps 3"},
+        {1, "--micro_batch_size_per_gpu 3 --recompute --variant r1"},
+        {2, "--strategy dp --micro_batch_size_per_gpu 2 --grad_accum_steps 2"},
+        {2, "--strategy ddp --micro_batch_size_per_gpu 2 --grad_accum_steps 4"},
+        {2, "--strategy ddp --micro_batch_size_per_gpu 1 --bucket 100000"},
+        {2, "--strategy zero1 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 --bucket 70000 --gather_bucket 50000"},
+        {2, "--strategy zero2 --micro_batch_size_per_gpu 2 --grad_accum_steps 3"},
+        {2, "--strategy zero2 --micro_batch_size_per_gpu 2 --bucket 100000"},
+        {2, "--strategy zero3 --micro_batch_size_per_gpu 2 --grad_accum_steps 2"},
+        {2, "--strategy zero3 --micro_batch_size_per_gpu 2 --prefetch_bucket 0 --variant r1"},
+        {3, "--strategy zero1 --micro_batch_size_per_gpu 1"},
+        {3, "--strategy zero3 --micro_batch_size_per_gpu 1"},
+        {2, "--pp 2 --schedule naive --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
+        {2, "--pp 2 --schedule gpipe --micro_batch_size_per_gpu 2 --grad_accum_steps 4"},
+        {2, "--pp 2 --schedule zb --micro_batch_size_per_gpu 1 --grad_accum_steps 4"},
+        {2, "--pp 2 --schedule interleaved --interleave 2 --micro_batch_size_per_gpu 1 --grad_accum_steps 4"},
+        {3, "--pp 3 --schedule 1f1b --micro_batch_size_per_gpu 2 --grad_accum_steps 4 --recompute"},
+        {2, "--tp 2 --micro_batch_size_per_gpu 2 --grad_accum_steps 2"},
+        {4, "--tp 2 --strategy zero3 --micro_batch_size_per_gpu 2 --variant r1"},
+        {4, "--tp 2 --pp 2 --micro_batch_size_per_gpu 2 --grad_accum_steps 2 --sequence_parallel"},
+        {4, "--pp 2 --strategy dp --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
+        {4, "--pp 2 --strategy ddp --micro_batch_size_per_gpu 1 --grad_accum_steps 2"},
+        {4, "--pp 2 --strategy zero1 --micro_batch_size_per_gpu 1 --grad_accum_steps 2 --variant r1"},
+        {4, "--pp 2 --strategy zero2 --micro_batch_size_per_gpu 1 --grad_accum_steps 2 --schedule gpipe --variant r1"},
+        {4, "--pp 2 --strategy zero3 --micro_batch_size_per_gpu 1 --grad_accum_steps 2 --stages 0-2,3-5"},
+    };
+    for (size_t i = 0; i < N_OF(all); i++) {
+        const ls_launch l = {.n = all[i].workers,
+                             .arena_nbytes = (size_t)256 << 20,
+                             .body = worker,
+                             .report = report,
+                             .ctx = (void *)(uintptr_t)&all[i]};
+        if (ls_launch_local(&l) != LS_OK) fail_msg("%d workers: %s", all[i].workers, all[i].words);
+    }
+    print_message("%zu layouts: every part of every rank, every bucket\n", N_OF(all));
+}
+
+/* ---- prediction ---- */
+
+/* Tokens/s that R1 published for one node of V100 (docs/REFERENCES.md#r1). */
+static const double published[3] = {29600.05, 57289.31, 100791.44};
+
+static double v100_row(int gpus)
+{
+    ls_cluster cl;
+    ls_prediction p;
+    ls_planner_query q = {
+        .global_batch = 16, .seq_len = 512, .workers = gpus, .bucket = 500000000, .cuda = true, .dtype = LS_F16};
+    assert_true(ls_cluster_preset("v100", &cl));
+    cl.wire_bytes = 2; /* that run sends gradients in fp16; ours are fp32 */
+    assert_int_equal(ls_model_config_preset("gpt2", &q.model), LS_OK);
+    ls_model_config_set_variant(&q.model, LS_VARIANT_R1);
+    const ls_train_config c =
+        ls_planner_config(&q, gpus > 1 ? "zero1" : "single", (ls_mesh){{gpus, 1, 1}, gpus}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&cl, &c, &p), LS_OK);
+    return p.tokens_per_sec;
+}
+
+static void v100_fitted_on_two_predicts_four(void **state)
+{
+    (void)state;
+    double row[3];
+    for (int k = 0; k < 3; k++) {
+        row[k] = v100_row(1 << k);
+        print_message("%d GPU: predicted %.0f, published %.0f (%+.1f %%)\n", 1 << k, row[k], published[k],
+                      100 * (row[k] / published[k] - 1));
+    }
+    assert_true(fabs(row[0] / published[0] - 1) < 0.005);
+    assert_true(fabs(row[1] / published[1] - 1) < 0.005);
+    assert_true(fabs(row[2] / published[2] - 1) < 0.10);
+}
+
+/* Tokens/s of one H200 (docs/results/gpu_h200_2026-11-15.md): the least and the most that were measured, --no_deterministic. The preset's 16-bit
+ * rates were measured, fp32's were fitted on the last row (planner_presets.c). */
+static const struct h200_case {
+    const char *model;
+    int64_t batch;
+    int micro, seq_len;
+    ls_dtype dtype;
+    bool recompute;
+    double least, most;
+} h200[] = {
+    {"gpt2", 64, 64, 1024, LS_BF16, false, 585143, 606014}, {"gpt2", 16, 16, 512, LS_BF16, false, 527643, 542495},
+    {"gpt2", 16, 4, 512, LS_BF16, false, 433654, 437700},   {"gpt2-xl", 8, 8, 1024, LS_BF16, false, 49200, 49498},
+    {"gpt2", 16, 4, 512, LS_F16, false, 428651, 430298},    {"gpt2-xl", 8, 8, 1024, LS_BF16, true, 38200, 38200},
+    {"gpt2", 16, 16, 1024, LS_F32, false, 56341, 56448},
+};
+
+static void h200_is_predicted(void **state)
+{
+    (void)state;
+    ls_cluster cl;
+    assert_true(ls_cluster_preset("h200", &cl));
+    for (size_t i = 0; i < N_OF(h200); i++) {
+        const struct h200_case *k = &h200[i];
+        ls_planner_query q = {.global_batch = k->batch,
+                              .seq_len = k->seq_len,
+                              .workers = 1,
+                              .cuda = true,
+                              .dtype = k->dtype,
+                              .recompute = k->recompute,
+                              .no_deterministic = true};
+        ls_planned l = {0};
+        assert_int_equal(ls_model_config_preset(k->model, &q.model), LS_OK);
+        q.model.embd_pdrop = q.model.attn_pdrop = q.model.resid_pdrop = 0;
+        l.cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 1, k->micro);
+        assert_int_equal(ls_planner_predict(&cl, &l.cfg, &l.time), LS_OK);
+        const double off = fmax(fabs(l.time.tokens_per_sec / k->least - 1), fabs(l.time.tokens_per_sec / k->most - 1));
+        print_message("%s %d x %lld T%d %s%s: predicted %.0f, measured %.0f to %.0f tokens/s\n", k->model, k->micro,
+                      (long long)(k->batch / k->micro), k->seq_len, ls_precision_word(k->dtype),
+                      k->recompute ? " recompute" : "", l.time.tokens_per_sec, k->least, k->most);
+        assert_true(off < 0.10);
+    }
+}
+
+static void totals_of_a_training(void **state)
+{
+    (void)state;
+    ls_cluster cl;
+    ls_planner_query q = {
+        .global_batch = 64, .seq_len = 1024, .workers = 4, .cuda = true, .dtype = LS_BF16, .tokens = 3.6e9};
+    ls_planned l = {.time.tokens_per_sec = 1e6};
+    assert_true(ls_cluster_preset("h200", &cl));
+    assert_int_equal(ls_model_config_preset("gpt2", &q.model), LS_OK);
+    l.cfg = ls_planner_config(&q, "ddp", (ls_mesh){{4, 1, 1}, 4}, NULL, 1, 16);
+    ls_plan_totals t = ls_planner_totals(&cl, &q, &l);
+    assert_true(fabs(t.seconds - 3600) < 1e-6 && fabs(t.kwh - 4 * 0.7) < 1e-9); /* an hour of 4 x 700 W */
+    const double flops = 6 * (12.0 * 12 * 768 * 768 + 50257.0 * 768) + 12.0 * 12 * 768 * 1024;
+    assert_true(fabs(t.mfu - 1e6 * flops / (4 * 989.5e12)) < 1e-9);
+    cl.power = 0; /* not known: no number */
+    cl.rates[1].peak = 0;
+    t = ls_planner_totals(&cl, &q, &l);
+    assert_true(isnan(t.kwh) && isnan(t.mfu) && t.seconds > 0);
+    q.tokens = 0;
+    assert_true(isnan(ls_planner_totals(&cl, &q, &l).seconds));
+}
+
+static void presets_know_their_precisions(void **state)
+{
+    (void)state;
+    static const char *const name[] = {"v100", "a100", "h100", "h200", "b200"};
+    ls_cluster cl;
+    for (size_t i = 0; i < N_OF(name); i++) {
+        assert_true(ls_cluster_preset(name[i], &cl));
+        assert_non_null(strstr(ls_cluster_presets, name[i]));
+        assert_non_null(strstr(cl.source, "data sheet"));
+        assert_true(cl.power > 0 && cl.memory > 0 && cl.inside.bandwidth > cl.between.bandwidth);
+        assert_true(ls_cluster_peak(&cl, LS_F16) > ls_cluster_peak(&cl, LS_F32));
+        for (int k = 0; k < LS_N_PRECISION; k++) assert_true(cl.rates[k].matmul <= cl.rates[k].peak);
+        assert_int_equal(ls_cluster_default_precision(&cl), i ? LS_BF16 : LS_F16);
+    }
+    assert_true(ls_cluster_preset("v100", &cl));
+    assert_int_equal(ls_cluster_check_precision(&cl, LS_BF16), LS_E_UNSUPPORTED);
+    assert_non_null(strstr(ls_err_words(), "it has: fp32, fp16"));
+    assert_true(ls_cluster_preset_of("NVIDIA H200", &cl) && !strcmp(cl.name, "h200"));
+    assert_true(ls_cluster_preset_of("NVIDIA A100-SXM4-80GB", &cl) && !strcmp(cl.name, "a100"));
+    assert_false(ls_cluster_preset_of("the emulated device", &cl));
+    cl = toy;
+    cl.cpu = true;
+    assert_int_equal(ls_cluster_check_precision(&cl, LS_F16), LS_E_UNSUPPORTED);
+    assert_non_null(strstr(ls_err_words(), "CPUs, which compute in fp32"));
+    ls_err_clear();
+}
+
+static ls_prediction predict_toy(const char *strategy, int dp, int pp, const char *schedule, int64_t batch, int micro)
+{
+    ls_prediction p;
+    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = dp * pp};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config c = ls_planner_config(&q, strategy, (ls_mesh){{dp, pp, 1}, dp * pp}, schedule, 1, micro);
+    assert_int_equal(ls_planner_predict(&toy, &c, &p), LS_OK);
+    const double sum = p.forward + p.backward + p.exposed + p.optimizer + p.other;
+    assert_true(fabs(sum / p.step - 1) < 1e-9); /* the parts are the step */
+    return p;
+}
+
+/* What is planned without being asked for is what train does without being asked. */
+static void the_trainers_defaults(void **state)
+{
+    (void)state;
+    ls_train_options o;
+    ls_planner_query q = {.global_batch = 8, .seq_len = 128, .workers = 2};
+    assert_int_equal(ls_train_options_parse(0, NULL, &o), LS_OK);
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config c = ls_planner_config(&q, "zero2", (ls_mesh){{2, 1, 1}, 2}, NULL, 1, 4);
+    assert_int_equal(c.bucket, LS_BUCKET);
+    assert_int_equal(c.gather_bucket, o.gather_bucket);
+    assert_int_equal(c.prefetch_bucket, o.prefetch_bucket);
+}
+
+static void predictions_make_sense(void **state)
+{
+    (void)state;
+    const double one = predict_toy("single", 1, 1, NULL, 16, 4).step;
+    const ls_prediction ddp = predict_toy("ddp", 4, 1, NULL, 64, 4), dp = predict_toy("dp", 4, 1, NULL, 64, 4);
+    assert_true(ddp.step > one);           /* as much to compute for each, and sums to make */
+    assert_true(ddp.step < dp.step);       /* which are hidden in part                       */
+    assert_true(ddp.exposed < dp.exposed); /* and broadcast nothing                          */
+    assert_true(predict_toy("zero1", 4, 1, NULL, 64, 4).optimizer < ddp.optimizer / 3.5);
+    const double naive = predict_toy("single", 1, 3, "naive", 16, 1).bubble,
+                 gpipe = predict_toy("single", 1, 3, "gpipe", 16, 1).bubble,
+                 zb = predict_toy("single", 1, 3, "zb", 16, 1).bubble;
+    assert_true(naive > 0.6 && gpipe < naive && zb <= gpipe);
+    const double slow = predict_toy("ddp", 2, 1, NULL, 8, 4).step;
+    ls_cluster far = toy;
+    far.inside.bandwidth /= 100;
+    ls_prediction p;
+    ls_planner_query q = {.global_batch = 8, .seq_len = 128, .workers = 2};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config c = ls_planner_config(&q, "ddp", (ls_mesh){{2, 1, 1}, 2}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&far, &c, &p), LS_OK);
+    assert_true(p.step > 2 * slow);
+}
+
+/* On workers whose times are chance in all but `apart` of them, and of which `beside` is left while every second one waits. */
+static ls_prediction on_workers(const char *strategy, ls_mesh mesh, const char *schedule, int64_t batch, double apart,
+                                double beside)
+{
+    ls_cluster c = toy;
+    ls_prediction p;
+    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = mesh.world};
+    ls_cluster_passes pass = ls_cluster_pass(&toy, mesh.world, LS_F32);
+    pass.apart = apart;
+    pass.beside = beside;
+    assert_int_equal(ls_cluster_add_passes(&c, &pass), LS_OK);
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    const ls_train_config cfg = ls_planner_config(&q, strategy, mesh, schedule, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    ls_cluster_fini(&c);
+    return p;
+}
+
+static double forward_of(const char *strategy, double apart, int64_t batch)
+{
+    return on_workers(strategy, (ls_mesh){{4, 1, 1}, 4}, NULL, batch, apart, 1).forward;
+}
+
+static void who_meets_seldom_catches_up(void **state)
+{
+    (void)state;
+    static const char *const seldom[] = {"dp", "ddp", "zero1"}, *const often[] = {"zero2", "zero3"};
+    for (size_t i = 0; i < N_OF(seldom); i++) {
+        const double four = forward_of(seldom[i], 0.75, 64) / forward_of(seldom[i], 1, 64); /* micro-batches */
+        assert_true(fabs(four - (0.75 + 0.25 / 2)) < 1e-9);
+        assert_true(fabs(forward_of(seldom[i], 0.75, 16) / forward_of(seldom[i], 1, 16) - 1) <
+                    1e-9); /* one: they meet */
+    }
+    for (size_t i = 0; i < N_OF(often); i++) assert_true(forward_of(often[i], 0.75, 64) == forward_of(often[i], 1, 64));
+    const ls_mesh stages = {{2, 2, 1}, 4}; /* replicas of a stage meet once a step, too */
+    const double four = on_workers("ddp", stages, "1f1b", 32, 0.75, 1).forward;
+    assert_true(fabs(four / on_workers("ddp", stages, "1f1b", 32, 1, 1).forward - (0.75 + 0.25 / 2)) < 1e-9);
+}
+
+/* One stage works at a time: the other always waits. With a bubble b of two stages each sees the other wait b / (1 - b) of its time. */
+static void stages_gain_from_those_that_wait(void **state)
+{
+    (void)state;
+    const ls_mesh two = {{1, 2, 1}, 2};
+    const double naive = on_workers("single", two, "naive", 16, 1, 0.8).forward;
+    assert_true(fabs(naive / on_workers("single", two, "naive", 16, 1, 1).forward - 0.8) < 1e-3);
+    const ls_prediction as_is = on_workers("single", two, "gpipe", 16, 1, 1),
+                        gains = on_workers("single", two, "gpipe", 16, 1, 0.8);
+    const double seen = as_is.bubble / (1 - as_is.bubble);
+    assert_true(as_is.bubble > 0.1 && as_is.bubble < 0.5);
+    assert_true(fabs(gains.forward / as_is.forward - (1 - 0.2 * seen)) < 2e-3); /* but for messages under way */
+    const ls_mesh replicas = {{2, 1, 1}, 2};
+    assert_true(on_workers("ddp", replicas, NULL, 16, 1, 0.8).step == on_workers("ddp", replicas, NULL, 16, 1, 1).step);
+}
+
+/* Two shards of a unit as they were measured, with their sums; of more shards the part that each of them does is left. */
+static void shards_are_as_measured(void **state)
+{
+    (void)state;
+    ls_cluster c = toy;
+    ls_planner_query q = {.global_batch = 4, .seq_len = 32, .workers = 2};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    ls_cluster_units u = {.workers = 2,
+                          .threads = 1,
+                          .tp = 1,
+                          .n_embd = q.model.n_embd,
+                          .n_head = q.model.n_head,
+                          .vocab = q.model.vocab_size,
+                          .dropout = q.model.attn_pdrop > 0,
+                          .B = 4,
+                          .T = 32,
+                          .sec = {1, 1, 1, 1, 1, 1, 1, 1}};
+    ls_prediction p;
+    assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
+    u.tp = 2;
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) u.sec[k] = 0.75; /* half is cut, half is not */
+    assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
+    ls_train_config cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 2}, 2}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    const double passes = 2 * (q.model.n_layer + 2);
+    assert_true(fabs(p.forward + p.backward + p.exposed - 0.75 * passes) < 1e-3);
+    assert_true(p.exposed > 0 && p.exposed < 0.1);
+    cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 4}, 4}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    assert_true(fabs(p.forward + p.backward - (0.5 + 0.5 / 4) * passes) < 0.01 * passes);
+    assert_true(ls_cluster_unit(&toy, 2, 2, LS_F32, &q.model, 4, 32, LS_TIME_BLOCK_FWD) < 0); /* none was measured */
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) c.units[1].sec[k] = 1.5; /* slower than the whole: as it was measured */
+    cfg = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 2}, 2}, NULL, 1, 4);
+    assert_int_equal(ls_planner_predict(&c, &cfg, &p), LS_OK);
+    assert_true(fabs(p.forward + p.backward + p.exposed - 1.5 * passes) < 1e-3);
+    ls_cluster_fini(&c);
+}
+
+/* ---- more workers than places ---- */
+
+static ls_status predict_on(const ls_cluster *cl, const char *strategy, ls_mesh mesh, const char *schedule,
+                            int64_t batch, int micro, int threads, ls_prediction *p)
+{
+    ls_planner_query q = {.global_batch = batch, .seq_len = 128, .workers = mesh.world};
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    ls_train_config c = ls_planner_config(&q, strategy, mesh, schedule, 1, micro);
+    c.threads = threads;
+    return ls_planner_predict(cl, &c, p);
+}
+
+static void workers_share_cores(void **state)
+{
+    (void)state;
+    ls_cluster host = toy;
+    host.cpu = true;
+    host.devices = 2;
+    ls_prediction two, eight;
+    assert_int_equal(predict_on(&host, "ddp", (ls_mesh){{2, 1, 1}, 2}, NULL, 16, 8, 0, &two), LS_OK);
+    assert_int_equal(predict_on(&host, "ddp", (ls_mesh){{8, 1, 1}, 8}, NULL, 16, 2, 0, &eight), LS_OK);
+    print_message("2 workers %.0f tokens/s, 8 workers %.0f\n", two.tokens_per_sec, eight.tokens_per_sec);
+    assert_true(eight.forward > 0.99 * two.forward); /* four times as many, each a quarter of it: as long as before */
+    assert_true(eight.tokens_per_sec < two.tokens_per_sec);
+    assert_true(eight.comm > two.comm && eight.optimizer > 3.9 * two.optimizer);
+    ls_cluster_units u = {
+        .workers = 8, .threads = 1, .tp = 1, .n_embd = 128, .n_head = 4, .vocab = 257, .B = 4, .T = 32};
+    for (int k = 0; k < LS_N_UNIT_TIME; k++) u.sec[k] = 1;
+    assert_int_equal(ls_cluster_add_units(&host, &u), LS_OK); /* where it was measured so, nothing is added */
+    assert_true(ls_cluster_crowd(&host, 8).slower == 1 && ls_cluster_crowd(&host, 16).slower == 2);
+    ls_cluster_fini(&host);
+}
+
+static void all_workers_of_a_host_need_memory(void **state)
+{
+    (void)state;
+    ls_cluster host = toy;
+    ls_planner_query q = {.global_batch = 8, .seq_len = 64, .workers = 8, .max_tp = 1, .strategy = "ddp"};
+    ls_planner_result r;
+    host.cpu = true;
+    host.devices = 2;
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    assert_int_equal(ls_planner_search(&host, &q, &r), LS_OK);
+    assert_true(r.n_fit > 0);
+    int64_t most = 0, sum = 0;
+    const int fit = r.n_fit;
+    for (int i = 0; i < r.n; i++) {
+        assert_int_equal(r.layout[i].host_bytes, 8 * r.layout[i].worst.total);
+        if (most < r.layout[i].host_bytes) most = r.layout[i].host_bytes;
+        sum += r.layout[i].worst.total;
+    }
+    ls_planner_result_fini(&r);
+    q.memory = most - 1;
+    q.val_seqs = 100000; /* whose losses are held, too */
+    assert_int_equal(ls_planner_search(&host, &q, &r), LS_OK);
+    assert_true(r.n_fit < fit);
+    for (int i = 0; i < r.n; i++) sum -= r.layout[i].worst.total;
+    assert_true(sum < -100000);
+    ls_planner_result_fini(&r);
+}
+
+static void hosts_need_a_link(void **state)
+{
+    (void)state;
+    ls_cluster two = toy;
+    ls_prediction near, far;
+    const ls_mesh cut = {{1, 2, 4}, 8}, replicas = {{8, 1, 1}, 8};
+    two.hosts = 2;
+    two.devices = 4;
+    assert_int_equal(predict_on(&two, "ddp", replicas, NULL, 8, 1, 0, &far), LS_E_FORMAT);
+    assert_non_null(strstr(ls_err_words(), "link_between_hosts"));
+    two.between = (ls_link){10e-3, 1e6}; /* a stage's 4 shards fill a host: every message between stages leaves it */
+    assert_int_equal(predict_on(&toy, "single", cut, "1f1b", 16, 2, 0, &near), LS_OK);
+    assert_int_equal(predict_on(&two, "single", cut, "1f1b", 16, 2, 0, &far), LS_OK);
+    const double message = 10e-3 + 2.0 * 128 * 128 * 4 / 1e6;
+    print_message("a step inside a host %.4f s, over two %.4f s, a message %.4f s\n", near.step, far.step, message);
+    assert_true(far.step > near.step + 8 * message); /* one of each micro-batch at least */
+    two.inside = (ls_link){0};
+    assert_int_equal(predict_on(&two, "ddp", (ls_mesh){{4, 1, 1}, 4}, NULL, 8, 1, 0, &far), LS_E_FORMAT);
+    assert_non_null(strstr(ls_err_words(), "link_inside_host"));
+    ls_err_clear();
+}
+
+/* Half the cores: what a worker took when two of them were at work. */
+static void threads_that_were_asked_for(void **state)
+{
+    (void)state;
+    ls_cluster host = toy;
+    ls_cluster_units u = {
+        .threads = 1, .tp = 1, .n_embd = 128, .n_head = 4, .vocab = 257, .dropout = true, .B = 4, .T = 128};
+    ls_prediction all, one;
+    host.cpu = true;
+    host.devices = 4;
+    for (u.workers = 1; u.workers <= 4; u.workers *= 2) {
+        for (int k = 0; k < LS_N_UNIT_TIME; k++) u.sec[k] = u.workers;
+        assert_int_equal(ls_cluster_add_units(&host, &u), LS_OK);
+    }
+    assert_int_equal(predict_on(&host, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 4, 4, 0, &all), LS_OK);
+    for (int n = 1; n <= 4; n++) {
+        assert_int_equal(predict_on(&host, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 4, 4, n, &one), LS_OK);
+        assert_true(fabs(one.forward / all.forward - 4.0 / n) < 1e-9);
+    }
+    host.n_units = 1; /* nothing else is known: in proportion */
+    assert_int_equal(predict_on(&host, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 4, 4, 2, &one), LS_OK);
+    assert_true(fabs(one.forward / all.forward - 2) < 1e-9);
+    ls_cluster_fini(&host);
+}
+
+static void reasons_are_given(void **state)
+{
+    (void)state;
+    ls_planner_query q = {.global_batch = 2053, .seq_len = 64, .workers = 1};
+    ls_planner_result r;
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    assert_true(r.n == 0 && strstr(r.bad[0], "2053 sequences per replica are not a product"));
+    ls_planner_result_fini(&r);
+    q.global_batch = 4;
+    q.strategy = "ddp";
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    assert_true(r.n == 0 && strstr(r.bad[0], "strategy ddp needs at least 2 replicas"));
+    ls_planner_result_fini(&r);
+}
+
+static void what_counts(void **state)
+{
+    (void)state;
+    const double row[] = {1, 0, 1.1, 0, 1.2, 0, 2.3, 0, 2.5, 0, 90, 0}; /* median: the fourth */
+    assert_int_equal(ls_measure_rows(row, 2, 6, false), 5);
+    assert_int_equal(ls_measure_rows(row, 2, 3, false), 3);
+    assert_int_equal(ls_measure_rows(row, 2, 1, false), 1);
+    assert_int_equal(ls_measure_rows(row, 2, 6, true), 1);
+}
+
+static void search_ranks_what_fits(void **state)
+{
+    (void)state;
+    ls_planner_query q = {.global_batch = 12, .seq_len = 64, .workers = 4, .memory = 20 << 20};
+    ls_planner_result r;
+    assert_int_equal(ls_model_config_preset("tiny", &q.model), LS_OK);
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    print_message("%d fit, %d do not, %d cannot be: %s\n", r.n_fit, r.n - r.n_fit, r.n_bad, r.bad[0]);
+    assert_true(r.n_fit > 5 && r.n_fit < r.n && r.n_bad > 0);
+    for (int i = 0; i < r.n; i++) {
+        const ls_planned *l = &r.layout[i];
+        assert_int_equal(l->fits, i < r.n_fit);
+        assert_int_equal(l->fits, l->worst.total <= q.memory);
+        assert_int_equal(l->cfg.micro_batch * l->cfg.grad_accum * l->cfg.mesh.n[LS_AXIS_DP], 12);
+        if (l->fits && i) assert_true(l->time.step >= r.layout[i - 1].time.step);
+        if (!l->fits) assert_non_null(strstr(l->why, "needs "));
+    }
+    ls_planner_result_fini(&r);
+    q.global_batch = 6; /* 6 over 4 replicas */
+    assert_int_equal(ls_planner_search(&toy, &q, &r), LS_OK);
+    assert_non_null(strstr(r.bad[0], "the global batch of 6 sequences is not a multiple of 4"));
+    ls_planner_result_fini(&r);
+}
+
+/* ---- cluster files ---- */
+
+static void write_to(char path[300], const char *text)
+{
+    snprintf(path, 300, "%s/cluster.json", dir);
+    assert_int_equal(ls_fs_write(path, text, strlen(text)), LS_OK);
+}
+
+static void files_come_back(void **state)
+{
+    (void)state;
+    ls_cluster c = toy, back;
+    char path[300];
+    const ls_cluster_units u = {2, 3, 1, 128, 4, 257, true, LS_F32, 4, 32, {1, 2, 3, 4, 5, 6, 7, 8}},
+                           shard = {2, 3, 2, 128, 4, 257, true, LS_F32, 4, 32, {9, 9, 9, 9, 9, 9, 9, 9}};
+    const ls_cluster_passes p = {2, LS_F32, 1e-9, 2e-9, 3e-9, 1e-9, 0.5, 1e-5, 0.875, 0.75};
+    const ls_cluster_curve v = {LS_COLL_ALL_REDUCE, 2, 2, {1024, 1048576}, {1e-5, 1e-3}};
+    assert_int_equal(ls_cluster_add_units(&c, &u), LS_OK);
+    assert_int_equal(ls_cluster_add_units(&c, &shard), LS_OK);
+    assert_int_equal(ls_cluster_add_passes(&c, &p), LS_OK);
+    assert_int_equal(ls_cluster_add_curve(&c, &v), LS_OK);
+    ls_str a = {0}, b = {0};
+    ls_cluster_text(&c, &a);
+    write_to(path, a.data);
+    if (ls_cluster_load(path, &back) != LS_OK) fail_msg("%s", ls_err_words());
+    ls_cluster_text(&back, &b);
+    assert_string_equal(a.data, b.data);
+    ls_model_config m;
+    assert_int_equal(ls_model_config_preset("tiny", &m), LS_OK);
+    assert_true(fabs(ls_cluster_unit(&back, 2, 1, LS_F32, &m, 4, 32, LS_TIME_BLOCK_FWD) - 3) < 1e-9);
+    assert_true(fabs(ls_cluster_unit(&back, 2, 1, LS_F32, &m, 8, 32, LS_TIME_BLOCK_W) - 12) <
+                1e-9); /* twice the work */
+    assert_true(fabs(ls_cluster_collective(&back, LS_COLL_ALL_REDUCE, 2, 2 * 1048576, false) - 2e-3) < 1e-12);
+    assert_true(fabs(ls_cluster_collective(&back, LS_COLL_BROADCAST, 2, 1e9, false) - 1.00001) < 1e-9);
+    ls_str_fini(&a);
+    ls_str_fini(&b);
+    ls_cluster_fini(&c);
+    ls_cluster_fini(&back);
+}
+
+#define FILE_HEAD \
+    "{\"format\":\"lockstep-cluster 1\",\"memory_bytes\":1e9,\"matmul_flops\":1e11,\"memory_bandwidth\":1e10"
+#define TWO FILE_HEAD ",\"devices_per_host\":2,"
+#define UNITS(B)                                                                                      \
+    TWO "\"units\":[{\"workers\":1,\"n_embd\":128,\"n_head\":4,\"vocab_size\":257,\"micro_batch\":" B \
+        ",\"seq_length\":32"
+#define CURVE(w) TWO "\"collectives\":[{\"kind\":\"send\",\"workers\":" w ",\"bytes\":[8],\"seconds\":"
+
+static void bad_files_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words;
+    } all[] = {
+        {"[]", "one JSON object"},
+        {"{}", "format is missing"},
+        {"{\"format\":\"x\"}", "format is 'x'; this program reads"},
+        {"{\"format\":\"lockstep-cluster 1\"}", "devices_per_host is missing"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9}",
+         "add either units, or matmul_flops"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":0,\"memory_bytes\":1e9}", "must be at least 1"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"units\":[{\"workers\":1}]}",
+         "units[0].n_embd is missing"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"passes\":[{\"workers\":1,"
+         "\"adamw\":1,\"sum_of_squares\":1,\"add\":1,\"overlap\":0,\"beside\":2}]}",
+         "passes[0].beside is above 1"},
+        {"{\"format\":\"lockstep-cluster "
+         "1\",\"devices_per_host\":2,\"memory_bytes\":1e9,\"collectives\":[{\"kind\":\"x\"}]}",
+         "collectives[0].kind is not a collective"},
+        {TWO "\"overlap\":5}", "overlap is above 1; it is a fraction"},
+        {CURVE("1") "[1]}]}", "collectives[0].workers is 1; a collective needs at least 2"},
+        {CURVE("2") "[\"a\"]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[null]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[true]}]}", "collectives[0].seconds must be numbers above 0"},
+        {CURVE("2") "[0]}]}", "collectives[0].seconds must be numbers above 0"},
+        {UNITS("1") ",\"embed_forward\":0}]}", "units[0].embed_forward is 0"},
+        {UNITS("1e29") "}]}", "units[0].micro_batch is 1e+29; it must be at most"},
+        {UNITS("1.5") "}]}", "units[0].micro_batch is not a whole number"},
+        {FILE_HEAD ",\"devices_per_host\":2147483647}", "devices_per_host is 2.14748e+09; it must be at most 65536"},
+        {TWO "\"hosts\":70000}", "hosts is 70000; it must be at most 65536"},
+        {"{\"format\":\"lockstep-cluster 1\",\"devices_per_host\":2,\"memory_bytes\":1e29}", "memory_bytes is 1e+29"},
+    };
+    ls_cluster c;
+    char path[300];
+    for (size_t i = 0; i < N_OF(all); i++) {
+        write_to(path, all[i].text);
+        assert_int_equal(ls_cluster_load(path, &c), LS_E_FORMAT);
+        if (!strstr(ls_err_words(), all[i].words)) fail_msg("'%s' is not in '%s'", all[i].words, ls_err_words());
+    }
+    assert_int_equal(ls_cluster_open("v10", &c), LS_E_ARG);
+}
+
+static void a_machine_is_measured(void **state)
+{
+    (void)state;
+    ls_measure_opts o = {
+        .seq_len = 32, .micro = {1, 2}, .n_micro = 2, .workers = {1, 2}, .n_workers = 2, .seconds = 0.5};
+    ls_cluster c;
+    assert_int_equal(ls_model_config_preset("tiny", &o.model), LS_OK);
+    if (ls_planner_measure(&o, &c) != LS_OK) fail_msg("%s", ls_err_words());
+    assert_int_equal(c.n_passes, 2);
+    assert_true(c.n_units >= 2 && c.n_curve == 6 && c.memory > 0);
+    for (int i = 0; i < c.n_passes; i++) {
+        assert_true(c.passes[i].apart > 0.2 && c.passes[i].apart <= 1);
+        assert_true(c.passes[i].beside > 0.2 && c.passes[i].beside <= 1);
+    }
+    assert_true(ls_cluster_unit(&c, 2, 2, LS_F32, &o.model, 1, 32, LS_TIME_BLOCK_FWD) > 0);
+    for (int i = 0; i < c.n_units; i++)
+        for (int k = 0; k < LS_N_UNIT_TIME; k++) assert_true(c.units[i].sec[k] > 0);
+    for (int i = 0; i < c.n_curve; i++)
+        for (int k = 0; k < c.curve[i].n; k++) assert_true(c.curve[i].sec[k] > 0);
+    ls_cluster_fini(&c);
+}
+
+static void nothing_is_left(void **state)
+{
+    (void)state;
+    assert_int_equal(ls_mem_live(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_machine_is_measured), /* forks workers that use threads: before anything else computes */
+        cmocka_unit_test(planned_is_allocated_and_sent),
+        cmocka_unit_test(v100_fitted_on_two_predicts_four),
+        cmocka_unit_test(h200_is_predicted),
+        cmocka_unit_test(totals_of_a_training),
+        cmocka_unit_test(presets_know_their_precisions),
+        cmocka_unit_test(the_trainers_defaults),
+        cmocka_unit_test(who_meets_seldom_catches_up),
+        cmocka_unit_test(stages_gain_from_those_that_wait),
+        cmocka_unit_test(shards_are_as_measured),
+        cmocka_unit_test(workers_share_cores),
+        cmocka_unit_test(all_workers_of_a_host_need_memory),
+        cmocka_unit_test(hosts_need_a_link),
+        cmocka_unit_test(threads_that_were_asked_for),
+        cmocka_unit_test(reasons_are_given),
+        cmocka_unit_test(what_counts),
+        cmocka_unit_test(predictions_make_sense),
+        cmocka_unit_test(search_ranks_what_fits),
+        cmocka_unit_test(files_come_back),
+        cmocka_unit_test(bad_files_are_named),
+        cmocka_unit_test(nothing_is_left),
+    };
+    return cmocka_run_group_tests(tests, make_data, remove_data);
+}

@@ -1,0 +1,57 @@
+# shellcheck shell=bash
+# lib.sh - for test scripts: a scratch folder, and checks that print both sides.
+# LOCKSTEP is the program; exit 77 skips with a printed reason.
+set -u
+LS_SOURCE=${LS_SOURCE:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
+LOCKSTEP=${LOCKSTEP:-$LS_SOURCE/build/lockstep}
+SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/lockstep-test.XXXXXX")
+# Cleans up when the test itself ends, and only then: a background child that gets SIGTERM before its exec runs this trap, too.
+# A test that has more to clean up defines at_end.
+at_end() { :; }
+clean_up() { [ "$BASHPID" = $$ ] || return 0; at_end; chmod -R u+w "$SCRATCH" 2>/dev/null; rm -rf "$SCRATCH"; }
+trap clean_up EXIT
+# The CPU, unless a test says --device: a machine with a GPU tests the same.
+export LS_DEVICE=cpu
+n_bad=0
+
+skip() { echo "SKIPPED: $*"; exit 77; }
+bad() { echo "FAILED: $*"; n_bad=$((n_bad + 1)); }
+
+# expect CODE WORDS COMMAND... : exit code, and words that must stand in the first line of stderr
+expect() {
+  local code=$1 words=$2 got
+  shift 2
+  "$@" >"$SCRATCH/out" 2>"$SCRATCH/err"
+  got=$?
+  [ "$got" = "$code" ] || bad "exit code $got, expected $code: $*: $(head -c 300 "$SCRATCH/err")"
+  grep -q -- "$words" "$SCRATCH/err" "$SCRATCH/out" || bad "'$words' is not in what was printed: $*: $(head -c 300 "$SCRATCH/err")"
+}
+
+# await PID COMMAND...: until the command succeeds. Fails when the process is gone without it, or after 200 s: a limit for what hangs,
+# not for machines that are slow.
+await() {
+  local pid=$1 until=$((SECONDS + 200))
+  shift
+  until "$@" 2>/dev/null; do
+    kill -0 "$pid" 2>/dev/null || { "$@"; return; }
+    [ $SECONDS -lt $until ] || return 1
+    sleep 0.05
+  done
+}
+
+same() { cmp -s "$1" "$2" || bad "$1 and $2 differ"; }
+done_tests() { [ "$n_bad" = 0 ] && echo "ok" && exit 0; echo "$n_bad checks failed"; exit 1; }
+
+# tokens FILE COUNT [SEED]: a token file with some structure
+tokens() {
+  python3 - "$@" <<'PY'
+import random, struct, sys
+path, n = sys.argv[1], int(sys.argv[2])
+r = random.Random(int(sys.argv[3]) if len(sys.argv) > 3 else 1)
+words = [[r.randrange(256) for _ in range(r.randrange(2, 7))] for _ in range(60)]
+ids = []
+while len(ids) < n:
+    ids += r.choice(words)
+open(path, "wb").write(struct.pack(f"<{n}H", *ids[:n]))
+PY
+}

@@ -1,0 +1,128 @@
+/* The trainer's object inside a checkpoint: the loss scale and what was skipped go on as they were; runs without one write nothing of it. */
+#include "train/trainer.h"
+
+#include "cmocka_all.h"
+
+#include <string.h>
+
+static const ls_loss_scale_config zero = {
+    .rule = LS_SCALE_ZERO, .initial = 65536, .min = 1, .window = 1000, .hysteresis = 2};
+
+typedef struct run {
+    ls_train_config cfg;
+    ls_trainer t;
+    ls_epoch_metrics done[4];
+} run;
+
+static void run_open(run *r, const ls_loss_scale_config *scale)
+{
+    *r = (run){
+        .cfg = {.seed = 3, .seq_len = 8, .global_batch = 4, .micro_batch = 2, .epochs = 3, .steps_per_epoch = 50}};
+    r->cfg.loss_scale = *scale;
+    r->t.cfg = &r->cfg;
+    r->t.train.n_token = 1000;
+    r->t.state.done = r->done;
+    r->t.state.scale = ls_loss_scale_init(scale);
+}
+
+static void write_into(const run *from, run *to)
+{
+    ls_str s = {0};
+    ls_run_state_write(&from->t, &s);
+    assert_false(s.failed);
+    if (ls_run_state_read(&to->t, s.data, "there") != LS_OK) fail_msg("%s", ls_err_words());
+    ls_str_fini(&s);
+}
+
+static void scale_goes_on(void **state)
+{
+    (void)state;
+    run a, b;
+    run_open(&a, &zero);
+    run_open(&b, &zero);
+    for (int i = 0; i < 70; i++) {
+        const bool overflow = i < 3 || i == 60;
+        assert_int_equal(ls_loss_scale_update(&a.t.state.scale, overflow), LS_OK);
+        a.t.state.step++;
+        a.t.state.skipped += overflow;
+    }
+    a.t.state.epoch = 1;
+    a.t.state.epoch_step = 20;
+    a.t.state.epoch_skipped = 1;
+    a.done[0] = (ls_epoch_metrics){
+        .epoch_idx = 1, .updates_applied = 47, .updates_skipped = 3, .cuda_bytes = 5, .cuda_bytes_global = 7};
+    assert_int_equal(ls_next_update(&a.t.state), 67);
+    write_into(&a, &b);
+    assert_memory_equal(&b.t.state.scale, &a.t.state.scale, sizeof a.t.state.scale);
+    assert_true(b.t.state.skipped == 4 && b.t.state.epoch_skipped == 1 && ls_next_update(&b.t.state) == 67);
+    assert_true(b.done[0].updates_skipped == 3 && b.done[0].cuda_bytes == 5 && b.done[0].cuda_bytes_global == 7);
+    for (int i = 0; i < 3000; i++) { /* and from there on alike */
+        const bool overflow = i % 97 == 5;
+        assert_int_equal(ls_loss_scale_update(&a.t.state.scale, overflow),
+                         ls_loss_scale_update(&b.t.state.scale, overflow));
+        assert_true(a.t.state.scale.scale == b.t.state.scale.scale);
+        if (a.t.state.scale.scale == 1) break;
+    }
+}
+
+static void other_precisions(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config none = {0}, fixed = {.rule = LS_SCALE_FIXED, .initial = 128};
+    ls_str s = {0};
+    run a, b;
+    run_open(&a, &none);
+    a.t.state.step = 9;
+    ls_run_state_write(&a.t, &s);
+    assert_null(strstr(s.data, "loss_scale"));
+    ls_str_fini(&s);
+    run_open(&b, &zero); /* fp32 or bf16, resumed in fp16: the scale begins */
+    write_into(&a, &b);
+    assert_true(b.t.state.scale.scale == 65536 && b.t.state.scale.it == 0 && b.t.state.skipped == 0);
+
+    run_open(&a, &zero);
+    a.t.state.step = 9;
+    a.t.state.skipped = 2;
+    a.t.state.scale.scale = 1024;
+    run_open(&b, &none); /* fp16, resumed in bf16: no scale, but Adam's count of applied updates stays */
+    write_into(&a, &b);
+    assert_true(ls_loss_scale_now(&b.t.state.scale) == 1 && ls_next_update(&b.t.state) == 8);
+    run_open(&a, &zero); /* and back */
+    write_into(&b, &a);
+    assert_true(ls_next_update(&a.t.state) == 8 && a.t.state.scale.scale == 65536);
+    run_open(&b, &fixed); /* what the configuration fixes is not what it was */
+    a.t.state.scale.scale = 2;
+    write_into(&a, &b);
+    assert_true(ls_loss_scale_now(&b.t.state.scale) == 128);
+}
+
+static void contradictions(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "{\"rule\": \"zero\", \"scale\": 0, \"hysteresis\": 1, \"boundaries\": 4, \"last_overflow\": 1}",
+        "{\"rule\": \"zero\", \"scale\": 8, \"hysteresis\": 1, \"boundaries\": 4, \"last_overflow\": 4}",
+        "{\"rule\": \"zero\", \"scale\": 8, \"hysteresis\": -1, \"boundaries\": 4, \"last_overflow\": 1}",
+        "{\"rule\": \"zero\", \"scale\": 8, \"boundaries\": 4, \"last_overflow\": 1, \"skipped\": 8}",
+        "{\"rule\": \"none\", \"skipped\": 1, \"epoch_skipped\": 4}",
+    };
+    for (size_t i = 0; i < N_OF(bad); i++) {
+        run a;
+        char text[640];
+        run_open(&a, &zero);
+        snprintf(text, sizeof text,
+                 "{\"step\": 7, \"epoch_step\": 3, \"loss_scale\": %s, \"epochs_done\": [], \"run\": {\"seed\": 3, "
+                 "\"seq_len\": 8, "
+                 "\"global_batch\": 4, \"micro_batch\": 2, \"train_tokens\": 1000}}",
+                 bad[i]);
+        assert_int_equal(ls_run_state_read(&a.t, text, "there"), LS_E_FORMAT);
+        if (!strstr(ls_err_words(), "cannot be")) fail_msg("%s", ls_err_words());
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(scale_goes_on), cmocka_unit_test(other_precisions),
+                                       cmocka_unit_test(contradictions)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

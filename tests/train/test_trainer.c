@@ -1,0 +1,408 @@
+/* The trainer: nothing is allocated after the first step, the plan is what is allocated, a stop leaves the last step's state, a NaN names
+ * its step and tensor. */
+#include "cmocka_all.h"
+#include "core/fs.h"
+#include "core/mem.h"
+#include "core/rng.h"
+#include "core/stop.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char dir[256];
+
+static int make_data(void **state)
+{
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/ls_trainer_XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+    if (!mkdtemp(dir)) return 1;
+    unsigned char bytes[2 * 4000];
+    for (int i = 0; i < 4000; i++) {
+        bytes[2 * i] = (unsigned char)(ls_rng_u64(3, (uint64_t)i) % 200 * (i % 3 == 0) + 20);
+        bytes[2 * i + 1] = 0;
+    }
+    char path[300];
+    snprintf(path, sizeof path, "%s/train.bin", dir);
+    if (ls_fs_write(path, bytes, sizeof bytes) != LS_OK) return 1;
+    snprintf(path, sizeof path, "%s/val.bin", dir);
+    return ls_fs_write(path, bytes, 2 * 500) != LS_OK;
+}
+
+static int remove_data(void **state)
+{
+    (void)state;
+    return ls_fs_remove_tree(dir) != LS_OK;
+}
+
+typedef struct run {
+    ls_train_options o;
+    ls_train_config c;
+    ls_trainer *t;
+    ls_run_identity id;
+} run;
+
+/* `extra`: words of a command line, separated by single blanks. scale: a loss scale on the CPU, where none is needed; or NULL. */
+static void open_scaled(run *r, const char *extra, const ls_loss_scale_config *scale)
+{
+    static char text[1024];
+    static char *argv[64];
+    int argc = 0;
+    memset(r, 0, sizeof *r);
+    snprintf(text, sizeof text,
+             "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 %s", dir,
+             dir, extra);
+    for (char *p = text; *p;) {
+        argv[argc++] = p;
+        p += strcspn(p, " ");
+        if (*p) *p++ = '\0';
+    }
+    ls_train_paths paths = {0};
+    assert_int_equal(ls_run_identity_capture(&r->id, argc, argv), LS_OK);
+    assert_int_equal(ls_train_options_parse(argc, argv, &r->o), LS_OK);
+    assert_int_equal(ls_train_find_paths(&r->o, &paths), LS_OK);
+    if (ls_train_resolve(&r->o, NULL, &paths, &(ls_train_facts){.data_eos_id = -1}, &r->c) != LS_OK)
+        fail_msg("%s", ls_err_words());
+    ls_train_paths_fini(&paths);
+    if (scale) r->c.loss_scale = *scale;
+    if (ls_trainer_create(&r->t, &r->c, NULL, &(ls_train_io){0}) != LS_OK) fail_msg("%s", ls_err_words());
+}
+
+static void open_run(run *r, const char *extra)
+{
+    open_scaled(r, extra, NULL);
+}
+
+static void close_run(run *r)
+{
+    ls_trainer_destroy(&r->t);
+    ls_train_config_fini(&r->c);
+    ls_run_identity_fini(&r->id);
+}
+
+static void nothing_is_allocated_after_step_1(void **state)
+{
+    (void)state;
+    static const char *const how[] = {"--grad_accum_steps 1", "--grad_accum_steps 5 --dropout 0.1",
+                                      "--grad_accum_steps 2 --recompute"};
+    for (size_t i = 0; i < N_OF(how); i++) {
+        run r;
+        ls_step_result s;
+        open_run(&r, how[i]);
+        assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+        int64_t count = ls_mem_count();
+        double val;
+        int64_t n_batch;
+        for (int k = 0; k < 3; k++) assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+        assert_int_equal(ls_trainer_validate(r.t, &val, &n_batch), LS_OK);
+        assert_true(n_batch > 0);
+        assert_int_equal(ls_mem_count(), count);
+        close_run(&r);
+    }
+}
+
+static void the_plan_is_the_allocation(void **state)
+{
+    (void)state;
+    run r;
+    open_run(&r, "--grad_accum_steps 4");
+    int64_t sum = 0;
+    for (int p = 0; p < LS_N_PART; p++) sum += ls_plan_part_bytes(&r.t->plan, (ls_part)p);
+    assert_true(sum >= r.t->plan.total);
+    const int64_t held = ls_mem_live_bytes(), total = r.t->plan.total;
+    ls_plan_fini(&r.t->plan); /* frees the arena and its small table */
+    const int64_t freed = held - ls_mem_live_bytes();
+    print_message("planned %lld bytes, freed %lld with the plan's table\n", (long long)total, (long long)freed);
+    assert_true(freed >= total && freed - total < 64 * 1024);
+    close_run(&r);
+    assert_int_equal(ls_mem_live(), 0);
+}
+
+static void a_stop_keeps_the_last_step(void **state)
+{
+    (void)state;
+    run r;
+    ls_step_result s;
+    open_run(&r, "--grad_accum_steps 2");
+    for (int i = 0; i < 2; i++) assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+    const size_t n = (size_t)r.t->model->unit[1].n * sizeof(float);
+    void *before = ls_alloc(n);
+    assert_non_null(before);
+    memcpy(before, r.t->model->unit[1].param, n);
+    ls_stop_raise(SIGTERM);
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_E_STOPPED);
+    ls_stop_raise(0);
+    assert_int_equal(r.t->state.step, 2);
+    assert_memory_equal(before, r.t->model->unit[1].param, n);
+    ls_free(before);
+    close_run(&r);
+}
+
+static void a_nan_names_step_and_tensor(void **state)
+{
+    (void)state;
+    run r;
+    ls_step_result s;
+    open_run(&r, "");
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_OK);
+    int u;
+    const ls_tensor *x = ls_model_find(r.t->model, "h.1.mlp.c_fc.weight", &u);
+    assert_non_null(x);
+    ((float *)r.t->model->unit[u].param)[x->offset + 7] = NAN;
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_E_NUMERIC);
+    assert_non_null(strstr(ls_err_words(), "step 2"));
+    assert_non_null(strstr(ls_err_words(), "transformer.h.1.mlp.c_fc.weight"));
+    close_run(&r);
+}
+
+/* One step from the same weights under both rules: matrices get the same bits, a norm's weight (1) differs by lr * decay. */
+static void decay_falls_where_it_should(void **state)
+{
+    (void)state;
+    run all, some;
+    ls_step_result s;
+    open_run(&all, "--weight_decay 0.5 --decay all --lr 0.01 --lr_schedule constant --warmup_steps 0");
+    assert_int_equal(ls_trainer_step(all.t, &s), LS_OK);
+    open_run(&some, "--weight_decay 0.5 --decay matrices --lr 0.01 --lr_schedule constant --warmup_steps 0");
+    assert_int_equal(ls_trainer_step(some.t, &s), LS_OK);
+    for (int u = 0; u < all.t->model->n_unit; u++) {
+        for (int k = 0; k < all.t->model->unit[u].n_tensor; k++) {
+            const ls_tensor *t = &all.t->model->unit[u].tensor[k];
+            const float *a = (float *)all.t->model->unit[u].param + t->offset,
+                        *b = (float *)some.t->model->unit[u].param + t->offset;
+            if (t->matrix) assert_memory_equal(a, b, (size_t)t->n * 4);
+            else if (strstr(t->name, "ln_1.weight"))
+                for (int64_t i = 0; i < t->n; i++) assert_true(fabs((double)b[i] - (double)a[i] - 0.01 * 0.5) < 1e-6);
+        }
+    }
+    close_run(&all);
+    close_run(&some);
+}
+
+static void same_weights(const run *a, const run *b)
+{
+    for (int u = 0; u < a->t->model->n_unit; u++)
+        assert_memory_equal(a->t->model->unit[u].param, b->t->model->unit[u].param,
+                            (size_t)a->t->model->unit[u].n * sizeof(float));
+}
+
+/* Powers of two go in and out of a sum without a trace. */
+static void a_scale_changes_no_bit(void **state)
+{
+    (void)state;
+    const ls_loss_scale_config scale = {.rule = LS_SCALE_ZERO, .initial = 1024, .min = 1, .window = 2, .hysteresis = 2};
+    run a, b;
+    open_run(&a, "--grad_accum_steps 3");
+    open_scaled(&b, "--grad_accum_steps 3", &scale);
+    for (int i = 0; i < 6; i++) {
+        ls_step_result x, y;
+        assert_int_equal(ls_trainer_step(a.t, &x), LS_OK);
+        assert_int_equal(ls_trainer_step(b.t, &y), LS_OK);
+        assert_true(x.loss == y.loss && x.grad_norm == y.grad_norm && x.lr == y.lr && !y.skipped);
+        assert_true(x.loss_scale == 0 && y.loss_scale == 1024 * (i < 3 ? 1 : i < 5 ? 2 : 4));
+    }
+    same_weights(&a, &b);
+    close_run(&a);
+    close_run(&b);
+}
+
+static void overflows_are_skipped(void **state)
+{
+    (void)state;
+    /* far beyond a float: down to about 2^120 every gradient overflows */
+    const ls_loss_scale_config scale = {
+        .rule = LS_SCALE_ZERO, .initial = 0x1p140, .min = 1, .window = 4, .hysteresis = 2};
+    run a, b;
+    ls_step_result s;
+    open_scaled(&a, "", &scale);
+    const size_t n = (size_t)a.t->model->unit[0].n * sizeof(float);
+    void *before = ls_alloc(n);
+    assert_non_null(before);
+    memcpy(before, a.t->model->unit[0].param, n);
+    int skipped = 0;
+    for (;; skipped++) {
+        assert_int_equal(ls_trainer_step(a.t, &s), LS_OK);
+        assert_true(s.loss_scale == ldexp(0x1p140, skipped ? 1 - skipped : 0)); /* the first one uses up hysteresis */
+        if (!s.skipped) break;
+        assert_memory_equal(before, a.t->model->unit[0].param, n);
+        assert_true(s.lr == ls_lr_at(&a.c.lr, 1) && isfinite(s.loss));
+        assert_int_equal(a.t->state.skipped, skipped + 1);
+        assert_int_equal(a.t->state.step, skipped + 1);
+    }
+    print_message("%d steps skipped\n", skipped);
+    assert_true(skipped > 8 && skipped < 40);
+    assert_true(s.lr == ls_lr_at(&a.c.lr, 1) && isfinite(s.grad_norm) && s.grad_norm > 0);
+    assert_memory_not_equal(before, a.t->model->unit[0].param, n);
+    assert_int_equal(ls_next_update(&a.t->state), 2);
+
+    /* resumed, the scale and Adam's count go on as they were */
+    char name[32];
+    snprintf(name, sizeof name, "step-%lld", (long long)a.t->state.step);
+    assert_int_equal(ls_trainer_save(a.t, name), LS_OK);
+    assert_int_equal(ls_ckpt_wait(a.t->writer), LS_OK);
+    open_scaled(&b, "--resume", &scale);
+    assert_memory_equal(&a.t->state.scale, &b.t->state.scale, sizeof b.t->state.scale);
+    for (int i = 0; i < 12; i++) { /* it grows behind five good ones, and overflows again */
+        ls_step_result x;
+        assert_int_equal(ls_trainer_step(a.t, &s), LS_OK);
+        assert_int_equal(ls_trainer_step(b.t, &x), LS_OK);
+        assert_true(s.loss == x.loss && s.lr == x.lr && s.skipped == x.skipped && s.loss_scale == x.loss_scale);
+    }
+    assert_true(a.t->state.skipped > skipped && a.t->state.skipped == b.t->state.skipped);
+    same_weights(&a, &b);
+    close_run(&b);
+    close_run(&a);
+    ls_free(before);
+
+    const ls_loss_scale_config least = {
+        .rule = LS_SCALE_ZERO, .initial = 0x1p140, .min = 0x1p140, .window = 4, .hysteresis = 1};
+    open_scaled(&a, "", &least);
+    assert_int_equal(ls_trainer_step(a.t, &s), LS_E_NUMERIC);
+    assert_non_null(strstr(ls_err_words(), "smallest loss scale"));
+    close_run(&a);
+    char path[300];
+    snprintf(path, sizeof path, "%s/run", dir);
+    assert_int_equal(ls_fs_remove_tree(path), LS_OK);
+}
+
+static void spikes(void **state)
+{
+    (void)state;
+    ls_spread s = {0};
+    int reported = 0;
+    for (int i = 0; i < 400; i++) { /* a falling, noisy loss is no spike */
+        const double x = 3 + 4 * exp(-i / 60.0) + 0.05 * ls_rng_normal(5, (uint64_t)i);
+        reported += ls_spread_add(&s, x);
+    }
+    assert_int_equal(reported, 0);
+    assert_false(ls_spread_add(&s, 3.3));
+    assert_true(ls_spread_add(&s, 5.0));
+    assert_false(ls_spread_add(&s, 3.0));
+    s = (ls_spread){0};
+    for (int i = 0; i < 49; i++) assert_false(ls_spread_add(&s, i == 30 ? 100 : 1)); /* too early to tell */
+}
+
+static void loss_falls_and_artifacts_appear(void **state)
+{
+    (void)state;
+    run r;
+    open_run(&r, "--max-steps 70 --lr 3e-3 --epochs 9 --grad_accum_steps 2");
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    const ls_epoch_metrics *e = r.t->state.done;
+    assert_true(r.t->state.epoch >= 2);
+    assert_true(e[0].train_loss > e[r.t->state.epoch - 1].train_loss + 0.5);
+    static const char *const files[] = {"training_metrics.json", "RUN_COMPLETE.txt", "launcher_metadata.json",
+                                        "metrics.jsonl", "epoch-1"};
+    for (size_t i = 0; i < N_OF(files); i++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/run/%s", dir, files[i]);
+        if (!ls_fs_exists(path)) fail_msg("%s is missing", path);
+    }
+    close_run(&r);
+}
+
+/* Events by their first letters, one character each; a depth that is wrong fails the test. */
+typedef struct seen {
+    char text[256];
+    size_t n;
+    int depth, n_phase;
+    ls_event_kind fail_on;
+    double off; /* the largest difference between the parts of a step and its time */
+} seen;
+
+static ls_status note_event(void *ctx, ls_trainer *t, const ls_event *e)
+{
+    static const char letter[] = {
+        [LS_ON_RUN_BEGIN] = 'R',      [LS_ON_RUN_READY] = 'r',        [LS_ON_RUN_END] = 'X',
+        [LS_ON_EPOCH_BEGIN] = 'E',    [LS_ON_EPOCH_TRAINED] = 't',    [LS_ON_EPOCH_END] = 'e',
+        [LS_ON_STEP_BEGIN] = 'S',     [LS_ON_STEP_END] = 's',         [LS_ON_STEP_LOG] = 'l',
+        [LS_ON_VALIDATED] = 'v',      [LS_ON_CHECKPOINT_BEGIN] = 'C', [LS_ON_CHECKPOINT_END] = 'c',
+        [LS_ON_SHUTDOWN_BEGIN] = 'D', [LS_ON_SHUTDOWN_END] = 'd'};
+    seen *x = ctx;
+    (void)t;
+    if (e->kind == x->fail_on) return ls_fail(LS_E_IO, "an observer failed");
+    if (e->kind == LS_ON_PHASE_BEGIN) x->depth++, x->n_phase++;
+    else if (e->kind == LS_ON_PHASE_END) assert_true(x->depth-- > 0);
+    else if (x->n + 1 < sizeof x->text) x->text[x->n++] = letter[e->kind];
+    if (e->kind != LS_ON_STEP_END) return LS_OK;
+    const ls_step_split *p = &e->step->split;
+    const double sum = p->input + p->forward + p->backward + p->comm_exposed + p->optimizer + p->other;
+    x->off = fmax(x->off, fabs(sum - e->step->t_total));
+    assert_true(e->step->t_total > 0 && x->depth == 0);
+    return LS_OK;
+}
+
+static void an_observer_sees_a_run_in_order(void **state)
+{
+    (void)state;
+    run r;
+    seen x = {.fail_on = (ls_event_kind)-1};
+    open_run(&r, "--max-steps 4 --epochs 2 --grad_accum_steps 2 --save_every 2 --eval_every 3");
+    r.t->observer = (ls_observer){note_event, &x};
+    if (ls_trainer_run(r.t, &r.id) != LS_OK) fail_msg("%s", ls_err_words());
+    close_run(&r);
+    assert_string_equal(x.text, "RrESslSslCcSslvSsltevCcXDd");
+    /* a step: start, 2 x (input, read, pass, forward, loss, backward), reduce, norm, squares, wait, update; 2 x 2 of validation */
+    assert_int_equal(x.n_phase, 4 * (1 + 2 * 6 + 5) + 2 * 2);
+    assert_true(x.off < 1e-9);
+}
+
+static void an_observer_that_fails_ends_the_step(void **state)
+{
+    (void)state;
+    run r;
+    seen x = {.fail_on = LS_ON_STEP_END};
+    ls_step_result s;
+    open_run(&r, "");
+    r.t->observer = (ls_observer){note_event, &x};
+    assert_int_equal(ls_trainer_step(r.t, &s), LS_E_IO);
+    close_run(&r);
+}
+
+/* Every allocation of the set-up fails in turn: nothing leaks, the status is honest. */
+static void allocation_failures(void **state)
+{
+    (void)state;
+    run r;
+    open_run(&r, "");
+    ls_trainer_destroy(&r.t);
+    int64_t live = ls_mem_live(), failed = 0;
+    for (int64_t k = 0;; k++) {
+        ls_trainer *t = NULL;
+        ls_mem_fail_at(k);
+        ls_status st = ls_trainer_create(&t, &r.c, NULL, &(ls_train_io){0});
+        ls_mem_fail_at(-1);
+        if (st == LS_OK) {
+            ls_trainer_destroy(&t);
+            break;
+        }
+        failed++;
+        assert_int_equal(st, LS_E_NOMEM);
+        assert_null(t);
+        assert_int_equal(ls_mem_live(), live);
+    }
+    print_message("%lld allocations failed in turn\n", (long long)failed);
+    assert_true(failed > 10);
+    close_run(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_allocated_after_step_1),
+                                       cmocka_unit_test(the_plan_is_the_allocation),
+                                       cmocka_unit_test(a_stop_keeps_the_last_step),
+                                       cmocka_unit_test(a_nan_names_step_and_tensor),
+                                       cmocka_unit_test(decay_falls_where_it_should),
+                                       cmocka_unit_test(a_scale_changes_no_bit),
+                                       cmocka_unit_test(overflows_are_skipped),
+                                       cmocka_unit_test(spikes),
+                                       cmocka_unit_test(loss_falls_and_artifacts_appear),
+                                       cmocka_unit_test(an_observer_sees_a_run_in_order),
+                                       cmocka_unit_test(an_observer_that_fails_ends_the_step),
+                                       cmocka_unit_test(allocation_failures)};
+    return cmocka_run_group_tests(tests, make_data, remove_data);
+}
