@@ -77,19 +77,6 @@ ls_status ls_reserve(void *p, size_t *cap, size_t n, size_t nbytes, const char *
     return LS_OK;
 }
 
-bool ls_grow(void *array, int n, int *cap, size_t size)
-{
-    void *p;
-    if (n < *cap) return true;
-    const int more = n < 8 ? 16 : 2 * n;
-    memcpy(&p, array, sizeof p); /* any pointer to objects has the representation of void * */
-    p = ls_realloc(p, (size_t)more * size);
-    if (!p) return false;
-    memcpy(array, &p, sizeof p);
-    *cap = more;
-    return true;
-}
-
 char *ls_strndup(const char *s, size_t n)
 {
     n = strnlen(s, n);

@@ -7,15 +7,12 @@
 
 #include "core/err.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* NULL when memory is out (or a test simulates that); the caller returns ls_nomem(nbytes, "what for"). */
 void *ls_alloc(size_t nbytes);
 void *ls_realloc(void *p, size_t nbytes); /* on NULL, p is still owned; grown bytes are zero */
-/* Makes room for element n of *array (a pointer), which has *cap elements of `size` bytes. false: out of memory, nothing has changed. */
-bool ls_grow(void *array, int n, int *cap, size_t size);
 char *ls_strdup(const char *s);
 char *ls_strndup(const char *s, size_t n);
 char *ls_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -255,10 +255,7 @@ static void begin_fact(ls_jsonw *w, part *p, const ls_trace *t, int tid, const c
 {
     ls_jsonw_init(w, next_line(p), 0);
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "name", what);
-    ls_jsonw_put_str(w, "ph", "M");
-    ls_jsonw_put_int(w, "pid", t->rank);
-    ls_jsonw_put_int(w, "tid", tid);
+    ls_jsonw_members(w, LS_KV("name", what), LS_KV("ph", "M"), LS_KV("pid", t->rank), LS_KV("tid", tid));
     ls_jsonw_put_open(w, "args", '{');
 }
 
@@ -289,14 +286,12 @@ static void put_facts(part *p, const ls_trace *t, const char *host)
     ls_jsonw w;
     int64_t dropped;
     begin_fact(&w, p, t, 0, "lockstep_rank");
-    ls_jsonw_put_str(&w, "host", host);
-    ls_jsonw_put_int(&w, "spans", ls_trace_spans(t, &dropped));
-    ls_jsonw_put_int(&w, "dropped", dropped);
+    const int64_t spans = ls_trace_spans(t, &dropped);
+    ls_jsonw_members(&w, LS_KV("host", host), LS_KV("spans", spans), LS_KV("dropped", dropped));
     ls_jsonw_put_open(&w, "clock_fixes", '[');
     for (int i = 0; i < t->n_fix; i++) {
         ls_jsonw_open(&w, '{');
-        ls_jsonw_put_int(&w, "offset_ns", t->fix[i].offset);
-        ls_jsonw_put_int(&w, "error_ns", t->fix[i].error);
+        ls_jsonw_members(&w, LS_KV("offset_ns", t->fix[i].offset), LS_KV("error_ns", t->fix[i].error));
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
