@@ -76,7 +76,8 @@ typedef struct local_block {
 typedef struct local_use {
     size_t used; /* bytes */
     local_block *block;
-    int n, cap;
+    int n;
+    size_t cap;
 } local_use;
 
 typedef struct local {

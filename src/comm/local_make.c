@@ -16,7 +16,7 @@ void *local_arena_take(local_use *u, char *base, size_t room, size_t nbytes, con
     const size_t huge = (size_t)2 << 20, to = nbytes >= huge ? huge : (size_t)sysconf(_SC_PAGESIZE), at = u->used,
                  need = ((nbytes ? nbytes : 1) + to - 1) / to * to;
     if (need > room - at) return NULL;
-    if (!ls_grow(&u->block, u->n, &u->cap, sizeof *u->block)) return NULL;
+    if (ls_reserve(&u->block, &u->cap, (size_t)u->n + 1, sizeof *u->block, "shared memory") != LS_OK) return NULL;
     u->block[u->n++] = (local_block){at, owner};
     u->used = at + need;
     return base + at;

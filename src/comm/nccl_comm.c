@@ -32,7 +32,7 @@ static bool give_up(void *ctx)
     if (comm_aborted(m->self->inner, t->words, sizeof t->words)) return true;
     if (limit <= 0 || waited < limit) return false;
     snprintf(t->words, sizeof t->words, "rank %d: the other ranks did not reach %s at %s within %.1f s", m->w->rank,
-             ls_coll_word(t->r->kind), t->r->site, waited);
+             ls_coll_word(t->r->kind), ls_short_path(t->r->site), waited);
     return true;
 }
 
@@ -49,7 +49,7 @@ ls_status nccl_status(nccl_try *t, void *group, int code)
     if (code == LS_NCCL_GAVE_UP) return ls_fail(LS_E_COMM, "%s", t->words[0] ? t->words : "the run was aborted");
     m->w->t->words(group, code, why, sizeof why);
     return ls_fail(LS_E_COMM, "rank %d, %s #%llu at %s: %s", m->w->rank, ls_coll_word(t->r->kind),
-                   (unsigned long long)t->r->seq, t->r->site, why);
+                   (unsigned long long)t->r->seq, ls_short_path(t->r->site), why);
 }
 
 /* ---- groups ---- */

@@ -14,13 +14,15 @@
 
 typedef struct blocks {
     void **p;
-    int n, cap;
+    int n;
+    size_t cap;
 } blocks;
 
 static void *keep(ls_comm *c, size_t nbytes)
 {
     blocks *b = c->impl;
-    void *p = ls_grow(&b->p, b->n, &b->cap, sizeof *b->p) ? ls_alloc(nbytes) : NULL;
+    if (ls_reserve(&b->p, &b->cap, (size_t)b->n + 1, sizeof *b->p, "a communicator") != LS_OK) return NULL;
+    void *p = ls_alloc(nbytes);
     if (p) b->p[b->n++] = p;
     return p;
 }

@@ -8,9 +8,10 @@
 static ls_status take(ls_argv *w, char *word)
 {
     if (!word) return ls_nomem(64, "a command line");
-    if (!ls_grow(&w->word, w->n + 1, &w->cap, sizeof *w->word)) {
+    const ls_status st = ls_reserve(&w->word, &w->cap, (size_t)w->n + 2, sizeof *w->word, "a command line");
+    if (st != LS_OK) {
         ls_free(word);
-        return ls_nomem((size_t)w->n * sizeof *w->word, "a command line");
+        return st;
     }
     w->word[w->n++] = word;
     w->word[w->n] = NULL;

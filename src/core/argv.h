@@ -7,7 +7,8 @@
 
 typedef struct ls_argv {
     char **word; /* NULL after the last */
-    int n, cap;
+    int n;
+    size_t cap;
 } ls_argv;
 
 ls_status ls_argv_add(ls_argv *w, const char *word);

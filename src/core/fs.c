@@ -269,22 +269,24 @@ ls_status ls_fs_list(const char *path, char ***names, size_t *n)
     DIR *d = opendir(path);
     if (!d) return ls_fail(LS_E_IO, "cannot list %s: %s", path, strerror(errno));
     char **list = NULL;
-    int len = 0, cap = 0;
+    size_t len = 0, cap = 0;
     ls_status st = LS_OK;
     struct dirent *e;
     while (st == LS_OK && (e = readdir(d))) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-        if (ls_grow(&list, len, &cap, sizeof *list) && (list[len] = ls_strdup(e->d_name))) len++;
+        st = ls_reserve(&list, &cap, len + 1, sizeof *list, "a folder listing");
+        if (st != LS_OK) break;
+        if ((list[len] = ls_strdup(e->d_name))) len++;
         else st = ls_nomem(strlen(e->d_name), "a folder listing");
     }
     closedir(d);
     if (st != LS_OK) {
-        ls_fs_list_free(list, (size_t)len);
+        ls_fs_list_free(list, len);
         return st;
     }
-    if (len) qsort(list, (size_t)len, sizeof *list, by_bytes);
+    if (len) qsort(list, len, sizeof *list, by_bytes);
     *names = list;
-    *n = (size_t)len;
+    *n = len;
     return LS_OK;
 }
 

@@ -7,7 +7,6 @@
 
 #include "core/err.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -27,7 +27,7 @@ int ls_plan_add_host(ls_plan *p, ls_part part, int64_t nbytes, const char *name)
 
 int ls_plan_add(ls_plan *p, ls_part part, int64_t nbytes, int first, int last, const char *name, ...)
 {
-    if (!ls_grow(&p->row, p->n_row, &p->cap, sizeof *p->row)) {
+    if (ls_reserve(&p->row, &p->cap, (size_t)p->n_row + 1, sizeof *p->row, "the memory plan") != LS_OK) {
         p->total = -1;
         return -1;
     }

@@ -51,7 +51,8 @@ typedef struct ls_plan_row {
 
 typedef struct ls_plan {
     ls_plan_row *row;
-    int n_row, cap;
+    int n_row;
+    size_t cap;
     int64_t total;           /* bytes of the arena       */
     const ls_device *device; /* owner of the arena's memory; NULL: the host. Set before layout */
     int64_t host_total;      /* bytes of the host rows, with a device                          */

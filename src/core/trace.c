@@ -255,10 +255,7 @@ static void begin_fact(ls_jsonw *w, part *p, const ls_trace *t, int tid, const c
 {
     ls_jsonw_init(w, next_line(p), 0);
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "name", what);
-    ls_jsonw_put_str(w, "ph", "M");
-    ls_jsonw_put_int(w, "pid", t->rank);
-    ls_jsonw_put_int(w, "tid", tid);
+    ls_jsonw_members(w, LS_KV("name", what), LS_KV("ph", "M"), LS_KV("pid", t->rank), LS_KV("tid", tid));
     ls_jsonw_put_open(w, "args", '{');
 }
 
@@ -289,14 +286,12 @@ static void put_facts(part *p, const ls_trace *t, const char *host)
     ls_jsonw w;
     int64_t dropped;
     begin_fact(&w, p, t, 0, "lockstep_rank");
-    ls_jsonw_put_str(&w, "host", host);
-    ls_jsonw_put_int(&w, "spans", ls_trace_spans(t, &dropped));
-    ls_jsonw_put_int(&w, "dropped", dropped);
+    const int64_t spans = ls_trace_spans(t, &dropped);
+    ls_jsonw_members(&w, LS_KV("host", host), LS_KV("spans", spans), LS_KV("dropped", dropped));
     ls_jsonw_put_open(&w, "clock_fixes", '[');
     for (int i = 0; i < t->n_fix; i++) {
         ls_jsonw_open(&w, '{');
-        ls_jsonw_put_int(&w, "offset_ns", t->fix[i].offset);
-        ls_jsonw_put_int(&w, "error_ns", t->fix[i].error);
+        ls_jsonw_members(&w, LS_KV("offset_ns", t->fix[i].offset), LS_KV("error_ns", t->fix[i].error));
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
@@ -379,20 +374,15 @@ static ls_status put_all(part *p, const ls_trace *t, const char *host)
     return flush(p, 0);
 }
 
-static char *part_path(const char *dir, int rank)
-{
-    return ls_asprintf("%s/trace.rank%d.json", dir, rank);
-}
+#define PART "trace.rank%d.json"
 
 ls_status ls_trace_write(const ls_trace *t, const char *dir, const char *host)
 {
     part p = {.first = true};
-    char *path = part_path(dir, t->rank);
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_fs_out_open(&p.out, path);
-    ls_free(path);
-    LS_TRY(st);
-    st = put_all(&p, t, host);
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, dir, PART, t->rank));
+    LS_TRY(ls_fs_out_open(&p.out, path));
+    ls_status st = put_all(&p, t, host);
     if (st == LS_OK) st = ls_fs_out_commit(&p.out);
     else ls_fs_out_abort(&p.out);
     ls_str_fini(&p.text);
@@ -410,11 +400,7 @@ static ls_status copy_part(ls_fs_out *out, const char *path, bool first)
     if (map.n < edge || memcmp(data, HEAD, strlen(HEAD)) || memcmp(data + map.n - strlen(FOOT), FOOT, strlen(FOOT)))
         st = ls_fail(LS_E_FORMAT, "%s is not a trace part written by this version of lockstep", path);
     if (st == LS_OK && !first) st = ls_fs_out_append(out, ",\n", 2);
-    for (size_t at = strlen(HEAD); st == LS_OK && at < map.n - strlen(FOOT);) {
-        const size_t left = map.n - strlen(FOOT) - at, n = left < 1 << 20 ? left : 1 << 20;
-        st = ls_fs_out_append(out, data + at, n);
-        at += n;
-    }
+    if (st == LS_OK) st = ls_fs_out_append(out, data + strlen(HEAD), map.n - edge);
     ls_fs_map_close(&map);
     return st;
 }
@@ -422,16 +408,13 @@ static ls_status copy_part(ls_fs_out *out, const char *path, bool first)
 ls_status ls_trace_merge(const char *dir, int n)
 {
     ls_fs_out out;
-    char *path = ls_path_join(dir, "trace.json");
-    if (!path) return ls_nomem(strlen(dir), "a path");
-    ls_status st = ls_fs_out_open(&out, path);
-    ls_free(path);
-    LS_TRY(st);
-    st = ls_fs_out_append(&out, HEAD, strlen(HEAD));
+    char path[PATH_MAX];
+    LS_TRY(ls_path_in(path, dir, "trace.json"));
+    LS_TRY(ls_fs_out_open(&out, path));
+    ls_status st = ls_fs_out_append(&out, HEAD, strlen(HEAD));
     for (int r = 0; r < n && st == LS_OK; r++) {
-        path = part_path(dir, r);
-        st = path ? copy_part(&out, path, r == 0) : ls_nomem(strlen(dir), "a path");
-        ls_free(path);
+        st = ls_path_in(path, dir, PART, r);
+        if (st == LS_OK) st = copy_part(&out, path, r == 0);
     }
     if (st == LS_OK) st = ls_fs_out_append(&out, FOOT, strlen(FOOT));
     if (st != LS_OK) {
@@ -440,9 +423,8 @@ ls_status ls_trace_merge(const char *dir, int n)
     }
     LS_TRY(ls_fs_out_commit(&out));
     for (int r = 0; r < n; r++) {
-        path = part_path(dir, r);
-        if (path && unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "remove %s: %s", path, strerror(errno));
-        ls_free(path);
+        LS_TRY(ls_path_in(path, dir, PART, r));
+        if (unlink(path) && errno != ENOENT) st = ls_fail(LS_E_IO, "cannot remove %s: %s", path, strerror(errno));
     }
     return st;
 }
