@@ -30,16 +30,6 @@ struct ls_gpu_watch {
     ls_gpu_window seen; /* extremes; the rest is made at the end */
 };
 
-static double larger(double a, double b) /* NAN: unknown */
-{
-    return isnan(a) || b > a ? b : a;
-}
-
-static double smaller(double a, double b)
-{
-    return isnan(a) || b < a ? b : a;
-}
-
 /* The value that held between two samples: their middle, or the one that is known. */
 static void add(mean *m, double a, double b, double seconds)
 {
@@ -71,11 +61,12 @@ static void sample(ls_gpu_watch *w)
         w->first = now;
     }
     s->n_sample++;
-    s->busy_min = smaller(s->busy_min, now.busy);
-    s->sm_mhz_min = smaller(s->sm_mhz_min, now.sm_mhz);
-    s->power_max = larger(s->power_max, now.power);
-    s->used_max = larger(s->used_max, now.used);
-    s->heat_max = larger(s->heat_max, now.celsius);
+    /* of a number and NAN (unknown), fmin and fmax return the number */
+    s->busy_min = fmin(s->busy_min, now.busy);
+    s->sm_mhz_min = fmin(s->sm_mhz_min, now.sm_mhz);
+    s->power_max = fmax(s->power_max, now.power);
+    s->used_max = fmax(s->used_max, now.used);
+    s->heat_max = fmax(s->heat_max, now.celsius);
     s->slowed |= now.slowed;
     w->last = now;
     w->at = at;

@@ -3,7 +3,6 @@
 #include "core/mem.h"
 #include "core/str.h"
 
-#include <ctype.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,14 +35,12 @@ typedef struct pci {
     X(shutdown, "nvmlShutdown", int (*)(void))                                                 \
     X(words, "nvmlErrorString", const char *(*)(int))                                          \
     X(driver, "nvmlSystemGetDriverVersion", int (*)(char *, unsigned))                         \
-    X(cuda, "nvmlSystemGetCudaDriverVersion_v2", int (*)(int *))                               \
     X(count, "nvmlDeviceGetCount_v2", int (*)(unsigned *))                                     \
     X(by_index, "nvmlDeviceGetHandleByIndex_v2", int (*)(unsigned, handle *))                  \
     X(by_bus, "nvmlDeviceGetHandleByPciBusId_v2", int (*)(const char *, handle *))             \
     X(uuid, "nvmlDeviceGetUUID", int (*)(handle, char *, unsigned))                            \
     X(name, "nvmlDeviceGetName", int (*)(handle, char *, unsigned))                            \
     X(pci, "nvmlDeviceGetPciInfo_v3", int (*)(handle, pci *))                                  \
-    X(capability, "nvmlDeviceGetCudaComputeCapability", int (*)(handle, int *, int *))         \
     X(utilization, "nvmlDeviceGetUtilizationRates", int (*)(handle, utilization *))            \
     X(memory, "nvmlDeviceGetMemoryInfo", int (*)(handle, memory *))                            \
     X(power, "nvmlDeviceGetPowerUsage", int (*)(handle, unsigned *))                           \
@@ -114,10 +111,7 @@ static ls_status open_library(void **library, calls *f)
 
 static bool all_digits(const char *s)
 {
-    if (!*s) return false;
-    for (; *s; s++)
-        if (!isdigit((unsigned char)*s)) return false;
-    return true;
+    return *s && !s[strspn(s, "0123456789")];
 }
 
 /* Entry `index` of CUDA_VISIBLE_DEVICES; false: the variable does not say. */
@@ -227,47 +221,32 @@ void ls_nvml_read(ls_nvml *n, ls_gpu_now *out)
     out->energy = READ(n, V_ENERGY, energy, &mj) ? (double)mj * 1e-3 : NAN;
     out->used = READ(n, V_MEMORY, memory, &m) ? (double)m.used : NAN;
     out->celsius = READ(n, V_HEAT, temperature, SENSOR_GPU, &heat) ? (double)heat : NAN;
-    out->slowed_known = READ(n, V_SLOWED, slowed, &bits);
-    out->slowed = out->slowed_known ? bits : 0;
+    out->slowed = READ(n, V_SLOWED, slowed, &bits) ? bits : 0;
 }
 
 void ls_nvml_facts(ls_nvml *n, ls_gpu_facts *out)
 {
     const calls *f = &n->f;
-    int major = 0, minor = 0;
-    unsigned sm = 0, mem = 0, mw = 0;
+    unsigned sm = 0, mw = 0;
     memory m = {0};
     pci where = {0};
-    *out = (ls_gpu_facts){.total = NAN, .sm_mhz_max = NAN, .mem_mhz_max = NAN};
+    *out = (ls_gpu_facts){.total = NAN, .sm_mhz_max = NAN};
     out->power_limit = READ(n, V_LIMIT, power_limit, &mw) ? mw * 1e-3 : NAN;
     if (f->name && f->name(n->gpu, out->name, sizeof out->name)) out->name[0] = '\0';
     if (f->uuid && f->uuid(n->gpu, out->uuid, sizeof out->uuid)) out->uuid[0] = '\0';
     if (f->driver && f->driver(out->driver, sizeof out->driver)) out->driver[0] = '\0';
     if (f->pci && !f->pci(n->gpu, &where)) snprintf(out->bus, sizeof out->bus, "%s", where.bus_id);
-    if (f->cuda && f->cuda(&out->cuda)) out->cuda = 0;
-    if (f->capability && !f->capability(n->gpu, &major, &minor)) out->capability = 10 * major + minor;
     if (f->memory && !f->memory(n->gpu, &m)) out->total = (double)m.total;
     if (f->clock_max && !f->clock_max(n->gpu, CLOCK_SM, &sm)) out->sm_mhz_max = sm;
-    if (f->clock_max && !f->clock_max(n->gpu, CLOCK_MEM, &mem)) out->mem_mhz_max = mem;
 }
 
 const char *ls_gpu_slowed_words(uint64_t bits, char buf[160])
 {
-    static const struct {
-        uint64_t bit;
-        const char *word;
-    } row[] = {{LS_GPU_IDLE, "idle"},
-               {LS_GPU_SET, "clock set"},
-               {LS_GPU_POWER_CAP, "power cap"},
-               {LS_GPU_HW_SLOW, "hardware slow-down"},
-               {LS_GPU_SYNC_BOOST, "sync boost"},
-               {LS_GPU_HEAT_SW, "heat"},
-               {LS_GPU_HEAT_HW, "heat (hardware)"},
-               {LS_GPU_POWER_BRAKE, "power brake"},
-               {LS_GPU_DISPLAY, "display clock"}};
+    static const char *const word[] = {"idle", "clock set",       "power cap",   "hardware slow-down", "sync boost",
+                                       "heat", "heat (hardware)", "power brake", "display clock"}; /* bits 0 … 8 */
     size_t n = 0;
     buf[0] = '\0';
-    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++)
-        if (bits & row[i].bit && n < 160) n += (size_t)snprintf(buf + n, 160 - n, "%s%s", n ? ", " : "", row[i].word);
+    for (size_t i = 0; i < sizeof word / sizeof word[0]; i++)
+        if (bits >> i & 1 && n < 160) n += (size_t)snprintf(buf + n, 160 - n, "%s%s", n ? ", " : "", word[i]);
     return buf[0] ? buf : "none";
 }

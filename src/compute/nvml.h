@@ -20,11 +20,9 @@ typedef struct ls_nvml ls_nvml;
 typedef struct ls_gpu_facts {
     char name[96], uuid[96], bus[32]; /* empty: unknown              */
     char driver[32];                  /* "580.65.06"                 */
-    int cuda;                         /* 13000: the newest runtime that this driver runs; 0: unknown */
-    int capability;                   /* 90; 0: unknown              */
     double total;                     /* bytes of memory             */
     double power_limit;               /* W                           */
-    double sm_mhz_max, mem_mhz_max;
+    double sm_mhz_max;
 } ls_gpu_facts;
 
 typedef struct ls_gpu_now {
@@ -34,22 +32,8 @@ typedef struct ls_gpu_now {
     double sm_mhz, mem_mhz; /* clocks                                                 */
     double used;            /* bytes of memory, of all programs                       */
     double celsius;
-    uint64_t slowed; /* LS_GPU_SLOWED bits: why the clock is below its limit  */
-    bool slowed_known;
+    uint64_t slowed; /* why the clock is below its limit: NVML's bits; 0 if unknown   */
 } ls_gpu_now;
-
-/* Bits of `slowed`, NVML's own. */
-enum {
-    LS_GPU_IDLE = 0x1,
-    LS_GPU_SET = 0x2, /* somebody set the clock */
-    LS_GPU_POWER_CAP = 0x4,
-    LS_GPU_HW_SLOW = 0x8,
-    LS_GPU_SYNC_BOOST = 0x10,
-    LS_GPU_HEAT_SW = 0x20,
-    LS_GPU_HEAT_HW = 0x40,
-    LS_GPU_POWER_BRAKE = 0x80,
-    LS_GPU_DISPLAY = 0x100
-};
 
 /* which: a bus id, a UUID, or an index; NULL is index 0. LS_E_UNSUPPORTED: no library, it does not start, no such GPU (the message says
  * which); LS_E_NOMEM. */
@@ -62,7 +46,7 @@ void ls_nvml_read(ls_nvml *n, ls_gpu_now *out);
 /* What was refused so far, "power: Not Supported, energy: …"; empty when nothing was. */
 const char *ls_nvml_refused(const ls_nvml *n);
 
-/* "power cap, heat"; "none" for no bit. */
+/* The reasons in `slowed`: "power cap, heat"; "none" for no bit. */
 const char *ls_gpu_slowed_words(uint64_t bits, char buf[160]);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include "core/plan.h"
 #include "data/tokenizer.h"
-#include "model/draft.h"
 #include "model/input.h"
 #include "model/model.h"
 #include "config/device_choice.h"

@@ -1,7 +1,7 @@
-#include "model/draft.h"
+/* draft.c - the int8 copies of matrices that drafts read (ls_draft). */
+#include "model/model_impl.h"
 
 #include "core/mem.h"
-#include "model/model_impl.h"
 
 /* The matrices of a block that have an int8 copy. */
 static const int matrix_tensor[] = {BLOCK_QKV_W, BLOCK_PROJ_W, BLOCK_FC_W, BLOCK_OUT_W};

@@ -5,7 +5,6 @@
 #include "core/mem.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +16,7 @@ typedef struct blueprint {
     ls_unit *u;
     const ls_model_config *c;
     ls_shard shard;
+    char prefix[32]; /* of the names of its tensors */
 } blueprint;
 
 static int64_t range_begin(int64_t n, ls_shard s, int rank)
@@ -25,10 +25,7 @@ static int64_t range_begin(int64_t n, ls_shard s, int rank)
 }
 
 static void add_tensor(const blueprint *d, cut how, int64_t rows, int64_t cols, ls_init init, double scale,
-                       const char *fmt, ...) __attribute__((format(printf, 7, 8)));
-
-static void add_tensor(const blueprint *d, cut how, int64_t rows, int64_t cols, ls_init init, double scale,
-                       const char *fmt, ...)
+                       const char *layer, const char *part)
 {
     ls_unit *u = d->u;
     LS_ASSERT(u->n_tensor < LS_UNIT_MAX_TENSOR);
@@ -54,10 +51,7 @@ static void add_tensor(const blueprint *d, cut how, int64_t rows, int64_t cols, 
                      .matrix = cols != 0,
                      .init = init,
                      .init_scale = scale};
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(t->name, sizeof t->name, fmt, ap);
-    va_end(ap);
+    snprintf(t->name, sizeof t->name, "%s%s.%s", d->prefix, layer, part);
     u->n += t->n;
     u->n_whole += lines * width;
 }
@@ -78,52 +72,53 @@ ls_gains ls_unit_gains(const ls_unit *u, int64_t first, int64_t n)
 
 /* A linear layer with bias, split by its input (by rows: the shards' results are added, then the bias) or by its
  * output. hf: normal weights, zero bias; r1: both uniform in +-1/sqrt(in), torch's default. */
-static void add_linear(const blueprint *d, cut how, int64_t in, int64_t out, double std, const char *name)
+static void add_linear(const blueprint *d, cut how, int64_t in, int64_t out, double std, const char *layer)
 {
     const cut bias = how == BY_ROW ? EVERYWHERE : how;
-    char full[64];
-    snprintf(full, sizeof full, "transformer.h.%d.%s", d->u->layer, name);
-    if (d->c->variant == LS_VARIANT_R1) {
-        double half = 1.0 / sqrt((double)in);
-        add_tensor(d, how, in, out, LS_INIT_UNIFORM, half, "%s.weight", full);
-        add_tensor(d, bias, out, 0, LS_INIT_UNIFORM, half, "%s.bias", full);
-    } else {
-        add_tensor(d, how, in, out, LS_INIT_NORMAL, std, "%s.weight", full);
-        add_tensor(d, bias, out, 0, LS_INIT_ZERO, 0, "%s.bias", full);
-    }
+    const bool r1 = d->c->variant == LS_VARIANT_R1;
+    const double half = 1.0 / sqrt((double)in);
+    add_tensor(d, how, in, out, r1 ? LS_INIT_UNIFORM : LS_INIT_NORMAL, r1 ? half : std, layer, "weight");
+    add_tensor(d, bias, out, 0, r1 ? LS_INIT_UNIFORM : LS_INIT_ZERO, r1 ? half : 0, layer, "bias");
 }
 
-static void describe_unit(const blueprint *d, int index)
+static void add_norm(const blueprint *d, const char *layer)
+{
+    add_tensor(d, EVERYWHERE, d->c->n_embd, 0, LS_INIT_ONE, 0, layer, "weight");
+    add_tensor(d, EVERYWHERE, d->c->n_embd, 0, LS_INIT_ZERO, 0, layer, "bias");
+}
+
+static void describe_unit(blueprint *d, int index)
 {
     ls_unit *u = d->u;
     const ls_model_config *c = d->c;
     const int64_t C = c->n_embd, V = c->vocab_size;
     const bool r1 = c->variant == LS_VARIANT_R1;
     u->layer = -1;
+    snprintf(d->prefix, sizeof d->prefix, "transformer.");
     if (index == 0) {
         u->kind = LS_UNIT_EMBED;
-        double std = r1 ? 1.0 : c->init_range;
-        add_tensor(d, BY_ROW, V, C, LS_INIT_NORMAL, std, "transformer.wte.weight");
-        add_tensor(d, EVERYWHERE, c->n_ctx, C, LS_INIT_NORMAL, std, "transformer.wpe.weight");
+        const double std = r1 ? 1.0 : c->init_range;
+        add_tensor(d, BY_ROW, V, C, LS_INIT_NORMAL, std, "wte", "weight");
+        add_tensor(d, EVERYWHERE, c->n_ctx, C, LS_INIT_NORMAL, std, "wpe", "weight");
     } else if (index <= c->n_layer) {
         u->kind = LS_UNIT_BLOCK;
         u->layer = index - 1;
-        double std = c->init_range,
-               residual = std / sqrt(2.0 * c->n_layer); /* 2 L projections are added to the residual stream */
-        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_1.weight", u->layer);
-        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_1.bias", u->layer);
+        snprintf(d->prefix, sizeof d->prefix, "transformer.h.%d.", u->layer);
+        const double std = c->init_range,
+                     residual = std / sqrt(2.0 * c->n_layer); /* 2 L projections are added to the residual stream */
+        add_norm(d, "ln_1");
         add_linear(d, BY_QKV, C, 3 * C, std, "attn.c_attn");
         add_linear(d, BY_ROW, C, C, residual, "attn.c_proj");
-        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ONE, 0, "transformer.h.%d.ln_2.weight", u->layer);
-        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ZERO, 0, "transformer.h.%d.ln_2.bias", u->layer);
+        add_norm(d, "ln_2");
         add_linear(d, BY_COLUMN, C, 4 * C, std, "mlp.c_fc");
         add_linear(d, BY_ROW, 4 * C, C, residual, "mlp.c_proj");
     } else {
         u->kind = LS_UNIT_HEAD;
-        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ONE, 0, "transformer.ln_f.weight");
-        add_tensor(d, EVERYWHERE, C, 0, LS_INIT_ZERO, 0, "transformer.ln_f.bias");
-        if (!c->tied && r1) add_tensor(d, BY_ROW, V, C, LS_INIT_UNIFORM, 1.0 / sqrt((double)C), "lm_head.weight");
-        else if (!c->tied) add_tensor(d, BY_ROW, V, C, LS_INIT_NORMAL, c->init_range, "lm_head.weight");
+        add_norm(d, "ln_f");
+        d->prefix[0] = '\0';
+        if (!c->tied)
+            add_tensor(d, BY_ROW, V, C, r1 ? LS_INIT_UNIFORM : LS_INIT_NORMAL,
+                       r1 ? 1.0 / sqrt((double)C) : c->init_range, "lm_head", "weight");
     }
 }
 
@@ -161,7 +156,7 @@ ls_status ls_model_create_shard(ls_model **out, const ls_model_config *cfg, ls_c
     }
     for (int i = 0; i < m->n_unit; i++) {
         ls_unit *u = &m->unit[i];
-        describe_unit(&(blueprint){u, cfg, shard}, i);
+        describe_unit(&(blueprint){.u = u, .c = cfg, .shard = shard}, i);
         u->n_pad = (u->n + pad_to - 1) / pad_to * pad_to;
         u->n_grad = u->n_pad;
         if (u->kind == LS_UNIT_HEAD && cfg->tied) u->n_grad += m->unit[0].n_pad;

@@ -160,7 +160,7 @@ typedef struct ls_micro {
     const ls_pass_head *at;
     int64_t B, T;
     int64_t pos; /* of the first column; above 0 only with a cache    */
-    /* int8 weights (draft.h) instead of the model's, for one row with a cache; or NULL */
+    /* int8 weights (ls_draft) instead of the model's, for one row with a cache; or NULL */
     const struct ls_draft *draft;
     bool train;        /* dropout is on and gradients are computed           */
     uint64_t drop_key; /* of (seed, step, micro-batch): selects every mask   */
@@ -269,5 +269,23 @@ ls_status ls_walk_bwd_w(ls_model *m, ls_acts *a, ls_micro *mb, const ls_hooks *h
 
 /* Logits (B*T rows of V; last_only: B rows, those of the last column) of the preceding pass, which had target NULL. */
 ls_status ls_model_logits(ls_model *m, ls_acts *a, const ls_micro *mb, bool last_only, void *out);
+
+/* ---- drafts ---- */
+
+/* int8 copies of the model's matrices, for speculative passes of generation. A pass with ls_micro.draft set reads these instead of the
+ * model's matrices (norms, biases and the embedding stay as they are): a quarter of the bytes, and logits that are close but not equal. The
+ * output of the program never comes from such a pass alone. */
+typedef struct ls_draft {
+    int n;     /* matrices: four per block, then the classifier's */
+    int row;   /* plan row of the first; the others follow        */
+    void *q[]; /* their int8 copies                               */
+} ls_draft;
+
+/* Adds the rows to the plan; bind sets the addresses once the plan is allocated. */
+ls_status ls_draft_plan(ls_draft **out, const ls_model *m, ls_plan *plan);
+void ls_draft_bind(ls_draft *d, const ls_plan *plan);
+/* Quantizes the current weights. */
+ls_status ls_draft_fill(ls_draft *d, const ls_model *m);
+void ls_draft_destroy(ls_draft **d);
 
 #endif

@@ -3,7 +3,6 @@
 #define LS_MODEL_MODEL_IMPL_H
 
 #include "core/rng.h"
-#include "model/draft.h"
 #include "model/model.h"
 
 /* Order of the tensors in each kind of unit. */

@@ -191,6 +191,10 @@ static void pack_b(void *dst, size_t panel, const float *src, int64_t ld, bool k
 /* 32 x 32 of C (four tiles in c) += n_chunk chunks of a panel of A and one of B; small products come before the large one */
 static void micro(int64_t n_chunk, const char *a, const char *b, char *c, bool add)
 {
+#define EACH_C(X)  X(0) X(1) X(2) X(3)
+#define LOAD_C(t)  tile_load(t, c + (t)*TILE);
+#define ZERO_C(t)  tile_zero(t);
+#define STORE_C(t) tile_store(t, c + (t)*TILE);
 #define FOUR_DP       \
     tile_dp(0, 4, 6); \
     tile_dp(1, 4, 7); \
@@ -204,15 +208,9 @@ static void micro(int64_t n_chunk, const char *a, const char *b, char *c, bool a
     tile_load(7, b + 2 * TILE * (part) + TILE)
     enum { H, M, L };
     if (add) {
-        tile_load(0, c);
-        tile_load(1, c + TILE);
-        tile_load(2, c + 2 * TILE);
-        tile_load(3, c + 3 * TILE);
+        EACH_C(LOAD_C)
     } else {
-        tile_zero(0);
-        tile_zero(1);
-        tile_zero(2);
-        tile_zero(3);
+        EACH_C(ZERO_C)
     }
     for (int64_t k = 0; k < n_chunk; k++) {
         LOAD_A(L);
@@ -231,10 +229,7 @@ static void micro(int64_t n_chunk, const char *a, const char *b, char *c, bool a
         a += CHUNK_NBYTES;
         b += CHUNK_NBYTES;
     }
-    tile_store(0, c);
-    tile_store(1, c + TILE);
-    tile_store(2, c + 2 * TILE);
-    tile_store(3, c + 3 * TILE);
+    EACH_C(STORE_C)
 }
 
 /* One finished tile (up to 16 x 16 of it) goes to C. */
