@@ -46,17 +46,12 @@ ls_status ls_hf_export(const char *checkpoint, const char *out, bool replace)
     return st == LS_OK ? ls_ckpt_clean(dir) : st; /* removes the folder that was replaced */
 }
 
-/* One block for all parameters; ls_free unit[0].param. */
 static ls_status take_params(ls_model *m)
 {
-    const size_t elem = ls_dtype_nbytes(m->compute->ops->wide);
-    size_t nbytes = 0;
-    for (int u = 0; u < m->n_unit; u++) nbytes += ((size_t)m->unit[u].n_pad * elem + 63) / 64 * 64;
-    char *p = ls_alloc(nbytes);
-    if (!p) return ls_nomem(nbytes, "the model's parameters");
     for (int u = 0; u < m->n_unit; u++) {
-        m->unit[u].param = p;
-        p += ((size_t)m->unit[u].n_pad * elem + 63) / 64 * 64;
+        const size_t nbytes = (size_t)m->unit[u].n_pad * ls_dtype_nbytes(m->compute->ops->wide);
+        m->unit[u].param = ls_alloc(nbytes);
+        if (!m->unit[u].param) return ls_nomem(nbytes, "the model's parameters");
     }
     return LS_OK;
 }
@@ -93,7 +88,7 @@ ls_status ls_hf_import(const char *from, const char *out, const char *variant, b
     const ls_ckpt_job job = {
         .model = m, .dir = dir, .name = name, .tokenizer_path = ls_fs_exists(tokenizer) ? tokenizer : NULL};
     if (st == LS_OK) st = ls_ckpt_save(&job);
-    ls_free(m->unit[0].param);
+    for (int u = 0; u < m->n_unit; u++) ls_free(m->unit[u].param);
     ls_model_destroy(&m);
     return st;
 }
