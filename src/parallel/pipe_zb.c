@@ -1,19 +1,16 @@
-/* pipe_zb.c - zero bubble: backward in two parts, so that weight gradients, which nobody waits for, fill the gaps (Qi
- * et al., 2023).
+/* pipe_zb.c - zero bubble: backward in two parts, so that weight gradients, which nobody waits for, fill the gaps (Qi et al., 2023).
  *
  *   0  F0 F1 F2 .. .. I0 W0 F3 I1 W1 I2 W2 I3 W3        3 stages, 4 micro-batches: I makes the gradient of the input,
  *   1  .. F0 F1 .. I0 F2 I1 W0 F3 I2 W1 I3 W2 W3        W that of the weights
  *   2  .. .. F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
  *
  * Two orders are made, and the one that takes less time under the given costs is kept (by hand if equal and live is p):
- *   by hand   "H1": 1f1b's forwards and input gradients; the weight gradients of rank r come r micro-batches later.
- *             At most p activations, as 1f1b. Where f >= i = w and m >= p its time is (p-1) f + m (f + i + w): the
- *             last rank cannot begin before (p-1) f and is never idle, so no order of these stages is shorter
- *             when the step waits for all ranks.
- *   greedy    at every moment the rank that can begin first takes an input gradient, else a forward while it holds
- *             fewer than `live` activations, else a weight gradient. With live = 2p-1 ("H2") and m >= 2p-1 no rank
- *             waits between its first and its last action: the bubble is zero where ranks need not wait for
- *             each other at the step.
+ *   by hand   "H1": 1f1b's forwards and input gradients; the weight gradients of rank r come r micro-batches later. At most p activations,
+ *             as 1f1b. Where f >= i = w and m >= p its time is (p-1) f + m (f + i + w): the last rank cannot begin before (p-1) f and is
+ *             never idle, so no order of these stages is shorter when the step waits for all ranks.
+ *   greedy    the rank that can begin first takes an input gradient, else a forward while it holds fewer than `live` activations, else a
+ *             weight gradient. With live = 2p-1 ("H2") and m >= 2p-1 no rank waits between its first and its last action: the bubble is
+ *             zero where ranks need not wait for each other at the step.
  *
  *   bubble of the whole: (p-1)/(3m+p-1) with equal costs, a third of 1f1b's: below 2 % from m = 17p on */
 #include "parallel/schedule.h"

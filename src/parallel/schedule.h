@@ -1,32 +1,29 @@
 /* schedule.h - a pipeline schedule: for every rank, the ordered list of its actions in a step.
  *
- * A model is split into n_stage * n_chunk consecutive parts (stages.h). Part g is on rank g mod n_stage as its chunk
- * g / n_stage: with one chunk a rank is a stage; with more, micro-batches pass every rank more than once.
+ * A model is split into n_stage * n_chunk consecutive parts (stages.h). Part g is on rank g mod n_stage as its chunk g / n_stage: with one
+ * chunk a rank is a stage; with more, micro-batches pass every rank more than once.
  *
  *   1f1b, 3 stages, 3 micro-batches            interleaved, 2 stages x 2 chunks, 2 micro-batches
  *     0  F0 F1 F2 .. .. B0 .. B1 .. B2           0  F0.0 F1.0 F0.1 F1.1 .... B0.1 .... B1.1 B0.0 B1.0
  *     1  .. F0 F1 .. B0 F2 B1 .. B2 ..           1  .... F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0 ....
  *     2  .. .. F0 B0 F1 B1 F2 B2 .. ..
  *
- * A generator is a pure function that returns the order in which ranks compute (pipe_*.c). ls_schedule_finish adds the
- * rest by one rule: a receive directly before the action that needs it, a send directly after the action that made the
- * data, REDUCE after a chunk's last gradient, STEP at the end; then it numbers buffers. One checker (schedule_check.h), one simulator (simulate.h)
- * and one executor take any list.
+ * A generator is a pure function that returns the order in which ranks compute (pipe_*.c). ls_schedule_finish adds the rest by one rule: a
+ * receive directly before the action that needs it, a send directly after the action that made the data, REDUCE after a chunk's last
+ * gradient, STEP at the end; then it numbers buffers. One checker (schedule_check.h), one simulator (simulate.h) and one executor take any
+ * list.
  *
  * For an executor
- *   1. Actions run in order. A send may be asynchronous; a receive is waited for at its position in the list and may
- *      be posted earlier. Messages of one (source, destination, direction) arrive in the order of the list on both
- *      sides.
- *   2. slot names the activations of (micro, chunk) on this rank: held from RECV_ACT (or FWD) to BWD (or BWD_W). At
- *      no time do two micro-batches of a chunk share one; slots of chunk c are 0 … peak[c]-1, no more than are alive
- *      at once. The activation that SEND_ACT sends is in it, too: the receiver takes it before the slot is
- *      free again.
- *   3. grad_slot names the gradient of the chunk's output, and of its input once made: held from RECV_GRAD (or the
- *      backward) to SEND_GRAD and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used
- *      again.
+ *   1. Actions run in order. A send may be asynchronous; a receive is waited for at its position in the list and may be posted earlier.
+ *      Messages of one (source, destination, direction) arrive in the order of the list on both sides.
+ *   2. slot names the activations of (micro, chunk) on this rank: in use from RECV_ACT (or FWD) to BWD (or BWD_W). At no time do two
+ *      micro-batches of a chunk share one; slots of chunk c are 0 … peak[c]-1, no more than are in use at once. The activation that
+ *      SEND_ACT sends is in it, too: the receiver takes it before the slot is free again.
+ *   3. grad_slot names the gradient of the chunk's output, and of its input once made: in use from RECV_GRAD (or the backward) to SEND_GRAD
+ *      and BWD (or BWD_W). A posted SEND_GRAD must be waited for before its slot is used again.
  *   4. The weight gradients of a chunk (BWD or BWD_W) are computed in micro-batch order, as parallel/gradtree.h requires.
- *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the
- *      first and last part exchange the tied embedding's. */
+ *   5. REDUCE(chunk): the rank's gradients of this chunk are final; a strategy may sum them over replicas, and the first and last part
+ *      exchange the tied embedding's. */
 #ifndef LS_PARALLEL_SCHEDULE_H
 #define LS_PARALLEL_SCHEDULE_H
 

@@ -1,15 +1,12 @@
 /* schedule_check.h - checks that lists of actions are a training step. One checker for built-in schedules and files.
  *
- *   1. on every rank, every (micro-batch, chunk) is forward once and backward once, whole (B) or in two parts (I,
- *      then W)
- *   2. forward before backward; what comes from another rank is received before it is used, what another rank needs
- *      is sent after it is made; peers are the neighbours
- *   3. the weight gradients of a chunk come in the order of micro-batches (they are summed in the tree's order); then
- *      its REDUCE, once
+ *   1. on every rank, every (micro-batch, chunk) is forward once and backward once, whole (B) or in two parts (I, then W)
+ *   2. forward before backward; what comes from another rank is received before it is used, what another rank needs is sent after it is
+ *      made; peers are the neighbours
+ *   3. the weight gradients of a chunk come in the order of micro-batches (they are summed in the tree's order); then its REDUCE, once
  *   4. STEP is the last action, once
  *   5. between two ranks, messages are received in the order in which they are sent
- *   6. with mailboxes of that many slots, every rank reaches the end
- */
+ *   6. with mailboxes of that many slots, every rank reaches the end */
 #ifndef LS_PARALLEL_SCHEDULE_CHECK_H
 #define LS_PARALLEL_SCHEDULE_CHECK_H
 

@@ -1,4 +1,4 @@
-/* schedule_text.h - schedules as text: any built-in out, anybody's in. The format is docs/SCHEDULES.md.
+/* schedule_text.h - writes and reads schedules as text. The format is docs/SCHEDULES.md.
  *
  *   lockstep-schedule 1
  *   name 1f1b
@@ -11,8 +11,7 @@
  *   rank 1
  *   ra0@0 F0 B0 sg0@0 ra1@0 F1 B1 sg1@0 R0 step
  *
- * With `messages auto` only F B I W are listed, and messages, reduce and step are put around them. Writing what was
- * read gives the same bytes, reading what was written the same lists. */
+ * With `messages auto` only F B I W are listed; messages, reduce and step are added. Reading what was written gives the same lists. */
 #ifndef LS_PARALLEL_SCHEDULE_TEXT_H
 #define LS_PARALLEL_SCHEDULE_TEXT_H
 

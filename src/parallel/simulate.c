@@ -1,5 +1,4 @@
-/* simulate.c - list after list is walked as far as it goes; times follow from what each action waits for, so the
- * order in which ranks are walked does not matter. */
+/* simulate.c - walks each list as far as it goes; times follow from what each action waits for, so the order of the ranks does not matter. */
 #include "parallel/simulate.h"
 
 #include "core/mem.h"

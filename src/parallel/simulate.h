@@ -1,14 +1,14 @@
 /* simulate.h - simulates the duration of a schedule.
  *
  *   a computing action   takes the cost of its part
- *   a send               takes no time; its message leaves when the link (source, destination, direction) is free,
- *                        and arrives latency + transfer later. With mailboxes of k slots it waits until the receiver
- *                        has taken all but k-1 of the messages before it
+ *   a send               takes no time; its message leaves when the link (source, destination, direction) is free, and arrives
+ *                        latency + transfer later. With mailboxes of k slots it waits until the receiver has taken all but k-1 of the
+ *                        messages before it
  *   a receive            waits until its message has arrived
  *
  * bubble = 1 - work / (ranks * makespan): the step waits for all ranks, so the idle time of every rank counts from 0 to the end.
- * inner  = idle time between each rank's own first and last action, over the sum of these spans: what would be lost if
- *          no rank waited for another at the step (the measure of the zero-bubble papers). */
+ * inner  = idle time between each rank's own first and last action, over the sum of these spans: what would be lost if no rank waited for
+ *          another at the step (the measure of the zero-bubble papers). */
 #ifndef LS_PARALLEL_SIMULATE_H
 #define LS_PARALLEL_SIMULATE_H
 

@@ -1,12 +1,10 @@
 /* stages.h - assigns consecutive units to pipeline stages, balanced by cost.
  *
- * Units are embed, block 0 … L-1, head: numbers 0 … L+1. They are split into n_stage * n_chunk parts; part g has the
- * units first[g] … first[g+1]-1 and belongs to stage g mod n_stage (schedule.h). Every part has at least one unit.
+ * Units are embed, block 0 … L-1, head: numbers 0 … L+1. They are split into n_stage * n_chunk parts; part g has the units
+ * first[g] … first[g+1]-1 and belongs to stage g mod n_stage (schedule.h). Every part has at least one unit.
  *
- *   automatic   minimizes the cost of the largest part; among such splits, the sum of squares (exact, by dynamic
- *               programming: units^2 * parts)
- *   manual      "0-3,4-9,10-13": first and last unit of each part
- */
+ *   automatic   minimizes the cost of the largest part; among such splits, the sum of squares (exact, by dynamic programming)
+ *   manual      "0-3,4-9,10-13": first and last unit of each part */
 #ifndef LS_PARALLEL_STAGES_H
 #define LS_PARALLEL_STAGES_H
 
