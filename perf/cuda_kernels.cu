@@ -8,11 +8,7 @@
  * device's memory reaches. Without --batch: 64 x 1024 and 4 x 512. --small is for the emulated device: it checks, and
  * its times mean nothing. Exit code 1: a result is wrong. */
 #include "compute/cuda/gpu.cuh"
-#include "compute/cuda/kernels/embed.h"
-#include "compute/cuda/kernels/norm.h"
-#include "compute/cuda/kernels/optim.h"
-#include "compute/cuda/kernels/point.h"
-#include "compute/cuda/kernels/softmax.h"
+#include "compute/cuda/kernels/kernels.h"
 
 #include <algorithm>
 #include <functional>
@@ -180,20 +176,21 @@ static void norms(bench &b)
     array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, dt == LS_F32 ? 1.0f : 0.0f),
         bias(dt, C, 1, 4), y(dt, n, turns, 5), res(dt, n, turns, 6), dy(dt, n, turns, 7), dx(dt, n, turns, 8);
     array mean(LS_F32, R, 1, 9), rstd(LS_F32, R, 1, 10), dw(LS_F32, C, 1, 11), db(LS_F32, C, 1, 12),
-        scratch(LS_F32, (int64_t)cu_layernorm_bwd_scratch(R, C) / 4, 1, 13);
+        scratch(LS_F32, (int64_t)cu_norm_bwd_nbytes(R, C) / 4, 1, 13);
     const auto gain = [&](int64_t j) { return w.was(j) + (dt == LS_F32 ? 0 : 1); };
     ls_drop off = {}, on = {};
     on.p = 0.1f, on.key = 12345;
     const auto fwd = [&](int k) {
-        return cu_layernorm_fwd(b.stream, dt, y.at(k), mean.f(0), rstd.f(0), x.at(k), w.at(0), bias.at(0), R, C, eps);
+        return cu_layernorm_fwd(b.stream, dt, nullptr, y.at(k), mean.f(0), rstd.f(0), x.at(k), nullptr, w.at(0),
+                                bias.at(0), R, C, eps, ls_drop());
     };
     const auto add = [&](int k) {
-        return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k),
-                                    w.at(0), bias.at(0), R, C, eps, off);
+        return cu_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k), w.at(0),
+                                bias.at(0), R, C, eps, off);
     };
     const auto add_drop = [&](int k) {
-        return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k),
-                                    w.at(0), bias.at(0), R, C, eps, on);
+        return cu_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k), w.at(0),
+                                bias.at(0), R, C, eps, on);
     };
     const auto again = [&](int k) {
         return cu_layernorm_again(b.stream, dt, y.at(k), x.at(k), mean.f(0), rstd.f(0), w.at(0), bias.at(0), R, C);
@@ -329,7 +326,7 @@ static void points(bench &b)
     b.time("add_fwd drop", 3 * E * (double)m, add_drop);
     b.time("drop_bwd", 2 * E * (double)m, drop_bwd);
 
-    array sums(LS_F32, b.F, 1, 20), scratch(LS_F32, (int64_t)cu_column_sums_scratch(b.R, b.F) / 4, 1, 21);
+    array sums(LS_F32, b.F, 1, 20), scratch(LS_F32, (int64_t)cu_sums_nbytes(b.R, b.F) / 4, 1, 21);
     const auto columns = [&](int k) {
         return cu_column_sums(b.stream, dt, sums.f(0), dy.at(k), b.R, b.F, false, scratch.at(0));
     };
@@ -351,7 +348,7 @@ static void embeddings(bench &b)
     const int turns = b.o.small ? 1 : 3;
     array wte(dt, V * C, 1, 1), wpe(dt, b.P * C, 1, 2), y(dt, R * C, turns, 3), dy(dt, R * C, turns, 4),
         dwte(LS_F32, V * C, 1, 5), dwpe(LS_F32, b.P * C, 1, 6);
-    array ids(LS_I32, R, 2, 0), scratch(LS_F32, (int64_t)cu_embed_bwd_scratch(R, C) / 4, 1, 7);
+    array ids(LS_I32, R, 2, 0), scratch(LS_F32, (int64_t)cu_embed_bwd_nbytes(R, C) / 4, 1, 7);
     std::vector<int32_t> id((size_t)(2 * R)); /* as text: few tokens often, many rarely; then one token alone */
     std::set<int32_t> seen;
     for (int64_t r = 0; r < R; r++) {
@@ -378,7 +375,7 @@ static void embeddings(bench &b)
                             scratch.at(0));
     };
     int32_t *key = (int32_t *)scratch.at(0), *pos = key + R + 4;
-    array room(LS_I32, (int64_t)cu_sort_ids_room(R) / 4, 1, 0);
+    array room(LS_I32, (int64_t)cu_sort_nbytes(R) / 4, 1, 0);
     const auto sort = [&](int) { return cu_sort_ids(b.stream, key, pos, text, 0, V, R, room.at(0)); };
     if (b.o.check) {
         CU(fwd(0));
@@ -487,7 +484,7 @@ static void optimizer(bench &b, int64_t n)
     const auto stochastic = [&](int) {
         return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, &up_or_down);
     };
-    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr, nullptr); };
+    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr); };
     const auto sumsq = [&](int) { return cu_sumsq(b.stream, sums, g.f(0), n, 1024); };
     const auto add = [&](int) { return cu_add(b.stream, LS_F32, m.p, w.p, g.p, n); };
     if (b.o.check) {

@@ -1,6 +1,6 @@
 /* The emulated device itself (src/compute/cuda/emu): where threads meet, what it says when they do not, that streams are lazy, graphs, memory;
  * and what gpu.cuh gives to kernels. */
-#include "compute/cuda/gpu.cuh"
+#include "compute/cuda/kernels/vec.cuh"
 extern "C" {
 #include "cmocka_all.h"
 #include "core/rng.h"
@@ -103,6 +103,29 @@ static __global__ void shuffles(int *y)
     out[7] = sum;
     out[8] = __any_sync(mask, lane == 20);
     out[9] = __all_sync(0xffffffffu, lane < 32);
+}
+
+/* over all threads of a block of whole warps; every thread gets it */
+template <class T> static __device__ T block_sum(T x)
+{
+    LS_SHARED(T, part, [32]);
+    const int lane = lane_id(), warp = warp_id(), n_warp = (int)(blockDim.x >> 5);
+    x = warp_sum(x);
+    __syncthreads(); /* the last call's readers are done */
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < n_warp ? part[lane] : (T)0);
+}
+
+template <class T> static __device__ T block_max(T x)
+{
+    LS_SHARED(T, part, [32]);
+    const int lane = lane_id(), warp = warp_id(), n_warp = (int)(blockDim.x >> 5);
+    x = warp_max(x);
+    __syncthreads();
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    return warp_max(part[lane < n_warp ? lane : 0]);
 }
 
 static __global__ void sums(float *y, const float *x)
@@ -278,7 +301,7 @@ static __global__ void two_collectives()
 }
 static __global__ void askew(float *x)
 {
-    load_pack(x + 1);
+    vec_load<4>(x + 1);
 }
 
 template <class... P, class... A> static void launch_and_wait(void (*k)(P...), unsigned grid, unsigned block, A... a)

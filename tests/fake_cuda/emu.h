@@ -50,6 +50,11 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
                        emu_body body);
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value);
 
+struct cudaFuncAttributes {};
+template <class F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, F *) /* it has code for all */
+{
+    return cudaSuccess;
+}
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute what, int value)
 {
     return emu_func_attribute(reinterpret_cast<const void *>(kernel), what, value);

@@ -6,19 +6,17 @@
  * after its last row (V_room), the products take the padded width, too: what comes out after V is not looked at by the softmax, which
  * writes zeros there, and zeros times finite rows add nothing to dx.
  *
- * Chunks     a chunk more reads and writes dw once more (8VC bytes: 309 MB or 0.07 ms of an H200 for GPT-2), a row takes 2V bytes of scratch
+ * Chunks     one more reads and writes dw once more (8VC bytes: 309 MB or 0.07 ms of an H200 for GPT-2), a row takes 2V bytes of scratch
  *            and its products 0.33 us. At B64 T1024 (bf16): 11008 rows are 1.11 GB, 6 chunks and 0.4 ms of 21.7 spent on dw; 16384 rows are
  *            1.65 GB and 0.2 ms; 65536 rows would be 6.6 GB and nothing. The limit is 1.11 GB (LS_CLASSIFIER_MIB says another), chunks are of
  *            equal size as far as 128 divides them, and few rows are one chunk. R and V alone decide, so that equal batches give equal
  *            bits in every strategy.
  *
- * A vocabulary that is cut (n_part > 1): between the softmax's two halves the parts of every row meet in `gather`, once a chunk; so
+ * A vocabulary that is cut (n_part > 1): between the softmax's two halves the parts of every row meet in `gather`, once per chunk; so
  * chunks must not depend on V, which differs between parts: they are of CU_LOGITS_CUT_ROWS rows. The callback waits for the device, hence such a call
  * must not be inside a recorded region (region_begin). */
 #include "compute/cuda/cuda_impl.h"
-#include "compute/cuda/kernels/point.h"
-#include "compute/cuda/kernels/softmax.h"
-#include "compute/cuda/scratch.h"
+#include "compute/cuda/kernels/kernels.h"
 #include "core/minmax.h"
 #include "core/str.h"
 
@@ -50,8 +48,8 @@ static int64_t chunk_rows(int64_t R, int64_t most)
 
 size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s)
 {
-    const int64_t rows = s->V ? most_rows(x->dt, s->B * s->T, s->V, s->n_part) : 0;
-    return cu_logits_nbytes(x->dt, rows, s->V, s->n_part);
+    const int64_t rows = s->V ? most_rows(x->ops.dtype, s->B * s->T, s->V, s->n_part) : 0;
+    return cu_logits_nbytes(x->ops.dtype, rows, s->V, s->n_part);
 }
 
 /* dw (V,C) (+)= dlogits^T x. V is along the rows of dlogits in memory, and Hopper's kernels want a multiple of 8 of it: what is left over
@@ -62,17 +60,17 @@ static ls_status add_to_dw(ls_compute *c, const ls_classifier *a, const void *dl
     const int64_t even = a->V % 8 ? a->V - a->V % PAD : a->V;
     for (int64_t from = 0, to = even ? even : a->V; from < a->V; from = to, to = a->V) {
         void *dw = (float *)a->dw + from * a->C;
-        LS_TRY(cuda_product(c, &(cu_product){.out = dw,
-                                             .a = ls_at(c, dlogits, from),
-                                             .b = x,
-                                             .M = to - from,
-                                             .N = a->C,
-                                             .K = n,
-                                             .lda = ld,
-                                             .ta = true,
-                                             .dt = cuda_of(c)->dt,
-                                             .out_dt = LS_F32,
-                                             .add = acc ? dw : NULL}));
+        LS_TRY(cuda_product(c, (cu_product){.out = dw,
+                                            .a = ls_at(c, dlogits, from),
+                                            .b = x,
+                                            .M = to - from,
+                                            .N = a->C,
+                                            .K = n,
+                                            .lda = ld,
+                                            .ta = true,
+                                            .dt = c->ops->dtype,
+                                            .out_dt = LS_F32,
+                                            .add = acc ? dw : NULL}));
     }
     return LS_OK;
 }
@@ -93,33 +91,33 @@ static ls_status chunk(ls_compute *c, const ls_classifier *a, int64_t r0, int64_
                           .dloss = a->dloss,
                           .at = a->at,
                           .grad = a->dx || a->dw};
-    LS_TRY(cuda_product(c, &(cu_product){.out = logits,
-                                         .a = x,
-                                         .b = a->w,
-                                         .M = n,
-                                         .N = V,
-                                         .K = a->C,
-                                         .ldo = ld,
-                                         .tb = true,
-                                         .dt = u->dt,
-                                         .out_dt = u->dt}));
+    LS_TRY(cuda_product(c, (cu_product){.out = logits,
+                                        .a = x,
+                                        .b = a->w,
+                                        .M = n,
+                                        .N = V,
+                                        .K = a->C,
+                                        .ldo = ld,
+                                        .tb = true,
+                                        .dt = c->ops->dtype,
+                                        .out_dt = c->ops->dtype}));
     if (a->n_part > 1) {
-        CU_TRY(cu_softmax_parts(u->stream, u->dt, &s, parts + a->part * n * 3));
+        CU_TRY(cu_softmax_parts(u->stream, c->ops->dtype, &s, parts + a->part * n * 3));
         LS_TRY(a->gather(a->gather_ctx, parts, n * 3));
-        CU_TRY(cu_softmax_join(u->stream, u->dt, &s, parts, a->n_part));
+        CU_TRY(cu_softmax_join(u->stream, c->ops->dtype, &s, parts, a->n_part));
     } else {
-        CU_TRY(cu_softmax_loss(u->stream, u->dt, &s));
+        CU_TRY(cu_softmax_loss(u->stream, c->ops->dtype, &s));
     }
     if (a->dx)
-        LS_TRY(cuda_product(c, &(cu_product){.out = ls_at(c, a->dx, r0 * a->C),
-                                             .a = logits,
-                                             .b = a->w,
-                                             .M = n,
-                                             .N = a->C,
-                                             .K = V,
-                                             .lda = ld,
-                                             .dt = u->dt,
-                                             .out_dt = u->dt}));
+        LS_TRY(cuda_product(c, (cu_product){.out = ls_at(c, a->dx, r0 * a->C),
+                                            .a = logits,
+                                            .b = a->w,
+                                            .M = n,
+                                            .N = a->C,
+                                            .K = V,
+                                            .lda = ld,
+                                            .dt = c->ops->dtype,
+                                            .out_dt = c->ops->dtype}));
     if (a->dw) LS_TRY(add_to_dw(c, a, logits, x, n, ld, a->acc || r0 > 0));
     return LS_OK;
 }
@@ -127,20 +125,20 @@ static ls_status chunk(ls_compute *c, const ls_classifier *a, int64_t r0, int64_
 static ls_status classifier(ls_compute *c, const ls_classifier *a)
 {
     const cuda *u = cuda_of(c);
-    const int64_t most = most_rows(u->dt, a->R, a->V, a->n_part), rows = chunk_rows(a->R, most);
+    const int64_t most = most_rows(c->ops->dtype, a->R, a->V, a->n_part), rows = chunk_rows(a->R, most);
     void *logits = cuda_room(c);
-    double *parts =
-        (double *)(void *)((char *)logits + cuda_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(u->dt)));
+    double *parts = (double *)(void *)((char *)logits +
+                                       cu_bytes_up((size_t)(most * up(a->V, PAD)) * ls_dtype_nbytes(c->ops->dtype)));
     if (a->R == 0 && a->dw && !a->acc) CU_TRY(cu_zero(u->stream, a->dw, (size_t)(a->V * a->C) * sizeof(float)));
     for (int64_t r0 = 0; r0 < a->R; r0 += rows) LS_TRY(chunk(c, a, r0, LS_MIN(rows, a->R - r0), logits, parts));
     return LS_OK;
 }
 
-/* Products, norms, embeddings and sums add what they made to what was there (gemm_tune.c and fold.cu see to it); chunks of logits, one after the
+/* Products, norms, embeddings and sums add what they made to the old value (gemm_tune.c and column_sums.cu see to it); chunks of logits, one after the
  * other, do so only where there is one. */
 static bool adds_alike(const ls_compute *c, const ls_compute_shapes *s)
 {
-    return most_rows(cuda_of(c)->dt, s->B * s->T, s->V, s->n_part) >= s->B * s->T;
+    return most_rows(c->ops->dtype, s->B * s->T, s->V, s->n_part) >= s->B * s->T;
 }
 
 void cuda_fill_classifier(ls_compute_ops *ops)

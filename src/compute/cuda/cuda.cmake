@@ -2,15 +2,14 @@
 #   lockstep_cuda.so       built by nvcc, where there is one (LS_CUDA: AUTO, ON, OFF); the driver is not linked, a machine without one loads it
 #   emu/lockstep_cuda.so   the same files for the emulated device (tests/fake_cuda), by the C++ compiler, for tests: LS_PLUGIN_DIR=<build>/emu
 # Kernels are kernels/*.cu. Files of host code that only one of the two has: tests/fake_cuda/*, and cudnn.c or, without cudnn.h, no_sdpa.c.
-# plugin.c and host.c are the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
+# plugin.c is the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
 set(_cu ${PROJECT_SOURCE_DIR}/src/compute/cuda)
 set(_fake ${PROJECT_SOURCE_DIR}/tests/fake_cuda)
 set(LS_CUDA_ARCH "90a" CACHE STRING "Architectures the CUDA plugin is compiled for")
 file(GLOB _cu_host CONFIGURE_DEPENDS ${_cu}/*.c)
-list(FILTER _cu_host EXCLUDE REGEX "/(plugin|host|no_sdpa|cudnn)\\.c$")
+list(FILTER _cu_host EXCLUDE REGEX "/(plugin|no_sdpa|cudnn)\\.c$")
 file(GLOB _cu_kernels CONFIGURE_DEPENDS ${_cu}/kernels/*.cu)
-file(GLOB _cu_edge CONFIGURE_DEPENDS ${_cu}/plugin.c ${_cu}/host.c)
-# The parts of core that the plugin uses, as its own copies; words of failures go to the program's (host.c).
+# The parts of core that the plugin uses, as its own copies; words of failures go to the program's (plugin.c).
 set(_cu_core)
 foreach(f mem fs str clock)
   list(APPEND _cu_core ${PROJECT_SOURCE_DIR}/src/core/${f}.c)
@@ -44,10 +43,10 @@ if(NOT LS_CUDA STREQUAL "OFF")
     message(STATUS "nvcc not found: the cuda plugin is not built (LS_CUDA=ON makes this an error)")
   endif()
 endif()
-if(LS_HAVE_CUDA AND _cu_edge)
+if(LS_HAVE_CUDA)
   add_library(ls_cuda_kernels OBJECT ${_cu_kernels})
   ls_cuda_options(ls_cuda_kernels)
-  add_library(lockstep_cuda MODULE ${_cu_host} $<TARGET_OBJECTS:ls_cuda_kernels> ${_cu_edge} ${_cu_core})
+  add_library(lockstep_cuda MODULE ${_cu_host} $<TARGET_OBJECTS:ls_cuda_kernels> ${_cu}/plugin.c ${_cu_core})
   ls_cuda_options(lockstep_cuda)
   set_target_properties(lockstep_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_RUNTIME_LIBRARY Shared
     INSTALL_RPATH_USE_LINK_PATH ON)
@@ -98,8 +97,8 @@ if(LS_HAVE_CUDA AND _cu_edge)
   target_link_libraries(cuda_attention PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
   # perf/cuda_gemm.c: checks and times the products alone
   set(_cu_gemm ${PROJECT_SOURCE_DIR}/perf/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
-  foreach(f gemm.c cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_print.cu kernels/gelu.cu kernels/add.cu
-      kernels/column_sums.cu kernels/fold.cu)
+  foreach(f gemm.c cublaslt.c gemm_tune.c gemm_cache.c errors.c kernels/gemm_bias.cu kernels/gelu.cu kernels/add.cu
+      kernels/column_sums.cu)
     list(APPEND _cu_gemm ${_cu}/${f})
   endforeach()
   add_executable(cuda_gemm EXCLUDE_FROM_ALL ${_cu_gemm})
@@ -130,14 +129,12 @@ if(LS_TESTS AND LS_EMULATE)
     target_compile_options(ls_cuda_emu PUBLIC -fsanitize=${_san} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_link_options(ls_cuda_emu PUBLIC -fsanitize=${_san})
   endif()
-  if(_cu_edge)
-    add_library(lockstep_cuda_emu MODULE ${_cu_edge} ${_cu_core})
-    ls_cuda_options(lockstep_cuda_emu)
-    set_target_properties(lockstep_cuda_emu PROPERTIES OUTPUT_NAME lockstep_cuda LINKER_LANGUAGE CXX
-      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emu)
-    target_link_libraries(lockstep_cuda_emu PRIVATE -Wl,--whole-archive ls_cuda_emu -Wl,--no-whole-archive)
-    if(NOT LS_SANITIZE) # a sanitizer's own symbols come from the program
-      target_link_options(lockstep_cuda_emu PRIVATE -Wl,-z,defs)
-    endif()
+  add_library(lockstep_cuda_emu MODULE ${_cu}/plugin.c ${_cu_core})
+  ls_cuda_options(lockstep_cuda_emu)
+  set_target_properties(lockstep_cuda_emu PROPERTIES OUTPUT_NAME lockstep_cuda LINKER_LANGUAGE CXX
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emu)
+  target_link_libraries(lockstep_cuda_emu PRIVATE -Wl,--whole-archive ls_cuda_emu -Wl,--no-whole-archive)
+  if(NOT LS_SANITIZE) # a sanitizer's own symbols come from the program
+    target_link_options(lockstep_cuda_emu PRIVATE -Wl,-z,defs)
   endif()
 endif()

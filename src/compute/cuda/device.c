@@ -1,8 +1,7 @@
 /* device.c - core/device.h on CUDA: blocks of memory, pinned memory, lanes as streams of their own, copies between marks. */
 #include "compute/cuda/cuda_impl.h"
 
-#include "compute/cuda/kernels/code.h"
-#include "compute/cuda/kernels/point.h"
+#include "compute/cuda/kernels/kernels.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -12,8 +11,7 @@
 /* Threads have a current device each. */
 static ls_status enter(const cu_device *d)
 {
-    CU_TRY(cudaSetDevice(d->index));
-    return LS_OK;
+    return CU_STATUS(cudaSetDevice(d->index));
 }
 
 /* ---- what there is ---- */
@@ -57,11 +55,11 @@ static ls_status keep_block(cu_device *d, void *p, size_t nbytes)
     pthread_mutex_lock(&d->lock);
     if (d->n_block == d->cap_block) {
         const int cap = d->cap_block ? 2 * d->cap_block : 16;
-        cu_block *more = ls_realloc(d->block, (size_t)cap * sizeof *more);
+        struct cu_block *more = ls_realloc(d->block, (size_t)cap * sizeof *more);
         if (more) d->block = more, d->cap_block = cap;
         else st = ls_nomem((size_t)cap * sizeof *more, "the list of device memory");
     }
-    if (st == LS_OK) d->block[d->n_block++] = (cu_block){p, nbytes};
+    if (st == LS_OK) d->block[d->n_block++] = (struct cu_block){p, nbytes};
     pthread_mutex_unlock(&d->lock);
     return st;
 }
@@ -103,8 +101,7 @@ static ls_status no_room(const cu_device *d, size_t nbytes)
 static ls_status clear(const cu_device *d, void *p, size_t nbytes)
 {
     CU_TRY(cudaMemsetAsync(p, 0, nbytes, d->lane[0].stream));
-    CU_TRY(cudaStreamSynchronize(d->lane[0].stream));
-    return LS_OK;
+    return CU_STATUS(cudaStreamSynchronize(d->lane[0].stream));
 }
 
 static ls_status device_alloc(void *ctx, size_t nbytes, void **out)
@@ -158,8 +155,7 @@ static ls_status device_pin(void *ctx, void *host, size_t nbytes)
 {
     const cu_device *d = ctx;
     LS_TRY(enter(d));
-    CU_TRY(cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
-    return LS_OK;
+    return CU_STATUS(cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
 }
 
 static void device_unpin(void *ctx, void *host)
@@ -176,9 +172,9 @@ static ls_status device_mark(void *ctx, ls_mark *out)
 {
     cu_device *d = ctx;
     LS_TRY(enter(d));
-    LS_TRY(cu_region_enter(d->regions));
+    LS_TRY(cu_region_enter(&d->regions));
     const ls_status st = cu_mark_put(d->marks, d->stream, out);
-    cu_region_leave(d->regions);
+    cu_region_leave(&d->regions);
     return st;
 }
 
@@ -187,9 +183,9 @@ static ls_status device_hold(void *ctx, ls_mark m)
     cu_device *d = ctx;
     if (!m) return LS_OK;
     LS_TRY(enter(d));
-    LS_TRY(cu_region_enter(d->regions));
+    LS_TRY(cu_region_enter(&d->regions));
     const ls_status st = cu_mark_hold(d->marks, d->stream, m);
-    cu_region_leave(d->regions);
+    cu_region_leave(&d->regions);
     return st;
 }
 
@@ -224,14 +220,14 @@ static ls_status device_sync(void *ctx)
 
 /* ---- lanes ---- */
 
-static ls_status make_lane(cu_lane *l)
+static ls_status make_lane(cu_device *d, int i)
 {
     int least = 0, greatest = 0;
-    if (!l->stream) {
+    if (!d->lane[i].stream) {
         CU_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-        CU_TRY(cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, greatest));
+        CU_TRY(cudaStreamCreateWithPriority(&d->lane[i].stream, cudaStreamNonBlocking, greatest));
     }
-    l->open = true;
+    d->lane[i].open = true;
     return LS_OK;
 }
 
@@ -243,7 +239,7 @@ static ls_status device_lane_open(void *ctx, int *lane)
     int i = 1;
     pthread_mutex_lock(&d->lock);
     while (i < LS_DEVICE_LANES && d->lane[i].open) i++;
-    if (i < LS_DEVICE_LANES) st = make_lane(&d->lane[i]);
+    if (i < LS_DEVICE_LANES) st = make_lane(d, i);
     pthread_mutex_unlock(&d->lock);
     if (i == LS_DEVICE_LANES)
         return ls_fail(LS_E_UNSUPPORTED, "all %d copy queues of the device are in use", LS_DEVICE_LANES);
@@ -275,8 +271,7 @@ static ls_status device_add(void *ctx, int lane, void *y, const void *a, const v
 {
     const cu_device *d = ctx;
     LS_TRY(enter(d));
-    CU_TRY(cu_add(d->lane[lane].stream, (ls_dtype)dtype, y, a, b, n));
-    return LS_OK;
+    return CU_STATUS(cu_add(d->lane[lane].stream, (ls_dtype)dtype, y, a, b, n));
 }
 
 static void *device_lane_stream(void *ctx, int lane)
@@ -366,7 +361,7 @@ static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
     enough_queues();
     LS_TRY(choose(d, o));
     CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    LS_TRY(make_lane(&d->lane[0]));
+    LS_TRY(make_lane(d, 0));
     LS_TRY(cu_marks_open(&d->marks, d->stream));
     LS_TRY(cu_regions_open(&d->regions, d->stream));
     d->table = functions;

@@ -1,6 +1,6 @@
 /* errors.c - CUDA's failures as one line each: what happened, where it showed, what would help. */
 #include "compute/cuda/cuda_impl.h"
-#include "compute/cuda/kernels/code.h"
+#include "compute/cuda/kernels/kernels.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +56,7 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
 {
     char name[96], words[200];
     if (code == cudaSuccess) return LS_OK;
-    (void)cudaGetLastError(); /* told once */
+    (void)cudaGetLastError(); /* reported once */
     name_of(what, name, sizeof name);
     const char *text = cudaGetErrorString((cudaError_t)code);
     if (code == cudaErrorMemoryAllocation) {

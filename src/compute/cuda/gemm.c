@@ -24,7 +24,6 @@
  *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition: tried
  *      on the device when it is measured. */
 #include "compute/cuda/gemm_impl.h"
-#include "compute/compute.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -73,11 +72,11 @@ static ls_status first_of(cu_gemm *g, const cu_product *p, bool rows, void *work
     const int n_set = gemm_variants(g, p, sets);
     *no = true;
     for (int s = 0; s < n_set; s++) {
-        const int n = (rows ? gemm_propose_rows : gemm_propose)(g, p, sets[s], found, GEMM_MOST_ALGOS);
+        const int n = gemm_propose(g, p, sets[s], rows, found, GEMM_MOST_ALGOS);
         for (int i = 0; i < n; i++) {
             if (!gemm_starts_alone(g, p, &found[i], workspace)) continue;
             *choice = found[i];
-            const ls_status st = gemm_try(g, p, choice, workspace, no);
+            const ls_status st = gemm_issue(g, p, choice, workspace, no);
             if (!*no) return st;
         }
     }
@@ -139,7 +138,7 @@ static ls_status look_up(cu_gemm *g, const cu_product *p, const cu_gemm_key *key
         if (known) return LS_OK;
         if (cu_gemm_cache_path(g->cache) || !g->deterministic) LS_TRY(gemm_tune(g, p, workspace, choice, &measured));
         /* the first start of a kernel loads its code, for which CUDA waits until the device is idle: not with the lock held */
-        if (!measured) LS_TRY(gemm_cuda_fail(cudaDeviceSynchronize(), "waiting for the device"));
+        if (!measured) CU_TRY(cudaDeviceSynchronize());
     }
     LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
     st = settle(g, p, key, measured, capturing, workspace, choice, queued);
@@ -152,7 +151,7 @@ static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key,
                         void *workspace, cu_gemm_choice *choice, bool *queued)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "asking whether the stream is captured"));
+    CU_TRY(cudaStreamIsCapturing(g->stream, &capture));
     if (known && capture != cudaStreamCaptureStatusNone) { /* proposed in an earlier capture */
         *choice = *known;
         return LS_OK;
@@ -180,8 +179,8 @@ ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministi
     char name[300];
     int device = 0;
     ls_status st = LS_OK;
-    LS_TRY(gemm_cuda_fail(cudaGetDevice(&device), "asking for the current device"));
-    LS_TRY(gemm_cuda_fail(cudaGetDeviceProperties(&gpu, device), "reading the device properties"));
+    CU_TRY(cudaGetDevice(&device));
+    CU_TRY(cudaGetDeviceProperties(&gpu, device));
     cu_gemm *g = ls_alloc(sizeof *g);
     if (!g) return ls_nomem(sizeof *g, "products");
     *g = (cu_gemm){.stream = stream, .tf32 = tf32, .deterministic = deterministic, .tune = TUNE_ON, .only = -1};
@@ -210,11 +209,6 @@ void cu_gemm_close(cu_gemm **g)
     *g = NULL;
 }
 
-size_t cu_gemm_workspace(void)
-{
-    return (size_t)(GEMM_LIBRARY_MIB + GEMM_SIDE_MIB) << 20;
-}
-
 static ls_status check(const cu_product *p)
 {
     const bool gelu = p->epilogue != CU_PLAIN;
@@ -237,7 +231,7 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
     bool queued = false;
     if (known && known->final) g->last = *known;
     else LS_TRY(choose(g, &p, &key, known, workspace, &g->last, &queued));
-    return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace);
+    return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace, NULL);
 }
 
 void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)

@@ -46,8 +46,7 @@ static ls_status open_all(cu_marks *k, cudaStream_t stream)
 {
     CU_TRY(cudaEventCreateWithFlags(&k->base, cudaEventDefault));
     CU_TRY(cudaEventRecord(k->base, stream));
-    CU_TRY(cudaEventSynchronize(k->base));
-    return LS_OK;
+    return CU_STATUS(cudaEventSynchronize(k->base));
 }
 
 ls_status cu_marks_open(cu_marks **out, cudaStream_t stream)
@@ -112,8 +111,7 @@ static ls_status wait_for_room(cu_marks *k, const slot *s)
     pthread_mutex_unlock(&k->lock);
     const int code = (int)cudaEventSynchronize(e);
     pthread_mutex_lock(&k->lock);
-    CU_TRY(code);
-    return LS_OK;
+    return cuda_said(code, "cudaEventSynchronize", __FILE__, __LINE__);
 }
 
 /* The slot for a new mark. The lock is held. */
@@ -150,8 +148,7 @@ static ls_status reserve(cu_marks *k, slot **out, ls_mark *mark)
 static ls_status record(slot *s, cudaStream_t stream)
 {
     if (!s->event) CU_TRY(cudaEventCreateWithFlags(&s->event, cudaEventDefault));
-    CU_TRY(cudaEventRecord(s->event, stream));
-    return LS_OK;
+    return CU_STATUS(cudaEventRecord(s->event, stream));
 }
 
 ls_status cu_mark_put(cu_marks *k, cudaStream_t stream, ls_mark *out)
@@ -183,15 +180,13 @@ static cudaEvent_t event_of(cu_marks *k, ls_mark m)
 ls_status cu_mark_hold(cu_marks *k, cudaStream_t stream, ls_mark m)
 {
     const cudaEvent_t e = event_of(k, m);
-    if (e) CU_TRY(cudaStreamWaitEvent(stream, e, 0));
-    return LS_OK;
+    return e ? CU_STATUS(cudaStreamWaitEvent(stream, e, 0)) : LS_OK;
 }
 
 ls_status cu_mark_wait(cu_marks *k, ls_mark m)
 {
     const cudaEvent_t e = event_of(k, m);
-    if (e) CU_TRY(cudaEventSynchronize(e));
-    return LS_OK;
+    return e ? CU_STATUS(cudaEventSynchronize(e)) : LS_OK;
 }
 
 bool cu_mark_test(cu_marks *k, ls_mark m)

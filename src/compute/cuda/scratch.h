@@ -8,8 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CU_GEMM_LIBRARY_MIB 64 /* workspace of the library for products … */
-#define CU_GEMM_SIDE_MIB    8  /* … and of the kernels beside it          */
+#define CU_GEMM_LIBRARY_NBYTES ((size_t)64 << 20) /* workspace of the library for products … */
+#define CU_GEMM_SIDE_NBYTES    ((size_t)8 << 20)  /* … and of the kernels beside it          */
+#define CU_GEMM_NBYTES         (CU_GEMM_LIBRARY_NBYTES + CU_GEMM_SIDE_NBYTES)
 
 #define CU_SUMS_ROWS_LEAST  64 /* column_sums.cu: of a share */
 #define CU_SUMS_SHARES_MOST 128
@@ -60,14 +61,20 @@ static inline size_t cu_norm_bwd_nbytes(int64_t R, int64_t C)
     return (size_t)(cu_norm_parts(R) * 2 * C) * sizeof(float);
 }
 
+/* Numbers of 4 bytes, up to whole 16 bytes. */
+static inline int64_t cu_padded(int64_t n)
+{
+    return 4 * cu_pieces(n, 4);
+}
+
 static inline size_t cu_sort_nbytes(int64_t R)
 {
-    return (size_t)(2 * 4 * cu_pieces(R, 4) + cu_pieces(R, CU_SORT_TILE) * CU_SORT_DIGITS) * sizeof(int32_t);
+    return (size_t)(2 * cu_padded(R) + cu_pieces(R, CU_SORT_TILE) * CU_SORT_DIGITS) * sizeof(int32_t);
 }
 
 static inline size_t cu_embed_bwd_nbytes(int64_t R, int64_t C)
 {
-    return (size_t)(2 * 4 * cu_pieces(R, 4)) * sizeof(int32_t) +
+    return (size_t)(2 * cu_padded(R)) * sizeof(int32_t) +
            (size_t)(cu_pieces(R, CU_EMBED_PIECE) * 2 * C) * sizeof(float) + cu_sort_nbytes(R);
 }
 
@@ -98,7 +105,7 @@ static inline size_t cu_logits_nbytes(ls_dtype dt, int64_t rows, int64_t V, int 
 /* All of it: 256, as the caller's alignment may be less; the products' workspace; the largest operation's. */
 static inline size_t cu_scratch_nbytes(size_t largest)
 {
-    return 256 + cu_bytes_up((size_t)(CU_GEMM_LIBRARY_MIB + CU_GEMM_SIDE_MIB) << 20) + cu_bytes_up(largest);
+    return 256 + CU_GEMM_NBYTES + cu_bytes_up(largest);
 }
 
 #endif

@@ -5,7 +5,6 @@
  *   add       y = a + b                12n in float
  * The mask of dropout is made again from its key (core/rng.h) wherever it is needed. */
 #include "compute/cuda/kernels/point.cuh"
-#include "compute/cuda/kernels/point.h"
 
 namespace {
 
@@ -77,7 +76,6 @@ extern "C" int cu_add(void *stream, ls_dtype dt, void *y, const void *a, const v
         const sum<T> op = {(T *)y, (const T *)a, (const T *)b};
         return point_start<whole<T>>(stream, op, n, aligned16(y, a, b));
     });
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_add_fwd(void *stream, ls_dtype dt, void *y, const void *x, const void *delta, int64_t n, ls_drop drop)
@@ -87,7 +85,6 @@ extern "C" int cu_add_fwd(void *stream, ls_dtype dt, void *y, const void *x, con
         const sum_drop<T> op = {(T *)y, (const T *)x, (const T *)delta, drop_of(drop), 0};
         return point_start<whole<T>>(stream, op, n, aligned16(y, x, delta));
     });
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_drop_bwd(void *stream, ls_dtype dt, void *dx, const void *dy, int64_t n, ls_drop drop)
@@ -97,7 +94,6 @@ extern "C" int cu_drop_bwd(void *stream, ls_dtype dt, void *dx, const void *dy, 
         const only_drop<T> op = {(T *)dx, (const T *)dy, drop_of(drop), 0};
         return point_start<whole<T>>(stream, op, n, aligned16(dx, dy));
     });
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_zero(void *stream, void *y, size_t nbytes)

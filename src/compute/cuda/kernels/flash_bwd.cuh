@@ -49,9 +49,11 @@ FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, in
         float sum = 0;
         if (EXACT || D % tl::EACH == 0) {
             if (i < T && (EXACT || c * tl::EACH < D)) {
-                const pack<E> a = load_pack(dy), b = load_pack(from);
+                float a[tl::EACH], b[tl::EACH];
+                widen(a, vec_load<tl::EACH>(dy));
+                widen(b, vec_load<tl::EACH>(from));
 #pragma unroll
-                for (int e = 0; e < tl::EACH; e++) sum = fmaf(to_float(a[e]), to_float(b[e]), sum);
+                for (int e = 0; e < tl::EACH; e++) sum = fmaf(a[e], b[e], sum);
             }
         } else {
 #pragma unroll 1
@@ -164,7 +166,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y, k + C, ld, 0, T, D);
     cp_async_commit();
 
-    const saddr smem = mma_saddr(mem);
+    const saddr smem = shared_address(mem);
     float dq[MT][DP / 8][4], lse2[MT][2], delta[MT][2];
     uint32_t hq[MT][DP / mm::K][4], hdy[MT][DP / mm::K][4];
     bwd_zero<E, DP, EXACT>(dq);
@@ -306,8 +308,8 @@ FLASH_PART void dkv_load(char *mem, int at, const E *q, const E *dy, const flash
     const bool second = threadIdx.x >= 64, there = i < T;
     const float *from = (second ? j.delta : j.lse) + row;
     if (n < sh::PASS)
-        cp_async4(mma_saddr(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4), there ? from + i : from,
-                  there);
+        cp_async4(shared_address(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4),
+                  there ? from + i : from, there);
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
@@ -333,7 +335,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     dkv_load<E, DP, EXACT>(mem, 0, q, dy, j, row, ld, C, j0, T, D);
     cp_async_commit();
 
-    const saddr smem = mma_saddr(mem);
+    const saddr smem = shared_address(mem);
     float dk[MT][DP / 8][4], dv[MT][DP / 8][4];
     uint32_t held[MT][DP / mm::K][4];
     bwd_zero<E, DP, EXACT>(dk);
@@ -378,26 +380,13 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     flash_store<E, DP, EXACT, MT>(mem + sh::B, dv, factor, to + 2 * C, ld, at.tile * sh::OWN, T, D);
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int bwd_launch(const flash_job *j, void *stream)
-{
-    typedef bwd_shape<E, DP, EXACT> sh;
-    int n_block = j->B * j->H * ((j->T + sh::OWN - 1) / sh::OWN);
-    int e = flash_launch(flash_dq<E, PASSES, DP, EXACT, DROP>, n_block, sh::DQ_NBYTES, stream, j);
-    return e ? e : flash_launch(flash_dkv<E, PASSES, DP, EXACT, DROP>, n_block, sh::DKV_NBYTES, stream, j);
-}
-
-template <class E, int PASSES, int DP> static int bwd_for_width(const flash_job *j, void *stream)
-{
-    if (j->D != DP) return bwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
-    if constexpr (sizeof(E) == 4 && DP == 128)
-        return bwd_launch<E, PASSES, DP, false, true>(j, stream); /* rare: no code of its own */
-    else if (j->threshold) return bwd_launch<E, PASSES, DP, true, true>(j, stream);
-    else return bwd_launch<E, PASSES, DP, true, false>(j, stream);
-}
-
-template <class E, int PASSES> static int bwd_for(const flash_job *j, void *stream)
-{
-    return j->D <= 64 ? bwd_for_width<E, PASSES, 64>(j, stream) : bwd_for_width<E, PASSES, 128>(j, stream);
-}
+template <class E, int PASSES, int DP, bool EXACT, bool DROP> struct flash_backward {
+    static int launch(const cu_attention_job *j, void *stream)
+    {
+        typedef bwd_shape<E, DP, EXACT> sh;
+        const int e = flash_launch(flash_dq<E, PASSES, DP, EXACT, DROP>, sh::OWN, sh::DQ_NBYTES, stream, j);
+        return e ? e : flash_launch(flash_dkv<E, PASSES, DP, EXACT, DROP>, sh::OWN, sh::DKV_NBYTES, stream, j);
+    }
+};
 
 #endif

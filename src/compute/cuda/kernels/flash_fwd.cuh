@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
     flash_load<E, DP, EXACT, sh::BN>(mem, sh::V, k + C, ld, 0, T, D);
     cp_async_commit();
 
-    const saddr smem = mma_saddr(mem);
+    const saddr smem = shared_address(mem);
     float o[MT][DP / 8][4], top[MT][2], sum[MT][2];
     uint32_t held[MT][DP / mm::K][4];
 #pragma unroll
@@ -178,25 +178,12 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
                                   to.tile * sh::BM, T, D);
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int fwd_launch(const flash_job *j, void *stream)
-{
-    typedef fwd_shape<E, DP, EXACT, DROP> sh;
-    int n_tile = (j->T + sh::BM - 1) / sh::BM;
-    return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, j->B * j->H * n_tile, sh::NBYTES, stream, j);
-}
-
-template <class E, int PASSES, int DP> static int fwd_for_width(const flash_job *j, void *stream)
-{
-    if (j->D != DP) return fwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
-    if constexpr (sizeof(E) == 4 && DP == 128)
-        return fwd_launch<E, PASSES, DP, false, true>(j, stream); /* rare: no code of its own */
-    else if (j->threshold) return fwd_launch<E, PASSES, DP, true, true>(j, stream);
-    else return fwd_launch<E, PASSES, DP, true, false>(j, stream);
-}
-
-template <class E, int PASSES> static int fwd_for(const flash_job *j, void *stream)
-{
-    return j->D <= 64 ? fwd_for_width<E, PASSES, 64>(j, stream) : fwd_for_width<E, PASSES, 128>(j, stream);
-}
+template <class E, int PASSES, int DP, bool EXACT, bool DROP> struct flash_forward {
+    static int launch(const cu_attention_job *j, void *stream)
+    {
+        typedef fwd_shape<E, DP, EXACT, DROP> sh;
+        return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, sh::BM, sh::NBYTES, stream, j);
+    }
+};
 
 #endif

@@ -7,7 +7,6 @@
  * Bytes   forward 4n, backward 6n (16-bit types). At full bandwidth there is time for about 20 instructions an element,
  *         hence the form with one exponential and one division, both in the fast form (2 units in the last place). */
 #include "compute/cuda/kernels/point.cuh"
-#include "compute/cuda/kernels/point.h"
 
 namespace {
 
@@ -17,17 +16,6 @@ namespace {
 #define CUBIC           0.044715f
 
 #define LOG2_E 1.44269504088896340736f
-
-LS_DEVICE float rcp(float x) /* 1 ulp; of infinity 0 */
-{
-#ifdef LS_EMU
-    return 1.0f / x;
-#else
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
 
 /* 1 / (1 + exp(-2u)) */
 LS_DEVICE float gate(float x)
@@ -97,7 +85,6 @@ extern "C" int cu_gelu_fwd(void *stream, ls_dtype dt, void *y, const void *x, in
         return kind == LS_GELU_ERF ? point_start<whole<T>>(stream, erf_form, n, aligned16(y, x))
                                    : point_start<whole<T>>(stream, tanh_form, n, aligned16(y, x));
     });
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_gelu_bwd(void *stream, ls_dtype dt, void *dx, const void *dy, const void *x, int64_t n, ls_gelu kind)
@@ -108,5 +95,4 @@ extern "C" int cu_gelu_bwd(void *stream, ls_dtype dt, void *dx, const void *dy, 
         return kind == LS_GELU_ERF ? point_start<whole<T>>(stream, erf_form, n, aligned16(dx, dy, x))
                                    : point_start<whole<T>>(stream, tanh_form, n, aligned16(dx, dy, x));
     });
-    return (int)cudaErrorInvalidValue;
 }

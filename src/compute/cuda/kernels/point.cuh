@@ -1,7 +1,7 @@
 /* point.cuh - one kernel for everything that makes an element from elements of the same number.
  *
  * An operation is a struct of addresses with
- *     void prepare();                                                    once a thread
+ *     void prepare();                                                    once per thread
  *     template <int N> struct in;                                        what N neighbours need
  *     template <int N> in<N> load(int64_t at) const;                     reads them, …
  *     template <int N> void make(int64_t at, const in<N> &) const;       … computes, and writes
@@ -39,8 +39,7 @@ template <int N, class Op> static int point_start(void *stream, const Op &op, in
     if (n <= 0) return 0;
     const int64_t n_pack = aligned ? n / N : n;
     const unsigned blocks = (unsigned)(n_pack ? ceil_div<int64_t>(n_pack, POINT_THREADS * POINT_TURNS) : 1);
-    if (aligned) return LS_LAUNCH((point_packs<Op, N>), blocks, POINT_THREADS, 0, stream, op, n);
-    return LS_LAUNCH((point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
+    return LS_LAUNCH((aligned ? point_packs<Op, N> : point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
 }
 
 #endif

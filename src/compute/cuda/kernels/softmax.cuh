@@ -2,7 +2,6 @@
 #ifndef LS_CUDA_KERNELS_SOFTMAX_CUH
 #define LS_CUDA_KERNELS_SOFTMAX_CUH
 
-#include "compute/cuda/kernels/softmax.h"
 #include "compute/cuda/kernels/vec.cuh"
 
 #define LOG2_E 1.44269504088896340736f

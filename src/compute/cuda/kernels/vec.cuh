@@ -4,6 +4,7 @@
 #define LS_CUDA_KERNELS_VEC_CUH
 
 #include "compute/cuda/gpu.cuh"
+#include "compute/cuda/kernels/kernels.h"
 
 template <class T> constexpr int whole = 16 / (int)sizeof(T);
 
@@ -31,9 +32,7 @@ template <class T, int N> struct vec {
 template <int N, bool once = false, class T> LS_DEVICE vec<T, N> vec_load(const T *p)
 {
     typedef typename word_of<(int)sizeof(T) * N>::type word;
-#ifdef LS_EMU
     emu_check_aligned(p, sizeof(word));
-#endif
     const word *from = reinterpret_cast<const word *>(p);
     return {once ? __ldcs(from) : *from};
 }
@@ -41,9 +40,7 @@ template <int N, bool once = false, class T> LS_DEVICE vec<T, N> vec_load(const 
 template <int N, bool once = false, class T> LS_DEVICE void vec_store(T *p, const vec<T, N> &v)
 {
     typedef typename word_of<(int)sizeof(T) * N>::type word;
-#ifdef LS_EMU
     emu_check_aligned(p, sizeof(word));
-#endif
     if (once) __stcs(reinterpret_cast<word *>(p), v.u);
     else *reinterpret_cast<word *>(p) = v.u;
 }
@@ -81,24 +78,23 @@ LS_DEVICE unsigned narrow2(float a, float b, f16)
     return u;
 }
 
-/* The larger of each two of a word. */
-LS_DEVICE unsigned max2(unsigned a, unsigned b, bf16)
+/* The larger of each two of a word of T2. */
+template <class T2> LS_DEVICE unsigned larger2(unsigned a, unsigned b)
 {
-    __nv_bfloat162 x, y;
+    T2 x, y;
     memcpy(&x, &a, sizeof x);
     memcpy(&y, &b, sizeof y);
     x = __hmax2(x, y);
     memcpy(&a, &x, sizeof a);
     return a;
 }
+LS_DEVICE unsigned max2(unsigned a, unsigned b, bf16)
+{
+    return larger2<__nv_bfloat162>(a, b);
+}
 LS_DEVICE unsigned max2(unsigned a, unsigned b, f16)
 {
-    __half2 x, y;
-    memcpy(&x, &a, sizeof x);
-    memcpy(&y, &b, sizeof y);
-    x = __hmax2(x, y);
-    memcpy(&a, &x, sizeof a);
-    return a;
+    return larger2<__half2>(a, b);
 }
 
 template <int N, class T> LS_DEVICE void widen(float (&f)[N], const vec<T, N> &v)
