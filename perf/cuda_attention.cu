@@ -98,7 +98,7 @@ template <class E> static __global__ void fill(E *x, int64_t n, uint32_t key)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         float s = 0; /* nearly normal */
-        for (uint32_t e = 0; e < 6; e++) s += (float)(rng_u32(key + e, (uint32_t)i) >> 8) * 0x1p-23f - 1.0f;
+        for (uint32_t e = 0; e < 6; e++) s += (float)(ls_rng_u32(key + e, (uint32_t)i) >> 8) * 0x1p-23f - 1.0f;
         x[i] = from_float<E>(s * 0.7f);
     }
 }

@@ -30,7 +30,7 @@
 /* Element i of array `key`: uniform in (-1, 1) * scale + shift, as the device and the host make it alike. */
 LS_HOST_DEVICE float made(uint32_t key, int64_t i, float scale, float shift)
 {
-    return fmaf((float)(rng_u32(key, (uint32_t)i ^ (uint32_t)(i >> 32) * 0x9e3779b9u) >> 8) * 0x1p-23f - 1.0f, scale,
+    return fmaf((float)(ls_rng_u32(key, (uint32_t)i ^ (uint32_t)(i >> 32) * 0x9e3779b9u) >> 8) * 0x1p-23f - 1.0f, scale,
                 shift);
 }
 
@@ -163,7 +163,7 @@ struct bench {
 static std::vector<int64_t> sample(int64_t n, int most)
 {
     std::set<int64_t> s = {0, n - 1};
-    for (int k = 0; k < most; k++) s.insert((int64_t)(rng_u64(77, (uint64_t)k) % (uint64_t)n));
+    for (int k = 0; k < most; k++) s.insert((int64_t)(ls_rng_u64(77, (uint64_t)k) % (uint64_t)n));
     return std::vector<int64_t>(s.begin(), s.end());
 }
 
@@ -256,7 +256,7 @@ static void norms(bench &b)
         for (int64_t r : rows)
             for (int64_t j = 0; j < C; j += 97) {
                 const int64_t i = r * C + j;
-                const double keep = rng_u32(on.key, (uint32_t)i) >= (uint32_t)ceil((double)on.p * 4294967296.0)
+                const double keep = ls_rng_u32(on.key, (uint32_t)i) >= (uint32_t)ceil((double)on.p * 4294967296.0)
                                         ? 1 / (1 - (double)on.p)
                                         : 0;
                 b.near("add_layernorm_fwd res", i, dt, res.read1(i), x.was(i) + keep * delta.was(i), 1e-2);
@@ -288,7 +288,7 @@ static void points(bench &b)
     const auto add_drop = [&](int k) { return cu_add_fwd(b.stream, dt, y.at(k), x.at(k), dy.at(k), m, on); };
     const auto drop_bwd = [&](int k) { return cu_drop_bwd(b.stream, dt, y.at(k), dy.at(k), m, on); };
     const auto keep = [&](int64_t i) {
-        return rng_u32(on.key, (uint32_t)(i + on.first)) >= (uint32_t)ceil((double)on.p * 4294967296.0)
+        return ls_rng_u32(on.key, (uint32_t)(i + on.first)) >= (uint32_t)ceil((double)on.p * 4294967296.0)
                    ? 1 / (1 - (double)on.p)
                    : 0.0;
     };
@@ -352,7 +352,7 @@ static void embeddings(bench &b)
     std::vector<int32_t> id((size_t)(2 * R)); /* as text: few tokens often, many rarely; then one token alone */
     std::set<int32_t> seen;
     for (int64_t r = 0; r < R; r++) {
-        id[(size_t)r] = (int32_t)(exp((double)(rng_u64(5, (uint64_t)r) >> 11) * 0x1p-53 * log((double)V))) - 1;
+        id[(size_t)r] = (int32_t)(exp((double)(ls_rng_u64(5, (uint64_t)r) >> 11) * 0x1p-53 * log((double)V))) - 1;
         id[(size_t)(R + r)] = (int32_t)(V / 2);
         seen.insert(id[(size_t)r]);
     }
@@ -415,7 +415,8 @@ static void classifier(bench &b)
     array logits(dt, R * ld, 1, 1, 4), loss(LS_F64, R, 1, 0), target(LS_I32, R, 1, 0), parts(LS_F64, 3 * R, 1, 0),
         sum(LS_F64, 1, 1, 0);
     std::vector<int32_t> t((size_t)R);
-    for (int64_t r = 0; r < R; r++) t[(size_t)r] = r % 17 == 3 ? -1 : (int32_t)(rng_u64(6, (uint64_t)r) % (uint64_t)V);
+    for (int64_t r = 0; r < R; r++)
+        t[(size_t)r] = r % 17 == 3 ? -1 : (int32_t)(ls_rng_u64(6, (uint64_t)r) % (uint64_t)V);
     CU(cudaMemcpy(target.p, t.data(), t.size() * 4, cudaMemcpyHostToDevice));
     cu_softmax a = {};
     a.logits = logits.p, a.row_loss = (double *)loss.p, a.target = (const int32_t *)target.p;

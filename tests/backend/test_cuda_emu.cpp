@@ -217,12 +217,6 @@ static __global__ void masks(unsigned *y, drop_arg d)
 
 static void random_bits(void **)
 {
-    for (uint64_t i = 0; i < 1000; i++) {
-        const uint64_t key = ls_rng_key(i, LS_RNG_DROPOUT, 2 * i, 3 + i);
-        assert_true(rng_key(i, LS_RNG_USE_DROPOUT, 2 * i, 3 + i) == key);
-        assert_true(rng_u64(key, i) == ls_rng_u64(key, i));
-        assert_int_equal(rng_u32(key, (uint32_t)(i * 7919)), ls_rng_u32(key, (uint32_t)(i * 7919)));
-    }
     stream s;
     on_device<unsigned> y(256);
     on_device<ls_pass_head> head(1);

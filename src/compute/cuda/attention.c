@@ -6,7 +6,6 @@
 
 #include "compute/cuda/kernels/flash.h"
 #include "compute/cuda/scratch.h"
-#include "compute/cuda/sdpa.h"
 #include "core/err.h"
 #include "core/mem.h"
 #include "core/minmax.h"
@@ -119,8 +118,7 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
                        LS_FLASH_D_MAX);
     if (j->B * j->T * j->H < 1) return LS_OK;
     int e = 0;
-    if (a->dt == LS_BF16) e = backward ? flash_bwd_bf16(j, a->stream) : flash_fwd_bf16(j, a->stream);
-    else if (a->dt == LS_F16) e = backward ? flash_bwd_f16(j, a->stream) : flash_fwd_f16(j, a->stream);
+    if (a->dt != LS_F32) e = backward ? flash_bwd_16bit(j, a->dt, a->stream) : flash_fwd_16bit(j, a->dt, a->stream);
     else e = backward ? flash_bwd_f32(j, a->tf32, a->stream) : flash_fwd_f32(j, a->tf32, a->stream);
     if (e)
         return ls_fail(LS_E_DEVICE, "attention %s (B %lld T %lld H %lld D %lld): %s", backward ? "backward" : "forward",

@@ -173,19 +173,17 @@ static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatm
     const uint32_t to = even ? least(p->out, few ? p->ldo : 0, p->out_dt) : (uint32_t)ls_dtype_nbytes(p->out_dt);
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
-        uint32_t bytes;
-    } at[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, to},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, to}};
+        const void *value;
+        size_t nbytes;
+    } wish[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room},
+                {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &to, sizeof to},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &to, sizeof to}};
     cublasStatus_t e = cublasLtMatmulPreferenceInit(pref);
-    if (!e)
-        e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
-    if (!e)
-        e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
-                                                 sizeof schemes);
-    for (size_t i = 0; !e && i < sizeof at / sizeof at[0]; i++)
-        e = cublasLtMatmulPreferenceSetAttribute(pref, at[i].what, &at[i].bytes, sizeof at[i].bytes);
+    for (size_t i = 0; !e && i < sizeof wish / sizeof wish[0]; i++)
+        e = cublasLtMatmulPreferenceSetAttribute(pref, wish[i].what, wish[i].value, wish[i].nbytes);
     return e;
 }
 

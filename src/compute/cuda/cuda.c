@@ -1,7 +1,4 @@
-/* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for.
- *
- * The scratch that the caller lends begins with the products' workspace (cuda_workspace); after it is room for the operation that
- * runs (cuda_room), of which there is one at a time, so the largest need counts. */
+/* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for. */
 #include "compute/cuda/cuda_impl.h"
 
 #include "core/mem.h"
@@ -36,11 +33,8 @@ ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
     cuda *x = ls_alloc(sizeof *x);
     if (!x) return ls_nomem(sizeof *x, "the CUDA backend");
     x->stochastic = o->stochastic && o->dtype == LS_BF16;
-    x->ops.name = "cuda";
+    x->ops = cuda_ops;
     x->ops.dtype = o->dtype;
-    x->ops.wide = LS_F32;
-    cuda_fill_ops(&x->ops);
-    cuda_fill_classifier(&x->ops);
     const ls_status st = open_all(x, o);
     if (st != LS_OK) {
         close_all(x);

@@ -25,22 +25,9 @@ ls_status cuda_said(int code, const char *what, const char *file, int line);
         const ls_status cu_try_st_ = CU_STATUS(call); \
         if (cu_try_st_ != LS_OK) return cu_try_st_;   \
     } while (0)
-/* Why there is no usable device, after cudaGetDeviceCount gave `code`. */
-void cuda_no_device(int code, char *words, size_t room);
-int cuda_probe(char *words, size_t room);
-
-/* ---- marks.c ---- */
-
-/* Points in streams, numbered from 1 on, in a ring of events: when a place is used again its old mark has passed. */
-typedef struct cu_marks cu_marks;
-
-ls_status cu_marks_open(cu_marks **out, cudaStream_t stream); /* `stream`: where the clock begins */
-void cu_marks_close(cu_marks **k);
-ls_status cu_mark_put(cu_marks *k, cudaStream_t s, ls_mark *out);
-ls_status cu_mark_hold(cu_marks *k, cudaStream_t s, ls_mark m);
-ls_status cu_mark_wait(cu_marks *k, ls_mark m);
-bool cu_mark_test(cu_marks *k, ls_mark m);
-ls_status cu_mark_seconds(cu_marks *k, ls_mark m, double *at);
+/* Devices that there are; 0, and `words` say why there is none. */
+int cuda_count(char *words, size_t room);
+int cuda_probe(char *words, size_t room); /* of compute/plugin.h */
 
 /* ---- region.c ---- */
 
@@ -65,14 +52,25 @@ ls_status cu_region_end(cu_regions *r);
 ls_status cu_region_enter(cu_regions *r);
 void cu_region_leave(cu_regions *r);
 
-/* ---- device.c ---- */
+/* ---- device.c, marks.c ---- */
+
+/* Points in streams, numbered from 1 on, in a ring of events: when a place is used again its old mark has passed. */
+typedef struct cu_marks {
+    bool open;
+    pthread_mutex_t lock;
+    uint64_t turn;
+    cudaEvent_t base;
+    double base_at;
+    int n, next;                 /* slots that exist; the one that takes the next mark */
+    struct cu_mark_slot **block; /* of slots */
+} cu_marks;
 
 typedef struct cu_device {
     int index;
     bool shared;
     char cudnn[16];      /* for those who ask the device; cuda.c knows */
     cudaStream_t stream; /* the queue of operations */
-    cu_marks *marks;
+    cu_marks marks;
     cu_regions regions;
     pthread_mutex_t lock; /* of what follows */
     struct {
@@ -92,6 +90,16 @@ ls_status cu_device_open(cu_device **out, const ls_compute_open_opts *o);
 /* What cu_device_open would take, without its streams and marks. The context stays: for a process that ends. */
 ls_status cu_device_look(const ls_compute_open_opts *o, ls_device_info *out);
 void cu_device_close(cu_device **d);
+ls_status cu_device_enter(const cu_device *d); /* threads have a current device each */
+
+ls_status cu_marks_open(cu_marks *k, cudaStream_t stream); /* `stream`: where the clock begins */
+void cu_marks_close(cu_marks *k);
+ls_status cu_mark_put(cu_marks *k, cudaStream_t s, ls_mark *out);
+ls_status cu_mark_hold(cu_marks *k, cudaStream_t s, ls_mark m);
+/* Of ls_device; ctx is a cu_device. */
+ls_status cu_mark_wait(void *ctx, ls_mark m);
+bool cu_mark_test(void *ctx, ls_mark m);
+ls_status cu_mark_seconds(void *ctx, ls_mark m, double *at);
 
 /* ---- cuda.c ---- */
 
@@ -114,7 +122,7 @@ void cuda_close(ls_compute *c);
 size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s);
 void cuda_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS]);
 
-/* The scratch that the caller lends: the products' workspace, then that of the operation, both aligned to 256 bytes. */
+/* The scratch that the caller lends: the products' workspace, then that of the operation that runs, both aligned to 256 bytes. */
 static inline void *cuda_workspace(const ls_compute *c)
 {
     return (char *)c->scratch + (cu_bytes_up((uintptr_t)c->scratch) - (uintptr_t)c->scratch);
@@ -126,8 +134,9 @@ static inline void *cuda_room(const ls_compute *c)
 
 /* ---- ops.c, classifier.c ---- */
 
-void cuda_fill_ops(ls_compute_ops *ops);
-void cuda_fill_classifier(ls_compute_ops *ops);
+extern const ls_compute_ops cuda_ops; /* but for the type */
+ls_status cuda_classifier(ls_compute *c, const ls_classifier *a);
+bool cuda_adds_alike(const ls_compute *c, const ls_compute_shapes *s);
 size_t cuda_ops_scratch(const cuda *x, const ls_compute_shapes *s);
 size_t cuda_classifier_scratch(const cuda *x, const ls_compute_shapes *s);
 ls_status cuda_product(ls_compute *c, cu_product p);

@@ -1,4 +1,4 @@
-/* cudnn.c - sdpa.h by cuDNN's backend interface: attention written down as a graph of small operations, which cuDNN's engines know as one kernel.
+/* cudnn.c - attention by cuDNN's backend interface: written down as a graph of small operations, which cuDNN's engines know as one kernel.
  *
  *   forward    s = q k^T;  scale;  where row >= column, else -inf;  m = max, e = exp(s - m), z = sum e;  stats = m + log z;  y = (e / z) v
  *   backward   delta = sum(dy * y);  s as above less stats, masked;  p = exp(s);  dv = p^T dy;  ds = (dy v^T - delta) * p * scale
@@ -8,10 +8,17 @@
  * packed array by their strides. stats is compute.h's lse.
  *
  * The library is loaded when somebody opens it (LS_CUDNN names another file); nothing here is linked to it. Used is what 9.6 has. */
-#include "compute/cuda/sdpa.h"
+#include "compute/cuda/attention.h"
 
 #include "core/mem.h"
 
+#if defined(__has_include) && !defined(LS_EMU) /* an emulated device has no cuDNN */
+#if __has_include(<cudnn.h>)
+#define HAVE_CUDNN 1
+#endif
+#endif
+
+#ifdef HAVE_CUDNN
 #include <cudnn.h>
 #include <dlfcn.h>
 #include <float.h>
@@ -523,3 +530,30 @@ ls_status cu_sdpa_run(cu_sdpa *s, bool backward, const cu_attention_job *j)
     s->f.desc_destroy(pack);
     return out;
 }
+
+#else /* it is never open */
+
+ls_status cu_sdpa_open(cu_sdpa **out, void *stream, ls_dtype dt, bool deterministic, int *version)
+{
+    (void)out, (void)stream, (void)dt, (void)deterministic, (void)version;
+    return ls_fail(LS_E_UNSUPPORTED, "built without cuDNN");
+}
+
+void cu_sdpa_close(cu_sdpa *s)
+{
+    (void)s;
+}
+
+ls_status cu_sdpa_plan(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, size_t *nbytes)
+{
+    (void)s, (void)backward, (void)B, (void)T, (void)H, (void)D, (void)nbytes;
+    return LS_E_UNSUPPORTED;
+}
+
+ls_status cu_sdpa_run(cu_sdpa *s, bool backward, const cu_attention_job *j)
+{
+    (void)s, (void)backward, (void)j;
+    return LS_E_UNSUPPORTED;
+}
+
+#endif

@@ -87,7 +87,7 @@ typedef struct collection {
     } f;
     CUpti_SubscriberHandle subscriber;
     bool subscribed, whole_graphs;
-    uint32_t enabled;     /* kinds, as bits of `kinds` */
+    uint64_t enabled;     /* kinds of records, as bits */
     pthread_mutex_t lock; /* of all below: CUPTI calls from threads of its own */
     record *record;
     uint64_t cap, n, lost;
@@ -97,13 +97,6 @@ typedef struct collection {
     char *name[N_NAME]; /* hashed */
     fix fix[2];
 } collection;
-
-static const CUpti_ActivityKind kinds[] = {
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET,
-    CUPTI_ACTIVITY_KIND_RUNTIME,           CUPTI_ACTIVITY_KIND_DRIVER, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
-    CUPTI_ACTIVITY_KIND_GRAPH_TRACE,
-};
-enum { K_KERNEL, K_MEMCPY, K_MEMSET, K_RUNTIME, K_DRIVER, K_EXTERNAL, K_GRAPH, N_KIND };
 
 static collection *here; /* NULL: not collecting */
 static _Thread_local uint32_t place_here;
@@ -295,12 +288,12 @@ static void destroy(collection *c)
     free(c); /* the library stays: it has threads and hooks of its own */
 }
 
-static bool enable(collection *c, int k, char *words, size_t room)
+static bool enable(collection *c, CUpti_ActivityKind kind, char *words, size_t room)
 {
-    const CUptiResult rc = c->f.cuptiActivityEnable(kinds[k]);
+    const CUptiResult rc = c->f.cuptiActivityEnable(kind);
     const char *why = "?";
     if (rc == CUPTI_SUCCESS) {
-        c->enabled |= 1u << k;
+        c->enabled |= UINT64_C(1) << kind;
         return true;
     }
     if (words) {
@@ -312,8 +305,8 @@ static bool enable(collection *c, int k, char *words, size_t room)
 
 static void disable_all(collection *c)
 {
-    for (int k = 0; k < N_KIND; k++)
-        if (c->enabled & 1u << k) (void)c->f.cuptiActivityDisable(kinds[k]);
+    for (int kind = 0; kind < 64; kind++)
+        if (c->enabled >> kind & 1) (void)c->f.cuptiActivityDisable((CUpti_ActivityKind)kind);
     c->enabled = 0;
     if (c->subscribed) (void)c->f.cuptiUnsubscribe(c->subscriber);
     c->subscribed = false;
@@ -356,14 +349,15 @@ static bool collect(collection *c, char *words, size_t room)
     if (c->f.cuptiActivityRegisterCallbacks(buffer_requested, buffer_completed) != CUPTI_SUCCESS)
         return snprintf(words, room, "CUPTI does not accept buffers"), false;
     subscribe(c);
-    if (!enable(c, K_KERNEL, words, room)) return false;
-    (void)enable(c, K_MEMCPY, NULL, 0);
-    (void)enable(c, K_MEMSET, NULL, 0);
-    if (enable(c, K_EXTERNAL, NULL, 0)) {
-        (void)enable(c, K_RUNTIME, NULL, 0); /* a correlation is reported for calls that are recorded */
-        (void)enable(c, K_DRIVER, NULL, 0);
+    if (!enable(c, CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, words, room)) return false;
+    (void)enable(c, CUPTI_ACTIVITY_KIND_MEMCPY, NULL, 0);
+    (void)enable(c, CUPTI_ACTIVITY_KIND_MEMSET, NULL, 0);
+    if (enable(c, CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION, NULL, 0)) {
+        (void)enable(c, CUPTI_ACTIVITY_KIND_RUNTIME, NULL,
+                     0); /* a correlation is reported for calls that are recorded */
+        (void)enable(c, CUPTI_ACTIVITY_KIND_DRIVER, NULL, 0);
     }
-    if (c->whole_graphs) c->whole_graphs = enable(c, K_GRAPH, NULL, 0);
+    if (c->whole_graphs) c->whole_graphs = enable(c, CUPTI_ACTIVITY_KIND_GRAPH_TRACE, NULL, 0);
     c->fix[0] = compare_clocks(c);
     if (c->fix[0].error == INT64_MAX) return snprintf(words, room, "CUPTI does not report timestamps"), false;
     return true;
@@ -396,7 +390,7 @@ static uint32_t cupti_at(uint32_t place)
     uint64_t last;
     if (!c || place == before) return before;
     place_here = place;
-    if (!(c->enabled & 1u << K_EXTERNAL)) return before;
+    if (!(c->enabled >> CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION & 1)) return before;
     if (before) (void)c->f.cuptiActivityPopExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, &last);
     if (place) (void)c->f.cuptiActivityPushExternalCorrelationId(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, place);
     return before;

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Threads have a current device each. */
-static ls_status enter(const cu_device *d)
+ls_status cu_device_enter(const cu_device *d)
 {
     return CU_STATUS(cudaSetDevice(d->index));
 }
@@ -22,7 +21,7 @@ static ls_status device_info(void *ctx, ls_device_info *out)
     struct cudaDeviceProp p;
     size_t left = 0, total = 0;
     int driver = 0, api = 0;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
     CU_TRY(cudaMemGetInfo(&left, &total));
     CU_TRY(cudaDriverGetVersion(&driver));
@@ -108,7 +107,7 @@ static ls_status device_alloc(void *ctx, size_t nbytes, void **out)
 {
     cu_device *d = ctx;
     void *p = NULL;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     const int code = (int)cudaMalloc(&p, nbytes ? nbytes : 1);
     if (code == cudaErrorMemoryAllocation) return no_room(d, nbytes);
     CU_TRY(code);
@@ -131,7 +130,7 @@ static ls_status device_alloc_host(void *ctx, size_t nbytes, void **out)
 {
     cu_device *d = ctx;
     void *p = NULL;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     const int code = (int)cudaHostAlloc(&p, nbytes ? nbytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
@@ -154,7 +153,7 @@ static void device_release_host(void *ctx, void *p)
 static ls_status device_pin(void *ctx, void *host, size_t nbytes)
 {
     const cu_device *d = ctx;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     return CU_STATUS(cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
 }
 
@@ -171,9 +170,9 @@ static void device_unpin(void *ctx, void *host)
 static ls_status device_mark(void *ctx, ls_mark *out)
 {
     cu_device *d = ctx;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     LS_TRY(cu_region_enter(&d->regions));
-    const ls_status st = cu_mark_put(d->marks, d->stream, out);
+    const ls_status st = cu_mark_put(&d->marks, d->stream, out);
     cu_region_leave(&d->regions);
     return st;
 }
@@ -182,40 +181,18 @@ static ls_status device_hold(void *ctx, ls_mark m)
 {
     cu_device *d = ctx;
     if (!m) return LS_OK;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     LS_TRY(cu_region_enter(&d->regions));
-    const ls_status st = cu_mark_hold(d->marks, d->stream, m);
+    const ls_status st = cu_mark_hold(&d->marks, d->stream, m);
     cu_region_leave(&d->regions);
     return st;
 }
 
-static ls_status device_wait(void *ctx, ls_mark m)
-{
-    cu_device *d = ctx;
-    LS_TRY(enter(d));
-    return cu_mark_wait(d->marks, m);
-}
-
-static bool device_test(void *ctx, ls_mark m)
-{
-    cu_device *d = ctx;
-    if (cudaSetDevice(d->index) != cudaSuccess) return true;
-    return cu_mark_test(d->marks, m);
-}
-
-static ls_status device_seconds(void *ctx, ls_mark m, double *at)
-{
-    cu_device *d = ctx;
-    LS_TRY(enter(d));
-    return cu_mark_seconds(d->marks, m, at);
-}
-
 static ls_status device_sync(void *ctx)
 {
-    cu_device *d = ctx;
     ls_mark now;
     LS_TRY(device_mark(ctx, &now)); /* others may go on queueing while this one waits */
-    return device_wait(d, now);
+    return cu_mark_wait(ctx, now);
 }
 
 /* ---- lanes ---- */
@@ -234,7 +211,7 @@ static ls_status make_lane(cu_device *d, int i)
 static ls_status device_lane_open(void *ctx, int *lane)
 {
     cu_device *d = ctx;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     ls_status st = LS_OK;
     int i = 1;
     pthread_mutex_lock(&d->lock);
@@ -261,16 +238,16 @@ static ls_status device_copy(void *ctx, int lane, void *dst, const void *src, si
 {
     cu_device *d = ctx;
     const cudaStream_t s = d->lane[lane].stream;
-    LS_TRY(enter(d));
-    if (after) LS_TRY(cu_mark_hold(d->marks, s, after));
+    LS_TRY(cu_device_enter(d));
+    if (after) LS_TRY(cu_mark_hold(&d->marks, s, after));
     if (nbytes) CU_TRY(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s));
-    return done ? cu_mark_put(d->marks, s, done) : LS_OK;
+    return done ? cu_mark_put(&d->marks, s, done) : LS_OK;
 }
 
 static ls_status device_add(void *ctx, int lane, void *y, const void *a, const void *b, int64_t n, int dtype)
 {
     const cu_device *d = ctx;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     return CU_STATUS(cu_add(d->lane[lane].stream, (ls_dtype)dtype, y, a, b, n));
 }
 
@@ -291,9 +268,9 @@ static const ls_device functions = {
     .owns = device_owns,
     .mark = device_mark,
     .hold = device_hold,
-    .wait = device_wait,
-    .test = device_test,
-    .seconds = device_seconds,
+    .wait = cu_mark_wait,
+    .test = cu_mark_test,
+    .seconds = cu_mark_seconds,
     .sync = device_sync,
     .lane_open = device_lane_open,
     .lane_close = device_lane_close,
@@ -317,21 +294,16 @@ static int local_size(void)
 
 static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
 {
-    int n = 0;
     char words[200];
     struct cudaDeviceProp p;
-    const int code = (int)cudaGetDeviceCount(&n);
-    if (code != cudaSuccess || n < 1) {
-        (void)cudaGetLastError();
-        cuda_no_device(code ? code : cudaErrorNoDevice, words, sizeof words);
-        return ls_fail(LS_E_UNSUPPORTED, "%s", words);
-    }
+    const int n = cuda_count(words, sizeof words);
+    if (n < 1) return ls_fail(LS_E_UNSUPPORTED, "%s", words);
     if (o->device >= n)
         return ls_fail(LS_E_UNSUPPORTED, "CUDA device %d does not exist: there %s %d, numbered from 0", o->device,
                        n == 1 ? "is" : "are", n);
     d->index = o->device >= 0 ? o->device : o->local_rank % n;
     d->shared = o->device < 0 && (o->local_rank >= n || local_size() > n);
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     if (cu_has_code() != cudaErrorNoKernelImageForDevice) return LS_OK;
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
     return ls_fail(

@@ -1,28 +1,25 @@
 /* gemm.c - gemm.h: which algorithm of cuBLASLt a product gets (cublaslt.c carries it out, gemm_tune.c measures, gemm_cache.h remembers).
  *
- * Choosing   The first call of a shape measures (gemm_tune.c), the table and the file (gemm_cache.h) remember. The key holds everything
- *            the choice may depend on and nothing else: sizes, strides, transposes, types, what is fused, 16-byte alignment, TF32,
- *            determinism. It does not hold `add`: a product that is added uses the algorithm of the product alone, so that
- *            (product, then add) and (product added to) have equal bits.
- *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic
- *            mode: each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the
- *            first proposal, until a call outside of a capture measures.
+ * Choosing   The first call of a shape measures; the table and the file remember. The key holds everything the choice may depend on: sizes,
+ *            strides, transposes, types, what is fused, 16-byte alignment, TF32, determinism. It does not hold `add`: a product that is
+ *            added uses the algorithm of the product alone, so that (product, then add) and (product added to) have equal bits.
+ *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic mode:
+ *            each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the first
+ *            proposal, until a call outside of a capture measures.
  *
  * Few rows   Up to LS_FEW_ROWS rows have one key and one algorithm, so that each is computed as one alone is (compute.h, invariant 4): one
- *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own, by an
- *            algorithm for one (GEMM_ROWS). It may accept an algorithm and still not start it: one that does not start for one row alone
- *            is not chosen, and a number of rows that it does not start for is made row by row.
+ *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own
+ *            (GEMM_ROWS). The library may accept an algorithm and still not start it: one that does not start for one row alone is not
+ *            chosen, and a number of rows that it does not start for is made row by row.
  *
  * Determinism (opened so)
- *   1. one shape, one algorithm, on all workers of a host: the first choice for a shape that is written to the file is used by all,
- *      now and in later runs (a first proposal of a capture is written, too). Bits are a function of the shape and the file. Workers that
- *      meet a new shape together all measure it, without the lock: a measurement waits for work that was queued before it, which may be
- *      a collective, which may wait for a worker that would wait for the lock. Without a writable cache folder nobody measures: bits are a function of the shape and the library. Workers on several
- *      hosts want one folder, copies of one file, or LS_GEMM_TUNE=0;
+ *   1. one shape, one algorithm, on all workers of a host: the first choice for a shape in the file (a first proposal of a capture, too) is
+ *      used by all, now and in later runs. Workers that meet a new shape together all measure it, without the lock: a measurement waits for
+ *      work queued before it, maybe a collective that waits for a worker that would wait for the lock. Without a writable cache folder
+ *      nobody measures. Workers on several hosts need one folder, copies of one file, or LS_GEMM_TUNE=0;
  *   2. no atomics: K is cut only with partial sums kept in float in the workspace and added in order (REDUCTION_SCHEME_COMPUTE_TYPE).
  *      The in-place scheme would add parts to `out` one by one: other bits when `out` was not empty;
- *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition: tried
- *      on the device when it is measured. */
+ *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition. */
 #include "compute/cuda/gemm_impl.h"
 #include "core/mem.h"
 

@@ -1,4 +1,4 @@
-/* gpu.cuh - what every kernel file includes: launching, number types, reductions in one order, random numbers and dropout.
+/* gpu.cuh - what every kernel file includes: launching, number types, reductions in one order, dropout.
  *
  * Compiled by nvcc, or by a C++17 compiler with -DLS_EMU against the emulated device (tests/fake_cuda, whose headers have the names of CUDA's).
  * Rules for kernel files:
@@ -18,10 +18,13 @@
 #include <cuda_runtime.h>
 
 #include "compute/compute.h"
+#include "core/rng.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#include <type_traits>
 
 #define LS_DEVICE      static __device__ __forceinline__
 #define LS_HOST_DEVICE static __host__ __device__ __forceinline__
@@ -116,32 +119,19 @@ template <class I> static __host__ __device__ constexpr inline I ceil_div(I a, I
     return (a + b - 1) / b;
 }
 
-LS_HOST_DEVICE float to_float(float x)
+template <class T> LS_HOST_DEVICE float to_float(T x)
 {
-    return x;
-}
-LS_HOST_DEVICE float to_float(bf16 x)
-{
-    return __bfloat162float(x);
-}
-LS_HOST_DEVICE float to_float(f16 x)
-{
-    return __half2float(x);
+    if constexpr (std::is_same<T, bf16>::value) return __bfloat162float(x);
+    else if constexpr (std::is_same<T, f16>::value) return __half2float(x);
+    else return x;
 }
 
 /* Rounds to nearest even. */
-template <class T> LS_HOST_DEVICE T from_float(float x);
-template <> __host__ __device__ __forceinline__ float from_float<float>(float x)
+template <class T> LS_HOST_DEVICE T from_float(float x)
 {
-    return x;
-}
-template <> __host__ __device__ __forceinline__ bf16 from_float<bf16>(float x)
-{
-    return __float2bfloat16_rn(x);
-}
-template <> __host__ __device__ __forceinline__ f16 from_float<f16>(float x)
-{
-    return __float2half_rn(x);
+    if constexpr (std::is_same<T, bf16>::value) return __float2bfloat16_rn(x);
+    else if constexpr (std::is_same<T, f16>::value) return __float2half_rn(x);
+    else return x;
 }
 
 /* ---- reductions: one order, fixed by the block's shape ---- */
@@ -172,38 +162,9 @@ LS_DEVICE int warp_id()
     return (int)(threadIdx.x >> 5);
 }
 
-/* ---- randomness: the functions of core/rng.h, bit for bit (tests compare them) ---- */
-
-LS_HOST_DEVICE uint64_t rng_mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-LS_HOST_DEVICE uint64_t rng_key(uint64_t seed, int use, uint64_t a, uint64_t b)
-{
-    uint64_t k = rng_mix(seed + 0x9e3779b97f4a7c15u * (uint64_t)use);
-    k = rng_mix(k ^ (a + 0x632be59bd9b4e019u));
-    return rng_mix(k ^ (b * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du));
-}
-
-LS_HOST_DEVICE uint64_t rng_u64(uint64_t key, uint64_t i)
-{
-    return rng_mix(key + (i + 1) * 0x9e3779b97f4a7c15u);
-}
-
-LS_HOST_DEVICE uint32_t rng_u32(uint64_t key, uint32_t i)
-{
-    uint32_t z = i * 0x9e3779b9u + (uint32_t)key;
-    z = (z ^ (z >> 16)) * 0x85ebca6bu;
-    z = (z ^ (z >> 13) ^ (uint32_t)(key >> 32)) * 0xc2b2ae35u;
-    return z ^ (z >> 16);
-}
-
 /* ---- dropout ---- */
 
-/* A kernel's argument, made on the host: drop_arg d = drop_of(drop).  In the kernel: const uint64_t key = drop_key(d) once a thread, then
+/* A kernel's argument, made on the host: drop_arg d = drop_of(drop).  In the kernel: const uint64_t key = drop_key(d) once per thread, then
  * x * drop_factor(d, key, i). `i` is the element's index in the whole array (d.first is not added here). */
 struct drop_arg {
     uint64_t key;
@@ -232,24 +193,17 @@ static inline drop_arg drop_of(const ls_drop &d)
     return a;
 }
 
-#define LS_RNG_USE_DROPOUT 3 /* LS_RNG_DROPOUT of core/rng.h */
-
 LS_DEVICE uint64_t drop_key(const drop_arg &d)
 {
     if (!d.on || !d.at) return d.key;
-    return rng_key(d.at->drop_key, LS_RNG_USE_DROPOUT, d.unit, d.site);
-}
-
-LS_DEVICE bool drop_keeps(const drop_arg &d, uint64_t key, uint32_t i)
-{
-    return rng_u32(key, i) >= d.threshold;
+    return ls_rng_key(d.at->drop_key, LS_RNG_DROPOUT, d.unit, d.site);
 }
 
 /* 0 or 1/(1-p); 1 where dropout is off. */
 LS_DEVICE float drop_factor(const drop_arg &d, uint64_t key, uint32_t i)
 {
     if (!d.on) return 1.0f;
-    return drop_keeps(d, key, i) ? d.scale : 0.0f;
+    return ls_rng_u32(key, i) >= d.threshold ? d.scale : 0.0f;
 }
 
 #endif

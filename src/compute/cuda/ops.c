@@ -258,39 +258,42 @@ static ls_status logits(ls_compute *c, void *y, const void *x, const void *w, in
     return cuda_product(c, transposed(c, y, x, w, R, V, C));
 }
 
-void cuda_fill_ops(ls_compute_ops *ops)
-{
-    ops->embed_fwd = embed_fwd;
-    ops->embed_bwd = embed_bwd;
-    ops->layernorm_fwd = layernorm_fwd;
-    ops->add_layernorm_fwd = add_layernorm_fwd;
-    ops->layernorm_bwd = layernorm_bwd;
-    ops->layernorm_again = layernorm_again;
-    ops->gelu_fwd = gelu_fwd;
-    ops->gelu_bwd = gelu_bwd;
-    ops->add_fwd = add_fwd;
-    ops->drop_bwd = drop_bwd;
-    ops->add = add;
-    ops->zero = zero;
-    ops->copy = copy;
-    ops->attention_fwd = attention_fwd;
-    ops->attention_bwd = attention_bwd;
-    ops->attention_cached = attention_cached;
-    ops->adamw = adamw;
-    ops->narrow = narrow;
-    ops->sumsq = sumsq;
-    ops->sum = sum;
-    ops->quantise = quantise;
-    ops->linear_q8 = linear_q8;
-    ops->region_begin = region_begin;
-    ops->region_end = region_end;
-    ops->linear_fwd = linear_fwd;
-    ops->linear_bwd = linear_bwd;
-    ops->linear_gelu_fwd = linear_gelu_fwd;
-    ops->linear_add_fwd = linear_add_fwd;
-    ops->linear_gelu_bwd = linear_gelu_bwd;
-    ops->logits = logits;
-}
+const ls_compute_ops cuda_ops = {
+    .name = "cuda",
+    .wide = LS_F32,
+    .embed_fwd = embed_fwd,
+    .embed_bwd = embed_bwd,
+    .layernorm_fwd = layernorm_fwd,
+    .add_layernorm_fwd = add_layernorm_fwd,
+    .layernorm_bwd = layernorm_bwd,
+    .layernorm_again = layernorm_again,
+    .gelu_fwd = gelu_fwd,
+    .gelu_bwd = gelu_bwd,
+    .add_fwd = add_fwd,
+    .drop_bwd = drop_bwd,
+    .add = add,
+    .zero = zero,
+    .copy = copy,
+    .attention_fwd = attention_fwd,
+    .attention_bwd = attention_bwd,
+    .attention_cached = attention_cached,
+    .adamw = adamw,
+    .narrow = narrow,
+    .sumsq = sumsq,
+    .sum = sum,
+    .quantise = quantise,
+    .linear_q8 = linear_q8,
+    .region_begin = region_begin,
+    .region_end = region_end,
+    .linear_fwd = linear_fwd,
+    .linear_bwd = linear_bwd,
+    .linear_gelu_fwd = linear_gelu_fwd,
+    .linear_add_fwd = linear_add_fwd,
+    .linear_gelu_bwd = linear_gelu_bwd,
+    .logits = logits,
+    .classifier = cuda_classifier,
+    .adds_alike = cuda_adds_alike,
+};
 
 size_t cuda_ops_scratch(const cuda *x, const ls_compute_shapes *s)
 {

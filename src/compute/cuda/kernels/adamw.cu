@@ -30,10 +30,9 @@ LS_DEVICE vec<T, N> round_all(float (&f)[N], const cu_rounding &round, const ls_
     if constexpr (STOCHASTIC) {
         bf16 x[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) x[i] = bf16_stochastic(f[i], rng_u32(round.key, (uint32_t)(round.first + at + i)));
-        vec<T, N> v;
-        memcpy(&v, x, sizeof v);
-        return v;
+        for (int i = 0; i < N; i++)
+            x[i] = bf16_stochastic(f[i], ls_rng_u32(round.key, (uint32_t)(round.first + at + i)));
+        return bits_as<vec<T, N>>(x);
     } else {
         return vec_of<T>(f);
     }

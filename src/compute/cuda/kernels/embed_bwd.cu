@@ -31,18 +31,14 @@ template <class E> struct job {
     drop_arg drop;
 };
 
-/* The number of the highest bit of m, which is not 0. */
+/* The number of the highest bit of m, which is not 0; and of the lowest. */
 LS_DEVICE int top_bit(uint64_t m)
 {
-    const int high = (int)(m >> 32);
-    return high ? 63 - __clz(high) : 31 - __clz((int)m);
+    return 63 - __clzll((long long)m);
 }
-
-/* And of the lowest. */
 LS_DEVICE int low_bit(uint64_t m)
 {
-    const int low = __ffs((int)m);
-    return low ? low - 1 : 31 + __ffs((int)(m >> 32));
+    return __ffsll((long long)m) - 1;
 }
 
 /* First i with key[i] >= k, all lanes of a warp together: 32 probes per turn. */

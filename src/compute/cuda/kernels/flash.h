@@ -19,11 +19,9 @@ extern "C" {
 
 /* cudaError_t of the launches; stream is a cudaStream_t. T >= 1, D <= LS_FLASH_D_MAX, arrays 16-byte aligned; backward's scratch is delta,
  * (B,H,T) floats. tf32: one product of TF32 in place of three that make up a float's. */
-int flash_fwd_bf16(const cu_attention_job *j, void *stream);
-int flash_fwd_f16(const cu_attention_job *j, void *stream);
+int flash_fwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
 int flash_fwd_f32(const cu_attention_job *j, bool tf32, void *stream);
-int flash_bwd_bf16(const cu_attention_job *j, void *stream);
-int flash_bwd_f16(const cu_attention_job *j, void *stream);
+int flash_bwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
 int flash_bwd_f32(const cu_attention_job *j, bool tf32, void *stream);
 int flash_bwd_tf32(const cu_attention_job *j, void *stream); /* its half of that */
 

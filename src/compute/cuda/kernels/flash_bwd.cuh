@@ -25,14 +25,6 @@ template <class E, int DP, bool EXACT> struct bwd_shape {
     static const int DQ_NBYTES = S + OWN * 4, DKV_NBYTES = S + 4 * PASS * 4;
 };
 
-template <class E, int DP, bool EXACT> static __device__ __forceinline__ void bwd_zero(float (*d)[DP / 8][4])
-{
-#pragma unroll
-    for (int m = 0; m < bwd_shape<E, DP, EXACT>::MT; m++)
-#pragma unroll
-        for (int n = 0; n < DP / 8; n++) d[m][n][0] = d[m][n][1] = d[m][n][2] = d[m][n][3] = 0;
-}
-
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 /* delta of the warp's rows, into shared and into device memory: CHUNKS lanes a row, each a chunk of it. */
@@ -83,12 +75,8 @@ FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP * sizeof(E) / 3
     const int MT = sh::MT, NT = sh::PART / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
     float s[MT][NT][4], dp[MT][NT][4];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[m][n][e] = dp[m][n][e] = 0;
+    flash_zero(s);
+    flash_zero(dp);
 #pragma unroll
     for (int c = 0; c < DP / mm::K; c++) {
         if (!sh::HELD_DQ)
@@ -169,7 +157,7 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
     const saddr smem = shared_address(mem);
     float dq[MT][DP / 8][4], lse2[MT][2], delta[MT][2];
     uint32_t hq[MT][DP / mm::K][4], hdy[MT][DP / mm::K][4];
-    bwd_zero<E, DP, EXACT>(dq);
+    flash_zero(dq);
     for (int j0 = 0, at = 0; j0 < end; j0 += sh::PASS, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
@@ -232,10 +220,8 @@ FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_
     const int MT = sh::MT, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
     float s[MT][2][4], dp[MT][2][4];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[m][0][e] = s[m][1][e] = dp[m][0][e] = dp[m][1][e] = 0;
+    flash_zero(s);
+    flash_zero(dp);
 #pragma unroll
     for (int c = 0; c < DP / mm::K; c++) {
         uint32_t bq[4], bdy[4], a[4];
@@ -338,8 +324,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     const saddr smem = shared_address(mem);
     float dk[MT][DP / 8][4], dv[MT][DP / 8][4];
     uint32_t held[MT][DP / mm::K][4];
-    bwd_zero<E, DP, EXACT>(dk);
-    bwd_zero<E, DP, EXACT>(dv);
+    flash_zero(dk);
+    flash_zero(dv);
     for (int i0 = j0, at = 0; i0 < T; i0 += sh::PASS, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();

@@ -30,12 +30,7 @@ FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2]
     const int last_row = first_row + MT * 16 - 1;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
     float s[MT][NT][4];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[m][n][e] = 0;
+    flash_zero(s);
 
 #pragma unroll
     for (int n = 0; n < NT; n += 2) {
@@ -131,11 +126,8 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
     float o[MT][DP / 8][4], top[MT][2], sum[MT][2];
     uint32_t held[MT][DP / mm::K][4];
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        top[m][0] = top[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0;
-#pragma unroll
-        for (int n = 0; n < DP / 8; n++) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0;
-    }
+    for (int m = 0; m < MT; m++) top[m][0] = top[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0;
+    flash_zero(o);
     for (int j0 = 0, at = 0; j0 < end; j0 += sh::BN, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();

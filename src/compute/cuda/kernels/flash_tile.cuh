@@ -147,6 +147,14 @@ FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float
     }
 }
 
+template <int M, int N> LS_DEVICE void flash_zero(float (&d)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) d[m][n][0] = d[m][n][1] = d[m][n][2] = d[m][n][3] = 0;
+}
+
 /* ---- which rows of which head ---------------------------------------------------------------------------------- */
 
 struct flash_place {
@@ -183,7 +191,7 @@ static __device__ __forceinline__ flash_drop flash_drop_of(const flash_job &j, f
     uint64_t key = j.key;
     if (j.at) {
         const uint64_t seed = ((const ls_pass_head *)j.at)->drop_key;
-        key = rng_key(seed, LS_RNG_USE_DROPOUT, j.unit, j.site);
+        key = ls_rng_key(seed, LS_RNG_DROPOUT, j.unit, j.site);
     }
     uint32_t T = (uint32_t)j.T, heads = (uint32_t)(j.n_head ? j.n_head : j.H),
              h = (uint32_t)(j.n_head ? j.head + p.h : p.h);

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(THREADS)
             vec<T, 1> v = vec_load<1>(x + m * ld + n);
             const float f[1] = {factor * to_float(x[m * ld + n])};
             if (factor != 1.0f) v = vec_of<T>(f);
-            mine += rng_u64(v.u, (uint64_t)(m * N + n));
+            mine += ls_rng_u64(v.u, (uint64_t)(m * N + n));
         }
     atomicAdd(print, mine);
 }
