@@ -91,7 +91,7 @@ template <class E> static __global__ void fill(E *x, int64_t n, uint32_t key)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
         float s = 0; /* nearly normal */
-        for (uint32_t e = 0; e < 6; e++) s += (float)(rng_u32(key + e, (uint32_t)i) >> 8) * 0x1p-23f - 1.0f;
+        for (uint32_t e = 0; e < 6; e++) s += (float)(ls_rng_u32(key + e, (uint32_t)i) >> 8) * 0x1p-23f - 1.0f;
         x[i] = from_float<E>(s * 0.7f);
     }
 }
@@ -136,15 +136,19 @@ struct problem {
         : dt(t), B(b), T(len), H(h), D(d), qkv(3 * count() * ls_dtype_nbytes(t)), dy(count() * ls_dtype_nbytes(t)),
           y(count() * ls_dtype_nbytes(t)), lse((size_t)(b * len * h) * 4), dqkv(3 * count() * ls_dtype_nbytes(t))
     {
-        LS_DISPATCH(dt, E, CU(LS_LAUNCH(fill<E>, 64, 128, 0, stream, (E *)qkv.p, (int64_t)(3 * count()), 11));
-                    CU(LS_LAUNCH(fill<E>, 64, 128, 0, stream, (E *)dy.p, (int64_t)count(), 77)));
+        CU(random(qkv.p, 3 * count(), 11));
+        CU(random(dy.p, count(), 77));
+    }
+    int random(void *x, size_t n, uint64_t key) const
+    {
+        LS_DISPATCH(dt, E, return LS_LAUNCH(fill<E>, 64, 128, 0, stream, (E *)x, (int64_t)n, key));
     }
     size_t count() const { return (size_t)(B * T * H * D); }
     cu_attention_job job(void *scratch) const
     {
         cu_attention_job j = {};
         j.y = y.p, j.dqkv = dqkv.p, j.lse = (float *)lse.p, j.qkv = qkv.p, j.dy = dy.p, j.scratch = scratch;
-        j.B = B, j.T = T, j.H = H, j.D = D, j.drop = drop, j.dt = dt;
+        j.B = B, j.T = T, j.H = H, j.D = D, j.drop = drop;
         return j;
     }
 };
@@ -182,14 +186,13 @@ static cu_attention *open_way(const way &w, ls_dtype dt)
 {
     if (no_cudnn && !strcmp(w.kind, "cudnn")) return NULL;
     cu_attention *a = NULL;
-    if (cu_attention_open(&a, stream, dt, w.deterministic, w.kind) != LS_OK) return NULL;
-    cu_attention_tf32(a, w.tf32);
+    if (cu_attention_open(&a, stream, dt, w.deterministic, w.tf32, w.kind) != LS_OK) return NULL;
     return a;
 }
 
 static bool pass(cu_attention *a, const cu_attention_job &j, const char *who)
 {
-    if (cu_attention_fwd(a, &j) == LS_OK && cu_attention_bwd(a, &j) == LS_OK) return true;
+    if (cu_attention_run(a, false, &j) == LS_OK && cu_attention_run(a, true, &j) == LS_OK) return true;
     printf("    %-18s cannot: %s\n", who, ls_err_words());
     return false;
 }
@@ -199,6 +202,16 @@ static bool same(const problem &p, const std::vector<unsigned char> first[3])
     return p.y.read() == first[0] && p.lse.read() == first[1] && p.dqkv.read() == first[2];
 }
 
+static int plain(const problem &p, const plain_job &j)
+{
+    const unsigned blocks = (unsigned)((p.B * p.H * p.T + 63) / 64);
+    LS_DISPATCH(p.dt, E, {
+        const E *qkv = (const E *)p.qkv.p, *dy = (const E *)p.dy.p;
+        const int e = LS_LAUNCH(plain_rows<E>, blocks, 64, 0, stream, j, qkv, dy);
+        return e ? e : LS_LAUNCH(plain_columns<E>, blocks, 64, 0, stream, j, qkv, dy);
+    });
+}
+
 static void check(problem &p)
 {
     const size_t rows = (size_t)(p.B * p.H * p.T);
@@ -206,9 +219,7 @@ static void check(problem &p)
         dqkv(3 * p.count() * 8);
     plain_job j = {(int)p.B,          (int)p.T,       (int)p.H,      (int)p.D,        drop_of(p.drop),
                    (double *)probs.p, (double *)ds.p, (double *)y.p, (double *)lse.p, (double *)dqkv.p};
-    const unsigned blocks = (unsigned)((rows + 63) / 64);
-    LS_DISPATCH(p.dt, E, CU(LS_LAUNCH(plain_rows<E>, blocks, 64, 0, stream, j, (const E *)p.qkv.p, (const E *)p.dy.p));
-                CU(LS_LAUNCH(plain_columns<E>, blocks, 64, 0, stream, j, (const E *)p.qkv.p, (const E *)p.dy.p)));
+    CU(plain(p, j));
     CU(cudaStreamSynchronize(stream));
     printf("  B%d T%d H%d D%d%s\n", (int)p.B, (int)p.T, (int)p.H, (int)p.D, p.drop.p > 0 ? " dropout" : "");
     for (const way &w : ways) {
@@ -293,8 +304,8 @@ static void time_one(problem &p, const char *words, int n)
             const cu_attention_job j = p.job(scratch.p);
             if (pass(a, j, w.name)) {
                 const double flop = 2.0 * (double)(p.B * p.H * p.T) * (double)(p.T * p.D);
-                const double f = milliseconds(n, [&] { cu_attention_fwd(a, &j); }),
-                             b = milliseconds(n, [&] { cu_attention_bwd(a, &j); });
+                const double f = milliseconds(n, [&] { cu_attention_run(a, false, &j); }),
+                             b = milliseconds(n, [&] { cu_attention_run(a, true, &j); });
                 printf("    %-18s%s forward %7.3f ms %6.1f TFLOP/s %4.1f %%   backward %7.3f ms %6.1f TFLOP/s %4.1f %% "
                        "  both %7.3f ms   "
                        "scratch %.1f MiB, plans %.2f s\n",
@@ -330,7 +341,8 @@ int main(int argc, char **argv)
     {
         cu_attention *a = NULL;
         char words[256] = "";
-        if (cu_attention_open(&a, stream, dt, false, NULL) == LS_OK) cu_attention_describe(a, words, sizeof words);
+        if (cu_attention_open(&a, stream, dt, false, false, NULL) == LS_OK)
+            cu_attention_describe(a, words, sizeof words);
         printf("  %s\n", words);
         cu_attention_close(&a);
     }

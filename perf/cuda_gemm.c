@@ -89,7 +89,7 @@ static device open_device(ls_dtype dt, bool tf32, bool deterministic, int64_t el
     char **each[] = {&d.a, &d.b, &d.out, &d.out2, &d.aux, &d.aux2, &d.add};
     CU(cudaStreamCreateWithFlags(&d.stream, cudaStreamNonBlocking));
     must(cu_gemm_open(&d.g, d.stream, tf32, deterministic));
-    CU(cudaMalloc(&d.workspace, cu_gemm_workspace()));
+    CU(cudaMalloc(&d.workspace, CU_GEMM_NBYTES));
     for (size_t i = 0; i < sizeof each / sizeof each[0]; i++) {
         CU(cudaMalloc((void **)each[i], d.nbytes));
         fill(&d, *each[i], d.nbytes, i == 1 ? 0.03 : 1, i);
@@ -229,7 +229,7 @@ static void time_step(device *d, const options *o, int64_t R, const char *type)
         cu_gemm_choice found[GEMM_MOST_ALGOS];
         char now[40], could[40];
         const int n_set = gemm_variants(d->g, &p, sets);
-        const int offered = n_set ? gemm_propose(d->g, &p, sets[0], found, GEMM_MOST_ALGOS) : 0;
+        const int offered = n_set ? gemm_propose(d->g, &p, sets[0], false, found, GEMM_MOST_ALGOS) : 0;
         const double begin = ls_now();
         must(cu_gemm_run(d->g, &p, d->workspace));
         CU(cudaStreamSynchronize(d->stream));
@@ -309,7 +309,7 @@ static void check_fused(device *d, const row *r)
     const int64_t n = p.M * p.ldo;
     d->g->only = 15;
     (void)gemm_variants(d->g, &p, sets);
-    if (!gemm_propose(d->g, &p, sets[0], found, 1)) {
+    if (!gemm_propose(d->g, &p, sets[0], false, found, 1)) {
         d->g->only = -1;
         judge(d, true, "nothing is fused: refused", r, 0);
         return;

@@ -8,11 +8,7 @@
  * device's memory reaches. Without --batch: 64 x 1024 and 4 x 512. --small is for the emulated device: it checks, and
  * its times mean nothing. Exit code 1: a result is wrong. */
 #include "compute/cuda/gpu.cuh"
-#include "compute/cuda/kernels/embed.h"
-#include "compute/cuda/kernels/norm.h"
-#include "compute/cuda/kernels/optim.h"
-#include "compute/cuda/kernels/point.h"
-#include "compute/cuda/kernels/softmax.h"
+#include "compute/cuda/kernels/kernels.h"
 
 #include <algorithm>
 #include <functional>
@@ -27,7 +23,7 @@
 /* Element i of array `key`: uniform in (-1, 1) * scale + shift, as the device and the host make it alike. */
 LS_HOST_DEVICE float made(uint32_t key, int64_t i, float scale, float shift)
 {
-    return fmaf((float)(rng_u32(key, (uint32_t)i ^ (uint32_t)(i >> 32) * 0x9e3779b9u) >> 8) * 0x1p-23f - 1.0f, scale,
+    return fmaf((float)(ls_rng_u32(key, (uint32_t)i ^ (uint32_t)(i >> 32) * 0x9e3779b9u) >> 8) * 0x1p-23f - 1.0f, scale,
                 shift);
 }
 
@@ -160,7 +156,7 @@ struct bench {
 static std::vector<int64_t> sample(int64_t n, int most)
 {
     std::set<int64_t> s = {0, n - 1};
-    for (int k = 0; k < most; k++) s.insert((int64_t)(rng_u64(77, (uint64_t)k) % (uint64_t)n));
+    for (int k = 0; k < most; k++) s.insert((int64_t)(ls_rng_u64(77, (uint64_t)k) % (uint64_t)n));
     return std::vector<int64_t>(s.begin(), s.end());
 }
 
@@ -173,20 +169,21 @@ static void norms(bench &b)
     array x(dt, n, turns, 1, 1, 0.25f), delta(dt, n, turns, 2), w(dt, C, 1, 3, 0.5f, dt == LS_F32 ? 1.0f : 0.0f),
         bias(dt, C, 1, 4), y(dt, n, turns, 5), res(dt, n, turns, 6), dy(dt, n, turns, 7), dx(dt, n, turns, 8);
     array mean(LS_F32, R, 1, 9), rstd(LS_F32, R, 1, 10), dw(LS_F32, C, 1, 11), db(LS_F32, C, 1, 12),
-        scratch(LS_F32, (int64_t)cu_layernorm_bwd_scratch(R, C) / 4, 1, 13);
+        scratch(LS_F32, (int64_t)cu_norm_bwd_nbytes(R, C) / 4, 1, 13);
     const auto gain = [&](int64_t j) { return w.was(j) + (dt == LS_F32 ? 0 : 1); };
     ls_drop off = {}, on = {};
     on.p = 0.1f, on.key = 12345;
     const auto fwd = [&](int k) {
-        return cu_layernorm_fwd(b.stream, dt, y.at(k), mean.f(0), rstd.f(0), x.at(k), w.at(0), bias.at(0), R, C, eps);
+        return cu_layernorm_fwd(b.stream, dt, nullptr, y.at(k), mean.f(0), rstd.f(0), x.at(k), nullptr, w.at(0),
+                                bias.at(0), R, C, eps, ls_drop());
     };
     const auto add = [&](int k) {
-        return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k),
-                                    w.at(0), bias.at(0), R, C, eps, off);
+        return cu_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k), w.at(0),
+                                bias.at(0), R, C, eps, off);
     };
     const auto add_drop = [&](int k) {
-        return cu_add_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k),
-                                    w.at(0), bias.at(0), R, C, eps, on);
+        return cu_layernorm_fwd(b.stream, dt, res.at(k), y.at(k), mean.f(0), rstd.f(0), x.at(k), delta.at(k), w.at(0),
+                                bias.at(0), R, C, eps, on);
     };
     const auto again = [&](int k) {
         return cu_layernorm_again(b.stream, dt, y.at(k), x.at(k), mean.f(0), rstd.f(0), w.at(0), bias.at(0), R, C);
@@ -252,7 +249,7 @@ static void norms(bench &b)
         for (int64_t r : rows)
             for (int64_t j = 0; j < C; j += 97) {
                 const int64_t i = r * C + j;
-                const double keep = rng_u32(on.key, (uint32_t)i) >= (uint32_t)ceil((double)on.p * 4294967296.0)
+                const double keep = ls_rng_u32(on.key, (uint32_t)i) >= (uint32_t)ceil((double)on.p * 4294967296.0)
                                         ? 1 / (1 - (double)on.p)
                                         : 0;
                 b.near("add_layernorm_fwd res", i, dt, res.read1(i), x.was(i) + keep * delta.was(i), 1e-2);
@@ -284,7 +281,7 @@ static void points(bench &b)
     const auto add_drop = [&](int k) { return cu_add_fwd(b.stream, dt, y.at(k), x.at(k), dy.at(k), m, on); };
     const auto drop_bwd = [&](int k) { return cu_drop_bwd(b.stream, dt, y.at(k), dy.at(k), m, on); };
     const auto keep = [&](int64_t i) {
-        return rng_u32(on.key, (uint32_t)(i + on.first)) >= (uint32_t)ceil((double)on.p * 4294967296.0)
+        return ls_rng_u32(on.key, (uint32_t)(i + on.first)) >= (uint32_t)ceil((double)on.p * 4294967296.0)
                    ? 1 / (1 - (double)on.p)
                    : 0.0;
     };
@@ -322,7 +319,7 @@ static void points(bench &b)
     b.time("add_fwd drop", 3 * E * (double)m, add_drop);
     b.time("drop_bwd", 2 * E * (double)m, drop_bwd);
 
-    array sums(LS_F32, b.F, 1, 20), scratch(LS_F32, (int64_t)cu_column_sums_scratch(b.R, b.F) / 4, 1, 21);
+    array sums(LS_F32, b.F, 1, 20), scratch(LS_F32, (int64_t)cu_sums_nbytes(b.R, b.F) / 4, 1, 21);
     const auto columns = [&](int k) {
         return cu_column_sums(b.stream, dt, sums.f(0), dy.at(k), b.R, b.F, false, scratch.at(0));
     };
@@ -344,11 +341,11 @@ static void embeddings(bench &b)
     const int turns = b.o.small ? 1 : 3;
     array wte(dt, V * C, 1, 1), wpe(dt, b.P * C, 1, 2), y(dt, R * C, turns, 3), dy(dt, R * C, turns, 4),
         dwte(LS_F32, V * C, 1, 5), dwpe(LS_F32, b.P * C, 1, 6);
-    array ids(LS_I32, R, 2, 0), scratch(LS_F32, (int64_t)cu_embed_bwd_scratch(R, C) / 4, 1, 7);
+    array ids(LS_I32, R, 2, 0), scratch(LS_F32, (int64_t)cu_embed_bwd_nbytes(R, C) / 4, 1, 7);
     std::vector<int32_t> id((size_t)(2 * R)); /* as text: few tokens often, many rarely; then one token alone */
     std::set<int32_t> seen;
     for (int64_t r = 0; r < R; r++) {
-        id[(size_t)r] = (int32_t)(exp((double)(rng_u64(5, (uint64_t)r) >> 11) * 0x1p-53 * log((double)V))) - 1;
+        id[(size_t)r] = (int32_t)(exp((double)(ls_rng_u64(5, (uint64_t)r) >> 11) * 0x1p-53 * log((double)V))) - 1;
         id[(size_t)(R + r)] = (int32_t)(V / 2);
         seen.insert(id[(size_t)r]);
     }
@@ -371,7 +368,7 @@ static void embeddings(bench &b)
                             scratch.at(0));
     };
     int32_t *key = (int32_t *)scratch.at(0), *pos = key + R + 4;
-    array room(LS_I32, (int64_t)cu_sort_ids_room(R) / 4, 1, 0);
+    array room(LS_I32, (int64_t)cu_sort_nbytes(R) / 4, 1, 0);
     const auto sort = [&](int) { return cu_sort_ids(b.stream, key, pos, text, 0, V, R, room.at(0)); };
     if (b.o.check) {
         CU(fwd(0));
@@ -411,7 +408,8 @@ static void classifier(bench &b)
     array logits(dt, R * ld, 1, 1, 4), loss(LS_F64, R, 1, 0), target(LS_I32, R, 1, 0), parts(LS_F64, 3 * R, 1, 0),
         sum(LS_F64, 1, 1, 0);
     std::vector<int32_t> t((size_t)R);
-    for (int64_t r = 0; r < R; r++) t[(size_t)r] = r % 17 == 3 ? -1 : (int32_t)(rng_u64(6, (uint64_t)r) % (uint64_t)V);
+    for (int64_t r = 0; r < R; r++)
+        t[(size_t)r] = r % 17 == 3 ? -1 : (int32_t)(ls_rng_u64(6, (uint64_t)r) % (uint64_t)V);
     CU(cudaMemcpy(target.p, t.data(), t.size() * 4, cudaMemcpyHostToDevice));
     cu_softmax a = {};
     a.logits = logits.p, a.row_loss = (double *)loss.p, a.target = (const int32_t *)target.p;
@@ -480,7 +478,7 @@ static void optimizer(bench &b, int64_t n)
     const auto stochastic = [&](int) {
         return cu_adamw(b.stream, dt, p.p, w.f(0), g.f(0), m.f(0), v.f(0), n, &h, &up_or_down);
     };
-    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr, nullptr); };
+    const auto narrow = [&](int) { return cu_narrow(b.stream, dt, p.p, w.f(0), n, nullptr); };
     const auto sumsq = [&](int) { return cu_sumsq(b.stream, sums, g.f(0), n, 1024); };
     const auto add = [&](int) { return cu_add(b.stream, LS_F32, m.p, w.p, g.p, n); };
     if (b.o.check) {

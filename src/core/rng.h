@@ -13,6 +13,12 @@
 #include <math.h>
 #include <stdint.h>
 
+#ifdef __CUDACC__ /* kernels use these, too */
+#define LS_RNG_FN static __host__ __device__ __forceinline__
+#else
+#define LS_RNG_FN static inline
+#endif
+
 typedef enum ls_rng_use {
     LS_RNG_INIT = 1,
     LS_RNG_ORDER,
@@ -22,21 +28,21 @@ typedef enum ls_rng_use {
     LS_RNG_ROUND
 } ls_rng_use;
 
-static inline uint64_t ls_rng_mix(uint64_t z)
+LS_RNG_FN uint64_t ls_rng_mix(uint64_t z)
 {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
 }
 
-static inline uint64_t ls_rng_key(uint64_t seed, ls_rng_use use, uint64_t a, uint64_t b)
+LS_RNG_FN uint64_t ls_rng_key(uint64_t seed, ls_rng_use use, uint64_t a, uint64_t b)
 {
     uint64_t k = ls_rng_mix(seed + 0x9e3779b97f4a7c15u * (uint64_t)use);
     k = ls_rng_mix(k ^ (a + 0x632be59bd9b4e019u));
     return ls_rng_mix(k ^ (b * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du));
 }
 
-static inline uint64_t ls_rng_u64(uint64_t key, uint64_t i)
+LS_RNG_FN uint64_t ls_rng_u64(uint64_t key, uint64_t i)
 {
     return ls_rng_mix(key + (i + 1) * 0x9e3779b97f4a7c15u);
 }
@@ -63,7 +69,7 @@ static inline double ls_rng_normal(uint64_t key, uint64_t i)
 }
 
 /* 32 bits for element i: two multiplications, so that NEON and AVX2 make the same mask as this line. */
-static inline uint32_t ls_rng_u32(uint64_t key, uint32_t i)
+LS_RNG_FN uint32_t ls_rng_u32(uint64_t key, uint32_t i)
 {
     uint32_t z = i * 0x9e3779b9u + (uint32_t)key;
     z = (z ^ (z >> 16)) * 0x85ebca6bu;

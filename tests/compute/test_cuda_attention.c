@@ -155,8 +155,7 @@ static void run(problem *p, bool tf32)
     cu_attention *a = NULL;
     cudaStream_t stream;
     assert_int_equal(cudaStreamCreate(&stream), 0);
-    assert_int_equal(cu_attention_open(&a, stream, p->dt, true, "flash"), LS_OK);
-    cu_attention_tf32(a, tf32);
+    assert_int_equal(cu_attention_open(&a, stream, p->dt, true, tf32, "flash"), LS_OK);
     if (!p->scratch)
         assert_int_equal(cudaMalloc(&p->scratch, cu_attention_scratch(a, p->B, p->T, p->H, p->D, true)), 0);
     cu_attention_job j = {.y = p->dev[Y],
@@ -169,9 +168,9 @@ static void run(problem *p, bool tf32)
                           .H = p->H,
                           .D = p->D,
                           .drop = p->drop,
-                          .dt = p->dt,
                           .scratch = p->scratch};
-    if (cu_attention_fwd(a, &j) != LS_OK || cu_attention_bwd(a, &j) != LS_OK) fail_msg("%s", ls_err_words());
+    if (cu_attention_run(a, false, &j) != LS_OK || cu_attention_run(a, true, &j) != LS_OK)
+        fail_msg("%s", ls_err_words());
     assert_int_equal(cudaStreamSynchronize(stream), 0);
     for (int i = 0; i < N_ARRAY; i++)
         assert_int_equal(cudaMemcpy(p->host[i], p->dev[i], room_of(p, i), cudaMemcpyDeviceToHost), 0);
@@ -344,18 +343,18 @@ static void test_choice(void **state)
     (void)state;
     cu_attention *a = NULL;
     char words[256];
-    assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, false, "fast"), LS_E_CONFIG);
+    assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, false, false, "fast"), LS_E_CONFIG);
     assert_non_null(strstr(ls_err_words(), "auto, cudnn or flash"));
-    assert_int_equal(cu_attention_open(&a, NULL, LS_F64, false, "flash"), LS_E_UNSUPPORTED);
-    assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, false, "cudnn"), LS_E_UNSUPPORTED);
+    assert_int_equal(cu_attention_open(&a, NULL, LS_F64, false, false, "flash"), LS_E_UNSUPPORTED);
+    assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, false, false, "cudnn"), LS_E_UNSUPPORTED);
     setenv("LS_ATTENTION", "auto,flash", 1);
-    assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, false, NULL), LS_OK);
+    assert_int_equal(cu_attention_open(&a, NULL, LS_BF16, false, false, NULL), LS_OK);
     unsetenv("LS_ATTENTION");
     cu_attention_describe(a, words, sizeof words);
     assert_non_null(strstr(words, "flash"));
     assert_non_null(strstr(words, "without cuDNN"));
-    cu_attention_job j = {.B = 1, .T = 4, .H = 1, .D = 160, .dt = LS_BF16};
-    assert_int_equal(cu_attention_fwd(a, &j), LS_E_UNSUPPORTED);
+    cu_attention_job j = {.B = 1, .T = 4, .H = 1, .D = 160};
+    assert_int_equal(cu_attention_run(a, false, &j), LS_E_UNSUPPORTED);
     assert_non_null(strstr(ls_err_words(), "160"));
     cu_attention_close(&a);
     assert_null(a);

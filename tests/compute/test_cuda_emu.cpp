@@ -1,7 +1,7 @@
 /* The emulated device itself (src/compute/cuda/emu): where threads meet, what it says when they do not, that streams are lazy, graphs, memory;
  * and what gpu.cuh gives to kernels. */
 /* ls-test: long */
-#include "compute/cuda/gpu.cuh"
+#include "compute/cuda/kernels/vec.cuh"
 extern "C" {
 #include "cmocka_all.h"
 #include "core/rng.h"
@@ -106,6 +106,29 @@ static __global__ void shuffles(int *y)
     out[9] = __all_sync(0xffffffffu, lane < 32);
 }
 
+/* over all threads of a block of whole warps; every thread gets it */
+template <class T> static __device__ T block_sum(T x)
+{
+    LS_SHARED(T, part, [32]);
+    const int lane = lane_id(), warp = warp_id(), n_warp = (int)(blockDim.x >> 5);
+    x = warp_sum(x);
+    __syncthreads(); /* the last call's readers are done */
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    return warp_sum(lane < n_warp ? part[lane] : (T)0);
+}
+
+template <class T> static __device__ T block_max(T x)
+{
+    LS_SHARED(T, part, [32]);
+    const int lane = lane_id(), warp = warp_id(), n_warp = (int)(blockDim.x >> 5);
+    x = warp_max(x);
+    __syncthreads();
+    if (lane == 0) part[warp] = x;
+    __syncthreads();
+    return warp_max(part[lane < n_warp ? lane : 0]);
+}
+
 static __global__ void sums(float *y, const float *x)
 {
     const float s = block_sum(x[blockIdx.x * blockDim.x + threadIdx.x]), m = block_max(x[threadIdx.x]);
@@ -195,12 +218,6 @@ static __global__ void masks(unsigned *y, drop_arg d)
 
 static void random_bits(void **)
 {
-    for (uint64_t i = 0; i < 1000; i++) {
-        const uint64_t key = ls_rng_key(i, LS_RNG_DROPOUT, 2 * i, 3 + i);
-        assert_true(rng_key(i, LS_RNG_USE_DROPOUT, 2 * i, 3 + i) == key);
-        assert_true(rng_u64(key, i) == ls_rng_u64(key, i));
-        assert_int_equal(rng_u32(key, (uint32_t)(i * 7919)), ls_rng_u32(key, (uint32_t)(i * 7919)));
-    }
     stream s;
     on_device<unsigned> y(256);
     on_device<ls_pass_head> head(1);
@@ -279,7 +296,7 @@ static __global__ void two_collectives()
 }
 static __global__ void askew(float *x)
 {
-    load_pack(x + 1);
+    vec_load<4>(x + 1);
 }
 
 template <class... P, class... A> static void launch_and_wait(void (*k)(P...), unsigned grid, unsigned block, A... a)

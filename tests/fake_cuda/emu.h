@@ -50,6 +50,11 @@ cudaError_t emu_launch(const char *name, const void *kernel, dim3 grid, dim3 blo
                        emu_body body);
 cudaError_t emu_func_attribute(const void *kernel, cudaFuncAttribute what, int value);
 
+struct cudaFuncAttributes {};
+template <class F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, F *) /* it has code for all */
+{
+    return cudaSuccess;
+}
 template <class F> static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute what, int value)
 {
     return emu_func_attribute(reinterpret_cast<const void *>(kernel), what, value);
@@ -179,237 +184,47 @@ void emu_cp_async_commit(void);
 void emu_cp_async_wait(int pending); /* until at most so many groups are left */
 
 /* ---- atomics and memory ---- */
-#define EMU_ATOMIC(name, expr)                                             \
-    template <class T> static inline T name(T *p, std::common_type_t<T> v) \
-    {                                                                      \
-        const T old = *p;                                                  \
-        *p = (T)(expr);                                                    \
-        return old;                                                        \
-    }
-EMU_ATOMIC(atomicAdd, old + v)
-EMU_ATOMIC(atomicSub, old - v)
-EMU_ATOMIC(atomicMax, old > v ? old : v)
-EMU_ATOMIC(atomicMin, old < v ? old : v)
-EMU_ATOMIC(atomicOr, old | v)
-EMU_ATOMIC(atomicAnd, old &v)
-EMU_ATOMIC(atomicXor, old ^ v)
-EMU_ATOMIC(atomicExch, v)
-EMU_ATOMIC(atomicInc, old >= v ? 0 : old + 1)
-#undef EMU_ATOMIC
-template <class T> static inline T atomicCAS(T *p, std::common_type_t<T> compare, std::common_type_t<T> v)
+template <class T> static inline T atomicAdd(T *p, std::common_type_t<T> v)
 {
     const T old = *p;
-    if (old == compare) *p = v;
+    *p = (T)(old + v);
     return old;
 }
-static inline void __threadfence() {}
-static inline void __threadfence_block() {}
-static inline void __threadfence_system() {}
-
-#define EMU_LOAD(name)                                  \
-    template <class T> static inline T name(const T *p) \
-    {                                                   \
-        emu_check_aligned(p, sizeof(T));                \
-        return *p;                                      \
-    }
-EMU_LOAD(__ldg)
-EMU_LOAD(__ldcs)
-EMU_LOAD(__ldcg)
-EMU_LOAD(__ldca)
-EMU_LOAD(__ldlu)
-EMU_LOAD(__ldcv)
-#undef EMU_LOAD
-#define EMU_STORE(name)                                                       \
-    template <class T> static inline void name(T *p, std::common_type_t<T> v) \
-    {                                                                         \
-        emu_check_aligned(p, sizeof(T));                                      \
-        *p = v;                                                               \
-    }
-EMU_STORE(__stcs)
-EMU_STORE(__stcg)
-EMU_STORE(__stwb)
-EMU_STORE(__stwt)
-#undef EMU_STORE
+template <class T> static inline T __ldcs(const T *p)
+{
+    emu_check_aligned(p, sizeof(T));
+    return *p;
+}
+template <class T> static inline void __stcs(T *p, std::common_type_t<T> v)
+{
+    emu_check_aligned(p, sizeof(T));
+    *p = v;
+}
 
 /* ---- numbers ---- */
-#define EMU_F1(name, expr)            \
-    static inline float name(float x) \
-    {                                 \
-        return expr;                  \
-    }
-EMU_F1(emu_expf, expf(x))
-EMU_F1(emu_exp10f, powf(10.0f, x))
-EMU_F1(emu_logf, logf(x))
-EMU_F1(emu_log2f, log2f(x))
-EMU_F1(emu_cosf, cosf(x))
-EMU_F1(emu_sinf, sinf(x))
-EMU_F1(emu_tanf, tanf(x))
-EMU_F1(rsqrtf, 1.0f / sqrtf(x))
-EMU_F1(__frsqrt_rn, (float)(1.0 / sqrt((double)x)))
-EMU_F1(__frcp_rn, 1.0f / x)
-EMU_F1(__fsqrt_rn, sqrtf(x))
-EMU_F1(__saturatef, x > 0 ? x < 1 ? x : 1.0f : 0.0f)
-#undef EMU_F1
-/* names that the C library keeps for itself */
-#define __expf   emu_expf
-#define __exp10f emu_exp10f
-#define __logf   emu_logf
-#define __log2f  emu_log2f
-#define __cosf   emu_cosf
-#define __sinf   emu_sinf
-#define __tanf   emu_tanf
-#define __powf   emu_powf
-static inline double rsqrt(double x)
-{
-    return 1.0 / sqrt(x);
-}
-static inline float __fdividef(float a, float b)
-{
-    return a / b;
-}
-static inline float __fdiv_rn(float a, float b)
-{
-    return a / b;
-}
-static inline float __fadd_rn(float a, float b)
-{
-    return a + b;
-}
-static inline float __fsub_rn(float a, float b)
-{
-    return a - b;
-}
-static inline float __fmul_rn(float a, float b)
-{
-    return a * b;
-}
-static inline float __fmaf_rn(float a, float b, float c)
-{
-    return fmaf(a, b, c);
-}
-static inline float emu_powf(float a, float b)
-{
-    return powf(a, b);
-}
-static inline double __dadd_rn(double a, double b)
-{
-    return a + b;
-}
-static inline double __dmul_rn(double a, double b)
-{
-    return a * b;
-}
-static inline double __fma_rn(double a, double b, double c)
-{
-    return fma(a, b, c);
-}
-static inline int __float2int_rn(float x)
-{
-    return (int)rintf(x);
-}
-static inline int __float2int_rd(float x)
-{
-    return (int)floorf(x);
-}
-static inline int __float2int_rz(float x)
-{
-    return (int)x;
-}
-static inline float __int2float_rn(int x)
-{
-    return (float)x;
-}
-static inline float __uint2float_rn(unsigned x)
-{
-    return (float)x;
-}
-static inline float __double2float_rn(double x)
-{
-    return (float)x;
-}
-static inline float __int_as_float(int x)
-{
-    return emu_bits<float>(x);
-}
 static inline float __uint_as_float(unsigned x)
 {
     return emu_bits<float>(x);
-}
-static inline int __float_as_int(float x)
-{
-    return emu_bits<int>(x);
 }
 static inline unsigned __float_as_uint(float x)
 {
     return emu_bits<unsigned>(x);
 }
-static inline long long __double_as_longlong(double x)
-{
-    return emu_bits<long long>(x);
-}
-static inline double __longlong_as_double(long long x)
-{
-    return emu_bits<double>(x);
-}
 static inline int __popc(unsigned x)
 {
     return __builtin_popcount(x);
 }
-static inline int __clz(int x)
+static inline int __clzll(long long x)
 {
-    return x ? __builtin_clz((unsigned)x) : 32;
+    return x ? __builtin_clzll((unsigned long long)x) : 64;
 }
 static inline int __ffs(int x)
 {
     return __builtin_ffs(x);
 }
-static inline unsigned __umulhi(unsigned a, unsigned b)
+static inline int __ffsll(long long x)
 {
-    return (unsigned)((uint64_t)a * b >> 32);
-}
-static inline int __mulhi(int a, int b)
-{
-    return (int)((int64_t)a * b >> 32);
-}
-static inline unsigned __brev(unsigned x)
-{
-    unsigned r = 0;
-    for (int i = 0; i < 32; i++) r |= (x >> i & 1) << (31 - i);
-    return r;
-}
-static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned s)
-{
-    const uint64_t all = (uint64_t)b << 32 | a;
-    unsigned r = 0;
-    for (int i = 0; i < 4; i++) {
-        const unsigned pick = s >> (4 * i) & 15, byte = (unsigned)(all >> (8 * (pick & 7)) & 255);
-        r |= (pick & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * i);
-    }
-    return r;
-}
-static inline unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n)
-{
-    return (unsigned)(((uint64_t)hi << 32 | lo) << (n & 31) >> 32);
-}
-/* CUDA has min and max for all plain numbers. */
-template <class A, class B> static constexpr inline std::common_type_t<A, B> min(A a, B b)
-{
-    using T = std::common_type_t<A, B>;
-    return (T)b < (T)a ? (T)b : (T)a;
-}
-template <class A, class B> static constexpr inline std::common_type_t<A, B> max(A a, B b)
-{
-    using T = std::common_type_t<A, B>;
-    return (T)a < (T)b ? (T)b : (T)a;
-}
-static inline long long clock64()
-{
-    return 0;
-}
-static inline void __nanosleep(unsigned) {}
-static inline void __trap()
-{
-    emu_stop("__trap");
+    return __builtin_ffsll(x);
 }
 
 #endif

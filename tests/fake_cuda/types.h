@@ -146,18 +146,11 @@ EMU_NARROW(__nv_bfloat16, emu_to_bf16, emu_of_bf16)
 EMU_NARROW(__half, emu_to_half, emu_of_half)
 #undef EMU_NARROW
 /* CUDA's names for the pairs */
-typedef __nv_bfloat162 nv_bfloat162;
-typedef __nv_bfloat16 nv_bfloat16;
 typedef __half half;
-typedef __half2 half2;
 
 static inline float __bfloat162float(__nv_bfloat16 h)
 {
     return (float)h;
-}
-static inline __nv_bfloat16 __float2bfloat16(float f)
-{
-    return f;
 }
 static inline __nv_bfloat16 __float2bfloat16_rn(float f)
 {
@@ -167,26 +160,6 @@ static inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
 {
     return {a, b};
 }
-static inline __nv_bfloat162 __float22bfloat162_rn(float2 f)
-{
-    return {f.x, f.y};
-}
-static inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b)
-{
-    return {a, b};
-}
-static inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a)
-{
-    return {a, a};
-}
-static inline float2 __bfloat1622float2(__nv_bfloat162 h)
-{
-    return {h.x, h.y};
-}
-static inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h)
-{
-    return h.bits;
-}
 static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u)
 {
     return emu_bits<__nv_bfloat16>(u);
@@ -194,10 +167,6 @@ static inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u)
 static inline float __half2float(__half h)
 {
     return (float)h;
-}
-static inline __half __float2half(float f)
-{
-    return f;
 }
 static inline __half __float2half_rn(float f)
 {
@@ -207,25 +176,9 @@ static inline __half2 __floats2half2_rn(float a, float b)
 {
     return {a, b};
 }
-static inline __half2 __float22half2_rn(float2 f)
-{
-    return {f.x, f.y};
-}
-static inline __half2 __halves2half2(__half a, __half b)
-{
-    return {a, b};
-}
 static inline float2 __half22float2(__half2 h)
 {
     return {h.x, h.y};
-}
-static inline unsigned short __half_as_ushort(__half h)
-{
-    return h.bits;
-}
-static inline __half __ushort_as_half(unsigned short u)
-{
-    return emu_bits<__half>(u);
 }
 static inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b)
 {
@@ -234,22 +187,6 @@ static inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b)
 static inline __half2 __hmax2(__half2 a, __half2 b)
 {
     return {fmaxf(a.x, b.x), fmaxf(a.y, b.y)};
-}
-static inline float __low2float(__nv_bfloat162 h)
-{
-    return h.x;
-}
-static inline float __high2float(__nv_bfloat162 h)
-{
-    return h.y;
-}
-static inline float __low2float(__half2 h)
-{
-    return h.x;
-}
-static inline float __high2float(__half2 h)
-{
-    return h.y;
 }
 
 #endif

@@ -6,11 +6,10 @@
 
 #include "compute/cuda/kernels/flash.h"
 #include "compute/cuda/scratch.h"
-#include "compute/cuda/sdpa.h"
 #include "core/err.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +22,11 @@ struct cu_attention {
     void *stream;
     ls_dtype dt;
     bool deterministic, tf32;
-    choice want[2]; /* of forward, of backward */
-    cu_sdpa *sdpa;  /* NULL: there is none     */
-    char why[192];  /* … and why               */
+    choice want[2];   /* of forward, of backward */
+    cu_sdpa *sdpa;    /* NULL: there is none */
+    int sdpa_version; /* 91400: 9.14.0 */
+    size_t sdpa_room; /* the most scratch that cuDNN was given out */
+    char why[192];    /* why there is no cuDNN */
 };
 
 /* One word, or two with a comma: of forward and of backward. */
@@ -47,7 +48,8 @@ static ls_status choose(choice want[2], const char *kind)
     return LS_OK;
 }
 
-ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool deterministic, const char *kind)
+ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool deterministic, bool tf32,
+                            const char *kind)
 {
     const char *env = getenv("LS_ATTENTION");
     if (!kind || !strcmp(kind, "auto")) kind = env && *env ? env : "auto";
@@ -56,13 +58,13 @@ ls_status cu_attention_open(cu_attention **out, void *stream, ls_dtype dt, bool 
                        ls_dtype_word(dt));
     cu_attention *a = ls_alloc(sizeof *a);
     if (!a) return ls_nomem(sizeof *a, "attention");
-    a->stream = stream, a->dt = dt, a->deterministic = deterministic;
+    *a = (cu_attention){.stream = stream, .dt = dt, .deterministic = deterministic, .tf32 = tf32};
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, fail, choose(a->want, kind));
     if (a->want[0] == FLASH && a->want[1] == FLASH) {
         snprintf(a->why, sizeof a->why, "not requested");
     } else {
-        st = cu_sdpa_open(&a->sdpa, stream, dt, deterministic);
+        st = cu_sdpa_open(&a->sdpa, stream, dt, deterministic, &a->sdpa_version);
         if (st != LS_OK && (a->want[0] == CUDNN || a->want[1] == CUDNN || st != LS_E_UNSUPPORTED)) goto fail;
         if (st != LS_OK) snprintf(a->why, sizeof a->why, "%s", ls_err_words()), ls_err_clear();
     }
@@ -75,50 +77,35 @@ fail:
 
 void cu_attention_close(cu_attention **a)
 {
-    if (!*a) return;
-    cu_sdpa_close(&(*a)->sdpa);
+    if (*a && (*a)->sdpa) cu_sdpa_close((*a)->sdpa);
     ls_free(*a);
     *a = NULL;
-}
-
-void cu_attention_tf32(cu_attention *a, bool on)
-{
-    a->tf32 = on;
-}
-
-static size_t flash_scratch(int64_t B, int64_t T, int64_t H, bool backward)
-{
-    return cu_flash_nbytes(B, T, H, backward);
 }
 
 /* cuDNN's backward with one order of sums holds the T x T matrix of every head: only where it was asked for. */
 static bool by_flash(const cu_attention *a, bool backward)
 {
-    return a->want[backward] == FLASH || (backward && a->deterministic && a->want[backward] == AUTO);
+    return !a->sdpa || a->want[backward] == FLASH || (backward && a->deterministic && a->want[backward] == AUTO);
 }
 
-/* Whether cuDNN takes this one; why not when it was asked for. */
-static ls_status by_sdpa(const cu_attention *a, bool backward, const cu_attention_job *j, bool *yes)
+/* LS_E_UNSUPPORTED: cuDNN cannot compute j, or needs more scratch than was ever given out. */
+static ls_status try_sdpa(const cu_attention *a, bool backward, const cu_attention_job *j)
 {
-    *yes = false;
-    if (!a->sdpa || by_flash(a, backward) || j->drop.p > 0) return LS_OK;
-    const ls_status st = cu_sdpa_ready(a->sdpa, backward, j->B, j->T, j->H, j->D);
-    if (st != LS_OK && a->want[backward] == CUDNN) return st;
-    if (st != LS_OK) ls_err_clear();
-    *yes = st == LS_OK;
+    size_t n = 0;
+    LS_TRY(cu_sdpa_plan(a->sdpa, backward, j->B, j->T, j->H, j->D, &n));
+    if (n > a->sdpa_room)
+        return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention needs %zu bytes of scratch here, but %zu were reserved", n,
+                       a->sdpa_room);
     return LS_OK;
 }
 
-size_t cu_attention_scratch(const cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward)
+size_t cu_attention_scratch(cu_attention *a, int64_t B, int64_t T, int64_t H, int64_t D, bool backward)
 {
-    size_t most = 0;
-    for (int pass = 0; pass <= (backward ? 1 : 0); pass++) {
-        size_t n = flash_scratch(B, T, H, pass != 0); /* always: dropout may be asked for */
-        if (n > most) most = n;
-        if (!a->sdpa || by_flash(a, pass != 0)) continue;
-        if (cu_sdpa_plan(a->sdpa, pass != 0, B, T, H, D, &n) != LS_OK)
-            ls_err_clear(); /* told again when it is to run */
-        else if (n > most) most = n;
+    size_t most = cu_flash_nbytes(B, T, H, backward), n = 0; /* always: dropout may be asked for */
+    for (int pass = 0; pass <= backward; pass++) {
+        if (by_flash(a, pass)) continue;
+        if (cu_sdpa_plan(a->sdpa, pass, B, T, H, D, &n) != LS_OK) ls_err_clear(); /* reported when it is to run */
+        else a->sdpa_room = LS_MAX(a->sdpa_room, n), most = LS_MAX(most, n);
     }
     return most;
 }
@@ -130,31 +117,9 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
                        "attention with head size %lld is not supported on the device; the limit is %d", (long long)j->D,
                        LS_FLASH_D_MAX);
     if (j->B * j->T * j->H < 1) return LS_OK;
-    const bool drop = j->drop.p > 0;
-    flash_job f = {.qkv = j->qkv,
-                   .y = j->y,
-                   .lse = j->lse,
-                   .dy = j->dy,
-                   .dqkv = j->dqkv,
-                   .delta = j->scratch,
-                   .B = (int)j->B,
-                   .T = (int)j->T,
-                   .H = (int)j->H,
-                   .D = (int)j->D,
-                   .scale = (float)(1.0 / sqrt((double)j->D)),
-                   .scale2 = (float)(1.4426950408889634 / sqrt((double)j->D)),
-                   .keep = drop ? (float)(1.0 / (1.0 - (double)j->drop.p)) : 1.0f,
-                   .threshold = drop ? (uint32_t)ceil((double)j->drop.p * 4294967296.0) : 0,
-                   .head = (int)j->drop.head,
-                   .n_head = (int)j->drop.n_head,
-                   .key = j->drop.key,
-                   .at = j->drop.at,
-                   .unit = j->drop.unit,
-                   .site = j->drop.site};
     int e = 0;
-    if (j->dt == LS_BF16) e = backward ? flash_bwd_bf16(&f, a->stream) : flash_fwd_bf16(&f, a->stream);
-    else if (j->dt == LS_F16) e = backward ? flash_bwd_f16(&f, a->stream) : flash_fwd_f16(&f, a->stream);
-    else e = backward ? flash_bwd_f32(&f, a->tf32, a->stream) : flash_fwd_f32(&f, a->tf32, a->stream);
+    if (a->dt != LS_F32) e = backward ? flash_bwd_16bit(j, a->dt, a->stream) : flash_fwd_16bit(j, a->dt, a->stream);
+    else e = backward ? flash_bwd_f32(j, a->tf32, a->stream) : flash_fwd_f32(j, a->tf32, a->stream);
     if (e)
         return ls_fail(LS_E_DEVICE, "attention %s (B %lld T %lld H %lld D %lld): %s", backward ? "backward" : "forward",
                        (long long)j->B, (long long)j->T, (long long)j->H, (long long)j->D,
@@ -162,30 +127,19 @@ static ls_status run_flash(const cu_attention *a, bool backward, const cu_attent
     return LS_OK;
 }
 
-static ls_status run(cu_attention *a, bool backward, const cu_attention_job *j)
+ls_status cu_attention_run(cu_attention *a, bool backward, const cu_attention_job *j)
 {
-    bool yes;
-    LS_TRY(by_sdpa(a, backward, j, &yes));
-    if (yes) LS_TRY(cu_sdpa_run(a->sdpa, backward, j));
-    else LS_TRY(run_flash(a, backward, j));
-    return LS_OK;
-}
-
-ls_status cu_attention_fwd(cu_attention *a, const cu_attention_job *j)
-{
-    LS_TRY(run(a, false, j));
-    return LS_OK;
-}
-
-ls_status cu_attention_bwd(cu_attention *a, const cu_attention_job *j)
-{
-    LS_TRY(run(a, true, j));
-    return LS_OK;
+    if (by_flash(a, backward) || j->drop.p > 0) return run_flash(a, backward, j);
+    const ls_status st = try_sdpa(a, backward, j);
+    if (st == LS_OK) return cu_sdpa_run(a->sdpa, backward, j);
+    if (a->want[backward] == CUDNN) return st;
+    ls_err_clear();
+    return run_flash(a, backward, j);
 }
 
 void cu_attention_version(const cu_attention *a, char *words, size_t room)
 {
-    const int v = a->sdpa ? cu_sdpa_version(a->sdpa) : 0;
+    const int v = a->sdpa_version;
     *words = '\0';
     if (v) snprintf(words, room, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
@@ -193,15 +147,14 @@ void cu_attention_version(const cu_attention *a, char *words, size_t room)
 void cu_attention_describe(const cu_attention *a, char *words, size_t room)
 {
     static const char *const how[] = {"cuDNN where possible", "cuDNN", "flash"};
-    const choice fwd = a->want[0], bwd = by_flash(a, true) ? FLASH : a->want[1];
-    char lib[256], version[16];
-    if (a->sdpa) {
-        cu_attention_version(a, version, sizeof version);
-        snprintf(lib, sizeof lib, "cuDNN %s%s", version, a->deterministic ? ", deterministic" : "");
-    } else {
-        snprintf(lib, sizeof lib, "no cuDNN: %s", a->why);
+    const char *const fwd = how[a->want[0]], *const bwd = how[by_flash(a, true) ? FLASH : a->want[1]];
+    char lib[64], version[16];
+    if (!a->sdpa) {
+        snprintf(words, room, "flash%s (no cuDNN: %s)", a->dt != LS_F32 ? "" : a->tf32 ? ", TF32" : ", 3xTF32", a->why);
+        return;
     }
-    if (!a->sdpa) snprintf(words, room, "flash%s (%s)", a->dt == LS_F32 ? a->tf32 ? ", TF32" : ", 3xTF32" : "", lib);
-    else if (fwd == bwd) snprintf(words, room, "%s (%s)", how[fwd], lib);
-    else snprintf(words, room, "forward %s, backward %s (%s)", how[fwd], how[bwd], lib);
+    cu_attention_version(a, version, sizeof version);
+    snprintf(lib, sizeof lib, "cuDNN %s%s", version, a->deterministic ? ", deterministic" : "");
+    if (fwd == bwd) snprintf(words, room, "%s (%s)", fwd, lib);
+    else snprintf(words, room, "forward %s, backward %s (%s)", fwd, bwd, lib);
 }

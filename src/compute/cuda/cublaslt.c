@@ -9,10 +9,6 @@
  *            shape (its heuristic proposes nothing) is made by kernels after the product, and where it offers both, the faster of the two
  *            ways is taken: its GELU epilogues are not always kernels of one pass. */
 #include "compute/cuda/gemm_impl.h"
-#include "compute/compute.h"
-#include "compute/cuda/kernels/gemm_bias.h"
-#include "compute/cuda/kernels/norm.h"
-#include "compute/cuda/kernels/point.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -24,13 +20,6 @@ ls_status gemm_lt_fail(cublasStatus_t e, const cu_product *p, const char *what)
     return ls_fail(e == CUBLAS_STATUS_ALLOC_FAILED ? LS_E_NOMEM : LS_E_DEVICE,
                    "cuBLASLt, %s of a product M %lld, N %lld, K %lld in %s: %s", what, (long long)p->M, (long long)p->N,
                    (long long)p->K, ls_dtype_word(p->dt), cublasLtGetStatusString(e));
-}
-
-ls_status gemm_cuda_fail(int e, const char *what)
-{
-    if (!e) return LS_OK;
-    return ls_fail(e == (int)cudaErrorMemoryAllocation ? LS_E_NOMEM : LS_E_DEVICE, "CUDA, %s: %s", what,
-                   cudaGetErrorString((cudaError_t)e));
 }
 
 /* ---- a product as the library sees it ---------------------------------------------------------------------------- */
@@ -105,7 +94,7 @@ bool gemm_aligned(const void *x)
     return ((uintptr_t)x & 15) == 0;
 }
 
-uint32_t gemm_wanted(const cu_product *p)
+static uint32_t wanted(const cu_product *p)
 {
     return (p->bias ? GEMM_BIAS : 0u) | (p->epilogue != CU_PLAIN ? GEMM_GELU : 0u) | (p->add ? GEMM_ADD : 0u) |
            (p->b_sums ? GEMM_SUMS : 0u);
@@ -114,7 +103,7 @@ uint32_t gemm_wanted(const cu_product *p)
 /* The library adds before it does GELU, wants one type for bias and result, and has one epilogue at a time beside the bias. */
 static uint32_t possible(const cu_product *p)
 {
-    uint32_t f = gemm_wanted(p);
+    uint32_t f = wanted(p);
     if (p->out_dt != p->dt) f &= ~(uint32_t)(GEMM_BIAS | GEMM_GELU);
     if (p->epilogue == CU_DGELU && p->bias) f &= ~(uint32_t)(GEMM_BIAS | GEMM_GELU);
     if (p->epilogue == CU_GELU && p->bias && !(f & GEMM_BIAS)) f &= ~(uint32_t)GEMM_GELU;
@@ -173,7 +162,7 @@ static uint32_t least(const void *x, int64_t ld, ls_dtype dt)
 
 static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatmulPreferenceOpaque_t *pref)
 {
-    const uint64_t room = (uint64_t)GEMM_LIBRARY_MIB << 20;
+    const uint64_t room = CU_GEMM_LIBRARY_NBYTES;
     const bool few = gemm_few_rows(p); /* any row may be a product of its own */
     const uint32_t schemes =
         CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
@@ -184,19 +173,17 @@ static cublasStatus_t prefer(const cu_gemm *g, const cu_product *p, cublasLtMatm
     const uint32_t to = even ? least(p->out, few ? p->ldo : 0, p->out_dt) : (uint32_t)ls_dtype_nbytes(p->out_dt);
     const struct {
         cublasLtMatmulPreferenceAttributes_t what;
-        uint32_t bytes;
-    } at[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, to},
-              {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, to}};
+        const void *value;
+        size_t nbytes;
+    } wish[] = {{CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room},
+                {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &b, sizeof b},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &a, sizeof a},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &to, sizeof to},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &to, sizeof to}};
     cublasStatus_t e = cublasLtMatmulPreferenceInit(pref);
-    if (!e)
-        e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room, sizeof room);
-    if (!e)
-        e = cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
-                                                 sizeof schemes);
-    for (size_t i = 0; !e && i < sizeof at / sizeof at[0]; i++)
-        e = cublasLtMatmulPreferenceSetAttribute(pref, at[i].what, &at[i].bytes, sizeof at[i].bytes);
+    for (size_t i = 0; !e && i < sizeof wish / sizeof wish[0]; i++)
+        e = cublasLtMatmulPreferenceSetAttribute(pref, wish[i].what, wish[i].value, wish[i].nbytes);
     return e;
 }
 
@@ -207,7 +194,7 @@ static bool accepts(cu_gemm *g, const cu_product *p, uint32_t fused, const cubla
     lt_call c;
     if (lt_describe(g, p, fused, p->b_sums, &c)) return false;
     return !cublasLtMatmulAlgoCheck(g->lt, &c.op, &c.a, &c.b, &c.d, &c.d, algo, &r) &&
-           r.workspaceSize <= (size_t)GEMM_LIBRARY_MIB << 20 && orderly(g, p, algo);
+           r.workspaceSize <= CU_GEMM_LIBRARY_NBYTES && orderly(g, p, algo);
 }
 
 static bool accepts_few(cu_gemm *g, const cu_product *p, uint32_t fused, const cublasLtMatmulAlgo_t *algo)
@@ -238,21 +225,18 @@ static int ask(cu_gemm *g, const cu_product *p, uint32_t fused, bool few, cu_gem
     return n;
 }
 
-int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most)
+int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, bool rows, cu_gemm_choice *out, int most)
 {
     cu_product q = *p;
     int n = 0;
+    if (rows) {
+        q.M = 1;
+        n = ask(g, &q, fused, false, out, most);
+        for (int i = 0; i < n; i++) out[i].fused |= GEMM_ROWS;
+        return n;
+    }
     if (!gemm_few_rows(p)) return ask(g, p, fused, false, out, most);
     for (q.M = LS_FEW_ROWS; !n && q.M > 0; q.M--) n = ask(g, &q, fused, true, out, most);
-    return n;
-}
-
-int gemm_propose_rows(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most)
-{
-    cu_product q = *p;
-    q.M = 1;
-    const int n = ask(g, &q, fused, false, out, most);
-    for (int i = 0; i < n; i++) out[i].fused |= GEMM_ROWS;
     return n;
 }
 
@@ -275,13 +259,12 @@ static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 {
     if (p->tb || p->ldb != p->N) return ls_fail(LS_E_ARG, "column sums of b need b dense and not transposed");
     int64_t rows = p->K; /* at a time */
-    while (rows > 1 && cu_column_sums_scratch(rows, p->N) > (size_t)GEMM_SIDE_MIB << 20) rows = (rows + 1) / 2;
+    while (rows > 1 && cu_sums_nbytes(rows, p->N) > CU_GEMM_SIDE_NBYTES) rows = (rows + 1) / 2;
     for (int64_t k = 0; k < p->K; k += rows) {
         const int64_t n = p->K - k < rows ? p->K - k : rows;
         const void *from = (const char *)p->b + (size_t)(k * p->N) * ls_dtype_nbytes(p->dt);
-        LS_TRY(gemm_cuda_fail(
-            cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0, gemm_side(workspace)),
-            "column sums"));
+        CU_TRY(
+            cu_column_sums(g->stream, p->dt, p->b_sums, from, n, p->N, p->b_sums_add || k > 0, gemm_side(workspace)));
     }
     return LS_OK;
 }
@@ -289,23 +272,19 @@ static ls_status issue_sums(cu_gemm *g, const cu_product *p, void *workspace)
 /* What follows the product: bias, GELU, add, sums, as far as they were not fused. */
 static ls_status issue_rest(cu_gemm *g, const cu_product *p, uint32_t fused, bool sums_aside, void *workspace)
 {
-    const uint32_t rest = gemm_wanted(p) & ~fused;
+    const uint32_t rest = wanted(p) & ~fused;
     const int64_t n = p->M * p->N;
     const bool aside = through_aux(p, fused);
     if (rest & GEMM_BIAS)
-        LS_TRY(gemm_cuda_fail(cu_gemm_bias(g->stream, aside ? p->dt : p->out_dt, aside ? p->aux : p->out, p->dt,
-                                           p->bias, p->M, p->N, aside ? p->N : p->ldo),
-                              "a bias"));
-    if (rest & GEMM_GELU) {
-        const int e = p->epilogue == CU_GELU ? cu_gelu_fwd(g->stream, p->dt, p->out, p->aux, n, LS_GELU_TANH)
-                                             : cu_gelu_bwd(g->stream, p->dt, p->out, p->out, p->aux, n, LS_GELU_TANH);
-        LS_TRY(gemm_cuda_fail(e, "GELU"));
-    }
-    if (rest & GEMM_ADD) LS_TRY(gemm_cuda_fail(cu_add(g->stream, p->out_dt, p->out, p->out, p->add, n), "a sum"));
+        CU_TRY(cu_gemm_bias(g->stream, aside ? p->dt : p->out_dt, aside ? p->aux : p->out, p->dt, p->bias, p->M, p->N,
+                            aside ? p->N : p->ldo));
+    if (rest & GEMM_GELU && p->epilogue == CU_GELU)
+        CU_TRY(cu_gelu_fwd(g->stream, p->dt, p->out, p->aux, n, LS_GELU_TANH));
+    if (rest & GEMM_GELU && p->epilogue == CU_DGELU)
+        CU_TRY(cu_gelu_bwd(g->stream, p->dt, p->out, p->out, p->aux, n, LS_GELU_TANH));
+    if (rest & GEMM_ADD) CU_TRY(cu_add(g->stream, p->out_dt, p->out, p->out, p->add, n));
     if (rest & GEMM_SUMS) LS_TRY(issue_sums(g, p, workspace));
-    if (sums_aside)
-        LS_TRY(gemm_cuda_fail(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, gemm_side(workspace), p->N),
-                              "a sum of sums"));
+    if (sums_aside) CU_TRY(cu_add(g->stream, LS_F32, p->b_sums, p->b_sums, gemm_side(workspace), p->N));
     return LS_OK;
 }
 
@@ -320,7 +299,7 @@ static cublasStatus_t start(cu_gemm *g, const cu_product *p, uint32_t fused, flo
     const cublasStatus_t e = lt_describe(g, p, fused, sums, &c);
     if (e) return e;
     return cublasLtMatmul(g->lt, &c.op, &one, p->b, &c.a, p->a, &c.b, c.add ? &one : &zero, c.add ? c.add : c.out, &c.d,
-                          c.out, &c.d, &algo, workspace, (size_t)GEMM_LIBRARY_MIB << 20, g->stream);
+                          c.out, &c.d, &algo, workspace, CU_GEMM_LIBRARY_NBYTES, g->stream);
 }
 
 /* Not this algorithm; nothing was queued. */
@@ -354,27 +333,21 @@ bool gemm_starts_alone(cu_gemm *g, const cu_product *p, const cu_gemm_choice *ch
 {
     cu_product q = *p;
     const size_t nbytes = (size_t)p->N * ls_dtype_nbytes(p->out_dt);
-    if (!gemm_few_rows(p) || p->M == 1 || nbytes > (size_t)GEMM_SIDE_MIB << 20) return true;
+    if (!gemm_few_rows(p) || p->M == 1 || nbytes > CU_GEMM_SIDE_NBYTES) return true;
     q.M = 1;
     q.add = NULL;
     q.out = gemm_side(workspace); /* aux is made again with the product */
     return !start(g, &q, choice->fused, NULL, choice, workspace);
 }
 
-ls_status gemm_try(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace, bool *no)
+ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace, bool *no)
 {
     const uint32_t fused = choice->fused | (possible(p) & GEMM_ADD);
     const bool sums_aside = fused & GEMM_SUMS && p->b_sums_add, rows = (fused & GEMM_ROWS) != 0;
     float *sums = sums_aside ? gemm_side(workspace) : p->b_sums;
     cublasStatus_t e = rows ? CUBLAS_STATUS_NOT_SUPPORTED : start(g, p, fused, sums, choice, workspace);
     if (refused(e) && gemm_few_rows(p)) e = start_rows(g, p, fused, choice, workspace);
-    *no = refused(e);
+    if (no) *no = refused(e);
     if (e) return gemm_lt_fail(e, p, "the start");
     return issue_rest(g, p, fused, sums_aside, workspace);
-}
-
-ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *choice, void *workspace)
-{
-    bool no;
-    return gemm_try(g, p, choice, workspace, &no);
 }

@@ -1,22 +1,17 @@
-/* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for.
- *
- * The scratch that the caller lends begins with the products' workspace (cuda_workspace); after it is room for the operation that
- * runs (cuda_room), of which there is one at a time, so the largest need counts. */
+/* cuda.c - opens the backend: a device and its stream, the libraries' handles on it, and a table of operations for the type asked for. */
 #include "compute/cuda/cuda_impl.h"
 
-#include "compute/cuda/scratch.h"
 #include "core/mem.h"
+#include "core/minmax.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static ls_status open_all(cuda *x, const ls_compute_open_opts *o)
 {
     LS_TRY(cu_device_open(&x->device, o));
     x->stream = x->device->stream;
     LS_TRY(cu_gemm_open(&x->gemm, x->stream, o->tf32, o->deterministic));
-    LS_TRY(cu_attention_open(&x->attention, x->stream, o->dtype, o->deterministic, NULL));
-    cu_attention_tf32(x->attention, o->tf32);
+    LS_TRY(cu_attention_open(&x->attention, x->stream, o->dtype, o->deterministic, o->tf32, NULL));
     cu_attention_version(x->attention, x->device->cudnn, sizeof x->device->cudnn);
     return LS_OK;
 }
@@ -37,14 +32,9 @@ ls_status cuda_open(const ls_compute_open_opts *o, ls_compute *c)
                        ls_dtype_word(o->dtype));
     cuda *x = ls_alloc(sizeof *x);
     if (!x) return ls_nomem(sizeof *x, "the CUDA backend");
-    x->dt = o->dtype;
     x->stochastic = o->stochastic && o->dtype == LS_BF16;
-    x->ops.name = "cuda";
+    x->ops = cuda_ops;
     x->ops.dtype = o->dtype;
-    x->ops.wide = LS_F32;
-    cuda_fill_ops(&x->ops);
-    cuda_fill_linear(&x->ops);
-    cuda_fill_classifier(&x->ops);
     const ls_status st = open_all(x, o);
     if (st != LS_OK) {
         close_all(x);
@@ -60,19 +50,9 @@ void cuda_close(ls_compute *c)
     *c = (ls_compute){0};
 }
 
-size_t cuda_workspace_nbytes(void)
-{
-    return cuda_up(cu_gemm_workspace());
-}
-
 size_t cuda_scratch(const ls_compute *c, const ls_compute_shapes *s)
 {
-    const cuda *x = cuda_of(c);
-    const size_t needs[] = {cuda_ops_scratch(x, s), cuda_linear_scratch(x, s), cuda_classifier_scratch(x, s)};
-    size_t most = 0;
-    for (size_t i = 0; i < sizeof needs / sizeof needs[0]; i++)
-        if (needs[i] > most) most = needs[i];
-    return cu_scratch_nbytes(most);
+    return cu_scratch_nbytes(LS_MAX(cuda_ops_scratch(cuda_of(c), s), cuda_classifier_scratch(cuda_of(c), s)));
 }
 
 void cuda_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
@@ -83,6 +63,6 @@ void cuda_describe(const ls_compute *c, char buf[LS_COMPUTE_WORDS])
     cu_gemm_describe(x->gemm, gemm, sizeof gemm);
     cu_attention_describe(x->attention, attention, sizeof attention);
     if (x->device->table.info(x->device, &info) != LS_OK) snprintf(info.name, sizeof info.name, "?");
-    snprintf(buf, LS_COMPUTE_WORDS, "cuda: %.40s (%d), %s, %s, %s", info.name, info.index, ls_dtype_word(x->dt), gemm,
-             attention);
+    snprintf(buf, LS_COMPUTE_WORDS, "cuda: %.40s (%d), %s, %s, %s", info.name, info.index, ls_dtype_word(x->ops.dtype),
+             gemm, attention);
 }

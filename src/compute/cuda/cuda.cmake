@@ -1,16 +1,15 @@
 # The CUDA backend, twice.
 #   lockstep_cuda.so       built by nvcc, where there is one (LS_CUDA: AUTO, ON, OFF); the driver is not linked, a machine without one loads it
 #   emu/lockstep_cuda.so   the same files for the emulated device (tests/fake_cuda), by the C++ compiler, for tests: LS_PLUGIN_DIR=<build>/emu
-# Kernels are kernels/*.cu. Files of host code that only one of the two has: tests/fake_cuda/*, and cudnn.c or, without cudnn.h, no_sdpa.c.
-# plugin.c and host.c are the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
+# Kernels are kernels/*.cu. Files of host code that only one of the two has: tests/fake_cuda/*.
+# plugin.c is the edge of the shared object, so that tests can link the rest (ls_cuda_emu) into themselves.
 set(_cu ${PROJECT_SOURCE_DIR}/src/compute/cuda)
 set(_fake ${PROJECT_SOURCE_DIR}/tests/fake_cuda)
 set(LS_CUDA_ARCH "90a" CACHE STRING "Architectures the CUDA plugin is compiled for")
 file(GLOB _cu_host CONFIGURE_DEPENDS ${_cu}/*.c)
-list(FILTER _cu_host EXCLUDE REGEX "/(plugin|host|no_sdpa|cudnn)\\.c$")
+list(FILTER _cu_host EXCLUDE REGEX "/plugin\\.c$")
 file(GLOB _cu_kernels CONFIGURE_DEPENDS ${_cu}/kernels/*.cu)
-file(GLOB _cu_edge CONFIGURE_DEPENDS ${_cu}/plugin.c ${_cu}/host.c)
-# The parts of core that the plugin uses, as its own copies; words of failures go to the program's (host.c).
+# The parts of core that the plugin uses, as its own copies; words of failures go to the program's (plugin.c).
 set(_cu_core)
 foreach(f mem fs str clock)
   list(APPEND _cu_core ${PROJECT_SOURCE_DIR}/src/core/${f}.c)
@@ -44,15 +43,15 @@ if(NOT LS_CUDA STREQUAL "OFF")
     message(STATUS "nvcc not found: the cuda plugin is not built (LS_CUDA=ON makes this an error)")
   endif()
 endif()
-if(LS_HAVE_CUDA AND _cu_edge)
+if(LS_HAVE_CUDA)
   add_library(ls_cuda_kernels OBJECT ${_cu_kernels})
   ls_cuda_options(ls_cuda_kernels)
-  add_library(lockstep_cuda MODULE ${_cu_host} $<TARGET_OBJECTS:ls_cuda_kernels> ${_cu_edge} ${_cu_core})
+  add_library(lockstep_cuda MODULE ${_cu_host} $<TARGET_OBJECTS:ls_cuda_kernels> ${_cu}/plugin.c ${_cu_core})
   ls_cuda_options(lockstep_cuda)
   set_target_properties(lockstep_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CUDA_RUNTIME_LIBRARY Shared
     INSTALL_RPATH_USE_LINK_PATH ON)
   target_compile_options(ls_cuda_kernels PRIVATE -O3 -Xcompiler=-Wall --expt-relaxed-constexpr)
-  target_link_libraries(lockstep_cuda PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m)
+  target_link_libraries(lockstep_cuda PRIVATE CUDA::cudart CUDA::cublasLt Threads::Threads m ${CMAKE_DL_LIBS})
   target_link_options(lockstep_cuda PRIVATE -Wl,-z,defs)
   find_path(LS_cupti_INC cupti.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include
     /usr/local/cuda/extras/CUPTI/include)
@@ -61,12 +60,9 @@ if(LS_HAVE_CUDA AND _cu_edge)
   endif()
   find_path(LS_cudnn_INC cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   if(LS_cudnn_INC) # the library itself is loaded when it is wanted
-    target_sources(lockstep_cuda PRIVATE ${_cu}/cudnn.c)
     target_include_directories(lockstep_cuda SYSTEM PRIVATE ${LS_cudnn_INC})
-    target_link_libraries(lockstep_cuda PRIVATE ${CMAKE_DL_LIBS})
   else()
     message(STATUS "cudnn.h not found: attention on the GPU uses the built-in kernels")
-    target_sources(lockstep_cuda PRIVATE ${_cu}/no_sdpa.c)
   endif()
   install(TARGETS lockstep_cuda LIBRARY DESTINATION lib/lockstep)
   file(GLOB _cu_bench CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/perf/*.cu) # programs that measure kernels alone
@@ -88,18 +84,16 @@ if(LS_HAVE_CUDA AND _cu_edge)
     set_tests_properties(device/cuda_kernels PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS device)
   endif()
   # perf/cuda_attention.cu chooses between kernels and cuDNN, as the plugin does
-  set(_cu_sdpa ${_cu}/no_sdpa.c)
   if(LS_cudnn_INC)
-    set(_cu_sdpa ${_cu}/cudnn.c)
     target_include_directories(cuda_attention SYSTEM PRIVATE ${LS_cudnn_INC})
   endif()
-  target_sources(cuda_attention PRIVATE ${_cu}/attention.c ${_cu_sdpa} ${PROJECT_SOURCE_DIR}/src/core/err.c
+  target_sources(cuda_attention PRIVATE ${_cu}/attention.c ${_cu}/cudnn.c ${PROJECT_SOURCE_DIR}/src/core/err.c
     ${PROJECT_SOURCE_DIR}/src/core/mem.c)
   target_link_libraries(cuda_attention PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
   # perf/cuda_gemm.c: checks and times the products alone
   set(_cu_gemm ${PROJECT_SOURCE_DIR}/perf/cuda_gemm.c ${_cu_core} ${PROJECT_SOURCE_DIR}/src/core/err.c)
-  foreach(f gemm.c cublaslt.c gemm_tune.c gemm_cache.c kernels/gemm_bias.cu kernels/gemm_print.cu kernels/gelu.cu kernels/add.cu
-      kernels/column_sums.cu kernels/fold.cu)
+  foreach(f gemm.c cublaslt.c gemm_tune.c gemm_cache.c errors.c kernels/gemm_bias.cu kernels/gelu.cu kernels/add.cu
+      kernels/column_sums.cu)
     list(APPEND _cu_gemm ${_cu}/${f})
   endforeach()
   add_executable(cuda_gemm EXCLUDE_FROM_ALL ${_cu_gemm})
@@ -120,7 +114,7 @@ if(LS_TESTS AND LS_EMULATE)
   endforeach()
   file(GLOB _wraps ${CMAKE_BINARY_DIR}/emu/kernels/*.cpp)
   set_source_files_properties(${_wraps} PROPERTIES COMPILE_OPTIONS -O1) # unrolled loops take minutes to optimise, and little is gained
-  add_library(ls_cuda_emu STATIC ${_emu} ${_cu_host} ${_cu}/no_sdpa.c)
+  add_library(ls_cuda_emu STATIC ${_emu} ${_cu_host})
   ls_cuda_options(ls_cuda_emu)
   target_compile_definitions(ls_cuda_emu PUBLIC LS_EMU)
   target_include_directories(ls_cuda_emu BEFORE PUBLIC ${_fake}/include ${PROJECT_SOURCE_DIR}/tests) # in place of CUDA's headers
@@ -130,14 +124,12 @@ if(LS_TESTS AND LS_EMULATE)
     target_compile_options(ls_cuda_emu PUBLIC -fsanitize=${_san} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     target_link_options(ls_cuda_emu PUBLIC -fsanitize=${_san})
   endif()
-  if(_cu_edge)
-    add_library(lockstep_cuda_emu MODULE ${_cu_edge} ${_cu_core})
-    ls_cuda_options(lockstep_cuda_emu)
-    set_target_properties(lockstep_cuda_emu PROPERTIES OUTPUT_NAME lockstep_cuda LINKER_LANGUAGE CXX
-      LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emu)
-    target_link_libraries(lockstep_cuda_emu PRIVATE -Wl,--whole-archive ls_cuda_emu -Wl,--no-whole-archive)
-    if(NOT LS_SANITIZE) # a sanitizer's own symbols come from the program
-      target_link_options(lockstep_cuda_emu PRIVATE -Wl,-z,defs)
-    endif()
+  add_library(lockstep_cuda_emu MODULE ${_cu}/plugin.c ${_cu_core})
+  ls_cuda_options(lockstep_cuda_emu)
+  set_target_properties(lockstep_cuda_emu PROPERTIES OUTPUT_NAME lockstep_cuda LINKER_LANGUAGE CXX
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emu)
+  target_link_libraries(lockstep_cuda_emu PRIVATE -Wl,--whole-archive ls_cuda_emu -Wl,--no-whole-archive)
+  if(NOT LS_SANITIZE) # a sanitizer's own symbols come from the program
+    target_link_options(lockstep_cuda_emu PRIVATE -Wl,-z,defs)
   endif()
 endif()

@@ -1,4 +1,4 @@
-/* cudnn.c - sdpa.h by cuDNN's backend interface: attention written down as a graph of small operations, which cuDNN's engines know as one kernel.
+/* cudnn.c - attention by cuDNN's backend interface: written down as a graph of small operations, which cuDNN's engines know as one kernel.
  *
  *   forward    s = q k^T;  scale;  where row >= column, else -inf;  m = max, e = exp(s - m), z = sum e;  stats = m + log z;  y = (e / z) v
  *   backward   delta = sum(dy * y);  s as above less stats, masked;  p = exp(s);  dv = p^T dy;  ds = (dy v^T - delta) * p * scale
@@ -8,10 +8,17 @@
  * packed array by their strides. stats is compute.h's lse.
  *
  * The library is loaded when somebody opens it (LS_CUDNN names another file); nothing here is linked to it. Used is what 9.6 has. */
-#include "compute/cuda/sdpa.h"
+#include "compute/cuda/attention.h"
 
 #include "core/mem.h"
 
+#if defined(__has_include) && !defined(LS_EMU) /* an emulated device has no cuDNN */
+#if __has_include(<cudnn.h>)
+#define HAVE_CUDNN 1
+#endif
+#endif
+
+#ifdef HAVE_CUDNN
 #include <cudnn.h>
 #include <dlfcn.h>
 #include <float.h>
@@ -26,20 +33,25 @@ typedef cudnnBackendDescriptor_t desc;
 
 /* ---- the library ------------------------------------------------------------------------------------------------ */
 
+#define CALLS(X)                                   \
+    X(version, cudnnGetVersion)                    \
+    X(create, cudnnCreate)                         \
+    X(destroy, cudnnDestroy)                       \
+    X(set_stream, cudnnSetStream)                  \
+    X(desc_create, cudnnBackendCreateDescriptor)   \
+    X(desc_destroy, cudnnBackendDestroyDescriptor) \
+    X(finalize, cudnnBackendFinalize)              \
+    X(set, cudnnBackendSetAttribute)               \
+    X(get, cudnnBackendGetAttribute)               \
+    X(execute, cudnnBackendExecute)                \
+    X(status_words, cudnnGetErrorString)           \
+    X(last_words, cudnnGetLastErrorString)
+
 typedef struct api {
     void *lib;
-    size_t (*version)(void);
-    cudnnStatus_t (*create)(cudnnHandle_t *);
-    cudnnStatus_t (*destroy)(cudnnHandle_t);
-    cudnnStatus_t (*set_stream)(cudnnHandle_t, cudaStream_t);
-    cudnnStatus_t (*desc_create)(cudnnBackendDescriptorType_t, desc *);
-    cudnnStatus_t (*desc_destroy)(desc);
-    cudnnStatus_t (*finalize)(desc);
-    cudnnStatus_t (*set)(desc, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, const void *);
-    cudnnStatus_t (*get)(desc, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, int64_t *, void *);
-    cudnnStatus_t (*execute)(cudnnHandle_t, desc, desc);
-    const char *(*status_words)(cudnnStatus_t);
-    void (*last_words)(char *, size_t);
+#define X(name, symbol) __typeof__(&symbol) name;
+    CALLS(X)
+#undef X
 } api;
 
 #define MAX_DESC 112
@@ -61,35 +73,27 @@ struct cu_sdpa {
     cudnnHandle_t handle;
     ls_dtype dt;
     bool deterministic;
-    size_t room; /* the most scratch that was asked for */
     plan *plans;
 };
-
-static ls_status find(void *lib, const char *name, void *out)
-{
-    void *p = dlsym(lib, name);
-    if (!p) return ls_fail(LS_E_UNSUPPORTED, "this cuDNN has no %s", name);
-    memcpy(out, &p, sizeof p);
-    return LS_OK;
-}
 
 static ls_status load(api *f)
 {
     const char *name = getenv("LS_CUDNN");
     f->lib = dlopen(name && *name ? name : "libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
     if (!f->lib) return ls_fail(LS_E_UNSUPPORTED, "%s", dlerror());
-    LS_TRY(find(f->lib, "cudnnGetVersion", &f->version));
-    LS_TRY(find(f->lib, "cudnnCreate", &f->create));
-    LS_TRY(find(f->lib, "cudnnDestroy", &f->destroy));
-    LS_TRY(find(f->lib, "cudnnSetStream", &f->set_stream));
-    LS_TRY(find(f->lib, "cudnnBackendCreateDescriptor", &f->desc_create));
-    LS_TRY(find(f->lib, "cudnnBackendDestroyDescriptor", &f->desc_destroy));
-    LS_TRY(find(f->lib, "cudnnBackendFinalize", &f->finalize));
-    LS_TRY(find(f->lib, "cudnnBackendSetAttribute", &f->set));
-    LS_TRY(find(f->lib, "cudnnBackendGetAttribute", &f->get));
-    LS_TRY(find(f->lib, "cudnnBackendExecute", &f->execute));
-    LS_TRY(find(f->lib, "cudnnGetErrorString", &f->status_words));
-    LS_TRY(find(f->lib, "cudnnGetLastErrorString", &f->last_words));
+    const struct {
+        const char *name;
+        void *to;
+    } calls[] = {
+#define X(name, symbol) {#symbol, &f->name},
+        CALLS(X)
+#undef X
+    };
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        void *p = dlsym(f->lib, calls[i].name);
+        if (!p) return ls_fail(LS_E_UNSUPPORTED, "this cuDNN has no %s", calls[i].name);
+        memcpy(calls[i].to, &p, sizeof p);
+    }
     if (f->version() < OLDEST)
         return ls_fail(LS_E_UNSUPPORTED, "cuDNN %zu is too old; attention needs 9.6 or later", f->version());
     return LS_OK;
@@ -105,7 +109,7 @@ static ls_status told(const api *f, cudnnStatus_t st, const char *what)
     return ls_fail(code, "cuDNN, %s: %s%s%s", what, f->status_words(st), *last ? ": " : "", last);
 }
 
-static ls_status open_lib(cu_sdpa **out, ls_dtype dt, bool deterministic)
+ls_status cu_sdpa_open(cu_sdpa **out, void *stream, ls_dtype dt, bool deterministic, int *version)
 {
     if (dt != LS_BF16 && dt != LS_F16)
         return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention does not support %s; it supports BF16 and F16",
@@ -115,24 +119,13 @@ static ls_status open_lib(cu_sdpa **out, ls_dtype dt, bool deterministic)
     s->dt = dt, s->deterministic = deterministic;
     ls_status st = LS_OK;
     LS_TRY_GOTO(st, fail, load(&s->f));
-    *out = s;
-    return LS_OK;
-fail:
-    cu_sdpa_close(&s);
-    return st;
-}
-
-ls_status cu_sdpa_open(cu_sdpa **out, void *stream, ls_dtype dt, bool deterministic)
-{
-    cu_sdpa *s = NULL;
-    ls_status st = LS_OK;
-    LS_TRY(open_lib(&s, dt, deterministic));
     LS_TRY_GOTO(st, fail, told(&s->f, s->f.create(&s->handle), "a handle"));
     LS_TRY_GOTO(st, fail, told(&s->f, s->f.set_stream(s->handle, stream), "its stream"));
+    *version = (int)s->f.version();
     *out = s;
     return LS_OK;
 fail:
-    cu_sdpa_close(&s);
+    cu_sdpa_close(s);
     return st;
 }
 
@@ -141,23 +134,16 @@ static void clear(const api *f, plan *p)
     while (p->n > 0) f->desc_destroy(p->all[--p->n]);
 }
 
-void cu_sdpa_close(cu_sdpa **s)
+void cu_sdpa_close(cu_sdpa *s)
 {
-    if (!*s) return;
-    for (plan *p = (*s)->plans, *next; p; p = next) {
+    for (plan *p = s->plans, *next; p; p = next) {
         next = p->next;
-        clear(&(*s)->f, p);
+        clear(&s->f, p);
         ls_free(p);
     }
-    if ((*s)->handle) (*s)->f.destroy((*s)->handle);
-    if ((*s)->f.lib) dlclose((*s)->f.lib);
-    ls_free(*s);
-    *s = NULL;
-}
-
-int cu_sdpa_version(const cu_sdpa *s)
-{
-    return (int)s->f.version();
+    if (s->handle) s->f.destroy(s->handle);
+    if (s->f.lib) dlclose(s->f.lib);
+    ls_free(s);
 }
 
 /* ---- building: the first failure stays, and what follows it does nothing ------------------------------------------ */
@@ -185,20 +171,34 @@ static desc make(build *b, cudnnBackendDescriptorType_t type, const char *what)
     return d;
 }
 
-static void set(build *b, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t n,
-                const void *x, const char *what)
-{
-    if (b->st == LS_OK) b->st = told(b->f, b->f->set(d, name, type, n, x), what);
-}
+typedef struct attr {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t n; /* 0: not set */
+    const void *x;
+} attr;
 
-static void set_desc(build *b, desc d, cudnnBackendAttributeName_t name, desc x, const char *what)
-{
-    if (x) set(b, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x, what);
-}
+#define DESC(name, d)                                          \
+    (attr)                                                     \
+    {                                                          \
+        name, CUDNN_TYPE_BACKEND_DESCRIPTOR, (d) != NULL, &(d) \
+    }
 
-static void done(build *b, desc d, const char *what)
+/* A descriptor with these attributes, up to {0}. */
+static desc describe(build *b, cudnnBackendDescriptorType_t type, const char *what, const attr *a)
 {
+    desc d = make(b, type, what);
+    for (; b->st == LS_OK && a->x; a++)
+        if (a->n) b->st = told(b->f, b->f->set(d, a->name, a->type, a->n, a->x), what);
     if (b->st == LS_OK) b->st = told(b->f, b->f->finalize(d), what);
+    return d;
+}
+
+/* An operation of the graph, which comes after those before it. */
+static void operation(build *b, cudnnBackendDescriptorType_t type, const char *what, const attr *a)
+{
+    desc op = describe(b, type, what, a);
+    if (b->st == LS_OK) b->op[b->n_op++] = op;
 }
 
 typedef struct shape {
@@ -207,19 +207,17 @@ typedef struct shape {
 
 static desc array(build *b, int64_t uid, cudnnDataType_t dt, shape s)
 {
-    const char *what = "an array";
     const int64_t align = 16;
-    const bool held = uid < FIRST_VIRTUAL, by_value = uid == SCALE || uid == LOW || uid == ONE, is_virtual = !held;
-    desc d = make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR, what);
-    set(b, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dt, what);
-    set(b, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s.dim, what);
-    set(b, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s.stride, what);
-    set(b, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid, what);
-    set(b, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align, what);
-    set(b, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual, what);
-    set(b, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value, what);
-    done(b, d, what);
-    return d;
+    const bool by_value = uid == SCALE || uid == LOW || uid == ONE, is_virtual = uid >= FIRST_VIRTUAL;
+    return describe(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "an array",
+                    (attr[]){{CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dt},
+                             {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, s.dim},
+                             {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s.stride},
+                             {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid},
+                             {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align},
+                             {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual},
+                             {CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value},
+                             {0}});
 }
 
 static desc passing(build *b, cudnnDataType_t dt, shape s)
@@ -232,29 +230,24 @@ static desc scalar(build *b, int64_t uid)
     return array(b, uid, CUDNN_DATA_FLOAT, (shape){{1, 1, 1, 1}, {1, 1, 1, 1}});
 }
 
-static void add_op(build *b, desc op, const char *what)
-{
-    done(b, op, what);
-    if (b->st == LS_OK) b->op[b->n_op++] = op;
-}
-
 /* y = mode(x, other, third); returns y. axis: of GEN_INDEX. */
 static desc point(build *b, cudnnPointwiseMode_t mode, cudnnDataType_t prec, int64_t axis, desc x, desc other,
                   desc third, desc y)
 {
     const char *what = "an operation on elements";
-    desc how = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what);
-    set(b, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode, what);
-    set(b, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &prec, what);
-    if (mode == CUDNN_POINTWISE_GEN_INDEX) set(b, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis, what);
-    done(b, how, what);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, third, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y, what);
-    add_op(b, op, what);
+    desc how =
+        describe(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, what,
+                 (attr[]){{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
+                          {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &prec},
+                          {CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, mode == CUDNN_POINTWISE_GEN_INDEX, &axis},
+                          {0}});
+    operation(b, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, what,
+              (attr[]){DESC(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how),
+                       DESC(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x),
+                       DESC(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, other),
+                       DESC(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, third),
+                       DESC(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y),
+                       {0}});
     return y;
 }
 
@@ -267,15 +260,14 @@ static desc product(build *b, desc x, desc other, desc y)
 {
     const char *what = "a product";
     const cudnnDataType_t prec = CUDNN_DATA_FLOAT;
-    desc how = make(b, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what);
-    set(b, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &prec, what);
-    done(b, how, what);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, x, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, other, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, y, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how, what);
-    add_op(b, op, what);
+    desc how = describe(b, CUDNN_BACKEND_MATMUL_DESCRIPTOR, what,
+                        (attr[]){{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &prec}, {0}});
+    operation(b, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR, what,
+              (attr[]){DESC(CUDNN_ATTR_OPERATION_MATMUL_ADESC, x),
+                       DESC(CUDNN_ATTR_OPERATION_MATMUL_BDESC, other),
+                       DESC(CUDNN_ATTR_OPERATION_MATMUL_CDESC, y),
+                       DESC(CUDNN_ATTR_OPERATION_MATMUL_DESC, how),
+                       {0}});
     return y;
 }
 
@@ -283,25 +275,22 @@ static desc reduce(build *b, cudnnReduceTensorOp_t mode, desc x, desc y)
 {
     const char *what = "a sum or maximum";
     const cudnnDataType_t prec = CUDNN_DATA_FLOAT;
-    desc how = make(b, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what);
-    set(b, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode, what);
-    set(b, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &prec, what);
-    done(b, how, what);
-    desc op = make(b, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how, what);
-    add_op(b, op, what);
+    desc how = describe(b, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, what,
+                        (attr[]){{CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode},
+                                 {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &prec},
+                                 {0}});
+    operation(b, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR, what,
+              (attr[]){DESC(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x),
+                       DESC(CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y),
+                       DESC(CUDNN_ATTR_OPERATION_REDUCTION_DESC, how),
+                       {0}});
     return y;
 }
 
 static desc reshape(build *b, desc x, desc y)
 {
-    const char *what = "a transposition";
-    desc op = make(b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x, what);
-    set_desc(b, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y, what);
-    add_op(b, op, what);
+    operation(b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR, "a transposition",
+              (attr[]){DESC(CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x), DESC(CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y), {0}});
     return y;
 }
 
@@ -410,25 +399,27 @@ static bool any_order(build *b, desc cfg)
 static void plan_with(build *b, const cu_sdpa *s, desc cfg)
 {
     const char *what = "a plan";
-    desc run = make(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, what);
+    desc run = describe(b, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, what,
+                        (attr[]){{CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle},
+                                 DESC(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, cfg),
+                                 {0}});
     int64_t n = 0, work = 0;
-    set(b, run, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle, what);
-    set_desc(b, run, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, cfg, what);
-    done(b, run, what);
     if (b->st == LS_OK)
         b->st =
             told(b->f, b->f->get(run, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &n, &work), what);
     b->p->run = run, b->p->work_nbytes = (size_t)work;
 }
 
-static void choose(build *b, const cu_sdpa *s, desc graph, cudnnBackendHeurMode_t mode)
+static void choose(build *b, const cu_sdpa *s, desc graph)
 {
     const char *what = "engines for attention";
-    desc heur = make(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what), cfg[MAX_ENGINE];
+    const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
+    desc heur = describe(b, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, what,
+                         (attr[]){DESC(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph),
+                                  {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode},
+                                  {0}});
+    desc cfg[MAX_ENGINE];
     int64_t n = 0;
-    set_desc(b, heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph, what);
-    set(b, heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode, what);
-    done(b, heur, what);
     for (int i = 0; i < MAX_ENGINE; i++) cfg[i] = make(b, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, what);
     if (b->st == LS_OK)
         b->st = told(b->f,
@@ -450,7 +441,6 @@ static void build_plan(cu_sdpa *s, plan *p)
 {
     build b = {.f = &s->f, .p = p, .uid = FIRST_VIRTUAL};
     const shapes z = shapes_of(p, s->dt);
-    const char *what = "attention's graph";
     p->scale = (float)(1.0 / sqrt((double)p->D)),
     p->low = s->f.version() < 91000 ? -FLT_MAX : -INFINITY; /* what its engines look for */
     p->one = 1;
@@ -462,11 +452,11 @@ static void build_plan(cu_sdpa *s, plan *p)
     } else {
         forward_graph(&b, &z);
     }
-    desc graph = make(&b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, what);
-    set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, b.n_op, b.op, what);
-    set(&b, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle, what);
-    done(&b, graph, what);
-    if (b.st == LS_OK) choose(&b, s, graph, CUDNN_HEUR_MODE_A);
+    desc graph = describe(&b, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "attention's graph",
+                          (attr[]){{CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, b.n_op, b.op},
+                                   {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->handle},
+                                   {0}});
+    if (b.st == LS_OK) choose(&b, s, graph);
     p->st = b.st;
     if (p->st == LS_OK) return;
     snprintf(p->words, sizeof p->words, "%s", ls_err_words());
@@ -492,27 +482,11 @@ static ls_status plan_of(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_
     return p->st == LS_OK ? LS_OK : ls_fail(p->st, "%s", p->words);
 }
 
-static size_t scratch_of(const plan *p)
-{
-    return p->sum_nbytes + p->acc_nbytes + p->work_nbytes;
-}
-
 ls_status cu_sdpa_plan(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, size_t *nbytes)
 {
     plan *p = NULL;
     LS_TRY(plan_of(s, backward, B, T, H, D, &p));
-    *nbytes = scratch_of(p);
-    if (*nbytes > s->room) s->room = *nbytes;
-    return LS_OK;
-}
-
-ls_status cu_sdpa_ready(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D)
-{
-    plan *p = NULL;
-    LS_TRY(plan_of(s, backward, B, T, H, D, &p));
-    if (scratch_of(p) > s->room)
-        return ls_fail(LS_E_UNSUPPORTED, "cuDNN attention needs %zu bytes of scratch here, but %zu were reserved",
-                       scratch_of(p), s->room);
+    *nbytes = p->sum_nbytes + p->acc_nbytes + p->work_nbytes;
     return LS_OK;
 }
 
@@ -556,3 +530,30 @@ ls_status cu_sdpa_run(cu_sdpa *s, bool backward, const cu_attention_job *j)
     s->f.desc_destroy(pack);
     return out;
 }
+
+#else /* it is never open */
+
+ls_status cu_sdpa_open(cu_sdpa **out, void *stream, ls_dtype dt, bool deterministic, int *version)
+{
+    (void)out, (void)stream, (void)dt, (void)deterministic, (void)version;
+    return ls_fail(LS_E_UNSUPPORTED, "built without cuDNN");
+}
+
+void cu_sdpa_close(cu_sdpa *s)
+{
+    (void)s;
+}
+
+ls_status cu_sdpa_plan(cu_sdpa *s, bool backward, int64_t B, int64_t T, int64_t H, int64_t D, size_t *nbytes)
+{
+    (void)s, (void)backward, (void)B, (void)T, (void)H, (void)D, (void)nbytes;
+    return LS_E_UNSUPPORTED;
+}
+
+ls_status cu_sdpa_run(cu_sdpa *s, bool backward, const cu_attention_job *j)
+{
+    (void)s, (void)backward, (void)j;
+    return LS_E_UNSUPPORTED;
+}
+
+#endif

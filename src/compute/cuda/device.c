@@ -1,19 +1,16 @@
 /* device.c - core/device.h on CUDA: blocks of memory, pinned memory, lanes as streams of their own, copies between marks. */
 #include "compute/cuda/cuda_impl.h"
 
-#include "compute/cuda/kernels/code.h"
-#include "compute/cuda/kernels/point.h"
+#include "compute/cuda/kernels/kernels.h"
 #include "core/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Threads have a current device each. */
-static ls_status enter(const cu_device *d)
+ls_status cu_device_enter(const cu_device *d)
 {
-    CU_TRY(cudaSetDevice(d->index));
-    return LS_OK;
+    return CU_STATUS(cudaSetDevice(d->index));
 }
 
 /* ---- what there is ---- */
@@ -24,7 +21,7 @@ static ls_status device_info(void *ctx, ls_device_info *out)
     struct cudaDeviceProp p;
     size_t left = 0, total = 0;
     int driver = 0, api = 0;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
     CU_TRY(cudaMemGetInfo(&left, &total));
     CU_TRY(cudaDriverGetVersion(&driver));
@@ -57,11 +54,11 @@ static ls_status keep_block(cu_device *d, void *p, size_t nbytes)
     pthread_mutex_lock(&d->lock);
     if (d->n_block == d->cap_block) {
         const int cap = d->cap_block ? 2 * d->cap_block : 16;
-        cu_block *more = ls_realloc(d->block, (size_t)cap * sizeof *more);
+        struct cu_block *more = ls_realloc(d->block, (size_t)cap * sizeof *more);
         if (more) d->block = more, d->cap_block = cap;
         else st = ls_nomem((size_t)cap * sizeof *more, "the list of device memory");
     }
-    if (st == LS_OK) d->block[d->n_block++] = (cu_block){p, nbytes};
+    if (st == LS_OK) d->block[d->n_block++] = (struct cu_block){p, nbytes};
     pthread_mutex_unlock(&d->lock);
     return st;
 }
@@ -103,15 +100,14 @@ static ls_status no_room(const cu_device *d, size_t nbytes)
 static ls_status clear(const cu_device *d, void *p, size_t nbytes)
 {
     CU_TRY(cudaMemsetAsync(p, 0, nbytes, d->lane[0].stream));
-    CU_TRY(cudaStreamSynchronize(d->lane[0].stream));
-    return LS_OK;
+    return CU_STATUS(cudaStreamSynchronize(d->lane[0].stream));
 }
 
 static ls_status device_alloc(void *ctx, size_t nbytes, void **out)
 {
     cu_device *d = ctx;
     void *p = NULL;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     const int code = (int)cudaMalloc(&p, nbytes ? nbytes : 1);
     if (code == cudaErrorMemoryAllocation) return no_room(d, nbytes);
     CU_TRY(code);
@@ -134,7 +130,7 @@ static ls_status device_alloc_host(void *ctx, size_t nbytes, void **out)
 {
     cu_device *d = ctx;
     void *p = NULL;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     const int code = (int)cudaHostAlloc(&p, nbytes ? nbytes : 1, cudaHostAllocPortable | cudaHostAllocMapped);
     if (code == cudaErrorMemoryAllocation) {
         (void)cudaGetLastError();
@@ -157,9 +153,8 @@ static void device_release_host(void *ctx, void *p)
 static ls_status device_pin(void *ctx, void *host, size_t nbytes)
 {
     const cu_device *d = ctx;
-    LS_TRY(enter(d));
-    CU_TRY(cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
-    return LS_OK;
+    LS_TRY(cu_device_enter(d));
+    return CU_STATUS(cudaHostRegister(host, nbytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
 }
 
 static void device_unpin(void *ctx, void *host)
@@ -175,10 +170,10 @@ static void device_unpin(void *ctx, void *host)
 static ls_status device_mark(void *ctx, ls_mark *out)
 {
     cu_device *d = ctx;
-    LS_TRY(enter(d));
-    LS_TRY(cu_region_enter(d->regions));
-    const ls_status st = cu_mark_put(d->marks, d->stream, out);
-    cu_region_leave(d->regions);
+    LS_TRY(cu_device_enter(d));
+    LS_TRY(cu_region_enter(&d->regions));
+    const ls_status st = cu_mark_put(&d->marks, d->stream, out);
+    cu_region_leave(&d->regions);
     return st;
 }
 
@@ -186,64 +181,42 @@ static ls_status device_hold(void *ctx, ls_mark m)
 {
     cu_device *d = ctx;
     if (!m) return LS_OK;
-    LS_TRY(enter(d));
-    LS_TRY(cu_region_enter(d->regions));
-    const ls_status st = cu_mark_hold(d->marks, d->stream, m);
-    cu_region_leave(d->regions);
+    LS_TRY(cu_device_enter(d));
+    LS_TRY(cu_region_enter(&d->regions));
+    const ls_status st = cu_mark_hold(&d->marks, d->stream, m);
+    cu_region_leave(&d->regions);
     return st;
-}
-
-static ls_status device_wait(void *ctx, ls_mark m)
-{
-    cu_device *d = ctx;
-    LS_TRY(enter(d));
-    return cu_mark_wait(d->marks, m);
-}
-
-static bool device_test(void *ctx, ls_mark m)
-{
-    cu_device *d = ctx;
-    if (cudaSetDevice(d->index) != cudaSuccess) return true;
-    return cu_mark_test(d->marks, m);
-}
-
-static ls_status device_seconds(void *ctx, ls_mark m, double *at)
-{
-    cu_device *d = ctx;
-    LS_TRY(enter(d));
-    return cu_mark_seconds(d->marks, m, at);
 }
 
 static ls_status device_sync(void *ctx)
 {
-    cu_device *d = ctx;
     ls_mark now;
     LS_TRY(device_mark(ctx, &now)); /* others may go on queueing while this one waits */
-    return device_wait(d, now);
+    return cu_mark_wait(ctx, now);
 }
 
 /* ---- lanes ---- */
 
-static ls_status make_lane(cu_lane *l)
+static ls_status make_lane(cu_device *d, int i)
 {
     int least = 0, greatest = 0;
-    if (!l->stream) {
+    if (!d->lane[i].stream) {
         CU_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-        CU_TRY(cudaStreamCreateWithPriority(&l->stream, cudaStreamNonBlocking, greatest));
+        CU_TRY(cudaStreamCreateWithPriority(&d->lane[i].stream, cudaStreamNonBlocking, greatest));
     }
-    l->open = true;
+    d->lane[i].open = true;
     return LS_OK;
 }
 
 static ls_status device_lane_open(void *ctx, int *lane)
 {
     cu_device *d = ctx;
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     ls_status st = LS_OK;
     int i = 1;
     pthread_mutex_lock(&d->lock);
     while (i < LS_DEVICE_LANES && d->lane[i].open) i++;
-    if (i < LS_DEVICE_LANES) st = make_lane(&d->lane[i]);
+    if (i < LS_DEVICE_LANES) st = make_lane(d, i);
     pthread_mutex_unlock(&d->lock);
     if (i == LS_DEVICE_LANES)
         return ls_fail(LS_E_UNSUPPORTED, "all %d copy queues of the device are in use", LS_DEVICE_LANES);
@@ -265,18 +238,17 @@ static ls_status device_copy(void *ctx, int lane, void *dst, const void *src, si
 {
     cu_device *d = ctx;
     const cudaStream_t s = d->lane[lane].stream;
-    LS_TRY(enter(d));
-    if (after) LS_TRY(cu_mark_hold(d->marks, s, after));
+    LS_TRY(cu_device_enter(d));
+    if (after) LS_TRY(cu_mark_hold(&d->marks, s, after));
     if (nbytes) CU_TRY(cudaMemcpyAsync(dst, src, nbytes, cudaMemcpyDefault, s));
-    return done ? cu_mark_put(d->marks, s, done) : LS_OK;
+    return done ? cu_mark_put(&d->marks, s, done) : LS_OK;
 }
 
 static ls_status device_add(void *ctx, int lane, void *y, const void *a, const void *b, int64_t n, int dtype)
 {
     const cu_device *d = ctx;
-    LS_TRY(enter(d));
-    CU_TRY(cu_add(d->lane[lane].stream, (ls_dtype)dtype, y, a, b, n));
-    return LS_OK;
+    LS_TRY(cu_device_enter(d));
+    return CU_STATUS(cu_add(d->lane[lane].stream, (ls_dtype)dtype, y, a, b, n));
 }
 
 static void *device_lane_stream(void *ctx, int lane)
@@ -296,9 +268,9 @@ static const ls_device functions = {
     .owns = device_owns,
     .mark = device_mark,
     .hold = device_hold,
-    .wait = device_wait,
-    .test = device_test,
-    .seconds = device_seconds,
+    .wait = cu_mark_wait,
+    .test = cu_mark_test,
+    .seconds = cu_mark_seconds,
     .sync = device_sync,
     .lane_open = device_lane_open,
     .lane_close = device_lane_close,
@@ -322,21 +294,16 @@ static int local_size(void)
 
 static ls_status choose(cu_device *d, const ls_compute_open_opts *o)
 {
-    int n = 0;
     char words[200];
     struct cudaDeviceProp p;
-    const int code = (int)cudaGetDeviceCount(&n);
-    if (code != cudaSuccess || n < 1) {
-        (void)cudaGetLastError();
-        cuda_no_device(code ? code : cudaErrorNoDevice, words, sizeof words);
-        return ls_fail(LS_E_UNSUPPORTED, "%s", words);
-    }
+    const int n = cuda_count(words, sizeof words);
+    if (n < 1) return ls_fail(LS_E_UNSUPPORTED, "%s", words);
     if (o->device >= n)
         return ls_fail(LS_E_UNSUPPORTED, "CUDA device %d does not exist: there %s %d, numbered from 0", o->device,
                        n == 1 ? "is" : "are", n);
     d->index = o->device >= 0 ? o->device : o->local_rank % n;
     d->shared = o->device < 0 && (o->local_rank >= n || local_size() > n);
-    LS_TRY(enter(d));
+    LS_TRY(cu_device_enter(d));
     if (cu_has_code() != cudaErrorNoKernelImageForDevice) return LS_OK;
     CU_TRY(cudaGetDeviceProperties(&p, d->index));
     return ls_fail(
@@ -366,7 +333,7 @@ static ls_status open_all(cu_device *d, const ls_compute_open_opts *o)
     enough_queues();
     LS_TRY(choose(d, o));
     CU_TRY(cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking));
-    LS_TRY(make_lane(&d->lane[0]));
+    LS_TRY(make_lane(d, 0));
     LS_TRY(cu_marks_open(&d->marks, d->stream));
     LS_TRY(cu_regions_open(&d->regions, d->stream));
     d->table = functions;

@@ -1,6 +1,6 @@
 /* errors.c - CUDA's failures as one line each: what happened, where it showed, what would help. */
 #include "compute/cuda/cuda_impl.h"
-#include "compute/cuda/kernels/code.h"
+#include "compute/cuda/kernels/kernels.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +29,8 @@ static void version(int v, char *text, size_t room)
     snprintf(text, room, "%d.%d", v / 1000, v % 1000 / 10);
 }
 
-void cuda_no_device(int code, char *words, size_t room)
+/* Why there is no usable device, after cudaGetDeviceCount gave `code`. */
+static void no_device(int code, char *words, size_t room)
 {
     char has[16], wants[16];
     int driver = 0;
@@ -56,7 +57,7 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
 {
     char name[96], words[200];
     if (code == cudaSuccess) return LS_OK;
-    (void)cudaGetLastError(); /* told once */
+    (void)cudaGetLastError(); /* reported once */
     name_of(what, name, sizeof name);
     const char *text = cudaGetErrorString((cudaError_t)code);
     if (code == cudaErrorMemoryAllocation) {
@@ -66,7 +67,7 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
                           (double)left / 1048576, (double)total / 1048576);
     }
     if (is_absent(code)) {
-        cuda_no_device(code, words, sizeof words);
+        no_device(code, words, sizeof words);
         return ls_fail_at(LS_E_UNSUPPORTED, file, line, "%s", words);
     }
     if (code == cudaErrorNoKernelImageForDevice)
@@ -81,17 +82,22 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
     return ls_fail_at(LS_E_DEVICE, file, line, "%s: %s (CUDA error %d)", name, text, code);
 }
 
-int cuda_probe(char *words, size_t room)
+int cuda_count(char *words, size_t room)
 {
-    int n = 0, usable = 0;
-    size_t at = 0;
+    int n = 0;
     const int code = (int)cudaGetDeviceCount(&n);
     (void)cudaGetLastError();
-    if (code != cudaSuccess || n < 1) {
-        cuda_no_device(code ? code : cudaErrorNoDevice, words, room);
-        return 0;
-    }
     words[0] = '\0';
+    if (code == cudaSuccess && n > 0) return n;
+    no_device(code ? code : cudaErrorNoDevice, words, room);
+    return 0;
+}
+
+int cuda_probe(char *words, size_t room)
+{
+    const int n = cuda_count(words, room);
+    int usable = 0;
+    size_t at = 0;
     for (int i = 0; i < n && at + 2 < room; i++) {
         struct cudaDeviceProp p;
         if (cudaSetDevice(i) != cudaSuccess || cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;

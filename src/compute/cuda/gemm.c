@@ -1,30 +1,26 @@
 /* gemm.c - gemm.h: which algorithm of cuBLASLt a product gets (cublaslt.c carries it out, gemm_tune.c measures, gemm_cache.h remembers).
  *
- * Choosing   The first call of a shape measures (gemm_tune.c), the table and the file (gemm_cache.h) remember. The key holds everything
- *            the choice may depend on and nothing else: sizes, strides, transposes, types, what is fused, 16-byte alignment, TF32,
- *            determinism. It does not hold `add`: a product that is added uses the algorithm of the product alone, so that
- *            (product, then add) and (product added to) have equal bits.
- *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic
- *            mode: each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the
- *            first proposal, until a call outside of a capture measures.
+ * Choosing   The first call of a shape measures; the table and the file remember. The key holds everything the choice may depend on: sizes,
+ *            strides, transposes, types, what is fused, 16-byte alignment, TF32, determinism. It does not hold `add`: a product that is
+ *            added uses the algorithm of the product alone, so that (product, then add) and (product added to) have equal bits.
+ *            LS_GEMM_TUNE=0: the library's first proposal, always; =again: what the file says is measured anew (not in deterministic mode:
+ *            each worker would find its own). While the stream is captured nothing is measured: what is known is used, else the first
+ *            proposal, until a call outside of a capture measures.
  *
  * Few rows   Up to LS_FEW_ROWS rows have one key and one algorithm, so that each is computed as one alone is (compute.h, invariant 4): one
- *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own, by an
- *            algorithm for one (GEMM_ROWS). It may accept an algorithm and still not start it: one that does not start for one row alone
- *            is not chosen, and a number of rows that it does not start for is made row by row.
+ *            that the library takes for every such number of rows. Where it has none (odd sizes), rows are products of their own
+ *            (GEMM_ROWS). The library may accept an algorithm and still not start it: one that does not start for one row alone is not
+ *            chosen, and a number of rows that it does not start for is made row by row.
  *
  * Determinism (opened so)
- *   1. one shape, one algorithm, on all workers of a host: the first choice for a shape that is written to the file is used by all,
- *      now and in later runs (a first proposal of a capture is written, too). Bits are a function of the shape and the file. Workers that
- *      meet a new shape together all measure it, without the lock: a measurement waits for work that was queued before it, which may be
- *      a collective, which may wait for a worker that would wait for the lock. Without a writable cache folder nobody measures: bits are a function of the shape and the library. Workers on several
- *      hosts want one folder, copies of one file, or LS_GEMM_TUNE=0;
+ *   1. one shape, one algorithm, on all workers of a host: the first choice for a shape in the file (a first proposal of a capture, too) is
+ *      used by all, now and in later runs. Workers that meet a new shape together all measure it, without the lock: a measurement waits for
+ *      work queued before it, maybe a collective that waits for a worker that would wait for the lock. Without a writable cache folder
+ *      nobody measures. Workers on several hosts need one folder, copies of one file, or LS_GEMM_TUNE=0;
  *   2. no atomics: K is cut only with partial sums kept in float in the workspace and added in order (REDUCTION_SCHEME_COMPUTE_TYPE).
  *      The in-place scheme would add parts to `out` one by one: other bits when `out` was not empty;
- *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition: tried
- *      on the device when it is measured. */
+ *   3. a candidate is used only if two runs of it give equal bits, and, for float results, if adding gives those of an addition. */
 #include "compute/cuda/gemm_impl.h"
-#include "compute/compute.h"
 #include "core/mem.h"
 
 #include <stdio.h>
@@ -73,11 +69,11 @@ static ls_status first_of(cu_gemm *g, const cu_product *p, bool rows, void *work
     const int n_set = gemm_variants(g, p, sets);
     *no = true;
     for (int s = 0; s < n_set; s++) {
-        const int n = (rows ? gemm_propose_rows : gemm_propose)(g, p, sets[s], found, GEMM_MOST_ALGOS);
+        const int n = gemm_propose(g, p, sets[s], rows, found, GEMM_MOST_ALGOS);
         for (int i = 0; i < n; i++) {
             if (!gemm_starts_alone(g, p, &found[i], workspace)) continue;
             *choice = found[i];
-            const ls_status st = gemm_try(g, p, choice, workspace, no);
+            const ls_status st = gemm_issue(g, p, choice, workspace, no);
             if (!*no) return st;
         }
     }
@@ -139,7 +135,7 @@ static ls_status look_up(cu_gemm *g, const cu_product *p, const cu_gemm_key *key
         if (known) return LS_OK;
         if (cu_gemm_cache_path(g->cache) || !g->deterministic) LS_TRY(gemm_tune(g, p, workspace, choice, &measured));
         /* the first start of a kernel loads its code, for which CUDA waits until the device is idle: not with the lock held */
-        if (!measured) LS_TRY(gemm_cuda_fail(cudaDeviceSynchronize(), "waiting for the device"));
+        if (!measured) CU_TRY(cudaDeviceSynchronize());
     }
     LS_TRY(cu_gemm_cache_lock(g->cache, LOCK_SECONDS));
     st = settle(g, p, key, measured, capturing, workspace, choice, queued);
@@ -152,7 +148,7 @@ static ls_status choose(cu_gemm *g, const cu_product *p, const cu_gemm_key *key,
                         void *workspace, cu_gemm_choice *choice, bool *queued)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    LS_TRY(gemm_cuda_fail(cudaStreamIsCapturing(g->stream, &capture), "asking whether the stream is captured"));
+    CU_TRY(cudaStreamIsCapturing(g->stream, &capture));
     if (known && capture != cudaStreamCaptureStatusNone) { /* proposed in an earlier capture */
         *choice = *known;
         return LS_OK;
@@ -180,8 +176,8 @@ ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministi
     char name[300];
     int device = 0;
     ls_status st = LS_OK;
-    LS_TRY(gemm_cuda_fail(cudaGetDevice(&device), "asking for the current device"));
-    LS_TRY(gemm_cuda_fail(cudaGetDeviceProperties(&gpu, device), "reading the device properties"));
+    CU_TRY(cudaGetDevice(&device));
+    CU_TRY(cudaGetDeviceProperties(&gpu, device));
     cu_gemm *g = ls_alloc(sizeof *g);
     if (!g) return ls_nomem(sizeof *g, "products");
     *g = (cu_gemm){.stream = stream, .tf32 = tf32, .deterministic = deterministic, .tune = TUNE_ON, .only = -1};
@@ -210,11 +206,6 @@ void cu_gemm_close(cu_gemm **g)
     *g = NULL;
 }
 
-size_t cu_gemm_workspace(void)
-{
-    return (size_t)(GEMM_LIBRARY_MIB + GEMM_SIDE_MIB) << 20;
-}
-
 static ls_status check(const cu_product *p)
 {
     const bool gelu = p->epilogue != CU_PLAIN;
@@ -237,7 +228,7 @@ ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace)
     bool queued = false;
     if (known && known->final) g->last = *known;
     else LS_TRY(choose(g, &p, &key, known, workspace, &g->last, &queued));
-    return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace);
+    return queued ? LS_OK : gemm_issue(g, &p, &g->last, workspace, NULL);
 }
 
 void cu_gemm_describe(const cu_gemm *g, char *words, size_t room)

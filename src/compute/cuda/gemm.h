@@ -38,10 +38,9 @@ typedef struct cu_product {
     bool b_sums_add; /* added to */
 } cu_product;
 
-/* stream: cudaStream_t. workspace is in device memory. */
+/* stream: cudaStream_t. workspace: CU_GEMM_NBYTES of device memory (scratch.h). */
 ls_status cu_gemm_open(cu_gemm **out, void *stream, bool tf32, bool deterministic);
 void cu_gemm_close(cu_gemm **g);
-size_t cu_gemm_workspace(void); /* bytes that cu_gemm_run wants */
 ls_status cu_gemm_run(cu_gemm *g, const cu_product *given, void *workspace);
 void cu_gemm_describe(const cu_gemm *g, char *words, size_t room);
 

@@ -169,11 +169,6 @@ const char *cu_gemm_cache_path(const cu_gemm_cache *c)
     return c->path;
 }
 
-int cu_gemm_cache_count(const cu_gemm_cache *c)
-{
-    return c->here.n;
-}
-
 const cu_gemm_choice *cu_gemm_cache_find(const cu_gemm_cache *c, const cu_gemm_key *key)
 {
     const entry *e = look(&c->here, key);

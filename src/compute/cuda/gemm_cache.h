@@ -35,7 +35,6 @@ typedef struct cu_gemm_cache cu_gemm_cache;
 ls_status cu_gemm_cache_open(cu_gemm_cache **out, const char *gpu, uint64_t version, bool kept);
 void cu_gemm_cache_close(cu_gemm_cache **c);
 const char *cu_gemm_cache_path(const cu_gemm_cache *c);
-int cu_gemm_cache_count(const cu_gemm_cache *c); /* shapes that this process met */
 
 /* Of this process; NULL: it has not met this shape. Good until the next put. */
 const cu_gemm_choice *cu_gemm_cache_find(const cu_gemm_cache *c, const cu_gemm_key *key);

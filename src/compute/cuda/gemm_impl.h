@@ -3,9 +3,9 @@
 #ifndef LS_CUDA_GEMM_IMPL_H
 #define LS_CUDA_GEMM_IMPL_H
 
-#include "compute/cuda/gemm.h"
+#include "compute/cuda/cuda_impl.h"
 #include "compute/cuda/gemm_cache.h"
-#include "compute/cuda/scratch.h"
+#include "compute/cuda/kernels/kernels.h"
 
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -20,10 +20,8 @@ enum {
 };
 
 enum {
-    GEMM_MOST_ALGOS = 24,                   /* that are asked for */
-    GEMM_MOST_VARIANTS = 4,                 /* of what is fused   */
-    GEMM_LIBRARY_MIB = CU_GEMM_LIBRARY_MIB, /* workspace of the library … */
-    GEMM_SIDE_MIB = CU_GEMM_SIDE_MIB,       /* … and of the kernels beside it */
+    GEMM_MOST_ALGOS = 24,   /* that are asked for */
+    GEMM_MOST_VARIANTS = 4, /* of what is fused   */
 };
 
 struct cu_gemm {
@@ -39,33 +37,28 @@ struct cu_gemm {
 
 /* Fails with the library's words; `p` tells which product. */
 ls_status gemm_lt_fail(cublasStatus_t e, const cu_product *p, const char *what);
-ls_status gemm_cuda_fail(int e, const char *what);
 
-/* What is wanted of p that the library may be asked to fuse, and the sets of it to try, best first. p: leading dimensions filled in. */
-uint32_t gemm_wanted(const cu_product *p);
+/* The sets of what the library may be asked to fuse that are to be tried, best first. p: leading dimensions filled in. */
 int gemm_variants(const cu_gemm *g, const cu_product *p, uint32_t sets[GEMM_MOST_VARIANTS]);
 
 bool gemm_aligned(const void *x); /* to 16 bytes */
 /* Whether p has so few rows that they share an algorithm (compute.h, invariant 4). */
 bool gemm_few_rows(const cu_product *p);
 
-/* The library's algorithms for p with `fused` done inside, best guess first; the number. */
-int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most);
-/* The same for few rows, each a product of its own. */
-int gemm_propose_rows(cu_gemm *g, const cu_product *p, uint32_t fused, cu_gemm_choice *out, int most);
+/* The library's algorithms for p with `fused` done inside, best guess first; the number. rows: each of few rows is a product of its own. */
+int gemm_propose(cu_gemm *g, const cu_product *p, uint32_t fused, bool rows, cu_gemm_choice *out, int most);
 /* Whether a choice (of a file) is one that this library takes for p. */
 bool gemm_takes(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c);
 /* After the library's workspace: sums in flight, partial sums, fingerprints. */
 static inline void *gemm_side(void *workspace)
 {
-    return (char *)workspace + ((size_t)GEMM_LIBRARY_MIB << 20);
+    return (char *)workspace + CU_GEMM_LIBRARY_NBYTES;
 }
 /* Few rows share a choice: whether the library really starts it for one of them alone. Queues that row, into the side workspace. */
 bool gemm_starts_alone(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace);
-/* Queues p as the choice says, and what the library does not do itself. */
-ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace);
-/* The same; *no: the library does not start it, and nothing was queued. */
-ls_status gemm_try(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace, bool *no);
+/* Queues p as the choice says, and what the library does not do itself. *no (may be NULL): the library does not start it, and nothing was
+ * queued. */
+ls_status gemm_issue(cu_gemm *g, const cu_product *p, const cu_gemm_choice *c, void *workspace, bool *no);
 
 /* The fastest of all proposals, timed; LS_OK with *found false: there was no room to measure in. */
 ls_status gemm_tune(cu_gemm *g, const cu_product *p, void *workspace, cu_gemm_choice *best, bool *found);

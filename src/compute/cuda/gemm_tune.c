@@ -8,7 +8,6 @@
  *
  * In deterministic mode the winner must also keep the laws (gemm.c): two runs with equal bits, and adding like an addition. */
 #include "compute/cuda/gemm_impl.h"
-#include "compute/cuda/kernels/gemm_bias.h"
 #include "core/mem.h"
 
 enum { TURNS = 8, MOST = GEMM_MOST_ALGOS * GEMM_MOST_VARIANTS };
@@ -37,13 +36,13 @@ static ls_status enter(cu_gemm *g, field *f, void *workspace)
     const int n_set = gemm_variants(g, &f->p, sets);
     for (int s = 0; s < n_set; s++) {
         if (s == 2 && f->n) break; /* a bias of its own is for shapes that have none inside */
-        const int n = gemm_propose(g, &f->p, sets[s], found, GEMM_MOST_ALGOS);
+        const int n = gemm_propose(g, &f->p, sets[s], false, found, GEMM_MOST_ALGOS);
         for (int i = 0; i < n; i++)
             if (gemm_starts_alone(g, &f->p, &found[i], workspace)) f->c[f->n++].choice = found[i];
     }
     for (int i = 0; i < f->n; i++) {
-        LS_TRY(gemm_cuda_fail(cudaEventCreate(&f->c[i].from), "an event"));
-        LS_TRY(gemm_cuda_fail(cudaEventCreate(&f->c[i].to), "an event"));
+        CU_TRY(cudaEventCreate(&f->c[i].from));
+        CU_TRY(cudaEventCreate(&f->c[i].to));
     }
     return LS_OK;
 }
@@ -54,16 +53,16 @@ static ls_status turn(cu_gemm *g, field *f, int t, void *workspace, float *spent
     for (int i = 0; i < f->n; i++) {
         candidate *c = &f->c[i];
         if (c->slow || c->refused) continue;
-        LS_TRY(gemm_cuda_fail(cudaMemsetAsync(workspace, 0, (size_t)GEMM_LIBRARY_MIB << 20, g->stream), "clearing"));
-        LS_TRY(gemm_cuda_fail(cudaEventRecord(c->from, g->stream), "an event"));
-        if (gemm_issue(g, &f->p, &c->choice, workspace) != LS_OK) c->refused = true; /* yet it was proposed */
-        LS_TRY(gemm_cuda_fail(cudaEventRecord(c->to, g->stream), "an event"));
+        CU_TRY(cudaMemsetAsync(workspace, 0, CU_GEMM_LIBRARY_NBYTES, g->stream));
+        CU_TRY(cudaEventRecord(c->from, g->stream));
+        if (gemm_issue(g, &f->p, &c->choice, workspace, NULL) != LS_OK) c->refused = true; /* yet it was proposed */
+        CU_TRY(cudaEventRecord(c->to, g->stream));
     }
-    LS_TRY(gemm_cuda_fail(cudaStreamSynchronize(g->stream), "measuring products"));
+    CU_TRY(cudaStreamSynchronize(g->stream));
     for (int i = 0; i < f->n; i++) {
         candidate *c = &f->c[i];
         if (c->slow || c->refused) continue;
-        LS_TRY(gemm_cuda_fail(cudaEventElapsedTime(&c->ms[t], c->from, c->to), "an event"));
+        CU_TRY(cudaEventElapsedTime(&c->ms[t], c->from, c->to));
         *spent += c->ms[t];
         c->n_turn = t + 1;
     }
@@ -121,10 +120,9 @@ static ls_status race(cu_gemm *g, field *f, void *workspace)
 static ls_status print_of(cu_gemm *g, const cu_product *p, float factor, void *workspace, uint64_t *print)
 {
     uint64_t *there = gemm_side(workspace);
-    LS_TRY(gemm_cuda_fail(cu_fingerprint(g->stream, p->out_dt, there, p->out, factor, p->M, p->N, p->ldo),
-                          "a fingerprint"));
-    LS_TRY(gemm_cuda_fail(cudaMemcpyAsync(print, there, sizeof *print, cudaMemcpyDeviceToHost, g->stream), "a copy"));
-    return gemm_cuda_fail(cudaStreamSynchronize(g->stream), "a fingerprint");
+    CU_TRY(cu_fingerprint(g->stream, p->out_dt, there, p->out, factor, p->M, p->N, p->ldo));
+    CU_TRY(cudaMemcpyAsync(print, there, sizeof *print, cudaMemcpyDeviceToHost, g->stream));
+    return CU_STATUS(cudaStreamSynchronize(g->stream));
 }
 
 static ls_status lawful(cu_gemm *g, const field *f, const candidate *c, void *workspace, bool *ok)
@@ -132,15 +130,15 @@ static ls_status lawful(cu_gemm *g, const field *f, const candidate *c, void *wo
     cu_product p = f->p;
     uint64_t first, again;
     p.add = NULL;
-    LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
+    LS_TRY(gemm_issue(g, &p, &c->choice, workspace, NULL));
     LS_TRY(print_of(g, &p, 1, workspace, &first));
-    LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
+    LS_TRY(gemm_issue(g, &p, &c->choice, workspace, NULL));
     LS_TRY(print_of(g, &p, 1, workspace, &again));
     *ok = first == again;
     if (!*ok || p.out_dt != LS_F32 || p.bias || p.epilogue != CU_PLAIN) return LS_OK;
     LS_TRY(print_of(g, &p, 2, workspace, &first));
     p.add = p.out; /* the product onto itself: exactly twice it */
-    LS_TRY(gemm_issue(g, &p, &c->choice, workspace));
+    LS_TRY(gemm_issue(g, &p, &c->choice, workspace, NULL));
     LS_TRY(print_of(g, &p, 1, workspace, &again));
     *ok = first == again;
     return LS_OK;

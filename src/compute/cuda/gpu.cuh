@@ -1,12 +1,13 @@
-/* gpu.cuh - what every kernel file includes: number types, 16-byte accesses, reductions in one order, dropout's mask, launching.
+/* gpu.cuh - what every kernel file includes: launching, number types, reductions in one order, dropout.
  *
- * Compiled by nvcc, or by a C++17 compiler with -DLS_EMU against the emulated device (tests/fake_cuda, whose headers have the names of CUDA's). Rules for kernel files:
+ * Compiled by nvcc, or by a C++17 compiler with -DLS_EMU against the emulated device (tests/fake_cuda, whose headers have the names of CUDA's).
+ * Rules for kernel files:
  *   - launch with LS_LAUNCH(kernel, grid, block, smem_bytes, stream, args...): an int, 0 when it was queued; kernels with commas in their
  *     template arguments are put in parentheses: LS_LAUNCH((k<T, 4>), ...)
  *   - shared arrays: LS_SHARED(float, tile, [32][33]);  dynamic: float *x = LS_SHARED_DYNAMIC(float); with smem_bytes above 48 KiB
  *     call LS_ALLOW_SHARED(kernel, bytes) first
  *   - device code outside kernels: `static __device__ __forceinline__`
- *   - PTX only inside small functions with an `#ifdef LS_EMU` twin
+ *   - PTX only in small functions here and in mma.cuh; tests/fake_cuda/include/device_emu.h has each of them, too
  *   - blocks are whole warps; every thread reaches every barrier, every lane of a mask its collective; no float atomics.
  * Launchers are extern "C", take `void *stream` and return int (cudaError_t). */
 #ifndef LS_CUDA_GPU_CUH
@@ -17,10 +18,13 @@
 #include <cuda_runtime.h>
 
 #include "compute/compute.h"
+#include "core/rng.h"
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#include <type_traits>
 
 #define LS_DEVICE      static __device__ __forceinline__
 #define LS_HOST_DEVICE static __host__ __device__ __forceinline__
@@ -28,22 +32,10 @@
 typedef __nv_bfloat16 bf16;
 typedef __half f16;
 
-/* ---- launching ---- */
+/* ---- launching, and PTX ---- */
 
 #ifdef LS_EMU
-template <class... P, class... A>
-static inline int ls_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream,
-                            A... args)
-{
-    std::tuple<P...> all(static_cast<P>(args)...);
-    return (int)emu_launch(name, reinterpret_cast<const void *>(kernel), grid, block, smem, (cudaStream_t)stream,
-                           [kernel, all] { std::apply(kernel, all); });
-}
-#define LS_SHARED(type, name, dims)                   \
-    typedef type name##_shared_t dims;                \
-    static emu_shared<name##_shared_t> name##_shared; \
-    name##_shared_t &name = name##_shared.get()
-#define LS_SHARED_DYNAMIC(type) ((type *)emu_dynamic_shared())
+#include <device_emu.h> /* the same functions for the emulated device */
 #else
 template <class... P, class... A>
 static inline int ls_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream,
@@ -55,6 +47,45 @@ static inline int ls_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 
 #define LS_SHARED(type, name, dims) __shared__ __align__(16) type name dims
 extern __shared__ __align__(128) unsigned char ls_shared_dynamic[];
 #define LS_SHARED_DYNAMIC(type)     ((type *)ls_shared_dynamic)
+
+LS_DEVICE float ex2(float x) /* 2^x, 2 ulp; 2^-inf = 0 */
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+LS_DEVICE float rcp(float x) /* 1 / x, 1 ulp; of infinity 0 */
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+LS_DEVICE uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes from global to shared memory asynchronously; complete after cp_async_wait and a barrier. !take: 16 bytes of 0. */
+LS_DEVICE void cp_async16(void *dst, const void *src, bool take = true)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src),
+                 "r"(take ? 16 : 0)
+                 : "memory");
+}
+
+LS_DEVICE void cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are in flight */
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+LS_DEVICE void emu_check_aligned(const void *, size_t) {} /* the emulated device stops where an address is not */
 #endif
 
 #define LS_LAUNCH(kernel, grid, block, smem, stream, ...) \
@@ -62,26 +93,23 @@ extern __shared__ __align__(128) unsigned char ls_shared_dynamic[];
 #define LS_ALLOW_SHARED(kernel, nbytes) \
     ((int)cudaFuncSetAttribute((kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(nbytes)))
 
-/* The statements with T being the type of dt; falls through to what is after it for other types.
- *   LS_DISPATCH(dt, T, return LS_LAUNCH(gelu<T>, ...));  return cudaErrorInvalidValue; */
-#define LS_DISPATCH(dt, T, ...) \
-    switch (dt) {               \
-    case LS_F32: {              \
-        typedef float T;        \
-        __VA_ARGS__;            \
-        break;                  \
-    }                           \
-    case LS_BF16: {             \
-        typedef bf16 T;         \
-        __VA_ARGS__;            \
-        break;                  \
-    }                           \
-    case LS_F16: {              \
-        typedef f16 T;          \
-        __VA_ARGS__;            \
-        break;                  \
-    }                           \
-    default: break;             \
+/* The statements, which return, with T being the type of dt: LS_DISPATCH(dt, T, return LS_LAUNCH(gelu<T>, ...)). The function
+ * ends here: other types are cudaErrorInvalidValue. */
+#define LS_DISPATCH(dt, T, ...)                 \
+    switch (dt) {                               \
+    case LS_F32: {                              \
+        typedef float T;                        \
+        __VA_ARGS__;                            \
+    }                                           \
+    case LS_BF16: {                             \
+        typedef bf16 T;                         \
+        __VA_ARGS__;                            \
+    }                                           \
+    case LS_F16: {                              \
+        typedef f16 T;                          \
+        __VA_ARGS__;                            \
+    }                                           \
+    default: return (int)cudaErrorInvalidValue; \
     }
 
 /* ---- numbers ---- */
@@ -91,87 +119,19 @@ template <class I> static __host__ __device__ constexpr inline I ceil_div(I a, I
     return (a + b - 1) / b;
 }
 
-LS_HOST_DEVICE float to_float(float x)
+template <class T> LS_HOST_DEVICE float to_float(T x)
 {
-    return x;
-}
-LS_HOST_DEVICE float to_float(bf16 x)
-{
-    return __bfloat162float(x);
-}
-LS_HOST_DEVICE float to_float(f16 x)
-{
-    return __half2float(x);
+    if constexpr (std::is_same<T, bf16>::value) return __bfloat162float(x);
+    else if constexpr (std::is_same<T, f16>::value) return __half2float(x);
+    else return x;
 }
 
 /* Rounds to nearest even. */
-template <class T> LS_HOST_DEVICE T from_float(float x);
-template <> __host__ __device__ __forceinline__ float from_float<float>(float x)
+template <class T> LS_HOST_DEVICE T from_float(float x)
 {
-    return x;
-}
-template <> __host__ __device__ __forceinline__ bf16 from_float<bf16>(float x)
-{
-    return __float2bfloat16_rn(x);
-}
-template <> __host__ __device__ __forceinline__ f16 from_float<f16>(float x)
-{
-    return __float2half_rn(x);
-}
-
-/* ---- 16 bytes at a time: 4 floats, or 8 of the narrow types ---- */
-
-template <class T> struct alignas(16) pack {
-    static constexpr int n = 16 / sizeof(T);
-    T v[n];
-    __host__ __device__ __forceinline__ T &operator[](int i) { return v[i]; }
-    __host__ __device__ __forceinline__ const T &operator[](int i) const { return v[i]; }
-};
-
-template <class T> LS_DEVICE pack<T> pack_of(uint4 u)
-{
-    pack<T> p;
-    memcpy(&p, &u, sizeof p);
-    return p;
-}
-template <class T> LS_DEVICE uint4 bits_of(const pack<T> &p)
-{
-    uint4 u;
-    memcpy(&u, &p, sizeof u);
-    return u;
-}
-/* p is aligned to 16 bytes. _cs: streaming, read or written once; _ro: through the read-only path. */
-template <class T> LS_DEVICE pack<T> load_pack(const T *p)
-{
-#ifdef LS_EMU
-    emu_check_aligned(p, 16);
-#endif
-    return pack_of<T>(*reinterpret_cast<const uint4 *>(p));
-}
-template <class T> LS_DEVICE pack<T> load_pack_cs(const T *p)
-{
-    return pack_of<T>(__ldcs(reinterpret_cast<const uint4 *>(p)));
-}
-template <class T> LS_DEVICE pack<T> load_pack_ro(const T *p)
-{
-    return pack_of<T>(__ldg(reinterpret_cast<const uint4 *>(p)));
-}
-template <class T> LS_DEVICE void store_pack(T *p, const pack<T> &x)
-{
-#ifdef LS_EMU
-    emu_check_aligned(p, 16);
-#endif
-    *reinterpret_cast<uint4 *>(p) = bits_of(x);
-}
-template <class T> LS_DEVICE void store_pack_cs(T *p, const pack<T> &x)
-{
-    __stcs(reinterpret_cast<uint4 *>(p), bits_of(x));
-}
-
-/* Whether rows of n elements that begin at p can be taken in packs. */
-template <class T> static inline bool packs(const void *p, int64_t n)
-{
-    return (uintptr_t)p % 16 == 0 && n % pack<T>::n == 0;
+    if constexpr (std::is_same<T, bf16>::value) return __float2bfloat16_rn(x);
+    else if constexpr (std::is_same<T, f16>::value) return __float2half_rn(x);
+    else return x;
 }
 
 /* ---- reductions: one order, fixed by the block's shape ---- */
@@ -202,61 +162,9 @@ LS_DEVICE int warp_id()
     return (int)(threadIdx.x >> 5);
 }
 
-/* The sum of all threads of a block of one dimension (whole warps, at most 1024); every thread gets it. Two barriers. */
-template <class T> LS_DEVICE T block_sum(T x)
-{
-    LS_SHARED(T, part, [32]);
-    const int lane = lane_id(), warp = warp_id(), n_warp = (int)(blockDim.x >> 5);
-    x = warp_sum(x);
-    __syncthreads(); /* the last call's readers are done */
-    if (lane == 0) part[warp] = x;
-    __syncthreads();
-    return warp_sum(lane < n_warp ? part[lane] : (T)0);
-}
-
-template <class T> LS_DEVICE T block_max(T x)
-{
-    LS_SHARED(T, part, [32]);
-    const int lane = lane_id(), warp = warp_id(), n_warp = (int)(blockDim.x >> 5);
-    x = warp_max(x);
-    __syncthreads();
-    if (lane == 0) part[warp] = x;
-    __syncthreads();
-    return warp_max(part[lane < n_warp ? lane : 0]);
-}
-
-/* ---- randomness: the functions of core/rng.h, bit for bit (tests compare them) ---- */
-
-LS_HOST_DEVICE uint64_t rng_mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-}
-
-LS_HOST_DEVICE uint64_t rng_key(uint64_t seed, int use, uint64_t a, uint64_t b)
-{
-    uint64_t k = rng_mix(seed + 0x9e3779b97f4a7c15u * (uint64_t)use);
-    k = rng_mix(k ^ (a + 0x632be59bd9b4e019u));
-    return rng_mix(k ^ (b * 0xd1342543de82ef95u + 0x2545f4914f6cdd1du));
-}
-
-LS_HOST_DEVICE uint64_t rng_u64(uint64_t key, uint64_t i)
-{
-    return rng_mix(key + (i + 1) * 0x9e3779b97f4a7c15u);
-}
-
-LS_HOST_DEVICE uint32_t rng_u32(uint64_t key, uint32_t i)
-{
-    uint32_t z = i * 0x9e3779b9u + (uint32_t)key;
-    z = (z ^ (z >> 16)) * 0x85ebca6bu;
-    z = (z ^ (z >> 13) ^ (uint32_t)(key >> 32)) * 0xc2b2ae35u;
-    return z ^ (z >> 16);
-}
-
 /* ---- dropout ---- */
 
-/* A kernel's argument, made on the host: drop_arg d = drop_of(drop).  In the kernel: const uint64_t key = drop_key(d) once a thread, then
+/* A kernel's argument, made on the host: drop_arg d = drop_of(drop).  In the kernel: const uint64_t key = drop_key(d) once per thread, then
  * x * drop_factor(d, key, i). `i` is the element's index in the whole array (d.first is not added here). */
 struct drop_arg {
     uint64_t key;
@@ -285,76 +193,17 @@ static inline drop_arg drop_of(const ls_drop &d)
     return a;
 }
 
-#define LS_RNG_USE_DROPOUT 3 /* LS_RNG_DROPOUT of core/rng.h */
-
 LS_DEVICE uint64_t drop_key(const drop_arg &d)
 {
     if (!d.on || !d.at) return d.key;
-    return rng_key(d.at->drop_key, LS_RNG_USE_DROPOUT, d.unit, d.site);
-}
-
-LS_DEVICE bool drop_keeps(const drop_arg &d, uint64_t key, uint32_t i)
-{
-    return rng_u32(key, i) >= d.threshold;
+    return ls_rng_key(d.at->drop_key, LS_RNG_DROPOUT, d.unit, d.site);
 }
 
 /* 0 or 1/(1-p); 1 where dropout is off. */
 LS_DEVICE float drop_factor(const drop_arg &d, uint64_t key, uint32_t i)
 {
     if (!d.on) return 1.0f;
-    return drop_keeps(d, key, i) ? d.scale : 0.0f;
-}
-
-/* ---- PTX, and what it means ---- */
-
-LS_DEVICE float ex2(float x) /* 2^x, 2 ulp; 2^-inf = 0 */
-{
-#ifdef LS_EMU
-    return exp2f(x);
-#else
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
-
-LS_DEVICE unsigned shared_address(const void *p)
-{
-#ifdef LS_EMU
-    return (unsigned)(uintptr_t)p; /* only to be handed on; emulated functions take pointers */
-#else
-    return (unsigned)__cvta_generic_to_shared(p);
-#endif
-}
-
-/* 16 bytes from global to shared memory asynchronously; complete after cp_async_wait and a barrier. !take: 16 bytes of 0. */
-LS_DEVICE void cp_async16(void *dst, const void *src, bool take = true)
-{
-#ifdef LS_EMU
-    emu_cp_async(dst, src, 16, take ? 16 : 0);
-#else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src),
-                 "r"(take ? 16 : 0)
-                 : "memory");
-#endif
-}
-
-LS_DEVICE void cp_async_commit()
-{
-#ifdef LS_EMU
-    emu_cp_async_commit();
-#else
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING> LS_DEVICE void cp_async_wait() /* until at most PENDING groups are in flight */
-{
-#ifdef LS_EMU
-    emu_cp_async_wait(PENDING);
-#else
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
+    return ls_rng_u32(key, i) >= d.threshold ? d.scale : 0.0f;
 }
 
 #endif

@@ -3,17 +3,13 @@
  *   mark    turn << SLOT_BITS | slot      turn: how often marks were put, so no two marks are equal
  *   slot    one event; it takes a new mark when its old one has passed
  *
- * A slot whose mark has not passed is never waited for: the ring grows instead, because a thread that waits here could be the one that
- * queues what the mark is waiting for. Only a ring of N_SLOT pending marks makes its caller wait, without the lock.
+ * A slot whose mark has not passed is not waited for: the ring grows instead, because a thread that waits here could be the one that queues
+ * what the mark waits for. Only a ring of N_SLOT pending marks makes its caller wait, without the lock. No call that queues is made with the
+ * lock held: CUDA lets it wait while a stream has no room, and the watch of the communicators, which ends a run that hangs, asks for marks.
  *
- * No call that queues is made with the lock held: CUDA lets it wait while a stream has no room, and the watch of the communicators, which has
- * to end a run that waits, asks for marks, too.
- *
- * A mark that is no longer in its slot has passed. Every question about it but one has that answer; its time is not known any more
- * (NAN), which the caller counts. The ring has RING slots before the first is used again, so that the times of a step can be read at its end.
- *
- * The clock: milliseconds from a first event, as a float, are exact for a few seconds only; so now and then an event that has passed
- * becomes the one to count from. */
+ * A mark that is no longer in its slot has passed; its time is not known any more (NAN), which the caller counts. The ring has RING slots
+ * before the first is used again, so that the times of a step can be read at its end. Milliseconds from a first event, as a float, are exact
+ * for a few seconds only: now and then an event that has passed becomes the one to count from. */
 #include "compute/cuda/cuda_impl.h"
 
 #include "core/mem.h"
@@ -26,42 +22,22 @@
 #define BLOCK     1024  /* slots are allocated by so many */
 #define FRESH     4.0   /* seconds: the float's steps are then below 0.3 us */
 
-typedef struct slot {
+typedef struct cu_mark_slot {
     cudaEvent_t event;
     ls_mark mark; /* 0: none                     */
     double at;    /* seconds, when known; else NAN */
     bool busy;    /* a thread records its event   */
 } slot;
 
-struct cu_marks {
-    pthread_mutex_t lock;
-    uint64_t turn;
-    cudaEvent_t base;
-    double base_at;
-    int n, next; /* slots that exist; the one that takes the next mark */
-    slot *block[N_SLOT / BLOCK];
-};
-
-static ls_status open_all(cu_marks *k, cudaStream_t stream)
+ls_status cu_marks_open(cu_marks *k, cudaStream_t stream)
 {
+    pthread_mutex_init(&k->lock, NULL);
+    k->open = true;
+    k->block = ls_alloc(N_SLOT / BLOCK * sizeof(slot *));
+    if (!k->block) return ls_nomem(N_SLOT / BLOCK * sizeof(slot *), "the marks of a device");
     CU_TRY(cudaEventCreateWithFlags(&k->base, cudaEventDefault));
     CU_TRY(cudaEventRecord(k->base, stream));
-    CU_TRY(cudaEventSynchronize(k->base));
-    return LS_OK;
-}
-
-ls_status cu_marks_open(cu_marks **out, cudaStream_t stream)
-{
-    cu_marks *k = ls_alloc(sizeof *k);
-    if (!k) return ls_nomem(sizeof *k, "the marks of a device");
-    pthread_mutex_init(&k->lock, NULL);
-    const ls_status st = open_all(k, stream);
-    if (st != LS_OK) {
-        cu_marks_close(&k);
-        return st;
-    }
-    *out = k;
-    return LS_OK;
+    return CU_STATUS(cudaEventSynchronize(k->base));
 }
 
 static slot *slot_at(const cu_marks *k, int i)
@@ -69,16 +45,15 @@ static slot *slot_at(const cu_marks *k, int i)
     return &k->block[i / BLOCK][i % BLOCK];
 }
 
-void cu_marks_close(cu_marks **k)
+void cu_marks_close(cu_marks *k)
 {
-    if (!*k) return;
-    for (int i = 0; i < (*k)->n; i++)
-        if (slot_at(*k, i)->event) (void)cudaEventDestroy(slot_at(*k, i)->event);
-    if ((*k)->base) (void)cudaEventDestroy((*k)->base);
-    for (int i = 0; i < N_SLOT / BLOCK; i++) ls_free((*k)->block[i]);
-    pthread_mutex_destroy(&(*k)->lock);
-    ls_free(*k);
-    *k = NULL;
+    if (!k->open) return;
+    for (int i = 0; i < k->n; i++)
+        if (slot_at(k, i)->event) (void)cudaEventDestroy(slot_at(k, i)->event);
+    if (k->base) (void)cudaEventDestroy(k->base);
+    for (int i = 0; i < k->n / BLOCK; i++) ls_free(k->block[i]);
+    ls_free(k->block);
+    pthread_mutex_destroy(&k->lock);
 }
 
 /* The slot of a mark that is in the ring, else NULL. The lock is held. */
@@ -112,8 +87,7 @@ static ls_status wait_for_room(cu_marks *k, const slot *s)
     pthread_mutex_unlock(&k->lock);
     const int code = (int)cudaEventSynchronize(e);
     pthread_mutex_lock(&k->lock);
-    CU_TRY(code);
-    return LS_OK;
+    return cuda_said(code, "cudaEventSynchronize", __FILE__, __LINE__);
 }
 
 /* The slot for a new mark. The lock is held. */
@@ -150,8 +124,7 @@ static ls_status reserve(cu_marks *k, slot **out, ls_mark *mark)
 static ls_status record(slot *s, cudaStream_t stream)
 {
     if (!s->event) CU_TRY(cudaEventCreateWithFlags(&s->event, cudaEventDefault));
-    CU_TRY(cudaEventRecord(s->event, stream));
-    return LS_OK;
+    return CU_STATUS(cudaEventRecord(s->event, stream));
 }
 
 ls_status cu_mark_put(cu_marks *k, cudaStream_t stream, ls_mark *out)
@@ -183,20 +156,22 @@ static cudaEvent_t event_of(cu_marks *k, ls_mark m)
 ls_status cu_mark_hold(cu_marks *k, cudaStream_t stream, ls_mark m)
 {
     const cudaEvent_t e = event_of(k, m);
-    if (e) CU_TRY(cudaStreamWaitEvent(stream, e, 0));
-    return LS_OK;
+    return e ? CU_STATUS(cudaStreamWaitEvent(stream, e, 0)) : LS_OK;
 }
 
-ls_status cu_mark_wait(cu_marks *k, ls_mark m)
+ls_status cu_mark_wait(void *ctx, ls_mark m)
 {
-    const cudaEvent_t e = event_of(k, m);
-    if (e) CU_TRY(cudaEventSynchronize(e));
-    return LS_OK;
+    cu_device *d = ctx;
+    LS_TRY(cu_device_enter(d));
+    const cudaEvent_t e = event_of(&d->marks, m);
+    return e ? CU_STATUS(cudaEventSynchronize(e)) : LS_OK;
 }
 
-bool cu_mark_test(cu_marks *k, ls_mark m)
+bool cu_mark_test(void *ctx, ls_mark m)
 {
-    const cudaEvent_t e = event_of(k, m);
+    cu_device *d = ctx;
+    if (cudaSetDevice(d->index) != cudaSuccess) return true;
+    const cudaEvent_t e = event_of(&d->marks, m);
     return !e || cudaEventQuery(e) != cudaErrorNotReady; /* a failure shows at the next wait */
 }
 
@@ -221,9 +196,10 @@ static ls_status read_clock(cu_marks *k, ls_mark m, double *at)
     return LS_OK;
 }
 
-ls_status cu_mark_seconds(cu_marks *k, ls_mark m, double *at)
+ls_status cu_mark_seconds(void *ctx, ls_mark m, double *at)
 {
-    LS_TRY(cu_mark_wait(k, m));
+    cu_marks *k = &((cu_device *)ctx)->marks;
+    LS_TRY(cu_mark_wait(ctx, m));
     pthread_mutex_lock(&k->lock);
     const ls_status st = read_clock(k, m, at);
     pthread_mutex_unlock(&k->lock);

@@ -1,29 +1,31 @@
-/* ops.c - the operations that are kernels of ours, as the table wants them. */
+/* ops.c - the operations, as the table wants them: kernels of ours, and products with weights and what is fused to them.
+ *
+ *   y  (R,N) = x w + b            a = x, b = w
+ *   dx (R,K) = dy w^T             a = dy, b = w transposed
+ *   dw (K,N) = x^T dy             a = x transposed, b = dy;  db: the sums of b over K, which is R here */
 #include "compute/cuda/cuda_impl.h"
 
-#include "compute/cuda/kernels/attention_cached.h"
-#include "compute/cuda/kernels/embed.h"
-#include "compute/cuda/kernels/norm.h"
-#include "compute/cuda/kernels/optim.h"
-#include "compute/cuda/kernels/point.h"
+#include "compute/cuda/kernels/kernels.h"
 #include "core/minmax.h"
+
+static void *stream_of(const ls_compute *c)
+{
+    return cuda_of(c)->stream;
+}
 
 /* ---- embedding ---- */
 
 static ls_status embed_fwd(ls_compute *c, void *y, const int32_t *ids, int64_t first, int64_t V, const void *wte,
                            const void *wpe, int64_t B, int64_t T, int64_t C, ls_drop drop)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_embed_fwd(x->stream, x->dt, y, ids, first, V, wte, wpe, B, T, C, drop));
-    return LS_OK;
+    return CU_STATUS(cu_embed_fwd(stream_of(c), c->ops->dtype, y, ids, first, V, wte, wpe, B, T, C, drop));
 }
 
 static ls_status embed_bwd(ls_compute *c, void *dwte, void *dwpe, const void *dy, const int32_t *ids, int64_t first,
                            int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop, bool acc)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_embed_bwd(x->stream, x->dt, dwte, dwpe, dy, ids, first, B, T, C, V, P, drop, acc, cuda_room(c)));
-    return LS_OK;
+    return CU_STATUS(
+        cu_embed_bwd(stream_of(c), c->ops->dtype, dwte, dwpe, dy, ids, first, B, T, C, V, P, drop, acc, cuda_room(c)));
 }
 
 /* ---- norms ---- */
@@ -31,83 +33,67 @@ static ls_status embed_bwd(ls_compute *c, void *dwte, void *dwpe, const void *dy
 static ls_status layernorm_fwd(ls_compute *c, void *y, void *mean, void *rstd, const void *in, const void *w,
                                const void *b, int64_t R, int64_t C, double eps)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_layernorm_fwd(x->stream, x->dt, y, mean, rstd, in, w, b, R, C, eps));
-    return LS_OK;
+    return CU_STATUS(
+        cu_layernorm_fwd(stream_of(c), c->ops->dtype, NULL, y, mean, rstd, in, NULL, w, b, R, C, eps, (ls_drop){0}));
 }
 
 static ls_status add_layernorm_fwd(ls_compute *c, void *res, void *y, void *mean, void *rstd, const void *in,
                                    const void *delta, const void *w, const void *b, int64_t R, int64_t C, double eps,
                                    ls_drop drop)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_add_layernorm_fwd(x->stream, x->dt, res, y, mean, rstd, in, delta, w, b, R, C, eps, drop));
-    return LS_OK;
+    return CU_STATUS(
+        cu_layernorm_fwd(stream_of(c), c->ops->dtype, res, y, mean, rstd, in, delta, w, b, R, C, eps, drop));
 }
 
 static ls_status layernorm_bwd(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *dres,
                                const void *in, const void *w, const void *mean, const void *rstd, int64_t R, int64_t C,
                                bool acc)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_layernorm_bwd(x->stream, x->dt, dx, dw, db, dy, dres, in, w, mean, rstd, R, C, acc, cuda_room(c)));
-    return LS_OK;
+    return CU_STATUS(cu_layernorm_bwd(stream_of(c), c->ops->dtype, dx, dw, db, dy, dres, in, w, mean, rstd, R, C, acc,
+                                      cuda_room(c)));
 }
 
 static ls_status layernorm_again(ls_compute *c, void *y, const void *in, const void *mean, const void *rstd,
                                  const void *w, const void *b, int64_t R, int64_t C)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_layernorm_again(x->stream, x->dt, y, in, mean, rstd, w, b, R, C));
-    return LS_OK;
+    return CU_STATUS(cu_layernorm_again(stream_of(c), c->ops->dtype, y, in, mean, rstd, w, b, R, C));
 }
 
 /* ---- single elements ---- */
 
 static ls_status gelu_fwd(ls_compute *c, void *y, const void *in, int64_t n, ls_gelu kind)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_gelu_fwd(x->stream, x->dt, y, in, n, kind));
-    return LS_OK;
+    return CU_STATUS(cu_gelu_fwd(stream_of(c), c->ops->dtype, y, in, n, kind));
 }
 
 static ls_status gelu_bwd(ls_compute *c, void *dx, const void *dy, const void *in, int64_t n, ls_gelu kind)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_gelu_bwd(x->stream, x->dt, dx, dy, in, n, kind));
-    return LS_OK;
+    return CU_STATUS(cu_gelu_bwd(stream_of(c), c->ops->dtype, dx, dy, in, n, kind));
 }
 
 static ls_status add_fwd(ls_compute *c, void *y, const void *in, const void *delta, int64_t n, ls_drop drop)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_add_fwd(x->stream, x->dt, y, in, delta, n, drop));
-    return LS_OK;
+    return CU_STATUS(cu_add_fwd(stream_of(c), c->ops->dtype, y, in, delta, n, drop));
 }
 
 static ls_status drop_bwd(ls_compute *c, void *dx, const void *dy, int64_t n, ls_drop drop)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_drop_bwd(x->stream, x->dt, dx, dy, n, drop));
-    return LS_OK;
+    return CU_STATUS(cu_drop_bwd(stream_of(c), c->ops->dtype, dx, dy, n, drop));
 }
 
 static ls_status add(ls_compute *c, void *y, const void *a, const void *b, int64_t n)
 {
-    CU_TRY(cu_add(cuda_of(c)->stream, c->ops->wide, y, a, b, n));
-    return LS_OK;
+    return CU_STATUS(cu_add(stream_of(c), c->ops->wide, y, a, b, n));
 }
 
 static ls_status zero(ls_compute *c, void *y, size_t nbytes)
 {
-    CU_TRY(cu_zero(cuda_of(c)->stream, y, nbytes));
-    return LS_OK;
+    return CU_STATUS(cu_zero(stream_of(c), y, nbytes));
 }
 
 static ls_status copy(ls_compute *c, void *y, const void *in, size_t nbytes)
 {
-    CU_TRY(cu_copy(cuda_of(c)->stream, y, in, nbytes));
-    return LS_OK;
+    return CU_STATUS(cu_copy(stream_of(c), y, in, nbytes));
 }
 
 /* ---- attention ---- */
@@ -115,40 +101,30 @@ static ls_status copy(ls_compute *c, void *y, const void *in, size_t nbytes)
 static cu_attention_job job(const ls_compute *c, const void *qkv, void *y, void *lse, int64_t B, int64_t T, int64_t H,
                             int64_t D, ls_drop drop)
 {
-    return (cu_attention_job){.y = y,
-                              .lse = lse,
-                              .qkv = qkv,
-                              .B = B,
-                              .T = T,
-                              .H = H,
-                              .D = D,
-                              .drop = drop,
-                              .dt = c->ops->dtype,
-                              .scratch = cuda_room(c)};
+    cu_attention_job j = {.B = B, .T = T, .H = H, .D = D, .drop = drop, .scratch = cuda_room(c)};
+    j.qkv = qkv, j.y = y, j.lse = lse;
+    return j;
 }
 
 static ls_status attention_fwd(ls_compute *c, void *y, void *lse, const void *qkv, int64_t B, int64_t T, int64_t H,
                                int64_t D, ls_drop drop)
 {
     const cu_attention_job j = job(c, qkv, y, lse, B, T, H, D, drop);
-    return cu_attention_fwd(cuda_of(c)->attention, &j);
+    return cu_attention_run(cuda_of(c)->attention, false, &j);
 }
 
 static ls_status attention_bwd(ls_compute *c, void *dqkv, const void *dy, const void *y, const void *lse,
                                const void *qkv, int64_t B, int64_t T, int64_t H, int64_t D, ls_drop drop)
 {
     cu_attention_job j = job(c, qkv, (void *)(uintptr_t)y, (void *)(uintptr_t)lse, B, T, H, D, drop);
-    j.dqkv = dqkv;
-    j.dy = dy;
-    return cu_attention_bwd(cuda_of(c)->attention, &j);
+    j.dqkv = dqkv, j.dy = dy;
+    return cu_attention_run(cuda_of(c)->attention, true, &j);
 }
 
 static ls_status attention_cached(ls_compute *c, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
                                   int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_attention_cached(x->stream, x->dt, y, kcache, vcache, qkv, B, Tq, pos, Tmax, H, D));
-    return LS_OK;
+    return CU_STATUS(cu_attention_cached(stream_of(c), c->ops->dtype, y, kcache, vcache, qkv, B, Tq, pos, Tmax, H, D));
 }
 
 /* ---- optimizer ---- */
@@ -156,29 +132,23 @@ static ls_status attention_cached(ls_compute *c, void *y, void *kcache, void *vc
 static ls_status adamw(ls_compute *c, void *p, void *master, const void *g, void *m, void *v, int64_t n,
                        const ls_adamw *h)
 {
-    const cuda *x = cuda_of(c);
-    const cu_rounding round = {.on = x->stochastic, .key = h->round_key, .first = h->round_first};
-    CU_TRY(cu_adamw(x->stream, x->dt, p, master, g, m, v, n, h, &round));
-    return LS_OK;
+    const cu_rounding round = {.on = cuda_of(c)->stochastic, .key = h->round_key, .first = h->round_first};
+    return CU_STATUS(cu_adamw(stream_of(c), c->ops->dtype, p, master, g, m, v, n, h, &round));
 }
 
 static ls_status narrow(ls_compute *c, void *p, const void *in, int64_t n, const ls_gains *gains)
 {
-    const cuda *x = cuda_of(c);
-    CU_TRY(cu_narrow(x->stream, x->dt, p, in, n, gains, NULL));
-    return LS_OK;
+    return CU_STATUS(cu_narrow(stream_of(c), c->ops->dtype, p, in, n, gains));
 }
 
 static ls_status sumsq(ls_compute *c, double *block_sum, const void *in, int64_t n, int64_t block)
 {
-    CU_TRY(cu_sumsq(cuda_of(c)->stream, block_sum, in, n, block));
-    return LS_OK;
+    return CU_STATUS(cu_sumsq(stream_of(c), block_sum, in, n, block));
 }
 
 static ls_status sum(ls_compute *c, double *out, const double *in, int64_t n)
 {
-    CU_TRY(cu_sum(cuda_of(c)->stream, out, in, n));
-    return LS_OK;
+    return CU_STATUS(cu_sum(stream_of(c), out, in, n));
 }
 
 /* ---- int8 copies are the CPU's ---- */
@@ -199,41 +169,131 @@ static ls_status linear_q8(ls_compute *c, void *y, const void *in, const void *q
 
 static ls_status region_begin(ls_compute *c, uint64_t name, bool *queued)
 {
-    return cu_region_begin(cuda_of(c)->device->regions, name, queued);
+    return cu_region_begin(&cuda_of(c)->device->regions, name, queued);
 }
 
 static ls_status region_end(ls_compute *c)
 {
-    return cu_region_end(cuda_of(c)->device->regions);
+    return cu_region_end(&cuda_of(c)->device->regions);
 }
 
-void cuda_fill_ops(ls_compute_ops *ops)
+/* ---- products ---- */
+
+ls_status cuda_product(ls_compute *c, cu_product p)
 {
-    ops->embed_fwd = embed_fwd;
-    ops->embed_bwd = embed_bwd;
-    ops->layernorm_fwd = layernorm_fwd;
-    ops->add_layernorm_fwd = add_layernorm_fwd;
-    ops->layernorm_bwd = layernorm_bwd;
-    ops->layernorm_again = layernorm_again;
-    ops->gelu_fwd = gelu_fwd;
-    ops->gelu_bwd = gelu_bwd;
-    ops->add_fwd = add_fwd;
-    ops->drop_bwd = drop_bwd;
-    ops->add = add;
-    ops->zero = zero;
-    ops->copy = copy;
-    ops->attention_fwd = attention_fwd;
-    ops->attention_bwd = attention_bwd;
-    ops->attention_cached = attention_cached;
-    ops->adamw = adamw;
-    ops->narrow = narrow;
-    ops->sumsq = sumsq;
-    ops->sum = sum;
-    ops->quantise = quantise;
-    ops->linear_q8 = linear_q8;
-    ops->region_begin = region_begin;
-    ops->region_end = region_end;
+    return cu_gemm_run(cuda_of(c)->gemm, &p, cuda_workspace(c));
 }
+
+static cu_product forward(const ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R,
+                          int64_t K, int64_t N)
+{
+    const ls_dtype dt = c->ops->dtype;
+    return (cu_product){.out = y, .a = x, .b = w, .bias = b, .M = R, .N = N, .K = K, .dt = dt, .out_dt = dt};
+}
+
+/* dx (R,K) = dy (R,N) w^T */
+static cu_product transposed(const ls_compute *c, void *dx, const void *dy, const void *w, int64_t R, int64_t K,
+                             int64_t N)
+{
+    const ls_dtype dt = c->ops->dtype;
+    return (cu_product){.out = dx, .a = dy, .b = w, .tb = true, .M = R, .N = K, .K = N, .dt = dt, .out_dt = dt};
+}
+
+static ls_status linear_fwd(ls_compute *c, void *y, const void *x, const void *w, const void *b, int64_t R, int64_t K,
+                            int64_t N)
+{
+    return cuda_product(c, forward(c, y, x, w, b, R, K, N));
+}
+
+static ls_status linear_bwd(ls_compute *c, void *dx, void *dw, void *db, const void *dy, const void *x, const void *w,
+                            int64_t R, int64_t K, int64_t N, bool acc)
+{
+    const ls_dtype dt = c->ops->dtype;
+    if (dx) LS_TRY(cuda_product(c, transposed(c, dx, dy, w, R, K, N)));
+    if (!dw && db) return CU_STATUS(cu_column_sums(stream_of(c), dt, db, dy, R, N, acc, cuda_room(c)));
+    if (!dw) return LS_OK;
+    cu_product p = {.out = dw, .a = x, .b = dy, .ta = true, .M = K, .N = N, .K = R, .dt = dt, .out_dt = LS_F32};
+    if (acc) p.add = dw;
+    p.b_sums = db, p.b_sums_add = acc;
+    return cuda_product(c, p);
+}
+
+static ls_status linear_gelu_fwd(ls_compute *c, void *y, void *pre, const void *x, const void *w, const void *b,
+                                 int64_t R, int64_t K, int64_t N, ls_gelu kind)
+{
+    cu_product p = forward(c, y, x, w, b, R, K, N);
+    if (kind == LS_GELU_TANH) {
+        p.epilogue = CU_GELU;
+        p.aux = pre;
+        return cuda_product(c, p);
+    }
+    p.out = pre;
+    LS_TRY(cuda_product(c, p));
+    return c->ops->gelu_fwd(c, y, pre, R * N, kind);
+}
+
+static ls_status linear_add_fwd(ls_compute *c, void *y, const void *res, const void *x, const void *w, const void *b,
+                                int64_t R, int64_t K, int64_t N)
+{
+    cu_product p = forward(c, y, x, w, b, R, K, N);
+    p.add = res;
+    return cuda_product(c, p);
+}
+
+static ls_status linear_gelu_bwd(ls_compute *c, void *dpre, const void *dy, const void *w, const void *pre, int64_t R,
+                                 int64_t K, int64_t N, ls_gelu kind)
+{
+    cu_product p = transposed(c, dpre, dy, w, R, K, N);
+    if (kind == LS_GELU_TANH) {
+        p.epilogue = CU_DGELU;
+        p.aux = (void *)(uintptr_t)pre; /* read only */
+        return cuda_product(c, p);
+    }
+    LS_TRY(cuda_product(c, p));
+    return c->ops->gelu_bwd(c, dpre, dpre, pre, R * K, kind);
+}
+
+static ls_status logits(ls_compute *c, void *y, const void *x, const void *w, int64_t R, int64_t C, int64_t V)
+{
+    return cuda_product(c, transposed(c, y, x, w, R, V, C));
+}
+
+const ls_compute_ops cuda_ops = {
+    .name = "cuda",
+    .wide = LS_F32,
+    .embed_fwd = embed_fwd,
+    .embed_bwd = embed_bwd,
+    .layernorm_fwd = layernorm_fwd,
+    .add_layernorm_fwd = add_layernorm_fwd,
+    .layernorm_bwd = layernorm_bwd,
+    .layernorm_again = layernorm_again,
+    .gelu_fwd = gelu_fwd,
+    .gelu_bwd = gelu_bwd,
+    .add_fwd = add_fwd,
+    .drop_bwd = drop_bwd,
+    .add = add,
+    .zero = zero,
+    .copy = copy,
+    .attention_fwd = attention_fwd,
+    .attention_bwd = attention_bwd,
+    .attention_cached = attention_cached,
+    .adamw = adamw,
+    .narrow = narrow,
+    .sumsq = sumsq,
+    .sum = sum,
+    .quantise = quantise,
+    .linear_q8 = linear_q8,
+    .region_begin = region_begin,
+    .region_end = region_end,
+    .linear_fwd = linear_fwd,
+    .linear_bwd = linear_bwd,
+    .linear_gelu_fwd = linear_gelu_fwd,
+    .linear_add_fwd = linear_add_fwd,
+    .linear_gelu_bwd = linear_gelu_bwd,
+    .logits = logits,
+    .classifier = cuda_classifier,
+    .adds_alike = cuda_adds_alike,
+};
 
 size_t cuda_ops_scratch(const cuda *x, const ls_compute_shapes *s)
 {
@@ -241,6 +301,7 @@ size_t cuda_ops_scratch(const cuda *x, const ls_compute_shapes *s)
     size_t n = 0;
     if (s->H) n = cu_attention_scratch(x->attention, s->B, s->T, s->H, s->C / s->H, s->backward);
     if (!s->backward) return n;
-    n = LS_MAX(n, cu_embed_bwd_scratch(R, s->C));
-    return LS_MAX(n, cu_layernorm_bwd_scratch(R, s->C));
+    n = LS_MAX(n, cu_embed_bwd_nbytes(R, s->C));
+    n = LS_MAX(n, cu_norm_bwd_nbytes(R, s->C));
+    return LS_MAX(n, cu_sums_nbytes(R, LS_MAX(s->ffn, 3 * s->C))); /* gradients of a bias */
 }

@@ -12,58 +12,36 @@
 
 #include "core/mem.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #define MOST 2048
 
-typedef struct region {
+typedef struct cu_region {
     uint64_t name, used;
     enum { NEW, SEEN, GRAPH, DIRECT } state; /* DIRECT: it cannot be recorded */
     cudaGraphExec_t exec;
 } region;
 
-struct cu_regions {
-    cudaStream_t stream;
-    pthread_mutex_t queue; /* recursive; held by the thread that records */
-    bool off, recording;
-    int depth; /* of regions that have begun and not ended */
-    region *now;
-    region *all;
-    int n;
-    uint64_t turn;
-    int64_t n_recorded, n_launched, n_cut;
-};
-
-ls_status cu_regions_open(cu_regions **out, cudaStream_t stream)
+ls_status cu_regions_open(cu_regions *r, cudaStream_t stream)
 {
-    cu_regions *r = ls_alloc(sizeof *r);
-    if (r) r->all = ls_alloc(MOST * sizeof *r->all);
-    if (!r || !r->all) {
-        ls_free(r);
-        return ls_nomem(sizeof *r + MOST * sizeof *r->all, "the table of CUDA graphs");
-    }
     const char *text = getenv("LS_CUDA_GRAPHS");
-    r->off = text && text[0] == '0';
-    r->stream = stream;
+    *r = (cu_regions){.stream = stream, .off = text && text[0] == '0', .all = ls_alloc(MOST * sizeof *r->all)};
+    if (!r->all) return ls_nomem(MOST * sizeof *r->all, "the table of CUDA graphs");
     pthread_mutexattr_t kind;
     pthread_mutexattr_init(&kind);
     pthread_mutexattr_settype(&kind, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&r->queue, &kind);
     pthread_mutexattr_destroy(&kind);
-    *out = r;
     return LS_OK;
 }
 
-void cu_regions_close(cu_regions **r)
+void cu_regions_close(cu_regions *r)
 {
-    if (!*r) return;
-    for (int i = 0; i < (*r)->n; i++)
-        if ((*r)->all[i].exec) (void)cudaGraphExecDestroy((*r)->all[i].exec);
-    pthread_mutex_destroy(&(*r)->queue);
-    ls_free((*r)->all);
-    ls_free(*r);
-    *r = NULL;
+    if (!r->all) return;
+    for (int i = 0; i < r->n; i++)
+        if (r->all[i].exec) (void)cudaGraphExecDestroy(r->all[i].exec);
+    pthread_mutex_destroy(&r->queue);
+    ls_free(r->all);
 }
 
 /* The region of this name; a new one in place of the one that was not used for longest, when there are too many. */
@@ -171,12 +149,4 @@ ls_status cu_region_enter(cu_regions *r)
 void cu_region_leave(cu_regions *r)
 {
     pthread_mutex_unlock(&r->queue);
-}
-
-void cu_regions_describe(const cu_regions *r, char *words, size_t room)
-{
-    if (r->off) snprintf(words, room, "no graphs");
-    else
-        snprintf(words, room, "%lld graphs (%lld cut), launched %lld times", (long long)r->n_recorded,
-                 (long long)r->n_cut, (long long)r->n_launched);
 }

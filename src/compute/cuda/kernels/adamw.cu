@@ -1,14 +1,42 @@
-/* adamw.cu - one AdamW step over a flat range: moments and master weights in float, parameters in dtype.
+/* adamw.cu - one AdamW step over a flat range: moments and master weights in float, parameters in dtype; and parameters from master weights.
  *
  *   g' = g grad_scale (+ decay w, coupled);  m = b1 m + (1-b1) g';  v = b2 v + (1-b2) g'^2
  *   w  = w - lr ( (m/bias1) / (sqrt(v/bias2) + eps) (+ decay w, decoupled) );  p = w, rounded
- * Ranges of h->plain have no decay; p of h->gains is w - 1 (compute.h).
+ * Ranges of h->plain have no decay; p of h->gains is w - 1 (compute.h). Parameters are rounded to the nearest, or stochastically.
  *
- * Bytes   30n: 16 read, 14 written (28n in float, where p is w). Nothing is read again soon: accesses stream. */
+ * Bytes   narrow 6n; AdamW 30n: 16 read, 14 written (28n in float, where p is w). Nothing is read again soon: accesses stream. */
 #include "compute/cuda/kernels/point.cuh"
-#include "compute/cuda/kernels/round.cuh"
 
 namespace {
+
+/* Up with the probability of the bits that are dropped over 2^16: they carry into the rest when 16 random bits are
+ * added. */
+LS_DEVICE __nv_bfloat16 bf16_stochastic(float x, uint32_t random)
+{
+    const uint32_t u = __float_as_uint(x);
+    if ((u & 0x7f800000u) == 0x7f800000u) return __float2bfloat16_rn(x); /* infinities, NaNs */
+    return __ushort_as_bfloat16((unsigned short)((u + (random & 0xffffu)) >> 16));
+}
+
+/* Elements at … at+N-1 of the range; gains among them are changed. */
+template <class T, bool STOCHASTIC, int N>
+LS_DEVICE vec<T, N> round_all(float (&f)[N], const cu_rounding &round, const ls_gains &gains, int64_t at)
+{
+#pragma unroll
+    for (int k = 0; k < LS_MOST_GAINS; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (k < gains.n && at + i >= gains.at[k][0] && at + i < gains.at[k][1]) f[i] -= 1.0f;
+    if constexpr (STOCHASTIC) {
+        bf16 x[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = bf16_stochastic(f[i], ls_rng_u32(round.key, (uint32_t)(round.first + at + i)));
+        return bits_as<vec<T, N>>(x);
+    } else {
+        return vec_of<T>(f);
+    }
+}
 
 struct rates {
     float lr, beta1, beta2, rest1, rest2, inv_bias1, inv_bias2, eps, decay, grad_scale;
@@ -72,6 +100,23 @@ int start(void *stream, void *p, float *master, const float *g, float *m, float 
     return point_start<4>(stream, op, n, aligned16(p, master, g, m, v));
 }
 
+template <class T> struct cast {
+    T *p;
+    const float *x;
+    ls_gains gains;
+    __device__ void prepare() {}
+    template <int N> struct in {
+        vec<float, N> x;
+    };
+    template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(x + at)}; }
+    template <int N> __device__ void make(int64_t at, const in<N> &v) const
+    {
+        float f[N];
+        widen(f, v.x);
+        vec_store<N>(p + at, round_all<T, false>(f, cu_rounding(), gains, at));
+    }
+};
+
 } // namespace
 
 extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const float *g, float *m, float *v,
@@ -85,8 +130,17 @@ extern "C" int cu_adamw(void *stream, ls_dtype dt, void *p, float *master, const
     for (int k = 0; k < h->n_plain; k++) r.plain[k][0] = h->plain[k][0], r.plain[k][1] = h->plain[k][1];
     const cu_rounding nearest = {}, how = round ? *round : nearest;
     if (how.on && dt == LS_F16) return (int)cudaErrorNotSupported;
-    if (how.on && dt == LS_BF16) return start<__nv_bfloat16, true>(stream, p, master, g, m, v, n, r, how);
+    if (how.on && dt == LS_BF16) return start<bf16, true>(stream, p, master, g, m, v, n, r, how);
     if (dt == LS_F32) p = nullptr; /* it is master */
     LS_DISPATCH(dt, T, return (start<T, false>(stream, p, master, g, m, v, n, r, how)));
-    return (int)cudaErrorInvalidValue;
+}
+
+extern "C" int cu_narrow(void *stream, ls_dtype dt, void *p, const float *x, int64_t n, const ls_gains *gains)
+{
+    const ls_gains none = {};
+    if (dt == LS_F32 && p == x) return 0;
+    LS_DISPATCH(dt, T, {
+        const cast<T> op = {(T *)p, x, gains && dt != LS_F32 ? *gains : none};
+        return point_start<4>(stream, op, n, aligned16(p, x));
+    });
 }

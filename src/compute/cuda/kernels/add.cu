@@ -5,29 +5,29 @@
  *   add       y = a + b                12n in float
  * The mask of dropout is made again from its key (core/rng.h) wherever it is needed. */
 #include "compute/cuda/kernels/point.cuh"
-#include "compute/cuda/kernels/point.h"
 
 namespace {
 
-template <class T> struct sum {
-    T *y;
-    const T *a, *b;
+struct sum {
     __device__ void prepare() {}
-    template <int N> struct in {
-        vec<T, N> a, b;
-    };
-    template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(a + at), vec_load<N>(b + at)}; }
-    template <int N> __device__ void make(int64_t at, const in<N> &v) const
+    template <int N> __device__ void all(float (&v)[2][N], int64_t) const
     {
-        float f[N], g[N];
-        widen(f, v.a);
-        widen(g, v.b);
 #pragma unroll
-        for (int i = 0; i < N; i++) f[i] += g[i];
-        vec_store<N>(y + at, vec_of<T>(f));
+        for (int i = 0; i < N; i++) v[0][i] += v[1][i];
     }
 };
 
+struct dropout {
+    drop_arg drop;
+    uint64_t key;
+    __device__ void prepare() { key = drop_key(drop); }
+    template <int N> __device__ void all(float (&v)[1][N], int64_t at) const
+    {
+        drop_all(v[0], drop, key, drop.first + at);
+    }
+};
+
+/* Not `elements`: in this form the product and the sum become one fma. */
 template <class T> struct sum_drop {
     T *y;
     const T *x, *delta;
@@ -50,34 +50,11 @@ template <class T> struct sum_drop {
     }
 };
 
-template <class T> struct only_drop {
-    T *dx;
-    const T *dy;
-    drop_arg drop;
-    uint64_t key;
-    __device__ void prepare() { key = drop_key(drop); }
-    template <int N> struct in {
-        vec<T, N> dy;
-    };
-    template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(dy + at)}; }
-    template <int N> __device__ void make(int64_t at, const in<N> &v) const
-    {
-        float f[N];
-        widen(f, v.dy);
-        drop_all(f, drop, key, drop.first + at);
-        vec_store<N>(dx + at, vec_of<T>(f));
-    }
-};
-
 } // namespace
 
 extern "C" int cu_add(void *stream, ls_dtype dt, void *y, const void *a, const void *b, int64_t n)
 {
-    LS_DISPATCH(dt, T, {
-        const sum<T> op = {(T *)y, (const T *)a, (const T *)b};
-        return point_start<whole<T>>(stream, op, n, aligned16(y, a, b));
-    });
-    return (int)cudaErrorInvalidValue;
+    LS_DISPATCH(dt, T, return elements_start<T>(stream, y, {a, b}, n, sum()));
 }
 
 extern "C" int cu_add_fwd(void *stream, ls_dtype dt, void *y, const void *x, const void *delta, int64_t n, ls_drop drop)
@@ -87,17 +64,12 @@ extern "C" int cu_add_fwd(void *stream, ls_dtype dt, void *y, const void *x, con
         const sum_drop<T> op = {(T *)y, (const T *)x, (const T *)delta, drop_of(drop), 0};
         return point_start<whole<T>>(stream, op, n, aligned16(y, x, delta));
     });
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_drop_bwd(void *stream, ls_dtype dt, void *dx, const void *dy, int64_t n, ls_drop drop)
 {
     if (drop.p <= 0) return dx == dy ? 0 : cu_copy(stream, dx, dy, (size_t)n * ls_dtype_nbytes(dt));
-    LS_DISPATCH(dt, T, {
-        const only_drop<T> op = {(T *)dx, (const T *)dy, drop_of(drop), 0};
-        return point_start<whole<T>>(stream, op, n, aligned16(dx, dy));
-    });
-    return (int)cudaErrorInvalidValue;
+    LS_DISPATCH(dt, T, return elements_start<T>(stream, dx, {dy}, n, dropout{drop_of(drop), 0}));
 }
 
 extern "C" int cu_zero(void *stream, void *y, size_t nbytes)

@@ -6,14 +6,13 @@
  * and the warps' parts are joined in order. A row's sums do not depend on how many rows there are (compute.h, invariant 4).
  * Bytes: B H (pos+Tq) D 2 elements of the cache, for every new position. */
 #include "compute/cuda/gpu.cuh"
-#include "compute/cuda/kernels/attention_cached.h"
 
 #define WARPS 8
 #define MOST  8 /* elements of a row that a lane holds: D up to 256 */
 
 template <class T>
-static __global__ void keep(T *__restrict__ kcache, T *__restrict__ vcache, const T *__restrict__ qkv, int64_t Tq, int64_t pos,
-                            int64_t Tmax, int64_t H, int64_t D, int64_t n)
+static __global__ void keep(T *__restrict__ kcache, T *__restrict__ vcache, const T *__restrict__ qkv, int64_t Tq,
+                            int64_t pos, int64_t Tmax, int64_t H, int64_t D, int64_t n)
 {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; /* of (B,Tq,H,D) */
     if (i >= n) return;
@@ -25,8 +24,8 @@ static __global__ void keep(T *__restrict__ kcache, T *__restrict__ vcache, cons
 
 template <class T>
 static __global__ void __launch_bounds__(32 * WARPS)
-    attend(T *__restrict__ y, const T *__restrict__ kcache, const T *__restrict__ vcache, const T *__restrict__ qkv, int64_t Tq,
-           int64_t pos, int64_t Tmax, int64_t H, int64_t D, float scale)
+    attend(T *__restrict__ y, const T *__restrict__ kcache, const T *__restrict__ vcache, const T *__restrict__ qkv,
+           int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D, float scale)
 {
     LS_SHARED(float, top, [WARPS]);
     LS_SHARED(float, total, [WARPS]);
@@ -73,17 +72,17 @@ static int run(void *stream, T *y, T *kcache, T *vcache, const T *qkv, int64_t B
                int64_t H, int64_t D)
 {
     const int64_t n = B * Tq * H * D;
-    const int e = LS_LAUNCH(keep<T>, (unsigned)ceil_div<int64_t>(n, 256), 256, 0, stream, kcache, vcache, qkv, Tq, pos, Tmax, H, D, n);
+    const int e = LS_LAUNCH(keep<T>, (unsigned)ceil_div<int64_t>(n, 256), 256, 0, stream, kcache, vcache, qkv, Tq, pos,
+                            Tmax, H, D, n);
     if (e) return e;
-    return LS_LAUNCH(attend<T>, (unsigned)(B * Tq * H), 32 * WARPS, 0, stream, y, kcache, vcache, qkv, Tq, pos, Tmax, H, D,
-                     1.0f / sqrtf((float)D));
+    return LS_LAUNCH(attend<T>, (unsigned)(B * Tq * H), 32 * WARPS, 0, stream, y, kcache, vcache, qkv, Tq, pos, Tmax, H,
+                     D, 1.0f / sqrtf((float)D));
 }
 
-extern "C" int cu_attention_cached(void *stream, ls_dtype dt, void *y, void *kcache, void *vcache, const void *qkv, int64_t B,
-                                   int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D)
+extern "C" int cu_attention_cached(void *stream, ls_dtype dt, void *y, void *kcache, void *vcache, const void *qkv,
+                                   int64_t B, int64_t Tq, int64_t pos, int64_t Tmax, int64_t H, int64_t D)
 {
     if (D > 32 * MOST) return cudaErrorInvalidValue;
     if (B * Tq == 0) return cudaSuccess;
     LS_DISPATCH(dt, T, return run<T>(stream, (T *)y, (T *)kcache, (T *)vcache, (const T *)qkv, B, Tq, pos, Tmax, H, D));
-    return cudaErrorInvalidValue;
 }

@@ -1,23 +1,37 @@
 /* column_sums.cu - sums (N) (+)= the sums of the columns of x (R,N): the gradient of a bias, where the product beside
- * it does not make it.
+ * it does not make it; and the second stage of such sums (cu_fold).
  *
- * Bytes   2RN (16-bit types), and 4N a share of the rows for the partial sums.
- * Order   a share of the rows is summed by 8 warps, or groups of lanes, that take them in turn; those in order, then the
- *         shares as fold.cu does. R alone decides the shares.
+ * Bytes   2RN (16-bit types), and 4N per share of the rows for the partial sums, which are then read out of L2.
+ * Order   a share of the rows is summed by 8 warps, or groups of lanes, that take them in turn; those in order. Then the
+ *         shares: 16 warps take shares i, i+16, …, and those sums in order. R alone decides the shares.
  *   many rows   a block has 32 packs of columns of one share; a second launch folds.
  *   few         a block has LANES packs of columns and all shares, a warp each: one launch. */
-#include "compute/cuda/kernels/fold.cuh"
-#include "compute/cuda/kernels/norm.h"
-#include "compute/cuda/scratch.h"
+#include "compute/cuda/kernels/vec.cuh"
 
 namespace {
 
 #define WARPS      8
+#define FOLD_WARPS 16
 #define ROWS_LEAST CU_SUMS_ROWS_LEAST
 
-int64_t shares(int64_t R)
+__global__ void __launch_bounds__(32 * FOLD_WARPS)
+    fold_rows(float *out, float *out2, int64_t cut, const float *part, int rows, int64_t n, bool acc)
 {
-    return cu_sums_shares(R);
+    LS_SHARED(float, sums, [FOLD_WARPS][33]);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t j = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0;
+    if (j < n) {
+#pragma unroll 4
+        for (int i = warp; i < rows; i += FOLD_WARPS) sum += part[i * n + j];
+    }
+    sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || j >= n) return;
+    float *to = j < cut ? out + j : out2 + (j - cut);
+    sum = 0;
+    for (int k = 0; k < FOLD_WARPS; k++) sum += sums[k][lane];
+    *to = acc ? *to + sum : sum; /* added to like (the sum, then an addition) */
 }
 
 template <class T, int N>
@@ -56,7 +70,6 @@ __global__ void __launch_bounds__(32 * WARPS) sum_columns(float *part, const T *
 #define FEW_ROWS    4096
 #define FEW_COLUMNS 8192         /* two blocks an SM; more columns fill the device with large blocks */
 #define LANES       (32 / WARPS) /* packs of a block: 64 bytes of a row */
-#define FOLDS       16           /* FOLD_WARPS of fold.cu */
 
 template <class T, int N>
 __global__ void __launch_bounds__(1024) sum_few(float *out, const T *x, int R, int shares, int columns, bool acc)
@@ -98,22 +111,14 @@ __global__ void __launch_bounds__(1024) sum_few(float *out, const T *x, int R, i
     if (warp > 0 || lane >= LANES * N || first + lane >= columns) return;
     float s = 0;
 #pragma unroll
-    for (int k = 0; k < FOLDS; k++) {
+    for (int k = 0; k < FOLD_WARPS; k++) {
         float v = 0;
 #pragma unroll
-        for (int i = k; i < FEW_ROWS / ROWS_LEAST; i += FOLDS) v += i < shares ? part[i][lane] : 0.0f;
+        for (int i = k; i < FEW_ROWS / ROWS_LEAST; i += FOLD_WARPS) v += i < shares ? part[i][lane] : 0.0f;
         s += v;
     }
     float *to = out + first + lane;
     *to = acc ? *to + s : s;
-}
-
-template <class T> int few(void *stream, float *sums, const void *x, int64_t R, int64_t N, bool acc)
-{
-    constexpr int P = whole<T>;
-    const int64_t n = shares(R);
-    return LS_LAUNCH((sum_few<T, P>), (unsigned)ceil_div<int64_t>(N, LANES * P), (unsigned)(n < 32 ? n : 32) * 32, 0,
-                     stream, sums, (const T *)x, (int)R, (int)n, (int)N, acc);
 }
 
 /* ---- launching ---- */
@@ -122,19 +127,33 @@ template <class T> int start(void *stream, float *sums, const void *x, int64_t R
 {
     constexpr int P = whole<T>;
     const bool packs = N % P == 0 && aligned16(x);
-    if (packs && R > 0 && R <= FEW_ROWS && N <= FEW_COLUMNS) return few<T>(stream, sums, x, R, N, acc);
-    const dim3 grid((unsigned)ceil_div<int64_t>(N, packs ? 32 * P : 32), (unsigned)shares(R));
+    const int64_t n = cu_sums_shares(R);
+    if (packs && R > 0 && R <= FEW_ROWS && N <= FEW_COLUMNS)
+        return LS_LAUNCH((sum_few<T, P>), (unsigned)ceil_div<int64_t>(N, LANES * P), (unsigned)(n < 32 ? n : 32) * 32,
+                         0, stream, sums, (const T *)x, (int)R, (int)n, (int)N, acc);
+    const dim3 grid((unsigned)ceil_div<int64_t>(N, packs ? 32 * P : 32), (unsigned)n);
     int e = 0;
-    if (R > 0 && packs) e = LS_LAUNCH((sum_columns<T, P>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
-    else if (R > 0) e = LS_LAUNCH((sum_columns<T, 1>), grid, 32 * WARPS, 0, stream, part, (const T *)x, R, N);
-    return e ? e : cu_fold(stream, sums, nullptr, N, part, shares(R), N, acc);
+    if (R > 0)
+        e = LS_LAUNCH((packs ? sum_columns<T, P> : sum_columns<T, 1>), grid, 32 * WARPS, 0, stream, part, (const T *)x,
+                      R, N);
+    return e ? e : cu_fold(stream, sums, nullptr, N, part, n, N, acc);
 }
 
 } // namespace
 
-extern "C" size_t cu_column_sums_scratch(int64_t R, int64_t N)
+extern "C" int cu_fold(void *stream, float *out, float *out2, int64_t cut, const float *part, int64_t rows, int64_t n,
+                       bool acc)
 {
-    return cu_sums_nbytes(R, N);
+    return LS_LAUNCH(fold_rows, (unsigned)ceil_div<int64_t>(n, 32), 32 * FOLD_WARPS, 0, stream, out, out2, cut, part,
+                     (int)rows, n, acc);
+}
+
+extern "C" int cu_has_code(void)
+{
+    cudaFuncAttributes a;
+    const cudaError_t e = cudaFuncGetAttributes(&a, fold_rows); /* one is compiled for the same architectures as all */
+    if (e != cudaSuccess) (void)cudaGetLastError();
+    return e == cudaErrorInvalidDeviceFunction ? (int)cudaErrorNoKernelImageForDevice : (int)e;
 }
 
 extern "C" int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void *x, int64_t R, int64_t N, bool acc,
@@ -142,5 +161,4 @@ extern "C" int cu_column_sums(void *stream, ls_dtype dt, float *sums, const void
 {
     if (N <= 0) return 0;
     LS_DISPATCH(dt, T, return start<T>(stream, sums, x, R, N, acc, (float *)scratch));
-    return (int)cudaErrorInvalidValue;
 }

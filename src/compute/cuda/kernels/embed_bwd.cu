@@ -10,11 +10,9 @@
  * Short lists (one piece) go to the table at once. Pieces of longer ones go to scratch, at most two a window (one of
  * 32, one shorter), and join_pieces adds them in order.
  *
- * Bytes   2RC twice (16-bit types), 8 bytes an element of every row of dwte that occurs (12 with acc: it is read, too),
+ * Bytes   2RC twice (16-bit types), 8 bytes per element of every row of dwte that occurs (12 with acc: it is read, too),
  *         4PC. Without acc the whole of dwte is cleared first: 4VC. */
-#include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
-#include "compute/cuda/scratch.h"
 
 namespace {
 
@@ -33,18 +31,14 @@ template <class E> struct job {
     drop_arg drop;
 };
 
-/* The number of the highest bit of m, which is not 0. */
+/* The number of the highest bit of m, which is not 0; and of the lowest. */
 LS_DEVICE int top_bit(uint64_t m)
 {
-    const int high = (int)(m >> 32);
-    return high ? 63 - __clz(high) : 31 - __clz((int)m);
+    return 63 - __clzll((long long)m);
 }
-
-/* And of the lowest. */
 LS_DEVICE int low_bit(uint64_t m)
 {
-    const int low = __ffs((int)m);
-    return low ? low - 1 : 31 + __ffs((int)(m >> 32));
+    return __ffsll((long long)m) - 1;
 }
 
 /* First i with key[i] >= k, all lanes of a warp together: 32 probes per turn. */
@@ -236,11 +230,6 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-int64_t padded(int64_t n)
-{
-    return ceil_div<int64_t>(n, 4) * 4;
-}
-
 /* Threads of a block, and blocks, for n packs of columns. */
 unsigned wide(int64_t n)
 {
@@ -259,19 +248,7 @@ template <class E, int N> int pieces(void *stream, const job<E> &a)
                      a.dwte, a.part, a.key, a.R, a.C, a.V, a.acc);
 }
 
-template <class E, int N>
-int batch(void *stream, float *dwpe, const E *dy, int64_t B, int64_t T, int64_t C, bool acc, const drop_arg &drop)
-{
-    return LS_LAUNCH((sum_batch<E, N>), (unsigned)ceil_div<int64_t>(T * C, 256 * N), 256, 0, stream, dwpe, dy, B, T,
-                     (int)C, acc, drop);
-}
-
 } // namespace
-
-extern "C" size_t cu_embed_bwd_scratch(int64_t R, int64_t C)
-{
-    return cu_embed_bwd_nbytes(R, C);
-}
 
 extern "C" int cu_embed_bwd(void *stream, ls_dtype dt, float *dwte, float *dwpe, const void *dy, const int32_t *ids,
                             int64_t first, int64_t B, int64_t T, int64_t C, int64_t V, int64_t P, ls_drop drop,
@@ -283,8 +260,8 @@ extern "C" int cu_embed_bwd(void *stream, ls_dtype dt, float *dwte, float *dwpe,
     if (!e && !acc && dwpe && P > T)
         e = (int)cudaMemsetAsync(dwpe + T * C, 0, (size_t)((P - T) * C) * sizeof(float), (cudaStream_t)stream);
     if (e || R <= 0 || C <= 0) return e;
-    int32_t *key = (int32_t *)scratch, *pos = key + padded(R);
-    float *part = (float *)(pos + padded(R));
+    int32_t *key = (int32_t *)scratch, *pos = key + cu_padded(R);
+    float *part = (float *)(pos + cu_padded(R));
     void *room = part + ceil_div<int64_t>(R, PIECE) * 2 * C; /* 16 bytes and more apart where C is a multiple of 2 */
     drop.first = 0;
     if (dwte) e = cu_sort_ids(stream, key, pos, ids, first, V, R, room);
@@ -294,10 +271,9 @@ extern "C" int cu_embed_bwd(void *stream, ls_dtype dt, float *dwte, float *dwpe,
         const bool packs = C % N == 0 && aligned16(dy, dwte, dwpe);
         const job<E> a = {dwte, part, (const E *)dy, key, pos, (int)R, (int)C, V, acc, drop_of(drop)};
         if (dwte) e = packs ? pieces<E, N>(stream, a) : pieces<E, 1>(stream, a);
-        if (dwpe && !e)
-            e = packs ? batch<E, N>(stream, dwpe, a.dy, B, T, C, acc, a.drop)
-                      : batch<E, 1>(stream, dwpe, a.dy, B, T, C, acc, a.drop);
-        return e;
+        if (e || !dwpe) return e;
+        return LS_LAUNCH((packs ? sum_batch<E, N> : sum_batch<E, 1>),
+                         (unsigned)ceil_div<int64_t>(T * C, 256 * (packs ? N : 1)), 256, 0, stream, dwpe, a.dy, B, T,
+                         (int)C, acc, a.drop);
     });
-    return (int)cudaErrorInvalidValue;
 }

@@ -1,7 +1,6 @@
 /* embed_fwd.cu - y[r] = drop(wte[ids[r] - first] + wpe[r mod T]); a row that is not here counts as 0.
  *
  * Bytes   6RC at most (16-bit types): rows of tables that come again are found in L2. A warp makes a row. */
-#include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
 
 namespace {
@@ -47,9 +46,7 @@ extern "C" int cu_embed_fwd(void *stream, ls_dtype dt, void *y, const int32_t *i
     const unsigned blocks = (unsigned)ceil_div<int64_t>(B * T, WARPS);
     LS_DISPATCH(dt, E, {
         const job<E> a = {(E *)y, ids, first, V, (const E *)wte, (const E *)wpe, B * T, T, (int)C, drop_of(drop)};
-        if (C % whole<E> == 0 && aligned16(y, wte, wpe))
-            return LS_LAUNCH((embed<E, whole<E>>), blocks, 32 * WARPS, 0, stream, a);
-        return LS_LAUNCH((embed<E, 1>), blocks, 32 * WARPS, 0, stream, a);
+        const bool packs = C % whole<E> == 0 && aligned16(y, wte, wpe);
+        return LS_LAUNCH((packs ? embed<E, whole<E>> : embed<E, 1>), blocks, 32 * WARPS, 0, stream, a);
     });
-    return (int)cudaErrorInvalidValue;
 }

@@ -9,44 +9,23 @@
 #ifndef LS_CUDA_FLASH_H
 #define LS_CUDA_FLASH_H
 
-#include <stdint.h>
+#include "compute/cuda/attention.h"
+
+#define LS_FLASH_D_MAX 128
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define LS_FLASH_D_MAX 128
-
-typedef struct flash_job {
-    const void *qkv; /* (B,T,3,H,D)                              */
-    void *y;         /* (B,T,H,D)                                */
-    float *lse;      /* (B,H,T)                                  */
-    const void *dy;  /* (B,T,H,D)                                */
-    void *dqkv;      /* (B,T,3,H,D)                              */
-    float *delta;    /* (B,H,T) working space of backward        */
-    int B, T, H, D;
-    float scale;        /* 1/sqrt(D)                                */
-    float scale2;       /* … times log2(e)                          */
-    float keep;         /* 1/(1-p)                                  */
-    uint32_t threshold; /* p 2^32, rounded up; 0: no dropout        */
-    int head, n_head;   /* of the whole model                       */
-    uint64_t key;
-    const void *at; /* ls_pass_head on the device, or NULL      */
-    uint32_t unit, site;
-} flash_job;
-
-/* cudaError_t of the launches; stream is a cudaStream_t. T >= 1, D <= LS_FLASH_D_MAX, arrays 16-byte aligned. */
-int flash_fwd_bf16(const flash_job *j, void *stream);
-int flash_fwd_f16(const flash_job *j, void *stream);
-int flash_fwd_f32(const flash_job *j, int tf32,
-                  void *stream); /* tf32: one product in place of three that make up a float's */
-int flash_bwd_bf16(const flash_job *j, void *stream);
-int flash_bwd_f16(const flash_job *j, void *stream);
-int flash_bwd_f32(const flash_job *j, int tf32, void *stream);
-int flash_bwd_tf32(const flash_job *j, void *stream); /* its half of that */
+/* cudaError_t of the launches; stream is a cudaStream_t. T >= 1, D <= LS_FLASH_D_MAX, arrays 16-byte aligned; backward's scratch is delta,
+ * (B,H,T) floats. tf32: one product of TF32 in place of three that make up a float's. */
+int flash_fwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
+int flash_fwd_f32(const cu_attention_job *j, bool tf32, void *stream);
+int flash_bwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream);
+int flash_bwd_f32(const cu_attention_job *j, bool tf32, void *stream);
+int flash_bwd_tf32(const cu_attention_job *j, void *stream); /* its half of that */
 
 #ifdef __cplusplus
 }
 #endif
-
 #endif

@@ -25,14 +25,6 @@ template <class E, int DP, bool EXACT> struct bwd_shape {
     static const int DQ_NBYTES = S + OWN * 4, DKV_NBYTES = S + 4 * PASS * 4;
 };
 
-template <class E, int DP, bool EXACT> static __device__ __forceinline__ void bwd_zero(float (*d)[DP / 8][4])
-{
-#pragma unroll
-    for (int m = 0; m < bwd_shape<E, DP, EXACT>::MT; m++)
-#pragma unroll
-        for (int n = 0; n < DP / 8; n++) d[m][n][0] = d[m][n][1] = d[m][n][2] = d[m][n][3] = 0;
-}
-
 /* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 /* delta of the warp's rows, into shared and into device memory: CHUNKS lanes a row, each a chunk of it. */
@@ -49,9 +41,11 @@ FLASH_PART void dq_delta(char *mem, const E *y, int ld, float *delta, int i0, in
         float sum = 0;
         if (EXACT || D % tl::EACH == 0) {
             if (i < T && (EXACT || c * tl::EACH < D)) {
-                const pack<E> a = load_pack(dy), b = load_pack(from);
+                float a[tl::EACH], b[tl::EACH];
+                widen(a, vec_load<tl::EACH>(dy));
+                widen(b, vec_load<tl::EACH>(from));
 #pragma unroll
-                for (int e = 0; e < tl::EACH; e++) sum = fmaf(to_float(a[e]), to_float(b[e]), sum);
+                for (int e = 0; e < tl::EACH; e++) sum = fmaf(a[e], b[e], sum);
             }
         } else {
 #pragma unroll 1
@@ -81,12 +75,8 @@ FLASH_PART void dq_part(float (*dq)[DP / 8][4], uint32_t (*q)[DP * sizeof(E) / 3
     const int MT = sh::MT, NT = sh::PART / 8, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
     float s[MT][NT][4], dp[MT][NT][4];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[m][n][e] = dp[m][n][e] = 0;
+    flash_zero(s);
+    flash_zero(dp);
 #pragma unroll
     for (int c = 0; c < DP / mm::K; c++) {
         if (!sh::HELD_DQ)
@@ -164,10 +154,10 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DQ_NBY
     flash_load<E, DP, EXACT, sh::PASS>(mem, sh::Y, k + C, ld, 0, T, D);
     cp_async_commit();
 
-    const saddr smem = mma_saddr(mem);
+    const saddr smem = shared_address(mem);
     float dq[MT][DP / 8][4], lse2[MT][2], delta[MT][2];
     uint32_t hq[MT][DP / mm::K][4], hdy[MT][DP / mm::K][4];
-    bwd_zero<E, DP, EXACT>(dq);
+    flash_zero(dq);
     for (int j0 = 0, at = 0; j0 < end; j0 += sh::PASS, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
@@ -230,10 +220,8 @@ FLASH_PART void dkv_part(float (*dk)[DP / 8][4], float (*dv)[DP / 8][4], uint32_
     const int MT = sh::MT, lane = (int)threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
     float s[MT][2][4], dp[MT][2][4];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[m][0][e] = s[m][1][e] = dp[m][0][e] = dp[m][1][e] = 0;
+    flash_zero(s);
+    flash_zero(dp);
 #pragma unroll
     for (int c = 0; c < DP / mm::K; c++) {
         uint32_t bq[4], bdy[4], a[4];
@@ -306,8 +294,8 @@ FLASH_PART void dkv_load(char *mem, int at, const E *q, const E *dy, const flash
     const bool second = threadIdx.x >= 64, there = i < T;
     const float *from = (second ? j.delta : j.lse) + row;
     if (n < sh::PASS)
-        cp_async4(mma_saddr(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4), there ? from + i : from,
-                  there);
+        cp_async4(shared_address(mem) + (sh::S + ((second ? 2 : 0) + at) * sh::PASS * 4 + n * 4),
+                  there ? from + i : from, there);
 }
 
 template <class E, int PASSES, int DP, bool EXACT, bool DROP>
@@ -333,11 +321,11 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     dkv_load<E, DP, EXACT>(mem, 0, q, dy, j, row, ld, C, j0, T, D);
     cp_async_commit();
 
-    const saddr smem = mma_saddr(mem);
+    const saddr smem = shared_address(mem);
     float dk[MT][DP / 8][4], dv[MT][DP / 8][4];
     uint32_t held[MT][DP / mm::K][4];
-    bwd_zero<E, DP, EXACT>(dk);
-    bwd_zero<E, DP, EXACT>(dv);
+    flash_zero(dk);
+    flash_zero(dv);
     for (int i0 = j0, at = 0; i0 < T; i0 += sh::PASS, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
@@ -378,26 +366,13 @@ __global__ void __launch_bounds__(FLASH_THREADS, bwd_shape<E, DP, EXACT>::DKV_NB
     flash_store<E, DP, EXACT, MT>(mem + sh::B, dv, factor, to + 2 * C, ld, at.tile * sh::OWN, T, D);
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int bwd_launch(const flash_job *j, void *stream)
-{
-    typedef bwd_shape<E, DP, EXACT> sh;
-    int n_block = j->B * j->H * ((j->T + sh::OWN - 1) / sh::OWN);
-    int e = flash_launch(flash_dq<E, PASSES, DP, EXACT, DROP>, n_block, sh::DQ_NBYTES, stream, j);
-    return e ? e : flash_launch(flash_dkv<E, PASSES, DP, EXACT, DROP>, n_block, sh::DKV_NBYTES, stream, j);
-}
-
-template <class E, int PASSES, int DP> static int bwd_for_width(const flash_job *j, void *stream)
-{
-    if (j->D != DP) return bwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
-    if constexpr (sizeof(E) == 4 && DP == 128)
-        return bwd_launch<E, PASSES, DP, false, true>(j, stream); /* rare: no code of its own */
-    else if (j->threshold) return bwd_launch<E, PASSES, DP, true, true>(j, stream);
-    else return bwd_launch<E, PASSES, DP, true, false>(j, stream);
-}
-
-template <class E, int PASSES> static int bwd_for(const flash_job *j, void *stream)
-{
-    return j->D <= 64 ? bwd_for_width<E, PASSES, 64>(j, stream) : bwd_for_width<E, PASSES, 128>(j, stream);
-}
+template <class E, int PASSES, int DP, bool EXACT, bool DROP> struct flash_backward {
+    static int launch(const cu_attention_job *j, void *stream)
+    {
+        typedef bwd_shape<E, DP, EXACT> sh;
+        const int e = flash_launch(flash_dq<E, PASSES, DP, EXACT, DROP>, sh::OWN, sh::DQ_NBYTES, stream, j);
+        return e ? e : flash_launch(flash_dkv<E, PASSES, DP, EXACT, DROP>, sh::OWN, sh::DKV_NBYTES, stream, j);
+    }
+};
 
 #endif

@@ -1,12 +1,13 @@
-/* flash_fwd.cu - attention forward for bf16 and f16; flash.h says what it computes, flash_fwd.cuh how. */
+/* flash_fwd.cu - attention forward; flash.h says what it computes, flash_fwd.cuh how. In float every product is three of TF32 (mma.cuh), which
+ * leaves a float's accuracy, or one where TF32 was asked for. Backward is in three files because it takes the compiler long. */
 #include "flash_fwd.cuh"
 
-int flash_fwd_bf16(const flash_job *j, void *stream)
+int flash_fwd_16bit(const cu_attention_job *j, ls_dtype dt, void *stream)
 {
-    return fwd_for<bf16, 1>(j, stream);
+    return dt == LS_BF16 ? flash_for<flash_forward, bf16, 1>(j, stream) : flash_for<flash_forward, f16, 1>(j, stream);
 }
 
-int flash_fwd_f16(const flash_job *j, void *stream)
+int flash_fwd_f32(const cu_attention_job *j, bool tf32, void *stream)
 {
-    return fwd_for<f16, 1>(j, stream);
+    return tf32 ? flash_for<flash_forward, float, 1>(j, stream) : flash_for<flash_forward, float, 3>(j, stream);
 }

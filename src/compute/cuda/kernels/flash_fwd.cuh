@@ -30,12 +30,7 @@ FLASH_PART void fwd_step(float (*o)[DP / 8][4], float (*top)[2], float (*sum)[2]
     const int last_row = first_row + MT * 16 - 1;
     const lane_at la = tl::lane_a(lane), lb = tl::lane_b(lane);
     float s[MT][NT][4];
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) s[m][n][e] = 0;
+    flash_zero(s);
 
 #pragma unroll
     for (int n = 0; n < NT; n += 2) {
@@ -127,15 +122,12 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
     flash_load<E, DP, EXACT, sh::BN>(mem, sh::V, k + C, ld, 0, T, D);
     cp_async_commit();
 
-    const saddr smem = mma_saddr(mem);
+    const saddr smem = shared_address(mem);
     float o[MT][DP / 8][4], top[MT][2], sum[MT][2];
     uint32_t held[MT][DP / mm::K][4];
 #pragma unroll
-    for (int m = 0; m < MT; m++) {
-        top[m][0] = top[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0;
-#pragma unroll
-        for (int n = 0; n < DP / 8; n++) o[m][n][0] = o[m][n][1] = o[m][n][2] = o[m][n][3] = 0;
-    }
+    for (int m = 0; m < MT; m++) top[m][0] = top[m][1] = -INFINITY, sum[m][0] = sum[m][1] = 0;
+    flash_zero(o);
     for (int j0 = 0, at = 0; j0 < end; j0 += sh::BN, at ^= 1) {
         cp_async_wait<0>();
         __syncthreads();
@@ -178,25 +170,12 @@ __global__ void __launch_bounds__(FLASH_THREADS, fwd_shape<E, DP, EXACT, DROP>::
                                   to.tile * sh::BM, T, D);
 }
 
-template <class E, int PASSES, int DP, bool EXACT, bool DROP> static int fwd_launch(const flash_job *j, void *stream)
-{
-    typedef fwd_shape<E, DP, EXACT, DROP> sh;
-    int n_tile = (j->T + sh::BM - 1) / sh::BM;
-    return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, j->B * j->H * n_tile, sh::NBYTES, stream, j);
-}
-
-template <class E, int PASSES, int DP> static int fwd_for_width(const flash_job *j, void *stream)
-{
-    if (j->D != DP) return fwd_launch<E, PASSES, DP, false, true>(j, stream); /* a threshold of 0 drops nothing */
-    if constexpr (sizeof(E) == 4 && DP == 128)
-        return fwd_launch<E, PASSES, DP, false, true>(j, stream); /* rare: no code of its own */
-    else if (j->threshold) return fwd_launch<E, PASSES, DP, true, true>(j, stream);
-    else return fwd_launch<E, PASSES, DP, true, false>(j, stream);
-}
-
-template <class E, int PASSES> static int fwd_for(const flash_job *j, void *stream)
-{
-    return j->D <= 64 ? fwd_for_width<E, PASSES, 64>(j, stream) : fwd_for_width<E, PASSES, 128>(j, stream);
-}
+template <class E, int PASSES, int DP, bool EXACT, bool DROP> struct flash_forward {
+    static int launch(const cu_attention_job *j, void *stream)
+    {
+        typedef fwd_shape<E, DP, EXACT, DROP> sh;
+        return flash_launch(flash_fwd<E, PASSES, DP, EXACT, DROP>, sh::BM, sh::NBYTES, stream, j);
+    }
+};
 
 #endif

@@ -17,6 +17,24 @@
 #define FLASH_THREADS 128
 #define FLASH_LOG2E   1.4426950408889634f
 
+struct flash_job {   /* a kernel's argument */
+    const void *qkv; /* (B,T,3,H,D)                              */
+    void *y;         /* (B,T,H,D)                                */
+    float *lse;      /* (B,H,T)                                  */
+    const void *dy;  /* (B,T,H,D)                                */
+    void *dqkv;      /* (B,T,3,H,D)                              */
+    float *delta;    /* (B,H,T) working space of backward        */
+    int B, T, H, D;
+    float scale;        /* 1/sqrt(D)                                */
+    float scale2;       /* … times log2(e)                          */
+    float keep;         /* 1/(1-p)                                  */
+    uint32_t threshold; /* p 2^32, rounded up; 0: no dropout        */
+    int head, n_head;   /* of the whole model                       */
+    uint64_t key;
+    const void *at; /* ls_pass_head on the device, or NULL      */
+    uint32_t unit, site;
+};
+
 /* Where a lane's row of an ldmatrix is: `row` bytes in, chunk `x` of it once the step along the row is folded in by ^. */
 struct lane_at {
     int row, x;
@@ -90,19 +108,10 @@ FLASH_PART void flash_load(char *mem, int tile, const E *x, int ld, int first, i
     }
 }
 
-static __device__ __forceinline__ void flash_put(char *at, float x, float y, bf16 e)
+template <class E> LS_DEVICE void flash_put(char *at, float x, float y)
 {
-    *(uint32_t *)at = pack2(x, y, e);
-}
-
-static __device__ __forceinline__ void flash_put(char *at, float x, float y, f16 e)
-{
-    *(uint32_t *)at = pack2(x, y, e);
-}
-
-static __device__ __forceinline__ void flash_put(char *at, float x, float y, float)
-{
-    *(float2 *)at = make_float2(x, y);
+    if constexpr (sizeof(E) == sizeof(float)) *(float2 *)at = make_float2(x, y);
+    else *(uint32_t *)at = narrow2(x, y, E());
 }
 
 /* A warp's sums, each row times its factor, to its rows of those from `first` on; through its own rows of a tile, so that stores are whole lines. */
@@ -120,8 +129,8 @@ FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 int r = row0 + m * 16 + h * 8 + g, byte = (n * 8 + 2 * t) * (int)sizeof(E);
-                flash_put(tile + tl::chunk(r, byte >> 4) + (byte & 15), d[m][n][2 * h] * factor[m][h],
-                          d[m][n][2 * h + 1] * factor[m][h], E());
+                flash_put<E>(tile + tl::chunk(r, byte >> 4) + (byte & 15), d[m][n][2 * h] * factor[m][h],
+                             d[m][n][2 * h + 1] * factor[m][h]);
             }
     __syncwarp();
 #pragma unroll
@@ -136,6 +145,14 @@ FLASH_PART void flash_store(char *tile, const float (*d)[DP / 8][4], const float
             for (int e = 0; e < tl::EACH; e++)
                 if (c * tl::EACH + e < D) to[e] = ((const E *)from)[e];
     }
+}
+
+template <int M, int N> LS_DEVICE void flash_zero(float (&d)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) d[m][n][0] = d[m][n][1] = d[m][n][2] = d[m][n][3] = 0;
 }
 
 /* ---- which rows of which head ---------------------------------------------------------------------------------- */
@@ -174,7 +191,7 @@ static __device__ __forceinline__ flash_drop flash_drop_of(const flash_job &j, f
     uint64_t key = j.key;
     if (j.at) {
         const uint64_t seed = ((const ls_pass_head *)j.at)->drop_key;
-        key = rng_key(seed, LS_RNG_USE_DROPOUT, j.unit, j.site);
+        key = ls_rng_key(seed, LS_RNG_DROPOUT, j.unit, j.site);
     }
     uint32_t T = (uint32_t)j.T, heads = (uint32_t)(j.n_head ? j.n_head : j.H),
              h = (uint32_t)(j.n_head ? j.head + p.h : p.h);
@@ -192,10 +209,36 @@ static __device__ __forceinline__ bool flash_kept(const flash_drop &d, int i, in
 
 /* ---- launching --------------------------------------------------------------------------------------------------- */
 
-template <class K> static int flash_launch(K *kernel, int n_block, int nbytes, void *stream, const flash_job *j)
+template <class K> static int flash_launch(K *kernel, int rows, int nbytes, void *stream, const cu_attention_job *j)
 {
-    int e = LS_ALLOW_SHARED(kernel, nbytes);
-    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, *j);
+    const int n_block = (int)(j->B * j->H * ceil_div<int64_t>(j->T, rows)), e = LS_ALLOW_SHARED(kernel, nbytes);
+    const double root = sqrt((double)j->D);
+    const drop_arg drop = drop_of(j->drop);
+    flash_job f = {};
+    f.qkv = j->qkv, f.y = j->y, f.lse = j->lse, f.dy = j->dy, f.dqkv = j->dqkv, f.delta = (float *)j->scratch;
+    f.B = (int)j->B, f.T = (int)j->T, f.H = (int)j->H, f.D = (int)j->D;
+    f.scale = (float)(1.0 / root), f.scale2 = (float)(1.4426950408889634 / root);
+    f.keep = drop.scale, f.threshold = drop.threshold, f.head = (int)drop.head, f.n_head = (int)drop.n_head;
+    f.key = drop.key, f.at = drop.at, f.unit = drop.unit, f.site = drop.site;
+    return e ? e : LS_LAUNCH(kernel, n_block, FLASH_THREADS, nbytes, stream, f);
+}
+
+/* Calls Pass<E, PASSES, DP, EXACT, DROP>::launch for D and the dropout of j. */
+template <template <class, int, int, bool, bool> class Pass, class E, int PASSES, int DP>
+static int flash_for_width(const cu_attention_job *j, void *stream)
+{
+    if constexpr (!(sizeof(E) == 4 && DP == 128)) { /* that is rare: no code of its own */
+        if (j->D == DP && j->drop.p > 0) return Pass<E, PASSES, DP, true, true>::launch(j, stream);
+        if (j->D == DP) return Pass<E, PASSES, DP, true, false>::launch(j, stream);
+    }
+    return Pass<E, PASSES, DP, false, true>::launch(j, stream); /* a threshold of 0 drops nothing */
+}
+
+template <template <class, int, int, bool, bool> class Pass, class E, int PASSES>
+static int flash_for(const cu_attention_job *j, void *stream)
+{
+    return j->D <= 64 ? flash_for_width<Pass, E, PASSES, 64>(j, stream)
+                      : flash_for_width<Pass, E, PASSES, 128>(j, stream);
 }
 
 #endif

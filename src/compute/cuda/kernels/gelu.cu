@@ -7,7 +7,6 @@
  * Bytes   forward 4n, backward 6n (16-bit types). At full bandwidth there is time for about 20 instructions an element,
  *         hence the form with one exponential and one division, both in the fast form (2 units in the last place). */
 #include "compute/cuda/kernels/point.cuh"
-#include "compute/cuda/kernels/point.h"
 
 namespace {
 
@@ -17,17 +16,6 @@ namespace {
 #define CUBIC           0.044715f
 
 #define LOG2_E 1.44269504088896340736f
-
-LS_DEVICE float rcp(float x) /* 1 ulp; of infinity 0 */
-{
-#ifdef LS_EMU
-    return 1.0f / x;
-#else
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-#endif
-}
 
 /* 1 / (1 + exp(-2u)) */
 LS_DEVICE float gate(float x)
@@ -50,40 +38,21 @@ template <ls_gelu KIND> LS_DEVICE float slope(float x)
     return s + x * s * (1.0f - s) * du2;
 }
 
-template <class T, ls_gelu KIND> struct fwd {
-    T *y;
-    const T *x;
+template <ls_gelu KIND> struct fwd {
     __device__ void prepare() {}
-    template <int N> struct in {
-        vec<T, N> x;
-    };
-    template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(x + at)}; }
-    template <int N> __device__ void make(int64_t at, const in<N> &v) const
+    template <int N> __device__ void all(float (&v)[1][N], int64_t) const
     {
-        float f[N];
-        widen(f, v.x);
 #pragma unroll
-        for (int i = 0; i < N; i++) f[i] = gelu<KIND>(f[i]);
-        vec_store<N>(y + at, vec_of<T>(f));
+        for (int i = 0; i < N; i++) v[0][i] = gelu<KIND>(v[0][i]);
     }
 };
 
-template <class T, ls_gelu KIND> struct bwd {
-    T *dx;
-    const T *dy, *x;
+template <ls_gelu KIND> struct bwd {
     __device__ void prepare() {}
-    template <int N> struct in {
-        vec<T, N> dy, x;
-    };
-    template <int N> __device__ in<N> load(int64_t at) const { return {vec_load<N>(dy + at), vec_load<N>(x + at)}; }
-    template <int N> __device__ void make(int64_t at, const in<N> &v) const
+    template <int N> __device__ void all(float (&v)[2][N], int64_t) const /* dy, x */
     {
-        float f[N], d[N];
-        widen(f, v.x);
-        widen(d, v.dy);
 #pragma unroll
-        for (int i = 0; i < N; i++) d[i] *= slope<KIND>(f[i]);
-        vec_store<N>(dx + at, vec_of<T>(d));
+        for (int i = 0; i < N; i++) v[0][i] *= slope<KIND>(v[1][i]);
     }
 };
 
@@ -92,21 +61,15 @@ template <class T, ls_gelu KIND> struct bwd {
 extern "C" int cu_gelu_fwd(void *stream, ls_dtype dt, void *y, const void *x, int64_t n, ls_gelu kind)
 {
     LS_DISPATCH(dt, T, {
-        const fwd<T, LS_GELU_TANH> tanh_form = {(T *)y, (const T *)x};
-        const fwd<T, LS_GELU_ERF> erf_form = {(T *)y, (const T *)x};
-        return kind == LS_GELU_ERF ? point_start<whole<T>>(stream, erf_form, n, aligned16(y, x))
-                                   : point_start<whole<T>>(stream, tanh_form, n, aligned16(y, x));
+        return kind == LS_GELU_ERF ? elements_start<T>(stream, y, {x}, n, fwd<LS_GELU_ERF>())
+                                   : elements_start<T>(stream, y, {x}, n, fwd<LS_GELU_TANH>());
     });
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_gelu_bwd(void *stream, ls_dtype dt, void *dx, const void *dy, const void *x, int64_t n, ls_gelu kind)
 {
     LS_DISPATCH(dt, T, {
-        const bwd<T, LS_GELU_TANH> tanh_form = {(T *)dx, (const T *)dy, (const T *)x};
-        const bwd<T, LS_GELU_ERF> erf_form = {(T *)dx, (const T *)dy, (const T *)x};
-        return kind == LS_GELU_ERF ? point_start<whole<T>>(stream, erf_form, n, aligned16(dx, dy, x))
-                                   : point_start<whole<T>>(stream, tanh_form, n, aligned16(dx, dy, x));
+        return kind == LS_GELU_ERF ? elements_start<T>(stream, dx, {dy, x}, n, bwd<LS_GELU_ERF>())
+                                   : elements_start<T>(stream, dx, {dy, x}, n, bwd<LS_GELU_TANH>());
     });
-    return (int)cudaErrorInvalidValue;
 }

@@ -1,8 +1,10 @@
-/* gemm_bias.cu - out[m][n] += bias[n], for products whose library has no such epilogue for a shape.
+/* gemm_bias.cu - what products need beside the library.
  *
- * Bytes   4MN (16-bit types): read and written once; the bias stays in L1. */
-#include "compute/cuda/kernels/gemm_bias.h"
-#include "compute/cuda/gpu.cuh"
+ *   bias          out[m][n] += bias[n], where the library has no such epilogue for a shape: 4MN bytes (16-bit types)
+ *   fingerprint   of factor * x, bit for bit: whether two runs of a product agree (factor 1), and whether a product added to itself is an
+ *                 addition (factor 2, which rounds nothing), without a second matrix in memory; only while algorithms are measured
+ *                 print = sum over elements of mix(bits(factor * x), place), modulo 2^64       integers: their order does not matter */
+#include "compute/cuda/kernels/vec.cuh"
 
 namespace {
 
@@ -16,23 +18,35 @@ __global__ void __launch_bounds__(THREADS) add_bias(O *out, const T *bias, int64
     if (i >= M * N) return;
     const int64_t n = i % N;
     O *at = out + i / N * ld + n;
-    if constexpr (P == 1) {
-        *at = from_float<O>(to_float(*at) + to_float(bias[n]));
-    } else {
-        pack<O> v = load_pack(at);
+    float f[P];
+    widen(f, vec_load<P>(at));
 #pragma unroll
-        for (int k = 0; k < P; k++) v[k] = from_float<O>(to_float(v[k]) + to_float(bias[n + k]));
-        store_pack(at, v);
-    }
+    for (int k = 0; k < P; k++) f[k] += to_float(bias[n + k]);
+    vec_store<P>(at, vec_of<O>(f));
 }
 
 template <class O, class T> int start(void *stream, void *out, const void *bias, int64_t M, int64_t N, int64_t ld)
 {
-    constexpr int P = pack<O>::n;
-    const bool whole = packs<O>(out, N) && ld % P == 0;
-    const unsigned blocks = (unsigned)ceil_div(M * N, (int64_t)THREADS * (whole ? P : 1));
-    if (whole) return LS_LAUNCH((add_bias<O, T, P>), blocks, THREADS, 0, stream, (O *)out, (const T *)bias, M, N, ld);
-    return LS_LAUNCH((add_bias<O, T, 1>), blocks, THREADS, 0, stream, (O *)out, (const T *)bias, M, N, ld);
+    constexpr int P = whole<O>;
+    const bool packs = N % P == 0 && ld % P == 0 && aligned16(out);
+    const unsigned blocks = (unsigned)ceil_div(M * N, (int64_t)THREADS * (packs ? P : 1));
+    return LS_LAUNCH((packs ? add_bias<O, T, P> : add_bias<O, T, 1>), blocks, THREADS, 0, stream, (O *)out,
+                     (const T *)bias, M, N, ld);
+}
+
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    print_rows(unsigned long long *print, const T *x, float factor, int64_t M, int64_t N, int64_t ld)
+{
+    unsigned long long mine = 0;
+    for (int64_t m = blockIdx.x; m < M; m += gridDim.x)
+        for (int64_t n = threadIdx.x; n < N; n += THREADS) {
+            vec<T, 1> v = vec_load<1>(x + m * ld + n);
+            const float f[1] = {factor * to_float(x[m * ld + n])};
+            if (factor != 1.0f) v = vec_of<T>(f);
+            mine += ls_rng_u64(v.u, (uint64_t)(m * N + n));
+        }
+    atomicAdd(print, mine);
 }
 
 } // namespace
@@ -44,6 +58,16 @@ extern "C" int cu_gemm_bias(void *stream, ls_dtype out_dt, void *out, ls_dtype d
     LS_DISPATCH(dt, T, {
         if (out_dt == dt) return start<T, T>(stream, out, bias, M, N, ld);
         if (out_dt == LS_F32) return start<float, T>(stream, out, bias, M, N, ld);
+        return (int)cudaErrorInvalidValue;
     });
-    return (int)cudaErrorInvalidValue;
+}
+
+extern "C" int cu_fingerprint(void *stream, ls_dtype dt, uint64_t *print, const void *x, float factor, int64_t M,
+                              int64_t N, int64_t ld)
+{
+    const int e = (int)cudaMemsetAsync(print, 0, sizeof *print, (cudaStream_t)stream);
+    if (e || M <= 0) return e;
+    LS_DISPATCH(dt, T,
+                return LS_LAUNCH(print_rows<T>, (unsigned)(M < 1024 ? M : 1024), THREADS, 0, stream,
+                                 (unsigned long long *)print, (const T *)x, factor, M, N, ld));
 }

@@ -6,21 +6,13 @@
  * Bytes   6RC, 8RC with dres (16-bit types), and the partial sums: 8C a block, written once and read out of L2.
  * Shape   as forward: a row is in the registers of W warps, which walk over rows and keep their columns' sums in
  *         registers as well.
- * Order   every block sums its rows in order, then its warps' sums in order, into a row of scratch; fold.cu adds those.
+ * Order   every block sums its rows in order, then its warps' sums in order, into a row of scratch; cu_fold adds those.
  *         R and C alone decide how many blocks there are. */
-#include "compute/cuda/kernels/fold.cuh"
 #include "compute/cuda/kernels/norm.cuh"
-#include "compute/cuda/kernels/norm.h"
-#include "compute/cuda/scratch.h"
 
 namespace {
 
-/* Rows of partial sums: blocks have two turns at least, as far as there are rows. */
-int64_t parts(int64_t R)
-{
-    static_assert(CU_NORM_ROWS == 2 * NORM_WARPS, "scratch.h");
-    return cu_norm_parts(R);
-}
+static_assert(CU_NORM_ROWS == 2 * NORM_WARPS, "blocks have two turns at least, as far as there are rows");
 
 template <class T> struct job {
     T *dx;
@@ -177,45 +169,35 @@ template <class T> struct start {
     template <int NP, int W> int rows() const
     {
         const size_t smem = (size_t)(NORM_WARPS / W * NP * whole<T> * sums_stride<T>(W)) * sizeof(float);
-        return LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)parts(a.R), NORM_THREADS, smem, stream, a);
+        return LS_LAUNCH((norm_bwd_rows<T, NP, W>), (unsigned)cu_norm_parts(a.R), NORM_THREADS, smem, stream, a);
     }
     int any() const
     {
-        const dim3 grid((unsigned)ceil_div<int64_t>(a.C, NORM_THREADS), (unsigned)parts(a.R));
+        const dim3 grid((unsigned)ceil_div<int64_t>(a.C, NORM_THREADS), (unsigned)cu_norm_parts(a.R));
         const int e = LS_LAUNCH((norm_bwd_columns<T>), grid, NORM_THREADS, 0, stream, a);
         if (e) return e;
         return LS_LAUNCH((norm_bwd_any<T>), (unsigned)(a.R < 65536 ? a.R : 65536), NORM_THREADS, 0, stream, a);
     }
 };
 
-template <class T>
-int bwd(void *stream, void *dx, const void *dy, const void *dres, const void *x, const void *w, const float *mean,
-        const float *rstd, int64_t R, int64_t C, float *part)
+int bwd(void *stream, ls_dtype dt, void *dx, const void *dy, const void *dres, const void *x, const void *w,
+        const float *mean, const float *rstd, int64_t R, int64_t C, float *part)
 {
-    const job<T> a = {(T *)dx, part, (const T *)dy, (const T *)dres, (const T *)x, (const T *)w, mean, rstd, R, (int)C};
-    const start<T> s = {a, stream};
-    return norm_pick<T>(C, aligned16(dx, dy, dres, x, w), s);
-}
-
-int bwd_by_type(void *stream, ls_dtype dt, void *dx, const void *dy, const void *dres, const void *x, const void *w,
-                const float *mean, const float *rstd, int64_t R, int64_t C, float *part)
-{
-    LS_DISPATCH(dt, T, return bwd<T>(stream, dx, dy, dres, x, w, mean, rstd, R, C, part));
-    return (int)cudaErrorInvalidValue;
+    LS_DISPATCH(dt, T, {
+        const job<T> a = {(T *)dx, part, (const T *)dy, (const T *)dres, (const T *)x, (const T *)w, mean,
+                          rstd,    R,    (int)C};
+        const start<T> s = {a, stream};
+        return norm_pick<T>(C, aligned16(dx, dy, dres, x, w), s);
+    });
 }
 
 } // namespace
-
-extern "C" size_t cu_layernorm_bwd_scratch(int64_t R, int64_t C)
-{
-    return cu_norm_bwd_nbytes(R, C);
-}
 
 extern "C" int cu_layernorm_bwd(void *stream, ls_dtype dt, void *dx, float *dw, float *db, const void *dy,
                                 const void *dres, const void *x, const void *w, const float *mean, const float *rstd,
                                 int64_t R, int64_t C, bool acc, void *scratch)
 {
     if (C <= 0) return 0;
-    const int e = R > 0 ? bwd_by_type(stream, dt, dx, dy, dres, x, w, mean, rstd, R, C, (float *)scratch) : 0;
-    return e ? e : cu_fold(stream, dw, db, C, (const float *)scratch, parts(R), 2 * C, acc);
+    const int e = R > 0 ? bwd(stream, dt, dx, dy, dres, x, w, mean, rstd, R, C, (float *)scratch) : 0;
+    return e ? e : cu_fold(stream, dw, db, C, (const float *)scratch, cu_norm_parts(R), 2 * C, acc);
 }

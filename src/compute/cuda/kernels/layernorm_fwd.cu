@@ -1,4 +1,4 @@
-/* layernorm_fwd.cu - layer normalisation of rows, alone or with the residual sum before it.
+/* layernorm_fwd.cu - layer normalisation of rows, alone or with the residual sum before it; and once more from the statistics kept.
  *
  *   res = x + drop(delta)        (only with delta; rounded to the type, and the norm is that of the rounded row)
  *   y   = (x - mean) rstd w + b,   rstd = 1 / sqrt(mean of (x - mean)^2 + eps)
@@ -6,9 +6,9 @@
  * Bytes   4RC alone, 8RC with the sum (16-bit types): each array once, the row stays in registers between the passes.
  * Shape   W warps own a row, NP packs of 16 bytes per lane (W = 1 up to 1024 columns of 16 bits); w and b come out of L1.
  *         Other widths and addresses: a block owns a row and reads it three times, from L1 mostly.
+ *         Again (4RC): a warp makes a row, with the same operations on elements, so the same bits.
  * Order   sums run over a lane's elements, then over lanes, then over warps: the width alone decides it. */
 #include "compute/cuda/kernels/norm.cuh"
-#include "compute/cuda/kernels/norm.h"
 
 namespace {
 
@@ -129,6 +129,26 @@ template <class T, bool ADD> __global__ void __launch_bounds__(NORM_THREADS) nor
     }
 }
 
+template <class T, int N>
+__global__ void __launch_bounds__(NORM_THREADS)
+    norm_again(T *y, const T *x, const float *mean, const float *rstd, const T *w, const T *b, int64_t R, int C)
+{
+    const int lane = threadIdx.x % 32;
+    const int64_t r = (int64_t)blockIdx.x * NORM_WARPS + threadIdx.x / 32;
+    if (r >= R) return;
+    const float m = mean[r], s = rstd[r];
+#pragma unroll 4
+    for (int j = lane * N; j < C; j += 32 * N) {
+        float f[N], ws[N], bs[N];
+        widen(f, vec_load<N>(x + r * C + j));
+        widen_gains(ws, vec_load<N>(w + j));
+        widen(bs, vec_load<N>(b + j));
+#pragma unroll
+        for (int i = 0; i < N; i++) f[i] = fmaf((f[i] - m) * s, ws[i], bs[i]);
+        vec_store<N>(y + r * C + j, vec_of<T>(f));
+    }
+}
+
 /* 8 a multiprocessor: more than fit, so that the last ones fill the gaps. Rows are computed alike whoever does it. */
 int64_t most_blocks()
 {
@@ -152,34 +172,34 @@ template <class T, bool ADD> struct start {
     }
 };
 
-template <class T, bool ADD>
-int fwd(void *stream, void *res, void *y, float *mean, float *rstd, const void *x, const void *delta, const void *w,
-        const void *b, int64_t R, int64_t C, double eps, const ls_drop &drop)
+template <class T, bool ADD> int fwd(void *stream, const job<T> &a)
 {
-    job<T> a;
-    a.y = (T *)y, a.res = (T *)res, a.mean = mean, a.rstd = rstd;
-    a.x = (const T *)x, a.delta = (const T *)delta, a.w = (const T *)w, a.b = (const T *)b;
-    a.R = R, a.C = (int)C, a.eps = (float)eps, a.drop = drop_of(drop);
     const start<T, ADD> s = {a, stream};
-    return norm_pick<T>(C, aligned16(y, x, w, b, res, delta), s);
+    return norm_pick<T>(a.C, aligned16(a.y, a.x, a.w, a.b, a.res, a.delta), s);
 }
 
 } // namespace
 
-extern "C" int cu_layernorm_fwd(void *stream, ls_dtype dt, void *y, float *mean, float *rstd, const void *x,
-                                const void *w, const void *b, int64_t R, int64_t C, double eps)
+extern "C" int cu_layernorm_fwd(void *stream, ls_dtype dt, void *res, void *y, float *mean, float *rstd, const void *x,
+                                const void *delta, const void *w, const void *b, int64_t R, int64_t C, double eps,
+                                ls_drop drop)
 {
     if (R <= 0 || C <= 0) return 0;
-    const ls_drop off = {};
-    LS_DISPATCH(dt, T, return (fwd<T, false>(stream, nullptr, y, mean, rstd, x, nullptr, w, b, R, C, eps, off)));
-    return (int)cudaErrorInvalidValue;
+    LS_DISPATCH(dt, T, {
+        const job<T> a = {(T *)y,       (T *)res,     mean, rstd,   (const T *)x, (const T *)delta,
+                          (const T *)w, (const T *)b, R,    (int)C, (float)eps,   drop_of(drop)};
+        return delta ? fwd<T, true>(stream, a) : fwd<T, false>(stream, a);
+    });
 }
 
-extern "C" int cu_add_layernorm_fwd(void *stream, ls_dtype dt, void *res, void *y, float *mean, float *rstd,
-                                    const void *x, const void *delta, const void *w, const void *b, int64_t R,
-                                    int64_t C, double eps, ls_drop drop)
+extern "C" int cu_layernorm_again(void *stream, ls_dtype dt, void *y, const void *x, const float *mean,
+                                  const float *rstd, const void *w, const void *b, int64_t R, int64_t C)
 {
     if (R <= 0 || C <= 0) return 0;
-    LS_DISPATCH(dt, T, return (fwd<T, true>(stream, res, y, mean, rstd, x, delta, w, b, R, C, eps, drop)));
-    return (int)cudaErrorInvalidValue;
+    LS_DISPATCH(dt, T, {
+        const bool packs = C % whole<T> == 0 && aligned16(y, x, w, b);
+        return LS_LAUNCH((packs ? norm_again<T, whole<T>> : norm_again<T, 1>),
+                         (unsigned)ceil_div<int64_t>(R, NORM_WARPS), NORM_THREADS, 0, stream, (T *)y, (const T *)x,
+                         mean, rstd, (const T *)w, (const T *)b, R, (int)C);
+    });
 }

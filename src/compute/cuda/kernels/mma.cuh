@@ -1,4 +1,4 @@
-/* mma.cuh - the tensor cores' products of small matrices, one warp each, as functions; every one has a twin for the emulator.
+/* mma.cuh - the tensor cores' products of small matrices, one warp each, as functions.
  *
  *   D (16,8) += A (16,K) B (K,8)       K = 16 for bf16 and f16, 8 for float (TF32); sums in float
  *
@@ -8,23 +8,10 @@
 #ifndef LS_CUDA_MMA_CUH
 #define LS_CUDA_MMA_CUH
 
-#include "compute/cuda/gpu.cuh"
+#include "compute/cuda/kernels/vec.cuh"
 
-#include <stdint.h>
-
-#ifdef LS_EMU
-typedef char *saddr; /* an address in shared memory */
-#else
-typedef uint32_t saddr;
-#endif
-
-#ifdef LS_EMU
-#include "mma_emu.h"
-#else
-LS_DEVICE saddr mma_saddr(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+#ifndef LS_EMU
+typedef uint32_t saddr; /* an address in shared memory */
 
 LS_DEVICE void ldmatrix4(uint32_t r[4], saddr row)
 {
@@ -47,26 +34,25 @@ LS_DEVICE uint32_t lds32(saddr at)
     return x;
 }
 
+#define MMA(shape_and_types)                                                                         \
+    asm("mma.sync.aligned." shape_and_types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                             \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+
 LS_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2], bf16)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
 }
 
 LS_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2], f16)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    MMA("m16n8k16.row.col.f32.f16.f16.f32");
 }
 
 /* bits of floats of which 10 of the mantissa's count */
 LS_DEVICE void mma_tf32(float d[4], const uint32_t a[4], const uint32_t b[2])
 {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
 }
 
 LS_DEVICE uint32_t to_tf32(float x)
@@ -99,23 +85,6 @@ LS_DEVICE void cp_async4(saddr to, const void *from, bool there)
 
 #endif
 
-/* two floats side by side, rounded; the first in the low half */
-LS_DEVICE uint32_t pack2(float x, float y, bf16)
-{
-    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
-    uint32_t u;
-    memcpy(&u, &v, sizeof u);
-    return u;
-}
-
-LS_DEVICE uint32_t pack2(float x, float y, f16)
-{
-    __half2 v = __floats2half2_rn(x, y);
-    uint32_t u;
-    memcpy(&u, &v, sizeof u);
-    return u;
-}
-
 /* ---- one face for the three types ------------------------------------------------------------------------------ */
 
 /* tiles of 8 columns of a sum that make one A, registers of it from them; PASSES of TF32: 3 make a float's product, 1 is TF32 itself */
@@ -128,8 +97,8 @@ template <class E, int PASSES> struct mma_kind {
     /* A from sums of 16 neighbouring columns */
     static __device__ __forceinline__ void from_sums(uint32_t a[4], const float (*d)[4])
     {
-        a[0] = pack2(d[0][0], d[0][1], E()), a[1] = pack2(d[0][2], d[0][3], E());
-        a[2] = pack2(d[1][0], d[1][1], E()), a[3] = pack2(d[1][2], d[1][3], E());
+        a[0] = narrow2(d[0][0], d[0][1], E()), a[1] = narrow2(d[0][2], d[0][3], E());
+        a[2] = narrow2(d[1][0], d[1][1], E()), a[3] = narrow2(d[1][2], d[1][3], E());
     }
 };
 

@@ -43,24 +43,15 @@ template <class T, class To> static int norm_pick(int64_t C, bool aligned, const
     if (C % N != 0 || !aligned || C > 4 * 32 * 32) return to.any();
     const int64_t n_pack = C / N;
     const int W = n_pack <= 32 * TOP ? 1 : n_pack <= 64 * TOP ? 2 : 4;
-    const int64_t np = ceil_div<int64_t>(n_pack, 32 * W);
-    if constexpr (N == 4) { /* float: up to 8 packs a lane */
-        if (W == 1)
-            return np <= 2   ? to.template rows<2, 1>()
-                   : np <= 4 ? to.template rows<4, 1>()
-                   : np <= 6 ? to.template rows<6, 1>()
-                             : to.template rows<8, 1>();
-        return W == 2 ? (np <= 6 ? to.template rows<6, 2>() : to.template rows<8, 2>())
-                      : (np <= 6 ? to.template rows<6, 4>() : to.template rows<8, 4>());
-    } else {
-        if (W == 1)
-            return np <= 1   ? to.template rows<1, 1>()
-                   : np <= 2 ? to.template rows<2, 1>()
-                   : np <= 3 ? to.template rows<3, 1>()
-                             : to.template rows<4, 1>();
-        return W == 2 ? (np <= 3 ? to.template rows<3, 2>() : to.template rows<4, 2>())
-                      : (np <= 3 ? to.template rows<3, 4>() : to.template rows<4, 4>());
-    }
+    constexpr int U = 8 / N; /* packs of 8 numbers; a lane holds one to four times as many */
+    const int64_t u = ceil_div<int64_t>(n_pack, 32 * W * U);
+    if (W == 1)
+        return u <= 1   ? to.template rows<U, 1>()
+               : u <= 2 ? to.template rows<2 * U, 1>()
+               : u <= 3 ? to.template rows<3 * U, 1>()
+                        : to.template rows<4 * U, 1>();
+    if (W == 2) return u <= 3 ? to.template rows<3 * U, 2>() : to.template rows<4 * U, 2>();
+    return u <= 3 ? to.template rows<3 * U, 4>() : to.template rows<4 * U, 4>();
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* point.cuh - one kernel for everything that makes an element from elements of the same number.
  *
  * An operation is a struct of addresses with
- *     void prepare();                                                    once a thread
+ *     void prepare();                                                    once per thread
  *     template <int N> struct in;                                        what N neighbours need
  *     template <int N> in<N> load(int64_t at) const;                     reads them, …
  *     template <int N> void make(int64_t at, const in<N> &) const;       … computes, and writes
@@ -39,8 +39,44 @@ template <int N, class Op> static int point_start(void *stream, const Op &op, in
     if (n <= 0) return 0;
     const int64_t n_pack = aligned ? n / N : n;
     const unsigned blocks = (unsigned)(n_pack ? ceil_div<int64_t>(n_pack, POINT_THREADS * POINT_TURNS) : 1);
-    if (aligned) return LS_LAUNCH((point_packs<Op, N>), blocks, POINT_THREADS, 0, stream, op, n);
-    return LS_LAUNCH((point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
+    return LS_LAUNCH((aligned ? point_packs<Op, N> : point_packs<Op, 1>), blocks, POINT_THREADS, 0, stream, op, n);
+}
+
+/* The operation y = f(x[0], …, x[INPUTS-1]) on arrays of one type. F has
+ *     void prepare();                                                    once per thread
+ *     template <int N> void all(float (&v)[INPUTS][N], int64_t at);      the result of v, which is x from `at` on, to v[0] */
+template <class T, int INPUTS, class F> struct elements {
+    T *y;
+    const T *x[INPUTS];
+    F f;
+    __device__ void prepare() { f.prepare(); }
+    template <int N> struct in {
+        vec<T, N> x[INPUTS];
+    };
+    template <int N> __device__ in<N> load(int64_t at) const
+    {
+        in<N> v;
+#pragma unroll
+        for (int k = 0; k < INPUTS; k++) v.x[k] = vec_load<N>(x[k] + at);
+        return v;
+    }
+    template <int N> __device__ void make(int64_t at, const in<N> &from) const
+    {
+        float v[INPUTS][N];
+#pragma unroll
+        for (int k = 0; k < INPUTS; k++) widen(v[k], from.x[k]);
+        f.all(v, at);
+        vec_store<N>(y + at, vec_of<T>(v[0]));
+    }
+};
+
+template <class T, int INPUTS, class F>
+static int elements_start(void *stream, void *y, const void *const (&x)[INPUTS], int64_t n, const F &f)
+{
+    elements<T, INPUTS, F> op = {(T *)y, {}, f};
+    bool aligned = aligned16(y);
+    for (int k = 0; k < INPUTS; k++) op.x[k] = (const T *)x[k], aligned = aligned && aligned16(x[k]);
+    return point_start<whole<T>>(stream, op, n, aligned);
 }
 
 #endif

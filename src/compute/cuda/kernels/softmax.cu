@@ -162,29 +162,19 @@ template <class T> bool whole_packs(const cu_softmax *s)
     return s->ld % whole<T> == 0 && aligned16(s->logits);
 }
 
-template <class T, int N, int ROWS_KEPT, int WHAT> int start(void *stream, const job<T> &a, int blocks)
+/* kept: rows in shared memory. */
+template <class T> int start(void *stream, void (*kernel)(job<T>), int threads, int kept, const job<T> &a, int blocks)
 {
-    const size_t smem = (size_t)(ROWS_KEPT * a.ld) * sizeof(T);
-    const int e = smem > 32768 ? LS_ALLOW_SHARED((softmax_rows<T, N, ROWS_KEPT, WHAT>), smem) : 0;
-    if (e) return e;
-    return LS_LAUNCH((softmax_rows<T, N, ROWS_KEPT, WHAT>), (unsigned)(a.rows < blocks ? a.rows : blocks), THREADS,
-                     smem, stream, a);
+    const size_t smem = (size_t)(kept * a.ld) * sizeof(T);
+    const int e = smem > 32768 ? LS_ALLOW_SHARED(kernel, smem) : 0;
+    return e ? e : LS_LAUNCH(kernel, (unsigned)(a.rows < blocks ? a.rows : blocks), threads, smem, stream, a);
 }
 
 /* Whether softmax_held of K packs a thread does it: 50304 columns have 13, halves and quarters of them 7 and 4. */
-template <class T, int K> bool holds(const cu_softmax *s)
+template <int K> bool holds(const cu_softmax *s)
 {
     const int64_t packs = s->ld / 8;
     return ceil_div<int64_t>(s->V, 8) > (K - 1) * HELD_THREADS && packs <= K * HELD_THREADS && s->rows < INT32_MAX / 2;
-}
-
-template <class T, int K, int WHAT> int start_held(void *stream, const job<T> &a, int blocks)
-{
-    const size_t smem = (size_t)(2 * a.ld) * sizeof(T);
-    const int e = LS_ALLOW_SHARED((softmax_held<T, K, WHAT>), smem);
-    if (e) return e;
-    return LS_LAUNCH((softmax_held<T, K, WHAT>), (unsigned)(a.rows < blocks ? a.rows : blocks), HELD_THREADS, smem,
-                     stream, a);
 }
 
 template <class T, int WHAT> int pick(void *stream, const cu_softmax *s, double *out)
@@ -197,14 +187,18 @@ template <class T, int WHAT> int pick(void *stream, const cu_softmax *s, double 
     if (!e) e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (e) return (int)e;
     const int64_t row = s->ld * (int64_t)sizeof(T), room = most - 2048; /* beside the kernel's own arrays */
-    if (!whole_packs<T>(s) || row > room) return start<T, 1, 0, WHAT>(stream, a, 2 * blocks);
+    if (!whole_packs<T>(s) || row > room)
+        return start<T>(stream, softmax_rows<T, 1, 0, WHAT>, THREADS, 0, a, 2 * blocks);
     if constexpr (N == 8) {
-        if (holds<T, 13>(s) && 2 * row <= room) return start_held<T, 13, WHAT>(stream, a, blocks);
-        if (holds<T, 7>(s) && 2 * row <= room) return start_held<T, 7, WHAT>(stream, a, blocks);
-        if (holds<T, 4>(s) && 4 * row <= room) return start_held<T, 4, WHAT>(stream, a, 2 * blocks);
+        if (holds<13>(s) && 2 * row <= room)
+            return start<T>(stream, softmax_held<T, 13, WHAT>, HELD_THREADS, 2, a, blocks);
+        if (holds<7>(s) && 2 * row <= room)
+            return start<T>(stream, softmax_held<T, 7, WHAT>, HELD_THREADS, 2, a, blocks);
+        if (holds<4>(s) && 4 * row <= room)
+            return start<T>(stream, softmax_held<T, 4, WHAT>, HELD_THREADS, 2, a, 2 * blocks);
     }
-    if (2 * row <= room) return start<T, N, 2, WHAT>(stream, a, blocks);
-    return start<T, N, 1, WHAT>(stream, a, blocks);
+    if (2 * row <= room) return start<T>(stream, softmax_rows<T, N, 2, WHAT>, THREADS, 2, a, blocks);
+    return start<T>(stream, softmax_rows<T, N, 1, WHAT>, THREADS, 1, a, blocks);
 }
 
 } // namespace
@@ -214,14 +208,12 @@ extern "C" int cu_softmax_loss(void *stream, ls_dtype dt, const cu_softmax *a)
     if (a->rows <= 0) return 0;
     LS_DISPATCH(dt, T,
                 { return a->grad ? pick<T, GRAD>(stream, a, a->row_loss) : pick<T, LOSS>(stream, a, a->row_loss); });
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_softmax_parts(void *stream, ls_dtype dt, const cu_softmax *a, double *part)
 {
     if (a->rows <= 0) return 0;
     LS_DISPATCH(dt, T, return (pick<T, PARTS>(stream, a, part)));
-    return (int)cudaErrorInvalidValue;
 }
 
 extern "C" int cu_softmax_join(void *stream, ls_dtype dt, const cu_softmax *a, double *all, int n_part)
@@ -234,8 +226,6 @@ extern "C" int cu_softmax_join(void *stream, ls_dtype dt, const cu_softmax *a, d
         const job<T> j = job_of<T>(a, nullptr);
         const int64_t n = whole_packs<T>(a) ? whole<T> : 1, wide = ceil_div<int64_t>(a->ld, 256 * n * 4);
         const dim3 grid((unsigned)a->rows, (unsigned)wide);
-        if (n > 1) return LS_LAUNCH((softmax_grad<T, whole<T>>), grid, 256, 0, stream, j, (const double *)all);
-        return LS_LAUNCH((softmax_grad<T, 1>), grid, 256, 0, stream, j, (const double *)all);
+        return LS_LAUNCH((n > 1 ? softmax_grad<T, whole<T>> : softmax_grad<T, 1>), grid, 256, 0, stream, j, all);
     });
-    return (int)cudaErrorInvalidValue;
 }

@@ -6,12 +6,10 @@
  *
  *   count   each tile of 2048 positions: how many of each digit                         hist (tiles, 256)
  *   place   where a tile's digits begin: the digits below it everywhere, and equal ones in earlier tiles; inside the
- *           tile a position's place is after its warp's and the warps' before it (ballots tell who has the same digit)
+ *           tile a position's place is after its warp's and the warps' before it (ballots find those with the same digit)
  *
  * Bytes   24R a pass; ids below 65536 take two passes: four launches of a few microseconds, no look from the host. */
-#include "compute/cuda/kernels/embed.h"
 #include "compute/cuda/kernels/vec.cuh"
-#include "compute/cuda/scratch.h"
 
 namespace {
 
@@ -158,21 +156,12 @@ __global__ void __launch_bounds__(THREADS) place_digits(int32_t *key, int32_t *p
     }
 }
 
-int64_t padded(int64_t n)
-{
-    return ceil_div<int64_t>(n, 4) * 4; /* 16 bytes */
-}
+static_assert(TILE == CU_SORT_TILE, "scratch.h");
 
 } // namespace
 
-extern "C" size_t cu_sort_ids_room(int64_t R)
-{
-    static_assert(TILE == CU_SORT_TILE, "scratch.h");
-    return cu_sort_nbytes(R);
-}
-
 extern "C" int cu_sort_ids(void *stream, int32_t *key, int32_t *pos, const int32_t *ids, int64_t first, int64_t V,
-                           int64_t R, void *room)
+                           int64_t R, void *scratch)
 {
     if (R <= 0) return 0;
     if (R > INT32_MAX / 2 || V > INT32_MAX - 1) return (int)cudaErrorInvalidValue;
@@ -181,7 +170,7 @@ extern "C" int cu_sort_ids(void *stream, int32_t *key, int32_t *pos, const int32
         return LS_LAUNCH(count_before, (unsigned)ceil_div<int64_t>(R * TOGETHER, THREADS), THREADS,
                          (size_t)ceil_div<int64_t>(R, 4 * TOGETHER) * 4 * TOGETHER * sizeof(uint32_t), stream, key, pos,
                          a);
-    int32_t *key2 = (int32_t *)room, *pos2 = key2 + padded(R), *hist = pos2 + padded(R);
+    int32_t *key2 = (int32_t *)scratch, *pos2 = key2 + cu_padded(R), *hist = pos2 + cu_padded(R);
     const unsigned tiles = (unsigned)ceil_div<int64_t>(R, TILE);
     int passes = 1;
     while (passes < 4 && V >> (8 * passes)) passes++;

@@ -6,7 +6,6 @@
  * Order   a warp sums a block: lanes take packs in turn, then a tree over lanes; n and block alone decide it. The sums
  *         of 32 blocks leave together, as results go to the host's memory, where a small write costs what a large one
  *         does. `sum` is one block. */
-#include "compute/cuda/kernels/optim.h"
 #include "compute/cuda/kernels/vec.cuh"
 
 namespace {
@@ -71,9 +70,9 @@ extern "C" int cu_sumsq(void *stream, double *block_sum, const float *x, int64_t
 {
     if (n <= 0) return 0;
     const unsigned blocks = (unsigned)ceil_div<int64_t>(ceil_div<int64_t>(n, block), SUMS);
-    if (block % 4 == 0 && aligned16(x))
-        return LS_LAUNCH((sum_squares<true>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
-    return LS_LAUNCH((sum_squares<false>), blocks, 32 * WARPS, 0, stream, block_sum, x, n, block);
+    const bool packs = block % 4 == 0 && aligned16(x);
+    return LS_LAUNCH((packs ? sum_squares<true> : sum_squares<false>), blocks, 32 * WARPS, 0, stream, block_sum, x, n,
+                     block);
 }
 
 extern "C" int cu_sum(void *stream, double *out, const double *x, int64_t n)

@@ -4,46 +4,33 @@
 #define LS_CUDA_KERNELS_VEC_CUH
 
 #include "compute/cuda/gpu.cuh"
+#include "compute/cuda/kernels/kernels.h"
 
 template <class T> constexpr int whole = 16 / (int)sizeof(T);
 
-/* The plain word of so many bytes. */
-template <int NBYTES> struct word_of;
-template <> struct word_of<2> {
-    typedef unsigned short type;
-};
-template <> struct word_of<4> {
-    typedef unsigned type;
-};
-template <> struct word_of<8> {
-    typedef uint2 type;
-};
-template <> struct word_of<16> {
-    typedef uint4 type;
-};
+/* The plain word of 2, 4, 8 or 16 bytes. */
+template <class A, class B, bool FIRST> using either = typename std::conditional<FIRST, A, B>::type;
+template <int NBYTES>
+using word_of = either<either<unsigned short, unsigned, NBYTES == 2>, either<uint2, uint4, NBYTES == 8>, NBYTES <= 4>;
 
 /* As they are in memory, in as few registers: a compiler gives single 16-bit numbers a register each. */
 template <class T, int N> struct vec {
-    typename word_of<(int)sizeof(T) * N>::type u;
+    word_of<(int)sizeof(T) * N> u;
 };
 
 /* once: nobody reads it again soon. */
 template <int N, bool once = false, class T> LS_DEVICE vec<T, N> vec_load(const T *p)
 {
-    typedef typename word_of<(int)sizeof(T) * N>::type word;
-#ifdef LS_EMU
+    typedef word_of<(int)sizeof(T) * N> word;
     emu_check_aligned(p, sizeof(word));
-#endif
     const word *from = reinterpret_cast<const word *>(p);
     return {once ? __ldcs(from) : *from};
 }
 
 template <int N, bool once = false, class T> LS_DEVICE void vec_store(T *p, const vec<T, N> &v)
 {
-    typedef typename word_of<(int)sizeof(T) * N>::type word;
-#ifdef LS_EMU
+    typedef word_of<(int)sizeof(T) * N> word;
     emu_check_aligned(p, sizeof(word));
-#endif
     if (once) __stcs(reinterpret_cast<word *>(p), v.u);
     else *reinterpret_cast<word *>(p) = v.u;
 }
@@ -55,6 +42,15 @@ template <class T, int N> LS_DEVICE vec<T, N> vec_zero()
     return v;
 }
 
+/* The same bits as another type. */
+template <class To, class From> LS_DEVICE To bits_as(const From &x)
+{
+    static_assert(sizeof(To) == sizeof(From), "as many bits");
+    To y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+
 /* Two narrow numbers out of, and into, a word; the first is the lower half. */
 LS_DEVICE float2 widen2(unsigned u, bf16)
 {
@@ -62,43 +58,25 @@ LS_DEVICE float2 widen2(unsigned u, bf16)
 }
 LS_DEVICE float2 widen2(unsigned u, f16)
 {
-    __half2 h;
-    memcpy(&h, &u, sizeof h);
-    return __half22float2(h);
+    return __half22float2(bits_as<__half2>(u));
 }
 LS_DEVICE unsigned narrow2(float a, float b, bf16)
 {
-    const __nv_bfloat162 h = __floats2bfloat162_rn(a, b);
-    unsigned u;
-    memcpy(&u, &h, sizeof u);
-    return u;
+    return bits_as<unsigned>(__floats2bfloat162_rn(a, b));
 }
 LS_DEVICE unsigned narrow2(float a, float b, f16)
 {
-    const __half2 h = __floats2half2_rn(a, b);
-    unsigned u;
-    memcpy(&u, &h, sizeof u);
-    return u;
+    return bits_as<unsigned>(__floats2half2_rn(a, b));
 }
 
 /* The larger of each two of a word. */
 LS_DEVICE unsigned max2(unsigned a, unsigned b, bf16)
 {
-    __nv_bfloat162 x, y;
-    memcpy(&x, &a, sizeof x);
-    memcpy(&y, &b, sizeof y);
-    x = __hmax2(x, y);
-    memcpy(&a, &x, sizeof a);
-    return a;
+    return bits_as<unsigned>(__hmax2(bits_as<__nv_bfloat162>(a), bits_as<__nv_bfloat162>(b)));
 }
 LS_DEVICE unsigned max2(unsigned a, unsigned b, f16)
 {
-    __half2 x, y;
-    memcpy(&x, &a, sizeof x);
-    memcpy(&y, &b, sizeof y);
-    x = __hmax2(x, y);
-    memcpy(&a, &x, sizeof a);
-    return a;
+    return bits_as<unsigned>(__hmax2(bits_as<__half2>(a), bits_as<__half2>(b)));
 }
 
 template <int N, class T> LS_DEVICE void widen(float (&f)[N], const vec<T, N> &v)
@@ -106,9 +84,7 @@ template <int N, class T> LS_DEVICE void widen(float (&f)[N], const vec<T, N> &v
     if constexpr (sizeof(T) == sizeof(float)) {
         memcpy(f, &v, sizeof f);
     } else if constexpr (N == 1) {
-        T x;
-        memcpy(&x, &v, sizeof x);
-        f[0] = to_float(x);
+        f[0] = to_float(bits_as<T>(v));
     } else {
         unsigned u[N / 2];
         memcpy(u, &v, sizeof u);
@@ -124,19 +100,16 @@ template <int N, class T> LS_DEVICE void widen(float (&f)[N], const vec<T, N> &v
 /* Rounds to nearest even. */
 template <class T, int N> LS_DEVICE vec<T, N> vec_of(const float (&f)[N])
 {
-    vec<T, N> v;
     if constexpr (sizeof(T) == sizeof(float)) {
-        memcpy(&v, f, sizeof v);
+        return bits_as<vec<T, N>>(f);
     } else if constexpr (N == 1) {
-        const T x = from_float<T>(f[0]);
-        memcpy(&v, &x, sizeof v);
+        return bits_as<vec<T, N>>(from_float<T>(f[0]));
     } else {
         unsigned u[N / 2];
 #pragma unroll
         for (int i = 0; i < N / 2; i++) u[i] = narrow2(f[2 * i], f[2 * i + 1], T());
-        memcpy(&v, u, sizeof v);
+        return bits_as<vec<T, N>>(u);
     }
-    return v;
 }
 
 /* Dropout of elements first … first+N-1. */

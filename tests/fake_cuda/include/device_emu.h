@@ -1,8 +1,54 @@
-/* mma_emu.h - mma.cuh's functions for the emulator: the lanes of a warp show each other what they hold, and each makes its own part. */
-#ifndef LS_CUDA_MMA_EMU_H
-#define LS_CUDA_MMA_EMU_H
+/* device_emu.h - launching and PTX (compute/cuda/gpu.cuh, kernels/mma.cuh) for the emulated device. For products of small matrices the lanes of
+ * a warp show each other what they hold, and each makes its own part. */
+#ifndef LS_DEVICE_EMU_H
+#define LS_DEVICE_EMU_H
 
-static inline saddr mma_saddr(const void *p)
+#include "fake_cuda/emu.h"
+
+template <class... P, class... A>
+static inline int ls_launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream,
+                            A... args)
+{
+    std::tuple<P...> all(static_cast<P>(args)...);
+    return (int)emu_launch(name, reinterpret_cast<const void *>(kernel), grid, block, smem, (cudaStream_t)stream,
+                           [kernel, all] { std::apply(kernel, all); });
+}
+#define LS_SHARED(type, name, dims)                   \
+    typedef type name##_shared_t dims;                \
+    static emu_shared<name##_shared_t> name##_shared; \
+    name##_shared_t &name = name##_shared.get()
+#define LS_SHARED_DYNAMIC(type) ((type *)emu_dynamic_shared())
+
+static inline float ex2(float x)
+{
+    return exp2f(x);
+}
+
+static inline float rcp(float x)
+{
+    return 1.0f / x;
+}
+
+static inline void cp_async16(void *dst, const void *src, bool take = true)
+{
+    emu_cp_async(dst, src, 16, take ? 16 : 0);
+}
+
+static inline void cp_async_commit()
+{
+    emu_cp_async_commit();
+}
+
+template <int PENDING> static inline void cp_async_wait()
+{
+    emu_cp_async_wait(PENDING);
+}
+
+/* ---- kernels/mma.cuh ---- */
+
+typedef char *saddr; /* an address in shared memory */
+
+static inline saddr shared_address(const void *p)
 {
     return (char *)(uintptr_t)p;
 }

@@ -1,8 +1,0 @@
-/* flash_f32.cu - attention in float, forward, on the tensor cores: every product as three of TF32 (mma.cuh), which leaves a float's accuracy,
- * or as one where TF32 was asked for. Backward: flash_f32_bwd.cu, flash_tf32_bwd.cu, apart because they take the compiler long. */
-#include "flash_fwd.cuh"
-
-int flash_fwd_f32(const flash_job *j, int tf32, void *stream)
-{
-    return tf32 ? fwd_for<float, 1>(j, stream) : fwd_for<float, 3>(j, stream);
-}
