@@ -47,7 +47,8 @@ void ls_jsonw_put_real(ls_jsonw *w, const char *key, double value);
 void ls_jsonw_put_bool(ls_jsonw *w, const char *key, int value);
 void ls_jsonw_put_open(ls_jsonw *w, const char *key, char bracket);
 void ls_jsonw_put_value(ls_jsonw *w, const char *key, const json_t *value);
-/* Several members: ls_jsonw_members(w, LS_KV("loss", loss), LS_KV("tokens", n)). The type of a value chooses the function. */
+/* Several members: ls_jsonw_members(w, LS_KV("loss", loss), LS_KV("tokens", n)). The type of a value chooses the function.
+ * Comparisons and the literals true and false have the type int in C; cast them: LS_KV("ok", (bool)(n == 0)). */
 #define ls_jsonw_members(w, ...)     \
     do {                             \
         ls_jsonw *const kv_w_ = (w); \
