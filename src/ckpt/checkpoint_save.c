@@ -56,21 +56,15 @@ static ls_status put_small(ckpt_save *s)
     ls_jsonw_init(&w, &text, 2);
     ls_jsonw_open(&w, '{');
     ls_jsonw_put_bool(&w, "_from_model_config", 1);
-    if (c->eos_id >= 0) {
-        ls_jsonw_put_int(&w, "bos_token_id", c->eos_id);
-        ls_jsonw_put_int(&w, "eos_token_id", c->eos_id);
-    }
+    if (c->eos_id >= 0) { ls_jsonw_members(&w, LS_KV("bos_token_id", c->eos_id), LS_KV("eos_token_id", c->eos_id)); }
     ls_jsonw_close(&w);
     LS_TRY(put_text(s, CKPT_GEN, &text));
     LS_TRY(put_tokenizer(s));
 
     ls_jsonw_init(&w, &text, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "format", CKPT_FORMAT);
-    ls_jsonw_put_int(&w, "version", LS_CKPT_VERSION);
-    ls_jsonw_put_int(&w, "step", job->step);
-    ls_jsonw_put_str(&w, "dtype", ls_dtype_word(job->model->compute->ops->wide));
-    ls_jsonw_put_bool(&w, "optimizer", job->optimizer);
+    ls_jsonw_members(&w, LS_KV("format", CKPT_FORMAT), LS_KV("version", LS_CKPT_VERSION), LS_KV("step", job->step),
+                     LS_KV("dtype", ls_dtype_word(job->model->compute->ops->wide)), LS_KV("optimizer", job->optimizer));
     ls_jsonw_key(&w, "trainer");
     ls_jsonw_value(&w, s->state);
     ls_jsonw_close(&w);

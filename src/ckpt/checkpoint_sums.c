@@ -45,10 +45,8 @@ void ckpt_sums_begin(ckpt_sums *s)
 {
     ls_jsonw_init(&s->w, &s->text, 2);
     ls_jsonw_open(&s->w, '{');
-    ls_jsonw_put_str(&s->w, "format", FORMAT);
-    ls_jsonw_put_int(&s->w, "version", LS_CKPT_VERSION);
-    ls_jsonw_put_str(&s->w, "hash", "XXH3-64");
-    ls_jsonw_put_int(&s->w, "block_bytes", (int64_t)CKPT_BLOCK);
+    ls_jsonw_members(&s->w, LS_KV("format", FORMAT), LS_KV("version", LS_CKPT_VERSION), LS_KV("hash", "XXH3-64"),
+                     LS_KV("block_bytes", (int64_t)CKPT_BLOCK));
     ls_jsonw_put_open(&s->w, "files", '{');
 }
 
@@ -63,8 +61,7 @@ void ckpt_sums_add(ckpt_sums *s, const char *name, const void *data, size_t nbyt
         ls_xxh_add(&root, &hash, sizeof hash);
     }
     ls_jsonw_put_open(&s->w, name, '{');
-    ls_jsonw_put_int(&s->w, "bytes", (int64_t)nbytes);
-    ls_jsonw_put_str(&s->w, "root", hex_of(ls_xxh_value(&root), hex));
+    ls_jsonw_members(&s->w, LS_KV("bytes", (int64_t)nbytes), LS_KV("root", hex_of(ls_xxh_value(&root), hex)));
     ls_jsonw_put_open(&s->w, "blocks", '[');
     for (size_t b = 0; b < n; b++)
         ls_jsonw_str(&s->w, hex_of(known ? (uint64_t)known[b] : block_hash(data, nbytes, b), hex));

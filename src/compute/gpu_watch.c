@@ -172,19 +172,15 @@ void ls_gpu_watch_last(ls_gpu_watch *w, ls_gpu_now *out)
 void ls_gpu_window_write(const ls_gpu_window *x, int64_t tokens, ls_jsonw *w)
 {
     char words[160];
-    ls_jsonw_put_real(w, "seconds", x->seconds);
-    ls_jsonw_put_int(w, "samples", x->n_sample);
-    ls_jsonw_put_real(w, "utilization_mean", x->busy);
-    ls_jsonw_put_real(w, "utilization_min", x->busy_min);
-    ls_jsonw_put_real(w, "power_mean_w", x->power);
-    ls_jsonw_put_real(w, "power_max_w", x->power_max);
-    ls_jsonw_put_real(w, "energy_j", x->energy);
-    ls_jsonw_put_str(w, "energy_from", isnan(x->energy) ? NULL : x->energy_counted ? "counter" : "power");
-    ls_jsonw_put_real(w, "energy_per_token_j", tokens > 0 ? x->energy / (double)tokens : NAN);
-    ls_jsonw_put_real(w, "sm_clock_mean_mhz", x->sm_mhz);
-    ls_jsonw_put_real(w, "sm_clock_min_mhz", x->sm_mhz_min);
-    ls_jsonw_put_real(w, "memory_clock_mean_mhz", x->mem_mhz);
-    ls_jsonw_put_real(w, "memory_used_max_bytes", x->used_max);
-    ls_jsonw_put_real(w, "temperature_max_c", x->heat_max);
-    ls_jsonw_put_str(w, "slowed_by", x->n_sample ? ls_gpu_slowed_words(x->slowed, words) : NULL);
+    ls_jsonw_members(w, LS_KV("seconds", x->seconds), LS_KV("samples", x->n_sample), LS_KV("utilization_mean", x->busy),
+                     LS_KV("utilization_min", x->busy_min), LS_KV("power_mean_w", x->power),
+                     LS_KV("power_max_w", x->power_max), LS_KV("energy_j", x->energy),
+                     LS_KV("energy_from", isnan(x->energy)    ? NULL
+                                          : x->energy_counted ? "counter"
+                                                              : "power"),
+                     LS_KV("energy_per_token_j", tokens > 0 ? x->energy / (double)tokens : NAN),
+                     LS_KV("sm_clock_mean_mhz", x->sm_mhz), LS_KV("sm_clock_min_mhz", x->sm_mhz_min),
+                     LS_KV("memory_clock_mean_mhz", x->mem_mhz), LS_KV("memory_used_max_bytes", x->used_max),
+                     LS_KV("temperature_max_c", x->heat_max),
+                     LS_KV("slowed_by", x->n_sample ? ls_gpu_slowed_words(x->slowed, words) : NULL));
 }

@@ -32,20 +32,20 @@ static void put(ls_train_config *c, const char *name, const char *text, bool quo
 {
     int i = 0;
     while (i < c->n_setting && strcmp(c->setting[i].name, name)) i++;
-    if (i == c->n_setting) {
-        ls_setting *more = ls_realloc(c->setting, (size_t)(i + 1) * sizeof *more);
-        if (!more) {
-            c->incomplete = true;
-            return;
-        }
-        c->setting = more;
-        c->n_setting++;
+    char *copy = text ? ls_strdup(text) : NULL;
+    ls_setting *list = c->setting;
+    if (i == c->n_setting) list = ls_realloc(list, (size_t)(i + 1) * sizeof *list);
+    if (list) c->setting = list;
+    if (!list || (text && !copy)) { /* a row that exists keeps its value */
+        ls_free(copy);
+        c->incomplete = true;
+        return;
     }
-    ls_setting *s = &c->setting[i];
+    ls_setting *s = &list[i];
     ls_free(s->text);
-    *s = (ls_setting){.name = name, .text = text ? ls_strdup(text) : NULL, .quoted = quoted, .source = from.source};
+    *s = (ls_setting){.name = name, .text = copy, .quoted = quoted, .source = from.source};
     snprintf(s->detail, sizeof s->detail, "%s", from.detail);
-    if (text && !s->text) c->incomplete = true;
+    if (i == c->n_setting) c->n_setting++;
 }
 
 void train_put_int(ls_train_config *c, const char *name, int64_t value, train_origin from)
@@ -71,9 +71,11 @@ void train_put_text(ls_train_config *c, const char *name, const char *value, tra
     put(c, name, value, true, from);
 }
 
-ls_status train_settings_check(const ls_train_config *c)
+ls_status train_settings_check(ls_train_config *c)
 {
-    return c->incomplete || c->notes.failed ? ls_nomem(sizeof(ls_setting), "the list of settings") : LS_OK;
+    const bool ok = !c->incomplete && !c->notes.failed;
+    c->incomplete = false; /* what could not be added is tried again by the next resolution */
+    return ok ? LS_OK : ls_nomem(sizeof(ls_setting), "the list of settings");
 }
 
 ls_status train_copy(char **dst, const char *text)
@@ -109,8 +111,7 @@ void ls_train_config_json(const ls_train_config *c, ls_str *out)
         ls_jsonw_key(&w, "value");
         if (s->quoted) ls_jsonw_str(&w, s->text);
         else ls_jsonw_raw(&w, s->text);
-        ls_jsonw_put_str(&w, "source", source_word[s->source]);
-        ls_jsonw_put_str(&w, "from", *s->detail ? s->detail : NULL);
+        ls_jsonw_members(&w, LS_KV("source", source_word[s->source]), LS_KV("from", *s->detail ? s->detail : NULL));
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);

@@ -32,18 +32,24 @@ static void compress(ls_sha256 *s, const unsigned char *p)
         w[i] = w[i - 16] + lo + w[i - 7] + hi;
     }
     uint32_t a = s->h[0], b = s->h[1], c = s->h[2], d = s->h[3], e = s->h[4], f = s->h[5], g = s->h[6], h = s->h[7];
-    for (int i = 0; i < 64; i++) {
-        const uint32_t t = h + (rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25)) + ((e & f) ^ (~e & g)) + K[i] + w[i];
-        const uint32_t u = (rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
-        h = g;
-        g = f;
-        f = e;
-        e = d + t;
-        d = c;
-        c = b;
-        b = a;
-        a = t + u;
+/* One round; the caller turns the names instead of moving eight words. */
+#define ROUND(a, b, c, d, e, f, g, h, i)                                                                \
+    do {                                                                                                \
+        uint32_t t = h + (rotr(e, 6) ^ rotr(e, 11) ^ rotr(e, 25)) + ((e & f) ^ (~e & g)) + K[i] + w[i]; \
+        d += t;                                                                                         \
+        h = t + (rotr(a, 2) ^ rotr(a, 13) ^ rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));               \
+    } while (0)
+    for (int i = 0; i < 64; i += 8) {
+        ROUND(a, b, c, d, e, f, g, h, i);
+        ROUND(h, a, b, c, d, e, f, g, i + 1);
+        ROUND(g, h, a, b, c, d, e, f, i + 2);
+        ROUND(f, g, h, a, b, c, d, e, i + 3);
+        ROUND(e, f, g, h, a, b, c, d, i + 4);
+        ROUND(d, e, f, g, h, a, b, c, i + 5);
+        ROUND(c, d, e, f, g, h, a, b, i + 6);
+        ROUND(b, c, d, e, f, g, h, a, i + 7);
     }
+#undef ROUND
     const uint32_t v[8] = {a, b, c, d, e, f, g, h};
     for (int i = 0; i < 8; i++) s->h[i] += v[i];
 }

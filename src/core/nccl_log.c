@@ -383,8 +383,7 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
     put_count(w, "n_ranks", l->n_rank);
     ls_jsonw_put_int(w, "n_ranks_logged", l->n_rank_logged);
     put_count(w, "n_nodes", l->n_node);
-    ls_jsonw_put_int(w, "communicators", l->n_comm);
-    ls_jsonw_put_int(w, "logs", l->n_file);
+    ls_jsonw_members(w, LS_KV("communicators", l->n_comm), LS_KV("logs", l->n_file));
     put_text(w, "network", l->network);
     ls_jsonw_put_open(w, "network_devices", '[');
     for (int i = 0; i < l->n_device; i++) ls_jsonw_str(w, l->device[i]);
@@ -399,8 +398,7 @@ void ls_nccl_log_write(const ls_nccl_log *l, ls_jsonw *w)
     put_count(w, "channels", l->channels);
     put_count(w, "nvls_channels", l->nvls_channels);
     put_count(w, "p2p_channels", l->p2p_channels);
-    ls_jsonw_put_int(w, "rings_connected", l->rings_connected);
-    ls_jsonw_put_int(w, "trees_connected", l->trees_connected);
+    ls_jsonw_members(w, LS_KV("rings_connected", l->rings_connected), LS_KV("trees_connected", l->trees_connected));
     put_used(w, "gpudirect_rdma", ls_nccl_log_gpudirect(l));
     put_used(w, "nvlink", ls_nccl_log_nvlink(l));
     put_used(w, "nvls", ls_nccl_log_nvls(l));

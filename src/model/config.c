@@ -364,24 +364,15 @@ void ls_model_config_write(const ls_model_config *c, ls_str *out)
     write_id(&w, "bos_token_id", c->eos_id);
     ls_jsonw_put_real(&w, "embd_pdrop", c->embd_pdrop);
     write_id(&w, "eos_token_id", c->eos_id);
-    ls_jsonw_put_real(&w, "initializer_range", c->init_range);
-    ls_jsonw_put_real(&w, "layer_norm_epsilon", c->ln_eps);
-    ls_jsonw_put_str(&w, "lockstep_variant", ls_variant_word(c->variant));
-    ls_jsonw_put_str(&w, "model_type", "gpt2");
-    ls_jsonw_put_int(&w, "n_ctx", c->n_ctx);
-    ls_jsonw_put_int(&w, "n_embd", c->n_embd);
-    ls_jsonw_put_int(&w, "n_head", c->n_head);
+    ls_jsonw_members(&w, LS_KV("initializer_range", c->init_range), LS_KV("layer_norm_epsilon", c->ln_eps),
+                     LS_KV("lockstep_variant", ls_variant_word(c->variant)), LS_KV("model_type", "gpt2"),
+                     LS_KV("n_ctx", c->n_ctx), LS_KV("n_embd", c->n_embd), LS_KV("n_head", c->n_head));
     ls_jsonw_key(&w, "n_inner");
     ls_jsonw_null(&w);
-    ls_jsonw_put_int(&w, "n_layer", c->n_layer);
-    ls_jsonw_put_int(&w, "n_positions", c->n_ctx);
-    ls_jsonw_put_bool(&w, "reorder_and_upcast_attn", false);
-    ls_jsonw_put_real(&w, "resid_pdrop", c->resid_pdrop);
-    ls_jsonw_put_bool(&w, "scale_attn_by_inverse_layer_idx", false);
-    ls_jsonw_put_bool(&w, "scale_attn_weights", true);
-    ls_jsonw_put_bool(&w, "tie_word_embeddings", c->tied);
-    ls_jsonw_put_str(&w, "torch_dtype", "float32");
-    ls_jsonw_put_bool(&w, "use_cache", true);
-    ls_jsonw_put_int(&w, "vocab_size", c->vocab_size);
+    ls_jsonw_members(&w, LS_KV("n_layer", c->n_layer), LS_KV("n_positions", c->n_ctx),
+                     LS_KV("reorder_and_upcast_attn", (bool)(false)), LS_KV("resid_pdrop", c->resid_pdrop),
+                     LS_KV("scale_attn_by_inverse_layer_idx", (bool)(false)), LS_KV("scale_attn_weights", (bool)(true)),
+                     LS_KV("tie_word_embeddings", c->tied), LS_KV("torch_dtype", "float32"),
+                     LS_KV("use_cache", (bool)(true)), LS_KV("vocab_size", c->vocab_size));
     ls_jsonw_close(&w);
 }

@@ -195,8 +195,7 @@ static void write_curves(ls_jsonw *w, const ls_cluster *c)
     for (int i = 0; i < c->n_curve; i++) {
         const ls_cluster_curve *v = &c->curve[i];
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "kind", ls_coll_word(v->kind));
-        ls_jsonw_put_int(w, "workers", v->workers);
+        ls_jsonw_members(w, LS_KV("kind", ls_coll_word(v->kind)), LS_KV("workers", v->workers));
         write_numbers(w, "bytes", v->bytes, v->n);
         write_numbers(w, "seconds", v->sec, v->n);
         ls_jsonw_close(w);
@@ -226,10 +225,8 @@ void ls_cluster_text(const ls_cluster *c, ls_str *out)
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "format", LS_CLUSTER_FORMAT);
-    ls_jsonw_put_str(&w, "name", c->name);
-    ls_jsonw_put_str(&w, "source", c->source);
-    ls_jsonw_put_str(&w, "device", c->cpu ? "cpu" : "gpu");
+    ls_jsonw_members(&w, LS_KV("format", LS_CLUSTER_FORMAT), LS_KV("name", c->name), LS_KV("source", c->source),
+                     LS_KV("device", c->cpu ? "cpu" : "gpu"));
     write_fields(&w, FIELDS(head_fields), c);
     write_rates(&w, c);
     write_fields(&w, FIELDS(tail_fields), c);

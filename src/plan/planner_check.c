@@ -257,18 +257,12 @@ static void as_json(const ls_cluster *cl, const ls_run_record *r, const ls_plan_
     const bool equal = !memcmp(plan, r->memory, (size_t)r->cfg.world_size * sizeof *plan);
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "run", r->dir);
-    ls_jsonw_put_str(&w, "cluster", cl->name);
-    ls_jsonw_put_str(&w, "device", r->cfg.device);
-    ls_jsonw_put_str(&w, "precision", r->cfg.precision);
-    ls_jsonw_put_str(&w, "strategy", r->cfg.strategy);
-    ls_jsonw_put_int(&w, "workers", r->cfg.world_size);
-    ls_jsonw_put_int(&w, "pp", r->cfg.mesh.n[LS_AXIS_PP]);
-    ls_jsonw_put_int(&w, "tp", r->cfg.mesh.n[LS_AXIS_TP]);
-    ls_jsonw_put_str(&w, "schedule", r->cfg.schedule);
-    ls_jsonw_put_int(&w, "micro_batch", r->cfg.micro_batch);
-    ls_jsonw_put_int(&w, "grad_accum", r->cfg.grad_accum);
-    ls_jsonw_put_bool(&w, "memory_equal", equal);
+    ls_jsonw_members(&w, LS_KV("run", r->dir), LS_KV("cluster", cl->name), LS_KV("device", r->cfg.device),
+                     LS_KV("precision", r->cfg.precision), LS_KV("strategy", r->cfg.strategy),
+                     LS_KV("workers", r->cfg.world_size), LS_KV("pp", r->cfg.mesh.n[LS_AXIS_PP]),
+                     LS_KV("tp", r->cfg.mesh.n[LS_AXIS_TP]), LS_KV("schedule", r->cfg.schedule),
+                     LS_KV("micro_batch", r->cfg.micro_batch), LS_KV("grad_accum", r->cfg.grad_accum),
+                     LS_KV("memory_equal", equal));
     put_totals(&w, "memory_planned", plan, r->cfg.world_size);
     put_totals(&w, "memory_allocated", r->memory, r->cfg.world_size);
     for (int side = 0; side < 2; side++) {

@@ -159,9 +159,7 @@ static void memory(ls_jsonw *w, const ls_planned *l)
     ls_jsonw_put_open(w, "memory", '{');
     ls_jsonw_put_int(w, "worst_rank", l->worst_rank);
     for (int p = 0; p < LS_N_PART; p++) ls_jsonw_put_int(w, ls_part_word((ls_part)p), l->worst.part[p]);
-    ls_jsonw_put_int(w, "planned", l->worst.total);
-    ls_jsonw_put_int(w, "host", l->host_bytes);
-    ls_jsonw_put_int(w, "comm", l->comm_bytes);
+    ls_jsonw_members(w, LS_KV("planned", l->worst.total), LS_KV("host", l->host_bytes), LS_KV("comm", l->comm_bytes));
     ls_jsonw_close(w);
 }
 
@@ -172,28 +170,16 @@ static void layout(ls_jsonw *w, const ls_cluster *cl, const ls_planner_query *q,
     const ls_plan_totals all = ls_planner_totals(cl, q, l);
     ls_str words = {0};
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "strategy", c->strategy);
-    ls_jsonw_put_int(w, "dp", c->mesh.n[LS_AXIS_DP]);
-    ls_jsonw_put_int(w, "pp", c->mesh.n[LS_AXIS_PP]);
-    ls_jsonw_put_int(w, "tp", c->mesh.n[LS_AXIS_TP]);
-    ls_jsonw_put_str(w, "schedule", c->schedule);
-    ls_jsonw_put_int(w, "interleave", c->interleave);
-    ls_jsonw_put_int(w, "micro_batch", c->micro_batch);
-    ls_jsonw_put_int(w, "grad_accum", c->grad_accum);
-    ls_jsonw_put_bool(w, "fits", l->fits);
+    ls_jsonw_members(w, LS_KV("strategy", c->strategy), LS_KV("dp", c->mesh.n[LS_AXIS_DP]),
+                     LS_KV("pp", c->mesh.n[LS_AXIS_PP]), LS_KV("tp", c->mesh.n[LS_AXIS_TP]),
+                     LS_KV("schedule", c->schedule), LS_KV("interleave", c->interleave),
+                     LS_KV("micro_batch", c->micro_batch), LS_KV("grad_accum", c->grad_accum), LS_KV("fits", l->fits));
     if (!l->fits) ls_jsonw_put_str(w, "why", l->why);
-    ls_jsonw_put_real(w, "tokens_per_sec", t->tokens_per_sec);
-    ls_jsonw_put_real(w, "mfu", all.mfu);
-    ls_jsonw_put_real(w, "hours", all.seconds / 3600);
-    ls_jsonw_put_real(w, "energy_kwh", all.kwh);
-    ls_jsonw_put_real(w, "step_sec", t->step);
-    ls_jsonw_put_real(w, "forward_sec", t->forward);
-    ls_jsonw_put_real(w, "backward_sec", t->backward);
-    ls_jsonw_put_real(w, "exposed_comm_sec", t->exposed);
-    ls_jsonw_put_real(w, "optimizer_sec", t->optimizer);
-    ls_jsonw_put_real(w, "other_sec", t->other);
-    ls_jsonw_put_real(w, "comm_sec", t->comm);
-    ls_jsonw_put_real(w, "bubble", t->bubble);
+    ls_jsonw_members(w, LS_KV("tokens_per_sec", t->tokens_per_sec), LS_KV("mfu", all.mfu),
+                     LS_KV("hours", all.seconds / 3600), LS_KV("energy_kwh", all.kwh), LS_KV("step_sec", t->step),
+                     LS_KV("forward_sec", t->forward), LS_KV("backward_sec", t->backward),
+                     LS_KV("exposed_comm_sec", t->exposed), LS_KV("optimizer_sec", t->optimizer),
+                     LS_KV("other_sec", t->other), LS_KV("comm_sec", t->comm), LS_KV("bubble", t->bubble));
     memory(w, l);
     command(cl, q, c, &words);
     ls_jsonw_put_str(w, "command", words.data);
@@ -208,27 +194,19 @@ void ls_planner_json(const ls_cluster *cl, const ls_planner_query *q, const ls_p
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "model", q->model.name);
-    ls_jsonw_put_int(&w, "vocab_size", q->model.vocab_size);
-    ls_jsonw_put_int(&w, "global_batch", q->global_batch);
-    ls_jsonw_put_int(&w, "seq_length", q->seq_len);
-    ls_jsonw_put_int(&w, "workers", q->workers);
-    ls_jsonw_put_str(&w, "precision", ls_precision_word(dt));
-    ls_jsonw_put_real(&w, "tokens", q->tokens > 0 ? q->tokens : NAN);
-    ls_jsonw_put_real(&w, "power_watts", cl->power > 0 ? cl->power : NAN);
-    ls_jsonw_put_real(&w, "peak_flops", peak > 0 ? peak : NAN);
+    ls_jsonw_members(&w, LS_KV("model", q->model.name), LS_KV("vocab_size", q->model.vocab_size),
+                     LS_KV("global_batch", q->global_batch), LS_KV("seq_length", q->seq_len),
+                     LS_KV("workers", q->workers), LS_KV("precision", ls_precision_word(dt)),
+                     LS_KV("tokens", q->tokens > 0 ? q->tokens : NAN),
+                     LS_KV("power_watts", cl->power > 0 ? cl->power : NAN), LS_KV("peak_flops", peak > 0 ? peak : NAN));
     if (cl->cpu)
         ls_jsonw_put_real(&w, "workers_per_core", (double)ls_cluster_crowd(cl, q->workers).on_host / cl->devices);
-    ls_jsonw_put_str(&w, "cluster", cl->name);
-    ls_jsonw_put_str(&w, "source", cl->source);
-    ls_jsonw_put_int(&w, "memory_bytes", q->memory ? q->memory : cl->memory);
-    ls_jsonw_put_str(&w, "working_space_by",
-                     !q->cuda ? "cpu"
-                     : q->gpu ? "this machine's GPU"
-                              : "formulas, without cuDNN");
-    ls_jsonw_put_int(&w, "fit", r->n_fit);
-    ls_jsonw_put_int(&w, "do_not_fit", r->n - r->n_fit);
-    ls_jsonw_put_int(&w, "cannot_be", r->n_bad);
+    ls_jsonw_members(&w, LS_KV("cluster", cl->name), LS_KV("source", cl->source),
+                     LS_KV("memory_bytes", q->memory ? q->memory : cl->memory),
+                     LS_KV("working_space_by", !q->cuda ? "cpu"
+                                               : q->gpu ? "this machine's GPU"
+                                                        : "formulas, without cuDNN"),
+                     LS_KV("fit", r->n_fit), LS_KV("do_not_fit", r->n - r->n_fit), LS_KV("cannot_be", r->n_bad));
     ls_jsonw_put_open(&w, "layouts", '[');
     for (int i = 0; i < r->n && (!top || i < top); i++) layout(&w, cl, q, &r->layout[i]);
     ls_jsonw_close(&w);

@@ -61,10 +61,12 @@ static void write_hardware(ls_jsonw *w, const ls_trainer *t)
 {
     const char *slurm = env_text("SLURM_JOB_ID"), *instance = env_text("EC2_INSTANCE_TYPE");
     ls_jsonw_put_open(w, "hardware", '{');
-    ls_jsonw_put_str(w, "gpu_name", !t->compute.device ? "none" : *t->device.name ? t->device.name : "unknown");
-    ls_jsonw_put_int(w, "gpu_count_visible", t->compute.device ? t->device.count : 0);
-    ls_jsonw_put_int(w, "world_size", t->cfg->world_size);
-    ls_jsonw_put_str(w, "cuda_version", cuda_version(t));
+    ls_jsonw_members(w,
+                     LS_KV("gpu_name", !t->compute.device ? "none"
+                                       : *t->device.name  ? t->device.name
+                                                          : "unknown"),
+                     LS_KV("gpu_count_visible", t->compute.device ? t->device.count : 0),
+                     LS_KV("world_size", t->cfg->world_size), LS_KV("cuda_version", cuda_version(t)));
     if (instance && !slurm) ls_jsonw_put_str(w, "instance_type", instance);
     if (t->cfg->cluster) ls_jsonw_put_str(w, "cluster", t->cfg->cluster);
     ls_jsonw_close(w);
@@ -77,28 +79,22 @@ static void write_config(ls_jsonw *w, const ls_trainer *t)
     char size[96], name[256]; /* "data/train_small.bin" -> "train_small" */
     snprintf(name, sizeof name, "%.*s", dot && dot != base ? (int)(dot - base) : (int)sizeof name, base);
     ls_jsonw_put_open(w, "training_config", '{');
-    ls_jsonw_put_str(w, "model_name", "gpt2");
-    ls_jsonw_put_str(w, "model_size", ls_model_size_words(&c->model, size));
-    ls_jsonw_put_int(w, "seq_len", c->seq_len);
-    ls_jsonw_put_int(w, "epochs", c->epochs);
-    ls_jsonw_put_int(w, "micro_batch_size_per_gpu", c->micro_batch);
-    ls_jsonw_put_int(w, "grad_accum_steps", c->grad_accum);
-    ls_jsonw_put_int(w, "global_batch_size", c->global_batch);
-    ls_jsonw_put_real(w, "lr", c->lr.base);
-    ls_jsonw_put_str(w, "optimizer", c->optimizer);
-    ls_jsonw_put_str(w, "precision", c->precision_label);
-    ls_jsonw_put_bool(w, "deepspeed_enabled", c->engine);
+    ls_jsonw_members(w, LS_KV("model_name", "gpt2"), LS_KV("model_size", ls_model_size_words(&c->model, size)),
+                     LS_KV("seq_len", c->seq_len), LS_KV("epochs", c->epochs),
+                     LS_KV("micro_batch_size_per_gpu", c->micro_batch), LS_KV("grad_accum_steps", c->grad_accum),
+                     LS_KV("global_batch_size", c->global_batch), LS_KV("lr", c->lr.base),
+                     LS_KV("optimizer", c->optimizer), LS_KV("precision", c->precision_label),
+                     LS_KV("deepspeed_enabled", c->engine));
     put_int_or_null(w, "zero_stage", !c->engine || c->zero_given, c->engine ? c->zero_stage : 0);
     ls_jsonw_put_str(w, "dataset_name", name);
     ls_jsonw_put_open(w, "dataset_subset_sizes", '{');
-    ls_jsonw_put_int(w, "train", c->train_seqs);
-    ls_jsonw_put_int(w, "val", c->val_seqs);
+    ls_jsonw_members(w, LS_KV("train", c->train_seqs), LS_KV("val", c->val_seqs));
     ls_jsonw_close(w);
     ls_jsonw_close(w);
 
     ls_jsonw_put_open(w, "deepspeed_config", '{');
-    ls_jsonw_put_str(w, "path", c->deepspeed_path ? c->deepspeed_path : "none");
-    ls_jsonw_put_str(w, "sha256", c->deepspeed_path ? c->deepspeed_sha256 : "unknown");
+    ls_jsonw_members(w, LS_KV("path", c->deepspeed_path ? c->deepspeed_path : "none"),
+                     LS_KV("sha256", c->deepspeed_path ? c->deepspeed_sha256 : "unknown"));
     ls_jsonw_put_open(w, "selected", '{');
     put_bool_or_null(w, "fp16_enabled", c->fp16_given, c->fp16_enabled);
     put_bool_or_null(w, "wall_clock_breakdown", c->wall_clock_given, c->wall_clock_breakdown);
@@ -117,35 +113,30 @@ static void write_epoch(ls_jsonw *w, const ls_trainer *t, const ls_epoch_metrics
     int64_t a = e->grad_accum > 0 ? e->grad_accum : 1;
     bool timed = e->n_sample > 0, updates = e->n_update > 0;
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_int(w, "epoch_idx", e->epoch_idx);
-    ls_jsonw_put_real(w, "epoch_wall_time_sec", e->wall_time);
-    ls_jsonw_put_int(w, "steps", e->micro_steps);
-    ls_jsonw_put_int(w, "micro_steps", e->micro_steps);
-    ls_jsonw_put_int(w, "optimizer_steps", (e->micro_steps + a - 1) / a);
-    ls_jsonw_put_int(w, "tokens_processed_global", e->tokens);
-    ls_jsonw_put_real(w, "tokens_per_sec_global", tokens_per_sec(e));
-    ls_jsonw_put_real(w, "train_loss_avg_global", e->tokens > 0 ? e->train_loss : 0.0);
+    ls_jsonw_members(w, LS_KV("epoch_idx", e->epoch_idx), LS_KV("epoch_wall_time_sec", e->wall_time),
+                     LS_KV("steps", e->micro_steps), LS_KV("micro_steps", e->micro_steps),
+                     LS_KV("optimizer_steps", (e->micro_steps + a - 1) / a),
+                     LS_KV("tokens_processed_global", e->tokens), LS_KV("tokens_per_sec_global", tokens_per_sec(e)),
+                     LS_KV("train_loss_avg_global", e->tokens > 0 ? e->train_loss : 0.0));
     put_real_or_null(w, "val_loss_avg_global", e->has_val, e->val_loss);
-    ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_rank0", e->cuda_bytes);
-    ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_rank0", e->cuda_bytes);
+    ls_jsonw_members(w, LS_KV("max_cuda_mem_allocated_bytes_rank0", e->cuda_bytes),
+                     LS_KV("max_cuda_mem_reserved_bytes_rank0", e->cuda_bytes));
     put_real_or_null(w, "step_time_mean_sec", timed, e->step.mean);
     put_real_or_null(w, "step_time_p50_sec", timed, e->step.p50);
     put_real_or_null(w, "step_time_p95_sec", timed, e->step.p95);
     put_real_or_null(w, "dataload_time_mean_sec", timed, e->dataload.mean);
     if (t->compute.device && t->cfg->world_size > 1) {
-        ls_jsonw_put_int(w, "max_cuda_mem_allocated_bytes_global", e->cuda_bytes_global);
-        ls_jsonw_put_int(w, "max_cuda_mem_reserved_bytes_global", e->cuda_bytes_global);
+        ls_jsonw_members(w, LS_KV("max_cuda_mem_allocated_bytes_global", e->cuda_bytes_global),
+                         LS_KV("max_cuda_mem_reserved_bytes_global", e->cuda_bytes_global));
     }
     /* ours */
-    ls_jsonw_put_int(w, "updates_applied", e->updates_applied);
-    ls_jsonw_put_int(w, "updates_skipped", e->updates_skipped);
-    ls_jsonw_put_int(w, "sequences_dropped", e->sequences_dropped);
+    ls_jsonw_members(w, LS_KV("updates_applied", e->updates_applied), LS_KV("updates_skipped", e->updates_skipped),
+                     LS_KV("sequences_dropped", e->sequences_dropped));
     put_real_or_null(w, "update_time_mean_sec", updates, e->update.mean);
     put_real_or_null(w, "update_time_p50_sec", updates, e->update.p50);
     put_real_or_null(w, "update_time_p95_sec", updates, e->update.p95);
-    ls_jsonw_put_real(w, "grad_norm_max", e->grad_norm_max);
-    ls_jsonw_put_real(w, "grad_norm_last", e->grad_norm_last);
-    ls_jsonw_put_int(w, "peak_rss_bytes_rank0", e->peak_rss_bytes);
+    ls_jsonw_members(w, LS_KV("grad_norm_max", e->grad_norm_max), LS_KV("grad_norm_last", e->grad_norm_last),
+                     LS_KV("peak_rss_bytes_rank0", e->peak_rss_bytes));
     ls_jsonw_close(w);
 }
 
@@ -189,13 +180,9 @@ static void write_scheduler(ls_jsonw *w)
 
 static void write_stat(ls_jsonw *w, ls_coll kind, int size, const ls_comm_stat *s)
 {
-    ls_jsonw_put_int(w, "calls", s->calls);
-    ls_jsonw_put_int(w, "elements", s->elements);
-    ls_jsonw_put_int(w, "buffer_bytes", s->payload);
-    ls_jsonw_put_int(w, "bytes_moved", s->bytes);
-    ls_jsonw_put_int(w, "bytes_to_other_hosts", s->wire);
-    ls_jsonw_put_real(w, "busy_sec", s->busy);
-    ls_jsonw_put_real(w, "exposed_sec", s->exposed);
+    ls_jsonw_members(w, LS_KV("calls", s->calls), LS_KV("elements", s->elements), LS_KV("buffer_bytes", s->payload),
+                     LS_KV("bytes_moved", s->bytes), LS_KV("bytes_to_other_hosts", s->wire), LS_KV("busy_sec", s->busy),
+                     LS_KV("exposed_sec", s->exposed));
     const bool timed = s->busy > 0 && s->timed > 0;
     put_real_or_null(w, "busbw_bytes_per_sec", timed, ls_comm_busbw(kind, size, (double)s->timed, s->busy));
 }
@@ -207,9 +194,7 @@ static void write_comm(ls_jsonw *w, const ls_trainer *t, const char *key, const 
     if (!comm) return;
     const int size = ls_comm_size(comm);
     ls_jsonw_put_open(w, key, '{');
-    ls_jsonw_put_str(w, "backend", ls_comm_name(comm));
-    ls_jsonw_put_int(w, "workers", size);
-    ls_jsonw_put_int(w, "steps", t->clock.n_step);
+    ls_jsonw_members(w, LS_KV("backend", ls_comm_name(comm)), LS_KV("workers", size), LS_KV("steps", t->clock.n_step));
     if (ls_comm_untimed(comm)) ls_jsonw_put_int(w, "requests_without_times", ls_comm_untimed(comm));
     for (int k = 0; k < LS_N_COLL; k++) {
         const ls_comm_stat s = ls_comm_stats(comm, (ls_coll)k);
@@ -237,7 +222,8 @@ static void write_comm(ls_jsonw *w, const ls_trainer *t, const char *key, const 
 
 static void write_split(ls_jsonw *w, const ls_step_clock *k)
 {
-    static const char *const key[LS_N_STEP_SPLIT] = {"input", "forward", "backward", "exposed_comm", "optimizer", "other"};
+    static const char *const key[LS_N_STEP_SPLIT] = {"input",        "forward",   "backward",
+                                                     "exposed_comm", "optimizer", "other"};
     const ls_step_split mean = ls_step_clock_mean(k);
     ls_jsonw_put_open(w, "step_split", '{');
     for (int i = 0; i < LS_N_STEP_SPLIT; i++) ls_jsonw_put_real(w, key[i], mean.part[i]);
@@ -273,9 +259,8 @@ static void write_workers(ls_jsonw *w, const ls_worker_facts *worker, int n)
     ls_jsonw_put_open(w, "workers", '[');
     for (int r = 0; r < n; r++) {
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_int(w, "rank", r);
-        ls_jsonw_put_real(w, "cpu_utilisation", worker[r].cpu_utilisation);
-        ls_jsonw_put_real(w, "exposed_comm_sec", worker[r].exposed);
+        ls_jsonw_members(w, LS_KV("rank", r), LS_KV("cpu_utilisation", worker[r].cpu_utilisation),
+                         LS_KV("exposed_comm_sec", worker[r].exposed));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -287,18 +272,12 @@ static void write_device(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
     char capability[24];
     snprintf(capability, sizeof capability, "%d.%d", d->capability / 10, d->capability % 10);
     ls_jsonw_put_open(w, "gpu", '{');
-    ls_jsonw_put_str(w, "name", d->name);
-    ls_jsonw_put_int(w, "index", d->index);
-    ls_jsonw_put_str(w, "capability", capability);
-    ls_jsonw_put_int(w, "multiprocessors", d->multiprocessors);
-    ls_jsonw_put_int(w, "memory_bytes", d->total);
-    ls_jsonw_put_bool(w, "shared", d->shared);
-    ls_jsonw_put_str(w, "driver_version", version_of(d->driver));
-    ls_jsonw_put_str(w, "cudnn_version", *d->cudnn ? d->cudnn : NULL);
-    ls_jsonw_put_str(w, "nccl_version", m->nccl);
+    ls_jsonw_members(w, LS_KV("name", d->name), LS_KV("index", d->index), LS_KV("capability", capability),
+                     LS_KV("multiprocessors", d->multiprocessors), LS_KV("memory_bytes", d->total),
+                     LS_KV("shared", d->shared), LS_KV("driver_version", version_of(d->driver)),
+                     LS_KV("cudnn_version", *d->cudnn ? d->cudnn : NULL), LS_KV("nccl_version", m->nccl));
     ls_jsonw_close(w);
-    ls_jsonw_put_bool(w, "tf32", t->cfg->tf32);
-    ls_jsonw_put_bool(w, "stochastic_rounding", t->cfg->stochastic);
+    ls_jsonw_members(w, LS_KV("tf32", t->cfg->tf32), LS_KV("stochastic_rounding", t->cfg->stochastic));
 }
 
 static void write_scale(ls_jsonw *w, const ls_trainer *t)
@@ -308,10 +287,8 @@ static void write_scale(ls_jsonw *w, const ls_trainer *t)
     if (!ls_loss_scale_skips(scale) || scale->cfg.rule == LS_SCALE_NONE) return;
     for (int64_t i = 0; i < t->state.epoch; i++) skipped += t->state.done[i].updates_skipped;
     ls_jsonw_put_open(w, "loss_scale", '{');
-    ls_jsonw_put_str(w, "rule", ls_scale_rule_word(scale->cfg.rule));
-    ls_jsonw_put_real(w, "initial", scale->cfg.initial);
-    ls_jsonw_put_real(w, "last", scale->scale);
-    ls_jsonw_put_int(w, "updates_skipped", skipped);
+    ls_jsonw_members(w, LS_KV("rule", ls_scale_rule_word(scale->cfg.rule)), LS_KV("initial", scale->cfg.initial),
+                     LS_KV("last", scale->scale), LS_KV("updates_skipped", skipped));
     ls_jsonw_close(w);
 }
 
@@ -320,21 +297,17 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
 {
     const ls_train_config *c = t->cfg;
     ls_jsonw_put_open(w, "lockstep", '{');
-    ls_jsonw_put_str(w, "version", LS_VERSION);
-    ls_jsonw_put_str(w, "model", c->model_from);
-    ls_jsonw_put_str(w, "variant", ls_variant_word(c->model.variant));
-    ls_jsonw_put_int(w, "parameters", ls_model_n_param(&c->model));
-    ls_jsonw_put_int(w, "vocab_size", c->model.vocab_size);
-    ls_jsonw_put_str(w, "device", c->device);
+    ls_jsonw_members(w, LS_KV("version", LS_VERSION), LS_KV("model", c->model_from),
+                     LS_KV("variant", ls_variant_word(c->model.variant)),
+                     LS_KV("parameters", ls_model_n_param(&c->model)), LS_KV("vocab_size", c->model.vocab_size),
+                     LS_KV("device", c->device));
     if (*c->device_words) ls_jsonw_put_str(w, "device_choice", c->device_words);
-    ls_jsonw_put_str(w, "compute", m->compute_words);
-    ls_jsonw_put_str(w, "backend", c->compute);
+    ls_jsonw_members(w, LS_KV("compute", m->compute_words), LS_KV("backend", c->compute));
     if (c->threads_asked) ls_jsonw_put_int(w, "threads", c->threads_asked);
     ls_jsonw_put_str(w, "strategy", c->strategy);
     if (c->mesh.world > 1) {
-        ls_jsonw_put_int(w, "dp", c->mesh.n[LS_AXIS_DP]);
-        ls_jsonw_put_int(w, "pp", c->mesh.n[LS_AXIS_PP]);
-        ls_jsonw_put_int(w, "tp", c->mesh.n[LS_AXIS_TP]);
+        ls_jsonw_members(w, LS_KV("dp", c->mesh.n[LS_AXIS_DP]), LS_KV("pp", c->mesh.n[LS_AXIS_PP]),
+                         LS_KV("tp", c->mesh.n[LS_AXIS_TP]));
         if (c->schedule) ls_jsonw_put_str(w, "schedule", c->schedule);
         if (c->interleave > 1) ls_jsonw_put_int(w, "interleave", c->interleave);
         if (c->stages) ls_jsonw_put_str(w, "stages", c->stages);
@@ -343,16 +316,11 @@ static void write_ours(ls_jsonw *w, const ls_trainer *t, const ls_run_end *m)
     ls_jsonw_put_str(w, "precision", c->precision);
     if (t->compute.device) write_device(w, t, m);
     write_scale(w, t);
-    ls_jsonw_put_bool(w, "deterministic", c->deterministic);
-    ls_jsonw_put_bool(w, "recompute", c->recompute);
-    ls_jsonw_put_int(w, "seed", (int64_t)c->seed);
-    ls_jsonw_put_int(w, "total_steps", c->total_steps);
-    ls_jsonw_put_str(w, "lr_schedule", ls_lr_word(c->lr.kind));
-    ls_jsonw_put_int(w, "planned_bytes", t->plan.total);
-    ls_jsonw_put_int(w, "resumed_from_step", t->resumed_from);
-    ls_jsonw_put_int(w, "bucket", c->bucket);
-    ls_jsonw_put_int(w, "gather_bucket", c->gather_bucket);
-    ls_jsonw_put_int(w, "prefetch_bucket", c->prefetch_bucket);
+    ls_jsonw_members(w, LS_KV("deterministic", c->deterministic), LS_KV("recompute", c->recompute),
+                     LS_KV("seed", (int64_t)c->seed), LS_KV("total_steps", c->total_steps),
+                     LS_KV("lr_schedule", ls_lr_word(c->lr.kind)), LS_KV("planned_bytes", t->plan.total),
+                     LS_KV("resumed_from_step", t->resumed_from), LS_KV("bucket", c->bucket),
+                     LS_KV("gather_bucket", c->gather_bucket), LS_KV("prefetch_bucket", c->prefetch_bucket));
     if (t->clock.n_step) write_split(w, &t->clock);
     if (m->worker) write_workers(w, m->worker, c->world_size);
     if (m->pipe) ls_pipe_report_write(m->pipe, t, w);
@@ -372,18 +340,15 @@ void ls_training_metrics_text(const ls_trainer *t, const ls_run_end *m, ls_str *
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "schema_version", "2.0");
-    ls_jsonw_put_str(&w, "run_id", m->id->run_id);
-    ls_jsonw_put_str(&w, "timestamp_utc", m->id->timestamp_utc);
-    ls_jsonw_put_str(&w, "git_commit", m->id->git_commit);
-    ls_jsonw_put_str(&w, "command_line", m->id->command_line);
+    ls_jsonw_members(&w, LS_KV("schema_version", "2.0"), LS_KV("run_id", m->id->run_id),
+                     LS_KV("timestamp_utc", m->id->timestamp_utc), LS_KV("git_commit", m->id->git_commit),
+                     LS_KV("command_line", m->id->command_line));
     ls_jsonw_put_open(&w, "env", '{');
     for (size_t i = 0; i < N_OF(versions); i++) ls_jsonw_put_str(&w, versions[i], "none");
     ls_jsonw_put_str(&w, "cuda_version", cuda_version(t));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "host", '{');
-    ls_jsonw_put_str(&w, "hostname", m->id->hostname);
-    ls_jsonw_put_str(&w, "os", m->id->os);
+    ls_jsonw_members(&w, LS_KV("hostname", m->id->hostname), LS_KV("os", m->id->os));
     ls_jsonw_close(&w);
     write_hardware(&w, t);
     write_config(&w, t);
@@ -394,18 +359,16 @@ void ls_training_metrics_text(const ls_trainer *t, const ls_run_end *m, ls_str *
     for (int64_t i = 0; i < t->state.epoch; i++) write_epoch(&w, t, &t->state.done[i]);
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "summary", '{');
-    ls_jsonw_put_real(&w, "total_wall_time_sec", m->total_wall_time);
-    ls_jsonw_put_real(&w, "best_val_loss", best_val(t));
-    ls_jsonw_put_real(&w, "mean_tokens_per_sec_global", mean_throughput(t));
+    ls_jsonw_members(&w, LS_KV("total_wall_time_sec", m->total_wall_time), LS_KV("best_val_loss", best_val(t)),
+                     LS_KV("mean_tokens_per_sec_global", mean_throughput(t)));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "shutdown", '{');
-    ls_jsonw_put_bool(&w, "destroy_process_group_called", t->cfg->world_size > 1);
-    ls_jsonw_put_bool(&w, "quiet_nccl_monitor", t->cfg->quiet_nccl_monitor);
+    ls_jsonw_members(&w, LS_KV("destroy_process_group_called", (bool)(t->cfg->world_size > 1)),
+                     LS_KV("quiet_nccl_monitor", t->cfg->quiet_nccl_monitor));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "completion", '{');
-    ls_jsonw_put_str(&w, "run_complete_file", "RUN_COMPLETE.txt");
-    ls_jsonw_put_bool(&w, "printed_marker", true);
-    ls_jsonw_put_str(&w, "timestamp_utc", m->utc);
+    ls_jsonw_members(&w, LS_KV("run_complete_file", "RUN_COMPLETE.txt"), LS_KV("printed_marker", (bool)(true)),
+                     LS_KV("timestamp_utc", m->utc));
     ls_jsonw_close(&w);
     write_scheduler(&w);
     write_ours(&w, t, m);
@@ -426,9 +389,7 @@ static void write_places(ls_jsonw *w, const ls_comm *comm)
         int local_rank = 0;
         const char *host = ls_comm_host(comm, r, &local_rank);
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_int(w, "rank", r);
-        ls_jsonw_put_int(w, "local_rank", local_rank);
-        ls_jsonw_put_str(w, "host", host);
+        ls_jsonw_members(w, LS_KV("rank", r), LS_KV("local_rank", local_rank), LS_KV("host", host));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);
@@ -449,10 +410,8 @@ void ls_launcher_metadata_text(const ls_trainer *t, const ls_run_end *m, ls_str 
     ls_jsonw w;
     ls_jsonw_init(&w, out, 2);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_str(&w, "checkpoint_path", t->cfg->run_dir);
-    ls_jsonw_put_str(&w, "rank0_host", m->id->hostname);
-    ls_jsonw_put_int(&w, "world_size", t->cfg->world_size);
-    ls_jsonw_put_str(&w, "git_commit", commit ? commit : m->id->git_commit);
+    ls_jsonw_members(&w, LS_KV("checkpoint_path", t->cfg->run_dir), LS_KV("rank0_host", m->id->hostname),
+                     LS_KV("world_size", t->cfg->world_size), LS_KV("git_commit", commit ? commit : m->id->git_commit));
     ls_jsonw_put_open(&w, "slurm", '{');
     put_env_rows(&w, slurm, N_OF(slurm));
     ls_jsonw_close(&w);

@@ -55,7 +55,7 @@ ls_status ls_metrics_log_open(ls_metrics_log *l, const char *run_dir, int64_t ke
 }
 
 static const char *const split_key[LS_N_STEP_SPLIT] = {"data_sec",         "forward_sec",   "backward_sec",
-                                                  "comm_exposed_sec", "optimizer_sec", "other_sec"};
+                                                       "comm_exposed_sec", "optimizer_sec", "other_sec"};
 
 static void step_line(ls_str *line, const ls_trainer *t, const ls_event *e)
 {
@@ -68,19 +68,13 @@ static void step_line(ls_str *line, const ls_trainer *t, const ls_event *e)
     clock_gettime(CLOCK_REALTIME, &now);
     ls_jsonw_init(&w, line, 0);
     ls_jsonw_open(&w, '{');
-    ls_jsonw_put_int(&w, "step", t->state.step);
-    ls_jsonw_put_int(&w, "epoch", t->state.epoch + 1);
-    ls_jsonw_put_real(&w, "loss", r->loss);
-    ls_jsonw_put_real(&w, "lr", r->lr);
+    ls_jsonw_members(&w, LS_KV("step", t->state.step), LS_KV("epoch", t->state.epoch + 1), LS_KV("loss", r->loss),
+                     LS_KV("lr", r->lr));
     ls_jsonw_put_real(&w, "grad_norm", r->grad_norm); /* null when it is not finite */
-    if (r->loss_scale > 0) {
-        ls_jsonw_put_real(&w, "loss_scale", r->loss_scale);
-        ls_jsonw_put_bool(&w, "skipped", r->skipped);
-    }
-    ls_jsonw_put_int(&w, "tokens", tokens);
-    ls_jsonw_put_real(&w, "tokens_per_sec", rate);
-    ls_jsonw_put_real(&w, "tflops", rate * ls_flops_per_token(&c->model, c->seq_len) / 1e12);
-    ls_jsonw_put_real(&w, "step_time_sec", r->t_total);
+    if (r->loss_scale > 0) { ls_jsonw_members(&w, LS_KV("loss_scale", r->loss_scale), LS_KV("skipped", r->skipped)); }
+    ls_jsonw_members(&w, LS_KV("tokens", tokens), LS_KV("tokens_per_sec", rate),
+                     LS_KV("tflops", rate * ls_flops_per_token(&c->model, c->seq_len) / 1e12),
+                     LS_KV("step_time_sec", r->t_total));
     for (int i = 0; i < LS_N_STEP_SPLIT; i++) ls_jsonw_put_real(&w, split_key[i], r->split.part[i]);
     ls_jsonw_put_real(&w, "cpu_utilisation", r->cpu);
     if (e->n_val > 0) ls_jsonw_put_real(&w, "val_loss", e->val_loss);

@@ -344,9 +344,8 @@ static void write_tools(ls_nccl_proof *p, ls_jsonw *w)
         }
         const bool ok = !strcmp(row[i].result, "ok");
         ls_jsonw_open(w, '{');
-        ls_jsonw_put_str(w, "command", command);
-        ls_jsonw_put_str(w, "result", row[i].result);
-        ls_jsonw_put_str(w, "file", ok ? inside(p, row[i].path) : NULL);
+        ls_jsonw_members(w, LS_KV("command", command), LS_KV("result", row[i].result),
+                         LS_KV("file", ok ? inside(p, row[i].path) : NULL));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);

@@ -73,11 +73,8 @@ static void write_spans(const ls_trainer *t, const ls_pipe_span *span, int n_eac
         if (t->schedule->n_chunk > 1) snprintf(label, sizeof label, "%d.%d", b->micro, b->chunk);
         else snprintf(label, sizeof label, "%d", b->micro);
         ls_jsonw_open(&w, '{');
-        ls_jsonw_put_int(&w, "lane", i / n_each);
-        ls_jsonw_put_real(&w, "begin", b->begin);
-        ls_jsonw_put_real(&w, "end", b->end);
-        ls_jsonw_put_str(&w, "kind", word[(int)b->kind < 4 ? (int)b->kind : 0]);
-        ls_jsonw_put_str(&w, "label", label);
+        ls_jsonw_members(&w, LS_KV("lane", i / n_each), LS_KV("begin", b->begin), LS_KV("end", b->end),
+                         LS_KV("kind", word[(int)b->kind < 4 ? (int)b->kind : 0]), LS_KV("label", label));
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);
@@ -170,29 +167,22 @@ void ls_pipe_report_write(const ls_pipe_report *r, const ls_trainer *t, ls_jsonw
 {
     if (!r->stage) return;
     ls_jsonw_put_open(w, "pipeline", '{');
-    ls_jsonw_put_str(w, "schedule", t->schedule->name);
-    ls_jsonw_put_int(w, "stages", t->schedule->n_stage);
-    ls_jsonw_put_int(w, "interleave", t->schedule->n_chunk);
-    ls_jsonw_put_int(w, "micro_batches", t->schedule->n_micro);
-    ls_jsonw_put_real(w, "bubble_measured", r->measured);
-    ls_jsonw_put_real(w, "bubble_predicted", r->predicted);
-    ls_jsonw_put_real(w, "bubble_last_step", r->last);
-    ls_jsonw_put_real(w, "bubble_last_step_replayed", r->replayed);
-    ls_jsonw_put_real(w, "makespan_sec", r->makespan);
-    ls_jsonw_put_real(w, "makespan_predicted_sec", r->predicted_makespan);
+    ls_jsonw_members(w, LS_KV("schedule", t->schedule->name), LS_KV("stages", t->schedule->n_stage),
+                     LS_KV("interleave", t->schedule->n_chunk), LS_KV("micro_batches", t->schedule->n_micro),
+                     LS_KV("bubble_measured", r->measured), LS_KV("bubble_predicted", r->predicted),
+                     LS_KV("bubble_last_step", r->last), LS_KV("bubble_last_step_replayed", r->replayed),
+                     LS_KV("makespan_sec", r->makespan), LS_KV("makespan_predicted_sec", r->predicted_makespan));
     ls_jsonw_put_open(w, "per_stage", '[');
     for (int k = 0; k < t->schedule->n_stage; k++) {
         const facts *s = &r->stage[k];
         ls_jsonw_open(w, '{');
         ls_jsonw_put_int(w, "stage", k);
         write_units(t, k, w);
-        ls_jsonw_put_real(w, "busy_sec", s->busy);
-        ls_jsonw_put_real(w, "bubble_measured", r->makespan > 0 ? 1 - s->busy / r->makespan : 0);
-        ls_jsonw_put_real(w, "bubble_predicted", s->predicted);
-        ls_jsonw_put_int(w, "peak_micro_batches", t->schedule->rank[k].peak_all);
-        ls_jsonw_put_int(w, "activation_bytes", (int64_t)s->act_bytes);
-        ls_jsonw_put_int(w, "sent_bytes_per_step", (int64_t)s->sent);
-        ls_jsonw_put_real(w, "exposed_sec_per_step", s->exposed);
+        ls_jsonw_members(
+            w, LS_KV("busy_sec", s->busy), LS_KV("bubble_measured", r->makespan > 0 ? 1 - s->busy / r->makespan : 0),
+            LS_KV("bubble_predicted", s->predicted), LS_KV("peak_micro_batches", t->schedule->rank[k].peak_all),
+            LS_KV("activation_bytes", (int64_t)s->act_bytes), LS_KV("sent_bytes_per_step", (int64_t)s->sent),
+            LS_KV("exposed_sec_per_step", s->exposed));
         ls_jsonw_close(w);
     }
     ls_jsonw_close(w);

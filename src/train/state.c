@@ -28,9 +28,7 @@
 static void put_spread(ls_jsonw *w, const char *key, const ls_spread *s)
 {
     ls_jsonw_put_open(w, key, '{');
-    ls_jsonw_put_real(w, "mean", s->mean);
-    ls_jsonw_put_real(w, "var", s->var);
-    ls_jsonw_put_int(w, "n", s->n);
+    ls_jsonw_members(w, LS_KV("mean", s->mean), LS_KV("var", s->var), LS_KV("n", s->n));
     ls_jsonw_close(w);
 }
 
@@ -39,13 +37,10 @@ static void put_scale(ls_jsonw *w, const ls_run_state *s)
 {
     if (s->scale.cfg.rule == LS_SCALE_NONE && !s->skipped) return;
     ls_jsonw_put_open(w, "loss_scale", '{');
-    ls_jsonw_put_str(w, "rule", ls_scale_rule_word(s->scale.cfg.rule));
-    ls_jsonw_put_real(w, "scale", s->scale.scale);
-    ls_jsonw_put_int(w, "hysteresis", s->scale.hysteresis);
-    ls_jsonw_put_int(w, "boundaries", s->scale.it);
-    ls_jsonw_put_int(w, "last_overflow", s->scale.last);
-    ls_jsonw_put_int(w, "skipped", s->skipped);
-    ls_jsonw_put_int(w, "epoch_skipped", s->epoch_skipped);
+    ls_jsonw_members(w, LS_KV("rule", ls_scale_rule_word(s->scale.cfg.rule)), LS_KV("scale", s->scale.scale),
+                     LS_KV("hysteresis", s->scale.hysteresis), LS_KV("boundaries", s->scale.it),
+                     LS_KV("last_overflow", s->scale.last), LS_KV("skipped", s->skipped),
+                     LS_KV("epoch_skipped", s->epoch_skipped));
     ls_jsonw_close(w);
 }
 
@@ -66,11 +61,9 @@ void ls_run_state_write(const ls_trainer *t, ls_str *out)
     put_spread(&w, "norm_spread", &s->norm_spread);
     put_scale(&w, s);
     ls_jsonw_put_open(&w, "run", '{');
-    ls_jsonw_put_int(&w, "seed", (int64_t)c->seed);
-    ls_jsonw_put_int(&w, "seq_len", c->seq_len);
-    ls_jsonw_put_int(&w, "global_batch", c->global_batch);
-    ls_jsonw_put_int(&w, "micro_batch", c->micro_batch);
-    ls_jsonw_put_int(&w, "train_tokens", t->train.n_token);
+    ls_jsonw_members(&w, LS_KV("seed", (int64_t)c->seed), LS_KV("seq_len", c->seq_len),
+                     LS_KV("global_batch", c->global_batch), LS_KV("micro_batch", c->micro_batch),
+                     LS_KV("train_tokens", t->train.n_token));
     ls_jsonw_close(&w);
     ls_jsonw_put_open(&w, "epochs_done", '[');
     for (int64_t i = 0; i < s->epoch; i++) {

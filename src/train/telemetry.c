@@ -55,12 +55,9 @@ void ls_telemetry_write(const ls_telemetry *g, int64_t tokens, ls_jsonw *w)
     }
     const ls_gpu_facts *f = ls_gpu_watch_facts(g->watch);
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "name", f->name[0] ? f->name : NULL);
-    ls_jsonw_put_str(w, "uuid", f->uuid[0] ? f->uuid : NULL);
-    ls_jsonw_put_str(w, "driver", f->driver[0] ? f->driver : NULL);
-    ls_jsonw_put_real(w, "memory_total_bytes", f->total);
-    ls_jsonw_put_real(w, "power_limit_w", f->power_limit);
-    ls_jsonw_put_real(w, "sm_clock_max_mhz", f->sm_mhz_max);
+    ls_jsonw_members(w, LS_KV("name", f->name[0] ? f->name : NULL), LS_KV("uuid", f->uuid[0] ? f->uuid : NULL),
+                     LS_KV("driver", f->driver[0] ? f->driver : NULL), LS_KV("memory_total_bytes", f->total),
+                     LS_KV("power_limit_w", f->power_limit), LS_KV("sm_clock_max_mhz", f->sm_mhz_max));
     ls_gpu_window_write(ls_gpu_watch_close(g->watch), tokens, w);
     ls_jsonw_close(w);
 }

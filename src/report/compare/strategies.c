@@ -125,8 +125,7 @@ static ls_status put_setting(ls_jsonw *w, const ls_analysis *a, const ls_group *
     ls_estimate e[LS_N_METRIC];
     LS_TRY(ls_metrics_of(a, g, e));
     ls_jsonw_open(w, '{');
-    ls_jsonw_put_str(w, "setting", g->short_name);
-    ls_jsonw_put_int(w, "workers", g->world);
+    ls_jsonw_members(w, LS_KV("setting", g->short_name), LS_KV("workers", g->world));
     ls_jsonw_put_open(w, "runs", '[');
     for (int i = 0; i < g->n_run; i++) ls_jsonw_str(w, a->set->run[g->run[i]].dir);
     ls_jsonw_close(w);
@@ -164,8 +163,7 @@ ls_status ls_strategies_text(const ls_analysis *a, void (*more)(const void *ctx,
     ls_jsonw_put_open(&w, "mismatches", '[');
     for (int i = 0; i < a->n_mismatch; i++) {
         ls_jsonw_open(&w, '{');
-        ls_jsonw_put_str(&w, "field", a->mismatch[i].field);
-        ls_jsonw_put_str(&w, "run", a->set->run[a->mismatch[i].run].dir);
+        ls_jsonw_members(&w, LS_KV("field", a->mismatch[i].field), LS_KV("run", a->set->run[a->mismatch[i].run].dir));
         ls_jsonw_close(&w);
     }
     ls_jsonw_close(&w);

@@ -42,8 +42,8 @@ static void put_identity(const profile_summary *p, ls_jsonw *w)
     const report_doc launcher = {.root = p->launcher}, metrics = {.root = p->metrics};
     char now[24], absolute[PATH_MAX];
     ls_utc_stamp(now);
-    ls_jsonw_put_str(w, "generated_at_utc", now);
-    ls_jsonw_put_str(w, "run_dir", realpath(p->run_dir, absolute) ? absolute : p->run_dir);
+    ls_jsonw_members(w, LS_KV("generated_at_utc", now),
+                     LS_KV("run_dir", realpath(p->run_dir, absolute) ? absolute : p->run_dir));
     for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
         const json_t *v = from[i].launcher ? report_get(&launcher, from[i].launcher) : NULL;
         if (!v) v = from[i].metrics ? report_get(&metrics, from[i].metrics) : p->hosts;
