@@ -82,22 +82,42 @@ static ls_status set_vocab(ls_tokenizer *t, const char *what, const json_t *voca
     return LS_OK;
 }
 
+/* One merge as "a b". */
+static ls_status merge_line(ls_tokenizer *t, const char *what, const json_t *vocab, size_t rank, const char *line,
+                            size_t n, ls_str *s)
+{
+    const char *blank = memchr(line, ' ', n), *end = line + n;
+    if (!blank || memchr(blank + 1, ' ', (size_t)(end - blank - 1)))
+        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.*s\", must be two tokens separated by a space", what, rank,
+                       (int)(n < 60 ? n : 60), line);
+    return set_merge(t, what, vocab, rank, line, (size_t)(blank - line), blank + 1, (size_t)(end - blank - 1), s);
+}
+
 /* One merge, "a b" or ["a", "b"]. */
 static ls_status read_merge(ls_tokenizer *t, const char *what, const json_t *vocab, size_t rank, const json_t *m,
                             ls_str *s)
 {
     const json_t *left = json_array_get(m, 0), *right = json_array_get(m, 1);
-    if (json_array_size(m) == 2 && json_is_string(left) && json_is_string(right))
-        return set_merge(t, what, vocab, rank, json_string_value(left), json_string_length(left),
-                         json_string_value(right), json_string_length(right), s);
-    if (!json_is_string(m))
+    if (json_is_string(m)) return merge_line(t, what, vocab, rank, json_string_value(m), json_string_length(m), s);
+    if (json_array_size(m) != 2 || !json_is_string(left) || !json_is_string(right))
         return ls_fail(LS_E_FORMAT, "%s: merge %zu is neither \"a b\" nor [\"a\", \"b\"]", what, rank);
-    const char *line = json_string_value(m), *blank = memchr(line, ' ', json_string_length(m));
-    const char *end = line + json_string_length(m);
-    if (!blank || memchr(blank + 1, ' ', (size_t)(end - blank - 1)))
-        return ls_fail(LS_E_FORMAT, "%s: merge %zu, \"%.60s\", must be two tokens separated by a space", what, rank,
-                       line);
-    return set_merge(t, what, vocab, rank, line, (size_t)(blank - line), blank + 1, (size_t)(end - blank - 1), s);
+    return set_merge(t, what, vocab, rank, json_string_value(left), json_string_length(left), json_string_value(right),
+                     json_string_length(right), s);
+}
+
+/* The next line of a file of merges that is not empty or a comment ("#version"). */
+static bool next_line(const char **p, const char *end, const char **line, size_t *n)
+{
+    while (*p < end) {
+        const char *stop = memchr(*p, '\n', (size_t)(end - *p));
+        if (!stop) stop = end;
+        *line = *p;
+        *n = (size_t)(stop - *p);
+        *p = stop < end ? stop + 1 : end;
+        if (*n && (*line)[*n - 1] == '\r') --*n;
+        if (*n && !(*n >= 8 && !memcmp(*line, "#version", 8))) return true;
+    }
+    return false;
 }
 
 /* Added tokens are marked before the vocabulary is read: their form is their text. Those that the vocabulary lacks are set
@@ -141,6 +161,7 @@ static int count_outside(const json_t *added, const json_t *vocab)
 typedef struct parts {
     const char *vocab_name, *merges_name;
     const json_t *vocab, *merges, *added;
+    const char *lines, *lines_end; /* merges as text, if merges is NULL */
 } parts;
 
 static ls_status build(const parts *in, ls_tokenizer **out)
@@ -151,22 +172,27 @@ static ls_status build(const parts *in, ls_tokenizer **out)
     if (json_object_size(in->vocab) > DATA_MAX_VOCAB)
         return ls_fail(LS_E_UNSUPPORTED, "%s: too many tokens: %zu; the limit is %d", what, json_object_size(in->vocab),
                        DATA_MAX_VOCAB);
-    if (!json_is_array(in->merges) || json_array_size(in->merges) > DATA_MAX_VOCAB ||
+    const char *line, *p = in->lines;
+    size_t rank, n, n_merge = json_array_size(in->merges);
+    while (in->lines && next_line(&p, in->lines_end, &line, &n)) n_merge++;
+    if ((!in->lines && !json_is_array(in->merges)) || n_merge > DATA_MAX_VOCAB ||
         (in->added && !json_is_array(in->added)))
         return ls_fail(LS_E_FORMAT, "%s: \"merges\" (at most %d) and \"added_tokens\" must be arrays", in->merges_name,
                        DATA_MAX_VOCAB);
     ls_tokenizer *t = NULL;
     ls_str s = {0};
     ls_status st;
-    size_t rank;
     json_t *m;
     int n_vocab = (int)json_object_size(in->vocab) + count_outside(in->added, in->vocab);
-    LS_TRY_GOTO(st, done, data_tokenizer_new(n_vocab, (int)json_array_size(in->merges), &t));
+    LS_TRY_GOTO(st, done, data_tokenizer_new(n_vocab, (int)n_merge, &t));
     LS_TRY_GOTO(st, done, added_tokens(t, what, in->added, in->vocab, true, &s));
     LS_TRY_GOTO(st, done, set_vocab(t, what, in->vocab, &s));
     LS_TRY_GOTO(st, done, added_tokens(t, what, in->added, in->vocab, false, &s));
     json_array_foreach((json_t *)(uintptr_t)in->merges, rank, m)
         LS_TRY_GOTO(st, done, read_merge(t, in->merges_name, in->vocab, rank, m, &s));
+    p = in->lines;
+    for (rank = 0; p && next_line(&p, in->lines_end, &line, &n); rank++)
+        LS_TRY_GOTO(st, done, merge_line(t, in->merges_name, in->vocab, rank, line, n, &s));
     LS_TRY_GOTO(st, done, data_tokenizer_finish(t, what));
     *out = t;
     t = NULL;
@@ -226,8 +252,11 @@ ls_status ls_tokenizer_from_json(const char *text, size_t n, const char *what, l
     const json_t *model = json_object_get(root, "model");
     ls_status st = check_kind(root, model, what);
     if (st == LS_OK)
-        st = build(&(parts){what, what, json_object_get(model, "vocab"), json_object_get(model, "merges"),
-                            json_object_get(root, "added_tokens")},
+        st = build(&(parts){.vocab_name = what,
+                            .merges_name = what,
+                            .vocab = json_object_get(model, "vocab"),
+                            .merges = json_object_get(model, "merges"),
+                            .added = json_object_get(root, "added_tokens")},
                    out);
     json_decref(root);
     return st;
@@ -245,34 +274,24 @@ static ls_status load_json(const char *path, ls_tokenizer **out)
 
 /* ---- vocab.bpe + encoder.json ---- */
 
-/* The lines of a file of merges, without comments ("#version") and empty lines. */
-static ls_status merge_lines(const char *text, size_t n, json_t *out)
-{
-    for (const char *p = text, *end = text + n, *next; p < end; p = next) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p));
-        if (!stop) stop = end;
-        next = stop + 1;
-        if (stop > p && stop[-1] == '\r') stop--;
-        if (stop == p || (stop - p >= 8 && !memcmp(p, "#version", 8))) continue;
-        if (json_array_append_new(out, json_stringn_nocheck(p, (size_t)(stop - p)))) return ls_nomem(n, "the merges");
-    }
-    return LS_OK;
-}
-
 static ls_status load_gpt2(const char *merges_path, const char *vocab_path, ls_tokenizer **out)
 {
     char *text = NULL;
     size_t n;
-    json_t *vocab = NULL, *merges = json_array();
+    json_t *vocab = NULL;
     ls_status st;
     LS_TRY_GOTO(st, done, ls_fs_read(merges_path, &text, &n));
     LS_TRY_GOTO(st, done, ls_json_load(vocab_path, &vocab));
-    LS_TRY_GOTO(st, done, merge_lines(text, n, merges));
-    LS_TRY_GOTO(st, done, build(&(parts){vocab_path, merges_path, vocab, merges, NULL}, out));
+    LS_TRY_GOTO(st, done,
+                build(&(parts){.vocab_name = vocab_path,
+                               .merges_name = merges_path,
+                               .vocab = vocab,
+                               .lines = text,
+                               .lines_end = text + n},
+                      out));
 done:
     ls_free(text);
     json_decref(vocab);
-    json_decref(merges);
     return st;
 }
 
