@@ -306,11 +306,10 @@ static void time_one(problem &p, const char *words, int n)
                 const double flop = 2.0 * (double)(p.B * p.H * p.T) * (double)(p.T * p.D);
                 const double f = milliseconds(n, [&] { cu_attention_run(a, false, &j); }),
                              b = milliseconds(n, [&] { cu_attention_run(a, true, &j); });
-                printf("    %-18s%s forward %7.3f ms %6.1f TFLOP/s %4.1f %%   backward %7.3f ms %6.1f TFLOP/s %4.1f %% "
-                       "  both %7.3f ms   "
-                       "scratch %.1f MiB, plans %.2f s\n",
-                       w.name, with_drop ? " drop" : "     ", f, flop / f * 1e-9, flop / f / 989e7, b,
-                       2.5 * flop / b * 1e-9, 2.5 * flop / b / 989e7, f + b, (double)nbytes / 1048576, plan);
+                printf(
+                    "    %-18s%s forward %7.3f ms %6.1f TFLOP/s %4.1f %%   backward %7.3f ms %6.1f TFLOP/s %4.1f %%   both %7.3f ms   scratch %.1f MiB, plans %.2f s\n",
+                    w.name, with_drop ? " drop" : "     ", f, flop / f * 1e-9, flop / f / 989e7, b,
+                    2.5 * flop / b * 1e-9, 2.5 * flop / b / 989e7, f + b, (double)nbytes / 1048576, plan);
             }
             cu_attention_close(&a);
         }

@@ -439,8 +439,9 @@ int main(int argc, char **argv)
     bool failed = false;
     char words[96];
     if (!read_options(argc, argv, &o)) {
-        fprintf(stderr, "usage: cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] "
-                        "[--turns N]\n");
+        fprintf(
+            stderr,
+            "usage: cuda_gemm [--check] [--batch B --seq T] [--type bf16|f16|tf32|f32] [--deterministic] [--turns N]\n");
         return 2;
     }
     for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {

@@ -42,10 +42,10 @@ ls_status ls_comm_bench_kinds(const char *list, unsigned *kinds)
             found = true;
         }
         if (!found)
-            return ls_fail(LS_E_ARG,
-                           "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, "
-                           "sendrecv, send or barrier",
-                           (int)n, p);
+            return ls_fail(
+                LS_E_ARG,
+                "'%.*s' is not a collective; use all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send or barrier",
+                (int)n, p);
         p += n + (p[n] == ',');
     }
     return LS_OK;

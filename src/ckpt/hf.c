@@ -75,8 +75,7 @@ static ls_status check_all(const hf_set *s, const ls_model *m, const char *dir, 
                       tied_head->nbytes != wte->nbytes || memcmp(tied_head->data, wte->data, wte->nbytes)))
         return ls_fail(
             LS_E_CONFIG,
-            "%s: lm_head.weight differs from %s, but the head of this model is tied to it; set tie_word_embeddings "
-            "to false to keep both",
+            "%s: lm_head.weight differs from %s, but the head of this model is tied to it; set tie_word_embeddings to false to keep both",
             dir, wte->name);
     return LS_OK;
 }

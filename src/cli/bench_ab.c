@@ -30,11 +30,8 @@ static const ls_opt table[] = {
 static const cli_page page = {
     table, CLI_COUNT(table),
     "bench ab --a \"FLAGS\" --b \"FLAGS\" [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench ab DIR_A DIR_B",
-    "Train setting A and setting B in turns (A B B A ...), --repeat pairs, and compare neighbouring runs. Print the "
-    "difference with its 95 % confidence interval, a verdict on B (better, worse, or no difference shown; a difference "
-    "needs a 99 % interval that excludes zero), and what changed: collective calls, bytes, waits, the parts of a step. "
-    "ab_report.json is written next to the runs.\n\n  lockstep bench ab -n 2 --a \"--bucket 100000\" --b \"--bucket "
-    "6553600\" \\\n      -- --data data --model tiny --seq_length 128\n"
+    "Train setting A and setting B in turns (A B B A ...), --repeat pairs, and compare neighbouring runs. Print the difference with its 95 % confidence interval, a verdict on B (better, worse, or no difference shown; a difference needs a 99 % interval that excludes zero), and what changed: collective calls, bytes, waits, the parts of a step. "
+    "ab_report.json is written next to the runs.\n\n  lockstep bench ab -n 2 --a \"--bucket 100000\" --b \"--bucket 6553600\" \\\n      -- --data data --model tiny --seq_length 128\n"
     "  lockstep bench ab runs/x/2gpu_a runs/x/2gpu_b"};
 
 /* --- facts of a run --- */

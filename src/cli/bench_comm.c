@@ -21,8 +21,7 @@ static const ls_opt table[] = {
                "with NCCL: use the fixed summation order of training instead of the reductions of NCCL"),
     CLI_STR(
         "collectives", kinds, "LIST", NULL,
-        "collectives to measure: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier "
-        "[all except sendrecv; with --device cuda all except send and barrier]"),
+        "collectives to measure: all_reduce, reduce_scatter, all_gather, broadcast, reduce, sendrecv, send, barrier [all except sendrecv; with --device cuda all except send and barrier]"),
     CLI_STR("min", min, "BYTES", "1K", "smallest buffer size (K, M, G: powers of 1024)"),
     CLI_STR("max", max, "BYTES", "64M", "largest buffer size"),
     CLI_INT_IN(2, INT32_MAX, "factor", factor, "F", "4", "ratio between successive sizes"),
@@ -32,10 +31,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "bench comm [-n N] [OPTIONS]",
-    "Time collectives over a range of sizes, as nccl-tests does, and check their results. algbw = bytes / time; busbw "
-    "= "
-    "algbw x 2(n-1)/n for all_reduce, x (n-1)/n for reduce_scatter and all_gather, x 1 for the others. Under mpirun, "
-    "the ranks of MPI are the workers. On GPUs, the table has the columns of nccl-tests.\n\n"
+    "Time collectives over a range of sizes, as nccl-tests does, and check their results. algbw = bytes / time; busbw = algbw x 2(n-1)/n for all_reduce, x (n-1)/n for reduce_scatter and all_gather, x 1 for the others. Under mpirun, the ranks of MPI are the workers. On GPUs, the table has the columns of nccl-tests.\n\n"
     "  mpirun -n 4 lockstep bench comm --max 16M\n"
     "  lockstep bench comm -n 8 --device cuda --comm nccl --min 8 --max 256M"};
 
@@ -138,10 +134,8 @@ static void table_begin(comm_job *j, ls_coll kind)
     printf(
         "# %s\n#\n"
         "#                                                  out-of-place                           in-place\n"
-        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw "
-        "#wrong\n"
-        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"
-        "       \n",
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+        "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)       \n",
         ls_comm_bench_word(kind));
 }
 
@@ -215,10 +209,10 @@ static void device_head(const comm_job *j, const ls_comm *c)
 {
     const char *library = ls_comm_library(c);
     const bool nccl = !strcmp(ls_comm_name(c), "nccl");
-    printf("# lockstep %s bench comm: %d workers, %s%s%s, minBytes %lld maxBytes %lld step: %lld(factor) rounds: %d "
-           "validation: 1\n",
-           LS_VERSION, ls_comm_size(c), ls_comm_name(c), library ? " " : "", library ? library : "",
-           (long long)j->bench.min_bytes, (long long)j->bench.max_bytes, (long long)j->bench.factor, j->bench.rounds);
+    printf(
+        "# lockstep %s bench comm: %d workers, %s%s%s, minBytes %lld maxBytes %lld step: %lld(factor) rounds: %d validation: 1\n",
+        LS_VERSION, ls_comm_size(c), ls_comm_name(c), library ? " " : "", library ? library : "",
+        (long long)j->bench.min_bytes, (long long)j->bench.max_bytes, (long long)j->bench.factor, j->bench.rounds);
     if (nccl) printf("# sums: %s\n", j->o->deterministic ? "in the order of --deterministic" : "NCCL's own");
 }
 
@@ -348,8 +342,9 @@ static ls_status comm_settle(const options *o, comm_job *j)
         return ls_fail(LS_E_ARG, "--min %s is larger than --max %s", o->min, o->max);
     LS_TRY(ls_comm_bench_kinds(o->kinds ? o->kinds : "", &j->bench.kinds));
     if (o->deterministic && !j->cuda)
-        return ls_fail(LS_E_ARG, "--deterministic is only for NCCL (--device cuda); on the CPU, sums are always "
-                                 "deterministic; leave it out");
+        return ls_fail(
+            LS_E_ARG,
+            "--deterministic is only for NCCL (--device cuda); on the CPU, sums are always deterministic; leave it out");
     if (o->deterministic && (!strcmp(o->comm, "local") || !strcmp(o->comm, "mpi")))
         return ls_fail(LS_E_ARG,
                        "--deterministic is only for NCCL; with --comm %s, sums are always deterministic; leave it out",

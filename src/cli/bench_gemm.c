@@ -28,11 +28,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "bench gemm [OPTIONS]",
-    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and "
-    "with "
-    "CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step. "
-    "blas-own "
-    "is CBLAS with its own threads.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
+    "Time the matrix products of a GPT-2 training step (default: 124M parameters) with the kernels of Lockstep and with CBLAS, in turns. Print GFLOP/s of the best and of the median run, then the time of all products of a step. blas-own is CBLAS with its own threads.\n\nOn a GPU the times come from the clock of the device, in TFLOP/s; \"alone\" is "
     "the bare product, \"step\" includes what a training step fuses with it: bias, GELU, residual and bias gradient."};
 
 typedef struct gemm_job {

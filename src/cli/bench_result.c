@@ -289,10 +289,10 @@ void cli_bench_waterfall(const ls_analysis *a, ls_str *out)
         double sum = w->useful;
         if (!w->known) continue;
         if (!head) {
-            ls_str_addf(out,
-                        "\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, "
-                        "negative: gained)\n%-*s workers   useful",
-                        wide, "setting");
+            ls_str_addf(
+                out,
+                "\nTime of a step in %% (useful is the efficiency; the other columns are lost time by cause, negative: gained)\n%-*s workers   useful",
+                wide, "setting");
             for (size_t k = 0; k < CLI_COUNT(col); k++) ls_str_addf(out, " %12s", col[k].head);
             ls_str_add(out, "    sum\n");
             head = true;

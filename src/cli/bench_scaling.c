@@ -16,10 +16,10 @@ typedef struct options {
 static const ls_opt scaling_table[] = {
     BENCH_ROWS("1,2,4", "3"),
     CLI_STR("gpus", s.o.n, "LIST", NULL, NULL),
-    CLI_STR("layout", layout, "LAYOUT", NULL,
-            "layout for several workers: dp, ddp, zero1, zero2, zero3, pp[-SCHEDULE], tp, or a hybrid such as "
-            "ddp+pp2-1f1b [from the train options or their DeepSpeed JSON, else ddp]",
-            "Scaling"),
+    CLI_STR(
+        "layout", layout, "LAYOUT", NULL,
+        "layout for several workers: dp, ddp, zero1, zero2, zero3, pp[-SCHEDULE], tp, or a hybrid such as ddp+pp2-1f1b [from the train options or their DeepSpeed JSON, else ddp]",
+        "Scaling"),
     CLI_SWITCH("weak", weak, "weak scaling: constant batch per worker [constant global batch]"),
     CLI_INT("epochs", epochs, "N", NULL, "same as in train", "Options of the reference runner"),
     CLI_INT("seq_len", seq_len, "N", NULL, "same as --seq_length of train"),
@@ -32,33 +32,25 @@ static const ls_opt scaling_table[] = {
 static const cli_page scaling_page = {
     scaling_table, CLI_COUNT(scaling_table),
     "bench scaling [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench scaling RUN_DIR...",
-    "Train the same work on several numbers of workers, --repeat times in turns, and measure how the speed scales. The "
-    "result (scaling_report.json) has means, 95 % confidence intervals, every repeat, and the lost time by "
-    "cause.\n\nThe global batch is constant (by gradient accumulation) and every worker has the same number of threads "
-    "(cores / largest number of workers). The first --warmup steps are excluded. Runs that are not comparable are "
-    "rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
-    "  lockstep bench scaling -n 1,2,4 -- --data data --model tiny \\\n      --seq_length 128 "
-    "--micro_batch_size_per_gpu 2\n  lockstep bench scaling --weak --layout zero2 --out runs/weak \\\n      -- --data "
-    "data --model gpt2 --seq_length 512\n"
+    "Train the same work on several numbers of workers, --repeat times in turns, and measure how the speed scales. The result (scaling_report.json) has means, 95 % confidence intervals, every repeat, and the lost time by cause.\n\nThe global batch is constant (by gradient accumulation) and every worker has the same number of threads "
+    "(cores / largest number of workers). The first --warmup steps are excluded. Runs that are not comparable are rejected, and the fields that differ are listed. With RUN_DIRs or metrics files, existing runs are compared.\n\n"
+    "  lockstep bench scaling -n 1,2,4 -- --data data --model tiny \\\n      --seq_length 128 --micro_batch_size_per_gpu 2\n  lockstep bench scaling --weak --layout zero2 --out runs/weak \\\n      -- --data data --model gpt2 --seq_length 512\n"
     "  lockstep bench scaling runs/mine"};
 
 static const ls_opt strategies_table[] = {
     BENCH_ROWS("1,2,4", "3"),
-    CLI_STR("layouts", layouts, "LIST",
-            "dp,ddp,zero1,zero2,zero3,pp-naive,pp-gpipe,pp-1f1b,pp-interleaved,pp-zb,tp,ddp+pp2-1f1b,ddp+tp2",
-            "layouts to compare; a layout that is not possible is skipped, with the reason [dp, ddp, zero1, zero2, "
-            "zero3, pp with every schedule, tp, ddp+pp2-1f1b, ddp+tp2]",
-            "Strategies"),
+    CLI_STR(
+        "layouts", layouts, "LIST",
+        "dp,ddp,zero1,zero2,zero3,pp-naive,pp-gpipe,pp-1f1b,pp-interleaved,pp-zb,tp,ddp+pp2-1f1b,ddp+tp2",
+        "layouts to compare; a layout that is not possible is skipped, with the reason [dp, ddp, zero1, zero2, zero3, pp with every schedule, tp, ddp+pp2-1f1b, ddp+tp2]",
+        "Strategies"),
 };
 
 static const cli_page strategies_page = {
     strategies_table, CLI_COUNT(strategies_table),
     "bench strategies [OPTIONS] -- TRAIN OPTIONS\n       lockstep bench strategies RUN_DIR...",
-    "Train the same work under every layout and number of workers, --repeat times in turns, and compare six metrics "
-    "with 95 % confidence intervals: communication overhead (waits), throughput, training time, CPU utilisation, "
-    "memory of the worker that needs most, and scalability. A single worker is the baseline. strategies_report.json is "
-    "written next to the runs.\n\n  lockstep bench strategies -n 1,2 --layouts ddp,zero2,pp-1f1b \\\n      -- --data "
-    "data --model tiny --seq_length 128"};
+    "Train the same work under every layout and number of workers, --repeat times in turns, and compare six metrics with 95 % confidence intervals: communication overhead (waits), throughput, training time, CPU utilisation, memory of the worker that needs most, and scalability. A single worker is the baseline. strategies_report.json is "
+    "written next to the runs.\n\n  lockstep bench strategies -n 1,2 --layouts ddp,zero2,pp-1f1b \\\n      -- --data data --model tiny --seq_length 128"};
 
 /* Flags of R1's runner (docs/REFERENCES.md), as train options. */
 static ls_status reference_flags(const options *x, ls_argv *w)
@@ -216,8 +208,9 @@ static ls_status run(options *x, int argc, char **argv)
         return ls_fail(LS_E_ARG, "%s: existing runs are compared without train options; leave out everything after --",
                        paths.word[0]);
     if (!paths.n && !cut && !s->given.n)
-        return ls_fail(LS_E_ARG, "train options are missing; add them after --, such as: -- --data data --model tiny "
-                                 "(or give run folders to compare)");
+        return ls_fail(
+            LS_E_ARG,
+            "train options are missing; add them after --, such as: -- --data data --model tiny (or give run folders to compare)");
     LS_TRY(cli_bench_begin(s));
     if (s->own_strategy && (x->strategies || x->layout))
         return ls_fail(LS_E_ARG, "--strategy %s in the train options contradicts --layout%s; leave one out", s->layout,

@@ -27,8 +27,7 @@ static const ls_opt table[] = {
     CLI_SWITCH("no-stop", no_stop, "continue after <|endoftext|>"),
     CLI_INT_IN(
         LS_SPECULATE_AUTO, LS_SPECULATE_MAX, "speculate", speculate, "N", "-1",
-        "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if "
-        "the weights are larger than 64 MiB, else 0"),
+        "draft N tokens (0 to 8) with int8 weights and verify them in one pass; the text does not change; -1 = 4 if the weights are larger than 64 MiB, else 0"),
     CLI_INT("threads", on.threads, "N", "0", "CPU threads; 0 = all cores"),
     CLI_DEVICE_ROWS,
     CLI_COMPUTE_ROW,
@@ -160,8 +159,7 @@ static ls_status check_prompt(const ls_session *s, const ls_ids *ids)
     if ((int64_t)ids->n >= room)
         return ls_fail(
             LS_E_ARG,
-            "the prompt has %zu tokens and the model %lld positions; shorten the prompt to leave room for at "
-            "least one token",
+            "the prompt has %zu tokens and the model %lld positions; shorten the prompt to leave room for at least one token",
             ids->n, (long long)room);
     for (size_t i = 0; i < ids->n; i++)
         if (ids->id[i] >= s->model->cfg.vocab_size)

@@ -68,14 +68,11 @@ static const cli_page page = {
     "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
     "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
     "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
-    "Rank the layouts of a model on a cluster that fit in memory: strategy, replicas, stages, schedule and micro-batch "
-    "size. Memory is exactly what the run allocates. Time is the sum of the measured times of the units, actions and "
-    "collectives of a step. `lockstep plan --schedule 1f1b --help` explains pipeline schedules.\n\n"
+    "Rank the layouts of a model on a cluster that fit in memory: strategy, replicas, stages, schedule and micro-batch size. Memory is exactly what the run allocates. Time is the sum of the measured times of the units, actions and collectives of a step. `lockstep plan --schedule 1f1b --help` explains pipeline schedules.\n\n"
     "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n"
     "  lockstep plan --model gpt2 --global-batch 64 --seq-length 256 \\\n      --cluster here.json --workers 8\n"
     "  lockstep plan --model gpt2-xl --global-batch 512 --seq-length 1024 \\\n      --cluster a100 --workers 8\n"
-    "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 \\\n      --cluster h200 --workers 1 "
-    "--tokens 10e9\n"
+    "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 \\\n      --cluster h200 --workers 1 --tokens 10e9\n"
     "  lockstep plan --measure --device cuda --model gpt2 --seq-length 1024 \\\n      --micro 64 --out gpu.json\n"
     "  lockstep plan --check runs/zero2 --cluster here.json"};
 
@@ -283,8 +280,9 @@ static ls_status rank(const options *o)
 {
     ls_planner_query q = o->q;
     if (!q.from || !q.global_batch)
-        return ls_fail(LS_E_ARG, "plan needs one of: --model NAME with --global_batch N (rank layouts), --schedule "
-                                 "NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
+        return ls_fail(
+            LS_E_ARG,
+            "plan needs one of: --model NAME with --global_batch N (rank layouts), --schedule NAME|FILE (draw a pipeline), --measure, --check RUN_DIR");
     q.seq_len = (int)o->seq_length;
     q.memory = (int64_t)(o->memory * GIB);
     q.max_tp = (int)o->max_tp;

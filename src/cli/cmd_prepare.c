@@ -20,10 +20,10 @@ typedef struct options {
 } options;
 
 static const ls_opt table[] = {
-    CLI_LIST("input", input, "PATH...",
-             "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for "
-             "standard input",
-             "Input and output"),
+    CLI_LIST(
+        "input", input, "PATH...",
+        "input files (one document per .txt file or .jsonl line; plain, .gz or .zst), folders of them, or - for standard input",
+        "Input and output"),
     CLI_LIST("val-input", val_input, "PATH...", "input files for validation"),
     CLI_STR("out", p.out_dir, "DIR", NULL, "output folder for train.bin, val.bin, tokenizer.json and meta.json"),
     CLI_STR("tokenizer", tokenizer, "gpt2|bytes|train|PATH", "gpt2",
@@ -39,8 +39,7 @@ static const ls_opt table[] = {
     CLI_INT_IN(0, INT32_MAX, "train-mb", train_mb, "N", "1024", "train: use only the first N MiB of text; 0 = all"),
     CLI_REAL(
         "val-fraction", p.val_fraction, "X", "0.05",
-        "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = "
-        "no validation",
+        "use every (1/X)-th document for validation; with too few documents, the last fraction X of the tokens; 0 = no validation",
         "Documents"),
     CLI_STR("text-key", p.text_key, "KEY", "text", "key of the text in a JSON line"),
     CLI_CHOICE("format", format, "auto|txt|jsonl", "auto", "format of the inputs; auto: by file name"),

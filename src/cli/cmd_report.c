@@ -22,11 +22,9 @@ static const ls_opt table_opts[] = {
     CLI_STR("gpu4", gpu4, "FILE", NULL, "... with four workers"),
 };
 
-static const cli_page table_page = {table_opts, CLI_COUNT(table_opts),
-                                    "report table --gpu1 FILE --gpu2 FILE --gpu4 FILE",
-                                    "Print the scaling table of the reference trainer as Markdown. The runs are not "
-                                    "checked for comparability; `lockstep "
-                                    "report` does that."};
+static const cli_page table_page = {
+    table_opts, CLI_COUNT(table_opts), "report table --gpu1 FILE --gpu2 FILE --gpu4 FILE",
+    "Print the scaling table of the reference trainer as Markdown. The runs are not checked for comparability; `lockstep report` does that."};
 
 static ls_status run_table(const options *o)
 {
@@ -49,9 +47,7 @@ static const ls_opt chart_opts[] = {
 
 static const cli_page chart_page = {
     chart_opts, CLI_COUNT(chart_opts), "report charts --baseline-json FILE --optimized-json FILE",
-    "Draw bar charts of time and throughput of the last epoch (training_time_comparison, "
-    "training_throughput_comparison) as SVG and, if gnuplot is installed, as PNG. Unreadable files are reported; the "
-    "exit code stays 0 and no chart is written."};
+    "Draw bar charts of time and throughput of the last epoch (training_time_comparison, training_throughput_comparison) as SVG and, if gnuplot is installed, as PNG. Unreadable files are reported; the exit code stays 0 and no chart is written."};
 
 static ls_status run_charts(const options *o)
 {
@@ -70,9 +66,7 @@ static const ls_opt verify_opts[] = {
 
 static const cli_page verify_page = {
     verify_opts, CLI_COUNT(verify_opts), "report verify --dir DIR",
-    "Check every run_* folder: training_metrics.json exists and has all keys, train.log is not empty, and the number "
-    "of "
-    "workers matches the path (1gpu_, 2gpu_, 4gpu_). The exit code is 1 if a check fails or no run is found."};
+    "Check every run_* folder: training_metrics.json exists and has all keys, train.log is not empty, and the number of workers matches the path (1gpu_, 2gpu_, 4gpu_). The exit code is 1 if a check fails or no run is found."};
 
 static ls_status run_verify(const options *o)
 {
@@ -93,8 +87,7 @@ static const ls_opt opts[] = {
     CLI_SWITCH("allow-mismatch", r.allow_mismatch, "compare runs that are not comparable, and mark the page"),
     CLI_SWITCH(
         "weak", r.weak,
-        "weak scaling: the global batch may grow with the number of workers [taken from the bench report next to "
-        "the runs]"),
+        "weak scaling: the global batch may grow with the number of workers [taken from the bench report next to the runs]"),
     CLI_INT_IN(0, 1000000, "warmup", warmup, "N", NULL,
                "number of warm-up steps to exclude [taken from the bench report next to the runs, else 5]"),
     CLI_SWITCH("no-png", no_png, "write SVG charts only, do not use gnuplot"),
@@ -102,17 +95,9 @@ static const ls_opt opts[] = {
 
 static const cli_page page = {
     opts, CLI_COUNT(opts),
-    "report RUN_DIR... [--out DIR] [--weak] [--allow-mismatch]\n       lockstep report table|charts|verify [OPTIONS]   "
-    " "
-    "(each has --help)",
-    "Read run folders of Lockstep or of the reference trainer, metrics files, or folders of run folders, and write a "
-    "self-contained page report.html, with report.md and the charts next to it.\n\nOnly comparable runs are compared: "
-    "same sequence length, data, global batch, epochs, model and precision. If runs are not comparable, each run is "
-    "reported separately, the differences are listed and the exit code is 1. Unreadable files are reported with file "
-    "and "
-    "key and skipped; if no run is left, the exit code is 3. Speed is measured over the steps after warm-up if every "
-    "run "
-    "has them (metrics.jsonl), else over whole epochs; the page states which."};
+    "report RUN_DIR... [--out DIR] [--weak] [--allow-mismatch]\n       lockstep report table|charts|verify [OPTIONS]    (each has --help)",
+    "Read run folders of Lockstep or of the reference trainer, metrics files, or folders of run folders, and write a self-contained page report.html, with report.md and the charts next to it.\n\nOnly comparable runs are compared: same sequence length, data, global batch, epochs, model and precision. If runs are not comparable, each run is "
+    "reported separately, the differences are listed and the exit code is 1. Unreadable files are reported with file and key and skipped; if no run is left, the exit code is 3. Speed is measured over the steps after warm-up if every run has them (metrics.jsonl), else over whole epochs; the page states which."};
 
 static void print_result(const ls_report_result *r, const options *o, bool written)
 {

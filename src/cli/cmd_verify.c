@@ -17,29 +17,26 @@ typedef struct options {
 static const ls_opt table[] = {
     CLI_STR("n", n, "LIST", NULL,
             "numbers of workers to test; each must divide the largest [1,2,4; under mpirun: up to all]", "Layouts"),
-    CLI_STR("device", device, "auto|cpu|cuda[:N]", NULL,
-            "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else "
-            "auto]"),
+    CLI_STR(
+        "device", device, "auto|cpu|cuda[:N]", NULL,
+        "compute device; auto: cuda if a GPU is available, else cpu; workers may share a GPU [LS_DEVICE, else auto]"),
     CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|nccl", "auto", "communication backend; nccl: between GPUs"),
     CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16", NULL,
                "number format; bf16 and fp16 need a GPU [as in train]"),
     CLI_INT("steps", steps, "N", "3", "optimizer steps per layout"),
     CLI_INT("seed", seed, "N", "1", "random seed of data, weights and dropout"),
     CLI_SWITCH("only-tp", v.only_tp, "test only layouts with tensor parallelism"),
-    CLI_INT_IN(0, 64, "jobs", jobs, "N", NULL,
-               "layouts to run at the same time, each in its own processes; 0 = start the workers once for all layouts "
-               "[CPU: 1; GPU: 0]"),
+    CLI_INT_IN(
+        0, 64, "jobs", jobs, "N", NULL,
+        "layouts to run at the same time, each in its own processes; 0 = start the workers once for all layouts [CPU: 1; GPU: 0]"),
     CLI_REAL("timeout", v.limit, "SECONDS", "120", "time limit per layout; with --jobs 0, per collective"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),
 };
 
 static const cli_page page = {
     table, CLI_COUNT(table), "verify [-n LIST] [OPTIONS]",
-    "Train a small model for a few steps under every strategy and number of workers, with and without dropout and with "
-    "1, 2 and 4 micro-batches, and compare losses, gradients and weights with a single worker, bit by bit.\n\nTensor "
-    "parallelism (tp 2 and 4; 2s: with --sequence_parallel) changes the order of sums: over 20 steps, losses must stay "
-    "within 1e-5 and gradients within 1e-4; with bf16 or fp16, within 5e-3 and 5e-2. On the CPU, each layout runs in "
-    "its own processes."};
+    "Train a small model for a few steps under every strategy and number of workers, with and without dropout and with 1, 2 and 4 micro-batches, and compare losses, gradients and weights with a single worker, bit by bit.\n\nTensor parallelism (tp 2 and 4; 2s: with --sequence_parallel) changes the order of sums: over 20 steps, losses must stay "
+    "within 1e-5 and gradients within 1e-4; with bf16 or fp16, within 5e-3 and 5e-2. On the CPU, each layout runs in its own processes."};
 
 typedef struct printer {
     const options *o;

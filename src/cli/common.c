@@ -130,10 +130,10 @@ ls_status cli_choose_device(const cli_device *on, const char *cpu_only, ls_sessi
 ls_status cli_check_launcher(const ls_start_env *e)
 {
     if (e->by != LS_STARTED_SRUN) return LS_OK;
-    return ls_fail(LS_E_CONFIG,
-                   "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix "
-                   "(with Open MPI), or mpirun inside the allocation",
-                   e->size);
+    return ls_fail(
+        LS_E_CONFIG,
+        "srun started %d tasks without PMIx, which cannot connect to each other; use srun --mpi=pmix (with Open MPI), or mpirun inside the allocation",
+        e->size);
 }
 
 ls_status cli_join(const ls_start_env *e, ls_comm **out)

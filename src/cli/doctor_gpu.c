@@ -126,8 +126,7 @@ void doctor_look_cuda(part *p)
     if (!lib) {
         doctor_put(
             p, PART_MISSING,
-            "a machine with an NVIDIA GPU needs the driver package (nvidia-driver); a container gets it from its "
-            "host (docker run --gpus all)",
+            "a machine with an NVIDIA GPU needs the driver package (nvidia-driver); a container gets it from its host (docker run --gpus all)",
             "no NVIDIA driver (libcuda.so.1 not found)");
         return;
     }
@@ -176,9 +175,9 @@ void doctor_look_plugin(part *p)
     char words[500] = "";
     if (ls_plugin_load(PLUGIN, LS_COMPUTE_SYMBOL, &lib) != LS_OK) {
         if (ls_fs_exists(lib.path))
-            doctor_put_error(p, PART_FAILED,
-                             "a CUDA library is missing or has a different version; install the CUDA runtime, cuBLAS "
-                             "and cuDNN, or add their folder to LD_LIBRARY_PATH");
+            doctor_put_error(
+                p, PART_FAILED,
+                "a CUDA library is missing or has a different version; install the CUDA runtime, cuBLAS and cuDNN, or add their folder to LD_LIBRARY_PATH");
         else
             doctor_put_error(p, PART_MISSING,
                              "the plugin is built if nvcc is found; install the CUDA toolkit and build again");
@@ -249,12 +248,12 @@ void doctor_look_nvml(part *p)
     }
     ls_nvml_facts(n, &f);
     ls_nvml_read(n, &now);
-    doctor_put(p, PART_OK, NULL,
-               "driver %s; first GPU: %s at %s, %s of %s used, %.0f W of %.0f, SM clock %.0f of %.0f MHz, %.0f C, "
-               "processes: %s%s%.150s",
-               f.driver, f.name, f.bus, ls_human_bytes(used, now.used), ls_human_bytes(total, f.total), now.power,
-               f.power_limit, now.sm_mhz, f.sm_mhz_max, now.celsius, ls_gpu_slowed_words(now.slowed, why),
-               *ls_nvml_refused(n) ? "; refused: " : "", ls_nvml_refused(n));
+    doctor_put(
+        p, PART_OK, NULL,
+        "driver %s; first GPU: %s at %s, %s of %s used, %.0f W of %.0f, SM clock %.0f of %.0f MHz, %.0f C, processes: %s%s%.150s",
+        f.driver, f.name, f.bus, ls_human_bytes(used, now.used), ls_human_bytes(total, f.total), now.power,
+        f.power_limit, now.sm_mhz, f.sm_mhz_max, now.celsius, ls_gpu_slowed_words(now.slowed, why),
+        *ls_nvml_refused(n) ? "; refused: " : "", ls_nvml_refused(n));
     ls_nvml_close(&n);
 }
 
@@ -269,17 +268,16 @@ void doctor_look_nccl(part *p)
     }
     void *lib = library("libnccl.so.2");
     if (!lib) {
-        doctor_put(p, PART_MISSING,
-                   "NVIDIA's package libnccl2, or PyPI's nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH; without "
-                   "it, GPUs communicate through host memory",
-                   "no libnccl.so.2");
+        doctor_put(
+            p, PART_MISSING,
+            "NVIDIA's package libnccl2, or PyPI's nvidia-nccl-cu13 with its folder in LD_LIBRARY_PATH; without it, GPUs communicate through host memory",
+            "no libnccl.so.2");
         return;
     }
     if (find(lib, "ncclGetVersion", &f)) f.take_int(&v);
     doctor_put(
         p, PART_MISSING,
-        "the plugin is built if nccl.h and the CUDA runtime are found; without it, GPUs communicate through host "
-        "memory",
+        "the plugin is built if nccl.h and the CUDA runtime are found; without it, GPUs communicate through host memory",
         "found version %d.%d.%d, but the plugin does not load: %.400s", v / 10000, v / 100 % 100, v % 100, words);
 }
 

@@ -30,14 +30,14 @@ static const ls_opt table[] = {
                  "zb: number of activations that a stage may hold; with 2P-1 no stage is idle once it has started [P]"),
     CLI_POSITIVE("dp", dp, "D", "1", "data-parallel replicas, shown in the mesh"),
     CLI_POSITIVE("tp", tp, "T", "1", "tensor-parallel workers, shown in the mesh"),
-    CLI_STR("costs", costs, "F,B", NULL,
-            "time of the forward and backward pass of a chunk, or any of "
-            "fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 [1,2]",
-            "Costs"),
+    CLI_STR(
+        "costs", costs, "F,B", NULL,
+        "time of the forward and backward pass of a chunk, or any of fwd=1,bwd=2,bwd_in=1,bwd_w=1,latency=0,transfer=0 [1,2]",
+        "Costs"),
     CLI_STR("model", model, "NAME|PATH", NULL, "split this model and use its floating-point operations as costs"),
-    CLI_STR("stages", stages, "LIST", NULL,
-            "units of each chunk, such as 0-3,4-9,10-13 (0 is the embedding, then the blocks, then the output layer) "
-            "[balanced]"),
+    CLI_STR(
+        "stages", stages, "LIST", NULL,
+        "units of each chunk, such as 0-3,4-9,10-13 (0 is the embedding, then the blocks, then the output layer) [balanced]"),
     CLI_INT_IN(0, INT32_MAX, "seq_length", seq_length, "N", "512", "tokens per sequence, for the costs of --model"),
     CLI_STR("draw", draw, "FILE", NULL, "draw the schedule to an SVG file", "Output"),
     CLI_STR("export", export, "FILE", NULL, "write the schedule to a text file"),
@@ -46,10 +46,7 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
-    "Check and simulate a pipeline schedule. Print the timeline of each stage (F forward, B backward, I and W the "
-    "input "
-    "and weight parts of backward; one column per unit of time), the bubble (idle fraction of all stages) and the "
-    "largest number of micro-batches whose activations each stage holds.\n\n"
+    "Check and simulate a pipeline schedule. Print the timeline of each stage (F forward, B backward, I and W the input and weight parts of backward; one column per unit of time), the bubble (idle fraction of all stages) and the largest number of micro-batches whose activations each stage holds.\n\n"
     "  lockstep plan --schedule 1f1b --pp 4 --micro 8 --draw 1f1b.svg\n"
     "  lockstep plan --schedule interleaved --pp 4 --micro 8 --interleave 2 \\\n      --export mine.txt\n"
     "  lockstep plan --schedule mine.txt --costs fwd=1,bwd=2"};
@@ -88,10 +85,10 @@ static ls_status parse_costs(const char *text, ls_pipe_costs *c)
         for (size_t k = 0; eq && k < CLI_COUNT(keys); k++)
             if (!strcmp(word, keys[k].key)) to = keys[k].to;
         if (!to || !ls_parse_f64(eq ? eq + 1 : word, to) || *to < 0 || *to > 1e12)
-            return ls_fail(LS_E_ARG,
-                           "--costs %s: cannot parse '%s'; give two numbers (1,2) or some of fwd=, bwd=, bwd_in=, "
-                           "bwd_w=, latency=, transfer=",
-                           text, word);
+            return ls_fail(
+                LS_E_ARG,
+                "--costs %s: cannot parse '%s'; give two numbers (1,2) or some of fwd=, bwd=, bwd_in=, bwd_w=, latency=, transfer=",
+                text, word);
     }
     if (bwd >= 0 && in >= 0 && w >= 0 && bwd != in + w)
         return ls_fail(LS_E_ARG, "--costs %s: bwd must be bwd_in + bwd_w, but %g is not %g + %g", text, bwd, in, w);

@@ -58,8 +58,7 @@ ls_status local_mismatch(const local_head *mine, int rank, const local_head *the
 {
     return ls_fail(
         LS_E_COMM,
-        "collective mismatch: rank %d calls #%llu %s of %lld elements at %.*s, rank %d calls #%llu %s of %lld "
-        "elements at %.*s",
+        "collective mismatch: rank %d calls #%llu %s of %lld elements at %.*s, rank %d calls #%llu %s of %lld elements at %.*s",
         rank, (unsigned long long)mine->seq, ls_coll_word((ls_coll)mine->kind), (long long)mine->n_in, SITE_MAX,
         mine->site, peer, (unsigned long long)theirs->seq, ls_coll_word((ls_coll)theirs->kind), (long long)theirs->n_in,
         SITE_MAX, theirs->site);

@@ -57,8 +57,7 @@ ls_status ls_start_env_read(ls_start_env *out)
         LS_TRY(number(s->size, 1, &e.size, &size));
         if (s->by == LS_STARTED_TORCH && size && e.size > 1 && !rank)
             return ls_fail(LS_E_CONFIG,
-                           "WORLD_SIZE is %d but RANK is not set; a launcher sets both for each worker; or use "
-                           "-n %d",
+                           "WORLD_SIZE is %d but RANK is not set; a launcher sets both for each worker; or use -n %d",
                            e.size, e.size);
         if (!rank || !size || e.size < 2) continue;
         LS_TRY(number(s->local_rank, 0, &e.local_rank, &ignored));

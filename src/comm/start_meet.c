@@ -38,8 +38,7 @@ static ls_status check_one_host(const ls_start_env *e)
     if (one) return LS_OK;
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "WORLD_SIZE is %d, which spans several hosts (LOCAL_WORLD_SIZE %d, MASTER_ADDR %s); start such a run with "
-        "mpirun or srun --mpi=pmix",
+        "WORLD_SIZE is %d, which spans several hosts (LOCAL_WORLD_SIZE %d, MASTER_ADDR %s); start such a run with mpirun or srun --mpi=pmix",
         e->size, e->local_size, address ? address : "not set");
 }
 
@@ -99,10 +98,10 @@ static ls_status receive_all(int door, const ls_start_env *e, int fd)
         if (wait <= 0) {
             int missing = 1;
             while (came[missing]) missing++;
-            return ls_fail(LS_E_COMM,
-                           "rank %d of %d (and %d more) did not connect within %.0f s; each needs its own RANK and the "
-                           "same MASTER_PORT",
-                           missing, e->size, left - 1, MEET_TIME);
+            return ls_fail(
+                LS_E_COMM,
+                "rank %d of %d (and %d more) did not connect within %.0f s; each needs its own RANK and the same MASTER_PORT",
+                missing, e->size, left - 1, MEET_TIME);
         }
         if (poll(&p, 1, (int)(wait * 1000) + 1) <= 0) continue;
         const int guest = accept4(door, NULL, NULL, SOCK_CLOEXEC);

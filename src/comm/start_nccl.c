@@ -40,11 +40,11 @@ static ls_status check_pair(const gpu_of *all, int q, int p)
 {
     const int why = may_share(&all[q]) ? p : q;
     if (may_share(&all[why])) return LS_OK;
-    return ls_fail(LS_E_UNSUPPORTED,
-                   "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded "
-                   "%s, and the variable is %s there); set it, or use one GPU per rank",
-                   q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
-                   all[why].allowed ? "set" : "not set");
+    return ls_fail(
+        LS_E_UNSUPPORTED,
+        "ranks %d and %d share the GPU %s on %s, which needs NCCL %d.%d or later and %s=1 (rank %d loaded %s, and the variable is %s there); set it, or use one GPU per rank",
+        q, p, all[p].gpu, all[p].host, SHARE_MAJOR, SHARE_MINOR, SHARE_VARIABLE, why, all[why].version,
+        all[why].allowed ? "set" : "not set");
 }
 
 /* Every rank has a GPU of its own, or NCCL lets them share. Collective; the same answer for all. */

@@ -279,10 +279,10 @@ static void destroy(ls_kernel_times **kp)
 
 static ls_status begin_marks(ls_kernel_times *k, const char *why)
 {
-    snprintf(k->words, sizeof k->words,
-             "per-unit times from CUDA events, no kernel times, CUDA graphs off (%.160s); a unit's time includes "
-             "idle time of the device",
-             why);
+    snprintf(
+        k->words, sizeof k->words,
+        "per-unit times from CUDA events, no kernel times, CUDA graphs off (%.160s); a unit's time includes idle time of the device",
+        why);
     k->source = NULL;
     return compare(k, 0);
 }

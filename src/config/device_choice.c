@@ -112,10 +112,10 @@ static ls_status judge(ls_device_choice *d, ls_comm *c, const entry *all)
     for (int r = 0; r < size; r++) on_gpu += all[r].cuda != 0;
     while (odd < size && all[odd].cuda) odd++;
     if (on_gpu && on_gpu < size)
-        return ls_fail(LS_E_CONFIG,
-                       "all workers must use the same kind of device: rank %d on %s would use %.199s, but %d of %d "
-                       "workers have a GPU; give every worker a GPU, or use --device cpu",
-                       odd, ls_comm_host(c, odd, &local), all[odd].words, on_gpu, size);
+        return ls_fail(
+            LS_E_CONFIG,
+            "all workers must use the same kind of device: rank %d on %s would use %.199s, but %d of %d workers have a GPU; give every worker a GPU, or use --device cpu",
+            odd, ls_comm_host(c, odd, &local), all[odd].words, on_gpu, size);
     if (!d->automatic || !d->cuda) return LS_OK;
     for (int r = 0; r < size; r++) used += is_first(c, all, r);
     name_gpus(d, used, size, ls_comm_where(c).n_host);

@@ -297,10 +297,10 @@ static ls_status read_scheduler(ds_reader *r, const char *place, const json_t *v
     size_t t = 0;
     while (t < COUNT(names) && strcmp(names[t], type)) t++;
     if (t == ONE_CYCLE)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: scheduler OneCycle is not supported (it also changes the momentum); use WarmupDecayLR "
-                       "or WarmupCosineLR",
-                       r->what);
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "%s: scheduler OneCycle is not supported (it also changes the momentum); use WarmupDecayLR or WarmupCosineLR",
+            r->what);
     if (t == COUNT(names)) {
         const char *near = ls_nearest_word(type, names, COUNT(names));
         for (size_t i = 0; i < COUNT(names); i++)
@@ -387,10 +387,10 @@ ls_status train_ds_check(const ds_reader *r)
     if (ls_ds_bool(c, "fp16.enabled", false) && ls_ds_bool(c, "bf16.enabled", false))
         return ls_fail(LS_E_CONFIG, "%s: fp16 and bf16 are both enabled; enable one", r->what);
     if (ls_ds_bool(c, "fp16.fp16_master_weights_and_grads", false))
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer that is offloaded to the CPU, "
-                       "which is not supported",
-                       r->what);
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "%s: 'fp16.fp16_master_weights_and_grads' needs an optimizer that is offloaded to the CPU, which is not supported",
+            r->what);
     if (states || ls_ds_bool(c, "bf16.bf16_master_weights_and_grads", false))
         return ls_fail(LS_E_UNSUPPORTED,
                        "%s: '%s' is true, but master weights, gradients and moments are always fp32; set it to false",

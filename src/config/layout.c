@@ -47,10 +47,10 @@ ls_status ls_layout_parse(const char *word, ls_layout *out)
         if (*p == '+') ok = false;
     }
     if (!ok)
-        return ls_fail(LS_E_ARG,
-                       "'%s' is not a layout; use single, dp, ddp, zero1, zero2, zero3, pp[P][-SCHEDULE], tp[T], or a "
-                       "combination joined by + (ddp+pp2-1f1b)",
-                       word);
+        return ls_fail(
+            LS_E_ARG,
+            "'%s' is not a layout; use single, dp, ddp, zero1, zero2, zero3, pp[P][-SCHEDULE], tp[T], or a combination joined by + (ddp+pp2-1f1b)",
+            word);
     *out = l;
     return LS_OK;
 }

@@ -20,10 +20,10 @@ static ls_status overflowed(ls_loss_scale *s)
     if (c->rule == LS_SCALE_ZERO) {
         const bool lower = c->hysteresis == 1 || s->hysteresis == 1;
         if (lower && s->scale == c->min)
-            return ls_fail(LS_E_NUMERIC,
-                           "gradients overflow in fp16 at the smallest loss scale %g (fp16.min_loss_scale); try a "
-                           "lower --lr, more warm-up, --clip, or --precision bf16",
-                           c->min);
+            return ls_fail(
+                LS_E_NUMERIC,
+                "gradients overflow in fp16 at the smallest loss scale %g (fp16.min_loss_scale); try a lower --lr, more warm-up, --clip, or --precision bf16",
+                c->min);
         if (lower) s->scale = lowered(s);
         else s->hysteresis--;
     }

@@ -141,10 +141,10 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
     if (!b->A && cli_g) {
         const long long step = b->B * b->G, n = asked / step;
         if (asked % step)
-            return ls_fail(LS_E_CONFIG,
-                           "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = "
-                           "%lld; %lld and %lld are",
-                           asked, b->B, b->G, s, step, n * step, (n + 1) * step);
+            return ls_fail(
+                LS_E_CONFIG,
+                "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = %lld; %lld and %lld are",
+                asked, b->B, b->G, s, step, n * step, (n + 1) * step);
         b->A = n;
         b->a_from = train_rule("--global_batch_size / (B*W)");
     }
@@ -161,11 +161,11 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
         return ls_fail(LS_E_CONFIG, "micro-batch size %lld * accumulation %lld * %lld workers is too large", b->B, b->A,
                        b->G);
     if (total && total != b->B * b->A * b->G)
-        return ls_fail(LS_E_CONFIG,
-                       "train_batch_size %lld%s is not micro-batch size %lld * accumulation %lld * %lld worker%s = "
-                       "%lld; change %s",
-                       total, derived ? "" : " of the DeepSpeed JSON", b->B, b->A, b->G, s, b->B * b->A * b->G,
-                       derived ? "one of them" : "or remove it");
+        return ls_fail(
+            LS_E_CONFIG,
+            "train_batch_size %lld%s is not micro-batch size %lld * accumulation %lld * %lld worker%s = %lld; change %s",
+            total, derived ? "" : " of the DeepSpeed JSON", b->B, b->A, b->G, s, b->B * b->A * b->G,
+            derived ? "one of them" : "or remove it");
     return LS_OK;
 }
 
@@ -182,15 +182,15 @@ static ls_status resolve_batch(const ls_train_options *o, const ls_ds_config *ds
     const long long all = b.B * b.A * b.G, asked = o->enforce_global_batch_size, R = b.B * c->seq_len,
                     T = c->mesh.n[LS_AXIS_TP];
     if (ls_train_given(o, "enforce_global_batch_size") && all != asked)
-        return ls_fail(LS_E_CONFIG,
-                       "--enforce_global_batch_size %lld: the global batch is micro-batch size %lld * accumulation "
-                       "%lld * %lld worker%s = %lld",
-                       asked, b.B, b.A, b.G, b.G == 1 ? "" : "s", all);
+        return ls_fail(
+            LS_E_CONFIG,
+            "--enforce_global_batch_size %lld: the global batch is micro-batch size %lld * accumulation %lld * %lld worker%s = %lld",
+            asked, b.B, b.A, b.G, b.G == 1 ? "" : "s", all);
     if (c->sequence_parallel && R % T)
-        return ls_fail(LS_E_CONFIG,
-                       "--sequence_parallel: micro-batch size %lld * %d positions = %lld rows do not divide by tp %lld "
-                       "(remainder %lld); use a micro-batch size that is a multiple of %lld",
-                       b.B, c->seq_len, R, T, R % T, T);
+        return ls_fail(
+            LS_E_CONFIG,
+            "--sequence_parallel: micro-batch size %lld * %d positions = %lld rows do not divide by tp %lld (remainder %lld); use a micro-batch size that is a multiple of %lld",
+            b.B, c->seq_len, R, T, R % T, T);
     if (ls_train_given(o, "grad_accum_steps") && ls_train_given(o, "global_batch_size"))
         ls_str_addf(&c->notes, "--global_batch_size %lld is ignored because --grad_accum_steps is given\n",
                     (long long)o->global_batch_size);
@@ -210,10 +210,10 @@ static ls_status resolve_length(const ls_train_options *o, ls_train_config *c)
     train_origin from = train_from(o, "--seq_length", NULL);
     if (S < 1) return ls_fail(LS_E_CONFIG, "--seq_length %lld: must be at least 1", (long long)S);
     if (S > most && from.source == LS_FROM_CLI)
-        return ls_fail(LS_E_CONFIG,
-                       "--seq_length %lld: the model has only %d positions; use --seq_length %d or "
-                       "--max_position_embeddings %lld",
-                       (long long)S, most, most, (long long)S);
+        return ls_fail(
+            LS_E_CONFIG,
+            "--seq_length %lld: the model has only %d positions; use --seq_length %d or --max_position_embeddings %lld",
+            (long long)S, most, most, (long long)S);
     if (S > most) from = train_rule("the model's positions");
     c->seq_len = S > most ? most : (int)S;
     train_put_int(c, "seq_length", c->seq_len, from);
@@ -426,8 +426,9 @@ static void note_json(const ls_train_options *o, const ls_ds_config *ds, ls_trai
         ls_str_addf(&c->notes, "the scheduler of the DeepSpeed JSON is overridden by --lr_schedule %s\n",
                     o->lr_schedule);
     else if (scheduler && o->run_type && !c->engine)
-        ls_str_add(&c->notes, "the scheduler of the DeepSpeed JSON is used; the baseline of the reference trainer "
-                              "ignores it (use --lr_schedule constant for the same result)\n");
+        ls_str_add(
+            &c->notes,
+            "the scheduler of the DeepSpeed JSON is used; the baseline of the reference trainer ignores it (use --lr_schedule constant for the same result)\n");
     if (ds->no_effect.len)
         ls_str_addf(&c->notes, "keys of the DeepSpeed JSON without effect: %s\n", ds->no_effect.data);
 }
@@ -468,11 +469,11 @@ ls_status ls_train_config_fit(ls_train_config *c, int64_t train_seqs, int64_t va
                        c->train_path, c->seq_len);
     const int64_t full = train_seqs / c->global_batch;
     if (!full)
-        return ls_fail(LS_E_CONFIG,
-                       "a step needs %lld sequences (micro-batch size %d * accumulation %d * %d worker%s), but the "
-                       "training data has only %lld (of %d tokens); use a smaller batch or --seq_length",
-                       (long long)c->global_batch, c->micro_batch, c->grad_accum, c->mesh.n[LS_AXIS_DP],
-                       c->mesh.n[LS_AXIS_DP] == 1 ? "" : "s", (long long)train_seqs, c->seq_len);
+        return ls_fail(
+            LS_E_CONFIG,
+            "a step needs %lld sequences (micro-batch size %d * accumulation %d * %d worker%s), but the training data has only %lld (of %d tokens); use a smaller batch or --seq_length",
+            (long long)c->global_batch, c->micro_batch, c->grad_accum, c->mesh.n[LS_AXIS_DP],
+            c->mesh.n[LS_AXIS_DP] == 1 ? "" : "s", (long long)train_seqs, c->seq_len);
     int64_t steps = full;
     if (c->max_train_steps >= 0 && c->max_train_steps / c->grad_accum < steps)
         steps = c->max_train_steps / c->grad_accum;

@@ -147,10 +147,10 @@ static ls_status resolve_comm(const ls_train_options *o, const ls_device_choice 
     c->nccl_proof = o->nccl_proof;
     const bool may = d->cuda && c->world_size > 1 && (!strcmp(o->comm, "auto") || !strcmp(o->comm, "nccl"));
     if (ls_train_given(o, "nccl_proof") && strcmp(o->nccl_proof, "off") && !may)
-        return ls_fail(LS_E_CONFIG,
-                       "--nccl_proof %s: this run does not use NCCL (it needs --device cuda, several workers, and "
-                       "--comm nccl or auto); leave it out",
-                       o->nccl_proof);
+        return ls_fail(
+            LS_E_CONFIG,
+            "--nccl_proof %s: this run does not use NCCL (it needs --device cuda, several workers, and --comm nccl or auto); leave it out",
+            o->nccl_proof);
     return LS_OK;
 }
 
@@ -184,10 +184,10 @@ ls_status train_resolve_device(const ls_train_options *o, const ls_ds_config *ds
     LS_TRY(resolve_comm(o, &d, c));
     const char *sums = ls_ds_text(ds, "data_types.grad_accum_dtype", "fp32");
     if (strcasecmp(sums, "fp32"))
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "data_types.grad_accum_dtype is %s, but gradients are always accumulated in fp32; use fp32 or "
-                       "remove the key",
-                       sums);
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "data_types.grad_accum_dtype is %s, but gradients are always accumulated in fp32; use fp32 or remove the key",
+            sums);
     resolve_loss_scale(ds, c);
     c->precision_label = label_of(c);
     return LS_OK;

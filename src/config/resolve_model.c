@@ -34,10 +34,10 @@ ls_status ls_train_fit_vocabulary(ls_model_config *m, int ids, bool follows)
 {
     if (follows && ids) m->vocab_size = ids;
     if (ids <= m->vocab_size) return LS_OK;
-    return ls_fail(LS_E_CONFIG,
-                   "the tokenizer of the data has %d tokens, but the vocabulary of the model %d; use --vocab_size %d, "
-                   "or prepare the data with the tokenizer of the model",
-                   ids, m->vocab_size, ids);
+    return ls_fail(
+        LS_E_CONFIG,
+        "the tokenizer of the data has %d tokens, but the vocabulary of the model %d; use --vocab_size %d, or prepare the data with the tokenizer of the model",
+        ids, m->vocab_size, ids);
 }
 
 /* The sizes of the model: those of the options where given. */

@@ -142,8 +142,7 @@ static ls_status too_much(const ls_plan *p, int64_t need, int64_t have, const ch
     char need_s[32], have_s[32], act_s[32], par_s[32];
     return ls_fail(
         LS_E_NOMEM,
-        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s); "
-        "use a smaller micro-batch, --recompute or a smaller model",
+        "not enough memory: the run needs %s, %s has %s (parameters, gradients and optimizer: %s; activations: %s); use a smaller micro-batch, --recompute or a smaller model",
         ls_human_bytes(need_s, (double)need), who, ls_human_bytes(have_s, (double)have),
         ls_human_bytes(par_s, (double)(ls_plan_part_bytes(p, LS_PART_PARAM) + ls_plan_part_bytes(p, LS_PART_GRAD) +
                                        ls_plan_part_bytes(p, LS_PART_OPT))),

@@ -60,10 +60,10 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *p)
     *p = (ls_plugin){0};
     if (!find(name, p->path)) {
         if (dir && *dir) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist; check LS_PLUGIN_DIR", p->path);
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers "
-                       "and rebuild, or set LS_PLUGIN_DIR to the folder that has it",
-                       name);
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers and rebuild, or set LS_PLUGIN_DIR to the folder that has it",
+            name);
     }
     void *lib = dlopen(p->path, RTLD_NOW | RTLD_GLOBAL); /* global: MPI libraries load parts of themselves later */
     if (!lib) return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: %s", p->path, dlerror());

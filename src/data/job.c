@@ -111,10 +111,10 @@ static ls_status line_text(data_job *j, const data_job_rules *rules, const unsig
         return ls_fail(LS_E_FORMAT, "%s: line %lld: the value of \"%s\" is not a string", path, (long long)number,
                        rules->text_key);
     if (r == LS_JSONL_LONE && rules->bad_utf8 == LS_BAD_UTF8_ERROR)
-        return ls_fail(LS_E_FORMAT,
-                       "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 "
-                       "replace or keep",
-                       path, (long long)number, rules->text_key);
+        return ls_fail(
+            LS_E_FORMAT,
+            "%s: line %lld: \"%s\" has a lone surrogate, which is not valid UTF-8; use --invalid-utf8 replace or keep",
+            path, (long long)number, rules->text_key);
     return LS_OK;
 }
 

@@ -27,8 +27,8 @@ static ls_status cache_dir(char dir[PATH_MAX])
     if (own && *own) return ls_path_in(dir, own, "gpt2");
     if (xdg && *xdg) return ls_path_in(dir, xdg, "lockstep/gpt2");
     if (home && *home) return ls_path_in(dir, home, ".cache/lockstep/gpt2");
-    return ls_fail(LS_E_IO, "no cache folder: HOME is not set; use --vocab-dir for the folder with vocab.bpe and "
-                            "encoder.json");
+    return ls_fail(LS_E_IO,
+                   "no cache folder: HOME is not set; use --vocab-dir for the folder with vocab.bpe and encoder.json");
 }
 
 static bool is_genuine(int i, const void *data, size_t n, char hex[65])
@@ -119,8 +119,7 @@ ls_status ls_gpt2_find(const char *vocab_dir, const char *url, ls_tokenizer **ou
         ls_err_keep(&why);
         return ls_fail(
             st,
-            "the GPT-2 vocabulary was not found in %s and the download failed (%s); put vocab.bpe and encoder.json "
-            "from %s in that folder, or use --vocab-dir for their folder",
+            "the GPT-2 vocabulary was not found in %s and the download failed (%s); put vocab.bpe and encoder.json from %s in that folder, or use --vocab-dir for their folder",
             dir, why.words, url);
     }
     return ls_tokenizer_load(dir, out);

@@ -13,12 +13,12 @@ ls_status ls_mesh_build(ls_mesh *out, int world, int dp, int pp, int tp)
     const int64_t inner = (int64_t)pp * tp;
     if (dp == 0) {
         if (world % inner)
-            return ls_fail(LS_E_CONFIG,
-                           "pp=%d x tp=%d needs %lld workers per replica; %d workers make %lld replicas with %lld "
-                           "left over; use %lld or %lld workers",
-                           pp, tp, (long long)inner, world, (long long)(world / inner), (long long)(world % inner),
-                           (long long)(world < inner ? inner : world / inner * inner),
-                           (long long)((world / inner + 1 + (world < inner)) * inner));
+            return ls_fail(
+                LS_E_CONFIG,
+                "pp=%d x tp=%d needs %lld workers per replica; %d workers make %lld replicas with %lld left over; use %lld or %lld workers",
+                pp, tp, (long long)inner, world, (long long)(world / inner), (long long)(world % inner),
+                (long long)(world < inner ? inner : world / inner * inner),
+                (long long)((world / inner + 1 + (world < inner)) * inner));
         dp = (int)(world / inner);
     }
     if (dp * inner != world)

@@ -108,8 +108,7 @@ ls_status ls_pipe_check(const ls_schedule *s, bool recompute)
         if (splits(&s->rank[r]))
             return ls_fail(
                 LS_E_CONFIG,
-                "--recompute does not work with a split backward pass (--schedule %s): activations would be recomputed "
-                "twice; use 1f1b or interleaved, or remove --recompute",
+                "--recompute does not work with a split backward pass (--schedule %s): activations would be recomputed twice; use 1f1b or interleaved, or remove --recompute",
                 s->name);
     return LS_OK;
 }

@@ -46,8 +46,7 @@ ls_status ls_schedule_empty(ls_schedule **out, const char *name, int n_stage, in
     if (n_stage < 1 || n_stage > LS_PIPE_MAX_STAGE || n_chunk < 1 || n_chunk > LS_PIPE_MAX_CHUNK || n_micro < 1)
         return ls_fail(
             LS_E_CONFIG,
-            "a pipeline of %d stages x %d chunks with %d micro-batches is not supported; use 1 to %d stages, 1 to %d "
-            "chunks and 1 or more micro-batches",
+            "a pipeline of %d stages x %d chunks with %d micro-batches is not supported; use 1 to %d stages, 1 to %d chunks and 1 or more micro-batches",
             n_stage, n_chunk, n_micro, LS_PIPE_MAX_STAGE, LS_PIPE_MAX_CHUNK);
     const int64_t cells = (int64_t)n_stage * n_chunk * n_micro;
     if (cells > LS_PIPE_MAX_CELL)

@@ -34,8 +34,7 @@ static ls_status check_shape(int n_unit, int n_stage, int n_chunk)
     if (part > n_unit || part > LS_STAGES_MAX_PART)
         return ls_fail(
             LS_E_CONFIG,
-            "%d blocks over pp=%d with interleaving %d: %d x %d = %lld parts, but the model has %d units (embed, "
-            "%d blocks, head); pp x interleaving can be at most %d",
+            "%d blocks over pp=%d with interleaving %d: %d x %d = %lld parts, but the model has %d units (embed, %d blocks, head); pp x interleaving can be at most %d",
             n_unit - 2, n_stage, n_chunk, n_stage, n_chunk, (long long)part, n_unit, n_unit - 2,
             n_unit < LS_STAGES_MAX_PART ? n_unit : LS_STAGES_MAX_PART);
     return LS_OK;

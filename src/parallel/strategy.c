@@ -48,14 +48,12 @@ ls_status ls_strategy_check(const char *name, int n_worker, int n_micro, bool de
     if (at_once)
         return ls_fail(
             LS_E_CONFIG,
-            "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a "
-            "power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or "
-            "--no_deterministic",
+            "--strategy %s on %d workers x %d micro-batches = %d gradients: in deterministic mode %s needs a power-of-two number of workers, or one micro-batch per worker; use %d or %d workers, or --no_deterministic",
             name, W, n_micro, W * n_micro, name, below, 2 * below);
-    return ls_fail(LS_E_CONFIG,
-                   "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of "
-                   "micro-batches per worker; use %d or %d, or --no_deterministic",
-                   W, n_micro, W * n_micro, below, 2 * below);
+    return ls_fail(
+        LS_E_CONFIG,
+        "%d workers x %d micro-batches = %d gradients: deterministic mode needs a power-of-two number of micro-batches per worker; use %d or %d, or --no_deterministic",
+        W, n_micro, W * n_micro, below, 2 * below);
 }
 
 static bool updates(const ls_strategy *s)

@@ -25,9 +25,8 @@ const char ls_cluster_presets[] = "v100, a100, h100, h200, b200";
 
 static const ls_cluster preset[] = {
     {.name = "v100",
-     .source = "V100-SXM2-16GB, 4 per node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data "
-               "sheet; fp16 products and the link: fitted on a published GPT-2 run; attention: same as "
-               "products; fp32 and memory: the fractions of their peaks that an H200 reaches",
+     .source =
+         "V100-SXM2-16GB, 4 per node, NVLink 2, InfiniBand 100 Gb/s, 300 W. Peaks, memory, power: data sheet; fp16 products and the link: fitted on a published GPT-2 run; attention: same as products; fp32 and memory: the fractions of their peaks that an H200 reaches",
      .devices = 4,
      .memory = 16LL << 30,
      .rates = {{10.8 * TERA, 10.8 * TERA, 15.7 * TERA}, {0}, {26.95 * TERA, 26.95 * TERA, 125 * TERA}},
@@ -50,10 +49,8 @@ static const ls_cluster preset[] = {
      .power = 700,
      .inside = {10e-6, 360 * GB}},
     {.name = "h200",
-     .source = "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, memory, "
-               "power: data sheet; links: a fraction of it; 16-bit rates, memory, overheads: measured by plan "
-               "--measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on "
-               "docs/results/gpu_h200_2026-11-15.md",
+     .source =
+         "H200-SXM5-141GB, 8 per node, NVLink 4, InfiniBand 400 Gb/s per GPU, 700 W. Peaks, memory, power: data sheet; links: a fraction of it; 16-bit rates, memory, overheads: measured by plan --measure --device cuda on one H200 (docs/results/plan_h200_2026-11-16.md); fp32: fitted on docs/results/gpu_h200_2026-11-15.md",
      .memory = 141000000000,
      .rates = {{46 * TERA, 68 * TERA, 67 * TERA},
                {692.9 * TERA, 234.1 * TERA, 989.5 * TERA},

@@ -96,14 +96,13 @@ ls_status ls_cluster_check_precision(const ls_cluster *c, ls_dtype dt)
             snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s", known[0] ? ", " : "",
                      ls_precision_word(all[k]));
     if (c->cpu)
-        return ls_fail(LS_E_UNSUPPORTED,
-                       "--precision %s: cluster %s has CPUs, which compute in fp32; use --precision fp32 or a GPU "
-                       "cluster (%s)",
-                       ls_precision_word(dt), c->name, ls_cluster_presets);
+        return ls_fail(
+            LS_E_UNSUPPORTED,
+            "--precision %s: cluster %s has CPUs, which compute in fp32; use --precision fp32 or a GPU cluster (%s)",
+            ls_precision_word(dt), c->name, ls_cluster_presets);
     return ls_fail(
         LS_E_UNSUPPORTED,
-        "--precision %s: cluster %s has no times for it (it has: %s); measure it (plan --measure --device cuda "
-        "--precision %s) or use another precision",
+        "--precision %s: cluster %s has no times for it (it has: %s); measure it (plan --measure --device cuda --precision %s) or use another precision",
         ls_precision_word(dt), c->name, known[0] ? known : "none", ls_precision_word(dt));
 }
 
@@ -230,10 +229,10 @@ ls_status ls_cluster_check_links(const ls_cluster *c, int world)
             c->name, world, (world + on_host - 1) / on_host, on_host);
     for (size_t i = 0; i < sizeof used / sizeof used[0] && on_host > 1 && c->inside.bandwidth <= 0; i++)
         if (!has_curve(c, used[i]))
-            return ls_fail(LS_E_FORMAT,
-                           "cluster %s: no time for %d workers on a host: add %s to collectives, or set "
-                           "link_inside_host.bandwidth",
-                           c->name, on_host, ls_coll_word(used[i]));
+            return ls_fail(
+                LS_E_FORMAT,
+                "cluster %s: no time for %d workers on a host: add %s to collectives, or set link_inside_host.bandwidth",
+                c->name, on_host, ls_coll_word(used[i]));
     return LS_OK;
 }
 

@@ -49,8 +49,7 @@ static void table(const ls_cluster *cl, const ls_planner_query *q, const ls_plan
     const char *unit = unit_of(r, &by);
     ls_str_addf(
         out,
-        "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s     MFU    step s  bubble  exposed   "
-        "worst worker, %s: param  grad   opt   act  rest  total\n",
+        "  #  strategy  dp  pp  tp  schedule        micro x accum   tokens/s     MFU    step s  bubble  exposed   worst worker, %s: param  grad   opt   act  rest  total\n",
         unit);
     for (int i = 0; i < r->n_fit && (!top || i < top); i++) {
         const ls_planned *l = &r->layout[i];

@@ -77,11 +77,11 @@ static ls_status one_step(ls_trainer *t)
     ls_event e = {.kind = LS_ON_STEP_LOG, .step = &r};
     LS_TRY(ls_trainer_step(t, &r));
     ls_comm_expect(t->comm, r.t_total);
-    ls_debug("train",
-             "step %lld: loss %.4f, %.4f s (input %.4f, forward %.4f, backward %.4f, exposed communication %.4f, "
-             "optimizer %.4f)",
-             (long long)s->step, r.loss, r.t_total, r.split.input, r.split.forward, r.split.backward,
-             r.split.comm_exposed, r.split.optimizer);
+    ls_debug(
+        "train",
+        "step %lld: loss %.4f, %.4f s (input %.4f, forward %.4f, backward %.4f, exposed communication %.4f, optimizer %.4f)",
+        (long long)s->step, r.loss, r.t_total, r.split.input, r.split.forward, r.split.backward, r.split.comm_exposed,
+        r.split.optimizer);
     account(t, &r);
     const bool ends = s->epoch_step == c->steps_per_epoch || reached_limit(t);
     if (c->eval_every > 0 && s->step % c->eval_every == 0 && !ends && t->val.n_seq)

@@ -166,10 +166,10 @@ ls_status train_see_reference(ls_trainer *t, const ls_event *e)
     const ls_epoch_metrics *done = e->epoch;
     switch (e->kind) {
     case LS_ON_RUN_BEGIN:
-        line(t,
-             "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, "
-             "global_batch_size=%lld\n",
-             t->cfg->micro_batch, t->cfg->grad_accum, t->device.count, (long long)t->cfg->global_batch);
+        line(
+            t,
+            "[Rank 0] Run config: micro_batch_size_per_gpu=%d, grad_accum_steps=%d, visible_gpus=%d, global_batch_size=%lld\n",
+            t->cfg->micro_batch, t->cfg->grad_accum, t->device.count, (long long)t->cfg->global_batch);
         break;
     case LS_ON_RUN_READY: return log_ready(t);
     case LS_ON_EPOCH_BEGIN:

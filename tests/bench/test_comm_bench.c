@@ -45,7 +45,8 @@ static void *worker_main(void *arg)
     d->index = w->rank;
     CHECK(&w->error, worker_host(w, &boot) == LS_OK);
     if (how == STAGED) CHECK(&w->error, ls_comm_staged(boot, &d->table, &c) == LS_OK);
-    else if (how != HOST) CHECK(&w->error, ls_comm_for_device(boot, &d->table, "nccl", how == NCCL_TREE, &c, NULL) == LS_OK);
+    else if (how != HOST)
+        CHECK(&w->error, ls_comm_for_device(boot, &d->table, "nccl", how == NCCL_TREE, &c, NULL) == LS_OK);
     if (how == HOST) bench(w, boot, NULL);
     else if (c) bench(w, c, &d->table);
     if (c) ls_comm_destroy(&c);

@@ -99,9 +99,7 @@ static void bubble(void **state)
     const char *ours =
         ", \"step_split\": {\"forward\": 0.003, \"backward\": 0.005, \"exposed_comm\": 0.012, \"optimizer\": 0.001}, "
         "\"workers\": [{\"exposed_comm_sec\": 4.0}, {\"exposed_comm_sec\": 1.0}], \"pipeline\": {\"schedule\": "
-        "\"1f1b\", "
-        "\"stages\": 2, \"bubble_measured\": 0.5, \"bubble_predicted\": 0.375, \"makespan_sec\": 0.020, "
-        "\"makespan_predicted_sec\": 0.016, \"per_stage\": [{\"busy_sec\": 0.008}, {\"busy_sec\": 0.012}]}";
+        "\"1f1b\", \"stages\": 2, \"bubble_measured\": 0.5, \"bubble_predicted\": 0.375, \"makespan_sec\": 0.020, \"makespan_predicted_sec\": 0.016, \"per_stage\": [{\"busy_sec\": 0.008}, {\"busy_sec\": 0.012}]}";
     add(&s, "one", (made_run){.world = 1, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single"}, &one);
     add(&s, "two", (made_run){.world = 2, .tokens_per_sec = 1, .epoch_time = 1, .strategy = "single", .ours = ours},
         &two);

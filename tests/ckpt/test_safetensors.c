@@ -140,8 +140,7 @@ static void odd_but_right(void **state)
     ls_st_file f;
     write_raw(path,
               "{\"b\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[4,7]},\"e\":{\"dtype\":\"F32\",\"shape\":[0],"
-              "\"data_offsets\":[4,4]},"
-              "\"a\":{\"data_offsets\":[0,4],\"shape\":[],\"dtype\":\"F32\"}}      ",
+              "\"data_offsets\":[4,4]},\"a\":{\"data_offsets\":[0,4],\"shape\":[],\"dtype\":\"F32\"}}      ",
               7);
     assert_int_equal(ls_st_open(&f, path), LS_OK);
     assert_int_equal(f.n, 3);

@@ -109,11 +109,11 @@ static double at_b(const data *d, const option *o, int64_t k, int64_t n)
 static void near(double got, double want, double bound, const char *what, int64_t m, int64_t n, const option *o)
 {
     if (fabs(got - want) <= bound) return;
-    fail_msg("%s (%lld,%lld) of M %lld N %lld K %lld ta %d tb %d %s>%s bias %d add %d sums %d epilogue %d pad %lld: "
-             "%.9g, not %.9g",
-             what, (long long)m, (long long)n, (long long)o->M, (long long)o->N, (long long)o->K, o->ta, o->tb,
-             ls_dtype_word(o->dt), ls_dtype_word(o->out_dt), o->bias, o->add, o->sums, (int)o->epilogue,
-             (long long)o->pad, got, want);
+    fail_msg(
+        "%s (%lld,%lld) of M %lld N %lld K %lld ta %d tb %d %s>%s bias %d add %d sums %d epilogue %d pad %lld: %.9g, not %.9g",
+        what, (long long)m, (long long)n, (long long)o->M, (long long)o->N, (long long)o->K, o->ta, o->tb,
+        ls_dtype_word(o->dt), ls_dtype_word(o->out_dt), o->bias, o->add, o->sums, (int)o->epilogue, (long long)o->pad,
+        got, want);
 }
 
 static void verify(const data *d, const option *o)

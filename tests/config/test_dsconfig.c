@@ -72,15 +72,11 @@ static void everything(void **state)
     must_parse(
         "{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 4, \"gradient_accumulation_steps\": 2e0,"
         "\"optimizer\": {\"type\": \"ADAM\", \"params\": {\"lr\": 2e-4, \"betas\": [0.8, 0.95], \"eps\": 1e-7, "
-        "\"weight_decay\": 0.1,"
-        "\"adam_w_mode\": false, \"bias_correction\": false}},"
-        "\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 1e4, \"warmup_num_steps\": 100,"
-        "\"warmup_type\": \"linear\", \"warmup_min_lr\": 1e-6}},"
-        "\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"hysteresis\": \"auto\", \"initial_scale_power\": 12},"
+        "\"weight_decay\": 0.1,\"adam_w_mode\": false, \"bias_correction\": false}},\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 1e4, \"warmup_num_steps\": 100,"
+        "\"warmup_type\": \"linear\", \"warmup_min_lr\": 1e-6}},\"fp16\": {\"enabled\": true, \"loss_scale\": 128, \"hysteresis\": \"auto\", \"initial_scale_power\": 12},"
         "\"zero_optimization\": {\"stage\": 3, \"reduce_bucket_size\": 2e8, \"allgather_bucket_size\": \"auto\","
         "\"stage3_max_live_parameters\": 7, \"prefetch_bucket_size\": 9, \"offload_optimizer\": {\"device\": "
-        "\"none\"}},"
-        "\"gradient_clipping\": 0.5, \"communication_data_type\": \"FP32\", \"data_types\": {\"grad_accum_dtype\": "
+        "\"none\"}},\"gradient_clipping\": 0.5, \"communication_data_type\": \"FP32\", \"data_types\": {\"grad_accum_dtype\": "
         "\"fp32\"}}",
         &c);
     assert_true(num(&c, "train_batch_size") == 64 && num(&c, "train_micro_batch_size_per_gpu") == 4);
@@ -219,8 +215,7 @@ static void refused(void **state)
     ls_ds_config c; /* the same, switched off */
     must_parse(
         "{\"amp\": {\"enabled\": false}, \"zero_optimization\": {\"mics_shard_size\": -1, \"zero_hpz_partition_size\": "
-        "1,"
-        "\"cpu_offload\": false}, \"torch_autocast\": {\"enabled\": false}, \"tensor_parallel\": {\"autotp_size\": 1},"
+        "1,\"cpu_offload\": false}, \"torch_autocast\": {\"enabled\": false}, \"tensor_parallel\": {\"autotp_size\": 1},"
         "\"sparse_attention\": null, \"gradient_allreduce_op\": \"mean\", \"compile\": {\"enabled\": false}}",
         &c);
     ls_ds_config_fini(&c);

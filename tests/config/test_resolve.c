@@ -103,11 +103,9 @@ static void without_json(void **state)
 static const char r1_json[] =
     "{\"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 2, \"steps_per_print\": 100,"
     "\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.0001, \"betas\": [0.9, 0.999], \"eps\": 1e-8, "
-    "\"weight_decay\": 0.01}},"
-    "\"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 1.0,"
+    "\"weight_decay\": 0.01}},\"fp16\": {\"enabled\": true}, \"zero_optimization\": {\"stage\": 1}, \"gradient_clipping\": 1.0,"
     "\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_min_lr\": 0, \"warmup_max_lr\": 0.0001, "
-    "\"warmup_num_steps\": 1000}},"
-    "\"wall_clock_breakdown\": true}";
+    "\"warmup_num_steps\": 1000}},\"wall_clock_breakdown\": true}";
 
 static void with_the_references_json(void **state)
 {

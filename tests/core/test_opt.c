@@ -18,8 +18,7 @@ static const ls_opt table[] = {
     {"seq_length", LS_OPT_INT, offsetof(target, n), "N", "1024", "positions of a sample", NULL, 1, 512},
     {"learning_rate", LS_OPT_REAL, offsetof(target, lr), "X", "6e-4", "peak rate", "Training", -1, 1e12},
     {"name", LS_OPT_STR, offsetof(target, name), "TEXT", NULL,
-     "what to call the run, in words that are long enough to need a second line of the help page, or even a third "
-     "one",
+     "what to call the run, in words that are long enough to need a second line of the help page, or even a third one",
      NULL, 0, 0},
     {"device", LS_OPT_CHOICE, offsetof(target, device), "cpu|cuda", "cpu", "where to compute", NULL, 0, 0},
     {"input", LS_OPT_LIST, offsetof(target, in), "PATH...", NULL, "files", NULL, 0, 0},

@@ -485,10 +485,10 @@ static int poll_bundle(void *arg)
     if (c->n_done != b->turn || fails(c)) return 0;
     for (op *o = b->begun ? NULL : b->first; o; o = o->next)
         if (!begin_op(b, o)) {
-            fprintf(stderr,
-                    "fake NCCL: rank %d of %d: operation %d on memory that the device does not have: %zu elements of "
-                    "%zu bytes, in %p, out %p\n",
-                    c->rank, c->size, o->type, o->n, width(o->dt), o->in, o->out);
+            fprintf(
+                stderr,
+                "fake NCCL: rank %d of %d: operation %d on memory that the device does not have: %zu elements of %zu bytes, in %p, out %p\n",
+                c->rank, c->size, o->type, o->n, width(o->dt), o->in, o->out);
             emulated()->lose(700);
             end_bundle(b);
             return 1;

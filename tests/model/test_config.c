@@ -81,10 +81,7 @@ static void reads_hugging_face(void **state)
     assert_int_equal(
         from_text(
             "{\"activation_function\": \"gelu_new\", \"architectures\": [\"GPT2LMHeadModel\"], \"attn_pdrop\": 0.2,"
-            "\"bos_token_id\": 9, \"embd_pdrop\": 0.3, \"eos_token_id\": 9, \"initializer_range\": 0.01,"
-            "\"layer_norm_epsilon\": 1e-06, \"model_type\": \"gpt2\", \"n_ctx\": 32, \"n_embd\": 24, \"n_head\": 3,"
-            "\"n_layer\": 2, \"n_positions\": 64, \"resid_pdrop\": 0.4, \"summary_activation\": null,"
-            "\"summary_type\": \"cls_index\", \"task_specific_params\": {\"text-generation\": {\"do_sample\": true}},"
+            "\"bos_token_id\": 9, \"embd_pdrop\": 0.3, \"eos_token_id\": 9, \"initializer_range\": 0.01,\"layer_norm_epsilon\": 1e-06, \"model_type\": \"gpt2\", \"n_ctx\": 32, \"n_embd\": 24, \"n_head\": 3,\"n_layer\": 2, \"n_positions\": 64, \"resid_pdrop\": 0.4, \"summary_activation\": null,\"summary_type\": \"cls_index\", \"task_specific_params\": {\"text-generation\": {\"do_sample\": true}},"
             "\"vocab_size\": 10, \"n_inner\": 96, \"transformers_version\": \"4.1\"}",
             &c),
         LS_OK);

@@ -137,9 +137,9 @@ static void impossible(void **state)
     ls_part_cost unit[14] = {{0}};
     ls_stages s;
     assert_int_equal(ls_stages_balance(&s, unit, 14, 5, 3, NULL), LS_E_CONFIG);
-    assert_non_null(strstr(ls_err_words(),
-                           "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts, but the model has 14 "
-                           "units (embed, 12 blocks, head); pp x interleaving can be at most 14"));
+    assert_non_null(strstr(
+        ls_err_words(),
+        "12 blocks over pp=5 with interleaving 3: 5 x 3 = 15 parts, but the model has 14 units (embed, 12 blocks, head); pp x interleaving can be at most 14"));
     assert_int_equal(ls_stages_balance(&s, unit, 14, 0, 1, NULL), LS_E_CONFIG);
     assert_int_equal(ls_stages_parse(&s, "0-13", 14, 15, 1), LS_E_CONFIG);
     assert_int_equal(ls_stages_balance(&s, unit, 14, 14, 1, NULL), LS_OK); /* as many as there are, all of them free */

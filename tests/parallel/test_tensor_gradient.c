@@ -147,10 +147,9 @@ static void check(ls_variant variant, int T, double pdrop, bool recompute, bool 
     for (int r = 0; r < T; r++) pthread_join(thread[r], NULL);
     for (int r = 0; r < T; r++)
         if (w[r].error[0]) fail_msg("tp %d rank %d: %s", T, r, w[r].error);
-    print_message("%s tp %d dropout %.1f recompute %d rows %d: worst against one worker %.1e; rank 0: %d differences, "
-                  "worst %.1e\n",
-                  ls_variant_word(variant), T, pdrop, recompute, by_rows, w[0].worst, w[0].n_checked,
-                  w[0].worst_difference);
+    print_message(
+        "%s tp %d dropout %.1f recompute %d rows %d: worst against one worker %.1e; rank 0: %d differences, worst %.1e\n",
+        ls_variant_word(variant), T, pdrop, recompute, by_rows, w[0].worst, w[0].n_checked, w[0].worst_difference);
     ls_local_world_destroy(&world);
     fixture_close(&one);
 }

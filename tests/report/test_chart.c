@@ -41,9 +41,7 @@ static void many_settings(void **state)
         ls_chart_fini(&c);
         report_page(&a, &html, &md);
         if (n == 13) assert_null(strstr(md.data, "Not shown"));
-        else
-            has(md.data, "twice the speed. Not shown, to keep the chart readable: way23, "
-                         "way24, way25.");
+        else has(md.data, "twice the speed. Not shown, to keep the chart readable: way23, way24, way25.");
         has(html.data, n == 13 ? ">way12</text>" : ">way22</text>");
         ls_str_fini(&html), ls_str_fini(&md);
         ls_analysis_fini(&a);

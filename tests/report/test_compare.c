@@ -232,8 +232,7 @@ static void basis(void **state)
     report_page(&a, &html, &md);
     has(md.data, "Speeds are of whole epochs as the runs recorded them, warm-up included");
     has(md.data,
-        "Mean over the steps after the warm-up (the first 2 are left out); for ddp × 2 over all steps of a run, "
-        "warm-up included, as it recorded them. Times are those of rank 0.");
+        "Mean over the steps after the warm-up (the first 2 are left out); for ddp × 2 over all steps of a run, warm-up included, as it recorded them. Times are those of rank 0.");
     ls_str_fini(&html), ls_str_fini(&md);
     ls_analysis_fini(&a);
     ls_run_set_fini(&s);

@@ -11,12 +11,10 @@ static void nsys(void **state)
     static const char text[] =
         "Processing [a.sqlite] with [nvtx_sum.py]...\n\n ** NVTX Range Summary (nvtx_sum):\n\n"
         " Time (%)  Total Time (ns)  Instances  Range\n --------  ---------------  ---------  -----\n"
-        "     20.5%  1,23,456   3  PushPop  :train/a  \r\n     30.0  1.5 ms   3  PushPop  NCCL:b c\n     30.0  n/a   3 "
-        " PushPop  later\n"
+        "     20.5%  1,23,456   3  PushPop  :train/a  \r\n     30.0  1.5 ms   3  PushPop  NCCL:b c\n     30.0  n/a   3  PushPop  later\n"
         "   few  fields\n     10.0  one\n\n"
         " ** OS Runtime Summary (osrt_sum):\n     99.0  12   1  poll\n"
-        " ** NVTX Range Summary (again):\n     21.0  5   1  x.ALLREDUCE_gradients\nProcessing [b]\n     98.0  5   1  "
-        "outside\n";
+        " ** NVTX Range Summary (again):\n     21.0  5   1  x.ALLREDUCE_gradients\nProcessing [b]\n     98.0  5   1  outside\n";
     ls_nsys_rows rows = {0};
     assert_int_equal(ls_nsys_parse(text, sizeof text - 1, "NVTX Range Summary", &rows), LS_OK);
     assert_int_equal(rows.n, 4);

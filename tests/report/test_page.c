@@ -82,8 +82,7 @@ static void peak_of_rank0(void **state)
     assert_non_null(at);
     ls_str_addf(
         &all,
-        "%.*s\"max_cuda_mem_allocated_bytes_rank0\": 74448896, \"max_cuda_mem_allocated_bytes_global\": 147849216, "
-        "\"peak_rss_bytes_rank0\": 999999999, %s",
+        "%.*s\"max_cuda_mem_allocated_bytes_rank0\": 74448896, \"max_cuda_mem_allocated_bytes_global\": 147849216, \"peak_rss_bytes_rank0\": 999999999, %s",
         (int)(at - text.data), text.data, at);
     assert_int_equal(add_made(&s, "r", &all, NULL), LS_OK);
     near(s.run[0].peak_bytes, 74448896, 0);

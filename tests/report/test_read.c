@@ -11,19 +11,18 @@ static void own_keys(void **state)
     ls_str steps = {0};
     made_steps(12, 1, 1, 1, 1, &steps);
     add(&s, "r",
-        (made_run){.world = 2,
-                   .tokens_per_sec = 5,
-                   .epoch_time = 1,
-                   .strategy = "zero2",
-                   .ours =
-                       ", \"step_split\": {\"input\": 0.1, \"forward\": 0.2, \"backward\": 0.3, \"exposed_comm\": "
-                       "0.4, \"optimizer\": 0.5, \"other\": 0.6}"
-                       ", \"memory\": {\"weights\": 100, \"optimizer\": 50, \"total\": 150, \"ranks\": [150, "
-                       "{\"rank\": 1, \"weights\": 100, \"optimizer\": 45, \"planned\": 145}]}"
-                       ", \"workers\": [{\"rank\": 0, \"exposed_comm_sec\": 8}, {\"rank\": 1, \"exposed_comm_sec\": 2}]"
-                       ", \"cpu_utilisation\": [0.5, 0.75], \"bucket\": 7, \"seed\": 3, \"planned_bytes\": 150"
-                       ", \"comm\": {\"backend\": \"local\", \"workers\": 2, \"all_reduce\": {\"calls\": 3, "
-                       "\"busy_sec\": 2.0, \"exposed_sec\": 0.5}}"},
+        (made_run){
+            .world = 2,
+            .tokens_per_sec = 5,
+            .epoch_time = 1,
+            .strategy = "zero2",
+            .ours =
+                ", \"step_split\": {\"input\": 0.1, \"forward\": 0.2, \"backward\": 0.3, \"exposed_comm\": "
+                "0.4, \"optimizer\": 0.5, \"other\": 0.6}, \"memory\": {\"weights\": 100, \"optimizer\": 50, \"total\": 150, \"ranks\": [150, "
+                "{\"rank\": 1, \"weights\": 100, \"optimizer\": 45, \"planned\": 145}]}"
+                ", \"workers\": [{\"rank\": 0, \"exposed_comm_sec\": 8}, {\"rank\": 1, \"exposed_comm_sec\": 2}]"
+                ", \"cpu_utilisation\": [0.5, 0.75], \"bucket\": 7, \"seed\": 3, \"planned_bytes\": 150, \"comm\": {\"backend\": \"local\", \"workers\": 2, \"all_reduce\": {\"calls\": 3, "
+                "\"busy_sec\": 2.0, \"exposed_sec\": 0.5}}"},
         &steps);
     add(&s, "q",
         (made_run){
@@ -123,8 +122,7 @@ static void other_files(void **state)
     static const char steps[] =
         "{\"step\": 1, \"loss\": 3}\nnonsense\n{\"step\": 2, \"loss\": null}\n{\"step\": 3, \"lo";
     static const char complete[] =
-        "[Rank 0] RUN_COMPLETE checkpoint_path=a world_size=9 b world_size=2 tokens_per_sec=150.5 "
-        "total_wall_time_sec=3.0 timestamp_utc=2026-01-01T00:00:00Z\n";
+        "[Rank 0] RUN_COMPLETE checkpoint_path=a world_size=9 b world_size=2 tokens_per_sec=150.5 total_wall_time_sec=3.0 timestamp_utc=2026-01-01T00:00:00Z\n";
     static const char pipe[] =
         "[{\"lane\": 0, \"begin\": 0, \"end\": 1, \"kind\": \"forward\", \"label\": \"0\"}, {\"lane\": \"x\"}]";
     static const char launcher[] = "{\"world_size\": 3}";
@@ -182,28 +180,22 @@ static void pipeline_parts(void **state)
         double compute, bubble, exposed, other; /* ms */
     } c[] = {
         /* the schedule has 5 ms of bubble: 3 of them were waits for messages */
-        {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
-         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
+        {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
          12, 5, 0, 7},
         /* 2 of the 3 ms exposed were for other workers than neighbours: no bubble */
-        {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
-         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.001}, {\"busy_sec\": 0.012}]",
+        {"\"bubble_predicted\": 0.25, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.001}, {\"busy_sec\": 0.012}]",
          12, 5, 2, 5},
         /* waits longer than the bubble are communication */
-        {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
-         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
+        {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.012}]",
          12, 2, 1, 9},
         /* a bubble of 25 ms is more than there is */
-        {"\"bubble_predicted\": 0.5, \"makespan_predicted_sec\": 0.050, \"makespan_sec\": 0.040, \"per_stage\": "
-         "[{\"busy_sec\": 0.012}, {\"busy_sec\": 0.012}]",
+        {"\"bubble_predicted\": 0.5, \"makespan_predicted_sec\": 0.050, \"makespan_sec\": 0.040, \"per_stage\": [{\"busy_sec\": 0.012}, {\"busy_sec\": 0.012}]",
          12, 12, 0, 0},
         /* rank 0 computes 2 ms longer than the mean stage, which has 1 of bubble in them */
-        {"\"bubble_predicted\": 0.05, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
-         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.008}]",
+        {"\"bubble_predicted\": 0.05, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.008}]",
          10, 1, 4, 9},
         /* and 2 ms shorter: as much of its waits is computing elsewhere */
-        {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": "
-         "[{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.016}]",
+        {"\"bubble_predicted\": 0.1, \"makespan_predicted_sec\": 0.020, \"makespan_sec\": 0.024, \"per_stage\": [{\"busy_sec\": 0.012, \"exposed_sec_per_step\": 0.003}, {\"busy_sec\": 0.016}]",
          14, 2, 0, 8},
     };
     ls_str steps = {0};
@@ -245,8 +237,8 @@ static void evidence(void **state)
         [] = "{\"version\": \"2.30.7\", \"transports\": {\"SHM\": 4}, \"nvlink\": false, \"infiniband\": null}",
     topo[] = "\t\033[4mGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\033[0m\nGPU0\t X \tNV4\tSYS\tSYS\t0\n"
              "GPU1\tNV4\t X \tSYS\tSYS\t0\nGPU2\tSYS\tSYS\t X \tNV4\t1\nGPU3\tSYS\tSYS\tNV4\t X \t1\n",
-    ibstat[] = "CA 'mlx5_9'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 200\n\t\tLink "
-               "layer: InfiniBand\n\tPort 2:\n",
+    ibstat[] =
+        "CA 'mlx5_9'\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 200\n\t\tLink layer: InfiniBand\n\tPort 2:\n",
     xml[] =
         "<system><nic><net name=\"a\" dev=\"0\" speed=\"25000\"/><net speed=\"9\"/><net name=\"b\" speed=\"7\"></nic>"
         "<net name=\"cut\" speed=\"1";

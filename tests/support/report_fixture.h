@@ -22,19 +22,11 @@ static inline void made_metrics(const made_run *r, ls_str *out)
     ls_str_addf(
         out,
         "{\"schema_version\": \"2.0\", \"run_id\": \"x\", \"timestamp_utc\": \"2026-01-01T00:00:00Z\", \"git_commit\": "
-        "\"unknown\","
-        "\"command_line\": \"train\", \"env\": {\"torch_version\": \"2\"}, \"host\": {\"hostname\": \"h\", \"os\": "
-        "\"Linux\"},"
-        "\"hardware\": {\"gpu_name\": \"none\", \"world_size\": %d}, \"training_config\": {\"model_size\": "
-        "\"n_layer=2\","
-        "\"seq_len\": 64, \"epochs\": 1, \"micro_batch_size_per_gpu\": 2, \"grad_accum_steps\": 1, "
-        "\"global_batch_size\": %d,"
-        "\"precision\": \"%s\", \"zero_stage\": %d, \"dataset_name\": \"t\", \"dataset_subset_sizes\": {\"train\": 10, "
-        "\"val\": 2}},"
-        "\"deepspeed_config\": {\"path\": \"none\", \"sha256\": \"unknown\"}, \"epochs\": [{\"epoch_idx\": 1,"
-        "\"epoch_wall_time_sec\": %.17g, \"optimizer_steps\": 20, \"tokens_per_sec_global\": %.17g, "
-        "\"train_loss_avg_global\": 2.5,"
-        "\"val_loss_avg_global\": 2.25}], \"summary\": {\"total_wall_time_sec\": %.17g, \"best_val_loss\": 2.25,"
+        "\"unknown\",\"command_line\": \"train\", \"env\": {\"torch_version\": \"2\"}, \"host\": {\"hostname\": \"h\", \"os\": "
+        "\"Linux\"},\"hardware\": {\"gpu_name\": \"none\", \"world_size\": %d}, \"training_config\": {\"model_size\": "
+        "\"n_layer=2\",\"seq_len\": 64, \"epochs\": 1, \"micro_batch_size_per_gpu\": 2, \"grad_accum_steps\": 1, \"global_batch_size\": %d,\"precision\": \"%s\", \"zero_stage\": %d, \"dataset_name\": \"t\", \"dataset_subset_sizes\": {\"train\": 10, "
+        "\"val\": 2}},\"deepspeed_config\": {\"path\": \"none\", \"sha256\": \"unknown\"}, \"epochs\": [{\"epoch_idx\": 1,"
+        "\"epoch_wall_time_sec\": %.17g, \"optimizer_steps\": 20, \"tokens_per_sec_global\": %.17g, \"train_loss_avg_global\": 2.5,\"val_loss_avg_global\": 2.25}], \"summary\": {\"total_wall_time_sec\": %.17g, \"best_val_loss\": 2.25,"
         "\"mean_tokens_per_sec_global\": %.17g}",
         r->world, r->global_batch ? r->global_batch : 16, r->precision ? r->precision : "fp32", r->world > 1,
         r->epoch_time, r->tokens_per_sec, r->epoch_time + 1, r->tokens_per_sec);

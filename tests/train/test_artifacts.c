@@ -411,15 +411,11 @@ static void on_gpus(void **state)
     ls_training_metrics_text(&trainer, &run, &s);
     static const char *const parts[] = {
         "\"deepspeed_version\": \"none\",\n    \"cuda_version\": \"13.0\"\n",
-        "\"gpu_name\": \"NVIDIA H200\",\n    \"gpu_count_visible\": 8,\n    \"world_size\": 2,\n    \"cuda_version\": "
-        "\"13.0\"\n",
+        "\"gpu_name\": \"NVIDIA H200\",\n    \"gpu_count_visible\": 8,\n    \"world_size\": 2,\n    \"cuda_version\": \"13.0\"\n",
         "\"precision\": \"fp16_deepspeed\"",
-        "\"max_cuda_mem_allocated_bytes_rank0\": 5000000000,\n      \"max_cuda_mem_reserved_bytes_rank0\": "
-        "5000000000,\n",
-        "\"dataload_time_mean_sec\": 8.757201820270906e-05,\n      \"max_cuda_mem_allocated_bytes_global\": "
-        "6000000000,\n"
-        "      \"max_cuda_mem_reserved_bytes_global\": 6000000000,\n      \"updates_applied\": 7,\n      "
-        "\"updates_skipped\": 2,",
+        "\"max_cuda_mem_allocated_bytes_rank0\": 5000000000,\n      \"max_cuda_mem_reserved_bytes_rank0\": 5000000000,\n",
+        "\"dataload_time_mean_sec\": 8.757201820270906e-05,\n      \"max_cuda_mem_allocated_bytes_global\": 6000000000,\n"
+        "      \"max_cuda_mem_reserved_bytes_global\": 6000000000,\n      \"updates_applied\": 7,\n      \"updates_skipped\": 2,",
         "\"gpu\": {\n      \"name\": \"NVIDIA H200\",\n      \"index\": 0,\n      \"capability\": \"9.0\",",
         "\"cudnn_version\": \"9.14.0\",\n      \"nccl_version\": \"2.28.3\"\n",
         "\"loss_scale\": {\n      \"rule\": \"zero\",\n      \"initial\": 65536.0,\n      \"last\": 32768.0,\n"
@@ -507,10 +503,10 @@ static void files_and_markers(void **state)
     assert_int_equal(text[n - 1], '\n');
     text[n - 1] = '\0';
     assert_int_equal(
-        regcomp(&re,
-                "^\\[Rank 0\\] RUN_COMPLETE checkpoint_path=(.*) world_size=([0-9]+) tokens_per_sec=([^ ]+) "
-                "total_wall_time_sec=([^ ]+) timestamp_utc=2026-01-28T01:24:14Z$",
-                REG_EXTENDED),
+        regcomp(
+            &re,
+            "^\\[Rank 0\\] RUN_COMPLETE checkpoint_path=(.*) world_size=([0-9]+) tokens_per_sec=([^ ]+) total_wall_time_sec=([^ ]+) timestamp_utc=2026-01-28T01:24:14Z$",
+            REG_EXTENDED),
         0);
     assert_int_equal(regexec(&re, text, 0, NULL, 0), 0);
     regfree(&re);

@@ -32,8 +32,7 @@ static ls_status steps(const job *j, ls_comm *comm)
     ls_trainer *t = NULL;
     snprintf(
         text, sizeof text,
-        "--data %s --checkpoint_path %s/run --model tiny --num_layers 3 --seq_length 16 --dropout 0.1 "
-        "--micro_batch_size_per_gpu 1 --global_batch_size 4 --lr_schedule WarmupLR --warmup_steps 5 --threads 1 %s",
+        "--data %s --checkpoint_path %s/run --model tiny --num_layers 3 --seq_length 16 --dropout 0.1 --micro_batch_size_per_gpu 1 --global_batch_size 4 --lr_schedule WarmupLR --warmup_steps 5 --threads 1 %s",
         j->dir, j->dir, j->words);
     for (char *p = text; *p;) {
         argv[argc++] = p;

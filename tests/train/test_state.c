@@ -112,8 +112,7 @@ static void contradictions(void **state)
         run_open(&a, &zero);
         snprintf(text, sizeof text,
                  "{\"step\": 7, \"epoch_step\": 3, \"loss_scale\": %s, \"epochs_done\": [], \"run\": {\"seed\": 3, "
-                 "\"seq_len\": 8, "
-                 "\"global_batch\": 4, \"micro_batch\": 2, \"train_tokens\": 1000}}",
+                 "\"seq_len\": 8, \"global_batch\": 4, \"micro_batch\": 2, \"train_tokens\": 1000}}",
                  bad[i]);
         assert_int_equal(ls_run_state_read(&a.t, text, "there"), LS_E_FORMAT);
         if (!strstr(ls_err_words(), "cannot be")) fail_msg("%s", ls_err_words());

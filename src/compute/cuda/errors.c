@@ -76,8 +76,7 @@ ls_status cuda_said(int code, const char *what, const char *file, int line)
     if (is_lost(code))
         return ls_fail_at(
             LS_E_DEVICE, file, line,
-            "the device is no longer usable (%s, error %d, reported by %s): an earlier operation or the hardware "
-            "failed; run compute-sanitizer to find the operation, and check dmesg for hardware errors",
+            "the device is no longer usable (%s, error %d, reported by %s): an earlier operation or the hardware failed; run compute-sanitizer to find the operation, and check dmesg for hardware errors",
             text, code, name);
     return ls_fail_at(LS_E_DEVICE, file, line, "%s: %s (CUDA error %d)", name, text, code);
 }

@@ -194,10 +194,10 @@ ls_status cu_gemm_cache_lock(cu_gemm_cache *c, double seconds)
         if (errno != EWOULDBLOCK) break; /* a file system without locks: nobody else can hold one either */
         if (ls_now() > until) {
             cu_gemm_cache_unlock(c);
-            return ls_fail(LS_E_DEVICE,
-                           "another process has locked %s for %.0f s; end that process, or set LS_GEMM_TUNE=0 to run "
-                           "without this file",
-                           c->lock_path, seconds);
+            return ls_fail(
+                LS_E_DEVICE,
+                "another process has locked %s for %.0f s; end that process, or set LS_GEMM_TUNE=0 to run without this file",
+                c->lock_path, seconds);
         }
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
     }

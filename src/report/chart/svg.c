@@ -16,12 +16,9 @@ typedef struct frame { /* where data lies on the page */
 const char *ls_svg_style(void)
 {
     return ".chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;--h6:#7b8794;"
-           "--h7:#a89600;--ink:#1c2430;--soft:#5a6675;--grid:#e3e7ec;--axis:#9aa5b1;--paper:#fff;"
-           "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:13px;"
-           "display:block}\n"
+           "--h7:#a89600;--ink:#1c2430;--soft:#5a6675;--grid:#e3e7ec;--axis:#9aa5b1;--paper:#fff;font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:13px;display:block}\n"
            "@media (prefers-color-scheme:dark){.chart{--h0:#4da3e0;--h1:#ff8a4c;--h2:#2fc69a;--h3:#e6a0c8;"
-           "--h4:#8acdf5;--h5:#f2b84b;--h6:#9aa3af;--h7:#dccb45;--ink:#e8ecf1;--soft:#a3adba;--grid:#2b333d;"
-           "--axis:#66717e;--paper:#151a20}}\n"
+           "--h4:#8acdf5;--h5:#f2b84b;--h6:#9aa3af;--h7:#dccb45;--ink:#e8ecf1;--soft:#a3adba;--grid:#2b333d;--axis:#66717e;--paper:#151a20}}\n"
            "@media print{.chart{--h0:#0072b2;--h1:#d55e00;--h2:#009e73;--h3:#a84880;--h4:#56b4e9;--h5:#e69f00;"
            "--h6:#7b8794;--h7:#a89600;--ink:#000;--soft:#444;--grid:#ddd;--axis:#888;--paper:#fff}}\n"
            ".chart .h0{color:var(--h0)}.chart .h1{color:var(--h1)}.chart .h2{color:var(--h2)}.chart "

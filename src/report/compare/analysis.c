@@ -171,8 +171,9 @@ double ls_run_rate(const ls_analysis *a, const ls_run *r)
 void ls_basis_words(const ls_analysis *a, ls_str *out)
 {
     if (!a->steady) {
-        ls_str_add(out, "Speeds are of whole epochs as the runs recorded them, warm-up included: not every run has a "
-                        "metrics.jsonl with steps after the warm-up.");
+        ls_str_add(
+            out,
+            "Speeds are of whole epochs as the runs recorded them, warm-up included: not every run has a metrics.jsonl with steps after the warm-up.");
         return;
     }
     if (!a->warm_hi) ls_str_add(out, "Speeds are of all steps: the runs are too short for a warm-up to be left out.");

@@ -133,8 +133,7 @@ static void time_parts(const ls_analysis *a, ls_doc *d)
     d->failed = d->failed || words.failed;
     ls_str_fini(&words);
     const char *see =
-        "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is lost "
-        "time. A part to the left of zero is a gain. Time that a run did not measure is in other.";
+        "A bar is the time of a step. Useful is an equal share of the step of one worker; each other part is lost time. A part to the left of zero is a gain. Time that a run did not measure is in other.";
     if (draw(a, d, chart_waterfall, see)) waterfall_table(a, d);
 }
 
@@ -170,9 +169,7 @@ static void collectives_table(const ls_analysis *a, ls_doc *d)
 
 const char *content_wait_words(void)
 {
-    return "A wait is charged to the collective that was waited for, even if an earlier collective delayed it, so the "
-           "exposed time of one kind can be longer than its busy time. Hidden time is computed over all collectives of "
-           "a communicator together: busy minus exposed, at least 0.";
+    return "A wait is charged to the collective that was waited for, even if an earlier collective delayed it, so the exposed time of one kind can be longer than its busy time. Hidden time is computed over all collectives of a communicator together: busy minus exposed, at least 0.";
 }
 
 static void communication(const ls_analysis *a, ls_doc *d)
@@ -181,10 +178,9 @@ static void communication(const ls_analysis *a, ls_doc *d)
     for (int i = 0; i < a->n_group; i++) any = any || a->group[i].first->n_coll;
     if (!any) return;
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication");
-    draw(a, d, chart_comm,
-         "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute waited. "
-         "Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in "
-         "the table only.");
+    draw(
+        a, d, chart_comm,
+        "Time of rank 0 in collectives, mean over all steps of a run, warm-up included. Exposed: compute waited. Hidden: the collectives ran while compute continued. Communicators below a hundredth of the longest are in the table only.");
     ls_doc_add(d, LS_BLOCK_TEXT, "%s", content_wait_words());
     hidden_table(a, d);
     collectives_table(a, d);

@@ -43,8 +43,9 @@ static void say_lost(const ls_group *g, ls_doc *d)
     }
     ls_str s = {0};
     if (w->useful >= 1)
-        ls_str_add(&s, "This is above ideal. The share of a worker may fit its caches better than the whole problem, "
-                       "or the runs on one worker were disturbed: check their intervals.");
+        ls_str_add(
+            &s,
+            "This is above ideal. The share of a worker may fit its caches better than the whole problem, or the runs on one worker were disturbed: check their intervals.");
     else lost_words(w, &s);
     ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
@@ -91,10 +92,10 @@ static void say_winner(const ls_analysis *a, ls_doc *d)
     ls_str_addc(&s, '.');
     ls_doc_take(d, LS_BLOCK_LEAD, &s);
     if (!clear)
-        ls_doc_add(d, LS_BLOCK_WARN,
-                   "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside the "
-                   "95 %% interval of \xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
-                   o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
+        ls_doc_add(
+            d, LS_BLOCK_WARN,
+            "No difference is shown between it and %s (%s tokens per second): the gap of %.1f %% is inside the 95 %% interval of \xc2\xb1 %.1f %%. More repeats, or a quieter machine, could show one.",
+            o->label, rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean, 100 * noise / o->tokens.mean);
     else if (next)
         ls_doc_add(d, LS_BLOCK_TEXT, "Next is %s with %s tokens per second; the winner is %.1f %% faster.", o->label,
                    rate_text(rate, &o->tokens), 100 * gap / o->tokens.mean);
@@ -138,11 +139,11 @@ char *content_json_text(char *buf, size_t n, const json_t *v)
 static void say_mismatches(const ls_analysis *a, ls_doc *d)
 {
     if (!a->n_mismatch) return;
-    ls_doc_add(d, LS_BLOCK_WARN, "%s",
-               a->allowed ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. Speed-ups "
-                            "between them include different work."
-                          : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is "
-                            "reported separately; --allow-mismatch compares them anyway and marks the page.");
+    ls_doc_add(
+        d, LS_BLOCK_WARN, "%s",
+        a->allowed
+            ? "mismatch_allowed: the runs are not comparable, but --allow-mismatch was given. Speed-ups between them include different work."
+            : "invalid_comparison: the runs are not comparable, so they are not compared. Each run is reported separately; --allow-mismatch compares them anyway and marks the page.");
     ls_block *b = ls_doc_add(d, LS_BLOCK_TABLE, "Fields that differ from %s", a->set->run[a->baseline].name);
     if (!b) return;
     b->n_col = 4;
@@ -161,8 +162,9 @@ static void say_basis(const ls_analysis *a, ls_doc *d)
     ls_str s = {0};
     ls_basis_words(a, &s);
     if (a->weak)
-        ls_str_add(&s, " Weak scaling: every worker has the batch of one, so the work grows with the workers, and "
-                       "ideal is the time of one worker.");
+        ls_str_add(
+            &s,
+            " Weak scaling: every worker has the batch of one, so the work grows with the workers, and ideal is the time of one worker.");
     ls_doc_take(d, LS_BLOCK_TEXT, &s);
 }
 
@@ -181,9 +183,9 @@ static void doubts(const ls_analysis *a, ls_doc *d)
         ls_doc_add(d, LS_BLOCK_WARN,
                    "The runs were made by different commits of the program: a difference may come from the code.");
     if (within)
-        ls_doc_add(d, LS_BLOCK_TEXT,
-                   "Where a setting was run once, its interval comes from the steps of that run and does not cover the "
-                   "difference from run to run; repeats (three or more) would.");
+        ls_doc_add(
+            d, LS_BLOCK_TEXT,
+            "Where a setting was run once, its interval comes from the steps of that run and does not cover the difference from run to run; repeats (three or more) would.");
     else if (single && a->n_group > 1)
         ls_doc_add(d, LS_BLOCK_TEXT,
                    "A setting that was run once has no interval; three or more repeats would give one.");

@@ -161,10 +161,10 @@ static void untimed(const ls_analysis *a, ls_doc *d)
             requests += n > 0 ? n : 0;
         }
         if (has_gpus(r) && (steps > 0 || requests > 0))
-            ls_doc_add(d, LS_BLOCK_TEXT,
-                       "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths "
-                       "are of the others.",
-                       r->name, (long long)(steps > 0 ? steps : 0), (long long)requests);
+            ls_doc_add(
+                d, LS_BLOCK_TEXT,
+                "%s: no times are known of %lld steps and %lld requests of collectives; means and bandwidths are of the others.",
+                r->name, (long long)(steps > 0 ? steps : 0), (long long)requests);
     }
 }
 
@@ -228,8 +228,7 @@ void content_transport(const ls_analysis *a, ls_doc *d)
     ls_doc_add(d, LS_BLOCK_SECTION, "Communication between GPUs");
     ls_doc_add(
         d, LS_BLOCK_TEXT,
-        "As NCCL states it in its own log%s. A dash: not stated, or not measured. The path of rings is the slowest "
-        "link of a ring inside a host (NVL: NVLink; PIX, PXB, PHB, SYS: PCI Express; LOC: ranks that share a GPU).",
+        "As NCCL states it in its own log%s. A dash: not stated, or not measured. The path of rings is the slowest link of a ring inside a host (NVL: NVLink; PIX, PXB, PHB, SYS: PCI Express; LOC: ranks that share a GPU).",
         logs ? " (read from the logs where a run has no summary)" : "");
     transports(a, d);
     warnings(a, d);

@@ -150,10 +150,10 @@ void run_read_complete(ls_text t, const char *dir, ls_notes *notes, ls_run *r)
     bool fits = !strncmp(line, begin, sizeof begin - 1);
     for (int i = 0; i < 4 && fits; i++) fits = (value[i] = cut_value(line, key[i])) != NULL;
     if (!fits) {
-        ls_notes_add(notes,
-                     "%s/RUN_COMPLETE.txt: not the line of a finished run ([Rank 0] RUN_COMPLETE checkpoint_path=... "
-                     "world_size=... tokens_per_sec=... total_wall_time_sec=... timestamp_utc=...)",
-                     dir);
+        ls_notes_add(
+            notes,
+            "%s/RUN_COMPLETE.txt: not the line of a finished run ([Rank 0] RUN_COMPLETE checkpoint_path=... world_size=... tokens_per_sec=... total_wall_time_sec=... timestamp_utc=...)",
+            dir);
         return;
     }
     r->complete = true;
