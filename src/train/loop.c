@@ -167,15 +167,12 @@ static ls_status finish_epoch(ls_trainer *t)
 /* Saves the state of the last finished step, as step-N: no parameter has changed since. */
 static ls_status save_and_stop(ls_trainer *t, double total_time)
 {
-    const int sig = ls_stop_signal();
     t->state.total_time = total_time;
     ls_stop_saving();
     LS_TRY(save(t, false));
     LS_TRY(ls_ckpt_wait(t->writer));
-    char who[40] = "a worker was asked to stop";
-    if (sig) snprintf(who, sizeof who, "signal %d", sig);
-    return ls_fail(LS_E_STOPPED, "%s after step %lld: saved %s/step-%lld, --resume goes on from there", who,
-                   (long long)t->state.step, t->cfg->run_dir, (long long)t->state.step);
+    return ls_fail(LS_E_STOPPED, "%ssaved %s/step-%lld; continue with --resume",
+                   ls_stop_signal() ? "" : "a worker was asked to stop; ", t->cfg->run_dir, (long long)t->state.step);
 }
 
 ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)

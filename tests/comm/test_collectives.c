@@ -1,6 +1,7 @@
 /* Collectives with workers as threads of one process, on one host and on several (joined by a fake transport): every kind, worlds 1 to 8,
  * sums in the documented tree bit for bit, the counted bytes equal to dry's, tickets that overlap, splits, a mismatch, an abort and a
  * hang that name the rank. */
+/* ls-test: long */
 #include "cmocka_all.h"
 #include "comm/net_impl.h"
 #include "comm_checks.h"
