@@ -186,13 +186,12 @@ static ls_status work(job *j, ls_comm *comm, int n_core)
     close_trainer(&t, st);
     if (profile) st = cli_profile_end(&profile, comm, c.run_dir, st);
     ls_train_config_fini(&c);
-    exit_line(rank);
+    if (st == LS_OK || st == LS_E_STOPPED) exit_line(rank); /* a stopped run has saved its state */
     return st;
 }
 
 static ls_status worker_body(void *ctx, ls_comm *comm, int n_core)
 {
-    ls_log_init(ls_comm_rank(comm));
     ls_status st = work(ctx, comm, n_core);
     return st == LS_OK && !ls_comm_rank(comm) ? cli_flush() : st; /* here: main flushes only its own stdout */
 }
@@ -253,7 +252,6 @@ static ls_status run_started(job *j, const ls_start_env *e)
     ls_deadline_name(label);
     ls_stop_set_mode(e->rank ? LS_STOP_NOW_QUIET : LS_STOP_NOW);
     LS_TRY(cli_join(e, &c));
-    ls_log_init(ls_comm_rank(c));
     st = check_device(j, c);
     if (st != LS_OK && st != LS_E_COMM) {
         const int rank = ls_comm_rank(c);

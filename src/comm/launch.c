@@ -27,19 +27,20 @@ typedef struct child {
     pid_t pid;
     int err; /* read end of its stderr, -1 when closed */
     bool gone;
-    int status;  /* of waitpid                       */
-    bool named;  /* a person knows that it is stopped */
-    bool killed; /* by this parent                    */
-    char tail[TAIL];
-    size_t n_tail;
+    int status;                  /* of waitpid                       */
+    bool named;                  /* its stop was printed              */
+    bool killed;                 /* by this parent                    */
+    char tail[TAIL], line[1024]; /* line: what has arrived of a line that has not ended */
+    size_t n_tail, n_line;
 } child;
 
 static void child_main(const ls_launch *l, ls_local_world *world, int rank, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(4); /* the parent went before the line above */
+    if (getppid() != parent) _exit(4); /* the parent ended before the line above */
     ls_comm *c = NULL;
     char label[32];
+    ls_log_init(rank);
     snprintf(label, sizeof label, "rank %d", rank);
     ls_stack_install(label);
     ls_deadline_name(label);
@@ -77,7 +78,31 @@ static void keep_tail(child *c, const char *data, size_t n)
     c->n_tail += n;
 }
 
-/* Passes on what the workers say, for at most ms milliseconds; whether something came. */
+static void end_line(child *c)
+{
+    fwrite(c->line, 1, c->n_line, stderr);
+    c->n_line = 0;
+}
+
+/* Passes whole lines on, so that those of several workers do not mix. */
+static void pass_on(child *c, const char *data, size_t n)
+{
+    keep_tail(c, data, n);
+    const char *end = memrchr(data, '\n', n);
+    const size_t whole = end ? (size_t)(end - data) + 1 : 0;
+    if (whole || c->n_line + n > sizeof c->line) end_line(c);
+    fwrite(data, 1, whole, stderr);
+    data += whole;
+    n -= whole;
+    if (n > sizeof c->line) { /* longer than any line of ours: as it comes */
+        fwrite(data, 1, n, stderr);
+        return;
+    }
+    memcpy(c->line + c->n_line, data, n);
+    c->n_line += n;
+}
+
+/* Passes on what the workers print, for at most ms milliseconds; whether something came. */
 static bool relay(child *ch, int n, int ms)
 {
     struct pollfd p[LS_LAUNCH_MOST];
@@ -89,10 +114,10 @@ static bool relay(child *ch, int n, int ms)
         char buf[4096];
         ssize_t k = read(ch[r].err, buf, sizeof buf);
         if (k > 0) {
-            keep_tail(&ch[r], buf, (size_t)k);
-            fwrite(buf, 1, (size_t)k, stderr);
+            pass_on(&ch[r], buf, (size_t)k);
             some = true;
         } else if (k == 0 || (errno != EINTR && errno != EAGAIN)) {
+            end_line(&ch[r]);
             close(ch[r].err);
             ch[r].err = -1;
         }
@@ -289,8 +314,10 @@ static void watch(family *f)
         enforce(f);
     }
     for (int i = 0; i < 1000 && relay(f->ch, f->n, 0);) i++;
-    for (int r = 0; r < f->n; r++)
+    for (int r = 0; r < f->n; r++) {
+        end_line(&f->ch[r]);
         if (f->ch[r].err >= 0) close(f->ch[r].err), f->ch[r].err = -1;
+    }
 }
 
 /* ---- how it went ---- */

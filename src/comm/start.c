@@ -65,6 +65,7 @@ ls_status ls_start_env_read(ls_start_env *out)
         if (e.rank >= e.size)
             return ls_fail(LS_E_CONFIG, "%s is %d, but must be below the number of workers, %d (%s)", s->rank, e.rank,
                            e.size, s->size);
+        ls_log_init(e.rank);
         ls_debug("comm", "started by %s: rank %d of %d, local rank %d", e.words, e.rank, e.size, e.local_rank);
         *out = e;
         return LS_OK;

@@ -18,7 +18,8 @@ typedef struct ls_start_env {
     int local_rank, local_size; /* -1, 0: not known */
 } ls_start_env;
 
-/* LS_E_CONFIG when a variable is no number or the variables contradict each other. */
+/* How this process was started; from here on its log lines have that rank. LS_E_CONFIG when a variable is no number or the variables
+ * contradict each other. */
 ls_status ls_start_env_read(ls_start_env *out);
 
 /* Becomes a worker of the job that mpirun or srun started; LS_E_UNSUPPORTED with the reason where the plugin does not load.

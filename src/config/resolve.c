@@ -143,8 +143,8 @@ static ls_status size_batch(const ls_train_options *o, const ls_ds_config *ds, b
         if (asked % step)
             return ls_fail(
                 LS_E_CONFIG,
-                "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = %lld; %lld and %lld are",
-                asked, b->B, b->G, s, step, n * step, (n + 1) * step);
+                "--global_batch_size %lld is not a multiple of micro-batch size %lld * %lld worker%s = %lld; use %lld or %lld",
+                asked, b->B, b->G, s, step, (n ? n : 1) * step, (n ? n + 1 : 2) * step);
         b->A = n;
         b->a_from = train_rule("--global_batch_size / (B*W)");
     }

@@ -122,9 +122,14 @@ ls_status train_resolve_model(const ls_train_options *o, const ls_train_facts *f
     train_put_text(c, "model", c->model_from, from);
     train_put_text(c, "variant", ls_variant_word(m->variant), v_from);
     LS_TRY(resolve_sizes(o, from, c));
+    /* tiny has the vocabulary of the weights or of the data */
+    const bool open = o->model && !strcmp(o->model, "tiny") && !ls_train_given(o, "vocab_size");
+    if (o->init_from && open) {
+        m->vocab_size = weights.vocab_size;
+        train_put_int(c, "vocab_size", m->vocab_size, (train_origin){LS_FROM_MODEL, "config.json of --init_from"});
+    }
     if (o->init_from) LS_TRY(same_shape(&weights, o->init_from, m, "the command line"));
-    const bool tiny = !o->init_from && o->model && !strcmp(o->model, "tiny");
-    LS_TRY(resolve_vocabulary(facts, tiny && !ls_train_given(o, "vocab_size"), c));
+    LS_TRY(resolve_vocabulary(facts, open && !o->init_from, c));
     train_put_text(c, "activation", m->gelu == LS_GELU_TANH ? "gelu_new" : "gelu", v_from);
     train_put_bool(c, "tied_head", m->tied, v_from);
     train_origin drop = train_from(o, "--dropout", NULL);

@@ -69,10 +69,10 @@ static ls_status resolve_adam(const ls_train_options *o, const ls_ds_config *ds,
     train_put_bool(c, "decoupled_decay", !c->coupled, from);
     train_put_bool(c, "bias_correction", c->bias_correction, from);
     const double checked[] = {c->lr.base, c->weight_decay, c->eps};
-    const char *const names[] = {"learning rate", "weight decay", "eps"};
+    const char *const names[] = {"learning rate (--lr)", "weight decay (--weight_decay)", "--eps"};
     for (int i = 0; i < 3; i++)
         if (!(checked[i] >= 0 && checked[i] <= 1e6))
-            return ls_fail(LS_E_CONFIG, "the %s is %g, but must be at least 0", names[i], checked[i]);
+            return ls_fail(LS_E_CONFIG, "%s %g: must be 0 to 1e6", names[i], checked[i]);
     return LS_OK;
 }
 

@@ -20,7 +20,7 @@
 #define WORDS_MAX 300
 
 typedef struct limit {
-    bool armed;
+    bool armed, counts;         /* counts: the last look found it armed, and its flag up */
     const _Atomic int *flag;    /* time passes while it is positive; NULL: always */
     const char *about;          /* printed with the line; may be NULL. In shared memory: read with the lock held */
     double seconds, left, seen; /* seen: the last look, or the arming */
@@ -80,9 +80,12 @@ static bool look(double now, double *next, limit *over, char about[WORDS_MAX])
         any = any || l->armed;
         if (!l->armed) continue;
         if (l->flag && atomic_load(l->flag) <= 0) {
-            l->seen = now;
+            l->counts = false;
             continue;
         }
+        if (l->flag && !l->counts)
+            l->seen = now; /* when it went up between two looks is not known: no earlier than now */
+        l->counts = true;
         l->left -= passed(&l->seen, now);
         if (l->left < *next) *next = l->left;
         if (l->left > 0 || (over->armed && over->left <= l->left)) continue;

@@ -45,6 +45,12 @@ has info train info "from step 0 to 2"
 has info checkpoint info "saved .*/run/step-1 \(step 1\)"
 has info checkpoint info "saved .*/run/epoch-1 \(step 2\)"
 
+# Lines of several workers are not mixed, and each has the rank of the worker that printed it.
+run whole trace t --checkpoint_path "$SCRATCH/whole_lines" -n 2 --strategy zero3
+torn=$(grep -E " r[0-9]+ [a-z]+ +(info|debug|trace) .* r[0-9]+ [a-z]+ +(info|debug|trace) " "$SCRATCH/err" | head -n 1)
+[ -z "$torn" ] || bad "two lines in one: $torn"
+grep -Eq " r1 comm +debug +worker 1 of 2 uses cores" "$SCRATCH/whole" || bad "worker 1 logs under another rank: $(grep "uses cores" "$SCRATCH/whole")"
+
 # debug: every rank prints details; info is included.
 run debug debug t --checkpoint_path "$SCRATCH/run" -n 2 --pp 2 --grad_accum_steps 2 --max-steps 4 --profile
 only debug '[a-z]+ +(info|debug)'

@@ -57,7 +57,7 @@ for n in 2 3; do
   begin twice$n -n $n --global_batch_size $((n * 8192)) --train_data_path "$SCRATCH/long.bin" --no_deterministic --max_steps 2
   await "$pid" grep -q "total" "$SCRATCH/twice$n.err" || bad "twice$n does not start"
   await "$pid" [ -e "$SCRATCH/twice$n/metrics.jsonl" ] || bad "twice$n: no run folder"
-  sleep 0.5
+  sleep 1
   kill -TERM "$pid"
   sleep 1.2
   kill -0 "$pid" 2>/dev/null || bad "twice$n: the first SIGTERM ended the run in the middle of a step: $(tail -3 "$SCRATCH/twice$n.err")"
@@ -67,6 +67,7 @@ for n in 2 3; do
 done
 begin int -n 2 --global_batch_size 16384 --train_data_path "$SCRATCH/long.bin" --max_steps 2
 await "$pid" [ -e "$SCRATCH/int/metrics.jsonl" ] || bad "int: no run folder"
+sleep 1 # into the first step
 kill -INT "$pid" # background jobs of scripts may ignore SIGINT: the program has its own handler
 sleep 1
 kill -INT "$pid"

@@ -58,6 +58,8 @@ PY
 grep -q '^\[Rank 0\] LAUNCHER_METADATA_WRITE_DONE path=' "$SCRATCH/out" || bad "no launcher marker"
 grep -q '^\[Rank 0\] METRICS_WRITE_DONE path=' "$SCRATCH/out" || bad "no metrics marker"
 [ "$(tail -n 1 "$SCRATCH/out")" = "[Rank 0] EXITING cleanly" ] || bad "the last line is not the exit marker"
+expect 3 "" "$LOCKSTEP" train --data "$SCRATCH/no-such-folder" --checkpoint_path "$SCRATCH/failed"
+grep -q "EXITING cleanly" "$SCRATCH/out" && bad "a failed run prints the exit marker"
 
 # the run folder
 expect 2 "" t --data "$d" "${base[@]}" --resume --seed 4 --checkpoint_path "$SCRATCH/run"

@@ -190,7 +190,7 @@ static void batch_rule(void **state)
         ls_train_config_fini(&c);
     }
     must_fail(NULL, "--global_batch_size 10", LS_E_CONFIG,
-              "10 is not a multiple of micro-batch size 4 * 1 worker = 4; 8 and 12 are");
+              "10 is not a multiple of micro-batch size 4 * 1 worker = 4; use 8 or 12");
     must_fail(NULL, "--enforce_global_batch_size 5", LS_E_CONFIG, "micro-batch size 4 * accumulation 1 * 1 worker = 4");
     must_fail("{\"train_batch_size\": 32, \"train_micro_batch_size_per_gpu\": 2, \"gradient_accumulation_steps\": 3}",
               "", LS_E_CONFIG, "32 of the DeepSpeed JSON is not micro-batch size 2 * accumulation 3 * 1 worker = 6");
