@@ -3,6 +3,7 @@
 #include "config/resolve.h"
 #include "core/mem.h"
 #include "assert_text.h"
+#include "test_argv.h"
 #include "test_folder.h"
 
 #include <stdio.h>
@@ -16,16 +17,11 @@ static const ls_train_paths paths = {.train = (char *)(uintptr_t) "d/train_small
 static ls_status resolve_with(const char *json, const char *line, const ls_train_facts *facts, ls_train_config *c)
 {
     static char words[1024];
-    static char *argv[64];
-    int argc = 0;
+    static char *argv[TEST_ARGV_MAX];
     ls_train_options o;
     ls_ds_config ds;
     snprintf(words, sizeof words, "%s", line);
-    for (char *p = words; *p;) {
-        argv[argc++] = p;
-        p += strcspn(p, " ");
-        if (*p) *p++ = '\0';
-    }
+    const int argc = test_argv(words, argv);
     if (ls_train_options_parse(argc, argv, &o) != LS_OK) fail_msg("%s: %s", line, ls_err_words());
     if (json && ls_ds_config_parse(json, strlen(json), "ds.json", &ds) != LS_OK)
         fail_msg("%s: %s", json, ls_err_words());

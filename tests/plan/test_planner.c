@@ -1,6 +1,8 @@
 /* The planner: its memory and collectives equal those of a run on every rank, cluster files load as they were written, and presets
  * agree with the runs that they were fitted on and with others. (For GPUs: test_plugin_cuda_plan.c.) */
 #include "assert_text.h"
+#include "plan_checks.h"
+#include "test_argv.h"
 #include "token_files.h"
 #include "plan/planner.h"
 #include "plan/planner_measure.h"
@@ -45,72 +47,27 @@ static const ls_cluster toy = {.name = "toy",
                                .bandwidth = 1e10,
                                .inside = {1e-5, 1e9}};
 
-static ls_status same_memory(const ls_trainer *t, int64_t val_seqs)
-{
-    ls_plan_memory m;
-    LS_TRY(ls_planner_memory(t->cfg, NULL, t->compute.n_thread, ls_comm_rank(t->comm), val_seqs, &m));
-    if (m.total != t->plan.total)
-        return ls_fail(LS_E_CONFIG, "total: planned %lld, allocated %lld", (long long)m.total,
-                       (long long)t->plan.total);
-    for (int p = 0; p < LS_N_PART; p++)
-        if (m.part[p] != ls_plan_part_bytes(&t->plan, (ls_part)p))
-            return ls_fail(LS_E_CONFIG, "%s: planned %lld, allocated %lld", ls_part_word((ls_part)p),
-                           (long long)m.part[p], (long long)ls_plan_part_bytes(&t->plan, (ls_part)p));
-    return LS_OK;
-}
-
-/* Compares the bucket collectives of the second step with those that the planner predicts. Only on rank 0: the prediction is for its
- * stage. */
-static ls_status same_collectives(ls_trainer *t)
-{
-    ls_step_result r;
-    ls_prediction p;
-    LS_TRY(ls_trainer_step(t, &r));
-    LS_TRY(ls_barrier(t->dp, LS_SITE)); /* after the collectives that are still pending */
-    ls_comm_stats_reset(t->dp);
-    LS_TRY(ls_trainer_step(t, &r));
-    LS_TRY(ls_barrier(t->dp, LS_SITE));
-    if (ls_comm_rank(t->comm) || ls_comm_size(t->dp) == 1) return LS_OK;
-    LS_TRY(ls_planner_predict(&toy, t->cfg, &p));
-    for (int k = 0; k < LS_COLL_SEND; k++) {
-        ls_comm_stat sum = {0};
-        for (int label = 1; label < LS_COMM_LABELS; label++) {
-            const ls_comm_stat s = ls_comm_label_stats(t->dp, (ls_coll)k, label);
-            sum.calls += s.calls;
-            sum.elements += s.elements;
-        }
-        if (sum.calls != p.calls[k] || sum.elements != p.elements[k])
-            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls with %lld elements, the run made %lld with %lld",
-                           ls_coll_word((ls_coll)k), (long long)p.calls[k], (long long)p.elements[k],
-                           (long long)sum.calls, (long long)sum.elements);
-    }
-    return LS_OK;
-}
-
 static ls_status worker(void *ctx, ls_comm *comm, int n_core)
 {
     const layout_case *lc = ctx;
     static char text[1024];
-    static char *argv[64];
-    int argc = 0;
+    static char *argv[TEST_ARGV_MAX];
     snprintf(text, sizeof text, "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 -n %d %s", dir, dir,
              lc->workers, lc->words);
-    for (char *p = text; *p;) {
-        argv[argc++] = p;
-        p += strcspn(p, " ");
-        if (*p) *p++ = '\0';
-    }
+    const int argc = test_argv(text, argv);
     ls_train_options o;
     ls_train_paths paths = {0};
     ls_train_config c = {0};
     ls_trainer *t = NULL;
+    ls_plan_memory memory;
     LS_TRY(ls_train_options_parse(argc, argv, &o));
     LS_TRY(ls_train_find_paths(&o, &paths));
     LS_TRY(ls_train_resolve(&o, NULL, &paths, &(ls_train_facts){.world_size = lc->workers, .data_eos_id = -1}, &c));
     c.threads = n_core;
     LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
-    LS_TRY(same_memory(t, t->val.n_seq));
-    LS_TRY(same_collectives(t));
+    LS_TRY(ls_planner_memory(t->cfg, NULL, t->compute.n_thread, ls_comm_rank(t->comm), t->val.n_seq, &memory));
+    LS_TRY(plan_same_memory("on the CPU", &memory, &t->plan));
+    LS_TRY(plan_same_collectives(t, &toy));
     ls_trainer_destroy(&t);
     ls_train_config_fini(&c);
     ls_train_paths_fini(&paths);

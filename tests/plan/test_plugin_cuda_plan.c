@@ -2,6 +2,8 @@
  * without a device equal those of the device, and the file of a measured device gives predictions. */
 /* ls-test: long */
 #include "cmocka_all.h"
+#include "plan_checks.h"
+#include "test_argv.h"
 #include "token_files.h"
 #include "plan/planner.h"
 #include "plan/planner_measure.h"
@@ -46,71 +48,25 @@ typedef struct layout_case {
     bool steps;
 } layout_case;
 
-static ls_status same(const char *what, const ls_plan_memory *m, const ls_plan *p)
-{
-    if (m->total != p->total)
-        return ls_fail(LS_E_CONFIG, "%s, total: planned %lld, allocated %lld", what, (long long)m->total,
-                       (long long)p->total);
-    for (int k = 0; k < LS_N_PART; k++)
-        if (m->part[k] != ls_plan_part_bytes(p, (ls_part)k))
-            return ls_fail(LS_E_CONFIG, "%s, %s: planned %lld, allocated %lld", what, ls_part_word((ls_part)k),
-                           (long long)m->part[k], (long long)ls_plan_part_bytes(p, (ls_part)k));
-    return LS_OK;
-}
-
 static ls_status same_memory(ls_trainer *t)
 {
     ls_plan_memory m;
     const int rank = ls_comm_rank(t->comm);
     LS_TRY(ls_planner_memory(t->cfg, NULL, 1, rank, t->val.n_seq, &m));
-    LS_TRY(same("without a device", &m, &t->plan));
+    LS_TRY(plan_same_memory("without a device", &m, &t->plan));
     LS_TRY(ls_planner_memory(t->cfg, &t->compute, 1, rank, t->val.n_seq, &m));
-    return same("by the device", &m, &t->plan);
-}
-
-/* Compares the bucket collectives of the second step with those that the planner predicts. */
-static ls_status same_collectives(ls_trainer *t)
-{
-    ls_cluster cl;
-    ls_step_result r;
-    ls_prediction p;
-    LS_TRY(ls_trainer_step(t, &r));
-    LS_TRY(ls_barrier(t->dp, LS_SITE));
-    ls_comm_stats_reset(t->dp);
-    LS_TRY(ls_trainer_step(t, &r));
-    LS_TRY(ls_barrier(t->dp, LS_SITE));
-    if (ls_comm_rank(t->comm)) return LS_OK;
-    if (!ls_cluster_preset("h200", &cl)) return ls_fail(LS_E_CONFIG, "there is no preset h200");
-    LS_TRY(ls_planner_predict(&cl, t->cfg, &p));
-    for (int k = 0; k < LS_COLL_SEND; k++) {
-        ls_comm_stat sum = {0};
-        for (int label = 1; label < LS_COMM_LABELS; label++) {
-            const ls_comm_stat s = ls_comm_label_stats(t->dp, (ls_coll)k, label);
-            sum.calls += s.calls;
-            sum.elements += s.elements;
-        }
-        if (sum.calls != p.calls[k] || sum.elements != p.elements[k])
-            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls with %lld elements, the run made %lld with %lld",
-                           ls_coll_word((ls_coll)k), (long long)p.calls[k], (long long)p.elements[k],
-                           (long long)sum.calls, (long long)sum.elements);
-    }
-    return LS_OK;
+    return plan_same_memory("with the device", &m, &t->plan);
 }
 
 static ls_status worker(void *ctx, ls_comm *comm, int n_core)
 {
     const layout_case *lc = ctx;
     static char text[1024];
-    static char *argv[64];
-    int argc = 0;
+    static char *argv[TEST_ARGV_MAX];
     snprintf(text, sizeof text,
              "--data %s --checkpoint_path %s/run --model tiny --seq_length %d -n %d --device cuda --precision %s %s",
              dir, dir, lc->steps ? 8 : 32, lc->workers, lc->precision, lc->words);
-    for (char *p = text; *p;) {
-        argv[argc++] = p;
-        p += strcspn(p, " ");
-        if (*p) *p++ = '\0';
-    }
+    const int argc = test_argv(text, argv);
     ls_train_options o;
     ls_train_paths paths = {0};
     ls_train_config c = {0};
@@ -121,7 +77,9 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     c.threads = n_core;
     LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
     LS_TRY(same_memory(t));
-    if (lc->steps) LS_TRY(same_collectives(t));
+    ls_cluster cluster;
+    if (lc->steps && !ls_cluster_preset("h200", &cluster)) return ls_fail(LS_E_CONFIG, "the preset h200 is missing");
+    if (lc->steps) LS_TRY(plan_same_collectives(t, &cluster));
     LS_TRY(ls_barrier(t->dp, LS_SITE)); /* after the parameter gathers that were posted */
     ls_trainer_destroy(&t);
     ls_train_config_fini(&c);

@@ -3,6 +3,7 @@
 /* ls-test: long */
 #include "ckpt_support.h"
 #include "comm/launch.h"
+#include "test_argv.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -24,8 +25,7 @@ typedef struct job {
 
 static ls_status steps(const job *j, ls_comm *comm)
 {
-    char text[1024], *argv[64];
-    int argc = 0;
+    char text[1024], *argv[TEST_ARGV_MAX];
     ls_train_options o;
     ls_train_paths paths = {0};
     ls_train_config c = {0};
@@ -34,11 +34,7 @@ static ls_status steps(const job *j, ls_comm *comm)
         text, sizeof text,
         "--data %s --checkpoint_path %s/run --model tiny --num_layers 3 --seq_length 16 --dropout 0.1 --micro_batch_size_per_gpu 1 --global_batch_size 4 --lr_schedule WarmupLR --warmup_steps 5 --threads 1 %s",
         j->dir, j->dir, j->words);
-    for (char *p = text; *p;) {
-        argv[argc++] = p;
-        p += strcspn(p, " ");
-        if (*p) *p++ = '\0';
-    }
+    const int argc = test_argv(text, argv);
     const ls_train_facts facts = {.world_size = comm ? ls_comm_size(comm) : 1, .data_eos_id = -1};
     LS_TRY(ls_train_options_parse(argc, argv, &o));
     LS_TRY(ls_train_find_paths(&o, &paths));

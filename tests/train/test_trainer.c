@@ -4,6 +4,7 @@
 #include "core/mem.h"
 #include "core/rng.h"
 #include "core/stop.h"
+#include "test_argv.h"
 #include "test_folder.h"
 #include "train/trainer.h"
 
@@ -48,17 +49,12 @@ typedef struct run {
 static void open_scaled(run *r, const char *extra, const ls_loss_scale_config *scale)
 {
     static char text[1024];
-    static char *argv[64];
-    int argc = 0;
+    static char *argv[TEST_ARGV_MAX];
     memset(r, 0, sizeof *r);
     snprintf(text, sizeof text,
              "--data %s --checkpoint_path %s/run --model tiny --seq_length 32 --micro_batch_size_per_gpu 2 %s", dir,
              dir, extra);
-    for (char *p = text; *p;) {
-        argv[argc++] = p;
-        p += strcspn(p, " ");
-        if (*p) *p++ = '\0';
-    }
+    const int argc = test_argv(text, argv);
     ls_train_paths paths = {0};
     assert_int_equal(ls_run_identity_capture(&r->id, argc, argv), LS_OK);
     assert_int_equal(ls_train_options_parse(argc, argv, &r->o), LS_OK);
