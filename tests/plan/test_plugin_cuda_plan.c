@@ -1,7 +1,9 @@
-/* The planner and GPUs, on the emulated device: its bytes are the run's bytes in every precision and on every rank, scratch without a device is
- * the device's, and a device is measured into a file that predicts. */
+/* The planner for GPUs, on the emulated device: planned bytes equal those of a run in every precision and on every rank, scratch sizes
+ * without a device equal those of the device, and the file of a measured device gives predictions. */
 /* ls-test: long */
 #include "cmocka_all.h"
+#include "plan_checks.h"
+#include "test_argv.h"
 #include "token_files.h"
 #include "plan/planner.h"
 #include "plan/planner_measure.h"
@@ -38,7 +40,7 @@ static int remove_data(void **state)
     return ls_fs_remove_tree(dir) != LS_OK;
 }
 
-/* ---- memory against the trainer ---- */
+/* ---- memory, compared with the trainer ---- */
 
 typedef struct layout_case {
     int workers;
@@ -46,71 +48,25 @@ typedef struct layout_case {
     bool steps;
 } layout_case;
 
-static ls_status same(const char *what, const ls_plan_memory *m, const ls_plan *p)
-{
-    if (m->total != p->total)
-        return ls_fail(LS_E_CONFIG, "%s, total: planned %lld, allocated %lld", what, (long long)m->total,
-                       (long long)p->total);
-    for (int k = 0; k < LS_N_PART; k++)
-        if (m->part[k] != ls_plan_part_bytes(p, (ls_part)k))
-            return ls_fail(LS_E_CONFIG, "%s, %s: planned %lld, allocated %lld", what, ls_part_word((ls_part)k),
-                           (long long)m->part[k], (long long)ls_plan_part_bytes(p, (ls_part)k));
-    return LS_OK;
-}
-
 static ls_status same_memory(ls_trainer *t)
 {
     ls_plan_memory m;
     const int rank = ls_comm_rank(t->comm);
     LS_TRY(ls_planner_memory(t->cfg, NULL, 1, rank, t->val.n_seq, &m));
-    LS_TRY(same("without a device", &m, &t->plan));
+    LS_TRY(plan_same_memory("without a device", &m, &t->plan));
     LS_TRY(ls_planner_memory(t->cfg, &t->compute, 1, rank, t->val.n_seq, &m));
-    return same("by the device", &m, &t->plan);
-}
-
-/* What belongs to buckets, in the second step, beside what the planner's walk posts. */
-static ls_status same_collectives(ls_trainer *t)
-{
-    ls_cluster cl;
-    ls_step_result r;
-    ls_prediction p;
-    LS_TRY(ls_trainer_step(t, &r));
-    LS_TRY(ls_barrier(t->dp, LS_SITE));
-    ls_comm_stats_reset(t->dp);
-    LS_TRY(ls_trainer_step(t, &r));
-    LS_TRY(ls_barrier(t->dp, LS_SITE));
-    if (ls_comm_rank(t->comm)) return LS_OK;
-    if (!ls_cluster_preset("h200", &cl)) return ls_fail(LS_E_CONFIG, "there is no preset h200");
-    LS_TRY(ls_planner_predict(&cl, t->cfg, &p));
-    for (int k = 0; k < LS_COLL_SEND; k++) {
-        ls_comm_stat sum = {0};
-        for (int label = 1; label < LS_COMM_LABELS; label++) {
-            const ls_comm_stat s = ls_comm_label_stats(t->dp, (ls_coll)k, label);
-            sum.calls += s.calls;
-            sum.elements += s.elements;
-        }
-        if (sum.calls != p.calls[k] || sum.elements != p.elements[k])
-            return ls_fail(LS_E_CONFIG, "%s: predicted %lld calls of %lld elements, there were %lld of %lld",
-                           ls_coll_word((ls_coll)k), (long long)p.calls[k], (long long)p.elements[k],
-                           (long long)sum.calls, (long long)sum.elements);
-    }
-    return LS_OK;
+    return plan_same_memory("with the device", &m, &t->plan);
 }
 
 static ls_status worker(void *ctx, ls_comm *comm, int n_core)
 {
     const layout_case *lc = ctx;
     static char text[1024];
-    static char *argv[64];
-    int argc = 0;
+    static char *argv[TEST_ARGV_MAX];
     snprintf(text, sizeof text,
              "--data %s --checkpoint_path %s/run --model tiny --seq_length %d -n %d --device cuda --precision %s %s",
              dir, dir, lc->steps ? 8 : 32, lc->workers, lc->precision, lc->words);
-    for (char *p = text; *p;) {
-        argv[argc++] = p;
-        p += strcspn(p, " ");
-        if (*p) *p++ = '\0';
-    }
+    const int argc = test_argv(text, argv);
     ls_train_options o;
     ls_train_paths paths = {0};
     ls_train_config c = {0};
@@ -121,8 +77,10 @@ static ls_status worker(void *ctx, ls_comm *comm, int n_core)
     c.threads = n_core;
     LS_TRY(ls_trainer_create(&t, &c, comm, &(ls_train_io){0}));
     LS_TRY(same_memory(t));
-    if (lc->steps) LS_TRY(same_collectives(t));
-    LS_TRY(ls_barrier(t->dp, LS_SITE)); /* behind the gathers of parameters that were posted */
+    ls_cluster cluster;
+    if (lc->steps && !ls_cluster_preset("h200", &cluster)) return ls_fail(LS_E_CONFIG, "the preset h200 is missing");
+    if (lc->steps) LS_TRY(plan_same_collectives(t, &cluster));
+    LS_TRY(ls_barrier(t->dp, LS_SITE)); /* after the parameter gathers that were posted */
     ls_trainer_destroy(&t);
     ls_train_config_fini(&c);
     ls_train_paths_fini(&paths);
@@ -136,7 +94,7 @@ static void report(void *ctx, int rank, ls_status st)
         fprintf(stderr, "rank %d of %d, %s %s: %s\n", rank, lc->workers, lc->precision, lc->words, ls_err_words());
 }
 
-static void planned_is_allocated(void **state)
+static void planned_memory_is_what_is_allocated(void **state)
 {
     (void)state;
     static const char *const precision[] = {"bf16", "fp16", "fp32"};
@@ -164,16 +122,16 @@ static void planned_is_allocated(void **state)
     };
     int n = 0;
     for (size_t p = 0; p < N_OF(precision); p++)
-        for (size_t i = 0; i < N_OF(layout); i += 2 * p + 1, n++) { /* all in bf16, some in the others */
+        for (size_t i = 0; i < N_OF(layout); i += 2 * p + 1, n++) { /* all layouts in bf16, some in the other types */
             layout_case lc = {layout[i].workers, precision[p], layout[i].words, false};
             const ls_launch l = {
                 .n = lc.workers, .arena_nbytes = (size_t)256 << 20, .body = worker, .report = report, .ctx = &lc};
             if (ls_launch_local(&l) != LS_OK) fail_msg("%d workers, %s: %s", lc.workers, lc.precision, lc.words);
         }
-    print_message("%d layouts: every part of every rank\n", n);
+    print_message("%d layouts: all parts of memory of all ranks are equal\n", n);
 }
 
-static void predicted_is_sent(void **state)
+static void predicted_collectives_are_those_sent(void **state)
 {
     (void)state;
     static const layout_case all[] = {
@@ -192,7 +150,7 @@ static void predicted_is_sent(void **state)
     }
 }
 
-/* Any shape: the sizes of a GPU that is not there are the backend's. */
+/* For any shape, sizes that are computed without a GPU equal those of the backend. */
 static ls_status sizes_are_the_devices(void *ctx, ls_comm *comm, int n_core)
 {
     static const ls_dtype all[] = {LS_F32, LS_BF16, LS_F16};
@@ -214,9 +172,10 @@ static ls_status sizes_are_the_devices(void *ctx, ls_comm *comm, int n_core)
                                          .n_part = 1 + (int)(r >> 50 & 3)};
             const size_t a = ls_compute_scratch(&device, &s), b = ls_compute_scratch(&sizes, &s);
             if (a != b)
-                return ls_fail(LS_E_CONFIG, "%s B %lld T %lld C %lld V %lld: the device wants %zu bytes, sizes say %zu",
-                               ls_dtype_word(all[d]), (long long)s.B, (long long)s.T, (long long)C, (long long)s.V, a,
-                               b);
+                return ls_fail(
+                    LS_E_CONFIG,
+                    "%s B %lld T %lld C %lld V %lld: the device needs %zu bytes, %zu were computed without it",
+                    ls_dtype_word(all[d]), (long long)s.B, (long long)s.T, (long long)C, (long long)s.V, a, b);
             if (s.V && device.ops->adds_alike(&device, &s) != sizes.ops->adds_alike(&sizes, &s))
                 return ls_fail(LS_E_CONFIG, "adds_alike differs");
         }
@@ -226,7 +185,7 @@ static ls_status sizes_are_the_devices(void *ctx, ls_comm *comm, int n_core)
     return LS_OK;
 }
 
-static void scratch_needs_no_device(void **state)
+static void scratch_sizes_equal_those_of_the_device(void **state)
 {
     (void)state;
     layout_case lc = {1, "", "", false};
@@ -234,8 +193,8 @@ static void scratch_needs_no_device(void **state)
     assert_int_equal(ls_launch_local(&l), LS_OK);
 }
 
-/* A small model on the device: everything is measured, comes back from a file, and predicts. */
-static void a_device_is_measured(void **state)
+/* A small model on the device: all times are measured, the file reads back unchanged, and the search uses it. */
+static void a_measured_device_gives_predictions(void **state)
 {
     (void)state;
     ls_measure_opts o = {.seq_len = 8,
@@ -259,7 +218,7 @@ static void a_device_is_measured(void **state)
     assert_false(c.cpu);
     assert_non_null(strstr(c.source, "1 x emulated device, up to 2 workers share a GPU, bf16"));
     assert_int_equal(c.devices, 2);
-    assert_int_equal(c.n_units, 3); /* of 1 worker, of 2, of 2 shards */
+    assert_int_equal(c.n_units, 3); /* one worker, two workers, two shards */
     assert_int_equal(c.n_passes, 2);
     assert_int_equal(c.n_curve, 6);
     for (int i = 0; i < c.n_units; i++) {
@@ -271,8 +230,7 @@ static void a_device_is_measured(void **state)
         assert_true(c.passes[i].adamw > 0 && c.passes[i].sumsq > 0 && c.passes[i].add > 0 && c.passes[i].step >= 0);
     }
     assert_true(c.rates[1].matmul > 0 && c.rates[1].attention > 0 && c.bandwidth > 0 && c.ramp > 0);
-    assert_true(c.rates[0].matmul == 0 && c.rates[1].peak == 0 &&
-                c.power == 0); /* not measured, not known: no number */
+    assert_true(c.rates[0].matmul == 0 && c.rates[1].peak == 0 && c.power == 0); /* not measured: not set */
     assert_int_equal(ls_cluster_default_precision(&c), LS_BF16);
     assert_int_equal(ls_cluster_check_precision(&c, LS_F32), LS_E_UNSUPPORTED);
     ls_err_clear();
@@ -293,7 +251,7 @@ static void a_device_is_measured(void **state)
     const ls_train_config one = ls_planner_config(&q, "single", (ls_mesh){{1, 1, 1}, 1}, NULL, 1, 1);
     ls_prediction p;
     assert_int_equal(ls_planner_predict(&back, &one, &p), LS_OK);
-    const double *u = c.units[0].sec; /* 4 micro-batches of what was measured */
+    const double *u = c.units[0].sec; /* 4 micro-batches of the measured size */
     assert_true(fabs(p.forward / (4 * (u[LS_TIME_EMBED_FWD] + u[LS_TIME_BLOCK_FWD] + u[LS_TIME_HEAD_FWD])) - 1) < 1e-9);
     ls_str_fini(&text);
     ls_str_fini(&again);
@@ -301,7 +259,7 @@ static void a_device_is_measured(void **state)
     ls_cluster_fini(&back);
 }
 
-static void nothing_is_left(void **state)
+static void no_memory_is_leaked(void **state)
 {
     (void)state;
     assert_int_equal(ls_mem_live(), 0);
@@ -310,9 +268,11 @@ static void nothing_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_device_is_measured), cmocka_unit_test(planned_is_allocated),
-        cmocka_unit_test(predicted_is_sent),    cmocka_unit_test(scratch_needs_no_device),
-        cmocka_unit_test(nothing_is_left),
+        cmocka_unit_test(a_measured_device_gives_predictions),
+        cmocka_unit_test(planned_memory_is_what_is_allocated),
+        cmocka_unit_test(predicted_collectives_are_those_sent),
+        cmocka_unit_test(scratch_sizes_equal_those_of_the_device),
+        cmocka_unit_test(no_memory_is_leaked),
     };
     return cmocka_run_group_tests(tests, make_data, remove_data);
 }

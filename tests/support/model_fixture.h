@@ -37,7 +37,7 @@ static inline ls_model_config small_config(ls_variant variant, double pdrop)
     return c;
 }
 
-static bool fixture_pairs; /* of gradtree.h, for what is opened next */
+static bool fixture_pairs; /* `paired` of gradtree.h for models that are opened next */
 
 /* Random ids; every fifth target is not counted. */
 static inline void fixture_batch(fixture *f, uint64_t leaf)
@@ -114,7 +114,7 @@ static inline ls_status fixture_fold_tied(ls_model *m)
     return m->compute->ops->add(m->compute, dwte, dwte, model_tied_grad(m), m->unit[0].tensor[EMBED_WTE].n);
 }
 
-/* Forward and, with grads, backward of leaf `leaf` of n; the loss is the mean over counted rows. */
+/* Forward and, with `train`, backward of one of n_leaf micro-batches; the loss is the mean over counted rows. */
 static inline ls_status fixture_pass(fixture *f, int leaf, int n_leaf, bool train, double *loss)
 {
     fixture_batch(f, (uint64_t)leaf);

@@ -1,8 +1,9 @@
-/* Overflows under every strategy: a loss scale that begins far too high is lowered, and what is skipped and what is trained are one
- * worker's, bit for bit. On the CPU, in fp32, where powers of two leave no trace. */
+/* Overflows with every strategy: an initial loss scale that is far too high is lowered, and skipped steps and trained weights equal those
+ * of one worker bit for bit. On the CPU in fp32, where a scale that is a power of two changes no bit. */
 /* ls-test: long */
 #include "ckpt_support.h"
 #include "comm/launch.h"
+#include "test_argv.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -24,8 +25,7 @@ typedef struct job {
 
 static ls_status steps(const job *j, ls_comm *comm)
 {
-    char text[1024], *argv[64];
-    int argc = 0;
+    char text[1024], *argv[TEST_ARGV_MAX];
     ls_train_options o;
     ls_train_paths paths = {0};
     ls_train_config c = {0};
@@ -34,11 +34,7 @@ static ls_status steps(const job *j, ls_comm *comm)
         text, sizeof text,
         "--data %s --checkpoint_path %s/run --model tiny --num_layers 3 --seq_length 16 --dropout 0.1 --micro_batch_size_per_gpu 1 --global_batch_size 4 --lr_schedule WarmupLR --warmup_steps 5 --threads 1 %s",
         j->dir, j->dir, j->words);
-    for (char *p = text; *p;) {
-        argv[argc++] = p;
-        p += strcspn(p, " ");
-        if (*p) *p++ = '\0';
-    }
+    const int argc = test_argv(text, argv);
     const ls_train_facts facts = {.world_size = comm ? ls_comm_size(comm) : 1, .data_eos_id = -1};
     LS_TRY(ls_train_options_parse(argc, argv, &o));
     LS_TRY(ls_train_find_paths(&o, &paths));
@@ -75,7 +71,7 @@ static void make_data(const char *dir)
     assert_int_equal(ls_fs_write(test_path(dir, "train.bin", NULL), bytes, sizeof bytes), LS_OK);
 }
 
-static void every_strategy_skips_alike(void **state)
+static void every_strategy_skips_as_one_worker(void **state)
 {
     (void)state;
     static const layout all[] = {{"--strategy dp", 2},          {"--strategy ddp", 2},   {"--strategy zero1", 2},
@@ -116,6 +112,6 @@ static void every_strategy_skips_alike(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_strategy_skips_alike)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_strategy_skips_as_one_worker)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
