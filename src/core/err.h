@@ -1,8 +1,8 @@
 /* err.h - one status, words where it breaks, a trail on the way up.
  *
  * A function that can fail returns ls_status. The function where the failure happens sets a message (ls_fail), and every frame
- * above adds itself to the trail (LS_TRY). The trail belongs to the thread. Only cli/main.c prints it and turns the
- * status into an exit code.
+ * above adds itself to the trail (LS_TRY). The trail belongs to the thread. src/cli prints the message, and at log level debug the
+ * trail (cli_print_error); main turns the status into the exit code.
  *
  *   if (!f) return ls_fail(LS_E_IO, "open %s: %s", path, strerror(errno));
  *   LS_TRY(ls_mesh_build(&mesh, cfg));
