@@ -127,7 +127,7 @@ static ls_status status_of(int code, char *said)
 }
 
 /* The failure of `train` with this exit code. Of its last lines in the file, the message counts:
- * "lockstep: [rank 2: ]configuration cannot work: MESSAGE\n  at …". */
+ * "lockstep: [rank 2: ]invalid configuration: MESSAGE\n  at …". */
 static ls_status child_failed(int code, const char *file, const char *what, const char *otherwise)
 {
     char *text = NULL, *last = NULL;

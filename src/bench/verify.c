@@ -18,15 +18,14 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-#define SEQ      64
-#define N_TOKEN  40000
-#define MAX_STEP 64
+#define SEQ     64
+#define N_TOKEN 40000
 
 /* Results of rank 0 of a layout, in memory shared with the parent. */
 typedef struct outcome {
     int64_t n; /* elements of all units                 */
-    double loss[MAX_STEP];
-    double norm[MAX_STEP];
+    double loss[LS_VERIFY_MAX_STEP];
+    double norm[LS_VERIFY_MAX_STEP];
     ls_status st;     /* of the layout                         */
     char failed[200]; /* error message                         */
     char comm[16];    /* name of the communicator; "": unknown */
@@ -546,10 +545,8 @@ ls_status ls_verify(const ls_verify_opts *o, void (*row)(void *ctx, const ls_ver
     const char *tmp = getenv("TMPDIR");
     list v = {.o = o, .dir = dir, .most = 1, .row = row, .ctx = ctx};
     snprintf(dir, sizeof dir, "%s/lockstep-verify-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (o->steps < 1 || o->steps > MAX_STEP)
-        return ls_fail(LS_E_ARG, "--steps must be 1 to %d, not %d", MAX_STEP, o->steps);
-    if (o->jobs < 1 || o->jobs > LS_JOBS_MOST)
-        return ls_fail(LS_E_ARG, "--jobs must be 1 to %d, not %d", LS_JOBS_MOST, o->jobs);
+    LS_ASSERT(o->steps >= 1 && o->steps <= LS_VERIFY_MAX_STEP);
+    LS_ASSERT(o->jobs >= 1 && o->jobs <= LS_JOBS_MOST);
     if (!mkdtemp(dir)) return ls_fail(LS_E_IO, "cannot create a folder in %s", tmp ? tmp : "/tmp");
     ls_status st = run_list(&v);
     if (o->comm && st != LS_E_COMM) st = ls_comm_agree(o->comm, st, LS_SITE);

@@ -18,15 +18,16 @@
 #define LS_VERIFY_LOSS_16   5e-3 /* the same where the operations compute in 16 bits                */
 #define LS_VERIFY_GRAD_16   5e-2
 #define LS_VERIFY_TP_STEPS  20 /* of layouts with split layers, however many the others take      */
+#define LS_VERIFY_MAX_STEP  64
 
 typedef struct ls_verify_opts {
     int world[LS_VERIFY_MAX_WORLD]; /* numbers of workers; each divides the largest */
     int n_world;
-    int steps;
+    int steps; /* 1 to LS_VERIFY_MAX_STEP */
     uint64_t seed;
     ls_comm *comm; /* workers of a launcher, each of which calls ls_verify; NULL: fork workers */
     bool only_tp;  /* only layouts with tensor parallelism */
-    int jobs;      /* layouts that run at the same time; with `comm`: 1                */
+    int jobs;      /* layouts that run at the same time, 1 to LS_JOBS_MOST; with `comm`: 1 */
     double limit;  /* time limit of a layout in seconds; not used with `comm`, whose collectives have a limit */
     const char *device, *precision, *comm_name; /* as in train (comm_name: --comm); NULL: defaults */
 } ls_verify_opts;

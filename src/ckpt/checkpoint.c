@@ -177,7 +177,7 @@ static ls_status open_moments(source *s, const ls_model *m, const char *path)
 {
     const int n = hf_n_tensor(m);
     if (!s->h.optimizer)
-        return ls_fail(LS_E_CONFIG, "%s has no optimizer state; use --init-from to start a run from its weights", path);
+        return ls_fail(LS_E_CONFIG, "%s has no optimizer state; use --init_from to start a run from its weights", path);
     char file[PATH_MAX];
     LS_TRY(ls_path_in(file, path, CKPT_OPTIMIZER));
     s->moment = ls_alloc((size_t)n * 2 * sizeof *s->moment);
@@ -204,7 +204,7 @@ static ls_status check_folder(const char *path)
     if (!ls_fs_is_dir(path)) return ls_fail(LS_E_IO, "cannot read the checkpoint %s: no such folder", path);
     if (ls_ckpt_is(path)) return LS_OK;
     return ls_fail(LS_E_FORMAT,
-                   "%s is not a lockstep checkpoint: it has no " CKPT_SUMS "; use --init-from for Hugging Face folders",
+                   "%s is not a lockstep checkpoint: it has no " CKPT_SUMS "; use --init_from for Hugging Face folders",
                    path);
 }
 

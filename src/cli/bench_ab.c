@@ -21,7 +21,7 @@ typedef struct options {
 static const ls_opt table[] = {
     BENCH_ROWS("2", "8"),
     CLI_INT_IN(1, 1000, "pairs", s.o.repeat, "N", NULL, "same as --repeat"),
-    CLI_STR("a", a, "\"FLAGS\"", NULL, "train options of setting A, added to the common ones", "Settings"),
+    CLI_STR("a", a, "\"FLAGS\"", NULL, "train options of setting A, added to the common ones", "A and B"),
     CLI_STR("b", b, "\"FLAGS\"", NULL, "train options of setting B"),
     CLI_CHOICE("by", by, "mean|median", "mean",
                "speed of a run: from its mean or its median step (the median is robust against outliers)"),

@@ -143,9 +143,11 @@ static ls_status accumulate(bench_session *s, ls_bench_side *side, int dp, int64
         return ls_fail(LS_E_CONFIG, "%s: --enforce_global_batch_size %lld does not match the step of %lld sequences",
                        side->name, (long long)s->enforce, (long long)global);
     if (global % each)
-        return ls_fail(LS_E_CONFIG,
-                       "%s: a step of %lld sequences is not a multiple of micro-batch size %lld x %d replicas; %lld is",
-                       side->name, (long long)global, (long long)s->micro, dp, (long long)((global / each + 1) * each));
+        return ls_fail(
+            LS_E_CONFIG,
+            "%s: a step of %lld sequences is not a multiple of micro-batch size %lld x %d replica%s; %lld is",
+            side->name, (long long)global, (long long)s->micro, dp, dp == 1 ? "" : "s",
+            (long long)((global / each + 1) * each));
     LS_TRY(cli_bench_flag(&side->words, "grad_accum_steps", global / each));
     return cli_bench_flag(&side->words, "enforce_global_batch_size", global);
 }

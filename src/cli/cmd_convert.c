@@ -17,7 +17,7 @@ static const ls_opt export_table[] = {
 };
 
 static const cli_page export_page = {
-    export_table, CLI_COUNT(export_table), "export --checkpoint DIR --out DIR",
+    export_table, CLI_COUNT(export_table), "export --checkpoint DIR --out DIR [--force]",
     "Verify the checksums of a checkpoint and write config.json, generation_config.json, model.safetensors and tokenizer.json."};
 
 ls_status cmd_export(int argc, char **argv)
@@ -41,8 +41,8 @@ static const ls_opt import_table[] = {
 };
 
 static const cli_page import_page = {
-    import_table, CLI_COUNT(import_table), "import --from DIR --out DIR",
-    "Read model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16 or F64), check every name and shape, and write an fp32 checkpoint. `train --init-from` can also read such folders directly."};
+    import_table, CLI_COUNT(import_table), "import --from DIR --out DIR [--variant hf|r1] [--force]",
+    "Read model.safetensors or the shards of model.safetensors.index.json (F32, F16, BF16 or F64), check every name and shape, and write an fp32 checkpoint. `train --init_from` can also read such folders directly."};
 
 ls_status cmd_import(int argc, char **argv)
 {

@@ -305,7 +305,7 @@ typedef struct options {
 static const ls_opt table[] = {
     CLI_SWITCH("json", json, "print one JSON object", "Options"),
     CLI_CHOICE("device", device, "auto|cpu|cuda", NULL,
-               "run a small computation on the device and check the result; exit code 4 if it fails", "Options"),
+               "run a small computation on the device and check the result; exit code 4 if it fails"),
 };
 
 static const cli_page page = {

@@ -30,7 +30,8 @@ static const ls_opt table[] = {
     CLI_POSITIVE("vocab_size", vocab_size, "N", NULL,
                  "vocabulary size [from the model; tiny: from the tokenizer of the data]"),
     CLI_REAL("dropout", dropout, "P", "-1", "dropout rate, the same everywhere [from the model]"),
-    CLI_POSITIVE("global_batch", q.global_batch, "N", "0", "sequences per optimizer step over all workers"),
+    CLI_POSITIVE("global_batch", q.global_batch, "N", "0",
+                 "sequences per optimizer step over all workers [required to rank layouts]"),
     CLI_POSITIVE("seq_length", seq_length, "N", "512", "tokens per sequence"),
     CLI_STR("cluster", cluster, "FILE|PRESET|this", "this",
             "cluster file, preset (v100, a100, h100, h200, b200), or this machine (measured now)"),
@@ -64,16 +65,16 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table),
-    "plan --model NAME --global-batch N [--cluster NAME] [OPTIONS]\n"
+    "plan --model NAME --global_batch N [--cluster NAME] [OPTIONS]\n"
     "       lockstep plan --measure [--device cpu|cuda] [--model NAME] [--out FILE]\n"
     "       lockstep plan --check RUN_DIR [--cluster FILE]\n"
     "       lockstep plan --schedule NAME|FILE --pp P --micro M [OPTIONS]",
     "Rank the layouts of a model on a cluster that fit in memory: strategy, replicas, stages, schedule and micro-batch size. Memory is exactly what the run allocates. Time is the sum of the measured times of the units, actions and collectives of a step. `lockstep plan --schedule 1f1b --help` explains pipeline schedules.\n\n"
-    "  lockstep plan --measure --model gpt2 --seq-length 256 --out here.json\n"
-    "  lockstep plan --model gpt2 --global-batch 64 --seq-length 256 \\\n      --cluster here.json --workers 8\n"
-    "  lockstep plan --model gpt2-xl --global-batch 512 --seq-length 1024 \\\n      --cluster a100 --workers 8\n"
-    "  lockstep plan --model gpt2 --global-batch 64 --seq-length 1024 \\\n      --cluster h200 --workers 1 --tokens 10e9\n"
-    "  lockstep plan --measure --device cuda --model gpt2 --seq-length 1024 \\\n      --micro 64 --out gpu.json\n"
+    "  lockstep plan --measure --model gpt2 --seq_length 256 --out here.json\n"
+    "  lockstep plan --model gpt2 --global_batch 64 --seq_length 256 \\\n      --cluster here.json --workers 8\n"
+    "  lockstep plan --model gpt2-xl --global_batch 512 --seq_length 1024 \\\n      --cluster a100 --workers 8\n"
+    "  lockstep plan --model gpt2 --global_batch 64 --seq_length 1024 \\\n      --cluster h200 --workers 1 --tokens 10e9\n"
+    "  lockstep plan --measure --device cuda --model gpt2 --seq_length 1024 \\\n      --micro 64 --out gpu.json\n"
     "  lockstep plan --check runs/zero2 --cluster here.json"};
 
 enum { RANK = 1, MEASURE = 2, CHECK = 4, TIMES = 8 }; /* TIMES: this machine is measured for --cluster this */

@@ -70,13 +70,11 @@ static void show_progress(void *ctx, const ls_prepare_progress *p)
 {
     meter *m = ctx;
     double now = ls_now(), every = m->terminal ? 0.2 : 5.0;
-    if (m->phase != p->phase) { /* a new phase: terminals show it at once, pipes after a while */
+    if (m->phase != p->phase) { /* a new phase: terminals show it at once, pipes after `every` seconds */
         m->phase = p->phase;
-        if (!m->terminal) m->last = now;
-    } else if (now - m->last < every) {
-        return;
+        m->last = m->terminal ? now - every : now;
     }
-    if (now - m->last < every && !m->terminal) return;
+    if (now - m->last < every) return;
     m->last = now;
     char done[32], total[32], rate[32], eta[32];
     ls_human_bytes(done, (double)p->done);
@@ -202,8 +200,18 @@ static ls_status print_json(const options *o, const ls_prepare_result *r)
     return cli_json_end(&j);
 }
 
+static void note_small_vocabulary(const options *o, const ls_prepare_result *r)
+{
+    if (strcmp(o->tokenizer, "train") != 0 || r->n_vocab >= o->vocab_size) return;
+    fprintf(
+        stderr,
+        "note: --vocab-size %lld: the text yields only %d ids, because no other pair of tokens occurs %lld or more times (--min-frequency)\n",
+        (long long)o->vocab_size, r->n_vocab, (long long)o->p.train_min_count);
+}
+
 static ls_status print_summary(const options *o, const ls_prepare_result *r)
 {
+    note_small_vocabulary(o, r);
     if (o->json) return print_json(o, r);
     char bytes[32], rate[32];
     double s = r->encode_seconds;

@@ -257,8 +257,8 @@ static const ls_opt table[] = {
 
 static const cli_page page = {
     table, CLI_COUNT(table), "profile -- train ...\n       lockstep profile summarize --run-dir DIR",
-    "The first form trains and writes a trace of every worker to profiles/trace.json in the run folder (open it with ui.perfetto.dev) and a summary to profiles/profile_summary.json. With NSYS=1 the run is also profiled with nsys, if it is installed (NSYS_BIN, NSYS_TRACE, ...).\n\nThe second form reads the output of `nsys stats` "
-    "(profiles/nsys_stats_*.txt) and writes profiles/profile_summary.json: the five largest NVTX ranges and system calls, for all files and for each file, and whether gradient reduction takes more than 20 %."};
+    "The first form trains and writes a trace of every worker to profiles/trace.json in the run folder (open it with ui.perfetto.dev) and a summary to profiles/profile_summary.json. With NSYS=1 the run is also profiled with nsys, if it is installed. NSYS_BIN names the program; NSYS_TRACE, NSYS_SAMPLE, NSYS_CUDA_EVENT_TRACE and NSYS_FORCE_OVERWRITE set the options --trace, --sample, --cuda-event-trace and --force-overwrite of nsys.\n\nThe second form reads the output of `nsys stats` "
+    "(profiles/nsys_stats_*.txt) and writes profiles/profile_summary.json: the five largest NVTX ranges and system calls, for all files and for each file, and whether gradient reduction takes more than 20 % of the time of all NVTX ranges."};
 
 ls_status cmd_profile(int argc, char **argv)
 {

@@ -18,8 +18,8 @@ typedef struct options {
 
 static const ls_opt table_opts[] = {
     CLI_STR("gpu1", gpu1, "FILE", NULL, "training_metrics.json of the run with one worker", "Files"),
-    CLI_STR("gpu2", gpu2, "FILE", NULL, "... with two workers"),
-    CLI_STR("gpu4", gpu4, "FILE", NULL, "... with four workers"),
+    CLI_STR("gpu2", gpu2, "FILE", NULL, "training_metrics.json of the run with two workers"),
+    CLI_STR("gpu4", gpu4, "FILE", NULL, "training_metrics.json of the run with four workers"),
 };
 
 static const cli_page table_page = {

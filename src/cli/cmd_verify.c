@@ -1,6 +1,7 @@
 /* cmd_verify.c - `lockstep verify`: the table of layouts, each compared with one worker. */
 #include "cli/commands.h"
 
+#include "bench/jobs.h"
 #include "bench/verify.h"
 #include "comm/launch.h"
 #include "core/stack.h"
@@ -23,11 +24,11 @@ static const ls_opt table[] = {
     CLI_CHOICE("comm", v.comm_name, "auto|local|mpi|nccl", "auto", "communication backend; nccl: between GPUs"),
     CLI_CHOICE("precision", v.precision, "fp32|bf16|fp16", NULL,
                "number format; bf16 and fp16 need a GPU [as in train]"),
-    CLI_INT("steps", steps, "N", "3", "optimizer steps per layout"),
+    CLI_INT_IN(1, LS_VERIFY_MAX_STEP, "steps", steps, "N", "3", "optimizer steps per layout"),
     CLI_INT("seed", seed, "N", "1", "random seed of data, weights and dropout"),
     CLI_SWITCH("only-tp", v.only_tp, "test only layouts with tensor parallelism"),
     CLI_INT_IN(
-        0, 64, "jobs", jobs, "N", NULL,
+        0, LS_JOBS_MOST, "jobs", jobs, "N", NULL,
         "layouts to run at the same time, each in its own processes; 0 = start the workers once for all layouts [CPU: 1; GPU: 0]"),
     CLI_REAL("timeout", v.limit, "SECONDS", "120", "time limit per layout; with --jobs 0, per collective"),
     CLI_SWITCH("json", json, "print one JSON object instead of the table"),

@@ -27,7 +27,6 @@ static ls_status print_page(const cli_page *p)
     ls_str s = {0};
     ls_str_addf(&s, "usage: lockstep %s\n\n", p->usage);
     ls_opt_text(p->text, &s);
-    ls_str_addc(&s, '\n');
     ls_opt_help(p->table, p->n, &s);
     return cli_print(&s);
 }

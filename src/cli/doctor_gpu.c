@@ -180,7 +180,7 @@ void doctor_look_plugin(part *p)
                 "a CUDA library is missing or has a different version; install the CUDA runtime, cuBLAS and cuDNN, or add their folder to LD_LIBRARY_PATH");
         else
             doctor_put_error(p, PART_MISSING,
-                             "the plugin is built if nvcc is found; install the CUDA toolkit and build again");
+                             "the plugin is built if nvcc is found; install the CUDA toolkit (nvcc) and build again");
         return;
     }
     const ls_compute_plugin *table = ((ls_compute_plugin_fn)lib.entry)();

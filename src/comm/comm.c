@@ -192,6 +192,7 @@ ls_status comm_post(ls_comm *c, comm_req *r, ls_ticket *t)
     comm_lane *l = &c->lane[k];
     r->label = c->label;
     r->held = c->held;
+    r->site = ls_short_path(r->site);
     ls_log(LS_LOG_TRACE, "comm", "%s of %lld elements, %d ranks, at %s", ls_coll_word(r->kind),
            (long long)(r->in.n ? r->in.n : r->out.n), c->size, r->site);
     if (c->told) {

@@ -45,7 +45,7 @@ void local_describe(const comm_req *r, local_head *out)
                         .dt = (int32_t)r->in.dt,
                         .peer = r->peer,
                         .value = r->value};
-    snprintf(out->site, sizeof out->site, "%s", ls_short_path(r->site));
+    snprintf(out->site, sizeof out->site, "%s", r->site);
 }
 
 bool local_same(const local_head *a, const local_head *b)
@@ -88,7 +88,6 @@ ls_status local_publish(ls_comm *c, comm_req *r)
 {
     local *l = c->impl;
     place *me = &l->ctl->at[c->rank];
-    r->site = ls_short_path(r->site);
     slot *s = &me->slot[r->seq & 1];
     local_describe(r, &s->head);
     LS_TRY(locate(c, r, r->in, &s->in));
@@ -210,7 +209,6 @@ static ls_status send_one(ls_comm *c, comm_req *r)
     local *l = c->impl;
     mailbox *m = local_mailbox(l->world, l->id, c->rank, r->peer);
     const uint64_t k = ++l->n_sent[r->peer];
-    r->site = ls_short_path(r->site);
     LS_TRY(locate(c, r, r->in, &m->at));
     local_describe(r, &m->head);
     if (m->at < 0) memcpy(m->small, r->in.data, (size_t)r->in.n * ls_dtype_nbytes(r->in.dt));
@@ -226,7 +224,6 @@ static ls_status recv_one(ls_comm *c, comm_req *r)
     mailbox *m = local_mailbox(l->world, l->id, r->peer, c->rank);
     const uint64_t k = ++l->n_taken[r->peer];
     const size_t nbytes = (size_t)r->out.n * ls_dtype_nbytes(r->out.dt);
-    r->site = ls_short_path(r->site);
     LS_TRY(local_wait_for(c, r, &m->sent, k));
     LS_TRY(local_check_message(r, c->rank, &m->head));
     memcpy(r->out.data, m->at < 0 ? (const char *)m->small : local_arena(l->world, l->member[r->peer]) + m->at, nbytes);

@@ -68,7 +68,7 @@ static ls_status send_all(net_world *w, int lead, void *p, size_t n)
 /* The host's first rank `lead` and the others agree on a mapping; 0 in *shared when this way does not work. */
 static ls_status try_method(net_world *w, int lead, int method, size_t arena, int *shared)
 {
-    offer o = {0};
+    offer o = {.fd = -1};
     int ok;
     if (w->rank == lead) {
         ok = make_offer(method, w->n_local, arena, &o, &w->world) == LS_OK;
@@ -80,7 +80,7 @@ static ls_status try_method(net_world *w, int lead, int method, size_t arena, in
             ok = ok && theirs;
         }
         LS_TRY(send_all(w, lead, &ok, sizeof ok));
-        if (o.fd > 0) close(o.fd);
+        if (o.fd >= 0) close(o.fd);
         if (method == 1) shm_unlink(o.name);
     } else {
         LS_TRY(pass(w, lead, false, &o, sizeof o));

@@ -275,7 +275,7 @@ static ls_status run(ls_comm *c, comm_req *r)
     return ls_fail(st, "%s", words);
 }
 
-/* Alone (self, dry) nothing moves but a part to its place, and nobody has to wait for it. */
+/* With one rank (self, dry) nothing is sent: the rank's own part is copied to its place, and no rank waits for it. */
 static ls_status run_alone(ls_comm *c, comm_req *r)
 {
     staged *s = c->impl;

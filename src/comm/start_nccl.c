@@ -1,4 +1,5 @@
-/* start_nccl.c - the plugin `nccl`, loaded when a run needs it, and the rule by which workers with a device choose how they talk. */
+/* start_nccl.c - the plugin `nccl`, loaded when a run needs it, and the rule by which workers with a GPU choose the
+ * communication backend. */
 #include "comm/nccl_impl.h"
 #include "comm/start.h"
 
@@ -35,7 +36,7 @@ static bool may_share(const gpu_of *g)
     return g->new_enough && g->allowed;
 }
 
-/* Ranks p and q have the same GPU: LS_OK where both may. */
+/* Ranks p and q have the same GPU: LS_OK if both allow it. */
 static ls_status check_pair(const gpu_of *all, int q, int p)
 {
     const int why = may_share(&all[q]) ? p : q;
@@ -76,7 +77,7 @@ static ls_status start(ls_comm *staged, const ls_device *dev, bool deterministic
     return nccl_over(staged, dev, t, deterministic, out);
 }
 
-/* Everyone's, or nobody's. */
+/* Stages `boot` on every rank; if one rank fails, all ranks fail. */
 static ls_status stage(ls_comm *boot, const ls_device *dev, ls_comm **out)
 {
     const ls_status mine = ls_comm_staged(boot, dev, out), st = ls_comm_agree(boot, mine, LS_SITE);

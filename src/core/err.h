@@ -1,4 +1,4 @@
-/* err.h - one status, words where it breaks, a trail on the way up.
+/* err.h - status codes, the error message, and the trail of calls that failed.
  *
  * A function that can fail returns ls_status. The function where the failure happens sets a message (ls_fail), and every frame
  * above adds itself to the trail (LS_TRY). The trail belongs to the thread. src/cli prints the message, and at log level debug the
@@ -14,17 +14,17 @@
 #include <stddef.h>
 
 /* clang-format off */
-/*        code          words for people                     exit code of the program */
+/*        code          message                              exit code of the program */
 #define LS_STATUS_LIST(X)                                    \
     X(LS_OK,            "done",                           0) \
     X(LS_E_ARG,         "bad usage",                      2) \
-    X(LS_E_CONFIG,      "configuration cannot work",      2) \
+    X(LS_E_CONFIG,      "invalid configuration",          2) \
     X(LS_E_NOMEM,       "out of memory",                  5) \
-    X(LS_E_IO,          "reading or writing failed",      3) \
+    X(LS_E_IO,          "I/O error",                      3) \
     X(LS_E_FORMAT,      "bad input data",                 3) \
     X(LS_E_COMM,        "a worker or a collective failed", 4) \
     X(LS_E_DEVICE,      "device failed",                  4) \
-    X(LS_E_NUMERIC,     "the numbers went wrong",         1) \
+    X(LS_E_NUMERIC,     "numerical failure",              1) \
     X(LS_E_UNSUPPORTED, "not supported here",             2) \
     X(LS_E_STOPPED,     "stopped by SIGTERM",           143) \
     X(LS_E_HELP,        "the help was printed",           0)

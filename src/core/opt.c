@@ -59,7 +59,12 @@ static bool choice_has(const char *choices, const char *text)
     return false;
 }
 
-/* Sets one row from text; the words name the option. */
+static const char *dashes(const ls_opt *row)
+{
+    return row->name[1] ? "--" : "-";
+}
+
+/* Sets one row from text; error messages name the option. */
 static ls_status set(const ls_opt *row, void *target, const char *text)
 {
     char *at = (char *)target + row->offset;
@@ -67,24 +72,25 @@ static ls_status set(const ls_opt *row, void *target, const char *text)
     case LS_OPT_SWITCH:
         if (!strcmp(text, "true") || !strcmp(text, "1")) *(bool *)(void *)at = true;
         else if (!strcmp(text, "false") || !strcmp(text, "0")) *(bool *)(void *)at = false;
-        else return ls_fail(LS_E_ARG, "--%s %s: this switch takes true or false", row->name, text);
+        else return ls_fail(LS_E_ARG, "%s%s %s: this switch takes true or false", dashes(row), row->name, text);
         return LS_OK;
     case LS_OPT_INT:
         if (!ls_parse_i64(text, (int64_t *)(void *)at))
-            return ls_fail(LS_E_ARG, "--%s %s: not a whole number", row->name, text);
+            return ls_fail(LS_E_ARG, "%s%s %s: not a whole number", dashes(row), row->name, text);
         return LS_OK;
     case LS_OPT_REAL:
         if (!ls_parse_f64(text, (double *)(void *)at))
-            return ls_fail(LS_E_ARG, "--%s %s: not a number", row->name, text);
+            return ls_fail(LS_E_ARG, "%s%s %s: not a number", dashes(row), row->name, text);
         return LS_OK;
     case LS_OPT_CHOICE:
-        if (!choice_has(row->arg, text)) return ls_fail(LS_E_ARG, "--%s %s: not one of %s", row->name, text, row->arg);
+        if (!choice_has(row->arg, text))
+            return ls_fail(LS_E_ARG, "%s%s %s: not one of %s", dashes(row), row->name, text, row->arg);
         *(const char **)(void *)at = text;
         return LS_OK;
     case LS_OPT_STR: *(const char **)(void *)at = text; return LS_OK;
     case LS_OPT_LIST: break;
     }
-    return ls_fail(LS_E_ARG, "--%s takes a list", row->name);
+    return ls_fail(LS_E_ARG, "%s%s takes a list", dashes(row), row->name);
 }
 
 ls_status ls_opt_defaults(const ls_opt *table, size_t n, void *target)
@@ -99,11 +105,10 @@ static ls_status check_range(const ls_opt *row, const void *target)
     const void *at = (const char *)target + row->offset;
     if (row->lo >= row->hi) return LS_OK;
     const double v = row->kind == LS_OPT_INT ? (double)*(const int64_t *)at : *(const double *)at;
-    const char *dash = row->name[1] ? "--" : "-";
     if (v >= row->lo && v <= row->hi) return LS_OK;
     if (v < row->lo && row->hi >= INT32_MAX)
-        return ls_fail(LS_E_ARG, "%s%s %.15g: must be at least %g", dash, row->name, v, row->lo);
-    return ls_fail(LS_E_ARG, "%s%s %.15g: must be %g to %.15g", dash, row->name, v, row->lo, row->hi);
+        return ls_fail(LS_E_ARG, "%s%s %.15g: must be at least %g", dashes(row), row->name, v, row->lo);
+    return ls_fail(LS_E_ARG, "%s%s %.15g: must be %g to %.15g", dashes(row), row->name, v, row->lo, row->hi);
 }
 
 /* Moves argv[i] to place `at` (<= i) and what lay between one place up, lists that point there included. */
@@ -142,7 +147,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
             continue;
         }
         if (a[1] != '-' && a[2]) return ls_fail(LS_E_ARG, "'%s': options start with two dashes (--name)", a);
-        const char *name = a + 1 + (a[1] == '-');
+        const char *typed = a[1] == '-' ? "--" : "-", *name = a + strlen(typed);
         size_t len = strcspn(name, "=");
         const ls_opt *row;
         LS_TRY(find(table, n, name, len, &row));
@@ -157,7 +162,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
             int first = i + 1;
             while (i + 1 < argc && (argv[i + 1][0] != '-' || !argv[i + 1][1])) i++;
             if (i < first)
-                return ls_fail(LS_E_ARG, "--%s needs at least one %s", row->name, row->arg ? row->arg : "value");
+                return ls_fail(LS_E_ARG, "%s%s needs at least one %s", typed, row->name, row->arg ? row->arg : "value");
             *l = (ls_opt_list){(const char *const *)&argv[first], i + 1 - first};
             continue;
         }
@@ -165,7 +170,7 @@ ls_status ls_opt_parse(const ls_opt *table, size_t n, void *target, unsigned cha
         if (name[len]) value = name + len + 1;
         else if (row->kind == LS_OPT_SWITCH) value = "true";
         else if (i + 1 < argc) value = argv[++i];
-        if (!value) return ls_fail(LS_E_ARG, "--%s needs a value (%s)", row->name, row->arg ? row->arg : "text");
+        if (!value) return ls_fail(LS_E_ARG, "%s%s needs a value (%s)", typed, row->name, row->arg ? row->arg : "text");
         LS_TRY(set(row, target, value));
         LS_TRY(check_range(row, target));
     }

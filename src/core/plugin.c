@@ -50,6 +50,14 @@ bool ls_plugin_there(const char *name, char *words, size_t room)
     return false;
 }
 
+static const char *remedy(const char *name)
+{
+    if (!strcmp(name, "cuda")) return "install the CUDA toolkit (nvcc)";
+    if (!strcmp(name, "nccl")) return "install the CUDA toolkit (nvcc) and the headers of NCCL";
+    if (!strcmp(name, "mpi")) return "install the headers of an MPI library (mpicc)";
+    return "install its library with the headers";
+}
+
 ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *p)
 {
     const char *dir = getenv("LS_PLUGIN_DIR");
@@ -62,8 +70,8 @@ ls_status ls_plugin_load(const char *name, const char *symbol, ls_plugin *p)
         if (dir && *dir) return ls_fail(LS_E_UNSUPPORTED, "%s does not exist; check LS_PLUGIN_DIR", p->path);
         return ls_fail(
             LS_E_UNSUPPORTED,
-            "lockstep_%s.so not found next to the program or in lib/lockstep; install the library's headers and rebuild, or set LS_PLUGIN_DIR to the folder that has it",
-            name);
+            "lockstep_%s.so not found next to the program or in lib/lockstep; %s and build again, or set LS_PLUGIN_DIR to the folder that contains the file",
+            name, remedy(name));
     }
     void *lib = dlopen(p->path, RTLD_NOW | RTLD_GLOBAL); /* global: MPI libraries load parts of themselves later */
     if (!lib) return ls_fail(LS_E_UNSUPPORTED, "cannot load the plugin %s: %s", p->path, dlerror());

@@ -79,13 +79,20 @@ static ls_status take_words(void *ctx, const data_job *j, const ls_blocks *at)
     return LS_OK;
 }
 
+static ls_status no_text(const ls_inputs *in, const char *option)
+{
+    if (in->n > 1) return ls_fail(LS_E_FORMAT, "the %zu files of %s contain no text", in->n, option);
+    const char *path = in->n ? in->item[0].path : option;
+    return ls_fail(LS_E_FORMAT, "%s contains no text", strcmp(path, "-") ? path : "standard input");
+}
+
 static ls_status train_vocab(run *r, ls_tokenizer **out)
 {
     const ls_prepare_opts *o = r->o;
     begin_phase(r, "counting words", ls_inputs_nbytes(o->train));
     r->words.max_bytes = WORD_BYTES;
     LS_TRY(pass(r, o->train, NULL, o->limit_docs, o->train_bytes, take_words));
-    if (!r->words.n) return ls_fail(LS_E_FORMAT, "empty corpus: no text to train a vocabulary on");
+    if (!r->words.n) return no_text(o->train, "--input");
     begin_phase(r, "training the vocabulary", r->total);
     report(r, NULL);
     LS_TRY(ls_bpe_train(&r->words, o->train_vocab, o->train_min_count, out));
@@ -169,15 +176,11 @@ static ls_status encode_all(run *r, const ls_tokenizer *tok, ls_prepare_result *
     LS_TRY(sink_open(&r->train, o->out_dir, "train.bin"));
     if (val_inputs || o->val_fraction > 0) LS_TRY(sink_open(&r->val, o->out_dir, "val.bin"));
     LS_TRY(pass(r, o->train, tok, o->limit_docs, 0, take_tokens));
-    if (r->train.n_token + r->val.n_token <= r->train.n_doc + r->val.n_doc)
-        return ls_fail(LS_E_FORMAT, "empty corpus: %lld documents without text",
-                       (long long)(r->train.n_doc + r->val.n_doc));
+    if (r->train.n_token + r->val.n_token <= r->train.n_doc + r->val.n_doc) return no_text(o->train, "--input");
     if (val_inputs) {
         r->to_val = true;
         LS_TRY(pass(r, o->val, tok, o->limit_val_docs, 0, take_tokens));
-        if (r->val.n_token <= r->val.n_doc)
-            return ls_fail(LS_E_FORMAT, "empty validation corpus: %lld documents without text",
-                           (long long)r->val.n_doc);
+        if (r->val.n_token <= r->val.n_doc) return no_text(o->val, "--val-input");
     } else if (r->val.open && !r->val.n_doc) {
         LS_TRY(move_tail(r, o->val_fraction));
         res->val_is_tail = r->val.n_token > 0;

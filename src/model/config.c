@@ -121,13 +121,15 @@ ls_status ls_model_config_check(const ls_model_config *c)
                            size_of(c, &size_key[i]));
     if (c->n_embd % c->n_head) {
         long long heads = c->n_head, width = c->n_embd / c->n_head;
-        return ls_fail(LS_E_CONFIG, "model: n_embd %d is not a multiple of n_head %d; %lld and %lld are", c->n_embd,
-                       c->n_head, heads * (width ? width : 1), heads * (width ? width + 1 : 2));
+        return ls_fail(
+            LS_E_CONFIG,
+            "model: n_embd %d is not a multiple of n_head %d; with --num_heads %d, --embedding_size can be %lld or %lld",
+            c->n_embd, c->n_head, c->n_head, heads * (width ? width : 1), heads * (width ? width + 1 : 2));
     }
     for (int i = 0; i < N_RATE; i++) {
         const double rate = real_of(c, &real_key[i]);
         if (!(rate >= 0 && rate < 1))
-            return ls_fail(LS_E_CONFIG, "model: %s is %g; a dropout rate must be at least 0 and below 1",
+            return ls_fail(LS_E_CONFIG, "model: %s is %g; a dropout rate (--dropout) must be at least 0 and below 1",
                            real_key[i].name[0], rate);
     }
     if (!(c->ln_eps > 0 && c->ln_eps < 1))

@@ -127,8 +127,8 @@ ls_status ls_schedule_create(ls_schedule **out, const char *name, const ls_pipe_
     if (emit == ls_pipe_interleaved && o->n_chunk < 2)
         return ls_fail(LS_E_CONFIG, "interleaved needs 2 or more chunks per stage; for one chunk use 1f1b");
     if (o->live < 0 || (o->live && emit != ls_pipe_zb))
-        return ls_fail(LS_E_CONFIG,
-                       "%d live activations: only the schedule zb takes this limit, and it must be 1 or more", o->live);
+        return ls_fail(LS_E_CONFIG, "--live %d: only the schedule zb takes this limit, and it must be 1 or more",
+                       o->live);
     ls_schedule *s = NULL;
     LS_TRY(ls_schedule_empty(&s, name, o->n_stage, o->n_micro, o->n_chunk));
     ls_status st = emit(s, o);

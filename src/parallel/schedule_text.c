@@ -235,7 +235,11 @@ ls_status ls_schedule_load(ls_schedule **out, const char *path, int n_stage, int
     if ((n_stage && n_stage != s->n_stage) || (n_micro && n_micro != s->n_micro))
         st = ls_fail(LS_E_CONFIG, "%s is for %d stages and %d micro-batches, but this run has %d and %d", path,
                      s->n_stage, s->n_micro, n_stage ? n_stage : s->n_stage, n_micro ? n_micro : s->n_micro);
-    if (st == LS_OK) st = ls_schedule_check(s, 0);
+    if (st == LS_OK && (st = ls_schedule_check(s, 0)) != LS_OK) {
+        ls_err_kept why;
+        ls_err_keep(&why);
+        st = ls_fail(st, "%s: %s", path, why.words);
+    }
     if (st == LS_OK) *out = s;
     else ls_schedule_destroy(&s);
     return st;

@@ -201,8 +201,8 @@ ls_status ls_stages_parse(ls_stages *out, const char *text, int n_unit, int n_st
     if (next != n_unit)
         return ls_fail(LS_E_ARG, "--stages %s: %s on no stage", text, units_words(next, n_unit - 1, words));
     if (g != n_part)
-        return ls_fail(LS_E_ARG, "--stages %s: %d parts, but pp=%d x interleaving %d needs %d", text, g, n_stage,
-                       n_chunk, n_part);
+        return ls_fail(LS_E_ARG, "--stages %s: %d part%s, but pp=%d x interleaving %d needs %d", text, g,
+                       g == 1 ? "" : "s", n_stage, n_chunk, n_part);
     s.first[n_part] = n_unit;
     *out = s;
     return LS_OK;

@@ -342,7 +342,7 @@ ls_own ls_strategy_own(const ls_strategy *s, int u)
     return o;
 }
 
-/* Of what every shard has, one counts. */
+/* Elements that every shard of a layer has (norms, biases) are counted by one shard only. */
 static ls_status count_once(const ls_strategy *s, double *mine, double *work)
 {
     const ls_model *m = s->model;
@@ -355,8 +355,8 @@ static ls_status count_once(const ls_strategy *s, double *mine, double *work)
     return LS_OK;
 }
 
-/* A unit's blocks are added in TURNS sums, block k to sum k % TURNS, whoever has them: a single row of additions would wait for each one,
- * and a GPU for all of them. `first` is the number of x's first block. */
+/* A unit's blocks are added in TURNS sums, block k to sum k % TURNS, independently of which worker has the block.
+ * The sums do not depend on each other, so that the additions can overlap. `first` is the number of x's first block. */
 enum { TURNS = 8 };
 
 static void add_in_turns(double *turn, int64_t first, const double *x, int64_t n)
@@ -408,7 +408,7 @@ ls_status ls_strategy_sum_squares(ls_strategy *s, double *sum)
         LS_TRY(ls_all_gather(s->opts.pipe, (ls_view){s->unit_sum, (int64_t)n_stage * m->n_unit, LS_F64},
                              (ls_view){unit, m->n_unit, LS_F64}, LS_SITE, NULL));
     for (int u = 0; u < m->n_unit; u++) {
-        double one = 0; /* of the stage that has it: the others say 0 */
+        double one = 0; /* the sum of the stage that has the unit; the other stages contribute 0 */
         for (int k = 0; k < n_stage; k++) one += s->unit_sum[(int64_t)k * m->n_unit + u];
         *sum += one;
     }

@@ -179,8 +179,9 @@ ls_status ls_trainer_run(ls_trainer *t, const ls_run_identity *id)
 {
     ls_run_state *s = &t->state;
     const double begin = ls_now() - s->total_time;
-    ls_info("train", "%lld epochs of %lld steps, from step %lld to %lld", (long long)t->cfg->epochs,
-            (long long)t->cfg->steps_per_epoch, (long long)s->step, (long long)t->cfg->total_steps);
+    ls_info("train", "%lld epoch%s of %lld step%s, from step %lld to %lld", (long long)t->cfg->epochs,
+            t->cfg->epochs == 1 ? "" : "s", (long long)t->cfg->steps_per_epoch, t->cfg->steps_per_epoch == 1 ? "" : "s",
+            (long long)s->step, (long long)t->cfg->total_steps);
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_BEGIN}));
     LS_TRY(train_begin_files(t));
     LS_TRY(ls_observe(t, &(ls_event){.kind = LS_ON_RUN_READY}));

@@ -106,7 +106,7 @@ static ls_status compare(const json_t *run, const char *key, int64_t now, const 
     if (then == now) return LS_OK;
     return ls_fail(
         LS_E_CONFIG,
-        "%s was written with %s %lld, this run has %lld: resume with the same, or start a new run with --init-from",
+        "%s was written with %s %lld, this run has %lld: resume with the same, or start a new run with --init_from",
         path, key, (long long)then, (long long)now);
 }
 

@@ -208,6 +208,22 @@ static ls_status list_pieces(ls_trainer *t)
     return t->tp ? list_whole(t) : LS_OK;
 }
 
+/* The strategy and the sizes that it uses: single and dp have no buckets. */
+static void log_strategy(const ls_trainer *t)
+{
+    const ls_train_config *c = t->cfg;
+    const int n = ls_comm_size(t->dp);
+    char more[64] = "";
+    const bool gathers = !strcmp(c->strategy, "zero1") || !strcmp(c->strategy, "zero2");
+    if (gathers) snprintf(more, sizeof more, ", gather buckets of %lld", (long long)c->gather_bucket);
+    if (!strcmp(c->strategy, "zero3")) snprintf(more, sizeof more, ", prefetch of %lld", (long long)c->prefetch_bucket);
+    if (!strcmp(c->strategy, "single") || !strcmp(c->strategy, "dp"))
+        ls_info("parallel", "strategy %s over %d data-parallel worker%s", c->strategy, n, n == 1 ? "" : "s");
+    else
+        ls_info("parallel", "strategy %s over %d data-parallel worker%s: buckets of %lld elements%s", c->strategy, n,
+                n == 1 ? "" : "s", (long long)c->bucket, more);
+}
+
 static void say_plan(ls_trainer *t)
 {
     if (!t->io.note) return;
@@ -287,23 +303,23 @@ static ls_status set_up(ls_trainer *t, ls_train_config *cfg)
     LS_TRY(ls_train_config_fit(cfg, t->train.n_seq, t->val.n_seq));
     LS_TRY(set_up_stages(t));
     if (t->schedule)
-        ls_info("pipeline", "schedule %s: %d stages, %d parts per stage, %d micro-batches", t->schedule->name,
-                t->schedule->n_stage, t->schedule->n_chunk, t->schedule->n_micro);
+        ls_info("pipeline", "schedule %s: %d stages, %d part%s per stage, %d micro-batch%s", t->schedule->name,
+                t->schedule->n_stage, t->schedule->n_chunk, t->schedule->n_chunk == 1 ? "" : "s", t->schedule->n_micro,
+                t->schedule->n_micro == 1 ? "" : "es");
     LS_TRY(set_up_groups(t));
-    ls_info("parallel",
-            "strategy %s over %d data-parallel workers: buckets of %lld elements (gather %lld, prefetch %lld)",
-            cfg->strategy, ls_comm_size(t->dp), (long long)cfg->bucket, (long long)cfg->gather_bucket,
-            (long long)cfg->prefetch_bucket);
+    log_strategy(t);
     ls_comm_stats_reset(t->comm);
     ls_trainer_count(t, false);
     ls_run_rows r;
     LS_TRY(plan_memory(t, &r));
-    ls_debug("memory", "MiB: parameters %.1f, gradients %.1f, optimizer %.1f, activations %.1f, buckets %.1f",
+    ls_debug("memory",
+             "MiB: parameters %.1f, gradients %.1f, optimizer %.1f, activations %.1f, buckets %.1f, workspace %.1f",
              (double)ls_plan_part_bytes(&t->plan, LS_PART_PARAM) / 1048576.0,
              (double)ls_plan_part_bytes(&t->plan, LS_PART_GRAD) / 1048576.0,
              (double)ls_plan_part_bytes(&t->plan, LS_PART_OPT) / 1048576.0,
              (double)ls_plan_part_bytes(&t->plan, LS_PART_ACT) / 1048576.0,
-             (double)ls_plan_part_bytes(&t->plan, LS_PART_BUCKET) / 1048576.0);
+             (double)ls_plan_part_bytes(&t->plan, LS_PART_BUCKET) / 1048576.0,
+             (double)ls_plan_part_bytes(&t->plan, LS_PART_WORK) / 1048576.0);
     say_plan(t); /* before it is taken: if it does not fit, the reader sees why */
     LS_TRY(take_memory(t));
     LS_TRY(bind_memory(t, &r));

@@ -98,14 +98,14 @@ static void layouts(void **state)
 static const char stand_in[] =
     "#!/bin/sh\n"
     "case \" $* \" in\n"
-    "  *--print_config*BAD*|*BAD*--print_config*) echo 'lockstep: configuration cannot work: 5 is no multiple of 4' >&2; echo '  at x.c:1' >&2; exit 2;;\n"
+    "  *--print_config*BAD*|*BAD*--print_config*) echo 'lockstep: invalid configuration: 5 is no multiple of 4' >&2; echo '  at x.c:1' >&2; exit 2;;\n"
     "  *--print_config*) echo '{\"micro_batch_size_per_gpu\": {\"value\": 2}, \"grad_accum_steps\": {\"value\": 3}, "
     "\"global_batch_size\": {\"value\": 6}, \"threads\": {\"value\": 4}, \"max_steps\": {\"value\": null}, "
     "\"epochs\": {\"value\": 2}, \"max_train_steps\": {\"value\": 10}}'; exit 0;;\n"
     "esac\n"
     "for w in \"$@\"; do dir=$w; done\n" /* the last word is the run's folder */
     "echo \"$dir\" >> \"${dir%/*/*}/order\"\n"
-    "case \" $* \" in *FAIL*) echo 'lockstep: rank 1: a worker or a collective failed: it broke' >&2; exit 4;; *FULL*) echo 'lockstep: rank 0: reading or writing failed: write x: No space left on device' >&2; exit 3;; *MUTE*) exit 3;; *CUT*) echo 'lockstep: bad input data: train.bin ends early' >&2; exit 3;; *SLEEP*) exec sleep 30;; esac\n"
+    "case \" $* \" in *FAIL*) echo 'lockstep: rank 1: a worker or a collective failed: it broke' >&2; exit 4;; *FULL*) echo 'lockstep: rank 0: I/O error: write x: No space left on device' >&2; exit 3;; *MUTE*) exit 3;; *CUT*) echo 'lockstep: bad input data: train.bin ends early' >&2; exit 3;; *SLEEP*) exec sleep 30;; esac\n"
     "mkdir -p \"$dir/epoch-1\"\n"
     "echo \"{\\\"command_line\\\": \\\"$0 $*\\\"}\" > \"$dir/training_metrics.json\"\n"
     "echo '[Rank 0] RUN_COMPLETE checkpoint_path=x world_size=1 tokens_per_sec=12.5 total_wall_time_sec=1.0' > \"$dir/RUN_COMPLETE.txt\"\n";

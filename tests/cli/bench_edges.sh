@@ -28,12 +28,12 @@ if [ -w /dev/full ]; then
     bench $words >/dev/full 2>err
     code=$?
     [ $code = 3 ] || bad "bench $words > /dev/full: exit code $code"
-    [ "$(grep -c "^lockstep: .*reading or writing failed: cannot write to stdout" err)" = 1 ] || bad "bench $words > /dev/full: $(cat err)"
+    [ "$(grep -c "^lockstep: .*I/O error: cannot write to stdout" err)" = 1 ] || bad "bench $words > /dev/full: $(cat err)"
   done
   for n in 1 2; do
     "$LOCKSTEP" train "${train[@]}" --threads 1 -n $n --max_steps 2 --checkpoint_path r$n >/dev/full 2>err
     code=$?
-    [ $code = 3 ] && [ "$(grep -c "reading or writing failed: cannot write to stdout" err)" = 1 ] || bad "train -n $n > /dev/full: exit code $code: $(cat err)"
+    [ $code = 3 ] && [ "$(grep -c "I/O error: cannot write to stdout" err)" = 1 ] || bad "train -n $n > /dev/full: exit code $code: $(cat err)"
   done
   "$LOCKSTEP" --version >/dev/full 2>err && bad "--version > /dev/full ends well"
 fi

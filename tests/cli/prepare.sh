@@ -107,9 +107,9 @@ printf '{"text":"a"}\n\n{"body":"b"}\n' >nokey.jsonl; refused 3 'nokey.jsonl: li
 printf '{"text":"a"}\n{"text":}\n' >bad.jsonl; refused 3 'bad.jsonl: line 2 is not a JSON object: byte 9' --input bad.jsonl
 printf '{"text":5}\n' >five.jsonl; refused 3 'five.jsonl: line 1: the value of "text" is not a string' --input five.jsonl
 : >empty.txt; printf '\n\n' >empty.jsonl; printf '{"text":""}\n' >void.jsonl
-for f in empty.txt empty.jsonl void.jsonl; do refused 3 'empty corpus' --input $f; done
-refused 3 'empty corpus' --input - --format txt </dev/null
-refused 3 'empty validation corpus' --input one.txt --val-input empty.txt
+for f in empty.txt empty.jsonl void.jsonl; do refused 3 "$f contains no text" --input $f; done
+refused 3 'standard input contains no text' --input - --format txt </dev/null
+refused 3 'empty.txt contains no text' --input one.txt --val-input empty.txt
 refused 3 'nothing-here.txt: no such file' --input nothing-here.txt
 mkdir hollow; refused 3 'no .txt or .jsonl file' --input hollow
 touch data.csv; refused 2 'data.csv: unknown format: the name ends neither' --input data.csv

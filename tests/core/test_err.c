@@ -98,7 +98,7 @@ static void exit_codes_are_those_of_the_documentation(void **state)
                 {LS_E_FORMAT, 3}, {LS_E_COMM, 4}, {LS_E_NOMEM, 5},  {LS_E_STOPPED, 143}};
     for (size_t i = 0; i < N_OF(want); i++) assert_int_equal(ls_status_exit_code(want[i].st), want[i].code);
     assert_int_equal(ls_status_exit_code((ls_status)999), 1);
-    assert_string_equal(ls_status_words(LS_E_CONFIG), "configuration cannot work");
+    assert_string_equal(ls_status_words(LS_E_CONFIG), "invalid configuration");
     assert_string_equal(ls_status_words((ls_status)999), "unknown status");
 }
 

@@ -1,4 +1,4 @@
-/* cublaslt.c - a product as cuBLASLt's: what it is asked for, what it proposes, and carrying it out.
+/* cublaslt.c - matrix products with cuBLASLt: the description of a product, the algorithms that the library proposes, and the call.
  *
  * Row-major products as the library's column-major ones: an (M,N) row-major matrix is an (N,M) column-major one, so
  *     out = op(a) op(b)      is asked for as      out' = op(b)' op(a)',   A = b, B = a, m = N, n = M, k = K
